@@ -1,0 +1,246 @@
+//! The account of every byte that crosses the channel.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+/// The two parties.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    /// Owns the prompt.
+    Client,
+    /// Owns the model.
+    Server,
+}
+
+impl Role {
+    /// The other party.
+    pub fn peer(self) -> Role {
+        match self {
+            Role::Client => Role::Server,
+            Role::Server => Role::Client,
+        }
+    }
+
+    /// The direction of what this party sends.
+    pub fn sends(self) -> Direction {
+        match self {
+            Role::Client => Direction::ClientToServer,
+            Role::Server => Direction::ServerToClient,
+        }
+    }
+}
+
+/// Which way a message goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Direction {
+    /// From the client to the server.
+    ClientToServer,
+    /// From the server to the client.
+    ServerToClient,
+}
+
+/// What a message was needed for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Phase {
+    /// Handshake, keys, base OTs.
+    Setup,
+    /// Correlations that do not depend on the data.
+    Offline,
+    /// The prompt.
+    Prefill,
+    /// One token after another.
+    Decode,
+}
+
+/// Bytes each way, messages, flows and wall-clock time of one account.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Traffic {
+    /// Bytes from client to server, framing included.
+    pub bytes_client_to_server: u64,
+    /// Bytes from server to client, framing included.
+    pub bytes_server_to_client: u64,
+    /// Messages in both directions.
+    pub messages: u64,
+    /// Changes of direction; the first message of a session counts as one.
+    pub flows: u64,
+    /// Wall-clock time spent in the account's own scope, nested scopes excluded.
+    pub time: Duration,
+}
+
+impl Traffic {
+    /// Bytes both ways.
+    pub fn bytes(&self) -> u64 {
+        self.bytes_client_to_server + self.bytes_server_to_client
+    }
+
+    /// Adds `other` to this account.
+    pub fn add(&mut self, other: &Traffic) {
+        self.bytes_client_to_server += other.bytes_client_to_server;
+        self.bytes_server_to_client += other.bytes_server_to_client;
+        self.messages += other.messages;
+        self.flows += other.flows;
+        self.time += other.time;
+    }
+
+    /// What was added since the earlier state `before`.
+    pub fn since(&self, before: &Traffic) -> Traffic {
+        Traffic {
+            bytes_client_to_server: self.bytes_client_to_server - before.bytes_client_to_server,
+            bytes_server_to_client: self.bytes_server_to_client - before.bytes_server_to_client,
+            messages: self.messages - before.messages,
+            flows: self.flows - before.flows,
+            time: self.time.saturating_sub(before.time),
+        }
+    }
+}
+
+/// One account of the [`Ledger`].
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Entry {
+    /// Phase of the account.
+    pub phase: Phase,
+    /// Operation path, for example `layer 3/attention/softmax`.
+    pub path: String,
+    /// What was booked.
+    pub traffic: Traffic,
+}
+
+/// Books messages by phase, operation path and direction.
+///
+/// The path is a stack of scopes. A *flow* is a maximal run of messages in one direction; when both parties send at
+/// once ([`Channel::exchange`](crate::Channel::exchange)) the client's message is booked first on both sides, so the
+/// two ledgers of a session are equal except for time.
+#[derive(Clone, Debug)]
+pub struct Ledger {
+    accounts: BTreeMap<(Phase, String), Traffic>,
+    phase: Phase,
+    scopes: Vec<usize>,
+    path: String,
+    last: Option<Direction>,
+    clock: Instant,
+}
+
+impl Default for Ledger {
+    fn default() -> Self {
+        Ledger {
+            accounts: BTreeMap::new(),
+            phase: Phase::Setup,
+            scopes: Vec::new(),
+            path: String::new(),
+            last: None,
+            clock: Instant::now(),
+        }
+    }
+}
+
+impl Ledger {
+    /// Books a message of `bytes` bytes (framing included).
+    pub fn book(&mut self, direction: Direction, bytes: u64) {
+        let turned = self.last != Some(direction);
+        self.last = Some(direction);
+        let account = self.account();
+        match direction {
+            Direction::ClientToServer => account.bytes_client_to_server += bytes,
+            Direction::ServerToClient => account.bytes_server_to_client += bytes,
+        }
+        account.messages += 1;
+        account.flows += u64::from(turned);
+    }
+
+    /// Opens the scope `name` inside the current path.
+    pub fn enter(&mut self, name: &str) {
+        self.settle();
+        self.scopes.push(self.path.len());
+        if !self.path.is_empty() {
+            self.path.push('/');
+        }
+        self.path.push_str(name);
+    }
+
+    /// Closes the innermost scope.
+    pub fn leave(&mut self) {
+        self.settle();
+        if let Some(len) = self.scopes.pop() {
+            self.path.truncate(len);
+        }
+    }
+
+    /// Number of open scopes; hand it to [`Ledger::leave_to`] to unwind after an error.
+    pub fn depth(&self) -> usize {
+        self.scopes.len()
+    }
+
+    /// Closes scopes until `depth` are open.
+    pub fn leave_to(&mut self, depth: usize) {
+        while self.scopes.len() > depth {
+            self.leave();
+        }
+    }
+
+    /// Books what follows under `phase`; returns the phase before.
+    pub fn set_phase(&mut self, phase: Phase) -> Phase {
+        self.settle();
+        std::mem::replace(&mut self.phase, phase)
+    }
+
+    /// The current phase.
+    pub fn phase(&self) -> Phase {
+        self.phase
+    }
+
+    /// The current operation path.
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// All accounts, ordered by phase and path.
+    pub fn entries(&self) -> Vec<Entry> {
+        self.accounts
+            .iter()
+            .map(|((phase, path), traffic)| Entry { phase: *phase, path: path.clone(), traffic: *traffic })
+            .collect()
+    }
+
+    /// Sum over all accounts of `phase`.
+    pub fn phase_total(&self, phase: Phase) -> Traffic {
+        self.sum(|p| p == phase)
+    }
+
+    /// Sum over all accounts.
+    pub fn total(&self) -> Traffic {
+        self.sum(|_| true)
+    }
+
+    /// Books the time since the last change of account.
+    pub fn settle(&mut self) {
+        let now = Instant::now();
+        let spent = now - self.clock;
+        self.clock = now;
+        self.account().time += spent;
+    }
+
+    fn sum(&self, keep: impl Fn(Phase) -> bool) -> Traffic {
+        let mut total = Traffic::default();
+        for ((phase, _), traffic) in &self.accounts {
+            if keep(*phase) {
+                total.add(traffic);
+            }
+        }
+        total
+    }
+
+    fn account(&mut self) -> &mut Traffic {
+        // A look-up by reference first: the path is cloned only for a new account.
+        let key = (self.phase, std::mem::take(&mut self.path));
+        if !self.accounts.contains_key(&key) {
+            self.accounts.insert((key.0, key.1.clone()), Traffic::default());
+        }
+        let account = self.accounts.get_mut(&key);
+        self.path = key.1;
+        account.expect("inserted above")
+    }
+}
