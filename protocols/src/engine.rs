@@ -1,0 +1,114 @@
+//! One model, four engines.
+//!
+//! A transformer, its generation loop and every cache policy are written once over [`Engine`]. [`Float`] computes in
+//! f32 and is the truth; the ring engines compute in Z_2^64 with the approximations of the secure protocols: in one
+//! process (`Fixed`), between two parties (`Secure`), or on shapes alone to predict the cost (`Plan`).
+
+mod float;
+
+use ndarray::{Array1, Array2, ArrayD};
+use net::Role;
+
+pub use float::Float;
+
+use crate::{Error, Tensor};
+
+/// Which approximation of x Phi(x) a model was trained with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gelu {
+    /// 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), `gelu_new` of Hugging Face.
+    Tanh,
+    /// 0.5 x (1 + erf(x / sqrt 2)), `gelu` of Hugging Face.
+    Erf,
+}
+
+/// Name and shape of a weight, public; both parties have it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WeightSpec {
+    /// Published name, for messages.
+    pub name: String,
+    /// Length of the input vectors (rows); for a table the number of rows.
+    pub inputs: usize,
+    /// Length of the output vectors (columns).
+    pub outputs: usize,
+}
+
+/// Values of a weight: y = x W + b with W of shape (inputs, outputs). Only the server has them.
+#[derive(Clone, Debug)]
+pub struct WeightData {
+    /// W, row-major (inputs, outputs).
+    pub matrix: Array2<f32>,
+    /// b of length `outputs`; `None` stands for zeros.
+    pub bias: Option<Array1<f32>>,
+}
+
+/// What a transformer needs, over tensors that only the engine can look into.
+///
+/// Shapes are row-major; `...` stands for any leading axes. Operations that talk to a peer can fail; all are recorded
+/// under the current scope. Shape mismatches are bugs of the caller and panic.
+pub trait Engine {
+    /// An activation.
+    type Tensor: Tensor;
+    /// A matrix that only the server knows, prepared for this engine.
+    type Weight: Send + Sync;
+
+    /// Opens the scope `name` of the operation path, for reports and errors.
+    fn enter(&mut self, name: &str);
+
+    /// Closes the innermost scope.
+    fn leave(&mut self);
+
+    /// Prepares a weight. `data` is `None` where the weights are not known (the client, a plan).
+    /// Refuses values that are not finite or do not fit the fixed point, by name.
+    fn weight(&mut self, spec: &WeightSpec, data: Option<WeightData>) -> Result<Self::Weight, Error>;
+
+    /// Rows `ids` of the table `table` (inputs = number of rows): shape (count, outputs). Only the client knows the
+    /// ids and passes `Some`; `count` is public.
+    fn embed(&mut self, table: &Self::Weight, ids: Option<&[u32]>, count: usize)
+    -> Result<Self::Tensor, Error>;
+
+    /// Rows `start..start + count` of the table, public indices: shape (count, outputs).
+    fn rows(&mut self, table: &Self::Weight, start: usize, count: usize) -> Result<Self::Tensor, Error>;
+
+    /// x W + b: (..., inputs) -> (..., outputs).
+    fn linear(&mut self, x: &Self::Tensor, weight: &Self::Weight) -> Result<Self::Tensor, Error>;
+
+    /// Entrywise sum of tensors of one shape.
+    fn add(&mut self, a: &Self::Tensor, b: &Self::Tensor) -> Result<Self::Tensor, Error>;
+
+    /// Entrywise product of tensors of one shape.
+    fn mul(&mut self, a: &Self::Tensor, b: &Self::Tensor) -> Result<Self::Tensor, Error>;
+
+    /// Product with a public number.
+    fn scale(&mut self, x: &Self::Tensor, by: f32) -> Result<Self::Tensor, Error>;
+
+    /// Batched matrix product: (batch, m, k) x (batch, k, n) -> (batch, m, n).
+    fn matmul(&mut self, a: &Self::Tensor, b: &Self::Tensor) -> Result<Self::Tensor, Error>;
+
+    /// Softmax over the last axis of (..., rows, columns), where row i of `rows` sees only the first `visible[i]`
+    /// columns (public, >= 1); the others get probability 0. `visible.len() == rows`.
+    fn softmax(&mut self, x: &Self::Tensor, visible: &[usize]) -> Result<Self::Tensor, Error>;
+
+    /// GELU, entrywise.
+    fn gelu(&mut self, x: &Self::Tensor, form: Gelu) -> Result<Self::Tensor, Error>;
+
+    /// x sigmoid(x), entrywise.
+    fn silu(&mut self, x: &Self::Tensor) -> Result<Self::Tensor, Error>;
+
+    /// (x - mean) / sqrt(var + eps) over the last axis. Gain and bias belong to the next weight.
+    fn layer_norm(&mut self, x: &Self::Tensor, eps: f32) -> Result<Self::Tensor, Error>;
+
+    /// x / sqrt(mean(x^2) + eps) over the last axis. The gain belongs to the next weight.
+    fn rms_norm(&mut self, x: &Self::Tensor, eps: f32) -> Result<Self::Tensor, Error>;
+
+    /// Rotary embedding in the "rotate half" convention of Hugging Face: x is (count, heads, d), `cos` and `sin` are
+    /// public (count, d/2): out = (x1 cos - x2 sin, x2 cos + x1 sin) for the halves x1, x2 of the last axis.
+    fn rope(&mut self, x: &Self::Tensor, cos: &Array2<f32>, sin: &Array2<f32>)
+    -> Result<Self::Tensor, Error>;
+
+    /// Opens `x` to the party `to`, which gets `Some`. A plan gives `None` to both.
+    fn reveal(&mut self, x: &Self::Tensor, to: Role) -> Result<Option<ArrayD<f32>>, Error>;
+
+    /// Index of the largest entry of the vector `x`, opened to the client and to nobody else; ties go to either.
+    fn argmax(&mut self, x: &Self::Tensor) -> Result<Option<usize>, Error>;
+}

@@ -1,0 +1,62 @@
+//! What can go wrong in an operation.
+
+use thiserror::Error;
+
+/// A failure of an engine or a protocol.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The channel failed.
+    #[error(transparent)]
+    Net(#[from] net::NetError),
+    /// A weight holds a value that is not a finite number.
+    #[error("tensor `{tensor}` holds {value} at position {position}")]
+    NotFinite {
+        /// Published name of the tensor.
+        tensor: String,
+        /// The value.
+        value: f32,
+        /// Row-major position.
+        position: usize,
+    },
+    /// A weight is too large for the fixed-point format.
+    #[error("tensor `{tensor}` holds {value}, beyond the largest magnitude {limit} that fits the fixed point")]
+    TooLarge {
+        /// Published name of the tensor.
+        tensor: String,
+        /// The value.
+        value: f32,
+        /// Largest magnitude that fits.
+        limit: f32,
+    },
+    /// Data of another shape than its specification.
+    #[error("tensor `{tensor}` has shape {got:?}, expected {expected:?}")]
+    Shape {
+        /// Name of the tensor or operation.
+        tensor: String,
+        /// Shape expected.
+        expected: Vec<usize>,
+        /// Shape found.
+        got: Vec<usize>,
+    },
+    /// A token id outside the vocabulary.
+    #[error("token id {id} is outside the vocabulary of {vocabulary}")]
+    Token {
+        /// The id.
+        id: u32,
+        /// Size of the vocabulary.
+        vocabulary: usize,
+    },
+    /// A value left the range that the operation supports (found by the engine that computes in the clear).
+    #[error("{path}: value {value} is outside [{low}, {high}]")]
+    Range {
+        /// Operation path.
+        path: String,
+        /// Offending value.
+        value: f64,
+        /// Smallest value supported.
+        low: f64,
+        /// Largest value supported.
+        high: f64,
+    },
+}
