@@ -1,0 +1,103 @@
+//! What an operation sends and consumes, known from shapes alone.
+
+use net::{Direction, HEADER_BYTES, Role};
+
+/// One step of an operation, in the order in which it is booked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// A message of `bytes` bytes, framing included.
+    Message {
+        /// Which way it goes.
+        direction: Direction,
+        /// Length on the wire.
+        bytes: u64,
+    },
+    /// `count` random correlated OTs with the OT sender `sender` are taken from the pool, which may need a refill.
+    Cots {
+        /// The party that holds both keys of every OT.
+        sender: Role,
+        /// Number of OTs.
+        count: u64,
+    },
+}
+
+/// The cost of an operation: its messages and correlations in order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Cost {
+    steps: Vec<Step>,
+}
+
+impl Cost {
+    /// Nothing sent, nothing consumed.
+    pub fn free() -> Self {
+        Cost::default()
+    }
+
+    /// Adds a message of `payload` bytes from `from`.
+    pub fn message(mut self, from: Role, payload: usize) -> Self {
+        self.steps.push(Step::Message { direction: from.sends(), bytes: (payload + HEADER_BYTES) as u64 });
+        self
+    }
+
+    /// Adds the messages of both parties sent at once; the client's is booked first.
+    pub fn exchange(self, client: usize, server: usize) -> Self {
+        self.message(Role::Client, client).message(Role::Server, server)
+    }
+
+    /// Adds `count` OTs with OT sender `sender`.
+    pub fn cots(mut self, sender: Role, count: usize) -> Self {
+        self.steps.push(Step::Cots { sender, count: count as u64 });
+        self
+    }
+
+    /// This cost followed by `other`.
+    pub fn then(mut self, other: Cost) -> Self {
+        self.steps.extend(other.steps);
+        self
+    }
+
+    /// The steps in order.
+    pub fn steps(&self) -> &[Step] {
+        &self.steps
+    }
+
+    /// Bytes on the wire in `direction`, refills of the pools not included.
+    pub fn bytes(&self, direction: Direction) -> u64 {
+        self.steps
+            .iter()
+            .map(|step| match *step {
+                Step::Message { direction: d, bytes } if d == direction => bytes,
+                _ => 0,
+            })
+            .sum()
+    }
+
+    /// Bytes on the wire both ways, refills of the pools not included.
+    pub fn total_bytes(&self) -> u64 {
+        self.bytes(Direction::ClientToServer) + self.bytes(Direction::ServerToClient)
+    }
+
+    /// OTs consumed with OT sender `sender`.
+    pub fn cots_used(&self, sender: Role) -> u64 {
+        self.steps
+            .iter()
+            .map(|step| match *step {
+                Step::Cots { sender: s, count } if s == sender => count,
+                _ => 0,
+            })
+            .sum()
+    }
+
+    /// Maximal runs of messages in one direction.
+    pub fn flows(&self) -> u64 {
+        let mut last = None;
+        let mut flows = 0;
+        for step in &self.steps {
+            if let Step::Message { direction, .. } = *step {
+                flows += u64::from(last != Some(direction));
+                last = Some(direction);
+            }
+        }
+        flows
+    }
+}
