@@ -78,7 +78,8 @@ impl Channel {
         Ok(payload)
     }
 
-    /// Both parties send at once: sends `payload`, receives `len` bytes. The client's message is booked first.
+    /// Both parties send at once: sends `payload`, receives `len` bytes. The client's message is booked first, so the
+    /// ledgers agree; with a send and a receive instead, each would count the flows in its own order.
     pub fn exchange(&mut self, step: &'static str, payload: &[u8], len: usize) -> Result<Vec<u8>, NetError> {
         self.frame(step, payload)?;
         let received = self.unframe(step, len, len)?;

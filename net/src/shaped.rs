@@ -34,8 +34,8 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// The presets by name: a fast LAN, a plain gigabit LAN, the 400 Mbit/s WAN customary in papers on two-party
-    /// inference, and a distant peer.
+    /// The presets by name: the LAN of the MPCache paper (appendix), a plain gigabit LAN, the 400 Mbit/s WAN
+    /// customary in papers on two-party inference, and a distant peer.
     pub const PRESETS: [(&'static str, Shape); 4] = [
         ("lan", Shape { bytes_per_second: 377_000_000, round_trip: Duration::from_micros(300) }),
         ("lan-1g", Shape { bytes_per_second: 125_000_000, round_trip: Duration::from_micros(500) }),
