@@ -2,12 +2,12 @@
 
 mod common;
 
-use std::net::TcpListener;
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use common::*;
-use net::tcp::{ConnectOptions, connect, listen};
+use net::tcp::{ConnectOptions, TcpLink, connect, listen};
 use net::{Channel, Entry, HEADER_BYTES, Link, NetError, Phase, Role};
 
 /// Lengths around the sizes at which the channel and the links change their ways.
@@ -130,12 +130,13 @@ fn unread_input_does_not_cost_the_last_message() {
         tcp(PATIENCE),
         |mut c| {
             c.recv("ready", 0)?;
-            // The two further messages of the server stay unread.
+            // What follows stays unread, some of it in the socket: it exceeds the link's read buffer.
+            thread::sleep(Duration::from_millis(50));
             c.send("last", &noise(LEN, 2))
         },
         |mut s| {
             s.send("ready", &[])?;
-            s.send("unread", &[0; 1000])?;
+            s.send("unread", &[0; 100_000])?;
             s.flush("unread")?;
             assert!(s.recv("last", LEN)? == noise(LEN, 2));
             s.close("end")
@@ -187,6 +188,15 @@ fn a_failed_write_surfaces() {
     let (link, raw) = tcp_raw(PATIENCE);
     drop(raw);
     let mut channel = Channel::new(Role::Server, link);
+    channel.send("lost", &[0; 1000]).unwrap();
+    assert_eq!(kind(channel.recv("answer", 1)), "closed");
+
+    // Even if the peer is alive and silent: here our own sending side is shut under the link.
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (_peer, _) = listener.accept().unwrap();
+    let mut channel = Channel::new(Role::Client, TcpLink::new(stream.try_clone().unwrap(), PATIENCE).unwrap());
+    stream.shutdown(Shutdown::Write).unwrap();
     channel.send("lost", &[0; 1000]).unwrap();
     assert_eq!(kind(channel.recv("answer", 1)), "closed");
     assert!(start.elapsed() < PATIENCE);
