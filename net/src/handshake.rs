@@ -26,7 +26,8 @@ pub const MAX_VALUE_BYTES: usize = 1024;
 const MAGIC: &[u8; 6] = b"WAGGLE";
 /// Version of this message; what the parties run has its own version among the fields.
 const FORMAT: u16 = 1;
-const MAX_BYTES: usize = 10 + MAX_FIELDS * (5 + MAX_NAME_BYTES + MAX_VALUE_BYTES);
+/// Length of the whole message.
+pub const MAX_BYTES: usize = 10 + MAX_FIELDS * (5 + MAX_NAME_BYTES + MAX_VALUE_BYTES);
 const STEP: &str = "handshake";
 
 /// One named value of a party.

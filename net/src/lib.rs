@@ -10,6 +10,8 @@
 //! A peer may vanish, stall or send anything: the answer is a [`NetError`] within the read time-out, never a panic,
 //! and never more memory than the length that the step allows.
 //!
+//! Nothing here encrypts or authenticates: run sessions over a network that does, or on one machine.
+//!
 //! ```
 //! use std::time::Duration;
 //! use net::{Channel, Role, memory_pair};
@@ -31,7 +33,7 @@
 
 mod channel;
 mod error;
-mod handshake;
+pub mod handshake;
 mod ledger;
 mod link;
 pub mod shaped;
@@ -42,7 +44,7 @@ mod usage;
 
 pub use channel::{Channel, HEADER_BYTES};
 pub use error::NetError;
-pub use handshake::{Field, Handshake, MAX_FIELDS, MAX_NAME_BYTES, MAX_VALUE_BYTES};
+pub use handshake::{Field, Handshake};
 pub use ledger::{Direction, Entry, Ledger, Phase, Role, Traffic};
 pub use link::{Link, SendHalf, memory_pair};
 pub use shaped::{Shape, Shaped};

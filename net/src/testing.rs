@@ -16,7 +16,8 @@ pub enum Fault {
     Corrupt(u64),
 }
 
-/// A [`Link`] whose sending side suffers a [`Fault`].
+/// A [`Link`] whose sending side suffers a [`Fault`]. It cannot be split: put it around a
+/// [`Shaped`](crate::Shaped) link, not inside.
 pub struct Faulty<L> {
     /// `None` once cut.
     inner: Option<L>,
