@@ -125,7 +125,8 @@ fn transfer(
     let choices = Bits::from_fn(ots, |i| i % 3 == 0);
     let [mut t0, mut t1, mut t2, mut t3] = [Duration::ZERO; 4];
     for _ in 0..ROUNDS {
-        refill(pair, ots, &mut Duration::ZERO, &mut Duration::ZERO);
+        let (mut receiving, mut sending) = Default::default();
+        refill(pair, ots, &mut receiving, &mut sending);
         let (corrections, chosen) = timed(&mut t0, || pair.receiver.choose(&choices)).expect("filled");
         let keys = timed(&mut t1, || pair.sender.accept(ots, &corrections)).expect("filled");
         let message = timed(&mut t2, || send(keys));

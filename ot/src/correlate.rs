@@ -4,7 +4,9 @@
 //! `-H(k_0)_t mod 2^w` and sends `m_t = H(k_0)_t + H(k_1)_t + corr_t`; the receiver takes `H(k_0)_t` for `b_i = 0` and
 //! `m_t - H(k_1)_t` for `b_i = 1` (Asharov et al., <https://eprint.iacr.org/2013/552>, section 5, over Z_{2^w}).
 
+use std::iter::Cycle;
 use std::ops::Range;
+use std::slice::Iter;
 
 use rayon::prelude::*;
 use zeroize::Zeroize;
@@ -74,32 +76,49 @@ impl Correlation {
         packed_bytes(self.bits(self.task()))
     }
 
-    fn width(&self, ot: usize) -> u32 {
-        self.widths[ot % self.widths.len()]
+    /// What every OT of a period needs; divisions are dear enough to do them once.
+    fn needs(&self) -> Vec<Need> {
+        let need = |&width: &u32| {
+            let per_block = (128 / width) as usize;
+            Need { width, mask: low_mask(width), per_block, blocks: self.slots.div_ceil(per_block) }
+        };
+        self.widths.iter().map(need).collect()
     }
 
-    /// Pad blocks of one key for values of width `w`: each block serves as many whole values as fit.
-    fn pad_blocks(&self, w: u32) -> usize {
-        self.slots.div_ceil(values_per_block(w))
-    }
-
-    /// The OTs `range` in runs of equal need: calls `run(first, end, pad blocks per key)`.
-    fn for_runs(&self, range: Range<usize>, mut run: impl FnMut(Range<usize>, usize)) {
+    /// Goes through the OTs `range`, which begins with a period, in runs of equal need for pad blocks:
+    /// `run(OTs, pad blocks per key, the need of each)`,
+    /// which takes one need per OT.
+    fn for_runs<'a>(
+        needs: &'a [Need],
+        range: Range<usize>,
+        mut run: impl FnMut(Range<usize>, usize, &mut Cycle<Iter<'a, Need>>),
+    ) {
+        let mut cycle = needs.iter().cycle();
+        let same = needs.iter().all(|need| need.blocks == needs[0].blocks);
         let mut first = range.start;
         while first < range.end {
-            let per = self.pad_blocks(self.width(first));
-            let longest = range.end.min(first + (RUN_BLOCKS / per).max(1));
-            let end = (first + 1..longest).find(|&ot| self.pad_blocks(self.width(ot)) != per).unwrap_or(longest);
-            run(first..end, per);
-            first = end;
+            let mut upcoming = cycle.clone();
+            let Some(blocks) = upcoming.next().map(|need| need.blocks) else { return };
+            let longest = (range.end - first).min((RUN_BLOCKS / blocks).max(1));
+            let len = if same {
+                longest
+            } else {
+                1 + upcoming.take(longest - 1).take_while(|n| n.blocks == blocks).count()
+            };
+            run(first..first + len, blocks, &mut cycle);
+            first += len;
         }
     }
 }
 
-/// Values of width `w` that one pad block serves: at least 2.
-#[inline]
-fn values_per_block(w: u32) -> usize {
-    (128 / w) as usize
+/// How the values of an OT are cut from its pad.
+struct Need {
+    width: u32,
+    mask: u64,
+    /// Whole values that one pad block serves: at least 2.
+    per_block: usize,
+    /// Pad blocks per key.
+    blocks: usize,
 }
 
 impl SenderKeys {
@@ -112,6 +131,10 @@ impl SenderKeys {
         let mut message = vec![0; shape.message_bytes()];
         let mut shares = vec![0; shape.values()];
         let (task, slots) = (shape.task(), shape.slots);
+        if shape.count <= task {
+            self.correlate_task(shape, 0, &mut message, &mut shares, corr);
+            return Ok((message, shares));
+        }
         message
             .par_chunks_mut(shape.task_bytes())
             .zip(shares.par_chunks_mut(task * slots))
@@ -134,20 +157,20 @@ impl SenderKeys {
         let mut writer = byte_writer(message);
         let (mut pads0, mut pads1) = (Vec::new(), Vec::new());
         let mut values = shares.chunks_exact_mut(slots).zip(corr.chunks_exact(slots));
-        shape.for_runs(first..first + corr.len() / slots, |ots, per| {
+        let needs = shape.needs();
+        Correlation::for_runs(&needs, first..first + corr.len() / slots, |ots, per, needs| {
             pads0.resize(ots.len() * per, Block::ZERO);
             pads1.resize(ots.len() * per, Block::ZERO);
             let (index, blocks) = (self.first + ots.start as u64, &self.blocks[ots.clone()]);
             hash.expand(index, blocks, Block::ZERO, per, &mut pads0);
             hash.expand(index, blocks, self.delta, per, &mut pads1);
             let pads = pads0.chunks_exact(per).zip(pads1.chunks_exact(per));
-            for ((ot, pads), (shares, corr)) in ots.zip(pads).zip(values.by_ref()) {
-                let w = shape.width(ot);
-                let (n, mask) = (values_per_block(w), low_mask(w));
-                let values = shares.chunks_mut(n).zip(corr.chunks(n));
-                for ((&p0, &p1), (shares, corr)) in pads.0.iter().zip(pads.1).zip(values) {
+            for (((p0, p1), need), (shares, corr)) in pads.zip(needs).zip(values.by_ref()) {
+                let (w, mask) = (need.width, need.mask);
+                let mut values = shares.iter_mut().zip(corr);
+                for (&p0, &p1) in p0.iter().zip(p1) {
                     let (mut p0, mut p1) = (u128::from(p0), u128::from(p1));
-                    for (share, &corr) in shares.iter_mut().zip(corr) {
+                    for (share, &corr) in values.by_ref().take(need.per_block) {
                         *share = (p0 as u64).wrapping_neg() & mask;
                         writer.push((p0 as u64).wrapping_add(p1 as u64).wrapping_add(corr) & mask, w);
                         p0 >>= w;
@@ -170,6 +193,10 @@ impl ChosenKeys {
         OtError::expect(STEP, "bytes", shape.message_bytes(), message.len())?;
         let mut shares = vec![0; shape.values()];
         let (task, slots) = (shape.task(), shape.slots);
+        if shape.count <= task {
+            self.decorrelate_task(shape, 0, message, &mut shares);
+            return Ok(shares);
+        }
         shares
             .par_chunks_mut(task * slots)
             .zip(message.par_chunks(shape.task_bytes()))
@@ -185,17 +212,18 @@ impl ChosenKeys {
         let mut pads = Vec::new();
         let count = shares.len() / slots;
         let mut values = shares.chunks_exact_mut(slots);
-        shape.for_runs(first..first + count, |ots, per| {
+        let needs = shape.needs();
+        Correlation::for_runs(&needs, first..first + count, |ots, per, needs| {
             pads.resize(ots.len() * per, Block::ZERO);
             let (index, blocks) = (self.first + ots.start as u64, &self.blocks[ots.clone()]);
             hash.expand(index, blocks, Block::ZERO, per, &mut pads);
-            for ((ot, pads), shares) in ots.zip(pads.chunks_exact(per)).zip(values.by_ref()) {
-                let w = shape.width(ot);
-                let mask = low_mask(w);
+            for (((ot, pads), need), shares) in ots.zip(pads.chunks_exact(per)).zip(needs).zip(values.by_ref()) {
+                let (w, mask) = (need.width, need.mask);
                 let chosen = self.choices.get(ot).wrapping_neg();
-                for (&pad, shares) in pads.iter().zip(shares.chunks_mut(values_per_block(w))) {
+                let mut shares = shares.iter_mut();
+                for &pad in pads {
                     let mut p = u128::from(pad);
-                    for share in shares {
+                    for share in shares.by_ref().take(need.per_block) {
                         // p for choice 0, m - p for choice 1.
                         let pad = p as u64;
                         let m = reader.pull(w);

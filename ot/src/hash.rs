@@ -53,7 +53,7 @@ pub(crate) struct Expander<'a> {
 
 impl Expander<'_> {
     /// Hashes the blocks of consecutive OTs `first, first + 1, ..`, each `per` times:
-    /// `out[i * per + c] = H(blocks[i] ^ offset, (first + i, start(i) + c))`.
+    /// `out[i * per + c] = H(blocks[i] ^ offset, (first + i, start(i) + c))`. The counters may be secret.
     ///
     /// `out` must hold `per` blocks for each of `blocks`.
     pub(crate) fn expand_from(
@@ -76,11 +76,12 @@ impl Expander<'_> {
             let left_in_epoch = (EPOCH - index % EPOCH) as usize;
             let end = blocks.len().min(done + left_in_epoch);
             let out = &mut out[done * per..end * per];
-            for ((i, &x), out) in (done..end).zip(&blocks[done..end]).zip(out.chunks_exact_mut(per.max(1))) {
+            let mut slots = out.iter_mut();
+            for (i, &x) in (done..end).zip(&blocks[done..end]) {
                 let s = sigma(x ^ offset);
                 let (index, counter) = (first + i as u64, start(i));
-                for (c, out) in out.iter_mut().enumerate() {
-                    *out = s ^ Block([counter + c as u64, index]);
+                for (c, out) in (counter..).zip(slots.by_ref().take(per)) {
+                    *out = s ^ Block([c, index]);
                 }
             }
             davies_meyer(&self.cipher, out);
@@ -102,16 +103,22 @@ fn sigma(x: Block) -> Block {
 
 /// `x = pi(x) ^ x` for every block.
 fn davies_meyer(pi: &Aes128Enc, blocks: &mut [Block]) {
-    for chunk in blocks.chunks_mut(BATCH) {
-        let mut y = [aes::Block::default(); BATCH];
-        for (y, x) in y.iter_mut().zip(chunk.iter()) {
-            *y = Array::from(x.to_bytes());
-        }
-        let n = chunk.len();
-        pi.encrypt_blocks(&mut y[..n]);
+    let (chunks, rest) = blocks.as_chunks_mut::<BATCH>();
+    for chunk in chunks {
+        let mut y = chunk.map(|x| Array::from(x.to_bytes()));
+        pi.encrypt_blocks(&mut y);
         for (x, y) in chunk.iter_mut().zip(y) {
             *x ^= Block::from_bytes(y.into());
         }
+    }
+    let mut y = [aes::Block::default(); BATCH];
+    let y = &mut y[..rest.len()];
+    for (y, x) in y.iter_mut().zip(rest.iter()) {
+        *y = Array::from(x.to_bytes());
+    }
+    pi.encrypt_blocks(y);
+    for (x, y) in rest.iter_mut().zip(y) {
+        *x ^= Block::from_bytes((*y).into());
     }
 }
 

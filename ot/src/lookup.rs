@@ -168,6 +168,10 @@ impl SenderKeys {
         let mut message = vec![0; shape.message_bytes()];
         let masks = shape.masks();
         let task = shape.task();
+        if shape.count <= task {
+            self.lookup_task(shape, &masks, 0..shape.count, &string, &mut message);
+            return Ok(message);
+        }
         message.par_chunks_mut(shape.task_bytes()).enumerate().for_each(|(i, message)| {
             let items = i * task..shape.count.min((i + 1) * task);
             self.lookup_task(shape, &masks, items, &string, message);
@@ -203,18 +207,21 @@ impl SenderKeys {
             for (item, (pads0, pads1)) in (first..end).zip(pads) {
                 string.fill(Block::ZERO);
                 fill(item, &mut string, &mut scratch);
-                let rows = pads0.chunks_exact(per).zip(pads1.chunks_exact(per)).zip(masks.chunks_exact(per));
-                for ((p0, p1), mask) in rows {
-                    for (((s, &p0), &p1), m) in string.iter_mut().zip(p0).zip(p1).zip(mask) {
+                for i in 0..bits {
+                    let row = i * per..(i + 1) * per;
+                    let pads = pads0[row.clone()].iter().zip(&pads1[row.clone()]);
+                    for ((s, (&p0, &p1)), m) in string.iter_mut().zip(pads).zip(&masks[row]) {
                         let cut = p0 ^ p1;
                         *s ^= p0 ^ Block([cut.0[0] & m.0[0], cut.0[1] & m.0[1]]);
                     }
                 }
                 let mut left = shape.item_bits();
-                for word in string.iter().flat_map(|block| block.0) {
-                    let w = left.min(64) as u32;
-                    writer.push(word & low_mask(w), w);
-                    left -= w as usize;
+                for block in &string {
+                    for word in block.0 {
+                        let w = left.min(64) as u32;
+                        writer.push(word & low_mask(w), w);
+                        left -= w as usize;
+                    }
                 }
             }
             first = end;
@@ -236,6 +243,10 @@ impl ChosenKeys {
         OtError::expect(STEP, "bytes", shape.message_bytes(), message.len())?;
         let mut values = vec![0; shape.count * shape.words()];
         let task = shape.task();
+        if shape.count <= task {
+            self.lookup_task(shape, 0, message, &mut values);
+            return Ok(values);
+        }
         values
             .par_chunks_mut(task * shape.words())
             .zip(message.par_chunks(shape.task_bytes()))
@@ -249,25 +260,26 @@ impl ChosenKeys {
         let run = (RUN_BLOCKS / (bits * window)).max(1);
         let mut hash = self.hash.expander();
         let mut reader = BitReader::new(message);
-        let mut pads = Vec::new();
-        // One block more than the window, so that every block has a right neighbour.
-        let mut chosen = vec![Block::ZERO; window + 1];
+        let (mut pads, mut offsets, mut starts) = (Vec::new(), Vec::new(), Vec::new());
+        let mut chosen = vec![Block::ZERO; window];
         let index = |item: usize| (0..bits).fold(0, |j, i| j | self.choices.get(item * bits + i) << i);
         for (r, values) in values.chunks_mut(run * shape.words()).enumerate() {
             let first = start + r * run;
             let end = first + values.len() / shape.words();
             let ots = first * bits..end * bits;
             pads.resize(ots.len() * window, Block::ZERO);
-            let start_block = |ot: usize| (index(first + ot / bits) * shape.entry as u64) >> 7;
+            offsets.clear();
+            offsets.extend((first..end).map(|item| index(item) * shape.entry as u64));
+            starts.clear();
+            starts.extend(offsets.iter().flat_map(|offset| std::iter::repeat_n(offset >> 7, bits)));
             let (number, blocks) = (self.first + ots.start as u64, &self.blocks[ots]);
-            hash.expand_from(number, blocks, Block::ZERO, window, start_block, &mut pads);
+            hash.expand_from(number, blocks, Block::ZERO, window, |ot| starts[ot], &mut pads);
             let items =
-                (first..end).zip(pads.chunks_exact(bits * window)).zip(values.chunks_exact_mut(shape.words()));
-            for ((item, pads), values) in items {
-                let offset = index(item) * shape.entry as u64;
-                select(&mut reader, shape.item_bits(), offset >> 7, &mut chosen[..window]);
-                for pad in pads.chunks_exact(window) {
-                    for (c, &p) in chosen.iter_mut().zip(pad) {
+                offsets.iter().zip(pads.chunks_exact(bits * window)).zip(values.chunks_exact_mut(shape.words()));
+            for ((&offset, pads), values) in items {
+                select(&mut reader, shape.item_bits(), offset >> 7, &mut chosen);
+                for i in 0..bits {
+                    for (c, &p) in chosen.iter_mut().zip(&pads[i * window..(i + 1) * window]) {
                         *c ^= p;
                     }
                 }
@@ -276,6 +288,8 @@ impl ChosenKeys {
             }
         }
         pads.zeroize();
+        offsets.zeroize();
+        starts.zeroize();
         chosen.zeroize();
     }
 }
@@ -301,13 +315,14 @@ fn is_equal(a: u64, b: u64) -> u64 {
     (a ^ b).wrapping_sub(1) >> 63
 }
 
-/// Shifts a string of blocks down by `s < 128` bits; the last block is only a neighbour and counts as zero.
+/// Shifts a string of blocks down by `s < 128` bits.
 fn shift_down(blocks: &mut [Block], s: u32) {
-    for i in 1..blocks.len() {
-        let (low, high) = (u128::from(blocks[i - 1]), u128::from(blocks[i]));
-        let high = if i + 1 == blocks.len() { 0 } else { high };
+    let mut high = 0;
+    for block in blocks.iter_mut().rev() {
+        let low = u128::from(*block);
         // Two shifts, because one by 128 - s would overflow for s = 0.
-        blocks[i - 1] = Block::from(low >> s | (high << 1) << (127 - s));
+        *block = Block::from(low >> s | (high << 1) << (127 - s));
+        high = low;
     }
 }
 

@@ -10,6 +10,7 @@
 //! secret: the only secret-dependent step is a conditional swap of two siblings.
 
 use subtle::{Choice, ConditionallySelectable};
+use zeroize::Zeroizing;
 
 use crate::base::COUNT;
 use crate::{Block, OtError};
@@ -44,7 +45,8 @@ pub(crate) fn build(key: &[u8; 32], k: usize, base: &[[Block; 2]]) -> (Vec<Block
     let mut leaves = Vec::with_capacity((COUNT / k) << k);
     let mut corrections = Vec::with_capacity(correction_bytes(k));
     for (tree, base) in base.chunks_exact(k).enumerate() {
-        let mut nodes = base[0].to_vec();
+        let mut nodes = Zeroizing::new(Vec::with_capacity(1 << k));
+        nodes.extend_from_slice(&base[0]);
         for (level, pads) in base.iter().enumerate().skip(1) {
             let half = nodes.len();
             nodes.resize(2 * half, Block::ZERO);
@@ -78,7 +80,8 @@ pub(crate) fn open(
     let mut corrections = corrections.as_chunks::<16>().0.iter().map(|&b| u128::from_le_bytes(b));
     let mut next = || corrections.next().unwrap_or_default();
     for (tree, (chosen, delta)) in chosen.chunks_exact(k).zip(delta.chunks_exact(k)).enumerate() {
-        let mut nodes = vec![Block::ZERO, chosen[0]];
+        let mut nodes = Zeroizing::new(Vec::with_capacity(1 << k));
+        nodes.extend_from_slice(&[Block::ZERO, chosen[0]]);
         for level in 1..k {
             let half = nodes.len();
             nodes.resize(2 * half, Block::ZERO);

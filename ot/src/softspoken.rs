@@ -124,25 +124,25 @@ impl Leaves {
         }
     }
 
-    /// Runs `work` on every batch of `out` with its part of `message`, in parallel where it pays.
-    fn for_batches<M: Send>(
+    /// Runs `work(this, counters, batch of out, its part of message)` on all batches, in parallel where it pays.
+    fn for_batches<'a, M: Send + 'a>(
         &mut self,
-        out: &mut [Block],
-        message: impl IndexedParallelIterator<Item = M>,
+        out: &'a mut [Block],
+        message: impl Iterator<Item = M>,
         work: impl Fn(&Self, &[aes::Block; TILES], &mut [Block; BATCH], M) + Sync,
     ) {
         let (batches, rest) = out.as_chunks_mut::<BATCH>();
         debug_assert!(rest.is_empty());
-        let made = (batches.len() * TILES) as u64;
-        let parallel = batches.len() * BATCH >= PARALLEL_OTS;
-        let min_len = if parallel { 4 } else { batches.len().max(1) };
+        let (made, parallel) = ((batches.len() * TILES) as u64, batches.len() * BATCH >= PARALLEL_OTS);
         let this = &*self;
-        batches
-            .par_iter_mut()
-            .zip(message)
-            .enumerate()
-            .with_min_len(min_len)
-            .for_each(|(i, (out, message))| work(this, &this.counters(i), out, message));
+        let run = |(i, (out, message))| work(this, &this.counters(i), out, message);
+        let jobs = batches.iter_mut().zip(message).enumerate();
+        if parallel {
+            let jobs: Vec<_> = jobs.collect();
+            jobs.into_par_iter().with_min_len(4).for_each(run);
+        } else {
+            jobs.for_each(run);
+        }
         self.tiles += made;
     }
 }
@@ -211,7 +211,7 @@ impl SoftSpokenReceiver {
     fn produce(&mut self, out: &mut [Block]) -> Vec<u8> {
         let batch_bytes = self.leaves.kind.batch_bytes();
         let mut message = vec![0; out.len() / BATCH * batch_bytes];
-        self.leaves.for_batches(out, message.par_chunks_exact_mut(batch_bytes), |leaves, counters, rows, message| {
+        self.leaves.for_batches(out, message.chunks_exact_mut(batch_bytes), |leaves, counters, rows, message| {
             let mut u0 = [Block::ZERO; TILES];
             leaves.planes(counters, rows, |j, u, _| match j.checked_sub(1) {
                 None => u0 = *u,
@@ -259,7 +259,7 @@ impl SoftSpokenSender {
         let kind = self.leaves.kind;
         let (k, batch_bytes, delta) = (kind.k(), kind.batch_bytes(), self.delta);
         OtError::expect(STEP, "bytes", out.len() / BATCH * batch_bytes, message.len())?;
-        self.leaves.for_batches(out, message.par_chunks_exact(batch_bytes), |leaves, counters, rows, message| {
+        self.leaves.for_batches(out, message.chunks_exact(batch_bytes), |leaves, counters, rows, message| {
             leaves.planes(counters, rows, |j, _, planes| {
                 let Some(d) = j.checked_sub(1).map(|j| &message[j * TILES * 16..(j + 1) * TILES * 16]) else {
                     return;
@@ -295,5 +295,55 @@ impl CotSource for SoftSpokenSender {
             self.consume(&message, out)?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pprf;
+    use rand::{Rng, SeedableRng, rngs::StdRng};
+
+    /// Both halves over ideal base OTs.
+    fn halves(kind: SoftSpoken, delta: Block, rng: &mut StdRng) -> (SoftSpokenSender, SoftSpokenReceiver) {
+        let mut block = || Block([rng.next_u64(), rng.next_u64()]);
+        let base: Vec<[Block; 2]> = (0..COUNT).map(|_| [block(), block()]).collect();
+        let bit = |i: usize| (delta.0[i / 64] >> (i % 64)) & 1;
+        let chosen: Vec<Block> = (0..COUNT).map(|i| base[i][1 - bit(i) as usize]).collect();
+        let bits = std::array::from_fn(|i| subtle::Choice::from(bit(i) as u8));
+        let (all, corrections) = pprf::build(&[1; 32], kind.k(), &base);
+        let opened = pprf::open("test", &[1; 32], kind.k(), &chosen, &bits, &corrections).unwrap();
+        (SoftSpokenSender::new(kind, &opened, delta), SoftSpokenReceiver::new(kind, &all))
+    }
+
+    #[test]
+    fn every_output_is_correlated() {
+        let mut rng = StdRng::seed_from_u64(6);
+        let random = Block([rng.next_u64() | 1, rng.next_u64()]);
+        for kind in [SoftSpoken::K2, SoftSpoken::K4, SoftSpoken::K8] {
+            for delta in [random, Block([1, 0]), Block([u64::MAX; 2]), Block([1, 1 << 63])] {
+                let (mut sender, mut receiver) = halves(kind, delta, &mut rng);
+                let (mut ones, mut total, mut seen) = (0, 0_u64, Vec::new());
+                // The second size is above the threshold of the thread pool.
+                for n in [BATCH, 17 * BATCH, 3 * BATCH] {
+                    let (mut q, mut t) = (vec![Block::ZERO; n], vec![Block::ZERO; n]);
+                    let message = receiver.produce(&mut t);
+                    assert_eq!(message.len() * 8, n * (128 / kind.k() - 1));
+                    assert!(sender.consume(&message[1..], &mut q).is_err());
+                    sender.consume(&message, &mut q).unwrap();
+                    for (i, (&q, &t)) in q.iter().zip(&t).enumerate() {
+                        assert!(q ^ t == delta.times(t.lsb()), "{kind:?}: OT {i} of {n}");
+                        ones += t.lsb();
+                        seen.push(u128::from(t) >> 1);
+                    }
+                    total += n as u64;
+                }
+                // Six standard deviations of a fair coin; and no block comes twice.
+                assert!(ones.abs_diff(total / 2) < 3 * total.isqrt(), "{ones} of {total}");
+                seen.sort_unstable();
+                seen.dedup();
+                assert_eq!(seen.len() as u64, total);
+            }
+        }
     }
 }
