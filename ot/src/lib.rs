@@ -7,7 +7,7 @@
 //! - [`OtReceiver::choose`] and [`OtSender::accept`] turn pooled OTs into keys for chosen bits; these calls, and all
 //!   that follow, do no I/O, so a protocol merges their bytes into its own messages;
 //! - [`SenderKeys`] and [`ChosenKeys`] are spent, by value, on correlated transfers modulo powers of two
-//!   ([`Correlation`]) or on 1-of-N transfers of short messages ([`Lookup`]).
+//!   ([`Correlation`]), on 1-of-N transfers of short messages ([`Lookup`]), or as random words and bits.
 //!
 //! Every message has a length that a pure function predicts to the byte.
 #![deny(missing_docs)]
@@ -24,6 +24,7 @@ mod keys;
 mod lookup;
 mod pool;
 mod pprf;
+mod random;
 mod setup;
 mod softspoken;
 mod source;

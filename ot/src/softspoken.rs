@@ -162,21 +162,23 @@ fn fold<const G: usize>(
     let mut total = [Block::ZERO; TILES];
     let low = G.trailing_zeros() as usize;
     for (g, group) in run.chunks_exact(G).enumerate() {
-        let mut x = [[Block::ZERO; TILES]; G];
+        let mut leaves = [[aes::Block::default(); TILES]; G];
         let skip = usize::from(punctured && g == 0);
-        for (cipher, x) in group.iter().zip(&mut x).skip(skip) {
-            let mut y = *counters;
-            cipher.encrypt_blocks(&mut y);
-            *x = y.map(|y| Block::from_bytes(y.into()));
+        for (cipher, leaf) in group.iter().zip(&mut leaves).skip(skip) {
+            leaf.copy_from_slice(counters);
+            cipher.encrypt_blocks(leaf);
         }
+        // x[i] is the sum of a subtree, halved level by level in place.
+        let mut x = leaves.map(|leaf| leaf.map(|block| Block::from_bytes(block.into())));
         let mut n = G;
         for plane in planes.iter_mut().take(low) {
             n /= 2;
             for i in 0..n {
-                xor(plane, &x[2 * i + 1]);
-                let odd = x[2 * i + 1];
-                x[i] = x[2 * i];
-                xor(&mut x[i], &odd);
+                let (even, odd) = (x[2 * i], x[2 * i + 1]);
+                for t in 0..TILES {
+                    plane[t] ^= odd[t];
+                    x[i][t] = even[t] ^ odd[t];
+                }
             }
         }
         for (b, plane) in planes.iter_mut().enumerate().skip(low) {
