@@ -15,8 +15,8 @@ pub(crate) const BATCH: usize = 128 * TILES;
 pub(crate) fn transpose(rows: &mut [Block; BATCH]) {
     #[cfg(target_arch = "x86_64")]
     {
-        if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512dq") {
-            // SAFETY: the features were detected just now.
+        if is_x86_feature_detected!("avx512f") {
+            // SAFETY: the feature was detected just now.
             return unsafe { transpose_avx512(rows) };
         }
         if is_x86_feature_detected!("avx2") {
@@ -29,7 +29,7 @@ pub(crate) fn transpose(rows: &mut [Block; BATCH]) {
 
 /// The portable code, compiled for wider registers.
 #[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f,avx512dq,avx512vl")]
+#[target_feature(enable = "avx512f")]
 fn transpose_avx512(rows: &mut [Block; BATCH]) {
     transpose_portable(rows);
 }
@@ -107,5 +107,14 @@ mod tests {
     #[test]
     fn the_portable_code_transposes() {
         check(transpose_portable);
+    }
+
+    #[test]
+    #[cfg(target_arch = "x86_64")]
+    fn the_code_for_avx2_transposes() {
+        if is_x86_feature_detected!("avx2") {
+            // SAFETY: the feature was detected just now.
+            check(|rows| unsafe { transpose_avx2(rows) });
+        }
     }
 }
