@@ -1,9 +1,10 @@
-//! Bit transposition of eight 128 x 128 matrices at once.
+//! Bit transposition of several 128 x 128 matrices at once.
 
 use crate::Block;
 
-/// Matrices transposed together.
-pub(crate) const TILES: usize = 8;
+/// Matrices transposed together; also the blocks that each leaf of the extension expands to at once, two rounds of
+/// the eight that AES-NI keeps in flight.
+pub(crate) const TILES: usize = 16;
 
 /// Blocks of all tiles.
 pub(crate) const BATCH: usize = 128 * TILES;

@@ -88,7 +88,10 @@ fn large_extensions_are_cut_into_messages() {
             receiver
         },
     );
-    assert_eq!((sender.available(), receiver.available()), (n.next_multiple_of(1024), n.next_multiple_of(1024)));
+    assert_eq!(
+        (sender.available(), receiver.available()),
+        (n.next_multiple_of(kind.granularity()), n.next_multiple_of(kind.granularity()))
+    );
     let wire = kind.extend_wire(sender.available());
     assert_eq!((wire.messages, wire.to_receiver), (2, 0));
     assert_eq!(ledger.total().bytes_server_to_client, kind.setup_bytes() + wire.to_sender);
@@ -129,8 +132,10 @@ fn refills_follow_the_plan() {
     for kind in KINDS {
         let plan = PoolPlan { kind, min_batch: 5000 };
         assert_eq!(plan.refill_amount(10, 10), 0);
-        assert_eq!(plan.refill_amount(10, 11), 5120);
-        assert_eq!(plan.refill_amount(0, 5121), 6144);
+        assert_eq!(kind.granularity(), 2048);
+        assert_eq!(plan.refill_amount(10, 11), 6144);
+        assert_eq!(plan.refill_amount(0, 6145), 8192);
+        assert_eq!(plan.refill_amount(2000, 8144), 6144);
         assert_eq!(plan.refill_bytes(0), 0);
     }
 }
