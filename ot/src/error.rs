@@ -1,0 +1,54 @@
+//! What can go wrong in an oblivious transfer.
+
+use net::NetError;
+use thiserror::Error;
+
+/// A failure of a transfer, naming the step that was under way.
+#[derive(Debug, Error)]
+pub enum OtError {
+    /// The channel failed, or the peer's message has the wrong length, tag or content.
+    #[error(transparent)]
+    Net(#[from] NetError),
+    /// More OTs are asked for than the pool holds; call `ensure` first.
+    #[error("{needed} OTs needed, {available} in the pool")]
+    Short {
+        /// OTs asked for.
+        needed: usize,
+        /// OTs in the pool.
+        available: usize,
+    },
+    /// Bytes or values handed to `step` do not fit the shape of the transfer.
+    #[error("`{step}` got {got} {unit}, expected {expected}")]
+    Length {
+        /// Step under way.
+        step: &'static str,
+        /// What is counted.
+        unit: &'static str,
+        /// Count that the shape prescribes.
+        expected: usize,
+        /// Count received.
+        got: usize,
+    },
+    /// A parameter lies outside its range.
+    #[error("{what} is {got}, allowed are {allowed}")]
+    Parameter {
+        /// Which parameter.
+        what: &'static str,
+        /// Its range.
+        allowed: &'static str,
+        /// Its value.
+        got: usize,
+    },
+}
+
+impl OtError {
+    /// The peer's message for `step` has the right length but means nothing.
+    pub(crate) fn malformed(step: &'static str, what: impl Into<String>) -> Self {
+        OtError::Net(NetError::Malformed { step, what: what.into() })
+    }
+
+    /// Checks a count against the shape of the transfer.
+    pub(crate) fn expect(step: &'static str, unit: &'static str, expected: usize, got: usize) -> Result<(), OtError> {
+        if expected == got { Ok(()) } else { Err(OtError::Length { step, unit, expected, got }) }
+    }
+}

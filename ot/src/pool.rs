@@ -1,0 +1,214 @@
+//! Pools of correlated OTs, refilled on demand, and the derandomisation that gives them chosen bits.
+
+use net::Channel;
+use zeroize::Zeroize;
+
+use crate::hash::CrHash;
+use crate::keys::{ChosenKeys, SenderKeys};
+use crate::{Bits, Block, CotKind, CotSource, OtError, Wire};
+
+/// How a pool grows: everything that a planner needs to predict its traffic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PoolPlan {
+    /// The generator.
+    pub kind: CotKind,
+    /// A refill makes at least this many OTs (rounded up to the granularity).
+    pub min_batch: usize,
+}
+
+impl PoolPlan {
+    /// OTs that a pool holding `level` makes when `need` are asked for; 0 if it holds enough.
+    pub fn refill_amount(&self, level: usize, need: usize) -> usize {
+        match need.saturating_sub(level) {
+            0 => 0,
+            deficit => deficit.max(self.min_batch).next_multiple_of(self.kind.granularity()),
+        }
+    }
+
+    /// What a refill by `amount` (a result of [`refill_amount`](Self::refill_amount)) sends.
+    pub fn refill_wire(&self, amount: usize) -> Wire {
+        if amount == 0 { Wire::default() } else { self.kind.extend_wire(amount) }
+    }
+
+    /// Bytes of that refill in both directions, framing included.
+    pub fn refill_bytes(&self, amount: usize) -> u64 {
+        let wire = self.refill_wire(amount);
+        wire.to_sender + wire.to_receiver
+    }
+}
+
+/// The blocks of one party and direction.
+struct Pool {
+    source: Box<dyn CotSource>,
+    plan: PoolPlan,
+    hash: CrHash,
+    blocks: Vec<Block>,
+    made: u64,
+    used: u64,
+}
+
+impl Pool {
+    fn new(source: Box<dyn CotSource>, plan: PoolPlan, hash: CrHash) -> Self {
+        Pool { source, plan, hash, blocks: Vec::new(), made: 0, used: 0 }
+    }
+
+    fn ensure(&mut self, ch: &mut Channel, n: usize) -> Result<(), OtError> {
+        let level = self.blocks.len();
+        let amount = self.plan.refill_amount(level, n);
+        if amount == 0 {
+            return Ok(());
+        }
+        if self.blocks.capacity() < level + amount {
+            // Vec would leave the old blocks behind in freed memory.
+            let mut larger = Vec::with_capacity(level + amount);
+            larger.extend_from_slice(&self.blocks);
+            self.blocks.zeroize();
+            self.blocks = larger;
+        }
+        self.blocks.resize(level + amount, Block::ZERO);
+        let filled = self.source.extend(ch, &mut self.blocks[level..]);
+        match filled {
+            Ok(()) => self.made += amount as u64,
+            Err(_) => self.blocks.truncate(level),
+        }
+        filled
+    }
+
+    /// Removes `n` OTs; returns them with the index of the first.
+    fn take(&mut self, n: usize) -> Result<(u64, Vec<Block>), OtError> {
+        let available = self.blocks.len();
+        let rest = available.checked_sub(n).ok_or(OtError::Short { needed: n, available })?;
+        // From the end: both parties hold the same sequence, and nothing has to move.
+        let taken = self.blocks[rest..].to_vec();
+        self.blocks[rest..].zeroize();
+        self.blocks.truncate(rest);
+        let first = self.used;
+        self.used += n as u64;
+        Ok((first, taken))
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.blocks.zeroize();
+    }
+}
+
+macro_rules! pool_methods {
+    () => {
+        /// Refills the pool, if it holds fewer than `n` OTs, as the plan says. Both parties must call this in the
+        /// same order with the same `n`.
+        pub fn ensure(&mut self, ch: &mut Channel, n: usize) -> Result<(), OtError> {
+            self.pool.ensure(ch, n)
+        }
+
+        /// OTs in the pool.
+        pub fn available(&self) -> usize {
+            self.pool.blocks.len()
+        }
+
+        /// OTs made so far.
+        pub fn made(&self) -> u64 {
+            self.pool.made
+        }
+
+        /// OTs used so far.
+        pub fn used(&self) -> u64 {
+            self.pool.used
+        }
+
+        /// How this pool grows.
+        pub fn plan(&self) -> PoolPlan {
+            self.pool.plan
+        }
+
+        /// Changes the least refill. Both parties must do this at the same point.
+        pub fn set_min_batch(&mut self, ots: usize) {
+            self.pool.plan.min_batch = ots;
+        }
+    };
+}
+
+/// The sender's half of one direction.
+pub struct OtSender {
+    pool: Pool,
+    delta: Block,
+}
+
+impl OtSender {
+    /// A sender over `source`, whose correlation is `delta`.
+    pub(crate) fn new(source: Box<dyn CotSource>, plan: PoolPlan, hash: CrHash, delta: Block) -> Self {
+        OtSender { pool: Pool::new(source, plan, hash), delta }
+    }
+
+    pool_methods!();
+
+    /// Consumes `n` OTs whose choice bits the receiver has chosen: `corrections` is the message of
+    /// [`OtReceiver::choose`]. Errors: the pool is short, or the message has the wrong length or padding.
+    pub fn accept(&mut self, n: usize, corrections: &[u8]) -> Result<SenderKeys, OtError> {
+        let corrections = Bits::from_bytes("ot/corrections", corrections, n)?;
+        let (first, mut blocks) = self.pool.take(n)?;
+        // q ^ t = c Delta and d = c ^ b give (q ^ d Delta) ^ t = b Delta.
+        for (blocks, &word) in blocks.chunks_mut(64).zip(corrections.words()) {
+            for (i, block) in blocks.iter_mut().enumerate() {
+                *block ^= self.delta.times(word >> i & 1);
+            }
+        }
+        Ok(SenderKeys::new(blocks, self.delta, self.pool.hash.clone(), first))
+    }
+
+    /// Consumes `n` OTs with random choice bits ([`OtReceiver::random`]); needs no message.
+    pub fn random(&mut self, n: usize) -> Result<SenderKeys, OtError> {
+        let (first, blocks) = self.pool.take(n)?;
+        Ok(SenderKeys::new(blocks, self.delta, self.pool.hash.clone(), first))
+    }
+}
+
+impl std::fmt::Debug for OtSender {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "OtSender({} OTs)", self.available())
+    }
+}
+
+impl Drop for OtSender {
+    fn drop(&mut self) {
+        self.delta.zeroize();
+    }
+}
+
+/// The receiver's half of one direction.
+pub struct OtReceiver {
+    pool: Pool,
+}
+
+impl OtReceiver {
+    /// A receiver over `source`.
+    pub(crate) fn new(source: Box<dyn CotSource>, plan: PoolPlan, hash: CrHash) -> Self {
+        OtReceiver { pool: Pool::new(source, plan, hash) }
+    }
+
+    pool_methods!();
+
+    /// Consumes one OT per bit of `choices`. Returns the message for [`OtSender::accept`], `ceil(n / 8)` bytes, and
+    /// the keys of the chosen messages. Errors: the pool is short.
+    pub fn choose(&mut self, choices: &Bits) -> Result<(Vec<u8>, ChosenKeys), OtError> {
+        let (random, keys) = self.random(choices.len())?;
+        let mut corrections = random;
+        corrections.xor_assign(choices);
+        Ok((corrections.to_bytes(), keys.with_choices(choices.clone())))
+    }
+
+    /// Consumes `n` OTs and takes their random choice bits as they are; needs no message.
+    pub fn random(&mut self, n: usize) -> Result<(Bits, ChosenKeys), OtError> {
+        let (first, blocks) = self.pool.take(n)?;
+        let words = blocks.chunks(64).map(|b| b.iter().enumerate().fold(0, |w, (i, b)| w | b.lsb() << i)).collect();
+        let choices = Bits::from_words(words, n);
+        Ok((choices.clone(), ChosenKeys::new(blocks, choices, self.pool.hash.clone(), first)))
+    }
+}
+
+impl std::fmt::Debug for OtReceiver {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "OtReceiver({} OTs)", self.available())
+    }
+}

@@ -1,0 +1,164 @@
+//! Both directions from nothing: base OTs and PPRFs in three exchanges.
+
+use net::{Channel, HEADER_BYTES, Role};
+use rand::CryptoRng;
+use subtle::Choice;
+use zeroize::Zeroize;
+
+use crate::base::{self, BaseSender, COUNT, Domain, POINT_BYTES};
+use crate::hash::CrHash;
+use crate::softspoken::{SoftSpokenReceiver, SoftSpokenSender};
+use crate::{Block, OtError, OtReceiver, OtSender, PoolPlan, SoftSpoken, Wire, pprf};
+
+const HELLO: &str = "ot/hello";
+const POINTS: &str = "ot/points";
+const TREES: &str = "ot/trees";
+
+const NONCE_BYTES: usize = 32;
+const HELLO_BYTES: usize = NONCE_BYTES + POINT_BYTES;
+const POINTS_BYTES: usize = COUNT * POINT_BYTES;
+
+/// A generator of correlated OTs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum CotKind {
+    /// SoftSpoken OT extension.
+    SoftSpoken(SoftSpoken),
+    /// The ideal dealer of [`crate::dealer`]: no traffic, no security, for tests only.
+    #[cfg(feature = "dealer")]
+    Dealer,
+}
+
+impl Default for CotKind {
+    fn default() -> Self {
+        CotKind::SoftSpoken(SoftSpoken::default())
+    }
+}
+
+impl CotKind {
+    /// An extension makes a multiple of this many OTs.
+    pub fn granularity(self) -> usize {
+        match self {
+            CotKind::SoftSpoken(kind) => kind.granularity(),
+            #[cfg(feature = "dealer")]
+            CotKind::Dealer => 128,
+        }
+    }
+
+    /// What an extension by `n` OTs (a multiple of the granularity) sends.
+    pub fn extend_wire(self, n: usize) -> Wire {
+        match self {
+            CotKind::SoftSpoken(kind) => kind.extend_wire(n),
+            #[cfg(feature = "dealer")]
+            CotKind::Dealer => Wire::default(),
+        }
+    }
+
+    /// A sensible least refill.
+    pub fn default_batch(self) -> usize {
+        match self {
+            CotKind::SoftSpoken(_) => 1 << 13,
+            #[cfg(feature = "dealer")]
+            CotKind::Dealer => 1 << 10,
+        }
+    }
+
+    /// Bytes that each party sends in [`setup`], framing included.
+    pub fn setup_bytes(self) -> u64 {
+        match self {
+            CotKind::SoftSpoken(kind) => {
+                (HELLO_BYTES + POINTS_BYTES + pprf::correction_bytes(kind.k()) + 3 * HEADER_BYTES) as u64
+            }
+            #[cfg(feature = "dealer")]
+            CotKind::Dealer => 0,
+        }
+    }
+
+    /// The extension to set up.
+    fn softspoken(self) -> Result<SoftSpoken, OtError> {
+        match self {
+            CotKind::SoftSpoken(kind) => Ok(kind),
+            #[cfg(feature = "dealer")]
+            CotKind::Dealer => Err(OtError::Parameter { what: "kind", allowed: "those with a set-up", got: 0 }),
+        }
+    }
+
+    /// Messages that each party sends in [`setup`]; the parties send at the same time.
+    pub fn setup_messages(self) -> u64 {
+        match self {
+            CotKind::SoftSpoken(_) => 3,
+            #[cfg(feature = "dealer")]
+            CotKind::Dealer => 0,
+        }
+    }
+}
+
+/// Sets up both directions with the peer, which must call this with the same `kind`. Returns this party's sender
+/// (its messages go to the peer) and receiver. Both pools are empty.
+pub fn setup(ch: &mut Channel, kind: CotKind, rng: &mut impl CryptoRng) -> Result<(OtSender, OtReceiver), OtError> {
+    let softspoken = kind.softspoken()?;
+    let k = softspoken.k();
+
+    // A point each, and a nonce each for the session's name.
+    let base_sender = BaseSender::new(rng);
+    let mut hello = [0; HELLO_BYTES];
+    rng.fill_bytes(&mut hello[..NONCE_BYTES]);
+    hello[NONCE_BYTES..].copy_from_slice(&base_sender.message());
+    let theirs = ch.exchange(HELLO, &hello, HELLO_BYTES)?;
+    let (client, server) = match ch.role() {
+        Role::Client => (&hello[..], &theirs[..]),
+        Role::Server => (&theirs[..], &hello[..]),
+    };
+    let mut hasher = blake3::Hasher::new_derive_key("waggle-ot 2026 session");
+    hasher.update(client).update(server).update(&[k as u8]);
+    let session = *hasher.finalize().as_bytes();
+    let (mine, peers) = (Direction::new(&session, ch.role()), Direction::new(&session, ch.role().peer()));
+
+    // In the direction where this party sends OTs, it receives base OTs, with the negated bits of its Delta.
+    let mut delta = random_delta(rng);
+    let bits: [Choice; COUNT] = std::array::from_fn(|i| Choice::from((delta.0[i / 64] >> (i % 64) & 1) as u8));
+    let (points, mut chosen) = base::receive(&mine.base, HELLO, &theirs[NONCE_BYTES..], &bits.map(|bit| !bit), rng)?;
+    let their_points = ch.exchange(POINTS, &points, POINTS_BYTES)?;
+    let mut pairs = base_sender.keys(&peers.base, POINTS, &their_points)?;
+
+    let (mut all, corrections) = pprf::build(&peers.tree_key, k, &pairs);
+    let their_corrections = ch.exchange(TREES, &corrections, pprf::correction_bytes(k))?;
+    let mut opened = pprf::open(TREES, &mine.tree_key, k, &chosen, &bits, &their_corrections)?;
+
+    let plan = PoolPlan { kind, min_batch: kind.default_batch() };
+    let sender = OtSender::new(Box::new(SoftSpokenSender::new(softspoken, &opened, delta)), plan, mine.hash, delta);
+    let receiver = OtReceiver::new(Box::new(SoftSpokenReceiver::new(softspoken, &all)), plan, peers.hash);
+    delta.zeroize();
+    chosen.zeroize();
+    pairs.zeroize();
+    all.zeroize();
+    opened.zeroize();
+    Ok((sender, receiver))
+}
+
+/// A uniform block whose least significant bit is 1.
+pub(crate) fn random_delta(rng: &mut impl CryptoRng) -> Block {
+    Block([rng.next_u64() | 1, rng.next_u64()])
+}
+
+/// The keyed functions of the direction in which one party sends OTs.
+pub(crate) struct Direction {
+    base: Domain,
+    tree_key: [u8; 32],
+    pub(crate) hash: CrHash,
+}
+
+impl Direction {
+    pub(crate) fn new(session: &[u8; 32], sender: Role) -> Self {
+        let label: &[u8] = match sender {
+            Role::Client => b"client to server",
+            Role::Server => b"server to client",
+        };
+        let mut hasher = blake3::Hasher::new_derive_key("waggle-ot 2026 GGM tree");
+        hasher.update(session).update(label);
+        Direction {
+            base: Domain::new(session, label),
+            tree_key: *hasher.finalize().as_bytes(),
+            hash: CrHash::new(session, label),
+        }
+    }
+}

@@ -1,0 +1,351 @@
+//! SoftSpoken OT extension (Roy, <https://eprint.iacr.org/2022/192>), semi-honest.
+//!
+//! The 128 bits of `Delta` are cut into `128 / k` elements `Delta_j` of F_{2^k}. A punctured PRF per element
+//! ([`crate::pprf`]) gives a vector OLE over the small field without further communication (section 3, figure 2):
+//! with `r_x = PRG(leaf x)`, the receiver computes
+//!
+//! `u_j = sum_x r_x` and the k bit planes `v_{j,b} = sum_{x: x_b = 1} r_x`,
+//!
+//! and the sender, whose leaves are stored at `y = x ^ Delta_j`,
+//!
+//! `w_{j,b} = sum_{y: y_b = 1} r_y = v_{j,b} ^ Delta_{j,b} u_j`.
+//!
+//! The receiver sends `d_j = u_j ^ u_0` for j > 0, one flow and `128 / k - 1` bits per OT, which makes `u_0` the choice
+//! bits of all. The 128 planes, transposed, are the blocks of the correlated OTs.
+//!
+//! The PRG is AES-128 in counter mode keyed with the leaf, so pseudorandomness rests on AES alone.
+
+use aes::Aes128Enc;
+use aes::cipher::{Array, BlockCipherEncrypt, KeyInit};
+use net::{Channel, HEADER_BYTES};
+use rayon::prelude::*;
+
+use crate::base::COUNT;
+use crate::transpose::{BATCH, TILES, transpose};
+use crate::{Block, CotSource, OtError, Wire};
+
+const STEP: &str = "ot/softspoken";
+
+/// OTs per message: large extensions are cut so that the sender works while the receiver prepares the next message.
+const MESSAGE_OTS: usize = 1 << 20;
+
+/// Extensions below this size stay on the calling thread.
+const PARALLEL_OTS: usize = 1 << 14;
+
+/// The field of the vector OLE, F_{2^k}: a larger k sends less and computes more.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum SoftSpoken {
+    /// k = 2: 63 bits and 2 AES calls per OT.
+    K2,
+    /// k = 4: 31 bits and 4 AES calls per OT.
+    #[default]
+    K4,
+    /// k = 8: 15 bits and 32 AES calls per OT.
+    K8,
+}
+
+impl SoftSpoken {
+    /// The variant with this k. Errors: k is not 2, 4 or 8.
+    pub fn from_k(k: usize) -> Result<Self, OtError> {
+        match k {
+            2 => Ok(SoftSpoken::K2),
+            4 => Ok(SoftSpoken::K4),
+            8 => Ok(SoftSpoken::K8),
+            _ => Err(OtError::Parameter { what: "k of SoftSpoken OT", allowed: "2, 4, 8", got: k }),
+        }
+    }
+
+    /// Bits of the small field.
+    pub fn k(self) -> usize {
+        match self {
+            SoftSpoken::K2 => 2,
+            SoftSpoken::K4 => 4,
+            SoftSpoken::K8 => 8,
+        }
+    }
+
+    /// An extension makes a multiple of this many OTs.
+    pub fn granularity(self) -> usize {
+        BATCH
+    }
+
+    /// What an extension by `n` OTs (a multiple of the granularity) sends: one flow.
+    pub fn extend_wire(self, n: usize) -> Wire {
+        let messages = n.div_ceil(MESSAGE_OTS) as u64;
+        let payload = (n / BATCH) as u64 * self.batch_bytes() as u64;
+        Wire { to_sender: payload + messages * HEADER_BYTES as u64, to_receiver: 0, messages }
+    }
+
+    /// Bytes of the `d_j` of one batch.
+    fn batch_bytes(self) -> usize {
+        (COUNT / self.k() - 1) * TILES * 16
+    }
+}
+
+/// The PRGs of all leaves, one run of `2^k` per sub-VOLE.
+struct Leaves {
+    kind: SoftSpoken,
+    ciphers: Vec<Aes128Enc>,
+    /// Whether leaf 0 of every run is the unknown one.
+    punctured: bool,
+    /// Tiles made so far.
+    tiles: u64,
+}
+
+impl Leaves {
+    fn new(kind: SoftSpoken, seeds: &[Block], punctured: bool) -> Self {
+        debug_assert_eq!(seeds.len(), (COUNT / kind.k()) << kind.k());
+        let ciphers = seeds.iter().map(|s| Aes128Enc::new(&Array::from(s.to_bytes()))).collect();
+        Leaves { kind, ciphers, punctured, tiles: 0 }
+    }
+
+    /// The counter blocks of the `batch`-th batch from here.
+    fn counters(&self, batch: usize) -> [aes::Block; TILES] {
+        let first = self.tiles + (batch * TILES) as u64;
+        std::array::from_fn(|t| Array::from(u128::from(first + t as u64).to_le_bytes()))
+    }
+
+    /// The bit planes of one batch into `rows` (row `j k + b` is plane b of sub-VOLE j); `each(j, u_j, planes of j)`
+    /// may adjust them.
+    fn planes(
+        &self,
+        counters: &[aes::Block; TILES],
+        rows: &mut [Block; BATCH],
+        mut each: impl FnMut(usize, &[Block; TILES], &mut [Block]),
+    ) {
+        let k = self.kind.k();
+        let runs = self.ciphers.chunks_exact(1 << k).zip(rows.chunks_exact_mut(k * TILES));
+        for (j, (run, planes)) in runs.enumerate() {
+            let u = match self.kind {
+                SoftSpoken::K2 => fold::<4>(run, self.punctured, counters, planes),
+                SoftSpoken::K4 | SoftSpoken::K8 => fold::<16>(run, self.punctured, counters, planes),
+            };
+            each(j, &u, planes);
+        }
+    }
+
+    /// Runs `work(this, counters, batch of out, its part of message)` on all batches, in parallel where it pays.
+    fn for_batches<'a, M: Send + 'a>(
+        &mut self,
+        out: &'a mut [Block],
+        message: impl Iterator<Item = M>,
+        work: impl Fn(&Self, &[aes::Block; TILES], &mut [Block; BATCH], M) + Sync,
+    ) {
+        let (batches, rest) = out.as_chunks_mut::<BATCH>();
+        debug_assert!(rest.is_empty());
+        let (made, parallel) = ((batches.len() * TILES) as u64, batches.len() * BATCH >= PARALLEL_OTS);
+        let this = &*self;
+        let run = |(i, (out, message))| work(this, &this.counters(i), out, message);
+        let jobs = batches.iter_mut().zip(message).enumerate();
+        if parallel {
+            let jobs: Vec<_> = jobs.collect();
+            jobs.into_par_iter().with_min_len(4).for_each(run);
+        } else {
+            jobs.for_each(run);
+        }
+        self.tiles += made;
+    }
+}
+
+/// Expands one run of leaves and folds it: plane b of `planes` becomes the sum of all leaves with bit b set, the sum
+/// of all leaves is returned. Groups of `G` leaves are halved level by level; higher bits select whole groups.
+///
+/// The sums over a punctured run are right for the planes (leaf 0 is in none), not for the total.
+fn fold<const G: usize>(
+    run: &[Aes128Enc],
+    punctured: bool,
+    counters: &[aes::Block; TILES],
+    planes: &mut [Block],
+) -> [Block; TILES] {
+    let (planes, _) = planes.as_chunks_mut::<TILES>();
+    planes.fill([Block::ZERO; TILES]);
+    let mut total = [Block::ZERO; TILES];
+    let low = G.trailing_zeros() as usize;
+    for (g, group) in run.chunks_exact(G).enumerate() {
+        let mut leaves = [[aes::Block::default(); TILES]; G];
+        let skip = usize::from(punctured && g == 0);
+        for (cipher, leaf) in group.iter().zip(&mut leaves).skip(skip) {
+            leaf.copy_from_slice(counters);
+            cipher.encrypt_blocks(leaf);
+        }
+        // x[i] is the sum of a subtree, halved level by level in place.
+        let mut x = leaves.map(|leaf| leaf.map(|block| Block::from_bytes(block.into())));
+        let mut n = G;
+        for plane in planes.iter_mut().take(low) {
+            n /= 2;
+            for i in 0..n {
+                let (even, odd) = (x[2 * i], x[2 * i + 1]);
+                for t in 0..TILES {
+                    plane[t] ^= odd[t];
+                    x[i][t] = even[t] ^ odd[t];
+                }
+            }
+        }
+        for (b, plane) in planes.iter_mut().enumerate().skip(low) {
+            if g >> (b - low) & 1 == 1 {
+                xor(plane, &x[0]);
+            }
+        }
+        xor(&mut total, &x[0]);
+    }
+    total
+}
+
+#[inline(always)]
+fn xor(a: &mut [Block; TILES], b: &[Block; TILES]) {
+    for (a, b) in a.iter_mut().zip(b) {
+        *a ^= *b;
+    }
+}
+
+/// The receiver's half: knows every leaf.
+pub(crate) struct SoftSpokenReceiver {
+    leaves: Leaves,
+}
+
+impl SoftSpokenReceiver {
+    /// From the leaves of [`crate::pprf::build`].
+    pub(crate) fn new(kind: SoftSpoken, leaves: &[Block]) -> Self {
+        SoftSpokenReceiver { leaves: Leaves::new(kind, leaves, false) }
+    }
+
+    /// Makes `out.len()` OTs and the message for the sender.
+    fn produce(&mut self, out: &mut [Block]) -> Vec<u8> {
+        let batch_bytes = self.leaves.kind.batch_bytes();
+        let mut message = vec![0; out.len() / BATCH * batch_bytes];
+        self.leaves.for_batches(out, message.chunks_exact_mut(batch_bytes), |leaves, counters, rows, message| {
+            let mut u0 = [Block::ZERO; TILES];
+            leaves.planes(counters, rows, |j, u, _| match j.checked_sub(1) {
+                None => u0 = *u,
+                Some(j) => {
+                    let d = &mut message[j * TILES * 16..(j + 1) * TILES * 16];
+                    for (d, (u, u0)) in d.chunks_exact_mut(16).zip(u.iter().zip(&u0)) {
+                        d.copy_from_slice(&(*u ^ *u0).to_bytes());
+                    }
+                }
+            });
+            // Both parties XOR w_{0,0} = v_{0,0} ^ u_0 (Delta has bit 0) into plane 0: the choice lands in the LSB.
+            rows[..TILES].copy_from_slice(&u0);
+            transpose(rows);
+        });
+        message
+    }
+}
+
+impl CotSource for SoftSpokenReceiver {
+    fn extend(&mut self, ch: &mut Channel, out: &mut [Block]) -> Result<(), OtError> {
+        for out in out.chunks_mut(MESSAGE_OTS) {
+            let message = self.produce(out);
+            ch.send(STEP, &message)?;
+            ch.flush(STEP)?;
+        }
+        Ok(())
+    }
+}
+
+/// The sender's half: knows all leaves but those at `Delta`.
+pub(crate) struct SoftSpokenSender {
+    leaves: Leaves,
+    delta: Block,
+}
+
+impl SoftSpokenSender {
+    /// From the leaves of [`crate::pprf::open`] and their holes. Bit 0 of `delta` must be set.
+    pub(crate) fn new(kind: SoftSpoken, leaves: &[Block], delta: Block) -> Self {
+        debug_assert_eq!(delta.lsb(), 1);
+        SoftSpokenSender { leaves: Leaves::new(kind, leaves, true), delta }
+    }
+
+    /// Makes `out.len()` OTs from the receiver's message.
+    fn consume(&mut self, message: &[u8], out: &mut [Block]) -> Result<(), OtError> {
+        let kind = self.leaves.kind;
+        let (k, batch_bytes, delta) = (kind.k(), kind.batch_bytes(), self.delta);
+        OtError::expect(STEP, "bytes", out.len() / BATCH * batch_bytes, message.len())?;
+        self.leaves.for_batches(out, message.chunks_exact(batch_bytes), |leaves, counters, rows, message| {
+            leaves.planes(counters, rows, |j, _, planes| {
+                let Some(d) = j.checked_sub(1).map(|j| &message[j * TILES * 16..(j + 1) * TILES * 16]) else {
+                    return;
+                };
+                let (d, _) = d.as_chunks::<16>();
+                for (b, plane) in planes.chunks_exact_mut(TILES).enumerate() {
+                    let bit = j * k + b;
+                    let bit = delta.0[bit / 64] >> (bit % 64) & 1;
+                    for (w, &d) in plane.iter_mut().zip(d) {
+                        *w ^= Block::from_bytes(d).times(bit);
+                    }
+                }
+            });
+            // Plane 0 after the XOR of w_{0,0}; see the receiver.
+            rows[..TILES].fill(Block::ZERO);
+            transpose(rows);
+        });
+        Ok(())
+    }
+}
+
+impl Drop for SoftSpokenSender {
+    fn drop(&mut self) {
+        zeroize::Zeroize::zeroize(&mut self.delta);
+    }
+}
+
+impl CotSource for SoftSpokenSender {
+    fn extend(&mut self, ch: &mut Channel, out: &mut [Block]) -> Result<(), OtError> {
+        let batch_bytes = self.leaves.kind.batch_bytes();
+        for out in out.chunks_mut(MESSAGE_OTS) {
+            let message = ch.recv(STEP, out.len() / BATCH * batch_bytes)?;
+            self.consume(&message, out)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pprf;
+    use rand::{Rng, SeedableRng, rngs::StdRng};
+
+    /// Both halves over ideal base OTs.
+    fn halves(kind: SoftSpoken, delta: Block, rng: &mut StdRng) -> (SoftSpokenSender, SoftSpokenReceiver) {
+        let mut block = || Block([rng.next_u64(), rng.next_u64()]);
+        let base: Vec<[Block; 2]> = (0..COUNT).map(|_| [block(), block()]).collect();
+        let bit = |i: usize| (delta.0[i / 64] >> (i % 64)) & 1;
+        let chosen: Vec<Block> = (0..COUNT).map(|i| base[i][1 - bit(i) as usize]).collect();
+        let bits = std::array::from_fn(|i| subtle::Choice::from(bit(i) as u8));
+        let (all, corrections) = pprf::build(&[1; 32], kind.k(), &base);
+        let opened = pprf::open("test", &[1; 32], kind.k(), &chosen, &bits, &corrections).unwrap();
+        (SoftSpokenSender::new(kind, &opened, delta), SoftSpokenReceiver::new(kind, &all))
+    }
+
+    #[test]
+    fn every_output_is_correlated() {
+        let mut rng = StdRng::seed_from_u64(6);
+        let random = Block([rng.next_u64() | 1, rng.next_u64()]);
+        for kind in [SoftSpoken::K2, SoftSpoken::K4, SoftSpoken::K8] {
+            for delta in [random, Block([1, 0]), Block([u64::MAX; 2]), Block([1, 1 << 63])] {
+                let (mut sender, mut receiver) = halves(kind, delta, &mut rng);
+                let (mut ones, mut total, mut seen) = (0, 0_u64, Vec::new());
+                // The second size is above the threshold of the thread pool.
+                for n in [BATCH, 17 * BATCH, 3 * BATCH] {
+                    let (mut q, mut t) = (vec![Block::ZERO; n], vec![Block::ZERO; n]);
+                    let message = receiver.produce(&mut t);
+                    assert_eq!(message.len() * 8, n * (128 / kind.k() - 1));
+                    assert!(sender.consume(&message[1..], &mut q).is_err());
+                    sender.consume(&message, &mut q).unwrap();
+                    for (i, (&q, &t)) in q.iter().zip(&t).enumerate() {
+                        assert!(q ^ t == delta.times(t.lsb()), "{kind:?}: OT {i} of {n}");
+                        ones += t.lsb();
+                        seen.push(u128::from(t) >> 1);
+                    }
+                    total += n as u64;
+                }
+                // Six standard deviations of a fair coin; and no block comes twice.
+                assert!(ones.abs_diff(total / 2) < 3 * total.isqrt(), "{ones} of {total}");
+                seen.sort_unstable();
+                seen.dedup();
+                assert_eq!(seen.len() as u64, total);
+            }
+        }
+    }
+}
