@@ -40,9 +40,16 @@ fn product(batch: usize, m: usize, k: usize, n: usize, width: u32, weight_bits: 
     let mut rng = rand::rng();
     let (sk, pk) = SecretKey::generate(plan.set(), &mut rng);
     let x: Vec<u64> = (0..batch * m * k).map(|_| rng.random()).collect();
-    let w: Vec<u64> = (0..batch * k * n)
-        .map(|_| if weight_bits == width { rng.random() } else { (rng.random::<i64>() >> (63 - weight_bits)) as u64 })
-        .collect();
+    let w: Vec<u64> =
+        (0..batch * k * n)
+            .map(|_| {
+                if weight_bits == width {
+                    rng.random()
+                } else {
+                    (rng.random::<i64>() >> (63 - weight_bits) | 1) as u64
+                }
+            })
+            .collect();
     let (encrypt, upload) = best(3, || plan.encrypt(&sk, &x, &mut rand::rng()));
     let upload = upload?;
     let (evaluate, result) = best(3, || plan.evaluate(&pk, &upload, Some(&x), Weights::U64(&w), &mut rand::rng()));

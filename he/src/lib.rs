@@ -8,13 +8,17 @@ mod keys;
 mod matmul;
 mod modulus;
 mod ntt;
+mod ole;
 mod params;
 mod sampling;
+#[cfg(test)]
+mod test_keys;
 
 pub use error::HeError;
 pub use keys::{PublicKey, SecretKey};
 pub use matmul::{MatmulPlan, MatmulShape, MatmulSpec, PlanOptions, Weights};
 pub use modulus::{MAX_MODULUS_BITS, Modulus};
 pub use ntt::{MAX_LAZY_TERMS, NttBackend, TfheNtt};
+pub use ole::{OleKind, OlePlan};
 pub use params::{Limb, ParamSet, Params, SECURITY_TABLE};
 pub use sampling::SEED_BYTES;

@@ -9,6 +9,7 @@ use std::sync::OnceLock;
 pub const SECURITY_TABLE: [(usize, u32); 4] = [(2048, 54), (4096, 109), (8192, 218), (16384, 438)];
 
 /// Primes `= 1 mod 2^15`, thus good for every degree of [`SECURITY_TABLE`].
+const PRIMES_40: [u64; 4] = [0xffffe80001, 0xffffca8001, 0xffffc40001, 0xffffb20001];
 const PRIMES_46: [u64; 4] = [0x3ffffff70001, 0x3ffffff58001, 0x3ffffff28001, 0x3fffffe50001];
 const PRIMES_50: [u64; 3] = [0x3ffffffdf0001, 0x3ffffffd48001, 0x3ffffffd20001];
 
@@ -25,18 +26,20 @@ pub enum ParamSet {
     Full,
     /// N = 8192, three 50-bit primes: products of two 64-bit shares with an error of 1 LSB.
     FullExact,
+    /// N = 8192, four 40-bit primes: elementwise products of long vectors.
+    Wide,
 }
 
 impl ParamSet {
     /// Every set, smallest ciphertexts first.
-    pub const ALL: [Self; 5] = [Self::Narrow, Self::Small, Self::SmallExact, Self::Full, Self::FullExact];
+    pub const ALL: [Self; 6] = [Self::Narrow, Self::Small, Self::SmallExact, Self::Full, Self::FullExact, Self::Wide];
 
     /// Ring degree N.
     pub const fn degree(self) -> usize {
         match self {
             Self::Narrow => 2048,
             Self::Small | Self::SmallExact => 4096,
-            Self::Full | Self::FullExact => 8192,
+            Self::Full | Self::FullExact | Self::Wide => 8192,
         }
     }
 
@@ -48,6 +51,7 @@ impl ParamSet {
             Self::SmallExact => &PRIMES_50[..2],
             Self::Full => &PRIMES_46[..3],
             Self::FullExact => &PRIMES_50[..3],
+            Self::Wide => &PRIMES_40,
         }
     }
 
@@ -105,6 +109,11 @@ impl Params {
         if log_q == 0 || log_q > max_log_q {
             return Err(HeError::Insecure { n, log_q, max_log_q });
         }
+        Self::plaintext(n, primes)
+    }
+
+    /// The same arithmetic for plaintexts, where no security is at stake.
+    pub(crate) fn plaintext(n: usize, primes: &[u64]) -> Result<Self, HeError> {
         let mut limbs = Vec::with_capacity(primes.len());
         for (i, &p) in primes.iter().enumerate() {
             if primes[..i].contains(&p) {

@@ -39,6 +39,8 @@ use crate::error::HeError;
 use crate::keys::{Poly, SecretKey, split_seed};
 use crate::params::{Lift, ParamSet, Params, round_torus};
 use crate::sampling::{Expander, Label, SEED_BYTES, fresh_seed};
+pub(crate) use evaluate::centred;
+pub(crate) use plan::{ERROR_VARIANCE, range};
 use plan::{Layout, Tile};
 use rand::CryptoRng;
 use rayon::prelude::*;

@@ -209,10 +209,12 @@ fn even_pieces(total: usize) -> impl Iterator<Item = usize> {
     })
 }
 
+/// Fails unless `1 <= got <= max`.
+pub(crate) fn range(what: &'static str, max: u32, got: u32) -> Result<(), HeError> {
+    if (1..=max).contains(&got) { Ok(()) } else { Err(HeError::Width { what, min: 1, max, got }) }
+}
+
 fn check(spec: &MatmulSpec) -> Result<(), HeError> {
-    let range = |what, max, got| {
-        if (1..=max).contains(&got) { Ok(()) } else { Err(HeError::Width { what, min: 1, max, got }) }
-    };
     range("ring width", 64, spec.width)?;
     range("weight bits", spec.width, spec.weight_bits)?;
     let s = spec.shape;
