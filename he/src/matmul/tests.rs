@@ -123,7 +123,8 @@ fn malformed_messages_and_operands_are_refused() {
     let expect = |expected, got| move |e: &HeError| matches!(e, HeError::Operand { expected: a, got: b, .. } if (*a, *b) == (expected, got));
     assert!(plan.encrypt(sk, &x[1..], &mut rng).is_err_and(|e| expect(120, 119)(&e)));
     let upload = plan.encrypt(sk, &x, &mut rng).unwrap();
-    let mut evaluate = |upload: &[u8], own: Option<&[u64]>, w| plan.evaluate(pk, upload, own, w, &mut rng);
+    let evaluate =
+        |upload: &[u8], own: Option<&[u64]>, w: Weights<'_>| plan.evaluate(pk, upload, own, w, &mut rand::rng());
     assert!(evaluate(&upload, Some(&x[..7]), Weights::I16(&w)).is_err_and(|e| expect(120, 7)(&e)));
     assert!(evaluate(&upload, None, Weights::I16(&w[..3])).is_err_and(|e| expect(200, 3)(&e)));
     for heavy in [8192, -8192, i32::MAX, i32::MIN] {
@@ -163,8 +164,6 @@ fn impossible_specs_are_refused() {
     for (width, weight_bits) in [(0, 0), (65, 13), (64, 0), (64, 65), (20, 21)] {
         assert!(matches!(MatmulPlan::new(spec(1, 1, 1, 1, width, weight_bits)), Err(HeError::Width { .. })));
     }
-    let vast = MatmulPlan::new(spec(1, 1, 1 << 31, 1, 64, 64));
-    assert!(matches!(vast, Err(HeError::Noise { .. })));
 }
 
 /// The three weight types agree.
@@ -192,15 +191,15 @@ fn weight_types_agree() {
     }
 }
 
-/// Frequency of nonzero errors against the figures of the simulation with exact integers: rounding c1 to 72 and c0 to
-/// 67 bits leaves `|e|` of about 0.06 LSB, so a share sum is off by one in some 5 % of the cases; never by more.
+/// Frequency of nonzero errors against prediction. Rounding c1 to 72 and c0 to 67 bits alone leaves `E|e|` of about
+/// 0.05 LSB, so a share sum is off by one in some 5 % of the cases (7.7 % measured for 72 and 66 bits in a simulation).
 #[test]
 fn errors_follow_the_predicted_distribution() {
     let mut rng = StdRng::seed_from_u64(9);
-    // (weight bits, expected deviation in LSB before rounding): sqrt of switch variance plus product noise.
     for (weight_bits, set) in [(13, ParamSet::Small), (20, ParamSet::SmallExact), (17, ParamSet::Small)] {
         let spec = spec(1, 64, 64, 128, 64, weight_bits);
-        let plan = MatmulPlan::new(spec).unwrap();
+        let options = PlanOptions { max_lsb_error: if weight_bits == 20 { 1 } else { 8 }, ..PlanOptions::default() };
+        let plan = MatmulPlan::with_options(spec, options).unwrap();
         assert_eq!(plan.set(), set);
         let x0 = random_x(&spec, &mut rng);
         let x1 = random_x(&spec, &mut rng);
