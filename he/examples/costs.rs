@@ -24,7 +24,7 @@ fn transforms() {
         let (params, n) = (set.params(), set.degree());
         let ntt = params.limbs()[0].ntt();
         let mut poly: Vec<u64> = (0..n as u64).collect();
-        let mut sum = vec![0u128; n];
+        let mut sum = vec![0; he::ACC_WORDS * n];
         let us = |d: Duration| d.as_secs_f64() * 1e6 / 50.0;
         let fwd = best(20, || (0..50).for_each(|_| ntt.fwd(&mut poly))).0;
         let inv = best(20, || (0..50).for_each(|_| ntt.inv(&mut poly))).0;

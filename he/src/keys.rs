@@ -2,6 +2,7 @@
 
 use crate::bits::{BitReader, BitWriter, check_len};
 use crate::error::HeError;
+use crate::ntt::ACC_WORDS;
 use crate::params::{ParamSet, Params};
 use crate::sampling::{Expander, Label, SEED_BYTES, fresh_seed};
 use rand::CryptoRng;
@@ -15,6 +16,11 @@ impl Params {
     /// Words of one polynomial.
     pub(crate) fn words(&self) -> usize {
         self.degree() * self.limbs().len()
+    }
+
+    /// Words of an accumulator for one polynomial.
+    pub(crate) fn acc_words(&self) -> usize {
+        ACC_WORDS * self.words()
     }
 
     /// Forward transform of every limb.
@@ -71,20 +77,20 @@ impl Params {
         poly
     }
 
-    /// `sum += x y` without reduction, transformed; see [`crate::NttBackend::mul_acc`].
-    pub(crate) fn mul_acc(&self, sum: &mut [u128], x: &[u64], y: &[u64]) {
+    /// `sum += x y`, transformed, into an accumulator of [`Self::acc_words`]; see [`crate::NttBackend::mul_acc`].
+    pub(crate) fn mul_acc(&self, sum: &mut [u64], x: &[u64], y: &[u64]) {
         let n = self.degree();
-        let sums = sum.chunks_exact_mut(n);
+        let sums = sum.chunks_exact_mut(ACC_WORDS * n);
         for (((l, sum), x), y) in self.limbs().iter().zip(sums).zip(x.chunks_exact(n)).zip(y.chunks_exact(n)) {
             l.ntt().mul_acc(sum, x, y);
         }
     }
 
     /// The residues of lazy sums.
-    pub(crate) fn reduce_acc(&self, sum: &[u128]) -> Poly {
+    pub(crate) fn reduce_acc(&self, sum: &[u64]) -> Poly {
         let n = self.degree();
         let mut poly = vec![0; self.words()];
-        for ((l, x), sum) in self.limbs().iter().zip(poly.chunks_exact_mut(n)).zip(sum.chunks_exact(n)) {
+        for ((l, x), sum) in self.limbs().iter().zip(poly.chunks_exact_mut(n)).zip(sum.chunks_exact(ACC_WORDS * n)) {
             l.ntt().reduce_acc(x, sum);
         }
         poly

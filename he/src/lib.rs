@@ -18,7 +18,9 @@ pub use error::HeError;
 pub use keys::{PublicKey, SecretKey};
 pub use matmul::{MatmulPlan, MatmulShape, MatmulSpec, PlanOptions, Weights};
 pub use modulus::{MAX_MODULUS_BITS, Modulus};
-pub use ntt::{MAX_LAZY_TERMS, NttBackend, TfheNtt};
+#[cfg(target_arch = "x86_64")]
+pub use ntt::FloatNtt;
+pub use ntt::{ACC_WORDS, MAX_LAZY_TERMS, NttBackend, TfheNtt};
 pub use ole::{OleKind, OlePlan};
 pub use params::{Limb, ParamSet, Params, SECURITY_TABLE};
 pub use sampling::SEED_BYTES;

@@ -2,7 +2,7 @@
 
 use crate::error::HeError;
 use crate::modulus::{Modulus, Shoup};
-use crate::ntt::{NttBackend, TfheNtt};
+use crate::ntt::{self, NttBackend};
 use std::sync::OnceLock;
 
 /// Largest `log2 q` at 128-bit classical security for ternary secrets (Homomorphic Encryption Standard, table 1).
@@ -119,7 +119,7 @@ impl Params {
             if primes[..i].contains(&p) {
                 return Err(HeError::Modulus { n, modulus: p });
             }
-            let ntt = Box::new(TfheNtt::new(n, p)?);
+            let ntt = ntt::best(n, p)?;
             let m = *ntt.modulus();
             let cofactor = primes.iter().filter(|&&o| o != p).fold(1, |acc, &o| m.mul(acc, m.reduce(o)));
             let p = u128::from(p);

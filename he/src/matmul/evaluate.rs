@@ -124,10 +124,10 @@ impl MatmulPlan {
         column_tile: usize,
         seed: &Seed,
     ) -> Vec<(Vec<u8>, Vec<u64>)> {
-        let (layout, words) = (&self.layout, params.words());
+        let (layout, words) = (&self.layout, params.acc_words());
         let (start, end) = layout.column_range(column_tile);
         let per_group = layout.tile.group * self.spec.shape.n;
-        let mut sums = vec![0u128; layout.row_tiles() * 2 * words];
+        let mut sums = vec![0; layout.row_tiles() * 2 * words];
         let mut signed = vec![0i64; params.degree()];
         for group in start / per_group..=(end - 1) / per_group {
             let columns = (start.max(group * per_group), end.min((group + 1) * per_group));
@@ -144,7 +144,7 @@ impl MatmulPlan {
             }
         }
         signed.zeroize();
-        let respond = |(row_tile, sum): (usize, &[u128])| {
+        let respond = |(row_tile, sum): (usize, &[u64])| {
             let response = column_tile * layout.row_tiles() + row_tile;
             let (mut c0, mut c1) = (params.reduce_acc(&sum[..words]), params.reduce_acc(&sum[words..]));
             let mut stream = Expander::new(seed, Label::Response, response as u64);

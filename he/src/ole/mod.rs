@@ -241,7 +241,7 @@ impl OlePlan {
                 let mut message = Vec::with_capacity(self.layout.response_bytes(&block));
                 let mut shares = Zeroizing::new(vec![0; block.slots * ring.limbs().len()]);
                 for (prime, limb) in ring.limbs().iter().enumerate() {
-                    let (mut sum0, mut sum1) = (vec![0u128; params.words()], vec![0u128; params.words()]);
+                    let (mut sum0, mut sum1) = (vec![0; params.acc_words()], vec![0; params.acc_words()]);
                     for (operand, y) in own.iter().enumerate() {
                         let index = self.upload_index(operand, &block, prime);
                         let start = self.layout.upload_offset(operand, &block, prime);
