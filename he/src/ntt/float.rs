@@ -66,21 +66,36 @@ impl Twiddles {
     }
 
     /// Factors of three merged layers, the first of which has m groups, for its group i.
+    #[inline]
     #[target_feature(enable = "avx512f,avx512dq")]
     fn broadcast(&self, m: usize, i: usize) -> [[__m512d; 2]; RADIX8_TWIDDLES] {
-        let at = |index: usize| self.tree[index].map(|x| _mm512_set1_pd(x));
-        let (second, third) = (2 * (m + i), 4 * (m + i));
-        [at(m + i), at(second), at(second + 1), at(third), at(third + 1), at(third + 2), at(third + 3)]
+        let first = m + i;
+        let indices = [first, 2 * first, 2 * first + 1, 4 * first, 4 * first + 1, 4 * first + 2, 4 * first + 3];
+        let mut w = [[_mm512_setzero_pd(); 2]; RADIX8_TWIDDLES];
+        for (w, &index) in w.iter_mut().zip(&indices) {
+            *w = broadcast(self.tree[index]);
+        }
+        w
     }
 
     /// Factors of the last three layers for the eight groups of block b.
+    #[inline]
     #[target_feature(enable = "avx512f,avx512dq")]
     fn vectors(&self, b: usize) -> [[__m512d; 2]; RADIX8_TWIDDLES] {
-        self.lanes[b].map(|pair| {
-            // SAFETY: each array holds exactly LANES doubles.
-            pair.map(|lanes| unsafe { _mm512_loadu_pd(lanes.as_ptr()) })
-        })
+        let mut w = [[_mm512_setzero_pd(); 2]; RADIX8_TWIDDLES];
+        for (w, [root, quotient]) in w.iter_mut().zip(&self.lanes[b]) {
+            // SAFETY: both arrays hold exactly LANES doubles.
+            *w = unsafe { [_mm512_loadu_pd(root.as_ptr()), _mm512_loadu_pd(quotient.as_ptr())] };
+        }
+        w
     }
+}
+
+/// One factor in all lanes.
+#[inline]
+#[target_feature(enable = "avx512f,avx512dq")]
+fn broadcast([w, quotient]: [f64; 2]) -> [__m512d; 2] {
+    [_mm512_set1_pd(w), _mm512_set1_pd(quotient)]
 }
 
 /// `w < p` as a number of absolute value at most p / 2, with its quotient by p.
@@ -130,60 +145,127 @@ fn canonical(prime: Prime, x: __m512d) -> __m512i {
     _mm512_cvtpd_epu64(_mm512_mask_add_pd(x, negative, x, prime.p))
 }
 
-/// Three forward layers over eight vectors.
+/// `(u + v w, u - v w)`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq")]
-fn forward8(prime: Prime, v: &mut [__m512d; 8], w: &[[__m512d; 2]; RADIX8_TWIDDLES]) {
-    for (distance, factors) in [(4, 0), (2, 1), (1, 3)] {
-        for j in 0..8 {
-            if j & distance == 0 {
-                let product = mul_mod(prime, v[j + distance], w[factors + j / (2 * distance)]);
-                v[j + distance] = _mm512_sub_pd(v[j], product);
-                v[j] = _mm512_add_pd(v[j], product);
-            }
-        }
-    }
+fn forward2(prime: Prime, u: __m512d, v: __m512d, w: [__m512d; 2]) -> (__m512d, __m512d) {
+    let product = mul_mod(prime, v, w);
+    (_mm512_add_pd(u, product), _mm512_sub_pd(u, product))
 }
 
-/// Three inverse layers over eight vectors, centred before.
+/// `(u + v, (u - v) w)`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq")]
-fn inverse8(prime: Prime, v: &mut [__m512d; 8], w: &[[__m512d; 2]; RADIX8_TWIDDLES]) {
-    for x in v.iter_mut() {
-        *x = centre(prime, *x);
-    }
-    for (distance, factors) in [(1, 3), (2, 1), (4, 0)] {
-        for j in 0..8 {
-            if j & distance == 0 {
-                let difference = _mm512_sub_pd(v[j], v[j + distance]);
-                v[j] = _mm512_add_pd(v[j], v[j + distance]);
-                v[j + distance] = mul_mod(prime, difference, w[factors + j / (2 * distance)]);
-            }
-        }
-    }
+fn inverse2(prime: Prime, u: __m512d, v: __m512d, w: [__m512d; 2]) -> (__m512d, __m512d) {
+    (_mm512_add_pd(u, v), mul_mod(prime, _mm512_sub_pd(u, v), w))
+}
+
+/// Three forward layers over eight vectors. Written out, for the vectors to stay in registers.
+#[inline]
+#[target_feature(enable = "avx512f,avx512dq")]
+#[rustfmt::skip]
+fn forward8(prime: Prime, v: [__m512d; 8], w: &[[__m512d; 2]; RADIX8_TWIDDLES]) -> [__m512d; 8] {
+    let [v0, v1, v2, v3, v4, v5, v6, v7] = v;
+    let (v0, v4) = forward2(prime, v0, v4, w[0]);
+    let (v1, v5) = forward2(prime, v1, v5, w[0]);
+    let (v2, v6) = forward2(prime, v2, v6, w[0]);
+    let (v3, v7) = forward2(prime, v3, v7, w[0]);
+    let (v0, v2) = forward2(prime, v0, v2, w[1]);
+    let (v1, v3) = forward2(prime, v1, v3, w[1]);
+    let (v4, v6) = forward2(prime, v4, v6, w[2]);
+    let (v5, v7) = forward2(prime, v5, v7, w[2]);
+    let (v0, v1) = forward2(prime, v0, v1, w[3]);
+    let (v2, v3) = forward2(prime, v2, v3, w[4]);
+    let (v4, v5) = forward2(prime, v4, v5, w[5]);
+    let (v6, v7) = forward2(prime, v6, v7, w[6]);
+    [v0, v1, v2, v3, v4, v5, v6, v7]
+}
+
+/// Three inverse layers over eight vectors, which are centred before.
+#[inline]
+#[target_feature(enable = "avx512f,avx512dq")]
+#[rustfmt::skip]
+fn inverse8(prime: Prime, v: [__m512d; 8], w: &[[__m512d; 2]; RADIX8_TWIDDLES]) -> [__m512d; 8] {
+    let [v0, v1, v2, v3, v4, v5, v6, v7] = centre8(prime, v);
+    let (v0, v1) = inverse2(prime, v0, v1, w[3]);
+    let (v2, v3) = inverse2(prime, v2, v3, w[4]);
+    let (v4, v5) = inverse2(prime, v4, v5, w[5]);
+    let (v6, v7) = inverse2(prime, v6, v7, w[6]);
+    let (v0, v2) = inverse2(prime, v0, v2, w[1]);
+    let (v1, v3) = inverse2(prime, v1, v3, w[1]);
+    let (v4, v6) = inverse2(prime, v4, v6, w[2]);
+    let (v5, v7) = inverse2(prime, v5, v7, w[2]);
+    let (v0, v4) = inverse2(prime, v0, v4, w[0]);
+    let (v1, v5) = inverse2(prime, v1, v5, w[0]);
+    let (v2, v6) = inverse2(prime, v2, v6, w[0]);
+    let (v3, v7) = inverse2(prime, v3, v7, w[0]);
+    [v0, v1, v2, v3, v4, v5, v6, v7]
+}
+
+#[inline]
+#[target_feature(enable = "avx512f,avx512dq")]
+fn centre8(prime: Prime, [v0, v1, v2, v3, v4, v5, v6, v7]: [__m512d; 8]) -> [__m512d; 8] {
+    let [v0, v1, v2, v3] = [centre(prime, v0), centre(prime, v1), centre(prime, v2), centre(prime, v3)];
+    [v0, v1, v2, v3, centre(prime, v4), centre(prime, v5), centre(prime, v6), centre(prime, v7)]
 }
 
 /// Rows become columns.
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq")]
-fn transpose(v: &mut [__m512d; 8]) {
-    let mut pairs = *v;
-    for j in 0..4 {
-        pairs[2 * j] = _mm512_unpacklo_pd(v[2 * j], v[2 * j + 1]);
-        pairs[2 * j + 1] = _mm512_unpackhi_pd(v[2 * j], v[2 * j + 1]);
-    }
-    // pairs[2j + e] holds, per 128-bit lane i, column 2i + e of rows 2j and 2j + 1.
-    for e in 0..2 {
-        let low = |a, b| _mm512_shuffle_f64x2::<0x88>(a, b);
-        let high = |a, b| _mm512_shuffle_f64x2::<0xdd>(a, b);
-        let (p0, p1, p2, p3) = (pairs[e], pairs[2 + e], pairs[4 + e], pairs[6 + e]);
-        // Lanes 0, 2 and lanes 1, 3 of the four row pairs.
-        let (even01, even23) = (low(p0, p1), low(p2, p3));
-        let (odd01, odd23) = (high(p0, p1), high(p2, p3));
-        v[e] = low(even01, even23);
-        v[4 + e] = high(even01, even23);
-        v[2 + e] = low(odd01, odd23);
-        v[6 + e] = high(odd01, odd23);
+fn transpose([v0, v1, v2, v3, v4, v5, v6, v7]: [__m512d; 8]) -> [__m512d; 8] {
+    // Per 128-bit lane i: column 2i (even) or 2i + 1 (odd) of a pair of rows.
+    let even = [
+        _mm512_unpacklo_pd(v0, v1),
+        _mm512_unpacklo_pd(v2, v3),
+        _mm512_unpacklo_pd(v4, v5),
+        _mm512_unpacklo_pd(v6, v7),
+    ];
+    let odd = [
+        _mm512_unpackhi_pd(v0, v1),
+        _mm512_unpackhi_pd(v2, v3),
+        _mm512_unpackhi_pd(v4, v5),
+        _mm512_unpackhi_pd(v6, v7),
+    ];
+    let ([c0, c2, c4, c6], [c1, c3, c5, c7]) = (transpose_lanes(even), transpose_lanes(odd));
+    [c0, c1, c2, c3, c4, c5, c6, c7]
+}
+
+/// Transposes a 4 x 4 matrix of 128-bit lanes.
+#[inline]
+#[target_feature(enable = "avx512f,avx512dq")]
+fn transpose_lanes([r0, r1, r2, r3]: [__m512d; 4]) -> [__m512d; 4] {
+    // Lanes 0, 2 and lanes 1, 3 of two rows each.
+    let (even01, even23) = (_mm512_shuffle_f64x2::<0x88>(r0, r1), _mm512_shuffle_f64x2::<0x88>(r2, r3));
+    let (odd01, odd23) = (_mm512_shuffle_f64x2::<0xdd>(r0, r1), _mm512_shuffle_f64x2::<0xdd>(r2, r3));
+    [
+        _mm512_shuffle_f64x2::<0x88>(even01, even23),
+        _mm512_shuffle_f64x2::<0x88>(odd01, odd23),
+        _mm512_shuffle_f64x2::<0xdd>(even01, even23),
+        _mm512_shuffle_f64x2::<0xdd>(odd01, odd23),
+    ]
+}
+
+/// Eight vectors, `stride` words apart.
+#[inline]
+#[target_feature(enable = "avx512f,avx512dq")]
+fn load8(data: &[u64], first: usize, stride: usize) -> [__m512d; 8] {
+    let [v0, v1, v2, v3] = [
+        load(data, first),
+        load(data, first + stride),
+        load(data, first + 2 * stride),
+        load(data, first + 3 * stride),
+    ];
+    let half = first + 4 * stride;
+    let [v4, v5, v6, v7] =
+        [load(data, half), load(data, half + stride), load(data, half + 2 * stride), load(data, half + 3 * stride)];
+    [v0, v1, v2, v3, v4, v5, v6, v7]
+}
+
+#[inline]
+#[target_feature(enable = "avx512f,avx512dq")]
+fn store8(data: &mut [u64], first: usize, stride: usize, v: [__m512d; 8]) {
+    for (j, x) in v.into_iter().enumerate() {
+        store(data, first + j * stride, x);
     }
 }
 
@@ -272,7 +354,7 @@ impl FloatNtt {
         while m < first {
             let half = self.n / (2 * m);
             for i in 0..m {
-                let w = self.forward.tree[m + i].map(|x| _mm512_set1_pd(x));
+                let w = broadcast(self.forward.tree[m + i]);
                 for k in (2 * i * half..(2 * i + 1) * half).step_by(LANES) {
                     let (u, v) = (load(data, k), mul_mod(prime, load(data, k + half), w));
                     store(data, k, _mm512_add_pd(u, v));
@@ -286,21 +368,17 @@ impl FloatNtt {
             for i in 0..m {
                 let w = self.forward.broadcast(m, i);
                 for k in (8 * i * stride..(8 * i + 1) * stride).step_by(LANES) {
-                    let mut v = [_mm512_setzero_pd(); 8];
-                    (0..8).for_each(|j| v[j] = load(data, k + j * stride));
-                    forward8(prime, &mut v, &w);
-                    (0..8).for_each(|j| store(data, k + j * stride, v[j]));
+                    store8(data, k, stride, forward8(prime, load8(data, k, stride), &w));
                 }
             }
         }
         for b in 0..self.n / BLOCK {
-            let mut v = [_mm512_setzero_pd(); 8];
-            (0..8).for_each(|j| v[j] = centre(prime, load(data, b * BLOCK + j * LANES)));
-            forward8(prime, &mut v, &self.forward.broadcast(self.n / BLOCK, b));
-            transpose(&mut v);
-            forward8(prime, &mut v, &self.forward.vectors(b));
-            transpose(&mut v);
-            (0..8).for_each(|j| store_integers(data, b * BLOCK + j * LANES, canonical(prime, v[j])));
+            let v = centre8(prime, load8(data, b * BLOCK, LANES));
+            let v = transpose(forward8(prime, v, &self.forward.broadcast(self.n / BLOCK, b)));
+            let v = transpose(forward8(prime, v, &self.forward.vectors(b)));
+            for (j, x) in v.into_iter().enumerate() {
+                store_integers(data, b * BLOCK + j * LANES, canonical(prime, x));
+            }
         }
     }
 
@@ -309,13 +387,12 @@ impl FloatNtt {
         assert_eq!(data.len(), self.n);
         let prime = self.prime();
         for b in 0..self.n / BLOCK {
-            let mut v = [_mm512_setzero_pd(); 8];
-            (0..8).for_each(|j| v[j] = load_integers(data, b * BLOCK + j * LANES));
-            transpose(&mut v);
-            inverse8(prime, &mut v, &self.inverse.vectors(b));
-            transpose(&mut v);
-            inverse8(prime, &mut v, &self.inverse.broadcast(self.n / BLOCK, b));
-            (0..8).for_each(|j| store(data, b * BLOCK + j * LANES, v[j]));
+            let mut v = load8(data, b * BLOCK, LANES);
+            for x in &mut v {
+                *x = _mm512_cvtepu64_pd(_mm512_castpd_si512(*x));
+            }
+            let v = transpose(inverse8(prime, transpose(v), &self.inverse.vectors(b)));
+            store8(data, b * BLOCK, LANES, inverse8(prime, v, &self.inverse.broadcast(self.n / BLOCK, b)));
         }
         let (first, passes) = self.passes();
         for m in passes.rev() {
@@ -323,10 +400,7 @@ impl FloatNtt {
             for i in 0..m {
                 let w = self.inverse.broadcast(m, i);
                 for k in (8 * i * stride..(8 * i + 1) * stride).step_by(LANES) {
-                    let mut v = [_mm512_setzero_pd(); 8];
-                    (0..8).for_each(|j| v[j] = load(data, k + j * stride));
-                    inverse8(prime, &mut v, &w);
-                    (0..8).for_each(|j| store(data, k + j * stride, v[j]));
+                    store8(data, k, stride, inverse8(prime, load8(data, k, stride), &w));
                 }
             }
         }
@@ -335,7 +409,7 @@ impl FloatNtt {
             m /= 2;
             let half = self.n / (2 * m);
             for i in 0..m {
-                let w = self.inverse.tree[m + i].map(|x| _mm512_set1_pd(x));
+                let w = broadcast(self.inverse.tree[m + i]);
                 for k in (2 * i * half..(2 * i + 1) * half).step_by(LANES) {
                     let (u, v) = (centre(prime, load(data, k)), centre(prime, load(data, k + half)));
                     store(data, k, _mm512_add_pd(u, v));
@@ -343,7 +417,7 @@ impl FloatNtt {
                 }
             }
         }
-        let n_inverse = self.n_inverse.map(|x| _mm512_set1_pd(x));
+        let n_inverse = broadcast(self.n_inverse);
         for i in (0..self.n).step_by(LANES) {
             let x = mul_mod(prime, load(data, i), n_inverse);
             store_integers(data, i, canonical(prime, x));
