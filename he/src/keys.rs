@@ -12,6 +12,9 @@ use zeroize::Zeroizing;
 /// A polynomial of `Z_q[X] / (X^N + 1)`: N residues per limb, limb after limb.
 pub(crate) type Poly = Vec<u64>;
 
+/// Bits of secrets and errors: both are at most 21 in absolute value.
+const SMALL_BITS: u32 = 5;
+
 impl Params {
     /// Words of one polynomial.
     pub(crate) fn words(&self) -> usize {
@@ -37,12 +40,21 @@ impl Params {
         }
     }
 
-    /// `poly += signed`, coefficients of any size.
-    pub(crate) fn add_signed(&self, poly: &mut [u64], signed: &[i64]) {
+    /// `poly += signed`, coefficients below every prime in absolute value.
+    pub(crate) fn add_small(&self, poly: &mut [u64], signed: &[i64]) {
         for (l, x) in self.limbs().iter().zip(poly.chunks_exact_mut(self.degree())) {
             let p = l.modulus();
-            x.iter_mut().zip(signed).for_each(|(x, &e)| *x = p.add(*x, p.reduce_signed(e)));
+            x.iter_mut().zip(signed).for_each(|(x, &e)| *x = p.add(*x, p.lift_small(e)));
         }
+    }
+
+    /// Residues of signed coefficients of any size.
+    pub(crate) fn reduce_signed(&self, signed: &[i64]) -> Poly {
+        let mut poly = vec![0; self.words()];
+        for (l, x) in self.limbs().iter().zip(poly.chunks_exact_mut(self.degree())) {
+            x.iter_mut().zip(signed).for_each(|(x, &e)| *x = l.modulus().reduce_signed(e));
+        }
+        poly
     }
 
     /// `x = x y` in the transformed domain.
@@ -69,10 +81,16 @@ impl Params {
         }
     }
 
-    /// Transform of a polynomial with signed coefficients.
-    pub(crate) fn transform_signed(&self, signed: &[i64]) -> Poly {
-        let mut poly = vec![0; self.words()];
-        self.add_signed(&mut poly, signed);
+    /// Transform of a polynomial with coefficients of at most `bits` bits and a sign.
+    pub(crate) fn transform_signed(&self, signed: &[i64], bits: u32) -> Poly {
+        let small = self.limbs().iter().all(|l| bits < l.modulus().bits());
+        let mut poly = if small {
+            let mut poly = vec![0; self.words()];
+            self.add_small(&mut poly, signed);
+            poly
+        } else {
+            self.reduce_signed(signed)
+        };
         self.fwd(&mut poly);
         poly
     }
@@ -173,12 +191,12 @@ impl SecretKey {
         let mut stream = Expander::new(&fresh_seed(rng), Label::KeyPair, 0);
         let mut small = Zeroizing::new(vec![0; params.degree()]);
         stream.ternary(&mut small);
-        let key = Self { set, s: Zeroizing::new(params.transform_signed(&small)) };
+        let key = Self { set, s: Zeroizing::new(params.transform_signed(&small, SMALL_BITS)) };
         stream.errors(&mut small);
         // The seed of `a` is public; drawn apart from the secret seed above.
         let seed = *fresh_seed(rng);
         let a = params.uniform(&seed, Label::PublicKey, 0);
-        let mut b = Zeroizing::new(params.transform_signed(&small));
+        let mut b = Zeroizing::new(params.transform_signed(&small, SMALL_BITS));
         key.sub_mask(&a, &mut b);
         (key, PublicKey { set, seed, b: std::mem::take(&mut *b), a })
     }
@@ -207,7 +225,7 @@ impl SecretKey {
         let params = self.set.params();
         let mut e = Zeroizing::new(vec![0; params.degree()]);
         errors.errors(&mut e);
-        params.add_signed(message, &e);
+        params.add_small(message, &e);
         params.fwd(message);
         self.sub_mask(&params.uniform(a_seed, Label::Upload, index), message);
     }
@@ -260,14 +278,14 @@ impl PublicKey {
         let params = self.set.params();
         let mut small = Zeroizing::new(vec![0; params.degree()]);
         stream.ternary(&mut small);
-        let u = Zeroizing::new(params.transform_signed(&small));
+        let u = Zeroizing::new(params.transform_signed(&small, SMALL_BITS));
         for (c, key) in [(c0, &self.b), (c1, &self.a)] {
             let mut product = Zeroizing::new(u.to_vec());
             params.pointwise(&mut product, key);
             params.add(c, &product);
             params.inv(c);
             stream.errors(&mut small);
-            params.add_signed(c, &small);
+            params.add_small(c, &small);
         }
     }
 }

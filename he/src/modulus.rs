@@ -109,6 +109,13 @@ impl Modulus {
         self.sub(self.reduce(x as u64), wrap)
     }
 
+    /// `(-p, p) -> [0, p)`, without a branch on the sign.
+    #[inline(always)]
+    pub(crate) fn lift_small(&self, x: i64) -> u64 {
+        debug_assert!(x.unsigned_abs() < self.p);
+        x.wrapping_add(self.p as i64 & (x >> 63)) as u64
+    }
+
     /// `base^exponent mod p`; for constants only (variable time in the exponent).
     pub(crate) fn pow(&self, base: u64, mut exponent: u64) -> u64 {
         let (mut square, mut result) = (self.reduce(base), 1);
@@ -146,6 +153,8 @@ mod tests {
             assert_eq!(u128::from(m.reduce_wide(x)), x % u128::from(p));
             assert_eq!(m.reduce(x as u64), (x as u64) % p);
             assert_eq!(i128::from(m.reduce_signed(y)), i128::from(y).rem_euclid(i128::from(p)));
+            let small = y % p as i64;
+            assert_eq!(i128::from(m.lift_small(small)), i128::from(small).rem_euclid(i128::from(p)));
             let w = (x >> 64) as u64 % p;
             assert_eq!(
                 u128::from(m.mul_shoup(x as u64, m.shoup(w))),

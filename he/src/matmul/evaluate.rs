@@ -134,7 +134,7 @@ impl MatmulPlan {
             for inner_tile in 0..layout.inner_tiles() {
                 signed.fill(0);
                 self.encode_w(weights, start, columns, inner_tile, &mut signed);
-                let w = params.transform_signed(&signed);
+                let w = params.transform_signed(&signed, self.spec.weight_bits);
                 for (row_tile, sum) in sums.chunks_exact_mut(2 * words).enumerate() {
                     let x = &uploads[layout.upload_index(group, row_tile, inner_tile)];
                     let (sum0, sum1) = sum.split_at_mut(words);

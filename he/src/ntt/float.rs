@@ -441,6 +441,20 @@ impl FloatNtt {
         }
     }
 
+    /// `a[i] = a[i] b[i] mod p`; the bounds are those of [`Self::accumulate`] with an empty sum.
+    #[target_feature(enable = "avx512f,avx512dq")]
+    fn product(&self, a: &mut [u64], b: &[u64]) {
+        assert!(a.len() == self.n && b.len() == self.n);
+        let prime = self.prime();
+        for i in (0..self.n).step_by(LANES) {
+            let (x, y) = (load_integers(a, i), load_integers(b, i));
+            let h = _mm512_mul_pd(x, y);
+            let q = rint(_mm512_mul_pd(h, prime.inverse));
+            let r = _mm512_add_pd(_mm512_fnmadd_pd(q, prime.p, h), _mm512_fmsub_pd(x, y, h));
+            store_integers(a, i, canonical(prime, r));
+        }
+    }
+
     #[target_feature(enable = "avx512f,avx512dq")]
     fn finish(&self, out: &mut [u64], acc: &[u64]) {
         assert!(acc.len() >= self.n && out.len() == self.n);
@@ -479,5 +493,10 @@ impl NttBackend for FloatNtt {
     fn reduce_acc(&self, out: &mut [u64], acc: &[u64]) {
         // SAFETY: `new` found AVX-512 F and DQ.
         unsafe { self.finish(out, acc) }
+    }
+
+    fn pointwise(&self, a: &mut [u64], b: &[u64]) {
+        // SAFETY: `new` found AVX-512 F and DQ.
+        unsafe { self.product(a, b) }
     }
 }

@@ -372,8 +372,10 @@ impl OlePlan {
     fn centre(&self, ring: &Params, y: &[u64]) -> Zeroizing<Poly> {
         let double = u32::from(self.kind == OleKind::Square);
         let signed = Zeroizing::new(y.iter().map(|&y| centred(y << double, self.layout.width)).collect::<Vec<i64>>());
-        let mut poly = Zeroizing::new(vec![0; ring.words()]);
-        ring.add_signed(&mut poly, &signed);
+        // A short block leaves its last slots zero.
+        let mut slots = Zeroizing::new(vec![0; ring.degree()]);
+        slots[..signed.len()].copy_from_slice(&signed);
+        let mut poly = Zeroizing::new(ring.reduce_signed(&slots));
         ring.inv(&mut poly);
         poly
     }
@@ -386,7 +388,7 @@ impl OlePlan {
             let above = ((t.value() / 2) as i64 - y as i64) >> 63;
             *slot = y as i64 - (t.value() as i64 & above);
         }
-        Zeroizing::new(params.transform_signed(&signed))
+        Zeroizing::new(params.transform_signed(&signed, t.bits()))
     }
 
     /// `round(2^width z / P)` for `count` values z given by their residues.
