@@ -1,0 +1,135 @@
+//! Seconds and bytes of the matrix products of a GPT-2 layer on this machine, and of the transforms below them.
+//! `cargo run --release -p waggle-he --example costs`
+
+use he::{
+    HeError, MatmulPlan, MatmulShape, MatmulSpec, NttBackend, OleKind, OlePlan, ParamSet, SecretKey, TfheNtt, Weights,
+};
+use rand::RngExt;
+use std::time::{Duration, Instant};
+
+/// Shortest of several runs; other work on the machine only adds.
+fn best<T>(runs: usize, mut f: impl FnMut() -> T) -> (Duration, T) {
+    let mut timed = || {
+        let start = Instant::now();
+        let value = f();
+        (start.elapsed(), value)
+    };
+    (1..runs).fold(timed(), |best, _| {
+        let next = timed();
+        if next.0 < best.0 { next } else { best }
+    })
+}
+
+fn transforms() -> Result<(), HeError> {
+    println!("microseconds for one limb, this crate's choice for this processor | tfhe-ntt with portable sums");
+    println!("set              N     fwd     inv     mac |     fwd     inv     mac");
+    for set in ParamSet::ALL {
+        let n = set.degree();
+        let portable = TfheNtt::new(n, set.primes()[0])?;
+        let mut poly: Vec<u64> = (0..n as u64).collect();
+        let mut sum = vec![0; he::ACC_WORDS * n];
+        let mut times = |ntt: &dyn NttBackend| {
+            let us = |d: Duration| d.as_secs_f64() * 1e6 / 20.0;
+            let fwd = best(100, || (0..20).for_each(|_| ntt.fwd(&mut poly))).0;
+            let inv = best(100, || (0..20).for_each(|_| ntt.inv(&mut poly))).0;
+            sum.fill(0);
+            let mac = best(100, || (0..20).for_each(|_| ntt.mul_acc(&mut sum, &poly, &poly))).0;
+            format!("{:7.2} {:7.2} {:7.2}", us(fwd), us(inv), us(mac))
+        };
+        let chosen = times(set.params().limbs()[0].ntt());
+        println!("{:12} {n:5} {chosen} | {}", format!("{set:?}"), times(&portable));
+    }
+    Ok(())
+}
+
+fn product(batch: usize, m: usize, k: usize, n: usize, width: u32, weight_bits: u32) -> Result<(), HeError> {
+    let spec = MatmulSpec { shape: MatmulShape { batch, m, k, n }, width, weight_bits };
+    let (planning, plan) = best(3, || MatmulPlan::new(spec));
+    let plan = plan?;
+    let mut rng = rand::rng();
+    let (sk, pk) = SecretKey::generate(plan.set(), &mut rng);
+    let x: Vec<u64> = (0..batch * m * k).map(|_| rng.random()).collect();
+    let w: Vec<u64> =
+        (0..batch * k * n)
+            .map(|_| {
+                if weight_bits == width {
+                    rng.random()
+                } else {
+                    (rng.random::<i64>() >> (63 - weight_bits) | 1) as u64
+                }
+            })
+            .collect();
+    let (encrypt, upload) = best(3, || plan.encrypt(&sk, &x, &mut rand::rng()));
+    let upload = upload?;
+    let (evaluate, result) = best(3, || plan.evaluate(&pk, &upload, Some(&x), Weights::U64(&w), &mut rand::rng()));
+    let download = result?.0;
+    let (decrypt, opened) = best(3, || plan.decrypt(&sk, &download));
+    opened?;
+    let (up, down) = plan.ciphertexts();
+    let ms = |d: Duration| d.as_secs_f64() * 1e3;
+    println!(
+        "{:17} l={width} w={weight_bits:2} {:10} {:16} {up:4} {:9} {down:4} {:9} {:8.2} {:8.2} {:8.2} {:6.2}  {}",
+        format!("{batch}x({m}x{k}x{n})"),
+        format!("{:?}", plan.set()),
+        format!("{:?}", plan.tile()),
+        upload.len(),
+        download.len(),
+        ms(encrypt),
+        ms(evaluate),
+        ms(decrypt),
+        ms(planning),
+        plan.lsb_error(),
+    );
+    Ok(())
+}
+
+fn elementwise(len: usize, width: u32, kind: OleKind) -> Result<(), HeError> {
+    let (planning, plan) = best(3, || OlePlan::new(len, width, kind));
+    let plan = plan?;
+    let mut rng = rand::rng();
+    let (sk, pk) = SecretKey::generate(plan.set(), &mut rng);
+    let x: Vec<u64> = (0..len).map(|_| rng.random()).collect();
+    let operands = vec![x.as_slice(); kind.operands()];
+    let (encrypt, upload) = best(3, || plan.encrypt(&sk, &operands, &mut rand::rng()));
+    let upload = upload?;
+    let (evaluate, result) = best(3, || plan.evaluate(&pk, &upload, &operands, &mut rand::rng()));
+    let download = result?.0;
+    let (decrypt, opened) = best(3, || plan.decrypt(&sk, &download));
+    opened?;
+    let ms = |d: Duration| d.as_secs_f64() * 1e3;
+    println!(
+        "{:9} x {len:6} l={width} {:10} {} primes {:9} {:9} {:6.1} B/element {:8.2} {:8.2} {:8.2} {:6.2}",
+        format!("{kind:?}"),
+        format!("{:?}", plan.set()),
+        plan.plaintext_primes().len(),
+        upload.len(),
+        download.len(),
+        (upload.len() + download.len()) as f64 / len as f64,
+        ms(encrypt),
+        ms(evaluate),
+        ms(decrypt),
+        ms(planning),
+    );
+    Ok(())
+}
+
+fn main() -> Result<(), HeError> {
+    transforms()?;
+    println!("\nshape, set, tile (group, rows, inner, cols), ciphertexts and bytes up, down,");
+    println!("milliseconds to encrypt, evaluate, decrypt, plan; error bound in LSB");
+    for weight_bits in [13, 20] {
+        for (m, k, n) in [(1, 768, 768), (1, 768, 2304), (1, 768, 3072), (1, 3072, 768), (128, 768, 768)] {
+            product(1, m, k, n, 64, weight_bits)?;
+        }
+    }
+    for width in [64, 44] {
+        product(12, 1, 64, 128, width, width)?;
+        product(12, 1, 128, 64, width, width)?;
+    }
+    println!("\nelementwise products: set, bytes up, down, milliseconds to encrypt, evaluate, decrypt, plan");
+    for (len, width) in [(8192, 64), (8192, 44), (8192, 32), (768, 64), (1 << 16, 64)] {
+        elementwise(len, width, OleKind::Product)?;
+        elementwise(len, width, OleKind::Merged)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,109 @@
+use crate::params::ParamSet;
+use thiserror::Error;
+
+/// What went wrong in this crate. Errors on bytes of the peer name the message and carry expected and received values.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum HeError {
+    /// Parameters that the 128-bit table for ternary secrets does not cover.
+    #[error("ring degree {n} allows at most {max_log_q} modulus bits at 128-bit security, got {log_q}")]
+    Insecure {
+        /// Ring degree N.
+        n: usize,
+        /// Bits of the modulus asked for.
+        log_q: u32,
+        /// Bits that the table allows for this degree.
+        max_log_q: u32,
+    },
+    /// A ring degree that the 128-bit table does not list.
+    #[error("ring degree {n} is not one of 2048, 4096, 8192, 16384")]
+    Degree {
+        /// Ring degree N.
+        n: usize,
+    },
+    /// A modulus that is no prime `p = 1 mod 2N` of at most 50 bits, or that repeats another limb.
+    #[error("modulus {modulus:#x} does not suit ring degree {n}: need distinct primes = 1 mod 2N, at most 50 bits")]
+    Modulus {
+        /// Ring degree N.
+        n: usize,
+        /// The modulus refused.
+        modulus: u64,
+    },
+    /// A shape with an empty dimension or with more than 2^32 entries in an operand.
+    #[error("shape of {step} is empty or too large")]
+    Shape {
+        /// The operation refused.
+        step: &'static str,
+    },
+    /// A bit width outside its range.
+    #[error("{what} must lie in {min}..={max}, got {got}")]
+    Width {
+        /// Which width.
+        what: &'static str,
+        /// Smallest legal value.
+        min: u32,
+        /// Largest legal value.
+        max: u32,
+        /// Value given.
+        got: u32,
+    },
+    /// No parameter set keeps the error within the bound asked for.
+    #[error("no parameter set multiplies {width}-bit shares by {weight_bits}-bit weights within {max_lsb_error} LSB")]
+    Noise {
+        /// Ring width l.
+        width: u32,
+        /// Bits of the plaintext operand.
+        weight_bits: u32,
+        /// Tolerated error in units of the last place.
+        max_lsb_error: u64,
+    },
+    /// An operand of the caller with the wrong number of entries.
+    #[error("{what} has {got} entries, expected {expected}")]
+    Operand {
+        /// Which operand.
+        what: &'static str,
+        /// Entries expected.
+        expected: usize,
+        /// Entries given.
+        got: usize,
+    },
+    /// A plaintext operand with an entry outside `|w| < 2^weight_bits`.
+    #[error("a weight exceeds the declared {weight_bits} bits")]
+    WeightRange {
+        /// Declared bits.
+        weight_bits: u32,
+    },
+    /// A message of the wrong length.
+    #[error("{message}: got {got} bytes, expected {expected}")]
+    Length {
+        /// The message refused.
+        message: &'static str,
+        /// Bytes expected.
+        expected: usize,
+        /// Bytes received.
+        got: usize,
+    },
+    /// A residue that is not below its modulus.
+    #[error("{message}: residue {got} is not below the modulus {modulus}")]
+    Residue {
+        /// The message refused.
+        message: &'static str,
+        /// The modulus of that limb.
+        modulus: u64,
+        /// The residue received.
+        got: u64,
+    },
+    /// Padding bits that are not zero.
+    #[error("{message}: padding bits are not zero")]
+    Padding {
+        /// The message refused.
+        message: &'static str,
+    },
+    /// A key made for another parameter set than the operation uses.
+    #[error("the operation uses parameter set {needed:?}, the key has {got:?}")]
+    KeySet {
+        /// Set of the plan.
+        needed: ParamSet,
+        /// Set of the key.
+        got: ParamSet,
+    },
+}

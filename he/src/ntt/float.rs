@@ -1,0 +1,502 @@
+//! Transforms in double precision for AVX-512 without IFMA, about five times as fast there as 64-bit integer kernels.
+//!
+//! Residues are integers of absolute value below `2^53`, held exactly in `f64`. A product modulo p takes two roundings
+//! that a fused multiply-add undoes (Dekker's product):
+//!
+//! `h = fl(v w)`, `l = v w - h` (exact), `q = rint(fl(v w'))` with `w' = fl(w / p)`, `r = (h - q p) + l`.
+//!
+//! For `|w| <= p / 2` and `|v| = c p < 2^53` the quotient before rounding is off by at most `|v| 2^-53`, hence
+//! `|r| <= p (1/2 + |v| 2^-53) <= p (1/2 + c / 8)` as `p < 2^50`. `h - q p = r - l` is an integer below `2^53`, so both
+//! last operations are exact.
+//!
+//! Growth, in units of p. Forward, a layer maps c to at most `c + 1/2 + c / 8`: from 1/2 that is 7.6 after 8 layers. Up to
+//! 8 layers (N <= 16384) come before the blocks of 64, whose six layers start again from 1/2 and end at 5.2. Inverse, three
+//! layers from 1/2 give at most 4 (sums) or 1 (products). All stay below 8, that is below `2^53`.
+//!
+//! The order of the transformed coefficients is that of `tfhe-ntt`, so both backends agree on what goes over the wire.
+
+use super::{ACC_WORDS, NttBackend};
+use crate::modulus::Modulus;
+use crate::ntt::TfheNtt;
+use std::arch::x86_64::*;
+
+/// Coefficients that the innermost pass keeps in registers.
+const BLOCK: usize = 64;
+/// Doubles in a vector.
+const LANES: usize = 8;
+/// Twiddle factors of three merged layers: one, two and four.
+const RADIX8_TWIDDLES: usize = 7;
+/// Largest degree for which the bounds above hold.
+const MAX_DEGREE: usize = 16384;
+
+/// Roots w and their quotients w / p, for one direction.
+#[derive(Debug)]
+struct Twiddles {
+    /// `(w, w / p)` of group i among m at index `m + i`.
+    tree: Vec<[f64; 2]>,
+    /// Per block of 64 coefficients: seven vectors w and w / p for the last three layers, one lane per group of 8.
+    lanes: Vec<[[[f64; LANES]; 2]; RADIX8_TWIDDLES]>,
+}
+
+/// The AVX-512 backend.
+#[derive(Debug)]
+pub struct FloatNtt {
+    modulus: Modulus,
+    n: usize,
+    forward: Twiddles,
+    inverse: Twiddles,
+    n_inverse: [f64; 2],
+}
+
+impl Twiddles {
+    /// `roots[m + i]` is the factor of group i in the layer with m groups.
+    fn new(p: u64, roots: &[u64]) -> Self {
+        let tree: Vec<[f64; 2]> = roots.iter().map(|&w| factor(p, w)).collect();
+        let groups = roots.len() / LANES;
+        let block = |b: usize| {
+            std::array::from_fn(|k| {
+                // Factors 0 | 1 2 | 3 4 5 6 belong to layers of m, 2m and 4m groups.
+                let (layer, offset) = [(1, 0), (2, 0), (2, 1), (4, 0), (4, 1), (4, 2), (4, 3)][k];
+                let at = |lane: usize| tree[layer * (groups + b * LANES + lane) + offset];
+                [std::array::from_fn(|lane| at(lane)[0]), std::array::from_fn(|lane| at(lane)[1])]
+            })
+        };
+        let lanes = (0..roots.len() / BLOCK).map(block).collect();
+        Self { tree, lanes }
+    }
+
+    /// Factors of three merged layers, the first of which has m groups, for its group i.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512dq")]
+    fn broadcast(&self, m: usize, i: usize) -> [[__m512d; 2]; RADIX8_TWIDDLES] {
+        let first = m + i;
+        let indices = [first, 2 * first, 2 * first + 1, 4 * first, 4 * first + 1, 4 * first + 2, 4 * first + 3];
+        let mut w = [[_mm512_setzero_pd(); 2]; RADIX8_TWIDDLES];
+        for (w, &index) in w.iter_mut().zip(&indices) {
+            *w = broadcast(self.tree[index]);
+        }
+        w
+    }
+
+    /// Factors of the last three layers for the eight groups of block b.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512dq")]
+    fn vectors(&self, b: usize) -> [[__m512d; 2]; RADIX8_TWIDDLES] {
+        let mut w = [[_mm512_setzero_pd(); 2]; RADIX8_TWIDDLES];
+        for (w, [root, quotient]) in w.iter_mut().zip(&self.lanes[b]) {
+            // SAFETY: both arrays hold exactly LANES doubles.
+            *w = unsafe { [_mm512_loadu_pd(root.as_ptr()), _mm512_loadu_pd(quotient.as_ptr())] };
+        }
+        w
+    }
+}
+
+/// One factor in all lanes.
+#[inline]
+#[target_feature(enable = "avx512f,avx512dq")]
+fn broadcast([w, quotient]: [f64; 2]) -> [__m512d; 2] {
+    [_mm512_set1_pd(w), _mm512_set1_pd(quotient)]
+}
+
+/// `w < p` as a number of absolute value at most p / 2, with its quotient by p.
+fn factor(p: u64, w: u64) -> [f64; 2] {
+    let w = if w > p / 2 { w as f64 - p as f64 } else { w as f64 };
+    [w, w / p as f64]
+}
+
+/// p and 1 / p in every lane.
+#[derive(Clone, Copy)]
+struct Prime {
+    p: __m512d,
+    inverse: __m512d,
+}
+
+/// `v w mod p`: `|v| = c p < 2^53`, `|w| <= p / 2` -> `|r| <= p (1/2 + c / 8)`.
+#[inline]
+#[target_feature(enable = "avx512f,avx512dq")]
+fn mul_mod(prime: Prime, v: __m512d, [w, quotient]: [__m512d; 2]) -> __m512d {
+    let h = _mm512_mul_pd(v, w);
+    let l = _mm512_fmsub_pd(v, w, h);
+    let q = rint(_mm512_mul_pd(v, quotient));
+    _mm512_add_pd(_mm512_fnmadd_pd(q, prime.p, h), l)
+}
+
+#[inline]
+#[target_feature(enable = "avx512f,avx512dq")]
+fn rint(x: __m512d) -> __m512d {
+    _mm512_roundscale_pd::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(x)
+}
+
+/// `|x| < 2^53` -> `|x| <= p / 2 + 1`.
+#[inline]
+#[target_feature(enable = "avx512f,avx512dq")]
+fn centre(prime: Prime, x: __m512d) -> __m512d {
+    _mm512_fnmadd_pd(rint(_mm512_mul_pd(x, prime.inverse)), prime.p, x)
+}
+
+/// `|x| < 2^53` -> `[0, p)` as integers.
+#[inline]
+#[target_feature(enable = "avx512f,avx512dq")]
+fn canonical(prime: Prime, x: __m512d) -> __m512i {
+    let x = centre(prime, x);
+    let negative = _mm512_movepi64_mask(_mm512_castpd_si512(x));
+    // A zero of either sign converts to 0; -0.0 must not gain p.
+    let negative = negative & _mm512_cmp_pd_mask::<_CMP_NEQ_OQ>(x, _mm512_setzero_pd());
+    _mm512_cvtpd_epu64(_mm512_mask_add_pd(x, negative, x, prime.p))
+}
+
+/// `(u + v w, u - v w)`.
+#[inline]
+#[target_feature(enable = "avx512f,avx512dq")]
+fn forward2(prime: Prime, u: __m512d, v: __m512d, w: [__m512d; 2]) -> (__m512d, __m512d) {
+    let product = mul_mod(prime, v, w);
+    (_mm512_add_pd(u, product), _mm512_sub_pd(u, product))
+}
+
+/// `(u + v, (u - v) w)`.
+#[inline]
+#[target_feature(enable = "avx512f,avx512dq")]
+fn inverse2(prime: Prime, u: __m512d, v: __m512d, w: [__m512d; 2]) -> (__m512d, __m512d) {
+    (_mm512_add_pd(u, v), mul_mod(prime, _mm512_sub_pd(u, v), w))
+}
+
+/// Three forward layers over eight vectors. Written out, for the vectors to stay in registers.
+#[inline]
+#[target_feature(enable = "avx512f,avx512dq")]
+#[rustfmt::skip]
+fn forward8(prime: Prime, v: [__m512d; 8], w: &[[__m512d; 2]; RADIX8_TWIDDLES]) -> [__m512d; 8] {
+    let [v0, v1, v2, v3, v4, v5, v6, v7] = v;
+    let (v0, v4) = forward2(prime, v0, v4, w[0]);
+    let (v1, v5) = forward2(prime, v1, v5, w[0]);
+    let (v2, v6) = forward2(prime, v2, v6, w[0]);
+    let (v3, v7) = forward2(prime, v3, v7, w[0]);
+    let (v0, v2) = forward2(prime, v0, v2, w[1]);
+    let (v1, v3) = forward2(prime, v1, v3, w[1]);
+    let (v4, v6) = forward2(prime, v4, v6, w[2]);
+    let (v5, v7) = forward2(prime, v5, v7, w[2]);
+    let (v0, v1) = forward2(prime, v0, v1, w[3]);
+    let (v2, v3) = forward2(prime, v2, v3, w[4]);
+    let (v4, v5) = forward2(prime, v4, v5, w[5]);
+    let (v6, v7) = forward2(prime, v6, v7, w[6]);
+    [v0, v1, v2, v3, v4, v5, v6, v7]
+}
+
+/// Three inverse layers over eight vectors, which are centred before.
+#[inline]
+#[target_feature(enable = "avx512f,avx512dq")]
+#[rustfmt::skip]
+fn inverse8(prime: Prime, v: [__m512d; 8], w: &[[__m512d; 2]; RADIX8_TWIDDLES]) -> [__m512d; 8] {
+    let [v0, v1, v2, v3, v4, v5, v6, v7] = centre8(prime, v);
+    let (v0, v1) = inverse2(prime, v0, v1, w[3]);
+    let (v2, v3) = inverse2(prime, v2, v3, w[4]);
+    let (v4, v5) = inverse2(prime, v4, v5, w[5]);
+    let (v6, v7) = inverse2(prime, v6, v7, w[6]);
+    let (v0, v2) = inverse2(prime, v0, v2, w[1]);
+    let (v1, v3) = inverse2(prime, v1, v3, w[1]);
+    let (v4, v6) = inverse2(prime, v4, v6, w[2]);
+    let (v5, v7) = inverse2(prime, v5, v7, w[2]);
+    let (v0, v4) = inverse2(prime, v0, v4, w[0]);
+    let (v1, v5) = inverse2(prime, v1, v5, w[0]);
+    let (v2, v6) = inverse2(prime, v2, v6, w[0]);
+    let (v3, v7) = inverse2(prime, v3, v7, w[0]);
+    [v0, v1, v2, v3, v4, v5, v6, v7]
+}
+
+#[inline]
+#[target_feature(enable = "avx512f,avx512dq")]
+fn centre8(prime: Prime, [v0, v1, v2, v3, v4, v5, v6, v7]: [__m512d; 8]) -> [__m512d; 8] {
+    let [v0, v1, v2, v3] = [centre(prime, v0), centre(prime, v1), centre(prime, v2), centre(prime, v3)];
+    [v0, v1, v2, v3, centre(prime, v4), centre(prime, v5), centre(prime, v6), centre(prime, v7)]
+}
+
+/// Rows become columns.
+#[inline]
+#[target_feature(enable = "avx512f,avx512dq")]
+fn transpose([v0, v1, v2, v3, v4, v5, v6, v7]: [__m512d; 8]) -> [__m512d; 8] {
+    // Per 128-bit lane i: column 2i (even) or 2i + 1 (odd) of a pair of rows.
+    let even = [
+        _mm512_unpacklo_pd(v0, v1),
+        _mm512_unpacklo_pd(v2, v3),
+        _mm512_unpacklo_pd(v4, v5),
+        _mm512_unpacklo_pd(v6, v7),
+    ];
+    let odd = [
+        _mm512_unpackhi_pd(v0, v1),
+        _mm512_unpackhi_pd(v2, v3),
+        _mm512_unpackhi_pd(v4, v5),
+        _mm512_unpackhi_pd(v6, v7),
+    ];
+    let ([c0, c2, c4, c6], [c1, c3, c5, c7]) = (transpose_lanes(even), transpose_lanes(odd));
+    [c0, c1, c2, c3, c4, c5, c6, c7]
+}
+
+/// Transposes a 4 x 4 matrix of 128-bit lanes.
+#[inline]
+#[target_feature(enable = "avx512f,avx512dq")]
+fn transpose_lanes([r0, r1, r2, r3]: [__m512d; 4]) -> [__m512d; 4] {
+    // Lanes 0, 2 and lanes 1, 3 of two rows each.
+    let (even01, even23) = (_mm512_shuffle_f64x2::<0x88>(r0, r1), _mm512_shuffle_f64x2::<0x88>(r2, r3));
+    let (odd01, odd23) = (_mm512_shuffle_f64x2::<0xdd>(r0, r1), _mm512_shuffle_f64x2::<0xdd>(r2, r3));
+    [
+        _mm512_shuffle_f64x2::<0x88>(even01, even23),
+        _mm512_shuffle_f64x2::<0x88>(odd01, odd23),
+        _mm512_shuffle_f64x2::<0xdd>(even01, even23),
+        _mm512_shuffle_f64x2::<0xdd>(odd01, odd23),
+    ]
+}
+
+/// Eight vectors, `stride` words apart.
+#[inline]
+#[target_feature(enable = "avx512f,avx512dq")]
+fn load8(data: &[u64], first: usize, stride: usize) -> [__m512d; 8] {
+    let [v0, v1, v2, v3] = [
+        load(data, first),
+        load(data, first + stride),
+        load(data, first + 2 * stride),
+        load(data, first + 3 * stride),
+    ];
+    let half = first + 4 * stride;
+    let [v4, v5, v6, v7] =
+        [load(data, half), load(data, half + stride), load(data, half + 2 * stride), load(data, half + 3 * stride)];
+    [v0, v1, v2, v3, v4, v5, v6, v7]
+}
+
+#[inline]
+#[target_feature(enable = "avx512f,avx512dq")]
+fn store8(data: &mut [u64], first: usize, stride: usize, v: [__m512d; 8]) {
+    for (j, x) in v.into_iter().enumerate() {
+        store(data, first + j * stride, x);
+    }
+}
+
+/// A vector of doubles at `data[i ..]`.
+#[inline]
+#[target_feature(enable = "avx512f,avx512dq")]
+fn load(data: &[u64], i: usize) -> __m512d {
+    let lanes = &data[i..i + LANES];
+    // SAFETY: the slice above has exactly LANES words; every bit pattern is a double.
+    unsafe { _mm512_loadu_pd(lanes.as_ptr().cast()) }
+}
+
+#[inline]
+#[target_feature(enable = "avx512f,avx512dq")]
+fn store(data: &mut [u64], i: usize, x: __m512d) {
+    let lanes = &mut data[i..i + LANES];
+    // SAFETY: the slice above has exactly LANES words.
+    unsafe { _mm512_storeu_pd(lanes.as_mut_ptr().cast(), x) }
+}
+
+/// Words `data[i ..]`, integers below `2^53`, as doubles.
+#[inline]
+#[target_feature(enable = "avx512f,avx512dq")]
+fn load_integers(data: &[u64], i: usize) -> __m512d {
+    _mm512_cvtepu64_pd(_mm512_castpd_si512(load(data, i)))
+}
+
+#[inline]
+#[target_feature(enable = "avx512f,avx512dq")]
+fn store_integers(data: &mut [u64], i: usize, x: __m512i) {
+    store(data, i, _mm512_castsi512_pd(x));
+}
+
+impl FloatNtt {
+    /// None if this processor lacks AVX-512 F and DQ, or if the degree is outside `64..=16384`. The modulus is that of
+    /// `reference`, whose order of coefficients is kept.
+    pub fn new(n: usize, reference: &TfheNtt) -> Option<Self> {
+        let supported = is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512dq");
+        if !supported || !(BLOCK..=MAX_DEGREE).contains(&n) || !n.is_power_of_two() {
+            return None;
+        }
+        let modulus = *reference.modulus();
+        // The transform of X begins with the root at which coefficient 0 evaluates.
+        let mut x = vec![0; n];
+        x[1] = 1;
+        reference.fwd(&mut x);
+        let roots = |psi: u64| -> Vec<u64> {
+            let log = n.trailing_zeros();
+            let mut powers = vec![1; n];
+            (1..n).for_each(|i| powers[i] = modulus.mul(powers[i - 1], psi));
+            (0..n).map(|i| powers[i.reverse_bits() >> (usize::BITS - log)]).collect()
+        };
+        let p = modulus.value();
+        Some(Self {
+            modulus,
+            n,
+            forward: Twiddles::new(p, &roots(x[0])),
+            inverse: Twiddles::new(p, &inverses(&modulus, &roots(x[0]))),
+            n_inverse: factor(p, modulus.inverse(n as u64)),
+        })
+    }
+
+    #[target_feature(enable = "avx512f,avx512dq")]
+    fn prime(&self) -> Prime {
+        let p = self.modulus.value() as f64;
+        Prime { p: _mm512_set1_pd(p), inverse: _mm512_set1_pd(1.0 / p) }
+    }
+
+    /// Numbers of groups at which passes of three layers begin, behind the leading single layers.
+    fn passes(&self) -> (usize, impl DoubleEndedIterator<Item = usize> + use<>) {
+        let layers = (self.n / BLOCK).trailing_zeros();
+        let single = layers % 3;
+        (1 << single, (0..layers / 3).map(move |pass| 1 << (single + 3 * pass)))
+    }
+
+    #[target_feature(enable = "avx512f,avx512dq")]
+    fn forward(&self, data: &mut [u64]) {
+        assert_eq!(data.len(), self.n);
+        let prime = self.prime();
+        for i in (0..self.n).step_by(LANES) {
+            let x = centre(prime, load_integers(data, i));
+            store(data, i, x);
+        }
+        let (first, passes) = self.passes();
+        let mut m = 1;
+        while m < first {
+            let half = self.n / (2 * m);
+            for i in 0..m {
+                let w = broadcast(self.forward.tree[m + i]);
+                for k in (2 * i * half..(2 * i + 1) * half).step_by(LANES) {
+                    let (u, v) = (load(data, k), mul_mod(prime, load(data, k + half), w));
+                    store(data, k, _mm512_add_pd(u, v));
+                    store(data, k + half, _mm512_sub_pd(u, v));
+                }
+            }
+            m *= 2;
+        }
+        for m in passes {
+            let stride = self.n / (8 * m);
+            for i in 0..m {
+                let w = self.forward.broadcast(m, i);
+                for k in (8 * i * stride..(8 * i + 1) * stride).step_by(LANES) {
+                    store8(data, k, stride, forward8(prime, load8(data, k, stride), &w));
+                }
+            }
+        }
+        for b in 0..self.n / BLOCK {
+            let v = centre8(prime, load8(data, b * BLOCK, LANES));
+            let v = transpose(forward8(prime, v, &self.forward.broadcast(self.n / BLOCK, b)));
+            let v = transpose(forward8(prime, v, &self.forward.vectors(b)));
+            for (j, x) in v.into_iter().enumerate() {
+                store_integers(data, b * BLOCK + j * LANES, canonical(prime, x));
+            }
+        }
+    }
+
+    #[target_feature(enable = "avx512f,avx512dq")]
+    fn backward(&self, data: &mut [u64]) {
+        assert_eq!(data.len(), self.n);
+        let prime = self.prime();
+        for b in 0..self.n / BLOCK {
+            let mut v = load8(data, b * BLOCK, LANES);
+            for x in &mut v {
+                *x = _mm512_cvtepu64_pd(_mm512_castpd_si512(*x));
+            }
+            let v = transpose(inverse8(prime, transpose(v), &self.inverse.vectors(b)));
+            store8(data, b * BLOCK, LANES, inverse8(prime, v, &self.inverse.broadcast(self.n / BLOCK, b)));
+        }
+        let (first, passes) = self.passes();
+        for m in passes.rev() {
+            let stride = self.n / (8 * m);
+            for i in 0..m {
+                let w = self.inverse.broadcast(m, i);
+                for k in (8 * i * stride..(8 * i + 1) * stride).step_by(LANES) {
+                    store8(data, k, stride, inverse8(prime, load8(data, k, stride), &w));
+                }
+            }
+        }
+        let mut m = first;
+        while m > 1 {
+            m /= 2;
+            let half = self.n / (2 * m);
+            for i in 0..m {
+                let w = broadcast(self.inverse.tree[m + i]);
+                for k in (2 * i * half..(2 * i + 1) * half).step_by(LANES) {
+                    let (u, v) = (centre(prime, load(data, k)), centre(prime, load(data, k + half)));
+                    store(data, k, _mm512_add_pd(u, v));
+                    store(data, k + half, mul_mod(prime, _mm512_sub_pd(u, v), w));
+                }
+            }
+        }
+        let n_inverse = broadcast(self.n_inverse);
+        for i in (0..self.n).step_by(LANES) {
+            let x = mul_mod(prime, load(data, i), n_inverse);
+            store_integers(data, i, canonical(prime, x));
+        }
+    }
+
+    /// One term: the sum is a double of absolute value at most 0.8 p before and after.
+    ///
+    /// With a, b below p the quotient `(a b + sum) / p` is below `2^50 + 1`, computed with an error below 1/4, so that the
+    /// new sum is at most `(1/2 + 1/4) p`. As above, `h - q p` is an integer below `2^53`, so nothing is rounded.
+    #[target_feature(enable = "avx512f,avx512dq")]
+    fn accumulate(&self, acc: &mut [u64], a: &[u64], b: &[u64]) {
+        assert!(acc.len() >= self.n && a.len() == self.n && b.len() == self.n);
+        let prime = self.prime();
+        for i in (0..self.n).step_by(LANES) {
+            let (a, b, sum) = (load_integers(a, i), load_integers(b, i), load(acc, i));
+            let h = _mm512_mul_pd(a, b);
+            let low = _mm512_add_pd(_mm512_fmsub_pd(a, b, h), sum);
+            let q = rint(_mm512_fmadd_pd(h, prime.inverse, _mm512_mul_pd(sum, prime.inverse)));
+            store(acc, i, _mm512_add_pd(_mm512_fnmadd_pd(q, prime.p, h), low));
+        }
+    }
+
+    /// `a[i] = a[i] b[i] mod p`; the bounds are those of [`Self::accumulate`] with an empty sum.
+    #[target_feature(enable = "avx512f,avx512dq")]
+    fn product(&self, a: &mut [u64], b: &[u64]) {
+        assert!(a.len() == self.n && b.len() == self.n);
+        let prime = self.prime();
+        for i in (0..self.n).step_by(LANES) {
+            let (x, y) = (load_integers(a, i), load_integers(b, i));
+            let h = _mm512_mul_pd(x, y);
+            let q = rint(_mm512_mul_pd(h, prime.inverse));
+            let r = _mm512_add_pd(_mm512_fnmadd_pd(q, prime.p, h), _mm512_fmsub_pd(x, y, h));
+            store_integers(a, i, canonical(prime, r));
+        }
+    }
+
+    #[target_feature(enable = "avx512f,avx512dq")]
+    fn finish(&self, out: &mut [u64], acc: &[u64]) {
+        assert!(acc.len() >= self.n && out.len() == self.n);
+        let prime = self.prime();
+        for i in (0..self.n).step_by(LANES) {
+            store_integers(out, i, canonical(prime, load(acc, i)));
+        }
+    }
+}
+
+fn inverses(modulus: &Modulus, roots: &[u64]) -> Vec<u64> {
+    roots.iter().map(|&w| modulus.inverse(w)).collect()
+}
+
+impl NttBackend for FloatNtt {
+    fn modulus(&self) -> &Modulus {
+        &self.modulus
+    }
+
+    fn fwd(&self, poly: &mut [u64]) {
+        // SAFETY: `new` found AVX-512 F and DQ.
+        unsafe { self.forward(poly) }
+    }
+
+    fn inv(&self, poly: &mut [u64]) {
+        // SAFETY: `new` found AVX-512 F and DQ.
+        unsafe { self.backward(poly) }
+    }
+
+    fn mul_acc(&self, acc: &mut [u64], a: &[u64], b: &[u64]) {
+        debug_assert_eq!(acc.len(), ACC_WORDS * self.n);
+        // SAFETY: `new` found AVX-512 F and DQ.
+        unsafe { self.accumulate(acc, a, b) }
+    }
+
+    fn reduce_acc(&self, out: &mut [u64], acc: &[u64]) {
+        // SAFETY: `new` found AVX-512 F and DQ.
+        unsafe { self.finish(out, acc) }
+    }
+
+    fn pointwise(&self, a: &mut [u64], b: &[u64]) {
+        // SAFETY: `new` found AVX-512 F and DQ.
+        unsafe { self.product(a, b) }
+    }
+}

@@ -1,0 +1,217 @@
+//! Negacyclic number-theoretic transforms behind a small trait, so that another kernel can take their place.
+
+use crate::error::HeError;
+use crate::modulus::{MAX_MODULUS_BITS, Modulus};
+use std::fmt::Debug;
+
+#[cfg(target_arch = "x86_64")]
+mod float;
+#[cfg(target_arch = "x86_64")]
+pub use float::FloatNtt;
+
+/// Products of two residues that an accumulator takes: `2^28 (2^50)^2 = 2^128`.
+pub const MAX_LAZY_TERMS: usize = 1 << 28;
+
+/// Words of an accumulator per coefficient.
+pub const ACC_WORDS: usize = 2;
+
+/// The fastest backend for this processor.
+pub(crate) fn best(n: usize, p: u64) -> Result<Box<dyn NttBackend>, HeError> {
+    let portable = TfheNtt::new(n, p)?;
+    #[cfg(target_arch = "x86_64")]
+    if let Some(float) = FloatNtt::new(n, &portable) {
+        return Ok(Box::new(float));
+    }
+    Ok(Box::new(portable))
+}
+
+/// Arithmetic in `Z_p[X] / (X^N + 1)` for one prime. All backends order the transformed
+/// coefficients alike (that of `tfhe-ntt`), because transformed polynomials travel between parties.
+pub trait NttBackend: Send + Sync + Debug {
+    /// The prime p.
+    fn modulus(&self) -> &Modulus;
+
+    /// Coefficients in `[0, p)` to their transform in `[0, p)`, in place.
+    fn fwd(&self, poly: &mut [u64]);
+
+    /// The inverse of [`Self::fwd`], division by N included; `[0, p) -> [0, p)`.
+    fn inv(&self, poly: &mut [u64]);
+
+    /// `acc += a b` coefficient by coefficient. An accumulator has [`ACC_WORDS`] N words, all zero at the start; what they
+    /// mean is the backend's own. It takes [`MAX_LAZY_TERMS`] products.
+    fn mul_acc(&self, acc: &mut [u64], a: &[u64], b: &[u64]) {
+        // All low words, then all high words, of 128-bit sums without reduction.
+        let (low, high) = acc.split_at_mut(a.len());
+        for (((low, high), &a), &b) in low.iter_mut().zip(high).zip(a).zip(b) {
+            let sum = u128::from(a) * u128::from(b) + (u128::from(*high) << 64 | u128::from(*low));
+            (*low, *high) = (sum as u64, (sum >> 64) as u64);
+        }
+    }
+
+    /// `out = acc mod p`.
+    fn reduce_acc(&self, out: &mut [u64], acc: &[u64]) {
+        let p = self.modulus();
+        let (low, high) = acc.split_at(out.len());
+        for ((out, &low), &high) in out.iter_mut().zip(low).zip(high) {
+            *out = p.reduce_wide(u128::from(high) << 64 | u128::from(low));
+        }
+    }
+
+    /// `a[i] = a[i] b[i] mod p`.
+    fn pointwise(&self, a: &mut [u64], b: &[u64]) {
+        let p = self.modulus();
+        for (a, &b) in a.iter_mut().zip(b) {
+            *a = p.mul(*a, b);
+        }
+    }
+}
+
+/// Transforms of the crate `tfhe-ntt`; only these are taken from it. Its `mul_accumulate` may leave values above p.
+#[derive(Debug)]
+pub struct TfheNtt {
+    modulus: Modulus,
+    plan: tfhe_ntt::prime64::Plan,
+}
+
+impl TfheNtt {
+    /// Refuses a modulus that is not a prime `= 1 mod 2n` of at most 50 bits.
+    pub fn new(n: usize, p: u64) -> Result<Self, HeError> {
+        let refused = HeError::Modulus { n, modulus: p };
+        if p < 3 || p.is_multiple_of(2) || p >> MAX_MODULUS_BITS != 0 {
+            return Err(refused);
+        }
+        let plan = tfhe_ntt::prime64::Plan::try_new(n, p).ok_or(refused)?;
+        Ok(Self { modulus: Modulus::new(p), plan })
+    }
+}
+
+impl NttBackend for TfheNtt {
+    fn modulus(&self) -> &Modulus {
+        &self.modulus
+    }
+
+    fn fwd(&self, poly: &mut [u64]) {
+        self.plan.fwd(poly);
+    }
+
+    fn inv(&self, poly: &mut [u64]) {
+        self.plan.inv(poly);
+        self.plan.normalize(poly);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rand::{RngExt, SeedableRng, rngs::StdRng};
+
+    const PRIMES: [u64; 4] = [0x3ffffff70001, 0x3ffffffdf0001, 0x3ffffffd20001, 0xffffe80001];
+
+    /// Every backend of this processor.
+    fn backends(n: usize, p: u64) -> Vec<Box<dyn NttBackend>> {
+        let portable = TfheNtt::new(n, p).unwrap();
+        #[cfg(target_arch = "x86_64")]
+        if let Some(float) = FloatNtt::new(n, &portable) {
+            return vec![Box::new(portable), Box::new(float)];
+        }
+        vec![Box::new(portable)]
+    }
+
+    /// Random polynomials and those at the ends of the range.
+    fn inputs(n: usize, p: u64, rng: &mut StdRng) -> Vec<Vec<u64>> {
+        let mut random = || (0..n).map(|_| rng.random_range(0..p)).collect::<Vec<u64>>();
+        let mut alternating = vec![0; n];
+        alternating.iter_mut().step_by(2).for_each(|x| *x = p - 1);
+        let mut middle = vec![p / 2; n];
+        middle.iter_mut().step_by(3).for_each(|x| *x += 1);
+        vec![random(), random(), vec![p - 1; n], vec![0; n], vec![1; n], alternating, middle]
+    }
+
+    /// Schoolbook product in `Z_p[X] / (X^N + 1)`.
+    fn negacyclic(p: u64, a: &[u64], b: &[u64]) -> Vec<u64> {
+        let n = a.len();
+        let mut out = vec![0i128; n];
+        for (i, &x) in a.iter().enumerate() {
+            for (j, &y) in b.iter().enumerate() {
+                let term = (u128::from(x) * u128::from(y) % u128::from(p)) as i128;
+                out[(i + j) % n] += if i + j < n { term } else { -term };
+            }
+        }
+        out.into_iter().map(|c| c.rem_euclid(i128::from(p)) as u64).collect()
+    }
+
+    #[test]
+    fn products_match_schoolbook() {
+        let mut rng = StdRng::seed_from_u64(1);
+        let n = 256;
+        for (p, ntt) in PRIMES.iter().flat_map(|&p| backends(n, p).into_iter().map(move |ntt| (p, ntt))) {
+            let inputs = inputs(n, p, &mut rng);
+            for (a, b) in inputs.iter().zip(inputs.iter().rev()) {
+                let expected = negacyclic(p, a, b);
+                let (mut fa, mut fb) = (a.clone(), b.clone());
+                ntt.fwd(&mut fa);
+                ntt.fwd(&mut fb);
+                let mut acc = vec![0; ACC_WORDS * n];
+                ntt.mul_acc(&mut acc, &fa, &fb);
+                let mut lazy = vec![0; n];
+                ntt.reduce_acc(&mut lazy, &acc);
+                ntt.pointwise(&mut fa, &fb);
+                assert_eq!(fa, lazy);
+                ntt.inv(&mut lazy);
+                assert_eq!(lazy, expected);
+            }
+        }
+    }
+
+    /// The same words from every backend, in both directions: transformed polynomials go over the wire.
+    #[test]
+    fn backends_agree_to_the_bit() {
+        let mut rng = StdRng::seed_from_u64(2);
+        for n in [64, 128, 256, 512, 2048, 4096, 8192, 16384] {
+            for p in PRIMES {
+                for input in inputs(n, p, &mut rng) {
+                    let mut seen = Vec::new();
+                    for ntt in backends(n, p) {
+                        let (mut forward, mut backward) = (input.clone(), input.clone());
+                        ntt.fwd(&mut forward);
+                        ntt.inv(&mut backward);
+                        let mut back = forward.clone();
+                        ntt.inv(&mut back);
+                        assert_eq!(back, input);
+                        seen.push((forward, backward));
+                    }
+                    assert!(seen.iter().all(|x| *x == seen[0]), "n = {n}, p = {p:#x}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn long_sums_match_exact_ones() {
+        let mut rng = StdRng::seed_from_u64(3);
+        let n = 64;
+        for (p, ntt) in PRIMES.iter().flat_map(|&p| backends(n, p).into_iter().map(move |ntt| (p, ntt))) {
+            let mut acc = vec![0; ACC_WORDS * n];
+            let mut expected = vec![0u128; n];
+            let inputs = inputs(n, p, &mut rng);
+            for round in 0..2000 {
+                // Mostly the largest product, now and then others.
+                let (a, b) = if round % 7 == 0 { (&inputs[round % 5], &inputs[1]) } else { (&inputs[2], &inputs[2]) };
+                ntt.mul_acc(&mut acc, a, b);
+                expected.iter_mut().zip(a.iter().zip(b)).for_each(|(e, (&a, &b))| {
+                    *e = (*e + u128::from(a) * u128::from(b)) % u128::from(p);
+                });
+            }
+            let mut out = vec![0; n];
+            ntt.reduce_acc(&mut out, &acc);
+            assert!(out.iter().zip(&expected).all(|(&o, &e)| u128::from(o) == e));
+        }
+    }
+
+    #[test]
+    fn unsuitable_moduli_are_refused() {
+        for p in [0, 1, 2, 4096, 0x3ffffff70001 + 2, (1 << 51) - 129, 0x3ffffff70001 * 3] {
+            assert_eq!(TfheNtt::new(4096, p).unwrap_err(), HeError::Modulus { n: 4096, modulus: p });
+        }
+    }
+}

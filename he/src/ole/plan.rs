@@ -1,0 +1,216 @@
+//! Plaintext primes, blocks and sizes of an elementwise product.
+
+use crate::bits::packed_len;
+use crate::error::HeError;
+use crate::matmul::{ERROR_VARIANCE, range};
+use crate::modulus::{MAX_MODULUS_BITS, Modulus};
+use crate::params::ParamSet;
+use crate::sampling::SEED_BYTES;
+
+/// Statistical distance between the key holder's view and its simulation: `2^-40` for a whole message.
+const STATISTICAL_BITS: f64 = 40.0;
+
+/// Fewest slots of a block.
+const MIN_SLOTS: usize = 64;
+
+/// Longest vector of one plan.
+const MAX_LEN: usize = 1 << 32;
+
+/// Elements `start .. start + count`, in the subring of polynomials in `X^stride`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Block {
+    pub(crate) index: usize,
+    pub(crate) start: usize,
+    pub(crate) count: usize,
+    pub(crate) slots: usize,
+    pub(crate) stride: usize,
+}
+
+/// Primes and ciphertext sizes of `len` products modulo `2^width`.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Layout {
+    pub(crate) len: usize,
+    pub(crate) width: u32,
+    pub(crate) set: ParamSet,
+    /// Plaintext primes, product at least `2^(2 width)`, all of the same size.
+    pub(crate) primes: Vec<u64>,
+}
+
+impl Layout {
+    /// The layout of fewest bytes both ways.
+    pub(crate) fn search(len: usize, width: u32, operands: usize) -> Result<Self, HeError> {
+        range("ring width", 64, width)?;
+        if !(1..MAX_LEN).contains(&len) {
+            return Err(HeError::Shape { step: "OLE" });
+        }
+        let mut best: Option<Self> = None;
+        for set in ParamSet::ALL {
+            for count in 1..=5 {
+                let Some(primes) = plaintext_primes(set.degree(), 2 * width, count) else { continue };
+                let layout = Self { len, width, set, primes };
+                let bytes = |l: &Self| l.upload_bytes(operands) + l.download_bytes();
+                if layout.hides(operands) && best.as_ref().is_none_or(|b| bytes(&layout) < bytes(b)) {
+                    best = Some(layout);
+                }
+            }
+        }
+        best.ok_or(HeError::Noise { width, weight_bits: width, max_lsb_error: 1 })
+    }
+
+    /// Whether the masks hide the noise of the whole message (see the module documentation).
+    fn hides(&self, operands: usize) -> bool {
+        let n = self.set.degree() as f64;
+        let log_q: f64 = self.set.primes().iter().map(|&p| (p as f64).log2()).sum();
+        let t = self.primes.iter().copied().fold(0, u64::max) as f64;
+        // Mean of |e|, at most its standard deviation: slots coefficients up to t / 2 times fresh errors (11.5 with
+        // the rounding of the message), and the encryption of zero.
+        let product =
+            (ERROR_VARIANCE + 1.0) * operands as f64 * n.min(self.block(0).slots as f64) * (t / 2.0).powi(2);
+        let noise = (product + ERROR_VARIANCE * (1.0 + 2.0 * n)).sqrt();
+        let coefficients: f64 =
+            (0..self.blocks()).map(|b| self.block(b).slots as f64).sum::<f64>() * self.primes.len() as f64;
+        // Rounding the response and the noise together must stay below a quarter of q / t.
+        let enough_room = self.c1_bits() <= 120 && f64::from(self.c1_bits()) < log_q;
+        enough_room && (2.0 * noise * t * coefficients).log2() + STATISTICAL_BITS <= log_q
+    }
+
+    fn prime_bits(&self) -> u32 {
+        self.primes.iter().map(|t| 64 - t.leading_zeros()).max().unwrap_or(0)
+    }
+
+    /// Rounding c0 to this size moves `t c0 / q` by at most 1/16.
+    pub(crate) fn c0_bits(&self) -> u32 {
+        self.prime_bits() + 3
+    }
+
+    /// Rounding c1 to this size moves `t c1 s / q` by at most 1/8: the rounding error times s is subgaussian with parameter
+    /// at most `sqrt(N / 12) 2^-b1`, so `b1 = log t + 11` puts 1/8 at 9.8 (N = 8192) deviations or more: below `2^-68`.
+    pub(crate) fn c1_bits(&self) -> u32 {
+        self.prime_bits() + 11
+    }
+
+    pub(crate) fn blocks(&self) -> usize {
+        self.len.div_ceil(self.set.degree())
+    }
+
+    /// Ciphertexts per operand.
+    pub(crate) fn pieces(&self) -> usize {
+        self.blocks() * self.primes.len()
+    }
+
+    pub(crate) fn block(&self, index: usize) -> Block {
+        let n = self.set.degree();
+        let start = index * n;
+        let count = (self.len - start).min(n);
+        let slots = count.next_power_of_two().max(MIN_SLOTS);
+        Block { index, start, count, slots, stride: n / slots }
+    }
+
+    /// Bytes of one uploaded ciphertext of a block; slots are a multiple of 8.
+    pub(crate) fn body_bytes(&self, block: &Block) -> usize {
+        block.slots / 8 * self.set.log_q() as usize
+    }
+
+    fn operand_bytes(&self) -> usize {
+        let full = self.block(0);
+        let tail = self.block(self.blocks() - 1);
+        self.primes.len() * ((self.blocks() - 1) * self.body_bytes(&full) + self.body_bytes(&tail))
+    }
+
+    /// Where an uploaded ciphertext begins, behind the seed.
+    pub(crate) fn upload_offset(&self, operand: usize, block: &Block, prime: usize) -> usize {
+        // All blocks before this one are full.
+        let before = self.primes.len() * block.index * self.body_bytes(&self.block(0));
+        operand * self.operand_bytes() + before + prime * self.body_bytes(block)
+    }
+
+    pub(crate) fn upload_bytes(&self, operands: usize) -> usize {
+        SEED_BYTES + operands * self.operand_bytes()
+    }
+
+    /// Bytes of the responses (one per prime) of a block.
+    pub(crate) fn response_bytes(&self, block: &Block) -> usize {
+        let c1 = packed_len(self.set.degree(), self.c1_bits());
+        self.primes.len() * (c1 + packed_len(block.slots, self.c0_bits()))
+    }
+
+    pub(crate) fn download_offset(&self, block: &Block) -> usize {
+        block.index * self.response_bytes(&self.block(0))
+    }
+
+    pub(crate) fn download_bytes(&self) -> usize {
+        let tail = self.block(self.blocks() - 1);
+        self.download_offset(&tail) + self.response_bytes(&tail)
+    }
+}
+
+/// The `count` smallest primes `= 1 mod 2n` that are at least `2^(bits / count)`; none if they exceed 50 bits.
+fn plaintext_primes(n: usize, bits: u32, count: usize) -> Option<Vec<u64>> {
+    let step = 2 * n as u64;
+    let exponent = f64::from(bits) / count as f64;
+    if exponent >= f64::from(MAX_MODULUS_BITS) {
+        return None;
+    }
+    // The ceiling, and one more step, cover the rounding of exp2 (relative error 2^-52, below one step).
+    let lower = exponent.exp2().ceil() as u64;
+    let first = (lower / step + 1) * step + 1;
+    let candidates = (0..).map(|i| first + i * step).take_while(|p| p >> MAX_MODULUS_BITS == 0);
+    let primes: Vec<u64> = candidates.filter(|&p| is_prime(p)).take(count).collect();
+    (primes.len() == count).then_some(primes)
+}
+
+/// Miller-Rabin with the bases that decide every number below `3.4 * 10^14 ... 3.3 * 10^24` (Sorenson and Webster 2015).
+fn is_prime(p: u64) -> bool {
+    const BASES: [u64; 12] = [2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37];
+    if p < 2 || BASES.iter().any(|&b| p != b && p.is_multiple_of(b)) {
+        return false;
+    }
+    if BASES.contains(&p) {
+        return true;
+    }
+    let m = Modulus::new(p);
+    let twos = (p - 1).trailing_zeros();
+    BASES.iter().all(|&base| {
+        let mut x = m.pow(base, (p - 1) >> twos);
+        if x == 1 || x == p - 1 {
+            return true;
+        }
+        (1..twos).any(|_| {
+            x = m.mul(x, x);
+            x == p - 1
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn primality_agrees_with_trial_division() {
+        let slow = |p: u64| p >= 2 && (2..).take_while(|d| d * d <= p).all(|d| !p.is_multiple_of(d));
+        assert!((0..20_000).all(|p| is_prime(p) == slow(p)));
+        // Carmichael numbers and strong pseudoprimes to base 2.
+        assert!([561, 2047, 3_215_031_751, 3_474_749_660_383].iter().all(|&p| !is_prime(p)));
+        assert!(ParamSet::ALL.iter().flat_map(|s| s.primes()).all(|&p| is_prime(p)));
+    }
+
+    #[test]
+    fn plaintext_primes_multiply_to_the_range() {
+        for bits in 1..=128 {
+            for count in 1..=5 {
+                let Some(primes) = plaintext_primes(8192, bits, count) else { continue };
+                let log: f64 = primes.iter().map(|&p| (p as f64).log2()).sum();
+                assert!(log >= f64::from(bits), "{primes:?}");
+                assert!(primes.iter().all(|p| p % 16384 == 1));
+            }
+        }
+    }
+
+    #[test]
+    fn long_vectors_get_a_larger_modulus() {
+        let set = |len| Layout::search(len, 64, 1).unwrap().set;
+        assert_eq!(set(8192), ParamSet::FullExact);
+        assert_eq!(set(1 << 20), ParamSet::Wide);
+    }
+}

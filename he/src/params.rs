@@ -1,0 +1,294 @@
+//! Ring degrees and moduli, and the conversions between `Z_{2^b}`, the RNS and the torus.
+
+use crate::error::HeError;
+use crate::modulus::{Modulus, Shoup};
+use crate::ntt::{self, NttBackend};
+use std::sync::OnceLock;
+
+/// Largest `log2 q` at 128-bit classical security for ternary secrets (Homomorphic Encryption Standard, table 1).
+pub const SECURITY_TABLE: [(usize, u32); 4] = [(2048, 54), (4096, 109), (8192, 218), (16384, 438)];
+
+/// Primes `= 1 mod 2^15`, thus good for every degree of [`SECURITY_TABLE`].
+const PRIMES_40: [u64; 4] = [0xffffe80001, 0xffffca8001, 0xffffc40001, 0xffffb20001];
+const PRIMES_46: [u64; 4] = [0x3ffffff70001, 0x3ffffff58001, 0x3ffffff28001, 0x3fffffe50001];
+const PRIMES_50: [u64; 3] = [0x3ffffffdf0001, 0x3ffffffd48001, 0x3ffffffd20001];
+
+/// The parameter sets that plans choose from. Keys belong to one set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum ParamSet {
+    /// N = 2048, one 50-bit prime: narrow rings.
+    Narrow,
+    /// N = 4096, two 46-bit primes: 64-bit shares by small weights, error of a few LSB for the widest of them.
+    Small,
+    /// N = 4096, two 50-bit primes: as `Small` with 8 bits more room; also products of shares of up to 44 bits.
+    SmallExact,
+    /// N = 8192, three 46-bit primes: products of two 64-bit shares with an error of a few LSB.
+    Full,
+    /// N = 8192, three 50-bit primes: products of two 64-bit shares with an error of 1 LSB.
+    FullExact,
+    /// N = 8192, four 40-bit primes: elementwise products of long vectors.
+    Wide,
+}
+
+impl ParamSet {
+    /// Every set, smallest ciphertexts first.
+    pub const ALL: [Self; 6] = [Self::Narrow, Self::Small, Self::SmallExact, Self::Full, Self::FullExact, Self::Wide];
+
+    /// Ring degree N.
+    pub const fn degree(self) -> usize {
+        match self {
+            Self::Narrow => 2048,
+            Self::Small | Self::SmallExact => 4096,
+            Self::Full | Self::FullExact | Self::Wide => 8192,
+        }
+    }
+
+    /// The primes whose product is q.
+    pub fn primes(self) -> &'static [u64] {
+        match self {
+            Self::Narrow => &PRIMES_50[..1],
+            Self::Small => &PRIMES_46[..2],
+            Self::SmallExact => &PRIMES_50[..2],
+            Self::Full => &PRIMES_46[..3],
+            Self::FullExact => &PRIMES_50[..3],
+            Self::Wide => &PRIMES_40,
+        }
+    }
+
+    /// Bits of q: the sum of the sizes of its primes.
+    pub fn log_q(self) -> u32 {
+        self.primes().iter().map(|p| 64 - p.leading_zeros()).sum()
+    }
+
+    /// The tables of this set, built on first use and kept.
+    pub fn params(self) -> &'static Params {
+        static BUILT: [OnceLock<Params>; ParamSet::ALL.len()] = [const { OnceLock::new() }; ParamSet::ALL.len()];
+        BUILT[self as usize].get_or_init(|| {
+            // The sets are constants of this file; a test builds each of them.
+            Params::new(self.degree(), self.primes()).expect("a standard parameter set is valid")
+        })
+    }
+}
+
+/// One prime of the modulus with its transform.
+#[derive(Debug)]
+pub struct Limb {
+    ntt: Box<dyn NttBackend>,
+    /// `(q / p)^-1 mod p`.
+    cofactor_inverse: Shoup,
+    /// `floor(2^128 / p)` and the next 64 bits of that fraction.
+    torus: (u128, u64),
+}
+
+impl Limb {
+    /// The transform and the pointwise arithmetic of this prime.
+    pub fn ntt(&self) -> &dyn NttBackend {
+        self.ntt.as_ref()
+    }
+
+    /// The prime.
+    pub fn modulus(&self) -> &Modulus {
+        self.ntt.modulus()
+    }
+}
+
+/// Ring `Z_q[X] / (X^N + 1)` with `q` a product of primes, each with its transform tables.
+#[derive(Debug)]
+pub struct Params {
+    n: usize,
+    limbs: Vec<Limb>,
+    /// `q mod 2^128`.
+    q_low: u128,
+}
+
+impl Params {
+    /// Builds tables for any degree and primes that [`SECURITY_TABLE`] covers; refuses everything else.
+    pub fn new(n: usize, primes: &[u64]) -> Result<Self, HeError> {
+        let (_, max_log_q) = *SECURITY_TABLE.iter().find(|row| row.0 == n).ok_or(HeError::Degree { n })?;
+        let log_q = primes.iter().map(|p| 64 - p.leading_zeros()).sum();
+        if log_q == 0 || log_q > max_log_q {
+            return Err(HeError::Insecure { n, log_q, max_log_q });
+        }
+        Self::plaintext(n, primes)
+    }
+
+    /// The same arithmetic for plaintexts, where no security is at stake.
+    pub(crate) fn plaintext(n: usize, primes: &[u64]) -> Result<Self, HeError> {
+        let mut limbs = Vec::with_capacity(primes.len());
+        for (i, &p) in primes.iter().enumerate() {
+            if primes[..i].contains(&p) {
+                return Err(HeError::Modulus { n, modulus: p });
+            }
+            let ntt = ntt::best(n, p)?;
+            let m = *ntt.modulus();
+            let cofactor = primes.iter().filter(|&&o| o != p).fold(1, |acc, &o| m.mul(acc, m.reduce(o)));
+            let p = u128::from(p);
+            // p is odd, hence floor((2^128 - 1) / p) = floor(2^128 / p).
+            let rest = (u128::MAX % p + 1) % p;
+            let torus = (u128::MAX / p, ((rest << 64) / p) as u64);
+            limbs.push(Limb { cofactor_inverse: m.shoup(m.inverse(cofactor)), torus, ntt });
+        }
+        let q_low = primes.iter().fold(1u128, |acc, &p| acc.wrapping_mul(u128::from(p)));
+        Ok(Self { n, limbs, q_low })
+    }
+
+    /// Ring degree N.
+    pub fn degree(&self) -> usize {
+        self.n
+    }
+
+    /// The primes of the modulus.
+    pub fn limbs(&self) -> &[Limb] {
+        &self.limbs
+    }
+
+    /// Bits of q: the sum of the sizes of its primes.
+    pub fn log_q(&self) -> u32 {
+        self.limbs.iter().map(|l| l.modulus().bits()).sum()
+    }
+
+    /// Bytes of one polynomial on the wire, each residue at the exact size of its prime.
+    pub fn poly_bytes(&self) -> usize {
+        // N is a multiple of 8, so every limb fills whole bytes.
+        self.n / 8 * self.log_q() as usize
+    }
+
+    /// The scale-up from `Z_{2^bits}` to `Z_q`, `1 <= bits <= 120`.
+    pub(crate) fn lift(&self, bits: u32) -> Lift {
+        debug_assert!((1..=120).contains(&bits));
+        let limb = |l: &Limb| {
+            let p = l.modulus();
+            let half = p.pow(2, u64::from(bits) - 1);
+            (half, p.shoup(p.inverse(p.pow(2, u64::from(bits)))))
+        };
+        Lift { bits, q_low: self.q_low, limbs: self.limbs.iter().map(limb).collect() }
+    }
+
+    /// `x / q mod 1` as a 128-bit fraction, from the residues of `x` (one per limb); the error is below `2^-125`.
+    #[inline(always)]
+    pub(crate) fn torus(&self, residues: impl Iterator<Item = u64>) -> u128 {
+        let mut sum = 0u128;
+        for (l, x) in self.limbs.iter().zip(residues) {
+            // x / q = sum_i z_i / p_i mod 1 with z_i = x (q / p_i)^-1 mod p_i (Chinese remainders).
+            let z = l.modulus().mul_shoup(x, l.cofactor_inverse);
+            let tail = (u128::from(z) * u128::from(l.torus.1)) >> 64;
+            sum = sum.wrapping_add(u128::from(z).wrapping_mul(l.torus.0).wrapping_add(tail));
+        }
+        sum
+    }
+}
+
+/// `x -> round(q x / 2^bits)` as residues.
+#[derive(Debug)]
+pub(crate) struct Lift {
+    bits: u32,
+    q_low: u128,
+    /// Per limb `2^(bits-1) mod p` and `2^-bits mod p`.
+    limbs: Vec<(u64, Shoup)>,
+}
+
+impl Lift {
+    /// The part of the computation that all limbs share: `d = (q x + 2^(bits-1)) mod 2^bits`.
+    ///
+    /// `round(q x / 2^bits) = (q x + 2^(bits-1) - d) / 2^bits` is an exact division, and modulo a prime factor of q
+    /// the first term vanishes. `x` is taken modulo `2^bits`.
+    #[inline(always)]
+    pub(crate) fn remainder(&self, x: u128) -> u128 {
+        let half = 1u128 << (self.bits - 1);
+        self.q_low.wrapping_mul(x).wrapping_add(half) & (u128::MAX >> (128 - self.bits))
+    }
+
+    /// The residue of `round(q x / 2^bits)` for limb `i`, from `d = remainder(x)`; in `[0, p)`.
+    #[inline(always)]
+    pub(crate) fn residue(&self, i: usize, p: &Modulus, d: u128) -> u64 {
+        let (half, inverse) = self.limbs[i];
+        p.mul_shoup(p.sub(half, p.reduce_wide(d)), inverse)
+    }
+}
+
+/// Rounds a 128-bit fraction to `bits` bits: `round(2^bits t) mod 2^bits`, `1 <= bits <= 127`.
+#[inline(always)]
+pub(crate) fn round_torus(t: u128, bits: u32) -> u128 {
+    debug_assert!((1..=127).contains(&bits));
+    t.wrapping_add(1 << (127 - bits)) >> (128 - bits)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn standard_sets_build_and_stay_within_the_table() {
+        for set in ParamSet::ALL {
+            let params = set.params();
+            assert_eq!((params.degree(), params.log_q()), (set.degree(), set.log_q()));
+            assert_eq!(params.limbs().len(), set.primes().len());
+        }
+    }
+
+    #[test]
+    fn insecure_or_malformed_sets_are_refused() {
+        let insecure = |n, log_q, max_log_q| HeError::Insecure { n, log_q, max_log_q };
+        assert_eq!(Params::new(2048, &PRIMES_46[..2]).unwrap_err(), insecure(2048, 92, 54));
+        assert_eq!(Params::new(4096, &PRIMES_46[..3]).unwrap_err(), insecure(4096, 138, 109));
+        assert_eq!(Params::new(4096, &[]).unwrap_err(), insecure(4096, 0, 109));
+        let five = [&PRIMES_46[..3], &PRIMES_50[..2]].concat();
+        assert_eq!(Params::new(8192, &five).unwrap_err(), insecure(8192, 238, 218));
+        assert_eq!(Params::new(1024, &PRIMES_46[..1]).unwrap_err(), HeError::Degree { n: 1024 });
+        let twice = [PRIMES_46[0]; 2];
+        assert_eq!(Params::new(8192, &twice).unwrap_err(), HeError::Modulus { n: 8192, modulus: twice[0] });
+        let composite = [PRIMES_46[0] - 2];
+        assert_eq!(Params::new(4096, &composite).unwrap_err(), HeError::Modulus { n: 4096, modulus: composite[0] });
+    }
+
+    /// The defining property: the torus fraction of a lifted x is x / 2^bits up to half a unit of 1/q.
+    fn check_lift(set: ParamSet, bits: u32, x: u128) {
+        let params = set.params();
+        let lift = params.lift(bits);
+        let d = lift.remainder(x);
+        let t = params.torus(params.limbs().iter().enumerate().map(|(i, l)| lift.residue(i, l.modulus(), d)));
+        let exact = x << (128 - bits);
+        let error = (t.wrapping_sub(exact) as i128).unsigned_abs();
+        let unit = if set.log_q() >= 128 { 0 } else { 1u128 << (128 - set.log_q()) };
+        assert!(error <= unit + 8, "{set:?} bits {bits} x {x}: {error} > {unit}");
+        if bits < set.log_q() - 1 && bits < 120 {
+            assert_eq!(round_torus(t, bits), x & (u128::MAX >> (128 - bits)));
+        }
+    }
+
+    #[test]
+    fn lift_at_the_edges() {
+        for set in ParamSet::ALL {
+            for bits in 1..=set.log_q().min(120) - 2 {
+                for x in [0, 1, 1 << (bits - 1), (1 << bits) - 1] {
+                    check_lift(set, bits, x);
+                }
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn lift_then_round_is_identity(x: u128, bits in 1u32..=45) {
+            for set in ParamSet::ALL {
+                check_lift(set, bits, x);
+                if set != ParamSet::Narrow {
+                    check_lift(set, bits + 45, x);
+                }
+            }
+        }
+
+        #[test]
+        fn torus_is_additive(xs in prop::collection::vec(any::<u64>(), 6)) {
+            let params = ParamSet::Full.params();
+            let moduli: Vec<_> = params.limbs().iter().map(|l| *l.modulus()).collect();
+            let a: Vec<u64> = moduli.iter().zip(&xs[..3]).map(|(p, x)| x % p.value()).collect();
+            let b: Vec<u64> = moduli.iter().zip(&xs[3..]).map(|(p, x)| x % p.value()).collect();
+            let sum = (0..3).map(|i| moduli[i].add(a[i], b[i]));
+            let lhs = params.torus(sum);
+            let rhs = params.torus(a.iter().copied()).wrapping_add(params.torus(b.iter().copied()));
+            prop_assert!((lhs.wrapping_sub(rhs) as i128).abs() <= 24);
+        }
+    }
+}
