@@ -1,0 +1,173 @@
+//! The arithmetic black box: what every composite function is written over.
+//!
+//! A box holds words of Z_2^64 and bits that the caller cannot see, and offers a few operations on them. Composite
+//! functions ([`crate::functions`]) and the ring engine are written once over [`Abb`]; three boxes run them:
+//! `Clear` (one process, exact operations: the naive twin of every protocol), `TwoParty` (additive and XOR shares, the
+//! product) and `Planner` (shapes only, adds up costs).
+//!
+//! # Words and widths
+//! A word is always stored modulo 2^64. An operation that takes a `width` w looks only at the low w bits of each
+//! share: narrowing is free. Its result is defined modulo 2^w (the bits above are arbitrary) unless it says otherwise.
+//! "Signed w-bit value" is the representative in [-2^(w-1), 2^(w-1)).
+
+use ndarray::ArrayD;
+use net::Role;
+
+use crate::{Error, Tensor, WeightSpec};
+
+/// Local arithmetic on words: linear, so the same on shares as on values; nothing is sent.
+pub trait Words: Tensor {
+    /// Entrywise sum, shapes equal.
+    fn plus(&self, other: &Self) -> Self;
+    /// Entrywise difference, shapes equal.
+    fn minus(&self, other: &Self) -> Self;
+    /// Every entry times the public `factor` (modulo 2^64; cast a signed factor).
+    fn times(&self, factor: u64) -> Self;
+    /// Entrywise product with public factors of the same shape.
+    fn times_each(&self, factors: &ArrayD<u64>) -> Self;
+    /// (..., n) -> (...): sums over the last axis.
+    fn sum_last(&self) -> Self;
+    /// (...) -> (..., n): every entry n times.
+    fn repeat_last(&self, n: usize) -> Self;
+    /// Entries at the flat positions `index` of a vector: result of length `index.len()`.
+    fn pick(&self, index: &[usize]) -> Self;
+    /// The reverse of `pick`: a vector of `len` zeros, with entry i of `self` at position `index[i]`.
+    fn place(&self, index: &[usize], len: usize) -> Self;
+    /// Drops the low `bits` of words modulo 2^`width`: the result is floor(x / 2^bits) modulo 2^(width - bits), or one
+    /// less on shares, whose low halves may carry.
+    fn drop_low(&self, bits: u32, width: u32) -> Self;
+}
+
+/// A signed truncation with change of ring: from words modulo 2^`width` to words modulo 2^`out`.
+///
+/// Range: |x| < 2^(width-2). Result: x / 2^shift rounded to one of the two neighbouring integers (the floor or the
+/// ceiling; exact when `shift` is 0), modulo 2^`out`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Truncation {
+    /// Ring of the input, 3..=64.
+    pub width: u32,
+    /// Bits dropped, less than `width - 1`.
+    pub shift: u32,
+    /// Ring of the result, 1..=64.
+    pub out: u32,
+}
+
+/// A function of one variable, prepared for evaluation on shares in one round trip ([`Abb::evaluate`]).
+///
+/// The input is a word modulo 2^(index_bits + low_bits), with shares x0 (OT sender, the server) and x1 (receiver, the
+/// client). Write x_i = high_i 2^low_bits + low_i and n = high_0 + high_1 mod 2^index_bits, read as a number of
+/// [-1, 2^index_bits - 1). Then x = n 2^low_bits + (low_0 + low_1), with no carry to pay for, and
+///
+/// f(x) = sum_k c_k(n, low_0) p_k(low_1), with p_0 = 1,
+///
+/// for polynomials (expand around low_0) and for exponentials (a product of powers). The sender knows low_0 and can
+/// tabulate the c_k over n; the receiver knows the p_k. Inputs must lie in [0, 2^(index_bits + low_bits) - 2^low_bits);
+/// other inputs give garbage, which the caller muxes away.
+pub trait Table: Sync {
+    /// log2 of the number of windows, 1..=8.
+    fn index_bits(&self) -> u32;
+    /// Bits of an input below the window index.
+    fn low_bits(&self) -> u32;
+    /// Ring of coefficients and result: the result is the sum modulo 2^out_width.
+    fn out_width(&self) -> u32;
+    /// Whether there is a constant term (k = 0).
+    fn has_constant(&self) -> bool;
+    /// Sizes in bits of the public-range factors p_k, k >= 1: p_k < 2^bits.
+    fn factor_bits(&self) -> Vec<u32>;
+    /// The factors p_k(low), k >= 1, for `low < 2^low_bits`.
+    fn factors(&self, low: u64, out: &mut [u64]);
+    /// The coefficients: c_0 first if there is a constant term, then c_k; for the window that begins at
+    /// `window` 2^low_bits (`window` in [-1, 2^index_bits - 1)) and the sender's `low < 2^low_bits`.
+    fn coefficients(&self, window: i64, low: u64, out: &mut [u64]);
+}
+
+/// Operations on hidden words and bits. Every implementation of a function over this trait runs in the clear, between
+/// two parties and as a plan.
+pub trait Abb {
+    /// Hidden words.
+    type Words: Words;
+    /// Hidden bits.
+    type Bits: Tensor;
+    /// A matrix that only the server knows.
+    type Weight: Send + Sync;
+
+    /// Opens the scope `name` of the operation path.
+    fn enter(&mut self, name: &str);
+
+    /// Closes the innermost scope.
+    fn leave(&mut self);
+
+    /// Runs `steps` inside the scope `name`, which is closed on failure too.
+    fn scope<T>(&mut self, name: &str, steps: impl FnOnce(&mut Self) -> Result<T, Error>) -> Result<T, Error>
+    where
+        Self: Sized,
+    {
+        self.enter(name);
+        let result = steps(self);
+        self.leave();
+        result
+    }
+
+    /// Words with public values.
+    fn public(&mut self, values: &ArrayD<u64>) -> Self::Words;
+
+    /// Words of one public value.
+    fn constant(&mut self, shape: &[usize], value: u64) -> Self::Words;
+
+    /// x + `value` in every entry.
+    fn add_public(&mut self, x: &Self::Words, value: u64) -> Self::Words;
+
+    /// Words that `owner` knows and passes as `Some`; the other party passes `None`. Free: the owner's share is the value.
+    fn input(&mut self, owner: Role, shape: &[usize], values: Option<&ArrayD<u64>>) -> Result<Self::Words, Error>;
+
+    /// Complement of bits, free.
+    fn not(&mut self, bits: &Self::Bits) -> Self::Bits;
+
+    /// Exclusive or of bits of one shape, free.
+    fn xor(&mut self, a: &Self::Bits, b: &Self::Bits) -> Self::Bits;
+
+    /// Signed truncation with change of ring, see [`Truncation`].
+    fn truncate(&mut self, x: &Self::Words, how: Truncation) -> Result<Self::Words, Error>;
+
+    /// (...) -> (..., thresholds): whether the signed `width`-bit value x >= threshold, exactly, for each of up to 32
+    /// public thresholds. Range: x and x - threshold are signed `width`-bit values; 2 <= width <= 64.
+    fn at_least(&mut self, x: &Self::Words, thresholds: &[i64], width: u32) -> Result<Self::Bits, Error>;
+
+    /// b ? x : 0 modulo 2^width, entrywise; shapes equal.
+    fn mux(&mut self, bits: &Self::Bits, x: &Self::Words, width: u32) -> Result<Self::Words, Error>;
+
+    /// Entrywise product modulo 2^width. Error: at most 1 in the last place (see `TwoParty`).
+    fn mul(&mut self, x: &Self::Words, y: &Self::Words, width: u32) -> Result<Self::Words, Error>;
+
+    /// (rows, n) times (rows): every row times its own word, modulo 2^width.
+    fn mul_rows(&mut self, x: &Self::Words, y: &Self::Words, width: u32) -> Result<Self::Words, Error>;
+
+    /// (rows, n) -> (rows): sums of squares over the last axis modulo 2^width. Error: at most n in the last place.
+    fn sum_squares(&mut self, x: &Self::Words, width: u32) -> Result<Self::Words, Error>;
+
+    /// The tabulated function of every entry, modulo 2^out_width, see [`Table`].
+    fn evaluate(&mut self, table: &impl Table, x: &Self::Words) -> Result<Self::Words, Error>;
+
+    /// Batched product (batch, m, k) x (batch, k, n) -> (batch, m, n) modulo 2^width; each word is a signed
+    /// `width`-bit value. Error: a few units in the last place (see `TwoParty`).
+    fn matmul(&mut self, a: &Self::Words, b: &Self::Words, width: u32) -> Result<Self::Words, Error>;
+
+    /// x W + b with the server's W: (..., inputs) -> (..., outputs) modulo 2^[`LINEAR_WIDTH`](crate::LINEAR_WIDTH), at
+    /// the scale of x plus that of the weight. Error: a few units in the last place.
+    fn linear(&mut self, x: &Self::Words, weight: &Self::Weight) -> Result<Self::Words, Error>;
+
+    /// Rows `ids` (known to the client) of the table W: (count, outputs), modulo 2^LINEAR_WIDTH, at the weight's scale.
+    fn embed(&mut self, table: &Self::Weight, ids: Option<&[u32]>, count: usize) -> Result<Self::Words, Error>;
+
+    /// Rows `start..start + count` of the table W as words, at the weight's scale. Free.
+    fn rows(&mut self, table: &Self::Weight, start: usize, count: usize) -> Result<Self::Words, Error>;
+
+    /// Prepares a weight in fixed point; `data` is `None` where it is not known.
+    fn weight(&mut self, spec: &WeightSpec, data: Option<crate::WeightData>) -> Result<Self::Weight, Error>;
+
+    /// Fractional bits of a weight's entries.
+    fn weight_frac(&self, weight: &Self::Weight) -> u32;
+
+    /// Opens words modulo 2^width to `to`, which gets `Some` (reduced modulo 2^width); a plan gives `None`.
+    fn reveal(&mut self, x: &Self::Words, width: u32, to: Role) -> Result<Option<ArrayD<u64>>, Error>;
+}

@@ -1,0 +1,113 @@
+//! Local arithmetic on words modulo 2^64 and on bare shapes.
+
+use ndarray::{ArrayD, Axis, IxDyn, Zip};
+
+use crate::abb::Words;
+use crate::{Shape, Tensor};
+
+/// The low `width` bits, 0 <= width <= 64.
+pub(crate) fn mask(width: u32) -> u64 {
+    debug_assert!(width <= 64);
+    if width >= 64 { u64::MAX } else { (1 << width) - 1 }
+}
+
+/// The signed value of the low `width` bits, 1 <= width <= 64.
+pub(crate) fn signed(x: u64, width: u32) -> i64 {
+    debug_assert!((1..=64).contains(&width));
+    ((x << (64 - width)) as i64) >> (64 - width)
+}
+
+impl Words for ArrayD<u64> {
+    fn plus(&self, other: &Self) -> Self {
+        assert_eq!(self.shape(), other.shape(), "shapes of a sum");
+        Zip::from(self).and(other).map_collect(|a, b| a.wrapping_add(*b))
+    }
+
+    fn minus(&self, other: &Self) -> Self {
+        assert_eq!(self.shape(), other.shape(), "shapes of a difference");
+        Zip::from(self).and(other).map_collect(|a, b| a.wrapping_sub(*b))
+    }
+
+    fn times(&self, factor: u64) -> Self {
+        self.mapv(|a| a.wrapping_mul(factor))
+    }
+
+    fn times_each(&self, factors: &ArrayD<u64>) -> Self {
+        assert_eq!(self.shape(), factors.shape(), "shapes of a product");
+        Zip::from(self).and(factors).map_collect(|a, b| a.wrapping_mul(*b))
+    }
+
+    fn sum_last(&self) -> Self {
+        let last = Axis(self.ndim() - 1);
+        self.fold_axis(last, 0u64, |sum, x| sum.wrapping_add(*x))
+    }
+
+    fn repeat_last(&self, n: usize) -> Self {
+        let mut shape = self.shape().to_vec();
+        shape.push(n);
+        let wide = self.view().insert_axis(Axis(self.ndim()));
+        wide.broadcast(IxDyn(&shape)).expect("the last axis has length 1").to_owned()
+    }
+
+    fn pick(&self, index: &[usize]) -> Self {
+        let flat = self.as_standard_layout();
+        let flat = flat.as_slice().expect("standard layout");
+        ArrayD::from_shape_fn(IxDyn(&[index.len()]), |i| flat[index[i[0]]])
+    }
+
+    fn place(&self, index: &[usize], len: usize) -> Self {
+        assert_eq!(Tensor::len(self), index.len(), "one position for every entry");
+        let mut out = ArrayD::zeros(IxDyn(&[len]));
+        self.iter().zip(index).for_each(|(x, &i)| out[i] = *x);
+        out
+    }
+
+    fn drop_low(&self, bits: u32, width: u32) -> Self {
+        debug_assert!(bits < width && width <= 64);
+        let keep = mask(width);
+        self.mapv(|a| (a & keep) >> bits)
+    }
+}
+
+impl Words for Shape {
+    fn plus(&self, other: &Self) -> Self {
+        assert_eq!(self, other, "shapes of a sum");
+        self.clone()
+    }
+
+    fn minus(&self, other: &Self) -> Self {
+        self.plus(other)
+    }
+
+    fn times(&self, _: u64) -> Self {
+        self.clone()
+    }
+
+    fn times_each(&self, factors: &ArrayD<u64>) -> Self {
+        assert_eq!(self.0, factors.shape(), "shapes of a product");
+        self.clone()
+    }
+
+    fn sum_last(&self) -> Self {
+        Shape(self.0[..self.0.len() - 1].to_vec())
+    }
+
+    fn repeat_last(&self, n: usize) -> Self {
+        let mut shape = self.0.clone();
+        shape.push(n);
+        Shape(shape)
+    }
+
+    fn pick(&self, index: &[usize]) -> Self {
+        Shape(vec![index.len()])
+    }
+
+    fn place(&self, index: &[usize], len: usize) -> Self {
+        assert_eq!(self.len(), index.len(), "one position for every entry");
+        Shape(vec![len])
+    }
+
+    fn drop_low(&self, _: u32, _: u32) -> Self {
+        self.clone()
+    }
+}
