@@ -19,15 +19,10 @@ impl<E: Engine> Policy<E> for Full {
     ) -> Result<E::Tensor, Error> {
         let shape = store.heads();
         let visible = causal(store.len(), q.shape()[1], shape);
-        engine.enter("scores");
-        let scores = engine.matmul(&fold_heads(q, shape), &store.keys_by_head())?;
-        engine.leave();
-        engine.enter("softmax");
-        let p = engine.softmax(&scores, &visible)?;
-        engine.leave();
-        engine.enter("values");
-        let mixed = engine.matmul(&p, &store.values_by_head())?;
-        engine.leave();
+        let (queries, keys) = (fold_heads(q, shape), store.keys_by_head());
+        let scores = engine.scope("scores", |e| e.matmul(&queries, &keys))?;
+        let p = engine.scope("softmax", |e| e.softmax(&scores, &visible))?;
+        let mixed = engine.scope("values", |e| e.matmul(&p, &store.values_by_head()))?;
         Ok(unfold_heads(&mixed, shape))
     }
 }

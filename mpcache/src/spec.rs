@@ -5,7 +5,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use protocols::Engine;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use thiserror::Error;
 
 use crate::{Full, HeadShape, Policy};
@@ -47,8 +47,7 @@ fn list(keys: &[&str]) -> String {
 const KNOWN: &[(&str, &[&str])] = &[("full", &[])];
 
 /// A cache policy and its options, by name: public, part of what two parties agree on. Only valid ones exist.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicySpec {
     name: &'static str,
     options: BTreeMap<&'static str, String>,
@@ -107,17 +106,15 @@ impl FromStr for PolicySpec {
     }
 }
 
-impl TryFrom<String> for PolicySpec {
-    type Error = PolicyError;
-
-    fn try_from(text: String) -> Result<Self, PolicyError> {
-        text.parse()
+impl Serialize for PolicySpec {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
     }
 }
 
-impl From<PolicySpec> for String {
-    fn from(spec: PolicySpec) -> String {
-        spec.to_string()
+impl<'de> Deserialize<'de> for PolicySpec {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
     }
 }
 
