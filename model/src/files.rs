@@ -16,19 +16,26 @@ pub struct ModelFiles {
     pub tokenizer: Option<Vec<u8>>,
 }
 
-/// The models in this program: name, config.json, tokenizer.json, model.safetensors.
-macro_rules! bundled_models {
+struct Bundled {
+    name: &'static str,
+    config: &'static [u8],
+    tokenizer: &'static [u8],
+    weights: &'static [u8],
+}
+
+macro_rules! include_models {
     ($($name:literal),*) => {
-        [$((
-            $name,
-            include_bytes!(concat!("../assets/", $name, "/config.json")).as_slice(),
-            include_bytes!(concat!("../assets/", $name, "/tokenizer.json")).as_slice(),
-            include_bytes!(concat!("../assets/", $name, "/model.safetensors")).as_slice(),
-        )),*]
+        &[$(Bundled {
+            name: $name,
+            config: include_bytes!(concat!("../assets/", $name, "/config.json")),
+            tokenizer: include_bytes!(concat!("../assets/", $name, "/tokenizer.json")),
+            weights: include_bytes!(concat!("../assets/", $name, "/model.safetensors")),
+        }),*]
     };
 }
 
-static BUNDLED: [(&str, &[u8], &[u8], &[u8]); 2] = bundled_models!["shakespeare-gpt2", "shakespeare-llama"];
+/// The models in this program.
+static BUNDLED: &[Bundled] = include_models!["shakespeare-gpt2", "shakespeare-llama"];
 
 impl ModelFiles {
     /// Opens a Hugging Face directory.
@@ -54,20 +61,20 @@ impl ModelSpec {
 
 /// The bundled model `name`; [`bundled_names`] lists them.
 pub fn bundled(name: &str) -> Result<ModelFiles, Error> {
-    let Some(&(name, config, tokenizer, weights)) = BUNDLED.iter().find(|m| m.0 == name) else {
+    let Some(model) = BUNDLED.iter().find(|m| m.name == name) else {
         return Err(Error::NotBundled { name: name.into(), known: bundled_names().collect() });
     };
     Ok(ModelFiles {
         name: name.into(),
-        spec: ModelSpec::from_config_json(config)?,
-        checkpoint: Checkpoint::from_bytes(name, weights)?,
-        tokenizer: Some(tokenizer.to_vec()),
+        spec: ModelSpec::from_config_json(model.config)?,
+        checkpoint: Checkpoint::from_bytes(name, model.weights)?,
+        tokenizer: Some(model.tokenizer.to_vec()),
     })
 }
 
 /// Names of the bundled models, the default first.
 pub fn bundled_names() -> impl Iterator<Item = &'static str> {
-    BUNDLED.iter().map(|m| m.0)
+    BUNDLED.iter().map(|m| m.name)
 }
 
 fn read(path: PathBuf) -> Result<Vec<u8>, Error> {
