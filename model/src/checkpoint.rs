@@ -2,8 +2,8 @@
 //!
 //! Only headers are kept in memory; a tensor is read from its file when asked for, so loading a model never holds
 //! more than one copy of what it is working on. The format (<https://github.com/huggingface/safetensors>): eight
-//! bytes of header length (little endian), a JSON object from tensor name to `{dtype, shape, data_offsets}`, the data.
-//! Nothing in a file is trusted: lengths are checked before anything is allocated.
+//! bytes of header length (little endian), a JSON object from tensor name to `{dtype, shape, data_offsets}`, then
+//! the data. Nothing in a file is trusted: lengths are checked before anything is allocated.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;

@@ -66,7 +66,7 @@ pub trait Hooks<E: Engine> {
         let _ = (done, layers);
     }
 
-    /// The current step is over. `token` is known to the client only. The place to stream text and to settle accounts.
+    /// The current step is over. `token` is known to the client only. The place to stream text and settle accounts.
     fn token(&mut self, engine: &mut E, step: Step, token: Option<u32>) {
         let _ = (engine, step, token);
     }

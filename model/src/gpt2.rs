@@ -1,9 +1,11 @@
 //! GPT-2: learned positions, pre-norm blocks, one matrix for query, key and value.
 //!
 //! Radford et al., "Language models are unsupervised multitask learners", 2019; weights by the names of
-//! [`GPT2LMHeadModel`](https://github.com/huggingface/transformers/blob/main/src/transformers/models/gpt2/modeling_gpt2.py).
+//! `GPT2LMHeadModel` in [`modeling_gpt2.py`].
 //! The program differs from that one in what is done once, when the weights are loaded: gain and bias of every norm
 //! are folded into the matrix after it, the factor 1/sqrt(head_dim) into the query columns.
+//!
+//! [`modeling_gpt2.py`]: https://github.com/huggingface/transformers/tree/main/src/transformers/models/gpt2
 
 use mpcache::KvCache;
 use protocols::{Engine, Tensor, WeightData};

@@ -1,10 +1,12 @@
 //! LLaMA: rotary positions, RMSNorm, gated MLP, query heads that share key/value heads.
 //!
 //! Touvron et al., arXiv 2302.13971; weights by the names of
-//! [`LlamaForCausalLM`](https://github.com/huggingface/transformers/blob/main/src/transformers/models/llama/modeling_llama.py).
+//! `LlamaForCausalLM` in [`modeling_llama.py`].
 //! The program differs from that one in what is done once, when the weights are loaded: the gain of every norm is
 //! folded into the matrix after it, the factor 1/sqrt(head_dim) into the query matrix (a rotation keeps it), query,
 //! key and value become one matrix, gate and up another.
+//!
+//! [`modeling_llama.py`]: https://github.com/huggingface/transformers/tree/main/src/transformers/models/llama
 
 use std::f64::consts::TAU;
 

@@ -40,9 +40,11 @@ impl DType {
 const SPREAD: f32 = 0.02;
 
 /// Writes a Hugging Face directory `dir` with random weights of the shape that `config` (the text of a `config.json`)
-/// describes, with `layers` layers if given: matrices N(0, 0.02^2), those that write to the residual stream smaller by
-/// sqrt(2 layers), gains 1 and biases 0 as at the start of training. Equal seeds give equal files; the seed exists for
-/// repeatable timings, such weights are no secret. One tensor at a time is in memory.
+/// describes, with `layers` layers if given.
+///
+/// As at the start of training, matrices are N(0, 0.02^2), those that write to the residual stream smaller by
+/// sqrt(2 layers), gains 1 and biases 0. Equal seeds give equal files; the seed exists for repeatable timings, such
+/// weights are no secret. One tensor at a time is in memory.
 pub fn synthesize(
     config: &[u8],
     dir: &Path,

@@ -33,7 +33,8 @@ impl<W> Builder<'_, W> {
     }
 }
 
-/// The weight after a norm with `gain` g and `shift` beta: with x' = g x + beta, x' W + b = x (diag(g) W) + (beta W + b).
+/// The weight after a norm with `gain` g and `shift` beta: for x' = g x + beta,
+/// x' W + b = x (diag(g) W) + (beta W + b).
 pub(crate) fn fold_norm(weight: WeightData, gain: &Array1<f32>, shift: Option<&Array1<f32>>) -> WeightData {
     let WeightData { mut matrix, mut bias } = weight;
     if let Some(shift) = shift {

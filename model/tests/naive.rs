@@ -49,24 +49,30 @@ fn compare(model: &support::FloatModel, config: &Value, weights: &Weights, ids: 
 
 fn configs() -> Vec<Value> {
     let gpt2 = |extra: Value| {
-        merge(
-            json!({"model_type": "gpt2", "vocab_size": 19, "n_positions": 24, "n_embd": 30, "n_layer": 2, "n_head": 3}),
-            extra,
-        )
+        let base = json!({
+            "model_type": "gpt2", "vocab_size": 19, "n_positions": 24, "n_embd": 30, "n_layer": 2, "n_head": 3,
+        });
+        merge(base, extra)
     };
     let llama = |extra: Value| {
-        merge(
-            json!({"model_type": "llama", "vocab_size": 23, "hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 2, "num_attention_heads": 4}),
-            extra,
-        )
+        let base = json!({
+            "model_type": "llama", "vocab_size": 23, "hidden_size": 24, "intermediate_size": 40,
+            "num_hidden_layers": 2, "num_attention_heads": 4,
+        });
+        merge(base, extra)
     };
-    let llama3 = |factor: f64, low: f64, high: f64, old: u32| json!({"rope_type": "llama3", "factor": factor, "low_freq_factor": low, "high_freq_factor": high, "original_max_position_embeddings": old});
+    let llama3 = |factor: f64, low: f64, high: f64, old: u32| {
+        json!({
+            "rope_type": "llama3", "factor": factor, "low_freq_factor": low, "high_freq_factor": high,
+            "original_max_position_embeddings": old,
+        })
+    };
+    let theta = |base: f64| json!({"rope_theta": base});
     vec![
         gpt2(json!({})),
         gpt2(json!({"n_head": 1, "activation_function": "gelu", "tie_word_embeddings": false})),
-        gpt2(
-            json!({"n_head": 5, "n_inner": 7, "activation_function": "gelu_pytorch_tanh", "layer_norm_epsilon": 0.1}),
-        ),
+        gpt2(json!({"n_head": 5, "n_inner": 7, "activation_function": "gelu_pytorch_tanh"})),
+        gpt2(json!({"n_head": 10, "layer_norm_epsilon": 0.1})),
         gpt2(json!({"n_layer": 3, "scale_attn_by_inverse_layer_idx": true, "activation_function": "silu"})),
         gpt2(json!({"scale_attn_weights": false})),
         gpt2(json!({"n_layer": 1, "n_embd": 3, "vocab_size": 1})),
@@ -74,14 +80,11 @@ fn configs() -> Vec<Value> {
         llama(json!({"num_key_value_heads": 2, "tie_word_embeddings": true})),
         llama(json!({"num_key_value_heads": 1, "attention_bias": true, "rms_norm_eps": 0.01})),
         llama(json!({"num_attention_heads": 3, "head_dim": 10, "mlp_bias": true, "hidden_act": "gelu"})),
-        llama(
-            json!({"num_attention_heads": 6, "num_key_value_heads": 3, "head_dim": 2, "attention_bias": true, "mlp_bias": true}),
-        ),
+        llama(json!({"num_attention_heads": 6, "num_key_value_heads": 3, "head_dim": 2, "mlp_bias": true})),
+        llama(json!({"attention_bias": true, "mlp_bias": true, "hidden_act": "gelu_pytorch_tanh"})),
         llama(json!({"rope_theta": 500000.0, "rope_scaling": {"type": "linear", "factor": 8.0}})),
         llama(json!({"head_dim": 16, "rope_scaling": llama3(8.0, 1.0, 4.0, 64)})),
-        llama(
-            json!({"head_dim": 32, "rope_parameters": merge(llama3(32.0, 1.0, 4.0, 256), json!({"rope_theta": 100.0}))}),
-        ),
+        llama(json!({"head_dim": 32, "rope_parameters": merge(llama3(32.0, 1.0, 4.0, 256), theta(100.0))})),
     ]
 }
 

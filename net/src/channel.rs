@@ -13,7 +13,12 @@ pub const HEADER_BYTES: usize = 8;
 /// Frames are collected up to this size before they are handed to the link.
 const COALESCE_BYTES: usize = 256 << 10;
 
-/// A counted, framed, blocking channel to the peer. Writes are coalesced; every receive flushes first.
+/// A payload must advance by this much within each read time-out. A peer that trickles bytes thus holds us up for a
+/// bounded time, while a large message over a slow link has all the time it needs.
+const PROGRESS_BYTES: usize = 256 << 10;
+
+/// A counted, framed, blocking channel to the peer. Writes are coalesced; every receive flushes first, and so does
+/// dropping the channel.
 pub struct Channel {
     role: Role,
     link: Box<dyn Link>,
@@ -48,6 +53,17 @@ impl Channel {
         self.frame(step, payload)
     }
 
+    /// As [`Channel::send`], without a copy when the payload is large.
+    pub fn send_owned(&mut self, step: &'static str, payload: Vec<u8>) -> Result<(), NetError> {
+        if payload.len() < COALESCE_BYTES {
+            return self.send(step, &payload);
+        }
+        self.ledger.book(self.role.sends(), (payload.len() + HEADER_BYTES) as u64);
+        self.header(step, payload.len())?;
+        self.flush(step)?;
+        self.link.send(payload).map_err(|e| self.error(step, e))
+    }
+
     /// Receives the message of `step`, which must have exactly `len` bytes.
     pub fn recv(&mut self, step: &'static str, len: usize) -> Result<Vec<u8>, NetError> {
         let payload = self.unframe(step, len, len)?;
@@ -62,16 +78,38 @@ impl Channel {
         Ok(payload)
     }
 
-    /// Both parties send at once: sends `payload`, receives `len` bytes. The client's message is booked first.
+    /// Both parties send at once: sends `payload`, receives `len` bytes. The client's message is booked first, so the
+    /// ledgers agree; with a send and a receive instead, each would count the flows in its own order.
     pub fn exchange(&mut self, step: &'static str, payload: &[u8], len: usize) -> Result<Vec<u8>, NetError> {
         self.frame(step, payload)?;
         let received = self.unframe(step, len, len)?;
-        let (client, server) = match self.role {
-            Role::Client => (payload.len(), received.len()),
-            Role::Server => (received.len(), payload.len()),
-        };
-        self.ledger.book(Role::Client.sends(), (client + HEADER_BYTES) as u64);
-        self.ledger.book(Role::Server.sends(), (server + HEADER_BYTES) as u64);
+        self.book_exchange(payload.len(), received.len());
+        Ok(received)
+    }
+
+    /// As [`Channel::exchange`], where the peer's message may have any length up to `max`.
+    pub fn exchange_up_to(&mut self, step: &'static str, payload: &[u8], max: usize) -> Result<Vec<u8>, NetError> {
+        self.frame(step, payload)?;
+        let received = self.unframe(step, 0, max)?;
+        self.book_exchange(payload.len(), received.len());
+        Ok(received)
+    }
+
+    /// [`Channel::exchange_up_to`] for the first message of a session, when the peer may be any program: a foreign
+    /// tag is [`NetError::NotWaggle`].
+    pub(crate) fn exchange_first(
+        &mut self,
+        step: &'static str,
+        payload: &[u8],
+        max: usize,
+    ) -> Result<Vec<u8>, NetError> {
+        self.frame(step, payload)?;
+        let header = self.read_header(step)?;
+        if header.tag() != tag(step) {
+            return Err(NetError::NotWaggle { first: header.0.escape_ascii().to_string() });
+        }
+        let received = self.read_payload(step, header, 0, max)?;
+        self.book_exchange(payload.len(), received.len());
         Ok(received)
     }
 
@@ -84,43 +122,101 @@ impl Channel {
         self.link.send(out).map_err(|e| self.error(step, e))
     }
 
-    fn frame(&mut self, step: &'static str, payload: &[u8]) -> Result<(), NetError> {
-        let len = u32::try_from(payload.len()).map_err(|_| NetError::Length {
-            step,
-            expected: u32::MAX as usize,
-            got: payload.len(),
-        })?;
-        self.out.extend_from_slice(&len.to_le_bytes());
+    /// Delivers what was sent and ends the session. Waits for a bounded time (see [`Link::close`]) and reports what
+    /// dropping the channel, which does the same, has to swallow.
+    pub fn close(mut self, step: &'static str) -> Result<(), NetError> {
+        self.flush(step)?;
+        self.link.close().map_err(|e| self.error(step, e))
+    }
+
+    fn book_exchange(&mut self, sent: usize, received: usize) {
+        let (client, server) = match self.role {
+            Role::Client => (sent, received),
+            Role::Server => (received, sent),
+        };
+        self.ledger.book(Role::Client.sends(), (client + HEADER_BYTES) as u64);
+        self.ledger.book(Role::Server.sends(), (server + HEADER_BYTES) as u64);
+    }
+
+    fn header(&mut self, step: &'static str, len: usize) -> Result<(), NetError> {
+        let announced =
+            u32::try_from(len).map_err(|_| NetError::Length { step, expected: u32::MAX as usize, got: len })?;
+        self.out.extend_from_slice(&announced.to_le_bytes());
         self.out.extend_from_slice(&tag(step).to_le_bytes());
+        Ok(())
+    }
+
+    fn frame(&mut self, step: &'static str, payload: &[u8]) -> Result<(), NetError> {
+        self.header(step, payload.len())?;
         self.out.extend_from_slice(payload);
         if self.out.len() >= COALESCE_BYTES { self.flush(step) } else { Ok(()) }
     }
 
     fn unframe(&mut self, step: &'static str, min: usize, max: usize) -> Result<Vec<u8>, NetError> {
-        self.flush(step)?;
-        let mut header = [0; HEADER_BYTES];
-        self.link.recv(&mut header).map_err(|e| self.error(step, e))?;
-        let [l0, l1, l2, l3, t0, t1, t2, t3] = header;
-        let got = u32::from_le_bytes([t0, t1, t2, t3]);
-        if got != tag(step) {
-            return Err(NetError::Unexpected { step, expected: tag(step), got });
+        let header = self.read_header(step)?;
+        if header.tag() != tag(step) {
+            return Err(NetError::Unexpected { step, expected: tag(step), got: header.tag() });
         }
-        let len = u32::from_le_bytes([l0, l1, l2, l3]) as usize;
+        self.read_payload(step, header, min, max)
+    }
+
+    fn read_header(&mut self, step: &'static str) -> Result<Header, NetError> {
+        self.flush(step)?;
+        let mut header = Header([0; HEADER_BYTES]);
+        self.link.recv(&mut header.0).map_err(|e| self.error(step, e))?;
+        Ok(header)
+    }
+
+    /// The payload behind `header`, allocated once its length is known to be within `min..=max`.
+    fn read_payload(
+        &mut self,
+        step: &'static str,
+        header: Header,
+        min: usize,
+        max: usize,
+    ) -> Result<Vec<u8>, NetError> {
+        let len = header.len();
         if len < min || len > max {
             return Err(NetError::Length { step, expected: max, got: len });
         }
         let mut payload = vec![0; len];
-        self.link.recv(&mut payload).map_err(|e| self.error(step, e))?;
+        for part in payload.chunks_mut(PROGRESS_BYTES) {
+            self.link.recv(part).map_err(|e| self.error(step, e))?;
+        }
         Ok(payload)
     }
 
     fn error(&self, step: &'static str, source: io::Error) -> NetError {
         use io::ErrorKind::*;
         match source.kind() {
-            UnexpectedEof | BrokenPipe | ConnectionReset | ConnectionAborted => NetError::Closed { step },
+            UnexpectedEof | BrokenPipe | ConnectionReset | ConnectionAborted | NotConnected => {
+                NetError::Closed { step }
+            }
             TimedOut | WouldBlock => NetError::TimedOut { step, seconds: self.link.timeout().as_secs_f64() },
             _ => NetError::Io { step, source },
         }
+    }
+}
+
+impl Drop for Channel {
+    fn drop(&mut self) {
+        // The last message of a session must not be lost; the link flushes itself when it is dropped.
+        let _ = self.flush("close");
+    }
+}
+
+/// The eight bytes before a payload.
+struct Header([u8; HEADER_BYTES]);
+
+impl Header {
+    fn len(&self) -> usize {
+        let [l0, l1, l2, l3, ..] = self.0;
+        u32::from_le_bytes([l0, l1, l2, l3]) as usize
+    }
+
+    fn tag(&self) -> u32 {
+        let [.., t0, t1, t2, t3] = self.0;
+        u32::from_le_bytes([t0, t1, t2, t3])
     }
 }
 

@@ -53,6 +53,22 @@ pub enum NetError {
         /// One line for every field that differs.
         differences: Vec<String>,
     },
+    /// What arrives is not the opening of a Waggle session: another program, or a peer in the middle of something.
+    #[error("the peer does not speak Waggle; it begins with `{first}`")]
+    NotWaggle {
+        /// The first bytes received, escaped.
+        first: String,
+    },
+    /// No connection within the connect time-out.
+    #[error("cannot connect to {addr} after {seconds:.1} s: {source}")]
+    Unreachable {
+        /// The address tried last.
+        addr: String,
+        /// How long it was tried.
+        seconds: f64,
+        /// The last cause.
+        source: std::io::Error,
+    },
     /// Any other failure of the operating system.
     #[error("input/output during `{step}`: {source}")]
     Io {

@@ -5,6 +5,8 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
+use crate::usage::process_cpu_time;
+
 /// The two parties.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -56,7 +58,7 @@ pub enum Phase {
     Decode,
 }
 
-/// Bytes each way, messages, flows and wall-clock time of one account.
+/// Bytes each way, messages, flows, wall-clock and CPU time of one account.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Traffic {
     /// Bytes from client to server, framing included.
@@ -69,6 +71,11 @@ pub struct Traffic {
     pub flows: u64,
     /// Wall-clock time spent in the account's own scope, nested scopes excluded.
     pub time: Duration,
+    /// CPU time of the process. It is booked per phase, on the phase's account with the empty path, because reading
+    /// the clock is too slow for every scope. With both parties in one process each ledger shows their sum. Zero
+    /// where the system does not tell.
+    #[serde(default)]
+    pub cpu: Duration,
 }
 
 impl Traffic {
@@ -84,6 +91,7 @@ impl Traffic {
         self.messages += other.messages;
         self.flows += other.flows;
         self.time += other.time;
+        self.cpu += other.cpu;
     }
 
     /// What was added since the earlier state `before`.
@@ -94,12 +102,18 @@ impl Traffic {
             messages: self.messages - before.messages,
             flows: self.flows - before.flows,
             time: self.time.saturating_sub(before.time),
+            cpu: self.cpu.saturating_sub(before.cpu),
         }
+    }
+
+    /// The same with both times zero: what the two ledgers of a session, and a plan, agree on.
+    pub fn untimed(&self) -> Traffic {
+        Traffic { time: Duration::ZERO, cpu: Duration::ZERO, ..*self }
     }
 }
 
 /// One account of the [`Ledger`].
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Entry {
     /// Phase of the account.
     pub phase: Phase,
@@ -122,6 +136,7 @@ pub struct Ledger {
     path: String,
     last: Option<Direction>,
     clock: Instant,
+    cpu_clock: Duration,
 }
 
 impl Default for Ledger {
@@ -133,6 +148,7 @@ impl Default for Ledger {
             path: String::new(),
             last: None,
             clock: Instant::now(),
+            cpu_clock: process_cpu_time().unwrap_or_default(),
         }
     }
 }
@@ -183,7 +199,7 @@ impl Ledger {
 
     /// Books what follows under `phase`; returns the phase before.
     pub fn set_phase(&mut self, phase: Phase) -> Phase {
-        self.settle();
+        self.checkpoint();
         std::mem::replace(&mut self.phase, phase)
     }
 
@@ -205,6 +221,26 @@ impl Ledger {
             .collect()
     }
 
+    /// All accounts summed to the first `depth` segments of their paths, ordered by phase and path: depth 0 gives the
+    /// phases, depth 1 the outermost scopes of each.
+    pub fn by_prefix(&self, depth: usize) -> Vec<Entry> {
+        let mut sums: BTreeMap<(Phase, &str), Traffic> = BTreeMap::new();
+        for ((phase, path), traffic) in &self.accounts {
+            sums.entry((*phase, prefix(path, depth))).or_default().add(traffic);
+        }
+        sums.into_iter().map(|((phase, path), traffic)| Entry { phase, path: path.into(), traffic }).collect()
+    }
+
+    /// The accounts that carried messages, without their times. Both ledgers of a session give the same list.
+    pub fn untimed(&self) -> Vec<Entry> {
+        let mut entries = self.entries();
+        entries.retain(|entry| entry.traffic.messages > 0);
+        for entry in &mut entries {
+            entry.traffic = entry.traffic.untimed();
+        }
+        entries
+    }
+
     /// Sum over all accounts of `phase`.
     pub fn phase_total(&self, phase: Phase) -> Traffic {
         self.sum(|p| p == phase)
@@ -215,7 +251,17 @@ impl Ledger {
         self.sum(|_| true)
     }
 
-    /// Books the time since the last change of account.
+    /// Books the wall-clock time since the last change of account and the CPU time since the last change of phase or
+    /// checkpoint. Call it before reading the times of a running session.
+    pub fn checkpoint(&mut self) {
+        self.settle();
+        let Some(now) = process_cpu_time() else { return };
+        let spent = now.saturating_sub(self.cpu_clock);
+        self.cpu_clock = now;
+        self.accounts.entry((self.phase, String::new())).or_default().cpu += spent;
+    }
+
+    /// Books the wall-clock time since the last change of account.
     pub fn settle(&mut self) {
         let now = Instant::now();
         let spent = now - self.clock;
@@ -242,5 +288,14 @@ impl Ledger {
         let account = self.accounts.get_mut(&key);
         self.path = key.1;
         account.expect("inserted above")
+    }
+}
+
+/// The first `depth` segments of `path`.
+fn prefix(path: &str, depth: usize) -> &str {
+    match (depth, path.match_indices('/').nth(depth.saturating_sub(1))) {
+        (0, _) => "",
+        (_, Some((end, _))) => &path[..end],
+        (_, None) => path,
     }
 }

@@ -3,14 +3,49 @@
 //! A [`Channel`] sends and receives *messages* whose length both sides know beforehand, over a [`Link`] that
 //! carries plain bytes. Each message is booked in the [`Ledger`] by phase, operation path and direction, so
 //! nothing leaves a party uncounted.
+//!
+//! Links: [`memory_pair`] between two threads, [`tcp`] between two machines, and [`shaped::Shaped`] around either,
+//! which slows it to the rate and the delay of a named network. A session opens with a [`Handshake`].
+//!
+//! A peer may vanish, stall or send anything: the answer is a [`NetError`] within the read time-out, never a panic,
+//! and never more memory than the length that the step allows.
+//!
+//! Nothing here encrypts or authenticates: run sessions over a network that does, or on one machine.
+//!
+//! ```
+//! use std::time::Duration;
+//! use net::{Channel, Role, memory_pair};
+//!
+//! let (a, b) = memory_pair(Duration::from_secs(5));
+//! let server = std::thread::spawn(move || -> Result<(), net::NetError> {
+//!     let mut channel = Channel::new(Role::Server, b);
+//!     let question = channel.recv("question", 4)?;
+//!     channel.send("answer", &question)
+//! });
+//! let mut channel = Channel::new(Role::Client, a);
+//! channel.send("question", b"buzz")?;
+//! assert_eq!(channel.recv("answer", 4)?, b"buzz");
+//! assert_eq!(channel.ledger().total().flows, 2);
+//! server.join().expect("the server thread does not panic")?;
+//! # Ok::<(), net::NetError>(())
+//! ```
 #![deny(missing_docs)]
 
 mod channel;
 mod error;
+pub mod handshake;
 mod ledger;
 mod link;
+pub mod shaped;
+pub mod tcp;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
+mod usage;
 
 pub use channel::{Channel, HEADER_BYTES};
 pub use error::NetError;
+pub use handshake::{Field, Handshake};
 pub use ledger::{Direction, Entry, Ledger, Phase, Role, Traffic};
-pub use link::{Link, memory_pair};
+pub use link::{Link, SendHalf, memory_pair};
+pub use shaped::{Shape, Shaped};
+pub use usage::{peak_memory_bytes, process_cpu_time};

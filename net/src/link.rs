@@ -2,19 +2,45 @@
 
 use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A reliable, ordered, duplex stream of bytes.
 ///
 /// `send` takes ownership of a whole buffer and must not wait for the peer to read: two parties that send to each
 /// other at once may never deadlock. `recv` blocks for at most the link's read time-out.
+///
+/// Dropping a link delivers what was queued, as far as [`Link::close`] would, and then tells the peer that nothing
+/// follows.
 pub trait Link: Send {
     /// Queues `bytes` for the peer.
     fn send(&mut self, bytes: Vec<u8>) -> io::Result<()>;
-    /// Fills `buf`. Errors: `UnexpectedEof` when the peer has closed, `TimedOut` after the read time-out.
+    /// Fills `buf` within the read time-out, counted from the call: a peer that trickles bytes does not extend it.
+    /// Errors: `UnexpectedEof` when the peer has closed, `TimedOut` after the read time-out.
     fn recv(&mut self, buf: &mut [u8]) -> io::Result<()>;
     /// The read time-out.
     fn timeout(&self) -> Duration;
+
+    /// Takes the sending side out of this link, so that another thread may send while this one receives. Sending on
+    /// the link itself then fails with `BrokenPipe`.
+    ///
+    /// Errors: `Unsupported` unless the link implements it, `BrokenPipe` the second time.
+    fn take_sender(&mut self) -> io::Result<Box<dyn SendHalf>> {
+        Err(io::Error::new(io::ErrorKind::Unsupported, "this link cannot be split"))
+    }
+
+    /// Delivers what was queued and ends the sending side. Waits for a bounded time; reports what a plain drop has
+    /// to swallow.
+    fn close(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The sending side of a [`Link`], with the same duties. Dropping it closes it.
+pub trait SendHalf: Send {
+    /// Queues `bytes` for the peer.
+    fn send(&mut self, bytes: Vec<u8>) -> io::Result<()>;
+    /// Delivers what was queued and ends this side; see [`Link::close`].
+    fn close(&mut self) -> io::Result<()>;
 }
 
 impl Link for Box<dyn Link> {
@@ -27,35 +53,58 @@ impl Link for Box<dyn Link> {
     fn timeout(&self) -> Duration {
         (**self).timeout()
     }
+    fn take_sender(&mut self) -> io::Result<Box<dyn SendHalf>> {
+        (**self).take_sender()
+    }
+    fn close(&mut self) -> io::Result<()> {
+        (**self).close()
+    }
 }
 
 /// One end of an in-memory link.
 struct MemoryLink {
-    tx: Sender<Vec<u8>>,
+    tx: MemorySender,
     rx: Receiver<Vec<u8>>,
     pending: Vec<u8>,
     read: usize,
     timeout: Duration,
 }
 
+/// `None` once closed or taken.
+struct MemorySender(Option<Sender<Vec<u8>>>);
+
 /// Two ends of an in-memory link; each end reports a silent peer after `timeout`.
 pub fn memory_pair(timeout: Duration) -> (impl Link, impl Link) {
     let (to_b, from_a) = channel();
     let (to_a, from_b) = channel();
-    let end = |tx, rx| MemoryLink { tx, rx, pending: Vec::new(), read: 0, timeout };
+    let end = |tx, rx| MemoryLink { tx: MemorySender(Some(tx)), rx, pending: Vec::new(), read: 0, timeout };
     (end(to_b, from_b), end(to_a, from_a))
+}
+
+impl SendHalf for MemorySender {
+    fn send(&mut self, bytes: Vec<u8>) -> io::Result<()> {
+        let tx = self.0.as_ref().ok_or(io::ErrorKind::BrokenPipe)?;
+        tx.send(bytes).map_err(|_| io::ErrorKind::BrokenPipe.into())
+    }
+
+    fn close(&mut self) -> io::Result<()> {
+        self.0 = None;
+        Ok(())
+    }
 }
 
 impl Link for MemoryLink {
     fn send(&mut self, bytes: Vec<u8>) -> io::Result<()> {
-        self.tx.send(bytes).map_err(|_| io::ErrorKind::BrokenPipe.into())
+        self.tx.send(bytes)
     }
 
     fn recv(&mut self, buf: &mut [u8]) -> io::Result<()> {
+        let start = Instant::now();
         let mut filled = 0;
         while filled < buf.len() {
             if self.read == self.pending.len() {
-                self.pending = self.rx.recv_timeout(self.timeout).map_err(|e| match e {
+                let left = self.timeout.saturating_sub(start.elapsed());
+                self.pending = self.rx.recv_timeout(left).map_err(|e| match e {
                     RecvTimeoutError::Timeout => io::Error::from(io::ErrorKind::TimedOut),
                     RecvTimeoutError::Disconnected => io::ErrorKind::UnexpectedEof.into(),
                 })?;
@@ -71,5 +120,14 @@ impl Link for MemoryLink {
 
     fn timeout(&self) -> Duration {
         self.timeout
+    }
+
+    fn take_sender(&mut self) -> io::Result<Box<dyn SendHalf>> {
+        let tx = self.tx.0.take().ok_or(io::ErrorKind::BrokenPipe)?;
+        Ok(Box::new(MemorySender(Some(tx))))
+    }
+
+    fn close(&mut self) -> io::Result<()> {
+        self.tx.close()
     }
 }

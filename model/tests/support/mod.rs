@@ -5,7 +5,7 @@ pub(crate) mod naive;
 
 use std::path::{Path, PathBuf};
 
-use model::{GenerateOptions, Generation, Input, Model, ModelFiles, ModelSpec, Next, NoHooks, Sampler, generate};
+use model::{GenerateOptions, Generation, Input, Model, ModelFiles, Next, NoHooks, Sampler, generate};
 use naive::Weights;
 use ndarray::Array2;
 use protocols::{Engine, Float};
@@ -42,11 +42,6 @@ pub(crate) fn asset(path: &str) -> Option<PathBuf> {
         eprintln!("\n*** SKIPPED: {path} is neither under $WAGGLE_ASSETS nor under ../shared ***\n");
     }
     found
-}
-
-/// The shape of an asset that is a configuration.
-pub(crate) fn spec(config: serde_json::Value) -> ModelSpec {
-    ModelSpec::from_config_json(config.to_string().as_bytes()).unwrap()
 }
 
 /// Writes `weights` as f32 by the format's own library.
