@@ -58,14 +58,24 @@ pub trait Engine {
     /// Closes the innermost scope.
     fn leave(&mut self);
 
+    /// Runs `steps` inside the scope `name`, which is closed on failure too.
+    fn scope<T>(&mut self, name: &str, steps: impl FnOnce(&mut Self) -> Result<T, Error>) -> Result<T, Error>
+    where
+        Self: Sized,
+    {
+        self.enter(name);
+        let result = steps(self);
+        self.leave();
+        result
+    }
+
     /// Prepares a weight. `data` is `None` where the weights are not known (the client, a plan).
     /// Refuses values that are not finite or do not fit the fixed point, by name.
     fn weight(&mut self, spec: &WeightSpec, data: Option<WeightData>) -> Result<Self::Weight, Error>;
 
     /// Rows `ids` of the table `table` (inputs = number of rows): shape (count, outputs). Only the client knows the
     /// ids and passes `Some`; `count` is public.
-    fn embed(&mut self, table: &Self::Weight, ids: Option<&[u32]>, count: usize)
-    -> Result<Self::Tensor, Error>;
+    fn embed(&mut self, table: &Self::Weight, ids: Option<&[u32]>, count: usize) -> Result<Self::Tensor, Error>;
 
     /// Rows `start..start + count` of the table, public indices: shape (count, outputs).
     fn rows(&mut self, table: &Self::Weight, start: usize, count: usize) -> Result<Self::Tensor, Error>;
@@ -103,8 +113,7 @@ pub trait Engine {
 
     /// Rotary embedding in the "rotate half" convention of Hugging Face: x is (count, heads, d), `cos` and `sin` are
     /// public (count, d/2): out = (x1 cos - x2 sin, x2 cos + x1 sin) for the halves x1, x2 of the last axis.
-    fn rope(&mut self, x: &Self::Tensor, cos: &Array2<f32>, sin: &Array2<f32>)
-    -> Result<Self::Tensor, Error>;
+    fn rope(&mut self, x: &Self::Tensor, cos: &Array2<f32>, sin: &Array2<f32>) -> Result<Self::Tensor, Error>;
 
     /// Opens `x` to the party `to`, which gets `Some`. A plan gives `None` to both.
     fn reveal(&mut self, x: &Self::Tensor, to: Role) -> Result<Option<ArrayD<f32>>, Error>;
