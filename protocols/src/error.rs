@@ -9,6 +9,12 @@ pub enum Error {
     /// The channel failed.
     #[error(transparent)]
     Net(#[from] net::NetError),
+    /// An oblivious transfer failed.
+    #[error(transparent)]
+    Ot(#[from] ot::OtError),
+    /// An encrypted operation failed.
+    #[error(transparent)]
+    He(#[from] he::HeError),
     /// A weight holds a value that is not a finite number.
     #[error("tensor `{tensor}` holds {value} at position {position}")]
     NotFinite {

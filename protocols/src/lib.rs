@@ -3,9 +3,11 @@
 
 pub mod abb;
 pub mod cost;
+pub mod ops;
 mod engine;
 mod error;
 mod tensor;
+mod session;
 mod words;
 
 pub use abb::Abb;
