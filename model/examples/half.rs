@@ -1,4 +1,5 @@
-//! Writes a Hugging Face directory again with weights in f16: `cargo run --release -p waggle-model --example half IN OUT`.
+//! Writes a Hugging Face directory again with weights in f16:
+//! `cargo run --release -p waggle-model --example half IN OUT`.
 //! The bundled models under `model/assets` were made this way from the f32 originals that `train.py` wrote.
 
 use std::error::Error;

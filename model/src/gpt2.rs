@@ -13,7 +13,7 @@ use protocols::{Engine, Tensor, WeightData};
 use crate::checkpoint::TensorSpec;
 use crate::config::Gpt2Config;
 use crate::transformer::{Input, Rows, activate, attend};
-use crate::weights::{Builder, fold_norm, scale_outputs};
+use crate::weights::{Builder, fold_norm, fuse_linear, scale_outputs};
 use crate::{Checkpoint, CheckpointError, Error};
 
 /// A GPT-2 whose matrices are prepared for an engine with weights `W`.
@@ -71,12 +71,13 @@ impl<W> Gpt2<W> {
         let wte = b.table("transformer.wte.weight", (vocab_size, n_embd))?;
         let wpe = b.table("transformer.wpe.weight", (n_positions, n_embd))?;
         let h = (0..config.n_layer).map(|i| Block::load(config, i, b)).collect::<Result<_, _>>()?;
-        let name = if config.tie_word_embeddings { "transformer.wte.weight" } else { "lm_head.weight" };
+        let name = if config.tie_word_embeddings { "transformer.wte" } else { "lm_head" };
+        let shape = (n_embd, vocab_size);
         // A tied head is a copy of its own, as the final norm is folded into it.
-        let lm_head = b.weight(name, (n_embd, vocab_size), |c| {
-            let matrix = c.matrix(name)?.reversed_axes();
+        let lm_head = b.weight(&format!("{name}.weight"), shape, |c| {
+            let head = fuse_linear(c, &[name.to_owned()], shape, false)?;
             let (gain, shift) = norm(c, "transformer.ln_f")?;
-            Ok(fold_norm(WeightData { matrix, bias: None }, &gain, Some(&shift)))
+            Ok(fold_norm(head, &gain, Some(&shift)))
         })?;
         Ok(Gpt2 { config: config.clone(), wte, wpe, h, lm_head })
     }

@@ -38,12 +38,12 @@ impl<W> Builder<'_, W> {
 pub(crate) fn fold_norm(weight: WeightData, gain: &Array1<f32>, shift: Option<&Array1<f32>>) -> WeightData {
     let WeightData { mut matrix, mut bias } = weight;
     if let Some(shift) = shift {
-        // Sums over a whole column: kept in f64, as this happens once.
-        let shifted: Array1<f32> = matrix
-            .columns()
-            .into_iter()
-            .map(|c| c.iter().zip(shift).map(|(&w, &s)| f64::from(w) * f64::from(s)).sum::<f64>() as f32)
-            .collect();
+        // Sums over whole columns, taken row by row: kept in f64, as this happens once.
+        let mut shifted = Array1::<f64>::zeros(matrix.ncols());
+        for (row, &s) in matrix.rows().into_iter().zip(shift) {
+            shifted.zip_mut_with(&row, |sum, &w| *sum += f64::from(w) * f64::from(s));
+        }
+        let shifted = shifted.mapv(|sum| sum as f32);
         bias = Some(match bias {
             Some(bias) => bias + shifted,
             None => shifted,

@@ -4,7 +4,7 @@
 
 mod support;
 
-use model::{ModelFiles, bundled};
+use model::{ModelFiles, Tokenizer, bundled};
 use serde_json::Value;
 use support::{FloatModel, asset, greedy, load, logits};
 
@@ -32,6 +32,14 @@ fn assert_close(got: &[f32], want: &[f32], within: f32, what: &str) {
     }
 }
 
+/// The tokenizer of a model gives the prompt's recorded ids.
+fn check_tokenizer(files: &ModelFiles, reference: &Value) {
+    let tokenizer = Tokenizer::from_bytes(files.tokenizer.as_deref().unwrap()).unwrap();
+    for entry in reference.as_array().unwrap() {
+        assert_eq!(tokenizer.encode(entry["prompt"].as_str().unwrap()).unwrap(), ids(&entry["prompt_ids"]));
+    }
+}
+
 /// Prompt and greedy continuation of a reference entry; some list the prompt first, some do not.
 fn texts(entry: &Value) -> (Vec<u32>, Vec<u32>) {
     let (prompt, all) = (ids(&entry["prompt_ids"]), ids(&entry["greedy_ids"]));
@@ -53,7 +61,9 @@ fn bundled_models_write_what_their_authors_recorded() {
     for name in model::bundled_names() {
         let dir = format!("{}/assets/{name}/reference.json", env!("CARGO_MANIFEST_DIR"));
         let reference: Value = serde_json::from_slice(&std::fs::read(dir).unwrap()).unwrap();
-        let model = load(bundled(name).unwrap());
+        let files = bundled(name).unwrap();
+        check_tokenizer(&files, &reference);
+        let model = load(files);
         for entry in reference.as_array().unwrap() {
             let (prompt, continuation) = texts(entry);
             let rows = logits(&model, &prompt);
@@ -84,7 +94,9 @@ fn original_shakespeare_weights_match_their_reference() {
 fn stories260k_matches_llama2_c() {
     let Some(dir) = asset("models/stories260k") else { return };
     let reference: Value = serde_json::from_slice(&std::fs::read(dir.join("reference.json")).unwrap()).unwrap();
-    let model = load(ModelFiles::open(&dir).unwrap());
+    let files = ModelFiles::open(&dir).unwrap();
+    check_tokenizer(&files, &reference);
+    let model = load(files);
     for entry in reference.as_array().unwrap() {
         let (prompt, continuation) = texts(entry);
         // Margins are given for every position but the last, so those of the continuation stand at the end.

@@ -50,9 +50,9 @@ impl Engine for Float {
             let (expected, got) = (vec![spec.outputs], vec![bias.len()]);
             return Err(Error::Shape { tensor: spec.name.clone(), expected, got });
         }
-        let mut values = matrix.iter().chain(bias.iter().flatten());
-        if let Some(position) = values.position(|v| !v.is_finite()) {
-            let value = matrix.iter().chain(bias.iter().flatten()).nth(position).copied().unwrap_or(f32::NAN);
+        if !matrix.iter().all(|v| v.is_finite()) || !bias.iter().flatten().all(|v| v.is_finite()) {
+            let mut values = matrix.iter().chain(bias.iter().flatten()).copied().enumerate();
+            let (position, value) = values.find(|(_, v)| !v.is_finite()).unwrap_or((0, f32::NAN));
             return Err(Error::NotFinite { tensor: spec.name.clone(), value, position });
         }
         let matrix = if matrix.is_standard_layout() { matrix } else { matrix.as_standard_layout().into_owned() };
