@@ -128,19 +128,17 @@ impl Layout {
         SEED_BYTES + operands * self.operand_bytes()
     }
 
-    /// Bytes of the responses (one per prime) of a block.
+    /// Bytes of the response for one prime of a block.
     pub(crate) fn response_bytes(&self, block: &Block) -> usize {
-        let c1 = packed_len(self.set.degree(), self.c1_bits());
-        self.primes.len() * (c1 + packed_len(block.slots, self.c0_bits()))
+        packed_len(self.set.degree(), self.c1_bits()) + packed_len(block.slots, self.c0_bits())
     }
 
-    pub(crate) fn download_offset(&self, block: &Block) -> usize {
-        block.index * self.response_bytes(&self.block(0))
+    pub(crate) fn download_offset(&self, block: &Block, prime: usize) -> usize {
+        self.primes.len() * block.index * self.response_bytes(&self.block(0)) + prime * self.response_bytes(block)
     }
 
     pub(crate) fn download_bytes(&self) -> usize {
-        let tail = self.block(self.blocks() - 1);
-        self.download_offset(&tail) + self.response_bytes(&tail)
+        self.download_offset(&self.block(self.blocks() - 1), self.primes.len())
     }
 }
 
