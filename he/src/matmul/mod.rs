@@ -8,7 +8,7 @@
 //! if `j' - j` is a multiple of k. The degree stays below `M k n + k - 1 <= N + k - 1`, so what wraps around (with a sign)
 //! lands below position `k - 1`, where no output lives. Dimensions need not be powers of two.
 //!
-//! A [`Tile`](plan::Tile) says how a product with batch items is cut:
+//! A tile says how a product with batch items is cut:
 //! * the rows of `group` items share one uploaded ciphertext, as if they were one matrix with `group * rows` rows;
 //! * the columns of *all* items form one long row of columns, cut into responses of `cols` columns each. A column of
 //!   item b takes the uploaded ciphertext of b; products of several uploads add up in one response, since their columns

@@ -46,7 +46,7 @@ impl Layout {
         let mut best: Option<Self> = None;
         for set in ParamSet::ALL {
             for count in 1..=5 {
-                let Some(primes) = plaintext_primes(set.degree(), 2 * width, count) else { continue };
+                let Some(primes) = plaintext_primes(set, 2 * width, count) else { continue };
                 let layout = Self { len, width, set, primes };
                 let bytes = |l: &Self| l.upload_bytes(operands) + l.download_bytes();
                 if layout.hides(operands) && best.as_ref().is_none_or(|b| bytes(&layout) < bytes(b)) {
@@ -142,9 +142,10 @@ impl Layout {
     }
 }
 
-/// The `count` smallest primes `= 1 mod 2n` that are at least `2^(bits / count)`; none if they exceed 50 bits.
-fn plaintext_primes(n: usize, bits: u32, count: usize) -> Option<Vec<u64>> {
-    let step = 2 * n as u64;
+/// The `count` smallest primes `= 1 mod 2N` that are at least `2^(bits / count)` and do not divide q; none if they exceed
+/// 50 bits.
+fn plaintext_primes(set: ParamSet, bits: u32, count: usize) -> Option<Vec<u64>> {
+    let step = 2 * set.degree() as u64;
     let exponent = f64::from(bits) / count as f64;
     if exponent >= f64::from(MAX_MODULUS_BITS) {
         return None;
@@ -153,7 +154,7 @@ fn plaintext_primes(n: usize, bits: u32, count: usize) -> Option<Vec<u64>> {
     let lower = exponent.exp2().ceil() as u64;
     let first = (lower / step + 1) * step + 1;
     let candidates = (0..).map(|i| first + i * step).take_while(|p| p >> MAX_MODULUS_BITS == 0);
-    let primes: Vec<u64> = candidates.filter(|&p| is_prime(p)).take(count).collect();
+    let primes: Vec<u64> = candidates.filter(|&p| is_prime(p) && !set.primes().contains(&p)).take(count).collect();
     (primes.len() == count).then_some(primes)
 }
 
@@ -197,7 +198,7 @@ mod tests {
     fn plaintext_primes_multiply_to_the_range() {
         for bits in 1..=128 {
             for count in 1..=5 {
-                let Some(primes) = plaintext_primes(8192, bits, count) else { continue };
+                let Some(primes) = plaintext_primes(ParamSet::Full, bits, count) else { continue };
                 let log: f64 = primes.iter().map(|&p| (p as f64).log2()).sum();
                 assert!(log >= f64::from(bits), "{primes:?}");
                 assert!(primes.iter().all(|p| p % 16384 == 1));

@@ -60,3 +60,53 @@ impl<'a> PrimeScale<'a> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::params::ParamSet;
+    use crate::sampling::Label;
+
+    /// Plaintext primes of several sizes; none divides q.
+    const PLAINTEXT: [u64; 3] = [65537, 0x3ffffff70001, 0x3fffffa8001];
+
+    #[test]
+    fn down_inverts_up() {
+        for (set, t) in [ParamSet::FullExact, ParamSet::Wide].into_iter().flat_map(|s| PLAINTEXT.map(|t| (s, t))) {
+            let params = set.params();
+            let scale = PrimeScale::new(params, &Modulus::new(t));
+            let mut message: Vec<u64> = (0..1024).map(|i| (i * 0x9e37_79b9_7f4a_7c15u64) % t).collect();
+            message[..5].copy_from_slice(&[0, 1, t - 1, t / 2, t / 2 + 1]);
+            let poly = scale.up(&message, 8);
+            for (i, coefficient) in (0..params.degree()).map(|i| (i, poly.iter().skip(i).step_by(params.degree()))) {
+                let (integer, distance) = scale.down(params.torus(coefficient.copied()));
+                assert_eq!(integer, if i % 8 == 0 { message[i / 8] } else { 0 });
+                // Lifted plaintexts are at integers: within t / q of a quarter of 2^64.
+                assert!(distance.abs_diff(1 << 62) < 1 << 10);
+            }
+        }
+    }
+
+    #[test]
+    fn masks_are_spread_over_integers_and_over_the_half_unit_around_them() {
+        let params = ParamSet::FullExact.params();
+        for t in PLAINTEXT {
+            let scale = PrimeScale::new(params, &Modulus::new(t));
+            let mut stream = Expander::new(&[1; 32], Label::Response, t);
+            let mut mask = vec![0; 3];
+            let (mut integers, mut distances) = ([0u32; 16], [0u32; 16]);
+            const DRAWS: u32 = 1 << 16;
+            for _ in 0..DRAWS {
+                let integer = scale.mask(&mut stream, &mut mask);
+                let (again, distance) = scale.down(params.torus(mask.iter().copied()));
+                assert_eq!(integer, again);
+                assert!(distance < 1 << 63);
+                integers[(u128::from(integer) * 16 / u128::from(t)) as usize] += 1;
+                distances[(distance >> 59) as usize] += 1;
+            }
+            // Expected 4096 with deviation 62.
+            let even = |counts: &[u32]| counts.iter().all(|&c| c.abs_diff(DRAWS / 16) < 6 * 62);
+            assert!(even(&integers) && even(&distances), "{integers:?} {distances:?}");
+        }
+    }
+}
