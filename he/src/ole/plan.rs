@@ -57,21 +57,24 @@ impl Layout {
         best.ok_or(HeError::Noise { width, weight_bits: width, max_lsb_error: 1 })
     }
 
+    /// Bound on the standard deviation of the noise of a response, whatever the evaluator's operands: its plaintext has at most
+    /// `slots` coefficients up to t / 2, each times a fresh error (variance 10.5, and 1 for the rounding of the message);
+    /// then the encryption of zero.
+    pub(crate) fn noise(&self, operands: usize) -> f64 {
+        let n = self.set.degree() as f64;
+        let t = self.primes.iter().copied().fold(0, u64::max) as f64;
+        let product = (ERROR_VARIANCE + 1.0) * operands as f64 * self.block(0).slots as f64 * (t / 2.0).powi(2);
+        (product + ERROR_VARIANCE * (1.0 + 2.0 * n)).sqrt()
+    }
+
     /// Whether the masks hide the noise of the whole message (see the module documentation).
     fn hides(&self, operands: usize) -> bool {
-        let n = self.set.degree() as f64;
         let log_q: f64 = self.set.primes().iter().map(|&p| (p as f64).log2()).sum();
         let t = self.primes.iter().copied().fold(0, u64::max) as f64;
-        // Mean of |e|, at most its standard deviation: slots coefficients up to t / 2 times fresh errors (11.5 with
-        // the rounding of the message), and the encryption of zero.
-        let product =
-            (ERROR_VARIANCE + 1.0) * operands as f64 * n.min(self.block(0).slots as f64) * (t / 2.0).powi(2);
-        let noise = (product + ERROR_VARIANCE * (1.0 + 2.0 * n)).sqrt();
-        let coefficients: f64 =
-            (0..self.blocks()).map(|b| self.block(b).slots as f64).sum::<f64>() * self.primes.len() as f64;
-        // Rounding the response and the noise together must stay below a quarter of q / t.
-        let enough_room = self.c1_bits() <= 120 && f64::from(self.c1_bits()) < log_q;
-        enough_room && (2.0 * noise * t * coefficients).log2() + STATISTICAL_BITS <= log_q
+        let slots: f64 = (0..self.blocks()).map(|b| self.block(b).slots as f64).sum();
+        // The mean of |e| is at most its standard deviation.
+        let distance = 2.0 * self.noise(operands) * t * slots * self.primes.len() as f64;
+        f64::from(self.c1_bits()) < log_q && distance.log2() + STATISTICAL_BITS <= log_q
     }
 
     fn prime_bits(&self) -> u32 {
@@ -158,7 +161,7 @@ fn plaintext_primes(set: ParamSet, bits: u32, count: usize) -> Option<Vec<u64>> 
     (primes.len() == count).then_some(primes)
 }
 
-/// Miller-Rabin with the bases that decide every number below `3.4 * 10^14 ... 3.3 * 10^24` (Sorenson and Webster 2015).
+/// Miller-Rabin; the first twelve primes as bases decide every 64-bit number (Sorenson and Webster 2015).
 fn is_prime(p: u64) -> bool {
     const BASES: [u64; 12] = [2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37];
     if p < 2 || BASES.iter().any(|&b| p != b && p.is_multiple_of(b)) {
