@@ -75,7 +75,7 @@ mod tests {
         for (set, t) in [ParamSet::FullExact, ParamSet::Wide].into_iter().flat_map(|s| PLAINTEXT.map(|t| (s, t))) {
             let params = set.params();
             let scale = PrimeScale::new(params, &Modulus::new(t));
-            let mut message: Vec<u64> = (0..1024).map(|i| (i * 0x9e37_79b9_7f4a_7c15u64) % t).collect();
+            let mut message: Vec<u64> = (0..1024u64).map(|i| i.wrapping_mul(0x9e37_79b9_7f4a_7c15) % t).collect();
             message[..5].copy_from_slice(&[0, 1, t - 1, t / 2, t / 2 + 1]);
             let poly = scale.up(&message, 8);
             for (i, coefficient) in (0..params.degree()).map(|i| (i, poly.iter().skip(i).step_by(params.degree()))) {
