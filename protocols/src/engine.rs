@@ -64,8 +64,7 @@ pub trait Engine {
 
     /// Rows `ids` of the table `table` (inputs = number of rows): shape (count, outputs). Only the client knows the
     /// ids and passes `Some`; `count` is public.
-    fn embed(&mut self, table: &Self::Weight, ids: Option<&[u32]>, count: usize)
-    -> Result<Self::Tensor, Error>;
+    fn embed(&mut self, table: &Self::Weight, ids: Option<&[u32]>, count: usize) -> Result<Self::Tensor, Error>;
 
     /// Rows `start..start + count` of the table, public indices: shape (count, outputs).
     fn rows(&mut self, table: &Self::Weight, start: usize, count: usize) -> Result<Self::Tensor, Error>;
@@ -103,8 +102,7 @@ pub trait Engine {
 
     /// Rotary embedding in the "rotate half" convention of Hugging Face: x is (count, heads, d), `cos` and `sin` are
     /// public (count, d/2): out = (x1 cos - x2 sin, x2 cos + x1 sin) for the halves x1, x2 of the last axis.
-    fn rope(&mut self, x: &Self::Tensor, cos: &Array2<f32>, sin: &Array2<f32>)
-    -> Result<Self::Tensor, Error>;
+    fn rope(&mut self, x: &Self::Tensor, cos: &Array2<f32>, sin: &Array2<f32>) -> Result<Self::Tensor, Error>;
 
     /// Opens `x` to the party `to`, which gets `Some`. A plan gives `None` to both.
     fn reveal(&mut self, x: &Self::Tensor, to: Role) -> Result<Option<ArrayD<f32>>, Error>;

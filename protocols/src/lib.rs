@@ -2,13 +2,16 @@
 #![deny(missing_docs)]
 
 pub mod abb;
+mod clear;
 pub mod cost;
 mod engine;
 mod error;
 mod tensor;
+pub mod weight;
 mod words;
 
 pub use abb::Abb;
+pub use clear::Clear;
 pub use engine::{Engine, Float, Gelu, WeightData, WeightSpec};
 pub use error::Error;
 pub use tensor::{Shape, Tensor};
