@@ -6,6 +6,7 @@ mod clear;
 pub mod cost;
 mod engine;
 mod error;
+pub mod functions;
 mod tensor;
 pub mod weight;
 mod words;
