@@ -156,6 +156,11 @@ impl Default for Ledger {
 impl Ledger {
     /// Books a message of `bytes` bytes (framing included).
     pub fn book(&mut self, direction: Direction, bytes: u64) {
+        self.book_run(direction, bytes, 1);
+    }
+
+    /// Books `messages` messages in one direction, `bytes` bytes together (framing included).
+    pub fn book_run(&mut self, direction: Direction, bytes: u64, messages: u64) {
         let turned = self.last != Some(direction);
         self.last = Some(direction);
         let account = self.account();
@@ -163,7 +168,7 @@ impl Ledger {
             Direction::ClientToServer => account.bytes_client_to_server += bytes,
             Direction::ServerToClient => account.bytes_server_to_client += bytes,
         }
-        account.messages += 1;
+        account.messages += messages;
         account.flows += u64::from(turned);
     }
 

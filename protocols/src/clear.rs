@@ -9,9 +9,10 @@ use net::Role;
 use rayon::prelude::*;
 
 use crate::abb::{Abb, Table, Truncation};
-use crate::weight::{FixedValues, FixedWeight, quantise};
+use crate::two_party::table_rows;
+use crate::weight::{FixedValues, FixedWeight};
 use crate::words::{mask, signed};
-use crate::{Error, LINEAR_WIDTH, Tensor, WeightData, WeightSpec};
+use crate::{EMBED_FRAC, EMBED_WIDTH, Error, LINEAR_WIDTH, Tensor, WeightSpec};
 
 /// Exact operations on visible values.
 ///
@@ -77,12 +78,8 @@ impl Clear {
 
     /// The integers of a weight, which a box in the clear always has.
     fn values<'a>(&self, weight: &'a FixedWeight) -> Result<&'a FixedValues, Error> {
-        weight.values.as_ref().ok_or_else(|| missing(&weight.spec))
+        weight.values.as_ref().ok_or_else(|| Error::NoValues { tensor: weight.spec.name.clone() })
     }
-}
-
-fn missing(spec: &WeightSpec) -> Error {
-    Error::Shape { tensor: spec.name.clone(), expected: vec![spec.inputs, spec.outputs], got: vec![] }
 }
 
 fn integers(x: &W, width: u32) -> ArrayD<i64> {
@@ -98,7 +95,6 @@ fn mixed(x: u64, i: usize) -> u64 {
 impl Abb for Clear {
     type Words = W;
     type Bits = ArrayD<u8>;
-    type Weight = FixedWeight;
 
     fn enter(&mut self, name: &str) {
         self.path.push(name.to_owned());
@@ -265,28 +261,15 @@ impl Abb for Clear {
             return Err(Error::Token { id, vocabulary });
         }
         let matrix = &self.values(table)?.matrix;
-        let entry = |i: usize, j: usize| i64::from(matrix[ids[i] as usize * outputs + j]) as u64;
-        Ok(ArrayD::from_shape_fn(IxDyn(&[count, outputs]), |at| entry(at[0], at[1])))
+        let exact = ArrayD::from_shape_fn(IxDyn(&[count, outputs]), |at| {
+            i128::from(matrix[ids[at[0]] as usize * outputs + at[1]]) << (EMBED_FRAC - table.frac)
+        });
+        self.fitted("embed", exact, EMBED_WIDTH)
     }
 
     fn rows(&mut self, table: &FixedWeight, start: usize, count: usize) -> Result<W, Error> {
-        let outputs = table.spec.outputs;
-        let matrix = &self.values(table)?.matrix;
-        assert!(start + count <= table.spec.inputs, "rows {start}.. of `{}`", table.spec.name);
-        Ok(ArrayD::from_shape_fn(IxDyn(&[count, outputs]), |at| {
-            i64::from(matrix[(start + at[0]) * outputs + at[1]]) as u64
-        }))
-    }
-
-    fn weight(&mut self, spec: &WeightSpec, data: Option<WeightData>) -> Result<FixedWeight, Error> {
-        if data.is_none() {
-            return Err(missing(spec));
-        }
-        quantise(spec, data)
-    }
-
-    fn weight_frac(&self, weight: &FixedWeight) -> u32 {
-        weight.frac
+        let words = table_rows(table, &self.values(table)?.matrix, start, count);
+        Ok(ArrayD::from_shape_vec(IxDyn(&[count, table.spec.outputs]), words).expect("as many entries"))
     }
 
     fn reveal(&mut self, x: &W, width: u32, _: Role) -> Result<Option<ArrayD<u64>>, Error> {

@@ -1,5 +1,6 @@
 //! What an operation sends and consumes, known from shapes alone.
 
+use he::ParamSet;
 use net::{Direction, HEADER_BYTES, Role};
 
 /// One step of an operation, in the order in which it is booked.
@@ -18,6 +19,13 @@ pub enum Step {
         sender: Role,
         /// Number of OTs.
         count: u64,
+    },
+    /// `holder` needs a key pair of `set`; its public key is sent once a session.
+    Key {
+        /// The party that encrypts.
+        holder: Role,
+        /// Parameter set.
+        set: ParamSet,
     },
 }
 
@@ -47,6 +55,12 @@ impl Cost {
     /// Adds `count` OTs with OT sender `sender`.
     pub fn cots(mut self, sender: Role, count: usize) -> Self {
         self.steps.push(Step::Cots { sender, count: count as u64 });
+        self
+    }
+
+    /// Adds the need for `holder`'s key of `set`.
+    pub fn key(mut self, holder: Role, set: ParamSet) -> Self {
+        self.steps.push(Step::Key { holder, set });
         self
     }
 

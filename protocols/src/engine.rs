@@ -58,6 +58,17 @@ pub trait Engine {
     /// Closes the innermost scope.
     fn leave(&mut self);
 
+    /// Runs `steps` inside the scope `name`, which is closed on failure too.
+    fn scope<T>(&mut self, name: &str, steps: impl FnOnce(&mut Self) -> Result<T, Error>) -> Result<T, Error>
+    where
+        Self: Sized,
+    {
+        self.enter(name);
+        let result = steps(self);
+        self.leave();
+        result
+    }
+
     /// Prepares a weight. `data` is `None` where the weights are not known (the client, a plan).
     /// Refuses values that are not finite or do not fit the fixed point, by name.
     fn weight(&mut self, spec: &WeightSpec, data: Option<WeightData>) -> Result<Self::Weight, Error>;

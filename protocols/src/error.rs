@@ -9,6 +9,12 @@ pub enum Error {
     /// The channel failed.
     #[error(transparent)]
     Net(#[from] net::NetError),
+    /// An oblivious transfer failed.
+    #[error(transparent)]
+    Ot(#[from] ot::OtError),
+    /// An encrypted operation failed.
+    #[error(transparent)]
+    He(#[from] he::HeError),
     /// A weight holds a value that is not a finite number.
     #[error("tensor `{tensor}` holds {value} at position {position}")]
     NotFinite {
@@ -38,6 +44,12 @@ pub enum Error {
         expected: Vec<usize>,
         /// Shape found.
         got: Vec<usize>,
+    },
+    /// An operation needs the values of a weight that this party does not have.
+    #[error("the values of tensor `{tensor}` are needed but not known here")]
+    NoValues {
+        /// Published name of the tensor.
+        tensor: String,
     },
     /// A token id outside the vocabulary.
     #[error("token id {id} is outside the vocabulary of {vocabulary}")]

@@ -1,16 +1,382 @@
 //! The truth: the model in f32, as its authors run it.
 
-use ndarray::{Array2, ArrayD};
+use ndarray::linalg::general_mat_mul;
+use ndarray::{Array1, Array2, Array3, ArrayD, ArrayView1, ArrayView2, ArrayViewMut2, Axis, Ix3, IxDyn, s};
+use net::Role;
+use rayon::prelude::*;
 
-/// Computes in the clear with f32.
+use super::{Engine, Gelu, WeightData, WeightSpec};
+use crate::Error;
+
+/// Products of fewer multiplications than this stay on one thread.
+const PARALLEL_MACS: usize = 1 << 18;
+
+/// Up to this many rows a product streams through the matrix once instead of packing it for a blocked product.
+const STREAMED_ROWS: usize = 4;
+
+/// Computes in the clear with f32; sums that a norm or a softmax depends on are kept in f64.
+///
+/// There is one process, so it is client and server at once: it wants every weight and every token id and
+/// reveals to whoever asks.
 #[derive(Debug, Default)]
 pub struct Float {}
 
 /// A weight in the clear.
 #[derive(Debug)]
 pub struct FloatWeight {
-    _matrix: Array2<f32>,
+    name: String,
+    matrix: Array2<f32>,
+    bias: Option<Array1<f32>>,
 }
 
-#[allow(dead_code)]
 type T = ArrayD<f32>;
+
+impl Engine for Float {
+    type Tensor = T;
+    type Weight = FloatWeight;
+
+    fn enter(&mut self, _name: &str) {}
+
+    fn leave(&mut self) {}
+
+    fn weight(&mut self, spec: &WeightSpec, data: Option<WeightData>) -> Result<FloatWeight, Error> {
+        let expected = vec![spec.inputs, spec.outputs];
+        let WeightData { matrix, bias } =
+            data.ok_or_else(|| Error::Shape { tensor: spec.name.clone(), expected: expected.clone(), got: vec![] })?;
+        if matrix.shape() != expected {
+            return Err(Error::Shape { tensor: spec.name.clone(), expected, got: matrix.shape().to_vec() });
+        }
+        if let Some(bias) = bias.as_ref().filter(|b| b.len() != spec.outputs) {
+            let (expected, got) = (vec![spec.outputs], vec![bias.len()]);
+            return Err(Error::Shape { tensor: spec.name.clone(), expected, got });
+        }
+        if !matrix.iter().all(|v| v.is_finite()) || !bias.iter().flatten().all(|v| v.is_finite()) {
+            let mut values = matrix.iter().chain(bias.iter().flatten()).copied().enumerate();
+            let (position, value) = values.find(|(_, v)| !v.is_finite()).unwrap_or((0, f32::NAN));
+            return Err(Error::NotFinite { tensor: spec.name.clone(), value, position });
+        }
+        let matrix = if matrix.is_standard_layout() { matrix } else { matrix.as_standard_layout().into_owned() };
+        Ok(FloatWeight { name: spec.name.clone(), matrix, bias })
+    }
+
+    fn embed(&mut self, table: &FloatWeight, ids: Option<&[u32]>, count: usize) -> Result<T, Error> {
+        let ids = ids.filter(|ids| ids.len() == count).ok_or_else(|| Error::Shape {
+            tensor: format!("token ids for `{}`", table.name),
+            expected: vec![count],
+            got: ids.iter().map(|ids| ids.len()).collect(),
+        })?;
+        let vocabulary = table.matrix.nrows();
+        let mut out = Array2::zeros((count, table.matrix.ncols()));
+        for (mut row, &id) in out.rows_mut().into_iter().zip(ids) {
+            if id as usize >= vocabulary {
+                return Err(Error::Token { id, vocabulary });
+            }
+            row.assign(&table.matrix.row(id as usize));
+        }
+        Ok(out.into_dyn())
+    }
+
+    fn rows(&mut self, table: &FloatWeight, start: usize, count: usize) -> Result<T, Error> {
+        Ok(table.matrix.slice(s![start..start + count, ..]).to_owned().into_dyn())
+    }
+
+    fn linear(&mut self, x: &T, weight: &FloatWeight) -> Result<T, Error> {
+        let (inputs, outputs) = weight.matrix.dim();
+        let rows = x.len() / inputs;
+        let x2 = x.view().into_shape_with_order((rows, inputs)).expect("activations are row-major");
+        let mut out = Array2::zeros((rows, outputs));
+        if let Some(bias) = &weight.bias {
+            out += bias;
+        }
+        multiply_into(x2, weight.matrix.view(), out.view_mut());
+        let mut shape = x.shape().to_vec();
+        *shape.last_mut().expect("at least one axis") = outputs;
+        Ok(out.into_shape_with_order(IxDyn(&shape)).expect("as many entries").into_dyn())
+    }
+
+    fn add(&mut self, a: &T, b: &T) -> Result<T, Error> {
+        assert_eq!(a.shape(), b.shape());
+        Ok(a + b)
+    }
+
+    fn mul(&mut self, a: &T, b: &T) -> Result<T, Error> {
+        assert_eq!(a.shape(), b.shape());
+        Ok(a * b)
+    }
+
+    fn scale(&mut self, x: &T, by: f32) -> Result<T, Error> {
+        Ok(x * by)
+    }
+
+    fn matmul(&mut self, a: &T, b: &T) -> Result<T, Error> {
+        let a = a.view().into_dimensionality::<Ix3>().expect("three axes");
+        let b = b.view().into_dimensionality::<Ix3>().expect("three axes");
+        let ((batch, m, k), (batch_b, k_b, n)) = (a.dim(), b.dim());
+        assert_eq!((batch, k), (batch_b, k_b), "matmul of {:?} and {:?}", a.shape(), b.shape());
+        let mut out = Array3::zeros((batch, m, n));
+        for ((a, b), o) in a.outer_iter().zip(b.outer_iter()).zip(out.outer_iter_mut()) {
+            multiply_into(a, b, o);
+        }
+        Ok(out.into_dyn())
+    }
+
+    fn softmax(&mut self, x: &T, visible: &[usize]) -> Result<T, Error> {
+        let mut out = x.clone();
+        let rows = x.shape()[x.ndim() - 2];
+        assert_eq!(rows, visible.len());
+        for (i, mut row) in out.rows_mut().into_iter().enumerate() {
+            let seen = visible[i % rows];
+            row.slice_mut(s![seen..]).fill(0.0);
+            let mut row = row.slice_mut(s![..seen]);
+            let max = row.fold(f32::NEG_INFINITY, |m, &v| m.max(v));
+            row.mapv_inplace(|v| (v - max).exp());
+            let sum: f64 = row.iter().map(|&v| f64::from(v)).sum();
+            row.mapv_inplace(|v| (f64::from(v) / sum) as f32);
+        }
+        Ok(out)
+    }
+
+    fn gelu(&mut self, x: &T, form: Gelu) -> Result<T, Error> {
+        Ok(match form {
+            Gelu::Tanh => x.mapv(gelu_tanh),
+            Gelu::Erf => x.mapv(gelu_erf),
+        })
+    }
+
+    fn silu(&mut self, x: &T) -> Result<T, Error> {
+        Ok(x.mapv(|v| v / (1.0 + (-v).exp())))
+    }
+
+    fn layer_norm(&mut self, x: &T, eps: f32) -> Result<T, Error> {
+        let mut out = x.clone();
+        for mut row in out.rows_mut() {
+            let n = row.len() as f64;
+            let mean = row.iter().map(|&v| f64::from(v)).sum::<f64>() / n;
+            let var = row.iter().map(|&v| (f64::from(v) - mean).powi(2)).sum::<f64>() / n;
+            let inverse = (var + f64::from(eps)).sqrt().recip();
+            row.mapv_inplace(|v| ((f64::from(v) - mean) * inverse) as f32);
+        }
+        Ok(out)
+    }
+
+    fn rms_norm(&mut self, x: &T, eps: f32) -> Result<T, Error> {
+        let mut out = x.clone();
+        for mut row in out.rows_mut() {
+            let mean = row.iter().map(|&v| f64::from(v).powi(2)).sum::<f64>() / row.len() as f64;
+            let inverse = (mean + f64::from(eps)).sqrt().recip();
+            row.mapv_inplace(|v| (f64::from(v) * inverse) as f32);
+        }
+        Ok(out)
+    }
+
+    fn rope(&mut self, x: &T, cos: &Array2<f32>, sin: &Array2<f32>) -> Result<T, Error> {
+        let mut out = x.clone().into_dimensionality::<Ix3>().expect("three axes");
+        let (count, _, d) = out.dim();
+        let half = d / 2;
+        assert_eq!(cos.dim(), (count, half));
+        assert_eq!(sin.dim(), (count, half));
+        for ((mut token, cos), sin) in out.outer_iter_mut().zip(cos.rows()).zip(sin.rows()) {
+            for mut head in token.rows_mut() {
+                for i in 0..half {
+                    let (x1, x2) = (head[i], head[half + i]);
+                    head[i] = x1 * cos[i] - x2 * sin[i];
+                    head[half + i] = x2 * cos[i] + x1 * sin[i];
+                }
+            }
+        }
+        Ok(out.into_dyn())
+    }
+
+    fn reveal(&mut self, x: &T, _to: Role) -> Result<Option<ArrayD<f32>>, Error> {
+        Ok(Some(x.clone()))
+    }
+
+    fn argmax(&mut self, x: &T) -> Result<Option<usize>, Error> {
+        let mut best = (0, f32::NEG_INFINITY);
+        for (i, &v) in x.iter().enumerate() {
+            if v > best.1 {
+                best = (i, v);
+            }
+        }
+        Ok(Some(best.0))
+    }
+}
+
+fn gelu_tanh(x: f32) -> f32 {
+    let sqrt_2_over_pi = std::f32::consts::FRAC_2_SQRT_PI * std::f32::consts::FRAC_1_SQRT_2;
+    0.5 * x * (1.0 + (sqrt_2_over_pi * (x + 0.044715 * x * x * x)).tanh())
+}
+
+fn gelu_erf(x: f32) -> f32 {
+    let x = f64::from(x);
+    (0.5 * x * (1.0 + libm::erf(x * std::f64::consts::FRAC_1_SQRT_2))) as f32
+}
+
+/// out += a b, over as many threads as the work is worth.
+fn multiply_into(a: ArrayView2<f32>, b: ArrayView2<f32>, mut out: ArrayViewMut2<f32>) {
+    let (m, k) = a.dim();
+    let n = b.ncols();
+    let threads = if m * k * n < PARALLEL_MACS { 1 } else { rayon::current_num_threads() };
+    // Blocks of columns keep every thread on its own part of b, which is the large operand.
+    let block = n.div_ceil(threads).max(1);
+    let columns = |j: usize, mut out: ArrayViewMut2<f32>| {
+        let b = b.slice(s![.., j * block..(n.min((j + 1) * block))]);
+        if m <= STREAMED_ROWS && b.row(0).as_slice().is_some() {
+            for (x, mut y) in a.rows().into_iter().zip(out.rows_mut()) {
+                stream_row(x, b, y.as_slice_mut().expect("a block of a row-major matrix"));
+            }
+        } else {
+            general_mat_mul(1.0, &a, &b, 1.0, &mut out);
+        }
+    };
+    if k == 0 {
+        return;
+    }
+    if threads == 1 {
+        columns(0, out);
+    } else {
+        let blocks: Vec<_> = out.axis_chunks_iter_mut(Axis(1), block).collect();
+        blocks.into_par_iter().enumerate().for_each(|(j, out)| columns(j, out));
+    }
+}
+
+/// y += x b by rows of b, so that b is read once from front to back.
+fn stream_row(x: ArrayView1<f32>, b: ArrayView2<f32>, y: &mut [f32]) {
+    for (&x, row) in x.iter().zip(b.rows()) {
+        let row = row.as_slice().expect("row-major");
+        for (y, &w) in y.iter_mut().zip(row) {
+            *y += x * w;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Tensor;
+    use rand::rngs::StdRng;
+    use rand::{RngExt, SeedableRng};
+
+    fn random(shape: &[usize], rng: &mut StdRng) -> T {
+        ArrayD::from_shape_simple_fn(IxDyn(shape), || rng.random_range(-2.0..2.0))
+    }
+
+    fn close(a: &T, b: &T, within: f32) {
+        assert_eq!(a.shape(), b.shape());
+        for (i, (x, y)) in a.iter().zip(b).enumerate() {
+            assert!((x - y).abs() <= within, "entry {i}: {x} against {y}");
+        }
+    }
+
+    fn weight(name: &str, matrix: Array2<f32>, bias: Option<Array1<f32>>) -> Result<FloatWeight, Error> {
+        let spec = WeightSpec { name: name.into(), inputs: matrix.nrows(), outputs: matrix.ncols() };
+        Float::default().weight(&spec, Some(WeightData { matrix, bias }))
+    }
+
+    #[test]
+    fn products_equal_the_triple_loop() {
+        let mut rng = StdRng::seed_from_u64(1);
+        for (batch, m, k, n) in
+            [(1, 1, 1, 1), (3, 1, 5, 7), (2, 4, 33, 9), (2, 5, 17, 3), (1, 1, 700, 801), (1, 9, 200, 333)]
+        {
+            let (a, b) = (random(&[batch, m, k], &mut rng), random(&[batch, k, n], &mut rng));
+            let naive = ArrayD::from_shape_fn(IxDyn(&[batch, m, n]), |i| {
+                (0..k).map(|l| f64::from(a[[i[0], i[1], l]]) * f64::from(b[[i[0], l, i[2]]])).sum::<f64>() as f32
+            });
+            close(&Float::default().matmul(&a, &b).unwrap(), &naive, 1e-3);
+            // The same product through a transposed, not row-major right operand.
+            let c = b.permute(&[0, 2, 1]);
+            close(&Float::default().matmul(&a, &c.permute(&[0, 2, 1])).unwrap(), &naive, 1e-3);
+            if batch == 1 {
+                let w = b.clone().into_shape_with_order((k, n)).unwrap();
+                let bias = Array1::from_shape_simple_fn(n, || rng.random_range(-1.0..1.0));
+                let linear = weight("w", w, Some(bias.clone())).unwrap();
+                close(&Float::default().linear(&a, &linear).unwrap(), &(&naive + &bias), 1e-3);
+            }
+        }
+    }
+
+    #[test]
+    fn softmax_sees_what_is_visible() {
+        let mut rng = StdRng::seed_from_u64(2);
+        let x = random(&[2, 3, 5], &mut rng) * 50.0;
+        let visible = [1, 3, 5];
+        let p = Float::default().softmax(&x, &visible).unwrap();
+        for h in 0..2 {
+            for (i, &seen) in visible.iter().enumerate() {
+                let sum: f64 = (0..seen).map(|j| f64::from(x[[h, i, j]]).exp()).sum();
+                for j in 0..5 {
+                    let want = if j < seen { f64::from(x[[h, i, j]]).exp() / sum } else { 0.0 };
+                    assert!((f64::from(p[[h, i, j]]) - want).abs() < 1e-5);
+                }
+            }
+        }
+        // Scores as large as real models produce do not overflow.
+        let p = Float::default().softmax(&ArrayD::from_elem(IxDyn(&[1, 4]), 1e30), &[4]).unwrap();
+        close(&p, &ArrayD::from_elem(IxDyn(&[1, 4]), 0.25), 1e-6);
+    }
+
+    #[test]
+    fn activations_equal_tables() {
+        // Phi(1) = 0.8413447461, Phi(-2) = 0.0227501319 from any table of the normal distribution.
+        assert!((gelu_erf(1.0) - 0.841_344_8).abs() < 1e-6);
+        assert!((gelu_erf(-2.0) + 2.0 * 0.022_750_132).abs() < 1e-6);
+        for i in -80..=80 {
+            let x = i as f32 / 10.0;
+            assert!((gelu_tanh(x) - gelu_erf(x)).abs() < 5e-4, "the tanh form stays within 5e-4 at {x}");
+            let silu = Float::default().silu(&ArrayD::from_elem(IxDyn(&[1]), x)).unwrap()[[0]];
+            assert!((f64::from(silu) - f64::from(x) / (1.0 + f64::from(-x).exp())).abs() < 1e-5);
+        }
+        assert_eq!((gelu_tanh(40.0), gelu_tanh(-40.0)), (40.0, 0.0));
+        let far = Float::default().silu(&ArrayD::from_elem(IxDyn(&[1]), -200.0)).unwrap()[[0]];
+        assert_eq!(far, 0.0);
+    }
+
+    #[test]
+    fn norms_have_their_moments() {
+        let mut rng = StdRng::seed_from_u64(3);
+        let x = random(&[3, 40], &mut rng) + 7.0;
+        for row in Float::default().layer_norm(&x, 0.0).unwrap().rows() {
+            let (mean, square) = (row.sum() / 40.0, row.mapv(|v| v * v).sum() / 40.0);
+            assert!(mean.abs() < 1e-5 && (square - 1.0).abs() < 1e-5);
+        }
+        for row in Float::default().rms_norm(&x, 0.0).unwrap().rows() {
+            assert!((row.mapv(|v| v * v).sum() / 40.0 - 1.0).abs() < 1e-5);
+        }
+    }
+
+    #[test]
+    fn rope_is_a_rotation_of_pairs() {
+        let mut rng = StdRng::seed_from_u64(4);
+        let x = random(&[3, 2, 6], &mut rng);
+        let angle = Array2::from_shape_fn((3, 3), |(t, i)| t as f32 * 0.7f32.powi(i as i32));
+        let (cos, sin) = (angle.mapv(f32::cos), angle.mapv(f32::sin));
+        let y = Float::default().rope(&x, &cos, &sin).unwrap();
+        for t in 0..3 {
+            for h in 0..2 {
+                for i in 0..3 {
+                    let (a, b) = (x[[t, h, i]], x[[t, h, 3 + i]]);
+                    let (norm, turn) = (a.hypot(b), b.atan2(a) + angle[[t, i]]);
+                    assert!((y[[t, h, i]] - norm * turn.cos()).abs() < 1e-5);
+                    assert!((y[[t, h, 3 + i]] - norm * turn.sin()).abs() < 1e-5);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn bad_weights_and_tokens_are_refused_by_name() {
+        let mut bad = Array2::zeros((2, 3));
+        bad[[1, 2]] = f32::NAN;
+        match weight("h.0.bad", bad, None) {
+            Err(Error::NotFinite { tensor, position: 5, .. }) => assert_eq!(tensor, "h.0.bad"),
+            other => panic!("{other:?}"),
+        }
+        let short = weight("h.0.short", Array2::zeros((2, 3)), Some(Array1::zeros(2)));
+        assert!(matches!(short, Err(Error::Shape { .. })));
+        let table = weight("wte", Array2::zeros((4, 3)), None).unwrap();
+        let mut float = Float::default();
+        assert!(matches!(float.embed(&table, Some(&[4]), 1), Err(Error::Token { id: 4, vocabulary: 4 })));
+        assert!(matches!(float.embed(&table, None, 1), Err(Error::Shape { .. })));
+    }
+}

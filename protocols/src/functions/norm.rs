@@ -109,7 +109,7 @@ mod tests {
     #[test]
     fn rows_without_variance_are_zero_up_to_resolution() {
         let unit = 1.0 / (1u64 << FRAC) as f64;
-        for value in [0.0, 1.0, -10.0, 2047.0] {
+        for value in [0.0f64, 1.0, -10.0, 2047.0] {
             let words = shaped(&vec![value; 768], &[1, 768]);
             let y = layer_norm(&mut Clear::new(), &words, EPS).unwrap();
             let resolution = (unit + value.abs() * 768.0 / 34f64.exp2()) / f64::from(EPS).sqrt();

@@ -1,0 +1,62 @@
+//! What can go wrong above the engines.
+
+use std::path::PathBuf;
+
+use thiserror::Error;
+
+use crate::{CheckpointError, ConfigError};
+
+/// A failure to load a model or to generate with it.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The configuration cannot be used.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The weights cannot be used.
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+    /// An operation failed.
+    #[error(transparent)]
+    Engine(#[from] protocols::Error),
+    /// The tokenizer cannot be used or refused a text.
+    #[error("tokenizer: {0}")]
+    Tokenizer(String),
+    /// A file cannot be read or written.
+    #[error("{}: {source}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: std::io::Error,
+    },
+    /// No bundled model has this name.
+    #[error("no bundled model is called `{name}`; there are: {}", .known.join(", "))]
+    NotBundled {
+        /// The name given.
+        name: String,
+        /// The names that exist.
+        known: Vec<&'static str>,
+    },
+    /// More positions than the model has.
+    #[error("{positions} positions would go through a model that has {limit}")]
+    TooLong {
+        /// Positions wanted.
+        positions: usize,
+        /// Positions of the model.
+        limit: usize,
+    },
+    /// Nothing to read or nothing to write.
+    #[error("a generation needs at least one prompt token and one token to generate")]
+    Nothing,
+    /// A sampling parameter outside its range.
+    #[error("sampling: {what} = {value} is outside {range}")]
+    Sampling {
+        /// The parameter.
+        what: &'static str,
+        /// Its value.
+        value: f32,
+        /// The range.
+        range: &'static str,
+    },
+}

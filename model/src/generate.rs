@@ -1,0 +1,180 @@
+//! Prompt in, tokens out: one loop for both parties and every engine.
+
+use mpcache::PolicySpec;
+use ndarray::{Array2, Axis, Ix2};
+use net::Role;
+use protocols::{Engine, Tensor};
+use serde::{Deserialize, Serialize};
+
+use crate::{Error, Input, Model, Rows, Sampler};
+
+/// What the client learns of each position.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Reveal {
+    /// All logits; the client picks the token.
+    #[default]
+    Logits,
+    /// The most probable token only.
+    Token,
+}
+
+/// What both parties agree on before a generation.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GenerateOptions {
+    /// Number of tokens to generate; at most this many with `stop_at_eos`.
+    pub tokens: usize,
+    /// What the client learns.
+    pub reveal: Reveal,
+    /// End after an end-of-text token; the server then learns how many tokens there are.
+    pub stop_at_eos: bool,
+    /// Reveal the logits of every position of the prompt too, not only of its last: for evaluation.
+    pub all_positions: bool,
+    /// Which of the cache a token looks at.
+    pub policy: PolicySpec,
+}
+
+/// Where the next token comes from, on the party that knows it.
+pub enum Next<'a> {
+    /// From the logits or from the engine's argmax.
+    Pick(&'a mut Sampler),
+    /// From this continuation, to compare engines on one text; tokens beyond its end are picked greedily.
+    Forced(&'a [u32]),
+}
+
+/// A part of the generation, for the ledger and for progress bars.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// The prompt goes through the model and the first token comes out.
+    Prefill,
+    /// Token number `index` >= 1 comes out of the cached model.
+    Decode {
+        /// Index of the token that this step produces.
+        index: usize,
+    },
+}
+
+/// What the caller sees and decides while tokens are generated. Every method has a default.
+pub trait Hooks<E: Engine> {
+    /// `step` begins: the place to switch the phase of a ledger.
+    fn begin(&mut self, engine: &mut E, step: Step) {
+        let _ = (engine, step);
+    }
+
+    /// `done` of `layers` layers of the current step are done.
+    fn layer(&mut self, done: usize, layers: usize) {
+        let _ = (done, layers);
+    }
+
+    /// The current step is over. `token` is known to the client only. The place to stream text and settle accounts.
+    fn token(&mut self, engine: &mut E, step: Step, token: Option<u32>) {
+        let _ = (engine, step, token);
+    }
+
+    /// Whether to end here; called after each token but the last, with `stop_at_eos` only. The client passes its own
+    /// decision and tells the server; the server passes `None` and learns it.
+    fn agree_to_stop(&mut self, engine: &mut E, stop: Option<bool>) -> Result<bool, protocols::Error> {
+        let _ = engine;
+        Ok(stop.unwrap_or(false))
+    }
+}
+
+/// Hooks that do nothing.
+pub struct NoHooks;
+
+impl<E: Engine> Hooks<E> for NoHooks {}
+
+/// What came out.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Generation {
+    /// Number of tokens generated; public.
+    pub count: usize,
+    /// Their ids; empty on the server and in a plan.
+    pub tokens: Vec<u32>,
+    /// Logits (positions, vocabulary) of the positions whose successor was generated, on the party that learns
+    /// them; with `all_positions` of every position that went through the model, prompt first.
+    pub logits: Option<Array2<f32>>,
+}
+
+/// Generates `options.tokens` tokens after `prompt`.
+///
+/// Both parties call it with equal options; only the client passes ids. N tokens take one pass over the prompt and
+/// N - 1 passes over one token each. Fails before the first message if the positions do not fit the model.
+pub fn generate<E: Engine>(
+    engine: &mut E,
+    model: &Model<E::Weight>,
+    prompt: Input,
+    options: &GenerateOptions,
+    mut next: Next,
+    hooks: &mut dyn Hooks<E>,
+) -> Result<Generation, Error> {
+    let spec = model.spec();
+    check(&spec, prompt, options)?;
+    let layers = spec.layers();
+    let mut cache = model.cache::<E>(&options.policy);
+    let mut out = Generation::default();
+    let mut rows = Vec::new();
+    let mut fed: Option<Vec<u32>> = prompt.ids.map(<[u32]>::to_vec);
+    let mut count = prompt.count;
+    for index in 0..options.tokens {
+        let step = if index == 0 { Step::Prefill } else { Step::Decode { index } };
+        hooks.begin(engine, step);
+        let wanted = if options.all_positions { Rows::All } else { Rows::Last };
+        let input = Input { ids: fed.as_deref(), count };
+        let logits = model.forward(engine, input, &mut cache, wanted, &mut |done| hooks.layer(done, layers))?;
+        let token = match options.reveal {
+            Reveal::Logits => engine.scope("reveal", |e| e.reveal(&logits, Role::Client))?.map(|logits| {
+                let logits = logits.into_dimensionality::<Ix2>().expect("logits are (positions, vocabulary)");
+                let picked = next.choose(index, |sampler| sampler.pick(logits.row(logits.nrows() - 1)));
+                rows.push(logits);
+                picked
+            }),
+            Reveal::Token => {
+                let last = logits.shape()[0] - 1;
+                let vector = logits.slice(0, last..last + 1).reshape(&[spec.vocabulary()]);
+                let best = engine.scope("argmax", |e| e.argmax(&vector))?;
+                best.map(|best| next.choose(index, |_| best as u32))
+            }
+        };
+        out.count += 1;
+        out.tokens.extend(token);
+        fed = token.map(|token| vec![token]);
+        count = 1;
+        hooks.token(engine, step, token);
+        if options.stop_at_eos && index + 1 < options.tokens {
+            let ended = token.map(|token| spec.eos().contains(&token));
+            if hooks.agree_to_stop(engine, ended)? {
+                break;
+            }
+        }
+    }
+    if !rows.is_empty() {
+        let views: Vec<_> = rows.iter().map(|r: &Array2<f32>| r.view()).collect();
+        out.logits = Some(ndarray::concatenate(Axis(0), &views).expect("all rows have the vocabulary's length"));
+    }
+    Ok(out)
+}
+
+impl Next<'_> {
+    fn choose(&mut self, index: usize, pick: impl FnOnce(&mut Sampler) -> u32) -> u32 {
+        match self {
+            Next::Pick(sampler) => pick(sampler),
+            Next::Forced(tokens) => tokens.get(index).copied().unwrap_or_else(|| pick(&mut Sampler::greedy())),
+        }
+    }
+}
+
+fn check(spec: &crate::ModelSpec, prompt: Input, options: &GenerateOptions) -> Result<(), Error> {
+    if prompt.count == 0 || options.tokens == 0 {
+        return Err(Error::Nothing);
+    }
+    let positions = prompt.count.saturating_add(options.tokens - 1);
+    if let Some(limit) = spec.max_positions().filter(|limit| positions > *limit) {
+        return Err(Error::TooLong { positions, limit });
+    }
+    let vocabulary = spec.vocabulary();
+    match prompt.ids.into_iter().flatten().find(|id| **id as usize >= vocabulary) {
+        Some(&id) => Err(protocols::Error::Token { id, vocabulary }.into()),
+        None => Ok(()),
+    }
+}

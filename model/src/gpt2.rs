@@ -1,0 +1,189 @@
+//! GPT-2: learned positions, pre-norm blocks, one matrix for query, key and value.
+//!
+//! Radford et al., "Language models are unsupervised multitask learners", 2019; weights by the names of
+//! `GPT2LMHeadModel` in [`modeling_gpt2.py`].
+//! The program differs from that one in what is done once, when the weights are loaded: gain and bias of every norm
+//! are folded into the matrix after it, the factor 1/sqrt(head_dim) into the query columns.
+//!
+//! [`modeling_gpt2.py`]: https://github.com/huggingface/transformers/tree/main/src/transformers/models/gpt2
+
+use mpcache::KvCache;
+use protocols::{Engine, Tensor, WeightData};
+
+use crate::checkpoint::TensorSpec;
+use crate::config::Gpt2Config;
+use crate::transformer::{Input, Rows, activate, attend};
+use crate::weights::{Builder, fold_norm, fuse_linear, scale_outputs};
+use crate::{Checkpoint, CheckpointError, Error};
+
+/// A GPT-2 whose matrices are prepared for an engine with weights `W`.
+pub struct Gpt2<W> {
+    config: Gpt2Config,
+    wte: W,
+    wpe: W,
+    h: Vec<Block<W>>,
+    lm_head: W,
+}
+
+struct Block<W> {
+    attn_c_attn: W,
+    attn_c_proj: W,
+    mlp_c_fc: W,
+    mlp_c_proj: W,
+}
+
+/// Published tensors of a GPT-2. Linear layers are `Conv1D`: (inputs, outputs).
+pub(crate) fn layout(config: &Gpt2Config) -> Vec<TensorSpec> {
+    let &Gpt2Config { vocab_size, n_positions, n_embd: e, n_inner, .. } = config;
+    let mut out = vec![
+        TensorSpec::new("transformer.wte.weight", [vocab_size, e]),
+        TensorSpec::new("transformer.wpe.weight", [n_positions, e]),
+    ];
+    for i in 0..config.n_layer {
+        let mut add = |name: &str, shape: &[usize]| {
+            out.push(TensorSpec::new(format!("transformer.h.{i}.{name}"), shape));
+        };
+        add("ln_1.weight", &[e]);
+        add("ln_1.bias", &[e]);
+        for (name, inputs, outputs) in [("attn.c_attn", e, 3 * e), ("attn.c_proj", e, e)] {
+            add(&format!("{name}.weight"), &[inputs, outputs]);
+            add(&format!("{name}.bias"), &[outputs]);
+        }
+        add("ln_2.weight", &[e]);
+        add("ln_2.bias", &[e]);
+        for (name, inputs, outputs) in [("mlp.c_fc", e, n_inner), ("mlp.c_proj", n_inner, e)] {
+            add(&format!("{name}.weight"), &[inputs, outputs]);
+            add(&format!("{name}.bias"), &[outputs]);
+        }
+    }
+    out.push(TensorSpec::new("transformer.ln_f.weight", [e]));
+    out.push(TensorSpec::new("transformer.ln_f.bias", [e]));
+    if !config.tie_word_embeddings {
+        out.push(TensorSpec::new("lm_head.weight", [vocab_size, e]));
+    }
+    out
+}
+
+impl<W> Gpt2<W> {
+    /// Builds all weights, in the order in which they are used.
+    pub(crate) fn load(config: &Gpt2Config, b: &mut Builder<W>) -> Result<Self, Error> {
+        let &Gpt2Config { vocab_size, n_positions, n_embd, .. } = config;
+        let wte = b.table("transformer.wte.weight", (vocab_size, n_embd))?;
+        let wpe = b.table("transformer.wpe.weight", (n_positions, n_embd))?;
+        let h = (0..config.n_layer).map(|i| Block::load(config, i, b)).collect::<Result<_, _>>()?;
+        let name = if config.tie_word_embeddings { "transformer.wte" } else { "lm_head" };
+        let shape = (n_embd, vocab_size);
+        // A tied head is a copy of its own, as the final norm is folded into it.
+        let lm_head = b.weight(&format!("{name}.weight"), shape, |c| {
+            let head = fuse_linear(c, &[name.to_owned()], shape, false)?;
+            let (gain, shift) = norm(c, "transformer.ln_f")?;
+            Ok(fold_norm(head, &gain, Some(&shift)))
+        })?;
+        Ok(Gpt2 { config: config.clone(), wte, wpe, h, lm_head })
+    }
+
+    /// The configuration.
+    pub fn config(&self) -> &Gpt2Config {
+        &self.config
+    }
+
+    /// Logits (rows, vocabulary) of the new tokens `input`, which follow those in `cache`.
+    pub(crate) fn forward<E: Engine<Weight = W>>(
+        &self,
+        engine: &mut E,
+        input: Input,
+        cache: &mut KvCache<E>,
+        rows: Rows,
+        progress: &mut dyn FnMut(usize),
+    ) -> Result<E::Tensor, protocols::Error> {
+        let position = cache.tokens();
+        let mut x = engine.scope("embedding", |e| {
+            let tokens = e.embed(&self.wte, input.ids, input.count)?;
+            let positions = e.rows(&self.wpe, position, input.count)?;
+            e.add(&tokens, &positions)
+        })?;
+        for (i, block) in self.h.iter().enumerate() {
+            // Beyond the last layer's keys and values only the wanted rows matter.
+            let wanted = if i + 1 == self.h.len() { rows.of(input.count) } else { input.count };
+            x = engine.scope(&format!("layer {i}"), |e| block.forward(e, &self.config, i, &x, cache, wanted))?;
+            progress(i + 1);
+        }
+        engine.scope("head", |e| {
+            let x = e.scope("norm", |e| e.layer_norm(&x, self.config.layer_norm_epsilon))?;
+            e.linear(&x, &self.lm_head)
+        })
+    }
+}
+
+impl<W> Block<W> {
+    fn load(config: &Gpt2Config, i: usize, b: &mut Builder<W>) -> Result<Self, Error> {
+        let &Gpt2Config { n_embd: e, n_inner, n_head, .. } = config;
+        let p = format!("transformer.h.{i}");
+        let mut scale = 1.0;
+        if config.scale_attn_weights {
+            scale /= ((e / n_head) as f32).sqrt();
+        }
+        if config.scale_attn_by_inverse_layer_idx {
+            scale /= (i + 1) as f32;
+        }
+        let linear = |b: &mut Builder<W>, name: &str, shape, ln: Option<&str>, query_scale: Option<f32>| {
+            b.weight(&format!("{p}.{name}.weight"), shape, |c| {
+                let mut weight = conv1d(c, &format!("{p}.{name}"))?;
+                if let Some(ln) = ln {
+                    let (gain, shift) = norm(c, &format!("{p}.{ln}"))?;
+                    weight = fold_norm(weight, &gain, Some(&shift));
+                }
+                if let Some(factor) = query_scale {
+                    scale_outputs(&mut weight, e, factor);
+                }
+                Ok(weight)
+            })
+        };
+        Ok(Block {
+            attn_c_attn: linear(b, "attn.c_attn", (e, 3 * e), Some("ln_1"), Some(scale))?,
+            attn_c_proj: linear(b, "attn.c_proj", (e, e), None, None)?,
+            mlp_c_fc: linear(b, "mlp.c_fc", (e, n_inner), Some("ln_2"), None)?,
+            mlp_c_proj: linear(b, "mlp.c_proj", (n_inner, e), None, None)?,
+        })
+    }
+
+    /// (count, n_embd) -> (wanted, n_embd) for the last `wanted` tokens.
+    fn forward<E: Engine<Weight = W>>(
+        &self,
+        engine: &mut E,
+        config: &Gpt2Config,
+        i: usize,
+        x: &E::Tensor,
+        cache: &mut KvCache<E>,
+        wanted: usize,
+    ) -> Result<E::Tensor, protocols::Error> {
+        let (n, e) = (x.shape()[0], config.n_embd);
+        let x = engine.scope("attention", |engine| {
+            let h = engine.scope("norm", |s| s.layer_norm(x, config.layer_norm_epsilon))?;
+            let qkv = engine.scope("qkv", |s| s.linear(&h, &self.attn_c_attn))?;
+            let q = qkv.slice(1, 0..e).reshape(&[n, config.n_head, e / config.n_head]);
+            let (k, v) = (qkv.slice(1, e..2 * e), qkv.slice(1, 2 * e..3 * e));
+            let mixed = attend(engine, cache, i, &q, &k, &v, wanted)?;
+            let out = engine.scope("output", |s| s.linear(&mixed, &self.attn_c_proj))?;
+            engine.add(&x.slice(0, n - wanted..n), &out)
+        })?;
+        engine.scope("mlp", |engine| {
+            let h = engine.scope("norm", |s| s.layer_norm(&x, config.layer_norm_epsilon))?;
+            let h = engine.scope("up", |s| s.linear(&h, &self.mlp_c_fc))?;
+            let h = engine.scope("activation", |s| activate(s, config.activation_function, &h))?;
+            let out = engine.scope("down", |s| s.linear(&h, &self.mlp_c_proj))?;
+            engine.add(&x, &out)
+        })
+    }
+}
+
+fn conv1d(c: &mut Checkpoint, name: &str) -> Result<WeightData, CheckpointError> {
+    let matrix = c.matrix(&format!("{name}.weight"))?;
+    Ok(WeightData { matrix, bias: Some(c.vector(&format!("{name}.bias"))?) })
+}
+
+type GainAndShift = (ndarray::Array1<f32>, ndarray::Array1<f32>);
+
+fn norm(c: &mut Checkpoint, name: &str) -> Result<GainAndShift, CheckpointError> {
+    Ok((c.vector(&format!("{name}.weight"))?, c.vector(&format!("{name}.bias"))?))
+}

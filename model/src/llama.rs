@@ -1,0 +1,238 @@
+//! LLaMA: rotary positions, RMSNorm, gated MLP, query heads that share key/value heads.
+//!
+//! Touvron et al., arXiv 2302.13971; weights by the names of
+//! `LlamaForCausalLM` in [`modeling_llama.py`].
+//! The program differs from that one in what is done once, when the weights are loaded: the gain of every norm is
+//! folded into the matrix after it, the factor 1/sqrt(head_dim) into the query matrix (a rotation keeps it), query,
+//! key and value become one matrix, gate and up another.
+//!
+//! [`modeling_llama.py`]: https://github.com/huggingface/transformers/tree/main/src/transformers/models/llama
+
+use std::f64::consts::TAU;
+
+use mpcache::{HeadShape, KvCache};
+use ndarray::Array2;
+use protocols::{Engine, Tensor};
+
+use crate::Error;
+use crate::checkpoint::TensorSpec;
+use crate::config::{LlamaConfig, RopeScaling};
+use crate::transformer::{Input, Rows, activate, attend};
+use crate::weights::{Builder, fold_norm, fuse_linear, scale_outputs};
+
+/// A LLaMA whose matrices are prepared for an engine with weights `W`.
+pub struct Llama<W> {
+    config: LlamaConfig,
+    rope: Rope,
+    embed_tokens: W,
+    layers: Vec<Layer<W>>,
+    lm_head: W,
+}
+
+struct Layer<W> {
+    qkv_proj: W,
+    o_proj: W,
+    gate_up_proj: W,
+    down_proj: W,
+}
+
+impl LlamaConfig {
+    fn heads(&self) -> HeadShape {
+        HeadShape { heads: self.num_attention_heads, kv_heads: self.num_key_value_heads, head_dim: self.head_dim }
+    }
+
+    /// Lengths of all queries, and of all keys, of one token.
+    fn widths(&self) -> (usize, usize) {
+        (self.num_attention_heads * self.head_dim, self.num_key_value_heads * self.head_dim)
+    }
+}
+
+/// Published tensors of a LLaMA. Linear layers are (outputs, inputs).
+pub(crate) fn layout(config: &LlamaConfig) -> Vec<TensorSpec> {
+    let &LlamaConfig { vocab_size, hidden_size: h, intermediate_size: f, .. } = config;
+    let (q, kv) = config.widths();
+    let mut out = vec![TensorSpec::new("model.embed_tokens.weight", [vocab_size, h])];
+    for i in 0..config.num_hidden_layers {
+        let mut add = |name: &str, shape: &[usize]| {
+            out.push(TensorSpec::new(format!("model.layers.{i}.{name}"), shape));
+        };
+        let mut linear = |name: &str, inputs, outputs, biased| {
+            add(&format!("{name}.weight"), &[outputs, inputs]);
+            if biased {
+                add(&format!("{name}.bias"), &[outputs]);
+            }
+        };
+        linear("self_attn.q_proj", h, q, config.attention_bias);
+        linear("self_attn.k_proj", h, kv, config.attention_bias);
+        linear("self_attn.v_proj", h, kv, config.attention_bias);
+        linear("self_attn.o_proj", q, h, config.attention_bias);
+        linear("mlp.gate_proj", h, f, config.mlp_bias);
+        linear("mlp.up_proj", h, f, config.mlp_bias);
+        linear("mlp.down_proj", f, h, config.mlp_bias);
+        add("input_layernorm.weight", &[h]);
+        add("post_attention_layernorm.weight", &[h]);
+    }
+    out.push(TensorSpec::new("model.norm.weight", [h]));
+    if !config.tie_word_embeddings {
+        out.push(TensorSpec::new("lm_head.weight", [vocab_size, h]));
+    }
+    out
+}
+
+impl<W> Llama<W> {
+    /// Builds all weights, in the order in which they are used.
+    pub(crate) fn load(config: &LlamaConfig, b: &mut Builder<W>) -> Result<Self, Error> {
+        let &LlamaConfig { vocab_size, hidden_size, .. } = config;
+        let embed_tokens = b.table("model.embed_tokens.weight", (vocab_size, hidden_size))?;
+        let layers = (0..config.num_hidden_layers).map(|i| Layer::load(config, i, b)).collect::<Result<_, _>>()?;
+        let name = if config.tie_word_embeddings { "model.embed_tokens" } else { "lm_head" };
+        // A tied head is a copy of its own, as the final norm is folded into it.
+        let shape = (hidden_size, vocab_size);
+        let lm_head = b.weight(&format!("{name}.weight"), shape, |c| {
+            let head = fuse_linear(c, &[name.to_owned()], shape, false)?;
+            Ok(fold_norm(head, &c.vector("model.norm.weight")?, None))
+        })?;
+        Ok(Llama { config: config.clone(), rope: Rope::new(config), embed_tokens, layers, lm_head })
+    }
+
+    /// The configuration.
+    pub fn config(&self) -> &LlamaConfig {
+        &self.config
+    }
+
+    /// Logits (rows, vocabulary) of the new tokens `input`, which follow those in `cache`.
+    pub(crate) fn forward<E: Engine<Weight = W>>(
+        &self,
+        engine: &mut E,
+        input: Input,
+        cache: &mut KvCache<E>,
+        rows: Rows,
+        progress: &mut dyn FnMut(usize),
+    ) -> Result<E::Tensor, protocols::Error> {
+        let angles = self.rope.at(cache.tokens(), input.count);
+        let mut x = engine.scope("embedding", |e| e.embed(&self.embed_tokens, input.ids, input.count))?;
+        for (i, layer) in self.layers.iter().enumerate() {
+            // Beyond the last layer's keys and values only the wanted rows matter.
+            let wanted = if i + 1 == self.layers.len() { rows.of(input.count) } else { input.count };
+            x = engine
+                .scope(&format!("layer {i}"), |e| layer.forward(e, &self.config, &angles, i, &x, cache, wanted))?;
+            progress(i + 1);
+        }
+        engine.scope("head", |e| {
+            let x = e.scope("norm", |e| e.rms_norm(&x, self.config.rms_norm_eps))?;
+            e.linear(&x, &self.lm_head)
+        })
+    }
+}
+
+impl<W> Layer<W> {
+    fn load(config: &LlamaConfig, i: usize, b: &mut Builder<W>) -> Result<Self, Error> {
+        let &LlamaConfig { hidden_size: h, intermediate_size: f, head_dim, attention_bias, mlp_bias, .. } = config;
+        let (q, kv) = config.widths();
+        let p = format!("model.layers.{i}");
+        let linear = |b: &mut Builder<W>, name: &str, parts: &[&str], shape, biased, norm: Option<&str>, scaled| {
+            b.weight(&format!("{p}.{name}.weight"), shape, |c| {
+                let names: Vec<_> = parts.iter().map(|part| format!("{p}.{part}")).collect();
+                let mut weight = fuse_linear(c, &names, shape, biased)?;
+                if let Some(norm) = norm {
+                    weight = fold_norm(weight, &c.vector(&format!("{p}.{norm}.weight"))?, None);
+                }
+                scale_outputs(&mut weight, scaled, (head_dim as f32).sqrt().recip());
+                Ok(weight)
+            })
+        };
+        let qkv = ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"];
+        let gate_up = ["mlp.gate_proj", "mlp.up_proj"];
+        let (before, after) = (Some("input_layernorm"), Some("post_attention_layernorm"));
+        Ok(Layer {
+            qkv_proj: linear(b, "self_attn.{q,k,v}_proj", &qkv, (h, q + 2 * kv), attention_bias, before, q)?,
+            o_proj: linear(b, "self_attn.o_proj", &["self_attn.o_proj"], (q, h), attention_bias, None, 0)?,
+            gate_up_proj: linear(b, "mlp.{gate,up}_proj", &gate_up, (h, 2 * f), mlp_bias, after, 0)?,
+            down_proj: linear(b, "mlp.down_proj", &["mlp.down_proj"], (f, h), mlp_bias, None, 0)?,
+        })
+    }
+
+    /// (count, hidden_size) -> (wanted, hidden_size) for the last `wanted` tokens.
+    #[expect(clippy::too_many_arguments, reason = "one call site; a struct would hide what a layer depends on")]
+    fn forward<E: Engine<Weight = W>>(
+        &self,
+        engine: &mut E,
+        config: &LlamaConfig,
+        angles: &Angles,
+        i: usize,
+        x: &E::Tensor,
+        cache: &mut KvCache<E>,
+        wanted: usize,
+    ) -> Result<E::Tensor, protocols::Error> {
+        let HeadShape { heads, kv_heads, head_dim } = config.heads();
+        let (n, (q, kv), f) = (x.shape()[0], config.widths(), config.intermediate_size);
+        let x = engine.scope("attention", |engine| {
+            let h = engine.scope("norm", |s| s.rms_norm(x, config.rms_norm_eps))?;
+            let qkv = engine.scope("qkv", |s| s.linear(&h, &self.qkv_proj))?;
+            let v = qkv.slice(1, q + kv..q + 2 * kv);
+            // Queries and keys are heads of one tensor and turn together.
+            let qk = qkv.slice(1, 0..q + kv).reshape(&[n, heads + kv_heads, head_dim]);
+            let qk = engine.scope("rope", |s| s.rope(&qk, &angles.cos, &angles.sin))?;
+            let k = qk.slice(1, heads..heads + kv_heads).reshape(&[n, kv]);
+            let mixed = attend(engine, cache, i, &qk.slice(1, 0..heads), &k, &v, wanted)?;
+            let out = engine.scope("output", |s| s.linear(&mixed, &self.o_proj))?;
+            engine.add(&x.slice(0, n - wanted..n), &out)
+        })?;
+        engine.scope("mlp", |engine| {
+            let h = engine.scope("norm", |s| s.rms_norm(&x, config.rms_norm_eps))?;
+            let gate_up = engine.scope("gate_up", |s| s.linear(&h, &self.gate_up_proj))?;
+            let gate = engine.scope("activation", |s| activate(s, config.hidden_act, &gate_up.slice(1, 0..f)))?;
+            let h = engine.scope("gate", |s| s.mul(&gate, &gate_up.slice(1, f..2 * f)))?;
+            let out = engine.scope("down", |s| s.linear(&h, &self.down_proj))?;
+            engine.add(&x, &out)
+        })
+    }
+}
+
+/// Frequencies of the rotary embedding, one per pair of coordinates of a head.
+struct Rope {
+    frequencies: Vec<f32>,
+}
+
+/// Cosines and sines of (count, head_dim / 2).
+struct Angles {
+    cos: Array2<f32>,
+    sin: Array2<f32>,
+}
+
+impl Rope {
+    fn new(config: &LlamaConfig) -> Self {
+        let d = config.head_dim;
+        let plain = (0..d / 2).map(|i| config.rope_theta.powf(-(2.0 * i as f64) / d as f64));
+        let frequencies = plain.map(|w| config.rope_scaling.stretch(w) as f32).collect();
+        Rope { frequencies }
+    }
+
+    /// Angles of `count` positions from `start` on.
+    fn at(&self, start: usize, count: usize) -> Angles {
+        // The product is rounded to f32 as in the original; at large positions that is visible.
+        let angle = |(t, i): (usize, usize)| f64::from((start + t) as f32 * self.frequencies[i]);
+        let shape = (count, self.frequencies.len());
+        Angles {
+            cos: Array2::from_shape_fn(shape, |at| angle(at).cos() as f32),
+            sin: Array2::from_shape_fn(shape, |at| angle(at).sin() as f32),
+        }
+    }
+}
+
+impl RopeScaling {
+    /// The frequency that takes the place of `w`.
+    fn stretch(self, w: f64) -> f64 {
+        match self {
+            RopeScaling::None => w,
+            RopeScaling::Linear { factor } => w / factor,
+            RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_max_position_embeddings } => {
+                // Turns within the original context: few for low frequencies, which are stretched; many for high
+                // ones, which stay. Between the two factors, a linear ramp.
+                let turns = original_max_position_embeddings * w / TAU;
+                let kept = ((turns - low_freq_factor) / (high_freq_factor - low_freq_factor)).clamp(0.0, 1.0);
+                kept * w + (1.0 - kept) * w / factor
+            }
+        }
+    }
+}

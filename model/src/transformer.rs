@@ -1,0 +1,156 @@
+//! What the architectures have in common, and the choice between them.
+
+use mpcache::{KvCache, PolicySpec};
+use protocols::{Engine, Gelu, Tensor, WeightSpec};
+
+use crate::checkpoint::TensorSpec;
+use crate::config::{Activation, ModelSpec};
+use crate::gpt2::{self, Gpt2};
+use crate::llama::{self, Llama};
+use crate::weights::Builder;
+use crate::{Checkpoint, Error};
+
+/// New tokens: how many, which is public, and which, where that is known.
+#[derive(Clone, Copy, Debug)]
+pub struct Input<'a> {
+    /// The ids; only the client has them.
+    pub ids: Option<&'a [u32]>,
+    /// Their number.
+    pub count: usize,
+}
+
+/// Whose logits are wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rows {
+    /// The last new token's, all that generation needs.
+    Last,
+    /// Those of all new tokens.
+    All,
+}
+
+impl Rows {
+    pub(crate) fn of(self, count: usize) -> usize {
+        match self {
+            Rows::Last => 1,
+            Rows::All => count,
+        }
+    }
+}
+
+/// A model whose matrices are prepared for an engine with weights `W`.
+pub enum Model<W> {
+    /// A GPT-2.
+    Gpt2(Gpt2<W>),
+    /// A LLaMA.
+    Llama(Llama<W>),
+}
+
+impl<W> Model<W> {
+    /// Prepares the weights of the model `spec` for `engine`, one after another: with the values of `checkpoint` on
+    /// the server, without values where there is none. A checkpoint that does not fit `spec` is refused by tensor.
+    pub fn load<E: Engine<Weight = W>>(
+        engine: &mut E,
+        spec: &ModelSpec,
+        checkpoint: Option<&mut Checkpoint>,
+    ) -> Result<Self, Error> {
+        if let Some(checkpoint) = &checkpoint {
+            checkpoint.check(&spec.tensors())?;
+        }
+        Self::build(spec, &mut Builder { checkpoint, sink: &mut |spec, data| engine.weight(spec, data) })
+    }
+
+    fn build(spec: &ModelSpec, builder: &mut Builder<W>) -> Result<Self, Error> {
+        Ok(match spec {
+            ModelSpec::Gpt2(config) => Model::Gpt2(Gpt2::load(config, builder)?),
+            ModelSpec::Llama(config) => Model::Llama(Llama::load(config, builder)?),
+        })
+    }
+
+    /// The public shape.
+    pub fn spec(&self) -> ModelSpec {
+        match self {
+            Model::Gpt2(model) => ModelSpec::Gpt2(model.config().clone()),
+            Model::Llama(model) => ModelSpec::Llama(model.config().clone()),
+        }
+    }
+
+    /// An empty cache for one generation.
+    pub fn cache<E: Engine<Weight = W>>(&self, policy: &PolicySpec) -> KvCache<E> {
+        let spec = self.spec();
+        KvCache::new(spec.layers(), spec.heads(), policy)
+    }
+
+    /// Logits of the new tokens `input`, which follow those in `cache`: (1 or count, vocabulary). `progress` is
+    /// called with the number of layers done after each. Positions must stay below [`ModelSpec::max_positions`].
+    pub fn forward<E: Engine<Weight = W>>(
+        &self,
+        engine: &mut E,
+        input: Input,
+        cache: &mut KvCache<E>,
+        rows: Rows,
+        progress: &mut dyn FnMut(usize),
+    ) -> Result<E::Tensor, protocols::Error> {
+        match self {
+            Model::Gpt2(model) => model.forward(engine, input, cache, rows, progress),
+            Model::Llama(model) => model.forward(engine, input, cache, rows, progress),
+        }
+    }
+}
+
+impl ModelSpec {
+    /// Names and shapes of the tensors that a checkpoint must hold.
+    pub fn tensors(&self) -> Vec<TensorSpec> {
+        match self {
+            ModelSpec::Gpt2(config) => gpt2::layout(config),
+            ModelSpec::Llama(config) => llama::layout(config),
+        }
+    }
+
+    /// The weights that [`Model::load`] prepares, in its order.
+    pub fn weight_specs(&self) -> Vec<WeightSpec> {
+        let mut specs = Vec::new();
+        let mut sink = |spec: &WeightSpec, _| {
+            specs.push(spec.clone());
+            Ok(())
+        };
+        Model::build(self, &mut Builder { checkpoint: None, sink: &mut sink })
+            .map(|_| ())
+            .expect("without values nothing can be refused");
+        specs
+    }
+
+    /// Number of parameters as published.
+    pub fn parameters(&self) -> usize {
+        self.tensors().iter().map(|t| t.shape.iter().product::<usize>()).sum()
+    }
+}
+
+pub(crate) fn activate<E: Engine>(
+    engine: &mut E,
+    function: Activation,
+    x: &E::Tensor,
+) -> Result<E::Tensor, protocols::Error> {
+    match function {
+        Activation::GeluTanh => engine.gelu(x, Gelu::Tanh),
+        Activation::GeluErf => engine.gelu(x, Gelu::Erf),
+        Activation::Silu => engine.silu(x),
+    }
+}
+
+/// Attention of the last `wanted` of n new tokens: `q` (n, heads, head_dim), `k` and `v` (n, kv_heads * head_dim)
+/// -> (wanted, heads * head_dim). A policy may want to see more queries than that.
+pub(crate) fn attend<E: Engine>(
+    engine: &mut E,
+    cache: &mut KvCache<E>,
+    layer: usize,
+    q: &E::Tensor,
+    k: &E::Tensor,
+    v: &E::Tensor,
+    wanted: usize,
+) -> Result<E::Tensor, protocols::Error> {
+    let n = q.shape()[0];
+    let window = cache.query_window(layer, n).max(wanted);
+    let q = q.slice(0, n - window..n).permute(&[1, 0, 2]);
+    let mixed = cache.attend(engine, layer, &q, k, v)?;
+    Ok(mixed.slice(0, window - wanted..window))
+}

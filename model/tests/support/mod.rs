@@ -1,0 +1,58 @@
+//! What the tests of models share.
+#![allow(dead_code, reason = "every test program uses a part")]
+
+pub(crate) mod naive;
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use model::{GenerateOptions, Generation, Input, Model, ModelFiles, Next, NoHooks, Sampler, generate};
+use naive::Weights;
+use ndarray::Array2;
+use protocols::{Engine, Float};
+use safetensors::tensor::{Dtype, TensorView};
+
+/// A model on the plaintext engine.
+pub(crate) type FloatModel = Model<<Float as Engine>::Weight>;
+
+/// Prepares `files` for [`Float`].
+pub(crate) fn load(mut files: ModelFiles) -> FloatModel {
+    Model::load(&mut Float::default(), &files.spec, Some(&mut files.checkpoint)).unwrap()
+}
+
+/// Greedy generation with the logits of all positions.
+pub(crate) fn greedy(model: &FloatModel, prompt: &[u32], tokens: usize) -> Generation {
+    let options = GenerateOptions { tokens, all_positions: true, ..Default::default() };
+    let input = Input { ids: Some(prompt), count: prompt.len() };
+    let mut sampler = Sampler::greedy();
+    generate(&mut Float::default(), model, input, &options, Next::Pick(&mut sampler), &mut NoHooks).unwrap()
+}
+
+/// Logits of every position of `ids` in one pass.
+pub(crate) fn logits(model: &FloatModel, ids: &[u32]) -> Array2<f32> {
+    greedy(model, ids, 1).logits.unwrap()
+}
+
+/// The directory of an asset that is not in the repository: `$WAGGLE_ASSETS` or `../shared` beside it.
+pub(crate) fn asset(path: &str) -> Option<PathBuf> {
+    let root = std::env::var_os("WAGGLE_ASSETS").map(PathBuf::from);
+    let mut roots: Vec<PathBuf> = root.into_iter().collect();
+    roots.extend(["../../shared", "../../../shared"].map(|up| PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(up)));
+    let found = roots.iter().map(|root| root.join(path)).find(|p| p.exists());
+    if found.is_none() {
+        // Straight to the stream: the test harness would swallow the output of a test that passes.
+        let note = format!("\n*** SKIPPED: {path} is neither under $WAGGLE_ASSETS nor under ../shared ***\n\n");
+        std::io::stderr().write_all(note.as_bytes()).unwrap();
+    }
+    found
+}
+
+/// Writes `weights` as f32 by the format's own library.
+pub(crate) fn write_checkpoint(path: &Path, weights: &Weights) {
+    let bytes: Vec<(&String, Vec<u8>)> =
+        weights.iter().map(|(name, t)| (name, t.data.iter().flat_map(|v| v.to_le_bytes()).collect())).collect();
+    let views = bytes.iter().map(|(name, data)| {
+        (name.as_str(), TensorView::new(Dtype::F32, weights[*name].shape.clone(), data).unwrap())
+    });
+    safetensors::serialize_to_file(views, None, path).unwrap();
+}

@@ -1,0 +1,337 @@
+//! Comparison of a shared value with public thresholds, at any width.
+//!
+//! **Functionality.** Shares of a signed w-bit value x and J public thresholds c_j -> XOR shares of [x >= c_j].
+//!
+//! **Source.** Sign by carry: with v = x - c, l = w - 1, the top bit of v is the sum of the shares' top bits and of the
+//! carry [v_s + v_c >= 2^l] of their low halves, that is [a < b] for a = 2^l - 1 - v_s (server) and b = v_c (client). The
+//! comparison is the millionaires' protocol of CrypTFlow2 (eprint 2020/1002, algorithm 1) over digits of 4 bits by 1-of-16
+//! OT, with two departures:
+//! 1. The thresholds shift only the server's share, so the client's digits serve all of them: one OT per digit carries J
+//!    answers (the batched comparison of BumbleBee, eprint 2023/1678).
+//! 2. The digits' results (less, equal) are joined not by AND gates but by 1-of-N OTs over the joint truth table of up to
+//!    four digits. The OT sender of a level picks its output shares itself, so it can send its choices for the next level,
+//!    where it is the receiver, in the same message: d levels cost d + 1 flows instead of 2 d.
+//!
+//! **Range.** x and x - c_j signed w-bit values, 2 <= w <= 64, J <= 32. **Error.** None. **Revealed.** Nothing.
+
+use net::Role;
+use ot::{Bits, ChosenKeys, Lookup, SenderKeys};
+use rand::Rng;
+
+use crate::Error;
+use crate::cost::Cost;
+use crate::session::Session;
+use crate::words::mask;
+
+const LEAF_CHOICES: &str = "compare/choices";
+const LEVEL: &str = "compare/level";
+
+/// Bits of a digit.
+const DIGIT: u32 = 4;
+
+/// Shares of [x >= c_j], one byte 0 or 1 each, value by value and within it threshold by threshold.
+pub fn at_least(s: &mut Session, x: &[u64], thresholds: &[i64], width: u32) -> Result<Vec<u8>, Error> {
+    if x.is_empty() || thresholds.is_empty() {
+        return Ok(Vec::new());
+    }
+    let shape = Shape::new(x.len(), thresholds.len(), width);
+    for role in [Role::Server, Role::Client] {
+        s.reserve(role, shape.cots(role))?;
+    }
+    // The top bits of both shares, and the negation, belong to whoever knows them.
+    let top = |x: u64| (x >> (width - 1) & 1) as u8;
+    let mut out: Vec<u8> = match s.role() {
+        Role::Server => {
+            (x.iter()).flat_map(|&x| thresholds.iter().map(move |&c| 1 ^ top(x.wrapping_sub(c as u64)))).collect()
+        }
+        Role::Client => x.iter().flat_map(|&x| std::iter::repeat_n(top(x), thresholds.len())).collect(),
+    };
+    let carries = match s.role() {
+        Role::Server => server(s, &shape, x, thresholds)?,
+        Role::Client => client(s, &shape, x)?,
+    };
+    out.iter_mut().zip(carries).for_each(|(out, carry)| *out ^= carry & 1);
+    Ok(out)
+}
+
+/// Cost of [`at_least`] for `n` values.
+pub fn cost(n: usize, thresholds: usize, width: u32) -> Cost {
+    if n == 0 || thresholds == 0 {
+        return Cost::free();
+    }
+    let shape = Shape::new(n, thresholds, width);
+    let choices = |level: usize| shape.levels.get(level).map_or(0, |level| shape.level_ots(level).div_ceil(8));
+    let mut cost = Cost::free()
+        .cots(Role::Server, shape.cots(Role::Server))
+        .cots(Role::Client, shape.cots(Role::Client))
+        .message(Role::Client, shape.leaf.ots().div_ceil(8))
+        .message(Role::Server, shape.leaf.message_bytes() + choices(0));
+    for (k, level) in shape.levels.iter().enumerate() {
+        cost = cost.message(level_sender(k), shape.level_bytes(level) + choices(k + 1));
+    }
+    cost
+}
+
+/// The OT sender of a level above the leaves.
+fn level_sender(level: usize) -> Role {
+    if level.is_multiple_of(2) { Role::Client } else { Role::Server }
+}
+
+/// How the results of neighbouring digits are joined at one level: the sizes of the groups, least significant first.
+type Groups = Vec<usize>;
+
+/// Everything that both parties derive from the sizes.
+struct Shape {
+    values: usize,
+    thresholds: usize,
+    digits: usize,
+    low_bits: u32,
+    leaf: Lookup,
+    levels: Vec<Groups>,
+}
+
+impl Shape {
+    fn new(values: usize, thresholds: usize, width: u32) -> Self {
+        assert!((2..=64).contains(&width) && thresholds <= 32, "width {width}, {thresholds} thresholds");
+        let low_bits = width - 1;
+        let digits = low_bits.div_ceil(DIGIT) as usize;
+        let mut levels = Vec::new();
+        let mut items = digits;
+        while items > 1 {
+            let groups = groups(items);
+            items = groups.len();
+            levels.push(groups);
+        }
+        let j = thresholds as u32;
+        let leaf = Lookup::new(values * digits, DIGIT, &[j, j]).expect("a table of two words");
+        Shape { values, thresholds, digits, low_bits, leaf, levels }
+    }
+
+    fn comparisons(&self) -> usize {
+        self.values * self.thresholds
+    }
+
+    /// The 1-of-N OTs of group `g` of a level: index bits are (less, equal) of every member, least significant first, the
+    /// "equal" of the least significant digit of all left out; so is the "equal" of the group that holds it.
+    fn group(&self, g: usize, size: usize) -> Lookup {
+        let least = usize::from(g == 0);
+        let bits = (2 * size - least) as u32;
+        Lookup::new(self.comparisons(), bits, &[2 - least as u32]).expect("up to 8 index bits")
+    }
+
+    fn level_ots(&self, level: &Groups) -> usize {
+        joined(level).map(|(g, size)| self.group(g, size).ots()).sum()
+    }
+
+    fn level_bytes(&self, level: &Groups) -> usize {
+        joined(level).map(|(g, size)| self.group(g, size).message_bytes()).sum()
+    }
+
+    fn cots(&self, sender: Role) -> usize {
+        let leaves = if sender == Role::Server { self.leaf.ots() } else { 0 };
+        let levels = self.levels.iter().enumerate().filter(|(k, _)| level_sender(*k) == sender);
+        leaves + levels.map(|(_, level)| self.level_ots(level)).sum::<usize>()
+    }
+}
+
+/// Groups of at most three digits, or all four at once: tables of up to 2^7 entries for the least group, 2^6 above.
+fn groups(items: usize) -> Groups {
+    if items <= 4 {
+        return vec![items];
+    }
+    (0..items.div_ceil(3)).map(|g| (items - 3 * g).min(3)).collect()
+}
+
+/// The groups of a level that need OTs: a group of one passes through.
+fn joined(level: &Groups) -> impl Iterator<Item = (usize, usize)> + '_ {
+    level.iter().copied().enumerate().filter(|&(_, size)| size > 1)
+}
+
+/// Shares of (less, equal) of all digits, or groups of digits: bit 0 is "less", bit 1 "equal"; item by item, within an
+/// item comparison by comparison.
+type Items = Vec<Vec<u8>>;
+
+fn client(s: &mut Session, shape: &Shape, x: &[u64]) -> Result<Vec<u8>, Error> {
+    let low = mask(shape.low_bits);
+    let digits: Vec<u64> = x
+        .iter()
+        .flat_map(|x| (0..shape.digits).map(move |d| (x & low) >> (DIGIT as usize * d) & mask(DIGIT)))
+        .collect();
+    let (message, keys) = s.receiver().choose(&Bits::from_values(&digits, DIGIT))?;
+    s.deliver(LEAF_CHOICES, message)?;
+    let choices = shape.levels.first().map_or(0, |level| shape.level_ots(level).div_ceil(8));
+    let reply = s.channel().recv(LEVEL, shape.leaf.message_bytes() + choices)?;
+    let (tables, choices) = reply.split_at(shape.leaf.message_bytes());
+    let found = keys.lookup(&shape.leaf, tables)?;
+    let items = leaf_items(shape, |value, digit, j| {
+        let at = 2 * (value * shape.digits + digit);
+        (found[at] >> j & 1 | (found[at + 1] >> j & 1) << 1) as u8
+    });
+    levels(s, shape, items, choices.to_vec())
+}
+
+fn server(s: &mut Session, shape: &Shape, x: &[u64], thresholds: &[i64]) -> Result<Vec<u8>, Error> {
+    let low = mask(shape.low_bits);
+    let j_mask = mask(shape.thresholds as u32);
+    let masks: Vec<u64> = (0..2 * x.len() * shape.digits).map(|_| s.rng().next_u64() & j_mask).collect();
+    let items = leaf_items(shape, |value, digit, j| {
+        let at = 2 * (value * shape.digits + digit);
+        (masks[at] >> j & 1 | (masks[at + 1] >> j & 1) << 1) as u8
+    });
+    let message = s.channel().recv(LEAF_CHOICES, shape.leaf.ots().div_ceil(8))?;
+    let keys = s.sender().accept(shape.leaf.ots(), &message)?;
+    let mut reply = keys.lookup(&shape.leaf, |item, row| {
+        let (value, digit) = (item / shape.digits, item % shape.digits);
+        let shift = DIGIT as usize * digit;
+        for (entry, words) in row.chunks_exact_mut(2).enumerate() {
+            words.copy_from_slice(&masks[2 * item..2 * item + 2]);
+            for (j, &c) in thresholds.iter().enumerate() {
+                let a = (low - (x[value].wrapping_sub(c as u64) & low)) >> shift & mask(DIGIT);
+                words[0] ^= u64::from(a < entry as u64) << j;
+                words[1] ^= u64::from(a == entry as u64) << j;
+            }
+        }
+    })?;
+    let pending = choose_level(s, shape, 0, &items, &mut reply)?;
+    s.deliver(LEVEL, reply)?;
+    match pending {
+        Some(keys) => receive_level(s, shape, 0, items, keys),
+        None => Ok(items.into_iter().next().unwrap_or_default()),
+    }
+}
+
+fn leaf_items(shape: &Shape, pair: impl Fn(usize, usize, usize) -> u8) -> Items {
+    let comparisons =
+        |digit| (0..shape.values).flat_map(move |value| (0..shape.thresholds).map(move |j| (value, digit, j)));
+    (0..shape.digits).map(|digit| comparisons(digit).map(|(v, d, j)| pair(v, d, j)).collect()).collect()
+}
+
+/// Runs the levels from level 0 on as their first OT sender, given the receiver's choices.
+fn levels(s: &mut Session, shape: &Shape, items: Items, choices: Vec<u8>) -> Result<Vec<u8>, Error> {
+    if shape.levels.is_empty() {
+        return Ok(items.into_iter().next().unwrap_or_default());
+    }
+    send_level(s, shape, 0, items, &choices)
+}
+
+/// Sends level `k` as OT sender, with the choices for the next one, and goes on.
+fn send_level(s: &mut Session, shape: &Shape, k: usize, items: Items, choices: &[u8]) -> Result<Vec<u8>, Error> {
+    let level = &shape.levels[k];
+    let mut keys = s.sender().accept(shape.level_ots(level), choices)?;
+    let mut message = Vec::with_capacity(shape.level_bytes(level));
+    let mut next = Items::new();
+    let mut first = 0;
+    for (g, &size) in level.iter().enumerate() {
+        let members = &items[first..first + size];
+        first += size;
+        if size == 1 {
+            next.push(members[0].clone());
+            continue;
+        }
+        let lookup = shape.group(g, size);
+        let (this, rest) = split(keys, lookup.ots());
+        keys = rest;
+        let mut output = vec![0; shape.comparisons()];
+        s.rng().fill_bytes(&mut output);
+        let keep = if g == 0 { 1 } else { 3 };
+        output.iter_mut().for_each(|bits| *bits &= keep);
+        let truth = truth_table(size, g == 0);
+        message.extend(this.lookup(&lookup, |item, row| {
+            let own = index(members, item, g == 0);
+            for (entry, word) in row.iter_mut().enumerate() {
+                *word = u64::from(truth[entry ^ own] ^ output[item]);
+            }
+        })?);
+        next.push(output);
+    }
+    let pending = choose_level(s, shape, k + 1, &next, &mut message)?;
+    s.deliver(LEVEL, message)?;
+    match pending {
+        Some(keys) => receive_level(s, shape, k + 1, next, keys),
+        None => Ok(next.into_iter().next().unwrap_or_default()),
+    }
+}
+
+/// Receives level `k`, whose choices were sent, and goes on.
+fn receive_level(s: &mut Session, shape: &Shape, k: usize, items: Items, keys: ChosenKeys) -> Result<Vec<u8>, Error> {
+    let level = &shape.levels[k];
+    let bytes = shape.level_bytes(level);
+    let choices = shape.levels.get(k + 1).map_or(0, |level| shape.level_ots(level).div_ceil(8));
+    let message = s.channel().recv(LEVEL, bytes + choices)?;
+    let (mut tables, choices) = message.split_at(bytes);
+    let mut keys = keys;
+    let mut next = Items::new();
+    let mut first = 0;
+    for (g, &size) in level.iter().enumerate() {
+        if size == 1 {
+            next.push(items[first].clone());
+        } else {
+            let lookup = shape.group(g, size);
+            let rest = keys.split_off(lookup.ots());
+            let (table, others) = tables.split_at(lookup.message_bytes());
+            tables = others;
+            next.push(keys.lookup(&lookup, table)?.into_iter().map(|bits| bits as u8).collect());
+            keys = rest;
+        }
+        first += size;
+    }
+    if k + 1 < shape.levels.len() {
+        return send_level(s, shape, k + 1, next, choices);
+    }
+    Ok(next.into_iter().next().unwrap_or_default())
+}
+
+/// Appends this party's choices for level `k` to `message`, if there is such a level.
+fn choose_level(
+    s: &mut Session,
+    shape: &Shape,
+    k: usize,
+    items: &Items,
+    message: &mut Vec<u8>,
+) -> Result<Option<ChosenKeys>, Error> {
+    let Some(level) = shape.levels.get(k) else { return Ok(None) };
+    let mut chosen = Vec::with_capacity(shape.level_ots(level));
+    let mut first = 0;
+    for (g, &size) in level.iter().enumerate() {
+        let members = &items[first..first + size];
+        first += size;
+        if size > 1 {
+            let bits = 2 * size - usize::from(g == 0);
+            for item in 0..shape.comparisons() {
+                let own = index(members, item, g == 0);
+                chosen.extend((0..bits).map(|bit| own >> bit & 1 == 1));
+            }
+        }
+    }
+    let (choices, keys) = s.receiver().choose(&Bits::from_fn(chosen.len(), |i| chosen[i]))?;
+    message.extend(choices);
+    Ok(Some(keys))
+}
+
+/// The index bits of one comparison in a group: (less, equal) of every member, least significant first, without the
+/// first "equal" in the group that holds the least significant digit.
+fn index(members: &[Vec<u8>], item: usize, least: bool) -> usize {
+    let all = members.iter().rev().fold(0, |index, pairs| index << 2 | usize::from(pairs[item] & 3));
+    if least { all & 1 | all >> 2 << 1 } else { all }
+}
+
+/// The joint (less, equal) for every index of a group of `size` members; only "less" for the least group.
+fn truth_table(size: usize, least: bool) -> Vec<u8> {
+    let bits = 2 * size - usize::from(least);
+    let join = |index: usize| {
+        let all = if least { index & 1 | index >> 1 << 2 } else { index };
+        let (mut less, mut equal) = (0, 1);
+        for member in (0..size).rev() {
+            let pair = all >> (2 * member) & 3;
+            less |= equal & pair & 1;
+            equal &= pair >> 1;
+        }
+        (if least { less } else { less | equal << 1 }) as u8
+    };
+    (0..1 << bits).map(join).collect()
+}
+
+fn split(mut keys: SenderKeys, at: usize) -> (SenderKeys, SenderKeys) {
+    let rest = keys.split_off(at);
+    (keys, rest)
+}

@@ -1,0 +1,68 @@
+//! Truncation with change of ring, for values whose sign can be made known.
+//!
+//! **Functionality.** Shares of x modulo 2^w -> shares of x / 2^s modulo 2^o (Truncation { width: w, shift: s, out: o }).
+//!
+//! **Source.** One-bit-error truncation with known most significant bit (BumbleBee, eprint 2023/1678, section on
+//! truncation; Cheetah, eprint 2022/207, section 4.3). Adding 2^(w-2) makes x' = x + 2^(w-2) lie in [0, 2^(w-1)), so its
+//! shares wrap around 2^w exactly if one of them has its top bit set: wrap = a or b = a + b - a b, and a b is **one**
+//! correlated OT of u = o - w + s bits, since wrap counts 2^(w-s) modulo 2^o. With u <= 0 nothing is sent.
+//!
+//! **Range.** |x| < 2^(w-2). **Error.** x_0' >> s plus x_1' >> s misses the carry of the low halves; one is added for it,
+//! so the result is floor(x / 2^s) or floor(x / 2^s) + 1; exact for s = 0.
+//!
+//! **Revealed.** Nothing.
+
+use net::Role;
+use ot::{Bits, Correlation};
+
+use crate::Error;
+use crate::abb::Truncation;
+use crate::cost::Cost;
+use crate::ops::cross::{self, Side};
+use crate::session::Session;
+use crate::words::mask;
+
+/// Truncates the shares `x` in place; the result is modulo 2^`how.out`.
+pub fn truncate(s: &mut Session, x: &mut [u64], how: Truncation) -> Result<(), Error> {
+    let Truncation { width, shift, out } = how;
+    assert!(width >= 3 && width <= 64 && shift < width - 1 && out <= 64, "{how:?}");
+    let offset = 1u64 << (width - 2);
+    let server = s.role() == Role::Server;
+    if server {
+        x.iter_mut().for_each(|x| *x = x.wrapping_add(offset));
+    }
+    x.iter_mut().for_each(|x| *x &= mask(width));
+    if let Some(shape) = shape(x.len(), how) {
+        let top = |x: &u64| x >> (width - 1);
+        // Shares of a b; this party's own top bit is the rest of a + b - a b.
+        let both = if server {
+            let tops: Vec<u64> = x.iter().map(top).collect();
+            cross::one_way(s, &shape, Side::Supply(&tops))?
+        } else {
+            let tops = Bits::from_fn(x.len(), |i| top(&x[i]) == 1);
+            cross::one_way(s, &shape, Side::Choose(&tops))?
+        };
+        for (x, both) in x.iter_mut().zip(both) {
+            let wrap = top(x).wrapping_sub(both);
+            *x = (*x >> shift).wrapping_sub(wrap << (width - shift));
+        }
+    } else {
+        x.iter_mut().for_each(|x| *x >>= shift);
+    }
+    if server {
+        let correction = u64::from(shift > 0).wrapping_sub(offset >> shift);
+        x.iter_mut().for_each(|x| *x = x.wrapping_add(correction));
+    }
+    Ok(())
+}
+
+/// Cost of [`truncate`] on `n` words.
+pub fn cost(n: usize, how: Truncation) -> Cost {
+    shape(n, how).map_or_else(Cost::free, |shape| cross::one_way_cost(&shape))
+}
+
+/// The correlated OTs needed, if any: the wrap counts 2^(width - shift) modulo 2^out.
+fn shape(n: usize, how: Truncation) -> Option<Correlation> {
+    let bits = (how.out + how.shift).checked_sub(how.width).filter(|&bits| bits > 0)?;
+    (n > 0).then(|| Correlation::new(n, 1, &[bits]).expect("a width of 1..=64"))
+}

@@ -1,0 +1,234 @@
+//! What two parties share while they compute together: the channel, the pools of correlations, the HE keys.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use he::{MatmulPlan, MatmulSpec, OleKind, OlePlan, ParamSet, PublicKey, SecretKey};
+use net::{Channel, Direction, HEADER_BYTES, Phase, Role};
+use ot::{CotKind, OtReceiver, OtSender, PoolPlan};
+use rand::rngs::StdRng;
+
+use crate::Error;
+use crate::cost::{Cost, Step};
+
+/// Public choices of a session; both parties state the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Source of correlated OTs.
+    pub ot: CotKind,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options { ot: CotKind::default() }
+    }
+}
+
+const PUBLIC_KEY: &str = "he/public key";
+
+/// One party's end of a two-party computation.
+///
+/// All randomness comes from a generator seeded by the operating system.
+pub struct Session {
+    channel: Channel,
+    sender: OtSender,
+    receiver: OtReceiver,
+    /// This party's key pairs, made when a parameter set is first needed.
+    own_keys: HashMap<ParamSet, SecretKey>,
+    peer_keys: HashMap<ParamSet, PublicKey>,
+    plans: Plans,
+    rng: StdRng,
+}
+
+impl Session {
+    /// Sets up base OTs with the peer, which calls this with equal `options`. Booked as `setup`.
+    pub fn new(mut channel: Channel, options: Options) -> Result<Self, Error> {
+        let mut rng: StdRng = rand::make_rng();
+        channel.ledger_mut().enter("base OT");
+        let pools = ot::setup(&mut channel, options.ot, &mut rng);
+        channel.ledger_mut().leave();
+        let (sender, receiver) = pools?;
+        Ok(Session::with_pools(channel, sender, receiver, rng))
+    }
+
+    /// A session on pools that exist already, for tests over the ideal dealer.
+    pub(crate) fn with_pools(channel: Channel, sender: OtSender, receiver: OtReceiver, rng: StdRng) -> Self {
+        Session {
+            channel,
+            sender,
+            receiver,
+            own_keys: HashMap::new(),
+            peer_keys: HashMap::new(),
+            plans: Plans::default(),
+            rng,
+        }
+    }
+
+    /// This party.
+    pub fn role(&self) -> Role {
+        self.channel.role()
+    }
+
+    /// The channel, to book phases and scopes and to send what lies outside the protocols.
+    pub fn channel(&mut self) -> &mut Channel {
+        &mut self.channel
+    }
+
+    /// Sends the last message of this party's turn: the peer waits for it.
+    pub(crate) fn deliver(&mut self, step: &'static str, message: Vec<u8>) -> Result<(), Error> {
+        self.channel.send_owned(step, message)?;
+        Ok(self.channel.flush(step)?)
+    }
+
+    /// The pool of OTs in which this party is the sender.
+    pub(crate) fn sender(&mut self) -> &mut OtSender {
+        &mut self.sender
+    }
+
+    /// The pool of OTs in which this party is the receiver.
+    pub(crate) fn receiver(&mut self) -> &mut OtReceiver {
+        &mut self.receiver
+    }
+
+    /// The cryptographic generator of this party.
+    pub(crate) fn rng(&mut self) -> &mut StdRng {
+        &mut self.rng
+    }
+
+    /// Plans of HE operations, kept by shape.
+    pub(crate) fn plans(&mut self) -> &mut Plans {
+        &mut self.plans
+    }
+
+    /// Fills the pool with OT sender `sender` to at least `count`, booked as `offline`.
+    pub(crate) fn reserve(&mut self, sender: Role, count: usize) -> Result<(), Error> {
+        let phase = self.channel.ledger_mut().set_phase(Phase::Offline);
+        let done = if sender == self.channel.role() {
+            self.sender.ensure(&mut self.channel, count)
+        } else {
+            self.receiver.ensure(&mut self.channel, count)
+        };
+        self.channel.ledger_mut().set_phase(phase);
+        Ok(done?)
+    }
+
+    /// Makes sure that `holder` has a key pair of `set` and that the other party has its public key, booked as `setup`.
+    pub(crate) fn ensure_key(&mut self, holder: Role, set: ParamSet) -> Result<(), Error> {
+        let mine = holder == self.channel.role();
+        if if mine { self.own_keys.contains_key(&set) } else { self.peer_keys.contains_key(&set) } {
+            return Ok(());
+        }
+        let phase = self.channel.ledger_mut().set_phase(Phase::Setup);
+        let done = if mine { self.publish_key(set) } else { self.learn_key(set) };
+        self.channel.ledger_mut().set_phase(phase);
+        done
+    }
+
+    fn publish_key(&mut self, set: ParamSet) -> Result<(), Error> {
+        let (secret, public) = SecretKey::generate(set, &mut self.rng);
+        self.channel.send(PUBLIC_KEY, &public.to_bytes())?;
+        self.own_keys.insert(set, secret);
+        Ok(())
+    }
+
+    fn learn_key(&mut self, set: ParamSet) -> Result<(), Error> {
+        let bytes = self.channel.recv(PUBLIC_KEY, PublicKey::bytes(set))?;
+        self.peer_keys.insert(set, PublicKey::from_bytes(set, &bytes)?);
+        Ok(())
+    }
+
+    /// This party's secret key; [`Session::ensure_key`] came before.
+    pub(crate) fn secret_key(&mut self, set: ParamSet) -> (&SecretKey, &mut StdRng) {
+        (self.own_keys.get(&set).expect("ensure_key came before"), &mut self.rng)
+    }
+
+    /// The peer's public key; [`Session::ensure_key`] came before.
+    pub(crate) fn peer_key(&mut self, set: ParamSet) -> (&PublicKey, &mut StdRng) {
+        (self.peer_keys.get(&set).expect("ensure_key came before"), &mut self.rng)
+    }
+}
+
+/// Plans of HE operations, kept by shape: their search is slow for a loop of many tokens.
+#[derive(Debug, Default)]
+pub struct Plans {
+    matmul: HashMap<MatmulSpec, Arc<MatmulPlan>>,
+    ole: HashMap<(usize, u32, OleKind), Arc<OlePlan>>,
+}
+
+impl Plans {
+    /// The plan of a matrix product.
+    pub fn matmul(&mut self, spec: MatmulSpec) -> Result<Arc<MatmulPlan>, Error> {
+        if let Some(plan) = self.matmul.get(&spec) {
+            return Ok(plan.clone());
+        }
+        let plan = Arc::new(MatmulPlan::new(spec)?);
+        self.matmul.insert(spec, plan.clone());
+        Ok(plan)
+    }
+
+    /// The plan of elementwise products.
+    pub fn ole(&mut self, len: usize, width: u32, kind: OleKind) -> Result<Arc<OlePlan>, Error> {
+        if let Some(plan) = self.ole.get(&(len, width, kind)) {
+            return Ok(plan.clone());
+        }
+        let plan = Arc::new(OlePlan::new(len, width, kind)?);
+        self.ole.insert((len, width, kind), plan.clone());
+        Ok(plan)
+    }
+}
+
+/// What a session's traffic depends on apart from the operations: pool levels and keys already sent. Plays costs into a
+/// ledger exactly as [`Session`] would book them.
+#[derive(Debug)]
+pub(crate) struct Forecast {
+    pool: PoolPlan,
+    levels: [usize; 2],
+    keys: Vec<(Role, ParamSet)>,
+}
+
+impl Forecast {
+    /// The state after [`Session::new`], whose own traffic is booked in `ledger`.
+    pub(crate) fn new(options: Options, ledger: &mut net::Ledger) -> Self {
+        ledger.enter("base OT");
+        // Exchanges: the split of the bytes among them does not show in any account.
+        let mut bytes = options.ot.setup_bytes();
+        for _ in 0..options.ot.setup_messages() {
+            ledger.book(Direction::ClientToServer, bytes);
+            ledger.book(Direction::ServerToClient, bytes);
+            bytes = 0;
+        }
+        ledger.leave();
+        let pool = PoolPlan { kind: options.ot, min_batch: options.ot.default_batch() };
+        Forecast { pool, levels: [0; 2], keys: Vec::new() }
+    }
+
+    /// Books `cost`.
+    pub(crate) fn play(&mut self, cost: &Cost, ledger: &mut net::Ledger) {
+        for step in cost.steps() {
+            match *step {
+                Step::Message { direction, bytes } => ledger.book(direction, bytes),
+                Step::Cots { sender, count } => {
+                    let level = &mut self.levels[sender as usize];
+                    let amount = self.pool.refill_amount(*level, count as usize);
+                    if amount > 0 {
+                        let phase = ledger.set_phase(Phase::Offline);
+                        let wire = self.pool.refill_wire(amount);
+                        if wire.messages > 0 {
+                            ledger.book_run(sender.peer().sends(), wire.to_sender, wire.messages);
+                        }
+                        ledger.set_phase(phase);
+                    }
+                    *level += amount - count as usize;
+                }
+                Step::Key { holder, set } => {
+                    if !self.keys.contains(&(holder, set)) {
+                        self.keys.push((holder, set));
+                        let phase = ledger.set_phase(Phase::Setup);
+                        ledger.book(holder.sends(), (PublicKey::bytes(set) + HEADER_BYTES) as u64);
+                        ledger.set_phase(phase);
+                    }
+                }
+            }
+        }
+    }
+}
