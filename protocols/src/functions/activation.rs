@@ -156,7 +156,7 @@ mod tests {
     fn bits(table: &impl Table) -> u32 {
         let (width, factors) = (table.out_width(), table.factor_bits());
         let coefficients = factors.len() as u32 + u32::from(table.has_constant());
-        (coefficients * width << table.index_bits())
+        ((coefficients * width) << table.index_bits())
             + (table.index_bits() + factors.iter().sum::<u32>()) * 32
             + factors.iter().flat_map(|&bits| (0..bits).map(|j| width - j)).sum::<u32>()
     }
