@@ -83,15 +83,15 @@ impl Params {
 
     /// Transform of a polynomial with coefficients of at most `bits` bits and a sign.
     pub(crate) fn transform_signed(&self, signed: &[i64], bits: u32) -> Poly {
-        let small = self.limbs().iter().all(|l| bits < l.modulus().bits());
-        let mut poly = if small {
-            let mut poly = vec![0; self.words()];
-            self.add_small(&mut poly, signed);
-            poly
-        } else {
-            self.reduce_signed(signed)
-        };
-        self.fwd(&mut poly);
+        if self.limbs().iter().any(|l| bits >= l.modulus().bits()) {
+            let mut poly = self.reduce_signed(signed);
+            self.fwd(&mut poly);
+            return poly;
+        }
+        let mut poly = vec![0; self.words()];
+        for (l, x) in self.limbs().iter().zip(poly.chunks_exact_mut(self.degree())) {
+            l.ntt().fwd_signed(x, signed);
+        }
         poly
     }
 

@@ -154,7 +154,7 @@ impl MatmulPlan {
             let shares = self.mask(params, &c0, response, &mut stream, &mut message);
             (message, shares)
         };
-        let responses = sums.chunks_exact(2 * words).enumerate().map(respond).collect();
+        let responses = sums.par_chunks_exact(2 * words).enumerate().map(respond).collect();
         sums.zeroize();
         responses
     }

@@ -8,7 +8,7 @@
 //! if `j' - j` is a multiple of k. The degree stays below `M k n + k - 1 <= N + k - 1`, so what wraps around (with a sign)
 //! lands below position `k - 1`, where no output lives. Dimensions need not be powers of two.
 //!
-//! A [`Tile`](plan::Tile) says how a product with batch items is cut:
+//! A tile says how a product with batch items is cut:
 //! * the rows of `group` items share one uploaded ciphertext, as if they were one matrix with `group * rows` rows;
 //! * the columns of *all* items form one long row of columns, cut into responses of `cols` columns each. A column of
 //!   item b takes the uploaded ciphertext of b; products of several uploads add up in one response, since their columns
@@ -44,6 +44,7 @@ pub(crate) use plan::{ERROR_VARIANCE, range};
 use plan::{Layout, Tile};
 use rand::CryptoRng;
 use rayon::prelude::*;
+use zeroize::Zeroizing;
 
 /// Per batch item: X (m x k, encrypted side) times W (k x n, plaintext side) gives Y (m x n).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -75,13 +76,13 @@ pub struct MatmulSpec {
 pub struct PlanOptions {
     /// Largest tolerated [`MatmulPlan::lsb_error`]; at least 1.
     pub max_lsb_error: u64,
-    /// Bytes that cost as much as one microsecond of one core. The default, 125, is a 1 Gbit/s link.
+    /// Bytes that cost as much as one microsecond of one core. The default, 32, stands for 1 Gbit/s and four cores.
     pub bytes_per_us: f64,
 }
 
 impl Default for PlanOptions {
     fn default() -> Self {
-        Self { max_lsb_error: 8, bytes_per_us: 125.0 }
+        Self { max_lsb_error: 8, bytes_per_us: 32.0 }
     }
 }
 
@@ -222,7 +223,7 @@ impl MatmulPlan {
         const MESSAGE: &str = "matmul response";
         let (layout, n) = (&self.layout, params.degree());
         let (c1_part, c0_part) = part.split_at(packed_len(n, layout.c1_bits));
-        let mut phase = read_lifted(params, lift, layout.c1_bits, c1_part, MESSAGE)?;
+        let mut phase = Zeroizing::new(read_lifted(params, lift, layout.c1_bits, c1_part, MESSAGE)?);
         sk.mul(&mut phase);
         let mut reader = BitReader::new(c0_part);
         let shares = layout

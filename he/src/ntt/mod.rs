@@ -34,6 +34,13 @@ pub trait NttBackend: Send + Sync + Debug {
     /// Coefficients in `[0, p)` to their transform in `[0, p)`, in place.
     fn fwd(&self, poly: &mut [u64]);
 
+    /// The transform of coefficients in `(-p, p)`.
+    fn fwd_signed(&self, out: &mut [u64], signed: &[i64]) {
+        let p = self.modulus();
+        out.iter_mut().zip(signed).for_each(|(x, &s)| *x = p.lift_small(s));
+        self.fwd(out);
+    }
+
     /// The inverse of [`Self::fwd`], division by N included; `[0, p) -> [0, p)`.
     fn inv(&self, poly: &mut [u64]);
 
@@ -178,6 +185,11 @@ mod tests {
                         let mut back = forward.clone();
                         ntt.inv(&mut back);
                         assert_eq!(back, input);
+                        // Both the residues and their negatives as signed numbers.
+                        let signed: Vec<i64> = input.iter().map(|&x| x as i64 - p as i64 * (x as i64 & 1)).collect();
+                        let mut from_signed = vec![0; n];
+                        ntt.fwd_signed(&mut from_signed, &signed);
+                        assert_eq!(from_signed, forward);
                         seen.push((forward, backward));
                     }
                     assert!(seen.iter().all(|x| *x == seen[0]), "n = {n}, p = {p:#x}");

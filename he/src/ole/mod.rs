@@ -21,6 +21,7 @@
 //! keeps coefficients at multiples of `N/s` among themselves, so only those of c0 are ever sent.
 
 mod plan;
+mod scale;
 #[cfg(test)]
 mod tests;
 
@@ -28,12 +29,12 @@ use crate::bits::{BitReader, BitWriter, check_len, packed_len};
 use crate::error::HeError;
 use crate::keys::{Poly, PublicKey, SecretKey};
 use crate::matmul::{centred, read_lifted, split_upload, write_switched};
-use crate::modulus::{Modulus, Shoup};
 use crate::params::{ParamSet, Params, round_torus};
-use crate::sampling::{Expander, Label, fresh_seed};
-pub(crate) use plan::{Block, Layout};
+use crate::sampling::{Expander, Label, SEED_BYTES, fresh_seed};
+use plan::{Block, Layout};
 use rand::CryptoRng;
 use rayon::prelude::*;
+use scale::PrimeScale;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use zeroize::{Zeroize, Zeroizing};
@@ -66,6 +67,22 @@ pub struct OlePlan {
     layout: Layout,
 }
 
+/// One ciphertext: a block of one operand modulo one plaintext prime.
+struct Piece {
+    /// Position among all ciphertexts of the message; no two share a stream.
+    index: usize,
+    operand: usize,
+    block: Block,
+    prime: usize,
+}
+
+impl Piece {
+    /// The elements of this block.
+    fn slice<'a>(&self, x: &'a [u64]) -> &'a [u64] {
+        &x[self.block.start..self.block.start + self.block.count]
+    }
+}
+
 /// The plaintext ring for `slots` slots; tables are kept for the life of the process.
 fn plaintext_ring(slots: usize, primes: &[u64]) -> Result<Arc<Params>, HeError> {
     type Rings = Mutex<HashMap<(usize, Vec<u64>), Arc<Params>>>;
@@ -79,62 +96,6 @@ fn plaintext_ring(slots: usize, primes: &[u64]) -> Result<Arc<Params>, HeError> 
     let ring = Arc::new(Params::plaintext(slots, primes)?);
     rings.insert(key, ring.clone());
     Ok(ring)
-}
-
-/// Scaling between `Z_t` and `Z_q`.
-struct PrimeScale<'a> {
-    params: &'a Params,
-    t: Modulus,
-    q_mod_t: u64,
-    /// Per limb `t^-1 mod p`.
-    inverses: Vec<Shoup>,
-}
-
-impl<'a> PrimeScale<'a> {
-    fn new(params: &'a Params, t: &Modulus) -> Self {
-        let q_mod_t = params.limbs().iter().fold(1, |acc, l| t.mul(acc, l.modulus().value()));
-        let inverse = |p: &Modulus| p.shoup(p.inverse(p.reduce(t.value())));
-        let inverses = params.limbs().iter().map(|l| inverse(l.modulus())).collect();
-        Self { params, t: *t, q_mod_t, inverses }
-    }
-
-    /// Residues of `round(q m / t)` for coefficients `m < t`, put at multiples of `stride`.
-    fn up(&self, message: &[u64], stride: usize) -> Poly {
-        let half = self.t.value() / 2;
-        let mut poly = vec![0; self.params.words()];
-        for (i, &m) in message.iter().enumerate() {
-            // (q m + h - d) / t with d = (q m + h) mod t is the rounding; modulo p, a factor of q, it is (h - d) / t.
-            let d = self.t.add(self.t.mul(self.q_mod_t, m), half);
-            for (l, (limb, &inverse)) in self.params.limbs().iter().zip(&self.inverses).enumerate() {
-                let p = limb.modulus();
-                poly[l * self.params.degree() + i * stride] =
-                    p.mul_shoup(p.reduce_signed(half as i64 - d as i64), inverse);
-            }
-        }
-        poly
-    }
-
-    /// `t x` for a fraction x of the torus: (integer part rounded to nearest, modulo t; distance from it plus 1/4, as a
-    /// fraction of `2^64`).
-    #[inline(always)]
-    fn down(&self, x: u128) -> (u64, u64) {
-        let t = u128::from(self.t.value());
-        let product = (x >> 64) * t + (((x & u128::from(u64::MAX)) * t) >> 64);
-        let rounded = ((product + (1 << 63)) >> 64) as u64;
-        (self.t.correct(rounded), (product as u64).wrapping_add(1 << 62))
-    }
-
-    /// A mask that is uniform over the elements r of `Z_q` with `t r / q` within 1/4 of an integer, and that integer
-    /// modulo t. Half of all draws are kept; the loop branches only on those thrown away.
-    fn mask(&self, stream: &mut Expander, mask: &mut [u64]) -> u64 {
-        loop {
-            self.params.limbs().iter().zip(mask.iter_mut()).for_each(|(l, r)| *r = stream.residue(l.modulus()));
-            let (integer, distance) = self.down(self.params.torus(mask.iter().copied()));
-            if distance < 1 << 63 {
-                return integer;
-            }
-        }
-    }
 }
 
 impl OlePlan {
@@ -188,30 +149,21 @@ impl OlePlan {
         let params = sk.check(self.set())?;
         self.check_operands(operands)?;
         let (a_seed, error_seed) = (fresh_seed(rng), fresh_seed(rng));
-        let parts: Vec<Vec<Vec<u8>>> = self
-            .jobs(operands.len())
-            .map(|(operand, block)| {
-                let ring = self.ring(&block)?;
-                let slots = self.lift(&ring, &operands[operand][block.start..block.start + block.count]);
-                let encrypt = |prime: usize| {
-                    let index = self.upload_index(operand, &block, prime);
-                    let limb = &ring.limbs()[prime];
-                    let mut message = Zeroizing::new(slots[prime * block.slots..][..block.slots].to_vec());
-                    limb.ntt().inv(&mut message);
-                    let mut c0 = PrimeScale::new(params, limb.modulus()).up(&message, block.stride);
-                    let mut errors = Expander::new(&error_seed, Label::UploadErrors, index);
-                    sk.encrypt(&a_seed, index, &mut errors, &mut c0);
-                    params.inv(&mut c0);
-                    pack_strided(params, &c0, block.stride)
-                };
-                Ok((0..ring.limbs().len()).map(encrypt).collect())
-            })
-            .collect::<Result<_, HeError>>()?;
-        let mut out = Vec::with_capacity(self.upload_bytes());
-        out.extend_from_slice(a_seed.as_ref());
-        parts.iter().flatten().for_each(|part| out.extend_from_slice(part));
-        debug_assert_eq!(out.len(), self.upload_bytes());
-        Ok(out)
+        let encrypt = |piece: Piece| {
+            let (block, ring) = (piece.block, self.ring(&piece.block)?);
+            let limb = &ring.limbs()[piece.prime];
+            let mut message = self.lift(&ring, piece.prime, piece.slice(operands[piece.operand]));
+            limb.ntt().inv(&mut message);
+            let mut c0 = PrimeScale::new(params, limb.modulus()).up(&message, block.stride);
+            let index = piece.index as u64;
+            sk.encrypt(&a_seed, index, &mut Expander::new(&error_seed, Label::UploadErrors, index), &mut c0);
+            params.inv(&mut c0);
+            Ok(pack_strided(params, &c0, block.stride))
+        };
+        let bodies: Vec<Vec<u8>> = self.pieces(operands.len()).map(encrypt).collect::<Result<_, HeError>>()?;
+        let upload = [a_seed.as_slice(), &bodies.concat()].concat();
+        debug_assert_eq!(upload.len(), self.upload_bytes());
+        Ok(upload)
     }
 
     /// Multiplies by this party's operands (see [`OleKind`]). Returns the message for the key holder and this party's
@@ -223,59 +175,29 @@ impl OlePlan {
         operands: &[&[u64]],
         rng: &mut (impl CryptoRng + ?Sized),
     ) -> Result<(Vec<u8>, Vec<u64>), HeError> {
-        const MESSAGE: &str = "OLE upload";
         let params = pk.check(self.set())?;
         self.check_operands(operands)?;
-        let (a_seed, bodies) = split_upload(upload, self.upload_bytes(), MESSAGE)?;
+        let (a_seed, bodies) = split_upload(upload, self.upload_bytes(), "OLE upload")?;
         let seed = fresh_seed(rng);
-        let parts: Vec<(Vec<u8>, Vec<u64>)> = self
-            .jobs(1)
-            .map(|(_, block)| {
-                let ring = self.ring(&block)?;
-                // Own operands in the order of the ciphertexts that they multiply.
-                let own: Vec<Zeroizing<Poly>> = operands
-                    .iter()
-                    .rev()
-                    .map(|y| self.centre(&ring, &y[block.start..block.start + block.count]))
-                    .collect();
-                let mut message = Vec::with_capacity(self.layout.response_bytes(&block));
-                let mut shares = Zeroizing::new(vec![0; block.slots * ring.limbs().len()]);
-                for (prime, limb) in ring.limbs().iter().enumerate() {
-                    let (mut sum0, mut sum1) = (vec![0; params.acc_words()], vec![0; params.acc_words()]);
-                    for (operand, y) in own.iter().enumerate() {
-                        let index = self.upload_index(operand, &block, prime);
-                        let start = self.layout.upload_offset(operand, &block, prime);
-                        let body = &bodies[start..start + self.layout.body_bytes(&block)];
-                        let c0 = unpack_strided(params, body, block.stride, MESSAGE)?;
-                        let c1 = params.uniform(&a_seed, Label::Upload, index);
-                        let y = self.spread(
-                            params,
-                            limb.modulus(),
-                            &y[prime * block.slots..][..block.slots],
-                            block.stride,
-                        );
-                        params.mul_acc(&mut sum0, &c0, &y);
-                        params.mul_acc(&mut sum1, &c1, &y);
-                    }
-                    let (mut c0, mut c1) = (params.reduce_acc(&sum0), params.reduce_acc(&sum1));
-                    sum0.zeroize();
-                    sum1.zeroize();
-                    let response = (block.index * ring.limbs().len() + prime) as u64;
-                    let mut stream = Expander::new(&seed, Label::Response, response);
-                    pk.rerandomize(&mut c0, &mut c1, &mut stream);
-                    write_switched(params, &c1, self.layout.c1_bits(), &mut message);
-                    let scale = PrimeScale::new(params, limb.modulus());
-                    let share = &mut shares[prime * block.slots..][..block.slots];
-                    self.mask(&scale, &c0, block.stride, &mut stream, share, &mut message);
-                    limb.ntt().fwd(share);
-                }
-                Ok((message, self.scale_down(&ring, &shares, block.count)))
-            })
-            .collect::<Result<_, HeError>>()?;
+        let respond = |piece: Piece| {
+            let (block, ring) = (piece.block, self.ring(&piece.block)?);
+            let limb = &ring.limbs()[piece.prime];
+            let (mut c0, mut c1) = self.products(params, &ring, &piece, &a_seed, bodies, operands)?;
+            let mut stream = Expander::new(&seed, Label::Response, piece.index as u64);
+            pk.rerandomize(&mut c0, &mut c1, &mut stream);
+            let mut message = Vec::with_capacity(self.layout.response_bytes(&block));
+            write_switched(params, &c1, self.layout.c1_bits(), &mut message);
+            let scale = PrimeScale::new(params, limb.modulus());
+            let mut share = Zeroizing::new(vec![0; block.slots]);
+            self.mask(&scale, &c0, block.stride, &mut stream, &mut share, &mut message);
+            limb.ntt().fwd(&mut share);
+            Ok((message, share))
+        };
+        let parts: Vec<(Vec<u8>, Zeroizing<Poly>)> = self.pieces(1).map(respond).collect::<Result<_, HeError>>()?;
         let (messages, shares): (Vec<_>, Vec<_>) = parts.into_iter().unzip();
         let download = messages.concat();
         debug_assert_eq!(download.len(), self.download_bytes());
-        Ok((download, shares.concat()))
+        Ok((download, self.scale_down(&shares)?))
     }
 
     /// The key holder's shares, `len` ring elements.
@@ -285,35 +207,56 @@ impl OlePlan {
         check_len(MESSAGE, download, self.download_bytes())?;
         let (c0_bits, c1_bits) = (self.layout.c0_bits(), self.layout.c1_bits());
         let lift = params.lift(c1_bits);
-        let n = params.degree();
-        let shares: Vec<Vec<u64>> = self
-            .jobs(1)
-            .map(|(_, block)| {
-                let ring = self.ring(&block)?;
-                let start = self.layout.download_offset(&block);
-                let mut rest = &download[start..start + self.layout.response_bytes(&block)];
-                let mut shares = Zeroizing::new(vec![0; block.slots * ring.limbs().len()]);
-                for (prime, limb) in ring.limbs().iter().enumerate() {
-                    let (c1_part, tail) = rest.split_at(packed_len(n, c1_bits));
-                    let (c0_part, tail) = tail.split_at(packed_len(block.slots, c0_bits));
-                    rest = tail;
-                    let mut phase = read_lifted(params, &lift, c1_bits, c1_part, MESSAGE)?;
-                    sk.mul(&mut phase);
-                    let scale = PrimeScale::new(params, limb.modulus());
-                    let mut reader = BitReader::new(c0_part);
-                    let share = &mut shares[prime * block.slots..][..block.slots];
-                    for (i, share) in share.iter_mut().enumerate() {
-                        let c0 = reader.take_wide(c0_bits) << (128 - c0_bits);
-                        let product = (0..params.limbs().len()).map(|l| phase[l * n + i * block.stride]);
-                        *share = scale.down(params.torus(product).wrapping_add(c0)).0;
-                    }
-                    reader.finish(MESSAGE)?;
-                    limb.ntt().fwd(share);
-                }
-                Ok(self.scale_down(&ring, &shares, block.count))
-            })
-            .collect::<Result<_, HeError>>()?;
-        Ok(shares.concat())
+        let open = |piece: Piece| {
+            let (block, ring) = (piece.block, self.ring(&piece.block)?);
+            let limb = &ring.limbs()[piece.prime];
+            let start = self.layout.download_offset(&block, piece.prime);
+            let part = &download[start..start + self.layout.response_bytes(&block)];
+            let (c1_part, c0_part) = part.split_at(packed_len(params.degree(), c1_bits));
+            let mut phase = Zeroizing::new(read_lifted(params, &lift, c1_bits, c1_part, MESSAGE)?);
+            sk.mul(&mut phase);
+            let scale = PrimeScale::new(params, limb.modulus());
+            let mut reader = BitReader::new(c0_part);
+            let mut share = Zeroizing::new(vec![0; block.slots]);
+            for (i, share) in share.iter_mut().enumerate() {
+                let c0 = reader.take_wide(c0_bits) << (128 - c0_bits);
+                let product = phase.chunks_exact(params.degree()).map(|limb| limb[i * block.stride]);
+                *share = scale.down(params.torus(product).wrapping_add(c0)).0;
+            }
+            reader.finish(MESSAGE)?;
+            limb.ntt().fwd(&mut share);
+            Ok(share)
+        };
+        let shares: Vec<Zeroizing<Poly>> = self.pieces(1).map(open).collect::<Result<_, HeError>>()?;
+        self.scale_down(&shares)
+    }
+
+    /// The sum of products of the uploads of a piece with the own operands, transformed.
+    fn products(
+        &self,
+        params: &Params,
+        ring: &Params,
+        piece: &Piece,
+        a_seed: &[u8; SEED_BYTES],
+        bodies: &[u8],
+        operands: &[&[u64]],
+    ) -> Result<(Poly, Poly), HeError> {
+        let (mut sum0, mut sum1) = (vec![0; params.acc_words()], vec![0; params.acc_words()]);
+        // x0 meets y1 and y0 meets x1, so the own operands go in reverse.
+        for (operand, y) in operands.iter().rev().enumerate() {
+            let piece = self.piece(operand * self.layout.pieces() + piece.index);
+            let start = self.layout.upload_offset(operand, &piece.block, piece.prime);
+            let body = &bodies[start..start + self.layout.body_bytes(&piece.block)];
+            let c0 = unpack_strided(params, body, piece.block.stride, "OLE upload")?;
+            let c1 = params.uniform(a_seed, Label::Upload, piece.index as u64);
+            let y = self.centre(params, ring, &piece, piece.slice(y));
+            params.mul_acc(&mut sum0, &c0, &y);
+            params.mul_acc(&mut sum1, &c1, &y);
+        }
+        let reduced = (params.reduce_acc(&sum0), params.reduce_acc(&sum1));
+        sum0.zeroize();
+        sum1.zeroize();
+        Ok(reduced)
     }
 
     /// Adds a mask to every coefficient of c0 that is sent, appends them, and puts the negated plaintext of the mask in
@@ -345,57 +288,57 @@ impl OlePlan {
         plaintext_ring(block.slots, &self.layout.primes)
     }
 
-    /// (operand, block) pairs, for parallel work.
-    fn jobs(&self, operands: usize) -> impl IndexedParallelIterator<Item = (usize, Block)> {
-        let blocks = self.layout.blocks();
-        (0..operands * blocks).into_par_iter().map(move |job| (job / blocks, self.layout.block(job % blocks)))
+    /// Ciphertexts of `operands` operands: operand after operand, block after block, prime after prime.
+    fn pieces(&self, operands: usize) -> impl IndexedParallelIterator<Item = Piece> {
+        (0..operands * self.layout.pieces()).into_par_iter().map(|index| self.piece(index))
     }
 
-    fn upload_index(&self, operand: usize, block: &Block, prime: usize) -> u64 {
-        ((operand * self.layout.blocks() + block.index) * self.layout.primes.len() + prime) as u64
+    fn piece(&self, index: usize) -> Piece {
+        let (operand, rest) = (index / self.layout.pieces(), index % self.layout.pieces());
+        let primes = self.layout.primes.len();
+        Piece { index, operand, block: self.layout.block(rest / primes), prime: rest % primes }
     }
 
-    /// `X = round(P x / 2^width)` modulo every plaintext prime, prime after prime; missing slots are zero.
-    fn lift(&self, ring: &Params, x: &[u64]) -> Zeroizing<Poly> {
+    /// `X = round(P x / 2^width)` modulo one plaintext prime; missing slots are zero.
+    fn lift(&self, ring: &Params, prime: usize, x: &[u64]) -> Zeroizing<Poly> {
         let lift = ring.lift(self.layout.width);
-        let mut slots = Zeroizing::new(vec![0; ring.words()]);
-        for (j, &x) in x.iter().enumerate() {
-            let d = lift.remainder(u128::from(x));
-            for (i, limb) in ring.limbs().iter().enumerate() {
-                slots[i * ring.degree() + j] = lift.residue(i, limb.modulus(), d);
-            }
+        let p = ring.limbs()[prime].modulus();
+        let mut slots = Zeroizing::new(vec![0; ring.degree()]);
+        for (slot, &x) in slots.iter_mut().zip(x) {
+            *slot = lift.residue(prime, p, lift.remainder(u128::from(x)));
         }
         slots
     }
 
-    /// Coefficients, modulo every plaintext prime, of the polynomial whose slots are the centred values.
-    fn centre(&self, ring: &Params, y: &[u64]) -> Zeroizing<Poly> {
+    /// The plaintext whose slots are the centred values, with coefficients centred modulo t, transformed modulo q.
+    fn centre(&self, params: &Params, ring: &Params, piece: &Piece, y: &[u64]) -> Zeroizing<Poly> {
+        let limb = &ring.limbs()[piece.prime];
+        let t = limb.modulus();
         let double = u32::from(self.kind == OleKind::Square);
-        let signed = Zeroizing::new(y.iter().map(|&y| centred(y << double, self.layout.width)).collect::<Vec<i64>>());
-        // A short block leaves its last slots zero.
         let mut slots = Zeroizing::new(vec![0; ring.degree()]);
-        slots[..signed.len()].copy_from_slice(&signed);
-        let mut poly = Zeroizing::new(ring.reduce_signed(&slots));
-        ring.inv(&mut poly);
-        poly
-    }
-
-    /// A plaintext with coefficients modulo t, centred, at multiples of `stride`, transformed modulo q.
-    fn spread(&self, params: &Params, t: &Modulus, y: &[u64], stride: usize) -> Zeroizing<Poly> {
+        for (slot, &y) in slots.iter_mut().zip(y) {
+            *slot = t.reduce_signed(centred(y << double, self.layout.width));
+        }
+        limb.ntt().inv(&mut slots);
         let mut signed = Zeroizing::new(vec![0i64; params.degree()]);
-        for (&y, slot) in y.iter().zip(signed.iter_mut().step_by(stride)) {
+        for (&y, out) in slots.iter().zip(signed.iter_mut().step_by(piece.block.stride)) {
             // All ones if y > t / 2.
             let above = ((t.value() / 2) as i64 - y as i64) >> 63;
-            *slot = y as i64 - (t.value() as i64 & above);
+            *out = y as i64 - (t.value() as i64 & above);
         }
         Zeroizing::new(params.transform_signed(&signed, t.bits()))
     }
 
-    /// `round(2^width z / P)` for `count` values z given by their residues.
-    fn scale_down(&self, ring: &Params, slots: &[u64], count: usize) -> Vec<u64> {
-        let width = self.layout.width;
-        let value = |j: usize| ring.torus((0..ring.limbs().len()).map(|i| slots[i * ring.degree() + j]));
-        (0..count).map(|j| round_torus(value(j), width) as u64).collect()
+    /// `round(2^width z / P)` for the values z given by their residues, one vector per block and prime.
+    fn scale_down(&self, shares: &[Zeroizing<Poly>]) -> Result<Vec<u64>, HeError> {
+        let mut out = Vec::with_capacity(self.layout.len);
+        for (index, residues) in shares.chunks_exact(self.layout.primes.len()).enumerate() {
+            let block = self.layout.block(index);
+            let ring = self.ring(&block)?;
+            let value = |j: usize| round_torus(ring.torus(residues.iter().map(|r| r[j])), self.layout.width) as u64;
+            out.extend((0..block.count).map(value));
+        }
+        Ok(out)
     }
 
     fn check_operands(&self, operands: &[&[u64]]) -> Result<(), HeError> {

@@ -46,7 +46,7 @@ impl Layout {
         let mut best: Option<Self> = None;
         for set in ParamSet::ALL {
             for count in 1..=5 {
-                let Some(primes) = plaintext_primes(set.degree(), 2 * width, count) else { continue };
+                let Some(primes) = plaintext_primes(set, 2 * width, count) else { continue };
                 let layout = Self { len, width, set, primes };
                 let bytes = |l: &Self| l.upload_bytes(operands) + l.download_bytes();
                 if layout.hides(operands) && best.as_ref().is_none_or(|b| bytes(&layout) < bytes(b)) {
@@ -57,21 +57,24 @@ impl Layout {
         best.ok_or(HeError::Noise { width, weight_bits: width, max_lsb_error: 1 })
     }
 
+    /// Bound on the standard deviation of the noise of a response, whatever the evaluator's operands: its plaintext has at most
+    /// `slots` coefficients up to t / 2, each times a fresh error (variance 10.5, and 1 for the rounding of the message);
+    /// then the encryption of zero.
+    pub(crate) fn noise(&self, operands: usize) -> f64 {
+        let n = self.set.degree() as f64;
+        let t = self.primes.iter().copied().fold(0, u64::max) as f64;
+        let product = (ERROR_VARIANCE + 1.0) * operands as f64 * self.block(0).slots as f64 * (t / 2.0).powi(2);
+        (product + ERROR_VARIANCE * (1.0 + 2.0 * n)).sqrt()
+    }
+
     /// Whether the masks hide the noise of the whole message (see the module documentation).
     fn hides(&self, operands: usize) -> bool {
-        let n = self.set.degree() as f64;
         let log_q: f64 = self.set.primes().iter().map(|&p| (p as f64).log2()).sum();
         let t = self.primes.iter().copied().fold(0, u64::max) as f64;
-        // Mean of |e|, at most its standard deviation: slots coefficients up to t / 2 times fresh errors (11.5 with
-        // the rounding of the message), and the encryption of zero.
-        let product =
-            (ERROR_VARIANCE + 1.0) * operands as f64 * n.min(self.block(0).slots as f64) * (t / 2.0).powi(2);
-        let noise = (product + ERROR_VARIANCE * (1.0 + 2.0 * n)).sqrt();
-        let coefficients: f64 =
-            (0..self.blocks()).map(|b| self.block(b).slots as f64).sum::<f64>() * self.primes.len() as f64;
-        // Rounding the response and the noise together must stay below a quarter of q / t.
-        let enough_room = self.c1_bits() <= 120 && f64::from(self.c1_bits()) < log_q;
-        enough_room && (2.0 * noise * t * coefficients).log2() + STATISTICAL_BITS <= log_q
+        let slots: f64 = (0..self.blocks()).map(|b| self.block(b).slots as f64).sum();
+        // The mean of |e| is at most its standard deviation.
+        let distance = 2.0 * self.noise(operands) * t * slots * self.primes.len() as f64;
+        f64::from(self.c1_bits()) < log_q && distance.log2() + STATISTICAL_BITS <= log_q
     }
 
     fn prime_bits(&self) -> u32 {
@@ -128,25 +131,24 @@ impl Layout {
         SEED_BYTES + operands * self.operand_bytes()
     }
 
-    /// Bytes of the responses (one per prime) of a block.
+    /// Bytes of the response for one prime of a block.
     pub(crate) fn response_bytes(&self, block: &Block) -> usize {
-        let c1 = packed_len(self.set.degree(), self.c1_bits());
-        self.primes.len() * (c1 + packed_len(block.slots, self.c0_bits()))
+        packed_len(self.set.degree(), self.c1_bits()) + packed_len(block.slots, self.c0_bits())
     }
 
-    pub(crate) fn download_offset(&self, block: &Block) -> usize {
-        block.index * self.response_bytes(&self.block(0))
+    pub(crate) fn download_offset(&self, block: &Block, prime: usize) -> usize {
+        self.primes.len() * block.index * self.response_bytes(&self.block(0)) + prime * self.response_bytes(block)
     }
 
     pub(crate) fn download_bytes(&self) -> usize {
-        let tail = self.block(self.blocks() - 1);
-        self.download_offset(&tail) + self.response_bytes(&tail)
+        self.download_offset(&self.block(self.blocks() - 1), self.primes.len())
     }
 }
 
-/// The `count` smallest primes `= 1 mod 2n` that are at least `2^(bits / count)`; none if they exceed 50 bits.
-fn plaintext_primes(n: usize, bits: u32, count: usize) -> Option<Vec<u64>> {
-    let step = 2 * n as u64;
+/// The `count` smallest primes `= 1 mod 2N` that are at least `2^(bits / count)` and do not divide q; none if they exceed
+/// 50 bits.
+fn plaintext_primes(set: ParamSet, bits: u32, count: usize) -> Option<Vec<u64>> {
+    let step = 2 * set.degree() as u64;
     let exponent = f64::from(bits) / count as f64;
     if exponent >= f64::from(MAX_MODULUS_BITS) {
         return None;
@@ -155,11 +157,11 @@ fn plaintext_primes(n: usize, bits: u32, count: usize) -> Option<Vec<u64>> {
     let lower = exponent.exp2().ceil() as u64;
     let first = (lower / step + 1) * step + 1;
     let candidates = (0..).map(|i| first + i * step).take_while(|p| p >> MAX_MODULUS_BITS == 0);
-    let primes: Vec<u64> = candidates.filter(|&p| is_prime(p)).take(count).collect();
+    let primes: Vec<u64> = candidates.filter(|&p| is_prime(p) && !set.primes().contains(&p)).take(count).collect();
     (primes.len() == count).then_some(primes)
 }
 
-/// Miller-Rabin with the bases that decide every number below `3.4 * 10^14 ... 3.3 * 10^24` (Sorenson and Webster 2015).
+/// Miller-Rabin; the first twelve primes as bases decide every 64-bit number (Sorenson and Webster 2015).
 fn is_prime(p: u64) -> bool {
     const BASES: [u64; 12] = [2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37];
     if p < 2 || BASES.iter().any(|&b| p != b && p.is_multiple_of(b)) {
@@ -199,7 +201,7 @@ mod tests {
     fn plaintext_primes_multiply_to_the_range() {
         for bits in 1..=128 {
             for count in 1..=5 {
-                let Some(primes) = plaintext_primes(8192, bits, count) else { continue };
+                let Some(primes) = plaintext_primes(ParamSet::Full, bits, count) else { continue };
                 let log: f64 = primes.iter().map(|&p| (p as f64).log2()).sum();
                 assert!(log >= f64::from(bits), "{primes:?}");
                 assert!(primes.iter().all(|p| p % 16384 == 1));

@@ -125,3 +125,45 @@ fn responses_share_neither_mask_nor_encryption_of_zero() {
     }
     assert_ne!(a.1, b.1);
 }
+
+/// The noise that masks must hide, measured without a mask: at most what the plan reckons with, and not far below.
+#[test]
+fn noise_stays_within_the_plan() {
+    let mut rng = StdRng::seed_from_u64(6);
+    for (kind, width, len) in
+        [(OleKind::Product, 64, 8192), (OleKind::Merged, 64, 8192), (OleKind::Product, 37, 1000)]
+    {
+        let plan = OlePlan::new(len, width, kind).unwrap();
+        let (params, (sk, pk)) = (plan.params(), keys(plan.set()));
+        let mut draw = || -> Vec<u64> { (0..len).map(|_| rng.random()).collect() };
+        let values = [draw(), draw(), draw(), draw()];
+        let slices: Vec<&[u64]> = values.iter().map(Vec::as_slice).collect();
+        let operands = kind.operands();
+        let upload = plan.encrypt(sk, &slices[..operands], &mut rng).unwrap();
+        let (seed, bodies) = split_upload(&upload, plan.upload_bytes(), "test").unwrap();
+        // The largest prime, which comes last.
+        let last = plan.plaintext_primes().len() - 1;
+        let piece = plan.piece(last);
+        let ring = plan.ring(&piece.block).unwrap();
+        let (mut c0, mut c1) =
+            plan.products(params, &ring, &piece, &seed, bodies, &slices[operands..2 * operands]).unwrap();
+        pk.rerandomize(&mut c0, &mut c1, &mut Expander::new(&seed, Label::Response, 0));
+        sk.mul(&mut c1);
+        params.add(&mut c0, &c1);
+        // The phase is (q / t) m + e; t / q times it is an integer plus e t / q.
+        let scale = PrimeScale::new(params, ring.limbs()[last].modulus());
+        let log_q: f64 = plan.set().primes().iter().map(|&p| (p as f64).log2()).sum();
+        let unit = (scale.t.value() as f64).log2() - log_q + 64.0;
+        let squares: f64 = (0..piece.block.slots)
+            .map(|i| {
+                let phase = c0.chunks_exact(params.degree()).map(|limb| limb[i * piece.block.stride]);
+                let distance = scale.down(params.torus(phase)).1;
+                (distance.wrapping_sub(1 << 62) as i64 as f64).powi(2)
+            })
+            .sum();
+        let measured = (squares / piece.block.slots as f64).sqrt() / unit.exp2();
+        // Random operands have coefficients of variance t^2 / 12 instead of the t^2 / 4 reckoned with: a ratio of 0.58.
+        let ratio = measured / plan.layout.noise(operands);
+        assert!((0.45..0.7).contains(&ratio), "{kind:?} {width}: {ratio}");
+    }
+}

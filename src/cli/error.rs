@@ -1,0 +1,53 @@
+//! What ends a command.
+
+use std::path::PathBuf;
+
+use thiserror::Error;
+
+/// The reason for a non-zero exit code.
+#[derive(Debug, Error)]
+pub(super) enum Error {
+    /// A model, an engine or the peer.
+    #[error(transparent)]
+    Model(#[from] model::Error),
+    /// The network.
+    #[error(transparent)]
+    Net(#[from] net::NetError),
+    /// A file cannot be read or written.
+    #[error("{}: {source}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: std::io::Error,
+    },
+    /// No such model.
+    #[error("`{name}` is neither a directory nor a bundled model ({})", .bundled.join(", "))]
+    NoModel {
+        /// The name given.
+        name: String,
+        /// The names that exist.
+        bundled: Vec<&'static str>,
+    },
+    /// A prompt in words for a model that knows none.
+    #[error("this model has no tokenizer: give the prompt as token ids, for example --prompt-ids 1,2,3")]
+    NoTokenizer,
+    /// The prompt has no tokens.
+    #[error("the prompt has no tokens")]
+    EmptyPrompt,
+}
+
+/// The error and its causes, in one line unless an error has more to say.
+pub(super) fn describe(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let part = error.to_string();
+        // Transparent errors and those that quote their cause say everything already.
+        if !text.contains(&part) {
+            text = format!("{text}: {part}");
+        }
+        cause = error.source();
+    }
+    text
+}
