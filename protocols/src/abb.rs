@@ -13,7 +13,8 @@
 use ndarray::ArrayD;
 use net::Role;
 
-use crate::{Error, Tensor, WeightSpec};
+use crate::weight::FixedWeight;
+use crate::{Error, Tensor};
 
 /// Local arithmetic on words: linear, so the same on shares as on values; nothing is sent.
 pub trait Words: Tensor {
@@ -88,9 +89,6 @@ pub trait Abb {
     type Words: Words;
     /// Hidden bits.
     type Bits: Tensor;
-    /// A matrix that only the server knows.
-    type Weight: Send + Sync;
-
     /// Opens the scope `name` of the operation path.
     fn enter(&mut self, name: &str);
 
@@ -154,19 +152,14 @@ pub trait Abb {
 
     /// x W + b with the server's W: (..., inputs) -> (..., outputs) modulo 2^[`LINEAR_WIDTH`](crate::LINEAR_WIDTH), at
     /// the scale of x plus that of the weight. Error: a few units in the last place.
-    fn linear(&mut self, x: &Self::Words, weight: &Self::Weight) -> Result<Self::Words, Error>;
+    fn linear(&mut self, x: &Self::Words, weight: &FixedWeight) -> Result<Self::Words, Error>;
 
-    /// Rows `ids` (known to the client) of the table W: (count, outputs), modulo 2^LINEAR_WIDTH, at the weight's scale.
-    fn embed(&mut self, table: &Self::Weight, ids: Option<&[u32]>, count: usize) -> Result<Self::Words, Error>;
+    /// Rows `ids` (known to the client) of the table W: (count, outputs), modulo 2^[`EMBED_WIDTH`](crate::EMBED_WIDTH),
+    /// with [`EMBED_FRAC`](crate::EMBED_FRAC) fractional bits. Error: a few units in the last place.
+    fn embed(&mut self, table: &FixedWeight, ids: Option<&[u32]>, count: usize) -> Result<Self::Words, Error>;
 
-    /// Rows `start..start + count` of the table W as words, at the weight's scale. Free.
-    fn rows(&mut self, table: &Self::Weight, start: usize, count: usize) -> Result<Self::Words, Error>;
-
-    /// Prepares a weight in fixed point; `data` is `None` where it is not known.
-    fn weight(&mut self, spec: &WeightSpec, data: Option<crate::WeightData>) -> Result<Self::Weight, Error>;
-
-    /// Fractional bits of a weight's entries.
-    fn weight_frac(&self, weight: &Self::Weight) -> u32;
+    /// Rows `start..start + count` of the table W as words modulo 2^64 with [`FRAC`](crate::FRAC) fractional bits. Free.
+    fn rows(&mut self, table: &FixedWeight, start: usize, count: usize) -> Result<Self::Words, Error>;
 
     /// Opens words modulo 2^width to `to`, which gets `Some` (reduced modulo 2^width); a plan gives `None`.
     fn reveal(&mut self, x: &Self::Words, width: u32, to: Role) -> Result<Option<ArrayD<u64>>, Error>;

@@ -45,6 +45,12 @@ pub enum Error {
         /// Shape found.
         got: Vec<usize>,
     },
+    /// An operation needs the values of a weight that this party does not have.
+    #[error("the values of tensor `{tensor}` are needed but not known here")]
+    NoValues {
+        /// Published name of the tensor.
+        tensor: String,
+    },
     /// A token id outside the vocabulary.
     #[error("token id {id} is outside the vocabulary of {vocabulary}")]
     Token {

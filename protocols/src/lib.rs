@@ -3,20 +3,35 @@
 
 pub mod abb;
 pub mod cost;
-pub mod ops;
 mod engine;
 mod error;
-mod tensor;
+pub mod ops;
+mod planner;
 mod session;
+mod tensor;
+#[cfg(test)]
+mod tests;
+mod two_party;
+mod weight;
 mod words;
 
 pub use abb::Abb;
 pub use engine::{Engine, Float, Gelu, WeightData, WeightSpec};
 pub use error::Error;
+pub use planner::Planner;
+pub use session::{Options, Plans, Session};
 pub use tensor::{Shape, Tensor};
+pub use two_party::TwoParty;
+pub use weight::{DEFAULT_WEIGHT_FRAC, FixedValues, FixedWeight, MIN_WEIGHT_FRAC, WEIGHT_BITS, quantise};
 
 /// Fractional bits of activations.
 pub const FRAC: u32 = 18;
 
 /// Ring of the products with weights: |y| < 2^(LINEAR_WIDTH - 2) at the scale of activation times weight.
 pub const LINEAR_WIDTH: u32 = 56;
+
+/// Fractional bits of embedded rows before they are rounded to [`FRAC`].
+pub const EMBED_FRAC: u32 = 20;
+
+/// Ring of embedded rows: entries below 2^(EMBED_WIDTH - 2 - EMBED_FRAC) = 1024 in magnitude.
+pub const EMBED_WIDTH: u32 = 32;

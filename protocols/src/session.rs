@@ -74,6 +74,12 @@ impl Session {
         &mut self.channel
     }
 
+    /// Sends the last message of this party's turn: the peer waits for it.
+    pub(crate) fn deliver(&mut self, step: &'static str, message: Vec<u8>) -> Result<(), Error> {
+        self.channel.send_owned(step, message)?;
+        Ok(self.channel.flush(step)?)
+    }
+
     /// The pool of OTs in which this party is the sender.
     pub(crate) fn sender(&mut self) -> &mut OtSender {
         &mut self.sender
@@ -144,14 +150,14 @@ impl Session {
 
 /// Plans of HE operations, kept by shape: their search is slow for a loop of many tokens.
 #[derive(Debug, Default)]
-pub(crate) struct Plans {
+pub struct Plans {
     matmul: HashMap<MatmulSpec, Arc<MatmulPlan>>,
     ole: HashMap<(usize, u32, OleKind), Arc<OlePlan>>,
 }
 
 impl Plans {
     /// The plan of a matrix product.
-    pub(crate) fn matmul(&mut self, spec: MatmulSpec) -> Result<Arc<MatmulPlan>, Error> {
+    pub fn matmul(&mut self, spec: MatmulSpec) -> Result<Arc<MatmulPlan>, Error> {
         if let Some(plan) = self.matmul.get(&spec) {
             return Ok(plan.clone());
         }
@@ -161,7 +167,7 @@ impl Plans {
     }
 
     /// The plan of elementwise products.
-    pub(crate) fn ole(&mut self, len: usize, width: u32, kind: OleKind) -> Result<Arc<OlePlan>, Error> {
+    pub fn ole(&mut self, len: usize, width: u32, kind: OleKind) -> Result<Arc<OlePlan>, Error> {
         if let Some(plan) = self.ole.get(&(len, width, kind)) {
             return Ok(plan.clone());
         }

@@ -124,6 +124,11 @@ impl OlePlan {
         (self.kind.operands() * self.layout.pieces(), self.layout.pieces())
     }
 
+    /// The ring width l.
+    pub fn width(&self) -> u32 {
+        self.layout.width
+    }
+
     /// Exact length of [`Self::encrypt`]'s message.
     pub fn upload_bytes(&self) -> usize {
         self.layout.upload_bytes(self.kind.operands())

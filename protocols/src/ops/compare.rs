@@ -41,9 +41,9 @@ pub fn at_least(s: &mut Session, x: &[u64], thresholds: &[i64], width: u32) -> R
     // The top bits of both shares, and the negation, belong to whoever knows them.
     let top = |x: u64| (x >> (width - 1) & 1) as u8;
     let mut out: Vec<u8> = match s.role() {
-        Role::Server => (x.iter())
-            .flat_map(|&x| thresholds.iter().map(move |&c| 1 ^ top(x.wrapping_sub(c as u64))))
-            .collect(),
+        Role::Server => {
+            (x.iter()).flat_map(|&x| thresholds.iter().map(move |&c| 1 ^ top(x.wrapping_sub(c as u64)))).collect()
+        }
         Role::Client => x.iter().flat_map(|&x| std::iter::repeat_n(top(x), thresholds.len())).collect(),
     };
     let carries = match s.role() {
@@ -158,7 +158,7 @@ fn client(s: &mut Session, shape: &Shape, x: &[u64]) -> Result<Vec<u8>, Error> {
         .flat_map(|x| (0..shape.digits).map(move |d| (x & low) >> (DIGIT as usize * d) & mask(DIGIT)))
         .collect();
     let (message, keys) = s.receiver().choose(&Bits::from_values(&digits, DIGIT))?;
-    s.channel().send_owned(LEAF_CHOICES, message)?;
+    s.deliver(LEAF_CHOICES, message)?;
     let choices = shape.levels.first().map_or(0, |level| shape.level_ots(level).div_ceil(8));
     let reply = s.channel().recv(LEVEL, shape.leaf.message_bytes() + choices)?;
     let (tables, choices) = reply.split_at(shape.leaf.message_bytes());
@@ -193,7 +193,7 @@ fn server(s: &mut Session, shape: &Shape, x: &[u64], thresholds: &[i64]) -> Resu
         }
     })?;
     let pending = choose_level(s, shape, 0, &items, &mut reply)?;
-    s.channel().send_owned(LEVEL, reply)?;
+    s.deliver(LEVEL, reply)?;
     match pending {
         Some(keys) => receive_level(s, shape, 0, items, keys),
         None => Ok(items.into_iter().next().unwrap_or_default()),
@@ -201,9 +201,8 @@ fn server(s: &mut Session, shape: &Shape, x: &[u64], thresholds: &[i64]) -> Resu
 }
 
 fn leaf_items(shape: &Shape, pair: impl Fn(usize, usize, usize) -> u8) -> Items {
-    let comparisons = |digit| {
-        (0..shape.values).flat_map(move |value| (0..shape.thresholds).map(move |j| (value, digit, j)))
-    };
+    let comparisons =
+        |digit| (0..shape.values).flat_map(move |value| (0..shape.thresholds).map(move |j| (value, digit, j)));
     (0..shape.digits).map(|digit| comparisons(digit).map(|(v, d, j)| pair(v, d, j)).collect()).collect()
 }
 
@@ -246,7 +245,7 @@ fn send_level(s: &mut Session, shape: &Shape, k: usize, items: Items, choices: &
         next.push(output);
     }
     let pending = choose_level(s, shape, k + 1, &next, &mut message)?;
-    s.channel().send_owned(LEVEL, message)?;
+    s.deliver(LEVEL, message)?;
     match pending {
         Some(keys) => receive_level(s, shape, k + 1, next, keys),
         None => Ok(next.into_iter().next().unwrap_or_default()),

@@ -35,7 +35,7 @@ pub fn one_way(s: &mut Session, shape: &Correlation, side: Side<'_>) -> Result<V
     match side {
         Side::Choose(bits) => {
             let (message, keys) = s.receiver().choose(bits)?;
-            s.channel().send_owned(CHOICES, message)?;
+            s.deliver(CHOICES, message)?;
             let answer = s.channel().recv(ANSWER, shape.message_bytes())?;
             Ok(keys.decorrelate(shape, &answer)?)
         }
@@ -43,7 +43,7 @@ pub fn one_way(s: &mut Session, shape: &Correlation, side: Side<'_>) -> Result<V
             let message = s.channel().recv(CHOICES, n.div_ceil(8))?;
             let keys = s.sender().accept(n, &message)?;
             let (answer, shares) = keys.correlate(shape, words)?;
-            s.channel().send_owned(ANSWER, answer)?;
+            s.deliver(ANSWER, answer)?;
             Ok(shares)
         }
     }
@@ -66,13 +66,12 @@ pub fn two_way(s: &mut Session, shape: &Correlation, bits: &Bits, words: &[u64])
     let (mut shares, other) = match s.role() {
         Role::Client => {
             let (message, keys) = s.receiver().choose(bits)?;
-            s.channel().send_owned(CHOICES, message)?;
+            s.deliver(CHOICES, message)?;
             let reply = s.channel().recv(ANSWER_AND_CHOICES, shape.message_bytes() + choices)?;
             let (answer, theirs) = reply.split_at(shape.message_bytes());
             let accepted = s.sender().accept(n, theirs)?;
             let (message, supplied) = accepted.correlate(shape, words)?;
-            s.channel().send_owned(ANSWER, message)?;
-            s.channel().flush(ANSWER)?;
+            s.deliver(ANSWER, message)?;
             (keys.decorrelate(shape, answer)?, supplied)
         }
         Role::Server => {
@@ -80,7 +79,7 @@ pub fn two_way(s: &mut Session, shape: &Correlation, bits: &Bits, words: &[u64])
             let (mut message, supplied) = s.sender().accept(n, &theirs)?.correlate(shape, words)?;
             let (mine, keys) = s.receiver().choose(bits)?;
             message.extend_from_slice(&mine);
-            s.channel().send_owned(ANSWER_AND_CHOICES, message)?;
+            s.deliver(ANSWER_AND_CHOICES, message)?;
             let answer = s.channel().recv(ANSWER, shape.message_bytes())?;
             (keys.decorrelate(shape, &answer)?, supplied)
         }

@@ -98,7 +98,7 @@ fn client(s: &mut Session, shape: &Shape, table: &impl Table, x: &[u64]) -> Resu
         }
     }
     let (message, mut keys) = s.receiver().choose(&Bits::from_fn(chosen.len(), |i| chosen[i]))?;
-    s.channel().send_owned(CHOICES, message)?;
+    s.deliver(CHOICES, message)?;
     let answer = s.channel().recv(ANSWER, shape.lookup.message_bytes() + shape.products.message_bytes())?;
     let (rows, products) = answer.split_at(shape.lookup.message_bytes());
     let product_keys = keys.split_off(shape.lookup.ots());
@@ -144,7 +144,7 @@ fn server(s: &mut Session, shape: &Shape, table: &impl Table, x: &[u64]) -> Resu
         .collect();
     let (products, shares) = product_keys.correlate(&shape.products, &corr)?;
     answer.extend_from_slice(&products);
-    s.channel().send_owned(ANSWER, answer)?;
+    s.deliver(ANSWER, answer)?;
     let mut out: Vec<u64> = masks.chunks_exact(words).map(|own| own[..shape.constant].iter().sum()).collect();
     shape.gather(&shares, &mut out);
     Ok(out)

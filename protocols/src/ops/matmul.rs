@@ -46,7 +46,7 @@ pub fn private(s: &mut Session, spec: MatmulSpec, operand: Operand<'_>) -> Resul
             let x = reduce(x, spec.width);
             let (key, rng) = s.secret_key(set);
             let upload = plan.encrypt(key, &x, rng)?;
-            s.channel().send_owned(UPLOAD, upload)?;
+            s.deliver(UPLOAD, upload)?;
             let download = s.channel().recv(DOWNLOAD, plan.download_bytes())?;
             Ok(plan.decrypt(s.secret_key(set).0, &download)?)
         }
@@ -55,14 +55,14 @@ pub fn private(s: &mut Session, spec: MatmulSpec, operand: Operand<'_>) -> Resul
             let upload = s.channel().recv(UPLOAD, plan.upload_bytes())?;
             let (key, rng) = s.peer_key(set);
             let (download, share) = plan.evaluate(key, &upload, x.as_deref(), Weights::I32(w), rng)?;
-            s.channel().send_owned(DOWNLOAD, download)?;
+            s.deliver(DOWNLOAD, download)?;
             Ok(share)
         }
     }
 }
 
 /// Cost of [`private`].
-pub(crate) fn private_cost(plans: &mut Plans, spec: MatmulSpec) -> Result<Cost, Error> {
+pub fn private_cost(plans: &mut Plans, spec: MatmulSpec) -> Result<Cost, Error> {
     let plan = plans.matmul(spec)?;
     Ok(Cost::free()
         .key(Role::Client, plan.set())
@@ -78,11 +78,8 @@ pub fn shared(s: &mut Session, shape: MatmulShape, a: &[u64], b: &[u64], width: 
     s.ensure_key(Role::Server, set)?;
     let MatmulShape { batch, m, k, n } = shape;
     let (a, b) = (reduce(a, width), reduce(b, width));
-    let (mine, other) = if transposed {
-        (transpose(&b, batch, k, n), transpose(&a, batch, m, k))
-    } else {
-        (a.clone(), b.clone())
-    };
+    let (mine, other) =
+        if transposed { (transpose(&b, batch, k, n), transpose(&a, batch, m, k)) } else { (a.clone(), b.clone()) };
     let (key, rng) = s.secret_key(set);
     let upload = plan.encrypt(key, &mine, rng)?;
     let theirs = s.channel().exchange(UPLOAD, &upload, plan.upload_bytes())?;
@@ -100,14 +97,10 @@ pub fn shared(s: &mut Session, shape: MatmulShape, a: &[u64], b: &[u64], width: 
 }
 
 /// Cost of [`shared`].
-pub(crate) fn shared_cost(plans: &mut Plans, shape: MatmulShape, width: u32) -> Result<Cost, Error> {
+pub fn shared_cost(plans: &mut Plans, shape: MatmulShape, width: u32) -> Result<Cost, Error> {
     let (plan, _) = cheaper(plans, shape, width)?;
     let (up, down) = (plan.upload_bytes(), plan.download_bytes());
-    Ok(Cost::free()
-        .key(Role::Client, plan.set())
-        .key(Role::Server, plan.set())
-        .exchange(up, up)
-        .exchange(down, down))
+    Ok(Cost::free().key(Role::Client, plan.set()).key(Role::Server, plan.set()).exchange(up, up).exchange(down, down))
 }
 
 /// The plan that encrypts A, or the one that encrypts B (and multiplies transposed), whichever sends less.

@@ -41,7 +41,7 @@ pub fn mul(s: &mut Session, x: &[u64], y: &[u64], width: u32) -> Result<Vec<u64>
 }
 
 /// Cost of [`mul`] of `n` words.
-pub(crate) fn mul_cost(plans: &mut Plans, n: usize, width: u32) -> Result<Cost, Error> {
+pub fn mul_cost(plans: &mut Plans, n: usize, width: u32) -> Result<Cost, Error> {
     if n == 0 {
         return Ok(Cost::free());
     }
@@ -99,7 +99,7 @@ pub fn square(s: &mut Session, x: &[u64], width: u32) -> Result<Vec<u64>, Error>
 }
 
 /// Cost of [`square`] of `n` words.
-pub(crate) fn square_cost(plans: &mut Plans, n: usize, width: u32) -> Result<Cost, Error> {
+pub fn square_cost(plans: &mut Plans, n: usize, width: u32) -> Result<Cost, Error> {
     if n == 0 {
         return Ok(Cost::free());
     }
@@ -148,7 +148,7 @@ fn ole(s: &mut Session, plan: &OlePlan, operands: &[&[u64]]) -> Result<Vec<u64>,
         Role::Client => {
             let (key, rng) = s.secret_key(set);
             let upload = plan.encrypt(key, &operands, rng)?;
-            s.channel().send_owned(UPLOAD, upload)?;
+            s.deliver(UPLOAD, upload)?;
             let download = s.channel().recv(DOWNLOAD, plan.download_bytes())?;
             Ok(plan.decrypt(s.secret_key(set).0, &download)?)
         }
@@ -156,7 +156,7 @@ fn ole(s: &mut Session, plan: &OlePlan, operands: &[&[u64]]) -> Result<Vec<u64>,
             let upload = s.channel().recv(UPLOAD, plan.upload_bytes())?;
             let (key, rng) = s.peer_key(set);
             let (download, share) = plan.evaluate(key, &upload, &operands, rng)?;
-            s.channel().send_owned(DOWNLOAD, download)?;
+            s.deliver(DOWNLOAD, download)?;
             Ok(share)
         }
     }

@@ -19,15 +19,13 @@ const STEP: &str = "reveal";
 pub fn reveal(s: &mut Session, x: &[u64], width: u32, to: Role) -> Result<Option<Vec<u64>>, Error> {
     if s.role() != to {
         let low: Vec<u64> = x.iter().map(|x| x & mask(width)).collect();
-        s.channel().send_owned(STEP, Bits::from_values(&low, width).to_bytes())?;
-        s.channel().flush(STEP)?;
+        s.deliver(STEP, Bits::from_values(&low, width).to_bytes())?;
         return Ok(None);
     }
     let bytes = s.channel().recv(STEP, bytes(x.len(), width))?;
     let theirs = Bits::from_bytes(STEP, &bytes, x.len() * width as usize)?;
-    let value = |i: usize| {
-        (0..width as usize).fold(0, |value, bit| value | theirs.get(i * width as usize + bit) << bit)
-    };
+    let value =
+        |i: usize| (0..width as usize).fold(0, |value, bit| value | theirs.get(i * width as usize + bit) << bit);
     Ok(Some(x.iter().enumerate().map(|(i, x)| x.wrapping_add(value(i)) & mask(width)).collect()))
 }
 

@@ -1,0 +1,96 @@
+//! Protocols between two threads, held against naive twins and against their costs.
+
+mod ops;
+
+use std::time::Duration;
+
+use ndarray::{ArrayD, IxDyn};
+use net::{Channel, Entry, Role, memory_pair};
+use ot::CotKind;
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+
+use crate::abb::Abb;
+use crate::{Error, Options, Planner, Session, TwoParty};
+
+/// Options over the ideal dealer.
+pub(crate) const DEALER: Options = Options { ot: CotKind::Dealer };
+
+/// What one party returned, with its ledger.
+pub(crate) type Outcome<T> = (T, Vec<Entry>);
+
+/// Runs both parties of `protocol` in two threads, over the ideal dealer or over real OTs.
+pub(crate) fn run<T: Send>(
+    options: Options,
+    protocol: impl Fn(&mut TwoParty) -> Result<T, Error> + Sync,
+) -> [Outcome<T>; 2] {
+    let (client, server) = memory_pair(Duration::from_secs(60));
+    let party = |role: Role, channel: Channel| {
+        let session = match options.ot {
+            CotKind::Dealer => {
+                let (sender, receiver) = ot::dealer::setup(role, 7);
+                Session::with_pools(channel, sender, receiver, rand::make_rng())
+            }
+            _ => Session::new(channel, options).expect("set-up"),
+        };
+        let mut abb = TwoParty::new(session);
+        let result = protocol(&mut abb).expect("protocol");
+        (result, abb.session().channel().ledger().untimed())
+    };
+    std::thread::scope(|scope| {
+        let client = scope.spawn(|| party(Role::Client, Channel::new(Role::Client, client)));
+        let server = party(Role::Server, Channel::new(Role::Server, server));
+        [client.join().expect("client"), server]
+    })
+}
+
+/// Random shares of `values`.
+pub(crate) fn share(values: &[u64], seed: u64) -> [Vec<u64>; 2] {
+    let mut rng = StdRng::seed_from_u64(seed);
+    let client: Vec<u64> = values.iter().map(|_| rng.next_u64()).collect();
+    let server = values.iter().zip(&client).map(|(v, c)| v.wrapping_sub(*c)).collect();
+    [client, server]
+}
+
+/// This party's words of `shares`.
+pub(crate) fn own(abb: &mut TwoParty, shares: &[Vec<u64>; 2], shape: &[usize]) -> ArrayD<u64> {
+    ArrayD::from_shape_vec(IxDyn(shape), shares[abb.session().role() as usize].clone()).expect("shape")
+}
+
+/// Runs a function of hidden words between two parties, and as a plan, whose ledger must be equal. Returns the sum of
+/// the parties' words.
+pub(crate) fn secure(options: Options, inputs: &[(&[u64], &[usize])], function: impl Function) -> Vec<u64> {
+    let shares: Vec<[Vec<u64>; 2]> = (0..).zip(inputs).map(|(seed, (values, _))| share(values, seed)).collect();
+    let [(client, client_ledger), (server, server_ledger)] = run(options, |abb| {
+        let words: Vec<_> = shares.iter().zip(inputs).map(|(s, (_, shape))| own(abb, s, shape)).collect();
+        function.call(abb, &words)
+    });
+    assert_eq!(client_ledger, server_ledger, "both ledgers");
+    let mut planner = Planner::new(options);
+    let shapes: Vec<_> = inputs.iter().map(|(_, shape)| crate::Shape(shape.to_vec())).collect();
+    let planned = function.call(&mut planner, &shapes).expect("plan");
+    assert_eq!(planned.0, client.shape(), "planned shape");
+    assert_eq!(planner.ledger().untimed(), client_ledger, "planned ledger");
+    client.iter().zip(&server).map(|(c, s)| c.wrapping_add(*s)).collect()
+}
+
+/// A function that runs on every box.
+pub(crate) trait Function: Sync {
+    fn call<B: Abb>(&self, abb: &mut B, inputs: &[B::Words]) -> Result<B::Words, Error>;
+}
+
+/// Makes a [`Function`] of an expression over a box and its inputs.
+#[macro_export]
+macro_rules! function {
+    ([$($name:ident : $ty:ty),*] |$abb:ident, $inputs:ident| $body:expr) => {{
+        struct F { $($name: $ty),* }
+        impl $crate::tests::Function for F {
+            fn call<B: $crate::Abb>(&self, $abb: &mut B, $inputs: &[B::Words]) -> Result<B::Words, $crate::Error> {
+                let F { $($name),* } = self;
+                $(let _ = $name;)*
+                $body
+            }
+        }
+        F { $($name),* }
+    }};
+}

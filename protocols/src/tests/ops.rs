@@ -1,0 +1,345 @@
+//! Every operation against its naive twin, over its stated range with the edges, by both parties' real messages; `secure`
+//! also holds the plan's ledger to both parties'.
+
+use ndarray::{ArrayD, IxDyn};
+use net::Role;
+use proptest::prelude::*;
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+
+use super::{DEALER, run, secure};
+use crate::abb::{Abb, Table, Truncation, Words};
+use crate::function;
+use crate::ops::matmul::multiply;
+use crate::words::{mask, signed};
+use crate::{EMBED_FRAC, EMBED_WIDTH, FixedValues, FixedWeight, LINEAR_WIDTH, Options, Tensor, WeightSpec};
+
+/// Signed values of the open range (-2^bits, 2^bits): random ones and the edges.
+fn values(bits: u32, count: usize, seed: u64) -> Vec<u64> {
+    let top = (1i64 << bits) - 1;
+    let mut rng = StdRng::seed_from_u64(seed);
+    let edges = [0, 1, -1, top, -top, top / 2, -top / 2, top - 1];
+    let random = std::iter::repeat_with(|| {
+        (rng.next_u64() >> (64 - bits)) as i64 * if rng.next_u64() & 1 == 1 { 1 } else { -1 }
+    });
+    edges.into_iter().chain(random).take(count).map(|v| v as u64).collect()
+}
+
+fn distance(got: u64, want: u64, width: u32) -> u64 {
+    signed(got.wrapping_sub(want) & mask(width), width).unsigned_abs()
+}
+
+#[test]
+fn truncation_is_floor_or_ceiling_in_every_ring() {
+    for (width, shift, out) in
+        [(64, 18, 64), (64, 0, 64), (56, 16, 64), (44, 22, 41), (36, 18, 18), (30, 2, 64), (32, 12, 8), (3, 1, 64)]
+    {
+        let x = values(width - 2, 300, u64::from(shift));
+        let how = Truncation { width, shift, out };
+        let got =
+            secure(DEALER, &[(&x, &[x.len()])], function!([how: Truncation] |abb, x| abb.truncate(&x[0], *how)));
+        for (x, got) in x.iter().zip(got) {
+            let floor = (*x as i64 >> shift) as u64;
+            let error = got.wrapping_sub(floor) & mask(out);
+            assert!(error == 0 || shift > 0 && error == 1, "{how:?}: {} gives {got:x}", *x as i64);
+        }
+    }
+}
+
+#[test]
+fn comparison_is_exact_at_every_width() {
+    for width in [2, 3, 5, 6, 9, 13, 17, 18, 21, 25, 29, 33, 38, 53, 64] {
+        let x = values(width - 1, 60, u64::from(width));
+        let edge = (1i64 << (width - 1).min(62)) / 2;
+        let thresholds: Vec<i64> = [0, 1, -1, edge, -edge, edge / 3].into_iter().take(width as usize).collect();
+        // x - c must stay a signed value of the width.
+        let fits = |x: i64, c: i64| x.checked_sub(c).is_some_and(|v| signed(v as u64, width) == v);
+        for &c in &thresholds {
+            let x: Vec<u64> = x.iter().copied().filter(|&x| fits(x as i64, c)).collect();
+            let bits = compare(&x, &[c], width);
+            for (x, bit) in x.iter().zip(bits) {
+                assert_eq!(bit == 1, *x as i64 >= c, "width {width}: {} >= {c}", *x as i64);
+            }
+        }
+        let x: Vec<u64> = x.into_iter().filter(|&x| thresholds.iter().all(|&c| fits(x as i64, c))).collect();
+        let bits = compare(&x, &thresholds, width);
+        for (x, bits) in x.iter().zip(bits.chunks(thresholds.len())) {
+            for (&c, &bit) in thresholds.iter().zip(bits) {
+                assert_eq!(bit == 1, *x as i64 >= c, "width {width}: {} >= {c}", *x as i64);
+            }
+        }
+    }
+}
+
+/// Comparison bits as words, by a mux of ones.
+fn compare(x: &[u64], thresholds: &[i64], width: u32) -> Vec<u64> {
+    let thresholds = thresholds.to_vec();
+    let got = secure(
+        DEALER,
+        &[(x, &[x.len()])],
+        function!([thresholds: Vec<i64>, width: u32] |abb, x| {
+            let bits = abb.at_least(&x[0], thresholds, *width)?;
+            let ones = abb.constant(&Tensor::shape(&bits), 1);
+            abb.mux(&bits, &ones, 3)
+        }),
+    );
+    got.into_iter().map(|bit| bit & 7).collect()
+}
+
+#[test]
+fn selection_is_exact() {
+    for width in [1, 7, 41, 64] {
+        let x = values(62, 70, 3);
+        let condition: Vec<u64> = x.iter().map(|x| x ^ 0x5555).collect();
+        let n = x.len();
+        let got = secure(
+            DEALER,
+            &[(&x, &[n]), (&condition, &[n])],
+            function!([width: u32, n: usize] |abb, x| {
+                let bits = abb.at_least(&x[1], &[0], 64)?.reshape(&[*n]);
+                let not = abb.not(&bits);
+                let both = abb.xor(&bits, &not);
+                assert_eq!(Tensor::len(&both), *n);
+                abb.mux(&not, &x[0], *width)
+            }),
+        );
+        for ((x, c), got) in x.iter().zip(&condition).zip(got) {
+            let want = if (*c as i64) < 0 { *x } else { 0 };
+            assert_eq!((got ^ want) & mask(width), 0, "width {width}");
+        }
+    }
+}
+
+#[test]
+fn products_are_exact_by_ot_and_off_by_one_by_ole() {
+    // 70 values go by OT, 9000 by OLE.
+    for (n, width) in [(70, 64), (70, 37), (70, 2), (9000, 40)] {
+        let (x, y) = (values(62, n, 5), values(61, n, 6));
+        let got =
+            secure(DEALER, &[(&x, &[n]), (&y, &[n])], function!([width: u32] |abb, x| abb.mul(&x[0], &x[1], *width)));
+        for ((x, y), got) in x.iter().zip(&y).zip(got) {
+            let error = distance(got, x.wrapping_mul(*y), width);
+            assert!(error <= u64::from(n > 70), "width {width}: off by {error}");
+        }
+    }
+}
+
+#[test]
+fn rows_times_words_are_exact() {
+    for (rows, n, width) in [(1, 1, 64), (5, 33, 41), (3, 128, 50), (7, 1, 3)] {
+        let (x, y) = (values(62, rows * n, 8), values(60, rows, 9));
+        let got = secure(
+            DEALER,
+            &[(&x, &[rows, n]), (&y, &[rows])],
+            function!([width: u32] |abb, x| abb.mul_rows(&x[0], &x[1], *width)),
+        );
+        for (i, got) in got.iter().enumerate() {
+            assert_eq!(distance(*got, x[i].wrapping_mul(y[i / n]), width), 0);
+        }
+    }
+}
+
+#[test]
+fn sums_of_squares_are_exact_by_ot() {
+    for (rows, n, width) in [(1, 48, 64), (4, 9, 40), (2, 4000, 64)] {
+        let x = values(26, rows * n, 10);
+        let got =
+            secure(DEALER, &[(&x, &[rows, n])], function!([width: u32] |abb, x| abb.sum_squares(&x[0], *width)));
+        for (row, got) in x.chunks(n).zip(got) {
+            let want = row.iter().fold(0u64, |sum, x| sum.wrapping_add(x.wrapping_mul(*x)));
+            assert!(distance(got, want, width) <= n as u64);
+        }
+    }
+}
+
+/// x^2 in integers, by expansion around the sender's low part.
+struct Square;
+
+impl Table for Square {
+    fn index_bits(&self) -> u32 {
+        4
+    }
+    fn low_bits(&self) -> u32 {
+        6
+    }
+    fn out_width(&self) -> u32 {
+        31
+    }
+    fn has_constant(&self) -> bool {
+        true
+    }
+    fn factor_bits(&self) -> Vec<u32> {
+        vec![6, 12]
+    }
+    fn factors(&self, low: u64, out: &mut [u64]) {
+        out.copy_from_slice(&[low, low * low]);
+    }
+    fn coefficients(&self, window: i64, low: u64, out: &mut [u64]) {
+        let x = window * 64 + low as i64;
+        out.copy_from_slice(&[(x * x) as u64, (2 * x) as u64, 1]);
+    }
+}
+
+#[test]
+fn tabulated_functions_are_exact_over_their_whole_range() {
+    // Twice, for other splits into shares.
+    let x: Vec<u64> = (0..2 * 15 * 64).map(|x| x % (15 * 64)).collect();
+    let got = secure(DEALER, &[(&x, &[x.len()])], function!([] | abb, x | abb.evaluate(&Square, &x[0])));
+    for (x, got) in x.iter().zip(got) {
+        assert_eq!(distance(got, x * x, 31), 0, "{x}");
+    }
+}
+
+#[test]
+fn shared_matrices_multiply_within_a_few_units() {
+    for (batch, m, k, n, width) in [(1, 1, 7, 5, 64), (3, 2, 16, 9, 50), (2, 9, 4, 1, 40)] {
+        let (a, b) = (values(20, batch * m * k, 1), values(19, batch * k * n, 2));
+        let got = secure(
+            DEALER,
+            &[(&a, &[batch, m, k]), (&b, &[batch, k, n])],
+            function!([width: u32] |abb, x| abb.matmul(&x[0], &x[1], *width)),
+        );
+        let want = multiply(he::MatmulShape { batch, m, k, n }, &a, &b);
+        for (got, want) in got.iter().zip(want) {
+            assert!(distance(*got, want, width) <= 16);
+        }
+    }
+}
+
+fn weight(inputs: usize, outputs: usize, seed: u64, known: bool) -> FixedWeight {
+    let spec = WeightSpec { name: "w".into(), inputs, outputs };
+    let matrix = values(20, inputs * outputs, seed).into_iter().map(|v| v as i32).collect();
+    let bias = values(50, outputs, seed + 1).into_iter().map(|v| v as i64).collect();
+    FixedWeight { spec, frac: 16, values: known.then_some(FixedValues { matrix, bias }) }
+}
+
+#[test]
+fn private_weights_multiply_within_a_few_units() {
+    for (rows, inputs, outputs) in [(1, 12, 7), (5, 33, 20)] {
+        let x = values(26, rows * inputs, 3);
+        let w = weight(inputs, outputs, 4, true);
+        let hidden = weight(inputs, outputs, 4, false);
+        let got = secure(
+            DEALER,
+            &[(&x, &[rows, inputs])],
+            function!([w: FixedWeight, hidden: FixedWeight] |abb, x| {
+                // Only the server may look at the values: the client and the plan go without.
+                abb.linear(&x[0], w).and_then(|y| { assert!(hidden.values.is_none()); Ok(y) })
+            }),
+        );
+        let values = w_values(inputs, outputs);
+        let matrix: Vec<u64> = values.matrix.iter().map(|w| i64::from(*w) as u64).collect();
+        let want = multiply(he::MatmulShape { batch: 1, m: rows, k: inputs, n: outputs }, &x, &matrix);
+        for (i, (got, want)) in got.iter().zip(want).enumerate() {
+            let want = want.wrapping_add(values.bias[i % outputs] as u64);
+            assert!(distance(*got, want, LINEAR_WIDTH) <= 8);
+        }
+    }
+}
+
+fn w_values(inputs: usize, outputs: usize) -> FixedValues {
+    weight(inputs, outputs, 4, true).values.expect("known")
+}
+
+#[test]
+fn embedding_is_private_to_the_client_and_right() {
+    let ids = [3u32, 0, 16, 3];
+    let [(client, ledger), (server, _)] = run(DEALER, |abb| {
+        let server = abb.session().role() == Role::Server;
+        abb.embed(&weight(17, 9, 4, server), (!server).then_some(&ids[..]), ids.len())
+    });
+    let table = w_values(17, 9);
+    for (i, (c, s)) in client.iter().zip(&server).enumerate() {
+        let want = i64::from(table.matrix[ids[i / 9] as usize * 9 + i % 9]) << (EMBED_FRAC - 16);
+        assert!(distance(c.wrapping_add(*s), want as u64, EMBED_WIDTH) <= 8);
+    }
+    let mut planner = crate::Planner::new(DEALER);
+    planner.embed(&weight(17, 9, 4, false), None, ids.len()).expect("plan");
+    assert_eq!(planner.ledger().untimed(), ledger);
+    // An id beyond the table is the client's error, before anything is sent.
+    let session = crate::Session::with_pools(
+        net::Channel::new(Role::Client, net::memory_pair(std::time::Duration::from_secs(1)).0),
+        ot::dealer::setup(Role::Client, 1).0,
+        ot::dealer::setup(Role::Client, 1).1,
+        rand::make_rng(),
+    );
+    let refused = crate::TwoParty::new(session).embed(&weight(17, 9, 4, false), Some(&[17]), 1);
+    assert!(matches!(refused, Err(crate::Error::Token { id: 17, vocabulary: 17 })));
+}
+
+#[test]
+fn only_the_named_party_learns_a_revealed_word() {
+    for to in [Role::Client, Role::Server] {
+        let x = values(62, 33, 1);
+        let shares = super::share(&x, 2);
+        let outcomes = run(DEALER, |abb| {
+            let words = super::own(abb, &shares, &[33]);
+            abb.reveal(&words, 23, to)
+        });
+        for (outcome, role) in outcomes.iter().zip([Role::Client, Role::Server]) {
+            let want = (role == to).then(|| x.iter().map(|x| x & mask(23)).collect::<Vec<_>>());
+            assert_eq!(outcome.0.as_ref().map(|o| o.iter().copied().collect::<Vec<_>>()), want);
+        }
+        let mut planner = crate::Planner::new(DEALER);
+        planner.reveal(&crate::Shape(vec![33]), 23, to).expect("plan");
+        assert_eq!(planner.ledger().untimed(), outcomes[0].1);
+    }
+}
+
+#[test]
+fn real_transfers_give_the_same_and_cost_what_the_plan_says() {
+    let x = values(28, 100, 1);
+    let chain = || {
+        function!(
+            [] | abb,
+            x | {
+                let bits = abb.at_least(&x[0], &[5], 30)?.reshape(&[100]);
+                let kept = abb.mux(&bits, &x[0], 60)?;
+                let square = abb.mul(&kept, &kept, 60)?;
+                abb.truncate(&square, Truncation { width: 60, shift: 20, out: 64 })
+            }
+        )
+    };
+    for options in [DEALER, Options::default()] {
+        let got = secure(options, &[(&x, &[100])], chain());
+        for (x, got) in x.iter().zip(got) {
+            let x = *x as i64;
+            let want = if x >= 5 { (x * x) >> 20 } else { 0 };
+            assert!(distance(got, want as u64, 64) <= 1);
+        }
+    }
+}
+
+#[test]
+fn empty_tensors_cost_nothing() {
+    let none: [u64; 0] = [];
+    let got = secure(
+        DEALER,
+        &[(&none, &[0])],
+        function!(
+            [] | abb,
+            x | {
+                let y = abb.truncate(&x[0], Truncation { width: 64, shift: 18, out: 64 })?;
+                let bits = abb.at_least(&y, &[0], 30)?.reshape(&[0]);
+                let y = abb.mux(&bits, &y, 64)?;
+                let y = abb.mul(&y, &y, 64)?;
+                abb.evaluate(&Square, &y)
+            }
+        ),
+    );
+    assert!(got.is_empty());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    #[test]
+    fn local_words_are_linear(x in prop::collection::vec(any::<u64>(), 12), factor in any::<u64>()) {
+        let x = ArrayD::from_shape_vec(IxDyn(&[3, 4]), x).expect("shape");
+        let twice = x.plus(&x);
+        prop_assert_eq!(twice.minus(&x), x.clone());
+        prop_assert_eq!(x.times(factor).plus(&x.times(factor)), twice.times(factor));
+        prop_assert_eq!(x.sum_last().plus(&x.sum_last()), twice.sum_last());
+        prop_assert_eq!(x.repeat_last(3).sum_last(), x.times(3));
+    }
+}

@@ -1,0 +1,219 @@
+//! The arithmetic black box between two parties: words as additive shares modulo 2^64, bits as exclusive-or shares.
+
+use he::{MatmulShape, MatmulSpec};
+use ndarray::{ArrayD, IxDyn};
+use net::Role;
+
+use crate::abb::{Abb, Table, Truncation, Words};
+use crate::ops::{compare, evaluate, matmul, mul, mux, reveal, truncate};
+use crate::session::Session;
+use crate::weight::{FixedWeight, WEIGHT_BITS};
+use crate::words::mask;
+use crate::{EMBED_FRAC, EMBED_WIDTH, Error, FRAC, LINEAR_WIDTH, Tensor};
+
+/// Runs every operation as a protocol with the peer, who calls the same operations in the same order.
+pub struct TwoParty {
+    session: Session,
+}
+
+impl TwoParty {
+    /// A box over an established session.
+    pub fn new(session: Session) -> Self {
+        TwoParty { session }
+    }
+
+    /// The session.
+    pub fn session(&mut self) -> &mut Session {
+        &mut self.session
+    }
+
+    fn is_server(&self) -> bool {
+        self.session.role() == Role::Server
+    }
+}
+
+/// The product x W of `rows` rows, planned.
+pub(crate) fn linear_spec(weight: &FixedWeight, rows: usize) -> MatmulSpec {
+    let shape = MatmulShape { batch: 1, m: rows, k: weight.spec.inputs, n: weight.spec.outputs };
+    MatmulSpec { shape, width: LINEAR_WIDTH, weight_bits: WEIGHT_BITS }
+}
+
+/// The product of `count` unit vectors with a table, planned.
+pub(crate) fn embed_spec(table: &FixedWeight, count: usize) -> MatmulSpec {
+    let shape = MatmulShape { batch: 1, m: count, k: table.spec.inputs, n: table.spec.outputs };
+    MatmulSpec { shape, width: EMBED_WIDTH, weight_bits: WEIGHT_BITS }
+}
+
+/// Shape of x W, and its number of rows.
+pub(crate) fn linear_shape(x: &[usize], weight: &FixedWeight) -> (Vec<usize>, usize) {
+    let (&last, leading) = x.split_last().expect("at least one axis");
+    assert_eq!(last, weight.spec.inputs, "inputs of {}", weight.spec.name);
+    let mut shape = leading.to_vec();
+    shape.push(weight.spec.outputs);
+    (shape, leading.iter().product())
+}
+
+/// Shape of a batched product.
+pub(crate) fn matmul_shape(a: &[usize], b: &[usize]) -> MatmulShape {
+    match (a, b) {
+        (&[batch, m, k], &[batch_b, k_b, n]) if batch == batch_b && k == k_b => MatmulShape { batch, m, k, n },
+        _ => panic!("matrix product of {a:?} and {b:?}"),
+    }
+}
+
+/// Entries in row-major order.
+fn flat<A: Clone + Send + Sync>(x: &ArrayD<A>) -> Vec<A> {
+    x.iter().cloned().collect()
+}
+
+fn shaped<A>(shape: &[usize], data: Vec<A>) -> ArrayD<A> {
+    ArrayD::from_shape_vec(IxDyn(shape), data).expect("as many entries as the shape says")
+}
+
+impl Abb for TwoParty {
+    type Words = ArrayD<u64>;
+    type Bits = ArrayD<u8>;
+
+    fn enter(&mut self, name: &str) {
+        self.session.channel().ledger_mut().enter(name);
+    }
+
+    fn leave(&mut self) {
+        self.session.channel().ledger_mut().leave();
+    }
+
+    fn public(&mut self, values: &ArrayD<u64>) -> Self::Words {
+        if self.is_server() { values.clone() } else { ArrayD::zeros(values.raw_dim()) }
+    }
+
+    fn constant(&mut self, shape: &[usize], value: u64) -> Self::Words {
+        ArrayD::from_elem(IxDyn(shape), if self.is_server() { value } else { 0 })
+    }
+
+    fn add_public(&mut self, x: &Self::Words, value: u64) -> Self::Words {
+        if self.is_server() { x.mapv(|x| x.wrapping_add(value)) } else { x.clone() }
+    }
+
+    fn input(&mut self, owner: Role, shape: &[usize], values: Option<&ArrayD<u64>>) -> Result<Self::Words, Error> {
+        let zeros = || ArrayD::zeros(IxDyn(shape));
+        let mine = self.session.role() == owner;
+        Ok(if mine { values.cloned().unwrap_or_else(zeros) } else { zeros() })
+    }
+
+    fn not(&mut self, bits: &Self::Bits) -> Self::Bits {
+        if self.is_server() { bits.mapv(|b| b ^ 1) } else { bits.clone() }
+    }
+
+    fn xor(&mut self, a: &Self::Bits, b: &Self::Bits) -> Self::Bits {
+        a ^ b
+    }
+
+    fn truncate(&mut self, x: &Self::Words, how: Truncation) -> Result<Self::Words, Error> {
+        let mut words = flat(x);
+        truncate::truncate(&mut self.session, &mut words, how)?;
+        Ok(shaped(&Tensor::shape(x), words))
+    }
+
+    fn at_least(&mut self, x: &Self::Words, thresholds: &[i64], width: u32) -> Result<Self::Bits, Error> {
+        let bits = compare::at_least(&mut self.session, &flat(x), thresholds, width)?;
+        let mut shape = Tensor::shape(x);
+        shape.push(thresholds.len());
+        Ok(shaped(&shape, bits))
+    }
+
+    fn mux(&mut self, bits: &Self::Bits, x: &Self::Words, width: u32) -> Result<Self::Words, Error> {
+        assert_eq!(bits.shape(), x.shape(), "shapes of a selection");
+        Ok(shaped(&Tensor::shape(x), mux::mux(&mut self.session, &flat(bits), &flat(x), width)?))
+    }
+
+    fn mul(&mut self, x: &Self::Words, y: &Self::Words, width: u32) -> Result<Self::Words, Error> {
+        assert_eq!(x.shape(), y.shape(), "shapes of a product");
+        Ok(shaped(&Tensor::shape(x), mul::mul(&mut self.session, &flat(x), &flat(y), width)?))
+    }
+
+    fn mul_rows(&mut self, x: &Self::Words, y: &Self::Words, width: u32) -> Result<Self::Words, Error> {
+        let shape = Tensor::shape(x);
+        assert_eq!((shape.len(), &shape[..1]), (2, y.shape()), "rows and their factors");
+        Ok(shaped(&shape, mul::mul_rows(&mut self.session, &flat(x), &flat(y), shape[1], width)?))
+    }
+
+    fn sum_squares(&mut self, x: &Self::Words, width: u32) -> Result<Self::Words, Error> {
+        let squares = mul::square(&mut self.session, &flat(x), width)?;
+        Ok(shaped(&Tensor::shape(x), squares).sum_last())
+    }
+
+    fn evaluate(&mut self, table: &impl Table, x: &Self::Words) -> Result<Self::Words, Error> {
+        Ok(shaped(&Tensor::shape(x), evaluate::evaluate(&mut self.session, table, &flat(x))?))
+    }
+
+    fn matmul(&mut self, a: &Self::Words, b: &Self::Words, width: u32) -> Result<Self::Words, Error> {
+        let shape = matmul_shape(a.shape(), b.shape());
+        let product = matmul::shared(&mut self.session, shape, &flat(a), &flat(b), width)?;
+        Ok(shaped(&[shape.batch, shape.m, shape.n], product))
+    }
+
+    fn linear(&mut self, x: &Self::Words, weight: &FixedWeight) -> Result<Self::Words, Error> {
+        let (shape, rows) = linear_shape(x.shape(), weight);
+        let spec = linear_spec(weight, rows);
+        let x = flat(x);
+        let share = match (self.session.role(), &weight.values) {
+            (Role::Client, _) => matmul::private(&mut self.session, spec, matmul::Operand::Client(&x))?,
+            (Role::Server, Some(values)) => {
+                let operand = matmul::Operand::Server(Some(&x), &values.matrix);
+                let mut share = matmul::private(&mut self.session, spec, operand)?;
+                for row in share.chunks_exact_mut(values.bias.len().max(1)) {
+                    row.iter_mut().zip(&values.bias).for_each(|(y, b)| *y = y.wrapping_add(*b as u64));
+                }
+                share
+            }
+            (Role::Server, None) => return Err(Error::NoValues { tensor: weight.spec.name.clone() }),
+        };
+        Ok(shaped(&shape, share))
+    }
+
+    fn embed(&mut self, table: &FixedWeight, ids: Option<&[u32]>, count: usize) -> Result<Self::Words, Error> {
+        let spec = embed_spec(table, count);
+        let share = match (self.session.role(), &table.values) {
+            (Role::Client, _) => {
+                let ids = ids.filter(|ids| ids.len() == count).ok_or_else(|| Error::Shape {
+                    tensor: "token ids".into(),
+                    expected: vec![count],
+                    got: ids.map(<[u32]>::len).into_iter().collect(),
+                })?;
+                let rows = table.spec.inputs;
+                let mut units = vec![0; count * rows];
+                for (unit, &id) in units.chunks_exact_mut(rows.max(1)).zip(ids) {
+                    let one = unit.get_mut(id as usize).ok_or(Error::Token { id, vocabulary: rows })?;
+                    *one = 1 << (EMBED_FRAC - table.frac);
+                }
+                matmul::private(&mut self.session, spec, matmul::Operand::Client(&units))?
+            }
+            (Role::Server, Some(values)) => {
+                matmul::private(&mut self.session, spec, matmul::Operand::Server(None, &values.matrix))?
+            }
+            (Role::Server, None) => return Err(Error::NoValues { tensor: table.spec.name.clone() }),
+        };
+        Ok(shaped(&[count, table.spec.outputs], share))
+    }
+
+    fn rows(&mut self, table: &FixedWeight, start: usize, count: usize) -> Result<Self::Words, Error> {
+        let shape = [count, table.spec.outputs];
+        let values = table.values.as_ref().filter(|_| self.session.role() == Role::Server);
+        Ok(values.map_or_else(
+            || ArrayD::zeros(IxDyn(&shape)),
+            |v| shaped(&shape, table_rows(table, &v.matrix, start, count)),
+        ))
+    }
+
+    fn reveal(&mut self, x: &Self::Words, width: u32, to: Role) -> Result<Option<ArrayD<u64>>, Error> {
+        let opened = reveal::reveal(&mut self.session, &flat(x), width, to)?;
+        debug_assert!(opened.iter().flatten().all(|x| x & !mask(width) == 0));
+        Ok(opened.map(|values| shaped(&Tensor::shape(x), values)))
+    }
+}
+
+/// Rows `start..start + count` of a table at [`FRAC`] fractional bits.
+pub(crate) fn table_rows(table: &FixedWeight, matrix: &[i32], start: usize, count: usize) -> Vec<u64> {
+    let n = table.spec.outputs;
+    matrix[start * n..(start + count) * n].iter().map(|&w| (i64::from(w) << (FRAC - table.frac)) as u64).collect()
+}

@@ -1,0 +1,154 @@
+//! Weights in fixed point, the same for every box.
+
+use ndarray::ArrayView2;
+
+use crate::{Error, FRAC, LINEAR_WIDTH, WeightData, WeightSpec};
+
+/// Entries of a quantised weight are below 2^WEIGHT_BITS in magnitude.
+pub const WEIGHT_BITS: u32 = 20;
+
+/// Fractional bits of a weight whose entries are all below 2^(WEIGHT_BITS - DEFAULT_WEIGHT_FRAC) = 16.
+pub const DEFAULT_WEIGHT_FRAC: u32 = 16;
+
+/// Fewest fractional bits that a weight is lowered to. Entries of 2^16 and more would leave less than 4 bits behind the
+/// point: such a weight is refused, as no trained model has one and its small entries would vanish.
+pub const MIN_WEIGHT_FRAC: u32 = 4;
+
+/// A weight as integers: entry = round(w 2^frac).
+#[derive(Clone, Debug)]
+pub struct FixedWeight {
+    /// Name and shape.
+    pub spec: WeightSpec,
+    /// Fractional bits of the matrix, MIN_WEIGHT_FRAC..=DEFAULT_WEIGHT_FRAC. Public.
+    pub frac: u32,
+    /// The integers; `None` for who does not know the weight.
+    pub values: Option<FixedValues>,
+}
+
+/// The integers of a [`FixedWeight`].
+#[derive(Clone, Debug)]
+pub struct FixedValues {
+    /// Row-major (inputs, outputs), at `frac` fractional bits, magnitudes below 2^[`WEIGHT_BITS`].
+    pub matrix: Vec<i32>,
+    /// Of length `outputs`, at [`FRAC`] + `frac` fractional bits, magnitudes below 2^([`LINEAR_WIDTH`] - 2); zeros
+    /// where the weight has no bias.
+    pub bias: Vec<i64>,
+}
+
+impl FixedWeight {
+    /// A weight known by shape and number of fractional bits only.
+    pub fn with_frac(spec: &WeightSpec, frac: u32) -> Self {
+        Self { spec: spec.clone(), frac, values: None }
+    }
+}
+
+/// Rounds a weight to fixed point with as many fractional bits, up to [`DEFAULT_WEIGHT_FRAC`], as keep every entry
+/// below 2^[`WEIGHT_BITS`]. Without data, [`DEFAULT_WEIGHT_FRAC`] is assumed.
+///
+/// # Errors
+/// By the tensor's name: [`Error::Shape`], [`Error::NotFinite`] (positions count the bias after the matrix), and
+/// [`Error::TooLarge`] for an entry of 2^(WEIGHT_BITS - MIN_WEIGHT_FRAC) or a bias beyond the ring of the products.
+pub fn quantise(spec: &WeightSpec, data: Option<WeightData>) -> Result<FixedWeight, Error> {
+    let Some(WeightData { matrix, bias }) = data else {
+        return Ok(FixedWeight::with_frac(spec, DEFAULT_WEIGHT_FRAC));
+    };
+    let shape_error = |expected: &[usize], got: &[usize]| Error::Shape {
+        tensor: spec.name.clone(),
+        expected: expected.to_vec(),
+        got: got.to_vec(),
+    };
+    if matrix.dim() != (spec.inputs, spec.outputs) {
+        return Err(shape_error(&[spec.inputs, spec.outputs], matrix.shape()));
+    }
+    if let Some(bias) = bias.as_ref().filter(|b| b.len() != spec.outputs) {
+        return Err(shape_error(&[spec.outputs], &[bias.len()]));
+    }
+    let all = matrix.iter().chain(bias.iter().flatten());
+    if let Some((position, &value)) = all.enumerate().find(|(_, v)| !v.is_finite()) {
+        return Err(Error::NotFinite { tensor: spec.name.clone(), value, position });
+    }
+
+    let largest = matrix.iter().fold(0f32, |m, v| m.max(v.abs()));
+    let fits = |frac: u32| scaled(largest, frac) < (1 << WEIGHT_BITS);
+    let Some(frac) = (MIN_WEIGHT_FRAC..=DEFAULT_WEIGHT_FRAC).rev().find(|&f| fits(f)) else {
+        let value = matrix.iter().copied().find(|v| v.abs() == largest).unwrap_or(largest);
+        let limit = (1u32 << (WEIGHT_BITS - MIN_WEIGHT_FRAC)) as f32;
+        return Err(Error::TooLarge { tensor: spec.name.clone(), value, limit });
+    };
+
+    let bias_scale = FRAC + frac;
+    let bias = match bias {
+        None => vec![0; spec.outputs],
+        Some(bias) => {
+            let bound = 1i64 << (LINEAR_WIDTH - 2);
+            if let Some(&value) = bias.iter().find(|&&v| scaled(v, bias_scale).abs() >= bound) {
+                let limit = (1u64 << (LINEAR_WIDTH - 2 - bias_scale)) as f32;
+                return Err(Error::TooLarge { tensor: spec.name.clone(), value, limit });
+            }
+            bias.iter().map(|&v| scaled(v, bias_scale)).collect()
+        }
+    };
+    let matrix = integers(matrix.view(), frac);
+    Ok(FixedWeight { spec: spec.clone(), frac, values: Some(FixedValues { matrix, bias }) })
+}
+
+/// round(v 2^frac), saturating.
+fn scaled(v: f32, frac: u32) -> i64 {
+    (f64::from(v) * (1u64 << frac) as f64).round() as i64
+}
+
+/// Row-major rounding; the caller has checked that the integers fit.
+fn integers(matrix: ArrayView2<f32>, frac: u32) -> Vec<i32> {
+    matrix.iter().map(|&v| scaled(v, frac) as i32).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ndarray::{Array1, Array2, arr2};
+
+    fn spec(inputs: usize, outputs: usize) -> WeightSpec {
+        WeightSpec { name: "h.1.w".into(), inputs, outputs }
+    }
+
+    fn quantised(matrix: Array2<f32>, bias: Option<Array1<f32>>) -> Result<FixedWeight, Error> {
+        quantise(&spec(matrix.nrows(), matrix.ncols()), Some(WeightData { matrix, bias }))
+    }
+
+    #[test]
+    fn entries_are_rounded_at_the_scale_that_fits() {
+        for (largest, frac) in [(0.0f32, 16), (15.999, 16), (16.0, 15), (-31.9, 15), (1000.0, 10), (65535.0, 4)] {
+            let w = quantised(arr2(&[[largest, 0.3], [-0.1, 1.0]]), Some(Array1::from(vec![1.5, -2.0]))).unwrap();
+            assert_eq!(w.frac, frac, "{largest}");
+            let values = w.values.unwrap();
+            for (got, want) in values.matrix.iter().zip([largest, 0.3, -0.1, 1.0]) {
+                assert!(got.abs() < 1 << WEIGHT_BITS);
+                assert!(
+                    (f64::from(*got) / f64::from(1 << frac) - f64::from(want)).abs() <= 0.5 / f64::from(1 << frac)
+                );
+            }
+            assert_eq!(values.bias, [3 << (FRAC + frac - 1), -(2 << (FRAC + frac))]);
+        }
+        assert_eq!(quantised(arr2(&[[1.0], [2.0]]), None).unwrap().values.unwrap().bias, [0]);
+        let unknown = quantise(&spec(2, 3), None).unwrap();
+        assert!(unknown.frac == DEFAULT_WEIGHT_FRAC && unknown.values.is_none());
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused_by_name() {
+        match quantised(arr2(&[[1.0, -65536.0]]), None) {
+            Err(Error::TooLarge { tensor, value, limit }) => {
+                assert_eq!((&*tensor, value, limit), ("h.1.w", -65536.0, 65536.0))
+            }
+            other => panic!("{other:?}"),
+        }
+        let wide = quantised(arr2(&[[1.0]]), Some(Array1::from(vec![1_048_576.0])));
+        assert!(matches!(wide, Err(Error::TooLarge { limit: 1_048_576.0, .. })), "{wide:?}");
+        let nan = quantised(arr2(&[[1.0, 2.0]]), Some(Array1::from(vec![0.0, f32::NEG_INFINITY])));
+        assert!(matches!(nan, Err(Error::NotFinite { position: 3, .. })), "{nan:?}");
+        let short = quantised(arr2(&[[1.0, 2.0]]), Some(Array1::zeros(1)));
+        assert!(matches!(short, Err(Error::Shape { .. })), "{short:?}");
+        let other = quantise(&spec(2, 2), Some(WeightData { matrix: Array2::zeros((2, 1)), bias: None }));
+        assert!(matches!(other, Err(Error::Shape { .. })), "{other:?}");
+    }
+}
