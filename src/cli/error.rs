@@ -35,6 +35,34 @@ pub(super) enum Error {
     /// The prompt has no tokens.
     #[error("the prompt has no tokens")]
     EmptyPrompt,
+    /// Sampling where the client learns one token.
+    #[error(
+        "--temperature needs --reveal logits: with --reveal token the client learns the most probable token only"
+    )]
+    SamplingNeedsLogits,
+    /// A session of a server failed.
+    #[error("session with {peer}")]
+    Session {
+        /// The client's address.
+        peer: String,
+        /// What happened.
+        source: Box<Error>,
+    },
+    /// A bug.
+    #[error("the session panicked")]
+    Panicked,
+    /// The server of a demo cannot be started.
+    #[error("cannot start the server's process")]
+    Spawn {
+        /// The cause.
+        source: std::io::Error,
+    },
+    /// The server of a demo ended or said something unexpected.
+    #[error("the server's process failed: {what}")]
+    Child {
+        /// How.
+        what: String,
+    },
 }
 
 /// The error and its causes, in one line unless an error has more to say.

@@ -7,9 +7,9 @@ use model::{GenerateOptions, Input, Model, Next, NoHooks, Sampler, Tokenizer, ge
 use protocols::{Engine, Float};
 use serde::Serialize;
 
+use super::Error;
 use super::files::{DEFAULT_MODEL, open_model, write_json};
 use super::prompt::PromptArgs;
-use super::Error;
 
 /// Writes text with a model in the clear, in f32: the truth that the protocols are held to.
 #[derive(Args, Debug)]

@@ -1,9 +1,16 @@
 //! Commands and their arguments.
 
+mod demo;
 mod error;
 mod files;
 mod float;
+mod generate;
+mod options;
+mod plan;
+mod progress;
 mod prompt;
+mod report;
+mod serve;
 mod synth;
 
 use std::process::ExitCode;
@@ -23,14 +30,22 @@ struct Cli {
 
 #[derive(Subcommand, Debug)]
 enum Command {
+    Demo(demo::DemoArgs),
+    Serve(serve::ServeArgs),
+    Generate(generate::GenerateArgs),
     Float(float::FloatArgs),
+    Plan(plan::PlanArgs),
     Synth(synth::SynthArgs),
 }
 
 /// Runs the command line; an error is one line on standard error and exit code 1.
 pub(crate) fn run() -> ExitCode {
     let outcome = match Cli::parse().command {
+        Command::Demo(args) => demo::run(args),
+        Command::Serve(args) => serve::run(args),
+        Command::Generate(args) => generate::run(args),
         Command::Float(args) => float::run(args),
+        Command::Plan(args) => plan::run(args),
         Command::Synth(args) => synth::run(args),
     };
     match outcome {

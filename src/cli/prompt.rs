@@ -21,11 +21,6 @@ pub(super) struct PromptArgs {
 const DEFAULT_PROMPT: &str = "ROMEO:\n";
 
 impl PromptArgs {
-    /// Whether the prompt is text.
-    pub(super) fn is_text(&self) -> bool {
-        self.prompt_ids.is_none()
-    }
-
     /// The prompt as ids.
     pub(super) fn ids(&self, tokenizer: Option<&Tokenizer>) -> Result<Vec<u32>, Error> {
         if let Some(ids) = &self.prompt_ids {

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use model::{DType, synthesize};
 
-use super::files::read;
 use super::Error;
+use super::files::read;
 
 /// Writes a model directory with random weights, to time shapes whose trained weights are not at hand.
 #[derive(Args, Debug)]

@@ -4,7 +4,7 @@ use net::Channel;
 use protocols::{Fixed, Secure};
 
 use super::recorder::{Recorder, finish};
-use super::{Observer, Outcome, PublicModel, Request, Terms, opening};
+use super::{Observer, Outcome, PublicModel, Request, Terms, check_ids, opening};
 use crate::{Error, Input, Model, ModelSpec, Next, generate};
 
 /// What a client wants from a server beyond the terms.
@@ -52,20 +52,17 @@ impl Opened {
         observer: &mut dyn Observer,
     ) -> Result<Outcome, Error> {
         let Opened { mut channel, terms, model: PublicModel { spec, scales, .. } } = self;
-        let vocabulary = spec.vocabulary();
-        if let Some(&id) = prompt.iter().find(|id| **id as usize >= vocabulary) {
-            return Err(protocols::Error::Token { id, vocabulary }.into());
-        }
+        check_ids(&spec, prompt)?;
         let request = Request { prompt: prompt.len(), tokens, stop_at_eos };
         observer.setup();
         opening::ask(&mut channel, &spec, &request)?;
         let mut shapes = Fixed::new();
-        shapes.expect_scales(scales);
+        shapes.expect_scales(scales)?;
         let model = Model::load(&mut shapes, &spec, None)?;
         let mut engine = Secure::new(channel, terms.protocol)?;
         let input = Input { ids: Some(prompt), count: prompt.len() };
         let mut recorder = Recorder::new(observer);
         let generation = generate(&mut engine, &model, input, &request.options(&terms), next, &mut recorder)?;
-        Ok(finish(&mut engine, generation, recorder))
+        Ok(finish(&mut engine, &request, generation, recorder))
     }
 }

@@ -93,6 +93,8 @@ pub struct PublicModel {
 /// What one party has of a session that is over.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
+    /// Tokens of the prompt.
+    pub prompt_tokens: usize,
     /// Tokens and logits, on the client; their number on both.
     pub generation: Generation,
     /// All accounts of the ledger.
@@ -128,6 +130,20 @@ pub struct Silent;
 
 impl Observer for Silent {}
 
+/// Refuses token ids that the model `spec` does not have.
+pub fn check_ids(spec: &ModelSpec, ids: &[u32]) -> Result<(), Error> {
+    let vocabulary = spec.vocabulary();
+    match ids.iter().find(|id| **id as usize >= vocabulary) {
+        Some(&id) => Err(protocols::Error::Token { id, vocabulary }.into()),
+        None => Ok(()),
+    }
+}
+
+impl Limits {
+    /// No limits but the model's own.
+    pub const NONE: Limits = Limits { prompt: usize::MAX, tokens: usize::MAX };
+}
+
 impl Request {
     /// The options of the generation under `terms`.
     fn options(&self, terms: &Terms) -> GenerateOptions {
@@ -140,8 +156,8 @@ impl Request {
         }
     }
 
-    /// Whether the model `spec` and `limits` allow this request.
-    fn check(&self, spec: &ModelSpec, limits: &Limits) -> Result<(), Error> {
+    /// Refuses a request that the model `spec` or the server's `limits` do not allow.
+    pub fn check(&self, spec: &ModelSpec, limits: &Limits) -> Result<(), Error> {
         if self.prompt == 0 || self.tokens == 0 {
             return Err(Error::Nothing);
         }

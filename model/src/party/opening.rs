@@ -36,7 +36,8 @@ pub(super) fn receive_client(
     limits: &Limits,
 ) -> Result<Request, Error> {
     let shape = shape_text(&model.spec)?;
-    let hello = stated(terms).tell("model", &shape).tell(NAME, printable(&model.name, net::handshake::MAX_VALUE_BYTES));
+    let hello =
+        stated(terms).tell("model", &shape).tell(NAME, printable(&model.name, net::handshake::MAX_VALUE_BYTES));
     let theirs = hello.run(channel)?;
     let wanted = theirs.iter().any(|field| field.name == WANTS_TOKENIZER && field.value == "true");
     scoped(channel, |channel| {
@@ -87,7 +88,7 @@ pub(super) fn meet_server(channel: &mut Channel, terms: &Terms, wishes: &Wishes)
 /// The client's request and the server's verdict on it.
 pub(super) fn ask(channel: &mut Channel, spec: &ModelSpec, request: &Request) -> Result<(), Error> {
     // What cannot work is not asked for; the server's own limits are its business.
-    request.check(spec, &Limits { prompt: usize::MAX, tokens: usize::MAX })?;
+    request.check(spec, &Limits::NONE)?;
     let message = encode_request(request)?;
     scoped(channel, |channel| {
         channel.send(REQUEST, &message)?;
@@ -142,11 +143,7 @@ fn decode_request(message: &[u8]) -> Result<Request, NetError> {
         return Err(malformed(REQUEST, "the last byte is neither 0 nor 1"));
     };
     let number = |bytes| u32::from_le_bytes(bytes) as usize;
-    Ok(Request {
-        prompt: number([p0, p1, p2, p3]),
-        tokens: number([t0, t1, t2, t3]),
-        stop_at_eos: stop == 1,
-    })
+    Ok(Request { prompt: number([p0, p1, p2, p3]), tokens: number([t0, t1, t2, t3]), stop_at_eos: stop == 1 })
 }
 
 /// Runs `steps` under [`SCOPE`], which is closed on failure too.

@@ -26,15 +26,14 @@ pub fn plan(
 ) -> Result<Outcome, Error> {
     let mut engine = Plan::new(terms.protocol);
     rehearse(&mut engine, model, terms, wishes, request)?;
-    engine.expect_scales(model.scales.clone());
+    engine.expect_scales(model.scales.clone())?;
     let weights = Model::load(&mut engine, &model.spec, None)?;
     let input = Input { ids: None, count: request.prompt };
     let mut unused = Sampler::greedy();
     let mut recorder = Recorder::new(observer);
     let options = request.options(terms);
-    let generation =
-        generate(&mut engine, &weights, input, &options, Next::Pick(&mut unused), &mut recorder)?;
-    let mut outcome = finish(&mut engine, generation, recorder);
+    let generation = generate(&mut engine, &weights, input, &options, Next::Pick(&mut unused), &mut recorder)?;
+    let mut outcome = finish(&mut engine, request, generation, recorder);
     for entry in &mut outcome.entries {
         entry.traffic = entry.traffic.untimed();
     }
@@ -55,9 +54,8 @@ fn rehearse(
     let (client, server) = memory_pair(REHEARSAL);
     let mut client = Channel::new(Role::Client, client);
     let mut server = Channel::new(Role::Server, server);
-    let limits = Limits { prompt: usize::MAX, tokens: usize::MAX };
     std::thread::scope(|scope| {
-        let receiving = scope.spawn(move || opening::receive_client(&mut server, model, terms, &limits));
+        let receiving = scope.spawn(move || opening::receive_client(&mut server, model, terms, &Limits::NONE));
         // The client's account becomes the plan's.
         std::mem::swap(client.ledger_mut(), engine.ledger());
         let asked = opening::meet_server(&mut client, terms, wishes)

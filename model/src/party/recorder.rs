@@ -3,7 +3,7 @@
 use net::{Direction, HEADER_BYTES, Ledger, NetError, Phase, Role};
 use protocols::{Engine, Plan, Secure};
 
-use super::{Observer, Outcome};
+use super::{Observer, Outcome, Request};
 use crate::report::TokenMeter;
 use crate::{Generation, Hooks, Step};
 
@@ -91,8 +91,18 @@ impl<E: Booked> Hooks<E> for Recorder<'_> {
 }
 
 /// Collects what a session leaves.
-pub(super) fn finish(engine: &mut impl Booked, generation: Generation, recorder: Recorder) -> Outcome {
+pub(super) fn finish(
+    engine: &mut impl Booked,
+    request: &Request,
+    generation: Generation,
+    recorder: Recorder,
+) -> Outcome {
     let ledger = engine.ledger();
     ledger.checkpoint();
-    Outcome { generation, entries: ledger.entries(), per_token: recorder.meter.into_costs() }
+    Outcome {
+        prompt_tokens: request.prompt,
+        generation,
+        entries: ledger.entries(),
+        per_token: recorder.meter.into_costs(),
+    }
 }

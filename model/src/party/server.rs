@@ -54,6 +54,6 @@ impl Hosted {
         let options = request.options(terms);
         let next = Next::Pick(&mut unused);
         let generation = generate(&mut engine, &self.model, input, &options, next, &mut recorder)?;
-        Ok(finish(&mut engine, generation, recorder))
+        Ok(finish(&mut engine, &request, generation, recorder))
     }
 }
