@@ -5,6 +5,7 @@ pub mod abb;
 pub mod cost;
 mod engine;
 mod error;
+pub mod local;
 pub mod ops;
 mod planner;
 mod session;
