@@ -1,11 +1,11 @@
-//! An operation added from outside the crate: written once over the black box, it runs between two parties and as a
-//! plan that predicts the bytes. `cargo run --release -p waggle-protocols --example new_operation`
+//! An operation added from outside the crate: written once over the black box, it runs in the clear, between two
+//! parties, and as a plan that predicts the bytes. `cargo run --release -p waggle-protocols --example new_operation`
 
 use ndarray::{ArrayD, arr1};
 use net::Role;
 use protocols::abb::{Truncation, Words};
 use protocols::local::Pair;
-use protocols::{Abb, Error, FRAC, Options, Planner, Tensor};
+use protocols::{Abb, Clear, Error, FRAC, Options, Planner, Tensor};
 
 /// Words are signed values of this many bits.
 const WIDTH: u32 = 30;
@@ -35,18 +35,23 @@ fn main() -> Result<(), Error> {
     let one = f64::from(1 << FRAC);
     let words = arr1(&real).mapv(|x: f64| (x * one).round() as i64 as u64).into_dyn();
 
+    // In the clear: the twin to test against, which also reports values out of range.
+    let clear = layer(&mut Clear::new(), words.shape(), Some(&words))?;
+
     // Between two parties; the server has nothing to pass in.
     let mut pair = Pair::new(Options::default())?;
-    let [opened, _] = pair.run(|abb| {
+    let [secure, _] = pair.run(|abb| {
         let client = abb.session().role() == Role::Client;
         layer(abb, words.shape(), client.then_some(&words))
     })?;
-    for (x, y) in real.iter().zip(opened.iter().flatten()) {
-        let y = ((y << (64 - WIDTH)) as i64 >> (64 - WIDTH)) as f64 / one;
-        println!("leaky relu({x}) = {y}");
-        assert!((y - x.max(x / 8.0)).abs() <= 1.0 / one);
+    for opened in [&clear, &secure] {
+        assert_eq!(opened.as_ref().map(ArrayD::len), Some(real.len()));
     }
-    assert_eq!(opened.map(|y| y.len()), Some(real.len()));
+    for ((x, clear), secure) in real.iter().zip(clear.iter().flatten()).zip(secure.iter().flatten()) {
+        let [clear, secure] = [clear, secure].map(|y| ((y << (64 - WIDTH)) as i64 >> (64 - WIDTH)) as f64 / one);
+        println!("leaky relu({x}) = {clear} in the clear, {secure} between two parties");
+        assert!([clear, secure].iter().all(|y| (y - x.max(x / 8.0)).abs() <= 1.0 / one));
+    }
 
     // As a plan: the same code on bare shapes books the same messages.
     let mut planner = Planner::new(Options::default());

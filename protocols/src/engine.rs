@@ -5,11 +5,13 @@
 //! process (`Fixed`), between two parties (`Secure`), or on shapes alone to predict the cost (`Plan`).
 
 mod float;
+mod ring;
 
 use ndarray::{Array1, Array2, ArrayD};
 use net::Role;
 
 pub use float::Float;
+pub use ring::{Fixed, Plan, Ring, Secure};
 
 use crate::{Error, Tensor};
 

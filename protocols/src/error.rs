@@ -51,6 +51,24 @@ pub enum Error {
         /// Published name of the tensor.
         tensor: String,
     },
+    /// A number of fractional bits that no weight has.
+    #[error("a weight with {got} fractional bits, expected {low}..={high}")]
+    Scale {
+        /// Fewest.
+        low: u32,
+        /// Most.
+        high: u32,
+        /// Announced.
+        got: u32,
+    },
+    /// A position that was opened to this party lies outside its vector: the peer departed from the protocol.
+    #[error("the index opened is {index}, but the vector has {len} entries")]
+    Index {
+        /// The index.
+        index: u64,
+        /// Length of the vector.
+        len: usize,
+    },
     /// A token id outside the vocabulary.
     #[error("token id {id} is outside the vocabulary of {vocabulary}")]
     Token {

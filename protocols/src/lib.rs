@@ -2,9 +2,11 @@
 #![deny(missing_docs)]
 
 pub mod abb;
+mod clear;
 pub mod cost;
 mod engine;
 mod error;
+pub mod functions;
 pub mod local;
 pub mod ops;
 mod planner;
@@ -17,7 +19,8 @@ mod weight;
 mod words;
 
 pub use abb::Abb;
-pub use engine::{Engine, Float, Gelu, WeightData, WeightSpec};
+pub use clear::Clear;
+pub use engine::{Engine, Fixed, Float, Gelu, Plan, Ring, Secure, WeightData, WeightSpec};
 pub use error::Error;
 pub use planner::Planner;
 pub use session::{Options, Plans, Session};

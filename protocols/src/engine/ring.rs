@@ -1,0 +1,208 @@
+//! The engines that compute in Z_2^64: one program over the arithmetic black box, three boxes.
+
+use std::collections::VecDeque;
+
+use ndarray::{Array2, ArrayD};
+use net::{Channel, Ledger, Role};
+
+use crate::abb::{Abb, Truncation, Words};
+use crate::engine::{Engine, Gelu, WeightData, WeightSpec};
+use crate::functions;
+use crate::session::{Options, Session};
+use crate::weight::{DEFAULT_WEIGHT_FRAC, FixedWeight, MIN_WEIGHT_FRAC, quantise};
+use crate::words::signed;
+use crate::{Clear, EMBED_FRAC, EMBED_WIDTH, Error, FRAC, LINEAR_WIDTH, Planner, Tensor, TwoParty};
+
+/// Ring of products of activations: |x y| < 2^(PRODUCT_WIDTH - 2 - 2 FRAC) = 2^18.
+const PRODUCT_WIDTH: u32 = 56;
+
+/// Ring of products of shared matrices: entries below 2^(MATMUL_WIDTH - 2 - 2 FRAC) = 4096 in magnitude.
+const MATMUL_WIDTH: u32 = 50;
+
+/// Bits of a revealed activation: magnitudes below 2^(REVEAL_WIDTH - 1 - FRAC) = 2^25.
+const REVEAL_WIDTH: u32 = 44;
+
+/// Fractional bits of the public factor of [`Engine::scale`].
+const SCALE_FRAC: u32 = 16;
+
+/// An engine on activations with [`FRAC`] fractional bits in words of the box `B`.
+pub struct Ring<B> {
+    abb: B,
+    scales: Vec<u32>,
+    expected: VecDeque<u32>,
+}
+
+/// The model between two parties: additive shares, every operation a protocol with the peer.
+pub type Secure = Ring<TwoParty>;
+
+/// The model in the ring but in the clear: all approximations and roundings of [`Secure`], no cryptography. It refuses
+/// values outside an operation's range, naming the operation.
+pub type Fixed = Ring<Clear>;
+
+/// The model on shapes alone: what [`Secure`] would send.
+pub type Plan = Ring<Planner>;
+
+impl Secure {
+    /// Sets up a session with the peer over `channel`; both pass equal `options`.
+    pub fn new(channel: Channel, options: Options) -> Result<Self, Error> {
+        Ok(Ring::over(TwoParty::new(Session::new(channel, options)?)))
+    }
+
+    /// The channel, to book phases and to send what lies outside the engine.
+    pub fn channel(&mut self) -> &mut Channel {
+        self.abb.session().channel()
+    }
+}
+
+impl Fixed {
+    /// A fresh engine.
+    #[allow(clippy::new_without_default, reason = "the three engines are made alike")]
+    pub fn new() -> Self {
+        Ring::over(Clear::new())
+    }
+}
+
+impl Plan {
+    /// The state after session set-up with `options`.
+    pub fn new(options: Options) -> Self {
+        Ring::over(Planner::new(options))
+    }
+
+    /// The account: what [`Secure`]'s would hold, but for time.
+    pub fn ledger(&mut self) -> &mut Ledger {
+        self.abb.ledger()
+    }
+
+    /// Correlated OTs used so far with `sender` as OT sender.
+    pub fn cots_used(&self, sender: Role) -> u64 {
+        self.abb.cots_used(sender)
+    }
+}
+
+impl<B: Abb> Ring<B> {
+    /// An engine over the box `abb`.
+    pub fn over(abb: B) -> Self {
+        Ring { abb, scales: Vec::new(), expected: VecDeque::new() }
+    }
+
+    /// The box, for operations beyond [`Engine`].
+    pub fn abb(&mut self) -> &mut B {
+        &mut self.abb
+    }
+
+    /// Fractional bits of the weights prepared so far, in order. Public: it tells the other party roughly the logarithm
+    /// of each matrix's largest entry.
+    pub fn scales(&self) -> &[u32] {
+        &self.scales
+    }
+
+    /// Fractional bits of the weights to come, for a party without their values; they are used up in order. Refuses
+    /// scales that [`quantise`] never chooses.
+    pub fn expect_scales(&mut self, scales: Vec<u32>) -> Result<(), Error> {
+        match scales.iter().find(|scale| !(MIN_WEIGHT_FRAC..=DEFAULT_WEIGHT_FRAC).contains(*scale)) {
+            Some(&got) => Err(Error::Scale { low: MIN_WEIGHT_FRAC, high: DEFAULT_WEIGHT_FRAC, got }),
+            None => {
+                self.expected = scales.into();
+                Ok(())
+            }
+        }
+    }
+
+    /// Brings a product with `frac` fractional bits modulo 2^`width` back to an activation.
+    fn round(&mut self, x: &B::Words, frac: u32, width: u32) -> Result<B::Words, Error> {
+        self.abb.truncate(x, Truncation { width, shift: frac - FRAC, out: 64 })
+    }
+}
+
+impl<B: Abb> Engine for Ring<B> {
+    type Tensor = B::Words;
+    type Weight = FixedWeight;
+
+    fn enter(&mut self, name: &str) {
+        self.abb.enter(name);
+    }
+
+    fn leave(&mut self) {
+        self.abb.leave();
+    }
+
+    fn weight(&mut self, spec: &WeightSpec, data: Option<WeightData>) -> Result<FixedWeight, Error> {
+        let weight = match data {
+            Some(_) => quantise(spec, data)?,
+            None => FixedWeight::with_frac(spec, self.expected.pop_front().unwrap_or(DEFAULT_WEIGHT_FRAC)),
+        };
+        self.scales.push(weight.frac);
+        Ok(weight)
+    }
+
+    fn embed(&mut self, table: &FixedWeight, ids: Option<&[u32]>, count: usize) -> Result<B::Words, Error> {
+        let rows = self.abb.embed(table, ids, count)?;
+        self.round(&rows, EMBED_FRAC, EMBED_WIDTH)
+    }
+
+    fn rows(&mut self, table: &FixedWeight, start: usize, count: usize) -> Result<B::Words, Error> {
+        self.abb.rows(table, start, count)
+    }
+
+    fn linear(&mut self, x: &B::Words, weight: &FixedWeight) -> Result<B::Words, Error> {
+        let y = self.abb.linear(x, weight)?;
+        self.round(&y, FRAC + weight.frac, LINEAR_WIDTH)
+    }
+
+    fn add(&mut self, a: &B::Words, b: &B::Words) -> Result<B::Words, Error> {
+        Ok(a.plus(b))
+    }
+
+    fn mul(&mut self, a: &B::Words, b: &B::Words) -> Result<B::Words, Error> {
+        let product = self.abb.mul(a, b, PRODUCT_WIDTH)?;
+        self.round(&product, 2 * FRAC, PRODUCT_WIDTH)
+    }
+
+    fn scale(&mut self, x: &B::Words, by: f32) -> Result<B::Words, Error> {
+        let factor = (f64::from(by) * f64::from(1u32 << SCALE_FRAC)).round() as i64;
+        self.round(&x.times(factor as u64), FRAC + SCALE_FRAC, 64)
+    }
+
+    fn matmul(&mut self, a: &B::Words, b: &B::Words) -> Result<B::Words, Error> {
+        let product = self.abb.matmul(a, b, MATMUL_WIDTH)?;
+        self.round(&product, 2 * FRAC, MATMUL_WIDTH)
+    }
+
+    fn softmax(&mut self, x: &B::Words, visible: &[usize]) -> Result<B::Words, Error> {
+        functions::softmax(&mut self.abb, x, visible)
+    }
+
+    fn gelu(&mut self, x: &B::Words, form: Gelu) -> Result<B::Words, Error> {
+        functions::gelu(&mut self.abb, x, form)
+    }
+
+    fn silu(&mut self, x: &B::Words) -> Result<B::Words, Error> {
+        functions::silu(&mut self.abb, x)
+    }
+
+    fn layer_norm(&mut self, x: &B::Words, eps: f32) -> Result<B::Words, Error> {
+        functions::layer_norm(&mut self.abb, x, eps)
+    }
+
+    fn rms_norm(&mut self, x: &B::Words, eps: f32) -> Result<B::Words, Error> {
+        functions::rms_norm(&mut self.abb, x, eps)
+    }
+
+    fn rope(&mut self, x: &B::Words, cos: &Array2<f32>, sin: &Array2<f32>) -> Result<B::Words, Error> {
+        functions::rope(&mut self.abb, x, cos, sin)
+    }
+
+    fn reveal(&mut self, x: &B::Words, to: Role) -> Result<Option<ArrayD<f32>>, Error> {
+        let scale = f64::from(1u32 << FRAC);
+        let opened = self.abb.reveal(x, REVEAL_WIDTH, to)?;
+        Ok(opened.map(|words| words.mapv(|word| (signed(word, REVEAL_WIDTH) as f64 / scale) as f32)))
+    }
+
+    fn argmax(&mut self, x: &B::Words) -> Result<Option<usize>, Error> {
+        let n = x.len();
+        let index = functions::argmax(&mut self.abb, x)?;
+        let opened = self.abb.reveal(&index.reshape(&[1]), functions::argmax::ARGMAX_WIDTH, Role::Client)?;
+        let Some(index) = opened.and_then(|index| index.first().copied()) else { return Ok(None) };
+        usize::try_from(index).ok().filter(|&index| index < n).map(Some).ok_or(Error::Index { index, len: n })
+    }
+}

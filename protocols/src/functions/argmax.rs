@@ -1,0 +1,66 @@
+//! The position of the largest entry, by a tournament that carries positions along.
+//!
+//! Comparisons are exact, so the result is a position of the maximum; ties go to either. Range: |x| < 2^11, n < 2^30.
+//! Nothing is revealed. ceil(log2 n) rounds of one comparison and one multiplexer.
+
+use ndarray::{ArrayD, IxDyn};
+
+use super::max::{Round, pair};
+use crate::abb::{Abb, Words};
+use crate::{Error, FRAC, Tensor};
+
+/// Ring of the comparisons and of the result: differences are below 2^12.
+pub const ARGMAX_WIDTH: u32 = FRAC + 13;
+
+/// (n) -> (1): the position of the largest entry, modulo 2^[`ARGMAX_WIDTH`].
+pub fn argmax<B: Abb>(b: &mut B, x: &B::Words) -> Result<B::Words, Error> {
+    let n = x.len();
+    assert!((1..1 << (ARGMAX_WIDTH - 1)).contains(&n), "argmax of {n} entries");
+    b.scope("argmax", |b| {
+        let mut x = x.reshape(&[n]);
+        let mut at = b.public(&ArrayD::from_shape_fn(IxDyn(&[n]), |i| i[0] as u64));
+        let mut lengths = vec![n];
+        while lengths[0] > 1 {
+            let Round { left, right, single, order, next } = pair(&lengths);
+            let (x_right, at_right) = (x.pick(&right), at.pick(&right));
+            let difference = x.pick(&left).minus(&x_right);
+            let larger = b.at_least(&difference, &[0], ARGMAX_WIDTH)?.reshape(&[left.len()]);
+            // One multiplexer moves the values and the positions.
+            let both = B::Words::concat(0, &[&difference, &at.pick(&left).minus(&at_right)]);
+            let moved = b.mux(&B::Bits::concat(0, &[&larger, &larger]), &both, ARGMAX_WIDTH)?;
+            let x_won = x_right.plus(&moved.slice(0, 0..left.len()));
+            let at_won = at_right.plus(&moved.slice(0, left.len()..2 * left.len()));
+            x = B::Words::concat(0, &[&x_won, &x.pick(&single)]).pick(&order);
+            at = B::Words::concat(0, &[&at_won, &at.pick(&single)]).pick(&order);
+            lengths = next;
+        }
+        Ok(at)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Clear;
+    use proptest::prelude::*;
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(48))]
+        #[test]
+        fn position_of_the_exact_maximum(x in prop::collection::vec(-(1i64 << 29) + 1..1 << 29, 1..400)) {
+            let words = ArrayD::from_shape_fn(IxDyn(&[x.len()]), |i| x[i[0]] as u64);
+            let got = argmax(&mut Clear::new(), &words).unwrap();
+            prop_assert_eq!(x[got[[0]] as usize], *x.iter().max().unwrap());
+        }
+    }
+
+    #[test]
+    fn a_vocabulary_with_neighbouring_values() {
+        let n = 50_257;
+        for best in [0, 1, 31_337, n - 1] {
+            let value = |i: usize| if i == best { -(1i64 << 20) } else { -(1i64 << 20) - 1 };
+            let words = ArrayD::from_shape_fn(IxDyn(&[n]), |i| value(i[0]) as u64);
+            assert_eq!(argmax(&mut Clear::new(), &words).unwrap()[[0]], best as u64);
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! e^-t for the differences of a softmax.
+//!
+//! A power of a sum is a product of powers, so one factor per party and no constant term are enough:
+//! e^-(n + low_0 + low_1) = e^-(n + low_0) e^-low_1 with windows of width 1.
+//!
+//! Range: t in [-[`EXP_MARGIN`], [`EXP_END`]) -> [0, e^[`EXP_MARGIN`]]. Error at most [`MAX_EXP_ERROR`]; other inputs
+//! give garbage below the same bound. Nothing is revealed. One evaluation and one truncation.
+
+use crate::abb::{Abb, Table, Truncation};
+use crate::{Error, FRAC};
+
+/// How far below 0 the argument may lie, 1/2: the maximum of a softmax is exact to less.
+pub const EXP_MARGIN: f64 = 0.5;
+
+/// Where the range ends: e^-14.5 is below a tenth of a unit in the last place.
+pub const EXP_END: f64 = 14.5;
+
+/// Largest absolute error over the whole range, the last rounding included; a unit in the last place is 3.8e-6.
+pub const MAX_EXP_ERROR: f64 = 5e-6;
+
+/// Fractional bits of the coefficient and of the factor.
+const COEFFICIENT_FRAC: u32 = 21;
+const FACTOR_BITS: u32 = 20;
+/// e^-low_1 is scaled by slightly less than 2^FACTOR_BITS so that it fits FACTOR_BITS bits at low_1 = 0.
+const FACTOR_ONE: f64 = ((1u64 << FACTOR_BITS) - 1) as f64;
+
+/// The table of e^-(x - EXP_MARGIN) for x in [0, 15) at [`FRAC`] fractional bits.
+#[derive(Debug)]
+struct ExpTable;
+
+impl ExpTable {
+    const OUT_FRAC: u32 = COEFFICIENT_FRAC + FACTOR_BITS;
+}
+
+impl Table for ExpTable {
+    fn index_bits(&self) -> u32 {
+        4
+    }
+
+    fn low_bits(&self) -> u32 {
+        FRAC
+    }
+
+    /// e^(1/2) < 2, so that the result is below 2^(OUT_FRAC + 1) and the truncation needs two bits more.
+    fn out_width(&self) -> u32 {
+        Self::OUT_FRAC + 3
+    }
+
+    fn has_constant(&self) -> bool {
+        false
+    }
+
+    fn factor_bits(&self) -> Vec<u32> {
+        vec![FACTOR_BITS]
+    }
+
+    fn factors(&self, low: u64, out: &mut [u64]) {
+        out[0] = (FACTOR_ONE * (-real(low)).exp()).round() as u64;
+    }
+
+    fn coefficients(&self, window: i64, low: u64, out: &mut [u64]) {
+        let one = (1u64 << COEFFICIENT_FRAC) as f64 * ((1u64 << FACTOR_BITS) as f64 / FACTOR_ONE);
+        out[0] = (one * (EXP_MARGIN - window as f64 - real(low)).exp()).round() as u64;
+    }
+}
+
+fn real(low: u64) -> f64 {
+    low as f64 / (1u64 << FRAC) as f64
+}
+
+/// e^-t entrywise, from words modulo 2^22 at least to words modulo 2^`out`.
+pub fn exp_negative<B: Abb>(b: &mut B, t: &B::Words, out: u32) -> Result<B::Words, Error> {
+    b.scope("exp", |b| {
+        let x = b.add_public(t, (EXP_MARGIN * (1u64 << FRAC) as f64) as u64);
+        let y = b.evaluate(&ExpTable, &x)?;
+        b.truncate(&y, Truncation { width: ExpTable.out_width(), shift: ExpTable::OUT_FRAC - FRAC, out })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::functions::testing::{clear_map, worst};
+
+    #[test]
+    fn error_over_the_whole_range() {
+        let end = EXP_END - 1.0 / (1u64 << FRAC) as f64;
+        let error = worst(-EXP_MARGIN, end, 400_000, |x| clear_map(x, |b, x| exp_negative(b, x, 30)), |t| (-t).exp());
+        println!("exp: {error:.2e}");
+        assert!(error < MAX_EXP_ERROR, "{error}");
+    }
+}

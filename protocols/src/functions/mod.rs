@@ -1,0 +1,73 @@
+//! Composite functions, written once over [`Abb`](crate::Abb).
+//!
+//! Words have [`FRAC`](crate::FRAC) fractional bits and are taken and returned modulo 2^64 unless a function says
+//! otherwise. Each module states the functionality, where the formula comes from, the range it takes and gives, the
+//! error over the whole range (a test fails above it), what is revealed (nothing, throughout) and the operations spent.
+
+pub mod activation;
+pub mod argmax;
+pub mod exp;
+pub mod max;
+pub mod norm;
+pub mod reciprocal;
+pub mod rope;
+pub mod rsqrt;
+pub mod softmax;
+pub mod spline;
+
+pub use activation::{gelu, silu};
+pub use argmax::argmax;
+pub use norm::{layer_norm, rms_norm};
+pub use rope::rope;
+pub use softmax::softmax;
+
+/// The narrowest ring whose truncation takes magnitudes up to `bound` at `frac` fractional bits, rounding errors of a
+/// few units included.
+pub(crate) fn ring_for(bound: f64, frac: u32) -> u32 {
+    let width = (bound * 1.001).log2() + f64::from(frac) + 2.0;
+    debug_assert!(width <= 64.0, "{bound} at {frac} fractional bits needs a ring of {width} bits");
+    width.ceil() as u32
+}
+
+#[cfg(test)]
+pub(crate) mod testing {
+    use ndarray::{ArrayD, IxDyn};
+
+    use crate::{Clear, Error, FRAC};
+
+    /// A vector of words at FRAC fractional bits.
+    pub(crate) fn fixed(x: &[f64]) -> ArrayD<u64> {
+        ArrayD::from_shape_fn(IxDyn(&[x.len()]), |i| (x[i[0]] * (1u64 << FRAC) as f64).round() as i64 as u64)
+    }
+
+    /// The number that a word at FRAC fractional bits stands for.
+    pub(crate) fn real(word: u64) -> f64 {
+        word as i64 as f64 / (1u64 << FRAC) as f64
+    }
+
+    /// A function in the clear on numbers.
+    pub(crate) fn clear_map(
+        x: &[f64],
+        f: impl FnOnce(&mut Clear, &ArrayD<u64>) -> Result<ArrayD<u64>, Error>,
+    ) -> Vec<f64> {
+        let y = f(&mut Clear::new(), &fixed(x)).expect("inputs are in range");
+        y.iter().map(|&y| real(y)).collect()
+    }
+
+    /// Largest error of `f` against `truth` over `count` equally spaced numbers of [low, high], both ends included.
+    pub(crate) fn worst(
+        low: f64,
+        high: f64,
+        count: usize,
+        f: impl FnOnce(&[f64]) -> Vec<f64>,
+        truth: impl Fn(f64) -> f64,
+    ) -> f64 {
+        let unit = (1u64 << FRAC) as f64;
+        let x: Vec<f64> = (0..count)
+            .map(|i| ((low + (high - low) * i as f64 / (count - 1) as f64) * unit).round() / unit)
+            .collect();
+        let y = f(&x);
+        assert_eq!(y.len(), count);
+        x.iter().zip(y).map(|(&x, y)| (y - truth(x)).abs()).fold(0.0, f64::max)
+    }
+}

@@ -1,0 +1,142 @@
+//! 1 / S for a positive S of known size, such as the sum of a softmax.
+//!
+//! Let 2^k <= S < 2^(k+1) and g_j = [S >= 2^j] for j = 1..J. Then C = S 2^(J-k) lies in [1, 2) 2^J and is linear in
+//! the words g_j S, because 2^J - 2^(J-1) - ... - 2^(J-k) = 2^(J-k):
+//!
+//! C = 2^J S - sum_j 2^(J-j) g_j S,
+//!
+//! one multiplexer for all j. A cubic spline gives y = 2^J / C, and 1 / S = y 2^-k by the same sum. Comparisons are
+//! made to [`COMPARED_FRAC`] fractional bits, so C / 2^J may exceed 2 by 1/32; the table has room for
+//! [0.875, 2.8).
+//!
+//! Range: S in [0.9, 1.7 n] for a public n -> [0.58 / n, 1.12]. Relative error at most [`MAX_RECIPROCAL_ERROR`] plus one
+//! unit in the last place of the result. Nothing is revealed. One comparison, two multiplexers, one evaluation and one
+//! truncation, on one word per row.
+
+use crate::abb::{Abb, Truncation, Words};
+use crate::functions::ring_for;
+use crate::functions::spline::{MAX_DEGREE, Spline, SplineSpec};
+use crate::{Error, FRAC, Tensor};
+
+/// Largest relative error before the result is rounded to its last place.
+pub const MAX_RECIPROCAL_ERROR: f64 = 1e-5;
+
+/// Fractional bits of S that the comparisons look at.
+pub const COMPARED_FRAC: u32 = 6;
+
+/// Fractional bits of the table's input.
+const TABLE_FRAC: u32 = 20;
+/// 32 windows of 1/16.
+const INDEX_BITS: u32 = 5;
+const LOW_BITS: u32 = TABLE_FRAC - 4;
+/// Where the table begins: 2 windows below 1.
+const BASE: f64 = 0.875;
+/// Largest value of the table.
+const TOP: f64 = 1.0 / BASE;
+
+/// (rows) -> (rows): 1 / S at `frac` fractional bits modulo 2^64, for S at FRAC fractional bits modulo 2^`width` with
+/// `width` >= log2(n) + FRAC + 3.
+pub fn reciprocal<B: Abb>(b: &mut B, s: &B::Words, n: usize, width: u32, frac: u32) -> Result<B::Words, Error> {
+    let octaves = n.next_power_of_two().trailing_zeros();
+    assert!(width >= octaves + FRAC + 3, "a sum of {n} in a ring of {width} bits");
+    b.scope("reciprocal", |b| {
+        // C / 2^J < 2.8 and 2^J S keep J bits more than S, so a ring of J + FRAC + 2 bits holds C as a signed value.
+        let ring = octaves + FRAC + 3;
+        let coarse = s.drop_low(FRAC - COMPARED_FRAC, ring);
+        let thresholds: Vec<i64> = (1..=octaves).map(|j| 1 << (j + COMPARED_FRAC)).collect();
+        let reached = compare(b, &coarse, &thresholds, ring - (FRAC - COMPARED_FRAC))?;
+        let c = scale_down(b, s, reached.as_ref(), octaves, 1, ring)?;
+
+        // From J + FRAC to TABLE_FRAC fractional bits.
+        let have = octaves + FRAC;
+        let c =
+            if have > TABLE_FRAC { c.drop_low(have - TABLE_FRAC, ring) } else { c.times(1 << (TABLE_FRAC - have)) };
+        let origin = (BASE * (1u64 << TABLE_FRAC) as f64) as u64;
+        let c = b.add_public(&c, origin.wrapping_neg());
+
+        // Scale of p_1's coefficient 2^-20 or the result's, if finer.
+        let out_frac = (LOW_BITS + 20).max(frac);
+        let out_width = ring_for(TOP * f64::from(1u32 << octaves), out_frac);
+        let table = Spline::fit(
+            SplineSpec {
+                index_bits: INDEX_BITS,
+                low_bits: LOW_BITS,
+                base: BASE,
+                step: 1.0 / (1u64 << TABLE_FRAC) as f64,
+                degree: 3,
+                out_frac,
+                out_width,
+                power_bits: [14, 12, 0, 0],
+            },
+            f64::recip,
+        );
+        const { assert!(MAX_DEGREE >= 3) };
+        let y = b.evaluate(&table, &c)?;
+        let y = scale_down(b, &y, reached.as_ref(), octaves, 1, out_width)?;
+        b.truncate(&y, Truncation { width: out_width, shift: octaves + out_frac - frac, out: 64 })
+    })
+}
+
+/// The bits [x >= threshold], none for no thresholds.
+pub(super) fn compare<B: Abb>(
+    b: &mut B,
+    x: &B::Words,
+    thresholds: &[i64],
+    width: u32,
+) -> Result<Option<B::Bits>, Error> {
+    if thresholds.is_empty() { Ok(None) } else { b.at_least(x, thresholds, width).map(Some) }
+}
+
+/// x 2^(`bits` (J - k)) modulo 2^`width` for (rows) x, where k of the J bits of each row of `reached` are set, the
+/// first k: x (2^(bits J) - sum_j g_j (2^bits - 1) 2^(bits (J - j))).
+pub(super) fn scale_down<B: Abb>(
+    b: &mut B,
+    x: &B::Words,
+    reached: Option<&B::Bits>,
+    steps: u32,
+    bits: u32,
+    width: u32,
+) -> Result<B::Words, Error> {
+    let Some(reached) = reached else { return Ok(x.clone()) };
+    let wide = x.repeat_last(steps as usize);
+    let chosen = b.mux(reached, &wide, width)?;
+    let weight = |j: u32| (((1u128 << bits) - 1) << (bits * (steps - j))) as u64;
+    let rows = x.len();
+    let weights =
+        ndarray::ArrayD::from_shape_fn(ndarray::IxDyn(&[rows, steps as usize]), |at| weight(at[1] as u32 + 1));
+    let all = if bits * steps < 64 { 1u64 << (bits * steps) } else { 0 };
+    Ok(x.times(all).minus(&chosen.times_each(&weights).sum_last()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Clear;
+    use crate::functions::testing::fixed;
+
+    #[test]
+    fn error_over_the_whole_range() {
+        let mut worst = 0f64;
+        for n in [1usize, 2, 3, 5, 64, 100, 1024, 4096] {
+            let frac = 22;
+            let unit = 1.0 / f64::from(1 << frac);
+            let end = 1.7 * n as f64;
+            let mut s: Vec<f64> = (0..50_000).map(|i| 0.9 * (end / 0.9).powf(f64::from(i) / 49_999.0)).collect();
+            // Powers of two and their neighbours.
+            for j in 0..=n.ilog2() {
+                let p = f64::from(1 << j);
+                s.extend([p, p - 4e-6, p + 4e-6]);
+            }
+            let words = fixed(&s);
+            let width = n.next_power_of_two().trailing_zeros() + FRAC + 3;
+            let got = reciprocal(&mut Clear::new(), &words, n, width.max(30), frac).unwrap();
+            for (&word, got) in words.iter().zip(&got) {
+                let want = (1u64 << FRAC) as f64 / word as f64;
+                let error = (*got as f64 * unit - want).abs() - unit;
+                worst = worst.max(error / want);
+            }
+        }
+        println!("reciprocal: {worst:.2e}");
+        assert!(worst < MAX_RECIPROCAL_ERROR, "{worst}");
+    }
+}

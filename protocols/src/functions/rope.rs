@@ -1,0 +1,70 @@
+//! Rotary position embedding: a rotation of pairs by public angles.
+//!
+//! Sines and cosines are public, so the products are local; one truncation takes both halves back to
+//! [`FRAC`] bits. Range: |x| < 2^12. Error at most [`MAX_ROPE_ERROR`] for |x| <= 1, proportional above: the angles are
+//! rounded to [`ANGLE_FRAC`] bits. Nothing is revealed. One truncation.
+
+use ndarray::{Array2, ArrayD, IxDyn};
+
+use crate::abb::{Abb, Truncation, Words};
+use crate::{Error, FRAC, Tensor};
+
+/// Fractional bits of the sines and cosines.
+pub const ANGLE_FRAC: u32 = 16;
+
+/// Largest error for inputs of magnitude up to 1.
+pub const MAX_ROPE_ERROR: f64 = 2e-5;
+
+/// |x1 cos - x2 sin| < 2^13 at FRAC + ANGLE_FRAC fractional bits, and two bits for the truncation.
+const WIDTH: u32 = FRAC + ANGLE_FRAC + 13 + 2;
+
+/// x (count, heads, d) -> (x1 cos - x2 sin, x2 cos + x1 sin) for the halves x1, x2 of the last axis; `cos` and `sin` are
+/// (count, d / 2). Modulo 2^64.
+pub fn rope<B: Abb>(b: &mut B, x: &B::Words, cos: &Array2<f32>, sin: &Array2<f32>) -> Result<B::Words, Error> {
+    let shape = x.shape();
+    let (count, heads, half) = (shape[0], shape[1], shape[2] / 2);
+    assert!(shape.len() == 3 && shape[2] == 2 * half, "rope of {shape:?}");
+    assert_eq!((cos.dim(), sin.dim()), ((count, half), (count, half)), "shapes of the angles");
+    b.scope("rope", |b| {
+        let words = |angles: &Array2<f32>| {
+            ArrayD::from_shape_fn(IxDyn(&[count, heads, half]), |at| {
+                (f64::from(angles[[at[0], at[2]]]) * (1u64 << ANGLE_FRAC) as f64).round() as i64 as u64
+            })
+        };
+        let (cos, sin) = (words(cos), words(sin));
+        let (x1, x2) = (x.slice(2, 0..half), x.slice(2, half..2 * half));
+        let first = x1.times_each(&cos).minus(&x2.times_each(&sin));
+        let second = x2.times_each(&cos).plus(&x1.times_each(&sin));
+        let turned = B::Words::concat(2, &[&first, &second]);
+        b.truncate(&turned, Truncation { width: WIDTH, shift: ANGLE_FRAC, out: 64 })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::functions::testing::{fixed, real};
+    use crate::{Clear, Engine, Float};
+    use rand::rngs::StdRng;
+    use rand::{RngExt, SeedableRng};
+
+    #[test]
+    fn equals_the_truth() {
+        let mut rng = StdRng::seed_from_u64(7);
+        for magnitude in [1.0, 4095.0] {
+            let (count, heads, d) = (5, 3, 8);
+            let x: Vec<f64> = (0..count * heads * d).map(|_| rng.random_range(-magnitude..=magnitude)).collect();
+            let angle = Array2::from_shape_simple_fn((count, d / 2), || rng.random_range(-4.0f32..4.0));
+            let (cos, sin) = (angle.mapv(f32::cos), angle.mapv(f32::sin));
+            let words = fixed(&x).reshape(&[count, heads, d]);
+            let got = rope(&mut Clear::new(), &words, &cos, &sin).unwrap();
+            let truth =
+                ArrayD::from_shape_vec(IxDyn(&[count, heads, d]), x.iter().map(|&v| v as f32).collect()).unwrap();
+            let want = Float::default().rope(&truth, &cos, &sin).unwrap();
+            for (got, want) in got.iter().zip(&want) {
+                let error = (real(*got) - f64::from(*want)).abs();
+                assert!(error < MAX_ROPE_ERROR * magnitude.max(1.0), "{error} at magnitude {magnitude}");
+            }
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! sqrt(n) / sqrt(q) for a sum q of n squares: the inverse of a root mean square.
+//!
+//! As in [`reciprocal`](super::reciprocal()) with powers of four: for 4^k <= q / 2^b < 4^(k+1) and
+//! g_j = [q / 2^b >= 4^j], C = q 4^(J-k) = 4^J q - sum_j 3 4^(J-j) g_j q lies in [1, 4) 2^(b + 2J), a cubic spline gives
+//! y = sqrt(n) / sqrt(C) in units where q's are folded in, and the result is y 2^-k. 2^b is the largest power of two up
+//! to the smallest q, n eps. Comparisons look at three bits below 2^b, so C may exceed its interval by a thirty-second;
+//! the table has room for [0.875, 4.75).
+//!
+//! Range: q in [n eps, 2^26) -> [sqrt(n) 2^-13, eps^(-1/2)]. Relative error at most [`MAX_RSQRT_ERROR`] plus one unit in the last
+//! place of the result, 2^-[`RSQRT_FRAC`]. Nothing is revealed. One comparison, two multiplexers, one evaluation and one
+//! truncation, on one word per row.
+
+use crate::abb::{Abb, Truncation, Words};
+use crate::functions::reciprocal::{compare, scale_down};
+use crate::functions::ring_for;
+use crate::functions::spline::{Spline, SplineSpec};
+use crate::{Error, FRAC};
+
+/// Largest relative error before the result is rounded to its last place.
+pub const MAX_RSQRT_ERROR: f64 = 2e-5;
+
+/// Fractional bits of the result.
+pub const RSQRT_FRAC: u32 = 24;
+
+/// Fractional bits of q.
+pub const SQUARE_FRAC: u32 = 2 * FRAC;
+
+/// q < 2^(SQUARE_BITS - SQUARE_FRAC) = 2^26.
+pub const SQUARE_BITS: u32 = 62;
+
+/// Smallest q in units: below, the result would not fit its ring.
+pub const MIN_SQUARES: u64 = 1 << 12;
+
+const TABLE_FRAC: u32 = 20;
+/// 32 windows of 1/8.
+const INDEX_BITS: u32 = 5;
+const LOW_BITS: u32 = TABLE_FRAC - 3;
+const BASE: f64 = 0.875;
+/// Bits below the lowest threshold's that comparisons look at.
+const COMPARED_BITS: u32 = 5;
+
+/// n eps in units of q, at least [`MIN_SQUARES`].
+pub fn smallest_square(n: usize, eps: f32) -> u64 {
+    let units = n as f64 * f64::from(eps) * (1u64 << SQUARE_FRAC) as f64;
+    (units.round() as u64).max(MIN_SQUARES)
+}
+
+/// (rows) -> (rows): sqrt(n) / sqrt(q) at [`RSQRT_FRAC`] fractional bits modulo 2^64, for q at [`SQUARE_FRAC`]
+/// fractional bits, `smallest` <= q < 2^[`SQUARE_BITS`] in units.
+pub fn rsqrt<B: Abb>(b: &mut B, q: &B::Words, n: usize, smallest: u64) -> Result<B::Words, Error> {
+    assert!((MIN_SQUARES..1 << (SQUARE_BITS - 2)).contains(&smallest), "smallest sum of squares {smallest}");
+    b.scope("rsqrt", |b| {
+        let floor = smallest.ilog2();
+        let steps = (SQUARE_BITS - floor).div_ceil(2) - 1;
+        let dropped = floor + 2 - COMPARED_BITS;
+        let coarse = q.drop_low(dropped, 64);
+        let thresholds: Vec<i64> = (1..=steps).map(|j| 1i64 << (floor + 2 * j - dropped)).collect();
+        let reached = compare(b, &coarse, &thresholds, 64 - dropped)?;
+        let c = scale_down(b, q, reached.as_ref(), steps, 2, 64)?;
+
+        // C < 2^63: at most SQUARE_BITS + 1 bits for its top octave.
+        let have = floor + 2 * steps;
+        let c = c.drop_low(have - TABLE_FRAC, 64);
+        let origin = (BASE * (1u64 << TABLE_FRAC) as f64) as u64;
+        let c = b.add_public(&c, origin.wrapping_neg());
+
+        // q = C 4^(k - J) units of 2^-SQUARE_FRAC, and C = c 2^(floor + 2J): q = c 2^(floor + 2k - SQUARE_FRAC).
+        let unit = (n as f64).sqrt() * (0.5 * (f64::from(SQUARE_FRAC) - f64::from(floor))).exp2();
+        let out_frac = ((f64::from(LOW_BITS + 20) - unit.log2()).floor() as u32).max(RSQRT_FRAC);
+        let out_width = ring_for(unit * BASE.powf(-0.5) * f64::from(steps).exp2(), out_frac);
+        let table = Spline::fit(
+            SplineSpec {
+                index_bits: INDEX_BITS,
+                low_bits: LOW_BITS,
+                base: BASE,
+                step: 1.0 / (1u64 << TABLE_FRAC) as f64,
+                degree: 3,
+                out_frac,
+                out_width,
+                power_bits: [14, 12, 0, 0],
+            },
+            |c| unit / c.sqrt(),
+        );
+        let y = b.evaluate(&table, &c)?;
+        let y = scale_down(b, &y, reached.as_ref(), steps, 1, out_width)?;
+        b.truncate(&y, Truncation { width: out_width, shift: steps + out_frac - RSQRT_FRAC, out: 64 })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Clear;
+    use ndarray::ArrayD;
+
+    #[test]
+    fn error_over_the_whole_range() {
+        let mut worst = 0f64;
+        for (n, eps) in
+            [(1usize, 1e-5f32), (4, 1e-6), (768, 1e-5), (768, 1e-12), (1000, 0.3), (4096, 1e-6), (64, 0.0)]
+        {
+            let smallest = smallest_square(n, eps);
+            let ratio = (1u64 << SQUARE_BITS) as f64 / smallest as f64;
+            let mut q: Vec<u64> =
+                (0..40_000).map(|i| (smallest as f64 * ratio.powf(f64::from(i) / 40_000.0)) as u64 + 1).collect();
+            q.extend((smallest.ilog2() + 1..SQUARE_BITS).flat_map(|j| [1 << j, (1 << j) - 1, (1 << j) + 1]));
+            q.push(smallest);
+            q.push((1 << SQUARE_BITS) - 1);
+            let words = ArrayD::from_shape_vec(ndarray::IxDyn(&[q.len()]), q.clone()).unwrap();
+            let got = rsqrt(&mut Clear::new(), &words, n, smallest).unwrap();
+            for (q, got) in q.iter().zip(&got) {
+                let want = (n as f64 / (*q as f64 / (1u64 << SQUARE_FRAC) as f64)).sqrt();
+                let unit = 1.0 / (1u64 << RSQRT_FRAC) as f64;
+                worst = worst.max(((*got as f64 * unit - want).abs() - unit) / want);
+            }
+        }
+        println!("rsqrt: {worst:.2e}");
+        assert!(worst < MAX_RSQRT_ERROR, "{worst}");
+    }
+}

@@ -1,0 +1,177 @@
+//! Softmax over rows of which only the first entries are visible.
+//!
+//! e^(x - m) / sum e^(x - m) with m the largest visible entry up to a coarse comparison (see [`max`](super::max)).
+//! Masked entries are public, so they are cut out at the start and put back as zeros: they cost nothing. Terms with
+//! m - x above [`CUT`] are below a seventh of a unit in the last place and set to zero.
+//!
+//! Range: |x| < 2^9, up to 2^12 columns -> [0, 1]. Error at most [`MAX_SOFTMAX_ERROR`] per entry. Nothing is revealed. Per
+//! visible entry: one place in the tournament, one coarse comparison, one evaluation of the exponential, two
+//! truncations, one multiplexer, one product with its row's word; per row one reciprocal.
+
+use crate::abb::{Abb, Truncation, Words};
+use crate::functions::exp::{EXP_END, exp_negative};
+use crate::functions::max::{DROPPED, MAX_WIDTH, UNIT, max_ragged};
+use crate::functions::reciprocal::reciprocal;
+use crate::functions::ring_for;
+use crate::{Error, FRAC, Tensor};
+
+/// Largest absolute error of a probability; a unit in the last place is 3.8e-6.
+pub const MAX_SOFTMAX_ERROR: f64 = 2e-5;
+
+/// Differences to the maximum from here on give 0. One unit of the comparison below the exponential's end.
+pub const CUT: f64 = EXP_END - UNIT;
+
+/// Most columns.
+pub const MAX_SOFTMAX_COLUMNS: usize = 1 << 12;
+
+/// Fractional bits of the reciprocal of the sum: more than the terms have, because its error is common to a row.
+const RECIPROCAL_FRAC: u32 = 22;
+
+/// (..., rows, columns) -> the same shape modulo 2^64: row i of `rows` sees its first `visible[i]` columns, at least 1.
+pub fn softmax<B: Abb>(b: &mut B, x: &B::Words, visible: &[usize]) -> Result<B::Words, Error> {
+    let shape = x.shape();
+    assert!(shape.len() >= 2 && shape[shape.len() - 2] == visible.len(), "softmax of {shape:?}");
+    let columns = shape[shape.len() - 1];
+    assert!(visible.iter().all(|v| (1..=columns).contains(v)), "visible entries of {columns}");
+    b.scope("softmax", |b| {
+        let rows = x.len() / columns;
+        let lengths: Vec<usize> = (0..rows).map(|r| visible[r % visible.len()]).collect();
+        let longest = lengths.iter().copied().max().unwrap_or(1);
+        assert!(longest <= MAX_SOFTMAX_COLUMNS, "softmax over {longest} columns");
+        let seen: Vec<usize> = lengths.iter().enumerate().flat_map(|(r, &n)| r * columns..r * columns + n).collect();
+        if longest == 1 {
+            let ones = b.constant(&[rows], 1 << FRAC);
+            return Ok(ones.place(&seen, x.len()).reshape(&shape));
+        }
+
+        let x = x.reshape(&[rows * columns]).pick(&seen);
+        let row_of: Vec<usize> = lengths.iter().enumerate().flat_map(|(r, &n)| std::iter::repeat_n(r, n)).collect();
+        let t = max_ragged(b, &x, &lengths)?.pick(&row_of).minus(&x);
+
+        // e <= e^(1/2), a row's e / sum <= 1 up to the reciprocal's error.
+        let width = ring_for(1.01, FRAC + RECIPROCAL_FRAC);
+        let coarse = t.drop_low(DROPPED, MAX_WIDTH);
+        let far = b.at_least(&coarse, &[(CUT / UNIT) as i64], MAX_WIDTH - DROPPED)?.reshape(&[seen.len()]);
+        let near = b.not(&far);
+        let e = exp_negative(b, &t, width)?;
+        let e = b.mux(&near, &e, width)?;
+
+        let padded: Vec<usize> =
+            lengths.iter().enumerate().flat_map(|(r, &n)| r * longest..r * longest + n).collect();
+        let sums = e.place(&padded, rows * longest).reshape(&[rows, longest]).sum_last();
+        let inverse = reciprocal(b, &sums, longest, width, RECIPROCAL_FRAC)?;
+
+        let Chunks { size, row, at } = Chunks::of(&lengths, width);
+        let e = e.place(&at, row.len() * size).reshape(&[row.len(), size]);
+        let p = b.mul_rows(&e, &inverse.pick(&row), width)?.reshape(&[row.len() * size]).pick(&at);
+        let p = b.truncate(&p, Truncation { width, shift: RECIPROCAL_FRAC, out: 64 })?;
+        Ok(p.place(&seen, rows * columns).reshape(&shape))
+    })
+}
+
+/// Rows of different lengths cut into chunks of one size, for products with one word per row.
+struct Chunks {
+    size: usize,
+    /// Row of each chunk.
+    row: Vec<usize>,
+    /// Position of every entry among the chunks.
+    at: Vec<usize>,
+}
+
+impl Chunks {
+    /// Bits that an oblivious transfer costs besides its messages, roughly.
+    const OVERHEAD: usize = 32;
+
+    /// The size that sends the fewest bits: a product of a chunk with a word takes `width` transfers of `size` words of
+    /// (width + 1) / 2 bits on average, of which those on padding are wasted.
+    fn of(lengths: &[usize], width: u32) -> Self {
+        let longest = lengths.iter().copied().max().unwrap_or(1);
+        let cost = |size: usize| {
+            let chunks: usize = lengths.iter().map(|n| n.div_ceil(size)).sum();
+            chunks * (size * (width as usize + 1) / 2 + Self::OVERHEAD)
+        };
+        let powers = (0..usize::BITS).map(|i| 1usize << i).take_while(|&size| size < longest);
+        let size = powers.chain([longest]).min_by_key(|&size| cost(size)).unwrap_or(1);
+        let (mut row, mut at) = (vec![], vec![]);
+        for (r, &n) in lengths.iter().enumerate() {
+            at.extend((0..n).map(|i| row.len() * size + i));
+            row.extend(std::iter::repeat_n(r, n.div_ceil(size)));
+        }
+        Self { size, row, at }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Clear;
+    use crate::functions::testing::{fixed, real};
+    use rand::rngs::StdRng;
+    use rand::{RngExt, SeedableRng};
+
+    /// Largest error on (batch, rows, columns) with scores from `score`; masked entries must be exactly 0.
+    fn worst(batch: usize, visible: &[usize], columns: usize, mut score: impl FnMut(usize) -> f64) -> f64 {
+        let shape = [batch, visible.len(), columns];
+        let x: Vec<f64> = (0..shape.iter().product()).map(|i| score(i % columns)).collect();
+        let words = fixed(&x).reshape(&shape);
+        let got = softmax(&mut Clear::new(), &words, visible).unwrap();
+        assert_eq!(got.shape(), shape);
+        let mut error = 0f64;
+        for h in 0..batch {
+            for (i, &seen) in visible.iter().enumerate() {
+                let x: Vec<f64> = (0..columns).map(|j| real(words[[h, i, j]])).collect();
+                let max = x[..seen].iter().copied().fold(f64::MIN, f64::max);
+                let sum: f64 = x[..seen].iter().map(|x| (x - max).exp()).sum();
+                for j in 0..columns {
+                    let want = if j < seen { (x[j] - max).exp() / sum } else { 0.0 };
+                    assert!(j < seen || got[[h, i, j]] == 0, "masked entry {j} of row {i}");
+                    error = error.max((real(got[[h, i, j]]) - want).abs());
+                }
+            }
+        }
+        error
+    }
+
+    #[test]
+    fn error_over_spreads_and_lengths() {
+        let mut rng = StdRng::seed_from_u64(6);
+        let mut largest = 0f64;
+        for spread in [0.0, 0.01, 1.0, 10.0, 40.0, 500.0] {
+            let mut score = |_: usize| if spread == 0.0 { 3.0 } else { rng.random_range(-spread..spread) };
+            largest = largest.max(worst(3, &[1, 2, 3, 4, 5, 6, 7], 7, &mut score));
+            largest = largest.max(worst(2, &[33], 40, &mut score));
+            largest = largest.max(worst(1, &[1, 17, 1024], 1024, &mut score));
+        }
+        // A single large score against many small ones, at every distance around the cut.
+        for tenth in 0..200 {
+            let score = |j: usize| if j == 5 { f64::from(tenth) / 10.0 } else { 0.0 };
+            largest = largest.max(worst(1, &[300], 300, score));
+        }
+        println!("softmax: {largest:.2e}");
+        assert!(largest < MAX_SOFTMAX_ERROR, "{largest}");
+    }
+
+    #[test]
+    fn a_single_column_is_certain() {
+        assert_eq!(worst(2, &[1, 1], 1, |_| -300.0), 0.0);
+        assert_eq!(worst(2, &[1, 1], 3, |j| j as f64), 0.0);
+    }
+
+    #[test]
+    fn chunks_hold_every_entry_once() {
+        for lengths in [vec![1], vec![100], (1..=128).collect::<Vec<_>>(), vec![1024, 1, 1, 5]] {
+            let chunks = Chunks::of(&lengths, 43);
+            let mut at = chunks.at.clone();
+            at.dedup();
+            assert_eq!(at.len(), lengths.iter().sum::<usize>());
+            let mut entry = 0;
+            for (r, &n) in lengths.iter().enumerate() {
+                for _ in 0..n {
+                    assert_eq!(chunks.row[chunks.at[entry] / chunks.size], r);
+                    entry += 1;
+                }
+            }
+        }
+        assert_eq!(Chunks::of(&[100, 100], 43).size, 100);
+    }
+}

@@ -1,0 +1,182 @@
+//! Piecewise polynomials as tables for [`Abb::evaluate`](crate::Abb::evaluate).
+//!
+//! A window of index n serves the inputs [n, n + 2) in units of windows, because the carry of the low parts is not
+//! paid for (see [`Table`]). On each double window the function is interpolated at the Chebyshev nodes, which is
+//! within a small factor of the best polynomial. With low_0, low_1 in units of windows the polynomial q of a window is
+//! expanded around low_0,
+//!
+//! q(low_0 + low_1) = sum_k q^(k)(low_0) / k! low_1^k,
+//!
+//! so that the sender's coefficients are Taylor coefficients and the receiver's factors are powers.
+
+use crate::abb::Table;
+
+/// Highest degree of a spline.
+pub const MAX_DEGREE: usize = 5;
+
+/// What a [`Spline`] is made from.
+#[derive(Clone, Copy, Debug)]
+pub struct SplineSpec {
+    /// log2 of the number of windows.
+    pub index_bits: u32,
+    /// Bits of a word below the window index: a window is 2^low_bits units wide.
+    pub low_bits: u32,
+    /// The argument at word 0.
+    pub base: f64,
+    /// The argument's step from one word to the next.
+    pub step: f64,
+    /// Degree of the polynomials, 1..=[`MAX_DEGREE`].
+    pub degree: usize,
+    /// Fractional bits of the result.
+    pub out_frac: u32,
+    /// Ring of the result.
+    pub out_width: u32,
+    /// Bits of the factors p_2, p_3, ... (p_1 is low_1 itself).
+    pub power_bits: [u32; MAX_DEGREE - 1],
+}
+
+/// A spline over equal windows.
+#[derive(Clone, Debug)]
+pub struct Spline {
+    spec: SplineSpec,
+    /// Polynomials in units of windows for the windows -1, 0, ...
+    polynomials: Vec<[f64; MAX_DEGREE + 1]>,
+    /// 2^(out_frac - bits of p_k).
+    scales: [f64; MAX_DEGREE + 1],
+}
+
+impl Spline {
+    /// Fits `f` on every double window.
+    pub fn fit(spec: SplineSpec, f: impl Fn(f64) -> f64) -> Self {
+        assert!((1..=MAX_DEGREE).contains(&spec.degree), "degree {}", spec.degree);
+        let width = spec.step * (1u64 << spec.low_bits) as f64;
+        let polynomials = (-1..(1i64 << spec.index_bits) - 1)
+            .map(|n| interpolate(spec.degree, |z| f(spec.base + width * (n as f64 + z))))
+            .collect();
+        let mut scales = [(spec.out_frac as f64).exp2(); MAX_DEGREE + 1];
+        for (k, scale) in scales.iter_mut().enumerate().skip(1) {
+            let bits = if k == 1 { spec.low_bits } else { spec.power_bits[k - 2] };
+            *scale = (f64::from(spec.out_frac) - f64::from(bits)).exp2();
+        }
+        Self { spec, polynomials, scales }
+    }
+
+    /// Fractional bits of the result.
+    pub fn out_frac(&self) -> u32 {
+        self.spec.out_frac
+    }
+}
+
+/// The polynomial of degree `degree` that agrees with `f` at the Chebyshev nodes of [0, 2], as coefficients.
+fn interpolate(degree: usize, f: impl Fn(f64) -> f64) -> [f64; MAX_DEGREE + 1] {
+    let nodes: Vec<f64> =
+        (0..=degree).map(|i| 1.0 - (std::f64::consts::PI * (i as f64 + 0.5) / (degree as f64 + 1.0)).cos()).collect();
+    // Newton's divided differences, then Horner's scheme over the nodes from the last to the first.
+    let mut differences: Vec<f64> = nodes.iter().map(|&z| f(z)).collect();
+    for order in 1..=degree {
+        for i in (order..=degree).rev() {
+            differences[i] = (differences[i] - differences[i - 1]) / (nodes[i] - nodes[i - order]);
+        }
+    }
+    let mut polynomial = [0.0; MAX_DEGREE + 1];
+    for i in (0..=degree).rev() {
+        for k in (0..=degree).rev() {
+            let shifted = if k == 0 { 0.0 } else { polynomial[k - 1] };
+            polynomial[k] = shifted - nodes[i] * polynomial[k];
+        }
+        polynomial[0] += differences[i];
+    }
+    polynomial
+}
+
+impl Table for Spline {
+    fn index_bits(&self) -> u32 {
+        self.spec.index_bits
+    }
+
+    fn low_bits(&self) -> u32 {
+        self.spec.low_bits
+    }
+
+    fn out_width(&self) -> u32 {
+        self.spec.out_width
+    }
+
+    fn has_constant(&self) -> bool {
+        true
+    }
+
+    fn factor_bits(&self) -> Vec<u32> {
+        let powers = self.spec.power_bits.iter().take(self.spec.degree - 1);
+        std::iter::once(&self.spec.low_bits).chain(powers).copied().collect()
+    }
+
+    /// p_k = floor(z^k 2^bits) for z = low / 2^low_bits.
+    fn factors(&self, low: u64, out: &mut [u64]) {
+        out[0] = low;
+        let z = low as f64 / (1u64 << self.spec.low_bits) as f64;
+        let mut power = z;
+        for (p, &bits) in out[1..].iter_mut().zip(&self.spec.power_bits) {
+            power *= z;
+            *p = (power * (1u64 << bits) as f64) as u64;
+        }
+    }
+
+    fn coefficients(&self, window: i64, low: u64, out: &mut [u64]) {
+        let degree = self.spec.degree;
+        let mut c = self.polynomials[(window + 1) as usize];
+        let z = low as f64 / (1u64 << self.spec.low_bits) as f64;
+        // Taylor shift by repeated Horner steps.
+        for k in 0..degree {
+            for i in (k..degree).rev() {
+                c[i] += z * c[i + 1];
+            }
+        }
+        for ((out, c), scale) in out.iter_mut().zip(&c[..=degree]).zip(&self.scales) {
+            *out = (c * scale).round() as i64 as u64;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn interpolation_reproduces_polynomials() {
+        let f = |z: f64| 2.0 - z + 3.0 * z * z * z;
+        for degree in 3..=MAX_DEGREE {
+            let got = interpolate(degree, f);
+            for (got, want) in got.iter().zip([2.0, -1.0, 0.0, 3.0, 0.0, 0.0]) {
+                assert!((got - want).abs() < 1e-9, "degree {degree}: {got} for {want}");
+            }
+        }
+    }
+
+    #[test]
+    fn both_parts_of_any_split_give_the_function() {
+        let spec = SplineSpec {
+            index_bits: 3,
+            low_bits: 8,
+            base: -1.0,
+            step: 1.0 / 1024.0,
+            degree: 4,
+            out_frac: 30,
+            out_width: 40,
+            power_bits: [16, 16, 16, 0],
+        };
+        let spline = Spline::fit(spec, f64::sin);
+        let (mut p, mut c) = ([0; 4], [0; 5]);
+        assert_eq!(spline.factor_bits(), [8, 16, 16, 16]);
+        for window in -1..7 {
+            for (low0, low1) in [(0, 0), (0, 255), (255, 0), (255, 255), (17, 200), (128, 128)] {
+                spline.factors(low1, &mut p);
+                spline.coefficients(window, low0, &mut c);
+                let sum = c[1..].iter().zip(&p).fold(c[0], |s, (c, p)| s.wrapping_add(c.wrapping_mul(*p)));
+                let got = sum as i64 as f64 / (1u64 << 30) as f64;
+                let x = -1.0 + (window * 256 + (low0 + low1) as i64) as f64 / 1024.0;
+                assert!((got - x.sin()).abs() < 2e-5, "{window} {low0} {low1}: {got} for {}", x.sin());
+            }
+        }
+    }
+}
