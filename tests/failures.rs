@@ -19,7 +19,7 @@ const LONG: &str = "--prompt-ids 30,27,25 --tokens 200";
 /// Starts both parties on a long generation.
 fn parties() -> (Server, std::process::Child) {
     let server = Server::start(&format!("--model shakespeare-gpt2 --once --timeout {TIMEOUT}"));
-    let client = server.client(&format!("{LONG} --timeout {TIMEOUT}")).spawn().unwrap();
+    let client = server.client(&format!("{LONG} --timeout {TIMEOUT} --connect-timeout {TIMEOUT}")).spawn().unwrap();
     (server, client)
 }
 
@@ -122,7 +122,8 @@ fn a_server_outlives_clients_that_misbehave() {
     drop(connect());
     send(b"GET / HTTP/1.1\r\nHost: bees\r\n\r\n");
     send(&frame_header(u32::MAX, "handshake"));
-    let mut nonsense = frame_header(64, "handshake");
+    let mut nonsense = frame_header(72, "handshake");
+    nonsense.extend(b"WAGGLE\x01\x00");
     nonsense.extend([0xff; 64]);
     send(&nonsense);
     let mut truncated = frame_header(5000, "handshake");
@@ -181,7 +182,7 @@ fn arguments_that_make_no_sense_are_refused() {
         ("demo --prompt-ids 1 --tokens 257", "257 positions would go through a model that has 256"),
         ("demo --prompt-ids 1 --tokens 0", "at least one"),
         ("demo --reveal token --temperature 1", "--temperature needs --reveal logits"),
-        ("demo --temperature -1", "temperature"),
+        ("demo --temperature=-1", "temperature = -1 is outside 0 or more"),
         ("plan --prompt-len 250 --tokens 8", "257 positions would go through a model that has 256"),
         ("plan --prompt-len 0", "at least one"),
         ("generate --connect 127.0.0.1:1 --connect-timeout 0.1 --prompt-ids 1", "cannot connect to 127.0.0.1:1"),

@@ -19,6 +19,7 @@ struct Transcript {
 }
 
 fn copy(mut from: TcpStream, mut to: TcpStream) -> Vec<u8> {
+    to.set_nodelay(true).unwrap();
     let mut all = Vec::new();
     let mut buffer = vec![0; 1 << 16];
     while let Ok(n @ 1..) = from.read(&mut buffer) {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use comfy_table::{CellAlignment, Table, presets};
+use comfy_table::{CellAlignment, Table, TableComponent, presets};
 use net::{Entry, Phase, Traffic};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
