@@ -7,6 +7,7 @@ pub mod cost;
 mod engine;
 mod error;
 pub mod functions;
+pub mod local;
 pub mod ops;
 mod planner;
 mod session;

@@ -2,15 +2,14 @@
 
 mod ops;
 
-use std::time::Duration;
-
 use ndarray::{ArrayD, IxDyn};
-use net::{Channel, Entry, Role, memory_pair};
+use net::{Channel, Entry, Role};
 use ot::CotKind;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
 use crate::abb::Abb;
+use crate::local::Pair;
 use crate::{Error, Options, Planner, Session, TwoParty};
 
 /// Options over the ideal dealer.
@@ -24,24 +23,21 @@ pub(crate) fn run<T: Send>(
     options: Options,
     protocol: impl Fn(&mut TwoParty) -> Result<T, Error> + Sync,
 ) -> [Outcome<T>; 2] {
-    let (client, server) = memory_pair(Duration::from_secs(60));
-    let party = |role: Role, channel: Channel| {
-        let session = match options.ot {
-            CotKind::Dealer => {
-                let (sender, receiver) = ot::dealer::setup(role, 7);
-                Session::with_pools(channel, sender, receiver, rand::make_rng())
-            }
-            _ => Session::new(channel, options).expect("set-up"),
-        };
-        let mut abb = TwoParty::new(session);
-        let result = protocol(&mut abb).expect("protocol");
-        (result, abb.session().channel().ledger().untimed())
-    };
-    std::thread::scope(|scope| {
-        let client = scope.spawn(|| party(Role::Client, Channel::new(Role::Client, client)));
-        let server = party(Role::Server, Channel::new(Role::Server, server));
-        [client.join().expect("client"), server]
-    })
+    let mut pair = Pair::connect(|channel| open(channel, options)).expect("set-up");
+    let [client, server] = pair.run(|abb| protocol(abb)).expect("protocol");
+    let mut untimed = |role| pair.party(role).session().channel().ledger().untimed();
+    [(client, untimed(Role::Client)), (server, untimed(Role::Server))]
+}
+
+/// One party's session, over the ideal dealer or over real OTs.
+pub(crate) fn open(channel: Channel, options: Options) -> Result<Session, Error> {
+    match options.ot {
+        CotKind::Dealer => {
+            let (sender, receiver) = ot::dealer::setup(channel.role(), 7);
+            Ok(Session::with_pools(channel, sender, receiver, rand::make_rng()))
+        }
+        _ => Session::new(channel, options),
+    }
 }
 
 /// Random shares of `values`.

@@ -1,0 +1,96 @@
+//! Random correlated OTs a second, both parties in threads. `cargo bench -p waggle-bench --bench ot`
+//!
+//! A sample is one extension: the receiver's message and both parties' work on it. After each, outside the time, the
+//! OTs are spent and checked: the receiver holds the word of the pair that its random choice bit names.
+
+use std::time::{Duration, Instant};
+
+use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use net::{Channel, Role, memory_pair};
+use ot::{CotKind, OtReceiver, OtSender, SoftSpoken};
+
+/// OTs per extension.
+const COUNT: usize = 1 << 18;
+
+/// A direction: the client receives what the server sends.
+struct Direction {
+    receiver: (Channel, OtReceiver),
+    sender: (Channel, OtSender),
+}
+
+impl Direction {
+    fn new(kind: CotKind) -> Self {
+        let (client, server) = memory_pair(Duration::from_secs(60));
+        let mut channels = [Channel::new(Role::Client, client), Channel::new(Role::Server, server)];
+        let [client, server] = &mut channels;
+        let (receiver, sender) = std::thread::scope(|scope| {
+            let other = scope.spawn(|| ot::setup(server, kind, &mut rand::rng()).expect("set-up").0);
+            let receiver = ot::setup(client, kind, &mut rand::rng()).expect("set-up").1;
+            (receiver, other.join().expect("set-up"))
+        });
+        let [client, server] = channels;
+        Direction { receiver: (client, receiver), sender: (server, sender) }
+    }
+
+    /// Time for both parties to make [`COUNT`] OTs.
+    fn extend(&mut self) -> Duration {
+        let Direction { receiver: (client, receiver), sender: (server, sender) } = self;
+        let start = Instant::now();
+        std::thread::scope(|scope| {
+            scope.spawn(|| sender.ensure(server, COUNT).expect("extension"));
+            receiver.ensure(client, COUNT).expect("extension");
+        });
+        start.elapsed()
+    }
+
+    /// Spends all OTs and checks every one.
+    fn check(&mut self) {
+        assert_eq!((self.receiver.1.available(), self.sender.1.available()), (COUNT, COUNT));
+        let (choices, chosen) = self.receiver.1.random(COUNT).expect("filled");
+        let chosen = chosen.into_words(64).expect("a width that fits");
+        let pairs = self.sender.1.random(COUNT).expect("filled").into_words(64).expect("a width that fits");
+        for (i, chosen) in chosen.into_iter().enumerate() {
+            assert_eq!(chosen, pairs[choices.get(i) as usize][i]);
+            assert_ne!(chosen, pairs[1 - choices.get(i) as usize][i]);
+        }
+    }
+}
+
+fn extension(c: &mut Criterion) {
+    let mut group = c.benchmark_group("cot");
+    group.sample_size(10).throughput(Throughput::Elements(COUNT as u64));
+    for softspoken in [SoftSpoken::K2, SoftSpoken::K4, SoftSpoken::K8] {
+        let kind = CotKind::SoftSpoken(softspoken);
+        let mut direction = Direction::new(kind);
+        let before = direction.receiver.0.ledger().total();
+        direction.extend();
+        direction.check();
+        let sent = direction.receiver.0.ledger().total().since(&before);
+        eprintln!(
+            "softspoken k = {}: {} bytes for {COUNT} OTs ({:.2} bits each), {} flows; set-up {} bytes each way",
+            softspoken.k(),
+            sent.bytes(),
+            8.0 * sent.bytes() as f64 / COUNT as f64,
+            sent.flows,
+            kind.setup_bytes()
+        );
+        group.bench_function(format!("softspoken/{COUNT}/k{}", softspoken.k()), |bench| {
+            bench.iter_custom(|samples| {
+                let mut time = Duration::ZERO;
+                for _ in 0..samples {
+                    time += direction.extend();
+                    direction.check();
+                }
+                time
+            });
+        });
+    }
+    group.finish();
+}
+
+criterion_group! {
+    name = benches;
+    config = Criterion::default().warm_up_time(Duration::from_millis(300)).measurement_time(Duration::from_secs(3));
+    targets = extension
+}
+criterion_main!(benches);

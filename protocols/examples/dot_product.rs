@@ -1,0 +1,47 @@
+//! Whether the product of the client's vector with the server's reaches a threshold: the client learns that one bit,
+//! the server nothing. `cargo run --release -p waggle-protocols --example dot_product`
+//!
+//! The parties are two threads. On two machines each calls `Session::new` on a channel over TCP,
+//! `Channel::new(Role::Server, net::tcp::listen(addr, timeout)?.accept(None)?)` or
+//! `Channel::new(Role::Client, net::tcp::connect(addr, ConnectOptions::default())?)`, and runs the same `protocol`.
+
+use ndarray::{ArrayD, arr1};
+use net::{Phase, Role};
+use protocols::abb::Words;
+use protocols::local::Pair;
+use protocols::{Abb, Error, Options, Tensor, TwoParty};
+
+/// Ring of the product: |x . y| and |x . y - threshold| stay below 2^39.
+const WIDTH: u32 = 40;
+
+/// One party's part. `own` is its vector, of length `n`. The client gets the bit [x . y >= threshold].
+fn protocol(abb: &mut TwoParty, own: &ArrayD<u64>, n: usize, threshold: i64) -> Result<Option<bool>, Error> {
+    let mine = |owner, role| (owner == role).then_some(own);
+    let role = abb.session().role();
+    let x = abb.input(Role::Client, &[n], mine(Role::Client, role))?;
+    let y = abb.input(Role::Server, &[n], mine(Role::Server, role))?;
+    let product = abb.mul(&x, &y, WIDTH)?.sum_last();
+    let bit = abb.at_least(&product, &[threshold], WIDTH)?;
+    // Bits become words to be opened: b ? 1 : 0.
+    let one = abb.constant(&Tensor::shape(&bit), 1);
+    let word = abb.mux(&bit, &one, 1)?;
+    Ok(abb.reveal(&word, 1, Role::Client)?.map(|opened| opened.iter().all(|&bit| bit == 1)))
+}
+
+fn main() -> Result<(), Error> {
+    let vectors = [[3i64, -1, 4, 1, -5, 9, 2, -6], [2, 7, -1, 8, 2, 8, -1, 8]].map(|v| arr1(&v).mapv(|x| x as u64));
+    for threshold in [15, 16] {
+        let mut pair = Pair::new(Options::default())?;
+        let setup = pair.ledger().total();
+        let [client, server] = pair.run(|abb| {
+            let own = vectors[abb.session().role() as usize].clone().into_dyn();
+            protocol(abb, &own, own.len(), threshold)
+        })?;
+        assert_eq!((client, server), (Some(15 >= threshold), None));
+        println!("x . y >= {threshold}: the client learns {client:?}, the server {server:?}");
+        let (all, offline) = (pair.ledger().total().since(&setup), pair.ledger().phase_total(Phase::Offline));
+        println!("  set-up {} bytes; then {} bytes in {} flows, ", setup.bytes(), all.bytes(), all.flows);
+        println!("  of which {} bytes make OTs that do not depend on the vectors", offline.bytes());
+    }
+    Ok(())
+}

@@ -1,0 +1,154 @@
+//! Both parties in one process: two threads over an in-memory link. For examples, tests and benchmarks; parties on two
+//! machines each open a [`Session`] over [`net::tcp`] and run the same code.
+//!
+//! ```
+//! use ndarray::arr1;
+//! use net::Role;
+//! use protocols::local::Pair;
+//! use protocols::{Abb, Options};
+//!
+//! # fn main() -> Result<(), protocols::Error> {
+//! let [opened, nothing] = Pair::new(Options::default())?.run(|abb| {
+//!     let x = abb.input(Role::Client, &[1], Some(&arr1(&[6]).into_dyn()))?;
+//!     let y = abb.input(Role::Server, &[1], Some(&arr1(&[7]).into_dyn()))?;
+//!     let xy = abb.mul(&x, &y, 64)?;
+//!     abb.reveal(&xy, 64, Role::Client)
+//! })?;
+//! assert_eq!(opened, Some(arr1(&[42]).into_dyn()));
+//! assert_eq!(nothing, None);
+//! # Ok(())
+//! # }
+//! ```
+
+use std::panic::resume_unwind;
+use std::time::Duration;
+
+use net::{Channel, Ledger, NetError, Role, memory_pair};
+
+use crate::{Error, Options, Session, TwoParty};
+
+/// How long a party waits for a message of the other. Generous: only a deadlock takes so long, because a party that
+/// fails hangs up.
+const PATIENCE: Duration = Duration::from_secs(600);
+
+/// Two connected parties with a session each, kept from one [`Pair::run`] to the next with their keys and pools.
+pub struct Pair {
+    /// The client and the server.
+    parties: [TwoParty; 2],
+}
+
+impl Pair {
+    /// Connects two parties, who set up their sessions with `options`.
+    pub fn new(options: Options) -> Result<Self, Error> {
+        Pair::connect(|channel| Session::new(channel, options))
+    }
+
+    /// Connects two parties, each of whom gets its session from `open`.
+    pub(crate) fn connect(open: impl Fn(Channel) -> Result<Session, Error> + Sync) -> Result<Self, Error> {
+        let (client, server) = memory_pair(PATIENCE);
+        let channels = [Channel::new(Role::Client, client), Channel::new(Role::Server, server)];
+        let parties = both(channels, |channel| open(channel).map(TwoParty::new))?;
+        Ok(Pair { parties })
+    }
+
+    /// Runs `protocol` as both parties at once ([`Session::role`] tells which) and returns the client's result, then
+    /// the server's. If a party fails, it hangs up, so that the other fails too; the error is that of the party that
+    /// failed first, and later runs fail with [`NetError::Closed`]. A panic of either party is passed on.
+    pub fn run<T: Send>(
+        &mut self,
+        protocol: impl Fn(&mut TwoParty) -> Result<T, Error> + Sync,
+    ) -> Result<[T; 2], Error> {
+        let [client, server] = &mut self.parties;
+        both([client, server], |party| {
+            let mut hang_up = HangUp { party, armed: true };
+            let result = protocol(hang_up.party);
+            hang_up.armed = result.is_err();
+            result
+        })
+    }
+
+    /// The client's ledger; the server's is the same but for times.
+    pub fn ledger(&mut self) -> &mut Ledger {
+        self.parties[Role::Client as usize].session().channel().ledger_mut()
+    }
+
+    /// One party.
+    pub fn party(&mut self, role: Role) -> &mut TwoParty {
+        &mut self.parties[role as usize]
+    }
+}
+
+/// Disconnects a party that fails or panics, lest the other wait for it.
+struct HangUp<'a> {
+    party: &'a mut TwoParty,
+    armed: bool,
+}
+
+impl Drop for HangUp<'_> {
+    fn drop(&mut self) {
+        if self.armed {
+            let role = self.party.session().role();
+            // The other end of a fresh link is dropped at once: everything sent or awaited from now on fails.
+            *self.party.session().channel() = Channel::new(role, memory_pair(PATIENCE).0);
+        }
+    }
+}
+
+/// Runs `task` on both values in two threads.
+fn both<V: Send, T: Send>(
+    [client, server]: [V; 2],
+    task: impl Fn(V) -> Result<T, Error> + Sync,
+) -> Result<[T; 2], Error> {
+    let results = std::thread::scope(|scope| {
+        let other = scope.spawn(|| task(client));
+        let server = task(server);
+        [other.join().unwrap_or_else(|panic| resume_unwind(panic)), server]
+    });
+    match results {
+        [Ok(client), Ok(server)] => Ok([client, server]),
+        // The party whose peer hung up is not the one to blame.
+        [Err(Error::Net(NetError::Closed { .. })), Err(error)] | [Err(error), _] | [_, Err(error)] => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Abb;
+    use crate::tests::DEALER;
+
+    #[test]
+    fn a_party_that_fails_does_not_leave_the_other_waiting() {
+        for culprit in [Role::Client, Role::Server] {
+            let mut pair = Pair::connect(dealt).expect("set-up");
+            let failed = pair.run(|abb| {
+                if abb.session().role() == culprit {
+                    return Err(Error::Token { id: 5, vocabulary: 3 });
+                }
+                let x = abb.constant(&[4], 1);
+                abb.at_least(&x, &[0], 20)
+            });
+            assert!(matches!(failed, Err(Error::Token { id: 5, vocabulary: 3 })), "{culprit:?}: {:?}", failed.err());
+            let again = pair.run(|abb| {
+                let x = abb.constant(&[4], 1);
+                abb.at_least(&x, &[0], 20)
+            });
+            assert!(matches!(again, Err(Error::Net(_))), "{culprit:?}");
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "out of cheese")]
+    fn a_panic_is_passed_on_at_once() {
+        let mut pair = Pair::connect(dealt).expect("set-up");
+        let _ = pair.run(|abb| {
+            assert_ne!(abb.session().role(), Role::Client, "out of cheese");
+            let x = abb.constant(&[4], 1);
+            abb.at_least(&x, &[0], 20).map(|_| ())
+        });
+    }
+
+    fn dealt(channel: Channel) -> Result<Session, Error> {
+        crate::tests::open(channel, DEALER)
+    }
+}
