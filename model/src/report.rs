@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use comfy_table::{CellAlignment, Table, TableComponent, presets};
+use comfy_table::{CellAlignment, Table, presets};
 use net::{Entry, Phase, Traffic};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -275,7 +275,7 @@ fn name(phase: Phase) -> &'static str {
 
 fn table(header: &[&str]) -> Table {
     let mut table = Table::new();
-    table.load_style(presets::UTF8_HORIZONTAL_ONLY).set_header(header);
+    table.load_style(presets::UTF8_BORDERS_ONLY).set_header(header);
     table
 }
 
