@@ -275,7 +275,7 @@ fn name(phase: Phase) -> &'static str {
 
 fn table(header: &[&str]) -> Table {
     let mut table = Table::new();
-    table.load_style(presets::UTF8_HORIZONTAL_ONLY).set_header(header);
+    table.load_style(presets::UTF8_BORDERS_ONLY).set_header(header);
     table
 }
 

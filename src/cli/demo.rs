@@ -33,9 +33,9 @@ pub(super) struct DemoArgs {
     model: String,
     #[command(flatten)]
     prompt: PromptArgs,
-    /// Tokens to generate.
-    #[arg(long, value_name = "N", default_value_t = 48)]
-    tokens: usize,
+    /// Tokens to generate [default: 200, or as many as the model has positions for].
+    #[arg(long, value_name = "N")]
+    tokens: Option<usize>,
     /// The network between the parties: `memory` in one process, or a name of a network that is imitated.
     #[arg(long, value_name = LINKS, default_value = "loopback")]
     link: LinkArg,
@@ -54,18 +54,23 @@ pub(super) struct DemoArgs {
     terms: TermsArgs,
 }
 
+/// A minute or two of the bundled model on two cores.
+const DEFAULT_TOKENS: usize = 200;
+
 pub(super) fn run(args: DemoArgs) -> Result<(), Error> {
     let terms = args.terms.terms();
     let mut sampler = args.sampling.sampler(&terms)?;
     let files = open_model(&args.model)?;
     let tokenizer = files.tokenizer.as_deref().map(Tokenizer::from_bytes).transpose()?;
     let prompt = args.prompt.ids(tokenizer.as_ref())?;
+    let room = files.spec.max_positions().map_or(usize::MAX, |positions| (positions + 1).saturating_sub(prompt.len()));
+    let tokens = args.tokens.unwrap_or(DEFAULT_TOKENS.min(room));
     // What cannot work is refused before a process is started.
-    let request = Request { prompt: prompt.len(), tokens: args.tokens, stop_at_eos: args.sampling.stop_at_eos };
+    let request = Request { prompt: prompt.len(), tokens, stop_at_eos: args.sampling.stop_at_eos };
     request.check(&files.spec, &Limits::NONE)?;
     check_ids(&files.spec, &prompt)?;
-    let client = Client { args: &args, terms: &terms, prompt: &prompt };
-    let mut progress = Progress::of_text(tokenizer.as_ref(), &prompt, args.tokens);
+    let client = Client { args: &args, terms: &terms, prompt: &prompt, tokens };
+    let mut progress = Progress::of_text(tokenizer.as_ref(), &prompt, tokens);
     progress.spin("the server reads its model");
     let (outcome, model, memory) = match args.link {
         LinkArg::Memory => client.in_one_process(files, &mut sampler, &mut progress)?,
@@ -79,7 +84,7 @@ pub(super) fn run(args: DemoArgs) -> Result<(), Error> {
 
     let mut chosen = options([
         ("link", args.link.to_string().into()),
-        ("tokens", args.tokens.into()),
+        ("tokens", tokens.into()),
         ("temperature", args.sampling.temperature.into()),
         ("top_p", args.sampling.top_p.into()),
         ("seed", args.sampling.seed.into()),
@@ -92,7 +97,7 @@ pub(super) fn run(args: DemoArgs) -> Result<(), Error> {
     if args.check {
         let mut files = open_model(&args.model)?;
         let plain = Model::load(&mut Float::default(), &files.spec, Some(&mut files.checkpoint))?;
-        let options = GenerateOptions { tokens: args.tokens, reveal: terms.reveal, ..Default::default() };
+        let options = GenerateOptions { tokens, reveal: terms.reveal, ..Default::default() };
         report.check = Some(check(&plain, &prompt, &options, &outcome.generation)?);
     }
     eprintln!("\n{}", tables(&report));
@@ -113,6 +118,7 @@ struct Client<'a> {
     args: &'a DemoArgs,
     terms: &'a Terms,
     prompt: &'a [u32],
+    tokens: usize,
 }
 
 impl Client<'_> {
@@ -127,7 +133,7 @@ impl Client<'_> {
         let session = Opened::open(channel, self.terms, &Wishes::default())?;
         let model = session.model().clone();
         let stop = self.args.sampling.stop_at_eos;
-        let outcome = session.generate(self.prompt, self.args.tokens, stop, Next::Pick(sampler), observer)?;
+        let outcome = session.generate(self.prompt, self.tokens, stop, Next::Pick(sampler), observer)?;
         Ok((outcome, model))
     }
 
@@ -140,7 +146,7 @@ impl Client<'_> {
     ) -> Result<Finished, Error> {
         let hosted = Hosted::load(files)?;
         let (here, there) = memory_pair(self.args.timeout);
-        let limits = Limits { prompt: self.prompt.len(), tokens: self.args.tokens };
+        let limits = Limits { prompt: self.prompt.len(), tokens: self.tokens };
         let (client, server) = thread::scope(|scope| {
             let server = scope.spawn(|| {
                 let channel = Channel::new(Role::Server, there);
@@ -188,12 +194,12 @@ struct Server {
 
 impl Server {
     fn spawn(client: &Client) -> Result<Self, Error> {
-        let DemoArgs { model, link, timeout, tokens, terms, .. } = client.args;
+        let DemoArgs { model, link, timeout, terms, .. } = client.args;
         let failed = |source| Error::Spawn { source };
         let mut command = Command::new(std::env::current_exe().map_err(failed)?);
         command.args(["serve", "--once", "--machine", "--listen", "127.0.0.1:0", "--model", model]);
         command.args(["--link", &link.to_string(), "--timeout", &timeout.as_secs_f64().to_string()]);
-        command.args(["--max-prompt", &client.prompt.len().to_string(), "--max-tokens", &tokens.to_string()]);
+        command.args(["--max-prompt", &client.prompt.len().to_string(), "--max-tokens", &client.tokens.to_string()]);
         for (name, value) in terms.named() {
             command.args([&format!("--{name}"), &value]);
         }

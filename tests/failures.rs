@@ -1,0 +1,231 @@
+//! What goes wrong ends with an error that says so, and a server goes on.
+
+mod support;
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use support::{Server, ended, fail, succeed, text, waggle};
+
+/// Read time-out of the parties under test.
+const TIMEOUT: f64 = 3.0;
+
+/// How long a party may take to notice: its time-out and something for a busy machine.
+const LIMIT: Duration = Duration::from_secs(10);
+
+const LONG: &str = "--prompt-ids 30,27,25 --tokens 200";
+
+/// Starts both parties on a long generation.
+fn parties() -> (Server, std::process::Child) {
+    let server = Server::start(&format!("--model shakespeare-gpt2 --once --timeout {TIMEOUT}"));
+    let client = server.client(&format!("{LONG} --timeout {TIMEOUT} --connect-timeout {TIMEOUT}")).spawn().unwrap();
+    (server, client)
+}
+
+fn assert_names_the_step(errors: &str) {
+    let lines: Vec<&str> = errors.lines().filter(|line| line.starts_with("error: ")).collect();
+    assert_eq!(lines.len(), 1, "one line: {errors}");
+    let told = ["closed the connection during `", "s during `"].iter().any(|words| lines[0].contains(words));
+    assert!(told, "{errors}");
+    assert!(!errors.contains("panicked"), "{errors}");
+}
+
+/// Moments in set-up, prefill and decode.
+const MOMENTS: [u64; 4] = [5, 120, 600, 2500];
+
+#[test]
+fn a_client_ends_when_its_server_dies() {
+    for moment in MOMENTS {
+        let (mut server, client) = parties();
+        std::thread::sleep(Duration::from_millis(moment));
+        server.child.kill().unwrap();
+        let output = ended(client, LIMIT);
+        assert_eq!(output.status.code(), Some(1), "after {moment} ms");
+        let errors = text(&output.stderr);
+        // The earliest death may precede the connection.
+        if !errors.contains("cannot connect") {
+            assert_names_the_step(&errors);
+        }
+    }
+}
+
+#[test]
+fn a_server_ends_when_its_client_dies() {
+    for moment in MOMENTS {
+        let (mut server, mut client) = parties();
+        std::thread::sleep(Duration::from_millis(moment.max(120)));
+        client.kill().unwrap();
+        client.wait().unwrap();
+        let start = Instant::now();
+        let status = loop {
+            if let Some(status) = server.child.try_wait().unwrap() {
+                break status;
+            }
+            assert!(start.elapsed() < LIMIT, "the server hangs after {moment} ms");
+            std::thread::sleep(Duration::from_millis(10));
+        };
+        assert_eq!(status.code(), Some(1), "after {moment} ms");
+        let mut errors = String::new();
+        server.child.stderr.take().unwrap().read_to_string(&mut errors).unwrap();
+        assert_names_the_step(&errors);
+        assert!(errors.contains("session with 127.0.0.1:"), "{errors}");
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn a_silent_peer_is_given_up() {
+    let (server, client) = parties();
+    std::thread::sleep(Duration::from_millis(800));
+    let stopped =
+        std::process::Command::new("kill").args(["-STOP", &server.child.id().to_string()]).status().unwrap();
+    assert!(stopped.success());
+    let start = Instant::now();
+    let output = ended(client, LIMIT);
+    assert!(start.elapsed() > Duration::from_secs_f64(TIMEOUT - 1.0), "a stopped process closes nothing");
+    assert_eq!(output.status.code(), Some(1));
+    assert_names_the_step(&text(&output.stderr));
+}
+
+#[test]
+fn a_demo_ends_when_its_server_dies() {
+    let client = waggle(&format!("demo {LONG} --timeout {TIMEOUT}")).spawn().unwrap();
+    std::thread::sleep(Duration::from_millis(1500));
+    let children = std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", client.id()));
+    // Only Linux tells the children of a process.
+    let Ok(children) = children else { return };
+    let server = children.split_whitespace().next().expect("the demo has a child").to_owned();
+    assert!(std::process::Command::new("kill").args(["-KILL", &server]).status().unwrap().success());
+    let output = ended(client, LIMIT);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("the server's process failed"), "{}", text(&output.stderr));
+}
+
+/// Bytes of a frame of `len` bytes for `step`, as `net` writes them.
+fn frame_header(len: u32, step: &str) -> Vec<u8> {
+    let tag = step.bytes().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
+    [len.to_le_bytes(), tag.to_le_bytes()].concat()
+}
+
+#[test]
+fn a_server_outlives_clients_that_misbehave() {
+    let server = Server::start("--model shakespeare-gpt2 --timeout 1 --max-prompt 8 --max-tokens 4");
+    let connect = || TcpStream::connect(&server.address).unwrap();
+    let send = |bytes: &[u8]| {
+        let mut stream = connect();
+        // The server may have left already.
+        let _ = stream.write_all(bytes);
+        stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        let _ = stream.read_to_end(&mut Vec::new());
+    };
+    drop(connect());
+    send(b"GET / HTTP/1.1\r\nHost: bees\r\n\r\n");
+    send(&frame_header(u32::MAX, "handshake"));
+    let mut nonsense = frame_header(72, "handshake");
+    nonsense.extend(b"WAGGLE\x01\x00");
+    nonsense.extend([0xff; 64]);
+    send(&nonsense);
+    let mut truncated = frame_header(5000, "handshake");
+    truncated.extend(b"WAGGLE\x01\x00\xff\xff");
+    send(&truncated);
+    // Says nothing at all, until the server has had enough.
+    let silent = connect();
+
+    let honest = || server.client("--prompt-ids 30,27,25 --tokens 2");
+    assert_eq!(succeed(&mut honest()).len(), "Xy\n".len());
+    drop(silent);
+
+    let refused = fail(&mut server.client("--prompt-ids 30,27,25 --tokens 5"), 1);
+    assert!(refused.contains("the server refuses: 5 tokens to generate are more than the 4"), "{refused}");
+    let refused = fail(&mut server.client("--prompt-ids 1,1,1,1,1,1,1,1,1 --tokens 1"), 1);
+    assert!(refused.contains("9 tokens of a prompt are more than the 8"), "{refused}");
+    let mut killed = server.client("--prompt-ids 30,27,25 --tokens 4").spawn().unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    killed.kill().unwrap();
+    killed.wait().unwrap();
+    succeed(&mut honest());
+
+    let errors = server.stop();
+    for words in ["does not speak Waggle", "4294967295 bytes", "malformed", "within 1.0 s during `handshake`"] {
+        assert!(errors.contains(words), "{words} in\n{errors}");
+    }
+    assert!(!errors.contains("panicked"), "{errors}");
+}
+
+#[test]
+fn parties_that_differ_both_say_where() {
+    let server = Server::start("--model shakespeare-gpt2 --ot softspoken4 --reveal token");
+    let lines =
+        ["ot: client says softspoken8, server says softspoken4", "reveal: client says logits, server says token"];
+    let client = fail(&mut server.client("--ot softspoken8 --prompt-ids 1 --tokens 1"), 1);
+    let other = fail(&mut server.client("--reveal token --expect shakespeare-llama --prompt-ids 1 --tokens 1"), 1);
+    assert!(other.contains("model: client says {\"model_type\":\"llama\""), "{other}");
+    succeed(&mut server.client("--reveal token --expect shakespeare-gpt2 --prompt-ids 1 --tokens 1"));
+    let server = server.stop();
+    for line in lines {
+        assert!(client.contains(line) && server.contains(line), "{line} in\n{client}\nand\n{server}");
+    }
+    assert!(server.contains("model: client says {\"model_type\":\"llama\""), "{server}");
+}
+
+#[test]
+fn arguments_that_make_no_sense_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let empty = dir.path().display();
+    for (line, words) in [
+        ("float --model nowhere", "neither a directory nor a bundled model (shakespeare-gpt2, shakespeare-llama)"),
+        (&*format!("float --model {empty}"), "config.json"),
+        ("float --prompt-ids 65", "token id 65 is outside the vocabulary of 65"),
+        ("float --prompt-ids 1 --tokens 0", "at least one"),
+        ("demo --prompt-ids 65", "token id 65 is outside the vocabulary of 65"),
+        ("demo --prompt-ids 1 --tokens 257", "257 positions would go through a model that has 256"),
+        ("demo --prompt-ids 1 --tokens 0", "at least one"),
+        ("demo --reveal token --temperature 1", "--temperature needs --reveal logits"),
+        ("demo --temperature=-1", "temperature = -1 is outside 0 or more"),
+        ("plan --prompt-len 250 --tokens 8", "257 positions would go through a model that has 256"),
+        ("plan --prompt-len 0", "at least one"),
+        ("generate --connect 127.0.0.1:1 --connect-timeout 0.1 --prompt-ids 1", "cannot connect to 127.0.0.1:1"),
+        (&*format!("synth --config {empty}/none.json --out {empty}/x"), "none.json"),
+        (&*format!("demo --prompt-ids 1 --tokens 1 --json {empty}/no/such/dir.json"), "no/such/dir.json"),
+    ] {
+        let errors = fail(&mut waggle(line), 1);
+        let told = errors.lines().filter(|line| line.starts_with("error: ")).collect::<Vec<_>>();
+        assert!(told.len() == 1 && told[0].contains(words), "`{line}` gave: {errors}");
+    }
+    for line in [
+        "demo --link carrier-pigeon",
+        "demo --policy best",
+        "demo --ot silent",
+        "demo --prompt a --prompt-ids 1",
+        "demo --prompt-ids 1,x",
+        "demo --tokens -1",
+        "serve",
+        "serve --model x --timeout 0",
+        "dance",
+    ] {
+        let errors = fail(&mut waggle(line), 2);
+        assert!(errors.starts_with("error: "), "`{line}` gave: {errors}");
+    }
+}
+
+#[test]
+fn a_model_without_a_tokenizer_takes_ids() {
+    let dir = tempfile::tempdir().unwrap();
+    let (config, out) = (dir.path().join("config.json"), dir.path().join("model"));
+    std::fs::write(
+        &config,
+        r#"{"model_type": "gpt2", "n_layer": 1, "n_embd": 8, "n_head": 2, "vocab_size": 11, "n_positions": 8}"#,
+    )
+    .unwrap();
+    succeed(&mut waggle(&format!("synth --config {} --out {}", config.display(), out.display())));
+    let model = out.display();
+    let errors = fail(&mut waggle(&format!("demo --model {model} --prompt bee --tokens 2")), 1);
+    assert!(errors.contains("--prompt-ids"), "{errors}");
+    let ids = succeed(&mut waggle(&format!("demo --model {model} --prompt-ids 1,2 --tokens 2")));
+    assert_eq!(ids.trim().split(',').map(|id| id.parse::<u32>().unwrap()).filter(|id| *id < 11).count(), 2, "{ids}");
+    let server = Server::start(&format!("--model {model}"));
+    let errors = fail(&mut server.client("--prompt bee --tokens 2"), 1);
+    assert!(errors.contains("--prompt-ids"), "{errors}");
+    assert_eq!(succeed(&mut server.client("--prompt-ids 1,2 --tokens 2")), ids);
+}

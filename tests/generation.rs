@@ -1,0 +1,134 @@
+//! Two processes generate what the plaintext model writes.
+
+mod support;
+
+use serde_json::Value;
+use support::{asset, ids, join, json, waggle};
+
+/// Where the plaintext's best token leads by more, the parties must choose it too.
+const SAFE_MARGIN: f64 = 0.05;
+
+/// Runs a demo with `--check` and holds it to the promises that every model keeps.
+fn checked(arguments: &str) -> Value {
+    let report = json(&mut waggle(&format!("demo --check {arguments}")));
+    let missed = report["largest_margin_missed"].as_f64();
+    assert!(missed.is_none_or(|margin| margin <= SAFE_MARGIN), "{arguments}: missed a margin of {missed:?}");
+    let error = report["max_abs_logit_error"].as_f64().unwrap();
+    assert!(error <= 0.02, "{arguments}: logit error {error}");
+    report
+}
+
+#[test]
+fn bundled_models_write_shakespeare() {
+    for (model, prompt) in [("shakespeare-gpt2", "30,27,25,17,27,10,0"), ("shakespeare-llama", "40,37,35,27,37,19,0")]
+    {
+        let report = checked(&format!("--model {model} --prompt-ids {prompt} --tokens 12"));
+        assert_eq!(report["token_agreement"], 1.0, "{model}");
+        let float = json(&mut waggle(&format!("float --model {model} --prompt-ids {prompt} --tokens 12")));
+        assert_eq!(report["tokens"], float["tokens"]);
+        assert_eq!(report["text"], float["text"]);
+        assert_eq!(float["logits"].as_array().unwrap().len(), 7 + 11, "one row per position");
+    }
+}
+
+#[test]
+fn the_first_command_of_the_readme_begins_with_a_line_of_romeo() {
+    let out = support::succeed(waggle("demo --tokens 5").arg("--prompt").arg("ROMEO:\n"));
+    assert_eq!(out, "I wil\n", "standard output holds the text alone");
+}
+
+#[test]
+fn the_sorter_sorts() {
+    let Some(dir) = asset("models/gpt-nano-sort") else { return };
+    // 37 and 729 have no common factor, so the inputs are spread over all of them.
+    for n in (0..20u32).map(|i| 37 * i * 11 % 729) {
+        let input: Vec<u32> = (0..6).map(|i| n / 3u32.pow(i) % 3).collect();
+        let mut sorted = input.clone();
+        sorted.sort();
+        let report = checked(&format!("--model {} --prompt-ids {} --tokens 6", dir.display(), join(&input)));
+        assert_eq!(ids(&report["tokens"]), sorted, "sorting {input:?}");
+    }
+}
+
+#[test]
+fn the_adder_adds() {
+    let Some(dir) = asset("models/gpt-nano-adder") else { return };
+    for n in (0..20u32).map(|i| (i * 521 + 99) % 10_000) {
+        let (ab, cd) = (n / 100, n % 100);
+        let sum = ab + cd;
+        let prompt = join(&[ab / 10, ab % 10, cd / 10, cd % 10]);
+        let report = checked(&format!("--model {} --prompt-ids {prompt} --tokens 3", dir.display()));
+        assert_eq!(ids(&report["tokens"]), [sum % 10, sum / 10 % 10, sum / 100], "{ab} + {cd}");
+    }
+}
+
+#[test]
+fn stories260k_tells_its_story() {
+    let Some(dir) = asset("models/stories260k") else { return };
+    let mut command = waggle(&format!("demo --check --model {} --tokens 64", dir.display()));
+    let report = json(command.arg("--prompt").arg("Once upon a time"));
+    assert!(report["largest_margin_missed"].as_f64().is_none_or(|margin| margin <= SAFE_MARGIN), "{report}");
+    assert!(report["max_abs_logit_error"].as_f64().unwrap() <= 0.02);
+    assert_eq!(ids(&report["tokens"]).len(), 64);
+    assert!(report["text"].as_str().unwrap().contains("there was"), "{}", report["text"]);
+}
+
+#[test]
+fn the_client_may_learn_tokens_alone() {
+    let arguments = "--model shakespeare-gpt2 --prompt-ids 30,27,25 --tokens 4";
+    let report = json(&mut waggle(&format!("demo --check --reveal token {arguments}")));
+    let float = json(&mut waggle(&format!("float {arguments}")));
+    assert_eq!(report["tokens"], float["tokens"]);
+    assert!(report["max_abs_logit_error"].is_null());
+}
+
+#[test]
+fn sampled_texts_repeat_with_their_seed() {
+    let sample = |seed: u32| {
+        let line = "demo --link memory --prompt-ids 30,27 --tokens 8 --temperature 1.5 --top-p 0.95 --seed";
+        json(&mut waggle(&format!("{line} {seed}")))["tokens"].clone()
+    };
+    assert_eq!(sample(1), sample(1));
+    assert_ne!(sample(1), sample(2));
+}
+
+#[test]
+fn a_text_ends_at_an_eos_token() {
+    // The newline ends a text of this model.
+    let line = "--prompt-ids 30,27,25,17,27,10,0 --tokens 60";
+    let whole = ids(&json(&mut waggle(&format!("float {line}")))["tokens"]);
+    let end = whole.iter().position(|token| *token == 0).unwrap();
+    let report = json(&mut waggle(&format!("demo --stop-at-eos {line}")));
+    assert_eq!(ids(&report["tokens"]), whole[..=end]);
+    assert_eq!(report["phases"]["decode"]["per_token"].as_array().unwrap().len(), end);
+}
+
+#[test]
+fn the_report_says_everything() {
+    let report = json(&mut waggle("demo --check --prompt-ids 30,27,25 --tokens 3"));
+    for key in ["prompt_tokens", "tokens", "text", "model", "options", "max_abs_logit_error", "token_agreement"] {
+        assert!(!report[key].is_null(), "{key}");
+    }
+    let five = ["bytes_client_to_server", "bytes_server_to_client", "flows", "seconds", "cpu_seconds"];
+    for phase in ["setup", "offline", "prefill", "decode"] {
+        for key in five {
+            assert!(report["phases"][phase][key].as_f64().unwrap() > 0.0, "{phase}.{key}");
+        }
+    }
+    let tokens = report["phases"]["decode"]["per_token"].as_array().unwrap();
+    assert_eq!(tokens.len(), 2);
+    for key in &five[..3] {
+        let sum: u64 = tokens.iter().map(|token| token[key].as_u64().unwrap()).sum();
+        assert_eq!(Some(sum), report["phases"]["decode"][key].as_u64(), "{key}");
+    }
+    let operations = report["operations"].as_array().unwrap();
+    for phase in ["setup", "offline", "prefill", "decode"] {
+        let of_phase = operations.iter().filter(|op| op["phase"] == phase);
+        let sum: u64 = of_phase.map(|op| op["bytes_client_to_server"].as_u64().unwrap()).sum();
+        assert_eq!(Some(sum), report["phases"][phase]["bytes_client_to_server"].as_u64(), "{phase}");
+    }
+    for party in ["client", "server"] {
+        assert!(report["peak_memory_bytes"][party].as_u64().unwrap() > 1 << 20, "{party}");
+    }
+    assert_eq!((&report["predicted"], &report["options"]["processes"]), (&Value::from(false), &Value::from(2)));
+}

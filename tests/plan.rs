@@ -1,0 +1,83 @@
+//! The plan of a session equals its ledger to the byte.
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde_json::Value;
+use support::{json, succeed, waggle};
+
+/// Bytes each way and flows by phase and path, of what was sent at all.
+fn operations(report: &Value) -> BTreeMap<(String, String), [u64; 3]> {
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    let rows = report["operations"].as_array().unwrap().iter().map(|op| {
+        let numbers = ["bytes_client_to_server", "bytes_server_to_client", "flows"].map(|k| op[k].as_u64().unwrap());
+        ((text(&op["phase"]), text(&op["path"])), numbers)
+    });
+    rows.filter(|(_, numbers)| numbers.iter().any(|n| *n > 0)).collect()
+}
+
+/// Runs and plans the same session.
+fn compare(model: &str, prompt: &[u32], tokens: usize, arguments: &str) {
+    let (ids, count) = (support::join(prompt), prompt.len());
+    let run = json(&mut waggle(&format!("demo --model {model} --prompt-ids {ids} --tokens {tokens} {arguments}")));
+    let plan = json(&mut waggle(&format!("plan --model {model} --prompt-len {count} --tokens {tokens} {arguments}")));
+    assert_eq!((&run["predicted"], &plan["predicted"]), (&Value::from(false), &Value::from(true)));
+    for phase in ["setup", "offline", "prefill", "decode"] {
+        for key in ["bytes_client_to_server", "bytes_server_to_client", "flows"] {
+            assert_eq!(run["phases"][phase][key], plan["phases"][phase][key], "{model} {arguments}: {phase}.{key}");
+        }
+    }
+    assert_eq!(operations(&run), operations(&plan), "{model} {arguments}");
+    let flows = |report: &Value| -> Vec<u64> {
+        let tokens = report["phases"]["decode"]["per_token"].as_array().unwrap();
+        tokens.iter().map(|token| token["flows"].as_u64().unwrap()).collect()
+    };
+    assert_eq!(flows(&run), flows(&plan), "{model} {arguments}");
+}
+
+#[test]
+fn bundled_models() {
+    for model in ["shakespeare-gpt2", "shakespeare-llama"] {
+        compare(model, &[5, 6, 7], 3, "");
+        compare(model, &[5], 2, "--reveal token --stop-at-eos --ot softspoken8");
+    }
+    compare("shakespeare-gpt2", &[1; 40], 1, "--ot softspoken2 --link memory");
+}
+
+/// Shapes that no power of two divides, with an untied head and with grouped-query attention.
+#[test]
+fn odd_shapes() {
+    let dir = tempfile::tempdir().unwrap();
+    let gpt2 = r#"{"model_type": "gpt2", "vocab_size": 53, "n_positions": 20, "n_embd": 39, "n_layer": 2, "n_head": 3,
+        "n_inner": 70, "tie_word_embeddings": false, "activation_function": "gelu"}"#;
+    let llama = r#"{"model_type": "llama", "vocab_size": 71, "hidden_size": 42, "intermediate_size": 55,
+        "num_hidden_layers": 2, "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 10,
+        "rope_scaling": {"rope_type": "linear", "factor": 2.0}}"#;
+    for (name, config) in [("gpt2", gpt2), ("llama", llama)] {
+        let model = synthesise(dir.path(), name, config);
+        compare(&model, &[3, 50, 12, 9, 1], 3, "");
+    }
+}
+
+fn synthesise(dir: &Path, name: &str, config: &str) -> String {
+    let (file, out) = (dir.join(format!("{name}.json")), dir.join(name));
+    std::fs::write(&file, config).unwrap();
+    succeed(&mut waggle(&format!("synth --config {} --out {}", file.display(), out.display())));
+    out.display().to_string()
+}
+
+#[test]
+fn a_configuration_alone_is_enough() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("config.json");
+    std::fs::write(&file, r#"{"model_type": "gpt2", "n_layer": 1}"#).unwrap();
+    let plan = json(&mut waggle(&format!("plan --model {} --prompt-len 4 --tokens 2 --link wan", file.display())));
+    assert_eq!(plan["model"]["config"]["n_embd"], 768);
+    let decode = &plan["phases"]["decode"];
+    let seconds = decode["seconds"].as_f64().unwrap();
+    // Half of 4 ms for every flow, and something for the bytes.
+    assert!(seconds > 0.002 * decode["flows"].as_f64().unwrap(), "{decode}");
+    assert!(plan["estimated"].as_array().unwrap().contains(&Value::from("seconds")));
+}

@@ -1,0 +1,166 @@
+//! What each party receives, read off the wire.
+
+mod support;
+
+use std::collections::HashSet;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::thread::{self, JoinHandle};
+
+use support::{Server, succeed};
+
+/// The prompt of these tests: 40 letters, distinct from anything that the parties say in the open.
+const PROMPT: &str = "Shall I compare thee to a summer's day?\n";
+
+/// Everything that went each way.
+struct Transcript {
+    to_server: Vec<u8>,
+    to_client: Vec<u8>,
+}
+
+fn copy(mut from: TcpStream, mut to: TcpStream) -> Vec<u8> {
+    to.set_nodelay(true).unwrap();
+    let mut all = Vec::new();
+    let mut buffer = vec![0; 1 << 16];
+    while let Ok(n @ 1..) = from.read(&mut buffer) {
+        all.extend_from_slice(&buffer[..n]);
+        if to.write_all(&buffer[..n]).is_err() {
+            break;
+        }
+    }
+    let _ = to.shutdown(std::net::Shutdown::Write);
+    all
+}
+
+/// Listens for one client and passes everything on to `server`.
+fn record(server: String) -> (String, JoinHandle<Transcript>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let recording = thread::spawn(move || {
+        let client = listener.accept().unwrap().0;
+        let server = TcpStream::connect(server).unwrap();
+        let (client_again, server_again) = (client.try_clone().unwrap(), server.try_clone().unwrap());
+        let there = thread::spawn(move || copy(client, server));
+        let to_client = copy(server_again, client_again);
+        Transcript { to_server: there.join().unwrap(), to_client }
+    });
+    (address, recording)
+}
+
+/// A session of four tokens after [`PROMPT`].
+fn session(model: &str) -> (String, Transcript) {
+    let mut server = Server::start(&format!("--model {model}"));
+    let (address, recording) = record(server.address.clone());
+    server.address = address;
+    let text = succeed(server.client("--tokens 4 --prompt").arg(PROMPT));
+    (text, recording.join().unwrap())
+}
+
+fn contains(haystack: &[u8], needle: &[u8]) -> bool {
+    haystack.windows(needle.len()).any(|window| window == needle)
+}
+
+/// `numbers` as the usual encodings of integers.
+fn encodings(numbers: &[i64]) -> Vec<Vec<u8>> {
+    vec![
+        numbers.iter().map(|n| *n as u8).collect(),
+        numbers.iter().flat_map(|n| (*n as u16).to_le_bytes()).collect(),
+        numbers.iter().flat_map(|n| (*n as u32).to_le_bytes()).collect(),
+        numbers.iter().flat_map(|n| (*n as u32).to_be_bytes()).collect(),
+        numbers.iter().flat_map(|n| (*n as u64).to_le_bytes()).collect(),
+        numbers.iter().flat_map(|n| (*n as f32).to_le_bytes()).collect(),
+    ]
+}
+
+/// Longest run of one byte.
+fn longest_run(bytes: &[u8]) -> usize {
+    bytes.chunk_by(|a, b| a == b).map(<[u8]>::len).max().unwrap_or(0)
+}
+
+/// Where the messages in the open end: base OTs follow. The handshake holds the model's shape, and the description
+/// its tokenizer, so only what follows can be expected to look random.
+const OPENING: usize = 16 << 10;
+
+#[test]
+fn the_server_never_sees_the_prompt() {
+    let files = model::bundled("shakespeare-gpt2").unwrap();
+    let tokenizer = model::Tokenizer::from_bytes(files.tokenizer.as_deref().unwrap()).unwrap();
+    let ids = tokenizer.encode(PROMPT).unwrap();
+    let (text, Transcript { to_server, .. }) = session("shakespeare-gpt2");
+    assert!(to_server.len() > 1 << 20);
+    assert!(!contains(&to_server, PROMPT.as_bytes()) && !contains(&to_server, b"summer"));
+    assert!(text.len() == 5, "{text:?}");
+    // Any eight tokens in a row.
+    for part in ids.windows(8) {
+        let part: Vec<i64> = part.iter().map(|id| i64::from(*id)).collect();
+        for needle in encodings(&part) {
+            assert!(!contains(&to_server, &needle), "{part:?} in the clear");
+        }
+    }
+    // Unit vectors are long runs of zeros; shares and ciphertexts have none.
+    assert!(longest_run(&to_server[OPENING..]) < 16, "a run of {}", longest_run(&to_server[OPENING..]));
+    assert_looks_random(&to_server[OPENING..]);
+}
+
+/// Every byte value is about as frequent as any other. Bit-packed residues are uniform below q rather than below a
+/// power of two, and frames have headers, hence the tolerance.
+fn assert_looks_random(bytes: &[u8]) {
+    let mut counts = [0f64; 256];
+    bytes.iter().for_each(|byte| counts[usize::from(*byte)] += 1.0);
+    let mean = bytes.len() as f64 / 256.0;
+    for (byte, count) in counts.iter().enumerate() {
+        assert!(
+            (count / mean - 1.0).abs() < 0.1,
+            "byte {byte} occurs {:.3} times as often as the mean",
+            count / mean
+        );
+    }
+}
+
+#[test]
+fn the_client_never_sees_a_weight() {
+    let mut files = model::bundled("shakespeare-gpt2").unwrap();
+    let matrices: Vec<String> =
+        files.checkpoint.tensors().filter(|(_, shape)| shape.len() == 2).map(|(name, _)| name.to_owned()).collect();
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/model/assets/shakespeare-gpt2/model.safetensors");
+    let stored = std::fs::read(file).unwrap();
+    let header = 8 + u64::from_le_bytes(stored[..8].try_into().unwrap()) as usize;
+    // Sixteen bytes in a row are more than chance: as stored, as f32, as fixed point of every scale in use.
+    let mut patterns: HashSet<[u8; 16]> = HashSet::new();
+    patterns.extend(stored[header..].chunks_exact(16).map(|chunk| <[u8; 16]>::try_from(chunk).unwrap()));
+    for name in &matrices {
+        let matrix = files.checkpoint.matrix(name).unwrap();
+        for four in matrix.as_slice().unwrap().chunks_exact(4) {
+            let mut add =
+                |bytes: Vec<u8>| patterns.extend(bytes.chunks_exact(16).map(|c| <[u8; 16]>::try_from(c).unwrap()));
+            add(four.iter().flat_map(|w| w.to_le_bytes()).collect());
+            for frac in [12, 13, 14, 15, 16] {
+                let fixed = four.iter().map(|w| (w * (1 << frac) as f32).round() as i64);
+                add(fixed.clone().flat_map(|n| (n as i32).to_le_bytes()).collect());
+                add(fixed.flat_map(|n| n.to_le_bytes()).collect());
+            }
+        }
+    }
+    // Rows of equal entries (zeros, ones) are no secret and occur anywhere.
+    patterns.retain(|pattern| pattern.iter().collect::<HashSet<_>>().len() > 6);
+    assert!(patterns.len() > 100_000, "{}", patterns.len());
+    assert!(stored.windows(16).any(|window| patterns.contains(window)), "the search works");
+
+    let (_, Transcript { to_client, .. }) = session("shakespeare-gpt2");
+    assert!(to_client.len() > 1 << 20);
+    assert!(!to_client.windows(16).any(|window| patterns.contains(window)), "weights in the clear");
+    assert_looks_random(&to_client[OPENING..]);
+}
+
+#[test]
+fn the_same_session_twice_has_nothing_in_common() {
+    let (one, two) = (session("shakespeare-gpt2"), session("shakespeare-gpt2"));
+    assert_eq!(one.0, two.0, "the text is the same");
+    for (a, b) in [(one.1.to_server, two.1.to_server), (one.1.to_client, two.1.to_client)] {
+        assert_eq!(a.len(), b.len());
+        let seen: HashSet<&[u8]> = a[OPENING..].chunks_exact(24).collect();
+        // Frame headers repeat, ciphertexts and corrections do not.
+        let repeated = b[OPENING..].windows(24).filter(|window| seen.contains(window)).count();
+        assert_eq!(repeated, 0);
+    }
+}
