@@ -46,6 +46,25 @@ pub enum Error {
         /// Positions of the model.
         limit: usize,
     },
+    /// A client asks for more than the server does for one.
+    #[error("{got} {what} are more than the {limit} that this server allows")]
+    Limit {
+        /// What there is too much of.
+        what: &'static str,
+        /// How much was asked for.
+        got: usize,
+        /// The most that is allowed.
+        limit: usize,
+    },
+    /// The server refuses a request.
+    #[error("the server refuses: {reason}")]
+    Refused {
+        /// Its words.
+        reason: String,
+    },
+    /// The channel failed.
+    #[error(transparent)]
+    Net(#[from] net::NetError),
     /// Nothing to read or nothing to write.
     #[error("a generation needs at least one prompt token and one token to generate")]
     Nothing,

@@ -13,6 +13,7 @@ mod files;
 mod generate;
 mod gpt2;
 mod llama;
+pub mod party;
 pub mod report;
 mod sampling;
 mod synth;

@@ -12,7 +12,7 @@ use crate::abb::{Abb, Table, Truncation};
 use crate::two_party::table_rows;
 use crate::weight::{FixedValues, FixedWeight};
 use crate::words::{mask, signed};
-use crate::{EMBED_FRAC, Error, LINEAR_WIDTH, Tensor, WeightSpec};
+use crate::{EMBED_FRAC, EMBED_WIDTH, Error, LINEAR_WIDTH, Tensor, WeightSpec};
 
 /// Exact operations on visible values.
 ///
@@ -78,12 +78,8 @@ impl Clear {
 
     /// The integers of a weight, which a box in the clear always has.
     fn values<'a>(&self, weight: &'a FixedWeight) -> Result<&'a FixedValues, Error> {
-        weight.values.as_ref().ok_or_else(|| missing(&weight.spec))
+        weight.values.as_ref().ok_or_else(|| Error::NoValues { tensor: weight.spec.name.clone() })
     }
-}
-
-fn missing(spec: &WeightSpec) -> Error {
-    Error::Shape { tensor: spec.name.clone(), expected: vec![spec.inputs, spec.outputs], got: vec![] }
 }
 
 fn integers(x: &W, width: u32) -> ArrayD<i64> {
@@ -265,15 +261,15 @@ impl Abb for Clear {
             return Err(Error::Token { id, vocabulary });
         }
         let matrix = &self.values(table)?.matrix;
-        let scale = EMBED_FRAC - table.frac;
-        let entry = |i: usize, j: usize| (i64::from(matrix[ids[i] as usize * outputs + j]) << scale) as u64;
-        Ok(ArrayD::from_shape_fn(IxDyn(&[count, outputs]), |at| entry(at[0], at[1])))
+        let exact = ArrayD::from_shape_fn(IxDyn(&[count, outputs]), |at| {
+            i128::from(matrix[ids[at[0]] as usize * outputs + at[1]]) << (EMBED_FRAC - table.frac)
+        });
+        self.fitted("embed", exact, EMBED_WIDTH)
     }
 
     fn rows(&mut self, table: &FixedWeight, start: usize, count: usize) -> Result<W, Error> {
-        assert!(start + count <= table.spec.inputs, "rows {start}.. of `{}`", table.spec.name);
-        let rows = table_rows(table, &self.values(table)?.matrix, start, count);
-        Ok(ArrayD::from_shape_vec(IxDyn(&[count, table.spec.outputs]), rows).expect("as many entries"))
+        let words = table_rows(table, &self.values(table)?.matrix, start, count);
+        Ok(ArrayD::from_shape_vec(IxDyn(&[count, table.spec.outputs]), words).expect("as many entries"))
     }
 
     fn reveal(&mut self, x: &W, width: u32, _: Role) -> Result<Option<ArrayD<u64>>, Error> {

@@ -16,8 +16,12 @@ use crate::{Clear, EMBED_FRAC, EMBED_WIDTH, Error, FRAC, LINEAR_WIDTH, Planner, 
 /// Ring of products of activations: |x y| < 2^(PRODUCT_WIDTH - 2 - 2 FRAC) = 2^18.
 const PRODUCT_WIDTH: u32 = 56;
 
-/// Ring of products of shared matrices: entries below 2^(MATMUL_WIDTH - 2 - 2 FRAC) = 4096 in magnitude.
-const MATMUL_WIDTH: u32 = 50;
+/// Ring of products of shared matrices: entries below 2^(MATMUL_WIDTH - 2 - FRAC - NARROW_FRAC) = 512 in magnitude. At
+/// 44 bits a product fits the smaller HE parameters (N = 4096), which halves its bytes and seconds.
+const MATMUL_WIDTH: u32 = 44;
+
+/// Fractional bits that the left factor of such a product is rounded to. The rounding is free: see `truncate`.
+const NARROW_FRAC: u32 = 15;
 
 /// Bits of a revealed activation: magnitudes below 2^(REVEAL_WIDTH - 1 - FRAC) = 2^25.
 const REVEAL_WIDTH: u32 = 44;
@@ -164,8 +168,10 @@ impl<B: Abb> Engine for Ring<B> {
     }
 
     fn matmul(&mut self, a: &B::Words, b: &B::Words) -> Result<B::Words, Error> {
-        let product = self.abb.matmul(a, b, MATMUL_WIDTH)?;
-        self.round(&product, 2 * FRAC, MATMUL_WIDTH)
+        let narrow = Truncation { width: 64, shift: FRAC - NARROW_FRAC, out: MATMUL_WIDTH };
+        let a = self.abb.truncate(a, narrow)?;
+        let product = self.abb.matmul(&a, b, MATMUL_WIDTH)?;
+        self.round(&product, FRAC + NARROW_FRAC, MATMUL_WIDTH)
     }
 
     fn softmax(&mut self, x: &B::Words, visible: &[usize]) -> Result<B::Words, Error> {

@@ -30,14 +30,22 @@ pub(crate) fn ring_for(bound: f64, frac: u32) -> u32 {
 }
 
 #[cfg(test)]
+mod secure_tests;
+
+#[cfg(test)]
 pub(crate) mod testing {
     use ndarray::{ArrayD, IxDyn};
 
-    use crate::{Clear, Error, FRAC};
+    use crate::{Clear, Error, FRAC, Tensor};
 
     /// A vector of words at FRAC fractional bits.
     pub(crate) fn fixed(x: &[f64]) -> ArrayD<u64> {
         ArrayD::from_shape_fn(IxDyn(&[x.len()]), |i| (x[i[0]] * (1u64 << FRAC) as f64).round() as i64 as u64)
+    }
+
+    /// The same under another shape.
+    pub(crate) fn shaped(x: &[f64], shape: &[usize]) -> ArrayD<u64> {
+        Tensor::reshape(&fixed(x), shape)
     }
 
     /// The number that a word at FRAC fractional bits stands for.

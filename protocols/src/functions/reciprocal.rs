@@ -15,7 +15,7 @@
 
 use crate::abb::{Abb, Truncation, Words};
 use crate::functions::ring_for;
-use crate::functions::spline::{MAX_DEGREE, Spline, SplineSpec};
+use crate::functions::spline::{Spline, SplineSpec};
 use crate::{Error, FRAC, Tensor};
 
 /// Largest relative error before the result is rounded to its last place.
@@ -70,7 +70,6 @@ pub fn reciprocal<B: Abb>(b: &mut B, s: &B::Words, n: usize, width: u32, frac: u
             },
             f64::recip,
         );
-        const { assert!(MAX_DEGREE >= 3) };
         let y = b.evaluate(&table, &c)?;
         let y = scale_down(b, &y, reached.as_ref(), octaves, 1, out_width)?;
         b.truncate(&y, Truncation { width: out_width, shift: octaves + out_frac - frac, out: 64 })

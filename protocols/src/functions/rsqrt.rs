@@ -29,7 +29,7 @@ pub const SQUARE_FRAC: u32 = 2 * FRAC;
 pub const SQUARE_BITS: u32 = 62;
 
 /// Smallest q in units: below, the result would not fit its ring.
-pub const MIN_SQUARES: u64 = 1 << 12;
+pub const MIN_SQUARES: u64 = 1 << 18;
 
 const TABLE_FRAC: u32 = 20;
 /// 32 windows of 1/8.

@@ -161,8 +161,8 @@ mod tests {
             base: -1.0,
             step: 1.0 / 1024.0,
             degree: 4,
-            out_frac: 30,
-            out_width: 40,
+            out_frac: 34,
+            out_width: 44,
             power_bits: [16, 16, 16, 0],
         };
         let spline = Spline::fit(spec, f64::sin);
@@ -173,7 +173,7 @@ mod tests {
                 spline.factors(low1, &mut p);
                 spline.coefficients(window, low0, &mut c);
                 let sum = c[1..].iter().zip(&p).fold(c[0], |s, (c, p)| s.wrapping_add(c.wrapping_mul(*p)));
-                let got = sum as i64 as f64 / (1u64 << 30) as f64;
+                let got = sum as i64 as f64 / (1u64 << 34) as f64;
                 let x = -1.0 + (window * 256 + (low0 + low1) as i64) as f64 / 1024.0;
                 assert!((got - x.sin()).abs() < 2e-5, "{window} {low0} {low1}: {got} for {}", x.sin());
             }

@@ -1,0 +1,177 @@
+//! The two parties of a session, from the first byte to the last token.
+//!
+//! A server prepares a model once ([`Hosted::load`]) and runs one session per client ([`Hosted::serve`]). A client
+//! opens a session ([`Opened::open`]), learns what is public about the model, and generates
+//! ([`Opened::generate`]). [`plan`] predicts the same session from shapes: bytes and flows of every account are equal.
+//!
+//! A session begins with these messages, booked in phase `setup` under `handshake`:
+//!
+//! | message | from | bytes |
+//! |---|---|---|
+//! | handshake ([`net::handshake`]): version and [`Terms`], which must be equal; shape and name of the model | both | up to [`net::handshake::MAX_BYTES`] |
+//! | shape: a [`ModelSpec`] as JSON | server | up to [`MAX_SHAPE_BYTES`] |
+//! | scales: fractional bits of each weight, in the order of [`Model::load`](crate::Model::load) | server | 1 per weight |
+//! | tokenizer: the text of `tokenizer.json`; empty unless there is one and the client wants it | server | up to [`MAX_TOKENIZER_BYTES`] |
+//! | request: tokens of the prompt, tokens to generate (u32, little endian), 1 to stop at the end of a text | client | 9 |
+//! | verdict: empty, or why the request is refused | server | up to [`MAX_REASON_BYTES`] |
+//!
+//! Then come base OTs and the generation. With `stop_at_eos` the client sends one more byte after each token.
+//!
+//! Neither party believes the other's numbers: lengths are bounded before anything is allocated, the shape is checked
+//! as one from a file would be, and a request is held against the model's positions and the server's [`Limits`].
+
+mod client;
+mod opening;
+mod plan;
+mod recorder;
+mod server;
+
+use mpcache::PolicySpec;
+use net::Entry;
+use serde::{Deserialize, Serialize};
+
+pub use client::{Opened, Wishes};
+pub use opening::{MAX_REASON_BYTES, MAX_SHAPE_BYTES, MAX_TOKENIZER_BYTES};
+pub use plan::plan;
+pub use server::Hosted;
+
+use crate::report::Cost;
+use crate::{Error, GenerateOptions, Generation, ModelSpec, Reveal, Step};
+
+/// What both parties state before a session and must state alike.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Terms {
+    /// Choices of the protocols.
+    pub protocol: protocols::Options,
+    /// What the client learns of each position.
+    pub reveal: Reveal,
+    /// Which of the cache a token looks at.
+    pub policy: PolicySpec,
+}
+
+/// What a client asks for: public.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Request {
+    /// Tokens of the prompt.
+    pub prompt: usize,
+    /// Tokens to generate; at most this many with `stop_at_eos`.
+    pub tokens: usize,
+    /// End after an end-of-text token; the server then learns how many tokens there are.
+    pub stop_at_eos: bool,
+}
+
+/// The most that a server does for one client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Tokens of a prompt.
+    pub prompt: usize,
+    /// Tokens to generate.
+    pub tokens: usize,
+}
+
+impl Default for Limits {
+    /// A thousand of each.
+    fn default() -> Self {
+        Limits { prompt: 1024, tokens: 1024 }
+    }
+}
+
+/// What a client may know about a model.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PublicModel {
+    /// Name, for reports.
+    pub name: String,
+    /// Architecture and shape.
+    pub spec: ModelSpec,
+    /// Fractional bits of each weight in the order of [`Model::load`](crate::Model::load): about the logarithm of its
+    /// largest entry.
+    pub scales: Vec<u32>,
+    /// Text of `tokenizer.json`, if there is one and the client asked for it.
+    pub tokenizer: Option<Vec<u8>>,
+}
+
+/// What one party has of a session that is over.
+#[derive(Clone, Debug, Default)]
+pub struct Outcome {
+    /// Tokens of the prompt.
+    pub prompt_tokens: usize,
+    /// Tokens and logits, on the client; their number on both.
+    pub generation: Generation,
+    /// All accounts of the ledger.
+    pub entries: Vec<Entry>,
+    /// Cost of each token after the first. The stop byte that follows a token counts for the next one.
+    pub per_token: Vec<Cost>,
+}
+
+/// Watches a session. Every method has a default that does nothing.
+pub trait Observer {
+    /// The parties agree on what they run and set up base OTs.
+    fn setup(&mut self) {}
+
+    /// `step` begins.
+    fn begin(&mut self, step: Step) {
+        let _ = step;
+    }
+
+    /// `done` of `layers` layers of the current step are done.
+    fn layer(&mut self, done: usize, layers: usize) {
+        let _ = (done, layers);
+    }
+
+    /// The current step is over. `token` is known to the client only.
+    fn token(&mut self, token: Option<u32>) {
+        let _ = token;
+    }
+}
+
+/// Watches nothing.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Silent;
+
+impl Observer for Silent {}
+
+/// Refuses token ids that the model `spec` does not have.
+pub fn check_ids(spec: &ModelSpec, ids: &[u32]) -> Result<(), Error> {
+    let vocabulary = spec.vocabulary();
+    match ids.iter().find(|id| **id as usize >= vocabulary) {
+        Some(&id) => Err(protocols::Error::Token { id, vocabulary }.into()),
+        None => Ok(()),
+    }
+}
+
+impl Limits {
+    /// No limits but the model's own.
+    pub const NONE: Limits = Limits { prompt: usize::MAX, tokens: usize::MAX };
+}
+
+impl Request {
+    /// The options of the generation under `terms`.
+    fn options(&self, terms: &Terms) -> GenerateOptions {
+        GenerateOptions {
+            tokens: self.tokens,
+            reveal: terms.reveal,
+            stop_at_eos: self.stop_at_eos,
+            all_positions: false,
+            policy: terms.policy.clone(),
+        }
+    }
+
+    /// Refuses a request that the model `spec` or the server's `limits` do not allow.
+    pub fn check(&self, spec: &ModelSpec, limits: &Limits) -> Result<(), Error> {
+        if self.prompt == 0 || self.tokens == 0 {
+            return Err(Error::Nothing);
+        }
+        for (what, got, limit) in
+            [("tokens of a prompt", self.prompt, limits.prompt), ("tokens to generate", self.tokens, limits.tokens)]
+        {
+            if got > limit {
+                return Err(Error::Limit { what, got, limit });
+            }
+        }
+        let positions = self.prompt.saturating_add(self.tokens - 1);
+        match spec.max_positions().filter(|limit| positions > *limit) {
+            Some(limit) => Err(Error::TooLong { positions, limit }),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! A session on shapes.
+
+use std::time::Duration;
+
+use net::{Channel, Role, memory_pair};
+use protocols::Plan;
+
+use super::recorder::{Recorder, finish};
+use super::{Limits, Observer, Outcome, PublicModel, Request, Terms, Wishes, opening};
+use crate::{Error, Input, Model, Next, Sampler, generate};
+
+/// How long the rehearsal of the opening may take.
+const REHEARSAL: Duration = Duration::from_secs(60);
+
+/// Predicts the session of a client that asks a server of `model` for `request` under `terms`: the accounts carry the
+/// bytes, messages and flows that a real ledger would, to the byte, and no times. With `stop_at_eos` it is the longest
+/// session that may come out.
+///
+/// `scales` of the model matter: without weights they are what [`protocols::DEFAULT_WEIGHT_FRAC`] says.
+pub fn plan(
+    model: &PublicModel,
+    terms: &Terms,
+    wishes: &Wishes,
+    request: &Request,
+    observer: &mut dyn Observer,
+) -> Result<Outcome, Error> {
+    let mut engine = Plan::new(terms.protocol);
+    rehearse(&mut engine, model, terms, wishes, request)?;
+    engine.expect_scales(model.scales.clone())?;
+    let weights = Model::load(&mut engine, &model.spec, None)?;
+    let input = Input { ids: None, count: request.prompt };
+    let mut unused = Sampler::greedy();
+    let mut recorder = Recorder::new(observer);
+    let options = request.options(terms);
+    let generation = generate(&mut engine, &weights, input, &options, Next::Pick(&mut unused), &mut recorder)?;
+    let mut outcome = finish(&mut engine, request, generation, recorder);
+    for entry in &mut outcome.entries {
+        entry.traffic = entry.traffic.untimed();
+    }
+    for cost in &mut outcome.per_token {
+        (cost.seconds, cost.cpu_seconds) = (0.0, 0.0);
+    }
+    Ok(outcome)
+}
+
+/// Books the opening by holding it between two threads: its messages are made in one place.
+fn rehearse(
+    engine: &mut Plan,
+    model: &PublicModel,
+    terms: &Terms,
+    wishes: &Wishes,
+    request: &Request,
+) -> Result<(), Error> {
+    let (client, server) = memory_pair(REHEARSAL);
+    let mut client = Channel::new(Role::Client, client);
+    let mut server = Channel::new(Role::Server, server);
+    std::thread::scope(|scope| {
+        let receiving = scope.spawn(move || opening::receive_client(&mut server, model, terms, &Limits::NONE));
+        // The client's account becomes the plan's.
+        std::mem::swap(client.ledger_mut(), engine.ledger());
+        let asked = opening::meet_server(&mut client, terms, wishes)
+            .and_then(|public| opening::ask(&mut client, &public.spec, request));
+        std::mem::swap(client.ledger_mut(), engine.ledger());
+        // A client that fails leaves; the server must not wait for it.
+        drop(client);
+        let received = receiving.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        asked.and(received.map(|_| ()))
+    })
+}

@@ -1,0 +1,240 @@
+//! `waggle demo`: both parties on this machine.
+
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use clap::Args;
+use model::party::{
+    Hosted, Limits, Observer, Opened, Outcome, PublicModel, Request, Silent, Terms, Wishes, check_ids,
+};
+use model::report::PeakMemory;
+use model::{GenerateOptions, Model, ModelFiles, Next, Sampler, Tokenizer, check};
+use net::tcp::{self, ConnectOptions};
+use net::{Channel, Link, Role, memory_pair};
+use protocols::Float;
+
+use super::Error;
+use super::error::describe;
+use super::files::{DEFAULT_MODEL, open_model, write_json};
+use super::options::{LINKS, LinkArg, SamplingArgs, TermsArgs, seconds};
+use super::progress::Progress;
+use super::prompt::PromptArgs;
+use super::report::{options, report, tables, verdict};
+use super::serve::Line;
+
+/// Generates text with both parties on this machine: two processes, unless the link is `memory`.
+#[derive(Args, Debug)]
+pub(super) struct DemoArgs {
+    /// Hugging Face directory, or the name of a bundled model.
+    #[arg(long, value_name = "DIR", default_value = DEFAULT_MODEL)]
+    model: String,
+    #[command(flatten)]
+    prompt: PromptArgs,
+    /// Tokens to generate.
+    #[arg(long, value_name = "N", default_value_t = 48)]
+    tokens: usize,
+    /// The network between the parties: `memory` in one process, or a name of a network that is imitated.
+    #[arg(long, value_name = LINKS, default_value = "loopback")]
+    link: LinkArg,
+    /// Run the plaintext engine afterwards and report token agreement and the largest logit error.
+    #[arg(long)]
+    check: bool,
+    /// Give up when the other party is silent for this many seconds.
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "120")]
+    timeout: Duration,
+    /// Write the report here.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    #[command(flatten)]
+    sampling: SamplingArgs,
+    #[command(flatten)]
+    terms: TermsArgs,
+}
+
+pub(super) fn run(args: DemoArgs) -> Result<(), Error> {
+    let terms = args.terms.terms();
+    let mut sampler = args.sampling.sampler(&terms)?;
+    let files = open_model(&args.model)?;
+    let tokenizer = files.tokenizer.as_deref().map(Tokenizer::from_bytes).transpose()?;
+    let prompt = args.prompt.ids(tokenizer.as_ref())?;
+    // What cannot work is refused before a process is started.
+    let request = Request { prompt: prompt.len(), tokens: args.tokens, stop_at_eos: args.sampling.stop_at_eos };
+    request.check(&files.spec, &Limits::NONE)?;
+    check_ids(&files.spec, &prompt)?;
+    let client = Client { args: &args, terms: &terms, prompt: &prompt };
+    let mut progress = Progress::of_text(tokenizer.as_ref(), &prompt, args.tokens);
+    progress.spin("the server reads its model");
+    let (outcome, model, memory) = match args.link {
+        LinkArg::Memory => client.in_one_process(files, &mut sampler, &mut progress)?,
+        _ => {
+            // The weights are the other process's business.
+            drop(files);
+            client.with_child(&mut sampler, &mut progress)?
+        }
+    };
+    progress.finish();
+
+    let mut chosen = options([
+        ("link", args.link.to_string().into()),
+        ("tokens", args.tokens.into()),
+        ("temperature", args.sampling.temperature.into()),
+        ("top_p", args.sampling.top_p.into()),
+        ("seed", args.sampling.seed.into()),
+        ("stop_at_eos", args.sampling.stop_at_eos.into()),
+        ("processes", if args.link == LinkArg::Memory { 1 } else { 2 }.into()),
+    ]);
+    chosen.extend(args.terms.named().map(|(name, value)| (name.to_owned(), value.into())));
+    let mut report = report(&model, tokenizer.as_ref(), prompt.len(), &outcome, chosen)?;
+    report.peak_memory_bytes = memory;
+    if args.check {
+        let mut files = open_model(&args.model)?;
+        let plain = Model::load(&mut Float::default(), &files.spec, Some(&mut files.checkpoint))?;
+        let options = GenerateOptions { tokens: args.tokens, reveal: terms.reveal, ..Default::default() };
+        report.check = Some(check(&plain, &prompt, &options, &outcome.generation)?);
+    }
+    eprintln!("\n{}", tables(&report));
+    if let Some(line) = verdict(&report) {
+        eprintln!("{line}");
+    }
+    match &args.json {
+        Some(path) => write_json(path, &report),
+        None => Ok(()),
+    }
+}
+
+/// What a session leaves: its outcome, the model as the client knows it, and the parties' memory.
+type Finished = (Outcome, PublicModel, PeakMemory);
+
+/// The client's side, which is this process.
+struct Client<'a> {
+    args: &'a DemoArgs,
+    terms: &'a Terms,
+    prompt: &'a [u32],
+}
+
+impl Client<'_> {
+    fn session(
+        &self,
+        link: impl Link + 'static,
+        sampler: &mut Sampler,
+        observer: &mut dyn Observer,
+    ) -> Result<(Outcome, PublicModel), Error> {
+        let channel = Channel::new(Role::Client, self.args.link.wrap(link)?);
+        // The tokenizer lies on this machine already.
+        let session = Opened::open(channel, self.terms, &Wishes::default())?;
+        let model = session.model().clone();
+        let stop = self.args.sampling.stop_at_eos;
+        let outcome = session.generate(self.prompt, self.args.tokens, stop, Next::Pick(sampler), observer)?;
+        Ok((outcome, model))
+    }
+
+    /// Both parties as threads.
+    fn in_one_process(
+        &self,
+        files: ModelFiles,
+        sampler: &mut Sampler,
+        observer: &mut dyn Observer,
+    ) -> Result<Finished, Error> {
+        let hosted = Hosted::load(files)?;
+        let (here, there) = memory_pair(self.args.timeout);
+        let limits = Limits { prompt: self.prompt.len(), tokens: self.args.tokens };
+        let (client, server) = thread::scope(|scope| {
+            let server = scope.spawn(|| {
+                let channel = Channel::new(Role::Server, there);
+                hosted.serve(channel, self.terms, &limits, &mut Silent)
+            });
+            let client = self.session(here, sampler, observer);
+            (client, server.join())
+        });
+        server.map_err(|_| Error::Panicked)??;
+        let (outcome, model) = client?;
+        let memory = net::peak_memory_bytes();
+        Ok((outcome, model, PeakMemory { client: memory, server: memory }))
+    }
+
+    /// The server as a child process.
+    fn with_child(&self, sampler: &mut Sampler, observer: &mut dyn Observer) -> Result<Finished, Error> {
+        let mut server = Server::spawn(self)?;
+        let address = match server.line()? {
+            Line::Listening(address) => address,
+            other => return Err(Error::Child { what: format!("it said {other:?}") }),
+        };
+        let timeouts = ConnectOptions { read_timeout: self.args.timeout, ..ConnectOptions::default() };
+        let session = tcp::connect(address, timeouts)
+            .map_err(Error::from)
+            .and_then(|link| self.session(link, sampler, observer));
+        let (outcome, model) = match session {
+            Ok(session) => session,
+            // If the server has already failed, it knows better why.
+            Err(error) => return Err(server.blame(error)),
+        };
+        let client = net::peak_memory_bytes();
+        let Line::PeakMemoryBytes(peak) = server.line()? else {
+            return Err(Error::Child { what: "it did not say how much memory it took".into() });
+        };
+        server.end()?;
+        Ok((outcome, model, PeakMemory { client, server: peak }))
+    }
+}
+
+/// The server's process; killed when dropped.
+struct Server {
+    child: Child,
+    out: BufReader<ChildStdout>,
+}
+
+impl Server {
+    fn spawn(client: &Client) -> Result<Self, Error> {
+        let DemoArgs { model, link, timeout, tokens, terms, .. } = client.args;
+        let failed = |source| Error::Spawn { source };
+        let mut command = Command::new(std::env::current_exe().map_err(failed)?);
+        command.args(["serve", "--once", "--machine", "--listen", "127.0.0.1:0", "--model", model]);
+        command.args(["--link", &link.to_string(), "--timeout", &timeout.as_secs_f64().to_string()]);
+        command.args(["--max-prompt", &client.prompt.len().to_string(), "--max-tokens", &tokens.to_string()]);
+        for (name, value) in terms.named() {
+            command.args([&format!("--{name}"), &value]);
+        }
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().map_err(failed)?;
+        match child.stdout.take() {
+            Some(out) => Ok(Server { child, out: BufReader::new(out) }),
+            None => Err(Error::Child { what: "it has no output".into() }),
+        }
+    }
+
+    /// The next line of the server.
+    fn line(&mut self) -> Result<Line, Error> {
+        let mut text = String::new();
+        self.out.read_line(&mut text).map_err(|e| Error::Child { what: e.to_string() })?;
+        if text.is_empty() {
+            let status = self.child.wait().map_err(|e| Error::Child { what: e.to_string() })?;
+            return Err(Error::Child { what: status.to_string() });
+        }
+        serde_json::from_str(&text).map_err(|e| Error::Child { what: format!("{e} in {}", text.trim_end()) })
+    }
+
+    /// The client's error, with the server's exit if that came with it.
+    fn blame(&mut self, error: Error) -> Error {
+        // A process that dies takes a moment to be seen dead.
+        thread::sleep(Duration::from_millis(50));
+        match self.child.try_wait() {
+            Ok(Some(status)) => Error::Child { what: format!("{status}; the client says: {}", describe(&error)) },
+            _ => error,
+        }
+    }
+
+    fn end(mut self) -> Result<(), Error> {
+        let status = self.child.wait().map_err(|e| Error::Child { what: e.to_string() })?;
+        if status.success() { Ok(()) } else { Err(Error::Child { what: status.to_string() }) }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // Both fail only if it has ended.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,81 @@
+//! What ends a command.
+
+use std::path::PathBuf;
+
+use thiserror::Error;
+
+/// The reason for a non-zero exit code.
+#[derive(Debug, Error)]
+pub(super) enum Error {
+    /// A model, an engine or the peer.
+    #[error(transparent)]
+    Model(#[from] model::Error),
+    /// The network.
+    #[error(transparent)]
+    Net(#[from] net::NetError),
+    /// A file cannot be read or written.
+    #[error("{}: {source}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: std::io::Error,
+    },
+    /// No such model.
+    #[error("`{name}` is neither a directory nor a bundled model ({})", .bundled.join(", "))]
+    NoModel {
+        /// The name given.
+        name: String,
+        /// The names that exist.
+        bundled: Vec<&'static str>,
+    },
+    /// A prompt in words for a model that knows none.
+    #[error("this model has no tokenizer: give the prompt as token ids, for example --prompt-ids 1,2,3")]
+    NoTokenizer,
+    /// The prompt has no tokens.
+    #[error("the prompt has no tokens")]
+    EmptyPrompt,
+    /// Sampling where the client learns one token.
+    #[error(
+        "--temperature needs --reveal logits: with --reveal token the client learns the most probable token only"
+    )]
+    SamplingNeedsLogits,
+    /// A session of a server failed.
+    #[error("session with {peer}")]
+    Session {
+        /// The client's address.
+        peer: String,
+        /// What happened.
+        source: Box<Error>,
+    },
+    /// A bug.
+    #[error("the session panicked")]
+    Panicked,
+    /// The server of a demo cannot be started.
+    #[error("cannot start the server's process")]
+    Spawn {
+        /// The cause.
+        source: std::io::Error,
+    },
+    /// The server of a demo ended or said something unexpected.
+    #[error("the server's process failed: {what}")]
+    Child {
+        /// How.
+        what: String,
+    },
+}
+
+/// The error and its causes, in one line unless an error has more to say.
+pub(super) fn describe(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let part = error.to_string();
+        // Transparent errors and those that quote their cause say everything already.
+        if !text.contains(&part) {
+            text = format!("{text}: {part}");
+        }
+        cause = error.source();
+    }
+    text
+}

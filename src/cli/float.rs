@@ -1,0 +1,71 @@
+//! `waggle float`: the plaintext engine alone.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use model::{GenerateOptions, Input, Model, Next, NoHooks, Sampler, Tokenizer, generate};
+use protocols::{Engine, Float};
+use serde::Serialize;
+
+use super::Error;
+use super::files::{DEFAULT_MODEL, open_model, write_json};
+use super::prompt::PromptArgs;
+
+/// Writes text with a model in the clear, in f32: the truth that the protocols are held to.
+#[derive(Args, Debug)]
+pub(super) struct FloatArgs {
+    /// Hugging Face directory, or the name of a bundled model.
+    #[arg(long, value_name = "DIR", default_value = DEFAULT_MODEL)]
+    model: String,
+    #[command(flatten)]
+    prompt: PromptArgs,
+    /// Tokens to generate.
+    #[arg(long, value_name = "N", default_value_t = 32)]
+    tokens: usize,
+    /// Write `tokens` and `logits` here, one row of logits for every position that went through the model.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+/// What `--json` writes.
+#[derive(Serialize)]
+struct FloatReport<'a> {
+    model: model::report::ModelInfo,
+    prompt_tokens: usize,
+    prompt_ids: &'a [u32],
+    tokens: &'a [u32],
+    text: Option<&'a str>,
+    /// One row per position, those of the prompt first.
+    logits: Vec<Vec<f32>>,
+}
+
+/// A model on the plaintext engine.
+pub(super) type FloatModel = Model<<Float as Engine>::Weight>;
+
+pub(super) fn run(args: FloatArgs) -> Result<(), Error> {
+    let mut files = open_model(&args.model)?;
+    let tokenizer = files.tokenizer.as_deref().map(Tokenizer::from_bytes).transpose()?;
+    let prompt = args.prompt.ids(tokenizer.as_ref())?;
+    let model: FloatModel = Model::load(&mut Float::default(), &files.spec, Some(&mut files.checkpoint))?;
+    let options = GenerateOptions { tokens: args.tokens, all_positions: args.json.is_some(), ..Default::default() };
+    let input = Input { ids: Some(&prompt), count: prompt.len() };
+    let mut sampler = Sampler::greedy();
+    let out = generate(&mut Float::default(), &model, input, &options, Next::Pick(&mut sampler), &mut NoHooks)?;
+    let text = tokenizer.as_ref().map(|tokenizer| tokenizer.decode(&out.tokens)).transpose()?;
+    match &text {
+        Some(text) => println!("{text}"),
+        None => println!("{}", super::prompt::join(&out.tokens)),
+    }
+    if let (Some(path), Some(logits)) = (&args.json, &out.logits) {
+        let report = FloatReport {
+            model: model::report::ModelInfo::new(&files.name, &files.spec),
+            prompt_tokens: prompt.len(),
+            prompt_ids: &prompt,
+            tokens: &out.tokens,
+            text: text.as_deref(),
+            logits: logits.rows().into_iter().map(|row| row.to_vec()).collect(),
+        };
+        write_json(path, &report)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,58 @@
+//! Commands and their arguments.
+
+mod demo;
+mod error;
+mod files;
+mod float;
+mod generate;
+mod options;
+mod plan;
+mod progress;
+mod prompt;
+mod report;
+mod serve;
+mod synth;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use error::Error;
+
+/// Private text generation between two parties: a server with a GPT-2 or LLaMA model, a client with a prompt. The
+/// server learns neither prompt nor text, the client does not learn the weights.
+#[derive(Parser, Debug)]
+#[command(name = "waggle", version, max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+enum Command {
+    Demo(demo::DemoArgs),
+    Serve(serve::ServeArgs),
+    Generate(generate::GenerateArgs),
+    Float(float::FloatArgs),
+    Plan(plan::PlanArgs),
+    Synth(synth::SynthArgs),
+}
+
+/// Runs the command line; an error is one line on standard error and exit code 1.
+pub(crate) fn run() -> ExitCode {
+    let outcome = match Cli::parse().command {
+        Command::Demo(args) => demo::run(args),
+        Command::Serve(args) => serve::run(args),
+        Command::Generate(args) => generate::run(args),
+        Command::Float(args) => float::run(args),
+        Command::Plan(args) => plan::run(args),
+        Command::Synth(args) => synth::run(args),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {}", error::describe(&error));
+            ExitCode::FAILURE
+        }
+    }
+}

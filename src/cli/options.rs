@@ -1,0 +1,167 @@
+//! Options that several commands share.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use model::party::Terms;
+use model::{Reveal, Sampler};
+use mpcache::PolicySpec;
+use net::shaped::ParseShapeError;
+use net::{Link, Shape, Shaped};
+use ot::{CotKind, SoftSpoken};
+use rand::SeedableRng;
+use rand::rngs::StdRng;
+
+use super::Error;
+
+/// What both parties must state alike.
+#[derive(Args, Clone, Debug)]
+pub(super) struct TermsArgs {
+    /// What the client learns of each position: all logits, or only the most probable token.
+    #[arg(long, value_enum, default_value = "logits")]
+    reveal: RevealArg,
+    /// Which of the key/value cache a token looks at.
+    #[arg(long, value_name = "POLICY", default_value = "full")]
+    policy: PolicySpec,
+    /// Source of correlated oblivious transfers; a larger number sends less and computes more.
+    #[arg(long, value_enum, default_value = "softspoken4")]
+    ot: OtArg,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum RevealArg {
+    Logits,
+    Token,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum OtArg {
+    #[value(name = "softspoken2")]
+    SoftSpoken2,
+    #[value(name = "softspoken4")]
+    SoftSpoken4,
+    #[value(name = "softspoken8")]
+    SoftSpoken8,
+}
+
+impl TermsArgs {
+    /// The terms.
+    pub(super) fn terms(&self) -> Terms {
+        let ot = match self.ot {
+            OtArg::SoftSpoken2 => SoftSpoken::K2,
+            OtArg::SoftSpoken4 => SoftSpoken::K4,
+            OtArg::SoftSpoken8 => SoftSpoken::K8,
+        };
+        let reveal = match self.reveal {
+            RevealArg::Logits => Reveal::Logits,
+            RevealArg::Token => Reveal::Token,
+        };
+        let protocol = protocols::Options { ot: CotKind::SoftSpoken(ot) };
+        Terms { protocol, reveal, policy: self.policy.clone() }
+    }
+
+    /// By name, for reports and for the command line of the other party.
+    pub(super) fn named(&self) -> [(&'static str, String); 3] {
+        let name = |value: Option<clap::builder::PossibleValue>| value.map_or(String::new(), |v| v.get_name().into());
+        [
+            ("reveal", name(self.reveal.to_possible_value())),
+            ("policy", self.policy.to_string()),
+            ("ot", name(self.ot.to_possible_value())),
+        ]
+    }
+}
+
+/// How the client picks tokens where it learns logits.
+#[derive(Args, Clone, Debug)]
+pub(super) struct SamplingArgs {
+    /// Sample from softmax(logits / T); 0 takes the most probable token.
+    #[arg(long, value_name = "T", default_value_t = 0.0)]
+    pub(super) temperature: f32,
+    /// Sample among the most probable tokens that together reach this probability.
+    #[arg(long, value_name = "P", default_value_t = 1.0)]
+    pub(super) top_p: f32,
+    /// Repeat a sampled text. It seeds the choice of tokens alone; cryptographic randomness always comes from the
+    /// operating system.
+    #[arg(long, value_name = "S")]
+    pub(super) seed: Option<u64>,
+    /// End after an end-of-text token; the server then learns how many tokens there are.
+    #[arg(long)]
+    pub(super) stop_at_eos: bool,
+}
+
+impl SamplingArgs {
+    /// The sampler under `terms`.
+    pub(super) fn sampler(&self, terms: &Terms) -> Result<Sampler, Error> {
+        if terms.reveal == Reveal::Token && self.temperature != 0.0 {
+            return Err(Error::SamplingNeedsLogits);
+        }
+        let rng = self.seed.map_or_else(rand::make_rng, StdRng::seed_from_u64);
+        Ok(Sampler::random(self.temperature, self.top_p, rng)?)
+    }
+}
+
+/// The connection between the parties.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum LinkArg {
+    /// Both parties in one process.
+    Memory,
+    /// TCP as it is.
+    Loopback,
+    /// TCP slowed to a network.
+    Shaped(Shape),
+}
+
+/// Names of links, for help texts.
+pub(super) const LINKS: &str = "loopback|lan|lan-1g|wan|wan-far|RATEmbit,DELAYms";
+
+impl FromStr for LinkArg {
+    type Err = ParseShapeError;
+
+    fn from_str(text: &str) -> Result<Self, ParseShapeError> {
+        match text {
+            "memory" => Ok(LinkArg::Memory),
+            "loopback" => Ok(LinkArg::Loopback),
+            _ => text.parse().map(LinkArg::Shaped),
+        }
+    }
+}
+
+impl fmt::Display for LinkArg {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match self {
+            LinkArg::Memory => f.write_str("memory"),
+            LinkArg::Loopback => f.write_str("loopback"),
+            LinkArg::Shaped(shape) => shape.fmt(f),
+        }
+    }
+}
+
+impl LinkArg {
+    /// The shape to imitate, if there is one.
+    pub(super) fn shape(self) -> Option<Shape> {
+        match self {
+            LinkArg::Shaped(shape) => Some(shape),
+            LinkArg::Memory | LinkArg::Loopback => None,
+        }
+    }
+
+    /// Slows what this party sends on `link`.
+    pub(super) fn wrap(self, link: impl Link + 'static) -> Result<Box<dyn Link>, Error> {
+        let Some(shape) = self.shape() else { return Ok(Box::new(link)) };
+        let shaped =
+            Shaped::new(link, shape).map_err(|source| net::NetError::Io { step: "shape the link", source })?;
+        Ok(Box::new(shaped))
+    }
+}
+
+/// A duration in seconds, for clap.
+pub(super) fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds: f64 = text.parse().map_err(|_| "not a number of seconds".to_owned())?;
+    // A day is beyond every step of a protocol.
+    if !(0.001..=86_400.0).contains(&seconds) {
+        return Err("give 0.001 to 86400 seconds".into());
+    }
+    Ok(Duration::from_secs_f64(seconds))
+}

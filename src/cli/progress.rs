@@ -1,0 +1,122 @@
+//! Progress on a terminal, text on standard output.
+
+use std::io::{IsTerminal, Write};
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressStyle};
+use model::party::Observer;
+use model::{Step, TextStream, Tokenizer};
+
+/// Shows bars on standard error if it is a terminal, and streams generated text to standard output.
+pub(super) struct Progress<'a> {
+    bar: ProgressBar,
+    tokens: usize,
+    /// `None` where ids are printed.
+    stream: Option<TextStream<'a>>,
+    /// Whether text goes out at all: a server has none.
+    text: bool,
+    /// What is on the current line of a terminal while the bar is below it.
+    line: String,
+    printed: usize,
+}
+
+impl<'a> Progress<'a> {
+    /// Progress of a generation of `tokens` tokens after `prompt`.
+    pub(super) fn of_text(tokenizer: Option<&'a Tokenizer>, prompt: &[u32], tokens: usize) -> Self {
+        let mut progress = Progress::bars(tokens);
+        progress.stream = tokenizer.map(|tokenizer| tokenizer.stream(prompt));
+        progress.text = true;
+        progress
+    }
+
+    /// Progress without text, for who does not learn any.
+    pub(super) fn bars(tokens: usize) -> Self {
+        let bar = if std::io::stderr().is_terminal() { ProgressBar::new_spinner() } else { ProgressBar::hidden() };
+        Progress { bar, tokens, stream: None, text: false, line: String::new(), printed: 0 }
+    }
+
+    /// Shows `what` until something else happens.
+    pub(super) fn spin(&self, what: &'static str) {
+        self.bar.set_style(style("{spinner} {msg}"));
+        self.bar.set_message(what);
+        self.bar.enable_steady_tick(Duration::from_millis(100));
+    }
+
+    fn show(&mut self, text: &str) {
+        if self.bar.is_hidden() || !std::io::stdout().is_terminal() {
+            self.print(text);
+            return;
+        }
+        // Whole lines go above the bar, the current one is part of it.
+        self.line.push_str(text);
+        if let Some(end) = self.line.rfind('\n') {
+            let rest = self.line.split_off(end + 1);
+            let whole = std::mem::replace(&mut self.line, rest);
+            self.bar.suspend(|| print!("{whole}"));
+        }
+        self.bar.set_message(self.line.clone());
+    }
+
+    fn print(&self, text: &str) {
+        print!("{text}");
+        // Who reads along wants each token now. A closed pipe is noticed by `println!` at the end.
+        let _ = std::io::stdout().flush();
+    }
+
+    /// Removes the bar and ends the text.
+    pub(super) fn finish(mut self) {
+        self.bar.finish_and_clear();
+        if !self.text {
+            return;
+        }
+        let rest = self.stream.take().and_then(|stream| stream.finish().ok()).unwrap_or_default();
+        println!("{}{rest}", std::mem::take(&mut self.line));
+    }
+}
+
+impl Drop for Progress<'_> {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+impl Observer for Progress<'_> {
+    fn setup(&mut self) {
+        self.spin("setup: base OTs");
+    }
+
+    fn begin(&mut self, step: Step) {
+        if step == Step::Prefill {
+            self.bar.disable_steady_tick();
+            self.bar.set_style(style("prefill {bar:32} {pos}/{len} layers {elapsed}"));
+        }
+    }
+
+    fn layer(&mut self, done: usize, layers: usize) {
+        if self.printed == 0 {
+            self.bar.set_length(layers as u64);
+            self.bar.set_position(done as u64);
+        }
+    }
+
+    fn token(&mut self, token: Option<u32>) {
+        if self.printed == 0 {
+            self.bar.set_style(style("{msg}\ntokens {bar:32} {pos}/{len} {elapsed}, {per_sec}"));
+            self.bar.set_length(self.tokens as u64);
+        }
+        self.printed += 1;
+        self.bar.set_position(self.printed as u64);
+        let (true, Some(token)) = (self.text, token) else { return };
+        let text = match &mut self.stream {
+            // The tokenizer has taken these ids before; what it cannot show is left out.
+            Some(stream) => stream.push(token).unwrap_or_default(),
+            None if self.printed == 1 => token.to_string(),
+            None => format!(",{token}"),
+        };
+        self.show(&text);
+    }
+}
+
+fn style(template: &str) -> ProgressStyle {
+    ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
+}

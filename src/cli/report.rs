@@ -1,0 +1,70 @@
+//! From an outcome to a report and its tables.
+
+use std::collections::BTreeMap;
+
+use model::Tokenizer;
+use model::party::{Outcome, PublicModel};
+use model::report::{ModelInfo, Report};
+use net::Shape;
+use serde_json::Value;
+
+use super::Error;
+
+/// Operations in the table.
+const TABLE_ROWS: usize = 12;
+
+/// The report of a run of `model`.
+pub(super) fn report(
+    model: &PublicModel,
+    tokenizer: Option<&Tokenizer>,
+    prompt_tokens: usize,
+    outcome: &Outcome,
+    options: BTreeMap<String, Value>,
+) -> Result<Report, Error> {
+    let mut report = Report::new(ModelInfo::new(&model.name, &model.spec));
+    report.options = options;
+    report.prompt_tokens = prompt_tokens;
+    report.tokens = outcome.generation.tokens.clone();
+    report.text = tokenizer.map(|tokenizer| tokenizer.decode(&report.tokens)).transpose()?;
+    report.set_costs(outcome.entries.clone(), outcome.per_token.clone());
+    Ok(report)
+}
+
+/// Puts the time that `shape` alone would take in the place of the seconds: bytes at its rate, half a round trip for
+/// every flow.
+pub(super) fn predict_seconds(report: &mut Report, shape: Option<Shape>) {
+    let time = |to_server: u64, to_client: u64, flows: u64| {
+        shape.map_or(0.0, |shape| shape.predict([to_server, to_client], flows).as_secs_f64())
+    };
+    let phases = &mut report.phases;
+    let totals = [&mut phases.setup, &mut phases.offline, &mut phases.prefill, &mut phases.decode.total];
+    for cost in totals.into_iter().chain(&mut phases.decode.per_token) {
+        cost.seconds = time(cost.bytes_client_to_server, cost.bytes_server_to_client, cost.flows);
+    }
+    for op in &mut report.operations {
+        op.seconds = time(op.bytes_client_to_server, op.bytes_server_to_client, op.flows);
+    }
+}
+
+/// Phases and the costliest operations, as text.
+pub(super) fn tables(report: &Report) -> String {
+    format!("{}\n{}", report.phase_table(), report.operation_table(TABLE_ROWS))
+}
+
+/// One line on the comparison with the plaintext, if there was one.
+pub(super) fn verdict(report: &Report) -> Option<String> {
+    let check = report.check.as_ref()?;
+    let mut line = format!("plaintext engine: {:.1} % of the tokens agree", check.token_agreement * 100.0);
+    if let Some(error) = check.max_abs_logit_error {
+        line += &format!(", largest logit error {error:.5}");
+    }
+    if let Some(margin) = check.largest_margin_missed {
+        line += &format!(", clearest disagreement at a margin of {margin:.5}");
+    }
+    Some(line)
+}
+
+/// Options by name.
+pub(super) fn options<const N: usize>(pairs: [(&str, Value); N]) -> BTreeMap<String, Value> {
+    pairs.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+}

@@ -1,0 +1,46 @@
+//! `waggle synth`: random weights of any real shape.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use model::{DType, synthesize};
+
+use super::Error;
+use super::files::read;
+
+/// Writes a model directory with random weights, to time shapes whose trained weights are not at hand.
+#[derive(Args, Debug)]
+pub(super) struct SynthArgs {
+    /// A `config.json` that gives the shape.
+    #[arg(long, value_name = "FILE")]
+    config: PathBuf,
+    /// Directory to write.
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+    /// Number of layers, instead of the configuration's.
+    #[arg(long, value_name = "N")]
+    layers: Option<usize>,
+    /// Equal seeds give equal files; such weights are no secret.
+    #[arg(long, value_name = "S", default_value_t = 0)]
+    seed: u64,
+    /// Type of the stored weights.
+    #[arg(long, value_enum, default_value = "f16")]
+    dtype: StoredAs,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum StoredAs {
+    F32,
+    F16,
+}
+
+pub(super) fn run(args: SynthArgs) -> Result<(), Error> {
+    let config = read(&args.config)?;
+    let dtype = match args.dtype {
+        StoredAs::F32 => DType::F32,
+        StoredAs::F16 => DType::F16,
+    };
+    let spec = synthesize(&config, &args.out, args.layers, dtype, args.seed)?;
+    println!("{}: {} layers, {} parameters", args.out.display(), spec.layers(), spec.parameters());
+    Ok(())
+}
