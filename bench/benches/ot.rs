@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use criterion::{Criterion, SamplingMode, Throughput, criterion_group, criterion_main};
 use net::{Channel, Role, memory_pair};
 use ot::{CotKind, OtReceiver, OtSender, SoftSpoken};
 
@@ -58,7 +58,7 @@ impl Direction {
 
 fn extension(c: &mut Criterion) {
     let mut group = c.benchmark_group("cot");
-    group.sample_size(10).throughput(Throughput::Elements(COUNT as u64));
+    group.sample_size(10).sampling_mode(SamplingMode::Flat).throughput(Throughput::Elements(COUNT as u64));
     for softspoken in [SoftSpoken::K2, SoftSpoken::K4, SoftSpoken::K8] {
         let kind = CotKind::SoftSpoken(softspoken);
         let mut direction = Direction::new(kind);

@@ -12,3 +12,20 @@ pub mod mul;
 pub mod mux;
 pub mod reveal;
 pub mod truncate;
+
+use crate::cost::Cost;
+
+/// OTs that one batch of a chosen-OT protocol may use: larger inputs go in several batches, each with its own flows, so
+/// that keys and pads stay below some 100 MB.
+const BATCH_OTS: usize = 1 << 20;
+
+/// Items of a batch, if each uses `ots` OTs.
+fn batch_items(ots: usize) -> usize {
+    (BATCH_OTS / ots.max(1)).max(1)
+}
+
+/// The cost of `n` items in batches of `batch`.
+fn batched_cost(n: usize, batch: usize, cost: impl Fn(usize) -> Cost) -> Cost {
+    let sizes = std::iter::repeat_n(batch, n / batch).chain((!n.is_multiple_of(batch)).then_some(n % batch));
+    sizes.fold(Cost::free(), |total, size| total.then(cost(size)))
+}

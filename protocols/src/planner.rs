@@ -8,7 +8,7 @@ use crate::abb::{Abb, Table, Truncation, Words};
 use crate::cost::Cost;
 use crate::ops::{compare, evaluate, matmul, mul, mux, reveal, truncate};
 use crate::session::{Forecast, Options, Plans};
-use crate::two_party::{embed_spec, linear_shape, linear_spec, matmul_shape};
+use crate::two_party::{EMBED_ROWS, embed_spec, linear_shape, linear_spec, matmul_shape};
 use crate::weight::FixedWeight;
 use crate::{Error, Shape, Tensor};
 
@@ -141,8 +141,11 @@ impl Abb for Planner {
     }
 
     fn embed(&mut self, table: &FixedWeight, _: Option<&[u32]>, count: usize) -> Result<Shape, Error> {
-        let cost = matmul::private_cost(&mut self.plans, embed_spec(table, count))?;
-        self.play(&cost);
+        for start in (0..count).step_by(EMBED_ROWS) {
+            let spec = embed_spec(table, EMBED_ROWS.min(count - start));
+            let cost = matmul::private_cost(&mut self.plans, spec)?;
+            self.play(&cost);
+        }
         Ok(Shape(vec![count, table.spec.outputs]))
     }
 

@@ -12,16 +12,10 @@ use crate::Error;
 use crate::cost::{Cost, Step};
 
 /// Public choices of a session; both parties state the same.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options {
     /// Source of correlated OTs.
     pub ot: CotKind,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Options { ot: CotKind::default() }
-    }
 }
 
 const PUBLIC_KEY: &str = "he/public key";

@@ -44,6 +44,32 @@ pub(crate) fn embed_spec(table: &FixedWeight, count: usize) -> MatmulSpec {
     MatmulSpec { shape, width: EMBED_WIDTH, weight_bits: WEIGHT_BITS }
 }
 
+/// Rows that are embedded at once: a bound on memory, since every row has as many entries as the vocabulary.
+pub(crate) const EMBED_ROWS: usize = 32;
+
+/// The client's `count` ids, if they are there and lie in the table.
+fn check_ids<'a>(table: &FixedWeight, ids: Option<&'a [u32]>, count: usize) -> Result<&'a [u32], Error> {
+    let ids = ids.filter(|ids| ids.len() == count).ok_or_else(|| Error::Shape {
+        tensor: "token ids".into(),
+        expected: vec![count],
+        got: ids.map(<[u32]>::len).into_iter().collect(),
+    })?;
+    match ids.iter().find(|&&id| id as usize >= table.spec.inputs) {
+        Some(&id) => Err(Error::Token { id, vocabulary: table.spec.inputs }),
+        None => Ok(ids),
+    }
+}
+
+/// One row per id: 2^EMBED_FRAC over the table's scale at the id, zeros elsewhere.
+fn unit_vectors(table: &FixedWeight, ids: &[u32]) -> Vec<u64> {
+    let rows = table.spec.inputs;
+    let mut units = vec![0; ids.len() * rows];
+    for (unit, &id) in units.chunks_exact_mut(rows.max(1)).zip(ids) {
+        unit[id as usize] = 1 << (EMBED_FRAC - table.frac);
+    }
+    units
+}
+
 /// Shape of x W, and its number of rows.
 pub(crate) fn linear_shape(x: &[usize], weight: &FixedWeight) -> (Vec<usize>, usize) {
     let (&last, leading) = x.split_last().expect("at least one axis");
@@ -172,27 +198,26 @@ impl Abb for TwoParty {
     }
 
     fn embed(&mut self, table: &FixedWeight, ids: Option<&[u32]>, count: usize) -> Result<Self::Words, Error> {
-        let spec = embed_spec(table, count);
-        let share = match (self.session.role(), &table.values) {
-            (Role::Client, _) => {
-                let ids = ids.filter(|ids| ids.len() == count).ok_or_else(|| Error::Shape {
-                    tensor: "token ids".into(),
-                    expected: vec![count],
-                    got: ids.map(<[u32]>::len).into_iter().collect(),
-                })?;
-                let rows = table.spec.inputs;
-                let mut units = vec![0; count * rows];
-                for (unit, &id) in units.chunks_exact_mut(rows.max(1)).zip(ids) {
-                    let one = unit.get_mut(id as usize).ok_or(Error::Token { id, vocabulary: rows })?;
-                    *one = 1 << (EMBED_FRAC - table.frac);
-                }
-                matmul::private(&mut self.session, spec, matmul::Operand::Client(&units))?
-            }
-            (Role::Server, Some(values)) => {
-                matmul::private(&mut self.session, spec, matmul::Operand::Server(None, &values.matrix))?
-            }
-            (Role::Server, None) => return Err(Error::NoValues { tensor: table.spec.name.clone() }),
+        // The client's ids are checked before the first message.
+        let ids = match self.session.role() {
+            Role::Client => check_ids(table, ids, count)?,
+            Role::Server => &[],
         };
+        let mut share = Vec::with_capacity(count * table.spec.outputs);
+        for start in (0..count).step_by(EMBED_ROWS) {
+            let rows = EMBED_ROWS.min(count - start);
+            let spec = embed_spec(table, rows);
+            share.extend(match (self.session.role(), &table.values) {
+                (Role::Client, _) => {
+                    let units = unit_vectors(table, &ids[start..start + rows]);
+                    matmul::private(&mut self.session, spec, matmul::Operand::Client(&units))?
+                }
+                (Role::Server, Some(values)) => {
+                    matmul::private(&mut self.session, spec, matmul::Operand::Server(None, &values.matrix))?
+                }
+                (Role::Server, None) => return Err(Error::NoValues { tensor: table.spec.name.clone() }),
+            });
+        }
         Ok(shaped(&[count, table.spec.outputs], share))
     }
 

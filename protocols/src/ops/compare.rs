@@ -20,6 +20,7 @@ use rand::Rng;
 
 use crate::Error;
 use crate::cost::Cost;
+use crate::ops::{batch_items, batched_cost};
 use crate::session::Session;
 use crate::words::mask;
 
@@ -31,9 +32,23 @@ const DIGIT: u32 = 4;
 
 /// Shares of [x >= c_j], one byte 0 or 1 each, value by value and within it threshold by threshold.
 pub fn at_least(s: &mut Session, x: &[u64], thresholds: &[i64], width: u32) -> Result<Vec<u8>, Error> {
-    if x.is_empty() || thresholds.is_empty() {
-        return Ok(Vec::new());
+    let mut out = Vec::with_capacity(x.len() * thresholds.len());
+    if thresholds.is_empty() {
+        return Ok(out);
     }
+    for x in x.chunks(batch(thresholds.len(), width)) {
+        out.extend(compare(s, x, thresholds, width)?);
+    }
+    Ok(out)
+}
+
+/// Values of one batch.
+fn batch(thresholds: usize, width: u32) -> usize {
+    let one = Shape::new(1, thresholds, width);
+    batch_items(one.cots(Role::Server) + one.cots(Role::Client))
+}
+
+fn compare(s: &mut Session, x: &[u64], thresholds: &[i64], width: u32) -> Result<Vec<u8>, Error> {
     let shape = Shape::new(x.len(), thresholds.len(), width);
     for role in [Role::Server, Role::Client] {
         s.reserve(role, shape.cots(role))?;
@@ -56,9 +71,13 @@ pub fn at_least(s: &mut Session, x: &[u64], thresholds: &[i64], width: u32) -> R
 
 /// Cost of [`at_least`] for `n` values.
 pub fn cost(n: usize, thresholds: usize, width: u32) -> Cost {
-    if n == 0 || thresholds == 0 {
+    if thresholds == 0 {
         return Cost::free();
     }
+    batched_cost(n, batch(thresholds, width), |n| batch_cost(n, thresholds, width))
+}
+
+fn batch_cost(n: usize, thresholds: usize, width: u32) -> Cost {
     let shape = Shape::new(n, thresholds, width);
     let choices = |level: usize| shape.levels.get(level).map_or(0, |level| shape.level_ots(level).div_ceil(8));
     let mut cost = Cost::free()
@@ -92,7 +111,10 @@ struct Shape {
 
 impl Shape {
     fn new(values: usize, thresholds: usize, width: u32) -> Self {
-        assert!((2..=64).contains(&width) && thresholds <= 32, "width {width}, {thresholds} thresholds");
+        assert!(
+            (2..=64).contains(&width) && (1..=32).contains(&thresholds),
+            "width {width}, {thresholds} thresholds"
+        );
         let low_bits = width - 1;
         let digits = low_bits.div_ceil(DIGIT) as usize;
         let mut levels = Vec::new();

@@ -17,6 +17,7 @@ use rand::Rng;
 use crate::Error;
 use crate::abb::Table;
 use crate::cost::Cost;
+use crate::ops::{batch_items, batched_cost};
 use crate::session::Session;
 use crate::words::mask;
 
@@ -25,27 +26,32 @@ const ANSWER: &str = "evaluate/answer";
 
 /// Shares of the tabulated function of every entry of `x`, modulo 2^out_width.
 pub fn evaluate(s: &mut Session, table: &impl Table, x: &[u64]) -> Result<Vec<u64>, Error> {
-    if x.is_empty() {
-        return Ok(Vec::new());
+    let mut out = Vec::with_capacity(x.len());
+    for x in x.chunks(batch(table)) {
+        let shape = Shape::new(table, x.len());
+        s.reserve(Role::Server, shape.ots())?;
+        out.extend(match s.role() {
+            Role::Client => client(s, &shape, table, x)?,
+            Role::Server => server(s, &shape, table, x)?,
+        });
     }
-    let shape = Shape::new(table, x.len());
-    s.reserve(Role::Server, shape.ots())?;
-    match s.role() {
-        Role::Client => client(s, &shape, table, x),
-        Role::Server => server(s, &shape, table, x),
-    }
+    Ok(out)
+}
+
+/// Entries of one batch.
+fn batch(table: &impl Table) -> usize {
+    batch_items(Shape::new(table, 1).ots())
 }
 
 /// Cost of [`evaluate`] on `n` words.
 pub fn cost(table: &impl Table, n: usize) -> Cost {
-    if n == 0 {
-        return Cost::free();
-    }
-    let shape = Shape::new(table, n);
-    Cost::free()
-        .cots(Role::Server, shape.ots())
-        .message(Role::Client, shape.ots().div_ceil(8))
-        .message(Role::Server, shape.lookup.message_bytes() + shape.products.message_bytes())
+    batched_cost(n, batch(table), |n| {
+        let shape = Shape::new(table, n);
+        Cost::free()
+            .cots(Role::Server, shape.ots())
+            .message(Role::Client, shape.ots().div_ceil(8))
+            .message(Role::Server, shape.lookup.message_bytes() + shape.products.message_bytes())
+    })
 }
 
 struct Shape {

@@ -25,7 +25,7 @@ use crate::words::mask;
 /// Truncates the shares `x` in place; the result is modulo 2^`how.out`.
 pub fn truncate(s: &mut Session, x: &mut [u64], how: Truncation) -> Result<(), Error> {
     let Truncation { width, shift, out } = how;
-    assert!(width >= 3 && width <= 64 && shift < width - 1 && out <= 64, "{how:?}");
+    assert!((3..=64).contains(&width) && shift < width - 1 && (1..=64).contains(&out), "{how:?}");
     let offset = 1u64 << (width - 2);
     let server = s.role() == Role::Server;
     if server {

@@ -24,7 +24,7 @@ pub(crate) fn run<T: Send>(
     protocol: impl Fn(&mut TwoParty) -> Result<T, Error> + Sync,
 ) -> [Outcome<T>; 2] {
     let mut pair = Pair::connect(|channel| open(channel, options)).expect("set-up");
-    let [client, server] = pair.run(|abb| protocol(abb)).expect("protocol");
+    let [client, server] = pair.run(protocol).expect("protocol");
     let mut untimed = |role| pair.party(role).session().channel().ledger().untimed();
     [(client, untimed(Role::Client)), (server, untimed(Role::Server))]
 }
