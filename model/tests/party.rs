@@ -1,0 +1,145 @@
+//! Both sides of a session from Rust, and servers that lie to their client.
+
+mod support;
+
+use std::thread;
+use std::time::Duration;
+
+use model::party::{Hosted, Limits, Opened, Outcome, Request, Silent, Terms, Wishes, plan};
+use model::{Error, Next, Sampler, bundled};
+use net::{Channel, Entry, Handshake, NetError, Role, memory_pair};
+use support::{greedy, load};
+
+const PROMPT: [u32; 4] = [30, 27, 25, 17];
+
+fn channels() -> (Channel, Channel) {
+    let (client, server) = memory_pair(Duration::from_secs(20));
+    (Channel::new(Role::Client, client), Channel::new(Role::Server, server))
+}
+
+/// What all ledgers of a session agree on.
+fn untimed(outcome: &Outcome) -> Vec<Entry> {
+    let mut entries = outcome.entries.clone();
+    entries.retain(|entry| entry.traffic.messages > 0);
+    entries.iter_mut().for_each(|entry| entry.traffic = entry.traffic.untimed());
+    entries
+}
+
+#[test]
+fn a_session_gives_the_plaintext_and_three_equal_ledgers() {
+    let hosted = Hosted::load(bundled("shakespeare-llama").unwrap()).unwrap();
+    let terms = Terms::default();
+    let wishes = Wishes { tokenizer: true, expected: Some(&hosted.public().spec) };
+    let (client, server) = channels();
+    let (client, server) = thread::scope(|scope| {
+        let server = scope.spawn(|| hosted.serve(server, &terms, &Limits::default(), &mut Silent).unwrap());
+        let session = Opened::open(client, &terms, &wishes).unwrap();
+        assert_eq!(session.model(), hosted.public());
+        let mut sampler = Sampler::greedy();
+        let client = session.generate(&PROMPT, 2, true, Next::Pick(&mut sampler), &mut Silent).unwrap();
+        (client, server.join().unwrap())
+    });
+    let truth = greedy(&load(bundled("shakespeare-llama").unwrap()), &PROMPT, 2);
+    assert_eq!(client.generation.tokens, truth.tokens);
+    assert_eq!((server.generation.tokens.len(), server.generation.logits.as_ref()), (0, None));
+    assert_eq!((client.generation.count, server.generation.count, server.prompt_tokens), (2, 2, 4));
+
+    let request = Request { prompt: 4, tokens: 2, stop_at_eos: true };
+    let planned = plan(hosted.public(), &terms, &wishes, &request, &mut Silent).unwrap();
+    assert_eq!(untimed(&client), untimed(&server));
+    assert_eq!(untimed(&client), untimed(&planned));
+    assert_eq!((client.per_token.len(), planned.per_token.len()), (1, 1));
+    assert_eq!(client.per_token[0].flows, planned.per_token[0].flows);
+}
+
+#[test]
+fn requests_beyond_the_limits_are_refused_on_both_sides() {
+    let hosted = Hosted::load(bundled("shakespeare-gpt2").unwrap()).unwrap();
+    let terms = Terms::default();
+    let limits = Limits { prompt: 3, tokens: 9 };
+    let (client, server) = channels();
+    thread::scope(|scope| {
+        let server = scope.spawn(|| hosted.serve(server, &terms, &limits, &mut Silent));
+        let session = Opened::open(client, &terms, &Wishes::default()).unwrap();
+        assert_eq!(session.model().tokenizer, None, "it was not wanted");
+        let mut sampler = Sampler::greedy();
+        match session.generate(&PROMPT, 2, false, Next::Pick(&mut sampler), &mut Silent) {
+            Err(Error::Refused { reason }) => assert!(reason.contains("4 tokens of a prompt"), "{reason}"),
+            other => panic!("{other:?}"),
+        }
+        assert!(matches!(server.join().unwrap(), Err(Error::Limit { got: 4, limit: 3, .. })));
+    });
+    let request = |prompt, tokens| Request { prompt, tokens, stop_at_eos: false };
+    let spec = &hosted.public().spec;
+    assert!(request(3, 9).check(spec, &limits).is_ok());
+    assert!(matches!(request(3, 10).check(spec, &limits), Err(Error::Limit { got: 10, limit: 9, .. })));
+    assert!(matches!(request(usize::MAX, 2).check(spec, &Limits::NONE), Err(Error::TooLong { limit: 256, .. })));
+    assert!(matches!(request(0, 1).check(spec, &limits), Err(Error::Nothing)));
+}
+
+/// What a client says to a server that shakes hands and then behaves as `lie` does.
+fn client_against(lie: impl FnOnce(&mut Channel) -> Result<(), NetError> + Send) -> Error {
+    let (client, mut server) = channels();
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            let hello = Handshake::new().agree("version", env!("CARGO_PKG_VERSION")).agree("ot", "softspoken4");
+            hello.agree("reveal", "logits").agree("policy", "full").run(&mut server).unwrap();
+            // The client may hang up in the middle of it.
+            let _ = lie(&mut server);
+        });
+        let opened = Opened::open(client, &Terms::default(), &Wishes::default());
+        let generated = opened.and_then(|session| {
+            let mut sampler = Sampler::greedy();
+            session.generate(&PROMPT, 2, false, Next::Pick(&mut sampler), &mut Silent)
+        });
+        generated.expect_err("the server lies")
+    })
+}
+
+#[test]
+fn a_server_that_lies_gets_a_typed_error() {
+    let spec = bundled("shakespeare-gpt2").unwrap().spec;
+    let honest = serde_json::to_string(&spec).unwrap();
+    let weights = spec.weight_specs().len();
+    let huge = honest.replace("\"n_layer\":4", "\"n_layer\":4000000000");
+    assert_ne!(huge, honest);
+    for (shape, words) in [("{}", "model_type"), ("\u{0}\u{1}", "no model"), (&*huge, "n_layer")] {
+        let error = client_against(|server| {
+            server.send("handshake/shape", shape.as_bytes())?;
+            server.recv("never", 1).map(|_| ())
+        });
+        let Error::Net(NetError::Malformed { step: "handshake/shape", what }) = error else { panic!("{error:?}") };
+        assert!(what.contains(words), "{what}");
+    }
+    type Lie<'a> = (&'a str, Box<dyn FnOnce(&mut Channel) -> Result<(), NetError> + Send + 'a>);
+    let scales = vec![16u8; weights];
+    let opening = |server: &mut Channel, scales: &[u8], tokenizer: &[u8]| {
+        server.send("handshake/shape", honest.as_bytes())?;
+        server.send("handshake/scales", scales)?;
+        server.send("handshake/tokenizer", tokenizer)
+    };
+    let lies: [Lie; 5] = [
+        ("has 16385 bytes", Box::new(|server| server.send("handshake/shape", &[b' '; 16385]))),
+        ("fractional bits", Box::new(|server| opening(server, &vec![40; weights], b""))),
+        ("handshake/scales` has", Box::new(|server| opening(server, &scales[1..], b""))),
+        ("handshake/tokenizer` has 2 bytes, expected 0", Box::new(|server| opening(server, &scales, b"{}"))),
+        (
+            "the server refuses: no [2J way",
+            Box::new(|server| {
+                opening(server, &scales, b"")?;
+                server.recv("handshake/request", 9)?;
+                server.send("handshake/verdict", b"no\x1b[2J\x07way")
+            }),
+        ),
+    ];
+    for (words, lie) in lies {
+        let error = client_against(move |server| {
+            lie(server)?;
+            server.recv("never", 1).map(|_| ())
+        });
+        let text = error.to_string();
+        assert!(text.contains(words) && !text.contains(char::is_control), "{words}: {text}");
+    }
+    let error = client_against(|_| Ok(()));
+    assert!(matches!(error, Error::Net(NetError::Closed { step: "handshake/shape" })), "{error:?}");
+}
