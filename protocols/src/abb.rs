@@ -140,6 +140,9 @@ pub trait Abb {
     /// b ? x : 0 modulo 2^width, entrywise; shapes equal.
     fn mux(&mut self, bits: &Self::Bits, x: &Self::Words, width: u32) -> Result<Self::Words, Error>;
 
+    /// The bits as words 0 or 1 modulo 2^width.
+    fn bit_to_word(&mut self, bits: &Self::Bits, width: u32) -> Result<Self::Words, Error>;
+
     /// Entrywise product modulo 2^width. Error: at most 1 in the last place (see `TwoParty`).
     fn mul(&mut self, x: &Self::Words, y: &Self::Words, width: u32) -> Result<Self::Words, Error>;
 

@@ -179,6 +179,10 @@ impl Abb for Clear {
         Ok(Zip::from(bits).and(x).map_collect(|&b, &v| if b == 1 { signed(v, width) as u64 } else { 0 }))
     }
 
+    fn bit_to_word(&mut self, bits: &ArrayD<u8>, _: u32) -> Result<W, Error> {
+        Ok(bits.mapv(u64::from))
+    }
+
     fn mul(&mut self, x: &W, y: &W, width: u32) -> Result<W, Error> {
         assert_eq!(x.shape(), y.shape(), "shapes of a product");
         let exact =

@@ -6,7 +6,7 @@ use net::{Ledger, Role};
 
 use crate::abb::{Abb, Table, Truncation, Words};
 use crate::cost::Cost;
-use crate::ops::{compare, evaluate, matmul, mul, mux, reveal, truncate};
+use crate::ops::{bit_to_word, compare, evaluate, matmul, mul, mux, reveal, truncate};
 use crate::session::{Forecast, Options, Plans};
 use crate::two_party::{check_table, embed_rows, embed_spec, linear_shape, linear_spec, matmul_shape};
 use crate::weight::FixedWeight;
@@ -99,6 +99,11 @@ impl Abb for Planner {
         assert_eq!(bits, x, "shapes of a selection");
         self.play(&mux::cost(x.len(), width));
         Ok(x.clone())
+    }
+
+    fn bit_to_word(&mut self, bits: &Shape, width: u32) -> Result<Shape, Error> {
+        self.play(&bit_to_word::cost(bits.len(), width));
+        Ok(bits.clone())
     }
 
     fn mul(&mut self, x: &Shape, y: &Shape, width: u32) -> Result<Shape, Error> {

@@ -5,7 +5,7 @@ use ndarray::{ArrayD, IxDyn};
 use net::Role;
 
 use crate::abb::{Abb, Table, Truncation, Words};
-use crate::ops::{compare, evaluate, matmul, mul, mux, reveal, truncate};
+use crate::ops::{bit_to_word, compare, evaluate, matmul, mul, mux, reveal, truncate};
 use crate::session::Session;
 use crate::weight::{DEFAULT_WEIGHT_FRAC, FixedWeight, WEIGHT_BITS};
 use crate::words::mask;
@@ -163,6 +163,11 @@ impl Abb for TwoParty {
     fn mux(&mut self, bits: &Self::Bits, x: &Self::Words, width: u32) -> Result<Self::Words, Error> {
         assert_eq!(bits.shape(), x.shape(), "shapes of a selection");
         Ok(shaped(&Tensor::shape(x), mux::mux(&mut self.session, &flat(bits), &flat(x), width)?))
+    }
+
+    fn bit_to_word(&mut self, bits: &Self::Bits, width: u32) -> Result<Self::Words, Error> {
+        let words = bit_to_word::bit_to_word(&mut self.session, &flat(bits), width)?;
+        Ok(shaped(&Tensor::shape(bits), words))
     }
 
     fn mul(&mut self, x: &Self::Words, y: &Self::Words, width: u32) -> Result<Self::Words, Error> {

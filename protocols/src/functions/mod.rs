@@ -6,6 +6,7 @@
 
 pub mod activation;
 pub mod argmax;
+pub mod equal;
 pub mod exp;
 pub mod max;
 pub mod norm;

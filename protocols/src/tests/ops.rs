@@ -87,6 +87,27 @@ fn compare(x: &[u64], thresholds: &[i64], width: u32) -> Vec<u64> {
 }
 
 #[test]
+fn equality_and_bits_as_words_are_exact() {
+    for width in [1, 2, 17, 64] {
+        let x: Vec<u64> = (-40i64..40).map(|x| x as u64).collect();
+        let n = x.len();
+        let values = [-40, -1, 0, 7, 39];
+        let got = secure(
+            DEALER,
+            &[(&x, &[n])],
+            function!([values: [i64; 5], width: u32] |abb, x| {
+                let bits = crate::functions::equal::equal(abb, &x[0], values, 8)?;
+                abb.bit_to_word(&bits, *width)
+            }),
+        );
+        for (i, got) in got.iter().enumerate() {
+            let want = u64::from(x[i / 5] as i64 == values[i % 5]);
+            assert_eq!((got ^ want) & mask(width), 0, "width {width}: {} = {}", x[i / 5] as i64, values[i % 5]);
+        }
+    }
+}
+
+#[test]
 fn selection_is_exact() {
     for width in [1, 7, 41, 64] {
         let x = values(62, 70, 3);
