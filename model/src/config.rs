@@ -225,7 +225,7 @@ fn size(key: &str, value: usize, max: usize) -> Result<(), ConfigError> {
 }
 
 const MAX_LAYERS: usize = 1 << 12;
-const MAX_WIDTH: usize = 1 << 20;
+const MAX_WIDTH: usize = 1 << 16;
 const MAX_VOCABULARY: usize = 1 << 24;
 const MAX_POSITIONS: usize = 1 << 28;
 

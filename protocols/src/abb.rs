@@ -124,6 +124,12 @@ pub trait Abb {
     /// Exclusive or of bits of one shape, free.
     fn xor(&mut self, a: &Self::Bits, b: &Self::Bits) -> Self::Bits;
 
+    /// States that |x| < 2^`bits` for words modulo 2^64. A box that sees its values checks it; the others cannot.
+    fn expect_below(&mut self, x: &Self::Words, bits: u32) -> Result<(), Error> {
+        let _ = (x, bits);
+        Ok(())
+    }
+
     /// Signed truncation with change of ring, see [`Truncation`].
     fn truncate(&mut self, x: &Self::Words, how: Truncation) -> Result<Self::Words, Error>;
 

@@ -138,6 +138,14 @@ impl Abb for Clear {
         Zip::from(a).and(b).map_collect(|a, b| a ^ b)
     }
 
+    fn expect_below(&mut self, x: &W, bits: u32) -> Result<(), Error> {
+        let bound = 1i128 << bits;
+        match x.iter().map(|&x| i128::from(x as i64)).find(|v| v.abs() >= bound) {
+            Some(v) => Err(self.out_of_range("range", v, 1 - bound, bound - 1)),
+            None => Ok(()),
+        }
+    }
+
     fn truncate(&mut self, x: &W, how: Truncation) -> Result<W, Error> {
         let Truncation { width, shift, out } = how;
         assert!((3..=64).contains(&width) && shift < width - 1 && (1..=64).contains(&out), "{how:?}");

@@ -69,6 +69,16 @@ pub enum Error {
         /// Length of the vector.
         len: usize,
     },
+    /// An operation over more entries than it is built for.
+    #[error("{operation} over {got} entries, at most {limit} are supported")]
+    TooMany {
+        /// The operation.
+        operation: &'static str,
+        /// Most entries supported.
+        limit: usize,
+        /// Entries asked for.
+        got: usize,
+    },
     /// A token id outside the vocabulary.
     #[error("token id {id} is outside the vocabulary of {vocabulary}")]
     Token {

@@ -8,7 +8,7 @@ use crate::abb::{Abb, Table, Truncation, Words};
 use crate::cost::Cost;
 use crate::ops::{compare, evaluate, matmul, mul, mux, reveal, truncate};
 use crate::session::{Forecast, Options, Plans};
-use crate::two_party::{EMBED_ROWS, embed_spec, linear_shape, linear_spec, matmul_shape};
+use crate::two_party::{check_table, embed_rows, embed_spec, linear_shape, linear_spec, matmul_shape};
 use crate::weight::FixedWeight;
 use crate::{Error, Shape, Tensor};
 
@@ -141,8 +141,10 @@ impl Abb for Planner {
     }
 
     fn embed(&mut self, table: &FixedWeight, _: Option<&[u32]>, count: usize) -> Result<Shape, Error> {
-        for start in (0..count).step_by(EMBED_ROWS) {
-            let spec = embed_spec(table, EMBED_ROWS.min(count - start));
+        check_table(table)?;
+        let batch = embed_rows(table);
+        for start in (0..count).step_by(batch) {
+            let spec = embed_spec(table, batch.min(count - start));
             let cost = matmul::private_cost(&mut self.plans, spec)?;
             self.play(&cost);
         }

@@ -212,7 +212,7 @@ impl Forecast {
                         }
                         ledger.set_phase(phase);
                     }
-                    *level += amount - count as usize;
+                    *level = *level + amount - count as usize;
                 }
                 Step::Key { holder, set } => {
                     if !self.keys.contains(&(holder, set)) {

@@ -7,7 +7,7 @@ use net::Role;
 use crate::abb::{Abb, Table, Truncation, Words};
 use crate::ops::{compare, evaluate, matmul, mul, mux, reveal, truncate};
 use crate::session::Session;
-use crate::weight::{FixedWeight, WEIGHT_BITS};
+use crate::weight::{DEFAULT_WEIGHT_FRAC, FixedWeight, WEIGHT_BITS};
 use crate::words::mask;
 use crate::{EMBED_FRAC, EMBED_WIDTH, Error, FRAC, LINEAR_WIDTH, Tensor};
 
@@ -44,8 +44,21 @@ pub(crate) fn embed_spec(table: &FixedWeight, count: usize) -> MatmulSpec {
     MatmulSpec { shape, width: EMBED_WIDTH, weight_bits: WEIGHT_BITS }
 }
 
-/// Rows that are embedded at once: a bound on memory, since every row has as many entries as the vocabulary.
-pub(crate) const EMBED_ROWS: usize = 32;
+/// Rows that are embedded at once: a bound on memory, since every row has as many entries as the vocabulary, which for
+/// the client is the server's word.
+pub(crate) fn embed_rows(table: &FixedWeight) -> usize {
+    ((1 << 21) / table.spec.inputs.max(1)).clamp(1, 32)
+}
+
+/// Refuses a table whose entries may leave the ring of embedded rows; its scale tells both parties.
+pub(crate) fn check_table(table: &FixedWeight) -> Result<(), Error> {
+    // |w| < 2^(WEIGHT_BITS - frac) must stay below 2^(EMBED_WIDTH - 2 - EMBED_FRAC).
+    let low = WEIGHT_BITS - (EMBED_WIDTH - 2 - EMBED_FRAC);
+    if table.frac < low {
+        return Err(Error::Scale { low, high: DEFAULT_WEIGHT_FRAC, got: table.frac });
+    }
+    Ok(())
+}
 
 /// The client's `count` ids, if they are there and lie in the table.
 fn check_ids<'a>(table: &FixedWeight, ids: Option<&'a [u32]>, count: usize) -> Result<&'a [u32], Error> {
@@ -198,14 +211,16 @@ impl Abb for TwoParty {
     }
 
     fn embed(&mut self, table: &FixedWeight, ids: Option<&[u32]>, count: usize) -> Result<Self::Words, Error> {
+        check_table(table)?;
         // The client's ids are checked before the first message.
         let ids = match self.session.role() {
             Role::Client => check_ids(table, ids, count)?,
             Role::Server => &[],
         };
         let mut share = Vec::with_capacity(count * table.spec.outputs);
-        for start in (0..count).step_by(EMBED_ROWS) {
-            let rows = EMBED_ROWS.min(count - start);
+        let batch = embed_rows(table);
+        for start in (0..count).step_by(batch) {
+            let rows = batch.min(count - start);
             let spec = embed_spec(table, rows);
             share.extend(match (self.session.role(), &table.values) {
                 (Role::Client, _) => {

@@ -18,7 +18,7 @@ use protocols::Float;
 
 use super::Error;
 use super::error::describe;
-use super::files::{DEFAULT_MODEL, open_model, write_json};
+use super::files::{DEFAULT_MODEL, check_writable, open_model, write_json};
 use super::options::{LINKS, LinkArg, SamplingArgs, TermsArgs, seconds};
 use super::progress::Progress;
 use super::prompt::PromptArgs;
@@ -58,6 +58,7 @@ pub(super) struct DemoArgs {
 const DEFAULT_TOKENS: usize = 200;
 
 pub(super) fn run(args: DemoArgs) -> Result<(), Error> {
+    check_writable(args.json.as_deref())?;
     let terms = args.terms.terms();
     let mut sampler = args.sampling.sampler(&terms)?;
     let files = open_model(&args.model)?;

@@ -40,6 +40,9 @@ pub(super) enum Error {
         "--temperature needs --reveal logits: with --reveal token the client learns the most probable token only"
     )]
     SamplingNeedsLogits,
+    /// Sampling options without sampling.
+    #[error("--top-p and --seed need a --temperature above 0")]
+    NothingToSample,
     /// A session of a server failed.
     #[error("session with {peer}")]
     Session {

@@ -29,6 +29,15 @@ pub(super) fn read(path: &Path) -> Result<Vec<u8>, Error> {
     std::fs::read(path).map_err(|source| Error::File { path: path.into(), source })
 }
 
+/// Makes sure that `path`, if given, can be written, before long work is done for it.
+pub(super) fn check_writable(path: Option<&Path>) -> Result<(), Error> {
+    let Some(path) = path else { return Ok(()) };
+    match File::options().append(true).create(true).open(path) {
+        Ok(_) => Ok(()),
+        Err(source) => Err(Error::File { path: path.into(), source }),
+    }
+}
+
 /// Writes `value` as JSON to `path`.
 pub(super) fn write_json(path: &Path, value: &impl Serialize) -> Result<(), Error> {
     let failed = |source| Error::File { path: path.into(), source };

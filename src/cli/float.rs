@@ -8,7 +8,7 @@ use protocols::{Engine, Float};
 use serde::Serialize;
 
 use super::Error;
-use super::files::{DEFAULT_MODEL, open_model, write_json};
+use super::files::{DEFAULT_MODEL, check_writable, open_model, write_json};
 use super::prompt::PromptArgs;
 
 /// Writes text with a model in the clear, in f32: the truth that the protocols are held to.
@@ -43,6 +43,7 @@ struct FloatReport<'a> {
 pub(super) type FloatModel = Model<<Float as Engine>::Weight>;
 
 pub(super) fn run(args: FloatArgs) -> Result<(), Error> {
+    check_writable(args.json.as_deref())?;
     let mut files = open_model(&args.model)?;
     let tokenizer = files.tokenizer.as_deref().map(Tokenizer::from_bytes).transpose()?;
     let prompt = args.prompt.ids(tokenizer.as_ref())?;

@@ -10,8 +10,8 @@ use net::tcp::{self, ConnectOptions};
 use net::{Channel, Role};
 
 use super::Error;
-use super::files::{read, write_json};
-use super::options::{LINKS, LinkArg, SamplingArgs, TermsArgs, seconds};
+use super::files::{check_writable, read, write_json};
+use super::options::{LINKS, LinkArg, SamplingArgs, TermsArgs, link_between_processes, seconds};
 use super::progress::Progress;
 use super::prompt::PromptArgs;
 use super::report::{options, report};
@@ -34,7 +34,7 @@ pub(super) struct GenerateArgs {
     #[arg(long, value_name = "FILE")]
     tokenizer: Option<PathBuf>,
     /// Slow what this party sends to a network; the server must do the same.
-    #[arg(long, value_name = LINKS, default_value = "loopback")]
+    #[arg(long, value_name = LINKS, value_parser = link_between_processes, default_value = "loopback")]
     link: LinkArg,
     /// Give up on a server that is silent for this many seconds.
     #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "120")]
@@ -52,6 +52,7 @@ pub(super) struct GenerateArgs {
 }
 
 pub(super) fn run(args: GenerateArgs) -> Result<(), Error> {
+    check_writable(args.json.as_deref())?;
     let terms = args.terms.terms();
     let mut sampler = args.sampling.sampler(&terms)?;
     let expected = args.expect.as_deref().map(expected_shape).transpose()?;

@@ -97,6 +97,9 @@ impl SamplingArgs {
         if terms.reveal == Reveal::Token && self.temperature != 0.0 {
             return Err(Error::SamplingNeedsLogits);
         }
+        if self.temperature == 0.0 && (self.top_p != 1.0 || self.seed.is_some()) {
+            return Err(Error::NothingToSample);
+        }
         let rng = self.seed.map_or_else(rand::make_rng, StdRng::seed_from_u64);
         Ok(Sampler::random(self.temperature, self.top_p, rng)?)
     }
@@ -115,6 +118,14 @@ pub(super) enum LinkArg {
 
 /// Names of links, for help texts.
 pub(super) const LINKS: &str = "loopback|lan|lan-1g|wan|wan-far|RATEmbit,DELAYms";
+
+/// A link between two processes, for clap.
+pub(super) fn link_between_processes(text: &str) -> Result<LinkArg, String> {
+    match text.parse().map_err(|e: ParseShapeError| e.to_string())? {
+        LinkArg::Memory => Err("two processes have no memory in common; only `demo` offers it".into()),
+        link => Ok(link),
+    }
+}
 
 impl FromStr for LinkArg {
     type Err = ParseShapeError;

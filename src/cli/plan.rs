@@ -7,12 +7,12 @@ use model::ModelSpec;
 use model::party::{Hosted, PublicModel, Request, Wishes, plan};
 
 use super::Error;
-use super::files::{DEFAULT_MODEL, open_model, write_json};
+use super::files::{DEFAULT_MODEL, check_writable, open_model, write_json};
 use super::options::{LINKS, LinkArg, TermsArgs};
 use super::progress::Progress;
 use super::report::{options, predict_seconds, report, tables};
 
-/// Predicts bytes and flows of a session, to the byte, from shapes alone.
+/// Predicts bytes and flows of a session, to the byte, from shapes alone: of `demo`, where the client has the tokenizer.
 #[derive(Args, Debug)]
 pub(super) struct PlanArgs {
     /// Hugging Face directory, a `config.json` alone, or the name of a bundled model. With the weights the fixed point
@@ -39,6 +39,7 @@ pub(super) struct PlanArgs {
 }
 
 pub(super) fn run(args: PlanArgs) -> Result<(), Error> {
+    check_writable(args.json.as_deref())?;
     let mut progress = Progress::bars(args.tokens);
     progress.spin("reading the model");
     let model = describe(&args.model)?;

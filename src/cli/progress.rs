@@ -70,7 +70,7 @@ impl<'a> Progress<'a> {
             return;
         }
         let rest = self.stream.take().and_then(|stream| stream.finish().ok()).unwrap_or_default();
-        println!("{}{rest}", std::mem::take(&mut self.line));
+        println!("{}{}", std::mem::take(&mut self.line), harmless(&rest));
     }
 }
 
@@ -109,12 +109,17 @@ impl Observer for Progress<'_> {
         let (true, Some(token)) = (self.text, token) else { return };
         let text = match &mut self.stream {
             // The tokenizer has taken these ids before; what it cannot show is left out.
-            Some(stream) => stream.push(token).unwrap_or_default(),
+            Some(stream) => harmless(&stream.push(token).unwrap_or_default()),
             None if self.printed == 1 => token.to_string(),
             None => format!(",{token}"),
         };
         self.show(&text);
     }
+}
+
+/// Text without control characters but line ends and tabs: the tokenizer may be the server's, the terminal is ours.
+fn harmless(text: &str) -> String {
+    text.chars().filter(|c| !c.is_control() || matches!(c, '\n' | '\t')).collect()
 }
 
 fn style(template: &str) -> ProgressStyle {

@@ -13,8 +13,8 @@ use serde::{Deserialize, Serialize};
 
 use super::Error;
 use super::error::describe;
-use super::files::{open_model, write_json};
-use super::options::{LINKS, LinkArg, TermsArgs, seconds};
+use super::files::{check_writable, open_model, write_json};
+use super::options::{LINKS, LinkArg, TermsArgs, link_between_processes, seconds};
 use super::progress::Progress;
 use super::report::{options, report};
 
@@ -31,7 +31,7 @@ pub(super) struct ServeArgs {
     #[arg(long)]
     once: bool,
     /// Slow what this party sends to a network; the client must do the same.
-    #[arg(long, value_name = LINKS, default_value = "loopback")]
+    #[arg(long, value_name = LINKS, value_parser = link_between_processes, default_value = "loopback")]
     link: LinkArg,
     /// Most tokens of a prompt.
     #[arg(long, value_name = "N", default_value_t = Limits::default().prompt)]
@@ -70,6 +70,7 @@ impl Line {
 }
 
 pub(super) fn run(args: ServeArgs) -> Result<(), Error> {
+    check_writable(args.json.as_deref())?;
     let server = Server {
         hosted: Hosted::load(open_model(&args.model)?)?,
         terms: args.terms.terms(),

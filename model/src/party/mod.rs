@@ -28,6 +28,7 @@ mod server;
 
 use mpcache::PolicySpec;
 use net::Entry;
+use protocols::functions::softmax::MAX_SOFTMAX_COLUMNS;
 use serde::{Deserialize, Serialize};
 
 pub use client::{Opened, Wishes};
@@ -169,9 +170,8 @@ impl Request {
             }
         }
         let positions = self.prompt.saturating_add(self.tokens - 1);
-        match spec.max_positions().filter(|limit| positions > *limit) {
-            Some(limit) => Err(Error::TooLong { positions, limit }),
-            None => Ok(()),
-        }
+        // The softmax of the ring engines has a limit of its own.
+        let limit = spec.max_positions().unwrap_or(usize::MAX).min(MAX_SOFTMAX_COLUMNS);
+        if positions > limit { Err(Error::TooLong { positions, limit }) } else { Ok(()) }
     }
 }

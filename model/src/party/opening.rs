@@ -42,8 +42,8 @@ pub(super) fn receive_client(
     let wanted = theirs.iter().any(|field| field.name == WANTS_TOKENIZER && field.value == "true");
     scoped(channel, |channel| {
         channel.send(SHAPE, shape.as_bytes())?;
-        // Scales are at most 64, see `weight`.
-        let scales: Vec<u8> = model.scales.iter().map(|&bits| bits.min(255) as u8).collect();
+        // Scales lie in MIN_WEIGHT_FRAC..=DEFAULT_WEIGHT_FRAC.
+        let scales: Vec<u8> = model.scales.iter().map(|&bits| bits as u8).collect();
         channel.send(SCALES, &scales)?;
         let tokenizer = model.tokenizer.as_deref().filter(|_| wanted).unwrap_or_default();
         if tokenizer.len() > MAX_TOKENIZER_BYTES {
@@ -69,8 +69,8 @@ pub(super) fn meet_server(channel: &mut Channel, terms: &Terms, wishes: &Wishes)
     let name = theirs.into_iter().find(|field| field.name == NAME).map(|field| field.value).unwrap_or_default();
     scoped(channel, |channel| {
         let shape = channel.recv_up_to(SHAPE, MAX_SHAPE_BYTES)?;
-        let spec: ModelSpec =
-            serde_json::from_slice(&shape).map_err(|e| malformed(SHAPE, format!("no model has this shape: {e}")))?;
+        let spec: ModelSpec = serde_json::from_slice(&shape)
+            .map_err(|e| malformed(SHAPE, printable(&format!("no model has this shape: {e}"), MAX_REASON_BYTES)))?;
         if wishes.expected.is_some_and(|expected| *expected != spec) {
             return Err(malformed(SHAPE, "not the shape that the handshake stated").into());
         }

@@ -91,6 +91,7 @@ impl Activation {
     fn apply<B: Abb>(&self, b: &mut B, x: &B::Words) -> Result<B::Words, Error> {
         let (shape, n) = (x.shape(), x.len());
         let x = x.reshape(&[n]);
+        b.expect_below(&x, COMPARED_WIDTH - 2)?;
         let coarse = x.drop_low(DROPPED, COMPARED_WIDTH);
         let reached = b.at_least(&coarse, &self.thresholds, COMPARED_WIDTH - DROPPED)?;
         let right = reached.slice(1, 1..2).reshape(&[n]);

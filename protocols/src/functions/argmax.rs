@@ -15,9 +15,13 @@ pub const ARGMAX_WIDTH: u32 = FRAC + 13;
 /// (n) -> (1): the position of the largest entry, modulo 2^[`ARGMAX_WIDTH`].
 pub fn argmax<B: Abb>(b: &mut B, x: &B::Words) -> Result<B::Words, Error> {
     let n = x.len();
-    assert!((1..1 << (ARGMAX_WIDTH - 1)).contains(&n), "argmax of {n} entries");
+    let limit = (1 << (ARGMAX_WIDTH - 1)) - 1;
+    if !(1..=limit).contains(&n) {
+        return Err(Error::TooMany { operation: "argmax", limit, got: n });
+    }
     b.scope("argmax", |b| {
         let mut x = x.reshape(&[n]);
+        b.expect_below(&x, ARGMAX_WIDTH - 2)?;
         let mut at = b.public(&ArrayD::from_shape_fn(IxDyn(&[n]), |i| i[0] as u64));
         let mut lengths = vec![n];
         while lengths[0] > 1 {

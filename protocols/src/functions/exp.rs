@@ -6,6 +6,8 @@
 //! Range: t in [-[`EXP_MARGIN`], [`EXP_END`]) -> [0, e^[`EXP_MARGIN`]]. Error at most [`MAX_EXP_ERROR`]; other inputs
 //! give garbage below the same bound. Nothing is revealed. One evaluation and one truncation.
 
+use std::sync::LazyLock;
+
 use crate::abb::{Abb, Table, Truncation};
 use crate::{Error, FRAC};
 
@@ -55,17 +57,28 @@ impl Table for ExpTable {
     }
 
     fn factors(&self, low: u64, out: &mut [u64]) {
-        out[0] = (FACTOR_ONE * (-real(low)).exp()).round() as u64;
+        out[0] = (FACTOR_ONE * exp_minus(low)).round() as u64;
     }
 
     fn coefficients(&self, window: i64, low: u64, out: &mut [u64]) {
         let one = (1u64 << COEFFICIENT_FRAC) as f64 * ((1u64 << FACTOR_BITS) as f64 / FACTOR_ONE);
-        out[0] = (one * (EXP_MARGIN - window as f64 - real(low)).exp()).round() as u64;
+        // The window is a public loop index of the caller, shifted by a secret: no table of libm may see it.
+        let base = (window + 1) as u64;
+        out[0] = (one * (EXP_MARGIN + 1.0).exp() * exp_minus(base << FRAC | low)).round() as u64;
     }
 }
 
-fn real(low: u64) -> f64 {
-    low as f64 / (1u64 << FRAC) as f64
+/// Bits of the arguments of [`exp_minus`].
+const EXP_BITS: usize = FRAC as usize + 5;
+
+/// e^-(2^(bit - FRAC)) - 1 for every bit of an argument.
+static POWERS: LazyLock<[f64; EXP_BITS]> =
+    LazyLock::new(|| std::array::from_fn(|bit| (-((bit as f64) - f64::from(FRAC)).exp2()).exp_m1()));
+
+/// e^-x for x at [`FRAC`] fractional bits, x < 32: a product over the bits of x, without branches or table look-ups that
+/// depend on x, which is a party's secret.
+fn exp_minus(x: u64) -> f64 {
+    POWERS.iter().enumerate().fold(1.0, |product, (bit, power)| product * (1.0 + (x >> bit & 1) as f64 * power))
 }
 
 /// e^-t entrywise, from words modulo 2^22 at least to words modulo 2^`out`.

@@ -30,6 +30,7 @@ pub fn max_ragged<B: Abb>(b: &mut B, x: &B::Words, lengths: &[usize]) -> Result<
     assert_eq!(x.len(), lengths.iter().sum::<usize>(), "entries of the rows");
     assert!(lengths.iter().all(|&n| (1..=MAX_COLUMNS).contains(&n)), "lengths of the rows");
     b.scope("max", |b| {
+        b.expect_below(x, MAX_WIDTH - 2)?;
         let mut x = x.clone();
         let mut lengths = lengths.to_vec();
         while lengths.iter().any(|&n| n > 1) {

@@ -36,6 +36,7 @@ pub fn rope<B: Abb>(b: &mut B, x: &B::Words, cos: &Array2<f32>, sin: &Array2<f32
         let first = x1.times_each(&cos).minus(&x2.times_each(&sin));
         let second = x2.times_each(&cos).plus(&x1.times_each(&sin));
         let turned = B::Words::concat(2, &[&first, &second]);
+        b.expect_below(&turned, WIDTH - 2)?;
         b.truncate(&turned, Truncation { width: WIDTH, shift: ANGLE_FRAC, out: 64 })
     })
 }

@@ -31,6 +31,9 @@ pub const SQUARE_BITS: u32 = 62;
 /// Smallest q in units: below, the result would not fit its ring.
 pub const MIN_SQUARES: u64 = 1 << 18;
 
+/// Most squares in a sum: beyond, sqrt(n) would not leave room in the table's ring.
+pub const MAX_NORM_ENTRIES: usize = 1 << 16;
+
 const TABLE_FRAC: u32 = 20;
 /// 32 windows of 1/8.
 const INDEX_BITS: u32 = 5;
@@ -49,7 +52,11 @@ pub fn smallest_square(n: usize, eps: f32) -> u64 {
 /// fractional bits, `smallest` <= q < 2^[`SQUARE_BITS`] in units.
 pub fn rsqrt<B: Abb>(b: &mut B, q: &B::Words, n: usize, smallest: u64) -> Result<B::Words, Error> {
     assert!((MIN_SQUARES..1 << (SQUARE_BITS - 2)).contains(&smallest), "smallest sum of squares {smallest}");
+    if n > MAX_NORM_ENTRIES {
+        return Err(Error::TooMany { operation: "a norm", limit: MAX_NORM_ENTRIES, got: n });
+    }
     b.scope("rsqrt", |b| {
+        b.expect_below(q, SQUARE_BITS)?;
         let floor = smallest.ilog2();
         let steps = (SQUARE_BITS - floor).div_ceil(2) - 1;
         let dropped = floor + 2 - COMPARED_BITS;

@@ -42,7 +42,9 @@ pub fn softmax<B: Abb>(b: &mut B, x: &B::Words, visible: &[usize]) -> Result<B::
         let rows = x.len() / columns;
         let lengths: Vec<usize> = (0..rows).map(|r| visible[r % visible.len()]).collect();
         let longest = lengths.iter().copied().max().unwrap_or(1);
-        assert!(longest <= MAX_SOFTMAX_COLUMNS, "softmax over {longest} columns");
+        if longest > MAX_SOFTMAX_COLUMNS {
+            return Err(Error::TooMany { operation: "softmax", limit: MAX_SOFTMAX_COLUMNS, got: longest });
+        }
         let seen: Vec<usize> = lengths.iter().enumerate().flat_map(|(r, &n)| r * columns..r * columns + n).collect();
         if longest == 1 {
             let ones = b.constant(&[rows], 1 << FRAC);

@@ -18,6 +18,7 @@ use ot::{Bits, Correlation};
 use crate::Error;
 use crate::cost::Cost;
 use crate::ops::cross::{self, Side};
+use crate::ops::{batch_items, batched_cost};
 use crate::session::{Plans, Session};
 use crate::words::mask;
 
@@ -53,9 +54,23 @@ pub fn mul_cost(plans: &mut Plans, n: usize, width: u32) -> Result<Cost, Error> 
 
 /// Shares of row r of x (`n` words each, row-major) times y_r, modulo 2^`width`, by OT.
 pub fn mul_rows(s: &mut Session, x: &[u64], y: &[u64], n: usize, width: u32) -> Result<Vec<u64>, Error> {
+    let mut out = Vec::with_capacity(x.len());
     if x.is_empty() {
-        return Ok(Vec::new());
+        return Ok(out);
     }
+    let batch = rows_batch(n, width);
+    for (x, y) in x.chunks(batch * n).zip(y.chunks(batch)) {
+        out.extend(mul_rows_batch(s, x, y, n, width)?);
+    }
+    Ok(out)
+}
+
+/// Rows of one batch: a row occupies memory as `n` OTs for every bit of its factor.
+fn rows_batch(n: usize, width: u32) -> usize {
+    batch_items(n * width as usize)
+}
+
+fn mul_rows_batch(s: &mut Session, x: &[u64], y: &[u64], n: usize, width: u32) -> Result<Vec<u64>, Error> {
     let shape = rows_shape(y.len(), n, width);
     let bits = Bits::from_values(y, width);
     let words: Vec<u64> = x.chunks_exact(n).flat_map(|row| row.repeat(width as usize)).collect();
@@ -68,7 +83,10 @@ pub fn mul_rows(s: &mut Session, x: &[u64], y: &[u64], n: usize, width: u32) -> 
 
 /// Cost of [`mul_rows`] on `rows` rows of `n` words.
 pub fn rows_cost(rows: usize, n: usize, width: u32) -> Cost {
-    if rows * n == 0 { Cost::free() } else { cross::two_way_cost(&rows_shape(rows, n, width)) }
+    if n == 0 {
+        return Cost::free();
+    }
+    batched_cost(rows, rows_batch(n, width), |rows| cross::two_way_cost(&rows_shape(rows, n, width)))
 }
 
 /// Shares of x^2 modulo 2^`width`, entry by entry.
