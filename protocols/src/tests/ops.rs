@@ -343,6 +343,30 @@ fn empty_tensors_cost_nothing() {
     assert!(got.is_empty());
 }
 
+#[test]
+fn the_box_in_the_clear_names_what_leaves_a_range() {
+    let unit = 1u64 << crate::FRAC;
+    let words = |x: u64| ArrayD::from_elem(IxDyn(&[1, 1]), x);
+    let mut clear = crate::Clear::new();
+    let refused = |result: Result<ArrayD<u64>, crate::Error>, operation: &str| match result {
+        Err(crate::Error::Range { path, .. }) => assert!(path.contains(operation), "{path} for {operation}"),
+        other => panic!("{operation}: {other:?}"),
+    };
+    refused(
+        clear.scope("layer 3", |b| crate::functions::gelu(b, &words(2100 * unit), crate::Gelu::Tanh)),
+        "layer 3/gelu",
+    );
+    refused(crate::functions::silu(&mut clear, &words((-2100i64 as u64).wrapping_mul(unit))), "silu");
+    refused(crate::functions::argmax(&mut clear, &words(1 << 40)), "argmax");
+    refused(clear.truncate(&words(1 << 54), Truncation { width: 56, shift: 16, out: 64 }), "truncate");
+    refused(clear.mul(&words(1 << 30), &words(1 << 30), 56), "mul");
+    let wide = Tensor::reshape(&words(1 << 30), &[1, 1, 1]);
+    refused(clear.matmul(&wide, &wide, 44), "matmul");
+    // The same values inside the range pass.
+    assert!(clear.truncate(&words((1 << 54) - 1), Truncation { width: 56, shift: 16, out: 64 }).is_ok());
+    assert!(crate::functions::silu(&mut clear, &words(1000 * unit)).is_ok());
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
