@@ -189,7 +189,10 @@ fn client(s: &mut Session, shape: &Shape, x: &[u64]) -> Result<Vec<u8>, Error> {
         let at = 2 * (value * shape.digits + digit);
         (found[at] >> j & 1 | (found[at + 1] >> j & 1) << 1) as u8
     });
-    levels(s, shape, items, choices.to_vec())
+    if shape.levels.is_empty() {
+        return Ok(items.into_iter().next().unwrap_or_default());
+    }
+    send_level(s, shape, 0, items, choices)
 }
 
 fn server(s: &mut Session, shape: &Shape, x: &[u64], thresholds: &[i64]) -> Result<Vec<u8>, Error> {
@@ -226,14 +229,6 @@ fn leaf_items(shape: &Shape, pair: impl Fn(usize, usize, usize) -> u8) -> Items 
     let comparisons =
         |digit| (0..shape.values).flat_map(move |value| (0..shape.thresholds).map(move |j| (value, digit, j)));
     (0..shape.digits).map(|digit| comparisons(digit).map(|(v, d, j)| pair(v, d, j)).collect()).collect()
-}
-
-/// Runs the levels from level 0 on as their first OT sender, given the receiver's choices.
-fn levels(s: &mut Session, shape: &Shape, items: Items, choices: Vec<u8>) -> Result<Vec<u8>, Error> {
-    if shape.levels.is_empty() {
-        return Ok(items.into_iter().next().unwrap_or_default());
-    }
-    send_level(s, shape, 0, items, &choices)
 }
 
 /// Sends level `k` as OT sender, with the choices for the next one, and goes on.

@@ -7,7 +7,9 @@
 //! - *OLE*: RLWE with packed slots (BumbleBee, eprint 2023/1678; [`he::OlePlan`]): the client encrypts, the server
 //!   multiplies. Error: 1 in the last place per product.
 //!
-//! **Range.** Any; the result is modulo 2^w. **Revealed.** Nothing.
+//! **Range.** Any; the result is modulo 2^w. **Error.** None by OT, at most 1 in the last place of each product by OLE.
+//!
+//! **Revealed.** Nothing; by OLE up to a statistical distance of 2^-40 per message, see [`he::OlePlan`].
 
 use std::sync::Arc;
 
