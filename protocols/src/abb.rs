@@ -89,6 +89,10 @@ pub trait Abb {
     type Words: Words;
     /// Hidden bits.
     type Bits: Tensor;
+
+    /// Whether [`visible`](Abb::visible) shows the values.
+    const CLEAR: bool = false;
+
     /// Opens the scope `name` of the operation path.
     fn enter(&mut self, name: &str);
 
@@ -128,6 +132,12 @@ pub trait Abb {
     fn expect_below(&mut self, x: &Self::Words, bits: u32) -> Result<(), Error> {
         let _ = (x, bits);
         Ok(())
+    }
+
+    /// The words, if the box sees its values: for studies in the clear.
+    fn visible(&self, x: &Self::Words) -> Option<ArrayD<u64>> {
+        let _ = x;
+        None
     }
 
     /// Signed truncation with change of ring, see [`Truncation`].

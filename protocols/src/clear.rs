@@ -95,6 +95,7 @@ fn mixed(x: u64, i: usize) -> u64 {
 impl Abb for Clear {
     type Words = W;
     type Bits = ArrayD<u8>;
+    const CLEAR: bool = true;
 
     fn enter(&mut self, name: &str) {
         self.path.push(name.to_owned());
@@ -144,6 +145,10 @@ impl Abb for Clear {
             Some(v) => Err(self.out_of_range("range", v, 1 - bound, bound - 1)),
             None => Ok(()),
         }
+    }
+
+    fn visible(&self, x: &W) -> Option<W> {
+        Some(x.clone())
     }
 
     fn truncate(&mut self, x: &W, how: Truncation) -> Result<W, Error> {

@@ -6,12 +6,14 @@
 
 mod float;
 mod ring;
+mod top_k;
 
 use ndarray::{Array1, Array2, ArrayD};
 use net::Role;
 
 pub use float::Float;
 pub use ring::{Fixed, Plan, Ring, Secure};
+pub use top_k::{Ranking, TopK, UnknownTopK};
 
 use crate::{Error, Tensor};
 
@@ -53,6 +55,11 @@ pub trait Engine {
     type Tensor: Tensor;
     /// A matrix that only the server knows, prepared for this engine.
     type Weight: Send + Sync;
+    /// Which k of the n entries of each row, in an order of their own, where the engine knows them: (rows, k, n).
+    type Selection: Clone + Send + Sync;
+
+    /// Whether the engine sees its values: [`chosen`](Engine::chosen) then tells a selection. For accuracy studies.
+    const CLEAR: bool;
 
     /// Opens the scope `name` of the operation path, for reports and errors.
     fn enter(&mut self, name: &str);
@@ -122,4 +129,41 @@ pub trait Engine {
 
     /// Index of the largest entry of the vector `x`, opened to the client and to nobody else; ties go to either.
     fn argmax(&mut self, x: &Self::Tensor) -> Result<Option<usize>, Error>;
+
+    /// (..., n) -> (...): sums over the last axis. Free.
+    fn sum_last(&mut self, x: &Self::Tensor) -> Result<Self::Tensor, Error>;
+
+    /// |x| entrywise.
+    fn abs(&mut self, x: &Self::Tensor) -> Result<Self::Tensor, Error>;
+
+    /// (..., n) -> (...): maximum and minimum over the last axis.
+    fn extrema(&mut self, x: &Self::Tensor) -> Result<(Self::Tensor, Self::Tensor), Error>;
+
+    /// The `how.k` largest entries of each row of (rows, n). What it reveals depends on `how.method`.
+    fn top_k(&mut self, x: &Self::Tensor, how: &Ranking) -> Result<Self::Selection, Error>;
+
+    /// The same selection as one-hot rows that no party knows, so that gathering is a matrix product.
+    fn one_hot(&mut self, selection: &Self::Selection) -> Result<Self::Selection, Error>;
+
+    /// `second` chooses among the `fan_out` parts of each entry that `first` chose, (rows, k1, n) and
+    /// (rows, k2, k1 fan_out): the selection of parts of all entries, (rows, k2, n fan_out).
+    fn compose(
+        &mut self,
+        first: &Self::Selection,
+        fan_out: usize,
+        second: &Self::Selection,
+    ) -> Result<Self::Selection, Error>;
+
+    /// The chosen entries of (x rows, n, w): (rows, k, w). Each row of x serves rows / x rows consecutive rows of the
+    /// selection.
+    fn gather(&mut self, selection: &Self::Selection, x: &Self::Tensor) -> Result<Self::Tensor, Error>;
+
+    /// The entries (rows, k, w) back where they were chosen: (rows, n, w), zeros elsewhere.
+    fn scatter(&mut self, selection: &Self::Selection, x: &Self::Tensor) -> Result<Self::Tensor, Error>;
+
+    /// Stable compaction: the chosen entries of (rows, n, w) in the order in which they stand, (rows, k, w).
+    fn compact(&mut self, selection: &Self::Selection, x: &Self::Tensor) -> Result<Self::Tensor, Error>;
+
+    /// The chosen positions of each row, where the engine [sees them](Engine::CLEAR).
+    fn chosen(&self, selection: &Self::Selection) -> Option<Vec<Vec<usize>>>;
 }

@@ -20,7 +20,9 @@ mod words;
 
 pub use abb::Abb;
 pub use clear::Clear;
-pub use engine::{Engine, Fixed, Float, Gelu, Plan, Ring, Secure, WeightData, WeightSpec};
+pub use engine::{
+    Engine, Fixed, Float, Gelu, Plan, Ranking, Ring, Secure, TopK, UnknownTopK, WeightData, WeightSpec,
+};
 pub use error::Error;
 pub use planner::Planner;
 pub use session::{Options, Plans, Session};

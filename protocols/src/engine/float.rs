@@ -5,7 +5,7 @@ use ndarray::{Array1, Array2, Array3, ArrayD, ArrayView1, ArrayView2, ArrayViewM
 use net::Role;
 use rayon::prelude::*;
 
-use super::{Engine, Gelu, WeightData, WeightSpec};
+use super::{Engine, Gelu, Ranking, WeightData, WeightSpec};
 use crate::Error;
 
 /// Products of fewer multiplications than this stay on one thread.
@@ -21,6 +21,13 @@ const STREAMED_ROWS: usize = 4;
 #[derive(Debug, Default)]
 pub struct Float {}
 
+/// The chosen positions of every row, of `n`.
+#[derive(Clone, Debug)]
+pub struct Chosen {
+    n: usize,
+    rows: Vec<Vec<usize>>,
+}
+
 /// A weight in the clear.
 #[derive(Debug)]
 pub struct FloatWeight {
@@ -34,6 +41,9 @@ type T = ArrayD<f32>;
 impl Engine for Float {
     type Tensor = T;
     type Weight = FloatWeight;
+    type Selection = Chosen;
+
+    const CLEAR: bool = true;
 
     fn enter(&mut self, _name: &str) {}
 
@@ -199,6 +209,80 @@ impl Engine for Float {
             }
         }
         Ok(Some(best.0))
+    }
+
+    fn sum_last(&mut self, x: &T) -> Result<T, Error> {
+        Ok(x.sum_axis(Axis(x.ndim() - 1)))
+    }
+
+    fn abs(&mut self, x: &T) -> Result<T, Error> {
+        Ok(x.mapv(f32::abs))
+    }
+
+    fn extrema(&mut self, x: &T) -> Result<(T, T), Error> {
+        let last = Axis(x.ndim() - 1);
+        assert!(x.len_of(last) > 0, "extrema of nothing");
+        Ok((
+            x.fold_axis(last, f32::NEG_INFINITY, |m, &v| m.max(v)),
+            x.fold_axis(last, f32::INFINITY, |m, &v| m.min(v)),
+        ))
+    }
+
+    fn top_k(&mut self, x: &T, how: &Ranking) -> Result<Chosen, Error> {
+        let [_, n] = x.shape()[..] else { panic!("ranking of {:?}", x.shape()) };
+        assert!((1..=n).contains(&how.k), "{} of {n}", how.k);
+        let largest = |row: ArrayView1<f32>| {
+            let mut order: Vec<usize> = (0..n).collect();
+            order.sort_by(|&i, &j| row[j].total_cmp(&row[i]));
+            order.truncate(how.k);
+            order
+        };
+        Ok(Chosen { n, rows: x.rows().into_iter().map(largest).collect() })
+    }
+
+    fn one_hot(&mut self, selection: &Chosen) -> Result<Chosen, Error> {
+        Ok(selection.clone())
+    }
+
+    fn compose(&mut self, first: &Chosen, fan_out: usize, second: &Chosen) -> Result<Chosen, Error> {
+        let part = |first: &Vec<usize>, &i: &usize| first[i / fan_out] * fan_out + i % fan_out;
+        let rows = first.rows.iter().zip(&second.rows).map(|(f, s)| s.iter().map(|i| part(f, i)).collect());
+        Ok(Chosen { n: first.n * fan_out, rows: rows.collect() })
+    }
+
+    fn gather(&mut self, selection: &Chosen, x: &T) -> Result<T, Error> {
+        let x = x.view().into_dimensionality::<Ix3>().expect("three axes");
+        let (shared, n, w) = x.dim();
+        let rows = selection.rows.len();
+        assert!(n == selection.n && rows.is_multiple_of(shared), "{:?} by a selection of {}", x.dim(), selection.n);
+        let mut out = Array3::zeros((rows, selection.rows.first().map_or(0, Vec::len), w));
+        for (r, chosen) in selection.rows.iter().enumerate() {
+            for (j, &i) in chosen.iter().enumerate() {
+                out.slice_mut(s![r, j, ..]).assign(&x.slice(s![r / (rows / shared), i, ..]));
+            }
+        }
+        Ok(out.into_dyn())
+    }
+
+    fn scatter(&mut self, selection: &Chosen, x: &T) -> Result<T, Error> {
+        let x = x.view().into_dimensionality::<Ix3>().expect("three axes");
+        let mut out = Array3::zeros((selection.rows.len(), selection.n, x.dim().2));
+        for (r, chosen) in selection.rows.iter().enumerate() {
+            for (j, &i) in chosen.iter().enumerate() {
+                out.slice_mut(s![r, i, ..]).assign(&x.slice(s![r, j, ..]));
+            }
+        }
+        Ok(out.into_dyn())
+    }
+
+    fn compact(&mut self, selection: &Chosen, x: &T) -> Result<T, Error> {
+        let mut ordered = selection.clone();
+        ordered.rows.iter_mut().for_each(|row| row.sort_unstable());
+        self.gather(&ordered, x)
+    }
+
+    fn chosen(&self, selection: &Chosen) -> Option<Vec<Vec<usize>>> {
+        Some(selection.rows.clone())
     }
 }
 

@@ -6,8 +6,9 @@ use ndarray::{Array2, ArrayD};
 use net::{Channel, Ledger, Role};
 
 use crate::abb::{Abb, Truncation, Words};
-use crate::engine::{Engine, Gelu, WeightData, WeightSpec};
+use crate::engine::{Engine, Gelu, Ranking, WeightData, WeightSpec};
 use crate::functions;
+use crate::functions::selection::{self, Selection};
 use crate::session::{Options, Session};
 use crate::weight::{DEFAULT_WEIGHT_FRAC, FixedWeight, MIN_WEIGHT_FRAC, quantise};
 use crate::words::signed;
@@ -121,6 +122,9 @@ impl<B: Abb> Ring<B> {
 impl<B: Abb> Engine for Ring<B> {
     type Tensor = B::Words;
     type Weight = FixedWeight;
+    type Selection = Selection<B::Words>;
+
+    const CLEAR: bool = B::CLEAR;
 
     fn enter(&mut self, name: &str) {
         self.abb.enter(name);
@@ -210,5 +214,53 @@ impl<B: Abb> Engine for Ring<B> {
         let opened = self.abb.reveal(&index.reshape(&[1]), functions::argmax::ARGMAX_WIDTH, Role::Client)?;
         let Some(index) = opened.and_then(|index| index.first().copied()) else { return Ok(None) };
         usize::try_from(index).ok().filter(|&index| index < n).map(Some).ok_or(Error::Index { index, len: n })
+    }
+
+    fn sum_last(&mut self, x: &B::Words) -> Result<B::Words, Error> {
+        Ok(x.sum_last())
+    }
+
+    fn abs(&mut self, x: &B::Words) -> Result<B::Words, Error> {
+        functions::abs(&mut self.abb, x)
+    }
+
+    fn extrema(&mut self, x: &B::Words) -> Result<(B::Words, B::Words), Error> {
+        functions::extrema(&mut self.abb, x)
+    }
+
+    fn top_k(&mut self, x: &B::Words, how: &Ranking) -> Result<Self::Selection, Error> {
+        selection::top_k_by_rank(&mut self.abb, x, how.k, how.magnitude, how.frac)
+    }
+
+    fn one_hot(&mut self, selection: &Self::Selection) -> Result<Self::Selection, Error> {
+        Ok(selection.clone())
+    }
+
+    fn compose(
+        &mut self,
+        first: &Self::Selection,
+        fan_out: usize,
+        second: &Self::Selection,
+    ) -> Result<Self::Selection, Error> {
+        selection::compose(&mut self.abb, first, fan_out, second)
+    }
+
+    fn gather(&mut self, selection: &Self::Selection, x: &B::Words) -> Result<B::Words, Error> {
+        selection::gather(&mut self.abb, selection, x)
+    }
+
+    fn scatter(&mut self, selection: &Self::Selection, x: &B::Words) -> Result<B::Words, Error> {
+        selection::scatter(&mut self.abb, selection, x)
+    }
+
+    fn compact(&mut self, selection: &Self::Selection, x: &B::Words) -> Result<B::Words, Error> {
+        let ordered = selection::in_order(&mut self.abb, selection)?;
+        selection::gather(&mut self.abb, &ordered, x)
+    }
+
+    fn chosen(&self, selection: &Self::Selection) -> Option<Vec<Vec<usize>>> {
+        let words = self.abb.visible(selection.words())?;
+        let one = |row: ndarray::ArrayView1<u64>| row.iter().position(|&word| word == 1);
+        Some(words.outer_iter().map(|row| row.rows().into_iter().filter_map(one).collect()).collect())
     }
 }

@@ -1,0 +1,66 @@
+//! How the largest entries of a row are found.
+
+use std::fmt;
+use std::str::FromStr;
+
+use thiserror::Error;
+
+/// A method of [`Engine::top_k`](crate::Engine::top_k). All find the same entries; they differ in cost and in what the
+/// parties see.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TopK {
+    /// All pairs are compared, and the ranks stay secret: n (n - 1) / 2 comparisons in one batch, nothing revealed.
+    #[default]
+    Rank,
+    /// A secret-shared shuffle, then quickselect on opened comparisons: about 3 n comparisons in a few batches. Both
+    /// parties see how the entries compare after a permutation that neither knows.
+    ShuffleReveal,
+    /// A sorting network on entries and indices: nothing revealed, many rounds.
+    Sort,
+}
+
+/// A name that is no method.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("unknown top-k method `{name}`; known are: rank, shuffle-reveal, sort")]
+pub struct UnknownTopK {
+    /// The name given.
+    pub name: String,
+}
+
+impl TopK {
+    /// All methods.
+    pub const ALL: [Self; 3] = [Self::Rank, Self::ShuffleReveal, Self::Sort];
+}
+
+impl fmt::Display for TopK {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str(match self {
+            Self::Rank => "rank",
+            Self::ShuffleReveal => "shuffle-reveal",
+            Self::Sort => "sort",
+        })
+    }
+}
+
+impl FromStr for TopK {
+    type Err = UnknownTopK;
+
+    fn from_str(name: &str) -> Result<Self, UnknownTopK> {
+        let named = |method: &Self| method.to_string() == name;
+        Self::ALL.into_iter().find(named).ok_or_else(|| UnknownTopK { name: name.into() })
+    }
+}
+
+/// What [`Engine::top_k`](crate::Engine::top_k) looks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ranking {
+    /// How many entries of each row, at least 1 and at most the row's length.
+    pub k: usize,
+    /// How they are found.
+    pub method: TopK,
+    /// log2 of a bound on the magnitudes, at most 20. A clear engine does not need it.
+    pub magnitude: u32,
+    /// Fractional bits that are compared, at most [`FRAC`](crate::FRAC): entries closer than a unit of them are taken in
+    /// either order. The clear engine compares all it has.
+    pub frac: u32,
+}
