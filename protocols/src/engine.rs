@@ -161,8 +161,9 @@ pub trait Engine {
     /// The entries (rows, k, w) back where they were chosen: (rows, n, w), zeros elsewhere.
     fn scatter(&mut self, selection: &Self::Selection, x: &Self::Tensor) -> Result<Self::Tensor, Error>;
 
-    /// Stable compaction: the chosen entries of (rows, n, w) in the order in which they stand, (rows, k, w).
-    fn compact(&mut self, selection: &Self::Selection, x: &Self::Tensor) -> Result<Self::Tensor, Error>;
+    /// The same choice in the order in which the chosen entries stand: gathering by it is a stable compaction. No index
+    /// is revealed.
+    fn in_order(&mut self, selection: &Self::Selection) -> Result<Self::Selection, Error>;
 
     /// The chosen positions of each row, where the engine [sees them](Engine::CLEAR).
     fn chosen(&self, selection: &Self::Selection) -> Option<Vec<Vec<usize>>>;
