@@ -44,6 +44,10 @@ pub trait Policy<E: Engine>: Send {
         q: &E::Tensor,
         store: &mut Store<E::Tensor>,
     ) -> Result<E::Tensor, Error>;
+
+    /// For every query head the positions (of all tokens ever appended) that the last query on `layer` looked at, in any
+    /// order. Known only where the engine [sees its values](Engine::CLEAR): for accuracy studies.
+    fn attended(&self, layer: usize) -> Option<&[Vec<usize>]>;
 }
 
 /// (heads, rows, d) -> (kv_heads, group * rows, d): the queries that share a key/value head become rows of one

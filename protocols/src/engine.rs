@@ -50,13 +50,13 @@ pub struct WeightData {
 ///
 /// Shapes are row-major; `...` stands for any leading axes. Operations that talk to a peer can fail; all are recorded
 /// under the current scope. Shape mismatches are bugs of the caller and panic.
-pub trait Engine {
+pub trait Engine: 'static {
     /// An activation.
-    type Tensor: Tensor;
+    type Tensor: Tensor + 'static;
     /// A matrix that only the server knows, prepared for this engine.
     type Weight: Send + Sync;
     /// Which k of the n entries of each row, in an order of their own, where the engine knows them: (rows, k, n).
-    type Selection: Clone + Send + Sync;
+    type Selection: Clone + Send + Sync + 'static;
 
     /// Whether the engine sees its values: [`chosen`](Engine::chosen) then tells a selection. For accuracy studies.
     const CLEAR: bool;
