@@ -44,14 +44,15 @@ pub(super) fn run(args: PlanArgs) -> Result<(), Error> {
     progress.spin("reading the model");
     let model = describe(&args.model)?;
     let request = Request { prompt: args.prompt_len, tokens: args.tokens, stop_at_eos: args.stop_at_eos };
-    let outcome = plan(&model, &args.terms.terms(), &Wishes::default(), &request, &mut progress)?;
+    let terms = args.terms.terms()?;
+    let outcome = plan(&model, &terms, &Wishes::default(), &request, &mut progress)?;
     progress.finish();
     let mut chosen = options([
         ("link", args.link.to_string().into()),
         ("tokens", args.tokens.into()),
         ("stop_at_eos", args.stop_at_eos.into()),
     ]);
-    chosen.extend(args.terms.named().map(|(name, value)| (name.to_owned(), value.into())));
+    chosen.extend(args.terms.named(&terms).map(|(name, value)| (name.to_owned(), value.into())));
     let mut report = report(&model, None, args.prompt_len, &outcome, chosen)?;
     report.predicted = true;
     report.estimated = ["seconds", "cpu_seconds"].map(String::from).to_vec();
