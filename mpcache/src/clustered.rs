@@ -23,8 +23,8 @@ use crate::policy::fold_heads;
 use crate::positions::Positions;
 use crate::{HeadShape, Policy, Select, Similarity, Sizes, Store, attention, budget, eviction};
 
-/// Fractional bits of scores that are compared: digests are scaled down, so this is 1/32 of a score.
-const SCORE_FRAC: u32 = 8;
+/// Fractional bits of scores that are compared: digests are scaled down, so this is 1/512 of a score.
+const SCORE_FRAC: u32 = 12;
 
 /// log2 of a bound on a score.
 const SCORE_MAGNITUDE: u32 = 9;

@@ -233,7 +233,7 @@ fn representatives<E: Engine>(
     let keys = keys.reshape(&[tokens, kv_heads, d]).permute(&[1, 0, 2]);
     let queries = engine.sum_last(&fold_heads(q, shape).permute(&[0, 2, 1]))?.reshape(&[kv_heads, 1, d]);
     let scores = engine.matmul(&queries, &keys.permute(&[0, 2, 1]))?.reshape(&[kv_heads * clusters, size]);
-    let ranking = Ranking { k: count, method, magnitude: 10, frac: 8 };
+    let ranking = Ranking { k: count, method, magnitude: 10, frac: 12 };
     let best = engine.top_k(&scores, &ranking)?;
     let best = engine.gather(&best, &keys.reshape(&[kv_heads * clusters, size, d]))?;
     let sum = engine.sum_last(&best.permute(&[0, 2, 1]))?;
