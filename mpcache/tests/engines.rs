@@ -102,7 +102,12 @@ fn largest_difference(a: &ArrayD<f64>, b: &ArrayD<f64>) -> f64 {
 }
 
 /// One party's outputs and ledger.
-fn party(link: impl net::Link + 'static, role: Role, script: &Script, spec: &PolicySpec) -> (Vec<ArrayD<u64>>, Vec<Entry>) {
+fn party(
+    link: impl net::Link + 'static,
+    role: Role,
+    script: &Script,
+    spec: &PolicySpec,
+) -> (Vec<ArrayD<u64>>, Vec<Entry>) {
     let mut engine = Secure::new(Channel::new(role, link), Options::default()).expect("set-up");
     // Both parties draw the same masks, of which one keeps the mask and the other the rest.
     let mut masks = StdRng::seed_from_u64(5);

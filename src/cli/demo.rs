@@ -93,7 +93,7 @@ pub(super) fn run(args: DemoArgs) -> Result<(), Error> {
         ("stop_at_eos", args.sampling.stop_at_eos.into()),
         ("processes", if args.link == LinkArg::Memory { 1 } else { 2 }.into()),
     ]);
-    chosen.extend(args.terms.named(&terms).map(|(name, value)| (name.to_owned(), value.into())));
+    chosen.extend(args.terms.reported(&terms));
     let mut report = report(&model, tokenizer.as_ref(), prompt.len(), &outcome, chosen)?;
     report.peak_memory_bytes = memory;
     if args.check {

@@ -13,6 +13,7 @@ use net::{Link, Shape, Shaped};
 use ot::{CotKind, SoftSpoken};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
+use serde_json::{Map, Value};
 
 use super::Error;
 
@@ -106,7 +107,15 @@ impl TermsArgs {
         Ok(Terms { protocol, reveal, policy })
     }
 
-    /// By name, for reports and for the command line of the other party.
+    /// What a report says of them: by name, and every setting of the policy, given or default.
+    pub(super) fn reported(&self, terms: &Terms) -> impl Iterator<Item = (String, Value)> {
+        let settings: Map<String, Value> =
+            terms.policy.settings().into_iter().map(|(key, value)| (key.to_owned(), value.into())).collect();
+        let named = self.named(terms).map(|(name, value)| (name.to_owned(), value.into()));
+        named.into_iter().chain([("policy_settings".to_owned(), settings.into())])
+    }
+
+    /// By name, for the command line of the other party.
     pub(super) fn named(&self, terms: &Terms) -> [(&'static str, String); 3] {
         let name = |value: Option<clap::builder::PossibleValue>| value.map_or(String::new(), |v| v.get_name().into());
         [

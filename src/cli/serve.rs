@@ -131,7 +131,7 @@ impl Server {
         };
         if let Some(path) = &args.json {
             let mut chosen = options([("link", args.link.to_string().into())]);
-            chosen.extend(args.terms.named(&self.terms).map(|(name, value)| (name.to_owned(), value.into())));
+            chosen.extend(args.terms.reported(&self.terms));
             let mut report = report(self.hosted.public(), None, outcome.prompt_tokens, &outcome, chosen)?;
             report.peak_memory_bytes.server = net::peak_memory_bytes();
             write_json(path, &report)?;
