@@ -6,8 +6,10 @@
 
 pub mod activation;
 pub mod argmax;
+pub mod compact;
 pub mod equal;
 pub mod exp;
+pub mod extrema;
 pub mod max;
 pub mod norm;
 pub mod reciprocal;
@@ -15,6 +17,7 @@ pub mod rope;
 pub mod rsqrt;
 pub mod softmax;
 pub mod spline;
+pub mod top_k;
 
 pub use activation::{gelu, silu};
 pub use argmax::argmax;

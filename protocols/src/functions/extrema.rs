@@ -1,0 +1,96 @@
+//! Largest and smallest entry of every row at once, running extrema, and absolute values.
+//!
+//! **Functionality.** [`extrema`]: (rows, n) -> (rows) maxima and (rows) minima. [`update`]: the same for running extrema
+//! and new values. [`abs`]: |x| entrywise.
+//!
+//! **Source.** A tournament. The first round compares disjoint pairs and keeps both the winner b + [a >= b](a - b) and the
+//! loser a - [a >= b](a - b): 3n/2 comparisons in all instead of 2n. Later rounds run the maxima of the winners and of
+//! the negated losers side by side, ceil(log2 n) rounds of one comparison and one multiplexer altogether.
+//!
+//! **Range.** |x| < 2^9 at [`FRAC`] fractional bits; results modulo 2^[`EXTREMA_WIDTH`]. **Error.** Comparisons look at
+//! differences without their low [`DROPPED`] bits, by shares whose low halves may carry: a winner may fall short by less
+//! than [`UNIT`] each round. So a maximum is an entry of the row, at most ceil(log2 n) [`UNIT`] below the largest, and a
+//! minimum likewise above the smallest; an update counts as one round; `abs` returns x or -x, which may be -|x| where
+//! |x| < [`UNIT`].
+//!
+//! **What each party sees.** Masked messages of comparisons and multiplexers. **Revealed.** Nothing.
+
+use super::max::{Round, pair};
+use crate::abb::{Abb, Words};
+use crate::{Error, FRAC, Tensor};
+
+/// Ring of the results: differences are below 2^10.
+pub const EXTREMA_WIDTH: u32 = FRAC + 11;
+
+/// Low bits that the comparisons do not look at.
+pub const DROPPED: u32 = 8;
+
+/// Resolution of the comparisons.
+pub const UNIT: f64 = 1.0 / (1u64 << (FRAC - DROPPED)) as f64;
+
+/// Maxima and minima over the last axis: (rows, n), n >= 1 -> (rows), (rows).
+pub fn extrema<B: Abb>(b: &mut B, x: &B::Words) -> Result<(B::Words, B::Words), Error> {
+    let (rows, n) = match x.shape()[..] {
+        [rows, n] if n > 0 => (rows, n),
+        ref shape => panic!("extrema of rows of {shape:?}"),
+    };
+    b.scope("extrema", |b| {
+        b.expect_below(x, EXTREMA_WIDTH - 2)?;
+        let Round { left, right, single, order, next } = pair(&vec![n; rows]);
+        let (a, c) = (x.pick(&left), x.pick(&right));
+        let gain = larger_part(b, &a.minus(&c))?;
+        let rest = x.pick(&single);
+        let winners = B::Words::concat(0, &[&c.plus(&gain), &rest]).pick(&order);
+        let losers = B::Words::concat(0, &[&a.minus(&gain), &rest]).pick(&order);
+        // All minima are maxima of what is negated.
+        let mut both = B::Words::concat(0, &[&winners, &losers.times(u64::MAX)]);
+        let mut lengths = [&next[..], &next[..]].concat();
+        while lengths.iter().any(|&n| n > 1) {
+            let Round { left, right, single, order, next } = pair(&lengths);
+            let winners = larger(b, &both.pick(&left), &both.pick(&right))?;
+            both = B::Words::concat(0, &[&winners, &both.pick(&single)]).pick(&order);
+            lengths = next;
+        }
+        Ok((both.slice(0, 0..rows), both.slice(0, rows..2 * rows).times(u64::MAX)))
+    })
+}
+
+/// Running maxima and minima after the new `values`, all of one shape.
+pub fn update<B: Abb>(
+    b: &mut B,
+    maxima: &B::Words,
+    minima: &B::Words,
+    values: &B::Words,
+) -> Result<(B::Words, B::Words), Error> {
+    let shape = values.shape();
+    let len = values.len();
+    b.scope("extrema", |b| {
+        b.expect_below(values, EXTREMA_WIDTH - 2)?;
+        let mirrored = |upper: &B::Words, lower: &B::Words| {
+            B::Words::concat(0, &[&upper.reshape(&[len]), &lower.reshape(&[len]).times(u64::MAX)])
+        };
+        let both = larger(b, &mirrored(values, values), &mirrored(maxima, minima))?;
+        let minima = both.slice(0, len..2 * len).times(u64::MAX);
+        Ok((both.slice(0, 0..len).reshape(&shape), minima.reshape(&shape)))
+    })
+}
+
+/// |x|, entrywise, modulo 2^[`EXTREMA_WIDTH`].
+pub fn abs<B: Abb>(b: &mut B, x: &B::Words) -> Result<B::Words, Error> {
+    b.scope("abs", |b| {
+        b.expect_below(x, EXTREMA_WIDTH - 2)?;
+        Ok(larger(b, &x.reshape(&[x.len()]), &x.reshape(&[x.len()]).times(u64::MAX))?.reshape(&x.shape()))
+    })
+}
+
+/// The larger of a and c, vectors.
+fn larger<B: Abb>(b: &mut B, a: &B::Words, c: &B::Words) -> Result<B::Words, Error> {
+    Ok(c.plus(&larger_part(b, &a.minus(c))?))
+}
+
+/// [d >= 0] d for the difference d of two entries, a vector.
+fn larger_part<B: Abb>(b: &mut B, difference: &B::Words) -> Result<B::Words, Error> {
+    let coarse = difference.drop_low(DROPPED, EXTREMA_WIDTH);
+    let positive = b.at_least(&coarse, &[0], EXTREMA_WIDTH - DROPPED)?.reshape(&[difference.len()]);
+    b.mux(&positive, difference, EXTREMA_WIDTH)
+}
