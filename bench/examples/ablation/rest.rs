@@ -1,0 +1,135 @@
+//! What a decoding step of GPT-2 small does besides attention: embedding, norms, matrices, GELU, head.
+//!
+//! It does not depend on the cache. A model with [`LAYERS`] layers of the published shape generates a few tokens; its
+//! layers count [`MODEL_LAYERS`] / [`LAYERS`] times.
+
+use std::thread;
+use std::time::Duration;
+
+use model::{
+    Checkpoint, DType, GenerateOptions, Generation, Hooks, Input, Model, ModelSpec, Next, Sampler, Step, check,
+    generate, synthesize,
+};
+use net::{Channel, Phase, Role, memory_pair};
+use protocols::{Fixed, FixedWeight, Float, Options, Plan, Secure};
+
+use crate::cost::Split;
+use crate::run::{Accounts, Booked, shaped};
+use crate::{Failure, LAYERS, MODEL_LAYERS};
+
+/// The published configuration; keys that it leaves out have GPT-2 small's values by default.
+const CONFIG: &[u8] = br#"{"model_type": "gpt2"}"#;
+
+/// Tokens of the prompt, and steps that are measured after it.
+const PROMPT: usize = 2;
+const STEPS: usize = 3;
+
+/// Largest error of a logit against f32 that passes: fixed point over two layers, and truncations between two parties.
+const MAX_LOGIT_ERROR: f32 = 0.02;
+
+const PATIENCE: Duration = Duration::from_secs(600);
+
+/// Remembers the accounts at the first decoding step.
+#[derive(Default)]
+struct AfterPrompt(Option<Accounts>);
+
+impl<E: Booked> Hooks<E> for AfterPrompt {
+    fn begin(&mut self, engine: &mut E, step: Step) {
+        let Some(ledger) = engine.book() else { return };
+        ledger.set_phase(if step == Step::Prefill { Phase::Prefill } else { Phase::Decode });
+        if step == (Step::Decode { index: 1 }) {
+            self.0 = Some(accounts(engine));
+        }
+    }
+}
+
+fn accounts(engine: &mut impl Booked) -> Accounts {
+    let Some(ledger) = engine.book() else { return Accounts::new() };
+    ledger.checkpoint();
+    ledger.entries().into_iter().map(|e| ((e.phase, e.path), e.traffic)).collect()
+}
+
+fn options() -> GenerateOptions {
+    GenerateOptions { tokens: 1 + STEPS, ..GenerateOptions::default() }
+}
+
+/// Generates and splits the cost of one decoding step.
+fn steps<E: Booked>(
+    engine: &mut E,
+    model: &Model<E::Weight>,
+    ids: Option<&[u32]>,
+) -> Result<(Split, Generation), Failure> {
+    let mut hooks = AfterPrompt::default();
+    let mut sampler = Sampler::greedy();
+    let input = Input { ids, count: PROMPT };
+    let generation = generate(engine, model, input, &options(), Next::Pick(&mut sampler), &mut hooks)?;
+    let before = hooks.0.unwrap_or_default();
+    let spent = accounts(engine)
+        .into_iter()
+        .map(|(key, traffic)| {
+            let spent = before.get(&key).map_or(traffic, |before| traffic.since(before));
+            (key, spent)
+        })
+        .collect();
+    Ok((Split::of(&spent, weight), generation))
+}
+
+/// How often an account counts in a step of the whole model, without the part of attention that reads the cache.
+fn weight(path: &str) -> Option<f64> {
+    let mut parts = path.split('/');
+    let layer = parts.next().is_some_and(|part| part.starts_with("layer "));
+    let cached = parts.next() == Some("attention") && matches!(parts.next(), Some("scores" | "softmax" | "values"));
+    let times = if layer { MODEL_LAYERS as f64 / LAYERS as f64 } else { 1.0 };
+    (!cached).then_some(times / STEPS as f64)
+}
+
+fn spec() -> Result<ModelSpec, Failure> {
+    let mut spec = ModelSpec::from_config_json(CONFIG).map_err(model::Error::from)?;
+    if let ModelSpec::Gpt2(config) = &mut spec {
+        config.n_layer = LAYERS;
+    }
+    Ok(spec)
+}
+
+/// By shapes alone.
+pub(crate) fn plan() -> Result<Split, Failure> {
+    let mut engine = Plan::new(Options::default());
+    let model = Model::load(&mut engine, &spec()?, None)?;
+    Ok(steps(&mut engine, &model, None)?.0)
+}
+
+/// Between two parties over links of `shape`, with random weights: the cost, and the largest error of a logit.
+pub(crate) fn secure(shape: net::Shape) -> Result<(Split, f32), Failure> {
+    let dir = tempfile::tempdir().map_err(Failure::Link)?;
+    let spec = synthesize(CONFIG, dir.path(), Some(LAYERS), DType::F16, 1)?;
+    let open = || Checkpoint::open(dir.path()).map_err(model::Error::from);
+    let ids: Vec<u32> = (0..PROMPT as u32).map(|i| 37 * i).collect();
+    let (client, server) = memory_pair(PATIENCE);
+    let client = Channel::new(Role::Client, shaped(client, shape)?);
+    let server = Channel::new(Role::Server, shaped(server, shape)?);
+
+    let mut loader = Fixed::new();
+    let weights: Model<FixedWeight> = Model::load(&mut loader, &spec, Some(&mut open()?))?;
+    let scales = loader.scales().to_vec();
+    let mut loader = Fixed::new();
+    loader.expect_scales(scales)?;
+    let blank: Model<FixedWeight> = Model::load(&mut loader, &spec, None)?;
+    let party = |channel: Channel, model: &Model<FixedWeight>, ids: Option<&[u32]>| {
+        let mut engine = Secure::new(channel, Options::default())?;
+        steps(&mut engine, model, ids)
+    };
+    let (client, server) = thread::scope(|scope| {
+        let server = scope.spawn(|| party(server, &weights, None));
+        let client = party(client, &blank, Some(&ids));
+        (client, server.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+    });
+    server?;
+    let (cost, generation) = client?;
+    drop(weights);
+    let float = Model::load(&mut Float::default(), &spec, Some(&mut open()?))?;
+    let error = check(&float, &ids, &options(), &generation)?.max_abs_logit_error.unwrap_or(f32::INFINITY);
+    if error > MAX_LOGIT_ERROR {
+        return Err(Failure::Wrong { policy: "the model's other parts".into(), error: error.into() });
+    }
+    Ok((cost, error))
+}

@@ -1,0 +1,161 @@
+//! One policy over one pair of layers on any engine: the prompt, the step that digests it, steady steps.
+
+use std::collections::BTreeMap;
+use std::thread;
+use std::time::Duration;
+
+use mpcache::{KvCache, PolicySpec};
+use ndarray::ArrayD;
+use net::{Channel, Entry, Ledger, Link, Phase, Role, Shaped, Traffic, memory_pair};
+use protocols::{Engine, Error, Fixed, Options, Plan, Secure, Shape};
+
+use crate::data::{self, Inputs};
+use crate::{Failure, HEADS, LAYERS};
+
+/// How long a party waits for the other; eviction of a long prompt computes for long.
+const PATIENCE: Duration = Duration::from_secs(600);
+
+/// An engine whose traffic is booked; one in the clear has none.
+pub(crate) trait Booked: Engine {
+    /// Its ledger, if it has one.
+    fn book(&mut self) -> Option<&mut Ledger>;
+}
+
+impl Booked for Fixed {
+    fn book(&mut self) -> Option<&mut Ledger> {
+        None
+    }
+}
+
+impl Booked for Plan {
+    fn book(&mut self) -> Option<&mut Ledger> {
+        Some(self.ledger())
+    }
+}
+
+impl Booked for Secure {
+    fn book(&mut self) -> Option<&mut Ledger> {
+        Some(self.channel().ledger_mut())
+    }
+}
+
+/// How long the parts of a run are.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Scenario {
+    /// Tokens of the prompt.
+    pub(crate) prompt: usize,
+    /// Steady steps, after the one that digests the prompt.
+    pub(crate) steps: usize,
+}
+
+impl Scenario {
+    /// Tokens of the whole run.
+    pub(crate) fn tokens(self) -> usize {
+        self.prompt + 1 + self.steps
+    }
+}
+
+/// What was booked: by phase and path.
+pub(crate) type Accounts = BTreeMap<(Phase, String), Traffic>;
+
+/// A run: what each of its parts booked on the pair of layers, and the outputs.
+pub(crate) struct Trace<T> {
+    /// The prompt.
+    pub(crate) prompt: Accounts,
+    /// The first decoding step, which digests all that the prompt left.
+    pub(crate) first: Accounts,
+    /// The steady steps together.
+    pub(crate) steady: Accounts,
+    /// Every account of the run, set-up included, without times.
+    pub(crate) ledger: Vec<Entry>,
+    /// (1, width) for every decoded token and layer.
+    pub(crate) outputs: Vec<T>,
+}
+
+/// Runs the policy `spec` on `inputs`.
+pub(crate) fn run<E: Booked>(
+    engine: &mut E,
+    spec: &PolicySpec,
+    inputs: &Inputs<E::Tensor>,
+    scenario: Scenario,
+) -> Result<Trace<E::Tensor>, Error> {
+    let mut cache = KvCache::<E>::new(LAYERS, HEADS, spec);
+    let mut outputs = Vec::new();
+    let mut before = Accounts::new();
+    let mut part = |engine: &mut E| {
+        let Some(ledger) = engine.book() else { return Accounts::new() };
+        ledger.checkpoint();
+        let now: Accounts = ledger.entries().into_iter().map(|e| ((e.phase, e.path), e.traffic)).collect();
+        let spent = |(key, traffic): (&(Phase, String), &Traffic)| {
+            (key.clone(), before.get(key).map_or(*traffic, |before| traffic.since(before)))
+        };
+        let spent = now.iter().map(spent).collect();
+        before = now;
+        spent
+    };
+    part(engine);
+    if let Some(ledger) = engine.book() {
+        ledger.set_phase(Phase::Prefill);
+    }
+    for (i, layer) in inputs.iter().enumerate() {
+        let layer = data::prompt(layer, scenario.prompt, cache.query_window(i, scenario.prompt));
+        cache.attend(engine, i, &layer.q, &layer.k, &layer.v)?;
+    }
+    let prompt = part(engine);
+    if let Some(ledger) = engine.book() {
+        ledger.set_phase(Phase::Decode);
+    }
+    let mut first = None;
+    for token in scenario.prompt..scenario.tokens() {
+        for (i, layer) in inputs.iter().enumerate() {
+            let layer = data::token(layer, token);
+            outputs.push(cache.attend(engine, i, &layer.q, &layer.k, &layer.v)?);
+        }
+        if first.is_none() {
+            first = Some(part(engine));
+        }
+    }
+    let steady = part(engine);
+    let ledger = engine.book().map_or_else(Vec::new, |ledger| ledger.untimed());
+    Ok(Trace { prompt, first: first.unwrap_or_default(), steady, ledger, outputs })
+}
+
+/// `link`, slowed to a network of `shape`.
+pub(crate) fn shaped(link: impl Link + 'static, shape: net::Shape) -> Result<Shaped, Failure> {
+    Shaped::new(link, shape).map_err(Failure::Link)
+}
+
+/// The run on shapes.
+pub(crate) fn plan(spec: &PolicySpec, scenario: Scenario) -> Result<Trace<Shape>, Error> {
+    run(&mut Plan::new(Options::default()), spec, &data::shapes(scenario.tokens()), scenario)
+}
+
+/// The run between two parties over a link of `shape` each way: the client's trace with the outputs opened.
+pub(crate) fn secure(
+    spec: &PolicySpec,
+    words: &Inputs<ArrayD<u64>>,
+    scenario: Scenario,
+    shape: net::Shape,
+) -> Result<Trace<ArrayD<u64>>, Failure> {
+    let [mine, other] = data::shares(words);
+    let (client, server) = memory_pair(PATIENCE);
+    let client = Channel::new(Role::Client, shaped(client, shape)?);
+    let server = Channel::new(Role::Server, shaped(server, shape)?);
+    let party = |channel: Channel, inputs: &Inputs<ArrayD<u64>>| {
+        let mut engine = Secure::new(channel, Options::default())?;
+        run(&mut engine, spec, inputs, scenario)
+    };
+    let (client, server) = thread::scope(|scope| {
+        let client = scope.spawn(|| party(client, &mine));
+        let server = party(server, &other);
+        (client.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)), server)
+    });
+    let (mut client, server) = (client?, server?);
+    if client.ledger != server.ledger {
+        return Err(Failure::Ledgers { policy: spec.to_string() });
+    }
+    for (mine, other) in client.outputs.iter_mut().zip(&server.outputs) {
+        mine.zip_mut_with(other, |a, b| *a = a.wrapping_add(*b));
+    }
+    Ok(client)
+}

@@ -1,0 +1,191 @@
+//! The findings as Markdown tables.
+
+use std::fmt::Write;
+
+use comfy_table::{CellAlignment, Table, presets};
+use net::Shape;
+
+use crate::cost::Split;
+use crate::{Findings, Row};
+
+/// Operations listed for each configuration.
+const LISTED: usize = 4;
+
+/// The whole report.
+pub(crate) fn markdown(findings: &Findings) -> String {
+    let mut out = String::new();
+    let Findings { budget, keep, link, .. } = findings;
+    let mut lengths: Vec<usize> = findings.rows.iter().map(|row| row.cache).collect();
+    lengths.dedup();
+    let _ = writeln!(
+        out,
+        "Per decoded token, 12 layers; a step looks at {budget} of all tokens, look-once eviction keeps {keep} of the \
+         prompt. MB both ways, correlations (offline) included and also told apart. \"less\" and \"faster\" are against \
+         `full`. Network seconds are of bytes and flows alone, without computation, on the slow side."
+    );
+    if findings.rest_measured.is_some() {
+        let _ = writeln!(
+            out,
+            "Seconds are measured over `{link}`, both parties on this machine, correlations made on the spot; the pair \
+             of layers that is run counts six times. Bytes are the plan's, which equals both ledgers of the measured \
+             steps to the byte, but where quickselect makes traffic random (*): there they are the mean."
+        );
+    } else {
+        let _ = writeln!(out, "Planned on shapes: nothing was run. (*) The mean of random traffic.");
+    }
+    for &cache in &lengths {
+        let rows: Vec<&Row> = findings.rows.iter().filter(|row| row.cache == cache).collect();
+        let _ = writeln!(out, "\n## {cache} tokens in the cache\n\n{}", steps(findings, &rows));
+        let _ = writeln!(out, "\nOnce a prompt:\n\n{}", once(&rows));
+        let _ = writeln!(out, "\nLargest operations of attention:\n\n{}", largest(&rows));
+    }
+    let _ = writeln!(out, "\n## Configurations\n\n{}", named(findings, lengths.first().copied().unwrap_or(0)));
+    let rest = findings.rest_planned.total();
+    let _ = write!(
+        out,
+        "\nThe rest of the step (embedding, norms, matrices, GELU, head, logits opened) takes {} MB, {:.0} flows",
+        megabytes(rest.bytes()),
+        rest.flows
+    );
+    if let (Some(rest), Some(error)) = (findings.rest_measured, findings.rest_logit_error) {
+        let _ = write!(out, ", {:.2} s; its logits are within {error:.4} of f32", rest.total().seconds);
+    }
+    out.push_str(".\n");
+    out
+}
+
+/// Attention and whole steps.
+fn steps(findings: &Findings, rows: &[&Row]) -> Table {
+    let measured = rows.iter().any(|row| row.measured.is_some());
+    let mut header = vec!["configuration", "attention MB", "offline", "flows", "less", "net s lan", "net s wan"];
+    if measured {
+        header.extend(["seconds", "faster"]);
+    }
+    header.extend(["step MB", "less"]);
+    if measured {
+        header.extend(["seconds", "faster"]);
+    }
+    header.push("paper: faster / less");
+    let mut table = table(&header);
+    let Some(full) = rows.iter().find(|row| row.name == "full") else { return table };
+    let with_rest = |split: Split| split.total() + findings.rest_planned.total();
+    let seconds = |row: &Row| row.measured.as_ref().map(|m| m.step.total().seconds);
+    let rest_seconds = findings.rest_measured.map(|rest| rest.total().seconds);
+    for row in rows {
+        let cost = row.planned.total();
+        let shape = |name: &str| Shape::PRESETS.iter().find(|(n, _)| *n == name).map(|(_, shape)| *shape);
+        let network =
+            |name| shape(name).map_or_else(String::new, |shape| format!("{:.2}", cost.network_seconds(shape)));
+        let mut cells = vec![
+            format!("{}{}", row.name, if row.random { " *" } else { "" }),
+            megabytes(cost.bytes()),
+            megabytes(row.planned.offline.bytes()),
+            format!("{:.0}", cost.flows),
+            ratio(full.planned.total().bytes(), cost.bytes()),
+            network("lan"),
+            network("wan"),
+        ];
+        let timed = |mine: Option<f64>, of_full: Option<f64>| match (mine, of_full) {
+            (Some(mine), Some(of_full)) => [format!("{mine:.2}"), ratio(of_full, mine)],
+            _ => [String::new(), String::new()],
+        };
+        if measured {
+            cells.extend(timed(seconds(row), seconds(full)));
+        }
+        cells.push(megabytes(with_rest(row.planned).bytes()));
+        cells.push(ratio(with_rest(full.planned).bytes(), with_rest(row.planned).bytes()));
+        if measured {
+            let whole = |row| Some(seconds(row)? + rest_seconds?);
+            cells.extend(timed(whole(row), whole(full)));
+        }
+        cells.push(row.paper.unwrap_or_default().into());
+        table.add_row(cells);
+    }
+    right_align(table)
+}
+
+/// Eviction and digests, and after how many tokens they have paid.
+fn once(rows: &[&Row]) -> Table {
+    let mut table = table(&[
+        "configuration",
+        "eviction MB",
+        "flows",
+        "first digests MB",
+        "flows",
+        "bytes paid back after tokens",
+    ]);
+    let Some(full) = rows.iter().find(|row| row.name == "full") else { return table };
+    for row in rows {
+        let (eviction, digests) = (row.eviction.total(), row.digests.total());
+        if eviction.bytes() + digests.bytes() == 0.0 {
+            continue;
+        }
+        let saved = full.planned.total().bytes() - row.planned.total().bytes();
+        let tokens = (eviction.bytes() + digests.bytes()) / saved;
+        table.add_row(vec![
+            row.name.to_owned(),
+            megabytes(eviction.bytes()),
+            format!("{:.0}", eviction.flows),
+            megabytes(digests.bytes()),
+            format!("{:.0}", digests.flows),
+            if saved > 0.0 { format!("{:.0}", tokens.ceil()) } else { "never".into() },
+        ]);
+    }
+    right_align(table)
+}
+
+/// Where the bytes of attention go.
+fn largest(rows: &[&Row]) -> Table {
+    let mut table = table(&["configuration", "operation", "MB", "offline", "flows", "share of bytes"]);
+    for row in rows {
+        let all = row.planned.total().bytes();
+        for (i, (path, split)) in row.operations.iter().take(LISTED).enumerate() {
+            table.add_row(vec![
+                if i == 0 { row.name.to_owned() } else { String::new() },
+                path.clone(),
+                megabytes(split.total().bytes()),
+                megabytes(split.offline.bytes()),
+                format!("{:.0}", split.total().flows),
+                format!("{:.0} %", 100.0 * split.total().bytes() / all),
+            ]);
+        }
+    }
+    right_align(table)
+}
+
+/// What the names stand for, and how the answers compared.
+fn named(findings: &Findings, cache: usize) -> Table {
+    let mut table = table(&["configuration", "policy", "answers: error / other choice"]);
+    for row in findings.rows.iter().filter(|row| row.cache == cache) {
+        // The first length that was run tells.
+        let run = findings.rows.iter().filter(|other| other.name == row.name).find_map(|row| row.measured.as_ref());
+        let check = run.map_or_else(
+            || "not run".into(),
+            |m| format!("{:.4} / {:.1} % of heads", m.check.same, 100.0 * m.check.tied),
+        );
+        table.add_row(vec![row.name.to_owned(), format!("`{}`", row.policy), check]);
+    }
+    table
+}
+
+fn megabytes(bytes: f64) -> String {
+    let megabytes = bytes / 1e6;
+    if megabytes >= 100.0 { format!("{megabytes:.0}") } else { format!("{megabytes:.2}") }
+}
+
+fn ratio(of: f64, to: f64) -> String {
+    format!("{:.2}x", of / to)
+}
+
+fn table(header: &[&str]) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::ASCII_MARKDOWN).set_header(header);
+    table
+}
+
+fn right_align(mut table: Table) -> Table {
+    for column in table.column_iter_mut().skip(1) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    table
+}
