@@ -288,7 +288,8 @@ impl<E: Engine> Clustered<E> {
         let pairs = store.pairs_by_head(layout.sinks..layout.tail());
         let width = 2 * head_dim;
         let clusters = pairs.reshape(&[kv_heads, layout.fine(), c.sizes.fine * width]);
-        let chosen = engine.scope("gather", |e| choice.gather(e, &c.select.payload(&clusters, shape), KV_MAGNITUDE))?;
+        let chosen =
+            engine.scope("gather", |e| choice.gather(e, &c.select.payload(&clusters, shape), KV_MAGNITUDE))?;
         let chosen = Select::unpack(&chosen, kv_heads);
         let batch = chosen.shape()[0];
         let chosen = chosen.reshape(&[batch, layout.wanted * c.sizes.fine, width]);
@@ -312,7 +313,8 @@ impl<E: Engine> Clustered<E> {
         let (c, shape) = (self.settings, store.heads());
         let (heads, size) = (shape.heads, c.sizes.fine);
         let clusters = scores.slice(1, layout.sinks..layout.tail()).reshape(&[heads, layout.fine(), size]);
-        let chosen = engine.scope("gather", |e| choice.gather(e, &c.select.payload(&clusters, shape), SCORE_MAGNITUDE))?;
+        let chosen =
+            engine.scope("gather", |e| choice.gather(e, &c.select.payload(&clusters, shape), SCORE_MAGNITUDE))?;
         let chosen = Select::unpack(&chosen, heads).reshape(&[heads, layout.wanted * size]);
         let (sinks, tail) = (scores.slice(1, 0..layout.sinks), scores.slice(1, layout.tail()..layout.tokens));
         let all = E::Tensor::concat(1, &[&sinks, &tail, &chosen]);
@@ -366,7 +368,12 @@ impl<E: Engine> Policy<E> for Clustered<E> {
 }
 
 impl<S> Choice<S> {
-    fn gather<E: Engine<Selection = S>>(&self, engine: &mut E, x: &E::Tensor, magnitude: u32) -> Result<E::Tensor, Error> {
+    fn gather<E: Engine<Selection = S>>(
+        &self,
+        engine: &mut E,
+        x: &E::Tensor,
+        magnitude: u32,
+    ) -> Result<E::Tensor, Error> {
         let Some(first) = &self.first else { return engine.gather(&self.last, x, magnitude) };
         let [rows, fine, w] = x.shape()[..] else { panic!("payload of shape {:?}", x.shape()) };
         let parents = engine.gather(first, &x.reshape(&[rows, fine / self.fan, self.fan * w]), magnitude)?;
@@ -374,7 +381,12 @@ impl<S> Choice<S> {
         engine.gather(&self.last, &parents.reshape(&[rows, k * self.fan, w]), magnitude)
     }
 
-    fn scatter<E: Engine<Selection = S>>(&self, engine: &mut E, x: &E::Tensor, magnitude: u32) -> Result<E::Tensor, Error> {
+    fn scatter<E: Engine<Selection = S>>(
+        &self,
+        engine: &mut E,
+        x: &E::Tensor,
+        magnitude: u32,
+    ) -> Result<E::Tensor, Error> {
         let back = engine.scatter(&self.last, x, magnitude)?;
         let Some(first) = &self.first else { return Ok(back) };
         let [rows, parts, w] = back.shape()[..] else { panic!("payload of shape {:?}", back.shape()) };

@@ -98,12 +98,7 @@ pub fn scatter<B: Abb>(b: &mut B, selection: &TopK<B>, x: &B::Words, magnitude: 
 
 /// `second` chooses among the `fan_out` parts of each entry that `first` chose: one-hot words (rows, k1, n) and
 /// (rows, k2, k1 fan_out) -> (rows, k2, n fan_out), exact.
-pub fn compose<B: Abb>(
-    b: &mut B,
-    first: &B::Words,
-    fan_out: usize,
-    second: &B::Words,
-) -> Result<B::Words, Error> {
+pub fn compose<B: Abb>(b: &mut B, first: &B::Words, fan_out: usize, second: &B::Words) -> Result<B::Words, Error> {
     let ((rows, k1, n), (rows2, k2, parts)) = (dims(first), dims(second));
     assert!(rows == rows2 && parts == k1 * fan_out, "{parts} parts of {k1} chosen");
     b.scope("compose", |b| {
@@ -138,8 +133,7 @@ fn ordered<B: Abb>(b: &mut B, words: &B::Words) -> Result<B::Words, Error> {
     let (rows, k, n) = dims(words);
     b.scope("order", |b| {
         let mask = words.permute(&[0, 2, 1]).sum_last();
-        let prefix: Vec<B::Words> =
-            (0..n).map(|i| mask.slice(1, 0..i + 1).sum_last().reshape(&[rows, 1])).collect();
+        let prefix: Vec<B::Words> = (0..n).map(|i| mask.slice(1, 0..i + 1).sum_last().reshape(&[rows, 1])).collect();
         let prefix = B::Words::concat(1, &prefix.iter().collect::<Vec<_>>());
         // Sums reach k, thresholds too.
         let width = usize::BITS - k.leading_zeros() + 2;
