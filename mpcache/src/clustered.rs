@@ -193,6 +193,25 @@ impl<E: Engine> Clustered<E> {
         Ok(())
     }
 
+    /// Digests the clusters that closed since the last time.
+    fn digest(
+        &mut self,
+        engine: &mut E,
+        layer: usize,
+        layout: &Layout,
+        q: &E::Tensor,
+        store: &Store<E::Tensor>,
+    ) -> Result<(), Error> {
+        let (c, shape) = (self.settings, store.heads());
+        let digests = &mut self.layers[layer].digests;
+        let from = layout.sinks + digests.closed * c.sizes.coarse();
+        if layout.tail() == from {
+            return Ok(());
+        }
+        let keys = store.keys().slice(0, from..layout.tail());
+        engine.scope("digest", |e| digests.close(e, (c.similarity, c.top_k), c.sizes, &keys, q, shape))
+    }
+
     /// Chooses the clusters for `q`. `raw` are the scores of all tokens (heads, tokens), if they are known.
     fn choose(
         &mut self,
@@ -204,12 +223,8 @@ impl<E: Engine> Clustered<E> {
         store: &Store<E::Tensor>,
     ) -> Result<Choice<E::Selection>, Error> {
         let (c, shape) = (self.settings, store.heads());
-        let digests = &mut self.layers[layer].digests;
-        let from = layout.sinks + digests.closed * c.sizes.coarse();
-        if layout.tail() > from {
-            let keys = store.keys().slice(0, from..layout.tail());
-            engine.scope("digest", |e| digests.close(e, (c.similarity, c.top_k), c.sizes, &keys, q, shape))?;
-        }
+        self.digest(engine, layer, layout, q, store)?;
+        let digests = &self.layers[layer].digests;
         let (coarse, fine) = engine.scope("similarity", |e| {
             let (coarse, fine) = match raw {
                 Some(raw) => (None, raw.slice(1, layout.sinks..layout.tail())),
@@ -354,8 +369,16 @@ impl<E: Engine> Policy<E> for Clustered<E> {
         if prompt || q.shape()[1] > 1 || layer < self.settings.dense || layout.is_dense() {
             self.layers[layer].positions.attend_all(shape);
             let (mixed, p) = attention::causal(engine, q, store)?;
-            if prompt && self.evicts(layer, store.len()) {
-                engine.scope("eviction", |e| self.evict(e, layer, &p, store))?;
+            if prompt {
+                if self.evicts(layer, store.len()) {
+                    engine.scope("eviction", |e| self.evict(e, layer, &p, store))?;
+                }
+                // Clusters of the prompt are digested with it, by the layers that will choose among them.
+                let layout = Layout::new(&self.settings, store.len(), store.seen());
+                if layer >= self.settings.dense && !self.settings.follows(layer) && !layout.is_dense() {
+                    let last = q.slice(1, q.shape()[1] - 1..q.shape()[1]);
+                    self.digest(engine, layer, &layout, &last, store)?;
+                }
             }
             return Ok(mixed);
         }
