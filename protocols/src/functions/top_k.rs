@@ -106,17 +106,17 @@ pub fn ranks<B: Abb>(b: &mut B, x: &B::Words, scores: Scores) -> Result<B::Words
         // The entry of lower index comes first.
         let first = b.at_least(&difference, &[0], scores.width())?.reshape(&[difference.len()]);
         let first = b.bit_to_word(&first, bits)?.reshape(&[rows, pairs.len()]);
-        // Entry j follows i for each pair it loses as the second; entry i follows the others it does not precede.
+        // An entry comes after those before it in pairs that they win, and after those behind it that it does not beat.
+        let (total, position) = (pairs.len(), |i: usize, j: usize| i * (2 * n - i - 1) / 2 + j - i - 1);
         let columns: Vec<B::Words> = (0..n)
             .map(|entry| {
-                let pick = |of: fn(&(usize, usize)) -> usize| -> Vec<usize> {
-                    let chosen = pairs.iter().enumerate().filter(|(_, pair)| of(pair) == entry).map(|(p, _)| p);
-                    let chosen: Vec<usize> = chosen.collect();
-                    (0..rows).flat_map(|row| chosen.iter().map(move |p| row * pairs.len() + p)).collect()
+                let sum = |chosen: Vec<usize>| {
+                    let at: Vec<usize> =
+                        (0..rows).flat_map(|row| chosen.iter().map(move |p| row * total + p)).collect();
+                    first.pick(&at).reshape(&[rows, chosen.len()]).sum_last()
                 };
-                let sum = |index: Vec<usize>, count: usize| first.pick(&index).reshape(&[rows, count]).sum_last();
-                let lost = sum(pick(|pair| pair.1), entry);
-                let won = sum(pick(|pair| pair.0), n - 1 - entry);
+                let lost = sum((0..entry).map(|i| position(i, entry)).collect());
+                let won = sum((entry + 1..n).map(|j| position(entry, j)).collect());
                 b.add_public(&lost.minus(&won), (n - 1 - entry) as u64).reshape(&[rows, 1])
             })
             .collect();
