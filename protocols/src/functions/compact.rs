@@ -38,21 +38,35 @@ pub fn compact<B: Abb>(
         if k == n {
             return Ok(payload.clone());
         }
-        let bits = index_bits(n);
-        let destinations = destinations(b, mask, k, bits)?.reshape(&[rows, n, 1]);
-        let widths: Vec<u32> = std::iter::repeat_n(width, w).chain([bits]).collect();
-        let permutations = b.permutations(rows, n);
-        let items = B::Words::concat(2, &[payload, &destinations]);
-        let items = b.shuffle(&permutations, &items, &widths, false)?;
-        let opened = b.open(&items.slice(2, w..w + 1), bits)?;
+        let (items, opened) = shuffled(b, mask, payload, k, width)?;
         let from = places(opened.as_ref(), rows, n, k)?;
         let at: Vec<usize> = from.iter().flat_map(|item| (0..w).map(move |t| item * w + t)).collect();
-        Ok(items.slice(2, 0..w).pick(&at).reshape(&[rows, k, w]))
+        Ok(items.pick(&at).reshape(&[rows, k, w]))
     })
 }
 
+/// The shuffled items, (rows, n, w), and their opened destinations, (rows, n, 1).
+pub(crate) fn shuffled<B: Abb>(
+    b: &mut B,
+    mask: &B::Words,
+    payload: &B::Words,
+    k: usize,
+    width: u32,
+) -> Result<(B::Words, Option<ArrayD<u64>>), Error> {
+    let shape = payload.shape();
+    let (rows, n, w) = (shape[0], shape[1], shape[2]);
+    let bits = index_bits(n);
+    let destinations = destinations(b, mask, k, bits)?.reshape(&[rows, n, 1]);
+    let widths: Vec<u32> = std::iter::repeat_n(width, w).chain([bits]).collect();
+    let permutations = b.permutations(rows, n);
+    let items = B::Words::concat(2, &[payload, &destinations]);
+    let items = b.shuffle(&permutations, &items, &widths, false)?;
+    let opened = b.open(&items.slice(2, w..w + 1), bits)?;
+    Ok((items.slice(2, 0..w), opened))
+}
+
 /// The place of every item modulo 2^`bits`.
-fn destinations<B: Abb>(b: &mut B, mask: &B::Words, k: usize, bits: u32) -> Result<B::Words, Error> {
+pub(crate) fn destinations<B: Abb>(b: &mut B, mask: &B::Words, k: usize, bits: u32) -> Result<B::Words, Error> {
     let shape = mask.shape();
     let (rows, n) = (shape[0], shape[1]);
     let columns: Vec<B::Words> = (0..n).map(|i| mask.slice(1, 0..i).sum_last().reshape(&[rows, 1])).collect();

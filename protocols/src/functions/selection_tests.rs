@@ -9,7 +9,7 @@ use super::compact::compact;
 use super::extrema::{self, EXTREMA_WIDTH, UNIT};
 use super::testing::{fixed, real};
 use super::top_k::{self, Scores, TopK};
-use crate::abb::{Abb, Words};
+use crate::abb::Abb;
 use crate::tests::{DEALER, own, run, secure, share};
 use crate::words::{mask, signed};
 use crate::{Clear, Error, FRAC, Tensor, function};

@@ -38,7 +38,7 @@ pub const SCOPE: &str = "quickselect (mean)";
 pub const FINISH: usize = 16;
 
 /// A comparison of the keys at two positions of a row.
-type Pair = (usize, usize, usize);
+pub(crate) type Pair = (usize, usize, usize);
 
 /// A row still in question.
 struct Open {
@@ -134,12 +134,21 @@ pub fn quickselect(
     k: usize,
     width: u32,
 ) -> Result<Vec<Vec<usize>>, Error> {
-    select(rows, n, k, |pairs| {
-        let difference: Vec<u64> =
-            pairs.iter().map(|&(row, i, j)| keys[row * n + i].wrapping_sub(keys[row * n + j])).collect();
-        let bits: Vec<u64> = compare::at_least(s, &difference, &[0], width)?.into_iter().map(u64::from).collect();
-        Ok(reveal::open(s, &bits, 1)?.into_iter().map(|bit| bit == 1).collect())
-    })
+    select(rows, n, k, |pairs| opened(s, keys, n, width, pairs))
+}
+
+/// Whether key i is the larger, opened to both parties, for each (row, i, j).
+pub(crate) fn opened(
+    s: &mut Session,
+    keys: &[u64],
+    n: usize,
+    width: u32,
+    pairs: &[Pair],
+) -> Result<Vec<bool>, Error> {
+    let difference: Vec<u64> =
+        pairs.iter().map(|&(row, i, j)| keys[row * n + i].wrapping_sub(keys[row * n + j])).collect();
+    let bits: Vec<u64> = compare::at_least(s, &difference, &[0], width)?.into_iter().map(u64::from).collect();
+    Ok(reveal::open(s, &bits, 1)?.into_iter().map(|bit| bit == 1).collect())
 }
 
 /// Cost of one round of `comparisons`.
