@@ -12,7 +12,7 @@ use super::top_k::{self, Scores, TopK};
 use crate::abb::Abb;
 use crate::tests::{DEALER, own, run, secure, share};
 use crate::words::{mask, signed};
-use crate::{Clear, Error, FRAC, Tensor, function};
+use crate::{Clear, Error, FRAC, Options, Tensor, function};
 
 const SCORES: Scores = Scores { magnitude: 5, frac: 10 };
 
@@ -108,7 +108,9 @@ fn unit_vectors_of_the_largest_by_rank_and_by_sorting() {
 }
 
 /// Positions in the shuffled order, and the shuffled entries, restored marks and unit vectors.
-fn shuffled<B: Abb>(b: &mut B, x: &B::Words, k: usize) -> Result<(Vec<Vec<usize>>, [B::Words; 3]), Error> {
+type Chosen<W> = (Vec<Vec<usize>>, [W; 3]);
+
+fn shuffled<B: Abb>(b: &mut B, x: &B::Words, k: usize) -> Result<Chosen<B::Words>, Error> {
     let (rows, n) = (x.shape()[0], x.shape()[1]);
     let chosen = top_k::shuffle_reveal(b, x, k, SCORES)?;
     let moved = b.shuffle(&chosen.permutations, &x.reshape(&[rows, n, 1]), &[64], false)?;
@@ -195,6 +197,33 @@ fn a_mask_with_too_many_ones_is_refused() {
     let words = |x: &[u64], shape: &[usize]| ArrayD::from_shape_vec(IxDyn(shape), x.to_vec()).expect("shape");
     let refused = compact(&mut Clear::new(), &words(&[1, 1, 0], &[1, 3]), &words(&[5, 6, 7], &[1, 3, 1]), 1, 8);
     assert!(matches!(refused, Err(Error::Destinations { row: 0, len: 3 })), "{refused:?}");
+}
+
+#[test]
+fn real_transfers_give_the_same_and_cost_what_the_plan_says() {
+    let (rows, n, k) = (3, 20, 6);
+    let x = scores(rows, n, 60_000, 3);
+    let kept: Vec<u64> = (0..rows * n).map(|i| u64::from(i % n % 3 == 1 && i % n < 18)).collect();
+    let got = secure(
+        Options::default(),
+        &[(&x, &[rows, n]), (&kept, &[rows, n])],
+        function!([rows: usize, n: usize, k: usize] |b, x| {
+            let kept = compact(b, &x[1], &x[0].reshape(&[*rows, *n, 1]), *k, 64)?.reshape(&[*rows, *k]);
+            Ok(vectors(top_k::rank(b, &kept, 2, SCORES, 8)?))
+        }),
+    );
+    let compacted: Vec<u64> = x.iter().zip(&kept).filter(|(_, kept)| **kept == 1).map(|(x, _)| *x).collect();
+    check(&got, &compacted, (rows, k, 2), 1, true);
+    // Opened positions depend on the permutations, so the ledgers of both parties are all there is to compare.
+    let shares = share(&x, 1);
+    let [client, server] = run(Options::default(), |abb| {
+        let words = own(abb, &shares, &[rows, n]);
+        let chosen = top_k::shuffle_reveal(abb, &words, k, SCORES)?;
+        top_k::one_hot_of_shuffled(abb, &chosen, 8)
+    });
+    assert_eq!(client.1, server.1);
+    let vectors: Vec<u64> = client.0.iter().zip(&server.0).map(|(c, s)| c.wrapping_add(*s)).collect();
+    check(&vectors, &x, (rows, n, k), 1, false);
 }
 
 #[test]

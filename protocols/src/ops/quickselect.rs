@@ -175,20 +175,22 @@ const TRIALS: usize = 256;
 /// The mean over keys in a uniformly random order, from a simulation of [`TRIALS`] runs of the same algorithm with a
 /// fixed seed, made once per (rows, n, k): its comparisons have a standard error of some 2 % / sqrt(rows).
 pub fn expected(rows: usize, n: usize, k: usize, width: u32) -> Expected {
-    let simulation = simulated(rows, n, k);
-    let cost = simulation.2.iter().fold(Cost::free(), |cost, &count| cost.then(round_cost(count, width)));
-    let (comparisons, rounds, profile) = (simulation.0, simulation.1, simulation.2.clone());
+    let (comparisons, rounds, ref profile) = *simulated(rows, n, k);
+    let profile = profile.clone();
+    let cost = profile.iter().fold(Cost::free(), |cost, &count| cost.then(round_cost(count, width)));
     Expected { comparisons, rounds, profile, bytes: cost.total_bytes() }
 }
 
-/// Comparisons, rounds and profile.
+/// Means of comparisons and rounds, and the profile of [`Expected`].
 type Simulation = Arc<(f64, f64, Vec<usize>)>;
 
+/// Simulations by (rows, n, k).
+type Cache = Mutex<HashMap<[usize; 3], Simulation>>;
+
 fn simulated(rows: usize, n: usize, k: usize) -> Simulation {
-    static CACHE: OnceLock<Mutex<HashMap<(usize, usize, usize), Simulation>>> = OnceLock::new();
-    let cache = CACHE.get_or_init(Mutex::default);
-    let mut cache = cache.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    cache.entry((rows, n, k)).or_insert_with(|| Arc::new(simulate(rows, n, k))).clone()
+    static CACHE: OnceLock<Cache> = OnceLock::new();
+    let mut cache = CACHE.get_or_init(Mutex::default).lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    cache.entry([rows, n, k]).or_insert_with(|| Arc::new(simulate(rows, n, k))).clone()
 }
 
 fn simulate(rows: usize, n: usize, k: usize) -> (f64, f64, Vec<usize>) {
