@@ -17,6 +17,7 @@ use ndarray::ArrayD;
 use crate::abb::{Abb, Truncation, Words};
 use crate::functions::compact;
 use crate::functions::top_k::{self, Scores, Shuffled, TopK};
+use crate::words::index_bits;
 use crate::{Error, FRAC, Tensor, engine};
 
 /// Ring of one-hot words: the widest ring of what is gathered.
@@ -118,7 +119,7 @@ pub fn in_order<B: Abb>(b: &mut B, selection: &TopK<B>) -> Result<TopK<B>, Error
         TopK::Shuffled(shuffled) => {
             let (rows, n) = (shuffled.positions.len(), shuffled.n);
             let ones = b.constant(&[rows * shuffled.chosen()], 1).place(&places(shuffled, 1), rows * n);
-            let bits = compact::mask_width(n);
+            let bits = index_bits(n);
             let mask = b.shuffle(&shuffled.permutations, &ones.reshape(&[rows, n, 1]), &[bits], true)?;
             compact::order(b, &mask.reshape(&[rows, n]), shuffled.chosen()).map(TopK::Shuffled)
         }
@@ -166,7 +167,7 @@ pub fn chosen<B: Abb>(b: &B, selection: &TopK<B>) -> Option<Vec<Vec<usize>>> {
         }
         TopK::Shuffled(shuffled) => {
             let (count, k) = (shuffled.positions.len(), shuffled.chosen());
-            let mask = (1 << compact::mask_width(shuffled.n)) - 1;
+            let mask = (1 << index_bits(shuffled.n)) - 1;
             let indices = b.visible(&shuffled.indices)?.mapv(|index| index & mask);
             let single = indices.into_shape_with_order((count * k, 1)).ok()?.into_dyn();
             (rows(single, |lane| usize::try_from(lane[0]).ok())?, k)
