@@ -193,6 +193,25 @@ impl<E: Engine> Clustered<E> {
         Ok(())
     }
 
+    /// Digests the clusters that closed since the last time.
+    fn digest(
+        &mut self,
+        engine: &mut E,
+        layer: usize,
+        layout: &Layout,
+        q: &E::Tensor,
+        store: &Store<E::Tensor>,
+    ) -> Result<(), Error> {
+        let (c, shape) = (self.settings, store.heads());
+        let digests = &mut self.layers[layer].digests;
+        let from = layout.sinks + digests.closed * c.sizes.coarse();
+        if layout.tail() == from {
+            return Ok(());
+        }
+        let keys = store.keys().slice(0, from..layout.tail());
+        engine.scope("digest", |e| digests.close(e, (c.similarity, c.top_k), c.sizes, &keys, q, shape))
+    }
+
     /// Chooses the clusters for `q`. `raw` are the scores of all tokens (heads, tokens), if they are known.
     fn choose(
         &mut self,
@@ -204,12 +223,8 @@ impl<E: Engine> Clustered<E> {
         store: &Store<E::Tensor>,
     ) -> Result<Choice<E::Selection>, Error> {
         let (c, shape) = (self.settings, store.heads());
-        let digests = &mut self.layers[layer].digests;
-        let from = layout.sinks + digests.closed * c.sizes.coarse();
-        if layout.tail() > from {
-            let keys = store.keys().slice(0, from..layout.tail());
-            engine.scope("digest", |e| digests.close(e, (c.similarity, c.top_k), c.sizes, &keys, q, shape))?;
-        }
+        self.digest(engine, layer, layout, q, store)?;
+        let digests = &self.layers[layer].digests;
         let (coarse, fine) = engine.scope("similarity", |e| {
             let (coarse, fine) = match raw {
                 Some(raw) => (None, raw.slice(1, layout.sinks..layout.tail())),
@@ -288,7 +303,8 @@ impl<E: Engine> Clustered<E> {
         let pairs = store.pairs_by_head(layout.sinks..layout.tail());
         let width = 2 * head_dim;
         let clusters = pairs.reshape(&[kv_heads, layout.fine(), c.sizes.fine * width]);
-        let chosen = engine.scope("gather", |e| choice.gather(e, &c.select.payload(&clusters, shape), KV_MAGNITUDE))?;
+        let chosen =
+            engine.scope("gather", |e| choice.gather(e, &c.select.payload(&clusters, shape), KV_MAGNITUDE))?;
         let chosen = Select::unpack(&chosen, kv_heads);
         let batch = chosen.shape()[0];
         let chosen = chosen.reshape(&[batch, layout.wanted * c.sizes.fine, width]);
@@ -312,7 +328,8 @@ impl<E: Engine> Clustered<E> {
         let (c, shape) = (self.settings, store.heads());
         let (heads, size) = (shape.heads, c.sizes.fine);
         let clusters = scores.slice(1, layout.sinks..layout.tail()).reshape(&[heads, layout.fine(), size]);
-        let chosen = engine.scope("gather", |e| choice.gather(e, &c.select.payload(&clusters, shape), SCORE_MAGNITUDE))?;
+        let chosen =
+            engine.scope("gather", |e| choice.gather(e, &c.select.payload(&clusters, shape), SCORE_MAGNITUDE))?;
         let chosen = Select::unpack(&chosen, heads).reshape(&[heads, layout.wanted * size]);
         let (sinks, tail) = (scores.slice(1, 0..layout.sinks), scores.slice(1, layout.tail()..layout.tokens));
         let all = E::Tensor::concat(1, &[&sinks, &tail, &chosen]);
@@ -352,8 +369,16 @@ impl<E: Engine> Policy<E> for Clustered<E> {
         if prompt || q.shape()[1] > 1 || layer < self.settings.dense || layout.is_dense() {
             self.layers[layer].positions.attend_all(shape);
             let (mixed, p) = attention::causal(engine, q, store)?;
-            if prompt && self.evicts(layer, store.len()) {
-                engine.scope("eviction", |e| self.evict(e, layer, &p, store))?;
+            if prompt {
+                if self.evicts(layer, store.len()) {
+                    engine.scope("eviction", |e| self.evict(e, layer, &p, store))?;
+                }
+                // Clusters of the prompt are digested with it, by the layers that will choose among them.
+                let layout = Layout::new(&self.settings, store.len(), store.seen());
+                if layer >= self.settings.dense && !self.settings.follows(layer) && !layout.is_dense() {
+                    let last = q.slice(1, q.shape()[1] - 1..q.shape()[1]);
+                    self.digest(engine, layer, &layout, &last, store)?;
+                }
             }
             return Ok(mixed);
         }
@@ -366,7 +391,12 @@ impl<E: Engine> Policy<E> for Clustered<E> {
 }
 
 impl<S> Choice<S> {
-    fn gather<E: Engine<Selection = S>>(&self, engine: &mut E, x: &E::Tensor, magnitude: u32) -> Result<E::Tensor, Error> {
+    fn gather<E: Engine<Selection = S>>(
+        &self,
+        engine: &mut E,
+        x: &E::Tensor,
+        magnitude: u32,
+    ) -> Result<E::Tensor, Error> {
         let Some(first) = &self.first else { return engine.gather(&self.last, x, magnitude) };
         let [rows, fine, w] = x.shape()[..] else { panic!("payload of shape {:?}", x.shape()) };
         let parents = engine.gather(first, &x.reshape(&[rows, fine / self.fan, self.fan * w]), magnitude)?;
@@ -374,7 +404,12 @@ impl<S> Choice<S> {
         engine.gather(&self.last, &parents.reshape(&[rows, k * self.fan, w]), magnitude)
     }
 
-    fn scatter<E: Engine<Selection = S>>(&self, engine: &mut E, x: &E::Tensor, magnitude: u32) -> Result<E::Tensor, Error> {
+    fn scatter<E: Engine<Selection = S>>(
+        &self,
+        engine: &mut E,
+        x: &E::Tensor,
+        magnitude: u32,
+    ) -> Result<E::Tensor, Error> {
         let back = engine.scatter(&self.last, x, magnitude)?;
         let Some(first) = &self.first else { return Ok(back) };
         let [rows, parts, w] = back.shape()[..] else { panic!("payload of shape {:?}", back.shape()) };

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use mpcache::{HeadShape, KvCache, PolicySpec};
 use ndarray::{ArrayD, IxDyn};
-use net::{Channel, Entry, Role, memory_pair};
+use net::{Channel, Entry, Phase, Role, Traffic, memory_pair};
 use protocols::{Engine, FRAC, Fixed, Float, Options, Plan, Secure, Shape};
 use rand::rngs::StdRng;
 use rand::{Rng, RngExt, SeedableRng};
@@ -147,7 +147,20 @@ fn agree(text: &str, prompt: usize, steps: usize) {
     script.play(&mut plan, &spec, |x| Shape(x.shape().to_vec()));
     if !spec.random_traffic() {
         assert_eq!(plan.ledger().untimed(), ledger, "{context}: planned ledger");
+        return;
     }
+    // Quickselect sends what its coins say; the plan states the mean, and apart from that operation it is exact.
+    let certain = |entries: &[Entry]| -> Vec<(Phase, String, [u64; 3])> {
+        let random = |e: &&Entry| e.path.contains("quickselect") || e.phase == Phase::Offline;
+        let traffic = |t: &Traffic| [t.bytes_client_to_server, t.bytes_server_to_client, t.messages];
+        let entries = entries.iter().filter(|e| !random(e));
+        entries.map(|e| (e.phase, e.path.clone(), traffic(&e.traffic))).collect()
+    };
+    let planned = plan.ledger().untimed();
+    assert_eq!(certain(&planned), certain(&ledger), "{context}: planned ledger");
+    let bytes = |entries: &[Entry]| entries.iter().map(|e| e.traffic.bytes()).sum::<u64>() as f64;
+    let ratio = bytes(&planned) / bytes(&ledger);
+    assert!((0.8..1.25).contains(&ratio), "{context}: the plan's bytes are {ratio} of the run's");
 }
 
 #[test]
@@ -165,6 +178,13 @@ fn algorithm_3_with_every_strategy() {
         "budget=0.3,clusters=4,static=1",
         "budget=0.25,dense=1,window=0.5",
         "budget=0.2,clusters=1,share=off",
+        "budget=0.25,topk=sort",
+        "budget=0.25,topk=sort,gather=scores,select=per-kv",
+        "budget=0.25,topk=shuffle-reveal",
+        "budget=0.25,topk=shuffle-reveal,gather=scores",
+        "budget=0.25,topk=shuffle-reveal,gather=scores,select=per-layer",
+        "budget=0.25,topk=shuffle-reveal,gather=scores,select=per-kv,similarity=box,static=1",
+        "budget=0.25,topk=shuffle-reveal,similarity=representatives",
     ] {
         agree(&format!("mpcache:{options}"), 45, 3);
     }
@@ -189,6 +209,8 @@ fn baselines() {
         "streaming:budget=0.25",
         "random:budget=0.25",
         "h2o:budget=0.25",
+        "h2o:budget=0.25,topk=shuffle-reveal",
+        "snapkv:budget=0.25,window=4,topk=shuffle-reveal",
         "tova:budget=0.25",
         "snapkv:budget=0.25,window=4",
         "infllm:budget=0.4,clusters=4",

@@ -228,6 +228,19 @@ fn random_words_and_bits() {
                 assert!(width < 64 || r0[i] != r1[i]);
             }
         }
+        for widths in [&[64][..], &[1, 64, 13], &[7; 300]] {
+            let choices = Bits::from_fn(count, |_| rng.next_u32() & 1 == 1);
+            let (sender, chosen) = keys(&mut dealt(count), &choices);
+            let [r0, r1] = sender.into_rows(widths).unwrap();
+            let r = chosen.into_rows(widths).unwrap();
+            assert_eq!((r0.len(), r1.len(), r.len()), [count * widths.len(); 3].into());
+            for (i, r) in r.iter().enumerate() {
+                let width = widths[i % widths.len()];
+                assert!(r0[i] <= mask(width) && r1[i] <= mask(width));
+                assert_eq!(*r, if choices.get(i / widths.len()) == 1 { r1[i] } else { r0[i] });
+                assert!(width < 64 || r0[i] != r1[i]);
+            }
+        }
         let (mut sender, mut receiver) = dealt(count);
         let (choices, chosen) = receiver.random(count).unwrap();
         let [r0, r1] = sender.random(count).unwrap().into_bits();
@@ -242,5 +255,7 @@ fn random_words_and_bits() {
     for width in [0, 65] {
         let (sender, chosen) = keys(&mut dealt(1), &Bits::zeros(1));
         assert!(sender.into_words(width).is_err() && chosen.into_words(width).is_err());
+        let (sender, chosen) = keys(&mut dealt(1), &Bits::zeros(1));
+        assert!(sender.into_rows(&[1, width]).is_err() && chosen.into_rows(&[]).is_err());
     }
 }

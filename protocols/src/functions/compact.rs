@@ -47,25 +47,14 @@ pub fn compact<B: Abb>(
     })
 }
 
-/// Bits of an index among n items, which masks must have at least.
-pub fn mask_width(n: usize) -> u32 {
-    index_bits(n)
-}
-
 /// Fresh permutations, and where under them the `k` items are, in their order, that `mask` (rows, n) keeps. What is
 /// shuffled by these permutations is compacted by taking the positions; nothing else may be opened under them.
 pub fn order<B: Abb>(b: &mut B, mask: &B::Words, k: usize) -> Result<Shuffled<B>, Error> {
     let [rows, n] = mask.shape()[..] else { panic!("masks of shape {:?}", mask.shape()) };
     b.scope("order", |b| {
-        let bits = index_bits(n);
-        let destinations = destinations(b, mask, k, bits)?.reshape(&[rows, n, 1]);
-        let indices = b.public(&ArrayD::from_shape_fn(IxDyn(&[rows, n, 1]), |at| at[1] as u64));
-        let permutations = b.permutations(rows, n);
-        let items = B::Words::concat(2, &[&destinations, &indices]);
-        let items = b.shuffle(&permutations, &items, &[bits], false)?;
-        let opened = b.open(&items.slice(2, 0..1), bits)?;
+        let (permutations, indices, opened) = opened(b, mask, k)?;
         let places = places(opened.as_ref(), rows, n, k)?;
-        let indices = items.slice(2, 1..2).pick(&places).reshape(&[rows, k]);
+        let indices = indices.pick(&places).reshape(&[rows, k]);
         let positions = match k {
             0 => vec![vec![]; rows],
             _ => places.chunks(k).map(|row| row.iter().map(|at| at % n).collect()).collect(),
@@ -74,8 +63,24 @@ pub fn order<B: Abb>(b: &mut B, mask: &B::Words, k: usize) -> Result<Shuffled<B>
     })
 }
 
+/// Fresh permutations, the shuffled indices (rows, n) and the opened destinations of the shuffled items.
+pub(crate) fn opened<B: Abb>(
+    b: &mut B,
+    mask: &B::Words,
+    k: usize,
+) -> Result<(B::Permutations, B::Words, Option<ArrayD<u64>>), Error> {
+    let [rows, n] = mask.shape()[..] else { panic!("masks of shape {:?}", mask.shape()) };
+    let bits = index_bits(n);
+    let destinations = destinations(b, mask, k, bits)?.reshape(&[rows, n, 1]);
+    let indices = b.public(&ArrayD::from_shape_fn(IxDyn(&[rows, n, 1]), |at| at[1] as u64));
+    let permutations = b.permutations(rows, n);
+    let items = b.shuffle(&permutations, &B::Words::concat(2, &[&destinations, &indices]), &[bits], false)?;
+    let opened = b.open(&items.slice(2, 0..1), bits)?;
+    Ok((permutations, items.slice(2, 1..2).reshape(&[rows, n]), opened))
+}
+
 /// The place of every item modulo 2^`bits`.
-fn destinations<B: Abb>(b: &mut B, mask: &B::Words, k: usize, bits: u32) -> Result<B::Words, Error> {
+pub(crate) fn destinations<B: Abb>(b: &mut B, mask: &B::Words, k: usize, bits: u32) -> Result<B::Words, Error> {
     let shape = mask.shape();
     let (rows, n) = (shape[0], shape[1]);
     let columns: Vec<B::Words> = (0..n).map(|i| mask.slice(1, 0..i).sum_last().reshape(&[rows, 1])).collect();

@@ -39,6 +39,9 @@ pub(crate) fn ring_for(bound: f64, frac: u32) -> u32 {
 mod secure_tests;
 
 #[cfg(test)]
+mod selection_tests;
+
+#[cfg(test)]
 pub(crate) mod testing {
     use ndarray::{ArrayD, IxDyn};
 

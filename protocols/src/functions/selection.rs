@@ -17,6 +17,7 @@ use ndarray::ArrayD;
 use crate::abb::{Abb, Truncation, Words};
 use crate::functions::compact;
 use crate::functions::top_k::{self, Scores, Shuffled, TopK};
+use crate::words::index_bits;
 use crate::{Error, FRAC, Tensor, engine};
 
 /// Ring of one-hot words: the widest ring of what is gathered.
@@ -98,12 +99,7 @@ pub fn scatter<B: Abb>(b: &mut B, selection: &TopK<B>, x: &B::Words, magnitude: 
 
 /// `second` chooses among the `fan_out` parts of each entry that `first` chose: one-hot words (rows, k1, n) and
 /// (rows, k2, k1 fan_out) -> (rows, k2, n fan_out), exact.
-pub fn compose<B: Abb>(
-    b: &mut B,
-    first: &B::Words,
-    fan_out: usize,
-    second: &B::Words,
-) -> Result<B::Words, Error> {
+pub fn compose<B: Abb>(b: &mut B, first: &B::Words, fan_out: usize, second: &B::Words) -> Result<B::Words, Error> {
     let ((rows, k1, n), (rows2, k2, parts)) = (dims(first), dims(second));
     assert!(rows == rows2 && parts == k1 * fan_out, "{parts} parts of {k1} chosen");
     b.scope("compose", |b| {
@@ -123,7 +119,7 @@ pub fn in_order<B: Abb>(b: &mut B, selection: &TopK<B>) -> Result<TopK<B>, Error
         TopK::Shuffled(shuffled) => {
             let (rows, n) = (shuffled.positions.len(), shuffled.n);
             let ones = b.constant(&[rows * shuffled.chosen()], 1).place(&places(shuffled, 1), rows * n);
-            let bits = compact::mask_width(n);
+            let bits = index_bits(n);
             let mask = b.shuffle(&shuffled.permutations, &ones.reshape(&[rows, n, 1]), &[bits], true)?;
             compact::order(b, &mask.reshape(&[rows, n]), shuffled.chosen()).map(TopK::Shuffled)
         }
@@ -138,8 +134,7 @@ fn ordered<B: Abb>(b: &mut B, words: &B::Words) -> Result<B::Words, Error> {
     let (rows, k, n) = dims(words);
     b.scope("order", |b| {
         let mask = words.permute(&[0, 2, 1]).sum_last();
-        let prefix: Vec<B::Words> =
-            (0..n).map(|i| mask.slice(1, 0..i + 1).sum_last().reshape(&[rows, 1])).collect();
+        let prefix: Vec<B::Words> = (0..n).map(|i| mask.slice(1, 0..i + 1).sum_last().reshape(&[rows, 1])).collect();
         let prefix = B::Words::concat(1, &prefix.iter().collect::<Vec<_>>());
         // Sums reach k, thresholds too.
         let width = usize::BITS - k.leading_zeros() + 2;
@@ -172,7 +167,7 @@ pub fn chosen<B: Abb>(b: &B, selection: &TopK<B>) -> Option<Vec<Vec<usize>>> {
         }
         TopK::Shuffled(shuffled) => {
             let (count, k) = (shuffled.positions.len(), shuffled.chosen());
-            let mask = (1 << compact::mask_width(shuffled.n)) - 1;
+            let mask = (1 << index_bits(shuffled.n)) - 1;
             let indices = b.visible(&shuffled.indices)?.mapv(|index| index & mask);
             let single = indices.into_shape_with_order((count * k, 1)).ok()?.into_dyn();
             (rows(single, |lane| usize::try_from(lane[0]).ok())?, k)

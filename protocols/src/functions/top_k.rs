@@ -52,7 +52,7 @@ impl Scores {
     }
 
     /// Keys that are distinct and carry the index, and their ring: value 2^b + (n - 1 - index) with b index bits.
-    fn keys<B: Abb>(self, b: &mut B, x: &B::Words) -> Result<(B::Words, u32), Error> {
+    pub(crate) fn keys<B: Abb>(self, b: &mut B, x: &B::Words) -> Result<(B::Words, u32), Error> {
         let (rows, n) = matrix(x);
         let bits = index_bits(n);
         let width = self.width() + bits;

@@ -38,7 +38,7 @@ pub const SCOPE: &str = "quickselect (mean)";
 pub const FINISH: usize = 16;
 
 /// A comparison of the keys at two positions of a row.
-type Pair = (usize, usize, usize);
+pub(crate) type Pair = (usize, usize, usize);
 
 /// A row still in question.
 struct Open {
@@ -134,12 +134,21 @@ pub fn quickselect(
     k: usize,
     width: u32,
 ) -> Result<Vec<Vec<usize>>, Error> {
-    select(rows, n, k, |pairs| {
-        let difference: Vec<u64> =
-            pairs.iter().map(|&(row, i, j)| keys[row * n + i].wrapping_sub(keys[row * n + j])).collect();
-        let bits: Vec<u64> = compare::at_least(s, &difference, &[0], width)?.into_iter().map(u64::from).collect();
-        Ok(reveal::open(s, &bits, 1)?.into_iter().map(|bit| bit == 1).collect())
-    })
+    select(rows, n, k, |pairs| opened(s, keys, n, width, pairs))
+}
+
+/// Whether key i is the larger, opened to both parties, for each (row, i, j).
+pub(crate) fn opened(
+    s: &mut Session,
+    keys: &[u64],
+    n: usize,
+    width: u32,
+    pairs: &[Pair],
+) -> Result<Vec<bool>, Error> {
+    let difference: Vec<u64> =
+        pairs.iter().map(|&(row, i, j)| keys[row * n + i].wrapping_sub(keys[row * n + j])).collect();
+    let bits: Vec<u64> = compare::at_least(s, &difference, &[0], width)?.into_iter().map(u64::from).collect();
+    Ok(reveal::open(s, &bits, 1)?.into_iter().map(|bit| bit == 1).collect())
 }
 
 /// Cost of one round of `comparisons`.
@@ -166,20 +175,22 @@ const TRIALS: usize = 256;
 /// The mean over keys in a uniformly random order, from a simulation of [`TRIALS`] runs of the same algorithm with a
 /// fixed seed, made once per (rows, n, k): its comparisons have a standard error of some 2 % / sqrt(rows).
 pub fn expected(rows: usize, n: usize, k: usize, width: u32) -> Expected {
-    let simulation = simulated(rows, n, k);
-    let cost = simulation.2.iter().fold(Cost::free(), |cost, &count| cost.then(round_cost(count, width)));
-    let (comparisons, rounds, profile) = (simulation.0, simulation.1, simulation.2.clone());
+    let (comparisons, rounds, ref profile) = *simulated(rows, n, k);
+    let profile = profile.clone();
+    let cost = profile.iter().fold(Cost::free(), |cost, &count| cost.then(round_cost(count, width)));
     Expected { comparisons, rounds, profile, bytes: cost.total_bytes() }
 }
 
-/// Comparisons, rounds and profile.
+/// Means of comparisons and rounds, and the profile of [`Expected`].
 type Simulation = Arc<(f64, f64, Vec<usize>)>;
 
+/// Simulations by (rows, n, k).
+type Cache = Mutex<HashMap<[usize; 3], Simulation>>;
+
 fn simulated(rows: usize, n: usize, k: usize) -> Simulation {
-    static CACHE: OnceLock<Mutex<HashMap<(usize, usize, usize), Simulation>>> = OnceLock::new();
-    let cache = CACHE.get_or_init(Mutex::default);
-    let mut cache = cache.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    cache.entry((rows, n, k)).or_insert_with(|| Arc::new(simulate(rows, n, k))).clone()
+    static CACHE: OnceLock<Cache> = OnceLock::new();
+    let mut cache = CACHE.get_or_init(Mutex::default).lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    cache.entry([rows, n, k]).or_insert_with(|| Arc::new(simulate(rows, n, k))).clone()
 }
 
 fn simulate(rows: usize, n: usize, k: usize) -> (f64, f64, Vec<usize>) {

@@ -2,6 +2,7 @@
 
 mod ops;
 mod selection;
+mod view;
 
 use ndarray::{ArrayD, IxDyn};
 use net::{Channel, Entry, Role};

@@ -72,13 +72,15 @@ fn shuffles_permute_whole_items_and_are_undone_by_their_inverse() {
     }
 }
 
-/// Pearson's statistic of counts that should be equal, standardised: beyond 6 with probability below 1e-6 for the
-/// numbers of cells used here (checked for a normal approximation with a generous margin).
+/// Pearson's statistic of counts that should be equal, [`standardised`].
 pub(super) fn deviation(counts: &[usize]) -> f64 {
     let mean = counts.iter().sum::<usize>() as f64 / counts.len() as f64;
-    let chi2: f64 = counts.iter().map(|&c| (c as f64 - mean).powi(2) / mean).sum();
-    // Wilson and Hilferty: the cube root of chi2 / df is nearly normal.
-    let df = counts.len() as f64 - 1.0;
+    let chi2 = counts.iter().map(|&c| (c as f64 - mean).powi(2) / mean).sum();
+    standardised(chi2, counts.len() as f64 - 1.0)
+}
+
+/// A chi-square variable of `df` degrees of freedom as a nearly normal one (Wilson and Hilferty, 1931).
+pub(super) fn standardised(chi2: f64, df: f64) -> f64 {
     ((chi2 / df).cbrt() - (1.0 - 2.0 / (9.0 * df))) / (2.0 / (9.0 * df)).sqrt()
 }
 

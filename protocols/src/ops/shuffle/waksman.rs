@@ -42,7 +42,7 @@ fn wire(wires: &[usize], switches: &mut Vec<[usize; 2]>) -> Vec<usize> {
     let upper = wire(&upper, switches);
     let lower = wire(&lower, switches);
     switches.extend((0..(n - 1) / 2).map(|j| [upper[j], lower[j]]));
-    (0..n).map(|j| if j % 2 == 0 && j / 2 < n / 2 { upper[j / 2] } else { lower[j / 2] }).collect()
+    (0..n).map(|j| if j.is_multiple_of(2) && j / 2 < n / 2 { upper[j / 2] } else { lower[j / 2] }).collect()
 }
 
 /// Appends the setting of every switch, in the order of the network, with which output j is input `source[j]`.
@@ -65,14 +65,14 @@ pub(super) fn route(source: &[usize], out: &mut Vec<bool>) {
                 if outputs[j / 2].is_some() {
                     break;
                 }
-                outputs[j / 2] = Some(j % 2 == 0);
+                outputs[j / 2] = Some(j.is_multiple_of(2));
             }
             let i = source[j];
             if i / 2 >= half {
                 // The odd last input: the chain ends; its other end, if open, is the odd last output.
                 break;
             }
-            inputs[i / 2] = Some(i % 2 == 0);
+            inputs[i / 2] = Some(i.is_multiple_of(2));
             let partner = destination[i ^ 1];
             j = partner ^ 1;
         }

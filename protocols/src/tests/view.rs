@@ -1,0 +1,151 @@
+//! What is opened must not depend on the data: everything that selections and compactions open, over thousands of rows
+//! of very different inputs, is held to the uniform distribution by chi-square tests. Each test also refuses a broken
+//! protocol, so it can tell.
+
+use std::collections::HashMap;
+
+use super::selection::deviation;
+use super::{DEALER, own, run, share};
+use crate::FRAC;
+use crate::abb::{Abb, Words};
+use crate::functions::compact;
+use crate::functions::top_k::Scores;
+use crate::ops::quickselect;
+use crate::{Error, Tensor, TwoParty};
+
+const SCORES: Scores = Scores { magnitude: 5, frac: 10 };
+
+/// A correct run exceeds it with probability below 1e-6 in each test (five standard deviations, one-sided).
+const LIMIT: f64 = 5.0;
+
+/// How the keys are made distinct.
+#[derive(Clone, Copy)]
+enum TieBreak {
+    /// As the protocol does.
+    BeforeTheShuffle,
+    /// By the position in the shuffled order: wrong.
+    AfterTheShuffle,
+}
+
+/// What a row of a selection opens.
+struct Opened {
+    outcomes: Vec<bool>,
+    positions: Vec<usize>,
+}
+
+/// Shuffled top-k of `rows` rows, all equal to `row`, with every opened bit recorded.
+fn select(row: &[u64], rows: usize, k: usize, tie_break: TieBreak) -> Vec<Opened> {
+    let n = row.len();
+    let x: Vec<u64> = (0..rows).flat_map(|_| row.to_vec()).collect();
+    let shares = share(&x, 4);
+    let protocol = |abb: &mut TwoParty| -> Result<_, Error> {
+        let words = own(abb, &shares, &[rows, n]);
+        let (mut keys, ring) = SCORES.keys(abb, &words)?;
+        if let TieBreak::AfterTheShuffle = tie_break {
+            // The scores alone at the same scale, and positions after the shuffle.
+            let drop = ring - 18;
+            keys = words.drop_low(FRAC - 10, 18 + FRAC - 10).times(1 << drop);
+        }
+        let permutations = abb.permutations(rows, n);
+        let keys = abb.shuffle(&permutations, &Tensor::reshape(&keys, &[rows, n, 1]), &[ring], false)?;
+        let keys = Tensor::reshape(&keys, &[rows, n]);
+        let keys = match tie_break {
+            TieBreak::BeforeTheShuffle => keys,
+            TieBreak::AfterTheShuffle => {
+                let index = ndarray::ArrayD::from_shape_fn(ndarray::IxDyn(&[rows, n]), |at| (n - 1 - at[1]) as u64);
+                keys.plus(&abb.public(&index))
+            }
+        };
+        let keys: Vec<u64> = keys.into_iter().collect();
+        let mut outcomes = vec![Vec::new(); rows];
+        let positions = quickselect::select(rows, n, k, |pairs| {
+            let bits = quickselect::opened(abb.session(), &keys, n, ring, pairs)?;
+            pairs.iter().zip(&bits).for_each(|(pair, bit)| outcomes[pair.0].push(*bit));
+            Ok(bits)
+        })?;
+        Ok((outcomes, positions))
+    };
+    let [(client, _), (server, _)] = run(DEALER, protocol);
+    assert_eq!(client, server, "both parties see the same");
+    client.0.into_iter().zip(client.1).map(|(outcomes, positions)| Opened { outcomes, positions }).collect()
+}
+
+fn ascending(n: usize) -> Vec<u64> {
+    (0..n as u64).map(|i| i << FRAC).collect()
+}
+
+/// How often each of `cells` values comes up.
+fn counts<K: std::hash::Hash + Eq>(values: impl Iterator<Item = K>, cells: usize) -> Vec<usize> {
+    let mut counts = HashMap::new();
+    values.for_each(|value| *counts.entry(value).or_insert(0) += 1);
+    assert!(counts.len() <= cells, "{} kinds of {cells}", counts.len());
+    let seen = counts.into_values();
+    seen.chain(std::iter::repeat(0)).take(cells).collect()
+}
+
+/// The ten outcomes of all pairs of five keys are one of 120 rankings.
+fn rankings(row: &[u64], tie_break: TieBreak) -> f64 {
+    let opened = select(row, 6000, 2, tie_break);
+    deviation(&counts(opened.into_iter().map(|row| row.outcomes), 120))
+}
+
+#[test]
+fn opened_comparisons_are_those_of_a_uniform_ranking_whatever_the_keys() {
+    for row in [ascending(5), vec![3 << FRAC; 5], vec![0, 0, 0, 0, 7 << FRAC]] {
+        let got = rankings(&row, TieBreak::BeforeTheShuffle);
+        assert!(got < LIMIT, "{got} for {row:?}");
+    }
+    // Equal keys told apart by the shuffled position are opened as equal.
+    assert!(rankings(&[3 << FRAC; 5], TieBreak::AfterTheShuffle) > 10.0 * LIMIT);
+}
+
+/// The worst of: how many keys exceed the first pivot; which positions are selected.
+fn pivots_and_positions(row: &[u64], tie_break: TieBreak) -> f64 {
+    let (n, k, rows) = (row.len(), 5, 4000);
+    let opened = select(row, rows, k, tie_break);
+    let pivots = opened.iter().map(|row| row.outcomes[..n - 1].iter().filter(|bit| **bit).count());
+    let pivots = deviation(&counts(pivots, n));
+    // A row selects k distinct positions, so that the counts vary less than independent ones: chi-square for sets.
+    let mut selected = vec![0usize; n];
+    opened.iter().flat_map(|row| &row.positions).for_each(|&at| selected[at] += 1);
+    let mean = (rows * k) as f64 / n as f64;
+    let chi2: f64 =
+        selected.iter().map(|&c| (c as f64 - mean).powi(2)).sum::<f64>() / mean * (n - 1) as f64 / (n - k) as f64;
+    pivots.max(super::selection::standardised(chi2, n as f64 - 1.0))
+}
+
+#[test]
+fn pivots_and_positions_are_uniform_whatever_the_keys() {
+    for row in [ascending(20), vec![0; 20]] {
+        let got = pivots_and_positions(&row, TieBreak::BeforeTheShuffle);
+        assert!(got < LIMIT, "{got} for {row:?}");
+    }
+    assert!(pivots_and_positions(&[0; 20], TieBreak::AfterTheShuffle) > 10.0 * LIMIT);
+}
+
+/// The opened destinations of five items are one of 120 permutations.
+fn destinations(kept: [u64; 5], shuffle: bool) -> f64 {
+    let rows = 6000;
+    let mask: Vec<u64> = (0..rows).flat_map(|_| kept).collect();
+    let shares = share(&mask, 1);
+    let [(client, _), (server, _)] = run(DEALER, |abb| {
+        let mask = own(abb, &shares, &[rows, 5]);
+        if shuffle {
+            return Ok(compact::opened(abb, &mask, 2)?.2);
+        }
+        let places = compact::destinations(abb, &mask, 2, 3)?;
+        abb.open(&places, 3)
+    });
+    assert_eq!(client, server, "both parties see the same");
+    let opened: Vec<u64> = client.expect("opened").into_iter().collect();
+    deviation(&counts(opened.chunks(5).map(<[u64]>::to_vec), 120))
+}
+
+#[test]
+fn opened_destinations_are_a_uniform_permutation_whatever_the_mask() {
+    for kept in [[1, 1, 0, 0, 0], [0, 0, 0, 1, 1], [1, 0, 0, 0, 1]] {
+        let got = destinations(kept, true);
+        assert!(got < LIMIT, "{got} for {kept:?}");
+    }
+    assert!(destinations([0, 0, 0, 1, 1], false) > 10.0 * LIMIT);
+}
