@@ -15,9 +15,9 @@ use crate::{Failure, HEADS};
 /// 2^-12, since a query's shares are rounded to 15 bits each for itself.
 const SAME: f64 = 0.005;
 
-/// Largest difference where a choice differs, which scores that tie to their resolution may: clusters of nearly equal
-/// scores weigh nearly the same. A wrong answer is off by about 1, the size of the values.
-const TIED: f64 = 0.5;
+/// Largest difference where a choice differs, which scores that tie to their resolution may, and votes on eviction: a
+/// head then looks at other values, which are of this size.
+const TIED: f64 = 6.0;
 
 /// Share of heads and steps that may be beyond [`SAME`].
 const MAX_TIED: f64 = 0.25;

@@ -3,9 +3,10 @@
 //!     cargo run --release -p waggle-bench --example ablation -- --help
 //!
 //! For each configuration a pair of layers decodes over a cache that a prompt filled, as the policy fills it: look-once
-//! eviction is run, not assumed. Steps lie around the stated length and their mean is taken, digests of clusters that
-//! close among them included; the pair counts six times. What a prompt costs once, eviction and the digests of what is
-//! left, is a table of its own. The rest of the model's step is measured apart, since no policy touches it.
+//! eviction is run, not assumed, with queries of its voting window alone (what else a prompt costs is the model's).
+//! Steps lie around the stated length and their mean is taken, digests of clusters that close among them included; the
+//! pair counts six times. What a prompt costs once, eviction and the digests of what is left, is a table of its own.
+//! The rest of the model's step is measured apart, since no policy touches it.
 //!
 //! Bytes and flows come from [`protocols::Plan`], on shapes. At the lengths given by `--secure` the same steps run between
 //! two parties in this process too: both ledgers must equal the plan's to the byte (but where quickselect makes traffic
@@ -41,10 +42,6 @@ const LAYERS: usize = 2;
 
 /// Layers of the model.
 const MODEL_LAYERS: usize = 12;
-
-/// Share of the prompt that votes on eviction where two parties run it. The votes do not change what a decoding step
-/// costs; the paper's fifth of the prompt, which the one-off costs are planned with, would take minutes.
-const MEASURED_WINDOW: &str = "0.01";
 
 /// Ablation of MPCache on the shapes of GPT-2 small.
 #[derive(Parser, Debug)]
@@ -159,6 +156,7 @@ fn configurations(args: &Args) -> Result<Vec<Configuration>, PolicyError> {
     add("full", "full".into(), None)?;
     // One cluster longer than any cache: there is nothing to choose, and what was kept is attended to.
     add("static only", format!("mpcache:static={keep},budget={keep},clusters=65535"), Some("1.42x / 2.76x"))?;
+    add("static only, to the budget", format!("mpcache:static={budget},budget={budget},clusters=65535"), None)?;
     add("dynamic, single tokens", format!("mpcache:static=1,share=off,budget={budget},clusters=1"), None)?;
     add("dynamic, clusters 8/4", format!("mpcache:static=1,share=off,budget={budget}"), None)?;
     add("dynamic, clusters 32/16", format!("mpcache:static=1,share=off,budget={budget},clusters=32/16"), None)?;
@@ -174,6 +172,8 @@ fn configurations(args: &Args) -> Result<Vec<Configuration>, PolicyError> {
         ("all, scores + shuffle-reveal", "gather=scores,topk=shuffle-reveal"),
         ("all, scores + per-layer", "gather=scores,select=per-layer"),
         ("all, scores + 32/16", "gather=scores,clusters=32/16"),
+        ("all, scores + shuffle-reveal + 32/16", "gather=scores,topk=shuffle-reveal,clusters=32/16"),
+        ("all, scores + shuffle-reveal + per-layer", "gather=scores,topk=shuffle-reveal,select=per-layer"),
     ] {
         add(name, format!("{everything},{option}"), None)?;
     }
@@ -276,7 +276,7 @@ fn row(configuration: &Configuration, cache: usize, args: &Args) -> Result<Row, 
         planned: Split::of(&plan.steady, within("", PAIRS / steps as f64)),
         operations: operations(&plan.steady, steps),
         eviction: Split::of(&plan.prompt, within("eviction", PAIRS)),
-        digests: Split::of(&plan.first, within("digest", PAIRS)),
+        digests: Split::of(&plan.prompt, within("digest", PAIRS)),
         measured: None,
     };
     if args.secure.contains(&cache) && !args.plan_only {
@@ -287,14 +287,12 @@ fn row(configuration: &Configuration, cache: usize, args: &Args) -> Result<Row, 
 
 /// Between two parties.
 fn measure(policy: &PolicySpec, cache: usize, args: &Args) -> Result<Measured, Failure> {
-    let evicts = policy.clusters().is_some_and(|c| c.keep.max(c.budget) < 1.0);
-    let policy = if evicts { policy.with("window", MEASURED_WINDOW)? } else { policy.clone() };
     let scenario = around(cache, args.steps)?;
     let words = data::words(&data::inputs(scenario.tokens(), cache as u64));
-    let fixed = run::run(&mut Fixed::new(), &policy, &words, scenario)?;
-    let secure = run::secure(&policy, &words, scenario, args.link)?;
-    let check = check::compare(&policy, &secure.outputs, &fixed.outputs)?;
-    check::plan_holds(&policy, &secure, &run::plan(&policy, scenario)?)?;
+    let fixed = run::run(&mut Fixed::new(), policy, &words, scenario)?;
+    let secure = run::secure(policy, &words, scenario, args.link)?;
+    let check = check::compare(policy, &secure.outputs, &fixed.outputs)?;
+    check::plan_holds(policy, &secure, &run::plan(policy, scenario)?)?;
     let step = Split::of(&secure.steady, within("", PAIRS / args.steps as f64));
     Ok(Measured { step, steps: args.steps, check })
 }

@@ -1,4 +1,4 @@
-//! One policy over one pair of layers on any engine: the prompt, the step that digests it, steady steps.
+//! One policy over one pair of layers on any engine: the prompt, a first step, steady steps.
 
 use std::collections::BTreeMap;
 use std::thread;
@@ -44,7 +44,7 @@ impl Booked for Secure {
 pub(crate) struct Scenario {
     /// Tokens of the prompt.
     pub(crate) prompt: usize,
-    /// Steady steps, after the one that digests the prompt.
+    /// Steady steps, after one that is set apart: in it keys are sent and products are planned.
     pub(crate) steps: usize,
 }
 
@@ -62,8 +62,6 @@ pub(crate) type Accounts = BTreeMap<(Phase, String), Traffic>;
 pub(crate) struct Trace<T> {
     /// The prompt.
     pub(crate) prompt: Accounts,
-    /// The first decoding step, which digests all that the prompt left.
-    pub(crate) first: Accounts,
     /// The steady steps together.
     pub(crate) steady: Accounts,
     /// Every account of the run, set-up included, without times.
@@ -105,19 +103,18 @@ pub(crate) fn run<E: Booked>(
     if let Some(ledger) = engine.book() {
         ledger.set_phase(Phase::Decode);
     }
-    let mut first = None;
     for token in scenario.prompt..scenario.tokens() {
         for (i, layer) in inputs.iter().enumerate() {
             let layer = data::token(layer, token);
             outputs.push(cache.attend(engine, i, &layer.q, &layer.k, &layer.v)?);
         }
-        if first.is_none() {
-            first = Some(part(engine));
+        if token == scenario.prompt {
+            part(engine);
         }
     }
     let steady = part(engine);
     let ledger = engine.book().map_or_else(Vec::new, |ledger| ledger.untimed());
-    Ok(Trace { prompt, first: first.unwrap_or_default(), steady, ledger, outputs })
+    Ok(Trace { prompt, steady, ledger, outputs })
 }
 
 /// `link`, slowed to a network of `shape`.
