@@ -219,6 +219,10 @@ struct Measured {
 /// Everything that a run of the benchmark found.
 #[derive(Serialize)]
 struct Findings {
+    /// The command line.
+    arguments: Vec<String>,
+    /// Cores that both parties share.
+    cores: usize,
     budget: f64,
     keep: f64,
     link: String,
@@ -316,6 +320,8 @@ fn benchmark(args: &Args) -> Result<(), Failure> {
         }
     }
     let findings = Findings {
+        arguments: std::env::args().skip(1).collect(),
+        cores: std::thread::available_parallelism().map_or(1, usize::from),
         budget: args.budget,
         keep: args.keep,
         link: args.link.to_string(),

@@ -1,5 +1,6 @@
 //! The findings as Markdown tables.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use comfy_table::{CellAlignment, Table, presets};
@@ -8,12 +9,16 @@ use net::Shape;
 use crate::cost::Split;
 use crate::{Findings, Row};
 
-/// Operations listed for each configuration.
-const LISTED: usize = 4;
+/// Steps listed for each configuration.
+const LISTED: usize = 5;
 
 /// The whole report.
 pub(crate) fn markdown(findings: &Findings) -> String {
-    let mut out = String::new();
+    let mut out = format!(
+        "# Ablation of MPCache on the shapes of GPT-2 small\n\n    cargo run --release -p waggle-bench --example ablation \
+         -- {}\n\n",
+        findings.arguments.join(" ")
+    );
     let Findings { budget, keep, link, .. } = findings;
     let mut lengths: Vec<usize> = findings.rows.iter().map(|row| row.cache).collect();
     lengths.dedup();
@@ -26,18 +31,23 @@ pub(crate) fn markdown(findings: &Findings) -> String {
     if findings.rest_measured.is_some() {
         let _ = writeln!(
             out,
-            "Seconds are measured over `{link}`, both parties on this machine, correlations made on the spot; the pair \
-             of layers that is run counts six times. Bytes are the plan's, which equals both ledgers of the measured \
-             steps to the byte, but where quickselect makes traffic random (*): there they are the mean."
+            "Seconds are measured over `{link}`, both parties on one machine with {} cores, correlations made on the \
+             spot; the pair of layers that is run counts six times. Bytes are the plan's, which equals both ledgers of the measured \
+             steps to the byte, but where quickselect makes traffic random (*): there they are the mean.",
+            findings.cores
         );
     } else {
         let _ = writeln!(out, "Planned on shapes: nothing was run. (*) The mean of random traffic.");
     }
+    let _ = writeln!(
+        out,
+        "\nThe last column is what figure 11 of the paper reports for its own implementation against its own full cache."
+    );
     for &cache in &lengths {
         let rows: Vec<&Row> = findings.rows.iter().filter(|row| row.cache == cache).collect();
         let _ = writeln!(out, "\n## {cache} tokens in the cache\n\n{}", steps(findings, &rows));
         let _ = writeln!(out, "\nOnce a prompt:\n\n{}", once(&rows));
-        let _ = writeln!(out, "\nLargest operations of attention:\n\n{}", largest(&rows));
+        let _ = writeln!(out, "\nWhere the bytes of attention go:\n\n{}", largest(&rows));
     }
     let _ = writeln!(out, "\n## Configurations\n\n{}", named(findings, lengths.first().copied().unwrap_or(0)));
     let rest = findings.rest_planned.total();
@@ -134,23 +144,27 @@ fn once(rows: &[&Row]) -> Table {
     right_align(table)
 }
 
-/// Where the bytes of attention go.
+/// Where the bytes of attention go: the policy's own steps.
 fn largest(rows: &[&Row]) -> Table {
-    let mut table = table(&["configuration", "operation", "MB", "offline", "flows", "share of bytes"]);
+    let mut table = table(&["configuration", "largest steps: MB (share), flows"]);
     for row in rows {
-        let all = row.planned.total().bytes();
-        for (i, (path, split)) in row.operations.iter().take(LISTED).enumerate() {
-            table.add_row(vec![
-                if i == 0 { row.name.to_owned() } else { String::new() },
-                path.clone(),
-                megabytes(split.total().bytes()),
-                megabytes(split.offline.bytes()),
-                format!("{:.0}", split.total().flows),
-                format!("{:.0} %", 100.0 * split.total().bytes() / all),
-            ]);
+        let mut steps: BTreeMap<&str, Split> = BTreeMap::new();
+        for (path, split) in &row.operations {
+            let step = path.split('/').next().unwrap_or_default();
+            let sum = steps.entry(step).or_default();
+            *sum = *sum + *split;
         }
+        let mut steps: Vec<_> = steps.into_iter().map(|(step, split)| (step, split.total())).collect();
+        steps.sort_by(|a, b| b.1.bytes().total_cmp(&a.1.bytes()));
+        let share = |bytes: f64| 100.0 * bytes / row.planned.total().bytes();
+        let listed: Vec<String> = steps
+            .into_iter()
+            .take(LISTED)
+            .map(|(step, c)| format!("{step} {} ({:.0} %), {:.0}", megabytes(c.bytes()), share(c.bytes()), c.flows))
+            .collect();
+        table.add_row(vec![row.name.to_owned(), listed.join("; ")]);
     }
-    right_align(table)
+    table
 }
 
 /// What the names stand for, and how the answers compared.
