@@ -44,6 +44,13 @@ pub trait Policy<E: Engine>: Send {
         q: &E::Tensor,
         store: &mut Store<E::Tensor>,
     ) -> Result<E::Tensor, Error>;
+
+    /// Per query head, the original token positions that the last query row of the last `attend` on `layer` looked at;
+    /// `None` where the engine does not see values ([`Engine::CLEAR`]).
+    fn attended(&self, layer: usize) -> Option<&[Vec<usize>]> {
+        let _ = layer;
+        None
+    }
 }
 
 /// (heads, rows, d) -> (kv_heads, group * rows, d): the queries that share a key/value head become rows of one

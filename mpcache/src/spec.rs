@@ -75,6 +75,17 @@ impl PolicySpec {
         self.options.get(key).map(String::as_str)
     }
 
+    /// The same policy with the option `key` set to `value`.
+    pub fn with(&self, key: &str, value: &str) -> Result<Self, PolicyError> {
+        let known = KNOWN.iter().find(|(n, _)| *n == self.name).map_or(&[][..], |(_, keys)| keys);
+        let Some(key) = known.iter().find(|k| **k == key) else {
+            return Err(PolicyError::Key { policy: self.name, key: key.into(), known });
+        };
+        let mut spec = self.clone();
+        spec.options.insert(key, value.to_owned());
+        Ok(spec)
+    }
+
     /// A fresh policy for one generation of a model with `layers` layers of heads `shape`.
     pub fn build<E: Engine>(&self, layers: usize, shape: HeadShape) -> Box<dyn Policy<E>> {
         let _ = (layers, shape);

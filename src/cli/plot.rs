@@ -1,0 +1,117 @@
+//! Plots of a study: one SVG for each metric, the metric against the budget, one line for each policy.
+
+use std::error::Error as StdError;
+use std::ops::Range;
+use std::path::Path;
+
+use model::eval::{Evaluation, METRICS, Metric, Row};
+use plotters::coord::ranged1d::{AsRangedCoord, ValueFormatter};
+use plotters::prelude::*;
+
+use super::Error;
+
+const SIZE: (u32, u32) = (860, 520);
+const LINE: u32 = 2;
+/// Logarithmic axes begin here: what is smaller is drawn on the floor.
+const FLOOR: f64 = 1e-4;
+
+type Points<'a> = (&'a str, Vec<(f64, f64)>);
+
+/// Writes `METRIC.svg` into `dir` for every metric that was measured, and returns their number.
+pub(super) fn plots(study: &Evaluation, dir: &Path) -> Result<usize, Error> {
+    let mut drawn = 0;
+    for metric in &METRICS {
+        let mut lines: Vec<Points> = Vec::new();
+        for row in &study.rows {
+            let (Some(budget), Some(value)) = (row.budget, (metric.of)(&row.metrics)) else { continue };
+            match lines.iter_mut().find(|(label, _)| *label == row.label) {
+                Some((_, points)) => points.push((budget, value)),
+                None => lines.push((&row.label, vec![(budget, value)])),
+            }
+        }
+        if lines.is_empty() {
+            continue;
+        }
+        lines.iter_mut().for_each(|(_, points)| points.sort_by(|a, b| a.0.total_cmp(&b.0)));
+        let path = dir.join(format!("{}.svg", metric.key));
+        let full = study.rows.iter().find(|row| row.budget.is_none());
+        draw(metric, &lines, full, &path)
+            .map_err(|e| Error::File { path: path.clone(), source: std::io::Error::other(e.to_string()) })?;
+        drawn += 1;
+    }
+    Ok(drawn)
+}
+
+fn draw(metric: &Metric, lines: &[Points], full: Option<&Row>, path: &Path) -> Result<(), Box<dyn StdError>> {
+    let full = full.and_then(|row| (metric.of)(&row.metrics));
+    let points = || lines.iter().flat_map(|(_, points)| points);
+    let budgets = span(points().map(|p| p.0));
+    if metric.share {
+        return chart(metric, lines, full, budgets, 0.0..1.02, path);
+    }
+    let values = span(points().map(|p| p.1.max(FLOOR)).chain(full.map(|v| v.max(FLOOR))));
+    chart(metric, lines, full, budgets, values.log_scale(), path)
+}
+
+/// A little more than from the smallest to the largest, on a logarithmic axis.
+fn span(values: impl Iterator<Item = f64>) -> Range<f64> {
+    let (low, high) = values.fold((f64::INFINITY, 0.0), |(low, high), v| (f64::min(low, v), f64::max(high, v)));
+    low / 1.05..high * 1.05
+}
+
+fn chart<Y>(
+    metric: &Metric,
+    lines: &[Points],
+    full: Option<f64>,
+    budgets: Range<f64>,
+    values: Y,
+    path: &Path,
+) -> Result<(), Box<dyn StdError>>
+where
+    Y: AsRangedCoord<Value = f64>,
+    Y::CoordDescType: ValueFormatter<f64>,
+{
+    let area = SVGBackend::new(path, SIZE).into_drawing_area();
+    area.fill(&WHITE)?;
+    let mut chart = ChartBuilder::on(&area)
+        .caption(metric.title, ("sans-serif", 20))
+        .margin(12)
+        .margin_right(250)
+        .x_label_area_size(40)
+        .y_label_area_size(64)
+        .build_cartesian_2d(budgets.clone().log_scale(), values)?;
+    let short = |v: &f64| format!("{}", (v * 1e6).round() / 1e6);
+    chart
+        .configure_mesh()
+        .light_line_style(WHITE)
+        .x_desc("budget: share of the cache")
+        .x_label_formatter(&short)
+        .y_label_formatter(&short)
+        .draw()?;
+    if let Some(full) = full {
+        let ends = [budgets.start, budgets.end].map(|x| (x, if metric.share { full } else { full.max(FLOOR) }));
+        chart
+            .draw_series(DashedLineSeries::new(ends, 6, 4, BLACK.stroke_width(1)))?
+            .label("full")
+            .legend(|(x, y)| PathElement::new([(x, y), (x + 18, y)], BLACK.stroke_width(1)));
+    }
+    for (i, (label, points)) in lines.iter().enumerate() {
+        // Colours repeat after a while; marks then differ.
+        let colour = Palette99::pick(i).to_rgba();
+        let points: Vec<_> = points.iter().map(|(x, y)| (*x, if metric.share { *y } else { y.max(FLOOR) })).collect();
+        chart
+            .draw_series(LineSeries::new(points.iter().copied(), colour.stroke_width(LINE)))?
+            .label(*label)
+            .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], colour.stroke_width(LINE)));
+        chart.draw_series(points.iter().map(|p| Circle::new(*p, 3, colour.filled())))?;
+    }
+    // Beside the lines, where it hides none.
+    chart
+        .configure_series_labels()
+        .position(SeriesLabelPosition::Coordinate(SIZE.0 as i32 - 340, 0))
+        .label_font(("sans-serif", 13))
+        .background_style(WHITE)
+        .draw()?;
+    area.present()?;
+    Ok(())
+}
