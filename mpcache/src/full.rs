@@ -1,33 +1,38 @@
 //! The policy `full`: every token looks at every token before it.
 
-use protocols::{Engine, Error, Tensor};
+use protocols::{Engine, Error};
 
-use crate::policy::{Policy, fold_heads, unfold_heads};
-use crate::{HeadShape, Store};
+use crate::positions::Positions;
+use crate::{HeadShape, Policy, Store, attention};
 
-/// Exact attention over the whole cache.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Full;
+/// Exact attention over the whole cache. Nothing is revealed.
+#[derive(Clone, Debug)]
+pub struct Full {
+    layers: Vec<Positions>,
+}
+
+impl Full {
+    /// For `layers` layers.
+    pub fn new<E: Engine>(layers: usize, shape: HeadShape) -> Self {
+        Full { layers: vec![Positions::new(E::CLEAR, shape); layers] }
+    }
+}
 
 impl<E: Engine> Policy<E> for Full {
     fn attend(
         &mut self,
         engine: &mut E,
-        _layer: usize,
+        layer: usize,
         q: &E::Tensor,
         store: &mut Store<E::Tensor>,
     ) -> Result<E::Tensor, Error> {
-        let shape = store.heads();
-        let visible = causal(store.len(), q.shape()[1], shape);
-        let (queries, keys) = (fold_heads(q, shape), store.keys_by_head());
-        let scores = engine.scope("scores", |e| e.matmul(&queries, &keys))?;
-        let p = engine.scope("softmax", |e| e.softmax(&scores, &visible))?;
-        let mixed = engine.scope("values", |e| e.matmul(&p, &store.values_by_head()))?;
-        Ok(unfold_heads(&mixed, shape))
+        let positions = &mut self.layers[layer];
+        positions.extend(store.seen() - store.fresh(), store.seen());
+        positions.attend_all(store.heads());
+        Ok(attention::causal(engine, q, store)?.0)
     }
-}
 
-/// Columns that each folded query row sees: the last of `rows` sees all `tokens`, each one before it one less.
-fn causal(tokens: usize, rows: usize, shape: HeadShape) -> Vec<usize> {
-    (0..shape.group()).flat_map(|_| tokens - rows + 1..=tokens).collect()
+    fn attended(&self, layer: usize) -> Option<&[Vec<usize>]> {
+        self.layers[layer].attended()
+    }
 }

@@ -45,12 +45,9 @@ pub trait Policy<E: Engine>: Send {
         store: &mut Store<E::Tensor>,
     ) -> Result<E::Tensor, Error>;
 
-    /// Per query head, the original token positions that the last query row of the last `attend` on `layer` looked at;
-    /// `None` where the engine does not see values ([`Engine::CLEAR`]).
-    fn attended(&self, layer: usize) -> Option<&[Vec<usize>]> {
-        let _ = layer;
-        None
-    }
+    /// For every query head the positions (of all tokens ever appended) that the last query on `layer` looked at, in any
+    /// order. Known only where the engine [sees its values](Engine::CLEAR): for accuracy studies.
+    fn attended(&self, layer: usize) -> Option<&[Vec<usize>]>;
 }
 
 /// (heads, rows, d) -> (kv_heads, group * rows, d): the queries that share a key/value head become rows of one

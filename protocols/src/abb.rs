@@ -84,11 +84,11 @@ pub trait Table: Sync {
 
 /// Operations on hidden words and bits. Every implementation of a function over this trait runs in the clear, between
 /// two parties and as a plan.
-pub trait Abb {
+pub trait Abb: 'static {
     /// Hidden words.
-    type Words: Words;
+    type Words: Words + 'static;
     /// Hidden bits.
-    type Bits: Tensor;
+    type Bits: Tensor + 'static;
 
     /// Whether [`visible`](Abb::visible) shows the values.
     const CLEAR: bool = false;

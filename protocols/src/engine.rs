@@ -50,13 +50,13 @@ pub struct WeightData {
 ///
 /// Shapes are row-major; `...` stands for any leading axes. Operations that talk to a peer can fail; all are recorded
 /// under the current scope. Shape mismatches are bugs of the caller and panic.
-pub trait Engine {
+pub trait Engine: 'static {
     /// An activation.
-    type Tensor: Tensor;
+    type Tensor: Tensor + 'static;
     /// A matrix that only the server knows, prepared for this engine.
     type Weight: Send + Sync;
     /// Which k of the n entries of each row, in an order of their own, where the engine knows them: (rows, k, n).
-    type Selection: Clone + Send + Sync;
+    type Selection: Clone + Send + Sync + 'static;
 
     /// Whether the engine sees its values: [`chosen`](Engine::chosen) then tells a selection. For accuracy studies.
     const CLEAR: bool;
@@ -161,8 +161,9 @@ pub trait Engine {
     /// The entries (rows, k, w) back where they were chosen: (rows, n, w), zeros elsewhere.
     fn scatter(&mut self, selection: &Self::Selection, x: &Self::Tensor) -> Result<Self::Tensor, Error>;
 
-    /// Stable compaction: the chosen entries of (rows, n, w) in the order in which they stand, (rows, k, w).
-    fn compact(&mut self, selection: &Self::Selection, x: &Self::Tensor) -> Result<Self::Tensor, Error>;
+    /// The same choice in the order in which the chosen entries stand: gathering by it is a stable compaction. No index
+    /// is revealed.
+    fn in_order(&mut self, selection: &Self::Selection) -> Result<Self::Selection, Error>;
 
     /// The chosen positions of each row, where the engine [sees them](Engine::CLEAR).
     fn chosen(&self, selection: &Self::Selection) -> Option<Vec<Vec<usize>>>;

@@ -69,6 +69,12 @@ pub enum Error {
         /// Length of the vector.
         len: usize,
     },
+    /// An operation that needs an engine which sees its values.
+    #[error("{operation} works only where values are seen, not between two parties or as a plan")]
+    NotInTheClear {
+        /// The operation.
+        operation: &'static str,
+    },
     /// An operation over more entries than it is built for.
     #[error("{operation} over {got} entries, at most {limit} are supported")]
     TooMany {

@@ -275,10 +275,10 @@ impl Engine for Float {
         Ok(out.into_dyn())
     }
 
-    fn compact(&mut self, selection: &Chosen, x: &T) -> Result<T, Error> {
+    fn in_order(&mut self, selection: &Chosen) -> Result<Chosen, Error> {
         let mut ordered = selection.clone();
         ordered.rows.iter_mut().for_each(|row| row.sort_unstable());
-        self.gather(&ordered, x)
+        Ok(ordered)
     }
 
     fn chosen(&self, selection: &Chosen) -> Option<Vec<Vec<usize>>> {

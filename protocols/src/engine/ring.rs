@@ -253,9 +253,8 @@ impl<B: Abb> Engine for Ring<B> {
         selection::scatter(&mut self.abb, selection, x)
     }
 
-    fn compact(&mut self, selection: &Self::Selection, x: &B::Words) -> Result<B::Words, Error> {
-        let ordered = selection::in_order(&mut self.abb, selection)?;
-        selection::gather(&mut self.abb, &ordered, x)
+    fn in_order(&mut self, selection: &Self::Selection) -> Result<Self::Selection, Error> {
+        selection::in_order(&mut self.abb, selection)
     }
 
     fn chosen(&self, selection: &Self::Selection) -> Option<Vec<Vec<usize>>> {

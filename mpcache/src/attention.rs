@@ -1,0 +1,84 @@
+//! Attention over what a policy keeps.
+
+use protocols::{Engine, Error, Tensor};
+
+use crate::policy::{fold_heads, unfold_heads};
+use crate::{HeadShape, Store};
+
+/// Exact causal attention of `q` (heads, rows, d), the last `rows` tokens of the store, over all that is kept:
+/// the mix (heads, rows, d) and the probabilities (kv_heads, group * rows, tokens).
+pub(crate) fn causal<E: Engine>(
+    engine: &mut E,
+    q: &E::Tensor,
+    store: &Store<E::Tensor>,
+) -> Result<(E::Tensor, E::Tensor), Error> {
+    let shape = store.heads();
+    let (tokens, rows) = (store.len(), q.shape()[1]);
+    // The last of `rows` queries sees all tokens, each one before it one less.
+    let visible: Vec<usize> = (0..shape.group()).flat_map(|_| tokens - rows + 1..=tokens).collect();
+    let (queries, keys) = (fold_heads(q, shape), store.keys_by_head());
+    let scores = engine.scope("scores", |e| e.matmul(&queries, &keys))?;
+    let p = engine.scope("softmax", |e| e.softmax(&scores, &visible))?;
+    let mixed = engine.scope("values", |e| e.matmul(&p, &store.values_by_head()))?;
+    Ok((unfold_heads(&mixed, shape), p))
+}
+
+/// Attention of one query per head, `q` (heads, 1, d), over tokens of its own: `pairs` is (batch, tokens, 2 d), keys
+/// beside values, with a batch entry for every head or for every key/value head. Result: (heads, 1, d).
+pub(crate) fn sparse<E: Engine>(
+    engine: &mut E,
+    q: &E::Tensor,
+    pairs: &E::Tensor,
+    shape: HeadShape,
+) -> Result<E::Tensor, Error> {
+    let HeadShape { heads, head_dim, .. } = shape;
+    let (batch, tokens) = (pairs.shape()[0], pairs.shape()[1]);
+    let queries = q.reshape(&[batch, heads / batch, head_dim]);
+    let keys = pairs.slice(2, 0..head_dim).permute(&[0, 2, 1]);
+    let scores = engine.scope("scores", |e| e.matmul(&queries, &keys))?;
+    let p = engine.scope("softmax", |e| e.softmax(&scores, &vec![tokens; heads / batch]))?;
+    let mixed = engine.scope("values", |e| e.matmul(&p, &pairs.slice(2, head_dim..2 * head_dim)))?;
+    Ok(mixed.reshape(&[heads, 1, head_dim]))
+}
+
+/// What each token received: probabilities `p` (kv_heads, group * rows, tokens) of the last `window` of `rows` queries,
+/// summed over them and over the heads of a group, and with `per_layer` over all heads: (kv_heads or 1, tokens).
+pub(crate) fn received<E: Engine>(
+    engine: &mut E,
+    p: &E::Tensor,
+    window: usize,
+    per_layer: bool,
+    shape: HeadShape,
+) -> Result<E::Tensor, Error> {
+    let HeadShape { kv_heads, .. } = shape;
+    let group = shape.group();
+    let (rows, tokens) = (p.shape()[1] / group, p.shape()[2]);
+    let last = p.reshape(&[kv_heads, group, rows, tokens]).slice(2, rows - window..rows);
+    let terms = kv_heads * group * window;
+    let batch = if per_layer { 1 } else { kv_heads };
+    // (batch, tokens, terms / batch)
+    let last = last.reshape(&[batch, terms / batch, tokens]).permute(&[0, 2, 1]);
+    engine.sum_last(&last)
+}
+
+/// log2 of a bound on what [`received`] returns: every term is a probability.
+pub(crate) fn received_magnitude(window: usize, per_layer: bool, shape: HeadShape) -> u32 {
+    let terms = window * if per_layer { shape.heads } else { shape.group() };
+    // Rounding may lift a probability a little above 1.
+    usize::BITS - terms.leading_zeros() + 1
+}
+
+/// The rows `index` of axis `axis`, ascending.
+pub(crate) fn take<T: Tensor>(x: &T, axis: usize, index: &[usize]) -> T {
+    let mut parts = Vec::new();
+    let mut start = 0;
+    while start < index.len() {
+        let mut end = start + 1;
+        while end < index.len() && index[end] == index[end - 1] + 1 {
+            end += 1;
+        }
+        parts.push(x.slice(axis, index[start]..index[end - 1] + 1));
+        start = end;
+    }
+    T::concat(axis, &parts.iter().collect::<Vec<_>>())
+}

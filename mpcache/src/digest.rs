@@ -1,0 +1,242 @@
+//! What a query is compared with instead of the keys of a cluster.
+
+use std::fmt;
+use std::str::FromStr;
+
+use protocols::{Engine, Error, Ranking, Tensor, TopK};
+
+use crate::HeadShape;
+use crate::policy::fold_heads;
+
+/// Digests hold keys times this, so that scores of boxes, which exceed those of tokens, stay within a product's range.
+/// The order of scores is what counts.
+const SCALE: f32 = 0.125;
+
+/// How a cluster of keys is summarised for the dot product with a query. Write r_max and r_min for the largest and
+/// smallest key of the cluster in each channel, c = (r_max + r_min) / 2.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Similarity {
+    /// q (alpha r_max + (1 - alpha) r_min): MPCache's linear stand-in for the bound of the box, eq. 6.
+    Linear {
+        /// Weight of the maximum.
+        alpha: f32,
+    },
+    /// q c + |q| (r_max - r_min) / 2: exactly the bound of Quest, sum of max(q r_max, q r_min), with one comparison per
+    /// channel of the query for all clusters.
+    Box,
+    /// q c + |q| mean |k - c|: ArkVale's cuboid-mean.
+    CuboidMean,
+    /// q mean(k).
+    Centroid,
+    /// q times the mean of the cluster's `count` tokens that the query at its closing scores highest, after InfLLM's
+    /// representative tokens (arXiv 2402.04617), which average over the queries that follow.
+    Representatives {
+        /// Tokens per cluster.
+        count: usize,
+    },
+    /// q k itself, for clusters of one token.
+    Token,
+}
+
+impl Similarity {
+    /// Names that exist.
+    pub const NAMES: [&'static str; 6] = ["linear", "box", "cuboid-mean", "centroid", "representatives", "token"];
+}
+
+impl fmt::Display for Similarity {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str(match self {
+            Similarity::Linear { .. } => "linear",
+            Similarity::Box => "box",
+            Similarity::CuboidMean => "cuboid-mean",
+            Similarity::Centroid => "centroid",
+            Similarity::Representatives { .. } => "representatives",
+            Similarity::Token => "token",
+        })
+    }
+}
+
+impl FromStr for Similarity {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        Ok(match name {
+            "linear" => Similarity::Linear { alpha: 0.6 },
+            "box" => Similarity::Box,
+            "cuboid-mean" => Similarity::CuboidMean,
+            "centroid" => Similarity::Centroid,
+            "representatives" => Similarity::Representatives { count: 2 },
+            "token" => Similarity::Token,
+            _ => return Err(format!("one of {}", Self::NAMES.join(", "))),
+        })
+    }
+}
+
+/// Sizes of the clusters: `fine` tokens each, `fan` of them in a coarse one. One level if `fan` is 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sizes {
+    /// Tokens of a cluster that is attended to or not.
+    pub fine: usize,
+    /// Fine clusters of a coarse one.
+    pub fan: usize,
+}
+
+impl Sizes {
+    /// Tokens of a coarse cluster.
+    pub fn coarse(self) -> usize {
+        self.fine * self.fan
+    }
+}
+
+/// Digests of the closed clusters of one layer: made once, when a cluster closes.
+#[derive(Clone, Debug)]
+pub(crate) struct Digests<T> {
+    /// (clusters, kv_heads * width) of the coarse clusters, if there are two levels, and of the fine ones.
+    levels: [Option<T>; 2],
+    /// Coarse clusters digested.
+    pub(crate) closed: usize,
+}
+
+impl<T: Tensor> Digests<T> {
+    pub(crate) fn new() -> Self {
+        Digests { levels: [None, None], closed: 0 }
+    }
+
+    /// Digests the coarse clusters of the new `keys` (clusters * size, kv_heads * head_dim). `q` is the query that closes
+    /// them, (heads, 1, head_dim).
+    pub(crate) fn close<E: Engine<Tensor = T>>(
+        &mut self,
+        engine: &mut E,
+        how: (Similarity, TopK),
+        sizes: Sizes,
+        keys: &T,
+        q: &T,
+        shape: HeadShape,
+    ) -> Result<(), Error> {
+        let [tokens, channels] = keys.shape()[..] else { panic!("keys of shape {:?}", keys.shape()) };
+        let clusters = tokens / sizes.coarse();
+        let by_cluster = |size: usize| keys.reshape(&[tokens / size, size, channels]).permute(&[0, 2, 1]);
+        let (fine, coarse) = match how.0 {
+            Similarity::Token => (None, None),
+            Similarity::Centroid => {
+                let mean = |engine: &mut E, size: usize| {
+                    let sum = engine.sum_last(&by_cluster(size))?;
+                    engine.scale(&sum, SCALE / size as f32)
+                };
+                let fine = mean(engine, sizes.fine)?;
+                (Some(fine), if sizes.fan > 1 { Some(mean(engine, sizes.coarse())?) } else { None })
+            }
+            Similarity::Representatives { count } => {
+                let mean = |engine: &mut E, size: usize| {
+                    representatives(engine, keys, q, size, count.min(size), how.1, shape)
+                };
+                let fine = mean(engine, sizes.fine)?;
+                (Some(fine), if sizes.fan > 1 { Some(mean(engine, sizes.coarse())?) } else { None })
+            }
+            Similarity::Linear { .. } | Similarity::Box | Similarity::CuboidMean => {
+                let (max, min) = engine.extrema(&by_cluster(sizes.fine))?;
+                let coarse = if sizes.fan > 1 {
+                    // Extrema of the children's: those of their maxima give the maximum, of their minima the minimum.
+                    let both = T::concat(0, &[&max, &min]);
+                    let both = both.reshape(&[2 * clusters, sizes.fan, channels]).permute(&[0, 2, 1]);
+                    let (high, low) = engine.extrema(&both)?;
+                    let (max, min) = (high.slice(0, 0..clusters), low.slice(0, clusters..2 * clusters));
+                    Some(of_box(engine, how.0, &max, &min, &by_cluster(sizes.coarse()), shape)?)
+                } else {
+                    None
+                };
+                (Some(of_box(engine, how.0, &max, &min, &by_cluster(sizes.fine), shape)?), coarse)
+            }
+        };
+        for (level, new) in self.levels.iter_mut().zip([coarse, fine]) {
+            match (level.as_mut(), new) {
+                (Some(level), Some(new)) => level.append(&new),
+                (None, new) => *level = new,
+                (Some(_), None) => {}
+            }
+        }
+        self.closed += clusters;
+        Ok(())
+    }
+
+    /// Scores of the queries `q` (heads, 1, head_dim) against the digests: (heads, coarse clusters) if there are two
+    /// levels, and (heads, fine clusters).
+    pub(crate) fn scores<E: Engine<Tensor = T>>(
+        &self,
+        engine: &mut E,
+        similarity: Similarity,
+        q: &T,
+        shape: HeadShape,
+    ) -> Result<(Option<T>, T), Error> {
+        let q = match similarity {
+            Similarity::Box | Similarity::CuboidMean => T::concat(2, &[q, &engine.abs(q)?]),
+            _ => q.clone(),
+        };
+        let width = q.shape()[2];
+        let levels: Vec<&T> = self.levels.iter().flatten().collect();
+        let all = T::concat(0, &levels);
+        let clusters = all.shape()[0];
+        let digests = all.reshape(&[clusters, shape.kv_heads, width]).permute(&[1, 2, 0]);
+        let queries = fold_heads(&q, HeadShape { head_dim: width, ..shape });
+        let scores = engine.matmul(&queries, &digests)?.reshape(&[shape.heads, clusters]);
+        let coarse = if levels.len() == 2 { levels[0].shape()[0] } else { 0 };
+        let part = |range| scores.slice(1, range);
+        Ok(((coarse > 0).then(|| part(0..coarse)), part(coarse..clusters)))
+    }
+}
+
+/// Digests from the boxes `max` and `min` (clusters, channels) of `keys` (clusters, channels, size).
+fn of_box<E: Engine>(
+    engine: &mut E,
+    similarity: Similarity,
+    max: &E::Tensor,
+    min: &E::Tensor,
+    keys: &E::Tensor,
+    shape: HeadShape,
+) -> Result<E::Tensor, Error> {
+    if let Similarity::Linear { alpha } = similarity {
+        let (max, min) = (engine.scale(max, alpha * SCALE)?, engine.scale(min, (1.0 - alpha) * SCALE)?);
+        return engine.add(&max, &min);
+    }
+    let [clusters, channels, size] = keys.shape()[..] else { panic!("keys of shape {:?}", keys.shape()) };
+    let twice = engine.add(max, min)?;
+    let centre = engine.scale(&twice, SCALE / 2.0)?;
+    let radius = if similarity == Similarity::CuboidMean {
+        let opposite = engine.scale(&twice, -0.5)?.reshape(&[clusters, channels, 1]);
+        let opposite = E::Tensor::concat(2, &vec![&opposite; size]);
+        let away = engine.add(keys, &opposite)?;
+        let away = engine.abs(&away)?;
+        let sum = engine.sum_last(&away)?;
+        engine.scale(&sum, SCALE / size as f32)?
+    } else {
+        let (max, min) = (engine.scale(max, SCALE / 2.0)?, engine.scale(min, -SCALE / 2.0)?);
+        engine.add(&max, &min)?
+    };
+    let by_head = |x: &E::Tensor| x.reshape(&[clusters, shape.kv_heads, shape.head_dim]);
+    let both = E::Tensor::concat(2, &[&by_head(&centre), &by_head(&radius)]);
+    Ok(both.reshape(&[clusters, 2 * channels]))
+}
+
+/// Mean of the `count` keys of each cluster of `size` that the sum of a group's queries scores highest.
+fn representatives<E: Engine>(
+    engine: &mut E,
+    keys: &E::Tensor,
+    q: &E::Tensor,
+    size: usize,
+    count: usize,
+    method: TopK,
+    shape: HeadShape,
+) -> Result<E::Tensor, Error> {
+    let HeadShape { kv_heads, head_dim: d, .. } = shape;
+    let tokens = keys.shape()[0];
+    let clusters = tokens / size;
+    let keys = keys.reshape(&[tokens, kv_heads, d]).permute(&[1, 0, 2]);
+    let queries = engine.sum_last(&fold_heads(q, shape).permute(&[0, 2, 1]))?.reshape(&[kv_heads, 1, d]);
+    let scores = engine.matmul(&queries, &keys.permute(&[0, 2, 1]))?.reshape(&[kv_heads * clusters, size]);
+    let ranking = Ranking { k: count, method, magnitude: 10, frac: 8 };
+    let best = engine.top_k(&scores, &ranking)?;
+    let best = engine.gather(&best, &keys.reshape(&[kv_heads * clusters, size, d]))?;
+    let sum = engine.sum_last(&best.permute(&[0, 2, 1]))?;
+    let mean = engine.scale(&sum, SCALE / count as f32)?;
+    Ok(mean.reshape(&[kv_heads, clusters, d]).permute(&[1, 0, 2]).reshape(&[clusters, kv_heads * d]))
+}

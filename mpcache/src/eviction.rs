@@ -1,0 +1,47 @@
+//! Look-once eviction: at the end of the prompt each layer keeps a fixed number of tokens, for good.
+//!
+//! The order of what is kept is that of the prompt, and no party learns which tokens these are: the selection stays
+//! hidden, and gathering in its order is a stable compaction ([`Engine::in_order`]). Public: how many are kept.
+
+use protocols::{Engine, Error, Ranking, Tensor, TopK};
+
+use crate::positions::Positions;
+use crate::{Select, Store};
+
+/// Fractional bits of received attention that are compared.
+const FRAC: u32 = 16;
+
+/// The `keep` tokens of each row of `received` (rows, tokens) with the largest entries, in the order of the prompt.
+pub(crate) fn choose<E: Engine>(
+    engine: &mut E,
+    received: &E::Tensor,
+    keep: usize,
+    method: TopK,
+    magnitude: u32,
+) -> Result<E::Selection, Error> {
+    let best = engine.top_k(received, &Ranking { k: keep, method, magnitude, frac: FRAC })?;
+    engine.in_order(&best)
+}
+
+/// Keeps the chosen ones of the first `tokens` tokens, and all after these. The selection has one row per key/value head
+/// or one for the layer.
+pub(crate) fn keep<E: Engine>(
+    engine: &mut E,
+    store: &mut Store<E::Tensor>,
+    chosen: &E::Selection,
+    tokens: usize,
+    per_layer: bool,
+    positions: &mut Positions,
+) -> Result<(), Error> {
+    let shape = store.heads();
+    let select = if per_layer { Select::PerLayer } else { Select::PerKv };
+    let all = store.len();
+    let kept = engine.gather(chosen, &select.payload(&store.pairs_by_head(0..tokens), shape))?;
+    let kept = Select::unpack(&kept, shape.kv_heads);
+    let rest = store.pairs_by_head(tokens..all);
+    store.replace_by_head(&E::Tensor::concat(1, &[&kept, &rest]));
+    if let Some(rows) = engine.chosen(chosen) {
+        positions.keep(|head| rows[head.min(rows.len() - 1)].iter().copied().chain(tokens..all).collect());
+    }
+    Ok(())
+}

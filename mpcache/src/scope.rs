@@ -1,0 +1,83 @@
+//! For whom a selection is made.
+
+use std::fmt;
+use std::str::FromStr;
+
+use protocols::{Engine, Error, Tensor};
+
+use crate::HeadShape;
+
+/// Who shares a selection of tokens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Select {
+    /// Every query head has its own, as in the paper.
+    #[default]
+    PerHead,
+    /// The query heads of a key/value head have one, by the sum of their scores.
+    PerKv,
+    /// All heads of a layer have one, by the sum of their scores.
+    PerLayer,
+}
+
+impl Select {
+    /// All values.
+    pub const ALL: [Self; 3] = [Self::PerHead, Self::PerKv, Self::PerLayer];
+
+    /// Selections of a layer.
+    pub(crate) fn rows(self, shape: HeadShape) -> usize {
+        match self {
+            Select::PerHead => shape.heads,
+            Select::PerKv => shape.kv_heads,
+            Select::PerLayer => 1,
+        }
+    }
+
+    /// Scores of all query heads (heads, n) -> sums of those that share a selection, (rows, n).
+    pub(crate) fn sum<E: Engine>(
+        self,
+        engine: &mut E,
+        scores: &E::Tensor,
+        shape: HeadShape,
+    ) -> Result<E::Tensor, Error> {
+        let (rows, n) = (self.rows(shape), scores.shape()[1]);
+        if rows == shape.heads {
+            return Ok(scores.clone());
+        }
+        engine.sum_last(&scores.reshape(&[rows, shape.heads / rows, n]).permute(&[0, 2, 1]))
+    }
+
+    /// What each of `heads` heads (of either kind) holds of n things, (heads, n, w), as payload of the selections:
+    /// (min(rows, heads), n, w * heads per row).
+    pub(crate) fn payload<T: Tensor>(self, x: &T, shape: HeadShape) -> T {
+        let [heads, n, w] = x.shape()[..] else { panic!("payload of shape {:?}", x.shape()) };
+        let rows = self.rows(shape).min(heads);
+        x.reshape(&[rows, heads / rows, n, w]).permute(&[0, 2, 1, 3]).reshape(&[rows, n, heads / rows * w])
+    }
+
+    /// The inverse of [`payload`](Select::payload), of k gathered things: (rows, k, w') -> (heads, k, w) for `heads`
+    /// heads, or one entry per selection if there are more of these.
+    pub(crate) fn unpack<T: Tensor>(x: &T, heads: usize) -> T {
+        let [rows, k, w] = x.shape()[..] else { panic!("gathered shape {:?}", x.shape()) };
+        let each = (heads / rows).max(1);
+        x.reshape(&[rows, k, each, w / each]).permute(&[0, 2, 1, 3]).reshape(&[rows * each, k, w / each])
+    }
+}
+
+impl fmt::Display for Select {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str(match self {
+            Select::PerHead => "per-head",
+            Select::PerKv => "per-kv",
+            Select::PerLayer => "per-layer",
+        })
+    }
+}
+
+impl FromStr for Select {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        let named = |select: &Self| select.to_string() == name;
+        Self::ALL.into_iter().find(named).ok_or_else(|| "one of per-head, per-kv, per-layer".into())
+    }
+}

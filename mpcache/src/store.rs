@@ -1,0 +1,108 @@
+//! Keys and values of one layer.
+
+use std::ops::Range;
+
+use protocols::Tensor;
+
+use crate::HeadShape;
+
+/// Keys and values of one layer: two tensors of shape (tokens, kv_heads * head_dim) that grow along axis 0 in place.
+#[derive(Clone, Debug)]
+pub struct Store<T> {
+    kv: Option<(T, T)>,
+    seen: usize,
+    fresh: usize,
+    shape: HeadShape,
+}
+
+impl<T: Tensor> Store<T> {
+    /// An empty store.
+    pub fn new(shape: HeadShape) -> Self {
+        Store { kv: None, seen: 0, fresh: 0, shape }
+    }
+
+    /// Appends the rows of new tokens: (new tokens, kv_heads * head_dim) each. Amortised time O(new tokens).
+    pub fn append(&mut self, k: &T, v: &T) {
+        assert_eq!(k.shape(), v.shape());
+        assert_eq!(k.shape()[1], self.shape.kv_heads * self.shape.head_dim);
+        self.fresh = k.shape()[0];
+        self.seen += self.fresh;
+        match &mut self.kv {
+            Some((keys, values)) => {
+                keys.append(k);
+                values.append(v);
+            }
+            None => self.kv = Some((k.clone(), v.clone())),
+        }
+    }
+
+    /// Replaces the rows that are kept, for policies that evict; [`Store::seen`] stays.
+    pub fn replace(&mut self, keys: T, values: T) {
+        assert_eq!(keys.shape(), values.shape());
+        self.kv = Some((keys, values));
+    }
+
+    /// The keys, (tokens, kv_heads * head_dim). Panics on an empty store.
+    pub fn keys(&self) -> &T {
+        &self.kv.as_ref().expect("a store is read after its first tokens").0
+    }
+
+    /// The values, (tokens, kv_heads * head_dim). Panics on an empty store.
+    pub fn values(&self) -> &T {
+        &self.kv.as_ref().expect("a store is read after its first tokens").1
+    }
+
+    /// Keys by head and transposed, (kv_heads, head_dim, tokens): the right operand of the scores.
+    pub fn keys_by_head(&self) -> T {
+        by_head(self.keys(), self.shape).permute(&[0, 2, 1])
+    }
+
+    /// Values by head, (kv_heads, tokens, head_dim): the right operand of the mix.
+    pub fn values_by_head(&self) -> T {
+        by_head(self.values(), self.shape)
+    }
+
+    /// Keys and values of the tokens in `range` side by side, (kv_heads, tokens, 2 head_dim).
+    pub fn pairs_by_head(&self, range: Range<usize>) -> T {
+        let part = |x: &T| by_head(&x.slice(0, range.clone()), self.shape);
+        T::concat(2, &[&part(self.keys()), &part(self.values())])
+    }
+
+    /// Keeps `pairs`, (kv_heads, tokens, 2 head_dim), instead of what there is.
+    pub fn replace_by_head(&mut self, pairs: &T) {
+        let HeadShape { kv_heads, head_dim, .. } = self.shape;
+        let tokens = pairs.shape()[1];
+        let part = |range| pairs.slice(2, range).permute(&[1, 0, 2]).reshape(&[tokens, kv_heads * head_dim]);
+        self.replace(part(0..head_dim), part(head_dim..2 * head_dim));
+    }
+
+    /// Number of tokens kept.
+    pub fn len(&self) -> usize {
+        self.kv.as_ref().map_or(0, |(k, _)| k.shape()[0])
+    }
+
+    /// Whether no token is kept.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Number of tokens ever appended: the position of the next one.
+    pub fn seen(&self) -> usize {
+        self.seen
+    }
+
+    /// Number of tokens appended last.
+    pub fn fresh(&self) -> usize {
+        self.fresh
+    }
+
+    /// Heads of the layer.
+    pub fn heads(&self) -> HeadShape {
+        self.shape
+    }
+}
+
+/// (tokens, kv_heads * head_dim) -> (kv_heads, tokens, head_dim).
+fn by_head<T: Tensor>(x: &T, shape: HeadShape) -> T {
+    x.reshape(&[x.shape()[0], shape.kv_heads, shape.head_dim]).permute(&[1, 0, 2])
+}
