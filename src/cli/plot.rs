@@ -5,13 +5,17 @@ use std::ops::Range;
 use std::path::Path;
 
 use model::eval::{Evaluation, METRICS, Metric, Row};
+use plotters::coord::Shift;
 use plotters::coord::ranged1d::{AsRangedCoord, ValueFormatter};
 use plotters::prelude::*;
 
 use super::Error;
 
-const SIZE: (u32, u32) = (860, 520);
-const LINE: u32 = 2;
+const SIZE: (u32, u32) = (900, 520);
+
+/// Width of the legend, which is a part of it.
+const LEGEND: u32 = 220;
+
 /// Logarithmic axes begin here: what is smaller is drawn on the floor.
 const FLOOR: f64 = 1e-4;
 
@@ -73,45 +77,47 @@ where
 {
     let area = SVGBackend::new(path, SIZE).into_drawing_area();
     area.fill(&WHITE)?;
-    let mut chart = ChartBuilder::on(&area)
+    let (left, right) = area.split_horizontally(SIZE.0 - LEGEND);
+    let mut chart = ChartBuilder::on(&left)
         .caption(metric.title, ("sans-serif", 20))
         .margin(12)
-        .margin_right(250)
         .x_label_area_size(40)
         .y_label_area_size(64)
         .build_cartesian_2d(budgets.clone().log_scale(), values)?;
     let short = |v: &f64| format!("{}", (v * 1e6).round() / 1e6);
     chart
         .configure_mesh()
-        .light_line_style(WHITE)
+        .light_line_style(TRANSPARENT)
         .x_desc("budget: share of the cache")
         .x_label_formatter(&short)
         .y_label_formatter(&short)
         .draw()?;
+    let height = |y: f64| if metric.share { y } else { y.max(FLOOR) };
     if let Some(full) = full {
-        let ends = [budgets.start, budgets.end].map(|x| (x, if metric.share { full } else { full.max(FLOOR) }));
-        chart
-            .draw_series(DashedLineSeries::new(ends, 6, 4, BLACK.stroke_width(1)))?
-            .label("full")
-            .legend(|(x, y)| PathElement::new([(x, y), (x + 18, y)], BLACK.stroke_width(1)));
+        let ends = [budgets.start, budgets.end].map(|x| (x, height(full)));
+        chart.draw_series(DashedLineSeries::new(ends, 6, 4, BLACK.stroke_width(1)))?;
+        legend(&right, 0, "full", BLACK.stroke_width(1))?;
     }
     for (i, (label, points)) in lines.iter().enumerate() {
-        // Colours repeat after a while; marks then differ.
         let colour = Palette99::pick(i).to_rgba();
-        let points: Vec<_> = points.iter().map(|(x, y)| (*x, if metric.share { *y } else { y.max(FLOOR) })).collect();
-        chart
-            .draw_series(LineSeries::new(points.iter().copied(), colour.stroke_width(LINE)))?
-            .label(*label)
-            .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], colour.stroke_width(LINE)));
+        let points: Vec<_> = points.iter().map(|(x, y)| (*x, height(*y))).collect();
+        chart.draw_series(LineSeries::new(points.iter().copied(), colour.stroke_width(2)))?;
         chart.draw_series(points.iter().map(|p| Circle::new(*p, 3, colour.filled())))?;
+        legend(&right, i + 1, label, colour.stroke_width(2))?;
     }
-    // Beside the lines, where it hides none.
-    chart
-        .configure_series_labels()
-        .position(SeriesLabelPosition::Coordinate(SIZE.0 as i32 - 340, 0))
-        .label_font(("sans-serif", 13))
-        .background_style(WHITE)
-        .draw()?;
     area.present()?;
+    Ok(())
+}
+
+/// Line `i` of the legend, beside the plot, where it hides nothing.
+fn legend(
+    area: &DrawingArea<SVGBackend, Shift>,
+    i: usize,
+    label: &str,
+    style: ShapeStyle,
+) -> Result<(), Box<dyn StdError>> {
+    let y = 48 + 18 * i as i32;
+    area.draw(&PathElement::new([(4, y), (24, y)], style))?;
+    area.draw(&Text::new(label.to_owned(), (30, y - 6), ("sans-serif", 13)))?;
     Ok(())
 }

@@ -80,8 +80,7 @@ impl<E: Engine> Policy<E> for Observed<E> {
     ) -> Result<E::Tensor, Error> {
         // Before the policy may evict them: the tokens that are new stand last.
         let seen = &mut self.layers[layer];
-        let kept = store.len();
-        let new = kept - (store.seen() - seen.tokens)..kept;
+        let new = store.len() - store.fresh()..store.len();
         for (copy, tensor) in [(&mut seen.keys, store.keys()), (&mut seen.values, store.values())] {
             copy.extend(engine.reveal(&tensor.slice(0, new.clone()), Role::Client)?.into_iter().flatten());
         }
