@@ -57,6 +57,9 @@ pub(super) enum Error {
     /// Queries for a task that has none.
     #[error("--data belongs to --task recall")]
     DataWithoutRecall,
+    /// Options about pruning where nothing is pruned.
+    #[error("--budgets and --plots need a policy beside `full`")]
+    NothingPruned,
     /// A text task without text.
     #[error("--text is missing")]
     NoText,

@@ -41,9 +41,9 @@ pub(super) struct EvalArgs {
     /// Policies to compare with `full`; may be repeated. See above for what a list is.
     #[arg(long, value_name = "POLICIES", value_parser = policies, default_value = "full")]
     policies: Vec<Policies>,
-    /// Shares of the cache, in (0, 1].
-    #[arg(long, value_name = "B,B", value_delimiter = ',', default_value = "0.05,0.1,0.25,0.5,1.0")]
-    budgets: Vec<f64>,
+    /// Shares of the cache, in (0, 1] [default: 0.05,0.1,0.25,0.5,1].
+    #[arg(long, value_name = "B,B", value_delimiter = ',', num_args = 1)]
+    budgets: Option<Vec<f64>>,
     /// Tokens of a sequence of text [default: 256].
     #[arg(long, value_name = "N", conflicts_with = "data")]
     context: Option<usize>,
@@ -84,6 +84,9 @@ enum EngineArg {
 /// One value of `--policies`.
 #[derive(Clone, Debug)]
 struct Policies(Vec<PolicySpec>);
+
+/// Budgets where nothing is said.
+const DEFAULT_BUDGETS: [f64; 5] = [0.05, 0.1, 0.25, 0.5, 1.0];
 
 /// Tokens of a sequence of text where nothing is said.
 const DEFAULT_CONTEXT: usize = 256;
@@ -175,18 +178,21 @@ impl EvalArgs {
         Ok(Sequence::cut(&ids, context, prompt, count)?)
     }
 
-    fn candidates(&self) -> Result<Vec<Candidate>, EvalError> {
+    fn budgets(&self) -> &[f64] {
+        self.budgets.as_deref().unwrap_or(&DEFAULT_BUDGETS)
+    }
+
+    fn candidates(&self) -> Result<Vec<Candidate>, Error> {
         let mut candidates = Vec::new();
         for policy in self.named().filter(|policy| *policy != &PolicySpec::default()) {
-            for &budget in &self.budgets {
+            for &budget in self.budgets() {
                 candidates.push(Candidate::new(policy, budget)?);
             }
         }
-        // Checked even where no policy has one.
-        match self.budgets.iter().find(|b| !(**b > 0.0 && **b <= 1.0)) {
-            Some(&budget) => Err(EvalError::Budget { budget }),
-            None => Ok(candidates),
+        if candidates.is_empty() && (self.budgets.is_some() || self.plots.is_some()) {
+            return Err(Error::NothingPruned);
         }
+        Ok(candidates)
     }
 
     fn named(&self) -> impl Iterator<Item = &PolicySpec> {
@@ -205,7 +211,7 @@ impl EvalArgs {
             ("text", file(&self.text).into()),
             ("data", file(&self.data).into()),
             ("policies", self.named().map(PolicySpec::to_string).collect::<Vec<_>>().into()),
-            ("budgets", self.budgets.clone().into()),
+            ("budgets", self.budgets().into()),
             ("context", sequences.iter().map(|s| s.ids().len()).max().into()),
             ("prompt", sequences.iter().map(Sequence::prompt).max().into()),
         ])

@@ -21,9 +21,8 @@ const FLOOR: f64 = 1e-4;
 
 type Points<'a> = (&'a str, Vec<(f64, f64)>);
 
-/// Writes `METRIC.svg` into `dir` for every metric that was measured, and returns their number.
-pub(super) fn plots(study: &Evaluation, dir: &Path) -> Result<usize, Error> {
-    let mut drawn = 0;
+/// Writes `METRIC.svg` into `dir` for every metric that was measured.
+pub(super) fn plots(study: &Evaluation, dir: &Path) -> Result<(), Error> {
     for metric in &METRICS {
         let mut lines: Vec<Points> = Vec::new();
         for row in &study.rows {
@@ -41,9 +40,8 @@ pub(super) fn plots(study: &Evaluation, dir: &Path) -> Result<usize, Error> {
         let full = study.rows.iter().find(|row| row.budget.is_none());
         draw(metric, &lines, full, &path)
             .map_err(|e| Error::File { path: path.clone(), source: std::io::Error::other(e.to_string()) })?;
-        drawn += 1;
     }
-    Ok(drawn)
+    Ok(())
 }
 
 fn draw(metric: &Metric, lines: &[Points], full: Option<&Row>, path: &Path) -> Result<(), Box<dyn StdError>> {
@@ -84,11 +82,14 @@ where
         .x_label_area_size(40)
         .y_label_area_size(64)
         .build_cartesian_2d(budgets.clone().log_scale(), values)?;
+    let values_drawn = lines.iter().flat_map(|(_, points)| points.iter().map(|p| p.1)).chain(full);
+    let lowest = if metric.share { f64::INFINITY } else { values_drawn.fold(f64::INFINITY, f64::min) };
     let short = |v: &f64| format!("{}", (v * 1e6).round() / 1e6);
     chart
         .configure_mesh()
         .light_line_style(TRANSPARENT)
         .x_desc("budget: share of the cache")
+        .y_desc(if lowest < FLOOR { format!("drawn no lower than {FLOOR}") } else { String::new() })
         .x_label_formatter(&short)
         .y_label_formatter(&short)
         .draw()?;
