@@ -21,10 +21,11 @@ use protocols::{Engine, Error, Ranking, Tensor, TopK};
 use crate::digest::Digests;
 use crate::policy::fold_heads;
 use crate::positions::Positions;
+use crate::store::KV_MAGNITUDE;
 use crate::{HeadShape, Policy, Select, Similarity, Sizes, Store, attention, budget, eviction};
 
-/// Fractional bits of scores that are compared: digests are scaled down, so this is 1/32 of a score.
-const SCORE_FRAC: u32 = 8;
+/// Fractional bits of scores that are compared: digests are scaled down, so this is 1/512 of a score.
+const SCORE_FRAC: u32 = 12;
 
 /// log2 of a bound on a score.
 const SCORE_MAGNITUDE: u32 = 9;
@@ -225,7 +226,7 @@ impl<E: Engine> Clustered<E> {
             (Some(k), Some(coarse)) => {
                 let first = engine.scope("top-k coarse", |e| e.top_k(&coarse, &ranking(k)))?;
                 let children = fine.reshape(&[rows, layout.clusters, c.sizes.fan]);
-                let children = engine.scope("children", |e| e.gather(&first, &children))?;
+                let children = engine.scope("children", |e| e.gather(&first, &children, magnitude))?;
                 (Some(first), children.reshape(&[rows, k * c.sizes.fan]))
             }
             _ => (None, fine),
@@ -287,7 +288,8 @@ impl<E: Engine> Clustered<E> {
         let pairs = store.pairs_by_head(layout.sinks..layout.tail());
         let width = 2 * head_dim;
         let clusters = pairs.reshape(&[kv_heads, layout.fine(), c.sizes.fine * width]);
-        let chosen = engine.scope("gather", |e| choice.gather(e, &c.select.payload(&clusters, shape)))?;
+        let chosen =
+            engine.scope("gather", |e| choice.gather(e, &c.select.payload(&clusters, shape), KV_MAGNITUDE))?;
         let chosen = Select::unpack(&chosen, kv_heads);
         let batch = chosen.shape()[0];
         let chosen = chosen.reshape(&[batch, layout.wanted * c.sizes.fine, width]);
@@ -311,14 +313,15 @@ impl<E: Engine> Clustered<E> {
         let (c, shape) = (self.settings, store.heads());
         let (heads, size) = (shape.heads, c.sizes.fine);
         let clusters = scores.slice(1, layout.sinks..layout.tail()).reshape(&[heads, layout.fine(), size]);
-        let chosen = engine.scope("gather", |e| choice.gather(e, &c.select.payload(&clusters, shape)))?;
+        let chosen =
+            engine.scope("gather", |e| choice.gather(e, &c.select.payload(&clusters, shape), SCORE_MAGNITUDE))?;
         let chosen = Select::unpack(&chosen, heads).reshape(&[heads, layout.wanted * size]);
         let (sinks, tail) = (scores.slice(1, 0..layout.sinks), scores.slice(1, layout.tail()..layout.tokens));
         let all = E::Tensor::concat(1, &[&sinks, &tail, &chosen]);
         let (forced, n) = (layout.sinks + layout.tokens - layout.tail(), all.shape()[1]);
         let p = engine.scope("softmax", |e| e.softmax(&all.reshape(&[heads, 1, n]), &[n]))?.reshape(&[heads, n]);
         let chosen = p.slice(1, forced..n).reshape(&[heads, layout.wanted, size]);
-        let back = engine.scope("scatter", |e| choice.scatter(e, &c.select.payload(&chosen, shape)))?;
+        let back = engine.scope("scatter", |e| choice.scatter(e, &c.select.payload(&chosen, shape), 1))?;
         let back = Select::unpack(&back, heads).reshape(&[heads, layout.fine() * size]);
         let p = E::Tensor::concat(1, &[&p.slice(1, 0..layout.sinks), &back, &p.slice(1, layout.sinks..forced)]);
         let p = p.reshape(&[shape.kv_heads, shape.group(), layout.tokens]);
@@ -365,19 +368,29 @@ impl<E: Engine> Policy<E> for Clustered<E> {
 }
 
 impl<S> Choice<S> {
-    fn gather<E: Engine<Selection = S>>(&self, engine: &mut E, x: &E::Tensor) -> Result<E::Tensor, Error> {
-        let Some(first) = &self.first else { return engine.gather(&self.last, x) };
+    fn gather<E: Engine<Selection = S>>(
+        &self,
+        engine: &mut E,
+        x: &E::Tensor,
+        magnitude: u32,
+    ) -> Result<E::Tensor, Error> {
+        let Some(first) = &self.first else { return engine.gather(&self.last, x, magnitude) };
         let [rows, fine, w] = x.shape()[..] else { panic!("payload of shape {:?}", x.shape()) };
-        let parents = engine.gather(first, &x.reshape(&[rows, fine / self.fan, self.fan * w]))?;
+        let parents = engine.gather(first, &x.reshape(&[rows, fine / self.fan, self.fan * w]), magnitude)?;
         let (rows, k) = (parents.shape()[0], parents.shape()[1]);
-        engine.gather(&self.last, &parents.reshape(&[rows, k * self.fan, w]))
+        engine.gather(&self.last, &parents.reshape(&[rows, k * self.fan, w]), magnitude)
     }
 
-    fn scatter<E: Engine<Selection = S>>(&self, engine: &mut E, x: &E::Tensor) -> Result<E::Tensor, Error> {
-        let back = engine.scatter(&self.last, x)?;
+    fn scatter<E: Engine<Selection = S>>(
+        &self,
+        engine: &mut E,
+        x: &E::Tensor,
+        magnitude: u32,
+    ) -> Result<E::Tensor, Error> {
+        let back = engine.scatter(&self.last, x, magnitude)?;
         let Some(first) = &self.first else { return Ok(back) };
         let [rows, parts, w] = back.shape()[..] else { panic!("payload of shape {:?}", back.shape()) };
-        let parents = engine.scatter(first, &back.reshape(&[rows, parts / self.fan, self.fan * w]))?;
+        let parents = engine.scatter(first, &back.reshape(&[rows, parts / self.fan, self.fan * w]), magnitude)?;
         let clusters = parents.shape()[1];
         Ok(parents.reshape(&[rows, clusters * self.fan, w]))
     }

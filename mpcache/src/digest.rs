@@ -7,6 +7,7 @@ use protocols::{Engine, Error, Ranking, Tensor, TopK};
 
 use crate::HeadShape;
 use crate::policy::fold_heads;
+use crate::store::KV_MAGNITUDE;
 
 /// Digests hold keys times this, so that scores of boxes, which exceed those of tokens, stay within a product's range.
 /// The order of scores is what counts.
@@ -233,9 +234,9 @@ fn representatives<E: Engine>(
     let keys = keys.reshape(&[tokens, kv_heads, d]).permute(&[1, 0, 2]);
     let queries = engine.sum_last(&fold_heads(q, shape).permute(&[0, 2, 1]))?.reshape(&[kv_heads, 1, d]);
     let scores = engine.matmul(&queries, &keys.permute(&[0, 2, 1]))?.reshape(&[kv_heads * clusters, size]);
-    let ranking = Ranking { k: count, method, magnitude: 10, frac: 8 };
+    let ranking = Ranking { k: count, method, magnitude: 10, frac: 12 };
     let best = engine.top_k(&scores, &ranking)?;
-    let best = engine.gather(&best, &keys.reshape(&[kv_heads * clusters, size, d]))?;
+    let best = engine.gather(&best, &keys.reshape(&[kv_heads * clusters, size, d]), KV_MAGNITUDE)?;
     let sum = engine.sum_last(&best.permute(&[0, 2, 1]))?;
     let mean = engine.scale(&sum, SCALE / count as f32)?;
     Ok(mean.reshape(&[kv_heads, clusters, d]).permute(&[1, 0, 2]).reshape(&[clusters, kv_heads * d]))

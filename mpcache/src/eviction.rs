@@ -6,6 +6,7 @@
 use protocols::{Engine, Error, Ranking, Tensor, TopK};
 
 use crate::positions::Positions;
+use crate::store::KV_MAGNITUDE;
 use crate::{Select, Store};
 
 /// Fractional bits of received attention that are compared.
@@ -36,7 +37,7 @@ pub(crate) fn keep<E: Engine>(
     let shape = store.heads();
     let select = if per_layer { Select::PerLayer } else { Select::PerKv };
     let all = store.len();
-    let kept = engine.gather(chosen, &select.payload(&store.pairs_by_head(0..tokens), shape))?;
+    let kept = engine.gather(chosen, &select.payload(&store.pairs_by_head(0..tokens), shape), KV_MAGNITUDE)?;
     let kept = Select::unpack(&kept, shape.kv_heads);
     let rest = store.pairs_by_head(tokens..all);
     store.replace_by_head(&E::Tensor::concat(1, &[&kept, &rest]));

@@ -7,6 +7,7 @@
 use protocols::{Engine, Error, Ranking, Tensor, TopK};
 
 use crate::positions::Positions;
+use crate::store::KV_MAGNITUDE;
 use crate::{HeadShape, Policy, Select, Store, attention, budget};
 
 /// Fractional bits of received attention that are compared.
@@ -55,6 +56,11 @@ struct How {
 }
 
 impl How {
+    /// log2 of a bound on what is known of a token.
+    fn payload(self) -> u32 {
+        self.magnitude.max(KV_MAGNITUDE)
+    }
+
     fn ranking(self, k: usize) -> Ranking {
         Ranking { k, method: self.method, magnitude: self.magnitude, frac: FRAC }
     }
@@ -170,7 +176,7 @@ fn shrink<E: Engine>(
     }
     let ranking = how.ranking(keep - protected);
     let best = engine.top_k(&scores.slice(1, 0..old), &ranking)?;
-    let kept = engine.gather(&best, &known::<E>(how.judge, scores, store, 0..old))?;
+    let kept = engine.gather(&best, &known::<E>(how.judge, scores, store, 0..old), how.payload())?;
     if let Some(rows) = engine.chosen(&best) {
         positions.keep(|head| rows[head.min(rows.len() - 1)].iter().copied().chain(old..tokens).collect());
     }
@@ -190,11 +196,11 @@ fn evict<E: Engine>(
     let negative = engine.scale(&scores.slice(1, 0..old), -1.0)?;
     let least = engine.top_k(&negative, &how.ranking(1))?;
     let candidates = known::<E>(how.judge, scores, store, 0..old);
-    let leaving = engine.gather(&least, &candidates)?;
+    let leaving = engine.gather(&least, &candidates, how.payload())?;
     let leaving = engine.scale(&leaving, -1.0)?;
     let moving = known::<E>(how.judge, scores, store, old..old + 1);
     let change = engine.add(&leaving, &moving)?;
-    let change = engine.scatter(&least, &change)?;
+    let change = engine.scatter(&least, &change, how.payload() + 1)?;
     let slots = engine.add(&candidates, &change)?;
     if let Some(rows) = engine.chosen(&least) {
         positions.keep(|head| {

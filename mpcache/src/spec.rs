@@ -215,6 +215,57 @@ impl PolicySpec {
         }
     }
 
+    /// Every option with the value in force, given or default: the policy as a report states it.
+    pub fn settings(&self) -> Vec<(&'static str, String)> {
+        match self.kind {
+            Kind::Full => vec![],
+            Kind::Clustered(c) if c.clear_only => {
+                vec![("budget", c.budget.to_string()), ("select", c.select.to_string())]
+            }
+            Kind::Clustered(c) => {
+                let sizes = match c.sizes {
+                    Sizes { fine, fan: 1 } => fine.to_string(),
+                    sizes => format!("{}/{}", sizes.coarse(), sizes.fine),
+                };
+                let detail = match c.similarity {
+                    Similarity::Linear { alpha } => Some(("alpha", alpha.to_string())),
+                    Similarity::Representatives { count } => Some(("count", count.to_string())),
+                    _ => None,
+                };
+                let evicts = c.keep.max(c.budget) < 1.0;
+                let window = c.window.map_or("0.2, or 0.1 of long prompts".to_owned(), |share| share.to_string());
+                let gather = if c.gather == Gather::OneHot { "one-hot" } else { "scores" };
+                let head = [
+                    ("budget", c.budget.to_string()),
+                    ("clusters", sizes),
+                    ("sinks", c.sinks.to_string()),
+                    ("similarity", c.similarity.to_string()),
+                ];
+                let tail = [
+                    ("topk", c.top_k.to_string()),
+                    ("gather", gather.to_owned()),
+                    ("select", c.select.to_string()),
+                    ("static", c.keep.max(c.budget).to_string()),
+                    ("share", if c.share { "on" } else { "off" }.to_owned()),
+                    ("dense", c.dense.to_string()),
+                ];
+                let window = evicts.then_some(("window", window));
+                head.into_iter().chain(detail).chain(tail).chain(window).collect()
+            }
+            Kind::Rolling { budget, top_k, .. } => vec![("budget", budget.to_string()), ("topk", top_k.to_string())],
+            Kind::SnapKv { budget, window, kernel, top_k } => vec![
+                ("budget", budget.to_string()),
+                ("window", window.to_string()),
+                ("kernel", kernel.to_string()),
+                ("topk", top_k.to_string()),
+            ],
+            Kind::Streaming { budget, sinks } => vec![("budget", budget.to_string()), ("sinks", sinks.to_string())],
+            Kind::Random { budget, sinks, seed } => {
+                vec![("budget", budget.to_string()), ("sinks", sinks.to_string()), ("seed", seed.to_string())]
+            }
+        }
+    }
+
     /// A fresh policy for one generation of a model with `layers` layers of heads `shape`.
     pub fn build<E: Engine>(&self, layers: usize, shape: HeadShape) -> Box<dyn Policy<E>> {
         match self.kind {
@@ -466,6 +517,25 @@ mod tests {
         ] {
             let error = text.parse::<PolicySpec>().unwrap_err().to_string();
             assert!(error.contains(message), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn settings_name_every_key_of_the_policy() {
+        for (name, keys, _) in KNOWN {
+            let spec: PolicySpec = name.parse().unwrap();
+            for (key, value) in spec.settings() {
+                assert!(keys.contains(&key), "{name}: {key}");
+                // Written out, they give the same policy; only the default window has no value of its own.
+                if !value.contains("long prompts") {
+                    assert_eq!(spec.with(key, &value).unwrap().kind, spec.kind, "{name}: {key}={value}");
+                }
+            }
+        }
+        let spec: PolicySpec = "mpcache:clusters=32/16,alpha=0.75,static=0.3".parse().unwrap();
+        let settings = spec.settings();
+        for (key, value) in [("clusters", "32/16"), ("alpha", "0.75"), ("sinks", "16"), ("static", "0.3")] {
+            assert!(settings.contains(&(key, value.to_owned())), "{settings:?}");
         }
     }
 

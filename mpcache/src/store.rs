@@ -6,6 +6,9 @@ use protocols::Tensor;
 
 use crate::HeadShape;
 
+/// log2 of a bound on keys and values where they are gathered.
+pub(crate) const KV_MAGNITUDE: u32 = 9;
+
 /// Keys and values of one layer: two tensors of shape (tokens, kv_heads * head_dim) that grow along axis 0 in place.
 #[derive(Clone, Debug)]
 pub struct Store<T> {

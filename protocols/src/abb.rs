@@ -92,6 +92,8 @@ pub trait Abb: 'static {
 
     /// Whether [`visible`](Abb::visible) shows the values.
     const CLEAR: bool = false;
+    /// Secret permutations of the items of several rows.
+    type Permutations: Clone + Send + Sync + 'static;
 
     /// Opens the scope `name` of the operation path.
     fn enter(&mut self, name: &str);
@@ -182,4 +184,32 @@ pub trait Abb: 'static {
 
     /// Opens words modulo 2^width to `to`, which gets `Some` (reduced modulo 2^width); a plan gives `None`.
     fn reveal(&mut self, x: &Self::Words, width: u32, to: Role) -> Result<Option<ArrayD<u64>>, Error>;
+
+    /// Opens words modulo 2^width to both parties, reduced modulo 2^width; a plan gives `None`.
+    fn open(&mut self, x: &Self::Words, width: u32) -> Result<Option<ArrayD<u64>>, Error>;
+
+    /// The lowest bit of every word, free: shares modulo 2 are XOR shares.
+    fn low_bit(&mut self, x: &Self::Words) -> Self::Bits;
+
+    /// (...) -> (..., count): [x = j] for j < count and words x modulo 2^bits; 1 <= count <= 2^bits, bits <= 16.
+    fn one_hot(&mut self, x: &Self::Words, bits: u32, count: usize) -> Result<Self::Bits, Error>;
+
+    /// Fresh uniformly random permutations of `n` items for each of `rows` rows, which no party knows. Free.
+    fn permutations(&mut self, rows: usize, n: usize) -> Self::Permutations;
+
+    /// (rows, n, w) -> (rows, n, w): the n items of every row in the order of its permutation, or, `inverse`, back in the
+    /// order before. Column t of an item is a word modulo 2^widths[t]; a single width stands for all columns.
+    fn shuffle(
+        &mut self,
+        permutations: &Self::Permutations,
+        x: &Self::Words,
+        widths: &[u32],
+        inverse: bool,
+    ) -> Result<Self::Words, Error>;
+
+    /// (rows, n) keys, shuffled by permutations used for no other opening and distinct in every row -> to both parties the
+    /// positions of the k largest of every row, ascending. Key differences are signed `width`-bit values. Opens
+    /// comparisons of shuffled keys, see [`quickselect`](crate::ops::quickselect); a plan books the mean run and returns
+    /// the positions 0..k.
+    fn quickselect(&mut self, keys: &Self::Words, k: usize, width: u32) -> Result<Vec<Vec<usize>>, Error>;
 }

@@ -6,10 +6,13 @@
 
 use ndarray::{Array2, Array3, ArrayD, Axis, Ix1, Ix2, Ix3, IxDyn, Zip};
 use net::Role;
+use rand::SeedableRng;
+use rand::rngs::StdRng;
 use rayon::prelude::*;
 
 use crate::abb::{Abb, Table, Truncation};
-use crate::two_party::table_rows;
+use crate::ops::shuffle::Permutations;
+use crate::two_party::{keys_shape, shuffle_widths, table_rows};
 use crate::weight::{FixedValues, FixedWeight};
 use crate::words::{mask, signed};
 use crate::{EMBED_FRAC, EMBED_WIDTH, Error, LINEAR_WIDTH, Tensor, WeightSpec};
@@ -22,6 +25,8 @@ use crate::{EMBED_FRAC, EMBED_WIDTH, Error, LINEAR_WIDTH, Tensor, WeightSpec};
 #[derive(Debug, Default)]
 pub struct Clear {
     path: Vec<String>,
+    /// Permutations drawn so far: the seed of the next, so that runs are repeatable.
+    drawn: u64,
 }
 
 type W = ArrayD<u64>;
@@ -96,6 +101,7 @@ impl Abb for Clear {
     type Words = W;
     type Bits = ArrayD<u8>;
     const CLEAR: bool = true;
+    type Permutations = Permutations;
 
     fn enter(&mut self, name: &str) {
         self.path.push(name.to_owned());
@@ -291,5 +297,62 @@ impl Abb for Clear {
 
     fn reveal(&mut self, x: &W, width: u32, _: Role) -> Result<Option<ArrayD<u64>>, Error> {
         Ok(Some(x.mapv(|v| v & mask(width))))
+    }
+
+    fn open(&mut self, x: &W, width: u32) -> Result<Option<ArrayD<u64>>, Error> {
+        Ok(Some(x.mapv(|v| v & mask(width))))
+    }
+
+    fn low_bit(&mut self, x: &W) -> ArrayD<u8> {
+        x.mapv(|v| (v & 1) as u8)
+    }
+
+    fn one_hot(&mut self, x: &W, bits: u32, count: usize) -> Result<ArrayD<u8>, Error> {
+        assert!(
+            (1..=16).contains(&bits) && (1..=1 << bits).contains(&count),
+            "{count} unit vector entries of 2^{bits}"
+        );
+        let mut shape = Tensor::shape(x);
+        shape.push(count);
+        let bits = x.iter().flat_map(|&v| (0..count as u64).map(move |j| u8::from(v & mask(bits) == j))).collect();
+        Ok(ArrayD::from_shape_vec(IxDyn(&shape), bits).expect("one bit for every entry and position"))
+    }
+
+    fn permutations(&mut self, rows: usize, n: usize) -> Permutations {
+        self.drawn += 1;
+        Permutations::random(&mut StdRng::seed_from_u64(self.drawn), rows, n)
+    }
+
+    /// Words stay as they are; one that fits its width neither signed nor unsigned is refused.
+    fn shuffle(&mut self, permutations: &Permutations, x: &W, widths: &[u32], inverse: bool) -> Result<W, Error> {
+        let shape = Tensor::shape(x);
+        let widths = shuffle_widths(&shape, [permutations.rows(), permutations.items()], widths);
+        for (&v, &width) in x.iter().zip(widths.iter().cycle()) {
+            if v != v & mask(width) && v != signed(v, width) as u64 {
+                let high = i128::from(mask(width));
+                return Err(self.out_of_range("shuffle", (v as i64).into(), -(high + 1) / 2, high));
+            }
+        }
+        let sources = permutations.sources(inverse);
+        Ok(ArrayD::from_shape_fn(IxDyn(&shape), |at| x[[at[0], sources[at[0]][at[1]], at[2]]]))
+    }
+
+    fn quickselect(&mut self, keys: &W, k: usize, width: u32) -> Result<Vec<Vec<usize>>, Error> {
+        let [_, n] = keys_shape(ndarray::ArrayBase::shape(keys), k);
+        let limit = 1i128 << (width - 1);
+        let mut largest = Vec::new();
+        for row in keys.rows() {
+            let mut order: Vec<usize> = (0..n).collect();
+            order.sort_by_key(|&i| std::cmp::Reverse(signed(row[i], width)));
+            let value = |i: usize| i128::from(signed(row[order[i]], width));
+            assert!((1..n).all(|i| value(i) != value(i - 1)), "keys of a selection must be distinct");
+            if n > 0 && value(0) - value(n - 1) >= limit {
+                return Err(self.out_of_range("quickselect", value(0) - value(n - 1), -limit, limit - 1));
+            }
+            order.truncate(k);
+            order.sort_unstable();
+            largest.push(order);
+        }
+        Ok(largest)
     }
 }

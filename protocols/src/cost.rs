@@ -12,6 +12,8 @@ pub enum Step {
         direction: Direction,
         /// Length on the wire.
         bytes: u64,
+        /// Whether it belongs to a correlation that does not depend on the data, and is booked as `offline`.
+        offline: bool,
     },
     /// `count` random correlated OTs with the OT sender `sender` are taken from the pool, which may need a refill.
     Cots {
@@ -43,7 +45,11 @@ impl Cost {
 
     /// Adds a message of `payload` bytes from `from`.
     pub fn message(mut self, from: Role, payload: usize) -> Self {
-        self.steps.push(Step::Message { direction: from.sends(), bytes: (payload + HEADER_BYTES) as u64 });
+        self.steps.push(Step::Message {
+            direction: from.sends(),
+            bytes: (payload + HEADER_BYTES) as u64,
+            offline: false,
+        });
         self
     }
 
@@ -64,6 +70,16 @@ impl Cost {
         self
     }
 
+    /// The same with every message booked as `offline`.
+    pub fn offline(mut self) -> Self {
+        for step in &mut self.steps {
+            if let Step::Message { offline, .. } = step {
+                *offline = true;
+            }
+        }
+        self
+    }
+
     /// This cost followed by `other`.
     pub fn then(mut self, other: Cost) -> Self {
         self.steps.extend(other.steps);
@@ -75,12 +91,12 @@ impl Cost {
         &self.steps
     }
 
-    /// Bytes on the wire in `direction`, refills of the pools not included.
+    /// Bytes on the wire in `direction`, online and offline, refills of the pools not included.
     pub fn bytes(&self, direction: Direction) -> u64 {
         self.steps
             .iter()
             .map(|step| match *step {
-                Step::Message { direction: d, bytes } if d == direction => bytes,
+                Step::Message { direction: d, bytes, .. } if d == direction => bytes,
                 _ => 0,
             })
             .sum()
@@ -102,7 +118,7 @@ impl Cost {
             .sum()
     }
 
-    /// Maximal runs of messages in one direction.
+    /// Maximal runs of messages in one direction, online and offline.
     pub fn flows(&self) -> u64 {
         let mut last = None;
         let mut flows = 0;

@@ -155,11 +155,21 @@ pub trait Engine: 'static {
     ) -> Result<Self::Selection, Error>;
 
     /// The chosen entries of (x rows, n, w): (rows, k, w). Each row of x serves rows / x rows consecutive rows of the
-    /// selection.
-    fn gather(&mut self, selection: &Self::Selection, x: &Self::Tensor) -> Result<Self::Tensor, Error>;
+    /// selection. |x| < 2^`magnitude`, at most 2^24: fewer bits cost less; a clear engine does not need it.
+    fn gather(
+        &mut self,
+        selection: &Self::Selection,
+        x: &Self::Tensor,
+        magnitude: u32,
+    ) -> Result<Self::Tensor, Error>;
 
-    /// The entries (rows, k, w) back where they were chosen: (rows, n, w), zeros elsewhere.
-    fn scatter(&mut self, selection: &Self::Selection, x: &Self::Tensor) -> Result<Self::Tensor, Error>;
+    /// The entries (rows, k, w), |x| < 2^`magnitude`, back where they were chosen: (rows, n, w), zeros elsewhere.
+    fn scatter(
+        &mut self,
+        selection: &Self::Selection,
+        x: &Self::Tensor,
+        magnitude: u32,
+    ) -> Result<Self::Tensor, Error>;
 
     /// The same choice in the order in which the chosen entries stand: gathering by it is a stable compaction. No index
     /// is revealed.

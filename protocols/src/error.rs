@@ -75,6 +75,15 @@ pub enum Error {
         /// The operation.
         operation: &'static str,
     },
+    /// Destinations that were opened are not those of a permutation: the mask they came from was invalid, or the peer
+    /// departed from the protocol.
+    #[error("the destinations opened for row {row} are not a permutation of its {len} items")]
+    Destinations {
+        /// Row of the batch.
+        row: usize,
+        /// Items of a row.
+        len: usize,
+    },
     /// An operation over more entries than it is built for.
     #[error("{operation} over {got} entries, at most {limit} are supported")]
     TooMany {

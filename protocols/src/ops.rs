@@ -11,7 +11,11 @@ pub mod evaluate;
 pub mod matmul;
 pub mod mul;
 pub mod mux;
+pub mod one_hot;
+mod packed;
+pub mod quickselect;
 pub mod reveal;
+pub mod shuffle;
 pub mod truncate;
 
 use crate::cost::Cost;

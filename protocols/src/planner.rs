@@ -6,9 +6,11 @@ use net::{Ledger, Role};
 
 use crate::abb::{Abb, Table, Truncation, Words};
 use crate::cost::Cost;
-use crate::ops::{bit_to_word, compare, evaluate, matmul, mul, mux, reveal, truncate};
+use crate::ops::{bit_to_word, compare, evaluate, matmul, mul, mux, one_hot, quickselect, reveal, shuffle, truncate};
 use crate::session::{Forecast, Options, Plans};
-use crate::two_party::{check_table, embed_rows, embed_spec, linear_shape, linear_spec, matmul_shape};
+use crate::two_party::{
+    check_table, embed_rows, embed_spec, keys_shape, linear_shape, linear_spec, matmul_shape, shuffle_widths,
+};
 use crate::weight::FixedWeight;
 use crate::{Error, Shape, Tensor};
 
@@ -52,6 +54,8 @@ impl Planner {
 impl Abb for Planner {
     type Words = Shape;
     type Bits = Shape;
+    /// Rows and items.
+    type Permutations = [usize; 2];
 
     fn enter(&mut self, name: &str) {
         self.ledger.enter(name);
@@ -163,5 +167,39 @@ impl Abb for Planner {
     fn reveal(&mut self, x: &Shape, width: u32, to: Role) -> Result<Option<ArrayD<u64>>, Error> {
         self.play(&reveal::cost(x.len(), width, to));
         Ok(None)
+    }
+
+    fn open(&mut self, x: &Shape, width: u32) -> Result<Option<ArrayD<u64>>, Error> {
+        self.play(&reveal::open_cost(x.len(), width));
+        Ok(None)
+    }
+
+    fn low_bit(&mut self, x: &Shape) -> Shape {
+        x.clone()
+    }
+
+    fn one_hot(&mut self, x: &Shape, bits: u32, count: usize) -> Result<Shape, Error> {
+        self.play(&one_hot::cost(x.len(), bits, count));
+        Ok(x.repeat_last(count))
+    }
+
+    fn permutations(&mut self, rows: usize, n: usize) -> [usize; 2] {
+        [rows, n]
+    }
+
+    fn shuffle(&mut self, &[rows, n]: &[usize; 2], x: &Shape, widths: &[u32], inverse: bool) -> Result<Shape, Error> {
+        let widths = shuffle_widths(&x.0, [rows, n], widths);
+        self.play(&shuffle::cost(rows, n, &widths, inverse));
+        Ok(x.clone())
+    }
+
+    fn quickselect(&mut self, keys: &Shape, k: usize, width: u32) -> Result<Vec<Vec<usize>>, Error> {
+        let [rows, n] = keys_shape(&keys.0, k);
+        self.scope(quickselect::SCOPE, |b| {
+            for comparisons in quickselect::expected(rows, n, k, width).profile {
+                b.play(&quickselect::round_cost(comparisons, width));
+            }
+            Ok(vec![(0..k).collect(); rows])
+        })
     }
 }

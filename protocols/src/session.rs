@@ -96,14 +96,22 @@ impl Session {
 
     /// Fills the pool with OT sender `sender` to at least `count`, booked as `offline`.
     pub(crate) fn reserve(&mut self, sender: Role, count: usize) -> Result<(), Error> {
+        self.offline(|s| {
+            if sender == s.channel.role() {
+                s.sender.ensure(&mut s.channel, count)?;
+            } else {
+                s.receiver.ensure(&mut s.channel, count)?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Runs `steps`, which do not depend on the data, with their messages booked as `offline`.
+    pub(crate) fn offline<T>(&mut self, steps: impl FnOnce(&mut Self) -> Result<T, Error>) -> Result<T, Error> {
         let phase = self.channel.ledger_mut().set_phase(Phase::Offline);
-        let done = if sender == self.channel.role() {
-            self.sender.ensure(&mut self.channel, count)
-        } else {
-            self.receiver.ensure(&mut self.channel, count)
-        };
+        let done = steps(self);
         self.channel.ledger_mut().set_phase(phase);
-        Ok(done?)
+        done
     }
 
     /// Makes sure that `holder` has a key pair of `set` and that the other party has its public key, booked as `setup`.
@@ -200,7 +208,12 @@ impl Forecast {
     pub(crate) fn play(&mut self, cost: &Cost, ledger: &mut net::Ledger) {
         for step in cost.steps() {
             match *step {
-                Step::Message { direction, bytes } => ledger.book(direction, bytes),
+                Step::Message { direction, bytes, offline: false } => ledger.book(direction, bytes),
+                Step::Message { direction, bytes, offline: true } => {
+                    let phase = ledger.set_phase(Phase::Offline);
+                    ledger.book(direction, bytes);
+                    ledger.set_phase(phase);
+                }
                 Step::Cots { sender, count } => {
                     let level = &mut self.levels[sender as usize];
                     let amount = self.pool.refill_amount(*level, count as usize);

@@ -5,7 +5,8 @@ use ndarray::{ArrayD, IxDyn};
 use net::Role;
 
 use crate::abb::{Abb, Table, Truncation, Words};
-use crate::ops::{bit_to_word, compare, evaluate, matmul, mul, mux, reveal, truncate};
+use crate::ops::shuffle::Permutations;
+use crate::ops::{bit_to_word, compare, evaluate, matmul, mul, mux, one_hot, quickselect, reveal, shuffle, truncate};
 use crate::session::Session;
 use crate::weight::{DEFAULT_WEIGHT_FRAC, FixedWeight, WEIGHT_BITS};
 use crate::words::mask;
@@ -112,6 +113,7 @@ fn shaped<A>(shape: &[usize], data: Vec<A>) -> ArrayD<A> {
 impl Abb for TwoParty {
     type Words = ArrayD<u64>;
     type Bits = ArrayD<u8>;
+    type Permutations = Permutations;
 
     fn enter(&mut self, name: &str) {
         self.session.channel().ledger_mut().enter(name);
@@ -254,6 +256,61 @@ impl Abb for TwoParty {
         let opened = reveal::reveal(&mut self.session, &flat(x), width, to)?;
         debug_assert!(opened.iter().flatten().all(|x| x & !mask(width) == 0));
         Ok(opened.map(|values| shaped(&Tensor::shape(x), values)))
+    }
+
+    fn open(&mut self, x: &Self::Words, width: u32) -> Result<Option<ArrayD<u64>>, Error> {
+        Ok(Some(shaped(&Tensor::shape(x), reveal::open(&mut self.session, &flat(x), width)?)))
+    }
+
+    fn low_bit(&mut self, x: &Self::Words) -> Self::Bits {
+        x.mapv(|x| (x & 1) as u8)
+    }
+
+    fn one_hot(&mut self, x: &Self::Words, bits: u32, count: usize) -> Result<Self::Bits, Error> {
+        let mut shape = Tensor::shape(x);
+        shape.push(count);
+        Ok(shaped(&shape, one_hot::one_hot(&mut self.session, &flat(x), bits, count)?))
+    }
+
+    fn permutations(&mut self, rows: usize, n: usize) -> Permutations {
+        Permutations::random(self.session.rng(), rows, n)
+    }
+
+    fn shuffle(
+        &mut self,
+        permutations: &Permutations,
+        x: &Self::Words,
+        widths: &[u32],
+        inverse: bool,
+    ) -> Result<Self::Words, Error> {
+        let shape = Tensor::shape(x);
+        let widths = shuffle_widths(&shape, [permutations.rows(), permutations.items()], widths);
+        Ok(shaped(&shape, shuffle::shuffle(&mut self.session, permutations, &flat(x), &widths, inverse)?))
+    }
+
+    fn quickselect(&mut self, keys: &Self::Words, k: usize, width: u32) -> Result<Vec<Vec<usize>>, Error> {
+        let [rows, n] = keys_shape(keys.shape(), k);
+        self.scope(quickselect::SCOPE, |b| quickselect::quickselect(&mut b.session, &flat(keys), rows, n, k, width))
+    }
+}
+
+/// A width for every column of (rows, items, columns) that are to be shuffled.
+pub(crate) fn shuffle_widths(shape: &[usize], [rows, items]: [usize; 2], widths: &[u32]) -> Vec<u32> {
+    assert!(shape.len() == 3 && shape[..2] == [rows, items], "{shape:?} for {rows} permutations of {items}");
+    match *widths {
+        [width] => vec![width; shape[2]],
+        _ => {
+            assert_eq!(widths.len(), shape[2], "a width for every column");
+            widths.to_vec()
+        }
+    }
+}
+
+/// Rows and columns of the keys of a selection of `k`.
+pub(crate) fn keys_shape(shape: &[usize], k: usize) -> [usize; 2] {
+    match *shape {
+        [rows, n] if k <= n => [rows, n],
+        _ => panic!("the {k} largest keys of each row of {shape:?}"),
     }
 }
 

@@ -17,6 +17,11 @@ pub(crate) fn signed(x: u64, width: u32) -> i64 {
     ((x << (64 - width)) as i64) >> (64 - width)
 }
 
+/// Bits that number `n` things, at least 1.
+pub(crate) fn index_bits(n: usize) -> u32 {
+    n.max(2).next_power_of_two().ilog2()
+}
+
 impl Words for ArrayD<u64> {
     fn plus(&self, other: &Self) -> Self {
         assert_eq!(self.shape(), other.shape(), "shapes of a sum");

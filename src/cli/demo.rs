@@ -59,7 +59,7 @@ const DEFAULT_TOKENS: usize = 200;
 
 pub(super) fn run(args: DemoArgs) -> Result<(), Error> {
     check_writable(args.json.as_deref())?;
-    let terms = args.terms.terms();
+    let terms = args.terms.terms()?;
     let mut sampler = args.sampling.sampler(&terms)?;
     let files = open_model(&args.model)?;
     let tokenizer = files.tokenizer.as_deref().map(Tokenizer::from_bytes).transpose()?;
@@ -93,7 +93,7 @@ pub(super) fn run(args: DemoArgs) -> Result<(), Error> {
         ("stop_at_eos", args.sampling.stop_at_eos.into()),
         ("processes", if args.link == LinkArg::Memory { 1 } else { 2 }.into()),
     ]);
-    chosen.extend(args.terms.named().map(|(name, value)| (name.to_owned(), value.into())));
+    chosen.extend(args.terms.reported(&terms));
     let mut report = report(&model, tokenizer.as_ref(), prompt.len(), &outcome, chosen)?;
     report.peak_memory_bytes = memory;
     if args.check {
@@ -202,7 +202,7 @@ impl Server {
         command.args(["serve", "--once", "--machine", "--listen", "127.0.0.1:0", "--model", model]);
         command.args(["--link", &link.to_string(), "--timeout", &timeout.as_secs_f64().to_string()]);
         command.args(["--max-prompt", &client.prompt.len().to_string(), "--max-tokens", &client.tokens.to_string()]);
-        for (name, value) in terms.named() {
+        for (name, value) in terms.named(client.terms) {
             command.args([&format!("--{name}"), &value]);
         }
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().map_err(failed)?;

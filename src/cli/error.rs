@@ -13,6 +13,15 @@ pub(super) enum Error {
     /// The network.
     #[error(transparent)]
     Net(#[from] net::NetError),
+    /// A cache policy.
+    #[error(transparent)]
+    Policy(#[from] mpcache::PolicyError),
+    /// A policy that needs to see values, between two parties.
+    #[error("cache policy `{policy}` works only in the clear, not between two parties")]
+    ClearOnly {
+        /// The policy.
+        policy: String,
+    },
     /// A file cannot be read or written.
     #[error("{}: {source}", path.display())]
     File {

@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use super::Error;
 use super::files::{DEFAULT_MODEL, check_writable, open_model, write_json};
+use super::options::PolicyArgs;
 use super::prompt::PromptArgs;
 
 /// Writes text with a model in the clear, in f32: the truth that the protocols are held to.
@@ -19,6 +20,8 @@ pub(super) struct FloatArgs {
     model: String,
     #[command(flatten)]
     prompt: PromptArgs,
+    #[command(flatten)]
+    policy: PolicyArgs,
     /// Tokens to generate.
     #[arg(long, value_name = "N", default_value_t = 32)]
     tokens: usize,
@@ -48,7 +51,9 @@ pub(super) fn run(args: FloatArgs) -> Result<(), Error> {
     let tokenizer = files.tokenizer.as_deref().map(Tokenizer::from_bytes).transpose()?;
     let prompt = args.prompt.ids(tokenizer.as_ref())?;
     let model: FloatModel = Model::load(&mut Float::default(), &files.spec, Some(&mut files.checkpoint))?;
-    let options = GenerateOptions { tokens: args.tokens, all_positions: args.json.is_some(), ..Default::default() };
+    let policy = args.policy.spec()?;
+    let all_positions = args.json.is_some();
+    let options = GenerateOptions { tokens: args.tokens, all_positions, policy, ..Default::default() };
     let input = Input { ids: Some(&prompt), count: prompt.len() };
     let mut sampler = Sampler::greedy();
     let out = generate(&mut Float::default(), &model, input, &options, Next::Pick(&mut sampler), &mut NoHooks)?;

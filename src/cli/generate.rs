@@ -53,7 +53,7 @@ pub(super) struct GenerateArgs {
 
 pub(super) fn run(args: GenerateArgs) -> Result<(), Error> {
     check_writable(args.json.as_deref())?;
-    let terms = args.terms.terms();
+    let terms = args.terms.terms()?;
     let mut sampler = args.sampling.sampler(&terms)?;
     let expected = args.expect.as_deref().map(expected_shape).transpose()?;
     let own = args.tokenizer.as_deref().map(read).transpose()?;
@@ -80,7 +80,7 @@ pub(super) fn run(args: GenerateArgs) -> Result<(), Error> {
             ("seed", args.sampling.seed.into()),
             ("stop_at_eos", args.sampling.stop_at_eos.into()),
         ]);
-        chosen.extend(args.terms.named().map(|(name, value)| (name.to_owned(), value.into())));
+        chosen.extend(args.terms.reported(&terms));
         let mut report = report(&model, tokenizer.as_ref(), prompt.len(), &outcome, chosen)?;
         report.peak_memory_bytes.client = net::peak_memory_bytes();
         write_json(path, &report)?;

@@ -7,12 +7,13 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use model::party::Terms;
 use model::{Reveal, Sampler};
-use mpcache::PolicySpec;
+use mpcache::{PolicySpec, Select};
 use net::shaped::ParseShapeError;
 use net::{Link, Shape, Shaped};
 use ot::{CotKind, SoftSpoken};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
+use serde_json::{Map, Value};
 
 use super::Error;
 
@@ -22,12 +23,52 @@ pub(super) struct TermsArgs {
     /// What the client learns of each position: all logits, or only the most probable token.
     #[arg(long, value_enum, default_value = "logits")]
     reveal: RevealArg,
-    /// Which of the key/value cache a token looks at.
-    #[arg(long, value_name = "POLICY", default_value = "full")]
-    policy: PolicySpec,
+    #[command(flatten)]
+    policy: PolicyArgs,
     /// Source of correlated oblivious transfers; a larger number sends less and computes more.
     #[arg(long, value_enum, default_value = "softspoken4")]
     ot: OtArg,
+}
+
+/// Which of the key/value cache a token looks at.
+#[derive(Args, Clone, Debug)]
+pub(super) struct PolicyArgs {
+    /// Which of the key/value cache a token looks at: NAME or NAME:key=value,key=value.
+    #[arg(long, value_name = "POLICY", default_value = "full", long_help = policies())]
+    policy: PolicySpec,
+    /// Who shares a choice of clusters: every query head has its own (per-head), those of one key/value head share one
+    /// (per-kv), or the whole layer (per-layer). The same as the policy's option `select`.
+    #[arg(long, value_name = "per-head|per-kv|per-layer")]
+    select: Option<Select>,
+}
+
+impl PolicyArgs {
+    /// The policy chosen.
+    pub(super) fn spec(&self) -> Result<PolicySpec, Error> {
+        match self.select {
+            None => Ok(self.policy.clone()),
+            Some(select) => Ok(self.policy.with("select", &select.to_string())?),
+        }
+    }
+}
+
+/// The help text of `--policy`.
+fn policies() -> String {
+    let mut text = String::from(
+        "Which of the key/value cache a token looks at: NAME or NAME:key=value,key=value. Policies and their keys:\n",
+    );
+    for (name, keys, about) in PolicySpec::help() {
+        let keys = if keys.is_empty() { String::new() } else { format!(" [{}]", keys.join(" ")) };
+        text.push_str(&format!("\n  {name}: {about}{keys}"));
+    }
+    text.push_str(
+        "\n\nbudget: share of all tokens seen that a step looks at. clusters: TOKENS or COARSE/FINE, for example 8/4. \
+         similarity: linear (with alpha), box, cuboid-mean, centroid, representatives (with count), token. topk: rank, \
+         shuffle-reveal, sort. gather: one-hot, scores. static: share of the prompt that is kept. window: share of the \
+         prompt that votes on it. share: on lets every other layer take over its neighbour's choice. dense: first layers \
+         that look at everything.\n",
+    );
+    text
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -48,7 +89,7 @@ enum OtArg {
 
 impl TermsArgs {
     /// The terms.
-    pub(super) fn terms(&self) -> Terms {
+    pub(super) fn terms(&self) -> Result<Terms, Error> {
         let ot = match self.ot {
             OtArg::SoftSpoken2 => SoftSpoken::K2,
             OtArg::SoftSpoken4 => SoftSpoken::K4,
@@ -59,15 +100,27 @@ impl TermsArgs {
             RevealArg::Token => Reveal::Token,
         };
         let protocol = protocols::Options { ot: CotKind::SoftSpoken(ot) };
-        Terms { protocol, reveal, policy: self.policy.clone() }
+        let policy = self.policy.spec()?;
+        if policy.clear_only() {
+            return Err(Error::ClearOnly { policy: policy.to_string() });
+        }
+        Ok(Terms { protocol, reveal, policy })
     }
 
-    /// By name, for reports and for the command line of the other party.
-    pub(super) fn named(&self) -> [(&'static str, String); 3] {
+    /// What a report says of them: by name, and every setting of the policy, given or default.
+    pub(super) fn reported(&self, terms: &Terms) -> impl Iterator<Item = (String, Value)> {
+        let settings: Map<String, Value> =
+            terms.policy.settings().into_iter().map(|(key, value)| (key.to_owned(), value.into())).collect();
+        let named = self.named(terms).map(|(name, value)| (name.to_owned(), value.into()));
+        named.into_iter().chain([("policy_settings".to_owned(), settings.into())])
+    }
+
+    /// By name, for the command line of the other party.
+    pub(super) fn named(&self, terms: &Terms) -> [(&'static str, String); 3] {
         let name = |value: Option<clap::builder::PossibleValue>| value.map_or(String::new(), |v| v.get_name().into());
         [
             ("reveal", name(self.reveal.to_possible_value())),
-            ("policy", self.policy.to_string()),
+            ("policy", terms.policy.to_string()),
             ("ot", name(self.ot.to_possible_value())),
         ]
     }

@@ -44,17 +44,23 @@ pub(super) fn run(args: PlanArgs) -> Result<(), Error> {
     progress.spin("reading the model");
     let model = describe(&args.model)?;
     let request = Request { prompt: args.prompt_len, tokens: args.tokens, stop_at_eos: args.stop_at_eos };
-    let outcome = plan(&model, &args.terms.terms(), &Wishes::default(), &request, &mut progress)?;
+    let terms = args.terms.terms()?;
+    let outcome = plan(&model, &terms, &Wishes::default(), &request, &mut progress)?;
     progress.finish();
     let mut chosen = options([
         ("link", args.link.to_string().into()),
         ("tokens", args.tokens.into()),
         ("stop_at_eos", args.stop_at_eos.into()),
     ]);
-    chosen.extend(args.terms.named().map(|(name, value)| (name.to_owned(), value.into())));
+    chosen.extend(args.terms.reported(&terms));
     let mut report = report(&model, None, args.prompt_len, &outcome, chosen)?;
     report.predicted = true;
     report.estimated = ["seconds", "cpu_seconds"].map(String::from).to_vec();
+    if terms.policy.random_traffic() {
+        // Quickselect sends what its coins say: the plan states the mean.
+        report.estimated.extend(["bytes", "messages", "flows"].map(String::from));
+        println!("the traffic of this policy is random: bytes and flows are means (estimated)");
+    }
     predict_seconds(&mut report, args.link.shape());
     println!("predicted for {} over {}; seconds are those of the network alone", model.name, args.link);
     println!("{}", tables(&report));

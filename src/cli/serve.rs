@@ -73,7 +73,7 @@ pub(super) fn run(args: ServeArgs) -> Result<(), Error> {
     check_writable(args.json.as_deref())?;
     let server = Server {
         hosted: Hosted::load(open_model(&args.model)?)?,
-        terms: args.terms.terms(),
+        terms: args.terms.terms()?,
         limits: Limits { prompt: args.max_prompt, tokens: args.max_tokens },
     };
     let listener = tcp::listen(args.listen.as_str(), args.timeout)?;
@@ -131,7 +131,7 @@ impl Server {
         };
         if let Some(path) = &args.json {
             let mut chosen = options([("link", args.link.to_string().into())]);
-            chosen.extend(args.terms.named().map(|(name, value)| (name.to_owned(), value.into())));
+            chosen.extend(args.terms.reported(&self.terms));
             let mut report = report(self.hosted.public(), None, outcome.prompt_tokens, &outcome, chosen)?;
             report.peak_memory_bytes.server = net::peak_memory_bytes();
             write_json(path, &report)?;

@@ -250,7 +250,7 @@ impl Engine for Float {
         Ok(Chosen { n: first.n * fan_out, rows: rows.collect() })
     }
 
-    fn gather(&mut self, selection: &Chosen, x: &T) -> Result<T, Error> {
+    fn gather(&mut self, selection: &Chosen, x: &T, _: u32) -> Result<T, Error> {
         let x = x.view().into_dimensionality::<Ix3>().expect("three axes");
         let (shared, n, w) = x.dim();
         let rows = selection.rows.len();
@@ -264,7 +264,7 @@ impl Engine for Float {
         Ok(out.into_dyn())
     }
 
-    fn scatter(&mut self, selection: &Chosen, x: &T) -> Result<T, Error> {
+    fn scatter(&mut self, selection: &Chosen, x: &T, _: u32) -> Result<T, Error> {
         let x = x.view().into_dimensionality::<Ix3>().expect("three axes");
         let mut out = Array3::zeros((selection.rows.len(), selection.n, x.dim().2));
         for (r, chosen) in selection.rows.iter().enumerate() {

@@ -8,7 +8,9 @@ use net::{Channel, Ledger, Role};
 use crate::abb::{Abb, Truncation, Words};
 use crate::engine::{Engine, Gelu, Ranking, WeightData, WeightSpec};
 use crate::functions;
-use crate::functions::selection::{self, Selection};
+use crate::functions::extrema::EXTREMA_WIDTH;
+use crate::functions::selection;
+use crate::functions::top_k::TopK;
 use crate::session::{Options, Session};
 use crate::weight::{DEFAULT_WEIGHT_FRAC, FixedWeight, MIN_WEIGHT_FRAC, quantise};
 use crate::words::signed;
@@ -113,6 +115,11 @@ impl<B: Abb> Ring<B> {
         }
     }
 
+    /// Words modulo 2^EXTREMA_WIDTH as activations.
+    fn widen(&mut self, x: &B::Words) -> Result<B::Words, Error> {
+        self.abb.truncate(x, Truncation { width: EXTREMA_WIDTH, shift: 0, out: 64 })
+    }
+
     /// Brings a product with `frac` fractional bits modulo 2^`width` back to an activation.
     fn round(&mut self, x: &B::Words, frac: u32, width: u32) -> Result<B::Words, Error> {
         self.abb.truncate(x, Truncation { width, shift: frac - FRAC, out: 64 })
@@ -122,7 +129,7 @@ impl<B: Abb> Ring<B> {
 impl<B: Abb> Engine for Ring<B> {
     type Tensor = B::Words;
     type Weight = FixedWeight;
-    type Selection = Selection<B::Words>;
+    type Selection = TopK<B>;
 
     const CLEAR: bool = B::CLEAR;
 
@@ -221,45 +228,46 @@ impl<B: Abb> Engine for Ring<B> {
     }
 
     fn abs(&mut self, x: &B::Words) -> Result<B::Words, Error> {
-        functions::abs(&mut self.abb, x)
+        let magnitude = functions::abs(&mut self.abb, x)?;
+        self.widen(&magnitude)
     }
 
     fn extrema(&mut self, x: &B::Words) -> Result<(B::Words, B::Words), Error> {
-        functions::extrema(&mut self.abb, x)
+        let shape = x.shape();
+        let (&n, leading) = shape.split_last().expect("at least one axis");
+        let rows = leading.iter().product();
+        let (max, min) = functions::extrema(&mut self.abb, &x.reshape(&[rows, n]))?;
+        let both = self.widen(&B::Words::concat(0, &[&max, &min]))?;
+        Ok((both.slice(0, 0..rows).reshape(leading), both.slice(0, rows..2 * rows).reshape(leading)))
     }
 
-    fn top_k(&mut self, x: &B::Words, how: &Ranking) -> Result<Self::Selection, Error> {
-        selection::top_k_by_rank(&mut self.abb, x, how.k, how.magnitude, how.frac)
+    fn top_k(&mut self, x: &B::Words, how: &Ranking) -> Result<TopK<B>, Error> {
+        selection::choose(&mut self.abb, x, how)
     }
 
-    fn one_hot(&mut self, selection: &Self::Selection) -> Result<Self::Selection, Error> {
-        Ok(selection.clone())
+    fn one_hot(&mut self, chosen: &TopK<B>) -> Result<TopK<B>, Error> {
+        selection::one_hot(&mut self.abb, chosen).map(TopK::OneHot)
     }
 
-    fn compose(
-        &mut self,
-        first: &Self::Selection,
-        fan_out: usize,
-        second: &Self::Selection,
-    ) -> Result<Self::Selection, Error> {
-        selection::compose(&mut self.abb, first, fan_out, second)
+    fn compose(&mut self, first: &TopK<B>, fan_out: usize, second: &TopK<B>) -> Result<TopK<B>, Error> {
+        let first = selection::one_hot(&mut self.abb, first)?;
+        let second = selection::one_hot(&mut self.abb, second)?;
+        selection::compose(&mut self.abb, &first, fan_out, &second).map(TopK::OneHot)
     }
 
-    fn gather(&mut self, selection: &Self::Selection, x: &B::Words) -> Result<B::Words, Error> {
-        selection::gather(&mut self.abb, selection, x)
+    fn gather(&mut self, chosen: &TopK<B>, x: &B::Words, magnitude: u32) -> Result<B::Words, Error> {
+        selection::gather(&mut self.abb, chosen, x, magnitude)
     }
 
-    fn scatter(&mut self, selection: &Self::Selection, x: &B::Words) -> Result<B::Words, Error> {
-        selection::scatter(&mut self.abb, selection, x)
+    fn scatter(&mut self, chosen: &TopK<B>, x: &B::Words, magnitude: u32) -> Result<B::Words, Error> {
+        selection::scatter(&mut self.abb, chosen, x, magnitude)
     }
 
-    fn in_order(&mut self, selection: &Self::Selection) -> Result<Self::Selection, Error> {
-        selection::in_order(&mut self.abb, selection)
+    fn in_order(&mut self, chosen: &TopK<B>) -> Result<TopK<B>, Error> {
+        selection::in_order(&mut self.abb, chosen)
     }
 
-    fn chosen(&self, selection: &Self::Selection) -> Option<Vec<Vec<usize>>> {
-        let words = self.abb.visible(selection.words())?;
-        let one = |row: ndarray::ArrayView1<u64>| row.iter().position(|&word| word == 1);
-        Some(words.outer_iter().map(|row| row.rows().into_iter().filter_map(one).collect()).collect())
+    fn chosen(&self, chosen: &TopK<B>) -> Option<Vec<Vec<usize>>> {
+        selection::chosen(&self.abb, chosen)
     }
 }

@@ -6,6 +6,7 @@
 
 pub mod activation;
 pub mod argmax;
+pub mod compact;
 pub mod equal;
 pub mod exp;
 pub mod extrema;
@@ -17,6 +18,7 @@ pub mod rsqrt;
 pub mod selection;
 pub mod softmax;
 pub mod spline;
+pub mod top_k;
 
 pub use activation::{gelu, silu};
 pub use argmax::argmax;

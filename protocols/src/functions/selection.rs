@@ -1,17 +1,25 @@
-//! Which k of the n entries of each row, hidden, as one-hot rows; and what is done with them.
+//! Which k of the n entries of each row, hidden, and what is done with them.
 //!
-//! A [`Selection`] of shape (rows, k, n) holds words 0 or 1: entry (r, j, i) says whether the j-th chosen entry of row r
-//! is entry i. Gathering is the product with the payload (MPCache, algorithm 2: one-hot by equality, then matmul),
-//! scattering that with the transpose.
+//! A selection comes from [`top_k`](super::top_k) in one of two forms:
+//! - one-hot words (rows, k, n) that no party knows: gathering is their product with the payload (MPCache, algorithm 2:
+//!   one-hot by equality, then matmul), scattering that with the transpose;
+//! - positions in a shuffled order that no party knows: gathering shuffles the payload by the same permutations and takes
+//!   the positions, scattering puts entries at the positions of an order of zeros and restores the order.
 //!
-//! Range: payloads |x| < 2^(SELECTION_WIDTH - 2). Error: a few units in the last place, those of the matrix product.
-//! Nothing is revealed; k and n are public.
+//! **Range.** Payloads |x| < 2^magnitude as stated by the caller. **Error.** A few units in the last place, those of
+//! products, with one-hot words; one unit with permutations.
+//!
+//! **What each party sees.** Masked messages only, and k and n, which are public; [`in_order`] of a shuffled selection
+//! opens destinations as [`compact`](super::compact) does: a uniformly random permutation. **Revealed.** Nothing.
+
+use ndarray::ArrayD;
 
 use crate::abb::{Abb, Truncation, Words};
-use crate::functions::equal::equal;
-use crate::{Error, FRAC, Tensor};
+use crate::functions::compact;
+use crate::functions::top_k::{self, Scores, Shuffled, TopK};
+use crate::{Error, FRAC, Tensor, engine};
 
-/// Ring of one-hot words and of what is gathered.
+/// Ring of one-hot words: the widest ring of what is gathered.
 pub const SELECTION_WIDTH: u32 = 44;
 
 /// Ring of the composition of two selections: 2^[`GUARD`] stands for 1, so that the errors of the product, a few units,
@@ -21,148 +29,112 @@ const COMPOSE_WIDTH: u32 = 10;
 /// log2 of what stands for 1 in a composition.
 const GUARD: u32 = 8;
 
-/// Public values that one batched equality takes.
-const EQUAL_BATCH: usize = 16;
-
 /// Thresholds that one batched comparison takes.
 const THRESHOLD_BATCH: usize = 32;
 
-/// One-hot words (rows, k, n), modulo 2^[`SELECTION_WIDTH`].
-#[derive(Clone, Debug)]
-pub struct Selection<W> {
-    words: W,
-}
-
-impl<W: Words> Selection<W> {
-    /// The one-hot words.
-    pub fn words(&self) -> &W {
-        &self.words
-    }
-
-    fn dims(&self) -> (usize, usize, usize) {
-        let shape = self.words.shape();
-        (shape[0], shape[1], shape[2])
+/// The k largest entries of each row of (rows, n), by the method of `how`.
+pub fn choose<B: Abb>(b: &mut B, x: &B::Words, how: &engine::Ranking) -> Result<TopK<B>, Error> {
+    let scores = Scores { magnitude: how.magnitude, frac: how.frac };
+    match how.method {
+        engine::TopK::Rank => top_k::rank(b, x, how.k, scores, SELECTION_WIDTH),
+        engine::TopK::Sort => top_k::sort(b, x, how.k, scores, SELECTION_WIDTH),
+        engine::TopK::ShuffleReveal => top_k::shuffle_reveal(b, x, how.k, scores).map(TopK::Shuffled),
     }
 }
 
-/// (rows, n) -> the k largest entries of each row, by all pairs: |x| < 2^`magnitude`, compared to `frac` fractional bits.
-/// Entries that agree to that resolution (on shares: to within one unit of it) are taken in either order.
-pub fn top_k_by_rank<B: Abb>(
-    b: &mut B,
-    x: &B::Words,
-    k: usize,
-    magnitude: u32,
-    frac: u32,
-) -> Result<Selection<B::Words>, Error> {
-    let [rows, n] = x.shape()[..] else { panic!("ranking of {:?}", x.shape()) };
-    assert!((1..=n).contains(&k), "{k} of {n}");
-    b.scope("rank", |b| {
-        b.expect_below(x, magnitude + FRAC)?;
-        let pairs: Vec<(usize, usize)> = (0..n).flat_map(|i| (i + 1..n).map(move |j| (i, j))).collect();
-        let ring = usize::BITS - n.leading_zeros() + 2;
-        let wins = if pairs.is_empty() {
-            b.constant(&[rows, n], 0)
-        } else {
-            let flat = x.reshape(&[rows * n]);
-            let at = |side: fn(&(usize, usize)) -> usize| -> Vec<usize> {
-                (0..rows).flat_map(|r| pairs.iter().map(move |pair| r * n + side(pair))).collect()
-            };
-            let width = magnitude + FRAC + 2;
-            let difference = flat.pick(&at(|p| p.0)).minus(&flat.pick(&at(|p| p.1)));
-            let coarse = difference.drop_low(FRAC - frac, width);
-            let bits = b.at_least(&coarse, &[0], width - (FRAC - frac))?.reshape(&[rows * pairs.len()]);
-            let first = b.bit_to_word(&bits, ring)?;
-            let flipped = first.times(1u64.wrapping_neg());
-            let second = b.add_public(&flipped, 1);
-            // Entry i meets n - 1 others: its results in one row of that length, wherever they stand.
-            let mut index = vec![0; rows * n * (n - 1)];
-            let mut met = vec![0; n];
-            for (p, &(i, j)) in pairs.iter().enumerate() {
-                for r in 0..rows {
-                    index[(r * n + i) * (n - 1) + met[i]] = r * pairs.len() + p;
-                    index[(r * n + j) * (n - 1) + met[j]] = (rows + r) * pairs.len() + p;
-                }
-                met[i] += 1;
-                met[j] += 1;
-            }
-            let both = B::Words::concat(0, &[&first, &second]);
-            both.pick(&index).reshape(&[rows, n, n - 1]).sum_last()
-        };
-        // Rank 0 is the largest: it wins n - 1 times.
-        let lost = wins.times(1u64.wrapping_neg());
-        let ranks = b.add_public(&lost, n as u64 - 1);
-        let mut bits = Vec::new();
-        for start in (0..k).step_by(EQUAL_BATCH) {
-            let values: Vec<i64> = (start..k.min(start + EQUAL_BATCH)).map(|j| j as i64).collect();
-            bits.push(equal(b, &ranks, &values, ring)?);
-        }
-        let bits = B::Bits::concat(2, &bits.iter().collect::<Vec<_>>()).permute(&[0, 2, 1]);
-        Ok(Selection { words: b.bit_to_word(&bits, SELECTION_WIDTH)? })
-    })
+/// The same choice as one-hot words (rows, k, n).
+pub fn one_hot<B: Abb>(b: &mut B, selection: &TopK<B>) -> Result<B::Words, Error> {
+    match selection {
+        TopK::OneHot(words) => Ok(words.clone()),
+        TopK::Shuffled(shuffled) => top_k::one_hot_of_shuffled(b, shuffled, SELECTION_WIDTH),
+    }
 }
 
-/// The chosen entries of (x rows, n, w) -> (rows, k, w) modulo 2^64. The rows of x are shared by consecutive rows of the
-/// selection, which are a multiple.
-pub fn gather<B: Abb>(b: &mut B, selection: &Selection<B::Words>, x: &B::Words) -> Result<B::Words, Error> {
-    let (rows, k, n) = selection.dims();
+/// The chosen entries of (x rows, n, w), |x| < 2^`magnitude` -> (rows, k, w) modulo 2^64. The rows of x are shared by
+/// consecutive rows of the selection, which are a multiple.
+pub fn gather<B: Abb>(b: &mut B, selection: &TopK<B>, x: &B::Words, magnitude: u32) -> Result<B::Words, Error> {
     let [shared, columns, w] = x.shape()[..] else { panic!("gather of {:?}", x.shape()) };
-    assert!(columns == n && rows.is_multiple_of(shared), "{:?} by a selection of {n} in {rows} rows", x.shape());
     b.scope("gather", |b| {
-        let folded = selection.words.reshape(&[shared, rows / shared * k, n]);
-        let chosen = b.matmul(&folded, x, SELECTION_WIDTH)?;
-        Ok(widen(b, &chosen)?.reshape(&[rows, k, w]))
+        b.expect_below(x, magnitude + FRAC)?;
+        let width = payload_width(magnitude);
+        let chosen = match selection {
+            TopK::OneHot(words) => {
+                let (rows, k, n) = dims(words);
+                assert!(columns == n && rows.is_multiple_of(shared), "{:?} by {:?}", x.shape(), words.shape());
+                let folded = words.reshape(&[shared, rows / shared * k, n]);
+                b.matmul(&folded, x, width)?.reshape(&[rows, k, w])
+            }
+            TopK::Shuffled(shuffled) => {
+                let rows = shuffled.positions.len();
+                let Shuffled { n, permutations, .. } = shuffled;
+                assert!(columns == *n && rows.is_multiple_of(shared), "{:?} in {rows} rows of {n}", x.shape());
+                let x = x.reshape(&[shared, 1, n * w]);
+                let x = B::Words::concat(1, &vec![&x; rows / shared]).reshape(&[rows, *n, w]);
+                let x = b.shuffle(permutations, &x, &[width], false)?;
+                x.pick(&places(shuffled, w)).reshape(&[rows, shuffled.chosen(), w])
+            }
+        };
+        b.truncate(&chosen, Truncation { width, shift: 0, out: 64 })
     })
 }
 
-/// (rows, k, w) put back where it was chosen: (rows, n, w) modulo 2^64, zeros elsewhere.
-pub fn scatter<B: Abb>(b: &mut B, selection: &Selection<B::Words>, x: &B::Words) -> Result<B::Words, Error> {
+/// (rows, k, w), |x| < 2^`magnitude`, put back where it was chosen: (rows, n, w) modulo 2^64, zeros elsewhere.
+pub fn scatter<B: Abb>(b: &mut B, selection: &TopK<B>, x: &B::Words, magnitude: u32) -> Result<B::Words, Error> {
     b.scope("scatter", |b| {
-        let spread = b.matmul(&selection.words.permute(&[0, 2, 1]), x, SELECTION_WIDTH)?;
-        widen(b, &spread)
+        b.expect_below(x, magnitude + FRAC)?;
+        let width = payload_width(magnitude);
+        let spread = match selection {
+            TopK::OneHot(words) => b.matmul(&words.permute(&[0, 2, 1]), x, width)?,
+            TopK::Shuffled(shuffled) => {
+                let [rows, k, w] = x.shape()[..] else { panic!("scatter of {:?}", x.shape()) };
+                assert_eq!((rows, k), (shuffled.positions.len(), shuffled.chosen()), "rows and entries chosen");
+                let order = x.reshape(&[rows * k * w]).place(&places(shuffled, w), rows * shuffled.n * w);
+                b.shuffle(&shuffled.permutations, &order.reshape(&[rows, shuffled.n, w]), &[width], true)?
+            }
+        };
+        b.truncate(&spread, Truncation { width, shift: 0, out: 64 })
     })
 }
 
-/// Words modulo 2^SELECTION_WIDTH as words modulo 2^64.
-fn widen<B: Abb>(b: &mut B, x: &B::Words) -> Result<B::Words, Error> {
-    b.truncate(x, Truncation { width: SELECTION_WIDTH, shift: 0, out: 64 })
-}
-
-/// `second` chooses among the `fan_out` parts of each entry that `first` chose: the selection of parts of all entries.
-/// (rows, k1, n) and (rows, k2, k1 fan_out) -> (rows, k2, n fan_out), exact.
-pub fn compose<B: Abb>(
-    b: &mut B,
-    first: &Selection<B::Words>,
-    fan_out: usize,
-    second: &Selection<B::Words>,
-) -> Result<Selection<B::Words>, Error> {
-    let ((rows, k1, n), (rows2, k2, parts)) = (first.dims(), second.dims());
+/// `second` chooses among the `fan_out` parts of each entry that `first` chose: one-hot words (rows, k1, n) and
+/// (rows, k2, k1 fan_out) -> (rows, k2, n fan_out), exact.
+pub fn compose<B: Abb>(b: &mut B, first: &B::Words, fan_out: usize, second: &B::Words) -> Result<B::Words, Error> {
+    let ((rows, k1, n), (rows2, k2, parts)) = (dims(first), dims(second));
     assert!(rows == rows2 && parts == k1 * fan_out, "{parts} parts of {k1} chosen");
     b.scope("compose", |b| {
-        let by_part = second.words.reshape(&[rows, k2, k1, fan_out]).permute(&[0, 3, 1, 2]);
-        let scaled = first.words.times(1 << GUARD);
+        let by_part = second.reshape(&[rows, k2, k1, fan_out]).permute(&[0, 3, 1, 2]);
+        let scaled = first.times(1 << GUARD);
         let product = b.matmul(&by_part.reshape(&[rows, fan_out * k2, k1]), &scaled, COMPOSE_WIDTH)?;
         let product = product.reshape(&[rows, fan_out, k2, n]).permute(&[0, 2, 3, 1]);
         let bits = b.at_least(&product, &[1 << (GUARD - 1)], COMPOSE_WIDTH)?.reshape(&[rows, k2, n * fan_out]);
-        Ok(Selection { words: b.bit_to_word(&bits, SELECTION_WIDTH)? })
+        b.bit_to_word(&bits, SELECTION_WIDTH)
     })
 }
 
-/// The same choice with the chosen entries in the order of their positions.
+/// The same choice with the chosen entries in the order of their positions, in the same form.
+pub fn in_order<B: Abb>(b: &mut B, selection: &TopK<B>) -> Result<TopK<B>, Error> {
+    match selection {
+        TopK::OneHot(words) => ordered(b, words).map(TopK::OneHot),
+        TopK::Shuffled(shuffled) => {
+            let (rows, n) = (shuffled.positions.len(), shuffled.n);
+            let ones = b.constant(&[rows * shuffled.chosen()], 1).place(&places(shuffled, 1), rows * n);
+            let bits = compact::mask_width(n);
+            let mask = b.shuffle(&shuffled.permutations, &ones.reshape(&[rows, n, 1]), &[bits], true)?;
+            compact::order(b, &mask.reshape(&[rows, n]), shuffled.chosen()).map(TopK::Shuffled)
+        }
+    }
+}
+
+/// One-hot words (rows, k, n) sorted by the chosen positions.
 ///
 /// With P_i the number of chosen entries up to the i-th, entry i is the j-th chosen (from 0) where [P_i > j] and
 /// [P_(i-1) > j] differ: one batched comparison of the prefix sums with the k public thresholds.
-pub fn in_order<B: Abb>(b: &mut B, selection: &Selection<B::Words>) -> Result<Selection<B::Words>, Error> {
-    let (rows, k, n) = selection.dims();
+fn ordered<B: Abb>(b: &mut B, words: &B::Words) -> Result<B::Words, Error> {
+    let (rows, k, n) = dims(words);
     b.scope("order", |b| {
-        let mask = selection.words.permute(&[0, 2, 1]).sum_last();
-        let mut sums = Vec::with_capacity(n);
-        let mut sum = mask.slice(1, 0..1);
-        sums.push(sum.clone());
-        for i in 1..n {
-            sum = sum.plus(&mask.slice(1, i..i + 1));
-            sums.push(sum.clone());
-        }
-        let prefix = B::Words::concat(1, &sums.iter().collect::<Vec<_>>());
+        let mask = words.permute(&[0, 2, 1]).sum_last();
+        let prefix: Vec<B::Words> = (0..n).map(|i| mask.slice(1, 0..i + 1).sum_last().reshape(&[rows, 1])).collect();
+        let prefix = B::Words::concat(1, &prefix.iter().collect::<Vec<_>>());
         // Sums reach k, thresholds too.
         let width = usize::BITS - k.leading_zeros() + 2;
         let mut bits = Vec::new();
@@ -178,6 +150,51 @@ pub fn in_order<B: Abb>(b: &mut B, selection: &Selection<B::Words>) -> Result<Se
             let change = b.xor(&reached.slice(1, 1..n), &reached.slice(1, 0..n - 1));
             B::Bits::concat(1, &[&first, &change])
         };
-        Ok(Selection { words: b.bit_to_word(&bits.permute(&[0, 2, 1]), SELECTION_WIDTH)?.reshape(&[rows, k, n]) })
+        b.bit_to_word(&bits.permute(&[0, 2, 1]), SELECTION_WIDTH)
     })
+}
+
+/// The chosen positions of each row, if the box sees its values.
+pub fn chosen<B: Abb>(b: &B, selection: &TopK<B>) -> Option<Vec<Vec<usize>>> {
+    let rows = |words: ArrayD<u64>, of: fn(&[u64]) -> Option<usize>| {
+        let entries = words.lanes(ndarray::Axis(words.ndim() - 1)).into_iter().map(|lane| of(&lane.to_vec()));
+        entries.collect::<Option<Vec<usize>>>()
+    };
+    let (flat, k) = match selection {
+        TopK::OneHot(words) => {
+            (rows(b.visible(words)?, |lane| lane.iter().position(|&word| word == 1))?, dims(words).1)
+        }
+        TopK::Shuffled(shuffled) => {
+            let (count, k) = (shuffled.positions.len(), shuffled.chosen());
+            let mask = (1 << compact::mask_width(shuffled.n)) - 1;
+            let indices = b.visible(&shuffled.indices)?.mapv(|index| index & mask);
+            let single = indices.into_shape_with_order((count * k, 1)).ok()?.into_dyn();
+            (rows(single, |lane| usize::try_from(lane[0]).ok())?, k)
+        }
+    };
+    Some(flat.chunks(k.max(1)).map(<[usize]>::to_vec).collect())
+}
+
+/// Ring of a payload: its truncation takes magnitudes up to 2^(width - 2).
+fn payload_width(magnitude: u32) -> u32 {
+    let width = magnitude + FRAC + 2;
+    assert!(width <= SELECTION_WIDTH, "payloads below 2^{magnitude}");
+    width
+}
+
+/// Flat positions of the chosen items' words, in a shuffled order of w words per item.
+fn places<B: Abb>(shuffled: &Shuffled<B>, w: usize) -> Vec<usize> {
+    let Shuffled { positions, n, .. } = shuffled;
+    let item = |row: usize, position: usize| {
+        let at = (row * n + position) * w;
+        at..at + w
+    };
+    positions.iter().enumerate().flat_map(|(row, p)| p.iter().flat_map(move |&p| item(row, p))).collect()
+}
+
+fn dims<W: Tensor>(words: &W) -> (usize, usize, usize) {
+    match words.shape()[..] {
+        [rows, k, n] => (rows, k, n),
+        ref shape => panic!("one-hot words of shape {shape:?}"),
+    }
 }

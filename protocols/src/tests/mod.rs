@@ -1,6 +1,7 @@
 //! Protocols between two threads, held against naive twins and against their costs.
 
 mod ops;
+mod selection;
 
 use ndarray::{ArrayD, IxDyn};
 use net::{Channel, Entry, Role};

@@ -1,0 +1,260 @@
+//! Every policy and strategy on every engine: f32, fixed point and two parties attend to the same tokens, and a plan
+//! equals both parties' ledgers to the byte.
+
+use std::time::Duration;
+
+use mpcache::{HeadShape, KvCache, PolicySpec};
+use ndarray::{ArrayD, IxDyn};
+use net::{Channel, Entry, Phase, Role, Traffic, memory_pair};
+use protocols::{Engine, FRAC, Fixed, Float, Options, Plan, Secure, Shape};
+use rand::rngs::StdRng;
+use rand::{Rng, RngExt, SeedableRng};
+
+/// Two key/value heads under four query heads, so that selections per head, per group and per layer all differ.
+const HEADS: HeadShape = HeadShape { heads: 4, kv_heads: 2, head_dim: 8 };
+
+/// An even layer, and an odd one that may take over its choice.
+const LAYERS: usize = 2;
+
+/// Largest difference of an output between two parties and fixed point, and between fixed point and f32.
+const SECURE: f64 = 2e-3;
+const FIXED: f64 = 2e-2;
+
+/// A prompt of `prompt` tokens, then `steps` tokens one by one: queries, keys and values of every layer.
+struct Script {
+    steps: Vec<Vec<[ArrayD<f64>; 3]>>,
+}
+
+impl Script {
+    /// Keys drift along the text, as those of real models do; every fifth stands out.
+    fn new(prompt: usize, steps: usize, seed: u64) -> Self {
+        let mut rng = StdRng::seed_from_u64(seed);
+        let kv = HEADS.kv_heads * HEADS.head_dim;
+        let mut drift = vec![0.0f64; LAYERS * kv];
+        let mut step = |tokens: usize, rng: &mut StdRng| {
+            (0..LAYERS)
+                .map(|layer| {
+                    let q = ArrayD::from_shape_simple_fn(IxDyn(&[HEADS.heads, tokens, HEADS.head_dim]), || {
+                        rng.random_range(-1.5..1.5)
+                    });
+                    let mut k = ArrayD::zeros(IxDyn(&[tokens, kv]));
+                    for t in 0..tokens {
+                        for c in 0..kv {
+                            let at = &mut drift[layer * kv + c];
+                            *at = 0.8 * *at + rng.random_range(-1.0..1.0);
+                            k[[t, c]] = *at + if t % 5 == 3 { rng.random_range(-1.0..1.0) } else { 0.0 };
+                        }
+                    }
+                    let v = ArrayD::from_shape_simple_fn(IxDyn(&[tokens, kv]), || rng.random_range(-2.0..2.0));
+                    [q, k, v]
+                })
+                .collect()
+        };
+        let mut all = vec![step(prompt, &mut rng)];
+        all.extend((0..steps).map(|_| step(1, &mut rng)));
+        Script { steps: all }
+    }
+
+    /// Outputs of every layer at every decoding step, and what each head attended to, where it is known.
+    fn play<E: Engine>(
+        &self,
+        engine: &mut E,
+        spec: &PolicySpec,
+        mut tensor: impl FnMut(&ArrayD<f64>) -> E::Tensor,
+    ) -> (Vec<E::Tensor>, Vec<Vec<Vec<usize>>>) {
+        let mut cache = KvCache::<E>::new(LAYERS, HEADS, spec);
+        let (mut outputs, mut attended) = (vec![], vec![]);
+        for (i, step) in self.steps.iter().enumerate() {
+            for (layer, [q, k, v]) in step.iter().enumerate() {
+                let tokens = k.shape()[0];
+                let window = cache.query_window(layer, tokens);
+                let q = q.slice_axis(ndarray::Axis(1), (tokens - window..tokens).into()).to_owned();
+                let (q, k, v) = (tensor(&q), tensor(k), tensor(v));
+                let out = cache.attend(engine, layer, &q, &k, &v).expect("attention");
+                if i > 0 {
+                    outputs.push(out);
+                    attended.extend(cache.attended(layer).map(|rows| {
+                        let sorted = |row: &Vec<usize>| {
+                            let mut row = row.clone();
+                            row.sort_unstable();
+                            row
+                        };
+                        rows.iter().map(sorted).collect::<Vec<_>>()
+                    }));
+                }
+            }
+        }
+        (outputs, attended)
+    }
+}
+
+fn to_fixed(x: &ArrayD<f64>) -> ArrayD<u64> {
+    x.mapv(|x| (x * f64::from(1u32 << FRAC)).round() as i64 as u64)
+}
+
+fn to_real(x: &ArrayD<u64>) -> ArrayD<f64> {
+    x.mapv(|x| x as i64 as f64 / f64::from(1u32 << FRAC))
+}
+
+fn largest_difference(a: &ArrayD<f64>, b: &ArrayD<f64>) -> f64 {
+    assert_eq!(a.shape(), b.shape());
+    a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max)
+}
+
+/// One party's outputs and ledger.
+fn party(
+    link: impl net::Link + 'static,
+    role: Role,
+    script: &Script,
+    spec: &PolicySpec,
+) -> (Vec<ArrayD<u64>>, Vec<Entry>) {
+    let mut engine = Secure::new(Channel::new(role, link), Options::default()).expect("set-up");
+    // Both parties draw the same masks, of which one keeps the mask and the other the rest.
+    let mut masks = StdRng::seed_from_u64(5);
+    let (outputs, _) = script.play(&mut engine, spec, |x| {
+        let x = to_fixed(x);
+        let mask = x.mapv(|_| masks.next_u64());
+        if role == Role::Client { mask } else { x - mask }
+    });
+    (outputs, engine.channel().ledger().untimed())
+}
+
+/// Plays a script on all engines and compares.
+fn agree(text: &str, prompt: usize, steps: usize) {
+    let spec: PolicySpec = text.parse().expect("a policy");
+    let script = Script::new(prompt, steps, 17);
+    let (float, looked) = script.play(&mut Float::default(), &spec, |x| x.mapv(|x| x as f32));
+    let (fixed, looked_fixed) = script.play(&mut Fixed::new(), &spec, to_fixed);
+    let context = format!("{text}, {prompt} tokens");
+    assert_eq!(looked, looked_fixed, "{context}: tokens that fixed point attends to");
+    let (client, server) = memory_pair(Duration::from_secs(300));
+    let [(client, ledger), (server, other)] = std::thread::scope(|scope| {
+        let client = scope.spawn(|| party(client, Role::Client, &script, &spec));
+        let server = party(server, Role::Server, &script, &spec);
+        [client.join().expect("client"), server]
+    });
+    assert_eq!(ledger, other, "{context}: ledgers");
+    for (i, float) in float.iter().enumerate() {
+        let fixed = to_real(&fixed[i]);
+        let secure = to_real(&(&client[i] + &server[i]));
+        let float = float.mapv(f64::from);
+        let difference = largest_difference(&fixed, &float);
+        assert!(difference < FIXED, "{context}, output {i}: fixed point errs by {difference}");
+        let difference = largest_difference(&secure, &fixed);
+        assert!(difference < SECURE, "{context}, output {i}: two parties err by {difference}");
+    }
+    let mut plan = Plan::new(Options::default());
+    script.play(&mut plan, &spec, |x| Shape(x.shape().to_vec()));
+    if !spec.random_traffic() {
+        assert_eq!(plan.ledger().untimed(), ledger, "{context}: planned ledger");
+        return;
+    }
+    // Quickselect sends what its coins say; the plan states the mean, and apart from that operation it is exact.
+    let certain = |entries: &[Entry]| -> Vec<(Phase, String, [u64; 3])> {
+        let random = |e: &&Entry| e.path.contains("quickselect") || e.phase == Phase::Offline;
+        let traffic = |t: &Traffic| [t.bytes_client_to_server, t.bytes_server_to_client, t.messages];
+        let entries = entries.iter().filter(|e| !random(e));
+        entries.map(|e| (e.phase, e.path.clone(), traffic(&e.traffic))).collect()
+    };
+    let planned = plan.ledger().untimed();
+    assert_eq!(certain(&planned), certain(&ledger), "{context}: planned ledger");
+    let bytes = |entries: &[Entry]| entries.iter().map(|e| e.traffic.bytes()).sum::<u64>() as f64;
+    let ratio = bytes(&planned) / bytes(&ledger);
+    assert!((0.8..1.25).contains(&ratio), "{context}: the plan's bytes are {ratio} of the run's");
+}
+
+#[test]
+fn algorithm_3_with_every_strategy() {
+    for options in [
+        "budget=0.25",
+        "budget=0.25,gather=scores",
+        "budget=0.25,similarity=box",
+        "budget=0.25,similarity=cuboid-mean,share=off",
+        "budget=0.25,similarity=centroid,gather=scores,select=per-kv",
+        "budget=0.25,similarity=representatives,count=2",
+        "budget=0.25,select=per-kv",
+        "budget=0.25,select=per-layer",
+        "budget=0.25,select=per-layer,gather=scores",
+        "budget=0.3,clusters=4,static=1",
+        "budget=0.25,dense=1,window=0.5",
+        "budget=0.2,clusters=1,share=off",
+        "budget=0.25,topk=sort",
+        "budget=0.25,topk=sort,gather=scores,select=per-kv",
+        "budget=0.25,topk=shuffle-reveal",
+        "budget=0.25,topk=shuffle-reveal,gather=scores",
+        "budget=0.25,topk=shuffle-reveal,gather=scores,select=per-layer",
+        "budget=0.25,topk=shuffle-reveal,gather=scores,select=per-kv,similarity=box,static=1",
+        "budget=0.25,topk=shuffle-reveal,similarity=representatives",
+    ] {
+        agree(&format!("mpcache:{options}"), 45, 3);
+    }
+}
+
+#[test]
+fn edges_of_algorithm_3() {
+    // A single cluster wanted, of several; prompts that are no multiple of a cluster.
+    agree("mpcache:budget=0.01", 43, 2);
+    agree("mpcache:budget=0.01,gather=scores", 38, 2);
+    // A cache shorter than a cluster, and one that closes its first cluster, and its next, while tokens come in.
+    agree("mpcache:budget=0.5,clusters=8/4,static=1", 3, 12);
+    agree("mpcache:budget=0.3,clusters=4/2,static=1,gather=scores", 9, 12);
+    // Everything wanted: the whole cache is attended to.
+    agree("mpcache:budget=1", 21, 2);
+}
+
+#[test]
+fn baselines() {
+    for policy in [
+        "full",
+        "streaming:budget=0.25",
+        "random:budget=0.25",
+        "h2o:budget=0.25",
+        "h2o:budget=0.25,topk=shuffle-reveal",
+        "snapkv:budget=0.25,window=4,topk=shuffle-reveal",
+        "tova:budget=0.25",
+        "snapkv:budget=0.25,window=4",
+        "infllm:budget=0.4,clusters=4",
+        "longcache:budget=0.25",
+        "quest:budget=0.4,clusters=4",
+        "arkvale:budget=0.4,clusters=4",
+    ] {
+        agree(policy, 34, 3);
+    }
+}
+
+#[test]
+fn the_oracle_looks_at_the_largest_scores() {
+    let spec: PolicySpec = "oracle:budget=0.2".parse().expect("a policy");
+    let script = Script::new(30, 4, 3);
+    let (_, looked) = script.play(&mut Float::default(), &spec, |x| x.mapv(|x| x as f32));
+    let (d, group) = (HEADS.head_dim, HEADS.group());
+    for (i, rows) in looked.iter().enumerate() {
+        let (step, layer) = (1 + i / LAYERS, i % LAYERS);
+        let keys: Vec<_> = script.steps[..=step].iter().flat_map(|s| s[layer][1].outer_iter()).collect();
+        let newest = keys.len() - 1;
+        for (head, row) in rows.iter().enumerate() {
+            let q = &script.steps[step][layer][0];
+            let score = |key: &ndarray::ArrayViewD<f64>| {
+                (0..d).map(|c| q[[head, 0, c]] * key[[head / group * d + c]]).sum::<f64>()
+            };
+            let scores: Vec<f64> = keys.iter().map(score).collect();
+            let mut best: Vec<usize> = (0..newest).collect();
+            best.sort_by(|&a, &b| scores[b].total_cmp(&scores[a]));
+            best.truncate(row.len() - 1);
+            best.push(newest);
+            best.sort_unstable();
+            assert_eq!(row, &best, "step {step}, layer {layer}, head {head}");
+        }
+    }
+    let plan = KvCache::<Plan>::new(LAYERS, HEADS, &spec);
+    let shape = |dims: &[usize]| Shape(dims.to_vec());
+    let mut plan_cache = plan;
+    let refused = plan_cache.attend(
+        &mut Plan::new(Options::default()),
+        0,
+        &shape(&[HEADS.heads, 1, d]),
+        &shape(&[1, HEADS.kv_heads * d]),
+        &shape(&[1, HEADS.kv_heads * d]),
+    );
+    assert!(matches!(refused, Err(protocols::Error::NotInTheClear { .. })));
+}

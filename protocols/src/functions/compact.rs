@@ -1,0 +1,105 @@
+//! Stable compaction: the items that a secret mask keeps, in their order, without telling which they are.
+//!
+//! **Functionality.** (rows, n) words 0 or 1 with exactly k ones in every row (k public, positions secret) and a payload
+//! (rows, n, w) modulo 2^width -> (rows, k, w): the kept items in their order.
+//!
+//! **Source.** The opened, shuffled destinations of oblivious radix sort (Chida et al., eprint 2019/695) for a key of one
+//! bit. With P_i the number of kept items before item i, a kept item goes to place P_i and a dropped one to
+//! k + i - P_i: destination = k + i - P_i + m_i (2 P_i - k - i), one multiplexer whose bit is the lowest of m_i. Items and
+//! destinations are shuffled together by fresh permutations, the shuffled destinations are opened, and every party puts
+//! its shares in their places.
+//!
+//! **Range.** Masks modulo 2^ceil(log2 n) at least; any payload. **Error.** None.
+//!
+//! **What each party sees.** Beyond masked messages the shuffled destinations: the fixed permutation "destinations" after
+//! a uniformly random one that neither party knows and that is used for nothing else, so a uniformly random permutation,
+//! whatever the mask. **Revealed.** Nothing: no index of the original order is ever opened.
+
+use ndarray::{ArrayD, IxDyn};
+
+use crate::abb::{Abb, Words};
+use crate::functions::top_k::Shuffled;
+use crate::words::index_bits;
+use crate::{Error, Tensor};
+
+/// The `k` items of every row that `mask` keeps: (rows, n) and (rows, n, w) modulo 2^`width` -> (rows, k, w). Errors:
+/// opened destinations that are no permutation, as those of a mask with another number of ones may be.
+pub fn compact<B: Abb>(
+    b: &mut B,
+    mask: &B::Words,
+    payload: &B::Words,
+    k: usize,
+    width: u32,
+) -> Result<B::Words, Error> {
+    let (rows, n, w) = match (&mask.shape()[..], &payload.shape()[..]) {
+        (&[rows, n], &[rows_too, n_too, w]) if (rows, n) == (rows_too, n_too) && k <= n => (rows, n, w),
+        (mask, payload) => panic!("{k} of the items {payload:?} by a mask {mask:?}"),
+    };
+    b.scope("compact", |b| {
+        if k == n {
+            return Ok(payload.clone());
+        }
+        let Shuffled { permutations, positions, .. } = order(b, mask, k)?;
+        let items = b.shuffle(&permutations, payload, &[width], false)?;
+        let at = positions.iter().enumerate().flat_map(|(row, p)| p.iter().map(move |p| row * n + p));
+        let at: Vec<usize> = at.flat_map(|item| (0..w).map(move |t| item * w + t)).collect();
+        Ok(items.pick(&at).reshape(&[rows, k, w]))
+    })
+}
+
+/// Bits of an index among n items, which masks must have at least.
+pub fn mask_width(n: usize) -> u32 {
+    index_bits(n)
+}
+
+/// Fresh permutations, and where under them the `k` items are, in their order, that `mask` (rows, n) keeps. What is
+/// shuffled by these permutations is compacted by taking the positions; nothing else may be opened under them.
+pub fn order<B: Abb>(b: &mut B, mask: &B::Words, k: usize) -> Result<Shuffled<B>, Error> {
+    let [rows, n] = mask.shape()[..] else { panic!("masks of shape {:?}", mask.shape()) };
+    b.scope("order", |b| {
+        let bits = index_bits(n);
+        let destinations = destinations(b, mask, k, bits)?.reshape(&[rows, n, 1]);
+        let indices = b.public(&ArrayD::from_shape_fn(IxDyn(&[rows, n, 1]), |at| at[1] as u64));
+        let permutations = b.permutations(rows, n);
+        let items = B::Words::concat(2, &[&destinations, &indices]);
+        let items = b.shuffle(&permutations, &items, &[bits], false)?;
+        let opened = b.open(&items.slice(2, 0..1), bits)?;
+        let places = places(opened.as_ref(), rows, n, k)?;
+        let indices = items.slice(2, 1..2).pick(&places).reshape(&[rows, k]);
+        let positions = match k {
+            0 => vec![vec![]; rows],
+            _ => places.chunks(k).map(|row| row.iter().map(|at| at % n).collect()).collect(),
+        };
+        Ok(Shuffled { permutations, positions, indices, n })
+    })
+}
+
+/// The place of every item modulo 2^`bits`.
+fn destinations<B: Abb>(b: &mut B, mask: &B::Words, k: usize, bits: u32) -> Result<B::Words, Error> {
+    let shape = mask.shape();
+    let (rows, n) = (shape[0], shape[1]);
+    let columns: Vec<B::Words> = (0..n).map(|i| mask.slice(1, 0..i).sum_last().reshape(&[rows, 1])).collect();
+    let before = B::Words::concat(1, &columns.iter().collect::<Vec<_>>());
+    let last = b.public(&ArrayD::from_shape_fn(IxDyn(&[rows, n]), |at| (k + at[1]) as u64)).minus(&before);
+    let kept = b.low_bit(mask);
+    let moved = b.mux(&kept, &before.minus(&last), bits)?;
+    Ok(last.plus(&moved).drop_low(0, bits))
+}
+
+/// For each row the flat positions of the shuffled items that go to places 0..k; in a plan, which opens nothing, the
+/// first k.
+fn places(opened: Option<&ArrayD<u64>>, rows: usize, n: usize, k: usize) -> Result<Vec<usize>, Error> {
+    let Some(opened) = opened else {
+        return Ok((0..rows).flat_map(|row| row * n..row * n + k).collect());
+    };
+    let mut from = vec![None; rows * n];
+    for (at, &place) in opened.iter().enumerate() {
+        let row = at / n;
+        match usize::try_from(place).ok().filter(|&place| place < n).map(|place| &mut from[row * n + place]) {
+            Some(free @ None) => *free = Some(at),
+            _ => return Err(Error::Destinations { row, len: n }),
+        }
+    }
+    // n distinct places of n: every one is taken.
+    Ok(from.chunks(n).flat_map(|row| row[..k].iter().copied().flatten()).collect())
+}

@@ -1,0 +1,276 @@
+//! The k largest of every row, as secret unit vectors or as positions of a shuffled order.
+//!
+//! **Functionality.** (rows, n) words and a public k -> which k entries of every row are the largest. Three methods with
+//! one result, [`TopK`]:
+//! - [`rank`]: all pairs are compared in one batch; an entry's rank is the number of entries before it. O(n^2)
+//!   comparisons, constant rounds.
+//! - [`sort`]: Batcher's odd-even merge sort (AFIPS 1968) without the comparators that the first k outputs do not
+//!   depend on. O(n log^2 n) comparisons, O(log^2 n) rounds.
+//! - [`shuffle_reveal`]: the keys are shuffled by permutations that nobody knows, and the positions of the largest in
+//!   the shuffled order are opened. Some 3 n comparisons and 5 to 15 rounds on average.
+//!
+//! **Range.** |x| < 2^magnitude, words modulo 2^64 at [`FRAC`] fractional bits; entries are compared at `frac <= FRAC`
+//! fractional bits, by shares whose low bits are dropped for free, and magnitude + frac + 3 + ceil(log2 n) <= 64.
+//!
+//! **Error.** Each entry is compared as a multiple of 2^-frac which is at most x and more than x - 2^(1 - frac) (the shares'
+//! low halves may carry). Entries apart by at least twice that unit are ordered right; closer ones in either order, the
+//! same throughout a run. Equal multiples go by their index, the lower first.
+//!
+//! **What each party sees.** `rank` and `sort`: nothing but masked messages. `shuffle_reveal`: comparisons of shuffled keys
+//! and the positions of the k largest among them. **Revealed.** Nothing: the keys carry their index in the low bits, so
+//! they are distinct *before* the shuffle, and opened outcomes and positions are those of a uniformly random ranking; see
+//! [`quickselect`](crate::ops::quickselect). The positions tell something about the entries only together with the
+//! permutation, or with another opening under the same permutations, which the caller must never make.
+
+use ndarray::{ArrayD, IxDyn};
+
+use crate::abb::{Abb, Words};
+use crate::words::index_bits;
+use crate::{Error, FRAC, Tensor};
+
+/// How entries are compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Scores {
+    /// |x| < 2^magnitude.
+    pub magnitude: u32,
+    /// Fractional bits that comparisons look at, at most [`FRAC`].
+    pub frac: u32,
+}
+
+impl Scores {
+    /// Ring in which differences of two compared values are signed.
+    fn width(self) -> u32 {
+        assert!(self.frac <= FRAC, "{} fractional bits of {FRAC}", self.frac);
+        self.magnitude + self.frac + 3
+    }
+
+    /// The compared values modulo 2^width.
+    fn coarse<B: Abb>(self, b: &mut B, x: &B::Words) -> Result<B::Words, Error> {
+        b.expect_below(x, self.magnitude + FRAC)?;
+        let drop = FRAC - self.frac;
+        Ok(x.drop_low(drop, self.width() + drop))
+    }
+
+    /// Keys that are distinct and carry the index, and their ring: value 2^b + (n - 1 - index) with b index bits.
+    fn keys<B: Abb>(self, b: &mut B, x: &B::Words) -> Result<(B::Words, u32), Error> {
+        let (rows, n) = matrix(x);
+        let bits = index_bits(n);
+        let width = self.width() + bits;
+        assert!(width <= 64, "keys of {width} bits");
+        let coarse = self.coarse(b, x)?;
+        let reverse = b.public(&ArrayD::from_shape_fn(IxDyn(&[rows, n]), |at| (n - 1 - at[1]) as u64));
+        Ok((coarse.times(1 << bits).plus(&reverse), width))
+    }
+}
+
+/// Which entries are the k largest.
+pub enum TopK<B: Abb> {
+    /// (rows, k, n) words: row i of each matrix is the unit vector of the entry of rank i (modulo 2^width as asked).
+    OneHot(B::Words),
+    /// Positions in an order that nobody knows.
+    Shuffled(Shuffled<B>),
+}
+
+/// The k largest as positions of a shuffled order.
+pub struct Shuffled<B: Abb> {
+    /// The permutations: data shuffled by them have the chosen items at `positions`.
+    pub permutations: B::Permutations,
+    /// For every row the positions of the k largest in the shuffled order, ascending.
+    pub positions: Vec<Vec<usize>>,
+    /// (rows, k): secret indices, in the order before the shuffle, of the items at `positions`, modulo 2^ceil(log2 n).
+    pub indices: B::Words,
+    /// Items of a row.
+    pub n: usize,
+}
+
+// Derived, they would ask for a box that is `Clone`.
+impl<B: Abb> Clone for TopK<B> {
+    fn clone(&self) -> Self {
+        match self {
+            TopK::OneHot(words) => TopK::OneHot(words.clone()),
+            TopK::Shuffled(shuffled) => TopK::Shuffled(shuffled.clone()),
+        }
+    }
+}
+
+impl<B: Abb> Clone for Shuffled<B> {
+    fn clone(&self) -> Self {
+        let Shuffled { permutations, positions, indices, n } = self;
+        Shuffled { permutations: permutations.clone(), positions: positions.clone(), indices: indices.clone(), n: *n }
+    }
+}
+
+impl<B: Abb> Shuffled<B> {
+    /// Items chosen in each row.
+    pub fn chosen(&self) -> usize {
+        self.positions.first().map_or(0, Vec::len)
+    }
+}
+
+/// Rows and columns.
+fn matrix(x: &impl Tensor) -> (usize, usize) {
+    match x.shape()[..] {
+        [rows, n] => (rows, n),
+        ref shape => panic!("rows of entries expected, not {shape:?}"),
+    }
+}
+
+/// (rows, n) -> (rows, n): the number of entries of the row before each, from 0 for the largest, modulo
+/// 2^ceil(log2 n).
+pub fn ranks<B: Abb>(b: &mut B, x: &B::Words, scores: Scores) -> Result<B::Words, Error> {
+    let (rows, n) = matrix(x);
+    let bits = index_bits(n);
+    b.scope("ranks", |b| {
+        let coarse = scores.coarse(b, x)?;
+        let pairs: Vec<(usize, usize)> = (0..n).flat_map(|i| (i + 1..n).map(move |j| (i, j))).collect();
+        let at = |of: fn(&(usize, usize)) -> usize| -> Vec<usize> {
+            (0..rows).flat_map(|row| pairs.iter().map(move |pair| row * n + of(pair))).collect()
+        };
+        let difference = coarse.pick(&at(|pair| pair.0)).minus(&coarse.pick(&at(|pair| pair.1)));
+        // The entry of lower index comes first.
+        let first = b.at_least(&difference, &[0], scores.width())?.reshape(&[difference.len()]);
+        let first = b.bit_to_word(&first, bits)?.reshape(&[rows, pairs.len()]);
+        // An entry comes after those before it in pairs that they win, and after those behind it that it does not beat.
+        let (total, position) = (pairs.len(), |i: usize, j: usize| i * (2 * n - i - 1) / 2 + j - i - 1);
+        let columns: Vec<B::Words> = (0..n)
+            .map(|entry| {
+                let sum = |chosen: Vec<usize>| {
+                    let at: Vec<usize> =
+                        (0..rows).flat_map(|row| chosen.iter().map(move |p| row * total + p)).collect();
+                    first.pick(&at).reshape(&[rows, chosen.len()]).sum_last()
+                };
+                let lost = sum((0..entry).map(|i| position(i, entry)).collect());
+                let won = sum((entry + 1..n).map(|j| position(entry, j)).collect());
+                b.add_public(&lost.minus(&won), (n - 1 - entry) as u64).reshape(&[rows, 1])
+            })
+            .collect();
+        if columns.is_empty() {
+            return Ok(x.clone());
+        }
+        Ok(B::Words::concat(1, &columns.iter().collect::<Vec<_>>()))
+    })
+}
+
+/// The k largest by secret ranks: (rows, n) -> unit vectors in words modulo 2^`width`, the largest first.
+pub fn rank<B: Abb>(b: &mut B, x: &B::Words, k: usize, scores: Scores, width: u32) -> Result<TopK<B>, Error> {
+    let (rows, n) = chosen(x, k);
+    b.scope("top-k by rank", |b| {
+        if k == 0 {
+            return Ok(TopK::OneHot(b.constant(&[rows, 0, n], 0)));
+        }
+        let ranks = ranks(b, x, scores)?;
+        let chosen = b.one_hot(&ranks, index_bits(n), k)?.permute(&[0, 2, 1]);
+        Ok(TopK::OneHot(b.bit_to_word(&chosen, width)?))
+    })
+}
+
+/// The k largest by a sorting network: (rows, n) -> unit vectors in words modulo 2^`width`, the largest first.
+pub fn sort<B: Abb>(b: &mut B, x: &B::Words, k: usize, scores: Scores, width: u32) -> Result<TopK<B>, Error> {
+    let (rows, n) = chosen(x, k);
+    b.scope("top-k by sorting", |b| {
+        let (keys, ring) = scores.keys(b, x)?;
+        // Wire by wire, so that layers pick whole rows.
+        let mut wires = keys.permute(&[1, 0]);
+        for layer in network(n, k) {
+            let at = |of: fn(&(usize, usize)) -> usize| -> Vec<usize> {
+                layer.iter().flat_map(|pair| (0..rows).map(move |row| of(pair) * rows + row)).collect()
+            };
+            let (upper, lower) = (at(|pair| pair.0), at(|pair| pair.1));
+            let (a, c) = (wires.pick(&upper), wires.pick(&lower));
+            let difference = a.minus(&c);
+            let larger = b.at_least(&difference, &[0], ring)?.reshape(&[upper.len()]);
+            let moved = b.mux(&larger, &difference, ring)?;
+            let compared = B::Words::concat(0, &[&c.plus(&moved), &a.minus(&moved)]);
+            let mut from: Vec<usize> = (0..n * rows).collect();
+            for (i, to) in upper.into_iter().chain(lower).enumerate() {
+                from[to] = n * rows + i;
+            }
+            wires = B::Words::concat(0, &[&wires.reshape(&[n * rows]), &compared]).pick(&from).reshape(&[n, rows]);
+        }
+        let best = wires.slice(0, 0..k).permute(&[1, 0]);
+        let indices = indices(b, &best, n);
+        unit_vectors(b, &indices, n, width).map(TopK::OneHot)
+    })
+}
+
+/// The k largest by opened comparisons of shuffled keys: (rows, n) -> positions in the shuffled order.
+pub fn shuffle_reveal<B: Abb>(b: &mut B, x: &B::Words, k: usize, scores: Scores) -> Result<Shuffled<B>, Error> {
+    let (rows, n) = chosen(x, k);
+    b.scope("top-k by shuffling", |b| {
+        let (keys, ring) = scores.keys(b, x)?;
+        let permutations = b.permutations(rows, n);
+        let keys = b.shuffle(&permutations, &keys.reshape(&[rows, n, 1]), &[ring], false)?.reshape(&[rows, n]);
+        let positions = b.quickselect(&keys, k, ring)?;
+        let at: Vec<usize> =
+            positions.iter().enumerate().flat_map(|(row, p)| p.iter().map(move |p| row * n + p)).collect();
+        let indices = indices(b, &keys.pick(&at).reshape(&[rows, k]), n);
+        Ok(Shuffled { permutations, positions, indices, n })
+    })
+}
+
+/// The unit vectors of the items at the opened positions: (rows, k, n) words modulo 2^`width`. Which position is whose
+/// stays secret: a gather by equality of the secret indices with all of 0..n.
+pub fn one_hot_of_shuffled<B: Abb>(b: &mut B, shuffled: &Shuffled<B>, width: u32) -> Result<B::Words, Error> {
+    b.scope("unit vectors", |b| unit_vectors(b, &shuffled.indices, shuffled.n, width))
+}
+
+/// Rows and columns of a selection of `k`.
+fn chosen(x: &impl Tensor, k: usize) -> (usize, usize) {
+    let (rows, n) = matrix(x);
+    assert!(k <= n, "the {k} largest of {n} entries");
+    (rows, n)
+}
+
+/// The index that a key carries: its low bits are n - 1 - index.
+fn indices<B: Abb>(b: &mut B, keys: &B::Words, n: usize) -> B::Words {
+    b.add_public(&keys.times(u64::MAX), (n.max(1) - 1) as u64)
+}
+
+fn unit_vectors<B: Abb>(b: &mut B, indices: &B::Words, n: usize, width: u32) -> Result<B::Words, Error> {
+    if n == 0 {
+        return Ok(indices.repeat_last(0));
+    }
+    let bits = b.one_hot(indices, index_bits(n), n)?;
+    b.bit_to_word(&bits, width)
+}
+
+/// The layers of comparators (larger to the first wire) that bring the `k` largest of `n` to the first k wires in order.
+fn network(n: usize, k: usize) -> Vec<Vec<(usize, usize)>> {
+    // Batcher's network for the next power of two; wires from n on would hold what is smaller than all, and stay.
+    let size = n.next_power_of_two();
+    let mut comparators = Vec::new();
+    let mut p = 1;
+    while p < size {
+        let mut q = p;
+        while q >= 1 {
+            for start in (q % p..size.saturating_sub(q)).step_by(2 * q) {
+                for i in start..(start + q).min(size - q) {
+                    if i / (2 * p) == (i + q) / (2 * p) && i + q < n {
+                        comparators.push((i, i + q));
+                    }
+                }
+            }
+            q /= 2;
+        }
+        p *= 2;
+    }
+    let mut needed: Vec<bool> = (0..n).map(|wire| wire < k).collect();
+    let mut kept = Vec::new();
+    for &(i, j) in comparators.iter().rev() {
+        if needed[i] || needed[j] {
+            (needed[i], needed[j]) = (true, true);
+            kept.push((i, j));
+        }
+    }
+    let mut layers: Vec<Vec<(usize, usize)>> = Vec::new();
+    let mut depth = vec![0; n];
+    for &(i, j) in kept.iter().rev() {
+        let layer = depth[i].max(depth[j]);
+        (depth[i], depth[j]) = (layer + 1, layer + 1);
+        if layers.len() == layer {
+            layers.push(Vec::new());
+        }
+        layers[layer].push((i, j));
+    }
+    layers
+}

@@ -1,0 +1,148 @@
+//! A shared index as a shared unit vector.
+//!
+//! **Functionality.** Shares of x modulo 2^b and a public m <= 2^b -> XOR shares of the m bits [x = j], 0 <= j < m.
+//!
+//! **Source.** An oblivious barrel shifter. The unit vector of x = x_s + x_c is that of the client's x_c, which the client
+//! knows, rotated by the server's x_s: b stages, stage i moving by 2^i if the server's bit i is set. A stage is one
+//! correlated OT per item (Asharov et al., eprint 2013/552, section 5), chosen by that bit, of the exclusive-or of the
+//! vector and the moved vector; the client's share of a stage's result follows from its own pads, so that it answers for
+//! all stages at once. The largest move comes first, so that the later stages keep only the bits that the m results
+//! depend on: m plus the moves still to come. Together about b m + 2^b bits, where a 1-of-2^b OT of the rotated vector
+//! sends 2^b m, for the same b OTs.
+//!
+//! **Range.** Any x; 1 <= b <= 16. **Error.** None.
+//!
+//! **What each party sees.** The client: choice bits masked by random choice bits. The server: answers under pads of which
+//! it knows one per OT. **Revealed.** Nothing.
+
+use net::Role;
+use ot::{Bits, Correlation};
+
+use crate::Error;
+use crate::cost::Cost;
+use crate::ops::{batch_items, batched_cost};
+use crate::session::Session;
+use crate::words::mask;
+
+const CHOICES: &str = "one hot/choices";
+const ANSWER: &str = "one hot/answer";
+
+/// One stage: the vector is moved by `by` or not.
+struct Stage {
+    by: usize,
+    /// Positions -`below`..`count` of the result, modulo 2^b, are kept: all if they are 2^b.
+    kept: usize,
+    below: usize,
+    transfers: Correlation,
+}
+
+/// The stages for `n` items, the largest move first.
+fn stages(n: usize, bits: u32, count: usize) -> Vec<Stage> {
+    let size = 1usize << bits;
+    assert!((1..=16).contains(&bits) && (1..=size).contains(&count), "{count} of 2^{bits} unit vector entries");
+    let stage = |i: u32| {
+        let by = 1usize << i;
+        // Moves still to come: by/2 + .. + 1.
+        let kept = size.min(count + by - 1);
+        let transfers = Correlation::new(n, kept, &[1]).expect("one bit each");
+        Stage { by, kept, below: kept - count, transfers }
+    };
+    (0..bits).rev().map(stage).collect()
+}
+
+/// Items of one batch: vectors are held as a word per bit.
+fn batch(bits: u32) -> usize {
+    batch_items(bits as usize * (1usize << bits).div_ceil(16))
+}
+
+/// Shares of [x = j] for j < `count`, one byte 0 or 1 each, item by item.
+pub fn one_hot(s: &mut Session, x: &[u64], bits: u32, count: usize) -> Result<Vec<u8>, Error> {
+    let mut out = Vec::with_capacity(x.len() * count);
+    for x in x.chunks(batch(bits)) {
+        let stages = stages(x.len(), bits, count);
+        s.reserve(Role::Client, x.len() * bits as usize)?;
+        out.extend(match s.role() {
+            Role::Client => client(s, &stages, x, bits)?,
+            Role::Server => server(s, &stages, x, bits)?,
+        });
+    }
+    Ok(out)
+}
+
+/// Cost of [`one_hot`] of `n` items.
+pub fn cost(n: usize, bits: u32, count: usize) -> Cost {
+    batched_cost(n, batch(bits), |n| {
+        let ots = n * bits as usize;
+        let answer = stages(n, bits, count).iter().map(|stage| stage.transfers.message_bytes()).sum();
+        Cost::free().cots(Role::Client, ots).message(Role::Server, ots.div_ceil(8)).message(Role::Client, answer)
+    })
+}
+
+/// A party's share of the vectors: entry t of an item is position t - `below` modulo 2^b.
+struct Vectors {
+    entries: Vec<u64>,
+    kept: usize,
+    below: usize,
+}
+
+impl Vectors {
+    /// The vectors at the positions that a stage keeps, and their exclusive-or with the vectors moved.
+    fn before(&self, stage: &Stage, bits: u32) -> (Vec<u64>, Vec<u64>) {
+        let size = 1 << bits;
+        let at = |t: usize, by: usize| (t + self.below + size - stage.below - by) & (size - 1);
+        let items = || self.entries.chunks_exact(self.kept);
+        let here = items().flat_map(|item| (0..stage.kept).map(move |t| item[at(t, 0)])).collect();
+        let change =
+            items().flat_map(|item| (0..stage.kept).map(move |t| item[at(t, 0)] ^ item[at(t, stage.by)])).collect();
+        (here, change)
+    }
+}
+
+fn client(s: &mut Session, stages: &[Stage], x: &[u64], bits: u32) -> Result<Vec<u8>, Error> {
+    let ots = x.len() * bits as usize;
+    let choices = s.channel().recv(CHOICES, ots.div_ceil(8))?;
+    let mut keys = s.sender().accept(ots, &choices)?;
+    let size = 1u64 << bits;
+    // [x = j] without a branch or an address that depends on x.
+    let unit = |x: u64| (0..size).map(move |j| ((x ^ j) & mask(bits)).wrapping_sub(1) >> 63);
+    let entries = x.iter().flat_map(|&x| unit(x)).collect();
+    let mut vectors = Vectors { entries, kept: size as usize, below: 0 };
+    let mut answer = Vec::new();
+    for stage in stages {
+        let rest = keys.split_off(x.len());
+        let (mut entries, change) = vectors.before(stage, bits);
+        let (message, shares) = keys.correlate(&stage.transfers, &change)?;
+        keys = rest;
+        answer.extend(message);
+        entries.iter_mut().zip(shares).for_each(|(entry, share)| *entry ^= share);
+        vectors = Vectors { entries, kept: stage.kept, below: stage.below };
+    }
+    s.deliver(ANSWER, answer)?;
+    Ok(vectors.entries.into_iter().map(|bit| bit as u8).collect())
+}
+
+fn server(s: &mut Session, stages: &[Stage], x: &[u64], bits: u32) -> Result<Vec<u8>, Error> {
+    let n = x.len();
+    // OTs stage by stage, the highest bit first.
+    let chosen = Bits::from_fn(n * stages.len(), |i| x[i % n] >> (bits as usize - 1 - i / n) & 1 == 1);
+    let (message, mut keys) = s.receiver().choose(&chosen)?;
+    s.deliver(CHOICES, message)?;
+    let bytes = stages.iter().map(|stage| stage.transfers.message_bytes()).sum();
+    let answer = s.channel().recv(ANSWER, bytes)?;
+    let mut answer = &answer[..];
+    let mut vectors = Vectors { entries: vec![0; n << bits], kept: 1 << bits, below: 0 };
+    for stage in stages {
+        let rest = keys.split_off(n);
+        let (message, others) = answer.split_at(stage.transfers.message_bytes());
+        answer = others;
+        let moved = keys.choices().clone();
+        let shares = keys.decorrelate(&stage.transfers, message)?;
+        keys = rest;
+        let (mut entries, change) = vectors.before(stage, bits);
+        for (i, entry) in entries.iter_mut().enumerate() {
+            *entry ^= shares[i] ^ (moved.get(i / stage.kept) & change[i]);
+        }
+        vectors = Vectors { entries, kept: stage.kept, below: stage.below };
+    }
+    Ok(vectors.entries.into_iter().map(|bit| bit as u8).collect())
+}

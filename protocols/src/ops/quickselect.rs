@@ -1,0 +1,223 @@
+//! The positions of the k largest keys of every row, by quickselect on opened comparisons of shuffled keys.
+//!
+//! **Functionality.** Per row, shares of n keys in a uniformly random order that neither party knows, and a public k -> to
+//! both parties the positions of the k largest keys, ascending.
+//!
+//! **Source.** Quickselect (Hoare, CACM 1961) on shuffled shares with opened comparisons (Hamada et al., ICISC 2012). The
+//! first of the keys still in question is the pivot, a uniformly random one because the order is; all others are compared
+//! with it in one batch. At most [`FINISH`] keys in question are settled by all pairs in one batch. All rows share the
+//! rounds; a row that is settled drops out.
+//!
+//! **Range.** Keys distinct within a row *before the shuffle* (a tie-break by the position after it would leak), their
+//! differences signed `width`-bit values, 2 <= width <= 64; k <= n. **Error.** None.
+//!
+//! **What each party sees.** Beyond the comparison's messages, [key_i >= key_j] for the pairs compared. **Revealed.** Of
+//! distinct keys in a uniformly random order, the opened bits and the positions are those of a uniformly random ranking:
+//! any keys give the same distribution, which depends on n and k alone, and so do rounds and bytes. This needs both
+//! preconditions: equal keys, a known order, or results opened twice under one permutation would leak.
+//!
+//! Traffic is random: [`expected`] is its mean, [`bound`] the worst case.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, OnceLock};
+
+use rand::SeedableRng;
+use rand::rngs::StdRng;
+
+use crate::Error;
+use crate::cost::Cost;
+use crate::ops::shuffle::Permutations;
+use crate::ops::{compare, reveal};
+use crate::session::Session;
+
+/// Name of the scope in accounts and plans: a plan books the mean.
+pub const SCOPE: &str = "quickselect (mean)";
+
+/// Up to so many keys in question are settled by comparing all pairs: at most 120 comparisons, where quickselect would
+/// need some 40, but in four or five rounds more.
+pub const FINISH: usize = 16;
+
+/// A comparison of the keys at two positions of a row.
+type Pair = (usize, usize, usize);
+
+/// A row still in question.
+struct Open {
+    row: usize,
+    /// Positions in question, ascending.
+    active: Vec<usize>,
+    /// How many of them are among the k largest.
+    need: usize,
+}
+
+impl Open {
+    fn pairs(&self) -> impl Iterator<Item = Pair> + '_ {
+        // All pairs, or the others with the pivot.
+        let pivots = if self.active.len() <= FINISH { self.active.len() } else { 1 };
+        let others = move |p: usize| self.active[p + 1..].iter().map(move |&other| (self.row, other, self.active[p]));
+        (0..pivots).flat_map(others)
+    }
+
+    /// Takes the outcomes of [`Open::pairs`]; adds to `winners` who is among the k largest for sure.
+    fn settle(mut self, bits: &mut impl Iterator<Item = bool>, winners: &mut Vec<usize>) -> Option<Open> {
+        if self.active.len() <= FINISH {
+            let mut above = vec![0; self.active.len()];
+            for p in 0..self.active.len() {
+                for other in p + 1..self.active.len() {
+                    // An outcome for each pair: `bits` are as many.
+                    let larger = bits.next().unwrap_or_default();
+                    above[if larger { p } else { other }] += 1;
+                }
+            }
+            winners.extend(self.active.iter().zip(above).filter(|(_, above)| *above < self.need).map(|(&at, _)| at));
+            return None;
+        }
+        let pivot = self.active[0];
+        let (mut larger, mut smaller) = (vec![], vec![]);
+        for (&at, bit) in self.active[1..].iter().zip(bits) {
+            if bit { &mut larger } else { &mut smaller }.push(at);
+        }
+        if self.need <= larger.len() {
+            self.active = larger;
+        } else {
+            self.need -= larger.len() + 1;
+            winners.extend(larger.into_iter().chain([pivot]));
+            self.active = smaller;
+        }
+        self.proceed(winners)
+    }
+
+    /// The row, unless the sizes alone settle it.
+    fn proceed(self, winners: &mut Vec<usize>) -> Option<Open> {
+        if self.need == self.active.len() {
+            winners.extend(&self.active);
+            return None;
+        }
+        (self.need > 0).then_some(self)
+    }
+}
+
+/// The algorithm: `ask` answers, for each of a round's (row, i, j), whether key i is the larger.
+pub(crate) fn select(
+    rows: usize,
+    n: usize,
+    k: usize,
+    mut ask: impl FnMut(&[Pair]) -> Result<Vec<bool>, Error>,
+) -> Result<Vec<Vec<usize>>, Error> {
+    assert!(k <= n, "the {k} largest of {n} keys");
+    let mut winners = vec![Vec::with_capacity(k); rows];
+    let mut open: Vec<Open> = (0..rows)
+        .filter_map(|row| Open { row, active: (0..n).collect(), need: k }.proceed(&mut winners[row]))
+        .collect();
+    while !open.is_empty() {
+        let pairs: Vec<Pair> = open.iter().flat_map(Open::pairs).collect();
+        let bits = ask(&pairs)?;
+        assert_eq!(bits.len(), pairs.len(), "one outcome for every comparison");
+        let mut bits = bits.into_iter();
+        open = open
+            .into_iter()
+            .filter_map(|row| {
+                let winners = &mut winners[row.row];
+                row.settle(&mut bits, winners)
+            })
+            .collect();
+    }
+    winners.iter_mut().for_each(|row| row.sort_unstable());
+    Ok(winners)
+}
+
+/// The positions of the `k` largest keys of each of `rows` rows of `n`, which lie one after another.
+pub fn quickselect(
+    s: &mut Session,
+    keys: &[u64],
+    rows: usize,
+    n: usize,
+    k: usize,
+    width: u32,
+) -> Result<Vec<Vec<usize>>, Error> {
+    select(rows, n, k, |pairs| {
+        let difference: Vec<u64> =
+            pairs.iter().map(|&(row, i, j)| keys[row * n + i].wrapping_sub(keys[row * n + j])).collect();
+        let bits: Vec<u64> = compare::at_least(s, &difference, &[0], width)?.into_iter().map(u64::from).collect();
+        Ok(reveal::open(s, &bits, 1)?.into_iter().map(|bit| bit == 1).collect())
+    })
+}
+
+/// Cost of one round of `comparisons`.
+pub(crate) fn round_cost(comparisons: usize, width: u32) -> Cost {
+    compare::cost(comparisons, 1, width).then(reveal::open_cost(comparisons, 1))
+}
+
+/// What a run spends.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Expected {
+    /// Mean number of comparisons.
+    pub comparisons: f64,
+    /// Mean number of rounds.
+    pub rounds: f64,
+    /// Comparisons of each round of a run that stands for the mean: as many rounds and comparisons, rounded.
+    pub profile: Vec<usize>,
+    /// Bytes of that run both ways, refills of the pools not included.
+    pub bytes: u64,
+}
+
+/// Permutations simulated for a mean.
+const TRIALS: usize = 256;
+
+/// The mean over keys in a uniformly random order, from a simulation of [`TRIALS`] runs of the same algorithm with a
+/// fixed seed, made once per (rows, n, k): its comparisons have a standard error of some 2 % / sqrt(rows).
+pub fn expected(rows: usize, n: usize, k: usize, width: u32) -> Expected {
+    let simulation = simulated(rows, n, k);
+    let cost = simulation.2.iter().fold(Cost::free(), |cost, &count| cost.then(round_cost(count, width)));
+    let (comparisons, rounds, profile) = (simulation.0, simulation.1, simulation.2.clone());
+    Expected { comparisons, rounds, profile, bytes: cost.total_bytes() }
+}
+
+/// Comparisons, rounds and profile.
+type Simulation = Arc<(f64, f64, Vec<usize>)>;
+
+fn simulated(rows: usize, n: usize, k: usize) -> Simulation {
+    static CACHE: OnceLock<Mutex<HashMap<(usize, usize, usize), Simulation>>> = OnceLock::new();
+    let cache = CACHE.get_or_init(Mutex::default);
+    let mut cache = cache.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    cache.entry((rows, n, k)).or_insert_with(|| Arc::new(simulate(rows, n, k))).clone()
+}
+
+fn simulate(rows: usize, n: usize, k: usize) -> (f64, f64, Vec<usize>) {
+    let mut rng = StdRng::seed_from_u64(1);
+    let mut totals: Vec<usize> = Vec::new();
+    let mut rounds = 0;
+    for _ in 0..TRIALS {
+        let keys = Permutations::random(&mut rng, rows, n).sources(false);
+        let mut round = 0;
+        let done = select(rows, n, k, |pairs| {
+            totals.resize(totals.len().max(round + 1), 0);
+            totals[round] += pairs.len();
+            round += 1;
+            Ok(pairs.iter().map(|&(row, i, j)| keys[row][i] > keys[row][j]).collect())
+        });
+        done.expect("nothing is sent");
+        rounds += round;
+    }
+    let mean = |sum: usize| sum as f64 / TRIALS as f64;
+    let (comparisons, rounds) = (mean(totals.iter().sum()), mean(rounds));
+    // Rounds beyond the mean number are folded into the last.
+    let length = (rounds.round() as usize).min(totals.len());
+    let mut profile: Vec<usize> = totals[..length].iter().map(|&sum| mean(sum).round() as usize).collect();
+    let before: usize = profile[..length.saturating_sub(1)].iter().sum();
+    if let Some(last) = profile.last_mut() {
+        *last = (comparisons.round() as usize).saturating_sub(before);
+    }
+    (comparisons, rounds, profile)
+}
+
+/// The most that any run can spend: comparisons of all pairs, each at most once, and a round for each key beyond
+/// [`FINISH`] and one more. The bytes bound the run that spreads the comparisons evenly over all those rounds.
+pub fn bound(rows: usize, n: usize, k: usize, width: u32) -> Expected {
+    let (comparisons, rounds) =
+        if k == 0 || k == n { (0, 0) } else { (rows * (n * (n - 1) / 2), n.saturating_sub(FINISH) + 1) };
+    // A round rounds up its messages: every byte count grows at most by what a round of one comparison costs.
+    let one = round_cost(1, width).total_bytes();
+    let all = round_cost(comparisons, width).total_bytes();
+    let profile = if rounds == 0 { vec![] } else { vec![comparisons.div_ceil(rounds); rounds] };
+    Expected { comparisons: comparisons as f64, rounds: rounds as f64, profile, bytes: all + rounds as u64 * one }
+}
