@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
-use model::eval::{Candidate, EvalError, Evaluation, InClear, Runner, Sequence, TwoParties, evaluate};
+use model::eval::{Candidate, Evaluation, InClear, Runner, Sequence, TwoParties, evaluate};
 use model::party::Hosted;
 use model::report::ModelInfo;
 use model::{Model, ModelFiles, Tokenizer};
