@@ -32,7 +32,7 @@ pub(super) struct EvalArgs {
     #[arg(long, value_enum, default_value = "text")]
     task: Task,
     /// Text to score: a file, or with the ending .json a list of texts, which are joined.
-    #[arg(long, value_name = "FILE", required_if_eq("task", "text"), conflicts_with = "data")]
+    #[arg(long, value_name = "FILE", required_unless_present = "data", conflicts_with = "data")]
     text: Option<PathBuf>,
     /// Sequences with queries: JSON lines {"ids": [...], "queries": [...]}; the right token after the position q of a
     /// query is ids[q + 1].
