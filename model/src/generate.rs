@@ -1,6 +1,6 @@
 //! Prompt in, tokens out: one loop for both parties and every engine.
 
-use mpcache::PolicySpec;
+use mpcache::{KvCache, PolicySpec};
 use ndarray::{Array2, Axis, Ix2};
 use net::Role;
 use protocols::{Engine, Tensor};
@@ -105,13 +105,25 @@ pub fn generate<E: Engine>(
     model: &Model<E::Weight>,
     prompt: Input,
     options: &GenerateOptions,
+    next: Next,
+    hooks: &mut dyn Hooks<E>,
+) -> Result<Generation, Error> {
+    generate_with(engine, model, &mut model.cache(&options.policy), prompt, options, next, hooks)
+}
+
+/// [`generate`] on an empty `cache` of the caller's, whose policy stands in for `options.policy`.
+pub fn generate_with<E: Engine>(
+    engine: &mut E,
+    model: &Model<E::Weight>,
+    cache: &mut KvCache<E>,
+    prompt: Input,
+    options: &GenerateOptions,
     mut next: Next,
     hooks: &mut dyn Hooks<E>,
 ) -> Result<Generation, Error> {
     let spec = model.spec();
     check(&spec, prompt, options)?;
     let layers = spec.layers();
-    let mut cache = model.cache::<E>(&options.policy);
     let mut out = Generation::default();
     let mut rows = Vec::new();
     let mut fed: Option<Vec<u32>> = prompt.ids.map(<[u32]>::to_vec);
@@ -121,7 +133,7 @@ pub fn generate<E: Engine>(
         hooks.begin(engine, step);
         let wanted = if options.all_positions { Rows::All } else { Rows::Last };
         let input = Input { ids: fed.as_deref(), count };
-        let logits = model.forward(engine, input, &mut cache, wanted, &mut |done| hooks.layer(done, layers))?;
+        let logits = model.forward(engine, input, cache, wanted, &mut |done| hooks.layer(done, layers))?;
         let token = match options.reveal {
             Reveal::Logits => engine.scope("reveal", |e| e.reveal(&logits, Role::Client))?.map(|logits| {
                 let logits = logits.into_dimensionality::<Ix2>().expect("logits are (positions, vocabulary)");

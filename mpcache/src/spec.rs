@@ -154,6 +154,17 @@ const MPCACHE: Clusters = Clusters {
     clear_only: false,
 };
 
+/// The strategies that cost two parties least. All scores are computed anyway where only scores are gathered, so single
+/// tokens are chosen by their scores, which loses no accuracy to summaries, and a row of scores takes one shuffle.
+const MPCACHE_2PC: Clusters = Clusters {
+    sizes: Sizes { fine: 1, fan: 1 },
+    sinks: SINKS,
+    similarity: Similarity::Token,
+    top_k: TopK::ShuffleReveal,
+    gather: Gather::Scores,
+    ..MPCACHE
+};
+
 /// One level of clusters over the whole cache, nothing evicted, every layer for itself: what the baselines have in common.
 const BLOCKS: Clusters =
     Clusters { sizes: Sizes { fine: 16, fan: 1 }, sinks: 16, keep: 1.0, share: false, ..MPCACHE };
@@ -346,7 +357,7 @@ fn kind(o: &Options) -> Result<Kind, PolicyError> {
     match o.policy {
         "full" => Ok(Kind::Full),
         "mpcache" => clusters(o, MPCACHE).map(Kind::Clustered),
-        "mpcache-2pc" => clusters(o, Clusters { gather: Gather::Scores, ..MPCACHE }).map(Kind::Clustered),
+        "mpcache-2pc" => clusters(o, MPCACHE_2PC).map(Kind::Clustered),
         "streaming" => Ok(Kind::Streaming { budget, sinks: o.number("sinks", 0, SINKS)? }),
         "h2o" => rolling(Judge::Accumulated),
         "tova" => rolling(Judge::Latest),
@@ -383,8 +394,12 @@ fn clusters(o: &Options, default: Clusters) -> Result<Clusters, PolicyError> {
         c.sizes = sizes;
         // As in the paper, the first cluster is the sink.
         c.sinks = sizes.fine.max(if sizes.fine == 1 { SINKS } else { 1 });
-        if sizes.fine == 1 && default.similarity != Similarity::Token && !o.given("similarity") {
-            c.similarity = Similarity::Token;
+        // Single tokens have scores of their own, larger clusters need a summary.
+        let single = sizes == Sizes { fine: 1, fan: 1 };
+        match default.similarity {
+            Similarity::Token if !single => c.similarity = MPCACHE.similarity,
+            _ if single => c.similarity = Similarity::Token,
+            _ => {}
         }
     }
     c.sinks = o.number("sinks", 0, c.sinks)?;

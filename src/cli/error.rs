@@ -60,6 +60,32 @@ pub(super) enum Error {
         /// What happened.
         source: Box<Error>,
     },
+    /// A study of cache policies.
+    #[error(transparent)]
+    Eval(#[from] model::eval::EvalError),
+    /// Queries for a task that has none.
+    #[error("--data belongs to --task recall")]
+    DataWithoutRecall,
+    /// Options about pruning where nothing is pruned.
+    #[error("--budgets and --plots need a policy beside `full`")]
+    NothingPruned,
+    /// A text task without text.
+    #[error("--text is missing")]
+    NoText,
+    /// A file that is no text.
+    #[error("{}: not UTF-8", path.display())]
+    NotUtf8 {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A JSON file that is no list of texts.
+    #[error("{}: not a list of texts: {what}", path.display())]
+    NotTexts {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        what: String,
+    },
     /// A bug.
     #[error("the session panicked")]
     Panicked,

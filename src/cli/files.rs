@@ -38,6 +38,11 @@ pub(super) fn check_writable(path: Option<&Path>) -> Result<(), Error> {
     }
 }
 
+/// Writes `bytes` to `path`.
+pub(super) fn write(path: &Path, bytes: &[u8]) -> Result<(), Error> {
+    std::fs::write(path, bytes).map_err(|source| Error::File { path: path.into(), source })
+}
+
 /// Writes `value` as JSON to `path`.
 pub(super) fn write_json(path: &Path, value: &impl Serialize) -> Result<(), Error> {
     let failed = |source| Error::File { path: path.into(), source };

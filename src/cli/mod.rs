@@ -2,11 +2,13 @@
 
 mod demo;
 mod error;
+mod eval;
 mod files;
 mod float;
 mod generate;
 mod options;
 mod plan;
+mod plot;
 mod progress;
 mod prompt;
 mod report;
@@ -35,6 +37,7 @@ enum Command {
     Generate(generate::GenerateArgs),
     Float(float::FloatArgs),
     Plan(plan::PlanArgs),
+    Eval(eval::EvalArgs),
     Synth(synth::SynthArgs),
 }
 
@@ -46,6 +49,7 @@ pub(crate) fn run() -> ExitCode {
         Command::Generate(args) => generate::run(args),
         Command::Float(args) => float::run(args),
         Command::Plan(args) => plan::run(args),
+        Command::Eval(args) => eval::run(args),
         Command::Synth(args) => synth::run(args),
     };
     match outcome {

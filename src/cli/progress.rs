@@ -31,8 +31,7 @@ impl<'a> Progress<'a> {
 
     /// Progress without text, for who does not learn any.
     pub(super) fn bars(tokens: usize) -> Self {
-        let bar = if std::io::stderr().is_terminal() { ProgressBar::new_spinner() } else { ProgressBar::hidden() };
-        Progress { bar, tokens, stream: None, text: false, line: String::new(), printed: 0 }
+        Progress { bar: bar(), tokens, stream: None, text: false, line: String::new(), printed: 0 }
     }
 
     /// Shows `what` until something else happens.
@@ -120,6 +119,19 @@ impl Observer for Progress<'_> {
 /// Text without control characters but line ends and tabs: the tokenizer may be the server's, the terminal is ours.
 fn harmless(text: &str) -> String {
     text.chars().filter(|c| !c.is_control() || matches!(c, '\n' | '\t')).collect()
+}
+
+/// A bar over `total` passes of a study.
+pub(super) fn passes(total: usize) -> ProgressBar {
+    let bar = bar();
+    bar.set_style(style("{bar:32} {pos}/{len} passes {elapsed}, {eta} left"));
+    bar.set_length(total as u64);
+    bar
+}
+
+/// A bar on standard error, hidden if that is no terminal.
+fn bar() -> ProgressBar {
+    if std::io::stderr().is_terminal() { ProgressBar::new_spinner() } else { ProgressBar::hidden() }
 }
 
 fn style(template: &str) -> ProgressStyle {

@@ -106,7 +106,7 @@ fn activation(name: &str, x: f64) -> f64 {
     }
 }
 
-/// Attention of the last query over all keys and values; one entry per position, heads side by side.
+/// Attention of a query over keys and values; one entry per position, heads side by side.
 fn attention(q: &Row, keys: &[Row], values: &[Row], heads: usize, group: usize, d: usize, scale: f64) -> Row {
     let mut out = Vec::new();
     for h in 0..heads {
@@ -205,11 +205,32 @@ fn rotate(x: &mut [f64], position: usize, inv_freq: &[f64]) {
 }
 
 fn llama(c: &Shape, w: &Weights, ids: &[u32]) -> Vec<Row> {
+    pruned_llama(c.0, w, ids, &|_, _| true, &mut |_, _, _| ())
+}
+
+/// What one query met: itself, all keys and values up to its own, and what came out of its attention.
+pub(crate) struct Query<'a> {
+    pub(crate) q: &'a Row,
+    pub(crate) keys: &'a [Row],
+    pub(crate) values: &'a [Row],
+    pub(crate) output: &'a Row,
+}
+
+/// Logits of a LLaMA in which the query at position p sees the tokens t <= p with `visible(p, t)`. `watch` is called with
+/// layer and position of every query. Queries are scaled.
+pub(crate) fn pruned_llama(
+    config: &Value,
+    w: &Weights,
+    ids: &[u32],
+    visible: &dyn Fn(usize, usize) -> bool,
+    watch: &mut dyn FnMut(usize, usize, Query),
+) -> Vec<Row> {
+    let c = Shape(config);
     let (hidden, heads) = (c.int("hidden_size", 4096), c.int("num_attention_heads", 32));
     let (kv, layers) = (c.int("num_key_value_heads", heads), c.int("num_hidden_layers", 32));
     let (d, eps) = (c.int("head_dim", hidden / heads), c.float("rms_norm_eps", 1e-6));
     let act = c.0.get("hidden_act").and_then(Value::as_str).unwrap_or("silu");
-    let inv_freq = inverse_frequencies(c, d);
+    let inv_freq = inverse_frequencies(&c, d);
     let mut xs: Vec<Row> = ids.iter().map(|&id| row(w, "model.embed_tokens.weight", id as usize)).collect();
     for l in 0..layers {
         let p = format!("model.layers.{l}");
@@ -222,7 +243,12 @@ fn llama(c: &Shape, w: &Weights, ids: &[u32]) -> Vec<Row> {
             rotate(&mut k, position, &inv_freq);
             keys.push(k);
             values.push(linear(w, &format!("{p}.self_attn.v_proj"), &h));
-            let a = attention(&q, &keys, &values, heads, heads / kv, d, (d as f64).sqrt().recip());
+            q.iter_mut().for_each(|q| *q /= (d as f64).sqrt());
+            let seen = |rows: &[Row]| -> Vec<Row> {
+                (0..=position).filter(|&t| visible(position, t)).map(|t| rows[t].clone()).collect()
+            };
+            let a = attention(&q, &seen(&keys), &seen(&values), heads, heads / kv, d, 1.0);
+            watch(l, position, Query { q: &q, keys: &keys, values: &values, output: &a });
             *x = plus(x, &linear(w, &format!("{p}.self_attn.o_proj"), &a));
             let h = rms_norm(w, &format!("{p}.post_attention_layernorm"), x, eps);
             let gate = linear(w, &format!("{p}.mlp.gate_proj"), &h);

@@ -1,0 +1,197 @@
+//! What one query lost by looking at a part of the tokens.
+
+/// A mean that grows.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Mean {
+    sum: f64,
+    count: u64,
+}
+
+impl Mean {
+    pub(super) fn add(&mut self, value: f64) {
+        self.sum += value;
+        self.count += 1;
+    }
+
+    pub(super) fn merge(&mut self, other: Mean) {
+        self.sum += other.sum;
+        self.count += other.count;
+    }
+
+    /// `None` of nothing.
+    pub(super) fn get(self) -> Option<f64> {
+        (self.count > 0).then(|| self.sum / self.count as f64)
+    }
+}
+
+/// Means of the metrics of attention; the [module](super) defines them.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct AttentionMeans {
+    pub(super) mass: Mean,
+    pub(super) output_error: Mean,
+    pub(super) top_k_recall: Mean,
+    pub(super) layer_overlap: Mean,
+    pub(super) attended: Mean,
+}
+
+impl AttentionMeans {
+    /// Adds what another sequence gave.
+    pub(super) fn merge(&mut self, other: AttentionMeans) {
+        let AttentionMeans { mass, output_error, top_k_recall, layer_overlap, attended } = other;
+        self.mass.merge(mass);
+        self.output_error.merge(output_error);
+        self.top_k_recall.merge(top_k_recall);
+        self.layer_overlap.merge(layer_overlap);
+        self.attended.merge(attended);
+    }
+
+    /// Attention mass kept.
+    pub fn mass(&self) -> Option<f64> {
+        self.mass.get()
+    }
+
+    /// Relative error of the attention's output.
+    pub fn output_error(&self) -> Option<f64> {
+        self.output_error.get()
+    }
+
+    /// Recall of the tokens with the largest scores.
+    pub fn top_k_recall(&self) -> Option<f64> {
+        self.top_k_recall.get()
+    }
+
+    /// Overlap of adjacent layers; `None` for a single layer.
+    pub fn layer_overlap(&self) -> Option<f64> {
+        self.layer_overlap.get()
+    }
+
+    /// Share of the tokens that was looked at.
+    pub fn attended(&self) -> Option<f64> {
+        self.attended.get()
+    }
+}
+
+/// A set of the first n token positions.
+#[derive(Clone, Debug)]
+pub(super) struct TokenSet {
+    member: Vec<bool>,
+    len: usize,
+}
+
+impl TokenSet {
+    /// `positions`, repeated ones once, all below `tokens`: a policy that names others is wrong and panics.
+    pub(super) fn new(positions: &[usize], tokens: usize) -> Self {
+        let mut set = TokenSet { member: vec![false; tokens], len: 0 };
+        for &position in positions {
+            set.len += usize::from(!std::mem::replace(&mut set.member[position], true));
+        }
+        assert!(set.len > 0, "a query looks at one token at least");
+        set
+    }
+
+    /// Share of this set that `other` has too.
+    pub(super) fn overlap(&self, other: &TokenSet) -> f64 {
+        let common = self.member.iter().zip(&other.member).filter(|(a, b)| **a && **b).count();
+        common as f64 / self.len as f64
+    }
+
+    /// Share of all tokens.
+    pub(super) fn share(&self) -> f64 {
+        self.len as f64 / self.member.len() as f64
+    }
+}
+
+/// Keys or values of one head: rows of `width` entries, `stride` apart, one per token.
+#[derive(Clone, Copy)]
+pub(super) struct HeadRows<'a> {
+    pub(super) entries: &'a [f32],
+    pub(super) offset: usize,
+    pub(super) width: usize,
+    pub(super) stride: usize,
+}
+
+impl<'a> HeadRows<'a> {
+    fn iter(self) -> impl Iterator<Item = &'a [f32]> {
+        self.entries.chunks_exact(self.stride).map(move |row| &row[self.offset..self.offset + self.width])
+    }
+}
+
+/// Adds the metrics of one query `q` that looked at `set` of all tokens with `keys` and `values` and got `output`.
+pub(super) fn measure(
+    means: &mut AttentionMeans,
+    q: &[f32],
+    keys: HeadRows,
+    values: HeadRows,
+    set: &TokenSet,
+    output: impl Iterator<Item = f32>,
+) {
+    let scores: Vec<f32> = keys.iter().map(|k| q.iter().zip(k).map(|(a, b)| a * b).sum()).collect();
+    assert_eq!(scores.len(), set.member.len(), "a key for every token");
+    let largest = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let weights: Vec<f64> = scores.iter().map(|s| f64::from((s - largest).exp())).collect();
+    let (mut total, mut kept) = (0.0, 0.0);
+    for (w, member) in weights.iter().zip(&set.member) {
+        total += w;
+        kept += if *member { *w } else { 0.0 };
+    }
+    means.mass.add(kept / total);
+
+    let mut exact = vec![0.0; q.len()];
+    for (w, v) in weights.iter().zip(values.iter()) {
+        exact.iter_mut().zip(v).for_each(|(o, v)| *o += w / total * f64::from(*v));
+    }
+    let (mut error, mut norm) = (0.0, 0.0);
+    for (o, exact) in output.zip(&exact) {
+        error += (f64::from(o) - exact).powi(2);
+        norm += exact * exact;
+    }
+    // An output of zeros is met by a head that is switched off.
+    means.output_error.add(if error == 0.0 { 0.0 } else { (error / norm.max(f64::MIN_POSITIVE)).sqrt() });
+
+    let mut descending = scores.clone();
+    let (_, threshold, _) = descending.select_nth_unstable_by(set.len - 1, |a, b| b.total_cmp(a));
+    let best = scores.iter().zip(&set.member).filter(|(s, member)| **member && **s >= *threshold).count();
+    means.top_k_recall.add(best as f64 / set.len as f64);
+    means.attended.add(set.share());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rows(entries: &[f32], offset: usize) -> HeadRows<'_> {
+        HeadRows { entries, offset, width: 1, stride: 2 }
+    }
+
+    #[test]
+    fn two_tokens_by_hand() {
+        // Scores ln 3 and 0: weights 3/4 and 1/4, values 2 and -2: the exact output is 1.
+        let (keys, values) = ([9.0, 3f32.ln(), 9.0, 0.0], [2.0, 9.0, -2.0, 9.0]);
+        let mut means = AttentionMeans::default();
+        let second = TokenSet::new(&[1, 1], 2);
+        measure(&mut means, &[1.0], rows(&keys, 1), rows(&values, 0), &second, [-2.0].into_iter());
+        let close = |got: Option<f64>, want: f64| assert!((got.unwrap() - want).abs() < 1e-6, "{got:?} for {want}");
+        close(means.mass(), 0.25);
+        close(means.output_error(), 3.0);
+        close(means.top_k_recall(), 0.0);
+        close(means.attended(), 0.5);
+        assert_eq!(means.layer_overlap(), None);
+        let both = TokenSet::new(&[0, 1], 2);
+        assert_eq!((second.overlap(&both), both.overlap(&second)), (1.0, 0.5));
+        let mut whole = AttentionMeans::default();
+        measure(&mut whole, &[1.0], rows(&keys, 1), rows(&values, 0), &both, [1.0].into_iter());
+        assert_eq!((whole.mass(), whole.top_k_recall(), whole.attended()), (Some(1.0), Some(1.0), Some(1.0)));
+        close(whole.output_error(), 0.0);
+        whole.merge(means);
+        close(whole.mass(), 0.625);
+    }
+
+    #[test]
+    fn ties_count_in_favour() {
+        let keys = [0.0, 5.0, 0.0, 5.0, 0.0, 7.0];
+        let mut means = AttentionMeans::default();
+        let set = TokenSet::new(&[1, 2], 3);
+        measure(&mut means, &[1.0], rows(&keys, 1), rows(&keys, 1), &set, [5.5].into_iter());
+        assert_eq!(means.top_k_recall(), Some(1.0));
+    }
+}

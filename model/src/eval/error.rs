@@ -1,0 +1,82 @@
+//! What a study refuses.
+
+use mpcache::PolicyError;
+use thiserror::Error;
+
+/// A study that cannot be made.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum EvalError {
+    /// The model or an engine.
+    #[error(transparent)]
+    Model(#[from] crate::Error),
+    /// A policy or one of its options.
+    #[error(transparent)]
+    Policy(#[from] PolicyError),
+    /// A share of the cache that is none.
+    #[error("a budget of {budget} is outside (0, 1]")]
+    Budget {
+        /// The value given.
+        budget: f64,
+    },
+    /// No position would be scored.
+    #[error("a prompt of {prompt} tokens in sequences of {context}: give 1 to {}", .context.saturating_sub(2))]
+    Prompt {
+        /// Tokens of the prompt.
+        prompt: usize,
+        /// Tokens of a sequence.
+        context: usize,
+    },
+    /// Sequences beyond the model's positions.
+    #[error("sequences of {context} tokens for a model of {limit} positions")]
+    Context {
+        /// Tokens of a sequence.
+        context: usize,
+        /// Positions of the model.
+        limit: usize,
+    },
+    /// Not enough text.
+    #[error("the text has {tokens} tokens; {sequences} sequences of {context} need {}", .sequences * .context)]
+    TooShort {
+        /// Tokens of the text.
+        tokens: usize,
+        /// Sequences wanted.
+        sequences: usize,
+        /// Tokens of each.
+        context: usize,
+    },
+    /// Not enough sequences in a file of queries.
+    #[error("the data has {got} sequences, {wanted} are wanted")]
+    TooFew {
+        /// Sequences in the data.
+        got: usize,
+        /// Sequences wanted.
+        wanted: usize,
+    },
+    /// A line of a file of queries that cannot be used.
+    #[error("line {line}: {what}")]
+    Query {
+        /// Its number, from 1.
+        line: usize,
+        /// What is wrong.
+        what: String,
+    },
+    /// A policy that needs to see values on an engine that does not.
+    #[error("policy `{policy}` looks at the true scores: it needs an engine that sees its values")]
+    Blind {
+        /// The policy.
+        policy: &'static str,
+    },
+    /// Threads cannot be started.
+    #[error("cannot start threads: {0}")]
+    Threads(#[from] rayon::ThreadPoolBuildError),
+    /// A bug.
+    #[error("a party of the session panicked")]
+    Panicked,
+}
+
+impl From<protocols::Error> for EvalError {
+    fn from(error: protocols::Error) -> Self {
+        EvalError::Model(error.into())
+    }
+}

@@ -1,0 +1,42 @@
+//! What pruning the key/value cache costs in accuracy.
+//!
+//! A [`Sequence`] is teacher-forced: its first `prompt` tokens go through the model at once, so that policies which
+//! judge a prompt see one, the rest follows one by one on the growing cache. Its *scored positions* all lie in that
+//! rest. Each policy runs on the same sequences, as does `full`, the reference. Per policy, [`Metrics`] hold:
+//!
+//! | metric | mean over | definition |
+//! |---|---|---|
+//! | `perplexity` | scored positions | exp of the mean of -ln p(next token) |
+//! | `perplexity_ratio` | | `perplexity` divided by that of `full` |
+//! | `accuracy` | scored positions | 1 where the most probable token is the next one of the sequence |
+//! | `agreement` | scored positions | 1 where `full` finds the same token most probable |
+//! | `kl` | scored positions | sum of p ln(p / p_S), p of `full` and p_S of the policy, in nats |
+//! | `attention_mass` | positions, layers, heads | sum over A of softmax(q K^T) |
+//! | `output_error` | positions, layers, heads | \|\|o_S - o\|\| / \|\|o\|\|, o_S what the policy gave, o = softmax(q K^T) V |
+//! | `top_k_recall` | positions, layers, heads | share of A among the \|A\| tokens of largest q . k, ties in favour |
+//! | `layer_overlap` | positions, pairs of adjacent layers, heads | \|A_l ∩ A_(l+1)\| / \|A_l\| |
+//! | `attended` | positions, layers, heads | \|A\| / n |
+//!
+//! A is the set of tokens that the query looked at, K and V are those of all n tokens up to the query's own, evicted ones
+//! included, and q is the query that the pruned model really asks. Those of its own run, that is: an error of an earlier
+//! layer or token shows in the metrics of the predictions, not in the ones of attention. The last five need an engine
+//! that sees its values.
+//!
+//! [`Observed`] measures attention around any policy; [`evaluate`] runs a study with a [`Runner`]; an [`Evaluation`]
+//! holds the numbers.
+
+mod attention;
+mod error;
+mod metrics;
+mod observed;
+mod report;
+mod run;
+mod sequence;
+
+pub use attention::AttentionMeans;
+pub use error::EvalError;
+pub use metrics::{METRICS, Metric, Metrics};
+pub use observed::Observed;
+pub use report::{EVALUATION_VERSION, Evaluation, Row};
+pub use run::{Candidate, InClear, Runner, Trace, TwoParties, evaluate};
+pub use sequence::Sequence;

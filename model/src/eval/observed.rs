@@ -1,0 +1,104 @@
+//! A policy that is watched.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use mpcache::{HeadShape, Policy, Store};
+use net::Role;
+use protocols::{Engine, Error, Tensor};
+
+use super::attention::{AttentionMeans, HeadRows, TokenSet, measure};
+
+/// Does what the policy inside does, and measures what that loses against all tokens ever appended.
+///
+/// It keeps keys and values of its own, in the clear, and so belongs on engines that see their values
+/// ([`Engine::CLEAR`]): elsewhere it would open the cache. Queries are measured at the positions asked for, each of which must be a
+/// token that came alone.
+pub struct Observed<E: Engine> {
+    inner: Box<dyn Policy<E>>,
+    layers: Vec<Seen>,
+    positions: Vec<usize>,
+    /// What the layer before looked at, at the current position.
+    before: Vec<TokenSet>,
+    means: Arc<Mutex<AttentionMeans>>,
+}
+
+/// Keys and values of one layer, row-major (tokens, kv_heads * head_dim).
+#[derive(Clone, Default)]
+struct Seen {
+    tokens: usize,
+    keys: Vec<f32>,
+    values: Vec<f32>,
+}
+
+impl<E: Engine> Observed<E> {
+    /// Watches `inner` over `layers` layers at the ascending `positions`. The means are complete when the generation is
+    /// over.
+    ///
+    /// # Panics
+    /// On an engine that does not see its values.
+    pub fn new(inner: Box<dyn Policy<E>>, layers: usize, positions: &[usize]) -> (Self, Arc<Mutex<AttentionMeans>>) {
+        assert!(E::CLEAR, "only values in the clear can be watched");
+        let means = Arc::<Mutex<AttentionMeans>>::default();
+        let layers = vec![Seen::default(); layers];
+        (Observed { inner, layers, positions: positions.to_vec(), before: Vec::new(), means: means.clone() }, means)
+    }
+
+    /// Measures the last query `q` (heads, rows, head_dim) and its `output`, of the same shape.
+    fn measure(&mut self, layer: usize, shape: HeadShape, q: &[f32], output: &[f32]) {
+        let Some(attended) = self.inner.attended(layer) else { return };
+        assert_eq!(attended.len(), shape.heads, "a set for every head");
+        let Seen { tokens, keys, values } = &self.layers[layer];
+        let (d, stride) = (shape.head_dim, shape.kv_heads * shape.head_dim);
+        let sets: Vec<TokenSet> = attended.iter().map(|positions| TokenSet::new(positions, *tokens)).collect();
+        // A panic of another thread leaves whole numbers behind.
+        let means = &mut *self.means.lock().unwrap_or_else(PoisonError::into_inner);
+        for (h, set) in sets.iter().enumerate() {
+            let rows = |entries| HeadRows { entries, offset: h / shape.group() * d, width: d, stride };
+            let head = h * d..(h + 1) * d;
+            measure(means, &q[head.clone()], rows(keys), rows(values), set, output[head].iter().copied());
+            if layer > 0
+                && let Some(before) = self.before.get(h)
+            {
+                means.layer_overlap.add(before.overlap(set));
+            }
+        }
+        self.before = sets;
+    }
+}
+
+impl<E: Engine> Policy<E> for Observed<E> {
+    fn query_window(&self, layer: usize, new: usize) -> usize {
+        self.inner.query_window(layer, new)
+    }
+
+    fn attend(
+        &mut self,
+        engine: &mut E,
+        layer: usize,
+        q: &E::Tensor,
+        store: &mut Store<E::Tensor>,
+    ) -> Result<E::Tensor, Error> {
+        // Before the policy may evict them: the tokens that are new stand last.
+        let seen = &mut self.layers[layer];
+        let new = store.len() - store.fresh()..store.len();
+        for (copy, tensor) in [(&mut seen.keys, store.keys()), (&mut seen.values, store.values())] {
+            copy.extend(engine.reveal(&tensor.slice(0, new.clone()), Role::Client)?.into_iter().flatten());
+        }
+        seen.tokens = store.seen();
+        let position = seen.tokens - 1;
+        let output = self.inner.attend(engine, layer, q, store)?;
+        if self.positions.binary_search(&position).is_ok() {
+            assert_eq!((new.len(), q.shape()[1]), (1, 1), "measured tokens come alone");
+            if let (Some(q), Some(output)) = (engine.reveal(q, Role::Client)?, engine.reveal(&output, Role::Client)?)
+            {
+                let (q, output): (Vec<f32>, Vec<f32>) = (q.into_iter().collect(), output.into_iter().collect());
+                self.measure(layer, store.heads(), &q, &output);
+            }
+        }
+        Ok(output)
+    }
+
+    fn attended(&self, layer: usize) -> Option<&[Vec<usize>]> {
+        self.inner.attended(layer)
+    }
+}

@@ -1,0 +1,302 @@
+//! Policies over sequences, on all cores.
+
+use std::sync::PoisonError;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use mpcache::{KvCache, PolicySpec};
+use ndarray::{Array2, Axis};
+use net::{Channel, Role, memory_pair};
+use protocols::Engine;
+
+use super::attention::AttentionMeans;
+use super::metrics::{Metrics, Totals};
+use super::{EvalError, Observed, Sequence};
+use crate::generate::{GenerateOptions, Generation, Hooks, Next, Step, generate_with};
+use crate::party::{Hosted, Limits, Observer, Opened, Request, Silent, Terms, Wishes, check_ids};
+use crate::{Input, Model, ModelSpec, Reveal};
+
+/// A policy at a budget.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Candidate {
+    /// The policy without its budget: one name for one line of a plot.
+    pub label: String,
+    /// Share of the cache; `None` for `full`, which has none.
+    pub budget: Option<f64>,
+    /// The policy with its budget.
+    pub policy: PolicySpec,
+}
+
+impl Candidate {
+    /// The whole cache.
+    pub fn full() -> Self {
+        let policy = PolicySpec::default();
+        Candidate { label: policy.to_string(), budget: None, policy }
+    }
+
+    /// `policy` at `budget`, which must lie in (0, 1].
+    pub fn new(policy: &PolicySpec, budget: f64) -> Result<Self, EvalError> {
+        if !(budget > 0.0 && budget <= 1.0) {
+            return Err(EvalError::Budget { budget });
+        }
+        let with = policy.with("budget", &budget.to_string())?;
+        Ok(Candidate { label: policy.to_string(), budget: Some(budget), policy: with })
+    }
+}
+
+/// What a run over one sequence leaves.
+#[derive(Clone, Debug)]
+pub struct Trace {
+    /// Logits (scored positions, vocabulary).
+    pub logits: Array2<f32>,
+    /// What was seen of attention, where values are seen.
+    pub attention: Option<AttentionMeans>,
+}
+
+/// A way to put sequences through a model.
+pub trait Runner: Sync {
+    /// Shape of the model.
+    fn spec(&self) -> ModelSpec;
+
+    /// Whether it sees values.
+    fn sees(&self) -> bool;
+
+    /// Most sequences to run at once.
+    fn most_at_once(&self) -> usize;
+
+    /// Runs `sequence` under `policy`. `tick` is called after each of its [`passes`](Sequence::passes).
+    fn run(&self, sequence: &Sequence, policy: &PolicySpec, tick: &(dyn Fn() + Sync)) -> Result<Trace, EvalError>;
+}
+
+/// Runs in this process on engines that see their values, with attention [`Observed`].
+pub struct InClear<'a, E: Engine> {
+    /// The model.
+    pub model: &'a Model<E::Weight>,
+    /// Makes the engine of a run.
+    pub engine: fn() -> E,
+}
+
+impl<E: Engine + 'static> Runner for InClear<'_, E> {
+    fn spec(&self) -> ModelSpec {
+        self.model.spec()
+    }
+
+    fn sees(&self) -> bool {
+        E::CLEAR
+    }
+
+    fn most_at_once(&self) -> usize {
+        usize::MAX
+    }
+
+    fn run(&self, sequence: &Sequence, policy: &PolicySpec, tick: &(dyn Fn() + Sync)) -> Result<Trace, EvalError> {
+        let (layers, shape) = (self.model.spec().layers(), self.model.spec().heads());
+        let (observed, means) = Observed::new(policy.build(layers, shape), layers, sequence.scored());
+        let mut cache = KvCache::with_policy(layers, shape, Box::new(observed));
+        let (prompt, rest) = sequence.ids().split_at(sequence.prompt());
+        let options = GenerateOptions { tokens: sequence.passes(), ..GenerateOptions::default() };
+        let input = Input { ids: Some(prompt), count: prompt.len() };
+        let mut engine = (self.engine)();
+        let mut ticks = Ticks(tick);
+        let out =
+            generate_with(&mut engine, self.model, &mut cache, input, &options, Next::Forced(rest), &mut ticks)?;
+        let means = *means.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(Trace { logits: scored_rows(sequence, &out), attention: Some(means) })
+    }
+}
+
+/// Runs between two parties, two threads of this process over memory: the whole session, as over a network.
+pub struct TwoParties<'a> {
+    /// The server's side.
+    pub hosted: &'a Hosted,
+    /// Choices of the protocols.
+    pub protocol: protocols::Options,
+}
+
+/// How long a party waits for the other, which computes for seconds at most.
+const PATIENCE: Duration = Duration::from_secs(600);
+
+impl Runner for TwoParties<'_> {
+    fn spec(&self) -> ModelSpec {
+        self.hosted.public().spec.clone()
+    }
+
+    fn sees(&self) -> bool {
+        false
+    }
+
+    /// A session takes all cores.
+    fn most_at_once(&self) -> usize {
+        1
+    }
+
+    fn run(&self, sequence: &Sequence, policy: &PolicySpec, tick: &(dyn Fn() + Sync)) -> Result<Trace, EvalError> {
+        let terms = Terms { protocol: self.protocol, reveal: Reveal::Logits, policy: policy.clone() };
+        let (here, there) = memory_pair(PATIENCE);
+        let (prompt, rest) = sequence.ids().split_at(sequence.prompt());
+        let (client, server) = thread::scope(|scope| {
+            let server = scope
+                .spawn(|| self.hosted.serve(Channel::new(Role::Server, there), &terms, &Limits::NONE, &mut Silent));
+            let client =
+                Opened::open(Channel::new(Role::Client, here), &terms, &Wishes::default()).and_then(|open| {
+                    open.generate(prompt, sequence.passes(), false, Next::Forced(rest), &mut Ticks(tick))
+                });
+            (client, server.join())
+        });
+        let server = server.map_err(|_| EvalError::Panicked)?;
+        let out = match (client, server) {
+            // The party whose peer hung up is not the one to blame.
+            (Err(crate::Error::Engine(protocols::Error::Net(net::NetError::Closed { .. }))), Err(error)) => {
+                return Err(error.into());
+            }
+            (client, server) => {
+                let out = client?;
+                server?;
+                out
+            }
+        };
+        Ok(Trace { logits: scored_rows(sequence, &out.generation), attention: None })
+    }
+}
+
+/// Row i of a generation belongs to the input position `prompt - 1 + i`.
+fn scored_rows(sequence: &Sequence, out: &Generation) -> Array2<f32> {
+    let rows: Vec<usize> = sequence.scored().iter().map(|position| position + 1 - sequence.prompt()).collect();
+    out.logits.as_ref().map_or_else(|| Array2::zeros((0, 0)), |logits| logits.select(Axis(0), &rows))
+}
+
+/// Calls back after each pass.
+struct Ticks<'a>(&'a (dyn Fn() + Sync));
+
+impl<E: Engine> Hooks<E> for Ticks<'_> {
+    fn token(&mut self, _: &mut E, _: Step, _: Option<u32>) {
+        (self.0)();
+    }
+}
+
+impl Observer for Ticks<'_> {
+    fn token(&mut self, _: Option<u32>) {
+        (self.0)();
+    }
+}
+
+/// The metrics of the full cache, then those of `candidates`, over `sequences`.
+///
+/// Runs are spread over all cores, each on as few threads as leave none idle. `tick` is called after each pass through
+/// the model: (1 + candidates) times the [`passes`](Sequence::passes) of all sequences.
+///
+/// # Errors
+/// Before any work: sequences beyond the model or outside its vocabulary, policies that need to see values where
+/// `runner` does not. Then what a run fails with.
+pub fn evaluate(
+    runner: &dyn Runner,
+    sequences: &[Sequence],
+    candidates: &[Candidate],
+    tick: &(dyn Fn() + Sync),
+) -> Result<(Metrics, Vec<Metrics>), EvalError> {
+    check(runner, sequences, candidates)?;
+    let full = Candidate::full();
+    let at_once = runner.most_at_once();
+    let reference = parallel(sequences.len(), at_once, |s| runner.run(&sequences[s], &full.policy, tick))?;
+    let sum = |totals: Vec<Totals>| {
+        let mut all = Totals::default();
+        totals.iter().for_each(|t| all.merge(t));
+        all
+    };
+    let of_full: Vec<Totals> =
+        sequences.iter().zip(&reference).map(|(s, trace)| Totals::new(s, trace, &trace.logits)).collect();
+    let of_full = sum(of_full);
+    let mut totals = parallel(candidates.len() * sequences.len(), at_once, |job| {
+        let (candidate, s) = (&candidates[job / sequences.len()], job % sequences.len());
+        let trace = runner.run(&sequences[s], &candidate.policy, tick)?;
+        Ok(Totals::new(&sequences[s], &trace, &reference[s].logits))
+    })?;
+    let mut metrics = Vec::with_capacity(candidates.len());
+    while !totals.is_empty() {
+        let rest = totals.split_off(sequences.len());
+        metrics.push(sum(totals).metrics(&of_full));
+        totals = rest;
+    }
+    Ok((of_full.metrics(&of_full), metrics))
+}
+
+fn check(runner: &dyn Runner, sequences: &[Sequence], candidates: &[Candidate]) -> Result<(), EvalError> {
+    let spec = runner.spec();
+    for sequence in sequences {
+        let request = Request { prompt: sequence.prompt(), tokens: sequence.passes(), stop_at_eos: false };
+        match request.check(&spec, &Limits::NONE) {
+            Err(crate::Error::TooLong { limit, .. }) => {
+                return Err(EvalError::Context { context: sequence.ids().len(), limit });
+            }
+            other => other?,
+        }
+        check_ids(&spec, sequence.ids())?;
+    }
+    match candidates.iter().find(|c| c.policy.clear_only() && !runner.sees()) {
+        Some(candidate) => Err(EvalError::Blind { policy: candidate.policy.name() }),
+        None => Ok(()),
+    }
+}
+
+/// Runs jobs 0..`jobs`, `at_once` or one per core at a time, and returns their results in order, or the first error.
+///
+/// Each worker owns a pool of threads: in a common pool, a job that waits for a part of a product would start another job
+/// on top of itself, and products would be cut finer than there are idle cores.
+fn parallel<T: Send>(
+    jobs: usize,
+    at_once: usize,
+    run: impl Fn(usize) -> Result<T, EvalError> + Sync,
+) -> Result<Vec<T>, EvalError> {
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+    let workers = jobs.min(at_once).min(cores).max(1);
+    let (next, failed) = (AtomicUsize::new(0), AtomicBool::new(false));
+    let work = || -> Result<Vec<(usize, T)>, EvalError> {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(cores / workers).build()?;
+        pool.install(|| {
+            let mut done = Vec::new();
+            while !failed.load(Ordering::Relaxed) {
+                let job = next.fetch_add(1, Ordering::Relaxed);
+                if job >= jobs {
+                    break;
+                }
+                let result = run(job).inspect_err(|_| failed.store(true, Ordering::Relaxed))?;
+                done.push((job, result));
+            }
+            Ok(done)
+        })
+    };
+    let results = thread::scope(|scope| {
+        let workers: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
+        let joined = workers.into_iter().map(|w| w.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+        joined.collect::<Vec<_>>()
+    });
+    let mut done = Vec::with_capacity(jobs);
+    for result in results {
+        done.extend(result?);
+    }
+    done.sort_by_key(|(job, _)| *job);
+    Ok(done.into_iter().map(|(_, result)| result).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_come_in_order_and_errors_come_out() {
+        let squares = parallel(50, usize::MAX, |i| Ok(i * i)).unwrap();
+        assert_eq!(squares, (0..50).map(|i| i * i).collect::<Vec<_>>());
+        assert!(parallel(0, 1, |i| Ok(i)).unwrap().is_empty());
+        let failed = parallel(50, 3, |i| if i == 7 { Err(EvalError::Panicked) } else { Ok(i) });
+        assert!(matches!(failed, Err(EvalError::Panicked)));
+    }
+
+    #[test]
+    fn budgets_are_shares() {
+        for budget in [0.0, -0.5, 1.5, f64::NAN] {
+            let refused = Candidate::new(&PolicySpec::default(), budget);
+            assert!(matches!(refused, Err(EvalError::Budget { .. })), "{budget}");
+        }
+    }
+}

@@ -1,0 +1,282 @@
+//! `waggle eval`: what pruning the cache costs in accuracy.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use clap::{Args, ValueEnum};
+use model::eval::{Candidate, Evaluation, InClear, Runner, Sequence, TwoParties, evaluate};
+use model::party::Hosted;
+use model::report::ModelInfo;
+use model::{Model, ModelFiles, Tokenizer};
+use mpcache::PolicySpec;
+use protocols::{Engine, Fixed, Float};
+use serde_json::Value;
+
+use super::Error;
+use super::files::{DEFAULT_MODEL, check_writable, open_model, read, write, write_json};
+use super::plot::plots;
+use super::progress::passes;
+use super::report::options;
+
+/// Measures what cache policies cost in accuracy: text or a recall task, teacher-forced, every policy at every budget.
+///
+/// POLICIES are entries with `;` between them. An entry is a name, several names with commas between them, or one name with
+/// options: `NAME:KEY=VALUE,KEY=VALUE`. So commas after a colon belong to the options, and a name after options needs
+/// a `;`, as in 'streaming,h2o;mpcache:topk=rank;tova'. The budget comes from --budgets, and `full` always runs.
+#[derive(Args, Debug)]
+pub(super) struct EvalArgs {
+    /// Hugging Face directory, or the name of a bundled model.
+    #[arg(long, value_name = "DIR", default_value = DEFAULT_MODEL)]
+    model: String,
+    /// What is scored: the next token of a text, or the answers to the queries of --data.
+    #[arg(long, value_enum, default_value = "text")]
+    task: Task,
+    /// Text to score: a file, or with the ending .json a list of texts, which are joined.
+    #[arg(long, value_name = "FILE", required_unless_present = "data", conflicts_with = "data")]
+    text: Option<PathBuf>,
+    /// Sequences with queries: JSON lines {"ids": [...], "queries": [...]}; the right token after the position q of a
+    /// query is ids[q + 1].
+    #[arg(long, value_name = "FILE", required_if_eq("task", "recall"))]
+    data: Option<PathBuf>,
+    /// Policies to compare with `full`; may be repeated. See above for what a list is.
+    #[arg(long, value_name = "POLICIES", value_parser = policies, default_value = "full")]
+    policies: Vec<Policies>,
+    /// Shares of the cache, in (0, 1] [default: 0.05,0.1,0.25,0.5,1].
+    #[arg(long, value_name = "B,B", value_delimiter = ',', num_args = 1)]
+    budgets: Option<Vec<f64>>,
+    /// Tokens of a sequence of text [default: 256].
+    #[arg(long, value_name = "N", conflicts_with = "data")]
+    context: Option<usize>,
+    /// Tokens that go through the model at once; what follows is scored [default: half of a text, four fifths of a
+    /// recall sequence].
+    #[arg(long, value_name = "P")]
+    prompt: Option<usize>,
+    /// Sequences [default: 4 of a text, all of the recall data].
+    #[arg(long, value_name = "S")]
+    sequences: Option<usize>,
+    /// What computes: f32, fixed point in the clear, or two parties in this process.
+    #[arg(long, value_enum, default_value = "float")]
+    engine: EngineArg,
+    /// Write the report here.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Write a plot of each metric into this directory, as SVG.
+    #[arg(long, value_name = "DIR")]
+    plots: Option<PathBuf>,
+    /// Write everything into this directory: table.md, report.json and the plots.
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Task {
+    Text,
+    Recall,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum EngineArg {
+    Float,
+    Fixed,
+    Secure,
+}
+
+/// One value of `--policies`.
+#[derive(Clone, Debug)]
+struct Policies(Vec<PolicySpec>);
+
+/// Budgets where nothing is said.
+const DEFAULT_BUDGETS: [f64; 5] = [0.05, 0.1, 0.25, 0.5, 1.0];
+
+/// Tokens of a sequence of text where nothing is said.
+const DEFAULT_CONTEXT: usize = 256;
+
+/// Sequences of text where nothing is said.
+const DEFAULT_SEQUENCES: usize = 4;
+
+/// A list of policies, for clap.
+fn policies(text: &str) -> Result<Policies, String> {
+    let mut all = Vec::new();
+    for entry in text.split(';') {
+        if let Some((names, _)) = entry.split_once(':')
+            && let Some((name, rest)) = names.rsplit_once(',')
+        {
+            return Err(format!("`{entry}`: put a `;` between `{name}` and `{rest}`, which has options"));
+        }
+        let one = entry.contains(':');
+        for policy in entry.split(',').take(if one { 1 } else { usize::MAX }) {
+            let policy: PolicySpec = if one { entry } else { policy }.parse().map_err(|e| format!("{e}"))?;
+            if policy.option("budget").is_some() {
+                return Err(format!("`{policy}`: budgets are given by --budgets"));
+            }
+            if all.contains(&policy) {
+                return Err(format!("`{policy}` stands there twice"));
+            }
+            all.push(policy);
+        }
+    }
+    Ok(Policies(all))
+}
+
+pub(super) fn run(args: EvalArgs) -> Result<(), Error> {
+    let outputs = Outputs::new(&args)?;
+    let mut files = open_model(&args.model)?;
+    let sequences = args.sequences(&files)?;
+    let candidates = args.candidates()?;
+    let info = ModelInfo::new(&files.name, &files.spec);
+    let steps: usize = sequences.iter().map(Sequence::passes).sum();
+    let bar = passes((1 + candidates.len()) * steps);
+    let study = |runner: &dyn Runner| evaluate(runner, &sequences, &candidates, &|| bar.inc(1));
+    let metrics = match args.engine {
+        EngineArg::Float => {
+            let model = Model::load(&mut Float::default(), &files.spec, Some(&mut files.checkpoint))?;
+            study(&clear(&model, Float::default))
+        }
+        EngineArg::Fixed => {
+            let model = Model::load(&mut Fixed::new(), &files.spec, Some(&mut files.checkpoint))?;
+            study(&clear(&model, Fixed::new))
+        }
+        EngineArg::Secure => {
+            let hosted = Hosted::load(files)?;
+            study(&TwoParties { hosted: &hosted, protocol: protocols::Options::default() })
+        }
+    };
+    bar.finish_and_clear();
+    let study = Evaluation::new(info, args.chosen(&sequences), &sequences, &candidates, metrics?);
+    println!("{}", study.table());
+    outputs.write(&study)
+}
+
+/// A runner on engines that see their values.
+fn clear<E: Engine>(model: &Model<E::Weight>, engine: fn() -> E) -> InClear<'_, E> {
+    InClear { model, engine }
+}
+
+impl EvalArgs {
+    fn sequences(&self, files: &ModelFiles) -> Result<Vec<Sequence>, Error> {
+        if let Some(path) = &self.data {
+            if self.task != Task::Recall {
+                return Err(Error::DataWithoutRecall);
+            }
+            let lines = String::from_utf8(read(path)?).map_err(|_| Error::NotUtf8 { path: path.clone() })?;
+            return Ok(Sequence::of_queries(&lines, self.prompt, self.sequences)?);
+        }
+        // Clap makes sure that a task has its file.
+        let Some(path) = &self.text else { return Err(Error::NoText) };
+        let context = self.context.unwrap_or(DEFAULT_CONTEXT);
+        let prompt = self.prompt.unwrap_or(context / 2);
+        let count = self.sequences.unwrap_or(DEFAULT_SEQUENCES);
+        let tokenizer = files.tokenizer.as_deref().ok_or(Error::NoTokenizer)?;
+        let tokenizer = Tokenizer::from_bytes(tokenizer)?;
+        let mut ids = Vec::new();
+        for text in texts(path)? {
+            if ids.len() >= context.saturating_mul(count) {
+                break;
+            }
+            ids.extend(tokenizer.encode(&text)?);
+        }
+        Ok(Sequence::cut(&ids, context, prompt, count)?)
+    }
+
+    fn budgets(&self) -> &[f64] {
+        self.budgets.as_deref().unwrap_or(&DEFAULT_BUDGETS)
+    }
+
+    fn candidates(&self) -> Result<Vec<Candidate>, Error> {
+        let mut candidates = Vec::new();
+        for policy in self.named().filter(|policy| *policy != &PolicySpec::default()) {
+            for &budget in self.budgets() {
+                candidates.push(Candidate::new(policy, budget)?);
+            }
+        }
+        if candidates.is_empty() && (self.budgets.is_some() || self.plots.is_some()) {
+            return Err(Error::NothingPruned);
+        }
+        Ok(candidates)
+    }
+
+    fn named(&self) -> impl Iterator<Item = &PolicySpec> {
+        self.policies.iter().flat_map(|list| &list.0)
+    }
+
+    /// What was chosen, for the report; files by their names alone.
+    fn chosen(&self, sequences: &[Sequence]) -> BTreeMap<String, Value> {
+        let file = |path: &Option<PathBuf>| {
+            path.as_ref().and_then(|p| p.file_name()).map(|name| name.to_string_lossy().into_owned())
+        };
+        let name = |value: Option<clap::builder::PossibleValue>| value.map(|v| v.get_name().to_owned());
+        options([
+            ("task", name(self.task.to_possible_value()).into()),
+            ("engine", name(self.engine.to_possible_value()).into()),
+            ("text", file(&self.text).into()),
+            ("data", file(&self.data).into()),
+            ("policies", self.named().map(PolicySpec::to_string).collect::<Vec<_>>().into()),
+            ("budgets", self.budgets().into()),
+            ("context", sequences.iter().map(|s| s.ids().len()).max().into()),
+            ("prompt", sequences.iter().map(Sequence::prompt).max().into()),
+        ])
+    }
+}
+
+/// The texts of a file.
+fn texts(path: &Path) -> Result<Vec<String>, Error> {
+    let bytes = read(path)?;
+    if path.extension().is_some_and(|end| end == "json") {
+        return serde_json::from_slice(&bytes)
+            .map_err(|source| Error::NotTexts { path: path.into(), what: source.to_string() });
+    }
+    Ok(vec![String::from_utf8(bytes).map_err(|_| Error::NotUtf8 { path: path.into() })?])
+}
+
+/// Where the report goes; made before any work.
+struct Outputs {
+    json: Vec<PathBuf>,
+    plots: Vec<PathBuf>,
+    table: Option<PathBuf>,
+}
+
+impl Outputs {
+    fn new(args: &EvalArgs) -> Result<Self, Error> {
+        let inside = |name: &str| args.out.as_ref().map(|dir| dir.join(name));
+        let outputs = Outputs {
+            json: args.json.iter().cloned().chain(inside("report.json")).collect(),
+            plots: args.plots.iter().chain(&args.out).cloned().collect(),
+            table: inside("table.md"),
+        };
+        for dir in &outputs.plots {
+            std::fs::create_dir_all(dir).map_err(|source| Error::File { path: dir.clone(), source })?;
+        }
+        for file in outputs.json.iter().chain(&outputs.table) {
+            check_writable(Some(file))?;
+        }
+        Ok(outputs)
+    }
+
+    fn write(&self, study: &Evaluation) -> Result<(), Error> {
+        for path in &self.json {
+            write_json(path, study)?;
+        }
+        for dir in &self.plots {
+            plots(study, dir)?;
+        }
+        match &self.table {
+            Some(path) => write(path, format!("{}\n", study.markdown()).as_bytes()),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_of_policies_says_where_each_ends() {
+        let one = policies("full").unwrap();
+        assert_eq!(one.0, [PolicySpec::default()]);
+        assert!(policies("full,full").unwrap_err().contains("twice"));
+        assert!(policies("full,fll").unwrap_err().contains("unknown cache policy `fll`"));
+        assert!(policies("full;").unwrap_err().contains("unknown cache policy ``"));
+        assert!(policies("full,full:a=1").unwrap_err().contains("put a `;` between `full` and `full`"));
+    }
+}

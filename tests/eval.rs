@@ -1,0 +1,150 @@
+//! `waggle eval`: what it writes, what it finds, what it refuses.
+
+mod support;
+
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+use support::{asset, fail, succeed, waggle};
+
+/// Words of the bundled models' characters.
+const TEXT: &str = "ROMEO:\nWhat say you to the king? My lord, I come to speak of love and of the night.\n";
+
+fn text(dir: &Path) -> String {
+    let file = dir.join("text.txt");
+    std::fs::write(&file, TEXT.repeat(4)).unwrap();
+    file.display().to_string()
+}
+
+fn eval(line: &str) -> Command {
+    waggle(&format!("eval {line}"))
+}
+
+/// The row of `label` at `budget`.
+fn row<'a>(report: &'a Value, label: &str, budget: Option<f64>) -> &'a Value {
+    let rows = report["rows"].as_array().unwrap();
+    let found = rows.iter().find(|row| row["label"] == label && row["budget"].as_f64() == budget);
+    found.unwrap_or_else(|| panic!("{label} at {budget:?} in {report}"))
+}
+
+#[test]
+fn a_study_leaves_a_table_a_report_and_plots() {
+    let dir = tempfile::tempdir().unwrap();
+    let (text, out) = (text(dir.path()), dir.path().join("out"));
+    let line = format!("--model shakespeare-llama --text {text} --context 64 --sequences 2 --budgets 0.25,1");
+    let mut command = eval(&format!("{line} --policies streaming,quest;mpcache:topk=sort --policies full --out"));
+    let shown = succeed(command.arg(&out));
+    let table = std::fs::read_to_string(out.join("table.md")).unwrap();
+    for name in ["full", "streaming", "quest", "mpcache:topk=sort"] {
+        assert!(shown.contains(name) && table.contains(name), "{name}: {shown}{table}");
+    }
+    assert_eq!(table.lines().count(), 2 + 7, "{table}");
+    let report: Value = serde_json::from_slice(&std::fs::read(out.join("report.json")).unwrap()).unwrap();
+    assert_eq!((&report["version"], &report["sequences"], &report["scored"]), (&1.into(), &2.into(), &62.into()));
+    assert_eq!((&report["options"]["prompt"], &report["options"]["text"]), (&32.into(), &"text.txt".into()));
+    assert_eq!(report["rows"].as_array().unwrap().len(), 7);
+    for name in ["streaming", "quest", "mpcache:topk=sort"] {
+        let whole = row(&report, name, Some(1.0));
+        assert!((whole["perplexity_ratio"].as_f64().unwrap() - 1.0).abs() < 1e-6, "{whole}");
+        assert_eq!((whole["attention_mass"].as_f64(), whole["top_k_recall"].as_f64()), (Some(1.0), Some(1.0)));
+        let part = row(&report, name, Some(0.25));
+        assert!(part["attention_mass"].as_f64().unwrap() < 1.0 && part["kl"].as_f64().unwrap() > 0.0, "{part}");
+    }
+    assert_eq!(row(&report, "mpcache:topk=sort", Some(0.25))["policy"], "mpcache:budget=0.25,topk=sort");
+    let mut plots = 0;
+    for entry in std::fs::read_dir(&out).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_none_or(|end| end != "svg") {
+            continue;
+        }
+        plots += 1;
+        let svg = std::fs::read_to_string(&path).unwrap();
+        assert_well_formed(&svg);
+        for name in ["full", "streaming", "quest", "mpcache:topk=sort"] {
+            assert!(svg.contains(&format!("\n{name}\n")), "{} has no {name}", path.display());
+        }
+        assert!(svg.matches("<circle").count() >= 6, "a mark for every point");
+        let key = path.file_stem().unwrap().to_str().unwrap();
+        assert!(report["rows"][0][key].is_number(), "{key} is a metric");
+    }
+    assert_eq!(plots, 10);
+}
+
+/// Every element of `xml` is closed in order, attributes are quoted.
+fn assert_well_formed(xml: &str) {
+    let mut open = Vec::new();
+    for tag in xml.split('<').skip(1) {
+        let (tag, _) = tag.split_once('>').expect("a tag ends");
+        assert_eq!(tag.matches('"').count() % 2, 0, "{tag}");
+        let name = tag.trim_start_matches('/').split_whitespace().next().unwrap();
+        if tag.starts_with('/') {
+            assert_eq!(open.pop(), Some(name));
+        } else if !tag.ends_with('/') {
+            open.push(name);
+        }
+    }
+    assert!(open.is_empty(), "{open:?}");
+    assert!(xml.starts_with("<svg"));
+}
+
+#[test]
+fn recall_tells_who_looks_far_back() {
+    let Some(dir) = asset("models/recall") else { return };
+    let data = dir.join("queries.jsonl").display().to_string();
+    let line = format!("--model {} --task recall --data {data}", dir.display());
+    let report = |rest: &str| support::json(&mut eval(&format!("{line} {rest}")));
+    let study = report("--sequences 4 --policies streaming,oracle --budgets 0.1");
+    let right = |study: &Value, label: &str, budget| row(study, label, budget)["accuracy"].as_f64().unwrap();
+    assert!(right(&study, "full", None) > 0.98, "{study}");
+    assert!(right(&study, "oracle", Some(0.1)) > 0.98, "{study}");
+    assert!(right(&study, "streaming", Some(0.1)) < 0.1, "{study}");
+    assert_eq!((&study["options"]["prompt"], &study["options"]["context"]), (&409.into(), &512.into()));
+    // In fixed point the same answers are right, where the model is sure at all.
+    let fixed = report("--sequences 2 --prompt 400 --engine fixed");
+    let float = report("--sequences 2 --prompt 400");
+    assert_eq!(fixed["scored"], float["scored"]);
+    assert!((right(&fixed, "full", None) - right(&float, "full", None)).abs() < 0.05, "{fixed}");
+}
+
+#[test]
+fn two_parties_are_asked_for_predictions_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let line = format!("--text {} --context 10 --sequences 1 --policies streaming --budgets 0.5", text(dir.path()));
+    let shown = succeed(&mut eval(&format!("{line} --engine secure")));
+    let cells: Vec<&str> = shown.lines().find(|l| l.contains("streaming")).unwrap().split_whitespace().collect();
+    assert_eq!(cells[8..13], ["-"; 5], "{shown}");
+    assert!(cells[3].parse::<f64>().unwrap() > 1.0, "{shown}");
+}
+
+#[test]
+fn what_cannot_be_studied_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = text(dir.path());
+    let refuse = |code, rest: &str, words: &str| {
+        let errors = fail(&mut eval(&format!("--text {file} --context 40 {rest}")), code);
+        assert!(errors.contains(words), "{rest}: {errors}");
+    };
+    refuse(2, "--policies fll", "unknown cache policy `fll`; known are: full, ");
+    refuse(2, "--policies streaming,mpcache:topk=rank", "put a `;` between `streaming` and `mpcache`");
+    refuse(2, "--policies mpcache:topk=rank,tova", "`tova` is not one `key=value`");
+    refuse(2, "--policies tova:budget=0.5", "budgets are given by --budgets");
+    refuse(1, "--policies tova --budgets 0", "a budget of 0 is outside (0, 1]");
+    refuse(1, "--policies tova --budgets 0.5,1.5", "a budget of 1.5 is outside (0, 1]");
+    refuse(1, "--budgets 0.5", "need a policy beside `full`");
+    refuse(1, "--prompt 39", "a prompt of 39 tokens in sequences of 40: give 1 to 38");
+    refuse(1, "--prompt 0", "give 1 to 38");
+    refuse(1, "--sequences 1000", "1000 sequences of 40 need 40000");
+    refuse(1, "--policies oracle --engine secure", "needs an engine that sees its values");
+    refuse(2, "--task recall --data x", "cannot be used with");
+    let long = fail(&mut eval(&format!("--text {file} --context 300 --sequences 1")), 1);
+    assert!(long.contains("sequences of 300 tokens for a model of 256 positions"), "{long}");
+    let none = fail(&mut eval("--policies full"), 2);
+    assert!(none.contains("--text"), "{none}");
+    let data = fail(&mut eval("--task recall"), 2);
+    assert!(data.contains("--data"), "{data}");
+    let list = dir.path().join("list.json");
+    std::fs::write(&list, "{\"a\": 1}").unwrap();
+    let list = fail(&mut eval(&format!("--text {}", list.display())), 1);
+    assert!(list.contains("not a list of texts"), "{list}");
+}
