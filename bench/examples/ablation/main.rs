@@ -67,7 +67,7 @@ struct Args {
     /// Share of the prompt that look-once eviction keeps.
     #[arg(long, value_name = "SHARE", default_value_t = 0.5)]
     keep: f64,
-    /// Only the configurations whose name contains one of these, besides `full`.
+    /// Only the configurations whose names contain one of these, besides `full`.
     #[arg(long, value_name = "TEXT,..", value_delimiter = ',')]
     only: Vec<String>,
     /// Network between the two parties.
@@ -176,6 +176,16 @@ fn configurations(args: &Args) -> Result<Vec<Configuration>, PolicyError> {
         ("all, scores + shuffle-reveal + per-layer", "gather=scores,topk=shuffle-reveal,select=per-layer"),
     ] {
         add(name, format!("{everything},{option}"), None)?;
+    }
+    let two_party = format!("mpcache-2pc:static={keep},budget={budget}");
+    add("mpcache-2pc", two_party.clone(), None)?;
+    add("mpcache-2pc, static=1", format!("mpcache-2pc:static=1,budget={budget}"), None)?;
+    for (name, option) in [
+        ("mpcache-2pc, share=off", "share=off"),
+        ("mpcache-2pc, select=per-layer", "select=per-layer"),
+        ("mpcache-2pc, clusters=4", "clusters=4,similarity=centroid"),
+    ] {
+        add(name, format!("{two_party},{option}"), None)?;
     }
     if !args.only.is_empty() {
         all.retain(|c| c.name == "full" || args.only.iter().any(|text| c.name.contains(text)));
