@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "every test program uses a part")]
 
 pub(crate) mod naive;
+pub(crate) mod parties;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};

@@ -1,0 +1,67 @@
+//! One generation by both parties in one process.
+
+use std::time::Duration;
+
+use model::{Checkpoint, GenerateOptions, Generation, Hooks, Input, Model, ModelSpec, Next, Sampler, Step, generate};
+use net::{Channel, Entry, Phase, Role, memory_pair};
+use protocols::{Engine, Fixed, FixedWeight, Options, Plan, Secure};
+
+/// Books prefill and decode apart.
+pub(crate) struct Phases;
+
+pub(crate) trait Booked: Engine {
+    fn phase(&mut self, phase: Phase);
+}
+
+impl Booked for Secure {
+    fn phase(&mut self, phase: Phase) {
+        self.channel().ledger_mut().set_phase(phase);
+    }
+}
+
+impl Booked for Plan {
+    fn phase(&mut self, phase: Phase) {
+        self.ledger().set_phase(phase);
+    }
+}
+
+impl<E: Booked> Hooks<E> for Phases {
+    fn begin(&mut self, engine: &mut E, step: Step) {
+        engine.phase(if step == Step::Prefill { Phase::Prefill } else { Phase::Decode });
+    }
+}
+
+/// A model in fixed point with the values of `checkpoint`, or with the announced `scales`; and its scales.
+pub(crate) fn load_fixed(spec: &ModelSpec, checkpoint: Option<&mut Checkpoint>, scales: Vec<u32>) -> (Model<FixedWeight>, Vec<u32>) {
+    let mut engine = Fixed::new();
+    engine.expect_scales(scales).expect("scales");
+    let model = Model::load(&mut engine, spec, checkpoint).expect("model");
+    (model, engine.scales().to_vec())
+}
+
+/// Both parties' outcomes of one generation.
+pub(crate) fn two_parties(
+    spec: &ModelSpec,
+    server_model: &Model<FixedWeight>,
+    scales: &[u32],
+    ids: &[u32],
+    options: &GenerateOptions,
+) -> [(Generation, Vec<Entry>); 2] {
+    let count = ids.len();
+    let (client, server) = memory_pair(Duration::from_secs(600));
+    let party = |channel: Channel, model: &Model<FixedWeight>, ids: Option<&[u32]>| {
+        let mut engine = Secure::new(channel, Options::default()).expect("set-up");
+        let mut sampler = Sampler::greedy();
+        let input = Input { ids, count };
+        let out = generate(&mut engine, model, input, options, Next::Pick(&mut sampler), &mut Phases).expect("run");
+        (out, engine.channel().ledger().untimed())
+    };
+    std::thread::scope(|scope| {
+        let client = scope.spawn(|| {
+            let (model, _) = load_fixed(spec, None, scales.to_vec());
+            party(Channel::new(Role::Client, client), &model, Some(ids))
+        });
+        let server = party(Channel::new(Role::Server, server), server_model, None);
+        [client.join().expect("client"), server]
+    })
+}
