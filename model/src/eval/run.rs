@@ -287,7 +287,7 @@ mod tests {
     fn results_come_in_order_and_errors_come_out() {
         let squares = parallel(50, usize::MAX, |i| Ok(i * i)).unwrap();
         assert_eq!(squares, (0..50).map(|i| i * i).collect::<Vec<_>>());
-        assert!(parallel(0, 1, |i| Ok(i)).unwrap().is_empty());
+        assert!(parallel(0, 1, Ok).unwrap().is_empty());
         let failed = parallel(50, 3, |i| if i == 7 { Err(EvalError::Panicked) } else { Ok(i) });
         assert!(matches!(failed, Err(EvalError::Panicked)));
     }

@@ -32,7 +32,11 @@ impl<E: Booked> Hooks<E> for Phases {
 }
 
 /// A model in fixed point with the values of `checkpoint`, or with the announced `scales`; and its scales.
-pub(crate) fn load_fixed(spec: &ModelSpec, checkpoint: Option<&mut Checkpoint>, scales: Vec<u32>) -> (Model<FixedWeight>, Vec<u32>) {
+pub(crate) fn load_fixed(
+    spec: &ModelSpec,
+    checkpoint: Option<&mut Checkpoint>,
+    scales: Vec<u32>,
+) -> (Model<FixedWeight>, Vec<u32>) {
     let mut engine = Fixed::new();
     engine.expect_scales(scales).expect("scales");
     let model = Model::load(&mut engine, spec, checkpoint).expect("model");

@@ -63,12 +63,11 @@ pub fn order<B: Abb>(b: &mut B, mask: &B::Words, k: usize) -> Result<Shuffled<B>
     })
 }
 
-/// Fresh permutations, the shuffled indices (rows, n) and the opened destinations of the shuffled items.
-pub(crate) fn opened<B: Abb>(
-    b: &mut B,
-    mask: &B::Words,
-    k: usize,
-) -> Result<(B::Permutations, B::Words, Option<ArrayD<u64>>), Error> {
+/// Fresh permutations, the shuffled indices (rows, n), and the opened destinations of the shuffled items, but in a plan.
+type Opened<B> = (<B as Abb>::Permutations, <B as Abb>::Words, Option<ArrayD<u64>>);
+
+/// Shuffles the destinations of the items and opens them.
+pub(crate) fn opened<B: Abb>(b: &mut B, mask: &B::Words, k: usize) -> Result<Opened<B>, Error> {
     let [rows, n] = mask.shape()[..] else { panic!("masks of shape {:?}", mask.shape()) };
     let bits = index_bits(n);
     let destinations = destinations(b, mask, k, bits)?.reshape(&[rows, n, 1]);
