@@ -181,8 +181,8 @@ fn configurations(args: &Args) -> Result<Vec<Configuration>, PolicyError> {
     add("mpcache-2pc", two_party.clone(), None)?;
     add("mpcache-2pc, static=1", format!("mpcache-2pc:static=1,budget={budget}"), None)?;
     for (name, option) in [
-        ("mpcache-2pc, share=off", "share=off"),
-        ("mpcache-2pc, select=per-layer", "select=per-layer"),
+        ("mpcache-2pc, share=on", "share=on"),
+        ("mpcache-2pc, select=per-head", "select=per-head"),
         ("mpcache-2pc, clusters=4", "clusters=4,similarity=centroid"),
     ] {
         add(name, format!("{two_party},{option}"), None)?;
