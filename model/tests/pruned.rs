@@ -98,12 +98,21 @@ const ALL: &[&str] = &[
     "arkvale",
 ];
 
+/// One of each kind.
+const SOME: &[&str] = &[
+    "mpcache",
+    "mpcache-2pc",
+    "mpcache:topk=sort,gather=scores,select=per-kv",
+    "h2o:topk=shuffle-reveal",
+    "quest:budget=0.01",
+];
+
 #[test]
 #[ignore = "minutes: run it by name"]
 fn long_prompts_of_the_bundled_llama() {
     let files = bundled("shakespeare-llama").expect("bundled");
     let ids = prompt(&files, &play(), 259);
-    agree(files, &ids, 8, ALL);
+    agree(files, &ids, 8, SOME);
 }
 
 #[test]
@@ -112,7 +121,7 @@ fn long_prompts_of_the_bundled_gpt2() {
     // Its context is 256 tokens.
     let files = bundled("shakespeare-gpt2").expect("bundled");
     let ids = prompt(&files, &play(), 243);
-    agree(files, &ids, 8, ALL);
+    agree(files, &ids, 8, SOME);
 }
 
 #[test]

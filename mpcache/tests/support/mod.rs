@@ -1,0 +1,82 @@
+//! A made-up generation for policies.
+#![allow(dead_code, reason = "every test program uses a part")]
+
+use mpcache::{HeadShape, KvCache, PolicySpec};
+use ndarray::{ArrayD, IxDyn};
+use protocols::Engine;
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+
+/// Two key/value heads under four query heads, so that selections per head, per group and per layer all differ.
+pub(crate) const HEADS: HeadShape = HeadShape { heads: 4, kv_heads: 2, head_dim: 8 };
+
+/// An even layer, and an odd one that may take over its choice.
+pub(crate) const LAYERS: usize = 2;
+
+/// A prompt of `prompt` tokens, then `steps` tokens one by one: queries, keys and values of every layer.
+pub(crate) struct Script {
+    pub(crate) steps: Vec<Vec<[ArrayD<f64>; 3]>>,
+}
+
+impl Script {
+    /// Keys drift along the text, as those of real models do; every fifth stands out.
+    pub(crate) fn new(prompt: usize, steps: usize, seed: u64) -> Self {
+        let mut rng = StdRng::seed_from_u64(seed);
+        let kv = HEADS.kv_heads * HEADS.head_dim;
+        let mut drift = vec![0.0f64; LAYERS * kv];
+        let mut step = |tokens: usize, rng: &mut StdRng| {
+            (0..LAYERS)
+                .map(|layer| {
+                    let q = ArrayD::from_shape_simple_fn(IxDyn(&[HEADS.heads, tokens, HEADS.head_dim]), || {
+                        rng.random_range(-1.5..1.5)
+                    });
+                    let mut k = ArrayD::zeros(IxDyn(&[tokens, kv]));
+                    for t in 0..tokens {
+                        for c in 0..kv {
+                            let at = &mut drift[layer * kv + c];
+                            *at = 0.8 * *at + rng.random_range(-1.0..1.0);
+                            k[[t, c]] = *at + if t % 5 == 3 { rng.random_range(-1.0..1.0) } else { 0.0 };
+                        }
+                    }
+                    let v = ArrayD::from_shape_simple_fn(IxDyn(&[tokens, kv]), || rng.random_range(-2.0..2.0));
+                    [q, k, v]
+                })
+                .collect()
+        };
+        let mut all = vec![step(prompt, &mut rng)];
+        all.extend((0..steps).map(|_| step(1, &mut rng)));
+        Script { steps: all }
+    }
+
+    /// Outputs of every layer at every decoding step, and what each head attended to, where it is known.
+    pub(crate) fn play<E: Engine>(
+        &self,
+        engine: &mut E,
+        spec: &PolicySpec,
+        mut tensor: impl FnMut(&ArrayD<f64>) -> E::Tensor,
+    ) -> (Vec<E::Tensor>, Vec<Vec<Vec<usize>>>) {
+        let mut cache = KvCache::<E>::new(LAYERS, HEADS, spec);
+        let (mut outputs, mut attended) = (vec![], vec![]);
+        for (i, step) in self.steps.iter().enumerate() {
+            for (layer, [q, k, v]) in step.iter().enumerate() {
+                let tokens = k.shape()[0];
+                let window = cache.query_window(layer, tokens);
+                let q = q.slice_axis(ndarray::Axis(1), (tokens - window..tokens).into()).to_owned();
+                let (q, k, v) = (tensor(&q), tensor(k), tensor(v));
+                let out = cache.attend(engine, layer, &q, &k, &v).expect("attention");
+                if i > 0 {
+                    outputs.push(out);
+                    attended.extend(cache.attended(layer).map(|rows| {
+                        let sorted = |row: &Vec<usize>| {
+                            let mut row = row.clone();
+                            row.sort_unstable();
+                            row
+                        };
+                        rows.iter().map(sorted).collect::<Vec<_>>()
+                    }));
+                }
+            }
+        }
+        (outputs, attended)
+    }
+}
