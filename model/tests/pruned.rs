@@ -72,7 +72,7 @@ fn play() -> String {
 fn short_texts_close_clusters_while_they_grow() {
     let files = bundled("shakespeare-gpt2").expect("bundled");
     let ids = prompt(&files, &play(), 27);
-    agree(files, &ids, 6, &["mpcache", "mpcache-2pc:budget=0.3"]);
+    agree(files, &ids, 6, &["mpcache", "mpcache-2pc:budget=0.3,static=0.6"]);
     let files = bundled("shakespeare-llama").expect("bundled");
     let ids = prompt(&files, &play(), 22);
     agree(files, &ids, 6, &["mpcache:select=per-kv,gather=scores,clusters=4/2", "quest:clusters=4"]);
@@ -82,6 +82,7 @@ fn short_texts_close_clusters_while_they_grow() {
 const ALL: &[&str] = &[
     "mpcache",
     "mpcache-2pc",
+    "mpcache-2pc:static=0.5",
     "mpcache:topk=shuffle-reveal",
     "mpcache:topk=sort,gather=scores",
     "mpcache:similarity=box,budget=0.01",
@@ -102,6 +103,7 @@ const ALL: &[&str] = &[
 const SOME: &[&str] = &[
     "mpcache",
     "mpcache-2pc",
+    "mpcache-2pc:static=0.5",
     "mpcache:topk=sort,gather=scores,select=per-kv",
     "h2o:topk=shuffle-reveal",
     "quest:budget=0.01",

@@ -154,9 +154,10 @@ const MPCACHE: Clusters = Clusters {
     clear_only: false,
 };
 
-/// The strategies that cost two parties least, at no less accuracy than the paper's (`bench/results`). Where only scores
-/// are gathered they are all computed anyway, so single tokens are chosen by their scores, without summaries. One choice
-/// for all heads of a layer takes one shuffle and one quickselect, so cheap that no layer need take over another's.
+/// The strategies that cost two parties least at no loss of accuracy (`bench/results`). Where only scores are gathered
+/// they are all computed anyway, so single tokens are chosen by their scores, without summaries. One choice for all heads
+/// of a layer takes one shuffle and one quickselect, so cheap that no layer need take over another's. Nothing is evicted:
+/// what a later query asks for may matter to none of the prompt's; where that is no concern, `static` makes it cheaper.
 const MPCACHE_2PC: Clusters = Clusters {
     sizes: Sizes { fine: 1, fan: 1 },
     sinks: SINKS,
@@ -164,6 +165,7 @@ const MPCACHE_2PC: Clusters = Clusters {
     top_k: TopK::ShuffleReveal,
     gather: Gather::Scores,
     select: Select::PerLayer,
+    keep: 1.0,
     share: false,
     ..MPCACHE
 };

@@ -177,15 +177,15 @@ fn configurations(args: &Args) -> Result<Vec<Configuration>, PolicyError> {
     ] {
         add(name, format!("{everything},{option}"), None)?;
     }
-    let two_party = format!("mpcache-2pc:static={keep},budget={budget}");
-    add("mpcache-2pc", two_party.clone(), None)?;
-    add("mpcache-2pc, static=1", format!("mpcache-2pc:static=1,budget={budget}"), None)?;
+    add("mpcache-2pc", format!("mpcache-2pc:budget={budget}"), None)?;
+    let evicted = format!("mpcache-2pc:static={keep},budget={budget}");
+    add("mpcache-2pc + static", evicted.clone(), None)?;
     for (name, option) in [
-        ("mpcache-2pc, share=on", "share=on"),
-        ("mpcache-2pc, select=per-head", "select=per-head"),
-        ("mpcache-2pc, clusters=4", "clusters=4,similarity=centroid"),
+        ("mpcache-2pc + static + share", "share=on"),
+        ("mpcache-2pc + static, per-head", "select=per-head"),
+        ("mpcache-2pc + static, clusters=4", "clusters=4,similarity=centroid"),
     ] {
-        add(name, format!("{two_party},{option}"), None)?;
+        add(name, format!("{evicted},{option}"), None)?;
     }
     if !args.only.is_empty() {
         all.retain(|c| c.name == "full" || args.only.iter().any(|text| c.name.contains(text)));
