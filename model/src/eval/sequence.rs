@@ -128,7 +128,7 @@ mod tests {
         assert_eq!((early.scored(), early.passes()), (&[5, 8][..], 7));
         assert!(matches!(of(None, Some(2)), Err(EvalError::TooFew { got: 1, wanted: 2 })));
         assert!(matches!(of(Some(9), None), Err(EvalError::Prompt { .. })));
-        let unanswered = Sequence::of_queries("{\"ids\": [1,2,3,4,5], \"queries\": [4]}", None, None);
+        let unanswered = Sequence::of_queries("{\"ids\": [1,2,3,4,5,6,7,8,9,10], \"queries\": [9]}", None, None);
         assert!(matches!(unanswered, Err(EvalError::Query { line: 1, .. })));
         assert!(matches!(Sequence::of_queries("\n{}", None, None), Err(EvalError::Query { line: 2, .. })));
         assert!(matches!(Sequence::of_queries("", None, None), Err(EvalError::TooFew { got: 0, .. })));
