@@ -168,8 +168,8 @@ impl<E: Engine> Clustered<E> {
         layer >= self.settings.dense && self.settings.kept(prompt) < prompt
     }
 
-    /// Look-once eviction after the prompt, whose attention `p` is. Every key/value head keeps tokens of its own, whoever
-    /// shares the later selections: what one head of a layer needs may matter to no other.
+    /// Look-once eviction after the prompt, whose attention `p` is. Heads that share later selections by the layer keep the
+    /// same tokens, so that their scores of one slot are of one token; else every key/value head keeps its own.
     fn evict(
         &mut self,
         engine: &mut E,
@@ -178,17 +178,18 @@ impl<E: Engine> Clustered<E> {
         store: &mut Store<E::Tensor>,
     ) -> Result<(), Error> {
         let (tokens, shape, c) = (store.len(), store.heads(), self.settings);
+        let per_layer = c.select == Select::PerLayer;
         let positions = &mut self.layers[layer].positions;
         let kept = match self.kept.take().filter(|_| c.follows(layer)) {
             Some(kept) => kept,
             None => {
                 let window = c.window(tokens);
-                let received = attention::received(engine, p, window, false, shape)?;
-                let magnitude = attention::received_magnitude(window, false, shape);
+                let received = attention::received(engine, p, window, per_layer, shape)?;
+                let magnitude = attention::received_magnitude(window, per_layer, shape);
                 eviction::choose(engine, &received, c.kept(tokens), c.top_k, magnitude)?
             }
         };
-        eviction::keep(engine, store, &kept, tokens, positions)?;
+        eviction::keep(engine, store, &kept, tokens, per_layer, positions)?;
         self.kept = Some(kept);
         Ok(())
     }

@@ -24,22 +24,25 @@ pub(crate) fn choose<E: Engine>(
     engine.in_order(&best)
 }
 
-/// Keeps the chosen ones of the first `tokens` tokens, by a selection with one row per key/value head, and all after these.
+/// Keeps the chosen ones of the first `tokens` tokens, and all after these. The selection has one row per key/value head
+/// or one for the layer.
 pub(crate) fn keep<E: Engine>(
     engine: &mut E,
     store: &mut Store<E::Tensor>,
     chosen: &E::Selection,
     tokens: usize,
+    per_layer: bool,
     positions: &mut Positions,
 ) -> Result<(), Error> {
     let shape = store.heads();
+    let select = if per_layer { Select::PerLayer } else { Select::PerKv };
     let all = store.len();
-    let kept = engine.gather(chosen, &Select::PerKv.payload(&store.pairs_by_head(0..tokens), shape), KV_MAGNITUDE)?;
+    let kept = engine.gather(chosen, &select.payload(&store.pairs_by_head(0..tokens), shape), KV_MAGNITUDE)?;
     let kept = Select::unpack(&kept, shape.kv_heads);
     let rest = store.pairs_by_head(tokens..all);
     store.replace_by_head(&E::Tensor::concat(1, &[&kept, &rest]));
     if let Some(rows) = engine.chosen(chosen) {
-        positions.keep(|head| rows[head].iter().copied().chain(tokens..all).collect());
+        positions.keep(|head| rows[head.min(rows.len() - 1)].iter().copied().chain(tokens..all).collect());
     }
     Ok(())
 }

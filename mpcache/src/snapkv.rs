@@ -64,7 +64,7 @@ impl<E: Engine> Policy<E> for SnapKv {
                 let magnitude = attention::received_magnitude(window, false, shape) + extra;
                 if keep > window {
                     let chosen = eviction::choose(engine, &votes, keep - window, self.method, magnitude)?;
-                    return eviction::keep(engine, store, &chosen, old, positions);
+                    return eviction::keep(engine, store, &chosen, old, false, positions);
                 }
                 let pairs = store.pairs_by_head(old..tokens);
                 store.replace_by_head(&pairs);
