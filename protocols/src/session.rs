@@ -10,12 +10,16 @@ use rand::rngs::StdRng;
 
 use crate::Error;
 use crate::cost::{Cost, Step};
+use crate::stock::Stock;
 
 /// Public choices of a session; both parties state the same.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options {
     /// Source of correlated OTs.
     pub ot: CotKind,
+    /// Two phases: operations consume correlations that were, or could have been, made before the data is known, and
+    /// send masked words only. See [`crate::stock`].
+    pub preprocess: bool,
 }
 
 const PUBLIC_KEY: &str = "he/public key";
@@ -32,6 +36,8 @@ pub struct Session {
     peer_keys: HashMap<ParamSet, PublicKey>,
     plans: Plans,
     rng: StdRng,
+    preprocess: bool,
+    pub(crate) stock: Stock,
 }
 
 impl Session {
@@ -42,12 +48,20 @@ impl Session {
         let pools = ot::setup(&mut channel, options.ot, &mut rng);
         channel.ledger_mut().leave();
         let (sender, receiver) = pools?;
-        Ok(Session::with_pools(channel, sender, receiver, rng))
+        Ok(Session::with_pools(channel, options, sender, receiver, rng))
     }
 
     /// A session on pools that exist already, for tests over the ideal dealer.
-    pub(crate) fn with_pools(channel: Channel, sender: OtSender, receiver: OtReceiver, rng: StdRng) -> Self {
+    pub(crate) fn with_pools(
+        channel: Channel,
+        options: Options,
+        sender: OtSender,
+        receiver: OtReceiver,
+        rng: StdRng,
+    ) -> Self {
         Session {
+            preprocess: options.preprocess,
+            stock: Stock::default(),
             channel,
             sender,
             receiver,
@@ -61,6 +75,16 @@ impl Session {
     /// This party.
     pub fn role(&self) -> Role {
         self.channel.role()
+    }
+
+    /// Whether this party is the server.
+    pub(crate) fn is_server(&self) -> bool {
+        self.role() == Role::Server
+    }
+
+    /// Whether operations take their correlations from the stock.
+    pub fn preprocesses(&self) -> bool {
+        self.preprocess
     }
 
     /// The channel, to book phases and scopes and to send what lies outside the protocols.
@@ -215,18 +239,10 @@ impl Forecast {
                     ledger.set_phase(phase);
                 }
                 Step::Cots { sender, count } => {
-                    let level = &mut self.levels[sender as usize];
-                    let amount = self.pool.refill_amount(*level, count as usize);
-                    if amount > 0 {
-                        let phase = ledger.set_phase(Phase::Offline);
-                        let wire = self.pool.refill_wire(amount);
-                        if wire.messages > 0 {
-                            ledger.book_run(sender.peer().sends(), wire.to_sender, wire.messages);
-                        }
-                        ledger.set_phase(phase);
-                    }
-                    *level = *level + amount - count as usize;
+                    self.refill(sender, count, ledger);
+                    self.levels[sender as usize] -= count as usize;
                 }
+                Step::Pooled { sender, count } => self.refill(sender, count, ledger),
                 Step::Key { holder, set } => {
                     if !self.keys.contains(&(holder, set)) {
                         self.keys.push((holder, set));
@@ -237,5 +253,20 @@ impl Forecast {
                 }
             }
         }
+    }
+
+    /// Books what fills the pool with OT sender `sender` to at least `count`.
+    fn refill(&mut self, sender: Role, count: u64, ledger: &mut net::Ledger) {
+        let level = &mut self.levels[sender as usize];
+        let amount = self.pool.refill_amount(*level, count as usize);
+        if amount > 0 {
+            let phase = ledger.set_phase(Phase::Offline);
+            let wire = self.pool.refill_wire(amount);
+            if wire.messages > 0 {
+                ledger.book_run(sender.peer().sends(), wire.to_sender, wire.messages);
+            }
+            ledger.set_phase(phase);
+        }
+        *level += amount;
     }
 }

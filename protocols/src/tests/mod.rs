@@ -2,6 +2,7 @@
 
 mod ops;
 mod selection;
+mod stock;
 mod view;
 
 use ndarray::{ArrayD, IxDyn};
@@ -15,7 +16,13 @@ use crate::local::Pair;
 use crate::{Error, Options, Planner, Session, TwoParty};
 
 /// Options over the ideal dealer.
-pub(crate) const DEALER: Options = Options { ot: CotKind::Dealer };
+pub(crate) const DEALER: Options = Options { ot: CotKind::Dealer, preprocess: false };
+
+/// The same in two phases.
+pub(crate) const TWO_PHASES: Options = Options { preprocess: true, ..DEALER };
+
+/// Both usages of the same operations.
+pub(crate) const BOTH: [Options; 2] = [DEALER, TWO_PHASES];
 
 /// What one party returned, with its ledger.
 pub(crate) type Outcome<T> = (T, Vec<Entry>);
@@ -36,7 +43,7 @@ pub(crate) fn open(channel: Channel, options: Options) -> Result<Session, Error>
     match options.ot {
         CotKind::Dealer => {
             let (sender, receiver) = ot::dealer::setup(channel.role(), 7);
-            Ok(Session::with_pools(channel, sender, receiver, rand::make_rng()))
+            Ok(Session::with_pools(channel, options, sender, receiver, rand::make_rng()))
         }
         _ => Session::new(channel, options),
     }
