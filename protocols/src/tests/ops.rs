@@ -287,7 +287,7 @@ fn embedding_is_private_to_the_client_and_right() {
 fn embedding_is_right(options: Options, ids: &[u32]) {
     let [(client, ledger), (server, _)] = run(options, |abb| {
         let server = abb.session().role() == Role::Server;
-        abb.embed(&weight(17, 9, 4, server), (!server).then_some(&ids[..]), ids.len())
+        abb.embed(&weight(17, 9, 4, server), (!server).then_some(ids), ids.len())
     });
     let table = w_values(17, 9);
     for (i, (c, s)) in client.iter().zip(&server).enumerate() {
