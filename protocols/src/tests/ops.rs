@@ -162,8 +162,8 @@ fn rows_times_words_are_exact_by_ot() {
         );
         for (i, got) in got.iter().enumerate() {
             let error = distance(*got, x[i].wrapping_mul(y[i / n]), width);
-            // Prepared products may come from OLE.
-            assert!(error <= u64::from(options.preprocess), "off by {error}");
+            // Prepared products may come from encrypted ones.
+            assert!(error <= if options.preprocess { 16 } else { 0 }, "off by {error}");
         }
     }
 }
