@@ -12,28 +12,23 @@ use crate::{Bits, Block, CotKind, CotSource, OtError, Wire};
 pub struct PoolPlan {
     /// The generator.
     pub kind: CotKind,
-    /// A refill makes at least this many OTs (rounded up to the granularity).
+    /// A refill makes at least this many OTs ([`CotKind::extend_amount`] rounds up).
     pub min_batch: usize,
 }
 
 impl PoolPlan {
-    /// OTs that a pool holding `level` makes when `need` are asked for; 0 if it holds enough.
-    pub fn refill_amount(&self, level: usize, need: usize) -> usize {
+    /// OTs that a pool which has made `made` so far and holds `level` makes when `need` are asked for; 0 if it holds
+    /// enough.
+    pub fn refill_amount(&self, made: u64, level: usize, need: usize) -> usize {
         match need.saturating_sub(level) {
             0 => 0,
-            deficit => deficit.max(self.min_batch).next_multiple_of(self.kind.granularity()),
+            deficit => self.kind.extend_amount(made, deficit.max(self.min_batch)),
         }
     }
 
-    /// What a refill by `amount` (a result of [`refill_amount`](Self::refill_amount)) sends.
-    pub fn refill_wire(&self, amount: usize) -> Wire {
-        if amount == 0 { Wire::default() } else { self.kind.extend_wire(amount) }
-    }
-
-    /// Bytes of that refill in both directions, framing included.
-    pub fn refill_bytes(&self, amount: usize) -> u64 {
-        let wire = self.refill_wire(amount);
-        wire.to_sender + wire.to_receiver
+    /// What a refill by `amount` (a result of [`refill_amount`](Self::refill_amount)) sends after `made` OTs.
+    pub fn refill_wire(&self, made: u64, amount: usize) -> Wire {
+        if amount == 0 { Wire::default() } else { self.kind.extend_wire(made, amount) }
     }
 }
 
@@ -54,7 +49,7 @@ impl Pool {
 
     fn ensure(&mut self, ch: &mut Channel, n: usize) -> Result<(), OtError> {
         let level = self.blocks.len();
-        let amount = self.plan.refill_amount(level, n);
+        let amount = self.plan.refill_amount(self.made, level, n);
         if amount == 0 {
             return Ok(());
         }

@@ -184,8 +184,15 @@ impl Plans {
 #[derive(Debug)]
 pub(crate) struct Forecast {
     pool: PoolPlan,
-    levels: [usize; 2],
+    levels: [Level; 2],
     keys: Vec<(Role, ParamSet)>,
+}
+
+/// The pool of one direction.
+#[derive(Clone, Copy, Debug, Default)]
+struct Level {
+    made: u64,
+    held: usize,
 }
 
 impl Forecast {
@@ -201,7 +208,7 @@ impl Forecast {
         }
         ledger.leave();
         let pool = PoolPlan { kind: options.ot, min_batch: options.ot.default_batch() };
-        Forecast { pool, levels: [0; 2], keys: Vec::new() }
+        Forecast { pool, levels: [Level::default(); 2], keys: Vec::new() }
     }
 
     /// Books `cost`.
@@ -215,17 +222,20 @@ impl Forecast {
                     ledger.set_phase(phase);
                 }
                 Step::Cots { sender, count } => {
-                    let level = &mut self.levels[sender as usize];
-                    let amount = self.pool.refill_amount(*level, count as usize);
-                    if amount > 0 {
-                        let phase = ledger.set_phase(Phase::Offline);
-                        let wire = self.pool.refill_wire(amount);
-                        if wire.messages > 0 {
-                            ledger.book_run(sender.peer().sends(), wire.to_sender, wire.messages);
+                    let Level { made, held } = &mut self.levels[sender as usize];
+                    let amount = self.pool.refill_amount(*made, *held, count as usize);
+                    let wire = self.pool.refill_wire(*made, amount);
+                    let phase = ledger.set_phase(Phase::Offline);
+                    for (direction, run) in
+                        [(sender.peer().sends(), wire.to_sender), (sender.sends(), wire.to_receiver)]
+                    {
+                        if run.messages > 0 {
+                            ledger.book_run(direction, run.bytes, run.messages);
                         }
-                        ledger.set_phase(phase);
                     }
-                    *level = *level + amount - count as usize;
+                    ledger.set_phase(phase);
+                    *made += amount as u64;
+                    *held = *held + amount - count as usize;
                 }
                 Step::Key { holder, set } => {
                     if !self.keys.contains(&(holder, set)) {
