@@ -1,11 +1,12 @@
 //! Time of extension and transfers, one party after the other on one thread, so that wall-clock time is CPU time on an
-//! idle machine; on a loaded one the least of many repetitions comes close.
+//! idle machine; on a loaded one the least of many repetitions comes close. An argument (`silent`, `softspoken4`, ..)
+//! restricts it to the extension of that kind.
 
 use std::time::{Duration, Instant};
 
-use net::{Channel, Role, memory_pair};
 use aes::Aes128Enc;
 use aes::cipher::{BlockCipherEncrypt, KeyInit};
+use net::{Channel, Role, memory_pair};
 use ot::{Bits, ChosenKeys, Correlation, CotKind, Kernels, Lookup, OtReceiver, OtSender, SenderKeys, SoftSpoken};
 use rand::Rng;
 
@@ -45,12 +46,23 @@ fn measure() {
         (CotKind::SoftSpoken(SoftSpoken::K8), 32.0),
         (CotKind::Silent, SILENT_BLOCKS),
     ];
-    println!("{:12} {:20} {:>10} {:>9} {:>9} {:>11} {:>11} {:>9}", "kind", "kernels", "bits/OT", "receiver", "sender", "receiver", "sender", "AES alone");
-    println!("{:12} {:20} {:>10} {:>9} {:>9} {:>11} {:>11} {:>9}", "", "", "", "ns/OT", "ns/OT", "M OT/s", "M OT/s", "ns/OT");
-    for (kind, blocks) in kinds {
+    println!(
+        "{:12} {:20} {:>10} {:>9} {:>9} {:>11} {:>11} {:>9}",
+        "kind", "kernels", "bits/OT", "receiver", "sender", "receiver", "sender", "AES alone"
+    );
+    println!(
+        "{:12} {:20} {:>10} {:>9} {:>9} {:>11} {:>11} {:>9}",
+        "", "", "", "ns/OT", "ns/OT", "M OT/s", "M OT/s", "ns/OT"
+    );
+    let only = std::env::args().nth(1);
+    for (kind, blocks) in kinds.into_iter().filter(|(kind, _)| only.as_ref().is_none_or(|only| name(*kind) == *only))
+    {
         for kernels in [Kernels::Detected, Kernels::Portable] {
             extension(kind, kernels, blocks * floor);
         }
+    }
+    if only.is_some() {
+        return;
     }
     let mut pair = set_up(CotKind::default(), Kernels::default());
     let mut rng = rand::rng();
@@ -92,6 +104,13 @@ fn aes_floor() -> f64 {
     best.min().unwrap_or_default().as_secs_f64() * 1e9 / 6400.0
 }
 
+fn name(kind: CotKind) -> String {
+    match kind {
+        CotKind::SoftSpoken(kind) => format!("softspoken{}", kind.k()),
+        _ => "silent".into(),
+    }
+}
+
 /// One row of the table: the least time of several refills, so that other processes count less.
 fn extension(kind: CotKind, kernels: Kernels, floor: f64) {
     let mut pair = set_up(kind, kernels);
@@ -115,10 +134,7 @@ fn extension(kind: CotKind, kernels: Kernels, floor: f64) {
     let ns = |t: Duration| t.as_secs_f64() * 1e9 / made as f64;
     let wire = kind.extend_wire(pair.receiver.made(), made as usize);
     let bits = wire.bytes() as f64 * 8.0 / made as f64;
-    let name = match kind {
-        CotKind::SoftSpoken(kind) => format!("softspoken{}", kind.k()),
-        _ => "silent".into(),
-    };
+    let name = name(kind);
     println!(
         "{name:12} {:20} {bits:10.2} {:9.2} {:9.2} {:11.1} {:11.1} {floor:9.2}",
         kernels.name(),
@@ -135,7 +151,8 @@ fn set_up(kind: CotKind, kernels: Kernels) -> Pair {
     let mut time = Duration::ZERO;
     let (sender, receiver) = std::thread::scope(|scope| {
         let peer = scope.spawn(|| ot::setup_with(&mut server, kind, kernels, &mut rand::rng()).expect("set-up").1);
-        let sender = timed(&mut time, || ot::setup_with(&mut client, kind, kernels, &mut rand::rng()).expect("set-up").0);
+        let sender =
+            timed(&mut time, || ot::setup_with(&mut client, kind, kernels, &mut rand::rng()).expect("set-up").0);
         (sender, peer.join().expect("no panic"))
     });
     println!("set-up {kind:?}: {:.0} ms per party, {} bytes each way", time.as_secs_f64() * 1e3, kind.setup_bytes());

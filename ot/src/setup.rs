@@ -116,7 +116,8 @@ pub fn setup_with(
     let mut hasher = blake3::Hasher::new_derive_key("waggle-ot 2026 session");
     hasher.update(client).update(server).update(&[k as u8, u8::from(kind == CotKind::Silent)]);
     let session = *hasher.finalize().as_bytes();
-    let (mine, peers) = (Direction::new(&session, ch.role(), kernels), Direction::new(&session, ch.role().peer(), kernels));
+    let (mine, peers) =
+        (Direction::new(&session, ch.role(), kernels), Direction::new(&session, ch.role().peer(), kernels));
 
     // In the direction where this party sends OTs, it receives base OTs, with the negated bits of its Delta.
     let mut delta = random_delta(rng);

@@ -325,16 +325,16 @@ impl SoftSpokenSender {
     fn consume(&mut self, message: &[u8], out: &mut [Block]) -> Result<(), OtError> {
         let (batch_bytes, delta) = (self.leaves.shape.kind.batch_bytes(), self.delta);
         OtError::expect(STEP, "bytes", out.len() / BATCH * batch_bytes, message.len())?;
-        self.leaves.for_batches(out, message.chunks_exact(batch_bytes), |leaves, first, rows, message| {
-            match &leaves.prgs {
-                Prgs::Portable(ciphers) => {
-                    send_batch(&leaves.shape, |leaf, out| expand(ciphers, leaf, first, out), delta, rows, message);
-                    transpose(rows);
-                }
-                Prgs::Simd(cpu, keys) => {
-                    cpu.send_batch(&leaves.shape, keys, first, delta, rows, message);
-                    cpu.transpose(rows);
-                }
+        self.leaves.for_batches(out, message.chunks_exact(batch_bytes), |leaves, first, rows, message| match &leaves
+            .prgs
+        {
+            Prgs::Portable(ciphers) => {
+                send_batch(&leaves.shape, |leaf, out| expand(ciphers, leaf, first, out), delta, rows, message);
+                transpose(rows);
+            }
+            Prgs::Simd(cpu, keys) => {
+                cpu.send_batch(&leaves.shape, keys, first, delta, rows, message);
+                cpu.transpose(rows);
             }
         });
         Ok(())
@@ -365,7 +365,12 @@ mod tests {
     use rand::{Rng, SeedableRng, rngs::StdRng};
 
     /// Both halves over ideal base OTs.
-    fn halves(kind: SoftSpoken, delta: Block, rng: &mut StdRng, kernels: [Kernels; 2]) -> (SoftSpokenSender, SoftSpokenReceiver) {
+    fn halves(
+        kind: SoftSpoken,
+        delta: Block,
+        rng: &mut StdRng,
+        kernels: [Kernels; 2],
+    ) -> (SoftSpokenSender, SoftSpokenReceiver) {
         let mut block = || Block([rng.next_u64(), rng.next_u64()]);
         let base: Vec<[Block; 2]> = (0..COUNT).map(|_| [block(), block()]).collect();
         let bit = |i: usize| (delta.0[i / 64] >> (i % 64)) & 1;
@@ -373,10 +378,7 @@ mod tests {
         let bits = std::array::from_fn(|i| subtle::Choice::from(bit(i) as u8));
         let (all, corrections) = pprf::build(&[1; 32], kind.k(), &base);
         let opened = pprf::open("test", &[1; 32], kind.k(), &chosen, &bits, &corrections).unwrap();
-        (
-            SoftSpokenSender::new(kind, &opened, delta, kernels[0]),
-            SoftSpokenReceiver::new(kind, &all, kernels[1]),
-        )
+        (SoftSpokenSender::new(kind, &opened, delta, kernels[0]), SoftSpokenReceiver::new(kind, &all, kernels[1]))
     }
 
     #[test]

@@ -217,7 +217,9 @@ impl CotSource for SilentSender {
                     Some((cpu, _)) => cpu.grow(pi, root, *delta, &mut sums, leaves),
                     None => tree::grow(pi, root, *delta, &mut sums, leaves),
                 }
-                for (to, (sum, level)) in message.as_chunks_mut().0.iter_mut().zip(sums.iter().zip(&reserve.levels[number])) {
+                for (to, (sum, level)) in
+                    message.as_chunks_mut().0.iter_mut().zip(sums.iter().zip(&reserve.levels[number]))
+                {
                     *to = (*sum ^ *level).to_bytes();
                 }
                 public.add_code_words(place, reserve.table, leaves);

@@ -1,5 +1,10 @@
 //! The kernels. All need the same features; a [`Cpu`] is the proof that they are there.
 
+#![allow(
+    clippy::needless_range_loop,
+    reason = "indexed loops of constant length stay in registers, iterators do not"
+)]
+
 use std::arch::x86_64::*;
 
 use zeroize::Zeroize;
@@ -123,31 +128,28 @@ fn expand(key: Block) -> Key {
 #[inline]
 #[target_feature(enable = "aes,avx512f,avx512vl")]
 fn encrypt<const N: usize>(key: &Key, mut x: [__m128i; N]) -> [__m128i; N] {
+    // Round keys kept in registers over a loop would leave room for few blocks, and the compiler would encrypt them one
+    // after the other; behind this address they are loaded once for all N.
+    let key = std::hint::black_box(key);
     let k = load(&key.0[0]);
-    for x in &mut x {
-        *x = _mm_xor_si128(*x, k);
+    for i in 0..N {
+        x[i] = _mm_xor_si128(x[i], k);
     }
-    for k in &key.0[1..10] {
-        let k = load(k);
-        for x in &mut x {
-            *x = _mm_aesenc_si128(*x, k);
+    for r in 1..10 {
+        let k = load(&key.0[r]);
+        for i in 0..N {
+            x[i] = _mm_aesenc_si128(x[i], k);
         }
     }
     let k = load(&key.0[10]);
-    for x in &mut x {
-        *x = _mm_aesenclast_si128(*x, k);
+    for i in 0..N {
+        x[i] = _mm_aesenclast_si128(x[i], k);
     }
     x
 }
 
 #[target_feature(enable = "aes,avx512f,avx512bw,avx512dq,avx512vl")]
-fn receive_batch(
-    shape: &softspoken::Shape,
-    keys: &[Key],
-    first: u64,
-    rows: &mut [Block; BATCH],
-    message: &mut [u8],
-) {
+fn receive_batch(shape: &softspoken::Shape, keys: &[Key], first: u64, rows: &mut [Block; BATCH], message: &mut [u8]) {
     softspoken::receive_batch(shape, |leaf, out| counters(&keys[leaf], first, out), rows, message);
 }
 
@@ -168,11 +170,12 @@ fn send_batch(
 #[target_feature(enable = "aes,avx512f,avx512vl")]
 fn counters(key: &Key, first: u64, out: &mut [Block; TILES]) {
     let mut x = [_mm_setzero_si128(); TILES];
-    for (t, x) in (0..).zip(&mut x) {
-        *x = _mm_set_epi64x(0, first.wrapping_add(t) as i64);
+    for t in 0..TILES {
+        x[t] = _mm_set_epi64x(0, first.wrapping_add(t as u64) as i64);
     }
-    for (out, x) in out.iter_mut().zip(encrypt(key, x)) {
-        store(out, x);
+    let x = encrypt(key, x);
+    for t in 0..TILES {
+        store(&mut out[t], x[t]);
     }
 }
 
@@ -191,11 +194,12 @@ fn davies_meyer(pi: &Key, blocks: &mut [Block]) {
 #[target_feature(enable = "aes,avx512f,avx512vl")]
 fn davies_meyer_chunk<const N: usize>(pi: &Key, blocks: &mut [Block; N]) {
     let mut x = [_mm_setzero_si128(); N];
-    for (x, block) in x.iter_mut().zip(blocks.iter()) {
-        *x = load(block);
+    for i in 0..N {
+        x[i] = load(&blocks[i]);
     }
-    for ((block, x), y) in blocks.iter_mut().zip(x).zip(encrypt(pi, x)) {
-        store(block, _mm_xor_si128(x, y));
+    let y = encrypt(pi, x);
+    for i in 0..N {
+        store(&mut blocks[i], _mm_xor_si128(x[i], y[i]));
     }
 }
 
@@ -272,16 +276,16 @@ fn sigma(x: __m128i) -> __m128i {
 #[target_feature(enable = "aes,avx512f,avx512vl")]
 fn double<const N: usize>(pi: &Key, mask: __m128i, nodes: &mut [Block; N], right: &mut [Block; N]) -> __m128i {
     let mut s = [_mm_setzero_si128(); N];
-    for (s, node) in s.iter_mut().zip(nodes.iter()) {
-        *s = sigma(load(node));
+    for i in 0..N {
+        s[i] = sigma(load(&nodes[i]));
     }
     let y = encrypt(pi, s);
     let mut sum = _mm_setzero_si128();
-    for (((s, y), node), right) in s.into_iter().zip(y).zip(nodes).zip(right) {
+    for i in 0..N {
         // (y ^ s) & mask, (x ^ h) & mask.
-        let h = _mm_ternarylogic_epi64::<0x28>(y, s, mask);
-        store(right, _mm_ternarylogic_epi64::<0x28>(h, load(node), mask));
-        store(node, h);
+        let h = _mm_ternarylogic_epi64::<0x28>(y[i], s[i], mask);
+        store(&mut right[i], _mm_ternarylogic_epi64::<0x28>(h, load(&nodes[i]), mask));
+        store(&mut nodes[i], h);
         sum = _mm_xor_si128(sum, h);
     }
     sum
@@ -326,7 +330,14 @@ fn regrow(pi: Block, away: u64, sums: &[Block], nodes: &mut [Block]) {
     let pi = expand(pi);
     let mut of_zero = Block::ZERO;
     store(&mut of_zero, encrypt(&pi, [_mm_setzero_si128()])[0]);
-    tree::regrow_by(of_zero, away, sums, nodes, |mask, nodes| level(&pi, mask, nodes), |nodes, at, by| add_at(nodes, at, by));
+    tree::regrow_by(
+        of_zero,
+        away,
+        sums,
+        nodes,
+        |mask, nodes| level(&pi, mask, nodes),
+        |nodes, at, by| add_at(nodes, at, by),
+    );
 }
 
 /// [`tree::add_at`].
@@ -357,13 +368,10 @@ struct Indices([u16; GROUP * CODE_WEIGHT]);
 fn add_code_words(prg: &Key, place: u64, table: &[Block; TABLE], out: &mut [Block]) {
     let (groups, rest) = out.as_chunks_mut::<GROUP>();
     debug_assert!(rest.is_empty());
-    let mut indices = [Indices([0; GROUP * CODE_WEIGHT]), Indices([0; GROUP * CODE_WEIGHT])];
-    draw(prg, place, 0, &mut indices[0]);
+    let mut indices = Indices([0; GROUP * CODE_WEIGHT]);
     for (g, out) in groups.iter_mut().enumerate() {
-        let [now, next] = &mut indices;
-        // The cipher works on the next group while the loads of this one are under way.
-        draw(prg, place, (g as u64 + 1) * CODE_WEIGHT as u64, next);
-        for (out, i) in out.iter_mut().zip(now.0.as_chunks::<CODE_WEIGHT>().0) {
+        draw(prg, place, (g * CODE_WEIGHT) as u64, &mut indices);
+        for (out, i) in out.iter_mut().zip(indices.0.as_chunks::<CODE_WEIGHT>().0) {
             let entry = |j: usize| load(&table[usize::from(i[j])]);
             let a = _mm_ternarylogic_epi64::<0x96>(load(out), entry(0), entry(1));
             let b = _mm_ternarylogic_epi64::<0x96>(entry(2), entry(3), entry(4));
@@ -371,20 +379,21 @@ fn add_code_words(prg: &Key, place: u64, table: &[Block; TABLE], out: &mut [Bloc
             let d = _mm_ternarylogic_epi64::<0x96>(entry(8), entry(9), a);
             store(out, _mm_ternarylogic_epi64::<0x96>(b, c, d));
         }
-        indices.swap(0, 1);
     }
 }
 
-/// The blocks `first, first + 1, ..` of the stream at `place`.
-#[inline]
+/// The blocks `first, first + 1, ..` of the stream at `place`. Not inlined, so that indices go through memory: the
+/// compiler would take them out of vector registers one by one, on the cipher's own port.
+#[inline(never)]
 #[target_feature(enable = "aes,avx512f,avx512vl")]
 fn draw(prg: &Key, place: u64, first: u64, out: &mut Indices) {
     let mut x = [_mm_setzero_si128(); CODE_WEIGHT];
-    for (c, x) in (first..).zip(&mut x) {
-        *x = _mm_set_epi64x(place as i64, c as i64);
+    for c in 0..CODE_WEIGHT {
+        x[c] = _mm_set_epi64x(place as i64, (first + c as u64) as i64);
     }
+    let x = encrypt(prg, x);
     let (chunks, _) = out.0.as_chunks_mut::<8>();
-    for (out, x) in chunks.iter_mut().zip(encrypt(prg, x)) {
+    for (out, x) in chunks.iter_mut().zip(x) {
         // SAFETY: eight 16-bit integers are 16 bytes; the store needs no alignment.
         unsafe { _mm_storeu_si128(std::ptr::from_mut(out).cast(), x) }
     }
