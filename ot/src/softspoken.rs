@@ -206,11 +206,16 @@ fn planes(
 ) {
     let k = shape.kind.k();
     let (rows, _) = rows.as_chunks_mut::<TILES>();
+    let mut scratch = [[Block::ZERO; TILES]; 16];
     for (j, planes) in rows.chunks_exact_mut(k).enumerate() {
+        let expand = |i: usize, out: &mut [Block; TILES]| match shape.punctured && i == 0 {
+            true => *out = [Block::ZERO; TILES],
+            false => expand((j << k) + i, out),
+        };
         let u = match shape.kind {
-            SoftSpoken::K2 => fold::<4>(1, shape.punctured, |i, out| expand(4 * j + i, out), planes),
-            SoftSpoken::K4 => fold::<16>(1, shape.punctured, |i, out| expand(16 * j + i, out), planes),
-            SoftSpoken::K8 => fold::<16>(16, shape.punctured, |i, out| expand(256 * j + i, out), planes),
+            SoftSpoken::K2 => fold::<4>(1, expand, &mut scratch, planes),
+            SoftSpoken::K4 => fold::<16>(1, expand, &mut scratch, planes),
+            SoftSpoken::K8 => fold::<16>(16, expand, &mut scratch, planes),
         };
         each(j, &u, planes);
     }
@@ -223,23 +228,22 @@ fn planes(
 #[inline(always)]
 fn fold<const G: usize>(
     groups: usize,
-    punctured: bool,
     expand: impl Fn(usize, &mut [Block; TILES]),
+    x: &mut [[Block; TILES]; 16],
     planes: &mut [[Block; TILES]],
 ) -> [Block; TILES] {
-    planes.fill([Block::ZERO; TILES]);
     let mut total = [Block::ZERO; TILES];
-    let low = G.trailing_zeros() as usize;
-    // x[i] is a leaf, then the sum of a subtree, halved level by level in place.
-    let mut x = [[Block::ZERO; TILES]; G];
+    let (low, high) = planes.split_at_mut(G.trailing_zeros() as usize);
+    high.fill([Block::ZERO; TILES]);
     for g in 0..groups {
-        for (i, leaf) in x.iter_mut().enumerate().skip(usize::from(punctured && g == 0)) {
+        for (i, leaf) in x.iter_mut().enumerate().take(G) {
             expand(g * G + i, leaf);
         }
+        // x[i] is a leaf, then the sum of a subtree, halved level by level in place.
         let mut n = G;
-        for plane in planes.iter_mut().take(low) {
+        for plane in low.iter_mut() {
             n /= 2;
-            let mut sum = *plane;
+            let mut sum = if g == 0 { [Block::ZERO; TILES] } else { *plane };
             for i in 0..n {
                 let (even, odd) = (x[2 * i], x[2 * i + 1]);
                 for t in 0..TILES {
@@ -249,8 +253,8 @@ fn fold<const G: usize>(
             }
             *plane = sum;
         }
-        for (b, plane) in planes.iter_mut().enumerate().skip(low) {
-            if g >> (b - low) & 1 == 1 {
+        for (b, plane) in high.iter_mut().enumerate() {
+            if g >> b & 1 == 1 {
                 xor(plane, &x[0]);
             }
         }
@@ -301,7 +305,7 @@ impl CotSource for SoftSpokenReceiver {
     fn extend(&mut self, ch: &mut Channel, out: &mut [Block]) -> Result<(), OtError> {
         for out in out.chunks_mut(MESSAGE_OTS) {
             let message = self.produce(out);
-            ch.send(STEP, &message)?;
+            ch.send_owned(STEP, message)?;
             ch.flush(STEP)?;
         }
         Ok(())
