@@ -1,6 +1,6 @@
 //! CPU time of set-up, extension and transfers, one party after the other on one thread; of extension and set-up the
 //! least of several repetitions, because other processes slow down a shared cache. An argument (`silent`, `softspoken4`, ..)
-//! restricts it to the extension of that kind.
+//! restricts it to the set-up and extension of that kind, `transfers` to what follows them.
 
 use std::time::Duration;
 
@@ -69,7 +69,7 @@ fn measure() {
     for (kind, _) in kinds.into_iter().filter(|(kind, _)| chosen(*kind)) {
         set_ups(kind);
     }
-    if only.is_some() {
+    if only.as_ref().is_some_and(|only| only != "transfers") {
         return;
     }
     let mut pair = set_up(CotKind::default(), Kernels::default());
