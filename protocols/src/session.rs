@@ -208,8 +208,15 @@ impl Plans {
 #[derive(Debug)]
 pub(crate) struct Forecast {
     pool: PoolPlan,
-    levels: [usize; 2],
+    levels: [Level; 2],
     keys: Vec<(Role, ParamSet)>,
+}
+
+/// The pool of one direction.
+#[derive(Clone, Copy, Debug, Default)]
+struct Level {
+    made: u64,
+    held: usize,
 }
 
 impl Forecast {
@@ -225,7 +232,7 @@ impl Forecast {
         }
         ledger.leave();
         let pool = PoolPlan { kind: options.ot, min_batch: options.ot.default_batch() };
-        Forecast { pool, levels: [0; 2], keys: Vec::new() }
+        Forecast { pool, levels: [Level::default(); 2], keys: Vec::new() }
     }
 
     /// Books `cost`.
@@ -240,7 +247,7 @@ impl Forecast {
                 }
                 Step::Cots { sender, count } => {
                     self.refill(sender, count, ledger);
-                    self.levels[sender as usize] -= count as usize;
+                    self.levels[sender as usize].held -= count as usize;
                 }
                 Step::Pooled { sender, count } => self.refill(sender, count, ledger),
                 Step::Key { holder, set } => {
@@ -257,16 +264,17 @@ impl Forecast {
 
     /// Books what fills the pool with OT sender `sender` to at least `count`.
     fn refill(&mut self, sender: Role, count: u64, ledger: &mut net::Ledger) {
-        let level = &mut self.levels[sender as usize];
-        let amount = self.pool.refill_amount(*level, count as usize);
-        if amount > 0 {
-            let phase = ledger.set_phase(Phase::Offline);
-            let wire = self.pool.refill_wire(amount);
-            if wire.messages > 0 {
-                ledger.book_run(sender.peer().sends(), wire.to_sender, wire.messages);
+        let Level { made, held } = &mut self.levels[sender as usize];
+        let amount = self.pool.refill_amount(*made, *held, count as usize);
+        let wire = self.pool.refill_wire(*made, amount);
+        let phase = ledger.set_phase(Phase::Offline);
+        for (direction, run) in [(sender.peer().sends(), wire.to_sender), (sender.sends(), wire.to_receiver)] {
+            if run.messages > 0 {
+                ledger.book_run(direction, run.bytes, run.messages);
             }
-            ledger.set_phase(phase);
         }
-        *level += amount;
+        ledger.set_phase(phase);
+        *made += amount as u64;
+        *held += amount;
     }
 }

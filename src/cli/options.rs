@@ -25,8 +25,9 @@ pub(super) struct TermsArgs {
     reveal: RevealArg,
     #[command(flatten)]
     policy: PolicyArgs,
-    /// Source of correlated oblivious transfers; a larger number sends less and computes more.
-    #[arg(long, value_enum, default_value = "softspoken4")]
+    /// Source of correlated oblivious transfers: silent sends least; of the others a larger number sends less and
+    /// computes more.
+    #[arg(long, value_enum, default_value = "silent")]
     ot: OtArg,
     /// Make all correlations that do not depend on the prompt's words first, in large batches, booked as `offline`: what
     /// is left to do online is several times less.
@@ -83,6 +84,7 @@ enum RevealArg {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum OtArg {
+    Silent,
     #[value(name = "softspoken2")]
     SoftSpoken2,
     #[value(name = "softspoken4")]
@@ -95,15 +97,16 @@ impl TermsArgs {
     /// The terms.
     pub(super) fn terms(&self) -> Result<Terms, Error> {
         let ot = match self.ot {
-            OtArg::SoftSpoken2 => SoftSpoken::K2,
-            OtArg::SoftSpoken4 => SoftSpoken::K4,
-            OtArg::SoftSpoken8 => SoftSpoken::K8,
+            OtArg::Silent => CotKind::Silent,
+            OtArg::SoftSpoken2 => CotKind::SoftSpoken(SoftSpoken::K2),
+            OtArg::SoftSpoken4 => CotKind::SoftSpoken(SoftSpoken::K4),
+            OtArg::SoftSpoken8 => CotKind::SoftSpoken(SoftSpoken::K8),
         };
         let reveal = match self.reveal {
             RevealArg::Logits => Reveal::Logits,
             RevealArg::Token => Reveal::Token,
         };
-        let protocol = protocols::Options { ot: CotKind::SoftSpoken(ot), preprocess: self.preprocess };
+        let protocol = protocols::Options { ot, preprocess: self.preprocess };
         let policy = self.policy.spec()?;
         if policy.clear_only() {
             return Err(Error::ClearOnly { policy: policy.to_string() });

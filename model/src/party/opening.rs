@@ -118,6 +118,7 @@ fn stated(terms: &Terms) -> Handshake {
 /// The name of a source of correlated OTs.
 pub(crate) fn ot_name(kind: CotKind) -> String {
     match kind {
+        CotKind::Silent => "silent".into(),
         CotKind::SoftSpoken(kind) => format!("softspoken{}", kind.k()),
         #[allow(unreachable_patterns, reason = "other sources exist for the tests of lower layers only")]
         _ => "ideal".into(),
