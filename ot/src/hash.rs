@@ -35,6 +35,15 @@ impl CrHash {
         Expander { hash: self, epoch: 0, cipher: self.cipher(0) }
     }
 
+    /// A public cipher key for trees ([`crate::dpf`]), one for every `index`.
+    pub(crate) fn tree_key(&self, index: u64) -> [u8; 16] {
+        let mut hasher = blake3::Hasher::new_keyed(&self.key);
+        hasher.update(b"tree").update(&index.to_le_bytes());
+        let mut key = [0; 16];
+        key.copy_from_slice(&hasher.finalize().as_bytes()[..16]);
+        key
+    }
+
     /// The permutation `pi` of an epoch.
     fn cipher(&self, epoch: u64) -> Aes128Enc {
         let digest = blake3::keyed_hash(&self.key, &epoch.to_le_bytes());
@@ -97,12 +106,12 @@ impl Expander<'_> {
 
 /// The linear orthomorphism of the TMMO construction.
 #[inline]
-fn sigma(x: Block) -> Block {
+pub(crate) fn sigma(x: Block) -> Block {
     Block([x.0[1], x.0[0] ^ x.0[1]])
 }
 
 /// `x = pi(x) ^ x` for every block.
-fn davies_meyer(pi: &Aes128Enc, blocks: &mut [Block]) {
+pub(crate) fn davies_meyer(pi: &Aes128Enc, blocks: &mut [Block]) {
     let (chunks, rest) = blocks.as_chunks_mut::<BATCH>();
     for chunk in chunks {
         let mut y = chunk.map(|x| Array::from(x.to_bytes()));

@@ -1,0 +1,417 @@
+//! Distributed point functions over small domains, with keys made by the two parties themselves.
+//!
+//! **Functionality.** The parties hold bits of a random index R as XOR shares, and shares of a vector beta of words. They
+//! get a key each, from which either computes its share of the vector that is beta at leaf R and 0 at all others:
+//! v_server + v_client modulo 2^width, word by word ([`Expander`]).
+//!
+//! **Source.** Two-party generation by expanding the whole tree (Doerner and shelat, CCS 2017), over the correlated tree of
+//! Guo et al. (Half-Tree, eprint 2022/1431, sections 4 and 5): the nodes of the two parties agree off the path to R and
+//! differ by Delta = Delta_server ^ Delta_client on it, and a child is `H(node)` or `H(node) ^ node`. A level's correction
+//! is then H-sums of both parties plus a share of alpha Delta, for the level's bit alpha of R, and random correlated OTs
+//! with random choices alpha_server and alpha_client *are* such shares: a level costs one block each way and one OT in
+//! each direction, whose Delta is the pool's. The first level costs no block at all. Delta needs lowest bit 1, to tell the
+//! parties' control bits apart, so the lowest bit is dropped in the direction where the server sends OTs.
+//!
+//! **The final correction** is sign (beta - sum of the server's leaves + sum of the client's), where sign = 1 - 2 t and t is
+//! the client's control bit at R. As only at R the control bits differ, t is known as XOR shares from how many of its
+//! control bits either party finds set, modulo 4. The product is the caller's ([`Generation::leaves`]).
+//!
+//! **What each party sees.** Corrections, which are H of nodes of the other party, unknown for Delta_other's sake (circular
+//! correlation robustness of `H(x) = pi(sigma(x)) ^ sigma(x)`, Guo et al., eprint 2019/074, with pi = AES-128 under a public
+//! key that changes every [`GROUP`] keys), and shares of them that follow from the correction and its own. Every node is
+//! hashed once. **A key contains the party's Delta** (the two nodes of the first level differ by it): who reads one key can
+//! compute all that the party's OT sender hides. Keep it as the pools are kept.
+
+use aes::Aes128Enc;
+use aes::cipher::{Array, KeyInit};
+use net::Role;
+use rayon::prelude::*;
+use zeroize::{Zeroize, ZeroizeOnDrop};
+
+use crate::bits::low_mask;
+use crate::hash::{davies_meyer, sigma};
+use crate::{Block, ChosenKeys, OtError, SenderKeys};
+
+const STEP: &str = "dpf/level";
+
+/// Keys whose trees are hashed under one public cipher key.
+pub const GROUP: usize = 64;
+
+/// Words of a key before the corrections: the cipher key and the two nodes of the first level.
+const HEAD: usize = 6;
+
+/// The shape of a tree and of its leaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct DpfShape {
+    depth: u32,
+    words: usize,
+    width: u32,
+}
+
+impl DpfShape {
+    /// Trees of `depth` levels (1..=16) over leaves of `words` words, 2 or 4, of `width` bits each, at most 64 or 32.
+    pub fn new(depth: u32, words: usize, width: u32) -> Result<Self, OtError> {
+        if !(1..=16).contains(&depth) {
+            return Err(OtError::Parameter { what: "depth of a tree", allowed: "1..=16", got: depth as usize });
+        }
+        if words != 2 && words != 4 {
+            return Err(OtError::Parameter { what: "words of a leaf", allowed: "2 or 4", got: words });
+        }
+        if width == 0 || width > 128 / words as u32 {
+            return Err(OtError::Parameter {
+                what: "bits of a leaf's words",
+                allowed: "1..=64 or 32",
+                got: width as usize,
+            });
+        }
+        Ok(DpfShape { depth, words, width })
+    }
+
+    /// Levels of the tree: 2^depth leaves.
+    pub fn depth(&self) -> u32 {
+        self.depth
+    }
+
+    /// Words of a leaf.
+    pub fn words(&self) -> usize {
+        self.words
+    }
+
+    /// Words of all leaves.
+    pub fn values(&self) -> usize {
+        self.words << self.depth
+    }
+
+    /// Words of a key.
+    pub fn key_words(&self) -> usize {
+        HEAD + 2 * self.depth as usize
+    }
+}
+
+/// Bytes that each party sends for one level of `count` trees.
+pub fn level_bytes(count: usize) -> usize {
+    16 * count
+}
+
+/// The node of a party's key: two little-endian words.
+fn block(words: &[u64]) -> Block {
+    Block([words[0], words[1]])
+}
+
+fn cipher(key: &[u64]) -> Aes128Enc {
+    Aes128Enc::new(&Array::from(block(key).to_bytes()))
+}
+
+/// `out[i] = H(nodes[i])`.
+fn hash(cipher: &Aes128Enc, nodes: &[Block], out: &mut [Block]) {
+    out.iter_mut().zip(nodes).for_each(|(out, node)| *out = sigma(*node));
+    davies_meyer(cipher, out);
+}
+
+/// The nodes of the next level from those of a level and their hashes.
+#[inline(always)]
+fn children(nodes: &[Block], hashes: &[Block], correction: Block, out: &mut [Block]) {
+    for ((out, node), hash) in out.as_chunks_mut::<2>().0.iter_mut().zip(nodes).zip(hashes) {
+        let left = *hash ^ correction.times(node.lsb());
+        *out = [left, left ^ *node];
+    }
+}
+
+/// The generation of a batch of keys, level by level; both parties run it alike.
+#[derive(ZeroizeOnDrop)]
+pub struct Generation {
+    #[zeroize(skip)]
+    shape: DpfShape,
+    #[zeroize(skip)]
+    role: Role,
+    /// The nodes of the level reached, tree by tree.
+    nodes: Vec<Block>,
+    /// Their hashes, once [`Generation::offer`] has made them.
+    hashes: Vec<Block>,
+    /// This party's share of the corrections offered.
+    offered: Vec<Block>,
+    /// Shares of alpha Delta, level by level for every tree.
+    products: Vec<Block>,
+    delta: Block,
+    keys: Vec<u64>,
+    level: u32,
+}
+
+impl Generation {
+    /// Starts from random OTs ([`OtSender::random`](crate::OtSender::random),
+    /// [`OtReceiver::random`](crate::OtReceiver::random)) in both directions, `index_bits` for every tree, tree by tree.
+    /// The first `depth` of them choose the leaf, the highest bit first: their choices are this party's shares of its bits.
+    /// The OTs may be spent on transfers afterwards. Errors: not as many OTs in both directions, or not whole trees.
+    pub fn new(
+        shape: DpfShape,
+        role: Role,
+        index_bits: u32,
+        sender: &SenderKeys,
+        chosen: &ChosenKeys,
+    ) -> Result<Self, OtError> {
+        OtError::expect(STEP, "OTs", sender.len(), chosen.len())?;
+        let (per, depth) = (index_bits as usize, shape.depth as usize);
+        if per < depth || !sender.len().is_multiple_of(per) {
+            return Err(OtError::Length { step: STEP, unit: "OTs", expected: depth, got: per });
+        }
+        // The direction in which the server sends loses its lowest bit.
+        let cut = |block: Block, sender: Role| match sender {
+            Role::Server => Block([block.0[0] & !1, block.0[1]]),
+            Role::Client => block,
+        };
+        let delta = cut(sender.delta, role);
+        let (first, hasher) = match role {
+            Role::Server => (sender.first, &sender.hash),
+            Role::Client => (chosen.first, &chosen.hash),
+        };
+        let count = sender.len() / per;
+        let (key_words, mut products) = (shape.key_words(), Vec::with_capacity(count * depth));
+        let mut nodes = Vec::with_capacity(2 * count);
+        let mut keys = vec![0; count * key_words];
+        let mut tree_key = Block::ZERO;
+        for (tree, key) in keys.chunks_exact_mut(key_words).enumerate() {
+            for ot in tree * per..tree * per + depth {
+                let (q, t) = (cut(sender.blocks[ot], role), cut(chosen.blocks[ot], role.peer()));
+                products.push(q ^ t ^ delta.times(chosen.choices.get(ot)));
+            }
+            // Right children differ by alpha Delta, left children by the rest.
+            let right = products[tree * depth];
+            let pair = [right ^ delta, right];
+            nodes.extend_from_slice(&pair);
+            if tree % GROUP == 0 {
+                tree_key = Block::from_bytes(hasher.tree_key(first + (tree * per) as u64));
+            }
+            let head = [tree_key, pair[0], pair[1]];
+            key[..HEAD].as_chunks_mut::<2>().0.iter_mut().zip(head).for_each(|(key, block)| *key = block.0);
+        }
+        Ok(Generation {
+            shape,
+            role,
+            nodes,
+            hashes: Vec::new(),
+            offered: Vec::new(),
+            products,
+            delta,
+            keys,
+            level: 1,
+        })
+    }
+
+    /// Number of trees.
+    pub fn len(&self) -> usize {
+        self.keys.len() / self.shape.key_words()
+    }
+
+    /// Whether there are no trees.
+    pub fn is_empty(&self) -> bool {
+        self.keys.is_empty()
+    }
+
+    /// Whether all levels are grown.
+    pub fn is_grown(&self) -> bool {
+        self.level == self.shape.depth
+    }
+
+    /// The nodes' hashes, tree by tree.
+    fn hash_level(&mut self) {
+        let (per, key_words) = (1 << self.level, self.shape.key_words());
+        self.hashes.resize(self.nodes.len(), Block::ZERO);
+        self.hashes
+            .par_chunks_mut(GROUP * per)
+            .zip(self.nodes.par_chunks(GROUP * per))
+            .zip(self.keys.par_chunks(GROUP * key_words))
+            .for_each(|((hashes, nodes), keys)| hash(&cipher(keys), nodes, hashes));
+    }
+
+    /// This party's message for the next level, [`level_bytes`].
+    pub fn offer(&mut self) -> Vec<u8> {
+        debug_assert!(!self.is_grown(), "a level to grow");
+        self.hash_level();
+        let (per, depth, level) = (1 << self.level, self.shape.depth as usize, self.level as usize);
+        self.offered = self
+            .hashes
+            .par_chunks_exact(per)
+            .zip(self.products.par_chunks_exact(depth))
+            // The left children keep Delta if alpha is 0.
+            .map(|(hashes, products)| hashes.iter().fold(products[level] ^ self.delta, |sum, &hash| sum ^ hash))
+            .collect();
+        self.offered.iter().flat_map(|block| block.to_bytes()).collect()
+    }
+
+    /// Grows a level with the peer's message. Errors: its length.
+    pub fn grow(&mut self, theirs: &[u8]) -> Result<(), OtError> {
+        OtError::expect(STEP, "bytes", level_bytes(self.len()), theirs.len())?;
+        let (per, key_words) = (1usize << self.level, self.shape.key_words());
+        let at = HEAD + 2 * (self.level as usize - 1);
+        let mut next = vec![Block::ZERO; 2 * self.nodes.len()];
+        next.par_chunks_exact_mut(2 * per)
+            .zip(self.nodes.par_chunks_exact(per))
+            .zip(self.hashes.par_chunks_exact(per))
+            .zip(self.keys.par_chunks_exact_mut(key_words))
+            .zip(self.offered.par_iter().zip(theirs.as_chunks::<16>().0))
+            .for_each(|((((next, nodes), hashes), key), (mine, theirs))| {
+                let correction = *mine ^ Block::from_bytes(*theirs);
+                key[at..at + 2].copy_from_slice(&correction.0);
+                children(nodes, hashes, correction, next);
+            });
+        self.nodes.zeroize();
+        self.hashes.zeroize();
+        self.nodes = next;
+        self.level += 1;
+        Ok(())
+    }
+
+    /// After the last level: for every tree this party's shares of the words that beta has to be added to, modulo
+    /// 2^width, and of the bit t. The final correction is the sum of both, times 1 - 2 t.
+    pub fn leaves(&mut self) -> (Vec<u64>, Vec<u8>) {
+        debug_assert!(self.is_grown(), "all levels are grown");
+        self.hash_level();
+        let (per, words) = (1 << self.level, self.shape.words);
+        let sums = |(hashes, nodes): (&[Block], &[Block])| {
+            let mut sums = [0u64; 4];
+            for hash in hashes {
+                let parts = parts(*hash, words);
+                sums.iter_mut().zip(parts).for_each(|(sum, part)| *sum = sum.wrapping_add(part));
+            }
+            let set = nodes.iter().fold(0, |sum, node| sum + node.lsb());
+            (sums, set)
+        };
+        let (hashes, nodes) = (self.hashes.par_chunks_exact(per), self.nodes.par_chunks_exact(per));
+        let sums: Vec<([u64; 4], u64)> = hashes.zip(nodes).map(sums).collect();
+        let signed = |sum: u64| match self.role {
+            Role::Server => sum.wrapping_neg() & low_mask(self.shape.width),
+            Role::Client => sum & low_mask(self.shape.width),
+        };
+        let values = sums.iter().flat_map(|(sums, _)| sums[..words].iter().map(|&sum| signed(sum))).collect();
+        // The counts differ by 1 or -1 modulo 4; the borrow of the difference is the client's lowest bit.
+        let bit = |set: u64| match self.role {
+            Role::Server => set >> 1 & 1,
+            Role::Client => (set >> 1 ^ set) & 1,
+        };
+        (values, sums.iter().map(|&(_, set)| bit(set) as u8).collect())
+    }
+
+    /// The keys, [`DpfShape::key_words`] each, with the final corrections that both parties have opened. Errors: another
+    /// number of corrections.
+    pub fn finish(mut self, corrections: &[u64]) -> Result<Vec<u64>, OtError> {
+        OtError::expect("dpf/final correction", "words", self.len() * self.shape.words, corrections.len())?;
+        let words = self.shape.words;
+        let key_words = self.shape.key_words();
+        for (key, correction) in self.keys.chunks_exact_mut(key_words).zip(corrections.chunks_exact(words)) {
+            let last = match *correction {
+                [a, b] => [a, b],
+                [a, b, c, d] => [a & low_mask(32) | b << 32, c & low_mask(32) | d << 32],
+                _ => [0; 2],
+            };
+            key[key_words - 2..].copy_from_slice(&last);
+        }
+        Ok(std::mem::take(&mut self.keys))
+    }
+}
+
+impl std::fmt::Debug for Generation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Generation({} trees, level {})", self.len(), self.level)
+    }
+}
+
+/// The words of a leaf, the last two zero if it has two.
+#[inline(always)]
+fn parts(block: Block, words: usize) -> [u64; 4] {
+    let [a, b] = block.0;
+    if words == 2 { [a, b, 0, 0] } else { [a & low_mask(32), a >> 32, b & low_mask(32), b >> 32] }
+}
+
+/// A machine word that holds a word of a leaf: `u64` for leaves of two, `u32` for leaves of four.
+pub trait Lane: Copy + Default + Send + Sync + 'static {
+    /// Words of a leaf.
+    const WORDS: usize;
+
+    /// (pads + corrections where the node's control bit is set) XOR sign, minus sign.
+    #[doc(hidden)]
+    fn correct(pads: &[Block], nodes: &[Block], correction: Block, sign: u64, out: &mut [Self]);
+}
+
+impl Lane for u64 {
+    const WORDS: usize = 2;
+
+    #[inline(always)]
+    fn correct(pads: &[Block], nodes: &[Block], correction: Block, sign: u64, out: &mut [u64]) {
+        for ((out, pad), node) in out.as_chunks_mut::<2>().0.iter_mut().zip(pads).zip(nodes) {
+            let add = correction.times(node.lsb());
+            *out = std::array::from_fn(|i| (pad.0[i].wrapping_add(add.0[i]) ^ sign).wrapping_sub(sign));
+        }
+    }
+}
+
+impl Lane for u32 {
+    const WORDS: usize = 4;
+
+    #[inline(always)]
+    fn correct(pads: &[Block], nodes: &[Block], correction: Block, sign: u64, out: &mut [u32]) {
+        let (correction, sign) = (parts(correction, 4).map(|part| part as u32), sign as u32);
+        for ((out, pad), node) in out.as_chunks_mut::<4>().0.iter_mut().zip(pads).zip(nodes) {
+            let (pad, set) = (parts(*pad, 4), (node.lsb() as u32).wrapping_neg());
+            *out =
+                std::array::from_fn(|i| ((pad[i] as u32).wrapping_add(correction[i] & set) ^ sign).wrapping_sub(sign));
+        }
+    }
+}
+
+/// Computes shares from keys, one after the other; keeps its buffers.
+#[derive(ZeroizeOnDrop)]
+pub struct Expander {
+    #[zeroize(skip)]
+    shape: DpfShape,
+    #[zeroize(skip)]
+    role: Role,
+    #[zeroize(skip)]
+    cipher: Option<([u64; 2], Aes128Enc)>,
+    nodes: [Vec<Block>; 2],
+    hashes: Vec<Block>,
+}
+
+impl Expander {
+    /// An expander of the keys of the party `role`.
+    pub fn new(shape: DpfShape, role: Role) -> Self {
+        let size = 1 << shape.depth;
+        let buffer = || vec![Block::ZERO; size];
+        Expander { shape, role, cipher: None, nodes: [buffer(), buffer()], hashes: buffer() }
+    }
+
+    /// This party's shares of all leaves' words, leaf by leaf, into `out` of [`DpfShape::values`] words; the bits above
+    /// the width are arbitrary. Panics if a length or the lane is not the shape's.
+    pub fn expand<L: Lane>(&mut self, key: &[u64], out: &mut [L]) {
+        let shape = self.shape;
+        assert_eq!((key.len(), out.len()), (shape.key_words(), shape.values()), "a key and its leaves");
+        assert_eq!(L::WORDS, shape.words, "words of a leaf");
+        let (head, corrections) = key.split_at(HEAD);
+        let name = [head[0], head[1]];
+        let cipher = match &mut self.cipher {
+            Some((known, cipher)) if *known == name => &*cipher,
+            other => &other.insert((name, cipher(&name))).1,
+        };
+        let [here, next] = &mut self.nodes;
+        (here[0], here[1]) = (block(&head[2..]), block(&head[4..]));
+        let mut size = 2;
+        let (corrections, last) = corrections.split_at(2 * (shape.depth as usize - 1));
+        for correction in corrections.chunks_exact(2) {
+            hash(cipher, &here[..size], &mut self.hashes[..size]);
+            children(&here[..size], &self.hashes[..size], block(correction), &mut next[..2 * size]);
+            std::mem::swap(here, next);
+            size *= 2;
+        }
+        hash(cipher, here, &mut self.hashes);
+        let sign = match self.role {
+            Role::Server => 0,
+            Role::Client => u64::MAX,
+        };
+        L::correct(&self.hashes, here, block(last), sign, out);
+    }
+}
+
+impl std::fmt::Debug for Expander {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Expander({:?})", self.shape)
+    }
+}
