@@ -25,7 +25,7 @@ pub use engine::{
 };
 pub use error::Error;
 pub use planner::Planner;
-pub use session::{Options, Plans, Session};
+pub use session::{Evaluate, Options, Plans, Session};
 pub use tensor::{Shape, Tensor};
 pub use two_party::TwoParty;
 pub use weight::{DEFAULT_WEIGHT_FRAC, FixedValues, FixedWeight, MIN_WEIGHT_FRAC, WEIGHT_BITS, quantise};

@@ -8,6 +8,7 @@ pub mod bit_to_word;
 pub mod compare;
 pub mod cross;
 pub mod evaluate;
+pub mod masked;
 pub mod matmul;
 pub mod mul;
 pub mod mux;

@@ -4,15 +4,17 @@ use he::MatmulShape;
 use ndarray::ArrayD;
 use net::{Ledger, Role};
 
-use crate::abb::{Abb, Table, Truncation, Words};
+use crate::abb::{Abb, Table, Tabulated, Truncation, Words};
 use crate::cost::Cost;
-use crate::ops::{bit_to_word, compare, evaluate, matmul, mul, mux, one_hot, quickselect, reveal, shuffle, truncate};
+use crate::ops::{
+    bit_to_word, compare, evaluate, masked, matmul, mul, mux, one_hot, quickselect, reveal, shuffle, truncate,
+};
 use crate::session::{Forecast, Options, Plans};
 use crate::two_party::{
     check_table, embed_rows, embed_spec, keys_shape, linear_shape, linear_spec, matmul_shape, shuffle_widths,
 };
 use crate::weight::FixedWeight;
-use crate::{Error, Shape, Tensor};
+use crate::{Error, Evaluate, Shape, Tensor};
 
 /// Books the cost of every operation, pools and keys included, as a [`Session`](crate::Session) with the same options
 /// would: after the same operations both ledgers are equal but for time.
@@ -21,6 +23,7 @@ pub struct Planner {
     ledger: Ledger,
     plans: Plans,
     forecast: Forecast,
+    evaluate: Evaluate,
     /// OTs used with the client, the server as OT sender.
     cots: [u64; 2],
 }
@@ -30,7 +33,7 @@ impl Planner {
     pub fn new(options: Options) -> Self {
         let mut ledger = Ledger::default();
         let forecast = Forecast::new(options, &mut ledger);
-        Planner { ledger, plans: Plans::default(), forecast, cots: [0; 2] }
+        Planner { ledger, plans: Plans::default(), forecast, evaluate: options.evaluate, cots: [0; 2] }
     }
 
     /// The account.
@@ -129,8 +132,19 @@ impl Abb for Planner {
         Ok(x.sum_last())
     }
 
-    fn evaluate(&mut self, table: &impl Table, x: &Shape) -> Result<Shape, Error> {
-        self.play(&evaluate::cost(table, x.len()));
+    fn evaluation(&self) -> Evaluate {
+        self.evaluate
+    }
+
+    fn evaluate(&mut self, table: Tabulated<'_, impl Table>, x: &Shape) -> Result<Shape, Error> {
+        let cost = match table {
+            Tabulated::Lookup(table) => evaluate::cost(table, x.len()),
+            Tabulated::Masked(table) => {
+                let shape = table.shape();
+                masked::prepare_cost(&shape, x.len()).then(masked::run_cost(&shape, x.len()))
+            }
+        };
+        self.play(&cost);
         Ok(x.clone())
     }
 

@@ -11,11 +11,23 @@ use rand::rngs::StdRng;
 use crate::Error;
 use crate::cost::{Cost, Step};
 
+/// How tabulated functions are evaluated on shares.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Evaluate {
+    /// By transfers of table rows ([`crate::ops::evaluate`]): nothing is prepared, fewest rounds in all.
+    #[default]
+    Lookup,
+    /// On a masked input ([`crate::ops::masked`]): long preparation, then one masked word a value.
+    Masked,
+}
+
 /// Public choices of a session; both parties state the same.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options {
     /// Source of correlated OTs.
     pub ot: CotKind,
+    /// Evaluation of tabulated functions.
+    pub evaluate: Evaluate,
 }
 
 const PUBLIC_KEY: &str = "he/public key";
@@ -32,6 +44,7 @@ pub struct Session {
     peer_keys: HashMap<ParamSet, PublicKey>,
     plans: Plans,
     rng: StdRng,
+    options: Options,
 }
 
 impl Session {
@@ -42,11 +55,17 @@ impl Session {
         let pools = ot::setup(&mut channel, options.ot, &mut rng);
         channel.ledger_mut().leave();
         let (sender, receiver) = pools?;
-        Ok(Session::with_pools(channel, sender, receiver, rng))
+        Ok(Session::with_pools(channel, options, sender, receiver, rng))
     }
 
     /// A session on pools that exist already, for tests over the ideal dealer.
-    pub(crate) fn with_pools(channel: Channel, sender: OtSender, receiver: OtReceiver, rng: StdRng) -> Self {
+    pub(crate) fn with_pools(
+        channel: Channel,
+        options: Options,
+        sender: OtSender,
+        receiver: OtReceiver,
+        rng: StdRng,
+    ) -> Self {
         Session {
             channel,
             sender,
@@ -55,7 +74,13 @@ impl Session {
             peer_keys: HashMap::new(),
             plans: Plans::default(),
             rng,
+            options,
         }
+    }
+
+    /// The choices of this session.
+    pub fn options(&self) -> Options {
+        self.options
     }
 
     /// This party.

@@ -4,13 +4,15 @@ use he::{MatmulShape, MatmulSpec};
 use ndarray::{ArrayD, IxDyn};
 use net::Role;
 
-use crate::abb::{Abb, Table, Truncation, Words};
+use crate::abb::{Abb, Table, Tabulated, Truncation, Words};
 use crate::ops::shuffle::Permutations;
-use crate::ops::{bit_to_word, compare, evaluate, matmul, mul, mux, one_hot, quickselect, reveal, shuffle, truncate};
+use crate::ops::{
+    bit_to_word, compare, evaluate, masked, matmul, mul, mux, one_hot, quickselect, reveal, shuffle, truncate,
+};
 use crate::session::Session;
 use crate::weight::{DEFAULT_WEIGHT_FRAC, FixedWeight, WEIGHT_BITS};
 use crate::words::mask;
-use crate::{EMBED_FRAC, EMBED_WIDTH, Error, FRAC, LINEAR_WIDTH, Tensor};
+use crate::{EMBED_FRAC, EMBED_WIDTH, Error, Evaluate, FRAC, LINEAR_WIDTH, Tensor};
 
 /// Runs every operation as a protocol with the peer, who calls the same operations in the same order.
 pub struct TwoParty {
@@ -188,8 +190,20 @@ impl Abb for TwoParty {
         Ok(shaped(&Tensor::shape(x), squares).sum_last())
     }
 
-    fn evaluate(&mut self, table: &impl Table, x: &Self::Words) -> Result<Self::Words, Error> {
-        Ok(shaped(&Tensor::shape(x), evaluate::evaluate(&mut self.session, table, &flat(x))?))
+    fn evaluation(&self) -> Evaluate {
+        self.session.options().evaluate
+    }
+
+    fn evaluate(&mut self, table: Tabulated<'_, impl Table>, x: &Self::Words) -> Result<Self::Words, Error> {
+        let (s, words) = (&mut self.session, flat(x));
+        let values = match table {
+            Tabulated::Lookup(table) => evaluate::evaluate(s, table, &words)?,
+            Tabulated::Masked(table) => {
+                let correlations = masked::prepare(s, &table.shape(), words.len())?;
+                masked::run(s, table, &correlations, &words)?
+            }
+        };
+        Ok(shaped(&Tensor::shape(x), values))
     }
 
     fn matmul(&mut self, a: &Self::Words, b: &Self::Words, width: u32) -> Result<Self::Words, Error> {

@@ -99,7 +99,7 @@ impl TermsArgs {
             RevealArg::Logits => Reveal::Logits,
             RevealArg::Token => Reveal::Token,
         };
-        let protocol = protocols::Options { ot: CotKind::SoftSpoken(ot) };
+        let protocol = protocols::Options { ot: CotKind::SoftSpoken(ot), ..Default::default() };
         let policy = self.policy.spec()?;
         if policy.clear_only() {
             return Err(Error::ClearOnly { policy: policy.to_string() });

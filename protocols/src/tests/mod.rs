@@ -1,5 +1,6 @@
 //! Protocols between two threads, held against naive twins and against their costs.
 
+mod masked;
 mod ops;
 mod selection;
 mod view;
@@ -12,10 +13,13 @@ use rand::{Rng, SeedableRng};
 
 use crate::abb::Abb;
 use crate::local::Pair;
-use crate::{Error, Options, Planner, Session, TwoParty};
+use crate::{Error, Evaluate, Options, Planner, Session, TwoParty};
 
 /// Options over the ideal dealer.
-pub(crate) const DEALER: Options = Options { ot: CotKind::Dealer };
+pub(crate) const DEALER: Options = Options { ot: CotKind::Dealer, evaluate: Evaluate::Lookup };
+
+/// Options over the ideal dealer, with functions evaluated on masked inputs.
+pub(crate) const MASKED: Options = Options { evaluate: Evaluate::Masked, ..DEALER };
 
 /// What one party returned, with its ledger.
 pub(crate) type Outcome<T> = (T, Vec<Entry>);
@@ -36,7 +40,7 @@ pub(crate) fn open(channel: Channel, options: Options) -> Result<Session, Error>
     match options.ot {
         CotKind::Dealer => {
             let (sender, receiver) = ot::dealer::setup(channel.role(), 7);
-            Ok(Session::with_pools(channel, sender, receiver, rand::make_rng()))
+            Ok(Session::with_pools(channel, options, sender, receiver, rand::make_rng()))
         }
         _ => Session::new(channel, options),
     }
