@@ -22,14 +22,12 @@
 //! hashed once. **A key contains the party's Delta** (the two nodes of the first level differ by it): who reads one key can
 //! compute all that the party's OT sender hides. Keep it as the pools are kept.
 
-use aes::Aes128Enc;
-use aes::cipher::{Array, KeyInit};
 use net::Role;
 use rayon::prelude::*;
 use zeroize::{Zeroize, ZeroizeOnDrop};
 
 use crate::bits::low_mask;
-use crate::hash::{davies_meyer, sigma};
+use crate::tree_hash::TreeHash;
 use crate::{Block, ChosenKeys, OtError, SenderKeys};
 
 const STEP: &str = "dpf/level";
@@ -96,16 +94,6 @@ pub fn level_bytes(count: usize) -> usize {
 /// The node of a party's key: two little-endian words.
 fn block(words: &[u64]) -> Block {
     Block([words[0], words[1]])
-}
-
-fn cipher(key: &[u64]) -> Aes128Enc {
-    Aes128Enc::new(&Array::from(block(key).to_bytes()))
-}
-
-/// `out[i] = H(nodes[i])`.
-fn hash(cipher: &Aes128Enc, nodes: &[Block], out: &mut [Block]) {
-    out.iter_mut().zip(nodes).for_each(|(out, node)| *out = sigma(*node));
-    davies_meyer(cipher, out);
 }
 
 /// The nodes of the next level from those of a level and their hashes.
@@ -220,7 +208,7 @@ impl Generation {
             .par_chunks_mut(GROUP * per)
             .zip(self.nodes.par_chunks(GROUP * per))
             .zip(self.keys.par_chunks(GROUP * key_words))
-            .for_each(|((hashes, nodes), keys)| hash(&cipher(keys), nodes, hashes));
+            .for_each(|((hashes, nodes), keys)| TreeHash::new(block(keys)).hash(nodes, hashes));
     }
 
     /// This party's message for the next level, [`level_bytes`].
@@ -349,11 +337,15 @@ impl Lane for u32 {
 
     #[inline(always)]
     fn correct(pads: &[Block], nodes: &[Block], correction: Block, sign: u64, out: &mut [u32]) {
-        let (correction, sign) = (parts(correction, 4).map(|part| part as u32), sign as u32);
+        let lanes = |block: Block| -> [u32; 4] {
+            let bytes = block.to_bytes();
+            let lanes = bytes.as_chunks::<4>().0;
+            std::array::from_fn(|i| u32::from_le_bytes(lanes[i]))
+        };
+        let sign = sign as u32;
         for ((out, pad), node) in out.as_chunks_mut::<4>().0.iter_mut().zip(pads).zip(nodes) {
-            let (pad, set) = (parts(*pad, 4), (node.lsb() as u32).wrapping_neg());
-            *out =
-                std::array::from_fn(|i| ((pad[i] as u32).wrapping_add(correction[i] & set) ^ sign).wrapping_sub(sign));
+            let (pad, add) = (lanes(*pad), lanes(correction.times(node.lsb())));
+            *out = std::array::from_fn(|i| (pad[i].wrapping_add(add[i]) ^ sign).wrapping_sub(sign));
         }
     }
 }
@@ -366,7 +358,7 @@ pub struct Expander {
     #[zeroize(skip)]
     role: Role,
     #[zeroize(skip)]
-    cipher: Option<([u64; 2], Aes128Enc)>,
+    hash: Option<TreeHash>,
     nodes: [Vec<Block>; 2],
     hashes: Vec<Block>,
 }
@@ -376,7 +368,7 @@ impl Expander {
     pub fn new(shape: DpfShape, role: Role) -> Self {
         let size = 1 << shape.depth;
         let buffer = || vec![Block::ZERO; size];
-        Expander { shape, role, cipher: None, nodes: [buffer(), buffer()], hashes: buffer() }
+        Expander { shape, role, hash: None, nodes: [buffer(), buffer()], hashes: buffer() }
     }
 
     /// This party's shares of all leaves' words, leaf by leaf, into `out` of [`DpfShape::values`] words; the bits above
@@ -386,22 +378,21 @@ impl Expander {
         assert_eq!((key.len(), out.len()), (shape.key_words(), shape.values()), "a key and its leaves");
         assert_eq!(L::WORDS, shape.words, "words of a leaf");
         let (head, corrections) = key.split_at(HEAD);
-        let name = [head[0], head[1]];
-        let cipher = match &mut self.cipher {
-            Some((known, cipher)) if *known == name => &*cipher,
-            other => &other.insert((name, cipher(&name))).1,
+        let hash = match &mut self.hash {
+            Some(hash) if hash.key() == block(head) => &*hash,
+            other => &*other.insert(TreeHash::new(block(head))),
         };
         let [here, next] = &mut self.nodes;
         (here[0], here[1]) = (block(&head[2..]), block(&head[4..]));
         let mut size = 2;
         let (corrections, last) = corrections.split_at(2 * (shape.depth as usize - 1));
         for correction in corrections.chunks_exact(2) {
-            hash(cipher, &here[..size], &mut self.hashes[..size]);
+            hash.hash(&here[..size], &mut self.hashes[..size]);
             children(&here[..size], &self.hashes[..size], block(correction), &mut next[..2 * size]);
             std::mem::swap(here, next);
             size *= 2;
         }
-        hash(cipher, here, &mut self.hashes);
+        hash.hash(here, &mut self.hashes);
         let sign = match self.role {
             Role::Server => 0,
             Role::Client => u64::MAX,

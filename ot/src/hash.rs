@@ -111,7 +111,7 @@ pub(crate) fn sigma(x: Block) -> Block {
 }
 
 /// `x = pi(x) ^ x` for every block.
-pub(crate) fn davies_meyer(pi: &Aes128Enc, blocks: &mut [Block]) {
+fn davies_meyer(pi: &Aes128Enc, blocks: &mut [Block]) {
     let (chunks, rest) = blocks.as_chunks_mut::<BATCH>();
     for chunk in chunks {
         let mut y = chunk.map(|x| Array::from(x.to_bytes()));

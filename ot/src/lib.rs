@@ -31,6 +31,7 @@ mod setup;
 mod softspoken;
 mod source;
 mod transpose;
+mod tree_hash;
 
 pub use bits::Bits;
 pub use block::Block;

@@ -138,7 +138,8 @@ fn results_are_the_tables_over_the_whole_range() {
             let allowed = if shape.payload == Payload::Line { 0 } else { 21 << 20 };
             assert!(error <= allowed, "{shape:?}: {x} gives {got}, off by {error}");
         }
-        assert!(windows.contains(&-2), "windows below 0 occur");
+        // With one low bit, three low parts stay below two windows.
+        assert!(windows.contains(&if shape.low_bits > 1 { -2 } else { -1 }), "{shape:?}: windows below 0 occur");
     }
 }
 
