@@ -73,8 +73,8 @@ impl<W> Gpt2<W> {
         let h = (0..config.n_layer).map(|i| Block::load(config, i, b)).collect::<Result<_, _>>()?;
         let name = if config.tie_word_embeddings { "transformer.wte" } else { "lm_head" };
         let shape = (n_embd, vocab_size);
-        // A tied head is a copy of its own, as the final norm is folded into it.
-        let lm_head = b.weight(&format!("{name}.weight"), shape, |c| {
+        // A tied head is a copy of its own, with a name of its own, as the final norm is folded into it.
+        let lm_head = b.weight("lm_head.weight", shape, |c| {
             let head = fuse_linear(c, &[name.to_owned()], shape, false)?;
             let (gain, shift) = norm(c, "transformer.ln_f")?;
             Ok(fold_norm(head, &gain, Some(&shift)))
@@ -85,6 +85,12 @@ impl<W> Gpt2<W> {
     /// The configuration.
     pub fn config(&self) -> &Gpt2Config {
         &self.config
+    }
+
+    /// All weights, in the order of [`load`](Gpt2::load).
+    pub(crate) fn weights(&self) -> Vec<&W> {
+        let blocks = self.h.iter().flat_map(|b| [&b.attn_c_attn, &b.attn_c_proj, &b.mlp_c_fc, &b.mlp_c_proj]);
+        [&self.wte, &self.wpe].into_iter().chain(blocks).chain([&self.lm_head]).collect()
     }
 
     /// Logits (rows, vocabulary) of the new tokens `input`, which follow those in `cache`.

@@ -86,9 +86,9 @@ impl<W> Llama<W> {
         let embed_tokens = b.table("model.embed_tokens.weight", (vocab_size, hidden_size))?;
         let layers = (0..config.num_hidden_layers).map(|i| Layer::load(config, i, b)).collect::<Result<_, _>>()?;
         let name = if config.tie_word_embeddings { "model.embed_tokens" } else { "lm_head" };
-        // A tied head is a copy of its own, as the final norm is folded into it.
+        // A tied head is a copy of its own, with a name of its own, as the final norm is folded into it.
         let shape = (hidden_size, vocab_size);
-        let lm_head = b.weight(&format!("{name}.weight"), shape, |c| {
+        let lm_head = b.weight("lm_head.weight", shape, |c| {
             let head = fuse_linear(c, &[name.to_owned()], shape, false)?;
             Ok(fold_norm(head, &c.vector("model.norm.weight")?, None))
         })?;
@@ -98,6 +98,12 @@ impl<W> Llama<W> {
     /// The configuration.
     pub fn config(&self) -> &LlamaConfig {
         &self.config
+    }
+
+    /// All weights, in the order of [`load`](Llama::load).
+    pub(crate) fn weights(&self) -> Vec<&W> {
+        let layers = self.layers.iter().flat_map(|l| [&l.qkv_proj, &l.o_proj, &l.gate_up_proj, &l.down_proj]);
+        [&self.embed_tokens].into_iter().chain(layers).chain([&self.lm_head]).collect()
     }
 
     /// Logits (rows, vocabulary) of the new tokens `input`, which follow those in `cache`.

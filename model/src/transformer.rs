@@ -66,6 +66,14 @@ impl<W> Model<W> {
         })
     }
 
+    /// All weights, in the order in which they were prepared.
+    pub fn weights(&self) -> Vec<&W> {
+        match self {
+            Model::Gpt2(model) => model.weights(),
+            Model::Llama(model) => model.weights(),
+        }
+    }
+
     /// The public shape.
     pub fn spec(&self) -> ModelSpec {
         match self {

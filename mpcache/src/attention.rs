@@ -10,16 +10,15 @@ use crate::{HeadShape, Store};
 pub(crate) fn causal<E: Engine>(
     engine: &mut E,
     q: &E::Tensor,
-    store: &Store<E::Tensor>,
+    store: &mut Store<E::Tensor>,
 ) -> Result<(E::Tensor, E::Tensor), Error> {
     let shape = store.heads();
     let (tokens, rows) = (store.len(), q.shape()[1]);
     // The last of `rows` queries sees all tokens, each one before it one less.
     let visible: Vec<usize> = (0..shape.group()).flat_map(|_| tokens - rows + 1..=tokens).collect();
-    let (queries, keys) = (fold_heads(q, shape), store.keys_by_head());
-    let scores = engine.scope("scores", |e| e.matmul(&queries, &keys))?;
+    let scores = store.scores(engine, &fold_heads(q, shape))?;
     let p = engine.scope("softmax", |e| e.softmax(&scores, &visible))?;
-    let mixed = engine.scope("values", |e| e.matmul(&p, &store.values_by_head()))?;
+    let mixed = store.mix(engine, &p)?;
     Ok((unfold_heads(&mixed, shape), p))
 }
 

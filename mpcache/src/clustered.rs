@@ -259,11 +259,11 @@ impl<E: Engine> Clustered<E> {
         layer: usize,
         layout: &Layout,
         q: &E::Tensor,
-        store: &Store<E::Tensor>,
+        store: &mut Store<E::Tensor>,
     ) -> Result<E::Tensor, Error> {
         let (c, shape) = (self.settings, store.heads());
         let scores = (c.gather == Gather::Scores || c.similarity == Similarity::Token)
-            .then(|| engine.scope("scores", |e| e.matmul(&fold_heads(q, shape), &store.keys_by_head())))
+            .then(|| store.scores(engine, &fold_heads(q, shape)))
             .transpose()?
             .map(|scores| scores.reshape(&[shape.heads, layout.tokens]));
         let choice = match self.choice.take().filter(|_| c.follows(layer)) {
@@ -324,7 +324,7 @@ impl<E: Engine> Clustered<E> {
         layout: &Layout,
         choice: &Choice<E::Selection>,
         scores: &E::Tensor,
-        store: &Store<E::Tensor>,
+        store: &mut Store<E::Tensor>,
     ) -> Result<E::Tensor, Error> {
         let (c, shape) = (self.settings, store.heads());
         let (heads, size) = (shape.heads, c.sizes.fine);
@@ -341,7 +341,7 @@ impl<E: Engine> Clustered<E> {
         let back = Select::unpack(&back, heads).reshape(&[heads, layout.fine() * size]);
         let p = E::Tensor::concat(1, &[&p.slice(1, 0..layout.sinks), &back, &p.slice(1, layout.sinks..forced)]);
         let p = p.reshape(&[shape.kv_heads, shape.group(), layout.tokens]);
-        let mixed = engine.scope("values", |e| e.matmul(&p, &store.values_by_head()))?;
+        let mixed = store.mix(engine, &p)?;
         Ok(mixed.reshape(&[heads, 1, shape.head_dim]))
     }
 }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use protocols::Tensor;
+use protocols::{Axis, Engine, Error, Operand, Tensor};
 
 use crate::HeadShape;
 
@@ -10,9 +10,11 @@ use crate::HeadShape;
 pub(crate) const KV_MAGNITUDE: u32 = 9;
 
 /// Keys and values of one layer: two tensors of shape (tokens, kv_heads * head_dim) that grow along axis 0 in place.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Store<T> {
     kv: Option<(T, T)>,
+    /// What the engine remembers of the keys and of the values while they only grow.
+    operands: (Operand, Operand),
     seen: usize,
     fresh: usize,
     shape: HeadShape,
@@ -21,7 +23,7 @@ pub struct Store<T> {
 impl<T: Tensor> Store<T> {
     /// An empty store.
     pub fn new(shape: HeadShape) -> Self {
-        Store { kv: None, seen: 0, fresh: 0, shape }
+        Store { kv: None, operands: Default::default(), seen: 0, fresh: 0, shape }
     }
 
     /// Appends the rows of new tokens: (new tokens, kv_heads * head_dim) each. Amortised time O(new tokens).
@@ -43,6 +45,7 @@ impl<T: Tensor> Store<T> {
     pub fn replace(&mut self, keys: T, values: T) {
         assert_eq!(keys.shape(), values.shape());
         self.kv = Some((keys, values));
+        self.operands = Default::default();
     }
 
     /// The keys, (tokens, kv_heads * head_dim). Panics on an empty store.
@@ -63,6 +66,18 @@ impl<T: Tensor> Store<T> {
     /// Values by head, (kv_heads, tokens, head_dim): the right operand of the mix.
     pub fn values_by_head(&self) -> T {
         by_head(self.values(), self.shape)
+    }
+
+    /// The scores of `queries` (kv_heads, rows, head_dim) against all keys: (kv_heads, rows, tokens).
+    pub(crate) fn scores<E: Engine<Tensor = T>>(&mut self, engine: &mut E, queries: &T) -> Result<T, Error> {
+        let keys = self.keys_by_head();
+        engine.scope("scores", |e| e.matmul_growing(queries, &keys, Axis::Columns, &mut self.operands.0))
+    }
+
+    /// The mix of all values by `weights` (kv_heads, rows, tokens): (kv_heads, rows, head_dim).
+    pub(crate) fn mix<E: Engine<Tensor = T>>(&mut self, engine: &mut E, weights: &T) -> Result<T, Error> {
+        let values = self.values_by_head();
+        engine.scope("values", |e| e.matmul_growing(weights, &values, Axis::Rows, &mut self.operands.1))
     }
 
     /// Keys and values of the tokens in `range` side by side, (kv_heads, tokens, 2 head_dim).

@@ -13,6 +13,7 @@
 use ndarray::ArrayD;
 use net::Role;
 
+use crate::ops::growing::{Axis, Operand};
 use crate::ops::masked::table::MaskedTable;
 use crate::weight::FixedWeight;
 use crate::{Error, Evaluate, Tensor};
@@ -183,6 +184,20 @@ pub trait Abb: 'static {
     /// Batched product (batch, m, k) x (batch, k, n) -> (batch, m, n) modulo 2^width; each word is a signed
     /// `width`-bit value. Error: a few units in the last place (see `TwoParty`).
     fn matmul(&mut self, a: &Self::Words, b: &Self::Words, width: u32) -> Result<Self::Words, Error>;
+
+    /// [`matmul`](Abb::matmul) by a matrix whose tokens, along `axis`, are those of the product with `operand` before and
+    /// new ones after them: keys or values of a cache. In a two-phase session each token is opened under its mask once.
+    fn matmul_growing(
+        &mut self,
+        a: &Self::Words,
+        b: &Self::Words,
+        width: u32,
+        axis: Axis,
+        operand: &mut Operand,
+    ) -> Result<Self::Words, Error> {
+        let _ = (axis, operand);
+        self.matmul(a, b, width)
+    }
 
     /// x W + b with the server's W: (..., inputs) -> (..., outputs) modulo 2^[`LINEAR_WIDTH`](crate::LINEAR_WIDTH), at
     /// the scale of x plus that of the weight. Error: a few units in the last place.

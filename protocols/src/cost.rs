@@ -22,6 +22,13 @@ pub enum Step {
         /// Number of OTs.
         count: u64,
     },
+    /// The pool of OTs with the OT sender `sender` is refilled if it holds fewer than `count`.
+    Pooled {
+        /// The party that holds both keys of every OT.
+        sender: Role,
+        /// Number of OTs.
+        count: u64,
+    },
     /// `holder` needs a key pair of `set`; its public key is sent once a session.
     Key {
         /// The party that encrypts.
@@ -61,6 +68,12 @@ impl Cost {
     /// Adds `count` OTs with OT sender `sender`.
     pub fn cots(mut self, sender: Role, count: usize) -> Self {
         self.steps.push(Step::Cots { sender, count: count as u64 });
+        self
+    }
+
+    /// Adds a refill of the pool with OT sender `sender` to at least `count`.
+    pub fn pooled(mut self, sender: Role, count: usize) -> Self {
+        self.steps.push(Step::Pooled { sender, count: count as u64 });
         self
     }
 

@@ -15,6 +15,7 @@ pub use float::Float;
 pub use ring::{Fixed, Plan, Ring, Secure};
 pub use top_k::{Ranking, TopK, UnknownTopK};
 
+use crate::ops::growing::{Axis, Operand};
 use crate::{Error, Tensor};
 
 /// Which approximation of x Phi(x) a model was trained with.
@@ -103,6 +104,19 @@ pub trait Engine: 'static {
 
     /// Batched matrix product: (batch, m, k) x (batch, k, n) -> (batch, m, n).
     fn matmul(&mut self, a: &Self::Tensor, b: &Self::Tensor) -> Result<Self::Tensor, Error>;
+
+    /// [`matmul`](Engine::matmul) by keys or values: along `axis` the tokens of the product with `operand` before, and new
+    /// ones after them. An engine that prepares its products opens less for it.
+    fn matmul_growing(
+        &mut self,
+        a: &Self::Tensor,
+        b: &Self::Tensor,
+        axis: Axis,
+        operand: &mut Operand,
+    ) -> Result<Self::Tensor, Error> {
+        let _ = (axis, operand);
+        self.matmul(a, b)
+    }
 
     /// Softmax over the last axis of (..., rows, columns), where row i of `rows` sees only the first `visible[i]`
     /// columns (public, >= 1); the others get probability 0. `visible.len() == rows`.

@@ -7,10 +7,12 @@ pub mod cost;
 mod engine;
 mod error;
 pub mod functions;
+mod kernel;
 pub mod local;
 pub mod ops;
 mod planner;
 mod session;
+pub mod stock;
 mod tensor;
 #[cfg(test)]
 mod tests;
@@ -24,8 +26,10 @@ pub use engine::{
     Engine, Fixed, Float, Gelu, Plan, Ranking, Ring, Secure, TopK, UnknownTopK, WeightData, WeightSpec,
 };
 pub use error::Error;
+pub use ops::growing::{Axis, Operand};
 pub use planner::Planner;
 pub use session::{Evaluate, Options, Plans, Session};
+pub use stock::{Demand, Needs};
 pub use tensor::{Shape, Tensor};
 pub use two_party::TwoParty;
 pub use weight::{DEFAULT_WEIGHT_FRAC, FixedValues, FixedWeight, MIN_WEIGHT_FRAC, WEIGHT_BITS, quantise};

@@ -4,10 +4,13 @@
 //! protocol (both roles call one function with their shares) beside `cost`, which predicts its messages and
 //! correlations to the byte. Values are flat slices of words; shares are additive modulo 2^64 or exclusive-or.
 
+pub mod beaver;
 pub mod bit_to_word;
 pub mod compare;
 pub mod cross;
 pub mod evaluate;
+pub mod growing;
+pub mod linear;
 pub mod masked;
 pub mod matmul;
 pub mod mul;

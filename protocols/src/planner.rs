@@ -1,15 +1,18 @@
 //! The arithmetic black box on bare shapes: adds up what every operation would send.
 
-use he::MatmulShape;
+use he::{MatmulShape, MatmulSpec};
 use ndarray::ArrayD;
 use net::{Ledger, Role};
 
 use crate::abb::{Abb, Table, Tabulated, Truncation, Words};
 use crate::cost::Cost;
+use crate::ops::growing::{Axis, Events, Operand};
 use crate::ops::{
-    bit_to_word, compare, evaluate, masked, matmul, mul, mux, one_hot, quickselect, reveal, shuffle, truncate,
+    beaver, bit_to_word, compare, evaluate, growing, linear, masked, matmul, mul, mux, one_hot, quickselect, reveal,
+    shuffle, truncate,
 };
 use crate::session::{Forecast, Options, Plans};
+use crate::stock::{self, Demand, Levels, Needs};
 use crate::two_party::{
     check_table, embed_rows, embed_spec, keys_shape, linear_shape, linear_spec, matmul_shape, shuffle_widths,
 };
@@ -23,9 +26,9 @@ pub struct Planner {
     ledger: Ledger,
     plans: Plans,
     forecast: Forecast,
-    evaluate: Evaluate,
-    /// OTs used with the client, the server as OT sender.
-    cots: [u64; 2],
+    preprocess: bool,
+    stock: Levels,
+    needs: Needs,
 }
 
 impl Planner {
@@ -33,7 +36,26 @@ impl Planner {
     pub fn new(options: Options) -> Self {
         let mut ledger = Ledger::default();
         let forecast = Forecast::new(options, &mut ledger);
-        Planner { ledger, plans: Plans::default(), forecast, evaluate: options.evaluate, cots: [0; 2] }
+        let (plans, preprocess) = (Plans::default(), options.preprocess);
+        Planner { ledger, plans, forecast, preprocess, stock: Levels::default(), needs: Needs::default() }
+    }
+
+    /// Fills the stock with all of `needs`, as [`Secure::prepare`](crate::Secure::prepare) does.
+    pub fn prepare(&mut self, needs: &Needs) -> Result<(), Error> {
+        self.ledger.enter(stock::SCOPE);
+        for (name, cost) in needs.costs(&mut self.plans)? {
+            self.ledger.enter(name);
+            self.forecast.play(&cost, &mut self.ledger);
+            self.ledger.leave();
+        }
+        self.ledger.leave();
+        self.stock = Levels::of(needs);
+        Ok(())
+    }
+
+    /// What the run so far takes from a stock.
+    pub fn needs(&self) -> &Needs {
+        &self.needs
     }
 
     /// The account.
@@ -41,16 +63,37 @@ impl Planner {
         &mut self.ledger
     }
 
-    /// OTs used so far with `sender` as OT sender.
+    /// OTs used so far by online steps with `sender` as OT sender.
     pub fn cots_used(&self, sender: Role) -> u64 {
-        self.cots[sender as usize]
+        self.needs.cots[sender as usize]
     }
 
     fn play(&mut self, cost: &Cost) {
         for role in [Role::Client, Role::Server] {
-            self.cots[role as usize] += cost.cots_used(role);
+            self.needs.cots[role as usize] += cost.cots_used(role);
         }
         self.forecast.play(cost, &mut self.ledger);
+    }
+
+    /// Takes `units` of `demand`, made on the spot if they are not in stock.
+    fn take(&mut self, demand: &Demand, units: usize) -> Result<(), Error> {
+        *self.needs.units.entry(demand.clone()).or_default() += units;
+        for cost in self.stock.take(&mut self.plans, demand, units)? {
+            self.forecast.play(&cost, &mut self.ledger);
+        }
+        Ok(())
+    }
+
+    /// The product of `spec` with a matrix of the server.
+    fn times(&mut self, spec: MatmulSpec, demand: Demand) -> Result<(), Error> {
+        let cost = if self.preprocess {
+            self.take(&demand, spec.shape.m)?;
+            linear::cost(spec.shape.m, spec.shape.k, spec.width)
+        } else {
+            matmul::private_cost(&mut self.plans, spec)?
+        };
+        self.play(&cost);
+        Ok(())
     }
 }
 
@@ -115,6 +158,11 @@ impl Abb for Planner {
 
     fn mul(&mut self, x: &Shape, y: &Shape, width: u32) -> Result<Shape, Error> {
         assert_eq!(x, y, "shapes of a product");
+        if self.preprocess {
+            self.take(&Demand::RowProduct { n: 1, width }, x.len())?;
+            self.play(&beaver::rows_cost(x.len(), 1, width));
+            return Ok(x.clone());
+        }
         let cost = mul::mul_cost(&mut self.plans, x.len(), width)?;
         self.play(&cost);
         Ok(x.clone())
@@ -122,26 +170,39 @@ impl Abb for Planner {
 
     fn mul_rows(&mut self, x: &Shape, y: &Shape, width: u32) -> Result<Shape, Error> {
         assert_eq!((x.0.len(), &x.0[..1]), (2, &y.0[..]), "rows and their factors");
-        self.play(&mul::rows_cost(x.0[0], x.0[1], width));
+        let [rows, n] = [x.0[0], x.0[1]];
+        if self.preprocess && n > 0 {
+            self.take(&Demand::RowProduct { n, width }, rows)?;
+            self.play(&beaver::rows_cost(rows, n, width));
+        } else {
+            self.play(&mul::rows_cost(rows, n, width));
+        }
         Ok(x.clone())
     }
 
     fn sum_squares(&mut self, x: &Shape, width: u32) -> Result<Shape, Error> {
+        if self.preprocess {
+            let sums = x.sum_last();
+            let n = x.0[x.0.len() - 1];
+            self.take(&Demand::SumSquares { n, width }, sums.len())?;
+            self.play(&beaver::sum_squares_cost(sums.len(), n, width));
+            return Ok(sums);
+        }
         let cost = mul::square_cost(&mut self.plans, x.len(), width)?;
         self.play(&cost);
         Ok(x.sum_last())
     }
 
     fn evaluation(&self) -> Evaluate {
-        self.evaluate
+        Evaluate::of(self.preprocess)
     }
 
     fn evaluate(&mut self, table: Tabulated<'_, impl Table>, x: &Shape) -> Result<Shape, Error> {
         let cost = match table {
             Tabulated::Lookup(table) => evaluate::cost(table, x.len()),
             Tabulated::Masked(table) => {
-                let shape = table.shape();
-                masked::prepare_cost(&shape, x.len()).then(masked::run_cost(&shape, x.len()))
+                self.take(&Demand::Evaluation(table.shape()), x.len())?;
+                masked::run_cost(&table.shape(), x.len())
             }
         };
         self.play(&cost);
@@ -150,16 +211,46 @@ impl Abb for Planner {
 
     fn matmul(&mut self, a: &Shape, b: &Shape, width: u32) -> Result<Shape, Error> {
         let shape = matmul_shape(&a.0, &b.0);
-        let cost = matmul::shared_cost(&mut self.plans, shape, width)?;
+        let MatmulShape { batch, m, k, n } = shape;
+        let cost = if self.preprocess {
+            self.take(&Demand::Matmul { batch, m, k, n, width }, 1)?;
+            beaver::matmul_cost(shape, width)
+        } else {
+            matmul::shared_cost(&mut self.plans, shape, width)?
+        };
         self.play(&cost);
-        let MatmulShape { batch, m, n, .. } = shape;
         Ok(Shape(vec![batch, m, n]))
+    }
+
+    fn matmul_growing(
+        &mut self,
+        a: &Shape,
+        b: &Shape,
+        width: u32,
+        axis: Axis,
+        operand: &mut Operand,
+    ) -> Result<Shape, Error> {
+        if !self.preprocess {
+            return self.matmul(a, b, width);
+        }
+        let shape = matmul_shape(&a.0, &b.0);
+        let events = Events::single(shape, axis, width);
+        let number = *operand.number.get_or_insert_with(|| {
+            self.needs.operands.push(Events { list: Vec::new(), ..events.clone() });
+            self.needs.operands.len() - 1
+        });
+        self.needs.operands[number].list.extend(&events.list);
+        if let Some(cost) = self.stock.take_product(&mut self.plans, number, &events)? {
+            self.forecast.play(&cost, &mut self.ledger);
+        }
+        let cost = growing::cost(&events, operand.learn(&events));
+        self.play(&cost);
+        Ok(Shape(vec![shape.batch, shape.m, shape.n]))
     }
 
     fn linear(&mut self, x: &Shape, weight: &FixedWeight) -> Result<Shape, Error> {
         let (shape, rows) = linear_shape(&x.0, weight);
-        let cost = matmul::private_cost(&mut self.plans, linear_spec(weight, rows))?;
-        self.play(&cost);
+        self.times(linear_spec(weight, rows), Demand::linear(weight))?;
         Ok(Shape(shape))
     }
 
@@ -167,9 +258,7 @@ impl Abb for Planner {
         check_table(table)?;
         let batch = embed_rows(table);
         for start in (0..count).step_by(batch) {
-            let spec = embed_spec(table, batch.min(count - start));
-            let cost = matmul::private_cost(&mut self.plans, spec)?;
-            self.play(&cost);
+            self.times(embed_spec(table, batch.min(count - start)), Demand::embed(table))?;
         }
         Ok(Shape(vec![count, table.spec.outputs]))
     }

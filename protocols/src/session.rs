@@ -10,8 +10,9 @@ use rand::rngs::StdRng;
 
 use crate::Error;
 use crate::cost::{Cost, Step};
+use crate::stock::Stock;
 
-/// How tabulated functions are evaluated on shares.
+/// How tabulated functions are evaluated on shares: by look-up in sessions of one phase, on masked inputs in two.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Evaluate {
     /// By transfers of table rows ([`crate::ops::evaluate`]): nothing is prepared, fewest rounds in all.
@@ -26,8 +27,23 @@ pub enum Evaluate {
 pub struct Options {
     /// Source of correlated OTs.
     pub ot: CotKind,
-    /// Evaluation of tabulated functions.
-    pub evaluate: Evaluate,
+    /// Two phases: operations consume correlations that were, or could have been, made before the data is known, and
+    /// send masked words only. See [`crate::stock`].
+    pub preprocess: bool,
+}
+
+impl Options {
+    /// How functions are evaluated.
+    pub fn evaluate(&self) -> Evaluate {
+        Evaluate::of(self.preprocess)
+    }
+}
+
+impl Evaluate {
+    /// What a session of two phases, or of one, uses.
+    pub(crate) fn of(preprocess: bool) -> Self {
+        if preprocess { Evaluate::Masked } else { Evaluate::Lookup }
+    }
 }
 
 const PUBLIC_KEY: &str = "he/public key";
@@ -44,7 +60,8 @@ pub struct Session {
     peer_keys: HashMap<ParamSet, PublicKey>,
     plans: Plans,
     rng: StdRng,
-    options: Options,
+    preprocess: bool,
+    pub(crate) stock: Stock,
 }
 
 impl Session {
@@ -67,6 +84,8 @@ impl Session {
         rng: StdRng,
     ) -> Self {
         Session {
+            preprocess: options.preprocess,
+            stock: Stock::default(),
             channel,
             sender,
             receiver,
@@ -74,18 +93,22 @@ impl Session {
             peer_keys: HashMap::new(),
             plans: Plans::default(),
             rng,
-            options,
         }
-    }
-
-    /// The choices of this session.
-    pub fn options(&self) -> Options {
-        self.options
     }
 
     /// This party.
     pub fn role(&self) -> Role {
         self.channel.role()
+    }
+
+    /// Whether this party is the server.
+    pub(crate) fn is_server(&self) -> bool {
+        self.role() == Role::Server
+    }
+
+    /// Whether operations take their correlations from the stock.
+    pub fn preprocesses(&self) -> bool {
+        self.preprocess
     }
 
     /// The channel, to book phases and scopes and to send what lies outside the protocols.
@@ -240,18 +263,10 @@ impl Forecast {
                     ledger.set_phase(phase);
                 }
                 Step::Cots { sender, count } => {
-                    let level = &mut self.levels[sender as usize];
-                    let amount = self.pool.refill_amount(*level, count as usize);
-                    if amount > 0 {
-                        let phase = ledger.set_phase(Phase::Offline);
-                        let wire = self.pool.refill_wire(amount);
-                        if wire.messages > 0 {
-                            ledger.book_run(sender.peer().sends(), wire.to_sender, wire.messages);
-                        }
-                        ledger.set_phase(phase);
-                    }
-                    *level = *level + amount - count as usize;
+                    self.refill(sender, count, ledger);
+                    self.levels[sender as usize] -= count as usize;
                 }
+                Step::Pooled { sender, count } => self.refill(sender, count, ledger),
                 Step::Key { holder, set } => {
                     if !self.keys.contains(&(holder, set)) {
                         self.keys.push((holder, set));
@@ -262,5 +277,20 @@ impl Forecast {
                 }
             }
         }
+    }
+
+    /// Books what fills the pool with OT sender `sender` to at least `count`.
+    fn refill(&mut self, sender: Role, count: u64, ledger: &mut net::Ledger) {
+        let level = &mut self.levels[sender as usize];
+        let amount = self.pool.refill_amount(*level, count as usize);
+        if amount > 0 {
+            let phase = ledger.set_phase(Phase::Offline);
+            let wire = self.pool.refill_wire(amount);
+            if wire.messages > 0 {
+                ledger.book_run(sender.peer().sends(), wire.to_sender, wire.messages);
+            }
+            ledger.set_phase(phase);
+        }
+        *level += amount;
     }
 }

@@ -5,11 +5,14 @@ use ndarray::{ArrayD, IxDyn};
 use net::Role;
 
 use crate::abb::{Abb, Table, Tabulated, Truncation, Words};
+use crate::ops::growing::{Axis, Events, Operand};
 use crate::ops::shuffle::Permutations;
 use crate::ops::{
-    bit_to_word, compare, evaluate, masked, matmul, mul, mux, one_hot, quickselect, reveal, shuffle, truncate,
+    beaver, bit_to_word, compare, evaluate, growing, linear, masked, matmul, mul, mux, one_hot, quickselect, reveal,
+    shuffle, truncate,
 };
 use crate::session::Session;
+use crate::stock::{self, Demand};
 use crate::weight::{DEFAULT_WEIGHT_FRAC, FixedWeight, WEIGHT_BITS};
 use crate::words::mask;
 use crate::{EMBED_FRAC, EMBED_WIDTH, Error, Evaluate, FRAC, LINEAR_WIDTH, Tensor};
@@ -31,7 +34,43 @@ impl TwoParty {
     }
 
     fn is_server(&self) -> bool {
-        self.session.role() == Role::Server
+        self.session.is_server()
+    }
+
+    fn take(&mut self, demand: &Demand, units: usize) -> Result<Vec<u64>, Error> {
+        stock::take(&mut self.session, demand, units, None)
+    }
+
+    /// Shares of X W for this party's share `x` of X, `None` on a server that has none of it.
+    fn times(
+        &mut self,
+        spec: MatmulSpec,
+        x: Option<&[u64]>,
+        weight: &FixedWeight,
+        demand: fn(&FixedWeight) -> Demand,
+    ) -> Result<Vec<u64>, Error> {
+        let matrix = match (&weight.values, x) {
+            (Some(values), _) if self.is_server() => Some(&*values.matrix),
+            (None, _) if self.is_server() => {
+                return Err(Error::NoValues { tensor: weight.spec.name.clone() });
+            }
+            _ => None,
+        };
+        let s = &mut self.session;
+        if s.preprocesses() {
+            let MatmulShape { m, k, n, .. } = spec.shape;
+            let masks = stock::take(s, &demand(weight), m, matrix)?;
+            let side = match matrix {
+                Some(matrix) => linear::Side::Server(x, matrix),
+                None => linear::Side::Client(x.unwrap_or_default()),
+            };
+            return linear::run(s, k, n, spec.width, &masks, side);
+        }
+        let operand = match matrix {
+            Some(matrix) => matmul::Operand::Server(x, matrix),
+            None => matmul::Operand::Client(x.unwrap_or_default()),
+        };
+        matmul::private(s, spec, operand)
     }
 }
 
@@ -176,31 +215,47 @@ impl Abb for TwoParty {
 
     fn mul(&mut self, x: &Self::Words, y: &Self::Words, width: u32) -> Result<Self::Words, Error> {
         assert_eq!(x.shape(), y.shape(), "shapes of a product");
-        Ok(shaped(&Tensor::shape(x), mul::mul(&mut self.session, &flat(x), &flat(y), width)?))
+        let (shape, x, y) = (Tensor::shape(x), flat(x), flat(y));
+        if self.session.preprocesses() {
+            let masks = self.take(&Demand::RowProduct { n: 1, width }, x.len())?;
+            return Ok(shaped(&shape, beaver::rows(&mut self.session, &x, &y, 1, width, &masks)?));
+        }
+        Ok(shaped(&shape, mul::mul(&mut self.session, &x, &y, width)?))
     }
 
     fn mul_rows(&mut self, x: &Self::Words, y: &Self::Words, width: u32) -> Result<Self::Words, Error> {
         let shape = Tensor::shape(x);
         assert_eq!((shape.len(), &shape[..1]), (2, y.shape()), "rows and their factors");
+        let n = shape[1];
+        if self.session.preprocesses() && n > 0 {
+            let masks = self.take(&Demand::RowProduct { n, width }, shape[0])?;
+            return Ok(shaped(&shape, beaver::rows(&mut self.session, &flat(x), &flat(y), n, width, &masks)?));
+        }
         Ok(shaped(&shape, mul::mul_rows(&mut self.session, &flat(x), &flat(y), shape[1], width)?))
     }
 
     fn sum_squares(&mut self, x: &Self::Words, width: u32) -> Result<Self::Words, Error> {
+        let mut shape = Tensor::shape(x);
+        let n = shape.pop().expect("at least one axis");
+        if self.session.preprocesses() {
+            let masks = self.take(&Demand::SumSquares { n, width }, shape.iter().product())?;
+            return Ok(shaped(&shape, beaver::sum_squares(&mut self.session, &flat(x), n, width, &masks)?));
+        }
         let squares = mul::square(&mut self.session, &flat(x), width)?;
         Ok(shaped(&Tensor::shape(x), squares).sum_last())
     }
 
     fn evaluation(&self) -> Evaluate {
-        self.session.options().evaluate
+        Evaluate::of(self.session.preprocesses())
     }
 
     fn evaluate(&mut self, table: Tabulated<'_, impl Table>, x: &Self::Words) -> Result<Self::Words, Error> {
-        let (s, words) = (&mut self.session, flat(x));
+        let words = flat(x);
         let values = match table {
-            Tabulated::Lookup(table) => evaluate::evaluate(s, table, &words)?,
+            Tabulated::Lookup(table) => evaluate::evaluate(&mut self.session, table, &words)?,
             Tabulated::Masked(table) => {
-                let correlations = masked::prepare(s, &table.shape(), words.len())?;
-                masked::run(s, table, &correlations, &words)?
+                let correlations = self.take(&Demand::Evaluation(table.shape()), words.len())?;
+                masked::run(&mut self.session, table, &correlations, &words)?
             }
         };
         Ok(shaped(&Tensor::shape(x), values))
@@ -208,26 +263,42 @@ impl Abb for TwoParty {
 
     fn matmul(&mut self, a: &Self::Words, b: &Self::Words, width: u32) -> Result<Self::Words, Error> {
         let shape = matmul_shape(a.shape(), b.shape());
-        let product = matmul::shared(&mut self.session, shape, &flat(a), &flat(b), width)?;
+        let (a, b) = (flat(a), flat(b));
+        let product = if self.session.preprocesses() {
+            let MatmulShape { batch, m, k, n } = shape;
+            let masks = self.take(&Demand::Matmul { batch, m, k, n, width }, 1)?;
+            beaver::matmul(&mut self.session, shape, &a, &b, width, &masks)?
+        } else {
+            matmul::shared(&mut self.session, shape, &a, &b, width)?
+        };
+        Ok(shaped(&[shape.batch, shape.m, shape.n], product))
+    }
+
+    fn matmul_growing(
+        &mut self,
+        a: &Self::Words,
+        b: &Self::Words,
+        width: u32,
+        axis: Axis,
+        operand: &mut Operand,
+    ) -> Result<Self::Words, Error> {
+        if !self.session.preprocesses() {
+            return self.matmul(a, b, width);
+        }
+        let shape = matmul_shape(a.shape(), b.shape());
+        let events = Events::single(shape, axis, width);
+        let product = growing::product(&mut self.session, operand, &events, &flat(a), &flat(b))?;
         Ok(shaped(&[shape.batch, shape.m, shape.n], product))
     }
 
     fn linear(&mut self, x: &Self::Words, weight: &FixedWeight) -> Result<Self::Words, Error> {
         let (shape, rows) = linear_shape(x.shape(), weight);
-        let spec = linear_spec(weight, rows);
-        let x = flat(x);
-        let share = match (self.session.role(), &weight.values) {
-            (Role::Client, _) => matmul::private(&mut self.session, spec, matmul::Operand::Client(&x))?,
-            (Role::Server, Some(values)) => {
-                let operand = matmul::Operand::Server(Some(&x), &values.matrix);
-                let mut share = matmul::private(&mut self.session, spec, operand)?;
-                for row in share.chunks_exact_mut(values.bias.len().max(1)) {
-                    row.iter_mut().zip(&values.bias).for_each(|(y, b)| *y = y.wrapping_add(*b as u64));
-                }
-                share
+        let mut share = self.times(linear_spec(weight, rows), Some(&flat(x)), weight, Demand::linear)?;
+        if let Some(values) = weight.values.as_ref().filter(|_| self.is_server()) {
+            for row in share.chunks_exact_mut(values.bias.len().max(1)) {
+                row.iter_mut().zip(&values.bias).for_each(|(y, b)| *y = y.wrapping_add(*b as u64));
             }
-            (Role::Server, None) => return Err(Error::NoValues { tensor: weight.spec.name.clone() }),
-        };
+        }
         Ok(shaped(&shape, share))
     }
 
@@ -242,17 +313,8 @@ impl Abb for TwoParty {
         let batch = embed_rows(table);
         for start in (0..count).step_by(batch) {
             let rows = batch.min(count - start);
-            let spec = embed_spec(table, rows);
-            share.extend(match (self.session.role(), &table.values) {
-                (Role::Client, _) => {
-                    let units = unit_vectors(table, &ids[start..start + rows]);
-                    matmul::private(&mut self.session, spec, matmul::Operand::Client(&units))?
-                }
-                (Role::Server, Some(values)) => {
-                    matmul::private(&mut self.session, spec, matmul::Operand::Server(None, &values.matrix))?
-                }
-                (Role::Server, None) => return Err(Error::NoValues { tensor: table.spec.name.clone() }),
-            });
+            let units = (!self.is_server()).then(|| unit_vectors(table, &ids[start..start + rows]));
+            share.extend(self.times(embed_spec(table, rows), units.as_deref(), table, Demand::embed)?);
         }
         Ok(shaped(&[count, table.spec.outputs], share))
     }

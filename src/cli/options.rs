@@ -28,6 +28,10 @@ pub(super) struct TermsArgs {
     /// Source of correlated oblivious transfers; a larger number sends less and computes more.
     #[arg(long, value_enum, default_value = "softspoken4")]
     ot: OtArg,
+    /// Make all correlations that do not depend on the prompt's words first, in large batches, booked as `offline`: what
+    /// is left to do online is several times less.
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_value = "false", default_missing_value = "true")]
+    preprocess: bool,
 }
 
 /// Which of the key/value cache a token looks at.
@@ -99,7 +103,7 @@ impl TermsArgs {
             RevealArg::Logits => Reveal::Logits,
             RevealArg::Token => Reveal::Token,
         };
-        let protocol = protocols::Options { ot: CotKind::SoftSpoken(ot), ..Default::default() };
+        let protocol = protocols::Options { ot: CotKind::SoftSpoken(ot), preprocess: self.preprocess };
         let policy = self.policy.spec()?;
         if policy.clear_only() {
             return Err(Error::ClearOnly { policy: policy.to_string() });
@@ -116,12 +120,13 @@ impl TermsArgs {
     }
 
     /// By name, for the command line of the other party.
-    pub(super) fn named(&self, terms: &Terms) -> [(&'static str, String); 3] {
+    pub(super) fn named(&self, terms: &Terms) -> [(&'static str, String); 4] {
         let name = |value: Option<clap::builder::PossibleValue>| value.map_or(String::new(), |v| v.get_name().into());
         [
             ("reveal", name(self.reveal.to_possible_value())),
             ("policy", terms.policy.to_string()),
             ("ot", name(self.ot.to_possible_value())),
+            ("preprocess", self.preprocess.to_string()),
         ]
     }
 }

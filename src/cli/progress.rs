@@ -84,6 +84,16 @@ impl Observer for Progress<'_> {
         self.spin("setup: base OTs");
     }
 
+    fn prepare(&mut self, done: u64, total: u64) {
+        if done == 0 {
+            self.bar.disable_steady_tick();
+            self.bar.reset_elapsed();
+            self.bar.set_style(style("preprocess {bar:32} {bytes}/{total_bytes} {elapsed}, {eta} left"));
+            self.bar.set_length(total);
+        }
+        self.bar.set_position(done);
+    }
+
     fn begin(&mut self, step: Step) {
         if step == Step::Prefill {
             self.bar.disable_steady_tick();

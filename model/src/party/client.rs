@@ -4,7 +4,7 @@ use net::Channel;
 use protocols::{Fixed, Secure};
 
 use super::recorder::{Recorder, finish};
-use super::{Observer, Outcome, PublicModel, Request, Terms, check_ids, opening};
+use super::{Observer, Outcome, PublicModel, Request, Terms, check_ids, needs, opening};
 use crate::{Error, Input, Model, ModelSpec, Next, generate};
 
 /// What a client wants from a server beyond the terms.
@@ -57,9 +57,13 @@ impl Opened {
         observer.setup();
         opening::ask(&mut channel, &spec, &request)?;
         let mut shapes = Fixed::new();
-        shapes.expect_scales(scales)?;
+        shapes.expect_scales(scales.clone())?;
         let model = Model::load(&mut shapes, &spec, None)?;
         let mut engine = Secure::new(channel, terms.protocol)?;
+        if terms.protocol.preprocess {
+            let needs = needs(&spec, &scales, &terms, &request)?;
+            engine.prepare(&needs, &model.weights(), &mut |done, total| observer.prepare(done, total))?;
+        }
         let input = Input { ids: Some(prompt), count: prompt.len() };
         let mut recorder = Recorder::new(observer);
         let generation = generate(&mut engine, &model, input, &request.options(&terms), next, &mut recorder)?;

@@ -15,7 +15,8 @@
 //! | request: tokens of the prompt, tokens to generate (u32, little endian), 1 to stop at the end of a text | client | 9 |
 //! | verdict: empty, or why the request is refused | server | up to [`MAX_REASON_BYTES`] |
 //!
-//! Then come base OTs and the generation. With `stop_at_eos` the client sends one more byte after each token.
+//! Then come base OTs, in a two-phase session ([`protocols::Options::preprocess`]) the correlations that [`needs`] lists,
+//! and the generation. With `stop_at_eos` the client sends one more byte after each token.
 //!
 //! Neither party believes the other's numbers: lengths are bounded before anything is allocated, the shape is checked
 //! as one from a file would be, and a request is held against the model's positions and the server's [`Limits`].
@@ -33,7 +34,7 @@ use serde::{Deserialize, Serialize};
 
 pub use client::{Opened, Wishes};
 pub use opening::{MAX_REASON_BYTES, MAX_SHAPE_BYTES, MAX_TOKENIZER_BYTES};
-pub use plan::plan;
+pub use plan::{needs, plan};
 pub use server::Hosted;
 
 use crate::report::Cost;
@@ -108,6 +109,11 @@ pub struct Outcome {
 pub trait Observer {
     /// The parties agree on what they run and set up base OTs.
     fn setup(&mut self) {}
+
+    /// The offline phase of a two-phase session: `done` of `total` bytes have been exchanged.
+    fn prepare(&mut self, done: u64, total: u64) {
+        let _ = (done, total);
+    }
 
     /// `step` begins.
     fn begin(&mut self, step: Step) {

@@ -110,6 +110,7 @@ fn stated(terms: &Terms) -> Handshake {
     Handshake::new()
         .agree("version", env!("CARGO_PKG_VERSION"))
         .agree("ot", ot_name(protocol.ot))
+        .agree("preprocess", protocol.preprocess)
         .agree("reveal", reveal)
         .agree("policy", policy)
 }

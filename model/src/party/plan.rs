@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use net::{Channel, Role, memory_pair};
-use protocols::Plan;
+use protocols::{Needs, Plan};
 
 use super::recorder::{Recorder, finish};
 use super::{Limits, Observer, Outcome, PublicModel, Request, Terms, Wishes, opening};
-use crate::{Error, Input, Model, Next, Sampler, generate};
+use crate::{Error, Input, Model, ModelSpec, Next, NoHooks, Sampler, generate};
 
 /// How long the rehearsal of the opening may take.
 const REHEARSAL: Duration = Duration::from_secs(60);
@@ -27,6 +27,11 @@ pub fn plan(
     let mut engine = Plan::new(terms.protocol);
     rehearse(&mut engine, model, terms, wishes, request)?;
     engine.expect_scales(model.scales.clone())?;
+    if terms.protocol.preprocess {
+        let needs = needs(&model.spec, &model.scales, terms, request)?;
+        engine.prepare(&needs)?;
+        observer.prepare(1, 1);
+    }
     let weights = Model::load(&mut engine, &model.spec, None)?;
     let input = Input { ids: None, count: request.prompt };
     let mut unused = Sampler::greedy();
@@ -41,6 +46,17 @@ pub fn plan(
         (cost.seconds, cost.cpu_seconds) = (0.0, 0.0);
     }
     Ok(outcome)
+}
+
+/// What a two-phase session takes from its stock, and therefore prepares: from shapes alone, the same for both parties.
+pub fn needs(spec: &ModelSpec, scales: &[u32], terms: &Terms, request: &Request) -> Result<Needs, Error> {
+    let mut engine = Plan::new(terms.protocol);
+    engine.expect_scales(scales.to_vec())?;
+    let weights = Model::load(&mut engine, spec, None)?;
+    let input = Input { ids: None, count: request.prompt };
+    let mut unused = Sampler::greedy();
+    generate(&mut engine, &weights, input, &request.options(terms), Next::Pick(&mut unused), &mut NoHooks)?;
+    Ok(engine.needs().clone())
 }
 
 /// Books the opening by holding it between two threads: its messages are made in one place.

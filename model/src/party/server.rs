@@ -4,7 +4,7 @@ use net::Channel;
 use protocols::{Fixed, FixedWeight, Secure};
 
 use super::recorder::{Recorder, finish};
-use super::{Limits, Observer, Outcome, PublicModel, Terms, opening};
+use super::{Limits, Observer, Outcome, PublicModel, Terms, needs, opening};
 use crate::{Error, Input, Model, ModelFiles, Next, Sampler, generate};
 
 /// A model in fixed point, ready for any number of sessions, one after another or at once.
@@ -47,6 +47,11 @@ impl Hosted {
         let request = opening::receive_client(&mut channel, &self.public, terms, limits)?;
         observer.setup();
         let mut engine = Secure::new(channel, terms.protocol)?;
+        if terms.protocol.preprocess {
+            let PublicModel { spec, scales, .. } = &self.public;
+            let needs = needs(spec, scales, terms, &request)?;
+            engine.prepare(&needs, &self.model.weights(), &mut |done, total| observer.prepare(done, total))?;
+        }
         let input = Input { ids: None, count: request.prompt };
         // The server picks nothing: it never sees logits.
         let mut unused = Sampler::greedy();

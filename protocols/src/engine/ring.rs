@@ -11,7 +11,9 @@ use crate::functions;
 use crate::functions::extrema::EXTREMA_WIDTH;
 use crate::functions::selection;
 use crate::functions::top_k::TopK;
+use crate::ops::growing::{Axis, Operand};
 use crate::session::{Options, Session};
+use crate::stock::{self, Needs};
 use crate::weight::{DEFAULT_WEIGHT_FRAC, FixedWeight, MIN_WEIGHT_FRAC, quantise};
 use crate::words::signed;
 use crate::{Clear, EMBED_FRAC, EMBED_WIDTH, Error, Evaluate, FRAC, LINEAR_WIDTH, Planner, Tensor, TwoParty};
@@ -59,6 +61,20 @@ impl Secure {
     pub fn channel(&mut self) -> &mut Channel {
         self.abb.session().channel()
     }
+
+    /// The offline phase of a two-phase session: makes all correlations of `needs`, which a [`Plan`] of the same run wrote
+    /// down, booked as `offline`. The server passes all its
+    /// weights, whose names differ; `progress` is called with bytes done and in all.
+    pub fn prepare(
+        &mut self,
+        needs: &Needs,
+        weights: &[&FixedWeight],
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<(), Error> {
+        let weight = |name: &str| weights.iter().find(|weight| weight.spec.name == name);
+        let matrix = |name: &str| weight(name).and_then(|weight| weight.values.as_ref()).map(|v| &*v.matrix);
+        stock::prepare_all(self.abb.session(), needs, matrix, progress)
+    }
 }
 
 impl Fixed {
@@ -85,7 +101,17 @@ impl Plan {
         self.abb.ledger()
     }
 
-    /// Correlated OTs used so far with `sender` as OT sender.
+    /// What the run so far takes from a stock, for [`Secure::prepare`].
+    pub fn needs(&self) -> &Needs {
+        self.abb.needs()
+    }
+
+    /// The offline phase with `needs`, as [`Secure::prepare`] books it.
+    pub fn prepare(&mut self, needs: &Needs) -> Result<(), Error> {
+        self.abb.prepare(needs)
+    }
+
+    /// Correlated OTs used so far by online steps with `sender` as OT sender.
     pub fn cots_used(&self, sender: Role) -> u64 {
         self.abb.cots_used(sender)
     }
@@ -123,6 +149,11 @@ impl<B: Abb> Ring<B> {
     /// Words modulo 2^EXTREMA_WIDTH as activations.
     fn widen(&mut self, x: &B::Words) -> Result<B::Words, Error> {
         self.abb.truncate(x, Truncation { width: EXTREMA_WIDTH, shift: 0, out: 64 })
+    }
+
+    /// The left factor of a product of matrices.
+    fn narrow(&mut self, a: &B::Words) -> Result<B::Words, Error> {
+        self.abb.truncate(a, Truncation { width: 64, shift: FRAC - NARROW_FRAC, out: MATMUL_WIDTH })
     }
 
     /// Brings a product with `frac` fractional bits modulo 2^`width` back to an activation.
@@ -184,9 +215,20 @@ impl<B: Abb> Engine for Ring<B> {
     }
 
     fn matmul(&mut self, a: &B::Words, b: &B::Words) -> Result<B::Words, Error> {
-        let narrow = Truncation { width: 64, shift: FRAC - NARROW_FRAC, out: MATMUL_WIDTH };
-        let a = self.abb.truncate(a, narrow)?;
+        let a = self.narrow(a)?;
         let product = self.abb.matmul(&a, b, MATMUL_WIDTH)?;
+        self.round(&product, FRAC + NARROW_FRAC, MATMUL_WIDTH)
+    }
+
+    fn matmul_growing(
+        &mut self,
+        a: &B::Words,
+        b: &B::Words,
+        axis: Axis,
+        operand: &mut Operand,
+    ) -> Result<B::Words, Error> {
+        let a = self.narrow(a)?;
+        let product = self.abb.matmul_growing(&a, b, MATMUL_WIDTH, axis, operand)?;
         self.round(&product, FRAC + NARROW_FRAC, MATMUL_WIDTH)
     }
 

@@ -111,8 +111,7 @@ impl Form {
         let out_width = ring_for(half + 1.0, out_frac);
         let curve = match pieces {
             Pieces::Powers(degree, power_bits) => {
-                let spec =
-                    SplineSpec { index_bits, low_bits, base, step, degree, out_frac, out_width, power_bits };
+                let spec = SplineSpec { index_bits, low_bits, base, step, degree, out_frac, out_width, power_bits };
                 Curve::Spline(Spline::fit(spec, f))
             }
             Pieces::Lines => Curve::lines(LinesSpec { index_bits, low_bits, base, step, out_frac, out_width }, f),

@@ -69,9 +69,8 @@ impl Table for ExpTable {
 }
 
 /// The same for masked inputs.
-static MASKED: LazyLock<MaskedTable> = LazyLock::new(|| {
-    MaskedTable::power(MASKED_INDEX_BITS, FRAC, EXP_MARGIN, COEFFICIENT_FRAC, MASKED_OUT_FRAC + 3)
-});
+static MASKED: LazyLock<MaskedTable> =
+    LazyLock::new(|| MaskedTable::power(MASKED_INDEX_BITS, FRAC, EXP_MARGIN, COEFFICIENT_FRAC, MASKED_OUT_FRAC + 3));
 
 /// 14 windows of width 1 would not reach [`EXP_END`].
 const MASKED_INDEX_BITS: u32 = 5;

@@ -114,8 +114,8 @@ pub(super) fn scale_down<B: Abb>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Clear, Evaluate};
     use crate::functions::testing::fixed;
+    use crate::{Clear, Evaluate};
 
     #[test]
     fn error_over_the_whole_range() {

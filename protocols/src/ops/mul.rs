@@ -129,6 +129,12 @@ pub fn square_cost(plans: &mut Plans, n: usize, width: u32) -> Result<Cost, Erro
     })
 }
 
+/// Bytes of `cost` on the wire, refills of the pools estimated: to compare strategies.
+pub(crate) fn wire_bytes(cost: &Cost) -> usize {
+    let cots = cost.cots_used(Role::Client) + cost.cots_used(Role::Server);
+    cost.total_bytes() as usize + cots as usize * COT_BITS / 8
+}
+
 /// OTs for `rows` words times rows of `n`: bit j carries `n` words modulo 2^(width-j).
 fn rows_shape(rows: usize, n: usize, width: u32) -> Correlation {
     let widths: Vec<u32> = (0..width).map(|j| width - j).collect();
@@ -151,8 +157,7 @@ fn ole_if_cheaper(plans: &mut Plans, n: usize, width: u32, kind: OleKind) -> Res
         OleKind::Merged => rows_cost(n, 1, width),
         OleKind::Product | OleKind::Square => cross::one_way_cost(&rows_shape(n, 1, width - 1)),
     };
-    let cots = ot.cots_used(Role::Client) + ot.cots_used(Role::Server);
-    let ot_bytes = ot.total_bytes() as usize + cots as usize * COT_BITS / 8;
+    let ot_bytes = wire_bytes(&ot);
     let ole_bytes = plan.upload_bytes() + plan.download_bytes() + 2 * HEADER_BYTES;
     Ok((ole_bytes < ot_bytes).then_some(plan))
 }

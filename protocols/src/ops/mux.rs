@@ -23,8 +23,7 @@ pub fn mux(s: &mut Session, bits: &[u8], x: &[u64], width: u32) -> Result<Vec<u6
     let slots = x.len() / bits.len();
     assert_eq!(bits.len() * slots, x.len(), "whole rows of words");
     let rows = || bits.iter().zip(x.chunks_exact(slots));
-    let words: Vec<u64> =
-        rows().flat_map(|(&b, x)| x.iter().map(move |&x| if_bit(b, x.wrapping_neg(), x))).collect();
+    let words: Vec<u64> = rows().flat_map(|(&b, x)| x.iter().map(move |&x| if_bit(b, x.wrapping_neg(), x))).collect();
     let choices = Bits::from_fn(bits.len(), |i| bits[i] == 1);
     let mut out = cross::two_way(s, &shape(bits.len(), slots, width), &choices, &words)?;
     for (out, (&b, x)) in out.chunks_exact_mut(slots).zip(rows()) {

@@ -5,7 +5,7 @@ use net::{Ledger, Phase, Role};
 use ot::dpf::Lane;
 
 use super::selection::deviation;
-use super::{MASKED, open, share};
+use super::{TWO_PHASES, open, share};
 use crate::local::Pair;
 use crate::ops::masked::table::{LinesSpec, MaskedShape, MaskedTable, POWER_FRAC, Payload, factor};
 use crate::ops::masked::{expanded, prepare, prepare_cost, run, run_cost};
@@ -85,7 +85,7 @@ fn check_correlations<L: Lane + Into<u64>>(shape: MaskedShape, correlations: &[V
 fn correlations_share_the_payload_at_the_index_and_zero_elsewhere() {
     for table in tables() {
         let shape = table.shape();
-        let correlations = pair(MASKED).run(|abb| prepare(abb.session(), &shape, 170)).expect("protocol");
+        let correlations = pair(TWO_PHASES).run(|abb| prepare(abb.session(), &shape, 170)).expect("protocol");
         assert_eq!(correlations[0].len(), 170 * shape.correlation_words());
         if shape.width <= 32 {
             check_correlations::<u32>(shape, &correlations);
@@ -110,7 +110,7 @@ fn results_are_the_tables_over_the_whole_range() {
         let shape = table.shape();
         let x = inputs(&shape, 700);
         let shares = share(&x, 3);
-        let outcome = pair(MASKED).run(|abb| {
+        let outcome = pair(TWO_PHASES).run(|abb| {
             let s = abb.session();
             let correlations = prepare(s, &shape, x.len())?;
             // In two pieces, of which the second is spent first.
@@ -148,10 +148,11 @@ fn results_are_the_tables_over_the_whole_range() {
 fn costs_are_the_ledger() {
     // A tree of 2^13 leaves: batches of 256.
     let large = lines(14, 2, 20, 30);
-    for (options, table, n) in [(MASKED, &large, 300), (MASKED, &lines(3, 5, 20, 30), 7), (MASKED, &power(5, 18), 90)]
-        .into_iter()
-        .chain([(Options { ot: ot::CotKind::default(), ..MASKED }, &lines(6, 5, 20, 40), 33)])
-        .chain([(MASKED, &large, 0)])
+    for (options, table, n) in
+        [(TWO_PHASES, &large, 300), (TWO_PHASES, &lines(3, 5, 20, 30), 7), (TWO_PHASES, &power(5, 18), 90)]
+            .into_iter()
+            .chain([(Options { ot: ot::CotKind::default(), ..TWO_PHASES }, &lines(6, 5, 20, 40), 33)])
+            .chain([(TWO_PHASES, &large, 0)])
     {
         let (shape, x) = (table.shape(), vec![5; n]);
         let mut pair = pair(options);
@@ -182,7 +183,7 @@ fn opened(x: u64, rows: usize) -> [f64; 2] {
     let table = lines(4, 4, 20, 30);
     let shape = table.shape();
     let shares = share(&vec![x; rows], x);
-    let [client, server] = pair(MASKED)
+    let [client, server] = pair(TWO_PHASES)
         .run(|abb| {
             let s: &mut Session = abb.session();
             let correlations = prepare(s, &shape, rows)?;

@@ -3,6 +3,7 @@
 mod masked;
 mod ops;
 mod selection;
+mod stock;
 mod view;
 
 use ndarray::{ArrayD, IxDyn};
@@ -13,13 +14,16 @@ use rand::{Rng, SeedableRng};
 
 use crate::abb::Abb;
 use crate::local::Pair;
-use crate::{Error, Evaluate, Options, Planner, Session, TwoParty};
+use crate::{Error, Options, Planner, Session, TwoParty};
 
 /// Options over the ideal dealer.
-pub(crate) const DEALER: Options = Options { ot: CotKind::Dealer, evaluate: Evaluate::Lookup };
+pub(crate) const DEALER: Options = Options { ot: CotKind::Dealer, preprocess: false };
 
-/// Options over the ideal dealer, with functions evaluated on masked inputs.
-pub(crate) const MASKED: Options = Options { evaluate: Evaluate::Masked, ..DEALER };
+/// The same in two phases.
+pub(crate) const TWO_PHASES: Options = Options { preprocess: true, ..DEALER };
+
+/// Both usages of the same operations.
+pub(crate) const BOTH: [Options; 2] = [DEALER, TWO_PHASES];
 
 /// What one party returned, with its ledger.
 pub(crate) type Outcome<T> = (T, Vec<Entry>);

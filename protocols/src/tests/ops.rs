@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
-use super::{DEALER, run, secure};
+use super::{BOTH, DEALER, run, secure};
 use crate::abb::{Abb, Table, Tabulated, Truncation, Words};
 use crate::function;
 use crate::ops::matmul::multiply;
@@ -136,36 +136,45 @@ fn products_are_exact_by_ot_and_off_by_one_by_ole() {
     // 70 values go by OT, 9000 by OLE.
     for (n, width) in [(70, 64), (70, 37), (70, 2), (9000, 40)] {
         let (x, y) = (values(62, n, 5), values(61, n, 6));
-        let got =
-            secure(DEALER, &[(&x, &[n]), (&y, &[n])], function!([width: u32] |abb, x| abb.mul(&x[0], &x[1], *width)));
-        for ((x, y), got) in x.iter().zip(&y).zip(got) {
-            let error = distance(got, x.wrapping_mul(*y), width);
-            assert!(error <= u64::from(n > 70), "width {width}: off by {error}");
+        for options in BOTH {
+            let got = secure(
+                options,
+                &[(&x, &[n]), (&y, &[n])],
+                function!([width: u32] |abb, x| abb.mul(&x[0], &x[1], *width)),
+            );
+            for ((x, y), got) in x.iter().zip(&y).zip(got) {
+                let error = distance(got, x.wrapping_mul(*y), width);
+                assert!(error <= u64::from(n > 70), "width {width}: off by {error}");
+            }
         }
     }
 }
 
 #[test]
-fn rows_times_words_are_exact() {
-    for (rows, n, width) in [(1, 1, 64), (5, 33, 41), (3, 128, 50), (7, 1, 3)] {
+fn rows_times_words_are_exact_by_ot() {
+    let shapes = [(1, 1, 64), (5, 33, 41), (3, 128, 50), (7, 1, 3)];
+    for ((rows, n, width), options) in shapes.into_iter().flat_map(|shape| BOTH.map(|options| (shape, options))) {
         let (x, y) = (values(62, rows * n, 8), values(60, rows, 9));
         let got = secure(
-            DEALER,
+            options,
             &[(&x, &[rows, n]), (&y, &[rows])],
             function!([width: u32] |abb, x| abb.mul_rows(&x[0], &x[1], *width)),
         );
         for (i, got) in got.iter().enumerate() {
-            assert_eq!(distance(*got, x[i].wrapping_mul(y[i / n]), width), 0);
+            let error = distance(*got, x[i].wrapping_mul(y[i / n]), width);
+            // Prepared products may come from OLE.
+            assert!(error <= u64::from(options.preprocess), "off by {error}");
         }
     }
 }
 
 #[test]
 fn sums_of_squares_are_exact_by_ot() {
-    for (rows, n, width) in [(1, 48, 64), (4, 9, 40), (2, 4000, 64)] {
+    let shapes = [(1, 48, 64), (4, 9, 40), (2, 4000, 64)];
+    for ((rows, n, width), options) in shapes.into_iter().flat_map(|shape| BOTH.map(|options| (shape, options))) {
         let x = values(26, rows * n, 10);
         let got =
-            secure(DEALER, &[(&x, &[rows, n])], function!([width: u32] |abb, x| abb.sum_squares(&x[0], *width)));
+            secure(options, &[(&x, &[rows, n])], function!([width: u32] |abb, x| abb.sum_squares(&x[0], *width)));
         for (row, got) in x.chunks(n).zip(got) {
             let want = row.iter().fold(0u64, |sum, x| sum.wrapping_add(x.wrapping_mul(*x)));
             assert!(distance(got, want, width) <= n as u64);
@@ -205,7 +214,8 @@ impl Table for Square {
 fn tabulated_functions_are_exact_over_their_whole_range() {
     // Many times, for other splits into shares, and for more than one batch of OTs.
     let x: Vec<u64> = (0..50_000).map(|x| x % (15 * 64)).collect();
-    let got = secure(DEALER, &[(&x, &[x.len()])], function!([] | abb, x | abb.evaluate(Tabulated::Lookup(&Square), &x[0])));
+    let got =
+        secure(DEALER, &[(&x, &[x.len()])], function!([] | abb, x | abb.evaluate(Tabulated::Lookup(&Square), &x[0])));
     for (x, got) in x.iter().zip(got) {
         assert_eq!(distance(got, x * x, 31), 0, "{x}");
     }
@@ -213,10 +223,11 @@ fn tabulated_functions_are_exact_over_their_whole_range() {
 
 #[test]
 fn shared_matrices_multiply_within_a_few_units() {
-    for (batch, m, k, n, width) in [(1, 1, 7, 5, 64), (3, 2, 16, 9, 50), (2, 9, 4, 1, 40)] {
+    let shapes = [(1, 1, 7, 5, 64), (3, 2, 16, 9, 50), (2, 9, 4, 1, 40)];
+    for ((batch, m, k, n, width), options) in shapes.into_iter().flat_map(|s| BOTH.map(|options| (s, options))) {
         let (a, b) = (values(20, batch * m * k, 1), values(19, batch * k * n, 2));
         let got = secure(
-            DEALER,
+            options,
             &[(&a, &[batch, m, k]), (&b, &[batch, k, n])],
             function!([width: u32] |abb, x| abb.matmul(&x[0], &x[1], *width)),
         );
@@ -236,10 +247,12 @@ fn weight(inputs: usize, outputs: usize, seed: u64, known: bool) -> FixedWeight 
 
 #[test]
 fn private_weights_multiply_within_a_few_units() {
-    for (rows, inputs, outputs) in [(1, 12, 7), (5, 33, 20)] {
+    let shapes = [(1, 12, 7), (5, 33, 20)];
+    for ((rows, inputs, outputs), options) in shapes.into_iter().flat_map(|s| BOTH.map(|options| (s, options))) {
         let x = values(26, rows * inputs, 3);
         let w = weight(inputs, outputs, 4, true);
-        let got = secure(DEALER, &[(&x, &[rows, inputs])], function!([w: FixedWeight] |abb, x| abb.linear(&x[0], w)));
+        let got =
+            secure(options, &[(&x, &[rows, inputs])], function!([w: FixedWeight] |abb, x| abb.linear(&x[0], w)));
         let values = w_values(inputs, outputs);
         let matrix: Vec<u64> = values.matrix.iter().map(|w| i64::from(*w) as u64).collect();
         let want = multiply(he::MatmulShape { batch: 1, m: rows, k: inputs, n: outputs }, &x, &matrix);
@@ -257,18 +270,9 @@ fn w_values(inputs: usize, outputs: usize) -> FixedValues {
 #[test]
 fn embedding_is_private_to_the_client_and_right() {
     let ids = [3u32, 0, 16, 3];
-    let [(client, ledger), (server, _)] = run(DEALER, |abb| {
-        let server = abb.session().role() == Role::Server;
-        abb.embed(&weight(17, 9, 4, server), (!server).then_some(&ids[..]), ids.len())
-    });
-    let table = w_values(17, 9);
-    for (i, (c, s)) in client.iter().zip(&server).enumerate() {
-        let want = i64::from(table.matrix[ids[i / 9] as usize * 9 + i % 9]) << (EMBED_FRAC - 16);
-        assert!(distance(c.wrapping_add(*s), want as u64, EMBED_WIDTH) <= 8);
+    for options in BOTH {
+        embedding_is_right(options, &ids);
     }
-    let mut planner = crate::Planner::new(DEALER);
-    planner.embed(&weight(17, 9, 4, false), None, ids.len()).expect("plan");
-    assert_eq!(planner.ledger().untimed(), ledger);
     // An id beyond the table is the client's error, before anything is sent.
     let session = crate::Session::with_pools(
         net::Channel::new(Role::Client, net::memory_pair(std::time::Duration::from_secs(1)).0),
@@ -279,6 +283,21 @@ fn embedding_is_private_to_the_client_and_right() {
     );
     let refused = crate::TwoParty::new(session).embed(&weight(17, 9, 4, false), Some(&[17]), 1);
     assert!(matches!(refused, Err(crate::Error::Token { id: 17, vocabulary: 17 })));
+}
+
+fn embedding_is_right(options: Options, ids: &[u32]) {
+    let [(client, ledger), (server, _)] = run(options, |abb| {
+        let server = abb.session().role() == Role::Server;
+        abb.embed(&weight(17, 9, 4, server), (!server).then_some(&ids[..]), ids.len())
+    });
+    let table = w_values(17, 9);
+    for (i, (c, s)) in client.iter().zip(&server).enumerate() {
+        let want = i64::from(table.matrix[ids[i / 9] as usize * 9 + i % 9]) << (EMBED_FRAC - 16);
+        assert!(distance(c.wrapping_add(*s), want as u64, EMBED_WIDTH) <= 8);
+    }
+    let mut planner = crate::Planner::new(options);
+    planner.embed(&weight(17, 9, 4, false), None, ids.len()).expect("plan");
+    assert_eq!(planner.ledger().untimed(), ledger);
 }
 
 #[test]
@@ -314,7 +333,7 @@ fn real_transfers_give_the_same_and_cost_what_the_plan_says() {
             }
         )
     };
-    for options in [DEALER, Options::default()] {
+    for options in [DEALER, Options::default(), Options { preprocess: true, ..Options::default() }] {
         let got = secure(options, &[(&x, &[100])], chain());
         for (x, got) in x.iter().zip(got) {
             let x = *x as i64;

@@ -72,7 +72,7 @@ impl MaskedShape {
     }
 
     /// Inputs prepared at once.
-    fn batch(&self) -> usize {
+    pub(crate) fn batch(&self) -> usize {
         let ots = match self.payload {
             Payload::Line => self.index_bits,
             Payload::Power { .. } => self.index_bits.max(FACTOR_FRAC),
@@ -240,7 +240,9 @@ pub fn run(s: &mut Session, table: &MaskedTable, correlations: &[u64], x: &[u64]
     let opened = reveal::open(s, &masked, shape.input_bits())?;
     let role = s.role();
     Ok(match &table.windows {
-        Windows::Narrow(lines) => expand(role, &shape, correlations, &opened, |high, low, v| lines.apply(high, low, v)),
+        Windows::Narrow(lines) => {
+            expand(role, &shape, correlations, &opened, |high, low, v| lines.apply(high, low, v))
+        }
         Windows::Wide(lines) => expand(role, &shape, correlations, &opened, |high, low, v| lines.apply(high, low, v)),
         Windows::Power(powers) => {
             expand(role, &shape, correlations, &opened, |high, low, v| powers.apply(high, low, v))

@@ -3,11 +3,13 @@
 use std::f64::consts::FRAC_1_SQRT_2;
 use std::sync::LazyLock;
 
+use serde::{Deserialize, Serialize};
+
 use crate::ops::masked::dot::Dot;
 use crate::words::mask;
 
 /// What the parties share of the window index and of the low part rho = rho_0 + rho_1 of a mask.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Payload {
     /// The words 1 and rho: for functions that are linear in every window.
     Line,
@@ -38,7 +40,7 @@ impl Payload {
 }
 
 /// What the preparation of an evaluation depends on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct MaskedShape {
     /// log2 of the number of windows, 2..=14.
     pub index_bits: u32,

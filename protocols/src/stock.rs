@@ -1,0 +1,366 @@
+//! Correlations made ahead of the data they will serve.
+//!
+//! In a two-phase session ([`Options::preprocess`](crate::Options)) every operation is a correlation and an online step
+//! that sends masked words only. A [`Demand`] names a kind of correlation; a party's [`Stock`] holds them in order, the
+//! same number on both sides, and hands each out once. Where the stock is short the correlation is made on the spot by
+//! the same protocol and booked as `offline` all the same, so that the stock decides *when* and never *whether*.
+//!
+//! [`Needs`] is what a whole run will take, in order: [`Planner`](crate::Planner) writes it down, and
+//! [`prepare_all`] fills the stock by it in large batches, which is what makes the offline phase cheap.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+
+use he::MatmulShape;
+use net::Role;
+use serde::{Deserialize, Serialize};
+use zeroize::Zeroizing;
+
+use crate::cost::Cost;
+use crate::ops::masked::table::MaskedShape;
+use crate::ops::{beaver, growing, linear, masked};
+use crate::session::{Plans, Session};
+use crate::weight::FixedWeight;
+use crate::{EMBED_WIDTH, Error, LINEAR_WIDTH};
+
+/// A kind of correlation; its unit is what one entry, row or product of the operation consumes.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Demand {
+    /// Shares of r W for the client's random r. Unit: a row. See [`linear`].
+    Linear {
+        /// Published name of the matrix.
+        weight: String,
+        /// Rows of the matrix.
+        inputs: usize,
+        /// Columns of the matrix.
+        outputs: usize,
+        /// Ring.
+        width: u32,
+    },
+    /// Random a and the sum of its squares. Unit: a row of n. See [`beaver`].
+    SumSquares {
+        /// Entries of a row.
+        n: usize,
+        /// Ring.
+        width: u32,
+    },
+    /// A random row a, a random word b and a b. Unit: a row of n. See [`beaver`].
+    RowProduct {
+        /// Entries of a row.
+        n: usize,
+        /// Ring.
+        width: u32,
+    },
+    /// Random matrices A and B, and A B. Unit: a batch of products. See [`beaver`].
+    Matmul {
+        /// Independent products.
+        batch: usize,
+        /// Rows of A.
+        m: usize,
+        /// Columns of A.
+        k: usize,
+        /// Columns of B.
+        n: usize,
+        /// Ring.
+        width: u32,
+    },
+    /// A random mask and a key that expands to its window's unit vector. Unit: an input. See [`masked`].
+    Evaluation(MaskedShape),
+}
+
+impl Demand {
+    /// Rows of products with `weight`.
+    pub(crate) fn linear(weight: &FixedWeight) -> Self {
+        Demand::of_weight(weight, LINEAR_WIDTH)
+    }
+
+    /// Unit vectors times `table`.
+    pub(crate) fn embed(table: &FixedWeight) -> Self {
+        Demand::of_weight(table, EMBED_WIDTH)
+    }
+
+    fn of_weight(weight: &FixedWeight, width: u32) -> Self {
+        let spec = &weight.spec;
+        Demand::Linear { weight: spec.name.clone(), inputs: spec.inputs, outputs: spec.outputs, width }
+    }
+
+    /// Words per unit that `role` keeps.
+    pub fn words(&self, role: Role) -> usize {
+        match *self {
+            Demand::Linear { inputs, outputs, .. } => outputs + if role == Role::Client { inputs } else { 0 },
+            Demand::SumSquares { n, .. } => n + 1,
+            Demand::RowProduct { n, .. } => 2 * n + 1,
+            Demand::Matmul { batch, m, k, n, .. } => batch * (m * k + k * n + m * n),
+            Demand::Evaluation(shape) => shape.correlation_words(),
+        }
+    }
+
+    /// Most units made in one batch: a bound on memory.
+    fn batch(&self) -> usize {
+        match self {
+            Demand::Linear { inputs, .. } => linear::batch(*inputs),
+            Demand::SumSquares { n, .. } | Demand::RowProduct { n, .. } => ((1 << 16) / n).max(1),
+            Demand::Matmul { .. } => 1,
+            Demand::Evaluation(shape) => shape.batch(),
+        }
+    }
+
+    /// What a batch of `units` sends; it is booked as `offline`.
+    fn cost(&self, plans: &mut Plans, units: usize) -> Result<Cost, Error> {
+        match *self {
+            Demand::Linear { inputs, outputs, width, .. } => {
+                linear::prepare_cost(plans, units, inputs, outputs, width)
+            }
+            Demand::SumSquares { n, width } => beaver::prepare_sum_squares_cost(plans, units, n, width),
+            Demand::RowProduct { n, width } => beaver::prepare_rows_cost(plans, units, n, width),
+            Demand::Matmul { batch, m, k, n, width } => {
+                beaver::prepare_matmul_cost(plans, MatmulShape { batch, m, k, n }, width)
+            }
+            Demand::Evaluation(shape) => Ok(masked::prepare_cost(&shape, units)),
+        }
+    }
+
+    /// Makes a batch of `units`; the server passes the values of the demand's weight.
+    fn prepare(&self, s: &mut Session, units: usize, matrix: Option<&[i32]>) -> Result<Vec<u64>, Error> {
+        match *self {
+            Demand::Linear { ref weight, inputs, outputs, width } => {
+                if matrix.is_none() && s.role() == Role::Server {
+                    return Err(Error::NoValues { tensor: weight.clone() });
+                }
+                linear::prepare(s, units, inputs, outputs, width, matrix)
+            }
+            Demand::SumSquares { n, width } => beaver::prepare_sum_squares(s, units, n, width),
+            Demand::RowProduct { n, width } => beaver::prepare_rows(s, units, n, width),
+            Demand::Matmul { batch, m, k, n, width } => {
+                beaver::prepare_matmul(s, MatmulShape { batch, m, k, n }, width)
+            }
+            Demand::Evaluation(shape) => masked::prepare(s, &shape, units),
+        }
+    }
+
+    /// The batches that make `units`.
+    fn batches(&self, units: usize) -> impl Iterator<Item = usize> + use<> {
+        let batch = self.batch();
+        (0..units).step_by(batch).map(move |start| batch.min(units - start))
+    }
+}
+
+/// Words in the order in which they were put in; each comes out once.
+#[derive(Debug, Default)]
+struct Queue {
+    parts: VecDeque<Zeroizing<Vec<u64>>>,
+    /// Words of the first part that are gone.
+    gone: usize,
+    /// Words left.
+    len: usize,
+}
+
+impl Queue {
+    fn push(&mut self, words: Vec<u64>) {
+        self.len += words.len();
+        self.parts.push_back(Zeroizing::new(words));
+    }
+
+    fn take(&mut self, count: usize) -> Vec<u64> {
+        let mut out = Vec::with_capacity(count);
+        while out.len() < count {
+            let part = self.parts.front().expect("the caller filled the queue");
+            let end = part.len().min(self.gone + count - out.len());
+            out.extend_from_slice(&part[self.gone..end]);
+            self.gone = end;
+            if end == part.len() {
+                self.parts.pop_front();
+                self.gone = 0;
+            }
+        }
+        self.len -= count;
+        out
+    }
+}
+
+/// One party's correlations.
+#[derive(Debug, Default)]
+pub struct Stock {
+    queues: HashMap<Demand, Queue>,
+    /// Masks of growing operands by number, see [`growing`].
+    pub(crate) operands: HashMap<usize, growing::Masks>,
+    /// Number of the next growing operand.
+    pub(crate) next_operand: usize,
+}
+
+impl Stock {
+    /// Units of `demand` in stock, by the words that `role` keeps.
+    fn units(&self, demand: &Demand, role: Role) -> usize {
+        self.queues.get(demand).map_or(0, |queue| queue.len / demand.words(role))
+    }
+}
+
+/// Takes `units` of `demand` from the stock, after making on the spot what is missing.
+pub(crate) fn take(
+    s: &mut Session,
+    demand: &Demand,
+    units: usize,
+    matrix: Option<&[i32]>,
+) -> Result<Vec<u64>, Error> {
+    let role = s.role();
+    let missing = units.saturating_sub(s.stock.units(demand, role));
+    for batch in demand.batches(missing) {
+        fill(s, demand, batch, matrix)?;
+    }
+    Ok(s.stock.queues.get_mut(demand).map_or_else(Vec::new, |queue| queue.take(units * demand.words(role))))
+}
+
+fn fill(s: &mut Session, demand: &Demand, batch: usize, matrix: Option<&[i32]>) -> Result<(), Error> {
+    let words = s.offline(|s| demand.prepare(s, batch, matrix))?;
+    debug_assert_eq!(words.len(), batch * demand.words(s.role()));
+    s.stock.queues.entry(demand.clone()).or_default().push(words);
+    Ok(())
+}
+
+/// What a run takes from the stock.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Needs {
+    /// Units of every demand.
+    pub units: BTreeMap<Demand, usize>,
+    /// Products with every growing operand, in the order of their numbers.
+    pub operands: Vec<growing::Events>,
+    /// OTs of the online steps with the client, the server as OT sender.
+    pub cots: [u64; 2],
+}
+
+/// OTs that are made ahead in each direction, at most: 16 bytes each on either side. What a run needs beyond that is made
+/// when the pool runs dry.
+pub const MAX_COTS_AHEAD: u64 = 1 << 23;
+
+/// A piece of the offline phase.
+enum Job<'a> {
+    Batch(&'a Demand, usize),
+    Operand(usize, &'a growing::Events),
+    Cots(Role, usize),
+}
+
+impl Needs {
+    /// The pieces in the order in which both parties work them off.
+    fn jobs(&self) -> Vec<Job<'_>> {
+        let batches =
+            self.units.iter().flat_map(|(demand, &units)| demand.batches(units).map(move |b| Job::Batch(demand, b)));
+        let operands = self.operands.iter().enumerate().map(|(number, events)| Job::Operand(number, events));
+        let cots = [Role::Client, Role::Server]
+            .map(|role| Job::Cots(role, self.cots[role as usize].min(MAX_COTS_AHEAD) as usize));
+        batches.chain(operands).chain(cots).collect()
+    }
+
+    /// Cost of each piece of [`prepare_all`] in order, refills of the OT pools not included; all of it is `offline`.
+    pub(crate) fn costs(&self, plans: &mut Plans) -> Result<Vec<(&'static str, Cost)>, Error> {
+        let cost = |job: &Job| {
+            Ok((
+                job.name(),
+                match job {
+                    Job::Batch(demand, units) => demand.cost(plans, *units)?,
+                    Job::Operand(_, events) => growing::prepare_cost(plans, events)?,
+                    Job::Cots(sender, count) => Cost::free().pooled(*sender, *count),
+                },
+            ))
+        };
+        self.jobs().iter().map(cost).collect()
+    }
+}
+
+impl Job<'_> {
+    /// Scope in the ledger.
+    fn name(&self) -> &'static str {
+        match self {
+            Job::Batch(Demand::Linear { .. }, _) => "linear",
+            Job::Batch(Demand::SumSquares { .. }, _) => "squares",
+            Job::Batch(Demand::RowProduct { .. }, _) => "products",
+            Job::Batch(Demand::Matmul { .. }, _) => "matrix products",
+            Job::Batch(Demand::Evaluation(_), _) => "functions",
+            Job::Operand(..) => "keys and values",
+            Job::Cots(..) => "OTs",
+        }
+    }
+}
+
+/// Scope of the offline phase in the ledger.
+pub const SCOPE: &str = "preprocess";
+
+/// Fills the stock with all that `needs` says. `matrix` gives the server the values of a weight by name; `progress` is
+/// called with bytes done and bytes in all.
+pub(crate) fn prepare_all<'a>(
+    s: &mut Session,
+    needs: &Needs,
+    matrix: impl Fn(&str) -> Option<&'a [i32]>,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<(), Error> {
+    let costs = needs.costs(s.plans())?;
+    let total = costs.iter().map(|(_, cost)| cost.total_bytes()).sum();
+    let mut done = 0;
+    progress(done, total);
+    s.channel().ledger_mut().enter(SCOPE);
+    for (job, (name, cost)) in needs.jobs().into_iter().zip(costs) {
+        s.channel().ledger_mut().enter(name);
+        match job {
+            Job::Batch(demand, units) => {
+                let values = match demand {
+                    Demand::Linear { weight, .. } => matrix(weight),
+                    _ => None,
+                };
+                fill(s, demand, units, values)?;
+            }
+            Job::Operand(number, events) => {
+                let masks = s.offline(|s| growing::prepare(s, events))?;
+                s.stock.operands.insert(number, masks);
+            }
+            Job::Cots(sender, count) => s.reserve(sender, count)?,
+        }
+        s.channel().ledger_mut().leave();
+        done += cost.total_bytes();
+        progress(done, total);
+    }
+    s.channel().ledger_mut().leave();
+    Ok(())
+}
+
+/// A stock without words: how many units of each demand there are.
+#[derive(Debug, Default)]
+pub(crate) struct Levels {
+    units: HashMap<Demand, usize>,
+    /// Products left of every operand that was prepared.
+    operands: HashMap<usize, VecDeque<growing::Event>>,
+}
+
+impl Levels {
+    /// All that `needs` says.
+    pub(crate) fn of(needs: &Needs) -> Self {
+        let operands =
+            needs.operands.iter().enumerate().map(|(i, events)| (i, events.list.iter().copied().collect()));
+        Levels {
+            units: needs.units.iter().map(|(demand, &units)| (demand.clone(), units)).collect(),
+            operands: operands.collect(),
+        }
+    }
+
+    /// Takes `units`; returns the costs of what is made on the spot.
+    pub(crate) fn take(&mut self, plans: &mut Plans, demand: &Demand, units: usize) -> Result<Vec<Cost>, Error> {
+        let level = self.units.entry(demand.clone()).or_default();
+        let missing = units.saturating_sub(*level);
+        *level = level.saturating_sub(units);
+        demand.batches(missing).map(|batch| demand.cost(plans, batch)).collect()
+    }
+
+    /// Takes the masks of a product; returns the cost of making them, if they are made on the spot.
+    pub(crate) fn take_product(
+        &mut self,
+        plans: &mut Plans,
+        number: usize,
+        events: &growing::Events,
+    ) -> Result<Option<Cost>, Error> {
+        let ready = self.operands.entry(number).or_default();
+        if ready.front().is_some_and(|next| *next != events.list[0]) {
+            ready.clear();
+        }
+        match ready.pop_front() {
+            Some(_) => Ok(None),
+            None => growing::prepare_cost(plans, events).map(Some),
+        }
+    }
+}

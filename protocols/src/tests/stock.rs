@@ -1,0 +1,190 @@
+//! The offline phase: what is prepared is what is used, by both parties' real messages.
+
+use ndarray::ArrayD;
+use net::{Phase, Role};
+
+use super::{DEALER, Function, TWO_PHASES, own, run, share};
+use crate::abb::{Abb, Words};
+use crate::ops::matmul::multiply;
+use crate::stock::prepare_all;
+use crate::{Axis, Error, FixedValues, FixedWeight, Operand, Options, Planner, Shape, Tensor, WeightSpec};
+
+const HEADS: usize = 2;
+const DIM: usize = 5;
+const WIDTH: u32 = 40;
+/// New tokens of each step.
+const STEPS: [usize; 4] = [4, 1, 1, 3];
+
+fn weight(known: bool) -> FixedWeight {
+    let spec = WeightSpec { name: "w".into(), inputs: DIM, outputs: 7 };
+    let matrix = (0..DIM as i32 * 7).map(|i| i * 3 % 7 - 3).collect();
+    FixedWeight { spec, frac: 16, values: known.then(|| FixedValues { matrix, bias: vec![5; 7] }) }
+}
+
+/// Attention without softmax over a cache that grows, then a weight, squares and products.
+struct Steps {
+    weight: FixedWeight,
+    fixed: bool,
+}
+
+impl Function for Steps {
+    fn call<B: Abb>(&self, b: &mut B, x: &[B::Words]) -> Result<B::Words, Error> {
+        let (mut keys, mut values) = (Operand::default(), Operand::default());
+        let (mut seen, mut out) = (0, Vec::new());
+        for fresh in STEPS {
+            let q = x[0].slice(1, seen..seen + fresh);
+            seen += fresh;
+            let k = x[1].slice(1, 0..seen);
+            let kt = k.permute(&[0, 2, 1]);
+            let mixed = if self.fixed {
+                let scores = b.matmul_growing(&q, &kt, WIDTH, Axis::Columns, &mut keys)?;
+                b.matmul_growing(&scores, &k, WIDTH, Axis::Rows, &mut values)?
+            } else {
+                let scores = b.matmul(&q, &kt, WIDTH)?;
+                b.matmul(&scores, &k, WIDTH)?
+            };
+            let y = b.linear(&mixed.reshape(&[HEADS * fresh, DIM]), &self.weight)?;
+            let rows = q.reshape(&[HEADS * fresh, DIM]);
+            let squares = b.sum_squares(&rows, WIDTH)?;
+            let cubes = b.mul_rows(&rows, &squares, WIDTH)?;
+            out.push(y.reshape(&[y.len()]));
+            out.push(cubes.reshape(&[cubes.len()]));
+        }
+        Ok(B::Words::concat(0, &out.iter().collect::<Vec<_>>()))
+    }
+}
+
+fn inputs() -> (Vec<Vec<u64>>, [usize; 3]) {
+    let tokens: usize = STEPS.iter().sum();
+    let len = HEADS * tokens * DIM;
+    let small = |seed: u64| (0..len as u64).map(|i| ((i * seed % 5).wrapping_sub(2)) << 8).collect::<Vec<_>>();
+    (vec![small(7), small(3)], [HEADS, tokens, DIM])
+}
+
+fn program(known: bool) -> Steps {
+    Steps { weight: weight(known), fixed: true }
+}
+
+fn needs(options: Options) -> crate::Needs {
+    let (_, shape) = inputs();
+    let mut planner = Planner::new(options);
+    let shapes = [Shape(shape.to_vec()), Shape(shape.to_vec())];
+    program(false).call(&mut planner, &shapes).expect("plan");
+    planner.needs().clone()
+}
+
+#[test]
+fn a_prepared_run_equals_the_naive_one_and_its_plan() {
+    let (values, shape) = inputs();
+    let shares: Vec<_> = (0..).zip(&values).map(|(seed, v)| share(v, seed)).collect();
+    let want = {
+        let mut clear = crate::Clear::new();
+        let words: Vec<ArrayD<u64>> =
+            values.iter().map(|v| ArrayD::from_shape_vec(shape.to_vec(), v.clone()).unwrap()).collect();
+        program(true).call(&mut clear, &words).expect("clear")
+    };
+    for options in [TWO_PHASES, Options { preprocess: true, ..Options::default() }] {
+        let needs = needs(options);
+        assert!(needs.operands.len() == 2 && needs.operands[0].list.len() == STEPS.len(), "{needs:?}");
+        let parties = run(options, |abb| {
+            let known = abb.session().role() == Role::Server;
+            let weight = weight(known);
+            let matrix = weight.values.as_ref().map(|v| &*v.matrix);
+            let mut bytes = Vec::new();
+            prepare_all(abb.session(), &needs, |name| matrix.filter(|_| name == "w"), &mut |done, all| {
+                bytes.push((done, all))
+            })?;
+            assert!(bytes.is_sorted() && bytes.last().is_some_and(|(done, all)| done == all), "{bytes:?}");
+            abb.session().channel().ledger_mut().set_phase(Phase::Decode);
+            let words: Vec<_> = shares.iter().map(|s| own(abb, s, &shape)).collect();
+            program(known).call(abb, &words)
+        });
+        let [(client, client_ledger), (server, server_ledger)] = parties;
+        assert_eq!(client_ledger, server_ledger);
+        // Products of matrices are off by a few units, which the operations after them magnify.
+        let number = |x: u64| ((x << (64 - WIDTH)) as i64 >> (64 - WIDTH)) as f64;
+        let largest = want.iter().map(|x| number(*x).abs()).fold(1.0, f64::max);
+        for ((c, s), want) in client.iter().zip(&server).zip(&want) {
+            let got = number(c.wrapping_add(*s));
+            assert!((got - number(*want)).abs() < 0.01 * largest, "{got} for {}, largest {largest}", number(*want));
+        }
+        let mut planner = Planner::new(options);
+        planner.prepare(&needs).expect("plan");
+        planner.ledger().set_phase(Phase::Decode);
+        program(false).call(&mut planner, &[Shape(shape.to_vec()), Shape(shape.to_vec())]).expect("plan");
+        assert_eq!(planner.ledger().untimed(), client_ledger, "planned ledger");
+        // Nothing was left to make on the spot.
+        let late: u64 = client_ledger
+            .iter()
+            .filter(|e| e.phase == Phase::Offline && !e.path.starts_with("preprocess"))
+            .map(|e| e.traffic.bytes())
+            .sum();
+        assert_eq!(late, 0, "{client_ledger:#?}");
+        assert_eq!(planner.needs(), &needs, "a run takes the same whether or not it was prepared");
+    }
+}
+
+#[test]
+fn a_run_that_was_not_prepared_for_makes_what_it_needs() {
+    let (values, shape) = inputs();
+    let shares: Vec<_> = (0..).zip(&values).map(|(seed, v)| share(v, seed)).collect();
+    let mut other = needs(TWO_PHASES);
+    // Prepared for other shapes: the first product of the keys does not fit, and half of the rows are missing.
+    other.operands[0].list[0].m += 1;
+    other.units.values_mut().for_each(|units| *units = units.div_ceil(2));
+    let parties = run(TWO_PHASES, |abb| {
+        let known = abb.session().role() == Role::Server;
+        let weight = weight(known);
+        let matrix = weight.values.as_ref().map(|v| &*v.matrix);
+        prepare_all(abb.session(), &other, |_| matrix, &mut |_, _| ())?;
+        let words: Vec<_> = shares.iter().map(|s| own(abb, s, &shape)).collect();
+        program(known).call(abb, &words)
+    });
+    let mut planner = Planner::new(TWO_PHASES);
+    planner.prepare(&other).expect("plan");
+    program(false).call(&mut planner, &[Shape(shape.to_vec()), Shape(shape.to_vec())]).expect("plan");
+    assert_eq!(planner.ledger().untimed(), parties[0].1);
+}
+
+#[test]
+fn growing_products_equal_the_naive_ones() {
+    let (values, shape) = inputs();
+    let shares: Vec<_> = (0..).zip(&values).map(|(seed, v)| share(v, seed)).collect();
+    for options in [DEALER, TWO_PHASES] {
+        let parties = run(options, |abb| {
+            let words: Vec<_> = shares.iter().map(|s| own(abb, s, &shape)).collect();
+            let (mut keys, mut values) = (Operand::default(), Operand::default());
+            let (mut seen, mut out) = (0, Vec::new());
+            for fresh in STEPS {
+                let q = words[0].slice(1, seen..seen + fresh);
+                seen += fresh;
+                let k = words[1].slice(1, 0..seen);
+                let kt = k.permute(&[0, 2, 1]);
+                out.push(abb.matmul_growing(&q, &kt, WIDTH, Axis::Columns, &mut keys)?);
+                out.push(abb.matmul_growing(&kt, &k, WIDTH, Axis::Rows, &mut values)?);
+            }
+            Ok(out)
+        });
+        let words: Vec<ArrayD<u64>> =
+            values.iter().map(|v| ArrayD::from_shape_vec(shape.to_vec(), v.clone()).unwrap()).collect();
+        let mut seen = 0;
+        for (step, fresh) in STEPS.into_iter().enumerate() {
+            let q = words[0].slice(1, seen..seen + fresh);
+            seen += fresh;
+            let k = words[1].slice(1, 0..seen);
+            let kt = k.permute(&[0, 2, 1]);
+            let flat = |x: &ArrayD<u64>| x.iter().copied().collect::<Vec<u64>>();
+            let product = |m, k, n, a: &ArrayD<u64>, b: &ArrayD<u64>| {
+                multiply(he::MatmulShape { batch: HEADS, m, k, n }, &flat(a), &flat(b))
+            };
+            let want = [product(fresh, DIM, seen, &q, &kt), product(DIM, seen, DIM, &kt, &k)];
+            for (i, want) in want.iter().enumerate() {
+                let got = parties[0].0[2 * step + i].plus(&parties[1].0[2 * step + i]);
+                for (got, want) in got.iter().zip(want) {
+                    let off = (got.wrapping_sub(*want) << (64 - WIDTH)) as i64 >> (64 - WIDTH);
+                    assert!(off.abs() <= 16, "step {step}: off by {off}");
+                }
+            }
+        }
+    }
+}
