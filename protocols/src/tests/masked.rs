@@ -55,7 +55,7 @@ fn masks(shape: &MaskedShape, correlations: &[Vec<u64>; 2]) -> Vec<Mask> {
 fn payload(shape: &MaskedShape, low: [u64; 2]) -> Vec<u64> {
     match shape.payload {
         Payload::Line => vec![1, low[0] + low[1]],
-        Payload::Power { unit } => vec![factor(low[0], unit) * factor(low[1], unit) >> (48 - POWER_FRAC)],
+        Payload::Power { unit } => vec![(factor(low[0], unit) * factor(low[1], unit)) >> (48 - POWER_FRAC)],
     }
 }
 
