@@ -16,7 +16,7 @@ use protocols::{Abb, Error, FRAC, Gelu, Options, Planner, Session, Shape};
 
 /// Inputs of a measurement.
 const COUNT: usize = 3 << 13;
-const REPETITIONS: usize = 7;
+const REPETITIONS: usize = 5;
 
 /// Bytes online and offline and flows online of `function` on `n` words.
 fn planned(n: usize, preprocess: bool, function: impl Fn(&mut Planner, &Shape) -> Result<Shape, Error>) -> [f64; 3] {

@@ -80,6 +80,11 @@ impl DpfShape {
         self.words << self.depth
     }
 
+    /// Nodes of the last level above the leaves, at least those of the first level.
+    fn room(&self) -> usize {
+        1 << (self.depth - 1).max(1)
+    }
+
     /// Words of a key.
     pub fn key_words(&self) -> usize {
         HEAD + 2 * self.depth as usize
@@ -106,16 +111,19 @@ fn children(nodes: &[Block], hashes: &[Block], correction: Block, out: &mut [Blo
 }
 
 /// The generation of a batch of keys, level by level; both parties run it alike.
+///
+/// Memory is what bounds its speed: nodes are kept in place, one level short of the leaves, and their hashes are computed
+/// a second time, in the first-level cache, instead of being kept.
 #[derive(ZeroizeOnDrop)]
 pub struct Generation {
     #[zeroize(skip)]
     shape: DpfShape,
     #[zeroize(skip)]
     role: Role,
-    /// The nodes of the level reached, tree by tree.
+    /// Room for all nodes but the leaves, tree by tree; the nodes of the level reached come first.
     nodes: Vec<Block>,
-    /// Their hashes, once [`Generation::offer`] has made them.
-    hashes: Vec<Block>,
+    /// Of the level reached.
+    sums: Vec<Sums>,
     /// This party's share of the corrections offered.
     offered: Vec<Block>,
     /// Shares of alpha Delta, level by level for every tree.
@@ -123,6 +131,72 @@ pub struct Generation {
     delta: Block,
     keys: Vec<u64>,
     level: u32,
+}
+
+/// What a party tells of a tree's level, in shares.
+#[derive(Clone, Copy, Default, Zeroize)]
+struct Sums {
+    /// Exclusive-or of the nodes' hashes.
+    hashes: Block,
+    /// Sums of their words.
+    words: [u64; 4],
+    /// Number of control bits set.
+    set: u64,
+}
+
+impl Sums {
+    fn of(nodes: &[Block], hashes: &[Block], words: usize) -> Self {
+        let mut sums = Sums::default();
+        for (node, hash) in nodes.iter().zip(hashes) {
+            sums.hashes ^= *hash;
+            let parts = parts(*hash, words);
+            sums.words.iter_mut().zip(parts).for_each(|(sum, part)| *sum = sum.wrapping_add(part));
+            sums.set += node.lsb();
+        }
+        sums
+    }
+}
+
+/// Buffers of one thread.
+struct Scratch {
+    hash: TreeHash,
+    nodes: Vec<Block>,
+    hashes: Vec<Block>,
+    children: Vec<Block>,
+}
+
+impl Scratch {
+    fn new(key: &[u64], shape: DpfShape) -> Self {
+        let buffer = || vec![Block::ZERO; 1 << shape.depth];
+        Scratch { hash: TreeHash::new(block(key)), nodes: buffer(), hashes: buffer(), children: buffer() }
+    }
+
+    /// The sums of nodes of the first level.
+    fn sums(&mut self, nodes: &[Block], words: usize) -> Sums {
+        let hashes = &mut self.hashes[..nodes.len()];
+        self.hash.hash(nodes, hashes);
+        Sums::of(nodes, hashes, words)
+    }
+
+    /// Grows a tree's first `size` nodes to the next level, in place where there is room, and returns its sums.
+    fn grow(&mut self, nodes: &mut [Block], size: usize, correction: Block, words: usize) -> Sums {
+        let parents = &mut self.nodes[..size];
+        parents.copy_from_slice(&nodes[..size]);
+        self.hash.hash(parents, &mut self.hashes[..size]);
+        let next = nodes.get_mut(..2 * size).unwrap_or(&mut self.children[..2 * size]);
+        children(parents, &self.hashes[..size], correction, next);
+        let hashes = &mut self.hashes[..2 * size];
+        self.hash.hash(next, hashes);
+        Sums::of(next, hashes, words)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        self.nodes.zeroize();
+        self.hashes.zeroize();
+        self.children.zeroize();
+    }
 }
 
 impl Generation {
@@ -154,7 +228,8 @@ impl Generation {
         };
         let count = sender.len() / per;
         let (key_words, mut products) = (shape.key_words(), Vec::with_capacity(count * depth));
-        let mut nodes = Vec::with_capacity(2 * count);
+        let room = shape.room();
+        let mut nodes = vec![Block::ZERO; count * room];
         let mut keys = vec![0; count * key_words];
         let mut tree_key = Block::ZERO;
         for (tree, key) in keys.chunks_exact_mut(key_words).enumerate() {
@@ -165,24 +240,23 @@ impl Generation {
             // Right children differ by alpha Delta, left children by the rest.
             let right = products[tree * depth];
             let pair = [right ^ delta, right];
-            nodes.extend_from_slice(&pair);
+            nodes[tree * room..tree * room + 2].copy_from_slice(&pair);
             if tree % GROUP == 0 {
                 tree_key = Block::from_bytes(hasher.tree_key(first + (tree * per) as u64));
             }
             let head = [tree_key, pair[0], pair[1]];
             key[..HEAD].as_chunks_mut::<2>().0.iter_mut().zip(head).for_each(|(key, block)| *key = block.0);
         }
-        Ok(Generation {
-            shape,
-            role,
-            nodes,
-            hashes: Vec::new(),
-            offered: Vec::new(),
-            products,
-            delta,
-            keys,
-            level: 1,
-        })
+        let mut sums = vec![Sums::default(); count];
+        sums.par_chunks_mut(GROUP)
+            .zip(nodes.par_chunks(GROUP * room))
+            .zip(keys.par_chunks(GROUP * key_words))
+            .for_each(|((sums, nodes), keys)| {
+                let mut scratch = Scratch::new(keys, shape);
+                let nodes = nodes.chunks_exact(room);
+                sums.iter_mut().zip(nodes).for_each(|(sums, nodes)| *sums = scratch.sums(&nodes[..2], shape.words));
+            });
+        Ok(Generation { shape, role, nodes, sums, offered: Vec::new(), products, delta, keys, level: 1 })
     }
 
     /// Number of trees.
@@ -200,83 +274,57 @@ impl Generation {
         self.level == self.shape.depth
     }
 
-    /// The nodes' hashes, tree by tree.
-    fn hash_level(&mut self) {
-        let (per, key_words) = (1 << self.level, self.shape.key_words());
-        self.hashes.resize(self.nodes.len(), Block::ZERO);
-        self.hashes
-            .par_chunks_mut(GROUP * per)
-            .zip(self.nodes.par_chunks(GROUP * per))
-            .zip(self.keys.par_chunks(GROUP * key_words))
-            .for_each(|((hashes, nodes), keys)| TreeHash::new(block(keys)).hash(nodes, hashes));
-    }
-
     /// This party's message for the next level, [`level_bytes`].
     pub fn offer(&mut self) -> Vec<u8> {
         debug_assert!(!self.is_grown(), "a level to grow");
-        self.hash_level();
-        let (per, depth, level) = (1 << self.level, self.shape.depth as usize, self.level as usize);
-        self.offered = self
-            .hashes
-            .par_chunks_exact(per)
-            .zip(self.products.par_chunks_exact(depth))
-            // The left children keep Delta if alpha is 0.
-            .map(|(hashes, products)| hashes.iter().fold(products[level] ^ self.delta, |sum, &hash| sum ^ hash))
-            .collect();
+        let products = self.products.chunks_exact(self.shape.depth as usize);
+        // The left children keep Delta if alpha is 0.
+        let share = |(sums, products): (&Sums, &[Block])| sums.hashes ^ products[self.level as usize] ^ self.delta;
+        self.offered = self.sums.iter().zip(products).map(share).collect();
         self.offered.iter().flat_map(|block| block.to_bytes()).collect()
     }
 
     /// Grows a level with the peer's message. Errors: its length.
     pub fn grow(&mut self, theirs: &[u8]) -> Result<(), OtError> {
         OtError::expect(STEP, "bytes", level_bytes(self.len()), theirs.len())?;
-        let (per, key_words) = (1usize << self.level, self.shape.key_words());
+        let (shape, size) = (self.shape, 1usize << self.level);
+        let (room, key_words) = (shape.room(), shape.key_words());
         let at = HEAD + 2 * (self.level as usize - 1);
-        let mut next = vec![Block::ZERO; 2 * self.nodes.len()];
-        next.par_chunks_exact_mut(2 * per)
-            .zip(self.nodes.par_chunks_exact(per))
-            .zip(self.hashes.par_chunks_exact(per))
-            .zip(self.keys.par_chunks_exact_mut(key_words))
-            .zip(self.offered.par_iter().zip(theirs.as_chunks::<16>().0))
-            .for_each(|((((next, nodes), hashes), key), (mine, theirs))| {
-                let correction = *mine ^ Block::from_bytes(*theirs);
-                key[at..at + 2].copy_from_slice(&correction.0);
-                children(nodes, hashes, correction, next);
+        let (mine, theirs) = (self.offered.par_chunks(GROUP), theirs.as_chunks::<16>().0.par_chunks(GROUP));
+        self.nodes
+            .par_chunks_mut(GROUP * room)
+            .zip(self.keys.par_chunks_mut(GROUP * key_words))
+            .zip(self.sums.par_chunks_mut(GROUP))
+            .zip(mine.zip(theirs))
+            .for_each(|(((nodes, keys), sums), (mine, theirs))| {
+                let mut scratch = Scratch::new(keys, shape);
+                let trees = nodes.chunks_exact_mut(room).zip(keys.chunks_exact_mut(key_words)).zip(sums);
+                for (((nodes, key), sums), (mine, theirs)) in trees.zip(mine.iter().zip(theirs)) {
+                    let correction = *mine ^ Block::from_bytes(*theirs);
+                    key[at..at + 2].copy_from_slice(&correction.0);
+                    *sums = scratch.grow(nodes, size, correction, shape.words);
+                }
             });
-        self.nodes.zeroize();
-        self.hashes.zeroize();
-        self.nodes = next;
         self.level += 1;
         Ok(())
     }
 
     /// After the last level: for every tree this party's shares of the words that beta has to be added to, modulo
     /// 2^width, and of the bit t. The final correction is the sum of both, times 1 - 2 t.
-    pub fn leaves(&mut self) -> (Vec<u64>, Vec<u8>) {
+    pub fn leaves(&self) -> (Vec<u64>, Vec<u8>) {
         debug_assert!(self.is_grown(), "all levels are grown");
-        self.hash_level();
-        let (per, words) = (1 << self.level, self.shape.words);
-        let sums = |(hashes, nodes): (&[Block], &[Block])| {
-            let mut sums = [0u64; 4];
-            for hash in hashes {
-                let parts = parts(*hash, words);
-                sums.iter_mut().zip(parts).for_each(|(sum, part)| *sum = sum.wrapping_add(part));
-            }
-            let set = nodes.iter().fold(0, |sum, node| sum + node.lsb());
-            (sums, set)
-        };
-        let (hashes, nodes) = (self.hashes.par_chunks_exact(per), self.nodes.par_chunks_exact(per));
-        let sums: Vec<([u64; 4], u64)> = hashes.zip(nodes).map(sums).collect();
+        let words = self.shape.words;
         let signed = |sum: u64| match self.role {
             Role::Server => sum.wrapping_neg() & low_mask(self.shape.width),
             Role::Client => sum & low_mask(self.shape.width),
         };
-        let values = sums.iter().flat_map(|(sums, _)| sums[..words].iter().map(|&sum| signed(sum))).collect();
+        let values = self.sums.iter().flat_map(|sums| sums.words[..words].iter().map(|&sum| signed(sum))).collect();
         // The counts differ by 1 or -1 modulo 4; the borrow of the difference is the client's lowest bit.
         let bit = |set: u64| match self.role {
             Role::Server => set >> 1 & 1,
             Role::Client => (set >> 1 ^ set) & 1,
         };
-        (values, sums.iter().map(|&(_, set)| bit(set) as u8).collect())
+        (values, self.sums.iter().map(|sums| bit(sums.set) as u8).collect())
     }
 
     /// The keys, [`DpfShape::key_words`] each, with the final corrections that both parties have opened. Errors: another
