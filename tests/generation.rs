@@ -23,6 +23,10 @@ fn bundled_models_write_shakespeare() {
     for (model, prompt) in [("shakespeare-gpt2", "30,27,25,17,27,10,0"), ("shakespeare-llama", "40,37,35,27,37,19,0")]
     {
         let report = checked(&format!("--model {model} --prompt-ids {prompt} --tokens 12"));
+        let prepared = checked(&format!("--model {model} --prompt-ids {prompt} --tokens 12 --preprocess"));
+        assert_eq!(prepared["tokens"], report["tokens"]);
+        let online = |report: &Value| report["phases"]["decode"]["bytes_client_to_server"].as_u64();
+        assert!(online(&prepared) < online(&report), "nothing was taken from the online phase");
         assert_eq!(report["token_agreement"], 1.0, "{model}");
         let float = json(&mut waggle(&format!("float --model {model} --prompt-ids {prompt} --tokens 12")));
         assert_eq!(report["tokens"], float["tokens"]);

@@ -42,6 +42,7 @@ fn bundled_models() {
     for model in ["shakespeare-gpt2", "shakespeare-llama"] {
         compare(model, &[5, 6, 7], 3, "");
         compare(model, &[5], 2, "--reveal token --stop-at-eos --ot softspoken8");
+        compare(model, &[5, 6, 7, 8], 4, "--preprocess");
     }
     compare("shakespeare-gpt2", &[1; 40], 1, "--ot softspoken2 --link memory");
 }
@@ -58,6 +59,7 @@ fn odd_shapes() {
     for (name, config) in [("gpt2", gpt2), ("llama", llama)] {
         let model = synthesise(dir.path(), name, config);
         compare(&model, &[3, 50, 12, 9, 1], 3, "");
+        compare(&model, &[3, 50, 12, 9, 1], 3, "--preprocess --policy streaming:budget=0.5");
     }
 }
 

@@ -43,11 +43,8 @@ pub(crate) fn times_words(x: &[u64], y: &[u64], inputs: usize, outputs: usize) -
 
 fn product<T: Entry>(x: &[u64], w: &[T], inputs: usize, outputs: usize) -> Vec<u64> {
     assert_eq!(w.len(), inputs * outputs, "entries of the right factor");
-    if inputs == 0 || outputs == 0 || x.is_empty() {
-        return vec![0; if inputs == 0 { 0 } else { x.len() / inputs * outputs }];
-    }
+    let rows = x.len().checked_div(inputs).unwrap_or(0);
     let vector = vector_path();
-    let rows = x.len() / inputs;
     let strips: Vec<Vec<u64>> = (0..outputs)
         .into_par_iter()
         .step_by(STRIP)

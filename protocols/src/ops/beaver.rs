@@ -8,7 +8,7 @@
 //! one exchange; x y = (x - a)(y - b) + (x - a) b + a (y - b) + a b.
 //!
 //! **Range.** Any, modulo 2^w. **Error.** That of the protocol that made a b: at most 1 in the last place for a word, n for
-//! a sum of n squares, [`he::MatmulPlan::lsb_error`] twice for matrices.
+//! a sum of n squares, [`he::MatmulPlan::lsb_error`] twice for matrices and for rows of more than one word.
 //!
 //! **Revealed.** Nothing: what is opened is uniform, as every a and b is used once.
 
@@ -68,14 +68,43 @@ pub fn sum_squares_cost(rows: usize, n: usize, width: u32) -> Cost {
     reveal::open_cost(rows * n, width)
 }
 
+/// How products of rows and words are made.
+enum RowProducts {
+    /// Word by word, by OLE: a batch fills the slots of ciphertexts.
+    Entries,
+    /// Row by row, by OT.
+    Rows,
+    /// As products of columns with 1 x 1 matrices: every coefficient of a ciphertext is one product.
+    Columns(MatmulShape),
+}
+
+impl RowProducts {
+    /// The way that sends the fewest bytes, and its cost.
+    fn cheapest(plans: &mut Plans, units: usize, n: usize, width: u32) -> Result<(Self, Cost), Error> {
+        let mut ways = vec![
+            (RowProducts::Entries, mul::mul_cost(plans, units * n, width)?),
+            (RowProducts::Rows, mul::rows_cost(units, n, width)),
+        ];
+        // A single word keeps the smaller error of the other two.
+        if n > 1 {
+            let shape = MatmulShape { batch: units, m: n, k: 1, n: 1 };
+            ways.push((RowProducts::Columns(shape), he_matmul::shared_cost(plans, shape, width)?));
+        }
+        let cheapest = ways.into_iter().min_by_key(|(_, cost)| mul::wire_bytes(cost));
+        Ok(cheapest.unwrap_or((RowProducts::Rows, Cost::free())))
+    }
+}
+
 /// For each of `units` rows of n: a, b and a b.
 pub fn prepare_rows(s: &mut Session, units: usize, n: usize, width: u32) -> Result<Vec<u64>, Error> {
     let (a, b) = (random(s, units * n, width), random(s, units, width));
-    let products = if entrywise(s.plans(), units, n, width)? {
-        let spread: Vec<u64> = b.iter().flat_map(|&b| std::iter::repeat_n(b, n)).collect();
-        mul::mul(s, &a, &spread, width)?
-    } else {
-        mul::mul_rows(s, &a, &b, n, width)?
+    let products = match RowProducts::cheapest(s.plans(), units, n, width)?.0 {
+        RowProducts::Entries => {
+            let spread: Vec<u64> = b.iter().flat_map(|&b| std::iter::repeat_n(b, n)).collect();
+            mul::mul(s, &a, &spread, width)?
+        }
+        RowProducts::Rows => mul::mul_rows(s, &a, &b, n, width)?,
+        RowProducts::Columns(shape) => he_matmul::shared(s, shape, &a, &b, width)?,
     };
     let rows = a.chunks_exact(n).zip(&b).zip(products.chunks_exact(n));
     Ok(rows.flat_map(|((a, b), ab)| a.iter().chain([b]).chain(ab)).copied().collect())
@@ -83,14 +112,7 @@ pub fn prepare_rows(s: &mut Session, units: usize, n: usize, width: u32) -> Resu
 
 /// Cost of [`prepare_rows`], `offline`.
 pub fn prepare_rows_cost(plans: &mut Plans, units: usize, n: usize, width: u32) -> Result<Cost, Error> {
-    let entrywise = entrywise(plans, units, n, width)?;
-    Ok(if entrywise { mul::mul_cost(plans, units * n, width)? } else { mul::rows_cost(units, n, width) }.offline())
-}
-
-/// Whether products word by word are cheaper than those of rows: a batch fills the slots of a ciphertext.
-fn entrywise(plans: &mut Plans, units: usize, n: usize, width: u32) -> Result<bool, Error> {
-    let (single, rows) = (mul::mul_cost(plans, units * n, width)?, mul::rows_cost(units, n, width));
-    Ok(mul::wire_bytes(&single) < mul::wire_bytes(&rows))
+    Ok(RowProducts::cheapest(plans, units, n, width)?.1.offline())
 }
 
 /// Shares of rows of `n` times their words `y`, with as many units of `masks`.
