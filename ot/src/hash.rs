@@ -37,6 +37,15 @@ impl CrHash {
         Expander { hash: self, epoch: 0, pi: self.permutation(0) }
     }
 
+    /// A public cipher key for trees ([`crate::dpf`]), one for every `index`.
+    pub(crate) fn tree_key(&self, index: u64) -> [u8; 16] {
+        let mut hasher = blake3::Hasher::new_keyed(&self.key);
+        hasher.update(b"tree").update(&index.to_le_bytes());
+        let mut key = [0; 16];
+        key.copy_from_slice(&hasher.finalize().as_bytes()[..16]);
+        key
+    }
+
     /// The key of an epoch.
     fn epoch_key(&self, epoch: u64) -> [u8; 16] {
         let digest = blake3::keyed_hash(&self.key, &epoch.to_le_bytes());

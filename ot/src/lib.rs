@@ -7,7 +7,8 @@
 //! - [`OtReceiver::choose`] and [`OtSender::accept`] turn pooled OTs into keys for chosen bits; these calls, and all
 //!   that follow, do no I/O, so a protocol merges their bytes into its own messages;
 //! - [`SenderKeys`] and [`ChosenKeys`] are spent, by value, on correlated transfers modulo powers of two
-//!   ([`Correlation`]), on 1-of-N transfers of short messages ([`Lookup`]), or as random words and bits.
+//!   ([`Correlation`]), on 1-of-N transfers of short messages ([`Lookup`]), or as random words and bits;
+//! - [`dpf`] makes keys of distributed point functions from random OTs.
 //!
 //! Every message has a length that a pure function predicts to the byte.
 #![deny(missing_docs)]
@@ -18,6 +19,7 @@ mod block;
 mod correlate;
 #[cfg(feature = "dealer")]
 pub mod dealer;
+pub mod dpf;
 mod error;
 mod hash;
 mod keys;
@@ -31,6 +33,7 @@ mod simd;
 mod softspoken;
 mod source;
 mod transpose;
+mod tree_hash;
 
 pub use bits::Bits;
 pub use block::Block;

@@ -28,7 +28,7 @@ pub use engine::{
 pub use error::Error;
 pub use ops::growing::{Axis, Operand};
 pub use planner::Planner;
-pub use session::{Options, Plans, Session};
+pub use session::{Evaluate, Options, Plans, Session};
 pub use stock::{Demand, Needs};
 pub use tensor::{Shape, Tensor};
 pub use two_party::TwoParty;

@@ -12,6 +12,16 @@ use crate::Error;
 use crate::cost::{Cost, Step};
 use crate::stock::Stock;
 
+/// How tabulated functions are evaluated on shares: by look-up in sessions of one phase, on masked inputs in two.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Evaluate {
+    /// By transfers of table rows ([`crate::ops::evaluate`]): nothing is prepared, fewest rounds in all.
+    #[default]
+    Lookup,
+    /// On a masked input ([`crate::ops::masked`]): long preparation, then one masked word a value.
+    Masked,
+}
+
 /// Public choices of a session; both parties state the same.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options {
@@ -20,6 +30,20 @@ pub struct Options {
     /// Two phases: operations consume correlations that were, or could have been, made before the data is known, and
     /// send masked words only. See [`crate::stock`].
     pub preprocess: bool,
+}
+
+impl Options {
+    /// How functions are evaluated.
+    pub fn evaluate(&self) -> Evaluate {
+        Evaluate::of(self.preprocess)
+    }
+}
+
+impl Evaluate {
+    /// What a session of two phases, or of one, uses.
+    pub(crate) fn of(preprocess: bool) -> Self {
+        if preprocess { Evaluate::Masked } else { Evaluate::Lookup }
+    }
 }
 
 const PUBLIC_KEY: &str = "he/public key";

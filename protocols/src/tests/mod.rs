@@ -1,5 +1,6 @@
 //! Protocols between two threads, held against naive twins and against their costs.
 
+mod masked;
 mod ops;
 mod selection;
 mod stock;

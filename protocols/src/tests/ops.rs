@@ -8,7 +8,7 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
 use super::{BOTH, DEALER, run, secure};
-use crate::abb::{Abb, Table, Truncation, Words};
+use crate::abb::{Abb, Table, Tabulated, Truncation, Words};
 use crate::function;
 use crate::ops::matmul::multiply;
 use crate::words::{mask, signed};
@@ -214,7 +214,8 @@ impl Table for Square {
 fn tabulated_functions_are_exact_over_their_whole_range() {
     // Many times, for other splits into shares, and for more than one batch of OTs.
     let x: Vec<u64> = (0..50_000).map(|x| x % (15 * 64)).collect();
-    let got = secure(DEALER, &[(&x, &[x.len()])], function!([] | abb, x | abb.evaluate(&Square, &x[0])));
+    let got =
+        secure(DEALER, &[(&x, &[x.len()])], function!([] | abb, x | abb.evaluate(Tabulated::Lookup(&Square), &x[0])));
     for (x, got) in x.iter().zip(got) {
         assert_eq!(distance(got, x * x, 31), 0, "{x}");
     }
@@ -355,7 +356,7 @@ fn empty_tensors_cost_nothing() {
                 let bits = abb.at_least(&y, &[0], 30)?.reshape(&[0]);
                 let y = abb.mux(&bits, &y, 64)?;
                 let y = abb.mul(&y, &y, 64)?;
-                abb.evaluate(&Square, &y)
+                abb.evaluate(Tabulated::Lookup(&Square), &y)
             }
         ),
     );
