@@ -2,7 +2,8 @@
 //! `cargo run --release -p waggle-he --example costs`
 
 use he::{
-    HeError, MatmulPlan, MatmulShape, MatmulSpec, NttBackend, OleKind, OlePlan, ParamSet, SecretKey, TfheNtt, Weights,
+    EvaluationKeys, GaloisKeys, HeError, MatmulPlan, MatmulShape, MatmulSpec, NttBackend, OleKind, OlePlan, Packing,
+    ParamSet, PlanOptions, SecretKey, TfheNtt, Weights,
 };
 use rand::RngExt;
 use std::time::{Duration, Instant};
@@ -22,19 +23,23 @@ fn best<T>(runs: usize, mut f: impl FnMut() -> T) -> (Duration, T) {
 
 fn transforms() -> Result<(), HeError> {
     println!("microseconds for one limb, this crate's choice for this processor | tfhe-ntt with portable sums");
-    println!("set              N     fwd     inv     mac |     fwd     inv     mac");
+    println!("set              N     fwd     inv  term/1  term/4 |     fwd     inv  term/1  term/4");
     for set in ParamSet::ALL {
         let n = set.degree();
         let portable = TfheNtt::new(n, set.primes()[0])?;
         let mut poly: Vec<u64> = (0..n as u64).collect();
-        let mut sum = vec![0; he::ACC_WORDS * n];
+        let mut sum = vec![0; n];
         let mut times = |ntt: &dyn NttBackend| {
             let us = |d: Duration| d.as_secs_f64() * 1e6 / 20.0;
             let fwd = best(100, || (0..20).for_each(|_| ntt.fwd(&mut poly))).0;
             let inv = best(100, || (0..20).for_each(|_| ntt.inv(&mut poly))).0;
-            sum.fill(0);
-            let mac = best(100, || (0..20).for_each(|_| ntt.mul_acc(&mut sum, &poly, &poly))).0;
-            format!("{:7.2} {:7.2} {:7.2}", us(fwd), us(inv), us(mac))
+            let mut factor = poly.clone();
+            ntt.factor(&mut factor);
+            let mut dot = |terms: usize| {
+                let factors = vec![factor.as_slice(); terms];
+                us(best(100, || (0..20).for_each(|_| ntt.dot(&mut sum, &factors, &factors))).0) / terms as f64
+            };
+            format!("{:7.2} {:7.2} {:7.2} {:7.2}", us(fwd), us(inv), dot(1), dot(4))
         };
         let chosen = times(set.params().limbs()[0].ntt());
         println!("{:12} {n:5} {chosen} | {}", format!("{set:?}"), times(&portable));
@@ -42,12 +47,24 @@ fn transforms() -> Result<(), HeError> {
     Ok(())
 }
 
-fn product(batch: usize, m: usize, k: usize, n: usize, width: u32, weight_bits: u32) -> Result<(), HeError> {
+fn product(
+    shape: (usize, usize, usize, usize),
+    width: u32,
+    weight_bits: u32,
+    options: PlanOptions,
+) -> Result<(), HeError> {
+    let (batch, m, k, n) = shape;
     let spec = MatmulSpec { shape: MatmulShape { batch, m, k, n }, width, weight_bits };
-    let (planning, plan) = best(3, || MatmulPlan::new(spec));
+    let (planning, plan) = best(3, || MatmulPlan::with_options(spec, options));
     let plan = plan?;
     let mut rng = rand::rng();
-    let (sk, pk) = SecretKey::generate(plan.set(), &mut rng);
+    let (sk, public) = SecretKey::generate(plan.set(), &mut rng);
+    let galois = if plan.packed() {
+        Some(GaloisKeys::from_bytes(plan.set(), &GaloisKeys::message(&sk, &mut rng))?)
+    } else {
+        None
+    };
+    let keys = EvaluationKeys { public: &public, galois: galois.as_ref() };
     let x: Vec<u64> = (0..batch * m * k).map(|_| rng.random()).collect();
     let w: Vec<u64> =
         (0..batch * k * n)
@@ -61,7 +78,7 @@ fn product(batch: usize, m: usize, k: usize, n: usize, width: u32, weight_bits: 
             .collect();
     let (encrypt, upload) = best(3, || plan.encrypt(&sk, &x, &mut rand::rng()));
     let upload = upload?;
-    let (evaluate, result) = best(3, || plan.evaluate(&pk, &upload, Some(&x), Weights::U64(&w), &mut rand::rng()));
+    let (evaluate, result) = best(3, || plan.evaluate(keys, &upload, Some(&x), Weights::U64(&w), &mut rand::rng()));
     let download = result?.0;
     let (decrypt, opened) = best(3, || plan.decrypt(&sk, &download));
     opened?;
@@ -117,14 +134,19 @@ fn main() -> Result<(), HeError> {
     transforms()?;
     println!("\nshape, set, tile (group, rows, inner, cols), ciphertexts and bytes up, down,");
     println!("milliseconds to encrypt, evaluate, decrypt, plan; error bound in LSB");
-    for weight_bits in [13, 20] {
-        for (m, k, n) in [(1, 768, 768), (1, 768, 2304), (1, 768, 3072), (1, 3072, 768), (128, 768, 768)] {
-            product(1, m, k, n, 64, weight_bits)?;
+    let links = [125_000_000, 377_000_000, 50_000_000].map(|rate| (rate, Packing::Auto));
+    for (bytes_per_second, packing) in [(377_000_000, Packing::Never)].into_iter().chain(links) {
+        println!("{bytes_per_second} bytes per second, packing {packing:?}");
+        let options = PlanOptions { bytes_per_second, packing, ..PlanOptions::default() };
+        for (m, k, n) in [(1, 768, 2304), (1, 768, 768), (1, 768, 3072), (1, 3072, 768), (1, 768, 50257)] {
+            product((1, m, k, n), 56, 20, options)?;
         }
-    }
-    for width in [64, 44] {
-        product(12, 1, 64, 128, width, width)?;
-        product(12, 1, 128, 64, width, width)?;
+        for shape in [(12, 1, 64, 128), (12, 1, 128, 64)] {
+            product(shape, 44, 44, options)?;
+        }
+        for (m, k, n) in [(64, 768, 768), (128, 768, 768)] {
+            product((1, m, k, n), 56, 20, options)?;
+        }
     }
     println!("\nelementwise products: set, bytes up, down, milliseconds to encrypt, evaluate, decrypt, plan");
     for (len, width) in [(8192, 64), (8192, 44), (8192, 32), (768, 64), (1 << 16, 64)] {
