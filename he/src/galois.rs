@@ -29,6 +29,7 @@ use crate::params::{ParamSet, Params};
 use crate::sampling::{ERROR_VARIANCE, Expander, Label, SEED_BYTES, fresh_seed};
 use rand::CryptoRng;
 use rayon::prelude::*;
+use std::cell::RefCell;
 use std::fmt;
 use zeroize::Zeroizing;
 
@@ -73,7 +74,7 @@ pub struct GaloisKeys {
 struct Step {
     /// `tau(x)[i] = x[permutation[i]]` on transformed polynomials.
     permutation: Vec<u32>,
-    /// `X^h`, transformed.
+    /// `X^h`, transformed, in the form of `Params::dot`.
     monomial: Poly,
     /// Per digit `tau^-1` of both halves of the key, transformed, in the form of `Params::dot`: so the digits need no
     /// automorphism.
@@ -162,7 +163,9 @@ impl GaloisKeys {
                 })
             };
             let keys = (0..digits(set)).map(key).collect();
-            Step { permutation, monomial: params.transform_signed(&signed, 1), keys }
+            let mut monomial = vec![0; params.words()];
+            params.factor_signed(&signed, 1, &mut monomial);
+            Step { permutation, monomial, keys }
         };
         let sizes: Vec<_> = step_sizes(set).enumerate().collect();
         Self { set, steps: sizes.into_par_iter().map(step).collect() }
@@ -200,61 +203,54 @@ impl GaloisKeys {
         let (mut sum1, mut difference1) = (even.c1, odd.c1);
         params.butterfly(&mut sum0, &mut difference0, &step.monomial);
         params.butterfly(&mut sum1, &mut difference1, &step.monomial);
-        let [product0, product1] = self.switch(params, step, difference1);
-        params.add(&mut difference0, &product0);
+        SCRATCH.with_borrow_mut(|scratch| {
+            params.inv(&mut difference1);
+            params.split_digits(&difference1, &mut scratch.signed);
+            difference1.fill(0);
+            self.switch(step, scratch, &mut difference0, &mut difference1);
+        });
         params.add_permuted(&mut sum0, &difference0, &step.permutation);
-        params.add_permuted(&mut sum1, &product1, &step.permutation);
+        params.add_permuted(&mut sum1, &difference1, &step.permutation);
         Ciphertext { c0: sum0, c1: sum1 }
     }
 
-    /// The inner products of the digits of `c1` with both halves of the keys.
-    fn switch(&self, params: &Params, step: &Step, mut c1: Poly) -> [Poly; 2] {
+    /// Adds the inner products of the digits with both halves of the keys.
+    fn switch(&self, step: &Step, scratch: &mut Scratch, c0: &mut [u64], c1: &mut [u64]) {
+        let params = self.set.params();
         let n = params.degree();
-        params.inv(&mut c1);
-        let count = step.keys.len();
-        let mut signed = vec![0i64; count * n];
-        for ((l, c1), signed) in
-            params.limbs().iter().zip(c1.chunks_exact(n)).zip(signed.chunks_exact_mut(DIGITS * n))
-        {
-            let p = l.modulus();
-            let w = digit_bits(p.bits());
-            let (low, high) = signed.split_at_mut(n);
-            for ((&x, low), high) in c1.iter().zip(low).zip(high) {
-                // Minus p if x > p / 2.
-                let above = ((p.value() / 2) as i64 - x as i64) >> 63;
-                let x = x as i64 - (p.value() as i64 & above);
-                *low = (x << (64 - w)) >> (64 - w);
-                *high = (x - *low) >> w;
-            }
-        }
-        let mut sums = [vec![0; params.words()], c1];
-        sums[1].fill(0);
-        let mut transformed = vec![0; count * n];
+        scratch.transformed.resize(step.keys.len() * n, 0);
         for (i, l) in params.limbs().iter().enumerate() {
-            for (out, digit) in transformed.chunks_exact_mut(n).zip(signed.chunks_exact(n)) {
+            for (out, digit) in scratch.transformed.chunks_exact_mut(n).zip(scratch.signed.chunks_exact(n)) {
                 l.ntt().fwd_factor(out, digit);
             }
-            let digits: Vec<&[u64]> = transformed.chunks_exact(n).collect();
+            let digits: Vec<&[u64]> = scratch.transformed.chunks_exact(n).collect();
             let limb = i * n..(i + 1) * n;
-            for (half, sum) in sums.iter_mut().enumerate() {
+            for (half, sum) in [&mut *c0, &mut *c1].into_iter().enumerate() {
                 let keys: Vec<&[u64]> = step.keys.iter().map(|key| &key[half][limb.clone()]).collect();
                 l.ntt().dot(&mut sum[limb.clone()], &digits, &keys);
             }
         }
-        sums
     }
 }
 
+/// Buffers of a key switch. What they hold depends on the evaluator's values only by a ciphertext.
+#[derive(Default)]
+struct Scratch {
+    signed: Vec<i64>,
+    transformed: Vec<u64>,
+}
+
+thread_local! {
+    static SCRATCH: RefCell<Scratch> = RefCell::default();
+}
+
 impl Params {
-    /// `(x, y) = (x + m y, x - m y)`.
+    /// `(x, y) = (x + m y, x - m y)`, m in the form of [`Params::dot`].
     fn butterfly(&self, x: &mut [u64], y: &mut [u64], m: &[u64]) {
         let n = self.degree();
-        self.pointwise(y, m);
-        for ((l, x), y) in self.limbs().iter().zip(x.chunks_exact_mut(n)).zip(y.chunks_exact_mut(n)) {
-            let p = l.modulus();
-            for (x, y) in x.iter_mut().zip(y) {
-                (*x, *y) = (p.add(*x, *y), p.sub(*x, *y));
-            }
+        let limbs = x.chunks_exact_mut(n).zip(y.chunks_exact_mut(n)).zip(m.chunks_exact(n));
+        for (l, ((x, y), m)) in self.limbs().iter().zip(limbs) {
+            l.ntt().butterfly(x, y, m);
         }
     }
 
@@ -262,7 +258,27 @@ impl Params {
     fn add_permuted(&self, x: &mut [u64], y: &[u64], permutation: &[u32]) {
         let n = self.degree();
         for ((l, x), y) in self.limbs().iter().zip(x.chunks_exact_mut(n)).zip(y.chunks_exact(n)) {
-            x.iter_mut().zip(permutation).for_each(|(x, &i)| *x = l.modulus().add(*x, y[i as usize]));
+            let p = *l.modulus();
+            x.iter_mut().zip(permutation).for_each(|(x, &i)| *x = p.add(*x, y[i as usize]));
+        }
+    }
+
+    /// The digits of every coefficient of `x`, digit polynomial after digit polynomial.
+    fn split_digits(&self, x: &[u64], out: &mut Vec<i64>) {
+        let n = self.degree();
+        out.resize(DIGITS * x.len(), 0);
+        let limbs = x.chunks_exact(n).zip(out.chunks_exact_mut(DIGITS * n));
+        for (l, (x, out)) in self.limbs().iter().zip(limbs) {
+            let p = *l.modulus();
+            let w = digit_bits(p.bits());
+            let (low, high) = out.split_at_mut(n);
+            for ((&x, low), high) in x.iter().zip(low).zip(high) {
+                // Minus p if x > p / 2.
+                let above = ((p.value() / 2) as i64 - x as i64) >> 63;
+                let x = x as i64 - (p.value() as i64 & above);
+                *low = (x << (64 - w)) >> (64 - w);
+                *high = (x - *low) >> w;
+            }
         }
     }
 }

@@ -56,8 +56,7 @@ impl Params {
         for (l, x) in self.limbs().iter().zip(x.chunks_exact_mut(self.degree())) {
             let p = l.modulus();
             let power = p.pow(2, u64::from(exponent.unsigned_abs()));
-            let factor = p.shoup(if exponent < 0 { p.inverse(power) } else { power });
-            x.iter_mut().for_each(|x| *x = p.mul_shoup(*x, factor));
+            l.ntt().scale(x, if exponent < 0 { p.inverse(power) } else { power });
         }
     }
 

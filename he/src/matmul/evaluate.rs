@@ -37,16 +37,13 @@ impl Weights<'_> {
         }
     }
 
-    /// Writes entries `start..start + count` as signed integers to `out[0], out[stride], ...`.
-    /// Values are read modulo `2^width`.
-    #[inline]
-    fn copy(&self, width: u32, start: usize, count: usize, out: &mut [i64], stride: usize) {
-        let end = start + count;
-        let slots = out.iter_mut().step_by(stride);
+    /// Writes `rows` rows of `count` entries each, the first at `start` and `pitch` entries apart, transposed: entry c of
+    /// row j, as a signed integer modulo `2^width`, goes to `out[c * stride + j]`.
+    fn transpose(&self, width: u32, rows: Rows, out: &mut [i64], stride: usize) {
         match self {
-            Self::I16(w) => slots.zip(&w[start..end]).for_each(|(o, &w)| *o = centred(i64::from(w) as u64, width)),
-            Self::I32(w) => slots.zip(&w[start..end]).for_each(|(o, &w)| *o = centred(i64::from(w) as u64, width)),
-            Self::U64(w) => slots.zip(&w[start..end]).for_each(|(o, &w)| *o = centred(w, width)),
+            Self::I16(w) => transpose(w, |w| centred(i64::from(w) as u64, width), rows, out, stride),
+            Self::I32(w) => transpose(w, |w| centred(i64::from(w) as u64, width), rows, out, stride),
+            Self::U64(w) => transpose(w, |w| centred(w, width), rows, out, stride),
         }
     }
 
@@ -63,6 +60,33 @@ impl Weights<'_> {
             Self::U64(w) => w.iter().fold(0, |acc, &w| high(acc, centred(w, width))),
         };
         if excess == 0 { Ok(()) } else { Err(HeError::WeightRange { weight_bits: bits }) }
+    }
+}
+
+/// Where a block of weights lies.
+#[derive(Clone, Copy)]
+struct Rows {
+    start: usize,
+    pitch: usize,
+    rows: usize,
+    count: usize,
+}
+
+/// Rows that are transposed at a time: a cache line of signed integers.
+const LINE: usize = 8;
+
+#[inline(always)]
+fn transpose<T: Copy>(w: &[T], signed: impl Fn(T) -> i64, block: Rows, out: &mut [i64], stride: usize) {
+    let Rows { start, pitch, rows, count } = block;
+    let row = |j: usize| &w[start + j * pitch..][..count];
+    for first in (0..rows / LINE * LINE).step_by(LINE) {
+        let lines: [&[T]; LINE] = std::array::from_fn(|j| row(first + j));
+        for (c, out) in out[first..].chunks_mut(stride).take(count).enumerate() {
+            out[..LINE].iter_mut().zip(&lines).for_each(|(out, line)| *out = signed(line[c]));
+        }
+    }
+    for j in rows / LINE * LINE..rows {
+        out[j..].iter_mut().step_by(stride).zip(row(j)).for_each(|(out, &w)| *out = signed(w));
     }
 }
 
@@ -155,11 +179,8 @@ impl MatmulPlan {
             // A run of columns of one item.
             let (item, c) = (column / shape.n, column % shape.n);
             let run = (shape.n - c).min(columns.1 - column);
-            for j in j0..j1 {
-                let first = (item * shape.k + j) * shape.n + c;
-                let out = &mut out[(column - start) * inner + (j - j0)..];
-                weights.copy(self.spec.width, first, run, out, inner);
-            }
+            let rows = Rows { start: (item * shape.k + j0) * shape.n + c, pitch: shape.n, rows: j1 - j0, count: run };
+            weights.transpose(self.spec.width, rows, &mut out[(column - start) * inner..], inner);
             column += run;
         }
     }

@@ -488,20 +488,48 @@ impl FloatNtt {
         }
     }
 
-    /// `a[i] = a[i] b[i] mod p`; `[0, p)` in and out. The quotient is below `2^50` and off
-    /// by less than 1/4 before rounding, so the result is at most 3/4 p in absolute value; nothing else is rounded.
+    /// `a[i] = a[i] b[i] mod p`.
     #[target_feature(enable = "avx512f,avx512dq")]
     fn product(&self, a: &mut [u64], b: &[u64]) {
         assert!(a.len() == self.n && b.len() == self.n);
         let prime = self.prime();
         for i in (0..self.n).step_by(LANES) {
-            let (x, y) = (load_integers(a, i), load_integers(b, i));
-            let h = _mm512_mul_pd(x, y);
-            let q = rint(_mm512_mul_pd(h, prime.inverse));
-            let r = _mm512_add_pd(_mm512_fnmadd_pd(q, prime.p, h), _mm512_fmsub_pd(x, y, h));
+            let r = multiply(prime, load_integers(a, i), load_integers(b, i));
             store_integers(a, i, canonical(prime, r));
         }
     }
+
+    #[target_feature(enable = "avx512f,avx512dq")]
+    fn scaled(&self, a: &mut [u64], c: u64) {
+        assert!(a.len() == self.n && c < self.modulus.value());
+        let (prime, c) = (self.prime(), _mm512_set1_pd(c as f64));
+        for i in (0..self.n).step_by(LANES) {
+            store_integers(a, i, canonical(prime, multiply(prime, load_integers(a, i), c)));
+        }
+    }
+
+    #[target_feature(enable = "avx512f,avx512dq")]
+    fn combine(&self, x: &mut [u64], y: &mut [u64], m: &[u64]) {
+        assert!(x.len() == self.n && y.len() == self.n && m.len() == self.n);
+        let prime = self.prime();
+        for i in (0..self.n).step_by(LANES) {
+            let r = multiply(prime, load_integers(y, i), load(m, i));
+            let u = load_integers(x, i);
+            // Below 2 p in absolute value.
+            store_integers(x, i, canonical(prime, _mm512_add_pd(u, r)));
+            store_integers(y, i, canonical(prime, _mm512_sub_pd(u, r)));
+        }
+    }
+}
+
+/// `a b mod p` for |a|, |b| < p: the quotient is below `2^50` and off by less than 1/4 before rounding, so the result is an
+/// integer of absolute value at most 3/4 p, up to the exact remainder of the rounded product below `2^47`.
+#[inline]
+#[target_feature(enable = "avx512f,avx512dq")]
+fn multiply(prime: Prime, a: __m512d, b: __m512d) -> __m512d {
+    let h = _mm512_mul_pd(a, b);
+    let q = rint(_mm512_mul_pd(h, prime.inverse));
+    _mm512_add_pd(_mm512_fnmadd_pd(q, prime.p, h), _mm512_fmsub_pd(a, b, h))
 }
 
 fn inverses(modulus: &Modulus, roots: &[u64]) -> Vec<u64> {
@@ -541,6 +569,16 @@ impl NttBackend for FloatNtt {
     fn dot(&self, sum: &mut [u64], a: &[&[u64]], b: &[&[u64]]) {
         // SAFETY: `new` found AVX-512 F and DQ.
         unsafe { self.sum_of_products(sum, a, b) }
+    }
+
+    fn butterfly(&self, x: &mut [u64], y: &mut [u64], m: &[u64]) {
+        // SAFETY: `new` found AVX-512 F and DQ.
+        unsafe { self.combine(x, y, m) }
+    }
+
+    fn scale(&self, a: &mut [u64], c: u64) {
+        // SAFETY: `new` found AVX-512 F and DQ.
+        unsafe { self.scaled(a, c) }
     }
 
     fn pointwise(&self, a: &mut [u64], b: &[u64]) {

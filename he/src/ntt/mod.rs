@@ -58,6 +58,23 @@ pub trait NttBackend: Send + Sync + Debug {
         }
     }
 
+    /// `(x[i], y[i]) = (x[i] + m[i] y[i], x[i] - m[i] y[i]) mod p`, residues in `[0, p)` in and out, m in the form of
+    /// [`Self::factor`].
+    fn butterfly(&self, x: &mut [u64], y: &mut [u64], m: &[u64]) {
+        let p = self.modulus();
+        for ((x, y), &m) in x.iter_mut().zip(y).zip(m) {
+            let product = p.mul(*y, m);
+            (*x, *y) = (p.add(*x, product), p.sub(*x, product));
+        }
+    }
+
+    /// `a[i] = a[i] c mod p` for a residue c.
+    fn scale(&self, a: &mut [u64], c: u64) {
+        let p = self.modulus();
+        let c = p.shoup(c);
+        a.iter_mut().for_each(|a| *a = p.mul_shoup(*a, c));
+    }
+
     /// `a[i] = a[i] b[i] mod p`.
     fn pointwise(&self, a: &mut [u64], b: &[u64]) {
         let p = self.modulus();
@@ -161,8 +178,18 @@ mod tests {
                 ntt.factor(&mut ga);
                 ntt.factor(&mut gb);
                 ntt.dot(&mut lazy, &[&ga], &[&gb]);
+                let (mut plus, mut minus) = (fb.clone(), fa.clone());
+                ntt.butterfly(&mut plus, &mut minus, &gb);
+                let mut scaled = fa.clone();
+                ntt.scale(&mut scaled, fb[1]);
+                let (constant, unscaled) = (vec![fb[1]; n], fa.clone());
                 ntt.pointwise(&mut fa, &fb);
                 assert_eq!(fa, lazy);
+                let m = *ntt.modulus();
+                assert!((0..n).all(|i| plus[i] == m.add(fb[i], fa[i]) && minus[i] == m.sub(fb[i], fa[i])));
+                let mut expected_scaled = unscaled;
+                ntt.pointwise(&mut expected_scaled, &constant);
+                assert_eq!(scaled, expected_scaled);
                 ntt.inv(&mut lazy);
                 assert_eq!(lazy, expected);
             }
