@@ -24,8 +24,9 @@ pub use engine::{
     Engine, Fixed, Float, Gelu, Plan, Ranking, Ring, Secure, TopK, UnknownTopK, WeightData, WeightSpec,
 };
 pub use error::Error;
+pub use he::Packing;
 pub use planner::Planner;
-pub use session::{Options, Plans, Session};
+pub use session::{DEFAULT_LINK_RATE, Options, Plans, Session};
 pub use tensor::{Shape, Tensor};
 pub use two_party::TwoParty;
 pub use weight::{DEFAULT_WEIGHT_FRAC, FixedValues, FixedWeight, MIN_WEIGHT_FRAC, WEIGHT_BITS, quantise};

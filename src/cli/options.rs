@@ -11,6 +11,7 @@ use mpcache::{PolicySpec, Select};
 use net::shaped::ParseShapeError;
 use net::{Link, Shape, Shaped};
 use ot::{CotKind, SoftSpoken};
+use protocols::{DEFAULT_LINK_RATE, Packing};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use serde_json::{Map, Value};
@@ -28,6 +29,10 @@ pub(super) struct TermsArgs {
     /// Source of correlated oblivious transfers; a larger number sends less and computes more.
     #[arg(long, value_enum, default_value = "softspoken4")]
     ot: OtArg,
+    /// Pack several results of a matrix product into one ciphertext: smaller messages, some more computation. `auto` weighs
+    /// both by the rate of the link, which is that of `--link` where it is shaped, and else 1 Gbit/s.
+    #[arg(long, value_enum, default_value = "auto")]
+    packing: PackingArg,
 }
 
 /// Which of the key/value cache a token looks at.
@@ -87,9 +92,16 @@ enum OtArg {
     SoftSpoken8,
 }
 
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum PackingArg {
+    Auto,
+    Never,
+    Always,
+}
+
 impl TermsArgs {
-    /// The terms.
-    pub(super) fn terms(&self) -> Result<Terms, Error> {
+    /// The terms of a session over `link`.
+    pub(super) fn terms(&self, link: LinkArg) -> Result<Terms, Error> {
         let ot = match self.ot {
             OtArg::SoftSpoken2 => SoftSpoken::K2,
             OtArg::SoftSpoken4 => SoftSpoken::K4,
@@ -99,7 +111,13 @@ impl TermsArgs {
             RevealArg::Logits => Reveal::Logits,
             RevealArg::Token => Reveal::Token,
         };
-        let protocol = protocols::Options { ot: CotKind::SoftSpoken(ot) };
+        let packing = match self.packing {
+            PackingArg::Auto => Packing::Auto,
+            PackingArg::Never => Packing::Never,
+            PackingArg::Always => Packing::Always,
+        };
+        let link_rate = link.shape().map_or(DEFAULT_LINK_RATE, |shape| shape.bytes_per_second);
+        let protocol = protocols::Options { ot: CotKind::SoftSpoken(ot), link_rate, packing };
         let policy = self.policy.spec()?;
         if policy.clear_only() {
             return Err(Error::ClearOnly { policy: policy.to_string() });
@@ -116,12 +134,13 @@ impl TermsArgs {
     }
 
     /// By name, for the command line of the other party.
-    pub(super) fn named(&self, terms: &Terms) -> [(&'static str, String); 3] {
+    pub(super) fn named(&self, terms: &Terms) -> [(&'static str, String); 4] {
         let name = |value: Option<clap::builder::PossibleValue>| value.map_or(String::new(), |v| v.get_name().into());
         [
             ("reveal", name(self.reveal.to_possible_value())),
             ("policy", terms.policy.to_string()),
             ("ot", name(self.ot.to_possible_value())),
+            ("packing", name(self.packing.to_possible_value())),
         ]
     }
 }

@@ -123,6 +123,7 @@ pub enum Weights<'a> {
 #[derive(Debug, Clone, PartialEq)]
 pub struct MatmulPlan {
     spec: MatmulSpec,
+    options: PlanOptions,
     layout: Layout,
     lsb_error: u64,
 }
@@ -137,7 +138,7 @@ impl MatmulPlan {
     /// not counted, as they are sent once.
     pub fn with_options(spec: MatmulSpec, options: PlanOptions) -> Result<Self, HeError> {
         let (layout, lsb_error) = plan::search(&spec, &options)?;
-        Ok(Self { spec, layout, lsb_error })
+        Ok(Self { spec, options, layout, lsb_error })
     }
 
     /// The product that was planned.
@@ -169,6 +170,11 @@ impl MatmulPlan {
     /// Ciphertexts sent up and down.
     pub fn ciphertexts(&self) -> (usize, usize) {
         (self.layout.uploads(), self.layout.responses())
+    }
+
+    /// Seconds that the planner reckons with: both messages on the link, and the computation of both parties.
+    pub fn seconds(&self) -> f64 {
+        self.layout.seconds(&self.options)
     }
 
     /// Exact length of [`Self::encrypt`]'s message.

@@ -288,7 +288,7 @@ impl Layout {
     }
 
     /// Seconds of the whole product: both messages at the link's rate, and the computation.
-    fn seconds(&self, options: &PlanOptions) -> f64 {
+    pub(crate) fn seconds(&self, options: &PlanOptions) -> f64 {
         let bytes = self.upload_bytes() as f64 + self.download_estimate();
         bytes / options.bytes_per_second.max(1) as f64 + self.compute_us() * 1e-6 / CORES
     }
@@ -320,10 +320,10 @@ const CORES: f64 = 4.0;
 /// reading an upload, of finishing and opening a response.
 const NTT_US: f64 = 2.0e-4;
 const ENCODE_US: f64 = 1.0e-3;
-const MAC_US: f64 = 0.3e-3;
-const MERGE_US: f64 = 8e-3;
-const UPLOAD_US: f64 = 30e-3;
-const RESPONSE_US: f64 = 60e-3;
+const MAC_US: f64 = 0.6e-3;
+const MERGE_US: f64 = 10e-3;
+const UPLOAD_US: f64 = 25e-3;
+const RESPONSE_US: f64 = 30e-3;
 
 /// Every value `ceil(total / t)`, largest first.
 fn even_pieces(total: usize) -> impl Iterator<Item = usize> {

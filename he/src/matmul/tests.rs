@@ -315,7 +315,12 @@ fn packed_products_stay_within_the_bound() {
             assert!(!layouts.is_empty());
             // A few of them, from both ends.
             for layout in layouts.iter().step_by(layouts.len().div_ceil(4)).chain(layouts.last()) {
-                let plan = MatmulPlan { spec, layout: *layout, lsb_error: layout.error().floor() as u64 };
+                let plan = MatmulPlan {
+                    spec,
+                    options: PlanOptions::default(),
+                    layout: *layout,
+                    lsb_error: layout.error().floor() as u64,
+                };
                 let (x0, x1) = (random_x(&spec, &mut rng), random_x(&spec, &mut rng));
                 run(&plan, &x0, Some(&x1), &random_weights(&spec, &mut rng), &mut rng);
                 let largest = if weight_bits == width { 1 << (width - 1) } else { (1 << weight_bits) - 1u64 };

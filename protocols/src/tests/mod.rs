@@ -12,10 +12,11 @@ use rand::{Rng, SeedableRng};
 
 use crate::abb::Abb;
 use crate::local::Pair;
-use crate::{Error, Options, Planner, Session, TwoParty};
+use crate::{DEFAULT_LINK_RATE, Error, Options, Packing, Planner, Session, TwoParty};
 
 /// Options over the ideal dealer.
-pub(crate) const DEALER: Options = Options { ot: CotKind::Dealer };
+pub(crate) const DEALER: Options =
+    Options { ot: CotKind::Dealer, link_rate: DEFAULT_LINK_RATE, packing: Packing::Auto };
 
 /// What one party returned, with its ledger.
 pub(crate) type Outcome<T> = (T, Vec<Entry>);
@@ -36,7 +37,7 @@ pub(crate) fn open(channel: Channel, options: Options) -> Result<Session, Error>
     match options.ot {
         CotKind::Dealer => {
             let (sender, receiver) = ot::dealer::setup(channel.role(), 7);
-            Ok(Session::with_pools(channel, sender, receiver, rand::make_rng()))
+            Ok(Session::with_pools(channel, options, sender, receiver, rand::make_rng()))
         }
         _ => Session::new(channel, options),
     }

@@ -272,6 +272,7 @@ fn embedding_is_private_to_the_client_and_right() {
     // An id beyond the table is the client's error, before anything is sent.
     let session = crate::Session::with_pools(
         net::Channel::new(Role::Client, net::memory_pair(std::time::Duration::from_secs(1)).0),
+        DEALER,
         ot::dealer::setup(Role::Client, 1).0,
         ot::dealer::setup(Role::Client, 1).1,
         rand::make_rng(),
