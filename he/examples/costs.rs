@@ -1,5 +1,5 @@
 //! Processor seconds and bytes of the matrix products of a GPT-2 layer on this machine, and of the transforms below them.
-//! `cargo run --release -p waggle-he --example costs`
+//! `cargo run --release -p waggle-he --example costs -- [MB/s ...]`
 
 use he::{
     EvaluationKeys, GaloisKeys, HeError, MatmulPlan, MatmulShape, MatmulSpec, NttBackend, OleKind, OlePlan, Packing,
@@ -155,13 +155,14 @@ fn elementwise(len: usize, width: u32, kind: OleKind) -> Result<(), HeError> {
 }
 
 fn main() -> Result<(), HeError> {
-    let elementwise_too = std::env::args().len() == 1;
     transforms()?;
     println!("\nshape, set, tile (group, rows, inner, cols), ciphertexts and bytes up, down,");
     println!("processor milliseconds to encrypt, evaluate, decrypt, plan; error bound in LSB");
-    let links = [125_000_000, 377_000_000, 50_000_000].map(|rate| (rate, Packing::Auto));
-    for (bytes_per_second, packing) in [(377_000_000, Packing::Never)].into_iter().chain(links) {
-        println!("{bytes_per_second} bytes per second, packing {packing:?}");
+    let rates: Vec<u64> = std::env::args().skip(1).filter_map(|rate| rate.parse().ok()).collect();
+    let rates = if rates.is_empty() { vec![377, 125, 50] } else { rates };
+    for (megabytes, packing) in [(377, Packing::Never)].into_iter().chain(rates.iter().map(|&r| (r, Packing::Auto))) {
+        println!("{megabytes} MB/s, packing {packing:?}");
+        let bytes_per_second = 1_000_000 * megabytes;
         let options = PlanOptions { bytes_per_second, packing, ..PlanOptions::default() };
         for (m, k, n) in [(1, 768, 2304), (1, 768, 768), (1, 768, 3072), (1, 3072, 768), (1, 768, 50257)] {
             product((1, m, k, n), 56, 20, options)?;
@@ -172,9 +173,6 @@ fn main() -> Result<(), HeError> {
         for (m, k, n) in [(64, 768, 768), (128, 768, 768)] {
             product((1, m, k, n), 56, 20, options)?;
         }
-    }
-    if !elementwise_too {
-        return Ok(());
     }
     println!("\nelementwise products: set, bytes up, down, milliseconds to encrypt, evaluate, decrypt, plan");
     for (len, width) in [(8192, 64), (8192, 44), (8192, 32), (768, 64), (1 << 16, 64)] {

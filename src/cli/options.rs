@@ -30,7 +30,8 @@ pub(super) struct TermsArgs {
     #[arg(long, value_enum, default_value = "softspoken4")]
     ot: OtArg,
     /// Pack several results of a matrix product into one ciphertext: smaller messages, some more computation. `auto` weighs
-    /// both by the rate of the link, which is that of `--link` where it is shaped, and else 1 Gbit/s.
+    /// both by the rate of the link, which is that of `--link` where it is shaped, and else 1 Gbit/s; `always` counts bytes
+    /// eight times.
     #[arg(long, value_enum, default_value = "auto")]
     packing: PackingArg,
 }

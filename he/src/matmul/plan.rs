@@ -290,7 +290,8 @@ impl Layout {
     /// Seconds of the whole product: both messages at the link's rate, and the computation.
     pub(crate) fn seconds(&self, options: &PlanOptions) -> f64 {
         let bytes = self.upload_bytes() as f64 + self.download_estimate();
-        bytes / options.bytes_per_second.max(1) as f64 + self.compute_us() * 1e-6 / CORES
+        let weight = if options.packing == Packing::Always { ALWAYS_WEIGHT } else { 1.0 };
+        weight * bytes / options.bytes_per_second.max(1) as f64 + self.compute_us() * 1e-6 / CORES
     }
 
     /// The bound of `MatmulPlan::lsb_error` as a real number, without the final floor.
@@ -313,8 +314,10 @@ impl Layout {
     }
 }
 
-/// Cores that work on a product.
-const CORES: f64 = 4.0;
+/// How much more bytes count under [`Packing::Always`].
+const ALWAYS_WEIGHT: f64 = 8.0;
+/// Cores that each party is taken to have.
+const CORES: f64 = 16.0;
 /// Microseconds of one core of a 2.5 GHz Cascade Lake, per limb and coefficient (`examples/costs.rs`): of a transform layer,
 /// of placing a weight, of one product with one polynomial, of a merge apart from transforms and products, of making and
 /// reading an upload, of finishing and opening a response.
