@@ -169,8 +169,8 @@ pub trait Abb: 'static {
     /// Entrywise product modulo 2^width. Error: at most 1 in the last place (see `TwoParty`).
     fn mul(&mut self, x: &Self::Words, y: &Self::Words, width: u32) -> Result<Self::Words, Error>;
 
-    /// (rows, n) times (rows): every row times its own word, modulo 2^width. Error: none in one phase, a few units in the
-    /// last place (see `TwoParty`) in two.
+    /// (rows, n) times (rows): every row times its own word, modulo 2^width. Error: a few units in the last place
+    /// (see `TwoParty`).
     fn mul_rows(&mut self, x: &Self::Words, y: &Self::Words, width: u32) -> Result<Self::Words, Error>;
 
     /// (rows, n) -> (rows): sums of squares over the last axis modulo 2^width. Error: at most n in the last place.

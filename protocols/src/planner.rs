@@ -175,7 +175,8 @@ impl Abb for Planner {
             self.take(&Demand::RowProduct { n, width }, rows)?;
             self.play(&beaver::rows_cost(rows, n, width));
         } else {
-            self.play(&mul::rows_cost(rows, n, width));
+            let cost = mul::rows_cost(&mut self.plans, rows, n, width)?;
+            self.play(&cost);
         }
         Ok(x.clone())
     }

@@ -44,12 +44,7 @@ pub const DEFAULT_LINK_RATE: u64 = 125_000_000;
 
 impl Default for Options {
     fn default() -> Self {
-        Options {
-            ot: CotKind::default(),
-            preprocess: false,
-            link_rate: DEFAULT_LINK_RATE,
-            packing: Packing::Auto,
-        }
+        Options { ot: CotKind::default(), preprocess: false, link_rate: DEFAULT_LINK_RATE, packing: Packing::Auto }
     }
 }
 

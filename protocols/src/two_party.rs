@@ -231,7 +231,7 @@ impl Abb for TwoParty {
             let masks = self.take(&Demand::RowProduct { n, width }, shape[0])?;
             return Ok(shaped(&shape, beaver::rows(&mut self.session, &flat(x), &flat(y), n, width, &masks)?));
         }
-        Ok(shaped(&shape, mul::mul_rows(&mut self.session, &flat(x), &flat(y), shape[1], width)?))
+        Ok(shaped(&shape, mul::rows(&mut self.session, &flat(x), &flat(y), n, width)?))
     }
 
     fn sum_squares(&mut self, x: &Self::Words, width: u32) -> Result<Self::Words, Error> {

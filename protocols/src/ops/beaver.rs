@@ -68,51 +68,17 @@ pub fn sum_squares_cost(rows: usize, n: usize, width: u32) -> Cost {
     reveal::open_cost(rows * n, width)
 }
 
-/// How products of rows and words are made.
-enum RowProducts {
-    /// Word by word, by OLE: a batch fills the slots of ciphertexts.
-    Entries,
-    /// Row by row, by OT.
-    Rows,
-    /// As products of columns with 1 x 1 matrices: every coefficient of a ciphertext is one product.
-    Columns(MatmulShape),
-}
-
-impl RowProducts {
-    /// The way that sends the fewest bytes, and its cost.
-    fn cheapest(plans: &mut Plans, units: usize, n: usize, width: u32) -> Result<(Self, Cost), Error> {
-        let mut ways = vec![
-            (RowProducts::Entries, mul::mul_cost(plans, units * n, width)?),
-            (RowProducts::Rows, mul::rows_cost(units, n, width)),
-        ];
-        // A single word keeps the smaller error of the other two.
-        if n > 1 {
-            let shape = MatmulShape { batch: units, m: n, k: 1, n: 1 };
-            ways.push((RowProducts::Columns(shape), he_matmul::shared_cost(plans, shape, width)?));
-        }
-        let cheapest = ways.into_iter().min_by_key(|(_, cost)| mul::wire_bytes(cost));
-        Ok(cheapest.unwrap_or((RowProducts::Rows, Cost::free())))
-    }
-}
-
 /// For each of `units` rows of n: a, b and a b.
 pub fn prepare_rows(s: &mut Session, units: usize, n: usize, width: u32) -> Result<Vec<u64>, Error> {
     let (a, b) = (random(s, units * n, width), random(s, units, width));
-    let products = match RowProducts::cheapest(s.plans(), units, n, width)?.0 {
-        RowProducts::Entries => {
-            let spread: Vec<u64> = b.iter().flat_map(|&b| std::iter::repeat_n(b, n)).collect();
-            mul::mul(s, &a, &spread, width)?
-        }
-        RowProducts::Rows => mul::mul_rows(s, &a, &b, n, width)?,
-        RowProducts::Columns(shape) => he_matmul::shared(s, shape, &a, &b, width)?,
-    };
+    let products = mul::rows(s, &a, &b, n, width)?;
     let rows = a.chunks_exact(n).zip(&b).zip(products.chunks_exact(n));
     Ok(rows.flat_map(|((a, b), ab)| a.iter().chain([b]).chain(ab)).copied().collect())
 }
 
 /// Cost of [`prepare_rows`], `offline`.
 pub fn prepare_rows_cost(plans: &mut Plans, units: usize, n: usize, width: u32) -> Result<Cost, Error> {
-    Ok(RowProducts::cheapest(plans, units, n, width)?.1.offline())
+    Ok(mul::rows_cost(plans, units, n, width)?.offline())
 }
 
 /// Shares of rows of `n` times their words `y`, with as many units of `masks`.
