@@ -53,6 +53,13 @@ impl CotKind {
         }
     }
 
+    /// Wire bits of an OT where many are made, rounded to nearest.
+    pub fn bits_per_ot(self) -> usize {
+        let many = 1 << 20;
+        let amount = self.extend_amount(many, many as usize);
+        (8 * self.extend_wire(many, amount).bytes() as usize + amount / 2) / amount
+    }
+
     /// A sensible least refill.
     pub fn default_batch(self) -> usize {
         match self {

@@ -30,7 +30,7 @@ impl Planner {
     pub fn new(options: Options) -> Self {
         let mut ledger = Ledger::default();
         let forecast = Forecast::new(options, &mut ledger);
-        Planner { ledger, plans: Plans::default(), forecast, cots: [0; 2] }
+        Planner { ledger, plans: Plans::new(options.ot), forecast, cots: [0; 2] }
     }
 
     /// The account.

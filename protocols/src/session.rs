@@ -47,15 +47,8 @@ impl Session {
 
     /// A session on pools that exist already, for tests over the ideal dealer.
     pub(crate) fn with_pools(channel: Channel, sender: OtSender, receiver: OtReceiver, rng: StdRng) -> Self {
-        Session {
-            channel,
-            sender,
-            receiver,
-            own_keys: HashMap::new(),
-            peer_keys: HashMap::new(),
-            plans: Plans::default(),
-            rng,
-        }
+        let plans = Plans::new(sender.plan().kind);
+        Session { channel, sender, receiver, own_keys: HashMap::new(), peer_keys: HashMap::new(), plans, rng }
     }
 
     /// This party.
@@ -151,13 +144,20 @@ impl Session {
 }
 
 /// Plans of HE operations, kept by shape: their search is slow for a loop of many tokens.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Plans {
+    /// Wire bits that one random correlated OT is taken to cost when strategies are compared.
+    pub(crate) cot_bits: usize,
     matmul: HashMap<MatmulSpec, Arc<MatmulPlan>>,
     ole: HashMap<(usize, u32, OleKind), Arc<OlePlan>>,
 }
 
 impl Plans {
+    /// No plans yet, for a session whose OTs come from `ot`.
+    pub(crate) fn new(ot: CotKind) -> Self {
+        Plans { cot_bits: ot.bits_per_ot(), matmul: HashMap::new(), ole: HashMap::new() }
+    }
+
     /// The plan of a matrix product.
     pub fn matmul(&mut self, spec: MatmulSpec) -> Result<Arc<MatmulPlan>, Error> {
         if let Some(plan) = self.matmul.get(&spec) {

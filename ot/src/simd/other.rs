@@ -44,6 +44,10 @@ impl Cpu {
         match self {}
     }
 
+    pub(crate) fn hash(self, _: &Key, _: u64, _: Block, _: &[Block], _: &mut [Block]) {
+        match self {}
+    }
+
     pub(crate) fn grow(self, _: Block, _: Block, _: Block, _: &mut [Block], _: &mut [Block]) {
         match self {}
     }
@@ -60,6 +64,12 @@ impl Cpu {
 /// No value of this type exists.
 #[derive(Clone, Debug)]
 pub(crate) enum Key {}
+
+impl zeroize::Zeroize for Key {
+    fn zeroize(&mut self) {
+        match *self {}
+    }
+}
 
 impl Key {
     pub(crate) fn new(cpu: Cpu, _: Block) -> Self {

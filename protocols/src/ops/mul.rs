@@ -27,9 +27,6 @@ use crate::words::mask;
 const UPLOAD: &str = "mul/upload";
 const DOWNLOAD: &str = "mul/download";
 
-/// Wire bits that one random correlated OT is taken to cost when strategies are compared.
-const COT_BITS: usize = 31;
-
 /// Shares of x y modulo 2^`width`, entry by entry.
 pub fn mul(s: &mut Session, x: &[u64], y: &[u64], width: u32) -> Result<Vec<u64>, Error> {
     if x.is_empty() {
@@ -152,7 +149,7 @@ fn ole_if_cheaper(plans: &mut Plans, n: usize, width: u32, kind: OleKind) -> Res
         OleKind::Product | OleKind::Square => cross::one_way_cost(&rows_shape(n, 1, width - 1)),
     };
     let cots = ot.cots_used(Role::Client) + ot.cots_used(Role::Server);
-    let ot_bytes = ot.total_bytes() as usize + cots as usize * COT_BITS / 8;
+    let ot_bytes = ot.total_bytes() as usize + cots as usize * plans.cot_bits / 8;
     let ole_bytes = plan.upload_bytes() + plan.download_bytes() + 2 * HEADER_BYTES;
     Ok((ole_bytes < ot_bytes).then_some(plan))
 }
