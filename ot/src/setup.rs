@@ -3,7 +3,7 @@
 use net::{Channel, HEADER_BYTES, Role};
 use rand::CryptoRng;
 use subtle::Choice;
-use zeroize::Zeroize;
+use zeroize::{Zeroize, Zeroizing};
 
 use crate::base::{self, BaseSender, COUNT, Domain, POINT_BYTES};
 use crate::hash::CrHash;
@@ -142,8 +142,8 @@ pub fn setup_with(
     let receiver = SoftSpokenReceiver::new(softspoken, &all, kernels);
     let (sender, receiver): (Box<dyn CotSource>, Box<dyn CotSource>) = match kind {
         CotKind::Silent => {
-            let mut seed = [0; 16];
-            rng.fill_bytes(&mut seed);
+            let mut seed = Zeroizing::new([0; 16]);
+            rng.fill_bytes(&mut *seed);
             let public = |direction: &Direction| Public::new(&direction.silent_key, kernels);
             (
                 Box::new(SilentSender::new(sender, public(&mine), delta, seed)),
