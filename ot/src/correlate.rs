@@ -164,6 +164,14 @@ impl SenderKeys {
             let (index, blocks) = (self.first + ots.start as u64, &self.blocks[ots.clone()]);
             hash.expand(index, blocks, Block::ZERO, per, &mut pads0);
             hash.expand(index, blocks, self.delta, per, &mut pads1);
+            if slots == 1 {
+                for (((p0, p1), need), (shares, corr)) in pads0.iter().zip(&pads1).zip(needs).zip(values.by_ref()) {
+                    let (p0, p1) = (p0.0[0], p1.0[0]);
+                    shares[0] = p0.wrapping_neg() & need.mask;
+                    writer.push(p0.wrapping_add(p1).wrapping_add(corr[0]) & need.mask, need.width);
+                }
+                return;
+            }
             let pads = pads0.chunks_exact(per).zip(pads1.chunks_exact(per));
             for (((p0, p1), need), (shares, corr)) in pads.zip(needs).zip(values.by_ref()) {
                 let (w, mask) = (need.width, need.mask);
@@ -217,6 +225,14 @@ impl ChosenKeys {
             pads.resize(ots.len() * per, Block::ZERO);
             let (index, blocks) = (self.first + ots.start as u64, &self.blocks[ots.clone()]);
             hash.expand(index, blocks, Block::ZERO, per, &mut pads);
+            if slots == 1 {
+                for (((ot, pad), need), shares) in ots.zip(&pads).zip(needs).zip(values.by_ref()) {
+                    let (pad, chosen) = (pad.0[0], self.choices.get(ot).wrapping_neg());
+                    let m = reader.pull(need.width);
+                    shares[0] = pad.wrapping_add(chosen & m.wrapping_sub(pad).wrapping_sub(pad)) & need.mask;
+                }
+                return;
+            }
             for (((ot, pads), need), shares) in ots.zip(pads.chunks_exact(per)).zip(needs).zip(values.by_ref()) {
                 let (w, mask) = (need.width, need.mask);
                 let chosen = self.choices.get(ot).wrapping_neg();

@@ -5,6 +5,8 @@
 //! under a public key. The key belongs to one session and direction and changes every [`EPOCH`] OTs, so an
 //! attacker's table of `pi` helps against at most `2^10` OTs.
 
+use std::ops::Range;
+
 use aes::Aes128Enc;
 use aes::cipher::{Array, BlockCipherEncrypt, KeyInit};
 
@@ -69,6 +71,29 @@ enum Permutation {
     Simd(Cpu, Key),
 }
 
+impl Permutation {
+    /// `x = pi(x) ^ x` for every block.
+    fn davies_meyer(&self, blocks: &mut [Block]) {
+        match self {
+            Permutation::Portable(pi) => davies_meyer(pi, blocks),
+            Permutation::Simd(cpu, pi) => cpu.davies_meyer(pi, blocks),
+        }
+    }
+
+    /// `out[i] = H(blocks[i] ^ offset, (first + i, 0))`.
+    fn hash(&self, first: u64, offset: Block, blocks: &[Block], out: &mut [Block]) {
+        match self {
+            Permutation::Portable(pi) => {
+                for ((index, &x), out) in (first..).zip(blocks).zip(out.iter_mut()) {
+                    *out = sigma(x ^ offset) ^ Block([0, index]);
+                }
+                davies_meyer(pi, out);
+            }
+            Permutation::Simd(cpu, pi) => cpu.hash(pi, first, offset, blocks, out),
+        }
+    }
+}
+
 /// A [`CrHash`] that remembers the key of the epoch it was used in last.
 pub(crate) struct Expander<'a> {
     hash: &'a CrHash,
@@ -91,34 +116,42 @@ impl Expander<'_> {
         out: &mut [Block],
     ) {
         debug_assert_eq!(out.len(), blocks.len() * per);
-        let mut done = 0;
-        while done < blocks.len() {
-            let index = first + done as u64;
-            if index / EPOCH != self.epoch {
-                self.epoch = index / EPOCH;
-                self.pi = self.hash.permutation(self.epoch);
-            }
-            let left_in_epoch = (EPOCH - index % EPOCH) as usize;
-            let end = blocks.len().min(done + left_in_epoch);
-            let out = &mut out[done * per..end * per];
+        self.for_epochs(first, blocks.len(), |pi, range| {
+            let out = &mut out[range.start * per..range.end * per];
             let mut slots = out.iter_mut();
-            for (i, &x) in (done..end).zip(&blocks[done..end]) {
+            for (i, &x) in range.clone().zip(&blocks[range]) {
                 let s = sigma(x ^ offset);
                 let (index, counter) = (first + i as u64, start(i));
                 for (c, out) in (counter..).zip(slots.by_ref().take(per)) {
                     *out = s ^ Block([c, index]);
                 }
             }
-            match &self.pi {
-                Permutation::Portable(pi) => davies_meyer(pi, out),
-                Permutation::Simd(cpu, pi) => cpu.davies_meyer(pi, out),
+            pi.davies_meyer(out);
+        });
+    }
+
+    /// Cuts `len` OTs from `first` on into parts of one epoch each: `part(pi, range)` within `0..len`.
+    fn for_epochs(&mut self, first: u64, len: usize, mut part: impl FnMut(&Permutation, Range<usize>)) {
+        let mut done = 0;
+        while done < len {
+            let index = first + done as u64;
+            if index / EPOCH != self.epoch {
+                self.epoch = index / EPOCH;
+                self.pi = self.hash.permutation(self.epoch);
             }
+            let end = len.min(done + (EPOCH - index % EPOCH) as usize);
+            part(&self.pi, done..end);
             done = end;
         }
     }
 
     /// [`expand_from`](Self::expand_from) with all counters starting at 0.
     pub(crate) fn expand(&mut self, first: u64, blocks: &[Block], offset: Block, per: usize, out: &mut [Block]) {
+        if per == 1 {
+            return self.for_epochs(first, blocks.len(), |pi, range| {
+                pi.hash(first + range.start as u64, offset, &blocks[range.clone()], &mut out[range]);
+            });
+        }
         self.expand_from(first, blocks, offset, per, |_| 0, out);
     }
 }
@@ -184,6 +217,10 @@ mod tests {
                     let want = naive(hash, x ^ offset, first + i as u64, 5 * i as u64 + c as u64);
                     assert!(out[i * per + c] == want, "OT {i} counter {c}");
                 }
+            }
+            hash.expander().expand(first, &blocks, offset, per, &mut out);
+            for (i, &x) in blocks.iter().enumerate() {
+                assert!(out[i * per] == naive(hash, x ^ offset, first + i as u64, 0), "OT {i}");
             }
         }
     }

@@ -3,7 +3,7 @@
 use net::{Channel, HEADER_BYTES, Role};
 use rand::CryptoRng;
 use subtle::Choice;
-use zeroize::Zeroize;
+use zeroize::{Zeroize, Zeroizing};
 
 use crate::base::{self, BaseSender, COUNT, Domain, POINT_BYTES};
 use crate::hash::CrHash;
@@ -51,6 +51,13 @@ impl CotKind {
             #[cfg(feature = "dealer")]
             CotKind::Dealer => Wire::default(),
         }
+    }
+
+    /// Wire bits of an OT where many are made, rounded to nearest.
+    pub fn bits_per_ot(self) -> usize {
+        let many = 1 << 20;
+        let amount = self.extend_amount(many, many as usize);
+        (8 * self.extend_wire(many, amount).bytes() as usize + amount / 2) / amount
     }
 
     /// A sensible least refill.
@@ -135,8 +142,8 @@ pub fn setup_with(
     let receiver = SoftSpokenReceiver::new(softspoken, &all, kernels);
     let (sender, receiver): (Box<dyn CotSource>, Box<dyn CotSource>) = match kind {
         CotKind::Silent => {
-            let mut seed = [0; 16];
-            rng.fill_bytes(&mut seed);
+            let mut seed = Zeroizing::new([0; 16]);
+            rng.fill_bytes(&mut *seed);
             let public = |direction: &Direction| Public::new(&direction.silent_key, kernels);
             (
                 Box::new(SilentSender::new(sender, public(&mine), delta, seed)),

@@ -261,6 +261,8 @@ impl Session {
 #[derive(Debug)]
 pub struct Plans {
     options: PlanOptions,
+    /// Wire bits that one random correlated OT is taken to cost when strategies are compared.
+    pub(crate) cot_bits: usize,
     matmul: HashMap<MatmulSpec, Arc<MatmulPlan>>,
     ole: HashMap<(usize, u32, OleKind), Arc<OlePlan>>,
 }
@@ -268,9 +270,10 @@ pub struct Plans {
 impl Plans {
     /// No plans yet, to be made under `options`.
     pub fn new(options: Options) -> Self {
-        let options =
+        let plan_options =
             PlanOptions { bytes_per_second: options.link_rate, packing: options.packing, ..PlanOptions::default() };
-        Plans { options, matmul: HashMap::new(), ole: HashMap::new() }
+        let cot_bits = options.ot.bits_per_ot();
+        Plans { options: plan_options, cot_bits, matmul: HashMap::new(), ole: HashMap::new() }
     }
 
     /// The plan of a matrix product.

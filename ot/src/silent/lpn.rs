@@ -146,18 +146,18 @@ mod tests {
             cpu.add_code_words(&Key::new(cpu, key), 0x1234_5678_9abc, table, &mut fast);
             assert!(fast == portable);
         }
-        // Counts of hits through a table of indicators: every output has ten entries, every entry is hit alike.
-        let mut hits = vec![0_u32; 16];
-        for bucket in 0..16 {
-            let ones: Vec<Block> = (0..TABLE).map(|i| Block([u64::from(i >> 12 == bucket), 0])).collect();
-            let mut out = vec![Block::ZERO; 1 << 9];
-            for place in 0..8 {
-                // Parities only; the expected share of odd ones among ten draws of probability 1/16 is 0.3685.
-                out.fill(Block::ZERO);
-                add_code_words(&prg, place, ones[..].try_into().unwrap(), &mut out);
-                hits[bucket] += out.iter().map(|b| b.lsb() as u32).sum::<u32>();
-            }
-        }
+        // Indicators of a sixteenth of the table each: a sum of ten is odd in a share of 0.3685.
+        let hits: Vec<u32> = (0..16)
+            .map(|bucket| {
+                let ones: Vec<Block> = (0..TABLE).map(|i| Block([u64::from(i >> 12 == bucket), 0])).collect();
+                let odd = |place| {
+                    let mut out = vec![Block::ZERO; 1 << 9];
+                    add_code_words(&prg, place, ones[..].try_into().unwrap(), &mut out);
+                    out.iter().map(|b| b.lsb() as u32).sum::<u32>()
+                };
+                (0..8).map(odd).sum()
+            })
+            .collect();
         // 4096 draws each: six standard deviations are 185.
         assert!(hits.iter().all(|&h| h.abs_diff(1509) < 185), "{hits:?}");
     }

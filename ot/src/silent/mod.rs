@@ -138,15 +138,17 @@ impl Kept {
         direct: &mut dyn CotSource,
         part: impl Fn(&mut Channel, u64, Reserve<'_>, Vec<Tree<'_>>) -> Result<(), OtError>,
     ) -> Result<(), OtError> {
-        let made = self.made;
-        self.made += out.len() as u64;
-        if is_direct(made, out.len()) {
-            return direct.extend(ch, out);
+        let count = out.len() as u64;
+        if is_direct(self.made, out.len()) {
+            direct.extend(ch, out)?;
+            self.made += count;
+            return Ok(());
         }
         if self.now.is_empty() {
-            self.now.resize(LPN.spent(), Block::ZERO);
-            self.next.resize(LPN.spent(), Block::ZERO);
-            direct.extend(ch, &mut self.now)?;
+            // In place only when it is whole: a round on a reserve that failed would mask nothing.
+            let mut first = Zeroizing::new(vec![Block::ZERO; LPN.spent()]);
+            direct.extend(ch, &mut first)?;
+            (self.now, self.next) = (first, Zeroizing::new(vec![Block::ZERO; LPN.spent()]));
         }
         let (rounds, rest) = out.as_chunks_mut::<{ LPN.made() }>();
         debug_assert!(rest.is_empty());
@@ -160,6 +162,7 @@ impl Kept {
             std::mem::swap(&mut self.now, &mut self.next);
             self.rounds += 1;
         }
+        self.made += count;
         Ok(())
     }
 }
@@ -196,9 +199,8 @@ pub(crate) struct SilentSender {
 
 impl SilentSender {
     /// Over `direct`, whose correlation is `delta`; `seed` is fresh and secret.
-    pub(crate) fn new(direct: SoftSpokenSender, public: Public, delta: Block, mut seed: [u8; 16]) -> Self {
-        let roots = Aes128Enc::new(&Array::from(seed));
-        seed.zeroize();
+    pub(crate) fn new(direct: SoftSpokenSender, public: Public, delta: Block, seed: Zeroizing<[u8; 16]>) -> Self {
+        let roots = Aes128Enc::new(&Array::from(*seed));
         SilentSender { direct, public, roots, delta, kept: Kept::new() }
     }
 }

@@ -56,6 +56,8 @@ impl Cpu {
         );
         /// `x = pi(x) ^ x` for every block.
         davies_meyer(pi: &Key, blocks: &mut [Block]);
+        /// The hash of [`crate::hash`] of `blocks[i] ^ offset` at OT `first + i`, counter 0, in one epoch.
+        hash(pi: &Key, first: u64, offset: Block, blocks: &[Block], out: &mut [Block]);
         /// [`crate::silent::tree::grow`] with the key `pi`.
         grow(pi: Block, root: Block, delta: Block, sums: &mut [Block], nodes: &mut [Block]);
         /// [`crate::silent::tree::regrow`] with the key `pi`.
@@ -203,6 +205,35 @@ fn davies_meyer_chunk<const N: usize>(pi: &Key, blocks: &mut [Block; N]) {
     let y = encrypt(pi, x);
     for i in 0..N {
         store(&mut blocks[i], _mm_xor_si128(x[i], y[i]));
+    }
+}
+
+#[target_feature(enable = "aes,avx512f,avx512vl")]
+fn hash(pi: &Key, first: u64, offset: Block, blocks: &[Block], out: &mut [Block]) {
+    let ((chunks, rest), (out_chunks, out_rest)) = (blocks.as_chunks::<8>(), out.as_chunks_mut::<8>());
+    let mut index = first;
+    for (chunk, out) in chunks.iter().zip(out_chunks) {
+        hash_chunk(pi, index, offset, chunk, out);
+        index += 8;
+    }
+    for (block, out) in rest.iter().zip(out_rest) {
+        hash_chunk::<1>(pi, index, offset, std::array::from_ref(block), std::array::from_mut(out));
+        index += 1;
+    }
+}
+
+#[inline]
+#[target_feature(enable = "aes,avx512f,avx512vl")]
+fn hash_chunk<const N: usize>(pi: &Key, first: u64, offset: Block, blocks: &[Block; N], out: &mut [Block; N]) {
+    let offset = load(&offset);
+    let mut x = [_mm_setzero_si128(); N];
+    for i in 0..N {
+        let tweak = _mm_set_epi64x((first + i as u64) as i64, 0);
+        x[i] = _mm_xor_si128(sigma(_mm_xor_si128(load(&blocks[i]), offset)), tweak);
+    }
+    let y = encrypt(pi, x);
+    for i in 0..N {
+        store(&mut out[i], _mm_xor_si128(x[i], y[i]));
     }
 }
 

@@ -31,9 +31,6 @@ use crate::words::mask;
 const UPLOAD: &str = "mul/upload";
 const DOWNLOAD: &str = "mul/download";
 
-/// Wire bits that one random correlated OT is taken to cost when strategies are compared.
-const COT_BITS: usize = 31;
-
 /// Shares of x y modulo 2^`width`, entry by entry.
 pub fn mul(s: &mut Session, x: &[u64], y: &[u64], width: u32) -> Result<Vec<u64>, Error> {
     if x.is_empty() {
@@ -81,8 +78,8 @@ impl RowProducts {
             let shape = MatmulShape { batch: rows, m: n, k: 1, n: 1 };
             ways.push((RowProducts::Columns(shape), matmul::shared_cost(plans, shape, width)?));
         }
-        let other = ways.into_iter().min_by_key(|(_, cost)| wire_bytes(cost));
-        Ok(other.filter(|(_, cost)| wire_bytes(cost) < wire_bytes(&by_ot.1)).unwrap_or(by_ot))
+        let other = ways.into_iter().min_by_key(|(_, cost)| wire_bytes(plans, cost));
+        Ok(other.filter(|(_, cost)| wire_bytes(plans, cost) < wire_bytes(plans, &by_ot.1)).unwrap_or(by_ot))
     }
 }
 
@@ -179,9 +176,9 @@ pub fn square_cost(plans: &mut Plans, n: usize, width: u32) -> Result<Cost, Erro
 }
 
 /// Bytes of `cost` on the wire, refills of the pools estimated: to compare strategies.
-pub(crate) fn wire_bytes(cost: &Cost) -> usize {
+fn wire_bytes(plans: &Plans, cost: &Cost) -> usize {
     let cots = cost.cots_used(Role::Client) + cost.cots_used(Role::Server);
-    cost.total_bytes() as usize + cots as usize * COT_BITS / 8
+    cost.total_bytes() as usize + cots as usize * plans.cot_bits / 8
 }
 
 /// OTs for `rows` words times rows of `n`: bit j carries `n` words modulo 2^(width-j).
@@ -206,7 +203,7 @@ fn ole_if_cheaper(plans: &mut Plans, n: usize, width: u32, kind: OleKind) -> Res
         OleKind::Merged => rows_by_ot_cost(n, 1, width),
         OleKind::Product | OleKind::Square => cross::one_way_cost(&rows_shape(n, 1, width - 1)),
     };
-    let ot_bytes = wire_bytes(&ot);
+    let ot_bytes = wire_bytes(plans, &ot);
     let ole_bytes = plan.upload_bytes() + plan.download_bytes() + 2 * HEADER_BYTES;
     Ok((ole_bytes < ot_bytes).then_some(plan))
 }
