@@ -7,7 +7,10 @@ use std::hint::black_box;
 use std::time::Duration;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use he::{MatmulPlan, MatmulShape, MatmulSpec, NttBackend, ParamSet, SecretKey, TfheNtt, Weights};
+use he::{
+    EvaluationKeys, GaloisKeys, MatmulPlan, MatmulShape, MatmulSpec, NttBackend, ParamSet, SecretKey, TfheNtt,
+    Weights,
+};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
@@ -93,6 +96,8 @@ fn ciphertexts(c: &mut Criterion) {
 struct Product {
     plan: MatmulPlan,
     keys: (SecretKey, he::PublicKey),
+    /// If the plan packs.
+    galois: Option<GaloisKeys>,
     shares: [Vec<u64>; 2],
     weights: Vec<i32>,
 }
@@ -102,10 +107,14 @@ impl Product {
         let plan = MatmulPlan::new(MatmulSpec { shape, width: 64, weight_bits }).expect("a shape that fits");
         let mut rng = StdRng::seed_from_u64(2);
         let keys = SecretKey::generate(plan.set(), &mut rand::rng());
+        let galois = plan.packed().then(|| {
+            let message = GaloisKeys::message(&keys.0, &mut rand::rng());
+            GaloisKeys::from_bytes(plan.set(), &message).expect("a message of ours")
+        });
         let shares = [0; 2].map(|_| (0..shape.batch * shape.m * shape.k).map(|_| rng.random()).collect());
         let bound = 1i32 << weight_bits.min(20);
         let weights = (0..shape.batch * shape.k * shape.n).map(|_| rng.random_range(1 - bound..bound)).collect();
-        Product { plan, keys, shares, weights }
+        Product { plan, keys, galois, shares, weights }
     }
 
     fn encrypt(&self) -> Vec<u8> {
@@ -114,8 +123,9 @@ impl Product {
 
     fn evaluate(&self, upload: &[u8]) -> (Vec<u8>, Vec<u64>) {
         let weights = Weights::I32(&self.weights);
+        let keys = EvaluationKeys { public: &self.keys.1, galois: self.galois.as_ref() };
         self.plan
-            .evaluate(&self.keys.1, upload, Some(&self.shares[1]), weights, &mut rand::rng())
+            .evaluate(keys, upload, Some(&self.shares[1]), weights, &mut rand::rng())
             .expect("key and lengths are the plan's")
     }
 

@@ -159,8 +159,9 @@ fn main() -> Result<(), HeError> {
     println!("\nshape, set, tile (group, rows, inner, cols), ciphertexts and bytes up, down,");
     println!("processor milliseconds to encrypt, evaluate, decrypt, plan; error bound in LSB");
     let rates: Vec<u64> = std::env::args().skip(1).filter_map(|rate| rate.parse().ok()).collect();
-    let rates = if rates.is_empty() { vec![377, 125, 50] } else { rates };
-    for (megabytes, packing) in [(377, Packing::Never)].into_iter().chain(rates.iter().map(|&r| (r, Packing::Auto))) {
+    let rates = if rates.is_empty() { vec![377, 50] } else { rates };
+    let auto = rates.into_iter().map(|rate| (rate, Packing::Auto));
+    for (megabytes, packing) in [(377, Packing::Never), (377, Packing::Always)].into_iter().chain(auto) {
         println!("{megabytes} MB/s, packing {packing:?}");
         let bytes_per_second = 1_000_000 * megabytes;
         let options = PlanOptions { bytes_per_second, packing, ..PlanOptions::default() };

@@ -90,7 +90,8 @@ impl Params {
         poly
     }
 
-    /// [`Self::transform_signed`] into `out`, in the form of [`Self::factor`].
+    /// [`Self::transform_signed`] into `out`, in the form of [`Self::factor`]. Coefficients that are not given are zero; the
+    /// number of the others is a multiple of 64.
     pub(crate) fn factor_signed(&self, signed: &[i64], bits: u32, out: &mut [u64]) {
         for (l, x) in self.limbs().iter().zip(out.chunks_exact_mut(self.degree())) {
             if bits < l.modulus().bits() {

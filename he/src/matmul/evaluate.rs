@@ -279,7 +279,7 @@ impl Evaluation<'_> {
         let per_group = layout.tile.group * plan.spec.shape.n;
         let mut sums: Vec<Ciphertext> =
             (0..layout.row_tiles()).map(|_| Ciphertext { c0: vec![0; words], c1: vec![0; words] }).collect();
-        let mut signed = vec![0i64; params.degree()];
+        let mut signed = vec![0i64; layout.weight_span()];
         let mut polys = vec![0; TERMS * words];
         let meetings: Vec<(usize, usize)> = (start / per_group..=(end - 1) / per_group)
             .flat_map(|group| (0..layout.inner_tiles()).map(move |inner_tile| (group, inner_tile)))

@@ -267,6 +267,11 @@ impl Layout {
         (polys, polys * self.row_tiles())
     }
 
+    /// Coefficients of a weight polynomial, in whole blocks of 64; the others are zero.
+    pub(crate) fn weight_span(&self) -> usize {
+        (self.tile.cols * self.tile.inner).next_multiple_of(64).min(self.set.degree())
+    }
+
     /// Merges of ciphertexts, each with a key switch.
     fn merges(&self) -> usize {
         self.column_tiles() * self.row_tiles() - self.responses()
@@ -278,9 +283,10 @@ impl Layout {
         let limbs = self.set.primes().len() as f64;
         let transform = n * n.log2() * NTT_US;
         let (polys, products) = self.products();
+        let span = self.weight_span() as f64;
         let merge = 2.0 * limbs * (1.0 + limbs) * transform + limbs * n * (MERGE_US + 4.0 * limbs * MAC_US);
         limbs
-            * (polys as f64 * (transform + n * ENCODE_US)
+            * (polys as f64 * (n * span.log2() * NTT_US + span * ENCODE_US)
                 + products as f64 * 2.0 * n * MAC_US
                 + self.uploads() as f64 * (2.0 * transform + n * UPLOAD_US)
                 + self.responses() as f64 * (5.0 * transform + n * RESPONSE_US))

@@ -350,27 +350,38 @@ impl FloatNtt {
     #[target_feature(enable = "avx512f,avx512dq")]
     fn forward(&self, data: &mut [u64]) {
         self.doubles(data);
-        self.layers::<false>(data);
+        self.layers::<false>(data, 1);
     }
 
     #[target_feature(enable = "avx512f,avx512dq")]
     fn forward_signed<const FACTOR: bool>(&self, out: &mut [u64], signed: &[i64]) {
-        assert!(out.len() == self.n && signed.len() == self.n);
+        assert!(out.len() == self.n && signed.len() <= self.n && signed.len().is_multiple_of(LANES));
         let prime = self.prime();
         for (i, lanes) in signed.chunks_exact(LANES).enumerate() {
             // SAFETY: the chunk has exactly LANES words.
             let x = unsafe { _mm512_loadu_si512(lanes.as_ptr().cast()) };
             store(out, i * LANES, centre(prime, _mm512_cvtepi64_pd(x)));
         }
-        self.layers::<FACTOR>(out);
+        // A layer maps (u, 0) to (u, u): while the second half of a group is zero, layers copy.
+        let (single, passes) = self.passes();
+        let starts = (0..single.trailing_zeros()).map(|log| 1 << log).chain(passes).chain([self.n / BLOCK]);
+        let start = starts.filter(|m| self.n / m >= signed.len()).max().unwrap_or(1);
+        let group = self.n / start;
+        // The bits of zero are those of 0.0.
+        out[signed.len().min(group)..group].fill(0);
+        for copy in 1..start {
+            out.copy_within(..group, copy * group);
+        }
+        self.layers::<FACTOR>(out, start);
     }
 
-    /// Doubles of absolute value at most p / 2 + 1 to the transform, as such doubles (`FACTOR`) or in `[0, p)`.
+    /// Doubles of absolute value at most p / 2 + 1 to the transform, as such doubles (`FACTOR`) or in `[0, p)`. Begins with
+    /// the layer of `start` groups.
     #[target_feature(enable = "avx512f,avx512dq")]
-    fn layers<const FACTOR: bool>(&self, data: &mut [u64]) {
+    fn layers<const FACTOR: bool>(&self, data: &mut [u64], start: usize) {
         let prime = self.prime();
         let (first, passes) = self.passes();
-        let mut m = 1;
+        let mut m = start;
         while m < first {
             let half = self.n / (2 * m);
             for i in 0..m {
@@ -383,7 +394,7 @@ impl FloatNtt {
             }
             m *= 2;
         }
-        for m in passes {
+        for m in passes.filter(|&m| m >= start) {
             let stride = self.n / (8 * m);
             for i in 0..m {
                 let w = self.forward.broadcast(m, i);

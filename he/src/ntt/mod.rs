@@ -28,10 +28,11 @@ pub trait NttBackend: Send + Sync + Debug {
     /// Coefficients in `[0, p)` to their transform in `[0, p)`, in place.
     fn fwd(&self, poly: &mut [u64]);
 
-    /// The transform of coefficients in `(-p, p)`.
+    /// The transform of coefficients in `(-p, p)`, of which those not given are zero; their number is a multiple of 64.
     fn fwd_signed(&self, out: &mut [u64], signed: &[i64]) {
         let p = self.modulus();
         out.iter_mut().zip(signed).for_each(|(x, &s)| *x = p.lift_small(s));
+        out[signed.len()..].fill(0);
         self.fwd(out);
     }
 
@@ -220,6 +221,15 @@ mod tests {
                         ntt.factor(&mut factor);
                         ntt.fwd_factor(&mut from_factor, &signed);
                         assert!(factor.iter().zip(&from_factor).all(|(a, b)| equal_factors(*a, *b)));
+                        // Leading coefficients alone.
+                        for given in [64, 128, 192, n / 8, n / 2].into_iter().filter(|g| g % 64 == 0 && *g <= n) {
+                            let mut rest = signed.clone();
+                            rest[given..].fill(0);
+                            ntt.fwd_signed(&mut from_signed, &rest);
+                            let mut short = vec![7; n];
+                            ntt.fwd_signed(&mut short, &rest[..given]);
+                            assert_eq!(short, from_signed, "{given} of {n}");
+                        }
                         seen.push((forward, backward));
                     }
                     assert!(seen.iter().all(|x| *x == seen[0]), "n = {n}, p = {p:#x}");
