@@ -327,6 +327,13 @@ impl Generation {
         (values, self.sums.iter().map(|sums| bit(sums.set) as u8).collect())
     }
 
+    /// The same for leaves of two words that are added without carry: this party's shares of what beta has to be combined
+    /// with by exclusive-or. There is no sign, so the result is the final correction.
+    pub fn xor_leaves(&self) -> Vec<u64> {
+        debug_assert!(self.is_grown() && self.shape.words == 2, "all levels are grown, leaves of two words");
+        self.sums.iter().flat_map(|sums| sums.hashes.0).collect()
+    }
+
     /// The keys, [`DpfShape::key_words`] each, with the final corrections that both parties have opened. Errors: another
     /// number of corrections.
     pub fn finish(mut self, corrections: &[u64]) -> Result<Vec<u64>, OtError> {
@@ -422,9 +429,28 @@ impl Expander {
     /// This party's shares of all leaves' words, leaf by leaf, into `out` of [`DpfShape::values`] words; the bits above
     /// the width are arbitrary. Panics if a length or the lane is not the shape's.
     pub fn expand<L: Lane>(&mut self, key: &[u64], out: &mut [L]) {
+        assert_eq!((L::WORDS, out.len()), (self.shape.words, self.shape.values()), "the leaves' words");
+        let last = self.grow(key);
+        let sign = match self.role {
+            Role::Server => 0,
+            Role::Client => u64::MAX,
+        };
+        L::correct(&self.hashes, &self.nodes[0], last, sign, out);
+    }
+
+    /// This party's shares of all leaves by exclusive-or, as words of 64 bits, two for each leaf ([`Generation::xor_leaves`]).
+    pub fn expand_xor(&mut self, key: &[u64], out: &mut [u64]) {
+        assert_eq!((2, out.len()), (self.shape.words, self.shape.values()), "the leaves' words");
+        let last = self.grow(key);
+        for ((out, pad), node) in out.as_chunks_mut::<2>().0.iter_mut().zip(&self.hashes).zip(&self.nodes[0]) {
+            *out = (*pad ^ last.times(node.lsb())).0;
+        }
+    }
+
+    /// Computes the leaves' nodes, in the first buffer, and their hashes; returns the final correction.
+    fn grow(&mut self, key: &[u64]) -> Block {
         let shape = self.shape;
-        assert_eq!((key.len(), out.len()), (shape.key_words(), shape.values()), "a key and its leaves");
-        assert_eq!(L::WORDS, shape.words, "words of a leaf");
+        assert_eq!(key.len(), shape.key_words(), "a key");
         let (head, corrections) = key.split_at(HEAD);
         let hash = match &mut self.hash {
             Some(hash) if hash.key() == block(head) => &*hash,
@@ -441,11 +467,7 @@ impl Expander {
             size *= 2;
         }
         hash.hash(here, &mut self.hashes);
-        let sign = match self.role {
-            Role::Server => 0,
-            Role::Client => u64::MAX,
-        };
-        L::correct(&self.hashes, here, block(last), sign, out);
+        block(last)
     }
 }
 
