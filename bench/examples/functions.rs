@@ -11,8 +11,9 @@ use protocols::functions::spline::{Spline, SplineSpec};
 use protocols::functions::{gelu, silu, softmax};
 use protocols::local::Pair;
 use protocols::ops::masked::table::{LinesSpec, MaskedTable};
+use protocols::ops::masked::threshold;
 use protocols::ops::{evaluate, masked};
-use protocols::{Abb, Error, FRAC, Gelu, Options, Planner, Session, Shape};
+use protocols::{Error, FRAC, Gelu, Options, Planner, Session, Shape};
 
 /// Inputs of a measurement.
 const COUNT: usize = 3 << 13;
@@ -108,5 +109,14 @@ fn main() -> Result<(), Error> {
             timed(|s| masked::prepare(s, &table.shape(), COUNT), |s, made| masked::run(s, &table, &made, &x(s)))?;
         println!("| {name} | masked | {online:.2} | {offline:.2} |");
     }
+    let width = threshold::MAX_WIDTH;
+    let [online, offline] = timed(
+        |s| threshold::prepare(s, width, COUNT),
+        |s, made| {
+            let bits = threshold::run(s, &made, &x(s), &[-33, 33], width)?;
+            Ok(bits.into_iter().map(u64::from).collect())
+        },
+    )?;
+    println!("| two thresholds, {width} bits | masked | {online:.2} | {offline:.2} |");
     Ok(())
 }
