@@ -37,7 +37,7 @@ impl Planner {
     pub fn new(options: Options) -> Self {
         let mut ledger = Ledger::default();
         let forecast = Forecast::new(options, &mut ledger);
-        let (plans, preprocess) = (Plans::default(), options.preprocess);
+        let (plans, preprocess) = (Plans::new(options), options.preprocess);
         Planner { ledger, plans, forecast, preprocess, stock: Levels::default(), needs: Needs::default() }
     }
 

@@ -53,7 +53,7 @@ pub(super) struct GenerateArgs {
 
 pub(super) fn run(args: GenerateArgs) -> Result<(), Error> {
     check_writable(args.json.as_deref())?;
-    let terms = args.terms.terms()?;
+    let terms = args.terms.terms(args.link)?;
     let mut sampler = args.sampling.sampler(&terms)?;
     let expected = args.expect.as_deref().map(expected_shape).transpose()?;
     let own = args.tokenizer.as_deref().map(read).transpose()?;

@@ -73,7 +73,7 @@ pub(super) fn run(args: ServeArgs) -> Result<(), Error> {
     check_writable(args.json.as_deref())?;
     let server = Server {
         hosted: Hosted::load(open_model(&args.model)?)?,
-        terms: args.terms.terms()?,
+        terms: args.terms.terms(args.link)?,
         limits: Limits { prompt: args.max_prompt, tokens: args.max_tokens },
     };
     let listener = tcp::listen(args.listen.as_str(), args.timeout)?;

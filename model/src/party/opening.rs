@@ -2,7 +2,7 @@
 
 use net::{Channel, Handshake, NetError};
 use ot::CotKind;
-use protocols::{DEFAULT_WEIGHT_FRAC, MIN_WEIGHT_FRAC};
+use protocols::{DEFAULT_WEIGHT_FRAC, MIN_WEIGHT_FRAC, Packing};
 
 use super::{Limits, PublicModel, Request, Terms, Wishes};
 use crate::{Error, ModelSpec, Reveal};
@@ -111,6 +111,8 @@ fn stated(terms: &Terms) -> Handshake {
         .agree("version", env!("CARGO_PKG_VERSION"))
         .agree("ot", ot_name(protocol.ot))
         .agree("preprocess", protocol.preprocess)
+        .agree("packing", packing_name(protocol.packing))
+        .agree("link-rate", format!("{} bytes per second", protocol.link_rate))
         .agree("reveal", reveal)
         .agree("policy", policy)
 }
@@ -118,9 +120,19 @@ fn stated(terms: &Terms) -> Handshake {
 /// The name of a source of correlated OTs.
 pub(crate) fn ot_name(kind: CotKind) -> String {
     match kind {
+        CotKind::Silent => "silent".into(),
         CotKind::SoftSpoken(kind) => format!("softspoken{}", kind.k()),
         #[allow(unreachable_patterns, reason = "other sources exist for the tests of lower layers only")]
         _ => "ideal".into(),
+    }
+}
+
+/// The name of a choice about packing.
+pub(crate) fn packing_name(packing: Packing) -> &'static str {
+    match packing {
+        Packing::Auto => "auto",
+        Packing::Never => "never",
+        Packing::Always => "always",
     }
 }
 
