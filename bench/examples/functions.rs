@@ -11,12 +11,15 @@ use protocols::functions::spline::{Spline, SplineSpec};
 use protocols::functions::{gelu, silu, softmax};
 use protocols::local::Pair;
 use protocols::ops::masked::table::{LinesSpec, MaskedTable};
+use protocols::ops::masked::threshold;
 use protocols::ops::{evaluate, masked};
-use protocols::{Abb, Error, FRAC, Gelu, Options, Planner, Session, Shape};
+use protocols::{Error, FRAC, Gelu, Options, Planner, Session, Shape};
 
 /// Inputs of a measurement.
 const COUNT: usize = 3 << 13;
 const REPETITIONS: usize = 5;
+/// Runs of a plan.
+const RUNS: usize = 64;
 
 /// Bytes online and offline and flows online of `function` on `n` words.
 fn planned(n: usize, preprocess: bool, function: impl Fn(&mut Planner, &Shape) -> Result<Shape, Error>) -> [f64; 3] {
@@ -27,14 +30,17 @@ fn planned(n: usize, preprocess: bool, function: impl Fn(&mut Planner, &Shape) -
         let total = |ledger: &mut Ledger, phase| ledger.phase_total(phase);
         [total(planner.ledger(), Phase::Decode), total(planner.ledger(), Phase::Offline)]
     };
-    // What the pools hold when a run begins does not count: the second run is that of a long session.
+    // Pools are filled in large steps: the mean of many runs, of which the first, with its set-up, does not count.
     let [online, offline] = spent(&mut planner);
-    let [online2, offline2] = spent(&mut planner);
-    let each = |late: u64, early: u64| (late - early) as f64 / n as f64;
+    let [mut online2, mut offline2] = [online, offline];
+    for _ in 0..RUNS {
+        [online2, offline2] = spent(&mut planner);
+    }
+    let each = |late: u64, early: u64| (late - early) as f64 / (RUNS * n) as f64;
     [
         each(online2.bytes(), online.bytes()),
         each(offline2.bytes(), offline.bytes()),
-        (online2.flows - online.flows) as f64,
+        (online2.flows - online.flows) as f64 / RUNS as f64,
     ]
 }
 
@@ -63,7 +69,7 @@ fn timed<T: Send + Sync>(
 }
 
 fn row(name: &str, method: &str, [online, offline, flows]: [f64; 3]) {
-    println!("| {name} | {method} | {online:.1} | {offline:.1} | {flows} |");
+    println!("| {name} | {method} | {online:.1} | {offline:.1} | {flows:.0} |");
 }
 
 fn main() -> Result<(), Error> {
@@ -108,5 +114,14 @@ fn main() -> Result<(), Error> {
             timed(|s| masked::prepare(s, &table.shape(), COUNT), |s, made| masked::run(s, &table, &made, &x(s)))?;
         println!("| {name} | masked | {online:.2} | {offline:.2} |");
     }
+    let width = threshold::MAX_WIDTH;
+    let [online, offline] = timed(
+        |s| threshold::prepare(s, width, COUNT),
+        |s, made| {
+            let bits = threshold::run(s, &made, &x(s), &[-33, 33], width)?;
+            Ok(bits.into_iter().map(u64::from).collect())
+        },
+    )?;
+    println!("| two thresholds, {width} bits | masked | {online:.2} | {offline:.2} |");
     Ok(())
 }

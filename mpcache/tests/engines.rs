@@ -54,11 +54,11 @@ fn agree(text: &str, prompt: usize, steps: usize) {
     let spec: PolicySpec = text.parse().expect("a policy");
     let script = Script::new(prompt, steps, 17);
     let (float, looked) = script.play(&mut Float::default(), &spec, |x| x.mapv(|x| x as f32));
-    let (fixed, looked_fixed) = script.play(&mut Fixed::new(), &spec, to_fixed);
-    let context = format!("{text}, {prompt} tokens");
-    assert_eq!(looked, looked_fixed, "{context}: tokens that fixed point attends to");
     // Every other script in two phases, of which none was prepared: operations make what they need.
     let options = Options { preprocess: prompt % 2 == 1, ..Options::default() };
+    let (fixed, looked_fixed) = script.play(&mut Fixed::evaluating(options.evaluate()), &spec, to_fixed);
+    let context = format!("{text}, {prompt} tokens");
+    assert_eq!(looked, looked_fixed, "{context}: tokens that fixed point attends to");
     let (client, server) = memory_pair(Duration::from_secs(300));
     let [(client, ledger), (server, other)] = std::thread::scope(|scope| {
         let client = scope.spawn(|| party(client, Role::Client, &script, &spec, options));

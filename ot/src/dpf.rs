@@ -18,9 +18,10 @@
 //!
 //! **What each party sees.** Corrections, which are H of nodes of the other party, unknown for Delta_other's sake (circular
 //! correlation robustness of `H(x) = pi(sigma(x)) ^ sigma(x)`, Guo et al., eprint 2019/074, with pi = AES-128 under a public
-//! key that changes every [`GROUP`] keys), and shares of them that follow from the correction and its own. Every node is
-//! hashed once. **A key contains the party's Delta** (the two nodes of the first level differ by it): who reads one key can
-//! compute all that the party's OT sender hides. Keep it as the pools are kept.
+//! key that changes every [`GROUP`] keys), and shares of them that follow from the correction and its own. The hash of a
+//! node is used once. Blocks of the OTs themselves leave a party only inside such sums, so that their pads, under other keys
+//! of the cipher, are as good as before. **A key contains the party's Delta** (the two nodes of the first level differ by
+//! it): who reads one key can compute all that the party's OT sender hides. Keep it as the pools are kept.
 
 use net::Role;
 use rayon::prelude::*;
@@ -327,6 +328,13 @@ impl Generation {
         (values, self.sums.iter().map(|sums| bit(sums.set) as u8).collect())
     }
 
+    /// The same for leaves of two words that are added without carry: this party's shares of what beta has to be combined
+    /// with by exclusive-or. There is no sign, so the result is the final correction.
+    pub fn xor_leaves(&self) -> Vec<u64> {
+        debug_assert!(self.is_grown() && self.shape.words == 2, "all levels are grown, leaves of two words");
+        self.sums.iter().flat_map(|sums| sums.hashes.0).collect()
+    }
+
     /// The keys, [`DpfShape::key_words`] each, with the final corrections that both parties have opened. Errors: another
     /// number of corrections.
     pub fn finish(mut self, corrections: &[u64]) -> Result<Vec<u64>, OtError> {
@@ -422,9 +430,28 @@ impl Expander {
     /// This party's shares of all leaves' words, leaf by leaf, into `out` of [`DpfShape::values`] words; the bits above
     /// the width are arbitrary. Panics if a length or the lane is not the shape's.
     pub fn expand<L: Lane>(&mut self, key: &[u64], out: &mut [L]) {
+        assert_eq!((L::WORDS, out.len()), (self.shape.words, self.shape.values()), "the leaves' words");
+        let last = self.grow(key);
+        let sign = match self.role {
+            Role::Server => 0,
+            Role::Client => u64::MAX,
+        };
+        L::correct(&self.hashes, &self.nodes[0], last, sign, out);
+    }
+
+    /// This party's shares of all leaves by exclusive-or, as words of 64 bits, two for each leaf ([`Generation::xor_leaves`]).
+    pub fn expand_xor(&mut self, key: &[u64], out: &mut [u64]) {
+        assert_eq!((2, out.len()), (self.shape.words, self.shape.values()), "the leaves' words");
+        let last = self.grow(key);
+        for ((out, pad), node) in out.as_chunks_mut::<2>().0.iter_mut().zip(&self.hashes).zip(&self.nodes[0]) {
+            *out = (*pad ^ last.times(node.lsb())).0;
+        }
+    }
+
+    /// Computes the leaves' nodes, in the first buffer, and their hashes; returns the final correction.
+    fn grow(&mut self, key: &[u64]) -> Block {
         let shape = self.shape;
-        assert_eq!((key.len(), out.len()), (shape.key_words(), shape.values()), "a key and its leaves");
-        assert_eq!(L::WORDS, shape.words, "words of a leaf");
+        assert_eq!(key.len(), shape.key_words(), "a key");
         let (head, corrections) = key.split_at(HEAD);
         let hash = match &mut self.hash {
             Some(hash) if hash.key() == block(head) => &*hash,
@@ -441,11 +468,7 @@ impl Expander {
             size *= 2;
         }
         hash.hash(here, &mut self.hashes);
-        let sign = match self.role {
-            Role::Server => 0,
-            Role::Client => u64::MAX,
-        };
-        L::correct(&self.hashes, here, block(last), sign, out);
+        block(last)
     }
 }
 

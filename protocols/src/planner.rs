@@ -7,6 +7,7 @@ use net::{Ledger, Role};
 use crate::abb::{Abb, Table, Tabulated, Truncation, Words};
 use crate::cost::Cost;
 use crate::ops::growing::{Axis, Events, Operand};
+use crate::ops::masked::threshold;
 use crate::ops::{
     beaver, bit_to_word, compare, evaluate, growing, linear, masked, matmul, mul, mux, one_hot, quickselect, reveal,
     shuffle, truncate,
@@ -141,7 +142,13 @@ impl Abb for Planner {
     }
 
     fn at_least(&mut self, x: &Shape, thresholds: &[i64], width: u32) -> Result<Shape, Error> {
-        self.play(&compare::cost(x.len(), thresholds.len(), width));
+        let cost = if threshold::applies(self.preprocess, width) {
+            self.take(&Demand::Comparison { width }, x.len())?;
+            threshold::run_cost(width, x.len())
+        } else {
+            compare::cost(x.len(), thresholds.len(), width)
+        };
+        self.play(&cost);
         Ok(x.repeat_last(thresholds.len()))
     }
 

@@ -17,6 +17,7 @@ use zeroize::Zeroizing;
 
 use crate::cost::Cost;
 use crate::ops::masked::table::MaskedShape;
+use crate::ops::masked::threshold;
 use crate::ops::{beaver, growing, linear, masked};
 use crate::session::{Plans, Session};
 use crate::weight::FixedWeight;
@@ -65,6 +66,11 @@ pub enum Demand {
     },
     /// A random mask and a key that expands to its window's unit vector. Unit: an input. See [`masked`].
     Evaluation(MaskedShape),
+    /// A random mask and a key that expands to its unit vector. Unit: an input. See [`threshold`].
+    Comparison {
+        /// Ring.
+        width: u32,
+    },
 }
 
 impl Demand {
@@ -91,6 +97,7 @@ impl Demand {
             Demand::RowProduct { n, .. } => 2 * n + 1,
             Demand::Matmul { batch, m, k, n, .. } => batch * (m * k + k * n + m * n),
             Demand::Evaluation(shape) => shape.correlation_words(),
+            Demand::Comparison { width } => threshold::correlation_words(width),
         }
     }
 
@@ -101,6 +108,7 @@ impl Demand {
             Demand::SumSquares { n, .. } | Demand::RowProduct { n, .. } => ((1 << 16) / n).max(1),
             Demand::Matmul { .. } => 1,
             Demand::Evaluation(shape) => shape.batch(),
+            Demand::Comparison { width } => threshold::batch(*width),
         }
     }
 
@@ -116,6 +124,7 @@ impl Demand {
                 beaver::prepare_matmul_cost(plans, MatmulShape { batch, m, k, n }, width)
             }
             Demand::Evaluation(shape) => Ok(masked::prepare_cost(&shape, units)),
+            Demand::Comparison { width } => Ok(threshold::prepare_cost(width, units)),
         }
     }
 
@@ -134,6 +143,7 @@ impl Demand {
                 beaver::prepare_matmul(s, MatmulShape { batch, m, k, n }, width)
             }
             Demand::Evaluation(shape) => masked::prepare(s, &shape, units),
+            Demand::Comparison { width } => threshold::prepare(s, width, units),
         }
     }
 
@@ -274,6 +284,7 @@ impl Job<'_> {
             Job::Batch(Demand::RowProduct { .. }, _) => "products",
             Job::Batch(Demand::Matmul { .. }, _) => "matrix products",
             Job::Batch(Demand::Evaluation(_), _) => "functions",
+            Job::Batch(Demand::Comparison { .. }, _) => "comparisons",
             Job::Operand(..) => "keys and values",
             Job::Cots(..) => "OTs",
         }

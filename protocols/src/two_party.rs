@@ -6,6 +6,7 @@ use net::Role;
 
 use crate::abb::{Abb, Table, Tabulated, Truncation, Words};
 use crate::ops::growing::{Axis, Events, Operand};
+use crate::ops::masked::threshold;
 use crate::ops::shuffle::Permutations;
 use crate::ops::{
     beaver, bit_to_word, compare, evaluate, growing, linear, masked, matmul, mul, mux, one_hot, quickselect, reveal,
@@ -197,7 +198,13 @@ impl Abb for TwoParty {
     }
 
     fn at_least(&mut self, x: &Self::Words, thresholds: &[i64], width: u32) -> Result<Self::Bits, Error> {
-        let bits = compare::at_least(&mut self.session, &flat(x), thresholds, width)?;
+        let words = flat(x);
+        let bits = if threshold::applies(self.session.preprocesses(), width) {
+            let correlations = self.take(&Demand::Comparison { width }, words.len())?;
+            threshold::run(&mut self.session, &correlations, &words, thresholds, width)?
+        } else {
+            compare::at_least(&mut self.session, &words, thresholds, width)?
+        };
         let mut shape = Tensor::shape(x);
         shape.push(thresholds.len());
         Ok(shaped(&shape, bits))

@@ -24,9 +24,6 @@ pub const MAX_SILU_ERROR: f64 = 2e-4;
 /// |x| < 2^RANGE_BITS, so that comparisons with one bit to spare do not overflow.
 const RANGE_BITS: u32 = 10;
 const COMPARED_WIDTH: u32 = FRAC + RANGE_BITS + 2;
-/// Low bits that comparisons do not look at; the rest is in units of 1/64.
-const DROPPED: u32 = 12;
-const UNIT: f64 = 1.0 / (1u64 << (FRAC - DROPPED)) as f64;
 
 /// The shape of an activation's table.
 #[derive(Clone, Copy, Debug)]
@@ -38,6 +35,8 @@ struct Form {
     /// The reduced input is x ratio / 2^RATIO_BITS.
     ratio: u64,
     out_frac: u32,
+    /// Fractional bits that the comparison looks at.
+    compared_frac: u32,
     pieces: Pieces,
 }
 
@@ -60,12 +59,21 @@ const GELU: Form = Form {
     in_frac: 15,
     ratio: 28,
     out_frac: 29,
+    compared_frac: 6,
     pieces: Pieces::Powers(4, [11, 10, 9, 0]),
 };
 
-/// 512 linear windows of 1/62 on [-4.11, 4.11].
-const MASKED_GELU: Form =
-    Form { index_bits: 9, low_bits: 9, in_frac: 15, ratio: 31, out_frac: 27, pieces: Pieces::Lines };
+/// 512 linear windows of 1/58 on [-4.39, 4.39]: 1.5e-4. The comparison is one of 15 bits, which a table of unit vectors
+/// decides ([`crate::ops::masked::threshold`]).
+const MASKED_GELU: Form = Form {
+    index_bits: 9,
+    low_bits: 9,
+    in_frac: 15,
+    ratio: 29,
+    out_frac: 27,
+    compared_frac: 3,
+    pieces: Pieces::Lines,
+};
 
 /// 32 quartic windows of 4/5 on [-12.4, 12.4]: 1.6e-4 for 8739 bits per entry. 64 cubic windows of 1/2: 1.8e-4 for
 /// 11597; 32 quartic windows of 1: 4.0e-4 for 8944.
@@ -75,12 +83,20 @@ const SILU: Form = Form {
     in_frac: 15,
     ratio: 40,
     out_frac: 30,
+    compared_frac: 6,
     pieces: Pieces::Powers(4, [11, 10, 9, 0]),
 };
 
-/// 1024 linear windows of 1/44 on [-11.6, 11.6].
-const MASKED_SILU: Form =
-    Form { index_bits: 10, low_bits: 10, in_frac: 15, ratio: 44, out_frac: 26, pieces: Pieces::Lines };
+/// 1024 linear windows of 1/44 on [-11.6, 11.6]: 1.6e-4.
+const MASKED_SILU: Form = Form {
+    index_bits: 10,
+    low_bits: 10,
+    in_frac: 15,
+    ratio: 44,
+    out_frac: 26,
+    compared_frac: 3,
+    pieces: Pieces::Lines,
+};
 
 /// A table with the thresholds around it.
 #[derive(Debug)]
@@ -95,7 +111,7 @@ struct Activation {
 
 impl Form {
     fn prepare(self, f: impl Fn(f64) -> f64) -> Activation {
-        let Form { index_bits, low_bits, in_frac, ratio, out_frac, pieces } = self;
+        let Form { index_bits, low_bits, in_frac, ratio, out_frac, compared_frac, pieces } = self;
         let step = (1u64 << RATIO_BITS) as f64 / ratio as f64 / (1u64 << in_frac) as f64;
         let window = step * (1u64 << low_bits) as f64;
         let lost = match pieces {
@@ -107,7 +123,7 @@ impl Form {
         let units = (half / step).floor();
         let base = -units * step;
         // A comparison loses up to a unit; two more keep the reduced input inside.
-        let end = (half / UNIT).floor() as i64 - 2;
+        let end = (half * (1u64 << compared_frac) as f64).floor() as i64 - 2;
         let out_width = ring_for(half + 1.0, out_frac);
         let curve = match pieces {
             Pieces::Powers(degree, power_bits) => {
@@ -125,8 +141,9 @@ impl Activation {
         let (shape, n) = (x.shape(), x.len());
         let x = x.reshape(&[n]);
         b.expect_below(&x, COMPARED_WIDTH - 2)?;
-        let coarse = x.drop_low(DROPPED, COMPARED_WIDTH);
-        let reached = b.at_least(&coarse, &self.thresholds, COMPARED_WIDTH - DROPPED)?;
+        let dropped = FRAC - self.form.compared_frac;
+        let coarse = x.drop_low(dropped, COMPARED_WIDTH);
+        let reached = b.at_least(&coarse, &self.thresholds, COMPARED_WIDTH - dropped)?;
         let right = reached.slice(1, 1..2).reshape(&[n]);
         let inside = b.xor(&reached.slice(1, 0..1).reshape(&[n]), &right);
 

@@ -8,6 +8,7 @@ use super::selection::deviation;
 use super::{TWO_PHASES, open, share};
 use crate::local::Pair;
 use crate::ops::masked::table::{LinesSpec, MaskedShape, MaskedTable, POWER_FRAC, Payload, factor};
+use crate::ops::masked::threshold;
 use crate::ops::masked::{expanded, prepare, prepare_cost, run, run_cost};
 use crate::session::Forecast;
 use crate::words::mask;
@@ -212,4 +213,41 @@ fn what_is_opened_is_uniform_whatever_the_input() {
     // The test can tell: a mask of the window index alone leaves the low part.
     let counts: Vec<usize> = (0..16).map(|low| if low == 7 { 4000 } else { 0 }).collect();
     assert!(deviation(&counts) > 50.0);
+}
+
+/// Every word of the narrowest ring, words all over the others, with thresholds at both ends.
+#[test]
+fn comparisons_are_exact_and_cost_what_is_planned() {
+    for width in threshold::MIN_WIDTH..=threshold::MAX_WIDTH {
+        let (top, step) = (1i64 << (width - 1), 1usize << (width - 8));
+        let x: Vec<u64> = (-top..top).step_by(step).chain([top - 1, -1, 1, 0]).map(|x| x as u64).collect();
+        let thresholds = [-top, 1 - top, -3, 0, 1, top / 2 + 1, top - 1];
+        let shares = share(&x, 9);
+        let mut pair = pair(TWO_PHASES);
+        let [(client, c), (server, s)] = pair
+            .run(|abb| {
+                let s = abb.session();
+                let correlations = threshold::prepare(s, width, x.len())?;
+                s.channel().ledger_mut().set_phase(Phase::Decode);
+                let own = &shares[s.role() as usize];
+                Ok((threshold::run(s, &correlations, own, &thresholds, width)?, correlations))
+            })
+            .expect("protocol");
+        assert_eq!((c.len(), s.len()), (x.len() * threshold::correlation_words(width), c.len()));
+        for (i, (c, s)) in client.iter().zip(&server).enumerate() {
+            let (x, threshold) = (x[i / 7] as i64, thresholds[i % 7]);
+            assert_eq!(c ^ s, u8::from(x >= threshold), "width {width}: {x} >= {threshold}");
+        }
+        // A share alone tells nothing.
+        let ones = client.iter().map(|&bit| usize::from(bit)).sum::<usize>();
+        assert!((client.len() / 3..client.len() * 2 / 3).contains(&ones), "{ones} of {}", client.len());
+
+        let mut ledger = Ledger::default();
+        let mut forecast = Forecast::new(TWO_PHASES, &mut ledger);
+        forecast.play(&threshold::prepare_cost(width, x.len()), &mut ledger);
+        ledger.set_phase(Phase::Decode);
+        forecast.play(&threshold::run_cost(width, x.len()), &mut ledger);
+        let session = pair.party(Role::Server).session();
+        assert_eq!(session.channel().ledger().untimed(), ledger.untimed(), "width {width}");
+    }
 }

@@ -48,7 +48,7 @@ fn truncation_is_floor_or_ceiling_in_every_ring() {
 
 #[test]
 fn comparison_is_exact_at_every_width() {
-    for width in [2, 3, 5, 6, 9, 13, 17, 18, 21, 25, 29, 33, 38, 53, 64] {
+    for width in [2, 3, 5, 6, 7, 8, 9, 13, 15, 16, 17, 18, 21, 25, 29, 33, 38, 53, 64] {
         let x = values(width - 1, 60, u64::from(width));
         let edge = (1i64 << (width - 1).min(62)) / 2;
         let thresholds: Vec<i64> = [0, 1, -1, edge, -edge, edge / 3].into_iter().take(width as usize).collect();
@@ -74,16 +74,21 @@ fn comparison_is_exact_at_every_width() {
 /// Comparison bits as words, by a mux of ones.
 fn compare(x: &[u64], thresholds: &[i64], width: u32) -> Vec<u64> {
     let thresholds = thresholds.to_vec();
-    let got = secure(
-        DEALER,
-        &[(x, &[x.len()])],
-        function!([thresholds: Vec<i64>, width: u32] |abb, x| {
-            let bits = abb.at_least(&x[0], thresholds, *width)?;
-            let ones = abb.constant(&Tensor::shape(&bits), 1);
-            abb.mux(&bits, &ones, 3)
-        }),
-    );
-    got.into_iter().map(|bit| bit & 7).collect()
+    let [one_phase, two_phases] = BOTH.map(|options| {
+        let thresholds = thresholds.clone();
+        let got = secure(
+            options,
+            &[(x, &[x.len()])],
+            function!([thresholds: Vec<i64>, width: u32] |abb, x| {
+                let bits = abb.at_least(&x[0], thresholds, *width)?;
+                let ones = abb.constant(&Tensor::shape(&bits), 1);
+                abb.mux(&bits, &ones, 3)
+            }),
+        );
+        got.into_iter().map(|bit| bit & 7).collect::<Vec<_>>()
+    });
+    assert_eq!(one_phase, two_phases, "width {width}");
+    two_phases
 }
 
 #[test]

@@ -24,6 +24,7 @@
 
 mod dot;
 pub mod table;
+pub mod threshold;
 
 use net::Role;
 use ot::dpf::{DpfShape, Expander, Generation, Lane, level_bytes};
@@ -80,12 +81,6 @@ impl MaskedShape {
         batch_items(ots as usize).min((BATCH_LEAVES >> self.tree().depth()).max(1))
     }
 
-    /// The products of the bits of an index, the highest first; bit i counts 2^(i + 1) modulo 2^index_bits.
-    fn index_products(&self, n: usize) -> Correlation {
-        let widths: Vec<u32> = (0..self.index_bits).map(|place| place.max(1)).collect();
-        Correlation::new(n * widths.len(), 1, &widths).expect("widths below 64")
-    }
-
     /// The truncation of a product of two factors, below 2^(2 FACTOR_FRAC).
     fn power_truncation(&self) -> Truncation {
         Truncation { width: 2 * FACTOR_FRAC + 2, shift: 2 * FACTOR_FRAC - POWER_FRAC, out: self.width }
@@ -122,19 +117,15 @@ fn prepare_batch_cost(shape: &MaskedShape, n: usize) -> Cost {
     let mut cost = Cost::free()
         .cots(Role::Server, ots)
         .cots(Role::Client, ots)
-        .message(Role::Server, shape.index_products(n).message_bytes());
+        .message(Role::Server, index_products(shape.index_bits, n).message_bytes());
     if let Payload::Power { .. } = shape.payload {
         let truncation = truncate::cost(n, shape.power_truncation());
         cost = cost.then(cross::one_way_cost(&shape.power_products(n))).then(truncation);
     }
-    let mut words = shape.payload.words();
-    for _ in 0..shape.leaf_bits() {
-        cost = cost.then(mux::rows_cost(n, words, shape.width));
-        words *= 2;
-    }
-    for _ in 1..tree.depth() {
-        cost = cost.exchange(level_bytes(n), level_bytes(n));
-    }
+    let words = tree.words();
+    let cost = cost
+        .then(placed_cost(n, shape.payload.words(), shape.width, shape.leaf_bits()))
+        .then(grow_cost(n, tree.depth()));
     cost.then(mux::rows_cost(n, words, shape.width - 1)).then(reveal::open_cost(n * words, shape.width))
 }
 
@@ -145,28 +136,14 @@ fn prepare_batch(s: &mut Session, shape: &MaskedShape, n: usize) -> Result<Vec<u
     let sender = s.sender().random(n * bits)?;
     let (index, chosen) = s.receiver().random(n * bits)?;
     let mut trees = Generation::new(tree, s.role(), shape.index_bits, &sender, &chosen)?;
-    let index_shares = index_shares(s, shape, &index, sender, chosen)?;
+    let index_shares = index_shares(s, shape.index_bits, &index, sender, chosen)?;
     let low: Vec<u64> = (0..n).map(|_| s.rng().next_u64() & mask(shape.low_bits)).collect();
 
-    // The payload at the window's place in its leaf, the lowest bit of the index first.
-    let mut leaf = payload(s, shape, &low)?;
-    let mut words = shape.payload.words();
-    for place in (tree.depth() as usize..bits).rev() {
-        let bit: Vec<u8> = (0..n).map(|item| index.get(item * bits + place) as u8).collect();
-        let upper = mux::mux(s, &bit, &leaf, shape.width)?;
-        let pairs = leaf.chunks_exact(words).zip(upper.chunks_exact(words));
-        leaf = pairs
-            .flat_map(|(all, upper)| {
-                all.iter().zip(upper).map(|(a, b)| a.wrapping_sub(*b)).chain(upper.iter().copied())
-            })
-            .collect();
-        words *= 2;
-    }
-
-    while !trees.is_grown() {
-        let theirs = s.channel().exchange(LEVEL, &trees.offer(), level_bytes(n))?;
-        trees.grow(&theirs)?;
-    }
+    // The payload at the window's place in its leaf.
+    let places = tree.depth() as usize..bits;
+    let payload = payload(s, shape, &low)?;
+    let mut leaf = placed(s, payload, shape.width, &index, places, bits)?;
+    grow(s, &mut trees)?;
     let (sums, negative) = trees.leaves();
     leaf.iter_mut().zip(sums).for_each(|(leaf, sum)| *leaf = leaf.wrapping_add(sum));
     let negated = mux::mux(s, &negative, &leaf, shape.width - 1)?;
@@ -178,16 +155,67 @@ fn prepare_batch(s: &mut Session, shape: &MaskedShape, n: usize) -> Result<Vec<u
     Ok(entries.flat_map(|(mask, key)| std::iter::once(mask).chain(key.iter().copied())).collect())
 }
 
+/// The products of the bits of an index, the highest first; bit i counts 2^(i + 1) modulo 2^index_bits.
+fn index_products(index_bits: u32, n: usize) -> Correlation {
+    let widths: Vec<u32> = (0..index_bits).map(|place| place.max(1)).collect();
+    Correlation::new(n * widths.len(), 1, &widths).expect("widths below 64")
+}
+
+/// The words of every item, modulo 2^width, at the place among 2^places.len() that bits `places` of its index of `bits` bits
+/// say, zeros at the others.
+fn placed(
+    s: &mut Session,
+    mut words: Vec<u64>,
+    width: u32,
+    index: &Bits,
+    places: std::ops::Range<usize>,
+    bits: usize,
+) -> Result<Vec<u64>, Error> {
+    let n = index.len() / bits;
+    // The lowest bit of the index first.
+    for place in places.rev() {
+        let bit: Vec<u8> = (0..n).map(|item| index.get(item * bits + place) as u8).collect();
+        let upper = mux::mux(s, &bit, &words, width)?;
+        let per = words.len() / n;
+        let pairs = words.chunks_exact(per).zip(upper.chunks_exact(per));
+        let item = |(all, upper): (&[u64], &[u64])| {
+            let lower = all.iter().zip(upper).map(|(a, b)| a.wrapping_sub(*b));
+            lower.chain(upper.iter().copied()).collect::<Vec<u64>>()
+        };
+        words = pairs.flat_map(item).collect();
+    }
+    Ok(words)
+}
+
+/// Cost of [`placed`] of `n` items of `words` words.
+fn placed_cost(n: usize, words: usize, width: u32, places: u32) -> Cost {
+    (0..places).fold(Cost::free(), |cost, place| cost.then(mux::rows_cost(n, words << place, width)))
+}
+
+/// Grows all levels of the trees, an exchange each.
+fn grow(s: &mut Session, trees: &mut Generation) -> Result<(), Error> {
+    while !trees.is_grown() {
+        let theirs = s.channel().exchange(LEVEL, &trees.offer(), level_bytes(trees.len()))?;
+        trees.grow(&theirs)?;
+    }
+    Ok(())
+}
+
+/// Cost of [`grow`] of `n` trees.
+fn grow_cost(n: usize, depth: u32) -> Cost {
+    (1..depth).fold(Cost::free(), |cost, _| cost.exchange(level_bytes(n), level_bytes(n)))
+}
+
 /// Additive shares modulo 2^index_bits of the indices whose bits are shared by the choices of the OTs, which are spent.
 fn index_shares(
     s: &mut Session,
-    shape: &MaskedShape,
+    index_bits: u32,
     index: &Bits,
     sender: SenderKeys,
     chosen: ChosenKeys,
 ) -> Result<Vec<u64>, Error> {
-    let bits = shape.index_bits as usize;
-    let products = shape.index_products(index.len() / bits);
+    let bits = index_bits as usize;
+    let products = index_products(index_bits, index.len() / bits);
     let shares = match s.role() {
         Role::Client => {
             let message = s.channel().recv(INDEX, products.message_bytes())?;
@@ -203,7 +231,7 @@ fn index_shares(
     // The exclusive-or of two bits is their sum less twice their product.
     let place = |place: usize, i: usize| index.get(i).wrapping_sub(shares[i] << 1) << (bits - 1 - place);
     let item = |item: usize| (0..bits).fold(0u64, |sum, at| sum.wrapping_add(place(at, item * bits + at)));
-    Ok((0..index.len() / bits).map(|i| item(i) & mask(shape.index_bits)).collect())
+    Ok((0..index.len() / bits).map(|i| item(i) & mask(index_bits)).collect())
 }
 
 /// Shares of the payload of every input, from this party's low parts.

@@ -1,0 +1,149 @@
+//! Comparison of short words with public thresholds after preparation: one masked word is opened, the rest is local.
+//!
+//! **Functionality.** Shares of x modulo 2^w -> XOR shares of the bits [x >= c] for signed x and public thresholds c.
+//!
+//! **Source.** As [`masked`](super), with a payload of one bit: a correlation is a random mask R and a key that expands to XOR
+//! shares of the unit vector of R, of which a leaf of the tree holds 128 entries. The parties open y = x - R; the bit is the
+//! parity of the entries j with y + j >= c, an interval of the circle, and so one vector serves all thresholds.
+//!
+//! **Range.** Any x; [`MIN_WIDTH`] <= w <= [`MAX_WIDTH`]. **Error.** None.
+//!
+//! **What each party sees.** While preparing as [`masked`](super); online y, uniform modulo 2^w since R is, and used once.
+//! **Revealed.** Nothing.
+
+use net::Role;
+use ot::dpf::{DpfShape, Expander, Generation};
+use rayon::prelude::*;
+
+use super::{BATCH_LEAVES, TASK, grow, grow_cost, index_products, index_shares, placed, placed_cost};
+use crate::Error;
+use crate::cost::Cost;
+use crate::ops::{batch_items, batched_cost, reveal};
+use crate::session::Session;
+use crate::words::mask;
+
+/// Bits of the index within a leaf.
+const LEAF_BITS: u32 = 7;
+
+/// The narrowest ring.
+pub const MIN_WIDTH: u32 = LEAF_BITS + 1;
+
+/// The widest ring: beyond, expanding the vector takes longer than the messages it saves.
+pub const MAX_WIDTH: u32 = 15;
+
+/// Whether a session of two phases, or of one, compares words of this width here.
+pub(crate) fn applies(preprocess: bool, width: u32) -> bool {
+    preprocess && (MIN_WIDTH..=MAX_WIDTH).contains(&width)
+}
+
+fn tree(width: u32) -> DpfShape {
+    assert!((MIN_WIDTH..=MAX_WIDTH).contains(&width), "comparison of {width} bits");
+    DpfShape::new(width - LEAF_BITS, 2, 64).expect("1..=8 levels")
+}
+
+/// Words of the correlation of one input.
+pub fn correlation_words(width: u32) -> usize {
+    1 + tree(width).key_words()
+}
+
+/// Inputs prepared at once.
+pub(crate) fn batch(width: u32) -> usize {
+    batch_items(width as usize).min(BATCH_LEAVES >> tree(width).depth()).min(1 << 13)
+}
+
+/// Correlations for `n` comparisons modulo 2^`width`, [`correlation_words`] each, in any order of use. Booked as `offline`.
+pub fn prepare(s: &mut Session, width: u32, n: usize) -> Result<Vec<u64>, Error> {
+    let mut out = Vec::with_capacity(n * correlation_words(width));
+    s.offline(|s| {
+        for start in (0..n).step_by(batch(width)) {
+            out.extend(prepare_batch(s, width, batch(width).min(n - start))?);
+        }
+        Ok(out)
+    })
+}
+
+/// Cost of [`prepare`].
+pub fn prepare_cost(width: u32, n: usize) -> Cost {
+    let one_batch = |n: usize| {
+        let ots = n * width as usize;
+        Cost::free()
+            .cots(Role::Server, ots)
+            .cots(Role::Client, ots)
+            .message(Role::Server, index_products(width, n).message_bytes())
+            .then(placed_cost(n, 1, 1, LEAF_BITS))
+            .then(grow_cost(n, tree(width).depth()))
+            .then(reveal::open_cost(n << LEAF_BITS, 1))
+    };
+    batched_cost(n, batch(width), one_batch).offline()
+}
+
+fn prepare_batch(s: &mut Session, width: u32, n: usize) -> Result<Vec<u64>, Error> {
+    let (tree, bits) = (tree(width), width as usize);
+    s.reserve(Role::Server, n * bits)?;
+    s.reserve(Role::Client, n * bits)?;
+    let sender = s.sender().random(n * bits)?;
+    let (index, chosen) = s.receiver().random(n * bits)?;
+    let mut trees = Generation::new(tree, s.role(), width, &sender, &chosen)?;
+    let masks = index_shares(s, width, &index, sender, chosen)?;
+    let one = vec![u64::from(s.is_server()); n];
+    let mut leaf = placed(s, one, 1, &index, tree.depth() as usize..bits, bits)?;
+    grow(s, &mut trees)?;
+    // Bit by bit, as the transfers before.
+    let sums = trees.xor_leaves();
+    leaf.iter_mut().enumerate().for_each(|(i, bit)| *bit ^= sums[i / 64] >> (i % 64));
+    let opened = reveal::open(s, &leaf, 1)?;
+    let word = |bits: &[u64]| bits.iter().enumerate().fold(0, |word, (i, bit)| word | bit << i);
+    let keys = trees.finish(&opened.chunks_exact(64).map(word).collect::<Vec<_>>())?;
+    let entries = masks.iter().zip(keys.chunks_exact(tree.key_words()));
+    Ok(entries.flat_map(|(mask, key)| std::iter::once(*mask).chain(key.iter().copied())).collect())
+}
+
+/// XOR shares of [x >= c] for every word of `x` and every c of `thresholds`, word by word. Takes one of `correlations` for
+/// each word.
+pub fn run(
+    s: &mut Session,
+    correlations: &[u64],
+    x: &[u64],
+    thresholds: &[i64],
+    width: u32,
+) -> Result<Vec<u8>, Error> {
+    let size = correlation_words(width);
+    assert_eq!(correlations.len(), x.len() * size, "a correlation for every input");
+    let masked: Vec<u64> =
+        x.iter().zip(correlations.chunks_exact(size)).map(|(x, entry)| x.wrapping_sub(entry[0])).collect();
+    let opened = reveal::open(s, &masked, width)?;
+    let (role, count) = (s.role(), thresholds.len());
+    let mut out = vec![0; x.len() * count];
+    let tasks =
+        out.par_chunks_mut(TASK * count).zip(opened.par_chunks(TASK)).zip(correlations.par_chunks(TASK * size));
+    tasks.for_each(|((out, opened), entries)| {
+        let mut expander = Expander::new(tree(width), role);
+        let mut unit = vec![0; tree(width).values()];
+        for ((out, y), entry) in out.chunks_exact_mut(count).zip(opened).zip(entries.chunks_exact(size)) {
+            expander.expand_xor(&entry[1..], &mut unit);
+            // Signed values from c to the largest: the entries from c - y up to 2^(width-1) - y, around the circle.
+            let at = |value: u64| value.wrapping_sub(*y) & mask(width);
+            let end = at(1 << (width - 1));
+            let (all, below_end) = (parity_below(&unit, unit.len() as u64 * 64), parity_below(&unit, end));
+            for (out, c) in out.iter_mut().zip(thresholds) {
+                let start = at(*c as u64);
+                let around = all & u8::from(start >= end);
+                *out = below_end ^ parity_below(&unit, start) ^ around;
+            }
+        }
+    });
+    Ok(out)
+}
+
+/// Cost of [`run`] on `n` words.
+pub fn run_cost(width: u32, n: usize) -> Cost {
+    reveal::open_cost(n, width)
+}
+
+/// The parity of the first `count` bits.
+fn parity_below(bits: &[u64], count: u64) -> u8 {
+    let (words, rest) = ((count / 64) as usize, (count % 64) as u32);
+    let whole = bits[..words].iter().fold(0, |sum, word| sum ^ word);
+    let part = bits.get(words).map_or(0, |word| word & mask(rest));
+    ((whole ^ part).count_ones() & 1) as u8
+}
