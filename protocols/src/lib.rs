@@ -29,7 +29,7 @@ pub use error::Error;
 pub use ops::growing::{Axis, Operand};
 pub use planner::Planner;
 pub use session::{Options, Plans, Session};
-pub use stock::{Demand, Needs};
+pub use stock::{Demand, Needs, Stock};
 pub use tensor::{Shape, Tensor};
 pub use two_party::TwoParty;
 pub use weight::{DEFAULT_WEIGHT_FRAC, FixedValues, FixedWeight, MIN_WEIGHT_FRAC, WEIGHT_BITS, quantise};
