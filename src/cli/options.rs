@@ -30,8 +30,8 @@ pub(super) struct TermsArgs {
     ot: OtArg,
     /// Make all correlations that do not depend on the prompt's words first, in large batches, booked as `offline`: what
     /// is left to do online is several times less.
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_value = "false", default_missing_value = "true")]
-    preprocess: bool,
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
+    preprocess: Option<bool>,
 }
 
 /// Which of the key/value cache a token looks at.
@@ -92,6 +92,18 @@ enum OtArg {
 }
 
 impl TermsArgs {
+    fn preprocess(&self) -> bool {
+        self.preprocess.unwrap_or(false)
+    }
+
+    /// The same for a command that needs two phases.
+    pub(super) fn two_phases(&self) -> Result<Self, Error> {
+        match self.preprocess {
+            Some(false) => Err(Error::PoolNeedsPreprocess),
+            _ => Ok(TermsArgs { preprocess: Some(true), ..self.clone() }),
+        }
+    }
+
     /// The terms.
     pub(super) fn terms(&self) -> Result<Terms, Error> {
         let ot = match self.ot {
@@ -103,7 +115,7 @@ impl TermsArgs {
             RevealArg::Logits => Reveal::Logits,
             RevealArg::Token => Reveal::Token,
         };
-        let protocol = protocols::Options { ot: CotKind::SoftSpoken(ot), preprocess: self.preprocess };
+        let protocol = protocols::Options { ot: CotKind::SoftSpoken(ot), preprocess: self.preprocess() };
         let policy = self.policy.spec()?;
         if policy.clear_only() {
             return Err(Error::ClearOnly { policy: policy.to_string() });
@@ -126,7 +138,7 @@ impl TermsArgs {
             ("reveal", name(self.reveal.to_possible_value())),
             ("policy", terms.policy.to_string()),
             ("ot", name(self.ot.to_possible_value())),
-            ("preprocess", self.preprocess.to_string()),
+            ("preprocess", self.preprocess().to_string()),
         ]
     }
 }
