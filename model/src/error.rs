@@ -1,9 +1,10 @@
 //! What can go wrong above the engines.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
+use crate::pool::PoolError;
 use crate::{CheckpointError, ConfigError};
 
 /// A failure to load a model or to generate with it.
@@ -62,6 +63,17 @@ pub enum Error {
         /// Its words.
         reason: String,
     },
+    /// The file of a pool cannot be used or made.
+    #[error("{}: {source}", path.display())]
+    PoolFile {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: PoolError,
+    },
+    /// A pool cannot be used or made.
+    #[error(transparent)]
+    Pool(#[from] PoolError),
     /// The channel failed.
     #[error(transparent)]
     Net(#[from] net::NetError),
@@ -78,4 +90,11 @@ pub enum Error {
         /// The range.
         range: &'static str,
     },
+}
+
+impl PoolError {
+    /// The error with the file that it is about.
+    pub fn at(self, path: &Path) -> Error {
+        Error::PoolFile { path: path.into(), source: self }
+    }
 }

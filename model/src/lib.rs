@@ -15,6 +15,7 @@ mod generate;
 mod gpt2;
 mod llama;
 pub mod party;
+pub mod pool;
 pub mod report;
 mod sampling;
 mod synth;

@@ -127,7 +127,7 @@ fn a_server_that_lies_gets_a_typed_error() {
             "the server refuses: no [2J way",
             Box::new(|server| {
                 opening(server, &scales, b"")?;
-                server.recv("handshake/request", 9)?;
+                server.recv("handshake/request", 26)?;
                 server.send("handshake/verdict", b"no\x1b[2J\x07way")
             }),
         ),

@@ -50,8 +50,13 @@ impl Planner {
             self.ledger.leave();
         }
         self.ledger.leave();
-        self.stock = Levels::of(needs);
+        self.set_stock(needs);
         Ok(())
+    }
+
+    /// Puts all that `needs` stores in stock at no cost: another session made it.
+    pub fn set_stock(&mut self, needs: &Needs) {
+        self.stock = Levels::of(needs);
     }
 
     /// What the run so far takes from a stock.

@@ -7,6 +7,10 @@
 //!
 //! [`Needs`] is what a whole run will take, in order: [`Planner`](crate::Planner) writes it down, and
 //! [`prepare_all`] fills the stock by it in large batches, which is what makes the offline phase cheap.
+//!
+//! A stock may outlive its session: [`Stock::drain`] hands out its words in the order that the needs define, and
+//! [`Stock::refill`] takes them back. Whoever keeps them in between must see to it that they come back once: a
+//! correlation that serves twice opens the difference of two secrets.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
@@ -197,7 +201,57 @@ pub struct Stock {
     pub(crate) next_operand: usize,
 }
 
+/// Words of a piece of a queue that is read back, at most.
+const PIECE_WORDS: usize = 1 << 16;
+
 impl Stock {
+    /// Hands all words to `sink`, in pieces, in the order that `needs` defines; each piece is zeroized and freed after it.
+    /// The stock must have been prepared by exactly these needs and not been used: anything else panics.
+    pub fn drain<E>(
+        mut self,
+        needs: &Needs,
+        role: Role,
+        mut sink: impl FnMut(&[u64]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        for (demand, &units) in &needs.units {
+            let queue = self.queues.remove(demand).unwrap_or_default();
+            assert_eq!((queue.gone, queue.len), (0, units * demand.words(role)), "the stock of {demand:?}");
+            queue.parts.into_iter().try_for_each(|part| sink(&part))?;
+        }
+        for (number, events) in needs.operands.iter().enumerate() {
+            let masks = self.operands.remove(&number).unwrap_or_default();
+            let words: usize = masks.parts().map(<[u64]>::len).sum();
+            assert_eq!(words as u64, events.words(), "the stock of operand {number}");
+            masks.parts().try_for_each(&mut sink)?;
+        }
+        Ok(())
+    }
+
+    /// The stock whose words `source` fills in, in the order of [`Stock::drain`]: [`Needs::words`] in all.
+    pub fn refill<E>(
+        needs: &Needs,
+        role: Role,
+        mut source: impl FnMut(&mut [u64]) -> Result<(), E>,
+    ) -> Result<Self, E> {
+        let mut stock = Stock::default();
+        for (demand, &units) in &needs.units {
+            let queue = stock.queues.entry(demand.clone()).or_default();
+            let words = units * demand.words(role);
+            for start in (0..words).step_by(PIECE_WORDS) {
+                let mut piece = Zeroizing::new(vec![0; PIECE_WORDS.min(words - start)]);
+                source(&mut piece)?;
+                queue.len += piece.len();
+                queue.parts.push_back(piece);
+            }
+        }
+        for (number, events) in needs.operands.iter().enumerate() {
+            let mut masks = growing::Masks::blank(events);
+            masks.parts_mut().try_for_each(&mut source)?;
+            stock.operands.insert(number, masks);
+        }
+        Ok(stock)
+    }
+
     /// Units of `demand` in stock, by the words that `role` keeps.
     fn units(&self, demand: &Demand, role: Role) -> usize {
         self.queues.get(demand).map_or(0, |queue| queue.len / demand.words(role))
@@ -249,6 +303,23 @@ enum Job<'a> {
 }
 
 impl Needs {
+    /// All but the OTs: what a stock holds.
+    pub fn stored(&self) -> Needs {
+        Needs { cots: [0; 2], ..self.clone() }
+    }
+
+    /// The OTs alone, which live in the pools of a session.
+    pub fn ots(&self) -> Needs {
+        Needs { cots: self.cots, ..Needs::default() }
+    }
+
+    /// Words that `role` stores.
+    pub fn words(&self, role: Role) -> u64 {
+        let of_demand = |(demand, &units): (&Demand, &usize)| (units * demand.words(role)) as u64;
+        let units: u64 = self.units.iter().map(of_demand).sum();
+        units + self.operands.iter().map(growing::Events::words).sum::<u64>()
+    }
+
     /// The pieces in the order in which both parties work them off.
     fn jobs(&self) -> Vec<Job<'_>> {
         let batches =

@@ -52,6 +52,9 @@ pub(super) enum Error {
     /// Sampling options without sampling.
     #[error("--top-p and --seed need a --temperature above 0")]
     NothingToSample,
+    /// Pools in one-phase sessions.
+    #[error("pools belong to sessions with --preprocess, not --preprocess false")]
+    PoolNeedsPreprocess,
     /// A session of a server failed.
     #[error("session with {peer}")]
     Session {

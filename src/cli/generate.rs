@@ -1,17 +1,16 @@
 //! `waggle generate`: the party with the prompt.
 
-use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::path::PathBuf;
 
 use clap::Args;
-use model::party::{Opened, Wishes};
-use model::{ModelSpec, Next, Tokenizer, bundled, bundled_names};
-use net::tcp::{self, ConnectOptions};
-use net::{Channel, Role};
+use model::pool::Pool;
+use model::{Next, Tokenizer};
+use net::Role;
 
 use super::Error;
+use super::connect::ConnectArgs;
 use super::files::{check_writable, read, write_json};
-use super::options::{LINKS, LinkArg, SamplingArgs, TermsArgs, link_between_processes, seconds};
+use super::options::{SamplingArgs, TermsArgs};
 use super::progress::Progress;
 use super::prompt::PromptArgs;
 use super::report::{options, report};
@@ -19,29 +18,20 @@ use super::report::{options, report};
 /// Generates text with the model of a server, which does not learn prompt and text.
 #[derive(Args, Debug)]
 pub(super) struct GenerateArgs {
-    /// Address of the server.
-    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7411")]
-    connect: String,
+    #[command(flatten)]
+    connect: ConnectArgs,
     #[command(flatten)]
     prompt: PromptArgs,
     /// Tokens to generate.
     #[arg(long, value_name = "N", default_value_t = 32)]
     tokens: usize,
-    /// Insist on the shape of this `config.json` (or of the one in this directory, or of this bundled model).
-    #[arg(long, value_name = "CONFIG")]
-    expect: Option<String>,
     /// Use this `tokenizer.json` instead of the server's.
     #[arg(long, value_name = "FILE")]
     tokenizer: Option<PathBuf>,
-    /// Slow what this party sends to a network; the server must do the same.
-    #[arg(long, value_name = LINKS, value_parser = link_between_processes, default_value = "loopback")]
-    link: LinkArg,
-    /// Give up on a server that is silent for this many seconds.
-    #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "120")]
-    timeout: Duration,
-    /// Give up on a server that cannot be reached for this many seconds.
-    #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "30")]
-    connect_timeout: Duration,
+    /// Take the correlations from this file of `waggle preprocess`, which is used up by it; the prompt may be shorter than
+    /// it was made for. Implies --preprocess.
+    #[arg(long, value_name = "FILE")]
+    pool: Option<PathBuf>,
     /// Write the report here.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -53,45 +43,41 @@ pub(super) struct GenerateArgs {
 
 pub(super) fn run(args: GenerateArgs) -> Result<(), Error> {
     check_writable(args.json.as_deref())?;
-    let terms = args.terms.terms(args.link)?;
+    let chosen_terms = if args.pool.is_some() { args.terms.two_phases()? } else { args.terms.clone() };
+    let terms = chosen_terms.terms(args.connect.link)?;
     let mut sampler = args.sampling.sampler(&terms)?;
-    let expected = args.expect.as_deref().map(expected_shape).transpose()?;
     let own = args.tokenizer.as_deref().map(read).transpose()?;
-
-    let timeouts = ConnectOptions { connect_timeout: args.connect_timeout, read_timeout: args.timeout };
-    let link = tcp::connect(args.connect.as_str(), timeouts)?;
-    let channel = Channel::new(Role::Client, args.link.wrap(link)?);
-    let wishes = Wishes { expected: expected.as_ref(), tokenizer: own.is_none() };
-    let session = Opened::open(channel, &terms, &wishes)?;
+    // What is wrong with the file alone is said before a server is bothered.
+    let open_pool = |path: &PathBuf| Pool::open(path, Role::Client).map_err(|e| e.at(path));
+    let pool = args.pool.as_ref().map(open_pool).transpose()?;
+    let session = args.connect.open(&terms, own.is_none())?;
 
     let model = session.model().clone();
     let tokenizer = own.as_deref().or(model.tokenizer.as_deref()).map(Tokenizer::from_bytes).transpose()?;
     let prompt = args.prompt.ids(tokenizer.as_ref())?;
     let mut progress = Progress::of_text(tokenizer.as_ref(), &prompt, args.tokens);
     let next = Next::Pick(&mut sampler);
-    let outcome = session.generate(&prompt, args.tokens, args.sampling.stop_at_eos, next, &mut progress)?;
+    let stop = args.sampling.stop_at_eos;
+    let pool_id = pool.as_ref().map(|pool| pool.id().to_string());
+    let outcome = match pool {
+        Some(pool) => session.spend(pool, &prompt, args.tokens, stop, next, &mut progress)?,
+        None => session.generate(&prompt, args.tokens, stop, next, &mut progress)?,
+    };
     progress.finish();
     if let Some(path) = &args.json {
         let mut chosen = options([
-            ("link", args.link.to_string().into()),
+            ("link", args.connect.link.to_string().into()),
             ("tokens", args.tokens.into()),
             ("temperature", args.sampling.temperature.into()),
             ("top_p", args.sampling.top_p.into()),
             ("seed", args.sampling.seed.into()),
-            ("stop_at_eos", args.sampling.stop_at_eos.into()),
+            ("stop_at_eos", stop.into()),
+            ("pool", pool_id.into()),
         ]);
-        chosen.extend(args.terms.reported(&terms));
+        chosen.extend(chosen_terms.reported(&terms));
         let mut report = report(&model, tokenizer.as_ref(), prompt.len(), &outcome, chosen)?;
         report.peak_memory_bytes.client = net::peak_memory_bytes();
         write_json(path, &report)?;
     }
     Ok(())
-}
-
-fn expected_shape(name: &str) -> Result<ModelSpec, Error> {
-    let path = Path::new(name);
-    if !path.exists() && bundled_names().any(|bundled| bundled == name) {
-        return Ok(bundled(name)?.spec);
-    }
-    Ok(ModelSpec::open(path)?)
 }

@@ -1,5 +1,6 @@
 //! Commands and their arguments.
 
+mod connect;
 mod demo;
 mod error;
 mod eval;
@@ -9,6 +10,7 @@ mod generate;
 mod options;
 mod plan;
 mod plot;
+mod preprocess;
 mod progress;
 mod prompt;
 mod report;
@@ -35,6 +37,7 @@ enum Command {
     Demo(demo::DemoArgs),
     Serve(serve::ServeArgs),
     Generate(generate::GenerateArgs),
+    Preprocess(preprocess::PreprocessArgs),
     Float(float::FloatArgs),
     Plan(plan::PlanArgs),
     Eval(eval::EvalArgs),
@@ -47,6 +50,7 @@ pub(crate) fn run() -> ExitCode {
         Command::Demo(args) => demo::run(args),
         Command::Serve(args) => serve::run(args),
         Command::Generate(args) => generate::run(args),
+        Command::Preprocess(args) => preprocess::run(args),
         Command::Float(args) => float::run(args),
         Command::Plan(args) => plan::run(args),
         Command::Eval(args) => eval::run(args),

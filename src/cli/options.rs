@@ -32,8 +32,8 @@ pub(super) struct TermsArgs {
     ot: OtArg,
     /// Make all correlations that do not depend on the prompt's words first, in large batches, booked as `offline`: what
     /// is left to do online is several times less.
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_value = "false", default_missing_value = "true")]
-    preprocess: bool,
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
+    preprocess: Option<bool>,
     /// Pack several results of a matrix product into one ciphertext: smaller messages, some more computation. `auto` weighs
     /// both by the rate of the link, which is that of `--link` where it is shaped, and else 1 Gbit/s; `always` counts bytes
     /// eight times.
@@ -107,6 +107,18 @@ enum PackingArg {
 }
 
 impl TermsArgs {
+    fn preprocess(&self) -> bool {
+        self.preprocess.unwrap_or(false)
+    }
+
+    /// The same for a command that needs two phases.
+    pub(super) fn two_phases(&self) -> Result<Self, Error> {
+        match self.preprocess {
+            Some(false) => Err(Error::PoolNeedsPreprocess),
+            _ => Ok(TermsArgs { preprocess: Some(true), ..self.clone() }),
+        }
+    }
+
     /// The terms of a session over `link`.
     pub(super) fn terms(&self, link: LinkArg) -> Result<Terms, Error> {
         let ot = match self.ot {
@@ -125,7 +137,7 @@ impl TermsArgs {
             PackingArg::Always => Packing::Always,
         };
         let link_rate = link.shape().map_or(DEFAULT_LINK_RATE, |shape| shape.bytes_per_second);
-        let protocol = protocols::Options { ot, preprocess: self.preprocess, link_rate, packing };
+        let protocol = protocols::Options { ot, preprocess: self.preprocess(), link_rate, packing };
         let policy = self.policy.spec()?;
         if policy.clear_only() {
             return Err(Error::ClearOnly { policy: policy.to_string() });
@@ -148,7 +160,7 @@ impl TermsArgs {
             ("reveal", name(self.reveal.to_possible_value())),
             ("policy", terms.policy.to_string()),
             ("ot", name(self.ot.to_possible_value())),
-            ("preprocess", self.preprocess.to_string()),
+            ("preprocess", self.preprocess().to_string()),
             ("packing", name(self.packing.to_possible_value())),
         ]
     }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use clap::Args;
 use model::party::{Hosted, Limits, Outcome, Terms};
+use model::pool::Pools;
 use net::tcp::{self, Listener};
 use net::{Channel, Role};
 use serde::{Deserialize, Serialize};
@@ -15,6 +16,7 @@ use super::Error;
 use super::error::describe;
 use super::files::{check_writable, open_model, write_json};
 use super::options::{LINKS, LinkArg, TermsArgs, link_between_processes, seconds};
+use super::preprocess::filled;
 use super::progress::Progress;
 use super::report::{options, report};
 
@@ -39,6 +41,13 @@ pub(super) struct ServeArgs {
     /// Most tokens to generate for a client.
     #[arg(long, value_name = "N", default_value_t = Limits::default().tokens)]
     max_tokens: usize,
+    /// Keep this party's part of the pools that clients fill (`waggle preprocess`) and spend (`waggle generate --pool`) in
+    /// this directory. They are as secret as the weights: never copy or restore them. Implies --preprocess.
+    #[arg(long, value_name = "DIR")]
+    pools: Option<PathBuf>,
+    /// Most pools in the directory; a client that wants to fill another is refused.
+    #[arg(long, value_name = "N", default_value_t = 64, requires = "pools")]
+    max_pools: usize,
     /// Give up on a client that is silent for this many seconds.
     #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "120")]
     timeout: Duration,
@@ -69,10 +78,21 @@ impl Line {
     }
 }
 
-pub(super) fn run(args: ServeArgs) -> Result<(), Error> {
+pub(super) fn run(mut args: ServeArgs) -> Result<(), Error> {
     check_writable(args.json.as_deref())?;
+    let pools = match &args.pools {
+        Some(dir) => {
+            args.terms = args.terms.two_phases()?;
+            Some(Pools::open(dir, args.max_pools)?)
+        }
+        None => None,
+    };
+    let hosted = Hosted::load(open_model(&args.model)?)?;
     let server = Server {
-        hosted: Hosted::load(open_model(&args.model)?)?,
+        hosted: match pools {
+            Some(pools) => hosted.with_pools(pools),
+            None => hosted,
+        },
         terms: args.terms.terms(args.link)?,
         limits: Limits { prompt: args.max_prompt, tokens: args.max_tokens },
     };
@@ -117,7 +137,10 @@ impl Server {
         let session = session.unwrap_or_else(|_| Err(Error::Panicked));
         let outcome = session.map_err(|source| Error::Session { peer: peer.clone(), source: Box::new(source) })?;
         if !args.machine {
-            println!("{peer}: {} tokens generated", outcome.generation.count);
+            match outcome.filled {
+                Some(id) => println!("{peer}: {}", filled(id)),
+                None => println!("{peer}: {} tokens generated", outcome.generation.count),
+            }
         }
         Ok(())
     }

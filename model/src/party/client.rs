@@ -1,11 +1,15 @@
 //! The party with the prompt.
 
-use net::Channel;
-use protocols::{Fixed, Secure};
+use std::path::Path;
 
+use net::{Channel, Role};
+use protocols::{Fixed, FixedWeight, Secure};
+
+use super::opening::Errand;
 use super::recorder::{Recorder, finish};
-use super::{Observer, Outcome, PublicModel, Request, Terms, check_ids, needs, opening};
-use crate::{Error, Input, Model, ModelSpec, Next, generate};
+use super::{Observer, Outcome, PublicModel, Request, Terms, check_ids, correlations, opening};
+use crate::pool::{Bound, Draft, Pool, Purpose, check_absent};
+use crate::{Error, Generation, Input, Model, ModelSpec, Next, generate};
 
 /// What a client wants from a server beyond the terms.
 #[derive(Clone, Copy, Debug, Default)]
@@ -51,22 +55,95 @@ impl Opened {
         next: Next,
         observer: &mut dyn Observer,
     ) -> Result<Outcome, Error> {
-        let Opened { mut channel, terms, model: PublicModel { spec, scales, .. } } = self;
-        check_ids(&spec, prompt)?;
         let request = Request { prompt: prompt.len(), tokens, stop_at_eos };
+        self.run(prompt, &request, None, next, observer)
+    }
+
+    /// [`Opened::generate`] with the correlations of `pool`, which is used up: its file is gone when the first message
+    /// that depends on it is sent.
+    ///
+    /// # Errors
+    /// As [`Opened::generate`]; before the server is asked if the pool was made for another model, for other terms or for
+    /// less; [`Error::Refused`] if the server has no pool of this id; [`Error::PoolFile`] if the file is damaged or
+    /// somebody was faster.
+    pub fn spend(
+        self,
+        pool: Pool,
+        prompt: &[u32],
+        tokens: usize,
+        stop_at_eos: bool,
+        next: Next,
+        observer: &mut dyn Observer,
+    ) -> Result<Outcome, Error> {
+        let request = Request { prompt: prompt.len(), tokens, stop_at_eos };
+        self.run(prompt, &request, Some(pool), next, observer)
+    }
+
+    fn run(
+        self,
+        prompt: &[u32],
+        request: &Request,
+        pool: Option<Pool>,
+        next: Next,
+        observer: &mut dyn Observer,
+    ) -> Result<Outcome, Error> {
+        check_ids(&self.model.spec, prompt)?;
         observer.setup();
-        opening::ask(&mut channel, &spec, &request)?;
-        let mut shapes = Fixed::new();
-        shapes.expect_scales(scales.clone())?;
-        let model = Model::load(&mut shapes, &spec, None)?;
+        let pool = match pool {
+            Some(pool) => {
+                let path = pool.path().to_owned();
+                // Before the planning, which takes a while.
+                pool.bound().check(request).map_err(|e| e.at(&path))?;
+                let purpose = Purpose::new(&self.model, &self.terms, pool.bound(), None)?;
+                pool.check(&purpose, request).map_err(|e| e.at(&path))?;
+                Some((pool, path, purpose))
+            }
+            None => None,
+        };
+        let Opened { mut channel, terms, model: public } = self;
+        let errand = pool.as_ref().map_or(Errand::Generate, |(pool, ..)| Errand::Spend(pool.id()));
+        opening::ask(&mut channel, &public.spec, request, errand)?;
+        let stock = match pool {
+            Some((pool, path, purpose)) => Some(pool.claim(&purpose).map_err(|e| e.at(&path))?),
+            None => None,
+        };
+        let model = shapes(&public)?;
         let mut engine = Secure::new(channel, terms.protocol)?;
-        if terms.protocol.preprocess {
-            let needs = needs(&spec, &scales, &terms, &request)?;
-            engine.prepare(&needs, &model.weights(), &mut |done, total| observer.prepare(done, total))?;
-        }
+        correlations::ready(&mut engine, &public, &model.weights(), &terms, request, stock, observer)?;
         let input = Input { ids: Some(prompt), count: prompt.len() };
         let mut recorder = Recorder::new(observer);
         let generation = generate(&mut engine, &model, input, &request.options(&terms), next, &mut recorder)?;
-        Ok(finish(&mut engine, &request, generation, recorder))
+        Ok(finish(&mut engine, request, generation, recorder))
     }
+
+    /// Makes the correlations of generations up to `bound` and ends with the client's in the file `path`, which must be
+    /// free, and the server's in a file of its own.
+    ///
+    /// # Errors
+    /// Before anything is sent if the bound does not fit the model or there is a file; [`Error::Refused`] if the server
+    /// keeps no pools, has too many, will not do as much or cannot write its own; then there is no file here.
+    pub fn fill(self, bound: Bound, path: &Path, observer: &mut dyn Observer) -> Result<Outcome, Error> {
+        check_absent(path).map_err(|e| e.at(path))?;
+        observer.setup();
+        let Opened { mut channel, terms, model: public } = self;
+        let purpose = Purpose::new(&public, &terms, bound, None)?;
+        let request = bound.request();
+        opening::ask(&mut channel, &public.spec, &request, Errand::Fill)?;
+        let id = opening::learn_pool(&mut channel)?;
+        let model = shapes(&public)?;
+        let mut engine = Secure::new(channel, terms.protocol)?;
+        let stock = correlations::make(&mut engine, &model.weights(), &purpose, observer)?;
+        let draft = Draft::write(path, id, Role::Client, &purpose, stock).map_err(|e| e.at(path))?;
+        correlations::confirm(engine.channel(), Ok(()))?;
+        draft.publish().map_err(|e| e.at(path))?;
+        let outcome = finish(&mut engine, &request, Generation::default(), Recorder::new(observer));
+        Ok(Outcome { filled: Some(id), ..outcome })
+    }
+}
+
+/// The model as the client knows it.
+fn shapes(public: &PublicModel) -> Result<Model<FixedWeight>, Error> {
+    let mut engine = Fixed::new();
+    engine.expect_scales(public.scales.clone())?;
+    Model::load(&mut engine, &public.spec, None)
 }

@@ -12,16 +12,26 @@
 //! | shape: a [`ModelSpec`] as JSON | server | up to [`MAX_SHAPE_BYTES`] |
 //! | scales: fractional bits of each weight, in the order of [`Model::load`](crate::Model::load) | server | 1 per weight |
 //! | tokenizer: the text of `tokenizer.json`; empty unless there is one and the client wants it | server | up to [`MAX_TOKENIZER_BYTES`] |
-//! | request: tokens of the prompt, tokens to generate (u32, little endian), 1 to stop at the end of a text | client | 9 |
+//! | request: tokens of the prompt, tokens to generate (u32, little endian), 1 to stop at the end of a text; 0 to generate, 1 to fill a pool, 2 to generate from the pool whose id follows | client | 26 |
 //! | verdict: empty, or why the request is refused | server | up to [`MAX_REASON_BYTES`] |
+//! | id of the pool to be filled, if that is the request | server | 16 |
 //!
 //! Then come base OTs, in a two-phase session ([`protocols::Options::preprocess`]) the correlations that [`needs`] lists,
 //! and the generation. With `stop_at_eos` the client sends one more byte after each token.
+//!
+//! The two phases may be two sessions with any time between them. [`Opened::fill`] makes the correlations, without the
+//! OTs, and ends when each party has its own in a file; the server's word that it has comes last (empty, or what went
+//! wrong). [`Opened::spend`] claims the client's [`Pool`](crate::pool::Pool), the server (one [with
+//! pools](Hosted::with_pools)) that of the same id before its verdict; both reserve the OTs that the generation needs. A
+//! generation may be shorter than what the pool was made for. Rows of masks serve any lengths; those of keys and values
+//! serve the prompt of the pool's own length and any number of tokens after it. What does not fit a shorter prompt is made
+//! on the spot, booked as `offline`.
 //!
 //! Neither party believes the other's numbers: lengths are bounded before anything is allocated, the shape is checked
 //! as one from a file would be, and a request is held against the model's positions and the server's [`Limits`].
 
 mod client;
+mod correlations;
 mod opening;
 mod plan;
 mod recorder;
@@ -34,9 +44,10 @@ use serde::{Deserialize, Serialize};
 
 pub use client::{Opened, Wishes};
 pub use opening::{MAX_REASON_BYTES, MAX_SHAPE_BYTES, MAX_TOKENIZER_BYTES};
-pub use plan::{needs, plan};
+pub use plan::{needs, plan, plan_filling, plan_spending};
 pub use server::Hosted;
 
+use crate::pool::PoolId;
 use crate::report::Cost;
 use crate::{Error, GenerateOptions, Generation, ModelSpec, Reveal, Step};
 
@@ -103,6 +114,8 @@ pub struct Outcome {
     pub entries: Vec<Entry>,
     /// Cost of each token after the first. The stop byte that follows a token counts for the next one.
     pub per_token: Vec<Cost>,
+    /// The pool that this session filled, instead of generating.
+    pub filled: Option<PoolId>,
 }
 
 /// Watches a session. Every method has a default that does nothing.

@@ -5,6 +5,7 @@ use ot::CotKind;
 use protocols::{DEFAULT_WEIGHT_FRAC, MIN_WEIGHT_FRAC, Packing};
 
 use super::{Limits, PublicModel, Request, Terms, Wishes};
+use crate::pool::PoolId;
 use crate::{Error, ModelSpec, Reveal};
 
 /// Longest shape of a model.
@@ -20,21 +21,36 @@ const SHAPE: &str = "handshake/shape";
 const SCALES: &str = "handshake/scales";
 const TOKENIZER: &str = "handshake/tokenizer";
 const REQUEST: &str = "handshake/request";
-const REQUEST_BYTES: usize = 9;
+const REQUEST_BYTES: usize = 26;
 const VERDICT: &str = "handshake/verdict";
+const POOL: &str = "handshake/pool";
+const POOL_BYTES: usize = 16;
 
 /// The name under which a client says whether it needs the tokenizer.
 const WANTS_TOKENIZER: &str = "tokenizer";
 /// The name of the model's name.
 const NAME: &str = "name";
 
-/// The server's part up to and including the verdict; fails if the request is refused.
-pub(super) fn receive_client(
+/// What a session is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Errand {
+    /// A generation; what it needs is made in the session.
+    Generate,
+    /// The correlations of a generation, for a pool.
+    Fill,
+    /// A generation with the correlations of this pool.
+    Spend(PoolId),
+}
+
+/// The server's part up to and including the verdict, which `accept` gives on a request within the `limits`; fails if the
+/// request is refused.
+pub(super) fn receive_client<T>(
     channel: &mut Channel,
     model: &PublicModel,
     terms: &Terms,
     limits: &Limits,
-) -> Result<Request, Error> {
+    accept: impl FnOnce(&Request, Errand) -> Result<T, Error>,
+) -> Result<(Request, T), Error> {
     let shape = shape_text(&model.spec)?;
     let hello =
         stated(terms).tell("model", &shape).tell(NAME, printable(&model.name, net::handshake::MAX_VALUE_BYTES));
@@ -50,13 +66,49 @@ pub(super) fn receive_client(
             return Err(Error::Tokenizer(format!("{} bytes are too many to send", tokenizer.len())));
         }
         channel.send(TOKENIZER, tokenizer)?;
-        let request = decode_request(&channel.recv(REQUEST, REQUEST_BYTES)?)?;
-        let verdict = request.check(&model.spec, limits);
-        let reason = verdict.as_ref().err().map(ToString::to_string).unwrap_or_default();
-        channel.send(VERDICT, printable(&reason, MAX_REASON_BYTES).as_bytes())?;
-        channel.flush(VERDICT)?;
-        verdict.map(|()| request)
+        let (request, errand) = decode_request(&channel.recv(REQUEST, REQUEST_BYTES)?)?;
+        let verdict = request.check(&model.spec, limits).and_then(|()| accept(&request, errand));
+        send_verdict(channel, VERDICT, verdict.as_ref().err())?;
+        Ok((request, verdict?))
     })
+}
+
+/// Names the pool of an [`Errand::Fill`] that was accepted.
+pub(super) fn name_pool(channel: &mut Channel, id: PoolId) -> Result<(), Error> {
+    scoped(channel, |channel| Ok(channel.send(POOL, &id.0)?))
+}
+
+/// Learns the name that the server gives to the pool.
+pub(super) fn learn_pool(channel: &mut Channel) -> Result<PoolId, Error> {
+    scoped(channel, |channel| {
+        let mut id = [0; POOL_BYTES];
+        id.copy_from_slice(&channel.recv(POOL, POOL_BYTES)?);
+        Ok(PoolId(id))
+    })
+}
+
+/// Tells the client that all is well, or why not.
+pub(super) fn send_verdict(channel: &mut Channel, step: &'static str, error: Option<&Error>) -> Result<(), Error> {
+    let reason = error.map(reason).unwrap_or_default();
+    channel.send(step, printable(&reason, MAX_REASON_BYTES).as_bytes())?;
+    Ok(channel.flush(step)?)
+}
+
+/// What a client may read of an error of the server's: no paths, nothing about weights.
+fn reason(error: &Error) -> String {
+    match error {
+        Error::PoolFile { source, .. } | Error::Pool(source) => source.for_peer(),
+        other => other.to_string(),
+    }
+}
+
+/// The server's word on the client's side.
+pub(super) fn receive_verdict(channel: &mut Channel, step: &'static str) -> Result<(), Error> {
+    let reason = channel.recv_up_to(step, MAX_REASON_BYTES)?;
+    if reason.is_empty() {
+        return Ok(());
+    }
+    Err(Error::Refused { reason: printable(&String::from_utf8_lossy(&reason), MAX_REASON_BYTES) })
 }
 
 /// The client's part before the request: what the server says about its model.
@@ -86,35 +138,40 @@ pub(super) fn meet_server(channel: &mut Channel, terms: &Terms, wishes: &Wishes)
 }
 
 /// The client's request and the server's verdict on it.
-pub(super) fn ask(channel: &mut Channel, spec: &ModelSpec, request: &Request) -> Result<(), Error> {
+pub(super) fn ask(channel: &mut Channel, spec: &ModelSpec, request: &Request, errand: Errand) -> Result<(), Error> {
     // What cannot work is not asked for; the server's own limits are its business.
     request.check(spec, &Limits::NONE)?;
-    let message = encode_request(request)?;
+    let message = encode_request(request, errand)?;
     scoped(channel, |channel| {
         channel.send(REQUEST, &message)?;
-        let reason = channel.recv_up_to(VERDICT, MAX_REASON_BYTES)?;
-        if reason.is_empty() {
-            return Ok(());
-        }
-        Err(Error::Refused { reason: printable(&String::from_utf8_lossy(&reason), MAX_REASON_BYTES) })
+        receive_verdict(channel, VERDICT)
     })
 }
 
 /// What both parties state alike.
 fn stated(terms: &Terms) -> Handshake {
-    let Terms { protocol, reveal, policy } = terms;
-    let reveal = match reveal {
-        Reveal::Logits => "logits",
-        Reveal::Token => "token",
-    };
-    Handshake::new()
-        .agree("version", env!("CARGO_PKG_VERSION"))
-        .agree("ot", ot_name(protocol.ot))
-        .agree("preprocess", protocol.preprocess)
-        .agree("packing", packing_name(protocol.packing))
-        .agree("link-rate", format!("{} bytes per second", protocol.link_rate))
-        .agree("reveal", reveal)
-        .agree("policy", policy)
+    terms.facts().iter().fold(Handshake::new(), |hello, (name, value)| hello.agree(name, value))
+}
+
+impl Terms {
+    /// Version and terms by name.
+    pub(crate) fn facts(&self) -> [(String, String); 7] {
+        let Terms { protocol, reveal, policy } = self;
+        let reveal = match reveal {
+            Reveal::Logits => "logits",
+            Reveal::Token => "token",
+        };
+        [
+            ("version", env!("CARGO_PKG_VERSION").to_owned()),
+            ("ot", ot_name(protocol.ot)),
+            ("preprocess", protocol.preprocess.to_string()),
+            ("packing", packing_name(protocol.packing).to_owned()),
+            ("link-rate", format!("{} bytes per second", protocol.link_rate)),
+            ("reveal", reveal.to_owned()),
+            ("policy", policy.to_string()),
+        ]
+        .map(|(name, value)| (name.to_owned(), value))
+    }
 }
 
 /// The name of a source of correlated OTs.
@@ -140,23 +197,37 @@ fn shape_text(spec: &ModelSpec) -> Result<String, Error> {
     serde_json::to_string(spec).map_err(|e| crate::ConfigError::Json(e.to_string()).into())
 }
 
-fn encode_request(request: &Request) -> Result<Vec<u8>, Error> {
+fn encode_request(request: &Request, errand: Errand) -> Result<Vec<u8>, Error> {
     let mut message = Vec::with_capacity(REQUEST_BYTES);
     for (what, number) in [("tokens of a prompt", request.prompt), ("tokens to generate", request.tokens)] {
         let limit = u32::MAX as usize;
         let number = u32::try_from(number).map_err(|_| Error::Limit { what, got: number, limit })?;
         message.extend(number.to_le_bytes());
     }
-    message.push(u8::from(request.stop_at_eos));
+    let (errand, id) = match errand {
+        Errand::Generate => (0, [0; POOL_BYTES]),
+        Errand::Fill => (1, [0; POOL_BYTES]),
+        Errand::Spend(PoolId(id)) => (2, id),
+    };
+    message.extend([u8::from(request.stop_at_eos), errand]);
+    message.extend(id);
     Ok(message)
 }
 
-fn decode_request(message: &[u8]) -> Result<Request, NetError> {
-    let &[p0, p1, p2, p3, t0, t1, t2, t3, stop @ (0 | 1)] = message else {
-        return Err(malformed(REQUEST, "the last byte is neither 0 nor 1"));
+fn decode_request(message: &[u8]) -> Result<(Request, Errand), NetError> {
+    let &[p0, p1, p2, p3, t0, t1, t2, t3, stop @ (0 | 1), errand, ref id @ ..] = message else {
+        return Err(malformed(REQUEST, "the ninth byte is neither 0 nor 1"));
+    };
+    let errand = match (errand, <[u8; POOL_BYTES]>::try_from(id)) {
+        (0, Ok(_)) => Errand::Generate,
+        (1, Ok(_)) => Errand::Fill,
+        (2, Ok(id)) => Errand::Spend(PoolId(id)),
+        _ => return Err(malformed(REQUEST, "the tenth byte is none of 0, 1, 2")),
     };
     let number = |bytes| u32::from_le_bytes(bytes) as usize;
-    Ok(Request { prompt: number([p0, p1, p2, p3]), tokens: number([t0, t1, t2, t3]), stop_at_eos: stop == 1 })
+    let request =
+        Request { prompt: number([p0, p1, p2, p3]), tokens: number([t0, t1, t2, t3]), stop_at_eos: stop == 1 };
+    Ok((request, errand))
 }
 
 /// Runs `steps` under [`SCOPE`], which is closed on failure too.

@@ -2,12 +2,14 @@
 
 use std::time::Duration;
 
-use net::{Channel, Role, memory_pair};
+use net::{Channel, Direction, HEADER_BYTES, Phase, Role, memory_pair};
 use protocols::{Needs, Plan};
 
+use super::opening::Errand;
 use super::recorder::{Recorder, finish};
-use super::{Limits, Observer, Outcome, PublicModel, Request, Terms, Wishes, opening};
-use crate::{Error, Input, Model, ModelSpec, Next, NoHooks, Sampler, generate};
+use super::{Limits, Observer, Outcome, PublicModel, Request, Silent, Terms, Wishes, correlations, opening};
+use crate::pool::{Bound, PoolId, Purpose};
+use crate::{Error, Generation, Input, Model, ModelSpec, Next, NoHooks, Sampler, generate};
 
 /// How long the rehearsal of the opening may take.
 const REHEARSAL: Duration = Duration::from_secs(60);
@@ -25,27 +27,77 @@ pub fn plan(
     observer: &mut dyn Observer,
 ) -> Result<Outcome, Error> {
     let mut engine = Plan::new(terms.protocol);
-    rehearse(&mut engine, model, terms, wishes, request)?;
-    engine.expect_scales(model.scales.clone())?;
+    rehearse(&mut engine, model, terms, wishes, request, Errand::Generate)?;
     if terms.protocol.preprocess {
         let needs = needs(&model.spec, &model.scales, terms, request)?;
         engine.prepare(&needs)?;
         observer.prepare(1, 1);
     }
+    run(engine, model, terms, request, observer)
+}
+
+/// [`plan`] of the session that fills a pool for generations up to `bound`.
+pub fn plan_filling(model: &PublicModel, terms: &Terms, wishes: &Wishes, bound: Bound) -> Result<Outcome, Error> {
+    let purpose = Purpose::new(model, terms, bound, None)?;
+    let mut engine = Plan::new(terms.protocol);
+    rehearse(&mut engine, model, terms, wishes, &bound.request(), Errand::Fill)?;
+    engine.prepare(purpose.needs())?;
+    // The server's word that its part is written.
+    let ledger = engine.ledger();
+    ledger.set_phase(Phase::Offline);
+    ledger.enter(correlations::SCOPE);
+    ledger.book(Direction::ServerToClient, HEADER_BYTES as u64);
+    ledger.leave();
+    let mut silent = Silent;
+    let recorder = Recorder::new(&mut silent);
+    Ok(untimed(finish(&mut engine, &bound.request(), Generation::default(), recorder)))
+}
+
+/// [`plan`] of a generation from a pool made for `bound`.
+pub fn plan_spending(
+    model: &PublicModel,
+    terms: &Terms,
+    wishes: &Wishes,
+    bound: Bound,
+    request: &Request,
+    observer: &mut dyn Observer,
+) -> Result<Outcome, Error> {
+    bound.check(request)?;
+    let purpose = Purpose::new(model, terms, bound, None)?;
+    let mut engine = Plan::new(terms.protocol);
+    rehearse(&mut engine, model, terms, wishes, request, Errand::Spend(PoolId::default()))?;
+    engine.prepare(&needs(&model.spec, &model.scales, terms, request)?.ots())?;
+    engine.set_stock(purpose.needs());
+    run(engine, model, terms, request, observer)
+}
+
+/// The generation, after what comes before it.
+fn run(
+    mut engine: Plan,
+    model: &PublicModel,
+    terms: &Terms,
+    request: &Request,
+    observer: &mut dyn Observer,
+) -> Result<Outcome, Error> {
+    engine.expect_scales(model.scales.clone())?;
     let weights = Model::load(&mut engine, &model.spec, None)?;
     let input = Input { ids: None, count: request.prompt };
     let mut unused = Sampler::greedy();
     let mut recorder = Recorder::new(observer);
     let options = request.options(terms);
     let generation = generate(&mut engine, &weights, input, &options, Next::Pick(&mut unused), &mut recorder)?;
-    let mut outcome = finish(&mut engine, request, generation, recorder);
+    Ok(untimed(finish(&mut engine, request, generation, recorder)))
+}
+
+/// A plan takes no time.
+fn untimed(mut outcome: Outcome) -> Outcome {
     for entry in &mut outcome.entries {
         entry.traffic = entry.traffic.untimed();
     }
     for cost in &mut outcome.per_token {
         (cost.seconds, cost.cpu_seconds) = (0.0, 0.0);
     }
-    Ok(outcome)
+    outcome
 }
 
 /// What a two-phase session takes from its stock, and therefore prepares: from shapes alone, the same for both parties.
@@ -66,20 +118,25 @@ fn rehearse(
     terms: &Terms,
     wishes: &Wishes,
     request: &Request,
+    errand: Errand,
 ) -> Result<(), Error> {
     let (client, server) = memory_pair(REHEARSAL);
     let mut client = Channel::new(Role::Client, client);
     let mut server = Channel::new(Role::Server, server);
     std::thread::scope(|scope| {
-        let receiving = scope.spawn(move || opening::receive_client(&mut server, model, terms, &Limits::NONE));
+        let receiving = scope.spawn(move || {
+            opening::receive_client(&mut server, model, terms, &Limits::NONE, |_, _| Ok(()))?;
+            if errand == Errand::Fill { opening::name_pool(&mut server, PoolId::default()) } else { Ok(()) }
+        });
         // The client's account becomes the plan's.
         std::mem::swap(client.ledger_mut(), engine.ledger());
         let asked = opening::meet_server(&mut client, terms, wishes)
-            .and_then(|public| opening::ask(&mut client, &public.spec, request));
+            .and_then(|public| opening::ask(&mut client, &public.spec, request, errand))
+            .and_then(|()| if errand == Errand::Fill { opening::learn_pool(&mut client).map(drop) } else { Ok(()) });
         std::mem::swap(client.ledger_mut(), engine.ledger());
         // A client that fails leaves; the server must not wait for it.
         drop(client);
         let received = receiving.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        asked.and(received.map(|_| ()))
+        asked.and(received)
     })
 }

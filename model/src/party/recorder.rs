@@ -104,5 +104,6 @@ pub(super) fn finish(
         generation,
         entries: ledger.entries(),
         per_token: recorder.meter.into_costs(),
+        filled: None,
     }
 }

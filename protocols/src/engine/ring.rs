@@ -13,7 +13,7 @@ use crate::functions::selection;
 use crate::functions::top_k::TopK;
 use crate::ops::growing::{Axis, Operand};
 use crate::session::{Options, Session};
-use crate::stock::{self, Needs};
+use crate::stock::{self, Needs, Stock};
 use crate::weight::{DEFAULT_WEIGHT_FRAC, FixedWeight, MIN_WEIGHT_FRAC, quantise};
 use crate::words::signed;
 use crate::{Clear, EMBED_FRAC, EMBED_WIDTH, Error, Evaluate, FRAC, LINEAR_WIDTH, Planner, Tensor, TwoParty};
@@ -75,6 +75,16 @@ impl Secure {
         let matrix = |name: &str| weight(name).and_then(|weight| weight.values.as_ref()).map(|v| &*v.matrix);
         stock::prepare_all(self.abb.session(), needs, matrix, progress)
     }
+
+    /// Takes out what was prepared, for a later session with the same peer.
+    pub fn take_stock(&mut self) -> Stock {
+        std::mem::take(&mut self.abb.session().stock)
+    }
+
+    /// Puts in what an earlier session with the same peer prepared, before the first operation; the peer does the same.
+    pub fn set_stock(&mut self, stock: Stock) {
+        self.abb.session().stock = stock;
+    }
 }
 
 impl Fixed {
@@ -109,6 +119,11 @@ impl Plan {
     /// The offline phase with `needs`, as [`Secure::prepare`] books it.
     pub fn prepare(&mut self, needs: &Needs) -> Result<(), Error> {
         self.abb.prepare(needs)
+    }
+
+    /// The stock of a session that prepared `needs`, as [`Secure::set_stock`] puts it in.
+    pub fn set_stock(&mut self, needs: &Needs) {
+        self.abb.set_stock(needs);
     }
 
     /// Correlated OTs used so far by online steps with `sender` as OT sender.

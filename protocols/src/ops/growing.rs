@@ -98,6 +98,15 @@ impl Events {
         self.shape(m, self.tokens())
     }
 
+    /// Words of one party's masks for all products.
+    pub(crate) fn words(&self) -> u64 {
+        let of_product = |event: &Event| {
+            let MatmulShape { batch, m, k, n } = self.shape(event.m, event.tokens);
+            (batch * m * (k + n)) as u64
+        };
+        (self.tokens() * self.batch * self.d) as u64 + self.list.iter().map(of_product).sum::<u64>()
+    }
+
     fn shape(&self, m: usize, tokens: usize) -> MatmulShape {
         let (k, n) = match self.axis {
             Axis::Columns => (self.d, tokens),
@@ -114,6 +123,32 @@ pub(crate) struct Masks {
     a: Zeroizing<Vec<u64>>,
     /// Of the products to come.
     products: VecDeque<Product>,
+}
+
+impl Masks {
+    /// Zeros in the place of what [`prepare`] makes for `events`.
+    pub(crate) fn blank(events: &Events) -> Self {
+        let Events { batch, d, .. } = *events;
+        let zeros = |len| Zeroizing::new(vec![0; len]);
+        let product = |&event: &Event| {
+            let MatmulShape { m, k, n, .. } = events.shape(event.m, event.tokens);
+            Product { event, b: zeros(batch * m * k), ba: zeros(batch * m * n) }
+        };
+        Masks { a: zeros(events.tokens() * batch * d), products: events.list.iter().map(product).collect() }
+    }
+
+    /// All words in order: A, then B and B A of each product.
+    pub(crate) fn parts(&self) -> impl Iterator<Item = &[u64]> {
+        let products = self.products.iter().flat_map(|product| [&**product.b, &**product.ba]);
+        std::iter::once(&**self.a).chain(products)
+    }
+
+    /// [`Masks::parts`], to be filled.
+    pub(crate) fn parts_mut(&mut self) -> impl Iterator<Item = &mut [u64]> {
+        let products =
+            self.products.iter_mut().flat_map(|product| [&mut **product.b as &mut [u64], &mut **product.ba]);
+        std::iter::once(&mut **self.a as &mut [u64]).chain(products)
+    }
 }
 
 /// Shares of the B of a product, (batch, m, k), and of B A, (batch, m, n).

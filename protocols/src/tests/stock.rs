@@ -125,6 +125,65 @@ fn a_prepared_run_equals_the_naive_one_and_its_plan() {
 }
 
 #[test]
+fn a_stock_outlives_its_session() {
+    let (values, shape) = inputs();
+    let shares: Vec<_> = (0..).zip(&values).map(|(seed, v)| share(v, seed)).collect();
+    let needs = needs(TWO_PHASES);
+    let stored = needs.stored();
+    let known = |role| role == Role::Server;
+    let first = run(TWO_PHASES, |abb| {
+        let role = abb.session().role();
+        let weight = weight(known(role));
+        let matrix = weight.values.as_ref().map(|v| &*v.matrix);
+        prepare_all(abb.session(), &stored, |_| matrix, &mut |_, _| ())?;
+        let mut words = Vec::new();
+        let stock = std::mem::take(&mut abb.session().stock);
+        stock.drain(&stored, role, |piece| {
+            words.extend_from_slice(piece);
+            Ok::<_, Error>(())
+        })?;
+        assert_eq!(words.len() as u64, stored.words(role));
+        Ok(words)
+    });
+    let kept = [&first[0].0, &first[1].0];
+    let outputs = |stored: bool| {
+        run(TWO_PHASES, |abb| {
+            let role = abb.session().role();
+            let weight = weight(known(role));
+            let matrix = weight.values.as_ref().map(|v| &*v.matrix);
+            if stored {
+                let mut rest = &kept[role as usize][..];
+                abb.session().stock = crate::Stock::refill(&needs, role, |piece| {
+                    let (now, later) = rest.split_at(piece.len());
+                    piece.copy_from_slice(now);
+                    rest = later;
+                    Ok::<_, Error>(())
+                })?;
+                assert!(rest.is_empty());
+                prepare_all(abb.session(), &needs.ots(), |_| None, &mut |_, _| ())?;
+            } else {
+                prepare_all(abb.session(), &needs, |_| matrix, &mut |_, _| ())?;
+            }
+            let words: Vec<_> = shares.iter().map(|s| own(abb, s, &shape)).collect();
+            program(known(role)).call(abb, &words)
+        })
+    };
+    let (fresh, reused) = (outputs(false), outputs(true));
+    for i in 0..fresh[0].0.len() {
+        let value = |parties: &[(ArrayD<u64>, _); 2]| {
+            ((parties[0].0[i].wrapping_add(parties[1].0[i]) << (64 - WIDTH)) as i64 >> (64 - WIDTH)) as f64
+        };
+        let (want, got) = (value(&fresh), value(&reused));
+        assert!((want - got).abs() <= 1e-2 * want.abs().max(1e6), "entry {i}: {got}, expected {want}");
+    }
+    let mut planner = Planner::new(TWO_PHASES);
+    planner.prepare(&needs.ots()).expect("plan");
+    planner.set_stock(&needs);
+    program(false).call(&mut planner, &[Shape(shape.to_vec()), Shape(shape.to_vec())]).expect("plan");
+    assert_eq!(planner.ledger().untimed(), reused[0].1, "planned ledger");
+}
+
+#[test]
 fn a_run_that_was_not_prepared_for_makes_what_it_needs() {
     let (values, shape) = inputs();
     let shares: Vec<_> = (0..).zip(&values).map(|(seed, v)| share(v, seed)).collect();

@@ -1,0 +1,161 @@
+//! Why a pool cannot be used or made.
+
+use std::fmt;
+
+use net::Role;
+use thiserror::Error;
+
+use super::PoolId;
+
+/// A pool that is refused. No message names a path: a server says them to its client.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum PoolError {
+    /// There is no such file.
+    #[error("there is no pool here: it was used already, or never made")]
+    Gone,
+    /// A server has no pool of this id.
+    #[error("there is no pool {id} here: it was used already, or never made by this server")]
+    Unknown {
+        /// The id asked for.
+        id: PoolId,
+    },
+    /// A file stands where a pool is to be written.
+    #[error("a file exists already, and no pool is overwritten")]
+    Exists,
+    /// The file is something else.
+    #[error("not a pool: it begins with {found:02x?}, expected {expected:02x?}")]
+    NotAPool {
+        /// First bytes of every pool.
+        expected: [u8; 8],
+        /// First bytes of the file.
+        found: Vec<u8>,
+    },
+    /// The file has another format.
+    #[error("a pool of format {found}, expected {expected}")]
+    Format {
+        /// Format of this program.
+        expected: u32,
+        /// Format of the file.
+        found: u32,
+    },
+    /// The file is shorter or longer than it says.
+    #[error("the pool has {found} bytes, expected {expected}: it is truncated or something was appended")]
+    Length {
+        /// Bytes that there should be.
+        expected: u64,
+        /// Bytes that there are.
+        found: u64,
+    },
+    /// The file's bytes are not those that were written.
+    #[error("the pool is corrupted: the checksum of its {part} is {found}, expected {expected}")]
+    Checksum {
+        /// Header or words.
+        part: &'static str,
+        /// As written in the file.
+        expected: String,
+        /// As computed.
+        found: String,
+    },
+    /// The header is intact, but makes no sense to this program.
+    #[error("the pool's header: {what}")]
+    Header {
+        /// What is wrong.
+        what: String,
+    },
+    /// The other party's file.
+    #[error("a pool of the {}, expected one of the {}", name(.found), name(.expected))]
+    Role {
+        /// This party.
+        expected: Role,
+        /// Whose file it is.
+        found: Role,
+    },
+    /// The file was made for another model or other terms.
+    #[error("the pool was made for another session: {}", listed(.differences))]
+    Mismatch {
+        /// What differs.
+        differences: Vec<Difference>,
+    },
+    /// The session wants more than the pool was made for.
+    #[error("{got} {what} are more than the {limit} that the pool was made for")]
+    Bound {
+        /// What there is too much of.
+        what: &'static str,
+        /// How much was asked for.
+        got: usize,
+        /// The most that the pool serves.
+        limit: usize,
+    },
+    /// The file that was claimed is not the one that was agreed on: somebody replaced it meanwhile.
+    #[error("pool {found} was claimed, expected {expected}: the file was replaced")]
+    Replaced {
+        /// Id that the parties agreed on.
+        expected: PoolId,
+        /// Id of the file claimed.
+        found: PoolId,
+    },
+    /// Pools belong to two-phase sessions.
+    #[error("a pool serves sessions in two phases only")]
+    OnePhase,
+    /// The server keeps no pools.
+    #[error("this server keeps no pools")]
+    NoPools,
+    /// The server keeps as many pools as it may.
+    #[error("this server keeps {limit} pools already")]
+    Full {
+        /// The most that it keeps.
+        limit: usize,
+    },
+    /// The system refused.
+    #[error("pool: {0}")]
+    Io(#[from] std::io::Error),
+}
+
+/// What a pool was made for and what the session is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Difference {
+    /// Its name.
+    pub name: String,
+    /// What the session has.
+    pub expected: String,
+    /// What the pool has.
+    pub found: String,
+}
+
+/// Values beyond this length are cut: a shape is long.
+const SHOWN: usize = 120;
+
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        let cut = |text: &str| text.chars().take(SHOWN).collect::<String>();
+        write!(f, "{} is `{}`, expected `{}`", self.name, cut(&self.found), cut(&self.expected))
+    }
+}
+
+fn listed(differences: &[Difference]) -> String {
+    differences.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+}
+
+impl PoolError {
+    /// What the peer may read: of a mismatch the names alone, because a server's values tell about its weights, and of
+    /// the system's errors their kind.
+    pub(crate) fn for_peer(&self) -> String {
+        match self {
+            PoolError::Mismatch { differences } => {
+                let names: Vec<&str> = differences.iter().map(|difference| &*difference.name).collect();
+                format!("its pool was made for another session; these differ: {}", names.join(", "))
+            }
+            PoolError::Checksum { part, .. } => format!("its pool is corrupted in its {part}"),
+            PoolError::Io(error) => format!("its pool: {}", error.kind()),
+            other => other.to_string(),
+        }
+    }
+}
+
+fn name(role: &Role) -> &'static str {
+    match role {
+        Role::Client => "client",
+        Role::Server => "server",
+    }
+}

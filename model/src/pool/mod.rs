@@ -1,0 +1,197 @@
+//! Correlations in files: the offline phase of a generation, made long before its prompt is known.
+//!
+//! A session that fills a pool ends with one file at each party ([`Draft`]); a later session between the same two takes
+//! both ([`Pool`]). The files belong together by a [`PoolId`] that the server draws at random.
+//!
+//! | part of a file | bytes |
+//! |---|---|
+//! | magic `WGLPOOL\0` | 8 |
+//! | format, length of the header (u32, little endian) | 8 |
+//! | header: JSON | up to [`MAX_HEADER_BYTES`] |
+//! | BLAKE3 of all before | 32 |
+//! | words of the stock (u64, little endian) in the order of [`protocols::Stock::drain`] | 8 each |
+//! | BLAKE3 of all before | 32 |
+//!
+//! The header says whose file it is and what it was made for ([`Purpose`]); the number of words follows from that, and
+//! nothing is allocated for a file of another length. Correlated OTs are not in it: they live in a session's own pools,
+//! so that every session sets up base OTs and extends them.
+//!
+//! **Every correlation serves once, also across crashes.** A file is claimed by renaming it, which one process alone can
+//! do, then read, unlinked, and the directory synced, before the first message that depends on it. A crash in between
+//! loses correlations; what is left under the name `*.claimed` is never read again. A new file has its name only when all
+//! of it is on the disk. If one party loses its file, the other's is refused by its id, and worth nothing.
+
+mod dir;
+mod error;
+mod file;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use protocols::{FixedWeight, Needs};
+use rand::Rng;
+use serde::{Deserialize, Serialize};
+
+pub use dir::Pools;
+pub use error::{Difference, PoolError};
+pub use file::{Draft, MAX_HEADER_BYTES, Pool, check_absent};
+
+use crate::Error;
+use crate::party::{PublicModel, Request, Terms, needs};
+
+/// Names the two files that belong together. Text: 32 hexadecimal digits in lower case.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct PoolId(pub [u8; 16]);
+
+impl PoolId {
+    /// A fresh one.
+    pub fn random() -> Self {
+        let mut id = [0; 16];
+        rand::make_rng::<rand::rngs::StdRng>().fill_bytes(&mut id);
+        PoolId(id)
+    }
+}
+
+impl fmt::Display for PoolId {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str(&hex(&self.0))
+    }
+}
+
+impl From<PoolId> for String {
+    fn from(id: PoolId) -> String {
+        id.to_string()
+    }
+}
+
+impl TryFrom<String> for PoolId {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        let digit = |c: u8| match c {
+            b'0'..=b'9' => Some(c - b'0'),
+            b'a'..=b'f' => Some(c - b'a' + 10),
+            _ => None,
+        };
+        let digits: Option<Vec<u8>> = text.bytes().map(digit).collect();
+        match digits.as_deref().map(<&[u8; 32]>::try_from) {
+            Some(Ok(digits)) => Ok(PoolId(std::array::from_fn(|i| digits[2 * i] << 4 | digits[2 * i + 1]))),
+            _ => Err("an id is 32 hexadecimal digits in lower case".into()),
+        }
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The longest generation that a pool serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Bound {
+    /// Tokens of the prompt.
+    pub prompt: usize,
+    /// Tokens to generate.
+    pub tokens: usize,
+}
+
+impl Bound {
+    /// The lengths of `request`.
+    pub fn of(request: &Request) -> Self {
+        Bound { prompt: request.prompt, tokens: request.tokens }
+    }
+
+    /// The longest generation itself.
+    pub fn request(self) -> Request {
+        Request { prompt: self.prompt, tokens: self.tokens, stop_at_eos: false }
+    }
+
+    /// Refuses what is longer.
+    pub fn check(self, request: &Request) -> Result<(), PoolError> {
+        for (what, got, limit) in
+            [("tokens of a prompt", request.prompt, self.prompt), ("tokens to generate", request.tokens, self.tokens)]
+        {
+            if got > limit {
+                return Err(PoolError::Bound { what, got, limit });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What a pool is good for: everything that its words depend on, by name, and what it holds.
+#[derive(Clone, Debug)]
+pub struct Purpose {
+    bound: Bound,
+    facts: BTreeMap<String, String>,
+    needs: Needs,
+}
+
+impl Purpose {
+    /// Generations up to `bound` with `model` under `terms`. The server passes a digest of its weights, of which its words
+    /// are products; the client must not learn it.
+    ///
+    /// # Errors
+    /// If the model cannot do as much, or the terms are not those of a two-phase session.
+    pub fn new(model: &PublicModel, terms: &Terms, bound: Bound, weights: Option<&str>) -> Result<Self, Error> {
+        if !terms.protocol.preprocess {
+            return Err(PoolError::OnePhase.into());
+        }
+        bound.request().check(&model.spec, &crate::party::Limits::NONE)?;
+        let needs = needs(&model.spec, &model.scales, terms, &bound.request())?;
+        let json = |e: serde_json::Error| crate::ConfigError::Json(e.to_string());
+        let units: Vec<_> = needs.units.iter().collect();
+        let layout = serde_json::to_vec(&(units, &needs.operands)).map_err(json)?;
+        let mut facts: BTreeMap<String, String> = terms.facts().into_iter().collect();
+        let scales = model.scales.iter().map(u32::to_string).collect::<Vec<_>>().join(" ");
+        for (name, value) in [
+            ("model", serde_json::to_string(&model.spec).map_err(json)?),
+            ("scales", scales),
+            ("layout", blake3::hash(&layout).to_hex().to_string()),
+        ] {
+            facts.insert(name.into(), value);
+        }
+        facts.extend(weights.map(|digest| ("weights".to_owned(), digest.to_owned())));
+        Ok(Purpose { bound, facts, needs: needs.stored() })
+    }
+
+    /// What a pool for this holds.
+    pub fn needs(&self) -> &Needs {
+        &self.needs
+    }
+
+    /// BLAKE3 of facts and bound.
+    fn fingerprint(&self) -> String {
+        let mut hasher = blake3::Hasher::new();
+        let mut part = |text: &str| {
+            hasher.update(&(text.len() as u64).to_le_bytes());
+            hasher.update(text.as_bytes());
+        };
+        for (name, value) in &self.facts {
+            part(name);
+            part(value);
+        }
+        [self.bound.prompt, self.bound.tokens].iter().for_each(|number| part(&number.to_string()));
+        hasher.finalize().to_hex().to_string()
+    }
+}
+
+/// A digest of the integers of `weights`.
+pub(crate) fn digest(weights: &[&FixedWeight]) -> String {
+    let mut hasher = blake3::Hasher::new();
+    let mut bytes = Vec::new();
+    for weight in weights {
+        let Some(values) = &weight.values else { continue };
+        for part in values.matrix.chunks(1 << 14) {
+            bytes.clear();
+            bytes.extend(part.iter().flat_map(|x| x.to_le_bytes()));
+            hasher.update(&bytes);
+        }
+        bytes.clear();
+        bytes.extend(values.bias.iter().flat_map(|x| x.to_le_bytes()));
+        hasher.update(&bytes);
+    }
+    hasher.finalize().to_hex().to_string()
+}

@@ -1,0 +1,223 @@
+//! Files: what comes back is what was written, once, or an error that says why not.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use net::Role;
+use protocols::ops::growing::{Axis, Event, Events};
+use protocols::{Demand, Needs, Stock};
+
+use super::{Bound, Draft, Pool, PoolError, PoolId, Pools, Purpose};
+use crate::party::Request;
+
+const BOUND: Bound = Bound { prompt: 8, tokens: 3 };
+
+fn purpose(policy: &str) -> Purpose {
+    let linear = Demand::Linear { weight: "w".into(), inputs: 30, outputs: 7, width: 56 };
+    let units = BTreeMap::from([(linear, 300), (Demand::SumSquares { n: 5, width: 40 }, 11)]);
+    let list = vec![Event { m: 8, tokens: 8 }, Event { m: 1, tokens: 9 }];
+    let operands = vec![
+        Events { batch: 2, d: 4, axis: Axis::Columns, width: 40, list: list.clone() },
+        Events { batch: 2, d: 4, axis: Axis::Rows, width: 40, list },
+    ];
+    let facts = [("policy", policy), ("model", "a shape")].map(|(name, value)| (name.to_owned(), value.to_owned()));
+    Purpose { bound: BOUND, facts: facts.into(), needs: Needs { units, operands, cots: [0; 2] } }
+}
+
+/// Word number i of every stock here.
+fn word(i: usize) -> u64 {
+    (i as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+fn stock(role: Role) -> Stock {
+    let mut words = (0..).map(word);
+    Stock::refill(&purpose("full").needs, role, |part| {
+        part.iter_mut().zip(&mut words).for_each(|(to, word)| *to = word);
+        Ok::<_, PoolError>(())
+    })
+    .unwrap()
+}
+
+fn words(stock: Stock, role: Role) -> Vec<u64> {
+    let mut words = Vec::new();
+    stock
+        .drain(&purpose("full").needs, role, |part| {
+            words.extend_from_slice(part);
+            Ok::<_, PoolError>(())
+        })
+        .unwrap();
+    words
+}
+
+fn write(path: &Path, role: Role) -> PoolId {
+    let id = PoolId::random();
+    Draft::write(path, id, role, &purpose("full"), stock(role)).unwrap().publish().unwrap();
+    id
+}
+
+fn request(prompt: usize, tokens: usize) -> Request {
+    Request { prompt, tokens, stop_at_eos: true }
+}
+
+/// All that a session does with a file.
+fn spend(path: &Path, role: Role) -> Result<Stock, PoolError> {
+    let pool = Pool::open(path, role)?;
+    pool.check(&purpose("full"), &request(8, 3))?;
+    pool.claim(&purpose("full"))
+}
+
+fn names(dir: &Path) -> Vec<PathBuf> {
+    fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).collect()
+}
+
+#[test]
+fn what_was_written_comes_back_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("pool");
+    for role in [Role::Client, Role::Server] {
+        let id = write(&path, role);
+        #[cfg(unix)]
+        {
+            let mode = std::os::unix::fs::PermissionsExt::mode(&fs::metadata(&path).unwrap().permissions());
+            assert_eq!(mode & 0o777, 0o600);
+        }
+        let (first, second) = (Pool::open(&path, role).unwrap(), Pool::open(&path, role).unwrap());
+        assert_eq!((first.id(), first.bound()), (id, BOUND));
+        let got = words(first.claim(&purpose("full")).unwrap(), role);
+        assert_eq!(got.len() as u64, purpose("full").needs.words(role));
+        assert!(got.iter().enumerate().all(|(i, got)| *got == word(i)));
+        assert!(names(dir.path()).is_empty(), "nothing is left");
+        assert!(matches!(second.claim(&purpose("full")), Err(PoolError::Gone)));
+        assert!(matches!(spend(&path, role), Err(PoolError::Gone)));
+    }
+}
+
+#[test]
+fn one_of_many_gets_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("pool");
+    write(&path, Role::Server);
+    let opened: Vec<Pool> = (0..8).map(|_| Pool::open(&path, Role::Server).unwrap()).collect();
+    let results = std::thread::scope(|scope| {
+        let threads: Vec<_> = opened.into_iter().map(|pool| scope.spawn(|| pool.claim(&purpose("full")))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
+    });
+    assert_eq!(results.iter().filter(|result| result.is_ok()).count(), 1);
+    assert!(results.iter().all(|result| matches!(result, Ok(_) | Err(PoolError::Gone))), "{results:?}");
+}
+
+#[test]
+fn a_crash_leaves_nothing_that_is_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("pool");
+    let draft =
+        |path: &Path| Draft::write(path, PoolId::random(), Role::Client, &purpose("full"), stock(Role::Client));
+    let unpublished = draft(&path).unwrap();
+    assert!(matches!(Pool::open(&path, Role::Client), Err(PoolError::Gone)), "it has no name yet");
+    drop(unpublished);
+    assert!(names(dir.path()).is_empty());
+    // A process that died after the claim.
+    write(&path, Role::Client);
+    fs::rename(&path, dir.path().join("pool.claimed")).unwrap();
+    assert!(matches!(spend(&path, Role::Client), Err(PoolError::Gone)));
+    // What is there is not overwritten.
+    let late = draft(&path).unwrap();
+    write(&path, Role::Client);
+    assert!(matches!(draft(&path), Err(PoolError::Exists)));
+    assert!(matches!(late.publish(), Err(PoolError::Exists)));
+    assert!(spend(&path, Role::Client).is_ok());
+}
+
+#[test]
+fn damaged_files_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("pool");
+    write(&path, Role::Client);
+    let whole = fs::read(&path).unwrap();
+    let words = 8 * purpose("full").needs.words(Role::Client) as usize;
+    let header = whole.len() - words - 32;
+    for len in [8, 15, 16, 17, header - 33, header - 1, header, header + 1, header + words, whole.len() - 1] {
+        fs::write(&path, &whole[..len]).unwrap();
+        match spend(&path, Role::Client) {
+            Err(PoolError::Length { expected, found }) => assert!(found == len as u64 && expected > found, "{len}"),
+            other => panic!("{len} bytes: {other:?}"),
+        }
+    }
+    for len in [0, 1, 7] {
+        fs::write(&path, &whole[..len]).unwrap();
+        assert!(
+            matches!(spend(&path, Role::Client), Err(PoolError::NotAPool { found, .. }) if found == whole[..len])
+        );
+    }
+    fs::write(&path, [&whole[..], b"\n"].concat()).unwrap();
+    assert!(matches!(spend(&path, Role::Client), Err(PoolError::Length { .. })));
+    let step = 1 + whole.len() / 300;
+    for at in (0..64).chain((64..whole.len()).step_by(step)).chain(whole.len() - 32..whole.len()) {
+        let mut bytes = whole.clone();
+        bytes[at] ^= 1 << (at % 8);
+        let _ = fs::remove_file(&path);
+        fs::write(&path, bytes).unwrap();
+        match spend(&path, Role::Client).expect_err("a bit is wrong") {
+            PoolError::NotAPool { .. } => assert!(at < 8, "{at}"),
+            PoolError::Format { found, .. } => assert!((8..12).contains(&at) && found != 1, "{at}"),
+            PoolError::Header { .. } | PoolError::Length { .. } => assert!((12..16).contains(&at), "{at}"),
+            PoolError::Checksum { part: "header", .. } => assert!((12..header).contains(&at), "{at}"),
+            PoolError::Checksum { part: "words", expected, found } => {
+                assert!(at >= header && expected != found, "{at}");
+                assert!(names(dir.path()).is_empty(), "it was claimed and will not be read again");
+            }
+            other => panic!("byte {at}: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn files_for_something_else_are_refused_and_stay() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("pool");
+    let id = write(&path, Role::Client);
+    assert!(matches!(
+        Pool::open(&path, Role::Server),
+        Err(PoolError::Role { expected: Role::Server, found: Role::Client })
+    ));
+    let pool = Pool::open(&path, Role::Client).unwrap();
+    match pool.check(&purpose("streaming"), &request(1, 1)) {
+        Err(error @ PoolError::Mismatch { .. }) => {
+            assert!(error.to_string().ends_with("policy is `full`, expected `streaming`"), "{error}");
+            assert!(!error.for_peer().contains("streaming") && error.for_peer().ends_with(": policy"));
+        }
+        other => panic!("{other:?}"),
+    }
+    let mut wider = purpose("full");
+    wider.bound.tokens += 1;
+    assert!(matches!(pool.check(&wider, &request(8, 3)), Err(PoolError::Mismatch { differences })
+        if differences.len() == 1 && differences[0].name == "fingerprint"));
+    for (prompt, tokens, limit) in [(9, 1, 8), (1, 4, 3)] {
+        let error = pool.check(&purpose("full"), &request(prompt, tokens)).expect_err("too much");
+        assert!(matches!(error, PoolError::Bound { limit: l, got, .. } if (l, got) == (limit, limit + 1)), "{error}");
+    }
+    assert!(pool.check(&purpose("full"), &request(1, 1)).is_ok());
+    // Another pool takes its place between opening and claiming.
+    fs::remove_file(&path).unwrap();
+    let other = write(&path, Role::Client);
+    assert!(matches!(pool.claim(&purpose("full")),
+        Err(PoolError::Replaced { expected, found }) if (expected, found) == (id, other)));
+}
+
+#[test]
+fn ids_are_hexadecimal_and_directories_have_a_limit() {
+    let id = PoolId(std::array::from_fn(|i| 17 * i as u8));
+    assert_eq!(id.to_string(), "00112233445566778899aabbccddeeff");
+    assert_eq!(PoolId::try_from(id.to_string()), Ok(id));
+    for text in ["", "0", "../../etc/passwd", "00112233445566778899AABBCCDDEEFF", "00112233445566778899aabbccddeeff0"]
+    {
+        assert!(PoolId::try_from(text.to_owned()).is_err(), "{text}");
+    }
+    assert_ne!(PoolId::random(), PoolId::random());
+    let dir = tempfile::tempdir().unwrap();
+    let pools = Pools::open(&dir.path().join("a/b"), 1).unwrap();
+    assert!(pools.room().is_ok());
+    write(&pools.path(id), Role::Server);
+    assert!(matches!(pools.room(), Err(PoolError::Full { limit: 1 })));
+}
