@@ -64,12 +64,11 @@ fn ntt(c: &mut Criterion) {
             // Outputs of either transform are reduced, hence inputs of the next call.
             group.bench_function(id("forward"), |bench| bench.iter(|| ntt.fwd(black_box(&mut a))));
             group.bench_function(id("inverse"), |bench| bench.iter(|| ntt.inv(black_box(&mut a))));
-            let mut sum = vec![0; he::ACC_WORDS * n];
-            group.bench_function(id("multiply-add"), |bench| {
-                sum.fill(0);
-                // An accumulator takes MAX_LAZY_TERMS products, more than a sample makes.
-                bench.iter(|| ntt.mul_acc(black_box(&mut sum), &a, &b));
-            });
+            let mut sum = vec![0; n];
+            ntt.factor(&mut a);
+            ntt.factor(&mut b);
+            let (a, b) = ([a.as_slice(); 4], [b.as_slice(); 4]);
+            group.bench_function(id("dot-of-4"), |bench| bench.iter(|| ntt.dot(black_box(&mut sum), &a, &b)));
         }
     }
     group.finish();

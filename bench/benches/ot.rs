@@ -9,8 +9,8 @@ use criterion::{Criterion, SamplingMode, Throughput, criterion_group, criterion_
 use net::{Channel, Role, memory_pair};
 use ot::{CotKind, OtReceiver, OtSender, SoftSpoken};
 
-/// OTs per extension.
-const COUNT: usize = 1 << 18;
+/// OTs per extension; a round of silent OT.
+const COUNT: usize = 964_608;
 
 /// A direction: the client receives what the server sends.
 struct Direction {
@@ -32,7 +32,7 @@ impl Direction {
         Direction { receiver: (client, receiver), sender: (server, sender) }
     }
 
-    /// Time for both parties to make [`COUNT`] OTs.
+    /// Time for both parties to make [`COUNT`] OTs, rounded up.
     fn extend(&mut self) -> Duration {
         let Direction { receiver: (client, receiver), sender: (server, sender) } = self;
         let start = Instant::now();
@@ -45,10 +45,11 @@ impl Direction {
 
     /// Spends all OTs and checks every one.
     fn check(&mut self) {
-        assert_eq!((self.receiver.1.available(), self.sender.1.available()), (COUNT, COUNT));
-        let (choices, chosen) = self.receiver.1.random(COUNT).expect("filled");
+        let count = self.receiver.1.available();
+        assert_eq!(self.sender.1.available(), count);
+        let (choices, chosen) = self.receiver.1.random(count).expect("filled");
         let chosen = chosen.into_words(64).expect("a width that fits");
-        let pairs = self.sender.1.random(COUNT).expect("filled").into_words(64).expect("a width that fits");
+        let pairs = self.sender.1.random(count).expect("filled").into_words(64).expect("a width that fits");
         for (i, chosen) in chosen.into_iter().enumerate() {
             assert_eq!(chosen, pairs[choices.get(i) as usize][i]);
             assert_ne!(chosen, pairs[1 - choices.get(i) as usize][i]);
@@ -59,22 +60,28 @@ impl Direction {
 fn extension(c: &mut Criterion) {
     let mut group = c.benchmark_group("cot");
     group.sample_size(10).sampling_mode(SamplingMode::Flat).throughput(Throughput::Elements(COUNT as u64));
-    for softspoken in [SoftSpoken::K2, SoftSpoken::K4, SoftSpoken::K8] {
-        let kind = CotKind::SoftSpoken(softspoken);
+    let softspoken = [SoftSpoken::K2, SoftSpoken::K4, SoftSpoken::K8].map(CotKind::SoftSpoken);
+    for kind in softspoken.into_iter().chain([CotKind::Silent]) {
+        let name = match kind {
+            CotKind::SoftSpoken(softspoken) => format!("softspoken{}", softspoken.k()),
+            _ => "silent".into(),
+        };
         let mut direction = Direction::new(kind);
+        // The first extension of silent OT is dearer.
+        direction.extend();
+        direction.check();
         let before = direction.receiver.0.ledger().total();
         direction.extend();
         direction.check();
         let sent = direction.receiver.0.ledger().total().since(&before);
         eprintln!(
-            "softspoken k = {}: {} bytes for {COUNT} OTs ({:.2} bits each), {} flows; set-up {} bytes each way",
-            softspoken.k(),
+            "{name}: {} bytes for {COUNT} OTs ({:.2} bits each), {} flows; set-up {} bytes each way",
             sent.bytes(),
             8.0 * sent.bytes() as f64 / COUNT as f64,
             sent.flows,
             kind.setup_bytes()
         );
-        group.bench_function(format!("softspoken/{COUNT}/k{}", softspoken.k()), |bench| {
+        group.bench_function(format!("{name}/{COUNT}"), |bench| {
             bench.iter_custom(|samples| {
                 let mut time = Duration::ZERO;
                 for _ in 0..samples {

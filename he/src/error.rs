@@ -106,4 +106,10 @@ pub enum HeError {
         /// Set of the key.
         got: ParamSet,
     },
+    /// A plan that packs its responses, evaluated without Galois keys.
+    #[error("the plan packs its responses, which takes Galois keys of {set:?}")]
+    NoGaloisKeys {
+        /// Set of the plan.
+        set: ParamSet,
+    },
 }

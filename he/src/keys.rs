@@ -2,7 +2,7 @@
 
 use crate::bits::{BitReader, BitWriter, check_len};
 use crate::error::HeError;
-use crate::ntt::ACC_WORDS;
+use crate::galois::GaloisKeys;
 use crate::params::{ParamSet, Params};
 use crate::sampling::{Expander, Label, SEED_BYTES, fresh_seed};
 use rand::CryptoRng;
@@ -13,17 +13,12 @@ use zeroize::Zeroizing;
 pub(crate) type Poly = Vec<u64>;
 
 /// Bits of secrets and errors: both are at most 21 in absolute value.
-const SMALL_BITS: u32 = 5;
+pub(crate) const SMALL_BITS: u32 = 5;
 
 impl Params {
     /// Words of one polynomial.
     pub(crate) fn words(&self) -> usize {
         self.degree() * self.limbs().len()
-    }
-
-    /// Words of an accumulator for one polynomial.
-    pub(crate) fn acc_words(&self) -> usize {
-        ACC_WORDS * self.words()
     }
 
     /// Forward transform of every limb.
@@ -48,20 +43,20 @@ impl Params {
         }
     }
 
-    /// Residues of signed coefficients of any size.
-    pub(crate) fn reduce_signed(&self, signed: &[i64]) -> Poly {
-        let mut poly = vec![0; self.words()];
-        for (l, x) in self.limbs().iter().zip(poly.chunks_exact_mut(self.degree())) {
-            x.iter_mut().zip(signed).for_each(|(x, &e)| *x = l.modulus().reduce_signed(e));
-        }
-        poly
-    }
-
     /// `x = x y` in the transformed domain.
     pub(crate) fn pointwise(&self, x: &mut [u64], y: &[u64]) {
         let n = self.degree();
         for ((l, x), y) in self.limbs().iter().zip(x.chunks_exact_mut(n)).zip(y.chunks_exact(n)) {
             l.ntt().pointwise(x, y);
+        }
+    }
+
+    /// `x = x 2^exponent`; a negative exponent divides.
+    pub(crate) fn shift(&self, x: &mut [u64], exponent: i32) {
+        for (l, x) in self.limbs().iter().zip(x.chunks_exact_mut(self.degree())) {
+            let p = l.modulus();
+            let power = p.pow(2, u64::from(exponent.unsigned_abs()));
+            l.ntt().scale(x, if exponent < 0 { p.inverse(power) } else { power });
         }
     }
 
@@ -83,35 +78,46 @@ impl Params {
 
     /// Transform of a polynomial with coefficients of at most `bits` bits and a sign.
     pub(crate) fn transform_signed(&self, signed: &[i64], bits: u32) -> Poly {
-        if self.limbs().iter().any(|l| bits >= l.modulus().bits()) {
-            let mut poly = self.reduce_signed(signed);
-            self.fwd(&mut poly);
-            return poly;
-        }
         let mut poly = vec![0; self.words()];
         for (l, x) in self.limbs().iter().zip(poly.chunks_exact_mut(self.degree())) {
-            l.ntt().fwd_signed(x, signed);
+            if bits < l.modulus().bits() {
+                l.ntt().fwd_signed(x, signed);
+            } else {
+                l.modulus().reduce_all(x, signed);
+                l.ntt().fwd(x);
+            }
         }
         poly
     }
 
-    /// `sum += x y`, transformed, into an accumulator of [`Self::acc_words`]; see [`crate::NttBackend::mul_acc`].
-    pub(crate) fn mul_acc(&self, sum: &mut [u64], x: &[u64], y: &[u64]) {
-        let n = self.degree();
-        let sums = sum.chunks_exact_mut(ACC_WORDS * n);
-        for (((l, sum), x), y) in self.limbs().iter().zip(sums).zip(x.chunks_exact(n)).zip(y.chunks_exact(n)) {
-            l.ntt().mul_acc(sum, x, y);
+    /// [`Self::transform_signed`] into `out`, in the form of [`Self::factor`].
+    pub(crate) fn factor_signed(&self, signed: &[i64], bits: u32, out: &mut [u64]) {
+        for (l, x) in self.limbs().iter().zip(out.chunks_exact_mut(self.degree())) {
+            if bits < l.modulus().bits() {
+                l.ntt().fwd_factor(x, signed);
+            } else {
+                l.modulus().reduce_all(x, signed);
+                l.ntt().fwd(x);
+                l.ntt().factor(x);
+            }
         }
     }
 
-    /// The residues of lazy sums.
-    pub(crate) fn reduce_acc(&self, sum: &[u64]) -> Poly {
-        let n = self.degree();
-        let mut poly = vec![0; self.words()];
-        for ((l, x), sum) in self.limbs().iter().zip(poly.chunks_exact_mut(n)).zip(sum.chunks_exact(ACC_WORDS * n)) {
-            l.ntt().reduce_acc(x, sum);
+    /// A transformed polynomial to the form of [`Self::dot`]; see [`crate::NttBackend::factor`].
+    pub(crate) fn factor(&self, poly: &mut [u64]) {
+        for (l, x) in self.limbs().iter().zip(poly.chunks_exact_mut(self.degree())) {
+            l.ntt().factor(x);
         }
-        poly
+    }
+
+    /// `sum += a_0 b_0 + a_1 b_1 + ...`, all transformed, the operands in the form of [`Self::factor`].
+    pub(crate) fn dot(&self, sum: &mut [u64], a: &[&[u64]], b: &[&[u64]]) {
+        let n = self.degree();
+        for (i, (l, sum)) in self.limbs().iter().zip(sum.chunks_exact_mut(n)).enumerate() {
+            let a: Vec<&[u64]> = a.iter().map(|x| &x[i * n..(i + 1) * n]).collect();
+            let b: Vec<&[u64]> = b.iter().map(|x| &x[i * n..(i + 1) * n]).collect();
+            l.ntt().dot(sum, &a, &b);
+        }
     }
 
     /// The public uniform polynomial of a seed, taken as already transformed.
@@ -152,6 +158,21 @@ impl Params {
             }
         }
         Ok(poly)
+    }
+}
+
+/// What an evaluator holds of the key holder. A public key alone converts into it.
+#[derive(Debug, Clone, Copy)]
+pub struct EvaluationKeys<'a> {
+    /// For encryptions of zero.
+    pub public: &'a PublicKey,
+    /// For responses that are packed.
+    pub galois: Option<&'a GaloisKeys>,
+}
+
+impl<'a> From<&'a PublicKey> for EvaluationKeys<'a> {
+    fn from(public: &'a PublicKey) -> Self {
+        Self { public, galois: None }
     }
 }
 
@@ -210,8 +231,13 @@ impl SecretKey {
         check_set(needed, self.set)
     }
 
+    /// The secret, transformed.
+    pub(crate) fn transformed(&self) -> &[u64] {
+        &self.s
+    }
+
     /// `x -= a s`, all transformed.
-    fn sub_mask(&self, a: &[u64], x: &mut [u64]) {
+    pub(crate) fn sub_mask(&self, a: &[u64], x: &mut [u64]) {
         let params = self.set.params();
         let mut product = Zeroizing::new(a.to_vec());
         params.pointwise(&mut product, &self.s);
@@ -290,7 +316,7 @@ impl PublicKey {
     }
 }
 
-fn check_set(needed: ParamSet, got: ParamSet) -> Result<&'static Params, HeError> {
+pub(crate) fn check_set(needed: ParamSet, got: ParamSet) -> Result<&'static Params, HeError> {
     if needed == got { Ok(needed.params()) } else { Err(HeError::KeySet { needed, got }) }
 }
 

@@ -50,6 +50,7 @@
 
 mod bits;
 mod error;
+mod galois;
 mod keys;
 pub mod matmul;
 mod modulus;
@@ -61,12 +62,13 @@ mod sampling;
 mod test_keys;
 
 pub use error::HeError;
-pub use keys::{PublicKey, SecretKey};
-pub use matmul::{MatmulPlan, MatmulShape, MatmulSpec, PlanOptions, Weights};
+pub use galois::GaloisKeys;
+pub use keys::{EvaluationKeys, PublicKey, SecretKey};
+pub use matmul::{MatmulPlan, MatmulShape, MatmulSpec, Packing, PlanOptions, Weights};
 pub use modulus::{MAX_MODULUS_BITS, Modulus};
 #[cfg(target_arch = "x86_64")]
 pub use ntt::FloatNtt;
-pub use ntt::{ACC_WORDS, MAX_LAZY_TERMS, NttBackend, TfheNtt};
+pub use ntt::{NttBackend, TfheNtt};
 pub use ole::{OleKind, OlePlan};
 pub use params::{Limb, ParamSet, Params, SECURITY_TABLE};
 pub use sampling::SEED_BYTES;

@@ -15,6 +15,9 @@ pub(crate) type Seed = Zeroizing<[u8; SEED_BYTES]>;
 /// Half-width of the centred binomial error; its standard deviation is `sqrt(21 / 2) = 3.24`.
 pub(crate) const ERROR_ETA: u32 = 21;
 
+/// Variance of the centred binomial error.
+pub(crate) const ERROR_VARIANCE: f64 = 10.5;
+
 /// What a stream is used for; equal seeds with different labels give independent streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Label {
@@ -28,6 +31,10 @@ pub(crate) enum Label {
     UploadErrors,
     /// Encryption of zero and mask of a returned ciphertext.
     Response,
+    /// The uniform halves of Galois keys.
+    GaloisKey,
+    /// Errors of Galois keys.
+    GaloisErrors,
 }
 
 impl Label {
@@ -38,6 +45,8 @@ impl Label {
             Self::KeyPair => "waggle he v1 key pair",
             Self::UploadErrors => "waggle he v1 upload errors",
             Self::Response => "waggle he v1 response",
+            Self::GaloisKey => "waggle he v1 Galois key",
+            Self::GaloisErrors => "waggle he v1 Galois key errors",
         }
     }
 }

@@ -82,7 +82,7 @@ fn client_against(lie: impl FnOnce(&mut Channel) -> Result<(), NetError> + Send)
     let (client, mut server) = channels();
     thread::scope(|scope| {
         scope.spawn(move || {
-            let hello = Handshake::new().agree("version", env!("CARGO_PKG_VERSION")).agree("ot", "softspoken4");
+            let hello = Handshake::new().agree("version", env!("CARGO_PKG_VERSION")).agree("ot", "silent");
             hello.agree("reveal", "logits").agree("policy", "full").run(&mut server).unwrap();
             // The client may hang up in the middle of it.
             let _ = lie(&mut server);

@@ -1,16 +1,19 @@
-//! CPU time of extension and transfers, one party after the other on one thread (Linux: the kernel's account of the
-//! thread, so that a loaded machine measures the same; elsewhere wall-clock time).
+//! CPU time of set-up, extension and transfers, one party after the other on one thread; of extension and set-up the
+//! least of several repetitions, because other processes slow down a shared cache. An argument (`silent`, `softspoken4`, ..)
+//! restricts it to the set-up and extension of that kind, `transfers` to what follows them.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use aes::Aes128Enc;
+use aes::cipher::{BlockCipherEncrypt, KeyInit};
 use net::{Channel, Role, memory_pair};
-use ot::{Bits, ChosenKeys, Correlation, CotKind, Lookup, OtReceiver, OtSender, SenderKeys, SoftSpoken};
+use ot::{Bits, ChosenKeys, Correlation, CotKind, Kernels, Lookup, OtReceiver, OtSender, SenderKeys, SoftSpoken};
 use rand::Rng;
 
 /// OTs per refill.
 const N: usize = 1 << 18;
 
-/// Repetitions, summed up: the kernel counts in ticks of 4 ms.
+/// Repetitions.
 const ROUNDS: usize = 32;
 
 struct Pair {
@@ -20,35 +23,16 @@ struct Pair {
     receiver: OtReceiver,
 }
 
-/// A stop-watch for the calling thread.
-struct Clock {
-    wall: Instant,
-    cpu: Option<Duration>,
-}
-
-impl Clock {
-    fn start() -> Self {
-        Clock { wall: Instant::now(), cpu: Self::cpu() }
-    }
-
-    fn elapsed(&self) -> Duration {
-        match (self.cpu, Self::cpu()) {
-            (Some(start), Some(now)) => now - start,
-            _ => self.wall.elapsed(),
-        }
-    }
-
-    fn cpu() -> Option<Duration> {
-        let stat = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
-        Some(Duration::from_nanos(stat.split_whitespace().next()?.parse().ok()?))
-    }
+/// CPU time of the process: of the one thread that runs, where parties take turns.
+fn cpu_time() -> Duration {
+    net::process_cpu_time().expect("a system that tells CPU time")
 }
 
 /// Runs `f` and adds its time to `total`.
 fn timed<T>(total: &mut Duration, f: impl FnOnce() -> T) -> T {
-    let clock = Clock::start();
+    let start = cpu_time();
     let result = f();
-    *total += clock.elapsed();
+    *total += cpu_time() - start;
     result
 }
 
@@ -59,18 +43,36 @@ fn main() {
 }
 
 fn measure() {
-    for kind in [SoftSpoken::K2, SoftSpoken::K4, SoftSpoken::K8] {
-        let mut pair = set_up(CotKind::SoftSpoken(kind));
-        let (mut receive, mut send) = (Duration::ZERO, Duration::ZERO);
-        for _ in 0..ROUNDS {
-            refill(&mut pair, N, &mut receive, &mut send);
-            pair.receiver.random(N).expect("filled");
-            pair.sender.random(N).expect("filled");
+    let floor = aes_floor();
+    println!("AES-128 on 8 blocks at a time, one key, first-level cache: {floor:.2} ns a block");
+    let kinds = [
+        (CotKind::SoftSpoken(SoftSpoken::K2), 2.0),
+        (CotKind::SoftSpoken(SoftSpoken::K4), 4.0),
+        (CotKind::SoftSpoken(SoftSpoken::K8), 32.0),
+        (CotKind::Silent, SILENT_BLOCKS),
+    ];
+    println!(
+        "{:12} {:20} {:>10} {:>9} {:>9} {:>11} {:>11} {:>9}",
+        "kind", "kernels", "bits/OT", "receiver", "sender", "receiver", "sender", "AES alone"
+    );
+    println!(
+        "{:12} {:20} {:>10} {:>9} {:>9} {:>11} {:>11} {:>9}",
+        "", "", "", "ns/OT", "ns/OT", "M OT/s", "M OT/s", "ns/OT"
+    );
+    let only = std::env::args().nth(1);
+    let chosen = |kind| only.as_ref().is_none_or(|only| name(kind) == *only);
+    for (kind, blocks) in kinds.into_iter().filter(|(kind, _)| chosen(*kind)) {
+        for kernels in [Kernels::Detected, Kernels::Portable] {
+            extension(kind, kernels, blocks * floor);
         }
-        let mots = |t: Duration| (N * ROUNDS) as f64 / t.as_secs_f64() * 1e-6;
-        println!("  extend k = {}: receiver {:6.1}, sender {:6.1} MOT/s", kind.k(), mots(receive), mots(send));
     }
-    let mut pair = set_up(CotKind::default());
+    for (kind, _) in kinds.into_iter().filter(|(kind, _)| chosen(*kind)) {
+        set_ups(kind);
+    }
+    if only.as_ref().is_some_and(|only| only != "transfers") {
+        return;
+    }
+    let mut pair = set_up(CotKind::default(), Kernels::default());
     let mut rng = rand::rng();
     let falling: Vec<u32> = (1..=64).rev().collect();
     for (slots, widths) in [(1, &[64_u32][..]), (1, &[32]), (1, &[1]), (1, &falling), (16, &[37]), (64, &[64])] {
@@ -95,23 +97,106 @@ fn measure() {
     }
 }
 
-fn set_up(kind: CotKind) -> Pair {
+/// AES calls per silent OT: the leaf, ten 16-bit indices, and the share of outputs kept back.
+const SILENT_BLOCKS: f64 = (1.0 + 1.25) * 1_048_576.0 / 964_608.0;
+
+/// Nanoseconds for a block of AES, the least of many repetitions.
+fn aes_floor() -> f64 {
+    let cipher = Aes128Enc::new(&[7; 16].into());
+    let mut blocks = [aes::Block::default(); 64];
+    let best = (0..200).map(|_| {
+        let mut time = Duration::ZERO;
+        timed(&mut time, || (0..100).for_each(|_| cipher.encrypt_blocks(std::hint::black_box(&mut blocks))));
+        time
+    });
+    best.min().unwrap_or_default().as_secs_f64() * 1e9 / 6400.0
+}
+
+fn name(kind: CotKind) -> String {
+    match kind {
+        CotKind::SoftSpoken(kind) => format!("softspoken{}", kind.k()),
+        _ => "silent".into(),
+    }
+}
+
+/// One row of the table: the least time of several refills, so that other processes count less.
+fn extension(kind: CotKind, kernels: Kernels, floor: f64) {
+    let mut pair = set_up(kind, kernels);
+    let (mut receive, mut send, mut made) = (Duration::MAX, Duration::MAX, 0);
+    // Silent OT first leaves its small beginnings behind.
+    let n = if kind == CotKind::Silent { 1 << 19 } else { N };
+    for round in 0..ROUNDS / 2 {
+        let before = pair.receiver.made();
+        if round == 0 {
+            refill_together(&mut pair, n);
+        } else {
+            let [receiving, sending] = refill(&mut pair, n);
+            (receive, send) = (receive.min(receiving), send.min(sending));
+        }
+        made = pair.receiver.made() - before;
+        let all = pair.receiver.available();
+        assert_eq!(pair.sender.available(), all);
+        pair.receiver.random(all).expect("filled");
+        pair.sender.random(all).expect("filled");
+    }
+    let ns = |t: Duration| t.as_secs_f64() * 1e9 / made as f64;
+    let wire = kind.extend_wire(pair.receiver.made(), made as usize);
+    let bits = wire.bytes() as f64 * 8.0 / made as f64;
+    let name = name(kind);
+    println!(
+        "{name:12} {:20} {bits:10.2} {:9.2} {:9.2} {:11.1} {:11.1} {floor:9.2}",
+        kernels.name(),
+        ns(receive),
+        ns(send),
+        1e3 / ns(receive),
+        1e3 / ns(send),
+    );
+}
+
+fn set_up(kind: CotKind, kernels: Kernels) -> Pair {
     let (c, s) = memory_pair(Duration::from_secs(60));
     let (mut client, mut server) = (Channel::new(Role::Client, c), Channel::new(Role::Server, s));
-    let mut time = Duration::ZERO;
     let (sender, receiver) = std::thread::scope(|scope| {
-        let peer = scope.spawn(|| ot::setup(&mut server, kind, &mut rand::rng()).expect("set-up").1);
-        let sender = timed(&mut time, || ot::setup(&mut client, kind, &mut rand::rng()).expect("set-up").0);
+        let peer = scope.spawn(|| ot::setup_with(&mut server, kind, kernels, &mut rand::rng()).expect("set-up").1);
+        let sender = ot::setup_with(&mut client, kind, kernels, &mut rand::rng()).expect("set-up").0;
         (sender, peer.join().expect("no panic"))
     });
-    println!("set-up {kind:?}: {:.0} ms per party, {} bytes each way", time.as_secs_f64() * 1e3, kind.setup_bytes());
     Pair { client, server, sender, receiver }
 }
 
-/// Fills both pools to `level`; the receiver first, whose messages wait in the link.
-fn refill(pair: &mut Pair, level: usize, receive: &mut Duration, send: &mut Duration) {
-    timed(receive, || pair.receiver.ensure(&mut pair.server, level)).expect("extension");
-    timed(send, || pair.sender.ensure(&mut pair.client, level)).expect("extension");
+/// Prints the cost of set-ups: both parties do the same.
+fn set_ups(kind: CotKind) {
+    let times = (0..20).map(|_| {
+        let mut time = Duration::ZERO;
+        timed(&mut time, || set_up(kind, Kernels::default()));
+        time / 2
+    });
+    let best = times.min().unwrap_or_default().as_secs_f64() * 1e3;
+    println!("set-up {}: {best:.1} ms per party, {} bytes each way", name(kind), kind.setup_bytes());
+}
+
+/// Fills both pools to `level`, in two threads that wait for each other's messages.
+fn refill_together(pair: &mut Pair, level: usize) {
+    let Pair { client, server, sender, receiver } = pair;
+    std::thread::scope(|scope| {
+        scope.spawn(|| receiver.ensure(server, level).expect("extension"));
+        sender.ensure(client, level).expect("extension");
+    });
+}
+
+/// Fills both pools to `level`, one after the other, so that neither waits: first the party that sends, whose messages
+/// stay in the link. Returns the receiver's and the sender's time.
+fn refill(pair: &mut Pair, level: usize) -> [Duration; 2] {
+    let Pair { client, server, sender, receiver } = pair;
+    let mut times = [Duration::ZERO; 2];
+    let receiver_first = sender.plan().kind != CotKind::Silent;
+    for receives in [receiver_first, !receiver_first] {
+        match receives {
+            true => timed(&mut times[0], || receiver.ensure(server, level)).expect("extension"),
+            false => timed(&mut times[1], || sender.ensure(client, level)).expect("extension"),
+        }
+    }
+    times
 }
 
 fn transfer(
@@ -125,8 +210,7 @@ fn transfer(
     let choices = Bits::from_fn(ots, |i| i % 3 == 0);
     let [mut t0, mut t1, mut t2, mut t3] = [Duration::ZERO; 4];
     for _ in 0..ROUNDS {
-        let (mut receiving, mut sending) = Default::default();
-        refill(pair, ots, &mut receiving, &mut sending);
+        refill_together(pair, ots);
         let (corrections, chosen) = timed(&mut t0, || pair.receiver.choose(&choices)).expect("filled");
         let keys = timed(&mut t1, || pair.sender.accept(ots, &corrections)).expect("filled");
         let message = timed(&mut t2, || send(keys));

@@ -12,7 +12,7 @@ use curve25519_dalek::scalar::Scalar;
 use curve25519_dalek::traits::{Identity, IsIdentity};
 use rand::CryptoRng;
 use subtle::{Choice, ConditionallySelectable};
-use zeroize::{Zeroize, ZeroizeOnDrop};
+use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 
 use crate::{Block, OtError};
 
@@ -50,13 +50,17 @@ impl BaseSender {
         message: &[u8],
     ) -> Result<Vec<[Block; 2]>, OtError> {
         let points = decode_points(step, message, COUNT)?;
+        let half = half(&self.a);
         // a A = a^2 G: one fixed-base multiplication serves all instances.
-        let a_a = RistrettoPoint::mul_base(&(self.a * self.a));
-        let keys = points.iter().enumerate().map(|(i, (encoded, b))| {
-            let shared = b * self.a;
-            [shared, shared - a_a].map(|p| domain.key(i, &self.point, encoded, p))
-        });
-        Ok(keys.collect())
+        let a_a = RistrettoPoint::mul_base(&(self.a * *half));
+        let mut shared = Zeroizing::new(Vec::with_capacity(2 * COUNT));
+        for (_, b) in &points {
+            let a_b = b * *half;
+            shared.extend([a_b, a_b - a_a]);
+        }
+        let encoded = Zeroizing::new(RistrettoPoint::double_and_compress_batch(&*shared));
+        let keys = points.iter().zip(encoded.as_chunks::<2>().0).enumerate();
+        Ok(keys.map(|(i, ((b, _), pair))| pair.map(|shared| domain.key(i, &self.point, b, &shared))).collect())
     }
 }
 
@@ -69,18 +73,26 @@ pub(crate) fn receive(
     rng: &mut impl CryptoRng,
 ) -> Result<(Vec<u8>, Vec<Block>), OtError> {
     let (encoded_a, a) = decode_points(step, message, 1)?[0];
-    let table = RistrettoBasepointTable::create(&a);
+    let (table, half_a) = (RistrettoBasepointTable::create(&a), a * *half(&Scalar::ONE));
+    let mut points = Zeroizing::new(Vec::with_capacity(2 * COUNT));
+    for &choice in choices {
+        let b = half(&random_scalar(rng));
+        let shift = RistrettoPoint::conditional_select(&RistrettoPoint::identity(), &half_a, choice);
+        points.extend([RISTRETTO_BASEPOINT_TABLE * &*b + shift, &table * &*b]);
+    }
+    let encoded = Zeroizing::new(RistrettoPoint::double_and_compress_batch(&*points));
     let mut reply = Vec::with_capacity(COUNT * POINT_BYTES);
     let mut keys = Vec::with_capacity(COUNT);
-    for (i, &choice) in choices.iter().enumerate() {
-        let mut b = random_scalar(rng);
-        let shift = RistrettoPoint::conditional_select(&RistrettoPoint::identity(), &a, choice);
-        let encoded = (RISTRETTO_BASEPOINT_TABLE * &b + shift).compress();
-        keys.push(domain.key(i, &encoded_a, &encoded, &table * &b));
-        reply.extend_from_slice(encoded.as_bytes());
-        b.zeroize();
+    for (i, [b, shared]) in encoded.as_chunks::<2>().0.iter().enumerate() {
+        keys.push(domain.key(i, &encoded_a, b, shared));
+        reply.extend_from_slice(b.as_bytes());
     }
     Ok((reply, keys))
+}
+
+/// Half of a scalar: encoding a batch of points is cheap only together with doubling them.
+fn half(scalar: &Scalar) -> Zeroizing<Scalar> {
+    Zeroizing::new(scalar.div_by_2())
 }
 
 /// What separates one batch of base OTs from all others.
@@ -96,13 +108,12 @@ impl Domain {
         Domain { key: *hasher.finalize().as_bytes() }
     }
 
-    fn key(&self, i: usize, a: &CompressedRistretto, b: &CompressedRistretto, mut shared: RistrettoPoint) -> Block {
+    fn key(&self, i: usize, a: &CompressedRistretto, b: &CompressedRistretto, shared: &CompressedRistretto) -> Block {
         let mut hasher = blake3::Hasher::new_keyed(&self.key);
         hasher.update(&(i as u64).to_le_bytes()).update(a.as_bytes()).update(b.as_bytes());
-        hasher.update(shared.compress().as_bytes());
+        hasher.update(shared.as_bytes());
         let mut key = [0; 16];
         hasher.finalize_xof().fill(&mut key);
-        shared.zeroize();
         Block::from_bytes(key)
     }
 }

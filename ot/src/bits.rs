@@ -138,6 +138,12 @@ pub(crate) fn low_mask(width: u32) -> u64 {
     if width == 0 { 0 } else { u64::MAX >> (64 - width) }
 }
 
+/// 1 if `a == b`, else 0, without a branch; both below 2^63.
+#[inline]
+pub(crate) fn is_equal(a: u64, b: u64) -> u64 {
+    (a ^ b).wrapping_sub(1) >> 63
+}
+
 /// Bytes that hold `bits` bits. Saturates, so an absurd shape meets a length check instead of an overflow.
 pub(crate) fn packed_bytes(bits: u128) -> usize {
     usize::try_from(bits.div_ceil(8)).unwrap_or(usize::MAX)

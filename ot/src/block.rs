@@ -1,6 +1,6 @@
 //! 128-bit blocks, the unit of every OT.
 
-use std::ops::{BitXor, BitXorAssign};
+use std::ops::{BitAnd, BitXor, BitXorAssign};
 
 use zeroize::DefaultIsZeroes;
 
@@ -59,6 +59,14 @@ impl BitXor for Block {
     #[inline]
     fn bitxor(self, o: Block) -> Block {
         Block([self.0[0] ^ o.0[0], self.0[1] ^ o.0[1]])
+    }
+}
+
+impl BitAnd for Block {
+    type Output = Block;
+    #[inline]
+    fn bitand(self, o: Block) -> Block {
+        Block([self.0[0] & o.0[0], self.0[1] & o.0[1]])
     }
 }
 

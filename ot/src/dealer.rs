@@ -6,7 +6,7 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
 use crate::setup::{Direction, random_delta};
-use crate::{Block, CotKind, CotSource, OtError, OtReceiver, OtSender, PoolPlan};
+use crate::{Block, CotKind, CotSource, Kernels, OtError, OtReceiver, OtSender, PoolPlan};
 
 /// The pools of the party `role`; the peer calls this with the other role and the same seed. For repeatable tests
 /// only: who knows the seed knows every choice and every message.
@@ -18,7 +18,7 @@ pub fn setup(role: Role, seed: u64) -> (OtSender, OtReceiver) {
     let source = |sender: Role| {
         let mut rng = StdRng::seed_from_u64(seed ^ (sender as u64) << 63);
         let delta = random_delta(&mut rng);
-        (delta, rng, Direction::new(&session, sender).hash)
+        (delta, rng, Direction::new(&session, sender, Kernels::default()).hash)
     };
     let (delta, rng, hash) = source(role);
     let sender = OtSender::new(Box::new(Dealer { rng, delta: Some(delta) }), plan, hash, delta);

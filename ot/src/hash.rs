@@ -8,7 +8,8 @@
 use aes::Aes128Enc;
 use aes::cipher::{Array, BlockCipherEncrypt, KeyInit};
 
-use crate::Block;
+use crate::simd::{Cpu, Key};
+use crate::{Block, Kernels};
 
 /// OTs hashed under one key.
 pub(crate) const EPOCH: u64 = 1 << 10;
@@ -20,35 +21,59 @@ const BATCH: usize = 16;
 #[derive(Clone)]
 pub(crate) struct CrHash {
     key: [u8; 32],
+    cpu: Option<Cpu>,
 }
 
 impl CrHash {
     /// The hash for the direction `label` of the session `session`.
-    pub(crate) fn new(session: &[u8; 32], label: &[u8]) -> Self {
+    pub(crate) fn new(session: &[u8; 32], label: &[u8], kernels: Kernels) -> Self {
         let mut hasher = blake3::Hasher::new_derive_key("waggle-ot 2026 correlation-robust hash");
         hasher.update(session).update(label);
-        CrHash { key: *hasher.finalize().as_bytes() }
+        CrHash { key: *hasher.finalize().as_bytes(), cpu: kernels.cpu() }
     }
 
     /// A hasher for one thread.
     pub(crate) fn expander(&self) -> Expander<'_> {
-        Expander { hash: self, epoch: 0, cipher: self.cipher(0) }
+        Expander { hash: self, epoch: 0, pi: self.permutation(0) }
     }
 
-    /// The permutation `pi` of an epoch.
-    fn cipher(&self, epoch: u64) -> Aes128Enc {
+    /// A public cipher key for trees ([`crate::dpf`]), one for every `index`.
+    pub(crate) fn tree_key(&self, index: u64) -> [u8; 16] {
+        let mut hasher = blake3::Hasher::new_keyed(&self.key);
+        hasher.update(b"tree").update(&index.to_le_bytes());
+        let mut key = [0; 16];
+        key.copy_from_slice(&hasher.finalize().as_bytes()[..16]);
+        key
+    }
+
+    /// The key of an epoch.
+    fn epoch_key(&self, epoch: u64) -> [u8; 16] {
         let digest = blake3::keyed_hash(&self.key, &epoch.to_le_bytes());
         let mut key = [0; 16];
         key.copy_from_slice(&digest.as_bytes()[..16]);
-        Aes128Enc::new(&Array::from(key))
+        key
     }
+
+    fn permutation(&self, epoch: u64) -> Permutation {
+        let key = self.epoch_key(epoch);
+        match self.cpu {
+            Some(cpu) => Permutation::Simd(cpu, Key::new(cpu, Block::from_bytes(key))),
+            None => Permutation::Portable(Aes128Enc::new(&Array::from(key))),
+        }
+    }
+}
+
+/// The permutation `pi` of an epoch.
+enum Permutation {
+    Portable(Aes128Enc),
+    Simd(Cpu, Key),
 }
 
 /// A [`CrHash`] that remembers the key of the epoch it was used in last.
 pub(crate) struct Expander<'a> {
     hash: &'a CrHash,
     epoch: u64,
-    cipher: Aes128Enc,
+    pi: Permutation,
 }
 
 impl Expander<'_> {
@@ -71,7 +96,7 @@ impl Expander<'_> {
             let index = first + done as u64;
             if index / EPOCH != self.epoch {
                 self.epoch = index / EPOCH;
-                self.cipher = self.hash.cipher(self.epoch);
+                self.pi = self.hash.permutation(self.epoch);
             }
             let left_in_epoch = (EPOCH - index % EPOCH) as usize;
             let end = blocks.len().min(done + left_in_epoch);
@@ -84,7 +109,10 @@ impl Expander<'_> {
                     *out = s ^ Block([c, index]);
                 }
             }
-            davies_meyer(&self.cipher, out);
+            match &self.pi {
+                Permutation::Portable(pi) => davies_meyer(pi, out),
+                Permutation::Simd(cpu, pi) => cpu.davies_meyer(pi, out),
+            }
             done = end;
         }
     }
@@ -97,12 +125,12 @@ impl Expander<'_> {
 
 /// The linear orthomorphism of the TMMO construction.
 #[inline]
-fn sigma(x: Block) -> Block {
+pub(crate) fn sigma(x: Block) -> Block {
     Block([x.0[1], x.0[0] ^ x.0[1]])
 }
 
 /// `x = pi(x) ^ x` for every block.
-fn davies_meyer(pi: &Aes128Enc, blocks: &mut [Block]) {
+pub(crate) fn davies_meyer(pi: &Aes128Enc, blocks: &mut [Block]) {
     let (chunks, rest) = blocks.as_chunks_mut::<BATCH>();
     for chunk in chunks {
         let mut y = chunk.map(|x| Array::from(x.to_bytes()));
@@ -133,13 +161,18 @@ mod tests {
         let s = u128::from(high ^ low) << 64 | u128::from(high);
         let input = s ^ (u128::from(index) << 64 | u128::from(counter));
         let mut y = Array::from(input.to_le_bytes());
-        hash.cipher(index / EPOCH).encrypt_block(&mut y);
+        Aes128Enc::new(&Array::from(hash.epoch_key(index / EPOCH))).encrypt_block(&mut y);
         Block::from(u128::from_le_bytes(y.into()) ^ input)
     }
 
     #[test]
     fn batches_equal_the_definition_across_epochs() {
-        let hash = CrHash::new(&[7; 32], b"test");
+        for kernels in [Kernels::Detected, Kernels::Portable] {
+            batches_equal_the_definition(&CrHash::new(&[7; 32], b"test", kernels));
+        }
+    }
+
+    fn batches_equal_the_definition(hash: &CrHash) {
         let blocks: Vec<Block> =
             (0..2500_u128).map(|i| Block::from(i.wrapping_mul(0x9e37_79b9 << 70 | 0x1234_5677))).collect();
         let offset = Block::from(0xfeed_f00d << 90 | 1);
@@ -148,7 +181,7 @@ mod tests {
             hash.expander().expand_from(first, &blocks, offset, per, |i| 5 * i as u64, &mut out);
             for (i, &x) in blocks.iter().enumerate() {
                 for c in 0..per {
-                    let want = naive(&hash, x ^ offset, first + i as u64, 5 * i as u64 + c as u64);
+                    let want = naive(hash, x ^ offset, first + i as u64, 5 * i as u64 + c as u64);
                     assert!(out[i * per + c] == want, "OT {i} counter {c}");
                 }
             }
@@ -160,7 +193,7 @@ mod tests {
         let x = [Block::from(1)];
         let h = |session: u8, label: &[u8]| {
             let mut out = [Block::ZERO];
-            CrHash::new(&[session; 32], label).expander().expand(0, &x, Block::ZERO, 1, &mut out);
+            CrHash::new(&[session; 32], label, Kernels::Detected).expander().expand(0, &x, Block::ZERO, 1, &mut out);
             out[0]
         };
         assert!(h(0, b"a") != h(1, b"a") && h(0, b"a") != h(0, b"b"));

@@ -12,7 +12,7 @@
 use rayon::prelude::*;
 use zeroize::Zeroize;
 
-use crate::bits::{BitReader, BitWriter, byte_writer, low_mask, packed_bytes};
+use crate::bits::{BitReader, BitWriter, byte_writer, is_equal, low_mask, packed_bytes};
 use crate::correlate::check_widths;
 use crate::{Block, ChosenKeys, OtError, SenderKeys};
 
@@ -307,12 +307,6 @@ fn select(reader: &mut BitReader<'_>, bits: usize, start: u64, out: &mut [Block]
             *out ^= block.times(is_equal(c, start + i));
         }
     }
-}
-
-/// 1 if `a == b`, else 0, without a branch; both below 2^63.
-#[inline]
-fn is_equal(a: u64, b: u64) -> u64 {
-    (a ^ b).wrapping_sub(1) >> 63
 }
 
 /// Shifts a string of blocks down by `s < 128` bits.

@@ -12,28 +12,23 @@ use crate::{Bits, Block, CotKind, CotSource, OtError, Wire};
 pub struct PoolPlan {
     /// The generator.
     pub kind: CotKind,
-    /// A refill makes at least this many OTs (rounded up to the granularity).
+    /// A refill makes at least this many OTs ([`CotKind::extend_amount`] rounds up).
     pub min_batch: usize,
 }
 
 impl PoolPlan {
-    /// OTs that a pool holding `level` makes when `need` are asked for; 0 if it holds enough.
-    pub fn refill_amount(&self, level: usize, need: usize) -> usize {
+    /// OTs that a pool which has made `made` so far and holds `level` makes when `need` are asked for; 0 if it holds
+    /// enough.
+    pub fn refill_amount(&self, made: u64, level: usize, need: usize) -> usize {
         match need.saturating_sub(level) {
             0 => 0,
-            deficit => deficit.max(self.min_batch).next_multiple_of(self.kind.granularity()),
+            deficit => self.kind.extend_amount(made, deficit.max(self.min_batch)),
         }
     }
 
-    /// What a refill by `amount` (a result of [`refill_amount`](Self::refill_amount)) sends.
-    pub fn refill_wire(&self, amount: usize) -> Wire {
-        if amount == 0 { Wire::default() } else { self.kind.extend_wire(amount) }
-    }
-
-    /// Bytes of that refill in both directions, framing included.
-    pub fn refill_bytes(&self, amount: usize) -> u64 {
-        let wire = self.refill_wire(amount);
-        wire.to_sender + wire.to_receiver
+    /// What a refill by `amount` (a result of [`refill_amount`](Self::refill_amount)) sends after `made` OTs.
+    pub fn refill_wire(&self, made: u64, amount: usize) -> Wire {
+        if amount == 0 { Wire::default() } else { self.kind.extend_wire(made, amount) }
     }
 }
 
@@ -42,46 +37,45 @@ struct Pool {
     source: Box<dyn CotSource>,
     plan: PoolPlan,
     hash: CrHash,
+    /// The first `level` are OTs, the rest is room for more: what was used is zero, and nothing is filled twice.
     blocks: Vec<Block>,
+    level: usize,
     made: u64,
     used: u64,
 }
 
 impl Pool {
     fn new(source: Box<dyn CotSource>, plan: PoolPlan, hash: CrHash) -> Self {
-        Pool { source, plan, hash, blocks: Vec::new(), made: 0, used: 0 }
+        Pool { source, plan, hash, blocks: Vec::new(), level: 0, made: 0, used: 0 }
     }
 
     fn ensure(&mut self, ch: &mut Channel, n: usize) -> Result<(), OtError> {
-        let level = self.blocks.len();
-        let amount = self.plan.refill_amount(level, n);
+        let level = self.level;
+        let amount = self.plan.refill_amount(self.made, level, n);
         if amount == 0 {
             return Ok(());
         }
-        if self.blocks.capacity() < level + amount {
+        if self.blocks.len() < level + amount {
             // Vec would leave the old blocks behind in freed memory.
-            let mut larger = Vec::with_capacity(level + amount);
-            larger.extend_from_slice(&self.blocks);
+            let mut larger = vec![Block::ZERO; level + amount];
+            larger[..level].copy_from_slice(&self.blocks[..level]);
             self.blocks.zeroize();
             self.blocks = larger;
         }
-        self.blocks.resize(level + amount, Block::ZERO);
-        let filled = self.source.extend(ch, &mut self.blocks[level..]);
-        match filled {
-            Ok(()) => self.made += amount as u64,
-            Err(_) => self.blocks.truncate(level),
-        }
-        filled
+        self.source.extend(ch, &mut self.blocks[level..level + amount])?;
+        self.level += amount;
+        self.made += amount as u64;
+        Ok(())
     }
 
     /// Removes `n` OTs; returns them with the index of the first.
     fn take(&mut self, n: usize) -> Result<(u64, Vec<Block>), OtError> {
-        let available = self.blocks.len();
+        let available = self.level;
         let rest = available.checked_sub(n).ok_or(OtError::Short { needed: n, available })?;
         // From the end: both parties hold the same sequence, and nothing has to move.
-        let taken = self.blocks[rest..].to_vec();
-        self.blocks[rest..].zeroize();
-        self.blocks.truncate(rest);
+        let taken = self.blocks[rest..available].to_vec();
+        self.blocks[rest..available].zeroize();
+        self.level = rest;
         let first = self.used;
         self.used += n as u64;
         Ok((first, taken))
@@ -104,7 +98,7 @@ macro_rules! pool_methods {
 
         /// OTs in the pool.
         pub fn available(&self) -> usize {
-            self.pool.blocks.len()
+            self.pool.level
         }
 
         /// OTs made so far.

@@ -7,8 +7,9 @@ use zeroize::Zeroize;
 
 use crate::base::{self, BaseSender, COUNT, Domain, POINT_BYTES};
 use crate::hash::CrHash;
+use crate::silent::{self, Public, SilentReceiver, SilentSender};
 use crate::softspoken::{SoftSpokenReceiver, SoftSpokenSender};
-use crate::{Block, OtError, OtReceiver, OtSender, PoolPlan, SoftSpoken, Wire, pprf};
+use crate::{Block, CotSource, Kernels, OtError, OtReceiver, OtSender, PoolPlan, SoftSpoken, Wire, pprf};
 
 const HELLO: &str = "ot/hello";
 const POINTS: &str = "ot/points";
@@ -19,8 +20,11 @@ const HELLO_BYTES: usize = NONCE_BYTES + POINT_BYTES;
 const POINTS_BYTES: usize = COUNT * POINT_BYTES;
 
 /// A generator of correlated OTs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum CotKind {
+    /// Silent OT (Ferret), over SoftSpoken OT while few are needed: some 2.5 bits per OT, in large rounds.
+    #[default]
+    Silent,
     /// SoftSpoken OT extension.
     SoftSpoken(SoftSpoken),
     /// The ideal dealer of [`crate::dealer`]: no traffic, no security, for tests only.
@@ -28,25 +32,21 @@ pub enum CotKind {
     Dealer,
 }
 
-impl Default for CotKind {
-    fn default() -> Self {
-        CotKind::SoftSpoken(SoftSpoken::default())
-    }
-}
-
 impl CotKind {
-    /// An extension makes a multiple of this many OTs.
-    pub fn granularity(self) -> usize {
+    /// How many OTs an extension makes when `made` were made before in its direction and at least `n` are needed.
+    pub fn extend_amount(self, made: u64, n: usize) -> usize {
         match self {
-            CotKind::SoftSpoken(kind) => kind.granularity(),
+            CotKind::Silent => silent::extend_amount(made, n),
+            CotKind::SoftSpoken(kind) => n.next_multiple_of(kind.granularity()),
             #[cfg(feature = "dealer")]
-            CotKind::Dealer => 128,
+            CotKind::Dealer => n.next_multiple_of(128),
         }
     }
 
-    /// What an extension by `n` OTs (a multiple of the granularity) sends.
-    pub fn extend_wire(self, n: usize) -> Wire {
+    /// What an extension by `n` OTs (a result of [`extend_amount`](Self::extend_amount)) sends after `made` OTs.
+    pub fn extend_wire(self, made: u64, n: usize) -> Wire {
         match self {
+            CotKind::Silent => silent::extend_wire(made, n),
             CotKind::SoftSpoken(kind) => kind.extend_wire(n),
             #[cfg(feature = "dealer")]
             CotKind::Dealer => Wire::default(),
@@ -56,7 +56,7 @@ impl CotKind {
     /// A sensible least refill.
     pub fn default_batch(self) -> usize {
         match self {
-            CotKind::SoftSpoken(_) => 1 << 13,
+            CotKind::Silent | CotKind::SoftSpoken(_) => 1 << 13,
             #[cfg(feature = "dealer")]
             CotKind::Dealer => 1 << 10,
         }
@@ -64,30 +64,25 @@ impl CotKind {
 
     /// Bytes that each party sends in [`setup`], framing included.
     pub fn setup_bytes(self) -> u64 {
-        match self {
-            CotKind::SoftSpoken(kind) => {
-                (HELLO_BYTES + POINTS_BYTES + pprf::correction_bytes(kind.k()) + 3 * HEADER_BYTES) as u64
-            }
-            #[cfg(feature = "dealer")]
-            CotKind::Dealer => 0,
-        }
+        let trees = match self.softspoken() {
+            Ok(kind) => pprf::correction_bytes(kind.k()),
+            Err(_) => return 0,
+        };
+        (HELLO_BYTES + POINTS_BYTES + trees + 3 * HEADER_BYTES) as u64
+    }
+
+    /// Messages that each party sends in [`setup`]; the parties send at the same time.
+    pub fn setup_messages(self) -> u64 {
+        if self.softspoken().is_ok() { 3 } else { 0 }
     }
 
     /// The extension to set up.
     fn softspoken(self) -> Result<SoftSpoken, OtError> {
         match self {
+            CotKind::Silent => Ok(silent::BOOTSTRAP),
             CotKind::SoftSpoken(kind) => Ok(kind),
             #[cfg(feature = "dealer")]
             CotKind::Dealer => Err(OtError::Parameter { what: "kind", allowed: "those with a set-up", got: 0 }),
-        }
-    }
-
-    /// Messages that each party sends in [`setup`]; the parties send at the same time.
-    pub fn setup_messages(self) -> u64 {
-        match self {
-            CotKind::SoftSpoken(_) => 3,
-            #[cfg(feature = "dealer")]
-            CotKind::Dealer => 0,
         }
     }
 }
@@ -95,6 +90,16 @@ impl CotKind {
 /// Sets up both directions with the peer, which must call this with the same `kind`. Returns this party's sender
 /// (its messages go to the peer) and receiver. Both pools are empty.
 pub fn setup(ch: &mut Channel, kind: CotKind, rng: &mut impl CryptoRng) -> Result<(OtSender, OtReceiver), OtError> {
+    setup_with(ch, kind, Kernels::default(), rng)
+}
+
+/// [`setup`] on the given `kernels`; the peer may run others.
+pub fn setup_with(
+    ch: &mut Channel,
+    kind: CotKind,
+    kernels: Kernels,
+    rng: &mut impl CryptoRng,
+) -> Result<(OtSender, OtReceiver), OtError> {
     let softspoken = kind.softspoken()?;
     let k = softspoken.k();
 
@@ -109,9 +114,10 @@ pub fn setup(ch: &mut Channel, kind: CotKind, rng: &mut impl CryptoRng) -> Resul
         Role::Server => (&theirs[..], &hello[..]),
     };
     let mut hasher = blake3::Hasher::new_derive_key("waggle-ot 2026 session");
-    hasher.update(client).update(server).update(&[k as u8]);
+    hasher.update(client).update(server).update(&[k as u8, u8::from(kind == CotKind::Silent)]);
     let session = *hasher.finalize().as_bytes();
-    let (mine, peers) = (Direction::new(&session, ch.role()), Direction::new(&session, ch.role().peer()));
+    let (mine, peers) =
+        (Direction::new(&session, ch.role(), kernels), Direction::new(&session, ch.role().peer(), kernels));
 
     // In the direction where this party sends OTs, it receives base OTs, with the negated bits of its Delta.
     let mut delta = random_delta(rng);
@@ -125,8 +131,22 @@ pub fn setup(ch: &mut Channel, kind: CotKind, rng: &mut impl CryptoRng) -> Resul
     let mut opened = pprf::open(TREES, &mine.tree_key, k, &chosen, &bits, &their_corrections)?;
 
     let plan = PoolPlan { kind, min_batch: kind.default_batch() };
-    let sender = OtSender::new(Box::new(SoftSpokenSender::new(softspoken, &opened, delta)), plan, mine.hash, delta);
-    let receiver = OtReceiver::new(Box::new(SoftSpokenReceiver::new(softspoken, &all)), plan, peers.hash);
+    let sender = SoftSpokenSender::new(softspoken, &opened, delta, kernels);
+    let receiver = SoftSpokenReceiver::new(softspoken, &all, kernels);
+    let (sender, receiver): (Box<dyn CotSource>, Box<dyn CotSource>) = match kind {
+        CotKind::Silent => {
+            let mut seed = [0; 16];
+            rng.fill_bytes(&mut seed);
+            let public = |direction: &Direction| Public::new(&direction.silent_key, kernels);
+            (
+                Box::new(SilentSender::new(sender, public(&mine), delta, seed)),
+                Box::new(SilentReceiver::new(receiver, public(&peers))),
+            )
+        }
+        _ => (Box::new(sender), Box::new(receiver)),
+    };
+    let sender = OtSender::new(sender, plan, mine.hash, delta);
+    let receiver = OtReceiver::new(receiver, plan, peers.hash);
     delta.zeroize();
     chosen.zeroize();
     pairs.zeroize();
@@ -144,21 +164,26 @@ pub(crate) fn random_delta(rng: &mut impl CryptoRng) -> Block {
 pub(crate) struct Direction {
     base: Domain,
     tree_key: [u8; 32],
+    silent_key: [u8; 32],
     pub(crate) hash: CrHash,
 }
 
 impl Direction {
-    pub(crate) fn new(session: &[u8; 32], sender: Role) -> Self {
+    pub(crate) fn new(session: &[u8; 32], sender: Role, kernels: Kernels) -> Self {
         let label: &[u8] = match sender {
             Role::Client => b"client to server",
             Role::Server => b"server to client",
         };
-        let mut hasher = blake3::Hasher::new_derive_key("waggle-ot 2026 GGM tree");
-        hasher.update(session).update(label);
+        let key = |purpose: &str| {
+            let mut hasher = blake3::Hasher::new_derive_key(purpose);
+            hasher.update(session).update(label);
+            *hasher.finalize().as_bytes()
+        };
         Direction {
             base: Domain::new(session, label),
-            tree_key: *hasher.finalize().as_bytes(),
-            hash: CrHash::new(session, label),
+            tree_key: key("waggle-ot 2026 GGM tree"),
+            silent_key: key("waggle-ot 2026 silent OT"),
+            hash: CrHash::new(session, label, kernels),
         }
     }
 }

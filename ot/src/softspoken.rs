@@ -19,10 +19,12 @@ use aes::Aes128Enc;
 use aes::cipher::{Array, BlockCipherEncrypt, KeyInit};
 use net::{Channel, HEADER_BYTES};
 use rayon::prelude::*;
+use zeroize::Zeroizing;
 
 use crate::base::COUNT;
+use crate::simd::{Cpu, Key};
 use crate::transpose::{BATCH, TILES, transpose};
-use crate::{Block, CotSource, OtError, Wire};
+use crate::{Block, CotSource, Kernels, OtError, Run, Wire};
 
 const STEP: &str = "ot/softspoken";
 
@@ -73,7 +75,8 @@ impl SoftSpoken {
     pub fn extend_wire(self, n: usize) -> Wire {
         let messages = n.div_ceil(MESSAGE_OTS) as u64;
         let payload = (n / BATCH) as u64 * self.batch_bytes() as u64;
-        Wire { to_sender: payload + messages * HEADER_BYTES as u64, to_receiver: 0, messages }
+        let to_sender = Run { bytes: payload + messages * HEADER_BYTES as u64, messages };
+        Wire { to_sender, to_receiver: Run::default() }
     }
 
     /// Bytes of the `d_j` of one batch.
@@ -82,60 +85,49 @@ impl SoftSpoken {
     }
 }
 
-/// The PRGs of all leaves, one run of `2^k` per sub-VOLE.
-struct Leaves {
+/// What a batch needs to know of the leaves.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shape {
     kind: SoftSpoken,
-    ciphers: Vec<Aes128Enc>,
     /// Whether leaf 0 of every run is the unknown one.
     punctured: bool,
+}
+
+/// The PRGs of all leaves, one run of `2^k` per sub-VOLE.
+enum Prgs {
+    Portable(Vec<Aes128Enc>),
+    Simd(Cpu, Zeroizing<Vec<Key>>),
+}
+
+struct Leaves {
+    shape: Shape,
+    prgs: Prgs,
     /// Tiles made so far.
     tiles: u64,
 }
 
 impl Leaves {
-    fn new(kind: SoftSpoken, seeds: &[Block], punctured: bool) -> Self {
+    fn new(kind: SoftSpoken, seeds: &[Block], punctured: bool, kernels: Kernels) -> Self {
         debug_assert_eq!(seeds.len(), (COUNT / kind.k()) << kind.k());
-        let ciphers = seeds.iter().map(|s| Aes128Enc::new(&Array::from(s.to_bytes()))).collect();
-        Leaves { kind, ciphers, punctured, tiles: 0 }
+        let prgs = match kernels.cpu() {
+            Some(cpu) => Prgs::Simd(cpu, Zeroizing::new(seeds.iter().map(|&s| Key::new(cpu, s)).collect())),
+            None => Prgs::Portable(seeds.iter().map(|s| Aes128Enc::new(&Array::from(s.to_bytes()))).collect()),
+        };
+        Leaves { shape: Shape { kind, punctured }, prgs, tiles: 0 }
     }
 
-    /// The counter blocks of the `batch`-th batch from here.
-    fn counters(&self, batch: usize) -> [aes::Block; TILES] {
-        let first = self.tiles + (batch * TILES) as u64;
-        std::array::from_fn(|t| Array::from(u128::from(first + t as u64).to_le_bytes()))
-    }
-
-    /// The bit planes of one batch into `rows` (row `j k + b` is plane b of sub-VOLE j); `each(j, u_j, planes of j)`
-    /// may adjust them.
-    fn planes(
-        &self,
-        counters: &[aes::Block; TILES],
-        rows: &mut [Block; BATCH],
-        mut each: impl FnMut(usize, &[Block; TILES], &mut [Block]),
-    ) {
-        let k = self.kind.k();
-        let runs = self.ciphers.chunks_exact(1 << k).zip(rows.chunks_exact_mut(k * TILES));
-        for (j, (run, planes)) in runs.enumerate() {
-            let u = match self.kind {
-                SoftSpoken::K2 => fold::<4>(run, self.punctured, counters, planes),
-                SoftSpoken::K4 | SoftSpoken::K8 => fold::<16>(run, self.punctured, counters, planes),
-            };
-            each(j, &u, planes);
-        }
-    }
-
-    /// Runs `work(this, counters, batch of out, its part of message)` on all batches, in parallel where it pays.
+    /// Runs `work(this, first counter, batch of out, its part of message)` on all batches, in parallel where it pays.
     fn for_batches<'a, M: Send + 'a>(
         &mut self,
         out: &'a mut [Block],
         message: impl Iterator<Item = M>,
-        work: impl Fn(&Self, &[aes::Block; TILES], &mut [Block; BATCH], M) + Sync,
+        work: impl Fn(&Self, u64, &mut [Block; BATCH], M) + Sync,
     ) {
         let (batches, rest) = out.as_chunks_mut::<BATCH>();
         debug_assert!(rest.is_empty());
         let (made, parallel) = ((batches.len() * TILES) as u64, batches.len() * BATCH >= PARALLEL_OTS);
         let this = &*self;
-        let run = |(i, (out, message))| work(this, &this.counters(i), out, message);
+        let run = |(i, (out, message))| work(this, this.tiles + (i * TILES) as u64, out, message);
         let jobs = batches.iter_mut().zip(message).enumerate();
         if parallel {
             let jobs: Vec<_> = jobs.collect();
@@ -147,42 +139,122 @@ impl Leaves {
     }
 }
 
+/// Leaf `leaf` of `ciphers` at the counters `first, first + 1, ..`.
+fn expand(ciphers: &[Aes128Enc], leaf: usize, first: u64, out: &mut [Block; TILES]) {
+    let mut blocks = std::array::from_fn::<_, TILES, _>(|t| Array::from(u128::from(first + t as u64).to_le_bytes()));
+    ciphers[leaf].encrypt_blocks(&mut blocks);
+    *out = blocks.map(|block| Block::from_bytes(block.into()));
+}
+
+/// The receiver's planes of one batch into `rows` (row `j k + b` is plane b of sub-VOLE j) and the `d_j` into
+/// `message`; `expand(leaf, out)` is the PRG.
+#[inline(always)]
+pub(crate) fn receive_batch(
+    shape: &Shape,
+    expand: impl Fn(usize, &mut [Block; TILES]),
+    rows: &mut [Block; BATCH],
+    message: &mut [u8],
+) {
+    let mut u0 = [Block::ZERO; TILES];
+    planes(shape, expand, rows, |j, u, _| match j.checked_sub(1) {
+        None => u0 = *u,
+        Some(j) => {
+            let d = &mut message[j * TILES * 16..(j + 1) * TILES * 16];
+            for (d, (u, u0)) in d.as_chunks_mut::<16>().0.iter_mut().zip(u.iter().zip(&u0)) {
+                *d = (*u ^ *u0).to_bytes();
+            }
+        }
+    });
+    // Both parties XOR w_{0,0} = v_{0,0} ^ u_0 (Delta has bit 0) into plane 0: the choice lands in the LSB.
+    rows[..TILES].copy_from_slice(&u0);
+}
+
+/// The sender's planes of one batch into `rows`, from the receiver's `message`.
+#[inline(always)]
+pub(crate) fn send_batch(
+    shape: &Shape,
+    expand: impl Fn(usize, &mut [Block; TILES]),
+    delta: Block,
+    rows: &mut [Block; BATCH],
+    message: &[u8],
+) {
+    let k = shape.kind.k();
+    planes(shape, expand, rows, |j, _, planes| {
+        let Some(d) = j.checked_sub(1).map(|j| &message[j * TILES * 16..(j + 1) * TILES * 16]) else {
+            return;
+        };
+        let (d, _) = d.as_chunks::<16>();
+        for (b, plane) in planes.iter_mut().enumerate() {
+            let bit = j * k + b;
+            let bit = delta.0[bit / 64] >> (bit % 64) & 1;
+            for (w, &d) in plane.iter_mut().zip(d) {
+                *w ^= Block::from_bytes(d).times(bit);
+            }
+        }
+    });
+    // Plane 0 after the XOR of w_{0,0}; see the receiver.
+    rows[..TILES].fill(Block::ZERO);
+}
+
+/// The bit planes of one batch; `each(j, u_j, planes of j)` may adjust them.
+#[inline(always)]
+fn planes(
+    shape: &Shape,
+    expand: impl Fn(usize, &mut [Block; TILES]),
+    rows: &mut [Block; BATCH],
+    mut each: impl FnMut(usize, &[Block; TILES], &mut [[Block; TILES]]),
+) {
+    let k = shape.kind.k();
+    let (rows, _) = rows.as_chunks_mut::<TILES>();
+    let mut scratch = [[Block::ZERO; TILES]; 16];
+    for (j, planes) in rows.chunks_exact_mut(k).enumerate() {
+        let expand = |i: usize, out: &mut [Block; TILES]| match shape.punctured && i == 0 {
+            true => *out = [Block::ZERO; TILES],
+            false => expand((j << k) + i, out),
+        };
+        let u = match shape.kind {
+            SoftSpoken::K2 => fold::<4>(1, expand, &mut scratch, planes),
+            SoftSpoken::K4 => fold::<16>(1, expand, &mut scratch, planes),
+            SoftSpoken::K8 => fold::<16>(16, expand, &mut scratch, planes),
+        };
+        each(j, &u, planes);
+    }
+}
+
 /// Expands one run of leaves and folds it: plane b of `planes` becomes the sum of all leaves with bit b set, the sum
 /// of all leaves is returned. Groups of `G` leaves are halved level by level; higher bits select whole groups.
 ///
 /// The sums over a punctured run are right for the planes (leaf 0 is in none), not for the total.
+#[inline(always)]
 fn fold<const G: usize>(
-    run: &[Aes128Enc],
-    punctured: bool,
-    counters: &[aes::Block; TILES],
-    planes: &mut [Block],
+    groups: usize,
+    expand: impl Fn(usize, &mut [Block; TILES]),
+    x: &mut [[Block; TILES]; 16],
+    planes: &mut [[Block; TILES]],
 ) -> [Block; TILES] {
-    let (planes, _) = planes.as_chunks_mut::<TILES>();
-    planes.fill([Block::ZERO; TILES]);
     let mut total = [Block::ZERO; TILES];
-    let low = G.trailing_zeros() as usize;
-    for (g, group) in run.chunks_exact(G).enumerate() {
-        let mut leaves = [[aes::Block::default(); TILES]; G];
-        let skip = usize::from(punctured && g == 0);
-        for (cipher, leaf) in group.iter().zip(&mut leaves).skip(skip) {
-            leaf.copy_from_slice(counters);
-            cipher.encrypt_blocks(leaf);
+    let (low, high) = planes.split_at_mut(G.trailing_zeros() as usize);
+    high.fill([Block::ZERO; TILES]);
+    for g in 0..groups {
+        for (i, leaf) in x.iter_mut().enumerate().take(G) {
+            expand(g * G + i, leaf);
         }
-        // x[i] is the sum of a subtree, halved level by level in place.
-        let mut x = leaves.map(|leaf| leaf.map(|block| Block::from_bytes(block.into())));
+        // x[i] is a leaf, then the sum of a subtree, halved level by level in place.
         let mut n = G;
-        for plane in planes.iter_mut().take(low) {
+        for plane in low.iter_mut() {
             n /= 2;
+            let mut sum = if g == 0 { [Block::ZERO; TILES] } else { *plane };
             for i in 0..n {
                 let (even, odd) = (x[2 * i], x[2 * i + 1]);
                 for t in 0..TILES {
-                    plane[t] ^= odd[t];
+                    sum[t] ^= odd[t];
                     x[i][t] = even[t] ^ odd[t];
                 }
             }
+            *plane = sum;
         }
-        for (b, plane) in planes.iter_mut().enumerate().skip(low) {
-            if g >> (b - low) & 1 == 1 {
+        for (b, plane) in high.iter_mut().enumerate() {
+            if g >> b & 1 == 1 {
                 xor(plane, &x[0]);
             }
         }
@@ -205,28 +277,25 @@ pub(crate) struct SoftSpokenReceiver {
 
 impl SoftSpokenReceiver {
     /// From the leaves of [`crate::pprf::build`].
-    pub(crate) fn new(kind: SoftSpoken, leaves: &[Block]) -> Self {
-        SoftSpokenReceiver { leaves: Leaves::new(kind, leaves, false) }
+    pub(crate) fn new(kind: SoftSpoken, leaves: &[Block], kernels: Kernels) -> Self {
+        SoftSpokenReceiver { leaves: Leaves::new(kind, leaves, false, kernels) }
     }
 
     /// Makes `out.len()` OTs and the message for the sender.
     fn produce(&mut self, out: &mut [Block]) -> Vec<u8> {
-        let batch_bytes = self.leaves.kind.batch_bytes();
+        let batch_bytes = self.leaves.shape.kind.batch_bytes();
         let mut message = vec![0; out.len() / BATCH * batch_bytes];
-        self.leaves.for_batches(out, message.chunks_exact_mut(batch_bytes), |leaves, counters, rows, message| {
-            let mut u0 = [Block::ZERO; TILES];
-            leaves.planes(counters, rows, |j, u, _| match j.checked_sub(1) {
-                None => u0 = *u,
-                Some(j) => {
-                    let d = &mut message[j * TILES * 16..(j + 1) * TILES * 16];
-                    for (d, (u, u0)) in d.chunks_exact_mut(16).zip(u.iter().zip(&u0)) {
-                        d.copy_from_slice(&(*u ^ *u0).to_bytes());
-                    }
+        self.leaves.for_batches(out, message.chunks_exact_mut(batch_bytes), |leaves, first, rows, message| {
+            match &leaves.prgs {
+                Prgs::Portable(ciphers) => {
+                    receive_batch(&leaves.shape, |leaf, out| expand(ciphers, leaf, first, out), rows, message);
+                    transpose(rows);
                 }
-            });
-            // Both parties XOR w_{0,0} = v_{0,0} ^ u_0 (Delta has bit 0) into plane 0: the choice lands in the LSB.
-            rows[..TILES].copy_from_slice(&u0);
-            transpose(rows);
+                Prgs::Simd(cpu, keys) => {
+                    cpu.receive_batch(&leaves.shape, keys, first, rows, message);
+                    cpu.transpose(rows);
+                }
+            }
         });
         message
     }
@@ -236,7 +305,7 @@ impl CotSource for SoftSpokenReceiver {
     fn extend(&mut self, ch: &mut Channel, out: &mut [Block]) -> Result<(), OtError> {
         for out in out.chunks_mut(MESSAGE_OTS) {
             let message = self.produce(out);
-            ch.send(STEP, &message)?;
+            ch.send_owned(STEP, message)?;
             ch.flush(STEP)?;
         }
         Ok(())
@@ -251,33 +320,26 @@ pub(crate) struct SoftSpokenSender {
 
 impl SoftSpokenSender {
     /// From the leaves of [`crate::pprf::open`] and their holes. Bit 0 of `delta` must be set.
-    pub(crate) fn new(kind: SoftSpoken, leaves: &[Block], delta: Block) -> Self {
+    pub(crate) fn new(kind: SoftSpoken, leaves: &[Block], delta: Block, kernels: Kernels) -> Self {
         debug_assert_eq!(delta.lsb(), 1);
-        SoftSpokenSender { leaves: Leaves::new(kind, leaves, true), delta }
+        SoftSpokenSender { leaves: Leaves::new(kind, leaves, true, kernels), delta }
     }
 
     /// Makes `out.len()` OTs from the receiver's message.
     fn consume(&mut self, message: &[u8], out: &mut [Block]) -> Result<(), OtError> {
-        let kind = self.leaves.kind;
-        let (k, batch_bytes, delta) = (kind.k(), kind.batch_bytes(), self.delta);
+        let (batch_bytes, delta) = (self.leaves.shape.kind.batch_bytes(), self.delta);
         OtError::expect(STEP, "bytes", out.len() / BATCH * batch_bytes, message.len())?;
-        self.leaves.for_batches(out, message.chunks_exact(batch_bytes), |leaves, counters, rows, message| {
-            leaves.planes(counters, rows, |j, _, planes| {
-                let Some(d) = j.checked_sub(1).map(|j| &message[j * TILES * 16..(j + 1) * TILES * 16]) else {
-                    return;
-                };
-                let (d, _) = d.as_chunks::<16>();
-                for (b, plane) in planes.chunks_exact_mut(TILES).enumerate() {
-                    let bit = j * k + b;
-                    let bit = delta.0[bit / 64] >> (bit % 64) & 1;
-                    for (w, &d) in plane.iter_mut().zip(d) {
-                        *w ^= Block::from_bytes(d).times(bit);
-                    }
-                }
-            });
-            // Plane 0 after the XOR of w_{0,0}; see the receiver.
-            rows[..TILES].fill(Block::ZERO);
-            transpose(rows);
+        self.leaves.for_batches(out, message.chunks_exact(batch_bytes), |leaves, first, rows, message| match &leaves
+            .prgs
+        {
+            Prgs::Portable(ciphers) => {
+                send_batch(&leaves.shape, |leaf, out| expand(ciphers, leaf, first, out), delta, rows, message);
+                transpose(rows);
+            }
+            Prgs::Simd(cpu, keys) => {
+                cpu.send_batch(&leaves.shape, keys, first, delta, rows, message);
+                cpu.transpose(rows);
+            }
         });
         Ok(())
     }
@@ -291,7 +353,7 @@ impl Drop for SoftSpokenSender {
 
 impl CotSource for SoftSpokenSender {
     fn extend(&mut self, ch: &mut Channel, out: &mut [Block]) -> Result<(), OtError> {
-        let batch_bytes = self.leaves.kind.batch_bytes();
+        let batch_bytes = self.leaves.shape.kind.batch_bytes();
         for out in out.chunks_mut(MESSAGE_OTS) {
             let message = ch.recv(STEP, out.len() / BATCH * batch_bytes)?;
             self.consume(&message, out)?;
@@ -307,7 +369,12 @@ mod tests {
     use rand::{Rng, SeedableRng, rngs::StdRng};
 
     /// Both halves over ideal base OTs.
-    fn halves(kind: SoftSpoken, delta: Block, rng: &mut StdRng) -> (SoftSpokenSender, SoftSpokenReceiver) {
+    fn halves(
+        kind: SoftSpoken,
+        delta: Block,
+        rng: &mut StdRng,
+        kernels: [Kernels; 2],
+    ) -> (SoftSpokenSender, SoftSpokenReceiver) {
         let mut block = || Block([rng.next_u64(), rng.next_u64()]);
         let base: Vec<[Block; 2]> = (0..COUNT).map(|_| [block(), block()]).collect();
         let bit = |i: usize| (delta.0[i / 64] >> (i % 64)) & 1;
@@ -315,7 +382,7 @@ mod tests {
         let bits = std::array::from_fn(|i| subtle::Choice::from(bit(i) as u8));
         let (all, corrections) = pprf::build(&[1; 32], kind.k(), &base);
         let opened = pprf::open("test", &[1; 32], kind.k(), &chosen, &bits, &corrections).unwrap();
-        (SoftSpokenSender::new(kind, &opened, delta), SoftSpokenReceiver::new(kind, &all))
+        (SoftSpokenSender::new(kind, &opened, delta, kernels[0]), SoftSpokenReceiver::new(kind, &all, kernels[1]))
     }
 
     #[test]
@@ -324,7 +391,7 @@ mod tests {
         let random = Block([rng.next_u64() | 1, rng.next_u64()]);
         for kind in [SoftSpoken::K2, SoftSpoken::K4, SoftSpoken::K8] {
             for delta in [random, Block([1, 0]), Block([u64::MAX; 2]), Block([1, 1 << 63])] {
-                let (mut sender, mut receiver) = halves(kind, delta, &mut rng);
+                let (mut sender, mut receiver) = halves(kind, delta, &mut rng, [Kernels::Detected; 2]);
                 let (mut ones, mut total, mut seen) = (0, 0_u64, Vec::new());
                 // The second size is above the threshold of the thread pool.
                 for n in [BATCH, 17 * BATCH, 3 * BATCH] {

@@ -4,15 +4,35 @@ use net::Channel;
 
 use crate::{Block, OtError};
 
-/// Bytes and messages of one refill, by the roles of the OT (not of the session).
+/// Messages in one direction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Run {
+    /// Bytes, framing included.
+    pub bytes: u64,
+    /// Messages.
+    pub messages: u64,
+}
+
+/// What one refill sends, by the roles of the OT (not of the session): first one flow to the sender, then one to the
+/// receiver, either of which may be empty.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Wire {
-    /// Bytes from the OT receiver to the OT sender, framing included.
-    pub to_sender: u64,
-    /// Bytes from the OT sender to the OT receiver, framing included.
-    pub to_receiver: u64,
+    /// From the OT receiver to the OT sender.
+    pub to_sender: Run,
+    /// From the OT sender to the OT receiver.
+    pub to_receiver: Run,
+}
+
+impl Wire {
+    /// Bytes in both directions.
+    pub fn bytes(&self) -> u64 {
+        self.to_sender.bytes + self.to_receiver.bytes
+    }
+
     /// Messages in both directions.
-    pub messages: u64,
+    pub fn messages(&self) -> u64 {
+        self.to_sender.messages + self.to_receiver.messages
+    }
 }
 
 /// One party's half of a generator of random correlated OTs.
@@ -20,6 +40,6 @@ pub struct Wire {
 /// The two halves of one generator hold, after every [`extend`](CotSource::extend), blocks `q_i` (sender) and `t_i`
 /// (receiver) with `q_i ^ t_i = c_i Delta`, where `c_i = LSB(t_i)` is uniform and `LSB(Delta) = 1`.
 pub trait CotSource: Send {
-    /// Fills `out` with fresh blocks. Its length must be a multiple of the kind's granularity.
+    /// Fills `out` with fresh blocks. Its length must be one that [`CotKind::extend_amount`](crate::CotKind) gives.
     fn extend(&mut self, ch: &mut Channel, out: &mut [Block]) -> Result<(), OtError>;
 }

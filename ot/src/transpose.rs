@@ -16,22 +16,11 @@ pub(crate) const BATCH: usize = 128 * TILES;
 pub(crate) fn transpose(rows: &mut [Block; BATCH]) {
     #[cfg(target_arch = "x86_64")]
     {
-        if is_x86_feature_detected!("avx512f") {
-            // SAFETY: the feature was detected just now.
-            return unsafe { transpose_avx512(rows) };
-        }
         if is_x86_feature_detected!("avx2") {
             // SAFETY: the feature was detected just now.
             return unsafe { transpose_avx2(rows) };
         }
     }
-    transpose_portable(rows);
-}
-
-/// The portable code, compiled for wider registers.
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f")]
-fn transpose_avx512(rows: &mut [Block; BATCH]) {
     transpose_portable(rows);
 }
 
@@ -103,6 +92,13 @@ mod tests {
     #[test]
     fn the_dispatched_code_transposes() {
         check(transpose);
+    }
+
+    #[test]
+    fn the_kernel_transposes() {
+        if let Some(cpu) = crate::Kernels::Detected.cpu() {
+            check(|rows| cpu.transpose(rows));
+        }
     }
 
     #[test]

@@ -4,19 +4,33 @@ mod common;
 
 use common::{channels, pools, run};
 use net::{NetError, Role};
-use ot::{Bits, Correlation, CotKind, Lookup, OtError, PoolPlan, SoftSpoken};
+use ot::{Bits, Correlation, CotKind, Kernels, Lookup, OtError, PoolPlan, Run, SoftSpoken};
+use rand::SeedableRng;
+use rand::rngs::StdRng;
 
-const KINDS: [CotKind; 3] =
-    [CotKind::SoftSpoken(SoftSpoken::K2), CotKind::SoftSpoken(SoftSpoken::K4), CotKind::SoftSpoken(SoftSpoken::K8)];
+const KINDS: [CotKind; 4] = [
+    CotKind::SoftSpoken(SoftSpoken::K2),
+    CotKind::SoftSpoken(SoftSpoken::K4),
+    CotKind::SoftSpoken(SoftSpoken::K8),
+    CotKind::Silent,
+];
+
+/// OTs of a round of silent OT, and the most that come before the first.
+const ROUND: usize = 964_608;
+const DIRECT: usize = 1 << 17;
 
 #[test]
 fn both_directions_work_and_cost_what_is_predicted() {
     for kind in KINDS {
-        let needs = [1_usize, 5000, 70_000, 3, 9_000];
+        let mut needs = vec![1_usize, 5000, 70_000, 3, 9_000];
+        if kind == CotKind::Silent {
+            // The first round, one more, two at once.
+            needs.extend([60_000, ROUND, 2 * ROUND]);
+        }
         let party = |ch: &mut net::Channel, role: Role| {
             let (mut sender, mut receiver) = ot::setup(ch, kind, &mut rand::rng()).unwrap();
             let mut products = Vec::new();
-            for (round, n) in needs.into_iter().enumerate() {
+            for (round, n) in needs.iter().copied().enumerate() {
                 let choices = Bits::from_fn(n, |i| (i * i + round + i / 3) % 3 == 1);
                 let corr: Vec<u64> = (0..n as u64).map(|i| i.wrapping_mul(0x9e37_79b9_7f4a_7c15)).collect();
                 let shape = Correlation::new(n, 1, &[64]).unwrap();
@@ -55,13 +69,14 @@ fn both_directions_work_and_cost_what_is_predicted() {
 
         // The same from shapes alone: both directions behave alike, so both parties send the same.
         let plan: PoolPlan = a.1;
-        let (mut level, mut bytes, mut messages) = (0, kind.setup_bytes(), kind.setup_messages());
+        let (mut made, mut level) = (0, 0);
+        let (mut bytes, mut messages) = (kind.setup_bytes(), kind.setup_messages());
         for n in needs {
-            let amount = plan.refill_amount(level, n);
-            let wire = plan.refill_wire(amount);
-            assert_eq!(plan.refill_bytes(amount), wire.to_sender + wire.to_receiver);
-            bytes += wire.to_sender + wire.to_receiver;
-            messages += wire.messages;
+            let amount = plan.refill_amount(made, level, n);
+            let wire = plan.refill_wire(made, amount);
+            bytes += wire.bytes();
+            messages += wire.messages();
+            made += amount as u64;
             level = level + amount - n;
             bytes += (n.div_ceil(8) + n * 8 + 2 * net::HEADER_BYTES) as u64;
             messages += 2;
@@ -69,6 +84,7 @@ fn both_directions_work_and_cost_what_is_predicted() {
         let total = ledger.total();
         assert_eq!((total.bytes_client_to_server, total.bytes_server_to_client), (bytes, bytes), "{kind:?}");
         assert_eq!(total.messages, 2 * messages);
+        assert_eq!(a.2.0, made);
     }
 }
 
@@ -88,13 +104,10 @@ fn large_extensions_are_cut_into_messages() {
             receiver
         },
     );
-    assert_eq!(
-        (sender.available(), receiver.available()),
-        (n.next_multiple_of(kind.granularity()), n.next_multiple_of(kind.granularity()))
-    );
-    let wire = kind.extend_wire(sender.available());
-    assert_eq!((wire.messages, wire.to_receiver), (2, 0));
-    assert_eq!(ledger.total().bytes_server_to_client, kind.setup_bytes() + wire.to_sender);
+    assert_eq!((sender.available(), receiver.available()), (n.next_multiple_of(2048), n.next_multiple_of(2048)));
+    let wire = kind.extend_wire(0, sender.available());
+    assert_eq!((wire.to_sender.messages, wire.to_receiver), (2, Run::default()));
+    assert_eq!(ledger.total().bytes_server_to_client, kind.setup_bytes() + wire.to_sender.bytes);
     assert_eq!(ledger.total().bytes_client_to_server, kind.setup_bytes());
 }
 
@@ -131,13 +144,95 @@ fn random_choices_need_no_message() {
 fn refills_follow_the_plan() {
     for kind in KINDS {
         let plan = PoolPlan { kind, min_batch: 5000 };
-        assert_eq!(plan.refill_amount(10, 10), 0);
-        assert_eq!(kind.granularity(), 2048);
-        assert_eq!(plan.refill_amount(10, 11), 6144);
-        assert_eq!(plan.refill_amount(0, 6145), 8192);
-        assert_eq!(plan.refill_amount(2000, 8144), 6144);
-        assert_eq!(plan.refill_bytes(0), 0);
+        assert_eq!(plan.refill_amount(0, 10, 10), 0);
+        assert_eq!(plan.refill_amount(0, 10, 11), 6144);
+        assert_eq!(plan.refill_amount(0, 0, 6145), 8192);
+        assert_eq!(plan.refill_amount(0, 2000, 8144), 6144);
+        assert_eq!(plan.refill_wire(0, 0).bytes(), 0);
     }
+}
+
+#[test]
+fn silent_rounds_begin_when_many_are_needed() {
+    let plan = PoolPlan { kind: CotKind::Silent, min_batch: 1 };
+    let softspoken = CotKind::SoftSpoken(SoftSpoken::K4);
+    let amount = |made, need| plan.refill_amount(made, 0, need);
+    assert_eq!((amount(0, 1), amount(0, DIRECT), amount(0, DIRECT + 1)), (2048, DIRECT, ROUND));
+    let made = DIRECT as u64 - 2048;
+    assert_eq!((amount(made, 2048), amount(made, 2049), amount(made, ROUND + 1)), (2048, ROUND, 2 * ROUND));
+    assert_eq!(amount(ROUND as u64, 1), ROUND, "never back to small refills");
+    assert_eq!(plan.refill_wire(0, DIRECT), softspoken.extend_wire(0, DIRECT));
+    let (first, later) = (plan.refill_wire(made, 2 * ROUND), plan.refill_wire(ROUND as u64, 2 * ROUND));
+    assert_eq!(first.to_sender, softspoken.extend_wire(0, (1 << 16) + 9 * 2048).to_sender);
+    assert_eq!((later.to_sender, later.to_receiver), (Run::default(), first.to_receiver));
+    let bits = 8.0 * later.bytes() as f64 / (2 * ROUND) as f64;
+    assert!((2.4..2.5).contains(&bits), "{bits} bits per OT");
+}
+
+/// Blocks are not public, but their hashes are: one fixed session on every combination of kernels and threads.
+#[test]
+fn kernels_and_threads_do_not_change_a_bit() {
+    let session = |kind: CotKind, kernels: [Kernels; 2], threads: usize| {
+        let party = |ch: &mut net::Channel, seed: u64, kernels: Kernels| {
+            let mut rng = StdRng::seed_from_u64(seed);
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+            pool.install(|| {
+                let (mut sender, mut receiver) = ot::setup_with(ch, kind, kernels, &mut rng).unwrap();
+                let (mut words, mut sent) = (Vec::new(), Vec::new());
+                for n in [3000, 140_000] {
+                    match ch.role() {
+                        Role::Client => {
+                            sender.ensure(ch, n).unwrap();
+                            sent.push(sender.random(n).unwrap().into_words(64).unwrap());
+                        }
+                        Role::Server => {
+                            receiver.ensure(ch, n).unwrap();
+                            let (choices, chosen) = receiver.random(n).unwrap();
+                            words.push((choices, chosen.into_words(64).unwrap()));
+                        }
+                    }
+                }
+                (sent, words, ch.ledger().total().untimed())
+            })
+        };
+        let (a, b, _) = run(|ch| party(ch, 1, kernels[0]), |ch| party(ch, 2, kernels[1]));
+        (a.0, b.1, a.2)
+    };
+    for kind in KINDS {
+        let first = session(kind, [Kernels::Portable; 2], 1);
+        for (pairs, (choices, chosen)) in first.0.iter().zip(&first.1) {
+            let wrong = |i: usize| chosen[i] != pairs[choices.get(i) as usize][i];
+            assert!(!(0..chosen.len()).any(wrong), "{kind:?}");
+        }
+        for kernels in [[Kernels::Detected, Kernels::Portable], [Kernels::Portable, Kernels::Detected]] {
+            assert!(session(kind, kernels, 3) == first, "{kind:?} {kernels:?}");
+        }
+    }
+}
+
+#[test]
+fn silent_choices_are_balanced_and_no_pad_comes_twice() {
+    let n = 2 * ROUND;
+    let kind = CotKind::Silent;
+    let (_, (choices, mut words), _) = run(
+        |ch| ot::setup(ch, kind, &mut rand::rng()).unwrap().0.ensure(ch, n).unwrap(),
+        |ch| {
+            let (_, mut receiver) = ot::setup(ch, kind, &mut rand::rng()).unwrap();
+            receiver.ensure(ch, n).unwrap();
+            let (choices, keys) = receiver.random(n).unwrap();
+            (choices, keys.into_words(64).unwrap())
+        },
+    );
+    // Six standard deviations of a fair coin, for single choices and for neighbours; no tree is constant.
+    let balanced = |ones: u32, of: usize| (ones as usize).abs_diff(of / 2) < 3 * of.isqrt();
+    assert!(balanced(choices.words().iter().map(|w| w.count_ones()).sum(), n));
+    assert!(balanced(choices.words().iter().map(|w| (w ^ w << 1).count_ones()).sum(), n));
+    assert!(
+        choices.words().chunks(8).all(|tree| (100..412).contains(&tree.iter().map(|w| w.count_ones()).sum::<u32>()))
+    );
+    words.sort_unstable();
+    words.dedup();
+    assert_eq!(words.len(), n);
 }
 
 #[test]
@@ -207,6 +302,24 @@ fn malformed_set_up_is_refused() {
         });
         assert!(matches!(&error, Some(OtError::Net(NetError::Malformed { step: s, .. })) if *s == step), "{error:?}");
     }
+}
+
+#[test]
+fn a_short_silent_message_is_refused() {
+    let (mut c, mut s) = channels();
+    let error = std::thread::scope(|scope| {
+        let honest = scope.spawn(|| {
+            let (_, mut receiver) = ot::setup(&mut c, CotKind::Silent, &mut rand::rng()).unwrap();
+            let error = receiver.ensure(&mut c, DIRECT + 1).unwrap_err();
+            assert_eq!((receiver.available(), receiver.made()), (0, 0));
+            error
+        });
+        ot::setup(&mut s, CotKind::Silent, &mut rand::rng()).unwrap();
+        s.send("ot/silent", &[0; 512 * 9 * 16 - 1]).unwrap();
+        s.flush("ot/silent").unwrap();
+        honest.join().unwrap()
+    });
+    assert!(matches!(error, OtError::Net(NetError::Length { step: "ot/silent", got: 73_727, .. })), "{error}");
 }
 
 #[test]

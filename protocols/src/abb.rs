@@ -14,8 +14,9 @@ use ndarray::ArrayD;
 use net::Role;
 
 use crate::ops::growing::{Axis, Operand};
+use crate::ops::masked::table::MaskedTable;
 use crate::weight::FixedWeight;
-use crate::{Error, Tensor};
+use crate::{Error, Evaluate, Tensor};
 
 /// Local arithmetic on words: linear, so the same on shares as on values; nothing is sent.
 pub trait Words: Tensor {
@@ -54,7 +55,7 @@ pub struct Truncation {
     pub out: u32,
 }
 
-/// A function of one variable, prepared for evaluation on shares in one round trip ([`Abb::evaluate`]).
+/// A function of one variable, tabulated for evaluation on shares by [`Evaluate::Lookup`].
 ///
 /// The input is a word modulo 2^(index_bits + low_bits), with shares x0 (OT sender, the server) and x1 (receiver, the
 /// client). Write x_i = high_i 2^low_bits + low_i and n = high_0 + high_1 mod 2^index_bits, read as a number of
@@ -81,6 +82,15 @@ pub trait Table: Sync {
     /// The coefficients: c_0 first if there is a constant term, then c_k; for the window that begins at
     /// `window` 2^low_bits (`window` in [-1, 2^index_bits - 1)) and the sender's `low < 2^low_bits`.
     fn coefficients(&self, window: i64, low: u64, out: &mut [u64]);
+}
+
+/// A function of one variable, as a box evaluates it: which of the two follows from [`Abb::evaluation`].
+#[derive(Clone, Copy, Debug)]
+pub enum Tabulated<'a, T> {
+    /// For [`Evaluate::Lookup`].
+    Lookup(&'a T),
+    /// For [`Evaluate::Masked`].
+    Masked(&'a MaskedTable),
 }
 
 /// Operations on hidden words and bits. Every implementation of a function over this trait runs in the clear, between
@@ -159,14 +169,18 @@ pub trait Abb: 'static {
     /// Entrywise product modulo 2^width. Error: at most 1 in the last place (see `TwoParty`).
     fn mul(&mut self, x: &Self::Words, y: &Self::Words, width: u32) -> Result<Self::Words, Error>;
 
-    /// (rows, n) times (rows): every row times its own word, modulo 2^width.
+    /// (rows, n) times (rows): every row times its own word, modulo 2^width. Error: a few units in the last place
+    /// (see `TwoParty`).
     fn mul_rows(&mut self, x: &Self::Words, y: &Self::Words, width: u32) -> Result<Self::Words, Error>;
 
     /// (rows, n) -> (rows): sums of squares over the last axis modulo 2^width. Error: at most n in the last place.
     fn sum_squares(&mut self, x: &Self::Words, width: u32) -> Result<Self::Words, Error>;
 
-    /// The tabulated function of every entry, modulo 2^out_width, see [`Table`].
-    fn evaluate(&mut self, table: &impl Table, x: &Self::Words) -> Result<Self::Words, Error>;
+    /// How functions are to be tabulated for [`Abb::evaluate`].
+    fn evaluation(&self) -> Evaluate;
+
+    /// The tabulated function of every entry, modulo the ring of its result, see [`Table`] and [`MaskedTable`].
+    fn evaluate(&mut self, table: Tabulated<'_, impl Table>, x: &Self::Words) -> Result<Self::Words, Error>;
 
     /// Batched product (batch, m, k) x (batch, k, n) -> (batch, m, n) modulo 2^width; each word is a signed
     /// `width`-bit value. Error: a few units in the last place (see `TwoParty`).

@@ -10,12 +10,13 @@ use rand::SeedableRng;
 use rand::rngs::StdRng;
 use rayon::prelude::*;
 
-use crate::abb::{Abb, Table, Truncation};
+use crate::abb::{Abb, Table, Tabulated, Truncation};
+use crate::ops::masked::table::{MaskedShape, MaskedTable};
 use crate::ops::shuffle::Permutations;
 use crate::two_party::{keys_shape, shuffle_widths, table_rows};
 use crate::weight::{FixedValues, FixedWeight};
 use crate::words::{mask, signed};
-use crate::{EMBED_FRAC, EMBED_WIDTH, Error, LINEAR_WIDTH, Tensor, WeightSpec};
+use crate::{EMBED_FRAC, EMBED_WIDTH, Error, Evaluate, LINEAR_WIDTH, Tensor, WeightSpec};
 
 /// Exact operations on visible values.
 ///
@@ -27,6 +28,7 @@ pub struct Clear {
     path: Vec<String>,
     /// Permutations drawn so far: the seed of the next, so that runs are repeatable.
     drawn: u64,
+    evaluate: Evaluate,
 }
 
 type W = ArrayD<u64>;
@@ -35,6 +37,47 @@ impl Clear {
     /// A box at the root of the operation path.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// The twin of boxes that evaluate functions by `evaluate`.
+    pub fn evaluating(evaluate: Evaluate) -> Self {
+        Clear { evaluate, ..Self::default() }
+    }
+
+    /// The function of `table` of a word at position `i`; `None` outside the range. The split of the word is mixed from
+    /// both, so that every window and every split is exercised.
+    fn looked_up(table: &impl Table, v: u64, i: usize) -> Option<u64> {
+        let (index_bits, low_bits) = (table.index_bits(), table.low_bits());
+        let constant = usize::from(table.has_constant());
+        let factor_bits = table.factor_bits();
+        let mut factors = vec![0; factor_bits.len()];
+        let mut coefficients = vec![0; factor_bits.len() + constant];
+        let v = v & mask(index_bits + low_bits);
+        let (high, low) = (v >> low_bits, v & mask(low_bits));
+        if high == mask(index_bits) {
+            return None;
+        }
+        let receiver = mixed(v, i) & mask(low_bits);
+        let sender = low.wrapping_sub(receiver) & mask(low_bits);
+        let carry = (sender + receiver) >> low_bits;
+        table.factors(receiver, &mut factors);
+        table.coefficients(high as i64 - carry as i64, sender, &mut coefficients);
+        debug_assert!(factors.iter().zip(&factor_bits).all(|(f, &b)| *f <= mask(b)), "factors exceed their size");
+        let sum = if constant == 1 { coefficients[0] } else { 0 };
+        let terms = coefficients[constant..].iter().zip(&factors);
+        Some(terms.fold(sum, |sum, (c, p)| sum.wrapping_add(c.wrapping_mul(*p))))
+    }
+
+    /// The same for a table on masked words.
+    fn masked(table: &MaskedTable, v: u64, i: usize) -> Option<u64> {
+        let MaskedShape { index_bits, low_bits, .. } = table.shape();
+        let v = v & mask(index_bits + low_bits);
+        if v >> low_bits >= mask(index_bits) - 1 {
+            return None;
+        }
+        let rho = [mixed(v, i), mixed(!v, i)].map(|mixed| mixed & mask(low_bits));
+        let rest = v.wrapping_sub(rho[0]).wrapping_sub(rho[1]);
+        Some(table.value(rest >> low_bits, rest & mask(low_bits), rho))
     }
 
     fn out_of_range(&self, step: &str, value: i128, low: i128, high: i128) -> Error {
@@ -217,33 +260,23 @@ impl Abb for Clear {
         self.fitted("sum_squares", exact, width)
     }
 
-    /// Shares the input by a value mixed from the input and its position, so that every window and every split of
-    /// the low part is exercised. An input outside the table's range, which only garbage can stand for, gives the
-    /// largest value that a truncation of the result still takes: wrong enough to be noticed where it is not muxed away.
-    fn evaluate(&mut self, table: &impl Table, x: &W) -> Result<W, Error> {
-        let (index_bits, low_bits, width) = (table.index_bits(), table.low_bits(), table.out_width());
-        let constant = usize::from(table.has_constant());
-        let factor_bits = table.factor_bits();
-        let mut factors = vec![0; factor_bits.len()];
-        let mut coefficients = vec![0; factor_bits.len() + constant];
+    fn evaluation(&self) -> Evaluate {
+        self.evaluate
+    }
+
+    /// An input outside the table's range, which only garbage can stand for, gives the largest value that a truncation of
+    /// the result still takes: wrong enough to be noticed where it is not muxed away.
+    fn evaluate(&mut self, table: Tabulated<'_, impl Table>, x: &W) -> Result<W, Error> {
+        let width = match &table {
+            Tabulated::Lookup(table) => table.out_width(),
+            Tabulated::Masked(table) => table.shape().width,
+        };
         let garbage = (1u64 << (width - 2)) - 1;
-        let values = x.iter().enumerate().map(|(i, &v)| {
-            let v = v & mask(index_bits + low_bits);
-            let (high, low) = (v >> low_bits, v & mask(low_bits));
-            if high == mask(index_bits) {
-                return garbage;
-            }
-            let receiver = mixed(v, i) & mask(low_bits);
-            let sender = low.wrapping_sub(receiver) & mask(low_bits);
-            let carry = (sender + receiver) >> low_bits;
-            table.factors(receiver, &mut factors);
-            table.coefficients(high as i64 - carry as i64, sender, &mut coefficients);
-            debug_assert!(factors.iter().zip(&factor_bits).all(|(f, &b)| *f <= mask(b)), "factors exceed their size");
-            let sum = if constant == 1 { coefficients[0] } else { 0 };
-            let terms = coefficients[constant..].iter().zip(&factors);
-            let sum = terms.fold(sum, |sum, (c, p)| sum.wrapping_add(c.wrapping_mul(*p)));
-            signed(sum, width) as u64
-        });
+        let value = |(i, &v)| match &table {
+            Tabulated::Lookup(table) => Clear::looked_up(*table, v, i),
+            Tabulated::Masked(table) => Clear::masked(table, v, i),
+        };
+        let values = x.iter().enumerate().map(|at| value(at).map_or(garbage, |v| signed(v, width) as u64));
         Ok(ArrayD::from_shape_vec(x.raw_dim(), values.collect()).expect("one value for every entry"))
     }
 

@@ -1,6 +1,6 @@
 //! What an operation sends and consumes, known from shapes alone.
 
-use he::ParamSet;
+use he::{MatmulPlan, ParamSet};
 use net::{Direction, HEADER_BYTES, Role};
 
 /// One step of an operation, in the order in which it is booked.
@@ -31,6 +31,13 @@ pub enum Step {
     },
     /// `holder` needs a key pair of `set`; its public key is sent once a session.
     Key {
+        /// The party that encrypts.
+        holder: Role,
+        /// Parameter set.
+        set: ParamSet,
+    },
+    /// The other party needs Galois keys of `holder`'s key pair of `set`; they are sent once a session.
+    GaloisKeys {
         /// The party that encrypts.
         holder: Role,
         /// Parameter set.
@@ -81,6 +88,16 @@ impl Cost {
     pub fn key(mut self, holder: Role, set: ParamSet) -> Self {
         self.steps.push(Step::Key { holder, set });
         self
+    }
+
+    /// Adds what `plan` needs of `holder`'s keys: Galois keys too if it packs.
+    pub fn keys(self, holder: Role, plan: &MatmulPlan) -> Self {
+        let set = plan.set();
+        let mut cost = self.key(holder, set);
+        if plan.packed() {
+            cost.steps.push(Step::GaloisKeys { holder, set });
+        }
+        cost
     }
 
     /// The same with every message booked as `offline`.

@@ -26,9 +26,10 @@ pub use engine::{
     Engine, Fixed, Float, Gelu, Plan, Ranking, Ring, Secure, TopK, UnknownTopK, WeightData, WeightSpec,
 };
 pub use error::Error;
+pub use he::Packing;
 pub use ops::growing::{Axis, Operand};
 pub use planner::Planner;
-pub use session::{Options, Plans, Session};
+pub use session::{DEFAULT_LINK_RATE, Evaluate, Options, Plans, Session};
 pub use stock::{Demand, Needs, Stock};
 pub use tensor::{Shape, Tensor};
 pub use two_party::TwoParty;

@@ -11,6 +11,7 @@ pub mod cross;
 pub mod evaluate;
 pub mod growing;
 pub mod linear;
+pub mod masked;
 pub mod matmul;
 pub mod mul;
 pub mod mux;

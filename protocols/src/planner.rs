@@ -4,12 +4,12 @@ use he::{MatmulShape, MatmulSpec};
 use ndarray::ArrayD;
 use net::{Ledger, Role};
 
-use crate::abb::{Abb, Table, Truncation, Words};
+use crate::abb::{Abb, Table, Tabulated, Truncation, Words};
 use crate::cost::Cost;
 use crate::ops::growing::{Axis, Events, Operand};
 use crate::ops::{
-    beaver, bit_to_word, compare, evaluate, growing, linear, matmul, mul, mux, one_hot, quickselect, reveal, shuffle,
-    truncate,
+    beaver, bit_to_word, compare, evaluate, growing, linear, masked, matmul, mul, mux, one_hot, quickselect, reveal,
+    shuffle, truncate,
 };
 use crate::session::{Forecast, Options, Plans};
 use crate::stock::{self, Demand, Levels, Needs};
@@ -17,7 +17,7 @@ use crate::two_party::{
     check_table, embed_rows, embed_spec, keys_shape, linear_shape, linear_spec, matmul_shape, shuffle_widths,
 };
 use crate::weight::FixedWeight;
-use crate::{Error, Shape, Tensor};
+use crate::{Error, Evaluate, Shape, Tensor};
 
 /// Books the cost of every operation, pools and keys included, as a [`Session`](crate::Session) with the same options
 /// would: after the same operations both ledgers are equal but for time.
@@ -36,7 +36,7 @@ impl Planner {
     pub fn new(options: Options) -> Self {
         let mut ledger = Ledger::default();
         let forecast = Forecast::new(options, &mut ledger);
-        let (plans, preprocess) = (Plans::default(), options.preprocess);
+        let (plans, preprocess) = (Plans::new(options), options.preprocess);
         Planner { ledger, plans, forecast, preprocess, stock: Levels::default(), needs: Needs::default() }
     }
 
@@ -180,7 +180,8 @@ impl Abb for Planner {
             self.take(&Demand::RowProduct { n, width }, rows)?;
             self.play(&beaver::rows_cost(rows, n, width));
         } else {
-            self.play(&mul::rows_cost(rows, n, width));
+            let cost = mul::rows_cost(&mut self.plans, rows, n, width)?;
+            self.play(&cost);
         }
         Ok(x.clone())
     }
@@ -198,8 +199,19 @@ impl Abb for Planner {
         Ok(x.sum_last())
     }
 
-    fn evaluate(&mut self, table: &impl Table, x: &Shape) -> Result<Shape, Error> {
-        self.play(&evaluate::cost(table, x.len()));
+    fn evaluation(&self) -> Evaluate {
+        Evaluate::of(self.preprocess)
+    }
+
+    fn evaluate(&mut self, table: Tabulated<'_, impl Table>, x: &Shape) -> Result<Shape, Error> {
+        let cost = match table {
+            Tabulated::Lookup(table) => evaluate::cost(table, x.len()),
+            Tabulated::Masked(table) => {
+                self.take(&Demand::Evaluation(table.shape()), x.len())?;
+                masked::run_cost(&table.shape(), x.len())
+            }
+        };
+        self.play(&cost);
         Ok(x.clone())
     }
 

@@ -1,9 +1,12 @@
 //! What two parties share while they compute together: the channel, the pools of correlations, the HE keys.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use he::{MatmulPlan, MatmulSpec, OleKind, OlePlan, ParamSet, PublicKey, SecretKey};
+use he::{
+    EvaluationKeys, GaloisKeys, MatmulPlan, MatmulSpec, OleKind, OlePlan, Packing, ParamSet, PlanOptions, PublicKey,
+    SecretKey,
+};
 use net::{Channel, Direction, HEADER_BYTES, Phase, Role};
 use ot::{CotKind, OtReceiver, OtSender, PoolPlan};
 use rand::rngs::StdRng;
@@ -12,17 +15,55 @@ use crate::Error;
 use crate::cost::{Cost, Step};
 use crate::stock::Stock;
 
+/// How tabulated functions are evaluated on shares: by look-up in sessions of one phase, on masked inputs in two.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Evaluate {
+    /// By transfers of table rows ([`crate::ops::evaluate`]): nothing is prepared, fewest rounds in all.
+    #[default]
+    Lookup,
+    /// On a masked input ([`crate::ops::masked`]): long preparation, then one masked word a value.
+    Masked,
+}
+
 /// Public choices of a session; both parties state the same.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
     /// Source of correlated OTs.
     pub ot: CotKind,
     /// Two phases: operations consume correlations that were, or could have been, made before the data is known, and
     /// send masked words only. See [`crate::stock`].
     pub preprocess: bool,
+    /// Bytes per second of the link, by which matrix products weigh messages against computation.
+    pub link_rate: u64,
+    /// Whether matrix products pack their responses.
+    pub packing: Packing,
+}
+
+/// The rate of a link of which nothing is known: 1 Gbit/s.
+pub const DEFAULT_LINK_RATE: u64 = 125_000_000;
+
+impl Default for Options {
+    fn default() -> Self {
+        Options { ot: CotKind::default(), preprocess: false, link_rate: DEFAULT_LINK_RATE, packing: Packing::Auto }
+    }
+}
+
+impl Options {
+    /// How functions are evaluated.
+    pub fn evaluate(&self) -> Evaluate {
+        Evaluate::of(self.preprocess)
+    }
+}
+
+impl Evaluate {
+    /// What a session of two phases, or of one, uses.
+    pub(crate) fn of(preprocess: bool) -> Self {
+        if preprocess { Evaluate::Masked } else { Evaluate::Lookup }
+    }
 }
 
 const PUBLIC_KEY: &str = "he/public key";
+const GALOIS_KEYS: &str = "he/Galois keys";
 
 /// One party's end of a two-party computation.
 ///
@@ -34,6 +75,9 @@ pub struct Session {
     /// This party's key pairs, made when a parameter set is first needed.
     own_keys: HashMap<ParamSet, SecretKey>,
     peer_keys: HashMap<ParamSet, PublicKey>,
+    /// Sets of this party's keys for which the peer has Galois keys.
+    own_galois: HashSet<ParamSet>,
+    peer_galois: HashMap<ParamSet, GaloisKeys>,
     plans: Plans,
     rng: StdRng,
     preprocess: bool,
@@ -67,7 +111,9 @@ impl Session {
             receiver,
             own_keys: HashMap::new(),
             peer_keys: HashMap::new(),
-            plans: Plans::default(),
+            own_galois: HashSet::new(),
+            peer_galois: HashMap::new(),
+            plans: Plans::new(options),
             rng,
         }
     }
@@ -144,8 +190,25 @@ impl Session {
         if if mine { self.own_keys.contains_key(&set) } else { self.peer_keys.contains_key(&set) } {
             return Ok(());
         }
+        self.setup(|s| if mine { s.publish_key(set) } else { s.learn_key(set) })
+    }
+
+    /// [`Session::ensure_key`] for what `plan` needs of `holder`: Galois keys too if it packs.
+    pub(crate) fn ensure_keys(&mut self, holder: Role, plan: &MatmulPlan) -> Result<(), Error> {
+        let set = plan.set();
+        self.ensure_key(holder, set)?;
+        let mine = holder == self.channel.role();
+        let sent = if mine { self.own_galois.contains(&set) } else { self.peer_galois.contains_key(&set) };
+        if sent || !plan.packed() {
+            return Ok(());
+        }
+        self.setup(|s| if mine { s.publish_galois(set) } else { s.learn_galois(set) })
+    }
+
+    /// Runs `steps` with their messages booked as `setup`.
+    fn setup(&mut self, steps: impl FnOnce(&mut Self) -> Result<(), Error>) -> Result<(), Error> {
         let phase = self.channel.ledger_mut().set_phase(Phase::Setup);
-        let done = if mine { self.publish_key(set) } else { self.learn_key(set) };
+        let done = steps(self);
         self.channel.ledger_mut().set_phase(phase);
         done
     }
@@ -163,6 +226,20 @@ impl Session {
         Ok(())
     }
 
+    fn publish_galois(&mut self, set: ParamSet) -> Result<(), Error> {
+        let (secret, rng) = self.secret_key(set);
+        let message = GaloisKeys::message(secret, rng);
+        self.channel.send_owned(GALOIS_KEYS, message)?;
+        self.own_galois.insert(set);
+        Ok(())
+    }
+
+    fn learn_galois(&mut self, set: ParamSet) -> Result<(), Error> {
+        let bytes = self.channel.recv(GALOIS_KEYS, GaloisKeys::bytes(set))?;
+        self.peer_galois.insert(set, GaloisKeys::from_bytes(set, &bytes)?);
+        Ok(())
+    }
+
     /// This party's secret key; [`Session::ensure_key`] came before.
     pub(crate) fn secret_key(&mut self, set: ParamSet) -> (&SecretKey, &mut StdRng) {
         (self.own_keys.get(&set).expect("ensure_key came before"), &mut self.rng)
@@ -172,22 +249,36 @@ impl Session {
     pub(crate) fn peer_key(&mut self, set: ParamSet) -> (&PublicKey, &mut StdRng) {
         (self.peer_keys.get(&set).expect("ensure_key came before"), &mut self.rng)
     }
+
+    /// All that this party has of the peer's keys; [`Session::ensure_keys`] came before.
+    pub(crate) fn evaluation_keys(&mut self, set: ParamSet) -> (EvaluationKeys<'_>, &mut StdRng) {
+        let public = self.peer_keys.get(&set).expect("ensure_keys came before");
+        (EvaluationKeys { public, galois: self.peer_galois.get(&set) }, &mut self.rng)
+    }
 }
 
 /// Plans of HE operations, kept by shape: their search is slow for a loop of many tokens.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Plans {
+    options: PlanOptions,
     matmul: HashMap<MatmulSpec, Arc<MatmulPlan>>,
     ole: HashMap<(usize, u32, OleKind), Arc<OlePlan>>,
 }
 
 impl Plans {
+    /// No plans yet, to be made under `options`.
+    pub fn new(options: Options) -> Self {
+        let options =
+            PlanOptions { bytes_per_second: options.link_rate, packing: options.packing, ..PlanOptions::default() };
+        Plans { options, matmul: HashMap::new(), ole: HashMap::new() }
+    }
+
     /// The plan of a matrix product.
     pub fn matmul(&mut self, spec: MatmulSpec) -> Result<Arc<MatmulPlan>, Error> {
         if let Some(plan) = self.matmul.get(&spec) {
             return Ok(plan.clone());
         }
-        let plan = Arc::new(MatmulPlan::new(spec)?);
+        let plan = Arc::new(MatmulPlan::with_options(spec, self.options)?);
         self.matmul.insert(spec, plan.clone());
         Ok(plan)
     }
@@ -208,8 +299,16 @@ impl Plans {
 #[derive(Debug)]
 pub(crate) struct Forecast {
     pool: PoolPlan,
-    levels: [usize; 2],
+    levels: [Level; 2],
     keys: Vec<(Role, ParamSet)>,
+    galois: Vec<(Role, ParamSet)>,
+}
+
+/// The pool of one direction.
+#[derive(Clone, Copy, Debug, Default)]
+struct Level {
+    made: u64,
+    held: usize,
 }
 
 impl Forecast {
@@ -225,7 +324,7 @@ impl Forecast {
         }
         ledger.leave();
         let pool = PoolPlan { kind: options.ot, min_batch: options.ot.default_batch() };
-        Forecast { pool, levels: [0; 2], keys: Vec::new() }
+        Forecast { pool, levels: [Level::default(); 2], keys: Vec::new(), galois: Vec::new() }
     }
 
     /// Books `cost`.
@@ -240,16 +339,14 @@ impl Forecast {
                 }
                 Step::Cots { sender, count } => {
                     self.refill(sender, count, ledger);
-                    self.levels[sender as usize] -= count as usize;
+                    self.levels[sender as usize].held -= count as usize;
                 }
                 Step::Pooled { sender, count } => self.refill(sender, count, ledger),
                 Step::Key { holder, set } => {
-                    if !self.keys.contains(&(holder, set)) {
-                        self.keys.push((holder, set));
-                        let phase = ledger.set_phase(Phase::Setup);
-                        ledger.book(holder.sends(), (PublicKey::bytes(set) + HEADER_BYTES) as u64);
-                        ledger.set_phase(phase);
-                    }
+                    send_once(&mut self.keys, (holder, set), PublicKey::bytes(set), ledger);
+                }
+                Step::GaloisKeys { holder, set } => {
+                    send_once(&mut self.galois, (holder, set), GaloisKeys::bytes(set), ledger);
                 }
             }
         }
@@ -257,16 +354,27 @@ impl Forecast {
 
     /// Books what fills the pool with OT sender `sender` to at least `count`.
     fn refill(&mut self, sender: Role, count: u64, ledger: &mut net::Ledger) {
-        let level = &mut self.levels[sender as usize];
-        let amount = self.pool.refill_amount(*level, count as usize);
-        if amount > 0 {
-            let phase = ledger.set_phase(Phase::Offline);
-            let wire = self.pool.refill_wire(amount);
-            if wire.messages > 0 {
-                ledger.book_run(sender.peer().sends(), wire.to_sender, wire.messages);
+        let Level { made, held } = &mut self.levels[sender as usize];
+        let amount = self.pool.refill_amount(*made, *held, count as usize);
+        let wire = self.pool.refill_wire(*made, amount);
+        let phase = ledger.set_phase(Phase::Offline);
+        for (direction, run) in [(sender.peer().sends(), wire.to_sender), (sender.sends(), wire.to_receiver)] {
+            if run.messages > 0 {
+                ledger.book_run(direction, run.bytes, run.messages);
             }
-            ledger.set_phase(phase);
         }
-        *level += amount;
+        ledger.set_phase(phase);
+        *made += amount as u64;
+        *held += amount;
+    }
+}
+
+/// Books the message of a key as `setup` unless it was sent before.
+fn send_once(sent: &mut Vec<(Role, ParamSet)>, key: (Role, ParamSet), bytes: usize, ledger: &mut net::Ledger) {
+    if !sent.contains(&key) {
+        sent.push(key);
+        let phase = ledger.set_phase(Phase::Setup);
+        ledger.book(key.0.sends(), (bytes + HEADER_BYTES) as u64);
+        ledger.set_phase(phase);
     }
 }

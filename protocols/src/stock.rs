@@ -20,7 +20,8 @@ use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
 use crate::cost::Cost;
-use crate::ops::{beaver, growing, linear};
+use crate::ops::masked::table::MaskedShape;
+use crate::ops::{beaver, growing, linear, masked};
 use crate::session::{Plans, Session};
 use crate::weight::FixedWeight;
 use crate::{EMBED_WIDTH, Error, LINEAR_WIDTH};
@@ -66,6 +67,8 @@ pub enum Demand {
         /// Ring.
         width: u32,
     },
+    /// A random mask and a key that expands to its window's unit vector. Unit: an input. See [`masked`].
+    Evaluation(MaskedShape),
 }
 
 impl Demand {
@@ -91,6 +94,7 @@ impl Demand {
             Demand::SumSquares { n, .. } => n + 1,
             Demand::RowProduct { n, .. } => 2 * n + 1,
             Demand::Matmul { batch, m, k, n, .. } => batch * (m * k + k * n + m * n),
+            Demand::Evaluation(shape) => shape.correlation_words(),
         }
     }
 
@@ -100,6 +104,7 @@ impl Demand {
             Demand::Linear { inputs, .. } => linear::batch(*inputs),
             Demand::SumSquares { n, .. } | Demand::RowProduct { n, .. } => ((1 << 16) / n).max(1),
             Demand::Matmul { .. } => 1,
+            Demand::Evaluation(shape) => shape.batch(),
         }
     }
 
@@ -114,6 +119,7 @@ impl Demand {
             Demand::Matmul { batch, m, k, n, width } => {
                 beaver::prepare_matmul_cost(plans, MatmulShape { batch, m, k, n }, width)
             }
+            Demand::Evaluation(shape) => Ok(masked::prepare_cost(&shape, units)),
         }
     }
 
@@ -131,6 +137,7 @@ impl Demand {
             Demand::Matmul { batch, m, k, n, width } => {
                 beaver::prepare_matmul(s, MatmulShape { batch, m, k, n }, width)
             }
+            Demand::Evaluation(shape) => masked::prepare(s, &shape, units),
         }
     }
 
@@ -337,6 +344,7 @@ impl Job<'_> {
             Job::Batch(Demand::SumSquares { .. }, _) => "squares",
             Job::Batch(Demand::RowProduct { .. }, _) => "products",
             Job::Batch(Demand::Matmul { .. }, _) => "matrix products",
+            Job::Batch(Demand::Evaluation(_), _) => "functions",
             Job::Operand(..) => "keys and values",
             Job::Cots(..) => "OTs",
         }

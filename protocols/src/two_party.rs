@@ -4,18 +4,18 @@ use he::{MatmulShape, MatmulSpec};
 use ndarray::{ArrayD, IxDyn};
 use net::Role;
 
-use crate::abb::{Abb, Table, Truncation, Words};
+use crate::abb::{Abb, Table, Tabulated, Truncation, Words};
 use crate::ops::growing::{Axis, Events, Operand};
 use crate::ops::shuffle::Permutations;
 use crate::ops::{
-    beaver, bit_to_word, compare, evaluate, growing, linear, matmul, mul, mux, one_hot, quickselect, reveal, shuffle,
-    truncate,
+    beaver, bit_to_word, compare, evaluate, growing, linear, masked, matmul, mul, mux, one_hot, quickselect, reveal,
+    shuffle, truncate,
 };
 use crate::session::Session;
 use crate::stock::{self, Demand};
 use crate::weight::{DEFAULT_WEIGHT_FRAC, FixedWeight, WEIGHT_BITS};
 use crate::words::mask;
-use crate::{EMBED_FRAC, EMBED_WIDTH, Error, FRAC, LINEAR_WIDTH, Tensor};
+use crate::{EMBED_FRAC, EMBED_WIDTH, Error, Evaluate, FRAC, LINEAR_WIDTH, Tensor};
 
 /// Runs every operation as a protocol with the peer, who calls the same operations in the same order.
 pub struct TwoParty {
@@ -231,7 +231,7 @@ impl Abb for TwoParty {
             let masks = self.take(&Demand::RowProduct { n, width }, shape[0])?;
             return Ok(shaped(&shape, beaver::rows(&mut self.session, &flat(x), &flat(y), n, width, &masks)?));
         }
-        Ok(shaped(&shape, mul::mul_rows(&mut self.session, &flat(x), &flat(y), shape[1], width)?))
+        Ok(shaped(&shape, mul::rows(&mut self.session, &flat(x), &flat(y), n, width)?))
     }
 
     fn sum_squares(&mut self, x: &Self::Words, width: u32) -> Result<Self::Words, Error> {
@@ -245,8 +245,20 @@ impl Abb for TwoParty {
         Ok(shaped(&Tensor::shape(x), squares).sum_last())
     }
 
-    fn evaluate(&mut self, table: &impl Table, x: &Self::Words) -> Result<Self::Words, Error> {
-        Ok(shaped(&Tensor::shape(x), evaluate::evaluate(&mut self.session, table, &flat(x))?))
+    fn evaluation(&self) -> Evaluate {
+        Evaluate::of(self.session.preprocesses())
+    }
+
+    fn evaluate(&mut self, table: Tabulated<'_, impl Table>, x: &Self::Words) -> Result<Self::Words, Error> {
+        let words = flat(x);
+        let values = match table {
+            Tabulated::Lookup(table) => evaluate::evaluate(&mut self.session, table, &words)?,
+            Tabulated::Masked(table) => {
+                let correlations = self.take(&Demand::Evaluation(table.shape()), words.len())?;
+                masked::run(&mut self.session, table, &correlations, &words)?
+            }
+        };
+        Ok(shaped(&Tensor::shape(x), values))
     }
 
     fn matmul(&mut self, a: &Self::Words, b: &Self::Words, width: u32) -> Result<Self::Words, Error> {

@@ -59,7 +59,7 @@ const DEFAULT_TOKENS: usize = 200;
 
 pub(super) fn run(args: DemoArgs) -> Result<(), Error> {
     check_writable(args.json.as_deref())?;
-    let terms = args.terms.terms()?;
+    let terms = args.terms.terms(args.link)?;
     let mut sampler = args.sampling.sampler(&terms)?;
     let files = open_model(&args.model)?;
     let tokenizer = files.tokenizer.as_deref().map(Tokenizer::from_bytes).transpose()?;

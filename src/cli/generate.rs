@@ -44,7 +44,7 @@ pub(super) struct GenerateArgs {
 pub(super) fn run(args: GenerateArgs) -> Result<(), Error> {
     check_writable(args.json.as_deref())?;
     let chosen_terms = if args.pool.is_some() { args.terms.two_phases()? } else { args.terms.clone() };
-    let terms = chosen_terms.terms()?;
+    let terms = chosen_terms.terms(args.connect.link)?;
     let mut sampler = args.sampling.sampler(&terms)?;
     let own = args.tokenizer.as_deref().map(read).transpose()?;
     // What is wrong with the file alone is said before a server is bothered.

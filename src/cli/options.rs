@@ -11,6 +11,7 @@ use mpcache::{PolicySpec, Select};
 use net::shaped::ParseShapeError;
 use net::{Link, Shape, Shaped};
 use ot::{CotKind, SoftSpoken};
+use protocols::{DEFAULT_LINK_RATE, Packing};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use serde_json::{Map, Value};
@@ -25,13 +26,19 @@ pub(super) struct TermsArgs {
     reveal: RevealArg,
     #[command(flatten)]
     policy: PolicyArgs,
-    /// Source of correlated oblivious transfers; a larger number sends less and computes more.
-    #[arg(long, value_enum, default_value = "softspoken4")]
+    /// Source of correlated oblivious transfers: silent sends least; of the others a larger number sends less and
+    /// computes more.
+    #[arg(long, value_enum, default_value = "silent")]
     ot: OtArg,
     /// Make all correlations that do not depend on the prompt's words first, in large batches, booked as `offline`: what
     /// is left to do online is several times less.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     preprocess: Option<bool>,
+    /// Pack several results of a matrix product into one ciphertext: smaller messages, some more computation. `auto` weighs
+    /// both by the rate of the link, which is that of `--link` where it is shaped, and else 1 Gbit/s; `always` counts bytes
+    /// eight times.
+    #[arg(long, value_enum, default_value = "auto")]
+    packing: PackingArg,
 }
 
 /// Which of the key/value cache a token looks at.
@@ -83,12 +90,20 @@ enum RevealArg {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum OtArg {
+    Silent,
     #[value(name = "softspoken2")]
     SoftSpoken2,
     #[value(name = "softspoken4")]
     SoftSpoken4,
     #[value(name = "softspoken8")]
     SoftSpoken8,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum PackingArg {
+    Auto,
+    Never,
+    Always,
 }
 
 impl TermsArgs {
@@ -104,18 +119,25 @@ impl TermsArgs {
         }
     }
 
-    /// The terms.
-    pub(super) fn terms(&self) -> Result<Terms, Error> {
+    /// The terms of a session over `link`.
+    pub(super) fn terms(&self, link: LinkArg) -> Result<Terms, Error> {
         let ot = match self.ot {
-            OtArg::SoftSpoken2 => SoftSpoken::K2,
-            OtArg::SoftSpoken4 => SoftSpoken::K4,
-            OtArg::SoftSpoken8 => SoftSpoken::K8,
+            OtArg::Silent => CotKind::Silent,
+            OtArg::SoftSpoken2 => CotKind::SoftSpoken(SoftSpoken::K2),
+            OtArg::SoftSpoken4 => CotKind::SoftSpoken(SoftSpoken::K4),
+            OtArg::SoftSpoken8 => CotKind::SoftSpoken(SoftSpoken::K8),
         };
         let reveal = match self.reveal {
             RevealArg::Logits => Reveal::Logits,
             RevealArg::Token => Reveal::Token,
         };
-        let protocol = protocols::Options { ot: CotKind::SoftSpoken(ot), preprocess: self.preprocess() };
+        let packing = match self.packing {
+            PackingArg::Auto => Packing::Auto,
+            PackingArg::Never => Packing::Never,
+            PackingArg::Always => Packing::Always,
+        };
+        let link_rate = link.shape().map_or(DEFAULT_LINK_RATE, |shape| shape.bytes_per_second);
+        let protocol = protocols::Options { ot, preprocess: self.preprocess(), link_rate, packing };
         let policy = self.policy.spec()?;
         if policy.clear_only() {
             return Err(Error::ClearOnly { policy: policy.to_string() });
@@ -132,13 +154,14 @@ impl TermsArgs {
     }
 
     /// By name, for the command line of the other party.
-    pub(super) fn named(&self, terms: &Terms) -> [(&'static str, String); 4] {
+    pub(super) fn named(&self, terms: &Terms) -> [(&'static str, String); 5] {
         let name = |value: Option<clap::builder::PossibleValue>| value.map_or(String::new(), |v| v.get_name().into());
         [
             ("reveal", name(self.reveal.to_possible_value())),
             ("policy", terms.policy.to_string()),
             ("ot", name(self.ot.to_possible_value())),
             ("preprocess", self.preprocess().to_string()),
+            ("packing", name(self.packing.to_possible_value())),
         ]
     }
 }

@@ -44,7 +44,7 @@ pub(super) fn run(args: PlanArgs) -> Result<(), Error> {
     progress.spin("reading the model");
     let model = describe(&args.model)?;
     let request = Request { prompt: args.prompt_len, tokens: args.tokens, stop_at_eos: args.stop_at_eos };
-    let terms = args.terms.terms()?;
+    let terms = args.terms.terms(args.link)?;
     let outcome = plan(&model, &terms, &Wishes::default(), &request, &mut progress)?;
     progress.finish();
     let mut chosen = options([

@@ -93,7 +93,7 @@ pub(super) fn run(mut args: ServeArgs) -> Result<(), Error> {
             Some(pools) => hosted.with_pools(pools),
             None => hosted,
         },
-        terms: args.terms.terms()?,
+        terms: args.terms.terms(args.link)?,
         limits: Limits { prompt: args.max_prompt, tokens: args.max_tokens },
     };
     let listener = tcp::listen(args.listen.as_str(), args.timeout)?;

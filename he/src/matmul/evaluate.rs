@@ -3,17 +3,29 @@
 use super::{MatmulPlan, MatmulShape, Weights, check_entries, split_upload, write_switched};
 use crate::bits::BitWriter;
 use crate::error::HeError;
-use crate::keys::{Poly, PublicKey};
+use crate::galois::{Ciphertext, GaloisKeys};
+use crate::keys::{EvaluationKeys, PublicKey};
 use crate::params::{Params, round_torus};
 use crate::sampling::{Expander, Label, Seed, fresh_seed};
 use rand::CryptoRng;
 use rayon::prelude::*;
+use std::ops::Range;
 use zeroize::Zeroize;
 
-/// A transformed ciphertext.
-struct Ciphertext {
-    c0: Poly,
-    c1: Poly,
+/// Weight polynomials that one column tile holds at a time.
+const TERMS: usize = 4;
+
+/// What the evaluation of one product works on.
+struct Evaluation<'a> {
+    plan: &'a MatmulPlan,
+    params: &'static Params,
+    public: &'a PublicKey,
+    /// There if the plan packs.
+    galois: Option<&'a GaloisKeys>,
+    /// In the form of `Params::dot`.
+    uploads: Vec<Ciphertext>,
+    weights: Weights<'a>,
+    seed: Seed,
 }
 
 impl Weights<'_> {
@@ -25,16 +37,13 @@ impl Weights<'_> {
         }
     }
 
-    /// Writes entries `start..start + count` as signed integers to `out[0], out[stride], ...`.
-    /// Values are read modulo `2^width`.
-    #[inline]
-    fn copy(&self, width: u32, start: usize, count: usize, out: &mut [i64], stride: usize) {
-        let end = start + count;
-        let slots = out.iter_mut().step_by(stride);
+    /// Writes `rows` rows of `count` entries each, the first at `start` and `pitch` entries apart, transposed: entry c of
+    /// row j, as a signed integer modulo `2^width`, goes to `out[c * stride + j]`.
+    fn transpose(&self, width: u32, rows: Rows, out: &mut [i64], stride: usize) {
         match self {
-            Self::I16(w) => slots.zip(&w[start..end]).for_each(|(o, &w)| *o = centred(i64::from(w) as u64, width)),
-            Self::I32(w) => slots.zip(&w[start..end]).for_each(|(o, &w)| *o = centred(i64::from(w) as u64, width)),
-            Self::U64(w) => slots.zip(&w[start..end]).for_each(|(o, &w)| *o = centred(w, width)),
+            Self::I16(w) => transpose(w, |w| centred(i64::from(w) as u64, width), rows, out, stride),
+            Self::I32(w) => transpose(w, |w| centred(i64::from(w) as u64, width), rows, out, stride),
+            Self::U64(w) => transpose(w, |w| centred(w, width), rows, out, stride),
         }
     }
 
@@ -54,6 +63,33 @@ impl Weights<'_> {
     }
 }
 
+/// Where a block of weights lies.
+#[derive(Clone, Copy)]
+struct Rows {
+    start: usize,
+    pitch: usize,
+    rows: usize,
+    count: usize,
+}
+
+/// Rows that are transposed at a time: a cache line of signed integers.
+const LINE: usize = 8;
+
+#[inline(always)]
+fn transpose<T: Copy>(w: &[T], signed: impl Fn(T) -> i64, block: Rows, out: &mut [i64], stride: usize) {
+    let Rows { start, pitch, rows, count } = block;
+    let row = |j: usize| &w[start + j * pitch..][..count];
+    for first in (0..rows / LINE * LINE).step_by(LINE) {
+        let lines: [&[T]; LINE] = std::array::from_fn(|j| row(first + j));
+        for (c, out) in out[first..].chunks_mut(stride).take(count).enumerate() {
+            out[..LINE].iter_mut().zip(&lines).for_each(|(out, line)| *out = signed(line[c]));
+        }
+    }
+    for j in rows / LINE * LINE..rows {
+        out[j..].iter_mut().step_by(stride).zip(row(j)).for_each(|(out, &w)| *out = signed(w));
+    }
+}
+
 /// `w mod 2^width` as a number of `[-2^(width-1), 2^(width-1))`.
 #[inline(always)]
 pub(crate) fn centred(w: u64, width: u32) -> i64 {
@@ -65,16 +101,21 @@ impl MatmulPlan {
     ///
     /// `x_own` is this party's share of X (`batch * m * k`); given, it is added under encryption, so that the product is
     /// that of the sum of both shares. Returns the message for the key holder and this party's share of the product
-    /// (`batch * m * n`). Every response carries a fresh mask and a fresh encryption of zero.
-    pub fn evaluate(
+    /// (`batch * m * n`). `keys` must hold Galois keys if the plan is [`Self::packed`]. Every response carries a fresh mask and a fresh encryption of zero.
+    pub fn evaluate<'a>(
         &self,
-        pk: &PublicKey,
+        keys: impl Into<EvaluationKeys<'a>>,
         upload: &[u8],
         x_own: Option<&[u64]>,
         weights: Weights<'_>,
         rng: &mut (impl CryptoRng + ?Sized),
     ) -> Result<(Vec<u8>, Vec<u64>), HeError> {
-        let params = pk.check(self.set())?;
+        let EvaluationKeys { public, galois } = keys.into();
+        let params = public.check(self.set())?;
+        let galois = galois.filter(|_| self.packed());
+        if self.packed() {
+            galois.ok_or(HeError::NoGaloisKeys { set: self.set() })?.check(self.set())?;
+        }
         let MatmulShape { batch, k, n, .. } = self.spec.shape;
         check_entries("weights", weights.len(), batch * k * n)?;
         weights.check_range(self.spec.width, self.spec.weight_bits)?;
@@ -82,11 +123,9 @@ impl MatmulPlan {
             self.check_x("own share of the encrypted operand", x)?;
         }
         let uploads = self.parse(params, upload, x_own)?;
-        let seed = fresh_seed(rng);
-        let parts: Vec<Vec<(Vec<u8>, Vec<u64>)>> = (0..self.layout.column_tiles())
-            .into_par_iter()
-            .map(|tile| self.column_tile(params, pk, &uploads, weights, tile, &seed))
-            .collect();
+        let evaluation = Evaluation { plan: self, params, public, galois, uploads, weights, seed: fresh_seed(rng) };
+        let parts: Vec<Vec<(Vec<u8>, Vec<u64>)>> =
+            (0..self.layout.column_packs()).into_par_iter().map(|pack| evaluation.column_pack(pack)).collect();
         let (messages, shares): (Vec<_>, Vec<_>) = parts.into_iter().flatten().unzip();
         let download = messages.concat();
         debug_assert_eq!(download.len(), self.download_bytes());
@@ -98,6 +137,9 @@ impl MatmulPlan {
         const MESSAGE: &str = "matmul upload";
         let (seed, bodies) = split_upload(upload, self.upload_bytes(), MESSAGE)?;
         let lift = params.lift(self.spec.width);
+        // What the levels of merges multiply back.
+        let (columns, rows) = self.layout.pack_levels();
+        let doublings = (columns + rows) as i32;
         bodies
             .par_chunks_exact(params.poly_bytes())
             .enumerate()
@@ -109,54 +151,16 @@ impl MatmulPlan {
                     params.add(&mut c0, &own);
                     own.zeroize();
                 }
-                Ok(Ciphertext { c0, c1: params.uniform(&seed, Label::Upload, index as u64) })
+                let mut c1 = params.uniform(&seed, Label::Upload, index as u64);
+                for c in [&mut c0, &mut c1] {
+                    if doublings > 0 {
+                        params.shift(c, -doublings);
+                    }
+                    params.factor(c);
+                }
+                Ok(Ciphertext { c0, c1 })
             })
             .collect()
-    }
-
-    /// All responses (one per row tile) of one column tile. Each weight polynomial is made once and dropped.
-    fn column_tile(
-        &self,
-        params: &Params,
-        pk: &PublicKey,
-        uploads: &[Ciphertext],
-        weights: Weights<'_>,
-        column_tile: usize,
-        seed: &Seed,
-    ) -> Vec<(Vec<u8>, Vec<u64>)> {
-        let (layout, words) = (&self.layout, params.acc_words());
-        let (start, end) = layout.column_range(column_tile);
-        let per_group = layout.tile.group * self.spec.shape.n;
-        let mut sums = vec![0; layout.row_tiles() * 2 * words];
-        let mut signed = vec![0i64; params.degree()];
-        for group in start / per_group..=(end - 1) / per_group {
-            let columns = (start.max(group * per_group), end.min((group + 1) * per_group));
-            for inner_tile in 0..layout.inner_tiles() {
-                signed.fill(0);
-                self.encode_w(weights, start, columns, inner_tile, &mut signed);
-                let w = params.transform_signed(&signed, self.spec.weight_bits);
-                for (row_tile, sum) in sums.chunks_exact_mut(2 * words).enumerate() {
-                    let x = &uploads[layout.upload_index(group, row_tile, inner_tile)];
-                    let (sum0, sum1) = sum.split_at_mut(words);
-                    params.mul_acc(sum0, &x.c0, &w);
-                    params.mul_acc(sum1, &x.c1, &w);
-                }
-            }
-        }
-        signed.zeroize();
-        let respond = |(row_tile, sum): (usize, &[u64])| {
-            let response = column_tile * layout.row_tiles() + row_tile;
-            let (mut c0, mut c1) = (params.reduce_acc(&sum[..words]), params.reduce_acc(&sum[words..]));
-            let mut stream = Expander::new(seed, Label::Response, response as u64);
-            pk.rerandomize(&mut c0, &mut c1, &mut stream);
-            let mut message = Vec::with_capacity(layout.response_bytes(response));
-            write_switched(params, &c1, layout.c1_bits, &mut message);
-            let shares = self.mask(params, &c0, response, &mut stream, &mut message);
-            (message, shares)
-        };
-        let responses = sums.par_chunks_exact(2 * words).enumerate().map(respond).collect();
-        sums.zeroize();
-        responses
     }
 
     /// The polynomial of the weights in global columns `columns` of the tile that begins at column `start`.
@@ -175,11 +179,8 @@ impl MatmulPlan {
             // A run of columns of one item.
             let (item, c) = (column / shape.n, column % shape.n);
             let run = (shape.n - c).min(columns.1 - column);
-            for j in j0..j1 {
-                let first = (item * shape.k + j) * shape.n + c;
-                let out = &mut out[(column - start) * inner + (j - j0)..];
-                weights.copy(self.spec.width, first, run, out, inner);
-            }
+            let rows = Rows { start: (item * shape.k + j0) * shape.n + c, pitch: shape.n, rows: j1 - j0, count: run };
+            weights.transpose(self.spec.width, rows, &mut out[(column - start) * inner..], inner);
             column += run;
         }
     }
@@ -211,5 +212,108 @@ impl MatmulPlan {
         writer.finish();
         mask.zeroize();
         shares
+    }
+}
+
+impl Evaluation<'_> {
+    /// All responses of one pack of column tiles: per pack of row tiles the message and the own shares.
+    fn column_pack(&self, pack: usize) -> Vec<(Vec<u8>, Vec<u64>)> {
+        let layout = &self.plan.layout;
+        let (column_step, row_step) = layout.pack_steps();
+        let mut products = self.columns(layout.column_pack(pack), column_step).into_iter();
+        let packs: Vec<Vec<Ciphertext>> = (0..layout.row_tiles().div_ceil(layout.pack.rows))
+            .map(|_| products.by_ref().take(layout.pack.rows).collect())
+            .collect();
+        let first = pack * packs.len();
+        let respond = |(i, rows)| self.respond(first + i, self.rows(rows, row_step));
+        packs.into_par_iter().enumerate().map(respond).collect()
+    }
+
+    /// Products of all row tiles with `columns`, packed into one ciphertext per row tile. The tree is that of the module
+    /// `plan`, its leaves are made when they are needed: few of them exist at a time.
+    fn columns(&self, columns: Range<usize>, step: usize) -> Vec<Ciphertext> {
+        if columns.len() == 1 {
+            let mut products = self.column_tile(columns.start);
+            self.double(&mut products, step, self.plan.layout.tile.inner);
+            return products;
+        }
+        let middle = columns.start + columns.len().div_ceil(2);
+        let (even, odd) = rayon::join(
+            || self.columns(columns.start..middle, 2 * step),
+            || self.columns(middle..columns.end, 2 * step),
+        );
+        even.into_par_iter().zip(odd).map(|(even, odd)| self.merge(step, even, odd)).collect()
+    }
+
+    /// The row tiles of one response, packed into one ciphertext.
+    fn rows(&self, mut rows: Vec<Ciphertext>, step: usize) -> Ciphertext {
+        if rows.len() == 1 {
+            self.double(&mut rows, step, self.plan.layout.pack_steps().0);
+            return rows.swap_remove(0);
+        }
+        let odd = rows.split_off(rows.len().div_ceil(2));
+        let (even, odd) = rayon::join(|| self.rows(rows, 2 * step), || self.rows(odd, 2 * step));
+        self.merge(step, even, odd)
+    }
+
+    /// Makes up for the merges of a leaf that ends at `step` instead of at `full`.
+    fn double(&self, leaves: &mut [Ciphertext], step: usize, full: usize) {
+        if step < full && self.galois.is_some() {
+            let doublings = (full / step).trailing_zeros() as i32;
+            for c in leaves {
+                self.params.shift(&mut c.c0, doublings);
+                self.params.shift(&mut c.c1, doublings);
+            }
+        }
+    }
+
+    fn merge(&self, step: usize, even: Ciphertext, odd: Ciphertext) -> Ciphertext {
+        self.galois.expect("a plan that packs was given Galois keys").merge(step, even, odd)
+    }
+
+    /// The products of all row tiles with one column tile. Each weight polynomial is made once and dropped.
+    fn column_tile(&self, column_tile: usize) -> Vec<Ciphertext> {
+        let (plan, layout, params) = (self.plan, &self.plan.layout, self.params);
+        let words = params.words();
+        let (start, end) = layout.column_range(column_tile);
+        let per_group = layout.tile.group * plan.spec.shape.n;
+        let mut sums: Vec<Ciphertext> =
+            (0..layout.row_tiles()).map(|_| Ciphertext { c0: vec![0; words], c1: vec![0; words] }).collect();
+        let mut signed = vec![0i64; params.degree()];
+        let mut polys = vec![0; TERMS * words];
+        let meetings: Vec<(usize, usize)> = (start / per_group..=(end - 1) / per_group)
+            .flat_map(|group| (0..layout.inner_tiles()).map(move |inner_tile| (group, inner_tile)))
+            .collect();
+        for meetings in meetings.chunks(TERMS) {
+            for (&(group, inner_tile), out) in meetings.iter().zip(polys.chunks_exact_mut(words)) {
+                let columns = (start.max(group * per_group), end.min((group + 1) * per_group));
+                signed.fill(0);
+                plan.encode_w(self.weights, start, columns, inner_tile, &mut signed);
+                params.factor_signed(&signed, plan.spec.weight_bits, out);
+            }
+            let factors: Vec<&[u64]> = polys.chunks_exact(words).take(meetings.len()).collect();
+            for (row_tile, sum) in sums.iter_mut().enumerate() {
+                let upload = |&(group, inner_tile)| &self.uploads[layout.upload_index(group, row_tile, inner_tile)];
+                let halves: (Vec<&[u64]>, Vec<&[u64]>) =
+                    meetings.iter().map(|m| (upload(m).c0.as_slice(), upload(m).c1.as_slice())).unzip();
+                params.dot(&mut sum.c0, &halves.0, &factors);
+                params.dot(&mut sum.c1, &halves.1, &factors);
+            }
+        }
+        signed.zeroize();
+        polys.zeroize();
+        sums
+    }
+
+    /// The message of one response and the own shares.
+    fn respond(&self, response: usize, product: Ciphertext) -> (Vec<u8>, Vec<u64>) {
+        let (layout, params) = (&self.plan.layout, self.params);
+        let Ciphertext { mut c0, mut c1 } = product;
+        let mut stream = Expander::new(&self.seed, Label::Response, response as u64);
+        self.public.rerandomize(&mut c0, &mut c1, &mut stream);
+        let mut message = Vec::with_capacity(layout.response_bytes(response));
+        write_switched(params, &c1, layout.c1_bits, &mut message);
+        let shares = self.plan.mask(params, &c0, response, &mut stream, &mut message);
+        (message, shares)
     }
 }

@@ -18,12 +18,20 @@
 //! Where several items share an upload, a response also holds products of the column's weights with rows of *other*
 //! items. Those coefficients are never sent.
 //!
+//! # Packed responses
+//! A response carries a whole polynomial c1 for however few coefficients of c0 it is sent. With `inner` a power of two and X
+//! moved down by `inner - 1` places, the outputs of a product of tiles lie at multiples of `inner`; the products of up to
+//! `inner` tiles then go into one ciphertext by a binary tree of merges ([`crate::GaloisKeys`]; BumbleBee, NDSS 2025), each
+//! of which doubles the wanted coefficients. The uploads are divided by that power of two modulo q before they are
+//! multiplied. Long inner tiles, that is few uploads, become cheap at the price of one key switch per product of tiles.
+//!
 //! # What the key holder sees
 //! Per response: `c1`, and of `c0` the coefficients of outputs, each with a mask uniform over `Z_q` added. Before that a
 //! fresh encryption of zero under the holder's public key (new u, e1, e2) was added. The masked coefficients are uniform
 //! and independent of everything, whatever noise or product they carry; `c1 + a u + e2` is pseudorandom by RLWE with
 //! secret u. Coefficients of c0 that are not sent are simply absent. So the message can be simulated from its length.
-//! Rounding to fewer bits (modulus switching) is a function of what is sent and leaks nothing more.
+//! Rounding to fewer bits (modulus switching) is a function of what is sent and leaks nothing more. Packing comes before all
+//! of this, and the argument does not ask what the ciphertext was.
 //!
 //! # Error
 //! The mask covers the noise e instead of a flood of 40 extra bits; the price is that both parties round separately:
@@ -40,7 +48,7 @@ use crate::keys::{Poly, SecretKey, split_seed};
 use crate::params::{Lift, ParamSet, Params, round_torus};
 use crate::sampling::{Expander, Label, SEED_BYTES, fresh_seed};
 pub(crate) use evaluate::centred;
-pub(crate) use plan::{ERROR_VARIANCE, range};
+pub(crate) use plan::range;
 use plan::{Layout, Tile};
 use rand::CryptoRng;
 use rayon::prelude::*;
@@ -71,18 +79,33 @@ pub struct MatmulSpec {
     pub weight_bits: u32,
 }
 
-/// What the planner trades.
-#[derive(Debug, Clone, Copy, PartialEq)]
+/// Whether many products of ciphertexts may share a response, which takes Galois keys.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub enum Packing {
+    /// Where it saves time.
+    #[default]
+    Auto,
+    /// Never.
+    Never,
+    /// Wherever there is more than one product to send, and for few bytes rather than little time: as if the link had an
+    /// eighth of its rate.
+    Always,
+}
+
+/// What the planner trades. All of it is public: both parties must plan alike.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct PlanOptions {
     /// Largest tolerated [`MatmulPlan::lsb_error`]; at least 1.
     pub max_lsb_error: u64,
-    /// Bytes that cost as much as one microsecond of one core. The default, 32, stands for 1 Gbit/s and four cores.
-    pub bytes_per_us: f64,
+    /// Rate of the link that bytes are weighed by against computation; 1 or more. The default is that of 1 Gbit/s.
+    pub bytes_per_second: u64,
+    /// Which layouts come into question.
+    pub packing: Packing,
 }
 
 impl Default for PlanOptions {
     fn default() -> Self {
-        Self { max_lsb_error: 8, bytes_per_us: 32.0 }
+        Self { max_lsb_error: 8, bytes_per_second: 125_000_000, packing: Packing::Auto }
     }
 }
 
@@ -101,6 +124,7 @@ pub enum Weights<'a> {
 #[derive(Debug, Clone, PartialEq)]
 pub struct MatmulPlan {
     spec: MatmulSpec,
+    options: PlanOptions,
     layout: Layout,
     lsb_error: u64,
 }
@@ -111,10 +135,11 @@ impl MatmulPlan {
         Self::with_options(spec, PlanOptions::default())
     }
 
-    /// Chooses parameter set and tile of least cost: bytes both ways plus evaluation time at the rate of `options`.
+    /// Chooses parameter set, tile and packing of least time: bytes both ways at the link's rate, and computation. Keys are
+    /// not counted, as they are sent once.
     pub fn with_options(spec: MatmulSpec, options: PlanOptions) -> Result<Self, HeError> {
         let (layout, lsb_error) = plan::search(&spec, &options)?;
-        Ok(Self { spec, layout, lsb_error })
+        Ok(Self { spec, options, layout, lsb_error })
     }
 
     /// The product that was planned.
@@ -138,9 +163,19 @@ impl MatmulPlan {
         (group, rows, inner, cols)
     }
 
+    /// Whether evaluation takes [`GaloisKeys`](crate::GaloisKeys), to pack several products into one response.
+    pub fn packed(&self) -> bool {
+        self.layout.is_packed()
+    }
+
     /// Ciphertexts sent up and down.
     pub fn ciphertexts(&self) -> (usize, usize) {
         (self.layout.uploads(), self.layout.responses())
+    }
+
+    /// Seconds that the planner reckons with: both messages on the link, and the computation of both parties.
+    pub fn seconds(&self) -> f64 {
+        self.layout.seconds(&self.options)
     }
 
     /// Exact length of [`Self::encrypt`]'s message.
@@ -157,8 +192,10 @@ impl MatmulPlan {
     ///
     /// It is `floor(1 + E)`, where 1 pays for the two separate roundings and E, in units of `2^-l`, adds
     /// `8.5 sqrt(11.5 B^2 nnz + 10.5 (1 + 2 N)) / q` (fresh errors of variance 10.5 and rounded shares, times the `nnz`
-    /// weights of absolute value B in one response; the encryption of zero), `8.5 sqrt(N / 16) / 2^b1` and
-    /// `1 / 2^(b0 + 1)` (responses cut to b1 and b0 bits). Shares are taken to be uniform, as they are in a protocol.
+    /// weights of absolute value B in one product; the encryption of zero), `8.5 sqrt(N / 16) / 2^b1` and
+    /// `1 / 2^(b0 + 1)` (responses cut to b1 and b0 bits). L levels of packing add `V (4^L - 1) / 3` under the root, V being
+    /// the variance of a key switch: `D N 2^(2w-2) 10.5` for D digits of w bits. Shares are taken to be uniform, as they are
+    /// in a protocol.
     pub fn lsb_error(&self) -> u64 {
         self.lsb_error
     }
@@ -243,9 +280,11 @@ impl MatmulPlan {
         let n = params.degree();
         let mut poly = vec![0; params.words()];
         for (position, entry) in self.layout.x_entries(index) {
-            let d = lift.remainder(u128::from(x[entry]));
+            // -X^i with the sign moved to the entry.
+            let x = if position < n { x[entry] } else { x[entry].wrapping_neg() };
+            let d = lift.remainder(u128::from(x));
             for (i, limb) in params.limbs().iter().enumerate() {
-                poly[i * n + position] = lift.residue(i, limb.modulus(), d);
+                poly[i * n + position % n] = lift.residue(i, limb.modulus(), d);
             }
         }
         poly

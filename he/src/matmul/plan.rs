@@ -1,17 +1,15 @@
 //! Tiles, sizes and noise of a matrix product; arithmetic on shapes only.
 
-use super::{MatmulSpec, PlanOptions};
+use super::{MatmulSpec, Packing, PlanOptions};
 use crate::bits::packed_len;
 use crate::error::HeError;
-use crate::ntt::MAX_LAZY_TERMS;
+use crate::galois::switch_variance;
 use crate::params::ParamSet;
-use crate::sampling::SEED_BYTES;
+use crate::sampling::{ERROR_VARIANCE, SEED_BYTES};
+use std::ops::Range;
 
 /// Standard deviations that a tail bound covers: `2 exp(-8.5^2 / 2) < 2^-51`.
 pub(crate) const TAIL: f64 = 8.5;
-
-/// Variance of the centred binomial error.
-pub(crate) const ERROR_VARIANCE: f64 = 10.5;
 
 /// `m * k`, `k * n` and `m * n` of all items together stay below this.
 const MAX_ENTRIES: usize = 1 << 32;
@@ -25,15 +23,49 @@ pub(crate) struct Tile {
     pub(crate) cols: usize,
 }
 
+/// Products of ciphertexts that one response holds: of `columns` column tiles by `rows` row tiles; (1, 1) without packing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Pack {
+    pub(crate) columns: usize,
+    pub(crate) rows: usize,
+}
+
 /// A tile applied to a shape under a parameter set.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Layout {
     pub(crate) spec: MatmulSpec,
     pub(crate) set: ParamSet,
     pub(crate) tile: Tile,
+    pub(crate) pack: Pack,
     /// Bits that each coefficient of a response keeps.
     pub(crate) c0_bits: u32,
     pub(crate) c1_bits: u32,
+}
+
+/// `ceil(log2(count))`: the height of [`offset`]'s tree.
+pub(crate) fn levels(count: usize) -> u32 {
+    count.next_power_of_two().trailing_zeros()
+}
+
+/// Places by which packing moves leaf `index` of `count`. A node gives the first half of its leaves, rounded up, to one
+/// child and moves the others by its step; the root's is `step`, and it doubles from level to level.
+fn offset(mut count: usize, mut index: usize, mut step: usize) -> usize {
+    let mut moved = 0;
+    while count > 1 {
+        let half = count.div_ceil(2);
+        if index < half {
+            count = half;
+        } else {
+            (index, count, moved) = (index - half, count - half, moved + step);
+        }
+        step *= 2;
+    }
+    moved
+}
+
+/// `total` in pieces of at most `most`, evened out: their size.
+fn even(total: usize, most: usize) -> usize {
+    total.div_ceil(total.div_ceil(most))
 }
 
 impl Layout {
@@ -41,7 +73,34 @@ impl Layout {
         // c1 is multiplied by the key, which turns a rounding of 2^-b1 into 8.5 sqrt(N / 16) 2^-b1; these widths keep
         // that below 0.54 (N <= 4096) or 0.38 LSB, and the rounding of c0 at 1/16 LSB.
         let c1_extra = if set.degree() <= 4096 { 8 } else { 9 };
-        Self { spec: *spec, set, tile, c0_bits: spec.width + 3, c1_bits: spec.width + c1_extra }
+        let pack = Pack { columns: 1, rows: 1 };
+        Self { spec: *spec, set, tile, pack, c0_bits: spec.width + 3, c1_bits: spec.width + c1_extra }
+    }
+
+    /// The same with as many products in a response as find room between its outputs, `inner` (a power of two) places
+    /// apart. None if no two products would share a response.
+    fn packed(mut self) -> Option<Self> {
+        debug_assert!(self.tile.inner.is_power_of_two());
+        let columns = even(self.column_tiles(), self.tile.inner);
+        let rows = even(self.row_tiles(), self.tile.inner >> levels(columns));
+        self.pack = Pack { columns, rows };
+        (columns * rows > 1).then_some(self)
+    }
+
+    /// Whether responses are packed, which takes Galois keys.
+    pub(crate) fn is_packed(&self) -> bool {
+        self.pack.columns * self.pack.rows > 1
+    }
+
+    /// Levels of merges that column tiles, and then row tiles, go through.
+    pub(crate) fn pack_levels(&self) -> (u32, u32) {
+        (levels(self.pack.columns), levels(self.pack.rows))
+    }
+
+    /// Steps of the roots of both trees; the leaves of the tree of columns are `inner` places apart.
+    pub(crate) fn pack_steps(&self) -> (usize, usize) {
+        let (columns, rows) = self.pack_levels();
+        (self.tile.inner >> columns, self.tile.inner >> (columns + rows))
     }
 
     fn groups(&self) -> usize {
@@ -74,8 +133,28 @@ impl Layout {
         (group * self.row_tiles() + row_tile) * self.inner_tiles() + inner_tile
     }
 
+    fn row_packs(&self) -> usize {
+        self.row_tiles().div_ceil(self.pack.rows)
+    }
+
+    pub(crate) fn column_packs(&self) -> usize {
+        self.column_tiles().div_ceil(self.pack.columns)
+    }
+
     pub(crate) fn responses(&self) -> usize {
-        self.column_tiles() * self.row_tiles()
+        self.column_packs() * self.row_packs()
+    }
+
+    /// Column tiles of a pack.
+    pub(crate) fn column_pack(&self, pack: usize) -> Range<usize> {
+        let start = pack * self.pack.columns;
+        start..(start + self.pack.columns).min(self.column_tiles())
+    }
+
+    /// Column tiles and row tiles of a response.
+    fn members(&self, response: usize) -> (Range<usize>, Range<usize>) {
+        let start = response % self.row_packs() * self.pack.rows;
+        (self.column_pack(response / self.row_packs()), start..(start + self.pack.rows).min(self.row_tiles()))
     }
 
     /// Global columns `start..end` of a column tile.
@@ -94,8 +173,15 @@ impl Layout {
         (start, (start + self.tile.inner).min(self.spec.shape.k))
     }
 
-    /// (coefficient, index into X) of every entry of an upload.
+    /// Places by which X is moved down, for outputs to lie at multiples of `inner` where they are packed.
+    fn shift(&self) -> usize {
+        if self.is_packed() { self.tile.inner - 1 } else { 0 }
+    }
+
+    /// (coefficient, index into X) of every entry of an upload. A coefficient of N or more stands for `-X^(i - N)`.
     pub(crate) fn x_entries(&self, upload: usize) -> impl Iterator<Item = (usize, usize)> {
+        // X^-s = -X^(N-s): entries that move below zero come out at N and above of twice the range.
+        let (down, wrap) = (self.shift(), 2 * self.set.degree());
         let (shape, tile) = (self.spec.shape, self.tile);
         let (rest, inner_tile) = (upload / self.inner_tiles(), upload % self.inner_tiles());
         let (group, row_tile) = (rest / self.row_tiles(), rest % self.row_tiles());
@@ -106,21 +192,36 @@ impl Layout {
             (row0..row1).flat_map(move |row| {
                 let slot = (item - first) * tile.rows + (row - row0);
                 let base = slot * tile.cols * tile.inner + tile.inner - 1;
-                (j0..j1).map(move |j| (base - (j - j0), (item * shape.m + row) * shape.k + j))
+                (j0..j1).map(move |j| ((wrap + base - (j - j0) - down) % wrap, (item * shape.m + row) * shape.k + j))
             })
         })
     }
 
     /// (coefficient, index into Y) of every output of a response, in wire order.
     pub(crate) fn outputs(&self, response: usize) -> impl Iterator<Item = (usize, usize)> {
-        let (shape, tile) = (self.spec.shape, self.tile);
-        let (start, end) = self.column_range(response / self.row_tiles());
-        let (row0, row1) = self.row_range(response % self.row_tiles());
+        let (columns, rows) = self.members(response);
+        let (layout, (column_step, row_step)) = (*self, self.pack_steps());
+        let (column0, row0) = (columns.start, rows.start);
+        let (column_count, row_count) = (columns.len(), rows.len());
+        columns.flat_map(move |column_tile| {
+            rows.clone().flat_map(move |row_tile| {
+                let moved = offset(column_count, column_tile - column0, column_step)
+                    + offset(row_count, row_tile - row0, row_step);
+                layout.tile_outputs(column_tile, row_tile).map(move |(position, entry)| (position + moved, entry))
+            })
+        })
+    }
+
+    /// [`Self::outputs`] of one product of tiles, before packing.
+    fn tile_outputs(&self, column_tile: usize, row_tile: usize) -> impl Iterator<Item = (usize, usize)> + use<> {
+        let (shape, tile, down) = (self.spec.shape, self.tile, self.shift());
+        let (start, end) = self.column_range(column_tile);
+        let (row0, row1) = self.row_range(row_tile);
         (start..end).flat_map(move |column| {
             let (item, c) = (column / shape.n, column % shape.n);
             (row0..row1).map(move |row| {
                 let slot = (item % tile.group) * tile.rows + (row - row0);
-                let position = (slot * tile.cols + column - start) * tile.inner + tile.inner - 1;
+                let position = (slot * tile.cols + column - start) * tile.inner + tile.inner - 1 - down;
                 (position, (item * shape.m + row) * shape.n + c)
             })
         })
@@ -135,9 +236,10 @@ impl Layout {
     }
 
     pub(crate) fn response_bytes(&self, response: usize) -> usize {
-        let (start, end) = self.column_range(response / self.row_tiles());
-        let (row0, row1) = self.row_range(response % self.row_tiles());
-        packed_len(self.set.degree(), self.c1_bits) + packed_len((end - start) * (row1 - row0), self.c0_bits)
+        let (columns, rows) = self.members(response);
+        let columns = self.column_range(columns.end - 1).1 - self.column_range(columns.start).0;
+        let rows = self.row_range(rows.end - 1).1 - self.row_range(rows.start).0;
+        packed_len(self.set.degree(), self.c1_bits) + packed_len(columns * rows, self.c0_bits)
     }
 
     pub(crate) fn download_bytes(&self) -> usize {
@@ -165,20 +267,35 @@ impl Layout {
         (polys, polys * self.row_tiles())
     }
 
-    /// Microseconds of one core for evaluate; measured constants of a 2.5 GHz Cascade Lake core, a guide only.
-    fn evaluate_us(&self) -> f64 {
+    /// Merges of ciphertexts, each with a key switch.
+    fn merges(&self) -> usize {
+        self.column_tiles() * self.row_tiles() - self.responses()
+    }
+
+    /// Microseconds of one core for the whole product, both parties together: a guide only.
+    fn compute_us(&self) -> f64 {
         let n = self.set.degree() as f64;
         let limbs = self.set.primes().len() as f64;
-        let transform = limbs * n * n.log2() * NTT_US;
+        let transform = n * n.log2() * NTT_US;
         let (polys, products) = self.products();
-        polys as f64 * (transform + limbs * n * ENCODE_US)
-            + products as f64 * 2.0 * limbs * n * MAC_US
-            + self.uploads() as f64 * (transform + limbs * n * UPLOAD_US)
-            + self.responses() as f64 * (3.0 * transform + limbs * n * RESPONSE_US)
+        let merge = 2.0 * limbs * (1.0 + limbs) * transform + limbs * n * (MERGE_US + 4.0 * limbs * MAC_US);
+        limbs
+            * (polys as f64 * (transform + n * ENCODE_US)
+                + products as f64 * 2.0 * n * MAC_US
+                + self.uploads() as f64 * (2.0 * transform + n * UPLOAD_US)
+                + self.responses() as f64 * (5.0 * transform + n * RESPONSE_US))
+            + self.merges() as f64 * merge
+    }
+
+    /// Seconds of the whole product: both messages at the link's rate, and the computation.
+    pub(crate) fn seconds(&self, options: &PlanOptions) -> f64 {
+        let bytes = self.upload_bytes() as f64 + self.download_estimate();
+        let weight = if options.packing == Packing::Always { ALWAYS_WEIGHT } else { 1.0 };
+        weight * bytes / options.bytes_per_second.max(1) as f64 + self.compute_us() * 1e-6 / CORES
     }
 
     /// The bound of `MatmulPlan::lsb_error` as a real number, without the final floor.
-    fn error(&self) -> f64 {
+    pub(crate) fn error(&self) -> f64 {
         let (spec, n) = (&self.spec, self.set.degree() as f64);
         let log_q: f64 = self.set.primes().iter().map(|&p| (p as f64).log2()).sum();
         // Ring elements are centred, which halves their size.
@@ -186,7 +303,10 @@ impl Layout {
         let nonzero = (self.tile.cols * spec.shape.k) as f64;
         // Bits of errors that come before the rounding, relative to q.
         let product = (ERROR_VARIANCE + 1.0) * nonzero * f64::from(2 * weight_bits).exp2();
-        let early = TAIL * (product + ERROR_VARIANCE * (1.0 + 2.0 * n)).sqrt() + n;
+        // The error of each merge on the way is doubled by every later one: a geometric sum of variances.
+        let (columns, rows) = self.pack_levels();
+        let merges = switch_variance(self.set) * (f64::from(2 * (columns + rows)).exp2() - 1.0) / 3.0;
+        let early = TAIL * (product + merges + ERROR_VARIANCE * (1.0 + 2.0 * n)).sqrt() + n;
         let width = f64::from(spec.width);
         let switch = TAIL * (n / 16.0).sqrt() * (width - f64::from(self.c1_bits)).exp2()
             + (width - f64::from(self.c0_bits) - 1.0).exp2();
@@ -194,13 +314,19 @@ impl Layout {
     }
 }
 
-/// Microseconds, per limb and coefficient: of a transform layer, of placing a weight, of one product with one polynomial, of
-/// reading an upload, of finishing a response.
+/// How much more bytes count under [`Packing::Always`].
+const ALWAYS_WEIGHT: f64 = 8.0;
+/// Cores that each party is taken to have.
+const CORES: f64 = 16.0;
+/// Microseconds of one core of a 2.5 GHz Cascade Lake, per limb and coefficient (`examples/costs.rs`): of a transform layer,
+/// of placing a weight, of one product with one polynomial, of a merge apart from transforms and products, of making and
+/// reading an upload, of finishing and opening a response.
 const NTT_US: f64 = 2.0e-4;
 const ENCODE_US: f64 = 1.0e-3;
-const MAC_US: f64 = 0.4e-3;
-const UPLOAD_US: f64 = 12e-3;
-const RESPONSE_US: f64 = 25e-3;
+const MAC_US: f64 = 0.6e-3;
+const MERGE_US: f64 = 10e-3;
+const UPLOAD_US: f64 = 25e-3;
+const RESPONSE_US: f64 = 30e-3;
 
 /// Every value `ceil(total / t)`, largest first.
 fn even_pieces(total: usize) -> impl Iterator<Item = usize> {
@@ -232,36 +358,44 @@ fn check(spec: &MatmulSpec) -> Result<(), HeError> {
 /// The cheapest layout and its error bound.
 pub(crate) fn search(spec: &MatmulSpec, options: &PlanOptions) -> Result<(Layout, u64), HeError> {
     check(spec)?;
-    let shape = spec.shape;
-    let mut best: Option<(f64, Layout, u64)> = None;
-    let shared = even_pieces(shape.batch).filter(|&g| g > 1).map(|group| (group, shape.m));
-    let row_cuts: Vec<(usize, usize)> = shared.chain(even_pieces(shape.m).map(|rows| (1, rows))).collect();
-    for set in ParamSet::ALL {
-        let n = set.degree();
-        for &(group, rows) in row_cuts.iter().filter(|(group, rows)| group * rows <= n) {
-            for inner in even_pieces(shape.k).filter(|inner| group * rows * inner <= n) {
-                let columns = shape.batch * shape.n;
-                // As many columns as fit, then evened out over the responses.
-                let fit = (n / (group * rows * inner)).min(columns);
-                let cols = columns.div_ceil(columns.div_ceil(fit));
-                let layout = Layout::new(spec, set, Tile { group, rows, inner, cols });
-                let error = layout.error().floor();
-                let terms = layout.inner_tiles().saturating_mul(cols);
-                if error > options.max_lsb_error.max(1) as f64 || terms > MAX_LAZY_TERMS {
-                    continue;
-                }
-                let cost = layout.upload_bytes() as f64
-                    + layout.download_estimate()
-                    + layout.evaluate_us() * options.bytes_per_us;
-                if best.as_ref().is_none_or(|b| cost < b.0) {
-                    best = Some((cost, layout, error as u64));
-                }
-            }
+    let mut best: Option<(bool, f64, Layout)> = None;
+    for layout in candidates(spec).filter(|layout| options.packing != Packing::Never || !layout.is_packed()) {
+        if layout.error().floor() > options.max_lsb_error.max(1) as f64 {
+            continue;
+        }
+        // Smaller is better; a packed layout always comes first where that is asked for.
+        let unwanted = options.packing == Packing::Always && !layout.is_packed();
+        let seconds = layout.seconds(options);
+        if best.as_ref().is_none_or(|b| (unwanted, seconds) < (b.0, b.1)) {
+            best = Some((unwanted, seconds, layout));
         }
     }
     let refused =
         HeError::Noise { width: spec.width, weight_bits: spec.weight_bits, max_lsb_error: options.max_lsb_error };
-    best.map(|(_, layout, error)| (layout, error)).ok_or(refused)
+    best.map(|(_, _, layout)| (layout, layout.error().floor() as u64)).ok_or(refused)
+}
+
+/// Every layout worth a look.
+pub(crate) fn candidates(spec: &MatmulSpec) -> impl Iterator<Item = Layout> {
+    let (spec, shape) = (*spec, spec.shape);
+    let shared = even_pieces(shape.batch).filter(|&g| g > 1).map(move |group| (group, shape.m));
+    let row_cuts: Vec<(usize, usize)> = shared.chain(even_pieces(shape.m).map(|rows| (1, rows))).collect();
+    ParamSet::ALL.into_iter().flat_map(move |set| {
+        let n = set.degree();
+        row_cuts.clone().into_iter().filter(move |(group, rows)| group * rows <= n).flat_map(move |(group, rows)| {
+            let slots = group * rows;
+            let layout = move |inner: usize| {
+                let columns = shape.batch * shape.n;
+                // As many columns as fit, then evened out over the column tiles.
+                let cols = even(columns, (n / (slots * inner)).min(columns));
+                Layout::new(&spec, set, Tile { group, rows, inner, cols })
+            };
+            let plain = even_pieces(shape.k).filter(move |inner| slots * inner <= n).map(layout);
+            // Powers of two up to the first that holds all of k.
+            let powers = (0..=levels(shape.k)).map(|log| 1 << log).filter(move |inner| slots * inner <= n);
+            plain.chain(powers.filter_map(move |inner| layout(inner).packed()))
+        })
+    })
 }
 
 #[cfg(test)]
@@ -286,8 +420,9 @@ mod tests {
         for (batch, m, k, n) in shapes {
             for (width, weight_bits) in [(64, 64), (20, 4)] {
                 let spec = MatmulSpec { shape: MatmulShape { batch, m, k, n }, width, weight_bits };
-                let options = PlanOptions { bytes_per_us: 0.0, ..PlanOptions::default() };
+                let options = PlanOptions { bytes_per_second: 1, ..PlanOptions::default() };
                 let (found, _) = search(&spec, &options).unwrap();
+                recount(&found);
                 let bytes = |l: &Layout| l.upload_bytes() + l.download_bytes();
                 let cuts = (1..=m).map(|rows| (1, rows)).chain((2..=batch).map(|group| (group, m)));
                 for (group, rows) in cuts {
@@ -299,9 +434,14 @@ mod tests {
                             }
                             let layout = Layout::new(&spec, set, Tile { group, rows, inner, cols });
                             recount(&layout);
+                            let packed = inner.is_power_of_two().then(|| layout.packed()).flatten();
+                            packed.iter().for_each(recount);
                             // The search ignores the rounding of each response to bytes.
                             let slack = found.responses();
-                            assert!(layout.error() >= 9.0 || bytes(&layout) + slack >= bytes(&found), "{layout:?}");
+                            for layout in packed.into_iter().chain([layout]) {
+                                let cheaper = bytes(&layout) + slack < bytes(&found);
+                                assert!(layout.error() >= 9.0 || !cheaper, "{layout:?} against {found:?}");
+                            }
                         }
                     }
                 }
@@ -318,5 +458,12 @@ mod tests {
         let distinct: HashSet<_> = outputs.iter().map(|o| o.1).collect();
         assert_eq!((outputs.len(), distinct.len()), (shape.batch * shape.m * shape.n, outputs.len()));
         assert!(outputs.iter().all(|o| o.0 < layout.set.degree()));
+        for response in 0..layout.responses() {
+            let positions: HashSet<_> = layout.outputs(response).map(|o| o.0).collect();
+            let count = layout.outputs(response).count();
+            assert_eq!(positions.len(), count);
+            let bytes = packed_len(layout.set.degree(), layout.c1_bits) + packed_len(count, layout.c0_bits);
+            assert_eq!(layout.response_bytes(response), bytes);
+        }
     }
 }

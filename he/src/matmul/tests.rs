@@ -1,5 +1,6 @@
 use super::*;
-use crate::test_keys::keys;
+use crate::keys::EvaluationKeys;
+use crate::test_keys::{galois_keys, keys};
 use proptest::prelude::*;
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 
@@ -35,7 +36,8 @@ fn run(plan: &MatmulPlan, x0: &[u64], x1: Option<&[u64]>, w: &[u64], rng: &mut S
     let width = plan.spec().width;
     let upload = plan.encrypt(sk, x0, rng).unwrap();
     assert_eq!(upload.len(), plan.upload_bytes());
-    let (download, own) = plan.evaluate(pk, &upload, x1, Weights::U64(w), rng).unwrap();
+    let evaluation = EvaluationKeys { public: pk, galois: plan.packed().then(|| galois_keys(plan.set())) };
+    let (download, own) = plan.evaluate(evaluation, &upload, x1, Weights::U64(w), rng).unwrap();
     assert_eq!(download.len(), plan.download_bytes());
     let opened = plan.decrypt(sk, &download).unwrap();
     let x: Vec<u64> = match x1 {
@@ -102,10 +104,12 @@ proptest! {
     #[test]
     fn any_shape_and_width(
         batch in 1usize..6, m in 1usize..20, k in 1usize..90, n in 1usize..40,
-        width in 1u32..=64, share in any::<bool>(), bytes_per_us in 0.0f64..3000.0, seed: u64,
+        width in 1u32..=64, share in any::<bool>(), log_rate in 0u32..40,
+        packing in prop::sample::select(vec![Packing::Auto, Packing::Never, Packing::Always]), seed: u64,
     ) {
         let spec = spec(batch, m, k, n, width, if share { width } else { width.div_ceil(4) });
-        let plan = MatmulPlan::with_options(spec, PlanOptions { bytes_per_us, ..PlanOptions::default() }).unwrap();
+        let options = PlanOptions { bytes_per_second: 1 << log_rate, packing, ..PlanOptions::default() };
+        let plan = MatmulPlan::with_options(spec, options).unwrap();
         let mut rng = StdRng::seed_from_u64(seed);
         let (x0, x1) = (random_x(&spec, &mut rng), random_x(&spec, &mut rng));
         run(&plan, &x0, Some(&x1), &random_weights(&spec, &mut rng), &mut rng);
@@ -182,7 +186,8 @@ fn weight_types_agree() {
         let exact = naive(spec.shape, &x, &ring);
         let upload = plan.encrypt(sk, &x, &mut rng).unwrap();
         for weights in [Weights::I16(&w), Weights::I32(&wide), Weights::U64(&ring)] {
-            let (download, own) = plan.evaluate(pk, &upload, None, weights, &mut rng).unwrap();
+            let keys = EvaluationKeys { public: pk, galois: Some(galois_keys(plan.set())) };
+            let (download, own) = plan.evaluate(keys, &upload, None, weights, &mut rng).unwrap();
             let opened = plan.decrypt(sk, &download).unwrap();
             for ((a, b), y) in own.iter().zip(&opened).zip(&exact) {
                 assert!(distance(a.wrapping_add(*b), *y, width) <= plan.lsb_error());
@@ -198,7 +203,8 @@ fn errors_follow_the_predicted_distribution() {
     let mut rng = StdRng::seed_from_u64(9);
     for (weight_bits, set) in [(13, ParamSet::Small), (20, ParamSet::SmallExact), (17, ParamSet::Small)] {
         let spec = spec(1, 64, 64, 128, 64, weight_bits);
-        let options = PlanOptions { max_lsb_error: if weight_bits == 20 { 1 } else { 8 }, ..PlanOptions::default() };
+        let max_lsb_error = if weight_bits == 20 { 1 } else { 8 };
+        let options = PlanOptions { max_lsb_error, packing: Packing::Never, ..PlanOptions::default() };
         let plan = MatmulPlan::with_options(spec, options).unwrap();
         assert_eq!(plan.set(), set);
         let x0 = random_x(&spec, &mut rng);
@@ -225,15 +231,24 @@ fn errors_follow_the_predicted_distribution() {
 fn responses_share_neither_mask_nor_encryption_of_zero() {
     let mut rng = StdRng::seed_from_u64(10);
     let spec = spec(1, 8, 4096, 16, 64, 13);
-    let plan = MatmulPlan::with_options(spec, PlanOptions { bytes_per_us: 1e6, ..PlanOptions::default() }).unwrap();
+    for options in [
+        PlanOptions { bytes_per_second: 1 << 40, packing: Packing::Never, ..PlanOptions::default() },
+        PlanOptions { packing: Packing::Always, ..PlanOptions::default() },
+    ] {
+        check_freshness(spec, &MatmulPlan::with_options(spec, options).unwrap(), &mut rng);
+    }
+}
+
+fn check_freshness(spec: MatmulSpec, plan: &MatmulPlan, rng: &mut StdRng) {
     let (sk, pk) = keys(plan.set());
-    let upload = plan.encrypt(sk, &random_x(&spec, &mut rng), &mut rng).unwrap();
+    let keys = EvaluationKeys { public: pk, galois: Some(galois_keys(plan.set())) };
+    let upload = plan.encrypt(sk, &random_x(&spec, rng), rng).unwrap();
     let zero = vec![0i16; 4096 * 16];
     let layout = &plan.layout;
     let c1_len = packed_len(plan.set().degree(), layout.c1_bits);
     let mut seen = Vec::new();
     for _ in 0..2 {
-        let (download, own) = plan.evaluate(pk, &upload, None, Weights::I16(&zero), &mut rng).unwrap();
+        let (download, own) = plan.evaluate(keys, &upload, None, Weights::I16(&zero), rng).unwrap();
         let mut rest = download.as_slice();
         for response in 0..layout.responses() {
             let (part, tail) = rest.split_at(layout.response_bytes(response));
@@ -246,7 +261,7 @@ fn responses_share_neither_mask_nor_encryption_of_zero() {
         sorted.dedup();
         assert_eq!(sorted.len(), own.len());
     }
-    assert!(seen.len() >= 4, "{}", seen.len());
+    assert!(seen.len() >= if plan.packed() { 2 } else { 4 }, "{}", seen.len());
     for i in 0..seen.len() {
         for j in 0..i {
             assert_ne!(seen[i].0, seen[j].0);
@@ -280,4 +295,77 @@ fn small_items_share_ciphertexts() {
         let (x0, x1) = (random_x(&spec, &mut rng), random_x(&spec, &mut rng));
         run(&plan, &x0, Some(&x1), &random_weights(&spec, &mut rng), &mut rng);
     }
+}
+
+/// Every packed layout of some shapes, with random and extreme operands; the tile's inner dimension above, at and below k.
+#[test]
+fn packed_products_stay_within_the_bound() {
+    let mut rng = StdRng::seed_from_u64(12);
+    let shapes = [(1, 1, 96, 70), (12, 1, 16, 33), (12, 1, 33, 16), (1, 5, 40, 24), (3, 7, 12, 50), (1, 64, 64, 9)];
+    for (batch, m, k, n) in shapes {
+        for (width, weight_bits, set) in [
+            (56, 20, ParamSet::Small),
+            (56, 20, ParamSet::SmallExact),
+            (44, 44, ParamSet::SmallExact),
+            (20, 6, ParamSet::Narrow),
+        ] {
+            let spec = spec(batch, m, k, n, width, weight_bits);
+            let layouts: Vec<Layout> =
+                plan::candidates(&spec).filter(|layout| layout.set == set && layout.is_packed()).collect();
+            assert!(!layouts.is_empty());
+            // A few of them, from both ends.
+            for layout in layouts.iter().step_by(layouts.len().div_ceil(2)).chain(layouts.last()) {
+                let plan = MatmulPlan {
+                    spec,
+                    options: PlanOptions::default(),
+                    layout: *layout,
+                    lsb_error: layout.error().floor() as u64,
+                };
+                let (x0, x1) = (random_x(&spec, &mut rng), random_x(&spec, &mut rng));
+                run(&plan, &x0, Some(&x1), &random_weights(&spec, &mut rng), &mut rng);
+                let largest = if weight_bits == width { 1 << (width - 1) } else { (1 << weight_bits) - 1u64 };
+                run(&plan, &vec![u64::MAX; x0.len()], None, &vec![largest; batch * k * n], &mut rng);
+            }
+        }
+    }
+}
+
+/// The planner's choice: bytes fall on slow links, nothing is packed on very fast ones or where it is not allowed.
+#[test]
+fn packing_follows_the_link() {
+    for spec in [spec(1, 1, 768, 768, 56, 20), spec(12, 1, 64, 128, 44, 44), spec(1, 64, 768, 768, 56, 20)] {
+        let plan = |bytes_per_second, packing| {
+            let options = PlanOptions { bytes_per_second, packing, ..PlanOptions::default() };
+            let plan = MatmulPlan::with_options(spec, options).unwrap();
+            (plan.packed(), plan.upload_bytes() + plan.download_bytes())
+        };
+        let slow = plan(1_000_000, Packing::Auto);
+        let usual = plan(125_000_000, Packing::Auto);
+        let plain = plan(125_000_000, Packing::Never);
+        assert!(slow.0 && !plain.0 && plan(1 << 60, Packing::Always).0);
+        assert!(slow.1 <= usual.1 && 2 * usual.1 < plain.1, "{slow:?} {usual:?} {plain:?}");
+        assert!(slow.1 * 2 < plan(1_000_000, Packing::Never).1);
+    }
+    // Nothing to pack.
+    let tiny = MatmulPlan::with_options(
+        spec(1, 1, 4, 4, 56, 20),
+        PlanOptions { packing: Packing::Always, ..PlanOptions::default() },
+    );
+    assert!(!tiny.unwrap().packed());
+}
+
+#[test]
+fn packed_plans_need_galois_keys_of_their_set() {
+    let mut rng = StdRng::seed_from_u64(13);
+    let spec = spec(1, 1, 768, 768, 56, 20);
+    let options = PlanOptions { packing: Packing::Always, ..PlanOptions::default() };
+    let plan = MatmulPlan::with_options(spec, options).unwrap();
+    let (sk, pk) = keys(plan.set());
+    let upload = plan.encrypt(sk, &random_x(&spec, &mut rng), &mut rng).unwrap();
+    let weights = vec![1i32; 768 * 768];
+    let refused = plan.evaluate(pk, &upload, None, Weights::I32(&weights), &mut rng).unwrap_err();
+    assert_eq!(refused, HeError::NoGaloisKeys { set: plan.set() });
+    let keys = EvaluationKeys { public: pk, galois: Some(galois_keys(ParamSet::Narrow)) };
+    let refused = plan.evaluate(keys, &upload, None, Weights::I32(&weights), &mut rng).unwrap_err();
+    assert_eq!(refused, HeError::KeySet { needed: plan.set(), got: ParamSet::Narrow });
 }

@@ -1,5 +1,5 @@
 //! Transforms in double precision for AVX-512. On a processor without IFMA they take 0.6 of the time of 64-bit integer
-//! kernels, and sums of products a third (`examples/costs.rs`).
+//! kernels, and sums of products less than a third (`examples/costs.rs`).
 //!
 //! Residues are integers of absolute value below `2^53`, held exactly in `f64`. A product modulo p takes two roundings
 //! that a fused multiply-add undoes (Dekker's product):
@@ -16,7 +16,7 @@
 //!
 //! The order of the transformed coefficients is that of `tfhe-ntt`, so both backends agree on what goes over the wire.
 
-use super::{ACC_WORDS, NttBackend};
+use super::NttBackend;
 use crate::modulus::Modulus;
 use crate::ntt::TfheNtt;
 use std::arch::x86_64::*;
@@ -27,6 +27,10 @@ const BLOCK: usize = 64;
 const LANES: usize = 8;
 /// Twiddle factors of three merged layers: one, two and four.
 const RADIX8_TWIDDLES: usize = 7;
+/// Terms of a sum of products between reductions.
+const DOT_BLOCK: usize = 8;
+/// `1.5 2^52`: a double of absolute value below `2^51` plus this number is rounded to an integer.
+const ROUND: f64 = 6755399441055744.0;
 /// Largest degree for which the bounds above hold.
 const MAX_DEGREE: usize = 16384;
 
@@ -345,17 +349,12 @@ impl FloatNtt {
 
     #[target_feature(enable = "avx512f,avx512dq")]
     fn forward(&self, data: &mut [u64]) {
-        assert_eq!(data.len(), self.n);
-        let prime = self.prime();
-        for i in (0..self.n).step_by(LANES) {
-            let x = centre(prime, load_integers(data, i));
-            store(data, i, x);
-        }
-        self.layers(data);
+        self.doubles(data);
+        self.layers::<false>(data);
     }
 
     #[target_feature(enable = "avx512f,avx512dq")]
-    fn forward_signed(&self, out: &mut [u64], signed: &[i64]) {
+    fn forward_signed<const FACTOR: bool>(&self, out: &mut [u64], signed: &[i64]) {
         assert!(out.len() == self.n && signed.len() == self.n);
         let prime = self.prime();
         for (i, lanes) in signed.chunks_exact(LANES).enumerate() {
@@ -363,12 +362,12 @@ impl FloatNtt {
             let x = unsafe { _mm512_loadu_si512(lanes.as_ptr().cast()) };
             store(out, i * LANES, centre(prime, _mm512_cvtepi64_pd(x)));
         }
-        self.layers(out);
+        self.layers::<FACTOR>(out);
     }
 
-    /// Doubles of absolute value at most p / 2 + 1 to the transform in `[0, p)`.
+    /// Doubles of absolute value at most p / 2 + 1 to the transform, as such doubles (`FACTOR`) or in `[0, p)`.
     #[target_feature(enable = "avx512f,avx512dq")]
-    fn layers(&self, data: &mut [u64]) {
+    fn layers<const FACTOR: bool>(&self, data: &mut [u64]) {
         let prime = self.prime();
         let (first, passes) = self.passes();
         let mut m = 1;
@@ -398,7 +397,12 @@ impl FloatNtt {
             let v = transpose(forward8(prime, v, &self.forward.broadcast(self.n / BLOCK, b)));
             let v = transpose(forward8(prime, v, &self.forward.vectors(b)));
             for (j, x) in v.into_iter().enumerate() {
-                store_integers(data, b * BLOCK + j * LANES, canonical(prime, x));
+                let i = b * BLOCK + j * LANES;
+                if FACTOR {
+                    store(data, i, centre(prime, x));
+                } else {
+                    store_integers(data, i, canonical(prime, x));
+                }
             }
         }
     }
@@ -445,45 +449,87 @@ impl FloatNtt {
         }
     }
 
-    /// One term: the sum is a double of absolute value at most 0.8 p before and after.
-    ///
-    /// With a, b below p the quotient `(a b + sum) / p` is below `2^50 + 1`, computed with an error below 1/4, so that the
-    /// new sum is at most `(1/2 + 1/4) p`. As above, `h - q p` is an integer below `2^53`, so nothing is rounded.
+    /// Residues to doubles of absolute value at most p / 2 + 1.
     #[target_feature(enable = "avx512f,avx512dq")]
-    fn accumulate(&self, acc: &mut [u64], a: &[u64], b: &[u64]) {
-        assert!(acc.len() >= self.n && a.len() == self.n && b.len() == self.n);
+    fn doubles(&self, poly: &mut [u64]) {
+        assert_eq!(poly.len(), self.n);
         let prime = self.prime();
         for i in (0..self.n).step_by(LANES) {
-            let (a, b, sum) = (load_integers(a, i), load_integers(b, i), load(acc, i));
-            let h = _mm512_mul_pd(a, b);
-            let low = _mm512_add_pd(_mm512_fmsub_pd(a, b, h), sum);
-            let q = rint(_mm512_fmadd_pd(h, prime.inverse, _mm512_mul_pd(sum, prime.inverse)));
-            store(acc, i, _mm512_add_pd(_mm512_fnmadd_pd(q, prime.p, h), low));
+            store(poly, i, centre(prime, load_integers(poly, i)));
         }
     }
 
-    /// `a[i] = a[i] b[i] mod p`; the bounds are those of [`Self::accumulate`] with an empty sum.
+    /// A sum of products of doubles as [`Self::doubles`] leaves them.
+    ///
+    /// A product is below `2^98 + 2^51`, so its rounded value h is off by at most `2^45`, which l holds exactly. The
+    /// quotient `h / p` is below `2^49` and computed with an error below 1/8: `h - q p` is an integer of absolute value at
+    /// most `(1/2 + 1/8) p`. A block of [`DOT_BLOCK`] terms, on top of a sum below p, stays below
+    /// `6 p + 8 2^45 < 2^53`: nothing is rounded.
+    #[target_feature(enable = "avx512f,avx512dq")]
+    fn sum_of_products(&self, sum: &mut [u64], a: &[&[u64]], b: &[&[u64]]) {
+        assert!(sum.len() == self.n && a.len() == b.len());
+        assert!(a.iter().chain(b).all(|x| x.len() == self.n));
+        let prime = self.prime();
+        let magic = _mm512_set1_pd(ROUND);
+        for i in (0..self.n).step_by(LANES) {
+            let mut total = load_integers(sum, i);
+            for (a, b) in a.chunks(DOT_BLOCK).zip(b.chunks(DOT_BLOCK)) {
+                let mut low = _mm512_setzero_pd();
+                for (a, b) in a.iter().zip(b) {
+                    let (a, b) = (load(a, i), load(b, i));
+                    let h = _mm512_mul_pd(a, b);
+                    low = _mm512_add_pd(low, _mm512_fmsub_pd(a, b, h));
+                    let q = _mm512_sub_pd(_mm512_fmadd_pd(h, prime.inverse, magic), magic);
+                    total = _mm512_add_pd(total, _mm512_fnmadd_pd(q, prime.p, h));
+                }
+                total = centre(prime, _mm512_add_pd(total, low));
+            }
+            store_integers(sum, i, canonical(prime, total));
+        }
+    }
+
+    /// `a[i] = a[i] b[i] mod p`.
     #[target_feature(enable = "avx512f,avx512dq")]
     fn product(&self, a: &mut [u64], b: &[u64]) {
         assert!(a.len() == self.n && b.len() == self.n);
         let prime = self.prime();
         for i in (0..self.n).step_by(LANES) {
-            let (x, y) = (load_integers(a, i), load_integers(b, i));
-            let h = _mm512_mul_pd(x, y);
-            let q = rint(_mm512_mul_pd(h, prime.inverse));
-            let r = _mm512_add_pd(_mm512_fnmadd_pd(q, prime.p, h), _mm512_fmsub_pd(x, y, h));
+            let r = multiply(prime, load_integers(a, i), load_integers(b, i));
             store_integers(a, i, canonical(prime, r));
         }
     }
 
     #[target_feature(enable = "avx512f,avx512dq")]
-    fn finish(&self, out: &mut [u64], acc: &[u64]) {
-        assert!(acc.len() >= self.n && out.len() == self.n);
-        let prime = self.prime();
+    fn scaled(&self, a: &mut [u64], c: u64) {
+        assert!(a.len() == self.n && c < self.modulus.value());
+        let (prime, c) = (self.prime(), _mm512_set1_pd(c as f64));
         for i in (0..self.n).step_by(LANES) {
-            store_integers(out, i, canonical(prime, load(acc, i)));
+            store_integers(a, i, canonical(prime, multiply(prime, load_integers(a, i), c)));
         }
     }
+
+    #[target_feature(enable = "avx512f,avx512dq")]
+    fn combine(&self, x: &mut [u64], y: &mut [u64], m: &[u64]) {
+        assert!(x.len() == self.n && y.len() == self.n && m.len() == self.n);
+        let prime = self.prime();
+        for i in (0..self.n).step_by(LANES) {
+            let r = multiply(prime, load_integers(y, i), load(m, i));
+            let u = load_integers(x, i);
+            // Below 2 p in absolute value.
+            store_integers(x, i, canonical(prime, _mm512_add_pd(u, r)));
+            store_integers(y, i, canonical(prime, _mm512_sub_pd(u, r)));
+        }
+    }
+}
+
+/// `a b mod p` for |a|, |b| < p: the quotient is below `2^50` and off by less than 1/4 before rounding, so the result is an
+/// integer of absolute value at most 3/4 p, up to the exact remainder of the rounded product below `2^47`.
+#[inline]
+#[target_feature(enable = "avx512f,avx512dq")]
+fn multiply(prime: Prime, a: __m512d, b: __m512d) -> __m512d {
+    let h = _mm512_mul_pd(a, b);
+    let q = rint(_mm512_mul_pd(h, prime.inverse));
+    _mm512_add_pd(_mm512_fnmadd_pd(q, prime.p, h), _mm512_fmsub_pd(a, b, h))
 }
 
 fn inverses(modulus: &Modulus, roots: &[u64]) -> Vec<u64> {
@@ -502,7 +548,12 @@ impl NttBackend for FloatNtt {
 
     fn fwd_signed(&self, out: &mut [u64], signed: &[i64]) {
         // SAFETY: `new` found AVX-512 F and DQ.
-        unsafe { self.forward_signed(out, signed) }
+        unsafe { self.forward_signed::<false>(out, signed) }
+    }
+
+    fn fwd_factor(&self, out: &mut [u64], signed: &[i64]) {
+        // SAFETY: `new` found AVX-512 F and DQ.
+        unsafe { self.forward_signed::<true>(out, signed) }
     }
 
     fn inv(&self, poly: &mut [u64]) {
@@ -510,15 +561,24 @@ impl NttBackend for FloatNtt {
         unsafe { self.backward(poly) }
     }
 
-    fn mul_acc(&self, acc: &mut [u64], a: &[u64], b: &[u64]) {
-        debug_assert_eq!(acc.len(), ACC_WORDS * self.n);
+    fn factor(&self, poly: &mut [u64]) {
         // SAFETY: `new` found AVX-512 F and DQ.
-        unsafe { self.accumulate(acc, a, b) }
+        unsafe { self.doubles(poly) }
     }
 
-    fn reduce_acc(&self, out: &mut [u64], acc: &[u64]) {
+    fn dot(&self, sum: &mut [u64], a: &[&[u64]], b: &[&[u64]]) {
         // SAFETY: `new` found AVX-512 F and DQ.
-        unsafe { self.finish(out, acc) }
+        unsafe { self.sum_of_products(sum, a, b) }
+    }
+
+    fn butterfly(&self, x: &mut [u64], y: &mut [u64], m: &[u64]) {
+        // SAFETY: `new` found AVX-512 F and DQ.
+        unsafe { self.combine(x, y, m) }
+    }
+
+    fn scale(&self, a: &mut [u64], c: u64) {
+        // SAFETY: `new` found AVX-512 F and DQ.
+        unsafe { self.scaled(a, c) }
     }
 
     fn pointwise(&self, a: &mut [u64], b: &[u64]) {

@@ -9,12 +9,6 @@ mod float;
 #[cfg(target_arch = "x86_64")]
 pub use float::FloatNtt;
 
-/// Products of two residues that an accumulator takes: `2^28 (2^50)^2 = 2^128`.
-pub const MAX_LAZY_TERMS: usize = 1 << 28;
-
-/// Words of an accumulator per coefficient.
-pub const ACC_WORDS: usize = 2;
-
 /// The fastest backend for this processor.
 pub(crate) fn best(n: usize, p: u64) -> Result<Box<dyn NttBackend>, HeError> {
     let portable = TfheNtt::new(n, p)?;
@@ -44,24 +38,41 @@ pub trait NttBackend: Send + Sync + Debug {
     /// The inverse of [`Self::fwd`], division by N included; `[0, p) -> [0, p)`.
     fn inv(&self, poly: &mut [u64]);
 
-    /// `acc += a b` coefficient by coefficient. An accumulator has [`ACC_WORDS`] N words, all zero at the start; what they
-    /// mean is the backend's own. It takes [`MAX_LAZY_TERMS`] products.
-    fn mul_acc(&self, acc: &mut [u64], a: &[u64], b: &[u64]) {
-        // All low words, then all high words, of 128-bit sums without reduction.
-        let (low, high) = acc.split_at_mut(a.len());
-        for (((low, high), &a), &b) in low.iter_mut().zip(high).zip(a).zip(b) {
-            let sum = u128::from(a) * u128::from(b) + (u128::from(*high) << 64 | u128::from(*low));
-            (*low, *high) = (sum as u64, (sum >> 64) as u64);
+    /// Transformed residues in `[0, p)` to the form that [`Self::dot`] takes, which is the backend's own; in place.
+    fn factor(&self, _poly: &mut [u64]) {}
+
+    /// [`Self::fwd_signed`] with the result in the form of [`Self::factor`].
+    fn fwd_factor(&self, out: &mut [u64], signed: &[i64]) {
+        self.fwd_signed(out, signed);
+        self.factor(out);
+    }
+
+    /// `sum[i] = sum[i] + a_0[i] b_0[i] + a_1[i] b_1[i] + ... mod p`, with residues in `[0, p)` before and after; the
+    /// operands are in the form of [`Self::factor`]. Reduces once per output; takes fewer than `2^27` terms.
+    fn dot(&self, sum: &mut [u64], a: &[&[u64]], b: &[&[u64]]) {
+        let p = self.modulus();
+        for (i, sum) in sum.iter_mut().enumerate() {
+            // A product is below 2^100.
+            let terms = a.iter().zip(b).map(|(a, b)| u128::from(a[i]) * u128::from(b[i]));
+            *sum = p.reduce_wide(terms.fold(u128::from(*sum), |acc, x| acc + x));
         }
     }
 
-    /// `out = acc mod p`.
-    fn reduce_acc(&self, out: &mut [u64], acc: &[u64]) {
+    /// `(x[i], y[i]) = (x[i] + m[i] y[i], x[i] - m[i] y[i]) mod p`, residues in `[0, p)` in and out, m in the form of
+    /// [`Self::factor`].
+    fn butterfly(&self, x: &mut [u64], y: &mut [u64], m: &[u64]) {
         let p = self.modulus();
-        let (low, high) = acc.split_at(out.len());
-        for ((out, &low), &high) in out.iter_mut().zip(low).zip(high) {
-            *out = p.reduce_wide(u128::from(high) << 64 | u128::from(low));
+        for ((x, y), &m) in x.iter_mut().zip(y).zip(m) {
+            let product = p.mul(*y, m);
+            (*x, *y) = (p.add(*x, product), p.sub(*x, product));
         }
+    }
+
+    /// `a[i] = a[i] c mod p` for a residue c.
+    fn scale(&self, a: &mut [u64], c: u64) {
+        let p = self.modulus();
+        let c = p.shoup(c);
+        a.iter_mut().for_each(|a| *a = p.mul_shoup(*a, c));
     }
 
     /// `a[i] = a[i] b[i] mod p`.
@@ -134,6 +145,11 @@ mod tests {
         vec![random(), random(), vec![p - 1; n], vec![0; n], vec![1; n], alternating, middle]
     }
 
+    /// Whether two factors are the same number; doubles have two zeros.
+    fn equal_factors(a: u64, b: u64) -> bool {
+        a == b || f64::from_bits(a) == f64::from_bits(b)
+    }
+
     /// Schoolbook product in `Z_p[X] / (X^N + 1)`.
     fn negacyclic(p: u64, a: &[u64], b: &[u64]) -> Vec<u64> {
         let n = a.len();
@@ -158,12 +174,22 @@ mod tests {
                 let (mut fa, mut fb) = (a.clone(), b.clone());
                 ntt.fwd(&mut fa);
                 ntt.fwd(&mut fb);
-                let mut acc = vec![0; ACC_WORDS * n];
-                ntt.mul_acc(&mut acc, &fa, &fb);
-                let mut lazy = vec![0; n];
-                ntt.reduce_acc(&mut lazy, &acc);
+                let (mut ga, mut gb, mut lazy) = (fa.clone(), fb.clone(), vec![0; n]);
+                ntt.factor(&mut ga);
+                ntt.factor(&mut gb);
+                ntt.dot(&mut lazy, &[&ga], &[&gb]);
+                let (mut plus, mut minus) = (fb.clone(), fa.clone());
+                ntt.butterfly(&mut plus, &mut minus, &gb);
+                let mut scaled = fa.clone();
+                ntt.scale(&mut scaled, fb[1]);
+                let (constant, unscaled) = (vec![fb[1]; n], fa.clone());
                 ntt.pointwise(&mut fa, &fb);
                 assert_eq!(fa, lazy);
+                let m = *ntt.modulus();
+                assert!((0..n).all(|i| plus[i] == m.add(fb[i], fa[i]) && minus[i] == m.sub(fb[i], fa[i])));
+                let mut expected_scaled = unscaled;
+                ntt.pointwise(&mut expected_scaled, &constant);
+                assert_eq!(scaled, expected_scaled);
                 ntt.inv(&mut lazy);
                 assert_eq!(lazy, expected);
             }
@@ -190,6 +216,10 @@ mod tests {
                         let mut from_signed = vec![0; n];
                         ntt.fwd_signed(&mut from_signed, &signed);
                         assert_eq!(from_signed, forward);
+                        let (mut factor, mut from_factor) = (forward.clone(), vec![0; n]);
+                        ntt.factor(&mut factor);
+                        ntt.fwd_factor(&mut from_factor, &signed);
+                        assert!(factor.iter().zip(&from_factor).all(|(a, b)| equal_factors(*a, *b)));
                         seen.push((forward, backward));
                     }
                     assert!(seen.iter().all(|x| *x == seen[0]), "n = {n}, p = {p:#x}");
@@ -198,25 +228,30 @@ mod tests {
         }
     }
 
+    /// Sums of every length around the backends' blocks, of products of every kind up to the largest.
     #[test]
     fn long_sums_match_exact_ones() {
         let mut rng = StdRng::seed_from_u64(3);
         let n = 64;
         for (p, ntt) in PRIMES.iter().flat_map(|&p| backends(n, p).into_iter().map(move |ntt| (p, ntt))) {
-            let mut acc = vec![0; ACC_WORDS * n];
-            let mut expected = vec![0u128; n];
             let inputs = inputs(n, p, &mut rng);
-            for round in 0..2000 {
-                // Mostly the largest product, now and then others.
-                let (a, b) = if round % 7 == 0 { (&inputs[round % 5], &inputs[1]) } else { (&inputs[2], &inputs[2]) };
-                ntt.mul_acc(&mut acc, a, b);
-                expected.iter_mut().zip(a.iter().zip(b)).for_each(|(e, (&a, &b))| {
-                    *e = (*e + u128::from(a) * u128::from(b)) % u128::from(p);
-                });
+            let factors: Vec<Vec<u64>> = inputs.iter().cloned().map(|mut x| (ntt.factor(&mut x), x).1).collect();
+            for terms in [0, 1, 2, 7, 8, 9, 16, 17, 2000] {
+                for pick in [|_: usize| (2, 2), |t: usize| (t % 5, 1), |t: usize| (6, 2 + 4 * (t % 2))] {
+                    let mut sum = inputs[1].clone();
+                    let mut expected: Vec<u128> = sum.iter().map(|&x| u128::from(x)).collect();
+                    for t in 0..terms {
+                        let (a, b) = (&inputs[pick(t).0], &inputs[pick(t).1]);
+                        for (e, (&a, &b)) in expected.iter_mut().zip(a.iter().zip(b)) {
+                            *e = (*e + u128::from(a) * u128::from(b)) % u128::from(p);
+                        }
+                    }
+                    let a: Vec<&[u64]> = (0..terms).map(|t| factors[pick(t).0].as_slice()).collect();
+                    let b: Vec<&[u64]> = (0..terms).map(|t| factors[pick(t).1].as_slice()).collect();
+                    ntt.dot(&mut sum, &a, &b);
+                    assert!(sum.iter().zip(&expected).all(|(&o, &e)| u128::from(o) == e), "{terms} terms");
+                }
             }
-            let mut out = vec![0; n];
-            ntt.reduce_acc(&mut out, &acc);
-            assert!(out.iter().zip(&expected).all(|(&o, &e)| u128::from(o) == e));
         }
     }
 

@@ -246,22 +246,21 @@ impl OlePlan {
         bodies: &[u8],
         operands: &[&[u64]],
     ) -> Result<(Poly, Poly), HeError> {
-        let (mut sum0, mut sum1) = (vec![0; params.acc_words()], vec![0; params.acc_words()]);
+        let (mut sum0, mut sum1) = (vec![0; params.words()], vec![0; params.words()]);
         // x0 meets y1 and y0 meets x1, so the own operands go in reverse.
         for (operand, y) in operands.iter().rev().enumerate() {
             let piece = self.piece(operand * self.layout.pieces() + piece.index);
             let start = self.layout.upload_offset(operand, &piece.block, piece.prime);
             let body = &bodies[start..start + self.layout.body_bytes(&piece.block)];
-            let c0 = unpack_strided(params, body, piece.block.stride, "OLE upload")?;
-            let c1 = params.uniform(a_seed, Label::Upload, piece.index as u64);
+            let mut c0 = unpack_strided(params, body, piece.block.stride, "OLE upload")?;
+            let mut c1 = params.uniform(a_seed, Label::Upload, piece.index as u64);
             let y = self.centre(params, ring, &piece, piece.slice(y));
-            params.mul_acc(&mut sum0, &c0, &y);
-            params.mul_acc(&mut sum1, &c1, &y);
+            params.factor(&mut c0);
+            params.factor(&mut c1);
+            params.dot(&mut sum0, &[&c0], &[&y]);
+            params.dot(&mut sum1, &[&c1], &[&y]);
         }
-        let reduced = (params.reduce_acc(&sum0), params.reduce_acc(&sum1));
-        sum0.zeroize();
-        sum1.zeroize();
-        Ok(reduced)
+        Ok((sum0, sum1))
     }
 
     /// Adds a mask to every coefficient of c0 that is sent, appends them, and puts the negated plaintext of the mask in
@@ -331,7 +330,9 @@ impl OlePlan {
             let above = ((t.value() / 2) as i64 - y as i64) >> 63;
             *out = y as i64 - (t.value() as i64 & above);
         }
-        Zeroizing::new(params.transform_signed(&signed, t.bits()))
+        let mut out = Zeroizing::new(vec![0; params.words()]);
+        params.factor_signed(&signed, t.bits(), &mut out);
+        out
     }
 
     /// `round(2^width z / P)` for the values z given by their residues, one vector per block and prime.

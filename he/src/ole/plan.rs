@@ -2,10 +2,10 @@
 
 use crate::bits::packed_len;
 use crate::error::HeError;
-use crate::matmul::{ERROR_VARIANCE, range};
+use crate::matmul::range;
 use crate::modulus::{MAX_MODULUS_BITS, Modulus};
 use crate::params::ParamSet;
-use crate::sampling::SEED_BYTES;
+use crate::sampling::{ERROR_VARIANCE, SEED_BYTES};
 
 /// Statistical distance between the key holder's view and its simulation: `2^-40` for a whole message.
 const STATISTICAL_BITS: f64 = 40.0;

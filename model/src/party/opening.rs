@@ -2,7 +2,7 @@
 
 use net::{Channel, Handshake, NetError};
 use ot::CotKind;
-use protocols::{DEFAULT_WEIGHT_FRAC, MIN_WEIGHT_FRAC};
+use protocols::{DEFAULT_WEIGHT_FRAC, MIN_WEIGHT_FRAC, Packing};
 
 use super::{Limits, PublicModel, Request, Terms, Wishes};
 use crate::pool::PoolId;
@@ -155,7 +155,7 @@ fn stated(terms: &Terms) -> Handshake {
 
 impl Terms {
     /// Version and terms by name.
-    pub(crate) fn facts(&self) -> [(String, String); 5] {
+    pub(crate) fn facts(&self) -> [(String, String); 7] {
         let Terms { protocol, reveal, policy } = self;
         let reveal = match reveal {
             Reveal::Logits => "logits",
@@ -165,6 +165,8 @@ impl Terms {
             ("version", env!("CARGO_PKG_VERSION").to_owned()),
             ("ot", ot_name(protocol.ot)),
             ("preprocess", protocol.preprocess.to_string()),
+            ("packing", packing_name(protocol.packing).to_owned()),
+            ("link-rate", format!("{} bytes per second", protocol.link_rate)),
             ("reveal", reveal.to_owned()),
             ("policy", policy.to_string()),
         ]
@@ -175,9 +177,19 @@ impl Terms {
 /// The name of a source of correlated OTs.
 pub(crate) fn ot_name(kind: CotKind) -> String {
     match kind {
+        CotKind::Silent => "silent".into(),
         CotKind::SoftSpoken(kind) => format!("softspoken{}", kind.k()),
         #[allow(unreachable_patterns, reason = "other sources exist for the tests of lower layers only")]
         _ => "ideal".into(),
+    }
+}
+
+/// The name of a choice about packing.
+pub(crate) fn packing_name(packing: Packing) -> &'static str {
+    match packing {
+        Packing::Auto => "auto",
+        Packing::Never => "never",
+        Packing::Always => "always",
     }
 }
 

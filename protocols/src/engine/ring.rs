@@ -16,7 +16,7 @@ use crate::session::{Options, Session};
 use crate::stock::{self, Needs, Stock};
 use crate::weight::{DEFAULT_WEIGHT_FRAC, FixedWeight, MIN_WEIGHT_FRAC, quantise};
 use crate::words::signed;
-use crate::{Clear, EMBED_FRAC, EMBED_WIDTH, Error, FRAC, LINEAR_WIDTH, Planner, Tensor, TwoParty};
+use crate::{Clear, EMBED_FRAC, EMBED_WIDTH, Error, Evaluate, FRAC, LINEAR_WIDTH, Planner, Tensor, TwoParty};
 
 /// Ring of products of activations: |x y| < 2^(PRODUCT_WIDTH - 2 - 2 FRAC) = 2^18.
 const PRODUCT_WIDTH: u32 = 56;
@@ -92,6 +92,11 @@ impl Fixed {
     #[allow(clippy::new_without_default, reason = "the three engines are made alike")]
     pub fn new() -> Self {
         Ring::over(Clear::new())
+    }
+
+    /// The twin of engines whose options say `evaluate`.
+    pub fn evaluating(evaluate: Evaluate) -> Self {
+        Ring::over(Clear::evaluating(evaluate))
     }
 }
 

@@ -8,8 +8,9 @@
 
 use std::sync::LazyLock;
 
-use crate::abb::{Abb, Table, Truncation};
-use crate::{Error, FRAC};
+use crate::abb::{Abb, Table, Tabulated, Truncation};
+use crate::ops::masked::table::{MaskedTable, POWER_FRAC, exp_minus};
+use crate::{Error, Evaluate, FRAC};
 
 /// How far below 0 the argument may lie, 1/2: the maximum of a softmax is exact to less.
 pub const EXP_MARGIN: f64 = 0.5;
@@ -43,7 +44,6 @@ impl Table for ExpTable {
         FRAC
     }
 
-    /// e^(1/2) < 2, so that the result is below 2^(OUT_FRAC + 1) and the truncation needs two bits more.
     fn out_width(&self) -> u32 {
         Self::OUT_FRAC + 3
     }
@@ -57,36 +57,36 @@ impl Table for ExpTable {
     }
 
     fn factors(&self, low: u64, out: &mut [u64]) {
-        out[0] = (FACTOR_ONE * exp_minus(low)).round() as u64;
+        out[0] = (FACTOR_ONE * exp_minus(low, FRAC)).round() as u64;
     }
 
     fn coefficients(&self, window: i64, low: u64, out: &mut [u64]) {
         let one = (1u64 << COEFFICIENT_FRAC) as f64 * ((1u64 << FACTOR_BITS) as f64 / FACTOR_ONE);
         // The window is a public loop index of the caller, shifted by a secret: no table of libm may see it.
         let base = (window + 1) as u64;
-        out[0] = (one * (EXP_MARGIN + 1.0).exp() * exp_minus(base << FRAC | low)).round() as u64;
+        out[0] = (one * (EXP_MARGIN + 1.0).exp() * exp_minus(base << FRAC | low, FRAC)).round() as u64;
     }
 }
 
-/// Bits of the arguments of [`exp_minus`].
-const EXP_BITS: usize = FRAC as usize + 5;
+/// The same for masked inputs.
+static MASKED: LazyLock<MaskedTable> =
+    LazyLock::new(|| MaskedTable::power(MASKED_INDEX_BITS, FRAC, EXP_MARGIN, COEFFICIENT_FRAC, MASKED_OUT_FRAC + 3));
 
-/// e^-(2^(bit - FRAC)) - 1 for every bit of an argument.
-static POWERS: LazyLock<[f64; EXP_BITS]> =
-    LazyLock::new(|| std::array::from_fn(|bit| (-((bit as f64) - f64::from(FRAC)).exp2()).exp_m1()));
-
-/// e^-x for x at [`FRAC`] fractional bits, x < 32: a product over the bits of x, without branches or table look-ups that
-/// depend on x, which is a party's secret.
-fn exp_minus(x: u64) -> f64 {
-    POWERS.iter().enumerate().fold(1.0, |product, (bit, power)| product * (1.0 + (x >> bit & 1) as f64 * power))
-}
+/// 14 windows of width 1 would not reach [`EXP_END`].
+const MASKED_INDEX_BITS: u32 = 5;
+const MASKED_OUT_FRAC: u32 = COEFFICIENT_FRAC + POWER_FRAC;
 
 /// e^-t entrywise, from words modulo 2^22 at least to words modulo 2^`out`.
 pub fn exp_negative<B: Abb>(b: &mut B, t: &B::Words, out: u32) -> Result<B::Words, Error> {
     b.scope("exp", |b| {
         let x = b.add_public(t, (EXP_MARGIN * (1u64 << FRAC) as f64) as u64);
-        let y = b.evaluate(&ExpTable, &x)?;
-        b.truncate(&y, Truncation { width: ExpTable.out_width(), shift: ExpTable::OUT_FRAC - FRAC, out })
+        let (table, out_frac) = match b.evaluation() {
+            Evaluate::Lookup => (Tabulated::Lookup(&ExpTable), ExpTable::OUT_FRAC),
+            Evaluate::Masked => (Tabulated::Masked(&MASKED), MASKED_OUT_FRAC),
+        };
+        let y = b.evaluate(table, &x)?;
+        // e^(1/2) < 2, so that the result is below 2^(out_frac + 1) and the truncation needs two bits more.
+        b.truncate(&y, Truncation { width: out_frac + 3, shift: out_frac - FRAC, out })
     })
 }
 
@@ -98,8 +98,11 @@ mod tests {
     #[test]
     fn error_over_the_whole_range() {
         let end = EXP_END - 1.0 / (1u64 << FRAC) as f64;
-        let error = worst(-EXP_MARGIN, end, 400_000, |x| clear_map(x, |b, x| exp_negative(b, x, 30)), |t| (-t).exp());
-        println!("exp: {error:.2e}");
-        assert!(error < MAX_EXP_ERROR, "{error}");
+        for evaluate in [Evaluate::Lookup, Evaluate::Masked] {
+            let apply = |x: &[f64]| clear_map(evaluate, x, |b, x| exp_negative(b, x, 30));
+            let error = worst(-EXP_MARGIN, end, 400_000, apply, |t| (-t).exp());
+            println!("exp, {evaluate:?}: {error:.2e}");
+            assert!(error < MAX_EXP_ERROR, "{error}");
+        }
     }
 }

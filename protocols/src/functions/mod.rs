@@ -45,7 +45,7 @@ mod selection_tests;
 pub(crate) mod testing {
     use ndarray::{ArrayD, IxDyn};
 
-    use crate::{Clear, Error, FRAC, Tensor};
+    use crate::{Clear, Error, Evaluate, FRAC, Tensor};
 
     /// A vector of words at FRAC fractional bits.
     pub(crate) fn fixed(x: &[f64]) -> ArrayD<u64> {
@@ -64,10 +64,11 @@ pub(crate) mod testing {
 
     /// A function in the clear on numbers.
     pub(crate) fn clear_map(
+        evaluate: Evaluate,
         x: &[f64],
         f: impl FnOnce(&mut Clear, &ArrayD<u64>) -> Result<ArrayD<u64>, Error>,
     ) -> Vec<f64> {
-        let y = f(&mut Clear::new(), &fixed(x)).expect("inputs are in range");
+        let y = f(&mut Clear::evaluating(evaluate), &fixed(x)).expect("inputs are in range");
         y.iter().map(|&y| real(y)).collect()
     }
 

@@ -15,8 +15,9 @@
 
 use crate::abb::{Abb, Truncation, Words};
 use crate::functions::ring_for;
-use crate::functions::spline::{Spline, SplineSpec};
-use crate::{Error, FRAC, Tensor};
+use crate::functions::spline::{Curve, Spline, SplineSpec};
+use crate::ops::masked::table::LinesSpec;
+use crate::{Error, Evaluate, FRAC, Tensor};
 
 /// Largest relative error before the result is rounded to its last place.
 pub const MAX_RECIPROCAL_ERROR: f64 = 1e-5;
@@ -29,7 +30,10 @@ const TABLE_FRAC: u32 = 20;
 /// 32 windows of 1/16.
 const INDEX_BITS: u32 = 5;
 const LOW_BITS: u32 = TABLE_FRAC - 4;
-/// Where the table begins: 2 windows below 1.
+/// 1024 windows of 1/512 for masked inputs.
+const MASKED_INDEX_BITS: u32 = 10;
+const MASKED_LOW_BITS: u32 = TABLE_FRAC - 9;
+/// Where the table begins: 2 windows of a spline below 1.
 const BASE: f64 = 0.875;
 /// Largest value of the table.
 const TOP: f64 = 1.0 / BASE;
@@ -57,20 +61,20 @@ pub fn reciprocal<B: Abb>(b: &mut B, s: &B::Words, n: usize, width: u32, frac: u
         // Scale of p_1's coefficient 2^-20 or the result's, if finer.
         let out_frac = (LOW_BITS + 20).max(frac);
         let out_width = ring_for(TOP * f64::from(1u32 << octaves), out_frac);
-        let table = Spline::fit(
-            SplineSpec {
-                index_bits: INDEX_BITS,
-                low_bits: LOW_BITS,
-                base: BASE,
-                step: 1.0 / (1u64 << TABLE_FRAC) as f64,
-                degree: 3,
-                out_frac,
-                out_width,
-                power_bits: [14, 12, 0, 0],
-            },
-            f64::recip,
-        );
-        let y = b.evaluate(&table, &c)?;
+        let (base, step) = (BASE, 1.0 / (1u64 << TABLE_FRAC) as f64);
+        let table = match b.evaluation() {
+            Evaluate::Lookup => {
+                let (index_bits, low_bits, power_bits) = (INDEX_BITS, LOW_BITS, [14, 12, 0, 0]);
+                let spec =
+                    SplineSpec { index_bits, low_bits, base, step, degree: 3, out_frac, out_width, power_bits };
+                Curve::Spline(Spline::fit(spec, f64::recip))
+            }
+            Evaluate::Masked => {
+                let (index_bits, low_bits) = (MASKED_INDEX_BITS, MASKED_LOW_BITS);
+                Curve::lines(LinesSpec { index_bits, low_bits, base, step, out_frac, out_width }, f64::recip)
+            }
+        };
+        let y = b.evaluate(table.tabulated(), &c)?;
         let y = scale_down(b, &y, reached.as_ref(), octaves, 1, out_width)?;
         b.truncate(&y, Truncation { width: out_width, shift: octaves + out_frac - frac, out: 64 })
     })
@@ -110,8 +114,8 @@ pub(super) fn scale_down<B: Abb>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Clear;
     use crate::functions::testing::fixed;
+    use crate::{Clear, Evaluate};
 
     #[test]
     fn error_over_the_whole_range() {
@@ -128,11 +132,13 @@ mod tests {
             }
             let words = fixed(&s);
             let width = n.next_power_of_two().trailing_zeros() + FRAC + 3;
-            let got = reciprocal(&mut Clear::new(), &words, n, width.max(30), frac).unwrap();
-            for (&word, got) in words.iter().zip(&got) {
-                let want = (1u64 << FRAC) as f64 / word as f64;
-                let error = (*got as f64 * unit - want).abs() - unit;
-                worst = worst.max(error / want);
+            for evaluate in [Evaluate::Lookup, Evaluate::Masked] {
+                let got = reciprocal(&mut Clear::evaluating(evaluate), &words, n, width.max(30), frac).unwrap();
+                for (&word, got) in words.iter().zip(&got) {
+                    let want = (1u64 << FRAC) as f64 / word as f64;
+                    let error = (*got as f64 * unit - want).abs() - unit;
+                    worst = worst.max(error / want);
+                }
             }
         }
         println!("reciprocal: {worst:.2e}");

@@ -13,8 +13,9 @@
 use crate::abb::{Abb, Truncation, Words};
 use crate::functions::reciprocal::{compare, scale_down};
 use crate::functions::ring_for;
-use crate::functions::spline::{Spline, SplineSpec};
-use crate::{Error, FRAC};
+use crate::functions::spline::{Curve, Spline, SplineSpec};
+use crate::ops::masked::table::LinesSpec;
+use crate::{Error, Evaluate, FRAC};
 
 /// Largest relative error before the result is rounded to its last place.
 pub const MAX_RSQRT_ERROR: f64 = 2e-5;
@@ -39,6 +40,9 @@ const TABLE_FRAC: u32 = 20;
 const INDEX_BITS: u32 = 5;
 const LOW_BITS: u32 = TABLE_FRAC - 3;
 const BASE: f64 = 0.875;
+/// 1024 windows of 1/256 for masked inputs.
+const MASKED_INDEX_BITS: u32 = 10;
+const MASKED_LOW_BITS: u32 = TABLE_FRAC - 8;
 /// Bits below the lowest threshold's that comparisons look at.
 const COMPARED_BITS: u32 = 5;
 
@@ -72,23 +76,24 @@ pub fn rsqrt<B: Abb>(b: &mut B, q: &B::Words, n: usize, smallest: u64) -> Result
         let c = b.add_public(&c, origin.wrapping_neg());
 
         // q = C 4^(k - J) units of 2^-SQUARE_FRAC, and C = c 2^(floor + 2J): q = c 2^(floor + 2k - SQUARE_FRAC).
-        let unit = (n as f64).sqrt() * (0.5 * (f64::from(SQUARE_FRAC) - f64::from(floor))).exp2();
+        let unit = (n as f64).sqrt() * libm::exp2(0.5 * (f64::from(SQUARE_FRAC) - f64::from(floor)));
         let out_frac = ((f64::from(LOW_BITS + 20) - unit.log2()).floor() as u32).max(RSQRT_FRAC);
         let out_width = ring_for(unit * BASE.powf(-0.5) * f64::from(steps).exp2(), out_frac);
-        let table = Spline::fit(
-            SplineSpec {
-                index_bits: INDEX_BITS,
-                low_bits: LOW_BITS,
-                base: BASE,
-                step: 1.0 / (1u64 << TABLE_FRAC) as f64,
-                degree: 3,
-                out_frac,
-                out_width,
-                power_bits: [14, 12, 0, 0],
-            },
-            |c| unit / c.sqrt(),
-        );
-        let y = b.evaluate(&table, &c)?;
+        let (base, step) = (BASE, 1.0 / (1u64 << TABLE_FRAC) as f64);
+        let f = |c: f64| unit / c.sqrt();
+        let table = match b.evaluation() {
+            Evaluate::Lookup => {
+                let (index_bits, low_bits, power_bits) = (INDEX_BITS, LOW_BITS, [14, 12, 0, 0]);
+                let spec =
+                    SplineSpec { index_bits, low_bits, base, step, degree: 3, out_frac, out_width, power_bits };
+                Curve::Spline(Spline::fit(spec, f))
+            }
+            Evaluate::Masked => {
+                let (index_bits, low_bits) = (MASKED_INDEX_BITS, MASKED_LOW_BITS);
+                Curve::lines(LinesSpec { index_bits, low_bits, base, step, out_frac, out_width }, f)
+            }
+        };
+        let y = b.evaluate(table.tabulated(), &c)?;
         let y = scale_down(b, &y, reached.as_ref(), steps, 1, out_width)?;
         b.truncate(&y, Truncation { width: out_width, shift: steps + out_frac - RSQRT_FRAC, out: 64 })
     })
@@ -97,15 +102,15 @@ pub fn rsqrt<B: Abb>(b: &mut B, q: &B::Words, n: usize, smallest: u64) -> Result
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Clear;
+    use crate::{Clear, Evaluate};
     use ndarray::ArrayD;
 
     #[test]
     fn error_over_the_whole_range() {
         let mut worst = 0f64;
-        for (n, eps) in
-            [(1usize, 1e-5f32), (4, 1e-6), (768, 1e-5), (768, 1e-12), (1000, 0.3), (4096, 1e-6), (64, 0.0)]
-        {
+        let sums = [(1usize, 1e-5f32), (4, 1e-6), (768, 1e-5), (768, 1e-12), (1000, 0.3), (4096, 1e-6), (64, 0.0)];
+        let methods = [Evaluate::Lookup, Evaluate::Masked];
+        for ((n, eps), evaluate) in sums.into_iter().flat_map(|sum| methods.map(|method| (sum, method))) {
             let smallest = smallest_square(n, eps);
             let ratio = (1u64 << SQUARE_BITS) as f64 / smallest as f64;
             let mut q: Vec<u64> =
@@ -114,7 +119,7 @@ mod tests {
             q.push(smallest);
             q.push((1 << SQUARE_BITS) - 1);
             let words = ArrayD::from_shape_vec(ndarray::IxDyn(&[q.len()]), q.clone()).unwrap();
-            let got = rsqrt(&mut Clear::new(), &words, n, smallest).unwrap();
+            let got = rsqrt(&mut Clear::evaluating(evaluate), &words, n, smallest).unwrap();
             for (q, got) in q.iter().zip(&got) {
                 let want = (n as f64 / (*q as f64 / (1u64 << SQUARE_FRAC) as f64)).sqrt();
                 let unit = 1.0 / (1u64 << RSQRT_FRAC) as f64;

@@ -9,7 +9,53 @@
 //!
 //! so that the sender's coefficients are Taylor coefficients and the receiver's factors are powers.
 
-use crate::abb::Table;
+use crate::abb::{Table, Tabulated};
+use crate::ops::masked::table::{LinesSpec, MaskedTable};
+
+/// A function as [`Abb::evaluate`](crate::Abb::evaluate) takes it, by either method.
+#[derive(Clone, Debug)]
+pub enum Curve {
+    /// For look-up.
+    Spline(Spline),
+    /// For masked inputs.
+    Lines {
+        /// The table.
+        table: MaskedTable,
+        /// Fractional bits of the result.
+        out_frac: u32,
+    },
+}
+
+impl Curve {
+    /// Straight lines over triple windows.
+    pub fn lines(spec: LinesSpec, f: impl Fn(f64) -> f64) -> Self {
+        Curve::Lines { table: MaskedTable::lines(spec, f), out_frac: spec.out_frac }
+    }
+
+    /// Ring of the result.
+    pub fn out_width(&self) -> u32 {
+        match self {
+            Curve::Spline(spline) => spline.out_width(),
+            Curve::Lines { table, .. } => table.shape().width,
+        }
+    }
+
+    /// Fractional bits of the result.
+    pub fn out_frac(&self) -> u32 {
+        match self {
+            Curve::Spline(spline) => spline.out_frac(),
+            Curve::Lines { out_frac, .. } => *out_frac,
+        }
+    }
+
+    /// For evaluation.
+    pub fn tabulated(&self) -> Tabulated<'_, Spline> {
+        match self {
+            Curve::Spline(spline) => Tabulated::Lookup(spline),
+            Curve::Lines { table, .. } => Tabulated::Masked(table),
+        }
+    }
+}
 
 /// Highest degree of a spline.
 pub const MAX_DEGREE: usize = 5;

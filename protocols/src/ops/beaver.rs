@@ -8,7 +8,7 @@
 //! one exchange; x y = (x - a)(y - b) + (x - a) b + a (y - b) + a b.
 //!
 //! **Range.** Any, modulo 2^w. **Error.** That of the protocol that made a b: at most 1 in the last place for a word, n for
-//! a sum of n squares, [`he::MatmulPlan::lsb_error`] twice for matrices.
+//! a sum of n squares, [`he::MatmulPlan::lsb_error`] twice for matrices and for rows of more than one word.
 //!
 //! **Revealed.** Nothing: what is opened is uniform, as every a and b is used once.
 
@@ -71,26 +71,14 @@ pub fn sum_squares_cost(rows: usize, n: usize, width: u32) -> Cost {
 /// For each of `units` rows of n: a, b and a b.
 pub fn prepare_rows(s: &mut Session, units: usize, n: usize, width: u32) -> Result<Vec<u64>, Error> {
     let (a, b) = (random(s, units * n, width), random(s, units, width));
-    let products = if entrywise(s.plans(), units, n, width)? {
-        let spread: Vec<u64> = b.iter().flat_map(|&b| std::iter::repeat_n(b, n)).collect();
-        mul::mul(s, &a, &spread, width)?
-    } else {
-        mul::mul_rows(s, &a, &b, n, width)?
-    };
+    let products = mul::rows(s, &a, &b, n, width)?;
     let rows = a.chunks_exact(n).zip(&b).zip(products.chunks_exact(n));
     Ok(rows.flat_map(|((a, b), ab)| a.iter().chain([b]).chain(ab)).copied().collect())
 }
 
 /// Cost of [`prepare_rows`], `offline`.
 pub fn prepare_rows_cost(plans: &mut Plans, units: usize, n: usize, width: u32) -> Result<Cost, Error> {
-    let entrywise = entrywise(plans, units, n, width)?;
-    Ok(if entrywise { mul::mul_cost(plans, units * n, width)? } else { mul::rows_cost(units, n, width) }.offline())
-}
-
-/// Whether products word by word are cheaper than those of rows: a batch fills the slots of a ciphertext.
-fn entrywise(plans: &mut Plans, units: usize, n: usize, width: u32) -> Result<bool, Error> {
-    let (single, rows) = (mul::mul_cost(plans, units * n, width)?, mul::rows_cost(units, n, width));
-    Ok(mul::wire_bytes(&single) < mul::wire_bytes(&rows))
+    Ok(mul::rows_cost(plans, units, n, width)?.offline())
 }
 
 /// Shares of rows of `n` times their words `y`, with as many units of `masks`.

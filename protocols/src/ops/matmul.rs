@@ -4,9 +4,9 @@
 //! A and B, batches of them -> shares of A B. All modulo 2^w.
 //!
 //! **Source.** Coefficient packing of Cheetah (eprint 2022/207, section 3) with responses masked over Z_q
-//! ([`he::MatmulPlan`]). One phase: the client encrypts its share, the server adds its own and multiplies. For two shared
+//! ([`he::MatmulPlan`]), packed by automorphisms (BumbleBee, NDSS 2025) where the plan says so. One phase: the client encrypts its share, the server adds its own and multiplies. For two shared
 //! matrices A B = A_c B_c + A_s B_s + A_c B_s + A_s B_c: each party encrypts its share of one operand (the one whose
-//! encryption makes the smaller messages) and multiplies what it receives by its share of the other; both directions run
+//! encryption takes less time by the planner's reckoning) and multiplies what it receives by its share of the other; both directions run
 //! at once.
 //!
 //! **Range.** Any, modulo 2^w; entries of W below 2^weight_bits in absolute value. **Error.**
@@ -17,7 +17,7 @@
 use std::sync::Arc;
 
 use he::{MatmulPlan, MatmulShape, MatmulSpec, Weights};
-use net::{HEADER_BYTES, Role};
+use net::Role;
 use rayon::prelude::*;
 
 use crate::Error;
@@ -40,7 +40,7 @@ pub enum Operand<'a> {
 pub fn private(s: &mut Session, spec: MatmulSpec, operand: Operand<'_>) -> Result<Vec<u64>, Error> {
     let plan = s.plans().matmul(spec)?;
     let set = plan.set();
-    s.ensure_key(Role::Client, set)?;
+    s.ensure_keys(Role::Client, &plan)?;
     match operand {
         Operand::Client(x) => {
             let x = reduce(x, spec.width);
@@ -53,8 +53,8 @@ pub fn private(s: &mut Session, spec: MatmulSpec, operand: Operand<'_>) -> Resul
         Operand::Server(x, w) => {
             let x = x.map(|x| reduce(x, spec.width));
             let upload = s.channel().recv(UPLOAD, plan.upload_bytes())?;
-            let (key, rng) = s.peer_key(set);
-            let (download, share) = plan.evaluate(key, &upload, x.as_deref(), Weights::I32(w), rng)?;
+            let (keys, rng) = s.evaluation_keys(set);
+            let (download, share) = plan.evaluate(keys, &upload, x.as_deref(), Weights::I32(w), rng)?;
             s.deliver(DOWNLOAD, download)?;
             Ok(share)
         }
@@ -65,7 +65,7 @@ pub fn private(s: &mut Session, spec: MatmulSpec, operand: Operand<'_>) -> Resul
 pub fn private_cost(plans: &mut Plans, spec: MatmulSpec) -> Result<Cost, Error> {
     let plan = plans.matmul(spec)?;
     Ok(Cost::free()
-        .key(Role::Client, plan.set())
+        .keys(Role::Client, &plan)
         .message(Role::Client, plan.upload_bytes())
         .message(Role::Server, plan.download_bytes()))
 }
@@ -74,8 +74,8 @@ pub fn private_cost(plans: &mut Plans, spec: MatmulSpec) -> Result<Cost, Error> 
 pub fn shared(s: &mut Session, shape: MatmulShape, a: &[u64], b: &[u64], width: u32) -> Result<Vec<u64>, Error> {
     let (plan, transposed) = cheaper(s.plans(), shape, width)?;
     let set = plan.set();
-    s.ensure_key(Role::Client, set)?;
-    s.ensure_key(Role::Server, set)?;
+    s.ensure_keys(Role::Client, &plan)?;
+    s.ensure_keys(Role::Server, &plan)?;
     let MatmulShape { batch, m, k, n } = shape;
     let (a, b) = (reduce(a, width), reduce(b, width));
     let (mine, other) =
@@ -83,8 +83,8 @@ pub fn shared(s: &mut Session, shape: MatmulShape, a: &[u64], b: &[u64], width: 
     let (key, rng) = s.secret_key(set);
     let upload = plan.encrypt(key, &mine, rng)?;
     let theirs = s.channel().exchange(UPLOAD, &upload, plan.upload_bytes())?;
-    let (key, rng) = s.peer_key(set);
-    let (download, mut cross) = plan.evaluate(key, &theirs, None, Weights::U64(&other), rng)?;
+    let (keys, rng) = s.evaluation_keys(set);
+    let (download, mut cross) = plan.evaluate(keys, &theirs, None, Weights::U64(&other), rng)?;
     let response = s.channel().exchange(DOWNLOAD, &download, plan.download_bytes())?;
     let opened = plan.decrypt(s.secret_key(set).0, &response)?;
     cross.iter_mut().zip(opened).for_each(|(c, o)| *c = c.wrapping_add(o));
@@ -100,17 +100,16 @@ pub fn shared(s: &mut Session, shape: MatmulShape, a: &[u64], b: &[u64], width: 
 pub fn shared_cost(plans: &mut Plans, shape: MatmulShape, width: u32) -> Result<Cost, Error> {
     let (plan, _) = cheaper(plans, shape, width)?;
     let (up, down) = (plan.upload_bytes(), plan.download_bytes());
-    Ok(Cost::free().key(Role::Client, plan.set()).key(Role::Server, plan.set()).exchange(up, up).exchange(down, down))
+    Ok(Cost::free().keys(Role::Client, &plan).keys(Role::Server, &plan).exchange(up, up).exchange(down, down))
 }
 
-/// The plan that encrypts A, or the one that encrypts B (and multiplies transposed), whichever sends less.
+/// The plan that encrypts A, or the one that encrypts B (and multiplies transposed), whichever takes less time.
 fn cheaper(plans: &mut Plans, shape: MatmulShape, width: u32) -> Result<(Arc<MatmulPlan>, bool), Error> {
     let MatmulShape { batch, m, k, n } = shape;
     let straight = plans.matmul(MatmulSpec { shape, width, weight_bits: width })?;
     let turned = MatmulShape { batch, m: n, k, n: m };
     let transposed = plans.matmul(MatmulSpec { shape: turned, width, weight_bits: width })?;
-    let bytes = |plan: &MatmulPlan| plan.upload_bytes() + plan.download_bytes() + HEADER_BYTES;
-    Ok(if bytes(&transposed) < bytes(&straight) { (transposed, true) } else { (straight, false) })
+    Ok(if transposed.seconds() < straight.seconds() { (transposed, true) } else { (straight, false) })
 }
 
 fn reduce(x: &[u64], width: u32) -> Vec<u64> {

@@ -1,26 +1,30 @@
 //! Products of shared words: entry by entry, rows by a word each, sums of squares.
 //!
 //! **Functionality.** Shares of x and y modulo 2^w -> shares of x y modulo 2^w. The local products x_i y_i are free; the
-//! cross terms come from one of two strategies, whichever sends fewer bytes for the shape (both parties compute the same):
+//! cross terms come from one of the following, whichever sends fewer bytes for the shape (both parties compute the same):
 //! - *OT*: correlated OTs on the bits of one factor (Gilboa, CRYPTO 1999): bit j carries the other factor modulo 2^(w-j).
 //!   A word that multiplies a row of n shares its OTs with the whole row. Exact.
 //! - *OLE*: RLWE with packed slots (BumbleBee, eprint 2023/1678; [`he::OlePlan`]): the client encrypts, the server
 //!   multiplies. Error: 1 in the last place per product.
 //!
-//! **Range.** Any; the result is modulo 2^w. **Error.** None by OT, at most 1 in the last place of each product by OLE.
+//! Rows times words have a third: [`matmul::shared`](super::matmul::shared) of columns with 1 x 1 matrices, whose
+//! ciphertexts hold a product in every coefficient.
+//!
+//! **Range.** Any; the result is modulo 2^w. **Error.** None by OT, at most 1 in the last place of each product by OLE, twice
+//! [`he::MatmulPlan::lsb_error`] by products of matrices.
 //!
 //! **Revealed.** Nothing; by OLE up to a statistical distance of 2^-40 per message, see [`he::OlePlan`].
 
 use std::sync::Arc;
 
-use he::{OleKind, OlePlan};
+use he::{MatmulShape, OleKind, OlePlan};
 use net::{HEADER_BYTES, Role};
 use ot::{Bits, Correlation};
 
 use crate::Error;
 use crate::cost::Cost;
 use crate::ops::cross::{self, Side};
-use crate::ops::{batch_items, batched_cost};
+use crate::ops::{batch_items, batched_cost, matmul};
 use crate::session::{Plans, Session};
 use crate::words::mask;
 
@@ -37,7 +41,7 @@ pub fn mul(s: &mut Session, x: &[u64], y: &[u64], width: u32) -> Result<Vec<u64>
     }
     let mut out = match ole_if_cheaper(s.plans(), x.len(), width, OleKind::Merged)? {
         Some(plan) => ole(s, &plan, &[x, y])?,
-        None => return mul_rows(s, x, y, 1, width),
+        None => return rows_by_ot(s, x, y, 1, width),
     };
     out.iter_mut().zip(x.iter().zip(y)).for_each(|(out, (x, y))| *out = out.wrapping_add(x.wrapping_mul(*y)));
     Ok(out)
@@ -50,19 +54,64 @@ pub fn mul_cost(plans: &mut Plans, n: usize, width: u32) -> Result<Cost, Error> 
     }
     Ok(match ole_if_cheaper(plans, n, width, OleKind::Merged)? {
         Some(plan) => ole_cost(&plan),
-        None => rows_cost(n, 1, width),
+        None => rows_by_ot_cost(n, 1, width),
     })
 }
 
-/// Shares of row r of x (`n` words each, row-major) times y_r, modulo 2^`width`, by OT.
-pub fn mul_rows(s: &mut Session, x: &[u64], y: &[u64], n: usize, width: u32) -> Result<Vec<u64>, Error> {
+/// How products of rows and words are made.
+enum RowProducts {
+    /// Word by word, by [`mul`].
+    Entries,
+    /// Row by row, by OT.
+    Rows,
+    /// As products of columns with 1 x 1 matrices under RLWE.
+    Columns(MatmulShape),
+}
+
+impl RowProducts {
+    /// The way that sends the fewest bytes, and its cost.
+    fn cheapest(plans: &mut Plans, rows: usize, n: usize, width: u32) -> Result<(Self, Cost), Error> {
+        let by_ot = (RowProducts::Rows, rows_by_ot_cost(rows, n, width));
+        if rows * n == 0 {
+            return Ok(by_ot);
+        }
+        let mut ways = vec![(RowProducts::Entries, mul_cost(plans, rows * n, width)?)];
+        // A single word keeps the smaller error of the other two.
+        if n > 1 {
+            let shape = MatmulShape { batch: rows, m: n, k: 1, n: 1 };
+            ways.push((RowProducts::Columns(shape), matmul::shared_cost(plans, shape, width)?));
+        }
+        let other = ways.into_iter().min_by_key(|(_, cost)| wire_bytes(cost));
+        Ok(other.filter(|(_, cost)| wire_bytes(cost) < wire_bytes(&by_ot.1)).unwrap_or(by_ot))
+    }
+}
+
+/// Shares of row r of x (`n` words each, row-major) times y_r, modulo 2^`width`.
+pub fn rows(s: &mut Session, x: &[u64], y: &[u64], n: usize, width: u32) -> Result<Vec<u64>, Error> {
+    match RowProducts::cheapest(s.plans(), y.len(), n, width)?.0 {
+        RowProducts::Entries => {
+            let spread: Vec<u64> = y.iter().flat_map(|&y| std::iter::repeat_n(y, n)).collect();
+            mul(s, x, &spread, width)
+        }
+        RowProducts::Rows => rows_by_ot(s, x, y, n, width),
+        RowProducts::Columns(shape) => matmul::shared(s, shape, x, y, width),
+    }
+}
+
+/// Cost of [`rows`] on `rows` rows of `n` words.
+pub fn rows_cost(plans: &mut Plans, rows: usize, n: usize, width: u32) -> Result<Cost, Error> {
+    Ok(RowProducts::cheapest(plans, rows, n, width)?.1)
+}
+
+/// [`rows`] by OT, exact.
+fn rows_by_ot(s: &mut Session, x: &[u64], y: &[u64], n: usize, width: u32) -> Result<Vec<u64>, Error> {
     let mut out = Vec::with_capacity(x.len());
     if x.is_empty() {
         return Ok(out);
     }
     let batch = rows_batch(n, width);
     for (x, y) in x.chunks(batch * n).zip(y.chunks(batch)) {
-        out.extend(mul_rows_batch(s, x, y, n, width)?);
+        out.extend(rows_by_ot_batch(s, x, y, n, width)?);
     }
     Ok(out)
 }
@@ -72,7 +121,7 @@ fn rows_batch(n: usize, width: u32) -> usize {
     batch_items(n * width as usize)
 }
 
-fn mul_rows_batch(s: &mut Session, x: &[u64], y: &[u64], n: usize, width: u32) -> Result<Vec<u64>, Error> {
+fn rows_by_ot_batch(s: &mut Session, x: &[u64], y: &[u64], n: usize, width: u32) -> Result<Vec<u64>, Error> {
     let shape = rows_shape(y.len(), n, width);
     let bits = Bits::from_values(y, width);
     let words: Vec<u64> = x.chunks_exact(n).flat_map(|row| row.repeat(width as usize)).collect();
@@ -83,8 +132,8 @@ fn mul_rows_batch(s: &mut Session, x: &[u64], y: &[u64], n: usize, width: u32) -
     Ok(out)
 }
 
-/// Cost of [`mul_rows`] on `rows` rows of `n` words.
-pub fn rows_cost(rows: usize, n: usize, width: u32) -> Cost {
+/// Cost of [`rows_by_ot`] on `rows` rows of `n` words.
+fn rows_by_ot_cost(rows: usize, n: usize, width: u32) -> Cost {
     if n == 0 {
         return Cost::free();
     }
@@ -154,7 +203,7 @@ fn add_places(out: &mut [u64], shares: &[u64], n: usize, width: u32) {
 fn ole_if_cheaper(plans: &mut Plans, n: usize, width: u32, kind: OleKind) -> Result<Option<Arc<OlePlan>>, Error> {
     let plan = plans.ole(n, width, kind)?;
     let ot = match kind {
-        OleKind::Merged => rows_cost(n, 1, width),
+        OleKind::Merged => rows_by_ot_cost(n, 1, width),
         OleKind::Product | OleKind::Square => cross::one_way_cost(&rows_shape(n, 1, width - 1)),
     };
     let ot_bytes = wire_bytes(&ot);

@@ -15,27 +15,35 @@ use crate::cost::Cost;
 use crate::ops::cross;
 use crate::session::Session;
 
-/// Shares of b x modulo 2^`width` from this party's bit and word shares, entry by entry.
+/// Shares of b x modulo 2^`width` from this party's bit and word shares: as many words for every bit.
 pub fn mux(s: &mut Session, bits: &[u8], x: &[u64], width: u32) -> Result<Vec<u64>, Error> {
     if x.is_empty() {
         return Ok(Vec::new());
     }
-    let words: Vec<u64> = bits.iter().zip(x).map(|(&b, &x)| if_bit(b, x.wrapping_neg(), x)).collect();
+    let slots = x.len() / bits.len();
+    assert_eq!(bits.len() * slots, x.len(), "whole rows of words");
+    let rows = || bits.iter().zip(x.chunks_exact(slots));
+    let words: Vec<u64> = rows().flat_map(|(&b, x)| x.iter().map(move |&x| if_bit(b, x.wrapping_neg(), x))).collect();
     let choices = Bits::from_fn(bits.len(), |i| bits[i] == 1);
-    let mut out = cross::two_way(s, &shape(x.len(), width), &choices, &words)?;
-    for ((out, &b), &x) in out.iter_mut().zip(bits).zip(x) {
-        *out = out.wrapping_add(if_bit(b, x, 0));
+    let mut out = cross::two_way(s, &shape(bits.len(), slots, width), &choices, &words)?;
+    for (out, (&b, x)) in out.chunks_exact_mut(slots).zip(rows()) {
+        out.iter_mut().zip(x).for_each(|(out, &x)| *out = out.wrapping_add(if_bit(b, x, 0)));
     }
     Ok(out)
 }
 
-/// Cost of [`mux`] on `n` words.
+/// Cost of [`mux`] of `n` words.
 pub fn cost(n: usize, width: u32) -> Cost {
-    if n == 0 { Cost::free() } else { cross::two_way_cost(&shape(n, width)) }
+    rows_cost(n, 1, width)
 }
 
-fn shape(n: usize, width: u32) -> Correlation {
-    Correlation::new(n, 1, &[width]).expect("a width of 1..=64")
+/// Cost of [`mux`] of `n` bits with `slots` words each.
+pub fn rows_cost(n: usize, slots: usize, width: u32) -> Cost {
+    if n * slots == 0 { Cost::free() } else { cross::two_way_cost(&shape(n, slots, width)) }
+}
+
+fn shape(n: usize, slots: usize, width: u32) -> Correlation {
+    Correlation::new(n, slots, &[width]).expect("a width of 1..=64")
 }
 
 /// `one` if the bit is 1, else `zero`, without a branch.

@@ -1,5 +1,6 @@
 //! Protocols between two threads, held against naive twins and against their costs.
 
+mod masked;
 mod ops;
 mod selection;
 mod stock;
@@ -13,10 +14,11 @@ use rand::{Rng, SeedableRng};
 
 use crate::abb::Abb;
 use crate::local::Pair;
-use crate::{Error, Options, Planner, Session, TwoParty};
+use crate::{DEFAULT_LINK_RATE, Error, Options, Packing, Planner, Session, TwoParty};
 
 /// Options over the ideal dealer.
-pub(crate) const DEALER: Options = Options { ot: CotKind::Dealer, preprocess: false };
+pub(crate) const DEALER: Options =
+    Options { ot: CotKind::Dealer, preprocess: false, link_rate: DEFAULT_LINK_RATE, packing: Packing::Auto };
 
 /// The same in two phases.
 pub(crate) const TWO_PHASES: Options = Options { preprocess: true, ..DEALER };

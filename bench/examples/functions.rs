@@ -1,0 +1,112 @@
+//! What evaluating a tabulated function costs by look-up and on masked inputs: bytes and flows from the plan, CPU time
+//! of both methods in turn, two parties in threads over real OTs. `cargo run --release -p waggle-bench --example functions`
+//!
+//! CPU time is the process's, halved: per party. The minimum of several repetitions is shown.
+
+use std::time::Duration;
+
+use net::{Ledger, Phase, Role, process_cpu_time};
+use protocols::functions::exp::exp_negative;
+use protocols::functions::spline::{Spline, SplineSpec};
+use protocols::functions::{gelu, silu, softmax};
+use protocols::local::Pair;
+use protocols::ops::masked::table::{LinesSpec, MaskedTable};
+use protocols::ops::{evaluate, masked};
+use protocols::{Abb, Error, FRAC, Gelu, Options, Planner, Session, Shape};
+
+/// Inputs of a measurement.
+const COUNT: usize = 3 << 13;
+const REPETITIONS: usize = 5;
+
+/// Bytes online and offline and flows online of `function` on `n` words.
+fn planned(n: usize, preprocess: bool, function: impl Fn(&mut Planner, &Shape) -> Result<Shape, Error>) -> [f64; 3] {
+    let mut planner = Planner::new(Options { preprocess, ..Options::default() });
+    let spent = |planner: &mut Planner| {
+        planner.ledger().set_phase(Phase::Decode);
+        function(planner, &Shape(vec![n])).expect("a plan");
+        let total = |ledger: &mut Ledger, phase| ledger.phase_total(phase);
+        [total(planner.ledger(), Phase::Decode), total(planner.ledger(), Phase::Offline)]
+    };
+    // What the pools hold when a run begins does not count: the second run is that of a long session.
+    let [online, offline] = spent(&mut planner);
+    let [online2, offline2] = spent(&mut planner);
+    let each = |late: u64, early: u64| (late - early) as f64 / n as f64;
+    [
+        each(online2.bytes(), online.bytes()),
+        each(offline2.bytes(), offline.bytes()),
+        (online2.flows - online.flows) as f64,
+    ]
+}
+
+/// CPU microseconds per word and party of the online and the offline step.
+fn timed<T: Send + Sync>(
+    offline: impl Fn(&mut Session) -> Result<T, Error> + Sync,
+    online: impl Fn(&mut Session, T) -> Result<Vec<u64>, Error> + Sync,
+) -> Result<[f64; 2], Error> {
+    let mut pair = Pair::new(Options::default())?;
+    let mut best = [Duration::MAX; 2];
+    let clock = || process_cpu_time().unwrap_or_default();
+    for _ in 0..REPETITIONS {
+        let start = clock();
+        let [client, server] = pair.run(|abb| offline(abb.session()))?;
+        let middle = clock();
+        let made = std::sync::Mutex::new([Some(client), Some(server)]);
+        pair.run(|abb| {
+            let session = abb.session();
+            let own = made.lock().expect("no panic")[session.role() as usize].take().expect("once");
+            online(session, own)
+        })?;
+        best[0] = best[0].min(clock() - middle);
+        best[1] = best[1].min(middle - start);
+    }
+    Ok(best.map(|time| time.as_secs_f64() * 1e6 / (2 * COUNT) as f64))
+}
+
+fn row(name: &str, method: &str, [online, offline, flows]: [f64; 3]) {
+    println!("| {name} | {method} | {online:.1} | {offline:.1} | {flows} |");
+}
+
+fn main() -> Result<(), Error> {
+    println!("| function | method | bytes online | bytes offline | flows online |\n|---|---|---|---|---|");
+    for (method, preprocess) in [("look-up", false), ("masked", true)] {
+        row("GELU", method, planned(COUNT, preprocess, |b, x| gelu(b, x, Gelu::Tanh)));
+        row("SiLU", method, planned(COUNT, preprocess, silu));
+        row("exp", method, planned(COUNT, preprocess, |b, x| exp_negative(b, x, 64)));
+        let scores = planned(12 * 128, preprocess, |b, _| softmax(b, &Shape(vec![12, 1, 128]), &[128]));
+        row("softmax 12 x 128", method, scores);
+    }
+
+    println!("\n| evaluation alone | method | CPU online, us | CPU offline, us |\n|---|---|---|---|");
+    let x = |s: &Session| vec![if s.role() == Role::Server { 5 << 12 } else { 77 }; COUNT];
+    let f = |x: f64| x / (1.0 + (-x).exp());
+    let spline = Spline::fit(
+        SplineSpec {
+            index_bits: 4,
+            low_bits: 14,
+            base: -4.0,
+            step: 1.0 / f64::from(1 << 15),
+            degree: 4,
+            out_frac: 29,
+            out_width: 34,
+            power_bits: [11, 10, 9, 0],
+        },
+        f,
+    );
+    let [online, _] = timed(|_| Ok(()), |s, ()| evaluate::evaluate(s, &spline, &x(s)))?;
+    println!("| 16 windows | look-up | {online:.2} | in online |");
+    let lines = |index_bits, low_bits, out_frac, out_width| {
+        let step = 1.0 / f64::from(1 << 15);
+        MaskedTable::lines(LinesSpec { index_bits, low_bits, base: -4.0, step, out_frac, out_width }, f)
+    };
+    for (name, table) in [
+        ("512 windows, 32 bits (GELU)", lines(9, 9, 27, 32)),
+        ("1024 windows, 32 bits (SiLU)", lines(10, 10, 26, 32)),
+        ("1024 windows, 50 bits (reciprocal)", lines(10, 11, 40, 50)),
+        ("32 windows of powers (exp)", MaskedTable::power(5, FRAC, 0.5, 21, 49)),
+    ] {
+        let [online, offline] =
+            timed(|s| masked::prepare(s, &table.shape(), COUNT), |s, made| masked::run(s, &table, &made, &x(s)))?;
+        println!("| {name} | masked | {online:.2} | {offline:.2} |");
+    }
+    Ok(())
+}

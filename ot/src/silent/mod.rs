@@ -1,0 +1,277 @@
+//! Silent OT: Ferret (Yang, Weng, Lan, Zhang and Wang, <https://eprint.iacr.org/2020/924>), semi-honest, with regular
+//! noise and half trees.
+//!
+//! A round stretches k + t d correlated OTs into N = t 2^d:
+//! 1. Per tree, d of them carry the sums of a [`tree`] of the sender to the receiver, who learns all leaves but one.
+//!    The sides that the receiver needs are its choice bits as they are, which are uniform, so nothing has to be
+//!    derandomised and all trees together are one flow. Leaves are correlated OTs whose choice bits are 0 but for one
+//!    at a random place per tree: regular noise e.
+//! 2. The other k are a table; to every leaf both parties add the same ten entries of it ([`lpn`]). The choice bits
+//!    become u A + e for the table's choice bits u: pseudorandom by LPN.
+//!
+//! Trees do not depend on each other, and a tree takes its code words while it is in the first-level cache. The first
+//! outputs of a round are kept back for the next; the first round takes SoftSpoken OTs. While few OTs are needed, the
+//! pool is served with those: a round pays for [`lpn::Lpn::made`] at once.
+
+pub(crate) mod lpn;
+pub(crate) mod tree;
+
+use aes::Aes128Enc;
+use aes::cipher::{Array, BlockCipherEncrypt, KeyInit};
+use net::{Channel, HEADER_BYTES};
+use rayon::prelude::*;
+use zeroize::{Zeroize, Zeroizing};
+
+use crate::simd::{Cpu, Key};
+use crate::softspoken::{SoftSpokenReceiver, SoftSpokenSender};
+use crate::{Block, CotSource, Kernels, OtError, Run, SoftSpoken, Wire};
+use lpn::{LPN, TABLE, add_code_words};
+
+const STEP: &str = "ot/silent";
+
+/// The extension that serves small needs and the first round.
+pub(crate) const BOOTSTRAP: SoftSpoken = SoftSpoken::K4;
+
+/// Most OTs that a pool makes by SoftSpoken alone; about as many cost the bytes of a first round.
+const MOST_DIRECT: usize = 1 << 17;
+
+/// Trees per message, so that the receiver works while the sender prepares the next message.
+const MESSAGE_TREES: usize = 512;
+
+const LEAVES: usize = LPN.leaves();
+const DEPTH: usize = LPN.depth;
+
+const _: () = assert!(LPN.spent() == LPN.kept_trees() * LEAVES && LPN.spent().is_multiple_of(2048));
+
+/// OTs of an extension when `made` were made before and `n` are needed: a few by SoftSpoken, or whole rounds.
+pub(crate) fn extend_amount(made: u64, n: usize) -> usize {
+    let direct = n.next_multiple_of(BOOTSTRAP.granularity());
+    if made + direct as u64 <= MOST_DIRECT as u64 { direct } else { n.next_multiple_of(LPN.made()) }
+}
+
+/// Whether an extension by `n` OTs, a result of [`extend_amount`], is by SoftSpoken alone.
+fn is_direct(made: u64, n: usize) -> bool {
+    made + n as u64 <= MOST_DIRECT as u64
+}
+
+/// What an extension by `n` OTs, a result of [`extend_amount`], sends.
+pub(crate) fn extend_wire(made: u64, n: usize) -> Wire {
+    if is_direct(made, n) {
+        return BOOTSTRAP.extend_wire(n);
+    }
+    let first = made <= MOST_DIRECT as u64;
+    let to_sender = if first { BOOTSTRAP.extend_wire(LPN.spent()).to_sender } else { Run::default() };
+    let rounds = (n / LPN.made()) as u64;
+    let messages = rounds * LPN.trees.div_ceil(MESSAGE_TREES) as u64;
+    let bytes = rounds * (LPN.trees * DEPTH * 16) as u64 + messages * HEADER_BYTES as u64;
+    Wire { to_sender, to_receiver: Run { bytes, messages } }
+}
+
+/// What both parties know: keys of a session and direction.
+pub(crate) struct Public {
+    trees: Aes128Enc,
+    code: Aes128Enc,
+    simd: Option<(Cpu, Key)>,
+}
+
+impl Public {
+    /// From a key that binds session and direction, and has no other use.
+    pub(crate) fn new(key: &[u8; 32], kernels: Kernels) -> Self {
+        let derive = |label: &[u8]| {
+            let digest = blake3::keyed_hash(key, label);
+            let mut key = [0; 16];
+            key.copy_from_slice(&digest.as_bytes()[..16]);
+            Block::from_bytes(key)
+        };
+        let cipher = |key: Block| Aes128Enc::new(&Array::from(key.to_bytes()));
+        let code = derive(b"code");
+        let simd = kernels.cpu().map(|cpu| (cpu, Key::new(cpu, code)));
+        Public { trees: cipher(derive(b"trees")), code: cipher(code), simd }
+    }
+
+    /// The key of a tree's permutation: a table of it helps against one tree only.
+    fn tree_key(&self, place: u64) -> Block {
+        encrypt(&self.trees, Block([0, place]))
+    }
+
+    fn add_code_words(&self, place: u64, table: &[Block; TABLE], out: &mut [Block]) {
+        match &self.simd {
+            Some((cpu, key)) => cpu.add_code_words(key, place, table, out),
+            None => add_code_words(&self.code, place, table, out),
+        }
+    }
+}
+
+fn encrypt(cipher: &Aes128Enc, block: Block) -> Block {
+    let mut block = Array::from(block.to_bytes());
+    cipher.encrypt_block(&mut block);
+    Block::from_bytes(block.into())
+}
+
+/// The number of a tree among all of its direction.
+fn place(round: u64, tree: usize) -> u64 {
+    round << 16 | tree as u64
+}
+
+/// The correlated OTs that a round spends, and room for those of the next.
+struct Kept {
+    /// The table, then one block per level of every tree; empty before the first round.
+    now: Zeroizing<Vec<Block>>,
+    next: Zeroizing<Vec<Block>>,
+    /// Rounds done.
+    rounds: u64,
+    /// OTs made for use, by SoftSpoken and in rounds.
+    made: u64,
+}
+
+impl Kept {
+    fn new() -> Self {
+        Kept { now: Zeroizing::new(Vec::new()), next: Zeroizing::new(Vec::new()), rounds: 0, made: 0 }
+    }
+
+    /// Makes `out.len()` OTs over `ch`, by `direct` (which also fills the first reserve) or in rounds, in each of which
+    /// `part(ch, round, reserve, trees)` serves some trees after the other.
+    fn extend(
+        &mut self,
+        ch: &mut Channel,
+        out: &mut [Block],
+        direct: &mut dyn CotSource,
+        part: impl Fn(&mut Channel, u64, Reserve<'_>, Vec<Tree<'_>>) -> Result<(), OtError>,
+    ) -> Result<(), OtError> {
+        let made = self.made;
+        self.made += out.len() as u64;
+        if is_direct(made, out.len()) {
+            return direct.extend(ch, out);
+        }
+        if self.now.is_empty() {
+            self.now.resize(LPN.spent(), Block::ZERO);
+            self.next.resize(LPN.spent(), Block::ZERO);
+            direct.extend(ch, &mut self.now)?;
+        }
+        let (rounds, rest) = out.as_chunks_mut::<{ LPN.made() }>();
+        debug_assert!(rest.is_empty());
+        for out in rounds {
+            let reserve = Reserve::new(&self.now);
+            let mut trees = self.next.chunks_exact_mut(LEAVES).chain(out.chunks_exact_mut(LEAVES)).enumerate();
+            for _ in 0..LPN.trees.div_ceil(MESSAGE_TREES) {
+                let trees = trees.by_ref().take(MESSAGE_TREES).map(|(number, leaves)| Tree { number, leaves });
+                part(ch, self.rounds, reserve, trees.collect())?;
+            }
+            std::mem::swap(&mut self.now, &mut self.next);
+            self.rounds += 1;
+        }
+        Ok(())
+    }
+}
+
+/// The correlated OTs that a round spends.
+#[derive(Clone, Copy)]
+struct Reserve<'a> {
+    table: &'a [Block; TABLE],
+    levels: &'a [[Block; DEPTH]],
+}
+
+impl<'a> Reserve<'a> {
+    fn new(blocks: &'a [Block]) -> Self {
+        let (table, levels) = blocks.split_first_chunk().expect("the reserve holds the table");
+        Reserve { table, levels: levels.as_chunks().0 }
+    }
+}
+
+/// A tree of a round, and the place of its outputs.
+struct Tree<'a> {
+    number: usize,
+    leaves: &'a mut [Block],
+}
+
+/// The sender's half.
+pub(crate) struct SilentSender {
+    direct: SoftSpokenSender,
+    public: Public,
+    /// The PRG of the roots.
+    roots: Aes128Enc,
+    delta: Block,
+    kept: Kept,
+}
+
+impl SilentSender {
+    /// Over `direct`, whose correlation is `delta`; `seed` is fresh and secret.
+    pub(crate) fn new(direct: SoftSpokenSender, public: Public, delta: Block, mut seed: [u8; 16]) -> Self {
+        let roots = Aes128Enc::new(&Array::from(seed));
+        seed.zeroize();
+        SilentSender { direct, public, roots, delta, kept: Kept::new() }
+    }
+}
+
+impl CotSource for SilentSender {
+    fn extend(&mut self, ch: &mut Channel, out: &mut [Block]) -> Result<(), OtError> {
+        let SilentSender { direct, public, roots, delta, kept } = self;
+        kept.extend(ch, out, direct, |ch, round, reserve, trees| {
+            let mut message = vec![0; trees.len() * DEPTH * 16];
+            let jobs = trees.into_par_iter().zip(message.par_chunks_exact_mut(DEPTH * 16));
+            jobs.with_min_len(8).for_each(|(Tree { number, leaves }, message)| {
+                let place = place(round, number);
+                let (pi, root) = (public.tree_key(place), encrypt(roots, Block([0, place])));
+                let mut sums = [Block::ZERO; DEPTH];
+                match public.simd {
+                    Some((cpu, _)) => cpu.grow(pi, root, *delta, &mut sums, leaves),
+                    None => tree::grow(pi, root, *delta, &mut sums, leaves),
+                }
+                for (to, (sum, level)) in
+                    message.as_chunks_mut().0.iter_mut().zip(sums.iter().zip(&reserve.levels[number]))
+                {
+                    *to = (*sum ^ *level).to_bytes();
+                }
+                public.add_code_words(place, reserve.table, leaves);
+            });
+            ch.send_owned(STEP, message)?;
+            Ok(ch.flush(STEP)?)
+        })
+    }
+}
+
+impl Drop for SilentSender {
+    fn drop(&mut self) {
+        self.delta.zeroize();
+    }
+}
+
+/// The receiver's half.
+pub(crate) struct SilentReceiver {
+    direct: SoftSpokenReceiver,
+    public: Public,
+    kept: Kept,
+}
+
+impl SilentReceiver {
+    /// Over `direct`.
+    pub(crate) fn new(direct: SoftSpokenReceiver, public: Public) -> Self {
+        SilentReceiver { direct, public, kept: Kept::new() }
+    }
+}
+
+impl CotSource for SilentReceiver {
+    fn extend(&mut self, ch: &mut Channel, out: &mut [Block]) -> Result<(), OtError> {
+        let SilentReceiver { direct, public, kept } = self;
+        kept.extend(ch, out, direct, |ch, round, reserve, trees| {
+            let message = ch.recv(STEP, trees.len() * DEPTH * 16)?;
+            let jobs = trees.into_par_iter().zip(message.par_chunks_exact(DEPTH * 16));
+            jobs.with_min_len(8).for_each(|(Tree { number, leaves }, message)| {
+                let (place, levels) = (place(round, number), &reserve.levels[number]);
+                let pi = public.tree_key(place);
+                // q ^ K ^ t = K ^ c Delta: the sum of side c, where the left one is K.
+                let mut sums = *levels;
+                for (sum, &bytes) in sums.iter_mut().zip(message.as_chunks().0) {
+                    *sum ^= Block::from_bytes(bytes);
+                }
+                let away = (0..).zip(levels).fold(0, |away, (l, level)| away | level.lsb() << l);
+                match public.simd {
+                    Some((cpu, _)) => cpu.regrow(pi, away, &sums, leaves),
+                    None => tree::regrow(pi, away, &sums, leaves),
+                }
+                public.add_code_words(place, reserve.table, leaves);
+            });
+            Ok(())
+        })
+    }
+}

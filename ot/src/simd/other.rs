@@ -1,0 +1,68 @@
+//! Processors without kernels of their own: nothing here can ever be called.
+
+use crate::Block;
+use crate::transpose::{BATCH, TILES};
+
+/// No value of this type exists.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Cpu {}
+
+impl Cpu {
+    /// Always none.
+    pub(crate) fn detect() -> Option<Self> {
+        None
+    }
+
+    pub(crate) fn transpose(self, _: &mut [Block; BATCH]) {
+        match self {}
+    }
+
+    pub(crate) fn receive_batch(
+        self,
+        _: &crate::softspoken::Shape,
+        _: &[Key],
+        _: u64,
+        _: &mut [Block; BATCH],
+        _: &mut [u8],
+    ) {
+        match self {}
+    }
+
+    pub(crate) fn send_batch(
+        self,
+        _: &crate::softspoken::Shape,
+        _: &[Key],
+        _: u64,
+        _: Block,
+        _: &mut [Block; BATCH],
+        _: &[u8],
+    ) {
+        match self {}
+    }
+
+    pub(crate) fn davies_meyer(self, _: &Key, _: &mut [Block]) {
+        match self {}
+    }
+
+    pub(crate) fn grow(self, _: Block, _: Block, _: Block, _: &mut [Block], _: &mut [Block]) {
+        match self {}
+    }
+
+    pub(crate) fn regrow(self, _: Block, _: u64, _: &[Block], _: &mut [Block]) {
+        match self {}
+    }
+
+    pub(crate) fn add_code_words(self, _: &Key, _: u64, _: &[Block; crate::silent::lpn::TABLE], _: &mut [Block]) {
+        match self {}
+    }
+}
+
+/// No value of this type exists.
+#[derive(Clone, Debug)]
+pub(crate) enum Key {}
+
+impl Key {
+    pub(crate) fn new(cpu: Cpu, _: Block) -> Self {
+        match cpu {}
+    }
+}

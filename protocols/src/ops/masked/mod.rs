@@ -1,0 +1,286 @@
+//! A tabulated function of one variable after preparation: one masked word is opened, the rest is local.
+//!
+//! **Functionality.** Shares of x modulo 2^(index_bits + low_bits) -> shares of f(x) modulo 2^width, where the table writes
+//! f as sum_k c_k(n, low(y)) p_k(rho); see [`MaskedTable`]. [`prepare`] makes the correlations, without x, and [`run`]
+//! spends one for each word.
+//!
+//! **Source.** Function secret sharing with preparation (Boyle, Gilboa and Ishai, TCC 2019, eprint 2019/1095; splines:
+//! eprint 2020/1392), without a dealer and, as windows are few, with a vector for a function: a correlation is a random
+//! mask r = R 2^low_bits + rho_0 + rho_1 and a key that expands to shares of the payload p_k(rho) at position R and zeros
+//! elsewhere ([`ot::dpf`]). Online the parties open y = x - r, and the inner product of that vector, turned by high(y),
+//! with the coefficients for low(y) is the result's share. Both parties touch all windows.
+//!
+//! *Preparation.* The bits of R are the parties' choices in random OTs; the products of a pair of bits, one correlated OT
+//! each, make additive shares modulo 2^index_bits. The payload is (1, rho), known in shares, or a power e^-rho, a product of
+//! two private numbers (Gilboa, CRYPTO 1999) and a truncation. As a leaf of the tree has room for several windows, the last
+//! bits of R choose within it by multiplexers. A level is one exchange; the sign of the final correction is a multiplexer.
+//!
+//! **Range.** x in [0, (2^index_bits - 2) 2^low_bits); elsewhere garbage. **Error.** Lines: of the table alone. Powers: a
+//! payload is off by less than a unit in its last place.
+//!
+//! **What each party sees.** While preparing: masked choices, pads and corrections as `ot::dpf` says. Online: y, uniform
+//! modulo 2^(index_bits + low_bits) since R and the other party's rho are, and used once; the peer's share of y follows
+//! from y and its own. **Revealed.** Nothing.
+
+mod dot;
+pub mod table;
+
+use net::Role;
+use ot::dpf::{DpfShape, Expander, Generation, Lane, level_bytes};
+use ot::{Bits, ChosenKeys, Correlation, SenderKeys};
+use rand::Rng;
+use rayon::prelude::*;
+
+use crate::Error;
+use crate::abb::Truncation;
+use crate::cost::Cost;
+use crate::ops::cross::{self, Side};
+use crate::ops::{batch_items, batched_cost, mux, reveal, truncate};
+use crate::session::Session;
+use crate::words::mask;
+use table::{FACTOR_FRAC, MaskedShape, MaskedTable, POWER_FRAC, Payload, Windows, factor};
+
+const INDEX: &str = "masked/index";
+const LEVEL: &str = "masked/level";
+
+/// Leaves of the trees that grow at once: a bound on memory.
+const BATCH_LEAVES: usize = 1 << 21;
+
+/// Entries of one task of the thread pool.
+const TASK: usize = 64;
+
+impl MaskedShape {
+    /// Windows in a leaf, as bits of the index.
+    fn leaf_bits(&self) -> u32 {
+        let room = self.leaf_words() / self.payload.words();
+        room.ilog2().min(self.index_bits - 1)
+    }
+
+    /// Words in a leaf.
+    fn leaf_words(&self) -> usize {
+        if self.width <= 32 { 4 } else { 2 }
+    }
+
+    fn tree(&self) -> DpfShape {
+        DpfShape::new(self.index_bits - self.leaf_bits(), self.leaf_words(), self.width)
+            .expect("2..=14 index bits, rings of 2..=64 bits")
+    }
+
+    /// Words of the correlation of one input: this party's share of the mask, then a key.
+    pub fn correlation_words(&self) -> usize {
+        1 + self.tree().key_words()
+    }
+
+    /// Inputs prepared at once.
+    pub(crate) fn batch(&self) -> usize {
+        let ots = match self.payload {
+            Payload::Line => self.index_bits,
+            Payload::Power { .. } => self.index_bits.max(FACTOR_FRAC),
+        };
+        batch_items(ots as usize).min((BATCH_LEAVES >> self.tree().depth()).max(1))
+    }
+
+    /// The products of the bits of an index, the highest first; bit i counts 2^(i + 1) modulo 2^index_bits.
+    fn index_products(&self, n: usize) -> Correlation {
+        let widths: Vec<u32> = (0..self.index_bits).map(|place| place.max(1)).collect();
+        Correlation::new(n * widths.len(), 1, &widths).expect("widths below 64")
+    }
+
+    /// The truncation of a product of two factors, below 2^(2 FACTOR_FRAC).
+    fn power_truncation(&self) -> Truncation {
+        Truncation { width: 2 * FACTOR_FRAC + 2, shift: 2 * FACTOR_FRAC - POWER_FRAC, out: self.width }
+    }
+
+    /// The products of the bits of the client's factor with the server's.
+    fn power_products(&self, n: usize) -> Correlation {
+        let width = self.power_truncation().width;
+        let widths: Vec<u32> = (0..FACTOR_FRAC).map(|bit| width - bit).collect();
+        Correlation::new(n * widths.len(), 1, &widths).expect("widths up to 50")
+    }
+}
+
+/// Correlations for `n` inputs to tables of `shape`, [`MaskedShape::correlation_words`] each, in any order of use. Booked
+/// as `offline`.
+pub fn prepare(s: &mut Session, shape: &MaskedShape, n: usize) -> Result<Vec<u64>, Error> {
+    let mut out = Vec::with_capacity(n * shape.correlation_words());
+    let batch = shape.batch();
+    s.offline(|s| {
+        for start in (0..n).step_by(batch) {
+            out.extend(prepare_batch(s, shape, batch.min(n - start))?);
+        }
+        Ok(out)
+    })
+}
+
+/// Cost of [`prepare`].
+pub fn prepare_cost(shape: &MaskedShape, n: usize) -> Cost {
+    batched_cost(n, shape.batch(), |n| prepare_batch_cost(shape, n)).offline()
+}
+
+fn prepare_batch_cost(shape: &MaskedShape, n: usize) -> Cost {
+    let (tree, ots) = (shape.tree(), n * shape.index_bits as usize);
+    let mut cost = Cost::free()
+        .cots(Role::Server, ots)
+        .cots(Role::Client, ots)
+        .message(Role::Server, shape.index_products(n).message_bytes());
+    if let Payload::Power { .. } = shape.payload {
+        let truncation = truncate::cost(n, shape.power_truncation());
+        cost = cost.then(cross::one_way_cost(&shape.power_products(n))).then(truncation);
+    }
+    let mut words = shape.payload.words();
+    for _ in 0..shape.leaf_bits() {
+        cost = cost.then(mux::rows_cost(n, words, shape.width));
+        words *= 2;
+    }
+    for _ in 1..tree.depth() {
+        cost = cost.exchange(level_bytes(n), level_bytes(n));
+    }
+    cost.then(mux::rows_cost(n, words, shape.width - 1)).then(reveal::open_cost(n * words, shape.width))
+}
+
+fn prepare_batch(s: &mut Session, shape: &MaskedShape, n: usize) -> Result<Vec<u64>, Error> {
+    let (tree, bits) = (shape.tree(), shape.index_bits as usize);
+    s.reserve(Role::Server, n * bits)?;
+    s.reserve(Role::Client, n * bits)?;
+    let sender = s.sender().random(n * bits)?;
+    let (index, chosen) = s.receiver().random(n * bits)?;
+    let mut trees = Generation::new(tree, s.role(), shape.index_bits, &sender, &chosen)?;
+    let index_shares = index_shares(s, shape, &index, sender, chosen)?;
+    let low: Vec<u64> = (0..n).map(|_| s.rng().next_u64() & mask(shape.low_bits)).collect();
+
+    // The payload at the window's place in its leaf, the lowest bit of the index first.
+    let mut leaf = payload(s, shape, &low)?;
+    let mut words = shape.payload.words();
+    for place in (tree.depth() as usize..bits).rev() {
+        let bit: Vec<u8> = (0..n).map(|item| index.get(item * bits + place) as u8).collect();
+        let upper = mux::mux(s, &bit, &leaf, shape.width)?;
+        let pairs = leaf.chunks_exact(words).zip(upper.chunks_exact(words));
+        leaf = pairs
+            .flat_map(|(all, upper)| {
+                all.iter().zip(upper).map(|(a, b)| a.wrapping_sub(*b)).chain(upper.iter().copied())
+            })
+            .collect();
+        words *= 2;
+    }
+
+    while !trees.is_grown() {
+        let theirs = s.channel().exchange(LEVEL, &trees.offer(), level_bytes(n))?;
+        trees.grow(&theirs)?;
+    }
+    let (sums, negative) = trees.leaves();
+    leaf.iter_mut().zip(sums).for_each(|(leaf, sum)| *leaf = leaf.wrapping_add(sum));
+    let negated = mux::mux(s, &negative, &leaf, shape.width - 1)?;
+    leaf.iter_mut().zip(negated).for_each(|(leaf, negated)| *leaf = leaf.wrapping_sub(negated << 1));
+    let keys = trees.finish(&reveal::open(s, &leaf, shape.width)?)?;
+
+    let masks = index_shares.iter().zip(&low).map(|(index, low)| (index << shape.low_bits).wrapping_add(*low));
+    let entries = masks.zip(keys.chunks_exact(tree.key_words()));
+    Ok(entries.flat_map(|(mask, key)| std::iter::once(mask).chain(key.iter().copied())).collect())
+}
+
+/// Additive shares modulo 2^index_bits of the indices whose bits are shared by the choices of the OTs, which are spent.
+fn index_shares(
+    s: &mut Session,
+    shape: &MaskedShape,
+    index: &Bits,
+    sender: SenderKeys,
+    chosen: ChosenKeys,
+) -> Result<Vec<u64>, Error> {
+    let bits = shape.index_bits as usize;
+    let products = shape.index_products(index.len() / bits);
+    let shares = match s.role() {
+        Role::Client => {
+            let message = s.channel().recv(INDEX, products.message_bytes())?;
+            chosen.decorrelate(&products, &message)?
+        }
+        Role::Server => {
+            let own: Vec<u64> = (0..index.len()).map(|i| index.get(i)).collect();
+            let (message, shares) = sender.correlate(&products, &own)?;
+            s.deliver(INDEX, message)?;
+            shares
+        }
+    };
+    // The exclusive-or of two bits is their sum less twice their product.
+    let place = |place: usize, i: usize| index.get(i).wrapping_sub(shares[i] << 1) << (bits - 1 - place);
+    let item = |item: usize| (0..bits).fold(0u64, |sum, at| sum.wrapping_add(place(at, item * bits + at)));
+    Ok((0..index.len() / bits).map(|i| item(i) & mask(shape.index_bits)).collect())
+}
+
+/// Shares of the payload of every input, from this party's low parts.
+fn payload(s: &mut Session, shape: &MaskedShape, low: &[u64]) -> Result<Vec<u64>, Error> {
+    let server = s.role() == Role::Server;
+    match shape.payload {
+        Payload::Line => Ok(low.iter().flat_map(|&low| [u64::from(server), low]).collect()),
+        Payload::Power { unit } => {
+            let products = shape.power_products(low.len());
+            let own: Vec<u64> = low.iter().map(|&low| factor(low, unit)).collect();
+            let bits = FACTOR_FRAC as usize;
+            let shares = if server {
+                let words: Vec<u64> = own.iter().flat_map(|&word| std::iter::repeat_n(word, bits)).collect();
+                cross::one_way(s, &products, Side::Supply(&words))?
+            } else {
+                let choices = Bits::from_fn(products.ots(), |i| own[i / bits] >> (i % bits) & 1 == 1);
+                cross::one_way(s, &products, Side::Choose(&choices))?
+            };
+            let sum = |shares: &[u64]| (0..).zip(shares).fold(0u64, |sum, (bit, x)| sum.wrapping_add(x << bit));
+            let mut power = shares.chunks_exact(bits).map(sum).collect::<Vec<u64>>();
+            truncate::truncate(s, &mut power, shape.power_truncation())?;
+            Ok(power)
+        }
+    }
+}
+
+/// Shares of the tabulated function of every word of `x`, modulo 2^width. Takes one of `correlations` for each.
+pub fn run(s: &mut Session, table: &MaskedTable, correlations: &[u64], x: &[u64]) -> Result<Vec<u64>, Error> {
+    let shape = table.shape();
+    let size = shape.correlation_words();
+    assert_eq!(correlations.len(), x.len() * size, "a correlation for every input");
+    let masked: Vec<u64> =
+        x.iter().zip(correlations.chunks_exact(size)).map(|(x, entry)| x.wrapping_sub(entry[0])).collect();
+    let opened = reveal::open(s, &masked, shape.input_bits())?;
+    let role = s.role();
+    Ok(match &table.windows {
+        Windows::Narrow(lines) => {
+            expand(role, &shape, correlations, &opened, |high, low, v| lines.apply(high, low, v))
+        }
+        Windows::Wide(lines) => expand(role, &shape, correlations, &opened, |high, low, v| lines.apply(high, low, v)),
+        Windows::Power(powers) => {
+            expand(role, &shape, correlations, &opened, |high, low, v| powers.apply(high, low, v))
+        }
+    })
+}
+
+/// Cost of [`run`] on `n` words.
+pub fn run_cost(shape: &MaskedShape, n: usize) -> Cost {
+    reveal::open_cost(n, shape.input_bits())
+}
+
+/// `apply`(high, low, shares of the payload at every window) for every opened word.
+fn expand<L: Lane>(
+    role: Role,
+    shape: &MaskedShape,
+    correlations: &[u64],
+    opened: &[u64],
+    apply: impl Fn(usize, u64, &[L]) -> u64 + Sync,
+) -> Vec<u64> {
+    let size = shape.correlation_words();
+    let mut out = vec![0; opened.len()];
+    let tasks = out.par_chunks_mut(TASK).zip(opened.par_chunks(TASK)).zip(correlations.par_chunks(TASK * size));
+    tasks.for_each(|((out, opened), entries)| {
+        let mut expander = Expander::new(shape.tree(), role);
+        let mut values = vec![L::default(); shape.tree().values()];
+        for ((out, y), entry) in out.iter_mut().zip(opened).zip(entries.chunks_exact(size)) {
+            expander.expand(&entry[1..], &mut values);
+            *out = apply((y >> shape.low_bits) as usize, y & mask(shape.low_bits), &values);
+        }
+    });
+    out
+}
+
+/// This party's shares of the payload at every window, window by window.
+#[cfg(test)]
+pub(crate) fn expanded<L: Lane>(role: Role, shape: &MaskedShape, entry: &[u64]) -> Vec<L> {
+    let mut values = vec![L::default(); shape.tree().values()];
+    Expander::new(shape.tree(), role).expand(&entry[1..], &mut values);
+    values
+}

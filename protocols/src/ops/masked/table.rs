@@ -1,0 +1,234 @@
+//! Tables for evaluation on a masked input.
+
+use std::f64::consts::FRAC_1_SQRT_2;
+use std::sync::LazyLock;
+
+use serde::{Deserialize, Serialize};
+
+use crate::ops::masked::dot::Dot;
+use crate::words::mask;
+
+/// What the parties share of the window index and of the low part rho = rho_0 + rho_1 of a mask.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Payload {
+    /// The words 1 and rho: for functions that are linear in every window.
+    Line,
+    /// One word, the power e^-(rho 2^-unit) at [`POWER_FRAC`] fractional bits: for exponentials.
+    Power {
+        /// Fractional bits of rho.
+        unit: u32,
+    },
+}
+
+/// Fractional bits of a [`Payload::Power`].
+pub const POWER_FRAC: u32 = 25;
+
+/// Fractional bits of its two factors.
+pub(crate) const FACTOR_FRAC: u32 = 24;
+
+/// A factor of a [`Payload::Power`] lies in [0, 2^FACTOR_FRAC), so that 1 is slightly less.
+pub(crate) const FACTOR_ONE: f64 = ((1u64 << FACTOR_FRAC) - 1) as f64;
+
+impl Payload {
+    /// Words.
+    pub(crate) fn words(self) -> usize {
+        match self {
+            Payload::Line => 2,
+            Payload::Power { .. } => 1,
+        }
+    }
+}
+
+/// What the preparation of an evaluation depends on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct MaskedShape {
+    /// log2 of the number of windows, 2..=14.
+    pub index_bits: u32,
+    /// Bits of an input below the window index: a window is 2^low_bits wide.
+    pub low_bits: u32,
+    /// Ring of the result, 2..=64; more than 32 for a power.
+    pub width: u32,
+    /// What is shared.
+    pub payload: Payload,
+}
+
+impl MaskedShape {
+    /// Bits of an input.
+    pub fn input_bits(&self) -> u32 {
+        self.index_bits + self.low_bits
+    }
+}
+
+/// A function of one variable over equal windows, for an input that both parties see masked.
+///
+/// The input x = y + r modulo 2^(index_bits + low_bits) is opened as y; the parties hold r = R 2^low_bits + rho_0 + rho_1
+/// with rho_i < 2^low_bits. With n = high(y) + R modulo 2^index_bits, read as a number of [-2, 2^index_bits - 2), and
+/// z = low(y) + rho_0 + rho_1, x = n 2^low_bits + z: a window serves three times its width, and no carry is paid for.
+/// Inputs must lie in [0, (2^index_bits - 2) 2^low_bits); others give garbage, which the caller muxes away.
+///
+/// Both parties compute with the same tables, so these are made of operations that every machine rounds alike.
+#[derive(Clone, Debug)]
+pub struct MaskedTable {
+    shape: MaskedShape,
+    pub(super) windows: Windows,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum Windows {
+    Narrow(Lines<u32>),
+    Wide(Lines<u64>),
+    Power(Powers),
+}
+
+/// For every window n = 0, 1, .., twice in a row, the coefficients of 1 and of rho at low part 0, and what every unit of
+/// the low part adds to them.
+#[derive(Clone, Debug)]
+pub(super) struct Lines<L> {
+    base: Vec<L>,
+    slope: Vec<L>,
+}
+
+/// e^(start - n - low), for windows of width 1.
+#[derive(Clone, Debug)]
+pub(super) struct Powers {
+    unit: u32,
+    /// e^(start - n) times the scale, for n = 0, 1, .., twice in a row.
+    heights: Vec<f64>,
+}
+
+/// What [`MaskedTable::lines`] is made from.
+#[derive(Clone, Copy, Debug)]
+pub struct LinesSpec {
+    /// log2 of the number of windows.
+    pub index_bits: u32,
+    /// Bits of a word below the window index.
+    pub low_bits: u32,
+    /// The argument at word 0.
+    pub base: f64,
+    /// The argument's step from one word to the next.
+    pub step: f64,
+    /// Fractional bits of the result.
+    pub out_frac: u32,
+    /// Ring of the result.
+    pub out_width: u32,
+}
+
+impl MaskedTable {
+    /// The piecewise linear interpolation of `f` at the Chebyshev nodes of every triple window, in error about
+    /// f'' (3 window)^2 / 16. `f` must compute alike on every machine (the basic operations, and `libm`).
+    pub fn lines(spec: LinesSpec, f: impl Fn(f64) -> f64) -> Self {
+        let LinesSpec { index_bits, low_bits, base, step, out_frac, out_width } = spec;
+        let unit = (1u64 << low_bits) as f64;
+        let scale = (1u64 << out_frac) as f64;
+        let middle = 1.5 * unit;
+        let reach = middle * FRAC_1_SQRT_2;
+        let line = |n: u64| {
+            let n = window(n, index_bits) as f64;
+            let at = |z: f64| scale * f(base + step * (n * unit + z));
+            let (low, high) = (at(middle - reach), at(middle + reach));
+            let slope = ((high - low) / (2.0 * reach)).round();
+            let constant = ((high + low) / 2.0 - slope * middle).round();
+            [constant as i64 as u64, slope as i64 as u64]
+        };
+        let lines: Vec<[u64; 2]> = (0..2u64 << index_bits).map(line).collect();
+        let shape = MaskedShape { index_bits, low_bits, width: out_width, payload: Payload::Line };
+        let base = lines.iter().flatten().copied().collect();
+        let slope = lines.iter().flat_map(|&[_, slope]| [slope, 0]).collect();
+        let wide = Lines { base, slope };
+        let windows = if out_width > 32 { Windows::Wide(wide) } else { Windows::Narrow(wide.narrow()) };
+        MaskedTable { shape, windows }
+    }
+
+    /// e^(start - x 2^-unit) for windows of width 1 in x 2^-unit, with `coefficient_frac` fractional bits of the
+    /// coefficients: the result has that many and [`POWER_FRAC`] more.
+    pub fn power(index_bits: u32, unit: u32, start: f64, coefficient_frac: u32, out_width: u32) -> Self {
+        let one = 1.0 / FACTOR_ONE * (1u64 << FACTOR_FRAC) as f64;
+        let scale = (1u64 << coefficient_frac) as f64 * one * one;
+        let height = |n: u64| scale * libm::exp(start - window(n, index_bits) as f64);
+        let heights = (0..2u64 << index_bits).map(height).collect();
+        let shape = MaskedShape { index_bits, low_bits: unit, width: out_width, payload: Payload::Power { unit } };
+        MaskedTable { shape, windows: Windows::Power(Powers { unit, heights }) }
+    }
+
+    /// What its preparation depends on.
+    pub fn shape(&self) -> MaskedShape {
+        self.shape
+    }
+
+    /// The function by its definition: for the window `n` (modulo 2^index_bits), the low part and both rho's.
+    pub(crate) fn value(&self, n: u64, low: u64, rho: [u64; 2]) -> u64 {
+        let n = (n & mask(self.shape.index_bits)) as usize;
+        let line = |base: &[u64], slope: u64| {
+            let constant = base[0].wrapping_add(slope.wrapping_mul(low));
+            constant.wrapping_add(base[1].wrapping_mul(rho[0].wrapping_add(rho[1])))
+        };
+        let value = match &self.windows {
+            Windows::Narrow(lines) => {
+                let wide = [lines.base[2 * n].into(), lines.base[2 * n + 1].into()];
+                line(&wide, lines.slope[2 * n].into())
+            }
+            Windows::Wide(lines) => line(&lines.base[2 * n..], lines.slope[2 * n]),
+            Windows::Power(powers) => {
+                let product = factor(rho[0], powers.unit) * factor(rho[1], powers.unit);
+                let power = product >> (2 * FACTOR_FRAC - POWER_FRAC);
+                powers.coefficients(n..n + 1, low)[0].wrapping_mul(power)
+            }
+        };
+        value & mask(self.shape.width)
+    }
+}
+
+/// The window that an index modulo 2^index_bits stands for.
+fn window(n: u64, index_bits: u32) -> i64 {
+    // [-2, 2^b - 2): shifted by 2 it is the residue.
+    (n.wrapping_add(2) & mask(index_bits)) as i64 - 2
+}
+
+impl<L: Dot> Lines<L> {
+    /// The share of the result from this party's shares of 1 and rho at every window n - `high`, for the low part `low`;
+    /// both parts of y are public.
+    pub(super) fn apply(&self, high: usize, low: u64, values: &[L]) -> u64 {
+        let lanes = 2 * high..2 * high + values.len();
+        let (base, slope) = (L::dot(&self.base[lanes.clone()], values), L::dot(&self.slope[lanes], values));
+        base.wrapping_add(slope.wrapping_mul(low))
+    }
+}
+
+impl Lines<u64> {
+    fn narrow(self) -> Lines<u32> {
+        let low = |words: Vec<u64>| words.into_iter().map(|word| word as u32).collect();
+        Lines { base: low(self.base), slope: low(self.slope) }
+    }
+}
+
+impl Powers {
+    /// The share of the result from this party's shares of the power at every window n - `high`.
+    pub(super) fn apply(&self, high: usize, low: u64, values: &[u64]) -> u64 {
+        u64::dot(&self.coefficients(high..high + values.len(), low), values)
+    }
+
+    fn coefficients(&self, windows: std::ops::Range<usize>, low: u64) -> Vec<u64> {
+        let low = libm::exp(-(low as f64) / (1u64 << self.unit) as f64);
+        self.heights[windows].iter().map(|height| (height * low).round() as u64).collect()
+    }
+}
+
+/// A party's factor e^-(rho 2^-unit) of a power, at [`FACTOR_FRAC`] fractional bits.
+pub(crate) fn factor(rho: u64, unit: u32) -> u64 {
+    (FACTOR_ONE * exp_minus(rho, unit)).round() as u64
+}
+
+/// Bits of the arguments of [`exp_minus`].
+const EXP_BITS: usize = 24;
+
+/// e^-(2^(bit - unit)) - 1, at index bit - unit + EXP_BITS.
+static POWERS: LazyLock<[f64; EXP_BITS + 6]> =
+    LazyLock::new(|| std::array::from_fn(|i| libm::expm1(-libm::exp2(i as f64 - EXP_BITS as f64))));
+
+/// e^-(x 2^-unit) for x 2^-unit < 32 and unit <= 24: a product over the bits of x, without branches or table look-ups that
+/// depend on x, which may be a party's secret.
+pub(crate) fn exp_minus(x: u64, unit: u32) -> f64 {
+    let first = EXP_BITS - unit as usize;
+    let powers = POWERS[first..].iter().enumerate();
+    powers.fold(1.0, |product, (bit, power)| product * (1.0 + (x >> bit & 1) as f64 * power))
+}

@@ -1,0 +1,215 @@
+//! Evaluation on masked inputs: correlations and results against their definitions by both parties' messages, costs
+//! against the ledger, and what is opened against the uniform distribution.
+
+use net::{Ledger, Phase, Role};
+use ot::dpf::Lane;
+
+use super::selection::deviation;
+use super::{TWO_PHASES, open, share};
+use crate::local::Pair;
+use crate::ops::masked::table::{LinesSpec, MaskedShape, MaskedTable, POWER_FRAC, Payload, factor};
+use crate::ops::masked::{expanded, prepare, prepare_cost, run, run_cost};
+use crate::session::Forecast;
+use crate::words::mask;
+use crate::{Options, Session};
+
+fn pair(options: Options) -> Pair {
+    Pair::connect(|channel| open(channel, options)).expect("set-up")
+}
+
+fn lines(index_bits: u32, low_bits: u32, out_frac: u32, out_width: u32) -> MaskedTable {
+    let step = (-f64::from(index_bits + low_bits)).exp2();
+    let spec = LinesSpec { index_bits, low_bits, base: -0.25, step, out_frac, out_width };
+    MaskedTable::lines(spec, |x| x * x - 0.5)
+}
+
+fn power(index_bits: u32, unit: u32) -> MaskedTable {
+    MaskedTable::power(index_bits, unit, 0.5, 20, POWER_FRAC + 23)
+}
+
+/// Narrow and wide rings, one and two windows a leaf, the smallest and a large table.
+fn tables() -> Vec<MaskedTable> {
+    vec![lines(2, 3, 10, 14), lines(9, 9, 25, 30), lines(5, 1, 20, 32), lines(4, 7, 30, 33), lines(7, 4, 50, 64)]
+        .into_iter()
+        .chain([power(2, 3), power(5, 18), power(4, 24)])
+        .collect()
+}
+
+/// The mask of an input: the window index and both low parts.
+struct Mask {
+    index: u64,
+    low: [u64; 2],
+}
+
+fn masks(shape: &MaskedShape, correlations: &[Vec<u64>; 2]) -> Vec<Mask> {
+    let size = shape.correlation_words();
+    let [client, server] = [&correlations[0], &correlations[1]].map(|party| party.chunks_exact(size).map(|e| e[0]));
+    let split = |(c, s): (u64, u64)| Mask {
+        index: ((c >> shape.low_bits) + (s >> shape.low_bits)) & mask(shape.index_bits),
+        low: [s & mask(shape.low_bits), c & mask(shape.low_bits)],
+    };
+    client.zip(server).map(split).collect()
+}
+
+/// What a correlation must share at its index; the power to within one unit.
+fn payload(shape: &MaskedShape, low: [u64; 2]) -> Vec<u64> {
+    match shape.payload {
+        Payload::Line => vec![1, low[0] + low[1]],
+        Payload::Power { unit } => vec![(factor(low[0], unit) * factor(low[1], unit)) >> (48 - POWER_FRAC)],
+    }
+}
+
+fn check_correlations<L: Lane + Into<u64>>(shape: MaskedShape, correlations: &[Vec<u64>; 2]) {
+    let words = shape.payload.words();
+    let size = shape.correlation_words();
+    let mut seen = vec![false; 1 << shape.index_bits];
+    let masks = masks(&shape, correlations);
+    for (i, mask_) in masks.iter().enumerate() {
+        let entry = |role: Role| &correlations[role as usize][i * size..(i + 1) * size];
+        let client = expanded::<L>(Role::Client, &shape, entry(Role::Client));
+        let server = expanded::<L>(Role::Server, &shape, entry(Role::Server));
+        let want = payload(&shape, mask_.low);
+        for (at, (c, s)) in client.into_iter().zip(server).enumerate() {
+            let (c, s): (u64, u64) = (c.into(), s.into());
+            let here = at / words == mask_.index as usize;
+            let error = c.wrapping_add(s).wrapping_sub(if here { want[at % words] } else { 0 }) & mask(shape.width);
+            let allowed = u64::from(here && matches!(shape.payload, Payload::Power { .. }));
+            assert!(error <= allowed, "{shape:?}, item {i}, word {at}: off by {error}");
+        }
+        seen[mask_.index as usize] = true;
+    }
+    assert!(masks.len() < 40 << shape.index_bits || seen.iter().all(|seen| *seen), "every index comes up");
+}
+
+#[test]
+fn correlations_share_the_payload_at_the_index_and_zero_elsewhere() {
+    for table in tables() {
+        let shape = table.shape();
+        let correlations = pair(TWO_PHASES).run(|abb| prepare(abb.session(), &shape, 170)).expect("protocol");
+        assert_eq!(correlations[0].len(), 170 * shape.correlation_words());
+        if shape.width <= 32 {
+            check_correlations::<u32>(shape, &correlations);
+        } else {
+            check_correlations::<u64>(shape, &correlations);
+        }
+    }
+}
+
+/// The inputs of a table: all, or as many from all over the range, with both ends.
+fn inputs(shape: &MaskedShape, most: u64) -> Vec<u64> {
+    let end = (mask(shape.index_bits) - 1) << shape.low_bits;
+    let step = end.div_ceil(most).max(1);
+    // The lowest window's inputs are those that reach windows below it.
+    let lowest = (0..60).map(|i| (i << shape.low_bits) / 60);
+    (0..end).step_by(step as usize).chain([1, end - 1, end / 2]).chain(lowest).collect()
+}
+
+#[test]
+fn results_are_the_tables_over_the_whole_range() {
+    for table in tables() {
+        let shape = table.shape();
+        let x = inputs(&shape, 700);
+        let shares = share(&x, 3);
+        let outcome = pair(TWO_PHASES).run(|abb| {
+            let s = abb.session();
+            let correlations = prepare(s, &shape, x.len())?;
+            // In two pieces, of which the second is spent first.
+            let (cut, size) = (x.len() / 3, shape.correlation_words());
+            let own = &shares[s.role() as usize];
+            let mut back = run(s, &table, &correlations[cut * size..], &own[cut..])?;
+            let mut out = run(s, &table, &correlations[..cut * size], &own[..cut])?;
+            out.append(&mut back);
+            Ok((out, correlations))
+        });
+        let [(client, c), (server, s)] = outcome.expect("protocol");
+        let masks = masks(&shape, &[c, s]);
+        let mut windows = std::collections::HashSet::new();
+        for (i, (x, r)) in x.iter().zip(masks).enumerate() {
+            let z = x.wrapping_sub(r.low[0] + r.low[1]).wrapping_sub(r.index << shape.low_bits);
+            let (high, low) = (z >> shape.low_bits, z & mask(shape.low_bits));
+            let n = high.wrapping_add(r.index) & mask(shape.index_bits);
+            let start = (n.wrapping_add(2) & mask(shape.index_bits)) as i64 - 2;
+            assert_eq!((start << shape.low_bits) + (low + r.low[0] + r.low[1]) as i64, *x as i64, "the split of {x}");
+            windows.insert(start);
+            let want = table.value(n, low, r.low);
+            let got = client[i].wrapping_add(server[i]);
+            let error = got.wrapping_sub(want) & mask(shape.width);
+            // A power is shared to a unit, which its coefficient multiplies: below e^3 at 20 fractional bits.
+            let allowed = if shape.payload == Payload::Line { 0 } else { 21 << 20 };
+            assert!(error <= allowed, "{shape:?}: {x} gives {got}, off by {error}");
+        }
+        // With one low bit, three low parts stay below two windows.
+        assert!(windows.contains(&if shape.low_bits > 1 { -2 } else { -1 }), "{shape:?}: windows below 0 occur");
+    }
+}
+
+/// Both parties' ledgers against the costs, for more than one batch too.
+#[test]
+fn costs_are_the_ledger() {
+    // A tree of 2^13 leaves: batches of 256.
+    let large = lines(14, 2, 20, 30);
+    for (options, table, n) in
+        [(TWO_PHASES, &large, 300), (TWO_PHASES, &lines(3, 5, 20, 30), 7), (TWO_PHASES, &power(5, 18), 90)]
+            .into_iter()
+            .chain([(Options { ot: ot::CotKind::default(), ..TWO_PHASES }, &lines(6, 5, 20, 40), 33)])
+            .chain([(TWO_PHASES, &large, 0)])
+    {
+        let (shape, x) = (table.shape(), vec![5; n]);
+        let mut pair = pair(options);
+        pair.run(|abb| {
+            let s = abb.session();
+            let correlations = prepare(s, &shape, n)?;
+            s.channel().ledger_mut().set_phase(Phase::Decode);
+            run(s, table, &correlations, &x)
+        })
+        .expect("protocol");
+        let mut ledger = Ledger::default();
+        let mut forecast = Forecast::new(options, &mut ledger);
+        forecast.play(&prepare_cost(&shape, n), &mut ledger);
+        ledger.set_phase(Phase::Decode);
+        forecast.play(&run_cost(&shape, n), &mut ledger);
+        for role in [Role::Client, Role::Server] {
+            let session = pair.party(role).session();
+            assert_eq!(session.channel().ledger().untimed(), ledger.untimed(), "{shape:?}, {n}");
+        }
+        // Online: one masked word each way.
+        let online = ledger.phase_total(Phase::Decode);
+        assert_eq!(online.messages, if n == 0 { 0 } else { 2 });
+    }
+}
+
+/// What is opened for `rows` evaluations of x, standardised chi-square over its high and over its low bits.
+fn opened(x: u64, rows: usize) -> [f64; 2] {
+    let table = lines(4, 4, 20, 30);
+    let shape = table.shape();
+    let shares = share(&vec![x; rows], x);
+    let [client, server] = pair(TWO_PHASES)
+        .run(|abb| {
+            let s: &mut Session = abb.session();
+            let correlations = prepare(s, &shape, rows)?;
+            let masks = correlations.chunks_exact(shape.correlation_words()).map(|entry| entry[0]);
+            let masked: Vec<u64> =
+                shares[s.role() as usize].iter().zip(masks).map(|(x, r)| x.wrapping_sub(r)).collect();
+            crate::ops::reveal::open(s, &masked, shape.input_bits())
+        })
+        .expect("protocol");
+    assert_eq!(client, server, "both parties see the same");
+    [4, 0].map(|shift| {
+        let mut counts = vec![0usize; 16];
+        client.iter().for_each(|y| counts[(y >> shift & 15) as usize] += 1);
+        deviation(&counts)
+    })
+}
+
+#[test]
+fn what_is_opened_is_uniform_whatever_the_input() {
+    // A correct run exceeds 5 with probability below 1e-6 (one-sided).
+    for x in [0, 1, 100, 223] {
+        for deviation in opened(x, 4000) {
+            assert!(deviation < 5.0, "{deviation} for {x}");
+        }
+    }
+    // The test can tell: a mask of the window index alone leaves the low part.
+    let counts: Vec<usize> = (0..16).map(|low| if low == 7 { 4000 } else { 0 }).collect();
+    assert!(deviation(&counts) > 50.0);
+}
