@@ -169,7 +169,10 @@ impl Purpose {
             hasher.update(&(text.len() as u64).to_le_bytes());
             hasher.update(text.as_bytes());
         };
-        self.facts.iter().for_each(|(name, value)| [name, value].map(|text| part(text)).into_iter().collect());
+        for (name, value) in &self.facts {
+            part(name);
+            part(value);
+        }
         [self.bound.prompt, self.bound.tokens].iter().for_each(|number| part(&number.to_string()));
         hasher.finalize().to_hex().to_string()
     }
