@@ -39,17 +39,20 @@ pub(super) struct PreprocessArgs {
 pub(super) fn run(args: PreprocessArgs) -> Result<(), Error> {
     check_writable(args.json.as_deref())?;
     check_absent(&args.pool).map_err(|e| e.at(&args.pool))?;
-    let terms = args.terms.two_phases()?.terms(args.connect.link)?;
+    let chosen_terms = args.terms.two_phases()?;
+    let terms = chosen_terms.terms(args.connect.link)?;
     let session = args.connect.open(&terms, false)?;
     let model = session.model().clone();
     let mut progress = Progress::bars(0);
     let bound = Bound { prompt: args.prompt_len, tokens: args.tokens };
     let outcome = session.fill(bound, &args.pool, &mut progress)?;
     progress.finish();
-    println!("{}", filled(outcome.filled.unwrap_or_default()));
+    if let Some(id) = outcome.filled {
+        println!("{}", filled(id));
+    }
     if let Some(path) = &args.json {
         let mut chosen = options([("link", args.connect.link.to_string().into()), ("tokens", args.tokens.into())]);
-        chosen.extend(args.terms.two_phases()?.reported(&terms));
+        chosen.extend(chosen_terms.reported(&terms));
         let mut report = report(&model, None, args.prompt_len, &outcome, chosen)?;
         report.peak_memory_bytes.client = net::peak_memory_bytes();
         write_json(path, &report)?;

@@ -131,7 +131,7 @@ pub struct Purpose {
 
 impl Purpose {
     /// Generations up to `bound` with `model` under `terms`. The server passes a digest of its weights, of which its words
-    /// are products; the client must not learn it.
+    /// are products; the client must not learn it. Over which link and in which ciphertexts the words came does not matter.
     ///
     /// # Errors
     /// If the model cannot do as much, or the terms are not those of a two-phase session.
@@ -144,7 +144,8 @@ impl Purpose {
         let json = |e: serde_json::Error| crate::ConfigError::Json(e.to_string());
         let units: Vec<_> = needs.units.iter().collect();
         let layout = serde_json::to_vec(&(units, &needs.operands)).map_err(json)?;
-        let mut facts: BTreeMap<String, String> = terms.facts().into_iter().collect();
+        let how = |(name, _): &(String, String)| matches!(&**name, "packing" | "link-rate");
+        let mut facts: BTreeMap<String, String> = terms.facts().into_iter().filter(|fact| !how(fact)).collect();
         let scales = model.scales.iter().map(u32::to_string).collect::<Vec<_>>().join(" ");
         for (name, value) in [
             ("model", serde_json::to_string(&model.spec).map_err(json)?),
