@@ -147,7 +147,7 @@ impl Abb for Planner {
     }
 
     fn at_least(&mut self, x: &Shape, thresholds: &[i64], width: u32) -> Result<Shape, Error> {
-        let cost = if threshold::applies(self.preprocess, width) {
+        let cost = if threshold::applies(self.preprocess, &self.plans, width) {
             self.take(&Demand::Comparison { width }, x.len())?;
             threshold::run_cost(width, x.len())
         } else {

@@ -276,6 +276,11 @@ impl Plans {
         Plans { options: plan_options, cot_bits, matmul: HashMap::new(), ole: HashMap::new() }
     }
 
+    /// Whether the link is slower than 1 Gbit/s: bytes and flows online then outweigh what is made ahead.
+    pub(crate) fn slow_link(&self) -> bool {
+        self.options.bytes_per_second < DEFAULT_LINK_RATE
+    }
+
     /// The plan of a matrix product.
     pub fn matmul(&mut self, spec: MatmulSpec) -> Result<Arc<MatmulPlan>, Error> {
         if let Some(plan) = self.matmul.get(&spec) {

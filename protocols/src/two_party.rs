@@ -199,7 +199,8 @@ impl Abb for TwoParty {
 
     fn at_least(&mut self, x: &Self::Words, thresholds: &[i64], width: u32) -> Result<Self::Bits, Error> {
         let words = flat(x);
-        let bits = if threshold::applies(self.session.preprocesses(), width) {
+        let preprocess = self.session.preprocesses();
+        let bits = if threshold::applies(preprocess, self.session.plans(), width) {
             let correlations = self.take(&Demand::Comparison { width }, words.len())?;
             threshold::run(&mut self.session, &correlations, &words, thresholds, width)?
         } else {

@@ -20,8 +20,8 @@ use crate::{DEFAULT_LINK_RATE, Error, Options, Packing, Planner, Session, TwoPar
 pub(crate) const DEALER: Options =
     Options { ot: CotKind::Dealer, preprocess: false, link_rate: DEFAULT_LINK_RATE, packing: Packing::Auto };
 
-/// The same in two phases.
-pub(crate) const TWO_PHASES: Options = Options { preprocess: true, ..DEALER };
+/// The same in two phases, over a link slow enough for all that can be prepared.
+pub(crate) const TWO_PHASES: Options = Options { preprocess: true, link_rate: 50_000_000, ..DEALER };
 
 /// Both usages of the same operations.
 pub(crate) const BOTH: [Options; 2] = [DEALER, TWO_PHASES];
