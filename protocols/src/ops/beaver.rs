@@ -9,6 +9,7 @@
 //!
 //! **Range.** Any, modulo 2^w. **Error.** That of the protocol that made a b: at most 1 in the last place for a word, n for
 //! a sum of n squares, [`he::MatmulPlan::lsb_error`] twice for matrices and for rows of more than one word.
+//! The naive twins are the products themselves.
 //!
 //! **Revealed.** Nothing: what is opened is uniform, as every a and b is used once.
 
