@@ -9,8 +9,13 @@
 //! differ by Delta = Delta_server ^ Delta_client on it, and a child is `H(node)` or `H(node) ^ node`. A level's correction
 //! is then H-sums of both parties plus a share of alpha Delta, for the level's bit alpha of R, and random correlated OTs
 //! with random choices alpha_server and alpha_client *are* such shares: a level costs one block each way and one OT in
-//! each direction, whose Delta is the pool's. The first level costs no block at all. Delta needs lowest bit 1, to tell the
-//! parties' control bits apart, so the lowest bit is dropped in the direction where the server sends OTs.
+//! each direction, whose Delta is the pool's. Delta needs lowest bit 1, to tell the parties' control bits apart, so the
+//! lowest bit is dropped in the direction where the server sends OTs.
+//!
+//! *Departure.* The first [`TOP`] levels are not grown. Where the parties hold XOR shares of the unit vector e of those
+//! bits of R, correlated OTs with its entries as choices are shares of e_i Delta, which is what nodes are: an OT in each
+//! direction for a node instead of a block each way for a level, 9 bytes for three levels instead of 64 (silent OT). The
+//! proof asks of a node only that the parties' agree off the path and differ by Delta on it.
 //!
 //! **The final correction** is sign (beta - sum of the server's leaves + sum of the client's), where sign = 1 - 2 t and t is
 //! the client's control bit at R. As only at R the control bits differ, t is known as XOR shares from how many of its
@@ -36,8 +41,8 @@ const STEP: &str = "dpf/level";
 /// Keys whose trees are hashed under one public cipher key.
 pub const GROUP: usize = 64;
 
-/// Words of a key before the corrections: the cipher key and the two nodes of the first level.
-const HEAD: usize = 6;
+/// Levels that come from a unit vector, of trees that have so many.
+pub const TOP: u32 = 3;
 
 /// The shape of a tree and of its leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -81,14 +86,29 @@ impl DpfShape {
         self.words << self.depth
     }
 
-    /// Nodes of the last level above the leaves, at least those of the first level.
-    fn room(&self) -> usize {
-        1 << (self.depth - 1).max(1)
+    /// Levels that come from a unit vector.
+    pub fn top(&self) -> u32 {
+        self.depth.min(TOP)
     }
 
-    /// Words of a key.
+    /// OTs in each direction for the nodes of level [`Self::top`]: all but the first, which follows from the others.
+    pub fn top_ots(&self) -> usize {
+        (1 << self.top()) - 1
+    }
+
+    /// Nodes of the last level above the leaves, at least those of level [`Self::top`].
+    fn room(&self) -> usize {
+        1 << (self.depth - 1).max(self.top())
+    }
+
+    /// Words of a key before the corrections: the cipher key and the nodes of level [`Self::top`].
+    fn head(&self) -> usize {
+        2 + (2 << self.top())
+    }
+
+    /// Words of a key: the head, a correction for every level that is grown, and the final one.
     pub fn key_words(&self) -> usize {
-        HEAD + 2 * self.depth as usize
+        self.head() + 2 * (self.depth - self.top()) as usize + 2
     }
 }
 
@@ -172,7 +192,7 @@ impl Scratch {
         Scratch { hash: TreeHash::new(block(key)), nodes: buffer(), hashes: buffer(), children: buffer() }
     }
 
-    /// The sums of nodes of the first level.
+    /// The sums of the first nodes.
     fn sums(&mut self, nodes: &[Block], words: usize) -> Sums {
         let hashes = &mut self.hashes[..nodes.len()];
         self.hash.hash(nodes, hashes);
@@ -201,52 +221,62 @@ impl Drop for Scratch {
 }
 
 impl Generation {
-    /// Starts from random OTs ([`OtSender::random`](crate::OtSender::random),
-    /// [`OtReceiver::random`](crate::OtReceiver::random)) in both directions, `index_bits` for every tree, tree by tree.
-    /// The first `depth` of them choose the leaf, the highest bit first: their choices are this party's shares of its bits.
-    /// The OTs may be spent on transfers afterwards. Errors: not as many OTs in both directions, or not whole trees.
+    /// Starts from OTs in both directions. Those of `bits` are random ([`OtSender::random`](crate::OtSender::random),
+    /// [`OtReceiver::random`](crate::OtReceiver::random)), `index_bits` for every tree, tree by tree; the first `depth` of
+    /// them choose the leaf, the highest bit first: their choices are this party's shares of its bits. They may be spent on
+    /// transfers afterwards. Those of `top` are spent here, [`DpfShape::top_ots`] for every tree; their choices are this
+    /// party's shares of the unit vector of the first [`DpfShape::top`] bits, without its first entry. Errors: not as many
+    /// OTs in both directions, or not whole trees.
     pub fn new(
         shape: DpfShape,
         role: Role,
         index_bits: u32,
-        sender: &SenderKeys,
-        chosen: &ChosenKeys,
+        bits: (&SenderKeys, &ChosenKeys),
+        top: (SenderKeys, ChosenKeys),
     ) -> Result<Self, OtError> {
+        let ((sender, chosen), (per, depth)) = (bits, (index_bits as usize, shape.depth as usize));
         OtError::expect(STEP, "OTs", sender.len(), chosen.len())?;
-        let (per, depth) = (index_bits as usize, shape.depth as usize);
         if per < depth || !sender.len().is_multiple_of(per) {
             return Err(OtError::Length { step: STEP, unit: "OTs", expected: depth, got: per });
         }
+        let (count, size) = (sender.len() / per, 1 << shape.top());
+        OtError::expect(STEP, "OTs of the first levels", count * shape.top_ots(), top.0.len())?;
+        OtError::expect(STEP, "OTs of the first levels", count * shape.top_ots(), top.1.len())?;
         // The direction in which the server sends loses its lowest bit.
         let cut = |block: Block, sender: Role| match sender {
             Role::Server => Block([block.0[0] & !1, block.0[1]]),
             Role::Client => block,
         };
         let delta = cut(sender.delta, role);
+        // This party's share of its and the peer's choice times Delta.
+        let product = |sender: &SenderKeys, chosen: &ChosenKeys, ot: usize| {
+            let (q, t) = (cut(sender.blocks[ot], role), cut(chosen.blocks[ot], role.peer()));
+            q ^ t ^ delta.times(chosen.choices.get(ot))
+        };
         let (first, hasher) = match role {
             Role::Server => (sender.first, &sender.hash),
             Role::Client => (chosen.first, &chosen.hash),
         };
-        let count = sender.len() / per;
-        let (key_words, mut products) = (shape.key_words(), Vec::with_capacity(count * depth));
-        let room = shape.room();
+        let (key_words, room, grown) = (shape.key_words(), shape.room(), shape.top() as usize..depth);
+        let mut products = Vec::with_capacity(count * grown.len());
         let mut nodes = vec![Block::ZERO; count * room];
         let mut keys = vec![0; count * key_words];
         let mut tree_key = Block::ZERO;
-        for (tree, key) in keys.chunks_exact_mut(key_words).enumerate() {
-            for ot in tree * per..tree * per + depth {
-                let (q, t) = (cut(sender.blocks[ot], role), cut(chosen.blocks[ot], role.peer()));
-                products.push(q ^ t ^ delta.times(chosen.choices.get(ot)));
+        let trees = nodes.chunks_exact_mut(room).zip(keys.chunks_exact_mut(key_words));
+        for (tree, (nodes, key)) in trees.enumerate() {
+            products.extend(grown.clone().map(|level| product(sender, chosen, tree * per + level)));
+            // The entries of a unit vector add up to 1.
+            nodes[0] = delta;
+            for (i, ot) in (tree * shape.top_ots()..).take(shape.top_ots()).enumerate() {
+                nodes[i + 1] = product(&top.0, &top.1, ot);
+                let other = nodes[i + 1];
+                nodes[0] ^= other;
             }
-            // Right children differ by alpha Delta, left children by the rest.
-            let right = products[tree * depth];
-            let pair = [right ^ delta, right];
-            nodes[tree * room..tree * room + 2].copy_from_slice(&pair);
             if tree % GROUP == 0 {
                 tree_key = Block::from_bytes(hasher.tree_key(first + (tree * per) as u64));
             }
-            let head = [tree_key, pair[0], pair[1]];
-            key[..HEAD].as_chunks_mut::<2>().0.iter_mut().zip(head).for_each(|(key, block)| *key = block.0);
+            let head = std::iter::once(&tree_key).chain(&nodes[..size]);
+            key.as_chunks_mut::<2>().0.iter_mut().zip(head).for_each(|(key, block)| *key = block.0);
         }
         let mut sums = vec![Sums::default(); count];
         sums.par_chunks_mut(GROUP)
@@ -255,9 +285,11 @@ impl Generation {
             .for_each(|((sums, nodes), keys)| {
                 let mut scratch = Scratch::new(keys, shape);
                 let nodes = nodes.chunks_exact(room);
-                sums.iter_mut().zip(nodes).for_each(|(sums, nodes)| *sums = scratch.sums(&nodes[..2], shape.words));
+                sums.iter_mut()
+                    .zip(nodes)
+                    .for_each(|(sums, nodes)| *sums = scratch.sums(&nodes[..size], shape.words));
             });
-        Ok(Generation { shape, role, nodes, sums, offered: Vec::new(), products, delta, keys, level: 1 })
+        Ok(Generation { shape, role, nodes, sums, offered: Vec::new(), products, delta, keys, level: shape.top() })
     }
 
     /// Number of trees.
@@ -278,9 +310,10 @@ impl Generation {
     /// This party's message for the next level, [`level_bytes`].
     pub fn offer(&mut self) -> Vec<u8> {
         debug_assert!(!self.is_grown(), "a level to grow");
-        let products = self.products.chunks_exact(self.shape.depth as usize);
+        let (grown, at) = ((self.shape.depth - self.shape.top()) as usize, (self.level - self.shape.top()) as usize);
+        let products = self.products.chunks_exact(grown);
         // The left children keep Delta if alpha is 0.
-        let share = |(sums, products): (&Sums, &[Block])| sums.hashes ^ products[self.level as usize] ^ self.delta;
+        let share = |(sums, products): (&Sums, &[Block])| sums.hashes ^ products[at] ^ self.delta;
         self.offered = self.sums.iter().zip(products).map(share).collect();
         self.offered.iter().flat_map(|block| block.to_bytes()).collect()
     }
@@ -290,7 +323,7 @@ impl Generation {
         OtError::expect(STEP, "bytes", level_bytes(self.len()), theirs.len())?;
         let (shape, size) = (self.shape, 1usize << self.level);
         let (room, key_words) = (shape.room(), shape.key_words());
-        let at = HEAD + 2 * (self.level as usize - 1);
+        let at = shape.head() + 2 * (self.level - shape.top()) as usize;
         let (mine, theirs) = (self.offered.par_chunks(GROUP), theirs.as_chunks::<16>().0.par_chunks(GROUP));
         self.nodes
             .par_chunks_mut(GROUP * room)
@@ -452,15 +485,15 @@ impl Expander {
     fn grow(&mut self, key: &[u64]) -> Block {
         let shape = self.shape;
         assert_eq!(key.len(), shape.key_words(), "a key");
-        let (head, corrections) = key.split_at(HEAD);
+        let (head, corrections) = key.split_at(shape.head());
         let hash = match &mut self.hash {
             Some(hash) if hash.key() == block(head) => &*hash,
             other => &*other.insert(TreeHash::new(block(head))),
         };
         let [here, next] = &mut self.nodes;
-        (here[0], here[1]) = (block(&head[2..]), block(&head[4..]));
-        let mut size = 2;
-        let (corrections, last) = corrections.split_at(2 * (shape.depth as usize - 1));
+        let mut size = 1 << shape.top();
+        here[..size].iter_mut().zip(head[2..].chunks_exact(2)).for_each(|(node, words)| *node = block(words));
+        let (corrections, last) = corrections.split_at(corrections.len() - 2);
         for correction in corrections.chunks_exact(2) {
             hash.hash(&here[..size], &mut self.hashes[..size]);
             children(&here[..size], &self.hashes[..size], block(correction), &mut next[..2 * size]);

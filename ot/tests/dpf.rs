@@ -8,20 +8,43 @@ use ot::{Bits, ChosenKeys, OtReceiver, OtSender, SenderKeys, dealer};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
-/// One party's random OTs in both directions: as sender, as receiver.
-type Ots = (SenderKeys, Bits, ChosenKeys);
+/// One party's OTs in both directions: random ones as sender and as receiver, and those of the first levels.
+struct Ots {
+    sender: SenderKeys,
+    bits: Bits,
+    chosen: ChosenKeys,
+    top: (SenderKeys, ChosenKeys),
+}
 
-/// Random OTs for the client and the server, by the dealer.
-fn dealt(n: usize, seed: u64) -> [Ots; 2] {
+/// OTs for `count` trees with indices of `per` bits for the client and the server, by the dealer.
+fn dealt(shape: DpfShape, count: usize, per: usize, rng: &mut StdRng) -> [Ots; 2] {
+    let (n, ots, seed) = (count * per, shape.top_ots(), rng.next_u64());
     let (mut c, mut s) = common::channels();
     let deal = |role, channel: &mut net::Channel| {
         let (mut sender, mut receiver): (OtSender, OtReceiver) = dealer::setup(role, seed);
-        sender.ensure(channel, n).unwrap();
-        receiver.ensure(channel, n).unwrap();
+        sender.ensure(channel, n + count * ots).unwrap();
+        receiver.ensure(channel, n + count * ots).unwrap();
         let (bits, chosen) = receiver.random(n).unwrap();
-        (sender.random(n).unwrap(), bits, chosen)
+        (sender.random(n).unwrap(), bits, chosen, sender, receiver)
     };
-    [deal(Role::Client, &mut c), deal(Role::Server, &mut s)]
+    let (client, server) = (deal(Role::Client, &mut c), deal(Role::Server, &mut s));
+    // Shares of the unit vectors of the first bits, without their first entries.
+    let first = |tree: usize| (tree * per..).take(shape.top() as usize);
+    let index = |tree| first(tree).fold(0, |i, at| i << 1 | (client.1.get(at) ^ server.1.get(at)) as usize);
+    let share = Bits::from_fn(count * ots, |_| rng.next_u64() & 1 == 1);
+    let rest = Bits::from_fn(count * ots, |i| (share.get(i) == 1) ^ (index(i / ots) == i % ots + 1));
+    let (mut client, mut server) = (client, server);
+    let (from_client, client_chosen) = client.4.choose(&share).unwrap();
+    let (from_server, server_chosen) = server.4.choose(&rest).unwrap();
+    let client_top = (client.3.accept(count * ots, &from_server).unwrap(), client_chosen);
+    let server_top = (server.3.accept(count * ots, &from_client).unwrap(), server_chosen);
+    let ots = |(sender, bits, chosen, ..): (_, _, _, OtSender, OtReceiver), top| Ots { sender, bits, chosen, top };
+    [ots(client, client_top), ots(server, server_top)]
+}
+
+/// What a party makes of its OTs, and the shares of its indices' bits.
+fn plant(shape: DpfShape, role: Role, per: u32, ots: Ots) -> Result<Generation, ot::OtError> {
+    Generation::new(shape, role, per, (&ots.sender, &ots.chosen), ots.top)
 }
 
 fn mask(width: u32) -> u64 {
@@ -31,15 +54,17 @@ fn mask(width: u32) -> u64 {
 fn check<L: Lane + Into<u64>>(count: usize, depth: u32, spare: u32, width: u32, rng: &mut StdRng) {
     let shape = DpfShape::new(depth, L::WORDS, width).unwrap();
     let per = depth + spare;
-    let parties = dealt(count * per as usize, rng.next_u64());
-    let index = |tree: usize| {
-        let bit = |i| parties[0].1.get(tree * per as usize + i) ^ parties[1].1.get(tree * per as usize + i);
-        (0..depth as usize).fold(0, |index, i| index << 1 | bit(i) as usize)
-    };
+    let parties = dealt(shape, count, per as usize, rng);
+    let indices: Vec<usize> = (0..count)
+        .map(|tree| {
+            let bit = |i| parties[0].bits.get(tree * per as usize + i) ^ parties[1].bits.get(tree * per as usize + i);
+            (0..depth as usize).fold(0, |index, i| index << 1 | bit(i) as usize)
+        })
+        .collect();
     let mut generation: Vec<Generation> = [Role::Client, Role::Server]
         .into_iter()
-        .zip(&parties)
-        .map(|(role, (sender, _, chosen))| Generation::new(shape, role, per, sender, chosen).unwrap())
+        .zip(parties)
+        .map(|(role, ots)| plant(shape, role, per, ots).unwrap())
         .collect();
     while !generation[0].is_grown() {
         let messages = [generation[0].offer(), generation[1].offer()];
@@ -76,11 +101,11 @@ fn check<L: Lane + Into<u64>>(count: usize, depth: u32, spare: u32, width: u32, 
         for (at, (a, b)) in shares[0].iter().zip(&shares[1]).enumerate() {
             let (a, b): (u64, u64) = ((*a).into(), (*b).into());
             let word = at % L::WORDS;
-            let want = if at / L::WORDS == index(tree) { beta[tree * L::WORDS + word] } else { 0 };
+            let want = if at / L::WORDS == indices[tree] { beta[tree * L::WORDS + word] } else { 0 };
             assert_eq!(a.wrapping_add(b) & mask(width), want, "depth {depth}, tree {tree}, word {at}");
             own_words |= a;
         }
-        seen |= 1u128 << (index(tree) % 128);
+        seen |= 1u128 << (indices[tree] % 128);
     }
     assert!(count < 100 || own_words & mask(width) == mask(width), "a share alone is random");
     assert!(count < 100 || depth > 3 || seen == (1 << (1 << depth)) - 1, "every index comes up");
@@ -112,14 +137,16 @@ fn shapes_and_lengths_are_checked() {
     for (depth, words, width) in [(0, 2, 8), (17, 2, 8), (3, 3, 8), (3, 2, 65), (3, 4, 33), (3, 4, 0)] {
         assert!(DpfShape::new(depth, words, width).is_err(), "{depth} {words} {width}");
     }
-    let shape = DpfShape::new(3, 2, 8).unwrap();
-    let [(sender, _, chosen), (other, _, _)] = dealt(6, 3);
-    for per in [2, 4] {
-        assert!(Generation::new(shape, Role::Client, per, &sender, &chosen).is_err());
+    let (shape, mut rng) = (DpfShape::new(4, 2, 8).unwrap(), StdRng::seed_from_u64(3));
+    let client = |per, rng: &mut StdRng| dealt(shape, 2, per, rng).into_iter().next().unwrap();
+    for per in [3, 5] {
+        assert!(plant(shape, Role::Client, per, client(4, &mut rng)).is_err(), "other bits to an index");
     }
-    let mut generation = Generation::new(shape, Role::Client, 3, &sender, &chosen).unwrap();
+    let (ots, other) = (client(4, &mut rng), dealt(shape, 1, 4, &mut rng));
+    let [Ots { top, .. }, _] = other;
+    assert!(plant(shape, Role::Client, 4, Ots { top, ..ots }).is_err(), "first levels of fewer trees");
+    let mut generation = plant(shape, Role::Client, 4, client(4, &mut rng)).unwrap();
     let message = generation.offer();
     assert!(generation.grow(&message[1..]).is_err());
     assert!(generation.finish(&[0; 3]).is_err());
-    drop(other);
 }

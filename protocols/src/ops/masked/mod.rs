@@ -13,7 +13,8 @@
 //! *Preparation.* The bits of R are the parties' choices in random OTs; the products of a pair of bits, one correlated OT
 //! each, make additive shares modulo 2^index_bits. The payload is (1, rho), known in shares, or a power e^-rho, a product of
 //! two private numbers (Gilboa, CRYPTO 1999) and a truncation. As a leaf of the tree has room for several windows, the last
-//! bits of R choose within it by multiplexers. A level is one exchange; the sign of the final correction is a multiplexer.
+//! bits of R choose within it by multiplexers, and so do the first bits for the trees' first levels. A level is one exchange;
+//! the sign of the final correction is a multiplexer.
 //!
 //! **Range.** x in [0, (2^index_bits - 2) 2^low_bits); elsewhere garbage. **Error.** Lines: of the table alone. Powers: a
 //! payload is off by less than a unit in its last place.
@@ -42,6 +43,7 @@ use crate::words::mask;
 use table::{FACTOR_FRAC, MaskedShape, MaskedTable, POWER_FRAC, Payload, Windows, factor};
 
 const INDEX: &str = "masked/index";
+const TOP: &str = "masked/first levels";
 const LEVEL: &str = "masked/level";
 
 /// Leaves of the trees that grow at once: a bound on memory.
@@ -117,15 +119,15 @@ fn prepare_batch_cost(shape: &MaskedShape, n: usize) -> Cost {
     let mut cost = Cost::free()
         .cots(Role::Server, ots)
         .cots(Role::Client, ots)
+        .then(plant_cost(n, tree))
         .message(Role::Server, index_products(shape.index_bits, n).message_bytes());
     if let Payload::Power { .. } = shape.payload {
         let truncation = truncate::cost(n, shape.power_truncation());
         cost = cost.then(cross::one_way_cost(&shape.power_products(n))).then(truncation);
     }
     let words = tree.words();
-    let cost = cost
-        .then(placed_cost(n, shape.payload.words(), shape.width, shape.leaf_bits()))
-        .then(grow_cost(n, tree.depth()));
+    let cost =
+        cost.then(placed_cost(n, shape.payload.words(), shape.width, shape.leaf_bits())).then(grow_cost(n, tree));
     cost.then(mux::rows_cost(n, words, shape.width - 1)).then(reveal::open_cost(n * words, shape.width))
 }
 
@@ -135,7 +137,7 @@ fn prepare_batch(s: &mut Session, shape: &MaskedShape, n: usize) -> Result<Vec<u
     s.reserve(Role::Client, n * bits)?;
     let sender = s.sender().random(n * bits)?;
     let (index, chosen) = s.receiver().random(n * bits)?;
-    let mut trees = Generation::new(tree, s.role(), shape.index_bits, &sender, &chosen)?;
+    let mut trees = plant(s, tree, &index, shape.index_bits, (&sender, &chosen))?;
     let index_shares = index_shares(s, shape.index_bits, &index, sender, chosen)?;
     let low: Vec<u64> = (0..n).map(|_| s.rng().next_u64() & mask(shape.low_bits)).collect();
 
@@ -192,6 +194,35 @@ fn placed_cost(n: usize, words: usize, width: u32, places: u32) -> Cost {
     (0..places).fold(Cost::free(), |cost, place| cost.then(mux::rows_cost(n, words << place, width)))
 }
 
+/// The trees of the indices whose `bits` bits each are the choices of the OTs, with their first levels.
+fn plant(
+    s: &mut Session,
+    tree: DpfShape,
+    index: &Bits,
+    bits: u32,
+    ots: (&SenderKeys, &ChosenKeys),
+) -> Result<Generation, Error> {
+    let n = index.len() / bits as usize;
+    let one = vec![u64::from(s.is_server()); n];
+    let unit = placed(s, one, 1, index, 0..tree.top() as usize, bits as usize)?;
+    let (size, per) = (1 << tree.top(), tree.top_ots());
+    let entries = Bits::from_fn(n * per, |i| unit[i / per * size + i % per + 1] & 1 == 1);
+    s.reserve(Role::Server, entries.len())?;
+    s.reserve(Role::Client, entries.len())?;
+    let (message, chosen) = s.receiver().choose(&entries)?;
+    let theirs = s.channel().exchange(TOP, &message, message.len())?;
+    let sender = s.sender().accept(entries.len(), &theirs)?;
+    Ok(Generation::new(tree, s.role(), bits, ots, (sender, chosen))?)
+}
+
+/// Cost of [`plant`] of `n` trees.
+fn plant_cost(n: usize, tree: DpfShape) -> Cost {
+    let ots = n * tree.top_ots();
+    let choices = ots.div_ceil(8);
+    let entries = Cost::free().cots(Role::Server, ots).cots(Role::Client, ots).exchange(choices, choices);
+    placed_cost(n, 1, 1, tree.top()).then(entries)
+}
+
 /// Grows all levels of the trees, an exchange each.
 fn grow(s: &mut Session, trees: &mut Generation) -> Result<(), Error> {
     while !trees.is_grown() {
@@ -202,8 +233,8 @@ fn grow(s: &mut Session, trees: &mut Generation) -> Result<(), Error> {
 }
 
 /// Cost of [`grow`] of `n` trees.
-fn grow_cost(n: usize, depth: u32) -> Cost {
-    (1..depth).fold(Cost::free(), |cost, _| cost.exchange(level_bytes(n), level_bytes(n)))
+fn grow_cost(n: usize, tree: DpfShape) -> Cost {
+    (tree.top()..tree.depth()).fold(Cost::free(), |cost, _| cost.exchange(level_bytes(n), level_bytes(n)))
 }
 
 /// Additive shares modulo 2^index_bits of the indices whose bits are shared by the choices of the OTs, which are spent.

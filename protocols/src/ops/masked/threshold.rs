@@ -12,10 +12,12 @@
 //! **Revealed.** Nothing.
 
 use net::Role;
-use ot::dpf::{DpfShape, Expander, Generation};
+use ot::dpf::{DpfShape, Expander};
 use rayon::prelude::*;
 
-use super::{BATCH_LEAVES, TASK, grow, grow_cost, index_products, index_shares, placed, placed_cost};
+use super::{
+    BATCH_LEAVES, TASK, grow, grow_cost, index_products, index_shares, placed, placed_cost, plant, plant_cost,
+};
 use crate::Error;
 use crate::cost::Cost;
 use crate::ops::{batch_items, batched_cost, reveal};
@@ -70,9 +72,10 @@ pub fn prepare_cost(width: u32, n: usize) -> Cost {
         Cost::free()
             .cots(Role::Server, ots)
             .cots(Role::Client, ots)
+            .then(plant_cost(n, tree(width)))
             .message(Role::Server, index_products(width, n).message_bytes())
             .then(placed_cost(n, 1, 1, LEAF_BITS))
-            .then(grow_cost(n, tree(width).depth()))
+            .then(grow_cost(n, tree(width)))
             .then(reveal::open_cost(n << LEAF_BITS, 1))
     };
     batched_cost(n, batch(width), one_batch).offline()
@@ -84,7 +87,7 @@ fn prepare_batch(s: &mut Session, width: u32, n: usize) -> Result<Vec<u64>, Erro
     s.reserve(Role::Client, n * bits)?;
     let sender = s.sender().random(n * bits)?;
     let (index, chosen) = s.receiver().random(n * bits)?;
-    let mut trees = Generation::new(tree, s.role(), width, &sender, &chosen)?;
+    let mut trees = plant(s, tree, &index, width, (&sender, &chosen))?;
     let masks = index_shares(s, width, &index, sender, chosen)?;
     let one = vec![u64::from(s.is_server()); n];
     let mut leaf = placed(s, one, 1, &index, tree.depth() as usize..bits, bits)?;
