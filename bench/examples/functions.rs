@@ -10,7 +10,7 @@ use protocols::functions::exp::exp_negative;
 use protocols::functions::spline::{Spline, SplineSpec};
 use protocols::functions::{gelu, silu, softmax};
 use protocols::local::Pair;
-use protocols::ops::masked::table::{LinesSpec, MaskedTable};
+use protocols::ops::masked::table::{CurveSpec, MaskedTable};
 use protocols::ops::masked::threshold;
 use protocols::ops::{evaluate, masked};
 use protocols::{Error, FRAC, Gelu, Options, Planner, Session, Shape};
@@ -100,14 +100,14 @@ fn main() -> Result<(), Error> {
     );
     let [online, _] = timed(|_| Ok(()), |s, ()| evaluate::evaluate(s, &spline, &x(s)))?;
     println!("| 16 windows | look-up | {online:.2} | in online |");
-    let lines = |index_bits, low_bits, out_frac, out_width| {
+    let spec = |index_bits, low_bits, out_frac, out_width| {
         let step = 1.0 / f64::from(1 << 15);
-        MaskedTable::lines(LinesSpec { index_bits, low_bits, base: -4.0, step, out_frac, out_width }, f)
+        CurveSpec { index_bits, low_bits, base: -4.0, step, out_frac, out_width }
     };
     for (name, table) in [
-        ("512 windows, 32 bits (GELU)", lines(9, 9, 27, 32)),
-        ("1024 windows, 32 bits (SiLU)", lines(10, 10, 26, 32)),
-        ("1024 windows, 50 bits (reciprocal)", lines(10, 11, 40, 50)),
+        ("128 quadratic windows, 32 bits (GELU)", MaskedTable::parabolas(spec(7, 11, 27, 32), f)),
+        ("256 quadratic windows, 32 bits (SiLU)", MaskedTable::parabolas(spec(8, 11, 26, 32), f)),
+        ("1024 linear windows, 50 bits (reciprocal)", MaskedTable::lines(spec(10, 11, 40, 50), f)),
         ("32 windows of powers (exp)", MaskedTable::power(5, FRAC, 0.5, 21, 49)),
     ] {
         let [online, offline] =

@@ -16,7 +16,7 @@
 use crate::abb::{Abb, Truncation, Words};
 use crate::functions::ring_for;
 use crate::functions::spline::{Curve, Spline, SplineSpec};
-use crate::ops::masked::table::LinesSpec;
+use crate::ops::masked::table::CurveSpec;
 use crate::{Error, Evaluate, FRAC, Tensor};
 
 /// Largest relative error before the result is rounded to its last place.
@@ -71,7 +71,7 @@ pub fn reciprocal<B: Abb>(b: &mut B, s: &B::Words, n: usize, width: u32, frac: u
             }
             Evaluate::Masked => {
                 let (index_bits, low_bits) = (MASKED_INDEX_BITS, MASKED_LOW_BITS);
-                Curve::lines(LinesSpec { index_bits, low_bits, base, step, out_frac, out_width }, f64::recip)
+                Curve::lines(CurveSpec { index_bits, low_bits, base, step, out_frac, out_width }, f64::recip)
             }
         };
         let y = b.evaluate(table.tabulated(), &c)?;

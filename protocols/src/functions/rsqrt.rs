@@ -14,7 +14,7 @@ use crate::abb::{Abb, Truncation, Words};
 use crate::functions::reciprocal::{compare, scale_down};
 use crate::functions::ring_for;
 use crate::functions::spline::{Curve, Spline, SplineSpec};
-use crate::ops::masked::table::LinesSpec;
+use crate::ops::masked::table::CurveSpec;
 use crate::{Error, Evaluate, FRAC};
 
 /// Largest relative error before the result is rounded to its last place.
@@ -90,7 +90,7 @@ pub fn rsqrt<B: Abb>(b: &mut B, q: &B::Words, n: usize, smallest: u64) -> Result
             }
             Evaluate::Masked => {
                 let (index_bits, low_bits) = (MASKED_INDEX_BITS, MASKED_LOW_BITS);
-                Curve::lines(LinesSpec { index_bits, low_bits, base, step, out_frac, out_width }, f)
+                Curve::lines(CurveSpec { index_bits, low_bits, base, step, out_frac, out_width }, f)
             }
         };
         let y = b.evaluate(table.tabulated(), &c)?;

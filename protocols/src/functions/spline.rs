@@ -10,7 +10,7 @@
 //! so that the sender's coefficients are Taylor coefficients and the receiver's factors are powers.
 
 use crate::abb::{Table, Tabulated};
-use crate::ops::masked::table::{LinesSpec, MaskedTable};
+use crate::ops::masked::table::{CurveSpec, MaskedTable};
 
 /// A function as [`Abb::evaluate`](crate::Abb::evaluate) takes it, by either method.
 #[derive(Clone, Debug)]
@@ -18,7 +18,7 @@ pub enum Curve {
     /// For look-up.
     Spline(Spline),
     /// For masked inputs.
-    Lines {
+    Masked {
         /// The table.
         table: MaskedTable,
         /// Fractional bits of the result.
@@ -28,15 +28,20 @@ pub enum Curve {
 
 impl Curve {
     /// Straight lines over triple windows.
-    pub fn lines(spec: LinesSpec, f: impl Fn(f64) -> f64) -> Self {
-        Curve::Lines { table: MaskedTable::lines(spec, f), out_frac: spec.out_frac }
+    pub fn lines(spec: CurveSpec, f: impl Fn(f64) -> f64) -> Self {
+        Curve::Masked { table: MaskedTable::lines(spec, f), out_frac: spec.out_frac }
+    }
+
+    /// Parabolas over triple windows.
+    pub fn parabolas(spec: CurveSpec, f: impl Fn(f64) -> f64) -> Self {
+        Curve::Masked { table: MaskedTable::parabolas(spec, f), out_frac: spec.out_frac }
     }
 
     /// Ring of the result.
     pub fn out_width(&self) -> u32 {
         match self {
             Curve::Spline(spline) => spline.out_width(),
-            Curve::Lines { table, .. } => table.shape().width,
+            Curve::Masked { table, .. } => table.shape().width,
         }
     }
 
@@ -44,7 +49,7 @@ impl Curve {
     pub fn out_frac(&self) -> u32 {
         match self {
             Curve::Spline(spline) => spline.out_frac(),
-            Curve::Lines { out_frac, .. } => *out_frac,
+            Curve::Masked { out_frac, .. } => *out_frac,
         }
     }
 
@@ -52,7 +57,7 @@ impl Curve {
     pub fn tabulated(&self) -> Tabulated<'_, Spline> {
         match self {
             Curve::Spline(spline) => Tabulated::Lookup(spline),
-            Curve::Lines { table, .. } => Tabulated::Masked(table),
+            Curve::Masked { table, .. } => Tabulated::Masked(table),
         }
     }
 }

@@ -7,8 +7,8 @@ use ot::dpf::Lane;
 use super::selection::deviation;
 use super::{TWO_PHASES, open, share};
 use crate::local::Pair;
-use crate::ops::masked::table::{LinesSpec, MaskedShape, MaskedTable, POWER_FRAC, Payload, factor};
-use crate::ops::masked::threshold;
+use crate::ops::masked::table::{CurveSpec, MaskedShape, MaskedTable, POWER_FRAC, Payload, factor};
+use crate::ops::masked::{Square, threshold};
 use crate::ops::masked::{expanded, prepare, prepare_cost, run, run_cost};
 use crate::session::Forecast;
 use crate::words::mask;
@@ -18,10 +18,17 @@ fn pair(options: Options) -> Pair {
     Pair::connect(|channel| open(channel, options)).expect("set-up")
 }
 
-fn lines(index_bits: u32, low_bits: u32, out_frac: u32, out_width: u32) -> MaskedTable {
+fn spec(index_bits: u32, low_bits: u32, out_frac: u32, out_width: u32) -> CurveSpec {
     let step = (-f64::from(index_bits + low_bits)).exp2();
-    let spec = LinesSpec { index_bits, low_bits, base: -0.25, step, out_frac, out_width };
-    MaskedTable::lines(spec, |x| x * x - 0.5)
+    CurveSpec { index_bits, low_bits, base: -0.25, step, out_frac, out_width }
+}
+
+fn lines(index_bits: u32, low_bits: u32, out_frac: u32, out_width: u32) -> MaskedTable {
+    MaskedTable::lines(spec(index_bits, low_bits, out_frac, out_width), |x| x * x - 0.5)
+}
+
+fn parabolas(index_bits: u32, low_bits: u32, out_frac: u32, out_width: u32) -> MaskedTable {
+    MaskedTable::parabolas(spec(index_bits, low_bits, out_frac, out_width), |x| x * x * x - 0.5)
 }
 
 fn power(index_bits: u32, unit: u32) -> MaskedTable {
@@ -32,6 +39,7 @@ fn power(index_bits: u32, unit: u32) -> MaskedTable {
 fn tables() -> Vec<MaskedTable> {
     vec![lines(2, 3, 10, 14), lines(9, 9, 25, 30), lines(5, 1, 20, 32), lines(4, 7, 30, 33), lines(7, 4, 50, 64)]
         .into_iter()
+        .chain([parabolas(2, 3, 10, 14), parabolas(7, 11, 27, 32), parabolas(9, 8, 20, 31), parabolas(5, 1, 20, 32)])
         .chain([power(2, 3), power(5, 18), power(4, 24)])
         .collect()
 }
@@ -56,6 +64,7 @@ fn masks(shape: &MaskedShape, correlations: &[Vec<u64>; 2]) -> Vec<Mask> {
 fn payload(shape: &MaskedShape, low: [u64; 2]) -> Vec<u64> {
     match shape.payload {
         Payload::Line => vec![1, low[0] + low[1]],
+        Payload::Parabola => vec![1, low[0] + low[1], Square::new(shape.low_bits).value(low)],
         Payload::Power { unit } => vec![(factor(low[0], unit) * factor(low[1], unit)) >> (48 - POWER_FRAC)],
     }
 }
@@ -70,10 +79,13 @@ fn check_correlations<L: Lane + Into<u64>>(shape: MaskedShape, correlations: &[V
         let client = expanded::<L>(Role::Client, &shape, entry(Role::Client));
         let server = expanded::<L>(Role::Server, &shape, entry(Role::Server));
         let want = payload(&shape, mask_.low);
-        for (at, (c, s)) in client.into_iter().zip(server).enumerate() {
+        // A parabola's leaf has a fourth word, which means nothing.
+        let words_in_leaf = words.next_power_of_two();
+        for (at, (c, s)) in client.into_iter().zip(server).enumerate().filter(|(at, _)| at % words_in_leaf < words) {
             let (c, s): (u64, u64) = (c.into(), s.into());
-            let here = at / words == mask_.index as usize;
-            let error = c.wrapping_add(s).wrapping_sub(if here { want[at % words] } else { 0 }) & mask(shape.width);
+            let here = at / words_in_leaf == mask_.index as usize;
+            let word = if here { want[at % words_in_leaf] } else { 0 };
+            let error = c.wrapping_add(s).wrapping_sub(word) & mask(shape.width);
             let allowed = u64::from(here && matches!(shape.payload, Payload::Power { .. }));
             assert!(error <= allowed, "{shape:?}, item {i}, word {at}: off by {error}");
         }
@@ -88,7 +100,7 @@ fn correlations_share_the_payload_at_the_index_and_zero_elsewhere() {
         let shape = table.shape();
         let correlations = pair(TWO_PHASES).run(|abb| prepare(abb.session(), &shape, 170)).expect("protocol");
         assert_eq!(correlations[0].len(), 170 * shape.correlation_words());
-        if shape.width <= 32 {
+        if shape.payload == Payload::Parabola {
             check_correlations::<u32>(shape, &correlations);
         } else {
             check_correlations::<u64>(shape, &correlations);
@@ -136,7 +148,7 @@ fn results_are_the_tables_over_the_whole_range() {
             let got = client[i].wrapping_add(server[i]);
             let error = got.wrapping_sub(want) & mask(shape.width);
             // A power is shared to a unit, which its coefficient multiplies: below e^3 at 20 fractional bits.
-            let allowed = if shape.payload == Payload::Line { 0 } else { 21 << 20 };
+            let allowed = if matches!(shape.payload, Payload::Power { .. }) { 21 << 20 } else { 0 };
             assert!(error <= allowed, "{shape:?}: {x} gives {got}, off by {error}");
         }
         // With one low bit, three low parts stay below two windows.
@@ -148,9 +160,9 @@ fn results_are_the_tables_over_the_whole_range() {
 #[test]
 fn costs_are_the_ledger() {
     // A tree of 2^13 leaves: batches of 256.
-    let large = lines(14, 2, 20, 30);
+    let large = parabolas(13, 2, 20, 30);
     for (options, table, n) in
-        [(TWO_PHASES, &large, 300), (TWO_PHASES, &lines(3, 5, 20, 30), 7), (TWO_PHASES, &power(5, 18), 90)]
+        [(TWO_PHASES, &large, 300), (TWO_PHASES, &parabolas(3, 5, 20, 30), 7), (TWO_PHASES, &power(5, 18), 90)]
             .into_iter()
             .chain([(Options { ot: ot::CotKind::default(), ..TWO_PHASES }, &lines(6, 5, 20, 40), 33)])
             .chain([(TWO_PHASES, &large, 0)])

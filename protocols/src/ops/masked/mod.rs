@@ -11,19 +11,20 @@
 //! with the coefficients for low(y) is the result's share. Both parties touch all windows.
 //!
 //! *Preparation.* The bits of R are the parties' choices in random OTs; the products of a pair of bits, one correlated OT
-//! each, make additive shares modulo 2^index_bits. The payload is (1, rho), known in shares, or a power e^-rho, a product of
-//! two private numbers (Gilboa, CRYPTO 1999) and a truncation. As a leaf of the tree has room for several windows, the last
+//! each, make additive shares modulo 2^index_bits. The payload is (1, rho), known in shares, with rho^2 of which the cross
+//! term is a product of two private numbers (Gilboa, CRYPTO 1999), or a power e^-rho, a product and a truncation. As a leaf of the tree has room for several windows, the last
 //! bits of R choose within it by multiplexers, and so do the first bits for the trees' first levels. A level is one exchange;
 //! the sign of the final correction is a multiplexer.
 //!
-//! **Range.** x in [0, (2^index_bits - 2) 2^low_bits); elsewhere garbage. **Error.** Lines: of the table alone. Powers: a
-//! payload is off by less than a unit in its last place.
+//! **Range.** x in [0, (2^index_bits - 2) 2^low_bits); elsewhere garbage. **Error.** Lines and parabolas: of the table alone.
+//! Powers: a payload is off by less than a unit in its last place.
 //!
 //! **What each party sees.** While preparing: masked choices, pads and corrections as `ot::dpf` says. Online: y, uniform
 //! modulo 2^(index_bits + low_bits) since R and the other party's rho are, and used once; the peer's share of y follows
 //! from y and its own. **Revealed.** Nothing.
 
 mod dot;
+mod parabola;
 pub mod table;
 pub mod threshold;
 
@@ -40,6 +41,7 @@ use crate::ops::cross::{self, Side};
 use crate::ops::{batch_items, batched_cost, mux, reveal, truncate};
 use crate::session::Session;
 use crate::words::mask;
+pub(crate) use parabola::Square;
 use table::{FACTOR_FRAC, MaskedShape, MaskedTable, POWER_FRAC, Payload, Windows, factor};
 
 const INDEX: &str = "masked/index";
@@ -61,12 +63,20 @@ impl MaskedShape {
 
     /// Words in a leaf.
     fn leaf_words(&self) -> usize {
-        if self.width <= 32 { 4 } else { 2 }
+        match self.payload {
+            Payload::Parabola => 4,
+            Payload::Line | Payload::Power { .. } => 2,
+        }
+    }
+
+    /// Words of a leaf that are used: those of its windows.
+    fn used_words(&self) -> usize {
+        self.payload.words() << self.leaf_bits()
     }
 
     fn tree(&self) -> DpfShape {
         DpfShape::new(self.index_bits - self.leaf_bits(), self.leaf_words(), self.width)
-            .expect("2..=14 index bits, rings of 2..=64 bits")
+            .expect("2..=14 index bits, rings of 2..=64 or 32 bits")
     }
 
     /// Words of the correlation of one input: this party's share of the mask, then a key.
@@ -77,10 +87,16 @@ impl MaskedShape {
     /// Inputs prepared at once.
     pub(crate) fn batch(&self) -> usize {
         let ots = match self.payload {
-            Payload::Line => self.index_bits,
+            Payload::Line | Payload::Parabola => self.index_bits,
             Payload::Power { .. } => self.index_bits.max(FACTOR_FRAC),
         };
         batch_items(ots as usize).min((BATCH_LEAVES >> self.tree().depth()).max(1))
+    }
+
+    /// The products of the leading bits of the client's rho with the server's.
+    fn square_products(&self, n: usize) -> Correlation {
+        let choices = Square::new(self.low_bits).choices() as usize;
+        Correlation::new(n * choices, 1, &[self.width]).expect("a width of 2..=32")
     }
 
     /// The truncation of a product of two factors, below 2^(2 FACTOR_FRAC).
@@ -121,11 +137,15 @@ fn prepare_batch_cost(shape: &MaskedShape, n: usize) -> Cost {
         .cots(Role::Client, ots)
         .then(plant_cost(n, tree))
         .message(Role::Server, index_products(shape.index_bits, n).message_bytes());
-    if let Payload::Power { .. } = shape.payload {
-        let truncation = truncate::cost(n, shape.power_truncation());
-        cost = cost.then(cross::one_way_cost(&shape.power_products(n))).then(truncation);
+    match shape.payload {
+        Payload::Line => {}
+        Payload::Parabola => cost = cost.then(cross::one_way_cost(&shape.square_products(n))),
+        Payload::Power { .. } => {
+            let truncation = truncate::cost(n, shape.power_truncation());
+            cost = cost.then(cross::one_way_cost(&shape.power_products(n))).then(truncation);
+        }
     }
-    let words = tree.words();
+    let words = shape.used_words();
     let cost =
         cost.then(placed_cost(n, shape.payload.words(), shape.width, shape.leaf_bits())).then(grow_cost(n, tree));
     cost.then(mux::rows_cost(n, words, shape.width - 1)).then(reveal::open_cost(n * words, shape.width))
@@ -147,10 +167,15 @@ fn prepare_batch(s: &mut Session, shape: &MaskedShape, n: usize) -> Result<Vec<u
     let mut leaf = placed(s, payload, shape.width, &index, places, bits)?;
     grow(s, &mut trees)?;
     let (sums, negative) = trees.leaves();
-    leaf.iter_mut().zip(sums).for_each(|(leaf, sum)| *leaf = leaf.wrapping_add(sum));
+    // What a leaf's unused words come to at the index does not matter.
+    let (used, all) = (shape.used_words(), tree.words());
+    let sums = sums.chunks_exact(all).flat_map(|sums| &sums[..used]);
+    leaf.iter_mut().zip(sums).for_each(|(leaf, sum)| *leaf = leaf.wrapping_add(*sum));
     let negated = mux::mux(s, &negative, &leaf, shape.width - 1)?;
     leaf.iter_mut().zip(negated).for_each(|(leaf, negated)| *leaf = leaf.wrapping_sub(negated << 1));
-    let keys = trees.finish(&reveal::open(s, &leaf, shape.width)?)?;
+    let opened = reveal::open(s, &leaf, shape.width)?;
+    let padded = |words: &[u64]| words.iter().copied().chain(std::iter::repeat_n(0, all - used)).collect::<Vec<_>>();
+    let keys = trees.finish(&opened.chunks_exact(used).flat_map(padded).collect::<Vec<_>>())?;
 
     let masks = index_shares.iter().zip(&low).map(|(index, low)| (index << shape.low_bits).wrapping_add(*low));
     let entries = masks.zip(keys.chunks_exact(tree.key_words()));
@@ -270,6 +295,26 @@ fn payload(s: &mut Session, shape: &MaskedShape, low: &[u64]) -> Result<Vec<u64>
     let server = s.role() == Role::Server;
     match shape.payload {
         Payload::Line => Ok(low.iter().flat_map(|&low| [u64::from(server), low]).collect()),
+        Payload::Parabola => {
+            let (square, role) = (Square::new(shape.low_bits), s.role());
+            let products = shape.square_products(low.len());
+            let bits = square.choices();
+            let shares = if server {
+                let products_of = |&rho: &u64| (0..bits).map(move |bit| square.product(rho, bit));
+                let words: Vec<u64> = low.iter().flat_map(products_of).collect();
+                cross::one_way(s, &products, Side::Supply(&words))?
+            } else {
+                let (bits, low) = (bits as usize, |i: usize| low[i]);
+                let choices = Bits::from_fn(products.ots(), |i| square.choice(low(i / bits), (i % bits) as u32));
+                cross::one_way(s, &products, Side::Choose(&choices))?
+            };
+            let sum = |shares: &[u64]| shares.iter().fold(0u64, |sum, x| sum.wrapping_add(*x));
+            let squares = low.iter().zip(shares.chunks_exact(bits as usize));
+            let words = |(&rho, shares): (&u64, &[u64])| {
+                [u64::from(server), rho, square.own(role, rho).wrapping_add(sum(shares))]
+            };
+            Ok(squares.flat_map(words).collect())
+        }
         Payload::Power { unit } => {
             let products = shape.power_products(low.len());
             let own: Vec<u64> = low.iter().map(|&low| factor(low, unit)).collect();
@@ -299,11 +344,13 @@ pub fn run(s: &mut Session, table: &MaskedTable, correlations: &[u64], x: &[u64]
     let opened = reveal::open(s, &masked, shape.input_bits())?;
     let role = s.role();
     Ok(match &table.windows {
-        Windows::Narrow(lines) => {
+        Windows::Lines(lines) => {
             expand(role, &shape, correlations, &opened, |high, low, v| lines.apply(high, low, v))
         }
-        Windows::Wide(lines) => expand(role, &shape, correlations, &opened, |high, low, v| lines.apply(high, low, v)),
-        Windows::Power(powers) => {
+        Windows::Parabolas(parabolas) => {
+            expand(role, &shape, correlations, &opened, |high, low, v| parabolas.apply(high, low, v))
+        }
+        Windows::Powers(powers) => {
             expand(role, &shape, correlations, &opened, |high, low, v| powers.apply(high, low, v))
         }
     })

@@ -5,7 +5,8 @@ use std::sync::LazyLock;
 
 use serde::{Deserialize, Serialize};
 
-use crate::ops::masked::dot::Dot;
+use crate::ops::masked::dot::dot;
+use crate::ops::masked::parabola::{Parabolas, Square};
 use crate::words::mask;
 
 /// What the parties share of the window index and of the low part rho = rho_0 + rho_1 of a mask.
@@ -13,6 +14,9 @@ use crate::words::mask;
 pub enum Payload {
     /// The words 1 and rho: for functions that are linear in every window.
     Line,
+    /// The words 1, rho and rho^2, this in units that leave room in 32 bits: for functions that are quadratic in every
+    /// window.
+    Parabola,
     /// One word, the power e^-(rho 2^-unit) at [`POWER_FRAC`] fractional bits: for exponentials.
     Power {
         /// Fractional bits of rho.
@@ -34,6 +38,7 @@ impl Payload {
     pub(crate) fn words(self) -> usize {
         match self {
             Payload::Line => 2,
+            Payload::Parabola => 3,
             Payload::Power { .. } => 1,
         }
     }
@@ -46,7 +51,7 @@ pub struct MaskedShape {
     pub index_bits: u32,
     /// Bits of an input below the window index: a window is 2^low_bits wide.
     pub low_bits: u32,
-    /// Ring of the result, 2..=64; more than 32 for a power.
+    /// Ring of the result, 2..=64; at most 32 for a parabola, more for a power.
     pub width: u32,
     /// What is shared.
     pub payload: Payload,
@@ -75,17 +80,17 @@ pub struct MaskedTable {
 
 #[derive(Clone, Debug)]
 pub(super) enum Windows {
-    Narrow(Lines<u32>),
-    Wide(Lines<u64>),
-    Power(Powers),
+    Lines(Lines),
+    Parabolas(Parabolas),
+    Powers(Powers),
 }
 
 /// For every window n = 0, 1, .., twice in a row, the coefficients of 1 and of rho at low part 0, and what every unit of
 /// the low part adds to them.
 #[derive(Clone, Debug)]
-pub(super) struct Lines<L> {
-    base: Vec<L>,
-    slope: Vec<L>,
+pub(super) struct Lines {
+    base: Vec<u64>,
+    slope: Vec<u64>,
 }
 
 /// e^(start - n - low), for windows of width 1.
@@ -96,9 +101,9 @@ pub(super) struct Powers {
     heights: Vec<f64>,
 }
 
-/// What [`MaskedTable::lines`] is made from.
+/// What [`MaskedTable::lines`] and [`MaskedTable::parabolas`] are made from.
 #[derive(Clone, Copy, Debug)]
-pub struct LinesSpec {
+pub struct CurveSpec {
     /// log2 of the number of windows.
     pub index_bits: u32,
     /// Bits of a word below the window index.
@@ -116,8 +121,8 @@ pub struct LinesSpec {
 impl MaskedTable {
     /// The piecewise linear interpolation of `f` at the Chebyshev nodes of every triple window, in error about
     /// f'' (3 window)^2 / 16. `f` must compute alike on every machine (the basic operations, and `libm`).
-    pub fn lines(spec: LinesSpec, f: impl Fn(f64) -> f64) -> Self {
-        let LinesSpec { index_bits, low_bits, base, step, out_frac, out_width } = spec;
+    pub fn lines(spec: CurveSpec, f: impl Fn(f64) -> f64) -> Self {
+        let CurveSpec { index_bits, low_bits, base, step, out_frac, out_width } = spec;
         let unit = (1u64 << low_bits) as f64;
         let scale = (1u64 << out_frac) as f64;
         let middle = 1.5 * unit;
@@ -134,9 +139,20 @@ impl MaskedTable {
         let shape = MaskedShape { index_bits, low_bits, width: out_width, payload: Payload::Line };
         let base = lines.iter().flatten().copied().collect();
         let slope = lines.iter().flat_map(|&[_, slope]| [slope, 0]).collect();
-        let wide = Lines { base, slope };
-        let windows = if out_width > 32 { Windows::Wide(wide) } else { Windows::Narrow(wide.narrow()) };
-        MaskedTable { shape, windows }
+        MaskedTable { shape, windows: Windows::Lines(Lines { base, slope }) }
+    }
+
+    /// The piecewise quadratic interpolation of `f` at the Chebyshev nodes of every triple window, in error about
+    /// f''' (3 window)^3 / 192 and a few parts in 2^30 of the ring. Panics if the ring has more than 32 bits, or if the
+    /// function bends so much that a coefficient would not fit. `f` as in [`Self::lines`].
+    pub fn parabolas(spec: CurveSpec, f: impl Fn(f64) -> f64) -> Self {
+        let CurveSpec { index_bits, low_bits, base, step, out_frac, out_width } = spec;
+        assert!(out_width <= 32 && low_bits <= 16, "parabolas in a ring of {out_width} bits, windows of {low_bits}");
+        let (unit, scale) = ((1u64 << low_bits) as f64, (1u64 << out_frac) as f64);
+        let at = |n: i64, z: f64| scale * f(base + step * (n as f64 * unit + z));
+        let parabolas = Parabolas::fit(index_bits, low_bits, at, |n| window(n, index_bits));
+        let shape = MaskedShape { index_bits, low_bits, width: out_width, payload: Payload::Parabola };
+        MaskedTable { shape, windows: Windows::Parabolas(parabolas) }
     }
 
     /// e^(start - x 2^-unit) for windows of width 1 in x 2^-unit, with `coefficient_frac` fractional bits of the
@@ -147,7 +163,7 @@ impl MaskedTable {
         let height = |n: u64| scale * libm::exp(start - window(n, index_bits) as f64);
         let heights = (0..2u64 << index_bits).map(height).collect();
         let shape = MaskedShape { index_bits, low_bits: unit, width: out_width, payload: Payload::Power { unit } };
-        MaskedTable { shape, windows: Windows::Power(Powers { unit, heights }) }
+        MaskedTable { shape, windows: Windows::Powers(Powers { unit, heights }) }
     }
 
     /// What its preparation depends on.
@@ -155,20 +171,21 @@ impl MaskedTable {
         self.shape
     }
 
-    /// The function by its definition: for the window `n` (modulo 2^index_bits), the low part and both rho's.
+    /// The function by its definition: for the window `n` (modulo 2^index_bits), the low part, and the server's and the
+    /// client's rho.
     pub(crate) fn value(&self, n: u64, low: u64, rho: [u64; 2]) -> u64 {
         let n = (n & mask(self.shape.index_bits)) as usize;
-        let line = |base: &[u64], slope: u64| {
-            let constant = base[0].wrapping_add(slope.wrapping_mul(low));
-            constant.wrapping_add(base[1].wrapping_mul(rho[0].wrapping_add(rho[1])))
-        };
         let value = match &self.windows {
-            Windows::Narrow(lines) => {
-                let wide = [lines.base[2 * n].into(), lines.base[2 * n + 1].into()];
-                line(&wide, lines.slope[2 * n].into())
+            Windows::Lines(lines) => {
+                let constant = lines.base[2 * n].wrapping_add(lines.slope[2 * n].wrapping_mul(low));
+                constant.wrapping_add(lines.base[2 * n + 1].wrapping_mul(rho[0].wrapping_add(rho[1])))
             }
-            Windows::Wide(lines) => line(&lines.base[2 * n..], lines.slope[2 * n]),
-            Windows::Power(powers) => {
+            Windows::Parabolas(parabolas) => {
+                let words = [1, rho[0] + rho[1], Square::new(self.shape.low_bits).value(rho)];
+                let terms = parabolas.coefficients(n, low).into_iter().zip(words);
+                terms.fold(0, |sum: u64, (c, word)| sum.wrapping_add(u64::from(c).wrapping_mul(word)))
+            }
+            Windows::Powers(powers) => {
                 let product = factor(rho[0], powers.unit) * factor(rho[1], powers.unit);
                 let power = product >> (2 * FACTOR_FRAC - POWER_FRAC);
                 powers.coefficients(n..n + 1, low)[0].wrapping_mul(power)
@@ -184,27 +201,20 @@ fn window(n: u64, index_bits: u32) -> i64 {
     (n.wrapping_add(2) & mask(index_bits)) as i64 - 2
 }
 
-impl<L: Dot> Lines<L> {
+impl Lines {
     /// The share of the result from this party's shares of 1 and rho at every window n - `high`, for the low part `low`;
     /// both parts of y are public.
-    pub(super) fn apply(&self, high: usize, low: u64, values: &[L]) -> u64 {
+    pub(super) fn apply(&self, high: usize, low: u64, values: &[u64]) -> u64 {
         let lanes = 2 * high..2 * high + values.len();
-        let (base, slope) = (L::dot(&self.base[lanes.clone()], values), L::dot(&self.slope[lanes], values));
+        let (base, slope) = (dot(&self.base[lanes.clone()], values), dot(&self.slope[lanes], values));
         base.wrapping_add(slope.wrapping_mul(low))
-    }
-}
-
-impl Lines<u64> {
-    fn narrow(self) -> Lines<u32> {
-        let low = |words: Vec<u64>| words.into_iter().map(|word| word as u32).collect();
-        Lines { base: low(self.base), slope: low(self.slope) }
     }
 }
 
 impl Powers {
     /// The share of the result from this party's shares of the power at every window n - `high`.
     pub(super) fn apply(&self, high: usize, low: u64, values: &[u64]) -> u64 {
-        u64::dot(&self.coefficients(high..high + values.len(), low), values)
+        dot(&self.coefficients(high..high + values.len(), low), values)
     }
 
     fn coefficients(&self, windows: std::ops::Range<usize>, low: u64) -> Vec<u64> {
