@@ -4,13 +4,14 @@
 //!
 //! **Source.** Sign by carry: with v = x - c, l = w - 1, the top bit of v is the sum of the shares' top bits and of the
 //! carry [v_s + v_c >= 2^l] of their low halves, that is [a < b] for a = 2^l - 1 - v_s (server) and b = v_c (client). The
-//! comparison is the millionaires' protocol of CrypTFlow2 (eprint 2020/1002, algorithm 1) over digits of 4 bits by 1-of-16
-//! OT, with two departures:
+//! comparison is the millionaires' protocol of CrypTFlow2 (eprint 2020/1002, algorithm 1) over digits of up to 5 bits by
+//! 1-of-2^bits OT, with three departures:
 //! 1. The thresholds shift only the server's share, so the client's digits serve all of them: one OT per digit carries J
 //!    answers (the batched comparison of BumbleBee, eprint 2023/1678).
 //! 2. The digits' results (less, equal) are joined not by AND gates but by 1-of-N OTs over the joint truth table of up to
 //!    four digits. The OT sender of a level picks its output shares itself, so it can send its choices for the next level,
 //!    where it is the receiver, in the same message: d levels cost d + 1 flows instead of 2 d.
+//! 3. The digits are as many as cost least ([`digits`]): 14 bits are 5 + 5 + 4, for instance.
 //!
 //! **Range.** x and x - c_j signed w-bit values, 2 <= w <= 64, J <= 32. **Error.** None. **Revealed.** Nothing.
 
@@ -27,8 +28,11 @@ use crate::words::mask;
 const LEAF_CHOICES: &str = "compare/choices";
 const LEVEL: &str = "compare/level";
 
-/// Bits of a digit.
-const DIGIT: u32 = 4;
+/// Bits of the largest digit.
+const LARGEST_DIGIT: u32 = 5;
+
+/// What an OT counts for in choosing digits, in bits sent: its own and the time it takes.
+const OT_BITS: usize = 16;
 
 /// Shares of [x >= c_j], one byte 0 or 1 each, value by value and within it threshold by threshold.
 pub fn at_least(s: &mut Session, x: &[u64], thresholds: &[i64], width: u32) -> Result<Vec<u8>, Error> {
@@ -83,8 +87,8 @@ fn batch_cost(n: usize, thresholds: usize, width: u32) -> Cost {
     let mut cost = Cost::free()
         .cots(Role::Server, shape.cots(Role::Server))
         .cots(Role::Client, shape.cots(Role::Client))
-        .message(Role::Client, shape.leaf.ots().div_ceil(8))
-        .message(Role::Server, shape.leaf.message_bytes() + choices(0));
+        .message(Role::Client, shape.leaf_sum(|leaf| leaf.lookup.ots().div_ceil(8)))
+        .message(Role::Server, shape.leaf_sum(|leaf| leaf.lookup.message_bytes()) + choices(0));
     for (k, level) in shape.levels.iter().enumerate() {
         cost = cost.message(level_sender(k), shape.level_bytes(level) + choices(k + 1));
     }
@@ -103,10 +107,60 @@ type Groups = Vec<usize>;
 struct Shape {
     values: usize,
     thresholds: usize,
-    digits: usize,
     low_bits: u32,
-    leaf: Lookup,
+    /// The digits, least significant first, those of one size together.
+    leaves: Vec<Leaf>,
     levels: Vec<Groups>,
+}
+
+/// Neighbouring digits of one size.
+struct Leaf {
+    digits: usize,
+    bits: u32,
+    /// Where the first begins.
+    start: u32,
+    lookup: Lookup,
+}
+
+impl Leaf {
+    /// Digit `digit` of a word.
+    fn digit(&self, x: u64, digit: usize) -> u64 {
+        x >> (self.start + self.bits * digit as u32) & mask(self.bits)
+    }
+}
+
+/// Sizes of the digits of `bits` bits, least significant first, which differ by at most one: as many digits as take fewest
+/// levels, and then fewest bits, with `thresholds` thresholds.
+fn digits(bits: u32, thresholds: usize) -> Vec<u32> {
+    let split = |count: u32| (0..count).map(|i| (bits - i).div_ceil(count)).collect::<Vec<_>>();
+    let cost = |sizes: &Vec<u32>| {
+        let leaves = sizes.iter().map(|&size| (2 * thresholds << size) + OT_BITS * size as usize);
+        let levels = levels(sizes.len());
+        let joins = levels.iter().flat_map(|level| joined(level)).map(|(g, size)| {
+            let (index, out) = group_bits(g, size);
+            thresholds * ((out << index) as usize + OT_BITS * index as usize)
+        });
+        (levels.len(), leaves.chain(joins).sum::<usize>())
+    };
+    (bits.div_ceil(LARGEST_DIGIT)..=bits.div_ceil(3)).map(split).min_by_key(cost).unwrap_or_else(|| vec![bits])
+}
+
+/// The groups of every level above so many digits.
+fn levels(mut items: usize) -> Vec<Groups> {
+    let mut levels = Vec::new();
+    while items > 1 {
+        let groups = groups(items);
+        items = groups.len();
+        levels.push(groups);
+    }
+    levels
+}
+
+/// Bits of the index and of the result of group `g`, of `size` members: (less, equal) of every member, least significant
+/// first, the "equal" of the least significant digit of all left out; so is the "equal" of the group that holds it.
+fn group_bits(g: usize, size: usize) -> (u32, u32) {
+    let least = u32::from(g == 0);
+    (2 * size as u32 - least, 2 - least)
 }
 
 impl Shape {
@@ -116,29 +170,29 @@ impl Shape {
             "width {width}, {thresholds} thresholds"
         );
         let low_bits = width - 1;
-        let digits = low_bits.div_ceil(DIGIT) as usize;
-        let mut levels = Vec::new();
-        let mut items = digits;
-        while items > 1 {
-            let groups = groups(items);
-            items = groups.len();
-            levels.push(groups);
-        }
-        let j = thresholds as u32;
-        let leaf = Lookup::new(values * digits, DIGIT, &[j, j]).expect("a table of two words");
-        Shape { values, thresholds, digits, low_bits, leaf, levels }
+        let sizes = digits(low_bits, thresholds);
+        let (j, mut start) = (thresholds as u32, 0);
+        let leaves = sizes.chunk_by(|a, b| a == b).map(|same| {
+            let (digits, bits, first) = (same.len(), same[0], start);
+            start += digits as u32 * bits;
+            let lookup = Lookup::new(values * digits, bits, &[j, j]).expect("a table of two words");
+            Leaf { digits, bits, start: first, lookup }
+        });
+        Shape { values, thresholds, low_bits, leaves: leaves.collect(), levels: levels(sizes.len()) }
+    }
+
+    fn leaf_sum(&self, of: impl Fn(&Leaf) -> usize) -> usize {
+        self.leaves.iter().map(of).sum()
     }
 
     fn comparisons(&self) -> usize {
         self.values * self.thresholds
     }
 
-    /// The 1-of-N OTs of group `g` of a level: index bits are (less, equal) of every member, least significant first, the
-    /// "equal" of the least significant digit of all left out; so is the "equal" of the group that holds it.
+    /// The 1-of-N OTs of group `g` of a level ([`group_bits`]).
     fn group(&self, g: usize, size: usize) -> Lookup {
-        let least = usize::from(g == 0);
-        let bits = (2 * size - least) as u32;
-        Lookup::new(self.comparisons(), bits, &[2 - least as u32]).expect("up to 8 index bits")
+        let (index, out) = group_bits(g, size);
+        Lookup::new(self.comparisons(), index, &[out]).expect("up to 8 index bits")
     }
 
     fn level_ots(&self, level: &Groups) -> usize {
@@ -150,7 +204,7 @@ impl Shape {
     }
 
     fn cots(&self, sender: Role) -> usize {
-        let leaves = if sender == Role::Server { self.leaf.ots() } else { 0 };
+        let leaves = if sender == Role::Server { self.leaf_sum(|leaf| leaf.lookup.ots()) } else { 0 };
         let levels = self.levels.iter().enumerate().filter(|(k, _)| level_sender(*k) == sender);
         leaves + levels.map(|(_, level)| self.level_ots(level)).sum::<usize>()
     }
@@ -175,20 +229,24 @@ type Items = Vec<Vec<u8>>;
 
 fn client(s: &mut Session, shape: &Shape, x: &[u64]) -> Result<Vec<u8>, Error> {
     let low = mask(shape.low_bits);
-    let digits: Vec<u64> = x
-        .iter()
-        .flat_map(|x| (0..shape.digits).map(move |d| (x & low) >> (DIGIT as usize * d) & mask(DIGIT)))
-        .collect();
-    let (message, keys) = s.receiver().choose(&Bits::from_values(&digits, DIGIT))?;
+    let (mut message, mut keys) = (Vec::new(), Vec::new());
+    for leaf in &shape.leaves {
+        let digits = x.iter().flat_map(|x| (0..leaf.digits).map(move |d| leaf.digit(x & low, d)));
+        let (choices, chosen) = s.receiver().choose(&Bits::from_values(&digits.collect::<Vec<_>>(), leaf.bits))?;
+        message.extend(choices);
+        keys.push(chosen);
+    }
     s.deliver(LEAF_CHOICES, message)?;
+    let tables = shape.leaf_sum(|leaf| leaf.lookup.message_bytes());
     let choices = shape.levels.first().map_or(0, |level| shape.level_ots(level).div_ceil(8));
-    let reply = s.channel().recv(LEVEL, shape.leaf.message_bytes() + choices)?;
-    let (tables, choices) = reply.split_at(shape.leaf.message_bytes());
-    let found = keys.lookup(&shape.leaf, tables)?;
-    let items = leaf_items(shape, |value, digit, j| {
-        let at = 2 * (value * shape.digits + digit);
-        (found[at] >> j & 1 | (found[at + 1] >> j & 1) << 1) as u8
-    });
+    let reply = s.channel().recv(LEVEL, tables + choices)?;
+    let (mut tables, choices) = reply.split_at(tables);
+    let mut items = Items::new();
+    for (leaf, keys) in shape.leaves.iter().zip(keys) {
+        let (table, rest) = tables.split_at(leaf.lookup.message_bytes());
+        tables = rest;
+        items.extend(leaf_items(shape, leaf, &keys.lookup(&leaf.lookup, table)?));
+    }
     if shape.levels.is_empty() {
         return Ok(items.into_iter().next().unwrap_or_default());
     }
@@ -198,25 +256,26 @@ fn client(s: &mut Session, shape: &Shape, x: &[u64]) -> Result<Vec<u8>, Error> {
 fn server(s: &mut Session, shape: &Shape, x: &[u64], thresholds: &[i64]) -> Result<Vec<u8>, Error> {
     let low = mask(shape.low_bits);
     let j_mask = mask(shape.thresholds as u32);
-    let masks: Vec<u64> = (0..2 * x.len() * shape.digits).map(|_| s.rng().next_u64() & j_mask).collect();
-    let items = leaf_items(shape, |value, digit, j| {
-        let at = 2 * (value * shape.digits + digit);
-        (masks[at] >> j & 1 | (masks[at + 1] >> j & 1) << 1) as u8
-    });
-    let message = s.channel().recv(LEAF_CHOICES, shape.leaf.ots().div_ceil(8))?;
-    let keys = s.sender().accept(shape.leaf.ots(), &message)?;
-    let mut reply = keys.lookup(&shape.leaf, |item, row| {
-        let (value, digit) = (item / shape.digits, item % shape.digits);
-        let shift = DIGIT as usize * digit;
-        for (entry, words) in row.chunks_exact_mut(2).enumerate() {
-            words.copy_from_slice(&masks[2 * item..2 * item + 2]);
-            for (j, &c) in thresholds.iter().enumerate() {
-                let a = (low - (x[value].wrapping_sub(c as u64) & low)) >> shift & mask(DIGIT);
-                words[0] ^= u64::from(a < entry as u64) << j;
-                words[1] ^= u64::from(a == entry as u64) << j;
+    let message = s.channel().recv(LEAF_CHOICES, shape.leaf_sum(|leaf| leaf.lookup.ots().div_ceil(8)))?;
+    let (mut choices, mut reply, mut items) = (&message[..], Vec::new(), Items::new());
+    for leaf in &shape.leaves {
+        let masks: Vec<u64> = (0..2 * x.len() * leaf.digits).map(|_| s.rng().next_u64() & j_mask).collect();
+        items.extend(leaf_items(shape, leaf, &masks));
+        let ots = leaf.lookup.ots();
+        let (mine, rest) = choices.split_at(ots.div_ceil(8));
+        choices = rest;
+        reply.extend(s.sender().accept(ots, mine)?.lookup(&leaf.lookup, |item, row| {
+            let (value, digit) = (item / leaf.digits, item % leaf.digits);
+            for (entry, words) in row.chunks_exact_mut(2).enumerate() {
+                words.copy_from_slice(&masks[2 * item..2 * item + 2]);
+                for (j, &c) in thresholds.iter().enumerate() {
+                    let a = leaf.digit(low - (x[value].wrapping_sub(c as u64) & low), digit);
+                    words[0] ^= u64::from(a < entry as u64) << j;
+                    words[1] ^= u64::from(a == entry as u64) << j;
+                }
             }
-        }
-    })?;
+        })?);
+    }
     let pending = choose_level(s, shape, 0, &items, &mut reply)?;
     s.deliver(LEVEL, reply)?;
     match pending {
@@ -225,10 +284,15 @@ fn server(s: &mut Session, shape: &Shape, x: &[u64], thresholds: &[i64]) -> Resu
     }
 }
 
-fn leaf_items(shape: &Shape, pair: impl Fn(usize, usize, usize) -> u8) -> Items {
+/// The pairs of the digits of `leaf` from two words for every value and digit, a bit of each for every threshold.
+fn leaf_items(shape: &Shape, leaf: &Leaf, words: &[u64]) -> Items {
+    let pair = |value: usize, digit: usize, j: usize| {
+        let at = 2 * (value * leaf.digits + digit);
+        (words[at] >> j & 1 | (words[at + 1] >> j & 1) << 1) as u8
+    };
     let comparisons =
         |digit| (0..shape.values).flat_map(move |value| (0..shape.thresholds).map(move |j| (value, digit, j)));
-    (0..shape.digits).map(|digit| comparisons(digit).map(|(v, d, j)| pair(v, d, j)).collect()).collect()
+    (0..leaf.digits).map(|digit| comparisons(digit).map(|(v, d, j)| pair(v, d, j)).collect()).collect()
 }
 
 /// Sends level `k` as OT sender, with the choices for the next one, and goes on.

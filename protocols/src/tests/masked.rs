@@ -7,7 +7,7 @@ use ot::dpf::Lane;
 use super::selection::deviation;
 use super::{TWO_PHASES, open, share};
 use crate::local::Pair;
-use crate::ops::masked::table::{CurveSpec, MaskedShape, MaskedTable, POWER_FRAC, Payload, factor};
+use crate::ops::masked::table::{CurveSpec, FACTOR_FRAC, MaskedShape, MaskedTable, POWER_FRAC, Payload, factor};
 use crate::ops::masked::{Square, threshold};
 use crate::ops::masked::{expanded, prepare, prepare_cost, run, run_cost};
 use crate::session::Forecast;
@@ -65,7 +65,9 @@ fn payload(shape: &MaskedShape, low: [u64; 2]) -> Vec<u64> {
     match shape.payload {
         Payload::Line => vec![1, low[0] + low[1]],
         Payload::Parabola => vec![1, low[0] + low[1], Square::new(shape.low_bits).value(low)],
-        Payload::Power { unit } => vec![(factor(low[0], unit) * factor(low[1], unit)) >> (48 - POWER_FRAC)],
+        Payload::Power { unit } => {
+            vec![(factor(low[0], unit) * factor(low[1], unit)) >> (2 * FACTOR_FRAC - POWER_FRAC)]
+        }
     }
 }
 

@@ -28,7 +28,7 @@ pub enum Payload {
 pub const POWER_FRAC: u32 = 25;
 
 /// Fractional bits of its two factors.
-pub(crate) const FACTOR_FRAC: u32 = 24;
+pub(crate) const FACTOR_FRAC: u32 = 21;
 
 /// A factor of a [`Payload::Power`] lies in [0, 2^FACTOR_FRAC), so that 1 is slightly less.
 pub(crate) const FACTOR_ONE: f64 = ((1u64 << FACTOR_FRAC) - 1) as f64;
