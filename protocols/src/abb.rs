@@ -55,7 +55,7 @@ pub struct Truncation {
     pub out: u32,
 }
 
-/// A function of one variable, tabulated for evaluation on shares by [`Evaluate::Lookup`].
+/// A function of one variable, tabulated for evaluation on shares by look-up.
 ///
 /// The input is a word modulo 2^(index_bits + low_bits), with shares x0 (OT sender, the server) and x1 (receiver, the
 /// client). Write x_i = high_i 2^low_bits + low_i and n = high_0 + high_1 mod 2^index_bits, read as a number of
@@ -87,9 +87,9 @@ pub trait Table: Sync {
 /// A function of one variable, as a box evaluates it: which of the two follows from [`Abb::evaluation`].
 #[derive(Clone, Copy, Debug)]
 pub enum Tabulated<'a, T> {
-    /// For [`Evaluate::Lookup`].
+    /// For look-up.
     Lookup(&'a T),
-    /// For [`Evaluate::Masked`].
+    /// For masked inputs.
     Masked(&'a MaskedTable),
 }
 

@@ -27,7 +27,7 @@ pub struct Planner {
     ledger: Ledger,
     plans: Plans,
     forecast: Forecast,
-    preprocess: bool,
+    options: Options,
     stock: Levels,
     needs: Needs,
 }
@@ -37,8 +37,8 @@ impl Planner {
     pub fn new(options: Options) -> Self {
         let mut ledger = Ledger::default();
         let forecast = Forecast::new(options, &mut ledger);
-        let (plans, preprocess) = (Plans::new(options), options.preprocess);
-        Planner { ledger, plans, forecast, preprocess, stock: Levels::default(), needs: Needs::default() }
+        let plans = Plans::new(options);
+        Planner { ledger, plans, forecast, options, stock: Levels::default(), needs: Needs::default() }
     }
 
     /// Fills the stock with all of `needs`, as [`Secure::prepare`](crate::Secure::prepare) does.
@@ -92,7 +92,7 @@ impl Planner {
 
     /// The product of `spec` with a matrix of the server.
     fn times(&mut self, spec: MatmulSpec, demand: Demand) -> Result<(), Error> {
-        let cost = if self.preprocess {
+        let cost = if self.options.preprocess {
             self.take(&demand, spec.shape.m)?;
             linear::cost(spec.shape.m, spec.shape.k, spec.width)
         } else {
@@ -147,7 +147,7 @@ impl Abb for Planner {
     }
 
     fn at_least(&mut self, x: &Shape, thresholds: &[i64], width: u32) -> Result<Shape, Error> {
-        let cost = if threshold::applies(self.preprocess, &self.plans, width) {
+        let cost = if threshold::applies(&self.options, width) {
             self.take(&Demand::Comparison { width }, x.len())?;
             threshold::run_cost(width, x.len())
         } else {
@@ -170,7 +170,7 @@ impl Abb for Planner {
 
     fn mul(&mut self, x: &Shape, y: &Shape, width: u32) -> Result<Shape, Error> {
         assert_eq!(x, y, "shapes of a product");
-        if self.preprocess {
+        if self.options.preprocess {
             self.take(&Demand::RowProduct { n: 1, width }, x.len())?;
             self.play(&beaver::rows_cost(x.len(), 1, width));
             return Ok(x.clone());
@@ -183,7 +183,7 @@ impl Abb for Planner {
     fn mul_rows(&mut self, x: &Shape, y: &Shape, width: u32) -> Result<Shape, Error> {
         assert_eq!((x.0.len(), &x.0[..1]), (2, &y.0[..]), "rows and their factors");
         let [rows, n] = [x.0[0], x.0[1]];
-        if self.preprocess && n > 0 {
+        if self.options.preprocess && n > 0 {
             self.take(&Demand::RowProduct { n, width }, rows)?;
             self.play(&beaver::rows_cost(rows, n, width));
         } else {
@@ -194,7 +194,7 @@ impl Abb for Planner {
     }
 
     fn sum_squares(&mut self, x: &Shape, width: u32) -> Result<Shape, Error> {
-        if self.preprocess {
+        if self.options.preprocess {
             let sums = x.sum_last();
             let n = x.0[x.0.len() - 1];
             self.take(&Demand::SumSquares { n, width }, sums.len())?;
@@ -207,7 +207,7 @@ impl Abb for Planner {
     }
 
     fn evaluation(&self) -> Evaluate {
-        Evaluate::of(self.preprocess)
+        self.options.evaluate()
     }
 
     fn evaluate(&mut self, table: Tabulated<'_, impl Table>, x: &Shape) -> Result<Shape, Error> {
@@ -225,7 +225,7 @@ impl Abb for Planner {
     fn matmul(&mut self, a: &Shape, b: &Shape, width: u32) -> Result<Shape, Error> {
         let shape = matmul_shape(&a.0, &b.0);
         let MatmulShape { batch, m, k, n } = shape;
-        let cost = if self.preprocess {
+        let cost = if self.options.preprocess {
             self.take(&Demand::Matmul { batch, m, k, n, width }, 1)?;
             beaver::matmul_cost(shape, width)
         } else {
@@ -243,7 +243,7 @@ impl Abb for Planner {
         axis: Axis,
         operand: &mut Operand,
     ) -> Result<Shape, Error> {
-        if !self.preprocess {
+        if !self.options.preprocess {
             return self.matmul(a, b, width);
         }
         let shape = matmul_shape(&a.0, &b.0);

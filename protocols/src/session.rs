@@ -15,13 +15,15 @@ use crate::Error;
 use crate::cost::{Cost, Step};
 use crate::stock::Stock;
 
-/// How tabulated functions are evaluated on shares: by look-up in sessions of one phase, on masked inputs in two.
+/// How tabulated functions are evaluated on shares, see [`Options::evaluate`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Evaluate {
     /// By transfers of table rows ([`crate::ops::evaluate`]): nothing is prepared, fewest rounds in all.
     #[default]
     Lookup,
-    /// On a masked input ([`crate::ops::masked`]): long preparation, then one masked word a value.
+    /// Activations on masked inputs, the rest by look-up: fewest bytes in all.
+    Activations,
+    /// On masked inputs ([`crate::ops::masked`]): long preparation, then one masked word a value.
     Masked,
 }
 
@@ -49,16 +51,21 @@ impl Default for Options {
 }
 
 impl Options {
-    /// How functions are evaluated.
+    /// How functions are evaluated: on masked inputs in two phases. In one phase activations alone are, and only over fast
+    /// links: that takes half the bytes of a look-up and as much processor time, but twenty more flows.
     pub fn evaluate(&self) -> Evaluate {
-        Evaluate::of(self.preprocess)
+        if self.preprocess {
+            Evaluate::Masked
+        } else if self.slow_link() {
+            Evaluate::Lookup
+        } else {
+            Evaluate::Activations
+        }
     }
-}
 
-impl Evaluate {
-    /// What a session of two phases, or of one, uses.
-    pub(crate) fn of(preprocess: bool) -> Self {
-        if preprocess { Evaluate::Masked } else { Evaluate::Lookup }
+    /// Whether the link is slower than 1 Gbit/s: flows, and bytes online, then outweigh other costs.
+    pub(crate) fn slow_link(&self) -> bool {
+        self.link_rate < DEFAULT_LINK_RATE
     }
 }
 
@@ -80,7 +87,7 @@ pub struct Session {
     peer_galois: HashMap<ParamSet, GaloisKeys>,
     plans: Plans,
     rng: StdRng,
-    preprocess: bool,
+    options: Options,
     pub(crate) stock: Stock,
 }
 
@@ -104,7 +111,7 @@ impl Session {
         rng: StdRng,
     ) -> Self {
         Session {
-            preprocess: options.preprocess,
+            options,
             stock: Stock::default(),
             channel,
             sender,
@@ -130,7 +137,12 @@ impl Session {
 
     /// Whether operations take their correlations from the stock.
     pub fn preprocesses(&self) -> bool {
-        self.preprocess
+        self.options.preprocess
+    }
+
+    /// Its public choices.
+    pub(crate) fn options(&self) -> &Options {
+        &self.options
     }
 
     /// The channel, to book phases and scopes and to send what lies outside the protocols.
@@ -274,11 +286,6 @@ impl Plans {
             PlanOptions { bytes_per_second: options.link_rate, packing: options.packing, ..PlanOptions::default() };
         let cot_bits = options.ot.bits_per_ot();
         Plans { options: plan_options, cot_bits, matmul: HashMap::new(), ole: HashMap::new() }
-    }
-
-    /// Whether the link is slower than 1 Gbit/s: bytes and flows online then outweigh what is made ahead.
-    pub(crate) fn slow_link(&self) -> bool {
-        self.options.bytes_per_second < DEFAULT_LINK_RATE
     }
 
     /// The plan of a matrix product.

@@ -199,8 +199,7 @@ impl Abb for TwoParty {
 
     fn at_least(&mut self, x: &Self::Words, thresholds: &[i64], width: u32) -> Result<Self::Bits, Error> {
         let words = flat(x);
-        let preprocess = self.session.preprocesses();
-        let bits = if threshold::applies(preprocess, self.session.plans(), width) {
+        let bits = if threshold::applies(self.session.options(), width) {
             let correlations = self.take(&Demand::Comparison { width }, words.len())?;
             threshold::run(&mut self.session, &correlations, &words, thresholds, width)?
         } else {
@@ -254,7 +253,7 @@ impl Abb for TwoParty {
     }
 
     fn evaluation(&self) -> Evaluate {
-        Evaluate::of(self.session.preprocesses())
+        self.session.options().evaluate()
     }
 
     fn evaluate(&mut self, table: Tabulated<'_, impl Table>, x: &Self::Words) -> Result<Self::Words, Error> {

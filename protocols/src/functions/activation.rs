@@ -178,7 +178,7 @@ impl Both {
         let [lookup, masked] = forms;
         match evaluate {
             Evaluate::Lookup => self.lookup.get_or_init(|| lookup.prepare(f)),
-            Evaluate::Masked => self.masked.get_or_init(|| masked.prepare(f)),
+            Evaluate::Activations | Evaluate::Masked => self.masked.get_or_init(|| masked.prepare(f)),
         }
     }
 }

@@ -81,7 +81,7 @@ pub fn exp_negative<B: Abb>(b: &mut B, t: &B::Words, out: u32) -> Result<B::Word
     b.scope("exp", |b| {
         let x = b.add_public(t, (EXP_MARGIN * (1u64 << FRAC) as f64) as u64);
         let (table, out_frac) = match b.evaluation() {
-            Evaluate::Lookup => (Tabulated::Lookup(&ExpTable), ExpTable::OUT_FRAC),
+            Evaluate::Lookup | Evaluate::Activations => (Tabulated::Lookup(&ExpTable), ExpTable::OUT_FRAC),
             Evaluate::Masked => (Tabulated::Masked(&MASKED), MASKED_OUT_FRAC),
         };
         let y = b.evaluate(table, &x)?;

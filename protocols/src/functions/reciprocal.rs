@@ -63,7 +63,7 @@ pub fn reciprocal<B: Abb>(b: &mut B, s: &B::Words, n: usize, width: u32, frac: u
         let out_width = ring_for(TOP * f64::from(1u32 << octaves), out_frac);
         let (base, step) = (BASE, 1.0 / (1u64 << TABLE_FRAC) as f64);
         let table = match b.evaluation() {
-            Evaluate::Lookup => {
+            Evaluate::Lookup | Evaluate::Activations => {
                 let (index_bits, low_bits, power_bits) = (INDEX_BITS, LOW_BITS, [14, 12, 0, 0]);
                 let spec =
                     SplineSpec { index_bits, low_bits, base, step, degree: 3, out_frac, out_width, power_bits };

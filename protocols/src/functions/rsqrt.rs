@@ -82,7 +82,7 @@ pub fn rsqrt<B: Abb>(b: &mut B, q: &B::Words, n: usize, smallest: u64) -> Result
         let (base, step) = (BASE, 1.0 / (1u64 << TABLE_FRAC) as f64);
         let f = |c: f64| unit / c.sqrt();
         let table = match b.evaluation() {
-            Evaluate::Lookup => {
+            Evaluate::Lookup | Evaluate::Activations => {
                 let (index_bits, low_bits, power_bits) = (INDEX_BITS, LOW_BITS, [14, 12, 0, 0]);
                 let spec =
                     SplineSpec { index_bits, low_bits, base, step, degree: 3, out_frac, out_width, power_bits };

@@ -21,7 +21,7 @@ use super::{
 use crate::Error;
 use crate::cost::Cost;
 use crate::ops::{batch_items, batched_cost, reveal};
-use crate::session::{Plans, Session};
+use crate::session::{Options, Session};
 use crate::words::mask;
 
 /// Bits of the index within a leaf.
@@ -33,10 +33,10 @@ pub const MIN_WIDTH: u32 = LEAF_BITS + 1;
 /// The widest ring: beyond, expanding the vector takes longer than the messages it saves.
 pub const MAX_WIDTH: u32 = 15;
 
-/// Whether a session of two phases, or of one, compares words of this width here: over slow links, where the 60 bytes and
+/// Whether a session compares words of this width here: in two phases over slow links, where the 60 bytes and
 /// five flows that a word saves online are worth the 300 bytes and the processor time of its preparation.
-pub(crate) fn applies(preprocess: bool, plans: &Plans, width: u32) -> bool {
-    preprocess && plans.slow_link() && (MIN_WIDTH..=MAX_WIDTH).contains(&width)
+pub(crate) fn applies(options: &Options, width: u32) -> bool {
+    options.preprocess && options.slow_link() && (MIN_WIDTH..=MAX_WIDTH).contains(&width)
 }
 
 fn tree(width: u32) -> DpfShape {
