@@ -1,5 +1,5 @@
 //! Processor seconds and bytes of the matrix products of a GPT-2 layer on this machine, and of the transforms below them.
-//! `cargo run --release -p waggle-he --example costs -- [MB/s ...]`
+//! `cargo run --release -p waggle-he --example costs -- [rows] [MB/s ...]`; `rows`: products of matrices of many rows alone.
 
 use he::{
     EvaluationKeys, GaloisKeys, HeError, MatmulPlan, MatmulShape, MatmulSpec, NttBackend, OleKind, OlePlan, Packing,
@@ -155,7 +155,10 @@ fn elementwise(len: usize, width: u32, kind: OleKind) -> Result<(), HeError> {
 }
 
 fn main() -> Result<(), HeError> {
-    transforms()?;
+    let only_rows = std::env::args().any(|arg| arg == "rows");
+    if !only_rows {
+        transforms()?;
+    }
     println!("\nshape, set, tile (group, rows, inner, cols), ciphertexts and bytes up, down,");
     println!("processor milliseconds to encrypt, evaluate, decrypt, plan; error bound in LSB");
     let rates: Vec<u64> = std::env::args().skip(1).filter_map(|rate| rate.parse().ok()).collect();
@@ -165,15 +168,23 @@ fn main() -> Result<(), HeError> {
         println!("{megabytes} MB/s, packing {packing:?}");
         let bytes_per_second = 1_000_000 * megabytes;
         let options = PlanOptions { bytes_per_second, packing, ..PlanOptions::default() };
-        for (m, k, n) in [(1, 768, 2304), (1, 768, 768), (1, 768, 3072), (1, 3072, 768), (1, 768, 50257)] {
+        if !only_rows {
+            for (m, k, n) in [(1, 768, 2304), (1, 768, 768), (1, 768, 3072), (1, 3072, 768), (1, 768, 50257)] {
+                product((1, m, k, n), 56, 20, options)?;
+            }
+            for shape in [(12, 1, 64, 128), (12, 1, 128, 64)] {
+                product(shape, 44, 44, options)?;
+            }
+        }
+        // The last one is a tenth of the output layer.
+        for (m, k, n) in
+            [(128, 768, 768), (64, 768, 768), (64, 768, 2304), (64, 768, 3072), (64, 3072, 768), (64, 768, 5026)]
+        {
             product((1, m, k, n), 56, 20, options)?;
         }
-        for shape in [(12, 1, 64, 128), (12, 1, 128, 64)] {
-            product(shape, 44, 44, options)?;
-        }
-        for (m, k, n) in [(64, 768, 768), (128, 768, 768)] {
-            product((1, m, k, n), 56, 20, options)?;
-        }
+    }
+    if only_rows {
+        return Ok(());
     }
     println!("\nelementwise products: set, bytes up, down, milliseconds to encrypt, evaluate, decrypt, plan");
     for (len, width) in [(8192, 64), (8192, 44), (8192, 32), (768, 64), (1 << 16, 64)] {
