@@ -77,7 +77,8 @@ impl Params {
     pub(crate) fn add(&self, x: &mut [u64], y: &[u64]) {
         let n = self.degree();
         for ((l, x), y) in self.limbs().iter().zip(x.chunks_exact_mut(n)).zip(y.chunks_exact(n)) {
-            x.iter_mut().zip(y).for_each(|(x, &y)| *x = l.modulus().add(*x, y));
+            let p = *l.modulus();
+            x.iter_mut().zip(y).for_each(|(x, &y)| *x = p.add(*x, y));
         }
     }
 
@@ -85,7 +86,8 @@ impl Params {
     pub(crate) fn sub_from(&self, x: &mut [u64], y: &[u64]) {
         let n = self.degree();
         for ((l, x), y) in self.limbs().iter().zip(x.chunks_exact_mut(n)).zip(y.chunks_exact(n)) {
-            x.iter_mut().zip(y).for_each(|(x, &y)| *x = l.modulus().sub(y, *x));
+            let p = *l.modulus();
+            x.iter_mut().zip(y).for_each(|(x, &y)| *x = p.sub(y, *x));
         }
     }
 

@@ -119,9 +119,11 @@ impl Evaluation<'_> {
         let respond = |index: usize| {
             let (tile, row_tile) = (index / layout.row_tiles(), index % layout.row_tiles());
             let at = (row_tile * tiles.len() + tile) * pair;
-            let half = |half: usize| -> Vec<u64> {
+            let half = |half: usize| {
+                let mut poly = Vec::with_capacity(params.words());
                 let runs = sums.chunks_exact(stride).map(|sums| &sums[at + half * pair / 2..][..pair / 2]);
-                runs.flatten().copied().collect()
+                runs.for_each(|run| poly.extend_from_slice(run));
+                poly
             };
             let product = Ciphertext { c0: half(0), c1: half(1) };
             self.respond((tiles.start + tile) * layout.row_tiles() + row_tile, product)
