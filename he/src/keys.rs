@@ -22,7 +22,8 @@ impl Limb {
         if bits < p.bits() {
             self.ntt().fwd_factor(out, signed);
         } else {
-            let residues: Zeroizing<Vec<i64>> = Zeroizing::new(signed.iter().map(|&s| p.reduce_signed(s) as i64).collect());
+            let residues: Zeroizing<Vec<i64>> =
+                Zeroizing::new(signed.iter().map(|&s| p.reduce_signed(s) as i64).collect());
             self.ntt().fwd_factor(out, &residues);
         }
     }

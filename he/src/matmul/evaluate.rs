@@ -123,7 +123,8 @@ impl MatmulPlan {
             self.check_x("own share of the encrypted operand", x)?;
         }
         let uploads = self.parse(params, upload, x_own)?;
-        let mut evaluation = Evaluation { plan: self, params, public, galois, uploads, weights, seed: fresh_seed(rng) };
+        let mut evaluation =
+            Evaluation { plan: self, params, public, galois, uploads, weights, seed: fresh_seed(rng) };
         let parts: Vec<(Vec<u8>, Vec<u64>)> = if self.layout.tile.run > 1 {
             evaluation.panels()
         } else {

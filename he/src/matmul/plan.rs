@@ -326,11 +326,11 @@ impl Layout {
         } else {
             let shared = self.column_tiles().min(TILES) as f64;
             let terms = self.inner_tiles().min(exact_terms(self.set.primes()[0])) as f64;
-            (points * SPLIT_US, RUN_MAC_US + RUN_LOAD_US / shared + RUN_REDUCE_US / terms)
+            (points * PLACE_US, RUN_MAC_US + RUN_LOAD_US / shared + RUN_REDUCE_US / terms)
         };
         let merge = 2.0 * limbs * (1.0 + limbs) * transform + limbs * n * (MERGE_US + 4.0 * limbs * MAC_US);
         limbs
-            * (polys as f64 * (points * span.log2() * NTT_US + span * ENCODE_US + weights)
+            * (polys as f64 * (points * (span.log2() + WEIGHT_LAYERS) * NTT_US + span * ENCODE_US + weights)
                 + products as f64 * 2.0 * n * product
                 + self.uploads() as f64 * (2.0 * transform + n * UPLOAD_US)
                 + self.responses() as f64 * (5.0 * transform + n * RESPONSE_US))
@@ -366,21 +366,22 @@ impl Layout {
 
 /// How much more bytes count under [`Packing::Always`].
 const ALWAYS_WEIGHT: f64 = 8.0;
-/// Cores that each party is taken to have.
-const CORES: f64 = 16.0;
+/// Cores that each party is taken to keep busy: three quarters of 16.
+const CORES: f64 = 12.0;
 /// Microseconds of one core of a 2.5 GHz Cascade Lake, per limb and coefficient (`examples/costs.rs`): of a transform layer,
-/// of placing a weight, of one product with one polynomial, of a merge apart from transforms and products, of making and
-/// reading an upload, of finishing and opening a response.
-const NTT_US: f64 = 2.0e-4;
+/// of which reading and writing weights are taken for two more, of placing a weight, of one product with one polynomial, of
+/// a merge apart from transforms and products, of making and reading an upload, of finishing and opening a response.
+const NTT_US: f64 = 2.6e-4;
+const WEIGHT_LAYERS: f64 = 2.0;
 const ENCODE_US: f64 = 1.0e-3;
 const MAC_US: f64 = 0.6e-3;
 const MERGE_US: f64 = 10e-3;
-/// Where weights act on runs: of bringing a weight into place, of a product, of reading a coefficient for [`TILES`] of them,
-/// of a reduction.
-const SPLIT_US: f64 = 3.0e-3;
-const RUN_MAC_US: f64 = 0.11e-3;
-const RUN_LOAD_US: f64 = 0.2e-3;
-const RUN_REDUCE_US: f64 = 0.5e-3;
+/// Where weights act on runs: of bringing a weight into place, of a product, of reading a coefficient for up to [`TILES`]
+/// of them, of a reduction.
+const PLACE_US: f64 = 15e-3;
+const RUN_MAC_US: f64 = 0.13e-3;
+const RUN_LOAD_US: f64 = 0.22e-3;
+const RUN_REDUCE_US: f64 = 1.8e-3;
 const UPLOAD_US: f64 = 25e-3;
 const RESPONSE_US: f64 = 30e-3;
 

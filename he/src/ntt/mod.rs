@@ -351,7 +351,10 @@ mod tests {
                         let (mut whole, mut short) = (vec![0; n], vec![5; points]);
                         ntt.fwd_factor(&mut whole, &spread);
                         ntt.fwd_factor(&mut short, &signed[..given]);
-                        assert!((0..n).all(|i| equal_factors(whole[i], short[i / run])), "{given} of {points} of {n}");
+                        assert!(
+                            (0..n).all(|i| equal_factors(whole[i], short[i / run])),
+                            "{given} of {points} of {n}"
+                        );
                     }
                 }
             }
@@ -364,9 +367,9 @@ mod tests {
         let mut rng = StdRng::seed_from_u64(5);
         let points = MIN_POINTS;
         for (p, ntt) in PRIMES.iter().flat_map(|&p| backends(64, p).into_iter().map(move |ntt| (p, ntt))) {
-            for (tiles, terms, vectors) in (1..=TILES)
-                .flat_map(|tiles| [1, 2, 7, 8, 9, 127, 128, 129, 300].map(|terms| (tiles, terms, 2 + 2 * (terms % 2))))
-            {
+            for (tiles, terms, vectors) in (1..=TILES).flat_map(|tiles| {
+                [1, 2, 7, 8, 9, 127, 128, 129, 300].map(|terms| (tiles, terms, 2 + 2 * (terms % 2)))
+            }) {
                 let mut any = |kind: usize| match kind {
                     0 => p - 1,
                     1 => p / 2,
@@ -397,7 +400,8 @@ mod tests {
                         for (at, &sum) in sums.iter().enumerate() {
                             let (tile, v, lane) = (at / (vectors * LANES), at / LANES % vectors, at % LANES);
                             let products = (0..terms).map(|j| {
-                                let (a, w) = (residues[(v * terms + j) * LANES + lane], weights[j][tile * points + point]);
+                                let (a, w) =
+                                    (residues[(v * terms + j) * LANES + lane], weights[j][tile * points + point]);
                                 u128::from(a) * u128::from(w)
                             });
                             let expected = (products.sum::<u128>() + u128::from(start[at])) % u128::from(p);
