@@ -33,7 +33,13 @@ fn encrypt<const N: usize>(key: &Key, mut x: [__m128i; N]) -> [__m128i; N] {
 }
 
 #[target_feature(enable = "aes,avx512f,avx512bw,avx512dq,avx512vl")]
-pub(super) fn receive_batch(shape: &softspoken::Shape, keys: &[Key], first: u64, rows: &mut [Block; BATCH], message: &mut [u8]) {
+pub(super) fn receive_batch(
+    shape: &softspoken::Shape,
+    keys: &[Key],
+    first: u64,
+    rows: &mut [Block; BATCH],
+    message: &mut [u8],
+) {
     softspoken::receive_batch(shape, |leaf, out| counters(&keys[leaf], first, out), rows, message);
 }
 
