@@ -67,7 +67,7 @@ pub use keys::{EvaluationKeys, PublicKey, SecretKey};
 pub use matmul::{MatmulPlan, MatmulShape, MatmulSpec, Packing, PlanOptions, Weights};
 pub use modulus::{MAX_MODULUS_BITS, Modulus};
 #[cfg(target_arch = "x86_64")]
-pub use ntt::FloatNtt;
+pub use ntt::{FloatNtt, IfmaNtt};
 pub use ntt::{NttBackend, TfheNtt};
 pub use ole::{OleKind, OlePlan};
 pub use params::{Limb, ParamSet, Params, SECURITY_TABLE};

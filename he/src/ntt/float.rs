@@ -217,7 +217,7 @@ fn centre8(prime: Prime, [v0, v1, v2, v3, v4, v5, v6, v7]: [__m512d; 8]) -> [__m
 /// Rows become columns.
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq")]
-fn transpose([v0, v1, v2, v3, v4, v5, v6, v7]: [__m512d; 8]) -> [__m512d; 8] {
+pub(super) fn transpose([v0, v1, v2, v3, v4, v5, v6, v7]: [__m512d; 8]) -> [__m512d; 8] {
     // Per 128-bit lane i: column 2i (even) or 2i + 1 (odd) of a pair of rows.
     let even = [
         _mm512_unpacklo_pd(v0, v1),
@@ -266,6 +266,7 @@ macro_rules! load8 {
         ]
     }};
 }
+pub(super) use load8;
 
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq")]
