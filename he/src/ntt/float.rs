@@ -266,7 +266,6 @@ macro_rules! load8 {
         ]
     }};
 }
-pub(super) use load8;
 
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq")]

@@ -16,7 +16,7 @@
 //!
 //! The order of the transformed coefficients is that of `tfhe-ntt`, so all backends agree on what goes over the wire.
 
-use super::float::{load8, transpose};
+use super::float::transpose;
 use super::twiddles::{self, BLOCK, LANES, RADIX8, Twiddles};
 use super::{NttBackend, TfheNtt};
 use crate::modulus::Modulus;
@@ -28,8 +28,8 @@ const BITS: u32 = 52;
 const MAX_DEGREE: usize = 16384;
 /// Terms of a sum of products between reductions: low halves add up within 64 bits.
 const DOT_BLOCK: usize = (1 << 12) - 1;
-/// Vectors of a sum of products made at once: an addition takes 4 cycles, and up to two can begin in each.
-const DOT_VECTORS: usize = 4;
+/// Words of a sum of products made at once: four vectors, as an addition takes 4 cycles and up to two can begin in each.
+const DOT_WORDS: usize = 4 * LANES;
 
 /// The AVX-512 IFMA backend.
 #[derive(Debug)]
@@ -97,7 +97,7 @@ impl Twiddles<u64> {
     fn vectors(&self, b: usize) -> [[__m512i; 2]; RADIX8] {
         let mut w = [[_mm512_setzero_si512(); 2]; RADIX8];
         for (w, [root, quotient]) in w.iter_mut().zip(&self.lanes[b]) {
-            *w = [load(root, 0), load(quotient, 0)];
+            *w = [load(root), load(quotient)];
         }
         w
     }
@@ -232,28 +232,48 @@ fn turn([v0, v1, v2, v3, v4, v5, v6, v7]: [__m512i; 8]) -> [__m512i; 8] {
     [v0, v1, v2, v3, v4, v5, v6, v7]
 }
 
-/// Words `data[i ..]`.
+/// The words of one vector.
+type Lanes = [u64; LANES];
+
 #[inline]
 #[target_feature(enable = "avx512f")]
-fn load(data: &[u64], i: usize) -> __m512i {
-    let lanes = &data[i..i + LANES];
-    // SAFETY: the slice above has exactly LANES words; the load needs no alignment.
-    unsafe { _mm512_loadu_si512(lanes.as_ptr().cast()) }
+fn load(lanes: &Lanes) -> __m512i {
+    // SAFETY: eight words are 64 bytes; the load needs no alignment.
+    unsafe { _mm512_loadu_si512(std::ptr::from_ref(lanes).cast()) }
 }
 
 #[inline]
 #[target_feature(enable = "avx512f")]
-fn store(data: &mut [u64], i: usize, x: __m512i) {
-    let lanes = &mut data[i..i + LANES];
-    // SAFETY: the slice above has exactly LANES words; the store needs no alignment.
-    unsafe { _mm512_storeu_si512(lanes.as_mut_ptr().cast(), x) }
+fn store(lanes: &mut Lanes, x: __m512i) {
+    // SAFETY: eight words are 64 bytes; the store needs no alignment.
+    unsafe { _mm512_storeu_si512(std::ptr::from_mut(lanes).cast(), x) }
+}
+
+/// N parts of equal numbers of vectors. Loops over their indices need no check.
+#[inline]
+fn parts<const N: usize>(data: &mut [u64]) -> [&mut [Lanes]; N] {
+    let mut rest = data.as_chunks_mut().0;
+    let count = rest.len() / N;
+    std::array::from_fn(|_| {
+        let (part, others) = std::mem::take(&mut rest).split_at_mut(count);
+        rest = others;
+        part
+    })
+}
+
+/// The vectors at index k of all parts.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn load8([p0, p1, p2, p3, p4, p5, p6, p7]: &[&mut [Lanes]; 8], k: usize) -> [__m512i; 8] {
+    let [v0, v1, v2, v3] = [load(&p0[k]), load(&p1[k]), load(&p2[k]), load(&p3[k])];
+    [v0, v1, v2, v3, load(&p4[k]), load(&p5[k]), load(&p6[k]), load(&p7[k])]
 }
 
 #[inline]
 #[target_feature(enable = "avx512f")]
-fn store8(data: &mut [u64], first: usize, stride: usize, v: [__m512i; 8]) {
-    for (j, x) in v.into_iter().enumerate() {
-        store(data, first + j * stride, x);
+fn store8(parts: &mut [&mut [Lanes]; 8], k: usize, v: [__m512i; 8]) {
+    for (part, x) in parts.iter_mut().zip(v) {
+        store(&mut part[k], x);
     }
 }
 
@@ -306,10 +326,8 @@ impl IfmaNtt {
         assert!(n.is_power_of_two() && (BLOCK..=self.n).contains(&n));
         assert!(signed.len() <= n && signed.len().is_multiple_of(LANES));
         let prime = self.prime();
-        for (i, lanes) in signed.chunks_exact(LANES).enumerate() {
-            // SAFETY: the chunk has exactly LANES words.
-            let x = unsafe { _mm512_loadu_si512(lanes.as_ptr().cast()) };
-            store(out, i * LANES, _mm512_add_epi64(x, prime.p));
+        for (out, lanes) in out.as_chunks_mut().0.iter_mut().zip(signed.as_chunks().0) {
+            store(out, _mm512_add_epi64(load(&lanes.map(|x: i64| x as u64)), prime.p));
         }
         let start = twiddles::first_layer(n, signed.len());
         let group = n / start;
@@ -335,38 +353,40 @@ impl IfmaNtt {
         let (first, passes) = twiddles::passes(n);
         let mut m = start;
         while m < first {
-            let half = n / (2 * m);
-            for i in 0..m {
+            for (i, group) in data.chunks_exact_mut(n / m).enumerate() {
                 let w = broadcast(self.forward.tree[m + i]);
-                for k in (2 * i * half..(2 * i + 1) * half).step_by(LANES) {
-                    let [u, v] = raise(offset, [load(data, k), load(data, k + half)]);
+                let [top, bottom] = parts(group);
+                for (top, bottom) in top.iter_mut().zip(bottom) {
+                    let [u, v] = raise(offset, [load(top), load(bottom)]);
                     let (u, v) = forward2::<LAZY>(prime, u, v, w);
-                    store(data, k, u);
-                    store(data, k + half, v);
+                    store(top, u);
+                    store(bottom, v);
                 }
             }
             offset = None;
             m *= 2;
         }
         for m in passes.filter(|&m| m >= start) {
-            let stride = n / (8 * m);
-            for i in 0..m {
+            for (i, group) in data.chunks_exact_mut(n / m).enumerate() {
                 let w = self.forward.broadcast(m, i);
-                for k in (8 * i * stride..(8 * i + 1) * stride).step_by(LANES) {
-                    let v = raise(offset, load8!(data, k, stride));
-                    store8(data, k, stride, forward8::<LAZY>(prime, v, &w));
+                let mut parts = parts(group);
+                for k in 0..parts[0].len() {
+                    let v = raise(offset, load8(&parts, k));
+                    store8(&mut parts, k, forward8::<LAZY>(prime, v, &w));
                 }
             }
             offset = None;
         }
-        for b in 0..n / BLOCK {
-            let v = raise(offset, load8!(data, b * BLOCK, LANES));
+        for (b, block) in data.as_chunks_mut::<BLOCK>().0.iter_mut().enumerate() {
+            let mut parts = parts(block);
+            let v = raise(offset, load8(&parts, 0));
             let v = turn(forward8::<LAZY>(prime, v, &self.forward.broadcast(n / BLOCK, b)));
-            let v = turn(forward8::<LAZY>(prime, v, &self.forward.vectors(n / BLOCK + b)));
-            for (j, x) in v.into_iter().enumerate() {
-                let x = if LAZY { clean(prime, reduce(prime, x)) } else { correct(x, prime.twice) };
-                store(data, b * BLOCK + j * LANES, correct(x, prime.p));
+            let mut v = turn(forward8::<LAZY>(prime, v, &self.forward.vectors(n / BLOCK + b)));
+            for x in &mut v {
+                let y = if LAZY { clean(prime, reduce(prime, *x)) } else { correct(*x, prime.twice) };
+                *x = correct(y, prime.p);
             }
+            store8(&mut parts, 0, v);
         }
     }
 
@@ -382,20 +402,21 @@ impl IfmaNtt {
         let n_inverse = broadcast(self.n_inverse);
         // The last pass divides by N.
         let finish = |m: usize| (m == 1).then_some(n_inverse);
-        for b in 0..self.n / BLOCK {
-            let v = turn(load8!(data, b * BLOCK, LANES));
+        for (b, block) in data.as_chunks_mut::<BLOCK>().0.iter_mut().enumerate() {
+            let mut parts = parts(block);
+            let v = turn(load8(&parts, 0));
             let v = turn(inverse8::<LAZY>(prime, v, &self.inverse.vectors(self.n / BLOCK + b)));
             let v = inverse8::<LAZY>(prime, v, &self.inverse.broadcast(self.n / BLOCK, b));
-            store8(data, b * BLOCK, LANES, scale(prime, finish(self.n / BLOCK), v));
+            store8(&mut parts, 0, scale(prime, finish(self.n / BLOCK), v));
         }
         let (first, passes) = twiddles::passes(self.n);
         for m in passes.rev() {
-            let stride = self.n / (8 * m);
-            for i in 0..m {
+            for (i, group) in data.chunks_exact_mut(self.n / m).enumerate() {
                 let w = self.inverse.broadcast(m, i);
-                for k in (8 * i * stride..(8 * i + 1) * stride).step_by(LANES) {
-                    let v = inverse8::<LAZY>(prime, load8!(data, k, stride), &w);
-                    store8(data, k, stride, scale(prime, finish(m), v));
+                let mut parts = parts(group);
+                for k in 0..parts[0].len() {
+                    let v = inverse8::<LAZY>(prime, load8(&parts, k), &w);
+                    store8(&mut parts, k, scale(prime, finish(m), v));
                 }
             }
         }
@@ -404,14 +425,14 @@ impl IfmaNtt {
         let mut m = first;
         while m > 1 {
             m /= 2;
-            let half = self.n / (2 * m);
-            for i in 0..m {
+            for (i, group) in data.chunks_exact_mut(self.n / m).enumerate() {
                 let w = broadcast(self.inverse.tree[m + i]);
-                for k in (2 * i * half..(2 * i + 1) * half).step_by(LANES) {
-                    let (u, v) = inverse2::<LAZY>(prime, bound, load(data, k), load(data, k + half), w);
+                let [top, bottom] = parts(group);
+                for (top, bottom) in top.iter_mut().zip(bottom) {
+                    let (u, v) = inverse2::<LAZY>(prime, bound, load(top), load(bottom), w);
                     let [u, v] = scale(prime, finish(m), [u, v]);
-                    store(data, k, u);
-                    store(data, k + half, v);
+                    store(top, u);
+                    store(bottom, v);
                 }
             }
             bound = _mm512_slli_epi64::<1>(bound);
@@ -453,20 +474,21 @@ impl IfmaNtt {
         assert!(sum.len() == self.n && a.len() == b.len());
         assert!(a.iter().chain(b).all(|x| x.len() == self.n));
         let prime = self.prime();
-        for i in (0..self.n).step_by(DOT_VECTORS * LANES) {
+        for (i, sums) in sum.as_chunks_mut::<DOT_WORDS>().0.iter_mut().enumerate() {
             for (a, b) in a.chunks(DOT_BLOCK).zip(b.chunks(DOT_BLOCK)) {
-                let mut low = [_mm512_setzero_si512(); DOT_VECTORS];
+                let mut low = [_mm512_setzero_si512(); DOT_WORDS / LANES];
                 let mut high = low;
                 for (a, b) in a.iter().zip(b) {
-                    for (v, (low, high)) in low.iter_mut().zip(&mut high).enumerate() {
-                        let (a, b) = (load(a, i + v * LANES), load(b, i + v * LANES));
+                    let (a, b) = (&a.as_chunks::<DOT_WORDS>().0[i], &b.as_chunks::<DOT_WORDS>().0[i]);
+                    let operands = a.as_chunks().0.iter().zip(b.as_chunks().0);
+                    for ((low, high), (a, b)) in low.iter_mut().zip(&mut high).zip(operands) {
+                        let (a, b) = (load(a), load(b));
                         *low = _mm512_madd52lo_epu64(*low, a, b);
                         *high = _mm512_madd52hi_epu64(*high, a, b);
                     }
                 }
-                for (v, (low, high)) in low.into_iter().zip(high).enumerate() {
-                    let at = i + v * LANES;
-                    store(sum, at, self.add_wide(prime, load(sum, at), low, high));
+                for (sum, (low, high)) in sums.as_chunks_mut().0.iter_mut().zip(low.into_iter().zip(high)) {
+                    store(sum, self.add_wide(prime, load(sum), low, high));
                 }
             }
         }
@@ -476,8 +498,8 @@ impl IfmaNtt {
     fn product(&self, a: &mut [u64], b: &[u64]) {
         assert!(a.len() == self.n && b.len() == self.n);
         let prime = self.prime();
-        for i in (0..self.n).step_by(LANES) {
-            store(a, i, self.multiply(prime, load(a, i), load(b, i)));
+        for (a, b) in a.as_chunks_mut().0.iter_mut().zip(b.as_chunks().0) {
+            store(a, self.multiply(prime, load(a), load(b)));
         }
     }
 
@@ -485,9 +507,9 @@ impl IfmaNtt {
     fn scaled(&self, a: &mut [u64], c: u64) {
         assert!(a.len() == self.n && c < self.modulus.value());
         let (prime, c) = (self.prime(), broadcast(factor(self.modulus.value(), c)));
-        for i in (0..self.n).step_by(LANES) {
-            let [x] = scale(prime, Some(c), [load(a, i)]);
-            store(a, i, x);
+        for a in a.as_chunks_mut().0 {
+            let [x] = scale(prime, Some(c), [load(a)]);
+            store(a, x);
         }
     }
 
@@ -495,10 +517,10 @@ impl IfmaNtt {
     fn combine(&self, x: &mut [u64], y: &mut [u64], m: &[u64]) {
         assert!(x.len() == self.n && y.len() == self.n && m.len() == self.n);
         let prime = self.prime();
-        for i in (0..self.n).step_by(LANES) {
-            let (u, r) = (load(x, i), self.multiply(prime, load(y, i), load(m, i)));
-            store(x, i, correct(_mm512_add_epi64(u, r), prime.p));
-            store(y, i, correct(_mm512_sub_epi64(_mm512_add_epi64(u, prime.p), r), prime.p));
+        for ((x, y), m) in x.as_chunks_mut().0.iter_mut().zip(y.as_chunks_mut().0).zip(m.as_chunks().0) {
+            let (u, r) = (load(x), self.multiply(prime, load(y), load(m)));
+            store(x, correct(_mm512_add_epi64(u, r), prime.p));
+            store(y, correct(_mm512_sub_epi64(_mm512_add_epi64(u, prime.p), r), prime.p));
         }
     }
 }

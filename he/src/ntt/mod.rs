@@ -21,7 +21,9 @@ pub(crate) fn best(n: usize, p: u64) -> Result<Box<dyn NttBackend>, HeError> {
     #[cfg(target_arch = "x86_64")]
     if let Some(ifma) = IfmaNtt::new(n, &portable) {
         return Ok(Box::new(ifma));
-    } else if let Some(float) = FloatNtt::new(n, &portable) {
+    }
+    #[cfg(target_arch = "x86_64")]
+    if let Some(float) = FloatNtt::new(n, &portable) {
         return Ok(Box::new(float));
     }
     Ok(Box::new(portable))
