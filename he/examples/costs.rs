@@ -1,5 +1,5 @@
 //! Processor seconds and bytes of the matrix products of a GPT-2 layer on this machine, and of the transforms below them.
-//! `cargo run --release -p waggle-he --example costs -- [MB/s ...]`
+//! `cargo run --release -p waggle-he --example costs -- [MxKxN ...] [MB/s ...]`; given shapes: these products alone.
 
 use he::{
     EvaluationKeys, GaloisKeys, HeError, MatmulPlan, MatmulShape, MatmulSpec, NttBackend, OleKind, OlePlan, Packing,
@@ -47,7 +47,7 @@ fn best<T>(f: impl Fn() -> T) -> (Duration, T) {
 
 fn transforms() -> Result<(), HeError> {
     println!("microseconds for one limb, this crate's choice for this processor | tfhe-ntt with portable sums");
-    println!("set              N     fwd     inv  term/1  term/4 |     fwd     inv  term/1  term/4");
+    println!("set              N     fwd     inv  term/1  term/4   run/8   run/1 | the same");
     for set in ParamSet::ALL {
         let n = set.degree();
         let portable = TfheNtt::new(n, set.primes()[0])?;
@@ -63,7 +63,17 @@ fn transforms() -> Result<(), HeError> {
                 let factors = vec![factor.as_slice(); terms];
                 us(shortest(100, || (0..20).for_each(|_| ntt.dot(&mut sum, &factors, &factors)))) / terms as f64
             };
-            format!("{:7.2} {:7.2} {:7.2} {:7.2}", us(fwd), us(inv), dot(1), dot(4))
+            let (fwd, inv, dots) = (us(fwd), us(inv), [dot(1), dot(4)]);
+            // As many products of whole polynomials as one, of weights on runs of 64: 96 terms, 8 tiles, or 1.
+            let (terms, vectors) = (96, 16);
+            let a = vec![factor[1]; vectors * terms * 8];
+            let w = vec![factor[2]; terms * 8 * ntt.weight_words()];
+            let matmul = |tiles: usize| {
+                let mut sums = vec![0; tiles * vectors * 8];
+                let products = (tiles * vectors * 8 * terms) as f64 / n as f64;
+                us(shortest(100, || (0..20).for_each(|_| ntt.matmul(&mut sums, &a, &w)))) / products
+            };
+            format!("{fwd:7.2} {inv:7.2} {:7.2} {:7.2} {:7.2} {:7.2}", dots[0], dots[1], matmul(8), matmul(1))
         };
         let chosen = times(set.params().limbs()[0].ntt());
         println!("{:12} {n:5} {chosen} | {}", format!("{set:?}"), times(&portable));
@@ -155,7 +165,14 @@ fn elementwise(len: usize, width: u32, kind: OleKind) -> Result<(), HeError> {
 }
 
 fn main() -> Result<(), HeError> {
-    transforms()?;
+    let shape = |arg: String| -> Option<(usize, usize, usize)> {
+        let mut sizes = arg.split('x').map(|size| size.parse().ok());
+        Some((sizes.next()??, sizes.next()??, sizes.next()??))
+    };
+    let shapes: Vec<_> = std::env::args().skip(1).filter_map(shape).collect();
+    if shapes.is_empty() {
+        transforms()?;
+    }
     println!("\nshape, set, tile (group, rows, inner, cols), ciphertexts and bytes up, down,");
     println!("processor milliseconds to encrypt, evaluate, decrypt, plan; error bound in LSB");
     let rates: Vec<u64> = std::env::args().skip(1).filter_map(|rate| rate.parse().ok()).collect();
@@ -165,15 +182,26 @@ fn main() -> Result<(), HeError> {
         println!("{megabytes} MB/s, packing {packing:?}");
         let bytes_per_second = 1_000_000 * megabytes;
         let options = PlanOptions { bytes_per_second, packing, ..PlanOptions::default() };
-        for (m, k, n) in [(1, 768, 2304), (1, 768, 768), (1, 768, 3072), (1, 3072, 768), (1, 768, 50257)] {
+        for &(m, k, n) in &shapes {
             product((1, m, k, n), 56, 20, options)?;
         }
-        for shape in [(12, 1, 64, 128), (12, 1, 128, 64)] {
-            product(shape, 44, 44, options)?;
+        if shapes.is_empty() {
+            for (m, k, n) in [(1, 768, 2304), (1, 768, 768), (1, 768, 3072), (1, 3072, 768), (1, 768, 50257)] {
+                product((1, m, k, n), 56, 20, options)?;
+            }
+            for shape in [(12, 1, 64, 128), (12, 1, 128, 64)] {
+                product(shape, 44, 44, options)?;
+            }
+            // The last one is a tenth of the output layer.
+            for (m, k, n) in
+                [(128, 768, 768), (64, 768, 768), (64, 768, 2304), (64, 768, 3072), (64, 3072, 768), (64, 768, 5026)]
+            {
+                product((1, m, k, n), 56, 20, options)?;
+            }
         }
-        for (m, k, n) in [(64, 768, 768), (128, 768, 768)] {
-            product((1, m, k, n), 56, 20, options)?;
-        }
+    }
+    if !shapes.is_empty() {
+        return Ok(());
     }
     println!("\nelementwise products: set, bytes up, down, milliseconds to encrypt, evaluate, decrypt, plan");
     for (len, width) in [(8192, 64), (8192, 44), (8192, 32), (768, 64), (1 << 16, 64)] {

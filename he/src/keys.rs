@@ -3,7 +3,7 @@
 use crate::bits::{BitReader, BitWriter, check_len};
 use crate::error::HeError;
 use crate::galois::GaloisKeys;
-use crate::params::{ParamSet, Params};
+use crate::params::{Limb, ParamSet, Params};
 use crate::sampling::{Expander, Label, SEED_BYTES, fresh_seed};
 use rand::CryptoRng;
 use std::fmt;
@@ -14,6 +14,20 @@ pub(crate) type Poly = Vec<u64>;
 
 /// Bits of secrets and errors: both are at most 21 in absolute value.
 pub(crate) const SMALL_BITS: u32 = 5;
+
+impl Limb {
+    /// [`crate::NttBackend::fwd_factor`] of coefficients of at most `bits` bits and a sign.
+    pub(crate) fn factor_signed(&self, signed: &[i64], bits: u32, out: &mut [u64]) {
+        let p = self.modulus();
+        if bits < p.bits() {
+            self.ntt().fwd_factor(out, signed);
+        } else {
+            let residues: Zeroizing<Vec<i64>> =
+                Zeroizing::new(signed.iter().map(|&s| p.reduce_signed(s) as i64).collect());
+            self.ntt().fwd_factor(out, &residues);
+        }
+    }
+}
 
 impl Params {
     /// Words of one polynomial.
@@ -64,7 +78,8 @@ impl Params {
     pub(crate) fn add(&self, x: &mut [u64], y: &[u64]) {
         let n = self.degree();
         for ((l, x), y) in self.limbs().iter().zip(x.chunks_exact_mut(n)).zip(y.chunks_exact(n)) {
-            x.iter_mut().zip(y).for_each(|(x, &y)| *x = l.modulus().add(*x, y));
+            let p = *l.modulus();
+            x.iter_mut().zip(y).for_each(|(x, &y)| *x = p.add(*x, y));
         }
     }
 
@@ -72,7 +87,8 @@ impl Params {
     pub(crate) fn sub_from(&self, x: &mut [u64], y: &[u64]) {
         let n = self.degree();
         for ((l, x), y) in self.limbs().iter().zip(x.chunks_exact_mut(n)).zip(y.chunks_exact(n)) {
-            x.iter_mut().zip(y).for_each(|(x, &y)| *x = l.modulus().sub(y, *x));
+            let p = *l.modulus();
+            x.iter_mut().zip(y).for_each(|(x, &y)| *x = p.sub(y, *x));
         }
     }
 
@@ -94,13 +110,7 @@ impl Params {
     /// number of the others is a multiple of 64.
     pub(crate) fn factor_signed(&self, signed: &[i64], bits: u32, out: &mut [u64]) {
         for (l, x) in self.limbs().iter().zip(out.chunks_exact_mut(self.degree())) {
-            if bits < l.modulus().bits() {
-                l.ntt().fwd_factor(x, signed);
-            } else {
-                l.modulus().reduce_all(x, signed);
-                l.ntt().fwd(x);
-                l.ntt().factor(x);
-            }
+            l.factor_signed(signed, bits, x);
         }
     }
 

@@ -202,7 +202,9 @@ impl Lift {
     #[inline(always)]
     pub(crate) fn residue(&self, i: usize, p: &Modulus, d: u128) -> u64 {
         let (half, inverse) = self.limbs[i];
-        p.mul_shoup(p.sub(half, p.reduce_wide(d)), inverse)
+        // Half the work for shares of one word.
+        let d = if self.bits <= u64::BITS { p.reduce(d as u64) } else { p.reduce_wide(d) };
+        p.mul_shoup(p.sub(half, d), inverse)
     }
 }
 

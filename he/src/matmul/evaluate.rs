@@ -16,15 +16,15 @@ use zeroize::Zeroize;
 const TERMS: usize = 4;
 
 /// What the evaluation of one product works on.
-struct Evaluation<'a> {
-    plan: &'a MatmulPlan,
-    params: &'static Params,
+pub(super) struct Evaluation<'a> {
+    pub(super) plan: &'a MatmulPlan,
+    pub(super) params: &'static Params,
     public: &'a PublicKey,
     /// There if the plan packs.
     galois: Option<&'a GaloisKeys>,
     /// In the form of `Params::dot`.
-    uploads: Vec<Ciphertext>,
-    weights: Weights<'a>,
+    pub(super) uploads: Vec<Ciphertext>,
+    pub(super) weights: Weights<'a>,
     seed: Seed,
 }
 
@@ -123,10 +123,14 @@ impl MatmulPlan {
             self.check_x("own share of the encrypted operand", x)?;
         }
         let uploads = self.parse(params, upload, x_own)?;
-        let evaluation = Evaluation { plan: self, params, public, galois, uploads, weights, seed: fresh_seed(rng) };
-        let parts: Vec<Vec<(Vec<u8>, Vec<u64>)>> =
-            (0..self.layout.column_packs()).into_par_iter().map(|pack| evaluation.column_pack(pack)).collect();
-        let (messages, shares): (Vec<_>, Vec<_>) = parts.into_iter().flatten().unzip();
+        let mut evaluation =
+            Evaluation { plan: self, params, public, galois, uploads, weights, seed: fresh_seed(rng) };
+        let parts: Vec<(Vec<u8>, Vec<u64>)> = if self.layout.tile.run > 1 {
+            evaluation.panels()
+        } else {
+            (0..self.layout.column_packs()).into_par_iter().flat_map(|pack| evaluation.column_pack(pack)).collect()
+        };
+        let (messages, shares): (Vec<_>, Vec<_>) = parts.into_iter().unzip();
         let download = messages.concat();
         debug_assert_eq!(download.len(), self.download_bytes());
         Ok((download, self.scatter(&shares)))
@@ -163,22 +167,24 @@ impl MatmulPlan {
             .collect()
     }
 
-    /// The polynomial of the weights in global columns `columns` of the tile that begins at column `start`.
-    fn encode_w(
+    /// The polynomial of the weights in those columns of a column tile that `group` owns; `out` has zeros before.
+    pub(super) fn encode_w(
         &self,
         weights: Weights<'_>,
-        start: usize,
-        columns: (usize, usize),
+        column_tile: usize,
+        group: usize,
         inner_tile: usize,
         out: &mut [i64],
     ) {
         let (shape, inner) = (self.spec.shape, self.layout.tile.inner);
+        let per_group = self.layout.tile.group * shape.n;
+        let (start, end) = self.layout.column_range(column_tile);
         let (j0, j1) = self.layout.inner_range(inner_tile);
-        let mut column = columns.0;
-        while column < columns.1 {
+        let (mut column, end) = (start.max(group * per_group), end.min((group + 1) * per_group));
+        while column < end {
             // A run of columns of one item.
             let (item, c) = (column / shape.n, column % shape.n);
-            let run = (shape.n - c).min(columns.1 - column);
+            let run = (shape.n - c).min(end - column);
             let rows = Rows { start: (item * shape.k + j0) * shape.n + c, pitch: shape.n, rows: j1 - j0, count: run };
             weights.transpose(self.spec.width, rows, &mut out[(column - start) * inner..], inner);
             column += run;
@@ -275,20 +281,18 @@ impl Evaluation<'_> {
     fn column_tile(&self, column_tile: usize) -> Vec<Ciphertext> {
         let (plan, layout, params) = (self.plan, &self.plan.layout, self.params);
         let words = params.words();
-        let (start, end) = layout.column_range(column_tile);
-        let per_group = layout.tile.group * plan.spec.shape.n;
         let mut sums: Vec<Ciphertext> =
             (0..layout.row_tiles()).map(|_| Ciphertext { c0: vec![0; words], c1: vec![0; words] }).collect();
         let mut signed = vec![0i64; layout.weight_span()];
         let mut polys = vec![0; TERMS * words];
-        let meetings: Vec<(usize, usize)> = (start / per_group..=(end - 1) / per_group)
+        let meetings: Vec<(usize, usize)> = layout
+            .meetings(column_tile)
             .flat_map(|group| (0..layout.inner_tiles()).map(move |inner_tile| (group, inner_tile)))
             .collect();
         for meetings in meetings.chunks(TERMS) {
             for (&(group, inner_tile), out) in meetings.iter().zip(polys.chunks_exact_mut(words)) {
-                let columns = (start.max(group * per_group), end.min((group + 1) * per_group));
                 signed.fill(0);
-                plan.encode_w(self.weights, start, columns, inner_tile, &mut signed);
+                plan.encode_w(self.weights, column_tile, group, inner_tile, &mut signed);
                 params.factor_signed(&signed, plan.spec.weight_bits, out);
             }
             let factors: Vec<&[u64]> = polys.chunks_exact(words).take(meetings.len()).collect();
@@ -306,7 +310,7 @@ impl Evaluation<'_> {
     }
 
     /// The message of one response and the own shares.
-    fn respond(&self, response: usize, product: Ciphertext) -> (Vec<u8>, Vec<u64>) {
+    pub(super) fn respond(&self, response: usize, product: Ciphertext) -> (Vec<u8>, Vec<u64>) {
         let (layout, params) = (&self.plan.layout, self.params);
         let Ciphertext { mut c0, mut c1 } = product;
         let mut stream = Expander::new(&self.seed, Label::Response, response as u64);

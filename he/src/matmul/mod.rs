@@ -38,6 +38,7 @@
 //! `round((m q/2^l + e + r) 2^l/q) - round(r 2^l/q) = m` up to `1 + |e| 2^l / q`. See [`MatmulPlan::lsb_error`].
 
 mod evaluate;
+mod panel;
 mod plan;
 #[cfg(test)]
 mod tests;
@@ -159,7 +160,7 @@ impl MatmulPlan {
 
     /// The tile: batch items per upload, rows, inner dimension and columns per ciphertext.
     pub fn tile(&self) -> (usize, usize, usize, usize) {
-        let Tile { group, rows, inner, cols } = self.layout.tile;
+        let Tile { group, rows, inner, cols, .. } = self.layout.tile;
         (group, rows, inner, cols)
     }
 

@@ -4,6 +4,7 @@ use super::{MatmulSpec, Packing, PlanOptions};
 use crate::bits::packed_len;
 use crate::error::HeError;
 use crate::galois::switch_variance;
+use crate::ntt::{LANES, MIN_POINTS, TILES, exact_terms};
 use crate::params::ParamSet;
 use crate::sampling::{ERROR_VARIANCE, SEED_BYTES};
 use std::ops::Range;
@@ -14,13 +15,35 @@ pub(crate) const TAIL: f64 = 8.5;
 /// `m * k`, `k * n` and `m * n` of all items together stay below this.
 const MAX_ENTRIES: usize = 1 << 32;
 
-/// What one ciphertext covers (names as in the module documentation). Either `group = 1`, or `rows` is all of m.
+/// What one ciphertext covers (names as in the module documentation). Either `group = 1`, or `rows` is all of m. `run` is 1
+/// or a power of two from [`LANES`] to N / [`MIN_POINTS`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Tile {
     pub(crate) group: usize,
     pub(crate) rows: usize,
     pub(crate) inner: usize,
     pub(crate) cols: usize,
+    pub(crate) run: usize,
+}
+
+impl Tile {
+    /// The place of row slot `slot` at `place` of the polynomial of its run, `0..cols * inner`.
+    fn position(&self, slot: usize, place: usize) -> usize {
+        (slot / self.run * self.cols * self.inner + place) * self.run + slot % self.run
+    }
+}
+
+/// Row slots with those that fill up the last run.
+fn padded(slots: usize, run: usize) -> usize {
+    slots.next_multiple_of(run)
+}
+
+/// The runs worth a look for `slots` row slots: 1, and of those that waste as many slots the longest.
+fn runs(slots: usize, degree: usize) -> impl Iterator<Item = usize> {
+    let longest = slots.next_power_of_two().min(degree / MIN_POINTS);
+    let halves = std::iter::successors(Some(longest), |run| Some(run / 2)).take_while(|&run| run >= LANES);
+    let mut least = usize::MAX;
+    halves.filter(move |&run| padded(slots, run) < std::mem::replace(&mut least, padded(slots, run))).chain([1])
 }
 
 /// Products of ciphertexts that one response holds: of `columns` column tiles by `rows` row tiles; (1, 1) without packing.
@@ -80,7 +103,7 @@ impl Layout {
     /// The same with as many products in a response as find room between its outputs, `inner` (a power of two) places
     /// apart. None if no two products would share a response.
     fn packed(mut self) -> Option<Self> {
-        debug_assert!(self.tile.inner.is_power_of_two());
+        debug_assert!(self.tile.inner.is_power_of_two() && self.tile.run == 1);
         let columns = even(self.column_tiles(), self.tile.inner);
         let rows = even(self.row_tiles(), self.tile.inner >> levels(columns));
         self.pack = Pack { columns, rows };
@@ -103,7 +126,7 @@ impl Layout {
         (self.tile.inner >> columns, self.tile.inner >> (columns + rows))
     }
 
-    fn groups(&self) -> usize {
+    pub(crate) fn groups(&self) -> usize {
         self.spec.shape.batch.div_ceil(self.tile.group)
     }
 
@@ -163,6 +186,13 @@ impl Layout {
         (start, (start + self.tile.cols).min(self.columns()))
     }
 
+    /// Groups that own columns of a column tile.
+    pub(crate) fn meetings(&self, column_tile: usize) -> Range<usize> {
+        let per_group = self.tile.group * self.spec.shape.n;
+        let (start, end) = self.column_range(column_tile);
+        start / per_group..(end - 1) / per_group + 1
+    }
+
     fn row_range(&self, row_tile: usize) -> (usize, usize) {
         let start = row_tile * self.tile.rows;
         (start, (start + self.tile.rows).min(self.spec.shape.m))
@@ -191,8 +221,10 @@ impl Layout {
         (first..(first + tile.group).min(shape.batch)).flat_map(move |item| {
             (row0..row1).flat_map(move |row| {
                 let slot = (item - first) * tile.rows + (row - row0);
-                let base = slot * tile.cols * tile.inner + tile.inner - 1;
-                (j0..j1).map(move |j| ((wrap + base - (j - j0) - down) % wrap, (item * shape.m + row) * shape.k + j))
+                (j0..j1).map(move |j| {
+                    let position = tile.position(slot, tile.inner - 1 - (j - j0));
+                    ((wrap + position - down) % wrap, (item * shape.m + row) * shape.k + j)
+                })
             })
         })
     }
@@ -221,8 +253,8 @@ impl Layout {
             let (item, c) = (column / shape.n, column % shape.n);
             (row0..row1).map(move |row| {
                 let slot = (item % tile.group) * tile.rows + (row - row0);
-                let position = (slot * tile.cols + column - start) * tile.inner + tile.inner - 1 - down;
-                (position, (item * shape.m + row) * shape.n + c)
+                let position = tile.position(slot, (column - start) * tile.inner + tile.inner - 1);
+                (position - down, (item * shape.m + row) * shape.n + c)
             })
         })
     }
@@ -267,9 +299,14 @@ impl Layout {
         (polys, polys * self.row_tiles())
     }
 
+    /// Degree of the ring of the weight polynomials.
+    pub(crate) fn points(&self) -> usize {
+        self.set.degree() / self.tile.run
+    }
+
     /// Coefficients of a weight polynomial, in whole blocks of 64; the others are zero.
     pub(crate) fn weight_span(&self) -> usize {
-        (self.tile.cols * self.tile.inner).next_multiple_of(64).min(self.set.degree())
+        (self.tile.cols * self.tile.inner).next_multiple_of(64).min(self.points())
     }
 
     /// Merges of ciphertexts, each with a key switch.
@@ -279,15 +316,22 @@ impl Layout {
 
     /// Microseconds of one core for the whole product, both parties together: a guide only.
     fn compute_us(&self) -> f64 {
-        let n = self.set.degree() as f64;
+        let (n, points) = (self.set.degree() as f64, self.points() as f64);
         let limbs = self.set.primes().len() as f64;
         let transform = n * n.log2() * NTT_US;
         let (polys, products) = self.products();
         let span = self.weight_span() as f64;
+        let (weights, product) = if self.tile.run == 1 {
+            (0.0, MAC_US)
+        } else {
+            let shared = self.column_tiles().min(TILES) as f64;
+            let terms = self.inner_tiles().min(exact_terms(self.set.primes()[0])) as f64;
+            (points * PLACE_US, RUN_MAC_US + RUN_LOAD_US / shared + RUN_REDUCE_US / terms)
+        };
         let merge = 2.0 * limbs * (1.0 + limbs) * transform + limbs * n * (MERGE_US + 4.0 * limbs * MAC_US);
         limbs
-            * (polys as f64 * (n * span.log2() * NTT_US + span * ENCODE_US)
-                + products as f64 * 2.0 * n * MAC_US
+            * (polys as f64 * (points * (span.log2() + WEIGHT_LAYERS) * NTT_US + span * ENCODE_US + weights)
+                + products as f64 * 2.0 * n * product
                 + self.uploads() as f64 * (2.0 * transform + n * UPLOAD_US)
                 + self.responses() as f64 * (5.0 * transform + n * RESPONSE_US))
             + self.merges() as f64 * merge
@@ -322,15 +366,22 @@ impl Layout {
 
 /// How much more bytes count under [`Packing::Always`].
 const ALWAYS_WEIGHT: f64 = 8.0;
-/// Cores that each party is taken to have.
-const CORES: f64 = 16.0;
+/// Cores that each party is taken to keep busy: three quarters of 16.
+const CORES: f64 = 12.0;
 /// Microseconds of one core of a 2.5 GHz Cascade Lake, per limb and coefficient (`examples/costs.rs`): of a transform layer,
-/// of placing a weight, of one product with one polynomial, of a merge apart from transforms and products, of making and
-/// reading an upload, of finishing and opening a response.
-const NTT_US: f64 = 2.0e-4;
+/// of which reading and writing weights are taken for two more, of placing a weight, of one product with one polynomial, of
+/// a merge apart from transforms and products, of making and reading an upload, of finishing and opening a response.
+const NTT_US: f64 = 2.6e-4;
+const WEIGHT_LAYERS: f64 = 2.0;
 const ENCODE_US: f64 = 1.0e-3;
 const MAC_US: f64 = 0.6e-3;
 const MERGE_US: f64 = 10e-3;
+/// Where weights act on runs: of bringing a weight into place, of a product, of reading a coefficient for up to [`TILES`]
+/// of them, of a reduction.
+const PLACE_US: f64 = 15e-3;
+const RUN_MAC_US: f64 = 0.13e-3;
+const RUN_LOAD_US: f64 = 0.22e-3;
+const RUN_REDUCE_US: f64 = 1.8e-3;
 const UPLOAD_US: f64 = 25e-3;
 const RESPONSE_US: f64 = 30e-3;
 
@@ -388,18 +439,21 @@ pub(crate) fn candidates(spec: &MatmulSpec) -> impl Iterator<Item = Layout> {
     let row_cuts: Vec<(usize, usize)> = shared.chain(even_pieces(shape.m).map(|rows| (1, rows))).collect();
     ParamSet::ALL.into_iter().flat_map(move |set| {
         let n = set.degree();
-        row_cuts.clone().into_iter().filter(move |(group, rows)| group * rows <= n).flat_map(move |(group, rows)| {
-            let slots = group * rows;
-            let layout = move |inner: usize| {
-                let columns = shape.batch * shape.n;
-                // As many columns as fit, then evened out over the column tiles.
-                let cols = even(columns, (n / (slots * inner)).min(columns));
-                Layout::new(&spec, set, Tile { group, rows, inner, cols })
-            };
-            let plain = even_pieces(shape.k).filter(move |inner| slots * inner <= n).map(layout);
-            // Powers of two up to the first that holds all of k.
-            let powers = (0..=levels(shape.k)).map(|log| 1 << log).filter(move |inner| slots * inner <= n);
-            plain.chain(powers.filter_map(move |inner| layout(inner).packed()))
+        let fits = move |(group, rows): &(usize, usize)| group * rows <= n;
+        row_cuts.clone().into_iter().filter(fits).flat_map(move |(group, rows)| {
+            runs(group * rows, n).flat_map(move |run| {
+                let slots = padded(group * rows, run);
+                let layout = move |inner: usize| {
+                    let columns = shape.batch * shape.n;
+                    // As many columns as fit, then evened out over the column tiles.
+                    let cols = even(columns, (n / (slots * inner)).min(columns));
+                    Layout::new(&spec, set, Tile { group, rows, inner, cols, run })
+                };
+                let plain = even_pieces(shape.k).filter(move |inner| slots * inner <= n).map(layout);
+                // Powers of two up to the first that holds all of k.
+                let powers = (0..=levels(shape.k)).map(|log| 1 << log).filter(move |inner| slots * inner <= n);
+                plain.chain(powers.filter(move |_| run == 1).filter_map(move |inner| layout(inner).packed()))
+            })
         })
     })
 }
@@ -417,6 +471,17 @@ mod tests {
             expected.dedup();
             assert_eq!(even_pieces(total).collect::<Vec<_>>(), expected);
         }
+    }
+
+    #[test]
+    fn runs_waste_no_slot_for_nothing() {
+        let all = |slots, degree| runs(slots, degree).collect::<Vec<_>>();
+        assert_eq!(all(128, 4096), [64, 1]);
+        assert_eq!(all(128, 8192), [128, 1]);
+        assert_eq!(all(100, 8192), [128, 16, 8, 1]);
+        assert_eq!(all(12, 4096), [16, 1]);
+        assert_eq!(all(5, 4096), [8, 1]);
+        assert_eq!(all(4, 4096), [1]);
     }
 
     /// Every tile whatsoever, with its two byte counts and its work recounted the slow way.
@@ -438,8 +503,15 @@ mod tests {
                             if cols == 0 {
                                 continue;
                             }
-                            let layout = Layout::new(&spec, set, Tile { group, rows, inner, cols });
+                            let layout = Layout::new(&spec, set, Tile { group, rows, inner, cols, run: 1 });
                             recount(&layout);
+                            for run in runs(group * rows, set.degree()).filter(|&run| run > 1) {
+                                let cols = set.degree() / (padded(group * rows, run) * inner);
+                                if cols > 0 {
+                                    let tile = Tile { group, rows, inner, cols: cols.min(batch * n), run };
+                                    recount(&Layout::new(&spec, set, tile));
+                                }
+                            }
                             let packed = inner.is_power_of_two().then(|| layout.packed()).flatten();
                             packed.iter().for_each(recount);
                             // The search ignores the rounding of each response to bytes.

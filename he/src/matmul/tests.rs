@@ -322,11 +322,69 @@ fn packed_products_stay_within_the_bound() {
                     lsb_error: layout.error().floor() as u64,
                 };
                 let (x0, x1) = (random_x(&spec, &mut rng), random_x(&spec, &mut rng));
-                run(&plan, &x0, Some(&x1), &random_weights(&spec, &mut rng), &mut rng);
-                let largest = if weight_bits == width { 1 << (width - 1) } else { (1 << weight_bits) - 1u64 };
-                run(&plan, &vec![u64::MAX; x0.len()], None, &vec![largest; batch * k * n], &mut rng);
+                run_plan_edges(&plan, &x0, &x1, &mut rng);
             }
         }
+    }
+}
+
+/// Every run of some shapes: rows that fill runs and that do not, in one run and in several, row tiles, items that share
+/// uploads, and column tiles that meet several groups.
+#[test]
+fn products_of_many_rows_stay_within_the_bound() {
+    let mut rng = StdRng::seed_from_u64(14);
+    let shapes = [(1, 64, 40, 70), (1, 100, 33, 9), (1, 8, 300, 40), (12, 1, 64, 33), (3, 17, 12, 50), (5, 70, 3, 1)];
+    for (batch, m, k, n) in shapes {
+        for (width, weight_bits, set) in [
+            (56, 20, ParamSet::Small),
+            (44, 44, ParamSet::SmallExact),
+            (64, 64, ParamSet::Full),
+            (64, 13, ParamSet::FullExact),
+            (20, 6, ParamSet::Narrow),
+        ] {
+            let spec = spec(batch, m, k, n, width, weight_bits);
+            let layouts: Vec<Layout> =
+                plan::candidates(&spec).filter(|layout| layout.set == set && layout.tile.run > 1).collect();
+            // One of every run at least, with other dimensions from case to case.
+            let runs: std::collections::BTreeSet<usize> = layouts.iter().map(|l| l.tile.run).collect();
+            assert!(!runs.is_empty());
+            for run in runs {
+                let alike: Vec<&Layout> = layouts.iter().filter(|l| l.tile.run == run).collect();
+                for layout in [alike[alike.len() / 3], alike[rng.random_range(0..alike.len())]] {
+                    // Enough ciphertexts to tell them apart.
+                    if layout.uploads() + layout.responses() > 120 {
+                        continue;
+                    }
+                    let plan = MatmulPlan {
+                        spec,
+                        options: PlanOptions::default(),
+                        layout: *layout,
+                        lsb_error: layout.error().floor() as u64,
+                    };
+                    let (x0, x1) = (random_x(&spec, &mut rng), random_x(&spec, &mut rng));
+                    run_plan_edges(&plan, &x0, &x1, &mut rng);
+                }
+            }
+        }
+    }
+}
+
+/// Random operands, then the largest ones.
+fn run_plan_edges(plan: &MatmulPlan, x0: &[u64], x1: &[u64], rng: &mut StdRng) {
+    let spec = plan.spec();
+    run(plan, x0, Some(x1), &random_weights(spec, rng), rng);
+    let largest = if spec.weight_bits == spec.width { 1 << (spec.width - 1) } else { (1 << spec.weight_bits) - 1u64 };
+    let MatmulShape { batch, k, n, .. } = spec.shape;
+    run(plan, &vec![u64::MAX; x0.len()], None, &vec![largest; batch * k * n], rng);
+}
+
+/// Where computation is dear, the weights of many rows act on runs.
+#[test]
+fn many_rows_share_transforms_on_fast_links() {
+    for (m, bytes_per_second) in [(64, 377_000_000), (128, 377_000_000), (64, 1 << 40)] {
+        let options = PlanOptions { bytes_per_second, ..PlanOptions::default() };
+        let plan = MatmulPlan::with_options(spec(1, m, 768, 768, 56, 20), options).unwrap();
+        assert!(plan.layout.tile.run >= 32, "{:?}", plan.layout);
     }
 }
 

@@ -16,15 +16,15 @@
 //!
 //! The order of the transformed coefficients is that of `tfhe-ntt`, so both backends agree on what goes over the wire.
 
-use super::NttBackend;
+use super::{LANES, MIN_POINTS, NttBackend};
 use crate::modulus::Modulus;
 use crate::ntt::TfheNtt;
 use std::arch::x86_64::*;
 
+mod product;
+
 /// Coefficients that the innermost pass keeps in registers.
-const BLOCK: usize = 64;
-/// Doubles in a vector.
-const LANES: usize = 8;
+const BLOCK: usize = MIN_POINTS;
 /// Twiddle factors of three merged layers: one, two and four.
 const RADIX8_TWIDDLES: usize = 7;
 /// Terms of a sum of products between reductions.
@@ -39,7 +39,9 @@ const MAX_DEGREE: usize = 16384;
 struct Twiddles {
     /// `(w, w / p)` of group i among m at index `m + i`.
     tree: Vec<[f64; 2]>,
-    /// Per block of 64 coefficients: seven vectors w and w / p for the last three layers, one lane per group of 8.
+    /// Per block b of 64 coefficients of a transform of n: seven vectors w and w / p for the last three layers, one lane per
+    /// group of 8, at index `n / 64 + b`, for every power of two n from 64 to N. A shorter transform is that of a subring:
+    /// its roots are the first of the tree.
     lanes: Vec<[[[f64; LANES]; 2]; RADIX8_TWIDDLES]>,
 }
 
@@ -57,16 +59,16 @@ impl Twiddles {
     /// `roots[m + i]` is the factor of group i in the layer with m groups.
     fn new(p: u64, roots: &[u64]) -> Self {
         let tree: Vec<[f64; 2]> = roots.iter().map(|&w| factor(p, w)).collect();
-        let groups = roots.len() / LANES;
+        // With b the index of a block, b * LANES counts from the number of groups of its first layer.
         let block = |b: usize| {
             std::array::from_fn(|k| {
                 // Factors 0 | 1 2 | 3 4 5 6 belong to layers of m, 2m and 4m groups.
                 let (layer, offset) = [(1, 0), (2, 0), (2, 1), (4, 0), (4, 1), (4, 2), (4, 3)][k];
-                let at = |lane: usize| tree[layer * (groups + b * LANES + lane) + offset];
+                let at = |lane: usize| tree[layer * (b * LANES + lane) + offset];
                 [std::array::from_fn(|lane| at(lane)[0]), std::array::from_fn(|lane| at(lane)[1])]
             })
         };
-        let lanes = (0..roots.len() / BLOCK).map(block).collect();
+        let lanes = (0..2 * roots.len() / BLOCK).map(block).collect();
         Self { tree, lanes }
     }
 
@@ -83,7 +85,7 @@ impl Twiddles {
         w
     }
 
-    /// Factors of the last three layers for the eight groups of block b.
+    /// Factors of the last three layers for the eight groups of the block at index b.
     #[inline]
     #[target_feature(enable = "avx512f,avx512dq")]
     fn vectors(&self, b: usize) -> [[__m512d; 2]; RADIX8_TWIDDLES] {
@@ -340,9 +342,9 @@ impl FloatNtt {
         Prime { p: _mm512_set1_pd(p), inverse: _mm512_set1_pd(1.0 / p) }
     }
 
-    /// Numbers of groups at which passes of three layers begin, behind the leading single layers.
-    fn passes(&self) -> (usize, impl DoubleEndedIterator<Item = usize> + use<>) {
-        let layers = (self.n / BLOCK).trailing_zeros();
+    /// Numbers of groups at which passes of three layers of a transform of n begin, behind the leading single layers.
+    fn passes(n: usize) -> (usize, impl DoubleEndedIterator<Item = usize>) {
+        let layers = (n / BLOCK).trailing_zeros();
         let single = layers % 3;
         (1 << single, (0..layers / 3).map(move |pass| 1 << (single + 3 * pass)))
     }
@@ -355,7 +357,9 @@ impl FloatNtt {
 
     #[target_feature(enable = "avx512f,avx512dq")]
     fn forward_signed<const FACTOR: bool>(&self, out: &mut [u64], signed: &[i64]) {
-        assert!(out.len() == self.n && signed.len() <= self.n && signed.len().is_multiple_of(LANES));
+        let n = out.len();
+        assert!(n.is_power_of_two() && (BLOCK..=self.n).contains(&n));
+        assert!(signed.len() <= n && signed.len().is_multiple_of(LANES));
         let prime = self.prime();
         for (i, lanes) in signed.chunks_exact(LANES).enumerate() {
             // SAFETY: the chunk has exactly LANES words.
@@ -363,10 +367,10 @@ impl FloatNtt {
             store(out, i * LANES, centre(prime, _mm512_cvtepi64_pd(x)));
         }
         // A layer maps (u, 0) to (u, u): while the second half of a group is zero, layers copy.
-        let (single, passes) = self.passes();
-        let starts = (0..single.trailing_zeros()).map(|log| 1 << log).chain(passes).chain([self.n / BLOCK]);
-        let start = starts.filter(|m| self.n / m >= signed.len()).max().unwrap_or(1);
-        let group = self.n / start;
+        let (single, passes) = Self::passes(n);
+        let starts = (0..single.trailing_zeros()).map(|log| 1 << log).chain(passes).chain([n / BLOCK]);
+        let start = starts.filter(|m| n / m >= signed.len()).max().unwrap_or(1);
+        let group = n / start;
         // The bits of zero are those of 0.0.
         out[signed.len().min(group)..group].fill(0);
         for copy in 1..start {
@@ -376,14 +380,14 @@ impl FloatNtt {
     }
 
     /// Doubles of absolute value at most p / 2 + 1 to the transform, as such doubles (`FACTOR`) or in `[0, p)`. Begins with
-    /// the layer of `start` groups.
+    /// the layer of `start` groups. The length of `data` tells the subring.
     #[target_feature(enable = "avx512f,avx512dq")]
     fn layers<const FACTOR: bool>(&self, data: &mut [u64], start: usize) {
-        let prime = self.prime();
-        let (first, passes) = self.passes();
+        let (n, prime) = (data.len(), self.prime());
+        let (first, passes) = Self::passes(n);
         let mut m = start;
         while m < first {
-            let half = self.n / (2 * m);
+            let half = n / (2 * m);
             for i in 0..m {
                 let w = broadcast(self.forward.tree[m + i]);
                 for k in (2 * i * half..(2 * i + 1) * half).step_by(LANES) {
@@ -395,7 +399,7 @@ impl FloatNtt {
             m *= 2;
         }
         for m in passes.filter(|&m| m >= start) {
-            let stride = self.n / (8 * m);
+            let stride = n / (8 * m);
             for i in 0..m {
                 let w = self.forward.broadcast(m, i);
                 for k in (8 * i * stride..(8 * i + 1) * stride).step_by(LANES) {
@@ -403,10 +407,10 @@ impl FloatNtt {
                 }
             }
         }
-        for b in 0..self.n / BLOCK {
+        for b in 0..n / BLOCK {
             let v = centre8(prime, load8!(data, b * BLOCK, LANES));
-            let v = transpose(forward8(prime, v, &self.forward.broadcast(self.n / BLOCK, b)));
-            let v = transpose(forward8(prime, v, &self.forward.vectors(b)));
+            let v = transpose(forward8(prime, v, &self.forward.broadcast(n / BLOCK, b)));
+            let v = transpose(forward8(prime, v, &self.forward.vectors(n / BLOCK + b)));
             for (j, x) in v.into_iter().enumerate() {
                 let i = b * BLOCK + j * LANES;
                 if FACTOR {
@@ -427,10 +431,10 @@ impl FloatNtt {
             for x in &mut v {
                 *x = _mm512_cvtepu64_pd(_mm512_castpd_si512(*x));
             }
-            let v = transpose(inverse8(prime, transpose(v), &self.inverse.vectors(b)));
+            let v = transpose(inverse8(prime, transpose(v), &self.inverse.vectors(self.n / BLOCK + b)));
             store8(data, b * BLOCK, LANES, inverse8(prime, v, &self.inverse.broadcast(self.n / BLOCK, b)));
         }
-        let (first, passes) = self.passes();
+        let (first, passes) = Self::passes(self.n);
         for m in passes.rev() {
             let stride = self.n / (8 * m);
             for i in 0..m {
@@ -552,12 +556,17 @@ impl NttBackend for FloatNtt {
         &self.modulus
     }
 
+    fn degree(&self) -> usize {
+        self.n
+    }
+
     fn fwd(&self, poly: &mut [u64]) {
         // SAFETY: `new` found AVX-512 F and DQ.
         unsafe { self.forward(poly) }
     }
 
     fn fwd_signed(&self, out: &mut [u64], signed: &[i64]) {
+        assert_eq!(out.len(), self.n);
         // SAFETY: `new` found AVX-512 F and DQ.
         unsafe { self.forward_signed::<false>(out, signed) }
     }
@@ -580,6 +589,20 @@ impl NttBackend for FloatNtt {
     fn dot(&self, sum: &mut [u64], a: &[&[u64]], b: &[&[u64]]) {
         // SAFETY: `new` found AVX-512 F and DQ.
         unsafe { self.sum_of_products(sum, a, b) }
+    }
+
+    fn weight_words(&self) -> usize {
+        product::PARTS
+    }
+
+    fn interleave(&self, polys: &[u64], points: usize, out: &mut [u64], pitch: usize) {
+        // SAFETY: `new` found AVX-512 F and DQ.
+        unsafe { self.interleave_halves(polys, points, out, pitch) }
+    }
+
+    fn matmul(&self, sums: &mut [u64], a: &[u64], w: &[u64]) {
+        // SAFETY: `new` found AVX-512 F and DQ.
+        unsafe { self.matrix_product(sums, a, w) }
     }
 
     fn butterfly(&self, x: &mut [u64], y: &mut [u64], m: &[u64]) {

@@ -15,6 +15,23 @@ pub use float::FloatNtt;
 #[cfg(target_arch = "x86_64")]
 pub use ifma::IfmaNtt;
 
+/// Coefficients that one word vector of [`NttBackend::matmul`] holds.
+pub(crate) const LANES: usize = 8;
+/// Columns of weights that [`NttBackend::matmul`] takes at a time.
+pub(crate) const TILES: usize = 8;
+/// Smallest degree of a subring that [`NttBackend::fwd_factor`] knows.
+pub(crate) const MIN_POINTS: usize = 64;
+
+/// Bits of the lower of the two halves, centred on zero, of residues modulo p in the double-precision `matmul`.
+pub(crate) fn half_bits(p: u64) -> u32 {
+    (u64::BITS - p.leading_zeros()).div_ceil(2)
+}
+
+/// Products of halves, or of sums of both, that double precision adds up exactly.
+pub(crate) fn exact_terms(p: u64) -> usize {
+    1 << (f64::MANTISSA_DIGITS - 2 * half_bits(p))
+}
+
 /// The fastest backend for this processor.
 pub(crate) fn best(n: usize, p: u64) -> Result<Box<dyn NttBackend>, HeError> {
     let portable = TfheNtt::new(n, p)?;
@@ -35,6 +52,9 @@ pub trait NttBackend: Send + Sync + Debug {
     /// The prime p.
     fn modulus(&self) -> &Modulus;
 
+    /// The degree N.
+    fn degree(&self) -> usize;
+
     /// Coefficients in `[0, p)` to their transform in `[0, p)`, in place.
     fn fwd(&self, poly: &mut [u64]);
 
@@ -53,9 +73,55 @@ pub trait NttBackend: Send + Sync + Debug {
     fn factor(&self, _poly: &mut [u64]) {}
 
     /// [`Self::fwd_signed`] with the result in the form of [`Self::factor`].
+    ///
+    /// `out` may be shorter than N by a power of two r, down to [`MIN_POINTS`]: then `signed` gives u of the polynomial
+    /// `u(X^r)`, whose transform holds every entry of `out` r times in a row.
     fn fwd_factor(&self, out: &mut [u64], signed: &[i64]) {
-        self.fwd_signed(out, signed);
-        self.factor(out);
+        let (n, run) = (self.degree(), self.degree() / out.len());
+        if run == 1 {
+            self.fwd_signed(out, signed);
+            return self.factor(out);
+        }
+        let mut spread = vec![0; n];
+        spread.iter_mut().step_by(run).zip(signed).for_each(|(x, &s)| *x = s);
+        let mut transform = vec![0; n];
+        self.fwd_signed(&mut transform, &spread);
+        self.factor(&mut transform);
+        out.iter_mut().zip(transform.iter().step_by(run)).for_each(|(x, &t)| *x = t);
+    }
+
+    /// Words that [`Self::matmul`] takes per weight.
+    fn weight_words(&self) -> usize {
+        1
+    }
+
+    /// Brings one row of weights at every point into the form of [`Self::matmul`]. `polys` holds up to [`TILES`] results of
+    /// [`Self::fwd_factor`] of `points` words each; what belongs to point y goes to `out[y * pitch ..]`,
+    /// `TILES * weight_words` words.
+    fn interleave(&self, polys: &[u64], points: usize, out: &mut [u64], pitch: usize) {
+        for (tile, poly) in polys.chunks_exact(points).enumerate() {
+            out[tile..].iter_mut().step_by(pitch).zip(poly).for_each(|(out, &x)| *out = x);
+        }
+    }
+
+    /// Adds the product of two matrices: `sums[t][v][i] += sum_j w[j][t] a[v][j][i] mod p`, where t counts up to [`TILES`]
+    /// columns of weights, v the vectors of [`LANES`] coefficients and j the terms, fewer than `2^27`.
+    ///
+    /// `sums` has residues in `[0, p)` before and after, `a` is in the form of [`Self::factor`], `w` in that of
+    /// [`Self::interleave`], [`TILES`] columns wide whatever `sums` takes of them.
+    fn matmul(&self, sums: &mut [u64], a: &[u64], w: &[u64]) {
+        let (p, terms) = (self.modulus(), w.len() / TILES);
+        let vectors = a.chunks_exact(terms * LANES);
+        let count = vectors.len();
+        for (tile, sums) in sums.chunks_exact_mut(count * LANES).enumerate() {
+            for (sums, a) in sums.chunks_exact_mut(LANES).zip(vectors.clone()) {
+                let mut wide = [0u128; LANES];
+                for (a, w) in a.chunks_exact(LANES).zip(w.chunks_exact(TILES)) {
+                    wide.iter_mut().zip(a).for_each(|(s, &a)| *s += u128::from(a) * u128::from(w[tile]));
+                }
+                sums.iter_mut().zip(wide).for_each(|(s, wide)| *s = p.reduce_wide(wide + u128::from(*s)));
+            }
+        }
     }
 
     /// `sum[i] = sum[i] + a_0[i] b_0[i] + a_1[i] b_1[i] + ... mod p`, with residues in `[0, p)` before and after; the
@@ -117,6 +183,10 @@ impl TfheNtt {
 impl NttBackend for TfheNtt {
     fn modulus(&self) -> &Modulus {
         &self.modulus
+    }
+
+    fn degree(&self) -> usize {
+        self.plan.ntt_size()
     }
 
     fn fwd(&self, poly: &mut [u64]) {
@@ -273,6 +343,84 @@ mod tests {
                     let b: Vec<&[u64]> = (0..terms).map(|t| factors[pick(t).1].as_slice()).collect();
                     ntt.dot(&mut sum, &a, &b);
                     assert!(sum.iter().zip(&expected).all(|(&o, &e)| u128::from(o) == e), "{terms} terms");
+                }
+            }
+        }
+    }
+
+    /// The transform of `u(X^run)`, whole and as that of u in the subring, on every backend.
+    #[test]
+    fn subring_transforms_repeat_every_value() {
+        let mut rng = StdRng::seed_from_u64(4);
+        for (n, p) in [64, 128, 1024, 4096, 8192].into_iter().flat_map(|n| PRIMES.map(|p| (n, p))) {
+            for log in 0..=(n / MIN_POINTS).trailing_zeros() {
+                let (run, points) = (1 << log, n >> log);
+                let mut signed: Vec<i64> = (0..points).map(|_| rng.random_range(1 - p as i64..p as i64)).collect();
+                (signed[0], signed[points - 1]) = (1 - p as i64, p as i64 - 1);
+                for given in [64, 128, points / 2, points].into_iter().filter(|g| g % 64 == 0 && *g <= points) {
+                    let mut spread = vec![0; n];
+                    (0..given).for_each(|i| spread[i * run] = signed[i]);
+                    for ntt in backends(n, p) {
+                        let (mut whole, mut short) = (vec![0; n], vec![5; points]);
+                        ntt.fwd_factor(&mut whole, &spread);
+                        ntt.fwd_factor(&mut short, &signed[..given]);
+                        assert!(
+                            (0..n).all(|i| equal_factors(whole[i], short[i / run])),
+                            "{given} of {points} of {n}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+
+    /// Products of matrices against sums of products, for every number of tiles and around the lengths of exact sums.
+    #[test]
+    fn products_of_matrices_match_sums_of_products() {
+        let mut rng = StdRng::seed_from_u64(5);
+        let points = MIN_POINTS;
+        for (p, ntt) in PRIMES.iter().flat_map(|&p| backends(64, p).into_iter().map(move |ntt| (p, ntt))) {
+            for (tiles, terms, vectors) in (1..=TILES).flat_map(|tiles| {
+                [1, 2, 7, 8, 9, 127, 128, 129, 300].map(|terms| (tiles, terms, 2 + 2 * (terms % 2)))
+            }) {
+                let mut any = |kind: usize| match kind {
+                    0 => p - 1,
+                    1 => p / 2,
+                    2 => p / 2 + 1,
+                    _ => rng.random_range(0..p),
+                };
+                // Extremes alone, which add up to the largest sums, and a mixture.
+                for kind in [1, 2, 3] {
+                    let mut a: Vec<u64> = (0..vectors * terms * LANES).map(|_| any(kind)).collect();
+                    let weights: Vec<Vec<u64>> =
+                        (0..terms).map(|_| (0..tiles * points).map(|_| any(kind)).collect()).collect();
+                    let start: Vec<u64> = (0..tiles * vectors * LANES).map(|i| any(i % 4)).collect();
+                    let residues = a.clone();
+                    // `factor` takes whole polynomials.
+                    a.resize(a.len().next_multiple_of(64), 0);
+                    a.chunks_exact_mut(64).for_each(|a| ntt.factor(a));
+                    a.truncate(vectors * terms * LANES);
+                    let row = TILES * ntt.weight_words();
+                    let mut packed = vec![0; points * terms * row];
+                    for (term, weights) in weights.iter().enumerate() {
+                        let mut factors = weights.clone();
+                        factors.chunks_exact_mut(points).for_each(|poly| ntt.factor(poly));
+                        ntt.interleave(&factors, points, &mut packed[term * row..], terms * row);
+                    }
+                    for point in [0, 13, points - 1] {
+                        let mut sums = start.clone();
+                        ntt.matmul(&mut sums, &a, &packed[point * terms * row..][..terms * row]);
+                        for (at, &sum) in sums.iter().enumerate() {
+                            let (tile, v, lane) = (at / (vectors * LANES), at / LANES % vectors, at % LANES);
+                            let products = (0..terms).map(|j| {
+                                let (a, w) =
+                                    (residues[(v * terms + j) * LANES + lane], weights[j][tile * points + point]);
+                                u128::from(a) * u128::from(w)
+                            });
+                            let expected = (products.sum::<u128>() + u128::from(start[at])) % u128::from(p);
+                            assert_eq!(u128::from(sum), expected, "{tiles} tiles, {terms} terms, p = {p:#x}");
+                        }
+                    }
                 }
             }
         }

@@ -1,0 +1,179 @@
+//! Products where weights act on runs of rows (`Tile::run > 1`).
+//!
+//! A weight polynomial then has one value per run of coefficients, at each of N / run points. What is left at a point is a
+//! product of matrices: coefficients of all rows and both halves of a ciphertext by inner tiles, times inner tiles by column
+//! tiles. So uploads are laid out point after point, once, and column tiles are taken together, [`TILES`] by [`TILES`]. A
+//! panel is a number of them whose weights are in memory at a time, for what is read of the uploads to serve many columns.
+
+use super::evaluate::Evaluation;
+use super::plan::Layout;
+use crate::galois::Ciphertext;
+use crate::ntt::{LANES, TILES};
+use crate::params::Params;
+use rayon::prelude::*;
+use std::ops::Range;
+use zeroize::Zeroizing;
+
+/// Column tiles of a panel: at most, and at least where their weights take more than [`PANEL_WORDS`].
+const PANEL_TILES: (usize, usize) = (32, TILES);
+/// Words of the weights of a panel that stay near the processor.
+const PANEL_WORDS: usize = 1 << 21;
+
+/// Column tiles, at most [`TILES`], that meet the same groups of items.
+struct Block {
+    tiles: Range<usize>,
+    groups: Range<usize>,
+    /// Per limb its weights: point by point, group by group, inner tile by inner tile, as `NttBackend::matmul` takes them.
+    weights: Vec<Zeroizing<Vec<u64>>>,
+}
+
+/// Sizes, in words unless they count something else.
+#[derive(Clone, Copy)]
+struct Sizes {
+    /// Of the polynomial of a weight.
+    points: usize,
+    /// Vectors of the coefficients of both halves at a point.
+    vectors: usize,
+    /// Coefficients of one row tile and group at a point.
+    operand: usize,
+    /// All coefficients at a point.
+    point: usize,
+}
+
+impl Sizes {
+    fn new(layout: &Layout) -> Self {
+        let vectors = 2 * layout.tile.run / LANES;
+        let operand = vectors * layout.inner_tiles() * LANES;
+        let point = layout.row_tiles() * layout.groups() * operand;
+        Self { points: layout.points(), vectors, operand, point }
+    }
+}
+
+/// The uploads limb by limb, point by point, row tile by row tile, group by group; there vector after vector, half after
+/// half, of each all inner tiles: the operand of `NttBackend::matmul`.
+fn point_by_point(layout: &Layout, params: &Params, uploads: &[Ciphertext]) -> Vec<u64> {
+    let (sizes, run) = (Sizes::new(layout), layout.tile.run);
+    let mut out = vec![0; params.limbs().len() * sizes.points * sizes.point];
+    out.par_chunks_exact_mut(sizes.point).enumerate().for_each(|(point, out)| {
+        let mut out = out.chunks_exact_mut(LANES);
+        let operands = (0..layout.row_tiles()).flat_map(|row_tile| (0..layout.groups()).map(move |g| (row_tile, g)));
+        for (row_tile, group) in operands {
+            let first = layout.upload_index(group, row_tile, 0);
+            let uploads = &uploads[first..first + layout.inner_tiles()];
+            for second in [false, true] {
+                for at in (point * run..(point + 1) * run).step_by(LANES) {
+                    for (upload, out) in uploads.iter().zip(&mut out) {
+                        let half = if second { &upload.c1 } else { &upload.c0 };
+                        out.copy_from_slice(&half[at..at + LANES]);
+                    }
+                }
+            }
+        }
+    });
+    out
+}
+
+impl Evaluation<'_> {
+    /// All responses, each with the own shares.
+    pub(super) fn panels(&mut self) -> Vec<(Vec<u8>, Vec<u64>)> {
+        let (layout, params) = (&self.plan.layout, self.params);
+        let operand = point_by_point(layout, params, &std::mem::take(&mut self.uploads));
+        let words: usize = params.limbs().iter().map(|l| l.ntt().weight_words()).sum();
+        let (most, least) = PANEL_TILES;
+        let tiles = PANEL_WORDS / (layout.inner_tiles() * layout.points() * words).max(1);
+        let tiles = (tiles / TILES * TILES).clamp(least, most);
+        // Evened out, for no panel to be much smaller than the others.
+        let count = layout.column_tiles().div_ceil(tiles);
+        let start = |panel: usize| layout.column_tiles() * panel / count;
+        let panel = |panel| self.panel(&operand, start(panel)..start(panel + 1));
+        (0..count).into_par_iter().flat_map(panel).collect()
+    }
+
+    /// The responses of some column tiles.
+    fn panel(&self, operand: &[u64], tiles: Range<usize>) -> Vec<(Vec<u8>, Vec<u64>)> {
+        let (layout, params, sizes) = (&self.plan.layout, self.params, Sizes::new(&self.plan.layout));
+        let mut blocks = self.blocks(tiles.clone());
+        blocks.par_iter_mut().for_each(|block| self.weigh(block));
+        // Point by point, row tile by row tile and column tile by column tile, both halves of the run.
+        let pair = sizes.vectors * LANES;
+        let stride = layout.row_tiles() * tiles.len() * pair;
+        let mut sums = vec![0; params.limbs().len() * sizes.points * stride];
+        let points = sums.par_chunks_exact_mut(stride).zip(operand.par_chunks_exact(sizes.point));
+        points.enumerate().for_each(|(point, (sums, operand))| {
+            let (limb, point) = (point / sizes.points, point % sizes.points);
+            let mut sums = sums;
+            for operand in operand.chunks_exact(layout.groups() * sizes.operand) {
+                for block in &blocks {
+                    let (out, rest) = std::mem::take(&mut sums).split_at_mut(block.tiles.len() * pair);
+                    sums = rest;
+                    let weights = &block.weights[limb];
+                    let weights = &weights[point * (weights.len() / sizes.points)..][..weights.len() / sizes.points];
+                    let operands = operand.chunks_exact(sizes.operand).skip(block.groups.start);
+                    for (a, w) in operands.zip(weights.chunks_exact(weights.len() / block.groups.len())) {
+                        params.limbs()[limb].ntt().matmul(out, a, w);
+                    }
+                }
+            }
+        });
+        drop(blocks);
+        let respond = |index: usize| {
+            let (tile, row_tile) = (index / layout.row_tiles(), index % layout.row_tiles());
+            let at = (row_tile * tiles.len() + tile) * pair;
+            let half = |half: usize| {
+                let mut poly = Vec::with_capacity(params.words());
+                let runs = sums.chunks_exact(stride).map(|sums| &sums[at + half * pair / 2..][..pair / 2]);
+                runs.for_each(|run| poly.extend_from_slice(run));
+                poly
+            };
+            let product = Ciphertext { c0: half(0), c1: half(1) };
+            self.respond((tiles.start + tile) * layout.row_tiles() + row_tile, product)
+        };
+        (0..tiles.len() * layout.row_tiles()).into_par_iter().map(respond).collect()
+    }
+
+    /// Cuts column tiles into blocks of nearly equal size, without weights.
+    fn blocks(&self, tiles: Range<usize>) -> Vec<Block> {
+        let layout = &self.plan.layout;
+        let mut blocks = Vec::new();
+        let mut start = tiles.start;
+        while start < tiles.end {
+            let groups = layout.meetings(start);
+            let alike = (start..tiles.end).take_while(|&tile| layout.meetings(tile) == groups).count();
+            let count = alike.div_ceil(TILES);
+            blocks.extend((0..count).map(|block| Block {
+                tiles: start + alike * block / count..start + alike * (block + 1) / count,
+                groups: groups.clone(),
+                weights: Vec::new(),
+            }));
+            start += alike;
+        }
+        blocks
+    }
+
+    /// Encodes and transforms the weights of a block.
+    fn weigh(&self, block: &mut Block) {
+        let (plan, layout, params) = (self.plan, &self.plan.layout, self.params);
+        let (points, span, tiles) = (layout.points(), layout.weight_span(), block.tiles.len());
+        let terms = block.groups.len() * layout.inner_tiles();
+        let pitch = |words: usize| terms * TILES * words;
+        let limbs = params.limbs();
+        block.weights =
+            limbs.iter().map(|l| Zeroizing::new(vec![0; points * pitch(l.ntt().weight_words())])).collect();
+        let mut signed = Zeroizing::new(vec![0; tiles * span]);
+        let mut polys = Zeroizing::new(vec![0; tiles * points]);
+        for term in 0..terms {
+            let (group, inner_tile) = (block.groups.start + term / layout.inner_tiles(), term % layout.inner_tiles());
+            signed.fill(0);
+            for (tile, signed) in block.tiles.clone().zip(signed.chunks_exact_mut(span)) {
+                plan.encode_w(self.weights, tile, group, inner_tile, signed);
+            }
+            for (l, out) in limbs.iter().zip(&mut block.weights) {
+                for (signed, poly) in signed.chunks_exact(span).zip(polys.chunks_exact_mut(points)) {
+                    l.factor_signed(signed, plan.spec.weight_bits, poly);
+                }
+                let words = l.ntt().weight_words();
+                l.ntt().interleave(&polys, points, &mut out[term * TILES * words..], pitch(words));
+            }
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! Products of matrices whose weights are the same for a whole vector of coefficients, on halves of residues: three fused
+//! multiply-adds a term, and a reduction per [`exact_terms`].
+
+use super::*;
+use crate::ntt::{TILES, exact_terms, half_bits};
+
+/// Doubles per weight.
+pub(super) const PARTS: usize = 3;
+
+/// What splits integers of up to twice [`half_bits`] bits, sign included.
+#[derive(Clone, Copy)]
+struct Halves {
+    unit: __m512d,
+    inverse: __m512d,
+    magic: __m512d,
+}
+
+impl Halves {
+    /// The lower half, centred on zero, the upper half and their sum.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512dq")]
+    fn split(self, x: __m512d) -> [__m512d; PARTS] {
+        let upper = _mm512_sub_pd(_mm512_fmadd_pd(x, self.inverse, self.magic), self.magic);
+        let lower = _mm512_fnmadd_pd(upper, self.unit, x);
+        [lower, upper, _mm512_add_pd(lower, upper)]
+    }
+}
+
+/// The double that `word` holds, in all lanes.
+#[inline]
+#[target_feature(enable = "avx512f,avx512dq")]
+fn every(word: u64) -> __m512d {
+    _mm512_set1_pd(f64::from_bits(word))
+}
+
+impl FloatNtt {
+    #[target_feature(enable = "avx512f,avx512dq")]
+    fn halves(&self) -> Halves {
+        let unit = (half_bits(self.modulus.value()) as f64).exp2();
+        Halves { unit: _mm512_set1_pd(unit), inverse: _mm512_set1_pd(1.0 / unit), magic: _mm512_set1_pd(ROUND) }
+    }
+
+    /// Weights as [`NttBackend::matmul`] takes them: per term the low halves of all tiles, the high ones, their sums.
+    #[target_feature(enable = "avx512f,avx512dq")]
+    pub(super) fn interleave_halves(&self, polys: &[u64], points: usize, out: &mut [u64], pitch: usize) {
+        let tiles = polys.len() / points;
+        assert!(tiles <= TILES && points.is_multiple_of(LANES));
+        let halves = self.halves();
+        for y in (0..points).step_by(LANES) {
+            let mut v = [_mm512_setzero_pd(); TILES];
+            for (tile, v) in v[..tiles].iter_mut().enumerate() {
+                *v = load(polys, tile * points + y);
+            }
+            for (i, x) in transpose(v).into_iter().enumerate() {
+                for (part, x) in halves.split(x).into_iter().enumerate() {
+                    store(out, (y + i) * pitch + part * TILES, x);
+                }
+            }
+        }
+    }
+
+    /// The product of matrices for any number of tiles; a few vectors share the reading of weights where tiles are few.
+    #[target_feature(enable = "avx512f,avx512dq")]
+    pub(super) fn matrix_product(&self, sums: &mut [u64], a: &[u64], w: &[u64]) {
+        let terms = w.len() / (PARTS * TILES);
+        let vectors = a.len() / (terms * LANES);
+        match sums.len() / (vectors * LANES) {
+            1 => self.tiles::<1, 2>(sums, a, w),
+            2 => self.tiles::<2, 2>(sums, a, w),
+            3 => self.tiles::<3, 2>(sums, a, w),
+            4 => self.tiles::<4, 2>(sums, a, w),
+            5 => self.tiles::<5, 1>(sums, a, w),
+            6 => self.tiles::<6, 1>(sums, a, w),
+            7 => self.tiles::<7, 1>(sums, a, w),
+            _ => self.tiles::<8, 1>(sums, a, w),
+        }
+    }
+
+    /// T tiles; V vectors at a time, of which there is an even number.
+    ///
+    /// With `a = a1 2^s + a0` and w alike, `a w = h 4^s + (m - h - l) 2^s + l` of the products `h = a1 w1`, `l = a0 w0` and
+    /// `m = (a0 + a1) (w0 + w1)` (Karatsuba). Halves are at most `2^(s-1)`, so [`exact_terms`] of these products stay within
+    /// `2^53`: plain sums in double precision are exact, and only they are reduced. There h and l are below `2^51`, the
+    /// middle below `2^52`, so the two products of [`mul_mod`] are below p, and all with the sum below p add up to less than
+    /// `3 p + 2^51 < 2^53`.
+    #[target_feature(enable = "avx512f,avx512dq")]
+    fn tiles<const T: usize, const V: usize>(&self, sums: &mut [u64], a: &[u64], w: &[u64]) {
+        let terms = w.len() / (PARTS * TILES);
+        let vectors = a.len() / (terms * LANES);
+        assert!(w.len() == terms * PARTS * TILES && a.len() == vectors * terms * LANES);
+        assert!(vectors.is_multiple_of(V) && sums.len() == T * vectors * LANES);
+        let (prime, halves, p) = (self.prime(), self.halves(), self.modulus);
+        let power = |bits: u32| factor(p.value(), p.pow(2, u64::from(bits)));
+        let s = half_bits(p.value());
+        let (middle_unit, high_unit) = (broadcast(power(s)), broadcast(power(2 * s)));
+        let block = exact_terms(p.value());
+        for (group, a) in a.chunks_exact(V * terms * LANES).enumerate() {
+            let mut begin = 0;
+            while begin < terms {
+                let end = terms.min(begin + block);
+                let mut low = [[_mm512_setzero_pd(); V]; T];
+                let mut high = low;
+                let mut middle = low;
+                let rows: [&[u64]; V] =
+                    std::array::from_fn(|v| &a[(v * terms + begin) * LANES..(v * terms + end) * LANES]);
+                for (j, w) in w[begin * PARTS * TILES..end * PARTS * TILES].chunks_exact(PARTS * TILES).enumerate() {
+                    for v in 0..V {
+                        let [a0, a1, sum] = halves.split(load(rows[v], j * LANES));
+                        for t in 0..T {
+                            low[t][v] = _mm512_fmadd_pd(a0, every(w[t]), low[t][v]);
+                            high[t][v] = _mm512_fmadd_pd(a1, every(w[TILES + t]), high[t][v]);
+                            middle[t][v] = _mm512_fmadd_pd(sum, every(w[2 * TILES + t]), middle[t][v]);
+                        }
+                    }
+                }
+                for t in 0..T {
+                    for v in 0..V {
+                        let (l, h) = (low[t][v], high[t][v]);
+                        let cross = _mm512_sub_pd(_mm512_sub_pd(middle[t][v], l), h);
+                        let upper = _mm512_add_pd(mul_mod(prime, h, high_unit), mul_mod(prime, cross, middle_unit));
+                        let at = (t * vectors + group * V + v) * LANES;
+                        let total = _mm512_add_pd(load_integers(sums, at), _mm512_add_pd(upper, l));
+                        store_integers(sums, at, canonical(prime, total));
+                    }
+                }
+                begin = end;
+            }
+        }
+    }
+}
