@@ -17,10 +17,12 @@
 //! The order of the transformed coefficients is that of `tfhe-ntt`, so all backends agree on what goes over the wire.
 
 use super::float::transpose;
-use super::twiddles::{self, BLOCK, LANES, RADIX8, Twiddles};
-use super::{NttBackend, TfheNtt};
+use super::twiddles::{self, BLOCK, RADIX8, Twiddles};
+use super::{LANES, NttBackend, TfheNtt};
 use crate::modulus::Modulus;
 use std::arch::x86_64::*;
+
+mod product;
 
 /// Bits of the integers that are multiplied.
 const BITS: u32 = 52;
@@ -554,6 +556,10 @@ impl NttBackend for IfmaNtt {
         &self.modulus
     }
 
+    fn degree(&self) -> usize {
+        self.n
+    }
+
     fn fwd(&self, poly: &mut [u64]) {
         // SAFETY: `new` found AVX-512 F, DQ and IFMA.
         unsafe { self.forward(poly) }
@@ -561,6 +567,11 @@ impl NttBackend for IfmaNtt {
 
     fn fwd_signed(&self, out: &mut [u64], signed: &[i64]) {
         assert_eq!(out.len(), self.n);
+        // SAFETY: `new` found AVX-512 F, DQ and IFMA.
+        unsafe { self.forward_signed(out, signed) }
+    }
+
+    fn fwd_factor(&self, out: &mut [u64], signed: &[i64]) {
         // SAFETY: `new` found AVX-512 F, DQ and IFMA.
         unsafe { self.forward_signed(out, signed) }
     }
@@ -573,6 +584,16 @@ impl NttBackend for IfmaNtt {
     fn dot(&self, sum: &mut [u64], a: &[&[u64]], b: &[&[u64]]) {
         // SAFETY: `new` found AVX-512 F and IFMA.
         unsafe { self.sum_of_products(sum, a, b) }
+    }
+
+    fn interleave(&self, polys: &[u64], points: usize, out: &mut [u64], pitch: usize) {
+        // SAFETY: `new` found AVX-512 F and DQ.
+        unsafe { self.interleave_tiles(polys, points, out, pitch) }
+    }
+
+    fn matmul(&self, sums: &mut [u64], a: &[u64], w: &[u64]) {
+        // SAFETY: `new` found AVX-512 F and IFMA.
+        unsafe { self.matrix_product(sums, a, w) }
     }
 
     fn butterfly(&self, x: &mut [u64], y: &mut [u64], m: &[u64]) {

@@ -1,12 +1,10 @@
 //! Powers of the root of unity in the order in which transforms on vectors read them.
 
-use super::{NttBackend, TfheNtt};
+use super::{LANES, MIN_POINTS, NttBackend, TfheNtt};
 use crate::modulus::Modulus;
 
 /// Coefficients that the innermost pass keeps in registers.
-pub(super) const BLOCK: usize = 64;
-/// Coefficients in a vector.
-pub(super) const LANES: usize = 8;
+pub(super) const BLOCK: usize = MIN_POINTS;
 /// Twiddle factors of three merged layers: one, two and four.
 pub(super) const RADIX8: usize = 7;
 
