@@ -74,6 +74,8 @@ impl ParamSet {
 #[derive(Debug)]
 pub struct Limb {
     ntt: Box<dyn NttBackend>,
+    /// That of the backend, within reach of loops over coefficients.
+    modulus: Modulus,
     /// `(q / p)^-1 mod p`.
     cofactor_inverse: Shoup,
     /// `floor(2^128 / p)` and the next 64 bits of that fraction.
@@ -88,7 +90,7 @@ impl Limb {
 
     /// The prime.
     pub fn modulus(&self) -> &Modulus {
-        self.ntt.modulus()
+        &self.modulus
     }
 }
 
@@ -126,7 +128,7 @@ impl Params {
             // p is odd, hence floor((2^128 - 1) / p) = floor(2^128 / p).
             let rest = (u128::MAX % p + 1) % p;
             let torus = (u128::MAX / p, ((rest << 64) / p) as u64);
-            limbs.push(Limb { cofactor_inverse: m.shoup(m.inverse(cofactor)), torus, ntt });
+            limbs.push(Limb { modulus: m, cofactor_inverse: m.shoup(m.inverse(cofactor)), torus, ntt });
         }
         let q_low = primes.iter().fold(1u128, |acc, &p| acc.wrapping_mul(u128::from(p)));
         Ok(Self { n, limbs, q_low })

@@ -15,6 +15,19 @@
 //!   differ. So small items share responses too;
 //! * the inner dimension is cut into pieces of `inner`, whose products add up.
 //!
+//! # Runs of rows
+//! Many rows are cheaper where rows lie next to each other. With a power of two r, the run, and `Y = Z^r`, let
+//! `x(Z) = sum X[i,j] Z^(i mod r) Y^(floor(i / r) n k + k-1-j)` and `w(Y) = sum W[j,c] Y^(c k + j)`.
+//! As w knows only Y, every power of Z below r keeps a product of its own, in `Z_q[Y] / (Y^(N/r) + 1)`: the argument above
+//! holds in each, with the rows `i mod r`, and the result of row i and column c is at
+//! `(floor(i / r) n k + c k + k-1) r + i mod r`. The rows fill up whole runs: `ceil(M / r) r k n <= N`. For r = 1 this is the
+//! formula above.
+//!
+//! The transform of `w(Z^r)` is that of w in the small ring, every value r times in a row. So a weight polynomial has N / r
+//! words and is transformed in `log2(N / r)` layers, and its product with ciphertexts is at each of N / r points a product
+//! of small matrices (`panel`). Nothing else changes: an output coefficient collects the errors of as many weights as before,
+//! and the wire carries the same numbers of coefficients.
+//!
 //! Where several items share an upload, a response also holds products of the column's weights with rows of *other*
 //! items. Those coefficients are never sent.
 //!
@@ -23,7 +36,8 @@
 //! moved down by `inner - 1` places, the outputs of a product of tiles lie at multiples of `inner`; the products of up to
 //! `inner` tiles then go into one ciphertext by a binary tree of merges ([`crate::GaloisKeys`]; BumbleBee, NDSS 2025), each
 //! of which doubles the wanted coefficients. The uploads are divided by that power of two modulo q before they are
-//! multiplied. Long inner tiles, that is few uploads, become cheap at the price of one key switch per product of tiles.
+//! multiplied. Long inner tiles, that is few uploads, become cheap at the price of one key switch per product of tiles. The
+//! run is 1 here, as the automorphisms of a merge would mix the rows of longer ones.
 //!
 //! # What the key holder sees
 //! Per response: `c1`, and of `c0` the coefficients of outputs, each with a mask uniform over `Z_q` added. Before that a
@@ -158,7 +172,8 @@ impl MatmulPlan {
         self.set().params()
     }
 
-    /// The tile: batch items per upload, rows, inner dimension and columns per ciphertext.
+    /// The tile: batch items per upload, rows, inner dimension and columns per ciphertext, leaving aside whether rows lie
+    /// next to each other.
     pub fn tile(&self) -> (usize, usize, usize, usize) {
         let Tile { group, rows, inner, cols, .. } = self.layout.tile;
         (group, rows, inner, cols)
@@ -285,7 +300,7 @@ impl MatmulPlan {
             let x = if position < n { x[entry] } else { x[entry].wrapping_neg() };
             let d = lift.remainder(u128::from(x));
             for (i, limb) in params.limbs().iter().enumerate() {
-                poly[i * n + position % n] = lift.residue(i, limb.modulus(), d);
+                poly[i * n + (position & (n - 1))] = lift.residue(i, limb.modulus(), d);
             }
         }
         poly

@@ -29,7 +29,9 @@ pub(crate) struct Tile {
 impl Tile {
     /// The place of row slot `slot` at `place` of the polynomial of its run, `0..cols * inner`.
     fn position(&self, slot: usize, place: usize) -> usize {
-        (slot / self.run * self.cols * self.inner + place) * self.run + slot % self.run
+        // By shifts: one of these is worked out per coefficient, many times over.
+        let (log, low) = (self.run.trailing_zeros(), slot & (self.run - 1));
+        (((slot >> log) * self.cols * self.inner + place) << log) + low
     }
 }
 
@@ -223,7 +225,7 @@ impl Layout {
                 let slot = (item - first) * tile.rows + (row - row0);
                 (j0..j1).map(move |j| {
                     let position = tile.position(slot, tile.inner - 1 - (j - j0));
-                    ((wrap + position - down) % wrap, (item * shape.m + row) * shape.k + j)
+                    ((wrap + position - down) & (wrap - 1), (item * shape.m + row) * shape.k + j)
                 })
             })
         })
@@ -251,8 +253,9 @@ impl Layout {
         let (row0, row1) = self.row_range(row_tile);
         (start..end).flat_map(move |column| {
             let (item, c) = (column / shape.n, column % shape.n);
+            let first = (item % tile.group) * tile.rows;
             (row0..row1).map(move |row| {
-                let slot = (item % tile.group) * tile.rows + (row - row0);
+                let slot = first + (row - row0);
                 let position = tile.position(slot, (column - start) * tile.inner + tile.inner - 1);
                 (position - down, (item * shape.m + row) * shape.n + c)
             })
