@@ -19,8 +19,13 @@ fn backends(n: usize, prime: u64) -> Vec<(&'static str, Box<dyn NttBackend>)> {
     let portable = TfheNtt::new(n, prime).expect("a prime of a parameter set");
     let mut all: Vec<(_, Box<dyn NttBackend>)> = Vec::new();
     #[cfg(target_arch = "x86_64")]
-    if let Some(float) = he::FloatNtt::new(n, &portable) {
-        all.push(("float", Box::new(float)));
+    {
+        if let Some(ifma) = he::IfmaNtt::new(n, &portable) {
+            all.push(("ifma", Box::new(ifma)));
+        }
+        if let Some(float) = he::FloatNtt::new(n, &portable) {
+            all.push(("float", Box::new(float)));
+        }
     }
     all.push(("tfhe-ntt", Box::new(portable)));
     all

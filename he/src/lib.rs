@@ -43,9 +43,9 @@
 //! dropped; ciphertexts, and the returned shares, are not.
 //!
 //! # Arithmetic
-//! Residues modulo primes of at most 50 bits, transformed by an [`NttBackend`]: in double precision on AVX-512
-//! (`FloatNtt`), else by the crate `tfhe-ntt` ([`TfheNtt`]). Both give the same words, so parties with different
-//! processors understand each other.
+//! Residues modulo primes of at most 50 bits, transformed by an [`NttBackend`]: in 52-bit integers on AVX-512 with IFMA
+//! (`IfmaNtt`), in double precision on AVX-512 without (`FloatNtt`), else by the crate `tfhe-ntt` ([`TfheNtt`]). All give
+//! the same words, so parties with different processors understand each other.
 #![deny(missing_docs)]
 
 mod bits;
@@ -67,7 +67,7 @@ pub use keys::{EvaluationKeys, PublicKey, SecretKey};
 pub use matmul::{MatmulPlan, MatmulShape, MatmulSpec, Packing, PlanOptions, Weights};
 pub use modulus::{MAX_MODULUS_BITS, Modulus};
 #[cfg(target_arch = "x86_64")]
-pub use ntt::FloatNtt;
+pub use ntt::{FloatNtt, IfmaNtt};
 pub use ntt::{NttBackend, TfheNtt};
 pub use ole::{OleKind, OlePlan};
 pub use params::{Limb, ParamSet, Params, SECURITY_TABLE};

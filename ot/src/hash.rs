@@ -10,8 +10,8 @@ use std::ops::Range;
 use aes::Aes128Enc;
 use aes::cipher::{Array, BlockCipherEncrypt, KeyInit};
 
+use crate::Block;
 use crate::simd::{Cpu, Key};
-use crate::{Block, Kernels};
 
 /// OTs hashed under one key.
 pub(crate) const EPOCH: u64 = 1 << 10;
@@ -28,10 +28,10 @@ pub(crate) struct CrHash {
 
 impl CrHash {
     /// The hash for the direction `label` of the session `session`.
-    pub(crate) fn new(session: &[u8; 32], label: &[u8], kernels: Kernels) -> Self {
+    pub(crate) fn new(session: &[u8; 32], label: &[u8], cpu: Option<Cpu>) -> Self {
         let mut hasher = blake3::Hasher::new_derive_key("waggle-ot 2026 correlation-robust hash");
         hasher.update(session).update(label);
-        CrHash { key: *hasher.finalize().as_bytes(), cpu: kernels.cpu() }
+        CrHash { key: *hasher.finalize().as_bytes(), cpu }
     }
 
     /// A hasher for one thread.
@@ -200,8 +200,8 @@ mod tests {
 
     #[test]
     fn batches_equal_the_definition_across_epochs() {
-        for kernels in [Kernels::Detected, Kernels::Portable] {
-            batches_equal_the_definition(&CrHash::new(&[7; 32], b"test", kernels));
+        for cpu in crate::simd::all() {
+            batches_equal_the_definition(&CrHash::new(&[7; 32], b"test", cpu));
         }
     }
 
@@ -230,7 +230,7 @@ mod tests {
         let x = [Block::from(1)];
         let h = |session: u8, label: &[u8]| {
             let mut out = [Block::ZERO];
-            CrHash::new(&[session; 32], label, Kernels::Detected).expander().expand(0, &x, Block::ZERO, 1, &mut out);
+            CrHash::new(&[session; 32], label, None).expander().expand(0, &x, Block::ZERO, 1, &mut out);
             out[0]
         };
         assert!(h(0, b"a") != h(1, b"a") && h(0, b"a") != h(0, b"b"));

@@ -8,6 +8,7 @@ use zeroize::{Zeroize, Zeroizing};
 use crate::base::{self, BaseSender, COUNT, Domain, POINT_BYTES};
 use crate::hash::CrHash;
 use crate::silent::{self, Public, SilentReceiver, SilentSender};
+use crate::simd::Cpu;
 use crate::softspoken::{SoftSpokenReceiver, SoftSpokenSender};
 use crate::{Block, CotSource, Kernels, OtError, OtReceiver, OtSender, PoolPlan, SoftSpoken, Wire, pprf};
 
@@ -107,6 +108,7 @@ pub fn setup_with(
     kernels: Kernels,
     rng: &mut impl CryptoRng,
 ) -> Result<(OtSender, OtReceiver), OtError> {
+    let cpu = kernels.cpu();
     let softspoken = kind.softspoken()?;
     let k = softspoken.k();
 
@@ -123,8 +125,7 @@ pub fn setup_with(
     let mut hasher = blake3::Hasher::new_derive_key("waggle-ot 2026 session");
     hasher.update(client).update(server).update(&[k as u8, u8::from(kind == CotKind::Silent)]);
     let session = *hasher.finalize().as_bytes();
-    let (mine, peers) =
-        (Direction::new(&session, ch.role(), kernels), Direction::new(&session, ch.role().peer(), kernels));
+    let (mine, peers) = (Direction::new(&session, ch.role(), cpu), Direction::new(&session, ch.role().peer(), cpu));
 
     // In the direction where this party sends OTs, it receives base OTs, with the negated bits of its Delta.
     let mut delta = random_delta(rng);
@@ -138,13 +139,13 @@ pub fn setup_with(
     let mut opened = pprf::open(TREES, &mine.tree_key, k, &chosen, &bits, &their_corrections)?;
 
     let plan = PoolPlan { kind, min_batch: kind.default_batch() };
-    let sender = SoftSpokenSender::new(softspoken, &opened, delta, kernels);
-    let receiver = SoftSpokenReceiver::new(softspoken, &all, kernels);
+    let sender = SoftSpokenSender::new(softspoken, &opened, delta, cpu);
+    let receiver = SoftSpokenReceiver::new(softspoken, &all, cpu);
     let (sender, receiver): (Box<dyn CotSource>, Box<dyn CotSource>) = match kind {
         CotKind::Silent => {
             let mut seed = Zeroizing::new([0; 16]);
             rng.fill_bytes(&mut *seed);
-            let public = |direction: &Direction| Public::new(&direction.silent_key, kernels);
+            let public = |direction: &Direction| Public::new(&direction.silent_key, cpu);
             (
                 Box::new(SilentSender::new(sender, public(&mine), delta, seed)),
                 Box::new(SilentReceiver::new(receiver, public(&peers))),
@@ -176,7 +177,7 @@ pub(crate) struct Direction {
 }
 
 impl Direction {
-    pub(crate) fn new(session: &[u8; 32], sender: Role, kernels: Kernels) -> Self {
+    pub(crate) fn new(session: &[u8; 32], sender: Role, cpu: Option<Cpu>) -> Self {
         let label: &[u8] = match sender {
             Role::Client => b"client to server",
             Role::Server => b"server to client",
@@ -190,7 +191,7 @@ impl Direction {
             base: Domain::new(session, label),
             tree_key: key("waggle-ot 2026 GGM tree"),
             silent_key: key("waggle-ot 2026 silent OT"),
-            hash: CrHash::new(session, label, kernels),
+            hash: CrHash::new(session, label, cpu),
         }
     }
 }

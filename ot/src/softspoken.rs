@@ -24,7 +24,7 @@ use zeroize::Zeroizing;
 use crate::base::COUNT;
 use crate::simd::{Cpu, Key};
 use crate::transpose::{BATCH, TILES, transpose};
-use crate::{Block, CotSource, Kernels, OtError, Run, Wire};
+use crate::{Block, CotSource, OtError, Run, Wire};
 
 const STEP: &str = "ot/softspoken";
 
@@ -107,9 +107,9 @@ struct Leaves {
 }
 
 impl Leaves {
-    fn new(kind: SoftSpoken, seeds: &[Block], punctured: bool, kernels: Kernels) -> Self {
+    fn new(kind: SoftSpoken, seeds: &[Block], punctured: bool, cpu: Option<Cpu>) -> Self {
         debug_assert_eq!(seeds.len(), (COUNT / kind.k()) << kind.k());
-        let prgs = match kernels.cpu() {
+        let prgs = match cpu {
             Some(cpu) => Prgs::Simd(cpu, Zeroizing::new(seeds.iter().map(|&s| Key::new(cpu, s)).collect())),
             None => Prgs::Portable(seeds.iter().map(|s| Aes128Enc::new(&Array::from(s.to_bytes()))).collect()),
         };
@@ -277,8 +277,8 @@ pub(crate) struct SoftSpokenReceiver {
 
 impl SoftSpokenReceiver {
     /// From the leaves of [`crate::pprf::build`].
-    pub(crate) fn new(kind: SoftSpoken, leaves: &[Block], kernels: Kernels) -> Self {
-        SoftSpokenReceiver { leaves: Leaves::new(kind, leaves, false, kernels) }
+    pub(crate) fn new(kind: SoftSpoken, leaves: &[Block], cpu: Option<Cpu>) -> Self {
+        SoftSpokenReceiver { leaves: Leaves::new(kind, leaves, false, cpu) }
     }
 
     /// Makes `out.len()` OTs and the message for the sender.
@@ -320,9 +320,9 @@ pub(crate) struct SoftSpokenSender {
 
 impl SoftSpokenSender {
     /// From the leaves of [`crate::pprf::open`] and their holes. Bit 0 of `delta` must be set.
-    pub(crate) fn new(kind: SoftSpoken, leaves: &[Block], delta: Block, kernels: Kernels) -> Self {
+    pub(crate) fn new(kind: SoftSpoken, leaves: &[Block], delta: Block, cpu: Option<Cpu>) -> Self {
         debug_assert_eq!(delta.lsb(), 1);
-        SoftSpokenSender { leaves: Leaves::new(kind, leaves, true, kernels), delta }
+        SoftSpokenSender { leaves: Leaves::new(kind, leaves, true, cpu), delta }
     }
 
     /// Makes `out.len()` OTs from the receiver's message.
@@ -373,7 +373,7 @@ mod tests {
         kind: SoftSpoken,
         delta: Block,
         rng: &mut StdRng,
-        kernels: [Kernels; 2],
+        cpus: [Option<Cpu>; 2],
     ) -> (SoftSpokenSender, SoftSpokenReceiver) {
         let mut block = || Block([rng.next_u64(), rng.next_u64()]);
         let base: Vec<[Block; 2]> = (0..COUNT).map(|_| [block(), block()]).collect();
@@ -382,7 +382,7 @@ mod tests {
         let bits = std::array::from_fn(|i| subtle::Choice::from(bit(i) as u8));
         let (all, corrections) = pprf::build(&[1; 32], kind.k(), &base);
         let opened = pprf::open("test", &[1; 32], kind.k(), &chosen, &bits, &corrections).unwrap();
-        (SoftSpokenSender::new(kind, &opened, delta, kernels[0]), SoftSpokenReceiver::new(kind, &all, kernels[1]))
+        (SoftSpokenSender::new(kind, &opened, delta, cpus[0]), SoftSpokenReceiver::new(kind, &all, cpus[1]))
     }
 
     #[test]
@@ -391,7 +391,7 @@ mod tests {
         let random = Block([rng.next_u64() | 1, rng.next_u64()]);
         for kind in [SoftSpoken::K2, SoftSpoken::K4, SoftSpoken::K8] {
             for delta in [random, Block([1, 0]), Block([u64::MAX; 2]), Block([1, 1 << 63])] {
-                let (mut sender, mut receiver) = halves(kind, delta, &mut rng, [Kernels::Detected; 2]);
+                let (mut sender, mut receiver) = halves(kind, delta, &mut rng, [crate::Kernels::Detected.cpu(); 2]);
                 let (mut ones, mut total, mut seen) = (0, 0_u64, Vec::new());
                 // The second size is above the threshold of the thread pool.
                 for n in [BATCH, 17 * BATCH, 3 * BATCH] {
@@ -413,6 +413,23 @@ mod tests {
                 seen.dedup();
                 assert_eq!(seen.len() as u64, total);
             }
+        }
+    }
+
+    #[test]
+    fn kernels_agree() {
+        for kind in [SoftSpoken::K2, SoftSpoken::K4, SoftSpoken::K8] {
+            let mut results = crate::simd::all().map(|cpu| {
+                let mut rng = StdRng::seed_from_u64(7);
+                let delta = Block([rng.next_u64() | 1, rng.next_u64()]);
+                let (mut sender, mut receiver) = halves(kind, delta, &mut rng, [cpu; 2]);
+                let (mut q, mut t) = (vec![Block::ZERO; 2 * BATCH], vec![Block::ZERO; 2 * BATCH]);
+                let message = receiver.produce(&mut t);
+                sender.consume(&message, &mut q).unwrap();
+                (message, q, t)
+            });
+            let first = results.next().unwrap();
+            assert!(results.all(|other| other == first), "{kind:?}");
         }
     }
 }

@@ -16,17 +16,14 @@
 //!
 //! The order of the transformed coefficients is that of `tfhe-ntt`, so both backends agree on what goes over the wire.
 
-use super::{LANES, MIN_POINTS, NttBackend};
+use super::twiddles::{self, BLOCK, RADIX8, Twiddles};
+use super::{LANES, NttBackend};
 use crate::modulus::Modulus;
 use crate::ntt::TfheNtt;
 use std::arch::x86_64::*;
 
 mod product;
 
-/// Coefficients that the innermost pass keeps in registers.
-const BLOCK: usize = MIN_POINTS;
-/// Twiddle factors of three merged layers: one, two and four.
-const RADIX8_TWIDDLES: usize = 7;
 /// Terms of a sum of products between reductions.
 const DOT_BLOCK: usize = 8;
 /// `1.5 2^52`: a double of absolute value below `2^51` plus this number is rounded to an integer.
@@ -34,51 +31,24 @@ const ROUND: f64 = 6755399441055744.0;
 /// Largest degree for which the bounds above hold.
 const MAX_DEGREE: usize = 16384;
 
-/// Roots w and their quotients w / p, for one direction.
-#[derive(Debug)]
-struct Twiddles {
-    /// `(w, w / p)` of group i among m at index `m + i`.
-    tree: Vec<[f64; 2]>,
-    /// Per block b of 64 coefficients of a transform of n: seven vectors w and w / p for the last three layers, one lane per
-    /// group of 8, at index `n / 64 + b`, for every power of two n from 64 to N. A shorter transform is that of a subring:
-    /// its roots are the first of the tree.
-    lanes: Vec<[[[f64; LANES]; 2]; RADIX8_TWIDDLES]>,
-}
-
 /// The AVX-512 backend.
 #[derive(Debug)]
 pub struct FloatNtt {
     modulus: Modulus,
     n: usize,
-    forward: Twiddles,
-    inverse: Twiddles,
+    forward: Twiddles<f64>,
+    inverse: Twiddles<f64>,
     n_inverse: [f64; 2],
 }
 
-impl Twiddles {
-    /// `roots[m + i]` is the factor of group i in the layer with m groups.
-    fn new(p: u64, roots: &[u64]) -> Self {
-        let tree: Vec<[f64; 2]> = roots.iter().map(|&w| factor(p, w)).collect();
-        // With b the index of a block, b * LANES counts from the number of groups of its first layer.
-        let block = |b: usize| {
-            std::array::from_fn(|k| {
-                // Factors 0 | 1 2 | 3 4 5 6 belong to layers of m, 2m and 4m groups.
-                let (layer, offset) = [(1, 0), (2, 0), (2, 1), (4, 0), (4, 1), (4, 2), (4, 3)][k];
-                let at = |lane: usize| tree[layer * (b * LANES + lane) + offset];
-                [std::array::from_fn(|lane| at(lane)[0]), std::array::from_fn(|lane| at(lane)[1])]
-            })
-        };
-        let lanes = (0..2 * roots.len() / BLOCK).map(block).collect();
-        Self { tree, lanes }
-    }
-
+impl Twiddles<f64> {
     /// Factors of three merged layers, the first of which has m groups, for its group i.
     #[inline]
     #[target_feature(enable = "avx512f,avx512dq")]
-    fn broadcast(&self, m: usize, i: usize) -> [[__m512d; 2]; RADIX8_TWIDDLES] {
+    fn broadcast(&self, m: usize, i: usize) -> [[__m512d; 2]; RADIX8] {
         let first = m + i;
         let indices = [first, 2 * first, 2 * first + 1, 4 * first, 4 * first + 1, 4 * first + 2, 4 * first + 3];
-        let mut w = [[_mm512_setzero_pd(); 2]; RADIX8_TWIDDLES];
+        let mut w = [[_mm512_setzero_pd(); 2]; RADIX8];
         for (w, &index) in w.iter_mut().zip(&indices) {
             *w = broadcast(self.tree[index]);
         }
@@ -88,8 +58,8 @@ impl Twiddles {
     /// Factors of the last three layers for the eight groups of the block at index b.
     #[inline]
     #[target_feature(enable = "avx512f,avx512dq")]
-    fn vectors(&self, b: usize) -> [[__m512d; 2]; RADIX8_TWIDDLES] {
-        let mut w = [[_mm512_setzero_pd(); 2]; RADIX8_TWIDDLES];
+    fn vectors(&self, b: usize) -> [[__m512d; 2]; RADIX8] {
+        let mut w = [[_mm512_setzero_pd(); 2]; RADIX8];
         for (w, [root, quotient]) in w.iter_mut().zip(&self.lanes[b]) {
             // SAFETY: both arrays hold exactly LANES doubles.
             *w = unsafe { [_mm512_loadu_pd(root.as_ptr()), _mm512_loadu_pd(quotient.as_ptr())] };
@@ -171,7 +141,7 @@ fn inverse2(prime: Prime, u: __m512d, v: __m512d, w: [__m512d; 2]) -> (__m512d, 
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq")]
 #[rustfmt::skip]
-fn forward8(prime: Prime, v: [__m512d; 8], w: &[[__m512d; 2]; RADIX8_TWIDDLES]) -> [__m512d; 8] {
+fn forward8(prime: Prime, v: [__m512d; 8], w: &[[__m512d; 2]; RADIX8]) -> [__m512d; 8] {
     let [v0, v1, v2, v3, v4, v5, v6, v7] = v;
     let (v0, v4) = forward2(prime, v0, v4, w[0]);
     let (v1, v5) = forward2(prime, v1, v5, w[0]);
@@ -192,7 +162,7 @@ fn forward8(prime: Prime, v: [__m512d; 8], w: &[[__m512d; 2]; RADIX8_TWIDDLES]) 
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq")]
 #[rustfmt::skip]
-fn inverse8(prime: Prime, v: [__m512d; 8], w: &[[__m512d; 2]; RADIX8_TWIDDLES]) -> [__m512d; 8] {
+fn inverse8(prime: Prime, v: [__m512d; 8], w: &[[__m512d; 2]; RADIX8]) -> [__m512d; 8] {
     let [v0, v1, v2, v3, v4, v5, v6, v7] = centre8(prime, v);
     let (v0, v1) = inverse2(prime, v0, v1, w[3]);
     let (v2, v3) = inverse2(prime, v2, v3, w[4]);
@@ -219,7 +189,7 @@ fn centre8(prime: Prime, [v0, v1, v2, v3, v4, v5, v6, v7]: [__m512d; 8]) -> [__m
 /// Rows become columns.
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq")]
-fn transpose([v0, v1, v2, v3, v4, v5, v6, v7]: [__m512d; 8]) -> [__m512d; 8] {
+pub(super) fn transpose([v0, v1, v2, v3, v4, v5, v6, v7]: [__m512d; 8]) -> [__m512d; 8] {
     // Per 128-bit lane i: column 2i (even) or 2i + 1 (odd) of a pair of rows.
     let even = [
         _mm512_unpacklo_pd(v0, v1),
@@ -316,22 +286,13 @@ impl FloatNtt {
             return None;
         }
         let modulus = *reference.modulus();
-        // The transform of X begins with the root at which coefficient 0 evaluates.
-        let mut x = vec![0; n];
-        x[1] = 1;
-        reference.fwd(&mut x);
-        let roots = |psi: u64| -> Vec<u64> {
-            let log = n.trailing_zeros();
-            let mut powers = vec![1; n];
-            (1..n).for_each(|i| powers[i] = modulus.mul(powers[i - 1], psi));
-            (0..n).map(|i| powers[i.reverse_bits() >> (usize::BITS - log)]).collect()
-        };
+        let roots = twiddles::roots(n, reference);
         let p = modulus.value();
         Some(Self {
             modulus,
             n,
-            forward: Twiddles::new(p, &roots(x[0])),
-            inverse: Twiddles::new(p, &inverses(&modulus, &roots(x[0]))),
+            forward: Twiddles::new(&roots, |w| factor(p, w)),
+            inverse: Twiddles::new(&twiddles::inverses(&modulus, &roots), |w| factor(p, w)),
             n_inverse: factor(p, modulus.inverse(n as u64)),
         })
     }
@@ -340,13 +301,6 @@ impl FloatNtt {
     fn prime(&self) -> Prime {
         let p = self.modulus.value() as f64;
         Prime { p: _mm512_set1_pd(p), inverse: _mm512_set1_pd(1.0 / p) }
-    }
-
-    /// Numbers of groups at which passes of three layers of a transform of n begin, behind the leading single layers.
-    fn passes(n: usize) -> (usize, impl DoubleEndedIterator<Item = usize>) {
-        let layers = (n / BLOCK).trailing_zeros();
-        let single = layers % 3;
-        (1 << single, (0..layers / 3).map(move |pass| 1 << (single + 3 * pass)))
     }
 
     #[target_feature(enable = "avx512f,avx512dq")]
@@ -366,10 +320,7 @@ impl FloatNtt {
             let x = unsafe { _mm512_loadu_si512(lanes.as_ptr().cast()) };
             store(out, i * LANES, centre(prime, _mm512_cvtepi64_pd(x)));
         }
-        // A layer maps (u, 0) to (u, u): while the second half of a group is zero, layers copy.
-        let (single, passes) = Self::passes(n);
-        let starts = (0..single.trailing_zeros()).map(|log| 1 << log).chain(passes).chain([n / BLOCK]);
-        let start = starts.filter(|m| n / m >= signed.len()).max().unwrap_or(1);
+        let start = twiddles::first_layer(n, signed.len());
         let group = n / start;
         // The bits of zero are those of 0.0.
         out[signed.len().min(group)..group].fill(0);
@@ -384,7 +335,7 @@ impl FloatNtt {
     #[target_feature(enable = "avx512f,avx512dq")]
     fn layers<const FACTOR: bool>(&self, data: &mut [u64], start: usize) {
         let (n, prime) = (data.len(), self.prime());
-        let (first, passes) = Self::passes(n);
+        let (first, passes) = twiddles::passes(n);
         let mut m = start;
         while m < first {
             let half = n / (2 * m);
@@ -434,7 +385,7 @@ impl FloatNtt {
             let v = transpose(inverse8(prime, transpose(v), &self.inverse.vectors(self.n / BLOCK + b)));
             store8(data, b * BLOCK, LANES, inverse8(prime, v, &self.inverse.broadcast(self.n / BLOCK, b)));
         }
-        let (first, passes) = Self::passes(self.n);
+        let (first, passes) = twiddles::passes(self.n);
         for m in passes.rev() {
             let stride = self.n / (8 * m);
             for i in 0..m {
@@ -545,10 +496,6 @@ fn multiply(prime: Prime, a: __m512d, b: __m512d) -> __m512d {
     let h = _mm512_mul_pd(a, b);
     let q = rint(_mm512_mul_pd(h, prime.inverse));
     _mm512_add_pd(_mm512_fnmadd_pd(q, prime.p, h), _mm512_fmsub_pd(a, b, h))
-}
-
-fn inverses(modulus: &Modulus, roots: &[u64]) -> Vec<u64> {
-    roots.iter().map(|&w| modulus.inverse(w)).collect()
 }
 
 impl NttBackend for FloatNtt {

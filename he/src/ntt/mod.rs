@@ -7,7 +7,13 @@ use std::fmt::Debug;
 #[cfg(target_arch = "x86_64")]
 mod float;
 #[cfg(target_arch = "x86_64")]
+mod ifma;
+#[cfg(target_arch = "x86_64")]
+mod twiddles;
+#[cfg(target_arch = "x86_64")]
 pub use float::FloatNtt;
+#[cfg(target_arch = "x86_64")]
+pub use ifma::IfmaNtt;
 
 /// Coefficients that one word vector of [`NttBackend::matmul`] holds.
 pub(crate) const LANES: usize = 8;
@@ -29,6 +35,10 @@ pub(crate) fn exact_terms(p: u64) -> usize {
 /// The fastest backend for this processor.
 pub(crate) fn best(n: usize, p: u64) -> Result<Box<dyn NttBackend>, HeError> {
     let portable = TfheNtt::new(n, p)?;
+    #[cfg(target_arch = "x86_64")]
+    if let Some(ifma) = IfmaNtt::new(n, &portable) {
+        return Ok(Box::new(ifma));
+    }
     #[cfg(target_arch = "x86_64")]
     if let Some(float) = FloatNtt::new(n, &portable) {
         return Ok(Box::new(float));
@@ -199,11 +209,14 @@ mod tests {
     /// Every backend of this processor.
     fn backends(n: usize, p: u64) -> Vec<Box<dyn NttBackend>> {
         let portable = TfheNtt::new(n, p).unwrap();
+        let mut backends: Vec<Box<dyn NttBackend>> = Vec::new();
         #[cfg(target_arch = "x86_64")]
-        if let Some(float) = FloatNtt::new(n, &portable) {
-            return vec![Box::new(portable), Box::new(float)];
+        {
+            backends.extend(FloatNtt::new(n, &portable).map(|float| Box::new(float) as Box<dyn NttBackend>));
+            backends.extend(IfmaNtt::new(n, &portable).map(|ifma| Box::new(ifma) as Box<dyn NttBackend>));
         }
-        vec![Box::new(portable)]
+        backends.push(Box::new(portable));
+        backends
     }
 
     /// Random polynomials and those at the ends of the range.

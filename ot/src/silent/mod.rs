@@ -24,7 +24,7 @@ use zeroize::{Zeroize, Zeroizing};
 
 use crate::simd::{Cpu, Key};
 use crate::softspoken::{SoftSpokenReceiver, SoftSpokenSender};
-use crate::{Block, CotSource, Kernels, OtError, Run, SoftSpoken, Wire};
+use crate::{Block, CotSource, OtError, Run, SoftSpoken, Wire};
 use lpn::{LPN, TABLE, add_code_words};
 
 const STEP: &str = "ot/silent";
@@ -76,7 +76,7 @@ pub(crate) struct Public {
 
 impl Public {
     /// From a key that binds session and direction, and has no other use.
-    pub(crate) fn new(key: &[u8; 32], kernels: Kernels) -> Self {
+    pub(crate) fn new(key: &[u8; 32], cpu: Option<Cpu>) -> Self {
         let derive = |label: &[u8]| {
             let digest = blake3::keyed_hash(key, label);
             let mut key = [0; 16];
@@ -85,7 +85,7 @@ impl Public {
         };
         let cipher = |key: Block| Aes128Enc::new(&Array::from(key.to_bytes()));
         let code = derive(b"code");
-        let simd = kernels.cpu().map(|cpu| (cpu, Key::new(cpu, code)));
+        let simd = cpu.map(|cpu| (cpu, Key::new(cpu, code)));
         Public { trees: cipher(derive(b"trees")), code: cipher(code), simd }
     }
 

@@ -1,4 +1,4 @@
-//! Kernels for AES-NI and AVX-512, chosen at run time. Each has a portable twin that gives the same bytes.
+//! Kernels for AVX-512 with AES-NI or VAES, chosen at run time. Each has a portable twin that gives the same bytes.
 
 #[cfg(target_arch = "x86_64")]
 mod x86_64;
@@ -31,6 +31,12 @@ impl Kernels {
 
     /// What runs here, in a word.
     pub fn name(self) -> &'static str {
-        if self.cpu().is_some() { "AVX-512 and AES-NI" } else { "portable" }
+        self.cpu().map_or("portable", Cpu::name)
     }
+}
+
+/// The kernels of every set that this processor runs, and none: the portable code.
+#[cfg(test)]
+pub(crate) fn all() -> impl Iterator<Item = Option<Cpu>> {
+    Cpu::all().into_iter().map(Some).chain([None])
 }

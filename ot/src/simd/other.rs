@@ -13,6 +13,16 @@ impl Cpu {
         None
     }
 
+    /// None.
+    #[cfg(test)]
+    pub(crate) fn all() -> Vec<Self> {
+        Vec::new()
+    }
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {}
+    }
+
     pub(crate) fn transpose(self, _: &mut [Block; BATCH]) {
         match self {}
     }

@@ -1,0 +1,70 @@
+//! Products of matrices whose weights are the same for a whole vector of coefficients: two multiply-adds a term, and a
+//! reduction per [`DOT_BLOCK`].
+
+use super::*;
+use crate::ntt::TILES;
+
+impl IfmaNtt {
+    /// Weights as [`NttBackend::matmul`] takes them: per term one residue of every tile.
+    #[target_feature(enable = "avx512f,avx512dq")]
+    pub(super) fn interleave_tiles(&self, polys: &[u64], points: usize, out: &mut [u64], pitch: usize) {
+        assert!(polys.len() <= TILES * points && points.is_multiple_of(LANES));
+        for y in (0..points).step_by(LANES) {
+            let mut v = [_mm512_setzero_si512(); TILES];
+            for (v, poly) in v.iter_mut().zip(polys.chunks_exact(points)) {
+                *v = load(&poly[y..].as_chunks().0[0]);
+            }
+            for (i, x) in turn(v).into_iter().enumerate() {
+                store(&mut out[(y + i) * pitch..].as_chunks_mut().0[0], x);
+            }
+        }
+    }
+
+    /// The product of matrices for any number of tiles; a few vectors share the reading of weights where tiles are few.
+    #[target_feature(enable = "avx512f,avx512ifma")]
+    pub(super) fn matrix_product(&self, sums: &mut [u64], a: &[u64], w: &[u64]) {
+        match sums.len() / (a.len() / (w.len() / TILES)) {
+            1 => self.tiles::<1, 2>(sums, a, w),
+            2 => self.tiles::<2, 2>(sums, a, w),
+            3 => self.tiles::<3, 2>(sums, a, w),
+            4 => self.tiles::<4, 2>(sums, a, w),
+            5 => self.tiles::<5, 1>(sums, a, w),
+            6 => self.tiles::<6, 1>(sums, a, w),
+            7 => self.tiles::<7, 1>(sums, a, w),
+            _ => self.tiles::<8, 1>(sums, a, w),
+        }
+    }
+
+    /// T tiles; V vectors at a time, of which there is an even number. Sums of low and of high halves are bounded as those of
+    /// [`Self::sum_of_products`] are.
+    #[target_feature(enable = "avx512f,avx512ifma")]
+    fn tiles<const T: usize, const V: usize>(&self, sums: &mut [u64], a: &[u64], w: &[u64]) {
+        let (a, w, sums) = (a.as_chunks::<LANES>().0, w.as_chunks::<TILES>().0, sums.as_chunks_mut::<LANES>().0);
+        let (terms, vectors) = (w.len(), a.len() / w.len());
+        assert!(a.len() == vectors * terms && vectors.is_multiple_of(V) && sums.len() == T * vectors);
+        let prime = self.prime();
+        for (group, a) in a.chunks_exact(V * terms).enumerate() {
+            for (block, w) in w.chunks(DOT_BLOCK).enumerate() {
+                let mut low = [[_mm512_setzero_si512(); V]; T];
+                let mut high = low;
+                let rows: [&[Lanes]; V] = std::array::from_fn(|v| &a[v * terms + block * DOT_BLOCK..][..w.len()]);
+                for (j, w) in w.iter().enumerate() {
+                    for v in 0..V {
+                        let a = load(&rows[v][j]);
+                        for t in 0..T {
+                            let w = every(w[t]);
+                            low[t][v] = _mm512_madd52lo_epu64(low[t][v], a, w);
+                            high[t][v] = _mm512_madd52hi_epu64(high[t][v], a, w);
+                        }
+                    }
+                }
+                for t in 0..T {
+                    for v in 0..V {
+                        let sum = &mut sums[t * vectors + group * V + v];
+                        store(sum, self.add_wide(prime, load(sum), low[t][v], high[t][v]));
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! Powers of the root of unity in the order in which transforms on vectors read them.
+
+use super::{LANES, MIN_POINTS, NttBackend, TfheNtt};
+use crate::modulus::Modulus;
+
+/// Coefficients that the innermost pass keeps in registers.
+pub(super) const BLOCK: usize = MIN_POINTS;
+/// Twiddle factors of three merged layers: one, two and four.
+pub(super) const RADIX8: usize = 7;
+
+/// Roots w, each with what a backend needs beside it, for one direction.
+#[derive(Debug)]
+pub(super) struct Twiddles<T> {
+    /// That of group i among m at index `m + i`.
+    pub(super) tree: Vec<[T; 2]>,
+    /// Per block b of 64 coefficients of a transform of n: seven pairs of vectors for the last three layers, one lane per
+    /// group of 8, at index `n / 64 + b`, for every power of two n from 64 to N. A shorter transform is that of a subring:
+    /// its roots are the first of the tree.
+    pub(super) lanes: Vec<[[[T; LANES]; 2]; RADIX8]>,
+}
+
+impl<T: Copy> Twiddles<T> {
+    /// `roots[m + i]` is the root of group i in the layer with m groups, `factor` what a backend makes of a root.
+    pub(super) fn new(roots: &[u64], factor: impl Fn(u64) -> [T; 2]) -> Self {
+        let tree: Vec<[T; 2]> = roots.iter().map(|&w| factor(w)).collect();
+        // With b the index of a block, b * LANES counts from the number of groups of its first layer.
+        let block = |b: usize| {
+            std::array::from_fn(|k| {
+                // Factors 0 | 1 2 | 3 4 5 6 belong to layers of m, 2m and 4m groups.
+                let (layer, offset) = [(1, 0), (2, 0), (2, 1), (4, 0), (4, 1), (4, 2), (4, 3)][k];
+                let at = |lane: usize| tree[layer * (b * LANES + lane) + offset];
+                [std::array::from_fn(|lane| at(lane)[0]), std::array::from_fn(|lane| at(lane)[1])]
+            })
+        };
+        let lanes = (0..2 * roots.len() / BLOCK).map(block).collect();
+        Self { tree, lanes }
+    }
+}
+
+/// The roots of a transform of n that orders coefficients as `reference` does, as [`Twiddles::new`] takes them.
+pub(super) fn roots(n: usize, reference: &TfheNtt) -> Vec<u64> {
+    let modulus = reference.modulus();
+    // The transform of X begins with the root at which coefficient 0 evaluates.
+    let mut x = vec![0; n];
+    x[1] = 1;
+    reference.fwd(&mut x);
+    let (log, mut powers) = (n.trailing_zeros(), vec![1; n]);
+    (1..n).for_each(|i| powers[i] = modulus.mul(powers[i - 1], x[0]));
+    (0..n).map(|i| powers[i.reverse_bits() >> (usize::BITS - log)]).collect()
+}
+
+/// Those of the inverse transform.
+pub(super) fn inverses(modulus: &Modulus, roots: &[u64]) -> Vec<u64> {
+    roots.iter().map(|&w| modulus.inverse(w)).collect()
+}
+
+/// Numbers of groups at which passes of three layers of a transform of n begin, behind the leading single layers.
+pub(super) fn passes(n: usize) -> (usize, impl DoubleEndedIterator<Item = usize>) {
+    let layers = (n / BLOCK).trailing_zeros();
+    let single = layers % 3;
+    (1 << single, (0..layers / 3).map(move |pass| 1 << (single + 3 * pass)))
+}
+
+/// The number of groups of the first layer that must compute, of a transform of n whose first `given` coefficients alone may
+/// differ from zero: a layer maps (u, 0) to (u, u), so while the second half of a group is zero, layers copy.
+pub(super) fn first_layer(n: usize, given: usize) -> usize {
+    let (single, passes) = passes(n);
+    let starts = (0..single.trailing_zeros()).map(|log| 1 << log).chain(passes).chain([n / BLOCK]);
+    starts.filter(|m| n / m >= given).max().unwrap_or(1)
+}
