@@ -11,7 +11,7 @@ use mpcache::{PolicySpec, Select};
 use net::shaped::ParseShapeError;
 use net::{Link, Shape, Shaped};
 use ot::{CotKind, SoftSpoken};
-use protocols::{DEFAULT_LINK_RATE, Packing};
+use protocols::Packing;
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use serde_json::{Map, Value};
@@ -35,8 +35,8 @@ pub(super) struct TermsArgs {
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     preprocess: Option<bool>,
     /// Pack several results of a matrix product into one ciphertext: smaller messages, some more computation. `auto` weighs
-    /// both by the rate of the link, which is that of `--link` where it is shaped, and else 1 Gbit/s; `always` counts bytes
-    /// eight times.
+    /// both by the rate of the link, which is that of `--link` where it is shaped, and else that of one machine (4 GB/s);
+    /// `always` counts bytes eight times.
     #[arg(long, value_enum, default_value = "auto")]
     packing: PackingArg,
 }
@@ -106,6 +106,9 @@ enum PackingArg {
     Always,
 }
 
+/// Bytes per second that processes of one machine are taken to send each other.
+const LOOPBACK_RATE: u64 = 4_000_000_000;
+
 impl TermsArgs {
     fn preprocess(&self) -> bool {
         self.preprocess.unwrap_or(false)
@@ -136,7 +139,7 @@ impl TermsArgs {
             PackingArg::Never => Packing::Never,
             PackingArg::Always => Packing::Always,
         };
-        let link_rate = link.shape().map_or(DEFAULT_LINK_RATE, |shape| shape.bytes_per_second);
+        let link_rate = link.shape().map_or(LOOPBACK_RATE, |shape| shape.bytes_per_second);
         let protocol = protocols::Options { ot, preprocess: self.preprocess(), link_rate, packing };
         let policy = self.policy.spec()?;
         if policy.clear_only() {

@@ -370,9 +370,9 @@ impl Layout {
 /// How much more bytes count under [`Packing::Always`].
 const ALWAYS_WEIGHT: f64 = 8.0;
 /// Cores that each party is taken to keep busy, rather more than it has: of two plans that take about as long, the one that
-/// sends less is wanted. On `lan` (3 Gbit/s) a decode step of GPT-2 small takes 71.8, 62.1, 60.6, 56.9, 53.2 MB with 12, 16,
-/// 24, 32 and 48, and preparing one 39.0, 37.7, 34.2, 30.0 and 28.6 MB.
-const CORES: f64 = 32.0;
+/// sends less is wanted. On `lan` (3 Gbit/s) a decode step of GPT-2 small takes 71.8, 62.1, 60.6, 56.9 and 55.1 MB in one
+/// phase with 12, 16, 24, 32 and 40, and preparing one 39.0, 37.7, 34.2, 30.0 and 29.6 MB.
+const CORES: f64 = 40.0;
 /// Microseconds of one core of a 2.5 GHz Cascade Lake, per limb and coefficient (`examples/costs.rs`): of a transform layer,
 /// of which reading and writing weights are taken for two more, of placing a weight, of one product with one polynomial, of
 /// a merge apart from transforms and products, of making and reading an upload, of finishing and opening a response.

@@ -381,7 +381,7 @@ fn run_plan_edges(plan: &MatmulPlan, x0: &[u64], x1: &[u64], rng: &mut StdRng) {
 /// Where computation is dear, the weights of many rows act on runs.
 #[test]
 fn many_rows_share_transforms_on_fast_links() {
-    for (m, bytes_per_second) in [(64, 377_000_000), (128, 377_000_000), (64, 1 << 40)] {
+    for (m, bytes_per_second) in [(64, 1_250_000_000), (128, 1_250_000_000), (64, 1 << 40)] {
         let options = PlanOptions { bytes_per_second, ..PlanOptions::default() };
         let plan = MatmulPlan::with_options(spec(1, m, 768, 768, 56, 20), options).unwrap();
         assert!(plan.layout.tile.run >= 32, "{:?}", plan.layout);
