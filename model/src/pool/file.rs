@@ -212,7 +212,7 @@ impl Pool {
                 source.read(bytes)?;
                 let (chunks, _) = bytes.as_chunks();
                 piece.iter_mut().zip(chunks).for_each(|(word, chunk)| *word = u64::from_le_bytes(*chunk));
-                Ok::<_, io::Error>(())
+                Ok::<_, PoolError>(())
             })
         })?;
         source.read_hash("words")?;
