@@ -90,7 +90,7 @@ impl Draft {
             words.chunks(PIECE_WORDS).try_for_each(|piece| {
                 bytes.clear();
                 bytes.extend(piece.iter().flat_map(|word| word.to_le_bytes()));
-                out.write(&bytes)
+                Ok::<_, PoolError>(out.write(&bytes)?)
             })
         })?;
         out.write_hash()?;
