@@ -15,6 +15,9 @@ pub enum Error {
     /// An encrypted operation failed.
     #[error(transparent)]
     He(#[from] he::HeError),
+    /// Prepared correlations cannot be kept.
+    #[error(transparent)]
+    Stock(#[from] crate::stock::StockError),
     /// A weight holds a value that is not a finite number.
     #[error("tensor `{tensor}` holds {value} at position {position}")]
     NotFinite {

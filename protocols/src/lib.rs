@@ -30,7 +30,7 @@ pub use he::Packing;
 pub use ops::growing::{Axis, Operand};
 pub use planner::Planner;
 pub use session::{DEFAULT_LINK_RATE, Evaluate, Options, Plans, Session};
-pub use stock::{Demand, Needs, Stock};
+pub use stock::{Demand, Needs, Stock, StockError};
 pub use tensor::{Shape, Tensor};
 pub use two_party::TwoParty;
 pub use weight::{DEFAULT_WEIGHT_FRAC, FixedValues, FixedWeight, MIN_WEIGHT_FRAC, WEIGHT_BITS, quantise};

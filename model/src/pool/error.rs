@@ -107,6 +107,9 @@ pub enum PoolError {
         /// The most that it keeps.
         limit: usize,
     },
+    /// The stock cannot be kept in memory and its temporary file.
+    #[error(transparent)]
+    Stock(#[from] protocols::StockError),
     /// The system refused.
     #[error("pool: {0}")]
     Io(#[from] std::io::Error),
@@ -147,6 +150,7 @@ impl PoolError {
                 format!("its pool was made for another session; these differ: {}", names.join(", "))
             }
             PoolError::Checksum { part, .. } => format!("its pool is corrupted in its {part}"),
+            PoolError::Stock(_) => "its stock cannot be kept".into(),
             PoolError::Io(error) => format!("its pool: {}", error.kind()),
             other => other.to_string(),
         }

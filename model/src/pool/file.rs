@@ -90,7 +90,7 @@ impl Draft {
             words.chunks(PIECE_WORDS).try_for_each(|piece| {
                 bytes.clear();
                 bytes.extend(piece.iter().flat_map(|word| word.to_le_bytes()));
-                out.write(&bytes)
+                Ok::<_, PoolError>(out.write(&bytes)?)
             })
         })?;
         out.write_hash()?;
@@ -212,7 +212,7 @@ impl Pool {
                 source.read(bytes)?;
                 let (chunks, _) = bytes.as_chunks();
                 piece.iter_mut().zip(chunks).for_each(|(word, chunk)| *word = u64::from_le_bytes(*chunk));
-                Ok::<_, io::Error>(())
+                Ok::<_, PoolError>(())
             })
         })?;
         source.read_hash("words")?;

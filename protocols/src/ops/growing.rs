@@ -23,6 +23,7 @@ use crate::cost::Cost;
 use crate::ops::beaver::{open_product, random};
 use crate::ops::{matmul, reveal};
 use crate::session::{Plans, Session};
+use crate::stock::{Queue, Spill, StockError};
 
 /// Where the tokens of a growing matrix stand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -121,42 +122,39 @@ impl Events {
 pub(crate) struct Masks {
     /// Share of A: (tokens, batch, d).
     a: Zeroizing<Vec<u64>>,
-    /// Of the products to come.
-    products: VecDeque<Product>,
+    /// The products to come.
+    events: VecDeque<Event>,
+    /// For each of them shares of B, (batch, m, k), and of B A, (batch, m, n).
+    products: Queue,
 }
 
 impl Masks {
-    /// Zeros in the place of what [`prepare`] makes for `events`.
-    pub(crate) fn blank(events: &Events) -> Self {
-        let Events { batch, d, .. } = *events;
-        let zeros = |len| Zeroizing::new(vec![0; len]);
-        let product = |&event: &Event| {
-            let MatmulShape { m, k, n, .. } = events.shape(event.m, event.tokens);
-            Product { event, b: zeros(batch * m * k), ba: zeros(batch * m * n) }
-        };
-        Masks { a: zeros(events.tokens() * batch * d), products: events.list.iter().map(product).collect() }
+    /// Words left.
+    pub(crate) fn words(&self) -> u64 {
+        (self.a.len() + self.products.len()) as u64
     }
 
-    /// All words in order: A, then B and B A of each product.
-    pub(crate) fn parts(&self) -> impl Iterator<Item = &[u64]> {
-        let products = self.products.iter().flat_map(|product| [&**product.b, &**product.ba]);
-        std::iter::once(&**self.a).chain(products)
+    /// Hands all words in order to `sink`: A, then B and B A of each product.
+    pub(crate) fn drain<E: From<StockError>>(
+        self,
+        spill: &mut Spill,
+        mut sink: impl FnMut(&[u64]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        sink(&self.a)?;
+        self.products.drain(spill, sink)
     }
 
-    /// [`Masks::parts`], to be filled.
-    pub(crate) fn parts_mut(&mut self) -> impl Iterator<Item = &mut [u64]> {
-        let products =
-            self.products.iter_mut().flat_map(|product| [&mut **product.b as &mut [u64], &mut **product.ba]);
-        std::iter::once(&mut **self.a as &mut [u64]).chain(products)
+    /// What [`prepare`] makes for `events`, with words from `source` in the order of [`Masks::drain`].
+    pub(crate) fn fill<E: From<StockError>>(
+        events: &Events,
+        spill: &mut Spill,
+        mut source: impl FnMut(&mut [u64]) -> Result<(), E>,
+    ) -> Result<Self, E> {
+        let mut a = Zeroizing::new(vec![0; events.tokens() * events.batch * events.d]);
+        source(&mut a)?;
+        let products = Queue::fill(events.words() as usize - a.len(), spill, source)?;
+        Ok(Masks { a, events: events.list.iter().copied().collect(), products })
     }
-}
-
-/// Shares of the B of a product, (batch, m, k), and of B A, (batch, m, n).
-#[derive(Debug)]
-struct Product {
-    event: Event,
-    b: Zeroizing<Vec<u64>>,
-    ba: Zeroizing<Vec<u64>>,
 }
 
 /// (tokens, batch, d) -> this axis's (batch, k, n).
@@ -220,11 +218,12 @@ fn extend(s: &mut Session, masks: &mut Masks, events: &Events) -> Result<(), Err
         let shape = events.shape(event.m, event.tokens);
         let part = |from: &[u64], columns: usize, keep: usize| {
             let rows = (0..batch).flat_map(|item| (0..event.m).map(move |r| item * all.m + first + r));
-            rows.flat_map(|row| from[row * columns..row * columns + keep].iter().copied())
-                .collect::<Vec<u64>>()
-                .into()
+            rows.flat_map(|row| &from[row * columns..row * columns + keep]).copied().collect::<Vec<_>>()
         };
-        masks.products.push_back(Product { event, b: part(&b, all.k, shape.k), ba: part(&ba, all.n, shape.n) });
+        for words in [part(&b, all.k, shape.k), part(&ba, all.n, shape.n)] {
+            masks.products.push(&Zeroizing::new(words), &mut s.stock.spill)?;
+        }
+        masks.events.push_back(event);
         first += event.m;
     }
     Ok(())
@@ -254,19 +253,21 @@ pub fn product(
         s.stock.next_operand - 1
     });
     let mut masks = s.stock.operands.remove(&number).unwrap_or_default();
-    if masks.products.front().is_some_and(|next| next.event != event) {
+    if masks.events.front().is_some_and(|next| *next != event) {
         // Another run than the one prepared for: what is left fits nothing. Both parties see the same shapes.
-        masks.products.clear();
+        masks.events.clear();
+        masks.products = Queue::default();
     }
-    if masks.products.is_empty() {
+    if masks.events.is_empty() {
         s.offline(|s| extend(s, &mut masks, events))?;
     }
+    masks.events.pop_front();
     let shape = events.shape(event.m, event.tokens);
     let masks_of_rows = &masks.a[..event.tokens * batch * d];
     let known = operand.learn(events);
-    let Some(Product { b, ba, .. }) = masks.products.pop_front() else {
-        unreachable!("a product was prepared or extend added one");
-    };
+    let MatmulShape { m: rows, k, n, .. } = shape;
+    let mut words = |count| masks.products.take(count, &mut s.stock.spill).map(Zeroizing::new);
+    let (b, ba) = (words(batch * rows * k)?, words(batch * rows * n)?);
     // x - B, and the new rows of M - A.
     let mut difference: Vec<u64> = x.iter().zip(b.iter()).map(|(x, b)| x.wrapping_sub(*b)).collect();
     let fresh = token_rows(m, batch, d, axis, known);

@@ -8,9 +8,13 @@
 //! [`Needs`] is what a whole run will take, in order: [`Planner`](crate::Planner) writes it down, and
 //! [`prepare_all`] fills the stock by it in large batches, which is what makes the offline phase cheap.
 //!
+//! A stock waits in a temporary file, encrypted, but for a chunk of each queue at either end.
+//!
 //! A stock may outlive its session: [`Stock::drain`] hands out its words in the order that the needs define, and
 //! [`Stock::refill`] takes them back. Whoever keeps them in between must see to it that they come back once: a
 //! correlation that serves twice opens the difference of two secrets.
+
+mod spill;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
@@ -26,6 +30,8 @@ use crate::ops::{beaver, growing, linear, masked};
 use crate::session::{Plans, Session};
 use crate::weight::FixedWeight;
 use crate::{EMBED_WIDTH, Error, LINEAR_WIDTH};
+pub use spill::StockError;
+pub(crate) use spill::{Queue, Spill};
 
 /// A kind of correlation; its unit is what one entry, row or product of the operation consumes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -158,39 +164,6 @@ impl Demand {
     }
 }
 
-/// Words in the order in which they were put in; each comes out once.
-#[derive(Debug, Default)]
-struct Queue {
-    parts: VecDeque<Zeroizing<Vec<u64>>>,
-    /// Words of the first part that are gone.
-    gone: usize,
-    /// Words left.
-    len: usize,
-}
-
-impl Queue {
-    fn push(&mut self, words: Vec<u64>) {
-        self.len += words.len();
-        self.parts.push_back(Zeroizing::new(words));
-    }
-
-    fn take(&mut self, count: usize) -> Vec<u64> {
-        let mut out = Vec::with_capacity(count);
-        while out.len() < count {
-            let part = self.parts.front().expect("the caller filled the queue");
-            let end = part.len().min(self.gone + count - out.len());
-            out.extend_from_slice(&part[self.gone..end]);
-            self.gone = end;
-            if end == part.len() {
-                self.parts.pop_front();
-                self.gone = 0;
-            }
-        }
-        self.len -= count;
-        out
-    }
-}
-
 /// One party's correlations.
 #[derive(Debug, Default)]
 pub struct Stock {
@@ -199,15 +172,17 @@ pub struct Stock {
     pub(crate) operands: HashMap<usize, growing::Masks>,
     /// Number of the next growing operand.
     pub(crate) next_operand: usize,
+    /// The file of all queues.
+    pub(crate) spill: Spill,
 }
-
-/// Words of a piece of a queue that is read back, at most.
-const PIECE_WORDS: usize = 1 << 16;
 
 impl Stock {
     /// Hands all words to `sink`, in pieces, in the order that `needs` defines; each piece is zeroized and freed after it.
     /// The stock must have been prepared by exactly these needs and not been used: anything else panics.
-    pub fn drain<E>(
+    ///
+    /// # Errors
+    /// Those of `sink`, and [`StockError`] if the temporary file fails.
+    pub fn drain<E: From<StockError>>(
         mut self,
         needs: &Needs,
         role: Role,
@@ -215,38 +190,33 @@ impl Stock {
     ) -> Result<(), E> {
         for (demand, &units) in &needs.units {
             let queue = self.queues.remove(demand).unwrap_or_default();
-            assert_eq!((queue.gone, queue.len), (0, units * demand.words(role)), "the stock of {demand:?}");
-            queue.parts.into_iter().try_for_each(|part| sink(&part))?;
+            assert_eq!(queue.len(), units * demand.words(role), "the stock of {demand:?}");
+            queue.drain(&mut self.spill, &mut sink)?;
         }
         for (number, events) in needs.operands.iter().enumerate() {
             let masks = self.operands.remove(&number).unwrap_or_default();
-            let words: usize = masks.parts().map(<[u64]>::len).sum();
-            assert_eq!(words as u64, events.words(), "the stock of operand {number}");
-            masks.parts().try_for_each(&mut sink)?;
+            assert_eq!(masks.words(), events.words(), "the stock of operand {number}");
+            masks.drain(&mut self.spill, &mut sink)?;
         }
         Ok(())
     }
 
     /// The stock whose words `source` fills in, in the order of [`Stock::drain`]: [`Needs::words`] in all.
-    pub fn refill<E>(
+    ///
+    /// # Errors
+    /// Those of `source`, and [`StockError`] if the temporary file fails.
+    pub fn refill<E: From<StockError>>(
         needs: &Needs,
         role: Role,
         mut source: impl FnMut(&mut [u64]) -> Result<(), E>,
     ) -> Result<Self, E> {
         let mut stock = Stock::default();
         for (demand, &units) in &needs.units {
-            let queue = stock.queues.entry(demand.clone()).or_default();
-            let words = units * demand.words(role);
-            for start in (0..words).step_by(PIECE_WORDS) {
-                let mut piece = Zeroizing::new(vec![0; PIECE_WORDS.min(words - start)]);
-                source(&mut piece)?;
-                queue.len += piece.len();
-                queue.parts.push_back(piece);
-            }
+            let queue = Queue::fill(units * demand.words(role), &mut stock.spill, &mut source)?;
+            stock.queues.insert(demand.clone(), queue);
         }
         for (number, events) in needs.operands.iter().enumerate() {
-            let mut masks = growing::Masks::blank(events);
-            masks.parts_mut().try_for_each(&mut source)?;
+            let masks = growing::Masks::fill(events, &mut stock.spill, &mut source)?;
             stock.operands.insert(number, masks);
         }
         Ok(stock)
@@ -254,7 +224,7 @@ impl Stock {
 
     /// Units of `demand` in stock, by the words that `role` keeps.
     fn units(&self, demand: &Demand, role: Role) -> usize {
-        self.queues.get(demand).map_or(0, |queue| queue.len / demand.words(role))
+        self.queues.get(demand).map_or(0, |queue| queue.len() / demand.words(role))
     }
 }
 
@@ -270,14 +240,18 @@ pub(crate) fn take(
     for batch in demand.batches(missing) {
         fill(s, demand, batch, matrix)?;
     }
-    Ok(s.stock.queues.get_mut(demand).map_or_else(Vec::new, |queue| queue.take(units * demand.words(role))))
+    let Stock { queues, spill, .. } = &mut s.stock;
+    match queues.get_mut(demand) {
+        Some(queue) => Ok(queue.take(units * demand.words(role), spill)?),
+        None => Ok(Vec::new()),
+    }
 }
 
 fn fill(s: &mut Session, demand: &Demand, batch: usize, matrix: Option<&[i32]>) -> Result<(), Error> {
-    let words = s.offline(|s| demand.prepare(s, batch, matrix))?;
+    let words = Zeroizing::new(s.offline(|s| demand.prepare(s, batch, matrix))?);
     debug_assert_eq!(words.len(), batch * demand.words(s.role()));
-    s.stock.queues.entry(demand.clone()).or_default().push(words);
-    Ok(())
+    let Stock { queues, spill, .. } = &mut s.stock;
+    Ok(queues.entry(demand.clone()).or_default().push(&words, spill)?)
 }
 
 /// What a run takes from the stock.

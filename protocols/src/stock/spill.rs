@@ -1,0 +1,329 @@
+//! Queues of words that wait in a file.
+//!
+//! A stock is as large as all that a run will take and is touched twice, when it is filled and when it is spent. So a
+//! [`Queue`] keeps what was put in last and what comes out next, a chunk each; the chunks in between lie in the stock's
+//! [`Spill`], a file without a name in the system's directory for temporary files, which vanishes with the process
+//! however that ends.
+//!
+//! The words are as secret as the session's memory. Each chunk is encrypted by ChaCha20 under a key of its own, used for
+//! this chunk alone and forgotten when it is read; the key and the BLAKE3 hash of what was written stay in memory. So the
+//! file tells nothing, not of spent chunks even to who sees the memory later, and nothing else than what was written is
+//! ever taken back.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom, Write};
+
+use chacha20::ChaCha20;
+use chacha20::cipher::{KeyIvInit, StreamCipher};
+use rand::TryRng;
+use rand::rngs::SysRng;
+use thiserror::Error;
+use zeroize::Zeroizing;
+
+/// Words of a chunk.
+pub(super) const CHUNK_WORDS: usize = 1 << 15;
+const CHUNK_BYTES: usize = 8 * CHUNK_WORDS;
+
+/// Why a stock cannot be kept.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum StockError {
+    /// The temporary file could not be made, written or read: no space is left, or it was cut.
+    #[error("the temporary file of prepared correlations: {0}")]
+    Io(#[from] io::Error),
+    /// The temporary file holds something else than what was written.
+    #[error("the temporary file of prepared correlations was changed at byte {at}")]
+    Changed {
+        /// Where the chunk begins.
+        at: u64,
+    },
+}
+
+/// The file of a stock, made when it is first needed.
+#[derive(Debug, Default)]
+pub(crate) struct Spill {
+    file: Option<File>,
+    /// Bytes written.
+    end: u64,
+}
+
+/// A chunk in the file: [`CHUNK_WORDS`] words.
+#[derive(Debug)]
+struct Chunk {
+    at: u64,
+    /// Boxed: moving the chunk leaves no copy.
+    key: Box<Zeroizing<[u8; 32]>>,
+    /// Of the bytes in the file.
+    hash: blake3::Hash,
+}
+
+impl Spill {
+    fn write(&mut self, words: &[u64]) -> Result<Chunk, StockError> {
+        debug_assert_eq!(words.len(), CHUNK_WORDS);
+        let file = match &mut self.file {
+            Some(file) => file,
+            none => none.insert(tempfile::tempfile()?),
+        };
+        let mut key = Box::new(Zeroizing::new([0; 32]));
+        SysRng.try_fill_bytes(&mut **key).map_err(io::Error::other)?;
+        let mut bytes = Zeroizing::new(Vec::with_capacity(CHUNK_BYTES));
+        bytes.extend(words.iter().flat_map(|word| word.to_le_bytes()));
+        cipher(&key).apply_keystream(&mut bytes);
+        let chunk = Chunk { at: self.end, key, hash: blake3::hash(&bytes) };
+        file.seek(SeekFrom::Start(chunk.at))?;
+        file.write_all(&bytes)?;
+        self.end += CHUNK_BYTES as u64;
+        Ok(chunk)
+    }
+
+    fn read(&mut self, chunk: &Chunk) -> Result<Zeroizing<Vec<u64>>, StockError> {
+        let mut bytes = Zeroizing::new(vec![0; CHUNK_BYTES]);
+        let file = self.file.as_mut().expect("a chunk was written to it");
+        file.seek(SeekFrom::Start(chunk.at))?;
+        file.read_exact(&mut bytes)?;
+        if blake3::hash(&bytes) != chunk.hash {
+            return Err(StockError::Changed { at: chunk.at });
+        }
+        cipher(&chunk.key).apply_keystream(&mut bytes);
+        let (words, _) = bytes.as_chunks();
+        Ok(Zeroizing::new(words.iter().map(|word| u64::from_le_bytes(*word)).collect()))
+    }
+}
+
+/// A key encrypts one chunk, so that the nonce has nothing to tell apart.
+fn cipher(key: &[u8; 32]) -> ChaCha20 {
+    ChaCha20::new(key.into(), &[0; 12].into())
+}
+
+/// Words in the order in which they were put in; each comes out once. All calls pass the spill of the same stock.
+#[derive(Debug, Default)]
+pub(crate) struct Queue {
+    /// Comes out next, from `gone` on.
+    front: Zeroizing<Vec<u64>>,
+    gone: usize,
+    /// Comes after that.
+    chunks: VecDeque<Chunk>,
+    /// Was put in last: less than a chunk.
+    back: Zeroizing<Vec<u64>>,
+    len: usize,
+}
+
+impl Queue {
+    /// Words left.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Appends `words`.
+    pub(crate) fn push(&mut self, mut words: &[u64], spill: &mut Spill) -> Result<(), StockError> {
+        while !words.is_empty() {
+            if self.back.capacity() < CHUNK_WORDS {
+                // At once: growing would leave copies behind.
+                self.back.reserve_exact(CHUNK_WORDS);
+            }
+            let (now, later) = words.split_at(words.len().min(CHUNK_WORDS - self.back.len()));
+            self.back.extend_from_slice(now);
+            self.len += now.len();
+            if self.back.len() == CHUNK_WORDS {
+                self.chunks.push_back(spill.write(&self.back)?);
+                self.back.clear();
+            }
+            words = later;
+        }
+        Ok(())
+    }
+
+    /// Takes the first `count` words; the caller sees to it that there are so many.
+    pub(crate) fn take(&mut self, count: usize, spill: &mut Spill) -> Result<Vec<u64>, StockError> {
+        assert!(count <= self.len, "{count} of {} words", self.len);
+        let mut out = Vec::with_capacity(count);
+        while out.len() < count {
+            if self.gone == self.front.len() {
+                self.front = match self.chunks.pop_front() {
+                    Some(chunk) => spill.read(&chunk)?,
+                    None => std::mem::take(&mut self.back),
+                };
+                self.gone = 0;
+            }
+            let end = self.front.len().min(self.gone + count - out.len());
+            out.extend_from_slice(&self.front[self.gone..end]);
+            self.gone = end;
+        }
+        self.len -= count;
+        Ok(out)
+    }
+
+    /// Hands all that is left to `sink`, a chunk at a time.
+    pub(crate) fn drain<E: From<StockError>>(
+        mut self,
+        spill: &mut Spill,
+        mut sink: impl FnMut(&[u64]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        while self.len > 0 {
+            let piece = Zeroizing::new(self.take(self.len.min(CHUNK_WORDS), spill)?);
+            sink(&piece)?;
+        }
+        Ok(())
+    }
+
+    /// The queue of `len` words that `source` fills in, a chunk at a time.
+    pub(crate) fn fill<E: From<StockError>>(
+        len: usize,
+        spill: &mut Spill,
+        mut source: impl FnMut(&mut [u64]) -> Result<(), E>,
+    ) -> Result<Self, E> {
+        let mut queue = Queue::default();
+        let mut piece = Zeroizing::new(vec![0; len.min(CHUNK_WORDS)]);
+        for start in (0..len).step_by(CHUNK_WORDS) {
+            let piece = &mut piece[..CHUNK_WORDS.min(len - start)];
+            source(piece)?;
+            queue.push(piece, spill)?;
+        }
+        Ok(queue)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Word number `i` of queue `q`.
+    fn word(q: usize, i: usize) -> u64 {
+        ((q << 32 | i) as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    }
+
+    fn words(q: usize, range: std::ops::Range<usize>) -> Vec<u64> {
+        range.map(|i| word(q, i)).collect()
+    }
+
+    /// A queue of `count` words, 0 on.
+    fn queue(count: usize, spill: &mut Spill) -> Queue {
+        let mut queue = Queue::default();
+        queue.push(&words(0, 0..count), spill).unwrap();
+        queue
+    }
+
+    fn file(spill: &mut Spill) -> &mut File {
+        spill.file.as_mut().unwrap()
+    }
+
+    /// Lengths around a chunk's and small ones.
+    fn length() -> impl Strategy<Value = usize> {
+        prop_oneof![0usize..100, CHUNK_WORDS - 2..CHUNK_WORDS + 3, 2 * CHUNK_WORDS - 1..3 * CHUNK_WORDS + 2]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        /// Whatever is pushed and taken in whatever order, words come out as they went in, each queue's in its order.
+        #[test]
+        fn words_come_out_as_they_went_in(steps in prop::collection::vec((0usize..3, any::<bool>(), length()), 1..24)) {
+            let mut spill = Spill::default();
+            let mut queues: [Queue; 3] = Default::default();
+            let mut ends = [(0, 0); 3];
+            for (q, put, count) in steps {
+                let (first, last) = &mut ends[q];
+                if put {
+                    queues[q].push(&words(q, *last..*last + count), &mut spill).unwrap();
+                    *last += count;
+                } else {
+                    let count = count.min(*last - *first);
+                    prop_assert_eq!(queues[q].take(count, &mut spill).unwrap(), words(q, *first..*first + count));
+                    *first += count;
+                }
+                prop_assert_eq!(queues[q].len(), *last - *first);
+                // What is in memory does not grow with the queue.
+                prop_assert!(queues[q].front.capacity().max(queues[q].back.capacity()) <= CHUNK_WORDS);
+            }
+            for (q, (queue, (first, last))) in queues.into_iter().zip(ends).enumerate() {
+                let mut rest = Vec::new();
+                queue.drain(&mut spill, |piece| {
+                    rest.extend_from_slice(piece);
+                    Ok::<_, StockError>(())
+                }).unwrap();
+                prop_assert_eq!(rest, words(q, first..last));
+            }
+        }
+    }
+
+    #[test]
+    fn filling_asks_for_every_word_once() {
+        let mut spill = Spill::default();
+        for count in [0, 1, CHUNK_WORDS, 2 * CHUNK_WORDS + 5] {
+            let mut next = 0;
+            let mut queue = Queue::fill(count, &mut spill, |piece| {
+                piece.copy_from_slice(&words(0, next..next + piece.len()));
+                next += piece.len();
+                Ok::<_, StockError>(())
+            })
+            .unwrap();
+            assert_eq!((next, queue.len()), (count, count));
+            assert_eq!(queue.take(count, &mut spill).unwrap(), words(0, 0..count));
+        }
+    }
+
+    #[test]
+    fn a_small_queue_needs_no_file() {
+        let mut spill = Spill::default();
+        let mut queue = queue(CHUNK_WORDS - 1, &mut spill);
+        assert_eq!(queue.take(3, &mut spill).unwrap(), words(0, 0..3));
+        assert!(spill.file.is_none());
+    }
+
+    /// Equal words do not look equal in the file, because no two chunks have the same key.
+    #[test]
+    fn every_chunk_has_a_key_of_its_own() {
+        let mut spill = Spill::default();
+        let mut queue = Queue::default();
+        queue.push(&vec![7; 2 * CHUNK_WORDS], &mut spill).unwrap();
+        assert_ne!(queue.chunks[0].key, queue.chunks[1].key);
+        let mut bytes = vec![0; 2 * CHUNK_BYTES];
+        file(&mut spill).seek(SeekFrom::Start(0)).unwrap();
+        file(&mut spill).read_exact(&mut bytes).unwrap();
+        let mut blocks: Vec<&[u8]> = bytes.chunks_exact(16).collect();
+        blocks.sort_unstable();
+        blocks.dedup();
+        assert_eq!(blocks.len(), 2 * CHUNK_BYTES / 16, "128 random bits do not repeat");
+    }
+
+    #[test]
+    fn a_file_that_was_cut_is_an_error() {
+        let mut spill = Spill::default();
+        let mut queue = queue(3 * CHUNK_WORDS, &mut spill);
+        file(&mut spill).set_len(2 * CHUNK_BYTES as u64 - 1).unwrap();
+        assert_eq!(queue.take(CHUNK_WORDS, &mut spill).unwrap(), words(0, 0..CHUNK_WORDS));
+        match queue.take(1, &mut spill) {
+            Err(StockError::Io(error)) => assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_file_that_was_changed_is_an_error() {
+        for at in [0, CHUNK_BYTES as u64 - 1, 2 * CHUNK_BYTES as u64 - 1] {
+            let mut spill = Spill::default();
+            let mut queue = queue(2 * CHUNK_WORDS, &mut spill);
+            let file = file(&mut spill);
+            let mut byte = [0];
+            file.seek(SeekFrom::Start(at)).unwrap();
+            file.read_exact(&mut byte).unwrap();
+            file.seek(SeekFrom::Start(at)).unwrap();
+            file.write_all(&[byte[0] ^ 1]).unwrap();
+            let chunk = at / CHUNK_BYTES as u64 * CHUNK_BYTES as u64;
+            assert!(
+                matches!(queue.take(2 * CHUNK_WORDS, &mut spill), Err(StockError::Changed { at }) if at == chunk)
+            );
+        }
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_written_is_an_error() {
+        let read_only = tempfile::NamedTempFile::new().unwrap();
+        let mut spill = Spill { file: Some(File::open(read_only.path()).unwrap()), end: 0 };
+        let error = Queue::default().push(&vec![0; CHUNK_WORDS], &mut spill).expect_err("it is open for reading");
+        assert!(matches!(error, StockError::Io(_)), "{error:?}");
+    }
+}
