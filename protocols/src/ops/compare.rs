@@ -134,9 +134,9 @@ impl Leaf {
 fn digits(bits: u32, thresholds: usize) -> Vec<u32> {
     let split = |count: u32| (0..count).map(|i| (bits - i).div_ceil(count)).collect::<Vec<_>>();
     let cost = |sizes: &Vec<u32>| {
-        let leaves = sizes.iter().map(|&size| (2 * thresholds << size) + OT_BITS * size as usize);
+        let leaves = sizes.iter().map(|&size| ((2 * thresholds) << size) + OT_BITS * size as usize);
         let levels = levels(sizes.len());
-        let joins = levels.iter().flat_map(|level| joined(level)).map(|(g, size)| {
+        let joins = levels.iter().flat_map(joined).map(|(g, size)| {
             let (index, out) = group_bits(g, size);
             thresholds * ((out << index) as usize + OT_BITS * index as usize)
         });

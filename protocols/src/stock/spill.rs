@@ -273,6 +273,18 @@ mod tests {
         assert!(spill.file.is_none());
     }
 
+    #[test]
+    fn a_queue_dropped_halfway_leaves_the_others_whole() {
+        let mut spill = Spill::default();
+        let (mut left, mut stays) = (queue(3 * CHUNK_WORDS, &mut spill), Queue::default());
+        stays.push(&words(1, 0..2 * CHUNK_WORDS + 1), &mut spill).unwrap();
+        assert_eq!(left.take(CHUNK_WORDS + 1, &mut spill).unwrap(), words(0, 0..CHUNK_WORDS + 1));
+        drop(left);
+        let mut fresh = queue(CHUNK_WORDS, &mut spill);
+        assert_eq!(stays.take(2 * CHUNK_WORDS + 1, &mut spill).unwrap(), words(1, 0..2 * CHUNK_WORDS + 1));
+        assert_eq!(fresh.take(CHUNK_WORDS, &mut spill).unwrap(), words(0, 0..CHUNK_WORDS));
+    }
+
     /// Equal words do not look equal in the file, because no two chunks have the same key.
     #[test]
     fn every_chunk_has_a_key_of_its_own() {
