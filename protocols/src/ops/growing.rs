@@ -118,7 +118,7 @@ impl Events {
 }
 
 /// One party's masks of one operand.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Masks {
     /// Share of A: (tokens, batch, d).
     a: Zeroizing<Vec<u64>>,
@@ -126,6 +126,12 @@ pub(crate) struct Masks {
     events: VecDeque<Event>,
     /// For each of them shares of B, (batch, m, k), and of B A, (batch, m, n).
     products: Queue,
+}
+
+impl std::fmt::Debug for Masks {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Masks({} words)", self.words())
+    }
 }
 
 impl Masks {

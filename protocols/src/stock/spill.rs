@@ -49,7 +49,6 @@ pub(crate) struct Spill {
 }
 
 /// A chunk in the file: [`CHUNK_WORDS`] words.
-#[derive(Debug)]
 struct Chunk {
     at: u64,
     /// Boxed: moving the chunk leaves no copy.
@@ -97,7 +96,7 @@ fn cipher(key: &[u8; 32]) -> ChaCha20 {
 }
 
 /// Words in the order in which they were put in; each comes out once. All calls pass the spill of the same stock.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Queue {
     /// Comes out next, from `gone` on.
     front: Zeroizing<Vec<u64>>,
@@ -181,6 +180,12 @@ impl Queue {
             queue.push(piece, spill)?;
         }
         Ok(queue)
+    }
+}
+
+impl std::fmt::Debug for Queue {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Queue({} words)", self.len)
     }
 }
 
