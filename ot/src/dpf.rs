@@ -25,7 +25,7 @@
 //! correlation robustness of `H(x) = pi(sigma(x)) ^ sigma(x)`, Guo et al., eprint 2019/074, with pi = AES-128 under a public
 //! key that changes every [`GROUP`] keys), and shares of them that follow from the correction and its own. The hash of a
 //! node is used once. Blocks of the OTs themselves leave a party only inside such sums, so that their pads, under other keys
-//! of the cipher, are as good as before. **A key contains the party's Delta** (the two nodes of the first level differ by
+//! of the cipher, are as good as before. **A key contains the party's Delta** (the nodes that it begins with add up to
 //! it): who reads one key can compute all that the party's OT sender hides. Keep it as the pools are kept.
 
 use net::Role;
