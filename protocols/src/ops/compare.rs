@@ -266,12 +266,12 @@ fn server(s: &mut Session, shape: &Shape, x: &[u64], thresholds: &[i64]) -> Resu
         choices = rest;
         reply.extend(s.sender().accept(ots, mine)?.lookup(&leaf.lookup, |item, row| {
             let (value, digit) = (item / leaf.digits, item % leaf.digits);
-            for (entry, words) in row.chunks_exact_mut(2).enumerate() {
-                words.copy_from_slice(&masks[2 * item..2 * item + 2]);
-                for (j, &c) in thresholds.iter().enumerate() {
-                    let a = leaf.digit(low - (x[value].wrapping_sub(c as u64) & low), digit);
-                    words[0] ^= u64::from(a < entry as u64) << j;
-                    words[1] ^= u64::from(a == entry as u64) << j;
+            row.chunks_exact_mut(2).for_each(|words| words.copy_from_slice(&masks[2 * item..2 * item + 2]));
+            for (j, &c) in thresholds.iter().enumerate() {
+                let a = leaf.digit(low - (x[value].wrapping_sub(c as u64) & low), digit);
+                for (entry, words) in (0..).zip(row.chunks_exact_mut(2)) {
+                    words[0] ^= u64::from(a < entry) << j;
+                    words[1] ^= u64::from(a == entry) << j;
                 }
             }
         })?);
