@@ -14,7 +14,7 @@
 //!
 //! *Departure.* The first [`TOP`] levels are not grown. Where the parties hold XOR shares of the unit vector e of those
 //! bits of R, correlated OTs with its entries as choices are shares of e_i Delta, which is what nodes are: an OT in each
-//! direction for a node instead of a block each way for a level, 9 bytes for three levels instead of 64 (silent OT). The
+//! direction for a node instead of a block each way for a level, 10 bytes for three levels instead of 64 (silent OT). The
 //! proof asks of a node only that the parties' agree off the path and differ by Delta on it.
 //!
 //! **The final correction** is sign (beta - sum of the server's leaves + sum of the client's), where sign = 1 - 2 t and t is

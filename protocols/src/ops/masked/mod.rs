@@ -304,8 +304,8 @@ fn payload(s: &mut Session, shape: &MaskedShape, low: &[u64]) -> Result<Vec<u64>
                 let words: Vec<u64> = low.iter().flat_map(products_of).collect();
                 cross::one_way(s, &products, Side::Supply(&words))?
             } else {
-                let (bits, low) = (bits as usize, |i: usize| low[i]);
-                let choices = Bits::from_fn(products.ots(), |i| square.choice(low(i / bits), (i % bits) as u32));
+                let bits = bits as usize;
+                let choices = Bits::from_fn(products.ots(), |i| square.choice(low[i / bits], (i % bits) as u32));
                 cross::one_way(s, &products, Side::Choose(&choices))?
             };
             let sum = |shares: &[u64]| shares.iter().fold(0u64, |sum, x| sum.wrapping_add(*x));

@@ -9,8 +9,8 @@ use net::Role;
 
 use crate::words::mask;
 
-/// Bits of the square of a window's width in units of 2^shift: what a coefficient's rounding and that of a square cost are
-/// both a few parts in 2^30 of the largest result then.
+/// Bits of the square of a window's width in units of 2^shift. More make c_2 coarser, fewer make squares coarser; for the
+/// activations both then cost 1e-5 to 2e-5, a tenth of what is allowed.
 const SQUARE_BITS: u32 = 10;
 
 /// Leading bits of the client's rho that the cross product looks at.
