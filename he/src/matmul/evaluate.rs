@@ -1,5 +1,6 @@
 //! The weight holder's side: products in the transformed domain, masks, responses.
 
+use super::plan::Tile;
 use super::{MatmulPlan, MatmulShape, Weights, check_entries, split_upload, write_switched};
 use crate::bits::BitWriter;
 use crate::error::HeError;
@@ -10,10 +11,12 @@ use crate::sampling::{Expander, Label, Seed, fresh_seed};
 use rand::CryptoRng;
 use rayon::prelude::*;
 use std::ops::Range;
-use zeroize::Zeroize;
+use zeroize::{Zeroize, Zeroizing};
 
 /// Weight polynomials that one column tile holds at a time.
 const TERMS: usize = 4;
+/// Columns that are read together where a tile has fewer: those of a cache line of weights.
+const STRIP: usize = 16;
 
 /// What the evaluation of one product works on.
 pub(super) struct Evaluation<'a> {
@@ -37,13 +40,15 @@ impl Weights<'_> {
         }
     }
 
-    /// Writes `rows` rows of `count` entries each, the first at `start` and `pitch` entries apart, transposed: entry c of
-    /// row j, as a signed integer modulo `2^width`, goes to `out[c * stride + j]`.
-    fn transpose(&self, width: u32, rows: Rows, out: &mut [i64], stride: usize) {
+    /// Writes `block` transposed: entry c of row j, as a signed integer modulo `2^width`, goes to `out[at(c) + j]`.
+    /// Entries below `2^bits` in absolute value, for `bits` below `width`, are such integers already.
+    fn transpose(&self, width: u32, bits: u32, block: Rows, out: &mut [i64], at: impl Fn(usize) -> usize) {
         match self {
-            Self::I16(w) => transpose(w, |w| centred(i64::from(w) as u64, width), rows, out, stride),
-            Self::I32(w) => transpose(w, |w| centred(i64::from(w) as u64, width), rows, out, stride),
-            Self::U64(w) => transpose(w, |w| centred(w, width), rows, out, stride),
+            Self::I16(w) if bits < width => transpose(w, i64::from, block, out, at),
+            Self::I32(w) if bits < width => transpose(w, i64::from, block, out, at),
+            Self::I16(w) => transpose(w, |w| centred(i64::from(w) as u64, width), block, out, at),
+            Self::I32(w) => transpose(w, |w| centred(i64::from(w) as u64, width), block, out, at),
+            Self::U64(w) => transpose(w, |w| centred(w, width), block, out, at),
         }
     }
 
@@ -63,7 +68,7 @@ impl Weights<'_> {
     }
 }
 
-/// Where a block of weights lies.
+/// Where a block of weights lies: `rows` rows of `count` entries, the first at `start`, `pitch` entries apart.
 #[derive(Clone, Copy)]
 struct Rows {
     start: usize,
@@ -76,17 +81,18 @@ struct Rows {
 const LINE: usize = 8;
 
 #[inline(always)]
-fn transpose<T: Copy>(w: &[T], signed: impl Fn(T) -> i64, block: Rows, out: &mut [i64], stride: usize) {
+fn transpose<T: Copy>(w: &[T], signed: impl Fn(T) -> i64, block: Rows, out: &mut [i64], at: impl Fn(usize) -> usize) {
     let Rows { start, pitch, rows, count } = block;
     let row = |j: usize| &w[start + j * pitch..][..count];
     for first in (0..rows / LINE * LINE).step_by(LINE) {
         let lines: [&[T]; LINE] = std::array::from_fn(|j| row(first + j));
-        for (c, out) in out[first..].chunks_mut(stride).take(count).enumerate() {
-            out[..LINE].iter_mut().zip(&lines).for_each(|(out, line)| *out = signed(line[c]));
+        for c in 0..count {
+            let out = &mut out[at(c) + first..][..LINE];
+            out.iter_mut().zip(&lines).for_each(|(out, line)| *out = signed(line[c]));
         }
     }
     for j in rows / LINE * LINE..rows {
-        out[j..].iter_mut().step_by(stride).zip(row(j)).for_each(|(out, &w)| *out = signed(w));
+        row(j).iter().enumerate().for_each(|(c, &w)| out[at(c) + j] = signed(w));
     }
 }
 
@@ -167,26 +173,30 @@ impl MatmulPlan {
             .collect()
     }
 
-    /// The polynomial of the weights in those columns of a column tile that `group` owns; `out` has zeros before.
+    /// The polynomials of the weights in those columns of the column tiles that `group` owns, a span each; `out` has zeros
+    /// before.
     pub(super) fn encode_w(
         &self,
         weights: Weights<'_>,
-        column_tile: usize,
+        tiles: Range<usize>,
         group: usize,
         inner_tile: usize,
         out: &mut [i64],
     ) {
-        let (shape, inner) = (self.spec.shape, self.layout.tile.inner);
+        let (spec, shape, span) = (self.spec, self.spec.shape, self.layout.weight_span());
+        let Tile { inner, cols, .. } = self.layout.tile;
         let per_group = self.layout.tile.group * shape.n;
-        let (start, end) = self.layout.column_range(column_tile);
+        let first = self.layout.column_range(tiles.start).0;
+        let last = self.layout.column_range(tiles.end - 1).1;
         let (j0, j1) = self.layout.inner_range(inner_tile);
-        let (mut column, end) = (start.max(group * per_group), end.min((group + 1) * per_group));
+        let (mut column, end) = (first.max(group * per_group), last.min((group + 1) * per_group));
         while column < end {
             // A run of columns of one item.
             let (item, c) = (column / shape.n, column % shape.n);
             let run = (shape.n - c).min(end - column);
             let rows = Rows { start: (item * shape.k + j0) * shape.n + c, pitch: shape.n, rows: j1 - j0, count: run };
-            weights.transpose(self.spec.width, rows, &mut out[(column - start) * inner..], inner);
+            let place = |c: usize| (column - first + c) / cols * span + (column - first + c) % cols * inner;
+            weights.transpose(spec.width, spec.weight_bits, rows, out, place);
             column += run;
         }
     }
@@ -236,12 +246,12 @@ impl Evaluation<'_> {
     }
 
     /// Products of all row tiles with `columns`, packed into one ciphertext per row tile. The tree is that of the module
-    /// `plan`, its leaves are made when they are needed: few of them exist at a time.
+    /// `plan`, its leaves are made when they are needed, a few at a time.
     fn columns(&self, columns: Range<usize>, step: usize) -> Vec<Ciphertext> {
-        if columns.len() == 1 {
-            let mut products = self.column_tile(columns.start);
-            self.double(&mut products, step, self.plan.layout.tile.inner);
-            return products;
+        let layout = &self.plan.layout;
+        let alike = layout.meetings(columns.start) == layout.meetings(columns.end - 1);
+        if columns.len() == 1 || alike && columns.len() * layout.tile.cols <= STRIP {
+            return self.join(self.column_tiles(columns), step);
         }
         let middle = columns.start + columns.len().div_ceil(2);
         let (even, odd) = rayon::join(
@@ -249,6 +259,18 @@ impl Evaluation<'_> {
             || self.columns(middle..columns.end, 2 * step),
         );
         even.into_par_iter().zip(odd).map(|(even, odd)| self.merge(step, even, odd)).collect()
+    }
+
+    /// The same from the products of some tiles.
+    fn join(&self, mut tiles: Vec<Vec<Ciphertext>>, step: usize) -> Vec<Ciphertext> {
+        if tiles.len() == 1 {
+            let mut products = tiles.swap_remove(0);
+            self.double(&mut products, step, self.plan.layout.tile.inner);
+            return products;
+        }
+        let odd = tiles.split_off(tiles.len().div_ceil(2));
+        let (even, odd) = (self.join(tiles, 2 * step), self.join(odd, 2 * step));
+        even.into_iter().zip(odd).map(|(even, odd)| self.merge(step, even, odd)).collect()
     }
 
     /// The row tiles of one response, packed into one ciphertext.
@@ -277,35 +299,44 @@ impl Evaluation<'_> {
         self.galois.expect("a plan that packs was given Galois keys").merge(step, even, odd)
     }
 
-    /// The products of all row tiles with one column tile. Each weight polynomial is made once and dropped.
-    fn column_tile(&self, column_tile: usize) -> Vec<Ciphertext> {
+    /// The products of all row tiles with neighbouring column tiles that meet the same groups, tile by tile. Each weight polynomial is made
+    /// once and dropped.
+    fn column_tiles(&self, tiles: Range<usize>) -> Vec<Vec<Ciphertext>> {
         let (plan, layout, params) = (self.plan, &self.plan.layout, self.params);
-        let words = params.words();
-        let mut sums: Vec<Ciphertext> =
-            (0..layout.row_tiles()).map(|_| Ciphertext { c0: vec![0; words], c1: vec![0; words] }).collect();
-        let mut signed = vec![0i64; layout.weight_span()];
-        let mut polys = vec![0; TERMS * words];
+        let (words, span) = (params.words(), layout.weight_span());
+        let zero = || Ciphertext { c0: vec![0; words], c1: vec![0; words] };
+        let mut sums: Vec<Vec<Ciphertext>> =
+            tiles.clone().map(|_| (0..layout.row_tiles()).map(|_| zero()).collect()).collect();
         let meetings: Vec<(usize, usize)> = layout
-            .meetings(column_tile)
+            .meetings(tiles.start)
             .flat_map(|group| (0..layout.inner_tiles()).map(move |inner_tile| (group, inner_tile)))
             .collect();
+        let mut signed = Zeroizing::new(vec![0i64; TERMS * tiles.len() * span]);
+        let mut polys = Zeroizing::new(vec![0; TERMS * words]);
         for meetings in meetings.chunks(TERMS) {
-            for (&(group, inner_tile), out) in meetings.iter().zip(polys.chunks_exact_mut(words)) {
-                signed.fill(0);
-                plan.encode_w(self.weights, column_tile, group, inner_tile, &mut signed);
-                params.factor_signed(&signed, plan.spec.weight_bits, out);
+            signed.fill(0);
+            for (&(group, inner_tile), signed) in meetings.iter().zip(signed.chunks_exact_mut(tiles.len() * span)) {
+                plan.encode_w(self.weights, tiles.clone(), group, inner_tile, signed);
             }
-            let factors: Vec<&[u64]> = polys.chunks_exact(words).take(meetings.len()).collect();
-            for (row_tile, sum) in sums.iter_mut().enumerate() {
-                let upload = |&(group, inner_tile)| &self.uploads[layout.upload_index(group, row_tile, inner_tile)];
-                let halves: (Vec<&[u64]>, Vec<&[u64]>) =
-                    meetings.iter().map(|m| (upload(m).c0.as_slice(), upload(m).c1.as_slice())).unzip();
-                params.dot(&mut sum.c0, &halves.0, &factors);
-                params.dot(&mut sum.c1, &halves.1, &factors);
+            for (tile, sums) in sums.iter_mut().enumerate() {
+                let of_tile = signed.chunks_exact(span).skip(tile).step_by(tiles.len());
+                let polys = of_tile.zip(polys.chunks_exact_mut(words)).take(meetings.len());
+                let factors: Vec<&[u64]> = polys
+                    .map(|(signed, poly)| {
+                        params.factor_signed(signed, plan.spec.weight_bits, poly);
+                        &*poly
+                    })
+                    .collect();
+                for (row_tile, sum) in sums.iter_mut().enumerate() {
+                    let upload =
+                        |&(group, inner_tile)| &self.uploads[layout.upload_index(group, row_tile, inner_tile)];
+                    let halves: (Vec<&[u64]>, Vec<&[u64]>) =
+                        meetings.iter().map(|m| (upload(m).c0.as_slice(), upload(m).c1.as_slice())).unzip();
+                    params.dot(&mut sum.c0, &halves.0, &factors);
+                    params.dot(&mut sum.c1, &halves.1, &factors);
+                }
             }
         }
-        signed.zeroize();
-        polys.zeroize();
         sums
     }
 

@@ -164,9 +164,7 @@ impl Evaluation<'_> {
         for term in 0..terms {
             let (group, inner_tile) = (block.groups.start + term / layout.inner_tiles(), term % layout.inner_tiles());
             signed.fill(0);
-            for (tile, signed) in block.tiles.clone().zip(signed.chunks_exact_mut(span)) {
-                plan.encode_w(self.weights, tile, group, inner_tile, signed);
-            }
+            plan.encode_w(self.weights, block.tiles.clone(), group, inner_tile, &mut signed);
             for (l, out) in limbs.iter().zip(&mut block.weights) {
                 for (signed, poly) in signed.chunks_exact(span).zip(polys.chunks_exact_mut(points)) {
                     l.factor_signed(signed, plan.spec.weight_bits, poly);
