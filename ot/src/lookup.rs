@@ -77,12 +77,8 @@ impl Lookup {
         packed_bytes(self.count as u128 * self.item_bits() as u128)
     }
 
-    /// 64-bit words of one item for [`SenderKeys::lookup_packed`].
-    pub fn packed_words(&self) -> usize {
-        self.item_bits().div_ceil(64)
-    }
-
-    fn item_bits(&self) -> usize {
+    /// Bits of the table of an item.
+    pub fn item_bits(&self) -> usize {
         self.entry << self.bits
     }
 
@@ -146,16 +142,13 @@ impl SenderKeys {
         })
     }
 
-    /// [`lookup`](Self::lookup) for tables that are already strings of bits: item by item
-    /// [`Lookup::packed_words`] words, entry j at bit `j W`.
-    pub fn lookup_packed(self, shape: &Lookup, tables: &[u64]) -> Result<Vec<u8>, OtError> {
-        let words = shape.packed_words();
-        OtError::expect(STEP, "words", shape.count * words, tables.len())?;
-        self.lookup_strings(shape, |item, string, _| {
-            for (block, pair) in string.iter_mut().zip(tables[item * words..(item + 1) * words].chunks(2)) {
-                *block = Block([pair[0], pair.get(1).copied().unwrap_or(0)]);
-            }
-        })
+    /// [`lookup`](Self::lookup) for tables of at most 128 bits, which `table(item)` gives as a string: entry j at bit `j W`.
+    /// Bits beyond the item's are ignored. Errors: the number of keys is not the shape's, or its tables are longer.
+    pub fn lookup_short(self, shape: &Lookup, table: impl Fn(usize) -> u128 + Sync) -> Result<Vec<u8>, OtError> {
+        if shape.item_bits() > 128 {
+            return Err(OtError::Parameter { what: "bits of a table", allowed: "up to 128", got: shape.item_bits() });
+        }
+        self.lookup_strings(shape, |item, string, _| string[0] = Block::from(table(item)))
     }
 
     /// `string(item, blocks, scratch)` writes the item's bits; bits beyond them are ignored.

@@ -3,7 +3,7 @@
 mod common;
 
 use net::Role;
-use ot::{Bits, ChosenKeys, Correlation, Lookup, OtReceiver, OtSender, SenderKeys, dealer};
+use ot::{Bits, ChosenKeys, Correlation, Lookup, OtError, OtReceiver, OtSender, SenderKeys, dealer};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
@@ -157,26 +157,26 @@ fn lookups_in_many_tasks() {
 }
 
 #[test]
-fn packed_tables_equal_tables_of_words() {
+fn short_tables_are_strings_of_entries() {
     let mut rng = StdRng::seed_from_u64(7);
-    for (bits, w) in [(8, 1), (4, 1), (5, 3), (8, 2)] {
+    for (bits, w) in [(7, 1), (4, 1), (4, 3), (5, 4), (1, 64), (6, 2)] {
         let count = 300;
         let shape = Lookup::new(count, bits, &[w]).unwrap();
-        let tables: Vec<u64> = (0..count * shape.packed_words()).map(|_| rng.next_u64()).collect();
+        let tables: Vec<u128> =
+            (0..count).map(|_| u128::from(rng.next_u64()) << 64 | u128::from(rng.next_u64())).collect();
         let choices = Bits::from_fn(shape.ots(), |_| rng.next_u32() & 1 == 1);
         let (sender, chosen) = keys(&mut dealt(shape.ots()), &choices);
-        let message = sender.lookup_packed(&shape, &tables).unwrap();
+        let message = sender.lookup_short(&shape, |item| tables[item]).unwrap();
         let got = chosen.lookup(&shape, &message).unwrap();
-        for (item, (got, table)) in got.iter().zip(tables.chunks(shape.packed_words())).enumerate() {
-            let index: usize =
-                (0..bits as usize).map(|i| (choices.get(item * bits as usize + i) as usize) << i).sum();
-            let want = (0..w as usize).fold(0, |v, b| {
-                let bit = index * w as usize + b;
-                v | (table[bit / 64] >> (bit % 64) & 1) << b
-            });
+        for (item, (got, table)) in got.iter().zip(&tables).enumerate() {
+            let index: u32 = (0..bits).map(|i| (choices.get(item * bits as usize + i as usize) as u32) << i).sum();
+            let want = (table >> (index * w)) as u64 & (u64::MAX >> (64 - w));
             assert_eq!(*got, want, "2^{bits} x {w}, item {item}");
         }
     }
+    let long = Lookup::new(1, 8, &[1]).unwrap();
+    let (sender, _) = keys(&mut dealt(long.ots()), &Bits::zeros(long.ots()));
+    assert!(matches!(sender.lookup_short(&long, |_| 0), Err(OtError::Parameter { got: 256, .. })));
 }
 
 /// What the receiver did not choose stays hidden: with the other choices the same message opens the other entry,

@@ -264,23 +264,59 @@ fn server(s: &mut Session, shape: &Shape, x: &[u64], thresholds: &[i64]) -> Resu
         let ots = leaf.lookup.ots();
         let (mine, rest) = choices.split_at(ots.div_ceil(8));
         choices = rest;
-        reply.extend(s.sender().accept(ots, mine)?.lookup(&leaf.lookup, |item, row| {
-            let (value, digit) = (item / leaf.digits, item % leaf.digits);
-            row.chunks_exact_mut(2).for_each(|words| words.copy_from_slice(&masks[2 * item..2 * item + 2]));
-            for (j, &c) in thresholds.iter().enumerate() {
-                let a = leaf.digit(low - (x[value].wrapping_sub(c as u64) & low), digit);
-                for (entry, words) in (0..).zip(row.chunks_exact_mut(2)) {
-                    words[0] ^= u64::from(a < entry) << j;
-                    words[1] ^= u64::from(a == entry) << j;
+        let keys = s.sender().accept(ots, mine)?;
+        let digit = |item: usize, c: i64| {
+            leaf.digit(low - (x[item / leaf.digits].wrapping_sub(c as u64) & low), item % leaf.digits)
+        };
+        reply.extend(if leaf.lookup.item_bits() <= 128 {
+            let table = Unary::new(shape.thresholds, leaf.bits);
+            keys.lookup_short(&leaf.lookup, |item| {
+                let digits = thresholds.iter().map(|&c| digit(item, c));
+                table.of(digits, [masks[2 * item], masks[2 * item + 1]])
+            })?
+        } else {
+            keys.lookup(&leaf.lookup, |item, row| {
+                row.chunks_exact_mut(2).for_each(|words| words.copy_from_slice(&masks[2 * item..2 * item + 2]));
+                for (j, &c) in thresholds.iter().enumerate() {
+                    let a = digit(item, c);
+                    for (entry, words) in (0..).zip(row.chunks_exact_mut(2)) {
+                        words[0] ^= u64::from(a < entry) << j;
+                        words[1] ^= u64::from(a == entry) << j;
+                    }
                 }
-            }
-        })?);
+            })?
+        });
     }
     let pending = choose_level(s, shape, 0, &items, &mut reply)?;
     s.deliver(LEVEL, reply)?;
     match pending {
         Some(keys) => receive_level(s, shape, 0, items, keys),
         None => Ok(items.into_iter().next().unwrap_or_default()),
+    }
+}
+
+/// Tables of up to 128 bits of a digit, as strings: entry e holds the bits [a_j < e] and then the bits [a_j = e].
+struct Unary {
+    thresholds: u32,
+    /// The lowest bit of every entry.
+    ones: u128,
+}
+
+impl Unary {
+    fn new(thresholds: usize, bits: u32) -> Self {
+        let thresholds = thresholds as u32;
+        let ones = (0..1u32 << bits).fold(0, |ones, entry| ones | 1 << (2 * thresholds * entry));
+        Unary { thresholds, ones }
+    }
+
+    /// The table for the digits a_j, both words of every entry masked. Secrets are shifted by, never branched on.
+    fn of(&self, digits: impl Iterator<Item = u64>, [less, equal]: [u64; 2]) -> u128 {
+        let entry = 2 * self.thresholds;
+        let masks = u128::from(less | equal << self.thresholds).wrapping_mul(self.ones);
+        (0..).zip(digits).fold(masks, |table, (j, a)| {
+            let at = entry * a as u32;
+            table ^ self.ones << at << entry << j ^ 1 << (at + self.thresholds + j)
+        })
     }
 }
 
@@ -316,13 +352,8 @@ fn send_level(s: &mut Session, shape: &Shape, k: usize, items: Items, choices: &
         s.rng().fill_bytes(&mut output);
         let keep = if g == 0 { 1 } else { 3 };
         output.iter_mut().for_each(|bits| *bits &= keep);
-        let truth = truth_table(size, g == 0);
-        message.extend(this.lookup(&lookup, |item, row| {
-            let own = index(members, item, g == 0);
-            for (entry, word) in row.iter_mut().enumerate() {
-                *word = u64::from(truth[entry ^ own] ^ output[item]);
-            }
-        })?);
+        let truth = Truth::new(size, g == 0);
+        message.extend(this.lookup_short(&lookup, |item| truth.of(index(members, item, g == 0), output[item]))?);
         next.push(output);
     }
     let pending = choose_level(s, shape, k + 1, &next, &mut message)?;
@@ -396,20 +427,48 @@ fn index(members: &[Vec<u8>], item: usize, least: bool) -> usize {
     if least { all & 1 | all >> 2 << 1 } else { all }
 }
 
-/// The joint (less, equal) for every index of a group of `size` members; only "less" for the least group.
-fn truth_table(size: usize, least: bool) -> Vec<u8> {
-    let bits = 2 * size - usize::from(least);
-    let join = |index: usize| {
-        let all = if least { index & 1 | index >> 1 << 2 } else { index };
-        let (mut less, mut equal) = (0, 1);
-        for member in (0..size).rev() {
-            let pair = all >> (2 * member) & 3;
-            less |= equal & pair & 1;
-            equal &= pair >> 1;
-        }
-        (if least { less } else { less | equal << 1 }) as u8
-    };
-    (0..1 << bits).map(join).collect()
+/// The table of a group: the joint (less, equal) for every index, only "less" for the least group, as a string of up to
+/// 128 bits ([`group_bits`]).
+struct Truth {
+    /// Bits of an entry.
+    out: u32,
+    table: u128,
+    /// For every bit of the index the entries where it is 0.
+    zeros: Vec<u128>,
+    /// The lowest bit of every entry.
+    ones: u128,
+}
+
+impl Truth {
+    fn new(size: usize, least: bool) -> Self {
+        let (bits, out) = group_bits(usize::from(!least), size);
+        let join = |index: u32| {
+            let all = if least { index & 1 | index >> 1 << 2 } else { index };
+            let (mut less, mut equal) = (0, 1);
+            for member in (0..size).rev() {
+                let pair = all >> (2 * member) & 3;
+                less |= equal & pair & 1;
+                equal &= pair >> 1;
+            }
+            if least { less } else { less | equal << 1 }
+        };
+        let string = |entry: &dyn Fn(u32) -> u32| {
+            (0..1u32 << bits).fold(0, |string, e| string | u128::from(entry(e)) << (out * e))
+        };
+        let whole = (1 << out) - 1;
+        let zeros = (0..bits).map(|bit| string(&|e| if e >> bit & 1 == 0 { whole } else { 0 })).collect();
+        Truth { out, table: string(&join), zeros, ones: string(&|_| 1) }
+    }
+
+    /// Entry e is that of index e ^ `own`, under `mask`. Bit by bit of `own` both halves change places or do not.
+    fn of(&self, own: usize, mask: u8) -> u128 {
+        let turned = self.zeros.iter().enumerate().fold(self.table, |table, (bit, zeros)| {
+            let (step, turn) = (self.out << bit, 0u128.wrapping_sub((own >> bit & 1) as u128));
+            let change = (table ^ table >> step) & zeros & turn;
+            table ^ change ^ change << step
+        });
+        turned ^ self.ones.wrapping_mul(u128::from(mask))
+    }
 }
 
 fn split(mut keys: SenderKeys, at: usize) -> (SenderKeys, SenderKeys) {
