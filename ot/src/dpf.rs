@@ -33,6 +33,7 @@ use rayon::prelude::*;
 use zeroize::{Zeroize, ZeroizeOnDrop};
 
 use crate::bits::low_mask;
+use crate::simd::Cpu;
 use crate::tree_hash::TreeHash;
 use crate::{Block, ChosenKeys, OtError, SenderKeys};
 
@@ -124,10 +125,18 @@ fn block(words: &[u64]) -> Block {
 
 /// The nodes of the next level from those of a level and their hashes.
 #[inline(always)]
-fn children(nodes: &[Block], hashes: &[Block], correction: Block, out: &mut [Block]) {
+pub(crate) fn children(nodes: &[Block], hashes: &[Block], correction: Block, out: &mut [Block]) {
     for ((out, node), hash) in out.as_chunks_mut::<2>().0.iter_mut().zip(nodes).zip(hashes) {
         let left = *hash ^ correction.times(node.lsb());
         *out = [left, left ^ *node];
+    }
+}
+
+/// [`children`], by a kernel where there is one.
+fn grown(cpu: Option<Cpu>, nodes: &[Block], hashes: &[Block], correction: Block, out: &mut [Block]) {
+    match cpu {
+        Some(cpu) => cpu.children(nodes, hashes, correction, out),
+        None => children(nodes, hashes, correction, out),
     }
 }
 
@@ -205,7 +214,7 @@ impl Scratch {
         parents.copy_from_slice(&nodes[..size]);
         self.hash.hash(parents, &mut self.hashes[..size]);
         let next = nodes.get_mut(..2 * size).unwrap_or(&mut self.children[..2 * size]);
-        children(parents, &self.hashes[..size], correction, next);
+        grown(self.hash.cpu(), parents, &self.hashes[..size], correction, next);
         let hashes = &mut self.hashes[..2 * size];
         self.hash.hash(next, hashes);
         Sums::of(next, hashes, words)
@@ -469,7 +478,10 @@ impl Expander {
             Role::Server => 0,
             Role::Client => u64::MAX,
         };
-        L::correct(&self.hashes, &self.nodes[0], last, sign, out);
+        match self.hash.as_ref().and_then(TreeHash::cpu) {
+            Some(cpu) => cpu.correct(&self.hashes, &self.nodes[0], last, sign, out),
+            None => L::correct(&self.hashes, &self.nodes[0], last, sign, out),
+        }
     }
 
     /// This party's shares of all leaves by exclusive-or, as words of 64 bits, two for each leaf ([`Generation::xor_leaves`]).
@@ -496,7 +508,7 @@ impl Expander {
         let (corrections, last) = corrections.split_at(corrections.len() - 2);
         for correction in corrections.chunks_exact(2) {
             hash.hash(&here[..size], &mut self.hashes[..size]);
-            children(&here[..size], &self.hashes[..size], block(correction), &mut next[..2 * size]);
+            grown(hash.cpu(), &here[..size], &self.hashes[..size], block(correction), &mut next[..2 * size]);
             std::mem::swap(here, next);
             size *= 2;
         }
@@ -508,5 +520,34 @@ impl Expander {
 impl std::fmt::Debug for Expander {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Expander({:?})", self.shape)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kernels_give_the_bytes_of_the_portable_code() {
+        let mix = |i: usize| Block::from((i as u128 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15_F39C_C060_5CED_C835));
+        for n in [1usize, 2, 3, 4, 7, 8, 33, 64] {
+            let (nodes, hashes): (Vec<_>, Vec<_>) = (0..n).map(|i| (mix(i), mix(1000 + i))).unzip();
+            for cpu in Cpu::all() {
+                let (mut got, mut want) = (vec![Block::ZERO; 2 * n], vec![Block::ZERO; 2 * n]);
+                cpu.children(&nodes, &hashes, mix(77), &mut got);
+                children(&nodes, &hashes, mix(77), &mut want);
+                assert!(got == want, "children of {n} nodes, {cpu:?}");
+                for sign in [0, u64::MAX] {
+                    let (mut got, mut want) = (vec![0u32; 4 * n], vec![0u32; 4 * n]);
+                    cpu.correct(&hashes, &nodes, mix(78), sign, &mut got);
+                    u32::correct(&hashes, &nodes, mix(78), sign, &mut want);
+                    assert_eq!(got, want, "{n} leaves of four words, {cpu:?}");
+                    let (mut got, mut want) = (vec![0u64; 2 * n], vec![0u64; 2 * n]);
+                    cpu.correct(&hashes, &nodes, mix(78), sign, &mut got);
+                    u64::correct(&hashes, &nodes, mix(78), sign, &mut want);
+                    assert_eq!(got, want, "{n} leaves of two words, {cpu:?}");
+                }
+            }
+        }
     }
 }

@@ -39,13 +39,23 @@ impl TreeHash {
         self.key
     }
 
+    /// The processor's permission to run kernels, if it has what they need.
+    pub(crate) fn cpu(&self) -> Option<Cpu> {
+        match &self.pi {
+            Permutation::Portable(_) => None,
+            Permutation::Simd(cpu, _) => Some(*cpu),
+        }
+    }
+
     /// `out[i] = H(nodes[i])`, for as many nodes.
     pub(crate) fn hash(&self, nodes: &[Block], out: &mut [Block]) {
         debug_assert_eq!(nodes.len(), out.len());
-        out.iter_mut().zip(nodes).for_each(|(out, node)| *out = sigma(*node));
         match &self.pi {
-            Permutation::Portable(pi) => davies_meyer(pi, out),
-            Permutation::Simd(cpu, pi) => cpu.davies_meyer(pi, out),
+            Permutation::Portable(pi) => {
+                out.iter_mut().zip(nodes).for_each(|(out, node)| *out = sigma(*node));
+                davies_meyer(pi, out);
+            }
+            Permutation::Simd(cpu, pi) => cpu.tree_hash(pi, nodes, out),
         }
     }
 }

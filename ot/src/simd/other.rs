@@ -54,6 +54,18 @@ impl Cpu {
         match self {}
     }
 
+    pub(crate) fn tree_hash(self, _: &Key, _: &[Block], _: &mut [Block]) {
+        match self {}
+    }
+
+    pub(crate) fn children(self, _: &[Block], _: &[Block], _: Block, _: &mut [Block]) {
+        match self {}
+    }
+
+    pub(crate) fn correct<L: crate::dpf::Lane>(self, _: &[Block], _: &[Block], _: Block, _: u64, _: &mut [L]) {
+        match self {}
+    }
+
     pub(crate) fn hash(self, _: &Key, _: u64, _: Block, _: &[Block], _: &mut [Block]) {
         match self {}
     }

@@ -125,6 +125,30 @@ fn hash_chunk<const N: usize>(pi: &Key, first: u64, offset: Block, blocks: &[Blo
     }
 }
 
+#[target_feature(enable = "aes,avx512f,avx512vl")]
+pub(super) fn tree_hash(pi: &Key, nodes: &[Block], out: &mut [Block]) {
+    let ((chunks, rest), (out_chunks, out_rest)) = (nodes.as_chunks::<8>(), out.as_chunks_mut::<8>());
+    for (chunk, out) in chunks.iter().zip(out_chunks) {
+        tree_hash_chunk(pi, chunk, out);
+    }
+    for (node, out) in rest.iter().zip(out_rest) {
+        tree_hash_chunk::<1>(pi, std::array::from_ref(node), std::array::from_mut(out));
+    }
+}
+
+#[inline]
+#[target_feature(enable = "aes,avx512f,avx512vl")]
+fn tree_hash_chunk<const N: usize>(pi: &Key, nodes: &[Block; N], out: &mut [Block; N]) {
+    let mut x = [_mm_setzero_si128(); N];
+    for i in 0..N {
+        x[i] = sigma(load(&nodes[i]));
+    }
+    let y = encrypt(pi, x);
+    for i in 0..N {
+        store(&mut out[i], _mm_xor_si128(x[i], y[i]));
+    }
+}
+
 /// `sigma` of the hash: `sigma(a || b) = (a ^ b) || a`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512vl")]

@@ -10,6 +10,7 @@ use std::arch::x86_64::*;
 
 use zeroize::Zeroize;
 
+use crate::dpf::{self, Lane};
 use crate::silent::lpn::{CODE_WEIGHT, TABLE};
 use crate::silent::tree;
 use crate::transpose::{BATCH, TILES};
@@ -92,6 +93,18 @@ impl Cpu {
         unsafe { transpose(rows) }
     }
 
+    /// [`dpf::children`].
+    pub(crate) fn children(self, nodes: &[Block], hashes: &[Block], correction: Block, out: &mut [Block]) {
+        // SAFETY: every set needs AVX-512 F, DQ and VL, and a Cpu exists only where the features of one were detected.
+        unsafe { children(nodes, hashes, correction, out) }
+    }
+
+    /// [`Lane::correct`].
+    pub(crate) fn correct<L: Lane>(self, pads: &[Block], nodes: &[Block], last: Block, sign: u64, out: &mut [L]) {
+        // SAFETY: every set needs AVX-512 F, DQ and VL, and a Cpu exists only where the features of one were detected.
+        unsafe { correct(pads, nodes, last, sign, out) }
+    }
+
     kernels! {
         /// [`softspoken::receive_batch`] with the PRGs `keys` from the counter `first` on.
         receive_batch(shape: &softspoken::Shape, keys: &[Key], first: u64, rows: &mut [Block; BATCH], message: &mut [u8]);
@@ -101,6 +114,8 @@ impl Cpu {
         );
         /// `x = pi(x) ^ x` for every block.
         davies_meyer(pi: &Key, blocks: &mut [Block]);
+        /// The hash of [`crate::tree_hash`] of every node.
+        tree_hash(pi: &Key, nodes: &[Block], out: &mut [Block]);
         /// The hash of [`crate::hash`] of `blocks[i] ^ offset` at OT `first + i`, counter 0, in one epoch.
         hash(pi: &Key, first: u64, offset: Block, blocks: &[Block], out: &mut [Block]);
         /// [`crate::silent::tree::grow`] with the key `pi`.
@@ -168,6 +183,18 @@ fn expand(key: Block) -> Key {
     }
     rounds!(1: 0x01, 2: 0x02, 3: 0x04, 4: 0x08, 5: 0x10, 6: 0x20, 7: 0x40, 8: 0x80, 9: 0x1b, 10: 0x36);
     keys
+}
+
+/// The portable code, compiled for wider registers.
+#[target_feature(enable = "avx512f,avx512dq,avx512vl")]
+fn children(nodes: &[Block], hashes: &[Block], correction: Block, out: &mut [Block]) {
+    dpf::children(nodes, hashes, correction, out);
+}
+
+/// The portable code, compiled for wider registers.
+#[target_feature(enable = "avx512f,avx512dq,avx512vl")]
+fn correct<L: Lane>(pads: &[Block], nodes: &[Block], last: Block, sign: u64, out: &mut [L]) {
+    L::correct(pads, nodes, last, sign, out);
 }
 
 /// Both layers of the butterfly that the portable code goes through one swap after the other: rows at distances 1, 2

@@ -178,6 +178,17 @@ pub(super) fn hash(pi: &Key, first: u64, offset: Block, blocks: &[Block], out: &
     }
 }
 
+#[target_feature(enable = "vaes,avx512f")]
+pub(super) fn tree_hash(pi: &Key, nodes: &[Block], out: &mut [Block]) {
+    let ((chunks, rest), (out_chunks, out_rest)) = (nodes.as_chunks(), out.as_chunks_mut());
+    for (chunk, out) in chunks.iter().zip(out_chunks) {
+        store_chunk(out, feed_forward(pi, load_chunk(chunk).map(|x| sigma(x))));
+    }
+    for (some, out) in rest.chunks(4).zip(out_rest.chunks_mut(4)) {
+        store_some(out, feed_forward(pi, [sigma(load_some(some))])[0]);
+    }
+}
+
 /// `sigma` of the hash, per block: `sigma(a || b) = (a ^ b) || a`.
 #[inline]
 #[target_feature(enable = "avx512f")]
