@@ -18,12 +18,17 @@ use chacha20::ChaCha20;
 use chacha20::cipher::{KeyIvInit, StreamCipher};
 use rand::TryRng;
 use rand::rngs::SysRng;
+use rayon::prelude::*;
 use thiserror::Error;
-use zeroize::Zeroizing;
+use zerocopy::IntoBytes;
+use zeroize::{Zeroize, Zeroizing};
 
 /// Words of a chunk.
 pub(super) const CHUNK_WORDS: usize = 1 << 15;
 const CHUNK_BYTES: usize = 8 * CHUNK_WORDS;
+
+/// Chunks that are read and then decrypted side by side: some for every core, and few enough to stay in a cache.
+const GROUP: usize = 8;
 
 /// Why a stock cannot be kept.
 #[derive(Debug, Error)]
@@ -66,27 +71,33 @@ impl Spill {
         };
         let mut key = Box::new(Zeroizing::new([0; 32]));
         SysRng.try_fill_bytes(&mut **key).map_err(io::Error::other)?;
-        let mut bytes = Zeroizing::new(Vec::with_capacity(CHUNK_BYTES));
-        bytes.extend(words.iter().flat_map(|word| word.to_le_bytes()));
-        cipher(&key).apply_keystream(&mut bytes);
-        let chunk = Chunk { at: self.end, key, hash: blake3::hash(&bytes) };
+        let mut hidden: Vec<u64> = words.iter().map(|word| word.to_le()).collect();
+        let bytes = hidden.as_mut_bytes();
+        cipher(&key).apply_keystream(bytes);
+        let chunk = Chunk { at: self.end, key, hash: blake3::hash(bytes) };
         file.seek(SeekFrom::Start(chunk.at))?;
-        file.write_all(&bytes)?;
+        file.write_all(bytes)?;
         self.end += CHUNK_BYTES as u64;
         Ok(chunk)
     }
 
-    fn read(&mut self, chunk: &Chunk) -> Result<Zeroizing<Vec<u64>>, StockError> {
-        let mut bytes = Zeroizing::new(vec![0; CHUNK_BYTES]);
-        let file = self.file.as_mut().expect("a chunk was written to it");
-        file.seek(SeekFrom::Start(chunk.at))?;
-        file.read_exact(&mut bytes)?;
-        if blake3::hash(&bytes) != chunk.hash {
-            return Err(StockError::Changed { at: chunk.at });
+    /// Reads `chunks` into as many times [`CHUNK_WORDS`] words; after an error they are not to be used.
+    fn read<'a>(&mut self, chunks: impl Iterator<Item = &'a Chunk>, words: &mut [u64]) -> Result<(), StockError> {
+        let file = self.file.as_mut().expect("chunks were written to it");
+        let mut read = Vec::with_capacity(words.len() / CHUNK_WORDS);
+        for (chunk, words) in chunks.zip(words.chunks_exact_mut(CHUNK_WORDS)) {
+            file.seek(SeekFrom::Start(chunk.at))?;
+            file.read_exact(words.as_mut_bytes())?;
+            read.push((chunk, words));
         }
-        cipher(&chunk.key).apply_keystream(&mut bytes);
-        let (words, _) = bytes.as_chunks();
-        Ok(Zeroizing::new(words.iter().map(|word| u64::from_le_bytes(*word)).collect()))
+        read.into_par_iter().try_for_each(|(chunk, words)| {
+            if blake3::hash(words.as_bytes()) != chunk.hash {
+                return Err(StockError::Changed { at: chunk.at });
+            }
+            cipher(&chunk.key).apply_keystream(words.as_mut_bytes());
+            words.iter_mut().for_each(|word| *word = u64::from_le(*word));
+            Ok(())
+        })
     }
 }
 
@@ -139,11 +150,23 @@ impl Queue {
         let mut out = Vec::with_capacity(count);
         while out.len() < count {
             if self.gone == self.front.len() {
+                self.gone = 0;
+                self.front.zeroize();
+                let whole = ((count - out.len()) / CHUNK_WORDS).min(self.chunks.len()).min(GROUP);
+                if whole > 0 {
+                    let start = out.len();
+                    out.resize(start + whole * CHUNK_WORDS, 0);
+                    spill.read(self.chunks.drain(..whole).collect::<Vec<_>>().iter(), &mut out[start..])?;
+                    continue;
+                }
                 self.front = match self.chunks.pop_front() {
-                    Some(chunk) => spill.read(&chunk)?,
+                    Some(chunk) => {
+                        let mut words = Zeroizing::new(vec![0; CHUNK_WORDS]);
+                        spill.read(std::iter::once(&chunk), &mut words)?;
+                        words
+                    }
                     None => std::mem::take(&mut self.back),
                 };
-                self.gone = 0;
             }
             let end = self.front.len().min(self.gone + count - out.len());
             out.extend_from_slice(&self.front[self.gone..end]);
