@@ -244,17 +244,17 @@ impl Report {
     /// Adds what the other party's process took, from its accounts and its costs by token. An account that only the other
     /// party has, because nothing was sent in it, becomes an operation of its own.
     pub fn set_peer_cpu(&mut self, entries: &[Entry], per_token: &[Cost]) {
-        let mut times: BTreeMap<(Phase, &str), f64> =
-            entries.iter().map(|e| ((e.phase, e.path.as_str()), e.traffic.cpu.as_secs_f64())).collect();
+        let mut times: BTreeMap<(Phase, String), f64> =
+            entries.iter().map(|e| ((e.phase, e.path.clone()), e.traffic.cpu.as_secs_f64())).collect();
         let phases = Phases::new(entries, per_token.to_vec());
         for (mine, theirs) in self.phases.costs_mut().zip(phases.costs()) {
             mine.peer_cpu_seconds = Some(theirs.cpu_seconds);
         }
         for op in &mut self.operations {
-            op.peer_cpu_seconds = Some(times.remove(&(op.phase, op.path.as_str())).unwrap_or(0.0));
+            op.peer_cpu_seconds = Some(times.remove(&(op.phase, op.path.clone())).unwrap_or(0.0));
         }
         self.operations.extend(times.into_iter().map(|((phase, path), seconds)| {
-            let entry = Entry { phase, path: path.into(), traffic: Traffic::default() };
+            let entry = Entry { phase, path, traffic: Traffic::default() };
             Operation { peer_cpu_seconds: Some(seconds), ..entry.into() }
         }));
         self.operations.sort_by(|a, b| (a.phase, &a.path).cmp(&(b.phase, &b.path)));
