@@ -136,7 +136,6 @@ fn algorithm_3_with_every_strategy() {
     for options in [
         "budget=0.25",
         "budget=0.25,gather=scores",
-        "budget=0.25,similarity=box",
         "budget=0.25,similarity=cuboid-mean,share=off",
         "budget=0.25,similarity=centroid,gather=scores,select=per-kv",
         "budget=0.25,similarity=representatives,count=2",
@@ -156,6 +155,8 @@ fn algorithm_3_with_every_strategy() {
     ] {
         agree(&format!("mpcache:{options}"), if options.len() % 2 == 0 { 44 } else { 45 }, 3);
     }
+    // With 44 tokens the scores of two clusters are equal to within the error of a product.
+    agree("mpcache:budget=0.25,similarity=box", 48, 3);
 }
 
 #[test]

@@ -35,7 +35,7 @@ use serde::Serialize;
 use thiserror::Error;
 
 use check::Check;
-use cost::{Cost, Split};
+use cost::Split;
 use run::{Accounts, Scenario};
 
 /// Heads of a layer of GPT-2 small.
@@ -225,8 +225,6 @@ struct Row {
     eviction: Split,
     /// Digests of what the prompt left, once.
     digests: Split,
-    /// In two phases all correlations of the prompt and of one step, which have no operation of their own.
-    prompt_offline: Cost,
     /// Attention of a step between two parties.
     measured: Option<Measured>,
 }
@@ -298,11 +296,9 @@ fn row(configuration: &Configuration, cache: usize, args: &Args) -> Result<Row, 
     let scenario = around(cache, steps)?;
     let plan = run::plan(policy, scenario, args.options())?;
     let mut planned = Split::of(&plan.steady, within("", PAIRS / steps as f64));
-    let mut prompt_offline = Cost::default();
     if args.preprocess {
         let prompt = run::plan(policy, Scenario { steps: 0, ..scenario }, args.options())?.offline();
         planned.offline = (plan.offline() - prompt) * (PAIRS / steps as f64);
-        prompt_offline = prompt * PAIRS;
     }
     let mut row = Row {
         name,
@@ -315,7 +311,6 @@ fn row(configuration: &Configuration, cache: usize, args: &Args) -> Result<Row, 
         operations: operations(&plan.steady, steps),
         eviction: Split::of(&plan.prompt, within("eviction", PAIRS)),
         digests: Split::of(&plan.prompt, within("digest", PAIRS)),
-        prompt_offline,
         measured: None,
     };
     if args.secure.contains(&cache) && !args.plan_only {

@@ -57,7 +57,7 @@ pub(crate) fn markdown(findings: &Findings) -> String {
             (steps(findings, &rows), once(&rows))
         };
         let _ = writeln!(out, "\n## {cache} tokens in the cache\n\n{steps}");
-        let _ = writeln!(out, "\nOnce a prompt:\n\n{once}");
+        let _ = writeln!(out, "\nOnce a prompt{}:\n\n{once}", if findings.preprocess { ", online" } else { "" });
         let _ = writeln!(out, "\nWhere the bytes of attention go:\n\n{}", largest(&rows, findings.preprocess));
     }
     let _ = writeln!(out, "\n## Configurations\n\n{}", named(findings, lengths.first().copied().unwrap_or(0)));
@@ -153,18 +153,16 @@ fn two_phase_steps(rows: &[&Row]) -> Table {
     right_align(table)
 }
 
-/// Eviction and digests in two phases.
+/// Eviction and digests in two phases: online, since correlations of the prompt are not told apart by operation.
 fn two_phase_once(rows: &[&Row]) -> Table {
-    let mut table = table(&["configuration", "online MB", "flows", "offline MB beyond `full`"]);
-    let Some(full) = rows.iter().find(|row| row.name == "full") else { return table };
+    let mut table = table(&["configuration", "eviction MB", "flows", "first digests MB", "flows"]);
     for row in rows {
-        let once = row.eviction.online + row.digests.online;
-        if once.bytes() == 0.0 {
+        let (eviction, digests) = (row.eviction.online, row.digests.online);
+        if eviction.bytes() + digests.bytes() == 0.0 {
             continue;
         }
-        let more = row.prompt_offline.bytes() - full.prompt_offline.bytes();
-        let cells = vec![row.name.to_owned(), megabytes(once.bytes()), format!("{:.0}", once.flows), megabytes(more)];
-        table.add_row(cells);
+        let cost = |cost: Cost| [megabytes(cost.bytes()), format!("{:.0}", cost.flows)];
+        table.add_row([vec![row.name.to_owned()], cost(eviction).to_vec(), cost(digests).to_vec()].concat());
     }
     right_align(table)
 }
