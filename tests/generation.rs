@@ -130,6 +130,18 @@ fn the_report_says_everything() {
         let of_phase = operations.iter().filter(|op| op["phase"] == phase);
         let sum: u64 = of_phase.map(|op| op["bytes_client_to_server"].as_u64().unwrap()).sum();
         assert_eq!(Some(sum), report["phases"][phase]["bytes_client_to_server"].as_u64(), "{phase}");
+        for key in ["cpu_seconds", "peer_cpu_seconds"] {
+            let of_phase = operations.iter().filter(|op| op["phase"] == phase);
+            let sum: f64 = of_phase.map(|op| op[key].as_f64().unwrap()).sum();
+            let total = report["phases"][phase][key].as_f64().unwrap();
+            assert!(total > 0.0 && (sum - total).abs() < 1e-6, "{phase}.{key}: {sum} of {total}");
+        }
+    }
+    // Time is booked where it is spent: in the matrix product, not in the scope around it.
+    let of = |path: &str| operations.iter().find(|op| op["phase"] == "decode" && op["path"] == path).unwrap();
+    for key in ["cpu_seconds", "peer_cpu_seconds"] {
+        let [inner, outer] = ["layer 0/mlp/up", "layer 0/mlp"].map(|path| of(path)[key].as_f64().unwrap());
+        assert!(outer < inner, "{key}: {inner} in the product, {outer} around it");
     }
     for party in ["client", "server"] {
         assert!(report["peak_memory_bytes"][party].as_u64().unwrap() > 1 << 20, "{party}");

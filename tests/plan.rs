@@ -47,6 +47,8 @@ fn bundled_models() {
         compare(model, &[5, 6, 7, 8], 4, "--preprocess");
     }
     compare("shakespeare-gpt2", &[1; 40], 1, "--ot softspoken2 --link memory");
+    // A cache that is gathered from, and whose clusters close while tokens come in.
+    compare("shakespeare-gpt2", &[1; 40], 4, "--preprocess --policy mpcache:budget=0.25,clusters=4/2,static=1");
 }
 
 /// Shapes that no power of two divides, with an untied head and with grouped-query attention.

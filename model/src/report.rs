@@ -1,4 +1,9 @@
 //! What a run did and what it cost: one JSON document, from which all tables and plots are made.
+//!
+//! A report is one party's. Bytes and flows are the same at both; `seconds` and `cpu_seconds` are this party's own.
+//! `peer_cpu_seconds` is what the other party's process took, where the report's writer started that process itself
+//! (`waggle demo` over TCP); without it, both parties' reports stand side by side, phase by phase and path by path. Two
+//! parties in one process cannot be told apart: `cpu_seconds` is then their sum.
 
 use std::collections::BTreeMap;
 
@@ -73,6 +78,9 @@ pub struct Cost {
     pub seconds: f64,
     /// CPU time of this party's process.
     pub cpu_seconds: f64,
+    /// CPU time of the other party's process, where it is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peer_cpu_seconds: Option<f64>,
 }
 
 impl From<Traffic> for Cost {
@@ -83,6 +91,7 @@ impl From<Traffic> for Cost {
             flows: t.flows,
             seconds: t.time.as_secs_f64(),
             cpu_seconds: t.cpu.as_secs_f64(),
+            peer_cpu_seconds: None,
         }
     }
 }
@@ -125,6 +134,13 @@ pub struct Operation {
     pub flows: u64,
     /// Wall-clock time in this scope, inner scopes excluded.
     pub seconds: f64,
+    /// CPU time of this party's process in this scope, inner scopes excluded; those of a phase add up to the phase's.
+    /// 0 in reports older than the field.
+    #[serde(default)]
+    pub cpu_seconds: f64,
+    /// The same of the other party's process, where it is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peer_cpu_seconds: Option<f64>,
 }
 
 impl From<Entry> for Operation {
@@ -136,6 +152,8 @@ impl From<Entry> for Operation {
             bytes_server_to_client: traffic.bytes_server_to_client,
             flows: traffic.flows,
             seconds: traffic.time.as_secs_f64(),
+            cpu_seconds: traffic.cpu.as_secs_f64(),
+            peer_cpu_seconds: None,
         }
     }
 }
@@ -184,6 +202,18 @@ impl Phases {
             decode: DecodeCost { total: total(Phase::Decode), per_token },
         }
     }
+
+    /// The costs of the phases in order, then of the tokens.
+    fn costs(&self) -> impl Iterator<Item = &Cost> {
+        let Phases { setup, offline, prefill, decode } = self;
+        [setup, offline, prefill, &decode.total].into_iter().chain(&decode.per_token)
+    }
+
+    /// [`Phases::costs`], to be changed.
+    pub fn costs_mut(&mut self) -> impl Iterator<Item = &mut Cost> {
+        let Phases { setup, offline, prefill, decode } = self;
+        [setup, offline, prefill, &mut decode.total].into_iter().chain(&mut decode.per_token)
+    }
 }
 
 impl Report {
@@ -211,9 +241,28 @@ impl Report {
         self.operations = entries.into_iter().map(Operation::from).collect();
     }
 
+    /// Adds what the other party's process took, from its accounts and its costs by token. An account that only the other
+    /// party has, because nothing was sent in it, becomes an operation of its own.
+    pub fn set_peer_cpu(&mut self, entries: &[Entry], per_token: &[Cost]) {
+        let mut times: BTreeMap<(Phase, String), f64> =
+            entries.iter().map(|e| ((e.phase, e.path.clone()), e.traffic.cpu.as_secs_f64())).collect();
+        let phases = Phases::new(entries, per_token.to_vec());
+        for (mine, theirs) in self.phases.costs_mut().zip(phases.costs()) {
+            mine.peer_cpu_seconds = Some(theirs.cpu_seconds);
+        }
+        for op in &mut self.operations {
+            op.peer_cpu_seconds = Some(times.remove(&(op.phase, op.path.clone())).unwrap_or(0.0));
+        }
+        self.operations.extend(times.into_iter().map(|((phase, path), seconds)| {
+            let entry = Entry { phase, path, traffic: Traffic::default() };
+            Operation { peer_cpu_seconds: Some(seconds), ..entry.into() }
+        }));
+        self.operations.sort_by(|a, b| (a.phase, &a.path).cmp(&(b.phase, &b.path)));
+    }
+
     /// The cost by phase, for a terminal.
     pub fn phase_table(&self) -> Table {
-        let mut table = table(&["phase", "client to server", "server to client", "flows", "seconds", "cpu seconds"]);
+        let mut table = self.cost_table("phase");
         let Phases { setup, offline, prefill, decode } = &self.phases;
         for (name, cost) in [("setup", setup), ("offline", offline), ("prefill", prefill), ("decode", &decode.total)]
         {
@@ -227,13 +276,14 @@ impl Report {
                 flows: decode.total.flows / n,
                 seconds: decode.total.seconds / n as f64,
                 cpu_seconds: decode.total.cpu_seconds / n as f64,
+                peer_cpu_seconds: decode.total.peer_cpu_seconds.map(|seconds| seconds / n as f64),
             };
             table.add_row(cost_row("per decoded token".into(), &mean));
         }
         right_align(table)
     }
 
-    /// The `limit` operations that moved the most bytes, all layers together, for a terminal.
+    /// The `limit` operations with the largest shares of bytes or of CPU time, all layers together, for a terminal.
     pub fn operation_table(&self, limit: usize) -> Table {
         let mut sums: BTreeMap<(Phase, String), Cost> = BTreeMap::new();
         for op in &self.operations {
@@ -242,16 +292,29 @@ impl Report {
             sum.bytes_server_to_client += op.bytes_server_to_client;
             sum.flows += op.flows;
             sum.seconds += op.seconds;
+            sum.cpu_seconds += op.cpu_seconds;
+            sum.peer_cpu_seconds = sum.peer_cpu_seconds.or(op.peer_cpu_seconds.map(|_| 0.0));
+            sum.peer_cpu_seconds.iter_mut().for_each(|sum| *sum += op.peer_cpu_seconds.unwrap_or(0.0));
         }
-        let mut rows: Vec<_> = sums.into_iter().filter(|(_, cost)| cost.flows > 0).collect();
-        rows.sort_by_key(|(_, c)| std::cmp::Reverse(c.bytes_client_to_server + c.bytes_server_to_client));
-        let mut table = table(&["operation", "client to server", "server to client", "flows", "seconds"]);
+        let bytes = |c: &Cost| (c.bytes_client_to_server + c.bytes_server_to_client) as f64;
+        let cpu = |c: &Cost| c.cpu_seconds + c.peer_cpu_seconds.unwrap_or(0.0);
+        let total = |of: &dyn Fn(&Cost) -> f64| sums.values().map(of).sum::<f64>().max(f64::MIN_POSITIVE);
+        let (all_bytes, all_cpu) = (total(&bytes), total(&cpu));
+        let share = |c: &Cost| (bytes(c) / all_bytes).max(cpu(c) / all_cpu);
+        let mut rows: Vec<_> = sums.iter().filter(|(_, cost)| share(cost) > 0.0).collect();
+        rows.sort_by(|(_, a), (_, b)| share(b).total_cmp(&share(a)));
+        let mut table = self.cost_table("operation");
         for ((phase, path), cost) in rows.into_iter().take(limit) {
-            let mut row = cost_row(format!("{} {path}", name(phase)), &cost);
-            row.pop();
-            table.add_row(row);
+            table.add_row(cost_row(format!("{} {path}", name(*phase)), cost));
         }
         right_align(table)
+    }
+
+    /// The head of a table of costs: a column for the other party's time only where that is known.
+    fn cost_table(&self, first: &str) -> Table {
+        let mut header = vec![first, "client to server", "server to client", "flows", "seconds", "cpu seconds"];
+        header.extend(self.phases.setup.peer_cpu_seconds.map(|_| "peer cpu seconds"));
+        table(&header)
     }
 }
 
@@ -287,14 +350,16 @@ fn right_align(mut table: Table) -> Table {
 }
 
 fn cost_row(name: String, cost: &Cost) -> Vec<String> {
-    vec![
+    let mut row = vec![
         name,
         bytes(cost.bytes_client_to_server),
         bytes(cost.bytes_server_to_client),
         cost.flows.to_string(),
         format!("{:.3}", cost.seconds),
         format!("{:.3}", cost.cpu_seconds),
-    ]
+    ];
+    row.extend(cost.peer_cpu_seconds.map(|seconds| format!("{seconds:.3}")));
+    row
 }
 
 /// Bytes in decimal units, as networks count.
@@ -373,6 +438,9 @@ mod tests {
             );
             assert_eq!(token["flows"], 4);
         }
+        for op in json["operations"].as_array().unwrap() {
+            assert!(op["cpu_seconds"].is_number() && op.get("peer_cpu_seconds").is_none(), "{op}");
+        }
         assert!(json["peak_memory_bytes"].get("client").is_some());
         // GPT-2 small as counted by its authors, without the tied head.
         assert_eq!(json["model"]["parameters"], 124_439_808);
@@ -381,6 +449,58 @@ mod tests {
         let json = serde_json::to_value(&without).unwrap();
         assert!(json.get("token_agreement").is_none());
         assert_eq!(serde_json::from_value::<Report>(json).unwrap(), without);
+    }
+
+    fn entry(phase: Phase, path: &str, bytes: u64, cpu_ms: u64) -> Entry {
+        let cpu = std::time::Duration::from_millis(cpu_ms);
+        let traffic =
+            Traffic { bytes_client_to_server: bytes, flows: u64::from(bytes > 0), cpu, ..Traffic::default() };
+        Entry { phase, path: path.into(), traffic }
+    }
+
+    #[test]
+    fn both_parties_times_stand_side_by_side() {
+        use Phase::{Decode, Setup};
+        let mut report = report();
+        let costs = |ms: [u64; 2]| ms.map(|ms| Cost::from(entry(Decode, "", 0, ms).traffic)).to_vec();
+        let mine = [entry(Setup, "keys", 8, 3), entry(Decode, "layer 0/softmax", 7, 40), entry(Decode, "stop", 1, 2)];
+        report.set_costs(mine.to_vec(), costs([30, 12]));
+        let theirs = [
+            entry(Setup, "keys", 8, 5),
+            entry(Decode, "layer 0/softmax", 7, 1000),
+            entry(Decode, "layer 1/reshape", 0, 2000),
+        ];
+        report.set_peer_cpu(&theirs, &costs([100, 2900]));
+        let times = |op: &Operation| (op.path.clone(), op.cpu_seconds, op.peer_cpu_seconds);
+        let expected = [
+            ("keys", 0.003, 0.005),
+            ("layer 0/softmax", 0.04, 1.0),
+            ("layer 1/reshape", 0.0, 2.0),
+            ("stop", 0.002, 0.0),
+        ];
+        let expected = expected.map(|(path, mine, theirs)| (path.to_owned(), mine, Some(theirs)));
+        assert_eq!(report.operations.iter().map(times).collect::<Vec<_>>(), expected);
+        let decode = &report.phases.decode;
+        assert_eq!((decode.total.cpu_seconds, decode.total.peer_cpu_seconds), (0.042, Some(3.0)));
+        let tokens: Vec<_> = decode.per_token.iter().map(|c| (c.cpu_seconds, c.peer_cpu_seconds)).collect();
+        assert_eq!(tokens, [(0.03, Some(0.1)), (0.012, Some(2.9))]);
+        assert!(report.phase_table().to_string().contains("peer cpu seconds"));
+        // What sends nothing but takes long comes first.
+        let operations = report.operation_table(1).to_string();
+        assert!(operations.contains("decode layer */reshape") && operations.contains("2.000"), "{operations}");
+        let json = serde_json::to_value(&report).unwrap();
+        assert_eq!(serde_json::from_value::<Report>(json).unwrap(), report);
+    }
+
+    #[test]
+    fn reports_without_cpu_time_by_operation_are_read() {
+        let mut report = report();
+        let mut json = serde_json::to_value(&report).unwrap();
+        for op in json["operations"].as_array_mut().unwrap() {
+            op.as_object_mut().unwrap().remove("cpu_seconds").expect("a report of today has it");
+        }
+        report.operations.iter_mut().for_each(|op| op.cpu_seconds = 0.0);
+        assert_eq!(serde_json::from_value::<Report>(json).unwrap(), report);
     }
 
     #[test]

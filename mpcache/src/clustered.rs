@@ -7,7 +7,8 @@
 //!
 //! **Clusters** are formed by position over what the store keeps: `sinks` tokens, then coarse clusters, then a tail of 1 to
 //! a whole coarse cluster of the latest tokens. Sinks and tail are always attended to; they are no candidates. A cluster
-//! closes, and is digested, when a token comes in after it.
+//! closes, and is digested, when a token comes in after it. Clusters and digests stay as they are then: in two phases each
+//! is opened under its mask once, and a step opens the query and the one-hot rows it gathers by.
 //!
 //! **Budget.** A step looks at about the share `budget` of all tokens seen: sinks, tail and as many fine clusters as fit,
 //! at least one. Half of the coarse clusters are dropped first where fewer than half of the fine ones are wanted.
@@ -21,7 +22,6 @@ use protocols::{Engine, Error, Ranking, Tensor, TopK};
 use crate::digest::Digests;
 use crate::policy::fold_heads;
 use crate::positions::Positions;
-use crate::store::KV_MAGNITUDE;
 use crate::{HeadShape, Policy, Select, Similarity, Sizes, Store, attention, budget, eviction};
 
 /// Fractional bits of scores that are compared: digests are scaled down, so this is 1/512 of a score.
@@ -225,11 +225,11 @@ impl<E: Engine> Clustered<E> {
     ) -> Result<Choice<E::Selection>, Error> {
         let (c, shape) = (self.settings, store.heads());
         self.digest(engine, layer, layout, q, store)?;
-        let digests = &self.layers[layer].digests;
+        let digests = &mut self.layers[layer].digests;
         let (coarse, fine) = engine.scope("similarity", |e| {
             let (coarse, fine) = match raw {
                 Some(raw) => (None, raw.slice(1, layout.sinks..layout.tail())),
-                None => digests.scores(e, c.similarity, q, shape)?,
+                None => digests.scores(e, c.similarity, c.sizes.fan, q, shape)?,
             };
             let coarse = coarse.map(|scores| c.select.sum(e, &scores, shape)).transpose()?;
             Ok((coarse, c.select.sum(e, &fine, shape)?))
@@ -297,18 +297,15 @@ impl<E: Engine> Clustered<E> {
         layout: &Layout,
         choice: &Choice<E::Selection>,
         q: &E::Tensor,
-        store: &Store<E::Tensor>,
+        store: &mut Store<E::Tensor>,
     ) -> Result<E::Tensor, Error> {
         let (c, shape) = (self.settings, store.heads());
         let HeadShape { kv_heads, head_dim, .. } = shape;
-        let pairs = store.pairs_by_head(layout.sinks..layout.tail());
-        let width = 2 * head_dim;
-        let clusters = pairs.reshape(&[kv_heads, layout.fine(), c.sizes.fine * width]);
-        let chosen =
-            engine.scope("gather", |e| choice.gather(e, &c.select.payload(&clusters, shape), KV_MAGNITUDE))?;
+        debug_assert!(choice.first.is_none(), "one selection over all clusters");
+        let chosen = store.gather(engine, &choice.last, layout.sinks..layout.tail(), c.sizes.fine, c.select)?;
         let chosen = Select::unpack(&chosen, kv_heads);
         let batch = chosen.shape()[0];
-        let chosen = chosen.reshape(&[batch, layout.wanted * c.sizes.fine, width]);
+        let chosen = chosen.reshape(&[batch, layout.wanted * c.sizes.fine, 2 * head_dim]);
         let forced = E::Tensor::concat(
             1,
             &[&store.pairs_by_head(0..layout.sinks), &store.pairs_by_head(layout.tail()..layout.tokens)],

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use protocols::{Engine, Error, Ranking, Tensor, TopK};
+use protocols::{Axis, Engine, Error, Operand, Ranking, Tensor, TopK};
 
 use crate::HeadShape;
 use crate::policy::fold_heads;
@@ -90,17 +90,19 @@ impl Sizes {
 }
 
 /// Digests of the closed clusters of one layer: made once, when a cluster closes.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct Digests<T> {
-    /// (clusters, kv_heads * width) of the coarse clusters, if there are two levels, and of the fine ones.
-    levels: [Option<T>; 2],
+    /// (digests, kv_heads * width): of each coarse cluster its own, if there are two levels, then those of its parts. New
+    /// ones come last, so that the queries' products are with a matrix that only grows.
+    rows: Option<T>,
+    operand: Operand,
     /// Coarse clusters digested.
     pub(crate) closed: usize,
 }
 
 impl<T: Tensor> Digests<T> {
     pub(crate) fn new() -> Self {
-        Digests { levels: [None, None], closed: 0 }
+        Digests { rows: None, operand: Operand::default(), closed: 0 }
     }
 
     /// Digests the coarse clusters of the new `keys` (clusters * size, kv_heads * head_dim). `q` is the query that closes
@@ -149,23 +151,31 @@ impl<T: Tensor> Digests<T> {
                 (Some(of_box(engine, how.0, &max, &min, &by_cluster(sizes.fine), shape)?), coarse)
             }
         };
-        for (level, new) in self.levels.iter_mut().zip([coarse, fine]) {
-            match (level.as_mut(), new) {
-                (Some(level), Some(new)) => level.append(&new),
-                (None, new) => *level = new,
-                (Some(_), None) => {}
+        let parts = [coarse, fine].into_iter().flatten().map(|level| {
+            let [count, width] = level.shape()[..] else { panic!("digests of shape {:?}", level.shape()) };
+            level.reshape(&[clusters, count / clusters, width])
+        });
+        let parts: Vec<T> = parts.collect();
+        if !parts.is_empty() {
+            let new = T::concat(1, &parts.iter().collect::<Vec<_>>());
+            let [_, count, width] = new.shape()[..] else { unreachable!("clusters, digests of each, width") };
+            let new = new.reshape(&[clusters * count, width]);
+            match &mut self.rows {
+                Some(rows) => rows.append(&new),
+                None => self.rows = Some(new),
             }
         }
         self.closed += clusters;
         Ok(())
     }
 
-    /// Scores of the queries `q` (heads, 1, head_dim) against the digests: (heads, coarse clusters) if there are two
-    /// levels, and (heads, fine clusters).
+    /// Scores of the queries `q` (heads, 1, head_dim) against the digests of clusters of `fan` parts: (heads, coarse
+    /// clusters) if there are two levels, and (heads, fine clusters). Panics if no cluster has closed.
     pub(crate) fn scores<E: Engine<Tensor = T>>(
-        &self,
+        &mut self,
         engine: &mut E,
         similarity: Similarity,
+        fan: usize,
         q: &T,
         shape: HeadShape,
     ) -> Result<(Option<T>, T), Error> {
@@ -174,15 +184,15 @@ impl<T: Tensor> Digests<T> {
             _ => q.clone(),
         };
         let width = q.shape()[2];
-        let levels: Vec<&T> = self.levels.iter().flatten().collect();
-        let all = T::concat(0, &levels);
-        let clusters = all.shape()[0];
-        let digests = all.reshape(&[clusters, shape.kv_heads, width]).permute(&[1, 2, 0]);
+        let rows = self.rows.as_ref().expect("clusters are digested before they are scored");
+        let (heads, clusters) = (shape.heads, self.closed);
+        let each = rows.shape()[0] / clusters;
+        let digests = rows.reshape(&[each * clusters, shape.kv_heads, width]).permute(&[1, 2, 0]);
         let queries = fold_heads(&q, HeadShape { head_dim: width, ..shape });
-        let scores = engine.matmul(&queries, &digests)?.reshape(&[shape.heads, clusters]);
-        let coarse = if levels.len() == 2 { levels[0].shape()[0] } else { 0 };
-        let part = |range| scores.slice(1, range);
-        Ok(((coarse > 0).then(|| part(0..coarse)), part(coarse..clusters)))
+        let scores = engine.matmul_growing(&queries, &digests, Axis::Columns, &mut self.operand)?;
+        let scores = scores.reshape(&[heads, clusters, each]);
+        let coarse = (each > fan).then(|| scores.slice(2, 0..1).reshape(&[heads, clusters]));
+        Ok((coarse, scores.slice(2, each - fan..each).reshape(&[heads, clusters * fan])))
     }
 }
 

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use protocols::{Axis, Engine, Error, Operand, Tensor};
 
-use crate::HeadShape;
+use crate::{HeadShape, Select};
 
 /// log2 of a bound on keys and values where they are gathered.
 pub(crate) const KV_MAGNITUDE: u32 = 9;
@@ -13,11 +13,21 @@ pub(crate) const KV_MAGNITUDE: u32 = 9;
 #[derive(Debug)]
 pub struct Store<T> {
     kv: Option<(T, T)>,
-    /// What the engine remembers of the keys and of the values while they only grow.
-    operands: (Operand, Operand),
+    /// What the engine remembers of the rows while they only grow.
+    operands: Operands,
     seen: usize,
     fresh: usize,
     shape: HeadShape,
+}
+
+/// One operand for every matrix that is made of the rows. Whoever rewrites rows must take new ones: a mask that serves two
+/// values would show their difference, or that there is none. That holds for a policy that evicts one hidden token a
+/// step too: all rows are written anew then, since those that stay would give away which one went.
+#[derive(Debug, Default)]
+struct Operands {
+    keys: Operand,
+    values: Operand,
+    clusters: Operand,
 }
 
 impl<T: Tensor> Store<T> {
@@ -71,13 +81,32 @@ impl<T: Tensor> Store<T> {
     /// The scores of `queries` (kv_heads, rows, head_dim) against all keys: (kv_heads, rows, tokens).
     pub(crate) fn scores<E: Engine<Tensor = T>>(&mut self, engine: &mut E, queries: &T) -> Result<T, Error> {
         let keys = self.keys_by_head();
-        engine.scope("scores", |e| e.matmul_growing(queries, &keys, Axis::Columns, &mut self.operands.0))
+        engine.scope("scores", |e| e.matmul_growing(queries, &keys, Axis::Columns, &mut self.operands.keys))
     }
 
     /// The mix of all values by `weights` (kv_heads, rows, tokens): (kv_heads, rows, head_dim).
     pub(crate) fn mix<E: Engine<Tensor = T>>(&mut self, engine: &mut E, weights: &T) -> Result<T, Error> {
         let values = self.values_by_head();
-        engine.scope("values", |e| e.matmul_growing(weights, &values, Axis::Rows, &mut self.operands.1))
+        engine.scope("values", |e| e.matmul_growing(weights, &values, Axis::Rows, &mut self.operands.values))
+    }
+
+    /// The clusters of `size` tokens that `selection` chose among those in `range`, keys and values side by side, for heads
+    /// that share selections as `select` says: (selections, chosen, size * 2 head_dim * heads per selection). From call to
+    /// call `range` begins at the same token, and size and `select` are the same.
+    pub(crate) fn gather<E: Engine<Tensor = T>>(
+        &mut self,
+        engine: &mut E,
+        selection: &E::Selection,
+        range: Range<usize>,
+        size: usize,
+        select: Select,
+    ) -> Result<T, Error> {
+        let HeadShape { kv_heads, head_dim, .. } = self.shape;
+        let clusters = self.pairs_by_head(range.clone());
+        let clusters = clusters.reshape(&[kv_heads, range.len() / size, size * 2 * head_dim]);
+        let payload = select.payload(&clusters, self.shape);
+        let operand = &mut self.operands.clusters;
+        engine.scope("gather", |e| e.gather_growing(selection, &payload, KV_MAGNITUDE, operand))
     }
 
     /// Keys and values of the tokens in `range` side by side, (kv_heads, tokens, 2 head_dim).

@@ -71,9 +71,8 @@ pub struct Traffic {
     pub flows: u64,
     /// Wall-clock time spent in the account's own scope, nested scopes excluded.
     pub time: Duration,
-    /// CPU time of the process. It is booked per phase, on the phase's account with the empty path, because reading
-    /// the clock is too slow for every scope. With both parties in one process each ledger shows their sum. Zero
-    /// where the system does not tell.
+    /// CPU time of all threads of this party's process while the account's own scope was open, nested scopes excluded.
+    /// With both parties in one process each ledger shows their sum. Zero where the system does not tell.
     #[serde(default)]
     pub cpu: Duration,
 }
@@ -174,7 +173,7 @@ impl Ledger {
 
     /// Opens the scope `name` inside the current path.
     pub fn enter(&mut self, name: &str) {
-        self.settle();
+        self.checkpoint();
         self.scopes.push(self.path.len());
         if !self.path.is_empty() {
             self.path.push('/');
@@ -184,7 +183,7 @@ impl Ledger {
 
     /// Closes the innermost scope.
     pub fn leave(&mut self) {
-        self.settle();
+        self.checkpoint();
         if let Some(len) = self.scopes.pop() {
             self.path.truncate(len);
         }
@@ -256,22 +255,20 @@ impl Ledger {
         self.sum(|_| true)
     }
 
-    /// Books the wall-clock time since the last change of account and the CPU time since the last change of phase or
-    /// checkpoint. Call it before reading the times of a running session.
+    /// Books the wall-clock and the CPU time since the last change of account. Call it before reading the times of a
+    /// running session.
     pub fn checkpoint(&mut self) {
-        self.settle();
-        let Some(now) = process_cpu_time() else { return };
-        let spent = now.saturating_sub(self.cpu_clock);
-        self.cpu_clock = now;
-        self.accounts.entry((self.phase, String::new())).or_default().cpu += spent;
-    }
-
-    /// Books the wall-clock time since the last change of account.
-    pub fn settle(&mut self) {
+        // Reading the CPU clock is a system call, 0.3 us on a Xeon of 2.5 GHz; a decoded token of the GPT-2-small shape
+        // changes account 2,300 times in two phases and 3,500 times in one: about a millisecond in a second.
         let now = Instant::now();
         let spent = now - self.clock;
         self.clock = now;
-        self.account().time += spent;
+        let cpu_now = process_cpu_time().unwrap_or_default();
+        let cpu_spent = cpu_now.saturating_sub(self.cpu_clock);
+        self.cpu_clock = cpu_now;
+        let account = self.account();
+        account.time += spent;
+        account.cpu += cpu_spent;
     }
 
     fn sum(&self, keep: impl Fn(Phase) -> bool) -> Traffic {

@@ -63,27 +63,54 @@ fn untimed_accounts_carry_messages_and_no_times() {
     assert_eq!((sum.time, sum.cpu), (Duration::ZERO, Duration::ZERO));
 }
 
+/// Keeps this thread busy until the process has spent `time` more; the wall-clock time that took.
+fn burn(time: Duration) -> Duration {
+    let (cpu, wall) = (process_cpu_time().unwrap(), Instant::now());
+    while process_cpu_time().unwrap() < cpu + time {
+        std::hint::spin_loop();
+    }
+    wall.elapsed()
+}
+
 #[test]
-fn cpu_time_goes_to_the_phase_that_used_it() {
+fn cpu_time_goes_to_the_scope_that_used_it() {
+    const BUSY: Duration = Duration::from_millis(20);
     let Some(begin) = process_cpu_time() else { return };
     let mut ledger = Ledger::default();
     ledger.set_phase(Phase::Offline);
+    ledger.enter("layer");
     ledger.enter("busy");
-    let (cpu, wall) = (process_cpu_time().unwrap(), Instant::now());
-    while process_cpu_time().unwrap() < cpu + Duration::from_millis(20) {
-        std::hint::spin_loop();
-    }
-    let wall = wall.elapsed();
+    let wall = burn(BUSY);
     ledger.leave();
+    ledger.enter("busier");
+    burn(3 * BUSY);
+    // The phase changes within the scope, as where correlations are made on the spot.
+    let before = ledger.set_phase(Phase::Decode);
+    burn(2 * BUSY);
+    ledger.set_phase(before);
+    ledger.leave_to(0);
     ledger.set_phase(Phase::Decode);
     ledger.checkpoint();
-    let offline = ledger.phase_total(Phase::Offline);
-    assert!(offline.cpu >= Duration::from_millis(20), "{offline:?}");
-    assert!(offline.time >= wall);
-    let root = ledger.entries().into_iter().find(|e| e.phase == Phase::Offline && e.path.is_empty());
-    assert_eq!(root.unwrap().traffic.cpu, offline.cpu, "booked on the phase's root account");
-    let spent = process_cpu_time().unwrap() - begin;
-    assert!(ledger.total().cpu <= spent, "nothing is booked twice");
+
+    let account = |phase, path: &str| {
+        let found = ledger.entries().into_iter().find(|e| e.phase == phase && e.path == path);
+        found.map(|e| e.traffic).unwrap_or_else(|| panic!("{phase:?} {path}"))
+    };
+    assert!(account(Phase::Offline, "layer/busy").cpu >= BUSY);
+    assert!(account(Phase::Offline, "layer/busy").time >= wall);
+    assert!(account(Phase::Offline, "layer/busier").cpu >= 3 * BUSY);
+    assert!(account(Phase::Decode, "layer/busier").cpu >= 2 * BUSY);
+    // Other tests of this process may run meanwhile; a parent that was charged for its children would have all of it.
+    let nested = account(Phase::Offline, "layer/busy").cpu + account(Phase::Offline, "layer/busier").cpu;
+    assert!(account(Phase::Offline, "layer").cpu < nested / 2);
+    assert!(account(Phase::Offline, "").cpu < nested / 2);
+
+    for phase in [Phase::Offline, Phase::Decode] {
+        let of_phase = ledger.entries().into_iter().filter(|e| e.phase == phase);
+        let sum: Duration = of_phase.map(|e| e.traffic.cpu).sum();
+        assert_eq!(sum, ledger.phase_total(phase).cpu, "{phase:?}");
+    }
+    assert!(ledger.total().cpu <= process_cpu_time().unwrap() - begin, "nothing is booked twice");
     let before = ledger.total();
     ledger.checkpoint();
     assert_eq!(ledger.total().since(&before).untimed(), Traffic::default());

@@ -177,6 +177,19 @@ pub trait Engine: 'static {
         magnitude: u32,
     ) -> Result<Self::Tensor, Error>;
 
+    /// [`gather`](Engine::gather) from entries that are those of the gathering with `operand` before, and new ones after
+    /// them. An engine that prepares its products opens less for it.
+    fn gather_growing(
+        &mut self,
+        selection: &Self::Selection,
+        x: &Self::Tensor,
+        magnitude: u32,
+        operand: &mut Operand,
+    ) -> Result<Self::Tensor, Error> {
+        let _ = operand;
+        self.gather(selection, x, magnitude)
+    }
+
     /// The entries (rows, k, w), |x| < 2^`magnitude`, back where they were chosen: (rows, n, w), zeros elsewhere.
     fn scatter(
         &mut self,

@@ -23,7 +23,7 @@ use super::options::{LINKS, LinkArg, SamplingArgs, TermsArgs, seconds};
 use super::progress::Progress;
 use super::prompt::PromptArgs;
 use super::report::{options, report, tables, verdict};
-use super::serve::Line;
+use super::serve::{Line, Used};
 
 /// Generates text with both parties on this machine: two processes, unless the link is `memory`.
 #[derive(Args, Debug)]
@@ -74,7 +74,7 @@ pub(super) fn run(args: DemoArgs) -> Result<(), Error> {
     let client = Client { args: &args, terms: &terms, prompt: &prompt, tokens };
     let mut progress = Progress::of_text(tokenizer.as_ref(), &prompt, tokens);
     progress.spin("the server reads its model");
-    let (outcome, model, memory) = match args.link {
+    let (outcome, model, memory, server) = match args.link {
         LinkArg::Memory => client.in_one_process(files, &mut sampler, &mut progress)?,
         _ => {
             // The weights are the other process's business.
@@ -96,6 +96,9 @@ pub(super) fn run(args: DemoArgs) -> Result<(), Error> {
     chosen.extend(args.terms.reported(&terms));
     let mut report = report(&model, tokenizer.as_ref(), prompt.len(), &outcome, chosen)?;
     report.peak_memory_bytes = memory;
+    if let Some(server) = server {
+        report.set_peer_cpu(&server.entries, &server.per_token);
+    }
     if args.check {
         let mut files = open_model(&args.model)?;
         let plain = Model::load(&mut Float::default(), &files.spec, Some(&mut files.checkpoint))?;
@@ -112,8 +115,9 @@ pub(super) fn run(args: DemoArgs) -> Result<(), Error> {
     }
 }
 
-/// What a session leaves: its outcome, the model as the client knows it, and the parties' memory.
-type Finished = (Outcome, PublicModel, PeakMemory);
+/// What a session leaves: its outcome, the model as the client knows it, the parties' memory, and what the server took if
+/// that is a process of its own.
+type Finished = (Outcome, PublicModel, PeakMemory, Option<Used>);
 
 /// The client's side, which is this process.
 struct Client<'a> {
@@ -160,7 +164,7 @@ impl Client<'_> {
         server.map_err(|_| Error::Panicked)??;
         let (outcome, model) = client?;
         let memory = net::peak_memory_bytes();
-        Ok((outcome, model, PeakMemory { client: memory, server: memory }))
+        Ok((outcome, model, PeakMemory { client: memory, server: memory }, None))
     }
 
     /// The server as a child process.
@@ -168,7 +172,7 @@ impl Client<'_> {
         let mut server = Server::spawn(self)?;
         let address = match server.line()? {
             Line::Listening(address) => address,
-            other => return Err(Error::Child { what: format!("it said {other:?}") }),
+            Line::Ended(_) => return Err(Error::Child { what: "it ended before a client came".into() }),
         };
         let timeouts = ConnectOptions { read_timeout: self.args.timeout, ..ConnectOptions::default() };
         let session = tcp::connect(address, timeouts)
@@ -180,11 +184,11 @@ impl Client<'_> {
             Err(error) => return Err(server.blame(error)),
         };
         let client = net::peak_memory_bytes();
-        let Line::PeakMemoryBytes(peak) = server.line()? else {
-            return Err(Error::Child { what: "it did not say how much memory it took".into() });
+        let Line::Ended(used) = server.line()? else {
+            return Err(Error::Child { what: "it did not say what it took".into() });
         };
         server.end()?;
-        Ok((outcome, model, PeakMemory { client, server: peak }))
+        Ok((outcome, model, PeakMemory { client, server: used.peak_memory_bytes }, Some(used)))
     }
 }
 

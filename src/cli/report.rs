@@ -36,9 +36,7 @@ pub(super) fn predict_seconds(report: &mut Report, shape: Option<Shape>) {
     let time = |to_server: u64, to_client: u64, flows: u64| {
         shape.map_or(0.0, |shape| shape.predict([to_server, to_client], flows).as_secs_f64())
     };
-    let phases = &mut report.phases;
-    let totals = [&mut phases.setup, &mut phases.offline, &mut phases.prefill, &mut phases.decode.total];
-    for cost in totals.into_iter().chain(&mut phases.decode.per_token) {
+    for cost in report.phases.costs_mut() {
         cost.seconds = time(cost.bytes_client_to_server, cost.bytes_server_to_client, cost.flows);
     }
     for op in &mut report.operations {

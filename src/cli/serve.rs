@@ -8,8 +8,9 @@ use std::time::Duration;
 use clap::Args;
 use model::party::{Hosted, Limits, Outcome, Terms};
 use model::pool::Pools;
+use model::report::Cost;
 use net::tcp::{self, Listener};
-use net::{Channel, Role};
+use net::{Channel, Entry, Role};
 use serde::{Deserialize, Serialize};
 
 use super::Error;
@@ -67,8 +68,19 @@ pub(super) struct ServeArgs {
 pub(super) enum Line {
     /// Clients may come.
     Listening(SocketAddr),
-    /// The session is over; the largest memory of this process.
-    PeakMemoryBytes(Option<u64>),
+    /// The session is over.
+    Ended(Used),
+}
+
+/// What a session took of this process.
+#[derive(Debug, Deserialize, Serialize)]
+pub(super) struct Used {
+    /// Its largest memory.
+    pub(super) peak_memory_bytes: Option<u64>,
+    /// All accounts, for their CPU times.
+    pub(super) entries: Vec<Entry>,
+    /// Cost of each token after the first.
+    pub(super) per_token: Vec<Cost>,
 }
 
 impl Line {
@@ -106,9 +118,9 @@ pub(super) fn run(mut args: ServeArgs) -> Result<(), Error> {
     loop {
         let outcome = server.next(&listener, &args);
         if args.once {
-            outcome?;
+            let Outcome { entries, per_token, .. } = outcome?;
             if args.machine {
-                Line::PeakMemoryBytes(net::peak_memory_bytes()).print()?;
+                Line::Ended(Used { peak_memory_bytes: net::peak_memory_bytes(), entries, per_token }).print()?;
             }
             return Ok(());
         }
@@ -128,7 +140,7 @@ struct Server {
 
 impl Server {
     /// Waits for a client and runs its session.
-    fn next(&self, listener: &Listener, args: &ServeArgs) -> Result<(), Error> {
+    fn next(&self, listener: &Listener, args: &ServeArgs) -> Result<Outcome, Error> {
         let link = listener.accept(args.machine.then_some(args.timeout))?;
         let peer = link.peer_addr().map_or_else(|_| "a client that left".into(), |peer| peer.to_string());
         let channel = Channel::new(Role::Server, args.link.wrap(link)?);
@@ -142,7 +154,7 @@ impl Server {
                 None => println!("{peer}: {} tokens generated", outcome.generation.count),
             }
         }
-        Ok(())
+        Ok(outcome)
     }
 
     fn session(&self, channel: Channel, args: &ServeArgs) -> Result<Outcome, Error> {

@@ -1,6 +1,6 @@
 //! Traffic as real numbers: means over steps, sums over layers.
 
-use std::ops::{Add, AddAssign, Mul};
+use std::ops::{Add, AddAssign, Mul, Sub};
 
 use net::{Phase, Shape, Traffic};
 use serde::Serialize;
@@ -41,6 +41,14 @@ impl From<Traffic> for Cost {
             flows: t.flows as f64,
             seconds: t.time.as_secs_f64(),
         }
+    }
+}
+
+impl Sub for Cost {
+    type Output = Cost;
+
+    fn sub(self, other: Cost) -> Cost {
+        self + other * -1.0
     }
 }
 

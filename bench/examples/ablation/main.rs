@@ -12,6 +12,10 @@
 //! two parties in this process too: both ledgers must equal the plan's to the byte (but where quickselect makes traffic
 //! random: there a plan states the mean), the opened outputs must be those of the same policy in fixed point, and the
 //! time is taken.
+//!
+//! With `--preprocess` there are two phases: a plan of the run prepares all that it takes, and what a step costs offline is
+//! what the preparation of the whole run costs more than that of the prompt and the first step, by steps. A run of more
+//! steps makes larger batches.
 
 mod check;
 mod cost;
@@ -26,7 +30,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use mpcache::{HeadShape, PolicyError, PolicySpec};
 use net::Shape;
-use protocols::Fixed;
+use protocols::{Fixed, Options};
 use serde::Serialize;
 use thiserror::Error;
 
@@ -55,6 +59,9 @@ struct Args {
     /// Shapes only: nothing is measured.
     #[arg(long, conflicts_with = "secure")]
     plan_only: bool,
+    /// In two phases.
+    #[arg(long, requires = "plan_only")]
+    preprocess: bool,
     /// Steps that a plan takes the mean of; where clusters are larger, as many as these have tokens.
     #[arg(long, value_name = "N", default_value_t = 8)]
     plan_steps: usize,
@@ -70,7 +77,7 @@ struct Args {
     /// Only the configurations whose names contain one of these, besides `full`.
     #[arg(long, value_name = "TEXT,..", value_delimiter = ',')]
     only: Vec<String>,
-    /// Network between the two parties.
+    /// Network between the two parties; its rate decides what matrix products pack.
     #[arg(long, value_name = "lan|lan-1g|wan|wan-far|RATEmbit,DELAYms", default_value = "lan")]
     link: Shape,
     /// Write the tables here.
@@ -134,6 +141,13 @@ enum Failure {
         /// Steps around it.
         steps: usize,
     },
+}
+
+impl Args {
+    /// What both parties state.
+    fn options(&self) -> Options {
+        Options { preprocess: self.preprocess, link_rate: self.link.bytes_per_second, ..Options::default() }
+    }
 }
 
 /// A configuration of the ablation.
@@ -236,6 +250,7 @@ struct Findings {
     budget: f64,
     keep: f64,
     link: String,
+    preprocess: bool,
     /// The rest of the model's step, by the plan and between two parties.
     rest_planned: Split,
     rest_measured: Option<Split>,
@@ -279,7 +294,12 @@ fn row(configuration: &Configuration, cache: usize, args: &Args) -> Result<Row, 
     let period = policy.clusters().map_or(1, |c| c.sizes.coarse());
     let steps = if period < cache / 2 { args.plan_steps.max(period) } else { args.plan_steps };
     let scenario = around(cache, steps)?;
-    let plan = run::plan(policy, scenario)?;
+    let plan = run::plan(policy, scenario, args.options())?;
+    let mut planned = Split::of(&plan.steady, within("", PAIRS / steps as f64));
+    if args.preprocess {
+        let prompt = run::plan(policy, Scenario { steps: 0, ..scenario }, args.options())?.offline();
+        planned.offline = (plan.offline() - prompt) * (PAIRS / steps as f64);
+    }
     let mut row = Row {
         name,
         policy: policy.to_string(),
@@ -287,7 +307,7 @@ fn row(configuration: &Configuration, cache: usize, args: &Args) -> Result<Row, 
         cache,
         random: policy.random_traffic(),
         paper: *paper,
-        planned: Split::of(&plan.steady, within("", PAIRS / steps as f64)),
+        planned,
         operations: operations(&plan.steady, steps),
         eviction: Split::of(&plan.prompt, within("eviction", PAIRS)),
         digests: Split::of(&plan.prompt, within("digest", PAIRS)),
@@ -303,10 +323,11 @@ fn row(configuration: &Configuration, cache: usize, args: &Args) -> Result<Row, 
 fn measure(policy: &PolicySpec, cache: usize, args: &Args) -> Result<Measured, Failure> {
     let scenario = around(cache, args.steps)?;
     let words = data::words(&data::inputs(scenario.tokens(), cache as u64));
-    let fixed = run::run(&mut Fixed::new(), policy, &words, scenario)?;
-    let secure = run::secure(policy, &words, scenario, args.link)?;
+    let options = args.options();
+    let fixed = run::run(&mut Fixed::evaluating(options.evaluate()), policy, &words, scenario)?;
+    let secure = run::secure(policy, &words, scenario, args.link, options)?;
     let check = check::compare(policy, &secure.outputs, &fixed.outputs)?;
-    check::plan_holds(policy, &secure, &run::plan(policy, scenario)?)?;
+    check::plan_holds(policy, &secure, &run::plan(policy, scenario, options)?)?;
     let step = Split::of(&secure.steady, within("", PAIRS / args.steps as f64));
     Ok(Measured { step, steps: args.steps, check })
 }
@@ -315,9 +336,10 @@ fn benchmark(args: &Args) -> Result<(), Failure> {
     let configurations = configurations(args)?;
     let secure = !args.plan_only && args.cache.iter().any(|cache| args.secure.contains(cache));
     eprintln!("the rest of the step");
-    let rest_planned = rest::plan()?;
+    // In two phases the rest's correlations are not told from those of attention: the tables are of attention alone.
+    let rest_planned = rest::plan(Options { preprocess: false, ..args.options() })?;
     let (rest_measured, rest_logit_error) = if secure {
-        let (cost, error) = rest::secure(args.link)?;
+        let (cost, error) = rest::secure(args.link, args.options())?;
         (Some(cost), Some(error))
     } else {
         (None, None)
@@ -335,6 +357,7 @@ fn benchmark(args: &Args) -> Result<(), Failure> {
         budget: args.budget,
         keep: args.keep,
         link: args.link.to_string(),
+        preprocess: args.preprocess,
         rest_planned,
         rest_measured,
         rest_logit_error,

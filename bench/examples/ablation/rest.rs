@@ -92,14 +92,14 @@ fn spec() -> Result<ModelSpec, Failure> {
 }
 
 /// By shapes alone.
-pub(crate) fn plan() -> Result<Split, Failure> {
-    let mut engine = Plan::new(Options::default());
+pub(crate) fn plan(options: Options) -> Result<Split, Failure> {
+    let mut engine = Plan::new(options);
     let model = Model::load(&mut engine, &spec()?, None)?;
     Ok(steps(&mut engine, &model, None)?.0)
 }
 
 /// Between two parties over links of `shape`, with random weights: the cost, and the largest error of a logit.
-pub(crate) fn secure(shape: net::Shape) -> Result<(Split, f32), Failure> {
+pub(crate) fn secure(shape: net::Shape, protocol: Options) -> Result<(Split, f32), Failure> {
     let dir = tempfile::tempdir().map_err(Failure::Link)?;
     let spec = synthesize(CONFIG, dir.path(), Some(LAYERS), DType::F16, 1)?;
     let open = || Checkpoint::open(dir.path()).map_err(model::Error::from);
@@ -115,7 +115,7 @@ pub(crate) fn secure(shape: net::Shape) -> Result<(Split, f32), Failure> {
     loader.expect_scales(scales)?;
     let blank: Model<FixedWeight> = Model::load(&mut loader, &spec, None)?;
     let party = |channel: Channel, model: &Model<FixedWeight>, ids: Option<&[u32]>| {
-        let mut engine = Secure::new(channel, Options::default())?;
+        let mut engine = Secure::new(channel, protocol)?;
         steps(&mut engine, model, ids)
     };
     let (client, server) = thread::scope(|scope| {

@@ -9,6 +9,7 @@ use ndarray::ArrayD;
 use net::{Channel, Entry, Ledger, Link, Phase, Role, Shaped, Traffic, memory_pair};
 use protocols::{Engine, Error, Fixed, Options, Plan, Secure, Shape};
 
+use crate::cost::Cost;
 use crate::data::{self, Inputs};
 use crate::{Failure, HEADS, LAYERS};
 
@@ -122,9 +123,24 @@ pub(crate) fn shaped(link: impl Link + 'static, shape: net::Shape) -> Result<Sha
     Shaped::new(link, shape).map_err(Failure::Link)
 }
 
-/// The run on shapes.
-pub(crate) fn plan(spec: &PolicySpec, scenario: Scenario) -> Result<Trace<Shape>, Error> {
-    run(&mut Plan::new(Options::default()), spec, &data::shapes(scenario.tokens()), scenario)
+/// The run on shapes; in two phases after the preparation of all that it takes.
+pub(crate) fn plan(spec: &PolicySpec, scenario: Scenario, options: Options) -> Result<Trace<Shape>, Error> {
+    let inputs = data::shapes(scenario.tokens());
+    let mut engine = Plan::new(options);
+    if options.preprocess {
+        let mut first = Plan::new(options);
+        run(&mut first, spec, &inputs, scenario)?;
+        engine.prepare(first.needs())?;
+    }
+    run(&mut engine, spec, &inputs, scenario)
+}
+
+impl<T> Trace<T> {
+    /// All correlations of the run, whenever they were made.
+    pub(crate) fn offline(&self) -> Cost {
+        let offline = self.ledger.iter().filter(|e| e.phase == Phase::Offline);
+        offline.fold(Cost::default(), |sum, e| sum + Cost::from(e.traffic))
+    }
 }
 
 /// The run between two parties over a link of `shape` each way: the client's trace with the outputs opened.
@@ -133,13 +149,14 @@ pub(crate) fn secure(
     words: &Inputs<ArrayD<u64>>,
     scenario: Scenario,
     shape: net::Shape,
+    options: Options,
 ) -> Result<Trace<ArrayD<u64>>, Failure> {
     let [mine, other] = data::shares(words);
     let (client, server) = memory_pair(PATIENCE);
     let client = Channel::new(Role::Client, shaped(client, shape)?);
     let server = Channel::new(Role::Server, shaped(server, shape)?);
     let party = |channel: Channel, inputs: &Inputs<ArrayD<u64>>| {
-        let mut engine = Secure::new(channel, Options::default())?;
+        let mut engine = Secure::new(channel, options)?;
         run(&mut engine, spec, inputs, scenario)
     };
     let (client, server) = thread::scope(|scope| {

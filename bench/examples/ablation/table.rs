@@ -6,7 +6,7 @@ use std::fmt::Write;
 use comfy_table::{CellAlignment, Table, presets};
 use net::Shape;
 
-use crate::cost::Split;
+use crate::cost::{Cost, Split};
 use crate::{Findings, Row};
 
 /// Steps listed for each configuration.
@@ -37,19 +37,33 @@ pub(crate) fn markdown(findings: &Findings) -> String {
             findings.cores
         );
     } else {
-        let _ = writeln!(out, "Planned on shapes: nothing was run. (*) The mean of random traffic.");
+        let _ = writeln!(out, "Planned on shapes for `{link}`: nothing was run. (*) The mean of random traffic.");
     }
     let _ = writeln!(
         out,
-        "\nThe last column is what figure 11 of the paper reports for its own implementation against its own full cache."
+        "\n{}",
+        if findings.preprocess {
+            "Two phases: online is what is left when all correlations are there; offline is what a step adds to their \
+             preparation. Network seconds and the shares of operations are of the online phase."
+        } else {
+            "The last column is what figure 11 of the paper reports for its own implementation against its own full cache."
+        }
     );
     for &cache in &lengths {
         let rows: Vec<&Row> = findings.rows.iter().filter(|row| row.cache == cache).collect();
-        let _ = writeln!(out, "\n## {cache} tokens in the cache\n\n{}", steps(findings, &rows));
-        let _ = writeln!(out, "\nOnce a prompt:\n\n{}", once(&rows));
-        let _ = writeln!(out, "\nWhere the bytes of attention go:\n\n{}", largest(&rows));
+        let (steps, once) = if findings.preprocess {
+            (two_phase_steps(&rows), two_phase_once(&rows))
+        } else {
+            (steps(findings, &rows), once(&rows))
+        };
+        let _ = writeln!(out, "\n## {cache} tokens in the cache\n\n{steps}");
+        let _ = writeln!(out, "\nOnce a prompt{}:\n\n{once}", if findings.preprocess { ", online" } else { "" });
+        let _ = writeln!(out, "\nWhere the bytes of attention go:\n\n{}", largest(&rows, findings.preprocess));
     }
     let _ = writeln!(out, "\n## Configurations\n\n{}", named(findings, lengths.first().copied().unwrap_or(0)));
+    if findings.preprocess {
+        return out;
+    }
     let rest = findings.rest_planned.total();
     let _ = write!(
         out,
@@ -83,17 +97,14 @@ fn steps(findings: &Findings, rows: &[&Row]) -> Table {
     let rest_seconds = findings.rest_measured.map(|rest| rest.total().seconds);
     for row in rows {
         let cost = row.planned.total();
-        let shape = |name: &str| Shape::PRESETS.iter().find(|(n, _)| *n == name).map(|(_, shape)| *shape);
-        let network =
-            |name| shape(name).map_or_else(String::new, |shape| format!("{:.2}", cost.network_seconds(shape)));
         let mut cells = vec![
-            format!("{}{}", row.name, if row.random { " *" } else { "" }),
+            named_row(row),
             megabytes(cost.bytes()),
             megabytes(row.planned.offline.bytes()),
             format!("{:.0}", cost.flows),
             ratio(full.planned.total().bytes(), cost.bytes()),
-            network("lan"),
-            network("wan"),
+            network(cost, "lan"),
+            network(cost, "wan"),
         ];
         let timed = |mine: Option<f64>, of_full: Option<f64>| match (mine, of_full) {
             (Some(mine), Some(of_full)) => [format!("{mine:.2}"), ratio(of_full, mine)],
@@ -112,6 +123,59 @@ fn steps(findings: &Findings, rows: &[&Row]) -> Table {
         table.add_row(cells);
     }
     right_align(table)
+}
+
+/// Attention in two phases.
+fn two_phase_steps(rows: &[&Row]) -> Table {
+    let mut table = table(&[
+        "configuration",
+        "online MB",
+        "less",
+        "flows",
+        "net s lan",
+        "net s wan",
+        "offline MB",
+        "less",
+        "both MB",
+        "less",
+    ]);
+    let Some(full) = rows.iter().find(|row| row.name == "full") else { return table };
+    for row in rows {
+        let Split { online, offline } = row.planned;
+        let mut cells = vec![named_row(row)];
+        cells.extend([megabytes(online.bytes()), ratio(full.planned.online.bytes(), online.bytes())]);
+        cells.extend([format!("{:.0}", online.flows), network(online, "lan"), network(online, "wan")]);
+        cells.extend([megabytes(offline.bytes()), ratio(full.planned.offline.bytes(), offline.bytes())]);
+        let both = row.planned.total().bytes();
+        cells.extend([megabytes(both), ratio(full.planned.total().bytes(), both)]);
+        table.add_row(cells);
+    }
+    right_align(table)
+}
+
+/// Eviction and digests in two phases: online, since correlations of the prompt are not told apart by operation.
+fn two_phase_once(rows: &[&Row]) -> Table {
+    let mut table = table(&["configuration", "eviction MB", "flows", "first digests MB", "flows"]);
+    for row in rows {
+        let (eviction, digests) = (row.eviction.online, row.digests.online);
+        if eviction.bytes() + digests.bytes() == 0.0 {
+            continue;
+        }
+        let cost = |cost: Cost| [megabytes(cost.bytes()), format!("{:.0}", cost.flows)];
+        table.add_row([vec![row.name.to_owned()], cost(eviction).to_vec(), cost(digests).to_vec()].concat());
+    }
+    right_align(table)
+}
+
+/// Its name, with a mark where the traffic is random.
+fn named_row(row: &Row) -> String {
+    format!("{}{}", row.name, if row.random { " *" } else { "" })
+}
+
+/// Seconds on the network called `name`.
+fn network(cost: Cost, name: &str) -> String {
+    let shape = Shape::PRESETS.iter().find(|(n, _)| *n == name).map(|(_, shape)| *shape);
+    shape.map_or_else(String::new, |shape| format!("{:.2}", cost.network_seconds(shape)))
 }
 
 /// Eviction and digests, and after how many tokens they have paid.
@@ -145,7 +209,7 @@ fn once(rows: &[&Row]) -> Table {
 }
 
 /// Where the bytes of attention go: the policy's own steps.
-fn largest(rows: &[&Row]) -> Table {
+fn largest(rows: &[&Row], two_phases: bool) -> Table {
     let mut table = table(&["configuration", "largest steps: MB (share), flows"]);
     for row in rows {
         let mut steps: BTreeMap<&str, Split> = BTreeMap::new();
@@ -154,9 +218,11 @@ fn largest(rows: &[&Row]) -> Table {
             let sum = steps.entry(step).or_default();
             *sum = *sum + *split;
         }
-        let mut steps: Vec<_> = steps.into_iter().map(|(step, split)| (step, split.total())).collect();
+        // In two phases correlations are prepared apart from the operations.
+        let counted = |split: Split| if two_phases { split.online } else { split.total() };
+        let mut steps: Vec<_> = steps.into_iter().map(|(step, split)| (step, counted(split))).collect();
         steps.sort_by(|a, b| b.1.bytes().total_cmp(&a.1.bytes()));
-        let share = |bytes: f64| 100.0 * bytes / row.planned.total().bytes();
+        let share = |bytes: f64| 100.0 * bytes / counted(row.planned).bytes();
         let listed: Vec<String> = steps
             .into_iter()
             .take(LISTED)

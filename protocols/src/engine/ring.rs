@@ -321,6 +321,16 @@ impl<B: Abb> Engine for Ring<B> {
         selection::gather(&mut self.abb, chosen, x, magnitude)
     }
 
+    fn gather_growing(
+        &mut self,
+        chosen: &TopK<B>,
+        x: &B::Words,
+        magnitude: u32,
+        operand: &mut Operand,
+    ) -> Result<B::Words, Error> {
+        selection::gather_growing(&mut self.abb, chosen, x, magnitude, operand)
+    }
+
     fn scatter(&mut self, chosen: &TopK<B>, x: &B::Words, magnitude: u32) -> Result<B::Words, Error> {
         selection::scatter(&mut self.abb, chosen, x, magnitude)
     }

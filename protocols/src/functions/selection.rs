@@ -9,6 +9,11 @@
 //! **Range.** Payloads |x| < 2^magnitude as stated by the caller. **Error.** A few units in the last place, those of
 //! products, with one-hot words; one unit with permutations.
 //!
+//! **A payload that stays.** A cache is gathered from at every step by another hidden choice, while its rows stay:
+//! [`gather_growing`] opens each under its mask once in a two-phase session ([`growing`](crate::ops::growing)), after that
+//! the one-hot words alone. What comes out has no mask that may stay: the rows of two steps are fresh shares, and one mask
+//! for both would show whether the choice changed. Products with gathered rows are plain triples therefore.
+//!
 //! **What each party sees.** Masked messages only, and k and n, which are public; [`in_order`] of a shuffled selection
 //! opens destinations as [`compact`](super::compact) does: a uniformly random permutation. **Revealed.** Nothing.
 
@@ -17,6 +22,7 @@ use ndarray::ArrayD;
 use crate::abb::{Abb, Truncation, Words};
 use crate::functions::compact;
 use crate::functions::top_k::{self, Scores, Shuffled, TopK};
+use crate::ops::growing::{Axis, Operand};
 use crate::words::index_bits;
 use crate::{Error, FRAC, Tensor, engine};
 
@@ -54,6 +60,28 @@ pub fn one_hot<B: Abb>(b: &mut B, selection: &TopK<B>) -> Result<B::Words, Error
 /// The chosen entries of (x rows, n, w), |x| < 2^`magnitude` -> (rows, k, w) modulo 2^64. The rows of x are shared by
 /// consecutive rows of the selection, which are a multiple.
 pub fn gather<B: Abb>(b: &mut B, selection: &TopK<B>, x: &B::Words, magnitude: u32) -> Result<B::Words, Error> {
+    gather_from(b, selection, x, magnitude, None)
+}
+
+/// [`gather`] from entries that are those of the gathering with `operand` before, and new ones after them; w and the rows of
+/// x stay the same. Permutations move all entries in any case, and leave `operand` alone.
+pub fn gather_growing<B: Abb>(
+    b: &mut B,
+    selection: &TopK<B>,
+    x: &B::Words,
+    magnitude: u32,
+    operand: &mut Operand,
+) -> Result<B::Words, Error> {
+    gather_from(b, selection, x, magnitude, Some(operand))
+}
+
+fn gather_from<B: Abb>(
+    b: &mut B,
+    selection: &TopK<B>,
+    x: &B::Words,
+    magnitude: u32,
+    operand: Option<&mut Operand>,
+) -> Result<B::Words, Error> {
     let [shared, columns, w] = x.shape()[..] else { panic!("gather of {:?}", x.shape()) };
     b.scope("gather", |b| {
         b.expect_below(x, magnitude + FRAC)?;
@@ -63,7 +91,11 @@ pub fn gather<B: Abb>(b: &mut B, selection: &TopK<B>, x: &B::Words, magnitude: u
                 let (rows, k, n) = dims(words);
                 assert!(columns == n && rows.is_multiple_of(shared), "{:?} by {:?}", x.shape(), words.shape());
                 let folded = words.reshape(&[shared, rows / shared * k, n]);
-                b.matmul(&folded, x, width)?.reshape(&[rows, k, w])
+                let product = match operand {
+                    Some(operand) => b.matmul_growing(&folded, x, width, Axis::Rows, operand)?,
+                    None => b.matmul(&folded, x, width)?,
+                };
+                product.reshape(&[rows, k, w])
             }
             TopK::Shuffled(shuffled) => {
                 let rows = shuffled.positions.len();

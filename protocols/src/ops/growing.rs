@@ -1,11 +1,12 @@
-//! Products with a shared matrix that only grows: the keys and the values of a layer.
+//! Products with a shared matrix that only grows: the keys and the values of a layer, digests of its clusters, or the
+//! clusters themselves, from which hidden choices are gathered.
 //!
 //! **Functionality.** Shares of X and of a matrix M of T tokens, T growing from product to product -> shares of X M
 //! modulo 2^w, for a batch of heads. M is (d x T), [`Axis::Columns`], or (T x d), [`Axis::Rows`].
 //!
 //! **Source.** Beaver's triples (CRYPTO 1991) with a fixed operand: the mask A of M is the same in all products, so a token's
 //! row is opened once, when it is new; every X has a fresh mask B, and the parties share B A. Offline, the B of all products of
-//! a run are stacked, so that one encrypted product of matrices per layer and operand makes all of them.
+//! a run are stacked, so that one encrypted product of matrices per layer and operand, or a few, makes all of them.
 //!
 //! **Range.** Any, modulo 2^w. **Error.** That of [`matmul::shared`]. The naive twin is the product itself.
 //!
@@ -24,6 +25,10 @@ use crate::ops::beaver::{open_product, random};
 use crate::ops::{matmul, reveal};
 use crate::session::{Plans, Session};
 use crate::stock::{Queue, Spill, StockError};
+
+/// Words of masks of products that one encrypted product makes, at most, unless a single one of them has more: a bound on
+/// memory. Few in tests, so that they make several.
+const BATCH_WORDS: u64 = if cfg!(test) { 1 << 7 } else { 1 << 22 };
 
 /// Where the tokens of a growing matrix stand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -101,11 +106,29 @@ impl Events {
 
     /// Words of one party's masks for all products.
     pub(crate) fn words(&self) -> u64 {
-        let of_product = |event: &Event| {
-            let MatmulShape { batch, m, k, n } = self.shape(event.m, event.tokens);
-            (batch * m * (k + n)) as u64
-        };
-        (self.tokens() * self.batch * self.d) as u64 + self.list.iter().map(of_product).sum::<u64>()
+        let products = self.list.iter().map(|event| self.product_words(event));
+        (self.tokens() * self.batch * self.d) as u64 + products.sum::<u64>()
+    }
+
+    /// Words of one party's B and share of B A for `event`.
+    fn product_words(&self, event: &Event) -> u64 {
+        let MatmulShape { batch, m, k, n } = self.shape(event.m, event.tokens);
+        (batch * m * (k + n)) as u64
+    }
+
+    /// The products in runs that are prepared at once.
+    pub(crate) fn batches(&self) -> Vec<Events> {
+        let mut batches: Vec<Events> = Vec::new();
+        let mut words = 0;
+        for event in &self.list {
+            words += self.product_words(event);
+            if batches.is_empty() || words > BATCH_WORDS {
+                batches.push(Events { list: Vec::new(), ..*self });
+                words = self.product_words(event);
+            }
+            batches.last_mut().expect("the first event starts a batch").list.push(*event);
+        }
+        batches
     }
 
     fn shape(&self, m: usize, tokens: usize) -> MatmulShape {
@@ -196,7 +219,9 @@ fn token_rows(m: &[u64], batch: usize, d: usize, axis: Axis, first: usize) -> Ve
 /// Masks for all of `events`.
 pub(crate) fn prepare(s: &mut Session, events: &Events) -> Result<Masks, Error> {
     let mut masks = Masks::default();
-    extend(s, &mut masks, events)?;
+    for batch in events.batches() {
+        extend(s, &mut masks, &batch)?;
+    }
     Ok(masks)
 }
 
@@ -237,10 +262,9 @@ fn extend(s: &mut Session, masks: &mut Masks, events: &Events) -> Result<(), Err
 
 /// Cost of [`prepare`], `offline`.
 pub(crate) fn prepare_cost(plans: &mut Plans, events: &Events) -> Result<Cost, Error> {
-    if events.list.is_empty() {
-        return Ok(Cost::free());
-    }
-    Ok(matmul::shared_cost(plans, events.stacked(), events.width)?.offline())
+    events.batches().iter().try_fold(Cost::free(), |cost, batch| {
+        Ok(cost.then(matmul::shared_cost(plans, batch.stacked(), batch.width)?.offline()))
+    })
 }
 
 /// Shares of X M for `event`, a list of one product, from shares of X (batch, m, k) and M (batch, k, n). Tokens already in

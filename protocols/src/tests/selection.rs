@@ -5,12 +5,14 @@ use net::Phase;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
-use super::{DEALER, own, run, secure, share};
+use super::{BOTH, DEALER, Function, TWO_PHASES, own, run, secure, share};
 use crate::abb::Abb;
 use crate::function;
+use crate::functions::selection;
+use crate::functions::top_k::TopK;
 use crate::ops::quickselect;
 use crate::words::{index_bits, mask};
-use crate::{Options, Planner, Shape, Tensor};
+use crate::{Operand, Options, Planner, Shape, Tensor};
 
 fn random(count: usize, seed: u64) -> Vec<u64> {
     let mut rng = StdRng::seed_from_u64(seed);
@@ -119,6 +121,68 @@ fn a_shuffle_sends_two_messages_online() {
     let online: Vec<_> = ledger.iter().filter(|entry| entry.phase == Phase::Decode).collect();
     let bytes = 2 * (12 * 32 * 40 / 8 + net::HEADER_BYTES) as u64;
     assert_eq!((online.len(), online[0].traffic.messages, online[0].traffic.bytes()), (1, 2, bytes));
+}
+
+#[test]
+fn gathering_opens_the_entries_of_a_growing_payload_once() {
+    const LENGTHS: [usize; 3] = [4, 4, 6];
+    let (rows, k, most, w, magnitude) = (2, 3, LENGTHS[2], 8, 5);
+    let chosen = |step: usize, row: usize, entry: usize| (5 * step + 3 * row + entry) % LENGTHS[step];
+    let one_hot: Vec<u64> = (0..LENGTHS.len() * rows * k * most)
+        .map(|i| {
+            let (entry, item) = (i / most % k, i % most);
+            u64::from(chosen(i / most / k / rows, i / most / k % rows, entry) == item)
+        })
+        .collect();
+    let payload: Vec<u64> =
+        random(rows * most * w, 3).iter().map(|x| (x % (1 << 23)).wrapping_sub(1 << 22)).collect();
+    let shapes = [vec![LENGTHS.len(), rows, k, most], vec![rows, most, w]];
+    let gathers = || {
+        function!(
+            [] | b,
+            x | {
+                let mut operand = Operand::default();
+                let mut out = Vec::new();
+                for (step, &n) in LENGTHS.iter().enumerate() {
+                    let words = x[0].slice(0, step..step + 1).reshape(&[2, 3, 6]).slice(2, 0..n);
+                    let payload = x[1].slice(1, 0..n);
+                    let gathered = b.scope(&format!("step {step}"), |b| {
+                        selection::gather_growing(b, &TopK::OneHot(words), &payload, 5, &mut operand)
+                    })?;
+                    out.push(gathered);
+                }
+                Ok(B::Words::concat(0, &out.iter().collect::<Vec<_>>()))
+            }
+        )
+    };
+    for options in BOTH {
+        let got = secure(options, &[(&one_hot, &shapes[0]), (&payload, &shapes[1])], gathers());
+        for (i, got) in got.chunks(w).enumerate() {
+            let (step, row, entry) = (i / k / rows, i / k % rows, i % k);
+            let at = (row * most + chosen(step, row, entry)) * w;
+            for (got, want) in got.iter().zip(&payload[at..at + w]) {
+                let off = got.wrapping_sub(*want) as i64;
+                assert!(off.abs() <= 16, "step {step}, row {row}, entry {entry}: off by {off}");
+            }
+        }
+    }
+    let mut planner = Planner::new(TWO_PHASES);
+    planner.ledger().set_phase(Phase::Decode);
+    gathers().call(&mut planner, &shapes.map(Shape)).expect("plan");
+    let ledger = planner.ledger().entries();
+    let online = |step: usize| -> u64 {
+        let gather = format!("step {step}/gather");
+        ledger.iter().filter(|e| e.phase == Phase::Decode && e.path == gather).map(|e| e.traffic.bytes()).sum()
+    };
+    let sent: Vec<u64> = (0..LENGTHS.len()).map(online).collect();
+    // Entries of 8 words fill whole bytes in any ring; one-hot rows are longer by the new items.
+    let width = u64::from(magnitude + crate::FRAC + 2);
+    let opened = |items: usize, words: usize| 2 * ((items * words) as u64 * width / 8);
+    assert_eq!(sent[0] - sent[1], opened(rows * LENGTHS[0], w), "{sent:?}");
+    let more = |words: u64| 2 * (words * width).div_ceil(8);
+    let one_hot_words = |step: usize| (rows * k * LENGTHS[step]) as u64;
+    let new = (rows * (LENGTHS[2] - LENGTHS[1]) * w) as u64;
+    assert_eq!(sent[2] - sent[1], more(one_hot_words(2) + new) - more(one_hot_words(1)), "{sent:?}");
 }
 
 #[test]

@@ -86,6 +86,9 @@ fn a_prepared_run_equals_the_naive_one_and_its_plan() {
     for options in [TWO_PHASES, Options { preprocess: true, ..Options::default() }] {
         let needs = needs(options);
         assert!(needs.operands.len() == 2 && needs.operands[0].list.len() == STEPS.len(), "{needs:?}");
+        let batches = needs.operands[0].batches();
+        assert!(batches.len() > 1, "{batches:?}");
+        assert_eq!(batches.into_iter().flat_map(|batch| batch.list).collect::<Vec<_>>(), needs.operands[0].list);
         let parties = run(options, |abb| {
             let known = abb.session().role() == Role::Server;
             let weight = weight(known);
