@@ -160,6 +160,10 @@ pub trait Abb: 'static {
     /// public thresholds. Range: x and x - threshold are signed `width`-bit values; 2 <= width <= 64.
     fn at_least(&mut self, x: &Self::Words, thresholds: &[i64], width: u32) -> Result<Self::Bits, Error>;
 
+    /// The largest entry of every row, exactly: rows of `lengths` (each >= 1) one after another in the vector `x` -> (rows),
+    /// modulo 2^width. Range: entries, and differences of entries of a row, are signed `width`-bit values; 2 <= width <= 64.
+    fn row_max(&mut self, x: &Self::Words, lengths: &[usize], width: u32) -> Result<Self::Words, Error>;
+
     /// b ? x : 0 modulo 2^width, entrywise; shapes equal.
     fn mux(&mut self, bits: &Self::Bits, x: &Self::Words, width: u32) -> Result<Self::Words, Error>;
 

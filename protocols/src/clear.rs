@@ -228,6 +228,22 @@ impl Abb for Clear {
         Ok(ArrayD::from_shape_vec(IxDyn(&shape), bits).expect("one bit for every entry and threshold"))
     }
 
+    fn row_max(&mut self, x: &W, lengths: &[usize], width: u32) -> Result<W, Error> {
+        let mut values = x.iter().map(|&v| signed(v, width));
+        let span = (1i128 << (width - 1)) - 1;
+        let mut maxima = Vec::with_capacity(lengths.len());
+        for &n in lengths {
+            let row = values.by_ref().take(n);
+            let (least, most) = row.fold((i64::MAX, i64::MIN), |(least, most), v| (least.min(v), most.max(v)));
+            let difference = i128::from(most) - i128::from(least);
+            if difference > span {
+                return Err(self.out_of_range("row_max", difference, 0, span));
+            }
+            maxima.push(most as u64);
+        }
+        Ok(ArrayD::from_shape_vec(IxDyn(&[lengths.len()]), maxima).expect("one entry for every row"))
+    }
+
     fn mux(&mut self, bits: &ArrayD<u8>, x: &W, width: u32) -> Result<W, Error> {
         assert_eq!(bits.shape(), x.shape(), "shapes of a mux");
         Ok(Zip::from(bits).and(x).map_collect(|&b, &v| if b == 1 { signed(v, width) as u64 } else { 0 }))

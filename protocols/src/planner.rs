@@ -10,7 +10,7 @@ use crate::ops::growing::{Axis, Events, Operand};
 use crate::ops::masked::threshold;
 use crate::ops::{
     beaver, bit_to_word, compare, evaluate, growing, linear, masked, matmul, mul, mux, one_hot, quickselect, reveal,
-    shuffle, truncate,
+    row_max, shuffle, truncate,
 };
 use crate::session::{Forecast, Options, Plans};
 use crate::stock::{self, Demand, Levels, Needs};
@@ -155,6 +155,12 @@ impl Abb for Planner {
         };
         self.play(&cost);
         Ok(x.repeat_last(thresholds.len()))
+    }
+
+    fn row_max(&mut self, x: &Shape, lengths: &[usize], width: u32) -> Result<Shape, Error> {
+        assert_eq!(x.0, [lengths.iter().sum::<usize>()], "entries of the rows");
+        self.play(&row_max::cost(lengths, width, &self.options));
+        Ok(Shape(vec![lengths.len()]))
     }
 
     fn mux(&mut self, bits: &Shape, x: &Shape, width: u32) -> Result<Shape, Error> {

@@ -10,7 +10,7 @@ use crate::ops::masked::threshold;
 use crate::ops::shuffle::Permutations;
 use crate::ops::{
     beaver, bit_to_word, compare, evaluate, growing, linear, masked, matmul, mul, mux, one_hot, quickselect, reveal,
-    shuffle, truncate,
+    row_max, shuffle, truncate,
 };
 use crate::session::Session;
 use crate::stock::{self, Demand};
@@ -208,6 +208,10 @@ impl Abb for TwoParty {
         let mut shape = Tensor::shape(x);
         shape.push(thresholds.len());
         Ok(shaped(&shape, bits))
+    }
+
+    fn row_max(&mut self, x: &Self::Words, lengths: &[usize], width: u32) -> Result<Self::Words, Error> {
+        Ok(shaped(&[lengths.len()], row_max::row_max(&mut self.session, &flat(x), lengths, width)?))
     }
 
     fn mux(&mut self, bits: &Self::Bits, x: &Self::Words, width: u32) -> Result<Self::Words, Error> {

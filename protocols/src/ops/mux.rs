@@ -47,7 +47,7 @@ fn shape(n: usize, slots: usize, width: u32) -> Correlation {
 }
 
 /// `one` if the bit is 1, else `zero`, without a branch.
-fn if_bit(bit: u8, one: u64, zero: u64) -> u64 {
+pub(crate) fn if_bit(bit: u8, one: u64, zero: u64) -> u64 {
     let select = u64::from(bit).wrapping_neg();
     (one & select) | (zero & !select)
 }
