@@ -103,6 +103,8 @@ pub trait Abb: 'static {
 
     /// Whether [`visible`](Abb::visible) shows the values.
     const CLEAR: bool = false;
+    /// Hidden bits about to select words once.
+    type Selector;
     /// Secret permutations of the items of several rows.
     type Permutations: Clone + Send + Sync + 'static;
 
@@ -163,6 +165,13 @@ pub trait Abb: 'static {
     /// The largest entry of every row, exactly: rows of `lengths` (each >= 1) one after another in the vector `x` -> (rows),
     /// modulo 2^width. Range: entries, and differences of entries of a row, are signed `width`-bit values; 2 <= width <= 64.
     fn row_max(&mut self, x: &Self::Words, lengths: &[usize], width: u32) -> Result<Self::Words, Error>;
+
+    /// Prepares `N` selections by the same bits: an exchange that does not wait for the words. A selector leaves another
+    /// exchange to its selection, which needs no more than two anyway; so it pays where something else lies between.
+    fn selectors<const N: usize>(&mut self, bits: &Self::Bits) -> Result<[Self::Selector; N], Error>;
+
+    /// [`mux`](Abb::mux) by bits for which there is a selector.
+    fn select(&mut self, selector: Self::Selector, x: &Self::Words, width: u32) -> Result<Self::Words, Error>;
 
     /// b ? x : 0 modulo 2^width, entrywise; shapes equal.
     fn mux(&mut self, bits: &Self::Bits, x: &Self::Words, width: u32) -> Result<Self::Words, Error>;

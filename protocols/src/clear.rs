@@ -144,6 +144,7 @@ impl Abb for Clear {
     type Words = W;
     type Bits = ArrayD<u8>;
     const CLEAR: bool = true;
+    type Selector = ArrayD<u8>;
     type Permutations = Permutations;
 
     fn enter(&mut self, name: &str) {
@@ -242,6 +243,14 @@ impl Abb for Clear {
             maxima.push(most as u64);
         }
         Ok(ArrayD::from_shape_vec(IxDyn(&[lengths.len()]), maxima).expect("one entry for every row"))
+    }
+
+    fn selectors<const N: usize>(&mut self, bits: &ArrayD<u8>) -> Result<[ArrayD<u8>; N], Error> {
+        Ok(std::array::from_fn(|_| bits.clone()))
+    }
+
+    fn select(&mut self, selector: ArrayD<u8>, x: &W, width: u32) -> Result<W, Error> {
+        self.mux(&selector, x, width)
     }
 
     fn mux(&mut self, bits: &ArrayD<u8>, x: &W, width: u32) -> Result<W, Error> {

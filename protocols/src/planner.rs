@@ -106,6 +106,7 @@ impl Planner {
 impl Abb for Planner {
     type Words = Shape;
     type Bits = Shape;
+    type Selector = Shape;
     /// Rows and items.
     type Permutations = [usize; 2];
 
@@ -161,6 +162,17 @@ impl Abb for Planner {
         assert_eq!(x.0, [lengths.iter().sum::<usize>()], "entries of the rows");
         self.play(&row_max::cost(lengths, width, &self.options));
         Ok(Shape(vec![lengths.len()]))
+    }
+
+    fn selectors<const N: usize>(&mut self, bits: &Shape) -> Result<[Shape; N], Error> {
+        self.play(&mux::selectors_cost(N, bits.len()));
+        Ok(std::array::from_fn(|_| bits.clone()))
+    }
+
+    fn select(&mut self, selector: Shape, x: &Shape, width: u32) -> Result<Shape, Error> {
+        assert_eq!(&selector, x, "shapes of a selection");
+        self.play(&mux::select_cost(x.len(), width));
+        Ok(x.clone())
     }
 
     fn mux(&mut self, bits: &Shape, x: &Shape, width: u32) -> Result<Shape, Error> {

@@ -8,7 +8,7 @@ use he::{
     EvaluationKeys, GaloisKeys, MatmulPlan, MatmulSpec, OleKind, OlePlan, Packing, ParamSet, PlanOptions, PublicKey,
     SecretKey,
 };
-use net::{Channel, Direction, HEADER_BYTES, Phase, Role, Shape};
+use net::{Channel, HEADER_BYTES, Phase, Role, Shape};
 use ot::{CotKind, OtReceiver, OtSender, PoolPlan};
 use rand::rngs::StdRng;
 
@@ -337,8 +337,7 @@ impl Forecast {
         // Exchanges: the split of the bytes among them does not show in any account.
         let mut bytes = options.ot.setup_bytes();
         for _ in 0..options.ot.setup_messages() {
-            ledger.book(Direction::ClientToServer, bytes);
-            ledger.book(Direction::ServerToClient, bytes);
+            ledger.book_exchange([bytes; 2]);
             bytes = 0;
         }
         ledger.leave();
@@ -350,12 +349,10 @@ impl Forecast {
     pub(crate) fn play(&mut self, cost: &Cost, ledger: &mut net::Ledger) {
         for step in cost.steps() {
             match *step {
-                Step::Message { direction, bytes, offline: false } => ledger.book(direction, bytes),
-                Step::Message { direction, bytes, offline: true } => {
-                    let phase = ledger.set_phase(Phase::Offline);
-                    ledger.book(direction, bytes);
-                    ledger.set_phase(phase);
+                Step::Message { direction, bytes, offline } => {
+                    booked(ledger, offline, |ledger| ledger.book(direction, bytes));
                 }
+                Step::Exchange { bytes, offline } => booked(ledger, offline, |ledger| ledger.book_exchange(bytes)),
                 Step::Cots { sender, count } => {
                     self.refill(sender, count, ledger);
                     self.levels[sender as usize].held -= count as usize;
@@ -385,6 +382,18 @@ impl Forecast {
         ledger.set_phase(phase);
         *made += amount as u64;
         *held += amount;
+    }
+}
+
+/// Books something, as `offline` if it is.
+fn booked(ledger: &mut net::Ledger, offline: bool, book: impl FnOnce(&mut net::Ledger)) {
+    let phase = ledger.phase();
+    if offline {
+        ledger.set_phase(Phase::Offline);
+    }
+    book(ledger);
+    if offline {
+        ledger.set_phase(phase);
     }
 }
 

@@ -155,6 +155,8 @@ fn shaped<A>(shape: &[usize], data: Vec<A>) -> ArrayD<A> {
 impl Abb for TwoParty {
     type Words = ArrayD<u64>;
     type Bits = ArrayD<u8>;
+    /// With the shape of the bits.
+    type Selector = (Vec<usize>, mux::Selector);
     type Permutations = Permutations;
 
     fn enter(&mut self, name: &str) {
@@ -212,6 +214,21 @@ impl Abb for TwoParty {
 
     fn row_max(&mut self, x: &Self::Words, lengths: &[usize], width: u32) -> Result<Self::Words, Error> {
         Ok(shaped(&[lengths.len()], row_max::row_max(&mut self.session, &flat(x), lengths, width)?))
+    }
+
+    fn selectors<const N: usize>(&mut self, bits: &Self::Bits) -> Result<[Self::Selector; N], Error> {
+        let selectors = mux::selectors(&mut self.session, &flat(bits))?;
+        Ok(selectors.map(|selector| (Tensor::shape(bits), selector)))
+    }
+
+    fn select(
+        &mut self,
+        (shape, selector): Self::Selector,
+        x: &Self::Words,
+        width: u32,
+    ) -> Result<Self::Words, Error> {
+        assert_eq!(shape, x.shape(), "shapes of a selection");
+        Ok(shaped(&shape, selector.select(&mut self.session, &flat(x), width)?))
     }
 
     fn mux(&mut self, bits: &Self::Bits, x: &Self::Words, width: u32) -> Result<Self::Words, Error> {

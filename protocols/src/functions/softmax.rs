@@ -66,8 +66,9 @@ pub fn softmax<B: Abb>(b: &mut B, x: &B::Words, visible: &[usize]) -> Result<B::
         let coarse = t.drop_low(DROPPED, MAX_WIDTH);
         let far = b.at_least(&coarse, &[(CUT / UNIT) as i64], MAX_WIDTH - DROPPED)?.reshape(&[seen.len()]);
         let near = b.not(&far);
+        let [near] = b.selectors(&near)?;
         let e = exp_negative(b, &t, width)?;
-        let e = b.mux(&near, &e, width)?;
+        let e = b.select(near, &e, width)?;
 
         let padded: Vec<usize> =
             lengths.iter().enumerate().flat_map(|(r, &n)| r * longest..r * longest + n).collect();

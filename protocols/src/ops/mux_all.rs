@@ -6,8 +6,8 @@
 //! [`compare`](super::compare()): the client's index is its k bits, and the server, which knows its own bits and draws its
 //! share r of the conjunction h, tabulates the client's share a = h + r modulo 2. Beside it stands h x_s - rho, so that the
 //! same OT multiplies h by the server's share of x; what is left is h x_c = a x_c + r (1 - 2a) x_c, one correlated OT in which
-//! the server chooses by r. It drew r itself, so it sends its choices with the tables: three flows, as many as
-//! [`mux`](super::mux()) takes for k = 1, where that is used.
+//! the server chooses by r. It drew r itself, so it sends its choices with the tables. For k = 1 this is
+//! [`mux`](super::mux()).
 //!
 //! **Range.** Any word; 1 <= k <= [`MOST_BITS`]. **Error.** None.
 //!

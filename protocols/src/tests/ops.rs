@@ -169,7 +169,7 @@ fn maxima_of_rows_are_exact_over_every_link() {
     for ((lengths, width), (_, link)) in rows.iter().flat_map(|rows| net::Shape::PRESETS.map(|link| (rows, link))) {
         // Few different values, so that there are ties; their differences just fit.
         let top = (1i64 << (width - 2)) - 1;
-        let steps = [-top - 1, -top, -1, 0, 1, top, 7.min(top)];
+        let steps = [-top - 1, -top, -1, 0, 1, top, 7].map(|step: i64| step.clamp(-top - 1, top));
         let mut rng = StdRng::seed_from_u64(u64::from(*width));
         let n = lengths.iter().sum();
         let x: Vec<u64> = (0..n).map(|_| steps[rng.next_u64() as usize % steps.len()] as u64).collect();
