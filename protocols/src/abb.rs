@@ -166,8 +166,8 @@ pub trait Abb: 'static {
     /// modulo 2^width. Range: entries, and differences of entries of a row, are signed `width`-bit values; 2 <= width <= 64.
     fn row_max(&mut self, x: &Self::Words, lengths: &[usize], width: u32) -> Result<Self::Words, Error>;
 
-    /// Prepares `N` selections by the same bits: an exchange that does not wait for the words. A selector leaves another
-    /// exchange to its selection, which needs no more than two anyway; so it pays where something else lies between.
+    /// Prepares `N` selections by the same bits in an exchange that waits for the bits alone; each takes one more. A
+    /// [`mux`](Abb::mux) is both in a row, so this costs nothing and is shorter where other steps lie between bits and words.
     fn selectors<const N: usize>(&mut self, bits: &Self::Bits) -> Result<[Self::Selector; N], Error>;
 
     /// [`mux`](Abb::mux) by bits for which there is a selector.

@@ -7,8 +7,8 @@
 //! the table has room for [0.875, 4.75).
 //!
 //! Range: q in [n eps, 2^26) -> [sqrt(n) 2^-13, eps^(-1/2)]. Relative error at most [`MAX_RSQRT_ERROR`] plus one unit in the last
-//! place of the result, 2^-[`RSQRT_FRAC`]. Nothing is revealed. One comparison, two multiplexers, one evaluation and one
-//! truncation, on one word per row.
+//! place of the result, 2^-[`RSQRT_FRAC`]. Nothing is revealed. One comparison, two multiplexers by the same bits, one evaluation
+//! and one truncation, on one word per row.
 
 use crate::abb::{Abb, Truncation, Words};
 use crate::functions::reciprocal::Octaves;

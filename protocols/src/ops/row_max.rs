@@ -9,8 +9,9 @@
 //! some of them public ones), and the result is the last entry plus these. Neighbouring messages of one party are one flow: four
 //! flows a round.
 //!
-//! Larger groups take fewer rounds, and more comparisons of each entry. [`arities`] weighs one against the other by the link that
-//! both parties stated, and by lengths alone otherwise: on fast links groups are small, and so they are where there are many rows.
+//! Larger groups take fewer rounds, and more comparisons of each entry. The rounds are those that take least time by the rate
+//! and the delay of the link, which both parties state, and by the lengths: groups are small on fast links, and where there are
+//! many rows.
 //!
 //! **Range.** Entries, and differences of entries of a row, are signed w-bit values; rows of at least one entry.
 //! **Error.** None. **Revealed.** Nothing.
@@ -22,8 +23,8 @@ use crate::cost::Cost;
 use crate::ops::{compare, mux_all};
 use crate::session::{Options, Session};
 
-/// Entries of the largest group.
-const LARGEST_GROUP: usize = mux_all::MOST_BITS;
+/// Entries of the largest group: beyond, tables outgrow what the rounds are worth.
+const LARGEST_GROUP: usize = 8;
 
 /// Flows of a round: its last message is followed by the same party's first of the next.
 const ROUND_FLOWS: u64 = 4;
