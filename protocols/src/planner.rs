@@ -35,7 +35,11 @@ pub struct Planner {
 impl Planner {
     /// The state after session set-up with `options`.
     pub fn new(options: Options) -> Self {
-        let mut ledger = Ledger::default();
+        Planner::after(Ledger::default(), options)
+    }
+
+    /// The state after what `ledger` holds and session set-up with `options`.
+    pub fn after(mut ledger: Ledger, options: Options) -> Self {
         let forecast = Forecast::new(options, &mut ledger);
         let plans = Plans::new(options);
         Planner { ledger, plans, forecast, options, stock: Levels::default(), needs: Needs::default() }
