@@ -2,11 +2,12 @@
 //!
 //! Every entry is cut to a multiple of [`UNIT`], on shares to that below it or to the next lower one, and the maximum of these is
 //! found exactly ([`Abb::row_max`]): the result lies less than 2 [`UNIT`] below the largest entry and never above it. A
-//! softmax tolerates it, because its exponential takes differences down to -[`EXP_MARGIN`](super::exp::EXP_MARGIN).
+//! softmax tolerates it, because its exponential takes differences down to -[`EXP_MARGIN`].
 //!
 //! Range: -2^9 + [`UNIT`] <= x < 2^9. Nothing is revealed. One exact maximum of rows of words of 13 bits.
 
 use crate::abb::{Abb, Words};
+use crate::functions::exp::EXP_MARGIN;
 use crate::{Error, FRAC, Tensor};
 
 /// Ring of the result: differences to it are below 2^10.
@@ -17,6 +18,8 @@ const DROPPED: u32 = FRAC - 2;
 
 /// Resolution of the maximum: half the exponential's margin.
 pub const UNIT: f64 = 1.0 / (1u64 << (FRAC - DROPPED)) as f64;
+
+const _: () = assert!(2.0 * UNIT <= EXP_MARGIN, "the exponential takes what is cut off");
 
 /// Rows of different lengths `lengths` (each >= 1) one after another in the vector `x` -> (rows), modulo
 /// 2^[`MAX_WIDTH`].
@@ -36,17 +39,11 @@ pub fn max_ragged<B: Abb>(b: &mut B, x: &B::Words, lengths: &[usize]) -> Result<
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::functions::exp::EXP_MARGIN;
     use crate::functions::testing::{fixed, real};
     use crate::tests::{BOTH, secure};
     use crate::words::signed;
     use crate::{Clear, function};
     use proptest::prelude::*;
-
-    #[test]
-    fn the_exponential_takes_what_is_cut_off() {
-        assert!(2.0 * UNIT <= EXP_MARGIN);
-    }
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(24))]
