@@ -75,7 +75,7 @@ fn row(name: &str, method: &str, [online, offline, flows]: [f64; 3]) {
 fn main() -> Result<(), Error> {
     println!("| function | method | bytes online | bytes offline | flows online |\n|---|---|---|---|---|");
     // In one phase activations are looked up over slow links alone.
-    let one_phase = Options { link_rate: 50_000_000, ..Options::default() };
+    let one_phase = Options { link: "wan".parse().expect("a preset"), ..Options::default() };
     let two_phases = Options { preprocess: true, ..Options::default() };
     for (method, options) in [("look-up", one_phase), ("masked", two_phases)] {
         row("GELU", method, planned(COUNT, options, |b, x| gelu(b, x, Gelu::Tanh)));

@@ -83,8 +83,8 @@ fn client_against(lie: impl FnOnce(&mut Channel) -> Result<(), NetError> + Send)
     thread::scope(|scope| {
         scope.spawn(move || {
             let hello = Handshake::new().agree("version", env!("CARGO_PKG_VERSION")).agree("ot", "silent");
-            let rate = format!("{} bytes per second", protocols::DEFAULT_LINK_RATE);
-            let hello = hello.agree("preprocess", false).agree("packing", "auto").agree("link-rate", rate);
+            let link = "125000000 bytes per second, 500000 ns there and back";
+            let hello = hello.agree("preprocess", false).agree("packing", "auto").agree("link", link);
             hello.agree("reveal", "logits").agree("policy", "full").run(&mut server).unwrap();
             // The client may hang up in the middle of it.
             let _ = lie(&mut server);

@@ -78,8 +78,8 @@ impl Channel {
         Ok(payload)
     }
 
-    /// Both parties send at once: sends `payload`, receives `len` bytes. The client's message is booked first, so the
-    /// ledgers agree; with a send and a receive instead, each would count the flows in its own order.
+    /// Both parties send at once: sends `payload`, receives `len` bytes. Both ledgers book the two messages in one order
+    /// ([`Ledger::book_exchange`]); with a send and a receive instead, each would count the flows in its own.
     pub fn exchange(&mut self, step: &'static str, payload: &[u8], len: usize) -> Result<Vec<u8>, NetError> {
         self.frame(step, payload)?;
         let received = self.unframe(step, len, len)?;
@@ -130,12 +130,11 @@ impl Channel {
     }
 
     fn book_exchange(&mut self, sent: usize, received: usize) {
-        let (client, server) = match self.role {
-            Role::Client => (sent, received),
-            Role::Server => (received, sent),
+        let bytes = match self.role {
+            Role::Client => [sent, received],
+            Role::Server => [received, sent],
         };
-        self.ledger.book(Role::Client.sends(), (client + HEADER_BYTES) as u64);
-        self.ledger.book(Role::Server.sends(), (server + HEADER_BYTES) as u64);
+        self.ledger.book_exchange(bytes.map(|payload| (payload + HEADER_BYTES) as u64));
     }
 
     fn header(&mut self, step: &'static str, len: usize) -> Result<(), NetError> {

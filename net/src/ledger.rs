@@ -124,9 +124,10 @@ pub struct Entry {
 
 /// Books messages by phase, operation path and direction.
 ///
-/// The path is a stack of scopes. A *flow* is a maximal run of messages in one direction; when both parties send at
-/// once ([`Channel::exchange`](crate::Channel::exchange)) the client's message is booked first on both sides, so the
-/// two ledgers of a session are equal except for time.
+/// The path is a stack of scopes. A *flow* is a maximal run of messages in one direction: what the last waits for. When
+/// both parties send at once ([`Channel::exchange`](crate::Channel::exchange)), the one who sent last is booked first on
+/// both sides, so the two ledgers of a session are equal except for time: its message follows its last one without a
+/// wait, and the peer's answers that one.
 #[derive(Clone, Debug)]
 pub struct Ledger {
     accounts: BTreeMap<(Phase, String), Traffic>,
@@ -169,6 +170,16 @@ impl Ledger {
         }
         account.messages += messages;
         account.flows += u64::from(turned);
+    }
+
+    /// Books the messages of the client and the server, sent at once (framing included): first that of the party which
+    /// sent last, in a new session the client's. An exchange so adds one flow, the delay that it takes.
+    pub fn book_exchange(&mut self, [client, server]: [u64; 2]) {
+        let exchanged = [(Direction::ClientToServer, client), (Direction::ServerToClient, server)];
+        let server_first = self.last == Some(Direction::ServerToClient);
+        for i in [usize::from(server_first), usize::from(!server_first)] {
+            self.book(exchanged[i].0, exchanged[i].1);
+        }
     }
 
     /// Opens the scope `name` inside the current path.

@@ -45,9 +45,6 @@ impl Shape {
 
     /// The least time for messages that the parties send in turns: `bytes_each_way` at the rate, and half a round
     /// trip for each of `flows` changes of direction.
-    ///
-    /// A ledger counts an exchange, where both parties send at once, as two flows; on the wire they overlap, so
-    /// for protocols with exchanges the prediction errs on the slow side.
     pub fn predict(&self, bytes_each_way: [u64; 2], flows: u64) -> Duration {
         let [to_server, to_client] = bytes_each_way;
         let delays = nanoseconds((self.round_trip / 2).as_nanos().saturating_mul(u128::from(flows)));

@@ -115,3 +115,18 @@ fn cpu_time_goes_to_the_scope_that_used_it() {
     ledger.checkpoint();
     assert_eq!(ledger.total().since(&before).untimed(), Traffic::default());
 }
+
+#[test]
+fn an_exchange_adds_one_flow() {
+    let mut ledger = Ledger::default();
+    ledger.book_exchange([3, 4]);
+    assert_eq!(ledger.total().flows, 2, "the first message of a session counts");
+    // Whoever sent last, its message of the exchange follows at once.
+    for (flows, direction) in [(3, Direction::ServerToClient), (4, Direction::ClientToServer)] {
+        ledger.book(direction, 1);
+        ledger.book_exchange([3, 4]);
+        assert_eq!(ledger.total().flows, flows);
+    }
+    let Traffic { bytes_client_to_server, bytes_server_to_client, messages, .. } = ledger.total();
+    assert_eq!((bytes_client_to_server, bytes_server_to_client, messages), (10, 13, 8));
+}

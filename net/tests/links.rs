@@ -76,9 +76,9 @@ fn both_ledgers_tell_the_same_story() {
             (e.path.clone(), t.bytes_client_to_server, t.bytes_server_to_client, t.messages, t.flows)
         };
         assert_eq!(count(setup), (String::new(), 11 + 2 * h, 0, 2, 1));
-        // The client's 100 bytes go on in the direction of the set-up; the exchange turns twice.
-        assert_eq!(count(softmax), ("layer 0/softmax".into(), 110 + 2 * h, 60 + 2 * h, 4, 3));
-        assert_eq!(count(layer), ("layer 0".into(), 20 + h, 40 + h, 2, 2));
+        // The client's 100 bytes go on in the direction of the set-up; an exchange turns once.
+        assert_eq!(count(softmax), ("layer 0/softmax".into(), 110 + 2 * h, 60 + 2 * h, 4, 2));
+        assert_eq!(count(layer), ("layer 0".into(), 20 + h, 40 + h, 2, 1));
         assert_eq!(count(decode), (String::new(), 0, 1 + h, 1, 0));
     }
 }

@@ -103,6 +103,8 @@ pub trait Abb: 'static {
 
     /// Whether [`visible`](Abb::visible) shows the values.
     const CLEAR: bool = false;
+    /// Hidden bits about to select words once.
+    type Selector;
     /// Secret permutations of the items of several rows.
     type Permutations: Clone + Send + Sync + 'static;
 
@@ -159,6 +161,17 @@ pub trait Abb: 'static {
     /// (...) -> (..., thresholds): whether the signed `width`-bit value x >= threshold, exactly, for each of up to 32
     /// public thresholds. Range: x and x - threshold are signed `width`-bit values; 2 <= width <= 64.
     fn at_least(&mut self, x: &Self::Words, thresholds: &[i64], width: u32) -> Result<Self::Bits, Error>;
+
+    /// The largest entry of every row, exactly: rows of `lengths` (each >= 1) one after another in the vector `x` -> (rows),
+    /// modulo 2^width. Range: entries, and differences of entries of a row, are signed `width`-bit values; 2 <= width <= 64.
+    fn row_max(&mut self, x: &Self::Words, lengths: &[usize], width: u32) -> Result<Self::Words, Error>;
+
+    /// Prepares `N` selections by the same bits in an exchange that waits for the bits alone; each takes one more. A
+    /// [`mux`](Abb::mux) is both in a row, so this costs nothing and is shorter where other steps lie between bits and words.
+    fn selectors<const N: usize>(&mut self, bits: &Self::Bits) -> Result<[Self::Selector; N], Error>;
+
+    /// [`mux`](Abb::mux) by bits for which there is a selector.
+    fn select(&mut self, selector: Self::Selector, x: &Self::Words, width: u32) -> Result<Self::Words, Error>;
 
     /// b ? x : 0 modulo 2^width, entrywise; shapes equal.
     fn mux(&mut self, bits: &Self::Bits, x: &Self::Words, width: u32) -> Result<Self::Words, Error>;

@@ -144,6 +144,7 @@ impl Abb for Clear {
     type Words = W;
     type Bits = ArrayD<u8>;
     const CLEAR: bool = true;
+    type Selector = ArrayD<u8>;
     type Permutations = Permutations;
 
     fn enter(&mut self, name: &str) {
@@ -226,6 +227,30 @@ impl Abb for Clear {
         shape.push(thresholds.len());
         let bits = x.iter().flat_map(|&v| thresholds.iter().map(move |&t| u8::from(signed(v, width) >= t))).collect();
         Ok(ArrayD::from_shape_vec(IxDyn(&shape), bits).expect("one bit for every entry and threshold"))
+    }
+
+    fn row_max(&mut self, x: &W, lengths: &[usize], width: u32) -> Result<W, Error> {
+        let mut values = x.iter().map(|&v| signed(v, width));
+        let span = (1i128 << (width - 1)) - 1;
+        let mut maxima = Vec::with_capacity(lengths.len());
+        for &n in lengths {
+            let row = values.by_ref().take(n);
+            let (least, most) = row.fold((i64::MAX, i64::MIN), |(least, most), v| (least.min(v), most.max(v)));
+            let difference = i128::from(most) - i128::from(least);
+            if difference > span {
+                return Err(self.out_of_range("row_max", difference, 0, span));
+            }
+            maxima.push(most as u64);
+        }
+        Ok(ArrayD::from_shape_vec(IxDyn(&[lengths.len()]), maxima).expect("one entry for every row"))
+    }
+
+    fn selectors<const N: usize>(&mut self, bits: &ArrayD<u8>) -> Result<[ArrayD<u8>; N], Error> {
+        Ok(std::array::from_fn(|_| bits.clone()))
+    }
+
+    fn select(&mut self, selector: ArrayD<u8>, x: &W, width: u32) -> Result<W, Error> {
+        self.mux(&selector, x, width)
     }
 
     fn mux(&mut self, bits: &ArrayD<u8>, x: &W, width: u32) -> Result<W, Error> {

@@ -1,7 +1,7 @@
 //! What an operation sends and consumes, known from shapes alone.
 
 use he::{MatmulPlan, ParamSet};
-use net::{Direction, HEADER_BYTES, Role};
+use net::{Direction, HEADER_BYTES, Ledger, Role};
 
 /// One step of an operation, in the order in which it is booked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,6 +13,13 @@ pub enum Step {
         /// Length on the wire.
         bytes: u64,
         /// Whether it belongs to a correlation that does not depend on the data, and is booked as `offline`.
+        offline: bool,
+    },
+    /// Messages that both parties send at once.
+    Exchange {
+        /// Lengths on the wire of the client's and the server's, framing included.
+        bytes: [u64; 2],
+        /// Whether they belong to a correlation that does not depend on the data, and are booked as `offline`.
         offline: bool,
     },
     /// `count` random correlated OTs with the OT sender `sender` are taken from the pool, which may need a refill.
@@ -67,9 +74,11 @@ impl Cost {
         self
     }
 
-    /// Adds the messages of both parties sent at once; the client's is booked first.
-    pub fn exchange(self, client: usize, server: usize) -> Self {
-        self.message(Role::Client, client).message(Role::Server, server)
+    /// Adds the messages of both parties sent at once.
+    pub fn exchange(mut self, client: usize, server: usize) -> Self {
+        let bytes = [client, server].map(|payload| (payload + HEADER_BYTES) as u64);
+        self.steps.push(Step::Exchange { bytes, offline: false });
+        self
     }
 
     /// Adds `count` OTs with OT sender `sender`.
@@ -103,7 +112,7 @@ impl Cost {
     /// The same with every message booked as `offline`.
     pub fn offline(mut self) -> Self {
         for step in &mut self.steps {
-            if let Step::Message { offline, .. } = step {
+            if let Step::Message { offline, .. } | Step::Exchange { offline, .. } = step {
                 *offline = true;
             }
         }
@@ -127,6 +136,10 @@ impl Cost {
             .iter()
             .map(|step| match *step {
                 Step::Message { direction: d, bytes, .. } if d == direction => bytes,
+                Step::Exchange { bytes: [client, server], .. } => match direction {
+                    Direction::ClientToServer => client,
+                    Direction::ServerToClient => server,
+                },
                 _ => 0,
             })
             .sum()
@@ -148,16 +161,16 @@ impl Cost {
             .sum()
     }
 
-    /// Maximal runs of messages in one direction, online and offline.
+    /// Maximal runs of messages in one direction, online and offline, of the cost on its own, as a ledger counts them.
     pub fn flows(&self) -> u64 {
-        let mut last = None;
-        let mut flows = 0;
+        let mut ledger = Ledger::default();
         for step in &self.steps {
-            if let Step::Message { direction, .. } = *step {
-                flows += u64::from(last != Some(direction));
-                last = Some(direction);
+            match *step {
+                Step::Message { direction, bytes, .. } => ledger.book(direction, bytes),
+                Step::Exchange { bytes, .. } => ledger.book_exchange(bytes),
+                _ => {}
             }
         }
-        flows
+        ledger.total().flows
     }
 }

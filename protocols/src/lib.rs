@@ -29,7 +29,7 @@ pub use error::Error;
 pub use he::Packing;
 pub use ops::growing::{Axis, Operand};
 pub use planner::Planner;
-pub use session::{DEFAULT_LINK_RATE, Evaluate, Options, Plans, Session};
+pub use session::{DEFAULT_LINK, Evaluate, Options, Plans, Session};
 pub use stock::{Demand, Needs, Stock, StockError};
 pub use tensor::{Shape, Tensor};
 pub use two_party::TwoParty;

@@ -15,10 +15,12 @@ pub mod masked;
 pub mod matmul;
 pub mod mul;
 pub mod mux;
+pub mod mux_all;
 pub mod one_hot;
 mod packed;
 pub mod quickselect;
 pub mod reveal;
+pub mod row_max;
 pub mod shuffle;
 pub mod truncate;
 

@@ -10,7 +10,7 @@ use crate::ops::growing::{Axis, Events, Operand};
 use crate::ops::masked::threshold;
 use crate::ops::{
     beaver, bit_to_word, compare, evaluate, growing, linear, masked, matmul, mul, mux, one_hot, quickselect, reveal,
-    shuffle, truncate,
+    row_max, shuffle, truncate,
 };
 use crate::session::{Forecast, Options, Plans};
 use crate::stock::{self, Demand, Levels, Needs};
@@ -35,7 +35,11 @@ pub struct Planner {
 impl Planner {
     /// The state after session set-up with `options`.
     pub fn new(options: Options) -> Self {
-        let mut ledger = Ledger::default();
+        Planner::after(Ledger::default(), options)
+    }
+
+    /// The state after what `ledger` holds and session set-up with `options`.
+    pub fn after(mut ledger: Ledger, options: Options) -> Self {
         let forecast = Forecast::new(options, &mut ledger);
         let plans = Plans::new(options);
         Planner { ledger, plans, forecast, options, stock: Levels::default(), needs: Needs::default() }
@@ -106,6 +110,7 @@ impl Planner {
 impl Abb for Planner {
     type Words = Shape;
     type Bits = Shape;
+    type Selector = Shape;
     /// Rows and items.
     type Permutations = [usize; 2];
 
@@ -155,6 +160,23 @@ impl Abb for Planner {
         };
         self.play(&cost);
         Ok(x.repeat_last(thresholds.len()))
+    }
+
+    fn row_max(&mut self, x: &Shape, lengths: &[usize], width: u32) -> Result<Shape, Error> {
+        assert_eq!(x.0, [lengths.iter().sum::<usize>()], "entries of the rows");
+        self.play(&row_max::cost(lengths, width, &self.options));
+        Ok(Shape(vec![lengths.len()]))
+    }
+
+    fn selectors<const N: usize>(&mut self, bits: &Shape) -> Result<[Shape; N], Error> {
+        self.play(&mux::selectors_cost(N, bits.len()));
+        Ok(std::array::from_fn(|_| bits.clone()))
+    }
+
+    fn select(&mut self, selector: Shape, x: &Shape, width: u32) -> Result<Shape, Error> {
+        assert_eq!(&selector, x, "shapes of a selection");
+        self.play(&mux::select_cost(x.len(), width));
+        Ok(x.clone())
     }
 
     fn mux(&mut self, bits: &Shape, x: &Shape, width: u32) -> Result<Shape, Error> {

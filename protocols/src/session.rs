@@ -2,12 +2,13 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use he::{
     EvaluationKeys, GaloisKeys, MatmulPlan, MatmulSpec, OleKind, OlePlan, Packing, ParamSet, PlanOptions, PublicKey,
     SecretKey,
 };
-use net::{Channel, Direction, HEADER_BYTES, Phase, Role};
+use net::{Channel, HEADER_BYTES, Phase, Role, Shape};
 use ot::{CotKind, OtReceiver, OtSender, PoolPlan};
 use rand::rngs::StdRng;
 
@@ -35,18 +36,18 @@ pub struct Options {
     /// Two phases: operations consume correlations that were, or could have been, made before the data is known, and
     /// send masked words only. See [`crate::stock`].
     pub preprocess: bool,
-    /// Bytes per second of the link, by which matrix products weigh messages against computation.
-    pub link_rate: u64,
+    /// Rate and delay of the link, by which operations weigh messages and flows against computation.
+    pub link: Shape,
     /// Whether matrix products pack their responses.
     pub packing: Packing,
 }
 
-/// The rate of a link of which nothing is known: 1 Gbit/s.
-pub const DEFAULT_LINK_RATE: u64 = 125_000_000;
+/// A link of which nothing is known: 1 Gbit/s, half a millisecond there and back.
+pub const DEFAULT_LINK: Shape = Shape { bytes_per_second: 125_000_000, round_trip: Duration::from_micros(500) };
 
 impl Default for Options {
     fn default() -> Self {
-        Options { ot: CotKind::default(), preprocess: false, link_rate: DEFAULT_LINK_RATE, packing: Packing::Auto }
+        Options { ot: CotKind::default(), preprocess: false, link: DEFAULT_LINK, packing: Packing::Auto }
     }
 }
 
@@ -65,7 +66,7 @@ impl Options {
 
     /// Whether the link is slower than 1 Gbit/s: flows, and bytes online, then outweigh other costs.
     pub(crate) fn slow_link(&self) -> bool {
-        self.link_rate < DEFAULT_LINK_RATE
+        self.link.bytes_per_second < DEFAULT_LINK.bytes_per_second
     }
 }
 
@@ -282,8 +283,11 @@ pub struct Plans {
 impl Plans {
     /// No plans yet, to be made under `options`.
     pub fn new(options: Options) -> Self {
-        let plan_options =
-            PlanOptions { bytes_per_second: options.link_rate, packing: options.packing, ..PlanOptions::default() };
+        let plan_options = PlanOptions {
+            bytes_per_second: options.link.bytes_per_second,
+            packing: options.packing,
+            ..PlanOptions::default()
+        };
         let cot_bits = options.ot.bits_per_ot();
         Plans { options: plan_options, cot_bits, matmul: HashMap::new(), ole: HashMap::new() }
     }
@@ -333,8 +337,7 @@ impl Forecast {
         // Exchanges: the split of the bytes among them does not show in any account.
         let mut bytes = options.ot.setup_bytes();
         for _ in 0..options.ot.setup_messages() {
-            ledger.book(Direction::ClientToServer, bytes);
-            ledger.book(Direction::ServerToClient, bytes);
+            ledger.book_exchange([bytes; 2]);
             bytes = 0;
         }
         ledger.leave();
@@ -346,12 +349,10 @@ impl Forecast {
     pub(crate) fn play(&mut self, cost: &Cost, ledger: &mut net::Ledger) {
         for step in cost.steps() {
             match *step {
-                Step::Message { direction, bytes, offline: false } => ledger.book(direction, bytes),
-                Step::Message { direction, bytes, offline: true } => {
-                    let phase = ledger.set_phase(Phase::Offline);
-                    ledger.book(direction, bytes);
-                    ledger.set_phase(phase);
+                Step::Message { direction, bytes, offline } => {
+                    booked(ledger, offline, |ledger| ledger.book(direction, bytes));
                 }
+                Step::Exchange { bytes, offline } => booked(ledger, offline, |ledger| ledger.book_exchange(bytes)),
                 Step::Cots { sender, count } => {
                     self.refill(sender, count, ledger);
                     self.levels[sender as usize].held -= count as usize;
@@ -381,6 +382,18 @@ impl Forecast {
         ledger.set_phase(phase);
         *made += amount as u64;
         *held += amount;
+    }
+}
+
+/// Books something, as `offline` if it is.
+fn booked(ledger: &mut net::Ledger, offline: bool, book: impl FnOnce(&mut net::Ledger)) {
+    let phase = ledger.phase();
+    if offline {
+        ledger.set_phase(Phase::Offline);
+    }
+    book(ledger);
+    if offline {
+        ledger.set_phase(phase);
     }
 }
 

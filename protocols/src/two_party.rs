@@ -10,7 +10,7 @@ use crate::ops::masked::threshold;
 use crate::ops::shuffle::Permutations;
 use crate::ops::{
     beaver, bit_to_word, compare, evaluate, growing, linear, masked, matmul, mul, mux, one_hot, quickselect, reveal,
-    shuffle, truncate,
+    row_max, shuffle, truncate,
 };
 use crate::session::Session;
 use crate::stock::{self, Demand};
@@ -155,6 +155,8 @@ fn shaped<A>(shape: &[usize], data: Vec<A>) -> ArrayD<A> {
 impl Abb for TwoParty {
     type Words = ArrayD<u64>;
     type Bits = ArrayD<u8>;
+    /// With the shape of the bits.
+    type Selector = (Vec<usize>, mux::Selector);
     type Permutations = Permutations;
 
     fn enter(&mut self, name: &str) {
@@ -208,6 +210,25 @@ impl Abb for TwoParty {
         let mut shape = Tensor::shape(x);
         shape.push(thresholds.len());
         Ok(shaped(&shape, bits))
+    }
+
+    fn row_max(&mut self, x: &Self::Words, lengths: &[usize], width: u32) -> Result<Self::Words, Error> {
+        Ok(shaped(&[lengths.len()], row_max::row_max(&mut self.session, &flat(x), lengths, width)?))
+    }
+
+    fn selectors<const N: usize>(&mut self, bits: &Self::Bits) -> Result<[Self::Selector; N], Error> {
+        let selectors = mux::selectors(&mut self.session, &flat(bits))?;
+        Ok(selectors.map(|selector| (Tensor::shape(bits), selector)))
+    }
+
+    fn select(
+        &mut self,
+        (shape, selector): Self::Selector,
+        x: &Self::Words,
+        width: u32,
+    ) -> Result<Self::Words, Error> {
+        assert_eq!(shape, x.shape(), "shapes of a selection");
+        Ok(shaped(&shape, selector.select(&mut self.session, &flat(x), width)?))
     }
 
     fn mux(&mut self, bits: &Self::Bits, x: &Self::Words, width: u32) -> Result<Self::Words, Error> {

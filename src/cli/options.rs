@@ -106,8 +106,8 @@ enum PackingArg {
     Always,
 }
 
-/// Bytes per second that processes of one machine are taken to send each other.
-const LOOPBACK_RATE: u64 = 4_000_000_000;
+/// What two processes of one machine are taken to have between them.
+const LOOPBACK: Shape = Shape { bytes_per_second: 4_000_000_000, round_trip: Duration::from_micros(50) };
 
 impl TermsArgs {
     fn preprocess(&self) -> bool {
@@ -139,8 +139,8 @@ impl TermsArgs {
             PackingArg::Never => Packing::Never,
             PackingArg::Always => Packing::Always,
         };
-        let link_rate = link.shape().map_or(LOOPBACK_RATE, |shape| shape.bytes_per_second);
-        let protocol = protocols::Options { ot, preprocess: self.preprocess(), link_rate, packing };
+        let link = link.shape().unwrap_or(LOOPBACK);
+        let protocol = protocols::Options { ot, preprocess: self.preprocess(), link, packing };
         let policy = self.policy.spec()?;
         if policy.clear_only() {
             return Err(Error::ClearOnly { policy: policy.to_string() });

@@ -28,8 +28,8 @@ pub(super) struct PlanArgs {
     /// Count the byte after each token with which a client says whether it goes on.
     #[arg(long)]
     stop_at_eos: bool,
-    /// Network of the session: its rate decides what matrix products pack, and the seconds are predicted for it, transfer
-    /// and delay without computation.
+    /// Network of the session: its rate decides what matrix products pack, rate and delay how many rounds a maximum takes,
+    /// and the seconds are predicted for it, transfer and delay without computation.
     #[arg(long, value_name = LINKS, default_value = "lan")]
     link: LinkArg,
     /// Write the report here.

@@ -166,7 +166,7 @@ impl Terms {
             ("ot", ot_name(protocol.ot)),
             ("preprocess", protocol.preprocess.to_string()),
             ("packing", packing_name(protocol.packing).to_owned()),
-            ("link-rate", format!("{} bytes per second", protocol.link_rate)),
+            ("link", link_name(protocol.link)),
             ("reveal", reveal.to_owned()),
             ("policy", policy.to_string()),
         ]
@@ -182,6 +182,11 @@ pub(crate) fn ot_name(kind: CotKind) -> String {
         #[allow(unreachable_patterns, reason = "other sources exist for the tests of lower layers only")]
         _ => "ideal".into(),
     }
+}
+
+/// What is stated of a link.
+fn link_name(link: net::Shape) -> String {
+    format!("{} bytes per second, {} ns there and back", link.bytes_per_second, link.round_trip.as_nanos())
 }
 
 /// The name of a choice about packing.

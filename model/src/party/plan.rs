@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use net::{Channel, Direction, HEADER_BYTES, Phase, Role, memory_pair};
+use net::{Channel, Direction, HEADER_BYTES, Ledger, Phase, Role, memory_pair};
 use protocols::{Needs, Plan};
 
 use super::opening::Errand;
@@ -26,8 +26,8 @@ pub fn plan(
     request: &Request,
     observer: &mut dyn Observer,
 ) -> Result<Outcome, Error> {
-    let mut engine = Plan::new(terms.protocol);
-    rehearse(&mut engine, model, terms, wishes, request, Errand::Generate)?;
+    let opening = rehearse(model, terms, wishes, request, Errand::Generate)?;
+    let mut engine = Plan::after(opening, terms.protocol);
     if terms.protocol.preprocess {
         let needs = needs(&model.spec, &model.scales, terms, request)?;
         engine.prepare(&needs)?;
@@ -39,8 +39,8 @@ pub fn plan(
 /// [`plan`] of the session that fills a pool for generations up to `bound`.
 pub fn plan_filling(model: &PublicModel, terms: &Terms, wishes: &Wishes, bound: Bound) -> Result<Outcome, Error> {
     let purpose = Purpose::new(model, terms, bound, None)?;
-    let mut engine = Plan::new(terms.protocol);
-    rehearse(&mut engine, model, terms, wishes, &bound.request(), Errand::Fill)?;
+    let opening = rehearse(model, terms, wishes, &bound.request(), Errand::Fill)?;
+    let mut engine = Plan::after(opening, terms.protocol);
     engine.prepare(purpose.needs())?;
     // The server's word that its part is written.
     let ledger = engine.ledger();
@@ -64,8 +64,8 @@ pub fn plan_spending(
 ) -> Result<Outcome, Error> {
     bound.check(request)?;
     let purpose = Purpose::new(model, terms, bound, None)?;
-    let mut engine = Plan::new(terms.protocol);
-    rehearse(&mut engine, model, terms, wishes, request, Errand::Spend(PoolId::default()))?;
+    let opening = rehearse(model, terms, wishes, request, Errand::Spend(PoolId::default()))?;
+    let mut engine = Plan::after(opening, terms.protocol);
     engine.prepare(&needs(&model.spec, &model.scales, terms, request)?.ots())?;
     engine.set_stock(purpose.needs());
     run(engine, model, terms, request, observer)
@@ -111,15 +111,14 @@ pub fn needs(spec: &ModelSpec, scales: &[u32], terms: &Terms, request: &Request)
     Ok(engine.needs().clone())
 }
 
-/// Books the opening by holding it between two threads: its messages are made in one place.
+/// The account of an opening that is held between two threads: its messages are made in one place.
 fn rehearse(
-    engine: &mut Plan,
     model: &PublicModel,
     terms: &Terms,
     wishes: &Wishes,
     request: &Request,
     errand: Errand,
-) -> Result<(), Error> {
+) -> Result<Ledger, Error> {
     let (client, server) = memory_pair(REHEARSAL);
     let mut client = Channel::new(Role::Client, client);
     let mut server = Channel::new(Role::Server, server);
@@ -128,15 +127,13 @@ fn rehearse(
             opening::receive_client(&mut server, model, terms, &Limits::NONE, |_, _| Ok(()))?;
             if errand == Errand::Fill { opening::name_pool(&mut server, PoolId::default()) } else { Ok(()) }
         });
-        // The client's account becomes the plan's.
-        std::mem::swap(client.ledger_mut(), engine.ledger());
         let asked = opening::meet_server(&mut client, terms, wishes)
             .and_then(|public| opening::ask(&mut client, &public.spec, request, errand))
             .and_then(|()| if errand == Errand::Fill { opening::learn_pool(&mut client).map(drop) } else { Ok(()) });
-        std::mem::swap(client.ledger_mut(), engine.ledger());
+        let ledger = std::mem::take(client.ledger_mut());
         // A client that fails leaves; the server must not wait for it.
         drop(client);
         let received = receiving.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        asked.and(received)
+        asked.and(received).map(|()| ledger)
     })
 }

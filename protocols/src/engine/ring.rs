@@ -106,6 +106,11 @@ impl Plan {
         Ring::over(Planner::new(options))
     }
 
+    /// The state after what `ledger` holds, an opening for instance, and session set-up with `options`.
+    pub fn after(ledger: Ledger, options: Options) -> Self {
+        Ring::over(Planner::after(ledger, options))
+    }
+
     /// The account: what [`Secure`]'s would hold, but for time.
     pub fn ledger(&mut self) -> &mut Ledger {
         self.abb.ledger()

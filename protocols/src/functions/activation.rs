@@ -149,6 +149,7 @@ impl Activation {
         let reached = b.at_least(&coarse, &self.thresholds, COMPARED_WIDTH - dropped)?;
         let right = reached.slice(1, 1..2).reshape(&[n]);
         let inside = b.xor(&reached.slice(1, 0..1).reshape(&[n]), &right);
+        let [selector] = b.selectors(&B::Bits::concat(0, &[&inside, &right]))?;
 
         let dropped = FRAC + RATIO_BITS - self.form.in_frac;
         let width = self.form.index_bits + self.form.low_bits + dropped;
@@ -158,7 +159,7 @@ impl Activation {
         let how = Truncation { width: self.curve.out_width(), shift: self.curve.out_frac() - FRAC, out: 64 };
         let y = b.truncate(&y, how)?;
 
-        let chosen = b.mux(&B::Bits::concat(0, &[&inside, &right]), &B::Words::concat(0, &[&y, &x]), 64)?;
+        let chosen = b.select(selector, &B::Words::concat(0, &[&y, &x]), 64)?;
         Ok(chosen.slice(0, 0..n).plus(&chosen.slice(0, n..2 * n)).reshape(&shape))
     }
 }

@@ -5,7 +5,7 @@
 
 use ndarray::{ArrayD, IxDyn};
 
-use super::max::{Round, pair};
+use super::tournament::{Round, pair};
 use crate::abb::{Abb, Words};
 use crate::{Error, FRAC, Tensor};
 

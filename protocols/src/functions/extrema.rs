@@ -15,7 +15,7 @@
 //!
 //! **What each party sees.** Masked messages of comparisons and multiplexers. **Revealed.** Nothing.
 
-use super::max::{Round, pair};
+use super::tournament::{Round, pair};
 use crate::abb::{Abb, Words};
 use crate::{Error, FRAC, Tensor};
 

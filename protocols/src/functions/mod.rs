@@ -19,6 +19,7 @@ pub mod selection;
 pub mod softmax;
 pub mod spline;
 pub mod top_k;
+mod tournament;
 
 pub use activation::{gelu, silu};
 pub use argmax::argmax;

@@ -5,7 +5,7 @@
 //!
 //! C = 2^J S - sum_j 2^(J-j) g_j S,
 //!
-//! one multiplexer for all j. A cubic spline gives y = 2^J / C, and 1 / S = y 2^-k by the same sum. Comparisons are
+//! one multiplexer for all j, whose choices are sent for both sums at once. A cubic spline gives y = 2^J / C, and 1 / S = y 2^-k by the same sum. Comparisons are
 //! made to [`COMPARED_FRAC`] fractional bits, so C / 2^J may exceed 2 by 1/32; the table has room for
 //! [0.875, 2.8).
 //!
@@ -48,15 +48,7 @@ pub fn reciprocal<B: Abb>(b: &mut B, s: &B::Words, n: usize, width: u32, frac: u
         let ring = octaves + FRAC + 3;
         let coarse = s.drop_low(FRAC - COMPARED_FRAC, ring);
         let thresholds: Vec<i64> = (1..=octaves).map(|j| 1 << (j + COMPARED_FRAC)).collect();
-        let reached = compare(b, &coarse, &thresholds, ring - (FRAC - COMPARED_FRAC))?;
-        let c = scale_down(b, s, reached.as_ref(), octaves, 1, ring)?;
-
-        // From J + FRAC to TABLE_FRAC fractional bits.
-        let have = octaves + FRAC;
-        let c =
-            if have > TABLE_FRAC { c.drop_low(have - TABLE_FRAC, ring) } else { c.times(1 << (TABLE_FRAC - have)) };
-        let origin = (BASE * (1u64 << TABLE_FRAC) as f64) as u64;
-        let c = b.add_public(&c, origin.wrapping_neg());
+        let reached = Octaves::of(b, &coarse, &thresholds, ring - (FRAC - COMPARED_FRAC))?;
 
         // Scale of p_1's coefficient 2^-20 or the result's, if finer.
         let out_frac = (LOW_BITS + 20).max(frac);
@@ -74,35 +66,72 @@ pub fn reciprocal<B: Abb>(b: &mut B, s: &B::Words, n: usize, width: u32, frac: u
                 Curve::lines(CurveSpec { index_bits, low_bits, base, step, out_frac, out_width }, f64::recip)
             }
         };
-        let y = b.evaluate(table.tabulated(), &c)?;
-        let y = scale_down(b, &y, reached.as_ref(), octaves, 1, out_width)?;
+        let y = reached.apply(b, s, 1, ring, out_width, |b, c| {
+            // From J + FRAC to TABLE_FRAC fractional bits.
+            let have = octaves + FRAC;
+            let c = if have > TABLE_FRAC {
+                c.drop_low(have - TABLE_FRAC, ring)
+            } else {
+                c.times(1 << (TABLE_FRAC - have))
+            };
+            let origin = (BASE * (1u64 << TABLE_FRAC) as f64) as u64;
+            let c = b.add_public(&c, origin.wrapping_neg());
+            b.evaluate(table.tabulated(), &c)
+        })?;
         b.truncate(&y, Truncation { width: out_width, shift: octaves + out_frac - frac, out: 64 })
     })
 }
 
-/// The bits [x >= threshold], none for no thresholds.
-pub(super) fn compare<B: Abb>(
-    b: &mut B,
-    x: &B::Words,
-    thresholds: &[i64],
-    width: u32,
-) -> Result<Option<B::Bits>, Error> {
-    if thresholds.is_empty() { Ok(None) } else { b.at_least(x, thresholds, width).map(Some) }
+/// Rows of a positive word, with the bits of the powers of two or four that it reaches.
+pub(super) struct Octaves<B: Abb> {
+    /// The first scaling and the last.
+    selectors: Option<[B::Selector; 2]>,
+    steps: u32,
 }
 
-/// x 2^(`bits` (J - k)) modulo 2^`width` for (rows) x, where k of the J bits of each row of `reached` are set, the
-/// first k: x (2^(bits J) - sum_j g_j (2^bits - 1) 2^(bits (J - j))).
-pub(super) fn scale_down<B: Abb>(
+impl<B: Abb> Octaves<B> {
+    /// The steps that `x` reaches, of `thresholds`, in ascending order.
+    pub(super) fn of(b: &mut B, x: &B::Words, thresholds: &[i64], width: u32) -> Result<Self, Error> {
+        let selectors = match thresholds {
+            [] => None,
+            _ => {
+                let reached = b.at_least(x, thresholds, width)?;
+                Some(b.selectors(&reached)?)
+            }
+        };
+        Ok(Octaves { selectors, steps: thresholds.len() as u32 })
+    }
+
+    /// `function` of x 2^(`bits` (J - k)) modulo 2^`width`, times 2^(J - k) modulo 2^`out`, for (rows) x of which k of the J
+    /// steps are reached.
+    pub(super) fn apply(
+        self,
+        b: &mut B,
+        x: &B::Words,
+        bits: u32,
+        width: u32,
+        out: u32,
+        function: impl FnOnce(&mut B, B::Words) -> Result<B::Words, Error>,
+    ) -> Result<B::Words, Error> {
+        let Some([first, last]) = self.selectors else { return function(b, x.clone()) };
+        let c = scale_down(b, x, first, self.steps, bits, width)?;
+        let y = function(b, c)?;
+        scale_down(b, &y, last, self.steps, 1, out)
+    }
+}
+
+/// x 2^(`bits` (J - k)) modulo 2^`width` for (rows) x, by a selector of the J steps of each row, of which the first k are
+/// reached: x (2^(bits J) - sum_j g_j (2^bits - 1) 2^(bits (J - j))).
+fn scale_down<B: Abb>(
     b: &mut B,
     x: &B::Words,
-    reached: Option<&B::Bits>,
+    reached: B::Selector,
     steps: u32,
     bits: u32,
     width: u32,
 ) -> Result<B::Words, Error> {
-    let Some(reached) = reached else { return Ok(x.clone()) };
     let wide = x.repeat_last(steps as usize);
-    let chosen = b.mux(reached, &wide, width)?;
+    let chosen = b.select(reached, &wide, width)?;
     let weight = |j: u32| (((1u128 << bits) - 1) << (bits * (steps - j))) as u64;
     let rows = x.len();
     let weights =

@@ -7,11 +7,11 @@
 //! the table has room for [0.875, 4.75).
 //!
 //! Range: q in [n eps, 2^26) -> [sqrt(n) 2^-13, eps^(-1/2)]. Relative error at most [`MAX_RSQRT_ERROR`] plus one unit in the last
-//! place of the result, 2^-[`RSQRT_FRAC`]. Nothing is revealed. One comparison, two multiplexers, one evaluation and one
-//! truncation, on one word per row.
+//! place of the result, 2^-[`RSQRT_FRAC`]. Nothing is revealed. One comparison, two multiplexers by the same bits, one evaluation
+//! and one truncation, on one word per row.
 
 use crate::abb::{Abb, Truncation, Words};
-use crate::functions::reciprocal::{compare, scale_down};
+use crate::functions::reciprocal::Octaves;
 use crate::functions::ring_for;
 use crate::functions::spline::{Curve, Spline, SplineSpec};
 use crate::ops::masked::table::CurveSpec;
@@ -66,14 +66,7 @@ pub fn rsqrt<B: Abb>(b: &mut B, q: &B::Words, n: usize, smallest: u64) -> Result
         let dropped = floor + 2 - COMPARED_BITS;
         let coarse = q.drop_low(dropped, 64);
         let thresholds: Vec<i64> = (1..=steps).map(|j| 1i64 << (floor + 2 * j - dropped)).collect();
-        let reached = compare(b, &coarse, &thresholds, 64 - dropped)?;
-        let c = scale_down(b, q, reached.as_ref(), steps, 2, 64)?;
-
-        // C < 2^63: at most SQUARE_BITS + 1 bits for its top octave.
-        let have = floor + 2 * steps;
-        let c = c.drop_low(have - TABLE_FRAC, 64);
-        let origin = (BASE * (1u64 << TABLE_FRAC) as f64) as u64;
-        let c = b.add_public(&c, origin.wrapping_neg());
+        let reached = Octaves::of(b, &coarse, &thresholds, 64 - dropped)?;
 
         // q = C 4^(k - J) units of 2^-SQUARE_FRAC, and C = c 2^(floor + 2J): q = c 2^(floor + 2k - SQUARE_FRAC).
         let unit = (n as f64).sqrt() * libm::exp2(0.5 * (f64::from(SQUARE_FRAC) - f64::from(floor)));
@@ -93,8 +86,14 @@ pub fn rsqrt<B: Abb>(b: &mut B, q: &B::Words, n: usize, smallest: u64) -> Result
                 Curve::lines(CurveSpec { index_bits, low_bits, base, step, out_frac, out_width }, f)
             }
         };
-        let y = b.evaluate(table.tabulated(), &c)?;
-        let y = scale_down(b, &y, reached.as_ref(), steps, 1, out_width)?;
+        let y = reached.apply(b, q, 2, 64, out_width, |b, c| {
+            // C < 2^63: at most SQUARE_BITS + 1 bits for its top octave.
+            let have = floor + 2 * steps;
+            let c = c.drop_low(have - TABLE_FRAC, 64);
+            let origin = (BASE * (1u64 << TABLE_FRAC) as f64) as u64;
+            let c = b.add_public(&c, origin.wrapping_neg());
+            b.evaluate(table.tabulated(), &c)
+        })?;
         b.truncate(&y, Truncation { width: out_width, shift: steps + out_frac - RSQRT_FRAC, out: 64 })
     })
 }

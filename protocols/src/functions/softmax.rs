@@ -1,17 +1,17 @@
 //! Softmax over rows of which only the first entries are visible.
 //!
-//! e^(x - m) / sum e^(x - m) with m the largest visible entry up to a coarse comparison (see [`max`](super::max)).
+//! e^(x - m) / sum e^(x - m) with m the largest visible entry, rounded down coarsely (see [`max`](super::max)).
 //! Masked entries are public, so they are cut out at the start and put back as zeros: they cost nothing. Terms with
 //! m - x above [`CUT`] are below a seventh of a unit in the last place and set to zero.
 //!
-//! Range: |x| < 2^9, up to 2^12 columns -> [0, 1]. Error at most [`MAX_SOFTMAX_ERROR`] per entry plus [`MAX_TERM_ERROR`] times the number
+//! Range: that of [`max`](super::max), about |x| < 2^9, up to 2^12 columns -> [0, 1]. Error at most [`MAX_SOFTMAX_ERROR`] per entry plus [`MAX_TERM_ERROR`] times the number
 //! of visible entries. Nothing is revealed. Per
-//! visible entry: one place in the tournament, one coarse comparison, one evaluation of the exponential, two
+//! visible entry: one place in the search of the maximum, one coarse comparison, one evaluation of the exponential, two
 //! truncations, one multiplexer, one product with its row's word; per row one reciprocal.
 
 use crate::abb::{Abb, Truncation, Words};
 use crate::functions::exp::{EXP_END, exp_negative};
-use crate::functions::max::{DROPPED, MAX_WIDTH, UNIT, max_ragged};
+use crate::functions::max::{MAX_WIDTH, max_ragged};
 use crate::functions::reciprocal::reciprocal;
 use crate::functions::ring_for;
 use crate::{Error, FRAC, Tensor};
@@ -22,6 +22,12 @@ pub const MAX_SOFTMAX_ERROR: f64 = 1e-5;
 /// Rounding of one term of the sum, half a unit in the last place (between two parties, which round either way, a whole
 /// unit): many equally small terms next to a large one add up.
 pub const MAX_TERM_ERROR: f64 = 0.5 / (1u64 << FRAC) as f64;
+
+/// Low bits of a difference to the maximum that its comparison with [`CUT`] does not look at.
+const DROPPED: u32 = 13;
+
+/// Resolution of that comparison.
+const UNIT: f64 = 1.0 / (1u64 << (FRAC - DROPPED)) as f64;
 
 /// Differences to the maximum from here on give 0. One unit of the comparison below the exponential's end.
 pub const CUT: f64 = EXP_END - UNIT;
@@ -60,8 +66,9 @@ pub fn softmax<B: Abb>(b: &mut B, x: &B::Words, visible: &[usize]) -> Result<B::
         let coarse = t.drop_low(DROPPED, MAX_WIDTH);
         let far = b.at_least(&coarse, &[(CUT / UNIT) as i64], MAX_WIDTH - DROPPED)?.reshape(&[seen.len()]);
         let near = b.not(&far);
+        let [near] = b.selectors(&near)?;
         let e = exp_negative(b, &t, width)?;
-        let e = b.mux(&near, &e, width)?;
+        let e = b.select(near, &e, width)?;
 
         let padded: Vec<usize> =
             lengths.iter().enumerate().flat_map(|(r, &n)| r * longest..r * longest + n).collect();

@@ -2,10 +2,9 @@
 //!
 //! **Functionality.** For every OT i with choice bit b_i of one party and words c_i (a vector of slots) of the other:
 //! additive shares of b_i c_i modulo 2^{w_i}. In [`one_way`] the client chooses; in [`two_way`] both parties choose,
-//! each with its own bits, and both supply words, in three flows.
+//! each with its own bits, and both supply words, in two exchanges.
 //!
-//! **Source.** Correlated OT as in Asharov et al., eprint 2013/552, section 5, over Z_{2^w}; the merged third flow is
-//! the usual "answer and ask in one message".
+//! **Source.** Correlated OT as in Asharov et al., eprint 2013/552, section 5, over Z_{2^w}.
 //!
 //! **Range.** Any bits and words; 1 <= w_i <= 64. **Error.** None. The naive twin is the product itself, in the tests of
 //! every operation built on this.
@@ -13,7 +12,7 @@
 //! **Revealed.** Nothing: choices are masked by random choice bits, words by pads.
 
 use net::Role;
-use ot::{Bits, Correlation};
+use ot::{Bits, ChosenKeys, Correlation, SenderKeys};
 
 use crate::Error;
 use crate::cost::Cost;
@@ -21,7 +20,6 @@ use crate::session::Session;
 
 const CHOICES: &str = "cross/choices";
 const ANSWER: &str = "cross/answer";
-const ANSWER_AND_CHOICES: &str = "cross/answer and choices";
 
 /// What a party brings to [`one_way`].
 pub enum Side<'a> {
@@ -60,44 +58,55 @@ pub fn one_way_cost(shape: &Correlation) -> Cost {
         .message(Role::Server, shape.message_bytes())
 }
 
-/// Shares of b_i c'_i + b'_i c_i for this party's bits b and words c and the peer's bits b' and words c'.
-pub fn two_way(s: &mut Session, shape: &Correlation, bits: &Bits, words: &[u64]) -> Result<Vec<u64>, Error> {
-    let n = shape.ots();
-    let choices = n.div_ceil(8);
+/// Correlated OTs in both directions of which either party has sent its choices: each will answer once. Choices that are
+/// known early can so travel early, and what they select takes one exchange.
+pub struct Chosen {
+    mine: ChosenKeys,
+    theirs: SenderKeys,
+}
+
+/// Sends this party's `bits` and receives as many choices of the peer.
+pub fn choose(s: &mut Session, bits: &Bits) -> Result<Chosen, Error> {
+    let n = bits.len();
     s.reserve(Role::Server, n)?;
     s.reserve(Role::Client, n)?;
-    let (mut shares, other) = match s.role() {
-        Role::Client => {
-            let (message, keys) = s.receiver().choose(bits)?;
-            s.deliver(CHOICES, message)?;
-            let reply = s.channel().recv(ANSWER_AND_CHOICES, shape.message_bytes() + choices)?;
-            let (answer, theirs) = reply.split_at(shape.message_bytes());
-            let accepted = s.sender().accept(n, theirs)?;
-            let (message, supplied) = accepted.correlate(shape, words)?;
-            s.deliver(ANSWER, message)?;
-            (keys.decorrelate(shape, answer)?, supplied)
-        }
-        Role::Server => {
-            let theirs = s.channel().recv(CHOICES, choices)?;
-            let (mut message, supplied) = s.sender().accept(n, &theirs)?.correlate(shape, words)?;
-            let (mine, keys) = s.receiver().choose(bits)?;
-            message.extend_from_slice(&mine);
-            s.deliver(ANSWER_AND_CHOICES, message)?;
-            let answer = s.channel().recv(ANSWER, shape.message_bytes())?;
-            (keys.decorrelate(shape, &answer)?, supplied)
-        }
-    };
-    shares.iter_mut().zip(other).for_each(|(a, b)| *a = a.wrapping_add(b));
-    Ok(shares)
+    let (message, mine) = s.receiver().choose(bits)?;
+    let choices = s.channel().exchange(CHOICES, &message, n.div_ceil(8))?;
+    Ok(Chosen { mine, theirs: s.sender().accept(n, &choices)? })
+}
+
+/// Cost of [`choose`] with `n` bits each.
+pub fn choose_cost(n: usize) -> Cost {
+    Cost::free().cots(Role::Server, n).cots(Role::Client, n).exchange(n.div_ceil(8), n.div_ceil(8))
+}
+
+impl Chosen {
+    /// Keeps the first `at` OTs and returns the others.
+    pub fn split_off(&mut self, at: usize) -> Chosen {
+        Chosen { mine: self.mine.split_off(at), theirs: self.theirs.split_off(at) }
+    }
+
+    /// Shares of b_i c'_i + b'_i c_i for this party's bits b and words c and the peer's bits b' and words c'.
+    pub fn answer(self, s: &mut Session, shape: &Correlation, words: &[u64]) -> Result<Vec<u64>, Error> {
+        let (message, mut shares) = self.theirs.correlate(shape, words)?;
+        let answer = s.channel().exchange(ANSWER, &message, shape.message_bytes())?;
+        let others = self.mine.decorrelate(shape, &answer)?;
+        shares.iter_mut().zip(others).for_each(|(a, b)| *a = a.wrapping_add(b));
+        Ok(shares)
+    }
+}
+
+/// Cost of [`Chosen::answer`].
+pub fn answer_cost(shape: &Correlation) -> Cost {
+    Cost::free().exchange(shape.message_bytes(), shape.message_bytes())
+}
+
+/// [`choose`] and [`Chosen::answer`] one after the other.
+pub fn two_way(s: &mut Session, shape: &Correlation, bits: &Bits, words: &[u64]) -> Result<Vec<u64>, Error> {
+    choose(s, bits)?.answer(s, shape, words)
 }
 
 /// Cost of [`two_way`].
 pub fn two_way_cost(shape: &Correlation) -> Cost {
-    let (n, choices) = (shape.ots(), shape.ots().div_ceil(8));
-    Cost::free()
-        .cots(Role::Server, n)
-        .cots(Role::Client, n)
-        .message(Role::Client, choices)
-        .message(Role::Server, shape.message_bytes() + choices)
-        .message(Role::Client, shape.message_bytes())
+    choose_cost(shape.ots()).then(answer_cost(shape))
 }

@@ -6,6 +6,8 @@ mod selection;
 mod stock;
 mod view;
 
+use std::time::Duration;
+
 use ndarray::{ArrayD, IxDyn};
 use net::{Channel, Entry, Role};
 use ot::CotKind;
@@ -14,14 +16,17 @@ use rand::{Rng, SeedableRng};
 
 use crate::abb::Abb;
 use crate::local::Pair;
-use crate::{DEFAULT_LINK_RATE, Error, Options, Packing, Planner, Session, TwoParty};
+use crate::{DEFAULT_LINK, Error, Options, Packing, Planner, Session, TwoParty};
 
 /// Options over the ideal dealer.
 pub(crate) const DEALER: Options =
-    Options { ot: CotKind::Dealer, preprocess: false, link_rate: DEFAULT_LINK_RATE, packing: Packing::Auto };
+    Options { ot: CotKind::Dealer, preprocess: false, link: DEFAULT_LINK, packing: Packing::Auto };
+
+/// A link slower than the default.
+const WAN: net::Shape = net::Shape { bytes_per_second: 50_000_000, round_trip: Duration::from_millis(4) };
 
 /// The same in two phases, over a link slow enough for all that can be prepared.
-pub(crate) const TWO_PHASES: Options = Options { preprocess: true, link_rate: 50_000_000, ..DEALER };
+pub(crate) const TWO_PHASES: Options = Options { preprocess: true, link: WAN, ..DEALER };
 
 /// Both usages of the same operations.
 pub(crate) const BOTH: [Options; 2] = [DEALER, TWO_PHASES];

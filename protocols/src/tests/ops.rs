@@ -7,12 +7,13 @@ use proptest::prelude::*;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
-use super::{BOTH, DEALER, run, secure};
+use super::{BOTH, DEALER, run, secure, share};
 use crate::abb::{Abb, Table, Tabulated, Truncation, Words};
 use crate::function;
 use crate::ops::matmul::multiply;
+use crate::ops::mux_all;
 use crate::words::{mask, signed};
-use crate::{EMBED_FRAC, EMBED_WIDTH, FixedValues, FixedWeight, LINEAR_WIDTH, Options, Tensor, WeightSpec};
+use crate::{Clear, EMBED_FRAC, EMBED_WIDTH, FixedValues, FixedWeight, LINEAR_WIDTH, Options, Tensor, WeightSpec};
 
 /// Signed values of the open range (-2^bits, 2^bits): random ones and the edges.
 fn values(bits: u32, count: usize, seed: u64) -> Vec<u64> {
@@ -132,6 +133,64 @@ fn selection_is_exact() {
         for ((x, c), got) in x.iter().zip(&condition).zip(got) {
             let want = if (*c as i64) < 0 { *x } else { 0 };
             assert_eq!((got ^ want) & mask(width), 0, "width {width}");
+        }
+    }
+}
+
+#[test]
+fn selection_by_several_bits_is_exact() {
+    for (k, width) in (1..=mux_all::MOST_BITS).zip([13, 1, 64, 7, 41, 13, 2, 30]) {
+        // Every value of the bits several times.
+        let n = 3 << k;
+        let (x, bits) = (values(62, n, 3), (0..n).flat_map(|i| (0..k).map(move |bit| (i >> bit & 1) as u64)));
+        let shares = [share(&x, 1), share(&bits.collect::<Vec<_>>(), 2)];
+        let [(client, ledger), (server, other)] = run(DEALER, |abb| {
+            let s = abb.session();
+            let [x, bits] = [0, 1].map(|i| shares[i][s.role() as usize].clone());
+            let bits: Vec<u8> = bits.into_iter().map(|bit| (bit & 1) as u8).collect();
+            mux_all::mux_all(s, &bits, &x, width)
+        });
+        for (i, x) in x.iter().enumerate() {
+            let want = if i as u64 & mask(k as u32) == mask(k as u32) { *x } else { 0 };
+            assert_eq!((client[i].wrapping_add(server[i]) ^ want) & mask(width), 0, "{k} bits, width {width}");
+        }
+        assert_eq!(ledger, other);
+        let cost = mux_all::cost(n, k, width);
+        assert_eq!(ledger.iter().map(|entry| entry.traffic.bytes()).sum::<u64>(), cost.total_bytes());
+        assert_eq!(ledger.iter().map(|entry| entry.traffic.flows).sum::<u64>(), cost.flows());
+    }
+}
+
+#[test]
+fn maxima_of_rows_are_exact_over_every_link() {
+    let many: Vec<usize> = (1..40).collect();
+    let rows =
+        [(vec![1, 1], 13), (vec![2, 5, 1, 3], 2), (vec![129], 13), (vec![300, 7], 40), (vec![8; 9], 64), (many, 16)];
+    for ((lengths, width), (_, link)) in rows.iter().flat_map(|rows| net::Shape::PRESETS.map(|link| (rows, link))) {
+        // Few different values, so that there are ties; their differences just fit.
+        let top = (1i64 << (width - 2)) - 1;
+        let steps = [-top - 1, -top, -1, 0, 1, top, 7].map(|step: i64| step.clamp(-top - 1, top));
+        let mut rng = StdRng::seed_from_u64(u64::from(*width));
+        let n = lengths.iter().sum();
+        let x: Vec<u64> = (0..n).map(|_| steps[rng.next_u64() as usize % steps.len()] as u64).collect();
+        let clear = ArrayD::from_shape_vec(IxDyn(&[n]), x.clone()).unwrap();
+        let want = Clear::new().row_max(&clear, lengths, *width).unwrap();
+        let mut rest = &x[..];
+        for (&n, want) in lengths.iter().zip(&want) {
+            let (row, others) = rest.split_at(n);
+            rest = others;
+            assert_eq!(row.iter().map(|&x| x as i64).max(), Some(*want as i64));
+        }
+        for options in BOTH.map(|options| Options { link, ..options }) {
+            let (rows, width) = (lengths.clone(), *width);
+            let got = secure(
+                options,
+                &[(&x, &[n])],
+                function!([rows: Vec<usize>, width: u32] |abb, x| abb.row_max(&x[0], rows, *width)),
+            );
+            for (got, want) in got.iter().zip(&want) {
+                assert_eq!((got ^ want) & mask(width), 0, "{lengths:?}, {width} bits, {link}");
+            }
         }
     }
 }

@@ -1,0 +1,178 @@
+//! The largest entry of every row, by a tournament of groups.
+//!
+//! **Functionality.** Shares of rows of words modulo 2^w, of different public lengths -> shares of the largest entry of every
+//! row modulo 2^w.
+//!
+//! **Source.** A tournament whose rounds have groups of up to g entries. In a group every pair i < j is compared once, by
+//! [`compare`](super::compare()): i wins it if x_i >= x_j. The comparisons are exact, so exactly one entry of a group wins all of
+//! its own; x_i - x_last is selected where i does ([`mux_all`](super::mux_all()) by its k = g - 1 bits, in smaller groups
+//! some of them public ones), and the result is the last entry plus these. Neighbouring messages of one party are one flow: four
+//! flows a round.
+//!
+//! Larger groups take fewer rounds, and more comparisons of each entry. The rounds are those that take least time by the rate
+//! and the delay of the link, which both parties state, and by the lengths: groups are small on fast links, and where there are
+//! many rows.
+//!
+//! **Range.** Entries, and differences of entries of a row, are signed w-bit values; rows of at least one entry.
+//! **Error.** None. **Revealed.** Nothing.
+
+use std::collections::BTreeMap;
+
+use crate::Error;
+use crate::cost::Cost;
+use crate::ops::{compare, mux_all};
+use crate::session::{Options, Session};
+
+/// Entries of the largest group: beyond, tables outgrow what the rounds are worth.
+const LARGEST_GROUP: usize = 8;
+
+/// Flows of a round: its last message is followed by the same party's first of the next.
+const ROUND_FLOWS: u64 = 4;
+
+/// Picoseconds of processor time, of both parties one after the other, for an OT and for a byte sent: measured, rounded.
+const OT_PICOSECONDS: u128 = 90_000;
+const BYTE_PICOSECONDS: u128 = 12_000;
+
+/// How often each length of a row occurs.
+type Lengths = BTreeMap<usize, usize>;
+
+/// Shares of the largest entry of every row; the rows, of `lengths`, lie one after another in `x`.
+pub fn row_max(s: &mut Session, x: &[u64], lengths: &[usize], width: u32) -> Result<Vec<u64>, Error> {
+    assert!(lengths.iter().all(|&n| n > 0) && lengths.iter().sum::<usize>() == x.len(), "entries of the rows");
+    let (mut x, mut lengths) = (x.to_vec(), lengths.to_vec());
+    for arity in arities(&count(&lengths), width, s.options()) {
+        x = round(s, &x, &lengths, arity, width)?;
+        lengths.iter_mut().for_each(|n| *n = n.div_ceil(arity));
+    }
+    Ok(x)
+}
+
+/// Cost of [`row_max`] in a session with `options`.
+pub fn cost(lengths: &[usize], width: u32, options: &Options) -> Cost {
+    let mut rows = count(lengths);
+    let mut cost = Cost::free();
+    for arity in arities(&rows, width, options) {
+        let Round { pairs, items, bits } = Round::of(&rows, 1, arity);
+        cost = cost.then(compare::cost(pairs, 1, width)).then(mux_all::cost(items, bits, width));
+        rows = count_all(rows.iter().map(|(n, &count)| (n.div_ceil(arity), count)));
+    }
+    cost
+}
+
+fn count(lengths: &[usize]) -> Lengths {
+    count_all(lengths.iter().map(|&n| (n, 1)))
+}
+
+fn count_all(lengths: impl Iterator<Item = (usize, usize)>) -> Lengths {
+    let mut counts = Lengths::new();
+    lengths.for_each(|(n, count)| *counts.entry(n).or_default() += count);
+    counts
+}
+
+/// The sizes of the groups of a row of `n`, as equal as possible: (larger size, how many), (smaller size, how many).
+fn groups(n: usize, arity: usize) -> [(usize, usize); 2] {
+    let groups = n.div_ceil(arity);
+    let (size, larger) = (n / groups, n % groups);
+    [(size + 1, larger), (size, groups - larger)]
+}
+
+/// The sizes of the groups of rows, one after another.
+fn sizes(lengths: &[usize], arity: usize) -> impl Iterator<Item = usize> + '_ {
+    lengths.iter().flat_map(move |&n| groups(n, arity)).flat_map(|(size, count)| std::iter::repeat_n(size, count))
+}
+
+/// What a round takes.
+struct Round {
+    pairs: usize,
+    /// Entries selected or not: all but the last of every group.
+    items: usize,
+    /// Bits by which they are.
+    bits: usize,
+}
+
+impl Round {
+    /// The round with groups of up to `arity` after rounds of `before` entries together.
+    fn of(rows: &Lengths, before: usize, arity: usize) -> Self {
+        let mut round = Round { pairs: 0, items: 0, bits: 0 };
+        for (n, rows) in rows {
+            for (size, count) in groups(n.div_ceil(before), arity).into_iter().filter(|&(_, count)| count > 0) {
+                round.pairs += rows * count * (size * (size - 1) / 2);
+                round.items += rows * count * (size - 1);
+                round.bits = round.bits.max(size - 1);
+            }
+        }
+        round
+    }
+}
+
+/// The sizes of the groups round by round: those that take least time by the rate and the delay of the link.
+fn arities(rows: &Lengths, width: u32, options: &Options) -> Vec<usize> {
+    let Some((&longest, _)) = rows.last_key_value() else { return Vec::new() };
+    let sample = 1 << 10;
+    let price = |cost: Cost| {
+        let cots = u128::from(cost.cots_used(net::Role::Client) + cost.cots_used(net::Role::Server));
+        let bits = u128::from(8 * cost.total_bytes()) + cots * options.ot.bits_per_ot() as u128;
+        let wire = bits * 125_000_000_000 / u128::from(options.link.bytes_per_second.max(1));
+        (wire + cots * OT_PICOSECONDS + u128::from(cost.total_bytes()) * BYTE_PICOSECONDS) / sample as u128
+    };
+    let pair = price(compare::cost(sample, 1, width));
+    let item: Vec<u128> = (1..LARGEST_GROUP).map(|bits| price(mux_all::cost(sample, bits, width))).collect();
+    let delay = options.link.predict([0, 0], ROUND_FLOWS).as_nanos() * 1000;
+
+    // Rounds of g and h entries leave as many winners of a row as one of g h: the shortest path to `longest` over products.
+    let mut open = BTreeMap::from([(1, (0, Vec::new()))]);
+    while let Some((before, (time, path))) = open.pop_first() {
+        if before >= longest {
+            return path;
+        }
+        for arity in 2..=LARGEST_GROUP {
+            let Round { pairs, items, bits } = Round::of(rows, before, arity);
+            let round = delay + pairs as u128 * pair + items as u128 * item[bits - 1];
+            let after = longest.min(before * arity);
+            if open.get(&after).is_none_or(|&(best, _): &(u128, Vec<usize>)| time + round < best) {
+                let path = path.iter().copied().chain([arity]).collect();
+                open.insert(after, (time + round, path));
+            }
+        }
+    }
+    unreachable!("every round of groups of two halves the rows")
+}
+
+/// The winners of all groups of up to `arity`, row by row.
+fn round(s: &mut Session, x: &[u64], lengths: &[usize], arity: usize, width: u32) -> Result<Vec<u64>, Error> {
+    let mut groups = Vec::new();
+    let mut rest = x;
+    for size in sizes(lengths, arity) {
+        let (group, others) = rest.split_at(size);
+        rest = others;
+        groups.push(group);
+    }
+    let pairs = |size: usize| (0..size).flat_map(move |i| (i + 1..size).map(move |j| (i, j)));
+    let differences: Vec<u64> =
+        groups.iter().flat_map(|group| pairs(group.len()).map(|(i, j)| group[i].wrapping_sub(group[j]))).collect();
+    let first_wins = compare::at_least(s, &differences, &[0], width)?;
+
+    let one = u8::from(s.is_server());
+    let most = groups.iter().map(|group| group.len() - 1).max().unwrap_or(0);
+    let (mut bits, mut words) = (Vec::new(), Vec::new());
+    let mut outcomes = &first_wins[..];
+    for group in &groups {
+        let size = group.len();
+        let (own, others) = outcomes.split_at(size * (size - 1) / 2);
+        outcomes = others;
+        // The outcome of pair (i, j), which lies after those of the pairs of all before i.
+        let wins = |i: usize, j: usize| own[i * (2 * size - i - 1) / 2 + j - i - 1];
+        for i in 0..size - 1 {
+            bits.extend((0..i).map(|j| wins(j, i) ^ one));
+            bits.extend((i + 1..size).map(|j| wins(i, j)));
+            bits.extend(std::iter::repeat_n(one, most - (size - 1)));
+            words.push(group[i].wrapping_sub(group[size - 1]));
+        }
+    }
+    let mut selected = mux_all::mux_all(s, &bits, &words, width)?.into_iter();
+    let winner = |group: &&[u64]| {
+        let (last, others) = group.split_last().expect("groups of at least one");
+        selected.by_ref().take(others.len()).fold(*last, u64::wrapping_add)
+    };
+    Ok(groups.iter().map(winner).collect())
+}
