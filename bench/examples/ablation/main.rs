@@ -146,7 +146,7 @@ enum Failure {
 impl Args {
     /// What both parties state.
     fn options(&self) -> Options {
-        Options { preprocess: self.preprocess, link_rate: self.link.bytes_per_second, ..Options::default() }
+        Options { preprocess: self.preprocess, link: self.link, ..Options::default() }
     }
 }
 
