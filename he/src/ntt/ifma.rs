@@ -263,12 +263,13 @@ fn parts<const N: usize>(data: &mut [u64]) -> [&mut [Lanes]; N] {
     })
 }
 
-/// The vectors at index k of all parts.
-#[inline]
-#[target_feature(enable = "avx512f")]
-fn load8([p0, p1, p2, p3, p4, p5, p6, p7]: &[&mut [Lanes]; 8], k: usize) -> [__m512i; 8] {
-    let [v0, v1, v2, v3] = [load(&p0[k]), load(&p1[k]), load(&p2[k]), load(&p3[k])];
-    [v0, v1, v2, v3, load(&p4[k]), load(&p5[k]), load(&p6[k]), load(&p7[k])]
+/// The vectors at index k of all parts. A macro, because the compiler will not inline it as a function.
+macro_rules! load8 {
+    ($parts:expr, $k:expr) => {{
+        let ([p0, p1, p2, p3, p4, p5, p6, p7], k): (&[&mut [Lanes]; 8], usize) = (&$parts, $k);
+        let [v0, v1, v2, v3] = [load(&p0[k]), load(&p1[k]), load(&p2[k]), load(&p3[k])];
+        [v0, v1, v2, v3, load(&p4[k]), load(&p5[k]), load(&p6[k]), load(&p7[k])]
+    }};
 }
 
 #[inline]
@@ -373,7 +374,7 @@ impl IfmaNtt {
                 let w = self.forward.broadcast(m, i);
                 let mut parts = parts(group);
                 for k in 0..parts[0].len() {
-                    let v = raise(offset, load8(&parts, k));
+                    let v = raise(offset, load8!(parts, k));
                     store8(&mut parts, k, forward8::<LAZY>(prime, v, &w));
                 }
             }
@@ -381,7 +382,7 @@ impl IfmaNtt {
         }
         for (b, block) in data.as_chunks_mut::<BLOCK>().0.iter_mut().enumerate() {
             let mut parts = parts(block);
-            let v = raise(offset, load8(&parts, 0));
+            let v = raise(offset, load8!(parts, 0));
             let v = turn(forward8::<LAZY>(prime, v, &self.forward.broadcast(n / BLOCK, b)));
             let mut v = turn(forward8::<LAZY>(prime, v, &self.forward.vectors(n / BLOCK + b)));
             for x in &mut v {
@@ -406,7 +407,7 @@ impl IfmaNtt {
         let finish = |m: usize| (m == 1).then_some(n_inverse);
         for (b, block) in data.as_chunks_mut::<BLOCK>().0.iter_mut().enumerate() {
             let mut parts = parts(block);
-            let v = turn(load8(&parts, 0));
+            let v = turn(load8!(parts, 0));
             let v = turn(inverse8::<LAZY>(prime, v, &self.inverse.vectors(self.n / BLOCK + b)));
             let v = inverse8::<LAZY>(prime, v, &self.inverse.broadcast(self.n / BLOCK, b));
             store8(&mut parts, 0, scale(prime, finish(self.n / BLOCK), v));
@@ -417,7 +418,7 @@ impl IfmaNtt {
                 let w = self.inverse.broadcast(m, i);
                 let mut parts = parts(group);
                 for k in 0..parts[0].len() {
-                    let v = inverse8::<LAZY>(prime, load8(&parts, k), &w);
+                    let v = inverse8::<LAZY>(prime, load8!(parts, k), &w);
                     store8(&mut parts, k, scale(prime, finish(m), v));
                 }
             }
