@@ -5,9 +5,9 @@
 //!
 //! C = 2^J S - sum_j 2^(J-j) g_j S,
 //!
-//! one multiplexer for all j, whose choices are sent for both sums at once. A cubic spline gives y = 2^J / C, and 1 / S = y 2^-k by the same sum. Comparisons are
-//! made to [`COMPARED_FRAC`] fractional bits, so C / 2^J may exceed 2 by 1/32; the table has room for
-//! [0.875, 2.8).
+//! one multiplexer for all j, whose choices are sent for both sums at once. A cubic spline gives y = 2^J / C, and
+//! 1 / S = y 2^-k by the same sum. Comparisons are made to [`COMPARED_FRAC`] fractional bits, so C / 2^J may exceed 2
+//! by 1/32; the table has room for [0.875, 2.8).
 //!
 //! Range: S in [0.9, 1.7 n] for a public n -> [0.58 / n, 1.12]. Relative error at most [`MAX_RECIPROCAL_ERROR`] plus one
 //! unit in the last place of the result. Nothing is revealed. One comparison, two multiplexers, one evaluation and one

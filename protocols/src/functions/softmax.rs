@@ -4,8 +4,8 @@
 //! Masked entries are public, so they are cut out at the start and put back as zeros: they cost nothing. Terms with
 //! m - x above [`CUT`] are below a seventh of a unit in the last place and set to zero.
 //!
-//! Range: that of [`max`](super::max), about |x| < 2^9, up to 2^12 columns -> [0, 1]. Error at most [`MAX_SOFTMAX_ERROR`] per entry plus [`MAX_TERM_ERROR`] times the number
-//! of visible entries. Nothing is revealed. Per
+//! Range: that of [`max`](super::max), about |x| < 2^9, up to 2^12 columns -> [0, 1]. Error at most
+//! [`MAX_SOFTMAX_ERROR`] per entry plus [`MAX_TERM_ERROR`] times the number of visible entries. Nothing is revealed. Per
 //! visible entry: one place in the search of the maximum, one coarse comparison, one evaluation of the exponential, two
 //! truncations, one multiplexer, one product with its row's word; per row one reciprocal.
 
