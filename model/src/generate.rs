@@ -2,7 +2,6 @@
 
 use mpcache::{KvCache, PolicySpec};
 use ndarray::{Array2, Axis, Ix2};
-use net::Role;
 use protocols::{Engine, Tensor};
 use serde::{Deserialize, Serialize};
 
@@ -133,15 +132,16 @@ pub fn generate_with<E: Engine>(
         hooks.begin(engine, step);
         let wanted = if options.all_positions { Rows::All } else { Rows::Last };
         let input = Input { ids: fed.as_deref(), count };
-        let logits = model.forward(engine, input, cache, wanted, &mut |done| hooks.layer(done, layers))?;
+        let hidden = model.forward(engine, input, cache, wanted, &mut |done| hooks.layer(done, layers))?;
         let token = match options.reveal {
-            Reveal::Logits => engine.scope("reveal", |e| e.reveal(&logits, Role::Client))?.map(|logits| {
+            Reveal::Logits => model.reveal_logits(engine, &hidden)?.map(|logits| {
                 let logits = logits.into_dimensionality::<Ix2>().expect("logits are (positions, vocabulary)");
                 let picked = next.choose(index, |sampler| sampler.pick(logits.row(logits.nrows() - 1)));
                 rows.push(logits);
                 picked
             }),
             Reveal::Token => {
+                let logits = model.logits(engine, &hidden)?;
                 let last = logits.shape()[0] - 1;
                 let vector = logits.slice(0, last..last + 1).reshape(&[spec.vocabulary()]);
                 let best = engine.scope("argmax", |e| e.argmax(&vector))?;

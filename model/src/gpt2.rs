@@ -93,7 +93,7 @@ impl<W> Gpt2<W> {
         [&self.wte, &self.wpe].into_iter().chain(blocks).chain([&self.lm_head]).collect()
     }
 
-    /// Logits (rows, vocabulary) of the new tokens `input`, which follow those in `cache`.
+    /// The last hidden state, normalised, (rows, width) of the new tokens `input`, which follow those in `cache`.
     pub(crate) fn forward<E: Engine<Weight = W>>(
         &self,
         engine: &mut E,
@@ -114,10 +114,12 @@ impl<W> Gpt2<W> {
             x = engine.scope(&format!("layer {i}"), |e| block.forward(e, &self.config, i, &x, cache, wanted))?;
             progress(i + 1);
         }
-        engine.scope("head", |e| {
-            let x = e.scope("norm", |e| e.layer_norm(&x, self.config.layer_norm_epsilon))?;
-            e.linear(&x, &self.lm_head)
-        })
+        engine.scope("head", |e| e.scope("norm", |e| e.layer_norm(&x, self.config.layer_norm_epsilon)))
+    }
+
+    /// The matrix from the last hidden state to logits.
+    pub(crate) fn head(&self) -> &W {
+        &self.lm_head
     }
 }
 

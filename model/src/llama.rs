@@ -106,7 +106,7 @@ impl<W> Llama<W> {
         [&self.embed_tokens].into_iter().chain(layers).chain([&self.lm_head]).collect()
     }
 
-    /// Logits (rows, vocabulary) of the new tokens `input`, which follow those in `cache`.
+    /// The last hidden state, normalised, (rows, width) of the new tokens `input`, which follow those in `cache`.
     pub(crate) fn forward<E: Engine<Weight = W>>(
         &self,
         engine: &mut E,
@@ -124,10 +124,12 @@ impl<W> Llama<W> {
                 .scope(&format!("layer {i}"), |e| layer.forward(e, &self.config, &angles, i, &x, cache, wanted))?;
             progress(i + 1);
         }
-        engine.scope("head", |e| {
-            let x = e.scope("norm", |e| e.rms_norm(&x, self.config.rms_norm_eps))?;
-            e.linear(&x, &self.lm_head)
-        })
+        engine.scope("head", |e| e.scope("norm", |e| e.rms_norm(&x, self.config.rms_norm_eps)))
+    }
+
+    /// The matrix from the last hidden state to logits.
+    pub(crate) fn head(&self) -> &W {
+        &self.lm_head
     }
 }
 

@@ -1,6 +1,8 @@
 //! What the architectures have in common, and the choice between them.
 
 use mpcache::{KvCache, PolicySpec};
+use ndarray::ArrayD;
+use net::Role;
 use protocols::{Engine, Gelu, Tensor, WeightSpec};
 
 use crate::checkpoint::TensorSpec;
@@ -88,8 +90,9 @@ impl<W> Model<W> {
         KvCache::new(spec.layers(), spec.heads(), policy)
     }
 
-    /// Logits of the new tokens `input`, which follow those in `cache`: (1 or count, vocabulary). `progress` is
-    /// called with the number of layers done after each. Positions must stay below [`ModelSpec::max_positions`].
+    /// The last hidden state, normalised, of the new tokens `input`, which follow those in `cache`: (1 or count, width).
+    /// `progress` is called with the number of layers done after each. Positions must stay below
+    /// [`ModelSpec::max_positions`].
     pub fn forward<E: Engine<Weight = W>>(
         &self,
         engine: &mut E,
@@ -101,6 +104,31 @@ impl<W> Model<W> {
         match self {
             Model::Gpt2(model) => model.forward(engine, input, cache, rows, progress),
             Model::Llama(model) => model.forward(engine, input, cache, rows, progress),
+        }
+    }
+
+    /// Logits (n, vocabulary) of hidden states (n, width) of [`Model::forward`].
+    pub fn logits<E: Engine<Weight = W>>(
+        &self,
+        engine: &mut E,
+        hidden: &E::Tensor,
+    ) -> Result<E::Tensor, protocols::Error> {
+        engine.scope("head", |e| e.linear(hidden, self.head()))
+    }
+
+    /// [`Model::logits`], opened to the client.
+    pub fn reveal_logits<E: Engine<Weight = W>>(
+        &self,
+        engine: &mut E,
+        hidden: &E::Tensor,
+    ) -> Result<Option<ArrayD<f32>>, protocols::Error> {
+        engine.scope("head", |e| e.reveal_linear(hidden, self.head(), Role::Client))
+    }
+
+    fn head(&self) -> &W {
+        match self {
+            Model::Gpt2(model) => model.head(),
+            Model::Llama(model) => model.head(),
         }
     }
 }

@@ -227,6 +227,16 @@ pub trait Abb: 'static {
     /// Opens words modulo 2^width to `to`, which gets `Some` (reduced modulo 2^width); a plan gives `None`.
     fn reveal(&mut self, x: &Self::Words, width: u32, to: Role) -> Result<Option<ArrayD<u64>>, Error>;
 
+    /// Opens words modulo 2^width to `to`, rounded to multiples of 2^drop; between two parties at random, on a grid of the
+    /// receiver's share. Range: |x| < 2^(width - 2), drop < width - 1. Error: below 2^drop.
+    fn reveal_rounded(
+        &mut self,
+        x: &Self::Words,
+        width: u32,
+        drop: u32,
+        to: Role,
+    ) -> Result<Option<ArrayD<u64>>, Error>;
+
     /// Opens words modulo 2^width to both parties, reduced modulo 2^width; a plan gives `None`.
     fn open(&mut self, x: &Self::Words, width: u32) -> Result<Option<ArrayD<u64>>, Error>;
 

@@ -85,6 +85,17 @@ impl Clear {
         Error::Range { path, value: value as f64, low: low as f64, high: high as f64 }
     }
 
+    /// x / 2^shift, rounded to nearest, of the signed `width`-bit values x, if |x| < 2^(width - 2) for each.
+    fn rounded(&self, step: &str, x: &W, width: u32, shift: u32) -> Result<ArrayD<i64>, Error> {
+        let bound = 1i64 << (width - 2);
+        if let Some(v) = x.iter().map(|&v| signed(v, width)).find(|&v| v >= bound || v <= -bound) {
+            return Err(self.out_of_range(step, v.into(), (1 - bound).into(), (bound - 1).into()));
+        }
+        // |v| < 2^(width - 2) <= 2^62, so that adding half a unit does not overflow.
+        let half = if shift == 0 { 0 } else { 1i64 << (shift - 1) };
+        Ok(x.mapv(|v| (signed(v, width) + half) >> shift))
+    }
+
     /// The exact values as words, if each is a signed `width`-bit value.
     fn fitted(&self, step: &str, exact: ArrayD<i128>, width: u32) -> Result<W, Error> {
         let high = (1i128 << (width - 1)) - 1;
@@ -204,13 +215,8 @@ impl Abb for Clear {
     fn truncate(&mut self, x: &W, how: Truncation) -> Result<W, Error> {
         let Truncation { width, shift, out } = how;
         assert!((3..=64).contains(&width) && shift < width - 1 && (1..=64).contains(&out), "{how:?}");
-        let bound = 1i64 << (width - 2);
-        if let Some(v) = x.iter().map(|&v| signed(v, width)).find(|&v| v >= bound || v <= -bound) {
-            return Err(self.out_of_range("truncate", v.into(), (1 - bound).into(), (bound - 1).into()));
-        }
-        // |v| < 2^(width - 2) <= 2^62, so that adding half a unit does not overflow.
-        let half = if shift == 0 { 0 } else { 1i64 << (shift - 1) };
-        Ok(x.mapv(|v| signed(((signed(v, width) + half) >> shift) as u64, out) as u64))
+        let rounded = self.rounded("truncate", x, width, shift)?;
+        Ok(rounded.mapv(|v| signed(v as u64, out) as u64))
     }
 
     fn at_least(&mut self, x: &W, thresholds: &[i64], width: u32) -> Result<ArrayD<u8>, Error> {
@@ -355,6 +361,11 @@ impl Abb for Clear {
 
     fn reveal(&mut self, x: &W, width: u32, _: Role) -> Result<Option<ArrayD<u64>>, Error> {
         Ok(Some(x.mapv(|v| v & mask(width))))
+    }
+
+    fn reveal_rounded(&mut self, x: &W, width: u32, drop: u32, _: Role) -> Result<Option<ArrayD<u64>>, Error> {
+        let rounded = self.rounded("reveal", x, width, drop)?;
+        Ok(Some(rounded.mapv(|v| (v << drop) as u64 & mask(width))))
     }
 
     fn open(&mut self, x: &W, width: u32) -> Result<Option<ArrayD<u64>>, Error> {

@@ -12,7 +12,7 @@ use ndarray::{Array1, Array2, ArrayD};
 use net::Role;
 
 pub use float::Float;
-pub use ring::{Fixed, Plan, Ring, Secure};
+pub use ring::{Fixed, Plan, REVEAL_FRAC, Ring, Secure};
 pub use top_k::{Ranking, TopK, UnknownTopK};
 
 use crate::ops::growing::{Axis, Operand};
@@ -140,6 +140,18 @@ pub trait Engine: 'static {
 
     /// Opens `x` to the party `to`, which gets `Some`. A plan gives `None` to both.
     fn reveal(&mut self, x: &Self::Tensor, to: Role) -> Result<Option<ArrayD<f32>>, Error>;
+
+    /// x W + b, opened to the party `to` as [`reveal`](Engine::reveal) opens it. Between two parties it is rounded to
+    /// [`REVEAL_FRAC`] fractional bits, at random: the bits below would tell about weights.
+    fn reveal_linear(
+        &mut self,
+        x: &Self::Tensor,
+        weight: &Self::Weight,
+        to: Role,
+    ) -> Result<Option<ArrayD<f32>>, Error> {
+        let y = self.linear(x, weight)?;
+        self.reveal(&y, to)
+    }
 
     /// Index of the largest entry of the vector `x`, opened to the client and to nobody else; ties go to either.
     fn argmax(&mut self, x: &Self::Tensor) -> Result<Option<usize>, Error>;

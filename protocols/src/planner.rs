@@ -307,6 +307,11 @@ impl Abb for Planner {
         Ok(None)
     }
 
+    fn reveal_rounded(&mut self, x: &Shape, width: u32, drop: u32, to: Role) -> Result<Option<ArrayD<u64>>, Error> {
+        self.play(&reveal::rounded_cost(x.len(), width, drop, to));
+        Ok(None)
+    }
+
     fn open(&mut self, x: &Shape, width: u32) -> Result<Option<ArrayD<u64>>, Error> {
         self.play(&reveal::open_cost(x.len(), width));
         Ok(None)

@@ -362,6 +362,17 @@ impl Abb for TwoParty {
         Ok(opened.map(|values| shaped(&Tensor::shape(x), values)))
     }
 
+    fn reveal_rounded(
+        &mut self,
+        x: &Self::Words,
+        width: u32,
+        drop: u32,
+        to: Role,
+    ) -> Result<Option<ArrayD<u64>>, Error> {
+        let opened = reveal::reveal_rounded(&mut self.session, &flat(x), width, drop, to)?;
+        Ok(opened.map(|values| shaped(&Tensor::shape(x), values)))
+    }
+
     fn open(&mut self, x: &Self::Words, width: u32) -> Result<Option<ArrayD<u64>>, Error> {
         Ok(Some(shaped(&Tensor::shape(x), reveal::open(&mut self.session, &flat(x), width)?)))
     }

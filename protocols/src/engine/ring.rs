@@ -31,6 +31,9 @@ const NARROW_FRAC: u32 = 15;
 /// Bits of a revealed activation: magnitudes below 2^(REVEAL_WIDTH - 1 - FRAC) = 2^25.
 const REVEAL_WIDTH: u32 = 44;
 
+/// Fractional bits of a linear layer whose result is revealed; the error is below one of these units.
+pub const REVEAL_FRAC: u32 = 14;
+
 /// Fractional bits of the public factor of [`Engine::scale`].
 const SCALE_FRAC: u32 = 16;
 
@@ -280,6 +283,14 @@ impl<B: Abb> Engine for Ring<B> {
         let scale = f64::from(1u32 << FRAC);
         let opened = self.abb.reveal(x, REVEAL_WIDTH, to)?;
         Ok(opened.map(|words| words.mapv(|word| (signed(word, REVEAL_WIDTH) as f64 / scale) as f32)))
+    }
+
+    fn reveal_linear(&mut self, x: &B::Words, weight: &FixedWeight, to: Role) -> Result<Option<ArrayD<f32>>, Error> {
+        let y = self.abb.linear(x, weight)?;
+        let frac = FRAC + weight.frac;
+        let scale = (frac as f64).exp2();
+        let opened = self.scope("reveal", |e| e.abb.reveal_rounded(&y, LINEAR_WIDTH, frac - REVEAL_FRAC, to))?;
+        Ok(opened.map(|words| words.mapv(|word| (signed(word, LINEAR_WIDTH) as f64 / scale) as f32)))
     }
 
     fn argmax(&mut self, x: &B::Words) -> Result<Option<usize>, Error> {

@@ -2,6 +2,7 @@
 
 mod masked;
 mod ops;
+mod reveal;
 mod selection;
 mod stock;
 mod view;
