@@ -47,6 +47,20 @@ pub enum Error {
         /// Positions of the model.
         limit: usize,
     },
+    /// A prompt with padding under a policy that does not see it.
+    #[error("a padded prompt needs cache policy `full`: `{policy}` would choose among tokens that stand for nothing")]
+    PaddedPolicy {
+        /// The policy.
+        policy: String,
+    },
+    /// A prompt without a word.
+    #[error("{tokens} of the {prompt} tokens of the prompt are padding")]
+    AllPadding {
+        /// Tokens of padding.
+        tokens: usize,
+        /// Tokens of the prompt.
+        prompt: usize,
+    },
     /// A client asks for more than the server does for one.
     #[error("{got} {what} are more than the {limit} that this server allows")]
     Limit {

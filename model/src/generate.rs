@@ -1,6 +1,6 @@
 //! Prompt in, tokens out: one loop for both parties and every engine.
 
-use mpcache::{KvCache, PolicySpec};
+use mpcache::{KvCache, Padding, PolicySpec};
 use ndarray::{Array2, Axis, Ix2};
 use protocols::{Engine, Tensor};
 use serde::{Deserialize, Serialize};
@@ -31,6 +31,9 @@ pub struct GenerateOptions {
     pub all_positions: bool,
     /// Which of the cache a token looks at.
     pub policy: PolicySpec,
+    /// The first tokens of the prompt are padding, of which the client alone passes the number. Only with the policy
+    /// `full`.
+    pub padding: Option<Padding>,
 }
 
 /// Where the next token comes from, on the party that knows it.
@@ -122,6 +125,9 @@ pub fn generate_with<E: Engine>(
 ) -> Result<Generation, Error> {
     let spec = model.spec();
     check(&spec, prompt, options)?;
+    if let Some(padding) = options.padding {
+        cache.pad(padding);
+    }
     let layers = spec.layers();
     let mut out = Generation::default();
     let mut rows = Vec::new();
@@ -183,6 +189,14 @@ fn check(spec: &crate::ModelSpec, prompt: Input, options: &GenerateOptions) -> R
     let positions = prompt.count.saturating_add(options.tokens - 1);
     if let Some(limit) = spec.max_positions().filter(|limit| positions > *limit) {
         return Err(Error::TooLong { positions, limit });
+    }
+    if let Some(padding) = options.padding {
+        if options.policy != PolicySpec::default() {
+            return Err(Error::PaddedPolicy { policy: options.policy.to_string() });
+        }
+        if let Some(tokens) = padding.tokens.filter(|tokens| *tokens >= prompt.count) {
+            return Err(Error::AllPadding { tokens, prompt: prompt.count });
+        }
     }
     let vocabulary = spec.vocabulary();
     match prompt.ids.into_iter().flatten().find(|id| **id as usize >= vocabulary) {

@@ -105,7 +105,14 @@ impl<W> Gpt2<W> {
         let position = cache.tokens();
         let mut x = engine.scope("embedding", |e| {
             let tokens = e.embed(&self.wte, input.ids, input.count)?;
-            let positions = e.rows(&self.wpe, position, input.count)?;
+            let positions = match cache.padding() {
+                None => e.rows(&self.wpe, position, input.count)?,
+                // Where the text begins is the client's secret, so it looks positions up as it does words.
+                Some(padding) => {
+                    let ids = padding.positions(position, input.count);
+                    e.scope("positions", |e| e.embed(&self.wpe, ids.as_deref(), input.count))?
+                }
+            };
             e.add(&tokens, &positions)
         })?;
         for (i, block) in self.h.iter().enumerate() {

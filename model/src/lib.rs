@@ -31,6 +31,7 @@ pub use files::{ModelFiles, bundled, bundled_names};
 pub use generate::{GenerateOptions, Generation, Hooks, Next, NoHooks, Reveal, Step, generate, generate_with};
 pub use gpt2::Gpt2;
 pub use llama::Llama;
+pub use mpcache::Padding;
 pub use report::Report;
 pub use sampling::Sampler;
 pub use synth::{DType, synthesize, write_safetensors};

@@ -2,7 +2,7 @@
 
 use protocols::{Engine, Error, Tensor};
 
-use crate::{HeadShape, Policy, PolicySpec, Store};
+use crate::{HeadShape, Padding, Policy, PolicySpec, Store};
 
 /// The cache of one generation: a store per layer and the policy that reads them.
 pub struct KvCache<E: Engine> {
@@ -19,6 +19,17 @@ impl<E: Engine> KvCache<E> {
     /// An empty cache read by a policy from outside this crate.
     pub fn with_policy(layers: usize, shape: HeadShape, policy: Box<dyn Policy<E>>) -> Self {
         KvCache { stores: (0..layers).map(|_| Store::new(shape)).collect(), policy }
+    }
+
+    /// Says that the first tokens of the prompt are padding. Before the first token, under the policy `full` alone: the
+    /// others would choose among tokens that stand for nothing.
+    pub fn pad(&mut self, padding: Padding) {
+        self.stores.iter_mut().for_each(|store| store.pad(padding));
+    }
+
+    /// The padding of the prompt, if there may be some.
+    pub fn padding(&self) -> Option<Padding> {
+        self.stores.first().and_then(Store::padding)
     }
 
     /// Number of tokens seen: the position of the next one.

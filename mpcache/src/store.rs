@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use protocols::{Axis, Engine, Error, Operand, Tensor};
 
-use crate::{HeadShape, Select};
+use crate::{HeadShape, Padding, Select};
 
 /// log2 of a bound on keys and values where they are gathered.
 pub(crate) const KV_MAGNITUDE: u32 = 9;
@@ -18,6 +18,7 @@ pub struct Store<T> {
     seen: usize,
     fresh: usize,
     shape: HeadShape,
+    padding: Option<Padding>,
 }
 
 /// One operand for every matrix that is made of the rows. Whoever rewrites rows must take new ones: a mask that serves two
@@ -33,7 +34,17 @@ struct Operands {
 impl<T: Tensor> Store<T> {
     /// An empty store.
     pub fn new(shape: HeadShape) -> Self {
-        Store { kv: None, operands: Default::default(), seen: 0, fresh: 0, shape }
+        Store { kv: None, operands: Default::default(), seen: 0, fresh: 0, shape, padding: None }
+    }
+
+    /// Says that the first tokens are padding.
+    pub(crate) fn pad(&mut self, padding: Padding) {
+        self.padding = Some(padding);
+    }
+
+    /// The padding before the first token, if there may be some.
+    pub(crate) fn padding(&self) -> Option<Padding> {
+        self.padding
     }
 
     /// Appends the rows of new tokens: (new tokens, kv_heads * head_dim) each. Amortised time O(new tokens).
@@ -78,10 +89,16 @@ impl<T: Tensor> Store<T> {
         by_head(self.values(), self.shape)
     }
 
-    /// The scores of `queries` (kv_heads, rows, head_dim) against all keys: (kv_heads, rows, tokens).
+    /// The scores of `queries` (kv_heads, rows, head_dim) against all keys, those of padding lowered below all others:
+    /// (kv_heads, rows, tokens).
     pub(crate) fn scores<E: Engine<Tensor = T>>(&mut self, engine: &mut E, queries: &T) -> Result<T, Error> {
         let keys = self.keys_by_head();
-        engine.scope("scores", |e| e.matmul_growing(queries, &keys, Axis::Columns, &mut self.operands.keys))
+        let operand = &mut self.operands.keys;
+        let scores = engine.scope("scores", |e| e.matmul_growing(queries, &keys, Axis::Columns, operand))?;
+        match self.padding {
+            Some(padding) => padding.hide(engine, &scores),
+            None => Ok(scores),
+        }
     }
 
     /// The mix of all values by `weights` (kv_heads, rows, tokens): (kv_heads, rows, head_dim).

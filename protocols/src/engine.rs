@@ -18,6 +18,17 @@ pub use top_k::{Ranking, TopK, UnknownTopK};
 use crate::ops::growing::{Axis, Operand};
 use crate::{Error, Tensor};
 
+/// By how much [`Engine::hide`] lowers a score. A score is above -[`MAX_HIDDEN_SCORE`] and a lowered one below
+/// [`MAX_HIDDEN_SCORE`] - `HIDE`: they differ by more than the [`CUT`](crate::functions::softmax::CUT) from which on a
+/// probability is 0, and both stay in the range of softmax.
+pub const HIDE: f32 = 320.0;
+
+/// Bound on the scores that [`Engine::hide`] takes.
+pub const MAX_HIDDEN_SCORE: f32 = 128.0;
+
+const _: () = assert!(HIDE as f64 - 2.0 * MAX_HIDDEN_SCORE as f64 > crate::functions::softmax::CUT);
+const _: () = assert!(HIDE + MAX_HIDDEN_SCORE < 511.0, "softmax takes scores from -2^9 on");
+
 /// Which approximation of x Phi(x) a model was trained with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gelu {
@@ -121,6 +132,12 @@ pub trait Engine: 'static {
     /// Softmax over the last axis of (..., rows, columns), where row i of `rows` sees only the first `visible[i]`
     /// columns (public, >= 1); the others get probability 0. `visible.len() == rows`.
     fn softmax(&mut self, x: &Self::Tensor, visible: &[usize]) -> Result<Self::Tensor, Error>;
+
+    /// Scores (..., columns) with those of the `hidden` columns lowered by [`HIDE`], so that softmax gives them 0 wherever
+    /// another is visible. Which columns are hidden the client alone knows and passes as `Some`. Free.
+    ///
+    /// Range: |x| < [`MAX_HIDDEN_SCORE`], which leaves room for the lowered ones.
+    fn hide(&mut self, x: &Self::Tensor, hidden: Option<&[bool]>) -> Result<Self::Tensor, Error>;
 
     /// GELU, entrywise.
     fn gelu(&mut self, x: &Self::Tensor, form: Gelu) -> Result<Self::Tensor, Error>;

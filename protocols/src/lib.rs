@@ -23,7 +23,8 @@ mod words;
 pub use abb::Abb;
 pub use clear::Clear;
 pub use engine::{
-    Engine, Fixed, Float, Gelu, Plan, REVEAL_FRAC, Ranking, Ring, Secure, TopK, UnknownTopK, WeightData, WeightSpec,
+    Engine, Fixed, Float, Gelu, HIDE, MAX_HIDDEN_SCORE, Plan, REVEAL_FRAC, Ranking, Ring, Secure, TopK, UnknownTopK,
+    WeightData, WeightSpec,
 };
 pub use error::Error;
 pub use he::Packing;

@@ -173,6 +173,7 @@ impl Request {
             stop_at_eos: self.stop_at_eos,
             all_positions: false,
             policy: terms.policy.clone(),
+            padding: None,
         }
     }
 

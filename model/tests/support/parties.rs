@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use model::{Checkpoint, GenerateOptions, Generation, Hooks, Input, Model, ModelSpec, Next, Sampler, Step, generate};
+use model::{
+    Checkpoint, GenerateOptions, Generation, Hooks, Input, Model, ModelSpec, Next, Padding, Sampler, Step, generate,
+};
 use net::{Channel, Entry, Phase, Role, memory_pair};
 use protocols::{Engine, Fixed, FixedWeight, Options, Plan, Secure};
 
@@ -57,6 +59,9 @@ pub(crate) fn two_parties(
         let mut engine = Secure::new(channel, Options::default()).expect("set-up");
         let mut sampler = Sampler::greedy();
         let input = Input { ids, count };
+        // How long a padding is, the client alone knows.
+        let padding = options.padding.map(|padding| Padding { tokens: padding.tokens.filter(|_| ids.is_some()) });
+        let options = &GenerateOptions { padding, ..options.clone() };
         let out = generate(&mut engine, model, input, options, Next::Pick(&mut sampler), &mut Phases).expect("run");
         (out, engine.channel().ledger().untimed())
     };

@@ -5,7 +5,7 @@ use ndarray::{Array1, Array2, Array3, ArrayD, ArrayView1, ArrayView2, ArrayViewM
 use net::Role;
 use rayon::prelude::*;
 
-use super::{Engine, Gelu, Ranking, WeightData, WeightSpec};
+use super::{Engine, Gelu, HIDE, Ranking, WeightData, WeightSpec};
 use crate::Error;
 
 /// Products of fewer multiplications than this stay on one thread.
@@ -195,6 +195,20 @@ impl Engine for Float {
             }
         }
         Ok(out.into_dyn())
+    }
+
+    fn hide(&mut self, x: &T, hidden: Option<&[bool]>) -> Result<T, Error> {
+        let columns = x.shape().last().copied().unwrap_or(0);
+        let hidden = hidden.filter(|hidden| hidden.len() == columns).ok_or_else(|| Error::Shape {
+            tensor: "hidden columns".into(),
+            expected: vec![columns],
+            got: hidden.iter().map(|hidden| hidden.len()).collect(),
+        })?;
+        let mut out = x.clone();
+        for (score, _) in out.iter_mut().zip(hidden.iter().cycle()).filter(|(_, hidden)| **hidden) {
+            *score -= HIDE;
+        }
+        Ok(out)
     }
 
     fn reveal(&mut self, x: &T, _to: Role) -> Result<Option<ArrayD<f32>>, Error> {

@@ -6,7 +6,7 @@ use ndarray::{Array2, ArrayD};
 use net::{Channel, Ledger, Role};
 
 use crate::abb::{Abb, Truncation, Words};
-use crate::engine::{Engine, Gelu, Ranking, WeightData, WeightSpec};
+use crate::engine::{Engine, Gelu, HIDE, MAX_HIDDEN_SCORE, Ranking, WeightData, WeightSpec};
 use crate::functions;
 use crate::functions::extrema::EXTREMA_WIDTH;
 use crate::functions::selection;
@@ -257,6 +257,17 @@ impl<B: Abb> Engine for Ring<B> {
 
     fn softmax(&mut self, x: &B::Words, visible: &[usize]) -> Result<B::Words, Error> {
         functions::softmax(&mut self.abb, x, visible)
+    }
+
+    fn hide(&mut self, x: &B::Words, hidden: Option<&[bool]>) -> Result<B::Words, Error> {
+        self.abb.expect_below(x, FRAC + MAX_HIDDEN_SCORE.log2() as u32)?;
+        let shape = x.shape();
+        let lowered = ((HIDE as i64) << FRAC).wrapping_neg() as u64;
+        let shift = hidden.map(|hidden| {
+            ArrayD::from_shape_fn(shape.as_slice(), |at| if hidden[at[shape.len() - 1]] { lowered } else { 0 })
+        });
+        let shift = self.abb.input(Role::Client, &shape, shift.as_ref())?;
+        Ok(x.plus(&shift))
     }
 
     fn gelu(&mut self, x: &B::Words, form: Gelu) -> Result<B::Words, Error> {

@@ -1,0 +1,28 @@
+//! Prompts whose length is hidden.
+
+use protocols::{Engine, Error, Tensor};
+use serde::{Deserialize, Serialize};
+
+/// Tokens before the first word of a prompt that stand for nothing, so that prompts of many lengths look alike. No token
+/// attends to them. That there may be some is public; how many there are, the client alone knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Padding {
+    /// Their number, on the client; `None` on the server and in a plan.
+    pub tokens: Option<usize>,
+}
+
+impl Padding {
+    /// `scores` (..., tokens) with those of the padding lowered below all others, see [`Engine::hide`]. Free.
+    pub(crate) fn hide<E: Engine>(self, engine: &mut E, scores: &E::Tensor) -> Result<E::Tensor, Error> {
+        let columns = scores.shape().last().copied().unwrap_or(0);
+        let hidden: Option<Vec<bool>> = self.tokens.map(|padding| (0..columns).map(|i| i < padding).collect());
+        engine.hide(scores, hidden.as_deref())
+    }
+
+    /// The positions in the text of the tokens `start..start + count`; those of the padding, which do not matter, are 0.
+    pub fn positions(self, start: usize, count: usize) -> Option<Vec<u32>> {
+        let padding = self.tokens?;
+        // Positions lie far below 2^32: a model has a table of them, or as many tokens as fit into memory.
+        Some((start..start + count).map(|i| i.saturating_sub(padding) as u32).collect())
+    }
+}
