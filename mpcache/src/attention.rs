@@ -1,6 +1,6 @@
 //! Attention over what a policy keeps.
 
-use protocols::{Engine, Error, Tensor};
+use protocols::{Ceiling, Engine, Error, Tensor};
 
 use crate::policy::{fold_heads, unfold_heads};
 use crate::{HeadShape, Store};
@@ -60,11 +60,23 @@ pub(crate) fn received<E: Engine>(
     engine.sum_last(&last)
 }
 
-/// log2 of a bound on what [`received`] returns: every term is a probability.
-pub(crate) fn received_magnitude(window: usize, per_layer: bool, shape: HeadShape) -> u32 {
-    let terms = window * if per_layer { shape.heads } else { shape.group() };
-    // Rounding may lift a probability a little above 1.
-    usize::BITS - terms.leading_zeros() + 1
+/// How large what [`received`] returns is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Received {
+    /// log2 of a bound: every term is a probability.
+    pub(crate) magnitude: u32,
+    /// A bound that holds whatever the scores were.
+    pub(crate) ceiling: Ceiling,
+}
+
+impl Received {
+    /// Of sums over a window of `window` queries.
+    pub(crate) fn new(window: usize, per_layer: bool, shape: HeadShape) -> Self {
+        let terms = window * if per_layer { shape.heads } else { shape.group() };
+        // Rounding may lift a probability a little above 1.
+        let magnitude = usize::BITS - terms.leading_zeros() + 1;
+        Received { magnitude, ceiling: Ceiling::probability().times(terms) }
+    }
 }
 
 /// The rows `index` of axis `axis`, ascending.

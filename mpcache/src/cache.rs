@@ -18,7 +18,7 @@ impl<E: Engine> KvCache<E> {
 
     /// An empty cache read by a policy from outside this crate.
     pub fn with_policy(layers: usize, shape: HeadShape, policy: Box<dyn Policy<E>>) -> Self {
-        KvCache { stores: (0..layers).map(|_| Store::new(shape)).collect(), policy }
+        KvCache { stores: (0..layers).map(|layer| Store::new(layer, shape)).collect(), policy }
     }
 
     /// Says that the first tokens of the prompt are padding. Before the first token, under the policy `full` alone: the

@@ -17,8 +17,9 @@
 //! [`TopK::ShuffleReveal`] also how the candidates' scores compare after a fresh permutation that neither party knows, on
 //! each level, layer and step. Nothing else: which tokens are kept, chosen or attended to stays hidden.
 
-use protocols::{Engine, Error, Ranking, Tensor, TopK};
+use protocols::{Ceiling, Engine, Error, Ranking, Tensor, TopK};
 
+use crate::attention::Received;
 use crate::digest::Digests;
 use crate::policy::fold_heads;
 use crate::positions::Positions;
@@ -160,8 +161,8 @@ struct Layer<T> {
 impl<E: Engine> Clustered<E> {
     /// For `layers` layers of heads `shape`.
     pub fn new(settings: Clusters, layers: usize, shape: HeadShape) -> Self {
-        let layer = || Layer { digests: Digests::new(), positions: Positions::new(E::CLEAR, shape) };
-        Clustered { settings, layers: (0..layers).map(|_| layer()).collect(), kept: None, choice: None }
+        let layer = |layer| Layer { digests: Digests::new(layer), positions: Positions::new(E::CLEAR, shape) };
+        Clustered { settings, layers: (0..layers).map(layer).collect(), kept: None, choice: None }
     }
 
     fn evicts(&self, layer: usize, prompt: usize) -> bool {
@@ -185,8 +186,8 @@ impl<E: Engine> Clustered<E> {
             None => {
                 let window = c.window(tokens);
                 let received = attention::received(engine, p, window, per_layer, shape)?;
-                let magnitude = attention::received_magnitude(window, per_layer, shape);
-                eviction::choose(engine, &received, c.kept(tokens), c.top_k, magnitude)?
+                let size = Received::new(window, per_layer, shape);
+                eviction::choose(engine, &received, c.kept(tokens), c.top_k, size)?
             }
         };
         eviction::keep(engine, store, &kept, tokens, per_layer, positions)?;
@@ -236,18 +237,21 @@ impl<E: Engine> Clustered<E> {
         })?;
         let rows = c.select.rows(shape);
         // A sum over heads adds the bits of their number.
-        let magnitude = SCORE_MAGNITUDE + (shape.heads / rows).next_power_of_two().trailing_zeros();
-        let ranking = |k| Ranking { k, method: c.top_k, magnitude, frac: SCORE_FRAC };
-        let (first, fine) = match (layout.survivors(), coarse) {
+        let terms = shape.heads / rows;
+        let magnitude = SCORE_MAGNITUDE + terms.next_power_of_two().trailing_zeros();
+        let ranking = |k, ceiling| Ranking { k, method: c.top_k, magnitude, ceiling, frac: SCORE_FRAC };
+        // All scores, of tokens and of digests, are products of matrices.
+        let ceiling = Ceiling::product().times(terms);
+        let (first, fine, ceiling) = match (layout.survivors(), coarse) {
             (Some(k), Some(coarse)) => {
-                let first = engine.scope("top-k coarse", |e| e.top_k(&coarse, &ranking(k)))?;
+                let first = engine.scope("top-k coarse", |e| e.top_k(&coarse, &ranking(k, ceiling)))?;
                 let children = fine.reshape(&[rows, layout.clusters, c.sizes.fan]);
                 let children = engine.scope("children", |e| e.gather(&first, &children, magnitude))?;
-                (Some(first), children.reshape(&[rows, k * c.sizes.fan]))
+                (Some(first), children.reshape(&[rows, k * c.sizes.fan]), Ceiling::moved(magnitude)?)
             }
-            _ => (None, fine),
+            _ => (None, fine, ceiling),
         };
-        let last = engine.scope("top-k", |e| e.top_k(&fine, &ranking(layout.wanted)))?;
+        let last = engine.scope("top-k", |e| e.top_k(&fine, &ranking(layout.wanted, ceiling)))?;
         let choice = Choice { first, last, fan: c.sizes.fan };
         if c.gather == Gather::Scores { Ok(choice) } else { engine.scope("one-hot", |e| choice.one_hot(e)) }
     }

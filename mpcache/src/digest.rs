@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use protocols::{Axis, Engine, Error, Operand, Ranking, Tensor, TopK};
+use protocols::{Axis, Ceiling, Engine, Error, Operand, OperandId, OperandKind, Ranking, Tensor, TopK};
 
 use crate::HeadShape;
 use crate::policy::fold_heads;
@@ -101,8 +101,10 @@ pub(crate) struct Digests<T> {
 }
 
 impl<T: Tensor> Digests<T> {
-    pub(crate) fn new() -> Self {
-        Digests { rows: None, operand: Operand::default(), closed: 0 }
+    /// Of layer `layer` of the model. Rows only come in, so there is one generation.
+    pub(crate) fn new(layer: usize) -> Self {
+        let operand = Operand::new(OperandId { layer, kind: OperandKind::Digests, generation: 0 });
+        Digests { rows: None, operand, closed: 0 }
     }
 
     /// Digests the coarse clusters of the new `keys` (clusters * size, kv_heads * head_dim). `q` is the query that closes
@@ -244,7 +246,7 @@ fn representatives<E: Engine>(
     let keys = keys.reshape(&[tokens, kv_heads, d]).permute(&[1, 0, 2]);
     let queries = engine.sum_last(&fold_heads(q, shape).permute(&[0, 2, 1]))?.reshape(&[kv_heads, 1, d]);
     let scores = engine.matmul(&queries, &keys.permute(&[0, 2, 1]))?.reshape(&[kv_heads * clusters, size]);
-    let ranking = Ranking { k: count, method, magnitude: 10, frac: 12 };
+    let ranking = Ranking { k: count, method, magnitude: 10, ceiling: Ceiling::product(), frac: 12 };
     let best = engine.top_k(&scores, &ranking)?;
     let best = engine.gather(&best, &keys.reshape(&[kv_heads * clusters, size, d]), KV_MAGNITUDE)?;
     let sum = engine.sum_last(&best.permute(&[0, 2, 1]))?;

@@ -5,6 +5,7 @@
 
 use protocols::{Engine, Error, Ranking, Tensor, TopK};
 
+use crate::attention::Received;
 use crate::positions::Positions;
 use crate::store::KV_MAGNITUDE;
 use crate::{Select, Store};
@@ -18,9 +19,10 @@ pub(crate) fn choose<E: Engine>(
     received: &E::Tensor,
     keep: usize,
     method: TopK,
-    magnitude: u32,
+    size: Received,
 ) -> Result<E::Selection, Error> {
-    let best = engine.top_k(received, &Ranking { k: keep, method, magnitude, frac: FRAC })?;
+    let Received { magnitude, ceiling } = size;
+    let best = engine.top_k(received, &Ranking { k: keep, method, magnitude, ceiling, frac: FRAC })?;
     engine.in_order(&best)
 }
 

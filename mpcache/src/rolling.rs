@@ -4,8 +4,9 @@
 //! token under protection moves into its slot, x + e (moved - e x), by one gather and one scatter. The order in the slots
 //! is lost, which attention does not mind. Public: how many are kept.
 
-use protocols::{Engine, Error, Ranking, Tensor, TopK};
+use protocols::{Ceiling, Engine, Error, Ranking, Tensor, TopK};
 
+use crate::attention::Received;
 use crate::positions::Positions;
 use crate::store::KV_MAGNITUDE;
 use crate::{HeadShape, Policy, Select, Store, attention, budget};
@@ -33,8 +34,9 @@ pub struct Rolling<E: Engine> {
 }
 
 struct Layer<T> {
-    /// Attention received so far by every kept token, (rows, tokens); only with [`Judge::Accumulated`].
-    received: Option<T>,
+    /// Attention received so far by every kept token, (rows, tokens), and a bound on it that nothing can exceed; only with
+    /// [`Judge::Accumulated`].
+    received: Option<(T, Ceiling)>,
     positions: Positions,
 }
 
@@ -61,8 +63,8 @@ impl How {
         self.magnitude.max(KV_MAGNITUDE)
     }
 
-    fn ranking(self, k: usize) -> Ranking {
-        Ranking { k, method: self.method, magnitude: self.magnitude, frac: FRAC }
+    fn ranking(self, k: usize, ceiling: Ceiling) -> Ranking {
+        Ranking { k, method: self.method, magnitude: self.magnitude, ceiling, frac: FRAC }
     }
 }
 
@@ -107,26 +109,28 @@ impl<E: Engine> Policy<E> for Rolling<E> {
         let rows = q.shape()[1];
         let window = if judge == Judge::Accumulated { rows } else { 1 };
         let mut scores = attention::received(engine, &p, window, judge.per_layer(), shape)?;
-        if let Some(old) = received.take() {
+        let mut ceiling = Received::new(window, judge.per_layer(), shape).ceiling;
+        if let Some((old, before)) = received.take() {
             let known = old.shape()[1];
             let both = engine.add(&scores.slice(1, 0..known), &old)?;
             scores = E::Tensor::concat(1, &[&both, &scores.slice(1, known..store.len())]);
+            ceiling = ceiling.plus(before);
         }
         let keep = budget(self.share, store.seen());
         let queries = if judge == Judge::Accumulated { store.seen() } else { 1 };
-        let magnitude = attention::received_magnitude(queries, judge.per_layer(), shape);
+        let Received { magnitude, .. } = Received::new(queries, judge.per_layer(), shape);
         let how = How { judge, method: self.method, magnitude };
         engine.scope("eviction", |engine| {
             if store.len() > keep + 1 {
-                scores = shrink(engine, how, keep, &scores, store, positions)?;
+                (scores, ceiling) = shrink(engine, how, keep, (&scores, ceiling), store, positions)?;
             }
             while store.len() > keep {
-                scores = evict(engine, how, &scores, store, positions)?;
+                (scores, ceiling) = evict(engine, how, (&scores, ceiling), store, positions)?;
             }
             Ok(())
         })?;
         if judge == Judge::Accumulated {
-            *received = Some(scores);
+            *received = Some((scores, ceiling));
         }
         Ok(mixed)
     }
@@ -162,39 +166,40 @@ fn shrink<E: Engine>(
     engine: &mut E,
     how: How,
     keep: usize,
-    scores: &E::Tensor,
+    (scores, ceiling): (&E::Tensor, Ceiling),
     store: &mut Store<E::Tensor>,
     positions: &mut Positions,
-) -> Result<E::Tensor, Error> {
+) -> Result<(E::Tensor, Ceiling), Error> {
     let tokens = store.len();
     let protected = how.judge.protected(keep);
     let old = tokens - protected;
     let latest = known::<E>(how.judge, scores, store, old..tokens);
     if keep == protected {
         positions.keep(|_| (old..tokens).collect());
-        return Ok(store_known::<E>(&latest, store));
+        return Ok((store_known::<E>(&latest, store), ceiling));
     }
-    let ranking = how.ranking(keep - protected);
+    let ranking = how.ranking(keep - protected, ceiling);
     let best = engine.top_k(&scores.slice(1, 0..old), &ranking)?;
     let kept = engine.gather(&best, &known::<E>(how.judge, scores, store, 0..old), how.payload())?;
     if let Some(rows) = engine.chosen(&best) {
         positions.keep(|head| rows[head.min(rows.len() - 1)].iter().copied().chain(old..tokens).collect());
     }
-    Ok(store_known::<E>(&E::Tensor::concat(1, &[&kept, &latest]), store))
+    let scores = store_known::<E>(&E::Tensor::concat(1, &[&kept, &latest]), store);
+    Ok((scores, ceiling.max(Ceiling::moved(how.payload())?)))
 }
 
 /// Evicts the least of the tokens that are not protected; the oldest protected one takes its slot.
 fn evict<E: Engine>(
     engine: &mut E,
     how: How,
-    scores: &E::Tensor,
+    (scores, ceiling): (&E::Tensor, Ceiling),
     store: &mut Store<E::Tensor>,
     positions: &mut Positions,
-) -> Result<E::Tensor, Error> {
+) -> Result<(E::Tensor, Ceiling), Error> {
     let tokens = store.len();
     let old = tokens - how.judge.protected(tokens - 1).min(tokens - 1);
     let negative = engine.scale(&scores.slice(1, 0..old), -1.0)?;
-    let least = engine.top_k(&negative, &how.ranking(1))?;
+    let least = engine.top_k(&negative, &how.ranking(1, ceiling.scaled(-1.0)))?;
     let candidates = known::<E>(how.judge, scores, store, 0..old);
     let leaving = engine.gather(&least, &candidates, how.payload())?;
     let leaving = engine.scale(&leaving, -1.0)?;
@@ -213,5 +218,6 @@ fn evict<E: Engine>(
         Some(rest) => E::Tensor::concat(1, &[&slots, rest]),
         None => slots,
     };
-    Ok(store_known::<E>(&all, store))
+    // What was there, and what the scatter added.
+    Ok((store_known::<E>(&all, store), ceiling.plus(Ceiling::moved(how.payload() + 1)?)))
 }

@@ -2,6 +2,7 @@
 
 use protocols::{Engine, Error, Tensor, TopK};
 
+use crate::attention::Received;
 use crate::positions::Positions;
 use crate::{HeadShape, Policy, Store, attention, budget, eviction};
 
@@ -61,9 +62,10 @@ impl<E: Engine> Policy<E> for SnapKv {
                 let received = attention::received(engine, &p, window, false, shape)?.slice(1, 0..old);
                 let votes = smooth(engine, &received, self.kernel)?;
                 let extra = usize::BITS - self.kernel.leading_zeros();
-                let magnitude = attention::received_magnitude(window, false, shape) + extra;
+                let Received { magnitude, ceiling } = Received::new(window, false, shape);
+                let size = Received { magnitude: magnitude + extra, ceiling: ceiling.times(self.kernel) };
                 if keep > window {
-                    let chosen = eviction::choose(engine, &votes, keep - window, self.method, magnitude)?;
+                    let chosen = eviction::choose(engine, &votes, keep - window, self.method, size)?;
                     return eviction::keep(engine, store, &chosen, old, false, positions);
                 }
                 let pairs = store.pairs_by_head(old..tokens);

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use protocols::{Axis, Engine, Error, Operand, Tensor};
+use protocols::{Axis, Engine, Error, Operand, OperandId, OperandKind, Tensor};
 
 use crate::{HeadShape, Padding, Select};
 
@@ -21,20 +21,35 @@ pub struct Store<T> {
     padding: Option<Padding>,
 }
 
-/// One operand for every matrix that is made of the rows. Whoever rewrites rows must take new ones: a mask that serves two
-/// values would show their difference, or that there is none. That holds for a policy that evicts one hidden token a
-/// step too: all rows are written anew then, since those that stay would give away which one went.
-#[derive(Debug, Default)]
+/// One operand for every matrix that is made of the rows. Whoever rewrites rows must take those of the next generation: a
+/// mask that serves two values would show their difference, or that there is none. That holds for a policy that evicts one
+/// hidden token a step too: all rows are written anew then, since those that stay would give away which one went.
+#[derive(Debug)]
 struct Operands {
+    layer: usize,
+    generation: usize,
     keys: Operand,
     values: Operand,
     clusters: Operand,
 }
 
+impl Operands {
+    fn new(layer: usize, generation: usize) -> Self {
+        let operand = |kind| Operand::new(OperandId { layer, kind, generation });
+        Operands {
+            layer,
+            generation,
+            keys: operand(OperandKind::Keys),
+            values: operand(OperandKind::Values),
+            clusters: operand(OperandKind::Clusters),
+        }
+    }
+}
+
 impl<T: Tensor> Store<T> {
-    /// An empty store.
-    pub fn new(shape: HeadShape) -> Self {
-        Store { kv: None, operands: Default::default(), seen: 0, fresh: 0, shape, padding: None }
+    /// An empty store, of layer `layer` of the model.
+    pub fn new(layer: usize, shape: HeadShape) -> Self {
+        Store { kv: None, operands: Operands::new(layer, 0), seen: 0, fresh: 0, shape, padding: None }
     }
 
     /// Says that the first tokens are padding.
@@ -66,7 +81,7 @@ impl<T: Tensor> Store<T> {
     pub fn replace(&mut self, keys: T, values: T) {
         assert_eq!(keys.shape(), values.shape());
         self.kv = Some((keys, values));
-        self.operands = Default::default();
+        self.operands = Operands::new(self.operands.layer, self.operands.generation + 1);
     }
 
     /// The keys, (tokens, kv_heads * head_dim). Panics on an empty store.

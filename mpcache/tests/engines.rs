@@ -7,28 +7,15 @@ use std::time::Duration;
 
 use mpcache::{KvCache, PolicySpec};
 use ndarray::ArrayD;
-use net::{Channel, Entry, Phase, Role, Traffic, memory_pair};
-use protocols::{FRAC, Fixed, Float, Needs, Options, Plan, Secure, Shape};
+use net::{Channel, Entry, Phase, Role, memory_pair};
+use protocols::{Fixed, Float, Needs, Options, Plan, Secure, Shape};
+use rand::SeedableRng;
 use rand::rngs::StdRng;
-use rand::{Rng, SeedableRng};
-use support::{HEADS, LAYERS, Script};
+use support::{HEADS, LAYERS, Script, certain, largest_difference, share, to_fixed, to_real};
 
 /// Largest difference of an output between two parties and fixed point, and between fixed point and f32.
 const SECURE: f64 = 2e-3;
 const FIXED: f64 = 2e-2;
-
-fn to_fixed(x: &ArrayD<f64>) -> ArrayD<u64> {
-    x.mapv(|x| (x * f64::from(1u32 << FRAC)).round() as i64 as u64)
-}
-
-fn to_real(x: &ArrayD<u64>) -> ArrayD<f64> {
-    x.mapv(|x| x as i64 as f64 / f64::from(1u32 << FRAC))
-}
-
-fn largest_difference(a: &ArrayD<f64>, b: &ArrayD<f64>) -> f64 {
-    assert_eq!(a.shape(), b.shape());
-    a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max)
-}
 
 /// One party's outputs and ledger.
 fn party(
@@ -43,11 +30,7 @@ fn party(
     engine.prepare(needs, &[], &mut |_, _| ()).expect("preparation");
     // Both parties draw the same masks, of which one keeps the mask and the other the rest.
     let mut masks = StdRng::seed_from_u64(5);
-    let (outputs, _) = script.play(&mut engine, spec, |x| {
-        let x = to_fixed(x);
-        let mask = x.mapv(|_| masks.next_u64());
-        if role == Role::Client { mask } else { x - mask }
-    });
+    let (outputs, _) = script.play(&mut engine, spec, |x| share(&to_fixed(x), role, &mut masks));
     (outputs, engine.channel().ledger().untimed())
 }
 
@@ -98,13 +81,6 @@ fn agree_after(
         assert_eq!(plan.ledger().untimed(), ledger, "{context}: planned ledger");
         return ledger;
     }
-    // Quickselect sends what its coins say; the plan states the mean, and apart from that operation it is exact.
-    let certain = |entries: &[Entry]| -> Vec<(Phase, String, [u64; 3])> {
-        let random = |e: &&Entry| e.path.contains("quickselect") || e.phase == Phase::Offline;
-        let traffic = |t: &Traffic| [t.bytes_client_to_server, t.bytes_server_to_client, t.messages];
-        let entries = entries.iter().filter(|e| !random(e));
-        entries.map(|e| (e.phase, e.path.clone(), traffic(&e.traffic))).collect()
-    };
     let planned = plan.ledger().untimed();
     assert_eq!(certain(&planned), certain(&ledger), "{context}: planned ledger");
     let bytes = |entries: &[Entry]| entries.iter().map(|e| e.traffic.bytes()).sum::<u64>() as f64;

@@ -6,7 +6,7 @@ use protocols::functions::top_k::{self, Scores, TopK};
 use protocols::{Abb, Error, Options, Planner, Shape};
 
 /// |x| < 2^5, compared at 10 fractional bits.
-const SCORES: Scores = Scores { magnitude: 5, frac: 10 };
+const SCORES: Scores = Scores::below(5, 10);
 
 const ROWS: usize = 12;
 

@@ -4,6 +4,7 @@
 //! f32 and is the truth; the ring engines compute in Z_2^64 with the approximations of the secure protocols: in one
 //! process (`Fixed`), between two parties (`Secure`), or on shapes alone to predict the cost (`Plan`).
 
+mod ceiling;
 mod float;
 mod ring;
 mod top_k;
@@ -11,6 +12,7 @@ mod top_k;
 use ndarray::{Array1, Array2, ArrayD};
 use net::Role;
 
+pub use ceiling::Ceiling;
 pub use float::Float;
 pub use ring::{Fixed, Plan, REVEAL_FRAC, Ring, Secure};
 pub use top_k::{Ranking, TopK, UnknownTopK};

@@ -2,6 +2,8 @@
 
 use thiserror::Error;
 
+use crate::ops::growing::{Form, OperandId};
+
 /// A failure of an engine or a protocol.
 #[derive(Debug, Error)]
 #[non_exhaustive]
@@ -87,6 +89,32 @@ pub enum Error {
         /// Items of a row.
         len: usize,
     },
+    /// A growing matrix has another form than the masks that were made under its name.
+    #[error("the operand `{operand}` has {got}, but its masks were made for {expected}")]
+    OperandForm {
+        /// Its name.
+        operand: OperandId,
+        /// Form of its masks.
+        expected: Form,
+        /// Form of the product.
+        got: Form,
+    },
+    /// Two growing matrices of one session have the same name: one mask must not serve both.
+    #[error("the operand `{operand}` begins a second time in this session")]
+    OperandTwice {
+        /// The name.
+        operand: OperandId,
+    },
+    /// A growing matrix has fewer tokens than in the product before.
+    #[error("the operand `{operand}` had {expected} tokens before and has {got} now")]
+    OperandShrinks {
+        /// Its name.
+        operand: OperandId,
+        /// Tokens before: fewest expected.
+        expected: usize,
+        /// Tokens now.
+        got: usize,
+    },
     /// An operation over more entries than it is built for.
     #[error("{operation} over {got} entries, at most {limit} are supported")]
     TooMany {
@@ -95,6 +123,26 @@ pub enum Error {
         /// Most entries supported.
         limit: usize,
         /// Entries asked for.
+        got: usize,
+    },
+    /// An operation on words of a size that needs a wider ring than there is.
+    #[error("{operation} on words of this size needs a ring of {got} bits, at most {limit} are supported")]
+    Width {
+        /// The operation.
+        operation: &'static str,
+        /// Most bits supported.
+        limit: u32,
+        /// Bits needed.
+        got: u32,
+    },
+    /// Comparisons that were opened make no ranking: a party departed from the protocol.
+    #[error("the comparisons opened for row {row} choose {got} entries, expected {expected}")]
+    Winners {
+        /// Row of the batch.
+        row: usize,
+        /// Entries asked for.
+        expected: usize,
+        /// Entries chosen.
         got: usize,
     },
     /// A token id outside the vocabulary.

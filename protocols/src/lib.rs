@@ -2,6 +2,8 @@
 #![deny(missing_docs)]
 
 pub mod abb;
+#[cfg(any(test, feature = "audit"))]
+pub mod audit;
 mod clear;
 pub mod cost;
 mod engine;
@@ -23,12 +25,12 @@ mod words;
 pub use abb::Abb;
 pub use clear::Clear;
 pub use engine::{
-    Engine, Fixed, Float, Gelu, HIDE, MAX_HIDDEN_SCORE, Plan, REVEAL_FRAC, Ranking, Ring, Secure, TopK, UnknownTopK,
-    WeightData, WeightSpec,
+    Ceiling, Engine, Fixed, Float, Gelu, HIDE, MAX_HIDDEN_SCORE, Plan, REVEAL_FRAC, Ranking, Ring, Secure, TopK,
+    UnknownTopK, WeightData, WeightSpec,
 };
 pub use error::Error;
 pub use he::Packing;
-pub use ops::growing::{Axis, Operand};
+pub use ops::growing::{Axis, Operand, OperandId, OperandKind};
 pub use planner::Planner;
 pub use session::{DEFAULT_LINK, Evaluate, Options, Plans, Session};
 pub use stock::{Demand, Needs, Stock, StockError};

@@ -17,6 +17,7 @@ pub mod mul;
 pub mod mux;
 pub mod mux_all;
 pub mod one_hot;
+mod opening;
 mod packed;
 pub mod quickselect;
 pub mod reveal;

@@ -269,17 +269,15 @@ impl Abb for Planner {
             return self.matmul(a, b, width);
         }
         let shape = matmul_shape(&a.0, &b.0);
-        let events = Events::single(shape, axis, width);
-        let number = *operand.number.get_or_insert_with(|| {
-            self.needs.operands.push(Events { list: Vec::new(), ..events.clone() });
-            self.needs.operands.len() - 1
-        });
-        self.needs.operands[number].list.extend(&events.list);
-        if let Some(cost) = self.stock.take_product(&mut self.plans, number, &events)? {
+        let (form, event) = growing::single(shape, axis, width);
+        let (ready, known) = operand.plan(form, event, &mut self.stock.operands)?;
+        let need = self.needs.operands.entry(operand.id()).or_insert_with(|| Events { form, list: Vec::new() });
+        need.list.push(event);
+        if !ready {
+            let cost = growing::prepare_cost(&mut self.plans, &Events { form, list: vec![event] })?;
             self.forecast.play(&cost, &mut self.ledger);
         }
-        let cost = growing::cost(&events, operand.learn(&events));
-        self.play(&cost);
+        self.play(&growing::cost(form, event, known));
         Ok(Shape(vec![shape.batch, shape.m, shape.n]))
     }
 

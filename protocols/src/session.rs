@@ -90,6 +90,8 @@ pub struct Session {
     rng: StdRng,
     options: Options,
     pub(crate) stock: Stock,
+    #[cfg(any(test, feature = "audit"))]
+    pub(crate) audit: crate::audit::Audit,
 }
 
 impl Session {
@@ -114,6 +116,8 @@ impl Session {
         Session {
             options,
             stock: Stock::default(),
+            #[cfg(any(test, feature = "audit"))]
+            audit: crate::audit::Audit::default(),
             channel,
             sender,
             receiver,
@@ -134,6 +138,12 @@ impl Session {
     /// Whether this party is the server.
     pub(crate) fn is_server(&self) -> bool {
         self.role() == Role::Server
+    }
+
+    /// What was opened under masks so far.
+    #[cfg(any(test, feature = "audit"))]
+    pub fn audit(&self) -> &crate::audit::Audit {
+        &self.audit
     }
 
     /// Whether operations take their correlations from the stock.

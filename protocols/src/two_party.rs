@@ -3,9 +3,10 @@
 use he::{MatmulShape, MatmulSpec};
 use ndarray::{ArrayD, IxDyn};
 use net::Role;
+use zeroize::Zeroizing;
 
 use crate::abb::{Abb, Table, Tabulated, Truncation, Words};
-use crate::ops::growing::{Axis, Events, Operand};
+use crate::ops::growing::{Axis, Operand};
 use crate::ops::masked::threshold;
 use crate::ops::shuffle::Permutations;
 use crate::ops::{
@@ -38,7 +39,7 @@ impl TwoParty {
         self.session.is_server()
     }
 
-    fn take(&mut self, demand: &Demand, units: usize) -> Result<Vec<u64>, Error> {
+    fn take(&mut self, demand: &Demand, units: usize) -> Result<Zeroizing<Vec<u64>>, Error> {
         stock::take(&mut self.session, demand, units, None)
     }
 
@@ -314,8 +315,8 @@ impl Abb for TwoParty {
             return self.matmul(a, b, width);
         }
         let shape = matmul_shape(a.shape(), b.shape());
-        let events = Events::single(shape, axis, width);
-        let product = growing::product(&mut self.session, operand, &events, &flat(a), &flat(b))?;
+        let (form, event) = growing::single(shape, axis, width);
+        let product = growing::product(&mut self.session, operand, form, event, &flat(a), &flat(b))?;
         Ok(shaped(&[shape.batch, shape.m, shape.n], product))
     }
 

@@ -143,7 +143,8 @@ impl Purpose {
         let needs = needs(&model.spec, &model.scales, terms, &bound.request())?;
         let json = |e: serde_json::Error| crate::ConfigError::Json(e.to_string());
         let units: Vec<_> = needs.units.iter().collect();
-        let layout = serde_json::to_vec(&(units, &needs.operands)).map_err(json)?;
+        let operands: Vec<_> = needs.operands.iter().collect();
+        let layout = serde_json::to_vec(&(units, operands)).map_err(json)?;
         let how = |(name, _): &(String, String)| matches!(&**name, "packing" | "link");
         let mut facts: BTreeMap<String, String> = terms.facts().into_iter().filter(|fact| !how(fact)).collect();
         let scales = model.scales.iter().map(u32::to_string).collect::<Vec<_>>().join(" ");

@@ -5,8 +5,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use net::Role;
-use protocols::ops::growing::{Axis, Event, Events};
-use protocols::{Demand, Needs, Stock};
+use protocols::ops::growing::{Axis, Event, Events, Form};
+use protocols::{Demand, Needs, OperandId, OperandKind, Stock};
 
 use super::{Bound, Draft, Pool, PoolError, PoolId, Pools, Purpose};
 use crate::party::Request;
@@ -17,10 +17,12 @@ fn purpose(policy: &str) -> Purpose {
     let linear = Demand::Linear { weight: "w".into(), inputs: 30, outputs: 7, width: 56 };
     let units = BTreeMap::from([(linear, 300), (Demand::SumSquares { n: 5, width: 40 }, 11)]);
     let list = vec![Event { m: 8, tokens: 8 }, Event { m: 1, tokens: 9 }];
-    let operands = vec![
-        Events { batch: 2, d: 4, axis: Axis::Columns, width: 40, list: list.clone() },
-        Events { batch: 2, d: 4, axis: Axis::Rows, width: 40, list },
-    ];
+    let operand = |kind, axis| {
+        let events = Events { form: Form { batch: 2, d: 4, axis, width: 40 }, list: list.clone() };
+        (OperandId { layer: 0, kind, generation: 0 }, events)
+    };
+    let operands =
+        [operand(OperandKind::Keys, Axis::Columns), operand(OperandKind::Values, Axis::Rows)].into_iter().collect();
     let facts = [("policy", policy), ("model", "a shape")].map(|(name, value)| (name.to_owned(), value.to_owned()));
     Purpose { bound: BOUND, facts: facts.into(), needs: Needs { units, operands, cots: [0; 2] } }
 }

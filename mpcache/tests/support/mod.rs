@@ -3,9 +3,10 @@
 
 use mpcache::{HeadShape, KvCache, PolicySpec};
 use ndarray::{ArrayD, IxDyn};
-use protocols::Engine;
+use net::{Entry, Phase, Role, Traffic};
+use protocols::{Engine, FRAC};
 use rand::rngs::StdRng;
-use rand::{RngExt, SeedableRng};
+use rand::{Rng, RngExt, SeedableRng};
 
 /// Two key/value heads under four query heads, so that selections per head, per group and per layer all differ.
 pub(crate) const HEADS: HeadShape = HeadShape { heads: 4, kv_heads: 2, head_dim: 8 };
@@ -79,4 +80,31 @@ impl Script {
         }
         (outputs, attended)
     }
+}
+
+pub(crate) fn to_fixed(x: &ArrayD<f64>) -> ArrayD<u64> {
+    x.mapv(|x| (x * f64::from(1u32 << FRAC)).round() as i64 as u64)
+}
+
+pub(crate) fn to_real(x: &ArrayD<u64>) -> ArrayD<f64> {
+    x.mapv(|x| x as i64 as f64 / f64::from(1u32 << FRAC))
+}
+
+pub(crate) fn largest_difference(a: &ArrayD<f64>, b: &ArrayD<f64>) -> f64 {
+    assert_eq!(a.shape(), b.shape());
+    a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max)
+}
+
+/// A party's share of `x`: both draw the same masks, of which one keeps the mask and the other the rest.
+pub(crate) fn share(x: &ArrayD<u64>, role: Role, masks: &mut StdRng) -> ArrayD<u64> {
+    let mask = x.mapv(|_| masks.next_u64());
+    if role == Role::Client { mask } else { x - mask }
+}
+
+/// Entries whose traffic is not random: quickselect sends what its coins say, and how often pools are refilled follows.
+pub(crate) fn certain(entries: &[Entry]) -> Vec<(Phase, String, [u64; 3])> {
+    let random = |e: &&Entry| e.path.contains("quickselect") || e.phase == Phase::Offline;
+    let traffic = |t: &Traffic| [t.bytes_client_to_server, t.bytes_server_to_client, t.messages];
+    let entries = entries.iter().filter(|e| !random(e));
+    entries.map(|e| (e.phase, e.path.clone(), traffic(&e.traffic))).collect()
 }

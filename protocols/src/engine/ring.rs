@@ -28,6 +28,9 @@ const MATMUL_WIDTH: u32 = 44;
 /// Fractional bits that the left factor of such a product is rounded to. The rounding is free: see `truncate`.
 const NARROW_FRAC: u32 = 15;
 
+/// How a product of matrices is brought back to an activation.
+pub(crate) const MATMUL_ROUNDING: Truncation = Truncation { width: MATMUL_WIDTH, shift: NARROW_FRAC, out: 64 };
+
 /// Bits of a revealed activation: magnitudes below 2^(REVEAL_WIDTH - 1 - FRAC) = 2^25.
 const REVEAL_WIDTH: u32 = 44;
 
@@ -35,7 +38,7 @@ const REVEAL_WIDTH: u32 = 44;
 pub const REVEAL_FRAC: u32 = 14;
 
 /// Fractional bits of the public factor of [`Engine::scale`].
-const SCALE_FRAC: u32 = 16;
+pub(crate) const SCALE_FRAC: u32 = 16;
 
 /// An engine on activations with [`FRAC`] fractional bits in words of the box `B`.
 pub struct Ring<B> {
@@ -240,7 +243,7 @@ impl<B: Abb> Engine for Ring<B> {
     fn matmul(&mut self, a: &B::Words, b: &B::Words) -> Result<B::Words, Error> {
         let a = self.narrow(a)?;
         let product = self.abb.matmul(&a, b, MATMUL_WIDTH)?;
-        self.round(&product, FRAC + NARROW_FRAC, MATMUL_WIDTH)
+        self.abb.truncate(&product, MATMUL_ROUNDING)
     }
 
     fn matmul_growing(
@@ -252,7 +255,7 @@ impl<B: Abb> Engine for Ring<B> {
     ) -> Result<B::Words, Error> {
         let a = self.narrow(a)?;
         let product = self.abb.matmul_growing(&a, b, MATMUL_WIDTH, axis, operand)?;
-        self.round(&product, FRAC + NARROW_FRAC, MATMUL_WIDTH)
+        self.abb.truncate(&product, MATMUL_ROUNDING)
     }
 
     fn softmax(&mut self, x: &B::Words, visible: &[usize]) -> Result<B::Words, Error> {

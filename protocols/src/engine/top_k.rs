@@ -5,6 +5,8 @@ use std::str::FromStr;
 
 use thiserror::Error;
 
+use super::Ceiling;
+
 /// A method of [`Engine::top_k`](crate::Engine::top_k). All find the same entries; they differ in cost and in what the
 /// parties see.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -58,8 +60,11 @@ pub struct Ranking {
     pub k: usize,
     /// How they are found.
     pub method: TopK,
-    /// log2 of a bound on the magnitudes, at most 20. A clear engine does not need it.
+    /// log2 of a bound on the magnitudes, at most 20. Larger ones spoil the choice. A clear engine does not need it.
     pub magnitude: u32,
+    /// A bound that nothing can exceed, whatever weights and inputs: [`TopK::ShuffleReveal`] compares in a ring that holds
+    /// it, because comparisons of values that wrapped would show something about them.
+    pub ceiling: Ceiling,
     /// Fractional bits that are compared, at most [`FRAC`](crate::FRAC): entries closer than a unit of them are taken in
     /// either order. The clear engine compares all it has.
     pub frac: u32,

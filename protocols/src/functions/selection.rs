@@ -41,11 +41,15 @@ const THRESHOLD_BATCH: usize = 32;
 
 /// The k largest entries of each row of (rows, n), by the method of `how`.
 pub fn choose<B: Abb>(b: &mut B, x: &B::Words, how: &engine::Ranking) -> Result<TopK<B>, Error> {
-    let scores = Scores { magnitude: how.magnitude, frac: how.frac };
+    let scores = Scores::below(how.magnitude, how.frac);
     match how.method {
         engine::TopK::Rank => top_k::rank(b, x, how.k, scores, SELECTION_WIDTH),
         engine::TopK::Sort => top_k::sort(b, x, how.k, scores, SELECTION_WIDTH),
-        engine::TopK::ShuffleReveal => top_k::shuffle_reveal(b, x, how.k, scores).map(TopK::Shuffled),
+        engine::TopK::ShuffleReveal => {
+            b.expect_below(x, how.magnitude + FRAC)?;
+            // Comparisons are opened: no word may leave the ring, whatever the weights.
+            top_k::shuffle_reveal(b, x, how.k, Scores::within(how.ceiling, how.frac)).map(TopK::Shuffled)
+        }
     }
 }
 
@@ -85,7 +89,8 @@ fn gather_from<B: Abb>(
     let [shared, columns, w] = x.shape()[..] else { panic!("gather of {:?}", x.shape()) };
     b.scope("gather", |b| {
         b.expect_below(x, magnitude + FRAC)?;
-        let width = payload_width(magnitude);
+        let rounding = payload_rounding(magnitude)?;
+        let width = rounding.width;
         let chosen = match selection {
             TopK::OneHot(words) => {
                 let (rows, k, n) = dims(words);
@@ -107,7 +112,7 @@ fn gather_from<B: Abb>(
                 x.pick(&places(shuffled, w)).reshape(&[rows, shuffled.chosen(), w])
             }
         };
-        b.truncate(&chosen, Truncation { width, shift: 0, out: 64 })
+        b.truncate(&chosen, rounding)
     })
 }
 
@@ -115,7 +120,8 @@ fn gather_from<B: Abb>(
 pub fn scatter<B: Abb>(b: &mut B, selection: &TopK<B>, x: &B::Words, magnitude: u32) -> Result<B::Words, Error> {
     b.scope("scatter", |b| {
         b.expect_below(x, magnitude + FRAC)?;
-        let width = payload_width(magnitude);
+        let rounding = payload_rounding(magnitude)?;
+        let width = rounding.width;
         let spread = match selection {
             TopK::OneHot(words) => b.matmul(&words.permute(&[0, 2, 1]), x, width)?,
             TopK::Shuffled(shuffled) => {
@@ -125,7 +131,7 @@ pub fn scatter<B: Abb>(b: &mut B, selection: &TopK<B>, x: &B::Words, magnitude: 
                 b.shuffle(&shuffled.permutations, &order.reshape(&[rows, shuffled.n, w]), &[width], true)?
             }
         };
-        b.truncate(&spread, Truncation { width, shift: 0, out: 64 })
+        b.truncate(&spread, rounding)
     })
 }
 
@@ -208,11 +214,13 @@ pub fn chosen<B: Abb>(b: &B, selection: &TopK<B>) -> Option<Vec<Vec<usize>>> {
     Some(flat.chunks(k.max(1)).map(<[usize]>::to_vec).collect())
 }
 
-/// Ring of a payload: its truncation takes magnitudes up to 2^(width - 2).
-fn payload_width(magnitude: u32) -> u32 {
-    let width = magnitude + FRAC + 2;
-    assert!(width <= SELECTION_WIDTH, "payloads below 2^{magnitude}");
-    width
+/// How a payload comes out of its ring, which takes magnitudes up to 2^(width - 2).
+pub(crate) fn payload_rounding(magnitude: u32) -> Result<Truncation, Error> {
+    let width = magnitude.saturating_add(FRAC + 2);
+    if width > SELECTION_WIDTH {
+        return Err(Error::Width { operation: "gather and scatter", limit: SELECTION_WIDTH, got: width });
+    }
+    Ok(Truncation { width, shift: 0, out: 64 })
 }
 
 /// Flat positions of the chosen items' words, in a shuffled order of w words per item.

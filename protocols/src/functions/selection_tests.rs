@@ -14,7 +14,7 @@ use crate::tests::{DEALER, own, run, secure, share};
 use crate::words::{mask, signed};
 use crate::{Clear, Error, FRAC, Options, Tensor, function};
 
-const SCORES: Scores = Scores { magnitude: 5, frac: 10 };
+const SCORES: Scores = Scores::below(5, 10);
 
 /// Rows of multiples of 2^-10 below 2^5 in magnitude, with many equal ones.
 fn scores(rows: usize, n: usize, distinct: u64, seed: u64) -> Vec<u64> {

@@ -62,7 +62,7 @@ pub fn softmax<B: Abb>(b: &mut B, x: &B::Words, visible: &[usize]) -> Result<B::
         let t = max_ragged(b, &x, &lengths)?.pick(&row_of).minus(&x);
 
         // e <= e^(1/2), a row's e / sum <= 1 up to the reciprocal's error.
-        let width = ring_for(1.01, FRAC + RECIPROCAL_FRAC);
+        let width = rounding().width;
         let coarse = t.drop_low(DROPPED, MAX_WIDTH);
         let far = b.at_least(&coarse, &[(CUT / UNIT) as i64], MAX_WIDTH - DROPPED)?.reshape(&[seen.len()]);
         let near = b.not(&far);
@@ -78,9 +78,14 @@ pub fn softmax<B: Abb>(b: &mut B, x: &B::Words, visible: &[usize]) -> Result<B::
         let Chunks { size, row, at } = Chunks::of(&lengths, width);
         let e = e.place(&at, row.len() * size).reshape(&[row.len(), size]);
         let p = b.mul_rows(&e, &inverse.pick(&row), width)?.reshape(&[row.len() * size]).pick(&at);
-        let p = b.truncate(&p, Truncation { width, shift: RECIPROCAL_FRAC, out: 64 })?;
+        let p = b.truncate(&p, rounding())?;
         Ok(p.place(&seen, rows * columns).reshape(&shape))
     })
+}
+
+/// How a probability is brought to [`FRAC`] fractional bits.
+pub(crate) fn rounding() -> Truncation {
+    Truncation { width: ring_for(1.01, FRAC + RECIPROCAL_FRAC), shift: RECIPROCAL_FRAC, out: 64 }
 }
 
 /// Rows of different lengths cut into chunks of one size, for products with one word per row.

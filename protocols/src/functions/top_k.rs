@@ -9,8 +9,11 @@
 //! - [`shuffle_reveal`]: the keys are shuffled by permutations that nobody knows, and the positions of the largest in
 //!   the shuffled order are opened. Some 3 n comparisons and 5 to 15 rounds on average.
 //!
-//! **Range.** |x| < 2^magnitude, words modulo 2^64 at [`FRAC`] fractional bits; entries are compared at `frac <= FRAC`
-//! fractional bits, by shares whose low bits are dropped for free, and magnitude + frac + 3 + ceil(log2 n) <= 64.
+//! **Range.** Words modulo 2^64 at [`FRAC`] fractional bits below the bound of [`Scores`]; entries are compared at
+//! `frac <= FRAC` fractional bits, by shares whose low bits are dropped for free, in the narrowest ring in which differences
+//! of keys are signed, of at most 64 bits. With `rank` and `sort` a larger word spoils the choice and shows nothing.
+//! `shuffle_reveal` must be given a bound that no word can exceed ([`Scores::within`]): keys that wrap compare in a circle,
+//! and the opened outcomes of a circle depend on the words.
 //!
 //! **Error.** Each entry is compared as a multiple of 2^-frac which is at most x and more than x - 2^(1 - frac) (the shares'
 //! low halves may carry). Entries apart by at least twice that unit are ordered right; closer ones in either order, the
@@ -18,7 +21,8 @@
 //!
 //! **What each party sees.** `rank` and `sort`: nothing but masked messages. `shuffle_reveal`: comparisons of shuffled keys
 //! and the positions of the k largest among them. **Revealed.** Nothing: the keys carry their index in the low bits, so
-//! they are distinct *before* the shuffle, and opened outcomes and positions are those of a uniformly random ranking; see
+//! they are distinct *before* the shuffle, and no difference of keys leaves their ring, so that outcomes are those of a total
+//! order of distinct integers; and opened outcomes and positions are those of a uniformly random ranking; see
 //! [`quickselect`](crate::ops::quickselect). The positions tell something about the entries only together with the
 //! permutation, or with another opening under the same permutations, which the caller must never make.
 
@@ -26,38 +30,62 @@ use ndarray::{ArrayD, IxDyn};
 
 use crate::abb::{Abb, Words};
 use crate::words::index_bits;
-use crate::{Error, FRAC, Tensor};
+use crate::{Ceiling, Error, FRAC, Tensor};
 
 /// How entries are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scores {
-    /// |x| < 2^magnitude.
-    pub magnitude: u32,
+    /// |x| <= bound, in units of the last place.
+    bound: u64,
     /// Fractional bits that comparisons look at, at most [`FRAC`].
-    pub frac: u32,
+    frac: u32,
 }
 
 impl Scores {
-    /// Ring in which differences of two compared values are signed.
-    fn width(self) -> u32 {
-        assert!(self.frac <= FRAC, "{} fractional bits of {FRAC}", self.frac);
-        self.magnitude + self.frac + 3
+    /// Words that are expected to satisfy |x| < 2^`magnitude`, compared at `frac` fractional bits.
+    pub const fn below(magnitude: u32, frac: u32) -> Self {
+        assert!(frac <= FRAC, "no more fractional bits than there are");
+        let bound = if magnitude < 64 - FRAC { (1 << (magnitude + FRAC)) - 1 } else { u64::MAX };
+        Scores { bound, frac }
     }
 
-    /// The compared values modulo 2^width.
-    fn coarse<B: Abb>(self, b: &mut B, x: &B::Words) -> Result<B::Words, Error> {
-        b.expect_below(x, self.magnitude + FRAC)?;
+    /// Words that cannot exceed `ceiling`, compared at `frac` fractional bits.
+    pub fn within(ceiling: Ceiling, frac: u32) -> Self {
+        assert!(frac <= FRAC, "{frac} fractional bits of {FRAC}");
+        Scores { bound: ceiling.units(), frac }
+    }
+
+    /// Ring in which differences of keys are signed: values with `bits` bits of an index behind them.
+    ///
+    /// With d bits dropped and b = `bound`, a value lies in [-ceil(b / 2^d) - 1, floor(b / 2^d)], the one for the carry that
+    /// shares lose. So two differ by at most D = floor(b / 2^d) + ceil(b / 2^d) + 1, their keys by at most
+    /// D 2^bits + 2^bits - 1, and that is below 2^(width - 1) for the width returned.
+    fn width(self, bits: u32) -> Result<u32, Error> {
         let drop = FRAC - self.frac;
-        Ok(x.drop_low(drop, self.width() + drop))
+        let bound = u128::from(self.bound);
+        let most = (bound >> drop) + bound.div_ceil(1 << drop) + 1;
+        let difference = (most << bits) + (1 << bits) - 1;
+        let width = u128::BITS - difference.leading_zeros() + 1;
+        // Values come from words modulo 2^64, of which d bits are dropped.
+        match width.max(width - bits + drop) {
+            got if got <= 64 => Ok(width),
+            got => Err(Error::Width { operation: "top-k", limit: 64, got }),
+        }
+    }
+
+    /// The compared values, and their ring.
+    fn coarse<B: Abb>(self, b: &mut B, x: &B::Words) -> Result<(B::Words, u32), Error> {
+        b.expect_below(x, u64::BITS - self.bound.leading_zeros())?;
+        let (drop, width) = (FRAC - self.frac, self.width(0)?);
+        Ok((x.drop_low(drop, width + drop), width))
     }
 
     /// Keys that are distinct and carry the index, and their ring: value 2^b + (n - 1 - index) with b index bits.
     pub(crate) fn keys<B: Abb>(self, b: &mut B, x: &B::Words) -> Result<(B::Words, u32), Error> {
         let (rows, n) = matrix(x);
         let bits = index_bits(n);
-        let width = self.width() + bits;
-        assert!(width <= 64, "keys of {width} bits");
-        let coarse = self.coarse(b, x)?;
+        let width = self.width(bits)?;
+        let (coarse, _) = self.coarse(b, x)?;
         let reverse = b.public(&ArrayD::from_shape_fn(IxDyn(&[rows, n]), |at| (n - 1 - at[1]) as u64));
         Ok((coarse.times(1 << bits).plus(&reverse), width))
     }
@@ -121,14 +149,14 @@ pub fn ranks<B: Abb>(b: &mut B, x: &B::Words, scores: Scores) -> Result<B::Words
     let (rows, n) = matrix(x);
     let bits = index_bits(n);
     b.scope("ranks", |b| {
-        let coarse = scores.coarse(b, x)?;
+        let (coarse, width) = scores.coarse(b, x)?;
         let pairs: Vec<(usize, usize)> = (0..n).flat_map(|i| (i + 1..n).map(move |j| (i, j))).collect();
         let at = |of: fn(&(usize, usize)) -> usize| -> Vec<usize> {
             (0..rows).flat_map(|row| pairs.iter().map(move |pair| row * n + of(pair))).collect()
         };
         let difference = coarse.pick(&at(|pair| pair.0)).minus(&coarse.pick(&at(|pair| pair.1)));
         // The entry of lower index comes first.
-        let first = b.at_least(&difference, &[0], scores.width())?.reshape(&[difference.len()]);
+        let first = b.at_least(&difference, &[0], width)?.reshape(&[difference.len()]);
         let first = b.bit_to_word(&first, bits)?.reshape(&[rows, pairs.len()]);
         // An entry comes after those before it in pairs that they win, and after those behind it that it does not beat.
         let (total, position) = (pairs.len(), |i: usize, j: usize| i * (2 * n - i - 1) / 2 + j - i - 1);

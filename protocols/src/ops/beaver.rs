@@ -19,7 +19,7 @@ use rand::Rng;
 use crate::Error;
 use crate::cost::Cost;
 use crate::kernel;
-use crate::ops::{matmul as he_matmul, mul, reveal};
+use crate::ops::{matmul as he_matmul, mul, opening, reveal};
 use crate::session::{Plans, Session};
 use crate::words::mask;
 
@@ -50,7 +50,7 @@ pub fn prepare_sum_squares_cost(plans: &mut Plans, units: usize, n: usize, width
 pub fn sum_squares(s: &mut Session, x: &[u64], n: usize, width: u32, masks: &[u64]) -> Result<Vec<u64>, Error> {
     let a = masks.chunks_exact(n + 1).flat_map(|unit| unit[..n].iter().copied());
     let difference: Vec<u64> = minus(x, a).collect();
-    let d = reveal::open(s, &difference, width)?;
+    let d = opening::masked(s, &difference, width)?;
     let server = s.is_server();
     let rows = d.chunks_exact(n).zip(masks.chunks_exact(n + 1));
     // d^2 + 2 d a + a^2
@@ -87,7 +87,7 @@ pub fn rows(s: &mut Session, x: &[u64], y: &[u64], n: usize, width: u32, masks: 
     let units = masks.chunks_exact(2 * n + 1);
     let mut difference: Vec<u64> = minus(x, units.clone().flat_map(|unit| unit[..n].iter().copied())).collect();
     difference.extend(minus(y, units.clone().map(|unit| unit[n])));
-    let opened = reveal::open(s, &difference, width)?;
+    let opened = opening::masked(s, &difference, width)?;
     let (d, e) = opened.split_at(x.len());
     let server = s.is_server();
     let rows = d.chunks_exact(n).zip(e).zip(units);
@@ -135,7 +135,7 @@ pub fn matmul(
     let (b, ab) = rest.split_at(batch * k * n);
     let mut difference: Vec<u64> = minus(x, a.iter().copied()).collect();
     difference.extend(minus(y, b.iter().copied()));
-    let opened = reveal::open(s, &difference, width)?;
+    let opened = opening::masked(s, &difference, width)?;
     let (d, e) = opened.split_at(x.len());
     let server = s.is_server();
     let mut out = Vec::with_capacity(ab.len());

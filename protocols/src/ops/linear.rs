@@ -17,7 +17,7 @@ use rand::Rng;
 use crate::Error;
 use crate::cost::Cost;
 use crate::kernel;
-use crate::ops::{matmul, packed};
+use crate::ops::{matmul, opening, packed};
 use crate::session::{Plans, Session};
 use crate::weight::WEIGHT_BITS;
 use crate::words::mask;
@@ -99,6 +99,7 @@ pub fn run(
             if let Some(x) = x {
                 masked.iter_mut().zip(x).for_each(|(m, x)| *m = m.wrapping_add(*x));
             }
+            opening::note(s, &masked, &[width]);
             let mut y = kernel::times_matrix(&masked, matrix, inputs, outputs);
             y.iter_mut().zip(masks).for_each(|(y, share)| *y = y.wrapping_add(*share));
             Ok(y)

@@ -9,7 +9,8 @@
 //! rounds; a row that is settled drops out.
 //!
 //! **Range.** Keys distinct within a row *before the shuffle* (a tie-break by the position after it would leak), their
-//! differences signed `width`-bit values, 2 <= width <= 64; k <= n. **Error.** None.
+//! differences signed `width`-bit values, 2 <= width <= 64, whatever the parties' inputs; k <= n. **Error.** None; outcomes that
+//! are no ranking, which a peer can bring about, and which choose another number of keys than k, are refused.
 //!
 //! **What each party sees.** Beyond the comparison's messages, [key_i >= key_j] for the pairs compared. **Revealed.** Of
 //! distinct keys in a uniformly random order, the opened bits and the positions are those of a uniformly random ranking:
@@ -121,7 +122,13 @@ pub(crate) fn select(
             })
             .collect();
     }
-    winners.iter_mut().for_each(|row| row.sort_unstable());
+    for (row, winners) in winners.iter_mut().enumerate() {
+        // Outcomes that are no ranking may choose fewer or more.
+        if winners.len() != k {
+            return Err(Error::Winners { row, expected: k, got: winners.len() });
+        }
+        winners.sort_unstable();
+    }
     Ok(winners)
 }
 

@@ -16,7 +16,7 @@
 
 mod spill;
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap};
 
 use he::MatmulShape;
 use net::Role;
@@ -24,6 +24,7 @@ use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
 use crate::cost::Cost;
+use crate::ops::growing::Masks;
 use crate::ops::masked::table::MaskedShape;
 use crate::ops::masked::threshold;
 use crate::ops::{beaver, growing, linear, masked};
@@ -168,10 +169,8 @@ impl Demand {
 #[derive(Debug, Default)]
 pub struct Stock {
     queues: HashMap<Demand, Queue>,
-    /// Masks of growing operands by number, see [`growing`].
-    pub(crate) operands: HashMap<usize, growing::Masks>,
-    /// Number of the next growing operand.
-    pub(crate) next_operand: usize,
+    /// Masks of growing operands by name, see [`growing`].
+    pub(crate) operands: growing::Prepared,
     /// The file of all queues.
     pub(crate) spill: Spill,
 }
@@ -193,10 +192,12 @@ impl Stock {
             assert_eq!(queue.len(), units * demand.words(role), "the stock of {demand:?}");
             queue.drain(&mut self.spill, &mut sink)?;
         }
-        for (number, events) in needs.operands.iter().enumerate() {
-            let masks = self.operands.remove(&number).unwrap_or_default();
-            assert_eq!(masks.words(), events.words(), "the stock of operand {number}");
-            masks.drain(&mut self.spill, &mut sink)?;
+        for (id, events) in &needs.operands {
+            let masks = self.operands.remove(*id);
+            assert_eq!(masks.as_ref().map(Masks::words), Some(events.words()), "the stock of {id}");
+            if let Some(masks) = masks {
+                masks.drain(&mut self.spill, &mut sink)?;
+            }
         }
         Ok(())
     }
@@ -215,9 +216,9 @@ impl Stock {
             let queue = Queue::fill(units * demand.words(role), &mut stock.spill, &mut source)?;
             stock.queues.insert(demand.clone(), queue);
         }
-        for (number, events) in needs.operands.iter().enumerate() {
-            let masks = growing::Masks::fill(events, &mut stock.spill, &mut source)?;
-            stock.operands.insert(number, masks);
+        for (id, events) in &needs.operands {
+            let masks = Masks::fill(events, &mut stock.spill, &mut source)?;
+            stock.operands.insert(*id, masks);
         }
         Ok(stock)
     }
@@ -228,13 +229,13 @@ impl Stock {
     }
 }
 
-/// Takes `units` of `demand` from the stock, after making on the spot what is missing.
+/// Takes `units` of `demand` from the stock, after making on the spot what is missing. They are zeroized when dropped.
 pub(crate) fn take(
     s: &mut Session,
     demand: &Demand,
     units: usize,
     matrix: Option<&[i32]>,
-) -> Result<Vec<u64>, Error> {
+) -> Result<Zeroizing<Vec<u64>>, Error> {
     let role = s.role();
     let missing = units.saturating_sub(s.stock.units(demand, role));
     for batch in demand.batches(missing) {
@@ -243,7 +244,7 @@ pub(crate) fn take(
     let Stock { queues, spill, .. } = &mut s.stock;
     match queues.get_mut(demand) {
         Some(queue) => Ok(queue.take(units * demand.words(role), spill)?),
-        None => Ok(Vec::new()),
+        None => Ok(Zeroizing::default()),
     }
 }
 
@@ -259,8 +260,8 @@ fn fill(s: &mut Session, demand: &Demand, batch: usize, matrix: Option<&[i32]>) 
 pub struct Needs {
     /// Units of every demand.
     pub units: BTreeMap<Demand, usize>,
-    /// Products with every growing operand, in the order of their numbers.
-    pub operands: Vec<growing::Events>,
+    /// Products with every growing operand.
+    pub operands: BTreeMap<growing::OperandId, growing::Events>,
     /// OTs of the online steps with the client, the server as OT sender.
     pub cots: [u64; 2],
 }
@@ -272,7 +273,7 @@ pub const MAX_COTS_AHEAD: u64 = 1 << 23;
 /// A piece of the offline phase.
 enum Job<'a> {
     Batch(&'a Demand, usize),
-    Operand(usize, &'a growing::Events),
+    Operand(growing::OperandId, &'a growing::Events),
     Cots(Role, usize),
 }
 
@@ -291,14 +292,14 @@ impl Needs {
     pub fn words(&self, role: Role) -> u64 {
         let of_demand = |(demand, &units): (&Demand, &usize)| (units * demand.words(role)) as u64;
         let units: u64 = self.units.iter().map(of_demand).sum();
-        units + self.operands.iter().map(growing::Events::words).sum::<u64>()
+        units + self.operands.values().map(growing::Events::words).sum::<u64>()
     }
 
     /// The pieces in the order in which both parties work them off.
     fn jobs(&self) -> Vec<Job<'_>> {
         let batches =
             self.units.iter().flat_map(|(demand, &units)| demand.batches(units).map(move |b| Job::Batch(demand, b)));
-        let operands = self.operands.iter().enumerate().map(|(number, events)| Job::Operand(number, events));
+        let operands = self.operands.iter().map(|(id, events)| Job::Operand(*id, events));
         let cots = [Role::Client, Role::Server]
             .map(|role| Job::Cots(role, self.cots[role as usize].min(MAX_COTS_AHEAD) as usize));
         batches.chain(operands).chain(cots).collect()
@@ -362,9 +363,9 @@ pub(crate) fn prepare_all<'a>(
                 };
                 fill(s, demand, units, values)?;
             }
-            Job::Operand(number, events) => {
+            Job::Operand(id, events) => {
                 let masks = s.offline(|s| growing::prepare(s, events))?;
-                s.stock.operands.insert(number, masks);
+                s.stock.operands.insert(id, masks);
             }
             Job::Cots(sender, count) => s.reserve(sender, count)?,
         }
@@ -380,18 +381,16 @@ pub(crate) fn prepare_all<'a>(
 #[derive(Debug, Default)]
 pub(crate) struct Levels {
     units: HashMap<Demand, usize>,
-    /// Products left of every operand that was prepared.
-    operands: HashMap<usize, VecDeque<growing::Event>>,
+    /// Masks of growing operands, their sizes alone.
+    pub(crate) operands: growing::Prepared,
 }
 
 impl Levels {
     /// All that `needs` says.
     pub(crate) fn of(needs: &Needs) -> Self {
-        let operands =
-            needs.operands.iter().enumerate().map(|(i, events)| (i, events.list.iter().copied().collect()));
         Levels {
             units: needs.units.iter().map(|(demand, &units)| (demand.clone(), units)).collect(),
-            operands: operands.collect(),
+            operands: growing::Prepared::planned(&needs.operands),
         }
     }
 
@@ -401,22 +400,5 @@ impl Levels {
         let missing = units.saturating_sub(*level);
         *level = level.saturating_sub(units);
         demand.batches(missing).map(|batch| demand.cost(plans, batch)).collect()
-    }
-
-    /// Takes the masks of a product; returns the cost of making them, if they are made on the spot.
-    pub(crate) fn take_product(
-        &mut self,
-        plans: &mut Plans,
-        number: usize,
-        events: &growing::Events,
-    ) -> Result<Option<Cost>, Error> {
-        let ready = self.operands.entry(number).or_default();
-        if ready.front().is_some_and(|next| *next != events.list[0]) {
-            ready.clear();
-        }
-        match ready.pop_front() {
-            Some(_) => Ok(None),
-            None => growing::prepare_cost(plans, events).map(Some),
-        }
     }
 }

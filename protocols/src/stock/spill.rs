@@ -144,10 +144,11 @@ impl Queue {
         Ok(())
     }
 
-    /// Takes the first `count` words; the caller sees to it that there are so many.
-    pub(crate) fn take(&mut self, count: usize, spill: &mut Spill) -> Result<Vec<u64>, StockError> {
+    /// Takes the first `count` words; the caller sees to it that there are so many. They are zeroized when dropped.
+    pub(crate) fn take(&mut self, count: usize, spill: &mut Spill) -> Result<Zeroizing<Vec<u64>>, StockError> {
         assert!(count <= self.len, "{count} of {} words", self.len);
-        let mut out = Vec::with_capacity(count);
+        // Never grown beyond this, which would leave copies behind.
+        let mut out = Zeroizing::new(Vec::with_capacity(count));
         while out.len() < count {
             if self.gone == self.front.len() {
                 self.gone = 0;
@@ -183,7 +184,7 @@ impl Queue {
         mut sink: impl FnMut(&[u64]) -> Result<(), E>,
     ) -> Result<(), E> {
         while self.len > 0 {
-            let piece = Zeroizing::new(self.take(self.len.min(CHUNK_WORDS), spill)?);
+            let piece = self.take(self.len.min(CHUNK_WORDS), spill)?;
             sink(&piece)?;
         }
         Ok(())
@@ -259,7 +260,7 @@ mod tests {
                     *last += count;
                 } else {
                     let count = count.min(*last - *first);
-                    prop_assert_eq!(queues[q].take(count, &mut spill).unwrap(), words(q, *first..*first + count));
+                    prop_assert_eq!(&**queues[q].take(count, &mut spill).unwrap(), &*words(q, *first..*first + count));
                     *first += count;
                 }
                 prop_assert_eq!(queues[q].len(), *last - *first);
@@ -289,7 +290,7 @@ mod tests {
             })
             .unwrap();
             assert_eq!((next, queue.len()), (count, count));
-            assert_eq!(queue.take(count, &mut spill).unwrap(), words(0, 0..count));
+            assert_eq!(*queue.take(count, &mut spill).unwrap(), words(0, 0..count));
         }
     }
 
@@ -297,7 +298,7 @@ mod tests {
     fn a_small_queue_needs_no_file() {
         let mut spill = Spill::default();
         let mut queue = queue(CHUNK_WORDS - 1, &mut spill);
-        assert_eq!(queue.take(3, &mut spill).unwrap(), words(0, 0..3));
+        assert_eq!(*queue.take(3, &mut spill).unwrap(), words(0, 0..3));
         assert!(spill.file.is_none());
     }
 
@@ -306,11 +307,11 @@ mod tests {
         let mut spill = Spill::default();
         let (mut left, mut stays) = (queue(3 * CHUNK_WORDS, &mut spill), Queue::default());
         stays.push(&words(1, 0..2 * CHUNK_WORDS + 1), &mut spill).unwrap();
-        assert_eq!(left.take(CHUNK_WORDS + 1, &mut spill).unwrap(), words(0, 0..CHUNK_WORDS + 1));
+        assert_eq!(*left.take(CHUNK_WORDS + 1, &mut spill).unwrap(), words(0, 0..CHUNK_WORDS + 1));
         drop(left);
         let mut fresh = queue(CHUNK_WORDS, &mut spill);
-        assert_eq!(stays.take(2 * CHUNK_WORDS + 1, &mut spill).unwrap(), words(1, 0..2 * CHUNK_WORDS + 1));
-        assert_eq!(fresh.take(CHUNK_WORDS, &mut spill).unwrap(), words(0, 0..CHUNK_WORDS));
+        assert_eq!(*stays.take(2 * CHUNK_WORDS + 1, &mut spill).unwrap(), words(1, 0..2 * CHUNK_WORDS + 1));
+        assert_eq!(*fresh.take(CHUNK_WORDS, &mut spill).unwrap(), words(0, 0..CHUNK_WORDS));
     }
 
     /// Equal words do not look equal in the file, because no two chunks have the same key.
@@ -334,7 +335,7 @@ mod tests {
         let mut spill = Spill::default();
         let mut queue = queue(3 * CHUNK_WORDS, &mut spill);
         file(&mut spill).set_len(2 * CHUNK_BYTES as u64 - 1).unwrap();
-        assert_eq!(queue.take(CHUNK_WORDS, &mut spill).unwrap(), words(0, 0..CHUNK_WORDS));
+        assert_eq!(*queue.take(CHUNK_WORDS, &mut spill).unwrap(), words(0, 0..CHUNK_WORDS));
         match queue.take(1, &mut spill) {
             Err(StockError::Io(error)) => assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof),
             other => panic!("{other:?}"),

@@ -4,8 +4,8 @@
 use net::{Ledger, Phase, Role};
 use ot::dpf::Lane;
 
-use super::selection::deviation;
 use super::{TWO_PHASES, open, share};
+use crate::audit::deviation;
 use crate::local::Pair;
 use crate::ops::masked::table::{CurveSpec, FACTOR_FRAC, MaskedShape, MaskedTable, POWER_FRAC, Payload, factor};
 use crate::ops::masked::{Square, threshold};

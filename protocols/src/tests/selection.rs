@@ -7,12 +7,13 @@ use rand::{Rng, SeedableRng};
 
 use super::{BOTH, DEALER, Function, TWO_PHASES, own, run, secure, share};
 use crate::abb::Abb;
+use crate::audit::deviation;
 use crate::function;
 use crate::functions::selection;
 use crate::functions::top_k::TopK;
 use crate::ops::quickselect;
 use crate::words::{index_bits, mask};
-use crate::{Operand, Options, Planner, Shape, Tensor};
+use crate::{Operand, OperandId, OperandKind, Options, Planner, Shape, Tensor};
 
 fn random(count: usize, seed: u64) -> Vec<u64> {
     let mut rng = StdRng::seed_from_u64(seed);
@@ -74,18 +75,6 @@ fn shuffles_permute_whole_items_and_are_undone_by_their_inverse() {
     }
 }
 
-/// Pearson's statistic of counts that should be equal, [`standardised`].
-pub(super) fn deviation(counts: &[usize]) -> f64 {
-    let mean = counts.iter().sum::<usize>() as f64 / counts.len() as f64;
-    let chi2 = counts.iter().map(|&c| (c as f64 - mean).powi(2) / mean).sum();
-    standardised(chi2, counts.len() as f64 - 1.0)
-}
-
-/// A chi-square variable of `df` degrees of freedom as a nearly normal one (Wilson and Hilferty, 1931).
-pub(super) fn standardised(chi2: f64, df: f64) -> f64 {
-    ((chi2 / df).cbrt() - (1.0 - 2.0 / (9.0 * df))) / (2.0 / (9.0 * df)).sqrt()
-}
-
 #[test]
 fn every_order_is_equally_likely() {
     // 3000 shuffles of four items: 24 orders.
@@ -141,7 +130,7 @@ fn gathering_opens_the_entries_of_a_growing_payload_once() {
         function!(
             [] | b,
             x | {
-                let mut operand = Operand::default();
+                let mut operand = Operand::new(OperandId { layer: 0, kind: OperandKind::Clusters, generation: 0 });
                 let mut out = Vec::new();
                 for (step, &n) in LENGTHS.iter().enumerate() {
                     let words = x[0].slice(0, step..step + 1).reshape(&[2, 3, 6]).slice(2, 0..n);

@@ -7,11 +7,16 @@ use super::{DEALER, Function, TWO_PHASES, own, run, share};
 use crate::abb::{Abb, Words};
 use crate::ops::matmul::multiply;
 use crate::stock::prepare_all;
-use crate::{Axis, Error, FixedValues, FixedWeight, Operand, Options, Planner, Shape, Tensor, WeightSpec};
+use crate::{
+    Axis, Error, FixedValues, FixedWeight, Operand, OperandId, OperandKind, Options, Planner, Shape, Tensor,
+    WeightSpec,
+};
 
 const HEADS: usize = 2;
 const DIM: usize = 5;
 const WIDTH: u32 = 40;
+const KEYS: OperandId = OperandId { layer: 0, kind: OperandKind::Keys, generation: 0 };
+const VALUES: OperandId = OperandId { kind: OperandKind::Values, ..KEYS };
 /// New tokens of each step.
 const STEPS: [usize; 4] = [4, 1, 1, 3];
 
@@ -29,7 +34,7 @@ struct Steps {
 
 impl Function for Steps {
     fn call<B: Abb>(&self, b: &mut B, x: &[B::Words]) -> Result<B::Words, Error> {
-        let (mut keys, mut values) = (Operand::default(), Operand::default());
+        let [mut keys, mut values] = [KEYS, VALUES].map(Operand::new);
         let (mut seen, mut out) = (0, Vec::new());
         for fresh in STEPS {
             let q = x[0].slice(1, seen..seen + fresh);
@@ -85,10 +90,10 @@ fn a_prepared_run_equals_the_naive_one_and_its_plan() {
     };
     for options in [TWO_PHASES, Options { preprocess: true, ..Options::default() }] {
         let needs = needs(options);
-        assert!(needs.operands.len() == 2 && needs.operands[0].list.len() == STEPS.len(), "{needs:?}");
-        let batches = needs.operands[0].batches();
+        assert!(needs.operands.len() == 2 && needs.operands[&KEYS].list.len() == STEPS.len(), "{needs:?}");
+        let batches = needs.operands[&KEYS].batches();
         assert!(batches.len() > 1, "{batches:?}");
-        assert_eq!(batches.into_iter().flat_map(|batch| batch.list).collect::<Vec<_>>(), needs.operands[0].list);
+        assert_eq!(batches.into_iter().flat_map(|batch| batch.list).collect::<Vec<_>>(), needs.operands[&KEYS].list);
         let parties = run(options, |abb| {
             let known = abb.session().role() == Role::Server;
             let weight = weight(known);
@@ -192,7 +197,7 @@ fn a_run_that_was_not_prepared_for_makes_what_it_needs() {
     let shares: Vec<_> = (0..).zip(&values).map(|(seed, v)| share(v, seed)).collect();
     let mut other = needs(TWO_PHASES);
     // Prepared for other shapes: the first product of the keys does not fit, and half of the rows are missing.
-    other.operands[0].list[0].m += 1;
+    other.operands.get_mut(&KEYS).expect("products").list[0].m += 1;
     other.units.values_mut().for_each(|units| *units = units.div_ceil(2));
     let parties = run(TWO_PHASES, |abb| {
         let known = abb.session().role() == Role::Server;
@@ -215,7 +220,7 @@ fn growing_products_equal_the_naive_ones() {
     for options in [DEALER, TWO_PHASES] {
         let parties = run(options, |abb| {
             let words: Vec<_> = shares.iter().map(|s| own(abb, s, &shape)).collect();
-            let (mut keys, mut values) = (Operand::default(), Operand::default());
+            let [mut keys, mut values] = [KEYS, VALUES].map(Operand::new);
             let (mut seen, mut out) = (0, Vec::new());
             for fresh in STEPS {
                 let q = words[0].slice(1, seen..seen + fresh);

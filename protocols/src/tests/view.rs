@@ -4,16 +4,16 @@
 
 use std::collections::HashMap;
 
-use super::selection::deviation;
 use super::{DEALER, own, run, share};
 use crate::FRAC;
 use crate::abb::{Abb, Words};
+use crate::audit::{deviation, standardised};
 use crate::functions::compact;
 use crate::functions::top_k::Scores;
 use crate::ops::quickselect;
 use crate::{Error, Tensor, TwoParty};
 
-const SCORES: Scores = Scores { magnitude: 5, frac: 10 };
+const SCORES: Scores = Scores::below(5, 10);
 
 /// A correct run exceeds it with probability below 1e-6 in each test (five standard deviations, one-sided).
 const LIMIT: f64 = 5.0;
@@ -111,7 +111,7 @@ fn pivots_and_positions(row: &[u64], tie_break: TieBreak) -> f64 {
     let mean = (rows * k) as f64 / n as f64;
     let chi2: f64 =
         selected.iter().map(|&c| (c as f64 - mean).powi(2)).sum::<f64>() / mean * (n - 1) as f64 / (n - k) as f64;
-    pivots.max(super::selection::standardised(chi2, n as f64 - 1.0))
+    pivots.max(standardised(chi2, n as f64 - 1.0))
 }
 
 #[test]

@@ -38,7 +38,7 @@ use crate::Error;
 use crate::abb::Truncation;
 use crate::cost::Cost;
 use crate::ops::cross::{self, Side};
-use crate::ops::{batch_items, batched_cost, mux, reveal, truncate};
+use crate::ops::{batch_items, batched_cost, mux, opening, reveal, truncate};
 use crate::session::Session;
 use crate::words::mask;
 pub(crate) use parabola::Square;
@@ -173,7 +173,7 @@ fn prepare_batch(s: &mut Session, shape: &MaskedShape, n: usize) -> Result<Vec<u
     leaf.iter_mut().zip(sums).for_each(|(leaf, sum)| *leaf = leaf.wrapping_add(*sum));
     let negated = mux::mux(s, &negative, &leaf, shape.width - 1)?;
     leaf.iter_mut().zip(negated).for_each(|(leaf, negated)| *leaf = leaf.wrapping_sub(negated << 1));
-    let opened = reveal::open(s, &leaf, shape.width)?;
+    let opened = opening::masked(s, &leaf, shape.width)?;
     let padded = |words: &[u64]| words.iter().copied().chain(std::iter::repeat_n(0, all - used)).collect::<Vec<_>>();
     let keys = trees.finish(&opened.chunks_exact(used).flat_map(padded).collect::<Vec<_>>())?;
 
@@ -341,7 +341,7 @@ pub fn run(s: &mut Session, table: &MaskedTable, correlations: &[u64], x: &[u64]
     assert_eq!(correlations.len(), x.len() * size, "a correlation for every input");
     let masked: Vec<u64> =
         x.iter().zip(correlations.chunks_exact(size)).map(|(x, entry)| x.wrapping_sub(entry[0])).collect();
-    let opened = reveal::open(s, &masked, shape.input_bits())?;
+    let opened = opening::masked(s, &masked, shape.input_bits())?;
     let role = s.role();
     Ok(match &table.windows {
         Windows::Lines(lines) => {

@@ -20,7 +20,7 @@ use super::{
 };
 use crate::Error;
 use crate::cost::Cost;
-use crate::ops::{batch_items, batched_cost, reveal};
+use crate::ops::{batch_items, batched_cost, opening, reveal};
 use crate::session::{Options, Session};
 use crate::words::mask;
 
@@ -95,7 +95,7 @@ fn prepare_batch(s: &mut Session, width: u32, n: usize) -> Result<Vec<u64>, Erro
     // Bit by bit, as the transfers before.
     let sums = trees.xor_leaves();
     leaf.iter_mut().enumerate().for_each(|(i, bit)| *bit ^= sums[i / 64] >> (i % 64));
-    let opened = reveal::open(s, &leaf, 1)?;
+    let opened = opening::masked(s, &leaf, 1)?;
     let word = |bits: &[u64]| bits.iter().enumerate().fold(0, |word, (i, bit)| word | bit << i);
     let keys = trees.finish(&opened.chunks_exact(64).map(word).collect::<Vec<_>>())?;
     let entries = masks.iter().zip(keys.chunks_exact(tree.key_words()));
@@ -115,7 +115,7 @@ pub fn run(
     assert_eq!(correlations.len(), x.len() * size, "a correlation for every input");
     let masked: Vec<u64> =
         x.iter().zip(correlations.chunks_exact(size)).map(|(x, entry)| x.wrapping_sub(entry[0])).collect();
-    let opened = reveal::open(s, &masked, width)?;
+    let opened = opening::masked(s, &masked, width)?;
     let (role, count) = (s.role(), thresholds.len());
     let mut out = vec![0; x.len() * count];
     let tasks =

@@ -31,7 +31,7 @@ use rand::Rng;
 
 use crate::Error;
 use crate::cost::Cost;
-use crate::ops::{batch_items, batched_cost, packed};
+use crate::ops::{batch_items, batched_cost, opening, packed};
 use crate::session::Session;
 use crate::words::mask;
 use waksman::Network;
@@ -307,6 +307,7 @@ fn pass(s: &mut Session, shape: &Shape<'_>, permuter: Role, halves: Vec<Half>, x
     if s.role() == permuter {
         let message = s.channel().recv(DIFFERENCE, packed::bytes(x.len(), shape.widths))?;
         let theirs = packed::unpack(DIFFERENCE, &message, x.len(), shape.widths)?;
+        opening::note(s, &theirs, shape.widths);
         let sum: Vec<u64> = x.iter().zip(theirs).map(|(x, d)| x.wrapping_add(d)).collect();
         let mut out = Vec::with_capacity(x.len());
         let mut rows = sum.chunks_exact(shape.words());

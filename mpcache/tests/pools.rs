@@ -1,0 +1,137 @@
+//! A stock that was made for a longer prompt serves every shorter one, under every policy: the text is right, the plan equals
+//! the ledger, and all that is opened looks uniform, its highest bits above all.
+
+mod support;
+
+use std::time::Duration;
+
+use mpcache::PolicySpec;
+use ndarray::ArrayD;
+use net::{Channel, Entry, Link, Role, memory_pair};
+use protocols::audit::Audit;
+use protocols::{Error, Fixed, Needs, Options, Plan, Secure, Shape, Stock};
+use rand::SeedableRng;
+use rand::rngs::StdRng;
+use support::{Script, certain, largest_difference, share, to_fixed, to_real};
+
+/// Tokens of the prompt that the stock is made for, and steps after it.
+const PROMPT: usize = 50;
+const STEPS: usize = 2;
+
+/// Prompts that spend it.
+const SHORTER: [usize; 4] = [2, 15, 37, PROMPT];
+
+/// A correct session exceeds it with probability below 1e-9 in each operation (six standard deviations, one-sided).
+const LIMIT: f64 = 6.0;
+
+/// Largest difference of an output between two parties and fixed point.
+const SECURE: f64 = 2e-3;
+
+/// Two phases, so that operands grow under masks.
+fn options() -> Options {
+    Options { preprocess: true, ..Options::default() }
+}
+
+/// Runs both parties.
+fn both<T: Send>(party: impl Fn(&mut Secure, Role) -> T + Sync) -> [T; 2] {
+    let (client, server) = memory_pair(Duration::from_secs(300));
+    std::thread::scope(|scope| {
+        let client = scope.spawn(|| run(client, Role::Client, &party));
+        let server = run(server, Role::Server, &party);
+        [client.join().expect("client"), server]
+    })
+}
+
+fn run<T>(link: impl Link + 'static, role: Role, party: impl Fn(&mut Secure, Role) -> T) -> T {
+    party(&mut Secure::new(Channel::new(role, link), options()).expect("set-up"), role)
+}
+
+/// What a plan of `script` says and takes, with `stock` in stock.
+fn plan(script: &Script, spec: &PolicySpec, stock: Option<&Needs>) -> (Vec<Entry>, Needs) {
+    let mut plan = Plan::new(options());
+    if let Some(needs) = stock {
+        plan.set_stock(needs);
+    }
+    script.play(&mut plan, spec, |x| Shape(x.shape().to_vec()));
+    (plan.ledger().untimed(), plan.needs().clone())
+}
+
+/// What one party of a session has: outputs, the ledger, and what was opened under masks.
+type Spent = (Vec<ArrayD<u64>>, Vec<Entry>, Audit);
+
+/// A stock for the longest prompt, as words of either party.
+fn filled(needs: &Needs) -> [Vec<u64>; 2] {
+    both(|engine, role| {
+        engine.prepare(needs, &[], &mut |_, _| ()).expect("preparation");
+        let mut words = Vec::new();
+        let sink = |piece: &[u64]| {
+            words.extend_from_slice(piece);
+            Ok::<_, Error>(())
+        };
+        engine.take_stock().drain(needs, role, sink).expect("no file fails");
+        words
+    })
+}
+
+fn spend(script: &Script, spec: &PolicySpec, needs: &Needs, words: &[Vec<u64>; 2]) -> [Spent; 2] {
+    both(|engine, role| {
+        let mut rest = &words[role as usize][..];
+        let source = |piece: &mut [u64]| {
+            let (now, later) = rest.split_at(piece.len());
+            piece.copy_from_slice(now);
+            rest = later;
+            Ok::<_, Error>(())
+        };
+        engine.set_stock(Stock::refill(needs, role, source).expect("no file fails"));
+        let mut masks = StdRng::seed_from_u64(5);
+        let (outputs, _) = script.play(engine, spec, |x| share(&to_fixed(x), role, &mut masks));
+        (outputs, engine.channel().ledger().untimed(), engine.abb().session().audit().clone())
+    })
+}
+
+/// Spends one stock of the policy `text` on every prompt (a test may, since nobody else listens).
+fn serves_every_prompt(text: &str) {
+    let spec: PolicySpec = text.parse().expect("a policy");
+    let needs = plan(&Script::new(PROMPT, STEPS, 3), &spec, None).1.stored();
+    let words = filled(&needs);
+    for prompt in SHORTER {
+        let context = format!("{text}, {prompt} of {PROMPT} tokens");
+        let script = Script::new(prompt, STEPS, 3);
+        let [(client, ledger, audit), (server, other, _)] = spend(&script, &spec, &needs, &words);
+        assert_eq!(ledger, other, "{context}: ledgers");
+        let planned = plan(&script, &spec, Some(&needs)).0;
+        if spec.random_traffic() {
+            assert_eq!(certain(&planned), certain(&ledger), "{context}: planned ledger");
+        } else {
+            assert_eq!(planned, ledger, "{context}: planned ledger");
+        }
+        let (fixed, _) = script.play(&mut Fixed::evaluating(options().evaluate()), &spec, to_fixed);
+        for (i, fixed) in fixed.iter().enumerate() {
+            let off = largest_difference(&to_real(&(&client[i] + &server[i])), &to_real(fixed));
+            assert!(off < SECURE, "{context}, output {i}: two parties err by {off}");
+        }
+        let (path, worst) = audit.worst();
+        assert!(audit.words() > 100 && worst < LIMIT, "{context}: {path} deviates by {worst}");
+    }
+}
+
+#[test]
+fn every_policy_serves_shorter_prompts() {
+    for (name, ..) in PolicySpec::help() {
+        if !name.parse::<PolicySpec>().expect("a policy").clear_only() {
+            serves_every_prompt(name);
+        }
+    }
+}
+
+#[test]
+fn every_strategy_serves_shorter_prompts() {
+    for options in [
+        "gather=scores",
+        "topk=shuffle-reveal",
+        "select=per-layer,static=1,share=off",
+        "clusters=4/2,select=per-kv,similarity=box,dense=1",
+    ] {
+        serves_every_prompt(&format!("mpcache:{options}"));
+    }
+}

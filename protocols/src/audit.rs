@@ -1,0 +1,60 @@
+//! What a session opens under masks, for tests that hold it to the uniform distribution.
+
+use std::collections::BTreeMap;
+
+/// Highest bits that are looked at.
+const BITS: u32 = 4;
+
+/// Words that a cell of a test should expect, at least.
+const LEAST: usize = 16;
+
+/// How often the highest bits of the words opened under masks had each value, by operation path.
+#[derive(Clone, Debug, Default)]
+pub struct Audit {
+    /// By path and number of bits looked at.
+    counts: BTreeMap<(String, u32), Vec<usize>>,
+}
+
+impl Audit {
+    /// Words opened under `path`, of `widths` bits in turn.
+    pub(crate) fn note(&mut self, path: &str, words: &[u64], widths: &[u32]) {
+        for (word, &width) in words.iter().zip(widths.iter().cycle()) {
+            let bits = width.min(BITS);
+            let counts = self.counts.entry((path.to_owned(), bits)).or_insert_with(|| vec![0; 1 << bits]);
+            counts[(word >> (width - bits)) as usize & ((1 << bits) - 1)] += 1;
+        }
+    }
+
+    /// Words noted.
+    pub fn words(&self) -> usize {
+        self.counts.values().flatten().sum()
+    }
+
+    /// The path whose words are furthest from uniform, and their [`deviation`]. Paths of few words are taken together.
+    pub fn worst(&self) -> (String, f64) {
+        let mut rest: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
+        let mut all = Vec::new();
+        for ((path, bits), counts) in &self.counts {
+            if counts.iter().sum::<usize>() >= LEAST << bits {
+                all.push((path.clone(), deviation(counts)));
+                continue;
+            }
+            let sums = rest.entry(*bits).or_insert_with(|| vec![0; 1 << bits]);
+            sums.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
+        }
+        all.extend(rest.values().map(|counts| ("paths of few words".to_owned(), deviation(counts))));
+        all.into_iter().max_by(|a, b| a.1.total_cmp(&b.1)).unwrap_or_default()
+    }
+}
+
+/// Pearson's statistic of counts that should be equal, [`standardised`].
+pub fn deviation(counts: &[usize]) -> f64 {
+    let mean = counts.iter().sum::<usize>() as f64 / counts.len() as f64;
+    let chi2 = counts.iter().map(|&c| (c as f64 - mean).powi(2) / mean).sum();
+    standardised(chi2, counts.len() as f64 - 1.0)
+}
+
+/// A chi-square variable of `df` degrees of freedom as a nearly normal one (Wilson and Hilferty, 1931).
+pub fn standardised(chi2: f64, df: f64) -> f64 {
+    ((chi2 / df).cbrt() - (1.0 - 2.0 / (9.0 * df))) / (2.0 / (9.0 * df)).sqrt()
+}
