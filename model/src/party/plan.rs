@@ -50,7 +50,7 @@ pub fn plan_filling(model: &PublicModel, terms: &Terms, wishes: &Wishes, bound: 
     ledger.leave();
     let mut silent = Silent;
     let recorder = Recorder::new(&mut silent);
-    Ok(untimed(finish(&mut engine, &bound.request(), Generation::default(), recorder)))
+    Ok(untimed(finish(&mut engine, terms, &bound.request(), Generation::default(), recorder)))
 }
 
 /// [`plan`] of a generation from a pool made for `bound`.
@@ -86,7 +86,7 @@ fn run(
     let mut recorder = Recorder::new(observer);
     let options = request.options(terms);
     let generation = generate(&mut engine, &weights, input, &options, Next::Pick(&mut unused), &mut recorder)?;
-    Ok(untimed(finish(&mut engine, request, generation, recorder)))
+    Ok(untimed(finish(&mut engine, terms, request, generation, recorder)))
 }
 
 /// A plan takes no time.
@@ -124,7 +124,7 @@ fn rehearse(
     let mut server = Channel::new(Role::Server, server);
     std::thread::scope(|scope| {
         let receiving = scope.spawn(move || {
-            opening::receive_client(&mut server, model, terms, &Limits::NONE, |_, _| Ok(()))?;
+            opening::receive_client(&mut server, model, terms, &Limits::NONE, |_, _, _| Ok(()))?;
             if errand == Errand::Fill { opening::name_pool(&mut server, PoolId::default()) } else { Ok(()) }
         });
         let asked = opening::meet_server(&mut client, terms, wishes)

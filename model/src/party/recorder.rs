@@ -3,7 +3,7 @@
 use net::{Direction, HEADER_BYTES, Ledger, NetError, Phase, Role};
 use protocols::{Engine, Plan, Secure};
 
-use super::{Observer, Outcome, Request};
+use super::{Observer, Outcome, Request, Terms};
 use crate::report::TokenMeter;
 use crate::{Generation, Hooks, Step};
 
@@ -93,6 +93,7 @@ impl<E: Booked> Hooks<E> for Recorder<'_> {
 /// Collects what a session leaves.
 pub(super) fn finish(
     engine: &mut impl Booked,
+    terms: &Terms,
     request: &Request,
     generation: Generation,
     recorder: Recorder,
@@ -105,5 +106,6 @@ pub(super) fn finish(
         entries: ledger.entries(),
         per_token: recorder.meter.into_costs(),
         filled: None,
+        preprocess: terms.protocol.preprocess,
     }
 }
