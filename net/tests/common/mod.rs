@@ -98,6 +98,13 @@ pub(crate) fn kind<T: std::fmt::Debug>(result: Result<T, NetError>) -> &'static 
         Err(NetError::Disagreement { .. }) => "disagreement",
         Err(NetError::NotWaggle { .. }) => "not waggle",
         Err(NetError::Unreachable { .. }) => "unreachable",
+        Err(NetError::PeerRejected { .. }) => "rejected by the peer",
+        Err(NetError::Transcript) => "transcript",
+        Err(NetError::Refused { .. }) => "refused",
+        Err(NetError::Untrusted { .. }) => "untrusted",
+        Err(NetError::Tls { .. }) => "tls",
+        Err(NetError::Tampered { .. }) => "tampered",
+        Err(NetError::Key(_)) => "key",
         Err(NetError::Io { .. }) => "io",
     }
 }
