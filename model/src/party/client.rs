@@ -6,7 +6,7 @@ use net::{Channel, Role};
 use protocols::{Fixed, FixedWeight, Secure};
 
 use super::opening::Errand;
-use super::recorder::{Recorder, finish};
+use super::recorder::{Booked, Recorder, finish};
 use super::{Caller, Observer, Outcome, PublicModel, Request, Terms, check_ids, correlations, opening};
 use crate::pool::{Bound, Draft, Pool, Purpose, check_absent};
 use crate::{Error, Generation, Input, Model, ModelSpec, Next, generate};
@@ -114,6 +114,7 @@ impl Opened {
         let input = Input { ids: Some(prompt), count: prompt.len() };
         let mut recorder = Recorder::new(observer);
         let generation = generate(&mut engine, &model, input, &request.options(&terms), next, &mut recorder)?;
+        engine.confirm_transcript()?;
         Ok(finish(&mut engine, &terms, request, generation, recorder))
     }
 
@@ -134,6 +135,7 @@ impl Opened {
         let model = shapes(&public)?;
         let mut engine = Secure::new(channel, terms.protocol)?;
         let stock = correlations::make(&mut engine, &model.weights(), &purpose, observer)?;
+        engine.confirm_transcript()?;
         let draft = Draft::write(path, id, Role::Client, &purpose, stock).map_err(|e| e.at(path))?;
         correlations::confirm(engine.channel(), Ok(()))?;
         draft.publish().map_err(|e| e.at(path))?;

@@ -19,6 +19,9 @@
 //! Then come base OTs, in a two-phase session ([`protocols::Options::preprocess`]) the correlations that [`needs`] lists,
 //! and the generation. With `stop_at_eos` the client sends one more byte after each token.
 //!
+//! At the end both parties compare what they saw of the session ([`net::Channel::confirm_transcript`]); results are final
+//! only then.
+//!
 //! The two phases may be two sessions with any time between them. [`Opened::fill`] makes the correlations, without the
 //! OTs, and ends when each party has its own in a file; the server's word that it has comes last (empty, or what went
 //! wrong). [`Opened::spend`] claims the client's [`Pool`](crate::pool::Pool), the server (one [with

@@ -6,7 +6,7 @@ use net::{Channel, Direction, HEADER_BYTES, Ledger, Phase, Role, memory_pair};
 use protocols::{Needs, Plan};
 
 use super::opening::Errand;
-use super::recorder::{Recorder, finish};
+use super::recorder::{Booked, Recorder, finish};
 use super::{Limits, Observer, Outcome, PublicModel, Request, Silent, Terms, Wishes, correlations, opening};
 use crate::pool::{Bound, PoolId, Purpose};
 use crate::{Error, Generation, Input, Model, ModelSpec, Next, NoHooks, Sampler, generate};
@@ -42,6 +42,7 @@ pub fn plan_filling(model: &PublicModel, terms: &Terms, wishes: &Wishes, bound: 
     let opening = rehearse(model, terms, wishes, &bound.request(), Errand::Fill)?;
     let mut engine = Plan::after(opening, terms.protocol);
     engine.prepare(purpose.needs())?;
+    engine.confirm_transcript()?;
     // The server's word that its part is written.
     let ledger = engine.ledger();
     ledger.set_phase(Phase::Offline);
@@ -86,6 +87,7 @@ fn run(
     let mut recorder = Recorder::new(observer);
     let options = request.options(terms);
     let generation = generate(&mut engine, &weights, input, &options, Next::Pick(&mut unused), &mut recorder)?;
+    engine.confirm_transcript()?;
     Ok(untimed(finish(&mut engine, terms, request, generation, recorder)))
 }
 

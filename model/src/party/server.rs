@@ -6,7 +6,7 @@ use net::{Channel, Role};
 use protocols::{Fixed, FixedWeight, Secure, Stock};
 
 use super::opening::Errand;
-use super::recorder::{Recorder, finish};
+use super::recorder::{Booked, Recorder, finish};
 use super::{Caller, Limits, Observer, Outcome, PublicModel, Request, Terms, correlations, opening};
 use crate::pool::{Bound, Draft, Pool, PoolError, PoolId, Pools, Purpose, digest};
 use crate::{Error, Generation, Input, Model, ModelFiles, Next, Sampler, generate};
@@ -85,6 +85,7 @@ impl Hosted {
         let options = request.options(terms);
         let next = Next::Pick(&mut unused);
         let generation = generate(&mut engine, &self.model, input, &options, next, &mut recorder)?;
+        engine.confirm_transcript()?;
         Ok(finish(&mut engine, terms, &request, generation, recorder))
     }
 
@@ -136,6 +137,7 @@ impl Hosted {
         observer.setup();
         let mut engine = Secure::new(channel, terms.protocol)?;
         let stock = correlations::make(&mut engine, &self.model.weights(), purpose, observer)?;
+        engine.confirm_transcript()?;
         let written = Draft::write(&path, id, Role::Server, purpose, stock).and_then(Draft::publish);
         correlations::confirm(engine.channel(), written.map_err(|e| e.at(&path)))?;
         let outcome = finish(&mut engine, terms, request, Generation::default(), Recorder::new(observer));
