@@ -39,9 +39,11 @@ mod identity;
 mod ledger;
 mod link;
 pub mod shaped;
+mod stream;
 pub mod tcp;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
+pub mod tls;
 mod trust;
 mod usage;
 
