@@ -53,6 +53,14 @@ pub enum Error {
         /// The policy.
         policy: String,
     },
+    /// A prompt that does not fit its padded length.
+    #[error("the prompt has {got} tokens, more than the {length} that it is to be padded to")]
+    Padding {
+        /// Tokens of the prompt.
+        got: usize,
+        /// The padded length.
+        length: usize,
+    },
     /// A prompt without a word.
     #[error("{tokens} of the {prompt} tokens of the prompt are padding")]
     AllPadding {

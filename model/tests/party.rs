@@ -45,7 +45,7 @@ fn a_session_gives_the_plaintext_and_three_equal_ledgers() {
     assert_eq!((server.generation.tokens.len(), server.generation.logits.as_ref()), (0, None));
     assert_eq!((client.generation.count, server.generation.count, server.prompt_tokens), (2, 2, 4));
 
-    let request = Request { prompt: 4, tokens: 2, stop_at_eos: true };
+    let request = Request { prompt: 4, tokens: 2, stop_at_eos: true, padded: false };
     let planned = plan(hosted.public(), &terms, &wishes, &request, &mut Silent).unwrap();
     assert_eq!(untimed(&client), untimed(&server));
     assert_eq!(untimed(&client), untimed(&planned));
@@ -70,7 +70,7 @@ fn requests_beyond_the_limits_are_refused_on_both_sides() {
         }
         assert!(matches!(server.join().unwrap(), Err(Error::Limit { got: 4, limit: 3, .. })));
     });
-    let request = |prompt, tokens| Request { prompt, tokens, stop_at_eos: false };
+    let request = |prompt, tokens| Request { prompt, tokens, stop_at_eos: false, padded: false };
     let spec = &hosted.public().spec;
     assert!(request(3, 9).check(spec, &limits).is_ok());
     assert!(matches!(request(3, 10).check(spec, &limits), Err(Error::Limit { got: 10, limit: 9, .. })));

@@ -86,7 +86,7 @@ fn two_sessions_do_the_work_of_one() {
         let [used, other] = both(spend(&hosted, &path, prompt, tokens));
         assert_eq!(used.generation.tokens, truth(prompt, tokens));
         assert_eq!(untimed(&used), untimed(&other));
-        let request = Request { prompt: prompt.len(), tokens, stop_at_eos: false };
+        let request = Request { prompt: prompt.len(), tokens, stop_at_eos: false, padded: false };
         let planned =
             plan_spending(hosted.public(), &terms(), &Wishes::default(), BOUND, &request, &mut Silent).unwrap();
         assert_eq!(untimed(&used), untimed(&planned));

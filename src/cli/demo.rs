@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use clap::Args;
 use model::party::{
-    Caller, Hosted, Limits, Observer, Opened, Outcome, PublicModel, Request, Silent, Terms, Wishes, check_ids,
+    Caller, Hosted, Limits, Observer, Opened, Outcome, Prompt, PublicModel, Request, Silent, Terms, Wishes, check_ids,
 };
 use model::report::PeakMemory;
 use model::{GenerateOptions, Model, ModelFiles, Next, Sampler, Tokenizer, check};
@@ -21,6 +21,7 @@ use super::Error;
 use super::error::describe;
 use super::files::{DEFAULT_MODEL, check_writable, open_model, write_json};
 use super::options::{LINKS, LinkArg, SamplingArgs, TermsArgs, seconds};
+use super::padding::PaddingArgs;
 use super::progress::Progress;
 use super::prompt::PromptArgs;
 use super::report::{options, report, tables, verdict};
@@ -53,6 +54,8 @@ pub(super) struct DemoArgs {
     #[arg(long)]
     insecure_plaintext: bool,
     #[command(flatten)]
+    padding: PaddingArgs,
+    #[command(flatten)]
     sampling: SamplingArgs,
     #[command(flatten)]
     terms: TermsArgs,
@@ -68,14 +71,18 @@ pub(super) fn run(args: DemoArgs) -> Result<(), Error> {
     let files = open_model(&args.model)?;
     let tokenizer = files.tokenizer.as_deref().map(Tokenizer::from_bytes).transpose()?;
     let prompt = args.prompt.ids(tokenizer.as_ref())?;
-    let room =
-        files.spec.max_positions().map_or(usize::MAX, |positions| (positions + 1).saturating_sub(prompt.len()));
-    let tokens = args.tokens.unwrap_or(DEFAULT_TOKENS.min(room));
+    // The last token goes through no model.
+    let room = files.spec.max_positions().map(|positions| positions + 1);
+    let whole = args.padding.prompt(&prompt, room.map(|room| room.saturating_sub(args.tokens.unwrap_or(1))))?;
+    let length = whole.ids().len();
+    let most = room.map_or(DEFAULT_TOKENS, |room| room.saturating_sub(length).min(DEFAULT_TOKENS));
+    let tokens = args.tokens.unwrap_or(most);
     // What cannot work is refused before a process is started.
-    let request = Request { prompt: prompt.len(), tokens, stop_at_eos: args.sampling.stop_at_eos };
+    let padded = whole.padding().is_some();
+    let request = Request { prompt: length, tokens, stop_at_eos: args.sampling.stop_at_eos, padded };
     request.check(&files.spec, &Limits::NONE)?;
     check_ids(&files.spec, &prompt)?;
-    let client = Client { args: &args, terms: &terms, prompt: &prompt, tokens };
+    let client = Client { args: &args, terms: &terms, prompt: &whole, tokens };
     let mut progress = Progress::of_text(tokenizer.as_ref(), &prompt, tokens);
     progress.spin("the server reads its model");
     let (outcome, model, memory, server) = match args.link {
@@ -95,6 +102,7 @@ pub(super) fn run(args: DemoArgs) -> Result<(), Error> {
         ("top_p", args.sampling.top_p.into()),
         ("seed", args.sampling.seed.into()),
         ("stop_at_eos", args.sampling.stop_at_eos.into()),
+        ("padded_prompt", padded.then_some(length).into()),
         ("processes", if args.link == LinkArg::Memory { 1 } else { 2 }.into()),
     ]);
     chosen.extend(args.terms.reported(&terms));
@@ -127,7 +135,7 @@ type Finished = (Outcome, PublicModel, PeakMemory, Option<Used>);
 struct Client<'a> {
     args: &'a DemoArgs,
     terms: &'a Terms,
-    prompt: &'a [u32],
+    prompt: &'a Prompt,
     tokens: usize,
 }
 
@@ -143,7 +151,7 @@ impl Client<'_> {
         let session = Opened::open(channel, &Caller::default(), self.terms, &Wishes::default())?;
         let model = session.model().clone();
         let stop = self.args.sampling.stop_at_eos;
-        let outcome = session.generate(self.prompt, self.tokens, stop, Next::Pick(sampler), observer)?;
+        let outcome = session.generate(self.prompt.clone(), self.tokens, stop, Next::Pick(sampler), observer)?;
         Ok((outcome, model))
     }
 
@@ -156,7 +164,7 @@ impl Client<'_> {
     ) -> Result<Finished, Error> {
         let hosted = Hosted::load(files)?;
         let (here, there) = memory_pair(self.args.timeout);
-        let limits = Limits { prompt: self.prompt.len(), tokens: self.tokens, preprocess: None };
+        let limits = Limits { prompt: self.prompt.ids().len(), tokens: self.tokens, preprocess: None };
         let (client, server) = thread::scope(|scope| {
             let server = scope.spawn(|| {
                 let channel = Channel::new(Role::Server, there);
@@ -180,8 +188,7 @@ impl Client<'_> {
             Line::Listening { address, key } => (address, key),
             Line::Ended(_) => return Err(Error::Child { what: "it ended before a client came".into() }),
         };
-        let session =
-            self.connect(address, key, &identity).and_then(|link| self.session(link, sampler, observer));
+        let session = self.connect(address, key, &identity).and_then(|link| self.session(link, sampler, observer));
         let (outcome, model) = match session {
             Ok(session) => session,
             // If the server has already failed, it knows better why.
@@ -234,7 +241,12 @@ impl Server {
         // One session, which may take as long as it likes.
         command.args(["--session-limit", "86400"]);
         command.args(["--link", &link.to_string(), "--timeout", &timeout.as_secs_f64().to_string()]);
-        command.args(["--max-prompt", &client.prompt.len().to_string(), "--max-tokens", &client.tokens.to_string()]);
+        command.args([
+            "--max-prompt",
+            &client.prompt.ids().len().to_string(),
+            "--max-tokens",
+            &client.tokens.to_string(),
+        ]);
         for (name, value) in terms.named(client.terms) {
             command.args([&format!("--{name}"), &value]);
         }

@@ -86,6 +86,14 @@ pub(super) enum Error {
     /// The prompt has no tokens.
     #[error("the prompt has no tokens")]
     EmptyPrompt,
+    /// A prompt longer than all lengths it may be padded to.
+    #[error("the prompt has {tokens} tokens, the longest of --pad-prompt is {longest}")]
+    NoLength {
+        /// Tokens of the prompt.
+        tokens: usize,
+        /// The longest padded prompt.
+        longest: usize,
+    },
     /// Sampling where the client learns one token.
     #[error(
         "--temperature needs --reveal logits: with --reveal token the client learns the most probable token only"

@@ -11,6 +11,7 @@ use super::Error;
 use super::connect::ConnectArgs;
 use super::files::{check_writable, read, write_json};
 use super::options::{SamplingArgs, TermsArgs};
+use super::padding::PaddingArgs;
 use super::progress::Progress;
 use super::prompt::PromptArgs;
 use super::report::{options, report};
@@ -22,6 +23,8 @@ pub(super) struct GenerateArgs {
     connect: ConnectArgs,
     #[command(flatten)]
     prompt: PromptArgs,
+    #[command(flatten)]
+    padding: PaddingArgs,
     /// Tokens to generate.
     #[arg(long, value_name = "N", default_value_t = 32)]
     tokens: usize,
@@ -55,13 +58,16 @@ pub(super) fn run(args: GenerateArgs) -> Result<(), Error> {
     let model = session.model().clone();
     let tokenizer = own.as_deref().or(model.tokenizer.as_deref()).map(Tokenizer::from_bytes).transpose()?;
     let prompt = args.prompt.ids(tokenizer.as_ref())?;
+    let room = model.spec.max_positions().map(|positions| (positions + 1).saturating_sub(args.tokens));
+    let whole = args.padding.prompt(&prompt, room)?;
     let mut progress = Progress::of_text(tokenizer.as_ref(), &prompt, args.tokens);
     let next = Next::Pick(&mut sampler);
     let stop = args.sampling.stop_at_eos;
+    let padded = whole.padding().map(|_| whole.ids().len());
     let pool_id = pool.as_ref().map(|pool| pool.id().to_string());
     let outcome = match pool {
-        Some(pool) => session.spend(pool, &prompt, args.tokens, stop, next, &mut progress)?,
-        None => session.generate(&prompt, args.tokens, stop, next, &mut progress)?,
+        Some(pool) => session.spend(pool, whole, args.tokens, stop, next, &mut progress)?,
+        None => session.generate(whole, args.tokens, stop, next, &mut progress)?,
     };
     progress.finish();
     if let Some(path) = &args.json {
@@ -72,6 +78,7 @@ pub(super) fn run(args: GenerateArgs) -> Result<(), Error> {
             ("top_p", args.sampling.top_p.into()),
             ("seed", args.sampling.seed.into()),
             ("stop_at_eos", stop.into()),
+            ("padded_prompt", padded.into()),
             ("pool", pool_id.into()),
         ]);
         chosen.extend(chosen_terms.reported(&terms));

@@ -9,6 +9,7 @@ mod float;
 mod generate;
 mod keygen;
 mod options;
+mod padding;
 mod plan;
 mod plot;
 mod preprocess;

@@ -28,6 +28,9 @@ pub(super) struct PlanArgs {
     /// Count the byte after each token with which a client says whether it goes on.
     #[arg(long)]
     stop_at_eos: bool,
+    /// The prompt is one of `generate --pad-prompt`, of which --prompt-len is the padded length.
+    #[arg(long)]
+    pad_prompt: bool,
     /// Network of the session: its rate decides what matrix products pack, rate and delay how many rounds a maximum takes,
     /// and the seconds are predicted for it, transfer and delay without computation.
     #[arg(long, value_name = LINKS, default_value = "lan")]
@@ -44,7 +47,12 @@ pub(super) fn run(args: PlanArgs) -> Result<(), Error> {
     let mut progress = Progress::bars(args.tokens);
     progress.spin("reading the model");
     let model = describe(&args.model)?;
-    let request = Request { prompt: args.prompt_len, tokens: args.tokens, stop_at_eos: args.stop_at_eos };
+    let request = Request {
+        prompt: args.prompt_len,
+        tokens: args.tokens,
+        stop_at_eos: args.stop_at_eos,
+        padded: args.pad_prompt,
+    };
     let terms = args.terms.terms(args.link)?;
     let outcome = plan(&model, &terms, &Wishes::default(), &request, &mut progress)?;
     progress.finish();
@@ -52,6 +60,7 @@ pub(super) fn run(args: PlanArgs) -> Result<(), Error> {
         ("link", args.link.to_string().into()),
         ("tokens", args.tokens.into()),
         ("stop_at_eos", args.stop_at_eos.into()),
+        ("pad_prompt", args.pad_prompt.into()),
     ]);
     chosen.extend(args.terms.reported(&terms));
     let mut report = report(&model, None, args.prompt_len, &outcome, chosen)?;

@@ -232,7 +232,8 @@ pub fn evaluate(
 fn check(runner: &dyn Runner, sequences: &[Sequence], candidates: &[Candidate]) -> Result<(), EvalError> {
     let spec = runner.spec();
     for sequence in sequences {
-        let request = Request { prompt: sequence.prompt(), tokens: sequence.passes(), stop_at_eos: false };
+        let request =
+            Request { prompt: sequence.prompt(), tokens: sequence.passes(), stop_at_eos: false, padded: false };
         match request.check(&spec, &Limits::NONE) {
             Err(crate::Error::TooLong { limit, .. }) => {
                 return Err(EvalError::Context { context: sequence.ids().len(), limit });

@@ -2,14 +2,15 @@
 
 use std::path::Path;
 
+use mpcache::Padding;
 use net::{Channel, Role};
 use protocols::{Fixed, FixedWeight, Secure};
 
 use super::opening::Errand;
 use super::recorder::{Booked, Recorder, finish};
-use super::{Caller, Observer, Outcome, PublicModel, Request, Terms, check_ids, correlations, opening};
+use super::{Caller, Observer, Outcome, Prompt, PublicModel, Request, Terms, check_ids, correlations, opening};
 use crate::pool::{Bound, Draft, Pool, Purpose, check_absent};
-use crate::{Error, Generation, Input, Model, ModelSpec, Next, generate};
+use crate::{Error, GenerateOptions, Generation, Input, Model, ModelSpec, Next, generate};
 
 /// What a client wants from a server beyond the terms.
 #[derive(Clone, Copy, Debug, Default)]
@@ -43,21 +44,20 @@ impl Opened {
         &self.model
     }
 
-    /// Generates up to `tokens` tokens after the ids `prompt`, of which the server learns the number alone.
+    /// Generates up to `tokens` tokens after `prompt`, of which the server learns the length alone.
     ///
     /// # Errors
     /// Before anything is sent if prompt or length do not fit the model; [`Error::Refused`] if the server will not
     /// do as much; an error that names the step if the peer vanishes or sends nonsense.
     pub fn generate(
         self,
-        prompt: &[u32],
+        prompt: impl Into<Prompt>,
         tokens: usize,
         stop_at_eos: bool,
         next: Next,
         observer: &mut dyn Observer,
     ) -> Result<Outcome, Error> {
-        let request = Request { prompt: prompt.len(), tokens, stop_at_eos };
-        self.run(prompt, &request, None, next, observer)
+        self.run(prompt.into(), tokens, stop_at_eos, None, next, observer)
     }
 
     /// [`Opened::generate`] with the correlations of `pool`, which is used up: its file is gone when the first message
@@ -70,25 +70,28 @@ impl Opened {
     pub fn spend(
         self,
         pool: Pool,
-        prompt: &[u32],
+        prompt: impl Into<Prompt>,
         tokens: usize,
         stop_at_eos: bool,
         next: Next,
         observer: &mut dyn Observer,
     ) -> Result<Outcome, Error> {
-        let request = Request { prompt: prompt.len(), tokens, stop_at_eos };
-        self.run(prompt, &request, Some(pool), next, observer)
+        self.run(prompt.into(), tokens, stop_at_eos, Some(pool), next, observer)
     }
 
     fn run(
         self,
-        prompt: &[u32],
-        request: &Request,
+        prompt: Prompt,
+        tokens: usize,
+        stop_at_eos: bool,
         pool: Option<Pool>,
         next: Next,
         observer: &mut dyn Observer,
     ) -> Result<Outcome, Error> {
-        check_ids(&self.model.spec, prompt)?;
+        let ids = prompt.ids();
+        let request = &Request { prompt: ids.len(), tokens, stop_at_eos, padded: prompt.padding().is_some() };
+        check_ids(&self.model.spec, ids)?;
+        request.check_padding(&self.terms)?;
         request.check_planning(&self.model.spec, &self.terms)?;
         observer.setup();
         let pool = match pool {
@@ -112,9 +115,11 @@ impl Opened {
         let model = shapes(&public)?;
         let mut engine = Secure::new(channel, terms.protocol)?;
         correlations::ready(&mut engine, &public, &model.weights(), &terms, request, stock, observer)?;
-        let input = Input { ids: Some(prompt), count: prompt.len() };
+        let input = Input { ids: Some(ids), count: ids.len() };
+        let padding = prompt.padding().map(|tokens| Padding { tokens: Some(tokens) });
+        let options = GenerateOptions { padding, ..request.options(&terms) };
         let mut recorder = Recorder::new(observer);
-        let generation = generate(&mut engine, &model, input, &request.options(&terms), next, &mut recorder)?;
+        let generation = generate(&mut engine, &model, input, &options, next, &mut recorder)?;
         engine.confirm_transcript()?;
         Ok(finish(&mut engine, &terms, request, generation, recorder))
     }

@@ -12,7 +12,7 @@
 //! | shape: a [`ModelSpec`] as JSON | server | up to [`MAX_SHAPE_BYTES`] |
 //! | scales: fractional bits of each weight, in the order of [`Model::load`](crate::Model::load) | server | 1 per weight |
 //! | tokenizer: the text of `tokenizer.json`; empty unless there is one and the client wants it | server | up to [`MAX_TOKENIZER_BYTES`] |
-//! | request: tokens of the prompt, tokens to generate (u32, little endian), 1 to stop at the end of a text; 0 to generate, 1 to fill a pool, 2 to generate from the pool whose id follows | client | 26 |
+//! | request: tokens of the prompt, tokens to generate (u32, little endian), a byte that adds 1 to stop at the end of a text and 2 if the prompt may be padded; 0 to generate, 1 to fill a pool, 2 to generate from the pool whose id follows | client | 26 |
 //! | verdict: empty, or why the request is refused | server | up to [`MAX_REASON_BYTES`] |
 //! | id of the pool to be filled, if that is the request | server | 16 |
 //!
@@ -37,10 +37,11 @@ mod client;
 mod correlations;
 mod opening;
 mod plan;
+mod prompt;
 mod recorder;
 mod server;
 
-use mpcache::PolicySpec;
+use mpcache::{Padding, PolicySpec};
 use net::Entry;
 use protocols::functions::softmax::MAX_SOFTMAX_COLUMNS;
 use serde::{Deserialize, Serialize};
@@ -48,6 +49,7 @@ use serde::{Deserialize, Serialize};
 pub use client::{Opened, Wishes};
 pub use opening::{MAX_REASON_BYTES, MAX_SHAPE_BYTES, MAX_TOKENIZER_BYTES};
 pub use plan::{needs, plan, plan_filling, plan_spending};
+pub use prompt::Prompt;
 pub use server::Hosted;
 
 use crate::pool::PoolId;
@@ -82,6 +84,8 @@ pub struct Request {
     pub tokens: usize,
     /// End after an end-of-text token; the server then learns how many tokens there are.
     pub stop_at_eos: bool,
+    /// The first tokens of the prompt may be padding, see [`Prompt::padded`].
+    pub padded: bool,
 }
 
 /// The most that a server does for one client.
@@ -216,7 +220,15 @@ impl Request {
         Ok(())
     }
 
-    /// The options of the generation under `terms`.
+    /// Refuses padding under a policy that would choose among it.
+    fn check_padding(&self, terms: &Terms) -> Result<(), Error> {
+        if self.padded && terms.policy != PolicySpec::default() {
+            return Err(Error::PaddedPolicy { policy: terms.policy.to_string() });
+        }
+        Ok(())
+    }
+
+    /// The options of the generation under `terms`, as far as both parties know them.
     fn options(&self, terms: &Terms) -> GenerateOptions {
         GenerateOptions {
             tokens: self.tokens,
@@ -224,7 +236,7 @@ impl Request {
             stop_at_eos: self.stop_at_eos,
             all_positions: false,
             policy: terms.policy.clone(),
-            padding: None,
+            padding: self.padded.then_some(Padding { tokens: None }),
         }
     }
 

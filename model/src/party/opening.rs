@@ -79,7 +79,10 @@ pub(super) fn receive_client<T>(
         }
         channel.send(TOKENIZER, tokenizer)?;
         let (request, errand) = decode_request(&channel.recv(REQUEST, REQUEST_BYTES)?)?;
-        let verdict = limits.check_phases(&terms).and_then(|()| request.check(&model.spec, limits));
+        let verdict = limits
+            .check_phases(&terms)
+            .and_then(|()| request.check_padding(&terms))
+            .and_then(|()| request.check(&model.spec, limits));
         let verdict = verdict.and_then(|()| accept(&request, errand, &terms));
         send_verdict(channel, VERDICT, verdict.as_ref().err())?;
         let accepted = verdict?;
@@ -230,14 +233,14 @@ fn encode_request(request: &Request, errand: Errand) -> Result<Vec<u8>, Error> {
         Errand::Fill => (1, [0; POOL_BYTES]),
         Errand::Spend(PoolId(id)) => (2, id),
     };
-    message.extend([u8::from(request.stop_at_eos), errand]);
+    message.extend([u8::from(request.stop_at_eos) | u8::from(request.padded) << 1, errand]);
     message.extend(id);
     Ok(message)
 }
 
 fn decode_request(message: &[u8]) -> Result<(Request, Errand), NetError> {
-    let &[p0, p1, p2, p3, t0, t1, t2, t3, stop @ (0 | 1), errand, ref id @ ..] = message else {
-        return Err(malformed(REQUEST, "the ninth byte is neither 0 nor 1"));
+    let &[p0, p1, p2, p3, t0, t1, t2, t3, flags @ 0..=3, errand, ref id @ ..] = message else {
+        return Err(malformed(REQUEST, "the ninth byte is above 3"));
     };
     let errand = match (errand, <[u8; POOL_BYTES]>::try_from(id)) {
         (0, Ok(_)) => Errand::Generate,
@@ -246,8 +249,12 @@ fn decode_request(message: &[u8]) -> Result<(Request, Errand), NetError> {
         _ => return Err(malformed(REQUEST, "the tenth byte is none of 0, 1, 2")),
     };
     let number = |bytes| u32::from_le_bytes(bytes) as usize;
-    let request =
-        Request { prompt: number([p0, p1, p2, p3]), tokens: number([t0, t1, t2, t3]), stop_at_eos: stop == 1 };
+    let request = Request {
+        prompt: number([p0, p1, p2, p3]),
+        tokens: number([t0, t1, t2, t3]),
+        stop_at_eos: flags & 1 == 1,
+        padded: flags & 2 == 2,
+    };
     Ok((request, errand))
 }
 

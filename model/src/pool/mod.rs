@@ -105,7 +105,7 @@ impl Bound {
 
     /// The longest generation itself.
     pub fn request(self) -> Request {
-        Request { prompt: self.prompt, tokens: self.tokens, stop_at_eos: false }
+        Request { prompt: self.prompt, tokens: self.tokens, stop_at_eos: false, padded: false }
     }
 
     /// Refuses what is longer.

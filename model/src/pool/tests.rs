@@ -59,7 +59,7 @@ fn write(path: &Path, role: Role) -> PoolId {
 }
 
 fn request(prompt: usize, tokens: usize) -> Request {
-    Request { prompt, tokens, stop_at_eos: true }
+    Request { prompt, tokens, stop_at_eos: true, padded: false }
 }
 
 /// All that a session does with a file.

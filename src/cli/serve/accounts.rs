@@ -56,9 +56,7 @@ impl Book {
         });
         match charged.map_err(|source| ModelError::File { path: self.path.clone(), source })? {
             (true, _) => Ok(()),
-            (false, used) => {
-                Err(ModelError::Quota { what: "positions with logits", used, wanted: positions, limit })
-            }
+            (false, used) => Err(ModelError::Quota { what: "positions with logits", used, wanted: positions, limit }),
         }
     }
 
@@ -67,7 +65,8 @@ impl Book {
         if positions == 0 {
             return Ok(());
         }
-        self.change(key, |account| account.revealed = account.revealed.saturating_sub(positions)).map_err(at(&self.path))
+        self.change(key, |account| account.revealed = account.revealed.saturating_sub(positions))
+            .map_err(at(&self.path))
     }
 
     /// Changes one account in the file as it is now.

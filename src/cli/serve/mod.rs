@@ -184,7 +184,8 @@ pub(super) fn run(args: ServeArgs) -> Result<(), Error> {
         None => Some(Book::open(file("accounts.json")?, args.max_reveals)?),
     };
     let io = |what| move |source| Error::Serve { what, source };
-    let listener = TcpListener::bind(&args.listen).map_err(|source| Error::Listen { address: args.listen.clone(), source })?;
+    let listener =
+        TcpListener::bind(&args.listen).map_err(|source| Error::Listen { address: args.listen.clone(), source })?;
     let address = listener.local_addr().map_err(io("listen"))?;
     let page = args.metrics.as_ref().map(|address| {
         TcpListener::bind(address).map_err(|source| Error::Listen { address: address.clone(), source })

@@ -52,8 +52,7 @@ pub(super) fn visit(server: &Arc<Server>, stream: TcpStream, peer: SocketAddr, p
         },
     }
     if stage == Stage::Served {
-        let outcome = outcome
-            .map_err(|source| Error::Session { peer: peer.to_string(), source: Box::new(source) });
+        let outcome = outcome.map_err(|source| Error::Session { peer: peer.to_string(), source: Box::new(source) });
         server.served(outcome);
     }
 }
@@ -90,12 +89,7 @@ fn end_of(error: &Error, stage: Stage) -> End {
 }
 
 /// The session itself.
-fn attend(
-    server: &Arc<Server>,
-    stream: &TcpStream,
-    place: Place,
-    stage: &mut Stage,
-) -> Result<Outcome, Error> {
+fn attend(server: &Arc<Server>, stream: &TcpStream, place: Place, stage: &mut Stage) -> Result<Outcome, Error> {
     let io = |source| NetError::Io { step: "accept", source };
     let own = stream.try_clone().map_err(io)?;
     // The whole time until the client has shown what it is, however slowly it does.
@@ -142,7 +136,8 @@ fn attend(
     *stage = Stage::Served;
     server.begun();
     info!("session begins");
-    let limit = server.watch.limit(stream, server.times.session).map_err(|source| NetError::Io { step: "accept", source })?;
+    let limit =
+        server.watch.limit(stream, server.times.session).map_err(|source| NetError::Io { step: "accept", source })?;
     let served = serve(server, stream, link, &caller);
     let served = match served {
         Err(_) if limit.expired() => Err(Error::SessionLimit { seconds: server.times.session.as_secs_f64() }),

@@ -1,0 +1,53 @@
+//! What a client has written, as token ids, perhaps behind padding.
+
+use crate::Error;
+
+/// The ids of a prompt. Its length is public; what is padding is not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Prompt {
+    ids: Vec<u32>,
+    padding: Option<usize>,
+}
+
+impl Prompt {
+    /// A prompt that the server sees as one of `length` tokens, however many of them `ids` are. No token attends to the
+    /// rest, which comes first.
+    ///
+    /// # Errors
+    /// [`Error::Padding`] if it is longer.
+    pub fn padded(ids: &[u32], length: usize) -> Result<Self, Error> {
+        let got = ids.len();
+        let padding = length.checked_sub(got).ok_or(Error::Padding { got, length })?;
+        // Any id will do: what comes of it is hidden.
+        let ids = std::iter::repeat_n(0, padding).chain(ids.iter().copied()).collect();
+        Ok(Prompt { ids, padding: Some(padding) })
+    }
+
+    /// All ids, padding first.
+    pub fn ids(&self) -> &[u32] {
+        &self.ids
+    }
+
+    /// Tokens of padding, if the server is told that there may be some.
+    pub fn padding(&self) -> Option<usize> {
+        self.padding
+    }
+}
+
+impl From<&[u32]> for Prompt {
+    fn from(ids: &[u32]) -> Self {
+        Prompt { ids: ids.to_vec(), padding: None }
+    }
+}
+
+impl From<&Vec<u32>> for Prompt {
+    fn from(ids: &Vec<u32>) -> Self {
+        ids.as_slice().into()
+    }
+}
+
+impl<const N: usize> From<&[u32; N]> for Prompt {
+    fn from(ids: &[u32; N]) -> Self {
+        ids.as_slice().into()
+    }
+}
