@@ -89,8 +89,10 @@ fn spend(script: &Script, spec: &PolicySpec, needs: &Needs, words: &[Vec<u64>; 2
     })
 }
 
-/// Spends one stock of the policy `text` on every prompt (a test may, since nobody else listens).
-fn serves_every_prompt(text: &str) {
+/// Spends one stock of the policy `text` on every prompt (a test may, since nobody else listens). Returns what is not
+/// uniform.
+fn serves_every_prompt(text: &str) -> Vec<String> {
+    let mut leaks = Vec::new();
     let spec: PolicySpec = text.parse().expect("a policy");
     let needs = plan(&Script::new(PROMPT, STEPS, 3), &spec, None).1.stored();
     let words = filled(&needs);
@@ -111,27 +113,31 @@ fn serves_every_prompt(text: &str) {
             assert!(off < SECURE, "{context}, output {i}: two parties err by {off}");
         }
         let (path, worst) = audit.worst();
-        assert!(audit.words() > 100 && worst < LIMIT, "{context}: {path} deviates by {worst}");
+        assert!(audit.words() > 100, "{context}: {} words", audit.words());
+        if worst > LIMIT {
+            leaks.push(format!("{context}: {path} deviates by {worst:.1}"));
+        }
     }
+    leaks
 }
 
 #[test]
 fn every_policy_serves_shorter_prompts() {
-    for (name, ..) in PolicySpec::help() {
-        if !name.parse::<PolicySpec>().expect("a policy").clear_only() {
-            serves_every_prompt(name);
-        }
-    }
+    let between_two = |name: &&str| !name.parse::<PolicySpec>().expect("a policy").clear_only();
+    let leaks: Vec<String> = PolicySpec::known().filter(between_two).flat_map(serves_every_prompt).collect();
+    assert!(leaks.is_empty(), "{leaks:#?}");
 }
 
 #[test]
 fn every_strategy_serves_shorter_prompts() {
+    let mut leaks = Vec::new();
     for options in [
         "gather=scores",
         "topk=shuffle-reveal",
         "select=per-layer,static=1,share=off",
         "clusters=4/2,select=per-kv,similarity=box,dense=1",
     ] {
-        serves_every_prompt(&format!("mpcache:{options}"));
+        leaks.extend(serves_every_prompt(&format!("mpcache:{options}")));
     }
+    assert!(leaks.is_empty(), "{leaks:#?}");
 }

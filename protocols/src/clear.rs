@@ -4,7 +4,7 @@
 //! the ranges of its functions: between two parties an overflow is invisible, here it is an [`Error::Range`] with the
 //! operation's path.
 
-use ndarray::{Array2, Array3, ArrayD, Axis, Ix1, Ix2, Ix3, IxDyn, Zip};
+use ndarray::{Array2, Array3, ArrayD, Axis, Ix1, Ix2, Ix3, IxDyn, Zip, s};
 use net::Role;
 use rand::SeedableRng;
 use rand::rngs::StdRng;
@@ -12,7 +12,7 @@ use rayon::prelude::*;
 
 use crate::abb::{Abb, Table, Tabulated, Truncation};
 use crate::ops::masked::table::{MaskedShape, MaskedTable};
-use crate::ops::shuffle::Permutations;
+use crate::ops::quickselect::random_orders;
 use crate::two_party::{keys_shape, shuffle_widths, table_rows};
 use crate::weight::{FixedValues, FixedWeight};
 use crate::words::{mask, signed};
@@ -32,6 +32,14 @@ pub struct Clear {
 }
 
 type W = ArrayD<u64>;
+
+/// Permutations of the items of several rows.
+#[derive(Clone)]
+pub struct Orders {
+    n: usize,
+    /// Output j of a row is its input `sources[row][j]`.
+    sources: Vec<Vec<usize>>,
+}
 
 impl Clear {
     /// A box at the root of the operation path.
@@ -156,7 +164,7 @@ impl Abb for Clear {
     type Bits = ArrayD<u8>;
     const CLEAR: bool = true;
     type Selector = ArrayD<u8>;
-    type Permutations = Permutations;
+    type Permutations = Orders;
 
     fn enter(&mut self, name: &str) {
         self.path.push(name.to_owned());
@@ -387,23 +395,29 @@ impl Abb for Clear {
         Ok(ArrayD::from_shape_vec(IxDyn(&shape), bits).expect("one bit for every entry and position"))
     }
 
-    fn permutations(&mut self, rows: usize, n: usize) -> Permutations {
+    fn permutations(&mut self, rows: usize, n: usize) -> Orders {
         self.drawn += 1;
-        Permutations::random(&mut StdRng::seed_from_u64(self.drawn), rows, n)
+        Orders { n, sources: random_orders(&mut StdRng::seed_from_u64(self.drawn), rows, n) }
     }
 
     /// Words stay as they are; one that fits its width neither signed nor unsigned is refused.
-    fn shuffle(&mut self, permutations: &Permutations, x: &W, widths: &[u32], inverse: bool) -> Result<W, Error> {
+    fn shuffle(&mut self, permutations: &Orders, x: &W, widths: &[u32], inverse: bool) -> Result<W, Error> {
         let shape = Tensor::shape(x);
-        let widths = shuffle_widths(&shape, [permutations.rows(), permutations.items()], widths);
+        let widths = shuffle_widths(&shape, [permutations.sources.len(), permutations.n], widths);
         for (&v, &width) in x.iter().zip(widths.iter().cycle()) {
             if v != v & mask(width) && v != signed(v, width) as u64 {
                 let high = i128::from(mask(width));
                 return Err(self.out_of_range("shuffle", (v as i64).into(), -(high + 1) / 2, high));
             }
         }
-        let sources = permutations.sources(inverse);
-        Ok(ArrayD::from_shape_fn(IxDyn(&shape), |at| x[[at[0], sources[at[0]][at[1]], at[2]]]))
+        let mut out = x.clone();
+        for (row, sources) in permutations.sources.iter().enumerate() {
+            for (j, &i) in sources.iter().enumerate() {
+                let (from, to) = if inverse { (j, i) } else { (i, j) };
+                out.slice_mut(s![row, to, ..]).assign(&x.view().slice(s![row, from, ..]));
+            }
+        }
+        Ok(out)
     }
 
     fn quickselect(&mut self, keys: &W, k: usize, width: u32) -> Result<Vec<Vec<usize>>, Error> {

@@ -16,7 +16,7 @@ use crate::ops::{
 use crate::session::Session;
 use crate::stock::{self, Demand};
 use crate::weight::{DEFAULT_WEIGHT_FRAC, FixedWeight, WEIGHT_BITS};
-use crate::words::mask;
+use crate::words::{equal, mask};
 use crate::{EMBED_FRAC, EMBED_WIDTH, Error, Evaluate, FRAC, LINEAR_WIDTH, Tensor};
 
 /// Runs every operation as a protocol with the peer, who calls the same operations in the same order.
@@ -117,12 +117,14 @@ fn check_ids<'a>(table: &FixedWeight, ids: Option<&'a [u32]>, count: usize) -> R
     }
 }
 
-/// One row per id: 2^EMBED_FRAC over the table's scale at the id, zeros elsewhere.
-fn unit_vectors(table: &FixedWeight, ids: &[u32]) -> Vec<u64> {
+/// One row per id: 2^EMBED_FRAC over the table's scale at the id, zeros elsewhere. Every entry compares its place with the
+/// id, so that no address depends on it; they are zeroized when dropped.
+fn unit_vectors(table: &FixedWeight, ids: &[u32]) -> Zeroizing<Vec<u64>> {
+    let one = 1u64 << (EMBED_FRAC - table.frac);
     let rows = table.spec.inputs;
-    let mut units = vec![0; ids.len() * rows];
+    let mut units = Zeroizing::new(vec![0; ids.len() * rows]);
     for (unit, &id) in units.chunks_exact_mut(rows.max(1)).zip(ids) {
-        unit[id as usize] = 1 << (EMBED_FRAC - table.frac);
+        (0..).zip(unit).for_each(|(place, entry)| *entry = one & u64::from(equal(place, id)).wrapping_neg());
     }
     units
 }
@@ -343,7 +345,12 @@ impl Abb for TwoParty {
         for start in (0..count).step_by(batch) {
             let rows = batch.min(count - start);
             let units = (!self.is_server()).then(|| unit_vectors(table, &ids[start..start + rows]));
-            share.extend(self.times(embed_spec(table, rows), units.as_deref(), table, Demand::embed)?);
+            share.extend(self.times(
+                embed_spec(table, rows),
+                units.as_ref().map(|units| &units[..]),
+                table,
+                Demand::embed,
+            )?);
         }
         Ok(shaped(&[count, table.spec.outputs], share))
     }

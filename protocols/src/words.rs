@@ -17,6 +17,12 @@ pub(crate) fn signed(x: u64, width: u32) -> i64 {
     ((x << (64 - width)) as i64) >> (64 - width)
 }
 
+/// 1 if `a == b`, else 0, without a branch.
+pub(crate) fn equal(a: u32, b: u32) -> u32 {
+    let difference = a ^ b;
+    ((difference | difference.wrapping_neg()) >> 31) ^ 1
+}
+
 /// Bits that number `n` things, at least 1.
 pub(crate) fn index_bits(n: usize) -> u32 {
     n.max(2).next_power_of_two().ilog2()

@@ -455,8 +455,10 @@ pub fn product(
     let fresh = token_rows(m, batch, d, axis, known);
     let fresh_masks = &masks_of_rows[known * form.row()..];
     difference.extend(fresh.iter().zip(fresh_masks).map(|(m, a)| m.wrapping_sub(*a)));
-    let opened = opening::masked(s, &difference, width)?;
+    let opened = reveal::open(s, &difference, width)?;
     let (left, new) = opened.split_at(x.len());
+    opening::note(s, "/factors", left, &[width]);
+    opening::note(s, "/rows", new, &[width]);
     before.extend_from_slice(new);
     let right = oriented(before, batch, d, axis);
     let a = Zeroizing::new(oriented(masks_of_rows, batch, d, axis));

@@ -99,7 +99,7 @@ pub fn run(
             if let Some(x) = x {
                 masked.iter_mut().zip(x).for_each(|(m, x)| *m = m.wrapping_add(*x));
             }
-            opening::note(s, &masked, &[width]);
+            opening::note(s, "", &masked, &[width]);
             let mut y = kernel::times_matrix(&masked, matrix, inputs, outputs);
             y.iter_mut().zip(masks).for_each(|(y, share)| *y = y.wrapping_add(*share));
             Ok(y)

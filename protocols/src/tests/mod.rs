@@ -1,6 +1,7 @@
 //! Protocols between two threads, held against naive twins and against their costs.
 
 mod masked;
+mod operands;
 mod ops;
 mod reveal;
 mod selection;

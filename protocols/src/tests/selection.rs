@@ -6,14 +6,14 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
 use super::{BOTH, DEALER, Function, TWO_PHASES, own, run, secure, share};
-use crate::abb::Abb;
+use crate::abb::{Abb, Truncation};
 use crate::audit::deviation;
 use crate::function;
 use crate::functions::selection;
 use crate::functions::top_k::TopK;
-use crate::ops::quickselect;
+use crate::ops::{quickselect, truncate};
 use crate::words::{index_bits, mask};
-use crate::{Operand, OperandId, OperandKind, Options, Planner, Shape, Tensor};
+use crate::{Error, Operand, OperandId, OperandKind, Options, Planner, Shape, Tensor};
 
 fn random(count: usize, seed: u64) -> Vec<u64> {
     let mut rng = StdRng::seed_from_u64(seed);
@@ -264,6 +264,40 @@ fn both_parties_learn_the_positions_of_the_largest_keys() {
         let bound = quickselect::bound(rows, n, k, 12);
         let sent: u64 = client.1.iter().map(|entry| entry.traffic.bytes()).sum();
         assert!(sent <= bound.bytes, "{sent} bytes, at most {}", bound.bytes);
+    }
+}
+
+/// Outcomes of a row in which the comparisons go in a circle: 1 beats 0, 2 beats 1, 0 beats 2.
+fn circle(pair: &quickselect::Pair) -> bool {
+    matches!((pair.1, pair.2), (1, 0) | (2, 1))
+}
+
+#[test]
+fn outcomes_that_are_no_ranking_are_refused_by_row() {
+    for (k, got) in [(1, 0), (2, 3)] {
+        let outcomes = |pairs: &[quickselect::Pair]| {
+            Ok(pairs.iter().map(|pair| if pair.0 == 1 { circle(pair) } else { true }).collect())
+        };
+        match quickselect::select(3, 3, k, outcomes) {
+            Err(Error::Winners { row: 1, expected, got: chosen }) => assert_eq!((expected, chosen), (k, got)),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// Every pair of shares of every word of a small ring, in range or not.
+#[test]
+fn truncations_of_any_word_stay_below_their_ceiling() {
+    let shares = [0, 1].map(|party| (0..1 << 16).map(|i| i >> (8 * party) & 0xFF).collect::<Vec<u64>>());
+    for shift in [0, 1, 3, 6] {
+        let how = Truncation { width: 8, shift, out: 64 };
+        let [(client, _), (server, _)] = run(DEALER, |abb| {
+            let words = own(abb, &shares, &[1 << 16]);
+            abb.truncate(&words, how)
+        });
+        let largest = client.iter().zip(&server).map(|(c, s)| (c.wrapping_add(*s) as i64).unsigned_abs()).max();
+        let ceiling = truncate::ceiling(how);
+        assert!(largest.is_some_and(|largest| largest <= ceiling && largest + 2 > ceiling), "{largest:?}, {ceiling}");
     }
 }
 

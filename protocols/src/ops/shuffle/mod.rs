@@ -14,7 +14,10 @@
 //! out_0 = in_0 + s (in_1 - in_0), out_1 = in_0 + in_1 - out_0 for the permuter's bit s. The supplier's share of a
 //! switch's outputs follows from its own pads, so that it answers for the whole network at once.
 //!
-//! **Range.** Any words, 1 <= w_t <= 64; any n. **Error.** None, modulo 2^{w_t}.
+//! A party's own permutation decides neither branches nor addresses: it is drawn and routed by looking at all entries each
+//! time, and applied by the switches of the network.
+//!
+//! **Range.** Any words, 1 <= w_t <= 64; n < 2^31. **Error.** None, modulo 2^{w_t}.
 //!
 //! **What each party sees.** Its own permutation; choice bits masked by random choice bits; OT answers under pads of
 //! which it knows one per switch; x - a for a fresh uniform a, which is a one-time pad. **Revealed.** Nothing: to either
@@ -34,7 +37,7 @@ use crate::cost::Cost;
 use crate::ops::{batch_items, batched_cost, opening, packed};
 use crate::session::Session;
 use crate::words::mask;
-use waksman::Network;
+use waksman::{Network, same, select};
 
 const CHOICES: &str = "shuffle/choices";
 const ANSWER: &str = "shuffle/answer";
@@ -46,54 +49,58 @@ const DIFFERENCE: &str = "shuffle/difference";
 #[derive(Clone)]
 pub struct Permutations {
     n: usize,
-    /// Output j of a row is its input `sources[row][j]`.
-    sources: Vec<Vec<usize>>,
+    /// For each row the settings of the network's switches.
+    switches: Vec<Vec<bool>>,
 }
 
 impl Permutations {
-    /// Uniform and independent permutations of `n` items for each of `rows` rows.
+    /// Uniform and independent permutations of `n` items for each of `rows` rows. Addresses and branches do not depend on
+    /// them.
     pub(crate) fn random(rng: &mut impl Rng, rows: usize, n: usize) -> Self {
-        let permutation = |_| {
-            let mut source: Vec<usize> = (0..n).collect();
-            for i in (1..n).rev() {
-                source.swap(i, below(rng, i as u64 + 1) as usize);
-            }
-            source
+        let row = |_| {
+            let mut switches = Vec::with_capacity(waksman::switches(n));
+            waksman::route(&order(rng, n as u32), &mut switches);
+            switches
         };
-        Permutations { n, sources: (0..rows).map(permutation).collect() }
+        Permutations { n, switches: (0..rows).map(row).collect() }
     }
 
     /// Number of batch rows.
     pub fn rows(&self) -> usize {
-        self.sources.len()
+        self.switches.len()
     }
 
     /// Items of a row.
     pub fn items(&self) -> usize {
         self.n
     }
-
-    /// For every row the input at each output, of the permutations or of their inverses.
-    pub(crate) fn sources(&self, inverse: bool) -> Vec<Vec<usize>> {
-        if !inverse {
-            return self.sources.clone();
-        }
-        let inverted = |source: &Vec<usize>| {
-            let mut inverted = vec![0; source.len()];
-            source.iter().enumerate().for_each(|(j, &i)| inverted[i] = j);
-            inverted
-        };
-        self.sources.iter().map(inverted).collect()
-    }
 }
 
-/// A uniform number below `bound` >= 1: random words beyond the largest multiple of the bound are drawn again.
-fn below(rng: &mut impl Rng, bound: u64) -> u64 {
-    let excess = (u64::MAX % bound + 1) % bound;
+/// A uniformly random order of 0..n: Fisher and Yates' shuffle, in which every exchange looks at all entries.
+fn order(rng: &mut impl Rng, n: u32) -> Vec<u32> {
+    let mut order: Vec<u32> = (0..n).collect();
+    for last in (1..n).rev() {
+        let at = below(rng, last + 1);
+        let [rest @ .., end] = &mut order[..=last as usize] else { unreachable!("two entries at least") };
+        let mut picked = *end & same(last, at);
+        for (i, entry) in (0..).zip(rest) {
+            let here = same(i, at);
+            picked |= *entry & here;
+            *entry = select(here, *end, *entry);
+        }
+        *end = picked;
+    }
+    order
+}
+
+/// A uniform number below `bound` >= 1: the whole part of a random fraction of it (Lemire, 2019), in which a few fractions
+/// are drawn again. That says nothing about the number, since the fractions that stay are as many for each.
+fn below(rng: &mut impl Rng, bound: u32) -> u32 {
+    let excess = bound.wrapping_neg() % bound;
     loop {
-        let word = rng.next_u64();
-        if word <= u64::MAX - excess {
-            return word % bound;
+        let product = u64::from(rng.next_u32()) * u64::from(bound);
+        if product as u32 >= excess {
+            return (product >> 32) as u32;
         }
     }
 }
@@ -106,8 +113,9 @@ struct Shape<'a> {
 }
 
 impl<'a> Shape<'a> {
-    fn new(n: usize, widths: &'a [u32]) -> Self {
-        Shape { n, widths, network: Network::new(n) }
+    fn new(n: usize, widths: &'a [u32], inverse: bool) -> Self {
+        let network = Network::new(n);
+        Shape { n, widths, network: if inverse { network.reversed() } else { network } }
     }
 
     fn columns(&self) -> usize {
@@ -133,8 +141,8 @@ impl<'a> Shape<'a> {
 enum Half {
     /// a and b.
     Supplier(Vec<u64>, Vec<u64>),
-    /// The sources of the permutation, and c.
-    Permuter(Vec<Vec<usize>>, Vec<u64>),
+    /// The settings of the switches, and c.
+    Permuter(Bits, Vec<u64>),
 }
 
 /// Shares of the permuted `x`: for every row of `permutations`, item by item, a word for each of `widths`. The results
@@ -153,12 +161,15 @@ pub fn shuffle(
     if n < 2 || x.is_empty() {
         return Ok(x);
     }
-    let shape = Shape::new(n, widths);
-    let sources = permutations.sources(inverse);
+    let shape = Shape::new(n, widths, inverse);
     // Correlations of both passes, the one that the client permutes and the one that the server permutes.
     let mut halves: [Vec<Half>; 2] = [vec![], vec![]];
-    for sources in sources.chunks(batch_rows(n, widths.len())) {
-        let [client, server] = s.offline(|s| correlations(s, &shape, sources))?;
+    for rows in permutations.switches.chunks(batch_rows(n, widths.len())) {
+        // The network that undoes another has its switches in the reverse order.
+        let place = |i: usize| if inverse { shape.switches() - 1 - i } else { i };
+        let bit = |i: usize| rows[i / shape.switches()][place(i % shape.switches())];
+        let switches = Bits::from_fn(rows.len() * shape.switches(), bit);
+        let [client, server] = s.offline(|s| correlations(s, &shape, &switches, rows.len()))?;
         halves[0].push(client);
         halves[1].push(server);
     }
@@ -201,35 +212,31 @@ fn batch_rows(n: usize, columns: usize) -> usize {
 }
 
 /// The correlations of a batch of rows: that of the client's permutations, then that of the server's.
-fn correlations(s: &mut Session, shape: &Shape<'_>, sources: &[Vec<usize>]) -> Result<[Half; 2], Error> {
-    let rows = sources.len();
+fn correlations(s: &mut Session, shape: &Shape<'_>, bits: &Bits, rows: usize) -> Result<[Half; 2], Error> {
     let ots = rows * shape.switches();
     let (choices, answer) = (ots.div_ceil(8), shape.answer_bytes(rows));
     s.reserve(Role::Server, ots)?;
     s.reserve(Role::Client, ots)?;
-    let mut bits = Vec::with_capacity(ots);
-    sources.iter().for_each(|source| waksman::route(source, &mut bits));
-    let bits = Bits::from_fn(ots, |i| bits[i]);
     let (permuter, supplier) = match s.role() {
         Role::Client => {
-            let (message, keys) = s.receiver().choose(&bits)?;
+            let (message, keys) = s.receiver().choose(bits)?;
             s.deliver(CHOICES, message)?;
             let reply = s.channel().recv(ANSWER_AND_CHOICES, answer + choices)?;
             let (theirs, choices) = reply.split_at(answer);
             let accepted = s.sender().accept(ots, choices)?;
             let (message, supplier) = supply(s, shape, rows, accepted)?;
             s.deliver(ANSWER, message)?;
-            (permute(shape, sources, keys, theirs)?, supplier)
+            (permute(shape, rows, keys, theirs)?, supplier)
         }
         Role::Server => {
             let theirs = s.channel().recv(CHOICES, choices)?;
             let accepted = s.sender().accept(ots, &theirs)?;
             let (mut message, supplier) = supply(s, shape, rows, accepted)?;
-            let (mine, keys) = s.receiver().choose(&bits)?;
+            let (mine, keys) = s.receiver().choose(bits)?;
             message.extend_from_slice(&mine);
             s.deliver(ANSWER_AND_CHOICES, message)?;
             let answer = s.channel().recv(ANSWER, answer)?;
-            (permute(shape, sources, keys, &answer)?, supplier)
+            (permute(shape, rows, keys, &answer)?, supplier)
         }
     };
     Ok(match s.role() {
@@ -248,7 +255,7 @@ fn supply(s: &mut Session, shape: &Shape<'_>, rows: usize, keys: SenderKeys) -> 
     let mut answers = vec![0; rows * per_row];
     let mut b = Vec::with_capacity(a.len());
     for (row, a) in a.chunks_exact(shape.words()).enumerate() {
-        let mut wires = a.to_vec();
+        let mut wires = place(shape, a);
         for (switch, &[upper, lower]) in shape.network.switches.iter().enumerate() {
             let at = row * per_row + switch * columns;
             for t in 0..columns {
@@ -267,14 +274,14 @@ fn supply(s: &mut Session, shape: &Shape<'_>, rows: usize, keys: SenderKeys) -> 
 }
 
 /// The permuter's half of the correlation from the supplier's answers.
-fn permute(shape: &Shape<'_>, sources: &[Vec<usize>], keys: ChosenKeys, message: &[u8]) -> Result<Half, Error> {
+fn permute(shape: &Shape<'_>, rows: usize, keys: ChosenKeys, message: &[u8]) -> Result<Half, Error> {
     let columns = shape.columns();
     let per_row = shape.switches() * columns;
-    let answers = packed::unpack(ANSWER, message, sources.len() * per_row, shape.widths)?;
+    let answers = packed::unpack(ANSWER, message, rows * per_row, shape.widths)?;
     let bits = keys.choices().clone();
     let pads = keys.into_rows(shape.widths)?;
-    let mut c = Vec::with_capacity(sources.len() * shape.words());
-    for row in 0..sources.len() {
+    let mut c = Vec::with_capacity(rows * shape.words());
+    for row in 0..rows {
         let mut wires = vec![0u64; shape.words()];
         for (switch, &[upper, lower]) in shape.network.switches.iter().enumerate() {
             let set = bits.get(row * shape.switches() + switch).wrapping_neg();
@@ -291,7 +298,17 @@ fn permute(shape: &Shape<'_>, sources: &[Vec<usize>], keys: ChosenKeys, message:
         }
         collect(shape, &wires, &mut c);
     }
-    Ok(Half::Permuter(sources.to_vec(), c))
+    Ok(Half::Permuter(bits, c))
+}
+
+/// The items of a row on their input wires.
+fn place(shape: &Shape<'_>, row: &[u64]) -> Vec<u64> {
+    let columns = shape.columns();
+    let mut wires = vec![0; row.len()];
+    for (wire, item) in shape.network.inputs.iter().zip(row.chunks_exact(columns)) {
+        wires[wire * columns..(wire + 1) * columns].copy_from_slice(item);
+    }
+    wires
 }
 
 /// Appends the items on the output wires, reduced to their widths.
@@ -307,19 +324,30 @@ fn pass(s: &mut Session, shape: &Shape<'_>, permuter: Role, halves: Vec<Half>, x
     if s.role() == permuter {
         let message = s.channel().recv(DIFFERENCE, packed::bytes(x.len(), shape.widths))?;
         let theirs = packed::unpack(DIFFERENCE, &message, x.len(), shape.widths)?;
-        opening::note(s, &theirs, shape.widths);
+        opening::note(s, "", &theirs, shape.widths);
         let sum: Vec<u64> = x.iter().zip(theirs).map(|(x, d)| x.wrapping_add(d)).collect();
         let mut out = Vec::with_capacity(x.len());
         let mut rows = sum.chunks_exact(shape.words());
         for half in halves {
-            let Half::Permuter(sources, c) = half else { unreachable!("the permuter's correlations") };
-            let mut c = c.into_iter();
-            for (source, row) in sources.iter().zip(rows.by_ref()) {
-                for &i in source {
-                    let item = &row[i * shape.columns()..(i + 1) * shape.columns()];
-                    let words = item.iter().zip(c.by_ref()).zip(shape.widths);
-                    out.extend(words.map(|((x, c), &width)| x.wrapping_add(c) & mask(width)));
+            let Half::Permuter(bits, c) = half else { unreachable!("the permuter's correlations") };
+            let mut c = c.chunks_exact(shape.words());
+            let mut set = (0..bits.len()).map(|i| bits.get(i).wrapping_neg());
+            let mut moved = Vec::with_capacity(shape.words());
+            for (c, row) in c.by_ref().zip(rows.by_ref()) {
+                // Through the network once more, so that no address depends on the permutation.
+                let mut wires = place(shape, row);
+                for (&[upper, lower], set) in shape.network.switches.iter().zip(set.by_ref()) {
+                    for t in 0..shape.columns() {
+                        let (x, y) = (upper * shape.columns() + t, lower * shape.columns() + t);
+                        let change = (wires[x] ^ wires[y]) & set;
+                        wires[x] ^= change;
+                        wires[y] ^= change;
+                    }
                 }
+                moved.clear();
+                collect(shape, &wires, &mut moved);
+                let words = moved.iter().zip(c).zip(shape.widths.iter().cycle());
+                out.extend(words.map(|((x, c), &width)| x.wrapping_add(*c) & mask(width)));
             }
         }
         return Ok(out);

@@ -1,12 +1,16 @@
 //! Permutation networks of any size (Waksman, JACM 1968; Beauquier and Darrot, "On arbitrary size Waksman networks and
 //! their vulnerability", 2002): n items, sum of ceil(log2 i) for i <= n switches.
 
+use crate::words::equal;
+
 /// The wiring of a network: depends on the size alone.
 #[derive(Debug)]
 pub(super) struct Network {
     /// The two wires of every switch, in an order in which no switch comes before one that feeds it. A set switch
     /// exchanges what its wires carry.
     pub(super) switches: Vec<[usize; 2]>,
+    /// The wire on which each input starts.
+    pub(super) inputs: Vec<usize>,
     /// The wire on which each output arrives.
     pub(super) outputs: Vec<usize>,
 }
@@ -22,7 +26,13 @@ impl Network {
         let mut switches = Vec::with_capacity(self::switches(n));
         let wires: Vec<usize> = (0..n).collect();
         let outputs = wire(&wires, &mut switches);
-        Network { switches, outputs }
+        Network { switches, inputs: wires, outputs }
+    }
+
+    /// The network that undoes this one, if its switches are set alike, in the reverse order.
+    pub(super) fn reversed(mut self) -> Self {
+        self.switches.reverse();
+        Network { switches: self.switches, inputs: self.outputs, outputs: self.inputs }
     }
 }
 
@@ -45,52 +55,69 @@ fn wire(wires: &[usize], switches: &mut Vec<[usize; 2]>) -> Vec<usize> {
     (0..n).map(|j| if j.is_multiple_of(2) && j / 2 < n / 2 { upper[j / 2] } else { lower[j / 2] }).collect()
 }
 
+/// All ones if `a == b`, else zero.
+pub(super) fn same(a: u32, b: u32) -> u32 {
+    equal(a, b).wrapping_neg()
+}
+
+/// `a` where `mask` is all ones, `b` where it is zero.
+pub(super) fn select(mask: u32, a: u32, b: u32) -> u32 {
+    (a & mask) | (b & !mask)
+}
+
+/// The entry of `values` at `at`, by a look at all of them.
+fn entry(values: &[u32], at: u32) -> u32 {
+    (0..).zip(values).fold(0, |found, (i, value)| found | value & same(i, at))
+}
+
+/// Where `values` holds `value`, by a look at all of them; 0 if nowhere.
+fn position(values: &[u32], value: u32) -> u32 {
+    (0..).zip(values).fold(0, |found, (i, &v)| found | i & same(v, value))
+}
+
 /// Appends the setting of every switch, in the order of the network, with which output j is input `source[j]`.
-pub(super) fn route(source: &[usize], out: &mut Vec<bool>) {
+///
+/// `source` is secret: branches and addresses depend on n alone. Every step settles one pair of outputs, so that there are
+/// ceil(n / 2) steps whatever the loops are, and looks at all entries: about 2 n^2 short operations in all.
+pub(super) fn route(source: &[u32], out: &mut Vec<bool>) {
     let n = source.len();
     if n < 2 {
         return;
     }
     let half = n / 2;
-    let mut destination = vec![0; n];
-    source.iter().enumerate().for_each(|(j, &i)| destination[i] = j);
-    // Whether the even input, the even output of each pair goes through the lower half.
-    let (mut inputs, mut outputs) = (vec![None; half], vec![None; half]);
+    // Whether the even input, the even output of each pair goes through the lower half; all ones for settled outputs.
+    let (mut inputs, mut outputs, mut settled) = (vec![0u32; half], vec![0u32; half], vec![0u32; half]);
     // The last output comes from the lower half; any other choice not yet forced is free.
-    for start in std::iter::once(n - 1).chain((1..n).step_by(2)) {
-        let mut j = start;
-        // Output j comes from the lower half, its partner from the upper one, whose input forces the next.
-        loop {
-            if j / 2 < half {
-                if outputs[j / 2].is_some() {
-                    break;
-                }
-                outputs[j / 2] = Some(j.is_multiple_of(2));
-            }
-            let i = source[j];
-            if i / 2 >= half {
-                // The odd last input: the chain ends; its other end, if open, is the odd last output.
-                break;
-            }
-            inputs[i / 2] = Some(i.is_multiple_of(2));
-            let partner = destination[i ^ 1];
-            j = partner ^ 1;
+    let mut j = n as u32 - 1;
+    for _ in 0..n.div_ceil(2) {
+        // Output j comes from the lower half, its partner from the upper one, whose input forces the next. An odd last
+        // output has no pair.
+        for (p, (output, settled)) in (0..).zip(outputs.iter_mut().zip(&mut settled)) {
+            let here = same(p, j / 2);
+            *output |= here & !j & 1;
+            *settled |= here;
         }
+        let i = entry(source, j);
+        (0..).zip(&mut inputs).for_each(|(p, input)| *input |= same(p, i / 2) & !i & 1);
+        let next = position(source, i ^ 1) ^ 1;
+        // The chain ends at the odd last input, and a loop where it began. The next starts at the first pair left.
+        let ends = same(i / 2, half as u32) | entry(&settled, next / 2);
+        let left = (0..).zip(&settled).fold(u32::MAX, |least, (p, settled)| least.min(p | settled));
+        j = select(ends, left.wrapping_mul(2) | 1, next);
     }
-    let bit = |choice: &Option<bool>| choice.expect("every pair lies on one of the loops");
-    out.extend(inputs.iter().map(bit));
+    out.extend(inputs.iter().map(|&bit| bit == 1));
     let (mut upper, mut lower) = (vec![0; half], vec![0; n - half]);
-    for j in 0..half {
-        let low = bit(&outputs[j]);
-        upper[j] = source[2 * j + usize::from(low)] / 2;
-        lower[j] = source[2 * j + usize::from(!low)] / 2;
+    for (p, pair) in source.chunks_exact(2).enumerate() {
+        let low = outputs[p].wrapping_neg();
+        upper[p] = select(low, pair[1], pair[0]) / 2;
+        lower[p] = select(low, pair[0], pair[1]) / 2;
     }
     if n % 2 == 1 {
         lower[half] = source[n - 1] / 2;
     }
     route(&upper, out);
     route(&lower, out);
-    out.extend(outputs[..(n - 1) / 2].iter().map(bit));
+    out.extend(outputs[..(n - 1) / 2].iter().map(|&bit| bit == 1));
 }
 
 #[cfg(test)]
@@ -98,29 +125,39 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn permuted(source: &[usize]) -> Vec<usize> {
-        let network = Network::new(source.len());
+    /// What the switches that `source` needs make of 0..n, there and back.
+    fn permuted(source: &[u32]) -> Vec<u32> {
+        let n = source.len();
         let mut bits = Vec::new();
         route(source, &mut bits);
-        assert_eq!((network.switches.len(), bits.len()), (switches(source.len()), switches(source.len())));
-        let mut wires: Vec<usize> = (0..source.len()).collect();
-        for (&[a, b], bit) in network.switches.iter().zip(bits) {
-            if bit {
-                wires.swap(a, b);
+        assert_eq!(bits.len(), switches(n));
+        let run = |network: &Network, bits: &[bool], items: &[u32]| -> Vec<u32> {
+            assert_eq!(network.switches.len(), bits.len());
+            let mut wires = vec![0; n];
+            network.inputs.iter().zip(items).for_each(|(&wire, item)| wires[wire] = *item);
+            for (&[a, b], bit) in network.switches.iter().zip(bits) {
+                if *bit {
+                    wires.swap(a, b);
+                }
             }
-        }
-        network.outputs.iter().map(|&wire| wires[wire]).collect()
+            network.outputs.iter().map(|&wire| wires[wire]).collect()
+        };
+        let items: Vec<u32> = (0..n as u32).collect();
+        let there = run(&Network::new(n), &bits, &items);
+        bits.reverse();
+        assert_eq!(run(&Network::new(n).reversed(), &bits, &there), items);
+        there
     }
 
     /// Every permutation of up to seven items, in lexicographic order.
     #[test]
     fn every_small_permutation_is_routed() {
         for n in 0..=7 {
-            let mut source: Vec<usize> = (0..n).collect();
+            let mut source: Vec<u32> = (0..n).collect();
             loop {
                 assert_eq!(permuted(&source), source);
-                let Some(i) = (1..n).rev().find(|&i| source[i - 1] < source[i]) else { break };
-                let j = (i..n).rev().find(|&j| source[j] > source[i - 1]).expect("i itself is larger");
+                let Some(i) = (1..n as usize).rev().find(|&i| source[i - 1] < source[i]) else { break };
+                let j = (i..n as usize).rev().find(|&j| source[j] > source[i - 1]).expect("i itself is larger");
                 source.swap(i - 1, j);
                 source[i..].reverse();
             }
@@ -129,7 +166,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn larger_permutations_are_routed(source in (8usize..300).prop_flat_map(|n| {
+        fn larger_permutations_are_routed(source in (8u32..300).prop_flat_map(|n| {
             Just((0..n).collect::<Vec<_>>()).prop_shuffle()
         })) {
             prop_assert_eq!(permuted(&source), source);
