@@ -10,6 +10,7 @@ pub const SECURITY_TABLE: [(usize, u32); 4] = [(2048, 54), (4096, 109), (8192, 2
 
 /// Primes `= 1 mod 2^15`, thus good for every degree of [`SECURITY_TABLE`].
 const PRIMES_40: [u64; 4] = [0xffffe80001, 0xffffca8001, 0xffffc40001, 0xffffb20001];
+const PRIMES_44: [u64; 4] = [0xfffffdf8001, 0xfffffd78001, 0xfffffd68001, 0xfffffcf0001];
 const PRIMES_46: [u64; 4] = [0x3ffffff70001, 0x3ffffff58001, 0x3ffffff28001, 0x3fffffe50001];
 const PRIMES_50: [u64; 3] = [0x3ffffffdf0001, 0x3ffffffd48001, 0x3ffffffd20001];
 
@@ -26,20 +27,23 @@ pub enum ParamSet {
     Full,
     /// N = 8192, three 50-bit primes: products of two 64-bit shares with an error of 1 LSB.
     FullExact,
-    /// N = 8192, four 40-bit primes: elementwise products of long vectors.
+    /// N = 8192, four 40-bit primes: elementwise products modulo up to `2^42`, or of very long vectors.
     Wide,
+    /// N = 8192, four 44-bit primes: elementwise products of up to 64 bits under masks that hide their noise.
+    Widest,
 }
 
 impl ParamSet {
     /// Every set, smallest ciphertexts first.
-    pub const ALL: [Self; 6] = [Self::Narrow, Self::Small, Self::SmallExact, Self::Full, Self::FullExact, Self::Wide];
+    pub const ALL: [Self; 7] =
+        [Self::Narrow, Self::Small, Self::SmallExact, Self::Full, Self::FullExact, Self::Wide, Self::Widest];
 
     /// Ring degree N.
     pub const fn degree(self) -> usize {
         match self {
             Self::Narrow => 2048,
             Self::Small | Self::SmallExact => 4096,
-            Self::Full | Self::FullExact | Self::Wide => 8192,
+            Self::Full | Self::FullExact | Self::Wide | Self::Widest => 8192,
         }
     }
 
@@ -52,6 +56,7 @@ impl ParamSet {
             Self::Full => &PRIMES_46[..3],
             Self::FullExact => &PRIMES_50[..3],
             Self::Wide => &PRIMES_40,
+            Self::Widest => &PRIMES_44,
         }
     }
 
@@ -166,7 +171,8 @@ impl Params {
         Lift { bits, q_low: self.q_low, limbs: self.limbs.iter().map(limb).collect() }
     }
 
-    /// `x / q mod 1` as a 128-bit fraction, from the residues of `x` (one per limb); the error is below `2^-125`.
+    /// `x / q mod 1` as a 128-bit fraction, from the residues of `x` (one per limb); too small by less than
+    /// [`torus_error`].
     #[inline(always)]
     pub(crate) fn torus(&self, residues: impl Iterator<Item = u64>) -> u128 {
         let mut sum = 0u128;
@@ -178,6 +184,12 @@ impl Params {
         }
         sum
     }
+}
+
+/// Bound on what [`Params::torus`] misses with so many limbs: per limb one unit of `2^-128` for the part of the tail that is cut off,
+/// and less than one for the bits of `1 / p` beyond it.
+pub(crate) fn torus_error(limbs: usize) -> f64 {
+    2.0 * limbs as f64 * (-128f64).exp2()
 }
 
 /// `x -> round(q x / 2^bits)` as residues.

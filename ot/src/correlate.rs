@@ -121,6 +121,13 @@ struct Need {
     blocks: usize,
 }
 
+impl Need {
+    /// The most blocks of a key.
+    fn most(needs: &[Need]) -> usize {
+        needs.iter().map(|need| need.blocks).max().unwrap_or(0)
+    }
+}
+
 impl SenderKeys {
     /// Spends the keys on the products `b_i corr[i][t] mod 2^{w_i}` (`corr` OT by OT, only the `w_i` low bits matter).
     /// Returns the message for [`ChosenKeys::decorrelate`] and this party's shares, reduced. Errors: the number of
@@ -153,11 +160,11 @@ impl SenderKeys {
         corr: &[u64],
     ) {
         let slots = shape.slots;
-        let mut hash = self.hash.expander();
+        let needs = shape.needs();
+        let mut hash = self.hash.expander(Need::most(&needs));
         let mut writer = byte_writer(message);
         let (mut pads0, mut pads1) = (Vec::new(), Vec::new());
         let mut values = shares.chunks_exact_mut(slots).zip(corr.chunks_exact(slots));
-        let needs = shape.needs();
         Correlation::for_runs(&needs, first..first + corr.len() / slots, |ots, per, needs| {
             pads0.resize(ots.len() * per, Block::ZERO);
             pads1.resize(ots.len() * per, Block::ZERO);
@@ -215,12 +222,12 @@ impl ChosenKeys {
 
     fn decorrelate_task(&self, shape: &Correlation, first: usize, message: &[u8], shares: &mut [u64]) {
         let slots = shape.slots;
-        let mut hash = self.hash.expander();
+        let needs = shape.needs();
+        let mut hash = self.hash.expander(Need::most(&needs));
         let mut reader = BitReader::new(message);
         let mut pads = Vec::new();
         let count = shares.len() / slots;
         let mut values = shares.chunks_exact_mut(slots);
-        let needs = shape.needs();
         Correlation::for_runs(&needs, first..first + count, |ots, per, needs| {
             pads.resize(ots.len() * per, Block::ZERO);
             let (index, blocks) = (self.first + ots.start as u64, &self.blocks[ots.clone()]);

@@ -22,7 +22,7 @@
 //! control bits either party finds set, modulo 4. The product is the caller's ([`Generation::leaves`]).
 //!
 //! **What each party sees.** Corrections, which are H of nodes of the other party, unknown for Delta_other's sake (circular
-//! correlation robustness of `H(x) = pi(sigma(x)) ^ sigma(x)`, Guo et al., eprint 2019/074, with pi = AES-128 under a public
+//! correlation robustness of `H(x) = pi(sigma(x)) ^ sigma(x)`, Guo et al., eprint 2019/074, bound in `hash.rs`, with pi = AES-128 under a public
 //! key that changes every [`GROUP`] keys), and shares of them that follow from the correction and its own. The hash of a
 //! node is used once. Blocks of the OTs themselves leave a party only inside such sums, so that their pads, under other keys
 //! of the cipher, are as good as before. **A key contains the party's Delta** (the nodes that it begins with add up to
@@ -33,6 +33,7 @@ use rayon::prelude::*;
 use zeroize::{Zeroize, ZeroizeOnDrop};
 
 use crate::bits::low_mask;
+use crate::hash::CALLS_PER_KEY;
 use crate::simd::Cpu;
 use crate::tree_hash::TreeHash;
 use crate::{Block, ChosenKeys, OtError, SenderKeys};
@@ -45,6 +46,12 @@ pub const GROUP: usize = 64;
 /// Levels that come from a unit vector, of trees that have so many.
 pub const TOP: u32 = 3;
 
+/// Most levels of a tree.
+const MOST_LEVELS: u32 = 16;
+
+// A tree has one unknown node on each level from TOP to the leaves; a key's calls on them are what the bound of the hash allows.
+const _: () = assert!(GROUP * (MOST_LEVELS - TOP + 1) as usize <= CALLS_PER_KEY);
+
 /// The shape of a tree and of its leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct DpfShape {
@@ -56,7 +63,7 @@ pub struct DpfShape {
 impl DpfShape {
     /// Trees of `depth` levels (1..=16) over leaves of `words` words, 2 or 4, of `width` bits each, at most 64 or 32.
     pub fn new(depth: u32, words: usize, width: u32) -> Result<Self, OtError> {
-        if !(1..=16).contains(&depth) {
+        if !(1..=MOST_LEVELS).contains(&depth) {
             return Err(OtError::Parameter { what: "depth of a tree", allowed: "1..=16", got: depth as usize });
         }
         if words != 2 && words != 4 {

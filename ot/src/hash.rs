@@ -1,9 +1,40 @@
 //! The correlation-robust hash that turns a correlated block into pad bits.
 //!
-//! TMMO of Guo, Katz, Wang, Weng and Yu (<https://eprint.iacr.org/2019/1168>, <https://eprint.iacr.org/2019/074>):
-//! `H(x, tweak) = pi(sigma(x) ^ tweak) ^ sigma(x) ^ tweak` with `sigma(a || b) = (a ^ b) || a` and `pi` = AES-128
-//! under a public key. The key belongs to one session and direction and changes every [`EPOCH`] OTs, so an
-//! attacker's table of `pi` helps against at most `2^10` OTs.
+//! `H(x, i) = pi(sigma(x) ^ i) ^ sigma(x) ^ i` with the tweak `i = (OT, counter)`, the linear orthomorphism
+//! `sigma(a || b) = (a ^ b) || a`, and `pi` = AES-128 under a public key that serves one session, direction and run of OTs. It is the
+//! hash of section 7.3 of Guo, Katz, Wang and Yu (<https://eprint.iacr.org/2019/074>) with a tweak added to the input. It is *not* their
+//! TMMO (section 7.4), `pi(pi(x) ^ i) ^ pi(x)`, which costs twice the calls; what follows shows that it need not be.
+//!
+//! # What it hides, and what it costs
+//! One party knows blocks x, the other hashes `x ^ Delta`. Of Delta 127 bits are unknown: its lowest bit is 1. Trees
+//! ([`crate::tree_hash`], [`crate::silent::tree`]) use the hash without a tweak, under keys of their own, and add `b Delta` to it for known
+//! bits b.
+//!
+//! **Claim.** Let `pi_1 .. pi_K` be ideal permutations. Who evaluates them p times, forward or backward, and asks q times per key for
+//! `pi_k(s) ^ s ^ b Delta` with `s = c ^ sigma(Delta)`, `c = sigma(x) ^ i`, where no c occurs twice under a key, tells the answers from
+//! random blocks with advantage at most `p q 2^-126 + K q^2 2^-129`.
+//!
+//! **Proof** (H-coefficients). Random answers y do not depend on Delta, which is drawn after them. They also occur with the real
+//! permutations, and are at least as likely there, unless
+//! 1. some evaluation has the input s of a query under the same key, or
+//! 2. it has the output `y ^ s ^ b Delta` of one, or
+//! 3. two queries under a key have the same such output.
+//!
+//! Because sigma and `sigma(x) ^ x` are bijective, one Delta of `2^127` puts a given evaluation and a given query into case 1, and one
+//! into case 2. An evaluation is under one key and meets q queries, so both cases together have probability `2 p q 2^-127`. Case 3
+//! needs two random answers to differ by a given block: `2^-128` for each of fewer than `K q^2 / 2` pairs.
+//!
+//! **Distinct inputs.** Tweaks of one x differ. For different x the claim needs `sigma(x) ^ i != sigma(x') ^ i'`, an event that is decided
+//! before Delta comes in. TMMO would allow x that an adversary chose. Here both parties follow the protocol, so 127 bits of x are
+//! pseudorandom: with SoftSpoken OT every bit of x is the sum of another set of streams of AES under independent keys; with silent OT x is a
+//! sum of ten blocks of a table of such x, other ten for every OT, and a leaf. So two inputs are equal with probability
+//! `2^-127`: for `2^40` blocks under keys of `2^10` this is `2^-78` together. (And then the peer would learn the sum of two pads, not
+//! Delta.) A node of a tree is pseudorandom alike.
+//!
+//! **The loss.** A key serves [`CALLS_PER_KEY`] `= 2^10` calls on unknown inputs: runs of OTs are the shorter the more blocks an OT takes,
+//! [`crate::dpf::GROUP`] trees share a key, and every tree of silent OT has its own. So the advantage is at most `p 2^-116`, and
+//! `2^-79` for `2^30` keys: the 128 bits of Delta are worth 116 against who evaluates AES under the keys of one session, which are
+//! known only once it runs, so that nothing can be computed ahead or for several sessions at once.
 
 use std::ops::Range;
 
@@ -13,8 +44,8 @@ use aes::cipher::{Array, BlockCipherEncrypt, KeyInit};
 use crate::Block;
 use crate::simd::{Cpu, Key};
 
-/// OTs hashed under one key.
-pub(crate) const EPOCH: u64 = 1 << 10;
+/// Most calls of the permutation on unknown inputs under one key; the module documentation says what each bit of it costs.
+pub(crate) const CALLS_PER_KEY: usize = 1 << 10;
 
 /// Blocks per call of the cipher; a multiple of the eight that AES-NI keeps in flight.
 const BATCH: usize = 16;
@@ -34,9 +65,12 @@ impl CrHash {
         CrHash { key: *hasher.finalize().as_bytes(), cpu }
     }
 
-    /// A hasher for one thread.
-    pub(crate) fn expander(&self) -> Expander<'_> {
-        Expander { hash: self, epoch: 0, pi: self.permutation(0) }
+    /// A hasher for one thread and OTs of up to `blocks` blocks of pad each, the same number at both parties: it decides
+    /// where keys change.
+    pub(crate) fn expander(&self, blocks: usize) -> Expander<'_> {
+        // A power of two, at most CALLS_PER_KEY / blocks, or 1.
+        let run = (CALLS_PER_KEY / blocks.max(1).next_power_of_two()).max(1);
+        Expander { hash: self, blocks, run: run as u64, last: None }
     }
 
     /// A public cipher key for trees ([`crate::dpf`]), one for every `index`.
@@ -48,16 +82,17 @@ impl CrHash {
         key
     }
 
-    /// The key of an epoch.
-    fn epoch_key(&self, epoch: u64) -> [u8; 16] {
-        let digest = blake3::keyed_hash(&self.key, &epoch.to_le_bytes());
+    /// The key of the place `at`.
+    fn key(&self, at: Place) -> [u8; 16] {
+        let mut hasher = blake3::Hasher::new_keyed(&self.key);
+        hasher.update(&at.run.to_le_bytes()).update(&at.number.to_le_bytes()).update(&at.part.to_le_bytes());
         let mut key = [0; 16];
-        key.copy_from_slice(&digest.as_bytes()[..16]);
+        key.copy_from_slice(&hasher.finalize().as_bytes()[..16]);
         key
     }
 
-    fn permutation(&self, epoch: u64) -> Permutation {
-        let key = self.epoch_key(epoch);
+    fn permutation(&self, at: Place) -> Permutation {
+        let key = self.key(at);
         match self.cpu {
             Some(cpu) => Permutation::Simd(cpu, Key::new(cpu, Block::from_bytes(key))),
             None => Permutation::Portable(Aes128Enc::new(&Array::from(key))),
@@ -65,7 +100,15 @@ impl CrHash {
     }
 }
 
-/// The permutation `pi` of an epoch.
+/// What is hashed under one key: part `part` of the pads of the OTs `number * run .. (number + 1) * run`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+struct Place {
+    run: u64,
+    number: u64,
+    part: u64,
+}
+
+/// The permutation `pi` of a place.
 enum Permutation {
     Portable(Aes128Enc),
     Simd(Cpu, Key),
@@ -94,16 +137,19 @@ impl Permutation {
     }
 }
 
-/// A [`CrHash`] that remembers the key of the epoch it was used in last.
+/// A [`CrHash`] that remembers the key it used last.
 pub(crate) struct Expander<'a> {
     hash: &'a CrHash,
-    epoch: u64,
-    pi: Permutation,
+    blocks: usize,
+    /// OTs under a key.
+    run: u64,
+    last: Option<(Place, Permutation)>,
 }
 
 impl Expander<'_> {
     /// Hashes the blocks of consecutive OTs `first, first + 1, ..`, each `per` times:
-    /// `out[i * per + c] = H(blocks[i] ^ offset, (first + i, start(i) + c))`. The counters may be secret.
+    /// `out[i * per + c] = H(blocks[i] ^ offset, (first + i, start(i) + c))`. The counters may be secret, so a key must serve all of
+    /// an OT's: there are at most [`CALLS_PER_KEY`].
     ///
     /// `out` must hold `per` blocks for each of `blocks`.
     pub(crate) fn expand_from(
@@ -115,48 +161,67 @@ impl Expander<'_> {
         start: impl Fn(usize) -> u64,
         out: &mut [Block],
     ) {
-        debug_assert_eq!(out.len(), blocks.len() * per);
-        self.for_epochs(first, blocks.len(), |pi, range| {
+        debug_assert!(self.blocks <= CALLS_PER_KEY && out.len() == blocks.len() * per);
+        self.for_runs(first, blocks.len(), |pi, range| {
             let out = &mut out[range.start * per..range.end * per];
             let mut slots = out.iter_mut();
             for (i, &x) in range.clone().zip(&blocks[range]) {
-                let s = sigma(x ^ offset);
-                let (index, counter) = (first + i as u64, start(i));
-                for (c, out) in (counter..).zip(slots.by_ref().take(per)) {
-                    *out = s ^ Block([c, index]);
-                }
+                expand_one(x ^ offset, first + i as u64, start(i), slots.by_ref().take(per));
             }
             pi.davies_meyer(out);
         });
     }
 
-    /// Cuts `len` OTs from `first` on into parts of one epoch each: `part(pi, range)` within `0..len`.
-    fn for_epochs(&mut self, first: u64, len: usize, mut part: impl FnMut(&Permutation, Range<usize>)) {
+    /// Cuts `len` OTs from `first` on into parts of one key each: `part(pi, range)` within `0..len`.
+    fn for_runs(&mut self, first: u64, len: usize, mut part: impl FnMut(&Permutation, Range<usize>)) {
         let mut done = 0;
         while done < len {
             let index = first + done as u64;
-            if index / EPOCH != self.epoch {
-                self.epoch = index / EPOCH;
-                self.pi = self.hash.permutation(self.epoch);
-            }
-            let end = len.min(done + (EPOCH - index % EPOCH) as usize);
-            part(&self.pi, done..end);
+            let end = len.min(done + (self.run - index % self.run) as usize);
+            part(self.permutation(index, 0), done..end);
             done = end;
         }
     }
 
-    /// [`expand_from`](Self::expand_from) with all counters starting at 0.
+    /// The permutation for part `part` of the pad of OT `index`.
+    fn permutation(&mut self, index: u64, part: u64) -> &Permutation {
+        let at = Place { run: self.run, number: index / self.run, part };
+        if self.last.as_ref().is_none_or(|(last, _)| *last != at) {
+            self.last = None;
+        }
+        &self.last.get_or_insert_with(|| (at, self.hash.permutation(at))).1
+    }
+
+    /// [`expand_from`](Self::expand_from) with all counters starting at 0; pads may be of any length.
     pub(crate) fn expand(&mut self, first: u64, blocks: &[Block], offset: Block, per: usize, out: &mut [Block]) {
+        debug_assert!(per <= self.blocks);
         if per == 1 {
-            return self.for_epochs(first, blocks.len(), |pi, range| {
+            return self.for_runs(first, blocks.len(), |pi, range| {
                 pi.hash(first + range.start as u64, offset, &blocks[range.clone()], &mut out[range]);
             });
         }
-        self.expand_from(first, blocks, offset, per, |_| 0, out);
+        if self.blocks <= CALLS_PER_KEY {
+            return self.expand_from(first, blocks, offset, per, |_| 0, out);
+        }
+        for ((index, &x), out) in (first..).zip(blocks).zip(out.chunks_exact_mut(per)) {
+            for (part, out) in (0..).zip(out.chunks_mut(CALLS_PER_KEY)) {
+                expand_one(x ^ offset, index, part * CALLS_PER_KEY as u64, out.iter_mut());
+                self.permutation(index, part).davies_meyer(out);
+            }
+        }
     }
 }
 
-/// The linear orthomorphism of the TMMO construction.
+/// The inputs of the permutation for a block x of OT `index`, with the counters `counter, counter + 1, ..`.
+#[inline]
+fn expand_one<'a>(x: Block, index: u64, counter: u64, out: impl Iterator<Item = &'a mut Block>) {
+    let s = sigma(x);
+    for (c, out) in (counter..).zip(out) {
+        *out = s ^ Block([c, index]);
+    }
+}
+
+/// The linear orthomorphism of the hash.
 #[inline]
 pub(crate) fn sigma(x: Block) -> Block {
     Block([x.0[1], x.0[0] ^ x.0[1]])
@@ -185,21 +250,30 @@ pub(crate) fn davies_meyer(pi: &Aes128Enc, blocks: &mut [Block]) {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashMap;
+
     use super::*;
 
+    /// Where the counter `counter` of OT `index` is hashed, for pads of `blocks` blocks.
+    fn place(index: u64, counter: u64, blocks: usize) -> Place {
+        let calls = CALLS_PER_KEY as u64;
+        let run = (calls / (blocks as u64).next_power_of_two()).max(1);
+        Place { run, number: index / run, part: if blocks > CALLS_PER_KEY { counter / calls } else { 0 } }
+    }
+
     /// The definition, one block at a time.
-    fn naive(hash: &CrHash, x: Block, index: u64, counter: u64) -> Block {
+    fn naive(hash: &CrHash, blocks: usize, x: Block, index: u64, counter: u64) -> Block {
         let x = u128::from(x);
         let (high, low) = ((x >> 64) as u64, x as u64);
         let s = u128::from(high ^ low) << 64 | u128::from(high);
         let input = s ^ (u128::from(index) << 64 | u128::from(counter));
         let mut y = Array::from(input.to_le_bytes());
-        Aes128Enc::new(&Array::from(hash.epoch_key(index / EPOCH))).encrypt_block(&mut y);
+        Aes128Enc::new(&Array::from(hash.key(place(index, counter, blocks)))).encrypt_block(&mut y);
         Block::from(u128::from_le_bytes(y.into()) ^ input)
     }
 
     #[test]
-    fn batches_equal_the_definition_across_epochs() {
+    fn batches_equal_the_definition_across_keys() {
         for cpu in crate::simd::all() {
             batches_equal_the_definition(&CrHash::new(&[7; 32], b"test", cpu));
         }
@@ -209,20 +283,48 @@ mod tests {
         let blocks: Vec<Block> =
             (0..2500_u128).map(|i| Block::from(i.wrapping_mul(0x9e37_79b9 << 70 | 0x1234_5677))).collect();
         let offset = Block::from(0xfeed_f00d << 90 | 1);
-        for (first, per) in [(0, 1), (1000, 3), (5, 17)] {
+        for (first, per, all) in [(0, 1, 1), (1000, 3, 3), (5, 17, 17), (3, 2, 700), (7, 1, 2048)] {
             let mut out = vec![Block::ZERO; blocks.len() * per];
-            hash.expander().expand_from(first, &blocks, offset, per, |i| 5 * i as u64, &mut out);
-            for (i, &x) in blocks.iter().enumerate() {
-                for c in 0..per {
-                    let want = naive(hash, x ^ offset, first + i as u64, 5 * i as u64 + c as u64);
-                    assert!(out[i * per + c] == want, "OT {i} counter {c}");
+            if all <= CALLS_PER_KEY {
+                hash.expander(all).expand_from(first, &blocks, offset, per, |i| 5 * i as u64, &mut out);
+                for (i, &x) in blocks.iter().enumerate() {
+                    for c in 0..per {
+                        let want = naive(hash, all, x ^ offset, first + i as u64, 5 * i as u64 + c as u64);
+                        assert!(out[i * per + c] == want, "OT {i} counter {c}");
+                    }
                 }
             }
-            hash.expander().expand(first, &blocks, offset, per, &mut out);
+            hash.expander(all).expand(first, &blocks, offset, per, &mut out);
             for (i, &x) in blocks.iter().enumerate() {
-                assert!(out[i * per] == naive(hash, x ^ offset, first + i as u64, 0), "OT {i}");
+                assert!(out[i * per] == naive(hash, all, x ^ offset, first + i as u64, 0), "OT {i}");
             }
         }
+        // Pads longer than a key serves.
+        let per = 2 * CALLS_PER_KEY + 3;
+        let mut out = vec![Block::ZERO; 2 * per];
+        hash.expander(per).expand(9, &blocks[..2], offset, per, &mut out);
+        for (at, out) in out.iter().enumerate() {
+            let (i, c) = (at / per, (at % per) as u64);
+            assert!(*out == naive(hash, per, blocks[i] ^ offset, 9 + i as u64, c), "OT {i} counter {c}");
+        }
+    }
+
+    /// The number q of the bound, for pads of all lengths: no key serves more calls.
+    #[test]
+    fn a_key_serves_no_more_calls_than_the_bound_allows() {
+        for blocks in [1, 2, 3, 16, 17, 32, 700, 1024, 1025, 5504] {
+            let hash = CrHash::new(&[7; 32], b"test", None);
+            let mut calls = HashMap::new();
+            for index in 0..3000_u64.div_ceil(blocks) {
+                for counter in 0..blocks {
+                    *calls.entry(hash.key(place(index, counter, blocks as usize))).or_insert(0) += 1;
+                }
+            }
+            assert!(calls.values().all(|&calls| calls <= CALLS_PER_KEY), "{blocks} blocks an OT: {calls:?}");
+        }
+        // Runs of different lengths that begin with the same OT have keys of their own.
+        let hash = CrHash::new(&[7; 32], b"test", None);
+        assert!(hash.key(place(0, 0, 1)) != hash.key(place(0, 0, 2)));
     }
 
     #[test]
@@ -230,7 +332,7 @@ mod tests {
         let x = [Block::from(1)];
         let h = |session: u8, label: &[u8]| {
             let mut out = [Block::ZERO];
-            CrHash::new(&[session; 32], label, None).expander().expand(0, &x, Block::ZERO, 1, &mut out);
+            CrHash::new(&[session; 32], label, None).expander(1).expand(0, &x, Block::ZERO, 1, &mut out);
             out[0]
         };
         assert!(h(0, b"a") != h(1, b"a") && h(0, b"a") != h(0, b"b"));

@@ -14,6 +14,7 @@ use zeroize::Zeroize;
 
 use crate::bits::{BitReader, BitWriter, byte_writer, is_equal, low_mask, packed_bytes};
 use crate::correlate::check_widths;
+use crate::hash::CALLS_PER_KEY;
 use crate::{Block, ChosenKeys, OtError, SenderKeys};
 
 const STEP: &str = "ot/lookup";
@@ -23,6 +24,9 @@ const TASK_BLOCKS: usize = 1 << 12;
 
 /// Pad blocks hashed at once per key; they stay in the first-level cache.
 const RUN_BLOCKS: usize = 128;
+
+/// Bits of the longest table: the receiver's counters are secret, so all of them are hashed under one key.
+const TABLE_BITS: usize = 128 * CALLS_PER_KEY;
 
 /// The shape of a batch of 1-of-N OTs: `count` items of `2^bits` entries, an entry being words of the given widths.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,16 +39,16 @@ pub struct Lookup {
 }
 
 impl Lookup {
-    /// `count` items of `2^bits` entries (`bits` in 1..=8) of `widths.len()` words (each in 1..=64 bits, together at
-    /// most 2^16). Errors: a parameter out of range, or more bits than memory can address.
+    /// `count` items of `2^bits` entries (`bits` in 1..=8) of `widths.len()` words (each in 1..=64 bits); a table of an item
+    /// has at most 2^17 bits, so that one key of the hash covers it. Errors: a parameter out of range, or more bits than memory can address.
     pub fn new(count: usize, bits: u32, widths: &[u32]) -> Result<Self, OtError> {
         check_widths(widths)?;
-        let entry = widths.iter().map(|&w| w as usize).sum();
+        let entry: usize = widths.iter().map(|&w| w as usize).sum();
         if !(1..=8).contains(&bits) {
             return Err(OtError::Parameter { what: "index bits", allowed: "1..=8", got: bits as usize });
         }
-        if entry > 1 << 16 {
-            return Err(OtError::Parameter { what: "bits of an entry", allowed: "up to 2^16", got: entry });
+        if entry > TABLE_BITS >> bits {
+            return Err(OtError::Parameter { what: "bits of a table", allowed: "up to 2^17", got: entry << bits });
         }
         if count.checked_mul((entry << bits).max(64 * widths.len())).is_none() {
             return Err(OtError::Parameter { what: "number of items", allowed: "within memory", got: count });
@@ -182,7 +186,7 @@ impl SenderKeys {
     ) {
         let (bits, per) = (shape.bits as usize, shape.item_blocks());
         let run = (RUN_BLOCKS / (bits * per)).max(1);
-        let mut hash = self.hash.expander();
+        let mut hash = self.hash.expander(shape.item_blocks());
         let mut writer = byte_writer(message);
         let mut scratch = None;
         let mut string = vec![Block::ZERO; per];
@@ -251,7 +255,7 @@ impl ChosenKeys {
     fn lookup_task(&self, shape: &Lookup, start: usize, message: &[u8], values: &mut [u64]) {
         let (bits, window) = (shape.bits as usize, shape.window_blocks());
         let run = (RUN_BLOCKS / (bits * window)).max(1);
-        let mut hash = self.hash.expander();
+        let mut hash = self.hash.expander(shape.item_blocks());
         let mut reader = BitReader::new(message);
         let (mut pads, mut offsets, mut starts) = (Vec::new(), Vec::new(), Vec::new());
         let mut chosen = vec![Block::ZERO; window];

@@ -22,7 +22,7 @@ fn pads(hash: &CrHash, first: u64, blocks: &[Block], offset: Block) -> Vec<u64> 
     let mut words = vec![0; blocks.len()];
     let task = |(i, (words, blocks)): (usize, (&mut [u64], &[Block]))| {
         let first = first + (i * TASK_OTS) as u64;
-        let mut hash = hash.expander();
+        let mut hash = hash.expander(1);
         let mut hashed = [Block::ZERO; RUN];
         for (r, (words, blocks)) in words.chunks_mut(RUN).zip(blocks.chunks(RUN)).enumerate() {
             let hashed = &mut hashed[..blocks.len()];
@@ -47,7 +47,7 @@ fn rows(hash: &CrHash, first: u64, blocks: &[Block], offset: Block, widths: &[u3
     let run = (RUN / per).max(1);
     let mut words = vec![0; blocks.len() * widths.len()];
     let task = |(i, (words, blocks)): (usize, (&mut [u64], &[Block]))| {
-        let mut hash = hash.expander();
+        let mut hash = hash.expander(per);
         let mut hashed = vec![Block::ZERO; blocks.len() * per];
         hash.expand(first + (i * run) as u64, blocks, offset, per, &mut hashed);
         for (words, pads) in words.chunks_exact_mut(widths.len()).zip(hashed.chunks_exact(per)) {

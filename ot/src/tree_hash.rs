@@ -1,6 +1,6 @@
 //! The hash of tree nodes, `H(x) = pi(sigma(x)) ^ sigma(x)` with `sigma(a || b) = (a ^ b) || a` and `pi` = AES-128 under a
 //! public key: circular correlation robust for distinct inputs (Guo, Katz, Wang and Yu, <https://eprint.iacr.org/2019/074>,
-//! section 7.3).
+//! section 7.3), with the bound that [`crate::hash`] proves.
 
 use aes::Aes128Enc;
 use aes::cipher::{Array, KeyInit};

@@ -2,8 +2,10 @@
 
 mod common;
 
+use std::time::Duration;
+
 use common::{channels, pools, run};
-use net::{NetError, Role};
+use net::{Channel, Link, NetError, Role, memory_pair};
 use ot::{Bits, Correlation, CotKind, Kernels, Lookup, OtError, PoolPlan, Run, SoftSpoken};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
@@ -286,6 +288,70 @@ fn peers_of_another_kind_meet_an_error() {
     for error in [a, b] {
         assert!(matches!(error, Some(OtError::Net(NetError::Length { step: "ot/trees", .. }))), "{error:?}");
     }
+}
+
+/// A link that changes one byte of what arrives, or claims other keys.
+struct Meddled<L> {
+    link: L,
+    /// Bytes that arrive before the one to change.
+    left: Option<usize>,
+    exporter: Option<[u8; 32]>,
+}
+
+impl<L: Link> Link for Meddled<L> {
+    fn send(&mut self, bytes: Vec<u8>) -> std::io::Result<()> {
+        self.link.send(bytes)
+    }
+    fn recv(&mut self, buf: &mut [u8]) -> std::io::Result<()> {
+        self.link.recv(buf)?;
+        self.left = match self.left {
+            Some(left) if left < buf.len() => {
+                buf[left] ^= 1;
+                None
+            }
+            left => left.map(|left| left - buf.len()),
+        };
+        Ok(())
+    }
+    fn timeout(&self) -> Duration {
+        self.link.timeout()
+    }
+    fn exporter(&self) -> Option<[u8; 32]> {
+        self.exporter
+    }
+}
+
+/// How many of 1000 random OTs correlate after a handshake of one message, over a link that meddles with what the server
+/// receives, and with these exporters of the client and the server.
+fn correlated(left: Option<usize>, exporters: [Option<[u8; 32]>; 2]) -> usize {
+    const N: usize = 1000;
+    let (c, s) = memory_pair(Duration::from_secs(20));
+    let mut c = Channel::new(Role::Client, Meddled { link: c, left: None, exporter: exporters[0] });
+    let mut s = Channel::new(Role::Server, Meddled { link: s, left, exporter: exporters[1] });
+    let (pairs, (choices, chosen)) = std::thread::scope(|scope| {
+        let client = scope.spawn(move || {
+            c.send("hello", b"policy=full").unwrap();
+            let (mut sender, _) = ot::setup(&mut c, KINDS[1], &mut rand::rng()).unwrap();
+            sender.ensure(&mut c, N).unwrap();
+            sender.random(N).unwrap().into_words(64).unwrap()
+        });
+        s.recv("hello", 11).unwrap();
+        let (_, mut receiver) = ot::setup(&mut s, KINDS[1], &mut rand::rng()).unwrap();
+        receiver.ensure(&mut s, N).unwrap();
+        let (choices, chosen) = receiver.random(N).unwrap();
+        (client.join().unwrap(), (choices, chosen.into_words(64).unwrap()))
+    });
+    (0..N).filter(|&i| chosen[i] == pairs[choices.get(i) as usize][i]).count()
+}
+
+#[test]
+fn transfers_are_bound_to_the_handshake_and_to_the_keys_of_the_link() {
+    assert_eq!(correlated(None, [None; 2]), 1000);
+    assert_eq!(correlated(None, [Some([1; 32]); 2]), 1000);
+    // The last byte of the handshake changes on its way, then the parties sit at the ends of two encrypted links.
+    assert_eq!(correlated(Some(net::HEADER_BYTES + 10), [None; 2]), 0);
+    assert_eq!(correlated(None, [Some([1; 32]), Some([2; 32])]), 0);
+    assert_eq!(correlated(None, [Some([1; 32]), None]), 0);
 }
 
 #[test]

@@ -4,11 +4,12 @@ use crate::bits::packed_len;
 use crate::error::HeError;
 use crate::matmul::range;
 use crate::modulus::{MAX_MODULUS_BITS, Modulus};
-use crate::params::ParamSet;
+use crate::params::{ParamSet, torus_error};
 use crate::sampling::{ERROR_VARIANCE, SEED_BYTES};
 
-/// Statistical distance between the key holder's view and its simulation: `2^-40` for a whole message.
-const STATISTICAL_BITS: f64 = 40.0;
+/// Statistical distance between the key holder's view and its simulation: at most `2^-60` for a whole message, so that a session of
+/// `10^6` messages stays at `2^-40`.
+pub(crate) const STATISTICAL_BITS: f64 = 60.0;
 
 /// Fewest slots of a block.
 const MIN_SLOTS: usize = 64;
@@ -67,14 +68,20 @@ impl Layout {
         (product + ERROR_VARIANCE * (1.0 + 2.0 * n)).sqrt()
     }
 
-    /// Whether the masks hide the noise of the whole message (see the module documentation).
-    fn hides(&self, operands: usize) -> bool {
-        let log_q: f64 = self.set.primes().iter().map(|&p| (p as f64).log2()).sum();
+    /// Bound on the statistical distance of the whole message from its simulation (see the module documentation).
+    pub(crate) fn distance(&self, operands: usize) -> f64 {
+        let q: f64 = self.set.primes().iter().map(|&p| p as f64).product();
         let t = self.primes.iter().copied().fold(0, u64::max) as f64;
         let slots: f64 = (0..self.blocks()).map(|b| self.block(b).slots as f64).sum();
         // The mean of |e| is at most its standard deviation.
-        let distance = 2.0 * self.noise(operands) * t * slots * self.primes.len() as f64;
-        f64::from(self.c1_bits()) < log_q && distance.log2() + STATISTICAL_BITS <= log_q
+        let coefficient = 2.0 * t * (self.noise(operands) / q + 2.0 * torus_error(self.set.primes().len()));
+        coefficient * slots * self.primes.len() as f64
+    }
+
+    /// Whether the masks hide the noise of the whole message.
+    fn hides(&self, operands: usize) -> bool {
+        let log_q: f64 = self.set.primes().iter().map(|&p| (p as f64).log2()).sum();
+        f64::from(self.c1_bits()) < log_q && self.distance(operands) <= (-STATISTICAL_BITS).exp2()
     }
 
     fn prime_bits(&self) -> u32 {
@@ -209,10 +216,32 @@ mod tests {
         }
     }
 
+    /// Every width, every number of operands, and vectors from one entry to 2^24: what the planner can choose. Between two lengths of
+    /// the list a plan has fewer slots than at the next power of two.
+    #[test]
+    fn a_million_messages_of_any_plan_stay_within_the_bound() {
+        const MESSAGES: f64 = 1e6;
+        let (mut worst, mut sum, mut plans) = (0f64, 0f64, 0);
+        for width in 1..=64 {
+            for operands in [1, 2] {
+                let lens = (0..=24).flat_map(|log| [1 << log, (1 << log) + 1, (3 << log) / 2]);
+                for len in lens {
+                    let layout = Layout::search(len, width, operands).unwrap();
+                    let distance = layout.distance(operands);
+                    assert!(distance <= (-60f64).exp2(), "{len} of {width} bits: 2^{}", distance.log2());
+                    (worst, sum, plans) = (worst.max(distance), sum + distance, plans + 1);
+                }
+            }
+        }
+        // A session that sends the worst of all messages each time, and one that goes through all of them in turn.
+        assert!(MESSAGES * worst <= (-40f64).exp2(), "2^{}", (MESSAGES * worst).log2());
+        assert!(MESSAGES / f64::from(plans) * sum <= (-42f64).exp2(), "2^{}", (sum / f64::from(plans)).log2());
+    }
+
     #[test]
     fn long_vectors_get_a_larger_modulus() {
         let set = |len| Layout::search(len, 64, 1).unwrap().set;
-        assert_eq!(set(8192), ParamSet::FullExact);
+        assert_eq!(set(8192), ParamSet::Widest);
         assert_eq!(set(1 << 20), ParamSet::Wide);
     }
 }

@@ -150,18 +150,26 @@ fn noise_stays_within_the_plan() {
         pk.rerandomize(&mut c0, &mut c1, &mut Expander::new(&seed, Label::Response, 0));
         sk.mul(&mut c1);
         params.add(&mut c0, &c1);
-        // The phase is (q / t) m + e; t / q times it is an integer plus e t / q.
+        // The phase is (q / t) m + e. The fraction tells m; e is far below its precision, but follows from two limbs.
         let scale = PrimeScale::new(params, ring.limbs()[last].modulus());
-        let log_q: f64 = plan.set().primes().iter().map(|&p| (p as f64).log2()).sum();
-        let unit = (scale.t.value() as f64).log2() - log_q + 64.0;
-        let squares: f64 = (0..piece.block.slots)
-            .map(|i| {
-                let phase = c0.chunks_exact(params.degree()).map(|limb| limb[i * piece.block.stride]);
-                let distance = scale.down(params.torus(phase)).1;
-                (distance.wrapping_sub(1 << 62) as i64 as f64).powi(2)
-            })
-            .sum();
-        let measured = (squares / piece.block.slots as f64).sqrt() / unit.exp2();
+        let coefficient = |poly: &[u64], limb: usize, i: usize| poly[limb * params.degree() + i * piece.block.stride];
+        let phase = |i: usize| (0..params.limbs().len()).map(move |l| (l, i));
+        let message: Vec<u64> = (0..piece.block.slots)
+            .map(|i| scale.down(params.torus(phase(i).map(|(l, i)| coefficient(&c0, l, i)))).0)
+            .collect();
+        let exact = scale.up(&message, piece.block.stride);
+        let [p0, p1] = [0, 1].map(|l| *params.limbs()[l].modulus());
+        let inverse = p1.inverse(p1.reduce(p0.value()));
+        let modulus = i128::from(p0.value()) * i128::from(p1.value());
+        let noise = |i: usize| {
+            let [r0, r1] =
+                [(0, p0), (1, p1)].map(|(l, p)| p.sub(coefficient(&c0, l, i), coefficient(&exact, l, i)));
+            let high = p1.mul(p1.sub(r1, p1.reduce(r0)), inverse);
+            let e = i128::from(r0) + i128::from(p0.value()) * i128::from(high);
+            (if e > modulus / 2 { e - modulus } else { e }) as f64
+        };
+        let squares: f64 = (0..piece.block.slots).map(|i| noise(i).powi(2)).sum();
+        let measured = (squares / piece.block.slots as f64).sqrt();
         // Random operands have coefficients of variance t^2 / 12 instead of the t^2 / 4 reckoned with: a ratio of 0.58.
         let ratio = measured / plan.layout.noise(operands);
         assert!((0.45..0.7).contains(&ratio), "{kind:?} {width}: {ratio}");
