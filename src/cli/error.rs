@@ -13,6 +13,48 @@ pub(super) enum Error {
     /// The network.
     #[error(transparent)]
     Net(#[from] net::NetError),
+    /// A key or a file of keys.
+    #[error(transparent)]
+    Key(#[from] net::KeyError),
+    /// Nowhere to look for keys.
+    #[error("no place for keys: set WAGGLE_HOME or HOME, or give --identity")]
+    NoHome,
+    /// A server that nobody has vouched for.
+    #[error(
+        "the server at {address} is not known here; if its owner says that its key is {key}, trust it with --server-key {key}"
+    )]
+    UnknownServer {
+        /// The server's address.
+        address: String,
+        /// The key it showed.
+        key: net::PublicKey,
+    },
+    /// A known server with another key.
+    #[error(
+        "THE KEY OF THE SERVER AT {address} HAS CHANGED: it was {known} (in {}) and is {key}; somebody may pretend to be it. \
+         Only if its owner says that the key is new, trust it with --server-key {key}",
+        file.display()
+    )]
+    ChangedServer {
+        /// The server's address.
+        address: String,
+        /// The key remembered.
+        known: net::PublicKey,
+        /// Where it is remembered.
+        file: PathBuf,
+        /// The key it showed.
+        key: net::PublicKey,
+    },
+    /// Another server than the one asked for.
+    #[error("the server at {address} has the key {key}, not {given} as --server-key says")]
+    OtherServer {
+        /// The server's address.
+        address: String,
+        /// The key asked for.
+        given: net::PublicKey,
+        /// The key it showed.
+        key: net::PublicKey,
+    },
     /// A cache policy.
     #[error(transparent)]
     Policy(#[from] mpcache::PolicyError),
