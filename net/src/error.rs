@@ -106,7 +106,7 @@ pub enum NetError {
         what: String,
     },
     /// A record of an encrypted link is not what the peer sent.
-    #[error("what arrived for `{step}` was changed on its way: {what}")]
+    #[error("a message was changed on its way during `{step}`: {what}")]
     Tampered {
         /// Protocol step under way.
         step: &'static str,
