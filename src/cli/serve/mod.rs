@@ -214,6 +214,7 @@ pub(super) fn run(args: ServeArgs) -> Result<(), Error> {
         },
         link: args.link,
         json: args.json.clone(),
+        pools: args.pools.clone(),
         host,
         accounts,
         desk: Desk::new(Places { sessions, queue: args.queue, per_key: args.max_sessions_per_key }),
@@ -280,6 +281,7 @@ struct Server {
     limits: Limits,
     link: LinkArg,
     json: Option<PathBuf>,
+    pools: Option<PathBuf>,
     host: Host,
     accounts: Option<Book>,
     desk: Arc<Desk>,
@@ -374,9 +376,16 @@ impl Server {
         let _ = self.events.send(event);
     }
 
+    /// Pools in the directory; a directory that cannot be read shows none.
+    fn pools_kept(&self) -> usize {
+        let Some(dir) = &self.pools else { return 0 };
+        let is_pool = |entry: &std::fs::DirEntry| entry.path().extension().is_some_and(|ending| ending == "pool");
+        std::fs::read_dir(dir).map_or(0, |entries| entries.flatten().filter(is_pool).count())
+    }
+
     /// What the page of the metrics says is so now.
     fn now(&self) -> Now {
         let (running, waiting) = self.desk.counts();
-        Now { running, waiting, pools: self.hosted.pools_kept() }
+        Now { running, waiting, pools: self.pools_kept() }
     }
 }

@@ -11,7 +11,7 @@ use net::{Admission, Channel, Link, NetError, PublicKey, Role, SendHalf, WireByt
 use tracing::{debug, info, warn};
 
 use super::Server;
-use super::desk::{Full, Seat};
+use super::desk::Seat;
 use super::door::Place;
 use super::metrics::{End, Metrics};
 use crate::cli::Error;
@@ -238,10 +238,6 @@ impl Observer for Watcher<'_> {
             self.charged = positions;
         }
         Ok(())
-    }
-
-    fn abandoned(&self) -> bool {
-        left(self.stream)
     }
 
     fn begin(&mut self, step: Step) {
