@@ -63,7 +63,7 @@ pub(super) fn run(args: DemoArgs) -> Result<(), Error> {
     let mut sampler = args.sampling.sampler(&terms)?;
     let files = open_model(&args.model)?;
     let tokenizer = files.tokenizer.as_deref().map(Tokenizer::from_bytes).transpose()?;
-    let prompt = args.prompt.ids(tokenizer.as_ref())?;
+    let prompt = args.prompt.read()?.ids(tokenizer.as_ref())?;
     let room =
         files.spec.max_positions().map_or(usize::MAX, |positions| (positions + 1).saturating_sub(prompt.len()));
     let tokens = args.tokens.unwrap_or(DEFAULT_TOKENS.min(room));

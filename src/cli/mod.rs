@@ -16,6 +16,7 @@ mod prompt;
 mod report;
 mod serve;
 mod synth;
+mod tokenizer_worker;
 
 use std::process::ExitCode;
 
@@ -42,6 +43,9 @@ enum Command {
     Plan(plan::PlanArgs),
     Eval(eval::EvalArgs),
     Synth(synth::SynthArgs),
+    /// Runs a server's tokenizer for `generate`: talks JSON on standard input and output.
+    #[command(hide = true)]
+    TokenizerWorker,
 }
 
 /// Runs the command line; an error is one line on standard error and exit code 1.
@@ -55,6 +59,7 @@ pub(crate) fn run() -> ExitCode {
         Command::Plan(args) => plan::run(args),
         Command::Eval(args) => eval::run(args),
         Command::Synth(args) => synth::run(args),
+        Command::TokenizerWorker => tokenizer_worker::run(),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
