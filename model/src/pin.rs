@@ -107,6 +107,11 @@ impl Fingerprint {
         }
     }
 
+    /// Whether whoever states this fingerprint means `met`, the tokenizer included where `met` has one.
+    pub fn names(&self, met: &Self) -> bool {
+        self.shape == met.shape && met.tokenizer.is_none_or(|tokenizer| self.tokenizer == Some(tokenizer))
+    }
+
     /// Compares this model, met at `server`, with what `file` remembers of it, and returns what is to be remembered if that
     /// is news. With `accepted`, which says that the user named this model, a changed one is news instead of refused.
     ///
@@ -229,6 +234,8 @@ mod tests {
         // A tokenizer that is not used need not be the expected one.
         all.expect(&print(1, None)).unwrap();
         print(1, None).expect(&all).unwrap();
+        assert!(all.names(&all) && all.names(&print(1, None)));
+        assert!(!print(1, None).names(&all), "a shape alone accepts no tokenizer");
     }
 
     #[test]

@@ -1,16 +1,16 @@
 //! How a client reaches its server.
 
-use std::path::Path;
 use std::time::Duration;
 
 use clap::Args;
-use model::party::{Opened, Terms, Wishes};
-use model::{ModelSpec, bundled, bundled_names};
+use model::Expectation;
+use model::party::{Caller, Opened, Terms, Wishes};
 use net::tcp::{self, ConnectOptions};
-use net::{Channel, Role};
+use net::{Channel, Link, NetError, PublicKey, Role, await_admission, tls};
 
 use super::Error;
 use super::options::{LINKS, LinkArg, link_between_processes, seconds};
+use super::trust::{IdentityArgs, ServerTrust};
 
 /// The server, and what it must be.
 #[derive(Args, Clone, Debug)]
@@ -18,8 +18,10 @@ pub(super) struct ConnectArgs {
     /// Address of the server.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7411")]
     connect: String,
-    /// Insist on the shape of this `config.json` (or of the one in this directory, or of this bundled model).
-    #[arg(long, value_name = "CONFIG")]
+    /// Insist on this model: a `config.json` (shape and end tokens), a directory with one (and the tokenizer, if there is one),
+    /// the name of a bundled model, or a fingerprint, `waggle-model:` and digits. A changed model of a known server is
+    /// accepted if this names it.
+    #[arg(long, value_name = "FILE|HASH")]
     expect: Option<String>,
     /// Slow what this party sends to a network; the server must do the same.
     #[arg(long, value_name = LINKS, value_parser = link_between_processes, default_value = "loopback")]
@@ -30,24 +32,69 @@ pub(super) struct ConnectArgs {
     /// Give up on a server that cannot be reached for this many seconds.
     #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "30")]
     connect_timeout: Duration,
+    #[command(flatten)]
+    identity: IdentityArgs,
+    /// Trust the server with this public key, as its owner's `waggle keygen` or `serve` prints it, and remember it under the
+    /// address, in `known_servers` beside the default identity.
+    #[arg(long, value_name = "KEY")]
+    server_key: Option<PublicKey>,
+    /// Encrypt nothing and ask for no key, for measurements; the server must do the same.
+    #[arg(long, conflicts_with_all = ["identity", "server_key"])]
+    insecure_plaintext: bool,
 }
 
 impl ConnectArgs {
     /// Opens a session under `terms`, with or without the server's tokenizer.
     pub(super) fn open(&self, terms: &Terms, tokenizer: bool) -> Result<Opened, Error> {
-        let expected = self.expect.as_deref().map(expected_shape).transpose()?;
-        let timeouts = ConnectOptions { connect_timeout: self.connect_timeout, read_timeout: self.timeout };
-        let link = tcp::connect(self.connect.as_str(), timeouts)?;
+        let expected = self.expect.as_deref().map(Expectation::named).transpose()?;
+        let (link, server) = self.link()?;
         let channel = Channel::new(Role::Client, self.link.wrap(link)?);
-        let wishes = Wishes { expected: expected.as_ref(), tokenizer };
-        Ok(Opened::open(channel, terms, &wishes)?)
+        let wishes = Wishes { expected: expected.as_ref().and_then(|expected| expected.spec.as_ref()), tokenizer };
+        let session = Opened::open(channel, &Caller::default(), terms, &wishes)?;
+        let met = session.model().fingerprint()?;
+        if let Some(expected) = &expected {
+            expected.fingerprint.expect(&met)?;
+        }
+        if let Some((mut trust, key)) = server {
+            trust.met(key, &met, expected.is_some_and(|expected| expected.fingerprint.names(&met)))?;
+        }
+        Ok(session)
+    }
+
+    /// A link to the server, which has proved a trusted key (`None`: without encryption) and lets this client in.
+    fn link(&self) -> Result<(Box<dyn Link>, Option<(ServerTrust, PublicKey)>), Error> {
+        let options = ConnectOptions { connect_timeout: self.connect_timeout, read_timeout: self.timeout };
+        let address = self.connect.as_str();
+        if self.insecure_plaintext {
+            let mut link = tcp::connect(address, options)?;
+            wait_for_turn(&mut link)?;
+            return Ok((Box::new(link), None));
+        }
+        let identity = self.identity.open()?.0;
+        let mut trust = ServerTrust::of(address, self.server_key, identity.public())?;
+        let keys = trust.keys();
+        let mut link =
+            tls::connect(address, &identity, move |key| keys.contains(key), options).map_err(
+                |error| match error {
+                    NetError::Untrusted { key } => trust.refusal(key),
+                    error => error.into(),
+                },
+            )?;
+        trust.proved()?;
+        wait_for_turn(&mut link)?;
+        let key = link.peer_key();
+        Ok((Box::new(link), Some((trust, key))))
     }
 }
 
-fn expected_shape(name: &str) -> Result<ModelSpec, Error> {
-    let path = Path::new(name);
-    if !path.exists() && bundled_names().any(|bundled| bundled == name) {
-        return Ok(bundled(name)?.spec);
-    }
-    Ok(ModelSpec::open(path)?)
+/// Waits until the server has a place for this client, and says so to the user.
+fn wait_for_turn(link: &mut dyn Link) -> Result<(), Error> {
+    let mut last = None;
+    let mut on_busy = |place| {
+        // The server repeats itself as a sign of life.
+        if last.replace(place) != Some(place) {
+            eprintln!("the server is busy: you are number {place}");
+        }
+    };
+    Ok(await_admission(link, &mut on_busy)?)
 }

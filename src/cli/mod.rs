@@ -7,6 +7,7 @@ mod eval;
 mod files;
 mod float;
 mod generate;
+mod keygen;
 mod options;
 mod plan;
 mod plot;
@@ -17,6 +18,7 @@ mod report;
 mod serve;
 mod synth;
 mod tokenizer_worker;
+mod trust;
 
 use std::process::ExitCode;
 
@@ -43,6 +45,7 @@ enum Command {
     Plan(plan::PlanArgs),
     Eval(eval::EvalArgs),
     Synth(synth::SynthArgs),
+    Keygen(keygen::KeygenArgs),
     /// Runs a server's tokenizer for `generate`: talks JSON on standard input and output.
     #[command(hide = true)]
     TokenizerWorker,
@@ -60,6 +63,7 @@ pub(crate) fn run() -> ExitCode {
         Command::Eval(args) => eval::run(args),
         Command::Synth(args) => synth::run(args),
         Command::TokenizerWorker => tokenizer_worker::run(),
+        Command::Keygen(args) => keygen::run(args),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
