@@ -78,6 +78,23 @@ pub enum CheckpointError {
         /// Its type.
         dtype: String,
     },
+    /// Tensors that the architecture does not have: without them the model is not the published one.
+    #[error(
+        "the architecture of config.json has no tensor {}; the model is not computed without what {} for",
+        listed(.tensors), if .tensors.len() == 1 { "it stands" } else { "they stand" }
+    )]
+    Unread {
+        /// Their names, sorted.
+        tensors: Vec<String>,
+    },
+    /// A tensor that is not what its name says.
+    #[error("tensor `{tensor}` is not {what}")]
+    Buffer {
+        /// Published name.
+        tensor: String,
+        /// What it must be.
+        what: &'static str,
+    },
     /// A weight that is not a finite number.
     #[error("tensor `{tensor}` holds {value} at position {position}")]
     NotFinite {
@@ -88,6 +105,18 @@ pub enum CheckpointError {
         /// Row-major position.
         position: usize,
     },
+}
+
+/// Most names in one message.
+const MAX_LISTED: usize = 4;
+
+/// Names in a message: the first few.
+fn listed(names: &[String]) -> String {
+    let shown: Vec<_> = names.iter().take(MAX_LISTED).map(|name| format!("`{name}`")).collect();
+    match names.len().saturating_sub(MAX_LISTED) {
+        0 => shown.join(", "),
+        more => format!("{} and {more} more", shown.join(", ")),
+    }
 }
 
 /// Name and shape of a tensor as published.
@@ -176,7 +205,7 @@ impl Checkpoint {
         self.tensors.iter().map(|(name, entry)| (name.as_str(), entry.shape.as_slice()))
     }
 
-    /// Checks that every tensor of `layout` is there with its shape; others are ignored.
+    /// Checks that every tensor of `layout` is there with its shape; others are ignored, see [`Checkpoint::check_all`].
     pub fn check(&self, layout: &[TensorSpec]) -> Result<(), CheckpointError> {
         for TensorSpec { name, shape } in layout {
             let entry = self.find(name)?;
@@ -268,42 +297,91 @@ impl Checkpoint {
             if !fits {
                 return Err(CheckpointError::Bytes { tensor: name, start, end, shape, available });
             }
-            self.tensors.insert(name, Entry { shard, dtype, shape, start: data + start, bytes: end - start });
+            let entry = Entry { shard, dtype, shape, start: data + start, bytes: end - start };
+            if self.tensors.contains_key(&name) {
+                return Err(malformed(format!("tensor `{name}` is in another file, too")));
+            }
+            self.tensors.insert(name, entry);
         }
         self.shards.push(Shard { file, source });
         Ok(())
     }
 
-    /// The tensor called `name`, with or without the prefix of the language-model class.
-    fn find(&self, name: &str) -> Result<&Entry, CheckpointError> {
+    /// The name in the files of the tensor called `name`: with or without the prefix of the language-model class.
+    pub(crate) fn stored_name<'a>(&self, name: &'a str) -> Option<&'a str> {
         let bare = ["transformer.", "model."].iter().find_map(|prefix| name.strip_prefix(prefix));
-        self.tensors
-            .get(name)
-            .or_else(|| self.tensors.get(bare?))
+        [Some(name), bare].into_iter().flatten().find(|name| self.tensors.contains_key(*name))
+    }
+
+    fn find(&self, name: &str) -> Result<&Entry, CheckpointError> {
+        self.stored_name(name)
+            .and_then(|stored| self.tensors.get(stored))
             .ok_or_else(|| CheckpointError::Missing { tensor: name.into() })
     }
 
     fn read(&mut self, name: &str) -> Result<(Vec<usize>, Vec<f32>), CheckpointError> {
-        let &Entry { shard, ref dtype, ref shape, start, bytes } = self.find(name)?;
-        let Some(size) = element_bytes(dtype) else {
-            return Err(CheckpointError::Type { tensor: name.into(), dtype: dtype.clone() });
+        let entry = self.find(name)?;
+        // Numbers of one byte are masks, not weights.
+        if entry.element().is_none_or(|(size, _)| size == 1) {
+            return Err(CheckpointError::Type { tensor: name.into(), dtype: entry.dtype.clone() });
+        }
+        self.numbers(name)
+    }
+
+    /// Shape and values of a tensor that may be a mask.
+    pub(crate) fn numbers(&mut self, name: &str) -> Result<(Vec<usize>, Vec<f32>), CheckpointError> {
+        let entry = self.find(name)?;
+        let Some((size, decode)) = entry.element() else {
+            return Err(CheckpointError::Type { tensor: name.into(), dtype: entry.dtype.clone() });
         };
-        let (shape, decode) = (shape.clone(), decoder(size, dtype == "BF16"));
-        let Shard { file, source } = &mut self.shards[shard];
+        let &Entry { shard, ref shape, start, bytes, .. } = entry;
+        let shape = shape.clone();
         let bytes = bytes as usize;
         let mut values = Vec::with_capacity(bytes / size);
         let mut chunk = vec![0; CHUNK_BYTES.min(bytes)];
         for at in (0..bytes).step_by(CHUNK_BYTES) {
             let part = &mut chunk[..CHUNK_BYTES.min(bytes - at)];
-            source
-                .read_at(start + at as u64, part)
-                .map_err(|source| CheckpointError::Io { file: file.clone(), source })?;
+            self.shards[shard].read_at(start + at as u64, part)?;
             values.extend(part.chunks_exact(size).map(decode));
         }
         if let Some(position) = values.iter().position(|v: &f32| !v.is_finite()) {
             return Err(CheckpointError::NotFinite { tensor: name.into(), value: values[position], position });
         }
         Ok((shape, values))
+    }
+
+    /// Whether two tensors have the same shape, type and bytes.
+    pub(crate) fn equal(&mut self, a: &str, b: &str) -> Result<bool, CheckpointError> {
+        let (a, b) = (self.find(a)?, self.find(b)?);
+        if (&a.dtype, &a.shape, a.bytes) != (&b.dtype, &b.shape, b.bytes) {
+            return Ok(false);
+        }
+        let (a, b, bytes) = ((a.shard, a.start), (b.shard, b.start), a.bytes as usize);
+        let mut parts = [vec![0; CHUNK_BYTES.min(bytes)], vec![0; CHUNK_BYTES.min(bytes)]];
+        for at in (0..bytes).step_by(CHUNK_BYTES) {
+            for ((shard, start), part) in [a, b].into_iter().zip(&mut parts) {
+                part.truncate(bytes - at);
+                self.shards[shard].read_at(start + at as u64, part)?;
+            }
+            if parts[0] != parts[1] {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+}
+
+impl Entry {
+    /// Bytes of an element, and how to read one.
+    fn element(&self) -> Option<(usize, fn(&[u8]) -> f32)> {
+        let size = element_bytes(&self.dtype)?;
+        Some((size, decoder(size, self.dtype == "BF16")))
+    }
+}
+
+impl Shard {
+    fn read_at(&mut self, position: u64, out: &mut [u8]) -> Result<(), CheckpointError> {
+        self.source.read_at(position, out).map_err(|source| CheckpointError::Io { file: self.file.clone(), source })
     }
 }
 
@@ -326,6 +404,7 @@ fn element_bytes(dtype: &str) -> Option<usize> {
     match dtype {
         "F32" => Some(4),
         "F16" | "BF16" => Some(2),
+        "U8" | "BOOL" => Some(1),
         _ => None,
     }
 }
@@ -334,6 +413,7 @@ fn element_bytes(dtype: &str) -> Option<usize> {
 fn decoder(size: usize, bfloat: bool) -> fn(&[u8]) -> f32 {
     match (size, bfloat) {
         (4, _) => |b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]),
+        (1, _) => |b| f32::from(b[0]),
         (_, true) => |b| bf16::from_le_bytes([b[0], b[1]]).to_f32(),
         (_, false) => |b| f16::from_le_bytes([b[0], b[1]]).to_f32(),
     }

@@ -1,7 +1,8 @@
 //! Public shape of a model, read from a Hugging Face `config.json`.
 //!
-//! Unknown keys are ignored, missing ones take the defaults of `transformers`, and a known key with a value that
-//! changes the computation in a way not implemented here is refused by name and value.
+//! Missing keys take the defaults of `transformers`. A key with a value that changes the computation in a way not
+//! implemented here is refused by name and value, those that other architectures have ([`FOREIGN`]) included. Other keys
+//! are ignored.
 
 use mpcache::HeadShape;
 use serde::{Deserialize, Serialize};
@@ -142,16 +143,18 @@ impl ModelSpec {
         let value: Value = serde_json::from_slice(text).map_err(|e| ConfigError::Json(e.to_string()))?;
         let Value::Object(map) = value else { return Err(ConfigError::Json("not an object".into())) };
         let keys = Keys(&map);
-        let kind = match (keys.text("model_type")?, map.get("architectures")) {
-            (Some(kind), _) => kind.to_owned(),
-            (None, Some(Value::Array(names))) => match names.first().and_then(Value::as_str) {
-                Some("GPT2LMHeadModel") => "gpt2".into(),
-                Some("LlamaForCausalLM") => "llama".into(),
-                other => return Err(unsupported("architectures", format!("{other:?}"), ARCHITECTURES)),
-            },
-            _ => return Err(unsupported("model_type", "missing", ARCHITECTURES)),
+        let architecture = keys.architecture()?;
+        let kind = match (keys.text("model_type")?, architecture) {
+            (Some(kind @ ("gpt2" | "llama")), Some((name, of))) if kind != of => {
+                return Err(unsupported("architectures", name, format!("model_type says {kind}")));
+            }
+            (Some(kind), _) | (None, Some((_, kind))) => kind,
+            (None, None) => return Err(unsupported("model_type", "missing", ARCHITECTURES)),
         };
-        match kind.as_str() {
+        for (key, neutral) in FOREIGN {
+            neutral.check(&keys, key)?;
+        }
+        match kind {
             "gpt2" => ModelSpec::Gpt2(Gpt2Config::parse(&keys)?).checked(),
             "llama" => ModelSpec::Llama(LlamaConfig::parse(&keys)?).checked(),
             other => Err(unsupported("model_type", other, ARCHITECTURES)),
@@ -219,6 +222,87 @@ impl ModelSpec {
 
 const ARCHITECTURES: &str = "the architectures are gpt2 and llama";
 
+/// The value at which a key of another architecture changes nothing; null and absence never do.
+#[derive(Clone, Copy)]
+enum Neutral {
+    /// `false`.
+    Off,
+    /// The number 1.
+    One,
+    /// A count of 0 or 1.
+    AtMostOne,
+    /// A list in which all entries are this text.
+    All(&'static str),
+    /// One of these texts.
+    AnyOf(&'static [&'static str]),
+    /// No value.
+    Never,
+    /// Any value beside `use_sliding_window: false`, otherwise none.
+    Window,
+}
+
+/// Keys of models that call themselves GPT-2 or LLaMA and compute something else: those of Mistral, Qwen, Gemma, Granite,
+/// MiniCPM, Cohere, OLMo, Mixtral, Falcon, GPT-NeoX and Llama 4.
+const FOREIGN: [(&str, Neutral); 36] = [
+    ("add_cross_attention", Neutral::Off),
+    ("is_encoder_decoder", Neutral::Off),
+    ("sliding_window", Neutral::Window),
+    ("use_sliding_window", Neutral::Off),
+    ("layer_types", Neutral::All("full_attention")),
+    ("attention_chunk_size", Neutral::Never),
+    ("attn_logit_softcapping", Neutral::Never),
+    ("final_logit_softcapping", Neutral::Never),
+    ("query_pre_attn_scalar", Neutral::Never),
+    ("qk_norm", Neutral::Off),
+    ("use_qk_norm", Neutral::Off),
+    ("qk_layernorm", Neutral::Off),
+    ("qkv_bias", Neutral::Off),
+    ("use_bias", Neutral::Off),
+    ("clip_qkv", Neutral::Never),
+    ("embedding_multiplier", Neutral::One),
+    ("residual_multiplier", Neutral::One),
+    ("attention_multiplier", Neutral::Never),
+    ("logits_scaling", Neutral::One),
+    ("logit_scale", Neutral::One),
+    ("scale_emb", Neutral::One),
+    ("scale_depth", Neutral::Never),
+    ("dim_model_base", Neutral::Never),
+    ("num_experts", Neutral::AtMostOne),
+    ("num_local_experts", Neutral::AtMostOne),
+    ("n_routed_experts", Neutral::AtMostOne),
+    ("alibi", Neutral::Off),
+    ("use_alibi", Neutral::Off),
+    ("parallel_attn", Neutral::Off),
+    ("use_parallel_residual", Neutral::Off),
+    ("no_rope_layers", Neutral::Never),
+    ("nope_layer_interval", Neutral::Never),
+    ("rotary_pct", Neutral::One),
+    ("rope_interleaved", Neutral::Off),
+    ("position_embedding_type", Neutral::AnyOf(&["absolute", "rope", "rotary"])),
+    ("norm_type", Neutral::AnyOf(&["rms_norm", "rmsnorm", "layer_norm", "layernorm"])),
+];
+
+impl Neutral {
+    fn check(self, keys: &Keys, key: &str) -> Result<(), ConfigError> {
+        let Some(value) = keys.get(key) else { return Ok(()) };
+        let (changes_nothing, why) = match self {
+            Neutral::Off => (value == &Value::Bool(false), "only false".to_owned()),
+            Neutral::One => (value.as_f64() == Some(1.0), "only 1".to_owned()),
+            Neutral::AtMostOne => (value.as_f64().is_some_and(|n| n <= 1.0), "there are no experts".to_owned()),
+            Neutral::All(text) => {
+                let all = value.as_array().is_some_and(|list| list.iter().all(|entry| entry == text));
+                (all, format!("all must be {text}"))
+            }
+            Neutral::AnyOf(texts) => (texts.iter().any(|text| value == text), texts.join(", ")),
+            Neutral::Never => (false, "only null".to_owned()),
+            Neutral::Window => {
+                (keys.flag("use_sliding_window")? == Some(false), "attention sees all tokens".to_owned())
+            }
+        };
+        if changes_nothing { Ok(()) } else { Err(unsupported(key, value, why)) }
+    }
+}
+
 /// Sizes beyond every published model, so that sums and products of a few of them stay far from overflow.
 fn size(key: &str, value: usize, max: usize) -> Result<(), ConfigError> {
     if value == 0 || value > max { Err(unsupported(key, value, format!("1 to {max}"))) } else { Ok(()) }
@@ -231,7 +315,6 @@ const MAX_POSITIONS: usize = 1 << 28;
 
 impl Gpt2Config {
     fn parse(keys: &Keys) -> Result<Self, ConfigError> {
-        keys.must_be("add_cross_attention", false)?;
         let n_embd = keys.size(&["n_embd", "hidden_size"])?.unwrap_or(768);
         Ok(Gpt2Config {
             vocab_size: keys.size(&["vocab_size"])?.unwrap_or(50257),
@@ -434,10 +517,14 @@ impl Keys<'_> {
         }
     }
 
-    fn must_be(&self, key: &str, wanted: bool) -> Result<(), ConfigError> {
-        match self.flag(key)? {
-            Some(flag) if flag != wanted => Err(unsupported(key, flag, format!("only {wanted}"))),
-            _ => Ok(()),
+    /// The class that the weights belong to, and its architecture.
+    fn architecture(&self) -> Result<Option<(&str, &'static str)>, ConfigError> {
+        let names = self.read("architectures", "a list of names", Value::as_array)?;
+        let Some(name) = names.and_then(|names| names.first()) else { return Ok(None) };
+        match name.as_str() {
+            Some(name @ ("GPT2LMHeadModel" | "GPT2Model")) => Ok(Some((name, "gpt2"))),
+            Some(name @ ("LlamaForCausalLM" | "LLaMAForCausalLM" | "LlamaModel")) => Ok(Some((name, "llama"))),
+            _ => Err(unsupported("architectures", name, ARCHITECTURES)),
         }
     }
 
@@ -491,6 +578,10 @@ mod tests {
         let spec = parse(json!({"architectures": ["LlamaForCausalLM"], "eos_token_id": [7, 9]})).unwrap();
         assert_eq!(spec.eos(), [7, 9]);
         assert!(llama(json!({"eos_token_id": null})).unwrap().eos_token_id.is_empty());
+        // Keys of other architectures at the values where they change nothing.
+        let neutral = json!({"sliding_window": 8, "use_sliding_window": false, "logit_scale": 1.0, "alibi": false,
+            "layer_types": ["full_attention"], "num_experts": 0, "clip_qkv": null, "architectures": ["LlamaForCausalLM"]});
+        assert_eq!(llama(neutral).unwrap(), llama(json!({})).unwrap());
     }
 
     #[test]
@@ -533,6 +624,26 @@ mod tests {
             (json!({"model_type": "llama", "head_dim": 1 << 19}), "head_dim", "524288"),
             (json!({"model_type": "llama", "mlp_bias": "yes"}), "mlp_bias", "yes"),
             (json!({"model_type": "llama", "partial_rotary_factor": 0.5}), "partial_rotary_factor", "0.5"),
+            (
+                json!({"model_type": "llama", "architectures": ["Qwen2ForCausalLM"]}),
+                "architectures",
+                "Qwen2ForCausalLM",
+            ),
+            (json!({"model_type": "gpt2", "architectures": ["LlamaForCausalLM"]}), "architectures", "gpt2"),
+            (json!({"model_type": "llama", "architectures": "LlamaForCausalLM"}), "architectures", "a list"),
+            (json!({"model_type": "llama", "sliding_window": 4096}), "sliding_window", "4096"),
+            (json!({"model_type": "llama", "sliding_window": 8, "use_sliding_window": true}), "sliding_window", "8"),
+            (
+                json!({"model_type": "llama", "layer_types": ["full_attention", "sliding_attention"]}),
+                "layer_types",
+                "sliding",
+            ),
+            (json!({"model_type": "llama", "final_logit_softcapping": 30.0}), "final_logit_softcapping", "30"),
+            (json!({"model_type": "llama", "num_local_experts": 8}), "num_local_experts", "8"),
+            (json!({"model_type": "llama", "logits_scaling": 8}), "logits_scaling", "8"),
+            (json!({"model_type": "llama", "use_qk_norm": true}), "use_qk_norm", "true"),
+            (json!({"model_type": "gpt2", "position_embedding_type": "alibi"}), "position_embedding_type", "alibi"),
+            (json!({"model_type": "gpt2", "is_encoder_decoder": true}), "is_encoder_decoder", "true"),
         ] {
             let message = parse(config.clone()).expect_err(&config.to_string()).to_string();
             assert!(message.contains(key) && message.contains(value), "{config} gave: {message}");

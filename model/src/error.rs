@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use thiserror::Error;
 
 use crate::pool::PoolError;
-use crate::{CheckpointError, ConfigError};
+use crate::{CheckpointError, ConfigError, PinError, TokenizerError};
 
 /// A failure to load a model or to generate with it.
 #[derive(Debug, Error)]
@@ -20,9 +20,20 @@ pub enum Error {
     /// An operation failed.
     #[error(transparent)]
     Engine(#[from] protocols::Error),
+    /// A value left the range of an operation in the run before the model is served.
+    #[error("the model leaves the range of an operation on a text of {tokens} tokens: {source}")]
+    Calibration {
+        /// Tokens of the text.
+        tokens: usize,
+        /// The operation with its layer, the value and the range.
+        source: protocols::Error,
+    },
     /// The tokenizer cannot be used or refused a text.
-    #[error("tokenizer: {0}")]
-    Tokenizer(String),
+    #[error(transparent)]
+    Tokenizer(#[from] TokenizerError),
+    /// A public model is not the one that it should be.
+    #[error(transparent)]
+    Pin(#[from] PinError),
     /// A file cannot be read or written.
     #[error("{}: {source}", path.display())]
     File {

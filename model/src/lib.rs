@@ -5,6 +5,7 @@
 #![deny(missing_docs)]
 #![deny(unsafe_code)]
 
+mod calibrate;
 mod check;
 mod checkpoint;
 mod config;
@@ -15,14 +16,18 @@ mod generate;
 mod gpt2;
 mod llama;
 pub mod party;
+mod pin;
 pub mod pool;
 pub mod report;
 mod sampling;
 mod synth;
+mod text;
 mod tokenizer;
 mod transformer;
+mod unread;
 mod weights;
 
+pub use calibrate::{CALIBRATION_TOKENS, Calibration, calibrate};
 pub use check::{Check, check};
 pub use checkpoint::{Checkpoint, CheckpointError, TensorSpec};
 pub use config::{Activation, ConfigError, Gpt2Config, LlamaConfig, ModelSpec, RopeScaling};
@@ -32,8 +37,12 @@ pub use generate::{GenerateOptions, Generation, Hooks, Next, NoHooks, Reveal, St
 pub use gpt2::Gpt2;
 pub use llama::Llama;
 pub use mpcache::Padding;
+pub use pin::{Expectation, Fingerprint, PinError};
 pub use report::Report;
 pub use sampling::Sampler;
 pub use synth::{DType, synthesize, write_safetensors};
-pub use tokenizer::{TextStream, Tokenizer};
+pub use tokenizer::{
+    MAX_TEXT_BYTES, MAX_TEXT_IDS, MAX_TOKENIZER_BYTES, TextStream, Tokenizer, TokenizerError, WorkerCommand,
+    run_worker,
+};
 pub use transformer::{Input, Model, Rows};

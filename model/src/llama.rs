@@ -208,12 +208,16 @@ struct Angles {
     sin: Array2<f32>,
 }
 
+/// Frequencies of the rotary embedding, with or without the scaling for longer contexts.
+pub(crate) fn frequencies(config: &LlamaConfig, scaled: bool) -> Vec<f32> {
+    let d = config.head_dim;
+    let plain = (0..d / 2).map(|i| config.rope_theta.powf(-(2.0 * i as f64) / d as f64));
+    plain.map(|w| if scaled { config.rope_scaling.stretch(w) } else { w } as f32).collect()
+}
+
 impl Rope {
     fn new(config: &LlamaConfig) -> Self {
-        let d = config.head_dim;
-        let plain = (0..d / 2).map(|i| config.rope_theta.powf(-(2.0 * i as f64) / d as f64));
-        let frequencies = plain.map(|w| config.rope_scaling.stretch(w) as f32).collect();
-        Rope { frequencies }
+        Rope { frequencies: frequencies(config, true) }
     }
 
     /// Angles of `count` positions from `start` on.

@@ -49,14 +49,15 @@ pub enum Model<W> {
 
 impl<W> Model<W> {
     /// Prepares the weights of the model `spec` for `engine`, one after another: with the values of `checkpoint` on
-    /// the server, without values where there is none. A checkpoint that does not fit `spec` is refused by tensor.
+    /// the server, without values where there is none. A checkpoint that does not fit `spec`, or that holds more, is refused
+    /// by tensor.
     pub fn load<E: Engine<Weight = W>>(
         engine: &mut E,
         spec: &ModelSpec,
-        checkpoint: Option<&mut Checkpoint>,
+        mut checkpoint: Option<&mut Checkpoint>,
     ) -> Result<Self, Error> {
-        if let Some(checkpoint) = &checkpoint {
-            checkpoint.check(&spec.tensors())?;
+        if let Some(checkpoint) = &mut checkpoint {
+            checkpoint.check_all(spec)?;
         }
         Self::build(spec, &mut Builder { checkpoint, sink: &mut |spec, data| engine.weight(spec, data) })
     }

@@ -1,11 +1,10 @@
 //! How a client reaches its server.
 
-use std::path::Path;
 use std::time::Duration;
 
 use clap::Args;
+use model::Expectation;
 use model::party::{Caller, Opened, Terms, Wishes};
-use model::{ModelSpec, bundled, bundled_names};
 use net::tcp::{self, ConnectOptions};
 use net::{Channel, Link, NetError, PublicKey, Role, await_admission, tls};
 
@@ -19,8 +18,10 @@ pub(super) struct ConnectArgs {
     /// Address of the server.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7411")]
     connect: String,
-    /// Insist on the shape of this `config.json` (or of the one in this directory, or of this bundled model).
-    #[arg(long, value_name = "CONFIG")]
+    /// Insist on this model: a `config.json` (shape and end tokens), a directory with one (and the tokenizer, if there is one),
+    /// the name of a bundled model, or a fingerprint, `waggle-model:` and digits. A changed model of a known server is
+    /// accepted if this names it.
+    #[arg(long, value_name = "FILE|HASH")]
     expect: Option<String>,
     /// Slow what this party sends to a network; the server must do the same.
     #[arg(long, value_name = LINKS, value_parser = link_between_processes, default_value = "loopback")]
@@ -45,16 +46,24 @@ pub(super) struct ConnectArgs {
 impl ConnectArgs {
     /// Opens a session under `terms`, with or without the server's tokenizer.
     pub(super) fn open(&self, terms: &Terms, tokenizer: bool) -> Result<Opened, Error> {
-        let expected = self.expect.as_deref().map(expected_shape).transpose()?;
+        let expected = self.expect.as_deref().map(Expectation::named).transpose()?;
         let (link, server) = self.link()?;
-        let server = Caller { key: server.map(|key| key.to_string()) };
         let channel = Channel::new(Role::Client, self.link.wrap(link)?);
-        let wishes = Wishes { expected: expected.as_ref(), tokenizer };
-        Ok(Opened::open(channel, &server, terms, &wishes)?)
+        let wishes = Wishes { expected: expected.as_ref().and_then(|expected| expected.spec.as_ref()), tokenizer };
+        let caller = Caller { key: server.as_ref().map(|(_, key)| key.to_string()) };
+        let session = Opened::open(channel, &caller, terms, &wishes)?;
+        let met = session.model().fingerprint()?;
+        if let Some(expected) = &expected {
+            expected.fingerprint.expect(&met)?;
+        }
+        if let Some((mut trust, key)) = server {
+            trust.met(key, &met, expected.is_some_and(|expected| expected.fingerprint.names(&met)))?;
+        }
+        Ok(session)
     }
 
     /// A link to the server, which has proved a trusted key (`None`: without encryption) and lets this client in.
-    fn link(&self) -> Result<(Box<dyn Link>, Option<PublicKey>), Error> {
+    fn link(&self) -> Result<(Box<dyn Link>, Option<(ServerTrust, PublicKey)>), Error> {
         let options = ConnectOptions { connect_timeout: self.connect_timeout, read_timeout: self.timeout };
         let address = self.connect.as_str();
         if self.insecure_plaintext {
@@ -75,7 +84,7 @@ impl ConnectArgs {
         trust.proved()?;
         wait_for_turn(&mut link)?;
         let key = link.peer_key();
-        Ok((Box::new(link), Some(key)))
+        Ok((Box::new(link), Some((trust, key))))
     }
 }
 
@@ -89,12 +98,4 @@ fn wait_for_turn(link: &mut dyn Link) -> Result<(), Error> {
         }
     };
     Ok(await_admission(link, &mut on_busy)?)
-}
-
-fn expected_shape(name: &str) -> Result<ModelSpec, Error> {
-    let path = Path::new(name);
-    if !path.exists() && bundled_names().any(|bundled| bundled == name) {
-        return Ok(bundled(name)?.spec);
-    }
-    Ok(ModelSpec::open(path)?)
 }

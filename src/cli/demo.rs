@@ -70,7 +70,7 @@ pub(super) fn run(args: DemoArgs) -> Result<(), Error> {
     let mut sampler = args.sampling.sampler(&terms)?;
     let files = open_model(&args.model)?;
     let tokenizer = files.tokenizer.as_deref().map(Tokenizer::from_bytes).transpose()?;
-    let prompt = args.prompt.ids(tokenizer.as_ref())?;
+    let prompt = args.prompt.read()?.ids(tokenizer.as_ref())?;
     // The last token goes through no model.
     let room = files.spec.max_positions().map(|positions| positions + 1);
     let whole = args.padding.prompt(&prompt, room.map(|room| room.saturating_sub(args.tokens.unwrap_or(1))))?;
@@ -240,6 +240,8 @@ impl Server {
         }
         // One session, which may take as long as it likes.
         command.args(["--session-limit", "86400"]);
+        // `--check` tells more, and the memory of the session alone is reported.
+        command.arg("--no-calibration");
         command.args(["--link", &link.to_string(), "--timeout", &timeout.as_secs_f64().to_string()]);
         command.args([
             "--max-prompt",

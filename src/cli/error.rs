@@ -10,6 +10,12 @@ pub(super) enum Error {
     /// A model, an engine or the peer.
     #[error(transparent)]
     Model(#[from] model::Error),
+    /// A tokenizer.
+    #[error(transparent)]
+    Tokenizer(#[from] model::TokenizerError),
+    /// What a server's model must be, or was.
+    #[error(transparent)]
+    Pin(#[from] model::PinError),
     /// The network.
     #[error(transparent)]
     Net(#[from] net::NetError),
@@ -83,6 +89,20 @@ pub(super) enum Error {
     /// A prompt in words for a model that knows none.
     #[error("this model has no tokenizer: give the prompt as token ids, for example --prompt-ids 1,2,3")]
     NoTokenizer,
+    /// A prompt that no model takes.
+    #[error("{}: a prompt has at most {limit} bytes", path.display())]
+    LongPrompt {
+        /// The file.
+        path: PathBuf,
+        /// The most bytes.
+        limit: u64,
+    },
+    /// The tokenizer's process.
+    #[error("tokenizer: {source}")]
+    TokenizerWorker {
+        /// The cause.
+        source: std::io::Error,
+    },
     /// The prompt has no tokens.
     #[error("the prompt has no tokens")]
     EmptyPrompt,

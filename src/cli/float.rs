@@ -49,7 +49,7 @@ pub(super) fn run(args: FloatArgs) -> Result<(), Error> {
     check_writable(args.json.as_deref())?;
     let mut files = open_model(&args.model)?;
     let tokenizer = files.tokenizer.as_deref().map(Tokenizer::from_bytes).transpose()?;
-    let prompt = args.prompt.ids(tokenizer.as_ref())?;
+    let prompt = args.prompt.read()?.ids(tokenizer.as_ref())?;
     let model: FloatModel = Model::load(&mut Float::default(), &files.spec, Some(&mut files.checkpoint))?;
     let policy = args.policy.spec()?;
     let all_positions = args.json.is_some();

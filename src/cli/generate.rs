@@ -15,6 +15,7 @@ use super::padding::PaddingArgs;
 use super::progress::Progress;
 use super::prompt::PromptArgs;
 use super::report::{options, report};
+use super::tokenizer_worker;
 
 /// Generates text with the model of a server, which does not learn prompt and text.
 #[derive(Args, Debug)]
@@ -49,15 +50,21 @@ pub(super) fn run(args: GenerateArgs) -> Result<(), Error> {
     let chosen_terms = if args.pool.is_some() { args.terms.two_phases()? } else { args.terms.clone() };
     let terms = chosen_terms.terms(args.connect.link)?;
     let mut sampler = args.sampling.sampler(&terms)?;
+    let prompt = args.prompt.read()?;
     let own = args.tokenizer.as_deref().map(read).transpose()?;
+    let own = own.as_deref().map(Tokenizer::from_bytes).transpose()?;
     // What is wrong with the file alone is said before a server is bothered.
     let open_pool = |path: &PathBuf| Pool::open(path, Role::Client).map_err(|e| e.at(path));
     let pool = args.pool.as_ref().map(open_pool).transpose()?;
     let session = args.connect.open(&terms, own.is_none())?;
 
     let model = session.model().clone();
-    let tokenizer = own.as_deref().or(model.tokenizer.as_deref()).map(Tokenizer::from_bytes).transpose()?;
-    let prompt = args.prompt.ids(tokenizer.as_ref())?;
+    let tokenizer = match (own, &model.tokenizer) {
+        (Some(own), _) => Some(own),
+        (None, Some(bytes)) => Some(tokenizer_worker::foreign(bytes)?),
+        (None, None) => None,
+    };
+    let prompt = prompt.ids(tokenizer.as_ref())?;
     let room = model.spec.max_positions().map(|positions| (positions + 1).saturating_sub(args.tokens));
     let whole = args.padding.prompt(&prompt, room)?;
     let mut progress = Progress::of_text(tokenizer.as_ref(), &prompt, args.tokens);

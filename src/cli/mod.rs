@@ -18,6 +18,7 @@ mod prompt;
 mod report;
 mod serve;
 mod synth;
+mod tokenizer_worker;
 mod trust;
 
 use std::process::ExitCode;
@@ -46,6 +47,9 @@ enum Command {
     Eval(eval::EvalArgs),
     Synth(synth::SynthArgs),
     Keygen(keygen::KeygenArgs),
+    /// Runs a server's tokenizer for `generate`: talks JSON on standard input and output.
+    #[command(hide = true)]
+    TokenizerWorker,
 }
 
 /// Runs the command line; an error is one line on standard error and exit code 1.
@@ -59,6 +63,7 @@ pub(crate) fn run() -> ExitCode {
         Command::Plan(args) => plan::run(args),
         Command::Eval(args) => eval::run(args),
         Command::Synth(args) => synth::run(args),
+        Command::TokenizerWorker => tokenizer_worker::run(),
         Command::Keygen(args) => keygen::run(args),
     };
     match outcome {

@@ -1,5 +1,8 @@
 //! The prompt of a command line.
 
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
 use clap::Args;
 use model::Tokenizer;
 
@@ -12,6 +15,9 @@ pub(super) struct PromptArgs {
     /// Prompt as text; needs a tokenizer.
     #[arg(long, value_name = "TEXT")]
     prompt: Option<String>,
+    /// Prompt as text in a file, taken as it is, line ends too; `-` reads standard input.
+    #[arg(long, value_name = "FILE")]
+    prompt_file: Option<PathBuf>,
     /// Prompt as token ids, for models without a tokenizer.
     #[arg(long, value_name = "1,2,3", value_delimiter = ',', num_args = 1)]
     prompt_ids: Option<Vec<u32>>,
@@ -20,19 +26,82 @@ pub(super) struct PromptArgs {
 /// What is written where no prompt is given.
 const DEFAULT_PROMPT: &str = "ROMEO:\n";
 
+/// Longest prompt that is read from a file, in bytes; far above what any model takes.
+const MAX_PROMPT_BYTES: u64 = 4 << 20;
+
 impl PromptArgs {
+    /// Reads a prompt that is in a file, before a server is bothered.
+    pub(super) fn read(&self) -> Result<Prompt, Error> {
+        if let Some(ids) = &self.prompt_ids {
+            return Ok(Prompt::Ids(ids.clone()));
+        }
+        Ok(Prompt::Text(match (&self.prompt, &self.prompt_file) {
+            (Some(text), _) => text.clone(),
+            (None, Some(file)) => read_text(file)?,
+            (None, None) => DEFAULT_PROMPT.to_owned(),
+        }))
+    }
+}
+
+/// A prompt as it was given.
+pub(super) enum Prompt {
+    /// Words.
+    Text(String),
+    /// Token ids.
+    Ids(Vec<u32>),
+}
+
+impl Prompt {
     /// The prompt as ids.
     pub(super) fn ids(&self, tokenizer: Option<&Tokenizer>) -> Result<Vec<u32>, Error> {
-        if let Some(ids) = &self.prompt_ids {
-            return Ok(ids.clone());
-        }
+        let text = match self {
+            Prompt::Ids(ids) => return Ok(ids.clone()),
+            Prompt::Text(text) => text,
+        };
         let tokenizer = tokenizer.ok_or(Error::NoTokenizer)?;
-        let ids = tokenizer.encode(self.prompt.as_deref().unwrap_or(DEFAULT_PROMPT))?;
+        let ids = tokenizer.encode(text)?;
         if ids.is_empty() { Err(Error::EmptyPrompt) } else { Ok(ids) }
     }
+}
+
+/// The text of `path`, or of standard input.
+fn read_text(path: &Path) -> Result<String, Error> {
+    let failed = |source| Error::File { path: path.into(), source };
+    let mut bytes = Vec::new();
+    // A longer one is noticed by its one byte too many.
+    let limit = MAX_PROMPT_BYTES + 1;
+    if path == Path::new("-") {
+        std::io::stdin().lock().take(limit).read_to_end(&mut bytes).map_err(failed)?;
+    } else {
+        let file = std::fs::File::open(path).map_err(failed)?;
+        file.take(limit).read_to_end(&mut bytes).map_err(failed)?;
+    }
+    if bytes.len() as u64 > MAX_PROMPT_BYTES {
+        return Err(Error::LongPrompt { path: path.into(), limit: MAX_PROMPT_BYTES });
+    }
+    String::from_utf8(bytes).map_err(|_| Error::NotUtf8 { path: path.into() })
 }
 
 /// Ids as they are given on a command line.
 pub(super) fn join(ids: &[u32]) -> String {
     ids.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_prompt_may_stand_in_a_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("prompt");
+        let args = PromptArgs { prompt: None, prompt_file: Some(file.clone()), prompt_ids: None };
+        assert!(matches!(args.read(), Err(Error::File { .. })));
+        std::fs::write(&file, "two\nlines\n").unwrap();
+        assert!(matches!(args.read(), Ok(Prompt::Text(text)) if text == "two\nlines\n"));
+        std::fs::write(&file, [0xff]).unwrap();
+        assert!(matches!(args.read(), Err(Error::NotUtf8 { .. })));
+        std::fs::File::options().write(true).open(&file).unwrap().set_len(MAX_PROMPT_BYTES + 1).unwrap();
+        assert!(matches!(args.read(), Err(Error::LongPrompt { .. })));
+    }
 }

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
+use model::Fingerprint;
 use net::tcp::{Closer, TcpLink};
 use net::{AllowList, Identity, KeyError, KnownServers, Link, NetError, PublicKey, tls};
 
@@ -109,6 +110,23 @@ impl ServerTrust {
         let Some(key) = self.given else { return Ok(()) };
         make_home(self.known.path())?;
         Ok(self.known.remember(&self.address, key)?)
+    }
+}
+
+impl ServerTrust {
+    /// Holds the public model that the server with `key` has against the one that it had, and remembers it at the first
+    /// meeting. With `accepted`, which says that the user named this model, a changed one is remembered.
+    pub(super) fn met(&mut self, key: PublicKey, met: &Fingerprint, accepted: bool) -> Result<(), Error> {
+        // Who serves oneself may change the model.
+        if key == self.own {
+            return Ok(());
+        }
+        let known =
+            self.known.lookup(&self.address).filter(|known| known.key == key).and_then(|known| known.pin.as_deref());
+        match met.meet(&self.address, known, self.known.path(), accepted)? {
+            Some(pin) => Ok(self.known.pin(&self.address, key, &pin.to_string())?),
+            None => Ok(()),
+        }
     }
 }
 
@@ -270,7 +288,7 @@ mod tests {
     fn whom_a_server_lets_in() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("allowed_clients");
-        let args = |allow_any| HostArgs {
+        let args = |allow_any: bool| HostArgs {
             identity: IdentityArgs { identity: Some(dir.path().join("identity")) },
             allow: (!allow_any).then(|| path.clone()),
             allow_any,

@@ -47,7 +47,9 @@ use protocols::functions::softmax::MAX_SOFTMAX_COLUMNS;
 use serde::{Deserialize, Serialize};
 
 pub use client::{Opened, Wishes};
-pub use opening::{MAX_REASON_BYTES, MAX_SHAPE_BYTES, MAX_TOKENIZER_BYTES};
+pub use opening::{MAX_REASON_BYTES, MAX_SHAPE_BYTES};
+
+pub use crate::MAX_TOKENIZER_BYTES;
 pub use plan::{needs, plan, plan_filling, plan_spending};
 pub use prompt::Prompt;
 pub use server::Hosted;

@@ -6,12 +6,11 @@ use protocols::{DEFAULT_WEIGHT_FRAC, MIN_WEIGHT_FRAC, Packing};
 
 use super::{Limits, PublicModel, Request, Terms, Wishes};
 use crate::pool::PoolId;
-use crate::{Error, ModelSpec, Reveal};
+use crate::text::printable;
+use crate::{Error, MAX_TOKENIZER_BYTES, ModelSpec, Reveal, TokenizerError};
 
 /// Longest shape of a model.
 pub const MAX_SHAPE_BYTES: usize = 16 << 10;
-/// Longest tokenizer.
-pub const MAX_TOKENIZER_BYTES: usize = 64 << 20;
 /// Longest reason for refusing a request.
 pub const MAX_REASON_BYTES: usize = 512;
 
@@ -75,7 +74,8 @@ pub(super) fn receive_client<T>(
         channel.send(SCALES, &scales)?;
         let tokenizer = model.tokenizer.as_deref().filter(|_| wanted).unwrap_or_default();
         if tokenizer.len() > MAX_TOKENIZER_BYTES {
-            return Err(Error::Tokenizer(format!("{} bytes are too many to send", tokenizer.len())));
+            let (got, limit) = (tokenizer.len(), MAX_TOKENIZER_BYTES);
+            return Err(TokenizerError::TooMuch { what: "bytes of tokenizer.json".into(), got, limit }.into());
         }
         channel.send(TOKENIZER, tokenizer)?;
         let (request, errand) = decode_request(&channel.recv(REQUEST, REQUEST_BYTES)?)?;
@@ -269,16 +269,4 @@ fn scoped<T>(channel: &mut Channel, steps: impl FnOnce(&mut Channel) -> Result<T
 
 fn malformed(step: &'static str, what: impl Into<String>) -> NetError {
     NetError::Malformed { step, what: what.into() }
-}
-
-/// `text` without control characters, cut to `max` bytes: it may end up on the peer's terminal.
-fn printable(text: &str, max: usize) -> String {
-    let mut out = String::new();
-    for c in text.chars().map(|c| if c.is_control() { ' ' } else { c }) {
-        if out.len() + c.len_utf8() > max {
-            break;
-        }
-        out.push(c);
-    }
-    out
 }

@@ -9,7 +9,7 @@ use super::opening::Errand;
 use super::recorder::{Booked, Recorder, finish};
 use super::{Caller, Limits, Observer, Outcome, PublicModel, Request, Terms, correlations, opening};
 use crate::pool::{Bound, Draft, Pool, PoolError, PoolId, Pools, Purpose, digest};
-use crate::{Error, Generation, Input, Model, ModelFiles, Next, Reveal, Sampler, generate};
+use crate::{Calibration, Error, Generation, Input, Model, ModelFiles, Next, Reveal, Sampler, calibrate, generate};
 
 /// A model in fixed point, ready for any number of sessions, one after another or at once.
 pub struct Hosted {
@@ -40,6 +40,15 @@ impl Hosted {
         let scales = engine.scales().to_vec();
         let public = PublicModel { name, spec, scales, tokenizer };
         Ok(Hosted { model, public, pools: None, digest: OnceLock::new() })
+    }
+
+    /// Puts a short text through the model in the clear, see [`calibrate`].
+    ///
+    /// # Errors
+    /// [`Error::Calibration`] if a value leaves the range of an operation; [`Error::Tokenizer`] if clients would refuse the
+    /// tokenizer.
+    pub fn calibrate(&self) -> Result<Calibration, Error> {
+        calibrate(&self.model, self.public.tokenizer.as_deref())
     }
 
     /// Lets clients fill and spend pools, of which the server keeps its part in `pools`.

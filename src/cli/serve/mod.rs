@@ -28,9 +28,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::Args;
+use model::Calibration;
 use model::party::{Hosted, Limits, Outcome, Terms};
 use model::pool::Pools;
 use model::report::Cost;
@@ -93,6 +94,9 @@ pub(super) struct ServeArgs {
     /// Most sessions of one key at once, those that wait included [default: no limit].
     #[arg(long, value_name = "N")]
     max_sessions_per_key: Option<usize>,
+    /// Do not put a text through the model in the clear first, which finds models that leave the ranges of operations.
+    #[arg(long)]
+    no_calibration: bool,
     /// Give up on a client that is silent for this many seconds.
     #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "120")]
     timeout: Duration,
@@ -193,6 +197,19 @@ pub(super) fn run(args: ServeArgs) -> Result<(), Error> {
     let page = page.transpose()?;
 
     let hosted = Hosted::load(open_model(&args.model)?)?;
+    if args.no_calibration {
+        warn!(
+            "not calibrated: if values of this model leave the ranges of operations, texts are spoilt and nobody notices"
+        );
+    } else {
+        let start = Instant::now();
+        let Calibration { tokens } = hosted.calibrate()?;
+        info!(
+            tokens,
+            seconds = start.elapsed().as_secs_f64(),
+            "calibrated: a text stays in the ranges of all operations"
+        );
+    }
     let hosted = match pools {
         Some(pools) => hosted.with_pools(pools),
         None => hosted,

@@ -1,0 +1,114 @@
+//! What can be wrong with a tokenizer.
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::text::printable;
+
+/// Longest piece of a file, in bytes, that an error quotes.
+const MAX_QUOTE_BYTES: usize = 240;
+
+/// A tokenizer that cannot be used, or that failed at a text.
+///
+/// What it quotes of a file has no control characters and a bounded length, so that it may be shown on a terminal.
+#[derive(Clone, Debug, PartialEq, Eq, Error, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum TokenizerError {
+    /// The file is not JSON of the expected form.
+    #[error("tokenizer.json: {what}")]
+    Format {
+        /// What is wrong.
+        what: String,
+    },
+    /// The file asks for something that Waggle refuses.
+    #[error("tokenizer.json: `{part}` is refused: {why}")]
+    Refused {
+        /// The part of the file.
+        part: String,
+        /// Why.
+        why: String,
+    },
+    /// There is more of something than the limit.
+    #[error("tokenizer: {got} {what} are more than {limit}")]
+    TooMuch {
+        /// What there is too much of.
+        what: String,
+        /// How much there is.
+        got: usize,
+        /// The most that is allowed.
+        limit: usize,
+    },
+    /// The tokenizer library gave up.
+    #[error("tokenizer: {what}")]
+    Failed {
+        /// Its words.
+        what: String,
+    },
+    /// The process that is to run the tokenizer cannot be started.
+    #[error("the tokenizer's process cannot be started: {what}")]
+    Spawn {
+        /// The cause.
+        what: String,
+    },
+    /// The process of the tokenizer ended: a panic, an abort, or a limit of memory or processor time.
+    #[error("the tokenizer's process ended when it was asked to {step}: {status}")]
+    Died {
+        /// What it was asked to do.
+        step: String,
+        /// How it ended.
+        status: String,
+    },
+    /// The process of the tokenizer took too long and was killed.
+    #[error("the tokenizer was asked to {step} and had no answer after {seconds} s")]
+    TimedOut {
+        /// What it was asked to do.
+        step: String,
+        /// The time-out, in seconds.
+        seconds: String,
+    },
+    /// The process of the tokenizer answered with something else than what was asked for.
+    #[error("the tokenizer's process was asked to {step} and answered with nonsense")]
+    Nonsense {
+        /// What it was asked to do.
+        step: String,
+    },
+}
+
+impl TokenizerError {
+    /// The same without control characters and of bounded length: it came from another process.
+    pub(super) fn sanitized(self) -> Self {
+        use TokenizerError::*;
+        match self {
+            Format { what } => Format { what: quoted(what) },
+            Refused { part, why } => Refused { part: quoted(part), why: quoted(why) },
+            TooMuch { what, got, limit } => TooMuch { what: quoted(what), got, limit },
+            Failed { what } => Failed { what: quoted(what) },
+            Spawn { what } => Spawn { what: quoted(what) },
+            Died { step, status } => Died { step: quoted(step), status: quoted(status) },
+            TimedOut { step, seconds } => TimedOut { step: quoted(step), seconds: quoted(seconds) },
+            Nonsense { step } => Nonsense { step: quoted(step) },
+        }
+    }
+
+    pub(super) fn format(error: impl ToString) -> Self {
+        TokenizerError::Format { what: quoted(error) }
+    }
+
+    pub(super) fn refused(part: impl ToString, why: impl ToString) -> Self {
+        TokenizerError::Refused { part: quoted(part), why: quoted(why) }
+    }
+
+    pub(super) fn failed(error: impl ToString) -> Self {
+        TokenizerError::Failed { what: quoted(error) }
+    }
+}
+
+/// Refuses `got` of `what` above `limit`.
+pub(super) fn at_most(what: &str, got: usize, limit: usize) -> Result<(), TokenizerError> {
+    if got <= limit { Ok(()) } else { Err(TokenizerError::TooMuch { what: what.into(), got, limit }) }
+}
+
+fn quoted(text: impl ToString) -> String {
+    printable(&text.to_string(), MAX_QUOTE_BYTES)
+}

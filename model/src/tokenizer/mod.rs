@@ -1,0 +1,144 @@
+//! Text to ids and back, by a Hugging Face `tokenizer.json`.
+//!
+//! Every file is read by [`vet`] first, which refuses what could hurt. A file of one's own then runs in this program; one
+//! that came from a server runs in a process of its own ([`worker`]), where neither a panic nor a runaway takes this
+//! program along.
+
+mod error;
+mod regex;
+mod vet;
+mod worker;
+
+pub use error::TokenizerError;
+pub use vet::MAX_TOKENIZER_BYTES;
+pub use worker::{MAX_TEXT_BYTES, MAX_TEXT_IDS, WorkerCommand, run_worker};
+
+/// A tokenizer, public like the configuration: a server may send its bytes to a client.
+pub struct Tokenizer(Place);
+
+/// Where a tokenizer runs.
+enum Place {
+    Here(Local),
+    Worker(worker::Worker),
+}
+
+impl Tokenizer {
+    /// Reads the bytes of one's own `tokenizer.json`.
+    ///
+    /// # Errors
+    /// [`TokenizerError`] by the part of the file: what Waggle does not support or what exceeds a bound.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, TokenizerError> {
+        Ok(Tokenizer(Place::Here(Local::from_bytes(bytes)?)))
+    }
+
+    /// Reads the bytes of a `tokenizer.json` that somebody else sent, in a process that `command` starts and that runs
+    /// [`run_worker`].
+    ///
+    /// # Errors
+    /// As [`Tokenizer::from_bytes`]; [`TokenizerError::Spawn`], [`TokenizerError::Died`] or
+    /// [`TokenizerError::TimedOut`] if the process cannot be started, ends or takes too long.
+    pub fn foreign(bytes: &[u8], command: &WorkerCommand) -> Result<Self, TokenizerError> {
+        Ok(Tokenizer(Place::Worker(worker::Worker::start(bytes, command)?)))
+    }
+
+    /// Ids of a prompt, with the special tokens that the tokenizer puts before a text.
+    ///
+    /// # Errors
+    /// What the library says; from a process also [`TokenizerError::TooMuch`] above [`MAX_TEXT_BYTES`] or [`MAX_TEXT_IDS`],
+    /// and what can happen to a process.
+    pub fn encode(&self, text: &str) -> Result<Vec<u32>, TokenizerError> {
+        match &self.0 {
+            Place::Here(local) => local.encode(text),
+            Place::Worker(worker) => worker.encode(text),
+        }
+    }
+
+    /// Text of `ids`, special tokens left out.
+    ///
+    /// # Errors
+    /// As [`Tokenizer::encode`].
+    pub fn decode(&self, ids: &[u32]) -> Result<String, TokenizerError> {
+        match &self.0 {
+            Place::Here(local) => local.decode(ids),
+            Place::Worker(worker) => worker.decode(ids),
+        }
+    }
+
+    /// Number of ids, those of added tokens included.
+    pub fn vocabulary(&self) -> usize {
+        match &self.0 {
+            Place::Here(local) => local.vocabulary(),
+            Place::Worker(worker) => worker.vocabulary(),
+        }
+    }
+
+    /// Decodes what follows the text of `context`, id by id.
+    pub fn stream(&self, context: &[u32]) -> TextStream<'_> {
+        TextStream { tokenizer: self, ids: context.to_vec(), start: 0, shown: context.len() }
+    }
+}
+
+/// The library on a file that was vetted.
+struct Local {
+    library: tokenizers::Tokenizer,
+    /// By how much encoding may lengthen a text.
+    growth: usize,
+}
+
+impl Local {
+    fn from_bytes(bytes: &[u8]) -> Result<Self, TokenizerError> {
+        let vet::Vetted { json, growth } = vet::vet(bytes)?;
+        let library = tokenizers::Tokenizer::from_bytes(json).map_err(TokenizerError::failed)?;
+        Ok(Local { library, growth })
+    }
+
+    fn encode(&self, text: &str) -> Result<Vec<u32>, TokenizerError> {
+        Ok(self.library.encode(text, true).map_err(TokenizerError::failed)?.get_ids().to_vec())
+    }
+
+    fn decode(&self, ids: &[u32]) -> Result<String, TokenizerError> {
+        self.library.decode(ids, true).map_err(TokenizerError::failed)
+    }
+
+    fn vocabulary(&self) -> usize {
+        self.library.get_vocab_size(true)
+    }
+}
+
+/// Text that grows token by token.
+///
+/// An id may be a part of a character, and its text may depend on the ids before it. So a window of ids is decoded
+/// again until it ends in a whole character, and only what is new is handed out.
+pub struct TextStream<'a> {
+    tokenizer: &'a Tokenizer,
+    ids: Vec<u32>,
+    /// The window starts here...
+    start: usize,
+    /// ...and the ids before this one have been shown.
+    shown: usize,
+}
+
+impl TextStream<'_> {
+    /// The text that `id` adds; empty while a character is incomplete.
+    pub fn push(&mut self, id: u32) -> Result<String, TokenizerError> {
+        self.ids.push(id);
+        let (old, new) = self.window()?;
+        if new.ends_with(char::REPLACEMENT_CHARACTER) {
+            return Ok(String::new());
+        }
+        (self.start, self.shown) = (self.shown, self.ids.len());
+        Ok(new.strip_prefix(&old).unwrap_or(&new).to_owned())
+    }
+
+    /// What is left of an incomplete character.
+    pub fn finish(mut self) -> Result<String, TokenizerError> {
+        let (old, new) = self.window()?;
+        self.shown = self.ids.len();
+        Ok(new.strip_prefix(&old).unwrap_or_default().to_owned())
+    }
+
+    fn window(&self) -> Result<(String, String), TokenizerError> {
+        let decode = |end: usize| self.tokenizer.decode(&self.ids[self.start..end]);
+        Ok((decode(self.shown)?, decode(self.ids.len())?))
+    }
+}

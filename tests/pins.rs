@@ -1,0 +1,143 @@
+//! What a server's model is, insisted on and remembered; prompts from files.
+
+mod support;
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use model::Expectation;
+use support::{Server, fail, succeed, text, waggle};
+
+const MODEL: &str = "shakespeare-gpt2";
+
+/// A copy of the bundled model whose tokenizer may be another.
+fn directory(dir: &Path, tokenizer: impl Fn(String) -> String) {
+    let assets = Path::new(env!("CARGO_MANIFEST_DIR")).join("model/assets").join(MODEL);
+    for file in ["config.json", "model.safetensors"] {
+        fs::copy(assets.join(file), dir.join(file)).unwrap();
+    }
+    let text = fs::read_to_string(assets.join("tokenizer.json")).unwrap();
+    fs::write(dir.join("tokenizer.json"), tokenizer(text)).unwrap();
+}
+
+/// Starts a server of the user whose keys lie in `home`.
+fn serve(home: &Path, model: &str, listen: &str) -> Server {
+    let mut command = waggle(&format!("serve --allow-any --listen {listen} --model"));
+    let mut child = command.arg(model).env("WAGGLE_HOME", home).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::with_capacity(1, child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    let address = line.trim().rsplit(' ').next().unwrap().to_owned();
+    assert!(address.starts_with("127.0.0.1:"), "{line}");
+    Server { child, address }
+}
+
+fn client(home: &Path, address: &str, more: &[&str]) -> Command {
+    let mut command = waggle(&format!("generate --connect {address} --tokens 1"));
+    command.args(more).env("WAGGLE_HOME", home);
+    command
+}
+
+#[test]
+fn a_model_that_a_server_changes_is_refused_until_the_client_accepts_it() {
+    let dirs = [(); 3].map(|()| tempfile::tempdir().unwrap());
+    let [theirs, ours, changed] = dirs.each_ref().map(|dir| dir.path());
+    let key = succeed(waggle("keygen").env("WAGGLE_HOME", theirs));
+    let key = key.split_whitespace().find(|word| word.starts_with("ed25519:")).unwrap().to_owned();
+    let known = ours.join("known_servers");
+    let pin = || fs::read_to_string(&known).unwrap().split_whitespace().nth(2).map(str::to_owned);
+
+    let server = serve(theirs, MODEL, "127.0.0.1:0");
+    let address = server.address.clone();
+    succeed(&mut client(ours, &address, &["--server-key", &key]));
+    let old = Expectation::named(MODEL).unwrap().fingerprint.to_string();
+    assert_eq!(pin().as_deref(), Some(old.as_str()));
+    succeed(&mut client(ours, &address, &["--expect", &old]));
+    // What is expected is compared before a prompt is sent.
+    let config = directory_with_other_tokens(changed);
+    let errors = fail(&mut client(ours, &address, &["--expect", &config]), 1);
+    assert!(errors.contains("model") && errors.lines().count() <= 2, "{errors}");
+    let wrong = old.replace("waggle-model:", "waggle-model:00").chars().take(old.len()).collect::<String>();
+    let errors = fail(&mut client(ours, &address, &["--expect", &wrong]), 1);
+    assert!(errors.contains("not the expected one"), "{errors}");
+    drop(server);
+
+    // The same key at the same address, another tokenizer: one word for each letter would count letters differently.
+    directory(changed, |text| text.replace("[\\\\s\\\\S]", "[\\\\s\\\\S]{1}"));
+    let changed = changed.to_str().unwrap();
+    let server = serve(theirs, changed, &address);
+    let new = Expectation::named(changed).unwrap().fingerprint.to_string();
+    assert_ne!(old, new);
+    let errors = fail(&mut client(ours, &address, &[]), 1);
+    for part in [&old, &new, "tokenizer", "--expect"] {
+        assert!(errors.contains(part), "{part}: {errors}");
+    }
+    assert_eq!(pin().as_deref(), Some(old.as_str()), "a refused model is not remembered");
+    succeed(&mut client(ours, &address, &["--expect", &new]));
+    assert_eq!(pin().as_deref(), Some(new.as_str()));
+    succeed(&mut client(ours, &address, &[]));
+    // A server of one's own is not pinned.
+    drop(server);
+    succeed(&mut client(theirs, &serve(theirs, MODEL, "127.0.0.1:0").address, &[]));
+    assert!(!theirs.join("known_servers").exists());
+}
+
+/// A configuration with another set of end tokens.
+fn directory_with_other_tokens(dir: &Path) -> String {
+    let file = dir.join("other.json");
+    let assets = Path::new(env!("CARGO_MANIFEST_DIR")).join("model/assets").join(MODEL);
+    let text = fs::read_to_string(assets.join("config.json")).unwrap();
+    let mut config: serde_json::Value = serde_json::from_str(&text).unwrap();
+    config["eos_token_id"] = serde_json::json!([0, 1]);
+    fs::write(&file, config.to_string()).unwrap();
+    file.to_str().unwrap().to_owned()
+}
+
+#[test]
+fn a_prompt_comes_from_a_file_or_from_standard_input() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("prompt.txt");
+    fs::write(&file, "JULIET:\n").unwrap();
+    let float = |more: &[&str]| {
+        let mut command = waggle("float --tokens 4");
+        command.args(more);
+        command
+    };
+    let wanted = succeed(&mut float(&["--prompt", "JULIET:\n"]));
+    assert_eq!(succeed(&mut float(&["--prompt-file", file.to_str().unwrap()])), wanted);
+    let mut child = float(&["--prompt-file", "-"]).stdin(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(b"JULIET:\n").unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert_eq!(text(&output.stdout), wanted);
+    let errors = fail(&mut float(&["--prompt-file", "/nonexistent"]), 1);
+    assert!(errors.contains("/nonexistent") && errors.lines().count() == 1, "{errors}");
+    let errors = fail(&mut float(&["--prompt-file", "-"]), 1);
+    assert!(errors.contains("the prompt has no tokens"), "{errors}");
+    fail(&mut float(&["--prompt-file", "-", "--prompt", "x"]), 2);
+    let server = Server::start("--model shakespeare-gpt2 --insecure-plaintext");
+    let answer =
+        succeed(&mut server.client(&format!("--insecure-plaintext --tokens 1 --prompt-file {}", file.display())));
+    assert!(!answer.is_empty());
+}
+
+#[test]
+fn a_server_refuses_a_model_that_leaves_a_range() {
+    let dir = tempfile::tempdir().unwrap();
+    directory(dir.path(), |text| text);
+    // The gain of the first norm, a million times what it was: queries, keys and values leave their ring.
+    let path = dir.path().join("model.safetensors");
+    let mut bytes = fs::read(&path).unwrap();
+    let length = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    let header: serde_json::Value = serde_json::from_slice(&bytes[8..8 + length]).unwrap();
+    let place = &header["transformer.wte.weight"]["data_offsets"];
+    let [start, end] = [0, 1].map(|i| 8 + length + place[i].as_u64().unwrap() as usize);
+    for value in bytes[start..end].chunks_exact_mut(4) {
+        let scaled = f32::from_le_bytes(value.try_into().unwrap()) * 2000.0;
+        value.copy_from_slice(&scaled.to_le_bytes());
+    }
+    fs::write(&path, bytes).unwrap();
+    let errors = fail(waggle("serve --insecure-plaintext --listen 127.0.0.1:0 --model").arg(dir.path()), 1);
+    assert!(errors.contains("leaves the range") && errors.contains("norm"), "{errors}");
+}

@@ -1,0 +1,265 @@
+//! The tokenizer of a server, which may be anything: refused or endured, in the process that the program starts for it.
+
+mod support;
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use model::{Tokenizer, TokenizerError, WorkerCommand, bundled};
+use serde_json::{Value, json};
+use support::asset;
+
+/// The program under test as a worker.
+fn command() -> WorkerCommand {
+    let program = env!("CARGO_BIN_EXE_waggle").into();
+    WorkerCommand { program, arguments: vec!["tokenizer-worker".into()], time_out: WorkerCommand::TIME_OUT }
+}
+
+fn foreign(file: &Value) -> Result<Tokenizer, TokenizerError> {
+    Tokenizer::foreign(file.to_string().as_bytes(), &command())
+}
+
+/// A small BPE with byte fallback, as LLaMA's are.
+fn good() -> Value {
+    let mut vocab: serde_json::Map<String, Value> = ["<unk>", "<s>", "\u{2581}", "a", "b", "ab"]
+        .iter()
+        .zip(0..)
+        .map(|(t, i)| (t.to_string(), json!(i)))
+        .collect();
+    for byte in 0..=255 {
+        vocab.insert(format!("<0x{byte:02X}>"), json!(6 + byte));
+    }
+    let special = |id, content| {
+        json!({"id": id, "content": content, "single_word": false, "lstrip": false, "rstrip": false,
+               "normalized": false, "special": true})
+    };
+    json!({
+        "version": "1.0", "truncation": null, "padding": null,
+        "added_tokens": [special(0, "<unk>"), special(1, "<s>")],
+        "normalizer": {"type": "Sequence", "normalizers": [
+            {"type": "Prepend", "prepend": "\u{2581}"},
+            {"type": "Replace", "pattern": {"String": " "}, "content": "\u{2581}"}]},
+        "pre_tokenizer": null,
+        "post_processor": {"type": "TemplateProcessing",
+            "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+            "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
+            "special_tokens": {"<s>": {"id": "<s>", "ids": [1], "tokens": ["<s>"]}}},
+        "decoder": {"type": "Sequence", "decoders": [
+            {"type": "Replace", "pattern": {"String": "\u{2581}"}, "content": " "}, {"type": "ByteFallback"},
+            {"type": "Fuse"}, {"type": "Strip", "content": " ", "start": 1, "stop": 0}]},
+        "model": {"type": "BPE", "dropout": null, "unk_token": "<unk>", "continuing_subword_prefix": null,
+            "end_of_word_suffix": null, "fuse_unk": true, "byte_fallback": true, "ignore_merges": false,
+            "vocab": vocab, "merges": ["a b"]},
+    })
+}
+
+/// `good` with `value` at the JSON pointer `at`.
+fn with(at: &str, value: Value) -> Value {
+    let mut file = good();
+    match file.pointer_mut(at) {
+        Some(place) => *place = value,
+        None => {
+            let (parent, key) = at.rsplit_once('/').unwrap();
+            file.pointer_mut(parent).unwrap()[key] = value;
+        }
+    }
+    file
+}
+
+#[test]
+fn a_hostile_file_is_refused_by_its_part() {
+    let byte_level =
+        json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false});
+    let padding = |multiple: u64, fixed: u64| {
+        json!({"strategy": {"Fixed": fixed}, "direction": "Right", "pad_to_multiple_of": multiple, "pad_id": 0,
+               "pad_type_id": 0, "pad_token": "<unk>"})
+    };
+    let template = |pieces: Value, tokens: Value| json!({"type": "TemplateProcessing", "single": pieces, "pair": [], "special_tokens": tokens});
+    let doubling = json!({"type": "Replace", "pattern": {"String": "a"}, "content": "aa"});
+    let text = json!({"Sequence": {"id": "A", "type_id": 0}});
+    let nested = (0..60).fold(byte_level.clone(), |inner, _| json!({"type": "Sequence", "pretokenizers": [inner]}));
+    let cases = [
+        (
+            with(
+                "/post_processor",
+                template(json!([{"SpecialToken": {"id": "[X]", "type_id": 0}}, text]), json!({})),
+            ),
+            "[X]",
+        ),
+        (with("/pre_tokenizer", json!({"type": "FixedLength", "length": 0})), "FixedLength"),
+        (with("/normalizer", json!({"type": "Precompiled", "precompiled_charsmap": "AAAA"})), "Precompiled"),
+        (with("/padding", padding(1 << 63, 8)), "padding"),
+        (with("/padding", padding(8, 1_000_000_000_000)), "padding"),
+        (
+            with(
+                "/truncation",
+                json!({"max_length": 0, "strategy": "LongestFirst", "stride": 1, "direction": "Left"}),
+            ),
+            "truncation",
+        ),
+        (with("/pre_tokenizer", nested), "pre_tokenizer"),
+        (
+            with("/pre_tokenizer", json!({"type": "Sequence", "pretokenizers": vec![byte_level.clone(); 40]})),
+            "pre_tokenizer",
+        ),
+        (
+            with("/pre_tokenizer", json!({"type": "Sequence", "pretokenizers": vec![byte_level; 8]})),
+            "lengthen a text",
+        ),
+        (with("/normalizer", json!({"type": "Sequence", "normalizers": vec![doubling.clone(); 40]})), "normalizer"),
+        (with("/normalizer", json!({"type": "Sequence", "normalizers": vec![doubling; 8]})), "lengthen a text"),
+        (with("/normalizer", json!({"type": "Replace", "pattern": {"String": ""}, "content": "x"})), "empty pattern"),
+        (
+            with(
+                "/normalizer",
+                json!({"type": "Replace", "pattern": {"String": " "}, "content": "x".repeat(1 << 20)}),
+            ),
+            "1048576",
+        ),
+        (
+            with(
+                "/pre_tokenizer",
+                json!({"type": "Split", "pattern": {"Regex": "(a+)+(?!b)"}, "behavior": "Isolated", "invert": false}),
+            ),
+            "without end",
+        ),
+        (
+            with(
+                "/pre_tokenizer",
+                json!({"type": "Split", "pattern": {"Regex": "(?:\\p{L}{900}){900}"}, "behavior": "Isolated", "invert": false}),
+            ),
+            "too often",
+        ),
+        (with("/decoder", json!({"type": "Strip", "content": " ", "start": 0, "stop": 5})), "stop = 5"),
+        (
+            with("/decoder", json!({"type": "CTC", "pad_token": "", "word_delimiter_token": "", "cleanup": true})),
+            "CTC",
+        ),
+        (with("/post_processor", template(json!([]), json!({}))), "text A once"),
+        (with("/post_processor", template(json!(vec![text; 16]), json!({}))), "text A once"),
+        (with("/post_processor/special_tokens/<s>/ids", json!([4_000_000_000_u32])), "4000000000"),
+        (with("/model/merges", json!(["ab a"])), "aba"),
+        (with("/model/dropout", json!(0.5)), "dropout"),
+        (with("/model/continuing_subword_prefix", json!("##########")), "continuing_subword_prefix"),
+        (with("/model/unk_token", json!("missing")), "missing"),
+        (with("/model", json!({"type": "Unigram", "unk_id": 7, "vocab": []})), "Unigram"),
+        (
+            with(
+                "/model",
+                json!({"type": "WordPiece", "unk_token": "u", "continuing_subword_prefix": "", "max_input_chars_per_word": 0, "vocab": {}}),
+            ),
+            "WordPiece",
+        ),
+        (with("/added_tokens/0/content", json!("")), "token 0 is empty"),
+        (with("/added_tokens", json!(vec![good()["added_tokens"][0].clone(); 20_000])), "20000"),
+        (with("/from_the_future", json!(1)), "from_the_future"),
+        (with("/version", json!("2.0")), "version"),
+        (json!({}), "model"),
+        (json!([]), "tokenizer.json"),
+    ];
+    for (file, part) in &cases {
+        let refused = |place: &str, result: Result<Tokenizer, TokenizerError>| match result {
+            Err(
+                error @ (TokenizerError::Format { .. }
+                | TokenizerError::Refused { .. }
+                | TokenizerError::TooMuch { .. }),
+            ) => {
+                let message = error.to_string();
+                assert!(message.contains(part), "{place}, {part}: {message}");
+                assert!(message.lines().count() == 1 && message.len() < 600, "{message}");
+            }
+            Err(other) => panic!("{place}, {part}: {other}"),
+            Ok(_) => panic!("{place}, {part} was taken"),
+        };
+        refused("worker", foreign(file));
+        refused("here", Tokenizer::from_bytes(file.to_string().as_bytes()));
+    }
+    let deep = "[".repeat(1 << 20);
+    assert!(Tokenizer::foreign(deep.as_bytes(), &command()).is_err());
+    // Words of the file do not reach a terminal as they are.
+    let message = foreign(&with("/normalizer", json!({"type": "\u{1b}[2J"}))).err().unwrap().to_string();
+    assert!(message.contains("normalizer") && !message.contains('\u{1b}'), "{message:?}");
+}
+
+#[test]
+fn a_good_file_gives_the_same_in_either_place() {
+    let texts = ["", "ab  ba\n", "a b\u{e9}\u{4f60} <s> \u{0}", "ROMEO:\nO, she doth teach 12 torches"];
+    let mut files = vec![("a small BPE".to_owned(), good().to_string().into_bytes())];
+    for name in ["shakespeare-gpt2", "shakespeare-llama"] {
+        files.push((name.into(), bundled(name).unwrap().tokenizer.unwrap()));
+    }
+    for path in ["models/stories260k/tokenizer.json", "tokenizers/gpt2/tokenizer.json"] {
+        files.extend(asset(path).map(|file| (path.to_owned(), std::fs::read(file).unwrap())));
+    }
+    for (name, bytes) in files {
+        // The library alone, without what Waggle does to the file.
+        let library = tokenizers::Tokenizer::from_bytes(&bytes).unwrap();
+        let places = [Tokenizer::from_bytes(&bytes).unwrap(), Tokenizer::foreign(&bytes, &command()).unwrap()];
+        for tokenizer in &places {
+            assert_eq!(tokenizer.vocabulary(), library.get_vocab_size(true), "{name}");
+            for text in texts {
+                let ids = library.encode(text, true).unwrap().get_ids().to_vec();
+                assert_eq!(tokenizer.encode(text).unwrap(), ids, "{name}: {text:?}");
+                assert_eq!(tokenizer.decode(&ids).unwrap(), library.decode(&ids, true).unwrap(), "{name}: {text:?}");
+            }
+        }
+        let streamed = places.map(|tokenizer| {
+            let mut stream = tokenizer.stream(&[]);
+            let ids = tokenizer.encode("Soft! what light? \u{e9}").unwrap();
+            let text: String = ids.iter().map(|id| stream.push(*id).unwrap()).collect();
+            text + &stream.finish().unwrap()
+        });
+        assert_eq!(streamed[0], streamed[1], "{name}");
+    }
+}
+
+#[test]
+fn what_no_model_takes_is_refused_before_it_is_encoded() {
+    let tokenizer = foreign(&good()).unwrap();
+    assert!(matches!(tokenizer.encode(&"a".repeat(20 << 20)), Err(TokenizerError::TooMuch { .. })));
+    assert!(matches!(tokenizer.decode(&vec![3; (1 << 20) + 1]), Err(TokenizerError::TooMuch { .. })));
+    assert_eq!(tokenizer.encode("ab").unwrap(), [1, 2, 5], "it goes on");
+    // An id that nothing stands for has no text.
+    assert_eq!(tokenizer.decode(&[3, u32::MAX]).unwrap(), "a");
+}
+
+#[test]
+fn a_worker_that_is_killed_is_an_error_and_the_program_goes_on() {
+    let mut command = command();
+    command.time_out = Duration::from_millis(300);
+    // It answers once and stops then.
+    command.arguments = vec!["-c".into(), "read line; echo '{\"loaded\":{\"vocabulary\":1}}'; kill -STOP $$".into()];
+    command.program = "sh".into();
+    let tokenizer = Tokenizer::foreign(b"{}", &command).unwrap();
+    let error = tokenizer.encode("a").unwrap_err();
+    assert!(matches!(error, TokenizerError::TimedOut { .. }), "{error}");
+    assert_eq!(tokenizer.encode("a").unwrap_err(), error);
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_worker_gives_away_what_it_does_not_need() {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_waggle"))
+        .arg("tokenizer-worker")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut to = child.stdin.take().unwrap();
+    to.write_all(b"{\"encode\":\"\"}\n").unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    assert!(line.contains("failed"), "{line}");
+    let limits = std::fs::read_to_string(Path::new("/proc").join(child.id().to_string()).join("limits")).unwrap();
+    for (name, most) in
+        [("Max cpu time", 60), ("Max address space", 2 << 30), ("Max core file size", 0), ("Max open files", 3)]
+    {
+        let line = limits.lines().find(|line| line.starts_with(name)).unwrap();
+        let numbers: Vec<u64> = line[name.len()..].split_whitespace().filter_map(|n| n.parse().ok()).collect();
+        assert!(numbers.len() == 2 && numbers.iter().all(|n| *n <= most), "{line}");
+    }
+    drop(to);
+    assert!(child.wait().unwrap().success(), "it ends with its input");
+}
