@@ -10,22 +10,40 @@ use net::{HEADER_BYTES, Link, Role};
 /// What the links report as their time-out; nobody waits for it.
 pub const TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A peer that sends these bytes, closes, and reads nothing.
+/// A peer that sends these bytes, closes, and keeps what it is sent.
 #[derive(Debug)]
 pub struct Recorded {
     bytes: Vec<u8>,
     read: usize,
+    kept: Kept,
+}
+
+/// What a [`Recorded`] peer was sent.
+#[derive(Clone, Debug, Default)]
+pub struct Kept(Arc<Mutex<Vec<u8>>>);
+
+impl Kept {
+    /// All bytes so far.
+    pub fn bytes(&self) -> Vec<u8> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
 }
 
 impl Recorded {
     /// A peer that sends `bytes`.
     pub fn new(bytes: impl Into<Vec<u8>>) -> Self {
-        Recorded { bytes: bytes.into(), read: 0 }
+        Recorded { bytes: bytes.into(), read: 0, kept: Kept::default() }
+    }
+
+    /// What it will be sent.
+    pub fn kept(&self) -> Kept {
+        self.kept.clone()
     }
 }
 
 impl Link for Recorded {
-    fn send(&mut self, _: Vec<u8>) -> io::Result<()> {
+    fn send(&mut self, bytes: Vec<u8>) -> io::Result<()> {
+        self.kept.0.lock().unwrap_or_else(PoisonError::into_inner).extend(bytes);
         Ok(())
     }
 
