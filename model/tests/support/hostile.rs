@@ -1,0 +1,153 @@
+//! Tiny sessions between both parties, with or without a message that is spoiled on its way.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::mpsc;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use fuzzing::link::{Spoil, Watch, pair};
+use model::party::{Hosted, Limits, Opened, Outcome, PublicModel, Silent, Terms, Wishes};
+use model::pool::{Bound, Pool, Pools};
+use model::{DType, Error, ModelFiles, Next, Sampler, TensorSpec, write_safetensors};
+use mpcache::PolicySpec;
+use net::{Channel, Role};
+
+/// Longer than any session of the tiny model takes on a busy machine: what takes longer hangs.
+const HANG: Duration = Duration::from_secs(120);
+
+const CONFIG: &str =
+    r#"{"model_type": "gpt2", "n_layer": 1, "n_embd": 8, "n_head": 2, "vocab_size": 11, "n_positions": 32}"#;
+
+/// What the client writes after.
+pub(crate) const PROMPT: [u32; 7] = [3, 1, 4, 1, 5, 9, 2];
+/// How many tokens it asks for.
+pub(crate) const TOKENS: usize = 2;
+pub(crate) const BOUND: Bound = Bound { prompt: PROMPT.len(), tokens: TOKENS };
+
+/// Writes the tiny model to `dir`. Its weights are so large that no rounding decides about a token.
+pub(crate) fn write_tiny(dir: &Path) {
+    std::fs::write(dir.join("config.json"), CONFIG).unwrap();
+    let spec = model::ModelSpec::from_config_json(CONFIG.as_bytes()).unwrap();
+    let mut state = 5u64;
+    write_safetensors(&dir.join("model.safetensors"), &spec.tensors(), DType::F32, |tensor, values| {
+        let TensorSpec { name, shape } = tensor;
+        let mut next = || {
+            state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+            (state >> 40) as f32 / (1 << 23) as f32 - 1.0
+        };
+        let gain = shape.len() == 1 && name.ends_with("weight");
+        values.extend((0..shape.iter().product::<usize>()).map(|_| if gain { 1.0 } else { next() }));
+        Ok(())
+    })
+    .unwrap();
+}
+
+/// The tiny model, ready to serve.
+pub(crate) fn tiny() -> Hosted {
+    let dir = tempfile::tempdir().unwrap();
+    write_tiny(dir.path());
+    Hosted::load(ModelFiles::open(dir.path()).unwrap()).unwrap()
+}
+
+/// What a session is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// A generation in one phase.
+    Plain,
+    /// A generation in two phases of one session.
+    Prepared,
+    /// The filling of a pool.
+    Fill,
+    /// A generation from a pool.
+    Spend,
+}
+
+/// A policy with options that make it choose among the few tokens of the tiny sessions.
+pub(crate) fn policies() -> Vec<PolicySpec> {
+    let known = PolicySpec::help().map(|(name, keys, _)| {
+        let options: Vec<&str> = [("clusters", "clusters=4/2"), ("window", "window=3"), ("sinks", "sinks=1")]
+            .into_iter()
+            .filter(|(key, _)| keys.contains(key) && !(*key == "clusters" && matches!(name, "longcache")))
+            .map(|(_, option)| option)
+            .collect();
+        let text = format!("{name}{}{}", if options.is_empty() { "" } else { ":" }, options.join(","));
+        text.parse::<PolicySpec>().or_else(|_| name.parse()).unwrap_or_else(|e| panic!("{text}: {e}"))
+    });
+    known.filter(|policy| !policy.clear_only()).collect()
+}
+
+/// What both parties say of a session.
+pub(crate) struct Session {
+    pub(crate) client: Result<Outcome, Error>,
+    pub(crate) server: Result<Outcome, Error>,
+    pub(crate) watch: Watch,
+}
+
+fn terms(mode: Mode, policy: &PolicySpec) -> Terms {
+    let mut terms = Terms { policy: policy.clone(), ..Terms::default() };
+    terms.protocol.preprocess = mode != Mode::Plain;
+    terms
+}
+
+/// Runs a session of both parties, each in a thread of its own. `dir` holds the server's pools and the client's.
+///
+/// # Panics
+/// If a party panics, or goes on for longer than any session takes.
+pub(crate) fn run(mode: Mode, policy: &PolicySpec, spoil: Option<Spoil>, dir: &Path) -> Session {
+    let terms = Arc::new(terms(mode, policy));
+    let (client, server, watch) = pair(spoil);
+    let context = format!("{mode:?}, {policy}, {spoil:?}");
+    let pools = matches!(mode, Mode::Fill | Mode::Spend).then(|| dir.join("server"));
+    let server = {
+        let terms = terms.clone();
+        party(move || {
+            let channel = Channel::new(Role::Server, server);
+            let serve = |hosted: &Hosted| hosted.serve(channel, &terms, &Limits::default(), &mut Silent);
+            match pools {
+                // Hosts with pools are made anew: the directory is the session's own.
+                Some(pools) => serve(&tiny().with_pools(Pools::open(&pools, 99)?)),
+                None => serve(shared()),
+            }
+        })
+    };
+    let path = dir.join("client.pool");
+    let client = party(move || {
+        let opened = Opened::open(Channel::new(Role::Client, client), &terms, &Wishes::default())?;
+        let mut sampler = Sampler::greedy();
+        let next = Next::Pick(&mut sampler);
+        match mode {
+            Mode::Plain | Mode::Prepared => opened.generate(&PROMPT, TOKENS, false, next, &mut Silent),
+            Mode::Fill => opened.fill(BOUND, &path, &mut Silent),
+            Mode::Spend => {
+                let pool = Pool::open(&path, Role::Client).map_err(Error::Pool)?;
+                opened.spend(pool, &PROMPT, TOKENS, false, next, &mut Silent)
+            }
+        }
+    });
+    let wait = |outcome: mpsc::Receiver<std::thread::Result<Result<Outcome, Error>>>, who: &str| {
+        let ended = outcome.recv_timeout(HANG).unwrap_or_else(|_| panic!("{context}: the {who} hangs"));
+        ended.unwrap_or_else(|_| panic!("{context}: the {who} panicked"))
+    };
+    Session { client: wait(client, "client"), server: wait(server, "server"), watch }
+}
+
+fn party(
+    steps: impl FnOnce() -> Result<Outcome, Error> + Send + 'static,
+) -> mpsc::Receiver<std::thread::Result<Result<Outcome, Error>>> {
+    let (tell, outcome) = mpsc::channel();
+    // A party that hangs must not keep the test from failing, so nobody joins it.
+    std::thread::spawn(move || tell.send(catch_unwind(AssertUnwindSafe(steps))));
+    outcome
+}
+
+/// The tiny model for all sessions without pools.
+pub(crate) fn shared() -> &'static Hosted {
+    static HOSTED: OnceLock<Hosted> = OnceLock::new();
+    HOSTED.get_or_init(tiny)
+}
+
+/// What clients know of it.
+pub(crate) fn public() -> &'static PublicModel {
+    shared().public()
+}
