@@ -57,6 +57,14 @@ pub enum Error {
         /// The most that is allowed.
         limit: usize,
     },
+    /// A client chooses a number of phases that the server does not offer.
+    #[error("this server runs sessions with `preprocess` {expected} only, not {got}")]
+    Phases {
+        /// What the server offers.
+        expected: bool,
+        /// What the client chose.
+        got: bool,
+    },
     /// The server refuses a request.
     #[error("the server refuses: {reason}")]
     Refused {

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use thiserror::Error;
 
 use crate::Link;
-use crate::link::SendHalf;
+use crate::link::{SendHalf, WireBytes};
 
 /// A large buffer is delivered in pieces of this size, as a wire would.
 const PIECE_BYTES: usize = 64 << 10;
@@ -193,6 +193,18 @@ impl Link for Shaped {
 
     fn timeout(&self) -> Duration {
         self.inner.timeout()
+    }
+
+    fn read_ahead(&mut self, limit: Duration) -> io::Result<()> {
+        self.inner.read_ahead(limit)
+    }
+
+    fn exporter(&self) -> Option<[u8; 32]> {
+        self.inner.exporter()
+    }
+
+    fn wire_bytes(&self) -> Option<WireBytes> {
+        self.inner.wire_bytes()
     }
 
     fn close(&mut self) -> io::Result<()> {

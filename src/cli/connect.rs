@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use clap::Args;
-use model::party::{Opened, Terms, Wishes};
+use model::party::{Caller, Opened, Terms, Wishes};
 use model::{ModelSpec, bundled, bundled_names};
 use net::tcp::{self, ConnectOptions};
 use net::{Channel, Role};
@@ -40,7 +40,7 @@ impl ConnectArgs {
         let link = tcp::connect(self.connect.as_str(), timeouts)?;
         let channel = Channel::new(Role::Client, self.link.wrap(link)?);
         let wishes = Wishes { expected: expected.as_ref(), tokenizer };
-        Ok(Opened::open(channel, terms, &wishes)?)
+        Ok(Opened::open(channel, &Caller::default(), terms, &wishes)?)
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use clap::Args;
 use model::party::{
-    Hosted, Limits, Observer, Opened, Outcome, PublicModel, Request, Silent, Terms, Wishes, check_ids,
+    Caller, Hosted, Limits, Observer, Opened, Outcome, PublicModel, Request, Silent, Terms, Wishes, check_ids,
 };
 use model::report::PeakMemory;
 use model::{GenerateOptions, Model, ModelFiles, Next, Sampler, Tokenizer, check};
@@ -136,7 +136,7 @@ impl Client<'_> {
     ) -> Result<(Outcome, PublicModel), Error> {
         let channel = Channel::new(Role::Client, self.args.link.wrap(link)?);
         // The tokenizer lies on this machine already.
-        let session = Opened::open(channel, self.terms, &Wishes::default())?;
+        let session = Opened::open(channel, &Caller::default(), self.terms, &Wishes::default())?;
         let model = session.model().clone();
         let stop = self.args.sampling.stop_at_eos;
         let outcome = session.generate(self.prompt, self.tokens, stop, Next::Pick(sampler), observer)?;
@@ -152,11 +152,11 @@ impl Client<'_> {
     ) -> Result<Finished, Error> {
         let hosted = Hosted::load(files)?;
         let (here, there) = memory_pair(self.args.timeout);
-        let limits = Limits { prompt: self.prompt.len(), tokens: self.tokens };
+        let limits = Limits { prompt: self.prompt.len(), tokens: self.tokens, preprocess: None };
         let (client, server) = thread::scope(|scope| {
             let server = scope.spawn(|| {
                 let channel = Channel::new(Role::Server, there);
-                hosted.serve(channel, self.terms, &limits, &mut Silent)
+                hosted.serve(channel, &Caller::default(), self.terms, &limits, &mut Silent)
             });
             let client = self.session(here, sampler, observer);
             (client, server.join())

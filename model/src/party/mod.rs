@@ -8,7 +8,7 @@
 //!
 //! | message | from | bytes |
 //! |---|---|---|
-//! | handshake ([`net::handshake`]): version and [`Terms`], which must be equal; shape and name of the model | both | up to [`net::handshake::MAX_BYTES`] |
+//! | handshake ([`net::handshake`]): version and [`Terms`], which must be equal but for [`preprocess`](protocols::Options::preprocess), which the client chooses; shape and name of the model | both | up to [`net::handshake::MAX_BYTES`] |
 //! | shape: a [`ModelSpec`] as JSON | server | up to [`MAX_SHAPE_BYTES`] |
 //! | scales: fractional bits of each weight, in the order of [`Model::load`](crate::Model::load) | server | 1 per weight |
 //! | tokenizer: the text of `tokenizer.json`; empty unless there is one and the client wants it | server | up to [`MAX_TOKENIZER_BYTES`] |
@@ -18,6 +18,9 @@
 //!
 //! Then come base OTs, in a two-phase session ([`protocols::Options::preprocess`]) the correlations that [`needs`] lists,
 //! and the generation. With `stop_at_eos` the client sends one more byte after each token.
+//!
+//! At the end both parties compare what they saw of the session ([`net::Channel::confirm_transcript`]); results are final
+//! only then.
 //!
 //! The two phases may be two sessions with any time between them. [`Opened::fill`] makes the correlations, without the
 //! OTs, and ends when each party has its own in a file; the server's word that it has comes last (empty, or what went
@@ -51,7 +54,8 @@ use crate::pool::PoolId;
 use crate::report::Cost;
 use crate::{Error, GenerateOptions, Generation, ModelSpec, Reveal, Step};
 
-/// What both parties state before a session and must state alike.
+/// What both parties state before a session and must state alike. The client alone chooses the number of phases
+/// ([`protocols::Options::preprocess`]); the server adopts it or refuses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Terms {
     /// Choices of the protocols.
@@ -60,6 +64,13 @@ pub struct Terms {
     pub reveal: Reveal,
     /// Which of the cache a token looks at.
     pub policy: PolicySpec,
+}
+
+/// The party at the other end of a session, as far as the link has proved it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Caller {
+    /// The text of its public key; `None` on a link that proves none.
+    pub key: Option<String>,
 }
 
 /// What a client asks for: public.
@@ -80,12 +91,14 @@ pub struct Limits {
     pub prompt: usize,
     /// Tokens to generate.
     pub tokens: usize,
+    /// Whether sessions have two phases ([`protocols::Options::preprocess`]); `None` leaves it to the client.
+    pub preprocess: Option<bool>,
 }
 
 impl Default for Limits {
-    /// A thousand of each.
+    /// A thousand of each, in as many phases as the client likes.
     fn default() -> Self {
-        Limits { prompt: 1024, tokens: 1024 }
+        Limits { prompt: 1024, tokens: 1024, preprocess: None }
     }
 }
 
@@ -116,6 +129,8 @@ pub struct Outcome {
     pub per_token: Vec<Cost>,
     /// The pool that this session filled, instead of generating.
     pub filled: Option<PoolId>,
+    /// Whether the session had two phases.
+    pub preprocess: bool,
 }
 
 /// Watches a session. Every method has a default that does nothing.
@@ -161,7 +176,16 @@ pub fn check_ids(spec: &ModelSpec, ids: &[u32]) -> Result<(), Error> {
 
 impl Limits {
     /// No limits but the model's own.
-    pub const NONE: Limits = Limits { prompt: usize::MAX, tokens: usize::MAX };
+    pub const NONE: Limits = Limits { prompt: usize::MAX, tokens: usize::MAX, preprocess: None };
+
+    /// Refuses a number of phases that the server does not offer.
+    fn check_phases(&self, terms: &Terms) -> Result<(), Error> {
+        let got = terms.protocol.preprocess;
+        match self.preprocess {
+            Some(expected) if expected != got => Err(Error::Phases { expected, got }),
+            _ => Ok(()),
+        }
+    }
 }
 
 impl Request {

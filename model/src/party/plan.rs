@@ -6,7 +6,7 @@ use net::{Channel, Direction, HEADER_BYTES, Ledger, Phase, Role, memory_pair};
 use protocols::{Needs, Plan};
 
 use super::opening::Errand;
-use super::recorder::{Recorder, finish};
+use super::recorder::{Booked, Recorder, finish};
 use super::{Limits, Observer, Outcome, PublicModel, Request, Silent, Terms, Wishes, correlations, opening};
 use crate::pool::{Bound, PoolId, Purpose};
 use crate::{Error, Generation, Input, Model, ModelSpec, Next, NoHooks, Sampler, generate};
@@ -42,6 +42,7 @@ pub fn plan_filling(model: &PublicModel, terms: &Terms, wishes: &Wishes, bound: 
     let opening = rehearse(model, terms, wishes, &bound.request(), Errand::Fill)?;
     let mut engine = Plan::after(opening, terms.protocol);
     engine.prepare(purpose.needs())?;
+    engine.confirm_transcript()?;
     // The server's word that its part is written.
     let ledger = engine.ledger();
     ledger.set_phase(Phase::Offline);
@@ -50,7 +51,7 @@ pub fn plan_filling(model: &PublicModel, terms: &Terms, wishes: &Wishes, bound: 
     ledger.leave();
     let mut silent = Silent;
     let recorder = Recorder::new(&mut silent);
-    Ok(untimed(finish(&mut engine, &bound.request(), Generation::default(), recorder)))
+    Ok(untimed(finish(&mut engine, terms, &bound.request(), Generation::default(), recorder)))
 }
 
 /// [`plan`] of a generation from a pool made for `bound`.
@@ -86,7 +87,8 @@ fn run(
     let mut recorder = Recorder::new(observer);
     let options = request.options(terms);
     let generation = generate(&mut engine, &weights, input, &options, Next::Pick(&mut unused), &mut recorder)?;
-    Ok(untimed(finish(&mut engine, request, generation, recorder)))
+    engine.confirm_transcript()?;
+    Ok(untimed(finish(&mut engine, terms, request, generation, recorder)))
 }
 
 /// A plan takes no time.
@@ -124,7 +126,7 @@ fn rehearse(
     let mut server = Channel::new(Role::Server, server);
     std::thread::scope(|scope| {
         let receiving = scope.spawn(move || {
-            opening::receive_client(&mut server, model, terms, &Limits::NONE, |_, _| Ok(()))?;
+            opening::receive_client(&mut server, model, terms, &Limits::NONE, |_, _, _| Ok(()))?;
             if errand == Errand::Fill { opening::name_pool(&mut server, PoolId::default()) } else { Ok(()) }
         });
         let asked = opening::meet_server(&mut client, terms, wishes)

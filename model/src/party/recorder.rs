@@ -1,13 +1,15 @@
 //! Accounts of a generation: phases, tokens, the byte that ends it.
 
-use net::{Direction, HEADER_BYTES, Ledger, NetError, Phase, Role};
+use net::{Direction, HEADER_BYTES, Ledger, NetError, Phase, Role, TRANSCRIPT_BYTES};
 use protocols::{Engine, Plan, Secure};
 
-use super::{Observer, Outcome, Request};
+use super::{Observer, Outcome, Request, Terms};
 use crate::report::TokenMeter;
 use crate::{Generation, Hooks, Step};
 
 const STOP: &str = "stop";
+/// Scope of the comparison of transcripts, as [`net::Channel::confirm_transcript`] books it.
+const TRANSCRIPT: &str = "transcript";
 
 /// An engine with a ledger.
 pub(super) trait Booked: Engine {
@@ -16,6 +18,9 @@ pub(super) trait Booked: Engine {
 
     /// The client tells the server whether it stops here.
     fn tell_stop(&mut self, stop: Option<bool>) -> Result<bool, protocols::Error>;
+
+    /// The parties compare what they saw of the session: only then are its results final.
+    fn confirm_transcript(&mut self) -> Result<(), NetError>;
 }
 
 impl Booked for Secure {
@@ -38,6 +43,10 @@ impl Booked for Secure {
             _ => Err(NetError::Malformed { step: STOP, what: "neither 0 nor 1".into() }.into()),
         }
     }
+
+    fn confirm_transcript(&mut self) -> Result<(), NetError> {
+        self.channel().confirm_transcript()
+    }
 }
 
 impl Booked for Plan {
@@ -48,6 +57,16 @@ impl Booked for Plan {
     fn tell_stop(&mut self, _: Option<bool>) -> Result<bool, protocols::Error> {
         Plan::ledger(self).book(Direction::ClientToServer, (1 + HEADER_BYTES) as u64);
         Ok(false)
+    }
+
+    fn confirm_transcript(&mut self) -> Result<(), NetError> {
+        let ledger = Plan::ledger(self);
+        let phase = ledger.set_phase(Phase::Setup);
+        ledger.enter(TRANSCRIPT);
+        ledger.book_exchange([(TRANSCRIPT_BYTES + HEADER_BYTES) as u64; 2]);
+        ledger.leave();
+        ledger.set_phase(phase);
+        Ok(())
     }
 }
 
@@ -93,6 +112,7 @@ impl<E: Booked> Hooks<E> for Recorder<'_> {
 /// Collects what a session leaves.
 pub(super) fn finish(
     engine: &mut impl Booked,
+    terms: &Terms,
     request: &Request,
     generation: Generation,
     recorder: Recorder,
@@ -105,5 +125,6 @@ pub(super) fn finish(
         entries: ledger.entries(),
         per_token: recorder.meter.into_costs(),
         filled: None,
+        preprocess: terms.protocol.preprocess,
     }
 }

@@ -6,8 +6,8 @@ use net::{Channel, Role};
 use protocols::{Fixed, FixedWeight, Secure, Stock};
 
 use super::opening::Errand;
-use super::recorder::{Recorder, finish};
-use super::{Limits, Observer, Outcome, PublicModel, Request, Terms, correlations, opening};
+use super::recorder::{Booked, Recorder, finish};
+use super::{Caller, Limits, Observer, Outcome, PublicModel, Request, Terms, correlations, opening};
 use crate::pool::{Bound, Draft, Pool, PoolError, PoolId, Pools, Purpose, digest};
 use crate::{Error, Generation, Input, Model, ModelFiles, Next, Sampler, generate};
 
@@ -52,21 +52,24 @@ impl Hosted {
         &self.public
     }
 
-    /// Runs one session over `channel`, whose role is server.
+    /// Runs one session over `channel`, whose role is server, with the client `caller`, who chooses the number of phases
+    /// within the `limits`.
     ///
     /// # Errors
-    /// [`net::NetError::Disagreement`] if the parties differ; [`Error::Limit`], [`Error::TooLong`],
-    /// [`Error::Nothing`], [`Error::Pool`] or [`Error::PoolFile`] for a request that is refused; an error that names the step if the client vanishes or sends
-    /// nonsense. None of them affects the next session.
+    /// [`net::NetError::Disagreement`] if the parties differ; [`Error::Limit`], [`Error::Phases`],
+    /// [`Error::TooLong`], [`Error::Nothing`], [`Error::Pool`] or [`Error::PoolFile`] for a request that is refused; an
+    /// error that names the step if the client vanishes or sends nonsense. None of them affects the next session.
     pub fn serve(
         &self,
         mut channel: Channel,
+        caller: &Caller,
         terms: &Terms,
         limits: &Limits,
         observer: &mut dyn Observer,
     ) -> Result<Outcome, Error> {
-        let accept = |request: &Request, errand: Errand| self.accept(request, errand, terms);
-        let (request, grant) = opening::receive_client(&mut channel, &self.public, terms, limits, accept)?;
+        let accept = |request: &Request, errand: Errand, terms: &Terms| self.accept(caller, request, errand, terms);
+        let (request, terms, grant) = opening::receive_client(&mut channel, &self.public, terms, limits, accept)?;
+        let terms = &terms;
         let stock = match grant {
             Grant::Generate(stock) => stock,
             Grant::Fill(purpose) => return self.fill(channel, terms, &request, &purpose, observer),
@@ -82,11 +85,12 @@ impl Hosted {
         let options = request.options(terms);
         let next = Next::Pick(&mut unused);
         let generation = generate(&mut engine, &self.model, input, &options, next, &mut recorder)?;
-        Ok(finish(&mut engine, &request, generation, recorder))
+        engine.confirm_transcript()?;
+        Ok(finish(&mut engine, terms, &request, generation, recorder))
     }
 
     /// Grants or refuses an errand within the limits. The pool of an [`Errand::Spend`] is used up when this returns it.
-    fn accept(&self, request: &Request, errand: Errand, terms: &Terms) -> Result<Grant, Error> {
+    fn accept(&self, _caller: &Caller, request: &Request, errand: Errand, terms: &Terms) -> Result<Grant, Error> {
         let pools = || self.pools.as_ref().ok_or(PoolError::NoPools);
         match errand {
             Errand::Generate => Ok(Grant::Generate(None)),
@@ -133,9 +137,10 @@ impl Hosted {
         observer.setup();
         let mut engine = Secure::new(channel, terms.protocol)?;
         let stock = correlations::make(&mut engine, &self.model.weights(), purpose, observer)?;
+        engine.confirm_transcript()?;
         let written = Draft::write(&path, id, Role::Server, purpose, stock).and_then(Draft::publish);
         correlations::confirm(engine.channel(), written.map_err(|e| e.at(&path)))?;
-        let outcome = finish(&mut engine, request, Generation::default(), Recorder::new(observer));
+        let outcome = finish(&mut engine, terms, request, Generation::default(), Recorder::new(observer));
         Ok(Outcome { filled: Some(id), ..outcome })
     }
 }

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use clap::Args;
-use model::party::{Hosted, Limits, Outcome, Terms};
+use model::party::{Caller, Hosted, Limits, Outcome, Terms};
 use model::pool::Pools;
 use model::report::Cost;
 use net::tcp::{self, Listener};
@@ -43,7 +43,7 @@ pub(super) struct ServeArgs {
     #[arg(long, value_name = "N", default_value_t = Limits::default().tokens)]
     max_tokens: usize,
     /// Keep this party's part of the pools that clients fill (`waggle preprocess`) and spend (`waggle generate --pool`) in
-    /// this directory. They are as secret as the weights: never copy or restore them. Implies --preprocess.
+    /// this directory. They are as secret as the weights: never copy or restore them.
     #[arg(long, value_name = "DIR")]
     pools: Option<PathBuf>,
     /// Most pools in the directory; a client that wants to fill another is refused.
@@ -90,11 +90,11 @@ impl Line {
     }
 }
 
-pub(super) fn run(mut args: ServeArgs) -> Result<(), Error> {
+pub(super) fn run(args: ServeArgs) -> Result<(), Error> {
     check_writable(args.json.as_deref())?;
     let pools = match &args.pools {
         Some(dir) => {
-            args.terms = args.terms.two_phases()?;
+            args.terms.allow_two_phases()?;
             Some(Pools::open(dir, args.max_pools)?)
         }
         None => None,
@@ -106,7 +106,11 @@ pub(super) fn run(mut args: ServeArgs) -> Result<(), Error> {
             None => hosted,
         },
         terms: args.terms.terms(args.link)?,
-        limits: Limits { prompt: args.max_prompt, tokens: args.max_tokens },
+        limits: Limits {
+            prompt: args.max_prompt,
+            tokens: args.max_tokens,
+            preprocess: args.terms.fixed_preprocess(),
+        },
     };
     let listener = tcp::listen(args.listen.as_str(), args.timeout)?;
     let address = listener.local_addr()?;
@@ -160,9 +164,9 @@ impl Server {
     fn session(&self, channel: Channel, args: &ServeArgs) -> Result<Outcome, Error> {
         let mut progress = Progress::bars(0);
         let outcome = if args.machine {
-            self.hosted.serve(channel, &self.terms, &self.limits, &mut model::party::Silent)?
+            self.hosted.serve(channel, &Caller::default(), &self.terms, &self.limits, &mut model::party::Silent)?
         } else {
-            self.hosted.serve(channel, &self.terms, &self.limits, &mut progress)?
+            self.hosted.serve(channel, &Caller::default(), &self.terms, &self.limits, &mut progress)?
         };
         if let Some(path) = &args.json {
             let mut chosen = options([("link", args.link.to_string().into())]);

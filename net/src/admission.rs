@@ -1,0 +1,109 @@
+//! What a server says to a client before the session: come in, wait, or no.
+//!
+//! The messages go over the bare link, before the handshake of Waggle, and are in no ledger. While a client waits the
+//! server repeats its place as a sign of life. A message (integers little endian):
+//!
+//! | part | bytes |
+//! |---|---|
+//! | magic `WGL-ADM1` | 8 |
+//! | kind: 0 granted, 1 busy, 2 refused | 1 |
+//! | place in the queue (busy), length of the reason (refused), otherwise 0 | 4 |
+//! | reason (UTF-8, one line) | its length |
+
+use std::io;
+
+use crate::{Link, NetError};
+
+const MAGIC: [u8; 8] = *b"WGL-ADM1";
+const HEADER_BYTES: usize = 13;
+const STEP: &str = "admission";
+
+/// Longest reason; what is longer is cut.
+pub const MAX_REASON_BYTES: usize = 1024;
+
+/// A server's answer to a client that has connected.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Admission {
+    /// The session begins.
+    Granted,
+    /// The client waits; others are before it.
+    Busy {
+        /// Its place in the queue: 1 is served next.
+        position: u32,
+    },
+    /// The connection ends.
+    Refused {
+        /// Why, in one line.
+        reason: String,
+    },
+}
+
+/// Sends `admission` to the client at the other end of `link`.
+///
+/// Errors: [`NetError::Closed`], [`NetError::TimedOut`], [`NetError::Io`].
+pub fn send_admission(link: &mut dyn Link, admission: &Admission) -> Result<(), NetError> {
+    let timeout = link.timeout();
+    link.send(encode(admission)).map_err(|e| NetError::from_io(STEP, e, timeout))
+}
+
+/// Waits until the server lets this client in; `on_busy` hears every place in the queue. The read time-out counts from one
+/// message to the next.
+///
+/// Errors: [`NetError::Refused`], [`NetError::NotWaggle`] if the peer is another program, [`NetError::Malformed`],
+/// [`NetError::Closed`], [`NetError::TimedOut`].
+pub fn await_admission(link: &mut dyn Link, on_busy: &mut dyn FnMut(u32)) -> Result<(), NetError> {
+    loop {
+        match receive(link)? {
+            Admission::Granted => return Ok(()),
+            Admission::Busy { position } => on_busy(position),
+            Admission::Refused { reason } => return Err(NetError::Refused { reason }),
+        }
+    }
+}
+
+fn encode(admission: &Admission) -> Vec<u8> {
+    let (kind, value, text) = match admission {
+        Admission::Granted => (0, 0, ""),
+        Admission::Busy { position } => (1, *position, ""),
+        Admission::Refused { reason } => {
+            let reason = &reason[..reason.floor_char_boundary(MAX_REASON_BYTES)];
+            (2, reason.len() as u32, reason)
+        }
+    };
+    let mut bytes = MAGIC.to_vec();
+    bytes.push(kind);
+    bytes.extend(value.to_le_bytes());
+    bytes.extend(text.as_bytes());
+    bytes
+}
+
+fn receive(link: &mut dyn Link) -> Result<Admission, NetError> {
+    let timeout = link.timeout();
+    let failed = |e: io::Error| NetError::from_io(STEP, e, timeout);
+    let malformed = |what: String| NetError::Malformed { step: STEP, what };
+    let mut header = [0; HEADER_BYTES];
+    link.recv(&mut header).map_err(failed)?;
+    if header[..8] != MAGIC {
+        return Err(NetError::NotWaggle { first: header[..8].escape_ascii().to_string() });
+    }
+    let value = u32::from_le_bytes([header[9], header[10], header[11], header[12]]);
+    match (header[8], value) {
+        (0, 0) => Ok(Admission::Granted),
+        (1, 1..) => Ok(Admission::Busy { position: value }),
+        (2, _) => {
+            let len = value as usize;
+            if len > MAX_REASON_BYTES {
+                return Err(NetError::Length { step: STEP, expected: MAX_REASON_BYTES, got: len });
+            }
+            let mut text = vec![0; len];
+            link.recv(&mut text).map_err(failed)?;
+            let reason = String::from_utf8(text).map_err(|_| malformed("the reason is not UTF-8".into()))?;
+            // It ends up on a terminal and in logs.
+            if reason.chars().any(char::is_control) {
+                return Err(malformed("the reason contains control characters".into()));
+            }
+            Ok(Admission::Refused { reason })
+        }
+        (kind, value) => Err(malformed(format!("kind {kind} with value {value}"))),
+    }
+}
