@@ -47,7 +47,7 @@ pub mod tls;
 mod trust;
 mod usage;
 
-pub use admission::{Admission, await_admission, send_admission};
+pub use admission::{Admission, await_admission, await_client, send_admission};
 pub use channel::{Channel, HEADER_BYTES, TRANSCRIPT_BYTES};
 pub use error::NetError;
 pub use handshake::{Field, Handshake};

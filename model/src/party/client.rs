@@ -89,6 +89,7 @@ impl Opened {
         observer: &mut dyn Observer,
     ) -> Result<Outcome, Error> {
         check_ids(&self.model.spec, prompt)?;
+        request.check_planning(&self.model.spec, &self.terms)?;
         observer.setup();
         let pool = match pool {
             Some(pool) => {
@@ -128,6 +129,7 @@ impl Opened {
         check_absent(path).map_err(|e| e.at(path))?;
         observer.setup();
         let Opened { mut channel, terms, model: public, .. } = self;
+        bound.request().check_planning(&public.spec, &terms)?;
         let purpose = Purpose::new(&public, &terms, bound, None)?;
         let request = bound.request();
         opening::ask(&mut channel, &public.spec, &request, Errand::Fill)?;

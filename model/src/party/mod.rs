@@ -133,8 +133,15 @@ pub struct Outcome {
     pub preprocess: bool,
 }
 
-/// Watches a session. Every method has a default that does nothing.
+/// Watches a session, and may end it. Every method has a default that does nothing.
 pub trait Observer {
+    /// On the server: a client asks for a session in which it learns the logits of `positions` positions. Called before
+    /// anything is planned or claimed for it; an error is the server's verdict.
+    fn ask(&mut self, positions: u64) -> Result<(), Error> {
+        let _ = positions;
+        Ok(())
+    }
+
     /// The parties agree on what they run and set up base OTs.
     fn setup(&mut self) {}
 
@@ -158,6 +165,11 @@ pub trait Observer {
         let _ = token;
     }
 }
+
+/// Most steps of planning ([`Request::planning_steps`]) for a session in two phases: half a minute or so, and more than a
+/// GPT-2 XL needs for all its positions. Either party refuses what is beyond, however honest: a model or a request may be
+/// made up to keep it busy.
+pub const MAX_PLANNING_STEPS: usize = 1 << 16;
 
 /// Watches nothing.
 #[derive(Clone, Copy, Debug, Default)]
@@ -189,6 +201,21 @@ impl Limits {
 }
 
 impl Request {
+    /// What it costs to plan two phases for this, from public numbers alone: about half a millisecond each. The planner
+    /// goes through all layers once a token; reading the shape of a layer costs as much as eight tokens.
+    pub fn planning_steps(&self, spec: &ModelSpec) -> usize {
+        spec.layers().saturating_mul(self.tokens.saturating_add(8))
+    }
+
+    /// Refuses what would take too long to plan.
+    fn check_planning(&self, spec: &ModelSpec, terms: &Terms) -> Result<(), Error> {
+        let (steps, limit) = (self.planning_steps(spec), MAX_PLANNING_STEPS);
+        if terms.protocol.preprocess && steps > limit {
+            return Err(Error::Planning { tokens: self.tokens, layers: spec.layers(), steps, limit });
+        }
+        Ok(())
+    }
+
     /// The options of the generation under `terms`.
     fn options(&self, terms: &Terms) -> GenerateOptions {
         GenerateOptions {

@@ -9,7 +9,7 @@ use super::opening::Errand;
 use super::recorder::{Booked, Recorder, finish};
 use super::{Caller, Limits, Observer, Outcome, PublicModel, Request, Terms, correlations, opening};
 use crate::pool::{Bound, Draft, Pool, PoolError, PoolId, Pools, Purpose, digest};
-use crate::{Error, Generation, Input, Model, ModelFiles, Next, Sampler, generate};
+use crate::{Error, Generation, Input, Model, ModelFiles, Next, Reveal, Sampler, generate};
 
 /// A model in fixed point, ready for any number of sessions, one after another or at once.
 pub struct Hosted {
@@ -56,7 +56,7 @@ impl Hosted {
     /// within the `limits`.
     ///
     /// # Errors
-    /// [`net::NetError::Disagreement`] if the parties differ; [`Error::Limit`], [`Error::Phases`],
+    /// [`net::NetError::Disagreement`] if the parties differ; [`Error::Limit`], [`Error::Phases`], [`Error::Planning`], [`Error::Quota`],
     /// [`Error::TooLong`], [`Error::Nothing`], [`Error::Pool`] or [`Error::PoolFile`] for a request that is refused; an
     /// error that names the step if the client vanishes or sends nonsense. None of them affects the next session.
     pub fn serve(
@@ -67,7 +67,13 @@ impl Hosted {
         limits: &Limits,
         observer: &mut dyn Observer,
     ) -> Result<Outcome, Error> {
-        let accept = |request: &Request, errand: Errand, terms: &Terms| self.accept(caller, request, errand, terms);
+        let accept = |request: &Request, errand: Errand, terms: &Terms| {
+            // What is cheap to refuse comes before what takes time.
+            request.check_planning(&self.public.spec, terms)?;
+            let learns = errand != Errand::Fill && terms.reveal == Reveal::Logits;
+            observer.ask(if learns { request.tokens as u64 } else { 0 })?;
+            self.accept(caller, request, errand, terms)
+        };
         let (request, terms, grant) = opening::receive_client(&mut channel, &self.public, terms, limits, accept)?;
         let terms = &terms;
         let stock = match grant {

@@ -11,7 +11,7 @@ use thiserror::Error;
 
 /// Why a client gets no place.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
-pub(super) enum Full {
+pub(in crate::cli) enum Full {
     /// Everybody serves, and the queue is full.
     #[error("this server is busy: {waiting} clients wait already")]
     Queue {
