@@ -6,6 +6,8 @@
 
 #[path = "support/hostile.rs"]
 mod hostile;
+#[path = "support/tiny.rs"]
+mod tiny;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -9,15 +9,12 @@ use std::time::Duration;
 use fuzzing::link::{Spoil, Watch, pair};
 use model::party::{Caller, Hosted, Limits, Opened, Outcome, PublicModel, Silent, Terms, Wishes};
 use model::pool::{Bound, Pool, Pools};
-use model::{DType, Error, ModelFiles, Next, Sampler, TensorSpec, write_safetensors};
+use model::{Error, ModelFiles, Next, Sampler};
 use mpcache::PolicySpec;
 use net::{Channel, Role};
 
 /// Longer than any session of the tiny model takes on a busy machine: what takes longer hangs.
 const HANG: Duration = Duration::from_secs(120);
-
-const CONFIG: &str =
-    r#"{"model_type": "gpt2", "n_layer": 1, "n_embd": 8, "n_head": 2, "vocab_size": 11, "n_positions": 32}"#;
 
 /// What the client writes after.
 pub(crate) const PROMPT: [u32; 7] = [3, 1, 4, 1, 5, 9, 2];
@@ -25,28 +22,10 @@ pub(crate) const PROMPT: [u32; 7] = [3, 1, 4, 1, 5, 9, 2];
 pub(crate) const TOKENS: usize = 2;
 pub(crate) const BOUND: Bound = Bound { prompt: PROMPT.len(), tokens: TOKENS };
 
-/// Writes the tiny model to `dir`. Its weights are so large that no rounding decides about a token.
-pub(crate) fn write_tiny(dir: &Path) {
-    std::fs::write(dir.join("config.json"), CONFIG).unwrap();
-    let spec = model::ModelSpec::from_config_json(CONFIG.as_bytes()).unwrap();
-    let mut state = 5u64;
-    write_safetensors(&dir.join("model.safetensors"), &spec.tensors(), DType::F32, |tensor, values| {
-        let TensorSpec { name, shape } = tensor;
-        let mut next = || {
-            state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
-            (state >> 40) as f32 / (1 << 23) as f32 - 1.0
-        };
-        let gain = shape.len() == 1 && name.ends_with("weight");
-        values.extend((0..shape.iter().product::<usize>()).map(|_| if gain { 1.0 } else { next() }));
-        Ok(())
-    })
-    .unwrap();
-}
-
 /// The tiny model, ready to serve.
 pub(crate) fn tiny() -> Hosted {
     let dir = tempfile::tempdir().unwrap();
-    write_tiny(dir.path());
+    super::tiny::write_tiny(dir.path());
     Hosted::load(ModelFiles::open(dir.path()).unwrap()).unwrap()
 }
 
