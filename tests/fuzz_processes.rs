@@ -73,7 +73,8 @@ fn damage(numbers: &mut Numbers, sizes: [usize; 2]) -> Spoil {
 fn spoiled_sessions(wire: Wire, count: usize) {
     let home = home();
     let path = home.path();
-    let mut host = Host::start(path, &format!("--sessions {WORKERS} --timeout {TIMEOUT} --handshake-timeout 5"), wire);
+    let mut host =
+        Host::start(path, &format!("--sessions {WORKERS} --timeout {TIMEOUT} --handshake-timeout 5"), wire);
     let modes = ["", "--preprocess"].map(|mode| {
         let proxy = Proxy::start(host.address, None);
         let ended = client(path, proxy.address, mode, wire, 60.0, HANG);
@@ -230,8 +231,9 @@ fn crowd(wire: Wire, honest: usize, pause: Duration, limit: Duration) {
             scope.spawn(move || kind.run(address, &recorded, pause, done))
         });
         thread::sleep(Duration::from_millis(300));
-        let honest: Vec<_> =
-            (0..honest).map(|_| scope.spawn(|| client(path, address, "", wire, limit.as_secs_f64(), limit))).collect();
+        let honest: Vec<_> = (0..honest)
+            .map(|_| scope.spawn(|| client(path, address, "", wire, limit.as_secs_f64(), limit)))
+            .collect();
         let served: Vec<Ended> = honest.into_iter().map(|client| client.join().expect("a client")).collect();
         done.store(true, Ordering::Relaxed);
         (served, hostile.map(|hostile| hostile.join().expect("a hostile client")))

@@ -114,7 +114,9 @@ fn typed<T>(outcome: Result<T, Error>) -> Option<T> {
     // It is one line of a terminal.
     assert!(!text.contains(char::is_control), "{text:?}");
     match error {
-        Error::Net(NetError::Io { .. } | NetError::TimedOut { .. } | NetError::Unreachable { .. }) => panic!("{text}"),
+        Error::Net(NetError::Io { .. } | NetError::TimedOut { .. } | NetError::Unreachable { .. }) => {
+            panic!("{text}")
+        }
         Error::Checkpoint(_) | Error::File { .. } | Error::NotBundled { .. } | Error::Sampling { .. } => {
             panic!("not of a peer: {text}")
         }
@@ -261,7 +263,8 @@ fn write_corpora() {
         Corpus::write(dir(name), entries.into_iter().map(|(name, bytes)| (name.to_owned(), bytes)));
     };
     let text = |text: &str| text.as_bytes().to_vec();
-    let bundled = |name: &str| std::fs::read(format!("{}/assets/{name}/config.json", env!("CARGO_MANIFEST_DIR"))).unwrap();
+    let bundled =
+        |name: &str| std::fs::read(format!("{}/assets/{name}/config.json", env!("CARGO_MANIFEST_DIR"))).unwrap();
     let llama3 = r#"{"model_type":"llama","hidden_size":8,"num_attention_heads":2,"num_key_value_heads":1,"vocab_size":9,
         "num_hidden_layers":1,"intermediate_size":6,"rope_scaling":{"rope_type":"llama3","factor":8.0,"low_freq_factor":1.0,
         "high_freq_factor":4.0,"original_max_position_embeddings":8192},"eos_token_id":[1,2]}"#;
@@ -296,7 +299,8 @@ fn write_corpora() {
             ("empty", Vec::new()),
         ],
     );
-    let one = |name: &str| header(&format!(r#"{{"{name}":{{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}}}"#), &[0; 4]);
+    let one =
+        |name: &str| header(&format!(r#"{{"{name}":{{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}}}"#), &[0; 4]);
     write("shards", vec![("a.safetensors", one("x")), ("b.safetensors", one("y"))]);
     write(
         "index",
@@ -377,7 +381,11 @@ fn write_corpora() {
     format[8] = 2;
     let mut long = file[..16].to_vec();
     long[12..].fill(0xff);
-    write("pool-file", vec![("empty", Vec::new()), ("magic", file[..8].to_vec()), ("format", format), ("header-too-long", long)]);
+    write(
+        "pool-file",
+        vec![("empty", Vec::new()), ("magic", file[..8].to_vec()), ("format", format), ("header-too-long", long)],
+    );
     // Checked here, where they are made: what the server opens, its pools, its request.
-    let _ = (Pools::open(&place.path().join("server"), 1).unwrap(), Request { prompt: 1, tokens: 1, stop_at_eos: false });
+    let _ =
+        (Pools::open(&place.path().join("server"), 1).unwrap(), Request { prompt: 1, tokens: 1, stop_at_eos: false });
 }

@@ -229,7 +229,8 @@ fn write_corpora() {
         ("another-program", b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec()),
     ];
     Corpus::write(format!("{dir}/admission"), admissions.map(|(name, bytes)| (name.to_owned(), bytes)));
-    let texts = [("key", KEY.to_owned()), ("upper-case", KEY.to_uppercase()), ("secret", KEY.replace(':', "-secret:"))];
+    let texts =
+        [("key", KEY.to_owned()), ("upper-case", KEY.to_uppercase()), ("secret", KEY.replace(':', "-secret:"))];
     let texts = texts.into_iter().chain([("short", KEY[..40].to_owned()), ("digits", KEY[8..].to_owned())]);
     Corpus::write(format!("{dir}/public-key"), texts.map(|(name, text)| (name.to_owned(), text.into_bytes())));
     let secret = KEY.replace(':', "-secret:");

@@ -84,7 +84,8 @@ pub(crate) fn run(mode: Mode, policy: &PolicySpec, spoil: Option<Spoil>, dir: &P
         let terms = terms.clone();
         party(move || {
             let channel = Channel::new(Role::Server, server);
-            let serve = |hosted: &Hosted| hosted.serve(channel, &Caller::default(), &terms, &Limits::default(), &mut Silent);
+            let serve =
+                |hosted: &Hosted| hosted.serve(channel, &Caller::default(), &terms, &Limits::default(), &mut Silent);
             match pools {
                 // Hosts with pools are made anew: the directory is the session's own.
                 Some(pools) => serve(&tiny().with_pools(Pools::open(&pools, 99)?)),
@@ -94,7 +95,8 @@ pub(crate) fn run(mode: Mode, policy: &PolicySpec, spoil: Option<Spoil>, dir: &P
     };
     let path = dir.join("client.pool");
     let client = party(move || {
-        let opened = Opened::open(Channel::new(Role::Client, client), &Caller::default(), &terms, &Wishes::default())?;
+        let opened =
+            Opened::open(Channel::new(Role::Client, client), &Caller::default(), &terms, &Wishes::default())?;
         let mut sampler = Sampler::greedy();
         let next = Next::Pick(&mut sampler);
         match mode {
