@@ -20,7 +20,7 @@ use mpcache::PolicySpec;
 use net::Role;
 
 /// Every how manieth of all spoiled sessions `cargo test` runs; a prime, so that messages, parties and mutations all come.
-const STRIDE: usize = 1009;
+const STRIDE: usize = 3001;
 
 fn stride() -> usize {
     let given = std::env::var("WAGGLE_FUZZ_STRIDE").ok();
