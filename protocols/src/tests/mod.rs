@@ -1,5 +1,6 @@
 //! Protocols between two threads, held against naive twins and against their costs.
 
+mod fuzz;
 mod masked;
 mod operands;
 mod ops;

@@ -1,0 +1,387 @@
+//! Links in memory: one that only reads what was recorded, and pairs on which messages are spoiled.
+
+use std::collections::VecDeque;
+use std::io::{self, ErrorKind};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use net::{HEADER_BYTES, Link, Role};
+
+/// What the links report as their time-out; nobody waits for it.
+pub const TIMEOUT: Duration = Duration::from_secs(1);
+
+/// A peer that sends these bytes, closes, and keeps what it is sent.
+#[derive(Debug)]
+pub struct Recorded {
+    bytes: Vec<u8>,
+    read: usize,
+    kept: Kept,
+}
+
+/// What a [`Recorded`] peer was sent.
+#[derive(Clone, Debug, Default)]
+pub struct Kept(Arc<Mutex<Vec<u8>>>);
+
+impl Kept {
+    /// All bytes so far.
+    pub fn bytes(&self) -> Vec<u8> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl Recorded {
+    /// A peer that sends `bytes`.
+    pub fn new(bytes: impl Into<Vec<u8>>) -> Self {
+        Recorded { bytes: bytes.into(), read: 0, kept: Kept::default() }
+    }
+
+    /// What it will be sent.
+    pub fn kept(&self) -> Kept {
+        self.kept.clone()
+    }
+}
+
+impl Link for Recorded {
+    fn send(&mut self, bytes: Vec<u8>) -> io::Result<()> {
+        self.kept.0.lock().unwrap_or_else(PoisonError::into_inner).extend(bytes);
+        Ok(())
+    }
+
+    fn recv(&mut self, buf: &mut [u8]) -> io::Result<()> {
+        let part = self.bytes.get(self.read..self.read + buf.len()).ok_or(ErrorKind::UnexpectedEof)?;
+        buf.copy_from_slice(part);
+        self.read += buf.len();
+        Ok(())
+    }
+
+    fn timeout(&self) -> Duration {
+        TIMEOUT
+    }
+}
+
+/// A frame as a channel writes it: length and tag of `step`, then `payload`.
+pub fn frame(step: &str, payload: &[u8]) -> Vec<u8> {
+    let tag = step.bytes().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
+    [&(payload.len() as u32).to_le_bytes()[..], &tag.to_le_bytes(), payload].concat()
+}
+
+/// The frames of `bytes`, a whole stream of an honest party; what does not fill a frame is left out.
+pub fn frames(mut bytes: &[u8]) -> Vec<Vec<u8>> {
+    let mut out = Vec::new();
+    while let Some(len) = whole(bytes) {
+        let (head, rest) = bytes.split_at(len);
+        out.push(head.to_vec());
+        bytes = rest;
+    }
+    out
+}
+
+/// Length of the frame that `bytes` begin with, if all of it is there.
+fn whole(bytes: &[u8]) -> Option<usize> {
+    let len = HEADER_BYTES + u32::from_le_bytes(*bytes.first_chunk()?) as usize;
+    (bytes.len() >= len).then_some(len)
+}
+
+/// What happens to a message on its way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mutation {
+    /// A bit of its payload is inverted; this number modulo the bits chooses it. A message without payload loses a bit of
+    /// its header.
+    Flip(u64),
+    /// A bit of its header is inverted.
+    FlipHeader(u64),
+    /// It does not arrive.
+    Drop,
+    /// It arrives twice.
+    Duplicate,
+    /// It arrives after the one that follows.
+    Swap,
+    /// One that was sent before, this many messages earlier modulo their number, arrives in its place. The first message is
+    /// replaced by itself, twice.
+    Replay(usize),
+    /// Its last byte, or that of its header, is missing.
+    Truncate,
+    /// Its payload is one byte shorter, and its header says so. A message without payload is dropped.
+    Shorten,
+}
+
+impl Mutation {
+    /// One of each kind, varied by `seed`.
+    pub fn all(seed: u64) -> [Mutation; 8] {
+        [
+            Mutation::Flip(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 8),
+            Mutation::FlipHeader(seed),
+            Mutation::Drop,
+            Mutation::Duplicate,
+            Mutation::Swap,
+            Mutation::Replay(1 + seed as usize % 3),
+            Mutation::Truncate,
+            Mutation::Shorten,
+        ]
+    }
+}
+
+/// A mutation of one message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Spoil {
+    /// Who sends the message.
+    pub from: Role,
+    /// Which of that party's messages, from 0.
+    pub message: usize,
+    /// What happens to it.
+    pub mutation: Mutation,
+}
+
+/// Both directions of a pair.
+struct State {
+    /// On their way to the client, to the server.
+    queues: [VecDeque<u8>; 2],
+    /// Bytes that the client, the server waits for.
+    wants: [Option<usize>; 2],
+    closed: [bool; 2],
+    /// Whether both waited at once: then nothing will ever come.
+    stalled: bool,
+    /// What each party sent, before any mutation.
+    sent: [Vec<u8>; 2],
+    spoil: Option<Spoil>,
+    spoiled: bool,
+    /// Sent, but no whole frame yet.
+    partial: [Vec<u8>; 2],
+    messages: [usize; 2],
+    /// The messages of the party of the spoil so far, for replays.
+    earlier: Vec<Vec<u8>>,
+    /// The message that waits for its successor.
+    held: Option<Vec<u8>>,
+}
+
+/// One party's end of a pair.
+pub struct End {
+    role: Role,
+    shared: Arc<(Mutex<State>, Condvar)>,
+}
+
+/// Looks at a pair from outside.
+#[derive(Clone)]
+pub struct Watch(Arc<(Mutex<State>, Condvar)>);
+
+/// The ends of client and server, and a view of both. A pair on which both parties wait is stalled for good, and both get
+/// `TimedOut` at once: each must use its end from one thread at a time, as channels do.
+pub fn pair(spoil: Option<Spoil>) -> (End, End, Watch) {
+    let state = State {
+        queues: Default::default(),
+        wants: [None; 2],
+        closed: [false; 2],
+        stalled: false,
+        sent: Default::default(),
+        spoil,
+        spoiled: false,
+        partial: Default::default(),
+        messages: [0; 2],
+        earlier: Vec::new(),
+        held: None,
+    };
+    let shared = Arc::new((Mutex::new(state), Condvar::new()));
+    let end = |role| End { role, shared: shared.clone() };
+    (end(Role::Client), end(Role::Server), Watch(shared.clone()))
+}
+
+impl Watch {
+    /// What `role` sent, before any mutation.
+    pub fn sent(&self, role: Role) -> Vec<u8> {
+        lock(&self.0.0).sent[role as usize].clone()
+    }
+
+    /// Messages that `role` sent.
+    pub fn messages(&self, role: Role) -> usize {
+        lock(&self.0.0).messages[role as usize]
+    }
+
+    /// Whether the message to be spoiled was sent.
+    pub fn spoiled(&self) -> bool {
+        lock(&self.0.0).spoiled
+    }
+}
+
+fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    // A test that panicked while it held the lock has failed anyway.
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl State {
+    /// A whole message of `from`: passes it on, or what becomes of it.
+    fn message(&mut self, from: Role, mut frame: Vec<u8>) {
+        let index = self.messages[from as usize];
+        self.messages[from as usize] += 1;
+        let Some(spoil) = self.spoil.filter(|spoil| spoil.from == from) else { return self.deliver(from, &frame) };
+        if index != spoil.message {
+            if index < spoil.message {
+                self.earlier.push(frame.clone());
+            }
+            self.deliver(from, &frame);
+            if let Some(held) = self.held.take() {
+                self.deliver(from, &held);
+            }
+            return;
+        }
+        self.spoiled = true;
+        let payload = frame.len() - HEADER_BYTES;
+        match spoil.mutation {
+            Mutation::Flip(bit) => {
+                let (first, len) = if payload > 0 { (HEADER_BYTES, payload) } else { (0, HEADER_BYTES) };
+                let bit = bit % (8 * len as u64);
+                frame[first + (bit / 8) as usize] ^= 1 << (bit % 8);
+            }
+            Mutation::FlipHeader(bit) => {
+                let bit = bit as usize % (8 * HEADER_BYTES);
+                frame[bit / 8] ^= 1 << (bit % 8);
+            }
+            Mutation::Drop => return,
+            Mutation::Duplicate => self.deliver(from, &frame.clone()),
+            Mutation::Swap => {
+                self.held = Some(frame);
+                return;
+            }
+            Mutation::Replay(back) => match self.earlier.len() {
+                0 => self.deliver(from, &frame.clone()),
+                n => frame.clone_from(&self.earlier[n - 1 - (back - 1) % n]),
+            },
+            Mutation::Truncate => {
+                frame.pop();
+            }
+            Mutation::Shorten => {
+                if payload == 0 {
+                    return;
+                }
+                frame.pop();
+                frame[..4].copy_from_slice(&(payload as u32 - 1).to_le_bytes());
+            }
+        }
+        self.deliver(from, &frame);
+    }
+
+    fn deliver(&mut self, from: Role, bytes: &[u8]) {
+        self.queues[from.peer() as usize].extend(bytes);
+    }
+
+    /// Whether `role` waits for bytes that are not there.
+    fn starved(&self, role: Role) -> bool {
+        self.wants[role as usize].is_some_and(|n| self.queues[role as usize].len() < n)
+    }
+}
+
+impl Link for End {
+    fn send(&mut self, bytes: Vec<u8>) -> io::Result<()> {
+        let (mutex, wake) = &*self.shared;
+        let mut state = lock(mutex);
+        if state.closed[self.role.peer() as usize] {
+            return Err(ErrorKind::BrokenPipe.into());
+        }
+        state.sent[self.role as usize].extend_from_slice(&bytes);
+        let mut partial = std::mem::take(&mut state.partial[self.role as usize]);
+        partial.extend(bytes);
+        let mut start = 0;
+        while let Some(len) = whole(&partial[start..]) {
+            state.message(self.role, partial[start..start + len].to_vec());
+            start += len;
+        }
+        partial.drain(..start);
+        state.partial[self.role as usize] = partial;
+        wake.notify_all();
+        Ok(())
+    }
+
+    fn recv(&mut self, buf: &mut [u8]) -> io::Result<()> {
+        let (mutex, wake) = &*self.shared;
+        let mut state = lock(mutex);
+        let me = self.role as usize;
+        state.wants[me] = Some(buf.len());
+        let outcome = loop {
+            if state.queues[me].len() >= buf.len() {
+                break Ok(());
+            }
+            if state.closed[self.role.peer() as usize] {
+                break Err(ErrorKind::UnexpectedEof.into());
+            }
+            state.stalled |= state.starved(self.role.peer());
+            if state.stalled {
+                wake.notify_all();
+                break Err(ErrorKind::TimedOut.into());
+            }
+            state = wake.wait(state).unwrap_or_else(PoisonError::into_inner);
+        };
+        state.wants[me] = None;
+        if outcome.is_ok() {
+            let len = buf.len();
+            buf.iter_mut().zip(state.queues[me].drain(..len)).for_each(|(to, from)| *to = from);
+        }
+        outcome
+    }
+
+    fn timeout(&self) -> Duration {
+        TIMEOUT
+    }
+}
+
+impl Drop for End {
+    fn drop(&mut self) {
+        let (mutex, wake) = &*self.shared;
+        let mut state = lock(mutex);
+        state.closed[self.role as usize] = true;
+        // What waited for its successor still arrives: nothing follows it.
+        if state.spoil.is_some_and(|spoil| spoil.from == self.role)
+            && let Some(held) = state.held.take()
+        {
+            state.deliver(self.role, &held);
+        }
+        wake.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use net::Channel;
+
+    /// What the server receives of three messages of the client.
+    fn received(mutation: Mutation) -> Vec<Result<Vec<u8>, String>> {
+        let (client, server, watch) = pair(Some(Spoil { from: Role::Client, message: 1, mutation }));
+        let mut client = Channel::new(Role::Client, client);
+        for payload in [b"one", b"two", b"six"] {
+            client.send("step", payload).unwrap();
+        }
+        drop(client);
+        assert!(watch.spoiled() && watch.messages(Role::Client) == 3 && watch.messages(Role::Server) == 0);
+        assert_eq!(frames(&watch.sent(Role::Client))[2], frame("step", b"six"));
+        let mut server = Channel::new(Role::Server, server);
+        (0..4).map(|_| server.recv("step", 3).map_err(|e| e.to_string())).take_while(Result::is_ok).collect()
+    }
+
+    #[test]
+    fn messages_are_spoiled_as_said() {
+        let texts = |mutation| -> Vec<String> {
+            received(mutation).into_iter().map(|r| String::from_utf8_lossy(&r.unwrap()).into_owned()).collect()
+        };
+        assert_eq!(texts(Mutation::Flip(24)), ["one", "uwo", "six"]);
+        assert_eq!(texts(Mutation::Drop), ["one", "six"]);
+        assert_eq!(texts(Mutation::Duplicate), ["one", "two", "two", "six"]);
+        assert_eq!(texts(Mutation::Swap), ["one", "six", "two"]);
+        assert_eq!(texts(Mutation::Replay(1)), ["one", "one", "six"]);
+        for mutation in [Mutation::Truncate, Mutation::Shorten, Mutation::FlipHeader(0), Mutation::FlipHeader(40)] {
+            let got = texts(mutation);
+            assert!(got[0] == "one" && got.get(1).is_none_or(|text| text != "two"), "{mutation:?}: {got:?}");
+        }
+    }
+
+    #[test]
+    fn a_pair_on_which_both_wait_times_out_at_once() {
+        let (mut client, mut server, _) = pair(None);
+        let waiting = std::thread::spawn(move || (client.recv(&mut [0; 4]).unwrap_err().kind(), client));
+        server.send(vec![1]).unwrap();
+        assert_eq!(server.recv(&mut [0; 1]).unwrap_err().kind(), ErrorKind::TimedOut);
+        assert_eq!(waiting.join().unwrap().0, ErrorKind::TimedOut);
+        let mut late = Recorded::new(*b"ab");
+        late.recv(&mut [0; 2]).unwrap();
+        assert_eq!(late.recv(&mut [0; 1]).unwrap_err().kind(), ErrorKind::UnexpectedEof);
+        assert_eq!(server.recv(&mut [0; 1]).unwrap_err().kind(), ErrorKind::UnexpectedEof);
+    }
+}

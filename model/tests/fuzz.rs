@@ -1,0 +1,391 @@
+//! Hostile files and hostile peers before the first secret. README, "Fuzzing", says how to run this for long.
+
+#[path = "support/hostile.rs"]
+mod hostile;
+#[path = "support/tiny.rs"]
+mod tiny;
+
+use std::path::Path;
+
+use fuzzing::link::{Recorded, frame, frames};
+use fuzzing::{Corpus, memory};
+use hostile::{BOUND, Mode, PROMPT, TOKENS, public, run, shared};
+use model::party::{Caller, Limits, Opened, Request, Silent, Terms, Wishes};
+use model::pool::{Pool, PoolError, Pools, Purpose};
+use model::{Checkpoint, CheckpointError, Error, ModelSpec, Next, Sampler};
+use mpcache::PolicySpec;
+use net::{Channel, NetError, Role};
+
+fn dir(name: &str) -> String {
+    format!("{}/tests/corpus/{name}", env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Ledgers, tables of a layer, texts of errors: what every step may hold.
+const SLACK: usize = 1 << 20;
+
+#[test]
+fn fuzz_config() {
+    fuzzing::target!(Corpus::open(dir("config")), |bytes: &[u8]| {
+        let (outcome, memory) = memory::peak(|| ModelSpec::from_config_json(bytes));
+        assert!(memory < 100 * bytes.len() + SLACK, "{memory} bytes");
+        match outcome {
+            Ok(spec) => {
+                let text = serde_json::to_string(&spec).expect("a specification is JSON");
+                assert_eq!(serde_json::from_str::<ModelSpec>(&text).expect("and comes back"), spec);
+                // Sizes that are safe to multiply.
+                assert!(spec.layers() > 0 && spec.hidden() > 0 && spec.vocabulary() > 0);
+                assert!(spec.heads().heads.is_multiple_of(spec.heads().kv_heads) && spec.heads().head_dim > 0);
+                assert!(spec.weight_specs().len() < 16 * spec.layers() + 16);
+            }
+            Err(error) => assert!(!error.to_string().is_empty()),
+        }
+    });
+}
+
+#[test]
+fn fuzz_checkpoint() {
+    let place = tempfile::tempdir().unwrap();
+    fuzzing::target!(Corpus::open(dir("safetensors")), |bytes: &[u8]| {
+        std::fs::write(place.path().join("model.safetensors"), bytes).unwrap();
+        read_all(place.path(), bytes.len());
+    });
+}
+
+#[test]
+fn fuzz_checkpoint_index() {
+    let place = tempfile::tempdir().unwrap();
+    for shard in ["a.safetensors", "b.safetensors"] {
+        std::fs::copy(format!("{}/{shard}", dir("shards")), place.path().join(shard)).unwrap();
+    }
+    fuzzing::target!(Corpus::open(dir("index")), |bytes: &[u8]| {
+        std::fs::write(place.path().join("model.safetensors.index.json"), bytes).unwrap();
+        read_all(place.path(), bytes.len() + 4096);
+    });
+}
+
+/// Opens the checkpoint in `dir`, whose files have `len` bytes, and reads every tensor of it.
+fn read_all(dir: &Path, len: usize) {
+    let (outcome, memory) = memory::peak(|| -> Result<(), CheckpointError> {
+        let mut checkpoint = Checkpoint::open(dir)?;
+        let tensors: Vec<_> = checkpoint.tensors().map(|(name, shape)| (name.to_owned(), shape.to_vec())).collect();
+        for (name, shape) in tensors {
+            let values = match shape.len() {
+                1 => checkpoint.vector(&name).map(|vector| vector.len()),
+                _ => checkpoint.matrix(&name).map(|matrix| matrix.len()),
+            };
+            match values {
+                Ok(len) => assert_eq!(len, shape.iter().product::<usize>()),
+                Err(error) => assert!(!error.to_string().is_empty()),
+            }
+        }
+        Ok(())
+    });
+    // Half floats double, headers are JSON, and files are read by pieces of a mebibyte.
+    assert!(memory < 200 * len + 3 * SLACK, "{memory} bytes for {len}");
+    if let Err(error) = outcome {
+        assert!(!error.to_string().is_empty());
+    }
+}
+
+fn terms(mode: Mode) -> Terms {
+    let mut terms = Terms::default();
+    terms.protocol.preprocess = mode != Mode::Plain;
+    terms
+}
+
+/// What both parties of an honest session send up to the request and the verdict.
+fn opening(mode: Mode) -> [Vec<Vec<u8>>; 2] {
+    let place = tempfile::tempdir().unwrap();
+    let session = run(mode, &PolicySpec::default(), None, place.path());
+    session.client.and(session.server).expect("an honest session");
+    let sent = [Role::Client, Role::Server].map(|role| frames(&session.watch.sent(role)));
+    let [client, server] = sent;
+    // Client: handshake, request. Server: handshake, shape, scales, tokenizer, verdict.
+    [client[..2].to_vec(), server[..5].to_vec()]
+}
+
+/// Errors that a peer can cause before the first secret.
+fn typed<T>(outcome: Result<T, Error>) -> Option<T> {
+    let error = match outcome {
+        Ok(value) => return Some(value),
+        Err(error) => error,
+    };
+    let text = error.to_string();
+    // It is one line of a terminal.
+    assert!(!text.contains(char::is_control), "{text:?}");
+    match error {
+        Error::Net(NetError::Io { .. } | NetError::TimedOut { .. } | NetError::Unreachable { .. }) => {
+            panic!("{text}")
+        }
+        Error::Checkpoint(_) | Error::File { .. } | Error::NotBundled { .. } | Error::Sampling { .. } => {
+            panic!("not of a peer: {text}")
+        }
+        _ => None,
+    }
+}
+
+/// A client that meets a peer which says `bytes`.
+fn meet(bytes: Vec<u8>) {
+    let (outcome, memory) = memory::peak(|| {
+        let channel = Channel::new(Role::Client, Recorded::new(bytes.clone()));
+        let opened = Opened::open(channel, &Caller::default(), &terms(Mode::Plain), &Wishes::default())?;
+        let prompt: Vec<u32> = PROMPT.iter().map(|id| id % opened.model().spec.vocabulary() as u32).collect();
+        let mut sampler = Sampler::greedy();
+        opened.generate(&prompt, TOKENS, false, Next::Pick(&mut sampler), &mut Silent)
+    });
+    assert!(typed(outcome).is_none(), "a session needs more than an opening");
+    // Shapes are lists of layers, of which there may be thousands.
+    assert!(memory < 8 * bytes.len() + (64 << 20), "{memory} bytes");
+}
+
+#[test]
+fn fuzz_client_opening() {
+    fuzzing::target!(Corpus::open(dir("server-opening")), |bytes: &[u8]| meet(bytes.to_vec()));
+}
+
+#[test]
+fn fuzz_shape() {
+    let [_, honest] = opening(Mode::Plain);
+    fuzzing::target!(Corpus::open(dir("shape")), |bytes: &[u8]| {
+        let weights = serde_json::from_slice::<ModelSpec>(bytes).map_or(0, |spec| spec.weight_specs().len());
+        let rest = [frame("handshake/shape", bytes), frame("handshake/scales", &vec![12; weights])];
+        let end = [frame("handshake/tokenizer", b""), frame("handshake/verdict", b"")];
+        meet([&honest[0][..], &rest.concat(), &end.concat()].concat());
+    });
+}
+
+#[test]
+fn fuzz_verdict() {
+    let [_, honest] = opening(Mode::Plain);
+    fuzzing::target!(Corpus::open(dir("verdict")), |bytes: &[u8]| {
+        meet([&honest[..4].concat()[..], &frame("handshake/verdict", bytes)].concat());
+    });
+}
+
+/// A server that meets a peer which says `bytes`.
+fn host(bytes: &[u8], mode: Mode) {
+    let (outcome, memory) = memory::peak(|| {
+        let channel = Channel::new(Role::Server, Recorded::new(bytes));
+        shared().serve(channel, &Caller::default(), &terms(mode), &Limits::default(), &mut Silent)
+    });
+    assert!(typed(outcome).is_none(), "a session needs more than an opening");
+    assert!(memory < 8 * bytes.len() + (64 << 20), "{memory} bytes");
+}
+
+#[test]
+fn fuzz_server_opening() {
+    // Planned once, as every server does.
+    for mode in [Mode::Plain, Mode::Prepared] {
+        fuzzing::target!(Corpus::open(dir("client-opening")), |bytes: &[u8]| host(bytes, mode));
+    }
+}
+
+#[test]
+fn fuzz_request() {
+    let [honest, _] = opening(Mode::Plain);
+    fuzzing::target!(Corpus::open(dir("request")), |bytes: &[u8]| {
+        host(&[&honest[0][..], &frame("handshake/request", bytes)].concat(), Mode::Plain);
+    });
+}
+
+/// Writes a pool whose parts are intact by their checksums: `header`, then `words` zeros.
+fn write_pool(path: &Path, header: &[u8], words: usize) {
+    let mut bytes = [&b"WGLPOOL\0\x01\0\0\0"[..], &(header.len() as u32).to_le_bytes(), header].concat();
+    bytes.extend_from_slice(blake3::hash(&bytes).as_bytes());
+    bytes.resize(bytes.len() + 8 * words, 0);
+    bytes.extend_from_slice(blake3::hash(&bytes).as_bytes());
+    std::fs::write(path, bytes).unwrap();
+}
+
+/// What pools of the tiny sessions are for.
+fn purpose() -> Purpose {
+    Purpose::new(public(), &terms(Mode::Spend), BOUND, None).expect("a purpose")
+}
+
+#[test]
+fn fuzz_pool_header() {
+    let place = tempfile::tempdir().unwrap();
+    let path = place.path().join("a.pool");
+    let (purpose, request) = (purpose(), BOUND.request());
+    fuzzing::target!(Corpus::open(dir("pool-header")), |bytes: &[u8]| {
+        // As many words as it says, if it says few.
+        let words = serde_json::from_slice::<serde_json::Value>(bytes).ok().and_then(|json| json["words"].as_u64());
+        write_pool(&path, bytes, words.filter(|n| *n < 1000).unwrap_or(7) as usize);
+        for role in [Role::Client, Role::Server] {
+            let (outcome, memory) = memory::peak(|| Pool::open(&path, role));
+            assert!(memory < 64 * bytes.len() + SLACK, "{memory} bytes");
+            let Some(pool) = pool_error(outcome) else { continue };
+            if pool_error(pool.check(&purpose, &request)).is_some() {
+                pool_error(pool.claim(&purpose));
+            }
+        }
+    });
+}
+
+#[test]
+fn fuzz_pool_file() {
+    let place = tempfile::tempdir().unwrap();
+    let filled = run(Mode::Fill, &PolicySpec::default(), None, place.path());
+    filled.client.and(filled.server).expect("a pool");
+    let path = place.path().join("client.pool");
+    let honest = std::fs::read(&path).unwrap();
+    let (purpose, request) = (purpose(), BOUND.request());
+    let corpus = Corpus::open(dir("pool-file")).and([("honest".to_owned(), honest.clone())]);
+    fuzzing::target!(corpus, |bytes: &[u8]| {
+        std::fs::write(&path, bytes).unwrap();
+        let (outcome, memory) = memory::peak(|| {
+            let pool = Pool::open(&path, Role::Client)?;
+            pool.check(&purpose, &request)?;
+            pool.claim(&purpose)
+        });
+        assert!(memory < 4 * honest.len() + 4 * SLACK, "{memory} bytes");
+        assert_eq!(pool_error(outcome).is_some(), bytes == honest, "the checksum finds every change");
+    });
+}
+
+/// Errors of a file that anybody may have written.
+fn pool_error<T>(outcome: Result<T, PoolError>) -> Option<T> {
+    match outcome {
+        Ok(value) => Some(value),
+        Err(PoolError::Io(error)) => panic!("{error}"),
+        Err(error) => {
+            assert!(!error.to_string().is_empty());
+            None
+        }
+    }
+}
+
+/// Writes the corpora of this file: `cargo test -p waggle-model --test fuzz -- --ignored write`.
+#[test]
+#[ignore = "writes files of the repository"]
+fn write_corpora() {
+    let write = |name: &str, entries: Vec<(&str, Vec<u8>)>| {
+        Corpus::write(dir(name), entries.into_iter().map(|(name, bytes)| (name.to_owned(), bytes)));
+    };
+    let text = |text: &str| text.as_bytes().to_vec();
+    let bundled =
+        |name: &str| std::fs::read(format!("{}/assets/{name}/config.json", env!("CARGO_MANIFEST_DIR"))).unwrap();
+    let llama3 = r#"{"model_type":"llama","hidden_size":8,"num_attention_heads":2,"num_key_value_heads":1,"vocab_size":9,
+        "num_hidden_layers":1,"intermediate_size":6,"rope_scaling":{"rope_type":"llama3","factor":8.0,"low_freq_factor":1.0,
+        "high_freq_factor":4.0,"original_max_position_embeddings":8192},"eos_token_id":[1,2]}"#;
+    write(
+        "config",
+        vec![
+            ("gpt2", bundled("shakespeare-gpt2")),
+            ("llama", bundled("shakespeare-llama")),
+            ("llama3", text(llama3)),
+            ("empty", text("{}")),
+            ("not-an-object", text("[]")),
+            ("nested", text(&"[".repeat(300))),
+            ("heads-do-not-divide", text(r#"{"model_type":"gpt2","n_embd":8,"n_head":3}"#)),
+            ("huge", text(r#"{"model_type":"gpt2","n_layer":18446744073709551615,"n_embd":1e308}"#)),
+        ],
+    );
+    let header = |json: &str, data: &[u8]| [&(json.len() as u64).to_le_bytes()[..], json.as_bytes(), data].concat();
+    let three = r#"{"__metadata__":{"format":"pt"},"a":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]},
+        "b":{"dtype":"F16","shape":[4],"data_offsets":[24,32]},"c":{"dtype":"BF16","shape":[1,2],"data_offsets":[32,36]}}"#;
+    let overlap = r#"{"a":{"dtype":"F32","shape":[9223372036854775807,4],"data_offsets":[0,4]}}"#;
+    let backwards = r#"{"a":{"dtype":"F32","shape":[1],"data_offsets":[4,0]}}"#;
+    let zero = r#"{"a":{"dtype":"I64","shape":[0,9999999999],"data_offsets":[0,0]}}"#;
+    write(
+        "safetensors",
+        vec![
+            ("three", header(three, &[0x3c; 36])),
+            ("not-a-number", header(three, &[0xff; 36])),
+            ("shape-overflows", header(overlap, &[0; 4])),
+            ("backwards", header(backwards, &[0; 4])),
+            ("zero", header(zero, &[])),
+            ("header-longer-than-the-file", u64::MAX.to_le_bytes().to_vec()),
+            ("empty", Vec::new()),
+        ],
+    );
+    let one =
+        |name: &str| header(&format!(r#"{{"{name}":{{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}}}"#), &[0; 4]);
+    write("shards", vec![("a.safetensors", one("x")), ("b.safetensors", one("y"))]);
+    write(
+        "index",
+        vec![
+            ("two", text(r#"{"metadata":{},"weight_map":{"x":"a.safetensors","y":"b.safetensors"}}"#)),
+            ("outside", text(r#"{"weight_map":{"x":"../a.safetensors"}}"#)),
+            ("missing", text(r#"{"weight_map":{"x":"b.safetensors"}}"#)),
+            ("none", text(r#"{"weight_map":{}}"#)),
+            ("dot", text(r#"{"weight_map":{"x":"."}}"#)),
+        ],
+    );
+    let [client, server] = opening(Mode::Plain);
+    let [prepared, _] = opening(Mode::Prepared);
+    write("client-opening", vec![("plain", client.concat()), ("prepared", prepared.concat())]);
+    write("server-opening", vec![("plain", server.concat())]);
+    let shape = server[1][8..].to_vec();
+    let replaced = |from: &str, to: &str| {
+        let text = String::from_utf8(shape.clone()).unwrap();
+        assert!(text.contains(from), "{text}");
+        text.replace(from, to).into_bytes()
+    };
+    write(
+        "shape",
+        vec![
+            ("tiny", shape.clone()),
+            ("llama3", serde_json::to_vec(&ModelSpec::from_config_json(llama3.as_bytes()).unwrap()).unwrap()),
+            ("many-layers", replaced("\"n_layer\":1", "\"n_layer\":4096")),
+            ("wide", replaced("\"n_embd\":8", "\"n_embd\":65536")),
+            ("one-position", replaced("\"n_positions\":32", "\"n_positions\":1")),
+            ("control-characters", text("{\"model_type\":\"\u{1b}[2J\"}")),
+        ],
+    );
+    write(
+        "verdict",
+        vec![
+            ("granted", Vec::new()),
+            ("refused", text("8 tokens of a prompt are more than the 4 that this server allows")),
+            ("control-characters", text("no\u{1b}[2J\u{7}way")),
+            ("not-utf8", vec![0xff; 20]),
+            ("longest", vec![b'x'; 512]),
+        ],
+    );
+    let request = |prompt: u32, tokens: u32, rest: [u8; 2], id: u8| {
+        [&prompt.to_le_bytes()[..], &tokens.to_le_bytes(), &rest, &[id; 16]].concat()
+    };
+    write(
+        "request",
+        vec![
+            ("generate", request(7, 2, [0, 0], 0)),
+            ("stop", request(7, 2, [1, 0], 0)),
+            ("fill", request(7, 2, [0, 1], 0)),
+            ("spend", request(7, 2, [0, 2], 9)),
+            ("nothing", request(0, 0, [0, 0], 0)),
+            ("too-much", request(u32::MAX, u32::MAX, [0, 0], 0)),
+            ("other-errand", request(7, 2, [0, 3], 0)),
+        ],
+    );
+    let place = tempfile::tempdir().unwrap();
+    let filled = run(Mode::Fill, &PolicySpec::default(), None, place.path());
+    filled.client.and(filled.server).expect("a pool");
+    let file = std::fs::read(place.path().join("client.pool")).unwrap();
+    let len = u32::from_le_bytes([file[12], file[13], file[14], file[15]]) as usize;
+    let header = String::from_utf8(file[16..16 + len].to_vec()).unwrap();
+    let words = header.rfind("\"words\":").expect("the number of words");
+    let with_words = |n: &str| format!("{}\"words\":{n}}}", &header[..words]).into_bytes();
+    write(
+        "pool-header",
+        vec![
+            ("client", header.clone().into_bytes()),
+            ("few-words", with_words("7")),
+            ("most-words", with_words("18446744073709551615")),
+            ("server", header.replace("\"client\"", "\"server\"").into_bytes()),
+            ("empty", text("{}")),
+            ("unknown-field", header.replacen('{', "{\"more\":1,", 1).into_bytes()),
+        ],
+    );
+    let mut format = file[..16].to_vec();
+    format[8] = 2;
+    let mut long = file[..16].to_vec();
+    long[12..].fill(0xff);
+    write(
+        "pool-file",
+        vec![("empty", Vec::new()), ("magic", file[..8].to_vec()), ("format", format), ("header-too-long", long)],
+    );
+    // Checked here, where they are made: what the server opens, its pools, its request.
+    let _ =
+        (Pools::open(&place.path().join("server"), 1).unwrap(), Request { prompt: 1, tokens: 1, stop_at_eos: false });
+}

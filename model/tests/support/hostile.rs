@@ -1,0 +1,137 @@
+//! Tiny sessions between both parties, with or without a message that is spoiled on its way.
+#![allow(dead_code, reason = "every test program uses a part")]
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::mpsc;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use fuzzing::link::{Spoil, Watch, pair};
+use model::party::{Caller, Hosted, Limits, Opened, Outcome, PublicModel, Silent, Terms, Wishes};
+use model::pool::{Bound, Pool, Pools};
+use model::{Error, ModelFiles, Next, Sampler};
+use mpcache::PolicySpec;
+use net::{Channel, Role};
+
+/// Longer than any session of the tiny model takes on a busy machine: what takes longer hangs.
+const HANG: Duration = Duration::from_secs(120);
+
+/// What the client writes after.
+pub(crate) const PROMPT: [u32; 7] = [3, 1, 4, 1, 5, 9, 2];
+/// How many tokens it asks for.
+pub(crate) const TOKENS: usize = 2;
+pub(crate) const BOUND: Bound = Bound { prompt: PROMPT.len(), tokens: TOKENS };
+
+/// The tiny model, ready to serve.
+pub(crate) fn tiny() -> Hosted {
+    let dir = tempfile::tempdir().unwrap();
+    super::tiny::write_tiny(dir.path());
+    Hosted::load(ModelFiles::open(dir.path()).unwrap()).unwrap()
+}
+
+/// What a session is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// A generation in one phase.
+    Plain,
+    /// A generation in two phases of one session.
+    Prepared,
+    /// The filling of a pool.
+    Fill,
+    /// A generation from a pool.
+    Spend,
+}
+
+/// A policy with options that make it choose among the few tokens of the tiny sessions.
+pub(crate) fn policies() -> Vec<PolicySpec> {
+    let known = PolicySpec::help().map(|(name, ..)| {
+        let policy: PolicySpec = name.parse().unwrap_or_else(|e| panic!("{name}: {e}"));
+        let options = [("clusters", "4/2"), ("clusters", "4"), ("window", "3"), ("sinks", "1")];
+        // Those that it takes, and that have an effect.
+        options.into_iter().fold(policy, |policy, (key, value)| match policy.option(key) {
+            None => policy.with(key, value).unwrap_or(policy),
+            Some(_) => policy,
+        })
+    });
+    // What is opened differs from run to run here, and with it the number of messages.
+    let reveals = "mpcache-2pc:sinks=1,topk=shuffle-reveal".parse().expect("a policy");
+    known.filter(|policy| !policy.clear_only()).chain([reveals]).collect()
+}
+
+/// What both parties say of a session.
+pub(crate) struct Session {
+    pub(crate) client: Result<Outcome, Error>,
+    pub(crate) server: Result<Outcome, Error>,
+    pub(crate) watch: Watch,
+}
+
+fn terms(mode: Mode, policy: &PolicySpec) -> Terms {
+    let mut terms = Terms { policy: policy.clone(), ..Terms::default() };
+    terms.protocol.preprocess = mode != Mode::Plain;
+    terms
+}
+
+/// Runs a session of both parties, each in a thread of its own. `dir` holds the server's pools and the client's.
+///
+/// # Panics
+/// If a party panics, or goes on for longer than any session takes.
+pub(crate) fn run(mode: Mode, policy: &PolicySpec, spoil: Option<Spoil>, dir: &Path) -> Session {
+    let terms = Arc::new(terms(mode, policy));
+    let (client, server, watch) = pair(spoil);
+    let context = format!("{mode:?}, {policy}, {spoil:?}");
+    let pools = matches!(mode, Mode::Fill | Mode::Spend).then(|| dir.join("server"));
+    let server = {
+        let terms = terms.clone();
+        party(move || {
+            let channel = Channel::new(Role::Server, server);
+            let serve =
+                |hosted: &Hosted| hosted.serve(channel, &Caller::default(), &terms, &Limits::default(), &mut Silent);
+            match pools {
+                // Hosts with pools are made anew: the directory is the session's own.
+                Some(pools) => serve(&tiny().with_pools(Pools::open(&pools, 99)?)),
+                None => serve(shared()),
+            }
+        })
+    };
+    let path = dir.join("client.pool");
+    let client = party(move || {
+        let opened =
+            Opened::open(Channel::new(Role::Client, client), &Caller::default(), &terms, &Wishes::default())?;
+        let mut sampler = Sampler::greedy();
+        let next = Next::Pick(&mut sampler);
+        match mode {
+            Mode::Plain | Mode::Prepared => opened.generate(&PROMPT, TOKENS, false, next, &mut Silent),
+            Mode::Fill => opened.fill(BOUND, &path, &mut Silent),
+            Mode::Spend => {
+                let pool = Pool::open(&path, Role::Client).map_err(Error::Pool)?;
+                opened.spend(pool, &PROMPT, TOKENS, false, next, &mut Silent)
+            }
+        }
+    });
+    let wait = |outcome: mpsc::Receiver<std::thread::Result<Result<Outcome, Error>>>, who: &str| {
+        let ended = outcome.recv_timeout(HANG).unwrap_or_else(|_| panic!("{context}: the {who} hangs"));
+        ended.unwrap_or_else(|_| panic!("{context}: the {who} panicked"))
+    };
+    Session { client: wait(client, "client"), server: wait(server, "server"), watch }
+}
+
+fn party(
+    steps: impl FnOnce() -> Result<Outcome, Error> + Send + 'static,
+) -> mpsc::Receiver<std::thread::Result<Result<Outcome, Error>>> {
+    let (tell, outcome) = mpsc::channel();
+    // A party that hangs must not keep the test from failing, so nobody joins it.
+    std::thread::spawn(move || tell.send(catch_unwind(AssertUnwindSafe(steps))));
+    outcome
+}
+
+/// The tiny model for all sessions without pools.
+pub(crate) fn shared() -> &'static Hosted {
+    static HOSTED: OnceLock<Hosted> = OnceLock::new();
+    HOSTED.get_or_init(tiny)
+}
+
+/// What clients know of it.
+pub(crate) fn public() -> &'static PublicModel {
+    shared().public()
+}

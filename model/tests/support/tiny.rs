@@ -1,0 +1,26 @@
+//! A model of one small layer, to run many sessions.
+
+use std::path::Path;
+
+use model::{DType, ModelSpec, TensorSpec, write_safetensors};
+
+const CONFIG: &str =
+    r#"{"model_type": "gpt2", "n_layer": 1, "n_embd": 8, "n_head": 2, "vocab_size": 11, "n_positions": 32}"#;
+
+/// Writes it to the directory `dir`. Its weights are so large that no rounding decides about a token.
+pub(crate) fn write_tiny(dir: &Path) {
+    std::fs::write(dir.join("config.json"), CONFIG).unwrap();
+    let spec = ModelSpec::from_config_json(CONFIG.as_bytes()).unwrap();
+    let mut state = 5u64;
+    write_safetensors(&dir.join("model.safetensors"), &spec.tensors(), DType::F32, |tensor, values| {
+        let TensorSpec { name, shape } = tensor;
+        let mut next = || {
+            state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+            (state >> 40) as f32 / (1 << 23) as f32 - 1.0
+        };
+        let gain = shape.len() == 1 && name.ends_with("weight");
+        values.extend((0..shape.iter().product::<usize>()).map(|_| if gain { 1.0 } else { next() }));
+        Ok(())
+    })
+    .unwrap();
+}

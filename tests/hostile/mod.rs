@@ -1,0 +1,242 @@
+//! Processes under attack: a server, clients, and a proxy between them that spoils what it passes on.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+/// How both parties talk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wire {
+    Plaintext,
+    Tls,
+}
+
+impl Wire {
+    fn argument(self) -> &'static [&'static str] {
+        match self {
+            Wire::Plaintext => &["--insecure-plaintext"],
+            Wire::Tls => &[],
+        }
+    }
+}
+
+/// The program with its keys in `home`, and arguments split at spaces.
+pub(crate) fn waggle(home: &Path, line: &str, wire: Wire) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_waggle"));
+    command.args(line.split_whitespace()).args(wire.argument()).env("WAGGLE_HOME", home);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// A server process; killed when dropped.
+pub(crate) struct Host {
+    child: Child,
+    pub(crate) address: SocketAddr,
+    log: Arc<Mutex<String>>,
+}
+
+impl Host {
+    /// Starts a server of the model in `home` and waits until it listens.
+    pub(crate) fn start(home: &Path, arguments: &str, wire: Wire) -> Self {
+        let line = format!("serve --model {} --listen 127.0.0.1:0 {arguments}", home.join("model").display());
+        let mut child = waggle(home, &line, wire).spawn().expect("the program starts");
+        let mut line = String::new();
+        BufReader::with_capacity(1, child.stdout.as_mut().expect("a pipe")).read_line(&mut line).expect("a line");
+        let address = line.split_whitespace().find_map(|word| word.trim_end_matches([',', ':']).parse().ok());
+        let address = address.unwrap_or_else(|| panic!("no address in `{line}`"));
+        let log = Arc::new(Mutex::new(String::new()));
+        // A pipe that nobody reads would fill.
+        let errors = child.stderr.take().expect("a pipe");
+        let kept = log.clone();
+        thread::spawn(move || {
+            for line in BufReader::new(errors).lines().map_while(Result::ok) {
+                let mut log = kept.lock().unwrap_or_else(PoisonError::into_inner);
+                log.push_str(&line);
+                log.push('\n');
+            }
+        });
+        Host { child, address, log }
+    }
+
+    /// What it wrote to standard error so far.
+    pub(crate) fn log(&self) -> String {
+        self.log.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Its largest memory so far in bytes, where the system tells (Linux).
+    pub(crate) fn peak_memory(&self) -> Option<u64> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).ok()?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+        Some(1024 * line.trim().trim_end_matches("kB").trim().parse::<u64>().ok()?)
+    }
+
+    /// Whether it still runs and never panicked.
+    pub(crate) fn assert_sound(&mut self) {
+        assert!(self.child.try_wait().expect("its state").is_none(), "the server ended:\n{}", self.log());
+        assert!(!self.log().contains("panicked"), "{}", self.log());
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// What happens to a stream of bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Damage {
+    /// A bit of the byte at the offset is inverted.
+    Flip(u8),
+    /// So many bytes from the offset on vanish.
+    Drop(usize),
+    /// They come twice.
+    Duplicate(usize),
+    /// They come after as many that follow them.
+    Reorder(usize),
+    /// As many from the beginning of the stream come before them.
+    Replay(usize),
+}
+
+/// Damage at one place of one direction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Spoil {
+    /// Whether the client's bytes are spoiled, not the server's.
+    pub(crate) upwards: bool,
+    /// Offset in that direction's stream.
+    pub(crate) offset: usize,
+    pub(crate) damage: Damage,
+}
+
+impl Spoil {
+    /// Offset after the last byte that has to be there before anything of the damage can be passed on.
+    fn end(&self) -> usize {
+        self.offset
+            + match self.damage {
+                Damage::Flip(_) => 1,
+                Damage::Drop(n) | Damage::Duplicate(n) | Damage::Replay(n) => n,
+                Damage::Reorder(n) => 2 * n,
+            }
+    }
+
+    /// What becomes of `bytes`, which lie between [`Spoil::offset`] and [`Spoil::end`] of a stream that begins with `first`.
+    fn apply(&self, bytes: &[u8], first: &[u8]) -> Vec<u8> {
+        match self.damage {
+            Damage::Flip(bit) => vec![bytes[0] ^ (1 << (bit % 8))],
+            Damage::Drop(_) => Vec::new(),
+            Damage::Duplicate(_) => [bytes, bytes].concat(),
+            Damage::Reorder(n) => [&bytes[n..], &bytes[..n]].concat(),
+            Damage::Replay(n) => [&first[..n.min(first.len())], bytes].concat(),
+        }
+    }
+}
+
+/// What went through a proxy: the client's bytes and the server's.
+#[derive(Default)]
+pub(crate) struct Passed {
+    pub(crate) streams: [Vec<u8>; 2],
+    /// Whether the place of the damage was reached.
+    pub(crate) spoiled: bool,
+}
+
+/// A proxy for one connection.
+pub(crate) struct Proxy {
+    pub(crate) address: SocketAddr,
+    passed: Arc<Mutex<Passed>>,
+}
+
+impl Proxy {
+    /// Passes the next connection on to `server`, and damages it.
+    pub(crate) fn start(server: SocketAddr, spoil: Option<Spoil>) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let passed = Arc::new(Mutex::new(Passed::default()));
+        let kept = passed.clone();
+        thread::spawn(move || {
+            let Ok((client, _)) = listener.accept() else { return };
+            let Ok(server) = TcpStream::connect(server) else { return };
+            for socket in [&client, &server] {
+                let _ = socket.set_nodelay(true);
+            }
+            let (Ok(client_too), Ok(server_too)) = (client.try_clone(), server.try_clone()) else { return };
+            let (up, down) = (spoil.filter(|spoil| spoil.upwards), spoil.filter(|spoil| !spoil.upwards));
+            let other = kept.clone();
+            let upwards = thread::spawn(move || pump(client, server, up, &kept, 0));
+            pump(server_too, client_too, down, &other, 1);
+            let _ = upwards.join();
+        });
+        Proxy { address, passed }
+    }
+
+    /// What has passed so far.
+    pub(crate) fn passed<T>(&self, look: impl FnOnce(&Passed) -> T) -> T {
+        look(&self.passed.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// Copies until one side ends.
+fn pump(mut from: TcpStream, mut to: TcpStream, spoil: Option<Spoil>, passed: &Mutex<Passed>, direction: usize) {
+    let mut buffer = [0; 1 << 14];
+    // Bytes of the damaged part that wait until all of it is there.
+    let (mut at, mut held) = (0, Vec::new());
+    while let Ok(n @ 1..) = from.read(&mut buffer) {
+        let bytes = &buffer[..n];
+        let mut passed = passed.lock().unwrap_or_else(PoisonError::into_inner);
+        passed.streams[direction].extend_from_slice(bytes);
+        let out = match spoil {
+            Some(spoil) if at < spoil.end() && at + n > spoil.offset => {
+                let before = spoil.offset.saturating_sub(at);
+                let after = (spoil.end() - at).min(n);
+                held.extend_from_slice(&bytes[before..after]);
+                let mut out = bytes[..before].to_vec();
+                if at + n >= spoil.end() {
+                    out.extend(spoil.apply(&held, &passed.streams[direction]));
+                    out.extend_from_slice(&bytes[after..]);
+                    passed.spoiled = true;
+                }
+                out
+            }
+            _ => bytes.to_vec(),
+        };
+        drop(passed);
+        at += n;
+        if to.write_all(&out).is_err() {
+            break;
+        }
+    }
+    // What was held has no successor any more.
+    let _ = to.write_all(&held[..if spoil.is_some_and(|spoil| at < spoil.end()) { held.len() } else { 0 }]);
+    let _ = to.shutdown(Shutdown::Write);
+    let _ = from.shutdown(Shutdown::Read);
+}
+
+/// Reproducible numbers (splitmix64).
+pub(crate) struct Numbers(pub(crate) u64);
+
+impl Numbers {
+    /// A number below `n`.
+    pub(crate) fn below(&mut self, n: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) as usize % n.max(1)
+    }
+}
+
+/// Ends a process that does not end by itself within `limit`; whether it had to.
+pub(crate) fn end(child: &mut Child, limit: Duration) -> bool {
+    let start = std::time::Instant::now();
+    while child.try_wait().expect("its state").is_none() {
+        if start.elapsed() > limit {
+            let _ = child.kill();
+            return true;
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+    false
+}
