@@ -8,7 +8,7 @@ use protocols::{Fixed, FixedWeight, Secure};
 use super::opening::Errand;
 use super::recorder::{Recorder, finish};
 use super::{Observer, Outcome, PublicModel, Request, Terms, check_ids, correlations, opening};
-use crate::pool::{Bound, Draft, Pool, Purpose, check_absent};
+use crate::pool::{Bound, Draft, Pool, Purpose};
 use crate::{Error, Generation, Input, Model, ModelSpec, Next, generate};
 
 /// What a client wants from a server beyond the terms.
@@ -94,7 +94,7 @@ impl Opened {
                 let path = pool.path().to_owned();
                 // Before the planning, which takes a while.
                 pool.bound().check(request).map_err(|e| e.at(&path))?;
-                let purpose = Purpose::new(&self.model, &self.terms, pool.bound(), None)?;
+                let purpose = Purpose::new(&self.model, &self.terms, pool.bound(), None, None)?;
                 pool.check(&purpose, request).map_err(|e| e.at(&path))?;
                 Some((pool, path, purpose))
             }
@@ -104,7 +104,9 @@ impl Opened {
         let errand = pool.as_ref().map_or(Errand::Generate, |(pool, ..)| Errand::Spend(pool.id()));
         opening::ask(&mut channel, &public.spec, request, errand)?;
         let stock = match pool {
-            Some((pool, path, purpose)) => Some(pool.claim(&purpose).map_err(|e| e.at(&path))?),
+            Some((pool, path, purpose)) => {
+                Some(correlations::spend(&mut channel, pool.claim(&purpose).map_err(|e| e.at(&path)))?)
+            }
             None => None,
         };
         let model = shapes(&public)?;
@@ -123,19 +125,18 @@ impl Opened {
     /// Before anything is sent if the bound does not fit the model or there is a file; [`Error::Refused`] if the server
     /// keeps no pools, has too many, will not do as much or cannot write its own; then there is no file here.
     pub fn fill(self, bound: Bound, path: &Path, observer: &mut dyn Observer) -> Result<Outcome, Error> {
-        check_absent(path).map_err(|e| e.at(path))?;
+        let draft = Draft::create(path).map_err(|e| e.at(path))?;
         observer.setup();
         let Opened { mut channel, terms, model: public } = self;
-        let purpose = Purpose::new(&public, &terms, bound, None)?;
+        let purpose = Purpose::new(&public, &terms, bound, None, None)?;
         let request = bound.request();
         opening::ask(&mut channel, &public.spec, &request, Errand::Fill)?;
         let id = opening::learn_pool(&mut channel)?;
         let model = shapes(&public)?;
         let mut engine = Secure::new(channel, terms.protocol)?;
         let stock = correlations::make(&mut engine, &model.weights(), &purpose, observer)?;
-        let draft = Draft::write(path, id, Role::Client, &purpose, stock).map_err(|e| e.at(path))?;
-        correlations::confirm(engine.channel(), Ok(()))?;
-        draft.publish().map_err(|e| e.at(path))?;
+        let drafted = draft.write(id, Role::Client, &purpose, stock).map_err(|e| e.at(path));
+        correlations::keep(engine.channel(), drafted).map_err(|e| e.pool_at(path))?;
         let outcome = finish(&mut engine, &request, Generation::default(), Recorder::new(observer));
         Ok(Outcome { filled: Some(id), ..outcome })
     }

@@ -20,9 +20,12 @@
 //! and the generation. With `stop_at_eos` the client sends one more byte after each token.
 //!
 //! The two phases may be two sessions with any time between them. [`Opened::fill`] makes the correlations, without the
-//! OTs, and ends when each party has its own in a file; the server's word that it has comes last (empty, or what went
-//! wrong). [`Opened::spend`] claims the client's [`Pool`](crate::pool::Pool), the server (one [with
-//! pools](Hosted::with_pools)) that of the same id before its verdict; both reserve the OTs that the generation needs. A
+//! OTs, and ends when each party has its own in a file: the client says `pool/ready` (empty, or what went wrong), the
+//! server answers alike, the client publishes its file and says `pool/kept`, the server publishes its own.
+//! [`Opened::spend`] checks the client's [`Pool`](crate::pool::Pool), the server (one [with pools](Hosted::with_pools))
+//! that of the same id before its verdict; then the client and after it the server claim their parts and say
+//! `pool/claimed`, and both reserve the OTs that the generation needs. What each party has after a crash is in
+//! [`crate::pool`]. A
 //! generation may be shorter than what the pool was made for. Rows of masks serve any lengths; those of keys and values
 //! serve the prompt of the pool's own length and any number of tokens after it. What does not fit a shorter prompt is made
 //! on the spot, booked as `offline`.
@@ -141,6 +144,11 @@ pub trait Observer {
     /// The current step is over. `token` is known to the client only.
     fn token(&mut self, token: Option<u32>) {
         let _ = token;
+    }
+
+    /// Whether nobody wants the rest; asked before each step. The session then ends with [`Error::Abandoned`].
+    fn abandoned(&self) -> bool {
+        false
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use net::{Channel, Direction, HEADER_BYTES, Ledger, Phase, Role, memory_pair};
+use net::{Channel, Ledger, Role, memory_pair};
 use protocols::{Needs, Plan};
 
 use super::opening::Errand;
@@ -38,16 +38,11 @@ pub fn plan(
 
 /// [`plan`] of the session that fills a pool for generations up to `bound`.
 pub fn plan_filling(model: &PublicModel, terms: &Terms, wishes: &Wishes, bound: Bound) -> Result<Outcome, Error> {
-    let purpose = Purpose::new(model, terms, bound, None)?;
+    let purpose = Purpose::new(model, terms, bound, None, None)?;
     let opening = rehearse(model, terms, wishes, &bound.request(), Errand::Fill)?;
     let mut engine = Plan::after(opening, terms.protocol);
     engine.prepare(purpose.needs())?;
-    // The server's word that its part is written.
-    let ledger = engine.ledger();
-    ledger.set_phase(Phase::Offline);
-    ledger.enter(correlations::SCOPE);
-    ledger.book(Direction::ServerToClient, HEADER_BYTES as u64);
-    ledger.leave();
+    correlations::plan_keeping(engine.ledger());
     let mut silent = Silent;
     let recorder = Recorder::new(&mut silent);
     Ok(untimed(finish(&mut engine, &bound.request(), Generation::default(), recorder)))
@@ -63,8 +58,9 @@ pub fn plan_spending(
     observer: &mut dyn Observer,
 ) -> Result<Outcome, Error> {
     bound.check(request)?;
-    let purpose = Purpose::new(model, terms, bound, None)?;
-    let opening = rehearse(model, terms, wishes, request, Errand::Spend(PoolId::default()))?;
+    let purpose = Purpose::new(model, terms, bound, None, None)?;
+    let mut opening = rehearse(model, terms, wishes, request, Errand::Spend(PoolId::default()))?;
+    correlations::plan_claiming(&mut opening);
     let mut engine = Plan::after(opening, terms.protocol);
     engine.prepare(&needs(&model.spec, &model.scales, terms, request)?.ots())?;
     engine.set_stock(purpose.needs());

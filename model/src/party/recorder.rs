@@ -5,7 +5,7 @@ use protocols::{Engine, Plan, Secure};
 
 use super::{Observer, Outcome, Request};
 use crate::report::TokenMeter;
-use crate::{Generation, Hooks, Step};
+use crate::{Error, Generation, Hooks, Step};
 
 const STOP: &str = "stop";
 
@@ -70,6 +70,10 @@ impl<E: Booked> Hooks<E> for Recorder<'_> {
             Step::Decode { .. } => Phase::Decode,
         });
         self.observer.begin(step);
+    }
+
+    fn go_on(&mut self) -> Result<(), Error> {
+        if self.observer.abandoned() { Err(Error::Abandoned) } else { Ok(()) }
     }
 
     fn layer(&mut self, done: usize, layers: usize) {

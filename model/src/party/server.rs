@@ -3,12 +3,12 @@
 use std::sync::OnceLock;
 
 use net::{Channel, Role};
-use protocols::{Fixed, FixedWeight, Secure, Stock};
+use protocols::{Fixed, FixedWeight, Secure};
 
 use super::opening::Errand;
 use super::recorder::{Recorder, finish};
 use super::{Limits, Observer, Outcome, PublicModel, Request, Terms, correlations, opening};
-use crate::pool::{Bound, Draft, Pool, PoolError, PoolId, Pools, Purpose, digest};
+use crate::pool::{Bound, Place, Pool, PoolError, PoolId, Pools, Purpose, digest};
 use crate::{Error, Generation, Input, Model, ModelFiles, Next, Sampler, generate};
 
 /// A model in fixed point, ready for any number of sessions, one after another or at once.
@@ -22,10 +22,12 @@ pub struct Hosted {
 
 /// What a session was granted.
 enum Grant {
-    /// A generation, with this stock if it comes from a pool.
-    Generate(Option<Stock>),
+    /// A generation.
+    Generate,
+    /// A generation from this pool, which was made for this purpose.
+    Spend(Box<(Pool, Purpose)>),
     /// A new pool.
-    Fill(Box<Purpose>),
+    Fill(Box<(PoolId, Place, Purpose)>),
 }
 
 impl Hosted {
@@ -68,8 +70,14 @@ impl Hosted {
         let accept = |request: &Request, errand: Errand| self.accept(request, errand, terms);
         let (request, grant) = opening::receive_client(&mut channel, &self.public, terms, limits, accept)?;
         let stock = match grant {
-            Grant::Generate(stock) => stock,
-            Grant::Fill(purpose) => return self.fill(channel, terms, &request, &purpose, observer),
+            Grant::Generate => None,
+            Grant::Spend(spent) => {
+                let (pool, purpose) = *spent;
+                let path = pool.path().to_owned();
+                let claim = || pool.claim(&purpose).map_err(|e| e.at(&path));
+                Some(correlations::spend_for_client(&mut channel, claim)?)
+            }
+            Grant::Fill(place) => return self.fill(channel, terms, &request, *place, observer),
         };
         observer.setup();
         let mut engine = Secure::new(channel, terms.protocol)?;
@@ -85,14 +93,15 @@ impl Hosted {
         Ok(finish(&mut engine, &request, generation, recorder))
     }
 
-    /// Grants or refuses an errand within the limits. The pool of an [`Errand::Spend`] is used up when this returns it.
+    /// Grants or refuses an errand within the limits. Nothing is used up by it.
     fn accept(&self, request: &Request, errand: Errand, terms: &Terms) -> Result<Grant, Error> {
         let pools = || self.pools.as_ref().ok_or(PoolError::NoPools);
         match errand {
-            Errand::Generate => Ok(Grant::Generate(None)),
+            Errand::Generate => Ok(Grant::Generate),
             Errand::Fill => {
-                pools()?.room()?;
-                Ok(Grant::Fill(Box::new(self.purpose(terms, Bound::of(request))?)))
+                let id = PoolId::random();
+                let place = pools()?.draft(id, None)?;
+                Ok(Grant::Fill(Box::new((id, place, self.purpose(terms, Bound::of(request))?))))
             }
             Errand::Spend(id) => {
                 let path = pools()?.path(id);
@@ -100,21 +109,19 @@ impl Hosted {
                     PoolError::Gone => PoolError::Unknown { id }.into(),
                     other => other.at(&path),
                 };
-                let pool = Pool::open(&path, Role::Server).map_err(at)?;
-                if pool.id() != id {
-                    return Err(at(PoolError::Replaced { expected: id, found: pool.id() }));
-                }
+                let pool = pools()?.get(id).map_err(at)?;
                 pool.bound().check(request).map_err(at)?;
                 let purpose = self.purpose(terms, pool.bound())?;
                 pool.check(&purpose, request).map_err(at)?;
-                Ok(Grant::Generate(Some(pool.claim(&purpose).map_err(at)?)))
+                let pool = pools()?.set_aside(pool).map_err(at)?;
+                Ok(Grant::Spend(Box::new((pool, purpose))))
             }
         }
     }
 
     fn purpose(&self, terms: &Terms, bound: Bound) -> Result<Purpose, Error> {
         let digest = self.digest.get_or_init(|| digest(&self.model.weights()));
-        Purpose::new(&self.public, terms, bound, Some(digest))
+        Purpose::new(&self.public, terms, bound, Some(digest), None)
     }
 
     /// The session of a client that fills a pool.
@@ -123,18 +130,16 @@ impl Hosted {
         mut channel: Channel,
         terms: &Terms,
         request: &Request,
-        purpose: &Purpose,
+        (id, place, purpose): (PoolId, Place, Purpose),
         observer: &mut dyn Observer,
     ) -> Result<Outcome, Error> {
-        let id = PoolId::random();
-        let pools = self.pools.as_ref().ok_or(PoolError::NoPools)?;
-        let path = pools.path(id);
+        let (draft, waiting) = place.split();
         opening::name_pool(&mut channel, id)?;
         observer.setup();
         let mut engine = Secure::new(channel, terms.protocol)?;
-        let stock = correlations::make(&mut engine, &self.model.weights(), purpose, observer)?;
-        let written = Draft::write(&path, id, Role::Server, purpose, stock).and_then(Draft::publish);
-        correlations::confirm(engine.channel(), written.map_err(|e| e.at(&path)))?;
+        let stock = correlations::make(&mut engine, &self.model.weights(), &purpose, observer)?;
+        let drafted = draft.write(id, Role::Server, &purpose, stock).map_err(Error::from);
+        correlations::keep_for_client(engine.channel(), drafted, &waiting)?;
         let outcome = finish(&mut engine, request, Generation::default(), Recorder::new(observer));
         Ok(Outcome { filled: Some(id), ..outcome })
     }
