@@ -199,7 +199,7 @@ fn write_pool(path: &Path, header: &[u8], words: usize) {
 
 /// What pools of the tiny sessions are for.
 fn purpose() -> Purpose {
-    Purpose::new(public(), &terms(Mode::Spend), BOUND, None).expect("a purpose")
+    Purpose::new(public(), &terms(Mode::Spend), BOUND, None, None).expect("a purpose")
 }
 
 #[test]
@@ -386,6 +386,8 @@ fn write_corpora() {
         vec![("empty", Vec::new()), ("magic", file[..8].to_vec()), ("format", format), ("header-too-long", long)],
     );
     // Checked here, where they are made: what the server opens, its pools, its request.
-    let _ =
-        (Pools::open(&place.path().join("server"), 1).unwrap(), Request { prompt: 1, tokens: 1, stop_at_eos: false });
+    let _ = (
+        Pools::open(&place.path().join("server"), 1).unwrap(),
+        Request { prompt: 1, tokens: 1, stop_at_eos: false, padded: false },
+    );
 }

@@ -18,7 +18,7 @@ pub mod mux;
 pub mod mux_all;
 pub mod one_hot;
 mod opening;
-mod packed;
+pub(crate) mod packed;
 pub mod quickselect;
 pub mod reveal;
 pub mod row_max;

@@ -117,3 +117,15 @@ pub(crate) fn ended(mut child: Child, limit: Duration) -> Output {
     }
     child.wait_with_output().unwrap()
 }
+
+/// What `look` finds, which must be within some seconds.
+pub(crate) fn until<T>(mut look: impl FnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(start.elapsed() < Duration::from_secs(30), "it never came");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}

@@ -23,9 +23,12 @@
 //! only then.
 //!
 //! The two phases may be two sessions with any time between them. [`Opened::fill`] makes the correlations, without the
-//! OTs, and ends when each party has its own in a file; the server's word that it has comes last (empty, or what went
-//! wrong). [`Opened::spend`] claims the client's [`Pool`](crate::pool::Pool), the server (one [with
-//! pools](Hosted::with_pools)) that of the same id before its verdict; both reserve the OTs that the generation needs. A
+//! OTs, and ends when each party has its own in a file: the client says `pool/ready` (empty, or what went wrong), the
+//! server answers alike, the client publishes its file and says `pool/kept`, the server publishes its own.
+//! [`Opened::spend`] checks the client's [`Pool`](crate::pool::Pool), the server (one [with pools](Hosted::with_pools))
+//! that of the same id before its verdict; then the client and after it the server claim their parts and say
+//! `pool/claimed`, and both reserve the OTs that the generation needs. What each party has after a crash is in
+//! [`crate::pool`]. A
 //! generation may be shorter than what the pool was made for. Rows of masks serve any lengths; those of keys and values
 //! serve the prompt of the pool's own length and any number of tokens after it. What does not fit a shorter prompt is made
 //! on the spot, booked as `offline`.
@@ -48,14 +51,14 @@ use serde::{Deserialize, Serialize};
 
 pub use client::{Opened, Wishes};
 pub use opening::{MAX_REASON_BYTES, MAX_SHAPE_BYTES};
-
-pub use crate::MAX_TOKENIZER_BYTES;
+pub(crate) use plan::needs_watched;
 pub use plan::{needs, plan, plan_filling, plan_spending};
 pub use prompt::Prompt;
 pub use server::Hosted;
 
+pub use crate::MAX_TOKENIZER_BYTES;
 use crate::pool::PoolId;
-use crate::report::Cost;
+use crate::report::{Cost, Wire};
 use crate::{Error, GenerateOptions, Generation, ModelSpec, Reveal, Step};
 
 /// What both parties state before a session and must state alike. The client alone chooses the number of phases
@@ -137,6 +140,8 @@ pub struct Outcome {
     pub filled: Option<PoolId>,
     /// Whether the session had two phases.
     pub preprocess: bool,
+    /// How the bytes travelled; `None` where there is no wire.
+    pub wire: Option<Wire>,
 }
 
 /// Watches a session, and may end it. Every method has a default that does nothing.
@@ -169,6 +174,11 @@ pub trait Observer {
     /// The current step is over. `token` is known to the client only.
     fn token(&mut self, token: Option<u32>) {
         let _ = token;
+    }
+
+    /// Whether nobody wants the rest; asked before each step. The session then ends with [`Error::Abandoned`].
+    fn abandoned(&self) -> bool {
+        false
     }
 }
 

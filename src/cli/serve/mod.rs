@@ -22,7 +22,6 @@ mod signals;
 mod visit;
 mod watch;
 
-use std::io::{self, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -33,16 +32,16 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use model::Calibration;
 use model::party::{Hosted, Limits, Outcome, Terms};
-use model::pool::Pools;
+use model::pool::{Pools, State, find};
 use model::report::Cost;
 use net::{Entry, NetError, PublicKey};
 use serde::{Deserialize, Serialize};
 use tracing::{info, warn};
 
-use super::Error;
 use super::files::{check_writable, open_model};
 use super::options::{LINKS, LinkArg, TermsArgs, link_between_processes, seconds};
 use super::trust::{Host, HostArgs, file};
+use super::{Error, out};
 pub(in crate::cli) use desk::Full;
 
 use accounts::Book;
@@ -78,9 +77,12 @@ pub(super) struct ServeArgs {
     /// this directory. They are as secret as the weights: never copy or restore them.
     #[arg(long, value_name = "DIR")]
     pools: Option<PathBuf>,
-    /// Most pools in the directory; a client that wants to fill another is refused.
+    /// Most pools of one key in the directory; a client that wants to fill another is refused.
     #[arg(long, value_name = "N", default_value_t = 64, requires = "pools")]
     max_pools: usize,
+    /// Most pools of all keys together.
+    #[arg(long, value_name = "N", default_value_t = 1024, requires = "pools")]
+    max_pools_total: usize,
     /// Most positions whose logits a key may learn, in all: they tell about the weights. Counted across restarts, in
     /// `accounts.json` beside the default identity [default: no limit].
     #[arg(long, value_name = "N")]
@@ -161,15 +163,8 @@ pub(super) struct Used {
 
 impl Line {
     fn print(&self) -> Result<(), Error> {
-        say(&serde_json::to_string(self).map_err(|e| Error::Child { what: e.to_string() })?);
-        Ok(())
+        out::line(serde_json::to_string(self).map_err(|e| Error::Child { what: e.to_string() })?)
     }
-}
-
-/// A line on standard output. If nobody takes it, the server goes on.
-fn say(line: &str) {
-    let mut out = io::stdout();
-    let _ = writeln!(out, "{line}").and_then(|()| out.flush());
 }
 
 pub(super) fn run(args: ServeArgs) -> Result<(), Error> {
@@ -178,7 +173,10 @@ pub(super) fn run(args: ServeArgs) -> Result<(), Error> {
     if args.pools.is_some() {
         args.terms.allow_two_phases()?;
     }
-    let pools = args.pools.as_ref().map(|dir| Pools::open(dir, args.max_pools)).transpose()?;
+    let pools = match &args.pools {
+        Some(dir) => Some(Pools::open(dir, args.max_pools_total)?.with_max_per_peer(args.max_pools)),
+        None => None,
+    };
     let host = match args.machine {
         Some(client) if !args.host.is_plaintext() => Host::for_one(client)?,
         _ => args.host.open()?,
@@ -265,7 +263,8 @@ pub(super) fn run(args: ServeArgs) -> Result<(), Error> {
     } else {
         let proves = key.map_or("without encryption".into(), |key| format!("with the key {key}"));
         info!(sessions, "serving {name} on {address} {proves}");
-        say(&format!("serving {name} on {address}"));
+        // If nobody takes the line, the server goes on.
+        let _ = out::line(format_args!("serving {name} on {address}"));
     }
     server.until_the_end(&args, &happened)
 }
@@ -396,8 +395,7 @@ impl Server {
     /// Pools in the directory; a directory that cannot be read shows none.
     fn pools_kept(&self) -> usize {
         let Some(dir) = &self.pools else { return 0 };
-        let is_pool = |entry: &std::fs::DirEntry| entry.path().extension().is_some_and(|ending| ending == "pool");
-        std::fs::read_dir(dir).map_or(0, |entries| entries.flatten().filter(is_pool).count())
+        find(dir).map_or(0, |files| files.iter().filter(|file| file.state() == State::Pool).count())
     }
 
     /// What the page of the metrics says is so now.
