@@ -53,9 +53,14 @@ pub fn smallest_square(n: usize, eps: f32) -> u64 {
 }
 
 /// (rows) -> (rows): sqrt(n) / sqrt(q) at [`RSQRT_FRAC`] fractional bits modulo 2^64, for q at [`SQUARE_FRAC`]
-/// fractional bits, `smallest` <= q < 2^[`SQUARE_BITS`] in units.
+/// fractional bits, `smallest` <= q < 2^[`SQUARE_BITS`] in units. Errors: a `smallest` from 2^([`SQUARE_BITS`] - 2) on, and
+/// more than [`MAX_NORM_ENTRIES`].
 pub fn rsqrt<B: Abb>(b: &mut B, q: &B::Words, n: usize, smallest: u64) -> Result<B::Words, Error> {
-    assert!((MIN_SQUARES..1 << (SQUARE_BITS - 2)).contains(&smallest), "smallest sum of squares {smallest}");
+    debug_assert!(smallest >= MIN_SQUARES, "smallest sum of squares {smallest}");
+    let limit = SQUARE_BITS - 2;
+    if smallest >> limit > 0 {
+        return Err(Error::Width { operation: "a norm with this epsilon", limit, got: smallest.ilog2() + 1 });
+    }
     if n > MAX_NORM_ENTRIES {
         return Err(Error::TooMany { operation: "a norm", limit: MAX_NORM_ENTRIES, got: n });
     }
@@ -103,6 +108,15 @@ mod tests {
     use super::*;
     use crate::{Clear, Evaluate};
     use ndarray::ArrayD;
+
+    #[test]
+    fn an_epsilon_beyond_the_ring_is_refused() {
+        let q = ArrayD::zeros(ndarray::IxDyn(&[1]));
+        for eps in [1e9, f32::MAX, f32::INFINITY] {
+            let refused = rsqrt(&mut Clear::new(), &q, 768, smallest_square(768, eps));
+            assert!(matches!(refused, Err(Error::Width { limit: 60, got: 61.., .. })), "{eps}: {refused:?}");
+        }
+    }
 
     #[test]
     fn error_over_the_whole_range() {

@@ -7,12 +7,13 @@ use rand::{Rng, RngExt, SeedableRng};
 
 use super::compact::compact;
 use super::extrema::{self, EXTREMA_WIDTH, UNIT};
+use super::selection;
 use super::testing::{fixed, real};
 use super::top_k::{self, Scores, TopK};
 use crate::abb::Abb;
 use crate::tests::{DEALER, own, run, secure, share};
 use crate::words::{mask, signed};
-use crate::{Clear, Error, FRAC, Options, Tensor, function};
+use crate::{Ceiling, Clear, Error, FRAC, Options, Planner, Shape, Tensor, function};
 
 const SCORES: Scores = Scores::below(5, 10);
 
@@ -281,4 +282,28 @@ fn extrema_are_entries_near_the_extremes() {
             assert!((got - real(*x).abs()).abs() < 2.0 * UNIT && (got.abs() == real(*x).abs()));
         }
     }
+}
+
+/// Magnitudes follow from public shapes and options, which a peer may choose.
+#[test]
+fn sizes_beyond_every_ring_are_refused() {
+    let words = |shape: &[usize]| Shape(shape.to_vec());
+    let chosen = TopK::OneHot(words(&[1, 2, 3]));
+    for magnitude in [25, 63, u32::MAX] {
+        let mut planner = Planner::new(DEALER);
+        let gathered = selection::gather(&mut planner, &chosen, &words(&[1, 3, 4]), magnitude);
+        assert!(matches!(gathered, Err(Error::Width { limit: 44, .. })), "{gathered:?}");
+        let scattered = selection::scatter(&mut planner, &chosen, &words(&[1, 2, 4]), magnitude);
+        assert!(matches!(scattered, Err(Error::Width { limit: 44, .. })), "{scattered:?}");
+        assert!(matches!(Ceiling::moved(magnitude), Err(Error::Width { .. })));
+    }
+    for scores in
+        [Scores::below(45, 12), Scores::below(u32::MAX, 0), Scores::within(Ceiling::product().times(1 << 40), 12)]
+    {
+        let sorted = top_k::sort(&mut Planner::new(DEALER), &words(&[1, 8]), 2, scores, 44).map(|_| ());
+        assert!(matches!(sorted, Err(Error::Width { operation: "top-k", limit: 64, .. })), "{sorted:?}");
+    }
+    let many = words(&[0, (1 << 16) + 1]);
+    let ranked = top_k::sort(&mut Planner::new(DEALER), &many, 1, SCORES, 44).map(|_| ());
+    assert!(matches!(ranked, Err(Error::TooMany { got: 65_537, .. })), "{ranked:?}");
 }

@@ -32,6 +32,9 @@ use crate::abb::{Abb, Words};
 use crate::words::index_bits;
 use crate::{Ceiling, Error, FRAC, Tensor};
 
+/// Most entries of a unit vector, see [`Abb::one_hot`].
+const MOST_ENTRIES: usize = 1 << 16;
+
 /// How entries are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scores {
@@ -186,6 +189,7 @@ pub fn rank<B: Abb>(b: &mut B, x: &B::Words, k: usize, scores: Scores, width: u3
         if k == 0 {
             return Ok(TopK::OneHot(b.constant(&[rows, 0, n], 0)));
         }
+        check_entries(n)?;
         let ranks = ranks(b, x, scores)?;
         let chosen = b.one_hot(&ranks, index_bits(n), k)?.permute(&[0, 2, 1]);
         Ok(TopK::OneHot(b.bit_to_word(&chosen, width)?))
@@ -249,6 +253,14 @@ fn chosen(x: &impl Tensor, k: usize) -> (usize, usize) {
     (rows, n)
 }
 
+/// Refuses rows with more entries than unit vectors may have.
+fn check_entries(n: usize) -> Result<(), Error> {
+    if n > MOST_ENTRIES {
+        return Err(Error::TooMany { operation: "unit vectors", limit: MOST_ENTRIES, got: n });
+    }
+    Ok(())
+}
+
 /// The index that a key carries: its low bits are n - 1 - index.
 fn indices<B: Abb>(b: &mut B, keys: &B::Words, n: usize) -> B::Words {
     b.add_public(&keys.times(u64::MAX), (n.max(1) - 1) as u64)
@@ -258,6 +270,7 @@ fn unit_vectors<B: Abb>(b: &mut B, indices: &B::Words, n: usize, width: u32) -> 
     if n == 0 {
         return Ok(indices.repeat_last(0));
     }
+    check_entries(n)?;
     let bits = b.one_hot(indices, index_bits(n), n)?;
     b.bit_to_word(&bits, width)
 }
