@@ -270,3 +270,60 @@ impl Request {
         if positions > limit { Err(Error::TooLong { positions, limit }) } else { Ok(()) }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    fn llama(layers: usize) -> ModelSpec {
+        let config = format!(
+            r#"{{"model_type": "llama", "num_hidden_layers": {layers}, "hidden_size": 8, "intermediate_size": 8,
+                 "num_attention_heads": 2, "vocab_size": 11}}"#
+        );
+        ModelSpec::from_config_json(config.as_bytes()).unwrap()
+    }
+
+    fn two_phases() -> Terms {
+        let mut terms = Terms::default();
+        terms.protocol.preprocess = true;
+        terms
+    }
+
+    #[test]
+    fn what_would_take_minutes_to_plan_is_refused_before() {
+        let request = |tokens| Request { prompt: 1024, tokens, stop_at_eos: false };
+        let check = |layers, tokens| request(tokens).check_planning(&llama(layers), &two_phases());
+        check(48, 1024).unwrap();
+        check(80, 512).unwrap();
+        for (layers, tokens) in [(4096, 32), (126, 1024), (4, 1 << 20)] {
+            let refused = check(layers, tokens).unwrap_err();
+            assert!(matches!(refused, Error::Planning { limit: MAX_PLANNING_STEPS, .. }), "{refused}");
+        }
+        // One phase plans nothing.
+        request(1024).check_planning(&llama(4096), &Terms::default()).unwrap();
+    }
+
+    /// Gives up when it is asked for the third time.
+    #[derive(Default)]
+    struct Impatient(Cell<usize>);
+
+    impl Observer for Impatient {
+        fn abandoned(&self) -> bool {
+            self.0.set(self.0.get() + 1);
+            self.0.get() >= 3
+        }
+    }
+
+    #[test]
+    fn planning_ends_when_nobody_wants_it() {
+        let spec = llama(1);
+        let scales = vec![protocols::DEFAULT_WEIGHT_FRAC; spec.weight_specs().len()];
+        let request = Request { prompt: 2, tokens: 1000, stop_at_eos: false };
+        let observer = Impatient::default();
+        let planned = needs_watched(&spec, &scales, &two_phases(), &request, &observer);
+        assert!(matches!(planned, Err(Error::Abandoned)));
+        assert_eq!(observer.0.get(), 3);
+    }
+}

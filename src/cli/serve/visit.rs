@@ -100,9 +100,9 @@ fn attend(
 ) -> Result<Outcome, Error> {
     let io = |source| NetError::Io { step: "accept", source };
     let own = stream.try_clone().map_err(io)?;
-    // The whole time until the client has shown what it is, however slowly it does.
-    let hurry = server.watch.limit(stream, server.times.handshake).map_err(io)?;
     let Accepted { mut link, key } = server.host.accept(own, server.times.handshake, server.times.silence)?;
+    // The first words on a link without encryption, which has the time-out of a session.
+    let hurry = server.watch.limit(stream, server.times.handshake).map_err(io)?;
     await_client(&mut link).map_err(|error| match hurry.expired() {
         true => NetError::TimedOut { step: "admission", seconds: server.times.handshake.as_secs_f64() },
         false => error,
