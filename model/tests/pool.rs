@@ -9,7 +9,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use model::party::{Hosted, Limits, Opened, Outcome, Request, Silent, Terms, Wishes, plan_filling, plan_spending};
+use model::party::{
+    Caller, Hosted, Limits, Opened, Outcome, Request, Silent, Terms, Wishes, plan_filling, plan_spending,
+};
 use model::pool::{Bound, Found, Pool, PoolError, Pools, State, find};
 use model::{Error, ModelFiles, Next, Sampler, bundled};
 use net::{Channel, Entry, Link, Phase, Role, memory_pair};
@@ -40,9 +42,16 @@ fn offline(outcome: &Outcome) -> u64 {
 fn session(hosted: &Hosted, client: impl FnOnce(Opened) -> Result<Outcome, Error>) -> [Result<Outcome, Error>; 2] {
     let (here, there) = memory_pair(Duration::from_secs(60));
     thread::scope(|scope| {
-        let server = scope
-            .spawn(|| hosted.serve(Channel::new(Role::Server, there), &terms(), &Limits::default(), &mut Silent));
-        let opened = Opened::open(Channel::new(Role::Client, here), &terms(), &Wishes::default());
+        let server = scope.spawn(|| {
+            hosted.serve(
+                Channel::new(Role::Server, there),
+                &Caller::default(),
+                &terms(),
+                &Limits::default(),
+                &mut Silent,
+            )
+        });
+        let opened = Opened::open(Channel::new(Role::Client, here), &Caller::default(), &terms(), &Wishes::default());
         [opened.and_then(client), server.join().unwrap()]
     })
 }

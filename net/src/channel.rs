@@ -2,10 +2,14 @@
 //!
 //! A frame is a length (u32, little endian), the tag of the protocol step (u32) and the payload. The receiver names
 //! the step and the length that the protocol prescribes and refuses anything else before it allocates.
+//!
+//! A party that finds bad data says so before it closes: a frame with the tag of the step `alert` and the name of the
+//! step at fault. Every frame but that one goes into the transcript, a hash in each direction.
 
 use std::io;
 
-use crate::{Ledger, Link, NetError, Role};
+use crate::link::WireBytes;
+use crate::{Ledger, Link, NetError, Phase, Role};
 
 /// Bytes that a frame adds to its payload.
 pub const HEADER_BYTES: usize = 8;
@@ -17,6 +21,21 @@ const COALESCE_BYTES: usize = 256 << 10;
 /// bounded time, while a large message over a slow link has all the time it needs.
 const PROGRESS_BYTES: usize = 256 << 10;
 
+/// Bytes of the message of each party in [`Channel::confirm_transcript`].
+pub const TRANSCRIPT_BYTES: usize = 32;
+
+/// Step and scope of the comparison of transcripts.
+pub(crate) const TRANSCRIPT: &str = "transcript";
+
+/// Step of the frame that says which of the peer's messages was bad.
+const ALERT: &str = "alert";
+
+/// Longest name of a step in an alert.
+const MAX_ALERT_BYTES: usize = 64;
+
+/// When sending fails, the peer's reason may wait behind this much that was not read yet.
+const MAX_UNREAD_BYTES: usize = 64 << 20;
+
 /// A counted, framed, blocking channel to the peer. Writes are coalesced; every receive flushes first, and so does
 /// dropping the channel.
 pub struct Channel {
@@ -24,12 +43,27 @@ pub struct Channel {
     link: Box<dyn Link>,
     out: Vec<u8>,
     ledger: Ledger,
+    /// Hashes of all frames sent and received.
+    sent: blake3::Hasher,
+    received: blake3::Hasher,
+    /// Whether the peer was told of its bad data.
+    alerted: bool,
 }
 
 impl Channel {
     /// A channel for the party `role` over `link`.
     pub fn new(role: Role, link: impl Link + 'static) -> Self {
-        Channel { role, link: Box::new(link), out: Vec::new(), ledger: Ledger::default() }
+        let hash = || blake3::Hasher::new_derive_key("waggle 2026 frames of one direction");
+        let (sent, received) = (hash(), hash());
+        Channel {
+            role,
+            link: Box::new(link),
+            out: Vec::new(),
+            ledger: Ledger::default(),
+            sent,
+            received,
+            alerted: false,
+        }
     }
 
     /// This party.
@@ -61,7 +95,8 @@ impl Channel {
         self.ledger.book(self.role.sends(), (payload.len() + HEADER_BYTES) as u64);
         self.header(step, payload.len())?;
         self.flush(step)?;
-        self.link.send(payload).map_err(|e| self.error(step, e))
+        self.sent.update(&payload);
+        self.link.send(payload).map_err(|e| self.send_error(step, e))
     }
 
     /// Receives the message of `step`, which must have exactly `len` bytes.
@@ -106,6 +141,7 @@ impl Channel {
         self.frame(step, payload)?;
         let header = self.read_header(step)?;
         if header.tag() != tag(step) {
+            self.reject(step);
             return Err(NetError::NotWaggle { first: header.0.escape_ascii().to_string() });
         }
         let received = self.read_payload(step, header, 0, max)?;
@@ -119,7 +155,69 @@ impl Channel {
             return Ok(());
         }
         let out = std::mem::take(&mut self.out);
-        self.link.send(out).map_err(|e| self.error(step, e))
+        self.link.send(out).map_err(|e| self.send_error(step, e))
+    }
+
+    /// 32 bytes that stand for the keys of an encrypted link and for everything that both parties sent so far. Both
+    /// ends get the same where each has received all that the other sent, and no two links get the same.
+    pub fn binding(&self) -> [u8; 32] {
+        let (to_server, to_client) = match self.role {
+            Role::Client => (&self.sent, &self.received),
+            Role::Server => (&self.received, &self.sent),
+        };
+        let mut hash = blake3::Hasher::new_derive_key("waggle 2026 binding of a session");
+        match self.link.exporter() {
+            Some(exporter) => hash.update(b"encrypted").update(&exporter),
+            None => hash.update(b"plaintext"),
+        };
+        hash.update(to_server.finalize().as_bytes()).update(to_client.finalize().as_bytes());
+        *hash.finalize().as_bytes()
+    }
+
+    /// Compares with the peer what both saw of the session so far, booked under `transcript` in the phase setup: one
+    /// message of [`TRANSCRIPT_BYTES`] each way. Both parties must have received all that was sent before.
+    ///
+    /// It finds what a link changed by accident, or someone who does not know of it. Someone who means it can send fitting
+    /// digests on a plaintext link; on an encrypted link TLS has refused the change before.
+    ///
+    /// Errors: [`NetError::Transcript`] if they differ, and those of [`Channel::exchange`].
+    pub fn confirm_transcript(&mut self) -> Result<(), NetError> {
+        let ours = self.binding();
+        let depth = self.ledger.depth();
+        let phase = self.ledger.set_phase(Phase::Setup);
+        self.ledger.enter(TRANSCRIPT);
+        let theirs = self.exchange(TRANSCRIPT, &ours, TRANSCRIPT_BYTES);
+        self.ledger.leave_to(depth);
+        self.ledger.set_phase(phase);
+        // No alert: the peer holds our digest and finds the difference itself.
+        if theirs? == ours { Ok(()) } else { Err(NetError::Transcript) }
+    }
+
+    /// Whether the link is encrypted.
+    pub fn encrypted(&self) -> bool {
+        self.link.exporter().is_some()
+    }
+
+    /// What really went out and came in below this channel so far; `None` where there is no wire.
+    pub fn wire_bytes(&self) -> Option<WireBytes> {
+        self.link.wire_bytes()
+    }
+
+    /// Tells the peer, once, that its message for `step` was bad, so that it reports [`NetError::PeerRejected`] and not a
+    /// closed connection. Not booked, and not part of the transcript. The channel does it itself for the errors it
+    /// finds; those who decode payloads call it with [`NetError::bad_step`]. Failures are ignored: the session is over.
+    pub fn reject(&mut self, step: &str) {
+        if std::mem::replace(&mut self.alerted, true) {
+            return;
+        }
+        let end = step.floor_char_boundary(MAX_ALERT_BYTES);
+        let mut alert = (end as u32).to_le_bytes().to_vec();
+        alert.extend(tag(ALERT).to_le_bytes());
+        alert.extend(&step.as_bytes()[..end]);
+        // What waits in `out` goes first: an alert in the middle of a frame could not be read.
+        let mut out = std::mem::take(&mut self.out);
+        out.extend(alert);
+        let _ = self.link.send(out);
     }
 
     /// Delivers what was sent and ends the session. Waits for a bounded time (see [`Link::close`]) and reports what
@@ -140,13 +238,16 @@ impl Channel {
     fn header(&mut self, step: &'static str, len: usize) -> Result<(), NetError> {
         let announced =
             u32::try_from(len).map_err(|_| NetError::Length { step, expected: u32::MAX as usize, got: len })?;
+        let start = self.out.len();
         self.out.extend_from_slice(&announced.to_le_bytes());
         self.out.extend_from_slice(&tag(step).to_le_bytes());
+        self.sent.update(&self.out[start..]);
         Ok(())
     }
 
     fn frame(&mut self, step: &'static str, payload: &[u8]) -> Result<(), NetError> {
         self.header(step, payload.len())?;
+        self.sent.update(payload);
         self.out.extend_from_slice(payload);
         if self.out.len() >= COALESCE_BYTES { self.flush(step) } else { Ok(()) }
     }
@@ -154,6 +255,7 @@ impl Channel {
     fn unframe(&mut self, step: &'static str, min: usize, max: usize) -> Result<Vec<u8>, NetError> {
         let header = self.read_header(step)?;
         if header.tag() != tag(step) {
+            self.reject(step);
             return Err(NetError::Unexpected { step, expected: tag(step), got: header.tag() });
         }
         self.read_payload(step, header, min, max)
@@ -163,7 +265,45 @@ impl Channel {
         self.flush(step)?;
         let mut header = Header([0; HEADER_BYTES]);
         self.link.recv(&mut header.0).map_err(|e| self.error(step, e))?;
+        if header.tag() == tag(ALERT) && header.len() <= MAX_ALERT_BYTES {
+            return Err(self.read_alert(step, header));
+        }
+        self.received.update(&header.0);
         Ok(header)
+    }
+
+    /// The peer's complaint behind `header`.
+    fn read_alert(&mut self, step: &'static str, header: Header) -> NetError {
+        let mut name = vec![0; header.len()];
+        if let Err(e) = self.link.recv(&mut name) {
+            return self.error(step, e);
+        }
+        // It ends up on a terminal and in logs.
+        let theirs = String::from_utf8_lossy(&name).chars().filter(|c| !c.is_control()).collect();
+        NetError::PeerRejected { step, theirs }
+    }
+
+    /// Why sending failed: what the peer said of it before it closed, if it did, otherwise `source`.
+    fn send_error(&mut self, step: &'static str, source: io::Error) -> NetError {
+        let error = self.error(step, source);
+        if !matches!(error, NetError::Closed { .. }) {
+            return error;
+        }
+        // The connection is gone, so this reads what is there already. What lies before the alert is skipped.
+        let mut left = MAX_UNREAD_BYTES;
+        let mut header = Header([0; HEADER_BYTES]);
+        while self.link.recv(&mut header.0).is_ok() {
+            if header.tag() == tag(ALERT) && header.len() <= MAX_ALERT_BYTES {
+                return self.read_alert(step, header);
+            }
+            let Some(rest) = left.checked_sub(header.len()) else { break };
+            left = rest;
+            let mut skipped = vec![0; header.len()];
+            if self.link.recv(&mut skipped).is_err() {
+                break;
+            }
+        }
+        error
     }
 
     /// The payload behind `header`, allocated once its length is known to be within `min..=max`.
@@ -176,24 +316,20 @@ impl Channel {
     ) -> Result<Vec<u8>, NetError> {
         let len = header.len();
         if len < min || len > max {
+            self.reject(step);
             return Err(NetError::Length { step, expected: max, got: len });
         }
         let mut payload = vec![0; len];
         for part in payload.chunks_mut(PROGRESS_BYTES) {
             self.link.recv(part).map_err(|e| self.error(step, e))?;
+            // Here the part is still in the cache.
+            self.received.update(part);
         }
         Ok(payload)
     }
 
     fn error(&self, step: &'static str, source: io::Error) -> NetError {
-        use io::ErrorKind::*;
-        match source.kind() {
-            UnexpectedEof | BrokenPipe | ConnectionReset | ConnectionAborted | NotConnected => {
-                NetError::Closed { step }
-            }
-            TimedOut | WouldBlock => NetError::TimedOut { step, seconds: self.link.timeout().as_secs_f64() },
-            _ => NetError::Io { step, source },
-        }
+        NetError::from_io(step, source, self.link.timeout())
     }
 }
 

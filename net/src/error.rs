@@ -1,6 +1,11 @@
 //! What can go wrong between two parties.
 
+use std::time::Duration;
+use std::{fmt, io};
+
 use thiserror::Error;
+
+use crate::{KeyError, PublicKey};
 
 /// A failure of the channel, naming the protocol step that was under way.
 #[derive(Debug, Error)]
@@ -12,7 +17,7 @@ pub enum NetError {
         step: &'static str,
     },
     /// Nothing arrived within the read time-out.
-    #[error("no message from the peer within {seconds:.1} s during `{step}`")]
+    #[error("no message from the peer within {} s during `{step}`", Seconds(*.seconds))]
     TimedOut {
         /// Protocol step under way.
         step: &'static str,
@@ -48,9 +53,9 @@ pub enum NetError {
         what: String,
     },
     /// The parties differ in version, model or options; both see the same list.
-    #[error("the parties do not agree:\n{}", .differences.join("\n"))]
+    #[error("the parties do not agree: {}", .differences.join("; "))]
     Disagreement {
-        /// One line for every field that differs.
+        /// One text for every field that differs.
         differences: Vec<String>,
     },
     /// What arrives is not the opening of a Waggle session: another program, or a peer in the middle of something.
@@ -60,21 +65,99 @@ pub enum NetError {
         first: String,
     },
     /// No connection within the connect time-out.
-    #[error("cannot connect to {addr} after {seconds:.1} s: {source}")]
+    #[error("cannot connect to {addr} after {} s: {source}", Seconds(*.seconds))]
     Unreachable {
-        /// The address tried last.
+        /// The address as given and, where that is a name, the one tried last.
         addr: String,
         /// How long it was tried.
         seconds: f64,
         /// The last cause.
-        source: std::io::Error,
+        source: io::Error,
     },
+    /// The peer says that what it received from us was bad, and has ended the session.
+    #[error("the peer found bad data in `{theirs}` (during `{step}`)")]
+    PeerRejected {
+        /// Protocol step under way.
+        step: &'static str,
+        /// The step that the peer names; printable.
+        theirs: String,
+    },
+    /// The parties have not seen the same messages: something changed them on the way.
+    #[error("the two parties did not see the same messages: something between them changed the session")]
+    Transcript,
+    /// The server does not take this client.
+    #[error("the server refused: {reason}")]
+    Refused {
+        /// The server's words; printable, one line.
+        reason: String,
+    },
+    /// The peer proved a key that this party does not trust; nothing was sent to it.
+    #[error("the server's key {key} is not trusted")]
+    Untrusted {
+        /// The key.
+        key: PublicKey,
+    },
+    /// The peer does not speak TLS, or the handshake of TLS failed.
+    #[error("no encrypted link: {what} (during `{step}`)")]
+    Tls {
+        /// Step under way.
+        step: &'static str,
+        /// What is wrong.
+        what: String,
+    },
+    /// A record of an encrypted link is not what the peer sent.
+    #[error("what arrived for `{step}` was changed on its way: {what}")]
+    Tampered {
+        /// Protocol step under way.
+        step: &'static str,
+        /// What TLS says of it.
+        what: String,
+    },
+    /// A key file, a list of keys or the operating system's random numbers.
+    #[error(transparent)]
+    Key(#[from] KeyError),
     /// Any other failure of the operating system.
     #[error("input/output during `{step}`: {source}")]
     Io {
         /// Protocol step under way.
         step: &'static str,
         /// The cause.
-        source: std::io::Error,
+        source: io::Error,
     },
+}
+
+impl NetError {
+    /// What `source`, an error of a [`Link`](crate::Link) with this time-out, means during `step`.
+    pub fn from_io(step: &'static str, source: io::Error, timeout: Duration) -> Self {
+        use io::ErrorKind::*;
+        match source.kind() {
+            UnexpectedEof | BrokenPipe | ConnectionReset | ConnectionAborted | NotConnected => {
+                NetError::Closed { step }
+            }
+            TimedOut | WouldBlock => NetError::TimedOut { step, seconds: timeout.as_secs_f64() },
+            InvalidData => NetError::Tampered { step, what: source.to_string() },
+            _ => NetError::Io { step, source },
+        }
+    }
+
+    /// The step whose message from the peer was bad, if that is what the error says. The peer deserves to hear of it
+    /// ([`Channel::reject`](crate::Channel::reject)).
+    pub fn bad_step(&self) -> Option<&'static str> {
+        match self {
+            NetError::Length { step, .. } | NetError::Unexpected { step, .. } | NetError::Malformed { step, .. } => {
+                Some(step)
+            }
+            _ => None,
+        }
+    }
+}
+
+/// A number of seconds: with milliseconds where tenths would say nothing.
+struct Seconds(f64);
+
+impl fmt::Display for Seconds {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        let digits = if self.0 < 1.0 { 3 } else { 1 };
+        write!(f, "{:.digits$}", self.0)
+    }
 }

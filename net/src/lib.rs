@@ -31,21 +31,29 @@
 //! ```
 #![deny(missing_docs)]
 
+pub mod admission;
 mod channel;
 mod error;
 pub mod handshake;
+mod identity;
 mod ledger;
 mod link;
 pub mod shaped;
+mod stream;
 pub mod tcp;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
+pub mod tls;
+mod trust;
 mod usage;
 
-pub use channel::{Channel, HEADER_BYTES};
+pub use admission::{Admission, await_admission, await_client, send_admission};
+pub use channel::{Channel, HEADER_BYTES, TRANSCRIPT_BYTES};
 pub use error::NetError;
 pub use handshake::{Field, Handshake};
+pub use identity::{Identity, KeyError, PublicKey};
 pub use ledger::{Direction, Entry, Ledger, Phase, Role, Traffic};
-pub use link::{Link, SendHalf, memory_pair};
+pub use link::{Link, SendHalf, WireBytes, memory_pair};
 pub use shaped::{Shape, Shaped};
+pub use trust::{AllowList, KnownServer, KnownServers};
 pub use usage::{peak_memory_bytes, process_cpu_time};

@@ -4,10 +4,14 @@ use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
+use serde::{Deserialize, Serialize};
+
 /// A reliable, ordered, duplex stream of bytes.
 ///
-/// `send` takes ownership of a whole buffer and must not wait for the peer to read: two parties that send to each
-/// other at once may never deadlock. `recv` blocks for at most the link's read time-out.
+/// `send` takes ownership of a whole buffer and does not wait for the peer to read: two parties that send to each other
+/// at once may never deadlock. Only where a peer leaves more than a link's bound unread, `send` waits, for at most the
+/// read time-out without progress (`stream.rs` has the bound and the argument). `recv` blocks for at most the read
+/// time-out.
 ///
 /// Dropping a link delivers what was queued, as far as [`Link::close`] would, and then tells the peer that nothing
 /// follows.
@@ -33,6 +37,36 @@ pub trait Link: Send {
     fn close(&mut self) -> io::Result<()> {
         Ok(())
     }
+
+    /// Takes in what arrives within `limit`, up to a bound, without handing it out. For callers that wait for
+    /// something else: [`Shaped`](crate::Shaped) while its queue is full, a server while its client waits its turn.
+    ///
+    /// Errors: `UnexpectedEof` when the peer has closed and everything received was taken. Links that take in nothing
+    /// ahead only let the time pass.
+    fn read_ahead(&mut self, limit: Duration) -> io::Result<()> {
+        std::thread::sleep(limit);
+        Ok(())
+    }
+
+    /// 32 bytes bound to the keys of an encrypted link, equal at both ends and different for every link (TLS exporter,
+    /// RFC 8446, 7.5); `None` where nothing is encrypted.
+    fn exporter(&self) -> Option<[u8; 32]> {
+        None
+    }
+
+    /// What really went out and came in below this link; `None` where there is no wire.
+    fn wire_bytes(&self) -> Option<WireBytes> {
+        None
+    }
+}
+
+/// Bytes on the wire: what the socket took and gave, with the records of TLS, without headers of TCP and IP.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WireBytes {
+    /// Bytes sent by this party.
+    pub sent: u64,
+    /// Bytes received by this party.
+    pub received: u64,
 }
 
 /// The sending side of a [`Link`], with the same duties. Dropping it closes it.
@@ -58,6 +92,15 @@ impl Link for Box<dyn Link> {
     }
     fn close(&mut self) -> io::Result<()> {
         (**self).close()
+    }
+    fn read_ahead(&mut self, limit: Duration) -> io::Result<()> {
+        (**self).read_ahead(limit)
+    }
+    fn exporter(&self) -> Option<[u8; 32]> {
+        (**self).exporter()
+    }
+    fn wire_bytes(&self) -> Option<WireBytes> {
+        (**self).wire_bytes()
     }
 }
 

@@ -65,7 +65,7 @@ fn disagreement_is_the_same_on_both_sides() {
     for (c, s) in meet(&client, &server) {
         assert_eq!(differences(c), expected);
         let error = s.unwrap_err();
-        assert_eq!(error.to_string(), format!("the parties do not agree:\n{}", expected.join("\n")));
+        assert_eq!(error.to_string(), format!("the parties do not agree: {}", expected.join("; ")));
         assert_eq!(differences(Err(error)), expected);
     }
 }

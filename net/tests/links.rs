@@ -238,7 +238,7 @@ fn nobody_calls() {
 
 #[test]
 fn a_split_link_sends_from_its_half_only() {
-    for (mut a, mut b) in [memory(PATIENCE), tcp(PATIENCE)] {
+    for (mut a, mut b) in [memory(PATIENCE), tcp(PATIENCE), tls(PATIENCE)] {
         let mut half = a.take_sender().unwrap();
         assert!(a.take_sender().is_err());
         assert!(a.send(vec![1]).is_err());

@@ -60,7 +60,7 @@ fn never_faster_than_predicted() {
         assert_eq!(total.flows, 8);
         Ok((start.elapsed(), shape.predict(bytes, total.flows)))
     };
-    for pair in [memory(PATIENCE), tcp(PATIENCE)] {
+    for pair in [memory(PATIENCE), tcp(PATIENCE), tls(PATIENCE)] {
         let (client, _) = run(shaped(pair, shape), ping_pong, ping_pong);
         let (took, predicted) = client.unwrap();
         assert!(predicted >= Duration::from_millis(100), "{predicted:?}");
@@ -104,7 +104,7 @@ fn both_directions_are_shaped_at_once() {
 #[test]
 fn a_dead_peer_is_noticed() {
     let slow = Shape { bytes_per_second: 1_000_000, round_trip: Duration::from_millis(1) };
-    for (a, b) in [memory(PATIENCE), tcp(PATIENCE)] {
+    for (a, b) in [memory(PATIENCE), tcp(PATIENCE), tls(PATIENCE)] {
         let mut channel = Channel::new(Role::Client, Shaped::new(a, slow).unwrap());
         drop(b);
         channel.send("lost", &[0; 1000]).unwrap();

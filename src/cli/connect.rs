@@ -4,13 +4,14 @@ use std::path::Path;
 use std::time::Duration;
 
 use clap::Args;
-use model::party::{Opened, Terms, Wishes};
+use model::party::{Caller, Opened, Terms, Wishes};
 use model::{ModelSpec, bundled, bundled_names};
 use net::tcp::{self, ConnectOptions};
-use net::{Channel, Role};
+use net::{Channel, Link, NetError, PublicKey, Role, await_admission, tls};
 
 use super::Error;
 use super::options::{LINKS, LinkArg, link_between_processes, seconds};
+use super::trust::{IdentityArgs, ServerTrust};
 
 /// The server, and what it must be.
 #[derive(Args, Clone, Debug)]
@@ -30,18 +31,64 @@ pub(super) struct ConnectArgs {
     /// Give up on a server that cannot be reached for this many seconds.
     #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "30")]
     connect_timeout: Duration,
+    #[command(flatten)]
+    identity: IdentityArgs,
+    /// Trust the server with this public key, as its owner's `waggle keygen` or `serve` prints it, and remember it under the
+    /// address, in `known_servers` beside the default identity.
+    #[arg(long, value_name = "KEY")]
+    server_key: Option<PublicKey>,
+    /// Encrypt nothing and ask for no key, for measurements; the server must do the same.
+    #[arg(long, conflicts_with_all = ["identity", "server_key"])]
+    insecure_plaintext: bool,
 }
 
 impl ConnectArgs {
     /// Opens a session under `terms`, with or without the server's tokenizer.
     pub(super) fn open(&self, terms: &Terms, tokenizer: bool) -> Result<Opened, Error> {
         let expected = self.expect.as_deref().map(expected_shape).transpose()?;
-        let timeouts = ConnectOptions { connect_timeout: self.connect_timeout, read_timeout: self.timeout };
-        let link = tcp::connect(self.connect.as_str(), timeouts)?;
+        let (link, server) = self.link()?;
+        let server = Caller { key: server.map(|key| key.to_string()) };
         let channel = Channel::new(Role::Client, self.link.wrap(link)?);
         let wishes = Wishes { expected: expected.as_ref(), tokenizer };
-        Ok(Opened::open(channel, terms, &wishes)?)
+        Ok(Opened::open(channel, &server, terms, &wishes)?)
     }
+
+    /// A link to the server, which has proved a trusted key (`None`: without encryption) and lets this client in.
+    fn link(&self) -> Result<(Box<dyn Link>, Option<PublicKey>), Error> {
+        let options = ConnectOptions { connect_timeout: self.connect_timeout, read_timeout: self.timeout };
+        let address = self.connect.as_str();
+        if self.insecure_plaintext {
+            let mut link = tcp::connect(address, options)?;
+            wait_for_turn(&mut link)?;
+            return Ok((Box::new(link), None));
+        }
+        let identity = self.identity.open()?.0;
+        let mut trust = ServerTrust::of(address, self.server_key, identity.public())?;
+        let keys = trust.keys();
+        let mut link =
+            tls::connect(address, &identity, move |key| keys.contains(key), options).map_err(
+                |error| match error {
+                    NetError::Untrusted { key } => trust.refusal(key),
+                    error => error.into(),
+                },
+            )?;
+        trust.proved()?;
+        wait_for_turn(&mut link)?;
+        let key = link.peer_key();
+        Ok((Box::new(link), Some(key)))
+    }
+}
+
+/// Waits until the server has a place for this client, and says so to the user.
+fn wait_for_turn(link: &mut dyn Link) -> Result<(), Error> {
+    let mut last = None;
+    let mut on_busy = |place| {
+        // The server repeats itself as a sign of life.
+        if last.replace(place) != Some(place) {
+            eprintln!("the server is busy: you are number {place}");
+        }
+    };
+    Ok(await_admission(link, &mut on_busy)?)
 }
 
 fn expected_shape(name: &str) -> Result<ModelSpec, Error> {

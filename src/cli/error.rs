@@ -14,6 +14,48 @@ pub(super) enum Error {
     /// The network.
     #[error(transparent)]
     Net(#[from] net::NetError),
+    /// A key or a file of keys.
+    #[error(transparent)]
+    Key(#[from] net::KeyError),
+    /// Nowhere to look for keys.
+    #[error("no place for keys: set WAGGLE_HOME or HOME, or give --identity")]
+    NoHome,
+    /// A server that nobody has vouched for.
+    #[error(
+        "the server at {address} is not known here; if its owner says that its key is {key}, trust it with --server-key {key}"
+    )]
+    UnknownServer {
+        /// The server's address.
+        address: String,
+        /// The key it showed.
+        key: net::PublicKey,
+    },
+    /// A known server with another key.
+    #[error(
+        "THE KEY OF THE SERVER AT {address} HAS CHANGED: it was {known} (in {}) and is {key}; somebody may pretend to be it. \
+         Only if its owner says that the key is new, trust it with --server-key {key}",
+        file.display()
+    )]
+    ChangedServer {
+        /// The server's address.
+        address: String,
+        /// The key remembered.
+        known: net::PublicKey,
+        /// Where it is remembered.
+        file: PathBuf,
+        /// The key it showed.
+        key: net::PublicKey,
+    },
+    /// Another server than the one asked for.
+    #[error("the server at {address} has the key {key}, not {given} as --server-key says")]
+    OtherServer {
+        /// The server's address.
+        address: String,
+        /// The key asked for.
+        given: net::PublicKey,
+        /// The key it showed.
+        key: net::PublicKey,
+    },
     /// A cache policy.
     #[error(transparent)]
     Policy(#[from] mpcache::PolicyError),
@@ -103,6 +145,42 @@ pub(super) enum Error {
         path: PathBuf,
         /// What is wrong.
         what: String,
+    },
+    /// A client whose key is not on the list.
+    #[error("{advice}")]
+    Stranger {
+        /// Its key.
+        key: net::PublicKey,
+        /// How to let it in.
+        advice: String,
+    },
+    /// A client for which there is no place.
+    #[error(transparent)]
+    Full(#[from] super::serve::Full),
+    /// A client that waited and left.
+    #[error("the client left the queue")]
+    ClientLeft,
+    /// A session that took too long.
+    #[error("the session took longer than {seconds} s (--session-limit)")]
+    SessionLimit {
+        /// The limit.
+        seconds: f64,
+    },
+    /// A server cannot listen.
+    #[error("cannot listen on {address}: {source}")]
+    Listen {
+        /// Where.
+        address: String,
+        /// The cause.
+        source: std::io::Error,
+    },
+    /// The system refuses what a server needs.
+    #[error("cannot {what}: {source}")]
+    Serve {
+        /// What.
+        what: &'static str,
+        /// The cause.
+        source: std::io::Error,
     },
     /// A bug.
     #[error("the session panicked")]

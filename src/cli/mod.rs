@@ -7,6 +7,7 @@ mod eval;
 mod files;
 mod float;
 mod generate;
+mod keygen;
 mod options;
 mod out;
 mod plan;
@@ -18,6 +19,7 @@ mod prompt;
 mod report;
 mod serve;
 mod synth;
+mod trust;
 
 use std::process::ExitCode;
 
@@ -45,6 +47,7 @@ enum Command {
     Plan(plan::PlanArgs),
     Eval(eval::EvalArgs),
     Synth(synth::SynthArgs),
+    Keygen(keygen::KeygenArgs),
 }
 
 /// Runs the command line; an error is one line on standard error and exit code 1.
@@ -59,6 +62,7 @@ pub(crate) fn run() -> ExitCode {
         Command::Plan(args) => plan::run(args),
         Command::Eval(args) => eval::run(args),
         Command::Synth(args) => synth::run(args),
+        Command::Keygen(args) => keygen::run(args),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

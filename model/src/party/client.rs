@@ -6,8 +6,8 @@ use net::{Channel, Role};
 use protocols::{Fixed, FixedWeight, Secure};
 
 use super::opening::Errand;
-use super::recorder::{Recorder, finish};
-use super::{Observer, Outcome, PublicModel, Request, Terms, check_ids, correlations, opening};
+use super::recorder::{Booked, Recorder, finish};
+use super::{Caller, Observer, Outcome, PublicModel, Request, Terms, check_ids, correlations, opening};
 use crate::pool::{Bound, Draft, Pool, Purpose};
 use crate::{Error, Generation, Input, Model, ModelSpec, Next, generate};
 
@@ -23,18 +23,20 @@ pub struct Wishes<'a> {
 /// A session that is open: the parties agree, and the client knows what is public about the model.
 pub struct Opened {
     channel: Channel,
+    server: Caller,
     terms: Terms,
     model: PublicModel,
 }
 
 impl Opened {
-    /// Shakes hands over `channel`, whose role is client, and receives the description of the model.
+    /// Shakes hands with `server` over `channel`, whose role is client, and receives the description of the model.
     ///
     /// # Errors
     /// [`net::NetError::Disagreement`] if the parties differ, or another [`net::NetError`] that names the step.
-    pub fn open(mut channel: Channel, terms: &Terms, wishes: &Wishes) -> Result<Self, Error> {
-        let model = opening::meet_server(&mut channel, terms, wishes)?;
-        Ok(Opened { channel, terms: terms.clone(), model })
+    pub fn open(mut channel: Channel, server: &Caller, terms: &Terms, wishes: &Wishes) -> Result<Self, Error> {
+        let met = opening::meet_server(&mut channel, terms, wishes);
+        let model = opening::complaining(&mut channel, met)?;
+        Ok(Opened { channel, server: server.clone(), terms: terms.clone(), model })
     }
 
     /// What the server says about its model.
@@ -88,19 +90,21 @@ impl Opened {
         observer: &mut dyn Observer,
     ) -> Result<Outcome, Error> {
         check_ids(&self.model.spec, prompt)?;
+        request.check_planning(&self.model.spec, &self.terms)?;
         observer.setup();
+        let peer = self.server.key.as_deref();
         let pool = match pool {
             Some(pool) => {
                 let path = pool.path().to_owned();
                 // Before the planning, which takes a while.
                 pool.bound().check(request).map_err(|e| e.at(&path))?;
-                let purpose = Purpose::new(&self.model, &self.terms, pool.bound(), None, None)?;
+                let purpose = Purpose::watched(&self.model, &self.terms, pool.bound(), None, peer, &*observer)?;
                 pool.check(&purpose, request).map_err(|e| e.at(&path))?;
                 Some((pool, path, purpose))
             }
             None => None,
         };
-        let Opened { mut channel, terms, model: public } = self;
+        let Opened { mut channel, terms, model: public, .. } = self;
         let errand = pool.as_ref().map_or(Errand::Generate, |(pool, ..)| Errand::Spend(pool.id()));
         opening::ask(&mut channel, &public.spec, request, errand)?;
         let stock = match pool {
@@ -114,8 +118,10 @@ impl Opened {
         correlations::ready(&mut engine, &public, &model.weights(), &terms, request, stock, observer)?;
         let input = Input { ids: Some(prompt), count: prompt.len() };
         let mut recorder = Recorder::new(observer);
-        let generation = generate(&mut engine, &model, input, &request.options(&terms), next, &mut recorder)?;
-        Ok(finish(&mut engine, request, generation, recorder))
+        let generation = generate(&mut engine, &model, input, &request.options(&terms), next, &mut recorder);
+        let generation = opening::complaining(engine.channel(), generation)?;
+        engine.confirm_transcript()?;
+        Ok(finish(&mut engine, &terms, request, generation, recorder))
     }
 
     /// Makes the correlations of generations up to `bound` and ends with the client's in the file `path`, which must be
@@ -127,17 +133,19 @@ impl Opened {
     pub fn fill(self, bound: Bound, path: &Path, observer: &mut dyn Observer) -> Result<Outcome, Error> {
         let draft = Draft::create(path).map_err(|e| e.at(path))?;
         observer.setup();
-        let Opened { mut channel, terms, model: public } = self;
-        let purpose = Purpose::new(&public, &terms, bound, None, None)?;
+        let Opened { mut channel, server, terms, model: public } = self;
+        bound.request().check_planning(&public.spec, &terms)?;
+        let purpose = Purpose::watched(&public, &terms, bound, None, server.key.as_deref(), &*observer)?;
         let request = bound.request();
         opening::ask(&mut channel, &public.spec, &request, Errand::Fill)?;
         let id = opening::learn_pool(&mut channel)?;
         let model = shapes(&public)?;
         let mut engine = Secure::new(channel, terms.protocol)?;
         let stock = correlations::make(&mut engine, &model.weights(), &purpose, observer)?;
+        engine.confirm_transcript()?;
         let drafted = draft.write(id, Role::Client, &purpose, stock).map_err(|e| e.at(path));
         correlations::keep(engine.channel(), drafted).map_err(|e| e.pool_at(path))?;
-        let outcome = finish(&mut engine, &request, Generation::default(), Recorder::new(observer));
+        let outcome = finish(&mut engine, &terms, &request, Generation::default(), Recorder::new(observer));
         Ok(Outcome { filled: Some(id), ..outcome })
     }
 }

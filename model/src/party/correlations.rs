@@ -3,7 +3,8 @@
 use net::{Channel, Direction, HEADER_BYTES, Ledger, Phase};
 use protocols::{FixedWeight, Secure, Stock};
 
-use super::{Observer, PublicModel, Request, Terms, needs, opening};
+use super::plan::needs_watched;
+use super::{Observer, PublicModel, Request, Terms, opening};
 use crate::Error;
 use crate::pool::{Purpose, Waiting, Written};
 
@@ -27,7 +28,7 @@ pub(super) fn ready(
     if !terms.protocol.preprocess {
         return Ok(());
     }
-    let needs = needs(&model.spec, &model.scales, terms, request)?;
+    let needs = needs_watched(&model.spec, &model.scales, terms, request, &*observer)?;
     match stock {
         Some(stock) => {
             engine.prepare(&needs.ots(), weights, &mut |_, _| ())?;

@@ -6,10 +6,10 @@ use net::{Channel, Role};
 use protocols::{Fixed, FixedWeight, Secure};
 
 use super::opening::Errand;
-use super::recorder::{Recorder, finish};
-use super::{Limits, Observer, Outcome, PublicModel, Request, Terms, correlations, opening};
+use super::recorder::{Booked, Recorder, finish};
+use super::{Caller, Limits, Observer, Outcome, PublicModel, Request, Terms, correlations, opening};
 use crate::pool::{Bound, Place, Pool, PoolError, PoolId, Pools, Purpose, digest};
-use crate::{Error, Generation, Input, Model, ModelFiles, Next, Sampler, generate};
+use crate::{Error, Generation, Input, Model, ModelFiles, Next, Reveal, Sampler, generate};
 
 /// A model in fixed point, ready for any number of sessions, one after another or at once.
 pub struct Hosted {
@@ -54,21 +54,31 @@ impl Hosted {
         &self.public
     }
 
-    /// Runs one session over `channel`, whose role is server.
+    /// Runs one session over `channel`, whose role is server, with the client `caller`, who chooses the number of phases
+    /// within the `limits`.
     ///
     /// # Errors
-    /// [`net::NetError::Disagreement`] if the parties differ; [`Error::Limit`], [`Error::TooLong`],
-    /// [`Error::Nothing`], [`Error::Pool`] or [`Error::PoolFile`] for a request that is refused; an error that names the step if the client vanishes or sends
-    /// nonsense. None of them affects the next session.
+    /// [`net::NetError::Disagreement`] if the parties differ; [`Error::Limit`], [`Error::Phases`], [`Error::Planning`], [`Error::Quota`],
+    /// [`Error::TooLong`], [`Error::Nothing`], [`Error::Pool`] or [`Error::PoolFile`] for a request that is refused; an
+    /// error that names the step if the client vanishes or sends nonsense. None of them affects the next session.
     pub fn serve(
         &self,
         mut channel: Channel,
+        caller: &Caller,
         terms: &Terms,
         limits: &Limits,
         observer: &mut dyn Observer,
     ) -> Result<Outcome, Error> {
-        let accept = |request: &Request, errand: Errand| self.accept(request, errand, terms);
-        let (request, grant) = opening::receive_client(&mut channel, &self.public, terms, limits, accept)?;
+        let accept = |request: &Request, errand: Errand, terms: &Terms| {
+            // What is cheap to refuse comes before what takes time.
+            request.check_planning(&self.public.spec, terms)?;
+            let learns = errand != Errand::Fill && terms.reveal == Reveal::Logits;
+            observer.ask(if learns { request.tokens as u64 } else { 0 })?;
+            self.accept(caller, request, errand, terms, &*observer)
+        };
+        let received = opening::receive_client(&mut channel, &self.public, terms, limits, accept);
+        let (request, terms, grant) = opening::complaining(&mut channel, received)?;
+        let terms = &terms;
         let stock = match grant {
             Grant::Generate => None,
             Grant::Spend(spent) => {
@@ -89,19 +99,29 @@ impl Hosted {
         let mut recorder = Recorder::new(observer);
         let options = request.options(terms);
         let next = Next::Pick(&mut unused);
-        let generation = generate(&mut engine, &self.model, input, &options, next, &mut recorder)?;
-        Ok(finish(&mut engine, &request, generation, recorder))
+        let generation = generate(&mut engine, &self.model, input, &options, next, &mut recorder);
+        let generation = opening::complaining(engine.channel(), generation)?;
+        engine.confirm_transcript()?;
+        Ok(finish(&mut engine, terms, &request, generation, recorder))
     }
 
     /// Grants or refuses an errand within the limits. Nothing is used up by it.
-    fn accept(&self, request: &Request, errand: Errand, terms: &Terms) -> Result<Grant, Error> {
+    fn accept(
+        &self,
+        caller: &Caller,
+        request: &Request,
+        errand: Errand,
+        terms: &Terms,
+        observer: &dyn Observer,
+    ) -> Result<Grant, Error> {
+        let peer = caller.key.as_deref();
         let pools = || self.pools.as_ref().ok_or(PoolError::NoPools);
         match errand {
             Errand::Generate => Ok(Grant::Generate),
             Errand::Fill => {
                 let id = PoolId::random();
-                let place = pools()?.draft(id, None)?;
-                Ok(Grant::Fill(Box::new((id, place, self.purpose(terms, Bound::of(request))?))))
+                let place = pools()?.draft(id, peer)?;
+                Ok(Grant::Fill(Box::new((id, place, self.purpose(peer, terms, Bound::of(request), observer)?))))
             }
             Errand::Spend(id) => {
                 let path = pools()?.path(id);
@@ -111,7 +131,7 @@ impl Hosted {
                 };
                 let pool = pools()?.get(id).map_err(at)?;
                 pool.bound().check(request).map_err(at)?;
-                let purpose = self.purpose(terms, pool.bound())?;
+                let purpose = self.purpose(peer, terms, pool.bound(), observer)?;
                 pool.check(&purpose, request).map_err(at)?;
                 let pool = pools()?.set_aside(pool).map_err(at)?;
                 Ok(Grant::Spend(Box::new((pool, purpose))))
@@ -119,9 +139,15 @@ impl Hosted {
         }
     }
 
-    fn purpose(&self, terms: &Terms, bound: Bound) -> Result<Purpose, Error> {
+    fn purpose(
+        &self,
+        peer: Option<&str>,
+        terms: &Terms,
+        bound: Bound,
+        observer: &dyn Observer,
+    ) -> Result<Purpose, Error> {
         let digest = self.digest.get_or_init(|| digest(&self.model.weights()));
-        Purpose::new(&self.public, terms, bound, Some(digest), None)
+        Purpose::watched(&self.public, terms, bound, Some(digest), peer, observer)
     }
 
     /// The session of a client that fills a pool.
@@ -138,9 +164,10 @@ impl Hosted {
         observer.setup();
         let mut engine = Secure::new(channel, terms.protocol)?;
         let stock = correlations::make(&mut engine, &self.model.weights(), &purpose, observer)?;
+        engine.confirm_transcript()?;
         let drafted = draft.write(id, Role::Server, &purpose, stock).map_err(Error::from);
         correlations::keep_for_client(engine.channel(), drafted, &waiting)?;
-        let outcome = finish(&mut engine, request, Generation::default(), Recorder::new(observer));
+        let outcome = finish(&mut engine, terms, request, Generation::default(), Recorder::new(observer));
         Ok(Outcome { filled: Some(id), ..outcome })
     }
 }

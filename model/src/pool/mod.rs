@@ -83,7 +83,7 @@ pub use file::{MAX_HEADER_BYTES, Pool};
 pub use list::{Found, State, find};
 
 use crate::Error;
-use crate::party::{PublicModel, Request, Terms, needs};
+use crate::party::{Observer, PublicModel, Request, Silent, Terms, needs_watched};
 
 /// Names the two files that belong together. Text: 32 hexadecimal digits in lower case.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -190,11 +190,23 @@ impl Purpose {
         weights: Option<&str>,
         peer: Option<&str>,
     ) -> Result<Self, Error> {
+        Purpose::watched(model, terms, bound, weights, peer, &Silent)
+    }
+
+    /// [`Purpose::new`], which `observer` may end: it plans the longest generation.
+    pub(crate) fn watched(
+        model: &PublicModel,
+        terms: &Terms,
+        bound: Bound,
+        weights: Option<&str>,
+        peer: Option<&str>,
+        observer: &dyn Observer,
+    ) -> Result<Self, Error> {
         if !terms.protocol.preprocess {
             return Err(PoolError::OnePhase.into());
         }
         bound.request().check(&model.spec, &crate::party::Limits::NONE)?;
-        let needs = needs(&model.spec, &model.scales, terms, &bound.request())?;
+        let needs = needs_watched(&model.spec, &model.scales, terms, &bound.request(), observer)?;
         let json = |e: serde_json::Error| crate::ConfigError::Json(e.to_string());
         let units: Vec<_> = needs.units.iter().collect();
         let layout = serde_json::to_vec(&(units, &needs.operands)).map_err(json)?;

@@ -6,7 +6,8 @@ use std::thread;
 use std::time::Duration;
 
 use net::tcp::{ConnectOptions, TcpLink, connect, listen};
-use net::{Channel, Link, NetError, Role, Shape, Shaped, memory_pair};
+use net::tls::{self, TlsLink};
+use net::{Channel, Identity, Link, NetError, Role, Shape, Shaped, memory_pair};
 
 /// Long enough for a busy machine; no passing test waits for it.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -33,6 +34,25 @@ pub(crate) fn tcp(timeout: Duration) -> Pair {
     (Box::new(client), Box::new(server))
 }
 
+/// Two encrypted links, client first; each party trusts the other's key.
+pub(crate) fn tls_links(timeout: Duration) -> (TlsLink, TlsLink) {
+    let [client, server] = [(); 2].map(|()| Identity::generate().unwrap());
+    let listener = listen("127.0.0.1:0", timeout).unwrap();
+    let addr = listener.local_addr().unwrap();
+    let trusted = server.public();
+    let server = thread::spawn(move || {
+        tls::accept(listener.accept_stream(Some(PATIENCE)).unwrap(), &server, PATIENCE, timeout).unwrap()
+    });
+    let options = ConnectOptions { connect_timeout: PATIENCE, read_timeout: timeout };
+    let link = tls::connect(addr, &client, move |key| *key == trusted, options).unwrap();
+    (link, server.join().unwrap())
+}
+
+pub(crate) fn tls(timeout: Duration) -> Pair {
+    let (client, server) = tls_links(timeout);
+    (Box::new(client), Box::new(server))
+}
+
 /// A link and the plain socket of its peer.
 pub(crate) fn tcp_raw(timeout: Duration) -> (TcpLink, TcpStream) {
     let listener = listen("127.0.0.1:0", timeout).unwrap();
@@ -50,8 +70,10 @@ pub(crate) fn every_kind(timeout: Duration) -> Vec<(&'static str, Pair)> {
     vec![
         ("memory", memory(timeout)),
         ("tcp", tcp(timeout)),
+        ("tls", tls(timeout)),
         ("shaped memory", shaped(memory(timeout), fast)),
         ("shaped tcp", shaped(tcp(timeout), fast)),
+        ("shaped tls", shaped(tls(timeout), fast)),
     ]
 }
 
@@ -98,6 +120,13 @@ pub(crate) fn kind<T: std::fmt::Debug>(result: Result<T, NetError>) -> &'static 
         Err(NetError::Disagreement { .. }) => "disagreement",
         Err(NetError::NotWaggle { .. }) => "not waggle",
         Err(NetError::Unreachable { .. }) => "unreachable",
+        Err(NetError::PeerRejected { .. }) => "rejected by the peer",
+        Err(NetError::Transcript) => "transcript",
+        Err(NetError::Refused { .. }) => "refused",
+        Err(NetError::Untrusted { .. }) => "untrusted",
+        Err(NetError::Tls { .. }) => "tls",
+        Err(NetError::Tampered { .. }) => "tampered",
+        Err(NetError::Key(_)) => "key",
         Err(NetError::Io { .. }) => "io",
     }
 }

@@ -1,0 +1,584 @@
+//! What links over TCP share, encrypted or not: a bounded queue with a thread that writes it, and reading with time-outs.
+//!
+//! # What a slow peer may hold
+//!
+//! A thread per link encrypts and writes what `send` queued, so encryption overlaps with computation and `send` returns
+//! at once. The queue holds at most [`QUEUE_BYTES`]; only a message that alone is larger may enter an empty queue. `send`
+//! waits for room beyond that, and gives up when the peer takes less than [`PROGRESS_BYTES`] within the read time-out:
+//! a peer that never reads thus costs the limit and ends in `TimedOut`.
+//!
+//! # Why two parties that send at once do not wait for each other forever
+//!
+//! While `send` waits it reads: what arrives goes into an inbox of at most [`QUEUE_BYTES`], which `recv` empties first.
+//! Let both parties be waiting in `send`. Then neither inbox grows any more, so both are full, and so are both queues:
+//! each party has sent more than twice the limit, 128 MiB, that the other has not asked for. The largest
+//! exchanges in which both parties send before they read are batches of correlations, whose messages are some tens of MB
+//! at most (a batch is bounded by `preprocess`; see `DESIGN.md`); the largest messages that only one party sends do not
+//! matter here, as the other party reads. If a protocol ever exceeds it, both sides end in `TimedOut`, not in silence.
+//!
+//! A sending half ([`Link::take_sender`](crate::Link::take_sender)) cannot read; its owner bounds what it hands over and
+//! lets the link read ahead meanwhile, as [`Shaped`](crate::Shaped) does.
+
+use std::collections::VecDeque;
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use rustls::Connection;
+
+use crate::link::{SendHalf, WireBytes};
+
+/// Most bytes that wait to be written to a peer, and most that are read ahead.
+pub(crate) const QUEUE_BYTES: usize = 64 << 20;
+
+/// A peer that takes less than this within the read time-out counts as silent, as for [`Channel`](crate::Channel).
+const PROGRESS_BYTES: u64 = 256 << 10;
+
+/// A buffer is written in pieces of this size, so that progress can be seen, and encrypted in them.
+const PIECE_BYTES: usize = 128 << 10;
+
+/// Reads smaller than this go through a buffer of this size, so a header does not cost a system call of its own.
+const READ_BUFFER_BYTES: usize = 64 << 10;
+
+/// Read buffers of unread input that a dropped link discards to close in good order.
+const DISCARDED_BUFFERS: usize = 1024;
+
+/// Longest nap of a sending half that waits for room; the writer wakes it earlier.
+const MAX_WAIT: Duration = Duration::from_millis(100);
+
+/// How long a `send` that waits for room reads before it looks for room again.
+const WAIT: Duration = Duration::from_millis(2);
+
+/// A connected socket, what is put around its bytes, and what waits to be written.
+struct Wire {
+    socket: TcpStream,
+    /// The state of TLS. Locked for encryption and decryption alone, never while the socket may block.
+    tls: Option<Mutex<Connection>>,
+    outbox: Mutex<Outbox>,
+    /// Tells the writer that there is something to do.
+    work: Condvar,
+    /// Tells those who are counted in `Outbox::waiting` that the writer has done something.
+    progress: Condvar,
+    sent: AtomicU64,
+    received: AtomicU64,
+}
+
+#[derive(Default)]
+struct Outbox {
+    queue: VecDeque<Vec<u8>>,
+    /// Bytes in `queue` and in the buffer that is being written.
+    held: usize,
+    /// Bytes written since the start.
+    written: u64,
+    /// TLS has something to say: an alert or new keys.
+    flush: bool,
+    closing: bool,
+    /// Threads that wait for progress. A signal costs a system call even if nobody waits.
+    waiting: usize,
+    /// The writer has ended.
+    ended: bool,
+    /// Why it gave up, if it did.
+    failure: Option<(ErrorKind, String)>,
+}
+
+impl Outbox {
+    fn failure(&self) -> Option<io::Error> {
+        self.failure.as_ref().map(|(kind, text)| io::Error::new(*kind, text.clone()))
+    }
+}
+
+/// No code panics while it holds a lock of this file, so poison says nothing.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Wire {
+    /// Writes to the socket; may block.
+    fn write(&self, bytes: &[u8]) -> io::Result<()> {
+        (&self.socket).write_all(bytes)?;
+        self.sent.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Encrypts `piece`, and whatever else TLS has to say, into `records`.
+    fn encrypt(&self, tls: &Mutex<Connection>, piece: &[u8], records: &mut Vec<u8>) -> io::Result<()> {
+        let mut tls = lock(tls);
+        tls.writer().write_all(piece)?;
+        while tls.wants_write() {
+            tls.write_tls(records)?;
+        }
+        Ok(())
+    }
+
+    /// Writes `bytes`, of the outbox, in pieces.
+    fn deliver(&self, bytes: Vec<u8>, records: &mut Vec<u8>) -> io::Result<()> {
+        let len = bytes.len();
+        let mut noted = 0;
+        for piece in bytes.chunks(PIECE_BYTES) {
+            match &self.tls {
+                None => self.write(piece)?,
+                Some(tls) => {
+                    records.clear();
+                    self.encrypt(tls, piece, records)?;
+                    self.write(records)?;
+                }
+            }
+            // The last piece is noted below: a small message so costs one lock.
+            if noted + piece.len() < len {
+                noted += piece.len();
+                self.update(|outbox| outbox.written += piece.len() as u64);
+            }
+        }
+        drop(bytes);
+        self.update(|outbox| {
+            outbox.written += (len - noted) as u64;
+            outbox.held -= len;
+        });
+        Ok(())
+    }
+
+    /// Changes the outbox on behalf of the writer.
+    fn update(&self, change: impl FnOnce(&mut Outbox)) {
+        let mut outbox = lock(&self.outbox);
+        change(&mut outbox);
+        let waiting = outbox.waiting > 0;
+        drop(outbox);
+        if waiting {
+            self.progress.notify_all();
+        }
+    }
+
+    /// Ends the sending side in good order.
+    fn farewell(&self, records: &mut Vec<u8>) -> io::Result<()> {
+        if let Some(tls) = &self.tls {
+            lock(tls).send_close_notify();
+            records.clear();
+            self.encrypt(tls, &[], records)?;
+            self.write(records)?;
+        }
+        Ok(())
+    }
+
+    /// The writer: ends when the outbox is closed and empty, or when writing fails.
+    fn write_all(&self) -> io::Result<()> {
+        let mut records = Vec::new();
+        loop {
+            let mut outbox = lock(&self.outbox);
+            while outbox.queue.is_empty() && !outbox.flush && !outbox.closing {
+                outbox = self.work.wait(outbox).unwrap_or_else(PoisonError::into_inner);
+            }
+            outbox.flush = false;
+            let next = outbox.queue.pop_front();
+            let closing = outbox.closing;
+            drop(outbox);
+            match next {
+                Some(bytes) => self.deliver(bytes, &mut records)?,
+                None if closing => return self.farewell(&mut records),
+                None => {
+                    if let Some(tls) = &self.tls {
+                        records.clear();
+                        self.encrypt(tls, &[], &mut records)?;
+                        self.write(&records)?;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Takes `bytes` into the outbox, or gives them back if there is no room. Errors: what the writer met.
+    fn offer(&self, bytes: Vec<u8>) -> io::Result<Option<Vec<u8>>> {
+        let mut outbox = lock(&self.outbox);
+        if outbox.ended || outbox.closing {
+            return Err(outbox.failure().unwrap_or_else(|| ErrorKind::BrokenPipe.into()));
+        }
+        if outbox.held > 0 && outbox.held.saturating_add(bytes.len()) > QUEUE_BYTES {
+            return Ok(Some(bytes));
+        }
+        outbox.held += bytes.len();
+        outbox.queue.push_back(bytes);
+        drop(outbox);
+        self.work.notify_one();
+        Ok(None)
+    }
+
+    /// Waits for progress of the writer until `limit` has passed, or less.
+    fn wait<'a>(&self, mut outbox: MutexGuard<'a, Outbox>, limit: Duration) -> MutexGuard<'a, Outbox> {
+        outbox.waiting += 1;
+        let waited = self.progress.wait_timeout(outbox, limit);
+        let mut outbox = waited.unwrap_or_else(PoisonError::into_inner).0;
+        outbox.waiting -= 1;
+        outbox
+    }
+
+    /// Reads at least one byte from the socket until `deadline`. Errors: as [`crate::Link::recv`], or what the writer
+    /// met.
+    fn read_socket(&self, buf: &mut [u8], deadline: Instant) -> io::Result<usize> {
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(ErrorKind::TimedOut.into());
+            }
+            self.socket.set_read_timeout(Some(left))?;
+            return match (&self.socket).read(buf) {
+                Ok(0) => Err(lock(&self.outbox).failure().unwrap_or_else(|| ErrorKind::UnexpectedEof.into())),
+                Ok(n) => {
+                    self.received.fetch_add(n as u64, Ordering::Relaxed);
+                    Ok(n)
+                }
+                Err(e) => match e.kind() {
+                    ErrorKind::Interrupted => continue,
+                    ErrorKind::WouldBlock | ErrorKind::TimedOut => Err(ErrorKind::TimedOut.into()),
+                    _ => Err(e),
+                },
+            };
+        }
+    }
+}
+
+/// The receiving side.
+struct Reader {
+    wire: Arc<Wire>,
+    /// Bytes off the wire that TLS has not seen yet: `records[next..end]`. Empty without TLS.
+    records: Box<[u8]>,
+    next: usize,
+    end: usize,
+}
+
+impl Reader {
+    /// Reads at least one byte of the peer's until `deadline`.
+    fn read(&mut self, buf: &mut [u8], deadline: Instant) -> io::Result<usize> {
+        let wire = self.wire.clone();
+        let Some(tls) = &wire.tls else { return wire.read_socket(buf, deadline) };
+        loop {
+            let read = self.decrypt(tls, buf)?;
+            if read > 0 {
+                return Ok(read);
+            }
+            self.end = wire.read_socket(&mut self.records, deadline)?;
+            self.next = 0;
+        }
+    }
+
+    /// Decrypts what has come off the wire into `buf`, as far as it reaches; 0 if more must come first.
+    fn decrypt(&mut self, tls: &Mutex<Connection>, buf: &mut [u8]) -> io::Result<usize> {
+        let mut tls = lock(tls);
+        let mut filled = 0;
+        loop {
+            match tls.reader().read(&mut buf[filled..]) {
+                // The peer has said that nothing follows.
+                Ok(0) if filled == 0 => return Err(ErrorKind::UnexpectedEof.into()),
+                Ok(0) => return Ok(filled),
+                Ok(n) => filled += n,
+                Err(e) if e.kind() == ErrorKind::WouldBlock => {}
+                Err(e) => return Err(e),
+            }
+            if filled == buf.len() || self.next == self.end {
+                return Ok(filled);
+            }
+            let mut rest = &self.records[self.next..self.end];
+            let before = rest.len();
+            tls.read_tls(&mut rest)?;
+            self.next += before - rest.len();
+            let state = tls.process_new_packets();
+            if tls.wants_write() {
+                lock(&self.wire.outbox).flush = true;
+                self.wire.work.notify_one();
+            }
+            state.map_err(bad_record)?;
+        }
+    }
+}
+
+/// What an error of TLS after the handshake means.
+fn bad_record(error: rustls::Error) -> io::Error {
+    match error {
+        // The peer met what we have sent changed.
+        rustls::Error::AlertReceived(alert) => {
+            io::Error::new(ErrorKind::InvalidData, format!("the peer says so (alert {alert:?})"))
+        }
+        error => io::Error::new(ErrorKind::InvalidData, error.to_string()),
+    }
+}
+
+/// A duplex stream over a socket: the whole of a TCP link, and all but the handshake of an encrypted one.
+pub(crate) struct Stream {
+    reader: Reader,
+    /// `None` once taken.
+    sender: Option<Sender>,
+    buffer: Box<[u8]>,
+    /// The unread part of `buffer` is `read..end`.
+    read: usize,
+    end: usize,
+    /// What was read ahead, after the unread part of `buffer`.
+    inbox: VecDeque<u8>,
+    timeout: Duration,
+}
+
+impl Stream {
+    /// A stream over a connected, blocking socket, encrypted by a connection whose handshake is over. `before` is what
+    /// the handshake took.
+    pub(crate) fn new(
+        socket: TcpStream,
+        tls: Option<Connection>,
+        before: WireBytes,
+        timeout: Duration,
+    ) -> io::Result<Self> {
+        socket.set_nodelay(true)?;
+        let records = vec![0; if tls.is_some() { PIECE_BYTES } else { 0 }].into_boxed_slice();
+        let wire = Arc::new(Wire {
+            socket,
+            tls: tls.map(Mutex::new),
+            outbox: Mutex::default(),
+            work: Condvar::new(),
+            progress: Condvar::new(),
+            sent: before.sent.into(),
+            received: before.received.into(),
+        });
+        let sender = Sender::spawn(wire.clone(), timeout)?;
+        Ok(Stream {
+            reader: Reader { wire, records, next: 0, end: 0 },
+            sender: Some(sender),
+            buffer: vec![0; READ_BUFFER_BYTES].into_boxed_slice(),
+            read: 0,
+            end: 0,
+            inbox: VecDeque::new(),
+            timeout,
+        })
+    }
+
+    pub(crate) fn peer_addr(&self) -> io::Result<SocketAddr> {
+        self.reader.wire.socket.peer_addr()
+    }
+
+    pub(crate) fn closer(&self) -> Closer {
+        Closer(self.reader.wire.clone())
+    }
+
+    pub(crate) fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
+    pub(crate) fn wire_bytes(&self) -> WireBytes {
+        let Wire { sent, received, .. } = &*self.reader.wire;
+        WireBytes { sent: sent.load(Ordering::Relaxed), received: received.load(Ordering::Relaxed) }
+    }
+
+    pub(crate) fn send(&mut self, mut bytes: Vec<u8>) -> io::Result<()> {
+        let mut patience = None;
+        loop {
+            let sender = self.sender.as_ref().ok_or(ErrorKind::BrokenPipe)?;
+            bytes = match sender.wire.offer(bytes)? {
+                None => return Ok(()),
+                Some(bytes) => bytes,
+            };
+            patience.get_or_insert_with(|| Patience::new(self.timeout)).check(&sender.wire)?;
+            match self.read_ahead(WAIT) {
+                Ok(()) => {}
+                // The peer may still read.
+                Err(e) if e.kind() == ErrorKind::UnexpectedEof => thread::sleep(WAIT),
+                Err(e) => return Err(e),
+            }
+        }
+    }
+
+    pub(crate) fn recv(&mut self, buf: &mut [u8]) -> io::Result<()> {
+        let deadline = Instant::now() + self.timeout;
+        let mut filled = 0;
+        while filled < buf.len() {
+            let wanted = &mut buf[filled..];
+            if self.read < self.end {
+                let n = wanted.len().min(self.end - self.read);
+                wanted[..n].copy_from_slice(&self.buffer[self.read..self.read + n]);
+                filled += n;
+                self.read += n;
+            } else if !self.inbox.is_empty() {
+                filled += self.inbox.read(wanted)?;
+                if self.inbox.is_empty() {
+                    // Its memory as well: a peer sends that much ahead only now and then.
+                    self.inbox = VecDeque::new();
+                }
+            } else if wanted.len() >= self.buffer.len() {
+                filled += self.reader.read(wanted, deadline)?;
+            } else {
+                self.end = self.reader.read(&mut self.buffer, deadline)?;
+                self.read = 0;
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn read_ahead(&mut self, limit: Duration) -> io::Result<()> {
+        let deadline = Instant::now() + limit;
+        // The inbox is empty where the buffer is not: `recv` fills the buffer only then.
+        self.inbox.extend(&self.buffer[self.read..self.end]);
+        (self.read, self.end) = (0, 0);
+        while self.inbox.len() < QUEUE_BYTES {
+            match self.reader.read(&mut self.buffer, deadline) {
+                Ok(n) => self.inbox.extend(&self.buffer[..n]),
+                // The writer may have met a time-out as well; that one is an error.
+                Err(e) if e.kind() == ErrorKind::TimedOut && Instant::now() >= deadline => return Ok(()),
+                Err(e) => return Err(e),
+            }
+        }
+        thread::sleep(deadline.saturating_duration_since(Instant::now()));
+        Ok(())
+    }
+
+    pub(crate) fn take_sender(&mut self) -> io::Result<Box<dyn SendHalf>> {
+        let sender = self.sender.take().ok_or(ErrorKind::BrokenPipe)?;
+        Ok(Box::new(sender))
+    }
+
+    pub(crate) fn close(&mut self) -> io::Result<()> {
+        self.sender.as_mut().map_or(Ok(()), SendHalf::close)
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        self.sender = None;
+        // Closing a socket with unread bytes resets the connection, and the reset would overtake our last message.
+        let mut socket = &self.reader.wire.socket;
+        if socket.set_nonblocking(true).is_ok() {
+            for _ in 0..DISCARDED_BUFFERS {
+                if !matches!(socket.read(&mut self.buffer), Ok(n) if n > 0) {
+                    break;
+                }
+            }
+        }
+    }
+}
+
+/// How long the writer may take, without progress, for those who wait for it.
+struct Patience {
+    since: Instant,
+    /// Bytes written then; `None` at first.
+    written: Option<u64>,
+    timeout: Duration,
+}
+
+impl Patience {
+    fn new(timeout: Duration) -> Self {
+        Patience { since: Instant::now(), written: None, timeout }
+    }
+
+    /// Errors: `TimedOut` if the peer has taken too little for too long; the connection is closed then.
+    fn check(&mut self, wire: &Wire) -> io::Result<()> {
+        let mut outbox = lock(&wire.outbox);
+        if self.written.is_none_or(|before| outbox.written - before >= PROGRESS_BYTES) {
+            (self.since, self.written) = (Instant::now(), Some(outbox.written));
+        }
+        if self.left() > Duration::ZERO {
+            return Ok(());
+        }
+        // The writer is stuck in the socket, and nothing that is queued will ever be of use.
+        outbox.failure.get_or_insert((ErrorKind::TimedOut, "the peer does not read".into()));
+        let _ = wire.socket.shutdown(Shutdown::Both);
+        Err(ErrorKind::TimedOut.into())
+    }
+
+    /// The time-out, less the time since the last progress.
+    fn left(&self) -> Duration {
+        self.timeout.saturating_sub(self.since.elapsed())
+    }
+}
+
+/// The owner of the writer thread.
+struct Sender {
+    wire: Arc<Wire>,
+    /// `None` once closed.
+    thread: Option<JoinHandle<()>>,
+    /// How long closing and sending wait for a peer that does not read.
+    timeout: Duration,
+}
+
+impl Sender {
+    fn spawn(wire: Arc<Wire>, timeout: Duration) -> io::Result<Self> {
+        let thread = thread::Builder::new().name("waggle-send".into()).spawn({
+            let wire = wire.clone();
+            move || {
+                let outcome = wire.write_all();
+                wire.update(|outbox| {
+                    outbox.ended = true;
+                    // What will never be sent takes no memory.
+                    outbox.queue = VecDeque::new();
+                    if let Err(e) = &outcome {
+                        outbox.failure.get_or_insert((e.kind(), e.to_string()));
+                    }
+                });
+                if outcome.is_err() {
+                    // Wakes a reader that would otherwise wait for an answer to what was never sent.
+                    let _ = wire.socket.shutdown(Shutdown::Both);
+                }
+            }
+        })?;
+        Ok(Sender { wire, thread: Some(thread), timeout })
+    }
+}
+
+impl SendHalf for Sender {
+    fn send(&mut self, mut bytes: Vec<u8>) -> io::Result<()> {
+        let mut patience = Patience::new(self.timeout);
+        loop {
+            bytes = match self.wire.offer(bytes)? {
+                None => return Ok(()),
+                Some(bytes) => bytes,
+            };
+            patience.check(&self.wire)?;
+            drop(self.wire.wait(lock(&self.wire.outbox), patience.left().min(MAX_WAIT)));
+        }
+    }
+
+    fn close(&mut self) -> io::Result<()> {
+        let Some(thread) = self.thread.take() else {
+            return Ok(());
+        };
+        lock(&self.wire.outbox).closing = true;
+        self.wire.work.notify_one();
+        let mut patience = Patience::new(self.timeout);
+        let stalled = loop {
+            let stalled = patience.check(&self.wire).is_err();
+            let outbox = lock(&self.wire.outbox);
+            if outbox.ended || stalled {
+                break !outbox.ended;
+            }
+            drop(self.wire.wait(outbox, patience.left()));
+        };
+        // A writer that is stuck is released by closing the connection under it. Errors mean that it is closed.
+        let _ = self.wire.socket.shutdown(if stalled { Shutdown::Both } else { Shutdown::Write });
+        let _ = thread.join();
+        if stalled {
+            return Err(ErrorKind::TimedOut.into());
+        }
+        lock(&self.wire.outbox).failure().map_or(Ok(()), Err)
+    }
+}
+
+impl Drop for Sender {
+    fn drop(&mut self) {
+        // Nobody is left to tell; `close` is there for those who want to know.
+        let _ = self.close();
+    }
+}
+
+/// Ends a link from another thread, at once: whoever waits in it, at either end, hears that it is closed. For limits on
+/// whole sessions.
+#[derive(Clone)]
+pub struct Closer(Arc<Wire>);
+
+impl Closer {
+    /// Closes the connection; what is queued is lost.
+    pub fn close_now(&self) {
+        // It fails where the connection is closed already.
+        let _ = self.0.socket.shutdown(Shutdown::Both);
+    }
+}
+
+impl std::fmt::Debug for Closer {
+    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        f.write_str("Closer")
+    }
+}

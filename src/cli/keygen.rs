@@ -1,0 +1,22 @@
+//! `waggle keygen`: who this party is.
+
+use clap::Args;
+
+use super::Error;
+use super::trust::IdentityArgs;
+
+/// Prints the public key of this party, by which others know it, and makes the key pair first if there is none. A server's
+/// owner adds it to the file of `serve --allow`; a client gives it as `generate --server-key`.
+#[derive(Args, Debug)]
+pub(super) struct KeygenArgs {
+    #[command(flatten)]
+    identity: IdentityArgs,
+}
+
+pub(super) fn run(args: KeygenArgs) -> Result<(), Error> {
+    let (identity, made) = args.identity.open()?;
+    let path = args.identity.path()?;
+    eprintln!("{} {}", if made { "new key pair in" } else { "the key pair in" }, path.display());
+    println!("{}", identity.public());
+    Ok(())
+}
