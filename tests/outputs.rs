@@ -7,9 +7,11 @@ use std::fs::{self, File};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use support::{Server, fail, text, waggle};
+use support::{Server, fail, succeed, text, waggle};
 
 const IDS: &str = "--prompt-ids 30,27,25 --tokens 2";
+const CONFIG: &str =
+    r#"{"model_type": "gpt2", "vocab_size": 16, "n_positions": 16, "n_embd": 16, "n_layer": 1, "n_head": 2}"#;
 
 /// Standard output that takes nothing; `None` where the system has no such file.
 fn full() -> Option<Stdio> {
@@ -33,14 +35,18 @@ fn lines(output: &Output) -> Vec<String> {
 
 /// Holds `command`, made anew for each run, to what a full and a closed standard output must come to.
 fn assert_survives(command: impl Fn() -> Command) {
+    // The server's process of a demo may say that it was left.
+    let server = |line: &String| line.contains("closed the connection");
     if let Some(full) = full() {
         let output = command().stdout(full).output().unwrap();
         let told = lines(&output);
         assert_eq!(output.status.code(), Some(1), "{:?}: {told:?}", command());
+        let told: Vec<_> = told.iter().filter(|line| !server(line)).collect();
         assert_eq!(told, ["error: standard output: No space left on device (os error 28)"], "{:?}", command());
     }
     let output = command().stdout(closed()).output().unwrap();
-    assert_eq!((output.status.code(), lines(&output)), (Some(141), vec![]), "{:?}", command());
+    let told = lines(&output);
+    assert!(output.status.code() == Some(141) && told.iter().all(server), "{:?}: {told:?}", command());
 }
 
 #[test]
@@ -93,9 +99,11 @@ fn nothing_that_happens_to_standard_error_is_a_panic() {
         let status = waggle("float --model no-such-model").stderr(stderr).status().unwrap();
         assert_eq!(status.code(), Some(1));
     }
+    let demo = || waggle(&format!("demo --link memory {IDS}"));
+    let usual = succeed(&mut demo());
     for stderr in [full(), Some(closed())].into_iter().flatten() {
-        let output = waggle(&format!("demo --link memory {IDS}")).stderr(stderr).output().unwrap();
-        assert_eq!((output.status.code(), text(&output.stdout)), (Some(0), "Xy\n".into()));
+        let output = demo().stderr(stderr).output().unwrap();
+        assert_eq!((output.status.code(), text(&output.stdout)), (Some(0), usual.clone()));
     }
 }
 
@@ -166,10 +174,15 @@ fn a_client_without_room_leaves_nothing_at_its_server() {
     let dir = tempfile::tempdir().unwrap();
     let (kept, mine) = (dir.path().join("kept"), dir.path().join("mine"));
     fs::create_dir(&mine).unwrap();
-    let mut server = Server::start(&format!("--model shakespeare-gpt2 --once --pools {}", kept.display()));
+    // So small a model that all fits into memory but the pool.
+    let (config, model) = (dir.path().join("config.json"), dir.path().join("model"));
+    fs::write(&config, CONFIG).unwrap();
+    succeed(&mut waggle(&format!("synth --config {} --out {}", config.display(), model.display())));
+    let serve = format!("--model {} --once --pools {}", model.display(), kept.display());
+    let mut server = Server::start(&serve);
     let preprocess =
         format!("preprocess --connect {} --prompt-len 1 --tokens 1 --pool {}/a.pool", server.address, mine.display());
-    let error = fail(&mut limited(64, &preprocess), 1);
+    let error = fail(&mut limited(2, &preprocess), 1);
     assert!(error.contains("a.pool: pool: File too large") && error.lines().count() == 1, "{error}");
     assert!(names(&mine).is_empty());
     support::until(|| server.child.try_wait().unwrap());
