@@ -95,6 +95,12 @@ pub enum Error {
         /// Its words.
         reason: String,
     },
+    /// The client cannot keep or use its part of a pool.
+    #[error("the client gives up: {reason}")]
+    Withdrawn {
+        /// Its words.
+        reason: String,
+    },
     /// The file of a pool cannot be used or made.
     #[error("{}: {source}", path.display())]
     PoolFile {
@@ -109,6 +115,9 @@ pub enum Error {
     /// The channel failed.
     #[error(transparent)]
     Net(#[from] net::NetError),
+    /// The observer of a session wants no more of it.
+    #[error("the session was given up")]
+    Abandoned,
     /// Nothing to read or nothing to write.
     #[error("a generation needs at least one prompt token and one token to generate")]
     Nothing,
@@ -122,6 +131,16 @@ pub enum Error {
         /// The range.
         range: &'static str,
     },
+}
+
+impl Error {
+    /// The error with the file that it is about, if it is one of a pool without its file.
+    pub(crate) fn pool_at(self, path: &Path) -> Error {
+        match self {
+            Error::Pool(source) => source.at(path),
+            other => other,
+        }
+    }
 }
 
 impl PoolError {

@@ -199,7 +199,7 @@ fn write_pool(path: &Path, header: &[u8], words: usize) {
 
 /// What pools of the tiny sessions are for.
 fn purpose() -> Purpose {
-    Purpose::new(public(), &terms(Mode::Spend), BOUND, None).expect("a purpose")
+    Purpose::new(public(), &terms(Mode::Spend), BOUND, None, None).expect("a purpose")
 }
 
 #[test]

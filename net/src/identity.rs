@@ -218,14 +218,6 @@ impl Identity {
     pub fn create(path: impl AsRef<Path>) -> Result<Self, KeyError> {
         let path = path.as_ref();
         let identity = Identity::generate()?;
-        let mut options = OpenOptions::new();
-        options.write(true).create_new(true);
-        #[cfg(unix)]
-        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-        let mut file = options.open(path).map_err(|source| match source.kind() {
-            io::ErrorKind::AlreadyExists => KeyError::Exists { path: path.into() },
-            _ => KeyError::File { path: path.into(), source },
-        })?;
         let mut text = Zeroizing::new(String::with_capacity(256));
         text.push_str(&format!("# Secret key of {}: keep it to yourself.\n{SECRET_PREFIX}", identity.public));
         for byte in identity.seed.iter() {
@@ -234,10 +226,17 @@ impl Identity {
             }
         }
         text.push('\n');
-        file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).map_err(|source| {
-            // Half a key is of no use, and would stand in the way of the next attempt.
-            let _ = std::fs::remove_file(path);
-            KeyError::File { path: path.into(), source }
+        // Whole or not at all: another process may be looking for it.
+        let mut draft = path.file_name().unwrap_or_default().to_owned();
+        draft.push(format!(".{}.new", std::process::id()));
+        let draft = path.with_file_name(draft);
+        // What a crash left of a process with the same number.
+        let _ = std::fs::remove_file(&draft);
+        let outcome = write_secret(&draft, text.as_bytes()).and_then(|()| rename_new(&draft, path));
+        let _ = std::fs::remove_file(&draft);
+        outcome.map_err(|source| match source.kind() {
+            io::ErrorKind::AlreadyExists => KeyError::Exists { path: path.into() },
+            _ => KeyError::File { path: path.into(), source },
         })?;
         Ok(identity)
     }
@@ -272,6 +271,28 @@ fn signing_key(seed: &[u8; KEY_BYTES]) -> Result<Arc<dyn SigningKey>, KeyError> 
     der[..PKCS8_PREFIX.len()].copy_from_slice(&PKCS8_PREFIX);
     der[PKCS8_PREFIX.len()..].copy_from_slice(seed);
     any_eddsa_type(&PrivatePkcs8KeyDer::from(der.as_slice())).map_err(|e| KeyError::Provider { what: e.to_string() })
+}
+
+/// Writes a new file that its owner alone may read.
+fn write_secret(path: &Path, text: &[u8]) -> io::Result<()> {
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    let mut file = options.open(path)?;
+    file.write_all(text)?;
+    file.sync_all()
+}
+
+/// Gives `draft` the name `path`, which must not exist.
+fn rename_new(draft: &Path, path: &Path) -> io::Result<()> {
+    match std::fs::hard_link(draft, path) {
+        Err(e) if e.kind() != io::ErrorKind::AlreadyExists => {
+            // A file system without links. The look comes a moment before the renaming; nothing better is portable.
+            if path.try_exists()? { Err(io::ErrorKind::AlreadyExists.into()) } else { std::fs::rename(draft, path) }
+        }
+        linked => linked,
+    }
 }
 
 #[cfg(unix)]

@@ -8,6 +8,7 @@
 use std::fmt;
 use std::io::{self, ErrorKind};
 use std::str::FromStr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle};
@@ -17,9 +18,13 @@ use thiserror::Error;
 
 use crate::Link;
 use crate::link::{SendHalf, WireBytes};
+use crate::stream::QUEUE_BYTES;
 
 /// A large buffer is delivered in pieces of this size, as a wire would.
 const PIECE_BYTES: usize = 64 << 10;
+
+/// How long a `send` that waits for room lets the inner link read before it looks again.
+const WAIT: Duration = Duration::from_millis(2);
 
 /// The end of a buffer is awaited by yielding for this long, because sleeping overshoots by about 60 us.
 const SLEEP_OVERSHOOT: Duration = Duration::from_micros(80);
@@ -105,7 +110,9 @@ impl FromStr for Shape {
 
 /// A [`Link`] that delays and paces what it sends.
 ///
-/// Dropping it waits until everything queued has been delivered, which takes as long as the shape says.
+/// Dropping it waits until everything queued has been delivered, which takes as long as the shape says. At most 64 MiB
+/// wait for their turn on the wire, besides what the inner link holds; then `send` waits for room and lets the inner link
+/// read ahead meanwhile. A peer that does not read ends that when it exhausts the inner link.
 pub struct Shaped {
     /// Receives; its sending side is in the thread.
     inner: Box<dyn Link>,
@@ -116,6 +123,8 @@ pub struct Shaped {
     /// When the wire will have sent everything queued so far.
     wire_free: Instant,
     failure: Arc<OnceLock<ErrorKind>>,
+    /// Bytes in the queue and in the buffer that is being delivered.
+    held: Arc<AtomicUsize>,
 }
 
 /// A buffer and when its first byte enters the wire.
@@ -130,16 +139,17 @@ impl Shaped {
         let sender = inner.take_sender()?;
         let (queue, deliveries) = mpsc::channel();
         let failure = Arc::new(OnceLock::new());
+        let held = Arc::new(AtomicUsize::new(0));
         let thread = thread::Builder::new().name("waggle-shape".into()).spawn({
-            let failure = failure.clone();
+            let (failure, held) = (failure.clone(), held.clone());
             move || {
-                deliver(sender, deliveries, shape).inspect_err(|e| {
+                deliver(sender, deliveries, shape, &held).inspect_err(|e| {
                     let _ = failure.set(e.kind());
                 })
             }
         })?;
         let (queue, thread) = (Some(queue), Some(thread));
-        Ok(Shaped { inner: Box::new(inner), shape, queue, thread, wire_free: Instant::now(), failure })
+        Ok(Shaped { inner: Box::new(inner), shape, queue, thread, wire_free: Instant::now(), failure, held })
     }
 
     /// The shape.
@@ -149,9 +159,15 @@ impl Shaped {
 }
 
 /// Sends every piece when its last byte has left the wire and crossed it.
-fn deliver(mut sender: Box<dyn SendHalf>, deliveries: Receiver<Delivery>, shape: Shape) -> io::Result<()> {
+fn deliver(
+    mut sender: Box<dyn SendHalf>,
+    deliveries: Receiver<Delivery>,
+    shape: Shape,
+    held: &AtomicUsize,
+) -> io::Result<()> {
     let crossing = shape.round_trip / 2;
     for Delivery { bytes, start } in deliveries {
+        let len = bytes.len();
         let mut sent = 0;
         while bytes.len() - sent > PIECE_BYTES {
             let piece = &bytes[sent..sent + PIECE_BYTES];
@@ -162,6 +178,7 @@ fn deliver(mut sender: Box<dyn SendHalf>, deliveries: Receiver<Delivery>, shape:
         let rest = if sent == 0 { bytes } else { bytes[sent..].to_vec() };
         sleep_until(start + shape.transfer((sent + rest.len()) as u64) + crossing);
         sender.send(rest)?;
+        held.fetch_sub(len, Ordering::Release);
     }
     sender.close()
 }
@@ -176,6 +193,20 @@ fn sleep_until(deadline: Instant) {
 
 impl Link for Shaped {
     fn send(&mut self, bytes: Vec<u8>) -> io::Result<()> {
+        loop {
+            let held = self.held.load(Ordering::Acquire);
+            let ended = self.thread.as_ref().is_none_or(JoinHandle::is_finished);
+            if ended || held == 0 || held.saturating_add(bytes.len()) <= QUEUE_BYTES {
+                break;
+            }
+            match self.inner.read_ahead(WAIT) {
+                Ok(()) => {}
+                // The peer may still read.
+                Err(e) if e.kind() == ErrorKind::UnexpectedEof => thread::sleep(WAIT),
+                Err(e) => return Err(e),
+            }
+        }
+        self.held.fetch_add(bytes.len(), Ordering::AcqRel);
         let start = self.wire_free.max(Instant::now());
         self.wire_free = start + self.shape.transfer(bytes.len() as u64);
         let queue = self.queue.as_ref().ok_or(ErrorKind::BrokenPipe)?;

@@ -418,7 +418,8 @@ impl Stream {
         while self.inbox.len() < QUEUE_BYTES {
             match self.reader.read(&mut self.buffer, deadline) {
                 Ok(n) => self.inbox.extend(&self.buffer[..n]),
-                Err(e) if e.kind() == ErrorKind::TimedOut => return Ok(()),
+                // The writer may have met a time-out as well; that one is an error.
+                Err(e) if e.kind() == ErrorKind::TimedOut && Instant::now() >= deadline => return Ok(()),
                 Err(e) => return Err(e),
             }
         }
@@ -451,7 +452,7 @@ impl Drop for Stream {
     }
 }
 
-/// How long a sender waits for room.
+/// How long the writer may take, without progress, for those who wait for it.
 struct Patience {
     since: Instant,
     /// Bytes written then; `None` at first.
@@ -466,16 +467,22 @@ impl Patience {
 
     /// Errors: `TimedOut` if the peer has taken too little for too long; the connection is closed then.
     fn check(&mut self, wire: &Wire) -> io::Result<()> {
-        let written = lock(&wire.outbox).written;
-        if self.written.is_none_or(|before| written - before >= PROGRESS_BYTES) {
-            (self.since, self.written) = (Instant::now(), Some(written));
+        let mut outbox = lock(&wire.outbox);
+        if self.written.is_none_or(|before| outbox.written - before >= PROGRESS_BYTES) {
+            (self.since, self.written) = (Instant::now(), Some(outbox.written));
         }
-        if self.since.elapsed() < self.timeout {
+        if self.left() > Duration::ZERO {
             return Ok(());
         }
-        // The writer is stuck in the socket. Nothing that is queued will ever be of use.
+        // The writer is stuck in the socket, and nothing that is queued will ever be of use.
+        outbox.failure.get_or_insert((ErrorKind::TimedOut, "the peer does not read".into()));
         let _ = wire.socket.shutdown(Shutdown::Both);
         Err(ErrorKind::TimedOut.into())
+    }
+
+    /// The time-out, less the time since the last progress.
+    fn left(&self) -> Duration {
+        self.timeout.saturating_sub(self.since.elapsed())
     }
 }
 
@@ -484,7 +491,7 @@ struct Sender {
     wire: Arc<Wire>,
     /// `None` once closed.
     thread: Option<JoinHandle<()>>,
-    /// How long closing waits for a peer that does not read, and `send` for progress.
+    /// How long closing and sending wait for a peer that does not read.
     timeout: Duration,
 }
 
@@ -498,7 +505,9 @@ impl Sender {
                     outbox.ended = true;
                     // What will never be sent takes no memory.
                     outbox.queue = VecDeque::new();
-                    outbox.failure = outcome.as_ref().err().map(|e| (e.kind(), e.to_string()));
+                    if let Err(e) = &outcome {
+                        outbox.failure.get_or_insert((e.kind(), e.to_string()));
+                    }
                 });
                 if outcome.is_err() {
                     // Wakes a reader that would otherwise wait for an answer to what was never sent.
@@ -519,7 +528,7 @@ impl SendHalf for Sender {
                 Some(bytes) => bytes,
             };
             patience.check(&self.wire)?;
-            drop(self.wire.wait(lock(&self.wire.outbox), self.timeout.min(MAX_WAIT)));
+            drop(self.wire.wait(lock(&self.wire.outbox), patience.left().min(MAX_WAIT)));
         }
     }
 
@@ -527,18 +536,17 @@ impl SendHalf for Sender {
         let Some(thread) = self.thread.take() else {
             return Ok(());
         };
-        let deadline = Instant::now() + self.timeout;
-        let mut outbox = lock(&self.wire.outbox);
-        outbox.closing = true;
+        lock(&self.wire.outbox).closing = true;
         self.wire.work.notify_one();
+        let mut patience = Patience::new(self.timeout);
         let stalled = loop {
-            let left = deadline.saturating_duration_since(Instant::now());
-            if outbox.ended || left.is_zero() {
+            let stalled = patience.check(&self.wire).is_err();
+            let outbox = lock(&self.wire.outbox);
+            if outbox.ended || stalled {
                 break !outbox.ended;
             }
-            outbox = self.wire.wait(outbox, left);
+            drop(self.wire.wait(outbox, patience.left()));
         };
-        drop(outbox);
         // A writer that is stuck is released by closing the connection under it. Errors mean that it is closed.
         let _ = self.wire.socket.shutdown(if stalled { Shutdown::Both } else { Shutdown::Write });
         let _ = thread.join();

@@ -100,7 +100,8 @@ impl KnownServers {
         let mut now = KnownServers::read(self.path.clone())?;
         let server = change(now.lookup(address).cloned());
         // What cannot be read back must not be written.
-        if parse_server(&text(&server)).ok().as_ref() != Some(&server) {
+        let line = text(&server);
+        if is_comment(&line) || parse_server(&line).ok().as_ref() != Some(&server) {
             let what = format!("`{}` cannot be written down as an address with a pin", printable(address));
             return Err(KeyError::Line { path: self.path.clone(), line: now.lines.len() + 1, what });
         }

@@ -17,7 +17,6 @@ use net::tcp::{self, ConnectOptions};
 use net::{Channel, Identity, Link, PublicKey, Role, await_admission, memory_pair, tls};
 use protocols::Float;
 
-use super::Error;
 use super::error::describe;
 use super::files::{DEFAULT_MODEL, check_writable, open_model, write_json};
 use super::options::{LINKS, LinkArg, SamplingArgs, TermsArgs, seconds};
@@ -25,6 +24,7 @@ use super::progress::Progress;
 use super::prompt::PromptArgs;
 use super::report::{options, report, tables, verdict};
 use super::serve::{Line, Used};
+use super::{Error, out};
 
 /// Generates text with both parties on this machine: two processes, unless the link is `memory`.
 #[derive(Args, Debug)]
@@ -78,15 +78,15 @@ pub(super) fn run(args: DemoArgs) -> Result<(), Error> {
     let client = Client { args: &args, terms: &terms, prompt: &prompt, tokens };
     let mut progress = Progress::of_text(tokenizer.as_ref(), &prompt, tokens);
     progress.spin("the server reads its model");
-    let (outcome, model, memory, server) = match args.link {
-        LinkArg::Memory => client.in_one_process(files, &mut sampler, &mut progress)?,
+    let session = match args.link {
+        LinkArg::Memory => client.in_one_process(files, &mut sampler, &mut progress),
         _ => {
             // The weights are the other process's business.
             drop(files);
-            client.with_child(&mut sampler, &mut progress)?
+            client.with_child(&mut sampler, &mut progress)
         }
     };
-    progress.finish();
+    let (outcome, model, memory, server) = progress.finish(session)?;
 
     let mut chosen = options([
         ("link", args.link.to_string().into()),
@@ -109,9 +109,9 @@ pub(super) fn run(args: DemoArgs) -> Result<(), Error> {
         let options = GenerateOptions { tokens, reveal: terms.reveal, ..Default::default() };
         report.check = Some(check(&plain, &prompt, &options, &outcome.generation)?);
     }
-    eprintln!("\n{}", tables(&report));
+    out::note(format_args!("\n{}", tables(&report)));
     if let Some(line) = verdict(&report) {
-        eprintln!("{line}");
+        out::note(line);
     }
     match &args.json {
         Some(path) => write_json(path, &report),
@@ -180,8 +180,7 @@ impl Client<'_> {
             Line::Listening { address, key } => (address, key),
             Line::Ended(_) => return Err(Error::Child { what: "it ended before a client came".into() }),
         };
-        let session =
-            self.connect(address, key, &identity).and_then(|link| self.session(link, sampler, observer));
+        let session = self.connect(address, key, &identity).and_then(|link| self.session(link, sampler, observer));
         let (outcome, model) = match session {
             Ok(session) => session,
             // If the server has already failed, it knows better why.

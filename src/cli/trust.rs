@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
-use net::tcp::{Closer, TcpLink};
+use net::tcp::TcpLink;
 use net::{AllowList, Identity, KeyError, KnownServers, Link, NetError, PublicKey, tls};
 
 use super::Error;
@@ -152,8 +152,6 @@ pub(super) struct Accepted {
     pub(super) link: Box<dyn Link>,
     /// The client's key; `None` without encryption.
     pub(super) key: Option<PublicKey>,
-    /// Ends the link from another thread.
-    pub(super) closer: Closer,
 }
 
 impl HostArgs {
@@ -200,10 +198,10 @@ impl Host {
         let Some(identity) = &self.identity else {
             let link = TcpLink::new(stream, read_timeout)
                 .map_err(|source| NetError::from_io("accept", source, read_timeout))?;
-            return Ok(Accepted { closer: link.closer(), link: Box::new(link), key: None });
+            return Ok(Accepted { link: Box::new(link), key: None });
         };
         let link = tls::accept(stream, identity, handshake_timeout, read_timeout)?;
-        Ok(Accepted { closer: link.closer(), key: Some(link.peer_key()), link: Box::new(link) })
+        Ok(Accepted { key: Some(link.peer_key()), link: Box::new(link) })
     }
 
     /// Whether a client with `key` may come in: the list is read anew.

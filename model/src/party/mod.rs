@@ -23,9 +23,12 @@
 //! only then.
 //!
 //! The two phases may be two sessions with any time between them. [`Opened::fill`] makes the correlations, without the
-//! OTs, and ends when each party has its own in a file; the server's word that it has comes last (empty, or what went
-//! wrong). [`Opened::spend`] claims the client's [`Pool`](crate::pool::Pool), the server (one [with
-//! pools](Hosted::with_pools)) that of the same id before its verdict; both reserve the OTs that the generation needs. A
+//! OTs, and ends when each party has its own in a file: the client says `pool/ready` (empty, or what went wrong), the
+//! server answers alike, the client publishes its file and says `pool/kept`, the server publishes its own.
+//! [`Opened::spend`] checks the client's [`Pool`](crate::pool::Pool), the server (one [with pools](Hosted::with_pools))
+//! that of the same id before its verdict; then the client and after it the server claim their parts and say
+//! `pool/claimed`, and both reserve the OTs that the generation needs. What each party has after a crash is in
+//! [`crate::pool`]. A
 //! generation may be shorter than what the pool was made for. Rows of masks serve any lengths; those of keys and values
 //! serve the prompt of the pool's own length and any number of tokens after it. What does not fit a shorter prompt is made
 //! on the spot, booked as `offline`.
@@ -47,11 +50,12 @@ use serde::{Deserialize, Serialize};
 
 pub use client::{Opened, Wishes};
 pub use opening::{MAX_REASON_BYTES, MAX_SHAPE_BYTES, MAX_TOKENIZER_BYTES};
+pub(crate) use plan::needs_watched;
 pub use plan::{needs, plan, plan_filling, plan_spending};
 pub use server::Hosted;
 
 use crate::pool::PoolId;
-use crate::report::Cost;
+use crate::report::{Cost, Wire};
 use crate::{Error, GenerateOptions, Generation, ModelSpec, Reveal, Step};
 
 /// What both parties state before a session and must state alike. The client alone chooses the number of phases
@@ -131,6 +135,8 @@ pub struct Outcome {
     pub filled: Option<PoolId>,
     /// Whether the session had two phases.
     pub preprocess: bool,
+    /// How the bytes travelled; `None` where there is no wire.
+    pub wire: Option<Wire>,
 }
 
 /// Watches a session, and may end it. Every method has a default that does nothing.
@@ -163,6 +169,11 @@ pub trait Observer {
     /// The current step is over. `token` is known to the client only.
     fn token(&mut self, token: Option<u32>) {
         let _ = token;
+    }
+
+    /// Whether nobody wants the rest; asked before each step. The session then ends with [`Error::Abandoned`].
+    fn abandoned(&self) -> bool {
+        false
     }
 }
 
@@ -243,5 +254,62 @@ impl Request {
         // The softmax of the ring engines has a limit of its own.
         let limit = spec.max_positions().unwrap_or(usize::MAX).min(MAX_SOFTMAX_COLUMNS);
         if positions > limit { Err(Error::TooLong { positions, limit }) } else { Ok(()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    fn llama(layers: usize) -> ModelSpec {
+        let config = format!(
+            r#"{{"model_type": "llama", "num_hidden_layers": {layers}, "hidden_size": 8, "intermediate_size": 8,
+                 "num_attention_heads": 2, "vocab_size": 11}}"#
+        );
+        ModelSpec::from_config_json(config.as_bytes()).unwrap()
+    }
+
+    fn two_phases() -> Terms {
+        let mut terms = Terms::default();
+        terms.protocol.preprocess = true;
+        terms
+    }
+
+    #[test]
+    fn what_would_take_minutes_to_plan_is_refused_before() {
+        let request = |tokens| Request { prompt: 1024, tokens, stop_at_eos: false };
+        let check = |layers, tokens| request(tokens).check_planning(&llama(layers), &two_phases());
+        check(48, 1024).unwrap();
+        check(80, 512).unwrap();
+        for (layers, tokens) in [(4096, 32), (126, 1024), (4, 1 << 20)] {
+            let refused = check(layers, tokens).unwrap_err();
+            assert!(matches!(refused, Error::Planning { limit: MAX_PLANNING_STEPS, .. }), "{refused}");
+        }
+        // One phase plans nothing.
+        request(1024).check_planning(&llama(4096), &Terms::default()).unwrap();
+    }
+
+    /// Gives up when it is asked for the third time.
+    #[derive(Default)]
+    struct Impatient(Cell<usize>);
+
+    impl Observer for Impatient {
+        fn abandoned(&self) -> bool {
+            self.0.set(self.0.get() + 1);
+            self.0.get() >= 3
+        }
+    }
+
+    #[test]
+    fn planning_ends_when_nobody_wants_it() {
+        let spec = llama(1);
+        let scales = vec![protocols::DEFAULT_WEIGHT_FRAC; spec.weight_specs().len()];
+        let request = Request { prompt: 2, tokens: 1000, stop_at_eos: false };
+        let observer = Impatient::default();
+        let planned = needs_watched(&spec, &scales, &two_phases(), &request, &observer);
+        assert!(matches!(planned, Err(Error::Abandoned)));
+        assert_eq!(observer.0.get(), 3);
     }
 }

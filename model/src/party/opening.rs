@@ -251,6 +251,19 @@ fn decode_request(message: &[u8]) -> Result<(Request, Errand), NetError> {
     Ok((request, errand))
 }
 
+/// Passes `result` on; if the peer's data was bad, the peer hears at which step.
+pub(super) fn complaining<T>(channel: &mut Channel, result: Result<T, Error>) -> Result<T, Error> {
+    let step = match &result {
+        Err(Error::Net(error) | Error::Engine(protocols::Error::Net(error))) => error.bad_step(),
+        Err(Error::Engine(protocols::Error::Ot(ot::OtError::Net(error)))) => error.bad_step(),
+        _ => None,
+    };
+    if let Some(step) = step {
+        channel.reject(step);
+    }
+    result
+}
+
 /// Runs `steps` under [`SCOPE`], which is closed on failure too.
 fn scoped<T>(channel: &mut Channel, steps: impl FnOnce(&mut Channel) -> Result<T, Error>) -> Result<T, Error> {
     let depth = channel.ledger().depth();

@@ -1,11 +1,11 @@
 //! Accounts of a generation: phases, tokens, the byte that ends it.
 
-use net::{Direction, HEADER_BYTES, Ledger, NetError, Phase, Role, TRANSCRIPT_BYTES};
+use net::{Direction, HEADER_BYTES, Ledger, NetError, Phase, Role, TRANSCRIPT_BYTES, WireBytes};
 use protocols::{Engine, Plan, Secure};
 
 use super::{Observer, Outcome, Request, Terms};
-use crate::report::TokenMeter;
-use crate::{Generation, Hooks, Step};
+use crate::report::{TokenMeter, Wire};
+use crate::{Error, Generation, Hooks, Step};
 
 const STOP: &str = "stop";
 /// Scope of the comparison of transcripts, as [`net::Channel::confirm_transcript`] books it.
@@ -21,6 +21,9 @@ pub(super) trait Booked: Engine {
 
     /// The parties compare what they saw of the session: only then are its results final.
     fn confirm_transcript(&mut self) -> Result<(), NetError>;
+
+    /// How the bytes travelled so far.
+    fn wire(&mut self) -> Option<Wire>;
 }
 
 impl Booked for Secure {
@@ -47,6 +50,12 @@ impl Booked for Secure {
     fn confirm_transcript(&mut self) -> Result<(), NetError> {
         self.channel().confirm_transcript()
     }
+
+    fn wire(&mut self) -> Option<Wire> {
+        let channel = self.channel();
+        let WireBytes { sent, received } = channel.wire_bytes()?;
+        Some(Wire { encrypted: channel.encrypted(), bytes_sent: sent, bytes_received: received })
+    }
 }
 
 impl Booked for Plan {
@@ -67,6 +76,10 @@ impl Booked for Plan {
         ledger.leave();
         ledger.set_phase(phase);
         Ok(())
+    }
+
+    fn wire(&mut self) -> Option<Wire> {
+        None
     }
 }
 
@@ -89,6 +102,10 @@ impl<E: Booked> Hooks<E> for Recorder<'_> {
             Step::Decode { .. } => Phase::Decode,
         });
         self.observer.begin(step);
+    }
+
+    fn go_on(&mut self) -> Result<(), Error> {
+        if self.observer.abandoned() { Err(Error::Abandoned) } else { Ok(()) }
     }
 
     fn layer(&mut self, done: usize, layers: usize) {
@@ -117,9 +134,11 @@ pub(super) fn finish(
     generation: Generation,
     recorder: Recorder,
 ) -> Outcome {
+    let wire = engine.wire();
     let ledger = engine.ledger();
     ledger.checkpoint();
     Outcome {
+        wire,
         prompt_tokens: request.prompt,
         generation,
         entries: ledger.entries(),

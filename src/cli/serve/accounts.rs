@@ -5,12 +5,12 @@
 //! never too little. Clients without keys share the account [`NOBODY`].
 
 use std::collections::BTreeMap;
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
+use std::fs::{self, OpenOptions};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use model::Error as ModelError;
+use model::{Error as ModelError, Replacement};
 use serde::{Deserialize, Serialize};
 
 use crate::cli::Error;
@@ -56,9 +56,7 @@ impl Book {
         });
         match charged.map_err(|source| ModelError::File { path: self.path.clone(), source })? {
             (true, _) => Ok(()),
-            (false, used) => {
-                Err(ModelError::Quota { what: "positions with logits", used, wanted: positions, limit })
-            }
+            (false, used) => Err(ModelError::Quota { what: "positions with logits", used, wanted: positions, limit }),
         }
     }
 
@@ -67,7 +65,8 @@ impl Book {
         if positions == 0 {
             return Ok(());
         }
-        self.change(key, |account| account.revealed = account.revealed.saturating_sub(positions)).map_err(at(&self.path))
+        self.change(key, |account| account.revealed = account.revealed.saturating_sub(positions))
+            .map_err(at(&self.path))
     }
 
     /// Changes one account in the file as it is now.
@@ -107,11 +106,9 @@ fn read(path: &Path) -> io::Result<Accounts> {
 
 /// Replaces the file in one step.
 fn write(path: &Path, accounts: &Accounts) -> io::Result<()> {
-    let draft = beside(path, ".new");
-    let mut file = File::create(&draft)?;
-    file.write_all(&serde_json::to_vec_pretty(accounts)?)?;
-    file.sync_all()?;
-    fs::rename(&draft, path)
+    let mut file = Replacement::create(path)?;
+    serde_json::to_writer_pretty(&mut file, accounts)?;
+    file.commit()
 }
 
 #[cfg(test)]

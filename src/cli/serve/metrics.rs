@@ -62,12 +62,8 @@ impl End {
 
 const TO_SERVER: Label = [("direction", "client_to_server")];
 const TO_CLIENT: Label = [("direction", "server_to_client")];
-const PHASES: [(Phase, &str); 4] = [
-    (Phase::Setup, "setup"),
-    (Phase::Offline, "offline"),
-    (Phase::Prefill, "prefill"),
-    (Phase::Decode, "decode"),
-];
+const PHASES: [(Phase, &str); 4] =
+    [(Phase::Setup, "setup"), (Phase::Offline, "offline"), (Phase::Prefill, "prefill"), (Phase::Decode, "decode")];
 
 /// All counters. Those of whole sessions count at the session's end.
 pub(super) struct Metrics {
@@ -105,7 +101,11 @@ impl Metrics {
         PHASES.iter().for_each(|(_, name)| drop(metrics.seconds.get_or_create(&[("phase", *name)])));
         let registry = &mut metrics.registry;
         registry.register("sessions", "Connections that ended, by outcome", metrics.sessions.clone());
-        registry.register("connections_dropped", "Connections beyond the limits on idle ones", metrics.dropped.clone());
+        registry.register(
+            "connections_dropped",
+            "Connections beyond the limits on idle ones",
+            metrics.dropped.clone(),
+        );
         registry.register("sessions_running", "Sessions under way", metrics.running.clone());
         registry.register("clients_waiting", "Clients in the queue", metrics.waiting.clone());
         registry.register("pools", "Pools in the directory", metrics.pools.clone());

@@ -22,7 +22,6 @@ mod signals;
 mod visit;
 mod watch;
 
-use std::io::{self, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -32,16 +31,16 @@ use std::time::Duration;
 
 use clap::Args;
 use model::party::{Hosted, Limits, Outcome, Terms};
-use model::pool::Pools;
+use model::pool::{Pools, State, find};
 use model::report::Cost;
 use net::{Entry, NetError, PublicKey};
 use serde::{Deserialize, Serialize};
 use tracing::{info, warn};
 
-use super::Error;
 use super::files::{check_writable, open_model};
 use super::options::{LINKS, LinkArg, TermsArgs, link_between_processes, seconds};
 use super::trust::{Host, HostArgs, file};
+use super::{Error, out};
 pub(in crate::cli) use desk::Full;
 
 use accounts::Book;
@@ -77,9 +76,12 @@ pub(super) struct ServeArgs {
     /// this directory. They are as secret as the weights: never copy or restore them.
     #[arg(long, value_name = "DIR")]
     pools: Option<PathBuf>,
-    /// Most pools in the directory; a client that wants to fill another is refused.
+    /// Most pools of one key in the directory; a client that wants to fill another is refused.
     #[arg(long, value_name = "N", default_value_t = 64, requires = "pools")]
     max_pools: usize,
+    /// Most pools of all keys together.
+    #[arg(long, value_name = "N", default_value_t = 1024, requires = "pools")]
+    max_pools_total: usize,
     /// Most positions whose logits a key may learn, in all: they tell about the weights. Counted across restarts, in
     /// `accounts.json` beside the default identity [default: no limit].
     #[arg(long, value_name = "N")]
@@ -157,15 +159,8 @@ pub(super) struct Used {
 
 impl Line {
     fn print(&self) -> Result<(), Error> {
-        say(&serde_json::to_string(self).map_err(|e| Error::Child { what: e.to_string() })?);
-        Ok(())
+        out::line(serde_json::to_string(self).map_err(|e| Error::Child { what: e.to_string() })?)
     }
-}
-
-/// A line on standard output. If nobody takes it, the server goes on.
-fn say(line: &str) {
-    let mut out = io::stdout();
-    let _ = writeln!(out, "{line}").and_then(|()| out.flush());
 }
 
 pub(super) fn run(args: ServeArgs) -> Result<(), Error> {
@@ -174,7 +169,10 @@ pub(super) fn run(args: ServeArgs) -> Result<(), Error> {
     if args.pools.is_some() {
         args.terms.allow_two_phases()?;
     }
-    let pools = args.pools.as_ref().map(|dir| Pools::open(dir, args.max_pools)).transpose()?;
+    let pools = match &args.pools {
+        Some(dir) => Some(Pools::open(dir, args.max_pools_total)?.with_max_per_peer(args.max_pools)),
+        None => None,
+    };
     let host = match args.machine {
         Some(client) if !args.host.is_plaintext() => Host::for_one(client)?,
         _ => args.host.open()?,
@@ -184,7 +182,8 @@ pub(super) fn run(args: ServeArgs) -> Result<(), Error> {
         None => Some(Book::open(file("accounts.json")?, args.max_reveals)?),
     };
     let io = |what| move |source| Error::Serve { what, source };
-    let listener = TcpListener::bind(&args.listen).map_err(|source| Error::Listen { address: args.listen.clone(), source })?;
+    let listener =
+        TcpListener::bind(&args.listen).map_err(|source| Error::Listen { address: args.listen.clone(), source })?;
     let address = listener.local_addr().map_err(io("listen"))?;
     let page = args.metrics.as_ref().map(|address| {
         TcpListener::bind(address).map_err(|source| Error::Listen { address: address.clone(), source })
@@ -213,6 +212,7 @@ pub(super) fn run(args: ServeArgs) -> Result<(), Error> {
         },
         link: args.link,
         json: args.json.clone(),
+        pools: args.pools.clone(),
         host,
         accounts,
         desk: Desk::new(Places { sessions, queue: args.queue, per_key: args.max_sessions_per_key }),
@@ -246,7 +246,8 @@ pub(super) fn run(args: ServeArgs) -> Result<(), Error> {
     } else {
         let proves = key.map_or("without encryption".into(), |key| format!("with the key {key}"));
         info!(sessions, "serving {name} on {address} {proves}");
-        say(&format!("serving {name} on {address}"));
+        // If nobody takes the line, the server goes on.
+        let _ = out::line(format_args!("serving {name} on {address}"));
     }
     server.until_the_end(&args, &happened)
 }
@@ -279,6 +280,7 @@ struct Server {
     limits: Limits,
     link: LinkArg,
     json: Option<PathBuf>,
+    pools: Option<PathBuf>,
     host: Host,
     accounts: Option<Book>,
     desk: Arc<Desk>,
@@ -373,9 +375,15 @@ impl Server {
         let _ = self.events.send(event);
     }
 
+    /// Pools in the directory; a directory that cannot be read shows none.
+    fn pools_kept(&self) -> usize {
+        let Some(dir) = &self.pools else { return 0 };
+        find(dir).map_or(0, |files| files.iter().filter(|file| file.state() == State::Pool).count())
+    }
+
     /// What the page of the metrics says is so now.
     fn now(&self) -> Now {
         let (running, waiting) = self.desk.counts();
-        Now { running, waiting, pools: self.hosted.pools_kept() }
+        Now { running, waiting, pools: self.pools_kept() }
     }
 }

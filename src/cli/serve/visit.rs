@@ -11,7 +11,7 @@ use net::{Admission, Channel, Link, NetError, PublicKey, Role, SendHalf, WireByt
 use tracing::{debug, info, warn};
 
 use super::Server;
-use super::desk::{Full, Seat};
+use super::desk::Seat;
 use super::door::Place;
 use super::metrics::{End, Metrics};
 use crate::cli::Error;
@@ -30,7 +30,9 @@ pub(super) fn visit(server: &Arc<Server>, stream: TcpStream, peer: SocketAddr, p
     let span = tracing::info_span!("session", %peer, key = tracing::field::Empty);
     let _entered = span.enter();
     let mut stage = Stage::Unproved;
-    let visited = catch_unwind(AssertUnwindSafe(|| attend(server, &stream, place, &mut stage)));
+    // Held until everything is booked: a server that ends waits for seats alone.
+    let mut seat = None;
+    let visited = catch_unwind(AssertUnwindSafe(|| attend(server, &stream, place, &mut stage, &mut seat)));
     let outcome = visited.unwrap_or(Err(Error::Panicked));
     let end = match &outcome {
         Ok(outcome) if outcome.filled.is_some() => End::Filled,
@@ -52,8 +54,7 @@ pub(super) fn visit(server: &Arc<Server>, stream: TcpStream, peer: SocketAddr, p
         },
     }
     if stage == Stage::Served {
-        let outcome = outcome
-            .map_err(|source| Error::Session { peer: peer.to_string(), source: Box::new(source) });
+        let outcome = outcome.map_err(|source| Error::Session { peer: peer.to_string(), source: Box::new(source) });
         server.served(outcome);
     }
 }
@@ -72,7 +73,7 @@ enum Stage {
 fn end_of(error: &Error, stage: Stage) -> End {
     match error {
         Error::Stranger { .. } | Error::Full(_) => End::Refused,
-        Error::ClientLeft => End::Left,
+        Error::ClientLeft | Error::Model(ModelError::Abandoned) => End::Left,
         Error::SessionLimit { .. } => End::Expired,
         Error::Model(
             ModelError::Limit { .. }
@@ -95,12 +96,13 @@ fn attend(
     stream: &TcpStream,
     place: Place,
     stage: &mut Stage,
+    seat: &mut Option<Seat>,
 ) -> Result<Outcome, Error> {
     let io = |source| NetError::Io { step: "accept", source };
     let own = stream.try_clone().map_err(io)?;
-    // The whole time until the client has shown what it is, however slowly it does.
+    let Accepted { mut link, key } = server.host.accept(own, server.times.handshake, server.times.silence)?;
+    // The first words on a link without encryption, which has the time-out of a session.
     let hurry = server.watch.limit(stream, server.times.handshake).map_err(io)?;
-    let Accepted { mut link, key, .. } = server.host.accept(own, server.times.handshake, server.times.silence)?;
     await_client(&mut link).map_err(|error| match hurry.expired() {
         true => NetError::TimedOut { step: "admission", seconds: server.times.handshake.as_secs_f64() },
         false => error,
@@ -115,8 +117,8 @@ fn attend(
     // It is no longer idle: what it may do from here on has limits of its own.
     drop(place);
 
-    let mut seat = match let_in(server, key) {
-        Ok(seat) => seat,
+    let seat = match let_in(server, key) {
+        Ok(taken) => seat.insert(taken),
         Err(error) => return Err(turn_away(link, error)),
     };
     let mut told = Duration::ZERO;
@@ -136,20 +138,18 @@ fn attend(
         Ok(())
     });
     if let Err(error) = waited {
-        // The refusal is on its way before the place is free: a server that ends waits for places alone.
         return Err(turn_away(link, error));
     }
     *stage = Stage::Served;
     server.begun();
     info!("session begins");
-    let limit = server.watch.limit(stream, server.times.session).map_err(|source| NetError::Io { step: "accept", source })?;
+    let limit =
+        server.watch.limit(stream, server.times.session).map_err(|source| NetError::Io { step: "accept", source })?;
     let served = serve(server, stream, link, &caller);
-    let served = match served {
+    match served {
         Err(_) if limit.expired() => Err(Error::SessionLimit { seconds: server.times.session.as_secs_f64() }),
         served => served,
-    };
-    drop(seat);
-    served
+    }
 }
 
 /// A place for the client with `key`, if it may come in.
@@ -195,18 +195,22 @@ fn serve(server: &Arc<Server>, stream: &TcpStream, mut link: Tallied, caller: &C
     Ok(outcome)
 }
 
-/// Whether the client has left, or says something while it is the server's turn, which comes to the same.
+/// Whether the client has closed the connection, whatever is left to be read. Where the system does not tell, that is
+/// noticed at the next message.
 fn left(stream: &TcpStream) -> bool {
     #[cfg(unix)]
     {
-        use rustix::io::Errno;
-        use rustix::net::{RecvFlags, recv};
-        let looked = recv(stream, &mut [0u8; 1][..], RecvFlags::PEEK | RecvFlags::DONTWAIT);
-        !matches!(looked, Err(Errno::WOULDBLOCK | Errno::INTR))
+        use rustix::event::{PollFd, PollFlags, Timespec, poll};
+        #[cfg(target_os = "linux")]
+        let closed = PollFlags::HUP | PollFlags::ERR | PollFlags::RDHUP;
+        #[cfg(not(target_os = "linux"))]
+        let closed = PollFlags::HUP | PollFlags::ERR;
+        let mut looked = [PollFd::new(stream, closed)];
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        poll(&mut looked, Some(&at_once)).is_ok() && looked[0].revents().intersects(closed)
     }
     #[cfg(not(unix))]
     {
-        // Noticed at the next message.
         let _ = stream;
         false
     }

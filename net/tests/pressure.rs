@@ -1,0 +1,236 @@
+//! What a peer that does not read may hold, and that two parties that send at once get on.
+
+mod common;
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use common::*;
+use net::tcp::{ConnectOptions, listen};
+use net::{Channel, Identity, Link, NetError, Role, Shape, Shaped, memory_pair, tls};
+
+const MIB: usize = 1 << 20;
+
+/// Sends pieces of 1 MiB until one fails; how many were taken, and the error.
+fn pour(link: &mut dyn Link) -> (usize, ErrorKind) {
+    for taken in 0..1024 {
+        if let Err(e) = link.send(vec![1; MIB]) {
+            return (taken, e.kind());
+        }
+    }
+    panic!("a gigabyte was queued for a peer that does not read");
+}
+
+#[test]
+fn a_peer_that_never_reads_holds_at_most_the_limit() {
+    // What the sockets of both sides take beyond the queue: Linux grows them to some MiB.
+    const SOCKETS: usize = 24;
+    let check = |name: &str, link: &mut dyn Link, limit: usize| {
+        let (taken, error) = pour(link);
+        assert!((limit..=limit + SOCKETS).contains(&taken), "{name}: {taken} MiB");
+        assert_eq!(error, ErrorKind::TimedOut, "{name}");
+    };
+    let (mut link, raw) = tcp_raw(BRIEF);
+    check("tcp", &mut link, 64);
+    drop(raw);
+
+    // A client of TLS that stops reading after the handshake.
+    let (mut link, silent) = tls_links(BRIEF);
+    check("tls", &mut link, 64);
+    drop(silent);
+
+    // A shaped link has a queue of its own before that of the link; its writer waits in the link's.
+    let (link, raw) = tcp_raw(BRIEF);
+    let fast = Shape { bytes_per_second: 8_000_000_000, round_trip: Duration::ZERO };
+    let mut link = Shaped::new(link, fast).unwrap();
+    check("shaped tcp", &mut link, 128);
+    drop(raw);
+}
+
+#[test]
+fn a_slow_peer_is_waited_for() {
+    // It reads 3 MiB in a time-out, and 16 MiB more are sent than fit at once.
+    let (mut link, mut raw) = tcp_raw(BRIEF);
+    let reader = thread::spawn(move || {
+        let mut buf = vec![0; MIB];
+        let mut read = 0;
+        while let Ok(n @ 1..) = raw.read(&mut buf) {
+            read += n;
+            if read < 40 * MIB {
+                thread::sleep(BRIEF * n as u32 / (3 * MIB) as u32);
+            }
+        }
+        read
+    });
+    for _ in 0..80 {
+        link.send(vec![1; MIB]).unwrap();
+    }
+    link.close().unwrap();
+    assert_eq!(reader.join().unwrap(), 80 * MIB);
+}
+
+#[test]
+fn both_send_more_than_fits_before_either_reads() {
+    const LEN: usize = 24 * MIB;
+    let fast = Shape { bytes_per_second: 4_000_000_000, round_trip: Duration::ZERO };
+    for (name, pair) in [("tcp", tcp(PATIENCE)), ("tls", tls(PATIENCE)), ("shaped", shaped(tcp(PATIENCE), fast))] {
+        // Four messages of 24 MiB: 96 MiB each way, and the queue takes 64.
+        let party = move |mut channel: Channel| {
+            for _ in 0..4 {
+                channel.send_owned("large", vec![7; LEN])?;
+            }
+            for _ in 0..4 {
+                assert!(channel.recv("large", LEN)?.iter().all(|&byte| byte == 7), "{name}");
+            }
+            channel.exchange("end", &[], 0)
+        };
+        let (client, server) = run(pair, party, party);
+        assert_eq!((kind(client), kind(server)), ("ok", "ok"), "{name}");
+    }
+}
+
+#[test]
+fn one_message_may_be_larger_than_the_queue() {
+    for (name, pair) in [("tcp", tcp(PATIENCE)), ("tls", tls(PATIENCE))] {
+        let party =
+            move |mut channel: Channel| channel.exchange("large", &vec![3; 80 * MIB], 80 * MIB).map(|m| m.len());
+        let (client, server) = run(pair, party, party);
+        assert_eq!((client.unwrap(), server.unwrap()), (80 * MIB, 80 * MIB), "{name}");
+    }
+}
+
+#[test]
+fn reading_ahead_keeps_the_order() {
+    for (name, (mut a, mut b)) in [("tcp", tcp(PATIENCE)), ("tls", tls(PATIENCE))] {
+        let words = noise(500_000, 11);
+        a.send(words.clone()).unwrap();
+        let mut heard = vec![0; words.len()];
+        let mut at = 0;
+        // Reads of all sizes, between them some ahead.
+        for (i, len) in [1, 7, 30_000, 100, 65_536, 1, 200_000, 64].into_iter().enumerate() {
+            if i % 2 == 1 {
+                b.read_ahead(Duration::from_millis(5)).unwrap();
+            }
+            b.recv(&mut heard[at..at + len]).unwrap();
+            at += len;
+        }
+        b.recv(&mut heard[at..]).unwrap();
+        assert!(heard == words, "{name}");
+    }
+}
+
+#[test]
+fn a_peer_that_floods_holds_at_most_the_inbox() {
+    let (mut link, mut raw) = tcp_raw(PATIENCE);
+    let flood = thread::spawn(move || {
+        raw.set_write_timeout(Some(BRIEF)).unwrap();
+        let piece = vec![0; MIB];
+        (0..1024).take_while(|_| raw.write_all(&piece).is_ok()).count()
+    });
+    while !flood.is_finished() {
+        link.read_ahead(Duration::from_millis(20)).unwrap();
+    }
+    let taken = flood.join().unwrap();
+    assert!((63..=64 + 24).contains(&taken), "{taken} MiB");
+}
+
+#[test]
+fn a_rejection_overtakes_what_we_send() {
+    // The server refuses the first message while the client still pours: the client hears why, not only that writing failed.
+    for (name, pair) in [("tcp", tcp(PATIENCE)), ("tls", tls(PATIENCE)), ("memory", memory(PATIENCE))] {
+        let (client, server) = run(
+            pair,
+            |mut c| -> Result<(), NetError> {
+                c.send("first", &[1; 5])?;
+                for _ in 0..200 {
+                    c.send_owned("more", vec![0; MIB])?;
+                }
+                c.recv("never", 1).map(|_| ())
+            },
+            |mut s| s.recv("first", 4).map(|_| ()),
+        );
+        assert_eq!(kind(server), "length", "{name}");
+        let Err(error @ NetError::PeerRejected { .. }) = client else { panic!("{name}: {client:?}") };
+        assert!(error.to_string().starts_with("the peer found bad data in `first`"), "{error}");
+    }
+}
+
+#[test]
+fn decoders_tell_the_peer_as_well() {
+    for (name, pair) in every_kind(PATIENCE) {
+        let (client, server) = run(
+            pair,
+            |mut c| {
+                c.send("points", &[9; 32])?;
+                c.recv("answer", 1)
+            },
+            |mut s| {
+                s.recv("points", 32)?;
+                let error = NetError::Malformed { step: "points", what: "off the curve".into() };
+                s.reject(error.bad_step().unwrap());
+                s.reject("said once");
+                Err::<(), _>(error)
+            },
+        );
+        assert_eq!(kind(server), "malformed", "{name}");
+        let Err(NetError::PeerRejected { step: "answer", theirs }) = client else { panic!("{name}: {client:?}") };
+        assert_eq!(theirs, "points");
+    }
+}
+
+#[test]
+fn words_of_a_hostile_alert_are_printable() {
+    for (len, printed) in [(4, "a\u{fffd}b"), (0, ""), (64, "")] {
+        let (mut peer, link) = memory_pair(BRIEF);
+        let text = [b"a\x07\xffb".as_slice(), &[0x1b; 60]].concat();
+        peer.send(frame("alert", len, &text[..len as usize])).unwrap();
+        let error = Channel::new(Role::Client, link).recv("step", 1).unwrap_err();
+        let NetError::PeerRejected { theirs, .. } = error else { panic!("{error:?}") };
+        assert!(theirs.starts_with(printed) && !theirs.contains('\x1b'), "{theirs:?}");
+    }
+    // One that is too long is no alert.
+    let (mut peer, link) = memory_pair(BRIEF);
+    peer.send(frame("alert", u32::MAX, &[])).unwrap();
+    assert_eq!(kind(Channel::new(Role::Client, link).recv("step", 1)), "unexpected");
+}
+
+#[test]
+fn short_time_outs_are_printed_right() {
+    let said = |seconds| NetError::TimedOut { step: "x", seconds }.to_string();
+    assert_eq!(said(0.05), "no message from the peer within 0.050 s during `x`");
+    assert_eq!(said(120.0), "no message from the peer within 120.0 s during `x`");
+}
+
+#[test]
+fn a_session_can_be_ended_from_outside() {
+    for encrypted in [false, true] {
+        let start = Instant::now();
+        let listener = listen("127.0.0.1:0", PATIENCE).unwrap();
+        let addr = listener.local_addr().unwrap();
+        let silent = thread::spawn(move || -> Option<Box<dyn Link>> {
+            let options = ConnectOptions { connect_timeout: PATIENCE, read_timeout: PATIENCE };
+            if encrypted {
+                return Some(Box::new(tls::connect(addr, &Identity::generate().unwrap(), |_| true, options).ok()?));
+            }
+            Some(Box::new(net::tcp::connect(addr, options).ok()?))
+        });
+        let stream: TcpStream = listener.accept_stream(Some(PATIENCE)).unwrap();
+        let (link, closer): (Box<dyn Link>, _) = if encrypted {
+            let link = tls::accept(stream, &Identity::generate().unwrap(), PATIENCE, PATIENCE).unwrap();
+            let closer = link.closer();
+            (Box::new(link), closer)
+        } else {
+            let link = net::tcp::TcpLink::new(stream, PATIENCE).unwrap();
+            let closer = link.closer();
+            (Box::new(link), closer)
+        };
+        let _silent = silent.join().unwrap().unwrap();
+        let waiting = thread::spawn(move || Channel::new(Role::Server, link).recv("never", 1));
+        thread::sleep(Duration::from_millis(20));
+        closer.close_now();
+        assert_eq!(kind(waiting.join().unwrap()), "closed");
+        assert!(start.elapsed() < PATIENCE);
+    }
+}
