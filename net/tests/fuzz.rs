@@ -115,6 +115,8 @@ fn read_file<T>(
 ) -> Option<T> {
     use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
     let path = dir.join("file");
+    // A list that was written anew has another mode.
+    let _ = std::fs::remove_file(&path);
     let mut options = std::fs::OpenOptions::new();
     let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&path).expect("a file");
     std::io::Write::write_all(&mut file, bytes).expect("a file");
