@@ -57,6 +57,8 @@ mod modulus;
 mod ntt;
 pub mod ole;
 mod params;
+#[cfg(feature = "probe")]
+pub mod probe;
 mod sampling;
 #[cfg(test)]
 mod test_keys;

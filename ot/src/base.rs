@@ -33,8 +33,17 @@ pub(crate) struct BaseSender {
 impl BaseSender {
     /// Draws the secret scalar.
     pub(crate) fn new(rng: &mut impl CryptoRng) -> Self {
-        let a = random_scalar(rng);
+        BaseSender::with(random_scalar(rng))
+    }
+
+    fn with(a: Scalar) -> Self {
         BaseSender { a, point: RistrettoPoint::mul_base(&a).compress() }
+    }
+
+    /// The sender whose scalar is these bytes, modulo the group order.
+    #[cfg(feature = "probe")]
+    pub(crate) fn from_bytes(bytes: &[u8; 64]) -> Self {
+        BaseSender::with(Scalar::from_bytes_mod_order_wide(bytes))
     }
 
     /// The first message, `A`.

@@ -476,6 +476,14 @@ impl Expander {
         Expander { shape, role, hash: None, nodes: [buffer(), buffer()], hashes: buffer() }
     }
 
+    /// An expander of keys under the cipher key of `hash`, on its kernels.
+    #[cfg(feature = "probe")]
+    pub(crate) fn by(shape: DpfShape, role: Role, hash: TreeHash) -> Self {
+        let mut expander = Expander::new(shape, role);
+        expander.hash = Some(hash);
+        expander
+    }
+
     /// This party's shares of all leaves' words, leaf by leaf, into `out` of [`DpfShape::values`] words; the bits above
     /// the width are arbitrary. Panics if a length or the lane is not the shape's.
     pub fn expand<L: Lane>(&mut self, key: &[u64], out: &mut [L]) {

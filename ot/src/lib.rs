@@ -26,6 +26,8 @@ mod keys;
 mod lookup;
 mod pool;
 mod pprf;
+#[cfg(feature = "probe")]
+pub mod probe;
 mod random;
 mod setup;
 mod silent;

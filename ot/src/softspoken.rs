@@ -282,7 +282,7 @@ impl SoftSpokenReceiver {
     }
 
     /// Makes `out.len()` OTs and the message for the sender.
-    fn produce(&mut self, out: &mut [Block]) -> Vec<u8> {
+    pub(crate) fn produce(&mut self, out: &mut [Block]) -> Vec<u8> {
         let batch_bytes = self.leaves.shape.kind.batch_bytes();
         let mut message = vec![0; out.len() / BATCH * batch_bytes];
         self.leaves.for_batches(out, message.chunks_exact_mut(batch_bytes), |leaves, first, rows, message| {
@@ -326,7 +326,7 @@ impl SoftSpokenSender {
     }
 
     /// Makes `out.len()` OTs from the receiver's message.
-    fn consume(&mut self, message: &[u8], out: &mut [Block]) -> Result<(), OtError> {
+    pub(crate) fn consume(&mut self, message: &[u8], out: &mut [Block]) -> Result<(), OtError> {
         let (batch_bytes, delta) = (self.leaves.shape.kind.batch_bytes(), self.delta);
         OtError::expect(STEP, "bytes", out.len() / BATCH * batch_bytes, message.len())?;
         self.leaves.for_batches(out, message.chunks_exact(batch_bytes), |leaves, first, rows, message| match &leaves

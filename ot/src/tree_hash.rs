@@ -26,7 +26,8 @@ impl TreeHash {
         TreeHash::by(Kernels::Detected.cpu(), key)
     }
 
-    fn by(cpu: Option<Cpu>, key: Block) -> Self {
+    /// `H` under `key` on given kernels.
+    pub(crate) fn by(cpu: Option<Cpu>, key: Block) -> Self {
         let pi = match cpu {
             Some(cpu) => Permutation::Simd(cpu, Key::new(cpu, key)),
             None => Permutation::Portable(Aes128Enc::new(&Array::from(key.to_bytes()))),

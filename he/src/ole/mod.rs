@@ -368,6 +368,14 @@ impl OlePlan {
     }
 }
 
+/// What decryption does to every fraction, for [`crate::probe`].
+#[cfg(feature = "probe")]
+pub(crate) fn probe_rounding(params: &Params, fractions: &[u128], out: &mut [u64]) {
+    // A plaintext prime of the largest size in use.
+    let scale = PrimeScale::new(params, &crate::modulus::Modulus::new(0x3ffffff70001));
+    out.iter_mut().zip(fractions).for_each(|(out, &x)| *out = scale.down(x).0);
+}
+
 /// Packs the coefficients at multiples of `stride` at the exact sizes of the primes.
 fn pack_strided(params: &Params, poly: &[u64], stride: usize) -> Vec<u8> {
     let mut out = Vec::with_capacity(params.poly_bytes() / stride);

@@ -238,6 +238,18 @@ mod tests {
         assert!(MESSAGES / f64::from(plans) * sum <= (-42f64).exp2(), "2^{}", (sum / f64::from(plans)).log2());
     }
 
+    /// The bytes both ways of `bench/results/he.md`.
+    #[test]
+    fn hiding_costs_what_the_results_say() {
+        for (len, width, operands, kilobytes) in
+            [(768, 64, 1, 251), (8192, 64, 1, 848), (8192, 64, 2, 1389), (768, 44, 1, 172), (8192, 44, 2, 934)]
+        {
+            let layout = Layout::search(len, width, operands).unwrap();
+            let bytes = layout.upload_bytes(operands) + layout.download_bytes();
+            assert_eq!((bytes + 500) / 1000, kilobytes, "{len} of {width} bits: {layout:?}");
+        }
+    }
+
     #[test]
     fn long_vectors_get_a_larger_modulus() {
         let set = |len| Layout::search(len, 64, 1).unwrap().set;

@@ -36,7 +36,7 @@ impl Kernels {
 }
 
 /// The kernels of every set that this processor runs, and none: the portable code.
-#[cfg(test)]
+#[cfg(any(test, feature = "probe"))]
 pub(crate) fn all() -> impl Iterator<Item = Option<Cpu>> {
     Cpu::all().into_iter().map(Some).chain([None])
 }

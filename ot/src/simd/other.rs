@@ -14,7 +14,7 @@ impl Cpu {
     }
 
     /// None.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "probe"))]
     pub(crate) fn all() -> Vec<Self> {
         Vec::new()
     }

@@ -13,7 +13,7 @@
 //! **Range.** Any; the result is modulo 2^w. **Error.** None by OT, at most 1 in the last place of each product by OLE, twice
 //! [`he::MatmulPlan::lsb_error`] by products of matrices.
 //!
-//! **Revealed.** Nothing; by OLE up to a statistical distance of 2^-40 per message, see [`he::OlePlan`].
+//! **Revealed.** Nothing; by OLE up to a statistical distance of 2^-60 per message, see [`he::OlePlan`].
 
 use std::sync::Arc;
 

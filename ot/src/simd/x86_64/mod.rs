@@ -72,7 +72,7 @@ impl Cpu {
     }
 
     /// All kernels that this processor runs.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "probe"))]
     pub(crate) fn all() -> Vec<Self> {
         let mut all: Vec<Cpu> = Cpu::aesni().into_iter().collect();
         all.extend(Cpu::detect().filter(|cpu| matches!(cpu.0, Set::Vaes)));

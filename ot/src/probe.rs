@@ -1,0 +1,281 @@
+//! The computations on secrets of this crate, one by one, for the command that looks for traces of the secrets in time and addresses
+//! (`cargo run --release -p waggle-bench --example secrets`). Nothing else uses this module.
+
+use std::hint::black_box;
+
+use net::Role;
+use rand::SeedableRng;
+use rand::rngs::StdRng;
+use subtle::Choice;
+
+use crate::base::{self, BaseSender, COUNT, Domain};
+use crate::dpf::{DpfShape, Expander, Lane};
+use crate::hash::CrHash;
+use crate::pprf;
+use crate::silent::tree;
+use crate::simd::{Cpu, all};
+use crate::softspoken::{SoftSpokenReceiver, SoftSpokenSender};
+use crate::transpose::{BATCH, transpose};
+use crate::tree_hash::TreeHash;
+use crate::{Bits, Block, ChosenKeys, Correlation, Lookup, SenderKeys, SoftSpoken};
+
+/// Takes a secret in and returns what computes on it, as often as it is called. Neither may branch or address by the secret.
+pub type Prepare = Box<dyn Fn(&[u8]) -> Box<dyn FnMut()>>;
+
+/// One computation.
+pub struct Probe {
+    /// What it computes, and with which kernels.
+    pub name: String,
+    /// Bytes of its secret.
+    pub secret_bytes: usize,
+    /// Makes it ready.
+    pub prepare: Prepare,
+}
+
+/// Every computation with every set of kernels of this processor.
+pub fn probes() -> Vec<Probe> {
+    let mut probes = Vec::new();
+    for cpu in all() {
+        let kernels = cpu.map_or("portable", Cpu::name);
+        let mut add = |name: &str, secret_bytes: usize, prepare: Prepare| {
+            probes.push(Probe { name: format!("ot: {name} ({kernels})"), secret_bytes, prepare });
+        };
+        hashes(cpu, &mut add);
+        trees(cpu, &mut add);
+        extension(cpu, &mut add);
+        transfers(cpu, &mut add);
+    }
+    let mut add = |name: &str, secret_bytes: usize, prepare: Prepare| {
+        probes.push(Probe { name: format!("ot: {name}"), secret_bytes, prepare });
+    };
+    set_up(&mut add);
+    probes
+}
+
+type Add<'a> = &'a mut dyn FnMut(&str, usize, Prepare);
+
+/// Whole blocks of a secret.
+fn blocks(secret: &[u8]) -> Vec<Block> {
+    secret.as_chunks::<16>().0.iter().map(|&bytes| Block::from_bytes(bytes)).collect()
+}
+
+/// Whole words of a secret.
+fn words(secret: &[u8]) -> Vec<u64> {
+    secret.as_chunks::<8>().0.iter().map(|&bytes| u64::from_le_bytes(bytes)).collect()
+}
+
+/// A Delta: lowest bit 1.
+fn delta(block: Block) -> Block {
+    Block([block.0[0] | 1, block.0[1]])
+}
+
+/// Blocks that are hashed at once.
+const HASHED: usize = 64;
+
+fn hashes(cpu: Option<Cpu>, add: Add<'_>) {
+    let hash = CrHash::new(&[1; 32], b"probe", cpu);
+    let own = hash.clone();
+    add("hash of 64 blocks", 16 * (HASHED + 1), {
+        Box::new(move |secret| {
+            let (x, own) = (blocks(secret), own.clone());
+            let mut out = vec![Block::ZERO; HASHED];
+            Box::new(move || {
+                own.expander(1).expand(0, &x[..HASHED], x[HASHED], 1, black_box(&mut out));
+            })
+        })
+    });
+    add("hash with secret counters", 24 * HASHED, {
+        Box::new(move |secret| {
+            let (x, own) = (blocks(&secret[..16 * HASHED]), hash.clone());
+            let counters: Vec<u64> = words(&secret[16 * HASHED..]).iter().map(|word| word & 0xff).collect();
+            let mut out = vec![Block::ZERO; 2 * HASHED];
+            Box::new(move || {
+                own.expander(256).expand_from(0, &x, Block::ZERO, 2, |i| counters[i], black_box(&mut out));
+            })
+        })
+    });
+    add("hash of 64 nodes", 16 * HASHED, {
+        Box::new(move |secret| {
+            let (x, hash) = (blocks(secret), TreeHash::by(cpu, Block([3, 4])));
+            let mut out = vec![Block::ZERO; HASHED];
+            Box::new(move || hash.hash(&x, black_box(&mut out)))
+        })
+    });
+}
+
+/// Levels of the trees of silent OT.
+const DEPTH: usize = 9;
+
+fn trees(cpu: Option<Cpu>, add: Add<'_>) {
+    add("GGM tree of the sender", 32, {
+        Box::new(move |secret| {
+            let x = blocks(secret);
+            let (mut sums, mut nodes) = ([Block::ZERO; DEPTH], vec![Block::ZERO; 1 << DEPTH]);
+            Box::new(move || {
+                let (sums, nodes) = black_box((&mut sums, &mut nodes));
+                match cpu {
+                    Some(cpu) => cpu.grow(Block([5, 6]), x[0], x[1], sums, nodes),
+                    None => tree::grow(Block([5, 6]), x[0], x[1], sums, nodes),
+                }
+            })
+        })
+    });
+    add("GGM tree of the receiver, secret path", 8 + 16 * DEPTH, {
+        Box::new(move |secret| {
+            let (away, sums) = (words(&secret[..8])[0] & ((1 << DEPTH) - 1), blocks(&secret[8..]));
+            let mut nodes = vec![Block::ZERO; 1 << DEPTH];
+            Box::new(move || {
+                let nodes = black_box(&mut nodes);
+                match cpu {
+                    Some(cpu) => cpu.regrow(Block([5, 6]), away, &sums, nodes),
+                    None => tree::regrow(Block([5, 6]), away, &sums, nodes),
+                }
+            })
+        })
+    });
+    functions::<u64>(cpu, 64, add);
+    functions::<u32>(cpu, 32, add);
+}
+
+/// Point functions of 64 leaves.
+fn functions<L: Lane>(cpu: Option<Cpu>, width: u32, add: Add<'_>) {
+    let shape = DpfShape::new(6, L::WORDS, width).expect("a shape in range");
+    add(&format!("point function, {} words of {width} bits", L::WORDS), 8 * shape.key_words(), {
+        Box::new(move |secret| {
+            let mut key = words(secret);
+            // The key of the cipher is public.
+            key[..2].fill(7);
+            let mut expander = Expander::by(shape, Role::Client, TreeHash::by(cpu, Block([7; 2])));
+            let mut out = vec![L::default(); shape.values()];
+            Box::new(move || expander.expand(&key, black_box(&mut out)))
+        })
+    });
+}
+
+fn extension(cpu: Option<Cpu>, add: Add<'_>) {
+    add("transposition", 16 * BATCH, {
+        Box::new(move |secret| {
+            let mut rows: Box<[Block; BATCH]> = blocks(secret).try_into().expect("as many blocks");
+            Box::new(move || match cpu {
+                Some(cpu) => cpu.transpose(black_box(&mut rows)),
+                None => transpose(black_box(&mut rows)),
+            })
+        })
+    });
+    let kind = SoftSpoken::K4;
+    let leaves = (COUNT / kind.k()) << kind.k();
+    add("SoftSpoken OT, receiver", 16 * leaves, {
+        Box::new(move |secret| {
+            let mut receiver = SoftSpokenReceiver::new(kind, &blocks(secret), cpu);
+            let mut out = vec![Block::ZERO; BATCH];
+            Box::new(move || {
+                black_box(receiver.produce(black_box(&mut out)));
+            })
+        })
+    });
+    add("SoftSpoken OT, sender's Delta", 16 * (leaves + 1), {
+        Box::new(move |secret| {
+            let seeds = blocks(secret);
+            let mut sender = SoftSpokenSender::new(kind, &seeds[..leaves], delta(seeds[leaves]), cpu);
+            let mut out = vec![Block::ZERO; BATCH];
+            let message = vec![0x5a; kind.extend_wire(BATCH).to_sender.bytes as usize - net::HEADER_BYTES];
+            Box::new(move || sender.consume(&message, black_box(&mut out)).expect("the length of a batch"))
+        })
+    });
+}
+
+/// OTs of a transfer.
+const OTS: usize = 64;
+
+fn transfers(cpu: Option<Cpu>, add: Add<'_>) {
+    let hash = CrHash::new(&[2; 32], b"probe", cpu);
+    let sender = |hash: &CrHash, x: &[Block]| SenderKeys::new(x[1..=OTS].to_vec(), delta(x[0]), hash.clone(), 0);
+    let chosen = |hash: &CrHash, secret: &[u8]| {
+        let choices = Bits::from_words(words(&secret[..8]), OTS);
+        ChosenKeys::new(blocks(&secret[8..8 + 16 * OTS]), choices, hash.clone(), 0)
+    };
+    let shape = Correlation::new(OTS, 3, &[44]).expect("a shape in range");
+    let (own, of) = (hash.clone(), shape.clone());
+    add("correlated transfer, sender", 16 * (OTS + 1) + 8 * shape.values(), {
+        Box::new(move |secret| {
+            let (x, words) = (blocks(&secret[..16 * (OTS + 1)]), words(&secret[16 * (OTS + 1)..]));
+            let (own, of) = (own.clone(), of.clone());
+            Box::new(move || {
+                black_box(sender(&own, &x).correlate(&of, &words).expect("fitting lengths"));
+            })
+        })
+    });
+    let (own, of) = (hash.clone(), shape.clone());
+    add("correlated transfer, receiver's choices", 8 + 16 * OTS, {
+        Box::new(move |secret| {
+            let (secret, message) = (secret.to_vec(), vec![0xa5; of.message_bytes()]);
+            let (own, of) = (own.clone(), of.clone());
+            Box::new(move || {
+                black_box(chosen(&own, &secret).decorrelate(&of, &message).expect("fitting lengths"));
+            })
+        })
+    });
+    let shape = Lookup::new(OTS / 4, 4, &[13, 44]).expect("a shape in range");
+    let (own, of) = (hash.clone(), shape.clone());
+    let entries = shape.entries() * shape.words();
+    add("1-of-16 transfer, sender's table", 16 * (OTS + 1) + 8 * entries, {
+        Box::new(move |secret| {
+            let (x, table) = (blocks(&secret[..16 * (OTS + 1)]), words(&secret[16 * (OTS + 1)..]));
+            let (own, of) = (own.clone(), of.clone());
+            Box::new(move || {
+                let keys = sender(&own, &x);
+                black_box(keys.lookup(&of, |_, row| row.copy_from_slice(&table)).expect("fitting lengths"));
+            })
+        })
+    });
+    add("1-of-16 transfer, receiver's choices", 8 + 16 * OTS, {
+        Box::new(move |secret| {
+            let (secret, message) = (secret.to_vec(), vec![0xa5; shape.message_bytes()]);
+            let (own, of) = (hash.clone(), shape.clone());
+            Box::new(move || {
+                black_box(chosen(&own, &secret).lookup(&of, &message).expect("fitting lengths"));
+            })
+        })
+    });
+}
+
+/// Bits as choices.
+fn choices(secret: &[u8]) -> [Choice; COUNT] {
+    std::array::from_fn(|i| Choice::from(secret[i / 8] >> (i % 8) & 1))
+}
+
+fn set_up(add: Add<'_>) {
+    let rng = || StdRng::seed_from_u64(1);
+    add("base OT, receiver's choices", COUNT / 8, {
+        Box::new(move |secret| {
+            let (choices, domain) = (choices(secret), Domain::new(&[3; 32], b"probe"));
+            let message = BaseSender::new(&mut rng()).message();
+            Box::new(move || {
+                black_box(base::receive(&domain, "probe", &message, &choices, &mut rng()).expect("a point"));
+            })
+        })
+    });
+    add("base OT, sender's scalar", 64, {
+        Box::new(move |secret| {
+            let secret: [u8; 64] = secret.try_into().expect("as many bytes");
+            let domain = Domain::new(&[3; 32], b"probe");
+            let message = BaseSender::new(&mut rng()).message();
+            let (points, _) = base::receive(&domain, "probe", &message, &[Choice::from(0); COUNT], &mut rng())
+                .expect("a point of ours");
+            Box::new(move || {
+                let sender = BaseSender::from_bytes(&secret);
+                black_box(sender.keys(&domain, "probe", &points).expect("points of ours"));
+            })
+        })
+    });
+    let k = 4;
+    add("punctured PRF, Delta", COUNT / 8 + 16 * COUNT, {
+        Box::new(move |secret| {
+            let (delta, chosen) = (choices(&secret[..COUNT / 8]), blocks(&secret[COUNT / 8..]));
+            let corrections = vec![0x3c; pprf::correction_bytes(k)];
+            Box::new(move || {
+                black_box(pprf::open("probe", &[9; 32], k, &chosen, &delta, &corrections).expect("as many bytes"));
+            })
+        })
+    });
+}
