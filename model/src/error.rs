@@ -57,9 +57,47 @@ pub enum Error {
         /// The most that is allowed.
         limit: usize,
     },
+    /// A client chooses a number of phases that the server does not offer.
+    #[error("this server runs sessions with `preprocess` {expected} only, not {got}")]
+    Phases {
+        /// What the server offers.
+        expected: bool,
+        /// What the client chose.
+        got: bool,
+    },
+    /// A client has had of something as much as it may.
+    #[error("{wanted} more {what} would exceed the {limit} that this key may have in all; it has had {used}")]
+    Quota {
+        /// Of what.
+        what: &'static str,
+        /// How much it has had.
+        used: u64,
+        /// How much it asks for.
+        wanted: u64,
+        /// The most in all.
+        limit: u64,
+    },
+    /// A session in two phases whose planning alone would take minutes.
+    #[error("two phases of {tokens} tokens through {layers} layers take {steps} steps to plan, more than {limit}")]
+    Planning {
+        /// Tokens to generate.
+        tokens: usize,
+        /// Layers of the model.
+        layers: usize,
+        /// Their cost, see [`crate::party::Request::planning_steps`].
+        steps: usize,
+        /// [`crate::party::MAX_PLANNING_STEPS`].
+        limit: usize,
+    },
     /// The server refuses a request.
     #[error("the server refuses: {reason}")]
     Refused {
+        /// Its words.
+        reason: String,
+    },
+    /// The client cannot keep or use its part of a pool.
+    #[error("the client gives up: {reason}")]
+    Withdrawn {
         /// Its words.
         reason: String,
     },
@@ -77,6 +115,9 @@ pub enum Error {
     /// The channel failed.
     #[error(transparent)]
     Net(#[from] net::NetError),
+    /// The observer of a session wants no more of it.
+    #[error("the session was given up")]
+    Abandoned,
     /// Nothing to read or nothing to write.
     #[error("a generation needs at least one prompt token and one token to generate")]
     Nothing,
@@ -90,6 +131,16 @@ pub enum Error {
         /// The range.
         range: &'static str,
     },
+}
+
+impl Error {
+    /// The error with the file that it is about, if it is one of a pool without its file.
+    pub(crate) fn pool_at(self, path: &Path) -> Error {
+        match self {
+            Error::Pool(source) => source.at(path),
+            other => other,
+        }
+    }
 }
 
 impl PoolError {

@@ -61,6 +61,11 @@ pub trait Hooks<E: Engine> {
         let _ = (engine, step);
     }
 
+    /// Fails if no further step is wanted; asked before each.
+    fn go_on(&mut self) -> Result<(), Error> {
+        Ok(())
+    }
+
     /// `done` of `layers` layers of the current step are done.
     fn layer(&mut self, done: usize, layers: usize) {
         let _ = (done, layers);
@@ -130,6 +135,7 @@ pub fn generate_with<E: Engine>(
     let mut count = prompt.count;
     for index in 0..options.tokens {
         let step = if index == 0 { Step::Prefill } else { Step::Decode { index } };
+        hooks.go_on()?;
         hooks.begin(engine, step);
         let wanted = if options.all_positions { Rows::All } else { Rows::Last };
         let input = Input { ids: fed.as_deref(), count };

@@ -40,6 +40,9 @@ pub struct Report {
     pub phases: Phases,
     /// Cost by phase and operation path.
     pub operations: Vec<Operation>,
+    /// How the session's bytes travelled; all others in a report are those of the protocol.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wire: Option<Wire>,
     /// Largest resident memory of each party's process.
     pub peak_memory_bytes: PeakMemory,
     /// Comparison with the plaintext engine, if it was asked for: its fields stand at the top level.
@@ -94,6 +97,17 @@ impl From<Traffic> for Cost {
             peer_cpu_seconds: None,
         }
     }
+}
+
+/// What a link really sent, as this party sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Wire {
+    /// Whether the link was encrypted.
+    pub encrypted: bool,
+    /// Bytes that the socket took: with the records of TLS, without headers of TCP and IP.
+    pub bytes_sent: u64,
+    /// Bytes that it gave.
+    pub bytes_received: u64,
 }
 
 /// Cost by phase.
@@ -230,6 +244,7 @@ impl Report {
             text: None,
             phases: Phases::default(),
             operations: Vec::new(),
+            wire: None,
             peak_memory_bytes: PeakMemory::default(),
             check: None,
         }

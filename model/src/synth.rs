@@ -1,7 +1,6 @@
 //! Models with random weights, to time shapes whose trained weights are not at hand.
 
-use std::fs::File;
-use std::io::{BufWriter, Write};
+use std::io::Write;
 use std::path::Path;
 
 use half::f16;
@@ -9,7 +8,7 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use serde_json::{Map, Value, json};
 
-use crate::{Error, ModelSpec, TensorSpec};
+use crate::{Error, ModelSpec, Replacement, TensorSpec};
 
 /// Type of the weights in a file that is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,8 +71,9 @@ pub fn synthesize(
     let spec = ModelSpec::from_config_json(&text)?;
     std::fs::create_dir_all(dir).map_err(|source| Error::File { path: dir.into(), source })?;
     let file = dir.join("config.json");
-    std::fs::write(&file, text).map_err(|source| Error::File { path: file, source })?;
-
+    let failed = |source| Error::File { path: file.clone(), source };
+    let mut config = Replacement::create(&file).map_err(failed)?;
+    config.write_all(&text).map_err(failed)?;
     let residual = SPREAD / (2.0 * spec.layers() as f32).sqrt();
     let mut rng = StdRng::seed_from_u64(seed);
     write_safetensors(&dir.join("model.safetensors"), &spec.tensors(), dtype, |tensor, values| {
@@ -90,6 +90,8 @@ pub fn synthesize(
         }
         Ok(())
     })?;
+    // The configuration last: without one a directory is no model.
+    config.commit().map_err(failed)?;
     Ok(spec)
 }
 
@@ -118,7 +120,8 @@ fn normal_pair(rng: &mut StdRng) -> (f32, f32) {
 }
 
 /// Writes the safetensors file `path` with the tensors of `layout`, in order. `fill` appends the values of a tensor
-/// to an empty vector; only one tensor is in memory at a time.
+/// to an empty vector; only one tensor is in memory at a time. A file that is there already stays until the new one is
+/// complete.
 pub fn write_safetensors(
     path: &Path,
     layout: &[TensorSpec],
@@ -137,7 +140,7 @@ pub fn write_safetensors(
     let mut header = Value::Object(header).to_string().into_bytes();
     // The data begins at a multiple of eight.
     header.resize(header.len().next_multiple_of(8), b' ');
-    let mut out = BufWriter::with_capacity(1 << 20, File::create(path).map_err(io)?);
+    let mut out = Replacement::create(path).map_err(io)?;
     out.write_all(&(header.len() as u64).to_le_bytes()).map_err(io)?;
     out.write_all(&header).map_err(io)?;
     let mut values = Vec::new();
@@ -153,5 +156,5 @@ pub fn write_safetensors(
             .map_err(io)?;
         }
     }
-    out.flush().map_err(io)
+    out.commit().map_err(io)
 }

@@ -5,7 +5,7 @@ mod support;
 use std::thread;
 use std::time::Duration;
 
-use model::party::{Hosted, Limits, Opened, Outcome, Request, Silent, Terms, Wishes, plan};
+use model::party::{Caller, Hosted, Limits, Opened, Outcome, Request, Silent, Terms, Wishes, plan};
 use model::{Error, Next, Sampler, bundled};
 use net::{Channel, Entry, Handshake, NetError, Role, memory_pair};
 use support::{greedy, load};
@@ -32,8 +32,9 @@ fn a_session_gives_the_plaintext_and_three_equal_ledgers() {
     let wishes = Wishes { tokenizer: true, expected: Some(&hosted.public().spec) };
     let (client, server) = channels();
     let (client, server) = thread::scope(|scope| {
-        let server = scope.spawn(|| hosted.serve(server, &terms, &Limits::default(), &mut Silent).unwrap());
-        let session = Opened::open(client, &terms, &wishes).unwrap();
+        let server = scope
+            .spawn(|| hosted.serve(server, &Caller::default(), &terms, &Limits::default(), &mut Silent).unwrap());
+        let session = Opened::open(client, &Caller::default(), &terms, &wishes).unwrap();
         assert_eq!(session.model(), hosted.public());
         let mut sampler = Sampler::greedy();
         let client = session.generate(&PROMPT, 2, true, Next::Pick(&mut sampler), &mut Silent).unwrap();
@@ -56,11 +57,11 @@ fn a_session_gives_the_plaintext_and_three_equal_ledgers() {
 fn requests_beyond_the_limits_are_refused_on_both_sides() {
     let hosted = Hosted::load(bundled("shakespeare-gpt2").unwrap()).unwrap();
     let terms = Terms::default();
-    let limits = Limits { prompt: 3, tokens: 9 };
+    let limits = Limits { prompt: 3, tokens: 9, preprocess: None };
     let (client, server) = channels();
     thread::scope(|scope| {
-        let server = scope.spawn(|| hosted.serve(server, &terms, &limits, &mut Silent));
-        let session = Opened::open(client, &terms, &Wishes::default()).unwrap();
+        let server = scope.spawn(|| hosted.serve(server, &Caller::default(), &terms, &limits, &mut Silent));
+        let session = Opened::open(client, &Caller::default(), &terms, &Wishes::default()).unwrap();
         assert_eq!(session.model().tokenizer, None, "it was not wanted");
         let mut sampler = Sampler::greedy();
         match session.generate(&PROMPT, 2, false, Next::Pick(&mut sampler), &mut Silent) {
@@ -89,7 +90,7 @@ fn client_against(lie: impl FnOnce(&mut Channel) -> Result<(), NetError> + Send)
             // The client may hang up in the middle of it.
             let _ = lie(&mut server);
         });
-        let opened = Opened::open(client, &Terms::default(), &Wishes::default());
+        let opened = Opened::open(client, &Caller::default(), &Terms::default(), &Wishes::default());
         let generated = opened.and_then(|session| {
             let mut sampler = Sampler::greedy();
             session.generate(&PROMPT, 2, false, Next::Pick(&mut sampler), &mut Silent)

@@ -2,14 +2,19 @@
 
 mod support;
 
+use std::io;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use model::party::{Hosted, Limits, Opened, Outcome, Request, Silent, Terms, Wishes, plan_filling, plan_spending};
-use model::pool::{Bound, Pool, PoolError, Pools};
+use model::party::{
+    Caller, Hosted, Limits, Opened, Outcome, Request, Silent, Terms, Wishes, plan_filling, plan_spending,
+};
+use model::pool::{Bound, Found, Pool, PoolError, Pools, State, find};
 use model::{Error, ModelFiles, Next, Sampler, bundled};
-use net::{Channel, Entry, Phase, Role, memory_pair};
+use net::{Channel, Entry, Link, Phase, Role, memory_pair};
 use support::{greedy, load};
 
 const MODEL: &str = "shakespeare-gpt2";
@@ -37,9 +42,16 @@ fn offline(outcome: &Outcome) -> u64 {
 fn session(hosted: &Hosted, client: impl FnOnce(Opened) -> Result<Outcome, Error>) -> [Result<Outcome, Error>; 2] {
     let (here, there) = memory_pair(Duration::from_secs(60));
     thread::scope(|scope| {
-        let server = scope
-            .spawn(|| hosted.serve(Channel::new(Role::Server, there), &terms(), &Limits::default(), &mut Silent));
-        let opened = Opened::open(Channel::new(Role::Client, here), &terms(), &Wishes::default());
+        let server = scope.spawn(|| {
+            hosted.serve(
+                Channel::new(Role::Server, there),
+                &Caller::default(),
+                &terms(),
+                &Limits::default(),
+                &mut Silent,
+            )
+        });
+        let opened = Opened::open(Channel::new(Role::Client, here), &Caller::default(), &terms(), &Wishes::default());
         [opened.and_then(client), server.join().unwrap()]
     })
 }
@@ -152,4 +164,105 @@ fn a_server_refuses_what_it_does_not_have() {
     let [client, server] = spend(&hosted, &other, &PROMPT, 1);
     assert!(matches!(client, Err(Error::Refused { reason }) if reason.ends_with("these differ: weights")));
     assert!(matches!(server, Err(Error::PoolFile { source: PoolError::Mismatch { .. }, .. })));
+}
+
+/// A link that dies when it has sent `left` messages.
+struct Dying<L> {
+    link: L,
+    left: usize,
+    sent: Arc<AtomicUsize>,
+}
+
+impl<L: Link> Link for Dying<L> {
+    fn send(&mut self, bytes: Vec<u8>) -> io::Result<()> {
+        if self.left == 0 {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        }
+        self.left -= 1;
+        self.sent.fetch_add(1, Ordering::Relaxed);
+        self.link.send(bytes)
+    }
+
+    fn recv(&mut self, buf: &mut [u8]) -> io::Result<()> {
+        self.link.recv(buf)
+    }
+
+    fn timeout(&self) -> Duration {
+        self.link.timeout()
+    }
+}
+
+/// What each party has after a session whose links die after `client` and `server` messages, and how many were sent.
+fn cut(
+    hosted: &Hosted,
+    [client, server]: [usize; 2],
+    run: impl FnOnce(Opened) -> Result<Outcome, Error>,
+) -> ([bool; 2], [usize; 2]) {
+    let (here, there) = memory_pair(Duration::from_secs(20));
+    let sent: [Arc<AtomicUsize>; 2] = Default::default();
+    let here = Dying { link: here, left: client, sent: sent[0].clone() };
+    let there = Dying { link: there, left: server, sent: sent[1].clone() };
+    let well = thread::scope(|scope| {
+        let server = scope
+            .spawn(|| hosted.serve(Channel::new(Role::Server, there), &terms(), &Limits::default(), &mut Silent));
+        let opened = Opened::open(Channel::new(Role::Client, here), &terms(), &Wishes::default());
+        let client = opened.and_then(run).is_ok();
+        [client, server.join().unwrap().is_ok()]
+    });
+    (well, sent.map(|sent| sent.load(Ordering::Relaxed)))
+}
+
+const NEVER: [usize; 2] = [usize::MAX; 2];
+
+/// States of the pools' files in a directory, by name.
+fn states(dir: &Path) -> Vec<State> {
+    let mut states: Vec<State> = find(dir).unwrap().iter().map(Found::state).collect();
+    states.sort_by_key(|state| format!("{state:?}"));
+    states
+}
+
+#[test]
+fn no_message_that_is_lost_leaves_an_orphan() {
+    let dir = tempfile::tempdir().unwrap();
+    let (here, there) = (dir.path().join("client"), dir.path().join("server"));
+    std::fs::create_dir(&here).unwrap();
+    let hosted = Hosted::load(bundled(MODEL).unwrap()).unwrap().with_pools(Pools::open(&there, 8).unwrap());
+    let fill = |name: &str, limits| {
+        let path = here.join(name);
+        cut(&hosted, limits, move |opened| opened.fill(BOUND, &path, &mut Silent))
+    };
+    let spend = |name: &str, limits| {
+        let path = here.join(name);
+        cut(&hosted, limits, move |opened| {
+            let pool = Pool::open(&path, Role::Client).map_err(|e| e.at(&path))?;
+            opened.spend(pool, &PROMPT, 1, false, Next::Pick(&mut Sampler::greedy()), &mut Silent)
+        })
+    };
+    let (well, [client, server]) = fill("whole", NEVER);
+    assert_eq!((well, states(&here), states(&there)), ([true; 2], vec![State::Pool], vec![State::Pool]));
+    // The client's last words are `ready` and `kept`, the server's is its own `ready`.
+    let (well, _) = fill("ready", [client - 2, usize::MAX]);
+    assert_eq!((well, states(&here).len(), states(&there).len()), ([false; 2], 1, 1));
+    let (well, _) = fill("answer", [usize::MAX, server - 1]);
+    assert_eq!((well, states(&here).len()), ([false; 2], 1));
+    assert_eq!(states(&there), [State::Pending, State::Pool], "the client might have had it");
+    let (well, _) = fill("kept", [client - 1, usize::MAX]);
+    assert_eq!((well, states(&here), states(&there).len()), ([true, false], vec![State::Pool; 2], 3));
+    // That pool is as good as any.
+    let (well, [client, _]) = spend("kept", NEVER);
+    assert_eq!((well, states(&here).len(), states(&there).len()), ([true; 2], 1, 2));
+    // A spending session that dies before the client's word leaves both parts, or the server's to wait.
+    let mut left = Vec::new();
+    for messages in 0..client {
+        let (well, _) = spend("whole", [messages, usize::MAX]);
+        left.push((states(&here), states(&there)));
+        assert!(!well[0] && !well[1], "{messages} of {client}");
+        if states(&here).is_empty() {
+            break;
+        }
+    }
+    assert_eq!(left.pop().unwrap(), (vec![], vec![State::Pending; 2]), "its claim was not told");
+    assert!(
+        left.iter().all(|(here, there)| (&here[..], &there[..]) == (&[State::Pool], &[State::Pending, State::Pool]))
+    );
 }

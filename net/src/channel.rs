@@ -193,6 +193,11 @@ impl Channel {
         if theirs? == ours { Ok(()) } else { Err(NetError::Transcript) }
     }
 
+    /// Whether the link is encrypted.
+    pub fn encrypted(&self) -> bool {
+        self.link.exporter().is_some()
+    }
+
     /// What really went out and came in below this channel so far; `None` where there is no wire.
     pub fn wire_bytes(&self) -> Option<WireBytes> {
         self.link.wire_bytes()

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use clap::Args;
-use model::party::{Opened, Terms, Wishes};
+use model::party::{Caller, Opened, Terms, Wishes};
 use model::{ModelSpec, bundled, bundled_names};
 use net::tcp::{self, ConnectOptions};
 use net::{Channel, Link, NetError, PublicKey, Role, await_admission, tls};
@@ -46,10 +46,11 @@ impl ConnectArgs {
     /// Opens a session under `terms`, with or without the server's tokenizer.
     pub(super) fn open(&self, terms: &Terms, tokenizer: bool) -> Result<Opened, Error> {
         let expected = self.expect.as_deref().map(expected_shape).transpose()?;
-        let (link, _server) = self.link()?;
+        let (link, server) = self.link()?;
+        let server = Caller { key: server.map(|key| key.to_string()) };
         let channel = Channel::new(Role::Client, self.link.wrap(link)?);
         let wishes = Wishes { expected: expected.as_ref(), tokenizer };
-        Ok(Opened::open(channel, terms, &wishes)?)
+        Ok(Opened::open(channel, &server, terms, &wishes)?)
     }
 
     /// A link to the server, which has proved a trusted key (`None`: without encryption) and lets this client in.

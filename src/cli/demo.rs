@@ -1,6 +1,7 @@
 //! `waggle demo`: both parties on this machine.
 
 use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::thread;
@@ -8,15 +9,14 @@ use std::time::Duration;
 
 use clap::Args;
 use model::party::{
-    Hosted, Limits, Observer, Opened, Outcome, PublicModel, Request, Silent, Terms, Wishes, check_ids,
+    Caller, Hosted, Limits, Observer, Opened, Outcome, PublicModel, Request, Silent, Terms, Wishes, check_ids,
 };
 use model::report::PeakMemory;
 use model::{GenerateOptions, Model, ModelFiles, Next, Sampler, Tokenizer, check};
 use net::tcp::{self, ConnectOptions};
-use net::{Channel, Link, Role, memory_pair};
+use net::{Channel, Identity, Link, PublicKey, Role, await_admission, memory_pair, tls};
 use protocols::Float;
 
-use super::Error;
 use super::error::describe;
 use super::files::{DEFAULT_MODEL, check_writable, open_model, write_json};
 use super::options::{LINKS, LinkArg, SamplingArgs, TermsArgs, seconds};
@@ -24,6 +24,7 @@ use super::progress::Progress;
 use super::prompt::PromptArgs;
 use super::report::{options, report, tables, verdict};
 use super::serve::{Line, Used};
+use super::{Error, out};
 
 /// Generates text with both parties on this machine: two processes, unless the link is `memory`.
 #[derive(Args, Debug)]
@@ -48,6 +49,9 @@ pub(super) struct DemoArgs {
     /// Write the report here.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Encrypt nothing between the two processes, for measurements.
+    #[arg(long)]
+    insecure_plaintext: bool,
     #[command(flatten)]
     sampling: SamplingArgs,
     #[command(flatten)]
@@ -74,15 +78,15 @@ pub(super) fn run(args: DemoArgs) -> Result<(), Error> {
     let client = Client { args: &args, terms: &terms, prompt: &prompt, tokens };
     let mut progress = Progress::of_text(tokenizer.as_ref(), &prompt, tokens);
     progress.spin("the server reads its model");
-    let (outcome, model, memory, server) = match args.link {
-        LinkArg::Memory => client.in_one_process(files, &mut sampler, &mut progress)?,
+    let session = match args.link {
+        LinkArg::Memory => client.in_one_process(files, &mut sampler, &mut progress),
         _ => {
             // The weights are the other process's business.
             drop(files);
-            client.with_child(&mut sampler, &mut progress)?
+            client.with_child(&mut sampler, &mut progress)
         }
     };
-    progress.finish();
+    let (outcome, model, memory, server) = progress.finish(session)?;
 
     let mut chosen = options([
         ("link", args.link.to_string().into()),
@@ -105,9 +109,9 @@ pub(super) fn run(args: DemoArgs) -> Result<(), Error> {
         let options = GenerateOptions { tokens, reveal: terms.reveal, ..Default::default() };
         report.check = Some(check(&plain, &prompt, &options, &outcome.generation)?);
     }
-    eprintln!("\n{}", tables(&report));
+    out::note(format_args!("\n{}", tables(&report)));
     if let Some(line) = verdict(&report) {
-        eprintln!("{line}");
+        out::note(line);
     }
     match &args.json {
         Some(path) => write_json(path, &report),
@@ -136,7 +140,7 @@ impl Client<'_> {
     ) -> Result<(Outcome, PublicModel), Error> {
         let channel = Channel::new(Role::Client, self.args.link.wrap(link)?);
         // The tokenizer lies on this machine already.
-        let session = Opened::open(channel, self.terms, &Wishes::default())?;
+        let session = Opened::open(channel, &Caller::default(), self.terms, &Wishes::default())?;
         let model = session.model().clone();
         let stop = self.args.sampling.stop_at_eos;
         let outcome = session.generate(self.prompt, self.tokens, stop, Next::Pick(sampler), observer)?;
@@ -152,11 +156,11 @@ impl Client<'_> {
     ) -> Result<Finished, Error> {
         let hosted = Hosted::load(files)?;
         let (here, there) = memory_pair(self.args.timeout);
-        let limits = Limits { prompt: self.prompt.len(), tokens: self.tokens };
+        let limits = Limits { prompt: self.prompt.len(), tokens: self.tokens, preprocess: None };
         let (client, server) = thread::scope(|scope| {
             let server = scope.spawn(|| {
                 let channel = Channel::new(Role::Server, there);
-                hosted.serve(channel, self.terms, &limits, &mut Silent)
+                hosted.serve(channel, &Caller::default(), self.terms, &limits, &mut Silent)
             });
             let client = self.session(here, sampler, observer);
             (client, server.join())
@@ -169,15 +173,14 @@ impl Client<'_> {
 
     /// The server as a child process.
     fn with_child(&self, sampler: &mut Sampler, observer: &mut dyn Observer) -> Result<Finished, Error> {
-        let mut server = Server::spawn(self)?;
-        let address = match server.line()? {
-            Line::Listening(address) => address,
+        // Both keys live for this run; each process is told the other's.
+        let identity = Identity::generate()?;
+        let mut server = Server::spawn(self, identity.public())?;
+        let (address, key) = match server.line()? {
+            Line::Listening { address, key } => (address, key),
             Line::Ended(_) => return Err(Error::Child { what: "it ended before a client came".into() }),
         };
-        let timeouts = ConnectOptions { read_timeout: self.args.timeout, ..ConnectOptions::default() };
-        let session = tcp::connect(address, timeouts)
-            .map_err(Error::from)
-            .and_then(|link| self.session(link, sampler, observer));
+        let session = self.connect(address, key, &identity).and_then(|link| self.session(link, sampler, observer));
         let (outcome, model) = match session {
             Ok(session) => session,
             // If the server has already failed, it knows better why.
@@ -192,6 +195,25 @@ impl Client<'_> {
     }
 }
 
+impl Client<'_> {
+    /// A link to the server, which must prove `key`; `None` without encryption.
+    fn connect(
+        &self,
+        address: SocketAddr,
+        key: Option<PublicKey>,
+        identity: &Identity,
+    ) -> Result<Box<dyn Link>, Error> {
+        let timeouts = ConnectOptions { read_timeout: self.args.timeout, ..ConnectOptions::default() };
+        let mut link: Box<dyn Link> = match key {
+            Some(key) => Box::new(tls::connect(address, identity, move |shown| *shown == key, timeouts)?),
+            None => Box::new(tcp::connect(address, timeouts)?),
+        };
+        // The server waits for nobody else.
+        await_admission(&mut link, &mut |_| ())?;
+        Ok(link)
+    }
+}
+
 /// The server's process; killed when dropped.
 struct Server {
     child: Child,
@@ -199,11 +221,17 @@ struct Server {
 }
 
 impl Server {
-    fn spawn(client: &Client) -> Result<Self, Error> {
+    fn spawn(client: &Client, key: PublicKey) -> Result<Self, Error> {
         let DemoArgs { model, link, timeout, terms, .. } = client.args;
         let failed = |source| Error::Spawn { source };
         let mut command = Command::new(std::env::current_exe().map_err(failed)?);
-        command.args(["serve", "--once", "--machine", "--listen", "127.0.0.1:0", "--model", model]);
+        command.args(["serve", "--once", "--listen", "127.0.0.1:0", "--model", model]);
+        command.args(["--machine", &key.to_string()]);
+        if client.args.insecure_plaintext {
+            command.arg("--insecure-plaintext");
+        }
+        // One session, which may take as long as it likes.
+        command.args(["--session-limit", "86400"]);
         command.args(["--link", &link.to_string(), "--timeout", &timeout.as_secs_f64().to_string()]);
         command.args(["--max-prompt", &client.prompt.len().to_string(), "--max-tokens", &client.tokens.to_string()]);
         for (name, value) in terms.named(client.terms) {

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use model::pool::PoolId;
 use thiserror::Error;
 
 /// The reason for a non-zero exit code.
@@ -72,6 +73,20 @@ pub(super) enum Error {
         /// The cause.
         source: std::io::Error,
     },
+    /// Standard output takes no more.
+    #[error("standard output: {source}")]
+    Output {
+        /// The cause.
+        source: std::io::Error,
+    },
+    /// A pool that is not there.
+    #[error("no pool {id} in {}", places(.paths))]
+    NoSuchPool {
+        /// The id given.
+        id: PoolId,
+        /// Where it was looked for.
+        paths: Vec<PathBuf>,
+    },
     /// No such model.
     #[error("`{name}` is neither a directory nor a bundled model ({})", .bundled.join(", "))]
     NoModel {
@@ -131,6 +146,42 @@ pub(super) enum Error {
         /// What is wrong.
         what: String,
     },
+    /// A client whose key is not on the list.
+    #[error("{advice}")]
+    Stranger {
+        /// Its key.
+        key: net::PublicKey,
+        /// How to let it in.
+        advice: String,
+    },
+    /// A client for which there is no place.
+    #[error(transparent)]
+    Full(#[from] super::serve::Full),
+    /// A client that waited and left.
+    #[error("the client left the queue")]
+    ClientLeft,
+    /// A session that took too long.
+    #[error("the session took longer than {seconds} s (--session-limit)")]
+    SessionLimit {
+        /// The limit.
+        seconds: f64,
+    },
+    /// A server cannot listen.
+    #[error("cannot listen on {address}: {source}")]
+    Listen {
+        /// Where.
+        address: String,
+        /// The cause.
+        source: std::io::Error,
+    },
+    /// The system refuses what a server needs.
+    #[error("cannot {what}: {source}")]
+    Serve {
+        /// What.
+        what: &'static str,
+        /// The cause.
+        source: std::io::Error,
+    },
     /// A bug.
     #[error("the session panicked")]
     Panicked,
@@ -148,7 +199,11 @@ pub(super) enum Error {
     },
 }
 
-/// The error and its causes, in one line unless an error has more to say.
+fn places(paths: &[PathBuf]) -> String {
+    paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
+}
+
+/// The error and its causes, in one line.
 pub(super) fn describe(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -160,5 +215,6 @@ pub(super) fn describe(error: &dyn std::error::Error) -> String {
         }
         cause = error.source();
     }
-    text
+    // Lists that an error puts on lines of their own.
+    text.replace(":\n", ": ").replace('\n', "; ").chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }

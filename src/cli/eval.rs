@@ -12,11 +12,11 @@ use mpcache::PolicySpec;
 use protocols::{Engine, Fixed, Float};
 use serde_json::Value;
 
-use super::Error;
 use super::files::{DEFAULT_MODEL, check_writable, open_model, read, write, write_json};
 use super::plot::plots;
 use super::progress::passes;
 use super::report::options;
+use super::{Error, out};
 
 /// Measures what cache policies cost in accuracy: text or a recall task, teacher-forced, every policy at every budget.
 ///
@@ -143,8 +143,9 @@ pub(super) fn run(args: EvalArgs) -> Result<(), Error> {
     };
     bar.finish_and_clear();
     let study = Evaluation::new(info, args.chosen(&sequences), &sequences, &candidates, metrics?);
-    println!("{}", study.table());
-    outputs.write(&study)
+    // The files first: who reads the table may leave early.
+    outputs.write(&study)?;
+    out::line(study.table())
 }
 
 /// A runner on engines that see their values.
@@ -246,8 +247,9 @@ impl Outputs {
         for dir in &outputs.plots {
             std::fs::create_dir_all(dir).map_err(|source| Error::File { path: dir.clone(), source })?;
         }
-        for file in outputs.json.iter().chain(&outputs.table) {
-            check_writable(Some(file))?;
+        let plots = outputs.plots.iter().map(|dir| dir.join("plot.svg"));
+        for file in outputs.json.iter().chain(&outputs.table).cloned().chain(plots) {
+            check_writable(Some(&file))?;
         }
         Ok(outputs)
     }

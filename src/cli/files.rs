@@ -1,10 +1,9 @@
 //! Models by directory or name, and files.
 
-use std::fs::File;
-use std::io::{BufWriter, Write};
+use std::io::{self, Write};
 use std::path::Path;
 
-use model::{ModelFiles, bundled, bundled_names};
+use model::{ModelFiles, Replacement, bundled, bundled_names};
 use serde::Serialize;
 
 use super::Error;
@@ -29,24 +28,30 @@ pub(super) fn read(path: &Path) -> Result<Vec<u8>, Error> {
     std::fs::read(path).map_err(|source| Error::File { path: path.into(), source })
 }
 
-/// Makes sure that `path`, if given, can be written, before long work is done for it.
+/// Makes sure that `path`, if given, can be written, before long work is done for it. What is there stays as it is until
+/// [`write()`] or [`write_json`] replaces it, so a command that fails leaves an older file and no empty one.
 pub(super) fn check_writable(path: Option<&Path>) -> Result<(), Error> {
     let Some(path) = path else { return Ok(()) };
-    match File::options().append(true).create(true).open(path) {
-        Ok(_) => Ok(()),
-        Err(source) => Err(Error::File { path: path.into(), source }),
-    }
+    Replacement::check(path).map_err(|source| Error::File { path: path.into(), source })
 }
 
-/// Writes `bytes` to `path`.
+/// Replaces `path` by `bytes`.
 pub(super) fn write(path: &Path, bytes: &[u8]) -> Result<(), Error> {
-    std::fs::write(path, bytes).map_err(|source| Error::File { path: path.into(), source })
+    replace(path, |out| out.write_all(bytes))
 }
 
-/// Writes `value` as JSON to `path`.
+/// Replaces `path` by `value` as JSON.
 pub(super) fn write_json(path: &Path, value: &impl Serialize) -> Result<(), Error> {
-    let failed = |source| Error::File { path: path.into(), source };
-    let mut out = BufWriter::new(File::create(path).map_err(failed)?);
-    serde_json::to_writer(&mut out, value).map_err(|e| failed(e.into()))?;
-    out.write_all(b"\n").and_then(|()| out.flush()).map_err(failed)
+    replace(path, |out| {
+        serde_json::to_writer(&mut *out, value)?;
+        out.write_all(b"\n")
+    })
+}
+
+fn replace(path: &Path, fill: impl FnOnce(&mut Replacement) -> io::Result<()>) -> Result<(), Error> {
+    let replaced = Replacement::create(path).and_then(|mut out| {
+        fill(&mut out)?;
+        out.commit()
+    });
+    replaced.map_err(|source| Error::File { path: path.into(), source })
 }

@@ -59,8 +59,8 @@ pub(super) fn run(args: FloatArgs) -> Result<(), Error> {
     let out = generate(&mut Float::default(), &model, input, &options, Next::Pick(&mut sampler), &mut NoHooks)?;
     let text = tokenizer.as_ref().map(|tokenizer| tokenizer.decode(&out.tokens)).transpose()?;
     match &text {
-        Some(text) => println!("{text}"),
-        None => println!("{}", super::prompt::join(&out.tokens)),
+        Some(text) => super::out::line(text)?,
+        None => super::out::line(super::prompt::join(&out.tokens))?,
     }
     if let (Some(path), Some(logits)) = (&args.json, &out.logits) {
         let report = FloatReport {

@@ -11,6 +11,7 @@ use super::Error;
 use super::connect::ConnectArgs;
 use super::files::{check_writable, read, write_json};
 use super::options::{SamplingArgs, TermsArgs};
+use super::pools::warn_of_others;
 use super::progress::Progress;
 use super::prompt::PromptArgs;
 use super::report::{options, report};
@@ -50,6 +51,7 @@ pub(super) fn run(args: GenerateArgs) -> Result<(), Error> {
     // What is wrong with the file alone is said before a server is bothered.
     let open_pool = |path: &PathBuf| Pool::open(path, Role::Client).map_err(|e| e.at(path));
     let pool = args.pool.as_ref().map(open_pool).transpose()?;
+    args.pool.iter().for_each(|path| warn_of_others(path));
     let session = args.connect.open(&terms, own.is_none())?;
 
     let model = session.model().clone();
@@ -60,10 +62,10 @@ pub(super) fn run(args: GenerateArgs) -> Result<(), Error> {
     let stop = args.sampling.stop_at_eos;
     let pool_id = pool.as_ref().map(|pool| pool.id().to_string());
     let outcome = match pool {
-        Some(pool) => session.spend(pool, &prompt, args.tokens, stop, next, &mut progress)?,
-        None => session.generate(&prompt, args.tokens, stop, next, &mut progress)?,
+        Some(pool) => session.spend(pool, &prompt, args.tokens, stop, next, &mut progress),
+        None => session.generate(&prompt, args.tokens, stop, next, &mut progress),
     };
-    progress.finish();
+    let outcome = progress.finish(outcome)?;
     if let Some(path) = &args.json {
         let mut chosen = options([
             ("link", args.connect.link.to_string().into()),

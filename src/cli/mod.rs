@@ -9,8 +9,10 @@ mod float;
 mod generate;
 mod keygen;
 mod options;
+mod out;
 mod plan;
 mod plot;
+mod pools;
 mod preprocess;
 mod progress;
 mod prompt;
@@ -40,6 +42,7 @@ enum Command {
     Serve(serve::ServeArgs),
     Generate(generate::GenerateArgs),
     Preprocess(preprocess::PreprocessArgs),
+    Pools(pools::PoolsArgs),
     Float(float::FloatArgs),
     Plan(plan::PlanArgs),
     Eval(eval::EvalArgs),
@@ -54,6 +57,7 @@ pub(crate) fn run() -> ExitCode {
         Command::Serve(args) => serve::run(args),
         Command::Generate(args) => generate::run(args),
         Command::Preprocess(args) => preprocess::run(args),
+        Command::Pools(args) => pools::run(args),
         Command::Float(args) => float::run(args),
         Command::Plan(args) => plan::run(args),
         Command::Eval(args) => eval::run(args),
@@ -62,9 +66,6 @@ pub(crate) fn run() -> ExitCode {
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {}", error::describe(&error));
-            ExitCode::FAILURE
-        }
+        Err(error) => out::fail(&error),
     }
 }

@@ -31,7 +31,7 @@ pub(super) struct TermsArgs {
     #[arg(long, value_enum, default_value = "silent")]
     ot: OtArg,
     /// Make all correlations that do not depend on the prompt's words first, in large batches, booked as `offline`: what
-    /// is left to do online is several times less.
+    /// is left to do online is several times less. The client chooses; a server that is given a value refuses the other.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     preprocess: Option<bool>,
     /// Pack several results of a matrix product into one ciphertext: smaller messages, some more computation. `auto` weighs
@@ -110,16 +110,20 @@ enum PackingArg {
 const LOOPBACK: Shape = Shape { bytes_per_second: 4_000_000_000, round_trip: Duration::from_micros(50) };
 
 impl TermsArgs {
-    fn preprocess(&self) -> bool {
-        self.preprocess.unwrap_or(false)
+    /// What the command line says of the number of phases: a server that is told nothing leaves it to its clients.
+    pub(super) fn fixed_preprocess(&self) -> Option<bool> {
+        self.preprocess
+    }
+
+    /// Refuses one phase for a command that needs two.
+    pub(super) fn allow_two_phases(&self) -> Result<(), Error> {
+        if self.preprocess == Some(false) { Err(Error::PoolNeedsPreprocess) } else { Ok(()) }
     }
 
     /// The same for a command that needs two phases.
     pub(super) fn two_phases(&self) -> Result<Self, Error> {
-        match self.preprocess {
-            Some(false) => Err(Error::PoolNeedsPreprocess),
-            _ => Ok(TermsArgs { preprocess: Some(true), ..self.clone() }),
-        }
+        self.allow_two_phases()?;
+        Ok(TermsArgs { preprocess: Some(true), ..self.clone() })
     }
 
     /// The terms of a session over `link`.
@@ -140,7 +144,7 @@ impl TermsArgs {
             PackingArg::Always => Packing::Always,
         };
         let link = link.shape().unwrap_or(LOOPBACK);
-        let protocol = protocols::Options { ot, preprocess: self.preprocess(), link, packing };
+        let protocol = protocols::Options { ot, preprocess: self.preprocess.unwrap_or(false), link, packing };
         let policy = self.policy.spec()?;
         if policy.clear_only() {
             return Err(Error::ClearOnly { policy: policy.to_string() });
@@ -163,7 +167,7 @@ impl TermsArgs {
             ("reveal", name(self.reveal.to_possible_value())),
             ("policy", terms.policy.to_string()),
             ("ot", name(self.ot.to_possible_value())),
-            ("preprocess", self.preprocess().to_string()),
+            ("preprocess", terms.protocol.preprocess.to_string()),
             ("packing", name(self.packing.to_possible_value())),
         ]
     }

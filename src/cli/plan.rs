@@ -6,11 +6,11 @@ use clap::Args;
 use model::ModelSpec;
 use model::party::{Hosted, PublicModel, Request, Wishes, plan};
 
-use super::Error;
 use super::files::{DEFAULT_MODEL, check_writable, open_model, write_json};
 use super::options::{LINKS, LinkArg, TermsArgs};
 use super::progress::Progress;
 use super::report::{options, predict_seconds, report, tables};
+use super::{Error, out};
 
 /// Predicts bytes and flows of a session, to the byte, from shapes alone: of `demo`, where the client has the tokenizer.
 #[derive(Args, Debug)]
@@ -47,7 +47,7 @@ pub(super) fn run(args: PlanArgs) -> Result<(), Error> {
     let request = Request { prompt: args.prompt_len, tokens: args.tokens, stop_at_eos: args.stop_at_eos };
     let terms = args.terms.terms(args.link)?;
     let outcome = plan(&model, &terms, &Wishes::default(), &request, &mut progress)?;
-    progress.finish();
+    drop(progress);
     let mut chosen = options([
         ("link", args.link.to_string().into()),
         ("tokens", args.tokens.into()),
@@ -60,11 +60,12 @@ pub(super) fn run(args: PlanArgs) -> Result<(), Error> {
     if terms.policy.random_traffic() {
         // Quickselect sends what its coins say: the plan states the mean.
         report.estimated.extend(["bytes", "messages", "flows"].map(String::from));
-        println!("the traffic of this policy is random: bytes and flows are means (estimated)");
+        out::line("the traffic of this policy is random: bytes and flows are means (estimated)")?;
     }
     predict_seconds(&mut report, args.link.shape());
-    println!("predicted for {} over {}; seconds are those of the network alone", model.name, args.link);
-    println!("{}", tables(&report));
+    let what =
+        format_args!("predicted for {} over {}; seconds are those of the network alone", model.name, args.link);
+    out::line(format_args!("{what}\n{}", tables(&report)))?;
     if let Some(path) = &args.json {
         write_json(path, &report)?;
     }

@@ -10,6 +10,7 @@ use plotters::coord::ranged1d::{AsRangedCoord, ValueFormatter};
 use plotters::prelude::*;
 
 use super::Error;
+use super::files::write;
 
 const SIZE: (u32, u32) = (900, 520);
 
@@ -38,21 +39,22 @@ pub(super) fn plots(study: &Evaluation, dir: &Path) -> Result<(), Error> {
         lines.iter_mut().for_each(|(_, points)| points.sort_by(|a, b| a.0.total_cmp(&b.0)));
         let path = dir.join(format!("{}.svg", metric.key));
         let full = study.rows.iter().find(|row| row.budget.is_none());
-        draw(metric, &lines, full, &path)
+        let svg = draw(metric, &lines, full)
             .map_err(|e| Error::File { path: path.clone(), source: std::io::Error::other(e.to_string()) })?;
+        write(&path, svg.as_bytes())?;
     }
     Ok(())
 }
 
-fn draw(metric: &Metric, lines: &[Points], full: Option<&Row>, path: &Path) -> Result<(), Box<dyn StdError>> {
+fn draw(metric: &Metric, lines: &[Points], full: Option<&Row>) -> Result<String, Box<dyn StdError>> {
     let full = full.and_then(|row| (metric.of)(&row.metrics));
     let points = || lines.iter().flat_map(|(_, points)| points);
     let budgets = span(points().map(|p| p.0));
     if metric.share {
-        return chart(metric, lines, full, budgets, 0.0..1.02, path);
+        return chart(metric, lines, full, budgets, 0.0..1.02);
     }
     let values = span(points().map(|p| p.1.max(FLOOR)).chain(full.map(|v| v.max(FLOOR))));
-    chart(metric, lines, full, budgets, values.log_scale(), path)
+    chart(metric, lines, full, budgets, values.log_scale())
 }
 
 /// A little more than from the smallest to the largest, on a logarithmic axis.
@@ -67,13 +69,13 @@ fn chart<Y>(
     full: Option<f64>,
     budgets: Range<f64>,
     values: Y,
-    path: &Path,
-) -> Result<(), Box<dyn StdError>>
+) -> Result<String, Box<dyn StdError>>
 where
     Y: AsRangedCoord<Value = f64>,
     Y::CoordDescType: ValueFormatter<f64>,
 {
-    let area = SVGBackend::new(path, SIZE).into_drawing_area();
+    let mut svg = String::new();
+    let area = SVGBackend::with_string(&mut svg, SIZE).into_drawing_area();
     area.fill(&WHITE)?;
     let (left, right) = area.split_horizontally(SIZE.0 - LEGEND);
     let mut chart = ChartBuilder::on(&left)
@@ -107,7 +109,9 @@ where
         legend(&right, i + 1, label, colour.stroke_width(2))?;
     }
     area.present()?;
-    Ok(())
+    drop(chart);
+    drop((left, right, area));
+    Ok(svg)
 }
 
 /// Line `i` of the legend, beside the plot, where it hides nothing.

@@ -3,14 +3,15 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use model::pool::{Bound, PoolId, check_absent};
+use model::pool::{Bound, Draft, PoolId};
 
-use super::Error;
 use super::connect::ConnectArgs;
 use super::files::{check_writable, write_json};
 use super::options::TermsArgs;
+use super::pools::warn_of_others;
 use super::progress::Progress;
 use super::report::{options, report};
+use super::{Error, out};
 
 /// Makes the correlations of a generation before its prompt is known: this party's go into a file, the server's (`serve
 /// --pools`) into one of its own. `generate --pool` uses both up, once. The file is as secret as the prompt: never copy or
@@ -38,18 +39,17 @@ pub(super) struct PreprocessArgs {
 
 pub(super) fn run(args: PreprocessArgs) -> Result<(), Error> {
     check_writable(args.json.as_deref())?;
-    check_absent(&args.pool).map_err(|e| e.at(&args.pool))?;
+    // Gone at once; what is made here for good is made when the server has agreed.
+    Draft::create(&args.pool).map_err(|e| e.at(&args.pool))?;
+    warn_of_others(&args.pool);
     let chosen_terms = args.terms.two_phases()?;
     let terms = chosen_terms.terms(args.connect.link)?;
     let session = args.connect.open(&terms, false)?;
     let model = session.model().clone();
     let mut progress = Progress::bars(0);
     let bound = Bound { prompt: args.prompt_len, tokens: args.tokens };
-    let outcome = session.fill(bound, &args.pool, &mut progress)?;
-    progress.finish();
-    if let Some(id) = outcome.filled {
-        println!("{}", filled(id));
-    }
+    let outcome = session.fill(bound, &args.pool, &mut progress);
+    let outcome = progress.finish(outcome)?;
     if let Some(path) = &args.json {
         let mut chosen = options([("link", args.connect.link.to_string().into()), ("tokens", args.tokens.into())]);
         chosen.extend(chosen_terms.reported(&terms));
@@ -57,7 +57,7 @@ pub(super) fn run(args: PreprocessArgs) -> Result<(), Error> {
         report.peak_memory_bytes.client = net::peak_memory_bytes();
         write_json(path, &report)?;
     }
-    Ok(())
+    outcome.filled.map_or(Ok(()), |id| out::line(filled(id)))
 }
 
 /// A line for either party.

@@ -1,11 +1,13 @@
 //! Progress on a terminal, text on standard output.
 
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use model::party::Observer;
 use model::{Step, TextStream, Tokenizer};
+
+use super::{Error, out};
 
 /// Shows bars on standard error if it is a terminal, and streams generated text to standard output.
 pub(super) struct Progress<'a> {
@@ -18,6 +20,8 @@ pub(super) struct Progress<'a> {
     /// What is on the current line of a terminal while the bar is below it.
     line: String,
     printed: usize,
+    /// Why standard output took no more; nothing is written after that.
+    failed: Option<Error>,
 }
 
 impl<'a> Progress<'a> {
@@ -31,7 +35,7 @@ impl<'a> Progress<'a> {
 
     /// Progress without text, for who does not learn any.
     pub(super) fn bars(tokens: usize) -> Self {
-        Progress { bar: bar(), tokens, stream: None, text: false, line: String::new(), printed: 0 }
+        Progress { bar: bar(), tokens, stream: None, text: false, line: String::new(), printed: 0, failed: None }
     }
 
     /// Shows `what` until something else happens.
@@ -51,25 +55,32 @@ impl<'a> Progress<'a> {
         if let Some(end) = self.line.rfind('\n') {
             let rest = self.line.split_off(end + 1);
             let whole = std::mem::replace(&mut self.line, rest);
-            self.bar.suspend(|| print!("{whole}"));
+            let bar = self.bar.clone();
+            bar.suspend(|| self.print(&whole));
         }
         self.bar.set_message(self.line.clone());
     }
 
-    fn print(&self, text: &str) {
-        print!("{text}");
-        // Who reads along wants each token now. A closed pipe is noticed by `println!` at the end.
-        let _ = std::io::stdout().flush();
+    /// Who reads along wants each token now.
+    fn print(&mut self, text: &str) {
+        if self.failed.is_none() {
+            self.failed = out::print(text).err();
+        }
     }
 
-    /// Removes the bar and ends the text.
-    pub(super) fn finish(mut self) {
+    /// Removes the bar, ends the text, and says what the session came to: a failure of standard output, which ended it,
+    /// comes before its own.
+    pub(super) fn finish<T>(mut self, session: Result<T, impl Into<Error>>) -> Result<T, Error> {
         self.bar.finish_and_clear();
-        if !self.text {
-            return;
+        if self.text && session.is_ok() {
+            let rest = self.stream.take().and_then(|stream| stream.finish().ok()).unwrap_or_default();
+            let last = format!("{}{}\n", std::mem::take(&mut self.line), harmless(&rest));
+            self.print(&last);
         }
-        let rest = self.stream.take().and_then(|stream| stream.finish().ok()).unwrap_or_default();
-        println!("{}{}", std::mem::take(&mut self.line), harmless(&rest));
+        match self.failed.take() {
+            Some(error) => Err(error),
+            None => session.map_err(Into::into),
+        }
     }
 }
 
@@ -80,6 +91,10 @@ impl Drop for Progress<'_> {
 }
 
 impl Observer for Progress<'_> {
+    fn abandoned(&self) -> bool {
+        self.failed.is_some()
+    }
+
     fn setup(&mut self) {
         self.spin("setup: base OTs");
     }

@@ -26,6 +26,7 @@ pub(super) fn report(
     report.prompt_tokens = prompt_tokens;
     report.tokens = outcome.generation.tokens.clone();
     report.text = tokenizer.map(|tokenizer| tokenizer.decode(&report.tokens)).transpose()?;
+    report.wire = outcome.wire;
     report.set_costs(outcome.entries.clone(), outcome.per_token.clone());
     Ok(report)
 }

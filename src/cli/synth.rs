@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use model::{DType, synthesize};
 
-use super::Error;
 use super::files::read;
+use super::{Error, out};
 
 /// Writes a model directory with random weights, to time shapes whose trained weights are not at hand.
 #[derive(Args, Debug)]
@@ -41,6 +41,5 @@ pub(super) fn run(args: SynthArgs) -> Result<(), Error> {
         StoredAs::F16 => DType::F16,
     };
     let spec = synthesize(&config, &args.out, args.layers, dtype, args.seed)?;
-    println!("{}: {} layers, {} parameters", args.out.display(), spec.layers(), spec.parameters());
-    Ok(())
+    out::line(format_args!("{}: {} layers, {} parameters", args.out.display(), spec.layers(), spec.parameters()))
 }

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
-use net::tcp::{Closer, TcpLink};
+use net::tcp::TcpLink;
 use net::{AllowList, Identity, KeyError, KnownServers, Link, NetError, PublicKey, tls};
 
 use super::Error;
@@ -133,8 +133,17 @@ pub(super) struct HostArgs {
 pub(super) struct Host {
     /// `None` without encryption.
     identity: Option<Identity>,
-    /// `None` lets in everybody.
-    allow: Option<PathBuf>,
+    allow: Allow,
+}
+
+/// Whom a server lets in, beside itself.
+enum Allow {
+    /// Everybody.
+    Any,
+    /// One client.
+    One(PublicKey),
+    /// Those in this file.
+    List(PathBuf),
 }
 
 /// A connection whose client has proved its key.
@@ -143,32 +152,35 @@ pub(super) struct Accepted {
     pub(super) link: Box<dyn Link>,
     /// The client's key; `None` without encryption.
     pub(super) key: Option<PublicKey>,
-    /// Ends the link from another thread.
-    pub(super) closer: Closer,
 }
 
 impl HostArgs {
     /// Reads or makes the identity.
     pub(super) fn open(&self) -> Result<Host, Error> {
         if self.insecure_plaintext {
-            return Ok(Host { identity: None, allow: None });
+            return Ok(Host { identity: None, allow: Allow::Any });
         }
         let allow = match (&self.allow, self.allow_any) {
-            (_, true) => None,
-            (Some(path), false) => Some(path.clone()),
-            (None, false) => Some(file("allowed_clients")?),
+            (_, true) => Allow::Any,
+            (Some(path), false) => Allow::List(path.clone()),
+            (None, false) => Allow::List(file("allowed_clients")?),
         };
         let host = Host { identity: Some(self.identity.open()?.0), allow };
         // A list that cannot be read is said now, and not to the first client.
-        host.list()?;
+        host.admits(host.key())?;
         Ok(host)
+    }
+
+    /// Whether nothing is encrypted.
+    pub(super) fn is_plaintext(&self) -> bool {
+        self.insecure_plaintext
     }
 }
 
 impl Host {
-    /// A server of `identity` that lets in every client, for `demo`.
-    pub(super) fn for_one(identity: Identity) -> Self {
-        Host { identity: Some(identity), allow: None }
+    /// A server with a new key, kept in memory alone, that lets in the one `client`: for `demo`.
+    pub(super) fn for_one(client: PublicKey) -> Result<Self, Error> {
+        Ok(Host { identity: Some(Identity::generate()?), allow: Allow::One(client) })
     }
 
     /// This server's key; `None` without encryption.
@@ -186,20 +198,21 @@ impl Host {
         let Some(identity) = &self.identity else {
             let link = TcpLink::new(stream, read_timeout)
                 .map_err(|source| NetError::from_io("accept", source, read_timeout))?;
-            return Ok(Accepted { closer: link.closer(), link: Box::new(link), key: None });
+            return Ok(Accepted { link: Box::new(link), key: None });
         };
         let link = tls::accept(stream, identity, handshake_timeout, read_timeout)?;
-        Ok(Accepted { closer: link.closer(), key: Some(link.peer_key()), link: Box::new(link) })
+        Ok(Accepted { key: Some(link.peer_key()), link: Box::new(link) })
     }
 
     /// Whether a client with `key` may come in: the list is read anew.
     pub(super) fn admits(&self, key: Option<PublicKey>) -> Result<bool, KeyError> {
         let (Some(key), Some(own)) = (key, self.key()) else { return Ok(true) };
-        Ok(key == own || self.list()?.is_none_or(|list| list.contains(&key)))
-    }
-
-    fn list(&self) -> Result<Option<AllowList>, KeyError> {
-        self.allow.as_ref().map(AllowList::read).transpose()
+        let listed = match &self.allow {
+            Allow::Any => true,
+            Allow::One(client) => *client == key,
+            Allow::List(path) => AllowList::read(path)?.contains(&key),
+        };
+        Ok(listed || key == own)
     }
 
     /// What a client hears that is not let in. It does not name files of this machine.
@@ -209,8 +222,12 @@ impl Host {
 
     /// What the log says of it.
     pub(super) fn advice(&self, key: PublicKey) -> String {
-        let file = self.allow.as_deref().unwrap_or(Path::new("the list")).display();
-        format!("client with unknown key refused; to let it in, add the line {key} to {file}")
+        match &self.allow {
+            Allow::List(path) => {
+                format!("client with unknown key refused; to let it in, add the line {key} to {}", path.display())
+            }
+            Allow::Any | Allow::One(_) => format!("client with the unknown key {key} refused"),
+        }
     }
 }
 

@@ -1,16 +1,24 @@
 //! What the tests of the command line share: processes, models, deadlines.
 #![allow(dead_code, reason = "every test program uses a part")]
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, ChildStderr, Command, Output, Stdio};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+/// Keys of the tests' user: a server and a client of one user trust each other.
+pub(crate) fn home() -> PathBuf {
+    PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("waggle-home")
+}
+
 /// The program under test, with arguments split at spaces.
 pub(crate) fn waggle(line: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_waggle"));
+    command.env("WAGGLE_HOME", home());
     command.args(line.split_whitespace());
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
@@ -66,21 +74,110 @@ pub(crate) fn asset(path: &str) -> Option<PathBuf> {
     found
 }
 
+/// Waits until a server listens; returns its address.
+fn listening(server: &mut Child) -> String {
+    let mut line = String::new();
+    BufReader::with_capacity(1, server.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    let address = line.trim().rsplit(' ').next().unwrap().to_owned();
+    assert!(address.starts_with("127.0.0.1:"), "{line}");
+    address
+}
+
 /// A server process; killed when dropped.
 pub(crate) struct Server {
     pub(crate) child: Child,
     pub(crate) address: String,
+    log: Log,
+}
+
+/// What a process writes to standard error, as it comes.
+pub(crate) struct Log {
+    text: Arc<Mutex<String>>,
+    reading: JoinHandle<()>,
+}
+
+impl Log {
+    pub(crate) fn of(stderr: ChildStderr) -> Self {
+        let text = Arc::new(Mutex::new(String::new()));
+        let written = text.clone();
+        let reading = std::thread::spawn(move || {
+            let mut lines = BufReader::new(stderr);
+            let mut line = String::new();
+            while lines.read_line(&mut line).is_ok_and(|n| n > 0) {
+                written.lock().unwrap().push_str(&line);
+                line.clear();
+            }
+        });
+        Log { text, reading }
+    }
+
+    fn none() -> Self {
+        Log { text: Arc::default(), reading: std::thread::spawn(|| ()) }
+    }
+
+    /// What was written so far.
+    pub(crate) fn so_far(&self) -> String {
+        self.text.lock().unwrap().clone()
+    }
+
+    /// Waits for a line with these words, which must come within some seconds; returns all so far.
+    pub(crate) fn wait_for(&self, words: &str) -> String {
+        until(|| Some(self.so_far()).filter(|text| text.contains(words)))
+    }
+
+    /// Everything, once the process has ended.
+    pub(crate) fn to_the_end(self) -> String {
+        self.reading.join().unwrap();
+        self.text.lock().unwrap().clone()
+    }
 }
 
 impl Server {
     /// Starts `waggle serve` on a free port and waits until it listens.
     pub(crate) fn start(arguments: &str) -> Self {
-        let mut child = waggle(&format!("serve --listen 127.0.0.1:0 {arguments}")).spawn().unwrap();
-        let mut line = String::new();
-        BufReader::with_capacity(1, child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
-        let address = line.trim().rsplit(' ').next().unwrap().to_owned();
-        assert!(address.starts_with("127.0.0.1:"), "{line}");
-        Server { child, address }
+        Server::run(&mut waggle(&format!("serve --listen 127.0.0.1:0 {arguments}")))
+    }
+
+    /// [`Server::start`] of this command.
+    pub(crate) fn run(command: &mut Command) -> Self {
+        let mut child = command.spawn().unwrap();
+        let address = listening(&mut child);
+        let log = Log::of(child.stderr.take().unwrap());
+        Server { child, address, log }
+    }
+
+    /// [`Server::run`] with nobody left to read what it says once it listens.
+    pub(crate) fn with_closed_output(command: &mut Command) -> Self {
+        let mut child = command.spawn().unwrap();
+        drop(child.stderr.take());
+        let address = listening(&mut child);
+        drop(child.stdout.take());
+        Server { child, address, log: Log::none() }
+    }
+
+    /// What it wrote to standard error.
+    pub(crate) fn log(&self) -> &Log {
+        &self.log
+    }
+
+    /// Waits until it ends by itself; returns its code and what it wrote to standard error.
+    pub(crate) fn end(mut self, limit: Duration) -> (Option<i32>, String) {
+        let start = Instant::now();
+        let status = loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                break status;
+            }
+            assert!(start.elapsed() < limit, "the server hangs: {}", self.log.so_far());
+            std::thread::sleep(Duration::from_millis(10));
+        };
+        (status.code(), self.stop())
+    }
+
+    /// Sends it a signal.
+    #[cfg(unix)]
+    pub(crate) fn signal(&self, name: &str) {
+        let sent = Command::new("kill").args([&format!("-{name}"), &self.child.id().to_string()]).status().unwrap();
+        assert!(sent.success());
     }
 
     /// A client of this server.
@@ -90,10 +187,10 @@ impl Server {
 
     /// Ends the server and returns what it wrote to standard error.
     pub(crate) fn stop(mut self) -> String {
-        self.child.kill().unwrap();
-        let mut errors = String::new();
-        self.child.stderr.take().unwrap().read_to_string(&mut errors).unwrap();
-        errors
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        // The log moves out of something that is dropped.
+        std::mem::replace(&mut self.log, Log::none()).to_the_end()
     }
 }
 
@@ -116,4 +213,16 @@ pub(crate) fn ended(mut child: Child, limit: Duration) -> Output {
         std::thread::sleep(Duration::from_millis(10));
     }
     child.wait_with_output().unwrap()
+}
+
+/// What `look` finds, which must be within some seconds.
+pub(crate) fn until<T>(mut look: impl FnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(start.elapsed() < Duration::from_secs(30), "it never came");
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }

@@ -14,7 +14,7 @@ use super::attention::AttentionMeans;
 use super::metrics::{Metrics, Totals};
 use super::{EvalError, Observed, Sequence};
 use crate::generate::{GenerateOptions, Generation, Hooks, Next, Step, generate_with};
-use crate::party::{Hosted, Limits, Observer, Opened, Request, Silent, Terms, Wishes, check_ids};
+use crate::party::{Caller, Hosted, Limits, Observer, Opened, Request, Silent, Terms, Wishes, check_ids};
 use crate::{Input, Model, ModelSpec, Reveal};
 
 /// A policy at a budget.
@@ -136,12 +136,20 @@ impl Runner for TwoParties<'_> {
         let (here, there) = memory_pair(PATIENCE);
         let (prompt, rest) = sequence.ids().split_at(sequence.prompt());
         let (client, server) = thread::scope(|scope| {
-            let server = scope
-                .spawn(|| self.hosted.serve(Channel::new(Role::Server, there), &terms, &Limits::NONE, &mut Silent));
+            let server = scope.spawn(|| {
+                self.hosted.serve(
+                    Channel::new(Role::Server, there),
+                    &Caller::default(),
+                    &terms,
+                    &Limits::NONE,
+                    &mut Silent,
+                )
+            });
             let client =
-                Opened::open(Channel::new(Role::Client, here), &terms, &Wishes::default()).and_then(|open| {
-                    open.generate(prompt, sequence.passes(), false, Next::Forced(rest), &mut Ticks(tick))
-                });
+                Opened::open(Channel::new(Role::Client, here), &Caller::default(), &terms, &Wishes::default())
+                    .and_then(|open| {
+                        open.generate(prompt, sequence.passes(), false, Next::Forced(rest), &mut Ticks(tick))
+                    });
             (client, server.join())
         });
         let server = server.map_err(|_| EvalError::Panicked)?;

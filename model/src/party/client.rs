@@ -6,9 +6,9 @@ use net::{Channel, Role};
 use protocols::{Fixed, FixedWeight, Secure};
 
 use super::opening::Errand;
-use super::recorder::{Recorder, finish};
-use super::{Observer, Outcome, PublicModel, Request, Terms, check_ids, correlations, opening};
-use crate::pool::{Bound, Draft, Pool, Purpose, check_absent};
+use super::recorder::{Booked, Recorder, finish};
+use super::{Caller, Observer, Outcome, PublicModel, Request, Terms, check_ids, correlations, opening};
+use crate::pool::{Bound, Draft, Pool, Purpose};
 use crate::{Error, Generation, Input, Model, ModelSpec, Next, generate};
 
 /// What a client wants from a server beyond the terms.
@@ -23,18 +23,20 @@ pub struct Wishes<'a> {
 /// A session that is open: the parties agree, and the client knows what is public about the model.
 pub struct Opened {
     channel: Channel,
+    server: Caller,
     terms: Terms,
     model: PublicModel,
 }
 
 impl Opened {
-    /// Shakes hands over `channel`, whose role is client, and receives the description of the model.
+    /// Shakes hands with `server` over `channel`, whose role is client, and receives the description of the model.
     ///
     /// # Errors
     /// [`net::NetError::Disagreement`] if the parties differ, or another [`net::NetError`] that names the step.
-    pub fn open(mut channel: Channel, terms: &Terms, wishes: &Wishes) -> Result<Self, Error> {
-        let model = opening::meet_server(&mut channel, terms, wishes)?;
-        Ok(Opened { channel, terms: terms.clone(), model })
+    pub fn open(mut channel: Channel, server: &Caller, terms: &Terms, wishes: &Wishes) -> Result<Self, Error> {
+        let met = opening::meet_server(&mut channel, terms, wishes);
+        let model = opening::complaining(&mut channel, met)?;
+        Ok(Opened { channel, server: server.clone(), terms: terms.clone(), model })
     }
 
     /// What the server says about its model.
@@ -88,23 +90,27 @@ impl Opened {
         observer: &mut dyn Observer,
     ) -> Result<Outcome, Error> {
         check_ids(&self.model.spec, prompt)?;
+        request.check_planning(&self.model.spec, &self.terms)?;
         observer.setup();
+        let peer = self.server.key.as_deref();
         let pool = match pool {
             Some(pool) => {
                 let path = pool.path().to_owned();
                 // Before the planning, which takes a while.
                 pool.bound().check(request).map_err(|e| e.at(&path))?;
-                let purpose = Purpose::new(&self.model, &self.terms, pool.bound(), None)?;
+                let purpose = Purpose::watched(&self.model, &self.terms, pool.bound(), None, peer, &*observer)?;
                 pool.check(&purpose, request).map_err(|e| e.at(&path))?;
                 Some((pool, path, purpose))
             }
             None => None,
         };
-        let Opened { mut channel, terms, model: public } = self;
+        let Opened { mut channel, terms, model: public, .. } = self;
         let errand = pool.as_ref().map_or(Errand::Generate, |(pool, ..)| Errand::Spend(pool.id()));
         opening::ask(&mut channel, &public.spec, request, errand)?;
         let stock = match pool {
-            Some((pool, path, purpose)) => Some(pool.claim(&purpose).map_err(|e| e.at(&path))?),
+            Some((pool, path, purpose)) => {
+                Some(correlations::spend(&mut channel, pool.claim(&purpose).map_err(|e| e.at(&path)))?)
+            }
             None => None,
         };
         let model = shapes(&public)?;
@@ -112,8 +118,10 @@ impl Opened {
         correlations::ready(&mut engine, &public, &model.weights(), &terms, request, stock, observer)?;
         let input = Input { ids: Some(prompt), count: prompt.len() };
         let mut recorder = Recorder::new(observer);
-        let generation = generate(&mut engine, &model, input, &request.options(&terms), next, &mut recorder)?;
-        Ok(finish(&mut engine, request, generation, recorder))
+        let generation = generate(&mut engine, &model, input, &request.options(&terms), next, &mut recorder);
+        let generation = opening::complaining(engine.channel(), generation)?;
+        engine.confirm_transcript()?;
+        Ok(finish(&mut engine, &terms, request, generation, recorder))
     }
 
     /// Makes the correlations of generations up to `bound` and ends with the client's in the file `path`, which must be
@@ -123,20 +131,21 @@ impl Opened {
     /// Before anything is sent if the bound does not fit the model or there is a file; [`Error::Refused`] if the server
     /// keeps no pools, has too many, will not do as much or cannot write its own; then there is no file here.
     pub fn fill(self, bound: Bound, path: &Path, observer: &mut dyn Observer) -> Result<Outcome, Error> {
-        check_absent(path).map_err(|e| e.at(path))?;
+        let draft = Draft::create(path).map_err(|e| e.at(path))?;
         observer.setup();
-        let Opened { mut channel, terms, model: public } = self;
-        let purpose = Purpose::new(&public, &terms, bound, None)?;
+        let Opened { mut channel, server, terms, model: public } = self;
+        bound.request().check_planning(&public.spec, &terms)?;
+        let purpose = Purpose::watched(&public, &terms, bound, None, server.key.as_deref(), &*observer)?;
         let request = bound.request();
         opening::ask(&mut channel, &public.spec, &request, Errand::Fill)?;
         let id = opening::learn_pool(&mut channel)?;
         let model = shapes(&public)?;
         let mut engine = Secure::new(channel, terms.protocol)?;
         let stock = correlations::make(&mut engine, &model.weights(), &purpose, observer)?;
-        let draft = Draft::write(path, id, Role::Client, &purpose, stock).map_err(|e| e.at(path))?;
-        correlations::confirm(engine.channel(), Ok(()))?;
-        draft.publish().map_err(|e| e.at(path))?;
-        let outcome = finish(&mut engine, &request, Generation::default(), Recorder::new(observer));
+        engine.confirm_transcript()?;
+        let drafted = draft.write(id, Role::Client, &purpose, stock).map_err(|e| e.at(path));
+        correlations::keep(engine.channel(), drafted).map_err(|e| e.pool_at(path))?;
+        let outcome = finish(&mut engine, &terms, &request, Generation::default(), Recorder::new(observer));
         Ok(Outcome { filled: Some(id), ..outcome })
     }
 }

@@ -1,15 +1,18 @@
 //! Where a session's correlations come from, the same on both sides.
 
-use net::{Channel, Phase, Role};
+use net::{Channel, Direction, HEADER_BYTES, Ledger, Phase};
 use protocols::{FixedWeight, Secure, Stock};
 
-use super::{Observer, PublicModel, Request, Terms, needs, opening};
+use super::plan::needs_watched;
+use super::{Observer, PublicModel, Request, Terms, opening};
 use crate::Error;
-use crate::pool::Purpose;
+use crate::pool::{Purpose, Waiting, Written};
 
-/// Step and scope of the server's word that its pool is written.
-pub(super) const WRITTEN: &str = "pool/written";
-pub(super) const SCOPE: &str = "pool";
+/// Scope of the words that the parties exchange about their files, and their steps.
+const SCOPE: &str = "pool";
+const READY: &str = "pool/ready";
+const KEPT: &str = "pool/kept";
+const CLAIMED: &str = "pool/claimed";
 
 /// Makes `engine` ready for `request`: with the stock of a pool and fresh OTs, or by making all that is needed if the
 /// session has two phases.
@@ -25,7 +28,7 @@ pub(super) fn ready(
     if !terms.protocol.preprocess {
         return Ok(());
     }
-    let needs = needs(&model.spec, &model.scales, terms, request)?;
+    let needs = needs_watched(&model.spec, &model.scales, terms, request, &*observer)?;
     match stock {
         Some(stock) => {
             engine.prepare(&needs.ots(), weights, &mut |_, _| ())?;
@@ -47,15 +50,97 @@ pub(super) fn make(
     Ok(engine.take_stock())
 }
 
-/// The server tells the client whether its pool is `written`, booked as `offline`; fails if it is not.
-pub(super) fn confirm(channel: &mut Channel, written: Result<(), Error>) -> Result<(), Error> {
-    let phase = channel.ledger_mut().set_phase(Phase::Offline);
+/// The client's end of a filling, booked as `offline`: its pool is published when the server's part is safe; see [`crate::pool`].
+pub(super) fn keep(channel: &mut Channel, drafted: Result<Written, Error>) -> Result<(), Error> {
+    channel.ledger_mut().set_phase(Phase::Offline);
+    in_scope(channel, |channel| {
+        opening::send_verdict(channel, READY, drafted.as_ref().err())?;
+        let draft = drafted?;
+        opening::receive_verdict(channel, READY)?;
+        let published = draft.publish().map_err(Error::from);
+        let told = opening::send_verdict(channel, KEPT, published.as_ref().err());
+        // The pool is good even if this word is lost: the server's part waits for it.
+        published.map(|()| drop(told))
+    })
+}
+
+/// The server's end of a filling: its part waits from its own word on, and is a pool at the client's.
+pub(super) fn keep_for_client(
+    channel: &mut Channel,
+    drafted: Result<Written, Error>,
+    waiting: &Waiting,
+) -> Result<(), Error> {
+    channel.ledger_mut().set_phase(Phase::Offline);
+    in_scope(channel, |channel| {
+        receive_word(channel, READY)?;
+        let mine = drafted.and_then(|draft| Ok(waiting.begin(draft)?));
+        opening::send_verdict(channel, READY, mine.as_ref().err())?;
+        let pending = mine?;
+        match receive_word(channel, KEPT) {
+            Ok(()) => Ok(pending.publish()?),
+            Err(error @ Error::Withdrawn { .. }) => {
+                pending.discard()?;
+                Err(error)
+            }
+            Err(error) => Err(error),
+        }
+    })
+}
+
+/// The client claims its pool, booked as `setup` as the request is, and learns whether the server has claimed its part.
+pub(super) fn spend(channel: &mut Channel, claimed: Result<Stock, Error>) -> Result<Stock, Error> {
+    in_scope(channel, |channel| {
+        opening::send_verdict(channel, CLAIMED, claimed.as_ref().err())?;
+        let stock = claimed?;
+        opening::receive_verdict(channel, CLAIMED)?;
+        Ok(stock)
+    })
+}
+
+/// The server claims its part when the client has claimed its own.
+pub(super) fn spend_for_client(
+    channel: &mut Channel,
+    claim: impl FnOnce() -> Result<Stock, Error>,
+) -> Result<Stock, Error> {
+    in_scope(channel, |channel| {
+        receive_word(channel, CLAIMED)?;
+        let claimed = claim();
+        opening::send_verdict(channel, CLAIMED, claimed.as_ref().err())?;
+        claimed
+    })
+}
+
+/// What the client says of its own files.
+fn receive_word(channel: &mut Channel, step: &'static str) -> Result<(), Error> {
+    opening::receive_verdict(channel, step).map_err(|error| match error {
+        Error::Refused { reason } => Error::Withdrawn { reason },
+        other => other,
+    })
+}
+
+/// Runs `steps` under [`SCOPE`].
+fn in_scope<T>(channel: &mut Channel, steps: impl FnOnce(&mut Channel) -> Result<T, Error>) -> Result<T, Error> {
+    let depth = channel.ledger().depth();
     channel.ledger_mut().enter(SCOPE);
-    let told = match channel.role() {
-        Role::Server => opening::send_verdict(channel, WRITTEN, written.as_ref().err()),
-        Role::Client => opening::receive_verdict(channel, WRITTEN),
-    };
-    channel.ledger_mut().leave();
-    channel.ledger_mut().set_phase(phase);
-    written.and(told)
+    let result = steps(channel);
+    channel.ledger_mut().leave_to(depth);
+    result
+}
+
+/// The accounts of [`keep`] and [`keep_for_client`].
+pub(super) fn plan_keeping(ledger: &mut Ledger) {
+    ledger.set_phase(Phase::Offline);
+    plan_words(ledger, &[Direction::ClientToServer, Direction::ServerToClient, Direction::ClientToServer]);
+}
+
+/// The accounts of [`spend`] and [`spend_for_client`].
+pub(super) fn plan_claiming(ledger: &mut Ledger) {
+    plan_words(ledger, &[Direction::ClientToServer, Direction::ServerToClient]);
+}
+
+/// Words that all is well are empty messages.
+fn plan_words(ledger: &mut Ledger, words: &[Direction]) {
+    ledger.enter(SCOPE);
+    words.iter().for_each(|direction| ledger.book(*direction, HEADER_BYTES as u64));
+    ledger.leave();
 }

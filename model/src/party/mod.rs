@@ -8,7 +8,7 @@
 //!
 //! | message | from | bytes |
 //! |---|---|---|
-//! | handshake ([`net::handshake`]): version and [`Terms`], which must be equal; shape and name of the model | both | up to [`net::handshake::MAX_BYTES`] |
+//! | handshake ([`net::handshake`]): version and [`Terms`], which must be equal but for [`preprocess`](protocols::Options::preprocess), which the client chooses; shape and name of the model | both | up to [`net::handshake::MAX_BYTES`] |
 //! | shape: a [`ModelSpec`] as JSON | server | up to [`MAX_SHAPE_BYTES`] |
 //! | scales: fractional bits of each weight, in the order of [`Model::load`](crate::Model::load) | server | 1 per weight |
 //! | tokenizer: the text of `tokenizer.json`; empty unless there is one and the client wants it | server | up to [`MAX_TOKENIZER_BYTES`] |
@@ -19,10 +19,16 @@
 //! Then come base OTs, in a two-phase session ([`protocols::Options::preprocess`]) the correlations that [`needs`] lists,
 //! and the generation. With `stop_at_eos` the client sends one more byte after each token.
 //!
+//! At the end both parties compare what they saw of the session ([`net::Channel::confirm_transcript`]); results are final
+//! only then.
+//!
 //! The two phases may be two sessions with any time between them. [`Opened::fill`] makes the correlations, without the
-//! OTs, and ends when each party has its own in a file; the server's word that it has comes last (empty, or what went
-//! wrong). [`Opened::spend`] claims the client's [`Pool`](crate::pool::Pool), the server (one [with
-//! pools](Hosted::with_pools)) that of the same id before its verdict; both reserve the OTs that the generation needs. A
+//! OTs, and ends when each party has its own in a file: the client says `pool/ready` (empty, or what went wrong), the
+//! server answers alike, the client publishes its file and says `pool/kept`, the server publishes its own.
+//! [`Opened::spend`] checks the client's [`Pool`](crate::pool::Pool), the server (one [with pools](Hosted::with_pools))
+//! that of the same id before its verdict; then the client and after it the server claim their parts and say
+//! `pool/claimed`, and both reserve the OTs that the generation needs. What each party has after a crash is in
+//! [`crate::pool`]. A
 //! generation may be shorter than what the pool was made for. Rows of masks serve any lengths; those of keys and values
 //! serve the prompt of the pool's own length and any number of tokens after it. What does not fit a shorter prompt is made
 //! on the spot, booked as `offline`.
@@ -44,14 +50,16 @@ use serde::{Deserialize, Serialize};
 
 pub use client::{Opened, Wishes};
 pub use opening::{MAX_REASON_BYTES, MAX_SHAPE_BYTES, MAX_TOKENIZER_BYTES};
+pub(crate) use plan::needs_watched;
 pub use plan::{needs, plan, plan_filling, plan_spending};
 pub use server::Hosted;
 
 use crate::pool::PoolId;
-use crate::report::Cost;
+use crate::report::{Cost, Wire};
 use crate::{Error, GenerateOptions, Generation, ModelSpec, Reveal, Step};
 
-/// What both parties state before a session and must state alike.
+/// What both parties state before a session and must state alike. The client alone chooses the number of phases
+/// ([`protocols::Options::preprocess`]); the server adopts it or refuses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Terms {
     /// Choices of the protocols.
@@ -60,6 +68,13 @@ pub struct Terms {
     pub reveal: Reveal,
     /// Which of the cache a token looks at.
     pub policy: PolicySpec,
+}
+
+/// The party at the other end of a session, as far as the link has proved it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Caller {
+    /// The text of its public key; `None` on a link that proves none.
+    pub key: Option<String>,
 }
 
 /// What a client asks for: public.
@@ -80,12 +95,14 @@ pub struct Limits {
     pub prompt: usize,
     /// Tokens to generate.
     pub tokens: usize,
+    /// Whether sessions have two phases ([`protocols::Options::preprocess`]); `None` leaves it to the client.
+    pub preprocess: Option<bool>,
 }
 
 impl Default for Limits {
-    /// A thousand of each.
+    /// A thousand of each, in as many phases as the client likes.
     fn default() -> Self {
-        Limits { prompt: 1024, tokens: 1024 }
+        Limits { prompt: 1024, tokens: 1024, preprocess: None }
     }
 }
 
@@ -116,10 +133,21 @@ pub struct Outcome {
     pub per_token: Vec<Cost>,
     /// The pool that this session filled, instead of generating.
     pub filled: Option<PoolId>,
+    /// Whether the session had two phases.
+    pub preprocess: bool,
+    /// How the bytes travelled; `None` where there is no wire.
+    pub wire: Option<Wire>,
 }
 
-/// Watches a session. Every method has a default that does nothing.
+/// Watches a session, and may end it. Every method has a default that does nothing.
 pub trait Observer {
+    /// On the server: a client asks for a session in which it learns the logits of `positions` positions. Called before
+    /// anything is planned or claimed for it; an error is the server's verdict.
+    fn ask(&mut self, positions: u64) -> Result<(), Error> {
+        let _ = positions;
+        Ok(())
+    }
+
     /// The parties agree on what they run and set up base OTs.
     fn setup(&mut self) {}
 
@@ -142,7 +170,17 @@ pub trait Observer {
     fn token(&mut self, token: Option<u32>) {
         let _ = token;
     }
+
+    /// Whether nobody wants the rest; asked before each step. The session then ends with [`Error::Abandoned`].
+    fn abandoned(&self) -> bool {
+        false
+    }
 }
+
+/// Most steps of planning ([`Request::planning_steps`]) for a session in two phases: half a minute or so, and more than a
+/// GPT-2 XL needs for all its positions. Either party refuses what is beyond, however honest: a model or a request may be
+/// made up to keep it busy.
+pub const MAX_PLANNING_STEPS: usize = 1 << 16;
 
 /// Watches nothing.
 #[derive(Clone, Copy, Debug, Default)]
@@ -161,10 +199,34 @@ pub fn check_ids(spec: &ModelSpec, ids: &[u32]) -> Result<(), Error> {
 
 impl Limits {
     /// No limits but the model's own.
-    pub const NONE: Limits = Limits { prompt: usize::MAX, tokens: usize::MAX };
+    pub const NONE: Limits = Limits { prompt: usize::MAX, tokens: usize::MAX, preprocess: None };
+
+    /// Refuses a number of phases that the server does not offer.
+    fn check_phases(&self, terms: &Terms) -> Result<(), Error> {
+        let got = terms.protocol.preprocess;
+        match self.preprocess {
+            Some(expected) if expected != got => Err(Error::Phases { expected, got }),
+            _ => Ok(()),
+        }
+    }
 }
 
 impl Request {
+    /// What it costs to plan two phases for this, from public numbers alone: about half a millisecond each. The planner
+    /// goes through all layers once a token; reading the shape of a layer costs as much as eight tokens.
+    pub fn planning_steps(&self, spec: &ModelSpec) -> usize {
+        spec.layers().saturating_mul(self.tokens.saturating_add(8))
+    }
+
+    /// Refuses what would take too long to plan.
+    fn check_planning(&self, spec: &ModelSpec, terms: &Terms) -> Result<(), Error> {
+        let (steps, limit) = (self.planning_steps(spec), MAX_PLANNING_STEPS);
+        if terms.protocol.preprocess && steps > limit {
+            return Err(Error::Planning { tokens: self.tokens, layers: spec.layers(), steps, limit });
+        }
+        Ok(())
+    }
+
     /// The options of the generation under `terms`.
     fn options(&self, terms: &Terms) -> GenerateOptions {
         GenerateOptions {
@@ -192,5 +254,62 @@ impl Request {
         // The softmax of the ring engines has a limit of its own.
         let limit = spec.max_positions().unwrap_or(usize::MAX).min(MAX_SOFTMAX_COLUMNS);
         if positions > limit { Err(Error::TooLong { positions, limit }) } else { Ok(()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    fn llama(layers: usize) -> ModelSpec {
+        let config = format!(
+            r#"{{"model_type": "llama", "num_hidden_layers": {layers}, "hidden_size": 8, "intermediate_size": 8,
+                 "num_attention_heads": 2, "vocab_size": 11}}"#
+        );
+        ModelSpec::from_config_json(config.as_bytes()).unwrap()
+    }
+
+    fn two_phases() -> Terms {
+        let mut terms = Terms::default();
+        terms.protocol.preprocess = true;
+        terms
+    }
+
+    #[test]
+    fn what_would_take_minutes_to_plan_is_refused_before() {
+        let request = |tokens| Request { prompt: 1024, tokens, stop_at_eos: false };
+        let check = |layers, tokens| request(tokens).check_planning(&llama(layers), &two_phases());
+        check(48, 1024).unwrap();
+        check(80, 512).unwrap();
+        for (layers, tokens) in [(4096, 32), (126, 1024), (4, 1 << 20)] {
+            let refused = check(layers, tokens).unwrap_err();
+            assert!(matches!(refused, Error::Planning { limit: MAX_PLANNING_STEPS, .. }), "{refused}");
+        }
+        // One phase plans nothing.
+        request(1024).check_planning(&llama(4096), &Terms::default()).unwrap();
+    }
+
+    /// Gives up when it is asked for the third time.
+    #[derive(Default)]
+    struct Impatient(Cell<usize>);
+
+    impl Observer for Impatient {
+        fn abandoned(&self) -> bool {
+            self.0.set(self.0.get() + 1);
+            self.0.get() >= 3
+        }
+    }
+
+    #[test]
+    fn planning_ends_when_nobody_wants_it() {
+        let spec = llama(1);
+        let scales = vec![protocols::DEFAULT_WEIGHT_FRAC; spec.weight_specs().len()];
+        let request = Request { prompt: 2, tokens: 1000, stop_at_eos: false };
+        let observer = Impatient::default();
+        let planned = needs_watched(&spec, &scales, &two_phases(), &request, &observer);
+        assert!(matches!(planned, Err(Error::Abandoned)));
+        assert_eq!(observer.0.get(), 3);
     }
 }

@@ -30,6 +30,8 @@ const POOL_BYTES: usize = 16;
 const WANTS_TOKENIZER: &str = "tokenizer";
 /// The name of the model's name.
 const NAME: &str = "name";
+/// The name of the client's choice of one phase (`false`) or two (`true`).
+const PREPROCESS: &str = "preprocess";
 
 /// What a session is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,19 +45,29 @@ pub(super) enum Errand {
 }
 
 /// The server's part up to and including the verdict, which `accept` gives on a request within the `limits`; fails if the
-/// request is refused.
+/// request is refused. In the terms returned, and passed to `accept`, the number of phases is the client's.
 pub(super) fn receive_client<T>(
     channel: &mut Channel,
     model: &PublicModel,
     terms: &Terms,
     limits: &Limits,
-    accept: impl FnOnce(&Request, Errand) -> Result<T, Error>,
-) -> Result<(Request, T), Error> {
+    accept: impl FnOnce(&Request, Errand, &Terms) -> Result<T, Error>,
+) -> Result<(Request, Terms, T), Error> {
     let shape = shape_text(&model.spec)?;
     let hello =
         stated(terms).tell("model", &shape).tell(NAME, printable(&model.name, net::handshake::MAX_VALUE_BYTES));
     let theirs = hello.run(channel)?;
     let wanted = theirs.iter().any(|field| field.name == WANTS_TOKENIZER && field.value == "true");
+    let mut terms = terms.clone();
+    terms.protocol.preprocess = match theirs.iter().find(|field| field.name == PREPROCESS).map(|field| &*field.value)
+    {
+        Some("true") => true,
+        Some("false") => false,
+        Some(other) => {
+            return Err(malformed(SCOPE, format!("`{PREPROCESS}` is neither true nor false: {other}")).into());
+        }
+        None => return Err(malformed(SCOPE, format!("`{PREPROCESS}` is missing")).into()),
+    };
     scoped(channel, |channel| {
         channel.send(SHAPE, shape.as_bytes())?;
         // Scales lie in MIN_WEIGHT_FRAC..=DEFAULT_WEIGHT_FRAC.
@@ -67,9 +79,11 @@ pub(super) fn receive_client<T>(
         }
         channel.send(TOKENIZER, tokenizer)?;
         let (request, errand) = decode_request(&channel.recv(REQUEST, REQUEST_BYTES)?)?;
-        let verdict = request.check(&model.spec, limits).and_then(|()| accept(&request, errand));
+        let verdict = limits.check_phases(&terms).and_then(|()| request.check(&model.spec, limits));
+        let verdict = verdict.and_then(|()| accept(&request, errand, &terms));
         send_verdict(channel, VERDICT, verdict.as_ref().err())?;
-        Ok((request, verdict?))
+        let accepted = verdict?;
+        Ok((request, terms, accepted))
     })
 }
 
@@ -113,7 +127,7 @@ pub(super) fn receive_verdict(channel: &mut Channel, step: &'static str) -> Resu
 
 /// The client's part before the request: what the server says about its model.
 pub(super) fn meet_server(channel: &mut Channel, terms: &Terms, wishes: &Wishes) -> Result<PublicModel, Error> {
-    let mut hello = stated(terms).tell(WANTS_TOKENIZER, wishes.tokenizer);
+    let mut hello = stated(terms).tell(PREPROCESS, terms.protocol.preprocess).tell(WANTS_TOKENIZER, wishes.tokenizer);
     if let Some(spec) = wishes.expected {
         hello = hello.agree("model", shape_text(spec)?);
     }
@@ -150,7 +164,9 @@ pub(super) fn ask(channel: &mut Channel, spec: &ModelSpec, request: &Request, er
 
 /// What both parties state alike.
 fn stated(terms: &Terms) -> Handshake {
-    terms.facts().iter().fold(Handshake::new(), |hello, (name, value)| hello.agree(name, value))
+    let facts = terms.facts();
+    let alike = facts.iter().filter(|(name, _)| name != PREPROCESS);
+    alike.fold(Handshake::new(), |hello, (name, value)| hello.agree(name, value))
 }
 
 impl Terms {
@@ -164,7 +180,7 @@ impl Terms {
         [
             ("version", env!("CARGO_PKG_VERSION").to_owned()),
             ("ot", ot_name(protocol.ot)),
-            ("preprocess", protocol.preprocess.to_string()),
+            (PREPROCESS, protocol.preprocess.to_string()),
             ("packing", packing_name(protocol.packing).to_owned()),
             ("link", link_name(protocol.link)),
             ("reveal", reveal.to_owned()),
@@ -233,6 +249,19 @@ fn decode_request(message: &[u8]) -> Result<(Request, Errand), NetError> {
     let request =
         Request { prompt: number([p0, p1, p2, p3]), tokens: number([t0, t1, t2, t3]), stop_at_eos: stop == 1 };
     Ok((request, errand))
+}
+
+/// Passes `result` on; if the peer's data was bad, the peer hears at which step.
+pub(super) fn complaining<T>(channel: &mut Channel, result: Result<T, Error>) -> Result<T, Error> {
+    let step = match &result {
+        Err(Error::Net(error) | Error::Engine(protocols::Error::Net(error))) => error.bad_step(),
+        Err(Error::Engine(protocols::Error::Ot(ot::OtError::Net(error)))) => error.bad_step(),
+        _ => None,
+    };
+    if let Some(step) = step {
+        channel.reject(step);
+    }
+    result
 }
 
 /// Runs `steps` under [`SCOPE`], which is closed on failure too.

@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use net::{Channel, Direction, HEADER_BYTES, Ledger, Phase, Role, memory_pair};
+use net::{Channel, Ledger, Role, memory_pair};
 use protocols::{Needs, Plan};
 
 use super::opening::Errand;
-use super::recorder::{Recorder, finish};
+use super::recorder::{Booked, Recorder, finish};
 use super::{Limits, Observer, Outcome, PublicModel, Request, Silent, Terms, Wishes, correlations, opening};
 use crate::pool::{Bound, PoolId, Purpose};
-use crate::{Error, Generation, Input, Model, ModelSpec, Next, NoHooks, Sampler, generate};
+use crate::{Error, Generation, Hooks, Input, Model, ModelSpec, Next, Sampler, generate};
 
 /// How long the rehearsal of the opening may take.
 const REHEARSAL: Duration = Duration::from_secs(60);
@@ -38,19 +38,15 @@ pub fn plan(
 
 /// [`plan`] of the session that fills a pool for generations up to `bound`.
 pub fn plan_filling(model: &PublicModel, terms: &Terms, wishes: &Wishes, bound: Bound) -> Result<Outcome, Error> {
-    let purpose = Purpose::new(model, terms, bound, None)?;
+    let purpose = Purpose::new(model, terms, bound, None, None)?;
     let opening = rehearse(model, terms, wishes, &bound.request(), Errand::Fill)?;
     let mut engine = Plan::after(opening, terms.protocol);
     engine.prepare(purpose.needs())?;
-    // The server's word that its part is written.
-    let ledger = engine.ledger();
-    ledger.set_phase(Phase::Offline);
-    ledger.enter(correlations::SCOPE);
-    ledger.book(Direction::ServerToClient, HEADER_BYTES as u64);
-    ledger.leave();
+    engine.confirm_transcript()?;
+    correlations::plan_keeping(engine.ledger());
     let mut silent = Silent;
     let recorder = Recorder::new(&mut silent);
-    Ok(untimed(finish(&mut engine, &bound.request(), Generation::default(), recorder)))
+    Ok(untimed(finish(&mut engine, terms, &bound.request(), Generation::default(), recorder)))
 }
 
 /// [`plan`] of a generation from a pool made for `bound`.
@@ -63,8 +59,9 @@ pub fn plan_spending(
     observer: &mut dyn Observer,
 ) -> Result<Outcome, Error> {
     bound.check(request)?;
-    let purpose = Purpose::new(model, terms, bound, None)?;
-    let opening = rehearse(model, terms, wishes, request, Errand::Spend(PoolId::default()))?;
+    let purpose = Purpose::new(model, terms, bound, None, None)?;
+    let mut opening = rehearse(model, terms, wishes, request, Errand::Spend(PoolId::default()))?;
+    correlations::plan_claiming(&mut opening);
     let mut engine = Plan::after(opening, terms.protocol);
     engine.prepare(&needs(&model.spec, &model.scales, terms, request)?.ots())?;
     engine.set_stock(purpose.needs());
@@ -86,7 +83,8 @@ fn run(
     let mut recorder = Recorder::new(observer);
     let options = request.options(terms);
     let generation = generate(&mut engine, &weights, input, &options, Next::Pick(&mut unused), &mut recorder)?;
-    Ok(untimed(finish(&mut engine, request, generation, recorder)))
+    engine.confirm_transcript()?;
+    Ok(untimed(finish(&mut engine, terms, request, generation, recorder)))
 }
 
 /// A plan takes no time.
@@ -102,12 +100,33 @@ fn untimed(mut outcome: Outcome) -> Outcome {
 
 /// What a two-phase session takes from its stock, and therefore prepares: from shapes alone, the same for both parties.
 pub fn needs(spec: &ModelSpec, scales: &[u32], terms: &Terms, request: &Request) -> Result<Needs, Error> {
+    needs_watched(spec, scales, terms, request, &Silent)
+}
+
+/// Ends planning when the observer says that nobody wants it any more.
+struct Planning<'a>(&'a dyn Observer);
+
+impl Hooks<Plan> for Planning<'_> {
+    fn go_on(&mut self) -> Result<(), Error> {
+        if self.0.abandoned() { Err(Error::Abandoned) } else { Ok(()) }
+    }
+}
+
+/// [`needs`], which `observer` may end: it takes a while, and no message comes meanwhile.
+pub(crate) fn needs_watched(
+    spec: &ModelSpec,
+    scales: &[u32],
+    terms: &Terms,
+    request: &Request,
+    observer: &dyn Observer,
+) -> Result<Needs, Error> {
     let mut engine = Plan::new(terms.protocol);
     engine.expect_scales(scales.to_vec())?;
     let weights = Model::load(&mut engine, spec, None)?;
     let input = Input { ids: None, count: request.prompt };
     let mut unused = Sampler::greedy();
-    generate(&mut engine, &weights, input, &request.options(terms), Next::Pick(&mut unused), &mut NoHooks)?;
+    let (next, mut hooks) = (Next::Pick(&mut unused), Planning(observer));
+    generate(&mut engine, &weights, input, &request.options(terms), next, &mut hooks)?;
     Ok(engine.needs().clone())
 }
 
@@ -124,7 +143,7 @@ fn rehearse(
     let mut server = Channel::new(Role::Server, server);
     std::thread::scope(|scope| {
         let receiving = scope.spawn(move || {
-            opening::receive_client(&mut server, model, terms, &Limits::NONE, |_, _| Ok(()))?;
+            opening::receive_client(&mut server, model, terms, &Limits::NONE, |_, _, _| Ok(()))?;
             if errand == Errand::Fill { opening::name_pool(&mut server, PoolId::default()) } else { Ok(()) }
         });
         let asked = opening::meet_server(&mut client, terms, wishes)

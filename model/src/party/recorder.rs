@@ -1,13 +1,15 @@
 //! Accounts of a generation: phases, tokens, the byte that ends it.
 
-use net::{Direction, HEADER_BYTES, Ledger, NetError, Phase, Role};
+use net::{Direction, HEADER_BYTES, Ledger, NetError, Phase, Role, TRANSCRIPT_BYTES, WireBytes};
 use protocols::{Engine, Plan, Secure};
 
-use super::{Observer, Outcome, Request};
-use crate::report::TokenMeter;
-use crate::{Generation, Hooks, Step};
+use super::{Observer, Outcome, Request, Terms};
+use crate::report::{TokenMeter, Wire};
+use crate::{Error, Generation, Hooks, Step};
 
 const STOP: &str = "stop";
+/// Scope of the comparison of transcripts, as [`net::Channel::confirm_transcript`] books it.
+const TRANSCRIPT: &str = "transcript";
 
 /// An engine with a ledger.
 pub(super) trait Booked: Engine {
@@ -16,6 +18,12 @@ pub(super) trait Booked: Engine {
 
     /// The client tells the server whether it stops here.
     fn tell_stop(&mut self, stop: Option<bool>) -> Result<bool, protocols::Error>;
+
+    /// The parties compare what they saw of the session: only then are its results final.
+    fn confirm_transcript(&mut self) -> Result<(), NetError>;
+
+    /// How the bytes travelled so far.
+    fn wire(&mut self) -> Option<Wire>;
 }
 
 impl Booked for Secure {
@@ -38,6 +46,16 @@ impl Booked for Secure {
             _ => Err(NetError::Malformed { step: STOP, what: "neither 0 nor 1".into() }.into()),
         }
     }
+
+    fn confirm_transcript(&mut self) -> Result<(), NetError> {
+        self.channel().confirm_transcript()
+    }
+
+    fn wire(&mut self) -> Option<Wire> {
+        let channel = self.channel();
+        let WireBytes { sent, received } = channel.wire_bytes()?;
+        Some(Wire { encrypted: channel.encrypted(), bytes_sent: sent, bytes_received: received })
+    }
 }
 
 impl Booked for Plan {
@@ -48,6 +66,20 @@ impl Booked for Plan {
     fn tell_stop(&mut self, _: Option<bool>) -> Result<bool, protocols::Error> {
         Plan::ledger(self).book(Direction::ClientToServer, (1 + HEADER_BYTES) as u64);
         Ok(false)
+    }
+
+    fn confirm_transcript(&mut self) -> Result<(), NetError> {
+        let ledger = Plan::ledger(self);
+        let phase = ledger.set_phase(Phase::Setup);
+        ledger.enter(TRANSCRIPT);
+        ledger.book_exchange([(TRANSCRIPT_BYTES + HEADER_BYTES) as u64; 2]);
+        ledger.leave();
+        ledger.set_phase(phase);
+        Ok(())
+    }
+
+    fn wire(&mut self) -> Option<Wire> {
+        None
     }
 }
 
@@ -72,6 +104,10 @@ impl<E: Booked> Hooks<E> for Recorder<'_> {
         self.observer.begin(step);
     }
 
+    fn go_on(&mut self) -> Result<(), Error> {
+        if self.observer.abandoned() { Err(Error::Abandoned) } else { Ok(()) }
+    }
+
     fn layer(&mut self, done: usize, layers: usize) {
         self.observer.layer(done, layers);
     }
@@ -93,17 +129,21 @@ impl<E: Booked> Hooks<E> for Recorder<'_> {
 /// Collects what a session leaves.
 pub(super) fn finish(
     engine: &mut impl Booked,
+    terms: &Terms,
     request: &Request,
     generation: Generation,
     recorder: Recorder,
 ) -> Outcome {
+    let wire = engine.wire();
     let ledger = engine.ledger();
     ledger.checkpoint();
     Outcome {
+        wire,
         prompt_tokens: request.prompt,
         generation,
         entries: ledger.entries(),
         per_token: recorder.meter.into_costs(),
         filled: None,
+        preprocess: terms.protocol.preprocess,
     }
 }

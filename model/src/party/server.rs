@@ -3,13 +3,13 @@
 use std::sync::OnceLock;
 
 use net::{Channel, Role};
-use protocols::{Fixed, FixedWeight, Secure, Stock};
+use protocols::{Fixed, FixedWeight, Secure};
 
 use super::opening::Errand;
-use super::recorder::{Recorder, finish};
-use super::{Limits, Observer, Outcome, PublicModel, Request, Terms, correlations, opening};
-use crate::pool::{Bound, Draft, Pool, PoolError, PoolId, Pools, Purpose, digest};
-use crate::{Error, Generation, Input, Model, ModelFiles, Next, Sampler, generate};
+use super::recorder::{Booked, Recorder, finish};
+use super::{Caller, Limits, Observer, Outcome, PublicModel, Request, Terms, correlations, opening};
+use crate::pool::{Bound, Place, Pool, PoolError, PoolId, Pools, Purpose, digest};
+use crate::{Error, Generation, Input, Model, ModelFiles, Next, Reveal, Sampler, generate};
 
 /// A model in fixed point, ready for any number of sessions, one after another or at once.
 pub struct Hosted {
@@ -22,10 +22,12 @@ pub struct Hosted {
 
 /// What a session was granted.
 enum Grant {
-    /// A generation, with this stock if it comes from a pool.
-    Generate(Option<Stock>),
+    /// A generation.
+    Generate,
+    /// A generation from this pool, which was made for this purpose.
+    Spend(Box<(Pool, Purpose)>),
     /// A new pool.
-    Fill(Box<Purpose>),
+    Fill(Box<(PoolId, Place, Purpose)>),
 }
 
 impl Hosted {
@@ -52,24 +54,40 @@ impl Hosted {
         &self.public
     }
 
-    /// Runs one session over `channel`, whose role is server.
+    /// Runs one session over `channel`, whose role is server, with the client `caller`, who chooses the number of phases
+    /// within the `limits`.
     ///
     /// # Errors
-    /// [`net::NetError::Disagreement`] if the parties differ; [`Error::Limit`], [`Error::TooLong`],
-    /// [`Error::Nothing`], [`Error::Pool`] or [`Error::PoolFile`] for a request that is refused; an error that names the step if the client vanishes or sends
-    /// nonsense. None of them affects the next session.
+    /// [`net::NetError::Disagreement`] if the parties differ; [`Error::Limit`], [`Error::Phases`], [`Error::Planning`], [`Error::Quota`],
+    /// [`Error::TooLong`], [`Error::Nothing`], [`Error::Pool`] or [`Error::PoolFile`] for a request that is refused; an
+    /// error that names the step if the client vanishes or sends nonsense. None of them affects the next session.
     pub fn serve(
         &self,
         mut channel: Channel,
+        caller: &Caller,
         terms: &Terms,
         limits: &Limits,
         observer: &mut dyn Observer,
     ) -> Result<Outcome, Error> {
-        let accept = |request: &Request, errand: Errand| self.accept(request, errand, terms);
-        let (request, grant) = opening::receive_client(&mut channel, &self.public, terms, limits, accept)?;
+        let accept = |request: &Request, errand: Errand, terms: &Terms| {
+            // What is cheap to refuse comes before what takes time.
+            request.check_planning(&self.public.spec, terms)?;
+            let learns = errand != Errand::Fill && terms.reveal == Reveal::Logits;
+            observer.ask(if learns { request.tokens as u64 } else { 0 })?;
+            self.accept(caller, request, errand, terms, &*observer)
+        };
+        let received = opening::receive_client(&mut channel, &self.public, terms, limits, accept);
+        let (request, terms, grant) = opening::complaining(&mut channel, received)?;
+        let terms = &terms;
         let stock = match grant {
-            Grant::Generate(stock) => stock,
-            Grant::Fill(purpose) => return self.fill(channel, terms, &request, &purpose, observer),
+            Grant::Generate => None,
+            Grant::Spend(spent) => {
+                let (pool, purpose) = *spent;
+                let path = pool.path().to_owned();
+                let claim = || pool.claim(&purpose).map_err(|e| e.at(&path));
+                Some(correlations::spend_for_client(&mut channel, claim)?)
+            }
+            Grant::Fill(place) => return self.fill(channel, terms, &request, *place, observer),
         };
         observer.setup();
         let mut engine = Secure::new(channel, terms.protocol)?;
@@ -81,18 +99,29 @@ impl Hosted {
         let mut recorder = Recorder::new(observer);
         let options = request.options(terms);
         let next = Next::Pick(&mut unused);
-        let generation = generate(&mut engine, &self.model, input, &options, next, &mut recorder)?;
-        Ok(finish(&mut engine, &request, generation, recorder))
+        let generation = generate(&mut engine, &self.model, input, &options, next, &mut recorder);
+        let generation = opening::complaining(engine.channel(), generation)?;
+        engine.confirm_transcript()?;
+        Ok(finish(&mut engine, terms, &request, generation, recorder))
     }
 
-    /// Grants or refuses an errand within the limits. The pool of an [`Errand::Spend`] is used up when this returns it.
-    fn accept(&self, request: &Request, errand: Errand, terms: &Terms) -> Result<Grant, Error> {
+    /// Grants or refuses an errand within the limits. Nothing is used up by it.
+    fn accept(
+        &self,
+        caller: &Caller,
+        request: &Request,
+        errand: Errand,
+        terms: &Terms,
+        observer: &dyn Observer,
+    ) -> Result<Grant, Error> {
+        let peer = caller.key.as_deref();
         let pools = || self.pools.as_ref().ok_or(PoolError::NoPools);
         match errand {
-            Errand::Generate => Ok(Grant::Generate(None)),
+            Errand::Generate => Ok(Grant::Generate),
             Errand::Fill => {
-                pools()?.room()?;
-                Ok(Grant::Fill(Box::new(self.purpose(terms, Bound::of(request))?)))
+                let id = PoolId::random();
+                let place = pools()?.draft(id, peer)?;
+                Ok(Grant::Fill(Box::new((id, place, self.purpose(peer, terms, Bound::of(request), observer)?))))
             }
             Errand::Spend(id) => {
                 let path = pools()?.path(id);
@@ -100,21 +129,25 @@ impl Hosted {
                     PoolError::Gone => PoolError::Unknown { id }.into(),
                     other => other.at(&path),
                 };
-                let pool = Pool::open(&path, Role::Server).map_err(at)?;
-                if pool.id() != id {
-                    return Err(at(PoolError::Replaced { expected: id, found: pool.id() }));
-                }
+                let pool = pools()?.get(id).map_err(at)?;
                 pool.bound().check(request).map_err(at)?;
-                let purpose = self.purpose(terms, pool.bound())?;
+                let purpose = self.purpose(peer, terms, pool.bound(), observer)?;
                 pool.check(&purpose, request).map_err(at)?;
-                Ok(Grant::Generate(Some(pool.claim(&purpose).map_err(at)?)))
+                let pool = pools()?.set_aside(pool).map_err(at)?;
+                Ok(Grant::Spend(Box::new((pool, purpose))))
             }
         }
     }
 
-    fn purpose(&self, terms: &Terms, bound: Bound) -> Result<Purpose, Error> {
+    fn purpose(
+        &self,
+        peer: Option<&str>,
+        terms: &Terms,
+        bound: Bound,
+        observer: &dyn Observer,
+    ) -> Result<Purpose, Error> {
         let digest = self.digest.get_or_init(|| digest(&self.model.weights()));
-        Purpose::new(&self.public, terms, bound, Some(digest))
+        Purpose::watched(&self.public, terms, bound, Some(digest), peer, observer)
     }
 
     /// The session of a client that fills a pool.
@@ -123,19 +156,18 @@ impl Hosted {
         mut channel: Channel,
         terms: &Terms,
         request: &Request,
-        purpose: &Purpose,
+        (id, place, purpose): (PoolId, Place, Purpose),
         observer: &mut dyn Observer,
     ) -> Result<Outcome, Error> {
-        let id = PoolId::random();
-        let pools = self.pools.as_ref().ok_or(PoolError::NoPools)?;
-        let path = pools.path(id);
+        let (draft, waiting) = place.split();
         opening::name_pool(&mut channel, id)?;
         observer.setup();
         let mut engine = Secure::new(channel, terms.protocol)?;
-        let stock = correlations::make(&mut engine, &self.model.weights(), purpose, observer)?;
-        let written = Draft::write(&path, id, Role::Server, purpose, stock).and_then(Draft::publish);
-        correlations::confirm(engine.channel(), written.map_err(|e| e.at(&path)))?;
-        let outcome = finish(&mut engine, request, Generation::default(), Recorder::new(observer));
+        let stock = correlations::make(&mut engine, &self.model.weights(), &purpose, observer)?;
+        engine.confirm_transcript()?;
+        let drafted = draft.write(id, Role::Server, &purpose, stock).map_err(Error::from);
+        correlations::keep_for_client(engine.channel(), drafted, &waiting)?;
+        let outcome = finish(&mut engine, terms, request, Generation::default(), Recorder::new(observer));
         Ok(Outcome { filled: Some(id), ..outcome })
     }
 }

@@ -2,39 +2,205 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
+use net::Role;
+
+use super::draft::{Draft, Pending, Written};
+use super::file::{CLAIMED, Pool};
+use super::list::{Found, State, find};
 use super::{PoolError, PoolId};
 use crate::Error;
 
-/// A directory with one file per pool, `ID.pool`.
+/// How long a file waits for the client's word that it has its part, counted from the last session that concerned it.
+pub const PENDING_AGE: Duration = Duration::from_secs(7 * 24 * 3600);
+
+/// Ends the name of a file that waits.
+pub(super) const PENDING: &str = "pending";
+/// Ends the name of a pool.
+const POOL: &str = "pool";
+
+/// A directory with one file per pool: `ID.pool`, or `ID.pending` while the client's part is in doubt.
 #[derive(Clone, Debug)]
 pub struct Pools {
     dir: PathBuf,
     max: usize,
+    max_per_peer: usize,
+    /// Whose sessions are filling one now.
+    filling: Arc<Mutex<Vec<Option<String>>>>,
 }
 
 impl Pools {
     /// The directory `dir`, made if it is missing, under Unix for its owner alone; at most `max` pools are kept in it.
+    /// What crashes left there is removed: drafts, claimed files, and files that have waited for [`PENDING_AGE`].
+    ///
+    /// # Errors
+    /// [`Error::File`] if the directory cannot be made or read.
     pub fn open(dir: &Path, max: usize) -> Result<Self, Error> {
         let mut builder = fs::DirBuilder::new();
         builder.recursive(true);
         #[cfg(unix)]
         std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
-        builder.create(dir).map_err(|source| Error::File { path: dir.into(), source })?;
-        Ok(Pools { dir: dir.into(), max })
+        let failed = |source| Error::File { path: dir.into(), source };
+        builder.create(dir).map_err(failed)?;
+        let pools = Pools { dir: dir.into(), max, max_per_peer: max, filling: Arc::default() };
+        for stale in pools.files().map_err(failed)?.into_iter().filter(Found::is_stale) {
+            stale.remove().map_err(|e| e.at(stale.path()))?;
+        }
+        Ok(pools)
+    }
+
+    /// Lets one peer have at most `max` of the pools.
+    pub fn with_max_per_peer(self, max: usize) -> Self {
+        Pools { max_per_peer: max, ..self }
+    }
+
+    /// Where they are.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Makes the file of a new pool of `peer`'s, which counts from here on.
+    ///
+    /// # Errors
+    /// [`PoolError::Full`], [`PoolError::FullForPeer`], [`PoolError::Waiting`] if there are too many, counting those that
+    /// other sessions are about to fill; [`PoolError::Io`] if no file can be made.
+    pub(crate) fn draft(&self, id: PoolId, peer: Option<&str>) -> Result<Place, PoolError> {
+        let mut filling = self.filling.lock().unwrap_or_else(PoisonError::into_inner);
+        let files = self.files()?;
+        for stale in files.iter().filter(|file| file.state() == State::Pending && file.is_stale()) {
+            stale.remove()?;
+        }
+        let (max, max_per_peer) = (self.max, self.max_per_peer.min(self.max));
+        let mine = |other: Option<&str>| other == peer;
+        let kept = || files.iter().filter(|file| file.state() == State::Pool);
+        if kept().count() + filling.len() >= max {
+            return Err(PoolError::Full { limit: max });
+        }
+        let of_peer = kept().filter(|file| mine(file.peer())).count()
+            + filling.iter().filter(|other| mine(other.as_deref())).count();
+        if of_peer >= max_per_peer {
+            return Err(PoolError::FullForPeer { limit: max_per_peer });
+        }
+        // They count for no quota, but must not fill the disk.
+        let waiting = files.iter().filter(|file| file.state() == State::Pending && mine(file.peer())).count();
+        if waiting >= max_per_peer {
+            return Err(PoolError::Waiting { limit: max_per_peer });
+        }
+        let draft = Draft::create(&self.path(id))?;
+        filling.push(peer.map(str::to_owned));
+        let quota = Quota { filling: self.filling.clone(), peer: peer.map(str::to_owned) };
+        Ok(Place { draft, pending: self.pending(id), quota })
+    }
+
+    /// The pool `id`, be it published or waiting: that the client names it proves that the client has its part.
+    pub(crate) fn get(&self, id: PoolId) -> Result<Pool, PoolError> {
+        let (path, pending) = (self.path(id), self.pending(id));
+        let mut found = Err(PoolError::Gone);
+        // It may move between two looks; a third sees it.
+        for (name, alias) in [(&path, &pending), (&pending, &path), (&path, &pending)] {
+            found = Pool::open(name, Role::Server).map(|pool| pool.known_as(alias.clone()));
+            if !matches!(found, Err(PoolError::Gone)) {
+                break;
+            }
+        }
+        let pool = found?;
+        if pool.id() == id { Ok(pool) } else { Err(PoolError::Replaced { expected: id, found: pool.id() }) }
+    }
+
+    /// Lets `pool` wait until the client has claimed its own part.
+    pub(crate) fn set_aside(&self, pool: Pool) -> Result<Pool, PoolError> {
+        let pending = self.pending(pool.id());
+        pool.move_to(pending)
     }
 
     /// The file of `id`; its name holds hexadecimal digits alone, whatever a client says.
     pub(crate) fn path(&self, id: PoolId) -> PathBuf {
-        self.dir.join(format!("{id}.pool"))
+        self.dir.join(format!("{id}.{POOL}"))
     }
 
-    /// Refuses to keep one more than the limit.
-    pub(crate) fn room(&self) -> Result<(), PoolError> {
-        let mut kept = 0;
-        for entry in fs::read_dir(&self.dir)? {
-            kept += usize::from(entry?.path().extension().is_some_and(|ending| ending == "pool"));
+    fn pending(&self, id: PoolId) -> PathBuf {
+        self.dir.join(format!("{id}.{PENDING}"))
+    }
+
+    fn files(&self) -> std::io::Result<Vec<Found>> {
+        find(&self.dir)
+    }
+}
+
+/// The place of a pool that is being filled, which counts as one.
+#[derive(Debug)]
+pub(crate) struct Place {
+    draft: Draft,
+    pending: PathBuf,
+    quota: Quota,
+}
+
+impl Place {
+    /// The draft, and what turns it into a pool.
+    pub(crate) fn split(self) -> (Draft, Waiting) {
+        (self.draft, Waiting { pending: self.pending, _quota: self.quota })
+    }
+}
+
+/// Where a draft waits.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    pending: PathBuf,
+    _quota: Quota,
+}
+
+impl Waiting {
+    /// Puts the draft there.
+    pub(crate) fn begin(&self, written: Written) -> Result<Pending, PoolError> {
+        written.wait_at(self.pending.clone())
+    }
+}
+
+/// One entry of the list of those who fill; taken out when dropped.
+#[derive(Debug)]
+struct Quota {
+    filling: Arc<Mutex<Vec<Option<String>>>>,
+    peer: Option<String>,
+}
+
+impl Drop for Quota {
+    fn drop(&mut self) {
+        let mut filling = self.filling.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(at) = filling.iter().position(|peer| *peer == self.peer) {
+            filling.swap_remove(at);
         }
-        if kept < self.max { Ok(()) } else { Err(PoolError::Full { limit: self.max }) }
+    }
+}
+
+/// The state that a file's name tells.
+pub(super) fn state(path: &Path) -> State {
+    let name = path.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
+    if name.ends_with(CLAIMED) {
+        State::Claimed
+    } else if name.ends_with(super::draft::DRAFT) {
+        State::Draft
+    } else if path.extension().is_some_and(|ending| ending == PENDING) {
+        State::Pending
+    } else {
+        State::Pool
+    }
+}
+
+/// Whether others than the owner may put files into the directory of `path`, or into `path` itself if it is one: they
+/// could bring an old pool back. Never where the sticky bit keeps them from the owner's files.
+pub fn writable_by_others(path: &Path) -> bool {
+    #[cfg(unix)]
+    {
+        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let dir = if path.is_dir() { path } else { parent };
+        let mode = |m: fs::Metadata| std::os::unix::fs::PermissionsExt::mode(&m.permissions());
+        fs::metadata(dir).map(mode).is_ok_and(|mode| mode & 0o022 != 0 && mode & 0o1000 == 0)
+    }
+    #[cfg(not(unix))]
+    {
+        let _ = path;
+        false
     }
 }

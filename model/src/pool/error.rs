@@ -23,6 +23,21 @@ pub enum PoolError {
     /// A file stands where a pool is to be written.
     #[error("a file exists already, and no pool is overwritten")]
     Exists,
+    /// The path is a symbolic link: its target could be used twice.
+    #[error("a symbolic link: give the path of the pool itself")]
+    Link,
+    /// The file has other names: under each it could be used once.
+    #[error("the pool has {count} names (hard links): it could be used under each, and is refused")]
+    Names {
+        /// How many.
+        count: u64,
+    },
+    /// The path is a directory, a pipe or the like.
+    #[error("not a regular file")]
+    NotAFile,
+    /// A process works on the file.
+    #[error("in use by another process")]
+    InUse,
     /// The file is something else.
     #[error("not a pool: it begins with {found:02x?}, expected {expected:02x?}")]
     NotAPool {
@@ -105,6 +120,18 @@ pub enum PoolError {
     #[error("this server keeps {limit} pools already")]
     Full {
         /// The most that it keeps.
+        limit: usize,
+    },
+    /// The server keeps as many pools for this client as it may.
+    #[error("this server keeps {limit} pools for this client already")]
+    FullForPeer {
+        /// The most that it keeps.
+        limit: usize,
+    },
+    /// Too many fillings of this client's were cut off in their last moment.
+    #[error("{limit} pools of this client's wait for its word that it has its part: spend them")]
+    Waiting {
+        /// The most that may wait.
         limit: usize,
     },
     /// The stock cannot be kept in memory and its temporary file.

@@ -1,9 +1,10 @@
-//! One party's file: written whole or not at all, read once.
+//! One party's file: opened, held against its purpose, read once.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use blake3::Hasher;
 use net::Role;
@@ -11,138 +12,86 @@ use protocols::Stock;
 use serde::{Deserialize, Serialize};
 use zeroize::{Zeroize, Zeroizing};
 
-use super::{Bound, Difference, PoolError, PoolId, Purpose, hex};
+use super::{Bound, Difference, PEER, PoolError, PoolId, Purpose, hex};
 use crate::party::Request;
+
+/// Ends the name of a file that was claimed.
+pub(super) const CLAIMED: &str = ".claimed";
 
 /// Longest header.
 pub const MAX_HEADER_BYTES: usize = 64 << 10;
 
-const MAGIC: [u8; 8] = *b"WGLPOOL\0";
-const FORMAT: u32 = 1;
+pub(super) const MAGIC: [u8; 8] = *b"WGLPOOL\0";
+pub(super) const FORMAT: u32 = 1;
 /// Magic, format and length of the header.
 const PREFIX_BYTES: usize = 16;
 const HASH_BYTES: usize = 32;
 /// Words that are written or read at once.
-const PIECE_WORDS: usize = 1 << 13;
+pub(super) const PIECE_WORDS: usize = 1 << 13;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Header {
-    id: PoolId,
-    role: Role,
+pub(super) struct Header {
+    pub(super) id: PoolId,
+    pub(super) role: Role,
     /// The longest generation.
-    bound: Bound,
-    facts: BTreeMap<String, String>,
+    pub(super) bound: Bound,
+    pub(super) facts: BTreeMap<String, String>,
     /// BLAKE3 of the two before.
-    fingerprint: String,
-    words: u64,
+    pub(super) fingerprint: String,
+    pub(super) words: u64,
 }
 
 impl Header {
+    /// The peer's key.
+    pub(super) fn peer(&self) -> Option<&str> {
+        self.facts.get(PEER).map(String::as_str)
+    }
+
     /// Bytes of a file whose header takes `len` bytes.
     fn file_bytes(&self, len: usize) -> Option<u64> {
         self.words.checked_mul(8)?.checked_add((PREFIX_BYTES + len + 2 * HASH_BYTES) as u64)
     }
 }
 
-/// A file that is written, but does not count yet. Dropped, it is gone.
-#[derive(Debug)]
-pub struct Draft {
-    /// Where it is until it counts; `None` once it does.
-    draft: Option<PathBuf>,
-    path: PathBuf,
-}
-
-impl Draft {
-    /// Writes what `role` prepared for `purpose` beside `path`, which must be free, to the disk. The stock is zeroized as
-    /// it goes. Under Unix the file can be read by its owner alone.
-    ///
-    /// # Errors
-    /// [`PoolError::Exists`], or [`PoolError::Io`]; nothing is left behind then.
-    ///
-    /// # Panics
-    /// If the stock is not what the purpose needs.
-    pub fn write(path: &Path, id: PoolId, role: Role, purpose: &Purpose, stock: Stock) -> Result<Self, PoolError> {
-        check_absent(path)?;
-        let header = Header {
-            id,
-            role,
-            bound: purpose.bound,
-            facts: purpose.facts.clone(),
-            fingerprint: purpose.fingerprint(),
-            words: purpose.needs.words(role),
-        };
-        let text = serde_json::to_vec(&header).map_err(|e| PoolError::Header { what: e.to_string() })?;
-        let len = u32::try_from(text.len()).ok().filter(|len| *len as usize <= MAX_HEADER_BYTES);
-        let len = len.ok_or_else(|| PoolError::Header { what: format!("{} bytes are too many", text.len()) })?;
-        let temporary = beside(path, &format!(".{id}.tmp"));
-        let mut options = OpenOptions::new();
-        options.write(true).create_new(true);
-        #[cfg(unix)]
-        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-        let file = options.open(&temporary)?;
-        let draft = Draft { draft: Some(temporary), path: path.into() };
-        let mut out = Hashed { file, hasher: Hasher::new() };
-        out.write(&[&MAGIC[..], &FORMAT.to_le_bytes(), &len.to_le_bytes(), &text].concat())?;
-        out.write_hash()?;
-        let mut bytes = Zeroizing::new(Vec::with_capacity(8 * PIECE_WORDS));
-        stock.drain(&purpose.needs, role, |words| {
-            words.chunks(PIECE_WORDS).try_for_each(|piece| {
-                bytes.clear();
-                bytes.extend(piece.iter().flat_map(|word| word.to_le_bytes()));
-                Ok::<_, PoolError>(out.write(&bytes)?)
-            })
-        })?;
-        out.write_hash()?;
-        out.file.sync_all()?;
-        Ok(draft)
-    }
-
-    /// Gives the file its name.
-    pub fn publish(mut self) -> Result<(), PoolError> {
-        check_absent(&self.path)?;
-        if let Some(draft) = &self.draft {
-            fs::rename(draft, &self.path)?;
-            self.draft = None;
-            sync_directory(&self.path)?;
-        }
-        Ok(())
-    }
-}
-
-impl Drop for Draft {
-    fn drop(&mut self) {
-        if let Some(draft) = self.draft.take() {
-            // Nothing else can be done about it; what is left has a name that nobody reads.
-            let _ = fs::remove_file(draft);
-        }
-    }
-}
-
-/// Refuses a path where something stands already.
-pub fn check_absent(path: &Path) -> Result<(), PoolError> {
-    if path.symlink_metadata().is_ok() { Err(PoolError::Exists) } else { Ok(()) }
-}
-
-/// A file whose header is good, and which nobody has claimed so far.
+/// A file whose header is good, and which nobody has claimed so far. It stays open: what is claimed is the file whose
+/// header was read.
 #[derive(Debug)]
 pub struct Pool {
     path: PathBuf,
+    /// The name under which another session of this party may have put the same file meanwhile.
+    alias: Option<PathBuf>,
     header: Header,
+    /// Read up to the first word.
+    source: Hashed,
 }
 
 impl Pool {
     /// Reads the header of the pool of `role` at `path`; nothing is consumed.
     ///
     /// # Errors
-    /// [`PoolError`] if there is no file, or one that is something else, of another format, length or role, or whose
-    /// header is corrupted.
+    /// [`PoolError`] if there is no file, or one that is reached through a link, is something else, of another format,
+    /// length or role, or whose header is corrupted.
     pub fn open(path: &Path, role: Role) -> Result<Self, PoolError> {
-        let (header, _) = read_header(path)?;
+        let (header, source) = read_header(path)?;
         if header.role != role {
             return Err(PoolError::Role { expected: role, found: header.role });
         }
-        Ok(Pool { path: path.into(), header })
+        Ok(Pool { path: path.into(), alias: None, header, source })
+    }
+
+    /// The same file may also be found at `alias`.
+    pub(super) fn known_as(self, alias: PathBuf) -> Self {
+        Pool { alias: Some(alias), ..self }
+    }
+
+    /// Puts the file at `path`, as if it were made now; it keeps its first name as an alias.
+    pub(super) fn move_to(mut self, path: PathBuf) -> Result<Self, PoolError> {
+        self.source.file.set_modified(SystemTime::now())?;
+        fs::rename(&self.path, &path).map_err(or_gone)?;
+        sync_directory(&path)?;
+        self.alias = Some(std::mem::replace(&mut self.path, path));
+        Ok(self)
     }
 
     /// Its id.
@@ -153,6 +102,11 @@ impl Pool {
     /// The longest generation that it serves.
     pub fn bound(&self) -> Bound {
         self.header.bound
+    }
+
+    /// The peer's key, of who filled it together with this party; `None` on a link without keys.
+    pub fn peer(&self) -> Option<&str> {
+        self.header.peer()
     }
 
     /// Where it is.
@@ -195,18 +149,19 @@ impl Pool {
     /// # Errors
     /// [`PoolError::Gone`] if somebody was faster, [`PoolError::Length`], [`PoolError::Checksum`] if the file is damaged,
     /// [`PoolError::Replaced`] if another file took its place.
-    pub fn claim(self, purpose: &Purpose) -> Result<Stock, PoolError> {
-        let name = beside(&self.path, ".claimed");
-        fs::rename(&self.path, &name).map_err(or_gone)?;
-        // From here on it is this process's business.
-        let claimed = Claimed(name);
+    pub fn claim(mut self, purpose: &Purpose) -> Result<Stock, PoolError> {
+        // Says to `pools rm --stale` that what is claimed is in use, and refuses who opened the same file before.
+        if !lock(&self.source.file)? {
+            return Err(PoolError::Gone);
+        }
+        let claimed = self.rename()?;
         sync_directory(&claimed.0)?;
-        let (header, mut source) = read_header(&claimed.0)?;
-        if header != self.header {
-            return Err(PoolError::Replaced { expected: self.header.id, found: header.id });
+        if !same_file(&self.source.file, &claimed.0)? {
+            return Err(self.replaced(&claimed.0));
         }
         let mut bytes = Zeroizing::new(vec![0; 8 * PIECE_WORDS]);
-        let stock = Stock::refill(&purpose.needs, header.role, |words| {
+        let source = &mut self.source;
+        let stock = Stock::refill(&purpose.needs, self.header.role, |words| {
             words.chunks_mut(PIECE_WORDS).try_for_each(|piece| {
                 let bytes = &mut bytes[..8 * piece.len()];
                 source.read(bytes)?;
@@ -216,10 +171,37 @@ impl Pool {
             })
         })?;
         source.read_hash("words")?;
-        // Under some systems an open file cannot be removed.
-        drop(source);
         claimed.remove()?;
         Ok(stock)
+    }
+
+    /// Gives the file a name that no program reads.
+    fn rename(&self) -> Result<Claimed, PoolError> {
+        // It may move from its alias to its name between two looks, but not back.
+        for path in [Some(&self.path), self.alias.as_ref(), Some(&self.path)].into_iter().flatten() {
+            let renamed = match same_file(&self.source.file, path) {
+                Ok(true) => {
+                    let name = beside(path, CLAIMED);
+                    fs::rename(path, &name).map(|()| name).map_err(or_gone)
+                }
+                Ok(false) => Err(self.replaced(path)),
+                Err(error) => Err(error),
+            };
+            match renamed {
+                Err(PoolError::Gone) => {}
+                // From here on it is this process's business.
+                other => return other.map(Claimed),
+            }
+        }
+        Err(PoolError::Gone)
+    }
+
+    /// What is at `path` is another file.
+    fn replaced(&self, path: &Path) -> PoolError {
+        match read_header(path) {
+            Ok((header, _)) => PoolError::Replaced { expected: self.header.id, found: header.id },
+            Err(error) => error,
+        }
     }
 }
 
@@ -242,19 +224,24 @@ impl Drop for Claimed {
 }
 
 /// A file with the hash of what went through it.
-struct Hashed {
-    file: File,
+#[derive(Debug)]
+pub(super) struct Hashed {
+    pub(super) file: File,
     hasher: Hasher,
 }
 
 impl Hashed {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+    pub(super) fn new(file: File) -> Self {
+        Hashed { file, hasher: Hasher::new() }
+    }
+
+    pub(super) fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.hasher.update(bytes);
         self.file.write_all(bytes)
     }
 
     /// Writes the hash of all so far, which becomes part of what follows.
-    fn write_hash(&mut self) -> io::Result<()> {
+    pub(super) fn write_hash(&mut self) -> io::Result<()> {
         let hash = self.hasher.finalize();
         self.write(hash.as_bytes())
     }
@@ -284,11 +271,72 @@ impl Drop for Hashed {
     }
 }
 
+/// Opens the file of a pool. It must be the only name of a regular file: a file that is reached in two ways could be
+/// used twice.
+fn open_only_name(path: &Path) -> Result<File, PoolError> {
+    let mut options = OpenOptions::new();
+    options.read(true);
+    #[cfg(unix)]
+    {
+        use rustix::fs::OFlags;
+        // A pipe must not be waited for.
+        let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+        std::os::unix::fs::OpenOptionsExt::custom_flags(&mut options, flags.bits().cast_signed());
+    }
+    let file = match options.open(path) {
+        // Systems differ in what they call a link that they did not follow.
+        Err(_) if path.is_symlink() => return Err(PoolError::Link),
+        opened => opened.map_err(or_gone)?,
+    };
+    let metadata = file.metadata()?;
+    if !metadata.is_file() {
+        return Err(PoolError::NotAFile);
+    }
+    #[cfg(unix)]
+    match std::os::unix::fs::MetadataExt::nlink(&metadata) {
+        0 => return Err(PoolError::Gone),
+        1 => {}
+        count => return Err(PoolError::Names { count }),
+    }
+    #[cfg(not(unix))]
+    if path.is_symlink() {
+        return Err(PoolError::Link);
+    }
+    Ok(file)
+}
+
+/// Whether `path` is a name of the open `file`.
+fn same_file(file: &File, path: &Path) -> Result<bool, PoolError> {
+    let there = path.symlink_metadata().map_err(or_gone)?;
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::MetadataExt;
+        let here = file.metadata()?;
+        Ok((here.dev(), here.ino()) == (there.dev(), there.ino()))
+    }
+    #[cfg(not(unix))]
+    {
+        let here = file.metadata()?;
+        Ok(here.created().ok() == there.created().ok() && here.len() == there.len())
+    }
+}
+
+/// Takes the lock that tells a file in use from what a crash left; false if another process has it. It ends with the
+/// process. Where a file system has no locks, the file is taken to be ours.
+pub(super) fn lock(file: &File) -> Result<bool, PoolError> {
+    match file.try_lock() {
+        Ok(()) => Ok(true),
+        Err(TryLockError::WouldBlock) => Ok(false),
+        Err(TryLockError::Error(error)) if error.kind() == io::ErrorKind::Unsupported => Ok(true),
+        Err(TryLockError::Error(error)) => Err(error.into()),
+    }
+}
+
 /// The header of `path`, and the rest to be read.
-fn read_header(path: &Path) -> Result<(Header, Hashed), PoolError> {
-    let file = File::open(path).map_err(or_gone)?;
+pub(super) fn read_header(path: &Path) -> Result<(Header, Hashed), PoolError> {
+    let file = open_only_name(path)?;
     let found = file.metadata()?.len();
-    let mut source = Hashed { file, hasher: Hasher::new() };
+    let mut source = Hashed::new(file);
     let mut magic = vec![0; MAGIC.len().min(found as usize)];
     source.read(&mut magic)?;
     if magic != MAGIC {
@@ -322,19 +370,19 @@ fn read_header(path: &Path) -> Result<(Header, Hashed), PoolError> {
     Ok((header, source))
 }
 
-fn or_gone(error: io::Error) -> PoolError {
+pub(super) fn or_gone(error: io::Error) -> PoolError {
     if error.kind() == io::ErrorKind::NotFound { PoolError::Gone } else { error.into() }
 }
 
 /// `path` with `ending` after its name.
-fn beside(path: &Path, ending: &str) -> PathBuf {
+pub(super) fn beside(path: &Path, ending: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(ending);
     name.into()
 }
 
 /// Makes the renaming or removal of `path` last.
-fn sync_directory(path: &Path) -> io::Result<()> {
+pub(super) fn sync_directory(path: &Path) -> io::Result<()> {
     #[cfg(unix)]
     {
         let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());

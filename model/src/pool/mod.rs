@@ -18,12 +18,53 @@
 //!
 //! **Every correlation serves once, also across crashes.** A file is claimed by renaming it, which one process alone can
 //! do, then read, unlinked, and the directory synced, before the first message that depends on it. A crash in between
-//! loses correlations; what is left under the name `*.claimed` is never read again. A new file has its name only when all
-//! of it is on the disk. If one party loses its file, the other's is refused by its id, and worth nothing.
+//! loses correlations; what is left under the name `*.claimed` is never read again. A file that is reached through a link
+//! is refused: it could be used under each of its names.
+//!
+//! # No part without the other
+//!
+//! A file is worth nothing without the peer's. Both parties therefore come to have it, and cease to have it, in steps. A
+//! server's file that the client may or may not have a partner for is *pending*: it is no pool and counts for no quota,
+//! the client can spend it, and it is removed [`PENDING_AGE`] after the last session that concerned it.
+//!
+//! | state | name | counts | leaves it by |
+//! |---|---|---|---|
+//! | draft | `NAME.HEX.draft` | no | a rename when it is whole and synced; removed on failure |
+//! | pending (server) | `ID.pending` | no | a rename to a pool, or a claim |
+//! | pool | what the user says; `ID.pool` at the server | yes | a claim |
+//! | claimed | `*.claimed` | no | removal when it is read |
+//!
+//! Drafts and claimed files are locked by the process that works on them. One that nobody has locked is what a crash
+//! left: a server removes it when it starts, `waggle pools rm --stale` at any time.
+//!
+//! *Filling.* What each party has if the link or a party dies after the message (or before the first):
+//!
+//! | message | from | its sender did before | client | server |
+//! |---|---|---|---|---|
+//! | none yet | | | removes its draft | removes its draft |
+//! | ready, or why not | client | wrote and synced its draft | removes its draft | removes its draft |
+//! | ready, or why not | server | wrote and synced its draft, made it pending | removes its draft | pending |
+//! | kept, or why not | client | published | pool | pool; pending if the message is lost |
+//!
+//! *Spending.*
+//!
+//! | message | from | its sender did before | client | server |
+//! |---|---|---|---|---|
+//! | request with the id | client | opened and checked its pool | pool | pool |
+//! | verdict | server | opened and checked its part, made it pending | pool | pending |
+//! | claimed, or why not | client | read and removed its pool | nothing | nothing; pending if the message is lost |
+//! | claimed, or why not | server | read and removed its part | nothing | nothing |
+//!
+//! A crash (of the process or the machine) leaves what its row says, and perhaps a draft or a claimed file in the place of
+//! a part that would have been removed. So after any crash a client's pool has its partner, as pool or pending, and a
+//! server's pool has the client's; what is left without one is pending at the server and ends by age. A client's pool
+//! whose server was silent for longer than that is refused by its id.
 
 mod dir;
+mod draft;
 mod error;
 mod file;
+mod list;
 #[cfg(test)]
 mod tests;
 
@@ -34,12 +75,15 @@ use protocols::{FixedWeight, Needs};
 use rand::Rng;
 use serde::{Deserialize, Serialize};
 
-pub use dir::Pools;
+pub use dir::{PENDING_AGE, Pools, writable_by_others};
+pub(crate) use dir::{Place, Waiting};
+pub use draft::{Draft, Pending, Written, check_absent};
 pub use error::{Difference, PoolError};
-pub use file::{Draft, MAX_HEADER_BYTES, Pool, check_absent};
+pub use file::{MAX_HEADER_BYTES, Pool};
+pub use list::{Found, State, find};
 
 use crate::Error;
-use crate::party::{PublicModel, Request, Terms, needs};
+use crate::party::{Observer, PublicModel, Request, Silent, Terms, needs_watched};
 
 /// Names the two files that belong together. Text: 32 hexadecimal digits in lower case.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -121,6 +165,9 @@ impl Bound {
     }
 }
 
+/// The name of the peer's key among the facts.
+const PEER: &str = "peer";
+
 /// What a pool is good for: everything that its words depend on, by name, and what it holds.
 #[derive(Clone, Debug)]
 pub struct Purpose {
@@ -132,15 +179,34 @@ pub struct Purpose {
 impl Purpose {
     /// Generations up to `bound` with `model` under `terms`. The server passes a digest of its weights, of which its words
     /// are products; the client must not learn it. Over which link and in which ciphertexts the words came does not matter.
+    /// `peer` is the key of the other party, where the link has keys: only the pair that filled a pool spends it.
     ///
     /// # Errors
     /// If the model cannot do as much, or the terms are not those of a two-phase session.
-    pub fn new(model: &PublicModel, terms: &Terms, bound: Bound, weights: Option<&str>) -> Result<Self, Error> {
+    pub fn new(
+        model: &PublicModel,
+        terms: &Terms,
+        bound: Bound,
+        weights: Option<&str>,
+        peer: Option<&str>,
+    ) -> Result<Self, Error> {
+        Purpose::watched(model, terms, bound, weights, peer, &Silent)
+    }
+
+    /// [`Purpose::new`], which `observer` may end: it plans the longest generation.
+    pub(crate) fn watched(
+        model: &PublicModel,
+        terms: &Terms,
+        bound: Bound,
+        weights: Option<&str>,
+        peer: Option<&str>,
+        observer: &dyn Observer,
+    ) -> Result<Self, Error> {
         if !terms.protocol.preprocess {
             return Err(PoolError::OnePhase.into());
         }
         bound.request().check(&model.spec, &crate::party::Limits::NONE)?;
-        let needs = needs(&model.spec, &model.scales, terms, &bound.request())?;
+        let needs = needs_watched(&model.spec, &model.scales, terms, &bound.request(), observer)?;
         let json = |e: serde_json::Error| crate::ConfigError::Json(e.to_string());
         let units: Vec<_> = needs.units.iter().collect();
         let layout = serde_json::to_vec(&(units, &needs.operands)).map_err(json)?;
@@ -155,6 +221,7 @@ impl Purpose {
             facts.insert(name.into(), value);
         }
         facts.extend(weights.map(|digest| ("weights".to_owned(), digest.to_owned())));
+        facts.extend(peer.map(|key| (PEER.to_owned(), key.to_owned())));
         Ok(Purpose { bound, facts, needs: needs.stored() })
     }
 

@@ -8,7 +8,7 @@ use net::Role;
 use protocols::ops::growing::{Axis, Event, Events};
 use protocols::{Demand, Needs, Stock};
 
-use super::{Bound, Draft, Pool, PoolError, PoolId, Pools, Purpose};
+use super::{Bound, Draft, PENDING_AGE, Pool, PoolError, PoolId, Pools, Purpose, State, Written, find};
 use crate::party::Request;
 
 const BOUND: Bound = Bound { prompt: 8, tokens: 3 };
@@ -50,9 +50,13 @@ fn words(stock: Stock, role: Role) -> Vec<u64> {
     words
 }
 
+fn draft(path: &Path, id: PoolId, role: Role) -> Result<Written, PoolError> {
+    Draft::create(path)?.write(id, role, &purpose("full"), stock(role))
+}
+
 fn write(path: &Path, role: Role) -> PoolId {
     let id = PoolId::random();
-    Draft::write(path, id, role, &purpose("full"), stock(role)).unwrap().publish().unwrap();
+    draft(path, id, role).unwrap().publish().unwrap();
     id
 }
 
@@ -111,8 +115,7 @@ fn one_of_many_gets_it() {
 fn a_crash_leaves_nothing_that_is_read() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("pool");
-    let draft =
-        |path: &Path| Draft::write(path, PoolId::random(), Role::Client, &purpose("full"), stock(Role::Client));
+    let draft = |path: &Path| draft(path, PoolId::random(), Role::Client);
     let unpublished = draft(&path).unwrap();
     assert!(matches!(Pool::open(&path, Role::Client), Err(PoolError::Gone)), "it has no name yet");
     drop(unpublished);
@@ -217,7 +220,138 @@ fn ids_are_hexadecimal_and_directories_have_a_limit() {
     assert_ne!(PoolId::random(), PoolId::random());
     let dir = tempfile::tempdir().unwrap();
     let pools = Pools::open(&dir.path().join("a/b"), 1).unwrap();
-    assert!(pools.room().is_ok());
+    assert!(pools.draft(PoolId::random(), None).is_ok());
     write(&pools.path(id), Role::Server);
-    assert!(matches!(pools.room(), Err(PoolError::Full { limit: 1 })));
+    assert!(matches!(pools.draft(PoolId::random(), None), Err(PoolError::Full { limit: 1 })));
+}
+
+#[cfg(unix)]
+#[test]
+fn a_file_with_two_ways_to_it_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, other) = (dir.path().join("pool"), dir.path().join("other"));
+    write(&path, Role::Client);
+    std::os::unix::fs::symlink(&path, &other).unwrap();
+    assert!(matches!(spend(&other, Role::Client), Err(PoolError::Link)));
+    fs::remove_file(&other).unwrap();
+    fs::hard_link(&path, &other).unwrap();
+    for name in [&path, &other] {
+        assert!(matches!(spend(name, Role::Client), Err(PoolError::Names { count: 2 })));
+    }
+    fs::remove_file(&other).unwrap();
+    assert!(matches!(spend(dir.path(), Role::Client), Err(PoolError::NotAFile)));
+    // A link that takes the place of the file after it was looked at.
+    let (pool, kept) = (Pool::open(&path, Role::Client).unwrap(), dir.path().join("kept"));
+    fs::rename(&path, &kept).unwrap();
+    std::os::unix::fs::symlink(&kept, &path).unwrap();
+    assert!(matches!(pool.claim(&purpose("full")), Err(PoolError::Link)));
+    assert!(spend(&kept, Role::Client).is_ok(), "it was not used");
+}
+
+#[test]
+fn a_pool_belongs_to_the_pair_that_filled_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("pool");
+    let of = |key: &str| {
+        let mut purpose = purpose("full");
+        purpose.facts.insert(super::PEER.into(), key.into());
+        purpose
+    };
+    let made = Draft::create(&path).unwrap().write(PoolId::random(), Role::Server, &of("a"), stock(Role::Server));
+    made.unwrap().publish().unwrap();
+    let pool = Pool::open(&path, Role::Server).unwrap();
+    assert_eq!(pool.peer(), Some("a"));
+    for stranger in [of("b"), purpose("full")] {
+        assert!(matches!(pool.check(&stranger, &request(1, 1)), Err(PoolError::Mismatch { differences })
+            if differences.len() == 1 && differences[0].name == "peer"));
+    }
+    assert!(pool.check(&of("a"), &request(1, 1)).is_ok());
+}
+
+/// A file of `peer`'s in `pools`, and what lets it wait.
+fn fill(pools: &Pools, id: PoolId, peer: &str) -> super::Pending {
+    let mut purpose = purpose("full");
+    purpose.facts.insert(super::PEER.into(), peer.into());
+    let (draft, waiting) = pools.draft(id, Some(peer)).unwrap().split();
+    waiting.begin(draft.write(id, Role::Server, &purpose, stock(Role::Server)).unwrap()).unwrap()
+}
+
+#[test]
+fn quotas_count_pools_and_those_being_filled() {
+    let dir = tempfile::tempdir().unwrap();
+    let pools = Pools::open(dir.path(), 4).unwrap().with_max_per_peer(2);
+    let ids: [PoolId; 4] = std::array::from_fn(|_| PoolId::random());
+    // Two sessions at once both count, although neither has a pool.
+    let first = pools.draft(ids[0], Some("a")).unwrap();
+    let second = pools.clone().draft(ids[1], Some("a")).unwrap();
+    assert!(matches!(pools.draft(ids[2], Some("a")), Err(PoolError::FullForPeer { limit: 2 })));
+    drop((first, second));
+    assert!(names(dir.path()).is_empty());
+    for id in &ids[..2] {
+        fill(&pools, *id, "a").publish().unwrap();
+    }
+    assert!(matches!(pools.draft(ids[2], Some("a")), Err(PoolError::FullForPeer { limit: 2 })));
+    for id in &ids[2..] {
+        drop(fill(&pools, *id, "b"));
+    }
+    // What waits is no pool, and has a limit of its own.
+    assert!(matches!(pools.draft(PoolId::random(), Some("b")), Err(PoolError::Waiting { limit: 2 })));
+    assert!(pools.draft(PoolId::random(), Some("c")).is_ok());
+    let one_more = Pools::open(dir.path(), 2).unwrap();
+    assert!(matches!(one_more.draft(PoolId::random(), Some("c")), Err(PoolError::Full { limit: 2 })));
+}
+
+#[test]
+fn what_waits_is_found_and_ends_by_age() {
+    let dir = tempfile::tempdir().unwrap();
+    let pools = Pools::open(dir.path(), 4).unwrap();
+    let id = PoolId::random();
+    let pending = fill(&pools, id, "a");
+    let state = || find(dir.path()).unwrap().into_iter().map(|found| (found.id(), found.state())).collect::<Vec<_>>();
+    assert_eq!(state(), [(Some(id), State::Pending)]);
+    // The client spends it while the session that filled it still waits for its word.
+    let spending = pools.get(id).unwrap();
+    pending.publish().unwrap();
+    assert_eq!(state(), [(Some(id), State::Pool)]);
+    let mut made_for = purpose("full");
+    made_for.facts.insert(super::PEER.into(), "a".into());
+    assert!(spending.claim(&made_for).is_ok());
+    assert!(names(dir.path()).is_empty() && matches!(pools.get(id), Err(PoolError::Gone)));
+    // Its word comes late: there is nothing to publish.
+    let pending = fill(&pools, id, "a");
+    pools.get(id).unwrap().claim(&made_for).unwrap();
+    pending.publish().unwrap();
+    // Set aside and left, a pool waits, and a new server still has it.
+    fill(&pools, id, "a").publish().unwrap();
+    let old = fs::File::options().write(true).open(pools.path(id)).unwrap();
+    let long_ago = std::time::SystemTime::now() - 2 * PENDING_AGE;
+    old.set_modified(long_ago).unwrap();
+    drop(pools.set_aside(pools.get(id).unwrap()).unwrap());
+    let pools = Pools::open(dir.path(), 4).unwrap();
+    assert_eq!(state(), [(Some(id), State::Pending)], "its age begins when it is set aside");
+    old.set_modified(long_ago).unwrap();
+    assert!(pools.get(id).is_ok());
+    Pools::open(dir.path(), 4).unwrap();
+    assert!(state().is_empty(), "a week is over");
+}
+
+#[test]
+fn what_a_crash_leaves_is_told_from_what_is_in_use() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("pool");
+    let living = Draft::create(&path).unwrap();
+    write(&path, Role::Client);
+    fs::copy(&path, dir.path().join("other.0123.draft")).unwrap();
+    fs::write(dir.path().join("empty.0123.draft"), b"").unwrap();
+    fs::copy(&path, dir.path().join("other.claimed")).unwrap();
+    fs::write(dir.path().join("a letter"), b"something else").unwrap();
+    let found = find(dir.path()).unwrap();
+    let stale: Vec<&Path> = found.iter().filter(|file| file.is_stale()).map(|file| file.path()).collect();
+    let expected = ["empty.0123.draft", "other.0123.draft", "other.claimed"].map(|name| dir.path().join(name));
+    assert_eq!((found.len(), stale), (5, expected.iter().map(PathBuf::as_path).collect()));
+    let in_use: Vec<_> = found.iter().filter(|file| file.in_use()).collect();
+    assert!(in_use.len() == 1 && matches!(in_use[0].remove(), Err(PoolError::InUse)));
+    Pools::open(dir.path(), 1).unwrap();
+    assert_eq!(names(dir.path()).len(), 3, "a draft in use, a pool and a letter");
+    drop(living);
 }

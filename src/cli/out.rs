@@ -1,0 +1,41 @@
+//! Standard output and standard error: every word of a command goes through here.
+
+use std::fmt::Display;
+use std::io::{self, ErrorKind, Write};
+use std::process::ExitCode;
+
+use super::Error;
+
+/// Writes `text` to standard output and sees it out.
+///
+/// # Errors
+/// [`Error::Output`] if nobody reads it any more or it has no room.
+pub(super) fn print(text: impl Display) -> Result<(), Error> {
+    let mut out = io::stdout().lock();
+    write!(out, "{text}").and_then(|()| out.flush()).map_err(|source| Error::Output { source })
+}
+
+/// Writes `text` and the end of a line to standard output.
+///
+/// # Errors
+/// As [`print`].
+pub(super) fn line(text: impl Display) -> Result<(), Error> {
+    print(format_args!("{text}\n"))
+}
+
+/// Writes a line to standard error. If that fails there is nobody left to tell.
+pub(super) fn note(text: impl Display) {
+    let _ = writeln!(io::stderr().lock(), "{text}");
+}
+
+/// The code of a command that failed, with a line on standard error. One whose reader has gone ends without a word, with
+/// the code of a program that SIGPIPE ends, as other programs do.
+pub(super) fn fail(error: &Error) -> ExitCode {
+    match error {
+        Error::Output { source } if source.kind() == ErrorKind::BrokenPipe => ExitCode::from(128 + 13),
+        _ => {
+            note(format_args!("error: {}", super::error::describe(error)));
+            ExitCode::FAILURE
+        }
+    }
+}

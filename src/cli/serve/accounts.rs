@@ -1,0 +1,157 @@
+//! What each key has had of this server, kept across restarts.
+//!
+//! Logits tell about the weights, so a server may bound at how many positions a key learns them. The account is charged
+//! before a session is granted and credited at its end with what was not revealed: a crash in between charges too much,
+//! never too little. Clients without keys share the account [`NOBODY`].
+
+use std::collections::BTreeMap;
+use std::fs::{self, OpenOptions};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use model::{Error as ModelError, Replacement};
+use serde::{Deserialize, Serialize};
+
+use crate::cli::Error;
+
+/// The account of clients on plaintext links.
+const NOBODY: &str = "plaintext";
+
+/// What one key has had.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Account {
+    /// Positions whose logits were revealed to it.
+    revealed: u64,
+}
+
+type Accounts = BTreeMap<String, Account>;
+
+/// The file of all accounts.
+pub(super) struct Book {
+    path: PathBuf,
+    /// Positions that a key may learn the logits of, in all.
+    limit: Option<u64>,
+    /// Between the threads of this process; a lock on a file beside it is between processes.
+    turn: Mutex<()>,
+}
+
+impl Book {
+    /// The accounts in the file `path`, which is made when something is first charged.
+    pub(super) fn open(path: PathBuf, limit: Option<u64>) -> Result<Self, Error> {
+        read(&path).map_err(at(&path))?;
+        Ok(Book { path, limit, turn: Mutex::default() })
+    }
+
+    /// Charges `positions` to `key`, or refuses if that would be more than the limit.
+    pub(super) fn charge(&self, key: Option<&str>, positions: u64) -> Result<(), ModelError> {
+        let limit = self.limit.unwrap_or(u64::MAX);
+        let charged = self.change(key, |account| {
+            let after = account.revealed.saturating_add(positions);
+            let fits = after <= limit;
+            if fits {
+                account.revealed = after;
+            }
+            (fits, account.revealed)
+        });
+        match charged.map_err(|source| ModelError::File { path: self.path.clone(), source })? {
+            (true, _) => Ok(()),
+            (false, used) => Err(ModelError::Quota { what: "positions with logits", used, wanted: positions, limit }),
+        }
+    }
+
+    /// Credits `positions` that were charged and not revealed.
+    pub(super) fn credit(&self, key: Option<&str>, positions: u64) -> Result<(), Error> {
+        if positions == 0 {
+            return Ok(());
+        }
+        self.change(key, |account| account.revealed = account.revealed.saturating_sub(positions))
+            .map_err(at(&self.path))
+    }
+
+    /// Changes one account in the file as it is now.
+    fn change<T>(&self, key: Option<&str>, change: impl FnOnce(&mut Account) -> T) -> io::Result<T> {
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let lock = beside(&self.path, ".lock");
+        let lock = OpenOptions::new().create(true).truncate(false).write(true).open(lock)?;
+        lock.lock()?;
+        let mut accounts = read(&self.path)?;
+        let account = accounts.entry(key.unwrap_or(NOBODY).to_owned()).or_default();
+        let before = *account;
+        let result = change(account);
+        if *account != before {
+            write(&self.path, &accounts)?;
+        }
+        Ok(result)
+    }
+}
+
+fn at(path: &Path) -> impl Fn(io::Error) -> Error {
+    move |source| Error::File { path: path.into(), source }
+}
+
+fn beside(path: &Path, ending: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(ending);
+    name.into()
+}
+
+/// The accounts in `path`; none if there is no such file. A damaged file is an error: forgetting is not safe.
+fn read(path: &Path) -> io::Result<Accounts> {
+    match fs::read(path) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(Accounts::new()),
+        bytes => Ok(serde_json::from_slice(&bytes?)?),
+    }
+}
+
+/// Replaces the file in one step.
+fn write(path: &Path, accounts: &Accounts) -> io::Result<()> {
+    let mut file = Replacement::create(path)?;
+    serde_json::to_writer_pretty(&mut file, accounts)?;
+    file.commit()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_learns_no_more_than_its_limit_across_restarts() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("accounts.json");
+        let book = || Book::open(path.clone(), Some(10)).unwrap();
+        book().charge(Some("a"), 7).unwrap();
+        let refused = book().charge(Some("a"), 4).unwrap_err();
+        assert!(matches!(refused, ModelError::Quota { used: 7, wanted: 4, limit: 10, .. }), "{refused}");
+        book().charge(Some("b"), 10).unwrap();
+        book().credit(Some("a"), 2).unwrap();
+        book().charge(Some("a"), 5).unwrap();
+        assert!(book().charge(Some("a"), 1).is_err());
+        // Clients without a key have an account too, and one together.
+        book().charge(None, 10).unwrap();
+        assert!(book().charge(None, 1).is_err());
+    }
+
+    #[test]
+    fn a_damaged_file_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("accounts.json");
+        fs::write(&path, b"{").unwrap();
+        assert!(Book::open(path, None).is_err());
+    }
+
+    #[test]
+    fn threads_do_not_lose_each_others_charges() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("accounts.json");
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    let book = Book::open(path.clone(), None).unwrap();
+                    (0..5).for_each(|_| book.charge(Some("a"), 1).unwrap());
+                });
+            }
+        });
+        assert_eq!(read(&path).unwrap()["a"].revealed, 20);
+    }
+}

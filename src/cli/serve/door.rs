@@ -1,0 +1,90 @@
+//! Connections that have not proved a key yet: bounded in all and by address, so that nobody who only connects keeps
+//! others out or the server busy.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// How many there may be.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Idle {
+    /// In all.
+    pub(super) all: usize,
+    /// From one address.
+    pub(super) per_address: usize,
+}
+
+/// The connections that are idle now.
+pub(super) struct Door {
+    limits: Idle,
+    /// By address; none has 0.
+    idle: Mutex<HashMap<IpAddr, usize>>,
+}
+
+/// One of them, until it is dropped.
+pub(super) struct Place {
+    door: Arc<Door>,
+    address: IpAddr,
+}
+
+impl Door {
+    pub(super) fn new(limits: Idle) -> Arc<Self> {
+        Arc::new(Door { limits, idle: Mutex::default() })
+    }
+
+    fn idle(&self) -> MutexGuard<'_, HashMap<IpAddr, usize>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lets a connection from `address` in; `None` if it is one too many.
+    pub(super) fn enter(self: &Arc<Self>, address: IpAddr) -> Option<Place> {
+        // An IPv6 host has as many addresses as it likes: its network counts.
+        let address = match address.to_canonical() {
+            IpAddr::V6(address) => IpAddr::V6((address.to_bits() >> 64 << 64).into()),
+            address => address,
+        };
+        let mut idle = self.idle();
+        let here = idle.get(&address).copied().unwrap_or_default();
+        if here >= self.limits.per_address || idle.values().sum::<usize>() >= self.limits.all {
+            return None;
+        }
+        idle.insert(address, here + 1);
+        Some(Place { door: self.clone(), address })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut idle = self.door.idle();
+        if let Some(count) = idle.get_mut(&self.address) {
+            *count -= 1;
+            if *count == 0 {
+                idle.remove(&self.address);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_address_leaves_room_for_others() {
+        let door = Door::new(Idle { all: 3, per_address: 2 });
+        let enter = |address: &str| door.enter(address.parse().unwrap());
+        let first = [enter("10.0.0.1"), enter("10.0.0.1")];
+        assert!(first.iter().all(Option::is_some));
+        assert!(enter("10.0.0.1").is_none());
+        // The same host over the other protocol, and one network of many addresses.
+        assert!(enter("::ffff:10.0.0.1").is_none());
+        let other = enter("2001:db8::1");
+        assert!(other.is_some());
+        assert!(enter("10.0.0.2").is_none(), "three in all");
+        drop(first);
+        let same = enter("2001:db8::2");
+        assert!(same.is_some() && enter("2001:db8::3").is_none());
+        drop((other, same));
+        assert!(door.idle().is_empty());
+    }
+}

@@ -1,0 +1,389 @@
+//! `waggle serve`: the party with the model, for many clients at once.
+//!
+//! | part | what it does |
+//! |---|---|
+//! | [`door`] | bounds connections that have proved no key yet |
+//! | [`visit`] | one connection in a thread of its own: TLS, admission, the session |
+//! | [`desk`] | who is served and who waits |
+//! | [`watch`] | time limits: closes a connection under its session |
+//! | [`accounts`] | what each key has had, kept across restarts |
+//! | [`metrics`] | counters and their page |
+//! | [`log`] | events to standard error, which may fail |
+//! | [`signals`] | the end |
+//!
+//! The main thread waits for the end: a signal, or with `--once` the first session.
+
+mod accounts;
+mod desk;
+mod door;
+mod log;
+mod metrics;
+mod signals;
+mod visit;
+mod watch;
+
+use std::net::{SocketAddr, TcpListener};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread;
+use std::time::Duration;
+
+use clap::Args;
+use model::party::{Hosted, Limits, Outcome, Terms};
+use model::pool::{Pools, State, find};
+use model::report::Cost;
+use net::{Entry, NetError, PublicKey};
+use serde::{Deserialize, Serialize};
+use tracing::{info, warn};
+
+use super::files::{check_writable, open_model};
+use super::options::{LINKS, LinkArg, TermsArgs, link_between_processes, seconds};
+use super::trust::{Host, HostArgs, file};
+use super::{Error, out};
+pub(in crate::cli) use desk::Full;
+
+use accounts::Book;
+use desk::{Desk, Places};
+use door::{Door, Idle};
+use metrics::{Metrics, Now};
+use watch::Watch;
+
+/// Serves a model: clients generate text with it and do not learn its weights. Many at once; the rest wait in a queue and
+/// hear their place. SIGTERM or SIGINT finishes what runs and then ends; the second signal ends at once. Standard output
+/// has one line, when clients may come.
+#[derive(Args, Debug)]
+pub(super) struct ServeArgs {
+    /// Hugging Face directory, or the name of a bundled model.
+    #[arg(long, value_name = "DIR")]
+    model: String,
+    /// Address to listen on; port 0 takes a free one.
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7411")]
+    listen: String,
+    /// End after one session, with its exit code.
+    #[arg(long)]
+    once: bool,
+    /// Slow what this party sends to a network; the client must do the same.
+    #[arg(long, value_name = LINKS, value_parser = link_between_processes, default_value = "loopback")]
+    link: LinkArg,
+    /// Most tokens of a prompt.
+    #[arg(long, value_name = "N", default_value_t = Limits::default().prompt)]
+    max_prompt: usize,
+    /// Most tokens to generate for a client.
+    #[arg(long, value_name = "N", default_value_t = Limits::default().tokens)]
+    max_tokens: usize,
+    /// Keep this party's part of the pools that clients fill (`waggle preprocess`) and spend (`waggle generate --pool`) in
+    /// this directory. They are as secret as the weights: never copy or restore them.
+    #[arg(long, value_name = "DIR")]
+    pools: Option<PathBuf>,
+    /// Most pools of one key in the directory; a client that wants to fill another is refused.
+    #[arg(long, value_name = "N", default_value_t = 64, requires = "pools")]
+    max_pools: usize,
+    /// Most pools of all keys together.
+    #[arg(long, value_name = "N", default_value_t = 1024, requires = "pools")]
+    max_pools_total: usize,
+    /// Most positions whose logits a key may learn, in all: they tell about the weights. Counted across restarts, in
+    /// `accounts.json` beside the default identity [default: no limit].
+    #[arg(long, value_name = "N")]
+    max_reveals: Option<u64>,
+    /// Most sessions at once; they share the processor's cores [default: one for every two cores].
+    #[arg(long, value_name = "N")]
+    sessions: Option<usize>,
+    /// Most clients that wait for a session; those beyond are refused.
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    queue: usize,
+    /// Most sessions of one key at once, those that wait included [default: no limit].
+    #[arg(long, value_name = "N")]
+    max_sessions_per_key: Option<usize>,
+    /// Give up on a client that is silent for this many seconds.
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "120")]
+    timeout: Duration,
+    /// End a session after this many seconds.
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "3600")]
+    session_limit: Duration,
+    /// Give up on a client that has not proved its key after this many seconds.
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "10")]
+    handshake_timeout: Duration,
+    /// Most connections at once that have not proved a key; those beyond are dropped.
+    #[arg(long, value_name = "N", default_value_t = 256)]
+    max_idle: usize,
+    /// The same from one address (IPv6: one network).
+    #[arg(long, value_name = "N", default_value_t = 32)]
+    max_idle_per_address: usize,
+    /// Write the report of the last session here.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Log events of this importance and above, on standard error.
+    #[arg(long, value_enum, value_name = "LEVEL", default_value = "info")]
+    log: log::Level,
+    /// Log lines of text, or JSON objects.
+    #[arg(long, value_enum, value_name = "FORMAT", default_value = "text")]
+    log_format: log::Format,
+    /// Show counters in Prometheus' text format at http://ADDR/metrics. Whoever reaches the address may read them.
+    #[arg(long, value_name = "ADDR")]
+    metrics: Option<String>,
+    #[command(flatten)]
+    host: HostArgs,
+    #[command(flatten)]
+    terms: TermsArgs,
+    /// Talk JSON on standard output, let in one client alone, and wait for it no longer than the time-out: for `demo`.
+    #[arg(long, hide = true, requires = "once", value_name = "KEY")]
+    machine: Option<PublicKey>,
+}
+
+/// What `--machine` prints: a line when clients may come, and a line at the end.
+#[derive(Debug, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Line {
+    /// Clients may come, to a server with this key.
+    Listening {
+        /// Where to.
+        address: SocketAddr,
+        /// The server's key.
+        key: Option<PublicKey>,
+    },
+    /// The session is over.
+    Ended(Used),
+}
+
+/// What a session took of this process.
+#[derive(Debug, Deserialize, Serialize)]
+pub(super) struct Used {
+    /// Its largest memory.
+    pub(super) peak_memory_bytes: Option<u64>,
+    /// All accounts, for their CPU times.
+    pub(super) entries: Vec<Entry>,
+    /// Cost of each token after the first.
+    pub(super) per_token: Vec<Cost>,
+}
+
+impl Line {
+    fn print(&self) -> Result<(), Error> {
+        out::line(serde_json::to_string(self).map_err(|e| Error::Child { what: e.to_string() })?)
+    }
+}
+
+pub(super) fn run(args: ServeArgs) -> Result<(), Error> {
+    let _flush = log::start(if args.machine.is_some() { log::Level::Error } else { args.log }, args.log_format)?;
+    check_writable(args.json.as_deref())?;
+    if args.pools.is_some() {
+        args.terms.allow_two_phases()?;
+    }
+    let pools = match &args.pools {
+        Some(dir) => Some(Pools::open(dir, args.max_pools_total)?.with_max_per_peer(args.max_pools)),
+        None => None,
+    };
+    let host = match args.machine {
+        Some(client) if !args.host.is_plaintext() => Host::for_one(client)?,
+        _ => args.host.open()?,
+    };
+    let accounts = match args.machine {
+        Some(_) => None,
+        None => Some(Book::open(file("accounts.json")?, args.max_reveals)?),
+    };
+    let io = |what| move |source| Error::Serve { what, source };
+    let listener =
+        TcpListener::bind(&args.listen).map_err(|source| Error::Listen { address: args.listen.clone(), source })?;
+    let address = listener.local_addr().map_err(io("listen"))?;
+    let page = args.metrics.as_ref().map(|address| {
+        TcpListener::bind(address).map_err(|source| Error::Listen { address: address.clone(), source })
+    });
+    let page = page.transpose()?;
+
+    let hosted = Hosted::load(open_model(&args.model)?)?;
+    let hosted = match pools {
+        Some(pools) => hosted.with_pools(pools),
+        None => hosted,
+    };
+    let sessions = match args.sessions {
+        _ if args.once => 1,
+        Some(sessions) => sessions.max(1),
+        None => thread::available_parallelism().map_or(1, usize::from).div_ceil(2),
+    };
+    let (events, happened) = channel();
+    let server = Arc::new(Server {
+        hosted,
+        terms: args.terms.terms(args.link)?,
+        terms_args: args.terms.clone(),
+        limits: Limits {
+            prompt: args.max_prompt,
+            tokens: args.max_tokens,
+            preprocess: args.terms.fixed_preprocess(),
+        },
+        link: args.link,
+        json: args.json.clone(),
+        pools: args.pools.clone(),
+        host,
+        accounts,
+        desk: Desk::new(Places { sessions, queue: args.queue, per_key: args.max_sessions_per_key }),
+        door: Door::new(Idle { all: args.max_idle.max(1), per_address: args.max_idle_per_address.max(1) }),
+        watch: Watch::start().map_err(io("start a thread"))?,
+        metrics: Arc::new(Metrics::new()),
+        times: Times { silence: args.timeout, session: args.session_limit, handshake: args.handshake_timeout },
+        events: events.clone(),
+    });
+    signals::on_signal(move |signal| {
+        // The main thread has ended already, and takes the process along.
+        let _ = events.send(Event::Signal(signal));
+    })
+    .map_err(io("wait for signals"))?;
+    if let Some(page) = page {
+        let at = page.local_addr().map_err(io("listen"))?;
+        let server = server.clone();
+        let metrics = server.metrics.clone();
+        metrics::publish(metrics, page, move || server.now()).map_err(io("start a thread"))?;
+        info!("metrics at http://{at}/metrics");
+    }
+    let accepting = server.clone();
+    thread::Builder::new()
+        .name("waggle-accept".into())
+        .spawn(move || accepting.accept(&listener))
+        .map_err(io("start a thread"))?;
+    let name = &server.hosted.public().name;
+    let key = server.host.key();
+    if args.machine.is_some() {
+        Line::Listening { address, key }.print()?;
+    } else {
+        let proves = key.map_or("without encryption".into(), |key| format!("with the key {key}"));
+        info!(sessions, "serving {name} on {address} {proves}");
+        // If nobody takes the line, the server goes on.
+        let _ = out::line(format_args!("serving {name} on {address}"));
+    }
+    server.until_the_end(&args, &happened)
+}
+
+/// What the main thread waits for.
+enum Event {
+    /// A session began.
+    Begun,
+    /// A session ended.
+    Ended(Box<Result<Outcome, Error>>),
+    /// The server must end.
+    Signal(&'static str),
+}
+
+/// How long things may take.
+struct Times {
+    /// Silence in a session.
+    silence: Duration,
+    /// A whole session.
+    session: Duration,
+    /// Until a client has proved its key.
+    handshake: Duration,
+}
+
+/// What all sessions share.
+struct Server {
+    hosted: Hosted,
+    terms: Terms,
+    terms_args: TermsArgs,
+    limits: Limits,
+    link: LinkArg,
+    json: Option<PathBuf>,
+    pools: Option<PathBuf>,
+    host: Host,
+    accounts: Option<Book>,
+    desk: Arc<Desk>,
+    door: Arc<Door>,
+    watch: Arc<Watch>,
+    metrics: Arc<Metrics>,
+    times: Times,
+    events: Sender<Event>,
+}
+
+impl Server {
+    /// Gives every connection a thread, as long as the process lives.
+    fn accept(self: &Arc<Self>, listener: &TcpListener) {
+        loop {
+            let (stream, peer) = match listener.accept() {
+                Ok(accepted) => accepted,
+                Err(error) => {
+                    warn!(%error, "cannot accept a connection");
+                    // A listener that cannot accept fails again at once.
+                    thread::sleep(Duration::from_millis(10));
+                    continue;
+                }
+            };
+            let Some(place) = self.door.enter(peer.ip()) else {
+                self.metrics.dropped();
+                tracing::debug!(%peer, "dropped: too many connections that have proved no key");
+                continue;
+            };
+            let server = self.clone();
+            let session = thread::Builder::new().name("waggle-session".into());
+            if let Err(error) = session.spawn(move || visit::visit(&server, stream, peer, place)) {
+                self.metrics.dropped();
+                warn!(%peer, %error, "dropped: no thread for the connection");
+            }
+        }
+    }
+
+    /// Waits until the server may end, and lets what runs come to its end.
+    fn until_the_end(&self, args: &ServeArgs, happened: &Receiver<Event>) -> Result<(), Error> {
+        let mut patience = args.machine.map(|_| args.timeout);
+        loop {
+            let event = match patience {
+                Some(limit) => happened.recv_timeout(limit),
+                None => happened.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            };
+            match event {
+                Ok(Event::Begun) => patience = None,
+                Ok(Event::Ended(outcome)) if args.once => {
+                    self.desk.end();
+                    self.desk.drained();
+                    return self.report_once(args, *outcome);
+                }
+                Ok(Event::Ended(_)) => {}
+                Ok(Event::Signal(signal)) => {
+                    let (running, waiting) = self.desk.counts();
+                    info!(running, waiting, "{signal}: what runs is finished, nobody else comes in");
+                    self.desk.end();
+                    self.desk.drained();
+                    info!("the end");
+                    return Ok(());
+                }
+                Err(RecvTimeoutError::Timeout) => {
+                    let seconds = args.timeout.as_secs_f64();
+                    return Err(NetError::TimedOut { step: "accept", seconds }.into());
+                }
+                // The server itself holds a sender.
+                Err(RecvTimeoutError::Disconnected) => return Ok(()),
+            }
+        }
+    }
+
+    fn report_once(&self, args: &ServeArgs, outcome: Result<Outcome, Error>) -> Result<(), Error> {
+        let Outcome { entries, per_token, .. } = outcome?;
+        if args.machine.is_some() {
+            Line::Ended(Used { peak_memory_bytes: net::peak_memory_bytes(), entries, per_token }).print()?;
+        }
+        Ok(())
+    }
+
+    /// A session begins.
+    fn begun(&self) {
+        self.tell(Event::Begun);
+    }
+
+    /// A session is over.
+    fn served(&self, outcome: Result<Outcome, Error>) {
+        self.tell(Event::Ended(Box::new(outcome)));
+    }
+
+    fn tell(&self, event: Event) {
+        // The main thread has ended already, and takes the process along.
+        let _ = self.events.send(event);
+    }
+
+    /// Pools in the directory; a directory that cannot be read shows none.
+    fn pools_kept(&self) -> usize {
+        let Some(dir) = &self.pools else { return 0 };
+        find(dir).map_or(0, |files| files.iter().filter(|file| file.state() == State::Pool).count())
+    }
+
+    /// What the page of the metrics says is so now.
+    fn now(&self) -> Now {
+        let (running, waiting) = self.desk.counts();
+        Now { running, waiting, pools: self.pools_kept() }
+    }
+}

@@ -1,0 +1,313 @@
+//! One connection, from the first byte to its end, in a thread of its own.
+
+use std::net::{SocketAddr, TcpStream};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use model::party::{Caller, Observer, Outcome};
+use model::{Error as ModelError, Step};
+use net::{Admission, Channel, Link, NetError, PublicKey, Role, SendHalf, WireBytes, await_client, send_admission};
+use tracing::{debug, info, warn};
+
+use super::Server;
+use super::desk::Seat;
+use super::door::Place;
+use super::metrics::{End, Metrics};
+use crate::cli::Error;
+use crate::cli::error::describe;
+use crate::cli::files::write_json;
+use crate::cli::report::{options, report};
+use crate::cli::trust::{Accepted, Host};
+
+/// How often a client that waits hears its place.
+const BUSY: Duration = Duration::from_secs(1);
+/// How often its leaving is looked for.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Runs the session on `stream` and books how it ended. Not even a bug that a client finds ends the server.
+pub(super) fn visit(server: &Arc<Server>, stream: TcpStream, peer: SocketAddr, place: Place) {
+    let span = tracing::info_span!("session", %peer, key = tracing::field::Empty);
+    let _entered = span.enter();
+    let mut stage = Stage::Unproved;
+    // Held until everything is booked: a server that ends waits for seats alone.
+    let mut seat = None;
+    let visited = catch_unwind(AssertUnwindSafe(|| attend(server, &stream, place, &mut stage, &mut seat)));
+    let outcome = visited.unwrap_or(Err(Error::Panicked));
+    let end = match &outcome {
+        Ok(outcome) if outcome.filled.is_some() => End::Filled,
+        Ok(_) => End::Generated,
+        Err(error) => end_of(error, stage),
+    };
+    server.metrics.ended(end);
+    match &outcome {
+        Ok(outcome) => {
+            server.metrics.finished(outcome);
+            match outcome.filled {
+                Some(id) => info!("pool {id} filled"),
+                None => info!(tokens = outcome.generation.count, "{} tokens generated", outcome.generation.count),
+            }
+        }
+        Err(error) => match end {
+            End::Failed | End::Expired => warn!(outcome = end.name(), "{}", describe(error)),
+            _ => info!(outcome = end.name(), "{}", describe(error)),
+        },
+    }
+    if stage == Stage::Served {
+        let outcome = outcome.map_err(|source| Error::Session { peer: peer.to_string(), source: Box::new(source) });
+        server.served(outcome);
+    }
+}
+
+/// How far a connection came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// The client proved no key yet.
+    Unproved,
+    /// It is not served yet.
+    Waiting,
+    /// It had a session.
+    Served,
+}
+
+fn end_of(error: &Error, stage: Stage) -> End {
+    match error {
+        Error::Stranger { .. } | Error::Full(_) => End::Refused,
+        Error::ClientLeft | Error::Model(ModelError::Abandoned) => End::Left,
+        Error::SessionLimit { .. } => End::Expired,
+        Error::Model(
+            ModelError::Limit { .. }
+            | ModelError::Phases { .. }
+            | ModelError::Quota { .. }
+            | ModelError::Planning { .. }
+            | ModelError::TooLong { .. }
+            | ModelError::Nothing
+            | ModelError::Pool(_)
+            | ModelError::PoolFile { .. },
+        ) => End::Refused,
+        _ if stage == Stage::Unproved => End::Unproved,
+        _ => End::Failed,
+    }
+}
+
+/// The session itself.
+fn attend(
+    server: &Arc<Server>,
+    stream: &TcpStream,
+    place: Place,
+    stage: &mut Stage,
+    seat: &mut Option<Seat>,
+) -> Result<Outcome, Error> {
+    let io = |source| NetError::Io { step: "accept", source };
+    let own = stream.try_clone().map_err(io)?;
+    let Accepted { mut link, key } = server.host.accept(own, server.times.handshake, server.times.silence)?;
+    // The first words on a link without encryption, which has the time-out of a session.
+    let hurry = server.watch.limit(stream, server.times.handshake).map_err(io)?;
+    await_client(&mut link).map_err(|error| match hurry.expired() {
+        true => NetError::TimedOut { step: "admission", seconds: server.times.handshake.as_secs_f64() },
+        false => error,
+    })?;
+    drop(hurry);
+    if let Some(key) = key {
+        tracing::Span::current().record("key", tracing::field::display(key));
+    }
+    let caller = Caller { key: key.map(|key| key.to_string()) };
+    let mut link = Tallied { link, metrics: server.metrics.clone() };
+    *stage = Stage::Waiting;
+    // It is no longer idle: what it may do from here on has limits of its own.
+    drop(place);
+
+    let seat = match let_in(server, key) {
+        Ok(taken) => seat.insert(taken),
+        Err(error) => return Err(turn_away(link, error)),
+    };
+    let mut told = Duration::ZERO;
+    let mut last = 0;
+    let waited = seat.wait(LOOK, |position| {
+        if left(stream) {
+            return Err(Error::ClientLeft);
+        }
+        if position != last || told >= BUSY {
+            if last == 0 {
+                info!(position, "the client waits");
+            }
+            (last, told) = (position, Duration::ZERO);
+            send_admission(&mut link, &Admission::Busy { position }).map_err(|_| Error::ClientLeft)?;
+        }
+        told += LOOK;
+        Ok(())
+    });
+    if let Err(error) = waited {
+        return Err(turn_away(link, error));
+    }
+    *stage = Stage::Served;
+    server.begun();
+    info!("session begins");
+    let limit =
+        server.watch.limit(stream, server.times.session).map_err(|source| NetError::Io { step: "accept", source })?;
+    let served = serve(server, stream, link, &caller);
+    match served {
+        Err(_) if limit.expired() => Err(Error::SessionLimit { seconds: server.times.session.as_secs_f64() }),
+        served => served,
+    }
+}
+
+/// A place for the client with `key`, if it may come in.
+fn let_in(server: &Server, key: Option<PublicKey>) -> Result<Seat, Error> {
+    if let (false, Some(key)) = (server.host.admits(key)?, key) {
+        return Err(Error::Stranger { key, advice: server.host.advice(key) });
+    }
+    Ok(server.desk.enter(key.map(|key| key.to_string()).as_deref())?)
+}
+
+/// Tells the client why it is not served.
+fn turn_away(mut link: Tallied, error: Error) -> Error {
+    let reason = match &error {
+        Error::Stranger { key, .. } => Host::refusal(*key),
+        Error::Full(full) => full.to_string(),
+        Error::ClientLeft => return error,
+        _ => "it cannot tell who may come in".into(),
+    };
+    // It may be gone.
+    let _ = send_admission(&mut link, &Admission::Refused { reason });
+    error
+}
+
+fn serve(server: &Arc<Server>, stream: &TcpStream, mut link: Tallied, caller: &Caller) -> Result<Outcome, Error> {
+    send_admission(&mut link, &Admission::Granted)?;
+    let channel = Channel::new(Role::Server, server.link.wrap(link)?);
+    let mut watcher = Watcher { server, stream, caller, charged: 0, begun: 0 };
+    let served = server.hosted.serve(channel, caller, &server.terms, &server.limits, &mut watcher);
+    watcher.settle();
+    let outcome = served?;
+    if let Some(path) = &server.json {
+        let mut terms = server.terms.clone();
+        terms.protocol.preprocess = outcome.preprocess;
+        let mut chosen = options([("link", server.link.to_string().into())]);
+        chosen.extend(server.terms_args.reported(&terms));
+        let mut report = report(server.hosted.public(), None, outcome.prompt_tokens, &outcome, chosen)?;
+        report.peak_memory_bytes.server = net::peak_memory_bytes();
+        // One session after another.
+        static TURN: Mutex<()> = Mutex::new(());
+        let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        write_json(path, &report)?;
+    }
+    Ok(outcome)
+}
+
+/// Whether the client has closed the connection, whatever is left to be read. Where the system does not tell, that is
+/// noticed at the next message.
+fn left(stream: &TcpStream) -> bool {
+    #[cfg(unix)]
+    {
+        use rustix::event::{PollFd, PollFlags, Timespec, poll};
+        #[cfg(target_os = "linux")]
+        let closed = PollFlags::HUP | PollFlags::ERR | PollFlags::RDHUP;
+        #[cfg(not(target_os = "linux"))]
+        let closed = PollFlags::HUP | PollFlags::ERR;
+        let mut looked = [PollFd::new(stream, closed)];
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        poll(&mut looked, Some(&at_once)).is_ok() && looked[0].revents().intersects(closed)
+    }
+    #[cfg(not(unix))]
+    {
+        let _ = stream;
+        false
+    }
+}
+
+/// The server's eyes on a session.
+struct Watcher<'a> {
+    server: &'a Server,
+    stream: &'a TcpStream,
+    caller: &'a Caller,
+    /// Positions whose logits are charged, and those that may have been revealed.
+    charged: u64,
+    begun: u64,
+}
+
+impl Watcher<'_> {
+    /// Credits what was charged and not revealed.
+    fn settle(&mut self) {
+        let Some(accounts) = &self.server.accounts else { return };
+        let unrevealed = self.charged.saturating_sub(self.begun);
+        self.charged = 0;
+        if let Err(error) = accounts.credit(self.caller.key.as_deref(), unrevealed) {
+            warn!("{}", describe(&error));
+        }
+    }
+}
+
+impl Observer for Watcher<'_> {
+    fn ask(&mut self, positions: u64) -> Result<(), ModelError> {
+        if let Some(accounts) = &self.server.accounts
+            && positions > 0
+        {
+            accounts.charge(self.caller.key.as_deref(), positions)?;
+            self.charged = positions;
+        }
+        Ok(())
+    }
+
+    fn abandoned(&self) -> bool {
+        left(self.stream)
+    }
+
+    fn begin(&mut self, step: Step) {
+        self.begun += 1;
+        if step == Step::Prefill {
+            debug!("prefill");
+        }
+    }
+
+    fn prepare(&mut self, done: u64, total: u64) {
+        if done == 0 {
+            debug!(bytes = total, "preprocessing");
+        }
+    }
+
+    fn token(&mut self, _: Option<u32>) {
+        debug!(tokens = self.begun, "a token is done");
+    }
+}
+
+/// A link whose bytes count when it is dropped, however the session ends.
+struct Tallied {
+    link: Box<dyn Link>,
+    metrics: Arc<Metrics>,
+}
+
+impl Drop for Tallied {
+    fn drop(&mut self) {
+        if let Some(bytes) = self.link.wire_bytes() {
+            self.metrics.wire(bytes);
+        }
+    }
+}
+
+impl Link for Tallied {
+    fn send(&mut self, bytes: Vec<u8>) -> std::io::Result<()> {
+        self.link.send(bytes)
+    }
+    fn recv(&mut self, buf: &mut [u8]) -> std::io::Result<()> {
+        self.link.recv(buf)
+    }
+    fn timeout(&self) -> Duration {
+        self.link.timeout()
+    }
+    fn take_sender(&mut self) -> std::io::Result<Box<dyn SendHalf>> {
+        self.link.take_sender()
+    }
+    fn close(&mut self) -> std::io::Result<()> {
+        self.link.close()
+    }
+    fn read_ahead(&mut self, limit: Duration) -> std::io::Result<()> {
+        self.link.read_ahead(limit)
+    }
+    fn exporter(&self) -> Option<[u8; 32]> {
+        self.link.exporter()
+    }
+    fn wire_bytes(&self) -> Option<WireBytes> {
+        self.link.wire_bytes()
+    }
+}

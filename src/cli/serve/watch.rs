@@ -1,0 +1,120 @@
+//! Time limits: a connection that is open at its deadline is shut down under its session, whatever that waits for.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{Shutdown, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// A connection and the flag that says its time was up.
+type Open = (TcpStream, Arc<AtomicBool>);
+
+#[derive(Default)]
+struct State {
+    /// By deadline; the number tells connections of one deadline apart.
+    open: BTreeMap<(Instant, u64), Open>,
+    next: u64,
+}
+
+/// The connections that have a deadline.
+#[derive(Default)]
+pub(super) struct Watch {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+/// A deadline that holds until this is dropped.
+pub(super) struct Limit {
+    watch: Arc<Watch>,
+    key: (Instant, u64),
+    expired: Arc<AtomicBool>,
+}
+
+impl Watch {
+    /// Starts the thread that watches; it lives as long as the process.
+    pub(super) fn start() -> io::Result<Arc<Self>> {
+        let watch = Arc::new(Watch::default());
+        let watching = watch.clone();
+        thread::Builder::new().name("waggle-watch".into()).spawn(move || watching.run())?;
+        Ok(watch)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn run(&self) {
+        let mut state = self.state();
+        loop {
+            let now = Instant::now();
+            while let Some(entry) = state.open.first_entry()
+                && entry.key().0 <= now
+            {
+                let (stream, expired) = entry.remove();
+                expired.store(true, Ordering::Release);
+                // An error means that it is closed already.
+                let _ = stream.shutdown(Shutdown::Both);
+            }
+            let next = state.open.first_key_value().map(|((deadline, _), _)| *deadline);
+            state = match next {
+                Some(deadline) => {
+                    let left = deadline.saturating_duration_since(now);
+                    self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0
+                }
+                None => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+            };
+        }
+    }
+
+    /// Shuts `stream` down after `limit`.
+    pub(super) fn limit(self: &Arc<Self>, stream: &TcpStream, limit: Duration) -> io::Result<Limit> {
+        let stream = stream.try_clone()?;
+        let expired = Arc::new(AtomicBool::new(false));
+        let mut state = self.state();
+        let key = (Instant::now() + limit, state.next);
+        state.next += 1;
+        state.open.insert(key, (stream, expired.clone()));
+        drop(state);
+        self.changed.notify_one();
+        Ok(Limit { watch: self.clone(), key, expired })
+    }
+}
+
+impl Limit {
+    /// Whether the time was up.
+    pub(super) fn expired(&self) -> bool {
+        self.expired.load(Ordering::Acquire)
+    }
+}
+
+impl Drop for Limit {
+    fn drop(&mut self) {
+        self.watch.state().open.remove(&self.key);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::net::TcpListener;
+
+    use super::*;
+
+    #[test]
+    fn a_connection_ends_at_its_deadline_and_not_after_its_limit() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let connect = || TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let watch = Watch::start().unwrap();
+        let (mut late, free) = (connect(), connect());
+        let limit = watch.limit(&late, Duration::from_millis(20)).unwrap();
+        let lifted = watch.limit(&free, Duration::from_millis(20)).unwrap();
+        drop(lifted);
+        assert_eq!(late.read(&mut [0]).unwrap(), 0);
+        assert!(limit.expired());
+        free.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+        assert!((&free).read(&mut [0]).is_err(), "it is still open");
+        assert!(watch.state().open.is_empty());
+    }
+}

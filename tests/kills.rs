@@ -1,0 +1,293 @@
+//! Parties that are killed or stopped at any moment: no correlation is used twice, no pool is left without its partner,
+//! and the next client is served.
+//!
+//! `cargo test --release --test kills` disturbs 8 sessions; `WAGGLE_KILLS=200 cargo test --release --test kills --
+//! --nocapture` disturbs 200 and says how they ended. `WAGGLE_SEED` repeats the choices of a run, not its moments.
+#![cfg(unix)]
+
+mod support;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use support::{Server, ended, succeed, text, until, waggle};
+
+/// Read time-out of both parties, in seconds.
+const TIMEOUT: f64 = 1.0;
+/// By when a disturbed client has ended, and a client that nobody disturbs is served: generous, for a busy machine.
+const LIMIT: Duration = Duration::from_secs(60);
+/// What the parties state alike, and what makes sessions short.
+const TERMS: &str = "--ot softspoken8";
+const CONFIG: &str =
+    r#"{"model_type": "gpt2", "vocab_size": 48, "n_positions": 16, "n_embd": 16, "n_layer": 1, "n_head": 2}"#;
+const WHAT: &str = "--prompt-ids 1,2 --tokens 3";
+const BOUND: &str = "--prompt-len 2 --tokens 3";
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Mode {
+    /// A generation in one phase.
+    Plain,
+    /// A generation in two.
+    Prepared,
+    /// The first phase alone.
+    Filling,
+    /// The second phase alone.
+    Spending,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Harm {
+    /// SIGKILL.
+    Kill,
+    /// SIGSTOP for longer than the peer waits, then SIGCONT.
+    Stop,
+    /// SIGSTOP for a moment, then SIGCONT.
+    Pause,
+}
+
+const MODES: [Mode; 4] = [Mode::Plain, Mode::Prepared, Mode::Filling, Mode::Spending];
+
+/// Splitmix64.
+struct Coins(u64);
+
+impl Coins {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut x = self.0;
+        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (x ^ (x >> 31)) % n
+    }
+}
+
+fn signal(child: &Child, name: &str) {
+    // It fails if the process has just ended.
+    let _ = Command::new("kill").args([name, &child.id().to_string()]).status().unwrap();
+}
+
+/// Servers and directories.
+struct Stage {
+    model: String,
+    mine: PathBuf,
+    kept: PathBuf,
+    /// Of sessions in one phase, and of those in two.
+    servers: [Server; 2],
+    pools: usize,
+}
+
+impl Stage {
+    fn new(dir: &Path) -> Self {
+        let (config, model) = (dir.join("config.json"), dir.join("model").display().to_string());
+        fs::write(&config, CONFIG).unwrap();
+        succeed(&mut waggle(&format!("synth --config {} --out {model}", config.display())));
+        let (mine, kept) = (dir.join("mine"), dir.join("kept"));
+        fs::create_dir(&mine).unwrap();
+        let servers = [false, true].map(|pools| serve(&model, &kept, pools));
+        Stage { model, mine, kept, servers, pools: 0 }
+    }
+
+    fn server(&mut self, mode: Mode) -> &mut Server {
+        &mut self.servers[usize::from(mode != Mode::Plain)]
+    }
+
+    fn restart(&mut self, mode: Mode) {
+        let new = serve(&self.model, &self.kept, mode != Mode::Plain);
+        *self.server(mode) = new;
+    }
+
+    fn generate(&mut self, mode: Mode, rest: &str) -> Command {
+        let preprocess = mode != Mode::Plain;
+        self.server(mode).client(&format!("{TERMS} --timeout {TIMEOUT} --preprocess {preprocess} {WHAT} {rest}"))
+    }
+
+    fn spend(&mut self, pool: &Path) -> Output {
+        self.generate(Mode::Spending, &format!("--pool {}", pool.display())).output().unwrap()
+    }
+
+    /// A new place for a pool.
+    fn place(&mut self) -> PathBuf {
+        self.pools += 1;
+        self.mine.join(format!("{}.pool", self.pools))
+    }
+
+    fn fill(&mut self, pool: &Path) -> Command {
+        let address = self.server(Mode::Filling).address.clone();
+        let connect = format!("preprocess --connect {address} {TERMS} --timeout {TIMEOUT}");
+        waggle(&format!("{connect} {BOUND} --pool {}", pool.display()))
+    }
+
+    /// Ids of the files in `dir` whose state is one of `states`.
+    fn ids(dir: &Path, states: &[&str]) -> BTreeSet<String> {
+        let list = support::json(&mut waggle(&format!("pools list {}", dir.display())));
+        let wanted = |file: &&Value| states.contains(&file["state"].as_str().unwrap());
+        list.as_array().unwrap().iter().filter(wanted).map(|file| file["id"].as_str().unwrap_or("-").into()).collect()
+    }
+
+    /// Waits until every pool has its partner: a session that was cut may be about to end.
+    fn assert_no_orphans(&self) {
+        let orphans = || {
+            let (here, there) = (Self::ids(&self.mine, &["pool"]), Self::ids(&self.kept, &["pool"]));
+            let partners = Self::ids(&self.kept, &["pool", "pending"]);
+            here.difference(&partners).chain(there.difference(&here)).cloned().collect::<Vec<_>>()
+        };
+        let start = Instant::now();
+        while !orphans().is_empty() {
+            assert!(start.elapsed() < LIMIT, "without a partner: {:?}", orphans());
+            sleep(Duration::from_millis(50));
+        }
+    }
+}
+
+fn serve(model: &str, kept: &Path, pools: bool) -> Server {
+    let pools = if pools { format!("--pools {} --max-pools 1000", kept.display()) } else { String::new() };
+    Server::start(&format!("--model {model} {TERMS} --timeout {TIMEOUT} {pools}"))
+}
+
+fn assert_ended_well(output: &Output, harm: Harm, victim: &str) {
+    let errors = text(&output.stderr);
+    assert!(!errors.contains("panicked"), "{errors}");
+    let killed = harm == Harm::Kill && victim == "client";
+    assert!(killed || matches!(output.status.code(), Some(0 | 1)), "{:?}: {errors}", output.status);
+    // Who was not harmed for long notices nothing.
+    assert!(harm != Harm::Pause || output.status.success(), "{errors}");
+}
+
+/// One disturbed session and what must hold after it; returns how long the next client took.
+fn disturb(stage: &mut Stage, mode: Mode, victim: &str, harm: Harm, moment: Duration) -> Duration {
+    let (pool, backup) = (stage.place(), stage.mine.with_extension("backup"));
+    let mut command = match mode {
+        Mode::Plain | Mode::Prepared => stage.generate(mode, ""),
+        Mode::Filling => stage.fill(&pool),
+        Mode::Spending => {
+            succeed(&mut stage.fill(&pool));
+            fs::copy(&pool, &backup).unwrap();
+            stage.generate(mode, &format!("--pool {}", pool.display()))
+        }
+    };
+    let client = command.spawn().unwrap();
+    sleep(moment);
+    let target = |stage: &mut Stage, name: &str| match victim {
+        "client" => signal(&client, name),
+        _ => signal(&stage.server(mode).child, name),
+    };
+    let name = if harm == Harm::Kill { "-KILL" } else { "-STOP" };
+    target(stage, name);
+    match (harm, victim) {
+        (Harm::Kill, "server") => stage.restart(mode),
+        (Harm::Kill, _) => {}
+        (Harm::Pause, _) => sleep(Duration::from_millis(100)),
+        // The next client comes while the stopped one still holds its connection; a stopped server serves nobody.
+        (Harm::Stop, "client") => {}
+        (Harm::Stop, _) => sleep(Duration::from_secs_f64(1.5 * TIMEOUT)),
+    }
+    let goes_on_late = harm == Harm::Stop && victim == "client";
+    if harm != Harm::Kill && !goes_on_late {
+        target(stage, "-CONT");
+    }
+    let start = Instant::now();
+    succeed(&mut stage.generate(if mode == Mode::Plain { mode } else { Mode::Prepared }, ""));
+    let took = start.elapsed();
+    if goes_on_late {
+        sleep(Duration::from_secs_f64(TIMEOUT));
+        target(stage, "-CONT");
+    }
+    let output = ended(client, LIMIT);
+    assert_ended_well(&output, harm, victim);
+    stage.assert_no_orphans();
+    match mode {
+        Mode::Plain | Mode::Prepared => {}
+        Mode::Filling => {
+            if output.status.success() {
+                assert!(pool.is_file(), "a filling that succeeds leaves a pool");
+            }
+            if pool.is_file() {
+                let spent = stage.spend(&pool);
+                assert!(spent.status.success(), "a pool is good for a generation: {}", text(&spent.stderr));
+            }
+        }
+        Mode::Spending => {
+            // What was written depends on correlations.
+            let used = !output.stdout.is_empty();
+            if pool.is_file() {
+                assert!(!used, "used, and still there");
+            } else {
+                fs::copy(&backup, &pool).unwrap();
+            }
+            let again = stage.spend(&pool);
+            assert!(!used || !again.status.success(), "used twice");
+            if again.status.success() {
+                fs::copy(&backup, &pool).unwrap();
+                let third = stage.spend(&pool);
+                assert!(!third.status.success() && text(&third.stderr).contains("the server refuses"), "used twice");
+            }
+            let _ = fs::remove_file(&pool);
+        }
+    }
+    took
+}
+
+#[test]
+fn parties_may_die_at_any_moment() {
+    let number = |name| std::env::var(name).ok().map(|text| text.parse::<u64>().expect("a number"));
+    let rounds = number("WAGGLE_KILLS").unwrap_or(8);
+    let seed = number("WAGGLE_SEED").unwrap_or_else(|| u64::from(std::process::id()));
+    println!("WAGGLE_KILLS={rounds} WAGGLE_SEED={seed}");
+    let mut coins = Coins(seed);
+    let dir = tempfile::tempdir().unwrap();
+    let mut stage = Stage::new(dir.path());
+    // How long a session of each mode takes if nobody disturbs it.
+    let lengths = MODES.map(|mode| {
+        let pool = stage.place();
+        if mode == Mode::Spending {
+            succeed(&mut stage.fill(&pool));
+        }
+        let start = Instant::now();
+        match mode {
+            Mode::Plain | Mode::Prepared => drop(succeed(&mut stage.generate(mode, ""))),
+            Mode::Filling => drop(succeed(&mut stage.fill(&pool))),
+            Mode::Spending => assert!(stage.spend(&pool).status.success()),
+        }
+        let took = start.elapsed();
+        if mode == Mode::Filling {
+            assert!(stage.spend(&pool).status.success());
+        }
+        took
+    });
+    let mut extra = Vec::new();
+    for round in 0..rounds {
+        let at = round as usize % MODES.len();
+        let mode = MODES[at];
+        let victim = ["client", "server"][round as usize / MODES.len() % 2];
+        // The first rounds kill; later ones choose.
+        let harm = if round < 8 {
+            Harm::Kill
+        } else {
+            [Harm::Kill, Harm::Kill, Harm::Stop, Harm::Pause][coins.below(4) as usize]
+        };
+        let moment = lengths[at].mul_f64(coins.below(1100) as f64 / 1000.0);
+        let took = disturb(&mut stage, mode, victim, harm, moment);
+        let usual = lengths[usize::from(mode != Mode::Plain)];
+        extra.push(took.saturating_sub(usual));
+        println!(
+            "{round}: {mode:?}, {harm:?} the {victim} after {moment:.3?}; the next client took {took:.3?} ({usual:.3?})"
+        );
+    }
+    extra.sort();
+    println!(
+        "the next client took longer than usual by {:.3?} (median), {:.3?} (most)",
+        extra[extra.len() / 2],
+        extra.last()
+    );
+    // What is left can be told from pools, and removed.
+    until(|| {
+        let rm = format!("pools rm --stale {} {}", stage.mine.display(), stage.kept.display());
+        succeed(&mut waggle(&rm));
+        [&stage.mine, &stage.kept].iter().all(|dir| Stage::ids(dir, &["draft", "claimed"]).is_empty()).then_some(())
+    });
+    stage.assert_no_orphans();
+}

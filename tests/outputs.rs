@@ -1,0 +1,190 @@
+//! What commands write: to a pipe that nobody reads, to a full disk, and over older files.
+#![cfg(unix)]
+
+mod support;
+
+use std::fs::{self, File};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use support::{Server, fail, text, waggle};
+
+const IDS: &str = "--prompt-ids 30,27,25 --tokens 2";
+
+/// Standard output that takes nothing; `None` where the system has no such file.
+fn full() -> Option<Stdio> {
+    let file = File::options().write(true).open("/dev/full").ok();
+    if file.is_none() {
+        eprintln!("SKIPPED: no /dev/full here");
+    }
+    file.map(Stdio::from)
+}
+
+/// Standard output whose reader has gone.
+fn closed() -> Stdio {
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    writer.into()
+}
+
+fn lines(output: &Output) -> Vec<String> {
+    text(&output.stderr).lines().filter(|line| !line.trim().is_empty()).map(str::to_owned).collect()
+}
+
+/// Holds `command`, made anew for each run, to what a full and a closed standard output must come to.
+fn assert_survives(command: impl Fn() -> Command) {
+    if let Some(full) = full() {
+        let output = command().stdout(full).output().unwrap();
+        let told = lines(&output);
+        assert_eq!(output.status.code(), Some(1), "{:?}: {told:?}", command());
+        assert_eq!(told, ["error: standard output: No space left on device (os error 28)"], "{:?}", command());
+    }
+    let output = command().stdout(closed()).output().unwrap();
+    assert_eq!((output.status.code(), lines(&output)), (Some(141), vec![]), "{:?}", command());
+}
+
+#[test]
+fn a_full_disk_is_an_error_and_a_closed_pipe_an_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = dir.path().join("config.json");
+    fs::write(
+        &config,
+        r#"{"model_type": "gpt2", "vocab_size": 16, "n_positions": 16, "n_embd": 16, "n_layer": 1, "n_head": 2}"#,
+    )
+    .unwrap();
+    let story = dir.path().join("text");
+    fs::write(&story, "What say you to the king? My lord.\n".repeat(3)).unwrap();
+    let (config, story, out) = (config.display(), story.display(), dir.path().join("out").display().to_string());
+    for line in [
+        format!("float {IDS}"),
+        format!("plan --model {config} --prompt-len 2 --tokens 2"),
+        format!("synth --config {config} --out {out}"),
+        format!("eval --text {story} --context 16 --sequences 1"),
+        format!("demo --link memory {IDS}"),
+        format!("demo {IDS}"),
+        format!("pools list {}", dir.path().display()),
+    ] {
+        assert_survives(|| waggle(&line));
+    }
+}
+
+#[test]
+fn both_parties_take_a_reader_that_leaves() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start("--model shakespeare-gpt2");
+    assert_survives(|| server.client("--prompt-ids 30,27,25 --tokens 4"));
+    let kept = dir.path().join("kept");
+    let server = Server::start(&format!("--model shakespeare-gpt2 --pools {}", kept.display()));
+    let pool = dir.path().join("a.pool");
+    assert_survives(|| {
+        // Made all the same: what cannot be said is that it was.
+        let _ = fs::remove_file(&pool);
+        let preprocess = format!("preprocess --connect {} --prompt-len 1 --tokens 1 --pool", server.address);
+        let mut command = waggle(&preprocess);
+        command.arg(&pool);
+        command
+    });
+    assert!(pool.is_file());
+}
+
+#[test]
+fn nothing_that_happens_to_standard_error_is_a_panic() {
+    for stderr in [full(), Some(closed())].into_iter().flatten() {
+        let status = waggle("float --model no-such-model").stderr(stderr).status().unwrap();
+        assert_eq!(status.code(), Some(1));
+    }
+    for stderr in [full(), Some(closed())].into_iter().flatten() {
+        let output = waggle(&format!("demo --link memory {IDS}")).stderr(stderr).output().unwrap();
+        assert_eq!((output.status.code(), text(&output.stdout)), (Some(0), "Xy\n".into()));
+    }
+}
+
+fn names(dir: &Path) -> Vec<String> {
+    let mut names: Vec<String> =
+        fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn a_command_that_fails_leaves_no_report_and_no_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let report = dir.path().join("report.json");
+    let lost = "--connect 127.0.0.1:1 --connect-timeout 0.1";
+    let failing = [
+        format!("generate {lost} {IDS} --json"),
+        format!("preprocess {lost} --pool {} --prompt-len 1 --json", dir.path().join("a.pool").display()),
+        "float --model no-such-model --json".into(),
+        "plan --model no-such-model --json".into(),
+        "demo --tokens 100000 --json".into(),
+        "eval --text no-such-file --json".into(),
+        format!("eval --text no-such-file --out {} --json", dir.path().display()),
+    ];
+    for line in &failing {
+        fail(waggle(line).arg(&report), 1);
+        assert!(names(dir.path()).is_empty(), "{line}: {:?}", names(dir.path()));
+    }
+    // An older report stays, with its time.
+    fs::write(&report, "old").unwrap();
+    let time = || fs::metadata(&report).unwrap().modified().unwrap();
+    let before = time();
+    for line in &failing {
+        fail(waggle(line).arg(&report), 1);
+        assert_eq!((names(dir.path()), time()), (vec!["report.json".into()], before), "{line}");
+        assert_eq!(fs::read_to_string(&report).unwrap(), "old");
+    }
+    let error = fail(waggle("float --json").arg(dir.path().join("none/report.json")), 1);
+    assert!(error.contains("none/report.json: No such file or directory"), "{error}");
+}
+
+/// `line` in a shell that lets no file grow beyond `blocks` of 512 or 1024 bytes.
+fn limited(blocks: usize, line: &str) -> Command {
+    let mut command = Command::new("sh");
+    let limit = format!("trap '' XFSZ; ulimit -f {blocks}; exec {} {line}", env!("CARGO_BIN_EXE_waggle"));
+    command.args(["-c", &limit]).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+#[test]
+fn a_file_that_cannot_be_written_whole_is_not_there() {
+    let dir = tempfile::tempdir().unwrap();
+    let report = dir.path().join("report.json");
+    fs::write(&report, "old").unwrap();
+    let error = fail(&mut limited(1, &format!("float {IDS} --json {}", report.display())), 1);
+    assert!(error.contains("report.json: File too large"), "{error}");
+    assert_eq!((fs::read_to_string(&report).unwrap(), names(dir.path()).len()), ("old".into(), 1));
+
+    let (config, out) = (dir.path().join("config.json"), dir.path().join("model"));
+    fs::write(&config, r#"{"model_type": "gpt2", "n_layer": 1, "n_embd": 32, "n_head": 2}"#).unwrap();
+    let synth = format!("synth --config {} --out {}", config.display(), out.display());
+    fail(&mut limited(8, &synth), 1);
+    assert!(names(&out).is_empty(), "{:?}", names(&out));
+}
+
+#[test]
+fn a_client_without_room_leaves_nothing_at_its_server() {
+    let dir = tempfile::tempdir().unwrap();
+    let (kept, mine) = (dir.path().join("kept"), dir.path().join("mine"));
+    fs::create_dir(&mine).unwrap();
+    let mut server = Server::start(&format!("--model shakespeare-gpt2 --once --pools {}", kept.display()));
+    let preprocess =
+        format!("preprocess --connect {} --prompt-len 1 --tokens 1 --pool {}/a.pool", server.address, mine.display());
+    let error = fail(&mut limited(64, &preprocess), 1);
+    assert!(error.contains("a.pool: pool: File too large") && error.lines().count() == 1, "{error}");
+    assert!(names(&mine).is_empty());
+    support::until(|| server.child.try_wait().unwrap());
+    assert!(names(&kept).is_empty(), "{:?}", names(&kept));
+    let error = server.stop();
+    assert!(error.contains("the client gives up: its pool: file too large"), "{error}");
+}
+
+#[test]
+fn a_place_for_the_pool_is_tried_before_anybody_is_asked() {
+    let dir = tempfile::tempdir().unwrap();
+    let lost = "preprocess --connect 127.0.0.1:1 --connect-timeout 0.1 --prompt-len 1 --pool";
+    let error = fail(waggle(lost).arg(dir.path().join("none/a.pool")), 1);
+    assert!(error.contains("none/a.pool: pool: No such file or directory"), "{error}");
+    let error = fail(waggle(lost).arg(dir.path().join("a.pool")), 1);
+    assert!(error.contains("127.0.0.1:1") && error.lines().count() == 1, "the address is named: {error}");
+    assert!(names(dir.path()).is_empty());
+}

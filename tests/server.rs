@@ -1,0 +1,341 @@
+//! One server and many clients: who is served, who waits, who is sent away, and how it ends.
+
+mod support;
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use support::{Log, Server, ended, fail, json, succeed, text, waggle};
+
+const MODEL: &str = "--model shakespeare-gpt2";
+const SHORT: &str = "--prompt-ids 30,27,25 --tokens 2";
+const LONG: &str = "--prompt-ids 30,27,25 --tokens 200";
+/// What a party may take at most, on a machine that does much else.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// A client that runs, and what it says.
+struct Client {
+    child: Child,
+    log: Log,
+}
+
+impl Client {
+    fn of(server: &Server, arguments: &str) -> Self {
+        let mut child = server.client(arguments).spawn().unwrap();
+        let log = Log::of(child.stderr.take().unwrap());
+        Client { child, log }
+    }
+
+    fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+#[test]
+fn one_server_takes_plain_and_prepared_sessions() {
+    let dir = tempfile::tempdir().unwrap();
+    let with_pools = format!("{MODEL} --pools {}", dir.path().join("kept").display());
+    for arguments in [MODEL, &with_pools] {
+        let server = Server::start(arguments);
+        let plain = json(&mut server.client(SHORT));
+        let prepared = json(&mut server.client(&format!("{SHORT} --preprocess")));
+        assert_eq!(plain["tokens"], prepared["tokens"]);
+        let offline = |report: &Value| report["phases"]["offline"]["bytes_client_to_server"].as_u64().unwrap();
+        assert!(offline(&prepared) > 2 * offline(&plain), "{arguments}");
+    }
+    // A server that is told decides.
+    let server = Server::start(&format!("{MODEL} --preprocess true"));
+    let refused = fail(&mut server.client(SHORT), 1);
+    assert!(
+        refused.contains("the server refuses: this server runs sessions with `preprocess` true only"),
+        "{refused}"
+    );
+}
+
+#[test]
+fn clients_wait_their_turn_and_leave_the_queue_at_once() {
+    let server = Server::start(&format!("{MODEL} --sessions 1 --queue 2"));
+    let first = Client::of(&server, LONG);
+    server.log().wait_for("session begins");
+    let second = Client::of(&server, SHORT);
+    second.log.wait_for("you are number 1");
+    // Its time-out is shorter than the wait: it begins when it is served.
+    let third = Client::of(&server, &format!("{SHORT} --timeout 3"));
+    third.log.wait_for("you are number 2");
+    let refused = fail(&mut server.client(SHORT), 1);
+    assert!(refused.contains("this server is busy: 2 clients wait already"), "{refused}");
+    second.kill();
+    third.log.wait_for("you are number 1");
+    std::thread::sleep(Duration::from_secs(4));
+    // Who leaves in a session frees its place as well.
+    first.kill();
+    let served = ended(third.child, LIMIT);
+    assert!(served.status.success(), "{}", third.log.to_the_end());
+    assert_eq!(served.stdout.len(), "Xy\n".len());
+    let log = server.stop();
+    for words in ["the client left the queue", "outcome=\"refused\"", "2 tokens generated"] {
+        assert!(log.contains(words), "{words} in\n{log}");
+    }
+}
+
+#[test]
+fn two_sessions_run_at_once() {
+    let server = Server::start(&format!("{MODEL} --sessions 2 --queue 0"));
+    let long = Client::of(&server, LONG);
+    server.log().wait_for("session begins");
+    succeed(&mut server.client(SHORT));
+    long.kill();
+}
+
+#[test]
+fn a_session_has_a_limit_and_so_has_a_key() {
+    let server = Server::start(&format!("{MODEL} --session-limit 2 --sessions 2 --max-sessions-per-key 1"));
+    let long = Client::of(&server, LONG);
+    server.log().wait_for("session begins");
+    let refused = fail(&mut server.client(SHORT), 1);
+    assert!(refused.contains("this key has 1 sessions here already"), "{refused}");
+    let output = ended(long.child, LIMIT);
+    assert_eq!(output.status.code(), Some(1));
+    server.log().wait_for("the session took longer than 2 s (--session-limit)");
+}
+
+/// Whether the server closes the connection within this time.
+fn closed_within(mut stream: &TcpStream, limit: Duration) -> bool {
+    stream.set_read_timeout(Some(limit)).unwrap();
+    // What it says before, an alert of TLS, does not matter.
+    let start = Instant::now();
+    loop {
+        match stream.read(&mut [0; 64]) {
+            Ok(0) => return true,
+            Ok(_) if start.elapsed() < limit => {}
+            Err(e) if e.kind() == std::io::ErrorKind::ConnectionReset => return true,
+            _ => return false,
+        }
+    }
+}
+
+#[test]
+fn connections_without_a_key_are_few_and_short() {
+    let server = Server::start(&format!("{MODEL} --handshake-timeout 4 --max-idle-per-address 2"));
+    let connect = || TcpStream::connect(&server.address).unwrap();
+    let start = Instant::now();
+    let (silent, mut slow) = (connect(), connect());
+    let third = connect();
+    assert!(closed_within(&third, Duration::from_secs(2)), "a third one is dropped at once");
+    // Bytes that trickle do not extend the limit.
+    std::thread::spawn(move || {
+        let record = [0x16, 3, 1, 0, 200];
+        while start.elapsed() < LIMIT && slow.write_all(&record[..1]).is_ok() {
+            std::thread::sleep(Duration::from_millis(200));
+        }
+    });
+    assert!(closed_within(&silent, LIMIT));
+    assert!(start.elapsed() > Duration::from_secs(3), "not before its time");
+    let log = server.log().wait_for("within 4.0 s during `tls`");
+    assert!(!log.contains("panicked"), "{log}");
+    support::until(|| succeed(&mut server.client(SHORT)).contains('\n').then_some(()));
+}
+
+#[cfg(unix)]
+#[test]
+fn sigterm_finishes_what_runs() {
+    let server = Server::start(&format!("{MODEL} --sessions 1"));
+    let running = Client::of(&server, "--prompt-ids 30,27,25 --tokens 30");
+    server.log().wait_for("session begins");
+    let waiting = Client::of(&server, SHORT);
+    waiting.log.wait_for("you are number 1");
+    server.signal("TERM");
+    server.log().wait_for("SIGTERM: what runs is finished");
+    let sent_away = ended(waiting.child, LIMIT);
+    assert_eq!(sent_away.status.code(), Some(1));
+    assert!(waiting.log.to_the_end().contains("this server is ending"));
+    let refused = fail(&mut server.client(SHORT), 1);
+    assert!(refused.contains("this server is ending"), "{refused}");
+    let finished = ended(running.child, LIMIT);
+    assert!(finished.status.success());
+    assert_eq!(text(&finished.stdout).trim_end_matches('\n').chars().count(), 30);
+    let (code, log) = server.end(LIMIT);
+    assert_eq!(code, Some(0), "{log}");
+    assert!(log.contains("30 tokens generated") && log.trim_end().ends_with("the end"), "{log}");
+}
+
+#[cfg(unix)]
+#[test]
+fn a_second_signal_ends_at_once() {
+    let server = Server::start(MODEL);
+    let running = Client::of(&server, LONG);
+    server.log().wait_for("session begins");
+    server.signal("INT");
+    server.log().wait_for("SIGINT: what runs is finished");
+    server.signal("TERM");
+    let (code, _) = server.end(Duration::from_secs(5));
+    assert_eq!(code, Some(128 + 15));
+    assert_eq!(ended(running.child, LIMIT).status.code(), Some(1));
+}
+
+#[test]
+fn nothing_that_happens_to_its_output_ends_a_server() {
+    let mut command = waggle(&format!("serve --listen 127.0.0.1:0 {MODEL}"));
+    let mut server = Server::with_closed_output(&mut command);
+    let mut stream = TcpStream::connect(&server.address).unwrap();
+    stream.write_all(b"GET / HTTP/1.1\r\nHost: bees\r\n\r\n").unwrap();
+    assert!(closed_within(&stream, LIMIT));
+    succeed(&mut server.client(SHORT));
+    assert!(server.child.try_wait().unwrap().is_none(), "it still runs");
+}
+
+#[test]
+fn the_log_is_json_on_request() {
+    let server = Server::start(&format!("{MODEL} --once --log debug --log-format json"));
+    succeed(&mut server.client(SHORT));
+    let (code, log) = server.end(LIMIT);
+    assert_eq!(code, Some(0), "{log}");
+    let events: Vec<Value> = log.lines().map(|line| serde_json::from_str(line).expect(line)).collect();
+    let done = events.iter().find(|event| event["message"] == "2 tokens generated").expect(&log);
+    assert_eq!((&done["level"], &done["tokens"]), (&"INFO".into(), &2.into()));
+    assert!(done["span"]["key"].as_str().unwrap().starts_with("ed25519:"), "{done}");
+    assert!(events.iter().any(|event| event["level"] == "DEBUG"));
+}
+
+#[test]
+fn the_metrics_count_sessions_and_bytes() {
+    let server = Server::start(&format!("{MODEL} --metrics 127.0.0.1:0 --max-tokens 2"));
+    let log = server.log().wait_for("metrics at http://");
+    let address = log.split("http://").nth(1).unwrap().split('/').next().unwrap().to_owned();
+    let page = || {
+        let mut stream = TcpStream::connect(&address).unwrap();
+        stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: bees\r\n\r\n").unwrap();
+        let mut page = String::new();
+        stream.read_to_string(&mut page).unwrap();
+        page
+    };
+    let number = |page: &str, name: &str| -> f64 {
+        let line = page.lines().find_map(|line| line.strip_prefix(name)).expect(page);
+        line.trim().parse().unwrap()
+    };
+    let report = json(&mut server.client(SHORT));
+    fail(&mut server.client("--prompt-ids 1 --tokens 3"), 1);
+    server.log().wait_for("more than the 2");
+    let page = support::until(|| Some(page()).filter(|page| page.contains("outcome=\"refused\"} 1")));
+    assert_eq!(number(&page, "waggle_sessions_total{outcome=\"generated\"}"), 1.0);
+    assert_eq!(number(&page, "waggle_tokens_total"), 2.0);
+    assert_eq!(number(&page, "waggle_clients_waiting"), 0.0);
+    for way in ["client_to_server", "server_to_client"] {
+        let sum: u64 = ["setup", "offline", "prefill", "decode"]
+            .iter()
+            .map(|phase| report["phases"][phase][format!("bytes_{way}")].as_u64().unwrap())
+            .sum();
+        let booked = number(&page, &format!("waggle_protocol_bytes_total{{direction=\"{way}\"}}"));
+        assert_eq!(booked, sum as f64, "{way}");
+        let wire = number(&page, &format!("waggle_wire_bytes_total{{direction=\"{way}\"}}"));
+        assert!(wire > booked && wire < 1.02 * booked + 50_000.0, "{wire} on the wire, {booked} booked");
+    }
+    assert!(number(&page, "waggle_phase_seconds_total{phase=\"prefill\"}") > 0.0);
+}
+
+/// A user with keys of its own.
+fn other_user(command: &mut Command, home: &Path) -> Command {
+    let mut other = Command::new(command.get_program());
+    other.args(command.get_args()).env("WAGGLE_HOME", home);
+    other.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    other
+}
+
+#[test]
+fn strangers_are_told_how_to_be_trusted() {
+    let dir = tempfile::tempdir().unwrap();
+    let (home, allow) = (dir.path().join("home"), dir.path().join("allowed"));
+    let server = Server::start(&format!("{MODEL} --allow {}", allow.display()));
+    let client = |arguments: &str| other_user(&mut server.client(arguments), &home);
+
+    let unknown = fail(&mut client(SHORT), 1);
+    let key = unknown.split("--server-key ").nth(1).expect(&unknown).trim().to_owned();
+    let trusting = format!("{SHORT} --server-key {key}");
+    let stranger = fail(&mut client(&trusting), 1);
+    let own = succeed(&mut other_user(&mut waggle("keygen"), &home));
+    assert!(stranger.contains(&format!("adds the line: {}", own.trim())), "{stranger}");
+    let log = server.log().wait_for("client with unknown key refused");
+    let advice = format!("add the line {} to {}", own.trim(), allow.display());
+    assert!(log.contains(&advice), "{log}");
+    // The list is read for every client.
+    std::fs::write(&allow, format!("{} a friend\n", own.trim())).unwrap();
+    succeed(&mut client(&trusting));
+    succeed(&mut client(SHORT));
+    assert_eq!(log.lines().filter(|line| line.contains(&advice)).count(), 1, "one line: {log}");
+}
+
+#[test]
+fn pools_belong_to_a_key_and_are_counted_by_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    let server = Server::start(&format!("{MODEL} --allow-any --max-pools 1 --pools {}", at("kept").display()));
+    let log = server.log().wait_for("with the key ed25519:");
+    let key = log.split("with the key ").nth(1).unwrap().split_whitespace().next().unwrap().to_owned();
+    let fill = |pool: &Path| {
+        waggle(&format!(
+            "preprocess --connect {} --server-key {key} --prompt-len 3 --tokens 2 --pool {}",
+            server.address,
+            pool.display()
+        ))
+    };
+    let spend = |pool: &Path| server.client(&format!("{SHORT} --server-key {key} --pool {}", pool.display()));
+    succeed(&mut fill(&at("a")));
+    let full = fail(&mut fill(&at("b")), 1);
+    assert!(full.contains("the server refuses") && !at("b").exists(), "{full}");
+    // Another key has room of its own, and cannot use what is not its own.
+    let home = at("home");
+    succeed(&mut other_user(&mut fill(&at("c")), &home));
+    let refused = fail(&mut other_user(&mut spend(&at("a")), &home), 1);
+    assert!(refused.contains("refuse") || refused.contains("made for another session"), "{refused}");
+    let plain = succeed(&mut server.client(&format!("{SHORT} --server-key {key}")));
+    assert_eq!(succeed(&mut spend(&at("a"))), plain, "its owner still can");
+    succeed(&mut fill(&at("b")));
+}
+
+#[test]
+fn a_key_learns_logits_up_to_its_limit() {
+    let dir = tempfile::tempdir().unwrap();
+    let home = dir.path().join("home");
+    let start = || {
+        let mut command = waggle(&format!("serve --listen 127.0.0.1:0 {MODEL} --max-reveals 5"));
+        Server::run(&mut other_user(&mut command, &home))
+    };
+    let client = |server: &Server, tokens: usize| {
+        let mut command = server.client(&format!("--prompt-ids 30,27,25 --tokens {tokens}"));
+        other_user(&mut command, &home)
+    };
+    let server = start();
+    succeed(&mut client(&server, 3));
+    let refused = fail(&mut client(&server, 3), 1);
+    let words = "3 more positions with logits would exceed the 5 that this key may have in all; it has had 3";
+    assert!(refused.contains(words), "{refused}");
+    drop(server);
+    // A new process remembers.
+    let server = start();
+    assert!(fail(&mut client(&server, 3), 1).contains(words));
+    succeed(&mut client(&server, 2));
+    assert!(fail(&mut client(&server, 1), 1).contains("it has had 5"));
+}
+
+#[test]
+fn a_report_says_what_the_link_sent() {
+    for (option, encrypted) in [("", true), (" --insecure-plaintext", false)] {
+        let report = json(&mut waggle(&format!("demo {SHORT}{option}")));
+        let sent: u64 = ["setup", "offline", "prefill", "decode"]
+            .iter()
+            .map(|phase| report["phases"][phase]["bytes_client_to_server"].as_u64().unwrap())
+            .sum();
+        let wire = &report["wire"];
+        assert_eq!(wire["encrypted"], encrypted);
+        let on_the_wire = wire["bytes_sent"].as_u64().unwrap();
+        // The last message may still be on its way.
+        assert!(on_the_wire + 100 > sent && on_the_wire < sent + sent / 50 + 50_000, "{on_the_wire} of {sent}");
+    }
+    let memory = json(&mut waggle(&format!("demo --link memory {SHORT}")));
+    assert!(memory.get("wire").is_none());
+}
