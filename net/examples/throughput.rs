@@ -12,7 +12,10 @@ use net::{Channel, Identity, Link, NetError, Role, process_cpu_time, tls};
 const TIMEOUT: Duration = Duration::from_secs(60);
 const RUNS: usize = 5;
 
-fn pair(encrypted: bool) -> Result<(Box<dyn Link>, Box<dyn Link>), NetError> {
+/// The ends of client and server.
+type Pair = (Box<dyn Link>, Box<dyn Link>);
+
+fn pair(encrypted: bool) -> Result<Pair, NetError> {
     let listener = listen("127.0.0.1:0", TIMEOUT)?;
     let addr = listener.local_addr()?;
     let options = ConnectOptions { connect_timeout: TIMEOUT, read_timeout: TIMEOUT };
