@@ -1,0 +1,72 @@
+//! Whom a client talks to, with real processes: changed keys, wrong keys, and one party in plaintext.
+
+mod support;
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use support::*;
+
+const SHORT: &str = "--prompt-ids 1,2 --tokens 1 --timeout 60";
+
+/// A server of `home` that lets nobody in but itself.
+fn serve(home: &Path, arguments: &str) -> Server {
+    Server::run(of(&mut waggle(&format!("serve --listen 127.0.0.1:0 --model shakespeare-gpt2 {arguments}")), home))
+}
+
+/// The command as the user whose keys lie in `home`.
+fn of<'a>(command: &'a mut Command, home: &Path) -> &'a mut Command {
+    command.env("WAGGLE_HOME", home)
+}
+
+fn key(home: &Path) -> String {
+    succeed(of(&mut waggle("keygen"), home)).trim().to_owned()
+}
+
+#[test]
+fn a_changed_key_is_refused_until_it_is_given() {
+    let dir = tempfile::tempdir().unwrap();
+    let [host, client] = ["host", "client"].map(|name| dir.path().join(name));
+    let (server, now) = (serve(&host, ""), key(&host));
+    assert_eq!(key(&host), now, "keygen makes a key once");
+    let old = format!("ed25519:{}", "0d".repeat(32));
+    fs::create_dir(&client).unwrap();
+    let known = client.join("known_servers");
+    fs::write(&known, format!("# mine\n{} {old} pin\n", server.address)).unwrap();
+
+    let error = fail(of(&mut server.client(SHORT), &client), 1);
+    assert!(error.contains("HAS CHANGED") && error.contains(&old), "{error}");
+    assert!(error.contains(&format!("--server-key {now}")) && error.lines().count() == 1, "{error}");
+    assert!(fs::read_to_string(&known).unwrap().contains(&old), "nothing is remembered of a refused key");
+
+    // The user gives it: it is remembered, without the pin of the other one. The server then refuses the stranger.
+    let error = fail(of(&mut server.client(&format!("{SHORT} --server-key {now}")), &client), 1);
+    assert!(error.contains("the server refused"), "{error}");
+    assert_eq!(fs::read_to_string(&known).unwrap(), format!("# mine\n{} {now}\n", server.address));
+    let error = fail(of(&mut server.client(SHORT), &client), 1);
+    assert!(error.contains("the server refused"), "{error}");
+}
+
+#[test]
+fn another_key_than_the_given_one_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let [host, client] = ["host", "client"].map(|name| dir.path().join(name));
+    let server = serve(&host, "");
+    // Not even the key known for the address counts, nor the client's own.
+    let error = fail(of(&mut server.client(&format!("{SHORT} --server-key {}", key(&client))), &host), 1);
+    assert!(error.contains(&key(&host)) && error.contains("as --server-key says"), "{error}");
+    assert!(!host.join("known_servers").exists(), "a key that was not proved is remembered");
+}
+
+#[test]
+fn nobody_falls_back_to_plaintext() {
+    let dir = tempfile::tempdir().unwrap();
+    let home = dir.path().join("home");
+    let encrypted = serve(&home, "");
+    let error = fail(of(&mut encrypted.client(&format!("{SHORT} --insecure-plaintext")), &home), 1);
+    assert!(error.contains("the peer encrypts"), "{error}");
+    let plain = serve(&home, "--insecure-plaintext");
+    let error = fail(of(&mut plain.client(SHORT), &home), 1);
+    assert!(error.contains("no encrypted link") || error.contains("closed the connection during `tls`"), "{error}");
+}
