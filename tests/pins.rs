@@ -133,8 +133,9 @@ fn a_server_refuses_a_model_that_leaves_a_range() {
     let header: serde_json::Value = serde_json::from_slice(&bytes[8..8 + length]).unwrap();
     let place = &header["transformer.h.0.mlp.c_proj.bias"]["data_offsets"];
     let [start, end] = [0, 1].map(|i| 8 + length + place[i].as_u64().unwrap() as usize);
-    for (i, value) in bytes[start..end].chunks_exact_mut(4).enumerate() {
-        let bias: f32 = if i % 2 == 0 { 1000.0 } else { -1000.0 };
+    for (i, value) in bytes[start..end].chunks_exact_mut(2).enumerate() {
+        // 1000 and -1000 in 16 bits.
+        let bias: u16 = if i % 2 == 0 { 0x63D0 } else { 0xE3D0 };
         value.copy_from_slice(&bias.to_le_bytes());
     }
     fs::write(&path, bytes).unwrap();
