@@ -64,7 +64,8 @@ fn transforms(n: usize, p: u64, add: Add<'_>) {
     #[cfg(target_arch = "x86_64")]
     {
         backends.extend(crate::IfmaNtt::new(n, &portable).map(|ntt| ("IFMA", Arc::new(ntt) as Arc<dyn NttBackend>)));
-        backends.extend(crate::FloatNtt::new(n, &portable).map(|ntt| ("float", Arc::new(ntt) as Arc<dyn NttBackend>)));
+        backends
+            .extend(crate::FloatNtt::new(n, &portable).map(|ntt| ("float", Arc::new(ntt) as Arc<dyn NttBackend>)));
     }
     backends.push(("tfhe-ntt", Arc::new(portable)));
     for (name, ntt) in backends {
@@ -85,7 +86,8 @@ fn transforms(n: usize, p: u64, add: Add<'_>) {
         });
         add(&format!("products, N = {n} ({name})"), 16 * n, {
             Box::new(move |secret| {
-                let (mut x, mut y) = (residues(&secret[..8 * n], ntt.modulus()), residues(&secret[8 * n..], ntt.modulus()));
+                let (mut x, mut y) =
+                    (residues(&secret[..8 * n], ntt.modulus()), residues(&secret[8 * n..], ntt.modulus()));
                 let (ntt, mut sum) = (ntt.clone(), vec![0; n]);
                 ntt.factor(&mut x);
                 ntt.factor(&mut y);

@@ -75,7 +75,7 @@ fn processor() -> String {
 /// Compares times; whether nothing but what must show shows.
 fn times(args: &Args) -> bool {
     let mut table = Table::new();
-    table.load_preset(presets::ASCII_MARKDOWN);
+    table.load_style(presets::ASCII_MARKDOWN);
     table.set_header(["computation", "measured", "median us", "difference of means, %", "largest |t|", ""]);
     let mut sound = true;
     for (expected, probe) in probes::with_controls() {
@@ -111,7 +111,9 @@ fn addresses(args: &Args) -> bool {
     let report = match memcheck::run(&args.only) {
         Ok(Some(report)) => report,
         Ok(None) => {
-            println!("\nSKIPPED: memcheck. There is no `valgrind` on this machine, or no requests for it on this processor.");
+            println!(
+                "\nSKIPPED: memcheck. There is no `valgrind` on this machine, or no requests for it on this processor."
+            );
             return true;
         }
         Err(error) => {
@@ -120,7 +122,7 @@ fn addresses(args: &Args) -> bool {
         }
     };
     let mut table = Table::new();
-    table.load_preset(presets::ASCII_MARKDOWN);
+    table.load_style(presets::ASCII_MARKDOWN);
     table.set_header(["computation", "branches and addresses by the secret", ""]);
     let mut sound = true;
     for Verdict { name, errors, expected } in &report.verdicts {

@@ -162,8 +162,7 @@ fn noise_stays_within_the_plan() {
         let inverse = p1.inverse(p1.reduce(p0.value()));
         let modulus = i128::from(p0.value()) * i128::from(p1.value());
         let noise = |i: usize| {
-            let [r0, r1] =
-                [(0, p0), (1, p1)].map(|(l, p)| p.sub(coefficient(&c0, l, i), coefficient(&exact, l, i)));
+            let [r0, r1] = [(0, p0), (1, p1)].map(|(l, p)| p.sub(coefficient(&c0, l, i), coefficient(&exact, l, i)));
             let high = p1.mul(p1.sub(r1, p1.reduce(r0)), inverse);
             let e = i128::from(r0) + i128::from(p0.value()) * i128::from(high);
             (if e > modulus / 2 { e - modulus } else { e }) as f64
