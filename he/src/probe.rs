@@ -1,5 +1,5 @@
-//! The computations on secrets of this crate, one by one, for the command that looks for traces of the secrets in time and addresses
-//! (`cargo run --release -p waggle-bench --example secrets`). Nothing else uses this module.
+//! The computations on secrets of this crate, one by one, for the command that looks for traces of the secrets in
+//! time and addresses (`cargo run --release -p waggle-bench --example secrets`). Nothing else uses this module.
 
 use std::convert::Infallible;
 use std::hint::black_box;
@@ -16,7 +16,8 @@ use crate::params::round_torus;
 use crate::sampling::{Expander, Label};
 use crate::{ParamSet, PublicKey, SecretKey, TfheNtt};
 
-/// Takes a secret in and returns what computes on it, as often as it is called. Neither may branch or address by the secret.
+/// Takes a secret in and returns what computes on it, as often as it is called. Neither may branch or address by the
+/// secret.
 pub type Prepare = Box<dyn Fn(&[u8]) -> Box<dyn FnMut()>>;
 
 /// One computation.

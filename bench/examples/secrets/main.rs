@@ -1,9 +1,10 @@
 //! Do secrets show in time or in addresses? Runs every computation on secrets of the crates `ot` and `he`
 //!
-//! 1. thousands of times on one fixed and on changing secrets, and compares the times (`welch.rs`, after dudect: Reparaz, Balasch and
-//!    Verbauwhede, <https://eprint.iacr.org/2016/1123>), with all kernels of this processor;
-//! 2. once under Valgrind's memcheck with the secret marked as undefined (`memcheck.rs`, after Langley's ctgrind): each branch and
-//!    each address that depends on it is an error. Valgrind knows no AVX-512, so this is the portable code.
+//! 1. thousands of times on one fixed and on changing secrets, and compares the times (`welch.rs`, after dudect:
+//!    Reparaz, Balasch and Verbauwhede, <https://eprint.iacr.org/2016/1123>), with all kernels of this processor;
+//! 2. once under Valgrind's memcheck with the secret marked as undefined (`memcheck.rs`, after Langley's ctgrind):
+//!    each branch and each address that depends on it is an error. Valgrind knows no AVX-512, so this is the portable
+//!    code.
 //!
 //! Both begin with code that does leak, which they must find, and end with an error if anything else shows.
 
