@@ -186,8 +186,8 @@ impl Params {
     }
 }
 
-/// Bound on what [`Params::torus`] misses with so many limbs: per limb one unit of `2^-128` for the part of the tail that is cut off,
-/// and less than one for the bits of `1 / p` beyond it.
+/// Bound on what [`Params::torus`] misses with so many limbs: per limb one unit of `2^-128` for the part of the tail
+/// that is cut off, and less than one for the bits of `1 / p` beyond it.
 pub(crate) fn torus_error(limbs: usize) -> f64 {
     2.0 * limbs as f64 * (-128f64).exp2()
 }

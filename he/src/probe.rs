@@ -1,5 +1,5 @@
-//! The computations on secrets of this crate, one by one, for the command that looks for traces of the secrets in time and addresses
-//! (`cargo run --release -p waggle-bench --example secrets`). Nothing else uses this module.
+//! The computations on secrets of this crate, one by one, for the command that looks for traces of the secrets in
+//! time and addresses (`cargo run --release -p waggle-bench --example secrets`). Nothing else uses this module.
 
 use std::convert::Infallible;
 use std::hint::black_box;
@@ -16,7 +16,8 @@ use crate::params::round_torus;
 use crate::sampling::{Expander, Label};
 use crate::{ParamSet, PublicKey, SecretKey, TfheNtt};
 
-/// Takes a secret in and returns what computes on it, as often as it is called. Neither may branch or address by the secret.
+/// Takes a secret in and returns what computes on it, as often as it is called. Neither may branch or address by the
+/// secret.
 pub type Prepare = Box<dyn Fn(&[u8]) -> Box<dyn FnMut()>>;
 
 /// One computation.
@@ -64,7 +65,8 @@ fn transforms(n: usize, p: u64, add: Add<'_>) {
     #[cfg(target_arch = "x86_64")]
     {
         backends.extend(crate::IfmaNtt::new(n, &portable).map(|ntt| ("IFMA", Arc::new(ntt) as Arc<dyn NttBackend>)));
-        backends.extend(crate::FloatNtt::new(n, &portable).map(|ntt| ("float", Arc::new(ntt) as Arc<dyn NttBackend>)));
+        backends
+            .extend(crate::FloatNtt::new(n, &portable).map(|ntt| ("float", Arc::new(ntt) as Arc<dyn NttBackend>)));
     }
     backends.push(("tfhe-ntt", Arc::new(portable)));
     for (name, ntt) in backends {
@@ -85,7 +87,8 @@ fn transforms(n: usize, p: u64, add: Add<'_>) {
         });
         add(&format!("products, N = {n} ({name})"), 16 * n, {
             Box::new(move |secret| {
-                let (mut x, mut y) = (residues(&secret[..8 * n], ntt.modulus()), residues(&secret[8 * n..], ntt.modulus()));
+                let (mut x, mut y) =
+                    (residues(&secret[..8 * n], ntt.modulus()), residues(&secret[8 * n..], ntt.modulus()));
                 let (ntt, mut sum) = (ntt.clone(), vec![0; n]);
                 ntt.factor(&mut x);
                 ntt.factor(&mut y);

@@ -21,12 +21,13 @@
 //! the client's control bit at R. As only at R the control bits differ, t is known as XOR shares from how many of its
 //! control bits either party finds set, modulo 4. The product is the caller's ([`Generation::leaves`]).
 //!
-//! **What each party sees.** Corrections, which are H of nodes of the other party, unknown for Delta_other's sake (circular
-//! correlation robustness of `H(x) = pi(sigma(x)) ^ sigma(x)`, Guo et al., eprint 2019/074, bound in `hash.rs`, with pi = AES-128 under a public
-//! key that changes every [`GROUP`] keys), and shares of them that follow from the correction and its own. The hash of a
-//! node is used once. Blocks of the OTs themselves leave a party only inside such sums, so that their pads, under other keys
-//! of the cipher, are as good as before. **A key contains the party's Delta** (the nodes that it begins with add up to
-//! it): who reads one key can compute all that the party's OT sender hides. Keep it as the pools are kept.
+//! **What each party sees.** Corrections, which are H of nodes of the other party, unknown for Delta_other's sake
+//! (circular correlation robustness of `H(x) = pi(sigma(x)) ^ sigma(x)`, Guo et al., eprint 2019/074, bound in
+//! `hash.rs`, with pi = AES-128 under a public key that changes every [`GROUP`] keys), and shares of them that follow
+//! from the correction and its own. The hash of a node is used once. Blocks of the OTs themselves leave a party only
+//! inside such sums, so that their pads, under other keys of the cipher, are as good as before. **A key contains the
+//! party's Delta** (the nodes that it begins with add up to it): who reads one key can compute all that the party's
+//! OT sender hides. Keep it as the pools are kept.
 
 use net::Role;
 use rayon::prelude::*;
@@ -49,7 +50,8 @@ pub const TOP: u32 = 3;
 /// Most levels of a tree.
 const MOST_LEVELS: u32 = 16;
 
-// A tree has one unknown node on each level from TOP to the leaves; a key's calls on them are what the bound of the hash allows.
+// A tree has one unknown node on each level from TOP to the leaves; a key's calls on them are what the bound of the
+// hash allows.
 const _: () = assert!(GROUP * (MOST_LEVELS - TOP + 1) as usize <= CALLS_PER_KEY);
 
 /// The shape of a tree and of its leaves.

@@ -1,40 +1,44 @@
 //! The correlation-robust hash that turns a correlated block into pad bits.
 //!
-//! `H(x, i) = pi(sigma(x) ^ i) ^ sigma(x) ^ i` with the tweak `i = (OT, counter)`, the linear orthomorphism
-//! `sigma(a || b) = (a ^ b) || a`, and `pi` = AES-128 under a public key that serves one session, direction and run of OTs. It is the
-//! hash of section 7.3 of Guo, Katz, Wang and Yu (<https://eprint.iacr.org/2019/074>) with a tweak added to the input. It is *not* their
-//! TMMO (section 7.4), `pi(pi(x) ^ i) ^ pi(x)`, which costs twice the calls; what follows shows that it need not be.
+//! `H(x, i) = pi(sigma(x) ^ i) ^ sigma(x) ^ i` with the tweak `i = (OT, counter)`, the linear orthomorphism `sigma(a
+//! || b) = (a ^ b) || a`, and `pi` = AES-128 under a public key that serves one session, direction and run of OTs. It
+//! is the hash of section 7.3 of Guo, Katz, Wang and Yu (<https://eprint.iacr.org/2019/074>) with a tweak added to
+//! the input. It is *not* their TMMO (section 7.4), `pi(pi(x) ^ i) ^ pi(x)`, which costs twice the calls; what
+//! follows shows that it need not be.
 //!
 //! # What it hides, and what it costs
 //! One party knows blocks x, the other hashes `x ^ Delta`. Of Delta 127 bits are unknown: its lowest bit is 1. Trees
-//! ([`crate::tree_hash`], [`crate::silent::tree`]) use the hash without a tweak, under keys of their own, and add `b Delta` to it for known
-//! bits b.
+//! ([`crate::tree_hash`], [`crate::silent::tree`]) use the hash without a tweak, under keys of their own, and add
+//! `b Delta` to it for known bits b.
 //!
-//! **Claim.** Let `pi_1 .. pi_K` be ideal permutations. Who evaluates them p times, forward or backward, and asks q times per key for
-//! `pi_k(s) ^ s ^ b Delta` with `s = c ^ sigma(Delta)`, `c = sigma(x) ^ i`, where no c occurs twice under a key, tells the answers from
-//! random blocks with advantage at most `p q 2^-126 + K q^2 2^-129`.
+//! **Claim.** Let `pi_1 .. pi_K` be ideal permutations. Who evaluates them p times, forward or backward, and asks q
+//! times per key for `pi_k(s) ^ s ^ b Delta` with `s = c ^ sigma(Delta)`, `c = sigma(x) ^ i`, where no c occurs twice
+//! under a key, tells the answers from random blocks with advantage at most `p q 2^-126 + K q^2 2^-129`.
 //!
-//! **Proof** (H-coefficients). Random answers y do not depend on Delta, which is drawn after them. They also occur with the real
-//! permutations, and are at least as likely there, unless
+//! **Proof** (H-coefficients). Random answers y do not depend on Delta, which is drawn after them. They also occur
+//! with the real permutations, and are at least as likely there, unless
 //! 1. some evaluation has the input s of a query under the same key, or
 //! 2. it has the output `y ^ s ^ b Delta` of one, or
 //! 3. two queries under a key have the same such output.
 //!
-//! Because sigma and `sigma(x) ^ x` are bijective, one Delta of `2^127` puts a given evaluation and a given query into case 1, and one
-//! into case 2. An evaluation is under one key and meets q queries, so both cases together have probability `2 p q 2^-127`. Case 3
-//! needs two random answers to differ by a given block: `2^-128` for each of fewer than `K q^2 / 2` pairs.
+//! Because sigma and `sigma(x) ^ x` are bijective, one Delta of `2^127` puts a given evaluation and a given query
+//! into case 1, and one into case 2. An evaluation is under one key and meets q queries, so both cases together have
+//! probability `2 p q 2^-127`. Case 3 needs two random answers to differ by a given block: `2^-128` for each of fewer
+//! than `K q^2 / 2` pairs.
 //!
-//! **Distinct inputs.** Tweaks of one x differ. For different x the claim needs `sigma(x) ^ i != sigma(x') ^ i'`, an event that is decided
-//! before Delta comes in. TMMO would allow x that an adversary chose. Here both parties follow the protocol, so 127 bits of x are
-//! pseudorandom: with SoftSpoken OT every bit of x is the sum of another set of streams of AES under independent keys; with silent OT x is a
-//! sum of ten blocks of a table of such x, other ten for every OT, and a leaf. So two inputs are equal with probability
-//! `2^-127`: for `2^40` blocks under keys of `2^10` this is `2^-78` together. (And then the peer would learn the sum of two pads, not
-//! Delta.) A node of a tree is pseudorandom alike.
+//! **Distinct inputs.** Tweaks of one x differ. For different x the claim needs `sigma(x) ^ i != sigma(x') ^ i'`, an
+//! event that is decided before Delta comes in. TMMO would allow x that an adversary chose. Here both parties follow
+//! the protocol, so 127 bits of x are pseudorandom: with SoftSpoken OT every bit of x is the sum of another set of
+//! streams of AES under independent keys; with silent OT x is a sum of ten blocks of a table of such x, other ten for
+//! every OT, and a leaf. So two inputs are equal with probability `2^-127`: for `2^40` blocks under keys of `2^10`
+//! this is `2^-78` together. (And then the peer would learn the sum of two pads, not Delta.) A node of a tree is
+//! pseudorandom alike.
 //!
-//! **The loss.** A key serves [`CALLS_PER_KEY`] `= 2^10` calls on unknown inputs: runs of OTs are the shorter the more blocks an OT takes,
-//! [`crate::dpf::GROUP`] trees share a key, and every tree of silent OT has its own. So the advantage is at most `p 2^-116`, and
-//! `2^-79` for `2^30` keys: the 128 bits of Delta are worth 116 against who evaluates AES under the keys of one session, which are
-//! known only once it runs, so that nothing can be computed ahead or for several sessions at once.
+//! **The loss.** A key serves [`CALLS_PER_KEY`] `= 2^10` calls on unknown inputs: runs of OTs are the shorter the
+//! more blocks an OT takes, [`crate::dpf::GROUP`] trees share a key, and every tree of silent OT has its own. So the
+//! advantage is at most `p 2^-116`, and `2^-79` for `2^30` keys: the 128 bits of Delta are worth 116 against who
+//! evaluates AES under the keys of one session, which are known only once it runs, so that nothing can be computed
+//! ahead or for several sessions at once.
 
 use std::ops::Range;
 
@@ -44,7 +48,8 @@ use aes::cipher::{Array, BlockCipherEncrypt, KeyInit};
 use crate::Block;
 use crate::simd::{Cpu, Key};
 
-/// Most calls of the permutation on unknown inputs under one key; the module documentation says what each bit of it costs.
+/// Most calls of the permutation on unknown inputs under one key; the module documentation says what each bit of it
+/// costs.
 pub(crate) const CALLS_PER_KEY: usize = 1 << 10;
 
 /// Blocks per call of the cipher; a multiple of the eight that AES-NI keeps in flight.
@@ -65,8 +70,8 @@ impl CrHash {
         CrHash { key: *hasher.finalize().as_bytes(), cpu }
     }
 
-    /// A hasher for one thread and OTs of up to `blocks` blocks of pad each, the same number at both parties: it decides
-    /// where keys change.
+    /// A hasher for one thread and OTs of up to `blocks` blocks of pad each, the same number at both parties: it
+    /// decides where keys change.
     pub(crate) fn expander(&self, blocks: usize) -> Expander<'_> {
         // A power of two, at most CALLS_PER_KEY / blocks, or 1.
         let run = (CALLS_PER_KEY / blocks.max(1).next_power_of_two()).max(1);
@@ -148,8 +153,8 @@ pub(crate) struct Expander<'a> {
 
 impl Expander<'_> {
     /// Hashes the blocks of consecutive OTs `first, first + 1, ..`, each `per` times:
-    /// `out[i * per + c] = H(blocks[i] ^ offset, (first + i, start(i) + c))`. The counters may be secret, so a key must serve all of
-    /// an OT's: there are at most [`CALLS_PER_KEY`].
+    /// `out[i * per + c] = H(blocks[i] ^ offset, (first + i, start(i) + c))`. The counters may be secret, so a key
+    /// must serve all of an OT's: there are at most [`CALLS_PER_KEY`].
     ///
     /// `out` must hold `per` blocks for each of `blocks`.
     pub(crate) fn expand_from(

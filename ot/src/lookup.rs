@@ -39,8 +39,9 @@ pub struct Lookup {
 }
 
 impl Lookup {
-    /// `count` items of `2^bits` entries (`bits` in 1..=8) of `widths.len()` words (each in 1..=64 bits); a table of an item
-    /// has at most 2^17 bits, so that one key of the hash covers it. Errors: a parameter out of range, or more bits than memory can address.
+    /// `count` items of `2^bits` entries (`bits` in 1..=8) of `widths.len()` words (each in 1..=64 bits); a table of
+    /// an item has at most 2^17 bits, so that one key of the hash covers it. Errors: a parameter out of range, or
+    /// more bits than memory can address.
     pub fn new(count: usize, bits: u32, widths: &[u32]) -> Result<Self, OtError> {
         check_widths(widths)?;
         let entry: usize = widths.iter().map(|&w| w as usize).sum();

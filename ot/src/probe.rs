@@ -1,5 +1,5 @@
-//! The computations on secrets of this crate, one by one, for the command that looks for traces of the secrets in time and addresses
-//! (`cargo run --release -p waggle-bench --example secrets`). Nothing else uses this module.
+//! The computations on secrets of this crate, one by one, for the command that looks for traces of the secrets in
+//! time and addresses (`cargo run --release -p waggle-bench --example secrets`). Nothing else uses this module.
 
 use std::hint::black_box;
 
@@ -19,7 +19,8 @@ use crate::transpose::{BATCH, transpose};
 use crate::tree_hash::TreeHash;
 use crate::{Bits, Block, ChosenKeys, Correlation, Lookup, SenderKeys, SoftSpoken};
 
-/// Takes a secret in and returns what computes on it, as often as it is called. Neither may branch or address by the secret.
+/// Takes a secret in and returns what computes on it, as often as it is called. Neither may branch or address by the
+/// secret.
 pub type Prepare = Box<dyn Fn(&[u8]) -> Box<dyn FnMut()>>;
 
 /// One computation.

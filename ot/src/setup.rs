@@ -98,8 +98,8 @@ impl CotKind {
 /// Sets up both directions with the peer, which must call this with the same `kind`. Returns this party's sender
 /// (its messages go to the peer) and receiver. Both pools are empty.
 ///
-/// The session is bound to the link's keys and to all that the parties sent before ([`Channel::binding`]); each must have
-/// received what the other sent. If they differ in it, set-up ends without an error and no OT correlates:
+/// The session is bound to the link's keys and to all that the parties sent before ([`Channel::binding`]); each must
+/// have received what the other sent. If they differ in it, set-up ends without an error and no OT correlates:
 /// [`Channel::confirm_transcript`] tells.
 pub fn setup(ch: &mut Channel, kind: CotKind, rng: &mut impl CryptoRng) -> Result<(OtSender, OtReceiver), OtError> {
     setup_with(ch, kind, Kernels::default(), rng)
@@ -126,8 +126,8 @@ pub fn setup_with(
         Role::Client => (&hello[..], &theirs[..]),
         Role::Server => (&theirs[..], &hello[..]),
     };
-    // The binding ties all that follows to the link's keys and to what the parties agreed on before: where these differ, because somebody
-    // in between changed them, no OT correlates.
+    // The binding ties all that follows to the link's keys and to what the parties agreed on before: where these
+    // differ, because somebody in between changed them, no OT correlates.
     let mut hasher = blake3::Hasher::new_derive_key("waggle-ot 2026 session");
     hasher.update(&ch.binding()).update(client).update(server);
     hasher.update(&[k as u8, u8::from(kind == CotKind::Silent)]);

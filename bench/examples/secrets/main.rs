@@ -1,9 +1,10 @@
 //! Do secrets show in time or in addresses? Runs every computation on secrets of the crates `ot` and `he`
 //!
-//! 1. thousands of times on one fixed and on changing secrets, and compares the times (`welch.rs`, after dudect: Reparaz, Balasch and
-//!    Verbauwhede, <https://eprint.iacr.org/2016/1123>), with all kernels of this processor;
-//! 2. once under Valgrind's memcheck with the secret marked as undefined (`memcheck.rs`, after Langley's ctgrind): each branch and
-//!    each address that depends on it is an error. Valgrind knows no AVX-512, so this is the portable code.
+//! 1. thousands of times on one fixed and on changing secrets, and compares the times (`welch.rs`, after dudect:
+//!    Reparaz, Balasch and Verbauwhede, <https://eprint.iacr.org/2016/1123>), with all kernels of this processor;
+//! 2. once under Valgrind's memcheck with the secret marked as undefined (`memcheck.rs`, after Langley's ctgrind):
+//!    each branch and each address that depends on it is an error. Valgrind knows no AVX-512, so this is the portable
+//!    code.
 //!
 //! Both begin with code that does leak, which they must find, and end with an error if anything else shows.
 
@@ -75,7 +76,7 @@ fn processor() -> String {
 /// Compares times; whether nothing but what must show shows.
 fn times(args: &Args) -> bool {
     let mut table = Table::new();
-    table.load_preset(presets::ASCII_MARKDOWN);
+    table.load_style(presets::ASCII_MARKDOWN);
     table.set_header(["computation", "measured", "median us", "difference of means, %", "largest |t|", ""]);
     let mut sound = true;
     for (expected, probe) in probes::with_controls() {
@@ -111,7 +112,9 @@ fn addresses(args: &Args) -> bool {
     let report = match memcheck::run(&args.only) {
         Ok(Some(report)) => report,
         Ok(None) => {
-            println!("\nSKIPPED: memcheck. There is no `valgrind` on this machine, or no requests for it on this processor.");
+            println!(
+                "\nSKIPPED: memcheck. There is no `valgrind` on this machine, or no requests for it on this processor."
+            );
             return true;
         }
         Err(error) => {
@@ -120,7 +123,7 @@ fn addresses(args: &Args) -> bool {
         }
     };
     let mut table = Table::new();
-    table.load_preset(presets::ASCII_MARKDOWN);
+    table.load_style(presets::ASCII_MARKDOWN);
     table.set_header(["computation", "branches and addresses by the secret", ""]);
     let mut sound = true;
     for Verdict { name, errors, expected } in &report.verdicts {

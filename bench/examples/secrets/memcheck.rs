@@ -1,8 +1,8 @@
 //! Secrets as undefined memory under Valgrind's memcheck.
 //!
-//! The parent starts Valgrind on its own program; the child marks each secret as undefined, computes, and asks memcheck for the number of
-//! errors so far. Memcheck follows undefined bits through arithmetic and memory, and counts an error where a branch or an address
-//! depends on one.
+//! The parent starts Valgrind on its own program; the child marks each secret as undefined, computes, and asks
+//! memcheck for the number of errors so far. Memcheck follows undefined bits through arithmetic and memory, and
+//! counts an error where a branch or an address depends on one.
 
 use std::process::Command;
 
@@ -60,8 +60,10 @@ pub(crate) fn run(only: &str) -> Result<Option<Report>, String> {
 
 /// The child: runs the computations and tells what memcheck found.
 pub(crate) fn run_probes(only: &str) {
-    let (ot, he) = (ot::Kernels::default().name(), he::ParamSet::Narrow.params().limbs()[0].ntt());
-    println!("{KERNELS}transfers: {ot}; transforms: {he:?}");
+    let transform = format!("{:?}", he::ParamSet::Narrow.params().limbs()[0].ntt());
+    // The name of the type is enough; its tables would follow.
+    let transform = transform.split([' ', '(']).next().unwrap_or_default();
+    println!("{KERNELS}transfers: {}; transforms: {transform}", ot::Kernels::default().name());
     let all = std::iter::once((true, probes::lookup_control())).chain(probes::with_controls());
     for (expected, probe) in all.filter(|(expected, probe)| *expected || probe.name.contains(only)) {
         let errors = check(&probe);
@@ -94,16 +96,18 @@ mod request {
     const COUNT_ERRORS: u64 = 0x1201;
     const MAKE_MEM_UNDEFINED: u64 = 0x4d43_0001;
 
-    /// Makes a request, and returns its answer: 0 if no Valgrind runs this program, because then the instructions do nothing.
+    /// Makes a request, and returns its answer: 0 if no Valgrind runs this program, because then the instructions do
+    /// nothing.
     ///
     /// # Safety
-    /// - The memory that the request names must be this program's, and may not be read as a value before it is written again, save by
-    ///   code under test.
+    /// - The memory that the request names must be this program's, and may not be read as a value before it is
+    ///   written again, save by code under test.
     unsafe fn request(request: u64, arguments: [u64; 2]) -> u64 {
         let block = [request, arguments[0], arguments[1], 0, 0, 0];
         let answer;
-        // SAFETY: the rotations of rdi add up to 128 bits and so leave it as it was, and rbx is exchanged with itself. Valgrind knows the
-        // sequence, reads six words at rax, which `block` has, and writes the answer to rdx.
+        // SAFETY: the rotations of rdi add up to 128 bits and so leave it as it was, and rbx is exchanged with
+        // itself. Valgrind knows the sequence, reads six words at rax, which `block` has, and writes the answer to
+        // rdx.
         unsafe {
             asm!(
                 "rol rdi, 3",
@@ -127,7 +131,8 @@ mod request {
 
     /// Marks `bytes` as undefined; their values stay.
     pub(super) fn make_undefined(bytes: &mut [u8]) {
-        // SAFETY: the memory is that of `bytes`, which stay initialised as far as the language knows: memcheck alone keeps the mark.
+        // SAFETY: the memory is that of `bytes`, which stay initialised as far as the language knows: memcheck alone
+        // keeps the mark.
         unsafe { request(MAKE_MEM_UNDEFINED, [bytes.as_mut_ptr() as u64, bytes.len() as u64]) };
     }
 }

@@ -1,8 +1,9 @@
 //! Times on a fixed secret against times on changing ones, by Welch's t-test.
 //!
-//! Both classes are measured in random order, in batches; every batch has fresh secrets of the second class, and copies of the fixed one
-//! at as many addresses, so that caches treat both alike. Times have a long tail of interrupts, so the test is repeated on
-//! the times below each of some percentiles, which the first batch sets, and the largest |t| counts.
+//! Both classes are measured in random order, in batches; every batch has fresh secrets of the second class, and
+//! copies of the fixed one at as many addresses, so that caches treat both alike. Times have a long tail of
+//! interrupts, so the test is repeated on the times below each of some percentiles, which the first batch sets, and
+//! the largest |t| counts.
 
 use std::time::Instant;
 

@@ -8,19 +8,19 @@
 //! `|d y| 2^l / P <= 1/4` (twice that for [`OleKind::Merged`]) and two roundings of 1/2: **at most 1 LSB**.
 //!
 //! # Masks
-//! An error of one unit in a *coefficient* would spoil every slot, so share conversion must not fail. The mask r is uniform
-//! over those elements of `Z_q` for which `t r / q` lies within 1/4 of an integer. Then
-//! `round(t (phase + r) / q) - round(t r / q)` is the plaintext whenever noise and rounding of the response stay below
-//! `q / (4 t)`, which they do with probability `1 - 2^-80` per coefficient. So the key holder's view is that of a random masked
-//! plaintext, up to a statistical distance; `c1` is protected by a fresh encryption of zero in every response, as in
-//! [matrix products](crate::MatmulPlan).
+//! An error of one unit in a *coefficient* would spoil every slot, so share conversion must not fail. The mask r is
+//! uniform over those elements of `Z_q` for which `t r / q` lies within 1/4 of an integer. Then
+//! `round(t (phase + r) / q) - round(t r / q)` is the plaintext whenever noise and rounding of the response stay
+//! below `q / (4 t)`, which they do with probability `1 - 2^-80` per coefficient. So the key holder's view is that of
+//! a random masked plaintext, up to a statistical distance; `c1` is protected by a fresh encryption of zero in every
+//! response, as in [matrix products](crate::MatmulPlan).
 //!
-//! **Distance.** The set of masks is t intervals of `q / (2 t)` elements. A noise e moves each, so a share `2 |e| t / q` of the
-//! masks leaves the set. `t r / q` is computed from a fraction of 128 bits that misses up to `2 f` of `2^-128` with f limbs, so
-//! both ends of an interval are blurred, for a share of `8 f t 2^-128` more. [`OlePlan::distance`] sums both over all
-//! coefficients of the message, with the noise of the worst operands, and the plan takes q so large that the sum is at most
-//! `2^-60`: a session of `10^6` messages stays at `2^-40`. At N = 8192 this takes up to 176 bits of the 218 that the
-//! security table allows.
+//! **Distance.** The set of masks is t intervals of `q / (2 t)` elements. A noise e moves each, so a share
+//! `2 |e| t / q` of the masks leaves the set. `t r / q` is computed from a fraction of 128 bits that misses up to
+//! `2 f` of `2^-128` with f limbs, so both ends of an interval are blurred, for a share of `8 f t 2^-128` more.
+//! [`OlePlan::distance`] sums both over all coefficients of the message, with the noise of the worst operands, and
+//! the plan takes q so large that the sum is at most `2^-60`: a session of `10^6` messages stays at `2^-40`. At N =
+//! 8192 this takes up to 176 bits of the 218 that the security table allows.
 //!
 //! # Few elements
 //! A tail of `s < N` slots lives in the subring of polynomials in `X^(N/s)`. Multiplication by a plaintext of the subring
@@ -145,8 +145,8 @@ impl OlePlan {
         self.layout.download_bytes()
     }
 
-    /// Bound on the statistical distance between what the key holder sees of one message and what it could compute without
-    /// the evaluator's operands: at most `2^-60`. Distances of several messages add up.
+    /// Bound on the statistical distance between what the key holder sees of one message and what it could compute
+    /// without the evaluator's operands: at most `2^-60`. Distances of several messages add up.
     pub fn distance(&self) -> f64 {
         self.layout.distance(self.kind.operands())
     }

@@ -7,8 +7,8 @@ use crate::modulus::{MAX_MODULUS_BITS, Modulus};
 use crate::params::{ParamSet, torus_error};
 use crate::sampling::{ERROR_VARIANCE, SEED_BYTES};
 
-/// Statistical distance between the key holder's view and its simulation: at most `2^-60` for a whole message, so that a session of
-/// `10^6` messages stays at `2^-40`.
+/// Statistical distance between the key holder's view and its simulation: at most `2^-60` for a whole message, so
+/// that a session of `10^6` messages stays at `2^-40`.
 pub(crate) const STATISTICAL_BITS: f64 = 60.0;
 
 /// Fewest slots of a block.
@@ -216,8 +216,8 @@ mod tests {
         }
     }
 
-    /// Every width, every number of operands, and vectors from one entry to 2^24: what the planner can choose. Between two lengths of
-    /// the list a plan has fewer slots than at the next power of two.
+    /// Every width, every number of operands, and vectors from one entry to 2^24: what the planner can choose.
+    /// Between two lengths of the list a plan has fewer slots than at the next power of two.
     #[test]
     fn a_million_messages_of_any_plan_stay_within_the_bound() {
         const MESSAGES: f64 = 1e6;

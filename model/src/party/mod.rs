@@ -293,7 +293,7 @@ mod tests {
 
     #[test]
     fn what_would_take_minutes_to_plan_is_refused_before() {
-        let request = |tokens| Request { prompt: 1024, tokens, stop_at_eos: false };
+        let request = |tokens| Request { prompt: 1024, tokens, stop_at_eos: false, padded: false };
         let check = |layers, tokens| request(tokens).check_planning(&llama(layers), &two_phases());
         check(48, 1024).unwrap();
         check(80, 512).unwrap();
@@ -320,7 +320,7 @@ mod tests {
     fn planning_ends_when_nobody_wants_it() {
         let spec = llama(1);
         let scales = vec![protocols::DEFAULT_WEIGHT_FRAC; spec.weight_specs().len()];
-        let request = Request { prompt: 2, tokens: 1000, stop_at_eos: false };
+        let request = Request { prompt: 2, tokens: 1000, stop_at_eos: false, padded: false };
         let observer = Impatient::default();
         let planned = needs_watched(&spec, &scales, &two_phases(), &request, &observer);
         assert!(matches!(planned, Err(Error::Abandoned)));
