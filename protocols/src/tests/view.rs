@@ -8,11 +8,11 @@ use super::{DEALER, open, own, run, share};
 use crate::FRAC;
 use crate::abb::{Abb, Words};
 use crate::audit::{deviation, standardised};
-use crate::functions::compact;
-use crate::functions::top_k::Scores;
+use crate::functions::top_k::{Scores, TopK};
+use crate::functions::{compact, selection};
 use crate::local::Pair;
 use crate::ops::quickselect;
-use crate::{Ceiling, Error, Tensor, TwoParty};
+use crate::{Ceiling, Error, Ranking, Tensor, TwoParty, engine};
 
 const SCORES: Scores = Scores::below(5, 10);
 
@@ -116,6 +116,35 @@ fn opened_comparisons_are_those_of_a_uniform_ranking_whatever_the_weights() {
     match rankings(&spread, Scores::below(9, 12), TieBreak::BeforeTheShuffle) {
         Err(Error::Winners { .. }) => (),
         other => assert!(other.as_ref().is_ok_and(|got| *got > 10.0 * LIMIT), "{other:?}"),
+    }
+}
+
+/// The same through the selection that policies call, which is told 2^9 and what cannot be exceeded.
+#[test]
+fn scores_out_of_range_are_ranked_all_the_same() {
+    let (rows, n, k) = (40, 12, 3);
+    let most = Ceiling::product().units() as i64;
+    // Apart by far more than a unit of the comparison, in another order in every row.
+    let value = |i: usize| -most + (i * 5 + i / n) as i64 % n as i64 * (2 * most / n as i64);
+    let x: Vec<u64> = (0..rows * n).map(|i| value(i) as u64).collect();
+    let shares = share(&x, 4);
+    let how = Ranking { k, method: engine::TopK::ShuffleReveal, magnitude: 9, ceiling: Ceiling::product(), frac: 12 };
+    let [(client, _), (server, _)] = run(DEALER, |abb| {
+        let words = own(abb, &shares, &[rows, n]);
+        match selection::choose(abb, &words, &how)? {
+            TopK::Shuffled(shuffled) => Ok(shuffled.indices),
+            TopK::OneHot(_) => unreachable!("a method with positions"),
+        }
+    });
+    let indices = client.plus(&server).mapv(|index| index as usize & 15);
+    for (row, (got, x)) in indices.outer_iter().zip(x.chunks(n)).enumerate() {
+        let mut got = got.to_vec();
+        got.sort_unstable();
+        let mut want: Vec<usize> = (0..n).collect();
+        want.sort_by_key(|&i| std::cmp::Reverse(x[i] as i64));
+        want.truncate(k);
+        want.sort_unstable();
+        assert_eq!(got, want, "row {row}");
     }
 }
 
