@@ -131,7 +131,7 @@ fn five_hundred_spoiled_sessions() {
     spoiled_sessions(Wire::Tls, 250);
 }
 
-/// Clients that mean a server harm, in the order of the issue they stand for.
+/// Clients that mean a server harm.
 #[derive(Clone, Copy, Debug)]
 enum Hostile {
     /// Connects and says nothing.
@@ -163,7 +163,9 @@ impl Hostile {
             let _ = stream.set_write_timeout(Some(Duration::from_millis(500)));
             let mut numbers = Numbers(visits as u64);
             let alive = |stream: &mut TcpStream| {
-                let ended = |kind| !matches!(kind, std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut);
+                let ended = |kind: std::io::ErrorKind| {
+                    !matches!(kind, std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut)
+                };
                 match stream.read(&mut [0; 1 << 16]) {
                     Ok(n) => n > 0,
                     Err(error) => !ended(error.kind()),

@@ -10,8 +10,8 @@ use std::path::Path;
 use fuzzing::link::{Recorded, frame, frames};
 use fuzzing::{Corpus, memory};
 use hostile::{BOUND, Mode, PROMPT, TOKENS, public, run, shared};
-use model::party::{Caller, Limits, Opened, Request, Silent, Terms, Wishes};
-use model::pool::{Pool, PoolError, Pools, Purpose};
+use model::party::{Caller, Limits, Opened, Silent, Terms, Wishes};
+use model::pool::{Pool, PoolError, Purpose};
 use model::{Checkpoint, CheckpointError, Error, ModelSpec, Next, Sampler};
 use mpcache::PolicySpec;
 use net::{Channel, NetError, Role};
@@ -384,10 +384,5 @@ fn write_corpora() {
     write(
         "pool-file",
         vec![("empty", Vec::new()), ("magic", file[..8].to_vec()), ("format", format), ("header-too-long", long)],
-    );
-    // Checked here, where they are made: what the server opens, its pools, its request.
-    let _ = (
-        Pools::open(&place.path().join("server"), 1).unwrap(),
-        Request { prompt: 1, tokens: 1, stop_at_eos: false, padded: false },
     );
 }
