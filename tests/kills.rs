@@ -144,8 +144,12 @@ impl Stage {
 }
 
 fn serve(model: &str, kept: &Path, pools: bool) -> Server {
-    let pools = if pools { format!("--pools {} --max-pools 1000", kept.display()) } else { String::new() };
-    Server::start(&format!("--model {model} {TERMS} --timeout {TIMEOUT} {pools}"))
+    let pools = if pools {
+        format!("--pools {} --max-pools 1000 --max-pools-total 1000", kept.display())
+    } else {
+        String::new()
+    };
+    Server::start(&format!("--model {model} {TERMS} --timeout {TIMEOUT} --sessions 4 {pools}"))
 }
 
 fn assert_ended_well(output: &Output, harm: Harm, victim: &str) {

@@ -8,9 +8,9 @@ use model::party::{Caller, Opened, Terms, Wishes};
 use net::tcp::{self, ConnectOptions};
 use net::{Channel, Link, NetError, PublicKey, Role, await_admission, tls};
 
-use super::Error;
 use super::options::{LINKS, LinkArg, link_between_processes, seconds};
 use super::trust::{IdentityArgs, ServerTrust};
+use super::{Error, out};
 
 /// The server, and what it must be.
 #[derive(Args, Clone, Debug)]
@@ -94,7 +94,7 @@ fn wait_for_turn(link: &mut dyn Link) -> Result<(), Error> {
     let mut on_busy = |place| {
         // The server repeats itself as a sign of life.
         if last.replace(place) != Some(place) {
-            eprintln!("the server is busy: you are number {place}");
+            out::note(format_args!("the server is busy: you are number {place}"));
         }
     };
     Ok(await_admission(link, &mut on_busy)?)

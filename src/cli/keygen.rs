@@ -2,8 +2,8 @@
 
 use clap::Args;
 
-use super::Error;
 use super::trust::IdentityArgs;
+use super::{Error, out};
 
 /// Prints the public key of this party, by which others know it, and makes the key pair first if there is none. A server's
 /// owner adds it to the file of `serve --allow`; a client gives it as `generate --server-key`.
@@ -16,7 +16,6 @@ pub(super) struct KeygenArgs {
 pub(super) fn run(args: KeygenArgs) -> Result<(), Error> {
     let (identity, made) = args.identity.open()?;
     let path = args.identity.path()?;
-    eprintln!("{} {}", if made { "new key pair in" } else { "the key pair in" }, path.display());
-    println!("{}", identity.public());
-    Ok(())
+    out::note(format_args!("{} {}", if made { "new key pair in" } else { "the key pair in" }, path.display()));
+    out::line(identity.public())
 }

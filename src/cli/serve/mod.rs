@@ -32,7 +32,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use model::Calibration;
 use model::party::{Hosted, Limits, Outcome, Terms};
-use model::pool::{Pools, State, find};
+use model::pool::{Pools, State, find, writable_by_others};
 use model::report::Cost;
 use net::{Entry, NetError, PublicKey};
 use serde::{Deserialize, Serialize};
@@ -177,6 +177,9 @@ pub(super) fn run(args: ServeArgs) -> Result<(), Error> {
         Some(dir) => Some(Pools::open(dir, args.max_pools_total)?.with_max_per_peer(args.max_pools)),
         None => None,
     };
+    if let Some(dir) = args.pools.as_deref().filter(|dir| writable_by_others(dir)) {
+        warn!("others can write to {}, and could bring a used pool back", dir.display());
+    }
     let host = match args.machine {
         Some(client) if !args.host.is_plaintext() => Host::for_one(client)?,
         _ => args.host.open()?,
