@@ -3,7 +3,7 @@
 mod support;
 
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
+use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -25,12 +25,7 @@ fn directory(dir: &Path, tokenizer: impl Fn(String) -> String) {
 /// Starts a server of the user whose keys lie in `home`.
 fn serve(home: &Path, model: &str, listen: &str) -> Server {
     let mut command = waggle(&format!("serve --allow-any --listen {listen} --model"));
-    let mut child = command.arg(model).env("WAGGLE_HOME", home).spawn().unwrap();
-    let mut line = String::new();
-    BufReader::with_capacity(1, child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
-    let address = line.trim().rsplit(' ').next().unwrap().to_owned();
-    assert!(address.starts_with("127.0.0.1:"), "{line}");
-    Server { child, address }
+    Server::run(command.arg(model).env("WAGGLE_HOME", home))
 }
 
 fn client(home: &Path, address: &str, more: &[&str]) -> Command {
