@@ -166,16 +166,18 @@ fn a_server_refuses_what_it_does_not_have() {
     assert!(matches!(server, Err(Error::PoolFile { source: PoolError::Mismatch { .. }, .. })));
 }
 
-/// A link that dies when it has sent `left` messages.
+/// A link that dies, both ways, when it is to send more than `left` messages.
 struct Dying<L> {
     link: L,
     left: usize,
+    dead: bool,
     sent: Arc<AtomicUsize>,
 }
 
 impl<L: Link> Link for Dying<L> {
     fn send(&mut self, bytes: Vec<u8>) -> io::Result<()> {
         if self.left == 0 {
+            self.dead = true;
             return Err(io::ErrorKind::BrokenPipe.into());
         }
         self.left -= 1;
@@ -184,7 +186,7 @@ impl<L: Link> Link for Dying<L> {
     }
 
     fn recv(&mut self, buf: &mut [u8]) -> io::Result<()> {
-        self.link.recv(buf)
+        if self.dead { Err(io::ErrorKind::UnexpectedEof.into()) } else { self.link.recv(buf) }
     }
 
     fn timeout(&self) -> Duration {
@@ -200,8 +202,8 @@ fn cut(
 ) -> ([bool; 2], [usize; 2]) {
     let (here, there) = memory_pair(Duration::from_secs(20));
     let sent: [Arc<AtomicUsize>; 2] = Default::default();
-    let here = Dying { link: here, left: client, sent: sent[0].clone() };
-    let there = Dying { link: there, left: server, sent: sent[1].clone() };
+    let here = Dying { link: here, left: client, dead: false, sent: sent[0].clone() };
+    let there = Dying { link: there, left: server, dead: false, sent: sent[1].clone() };
     let well = thread::scope(|scope| {
         let server = scope.spawn(|| {
             hosted.serve(

@@ -138,7 +138,7 @@ fn scores_out_of_range_are_ranked_all_the_same() {
     });
     let indices = client.plus(&server).mapv(|index| index as usize & 15);
     for (row, (got, x)) in indices.outer_iter().zip(x.chunks(n)).enumerate() {
-        let mut got = got.to_vec();
+        let mut got = got.iter().copied().collect::<Vec<_>>();
         got.sort_unstable();
         let mut want: Vec<usize> = (0..n).collect();
         want.sort_by_key(|&i| std::cmp::Reverse(x[i] as i64));
