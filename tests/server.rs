@@ -75,7 +75,7 @@ fn clients_wait_their_turn_and_leave_the_queue_at_once() {
     // Who leaves in a session frees its place as well.
     first.kill();
     let served = ended(third.child, LIMIT);
-    assert!(served.status.success(), "{}", third.log.to_the_end());
+    assert!(served.status.success(), "{}", third.log.into_text());
     assert_eq!(served.stdout.len(), "Xy\n".len());
     let log = server.stop();
     for words in ["the client left the queue", "outcome=\"refused\"", "2 tokens generated"] {
@@ -153,7 +153,7 @@ fn sigterm_finishes_what_runs() {
     server.log().wait_for("SIGTERM: what runs is finished");
     let sent_away = ended(waiting.child, LIMIT);
     assert_eq!(sent_away.status.code(), Some(1));
-    assert!(waiting.log.to_the_end().contains("this server is ending"));
+    assert!(waiting.log.into_text().contains("this server is ending"));
     let refused = fail(&mut server.client(SHORT), 1);
     assert!(refused.contains("this server is ending"), "{refused}");
     let finished = ended(running.child, LIMIT);

@@ -371,9 +371,12 @@ impl Checkpoint {
     }
 }
 
+/// Reads an element from its bytes.
+type Decoder = fn(&[u8]) -> f32;
+
 impl Entry {
     /// Bytes of an element, and how to read one.
-    fn element(&self) -> Option<(usize, fn(&[u8]) -> f32)> {
+    fn element(&self) -> Option<(usize, Decoder)> {
         let size = element_bytes(&self.dtype)?;
         Some((size, decoder(size, self.dtype == "BF16")))
     }

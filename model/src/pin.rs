@@ -38,9 +38,9 @@ pub enum PinError {
         /// What differs: the shape or the tokenizer.
         part: &'static str,
         /// What was expected.
-        expected: Fingerprint,
+        expected: Box<Fingerprint>,
         /// What the server has.
-        met: Fingerprint,
+        met: Box<Fingerprint>,
     },
     /// The server has another model than when it was met last.
     #[error(
@@ -53,9 +53,9 @@ pub enum PinError {
         /// The server's name.
         server: String,
         /// What was remembered.
-        known: Fingerprint,
+        known: Box<Fingerprint>,
         /// What the server has.
-        met: Fingerprint,
+        met: Box<Fingerprint>,
         /// The file that remembers.
         path: PathBuf,
     },
@@ -103,7 +103,7 @@ impl Fingerprint {
     pub fn expect(&self, met: &Self) -> Result<(), PinError> {
         match self.difference(met) {
             None => Ok(()),
-            Some(part) => Err(PinError::NotExpected { part, expected: *self, met: *met }),
+            Some(part) => Err(PinError::NotExpected { part, expected: (*self).into(), met: (*met).into() }),
         }
     }
 
@@ -129,7 +129,8 @@ impl Fingerprint {
         let Some(known) = known.map(str::parse::<Fingerprint>).transpose()? else { return Ok(Some(*self)) };
         match known.difference(self) {
             Some(part) if !accepted => {
-                Err(PinError::Changed { part, server: server.into(), known, met: *self, path: file.into() })
+                let (known, met) = (known.into(), (*self).into());
+                Err(PinError::Changed { part, server: server.into(), known, met, path: file.into() })
             }
             Some(_) => Ok(Some(*self)),
             None => {

@@ -43,6 +43,9 @@ pub(super) struct ConnectArgs {
     insecure_plaintext: bool,
 }
 
+/// What is known of a server, and the key that it has proved.
+type Proved = (ServerTrust, PublicKey);
+
 impl ConnectArgs {
     /// Opens a session under `terms`, with or without the server's tokenizer.
     pub(super) fn open(&self, terms: &Terms, tokenizer: bool) -> Result<Opened, Error> {
@@ -63,7 +66,7 @@ impl ConnectArgs {
     }
 
     /// A link to the server, which has proved a trusted key (`None`: without encryption) and lets this client in.
-    fn link(&self) -> Result<(Box<dyn Link>, Option<(ServerTrust, PublicKey)>), Error> {
+    fn link(&self) -> Result<(Box<dyn Link>, Option<Proved>), Error> {
         let options = ConnectOptions { connect_timeout: self.connect_timeout, read_timeout: self.timeout };
         let address = self.connect.as_str();
         if self.insecure_plaintext {

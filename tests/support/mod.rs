@@ -126,7 +126,7 @@ impl Log {
     }
 
     /// Everything, once the process has ended.
-    pub(crate) fn to_the_end(self) -> String {
+    pub(crate) fn into_text(self) -> String {
         self.reading.join().unwrap();
         self.text.lock().unwrap().clone()
     }
@@ -190,7 +190,7 @@ impl Server {
         let _ = self.child.kill();
         let _ = self.child.wait();
         // The log moves out of something that is dropped.
-        std::mem::replace(&mut self.log, Log::none()).to_the_end()
+        std::mem::replace(&mut self.log, Log::none()).into_text()
     }
 }
 

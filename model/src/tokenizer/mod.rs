@@ -18,7 +18,7 @@ pub struct Tokenizer(Place);
 
 /// Where a tokenizer runs.
 enum Place {
-    Here(Local),
+    Here(Box<Local>),
     Worker(worker::Worker),
 }
 
@@ -28,7 +28,7 @@ impl Tokenizer {
     /// # Errors
     /// [`TokenizerError`] by the part of the file: what Waggle does not support or what exceeds a bound.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, TokenizerError> {
-        Ok(Tokenizer(Place::Here(Local::from_bytes(bytes)?)))
+        Ok(Tokenizer(Place::Here(Box::new(Local::from_bytes(bytes)?))))
     }
 
     /// Reads the bytes of a `tokenizer.json` that somebody else sent, in a process that `command` starts and that runs

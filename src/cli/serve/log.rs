@@ -82,7 +82,7 @@ pub(super) fn start(level: Level, format: Format) -> Result<Flush, Error> {
     // One subscriber a process; a second start is a bug of the caller's and changes nothing.
     let _ = match format {
         Format::Text => builder.try_init(),
-        Format::Json => builder.json().flatten_event(true).with_current_span(false).try_init(),
+        Format::Json => builder.json().flatten_event(true).with_current_span(true).with_span_list(false).try_init(),
     };
     static HOOK: OnceLock<()> = OnceLock::new();
     HOOK.get_or_init(|| {
