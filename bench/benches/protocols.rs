@@ -3,6 +3,7 @@
 //! Both parties run in threads of this process and share its cores; nothing delays their messages. The time includes
 //! making the OTs. Every run's result is opened and compared with the exact one.
 
+use protocols::ops::compare::AtLeast;
 use std::time::Duration;
 
 use criterion::{Criterion, SamplingMode, criterion_group, criterion_main};
@@ -29,7 +30,7 @@ fn comparison(c: &mut Criterion) {
             count,
             |abb| {
                 let x = own(abb, &shares);
-                abb.at_least(x, &[0], width)
+                abb.apply(AtLeast { thresholds: &[0], width }, x)
             },
             |[client, server]| {
                 assert_eq!(client.shape(), [count, 1]);

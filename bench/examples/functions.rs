@@ -10,8 +10,8 @@ use protocols::functions::exp::exp_negative;
 use protocols::functions::spline::{Spline, SplineSpec};
 use protocols::functions::{gelu, silu, softmax};
 use protocols::local::Pair;
-use protocols::ops::masked::table::{CurveSpec, MaskedTable};
-use protocols::ops::masked::threshold;
+use protocols::ops::fss::table::{CurveSpec, FssTable};
+use protocols::ops::fss::threshold;
 use protocols::ops::{evaluate, masked};
 use protocols::{Error, FRAC, Gelu, Options, Planner, Session, Shape};
 
@@ -108,10 +108,10 @@ fn main() -> Result<(), Error> {
         CurveSpec { index_bits, low_bits, base: -4.0, step, out_frac, out_width }
     };
     for (name, table) in [
-        ("128 quadratic windows, 32 bits (GELU)", MaskedTable::parabolas(spec(7, 11, 27, 32), f)),
-        ("256 quadratic windows, 32 bits (SiLU)", MaskedTable::parabolas(spec(8, 11, 26, 32), f)),
-        ("1024 linear windows, 50 bits (reciprocal)", MaskedTable::lines(spec(10, 11, 40, 50), f)),
-        ("32 windows of powers (exp)", MaskedTable::power(5, FRAC, 0.5, 21, 49)),
+        ("128 quadratic windows, 32 bits (GELU)", FssTable::parabolas(spec(7, 11, 27, 32), f)),
+        ("256 quadratic windows, 32 bits (SiLU)", FssTable::parabolas(spec(8, 11, 26, 32), f)),
+        ("1024 linear windows, 50 bits (reciprocal)", FssTable::lines(spec(10, 11, 40, 50), f)),
+        ("32 windows of powers (exp)", FssTable::power(5, FRAC, 0.5, 21, 49)),
     ] {
         let [online, offline] =
             timed(|s| masked::prepare(s, &table.shape(), COUNT), |s, made| masked::run(s, &table, &made, &x(s)))?;

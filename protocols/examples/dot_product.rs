@@ -7,8 +7,12 @@
 
 use ndarray::{ArrayD, arr1};
 use net::{Phase, Role};
-use protocols::abb::Words;
+use protocols::Words;
 use protocols::local::Pair;
+use protocols::ops::compare::AtLeast;
+use protocols::ops::mul::Mul;
+use protocols::ops::mux::Mux;
+use protocols::ops::reveal::Reveal;
 use protocols::{Abb, Error, Options, Tensor, TwoParty};
 
 /// Ring of the product: |x . y| and |x . y - threshold| stay below 2^39.
@@ -20,12 +24,12 @@ fn protocol(abb: &mut TwoParty, own: &ArrayD<u64>, n: usize, threshold: i64) -> 
     let role = abb.session().role();
     let x = abb.input(Role::Client, &[n], mine(Role::Client, role))?;
     let y = abb.input(Role::Server, &[n], mine(Role::Server, role))?;
-    let product = abb.mul(&x, &y, WIDTH)?.sum_last();
-    let bit = abb.at_least(&product, &[threshold], WIDTH)?;
+    let product = abb.apply(Mul { width: WIDTH }, (&x, &y))?.sum_last();
+    let bit = abb.apply(AtLeast { thresholds: &[threshold], width: WIDTH }, &product)?;
     // Bits become words to be opened: b ? 1 : 0.
     let one = abb.constant(&Tensor::shape(&bit), 1);
-    let word = abb.mux(&bit, &one, 1)?;
-    Ok(abb.reveal(&word, 1, Role::Client)?.map(|opened| opened.iter().all(|&bit| bit == 1)))
+    let word = abb.apply(Mux { width: 1 }, (&bit, &one))?;
+    Ok(abb.apply(Reveal { width: 1, to: Role::Client }, &word)?.map(|opened| opened.iter().all(|&bit| bit == 1)))
 }
 
 fn main() -> Result<(), Error> {

@@ -3,8 +3,12 @@
 
 use ndarray::{ArrayD, arr1};
 use net::Role;
-use protocols::abb::{Truncation, Words};
+use protocols::Words;
 use protocols::local::Pair;
+use protocols::ops::compare::AtLeast;
+use protocols::ops::mux::Mux;
+use protocols::ops::reveal::Reveal;
+use protocols::ops::truncate::Truncation;
 use protocols::{Abb, Clear, Error, FRAC, Options, Planner, Tensor};
 
 /// Words are signed values of this many bits.
@@ -16,9 +20,9 @@ const WIDTH: u32 = 30;
 /// truncation, one comparison, one selection.
 fn leaky_relu<B: Abb>(b: &mut B, x: &B::Words, shift: u32) -> Result<B::Words, Error> {
     b.scope("leaky relu", |b| {
-        let y = b.truncate(x, Truncation { width: WIDTH, shift, out: WIDTH })?;
-        let positive = b.at_least(x, &[0], WIDTH)?.reshape(&x.shape());
-        let kept = b.mux(&positive, &x.minus(&y), WIDTH)?;
+        let y = b.apply(Truncation { width: WIDTH, shift, out: WIDTH }, x)?;
+        let positive = b.apply(AtLeast { thresholds: &[0], width: WIDTH }, x)?.reshape(&x.shape());
+        let kept = b.apply(Mux { width: WIDTH }, (&positive, &x.minus(&y)))?;
         Ok(kept.plus(&y))
     })
 }
@@ -27,7 +31,7 @@ fn leaky_relu<B: Abb>(b: &mut B, x: &B::Words, shift: u32) -> Result<B::Words, E
 fn layer<B: Abb>(b: &mut B, shape: &[usize], own: Option<&ArrayD<u64>>) -> Result<Option<ArrayD<u64>>, Error> {
     let x = b.input(Role::Client, shape, own)?;
     let y = leaky_relu(b, &x, 3)?;
-    b.reveal(&y, WIDTH, Role::Client)
+    b.apply(Reveal { width: WIDTH, to: Role::Client }, &y)
 }
 
 fn main() -> Result<(), Error> {

@@ -3,6 +3,7 @@
 
 use net::{Phase, Role};
 use protocols::functions::top_k::{self, Scores, TopK};
+use protocols::ops::shuffle::Shuffle;
 use protocols::{Abb, Error, Options, Planner, Shape};
 
 /// |x| < 2^5, compared at 10 fractional bits.
@@ -25,8 +26,8 @@ fn main() -> Result<(), Error> {
         measure(n, "  + scores there and back", |b| {
             let chosen = top_k::shuffle_reveal(b, &x, k, SCORES)?;
             let items = Shape(vec![ROWS, n, 1]);
-            let moved = b.shuffle(&chosen.permutations, &items, &[64], false)?;
-            b.shuffle(&chosen.permutations, &moved, &[64], true).map(|_| ())
+            let moved = b.apply(Shuffle { widths: &[64], inverse: false }, (&chosen.permutations, &items))?;
+            b.apply(Shuffle { widths: &[64], inverse: true }, (&chosen.permutations, &moved)).map(|_| ())
         })?;
     }
     Ok(())

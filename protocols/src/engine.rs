@@ -17,7 +17,7 @@ pub use float::Float;
 pub use ring::{Fixed, Plan, REVEAL_FRAC, Ring, Secure};
 pub use top_k::{Ranking, TopK, UnknownTopK};
 
-use crate::ops::growing::{Axis, Operand};
+use crate::ops::cached::{Axis, Operand};
 use crate::{Error, Tensor};
 
 /// By how much [`Engine::hide`] lowers a score. A score is above -[`MAX_HIDDEN_SCORE`] and a lowered one below

@@ -2,7 +2,8 @@
 
 use thiserror::Error;
 
-use crate::ops::growing::{Form, OperandId};
+use crate::ops::cached::OperandId;
+use crate::stock::operands::OperandForm;
 
 /// A failure of an engine or a protocol.
 #[derive(Debug, Error)]
@@ -95,9 +96,9 @@ pub enum Error {
         /// Its name.
         operand: OperandId,
         /// Form of its masks.
-        expected: Form,
+        expected: OperandForm,
         /// Form of the product.
-        got: Form,
+        got: OperandForm,
     },
     /// Two growing matrices of one session have the same name: one mask must not serve both.
     #[error("the operand `{operand}` begins a second time in this session")]

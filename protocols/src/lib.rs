@@ -5,38 +5,53 @@ pub mod abb;
 #[cfg(any(test, feature = "audit"))]
 pub mod audit;
 mod clear;
+pub mod correlation;
 pub mod cost;
 mod engine;
 mod error;
+mod forecast;
+pub mod form;
 pub mod functions;
 mod kernel;
 pub mod local;
+pub mod operation;
 pub mod ops;
+mod options;
 mod planner;
+mod plans;
+pub mod preparation;
 mod session;
 pub mod stock;
 mod tensor;
 #[cfg(test)]
 mod tests;
+pub mod twin;
 mod two_party;
 mod weight;
-mod words;
+pub mod wire;
+pub mod words;
 
 pub use abb::Abb;
 pub use clear::Clear;
+pub use correlation::{Correlation, CorrelationKind};
 pub use engine::{
     Ceiling, Engine, Fixed, Float, Gelu, HIDE, MAX_HIDDEN_SCORE, Plan, REVEAL_FRAC, Ranking, Ring, Secure, TopK,
     UnknownTopK, WeightData, WeightSpec,
 };
 pub use error::Error;
+pub use form::Form;
 pub use he::Packing;
-pub use ops::growing::{Axis, Operand, OperandId, OperandKind};
+pub use operation::Operation;
+pub use ops::cached::{Axis, Operand, OperandId, OperandKind};
+pub use options::{DEFAULT_LINK, Evaluation, Options};
 pub use planner::Planner;
-pub use session::{DEFAULT_LINK, Evaluate, Options, Plans, Session};
-pub use stock::{Demand, Needs, Stock, StockError};
+pub use plans::Plans;
+pub use session::Session;
+pub use stock::{Needs, Stock, StockError};
 pub use tensor::{Shape, Tensor};
 pub use two_party::TwoParty;
 pub use weight::{DEFAULT_WEIGHT_FRAC, FixedValues, FixedWeight, MIN_WEIGHT_FRAC, WEIGHT_BITS, quantise};
+pub use words::Words;
 
 /// Fractional bits of activations.
 pub const FRAC: u32 = 18;

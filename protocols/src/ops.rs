@@ -1,28 +1,28 @@
-//! Secure two-party operations, one file each.
+//! Operations, one file each.
 //!
-//! Every file states functionality, source, range in -> range out, error bound and what is revealed, and offers the
-//! protocol (both roles call one function with their shares) beside `cost`, which predicts its messages and
-//! correlations to the byte. Values are flat slices of words; shares are additive modulo 2^64 or exclusive-or.
+//! Every file states functionality, source, range in -> range out, error bound and what is revealed. It holds the operation
+//! as a value ([`Operation`](crate::Operation)): its sizes, its correlations, its cost, its direct and its prepared form,
+//! its twin. Values are flat slices of words inside a protocol; shares are additive modulo 2^64 or exclusive-or.
 
-pub mod beaver;
-pub mod bit_to_word;
+pub mod b2a;
+pub mod cached;
 pub mod compare;
-pub mod cross;
+pub mod embed;
 pub mod evaluate;
-pub mod growing;
+pub mod fss;
 pub mod linear;
-pub mod masked;
+pub mod lookup;
 pub mod matmul;
 pub mod mul;
 pub mod mux;
 pub mod mux_all;
 pub mod one_hot;
-mod opening;
-pub(crate) mod packed;
+pub mod private;
 pub mod quickselect;
 pub mod reveal;
 pub mod row_max;
 pub mod shuffle;
+pub mod sum_squares;
 pub mod truncate;
 
 use crate::cost::Cost;

@@ -40,6 +40,14 @@ impl FixedWeight {
     pub fn with_frac(spec: &WeightSpec, frac: u32) -> Self {
         Self { spec: spec.clone(), frac, values: None }
     }
+
+    /// The integers.
+    ///
+    /// # Errors
+    /// [`Error::NoValues`] where they are not known.
+    pub fn known(&self) -> Result<&FixedValues, Error> {
+        self.values.as_ref().ok_or_else(|| Error::NoValues { tensor: self.spec.name.clone() })
+    }
 }
 
 /// Rounds a weight to fixed point with as many fractional bits, up to [`DEFAULT_WEIGHT_FRAC`], as keep every entry

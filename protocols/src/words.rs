@@ -2,8 +2,30 @@
 
 use ndarray::{ArrayD, Axis, IxDyn, Zip};
 
-use crate::abb::Words;
 use crate::{Shape, Tensor};
+
+/// Local arithmetic on words: linear, so the same on shares as on values; nothing is sent.
+pub trait Words: Tensor {
+    /// Entrywise sum, shapes equal.
+    fn plus(&self, other: &Self) -> Self;
+    /// Entrywise difference, shapes equal.
+    fn minus(&self, other: &Self) -> Self;
+    /// Every entry times the public `factor` (modulo 2^64; cast a signed factor).
+    fn times(&self, factor: u64) -> Self;
+    /// Entrywise product with public factors of the same shape.
+    fn times_each(&self, factors: &ArrayD<u64>) -> Self;
+    /// (..., n) -> (...): sums over the last axis.
+    fn sum_last(&self) -> Self;
+    /// (...) -> (..., n): every entry n times.
+    fn repeat_last(&self, n: usize) -> Self;
+    /// Entries at the flat positions `index` of a vector: result of length `index.len()`.
+    fn pick(&self, index: &[usize]) -> Self;
+    /// The reverse of `pick`: a vector of `len` zeros, with entry i of `self` at position `index[i]`.
+    fn place(&self, index: &[usize], len: usize) -> Self;
+    /// Drops the low `bits` of words modulo 2^`width`: the result is floor(x / 2^bits) modulo 2^(width - bits), or one
+    /// less on shares, whose low halves may carry.
+    fn drop_low(&self, bits: u32, width: u32) -> Self;
+}
 
 /// The low `width` bits, 0 <= width <= 64.
 pub(crate) fn mask(width: u32) -> u64 {

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use net::Role;
-use protocols::ops::growing::{Axis, Event, Events, Form};
+use protocols::ops::cached::{Axis, Event, Events, Form};
 use protocols::{Demand, Needs, OperandId, OperandKind, Stock};
 
 use super::{Bound, Draft, PENDING_AGE, Pool, PoolError, PoolId, Pools, Purpose, State, Written, find};

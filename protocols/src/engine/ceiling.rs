@@ -1,11 +1,11 @@
 //! Bounds that hold for every word an operation returns, whatever it was given.
 
 use crate::Error;
-use crate::abb::Truncation;
 use crate::engine::ring::{MATMUL_ROUNDING, SCALE_FRAC};
 use crate::functions::selection::payload_rounding;
 use crate::functions::softmax;
 use crate::ops::truncate;
+use crate::ops::truncate::Truncation;
 
 /// A bound on the magnitude of the words that operations between two parties return, also where their inputs left the range
 /// that the operation supports: it follows from the ring of the truncation that made the words. Who opens comparisons needs

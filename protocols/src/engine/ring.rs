@@ -5,18 +5,27 @@ use std::collections::VecDeque;
 use ndarray::{Array2, ArrayD};
 use net::{Channel, Ledger, Role};
 
-use crate::abb::{Abb, Truncation, Words};
+use crate::abb::Abb;
 use crate::engine::{Engine, Gelu, HIDE, MAX_HIDDEN_SCORE, Ranking, WeightData, WeightSpec};
 use crate::functions;
 use crate::functions::extrema::EXTREMA_WIDTH;
 use crate::functions::selection;
 use crate::functions::top_k::TopK;
-use crate::ops::growing::{Axis, Operand};
-use crate::session::{Options, Session};
-use crate::stock::{self, Needs, Stock};
+use crate::ops::cached::{Axis, Operand};
+use crate::ops::linear::Linear;
+use crate::ops::matmul::Matmul;
+use crate::ops::mul::Mul;
+use crate::ops::reveal::Reveal;
+use crate::ops::reveal::RevealRounded;
+use crate::ops::truncate::Truncation;
+use crate::session::Session;
+use crate::stock::{Needs, Stock};
 use crate::weight::{DEFAULT_WEIGHT_FRAC, FixedWeight, MIN_WEIGHT_FRAC, quantise};
+use crate::words::Words;
 use crate::words::signed;
-use crate::{Clear, EMBED_FRAC, EMBED_WIDTH, Error, Evaluate, FRAC, LINEAR_WIDTH, Planner, Tensor, TwoParty};
+use crate::{
+    Clear, EMBED_FRAC, EMBED_WIDTH, Error, Evaluation, FRAC, LINEAR_WIDTH, Options, Planner, Tensor, TwoParty,
+};
 
 /// Ring of products of activations: |x y| < 2^(PRODUCT_WIDTH - 2 - 2 FRAC) = 2^18.
 const PRODUCT_WIDTH: u32 = 56;
@@ -79,17 +88,17 @@ impl Secure {
     ) -> Result<(), Error> {
         let weight = |name: &str| weights.iter().find(|weight| weight.spec.name == name);
         let matrix = |name: &str| weight(name).and_then(|weight| weight.values.as_ref()).map(|v| &*v.matrix);
-        stock::prepare_all(self.abb.session(), needs, matrix, progress)
+        self.abb.prepare(needs, matrix, progress)
     }
 
     /// Takes out what was prepared, for a later session with the same peer.
     pub fn take_stock(&mut self) -> Stock {
-        std::mem::take(&mut self.abb.session().stock)
+        std::mem::take(self.abb.stock())
     }
 
     /// Puts in what an earlier session with the same peer prepared, before the first operation; the peer does the same.
     pub fn set_stock(&mut self, stock: Stock) {
-        self.abb.session().stock = stock;
+        *self.abb.stock() = stock;
     }
 }
 
@@ -101,8 +110,8 @@ impl Fixed {
     }
 
     /// The twin of engines whose options say `evaluate`.
-    pub fn evaluating(evaluate: Evaluate) -> Self {
-        Ring::over(Clear::evaluating(evaluate))
+    pub fn evaluating(evaluation: Evaluation) -> Self {
+        Ring::over(Clear::evaluating(evaluation))
     }
 }
 
@@ -174,17 +183,17 @@ impl<B: Abb> Ring<B> {
 
     /// Words modulo 2^EXTREMA_WIDTH as activations.
     fn widen(&mut self, x: &B::Words) -> Result<B::Words, Error> {
-        self.abb.truncate(x, Truncation { width: EXTREMA_WIDTH, shift: 0, out: 64 })
+        self.abb.apply(Truncation { width: EXTREMA_WIDTH, shift: 0, out: 64 }, x)
     }
 
     /// The left factor of a product of matrices.
     fn narrow(&mut self, a: &B::Words) -> Result<B::Words, Error> {
-        self.abb.truncate(a, Truncation { width: 64, shift: FRAC - NARROW_FRAC, out: MATMUL_WIDTH })
+        self.abb.apply(Truncation { width: 64, shift: FRAC - NARROW_FRAC, out: MATMUL_WIDTH }, a)
     }
 
     /// Brings a product with `frac` fractional bits modulo 2^`width` back to an activation.
     fn round(&mut self, x: &B::Words, frac: u32, width: u32) -> Result<B::Words, Error> {
-        self.abb.truncate(x, Truncation { width, shift: frac - FRAC, out: 64 })
+        self.abb.apply(Truncation { width, shift: frac - FRAC, out: 64 }, x)
     }
 }
 
@@ -213,16 +222,16 @@ impl<B: Abb> Engine for Ring<B> {
     }
 
     fn embed(&mut self, table: &FixedWeight, ids: Option<&[u32]>, count: usize) -> Result<B::Words, Error> {
-        let rows = self.abb.embed(table, ids, count)?;
+        let rows = functions::embed(&mut self.abb, table, ids, count)?;
         self.round(&rows, EMBED_FRAC, EMBED_WIDTH)
     }
 
     fn rows(&mut self, table: &FixedWeight, start: usize, count: usize) -> Result<B::Words, Error> {
-        self.abb.rows(table, start, count)
+        functions::rows(&mut self.abb, table, start, count)
     }
 
     fn linear(&mut self, x: &B::Words, weight: &FixedWeight) -> Result<B::Words, Error> {
-        let y = self.abb.linear(x, weight)?;
+        let y = self.abb.apply(Linear { weight }, x)?;
         self.round(&y, FRAC + weight.frac, LINEAR_WIDTH)
     }
 
@@ -231,7 +240,7 @@ impl<B: Abb> Engine for Ring<B> {
     }
 
     fn mul(&mut self, a: &B::Words, b: &B::Words) -> Result<B::Words, Error> {
-        let product = self.abb.mul(a, b, PRODUCT_WIDTH)?;
+        let product = self.abb.apply(Mul { width: PRODUCT_WIDTH }, (a, b))?;
         self.round(&product, 2 * FRAC, PRODUCT_WIDTH)
     }
 
@@ -242,8 +251,8 @@ impl<B: Abb> Engine for Ring<B> {
 
     fn matmul(&mut self, a: &B::Words, b: &B::Words) -> Result<B::Words, Error> {
         let a = self.narrow(a)?;
-        let product = self.abb.matmul(&a, b, MATMUL_WIDTH)?;
-        self.abb.truncate(&product, MATMUL_ROUNDING)
+        let product = self.abb.apply(Matmul { width: MATMUL_WIDTH }, (&a, b))?;
+        self.abb.apply(MATMUL_ROUNDING, &product)
     }
 
     fn matmul_growing(
@@ -254,8 +263,8 @@ impl<B: Abb> Engine for Ring<B> {
         operand: &mut Operand,
     ) -> Result<B::Words, Error> {
         let a = self.narrow(a)?;
-        let product = self.abb.matmul_growing(&a, b, MATMUL_WIDTH, axis, operand)?;
-        self.abb.truncate(&product, MATMUL_ROUNDING)
+        let product = self.abb.matmul_cached(&a, b, MATMUL_WIDTH, axis, operand)?;
+        self.abb.apply(MATMUL_ROUNDING, &product)
     }
 
     fn softmax(&mut self, x: &B::Words, visible: &[usize]) -> Result<B::Words, Error> {
@@ -295,22 +304,26 @@ impl<B: Abb> Engine for Ring<B> {
 
     fn reveal(&mut self, x: &B::Words, to: Role) -> Result<Option<ArrayD<f32>>, Error> {
         let scale = f64::from(1u32 << FRAC);
-        let opened = self.abb.reveal(x, REVEAL_WIDTH, to)?;
+        let opened = self.abb.apply(Reveal { width: REVEAL_WIDTH, to }, x)?;
         Ok(opened.map(|words| words.mapv(|word| (signed(word, REVEAL_WIDTH) as f64 / scale) as f32)))
     }
 
     fn reveal_linear(&mut self, x: &B::Words, weight: &FixedWeight, to: Role) -> Result<Option<ArrayD<f32>>, Error> {
-        let y = self.abb.linear(x, weight)?;
+        let y = self.abb.apply(Linear { weight }, x)?;
         let frac = FRAC + weight.frac;
         let scale = (frac as f64).exp2();
-        let opened = self.scope("reveal", |e| e.abb.reveal_rounded(&y, LINEAR_WIDTH, frac - REVEAL_FRAC, to))?;
+        let opened = self.scope("reveal", |e| {
+            e.abb.apply(RevealRounded { width: LINEAR_WIDTH, drop: frac - REVEAL_FRAC, to }, &y)
+        })?;
         Ok(opened.map(|words| words.mapv(|word| (signed(word, LINEAR_WIDTH) as f64 / scale) as f32)))
     }
 
     fn argmax(&mut self, x: &B::Words) -> Result<Option<usize>, Error> {
         let n = x.len();
         let index = functions::argmax(&mut self.abb, x)?;
-        let opened = self.abb.reveal(&index.reshape(&[1]), functions::argmax::ARGMAX_WIDTH, Role::Client)?;
+        let opened = self
+            .abb
+            .apply(Reveal { width: functions::argmax::ARGMAX_WIDTH, to: Role::Client }, &index.reshape(&[1]))?;
         let Some(index) = opened.and_then(|index| index.first().copied()) else { return Ok(None) };
         usize::try_from(index).ok().filter(|&index| index < n).map(Some).ok_or(Error::Index { index, len: n })
     }
@@ -358,7 +371,7 @@ impl<B: Abb> Engine for Ring<B> {
         magnitude: u32,
         operand: &mut Operand,
     ) -> Result<B::Words, Error> {
-        selection::gather_growing(&mut self.abb, chosen, x, magnitude, operand)
+        selection::gather_cached(&mut self.abb, chosen, x, magnitude, operand)
     }
 
     fn scatter(&mut self, chosen: &TopK<B>, x: &B::Words, magnitude: u32) -> Result<B::Words, Error> {

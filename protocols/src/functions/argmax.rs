@@ -6,7 +6,10 @@
 use ndarray::{ArrayD, IxDyn};
 
 use super::tournament::{Round, pair};
-use crate::abb::{Abb, Words};
+use crate::abb::Abb;
+use crate::ops::compare::AtLeast;
+use crate::ops::mux::Mux;
+use crate::words::Words;
 use crate::{Error, FRAC, Tensor};
 
 /// Ring of the comparisons and of the result: differences are below 2^12.
@@ -28,10 +31,11 @@ pub fn argmax<B: Abb>(b: &mut B, x: &B::Words) -> Result<B::Words, Error> {
             let Round { left, right, single, order, next } = pair(&lengths);
             let (x_right, at_right) = (x.pick(&right), at.pick(&right));
             let difference = x.pick(&left).minus(&x_right);
-            let larger = b.at_least(&difference, &[0], ARGMAX_WIDTH)?.reshape(&[left.len()]);
+            let larger =
+                b.apply(AtLeast { thresholds: &[0], width: ARGMAX_WIDTH }, &difference)?.reshape(&[left.len()]);
             // One multiplexer moves the values and the positions.
             let both = B::Words::concat(0, &[&difference, &at.pick(&left).minus(&at_right)]);
-            let moved = b.mux(&B::Bits::concat(0, &[&larger, &larger]), &both, ARGMAX_WIDTH)?;
+            let moved = b.apply(Mux { width: ARGMAX_WIDTH }, (&B::Bits::concat(0, &[&larger, &larger]), &both))?;
             let x_won = x_right.plus(&moved.slice(0, 0..left.len()));
             let at_won = at_right.plus(&moved.slice(0, left.len()..2 * left.len()));
             x = B::Words::concat(0, &[&x_won, &x.pick(&single)]).pick(&order);

@@ -17,8 +17,12 @@
 
 use ndarray::{ArrayD, IxDyn};
 
-use crate::abb::{Abb, Words};
+use crate::abb::Abb;
 use crate::functions::top_k::Shuffled;
+use crate::ops::mux::Mux;
+use crate::ops::reveal::Open;
+use crate::ops::shuffle::{Permutations, Permute, Shuffle};
+use crate::words::Words;
 use crate::words::index_bits;
 use crate::{Error, Tensor};
 
@@ -40,7 +44,7 @@ pub fn compact<B: Abb>(
             return Ok(payload.clone());
         }
         let Shuffled { permutations, positions, .. } = order(b, mask, k)?;
-        let items = b.shuffle(&permutations, payload, &[width], false)?;
+        let items = b.apply(Shuffle { widths: &[width], inverse: false }, (&permutations, payload))?;
         let at = positions.iter().enumerate().flat_map(|(row, p)| p.iter().map(move |p| row * n + p));
         let at: Vec<usize> = at.flat_map(|item| (0..w).map(move |t| item * w + t)).collect();
         Ok(items.pick(&at).reshape(&[rows, k, w]))
@@ -64,7 +68,7 @@ pub fn order<B: Abb>(b: &mut B, mask: &B::Words, k: usize) -> Result<Shuffled<B>
 }
 
 /// Fresh permutations, the shuffled indices (rows, n), and the opened destinations of the shuffled items, but in a plan.
-type Opened<B> = (<B as Abb>::Permutations, <B as Abb>::Words, Option<ArrayD<u64>>);
+type Opened<B> = (Permutations, <B as Abb>::Words, Option<ArrayD<u64>>);
 
 /// Shuffles the destinations of the items and opens them.
 pub(crate) fn opened<B: Abb>(b: &mut B, mask: &B::Words, k: usize) -> Result<Opened<B>, Error> {
@@ -72,9 +76,12 @@ pub(crate) fn opened<B: Abb>(b: &mut B, mask: &B::Words, k: usize) -> Result<Ope
     let bits = index_bits(n);
     let destinations = destinations(b, mask, k, bits)?.reshape(&[rows, n, 1]);
     let indices = b.public(&ArrayD::from_shape_fn(IxDyn(&[rows, n, 1]), |at| at[1] as u64));
-    let permutations = b.permutations(rows, n);
-    let items = b.shuffle(&permutations, &B::Words::concat(2, &[&destinations, &indices]), &[bits], false)?;
-    let opened = b.open(&items.slice(2, 0..1), bits)?;
+    let permutations = b.apply(Permute { rows, items: n }, ())?;
+    let items = b.apply(
+        Shuffle { widths: &[bits], inverse: false },
+        (&permutations, &B::Words::concat(2, &[&destinations, &indices])),
+    )?;
+    let opened = b.apply(Open { width: bits }, &items.slice(2, 0..1))?;
     Ok((permutations, items.slice(2, 1..2).reshape(&[rows, n]), opened))
 }
 
@@ -86,7 +93,7 @@ pub(crate) fn destinations<B: Abb>(b: &mut B, mask: &B::Words, k: usize, bits: u
     let before = B::Words::concat(1, &columns.iter().collect::<Vec<_>>());
     let last = b.public(&ArrayD::from_shape_fn(IxDyn(&[rows, n]), |at| (k + at[1]) as u64)).minus(&before);
     let kept = b.low_bit(mask);
-    let moved = b.mux(&kept, &before.minus(&last), bits)?;
+    let moved = b.apply(Mux { width: bits }, (&kept, &before.minus(&last)))?;
     Ok(last.plus(&moved).drop_low(0, bits))
 }
 

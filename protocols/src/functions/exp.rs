@@ -6,11 +6,13 @@
 //! Range: t in [-[`EXP_MARGIN`], [`EXP_END`]) -> [0, e^[`EXP_MARGIN`]]. Error at most [`MAX_EXP_ERROR`]; other inputs
 //! give garbage below the same bound. Nothing is revealed. One evaluation and one truncation.
 
-use std::sync::LazyLock;
-
-use crate::abb::{Abb, Table, Tabulated, Truncation};
-use crate::ops::masked::table::{MaskedTable, POWER_FRAC, exp_minus};
-use crate::{Error, Evaluate, FRAC};
+use crate::abb::Abb;
+use crate::functions::fit::kept;
+use crate::ops::evaluate::{Evaluate, Function};
+use crate::ops::fss::table::{FssTable, POWER_FRAC, exp_minus};
+use crate::ops::lookup::Table;
+use crate::ops::truncate::Truncation;
+use crate::{Error, Evaluation, FRAC};
 
 /// How far below 0 the argument may lie, 1/2: the maximum of a softmax is exact to less.
 pub const EXP_MARGIN: f64 = 0.5;
@@ -68,25 +70,30 @@ impl Table for ExpTable {
     }
 }
 
-/// The same for masked inputs.
-static MASKED: LazyLock<MaskedTable> =
-    LazyLock::new(|| MaskedTable::power(MASKED_INDEX_BITS, FRAC, EXP_MARGIN, COEFFICIENT_FRAC, MASKED_OUT_FRAC + 3));
-
 /// 14 windows of width 1 would not reach [`EXP_END`].
 const MASKED_INDEX_BITS: u32 = 5;
 const MASKED_OUT_FRAC: u32 = COEFFICIENT_FRAC + POWER_FRAC;
+
+fn fit(evaluation: Evaluation) -> Function {
+    match evaluation {
+        Evaluation::Lookup | Evaluation::Activations => Function::lookup(ExpTable, ExpTable::OUT_FRAC),
+        Evaluation::Masked => {
+            let (coefficient, width) = (COEFFICIENT_FRAC, MASKED_OUT_FRAC + 3);
+            let table = FssTable::power(MASKED_INDEX_BITS, FRAC, EXP_MARGIN, coefficient, width);
+            Function::masked(table, MASKED_OUT_FRAC)
+        }
+    }
+}
 
 /// e^-t entrywise, from words modulo 2^22 at least to words modulo 2^`out`.
 pub fn exp_negative<B: Abb>(b: &mut B, t: &B::Words, out: u32) -> Result<B::Words, Error> {
     b.scope("exp", |b| {
         let x = b.add_public(t, (EXP_MARGIN * (1u64 << FRAC) as f64) as u64);
-        let (table, out_frac) = match b.evaluation() {
-            Evaluate::Lookup | Evaluate::Activations => (Tabulated::Lookup(&ExpTable), ExpTable::OUT_FRAC),
-            Evaluate::Masked => (Tabulated::Masked(&MASKED), MASKED_OUT_FRAC),
-        };
-        let y = b.evaluate(table, &x)?;
+        let exp = kept("exp", b.evaluation(), &[], || fit(b.evaluation()));
+        let y = b.apply(Evaluate { function: &exp }, &x)?;
+        let out_frac = exp.out_frac();
         // e^(1/2) < 2, so that the result is below 2^(out_frac + 1) and the truncation needs two bits more.
-        b.truncate(&y, Truncation { width: out_frac + 3, shift: out_frac - FRAC, out })
+        b.apply(Truncation { width: out_frac + 3, shift: out_frac - FRAC, out }, &y)
     })
 }
 
@@ -98,7 +105,7 @@ mod tests {
     #[test]
     fn error_over_the_whole_range() {
         let end = EXP_END - 1.0 / (1u64 << FRAC) as f64;
-        for evaluate in [Evaluate::Lookup, Evaluate::Masked] {
+        for evaluate in [Evaluation::Lookup, Evaluation::Masked] {
             let apply = |x: &[f64]| clear_map(evaluate, x, |b, x| exp_negative(b, x, 30));
             let error = worst(-EXP_MARGIN, end, 400_000, apply, |t| (-t).exp());
             println!("exp, {evaluate:?}: {error:.2e}");

@@ -16,7 +16,10 @@
 //! **What each party sees.** Masked messages of comparisons and multiplexers. **Revealed.** Nothing.
 
 use super::tournament::{Round, pair};
-use crate::abb::{Abb, Words};
+use crate::abb::Abb;
+use crate::ops::compare::AtLeast;
+use crate::ops::mux::Mux;
+use crate::words::Words;
 use crate::{Error, FRAC, Tensor};
 
 /// Ring of the results: differences are below 2^10.
@@ -91,6 +94,7 @@ fn larger<B: Abb>(b: &mut B, a: &B::Words, c: &B::Words) -> Result<B::Words, Err
 /// [d >= 0] d for the difference d of two entries, a vector.
 fn larger_part<B: Abb>(b: &mut B, difference: &B::Words) -> Result<B::Words, Error> {
     let coarse = difference.drop_low(DROPPED, EXTREMA_WIDTH);
-    let positive = b.at_least(&coarse, &[0], EXTREMA_WIDTH - DROPPED)?.reshape(&[difference.len()]);
-    b.mux(&positive, difference, EXTREMA_WIDTH)
+    let positive =
+        b.apply(AtLeast { thresholds: &[0], width: EXTREMA_WIDTH - DROPPED }, &coarse)?.reshape(&[difference.len()]);
+    b.apply(Mux { width: EXTREMA_WIDTH }, (&positive, difference))
 }

@@ -6,8 +6,10 @@
 //!
 //! Range: -2^9 + [`UNIT`] <= x < 2^9. Nothing is revealed. One exact maximum of rows of words of 13 bits.
 
-use crate::abb::{Abb, Words};
+use crate::abb::Abb;
 use crate::functions::exp::EXP_MARGIN;
+use crate::ops::row_max::RowMax;
+use crate::words::Words;
 use crate::{Error, FRAC, Tensor};
 
 /// Ring of the result: differences to it are below 2^10.
@@ -32,7 +34,7 @@ pub fn max_ragged<B: Abb>(b: &mut B, x: &B::Words, lengths: &[usize]) -> Result<
         let raised = b.add_public(x, (1u64 << DROPPED).wrapping_neg());
         b.expect_below(&raised, MAX_WIDTH - 2)?;
         let coarse = x.drop_low(DROPPED, MAX_WIDTH);
-        Ok(b.row_max(&coarse, lengths, MAX_WIDTH - DROPPED)?.times(1 << DROPPED))
+        Ok(b.apply(RowMax { lengths, width: MAX_WIDTH - DROPPED }, &coarse)?.times(1 << DROPPED))
     })
 }
 

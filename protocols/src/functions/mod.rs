@@ -7,9 +7,11 @@
 pub mod activation;
 pub mod argmax;
 pub mod compact;
+pub mod embed;
 pub mod equal;
 pub mod exp;
 pub mod extrema;
+pub mod fit;
 pub mod max;
 pub mod norm;
 pub mod reciprocal;
@@ -23,6 +25,7 @@ mod tournament;
 
 pub use activation::{gelu, silu};
 pub use argmax::argmax;
+pub use embed::{embed, rows};
 pub use extrema::{abs, extrema};
 pub use norm::{layer_norm, rms_norm};
 pub use rope::rope;
@@ -46,7 +49,7 @@ mod selection_tests;
 pub(crate) mod testing {
     use ndarray::{ArrayD, IxDyn};
 
-    use crate::{Clear, Error, Evaluate, FRAC, Tensor};
+    use crate::{Clear, Error, Evaluation, FRAC, Tensor};
 
     /// A vector of words at FRAC fractional bits.
     pub(crate) fn fixed(x: &[f64]) -> ArrayD<u64> {
@@ -65,11 +68,11 @@ pub(crate) mod testing {
 
     /// A function in the clear on numbers.
     pub(crate) fn clear_map(
-        evaluate: Evaluate,
+        evaluation: Evaluation,
         x: &[f64],
         f: impl FnOnce(&mut Clear, &ArrayD<u64>) -> Result<ArrayD<u64>, Error>,
     ) -> Vec<f64> {
-        let y = f(&mut Clear::evaluating(evaluate), &fixed(x)).expect("inputs are in range");
+        let y = f(&mut Clear::evaluating(evaluation), &fixed(x)).expect("inputs are in range");
         y.iter().map(|&y| real(y)).collect()
     }
 

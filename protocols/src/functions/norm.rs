@@ -9,9 +9,13 @@
 //! revealed. Cost: one inverse root on one word per row, one truncation per row for the mean (layer norm only), one sum of
 //! squares, one product of rows with words, one truncation.
 
-use crate::abb::{Abb, Truncation, Words};
+use crate::abb::Abb;
 use crate::functions::ring_for;
 use crate::functions::rsqrt::{RSQRT_FRAC, rsqrt, smallest_square};
+use crate::ops::mul::MulRows;
+use crate::ops::sum_squares::SumSquares;
+use crate::ops::truncate::Truncation;
+use crate::words::Words;
 use crate::{Error, FRAC, Tensor};
 
 /// Largest error of an output relative to sqrt(n), besides that of the mean's resolution.
@@ -27,7 +31,7 @@ pub fn layer_norm<B: Abb>(b: &mut B, x: &B::Words, eps: f32) -> Result<B::Words,
         // |sum| < n 2^(11 + FRAC) and factor <= 2^shift / n + 1/2, so that the product is below 2^62.
         let shift = 61 - FRAC - NORM_RANGE_BITS;
         let factor = ((1u64 << shift) as f64 / n as f64).round() as u64;
-        let mean = b.truncate(&x.sum_last().times(factor), Truncation { width: 64, shift, out: 64 })?;
+        let mean = b.apply(Truncation { width: 64, shift, out: 64 }, &x.sum_last().times(factor))?;
         let d = x.minus(&mean.repeat_last(n));
         scale_to_unit(b, &d, eps)
     })
@@ -47,13 +51,13 @@ fn scale_to_unit<B: Abb>(b: &mut B, d: &B::Words, eps: f32) -> Result<B::Words, 
     let (shape, n) = (d.shape(), last(d));
     let d = d.reshape(&[d.len() / n, n]);
     let smallest = smallest_square(n, eps);
-    let q = b.sum_squares(&d, 64)?;
+    let q = b.apply(SumSquares { width: 64 }, &d)?;
     let q = b.add_public(&q, smallest);
     let scale = rsqrt(b, &q, n, smallest)?;
     // |d| sqrt(n) / sqrt(sum d^2) <= sqrt(n).
     let width = ring_for((n as f64).sqrt(), FRAC + RSQRT_FRAC);
-    let y = b.mul_rows(&d, &scale, width)?;
-    let y = b.truncate(&y, Truncation { width, shift: RSQRT_FRAC, out: 64 })?;
+    let y = b.apply(MulRows { width }, (&d, &scale))?;
+    let y = b.apply(Truncation { width, shift: RSQRT_FRAC, out: 64 }, &y)?;
     Ok(y.reshape(&shape))
 }
 

@@ -13,11 +13,15 @@
 //! unit in the last place of the result. Nothing is revealed. One comparison, two multiplexers, one evaluation and one
 //! truncation, on one word per row.
 
-use crate::abb::{Abb, Truncation, Words};
+use crate::abb::Abb;
+use crate::functions::fit::{Grid, Grids, Pieces, Scale, kept};
 use crate::functions::ring_for;
-use crate::functions::spline::{Curve, Spline, SplineSpec};
-use crate::ops::masked::table::CurveSpec;
-use crate::{Error, Evaluate, FRAC, Tensor};
+use crate::ops::compare::AtLeast;
+use crate::ops::evaluate::Evaluate;
+use crate::ops::mux::{Choose, Select, Selector};
+use crate::ops::truncate::Truncation;
+use crate::words::Words;
+use crate::{Error, FRAC, Tensor};
 
 /// Largest relative error before the result is rounded to its last place.
 pub const MAX_RECIPROCAL_ERROR: f64 = 1e-5;
@@ -27,12 +31,15 @@ pub const COMPARED_FRAC: u32 = 6;
 
 /// Fractional bits of the table's input.
 const TABLE_FRAC: u32 = 20;
-/// 32 windows of 1/16.
-const INDEX_BITS: u32 = 5;
-const LOW_BITS: u32 = TABLE_FRAC - 4;
-/// 1024 windows of 1/512 for masked inputs.
-const MASKED_INDEX_BITS: u32 = 10;
-const MASKED_LOW_BITS: u32 = TABLE_FRAC - 9;
+/// 32 cubic windows of 1/16, or 1024 lines over windows of 1/512.
+const GRIDS: Grids = Grids {
+    lookup: Grid {
+        index_bits: 5,
+        low_bits: TABLE_FRAC - 4,
+        pieces: Pieces::Powers { degree: 3, power_bits: [14, 12, 0, 0] },
+    },
+    masked: Grid { index_bits: 10, low_bits: TABLE_FRAC - 9, pieces: Pieces::Lines },
+};
 /// Where the table begins: 2 windows of a spline below 1.
 const BASE: f64 = 0.875;
 /// Largest value of the table.
@@ -51,21 +58,13 @@ pub fn reciprocal<B: Abb>(b: &mut B, s: &B::Words, n: usize, width: u32, frac: u
         let reached = Octaves::of(b, &coarse, &thresholds, ring - (FRAC - COMPARED_FRAC))?;
 
         // Scale of p_1's coefficient 2^-20 or the result's, if finer.
-        let out_frac = (LOW_BITS + 20).max(frac);
+        let out_frac = (GRIDS.lookup.low_bits + 20).max(frac);
         let out_width = ring_for(TOP * f64::from(1u32 << octaves), out_frac);
-        let (base, step) = (BASE, 1.0 / (1u64 << TABLE_FRAC) as f64);
-        let table = match b.evaluation() {
-            Evaluate::Lookup | Evaluate::Activations => {
-                let (index_bits, low_bits, power_bits) = (INDEX_BITS, LOW_BITS, [14, 12, 0, 0]);
-                let spec =
-                    SplineSpec { index_bits, low_bits, base, step, degree: 3, out_frac, out_width, power_bits };
-                Curve::Spline(Spline::fit(spec, f64::recip))
-            }
-            Evaluate::Masked => {
-                let (index_bits, low_bits) = (MASKED_INDEX_BITS, MASKED_LOW_BITS);
-                Curve::lines(CurveSpec { index_bits, low_bits, base, step, out_frac, out_width }, f64::recip)
-            }
-        };
+        let evaluation = b.evaluation();
+        let function = kept("reciprocal", evaluation, &[out_frac, out_width].map(u64::from), || {
+            let scale = Scale { base: BASE, step: 1.0 / (1u64 << TABLE_FRAC) as f64, out_frac, out_width };
+            GRIDS.choose(evaluation).fit(scale, f64::recip)
+        });
         let y = reached.apply(b, s, 1, ring, out_width, |b, c| {
             // From J + FRAC to TABLE_FRAC fractional bits.
             let have = octaves + FRAC;
@@ -76,16 +75,16 @@ pub fn reciprocal<B: Abb>(b: &mut B, s: &B::Words, n: usize, width: u32, frac: u
             };
             let origin = (BASE * (1u64 << TABLE_FRAC) as f64) as u64;
             let c = b.add_public(&c, origin.wrapping_neg());
-            b.evaluate(table.tabulated(), &c)
+            b.apply(Evaluate { function: &function }, &c)
         })?;
-        b.truncate(&y, Truncation { width: out_width, shift: octaves + out_frac - frac, out: 64 })
+        b.apply(Truncation { width: out_width, shift: octaves + out_frac - frac, out: 64 }, &y)
     })
 }
 
 /// Rows of a positive word, with the bits of the powers of two or four that it reaches.
 pub(super) struct Octaves<B: Abb> {
     /// The first scaling and the last.
-    selectors: Option<[B::Selector; 2]>,
+    selectors: Option<[Selector<B::Form>; 2]>,
     steps: u32,
 }
 
@@ -95,8 +94,8 @@ impl<B: Abb> Octaves<B> {
         let selectors = match thresholds {
             [] => None,
             _ => {
-                let reached = b.at_least(x, thresholds, width)?;
-                Some(b.selectors(&reached)?)
+                let reached = b.apply(AtLeast { thresholds, width }, x)?;
+                Some(b.apply(Choose::<2>, &reached)?)
             }
         };
         Ok(Octaves { selectors, steps: thresholds.len() as u32 })
@@ -114,24 +113,24 @@ impl<B: Abb> Octaves<B> {
         function: impl FnOnce(&mut B, B::Words) -> Result<B::Words, Error>,
     ) -> Result<B::Words, Error> {
         let Some([first, last]) = self.selectors else { return function(b, x.clone()) };
-        let c = scale_down(b, x, first, self.steps, bits, width)?;
+        let c = scale_up(b, x, first, self.steps, bits, width)?;
         let y = function(b, c)?;
-        scale_down(b, &y, last, self.steps, 1, out)
+        scale_up(b, &y, last, self.steps, 1, out)
     }
 }
 
 /// x 2^(`bits` (J - k)) modulo 2^`width` for (rows) x, by a selector of the J steps of each row, of which the first k are
 /// reached: x (2^(bits J) - sum_j g_j (2^bits - 1) 2^(bits (J - j))).
-fn scale_down<B: Abb>(
+fn scale_up<B: Abb>(
     b: &mut B,
     x: &B::Words,
-    reached: B::Selector,
+    reached: Selector<B::Form>,
     steps: u32,
     bits: u32,
     width: u32,
 ) -> Result<B::Words, Error> {
     let wide = x.repeat_last(steps as usize);
-    let chosen = b.select(reached, &wide, width)?;
+    let chosen = b.apply(Select { width }, (reached, &wide))?;
     let weight = |j: u32| (((1u128 << bits) - 1) << (bits * (steps - j))) as u64;
     let rows = x.len();
     let weights =
@@ -144,7 +143,7 @@ fn scale_down<B: Abb>(
 mod tests {
     use super::*;
     use crate::functions::testing::fixed;
-    use crate::{Clear, Evaluate};
+    use crate::{Clear, Evaluation};
 
     #[test]
     fn error_over_the_whole_range() {
@@ -161,7 +160,7 @@ mod tests {
             }
             let words = fixed(&s);
             let width = n.next_power_of_two().trailing_zeros() + FRAC + 3;
-            for evaluate in [Evaluate::Lookup, Evaluate::Masked] {
+            for evaluate in [Evaluation::Lookup, Evaluation::Masked] {
                 let got = reciprocal(&mut Clear::evaluating(evaluate), &words, n, width.max(30), frac).unwrap();
                 for (&word, got) in words.iter().zip(&got) {
                     let want = (1u64 << FRAC) as f64 / word as f64;

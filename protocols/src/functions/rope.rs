@@ -6,7 +6,9 @@
 
 use ndarray::{Array2, ArrayD, IxDyn};
 
-use crate::abb::{Abb, Truncation, Words};
+use crate::abb::Abb;
+use crate::ops::truncate::Truncation;
+use crate::words::Words;
 use crate::{Error, FRAC, Tensor};
 
 /// Fractional bits of the sines and cosines.
@@ -37,7 +39,7 @@ pub fn rope<B: Abb>(b: &mut B, x: &B::Words, cos: &Array2<f32>, sin: &Array2<f32
         let second = x2.times_each(&cos).plus(&x1.times_each(&sin));
         let turned = B::Words::concat(2, &[&first, &second]);
         b.expect_below(&turned, WIDTH - 2)?;
-        b.truncate(&turned, Truncation { width: WIDTH, shift: ANGLE_FRAC, out: 64 })
+        b.apply(Truncation { width: WIDTH, shift: ANGLE_FRAC, out: 64 }, &turned)
     })
 }
 

@@ -10,12 +10,14 @@
 //! place of the result, 2^-[`RSQRT_FRAC`]. Nothing is revealed. One comparison, two multiplexers by the same bits, one evaluation
 //! and one truncation, on one word per row.
 
-use crate::abb::{Abb, Truncation, Words};
+use crate::abb::Abb;
+use crate::functions::fit::{Grid, Grids, Pieces, Scale, kept};
 use crate::functions::reciprocal::Octaves;
 use crate::functions::ring_for;
-use crate::functions::spline::{Curve, Spline, SplineSpec};
-use crate::ops::masked::table::CurveSpec;
-use crate::{Error, Evaluate, FRAC};
+use crate::ops::evaluate::Evaluate;
+use crate::ops::truncate::Truncation;
+use crate::words::Words;
+use crate::{Error, FRAC};
 
 /// Largest relative error before the result is rounded to its last place.
 pub const MAX_RSQRT_ERROR: f64 = 2e-5;
@@ -36,13 +38,17 @@ pub const MIN_SQUARES: u64 = 1 << 18;
 pub const MAX_NORM_ENTRIES: usize = 1 << 16;
 
 const TABLE_FRAC: u32 = 20;
-/// 32 windows of 1/8.
-const INDEX_BITS: u32 = 5;
-const LOW_BITS: u32 = TABLE_FRAC - 3;
+/// Where the table begins.
 const BASE: f64 = 0.875;
-/// 1024 windows of 1/256 for masked inputs.
-const MASKED_INDEX_BITS: u32 = 10;
-const MASKED_LOW_BITS: u32 = TABLE_FRAC - 8;
+/// 32 cubic windows of 1/8, or 1024 lines over windows of 1/256.
+const GRIDS: Grids = Grids {
+    lookup: Grid {
+        index_bits: 5,
+        low_bits: TABLE_FRAC - 3,
+        pieces: Pieces::Powers { degree: 3, power_bits: [14, 12, 0, 0] },
+    },
+    masked: Grid { index_bits: 10, low_bits: TABLE_FRAC - 8, pieces: Pieces::Lines },
+};
 /// Bits below the lowest threshold's that comparisons look at.
 const COMPARED_BITS: u32 = 5;
 
@@ -75,38 +81,29 @@ pub fn rsqrt<B: Abb>(b: &mut B, q: &B::Words, n: usize, smallest: u64) -> Result
 
         // q = C 4^(k - J) units of 2^-SQUARE_FRAC, and C = c 2^(floor + 2J): q = c 2^(floor + 2k - SQUARE_FRAC).
         let unit = (n as f64).sqrt() * libm::exp2(0.5 * (f64::from(SQUARE_FRAC) - f64::from(floor)));
-        let out_frac = ((f64::from(LOW_BITS + 20) - unit.log2()).floor() as u32).max(RSQRT_FRAC);
+        let out_frac = ((f64::from(GRIDS.lookup.low_bits + 20) - unit.log2()).floor() as u32).max(RSQRT_FRAC);
         let out_width = ring_for(unit * BASE.powf(-0.5) * f64::from(steps).exp2(), out_frac);
-        let (base, step) = (BASE, 1.0 / (1u64 << TABLE_FRAC) as f64);
-        let f = |c: f64| unit / c.sqrt();
-        let table = match b.evaluation() {
-            Evaluate::Lookup | Evaluate::Activations => {
-                let (index_bits, low_bits, power_bits) = (INDEX_BITS, LOW_BITS, [14, 12, 0, 0]);
-                let spec =
-                    SplineSpec { index_bits, low_bits, base, step, degree: 3, out_frac, out_width, power_bits };
-                Curve::Spline(Spline::fit(spec, f))
-            }
-            Evaluate::Masked => {
-                let (index_bits, low_bits) = (MASKED_INDEX_BITS, MASKED_LOW_BITS);
-                Curve::lines(CurveSpec { index_bits, low_bits, base, step, out_frac, out_width }, f)
-            }
-        };
+        let evaluation = b.evaluation();
+        let function = kept("rsqrt", evaluation, &[unit.to_bits(), out_frac.into(), out_width.into()], || {
+            let scale = Scale { base: BASE, step: 1.0 / (1u64 << TABLE_FRAC) as f64, out_frac, out_width };
+            GRIDS.choose(evaluation).fit(scale, |c| unit / c.sqrt())
+        });
         let y = reached.apply(b, q, 2, 64, out_width, |b, c| {
             // C < 2^63: at most SQUARE_BITS + 1 bits for its top octave.
             let have = floor + 2 * steps;
             let c = c.drop_low(have - TABLE_FRAC, 64);
             let origin = (BASE * (1u64 << TABLE_FRAC) as f64) as u64;
             let c = b.add_public(&c, origin.wrapping_neg());
-            b.evaluate(table.tabulated(), &c)
+            b.apply(Evaluate { function: &function }, &c)
         })?;
-        b.truncate(&y, Truncation { width: out_width, shift: steps + out_frac - RSQRT_FRAC, out: 64 })
+        b.apply(Truncation { width: out_width, shift: steps + out_frac - RSQRT_FRAC, out: 64 }, &y)
     })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Clear, Evaluate};
+    use crate::{Clear, Evaluation};
     use ndarray::ArrayD;
 
     #[test]
@@ -122,7 +119,7 @@ mod tests {
     fn error_over_the_whole_range() {
         let mut worst = 0f64;
         let sums = [(1usize, 1e-5f32), (4, 1e-6), (768, 1e-5), (768, 1e-12), (1000, 0.3), (4096, 1e-6), (64, 0.0)];
-        let methods = [Evaluate::Lookup, Evaluate::Masked];
+        let methods = [Evaluation::Lookup, Evaluation::Masked];
         for ((n, eps), evaluate) in sums.into_iter().flat_map(|sum| methods.map(|method| (sum, method))) {
             let smallest = smallest_square(n, eps);
             let ratio = (1u64 << SQUARE_BITS) as f64 / smallest as f64;

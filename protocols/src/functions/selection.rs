@@ -10,7 +10,7 @@
 //! products, with one-hot words; one unit with permutations.
 //!
 //! **A payload that stays.** A cache is gathered from at every step by another hidden choice, while its rows stay:
-//! [`gather_growing`] opens each under its mask once in a two-phase session ([`growing`](crate::ops::growing)), after that
+//! [`gather_cached`] opens each under its mask once in a two-phase session ([`growing`](crate::ops::cached)), after that
 //! the one-hot words alone. What comes out has no mask that may stay: the rows of two steps are fresh shares, and one mask
 //! for both would show whether the choice changed. Products with gathered rows are plain triples therefore.
 //!
@@ -19,10 +19,16 @@
 
 use ndarray::ArrayD;
 
-use crate::abb::{Abb, Truncation, Words};
+use crate::abb::Abb;
 use crate::functions::compact;
 use crate::functions::top_k::{self, Scores, Shuffled, TopK};
-use crate::ops::growing::{Axis, Operand};
+use crate::ops::b2a::B2a;
+use crate::ops::cached::{Axis, Operand};
+use crate::ops::compare::AtLeast;
+use crate::ops::matmul::Matmul;
+use crate::ops::shuffle::Shuffle;
+use crate::ops::truncate::Truncation;
+use crate::words::Words;
 use crate::words::index_bits;
 use crate::{Error, FRAC, Tensor, engine};
 
@@ -69,7 +75,7 @@ pub fn gather<B: Abb>(b: &mut B, selection: &TopK<B>, x: &B::Words, magnitude: u
 
 /// [`gather`] from entries that are those of the gathering with `operand` before, and new ones after them; w and the rows of
 /// x stay the same. Permutations move all entries in any case, and leave `operand` alone.
-pub fn gather_growing<B: Abb>(
+pub fn gather_cached<B: Abb>(
     b: &mut B,
     selection: &TopK<B>,
     x: &B::Words,
@@ -97,8 +103,8 @@ fn gather_from<B: Abb>(
                 assert!(columns == n && rows.is_multiple_of(shared), "{:?} by {:?}", x.shape(), words.shape());
                 let folded = words.reshape(&[shared, rows / shared * k, n]);
                 let product = match operand {
-                    Some(operand) => b.matmul_growing(&folded, x, width, Axis::Rows, operand)?,
-                    None => b.matmul(&folded, x, width)?,
+                    Some(operand) => b.matmul_cached(&folded, x, width, Axis::Rows, operand)?,
+                    None => b.apply(Matmul { width }, (&folded, x))?,
                 };
                 product.reshape(&[rows, k, w])
             }
@@ -108,11 +114,11 @@ fn gather_from<B: Abb>(
                 assert!(columns == *n && rows.is_multiple_of(shared), "{:?} in {rows} rows of {n}", x.shape());
                 let x = x.reshape(&[shared, 1, n * w]);
                 let x = B::Words::concat(1, &vec![&x; rows / shared]).reshape(&[rows, *n, w]);
-                let x = b.shuffle(permutations, &x, &[width], false)?;
+                let x = b.apply(Shuffle { widths: &[width], inverse: false }, (permutations, &x))?;
                 x.pick(&places(shuffled, w)).reshape(&[rows, shuffled.chosen(), w])
             }
         };
-        b.truncate(&chosen, rounding)
+        b.apply(rounding, &chosen)
     })
 }
 
@@ -123,15 +129,18 @@ pub fn scatter<B: Abb>(b: &mut B, selection: &TopK<B>, x: &B::Words, magnitude: 
         let rounding = payload_rounding(magnitude)?;
         let width = rounding.width;
         let spread = match selection {
-            TopK::OneHot(words) => b.matmul(&words.permute(&[0, 2, 1]), x, width)?,
+            TopK::OneHot(words) => b.apply(Matmul { width }, (&words.permute(&[0, 2, 1]), x))?,
             TopK::Shuffled(shuffled) => {
                 let [rows, k, w] = x.shape()[..] else { panic!("scatter of {:?}", x.shape()) };
                 assert_eq!((rows, k), (shuffled.positions.len(), shuffled.chosen()), "rows and entries chosen");
                 let order = x.reshape(&[rows * k * w]).place(&places(shuffled, w), rows * shuffled.n * w);
-                b.shuffle(&shuffled.permutations, &order.reshape(&[rows, shuffled.n, w]), &[width], true)?
+                b.apply(
+                    Shuffle { widths: &[width], inverse: true },
+                    (&shuffled.permutations, &order.reshape(&[rows, shuffled.n, w])),
+                )?
             }
         };
-        b.truncate(&spread, rounding)
+        b.apply(rounding, &spread)
     })
 }
 
@@ -143,10 +152,15 @@ pub fn compose<B: Abb>(b: &mut B, first: &B::Words, fan_out: usize, second: &B::
     b.scope("compose", |b| {
         let by_part = second.reshape(&[rows, k2, k1, fan_out]).permute(&[0, 3, 1, 2]);
         let scaled = first.times(1 << GUARD);
-        let product = b.matmul(&by_part.reshape(&[rows, fan_out * k2, k1]), &scaled, COMPOSE_WIDTH)?;
+        let product =
+            b.apply(Matmul { width: COMPOSE_WIDTH }, (&by_part.reshape(&[rows, fan_out * k2, k1]), &scaled))?;
         let product = product.reshape(&[rows, fan_out, k2, n]).permute(&[0, 2, 3, 1]);
-        let bits = b.at_least(&product, &[1 << (GUARD - 1)], COMPOSE_WIDTH)?.reshape(&[rows, k2, n * fan_out]);
-        b.bit_to_word(&bits, SELECTION_WIDTH)
+        let bits = b.apply(AtLeast { thresholds: &[1 << (GUARD - 1)], width: COMPOSE_WIDTH }, &product)?.reshape(&[
+            rows,
+            k2,
+            n * fan_out,
+        ]);
+        b.apply(B2a { width: SELECTION_WIDTH }, &bits)
     })
 }
 
@@ -158,7 +172,10 @@ pub fn in_order<B: Abb>(b: &mut B, selection: &TopK<B>) -> Result<TopK<B>, Error
             let (rows, n) = (shuffled.positions.len(), shuffled.n);
             let ones = b.constant(&[rows * shuffled.chosen()], 1).place(&places(shuffled, 1), rows * n);
             let bits = index_bits(n);
-            let mask = b.shuffle(&shuffled.permutations, &ones.reshape(&[rows, n, 1]), &[bits], true)?;
+            let mask = b.apply(
+                Shuffle { widths: &[bits], inverse: true },
+                (&shuffled.permutations, &ones.reshape(&[rows, n, 1])),
+            )?;
             compact::order(b, &mask.reshape(&[rows, n]), shuffled.chosen()).map(TopK::Shuffled)
         }
     }
@@ -179,7 +196,7 @@ fn ordered<B: Abb>(b: &mut B, words: &B::Words) -> Result<B::Words, Error> {
         let mut bits = Vec::new();
         for start in (0..k).step_by(THRESHOLD_BATCH) {
             let thresholds: Vec<i64> = (start..k.min(start + THRESHOLD_BATCH)).map(|j| j as i64 + 1).collect();
-            bits.push(b.at_least(&prefix, &thresholds, width)?);
+            bits.push(b.apply(AtLeast { thresholds: &thresholds, width }, &prefix)?);
         }
         let reached = B::Bits::concat(2, &bits.iter().collect::<Vec<_>>());
         let first = reached.slice(1, 0..1);
@@ -189,7 +206,7 @@ fn ordered<B: Abb>(b: &mut B, words: &B::Words) -> Result<B::Words, Error> {
             let change = b.xor(&reached.slice(1, 1..n), &reached.slice(1, 0..n - 1));
             B::Bits::concat(1, &[&first, &change])
         };
-        b.bit_to_word(&bits.permute(&[0, 2, 1]), SELECTION_WIDTH)
+        b.apply(B2a { width: SELECTION_WIDTH }, &bits.permute(&[0, 2, 1]))
     })
 }
 

@@ -11,6 +11,7 @@ use super::selection;
 use super::testing::{fixed, real};
 use super::top_k::{self, Scores, TopK};
 use crate::abb::Abb;
+use crate::ops::shuffle::Shuffle;
 use crate::tests::{DEALER, own, run, secure, share};
 use crate::words::{mask, signed};
 use crate::{Ceiling, Clear, Error, FRAC, Options, Planner, Shape, Tensor, function};
@@ -114,13 +115,14 @@ type Chosen<W> = (Vec<Vec<usize>>, [W; 3]);
 fn shuffled<B: Abb>(b: &mut B, x: &B::Words, k: usize) -> Result<Chosen<B::Words>, Error> {
     let (rows, n) = (x.shape()[0], x.shape()[1]);
     let chosen = top_k::shuffle_reveal(b, x, k, SCORES)?;
-    let moved = b.shuffle(&chosen.permutations, &x.reshape(&[rows, n, 1]), &[64], false)?;
+    let moved =
+        b.apply(Shuffle { widths: &[64], inverse: false }, (&chosen.permutations, &x.reshape(&[rows, n, 1])))?;
     let mut marks = ArrayD::zeros(IxDyn(&[rows, n, 1]));
     for (row, positions) in chosen.positions.iter().enumerate() {
         positions.iter().for_each(|&at| marks[[row, at, 0]] = 1);
     }
     let marks = b.public(&marks);
-    let marks = b.shuffle(&chosen.permutations, &marks, &[8], true)?;
+    let marks = b.apply(Shuffle { widths: &[8], inverse: true }, (&chosen.permutations, &marks))?;
     let vectors = top_k::one_hot_of_shuffled(b, &chosen, 8)?;
     Ok((chosen.positions, [moved, marks, vectors]))
 }

@@ -9,11 +9,17 @@
 //! visible entry: one place in the search of the maximum, one coarse comparison, one evaluation of the exponential, two
 //! truncations, one multiplexer, one product with its row's word; per row one reciprocal.
 
-use crate::abb::{Abb, Truncation, Words};
+use crate::abb::Abb;
 use crate::functions::exp::{EXP_END, exp_negative};
 use crate::functions::max::{MAX_WIDTH, max_ragged};
 use crate::functions::reciprocal::reciprocal;
 use crate::functions::ring_for;
+use crate::ops::compare::AtLeast;
+use crate::ops::mul::MulRows;
+use crate::ops::mux::Choose;
+use crate::ops::mux::Select;
+use crate::ops::truncate::Truncation;
+use crate::words::Words;
 use crate::{Error, FRAC, Tensor};
 
 /// Largest absolute error of a probability, besides [`MAX_TERM_ERROR`] for each visible entry of the row.
@@ -64,11 +70,13 @@ pub fn softmax<B: Abb>(b: &mut B, x: &B::Words, visible: &[usize]) -> Result<B::
         // e <= e^(1/2), a row's e / sum <= 1 up to the reciprocal's error.
         let width = rounding().width;
         let coarse = t.drop_low(DROPPED, MAX_WIDTH);
-        let far = b.at_least(&coarse, &[(CUT / UNIT) as i64], MAX_WIDTH - DROPPED)?.reshape(&[seen.len()]);
+        let far = b
+            .apply(AtLeast { thresholds: &[(CUT / UNIT) as i64], width: MAX_WIDTH - DROPPED }, &coarse)?
+            .reshape(&[seen.len()]);
         let near = b.not(&far);
-        let [near] = b.selectors(&near)?;
+        let [near] = b.apply(Choose, &near)?;
         let e = exp_negative(b, &t, width)?;
-        let e = b.select(near, &e, width)?;
+        let e = b.apply(Select { width }, (near, &e))?;
 
         let padded: Vec<usize> =
             lengths.iter().enumerate().flat_map(|(r, &n)| r * longest..r * longest + n).collect();
@@ -77,8 +85,8 @@ pub fn softmax<B: Abb>(b: &mut B, x: &B::Words, visible: &[usize]) -> Result<B::
 
         let Chunks { size, row, at } = Chunks::of(&lengths, width);
         let e = e.place(&at, row.len() * size).reshape(&[row.len(), size]);
-        let p = b.mul_rows(&e, &inverse.pick(&row), width)?.reshape(&[row.len() * size]).pick(&at);
-        let p = b.truncate(&p, rounding())?;
+        let p = b.apply(MulRows { width }, (&e, &inverse.pick(&row)))?.reshape(&[row.len() * size]).pick(&at);
+        let p = b.apply(rounding(), &p)?;
         Ok(p.place(&seen, rows * columns).reshape(&shape))
     })
 }

@@ -1,4 +1,4 @@
-//! Piecewise polynomials as tables for [`Abb::evaluate`](crate::Abb::evaluate).
+//! Piecewise polynomials as tables for look-up.
 //!
 //! A window of index n serves the inputs [n, n + 2) in units of windows, because the carry of the low parts is not
 //! paid for (see [`Table`]). On each double window the function is interpolated at the Chebyshev nodes, which is
@@ -9,87 +9,20 @@
 //!
 //! so that the sender's coefficients are Taylor coefficients and the receiver's factors are powers.
 
-use crate::abb::{Table, Tabulated};
-use crate::ops::masked::table::{CurveSpec, MaskedTable};
-
-/// A function as [`Abb::evaluate`](crate::Abb::evaluate) takes it, by either method.
-#[derive(Clone, Debug)]
-pub enum Curve {
-    /// For look-up.
-    Spline(Spline),
-    /// For masked inputs.
-    Masked {
-        /// The table.
-        table: MaskedTable,
-        /// Fractional bits of the result.
-        out_frac: u32,
-    },
-}
-
-impl Curve {
-    /// Straight lines over triple windows.
-    pub fn lines(spec: CurveSpec, f: impl Fn(f64) -> f64) -> Self {
-        Curve::Masked { table: MaskedTable::lines(spec, f), out_frac: spec.out_frac }
-    }
-
-    /// Parabolas over triple windows.
-    pub fn parabolas(spec: CurveSpec, f: impl Fn(f64) -> f64) -> Self {
-        Curve::Masked { table: MaskedTable::parabolas(spec, f), out_frac: spec.out_frac }
-    }
-
-    /// Ring of the result.
-    pub fn out_width(&self) -> u32 {
-        match self {
-            Curve::Spline(spline) => spline.out_width(),
-            Curve::Masked { table, .. } => table.shape().width,
-        }
-    }
-
-    /// Fractional bits of the result.
-    pub fn out_frac(&self) -> u32 {
-        match self {
-            Curve::Spline(spline) => spline.out_frac(),
-            Curve::Masked { out_frac, .. } => *out_frac,
-        }
-    }
-
-    /// For evaluation.
-    pub fn tabulated(&self) -> Tabulated<'_, Spline> {
-        match self {
-            Curve::Spline(spline) => Tabulated::Lookup(spline),
-            Curve::Masked { table, .. } => Tabulated::Masked(table),
-        }
-    }
-}
+use crate::functions::fit::{Grid, Scale};
+use crate::ops::lookup::Table;
 
 /// Highest degree of a spline.
 pub const MAX_DEGREE: usize = 5;
 
-/// What a [`Spline`] is made from.
-#[derive(Clone, Copy, Debug)]
-pub struct SplineSpec {
-    /// log2 of the number of windows.
-    pub index_bits: u32,
-    /// Bits of a word below the window index: a window is 2^low_bits units wide.
-    pub low_bits: u32,
-    /// The argument at word 0.
-    pub base: f64,
-    /// The argument's step from one word to the next.
-    pub step: f64,
-    /// Degree of the polynomials, 1..=[`MAX_DEGREE`].
-    pub degree: usize,
-    /// Fractional bits of the result.
-    pub out_frac: u32,
-    /// Ring of the result.
-    pub out_width: u32,
-    /// Bits of the factors p_2, p_3, ... (p_1 is low_1 itself).
-    pub power_bits: [u32; MAX_DEGREE - 1],
-}
-
 /// A spline over equal windows.
 #[derive(Clone, Debug)]
 pub struct Spline {
-    spec: SplineSpec,
+    grid: Grid,
+    out_width: u32,
+    degree: usize,
+    /// Bits of the factors p_2, p_3, ... (p_1 is low_1 itself).
+    power_bits: [u32; MAX_DEGREE - 1],
     /// Polynomials in units of windows for the windows -1, 0, ...
     polynomials: Vec<[f64; MAX_DEGREE + 1]>,
     /// 2^(out_frac - bits of p_k).
@@ -97,24 +30,26 @@ pub struct Spline {
 }
 
 impl Spline {
-    /// Fits `f` on every double window.
-    pub fn fit(spec: SplineSpec, f: impl Fn(f64) -> f64) -> Self {
-        assert!((1..=MAX_DEGREE).contains(&spec.degree), "degree {}", spec.degree);
-        let width = spec.step * (1u64 << spec.low_bits) as f64;
-        let polynomials = (-1..(1i64 << spec.index_bits) - 1)
-            .map(|n| interpolate(spec.degree, |z| f(spec.base + width * (n as f64 + z))))
+    /// Fits `f` on every double window by polynomials of `degree`, 1..=[`MAX_DEGREE`].
+    pub fn fit(
+        grid: Grid,
+        scale: Scale,
+        degree: usize,
+        power_bits: [u32; MAX_DEGREE - 1],
+        f: impl Fn(f64) -> f64,
+    ) -> Self {
+        assert!((1..=MAX_DEGREE).contains(&degree), "degree {degree}");
+        let Scale { base, step, out_frac, out_width } = scale;
+        let width = step * (1u64 << grid.low_bits) as f64;
+        let polynomials = (-1..(1i64 << grid.index_bits) - 1)
+            .map(|n| interpolate(degree, |z| f(base + width * (n as f64 + z))))
             .collect();
-        let mut scales = [(spec.out_frac as f64).exp2(); MAX_DEGREE + 1];
+        let mut scales = [(out_frac as f64).exp2(); MAX_DEGREE + 1];
         for (k, scale) in scales.iter_mut().enumerate().skip(1) {
-            let bits = if k == 1 { spec.low_bits } else { spec.power_bits[k - 2] };
-            *scale = (f64::from(spec.out_frac) - f64::from(bits)).exp2();
+            let bits = if k == 1 { grid.low_bits } else { power_bits[k - 2] };
+            *scale = (f64::from(out_frac) - f64::from(bits)).exp2();
         }
-        Self { spec, polynomials, scales }
-    }
-
-    /// Fractional bits of the result.
-    pub fn out_frac(&self) -> u32 {
-        self.spec.out_frac
+        Self { grid, out_width, degree, power_bits, polynomials, scales }
     }
 }
 
@@ -142,15 +77,15 @@ fn interpolate(degree: usize, f: impl Fn(f64) -> f64) -> [f64; MAX_DEGREE + 1] {
 
 impl Table for Spline {
     fn index_bits(&self) -> u32 {
-        self.spec.index_bits
+        self.grid.index_bits
     }
 
     fn low_bits(&self) -> u32 {
-        self.spec.low_bits
+        self.grid.low_bits
     }
 
     fn out_width(&self) -> u32 {
-        self.spec.out_width
+        self.out_width
     }
 
     fn has_constant(&self) -> bool {
@@ -158,25 +93,25 @@ impl Table for Spline {
     }
 
     fn factor_bits(&self) -> Vec<u32> {
-        let powers = self.spec.power_bits.iter().take(self.spec.degree - 1);
-        std::iter::once(&self.spec.low_bits).chain(powers).copied().collect()
+        let powers = self.power_bits.iter().take(self.degree - 1);
+        std::iter::once(&self.grid.low_bits).chain(powers).copied().collect()
     }
 
     /// p_k = floor(z^k 2^bits) for z = low / 2^low_bits.
     fn factors(&self, low: u64, out: &mut [u64]) {
         out[0] = low;
-        let z = low as f64 / (1u64 << self.spec.low_bits) as f64;
+        let z = low as f64 / (1u64 << self.grid.low_bits) as f64;
         let mut power = z;
-        for (p, &bits) in out[1..].iter_mut().zip(&self.spec.power_bits) {
+        for (p, &bits) in out[1..].iter_mut().zip(&self.power_bits) {
             power *= z;
             *p = (power * (1u64 << bits) as f64) as u64;
         }
     }
 
     fn coefficients(&self, window: i64, low: u64, out: &mut [u64]) {
-        let degree = self.spec.degree;
+        let degree = self.degree;
         let mut c = self.polynomials[(window + 1) as usize];
-        let z = low as f64 / (1u64 << self.spec.low_bits) as f64;
+        let z = low as f64 / (1u64 << self.grid.low_bits) as f64;
         // Taylor shift by repeated Horner steps.
         for k in 0..degree {
             for i in (k..degree).rev() {

@@ -28,7 +28,14 @@
 
 use ndarray::{ArrayD, IxDyn};
 
-use crate::abb::{Abb, Words};
+use crate::abb::Abb;
+use crate::ops::b2a::B2a;
+use crate::ops::compare::AtLeast;
+use crate::ops::mux::Mux;
+use crate::ops::one_hot::OneHot;
+use crate::ops::quickselect::Quickselect;
+use crate::ops::shuffle::{Permutations, Permute, Shuffle};
+use crate::words::Words;
 use crate::words::index_bits;
 use crate::{Ceiling, Error, FRAC, Tensor};
 
@@ -105,7 +112,7 @@ pub enum TopK<B: Abb> {
 /// The k largest as positions of a shuffled order.
 pub struct Shuffled<B: Abb> {
     /// The permutations: data shuffled by them have the chosen items at `positions`.
-    pub permutations: B::Permutations,
+    pub permutations: Permutations,
     /// For every row the positions of the k largest in the shuffled order, ascending.
     pub positions: Vec<Vec<usize>>,
     /// (rows, k): secret indices, in the order before the shuffle, of the items at `positions`, modulo 2^ceil(log2 n).
@@ -159,8 +166,8 @@ pub fn ranks<B: Abb>(b: &mut B, x: &B::Words, scores: Scores) -> Result<B::Words
         };
         let difference = coarse.pick(&at(|pair| pair.0)).minus(&coarse.pick(&at(|pair| pair.1)));
         // The entry of lower index comes first.
-        let first = b.at_least(&difference, &[0], width)?.reshape(&[difference.len()]);
-        let first = b.bit_to_word(&first, bits)?.reshape(&[rows, pairs.len()]);
+        let first = b.apply(AtLeast { thresholds: &[0], width }, &difference)?.reshape(&[difference.len()]);
+        let first = b.apply(B2a { width: bits }, &first)?.reshape(&[rows, pairs.len()]);
         // An entry comes after those before it in pairs that they win, and after those behind it that it does not beat.
         let (total, position) = (pairs.len(), |i: usize, j: usize| i * (2 * n - i - 1) / 2 + j - i - 1);
         let columns: Vec<B::Words> = (0..n)
@@ -191,8 +198,8 @@ pub fn rank<B: Abb>(b: &mut B, x: &B::Words, k: usize, scores: Scores, width: u3
         }
         check_entries(n)?;
         let ranks = ranks(b, x, scores)?;
-        let chosen = b.one_hot(&ranks, index_bits(n), k)?.permute(&[0, 2, 1]);
-        Ok(TopK::OneHot(b.bit_to_word(&chosen, width)?))
+        let chosen = b.apply(OneHot { bits: index_bits(n), count: k }, &ranks)?.permute(&[0, 2, 1]);
+        Ok(TopK::OneHot(b.apply(B2a { width }, &chosen)?))
     })
 }
 
@@ -210,8 +217,8 @@ pub fn sort<B: Abb>(b: &mut B, x: &B::Words, k: usize, scores: Scores, width: u3
             let (upper, lower) = (at(|pair| pair.0), at(|pair| pair.1));
             let (a, c) = (wires.pick(&upper), wires.pick(&lower));
             let difference = a.minus(&c);
-            let larger = b.at_least(&difference, &[0], ring)?.reshape(&[upper.len()]);
-            let moved = b.mux(&larger, &difference, ring)?;
+            let larger = b.apply(AtLeast { thresholds: &[0], width: ring }, &difference)?.reshape(&[upper.len()]);
+            let moved = b.apply(Mux { width: ring }, (&larger, &difference))?;
             let compared = B::Words::concat(0, &[&c.plus(&moved), &a.minus(&moved)]);
             let mut from: Vec<usize> = (0..n * rows).collect();
             for (i, to) in upper.into_iter().chain(lower).enumerate() {
@@ -230,9 +237,13 @@ pub fn shuffle_reveal<B: Abb>(b: &mut B, x: &B::Words, k: usize, scores: Scores)
     let (rows, n) = chosen(x, k);
     b.scope("top-k by shuffling", |b| {
         let (keys, ring) = scores.keys(b, x)?;
-        let permutations = b.permutations(rows, n);
-        let keys = b.shuffle(&permutations, &keys.reshape(&[rows, n, 1]), &[ring], false)?.reshape(&[rows, n]);
-        let positions = b.quickselect(&keys, k, ring)?;
+        let permutations = b.apply(Permute { rows, items: n }, ())?;
+        let keys = b
+            .apply(Shuffle { widths: &[ring], inverse: false }, (&permutations, &keys.reshape(&[rows, n, 1])))?
+            .reshape(&[rows, n]);
+        // A plan books the mean.
+        let name = if B::PLAN { "quickselect (mean)" } else { "quickselect" };
+        let positions = b.scope(name, |b| b.apply(Quickselect { k, width: ring }, &keys))?;
         let at: Vec<usize> =
             positions.iter().enumerate().flat_map(|(row, p)| p.iter().map(move |p| row * n + p)).collect();
         let indices = indices(b, &keys.pick(&at).reshape(&[rows, k]), n);
@@ -271,8 +282,8 @@ fn unit_vectors<B: Abb>(b: &mut B, indices: &B::Words, n: usize, width: u32) -> 
         return Ok(indices.repeat_last(0));
     }
     check_entries(n)?;
-    let bits = b.one_hot(indices, index_bits(n), n)?;
-    b.bit_to_word(&bits, width)
+    let bits = b.apply(OneHot { bits: index_bits(n), count: n }, indices)?;
+    b.apply(B2a { width }, &bits)
 }
 
 /// The layers of comparators (larger to the first wire) that bring the `k` largest of `n` to the first k wires in order.

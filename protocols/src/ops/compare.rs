@@ -19,11 +19,69 @@ use net::Role;
 use ot::{Bits, ChosenKeys, Lookup, SenderKeys};
 use rand::Rng;
 
-use crate::Error;
-use crate::cost::Cost;
+use crate::operation::prelude::*;
+use crate::ops::fss::threshold::{self, Comparison};
 use crate::ops::{batch_items, batched_cost};
-use crate::session::Session;
 use crate::words::mask;
+use crate::words::signed;
+
+/// (...) -> (..., thresholds): whether the signed `width`-bit value x >= threshold, exactly, for each threshold. In two
+/// phases over slow links, short words are compared by [`threshold`].
+#[derive(Clone, Copy, Debug)]
+pub struct AtLeast<'t> {
+    /// Public thresholds, up to 32; x - threshold is a signed `width`-bit value for each.
+    pub thresholds: &'t [i64],
+    /// Ring of x, 2..=64.
+    pub width: u32,
+}
+
+impl Operation for AtLeast<'_> {
+    type Input<'a, F: Form> = &'a F::Words;
+    type Output<F: Form> = F::Bits;
+    type Size = Vec<usize>;
+
+    fn size<F: Form>(&self, x: &&F::Words) -> Vec<usize> {
+        x.shape()
+    }
+
+    fn correlations(&self, shape: &Vec<usize>, options: &Options) -> Option<Need> {
+        let width = self.width;
+        threshold::applies(options, width).then(|| Need::new(Comparison { width }, shape.iter().product()))
+    }
+
+    fn cost(&self, shape: &Vec<usize>, prepared: bool, _: &mut Plans) -> Result<Cost, Error> {
+        let n = shape.iter().product();
+        Ok(if prepared { threshold::run_cost(self.width, n) } else { cost(n, self.thresholds.len(), self.width) })
+    }
+
+    fn run(&self, s: &mut Session, x: &ArrayD<u64>, correlations: Option<&[u64]>) -> Result<ArrayD<u8>, Error> {
+        let AtLeast { thresholds, width } = *self;
+        let bits = match correlations {
+            Some(correlations) => threshold::run(s, correlations, &flat(x), thresholds, width)?,
+            None => at_least(s, &flat(x), thresholds, width)?,
+        };
+        Ok(shaped(&appended(x.shape(), thresholds.len()), bits))
+    }
+
+    fn twin(&self, twin: &mut Twin, x: &ArrayD<u64>) -> Result<ArrayD<u8>, Error> {
+        let AtLeast { thresholds, width } = *self;
+        assert!((2..=64).contains(&width) && (1..=32).contains(&thresholds.len()), "at_least of width {width}");
+        let high = (1i128 << (width - 1)) - 1;
+        let (least, most) = (thresholds.iter().min(), thresholds.iter().max());
+        let least = i128::from(least.copied().unwrap_or(0).min(0));
+        let most = i128::from(most.copied().unwrap_or(0).max(0));
+        let inside = |v: i128| v - least <= high && v - most >= -high - 1;
+        if let Some(v) = x.iter().map(|&v| i128::from(signed(v, width))).find(|&v| !inside(v)) {
+            return Err(twin.out_of_range("at_least", v, most - high - 1, high + least));
+        }
+        let bits = x.iter().flat_map(|&v| thresholds.iter().map(move |&t| u8::from(signed(v, width) >= t))).collect();
+        Ok(shaped(&appended(x.shape(), thresholds.len()), bits))
+    }
+
+    fn planned(&self, shape: Vec<usize>) -> crate::Shape {
+        crate::Shape(appended(&shape, self.thresholds.len()))
+    }
+}
 
 const LEAF_CHOICES: &str = "compare/choices";
 const LEVEL: &str = "compare/level";

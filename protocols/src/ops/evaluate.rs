@@ -1,157 +1,164 @@
-//! A tabulated function of one variable in one round trip.
+//! A tabulated function of one variable, on every entry.
 //!
-//! **Functionality.** Shares of x modulo 2^(index_bits + low_bits) -> shares of f(x) modulo 2^out_width, where the table
-//! writes f as sum_k c_k(n, low_s) p_k(low_c); see [`Table`] for the decomposition, which needs no carry.
+//! **Functionality.** Shares of x -> shares of f(x) modulo the ring of the result.
 //!
-//! **Source.** Ours. The server picks masks r_k. Over its high part and low part it tabulates c_k - r_k for every high part
-//! of the client, which takes its row by 1-of-N OT (Naor-Pinkas); then sum_k (c_k - r_k) p_k is local to the client. In
-//! the same round trip correlated OTs on the bits of p_k share r_k p_k (Gilboa, CRYPTO 1999).
+//! **Source.** A [`Function`] holds its table for one of two protocols: [`lookup`], direct, or [`fss`], prepared. Which one a
+//! session uses follows from its options ([`Options::evaluation`]); it is chosen when the table is fitted.
 //!
-//! **Range.** x in [0, (2^index_bits - 1) 2^low_bits); elsewhere garbage. **Error.** Of the table alone: the products are
-//! exact modulo 2^out_width. **Revealed.** Nothing: rows are masked by r_k, fresh and uniform.
+//! **Range.** That of the table; other inputs give garbage, which the caller muxes away. **Error.** That of the table.
+//! **Revealed.** Nothing.
 
-use net::Role;
-use ot::{Bits, Correlation, Lookup};
-use rand::Rng;
+use crate::Shape;
+use crate::operation::prelude::*;
+use crate::ops::fss::table::{FssShape, FssTable};
+use crate::ops::lookup::Table;
+use crate::ops::{fss, lookup};
+use crate::twin::mixed;
+use crate::words::{mask, signed};
 
-use crate::Error;
-use crate::abb::Table;
-use crate::cost::Cost;
-use crate::ops::{batch_items, batched_cost};
-use crate::session::Session;
-use crate::words::mask;
-
-const CHOICES: &str = "evaluate/choices";
-const ANSWER: &str = "evaluate/answer";
-
-/// Shares of the tabulated function of every entry of `x`, modulo 2^out_width.
-pub fn evaluate(s: &mut Session, table: &impl Table, x: &[u64]) -> Result<Vec<u64>, Error> {
-    let mut out = Vec::with_capacity(x.len());
-    for x in x.chunks(batch(table)) {
-        let shape = Shape::new(table, x.len());
-        s.reserve(Role::Server, shape.ots())?;
-        out.extend(match s.role() {
-            Role::Client => client(s, &shape, table, x)?,
-            Role::Server => server(s, &shape, table, x)?,
-        });
-    }
-    Ok(out)
+/// A function of one variable with the table by which it is evaluated.
+pub struct Function {
+    method: Method,
+    /// Fractional bits of the result.
+    out_frac: u32,
 }
 
-/// Entries of one batch.
-fn batch(table: &impl Table) -> usize {
-    batch_items(Shape::new(table, 1).ots())
+/// How a function is evaluated.
+enum Method {
+    /// By transfers of table rows.
+    Lookup(Box<dyn Table + Send>),
+    /// On masked inputs.
+    Masked(FssTable),
 }
 
-/// Cost of [`evaluate`] on `n` words.
-pub fn cost(table: &impl Table, n: usize) -> Cost {
-    batched_cost(n, batch(table), |n| {
-        let shape = Shape::new(table, n);
-        Cost::free()
-            .cots(Role::Server, shape.ots())
-            .message(Role::Client, shape.ots().div_ceil(8))
-            .message(Role::Server, shape.lookup.message_bytes() + shape.products.message_bytes())
-    })
-}
-
-struct Shape {
-    lookup: Lookup,
-    /// Bit by bit of every factor, factor by factor, entry by entry.
-    products: Correlation,
-    factor_bits: Vec<u32>,
-    /// 1 if there is a constant term.
-    constant: usize,
-}
-
-impl Shape {
-    fn new(table: &impl Table, n: usize) -> Self {
-        let width = table.out_width();
-        let factor_bits = table.factor_bits();
-        let constant = usize::from(table.has_constant());
-        let words = vec![width; constant + factor_bits.len()];
-        let widths: Vec<u32> = factor_bits.iter().flat_map(|&bits| (0..bits).map(move |j| width - j)).collect();
-        let lookup = Lookup::new(n, table.index_bits(), &words).expect("index bits 1..=8, words up to 64 bits");
-        let products = Correlation::new(n * widths.len(), 1, &widths).expect("factors narrower than the ring");
-        Shape { lookup, products, factor_bits, constant }
+impl Function {
+    /// Evaluated by look-up; the result has `out_frac` fractional bits.
+    pub fn lookup(table: impl Table + Send + 'static, out_frac: u32) -> Self {
+        Function { method: Method::Lookup(Box::new(table)), out_frac }
     }
 
-    fn ots(&self) -> usize {
-        self.lookup.ots() + self.products.ots()
+    /// Evaluated on masked inputs; the result has `out_frac` fractional bits.
+    pub fn masked(table: FssTable, out_frac: u32) -> Self {
+        Function { method: Method::Masked(table), out_frac }
     }
 
-    /// Adds up shares of r_k times the bits of p_k into one share per entry.
-    fn gather(&self, shares: &[u64], out: &mut [u64]) {
-        let per_entry = shares.len() / out.len();
-        for (out, shares) in out.iter_mut().zip(shares.chunks_exact(per_entry)) {
-            let places = self.factor_bits.iter().flat_map(|&bits| 0..bits);
-            *out = shares.iter().zip(places).fold(*out, |sum, (share, j)| sum.wrapping_add(share << j));
+    /// Fractional bits of the result.
+    pub fn out_frac(&self) -> u32 {
+        self.out_frac
+    }
+
+    /// Ring of the result.
+    pub fn out_width(&self) -> u32 {
+        match &self.method {
+            Method::Lookup(table) => table.out_width(),
+            Method::Masked(table) => table.shape().width,
+        }
+    }
+
+    /// Bits that both parties send online for one entry.
+    pub fn online_bits(&self) -> u64 {
+        8 * match &self.method {
+            Method::Lookup(table) => lookup::cost(&**table, 1 << 10),
+            Method::Masked(table) => fss::run_cost(&table.shape(), 1 << 10),
+        }
+        .total_bytes()
+            >> 10
+    }
+
+    /// The value at the word `v`, which is entry `i`; `None` outside the range.
+    fn value(&self, v: u64, i: usize) -> Option<u64> {
+        match &self.method {
+            Method::Lookup(table) => looked_up(&**table, v, i),
+            Method::Masked(table) => masked(table, v, i),
         }
     }
 }
 
-fn client(s: &mut Session, shape: &Shape, table: &impl Table, x: &[u64]) -> Result<Vec<u64>, Error> {
-    let low_bits = table.low_bits();
-    let mut chosen = Vec::with_capacity(shape.ots());
-    let high = |x: u64| x >> low_bits & mask(table.index_bits());
-    x.iter().for_each(|&x| chosen.extend((0..table.index_bits()).map(|bit| high(x) >> bit & 1 == 1)));
-    let terms = shape.factor_bits.len();
-    let mut factors = vec![0; x.len() * terms];
-    for (x, factors) in x.iter().zip(factors.chunks_exact_mut(terms)) {
-        table.factors(x & mask(low_bits), factors);
-        for (&p, &bits) in factors.iter().zip(&shape.factor_bits) {
-            debug_assert!(p <= mask(bits), "factor {p} of {bits} bits");
-            chosen.extend((0..bits).map(|bit| p >> bit & 1 == 1));
+/// The function of `table`. The split of the word between the parties is mixed from `v` and `i`, so that every window and
+/// every split is exercised.
+fn looked_up(table: &dyn Table, v: u64, i: usize) -> Option<u64> {
+    let (index_bits, low_bits) = (table.index_bits(), table.low_bits());
+    let constant = usize::from(table.has_constant());
+    let factor_bits = table.factor_bits();
+    let mut factors = vec![0; factor_bits.len()];
+    let mut coefficients = vec![0; factor_bits.len() + constant];
+    let v = v & mask(index_bits + low_bits);
+    let (high, low) = (v >> low_bits, v & mask(low_bits));
+    if high == mask(index_bits) {
+        return None;
+    }
+    let receiver = mixed(v, i) & mask(low_bits);
+    let sender = low.wrapping_sub(receiver) & mask(low_bits);
+    let carry = (sender + receiver) >> low_bits;
+    table.factors(receiver, &mut factors);
+    table.coefficients(high as i64 - carry as i64, sender, &mut coefficients);
+    debug_assert!(factors.iter().zip(&factor_bits).all(|(f, &b)| *f <= mask(b)), "factors exceed their size");
+    let sum = if constant == 1 { coefficients[0] } else { 0 };
+    let terms = coefficients[constant..].iter().zip(&factors);
+    Some(terms.fold(sum, |sum, (c, p)| sum.wrapping_add(c.wrapping_mul(*p))))
+}
+
+/// The same for a table on masked words.
+fn masked(table: &FssTable, v: u64, i: usize) -> Option<u64> {
+    let FssShape { index_bits, low_bits, .. } = table.shape();
+    let v = v & mask(index_bits + low_bits);
+    if v >> low_bits >= mask(index_bits) - 1 {
+        return None;
+    }
+    let rho = [mixed(v, i), mixed(!v, i)].map(|mixed| mixed & mask(low_bits));
+    let rest = v.wrapping_sub(rho[0]).wrapping_sub(rho[1]);
+    Some(table.value(rest >> low_bits, rest & mask(low_bits), rho))
+}
+
+/// f(x) of every entry.
+#[derive(Clone, Copy)]
+pub struct Evaluate<'f> {
+    /// f.
+    pub function: &'f Function,
+}
+
+impl Operation for Evaluate<'_> {
+    type Input<'a, F: Form> = &'a F::Words;
+    type Output<F: Form> = F::Words;
+    type Size = Vec<usize>;
+
+    fn size<F: Form>(&self, x: &&F::Words) -> Vec<usize> {
+        x.shape()
+    }
+
+    fn correlations(&self, shape: &Vec<usize>, _: &Options) -> Option<Need> {
+        match &self.function.method {
+            Method::Lookup(_) => None,
+            Method::Masked(table) => Some(Need::new(table.shape(), shape.iter().product())),
         }
     }
-    let (message, mut keys) = s.receiver().choose(&Bits::from_fn(chosen.len(), |i| chosen[i]))?;
-    s.deliver(CHOICES, message)?;
-    let answer = s.channel().recv(ANSWER, shape.lookup.message_bytes() + shape.products.message_bytes())?;
-    let (rows, products) = answer.split_at(shape.lookup.message_bytes());
-    let product_keys = keys.split_off(shape.lookup.ots());
-    let rows = keys.lookup(&shape.lookup, rows)?;
-    let shares = product_keys.decorrelate(&shape.products, products)?;
-    let mut out: Vec<u64> = rows
-        .chunks_exact(shape.constant + terms)
-        .zip(factors.chunks_exact(terms))
-        .map(|(row, factors)| {
-            let constant = row[..shape.constant].iter().copied().sum::<u64>();
-            let pairs = row[shape.constant..].iter().zip(factors);
-            pairs.fold(constant, |sum, (c, p)| sum.wrapping_add(c.wrapping_mul(*p)))
+
+    fn cost(&self, shape: &Vec<usize>, _: bool, _: &mut Plans) -> Result<Cost, Error> {
+        let n = shape.iter().product();
+        Ok(match &self.function.method {
+            Method::Lookup(table) => lookup::cost(&**table, n),
+            Method::Masked(table) => fss::run_cost(&table.shape(), n),
         })
-        .collect();
-    shape.gather(&shares, &mut out);
-    Ok(out)
-}
+    }
 
-fn server(s: &mut Session, shape: &Shape, table: &impl Table, x: &[u64]) -> Result<Vec<u64>, Error> {
-    let (low_bits, windows) = (table.low_bits(), 1i64 << table.index_bits());
-    let words = shape.constant + shape.factor_bits.len();
-    let masks: Vec<u64> = (0..x.len() * words).map(|_| s.rng().next_u64()).collect();
-    let message = s.channel().recv(CHOICES, shape.ots().div_ceil(8))?;
-    let mut keys = s.sender().accept(shape.ots(), &message)?;
-    let product_keys = keys.split_off(shape.lookup.ots());
-    let mut answer = keys.lookup(&shape.lookup, |item, row| {
-        let low = x[item] & mask(low_bits);
-        let high = (x[item] >> low_bits) as i64;
-        for (entry, row) in row.chunks_exact_mut(words).enumerate() {
-            // Read n = 2^index_bits - 1 as -1: inputs end one window earlier.
-            let n = (high.wrapping_add(entry as i64 + 1) & (windows - 1)) - 1;
-            table.coefficients(n, low, row);
-            let own = &masks[item * words..(item + 1) * words];
-            row.iter_mut().zip(own).for_each(|(c, r)| *c = c.wrapping_sub(*r));
-        }
-    })?;
-    let corr: Vec<u64> = masks
-        .chunks_exact(words)
-        .flat_map(|own| {
-            let terms = own[shape.constant..].iter().zip(&shape.factor_bits);
-            terms.flat_map(|(&r, &bits)| std::iter::repeat_n(r, bits as usize))
-        })
-        .collect();
-    let (products, shares) = product_keys.correlate(&shape.products, &corr)?;
-    answer.extend_from_slice(&products);
-    s.deliver(ANSWER, answer)?;
-    let mut out: Vec<u64> = masks.chunks_exact(words).map(|own| own[..shape.constant].iter().sum()).collect();
-    shape.gather(&shares, &mut out);
-    Ok(out)
+    fn run(&self, s: &mut Session, x: &ArrayD<u64>, correlations: Option<&[u64]>) -> Result<ArrayD<u64>, Error> {
+        let values = match &self.function.method {
+            Method::Lookup(table) => lookup::evaluate(s, &**table, &flat(x))?,
+            Method::Masked(table) => fss::run(s, table, correlations.unwrap_or_default(), &flat(x))?,
+        };
+        Ok(shaped(x.shape(), values))
+    }
+
+    /// An input outside the table's range, which only garbage can stand for, gives the largest value that a truncation of
+    /// the result still takes: wrong enough to be noticed where it is not muxed away.
+    fn twin(&self, _: &mut Twin, x: &ArrayD<u64>) -> Result<ArrayD<u64>, Error> {
+        let width = self.function.out_width();
+        let garbage = (1u64 << (width - 2)) - 1;
+        let value = |(i, &v)| self.function.value(v, i).map_or(garbage, |v| signed(v, width) as u64);
+        Ok(shaped(x.shape(), x.iter().enumerate().map(value).collect()))
+    }
+
+    fn planned(&self, shape: Vec<usize>) -> Shape {
+        Shape(shape)
+    }
 }

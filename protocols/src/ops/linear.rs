@@ -1,113 +1,89 @@
-//! Products with a matrix that the server knows, prepared before the vectors are known.
+//! Linear layers: x W + b with the server's W and b.
 //!
-//! **Functionality.** Shares of X (m x k) and the server's W (k x n) -> shares of X W modulo 2^w.
+//! **Functionality.** Shares of x, the server's W and b -> shares of x W + b modulo 2^[`LINEAR_WIDTH`], at the scale of x
+//! plus that of the weight. **Source.** [`private`], direct or prepared; the server adds b to its share.
 //!
-//! **Source.** Delphi (Mishra et al., USENIX Security 2020, eprint 2020/050, section 4.1). Offline the client picks R
-//! uniformly and the parties share R W by RLWE ([`matmul::private`]), many rows in one batch. Online the client sends
-//! X_c - R; the server multiplies X_s + X_c - R = X - R by W in the clear.
-//!
-//! **Range.** Any, modulo 2^w. **Error.** That of [`matmul::private`]. The naive twin is the product itself.
-//!
-//! **Revealed.** Nothing: X_c - R is uniform for the server, and every R is used once.
+//! **Range.** |x W + b| < 2^([`LINEAR_WIDTH`] - 1). **Error.** A few units in the last place, those of [`private`].
+//! **Revealed.** Nothing.
 
-use he::{MatmulShape, MatmulSpec};
-use net::Role;
-use rand::Rng;
+use ndarray::{Array2, Array3, IxDyn};
 
-use crate::Error;
-use crate::cost::Cost;
-use crate::kernel;
-use crate::ops::{matmul, opening, packed};
-use crate::session::{Plans, Session};
-use crate::weight::WEIGHT_BITS;
-use crate::words::mask;
+use crate::operation::prelude::*;
+use crate::ops::private::{self, MaskedRow};
+use crate::twin::integers;
+use crate::weight::FixedWeight;
+use crate::{LINEAR_WIDTH, Shape, WeightSpec};
 
-const MASKED: &str = "linear/masked";
-
-/// Rows of one batch of masks: many share the work on the matrix, their number bounds the memory.
-pub(crate) fn batch(inputs: usize) -> usize {
-    ((1 << 21) / inputs.max(1)).clamp(1, 128)
+/// x W + b: (..., inputs) -> (..., outputs).
+#[derive(Clone, Copy, Debug)]
+pub struct Linear<'w> {
+    /// W and b.
+    pub weight: &'w FixedWeight,
 }
 
-fn spec(rows: usize, inputs: usize, outputs: usize, width: u32) -> MatmulSpec {
-    let shape = MatmulShape { batch: 1, m: rows, k: inputs, n: outputs };
-    MatmulSpec { shape, width, weight_bits: WEIGHT_BITS }
-}
+impl Linear<'_> {
+    fn rows(shape: &[usize]) -> usize {
+        shape[..shape.len() - 1].iter().product()
+    }
 
-/// Masks for `rows` rows, one after another: the client's r and its share of r W, the server's share of r W. The server
-/// passes W row-major.
-pub fn prepare(
-    s: &mut Session,
-    rows: usize,
-    inputs: usize,
-    outputs: usize,
-    width: u32,
-    matrix: Option<&[i32]>,
-) -> Result<Vec<u64>, Error> {
-    let spec = spec(rows, inputs, outputs, width);
-    match matrix.filter(|_| s.role() == Role::Server) {
-        Some(matrix) => matmul::private(s, spec, matmul::Operand::Server(None, matrix)),
-        None => {
-            let r: Vec<u64> = (0..rows * inputs).map(|_| s.rng().next_u64() & mask(width)).collect();
-            let shares = matmul::private(s, spec, matmul::Operand::Client(&r))?;
-            let rows = r.chunks_exact(inputs).zip(shares.chunks_exact(outputs));
-            Ok(rows.flat_map(|(r, share)| r.iter().chain(share)).copied().collect())
-        }
+    fn result(&self, shape: &[usize]) -> Vec<usize> {
+        appended(&shape[..shape.len() - 1], self.weight.spec.outputs)
     }
 }
 
-/// Cost of [`prepare`], `offline`.
-pub fn prepare_cost(
-    plans: &mut Plans,
-    rows: usize,
-    inputs: usize,
-    outputs: usize,
-    width: u32,
-) -> Result<Cost, Error> {
-    Ok(matmul::private_cost(plans, spec(rows, inputs, outputs, width))?.offline())
-}
+impl Operation for Linear<'_> {
+    type Input<'a, F: Form> = &'a F::Words;
+    type Output<F: Form> = F::Words;
+    /// The shape of x.
+    type Size = Vec<usize>;
 
-/// What a party brings to [`run`].
-pub enum Side<'a> {
-    /// The client's share of X.
-    Client(&'a [u64]),
-    /// The server's share of X, if X is shared, and W row-major.
-    Server(Option<&'a [u64]>, &'a [i32]),
-}
+    fn size<F: Form>(&self, x: &&F::Words) -> Vec<usize> {
+        let shape = x.shape();
+        assert_eq!(shape.last(), Some(&self.weight.spec.inputs), "inputs of `{}`", self.weight.spec.name);
+        shape
+    }
 
-/// Shares of X W with `masks` from [`prepare`] for as many rows.
-pub fn run(
-    s: &mut Session,
-    inputs: usize,
-    outputs: usize,
-    width: u32,
-    masks: &[u64],
-    side: Side<'_>,
-) -> Result<Vec<u64>, Error> {
-    match side {
-        Side::Client(x) => {
-            let rows = x.chunks_exact(inputs).zip(masks.chunks_exact(inputs + outputs));
-            let masked: Vec<u64> =
-                rows.clone().flat_map(|(x, mask)| x.iter().zip(mask).map(|(x, r)| x.wrapping_sub(*r))).collect();
-            s.deliver(MASKED, packed::pack(&masked, &[width]))?;
-            Ok(rows.flat_map(|(_, mask)| &mask[inputs..]).copied().collect())
-        }
-        Side::Server(x, matrix) => {
-            let count = masks.len() / outputs * inputs;
-            let message = s.channel().recv(MASKED, packed::bytes(count, &[width]))?;
-            let mut masked = packed::unpack(MASKED, &message, count, &[width])?;
-            if let Some(x) = x {
-                masked.iter_mut().zip(x).for_each(|(m, x)| *m = m.wrapping_add(*x));
+    fn correlations(&self, shape: &Vec<usize>, options: &Options) -> Option<Need> {
+        options.preprocess.then(|| Need::new(MaskedRow::of(self.weight, LINEAR_WIDTH), Self::rows(shape)))
+    }
+
+    fn matrix(&self) -> Option<&[i32]> {
+        self.weight.values.as_ref().map(|values| &*values.matrix)
+    }
+
+    fn cost(&self, shape: &Vec<usize>, prepared: bool, plans: &mut Plans) -> Result<Cost, Error> {
+        private::cost(plans, self.weight, Self::rows(shape), LINEAR_WIDTH, prepared)
+    }
+
+    fn run(&self, s: &mut Session, x: &ArrayD<u64>, masks: Option<&[u64]>) -> Result<ArrayD<u64>, Error> {
+        let rows = Self::rows(x.shape());
+        let mut share = private::product(s, self.weight, rows, LINEAR_WIDTH, Some(&flat(x)), masks)?;
+        if let Some(values) = self.weight.values.as_ref().filter(|_| s.is_server()) {
+            for row in share.chunks_exact_mut(values.bias.len().max(1)) {
+                row.iter_mut().zip(&values.bias).for_each(|(y, b)| *y = y.wrapping_add(*b as u64));
             }
-            opening::note(s, "", &masked, &[width]);
-            let mut y = kernel::times_matrix(&masked, matrix, inputs, outputs);
-            y.iter_mut().zip(masks).for_each(|(y, share)| *y = y.wrapping_add(*share));
-            Ok(y)
         }
+        Ok(shaped(&self.result(x.shape()), share))
     }
-}
 
-/// Cost of [`run`] on `rows` rows.
-pub fn cost(rows: usize, inputs: usize, width: u32) -> Cost {
-    Cost::free().message(Role::Client, packed::bytes(rows * inputs, &[width]))
+    fn twin(&self, twin: &mut Twin, x: &ArrayD<u64>) -> Result<ArrayD<u64>, Error> {
+        let WeightSpec { inputs, outputs, .. } = self.weight.spec;
+        let values = self.weight.known()?;
+        let rows = Self::rows(x.shape());
+        let a =
+            integers(x, LINEAR_WIDTH).into_shape_with_order((1, rows, inputs)).expect("activations are row-major");
+        let w = values.matrix.iter().map(|&v| i64::from(v)).collect();
+        let w = Array3::from_shape_vec((1, inputs, outputs), w).expect("a row-major matrix");
+        let y = twin.products("linear", &a, &w, LINEAR_WIDTH)?;
+        let y = y.into_shape_with_order((rows, outputs)).expect("as many entries");
+        let sums = Array2::from_shape_fn((rows, outputs), |(i, j)| {
+            i128::from(y[[i, j]] as i64) + i128::from(values.bias[j])
+        });
+        let sums = sums.into_shape_with_order(IxDyn(&self.result(x.shape()))).expect("as many entries");
+        twin.fitted("linear", sums, LINEAR_WIDTH)
+    }
+
+    fn planned(&self, shape: Vec<usize>) -> Shape {
+        Shape(self.result(&shape))
+    }
 }

@@ -1,74 +1,150 @@
-//! Matrix products under RLWE: with a matrix that the server knows, and of two shared matrices.
+//! Products of two shared matrices.
 //!
-//! **Functionality.** [`private`]: shares of X (m x k) and the server's W (k x n) -> shares of X W. [`shared`]: shares of
-//! A and B, batches of them -> shares of A B. All modulo 2^w.
+//! **Functionality.** Shares of A and B, batches of them -> shares of A B modulo 2^w.
 //!
-//! **Source.** Coefficient packing of Cheetah (eprint 2022/207, section 3) with responses masked over Z_q
-//! ([`he::MatmulPlan`]), packed by automorphisms (BumbleBee, NDSS 2025) where the plan says so. One phase: the client encrypts its share, the server adds its own and multiplies. For two shared
-//! matrices A B = A_c B_c + A_s B_s + A_c B_s + A_s B_c: each party encrypts its share of one operand (the one whose
-//! encryption takes less time by the planner's reckoning) and multiplies what it receives by its share of the other; both directions run
-//! at once.
+//! **Source.** A B = A_c B_c + A_s B_s + A_c B_s + A_s B_c. Each party encrypts its share of one operand, the one whose
+//! encryption takes less time by the planner's reckoning, and multiplies what it receives by its share of the other; both
+//! directions run at once. Coefficient packing is that of Cheetah (eprint 2022/207, section 3) with responses masked over
+//! Z_q ([`he::MatmulPlan`]), packed by automorphisms (BumbleBee, NDSS 2025) where the plan says so.
 //!
-//! **Range.** Any, modulo 2^w; entries of W below 2^weight_bits in absolute value. **Error.**
-//! [`he::MatmulPlan::lsb_error`] in the last place, twice that for shared matrices.
+//! *Prepared.* Random A, B and A B, made by the same protocol; online the parties open X - A and Y - B (Beaver, CRYPTO
+//! 1991).
 //!
-//! **Revealed.** Nothing (see the module documentation of he's products for the argument).
+//! **Range.** Any, modulo 2^w. **Error.** Twice [`he::MatmulPlan::lsb_error`] in the last place.
+//!
+//! **Revealed.** Nothing: X - A and Y - B are uniform, as every A and B is used once (for the direct form see the module
+//! documentation of he's products).
 
 use std::sync::Arc;
 
 use he::{MatmulPlan, MatmulShape, MatmulSpec, Weights};
+use ndarray::Ix3;
 use net::Role;
 use rayon::prelude::*;
 
-use crate::Error;
-use crate::cost::Cost;
-use crate::session::{Plans, Session};
+use crate::Shape;
+use crate::operation::prelude::*;
+use crate::twin::integers;
+use crate::wire::beaver::{minus, open_product, random};
+use crate::wire::opening;
 use crate::words::mask;
 
-const UPLOAD: &str = "matmul/upload";
-const DOWNLOAD: &str = "matmul/download";
-
-/// What a party brings to [`private`].
-pub enum Operand<'a> {
-    /// A share of X; `None` on the server if X is the client's alone.
-    Client(&'a [u64]),
-    /// The server's share of X, if X is shared, and W row-major (k x n).
-    Server(Option<&'a [u64]>, &'a [i32]),
+/// (batch, m, k) x (batch, k, n) -> (batch, m, n) modulo 2^`width`; words are signed `width`-bit values. Error: a few units
+/// in the last place.
+#[derive(Clone, Copy, Debug)]
+pub struct Matmul {
+    /// Ring.
+    pub width: u32,
 }
 
-/// Shares of X W; `spec` has batch 1.
-pub fn private(s: &mut Session, spec: MatmulSpec, operand: Operand<'_>) -> Result<Vec<u64>, Error> {
-    let plan = s.plans().matmul(spec)?;
-    let set = plan.set();
-    s.ensure_keys(Role::Client, &plan)?;
-    match operand {
-        Operand::Client(x) => {
-            let x = reduce(x, spec.width);
-            let (key, rng) = s.secret_key(set);
-            let upload = plan.encrypt(key, &x, rng)?;
-            s.deliver(UPLOAD, upload)?;
-            let download = s.channel().recv(DOWNLOAD, plan.download_bytes())?;
-            Ok(plan.decrypt(s.secret_key(set).0, &download)?)
-        }
-        Operand::Server(x, w) => {
-            let x = x.map(|x| reduce(x, spec.width));
-            let upload = s.channel().recv(UPLOAD, plan.upload_bytes())?;
-            let (keys, rng) = s.evaluation_keys(set);
-            let (download, share) = plan.evaluate(keys, &upload, x.as_deref(), Weights::I32(w), rng)?;
-            s.deliver(DOWNLOAD, download)?;
-            Ok(share)
-        }
+/// The shape of a batched product.
+pub(crate) fn product_shape(a: &[usize], b: &[usize]) -> MatmulShape {
+    match (a, b) {
+        (&[batch, m, k], &[batch_b, k_b, n]) if batch == batch_b && k == k_b => MatmulShape { batch, m, k, n },
+        _ => panic!("matrix product of {a:?} and {b:?}"),
     }
 }
 
-/// Cost of [`private`].
-pub fn private_cost(plans: &mut Plans, spec: MatmulSpec) -> Result<Cost, Error> {
-    let plan = plans.matmul(spec)?;
-    Ok(Cost::free()
-        .keys(Role::Client, &plan)
-        .message(Role::Client, plan.upload_bytes())
-        .message(Role::Server, plan.download_bytes()))
+impl Operation for Matmul {
+    type Input<'a, F: Form> = (&'a F::Words, &'a F::Words);
+    type Output<F: Form> = F::Words;
+    type Size = MatmulShape;
+
+    fn size<F: Form>(&self, (a, b): &(&F::Words, &F::Words)) -> MatmulShape {
+        product_shape(&a.shape(), &b.shape())
+    }
+
+    fn correlations(&self, &shape: &MatmulShape, options: &Options) -> Option<Need> {
+        options.preprocess.then(|| Need::new(Triple::new(shape, self.width), 1))
+    }
+
+    fn cost(&self, &shape: &MatmulShape, prepared: bool, plans: &mut Plans) -> Result<Cost, Error> {
+        if prepared { Ok(prepared_cost(shape, self.width)) } else { shared_cost(plans, shape, self.width) }
+    }
+
+    fn run(
+        &self,
+        s: &mut Session,
+        (a, b): (&ArrayD<u64>, &ArrayD<u64>),
+        correlations: Option<&[u64]>,
+    ) -> Result<ArrayD<u64>, Error> {
+        let shape = product_shape(a.shape(), b.shape());
+        let (a, b) = (flat(a), flat(b));
+        let product = match correlations {
+            Some(correlations) => prepared(s, shape, &a, &b, self.width, correlations)?,
+            None => shared(s, shape, &a, &b, self.width)?,
+        };
+        Ok(shaped(&[shape.batch, shape.m, shape.n], product))
+    }
+
+    fn twin(&self, twin: &mut Twin, (a, b): (&ArrayD<u64>, &ArrayD<u64>)) -> Result<ArrayD<u64>, Error> {
+        let matrices = |x| integers(x, self.width).into_dimensionality::<Ix3>().expect("(batch, rows, columns)");
+        twin.products("matmul", &matrices(a), &matrices(b), self.width)
+    }
+
+    fn planned(&self, MatmulShape { batch, m, n, .. }: MatmulShape) -> Shape {
+        Shape(vec![batch, m, n])
+    }
 }
+
+/// Random matrices A (batch, m, k) and B (batch, k, n), and A B. Unit: a batch of products.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Triple {
+    /// Independent products.
+    pub batch: usize,
+    /// Rows of A.
+    pub m: usize,
+    /// Columns of A.
+    pub k: usize,
+    /// Columns of B.
+    pub n: usize,
+    /// Ring.
+    pub width: u32,
+}
+
+impl Triple {
+    fn new(MatmulShape { batch, m, k, n }: MatmulShape, width: u32) -> Self {
+        Triple { batch, m, k, n, width }
+    }
+
+    fn shape(&self) -> MatmulShape {
+        let Triple { batch, m, k, n, .. } = *self;
+        MatmulShape { batch, m, k, n }
+    }
+}
+
+impl Correlation for Triple {
+    fn scope(&self) -> &'static str {
+        "matrix products"
+    }
+
+    fn words(&self, _: Role) -> usize {
+        let Triple { batch, m, k, n, .. } = *self;
+        batch * (m * k + k * n + m * n)
+    }
+
+    fn batch(&self) -> usize {
+        1
+    }
+
+    /// Of one unit.
+    fn cost(&self, plans: &mut Plans, _: usize) -> Result<Cost, Error> {
+        Ok(shared_cost(plans, self.shape(), self.width)?.offline())
+    }
+
+    /// Makes one unit.
+    fn make(&self, s: &mut Session, _: usize, _: Option<&[i32]>) -> Result<Vec<u64>, Error> {
+        let Triple { batch, m, k, n, width } = *self;
+        let mut out = random(s, batch * (m * k + k * n), width);
+        let (a, b) = out.split_at(batch * m * k);
+        let product = shared(s, self.shape(), a, b, width)?;
+        out.extend(product);
+        Ok(out)
+    }
+}
+
+const UPLOAD: &str = "matmul/upload";
+const DOWNLOAD: &str = "matmul/download";
 
 /// Shares of A B modulo 2^`width` from this party's shares, row-major: A (batch, m, k), B (batch, k, n).
 pub fn shared(s: &mut Session, shape: MatmulShape, a: &[u64], b: &[u64], width: u32) -> Result<Vec<u64>, Error> {
@@ -94,6 +170,45 @@ pub fn shared(s: &mut Session, shape: MatmulShape, a: &[u64], b: &[u64], width: 
     let local = multiply(shape, &a, &b);
     cross.iter_mut().zip(local).for_each(|(c, l)| *c = c.wrapping_add(l));
     Ok(cross)
+}
+
+/// Shares of X Y with one unit of `masks`.
+fn prepared(
+    s: &mut Session,
+    shape: MatmulShape,
+    x: &[u64],
+    y: &[u64],
+    width: u32,
+    masks: &[u64],
+) -> Result<Vec<u64>, Error> {
+    let MatmulShape { batch, m, k, n } = shape;
+    let (a, rest) = masks.split_at(batch * m * k);
+    let (b, ab) = rest.split_at(batch * k * n);
+    let mut difference: Vec<u64> = minus(x, a.iter().copied()).collect();
+    difference.extend(minus(y, b.iter().copied()));
+    let opened = opening::masked(s, &difference, width)?;
+    let (d, e) = opened.split_at(x.len());
+    let server = s.is_server();
+    let mut out = Vec::with_capacity(ab.len());
+    for item in 0..batch {
+        let left = item * m * k..(item + 1) * m * k;
+        let right = item * k * n..(item + 1) * k * n;
+        let result = item * m * n..(item + 1) * m * n;
+        out.extend(open_product(
+            [m, k, n],
+            server,
+            [&d[left.clone()], &a[left]],
+            [&e[right.clone()], &b[right]],
+            &ab[result],
+        ));
+    }
+    Ok(out)
+}
+
+/// Cost of [`prepared`].
+fn prepared_cost(shape: MatmulShape, width: u32) -> Cost {
+    let MatmulShape { batch, m, k, n } = shape;
+    opening::open_cost(batch * (m * k + k * n), width)
 }
 
 /// Cost of [`shared`].

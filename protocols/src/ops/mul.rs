@@ -1,4 +1,4 @@
-//! Products of shared words: entry by entry, rows by a word each, sums of squares.
+//! Products of shared words: entry by entry, and rows by a word each.
 //!
 //! **Functionality.** Shares of x and y modulo 2^w -> shares of x y modulo 2^w. The local products x_i y_i are free; the
 //! cross terms come from one of the following, whichever sends fewer bytes for the shape (both parties compute the same):
@@ -10,23 +10,170 @@
 //! Rows times words have a third: [`matmul::shared`](super::matmul::shared) of columns with 1 x 1 matrices, whose
 //! ciphertexts hold a product in every coefficient.
 //!
-//! **Range.** Any; the result is modulo 2^w. **Error.** None by OT, at most 1 in the last place of each product by OLE, twice
-//! [`he::MatmulPlan::lsb_error`] by products of matrices.
+//! *Prepared.* Random a, b and a b by the same ways, in large batches, and Beaver's formula (CRYPTO 1991): online the
+//! parties open x - a and y - b in one exchange.
 //!
-//! **Revealed.** Nothing; by OLE up to a statistical distance of 2^-60 per message, see [`he::OlePlan`].
+//! **Range.** Any; the result is modulo 2^w. **Error.** None by OT, at most 1 in the last place of each product by OLE, twice
+//! [`he::MatmulPlan::lsb_error`] by products of matrices. A prepared product has the error of the a b that it takes.
+//!
+//! **Revealed.** Nothing: x - a and y - b are uniform, as every a and b is used once; by OLE up to a statistical distance of 2^-60 per message, see [`he::OlePlan`].
 
 use std::sync::Arc;
 
 use he::{MatmulShape, OleKind, OlePlan};
+use ndarray::Zip;
 use net::{HEADER_BYTES, Role};
-use ot::{Bits, Correlation};
+use ot::Bits;
 
-use crate::Error;
-use crate::cost::Cost;
-use crate::ops::cross::{self, Side};
+use crate::Shape;
+use crate::operation::prelude::*;
 use crate::ops::{batch_items, batched_cost, matmul};
-use crate::session::{Plans, Session};
-use crate::words::mask;
+use crate::wire::beaver::{minus, random};
+use crate::wire::{cross, opening};
+use crate::words::{mask, signed};
+
+/// x y modulo 2^`width`, entrywise; shapes equal. Error: at most 1 in the last place.
+#[derive(Clone, Copy, Debug)]
+pub struct Mul {
+    /// Ring, 1..=64.
+    pub width: u32,
+}
+
+impl Operation for Mul {
+    type Input<'a, F: Form> = (&'a F::Words, &'a F::Words);
+    type Output<F: Form> = F::Words;
+    type Size = Vec<usize>;
+
+    fn size<F: Form>(&self, (x, y): &(&F::Words, &F::Words)) -> Vec<usize> {
+        assert_eq!(x.shape(), y.shape(), "shapes of a product");
+        x.shape()
+    }
+
+    fn correlations(&self, shape: &Vec<usize>, options: &Options) -> Option<Need> {
+        let product = RowProduct { n: 1, width: self.width };
+        options.preprocess.then(|| Need::new(product, shape.iter().product()))
+    }
+
+    fn cost(&self, shape: &Vec<usize>, prepared: bool, plans: &mut Plans) -> Result<Cost, Error> {
+        let n = shape.iter().product();
+        if prepared { Ok(prepared_cost(n, 1, self.width)) } else { mul_cost(plans, n, self.width) }
+    }
+
+    fn run(
+        &self,
+        s: &mut Session,
+        (x, y): (&ArrayD<u64>, &ArrayD<u64>),
+        correlations: Option<&[u64]>,
+    ) -> Result<ArrayD<u64>, Error> {
+        let shape = x.shape();
+        let (x, y) = (flat(x), flat(y));
+        let product = match correlations {
+            Some(correlations) => prepared(s, &x, &y, 1, self.width, correlations)?,
+            None => mul(s, &x, &y, self.width)?,
+        };
+        Ok(shaped(shape, product))
+    }
+
+    fn twin(&self, twin: &mut Twin, (x, y): (&ArrayD<u64>, &ArrayD<u64>)) -> Result<ArrayD<u64>, Error> {
+        let value = |v: u64| i128::from(signed(v, self.width));
+        twin.fitted("mul", Zip::from(x).and(y).map_collect(|&x, &y| value(x) * value(y)), self.width)
+    }
+
+    fn planned(&self, shape: Vec<usize>) -> Shape {
+        Shape(shape)
+    }
+}
+
+/// (rows, n) times (rows): every row times its own word, modulo 2^`width`. Error: a few units in the last place.
+#[derive(Clone, Copy, Debug)]
+pub struct MulRows {
+    /// Ring, 1..=64.
+    pub width: u32,
+}
+
+impl Operation for MulRows {
+    type Input<'a, F: Form> = (&'a F::Words, &'a F::Words);
+    type Output<F: Form> = F::Words;
+    /// Rows and the entries of each.
+    type Size = [usize; 2];
+
+    fn size<F: Form>(&self, (x, y): &(&F::Words, &F::Words)) -> [usize; 2] {
+        match x.shape()[..] {
+            [rows, n] => {
+                assert_eq!(y.shape(), [rows], "a word for every row");
+                [rows, n]
+            }
+            ref shape => panic!("{shape:?} is not (rows, n)"),
+        }
+    }
+
+    fn correlations(&self, &[rows, n]: &[usize; 2], options: &Options) -> Option<Need> {
+        (options.preprocess && n > 0).then(|| Need::new(RowProduct { n, width: self.width }, rows))
+    }
+
+    fn cost(&self, &[rows, n]: &[usize; 2], prepared: bool, plans: &mut Plans) -> Result<Cost, Error> {
+        if prepared { Ok(prepared_cost(rows, n, self.width)) } else { rows_cost(plans, rows, n, self.width) }
+    }
+
+    fn run(
+        &self,
+        s: &mut Session,
+        (x, y): (&ArrayD<u64>, &ArrayD<u64>),
+        correlations: Option<&[u64]>,
+    ) -> Result<ArrayD<u64>, Error> {
+        let n = x.shape()[1];
+        let product = match correlations {
+            Some(correlations) => prepared(s, &flat(x), &flat(y), n, self.width, correlations)?,
+            None => self::rows(s, &flat(x), &flat(y), n, self.width)?,
+        };
+        Ok(shaped(x.shape(), product))
+    }
+
+    fn twin(&self, twin: &mut Twin, (x, y): (&ArrayD<u64>, &ArrayD<u64>)) -> Result<ArrayD<u64>, Error> {
+        let value = |v: u64| i128::from(signed(v, self.width));
+        let exact = ArrayD::from_shape_fn(x.raw_dim(), |at| value(x[&at]) * value(y[[at[0]]]));
+        twin.fitted("mul_rows", exact, self.width)
+    }
+
+    fn planned(&self, [rows, n]: [usize; 2]) -> Shape {
+        Shape(vec![rows, n])
+    }
+}
+
+/// A random row a, a random word b, and a b. Unit: a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct RowProduct {
+    /// Entries of the row, at least 1.
+    pub n: usize,
+    /// Ring.
+    pub width: u32,
+}
+
+impl Correlation for RowProduct {
+    fn scope(&self) -> &'static str {
+        "products"
+    }
+
+    fn words(&self, _: Role) -> usize {
+        2 * self.n + 1
+    }
+
+    fn batch(&self) -> usize {
+        ((1 << 16) / self.n).max(1)
+    }
+
+    fn cost(&self, plans: &mut Plans, units: usize) -> Result<Cost, Error> {
+        Ok(rows_cost(plans, units, self.n, self.width)?.offline())
+    }
+
+    fn make(&self, s: &mut Session, units: usize, _: Option<&[i32]>) -> Result<Vec<u64>, Error> {
+        let RowProduct { n, width } = *self;
+        let (a, b) = (random(s, units * n, width), random(s, units, width));
+        let products = rows(s, &a, &b, n, width)?;
+        let rows = a.chunks_exact(n).zip(&b).zip(products.chunks_exact(n));
+        Ok(rows.flat_map(|((a, b), ab)| a.iter().chain([b]).chain(ab)).copied().collect())
+    }
+}
 
 const UPLOAD: &str = "mul/upload";
 const DOWNLOAD: &str = "mul/download";
@@ -137,42 +284,28 @@ fn rows_by_ot_cost(rows: usize, n: usize, width: u32) -> Cost {
     batched_cost(rows, rows_batch(n, width), |rows| cross::two_way_cost(&rows_shape(rows, n, width)))
 }
 
-/// Shares of x^2 modulo 2^`width`, entry by entry.
-pub fn square(s: &mut Session, x: &[u64], width: u32) -> Result<Vec<u64>, Error> {
-    if x.is_empty() {
-        return Ok(Vec::new());
-    }
-    let cross_terms = match ole_if_cheaper(s.plans(), x.len(), width, OleKind::Square)? {
-        Some(plan) => ole(s, &plan, &[x])?,
-        None => {
-            // 2 x_s x_c: half of it modulo 2^(width-1), doubled.
-            let half = width - 1;
-            let shape = rows_shape(x.len(), 1, half);
-            let shares = match s.role() {
-                Role::Client => cross::one_way(s, &shape, Side::Choose(&Bits::from_values(x, half)))?,
-                Role::Server => {
-                    let words: Vec<u64> = x.iter().flat_map(|&x| std::iter::repeat_n(x, half as usize)).collect();
-                    cross::one_way(s, &shape, Side::Supply(&words))?
-                }
-            };
-            let mut out = vec![0; x.len()];
-            add_places(&mut out, &shares, 1, half);
-            out.iter_mut().for_each(|out| *out <<= 1);
-            out
-        }
-    };
-    Ok(cross_terms.iter().zip(x).map(|(cross, x)| cross.wrapping_add(x.wrapping_mul(*x))).collect())
+/// Shares of rows of `n` times their words `y`, with as many units of `masks`.
+fn prepared(s: &mut Session, x: &[u64], y: &[u64], n: usize, width: u32, masks: &[u64]) -> Result<Vec<u64>, Error> {
+    let units = masks.chunks_exact(2 * n + 1);
+    let mut difference: Vec<u64> = minus(x, units.clone().flat_map(|unit| unit[..n].iter().copied())).collect();
+    difference.extend(minus(y, units.clone().map(|unit| unit[n])));
+    let opened = opening::masked(s, &difference, width)?;
+    let (d, e) = opened.split_at(x.len());
+    let server = s.is_server();
+    let rows = d.chunks_exact(n).zip(e).zip(units);
+    Ok(rows
+        .flat_map(|((d, &e), unit)| {
+            let (a, b, ab) = (&unit[..n], unit[n], &unit[n + 1..]);
+            let factor = b.wrapping_add(if server { e } else { 0 });
+            let terms = d.iter().zip(a).zip(ab);
+            terms.map(move |((d, a), ab)| d.wrapping_mul(factor).wrapping_add(a.wrapping_mul(e)).wrapping_add(*ab))
+        })
+        .collect())
 }
 
-/// Cost of [`square`] of `n` words.
-pub fn square_cost(plans: &mut Plans, n: usize, width: u32) -> Result<Cost, Error> {
-    if n == 0 {
-        return Ok(Cost::free());
-    }
-    Ok(match ole_if_cheaper(plans, n, width, OleKind::Square)? {
-        Some(plan) => ole_cost(&plan),
-        None => cross::one_way_cost(&rows_shape(n, 1, width - 1)),
-    })
+/// Cost of [`prepared`] on `rows` rows.
+fn prepared_cost(rows: usize, n: usize, width: u32) -> Cost {
+    opening::open_cost(rows * (n + 1), width)
 }
 
 /// Bytes of `cost` on the wire, refills of the pools estimated: to compare strategies.
@@ -182,13 +315,13 @@ fn wire_bytes(plans: &Plans, cost: &Cost) -> usize {
 }
 
 /// OTs for `rows` words times rows of `n`: bit j carries `n` words modulo 2^(width-j).
-fn rows_shape(rows: usize, n: usize, width: u32) -> Correlation {
+pub(super) fn rows_shape(rows: usize, n: usize, width: u32) -> ot::Correlation {
     let widths: Vec<u32> = (0..width).map(|j| width - j).collect();
-    Correlation::new(rows * width as usize, n, &widths).expect("widths of 1..=64")
+    ot::Correlation::new(rows * width as usize, n, &widths).expect("widths of 1..=64")
 }
 
 /// Adds the shares of bit j, times 2^j, to rows of `n` words.
-fn add_places(out: &mut [u64], shares: &[u64], n: usize, width: u32) {
+pub(super) fn add_places(out: &mut [u64], shares: &[u64], n: usize, width: u32) {
     for (row, shares) in out.chunks_exact_mut(n).zip(shares.chunks_exact(n * width as usize)) {
         for (j, shares) in shares.chunks_exact(n).enumerate() {
             row.iter_mut().zip(shares).for_each(|(out, share)| *out = out.wrapping_add(share << j));
@@ -197,7 +330,12 @@ fn add_places(out: &mut [u64], shares: &[u64], n: usize, width: u32) {
 }
 
 /// The OLE plan, if it sends fewer bytes than OTs would.
-fn ole_if_cheaper(plans: &mut Plans, n: usize, width: u32, kind: OleKind) -> Result<Option<Arc<OlePlan>>, Error> {
+pub(super) fn ole_if_cheaper(
+    plans: &mut Plans,
+    n: usize,
+    width: u32,
+    kind: OleKind,
+) -> Result<Option<Arc<OlePlan>>, Error> {
     let plan = plans.ole(n, width, kind)?;
     let ot = match kind {
         OleKind::Merged => rows_by_ot_cost(n, 1, width),
@@ -209,7 +347,7 @@ fn ole_if_cheaper(plans: &mut Plans, n: usize, width: u32, kind: OleKind) -> Res
 }
 
 /// Shares of the cross terms of `plan`'s kind, reduced modulo its ring by the caller.
-fn ole(s: &mut Session, plan: &OlePlan, operands: &[&[u64]]) -> Result<Vec<u64>, Error> {
+pub(super) fn ole(s: &mut Session, plan: &OlePlan, operands: &[&[u64]]) -> Result<Vec<u64>, Error> {
     let set = plan.set();
     s.ensure_key(Role::Client, set)?;
     let width = plan.width();
@@ -233,7 +371,8 @@ fn ole(s: &mut Session, plan: &OlePlan, operands: &[&[u64]]) -> Result<Vec<u64>,
     }
 }
 
-fn ole_cost(plan: &OlePlan) -> Cost {
+/// Cost of [`ole`].
+pub(super) fn ole_cost(plan: &OlePlan) -> Cost {
     Cost::free()
         .key(Role::Client, plan.set())
         .message(Role::Client, plan.upload_bytes())

@@ -5,60 +5,161 @@
 //! **Source.** (b_0 + b_1 - 2 b_0 b_1)(x_0 + x_1): party i keeps b_i x_i and the parties share
 //! b_{1-i} (1 - 2 b_i) x_i by correlated OT, one in each direction (CrypTFlow2, eprint 2020/1002, section 3.1, with
 //! correlated instead of chosen OT). The choices depend on the bits alone: where they are known before the words, they are
-//! sent before ([`selectors`]), for several selections at once.
+//! sent before ([`Choose`]), for several selections at once.
 //!
 //! **Range.** Any. **Error.** None. **Revealed.** Nothing.
 
+use ndarray::Zip;
 use ot::{Bits, Correlation};
 
-use crate::Error;
-use crate::cost::Cost;
-use crate::ops::cross::{self, Chosen};
-use crate::session::Session;
+use crate::Shape;
+use crate::operation::prelude::*;
+use crate::wire::cross::{self, Chosen};
+use crate::words::signed;
 
-/// A party's share of bits, of which its choices were sent: for one selection.
-pub struct Selector {
-    bits: Vec<u8>,
-    chosen: Chosen,
+/// b ? x : 0 modulo 2^`width`, entrywise; shapes equal.
+#[derive(Clone, Copy, Debug)]
+pub struct Mux {
+    /// Ring of words and result, 1..=64.
+    pub width: u32,
 }
 
-/// Sends choices for `N` selections by the same bits.
-pub fn selectors<const N: usize>(s: &mut Session, bits: &[u8]) -> Result<[Selector; N], Error> {
-    let n = bits.len();
-    let mut chosen = cross::choose(s, &Bits::from_fn(N * n, |i| bits[i % n] == 1))?;
-    Ok(std::array::from_fn(|_| {
-        let rest = chosen.split_off(n);
-        Selector { bits: bits.to_vec(), chosen: std::mem::replace(&mut chosen, rest) }
-    }))
-}
+impl Operation for Mux {
+    type Input<'a, F: Form> = (&'a F::Bits, &'a F::Words);
+    type Output<F: Form> = F::Words;
+    type Size = Vec<usize>;
 
-/// Cost of `uses` [`selectors`] by `n` bits.
-pub fn selectors_cost(uses: usize, n: usize) -> Cost {
-    cross::choose_cost(uses * n)
-}
+    fn size<F: Form>(&self, (bits, x): &(&F::Bits, &F::Words)) -> Vec<usize> {
+        assert_eq!(bits.shape(), x.shape(), "shapes of a selection");
+        x.shape()
+    }
 
-impl Selector {
-    /// Shares of b x modulo 2^`width` from this party's word shares: as many words for every bit.
-    pub fn select(self, s: &mut Session, x: &[u64], width: u32) -> Result<Vec<u64>, Error> {
-        let Selector { bits, chosen } = self;
-        if x.is_empty() {
-            return Ok(Vec::new());
-        }
-        let slots = x.len() / bits.len();
-        assert_eq!(bits.len() * slots, x.len(), "whole rows of words");
-        let rows = || bits.iter().zip(x.chunks_exact(slots));
-        let words: Vec<u64> =
-            rows().flat_map(|(&b, x)| x.iter().map(move |&x| if_bit(b, x.wrapping_neg(), x))).collect();
-        let mut out = chosen.answer(s, &shape(bits.len(), slots, width), &words)?;
-        for (out, (&b, x)) in out.chunks_exact_mut(slots).zip(rows()) {
-            out.iter_mut().zip(x).for_each(|(out, &x)| *out = out.wrapping_add(if_bit(b, x, 0)));
-        }
-        Ok(out)
+    fn cost(&self, shape: &Vec<usize>, _: bool, _: &mut Plans) -> Result<Cost, Error> {
+        Ok(cost(shape.iter().product(), self.width))
+    }
+
+    fn run(
+        &self,
+        s: &mut Session,
+        (bits, x): (&ArrayD<u8>, &ArrayD<u64>),
+        _: Option<&[u64]>,
+    ) -> Result<ArrayD<u64>, Error> {
+        Ok(shaped(x.shape(), mux(s, &flat(bits), &flat(x), self.width)?))
+    }
+
+    fn twin(&self, _: &mut Twin, (bits, x): (&ArrayD<u8>, &ArrayD<u64>)) -> Result<ArrayD<u64>, Error> {
+        let select = |&b: &u8, &v: &u64| if b == 1 { signed(v, self.width) as u64 } else { 0 };
+        Ok(Zip::from(bits).and(x).map_collect(select))
+    }
+
+    fn planned(&self, shape: Vec<usize>) -> Shape {
+        Shape(shape)
     }
 }
 
-/// Cost of [`Selector::select`] of `n` words, one for each bit.
-pub fn select_cost(n: usize, width: u32) -> Cost {
+/// Sends choices for `N` selections by the same bits, before the words are known. A [`Mux`] is this and a [`Select`] in a
+/// row, so it costs nothing and is shorter where other steps lie between bits and words.
+#[derive(Clone, Copy, Debug)]
+pub struct Choose<const N: usize>;
+
+/// Hidden bits that are about to select words once.
+pub struct Selector<F: Form> {
+    bits: F::Bits,
+    /// Between two parties, what was sent.
+    chosen: Option<Chosen>,
+}
+
+impl<const N: usize> Operation for Choose<N> {
+    type Input<'a, F: Form> = &'a F::Bits;
+    type Output<F: Form> = [Selector<F>; N];
+    type Size = Vec<usize>;
+
+    fn size<F: Form>(&self, bits: &&F::Bits) -> Vec<usize> {
+        bits.shape()
+    }
+
+    fn cost(&self, shape: &Vec<usize>, _: bool, _: &mut Plans) -> Result<Cost, Error> {
+        Ok(cross::choose_cost(N * shape.iter().product::<usize>()))
+    }
+
+    fn run(&self, s: &mut Session, bits: &ArrayD<u8>, _: Option<&[u64]>) -> Result<[Selector<Values>; N], Error> {
+        let own = flat(bits);
+        let n = own.len();
+        let mut chosen = cross::choose(s, &Bits::from_fn(N * n, |i| own[i % n] == 1))?;
+        Ok(std::array::from_fn(|_| {
+            let rest = chosen.split_off(n);
+            Selector { bits: bits.clone(), chosen: Some(std::mem::replace(&mut chosen, rest)) }
+        }))
+    }
+
+    fn twin(&self, _: &mut Twin, bits: &ArrayD<u8>) -> Result<[Selector<Values>; N], Error> {
+        Ok(std::array::from_fn(|_| Selector { bits: bits.clone(), chosen: None }))
+    }
+
+    fn planned(&self, shape: Vec<usize>) -> [Selector<Shapes>; N] {
+        std::array::from_fn(|_| Selector { bits: Shape(shape.clone()), chosen: None })
+    }
+}
+
+/// A [`Mux`] by bits of which the choices were sent.
+#[derive(Clone, Copy, Debug)]
+pub struct Select {
+    /// Ring of words and result, 1..=64.
+    pub width: u32,
+}
+
+impl Operation for Select {
+    type Input<'a, F: Form> = (Selector<F>, &'a F::Words);
+    type Output<F: Form> = F::Words;
+    type Size = Vec<usize>;
+
+    fn size<F: Form>(&self, (selector, x): &(Selector<F>, &F::Words)) -> Vec<usize> {
+        assert_eq!(selector.bits.shape(), x.shape(), "shapes of a selection");
+        x.shape()
+    }
+
+    fn cost(&self, shape: &Vec<usize>, _: bool, _: &mut Plans) -> Result<Cost, Error> {
+        Ok(select_cost(shape.iter().product(), self.width))
+    }
+
+    fn run(
+        &self,
+        s: &mut Session,
+        (Selector { bits, chosen }, x): (Selector<Values>, &ArrayD<u64>),
+        _: Option<&[u64]>,
+    ) -> Result<ArrayD<u64>, Error> {
+        let chosen = chosen.expect("a selector made between two parties");
+        Ok(shaped(x.shape(), select(s, &flat(&bits), chosen, &flat(x), self.width)?))
+    }
+
+    fn twin(&self, twin: &mut Twin, (selector, x): (Selector<Values>, &ArrayD<u64>)) -> Result<ArrayD<u64>, Error> {
+        Mux { width: self.width }.twin(twin, (&selector.bits, x))
+    }
+
+    fn planned(&self, shape: Vec<usize>) -> Shape {
+        Shape(shape)
+    }
+}
+
+/// Shares of b x modulo 2^`width` from this party's shares of bits, whose choices were sent, and words: as many words for
+/// every bit.
+fn select(s: &mut Session, bits: &[u8], chosen: Chosen, x: &[u64], width: u32) -> Result<Vec<u64>, Error> {
+    if x.is_empty() {
+        return Ok(Vec::new());
+    }
+    let slots = x.len() / bits.len();
+    assert_eq!(bits.len() * slots, x.len(), "whole rows of words");
+    let rows = || bits.iter().zip(x.chunks_exact(slots));
+    let words: Vec<u64> = rows().flat_map(|(&b, x)| x.iter().map(move |&x| if_bit(b, x.wrapping_neg(), x))).collect();
+    let mut out = chosen.answer(s, &shape(bits.len(), slots, width), &words)?;
+    for (out, (&b, x)) in out.chunks_exact_mut(slots).zip(rows()) {
+        out.iter_mut().zip(x).for_each(|(out, &x)| *out = out.wrapping_add(if_bit(b, x, 0)));
+    }
+    Ok(out)
+}
+
+/// Cost of [`select`] of `n` words, one for each bit.
+fn select_cost(n: usize, width: u32) -> Cost {
     if n == 0 { Cost::free() } else { cross::answer_cost(&shape(n, 1, width)) }
 }
 
@@ -67,8 +168,8 @@ pub fn mux(s: &mut Session, bits: &[u8], x: &[u64], width: u32) -> Result<Vec<u6
     if x.is_empty() {
         return Ok(Vec::new());
     }
-    let [selector] = selectors(s, bits)?;
-    selector.select(s, x, width)
+    let chosen = cross::choose(s, &Bits::from_fn(bits.len(), |i| bits[i] == 1))?;
+    select(s, bits, chosen, x, width)
 }
 
 /// Cost of [`mux`] of `n` words.

@@ -18,11 +18,9 @@ use net::Role;
 use ot::{Bits, Correlation, Lookup};
 use rand::Rng;
 
-use crate::Error;
-use crate::cost::Cost;
+use crate::operation::prelude::*;
 use crate::ops::mux::{self, if_bit};
 use crate::ops::{batch_items, batched_cost};
-use crate::session::Session;
 use crate::words::mask;
 
 const CHOICES: &str = "mux all/choices";

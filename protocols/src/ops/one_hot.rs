@@ -18,11 +18,50 @@
 use net::Role;
 use ot::{Bits, Correlation};
 
-use crate::Error;
-use crate::cost::Cost;
+use crate::Shape;
+use crate::operation::prelude::*;
 use crate::ops::{batch_items, batched_cost};
-use crate::session::Session;
 use crate::words::mask;
+
+/// (...) -> (..., count): [x = j] for j < `count` and words x modulo 2^`bits`.
+#[derive(Clone, Copy, Debug)]
+pub struct OneHot {
+    /// Bits of x, 1..=16.
+    pub bits: u32,
+    /// Entries of a unit vector, 1..=2^bits.
+    pub count: usize,
+}
+
+impl Operation for OneHot {
+    type Input<'a, F: Form> = &'a F::Words;
+    type Output<F: Form> = F::Bits;
+    type Size = Vec<usize>;
+
+    fn size<F: Form>(&self, x: &&F::Words) -> Vec<usize> {
+        let OneHot { bits, count } = *self;
+        let fits = (1..=16).contains(&bits) && (1..=1 << bits).contains(&count);
+        assert!(fits, "{count} entries of a unit vector of 2^{bits}");
+        x.shape()
+    }
+
+    fn cost(&self, shape: &Vec<usize>, _: bool, _: &mut Plans) -> Result<Cost, Error> {
+        Ok(cost(shape.iter().product(), self.bits, self.count))
+    }
+
+    fn run(&self, s: &mut Session, x: &ArrayD<u64>, _: Option<&[u64]>) -> Result<ArrayD<u8>, Error> {
+        Ok(shaped(&appended(x.shape(), self.count), one_hot(s, &flat(x), self.bits, self.count)?))
+    }
+
+    fn twin(&self, _: &mut Twin, x: &ArrayD<u64>) -> Result<ArrayD<u8>, Error> {
+        let OneHot { bits, count } = *self;
+        let unit = |&v: &u64| (0..count as u64).map(move |j| u8::from(v & mask(bits) == j));
+        Ok(shaped(&appended(x.shape(), count), x.iter().flat_map(unit).collect()))
+    }
+
+    fn planned(&self, shape: Vec<usize>) -> Shape {
+        Shape(appended(&shape, self.count))
+    }
+}
 
 const CHOICES: &str = "one hot/choices";
 const ANSWER: &str = "one hot/answer";

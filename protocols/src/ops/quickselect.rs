@@ -25,13 +25,68 @@ use std::sync::{Arc, Mutex, OnceLock};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
-use crate::Error;
-use crate::cost::Cost;
-use crate::ops::{compare, reveal};
-use crate::session::Session;
+use crate::operation::prelude::*;
+use crate::ops::compare;
+use crate::wire::opening;
+use crate::words::signed;
 
-/// Name of the scope in accounts and plans: a plan books the mean.
-pub const SCOPE: &str = "quickselect (mean)";
+/// (rows, n) keys, shuffled by permutations used for no other opening and distinct in every row -> to both parties the
+/// positions of the k largest of every row, ascending. A plan books the mean run and returns the positions 0..k.
+#[derive(Clone, Copy, Debug)]
+pub struct Quickselect {
+    /// How many of each row, at most n.
+    pub k: usize,
+    /// Differences of keys are signed `width`-bit values, 2..=64.
+    pub width: u32,
+}
+
+impl Operation for Quickselect {
+    type Input<'a, F: Form> = &'a F::Words;
+    type Output<F: Form> = Vec<Vec<usize>>;
+    /// Rows and keys of each.
+    type Size = [usize; 2];
+
+    fn size<F: Form>(&self, keys: &&F::Words) -> [usize; 2] {
+        match keys.shape()[..] {
+            [rows, n] if self.k <= n => [rows, n],
+            ref shape => panic!("the {} largest keys of each row of {shape:?}", self.k),
+        }
+    }
+
+    /// Of the mean run.
+    fn cost(&self, &[rows, n]: &[usize; 2], _: bool, _: &mut Plans) -> Result<Cost, Error> {
+        let rounds = expected(rows, n, self.k, self.width).profile;
+        Ok(rounds.into_iter().fold(Cost::free(), |cost, count| cost.then(round_cost(count, self.width))))
+    }
+
+    fn run(&self, s: &mut Session, keys: &ArrayD<u64>, _: Option<&[u64]>) -> Result<Vec<Vec<usize>>, Error> {
+        let [rows, n] = self.size::<Values>(&keys);
+        quickselect(s, &flat(keys), rows, n, self.k, self.width)
+    }
+
+    fn twin(&self, twin: &mut Twin, keys: &ArrayD<u64>) -> Result<Vec<Vec<usize>>, Error> {
+        let [_, n] = self.size::<Values>(&keys);
+        let limit = 1i128 << (self.width - 1);
+        let mut largest = Vec::new();
+        for row in keys.rows() {
+            let mut order: Vec<usize> = (0..n).collect();
+            order.sort_by_key(|&i| std::cmp::Reverse(signed(row[i], self.width)));
+            let value = |i: usize| i128::from(signed(row[order[i]], self.width));
+            assert!((1..n).all(|i| value(i) != value(i - 1)), "keys of a selection must be distinct");
+            if n > 0 && value(0) - value(n - 1) >= limit {
+                return Err(twin.out_of_range("quickselect", value(0) - value(n - 1), -limit, limit - 1));
+            }
+            order.truncate(self.k);
+            order.sort_unstable();
+            largest.push(order);
+        }
+        Ok(largest)
+    }
+
+    fn planned(&self, [rows, _]: [usize; 2]) -> Vec<Vec<usize>> {
+        vec![(0..self.k).collect(); rows]
+    }
+}
 
 /// Up to so many keys in question are settled by comparing all pairs: at most 120 comparisons, where quickselect would
 /// need some 40, but in four or five rounds more.
@@ -154,12 +209,12 @@ pub(crate) fn opened(
     let difference: Vec<u64> =
         pairs.iter().map(|&(row, i, j)| keys[row * n + i].wrapping_sub(keys[row * n + j])).collect();
     let bits: Vec<u64> = compare::at_least(s, &difference, &[0], width)?.into_iter().map(u64::from).collect();
-    Ok(reveal::open(s, &bits, 1)?.into_iter().map(|bit| bit == 1).collect())
+    Ok(opening::open(s, &bits, 1)?.into_iter().map(|bit| bit == 1).collect())
 }
 
 /// Cost of one round of `comparisons`.
 pub(crate) fn round_cost(comparisons: usize, width: u32) -> Cost {
-    compare::cost(comparisons, 1, width).then(reveal::open_cost(comparisons, 1))
+    compare::cost(comparisons, 1, width).then(opening::open_cost(comparisons, 1))
 }
 
 /// What a run spends.

@@ -1,9 +1,9 @@
 //! Opening a shared value to one party or to both, because the caller's protocol says so.
 //!
-//! **Functionality.** Shares of x modulo 2^w -> x to the party `to`, nothing to the other ([`reveal`]); or x to both
-//! ([`open`]); or x, rounded at random to a multiple of 2^d on a random grid, to the party `to` ([`reveal_rounded`]).
+//! **Functionality.** Shares of x modulo 2^w -> x to the party `to`, nothing to the other ([`Reveal`]); or x to both
+//! ([`Open`]); or x, rounded at random to a multiple of 2^d on a random grid, to the party `to` ([`RevealRounded`]).
 //!
-//! **Range.** Any; for [`reveal_rounded`] |x| < 2^(w - 2), and d < w - 1. **Error.** None; for [`reveal_rounded`] below 2^d in
+//! **Range.** Any; for [`RevealRounded`] |x| < 2^(w - 2), and d < w - 1. **Error.** None; for [`RevealRounded`] below 2^d in
 //! magnitude, with mean 0.
 //!
 //! **Revealed.** x modulo 2^w to `to`, or to both: the low w bits of the share are sent, so that higher bits, which may
@@ -13,7 +13,7 @@
 //!
 //! A product with a weight carries bits below the unit of the result. Truncating it first would not hide them: the
 //! receiver knows its own share, so the carry between the low halves of the two shares tells it how x compares with a
-//! number that it knows. [`reveal_rounded`] leaves the carry to chance instead. Let c be the share of the receiver, which
+//! number that it knows. [`RevealRounded`] leaves the carry to chance instead. Let c be the share of the receiver, which
 //! is uniform, and s that of the sender. The sender draws u uniformly in [0, 2^d) and sends floor((s + u) / 2^d); the
 //! receiver adds that multiple of 2^d to c. With t = (x - c) mod 2^d the result is
 //!
@@ -26,74 +26,145 @@
 use net::Role;
 use rand::Rng;
 
-use crate::Error;
-use crate::cost::Cost;
-use crate::ops::packed;
-use crate::session::Session;
+use crate::operation::prelude::*;
+use crate::wire::opening::{self, STEP, added};
+use crate::wire::packed;
 use crate::words::mask;
 
-const STEP: &str = "reveal";
+/// Opens words modulo 2^`width` to the party `to`, which gets `Some`, reduced modulo 2^`width`; a plan gives `None`.
+#[derive(Clone, Copy, Debug)]
+pub struct Reveal {
+    /// Ring.
+    pub width: u32,
+    /// Who learns the words.
+    pub to: Role,
+}
 
-/// Opens `x` to `to`, which gets the values reduced modulo 2^`width`.
-pub fn reveal(s: &mut Session, x: &[u64], width: u32, to: Role) -> Result<Option<Vec<u64>>, Error> {
+impl Operation for Reveal {
+    type Input<'a, F: Form> = &'a F::Words;
+    type Output<F: Form> = Option<ArrayD<u64>>;
+    type Size = Vec<usize>;
+
+    fn size<F: Form>(&self, x: &&F::Words) -> Vec<usize> {
+        x.shape()
+    }
+
+    fn cost(&self, shape: &Vec<usize>, _: bool, _: &mut Plans) -> Result<Cost, Error> {
+        Ok(cost(shape.iter().product(), self.width, self.to))
+    }
+
+    fn run(&self, s: &mut Session, x: &ArrayD<u64>, _: Option<&[u64]>) -> Result<Option<ArrayD<u64>>, Error> {
+        Ok(reveal(s, &flat(x), self.width, self.to)?.map(|values| shaped(x.shape(), values)))
+    }
+
+    fn twin(&self, _: &mut Twin, x: &ArrayD<u64>) -> Result<Option<ArrayD<u64>>, Error> {
+        Ok(Some(x.mapv(|v| v & mask(self.width))))
+    }
+
+    fn planned(&self, _: Vec<usize>) -> Option<ArrayD<u64>> {
+        None
+    }
+}
+
+/// Opens words modulo 2^`width` to `to`, rounded to multiples of 2^`drop`; between two parties at random, on a grid of the
+/// receiver's share. Range: |x| < 2^(width - 2). Error: below 2^drop.
+#[derive(Clone, Copy, Debug)]
+pub struct RevealRounded {
+    /// Ring.
+    pub width: u32,
+    /// Bits dropped, less than `width - 1`.
+    pub drop: u32,
+    /// Who learns the words.
+    pub to: Role,
+}
+
+impl Operation for RevealRounded {
+    type Input<'a, F: Form> = &'a F::Words;
+    type Output<F: Form> = Option<ArrayD<u64>>;
+    type Size = Vec<usize>;
+
+    fn size<F: Form>(&self, x: &&F::Words) -> Vec<usize> {
+        x.shape()
+    }
+
+    fn cost(&self, shape: &Vec<usize>, _: bool, _: &mut Plans) -> Result<Cost, Error> {
+        Ok(cost(shape.iter().product(), self.width - self.drop, self.to))
+    }
+
+    fn run(&self, s: &mut Session, x: &ArrayD<u64>, _: Option<&[u64]>) -> Result<Option<ArrayD<u64>>, Error> {
+        let RevealRounded { width, drop, to } = *self;
+        Ok(reveal_rounded(s, &flat(x), width, drop, to)?.map(|values| shaped(x.shape(), values)))
+    }
+
+    fn twin(&self, twin: &mut Twin, x: &ArrayD<u64>) -> Result<Option<ArrayD<u64>>, Error> {
+        let RevealRounded { width, drop, .. } = *self;
+        let rounded = twin.rounded("reveal", x, width, drop)?;
+        Ok(Some(rounded.mapv(|v| (v << drop) as u64 & mask(width))))
+    }
+
+    fn planned(&self, _: Vec<usize>) -> Option<ArrayD<u64>> {
+        None
+    }
+}
+
+/// Opens words modulo 2^`width` to both parties, reduced modulo 2^`width`; a plan gives `None`.
+#[derive(Clone, Copy, Debug)]
+pub struct Open {
+    /// Ring.
+    pub width: u32,
+}
+
+impl Operation for Open {
+    type Input<'a, F: Form> = &'a F::Words;
+    type Output<F: Form> = Option<ArrayD<u64>>;
+    type Size = Vec<usize>;
+
+    fn size<F: Form>(&self, x: &&F::Words) -> Vec<usize> {
+        x.shape()
+    }
+
+    fn cost(&self, shape: &Vec<usize>, _: bool, _: &mut Plans) -> Result<Cost, Error> {
+        Ok(opening::open_cost(shape.iter().product(), self.width))
+    }
+
+    fn run(&self, s: &mut Session, x: &ArrayD<u64>, _: Option<&[u64]>) -> Result<Option<ArrayD<u64>>, Error> {
+        Ok(Some(shaped(x.shape(), opening::open(s, &flat(x), self.width)?)))
+    }
+
+    fn twin(&self, _: &mut Twin, x: &ArrayD<u64>) -> Result<Option<ArrayD<u64>>, Error> {
+        Ok(Some(x.mapv(|v| v & mask(self.width))))
+    }
+
+    fn planned(&self, _: Vec<usize>) -> Option<ArrayD<u64>> {
+        None
+    }
+}
+
+/// Opens `x` to `to`, which gets them reduced modulo 2^`width`.
+fn reveal(s: &mut Session, x: &[u64], width: u32, to: Role) -> Result<Option<Vec<u64>>, Error> {
     if s.role() != to {
         s.deliver(STEP, packed::pack(x, &[width]))?;
         return Ok(None);
     }
-    let message = s.channel().recv(STEP, bytes(x.len(), width))?;
+    let message = s.channel().recv(STEP, packed::bytes(x.len(), &[width]))?;
     Ok(Some(added(x, width, &message)?))
 }
 
 /// Opens `x` to `to`, rounded at random to a multiple of 2^`drop` away from its own share: see the module. The values
 /// are reduced modulo 2^`width`; `drop` < `width`.
-pub fn reveal_rounded(
-    s: &mut Session,
-    x: &[u64],
-    width: u32,
-    drop: u32,
-    to: Role,
-) -> Result<Option<Vec<u64>>, Error> {
+fn reveal_rounded(s: &mut Session, x: &[u64], width: u32, drop: u32, to: Role) -> Result<Option<Vec<u64>>, Error> {
     let kept = width - drop;
     if s.role() != to {
         let high = x.iter().map(|x| x.wrapping_add(s.rng().next_u64() & mask(drop)) >> drop).collect::<Vec<_>>();
         s.deliver(STEP, packed::pack(&high, &[kept]))?;
         return Ok(None);
     }
-    let message = s.channel().recv(STEP, bytes(x.len(), kept))?;
+    let message = s.channel().recv(STEP, packed::bytes(x.len(), &[kept]))?;
     let high = packed::unpack(STEP, &message, x.len(), &[kept])?;
     Ok(Some(x.iter().zip(high).map(|(x, high)| x.wrapping_add(high << drop) & mask(width)).collect()))
 }
 
-/// Opens `x` to both parties, who get the values reduced modulo 2^`width`.
-pub fn open(s: &mut Session, x: &[u64], width: u32) -> Result<Vec<u64>, Error> {
-    if x.is_empty() {
-        return Ok(Vec::new());
-    }
-    let message = s.channel().exchange(STEP, &packed::pack(x, &[width]), bytes(x.len(), width))?;
-    added(x, width, &message)
-}
-
-/// The sums of the words with those of the peer's message.
-fn added(x: &[u64], width: u32, message: &[u8]) -> Result<Vec<u64>, Error> {
-    let theirs = packed::unpack(STEP, message, x.len(), &[width])?;
-    Ok(x.iter().zip(theirs).map(|(x, y)| x.wrapping_add(y) & mask(width)).collect())
-}
-
-/// Cost of [`open`] of `n` words.
-pub fn open_cost(n: usize, width: u32) -> Cost {
-    if n == 0 { Cost::free() } else { Cost::free().exchange(bytes(n, width), bytes(n, width)) }
-}
-
 /// Cost of [`reveal`] of `n` words.
-pub fn cost(n: usize, width: u32, to: Role) -> Cost {
-    Cost::free().message(to.peer(), bytes(n, width))
-}
-
-/// Cost of [`reveal_rounded`] of `n` words.
-pub fn rounded_cost(n: usize, width: u32, drop: u32, to: Role) -> Cost {
-    cost(n, width - drop, to)
-}
-
-fn bytes(n: usize, width: u32) -> usize {
-    packed::bytes(n, &[width])
+fn cost(n: usize, width: u32, to: Role) -> Cost {
+    Cost::free().message(to.peer(), packed::bytes(n, &[width]))
 }

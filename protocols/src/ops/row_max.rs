@@ -18,10 +18,58 @@
 
 use std::collections::BTreeMap;
 
-use crate::Error;
-use crate::cost::Cost;
+use crate::Shape;
+use crate::operation::prelude::*;
 use crate::ops::{compare, mux_all};
-use crate::session::{Options, Session};
+use crate::words::signed;
+
+/// The largest entry of every row, exactly: rows of `lengths` one after another in the vector x -> (rows), modulo
+/// 2^`width`.
+#[derive(Clone, Copy, Debug)]
+pub struct RowMax<'l> {
+    /// Entries of every row, each at least 1.
+    pub lengths: &'l [usize],
+    /// Ring, 2..=64.
+    pub width: u32,
+}
+
+impl Operation for RowMax<'_> {
+    type Input<'a, F: Form> = &'a F::Words;
+    type Output<F: Form> = F::Words;
+    type Size = ();
+
+    fn size<F: Form>(&self, x: &&F::Words) {
+        assert_eq!(x.shape(), [self.lengths.iter().sum::<usize>()], "entries of the rows");
+    }
+
+    fn cost(&self, _: &(), _: bool, plans: &mut Plans) -> Result<Cost, Error> {
+        Ok(cost(self.lengths, self.width, plans.options()))
+    }
+
+    fn run(&self, s: &mut Session, x: &ArrayD<u64>, _: Option<&[u64]>) -> Result<ArrayD<u64>, Error> {
+        Ok(shaped(&[self.lengths.len()], row_max(s, &flat(x), self.lengths, self.width)?))
+    }
+
+    fn twin(&self, twin: &mut Twin, x: &ArrayD<u64>) -> Result<ArrayD<u64>, Error> {
+        let mut values = x.iter().map(|&v| signed(v, self.width));
+        let span = (1i128 << (self.width - 1)) - 1;
+        let mut maxima = Vec::with_capacity(self.lengths.len());
+        for &n in self.lengths {
+            let row = values.by_ref().take(n);
+            let (least, most) = row.fold((i64::MAX, i64::MIN), |(least, most), v| (least.min(v), most.max(v)));
+            let difference = i128::from(most) - i128::from(least);
+            if difference > span {
+                return Err(twin.out_of_range("row_max", difference, 0, span));
+            }
+            maxima.push(most as u64);
+        }
+        Ok(shaped(&[self.lengths.len()], maxima))
+    }
+
+    fn planned(&self, _: ()) -> Shape {
+        Shape(vec![self.lengths.len()])
+    }
+}
 
 /// Entries of the largest group: beyond, tables outgrow what the rounds are worth.
 const LARGEST_GROUP: usize = 8;

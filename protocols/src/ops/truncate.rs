@@ -15,17 +15,74 @@
 use net::Role;
 use ot::{Bits, Correlation};
 
-use crate::Error;
-use crate::abb::Truncation;
+use ndarray::ArrayD;
+
 use crate::cost::Cost;
-use crate::ops::cross::{self, Side};
+use crate::form::{Form, Shapes};
+use crate::operation::{Operation, flat, shaped};
+use crate::plans::Plans;
 use crate::session::Session;
-use crate::words::mask;
+use crate::twin::Twin;
+use crate::wire::cross::{self, Side};
+use crate::words::{mask, signed};
+use crate::{Error, Tensor};
+
+/// A signed truncation with change of ring: from words modulo 2^`width` to words modulo 2^`out`.
+///
+/// Range: |x| < 2^(width-2). Result: x / 2^shift rounded to one of the two neighbouring integers (the floor or the
+/// ceiling; exact when `shift` is 0), modulo 2^`out`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Truncation {
+    /// Ring of the input, 3..=64.
+    pub width: u32,
+    /// Bits dropped, less than `width - 1`.
+    pub shift: u32,
+    /// Ring of the result, 1..=64.
+    pub out: u32,
+}
+
+impl Truncation {
+    fn check(self) {
+        let Truncation { width, shift, out } = self;
+        assert!((3..=64).contains(&width) && shift < width - 1 && (1..=64).contains(&out), "{self:?}");
+    }
+}
+
+impl Operation for Truncation {
+    type Input<'a, F: Form> = &'a F::Words;
+    type Output<F: Form> = F::Words;
+    type Size = Vec<usize>;
+
+    fn size<F: Form>(&self, x: &&F::Words) -> Vec<usize> {
+        x.shape()
+    }
+
+    fn cost(&self, shape: &Vec<usize>, _: bool, _: &mut Plans) -> Result<Cost, Error> {
+        Ok(cost(shape.iter().product(), *self))
+    }
+
+    fn run(&self, s: &mut Session, x: &ArrayD<u64>, _: Option<&[u64]>) -> Result<ArrayD<u64>, Error> {
+        let mut words = flat(x);
+        truncate(s, &mut words, *self)?;
+        Ok(shaped(x.shape(), words))
+    }
+
+    /// Rounds to nearest.
+    fn twin(&self, twin: &mut Twin, x: &ArrayD<u64>) -> Result<ArrayD<u64>, Error> {
+        self.check();
+        let rounded = twin.rounded("truncate", x, self.width, self.shift)?;
+        Ok(rounded.mapv(|v| signed(v as u64, self.out) as u64))
+    }
+
+    fn planned(&self, shape: Vec<usize>) -> <Shapes as Form>::Words {
+        crate::Shape(shape)
+    }
+}
 
 /// Truncates the shares `x` in place; the result is modulo 2^`how.out`.
 pub fn truncate(s: &mut Session, x: &mut [u64], how: Truncation) -> Result<(), Error> {
-    let Truncation { width, shift, out } = how;
-    assert!((3..=64).contains(&width) && shift < width - 1 && (1..=64).contains(&out), "{how:?}");
+    how.check();
+    let Truncation { width, shift, .. } = how;
     let offset = 1u64 << (width - 2);
     let server = s.role() == Role::Server;
     if server {

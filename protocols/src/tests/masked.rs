@@ -7,9 +7,9 @@ use ot::dpf::Lane;
 use super::{TWO_PHASES, open, share};
 use crate::audit::deviation;
 use crate::local::Pair;
-use crate::ops::masked::table::{CurveSpec, FACTOR_FRAC, MaskedShape, MaskedTable, POWER_FRAC, Payload, factor};
-use crate::ops::masked::{Square, threshold};
-use crate::ops::masked::{expanded, prepare, prepare_cost, run, run_cost};
+use crate::ops::fss::table::{CurveSpec, FACTOR_FRAC, FssShape, FssTable, POWER_FRAC, Payload, factor};
+use crate::ops::fss::{Square, threshold};
+use crate::ops::fss::{expanded, prepare, prepare_cost, run, run_cost};
 use crate::session::Forecast;
 use crate::words::mask;
 use crate::{Options, Session};
@@ -23,20 +23,20 @@ fn spec(index_bits: u32, low_bits: u32, out_frac: u32, out_width: u32) -> CurveS
     CurveSpec { index_bits, low_bits, base: -0.25, step, out_frac, out_width }
 }
 
-fn lines(index_bits: u32, low_bits: u32, out_frac: u32, out_width: u32) -> MaskedTable {
-    MaskedTable::lines(spec(index_bits, low_bits, out_frac, out_width), |x| x * x - 0.5)
+fn lines(index_bits: u32, low_bits: u32, out_frac: u32, out_width: u32) -> FssTable {
+    FssTable::lines(spec(index_bits, low_bits, out_frac, out_width), |x| x * x - 0.5)
 }
 
-fn parabolas(index_bits: u32, low_bits: u32, out_frac: u32, out_width: u32) -> MaskedTable {
-    MaskedTable::parabolas(spec(index_bits, low_bits, out_frac, out_width), |x| x * x * x - 0.5)
+fn parabolas(index_bits: u32, low_bits: u32, out_frac: u32, out_width: u32) -> FssTable {
+    FssTable::parabolas(spec(index_bits, low_bits, out_frac, out_width), |x| x * x * x - 0.5)
 }
 
-fn power(index_bits: u32, unit: u32) -> MaskedTable {
-    MaskedTable::power(index_bits, unit, 0.5, 20, POWER_FRAC + 23)
+fn power(index_bits: u32, unit: u32) -> FssTable {
+    FssTable::power(index_bits, unit, 0.5, 20, POWER_FRAC + 23)
 }
 
 /// Narrow and wide rings, one and two windows a leaf, the smallest and a large table.
-fn tables() -> Vec<MaskedTable> {
+fn tables() -> Vec<FssTable> {
     vec![lines(2, 3, 10, 14), lines(9, 9, 25, 30), lines(5, 1, 20, 32), lines(4, 7, 30, 33), lines(7, 4, 50, 64)]
         .into_iter()
         .chain([parabolas(2, 3, 10, 14), parabolas(7, 11, 27, 32), parabolas(9, 8, 20, 31), parabolas(5, 1, 20, 32)])
@@ -50,7 +50,7 @@ struct Mask {
     low: [u64; 2],
 }
 
-fn masks(shape: &MaskedShape, correlations: &[Vec<u64>; 2]) -> Vec<Mask> {
+fn masks(shape: &FssShape, correlations: &[Vec<u64>; 2]) -> Vec<Mask> {
     let size = shape.correlation_words();
     let [client, server] = [&correlations[0], &correlations[1]].map(|party| party.chunks_exact(size).map(|e| e[0]));
     let split = |(c, s): (u64, u64)| Mask {
@@ -61,7 +61,7 @@ fn masks(shape: &MaskedShape, correlations: &[Vec<u64>; 2]) -> Vec<Mask> {
 }
 
 /// What a correlation must share at its index; the power to within one unit.
-fn payload(shape: &MaskedShape, low: [u64; 2]) -> Vec<u64> {
+fn payload(shape: &FssShape, low: [u64; 2]) -> Vec<u64> {
     match shape.payload {
         Payload::Line => vec![1, low[0] + low[1]],
         Payload::Parabola => vec![1, low[0] + low[1], Square::new(shape.low_bits).value(low)],
@@ -71,7 +71,7 @@ fn payload(shape: &MaskedShape, low: [u64; 2]) -> Vec<u64> {
     }
 }
 
-fn check_correlations<L: Lane + Into<u64>>(shape: MaskedShape, correlations: &[Vec<u64>; 2]) {
+fn check_correlations<L: Lane + Into<u64>>(shape: FssShape, correlations: &[Vec<u64>; 2]) {
     let words = shape.payload.words();
     let size = shape.correlation_words();
     let mut seen = vec![false; 1 << shape.index_bits];
@@ -111,7 +111,7 @@ fn correlations_share_the_payload_at_the_index_and_zero_elsewhere() {
 }
 
 /// The inputs of a table: all, or as many from all over the range, with both ends.
-fn inputs(shape: &MaskedShape, most: u64) -> Vec<u64> {
+fn inputs(shape: &FssShape, most: u64) -> Vec<u64> {
     let end = (mask(shape.index_bits) - 1) << shape.low_bits;
     let step = end.div_ceil(most).max(1);
     // The lowest window's inputs are those that reach windows below it.

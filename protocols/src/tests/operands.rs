@@ -2,7 +2,7 @@
 
 use super::{TWO_PHASES, own, run, share};
 use crate::abb::Abb;
-use crate::ops::growing::Form;
+use crate::ops::cached::Form;
 use crate::stock::{self, prepare_all};
 use crate::{Axis, Error, Needs, Operand, OperandId, OperandKind, Planner, Shape};
 
@@ -19,7 +19,7 @@ fn shapes(form: Form) -> [[usize; 3]; 2] {
 }
 
 fn product<B: Abb>(b: &mut B, form: Form, operand: &mut Operand, [x, m]: &[B::Words; 2]) -> Result<B::Words, Error> {
-    b.matmul_growing(x, m, form.width, form.axis, operand)
+    b.matmul_cached(x, m, form.width, form.axis, operand)
 }
 
 /// What a product with the operand `id` takes.

@@ -10,8 +10,18 @@ use rand::{Rng, SeedableRng};
 use super::{BOTH, DEALER, run, secure, share};
 use crate::abb::{Abb, Table, Tabulated, Truncation, Words};
 use crate::function;
+use crate::ops::b2a::B2a;
+use crate::ops::compare::AtLeast;
+use crate::ops::linear::Linear;
+use crate::ops::matmul::Matmul;
 use crate::ops::matmul::multiply;
+use crate::ops::mul::Mul;
+use crate::ops::mul::MulRows;
+use crate::ops::mux::Mux;
 use crate::ops::mux_all;
+use crate::ops::reveal::Reveal;
+use crate::ops::row_max::RowMax;
+use crate::ops::sum_squares::SumSquares;
 use crate::words::{mask, signed};
 use crate::{Clear, EMBED_FRAC, EMBED_WIDTH, FixedValues, FixedWeight, LINEAR_WIDTH, Options, Tensor, WeightSpec};
 
@@ -37,8 +47,7 @@ fn truncation_is_floor_or_ceiling_in_every_ring() {
     {
         let x = values(width - 2, 300, u64::from(shift));
         let how = Truncation { width, shift, out };
-        let got =
-            secure(DEALER, &[(&x, &[x.len()])], function!([how: Truncation] |abb, x| abb.truncate(&x[0], *how)));
+        let got = secure(DEALER, &[(&x, &[x.len()])], function!([how: Truncation] |abb, x| abb.apply(*how, &x[0])));
         for (x, got) in x.iter().zip(got) {
             let floor = (*x as i64 >> shift) as u64;
             let error = got.wrapping_sub(floor) & mask(out);
@@ -81,9 +90,9 @@ fn compare(x: &[u64], thresholds: &[i64], width: u32) -> Vec<u64> {
             options,
             &[(x, &[x.len()])],
             function!([thresholds: Vec<i64>, width: u32] |abb, x| {
-                let bits = abb.at_least(&x[0], thresholds, *width)?;
+                let bits = abb.apply(AtLeast { thresholds, width: *width }, &x[0])?;
                 let ones = abb.constant(&Tensor::shape(&bits), 1);
-                abb.mux(&bits, &ones, 3)
+                abb.apply(Mux { width: 3 }, (&bits, &ones))
             }),
         );
         got.into_iter().map(|bit| bit & 7).collect::<Vec<_>>()
@@ -103,7 +112,7 @@ fn equality_and_bits_as_words_are_exact() {
             &[(&x, &[n])],
             function!([values: [i64; 5], width: u32] |abb, x| {
                 let bits = crate::functions::equal::equal(abb, &x[0], values, 8)?;
-                abb.bit_to_word(&bits, *width)
+                abb.apply(B2a { width: *width }, &bits)
             }),
         );
         for (i, got) in got.iter().enumerate() {
@@ -123,11 +132,11 @@ fn selection_is_exact() {
             DEALER,
             &[(&x, &[n]), (&condition, &[n])],
             function!([width: u32, n: usize] |abb, x| {
-                let bits = abb.at_least(&x[1], &[0], 64)?.reshape(&[*n]);
+                let bits = abb.apply(AtLeast { thresholds: &[0], width: 64 }, &x[1])?.reshape(&[*n]);
                 let not = abb.not(&bits);
                 let both = abb.xor(&bits, &not);
                 assert_eq!(Tensor::len(&both), *n);
-                abb.mux(&not, &x[0], *width)
+                abb.apply(Mux { width: *width }, (&not, &x[0]))
             }),
         );
         for ((x, c), got) in x.iter().zip(&condition).zip(got) {
@@ -174,7 +183,7 @@ fn maxima_of_rows_are_exact_over_every_link() {
         let n = lengths.iter().sum();
         let x: Vec<u64> = (0..n).map(|_| steps[rng.next_u64() as usize % steps.len()] as u64).collect();
         let clear = ArrayD::from_shape_vec(IxDyn(&[n]), x.clone()).unwrap();
-        let want = Clear::new().row_max(&clear, lengths, *width).unwrap();
+        let want = Clear::new().apply(RowMax { lengths, width: *width }, &clear).unwrap();
         let mut rest = &x[..];
         for (&n, want) in lengths.iter().zip(&want) {
             let (row, others) = rest.split_at(n);
@@ -186,7 +195,7 @@ fn maxima_of_rows_are_exact_over_every_link() {
             let got = secure(
                 options,
                 &[(&x, &[n])],
-                function!([rows: Vec<usize>, width: u32] |abb, x| abb.row_max(&x[0], rows, *width)),
+                function!([rows: Vec<usize>, width: u32] |abb, x| abb.apply(RowMax { lengths: rows, width: *width }, &x[0])),
             );
             for (got, want) in got.iter().zip(&want) {
                 assert_eq!((got ^ want) & mask(width), 0, "{lengths:?}, {width} bits, {link}");
@@ -204,7 +213,7 @@ fn products_are_exact_by_ot_and_off_by_one_by_ole() {
             let got = secure(
                 options,
                 &[(&x, &[n]), (&y, &[n])],
-                function!([width: u32] |abb, x| abb.mul(&x[0], &x[1], *width)),
+                function!([width: u32] |abb, x| abb.apply(Mul { width: *width }, (&x[0], &x[1]))),
             );
             for ((x, y), got) in x.iter().zip(&y).zip(got) {
                 let error = distance(got, x.wrapping_mul(*y), width);
@@ -222,7 +231,7 @@ fn rows_times_words_are_right() {
         let got = secure(
             options,
             &[(&x, &[rows, n]), (&y, &[rows])],
-            function!([width: u32] |abb, x| abb.mul_rows(&x[0], &x[1], *width)),
+            function!([width: u32] |abb, x| abb.apply(MulRows { width: *width }, (&x[0], &x[1]))),
         );
         for (i, got) in got.iter().enumerate() {
             let error = distance(*got, x[i].wrapping_mul(y[i / n]), width);
@@ -237,8 +246,11 @@ fn sums_of_squares_are_exact_by_ot() {
     let shapes = [(1, 48, 64), (4, 9, 40), (2, 4000, 64)];
     for ((rows, n, width), options) in shapes.into_iter().flat_map(|shape| BOTH.map(|options| (shape, options))) {
         let x = values(26, rows * n, 10);
-        let got =
-            secure(options, &[(&x, &[rows, n])], function!([width: u32] |abb, x| abb.sum_squares(&x[0], *width)));
+        let got = secure(
+            options,
+            &[(&x, &[rows, n])],
+            function!([width: u32] |abb, x| abb.apply(SumSquares { width: *width }, &x[0])),
+        );
         for (row, got) in x.chunks(n).zip(got) {
             let want = row.iter().fold(0u64, |sum, x| sum.wrapping_add(x.wrapping_mul(*x)));
             assert!(distance(got, want, width) <= n as u64);
@@ -293,7 +305,7 @@ fn shared_matrices_multiply_within_a_few_units() {
         let got = secure(
             options,
             &[(&a, &[batch, m, k]), (&b, &[batch, k, n])],
-            function!([width: u32] |abb, x| abb.matmul(&x[0], &x[1], *width)),
+            function!([width: u32] |abb, x| abb.apply(Matmul { width: *width }, (&x[0], &x[1]))),
         );
         let want = multiply(he::MatmulShape { batch, m, k, n }, &a, &b);
         for (got, want) in got.iter().zip(want) {
@@ -315,8 +327,11 @@ fn private_weights_multiply_within_a_few_units() {
     for ((rows, inputs, outputs), options) in shapes.into_iter().flat_map(|s| BOTH.map(|options| (s, options))) {
         let x = values(26, rows * inputs, 3);
         let w = weight(inputs, outputs, 4, true);
-        let got =
-            secure(options, &[(&x, &[rows, inputs])], function!([w: FixedWeight] |abb, x| abb.linear(&x[0], w)));
+        let got = secure(
+            options,
+            &[(&x, &[rows, inputs])],
+            function!([w: FixedWeight] |abb, x| abb.apply(Linear { weight: w }, &x[0])),
+        );
         let values = w_values(inputs, outputs);
         let matrix: Vec<u64> = values.matrix.iter().map(|w| i64::from(*w) as u64).collect();
         let want = multiply(he::MatmulShape { batch: 1, m: rows, k: inputs, n: outputs }, &x, &matrix);
@@ -371,14 +386,14 @@ fn only_the_named_party_learns_a_revealed_word() {
         let shares = super::share(&x, 2);
         let outcomes = run(DEALER, |abb| {
             let words = super::own(abb, &shares, &[33]);
-            abb.reveal(&words, 23, to)
+            abb.apply(Reveal { width: 23, to }, &words)
         });
         for (outcome, role) in outcomes.iter().zip([Role::Client, Role::Server]) {
             let want = (role == to).then(|| x.iter().map(|x| x & mask(23)).collect::<Vec<_>>());
             assert_eq!(outcome.0.as_ref().map(|o| o.iter().copied().collect::<Vec<_>>()), want);
         }
         let mut planner = crate::Planner::new(DEALER);
-        planner.reveal(&crate::Shape(vec![33]), 23, to).expect("plan");
+        planner.apply(Reveal { width: 23, to }, &crate::Shape(vec![33])).expect("plan");
         assert_eq!(planner.ledger().untimed(), outcomes[0].1);
     }
 }
@@ -390,10 +405,10 @@ fn real_transfers_give_the_same_and_cost_what_the_plan_says() {
         function!(
             [] | abb,
             x | {
-                let bits = abb.at_least(&x[0], &[5], 30)?.reshape(&[100]);
-                let kept = abb.mux(&bits, &x[0], 60)?;
-                let square = abb.mul(&kept, &kept, 60)?;
-                abb.truncate(&square, Truncation { width: 60, shift: 20, out: 64 })
+                let bits = abb.apply(AtLeast { thresholds: &[5], width: 30 }, &x[0])?.reshape(&[100]);
+                let kept = abb.apply(Mux { width: 60 }, (&bits, &x[0]))?;
+                let square = abb.apply(Mul { width: 60 }, (&kept, &kept))?;
+                abb.apply(Truncation { width: 60, shift: 20, out: 64 }, &square)
             }
         )
     };
@@ -416,10 +431,10 @@ fn empty_tensors_cost_nothing() {
         function!(
             [] | abb,
             x | {
-                let y = abb.truncate(&x[0], Truncation { width: 64, shift: 18, out: 64 })?;
-                let bits = abb.at_least(&y, &[0], 30)?.reshape(&[0]);
-                let y = abb.mux(&bits, &y, 64)?;
-                let y = abb.mul(&y, &y, 64)?;
+                let y = abb.apply(Truncation { width: 64, shift: 18, out: 64 }, &x[0])?;
+                let bits = abb.apply(AtLeast { thresholds: &[0], width: 30 }, &y)?.reshape(&[0]);
+                let y = abb.apply(Mux { width: 64 }, (&bits, &y))?;
+                let y = abb.apply(Mul { width: 64 }, (&y, &y))?;
                 abb.evaluate(Tabulated::Lookup(&Square), &y)
             }
         ),
@@ -442,12 +457,12 @@ fn the_box_in_the_clear_names_what_leaves_a_range() {
     );
     refused(crate::functions::silu(&mut clear, &words((-2100i64 as u64).wrapping_mul(unit))), "silu");
     refused(crate::functions::argmax(&mut clear, &words(1 << 40)), "argmax");
-    refused(clear.truncate(&words(1 << 54), Truncation { width: 56, shift: 16, out: 64 }), "truncate");
-    refused(clear.mul(&words(1 << 30), &words(1 << 30), 56), "mul");
+    refused(clear.apply(Truncation { width: 56, shift: 16, out: 64 }, &words(1 << 54)), "truncate");
+    refused(clear.apply(Mul { width: 56 }, (&words(1 << 30), &words(1 << 30))), "mul");
     let wide = Tensor::reshape(&words(1 << 30), &[1, 1, 1]);
-    refused(clear.matmul(&wide, &wide, 44), "matmul");
+    refused(clear.apply(Matmul { width: 44 }, (&wide, &wide)), "matmul");
     // The same values inside the range pass.
-    assert!(clear.truncate(&words((1 << 54) - 1), Truncation { width: 56, shift: 16, out: 64 }).is_ok());
+    assert!(clear.apply(Truncation { width: 56, shift: 16, out: 64 }, &words((1 << 54) - 1)).is_ok());
     assert!(crate::functions::silu(&mut clear, &words(1000 * unit)).is_ok());
 }
 

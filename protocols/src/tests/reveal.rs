@@ -5,7 +5,10 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
 use super::{BOTH, DEALER, Outcome, own, run, share};
-use crate::abb::{Abb, Truncation};
+use crate::abb::Abb;
+use crate::ops::reveal::Reveal;
+use crate::ops::reveal::RevealRounded;
+use crate::ops::truncate::Truncation;
 use crate::words::{mask, signed};
 use crate::{Clear, Planner, Shape};
 use ndarray::{ArrayD, IxDyn};
@@ -30,7 +33,7 @@ fn revealed(
     let n = shares[0].len();
     run(options, |abb| {
         let x = own(abb, shares, &[n]);
-        let opened = abb.reveal_rounded(&x, width, drop, Role::Client)?;
+        let opened = abb.apply(RevealRounded { width, drop, to: Role::Client }, &x)?;
         Ok(opened.map(|opened| opened.iter().copied().collect()))
     })
 }
@@ -44,7 +47,7 @@ fn a_rounded_opening_is_close_to_its_twin_and_costs_what_the_plan_says() {
             assert_eq!(server, None, "the server learns nothing");
             let client = client.expect("the client learns the values");
             let clear = ArrayD::from_shape_vec(IxDyn(&[x.len()]), x.clone()).expect("a vector");
-            let twin = Clear::new().reveal_rounded(&clear, width, drop, Role::Client).expect("in range");
+            let twin = Clear::new().apply(RevealRounded { width, drop, to: Role::Client }, &clear).expect("in range");
             for ((x, got), twin) in x.iter().zip(client).zip(twin.expect("visible")) {
                 let error = signed(got.wrapping_sub(*x) & mask(width), width);
                 assert!(error.unsigned_abs() < 1 << drop, "{} off by {error} of 2^{drop}", *x as i64);
@@ -52,7 +55,7 @@ fn a_rounded_opening_is_close_to_its_twin_and_costs_what_the_plan_says() {
                 assert!(half.unsigned_abs() <= 1 << (drop - 1), "the twin of {} off by {half}", *x as i64);
             }
             let mut planner = Planner::new(options);
-            planner.reveal_rounded(&Shape(vec![x.len()]), width, drop, Role::Client).expect("plan");
+            planner.apply(RevealRounded { width, drop, to: Role::Client }, &Shape(vec![x.len()])).expect("plan");
             assert_eq!(planner.ledger().untimed(), ledger);
             assert_eq!(ledger, peer_ledger);
         }
@@ -89,8 +92,8 @@ fn the_bits_below_are_left_to_chance() {
     let truncated = |shares: &[Vec<u64>; 2]| {
         let [(client, _), _] = run(DEALER, |abb| {
             let x = own(abb, shares, &[shares[0].len()]);
-            let high = abb.truncate(&x, Truncation { width: 56, shift: 20, out: 36 })?;
-            abb.reveal(&high, 36, Role::Client)
+            let high = abb.apply(Truncation { width: 56, shift: 20, out: 36 }, &x)?;
+            abb.apply(Reveal { width: 36, to: Role::Client }, &high)
         });
         // On the grid of the receiver's share, which it knows.
         let opened = client.expect("the client learns the values");

@@ -6,11 +6,17 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
 use super::{BOTH, DEALER, Function, TWO_PHASES, own, run, secure, share};
-use crate::abb::{Abb, Truncation};
+use crate::abb::Abb;
 use crate::audit::deviation;
 use crate::function;
 use crate::functions::selection;
 use crate::functions::top_k::TopK;
+use crate::ops::b2a::B2a;
+use crate::ops::one_hot::OneHot;
+use crate::ops::quickselect::Quickselect;
+use crate::ops::shuffle::Permute;
+use crate::ops::shuffle::Shuffle;
+use crate::ops::truncate::Truncation;
 use crate::ops::{quickselect, truncate};
 use crate::words::{index_bits, mask};
 use crate::{Error, Operand, OperandId, OperandKind, Options, Planner, Shape, Tensor};
@@ -45,10 +51,10 @@ fn shuffles_permute_whole_items_and_are_undone_by_their_inverse() {
             DEALER,
             &[(&x, &shape)],
             function!([rows: usize, n: usize, widths: Vec<u32>] |b, x| {
-                let permutations = b.permutations(*rows, *n);
-                let shuffled = b.shuffle(&permutations, &x[0], widths, false)?;
-                let restored = b.shuffle(&permutations, &shuffled, widths, true)?;
-                let again = b.shuffle(&permutations, &restored, widths, false)?;
+                let permutations = b.apply(Permute { rows: *rows, items: *n }, ())?;
+                let shuffled = b.apply(Shuffle { widths, inverse: false }, (&permutations, &x[0]))?;
+                let restored = b.apply(Shuffle { widths, inverse: true }, (&permutations, &shuffled))?;
+                let again = b.apply(Shuffle { widths, inverse: false }, (&permutations, &restored))?;
                 Ok(B::Words::concat(0, &[&shuffled, &restored, &again]))
             }),
         );
@@ -84,8 +90,8 @@ fn every_order_is_equally_likely() {
         DEALER,
         &[(&x, &[rows, 4, 1])],
         function!([rows: usize] |b, x| {
-            let permutations = b.permutations(*rows, 4);
-            b.shuffle(&permutations, &x[0], &[2], false)
+            let permutations = b.apply(Permute { rows: *rows, items: 4 }, ())?;
+            b.apply(Shuffle { widths: &[2], inverse: false }, (&permutations, &x[0]))
         }),
     );
     let mut counts = std::collections::HashMap::new();
@@ -103,9 +109,9 @@ fn a_shuffle_sends_two_messages_online() {
     let shares = share(&x, 2);
     let [(_, ledger), _] = run(Options::default(), |abb| {
         let words = own(abb, &shares, &[12, 32, 1]);
-        let permutations = abb.permutations(12, 32);
+        let permutations = abb.apply(Permute { rows: 12, items: 32 }, ())?;
         abb.session().channel().ledger_mut().set_phase(Phase::Decode);
-        abb.shuffle(&permutations, &words, &[40], false)
+        abb.apply(Shuffle { widths: &[40], inverse: false }, (&permutations, &words))
     });
     let online: Vec<_> = ledger.iter().filter(|entry| entry.phase == Phase::Decode).collect();
     let bytes = 2 * (12 * 32 * 40 / 8 + net::HEADER_BYTES) as u64;
@@ -195,8 +201,8 @@ fn unit_vectors_are_exact() {
             DEALER,
             &[(&x, &[n])],
             function!([bits: u32, count: usize] |b, x| {
-                let bits = b.one_hot(&x[0], *bits, *count)?;
-                b.bit_to_word(&bits, 8)
+                let bits = b.apply(OneHot { bits: *bits, count: *count }, &x[0])?;
+                b.apply(B2a { width: 8 }, &bits)
             }),
         );
         for (x, got) in x.iter().zip(got.chunks(count)) {
@@ -214,7 +220,7 @@ fn unit_vectors_of_every_pair_of_shares_are_exact() {
     for count in [1, 13, 64] {
         let [(client, _), (server, _)] = run(DEALER, |abb| {
             let words = own(abb, &shares, &[4096]);
-            abb.one_hot(&words, 6, count)
+            abb.apply(OneHot { bits: 6, count }, &words)
         });
         for (i, (c, s)) in client.iter().zip(&server).enumerate() {
             let (item, j) = (i / count, (i % count) as u64);
@@ -256,11 +262,15 @@ fn both_parties_learn_the_positions_of_the_largest_keys() {
         let shares = share(&keys, 3);
         let [client, server] = run(DEALER, |abb| {
             let words = own(abb, &shares, &[rows, n]);
-            abb.quickselect(&words, k, 12)
+            abb.apply(Quickselect { k, width: 12 }, &words)
         });
         assert_eq!(client, server);
         let words = ArrayD::from_shape_vec(IxDyn(&[rows, n]), keys).expect("shape");
-        assert_eq!(client.0, crate::Clear::new().quickselect(&words, k, 12).expect("range"), "{rows}, {n}, {k}");
+        assert_eq!(
+            client.0,
+            crate::Clear::new().apply(Quickselect { k, width: 12 }, &words).expect("range"),
+            "{rows}, {n}, {k}"
+        );
         let bound = quickselect::bound(rows, n, k, 12);
         let sent: u64 = client.1.iter().map(|entry| entry.traffic.bytes()).sum();
         assert!(sent <= bound.bytes, "{sent} bytes, at most {}", bound.bytes);
@@ -293,7 +303,7 @@ fn truncations_of_any_word_stay_below_their_ceiling() {
         let how = Truncation { width: 8, shift, out: 64 };
         let [(client, _), (server, _)] = run(DEALER, |abb| {
             let words = own(abb, &shares, &[1 << 16]);
-            abb.truncate(&words, how)
+            abb.apply(how, &words)
         });
         let largest = client.iter().zip(&server).map(|(c, s)| (c.wrapping_add(*s) as i64).unsigned_abs()).max();
         let ceiling = truncate::ceiling(how);
@@ -311,13 +321,13 @@ fn a_plan_is_the_mean_of_many_runs() {
                 let shares = share(&keys(rows, n, 100 + seed), seed);
                 let [(_, ledger), _] = run(DEALER, |abb| {
                     let words = own(abb, &shares, &[rows, n]);
-                    abb.quickselect(&words, k, 30)
+                    abb.apply(Quickselect { k, width: 30 }, &words)
                 });
                 ledger.iter().map(|entry| entry.traffic.bytes()).sum::<u64>()
             })
             .sum();
         let mut planner = Planner::new(DEALER);
-        planner.quickselect(&Shape(vec![rows, n]), k, 30).expect("plan");
+        planner.apply(Quickselect { k, width: 30 }, &Shape(vec![rows, n])).expect("plan");
         let (planned, mean) = (planner.ledger().total().bytes() as f64, sent as f64 / runs as f64);
         assert!((planned / mean - 1.0).abs() < 0.08, "{planned} planned, {mean} on average");
         let expected = quickselect::expected(rows, n, k, 30);

@@ -4,9 +4,14 @@ use ndarray::ArrayD;
 use net::{Phase, Role};
 
 use super::{DEALER, Function, TWO_PHASES, own, run, share};
-use crate::abb::{Abb, Words};
+use crate::abb::Abb;
+use crate::ops::linear::Linear;
+use crate::ops::matmul::Matmul;
 use crate::ops::matmul::multiply;
+use crate::ops::mul::MulRows;
+use crate::ops::sum_squares::SumSquares;
 use crate::stock::prepare_all;
+use crate::words::Words;
 use crate::{
     Axis, Error, FixedValues, FixedWeight, Operand, OperandId, OperandKind, Options, Planner, Shape, Tensor,
     WeightSpec,
@@ -42,16 +47,16 @@ impl Function for Steps {
             let k = x[1].slice(1, 0..seen);
             let kt = k.permute(&[0, 2, 1]);
             let mixed = if self.fixed {
-                let scores = b.matmul_growing(&q, &kt, WIDTH, Axis::Columns, &mut keys)?;
-                b.matmul_growing(&scores, &k, WIDTH, Axis::Rows, &mut values)?
+                let scores = b.matmul_cached(&q, &kt, WIDTH, Axis::Columns, &mut keys)?;
+                b.matmul_cached(&scores, &k, WIDTH, Axis::Rows, &mut values)?
             } else {
-                let scores = b.matmul(&q, &kt, WIDTH)?;
-                b.matmul(&scores, &k, WIDTH)?
+                let scores = b.apply(Matmul { width: WIDTH }, (&q, &kt))?;
+                b.apply(Matmul { width: WIDTH }, (&scores, &k))?
             };
-            let y = b.linear(&mixed.reshape(&[HEADS * fresh, DIM]), &self.weight)?;
+            let y = b.apply(Linear { weight: &self.weight }, &mixed.reshape(&[HEADS * fresh, DIM]))?;
             let rows = q.reshape(&[HEADS * fresh, DIM]);
-            let squares = b.sum_squares(&rows, WIDTH)?;
-            let cubes = b.mul_rows(&rows, &squares, WIDTH)?;
+            let squares = b.apply(SumSquares { width: WIDTH }, &rows)?;
+            let cubes = b.apply(MulRows { width: WIDTH }, (&rows, &squares))?;
             out.push(y.reshape(&[y.len()]));
             out.push(cubes.reshape(&[cubes.len()]));
         }
@@ -227,8 +232,8 @@ fn growing_products_equal_the_naive_ones() {
                 seen += fresh;
                 let k = words[1].slice(1, 0..seen);
                 let kt = k.permute(&[0, 2, 1]);
-                out.push(abb.matmul_growing(&q, &kt, WIDTH, Axis::Columns, &mut keys)?);
-                out.push(abb.matmul_growing(&kt, &k, WIDTH, Axis::Rows, &mut values)?);
+                out.push(abb.matmul_cached(&q, &kt, WIDTH, Axis::Columns, &mut keys)?);
+                out.push(abb.matmul_cached(&kt, &k, WIDTH, Axis::Rows, &mut values)?);
             }
             Ok(out)
         });

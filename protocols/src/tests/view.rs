@@ -6,12 +6,16 @@ use std::collections::HashMap;
 
 use super::{DEALER, open, own, run, share};
 use crate::FRAC;
-use crate::abb::{Abb, Words};
+use crate::abb::Abb;
 use crate::audit::{deviation, standardised};
 use crate::functions::top_k::{Scores, TopK};
 use crate::functions::{compact, selection};
 use crate::local::Pair;
 use crate::ops::quickselect;
+use crate::ops::reveal::Open;
+use crate::ops::shuffle::Permute;
+use crate::ops::shuffle::Shuffle;
+use crate::words::Words;
 use crate::{Ceiling, Error, Ranking, Tensor, TwoParty, engine};
 
 const SCORES: Scores = Scores::below(5, 10);
@@ -47,8 +51,11 @@ fn select(row: &[u64], rows: usize, k: usize, scores: Scores, tie_break: TieBrea
             let drop = ring - 18;
             keys = words.drop_low(FRAC - 10, 18 + FRAC - 10).times(1 << drop);
         }
-        let permutations = abb.permutations(rows, n);
-        let keys = abb.shuffle(&permutations, &Tensor::reshape(&keys, &[rows, n, 1]), &[ring], false)?;
+        let permutations = abb.apply(Permute { rows, items: n }, ())?;
+        let keys = abb.apply(
+            Shuffle { widths: &[ring], inverse: false },
+            (&permutations, &Tensor::reshape(&keys, &[rows, n, 1])),
+        )?;
         let keys = Tensor::reshape(&keys, &[rows, n]);
         let keys = match tie_break {
             TieBreak::BeforeTheShuffle => keys,
@@ -183,7 +190,7 @@ fn destinations(kept: [u64; 5], shuffle: bool) -> f64 {
             return Ok(compact::opened(abb, &mask, 2)?.2);
         }
         let places = compact::destinations(abb, &mask, 2, 3)?;
-        abb.open(&places, 3)
+        abb.apply(Open { width: 3 }, &places)
     });
     assert_eq!(client, server, "both parties see the same");
     let opened: Vec<u64> = client.expect("opened").into_iter().collect();

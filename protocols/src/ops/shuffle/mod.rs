@@ -28,53 +28,169 @@
 
 mod waksman;
 
+use ndarray::s;
 use net::Role;
 use ot::{Bits, ChosenKeys, SenderKeys};
-use rand::Rng;
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
 
-use crate::Error;
-use crate::cost::Cost;
-use crate::ops::{batch_items, batched_cost, opening, packed};
-use crate::session::Session;
+use crate::operation::prelude::*;
+use crate::ops::quickselect::random_orders;
+use crate::ops::{batch_items, batched_cost};
+use crate::wire::{opening, packed};
 use crate::words::mask;
+use crate::words::signed;
 use waksman::{Network, same, select};
+
+/// Uniformly random permutations of `items` items for each of `rows` rows. Between two parties neither knows them: each
+/// knows one of two that are composed. Free.
+#[derive(Clone, Copy, Debug)]
+pub struct Permute {
+    /// Rows.
+    pub rows: usize,
+    /// Items of a row, below 2^31.
+    pub items: usize,
+}
+
+/// What a box knows of secret permutations of the items of several rows. Shuffling several tensors by the same permutations
+/// keeps their items together; every shuffle makes its own correlations.
+#[derive(Clone)]
+pub struct Permutations {
+    rows: usize,
+    items: usize,
+    known: Known,
+}
+
+#[derive(Clone)]
+enum Known {
+    /// In a plan.
+    Sizes,
+    /// In the clear: item j of a row comes from its item `orders[row][j]`.
+    Orders(Vec<Vec<usize>>),
+    /// One party's own: for each row the settings of the network's switches.
+    Switches(Vec<Vec<bool>>),
+}
+
+impl Operation for Permute {
+    type Input<'a, F: Form> = ();
+    type Output<F: Form> = Permutations;
+    type Size = ();
+
+    fn size<F: Form>(&self, _: &()) {}
+
+    fn cost(&self, _: &(), _: bool, _: &mut Plans) -> Result<Cost, Error> {
+        Ok(Cost::free())
+    }
+
+    /// Addresses and branches do not depend on what is drawn.
+    fn run(&self, s: &mut Session, _: (), _: Option<&[u64]>) -> Result<Permutations, Error> {
+        let Permute { rows, items } = *self;
+        Ok(Permutations { rows, items, known: Known::Switches(random(s.rng(), rows, items)) })
+    }
+
+    fn twin(&self, twin: &mut Twin, _: ()) -> Result<Permutations, Error> {
+        twin.drawn += 1;
+        let Permute { rows, items } = *self;
+        let orders = random_orders(&mut StdRng::seed_from_u64(twin.drawn), rows, items);
+        Ok(Permutations { rows, items, known: Known::Orders(orders) })
+    }
+
+    fn planned(&self, _: ()) -> Permutations {
+        let Permute { rows, items } = *self;
+        Permutations { rows, items, known: Known::Sizes }
+    }
+}
+
+/// One party's switches of uniform and independent permutations of `n` items, row by row.
+pub(crate) fn random(rng: &mut impl Rng, rows: usize, n: usize) -> Vec<Vec<bool>> {
+    let row = |_| {
+        let mut switches = Vec::with_capacity(waksman::switches(n));
+        waksman::route(&order(rng, n as u32), &mut switches);
+        switches
+    };
+    (0..rows).map(row).collect()
+}
+
+/// (rows, n, w) -> (rows, n, w): the n items of every row in the order of its permutation, or back in the order before.
+#[derive(Clone, Copy, Debug)]
+pub struct Shuffle<'w> {
+    /// Column t of an item is a word modulo 2^widths[t]; a single width stands for all columns.
+    pub widths: &'w [u32],
+    /// Whether the order before is restored.
+    pub inverse: bool,
+}
+
+impl Shuffle<'_> {
+    /// A width for every column.
+    fn column_widths(&self, columns: usize) -> Vec<u32> {
+        match *self.widths {
+            [width] => vec![width; columns],
+            _ => {
+                assert_eq!(self.widths.len(), columns, "a width for every column");
+                self.widths.to_vec()
+            }
+        }
+    }
+}
+
+impl Operation for Shuffle<'_> {
+    type Input<'a, F: Form> = (&'a Permutations, &'a F::Words);
+    type Output<F: Form> = F::Words;
+    /// Rows, items and columns.
+    type Size = [usize; 3];
+
+    fn size<F: Form>(&self, (permutations, x): &(&Permutations, &F::Words)) -> [usize; 3] {
+        let Permutations { rows, items, .. } = **permutations;
+        match x.shape()[..] {
+            [r, n, columns] if [r, n] == [rows, items] => [rows, items, columns],
+            ref shape => panic!("{shape:?} for {rows} permutations of {items}"),
+        }
+    }
+
+    fn cost(&self, &[rows, items, columns]: &[usize; 3], _: bool, _: &mut Plans) -> Result<Cost, Error> {
+        Ok(cost(rows, items, &self.column_widths(columns), self.inverse))
+    }
+
+    fn run(
+        &self,
+        s: &mut Session,
+        (permutations, x): (&Permutations, &ArrayD<u64>),
+        _: Option<&[u64]>,
+    ) -> Result<ArrayD<u64>, Error> {
+        let Known::Switches(switches) = &permutations.known else { panic!("permutations of another box") };
+        let widths = self.column_widths(x.shape()[2]);
+        Ok(shaped(x.shape(), shuffle(s, switches, permutations.items, &flat(x), &widths, self.inverse)?))
+    }
+
+    /// Words stay as they are; one that fits its width neither signed nor unsigned is refused.
+    fn twin(&self, twin: &mut Twin, (permutations, x): (&Permutations, &ArrayD<u64>)) -> Result<ArrayD<u64>, Error> {
+        let Known::Orders(orders) = &permutations.known else { panic!("permutations of another box") };
+        let widths = self.column_widths(x.shape()[2]);
+        for (&v, &width) in x.iter().zip(widths.iter().cycle()) {
+            if v != v & mask(width) && v != signed(v, width) as u64 {
+                let high = i128::from(mask(width));
+                return Err(twin.out_of_range("shuffle", (v as i64).into(), -(high + 1) / 2, high));
+            }
+        }
+        let mut out = x.clone();
+        for (row, order) in orders.iter().enumerate() {
+            for (j, &i) in order.iter().enumerate() {
+                let (from, to) = if self.inverse { (j, i) } else { (i, j) };
+                out.slice_mut(s![row, to, ..]).assign(&x.view().slice(s![row, from, ..]));
+            }
+        }
+        Ok(out)
+    }
+
+    fn planned(&self, shape: [usize; 3]) -> crate::Shape {
+        crate::Shape(shape.to_vec())
+    }
+}
 
 const CHOICES: &str = "shuffle/choices";
 const ANSWER: &str = "shuffle/answer";
 const ANSWER_AND_CHOICES: &str = "shuffle/answer and choices";
 const DIFFERENCE: &str = "shuffle/difference";
-
-/// One party's secret permutations, one per batch row. Shuffling several tensors by the same permutations keeps their
-/// items together; every shuffle makes its own correlations.
-#[derive(Clone)]
-pub struct Permutations {
-    n: usize,
-    /// For each row the settings of the network's switches.
-    switches: Vec<Vec<bool>>,
-}
-
-impl Permutations {
-    /// Uniform and independent permutations of `n` items for each of `rows` rows. Addresses and branches do not depend on
-    /// them.
-    pub(crate) fn random(rng: &mut impl Rng, rows: usize, n: usize) -> Self {
-        let row = |_| {
-            let mut switches = Vec::with_capacity(waksman::switches(n));
-            waksman::route(&order(rng, n as u32), &mut switches);
-            switches
-        };
-        Permutations { n, switches: (0..rows).map(row).collect() }
-    }
-
-    /// Number of batch rows.
-    pub fn rows(&self) -> usize {
-        self.switches.len()
-    }
-
-    /// Items of a row.
-    pub fn items(&self) -> usize {
-        self.n
-    }
-}
 
 /// A uniformly random order of 0..n: Fisher and Yates' shuffle, in which every exchange looks at all entries.
 fn order(rng: &mut impl Rng, n: u32) -> Vec<u32> {
@@ -145,17 +261,17 @@ enum Half {
     Permuter(Bits, Vec<u64>),
 }
 
-/// Shares of the permuted `x`: for every row of `permutations`, item by item, a word for each of `widths`. The results
+/// Shares of the permuted `x`: for every row of `switches`, item by item of `n`, a word for each of `widths`. The results
 /// are reduced to their widths.
-pub fn shuffle(
+fn shuffle(
     s: &mut Session,
-    permutations: &Permutations,
+    switches: &[Vec<bool>],
+    n: usize,
     x: &[u64],
     widths: &[u32],
     inverse: bool,
 ) -> Result<Vec<u64>, Error> {
-    let (rows, n) = (permutations.rows(), permutations.n);
-    assert_eq!(x.len(), rows * n * widths.len(), "words of the rows to shuffle");
+    assert_eq!(x.len(), switches.len() * n * widths.len(), "words of the rows to shuffle");
     let reduce = |x: u64, i: usize| x & mask(widths[i % widths.len()]);
     let mut x: Vec<u64> = x.iter().enumerate().map(|(i, &x)| reduce(x, i)).collect();
     if n < 2 || x.is_empty() {
@@ -164,7 +280,7 @@ pub fn shuffle(
     let shape = Shape::new(n, widths, inverse);
     // Correlations of both passes, the one that the client permutes and the one that the server permutes.
     let mut halves: [Vec<Half>; 2] = [vec![], vec![]];
-    for rows in permutations.switches.chunks(batch_rows(n, widths.len())) {
+    for rows in switches.chunks(batch_rows(n, widths.len())) {
         // The network that undoes another has its switches in the reverse order.
         let place = |i: usize| if inverse { shape.switches() - 1 - i } else { i };
         let bit = |i: usize| rows[i / shape.switches()][place(i % shape.switches())];

@@ -1,7 +1,7 @@
 //! A tabulated function of one variable after preparation: one masked word is opened, the rest is local.
 //!
 //! **Functionality.** Shares of x modulo 2^(index_bits + low_bits) -> shares of f(x) modulo 2^width, where the table writes
-//! f as sum_k c_k(n, low(y)) p_k(rho); see [`MaskedTable`]. [`prepare`] makes the correlations, without x, and [`run`]
+//! f as sum_k c_k(n, low(y)) p_k(rho); see [`FssTable`]. [`prepare`] makes the correlations, without x, and [`run`]
 //! spends one for each word.
 //!
 //! **Source.** Function secret sharing with preparation (Boyle, Gilboa and Ishai, TCC 2019, eprint 2019/1095; splines:
@@ -30,19 +30,18 @@ pub mod threshold;
 
 use net::Role;
 use ot::dpf::{DpfShape, Expander, Generation, Lane, level_bytes};
-use ot::{Bits, ChosenKeys, Correlation, SenderKeys};
+use ot::{Bits, ChosenKeys, SenderKeys};
 use rand::Rng;
 use rayon::prelude::*;
 
-use crate::Error;
-use crate::abb::Truncation;
-use crate::cost::Cost;
-use crate::ops::cross::{self, Side};
-use crate::ops::{batch_items, batched_cost, mux, opening, reveal, truncate};
-use crate::session::Session;
+use crate::operation::prelude::*;
+use crate::ops::truncate::{self, Truncation};
+use crate::ops::{batch_items, batched_cost, mux};
+use crate::wire::cross::{self, Side};
+use crate::wire::opening;
 use crate::words::mask;
 pub(crate) use parabola::Square;
-use table::{FACTOR_FRAC, MaskedShape, MaskedTable, POWER_FRAC, Payload, Windows, factor};
+use table::{FACTOR_FRAC, FssShape, FssTable, POWER_FRAC, Payload, Windows, factor};
 
 const INDEX: &str = "masked/index";
 const TOP: &str = "masked/first levels";
@@ -54,7 +53,7 @@ const BATCH_LEAVES: usize = 1 << 21;
 /// Entries of one task of the thread pool.
 const TASK: usize = 64;
 
-impl MaskedShape {
+impl FssShape {
     /// Windows in a leaf, as bits of the index.
     fn leaf_bits(&self) -> u32 {
         let room = self.leaf_words() / self.payload.words();
@@ -85,7 +84,7 @@ impl MaskedShape {
     }
 
     /// Inputs prepared at once.
-    pub(crate) fn batch(&self) -> usize {
+    fn inputs_at_once(&self) -> usize {
         let ots = match self.payload {
             Payload::Line | Payload::Parabola => self.index_bits,
             Payload::Power { .. } => self.index_bits.max(FACTOR_FRAC),
@@ -94,9 +93,9 @@ impl MaskedShape {
     }
 
     /// The products of the leading bits of the client's rho with the server's.
-    fn square_products(&self, n: usize) -> Correlation {
+    fn square_products(&self, n: usize) -> ot::Correlation {
         let choices = Square::new(self.low_bits).choices() as usize;
-        Correlation::new(n * choices, 1, &[self.width]).expect("a width of 2..=32")
+        ot::Correlation::new(n * choices, 1, &[self.width]).expect("a width of 2..=32")
     }
 
     /// The truncation of a product of two factors, below 2^(2 FACTOR_FRAC).
@@ -105,18 +104,41 @@ impl MaskedShape {
     }
 
     /// The products of the bits of the client's factor with the server's.
-    fn power_products(&self, n: usize) -> Correlation {
+    fn power_products(&self, n: usize) -> ot::Correlation {
         let width = self.power_truncation().width;
         let widths: Vec<u32> = (0..FACTOR_FRAC).map(|bit| width - bit).collect();
-        Correlation::new(n * widths.len(), 1, &widths).expect("widths up to 50")
+        ot::Correlation::new(n * widths.len(), 1, &widths).expect("widths up to 50")
     }
 }
 
-/// Correlations for `n` inputs to tables of `shape`, [`MaskedShape::correlation_words`] each, in any order of use. Booked
+/// A random mask and a key that expands to its window's unit vector. Unit: an input.
+impl Correlation for FssShape {
+    fn scope(&self) -> &'static str {
+        "functions"
+    }
+
+    fn words(&self, _: Role) -> usize {
+        self.correlation_words()
+    }
+
+    fn batch(&self) -> usize {
+        self.inputs_at_once()
+    }
+
+    fn cost(&self, _: &mut Plans, units: usize) -> Result<Cost, Error> {
+        Ok(prepare_cost(self, units))
+    }
+
+    fn make(&self, s: &mut Session, units: usize, _: Option<&[i32]>) -> Result<Vec<u64>, Error> {
+        prepare(s, self, units)
+    }
+}
+
+/// Correlations for `n` inputs to tables of `shape`, [`FssShape::correlation_words`] each, in any order of use. Booked
 /// as `offline`.
-pub fn prepare(s: &mut Session, shape: &MaskedShape, n: usize) -> Result<Vec<u64>, Error> {
+pub fn prepare(s: &mut Session, shape: &FssShape, n: usize) -> Result<Vec<u64>, Error> {
     let mut out = Vec::with_capacity(n * shape.correlation_words());
-    let batch = shape.batch();
+    let batch = shape.inputs_at_once();
     s.offline(|s| {
         for start in (0..n).step_by(batch) {
             out.extend(prepare_batch(s, shape, batch.min(n - start))?);
@@ -126,11 +148,11 @@ pub fn prepare(s: &mut Session, shape: &MaskedShape, n: usize) -> Result<Vec<u64
 }
 
 /// Cost of [`prepare`].
-pub fn prepare_cost(shape: &MaskedShape, n: usize) -> Cost {
-    batched_cost(n, shape.batch(), |n| prepare_batch_cost(shape, n)).offline()
+pub fn prepare_cost(shape: &FssShape, n: usize) -> Cost {
+    batched_cost(n, shape.inputs_at_once(), |n| prepare_batch_cost(shape, n)).offline()
 }
 
-fn prepare_batch_cost(shape: &MaskedShape, n: usize) -> Cost {
+fn prepare_batch_cost(shape: &FssShape, n: usize) -> Cost {
     let (tree, ots) = (shape.tree(), n * shape.index_bits as usize);
     let mut cost = Cost::free()
         .cots(Role::Server, ots)
@@ -148,10 +170,10 @@ fn prepare_batch_cost(shape: &MaskedShape, n: usize) -> Cost {
     let words = shape.used_words();
     let cost =
         cost.then(placed_cost(n, shape.payload.words(), shape.width, shape.leaf_bits())).then(grow_cost(n, tree));
-    cost.then(mux::rows_cost(n, words, shape.width - 1)).then(reveal::open_cost(n * words, shape.width))
+    cost.then(mux::rows_cost(n, words, shape.width - 1)).then(opening::open_cost(n * words, shape.width))
 }
 
-fn prepare_batch(s: &mut Session, shape: &MaskedShape, n: usize) -> Result<Vec<u64>, Error> {
+fn prepare_batch(s: &mut Session, shape: &FssShape, n: usize) -> Result<Vec<u64>, Error> {
     let (tree, bits) = (shape.tree(), shape.index_bits as usize);
     s.reserve(Role::Server, n * bits)?;
     s.reserve(Role::Client, n * bits)?;
@@ -183,9 +205,9 @@ fn prepare_batch(s: &mut Session, shape: &MaskedShape, n: usize) -> Result<Vec<u
 }
 
 /// The products of the bits of an index, the highest first; bit i counts 2^(i + 1) modulo 2^index_bits.
-fn index_products(index_bits: u32, n: usize) -> Correlation {
+fn index_products(index_bits: u32, n: usize) -> ot::Correlation {
     let widths: Vec<u32> = (0..index_bits).map(|place| place.max(1)).collect();
-    Correlation::new(n * widths.len(), 1, &widths).expect("widths below 64")
+    ot::Correlation::new(n * widths.len(), 1, &widths).expect("widths below 64")
 }
 
 /// The words of every item, modulo 2^width, at the place among 2^places.len() that bits `places` of its index of `bits` bits
@@ -291,7 +313,7 @@ fn index_shares(
 }
 
 /// Shares of the payload of every input, from this party's low parts.
-fn payload(s: &mut Session, shape: &MaskedShape, low: &[u64]) -> Result<Vec<u64>, Error> {
+fn payload(s: &mut Session, shape: &FssShape, low: &[u64]) -> Result<Vec<u64>, Error> {
     let server = s.role() == Role::Server;
     match shape.payload {
         Payload::Line => Ok(low.iter().flat_map(|&low| [u64::from(server), low]).collect()),
@@ -335,7 +357,7 @@ fn payload(s: &mut Session, shape: &MaskedShape, low: &[u64]) -> Result<Vec<u64>
 }
 
 /// Shares of the tabulated function of every word of `x`, modulo 2^width. Takes one of `correlations` for each.
-pub fn run(s: &mut Session, table: &MaskedTable, correlations: &[u64], x: &[u64]) -> Result<Vec<u64>, Error> {
+pub fn run(s: &mut Session, table: &FssTable, correlations: &[u64], x: &[u64]) -> Result<Vec<u64>, Error> {
     let shape = table.shape();
     let size = shape.correlation_words();
     assert_eq!(correlations.len(), x.len() * size, "a correlation for every input");
@@ -357,14 +379,14 @@ pub fn run(s: &mut Session, table: &MaskedTable, correlations: &[u64], x: &[u64]
 }
 
 /// Cost of [`run`] on `n` words.
-pub fn run_cost(shape: &MaskedShape, n: usize) -> Cost {
-    reveal::open_cost(n, shape.input_bits())
+pub fn run_cost(shape: &FssShape, n: usize) -> Cost {
+    opening::open_cost(n, shape.input_bits())
 }
 
 /// `apply`(high, low, shares of the payload at every window) for every opened word.
 fn expand<L: Lane>(
     role: Role,
-    shape: &MaskedShape,
+    shape: &FssShape,
     correlations: &[u64],
     opened: &[u64],
     apply: impl Fn(usize, u64, &[L]) -> u64 + Sync,
@@ -385,7 +407,7 @@ fn expand<L: Lane>(
 
 /// This party's shares of the payload at every window, window by window.
 #[cfg(test)]
-pub(crate) fn expanded<L: Lane>(role: Role, shape: &MaskedShape, entry: &[u64]) -> Vec<L> {
+pub(crate) fn expanded<L: Lane>(role: Role, shape: &FssShape, entry: &[u64]) -> Vec<L> {
     let mut values = vec![L::default(); shape.tree().values()];
     Expander::new(shape.tree(), role).expand(&entry[1..], &mut values);
     values

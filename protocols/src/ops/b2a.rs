@@ -10,13 +10,45 @@
 use net::Role;
 use ot::{Bits, Correlation};
 
-use crate::Error;
-use crate::cost::Cost;
-use crate::ops::cross::{self, Side};
-use crate::session::Session;
+use crate::Shape;
+use crate::operation::prelude::*;
+use crate::wire::cross::{self, Side};
+
+/// The bits as words 0 or 1 modulo 2^`width`.
+#[derive(Clone, Copy, Debug)]
+pub struct B2a {
+    /// Ring of the result, 1..=64.
+    pub width: u32,
+}
+
+impl Operation for B2a {
+    type Input<'a, F: Form> = &'a F::Bits;
+    type Output<F: Form> = F::Words;
+    type Size = Vec<usize>;
+
+    fn size<F: Form>(&self, bits: &&F::Bits) -> Vec<usize> {
+        bits.shape()
+    }
+
+    fn cost(&self, shape: &Vec<usize>, _: bool, _: &mut Plans) -> Result<Cost, Error> {
+        Ok(cost(shape.iter().product(), self.width))
+    }
+
+    fn run(&self, s: &mut Session, bits: &ArrayD<u8>, _: Option<&[u64]>) -> Result<ArrayD<u64>, Error> {
+        Ok(shaped(bits.shape(), b2a(s, &flat(bits), self.width)?))
+    }
+
+    fn twin(&self, _: &mut Twin, bits: &ArrayD<u8>) -> Result<ArrayD<u64>, Error> {
+        Ok(bits.mapv(u64::from))
+    }
+
+    fn planned(&self, shape: Vec<usize>) -> Shape {
+        Shape(shape)
+    }
+}
 
 /// Shares of the bits as words modulo 2^`width`.
-pub fn bit_to_word(s: &mut Session, bits: &[u8], width: u32) -> Result<Vec<u64>, Error> {
+pub fn b2a(s: &mut Session, bits: &[u8], width: u32) -> Result<Vec<u64>, Error> {
     let own = |bit: &u8| u64::from(*bit);
     let Some(shape) = shape(bits.len(), width) else { return Ok(bits.iter().map(own).collect()) };
     let both = match s.role() {
@@ -29,7 +61,7 @@ pub fn bit_to_word(s: &mut Session, bits: &[u8], width: u32) -> Result<Vec<u64>,
     Ok(bits.iter().zip(both).map(|(bit, both)| own(bit).wrapping_sub(both << 1)).collect())
 }
 
-/// Cost of [`bit_to_word`] of `n` bits.
+/// Cost of [`b2a`] of `n` bits.
 pub fn cost(n: usize, width: u32) -> Cost {
     shape(n, width).map_or_else(Cost::free, |shape| cross::one_way_cost(&shape))
 }

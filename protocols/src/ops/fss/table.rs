@@ -3,14 +3,12 @@
 use std::f64::consts::FRAC_1_SQRT_2;
 use std::sync::LazyLock;
 
-use serde::{Deserialize, Serialize};
-
-use crate::ops::masked::dot::dot;
-use crate::ops::masked::parabola::{Parabolas, Square};
+use crate::ops::fss::dot::dot;
+use crate::ops::fss::parabola::{Parabolas, Square};
 use crate::words::mask;
 
 /// What the parties share of the window index and of the low part rho = rho_0 + rho_1 of a mask.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Payload {
     /// The words 1 and rho: for functions that are linear in every window.
     Line,
@@ -45,8 +43,8 @@ impl Payload {
 }
 
 /// What the preparation of an evaluation depends on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct MaskedShape {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct FssShape {
     /// log2 of the number of windows, 2..=14.
     pub index_bits: u32,
     /// Bits of an input below the window index: a window is 2^low_bits wide.
@@ -57,7 +55,7 @@ pub struct MaskedShape {
     pub payload: Payload,
 }
 
-impl MaskedShape {
+impl FssShape {
     /// Bits of an input.
     pub fn input_bits(&self) -> u32 {
         self.index_bits + self.low_bits
@@ -73,8 +71,8 @@ impl MaskedShape {
 ///
 /// Both parties compute with the same tables, so these are made of operations that every machine rounds alike.
 #[derive(Clone, Debug)]
-pub struct MaskedTable {
-    shape: MaskedShape,
+pub struct FssTable {
+    shape: FssShape,
     pub(super) windows: Windows,
 }
 
@@ -101,7 +99,7 @@ pub(super) struct Powers {
     heights: Vec<f64>,
 }
 
-/// What [`MaskedTable::lines`] and [`MaskedTable::parabolas`] are made from.
+/// What [`FssTable::lines`] and [`FssTable::parabolas`] are made from.
 #[derive(Clone, Copy, Debug)]
 pub struct CurveSpec {
     /// log2 of the number of windows.
@@ -118,7 +116,7 @@ pub struct CurveSpec {
     pub out_width: u32,
 }
 
-impl MaskedTable {
+impl FssTable {
     /// The piecewise linear interpolation of `f` at the Chebyshev nodes of every triple window, in error about
     /// f'' (3 window)^2 / 16. `f` must compute alike on every machine (the basic operations, and `libm`).
     pub fn lines(spec: CurveSpec, f: impl Fn(f64) -> f64) -> Self {
@@ -136,10 +134,10 @@ impl MaskedTable {
             [constant as i64 as u64, slope as i64 as u64]
         };
         let lines: Vec<[u64; 2]> = (0..2u64 << index_bits).map(line).collect();
-        let shape = MaskedShape { index_bits, low_bits, width: out_width, payload: Payload::Line };
+        let shape = FssShape { index_bits, low_bits, width: out_width, payload: Payload::Line };
         let base = lines.iter().flatten().copied().collect();
         let slope = lines.iter().flat_map(|&[_, slope]| [slope, 0]).collect();
-        MaskedTable { shape, windows: Windows::Lines(Lines { base, slope }) }
+        FssTable { shape, windows: Windows::Lines(Lines { base, slope }) }
     }
 
     /// The piecewise quadratic interpolation of `f` at the Chebyshev nodes of every triple window, in error about
@@ -152,8 +150,8 @@ impl MaskedTable {
         let (unit, scale) = ((1u64 << low_bits) as f64, (1u64 << out_frac) as f64);
         let at = |n: i64, z: f64| scale * f(base + step * (n as f64 * unit + z));
         let parabolas = Parabolas::fit(index_bits, low_bits, at, |n| window(n, index_bits));
-        let shape = MaskedShape { index_bits, low_bits, width: out_width, payload: Payload::Parabola };
-        MaskedTable { shape, windows: Windows::Parabolas(parabolas) }
+        let shape = FssShape { index_bits, low_bits, width: out_width, payload: Payload::Parabola };
+        FssTable { shape, windows: Windows::Parabolas(parabolas) }
     }
 
     /// e^(start - x 2^-unit) for windows of width 1 in x 2^-unit, with `coefficient_frac` fractional bits of the
@@ -163,12 +161,12 @@ impl MaskedTable {
         let scale = (1u64 << coefficient_frac) as f64 * one * one;
         let height = |n: u64| scale * libm::exp(start - window(n, index_bits) as f64);
         let heights = (0..2u64 << index_bits).map(height).collect();
-        let shape = MaskedShape { index_bits, low_bits: unit, width: out_width, payload: Payload::Power { unit } };
-        MaskedTable { shape, windows: Windows::Powers(Powers { unit, heights }) }
+        let shape = FssShape { index_bits, low_bits: unit, width: out_width, payload: Payload::Power { unit } };
+        FssTable { shape, windows: Windows::Powers(Powers { unit, heights }) }
     }
 
     /// What its preparation depends on.
-    pub fn shape(&self) -> MaskedShape {
+    pub fn shape(&self) -> FssShape {
         self.shape
     }
 

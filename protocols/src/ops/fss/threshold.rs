@@ -18,10 +18,9 @@ use rayon::prelude::*;
 use super::{
     BATCH_LEAVES, TASK, grow, grow_cost, index_products, index_shares, placed, placed_cost, plant, plant_cost,
 };
-use crate::Error;
-use crate::cost::Cost;
-use crate::ops::{batch_items, batched_cost, opening, reveal};
-use crate::session::{Options, Session};
+use crate::operation::prelude::*;
+use crate::ops::{batch_items, batched_cost};
+use crate::wire::opening;
 use crate::words::mask;
 
 /// Bits of the index within a leaf.
@@ -39,6 +38,35 @@ pub(crate) fn applies(options: &Options, width: u32) -> bool {
     options.preprocess && options.slow_link() && (MIN_WIDTH..=MAX_WIDTH).contains(&width)
 }
 
+/// A random mask and a key that expands to XOR shares of its unit vector. Unit: an input.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Comparison {
+    /// Ring.
+    pub width: u32,
+}
+
+impl Correlation for Comparison {
+    fn scope(&self) -> &'static str {
+        "comparisons"
+    }
+
+    fn words(&self, _: Role) -> usize {
+        correlation_words(self.width)
+    }
+
+    fn batch(&self) -> usize {
+        batch(self.width)
+    }
+
+    fn cost(&self, _: &mut Plans, units: usize) -> Result<Cost, Error> {
+        Ok(prepare_cost(self.width, units))
+    }
+
+    fn make(&self, s: &mut Session, units: usize, _: Option<&[i32]>) -> Result<Vec<u64>, Error> {
+        prepare(s, self.width, units)
+    }
+}
+
 fn tree(width: u32) -> DpfShape {
     assert!((MIN_WIDTH..=MAX_WIDTH).contains(&width), "comparison of {width} bits");
     DpfShape::new(width - LEAF_BITS, 2, 64).expect("1..=8 levels")
@@ -50,7 +78,7 @@ pub fn correlation_words(width: u32) -> usize {
 }
 
 /// Inputs prepared at once.
-pub(crate) fn batch(width: u32) -> usize {
+fn batch(width: u32) -> usize {
     batch_items(width as usize).min(BATCH_LEAVES >> tree(width).depth()).min(1 << 13)
 }
 
@@ -76,7 +104,7 @@ pub fn prepare_cost(width: u32, n: usize) -> Cost {
             .message(Role::Server, index_products(width, n).message_bytes())
             .then(placed_cost(n, 1, 1, LEAF_BITS))
             .then(grow_cost(n, tree(width)))
-            .then(reveal::open_cost(n << LEAF_BITS, 1))
+            .then(opening::open_cost(n << LEAF_BITS, 1))
     };
     batched_cost(n, batch(width), one_batch).offline()
 }
@@ -141,7 +169,7 @@ pub fn run(
 
 /// Cost of [`run`] on `n` words.
 pub fn run_cost(width: u32, n: usize) -> Cost {
-    reveal::open_cost(n, width)
+    opening::open_cost(n, width)
 }
 
 /// The parity of the first `count` bits.

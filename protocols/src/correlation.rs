@@ -1,0 +1,133 @@
+//! Kinds of correlations: secret random words of two parties that stand in a known relation, made before the data.
+
+use std::any::Any;
+use std::cmp::Ordering;
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use net::Role;
+
+use crate::Error;
+use crate::cost::Cost;
+use crate::plans::Plans;
+use crate::session::Session;
+
+/// A kind of correlation. Its fields say all that the words depend on: two kinds that compare equal are interchangeable.
+pub trait Correlation: Debug + Send + Sync + 'static {
+    /// Name of the scope in which the offline phase books it.
+    fn scope(&self) -> &'static str;
+
+    /// Words per unit that `role` keeps.
+    fn words(&self, role: Role) -> usize;
+
+    /// Most units that are made at once: a bound on memory.
+    fn batch(&self) -> usize;
+
+    /// Messages and OTs of [`make`](Correlation::make), all of them `offline`.
+    fn cost(&self, plans: &mut Plans, units: usize) -> Result<Cost, Error>;
+
+    /// Makes `units`, at most a [`batch`](Correlation::batch), one after another. `matrix` is the server's, row-major,
+    /// where the kind depends on one.
+    fn make(&self, session: &mut Session, units: usize, matrix: Option<&[i32]>) -> Result<Vec<u64>, Error>;
+
+    /// Name of the weight whose matrix [`make`](Correlation::make) needs.
+    fn weight(&self) -> Option<&str> {
+        None
+    }
+}
+
+/// Scopes of the kinds of this crate in the order of the offline phase. Kinds from elsewhere come after them.
+const SCOPES: [&str; 6] = ["linear", "squares", "products", "matrix products", "functions", "comparisons"];
+
+/// A [`Correlation`] as a key: equal if type and fields are.
+#[derive(Clone, Debug)]
+pub struct CorrelationKind(Arc<dyn Keyed>);
+
+impl CorrelationKind {
+    /// The kind as a key.
+    pub fn new<C: Correlation + Ord>(kind: C) -> Self {
+        CorrelationKind(Arc::new(kind))
+    }
+
+    /// The batches that make `units`.
+    pub(crate) fn batches(&self, units: usize) -> impl Iterator<Item = usize> + use<> {
+        let batch = self.batch().max(1);
+        (0..units).step_by(batch).map(move |start| batch.min(units - start))
+    }
+}
+
+impl std::ops::Deref for CorrelationKind {
+    type Target = dyn Correlation;
+
+    fn deref(&self) -> &Self::Target {
+        self.0.correlation()
+    }
+}
+
+/// Comparison behind a pointer, by that of the type.
+trait Keyed: Debug + Send + Sync {
+    fn correlation(&self) -> &dyn Correlation;
+    /// Orders kinds of different types: rank and name of the scope, name of the type.
+    fn place(&self) -> (usize, &'static str, &'static str);
+    fn any(&self) -> &dyn Any;
+    fn compare(&self, other: &dyn Keyed) -> Ordering;
+}
+
+impl<C: Correlation + Ord> Keyed for C {
+    fn correlation(&self) -> &dyn Correlation {
+        self
+    }
+
+    fn place(&self) -> (usize, &'static str, &'static str) {
+        let scope = self.scope();
+        let rank = SCOPES.iter().position(|known| *known == scope).unwrap_or(SCOPES.len());
+        (rank, scope, std::any::type_name::<C>())
+    }
+
+    fn any(&self) -> &dyn Any {
+        self
+    }
+
+    fn compare(&self, other: &dyn Keyed) -> Ordering {
+        match other.any().downcast_ref::<C>() {
+            Some(other) => self.cmp(other),
+            None => self.place().cmp(&other.place()),
+        }
+    }
+}
+
+impl PartialEq for CorrelationKind {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl Eq for CorrelationKind {}
+
+impl PartialOrd for CorrelationKind {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for CorrelationKind {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.0.compare(&*other.0)
+    }
+}
+
+/// What an operation takes from the stock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Need {
+    /// Which correlation.
+    pub kind: CorrelationKind,
+    /// How many of it.
+    pub units: usize,
+}
+
+impl Need {
+    /// `units` of `kind`.
+    pub fn new(kind: impl Correlation + Ord, units: usize) -> Self {
+        Need { kind: CorrelationKind::new(kind), units }
+    }
+}

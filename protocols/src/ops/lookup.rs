@@ -1,0 +1,183 @@
+//! A tabulated function of one variable in one round trip.
+//!
+//! **Functionality.** Shares of x modulo 2^(index_bits + low_bits) -> shares of f(x) modulo 2^out_width, where the table
+//! writes f as sum_k c_k(n, low_s) p_k(low_c); see [`Table`] for the decomposition, which needs no carry.
+//!
+//! **Source.** Ours. The server picks masks r_k. Over its high part and low part it tabulates c_k - r_k for every high part
+//! of the client, which takes its row by 1-of-N OT (Naor-Pinkas); then sum_k (c_k - r_k) p_k is local to the client. In
+//! the same round trip correlated OTs on the bits of p_k share r_k p_k (Gilboa, CRYPTO 1999).
+//!
+//! **Range.** x in [0, (2^index_bits - 1) 2^low_bits); elsewhere garbage. **Error.** Of the table alone: the products are
+//! exact modulo 2^out_width. **Revealed.** Nothing: rows are masked by r_k, fresh and uniform.
+
+use net::Role;
+use ot::{Bits, Correlation, Lookup};
+use rand::Rng;
+
+use crate::operation::prelude::*;
+use crate::ops::{batch_items, batched_cost};
+use crate::words::mask;
+
+/// A function of one variable, tabulated for evaluation on shares by look-up.
+///
+/// The input is a word modulo 2^(index_bits + low_bits), with shares x0 (OT sender, the server) and x1 (receiver, the
+/// client). Write x_i = high_i 2^low_bits + low_i and n = high_0 + high_1 mod 2^index_bits, read as a number of
+/// [-1, 2^index_bits - 1). Then x = n 2^low_bits + (low_0 + low_1), with no carry to pay for, and
+///
+/// f(x) = sum_k c_k(n, low_0) p_k(low_1), with p_0 = 1,
+///
+/// for polynomials (expand around low_0) and for exponentials (a product of powers). The sender knows low_0 and can
+/// tabulate the c_k over n; the receiver knows the p_k. Inputs must lie in [0, 2^(index_bits + low_bits) - 2^low_bits);
+/// other inputs give garbage, which the caller muxes away.
+pub trait Table: Sync {
+    /// log2 of the number of windows, 1..=8.
+    fn index_bits(&self) -> u32;
+    /// Bits of an input below the window index.
+    fn low_bits(&self) -> u32;
+    /// Ring of coefficients and result: the result is the sum modulo 2^out_width.
+    fn out_width(&self) -> u32;
+    /// Whether there is a constant term (k = 0).
+    fn has_constant(&self) -> bool;
+    /// Sizes in bits of the public-range factors p_k, k >= 1: p_k < 2^bits.
+    fn factor_bits(&self) -> Vec<u32>;
+    /// The factors p_k(low), k >= 1, for `low < 2^low_bits`.
+    fn factors(&self, low: u64, out: &mut [u64]);
+    /// The coefficients: c_0 first if there is a constant term, then c_k; for the window that begins at
+    /// `window` 2^low_bits (`window` in [-1, 2^index_bits - 1)) and the sender's `low < 2^low_bits`.
+    fn coefficients(&self, window: i64, low: u64, out: &mut [u64]);
+}
+
+const CHOICES: &str = "evaluate/choices";
+const ANSWER: &str = "evaluate/answer";
+
+/// Shares of the tabulated function of every entry of `x`, modulo 2^out_width.
+pub fn evaluate(s: &mut Session, table: &dyn Table, x: &[u64]) -> Result<Vec<u64>, Error> {
+    let mut out = Vec::with_capacity(x.len());
+    for x in x.chunks(batch(table)) {
+        let shape = Shape::new(table, x.len());
+        s.reserve(Role::Server, shape.ots())?;
+        out.extend(match s.role() {
+            Role::Client => client(s, &shape, table, x)?,
+            Role::Server => server(s, &shape, table, x)?,
+        });
+    }
+    Ok(out)
+}
+
+/// Entries of one batch.
+fn batch(table: &dyn Table) -> usize {
+    batch_items(Shape::new(table, 1).ots())
+}
+
+/// Cost of [`evaluate`] on `n` words.
+pub fn cost(table: &dyn Table, n: usize) -> Cost {
+    batched_cost(n, batch(table), |n| {
+        let shape = Shape::new(table, n);
+        Cost::free()
+            .cots(Role::Server, shape.ots())
+            .message(Role::Client, shape.ots().div_ceil(8))
+            .message(Role::Server, shape.lookup.message_bytes() + shape.products.message_bytes())
+    })
+}
+
+struct Shape {
+    lookup: Lookup,
+    /// Bit by bit of every factor, factor by factor, entry by entry.
+    products: Correlation,
+    factor_bits: Vec<u32>,
+    /// 1 if there is a constant term.
+    constant: usize,
+}
+
+impl Shape {
+    fn new(table: &dyn Table, n: usize) -> Self {
+        let width = table.out_width();
+        let factor_bits = table.factor_bits();
+        let constant = usize::from(table.has_constant());
+        let words = vec![width; constant + factor_bits.len()];
+        let widths: Vec<u32> = factor_bits.iter().flat_map(|&bits| (0..bits).map(move |j| width - j)).collect();
+        let lookup = Lookup::new(n, table.index_bits(), &words).expect("index bits 1..=8, words up to 64 bits");
+        let products = Correlation::new(n * widths.len(), 1, &widths).expect("factors narrower than the ring");
+        Shape { lookup, products, factor_bits, constant }
+    }
+
+    fn ots(&self) -> usize {
+        self.lookup.ots() + self.products.ots()
+    }
+
+    /// Adds up shares of r_k times the bits of p_k into one share per entry.
+    fn gather(&self, shares: &[u64], out: &mut [u64]) {
+        let per_entry = shares.len() / out.len();
+        for (out, shares) in out.iter_mut().zip(shares.chunks_exact(per_entry)) {
+            let places = self.factor_bits.iter().flat_map(|&bits| 0..bits);
+            *out = shares.iter().zip(places).fold(*out, |sum, (share, j)| sum.wrapping_add(share << j));
+        }
+    }
+}
+
+fn client(s: &mut Session, shape: &Shape, table: &dyn Table, x: &[u64]) -> Result<Vec<u64>, Error> {
+    let low_bits = table.low_bits();
+    let mut chosen = Vec::with_capacity(shape.ots());
+    let high = |x: u64| x >> low_bits & mask(table.index_bits());
+    x.iter().for_each(|&x| chosen.extend((0..table.index_bits()).map(|bit| high(x) >> bit & 1 == 1)));
+    let terms = shape.factor_bits.len();
+    let mut factors = vec![0; x.len() * terms];
+    for (x, factors) in x.iter().zip(factors.chunks_exact_mut(terms)) {
+        table.factors(x & mask(low_bits), factors);
+        for (&p, &bits) in factors.iter().zip(&shape.factor_bits) {
+            debug_assert!(p <= mask(bits), "factor {p} of {bits} bits");
+            chosen.extend((0..bits).map(|bit| p >> bit & 1 == 1));
+        }
+    }
+    let (message, mut keys) = s.receiver().choose(&Bits::from_fn(chosen.len(), |i| chosen[i]))?;
+    s.deliver(CHOICES, message)?;
+    let answer = s.channel().recv(ANSWER, shape.lookup.message_bytes() + shape.products.message_bytes())?;
+    let (rows, products) = answer.split_at(shape.lookup.message_bytes());
+    let product_keys = keys.split_off(shape.lookup.ots());
+    let rows = keys.lookup(&shape.lookup, rows)?;
+    let shares = product_keys.decorrelate(&shape.products, products)?;
+    let mut out: Vec<u64> = rows
+        .chunks_exact(shape.constant + terms)
+        .zip(factors.chunks_exact(terms))
+        .map(|(row, factors)| {
+            let constant = row[..shape.constant].iter().copied().sum::<u64>();
+            let pairs = row[shape.constant..].iter().zip(factors);
+            pairs.fold(constant, |sum, (c, p)| sum.wrapping_add(c.wrapping_mul(*p)))
+        })
+        .collect();
+    shape.gather(&shares, &mut out);
+    Ok(out)
+}
+
+fn server(s: &mut Session, shape: &Shape, table: &dyn Table, x: &[u64]) -> Result<Vec<u64>, Error> {
+    let (low_bits, windows) = (table.low_bits(), 1i64 << table.index_bits());
+    let words = shape.constant + shape.factor_bits.len();
+    let masks: Vec<u64> = (0..x.len() * words).map(|_| s.rng().next_u64()).collect();
+    let message = s.channel().recv(CHOICES, shape.ots().div_ceil(8))?;
+    let mut keys = s.sender().accept(shape.ots(), &message)?;
+    let product_keys = keys.split_off(shape.lookup.ots());
+    let mut answer = keys.lookup(&shape.lookup, |item, row| {
+        let low = x[item] & mask(low_bits);
+        let high = (x[item] >> low_bits) as i64;
+        for (entry, row) in row.chunks_exact_mut(words).enumerate() {
+            // Read n = 2^index_bits - 1 as -1: inputs end one window earlier.
+            let n = (high.wrapping_add(entry as i64 + 1) & (windows - 1)) - 1;
+            table.coefficients(n, low, row);
+            let own = &masks[item * words..(item + 1) * words];
+            row.iter_mut().zip(own).for_each(|(c, r)| *c = c.wrapping_sub(*r));
+        }
+    })?;
+    let corr: Vec<u64> = masks
+        .chunks_exact(words)
+        .flat_map(|own| {
+            let terms = own[shape.constant..].iter().zip(&shape.factor_bits);
+            terms.flat_map(|(&r, &bits)| std::iter::repeat_n(r, bits as usize))
+        })
+        .collect();
+    let (products, shares) = product_keys.correlate(&shape.products, &corr)?;
+    answer.extend_from_slice(&products);
+    s.deliver(ANSWER, answer)?;
+    let mut out: Vec<u64> = masks.chunks_exact(words).map(|own| own[..shape.constant].iter().sum()).collect();
+    shape.gather(&shares, &mut out);
+    Ok(out)
+}

@@ -1,0 +1,207 @@
+//! Products with a matrix that the server knows: the protocol of linear layers and embeddings, direct and prepared.
+//!
+//! **Functionality.** Shares of X (m x k) and the server's W (k x n) -> shares of X W modulo 2^w.
+//!
+//! **Source.** *Direct.* The client encrypts its share, the server adds its own and multiplies: coefficient packing of
+//! Cheetah (eprint 2022/207, section 3) with responses masked over Z_q ([`he::MatmulPlan`]), packed by automorphisms
+//! (BumbleBee, NDSS 2025) where the plan says so.
+//!
+//! *Prepared.* Delphi (Mishra et al., USENIX Security 2020, eprint 2020/050, section 4.1). Offline the client picks R
+//! uniformly and the parties share R W by the direct protocol, many rows in one batch. Online the client sends X_c - R, and
+//! the server multiplies X_s + X_c - R = X - R by W in the clear.
+//!
+//! **Range.** Any, modulo 2^w; entries of W below 2^[`WEIGHT_BITS`] in magnitude. **Error.**
+//! [`he::MatmulPlan::lsb_error`] in the last place. The naive twin is the product itself.
+//!
+//! **Revealed.** Nothing: X_c - R is uniform for the server, and every R is used once (for the direct form see the module
+//! documentation of he's products).
+
+use he::{MatmulShape, MatmulSpec, Weights};
+use net::Role;
+use rand::Rng;
+
+use crate::kernel;
+use crate::operation::prelude::*;
+use crate::weight::{FixedWeight, WEIGHT_BITS};
+use crate::wire::{opening, packed};
+use crate::words::mask;
+
+const UPLOAD: &str = "matmul/upload";
+const DOWNLOAD: &str = "matmul/download";
+const MASKED: &str = "linear/masked";
+
+/// Shares of r W for the client's random row r. Unit: a row. The client keeps r beside its share.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct MaskedRow {
+    /// Published name of the matrix.
+    pub weight: String,
+    /// Rows of the matrix.
+    pub inputs: usize,
+    /// Columns of the matrix.
+    pub outputs: usize,
+    /// Ring.
+    pub width: u32,
+}
+
+impl MaskedRow {
+    /// Rows of products with `weight` modulo 2^`width`.
+    pub(super) fn of(weight: &FixedWeight, width: u32) -> Self {
+        let spec = &weight.spec;
+        MaskedRow { weight: spec.name.clone(), inputs: spec.inputs, outputs: spec.outputs, width }
+    }
+
+    fn spec(&self, rows: usize) -> MatmulSpec {
+        spec(rows, self.inputs, self.outputs, self.width)
+    }
+}
+
+fn spec(rows: usize, inputs: usize, outputs: usize, width: u32) -> MatmulSpec {
+    let shape = MatmulShape { batch: 1, m: rows, k: inputs, n: outputs };
+    MatmulSpec { shape, width, weight_bits: WEIGHT_BITS }
+}
+
+impl Correlation for MaskedRow {
+    fn scope(&self) -> &'static str {
+        "linear"
+    }
+
+    fn weight(&self) -> Option<&str> {
+        Some(&self.weight)
+    }
+
+    fn words(&self, role: Role) -> usize {
+        self.outputs + if role == Role::Client { self.inputs } else { 0 }
+    }
+
+    /// Many rows share the work on the matrix; their number bounds the memory.
+    fn batch(&self) -> usize {
+        ((1 << 21) / self.inputs.max(1)).clamp(1, 128)
+    }
+
+    fn cost(&self, plans: &mut Plans, units: usize) -> Result<Cost, Error> {
+        Ok(direct_cost(plans, self.spec(units))?.offline())
+    }
+
+    fn make(&self, s: &mut Session, units: usize, matrix: Option<&[i32]>) -> Result<Vec<u64>, Error> {
+        if s.is_server() {
+            let matrix = matrix.ok_or_else(|| Error::NoValues { tensor: self.weight.clone() })?;
+            return direct(s, self.spec(units), Side::Server(None, matrix));
+        }
+        let MaskedRow { inputs, outputs, width, .. } = *self;
+        let r: Vec<u64> = (0..units * inputs).map(|_| s.rng().next_u64() & mask(width)).collect();
+        let shares = direct(s, self.spec(units), Side::Client(&r))?;
+        let rows = r.chunks_exact(inputs).zip(shares.chunks_exact(outputs));
+        Ok(rows.flat_map(|(r, share)| r.iter().chain(share)).copied().collect())
+    }
+}
+
+/// What a party brings to a product.
+enum Side<'a> {
+    /// The client's share of X.
+    Client(&'a [u64]),
+    /// The server's share of X, if X is shared, and W row-major (k x n).
+    Server(Option<&'a [u64]>, &'a [i32]),
+}
+
+/// Shares of X W for `rows` rows modulo 2^`width`, with `masks` in the prepared form. `x` is this party's share of X, `None`
+/// on a server that has none of it.
+pub(super) fn product(
+    s: &mut Session,
+    weight: &FixedWeight,
+    rows: usize,
+    width: u32,
+    x: Option<&[u64]>,
+    masks: Option<&[u64]>,
+) -> Result<Vec<u64>, Error> {
+    let side = match (&weight.values, s.role()) {
+        (_, Role::Client) => Side::Client(x.unwrap_or_default()),
+        (Some(values), Role::Server) => Side::Server(x, &values.matrix),
+        (None, Role::Server) => return Err(Error::NoValues { tensor: weight.spec.name.clone() }),
+    };
+    let (inputs, outputs) = (weight.spec.inputs, weight.spec.outputs);
+    match masks {
+        Some(masks) => prepared(s, inputs, outputs, width, masks, side),
+        None => direct(s, spec(rows, inputs, outputs, width), side),
+    }
+}
+
+/// Cost of [`product`].
+pub(super) fn cost(
+    plans: &mut Plans,
+    weight: &FixedWeight,
+    rows: usize,
+    width: u32,
+    prepared: bool,
+) -> Result<Cost, Error> {
+    let (inputs, outputs) = (weight.spec.inputs, weight.spec.outputs);
+    if prepared {
+        return Ok(Cost::free().message(Role::Client, packed::bytes(rows * inputs, &[width])));
+    }
+    direct_cost(plans, spec(rows, inputs, outputs, width))
+}
+
+/// Shares of X W under RLWE.
+fn direct(s: &mut Session, spec: MatmulSpec, side: Side<'_>) -> Result<Vec<u64>, Error> {
+    let plan = s.plans().matmul(spec)?;
+    let set = plan.set();
+    s.ensure_keys(Role::Client, &plan)?;
+    let reduced = |x: &[u64]| x.iter().map(|x| x & mask(spec.width)).collect::<Vec<_>>();
+    match side {
+        Side::Client(x) => {
+            let (key, rng) = s.secret_key(set);
+            let upload = plan.encrypt(key, &reduced(x), rng)?;
+            s.deliver(UPLOAD, upload)?;
+            let download = s.channel().recv(DOWNLOAD, plan.download_bytes())?;
+            Ok(plan.decrypt(s.secret_key(set).0, &download)?)
+        }
+        Side::Server(x, w) => {
+            let x = x.map(reduced);
+            let upload = s.channel().recv(UPLOAD, plan.upload_bytes())?;
+            let (keys, rng) = s.evaluation_keys(set);
+            let (download, share) = plan.evaluate(keys, &upload, x.as_deref(), Weights::I32(w), rng)?;
+            s.deliver(DOWNLOAD, download)?;
+            Ok(share)
+        }
+    }
+}
+
+/// Cost of [`direct`].
+fn direct_cost(plans: &mut Plans, spec: MatmulSpec) -> Result<Cost, Error> {
+    let plan = plans.matmul(spec)?;
+    Ok(Cost::free()
+        .keys(Role::Client, &plan)
+        .message(Role::Client, plan.upload_bytes())
+        .message(Role::Server, plan.download_bytes()))
+}
+
+/// Shares of X W with as many units of [`MaskedRow`] as X has rows.
+fn prepared(
+    s: &mut Session,
+    inputs: usize,
+    outputs: usize,
+    width: u32,
+    masks: &[u64],
+    side: Side<'_>,
+) -> Result<Vec<u64>, Error> {
+    match side {
+        Side::Client(x) => {
+            let rows = x.chunks_exact(inputs).zip(masks.chunks_exact(inputs + outputs));
+            let masked: Vec<u64> =
+                rows.clone().flat_map(|(x, mask)| x.iter().zip(mask).map(|(x, r)| x.wrapping_sub(*r))).collect();
+            s.deliver(MASKED, packed::pack(&masked, &[width]))?;
+            Ok(rows.flat_map(|(_, mask)| &mask[inputs..]).copied().collect())
+        }
+        Side::Server(x, matrix) => {
+            let count = masks.len() / outputs * inputs;
+            let message = s.channel().recv(MASKED, packed::bytes(count, &[width]))?;
+            let mut masked = packed::unpack(MASKED, &message, count, &[width])?;
+            if let Some(x) = x {
+                masked.iter_mut().zip(x).for_each(|(m, x)| *m = m.wrapping_add(*x));
+            }
+            opening::note(s, "", &masked, &[width]);
+            let mut y = kernel::times_matrix(&masked, matrix, inputs, outputs);
+            y.iter_mut().zip(masks).for_each(|(y, share)| *y = y.wrapping_add(*share));
+            Ok(y)
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! Plans of HE operations, which cost estimates and protocols share.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use he::{MatmulPlan, MatmulSpec, OleKind, OlePlan, PlanOptions};
+
+use crate::{Error, Options};
+
+/// Plans of HE operations, kept by shape: their search is slow for a loop of many tokens.
+#[derive(Debug)]
+pub struct Plans {
+    options: Options,
+    plan_options: PlanOptions,
+    /// Words of the masks of a cached operand that are made at once: a bound on memory.
+    pub(crate) operand_batch: u64,
+    /// Wire bits that one random correlated OT is taken to cost when strategies are compared.
+    pub(crate) cot_bits: usize,
+    matmul: HashMap<MatmulSpec, Arc<MatmulPlan>>,
+    ole: HashMap<(usize, u32, OleKind), Arc<OlePlan>>,
+}
+
+impl Plans {
+    /// No plans yet, to be made under `options`.
+    pub fn new(options: Options) -> Self {
+        let plan_options = PlanOptions {
+            bytes_per_second: options.link.bytes_per_second,
+            packing: options.packing,
+            ..PlanOptions::default()
+        };
+        let cot_bits = options.ot.bits_per_ot();
+        Plans { options, plan_options, operand_batch: 1 << 22, cot_bits, matmul: HashMap::new(), ole: HashMap::new() }
+    }
+
+    /// The public choices that the plans follow.
+    pub fn options(&self) -> &Options {
+        &self.options
+    }
+
+    /// The plan of a matrix product.
+    pub fn matmul(&mut self, spec: MatmulSpec) -> Result<Arc<MatmulPlan>, Error> {
+        if let Some(plan) = self.matmul.get(&spec) {
+            return Ok(plan.clone());
+        }
+        let plan = Arc::new(MatmulPlan::with_options(spec, self.plan_options)?);
+        self.matmul.insert(spec, plan.clone());
+        Ok(plan)
+    }
+
+    /// The plan of elementwise products.
+    pub fn ole(&mut self, len: usize, width: u32, kind: OleKind) -> Result<Arc<OlePlan>, Error> {
+        if let Some(plan) = self.ole.get(&(len, width, kind)) {
+            return Ok(plan.clone());
+        }
+        let plan = Arc::new(OlePlan::new(len, width, kind)?);
+        self.ole.insert((len, width, kind), plan.clone());
+        Ok(plan)
+    }
+}

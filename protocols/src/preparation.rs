@@ -1,0 +1,89 @@
+//! The offline phase: fills a stock with all that a run will take.
+
+use net::Role;
+
+use crate::Error;
+use crate::OperandId;
+use crate::correlation::CorrelationKind;
+use crate::cost::Cost;
+use crate::ops::cached;
+use crate::plans::Plans;
+use crate::session::Session;
+use crate::stock::operands::Events;
+use crate::stock::{MAX_COTS_AHEAD, Needs, Stock};
+
+/// Scope of the offline phase in the ledger.
+pub const SCOPE: &str = "preprocess";
+
+/// A piece of the offline phase.
+enum Job<'a> {
+    Batch(&'a CorrelationKind, usize),
+    Operand(OperandId, &'a Events),
+    Cots(Role, usize),
+}
+
+/// The pieces of `needs` in the order in which both parties work them off.
+fn jobs(needs: &Needs) -> Vec<Job<'_>> {
+    let batches = needs.units.iter().flat_map(|(kind, &units)| kind.batches(units).map(move |b| Job::Batch(kind, b)));
+    let operands = needs.operands.iter().map(|(id, events)| Job::Operand(*id, events));
+    let cots = [Role::Client, Role::Server]
+        .map(|role| Job::Cots(role, needs.cots[role as usize].min(MAX_COTS_AHEAD) as usize));
+    batches.chain(operands).chain(cots).collect()
+}
+
+impl Job<'_> {
+    /// Scope in the ledger.
+    fn scope(&self) -> &'static str {
+        match self {
+            Job::Batch(kind, _) => kind.scope(),
+            Job::Operand(..) => "keys and values",
+            Job::Cots(..) => "OTs",
+        }
+    }
+
+    fn cost(&self, plans: &mut Plans) -> Result<Cost, Error> {
+        match self {
+            Job::Batch(kind, units) => kind.cost(plans, *units),
+            Job::Operand(_, events) => cached::prepare_cost(plans, events),
+            Job::Cots(sender, count) => Ok(Cost::free().pooled(*sender, *count)),
+        }
+    }
+}
+
+/// Scope and cost of each piece of [`prepare_all`] in order. Refills of the OT pools are not included; all of it is
+/// `offline`.
+pub(crate) fn costs(needs: &Needs, plans: &mut Plans) -> Result<Vec<(&'static str, Cost)>, Error> {
+    jobs(needs).iter().map(|job| Ok((job.scope(), job.cost(plans)?))).collect()
+}
+
+/// Fills `stock` with all that `needs` says. `matrix` gives the server the values of a weight by name; `progress` is
+/// called with bytes done and bytes in all.
+pub(crate) fn prepare_all<'a>(
+    session: &mut Session,
+    stock: &mut Stock,
+    needs: &Needs,
+    matrix: impl Fn(&str) -> Option<&'a [i32]>,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<(), Error> {
+    let costs = costs(needs, session.plans())?;
+    let total = costs.iter().map(|(_, cost)| cost.total_bytes()).sum();
+    let mut done = 0;
+    progress(done, total);
+    session.channel().ledger_mut().enter(SCOPE);
+    for (job, (scope, cost)) in jobs(needs).into_iter().zip(costs) {
+        session.channel().ledger_mut().enter(scope);
+        match job {
+            Job::Batch(kind, units) => stock.fill(session, kind, units, kind.weight().and_then(&matrix))?,
+            Job::Operand(id, events) => {
+                let masks = session.offline(|s| cached::prepare(s, &mut stock.spill, events))?;
+                stock.operands.insert(id, masks);
+            }
+            Job::Cots(sender, count) => session.reserve(sender, count)?,
+        }
+        session.channel().ledger_mut().leave();
+        done += cost.total_bytes();
+        progress(done, total);
+    }
+    session.channel().ledger_mut().leave();
+    Ok(())
+}

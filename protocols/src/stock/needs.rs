@@ -1,0 +1,45 @@
+//! What a whole run takes from a stock.
+
+use std::collections::BTreeMap;
+
+use net::Role;
+
+use super::operands::Events;
+use crate::OperandId;
+use crate::correlation::CorrelationKind;
+
+/// OTs that are made ahead in each direction, at most: 16 bytes each on either side. What a run needs beyond that is made
+/// when the pool runs dry.
+pub const MAX_COTS_AHEAD: u64 = 1 << 23;
+
+/// What a run takes from the stock. [`Planner`](crate::Planner) writes it down, and
+/// [`prepare_all`](crate::preparation::prepare_all) fills the stock by it in large batches, which makes the offline phase
+/// cheap.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Needs {
+    /// Units of every kind of correlation.
+    pub units: BTreeMap<CorrelationKind, usize>,
+    /// Products with every cached operand.
+    pub operands: BTreeMap<OperandId, Events>,
+    /// OTs of the online steps with the client, the server as OT sender.
+    pub cots: [u64; 2],
+}
+
+impl Needs {
+    /// All but the OTs: what a stock holds.
+    pub fn stored(&self) -> Needs {
+        Needs { cots: [0; 2], ..self.clone() }
+    }
+
+    /// The OTs alone, which live in the pools of a session.
+    pub fn ots(&self) -> Needs {
+        Needs { cots: self.cots, ..Needs::default() }
+    }
+
+    /// Words that `role` stores.
+    pub fn words(&self, role: Role) -> u64 {
+        let of_kind = |(kind, &units): (&CorrelationKind, &usize)| (units * kind.words(role)) as u64;
+        let units: u64 = self.units.iter().map(of_kind).sum();
+        units + self.operands.values().map(Events::words).sum::<u64>()
+    }
+}

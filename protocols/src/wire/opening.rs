@@ -1,0 +1,50 @@
+//! Opening shared words to both parties, because the caller's protocol says so or because a mask hides them.
+
+use crate::Error;
+use crate::cost::Cost;
+use crate::session::Session;
+use crate::wire::packed;
+use crate::words::mask;
+
+/// Step of every message that opens words.
+pub(crate) const STEP: &str = "reveal";
+
+/// Opens `x` to both parties, who get the values reduced modulo 2^`width`.
+pub fn open(s: &mut Session, x: &[u64], width: u32) -> Result<Vec<u64>, Error> {
+    if x.is_empty() {
+        return Ok(Vec::new());
+    }
+    let message = s.channel().exchange(STEP, &packed::pack(x, &[width]), packed::bytes(x.len(), &[width]))?;
+    added(x, width, &message)
+}
+
+/// The sums of the words with those of the peer's message.
+pub(crate) fn added(x: &[u64], width: u32, message: &[u8]) -> Result<Vec<u64>, Error> {
+    let theirs = packed::unpack(STEP, message, x.len(), &[width])?;
+    Ok(x.iter().zip(theirs).map(|(x, y)| x.wrapping_add(y) & mask(width)).collect())
+}
+
+/// Cost of [`open`] of `n` words.
+pub fn open_cost(n: usize, width: u32) -> Cost {
+    let bytes = packed::bytes(n, &[width]);
+    if n == 0 { Cost::free() } else { Cost::free().exchange(bytes, bytes) }
+}
+
+/// Opens `x` to both parties, modulo 2^`width`. Every word is the difference of a secret and a mask that is uniform modulo
+/// 2^`width` and masks nothing else.
+pub(crate) fn masked(s: &mut Session, x: &[u64], width: u32) -> Result<Vec<u64>, Error> {
+    let opened = open(s, x, width)?;
+    note(s, "", &opened, &[width]);
+    Ok(opened)
+}
+
+/// Takes note of words opened under masks, of `widths` bits in turn, as the part `part` of the current operation.
+pub(crate) fn note(s: &mut Session, part: &str, opened: &[u64], widths: &[u32]) {
+    #[cfg(any(test, feature = "audit"))]
+    {
+        let path = s.channel().ledger_mut().path().to_owned() + part;
+        s.audit.note(&path, opened, widths);
+    }
+    #[cfg(not(any(test, feature = "audit")))]
+    let _ = (s, part, opened, widths);
+}
