@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use ndarray::{ArrayD, IxDyn};
 use protocols::local::Pair;
+use protocols::ops::shuffle::{Permute, Shuffle};
 use protocols::{Abb, Error, Options};
 
 const ROWS: usize = 4;
@@ -15,11 +16,11 @@ fn main() -> Result<(), Error> {
     for n in [64, 256, 1024, 4096] {
         let [client, _] = pair.run(|abb| {
             let start = Instant::now();
-            let permutations = abb.permutations(ROWS, n);
+            let permutations = abb.apply(Permute { rows: ROWS, items: n }, ())?;
             let drawn = start.elapsed();
             let words = ArrayD::zeros(IxDyn(&[ROWS, n, 1]));
             let start = Instant::now();
-            abb.shuffle(&permutations, &words, &[40], false)?;
+            abb.apply(Shuffle { widths: &[40], inverse: false }, (&permutations, &words))?;
             Ok([drawn, start.elapsed()])
         })?;
         let [drawn, shuffled] = client.map(|time| time.as_secs_f64() * 1e3 / ROWS as f64);

@@ -5,14 +5,16 @@
 //! use ndarray::arr1;
 //! use net::Role;
 //! use protocols::local::Pair;
+//! use protocols::ops::mul::Mul;
+//! use protocols::ops::reveal::Reveal;
 //! use protocols::{Abb, Options};
 //!
 //! # fn main() -> Result<(), protocols::Error> {
 //! let [opened, nothing] = Pair::new(Options::default())?.run(|abb| {
 //!     let x = abb.input(Role::Client, &[1], Some(&arr1(&[6]).into_dyn()))?;
 //!     let y = abb.input(Role::Server, &[1], Some(&arr1(&[7]).into_dyn()))?;
-//!     let xy = abb.mul(&x, &y, 64)?;
-//!     abb.reveal(&xy, 64, Role::Client)
+//!     let xy = abb.apply(Mul { width: 64 }, (&x, &y))?;
+//!     abb.apply(Reveal { width: 64, to: Role::Client }, &xy)
 //! })?;
 //! assert_eq!(opened, Some(arr1(&[42]).into_dyn()));
 //! assert_eq!(nothing, None);
@@ -115,6 +117,7 @@ fn both<V: Send, T: Send>(
 mod tests {
     use super::*;
     use crate::Abb;
+    use crate::ops::compare::AtLeast;
     use crate::tests::DEALER;
 
     #[test]
@@ -126,12 +129,12 @@ mod tests {
                     return Err(Error::Token { id: 5, vocabulary: 3 });
                 }
                 let x = abb.constant(&[4], 1);
-                abb.at_least(&x, &[0], 20)
+                abb.apply(AtLeast { thresholds: &[0], width: 20 }, &x)
             });
             assert!(matches!(failed, Err(Error::Token { id: 5, vocabulary: 3 })), "{culprit:?}: {:?}", failed.err());
             let again = pair.run(|abb| {
                 let x = abb.constant(&[4], 1);
-                abb.at_least(&x, &[0], 20)
+                abb.apply(AtLeast { thresholds: &[0], width: 20 }, &x)
             });
             assert!(matches!(again, Err(Error::Net(_))), "{culprit:?}");
         }
@@ -144,7 +147,7 @@ mod tests {
         let _ = pair.run(|abb| {
             assert_ne!(abb.session().role(), Role::Client, "out of cheese");
             let x = abb.constant(&[4], 1);
-            abb.at_least(&x, &[0], 20).map(|_| ())
+            abb.apply(AtLeast { thresholds: &[0], width: 20 }, &x).map(|_| ())
         });
     }
 

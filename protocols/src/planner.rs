@@ -71,6 +71,12 @@ impl Planner {
         &mut self.ledger
     }
 
+    /// Plans of HE operations.
+    #[cfg(test)]
+    pub(crate) fn plans(&mut self) -> &mut Plans {
+        &mut self.plans
+    }
+
     /// OTs used so far by online steps with `sender` as OT sender.
     pub fn cots_used(&self, sender: Role) -> u64 {
         self.needs.cots[sender as usize]

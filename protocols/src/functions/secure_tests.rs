@@ -12,7 +12,7 @@ fn difference(options: Options, range: f64, shape: &[usize], function: impl Func
     let mut rng = StdRng::seed_from_u64(11);
     let x: Vec<f64> = (0..shape.iter().product()).map(|_| rng.random_range(-range..range)).collect();
     let words = shaped(&x, shape);
-    let clear = function.call(&mut Clear::evaluating(options.evaluate()), &[words]).expect("inputs are in range");
+    let clear = function.call(&mut Clear::evaluating(options.evaluation()), &[words]).expect("inputs are in range");
     let flat = fixed(&x).into_iter().collect::<Vec<_>>();
     let got = secure(options, &[(&flat, shape)], function);
     clear.iter().zip(&got).map(|(a, b)| (real(*a) - real(*b)).abs()).fold(0.0, f64::max)

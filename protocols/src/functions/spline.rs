@@ -127,6 +127,7 @@ impl Table for Spline {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::functions::fit::Pieces;
 
     #[test]
     fn interpolation_reproduces_polynomials() {
@@ -141,17 +142,10 @@ mod tests {
 
     #[test]
     fn both_parts_of_any_split_give_the_function() {
-        let spec = SplineSpec {
-            index_bits: 3,
-            low_bits: 8,
-            base: -1.0,
-            step: 1.0 / 1024.0,
-            degree: 4,
-            out_frac: 34,
-            out_width: 44,
-            power_bits: [16, 16, 16, 0],
-        };
-        let spline = Spline::fit(spec, f64::sin);
+        let power_bits = [16, 16, 16, 0];
+        let grid = Grid { index_bits: 3, low_bits: 8, pieces: Pieces::Powers { degree: 4, power_bits } };
+        let scale = Scale { base: -1.0, step: 1.0 / 1024.0, out_frac: 34, out_width: 44 };
+        let spline = Spline::fit(grid, scale, 4, power_bits, f64::sin);
         let (mut p, mut c) = ([0; 4], [0; 5]);
         assert_eq!(spline.factor_bits(), [8, 16, 16, 16]);
         for window in -1..7 {

@@ -2,7 +2,7 @@
 
 use fuzzing::{Corpus, memory};
 
-use crate::ops::packed::{bytes, pack, unpack};
+use crate::wire::packed::{bytes, pack, unpack};
 
 /// Widths of the rows of a target: two bytes of the input say which, and how many words there are.
 const WIDTHS: [&[u32]; 6] = [&[1], &[13], &[64], &[31, 1], &[63, 64, 2], &[7, 11, 18, 28]];

@@ -6,11 +6,11 @@ use ot::dpf::Lane;
 
 use super::{TWO_PHASES, open, share};
 use crate::audit::deviation;
+use crate::forecast::Forecast;
 use crate::local::Pair;
 use crate::ops::fss::table::{CurveSpec, FACTOR_FRAC, FssShape, FssTable, POWER_FRAC, Payload, factor};
 use crate::ops::fss::{Square, threshold};
 use crate::ops::fss::{expanded, prepare, prepare_cost, run, run_cost};
-use crate::session::Forecast;
 use crate::words::mask;
 use crate::{Options, Session};
 
@@ -205,7 +205,7 @@ fn opened(x: u64, rows: usize) -> [f64; 2] {
             let masks = correlations.chunks_exact(shape.correlation_words()).map(|entry| entry[0]);
             let masked: Vec<u64> =
                 shares[s.role() as usize].iter().zip(masks).map(|(x, r)| x.wrapping_sub(r)).collect();
-            crate::ops::reveal::open(s, &masked, shape.input_bits())
+            crate::wire::opening::open(s, &masked, shape.input_bits())
         })
         .expect("protocol");
     assert_eq!(client, server, "both parties see the same");

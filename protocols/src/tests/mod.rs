@@ -50,13 +50,25 @@ pub(crate) fn run<T: Send>(
 
 /// One party's session, over the ideal dealer or over real OTs.
 pub(crate) fn open(channel: Channel, options: Options) -> Result<Session, Error> {
-    match options.ot {
+    let mut session = match options.ot {
         CotKind::Dealer => {
             let (sender, receiver) = ot::dealer::setup(channel.role(), 7);
-            Ok(Session::with_pools(channel, options, sender, receiver, rand::make_rng()))
+            Session::with_pools(channel, options, sender, receiver, rand::make_rng())
         }
-        _ => Session::new(channel, options),
-    }
+        _ => Session::new(channel, options)?,
+    };
+    session.plans().operand_batch = OPERAND_BATCH;
+    Ok(session)
+}
+
+/// Words of masks of cached operands made at once: few, so that several batches are needed.
+pub(crate) const OPERAND_BATCH: u64 = 1 << 7;
+
+/// A planner of sessions from [`open`].
+pub(crate) fn planner(options: Options) -> Planner {
+    let mut planner = Planner::new(options);
+    planner.plans().operand_batch = OPERAND_BATCH;
+    planner
 }
 
 /// Random shares of `values`.
@@ -81,7 +93,7 @@ pub(crate) fn secure(options: Options, inputs: &[(&[u64], &[usize])], function: 
         function.call(abb, &words)
     });
     assert_eq!(client_ledger, server_ledger, "both ledgers");
-    let mut planner = Planner::new(options);
+    let mut planner = planner(options);
     let shapes: Vec<_> = inputs.iter().map(|(_, shape)| crate::Shape(shape.to_vec())).collect();
     let planned = function.call(&mut planner, &shapes).expect("plan");
     assert_eq!(planned.0, client.shape(), "planned shape");

@@ -1,10 +1,10 @@
-//! Growing operands take the masks that were made for them, or none.
+//! Cached operands take the masks that were made for them, or none.
 
 use super::{TWO_PHASES, own, run, share};
 use crate::abb::Abb;
-use crate::ops::cached::Form;
-use crate::stock::{self, prepare_all};
-use crate::{Axis, Error, Needs, Operand, OperandId, OperandKind, Planner, Shape};
+use crate::preparation;
+use crate::stock::operands::OperandForm as Form;
+use crate::{Axis, Error, Needs, Operand, OperandId, OperandKind, Shape};
 
 const KEYS: OperandId = OperandId { layer: 25, kind: OperandKind::Keys, generation: 1 };
 const FORM: Form = Form { batch: 2, d: 4, axis: Axis::Rows, width: 29 };
@@ -24,7 +24,7 @@ fn product<B: Abb>(b: &mut B, form: Form, operand: &mut Operand, [x, m]: &[B::Wo
 
 /// What a product with the operand `id` takes.
 fn needs(id: OperandId) -> Needs {
-    let mut planner = Planner::new(TWO_PHASES);
+    let mut planner = super::planner(TWO_PHASES);
     let words = shapes(FORM).map(|shape| Shape(shape.to_vec()));
     product(&mut planner, FORM, &mut Operand::new(id), &words).expect("plan");
     planner.needs().clone()
@@ -49,14 +49,14 @@ fn masks_of_another_form_are_refused_before_a_word_is_sent() {
         let shapes = shapes(form);
         let shares = shapes.map(|shape| share(&vec![1 << 28; shape.iter().product()], 1));
         run(TWO_PHASES, |abb| {
-            prepare_all(abb.session(), &needs, |_| None, &mut |_, _| ())?;
+            abb.prepare(&needs, |_| None, &mut |_, _| ())?;
             let before = abb.session().channel().ledger_mut().total().messages;
             let words = [0, 1].map(|i| own(abb, &shares[i], &shapes[i]));
             refused(product(abb, form, &mut Operand::new(KEYS), &words).map(|_| ()));
             assert_eq!(abb.session().channel().ledger_mut().total().messages, before, "nothing was sent");
             Ok(())
         });
-        let mut planner = Planner::new(TWO_PHASES);
+        let mut planner = super::planner(TWO_PHASES);
         planner.set_stock(&needs);
         refused(product(&mut planner, form, &mut Operand::new(KEYS), &shapes.map(|s| Shape(s.to_vec()))).map(|_| ()));
     }
@@ -73,18 +73,19 @@ fn masks_of_another_name_stay_where_they_are() {
     ] {
         let needs = needs(other);
         let [(_, ledger), _] = run(TWO_PHASES, |abb| {
-            prepare_all(abb.session(), &needs, |_| None, &mut |_, _| ())?;
+            abb.prepare(&needs, |_| None, &mut |_, _| ())?;
             let words = [0, 1].map(|i| own(abb, &shares[i], &shapes[i]));
             product(abb, FORM, &mut Operand::new(KEYS), &words)?;
-            let left = abb.session().stock.operands.remove(other).expect("masks of the other");
+            let left = abb.stock().operands.remove(other).expect("masks of the other");
             assert_eq!(left.words(), needs.operands[&other].words());
             Ok(())
         });
-        let mut planner = Planner::new(TWO_PHASES);
+        let mut planner = super::planner(TWO_PHASES);
         planner.prepare(&needs).expect("plan");
         product(&mut planner, FORM, &mut Operand::new(KEYS), &shapes.map(|s| Shape(s.to_vec()))).expect("plan");
         assert_eq!(planner.ledger().untimed(), ledger, "{other}");
-        let late = ledger.iter().filter(|e| !e.path.starts_with(stock::SCOPE) && e.phase == net::Phase::Offline);
+        let late =
+            ledger.iter().filter(|e| !e.path.starts_with(preparation::SCOPE) && e.phase == net::Phase::Offline);
         assert!(late.map(|e| e.traffic.bytes()).sum::<u64>() > 0, "{other}: made on the spot");
     }
 }
@@ -95,7 +96,7 @@ fn no_mask_serves_two_operands_and_no_token_is_taken_back() {
     let shares = shapes.map(|shape| share(&vec![1; shape.iter().product()], 1));
     let needs = needs(KEYS);
     run(TWO_PHASES, |abb| {
-        prepare_all(abb.session(), &needs, |_| None, &mut |_, _| ())?;
+        abb.prepare(&needs, |_| None, &mut |_, _| ())?;
         let words = [0, 1].map(|i| own(abb, &shares[i], &shapes[i]));
         let mut operand = Operand::new(KEYS);
         product(abb, FORM, &mut operand, &words)?;

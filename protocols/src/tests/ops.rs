@@ -8,11 +8,14 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
 use super::{BOTH, DEALER, run, secure, share};
-use crate::abb::{Abb, Table, Tabulated, Truncation, Words};
+use crate::abb::Abb;
 use crate::function;
+use crate::functions::embed;
 use crate::ops::b2a::B2a;
 use crate::ops::compare::AtLeast;
+use crate::ops::evaluate::{Evaluate, Function};
 use crate::ops::linear::Linear;
+use crate::ops::lookup::Table;
 use crate::ops::matmul::Matmul;
 use crate::ops::matmul::multiply;
 use crate::ops::mul::Mul;
@@ -22,6 +25,8 @@ use crate::ops::mux_all;
 use crate::ops::reveal::Reveal;
 use crate::ops::row_max::RowMax;
 use crate::ops::sum_squares::SumSquares;
+use crate::ops::truncate::Truncation;
+use crate::words::Words;
 use crate::words::{mask, signed};
 use crate::{Clear, EMBED_FRAC, EMBED_WIDTH, FixedValues, FixedWeight, LINEAR_WIDTH, Options, Tensor, WeightSpec};
 
@@ -290,8 +295,11 @@ impl Table for Square {
 fn tabulated_functions_are_exact_over_their_whole_range() {
     // Many times, for other splits into shares, and for more than one batch of OTs.
     let x: Vec<u64> = (0..50_000).map(|x| x % (15 * 64)).collect();
-    let got =
-        secure(DEALER, &[(&x, &[x.len()])], function!([] | abb, x | abb.evaluate(Tabulated::Lookup(&Square), &x[0])));
+    let got = secure(
+        DEALER,
+        &[(&x, &[x.len()])],
+        function!([] | abb, x | abb.apply(Evaluate { function: &Function::lookup(Square, 0) }, &x[0])),
+    );
     for (x, got) in x.iter().zip(got) {
         assert_eq!(distance(got, x * x, 31), 0, "{x}");
     }
@@ -360,22 +368,22 @@ fn embedding_is_private_to_the_client_and_right() {
         ot::dealer::setup(Role::Client, 1).1,
         rand::make_rng(),
     );
-    let refused = crate::TwoParty::new(session).embed(&weight(17, 9, 4, false), Some(&[17]), 1);
+    let refused = embed(&mut crate::TwoParty::new(session), &weight(17, 9, 4, false), Some(&[17]), 1);
     assert!(matches!(refused, Err(crate::Error::Token { id: 17, vocabulary: 17 })));
 }
 
 fn embedding_is_right(options: Options, ids: &[u32]) {
     let [(client, ledger), (server, _)] = run(options, |abb| {
         let server = abb.session().role() == Role::Server;
-        abb.embed(&weight(17, 9, 4, server), (!server).then_some(ids), ids.len())
+        embed(abb, &weight(17, 9, 4, server), (!server).then_some(ids), ids.len())
     });
     let table = w_values(17, 9);
     for (i, (c, s)) in client.iter().zip(&server).enumerate() {
         let want = i64::from(table.matrix[ids[i / 9] as usize * 9 + i % 9]) << (EMBED_FRAC - 16);
         assert!(distance(c.wrapping_add(*s), want as u64, EMBED_WIDTH) <= 8);
     }
-    let mut planner = crate::Planner::new(options);
-    planner.embed(&weight(17, 9, 4, false), None, ids.len()).expect("plan");
+    let mut planner = super::planner(options);
+    embed(&mut planner, &weight(17, 9, 4, false), None, ids.len()).expect("plan");
     assert_eq!(planner.ledger().untimed(), ledger);
 }
 
@@ -392,7 +400,7 @@ fn only_the_named_party_learns_a_revealed_word() {
             let want = (role == to).then(|| x.iter().map(|x| x & mask(23)).collect::<Vec<_>>());
             assert_eq!(outcome.0.as_ref().map(|o| o.iter().copied().collect::<Vec<_>>()), want);
         }
-        let mut planner = crate::Planner::new(DEALER);
+        let mut planner = super::planner(DEALER);
         planner.apply(Reveal { width: 23, to }, &crate::Shape(vec![33])).expect("plan");
         assert_eq!(planner.ledger().untimed(), outcomes[0].1);
     }
@@ -435,7 +443,7 @@ fn empty_tensors_cost_nothing() {
                 let bits = abb.apply(AtLeast { thresholds: &[0], width: 30 }, &y)?.reshape(&[0]);
                 let y = abb.apply(Mux { width: 64 }, (&bits, &y))?;
                 let y = abb.apply(Mul { width: 64 }, (&y, &y))?;
-                abb.evaluate(Tabulated::Lookup(&Square), &y)
+                abb.apply(Evaluate { function: &Function::lookup(Square, 0) }, &y)
             }
         ),
     );

@@ -10,7 +10,7 @@ use crate::ops::reveal::Reveal;
 use crate::ops::reveal::RevealRounded;
 use crate::ops::truncate::Truncation;
 use crate::words::{mask, signed};
-use crate::{Clear, Planner, Shape};
+use crate::{Clear, Shape};
 use ndarray::{ArrayD, IxDyn};
 
 /// Ring and dropped bits of a head with 16 fractional bits a weight, and of a small ring.
@@ -54,7 +54,7 @@ fn a_rounded_opening_is_close_to_its_twin_and_costs_what_the_plan_says() {
                 let half = signed(twin.wrapping_sub(*x) & mask(width), width);
                 assert!(half.unsigned_abs() <= 1 << (drop - 1), "the twin of {} off by {half}", *x as i64);
             }
-            let mut planner = Planner::new(options);
+            let mut planner = super::planner(options);
             planner.apply(RevealRounded { width, drop, to: Role::Client }, &Shape(vec![x.len()])).expect("plan");
             assert_eq!(planner.ledger().untimed(), ledger);
             assert_eq!(ledger, peer_ledger);

@@ -19,7 +19,7 @@ use crate::ops::shuffle::Shuffle;
 use crate::ops::truncate::Truncation;
 use crate::ops::{quickselect, truncate};
 use crate::words::{index_bits, mask};
-use crate::{Error, Operand, OperandId, OperandKind, Options, Planner, Shape, Tensor};
+use crate::{Error, Operand, OperandId, OperandKind, Options, Shape, Tensor};
 
 fn random(count: usize, seed: u64) -> Vec<u64> {
     let mut rng = StdRng::seed_from_u64(seed);
@@ -142,7 +142,7 @@ fn gathering_opens_the_entries_of_a_growing_payload_once() {
                     let words = x[0].slice(0, step..step + 1).reshape(&[2, 3, 6]).slice(2, 0..n);
                     let payload = x[1].slice(1, 0..n);
                     let gathered = b.scope(&format!("step {step}"), |b| {
-                        selection::gather_growing(b, &TopK::OneHot(words), &payload, 5, &mut operand)
+                        selection::gather_cached(b, &TopK::OneHot(words), &payload, 5, &mut operand)
                     })?;
                     out.push(gathered);
                 }
@@ -161,7 +161,7 @@ fn gathering_opens_the_entries_of_a_growing_payload_once() {
             }
         }
     }
-    let mut planner = Planner::new(TWO_PHASES);
+    let mut planner = super::planner(TWO_PHASES);
     planner.ledger().set_phase(Phase::Decode);
     gathers().call(&mut planner, &shapes.map(Shape)).expect("plan");
     let ledger = planner.ledger().entries();
@@ -326,7 +326,7 @@ fn a_plan_is_the_mean_of_many_runs() {
                 ledger.iter().map(|entry| entry.traffic.bytes()).sum::<u64>()
             })
             .sum();
-        let mut planner = Planner::new(DEALER);
+        let mut planner = super::planner(DEALER);
         planner.apply(Quickselect { k, width: 30 }, &Shape(vec![rows, n])).expect("plan");
         let (planned, mean) = (planner.ledger().total().bytes() as f64, sent as f64 / runs as f64);
         assert!((planned / mean - 1.0).abs() < 0.08, "{planned} planned, {mean} on average");

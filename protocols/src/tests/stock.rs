@@ -10,11 +10,9 @@ use crate::ops::matmul::Matmul;
 use crate::ops::matmul::multiply;
 use crate::ops::mul::MulRows;
 use crate::ops::sum_squares::SumSquares;
-use crate::stock::prepare_all;
 use crate::words::Words;
 use crate::{
-    Axis, Error, FixedValues, FixedWeight, Operand, OperandId, OperandKind, Options, Planner, Shape, Tensor,
-    WeightSpec,
+    Axis, Error, FixedValues, FixedWeight, Operand, OperandId, OperandKind, Options, Shape, Tensor, WeightSpec,
 };
 
 const HEADS: usize = 2;
@@ -77,7 +75,7 @@ fn program(known: bool) -> Steps {
 
 fn needs(options: Options) -> crate::Needs {
     let (_, shape) = inputs();
-    let mut planner = Planner::new(options);
+    let mut planner = super::planner(options);
     let shapes = [Shape(shape.to_vec()), Shape(shape.to_vec())];
     program(false).call(&mut planner, &shapes).expect("plan");
     planner.needs().clone()
@@ -96,7 +94,7 @@ fn a_prepared_run_equals_the_naive_one_and_its_plan() {
     for options in [TWO_PHASES, Options { preprocess: true, ..Options::default() }] {
         let needs = needs(options);
         assert!(needs.operands.len() == 2 && needs.operands[&KEYS].list.len() == STEPS.len(), "{needs:?}");
-        let batches = needs.operands[&KEYS].batches();
+        let batches = needs.operands[&KEYS].batches(super::OPERAND_BATCH);
         assert!(batches.len() > 1, "{batches:?}");
         assert_eq!(batches.into_iter().flat_map(|batch| batch.list).collect::<Vec<_>>(), needs.operands[&KEYS].list);
         let parties = run(options, |abb| {
@@ -104,9 +102,7 @@ fn a_prepared_run_equals_the_naive_one_and_its_plan() {
             let weight = weight(known);
             let matrix = weight.values.as_ref().map(|v| &*v.matrix);
             let mut bytes = Vec::new();
-            prepare_all(abb.session(), &needs, |name| matrix.filter(|_| name == "w"), &mut |done, all| {
-                bytes.push((done, all))
-            })?;
+            abb.prepare(&needs, |name| matrix.filter(|_| name == "w"), &mut |done, all| bytes.push((done, all)))?;
             assert!(bytes.is_sorted() && bytes.last().is_some_and(|(done, all)| done == all), "{bytes:?}");
             abb.session().channel().ledger_mut().set_phase(Phase::Decode);
             let words: Vec<_> = shares.iter().map(|s| own(abb, s, &shape)).collect();
@@ -121,7 +117,7 @@ fn a_prepared_run_equals_the_naive_one_and_its_plan() {
             let got = number(c.wrapping_add(*s));
             assert!((got - number(*want)).abs() < 0.01 * largest, "{got} for {}, largest {largest}", number(*want));
         }
-        let mut planner = Planner::new(options);
+        let mut planner = super::planner(options);
         planner.prepare(&needs).expect("plan");
         planner.ledger().set_phase(Phase::Decode);
         program(false).call(&mut planner, &[Shape(shape.to_vec()), Shape(shape.to_vec())]).expect("plan");
@@ -148,9 +144,9 @@ fn a_stock_outlives_its_session() {
         let role = abb.session().role();
         let weight = weight(known(role));
         let matrix = weight.values.as_ref().map(|v| &*v.matrix);
-        prepare_all(abb.session(), &stored, |_| matrix, &mut |_, _| ())?;
+        abb.prepare(&stored, |_| matrix, &mut |_, _| ())?;
         let mut words = Vec::new();
-        let stock = std::mem::take(&mut abb.session().stock);
+        let stock = std::mem::take(abb.stock());
         stock.drain(&stored, role, |piece| {
             words.extend_from_slice(piece);
             Ok::<_, Error>(())
@@ -166,16 +162,16 @@ fn a_stock_outlives_its_session() {
             let matrix = weight.values.as_ref().map(|v| &*v.matrix);
             if stored {
                 let mut rest = &kept[role as usize][..];
-                abb.session().stock = crate::Stock::refill(&needs, role, |piece| {
+                *abb.stock() = crate::Stock::refill(&needs, role, |piece| {
                     let (now, later) = rest.split_at(piece.len());
                     piece.copy_from_slice(now);
                     rest = later;
                     Ok::<_, Error>(())
                 })?;
                 assert!(rest.is_empty());
-                prepare_all(abb.session(), &needs.ots(), |_| None, &mut |_, _| ())?;
+                abb.prepare(&needs.ots(), |_| None, &mut |_, _| ())?;
             } else {
-                prepare_all(abb.session(), &needs, |_| matrix, &mut |_, _| ())?;
+                abb.prepare(&needs, |_| matrix, &mut |_, _| ())?;
             }
             let words: Vec<_> = shares.iter().map(|s| own(abb, s, &shape)).collect();
             program(known(role)).call(abb, &words)
@@ -189,7 +185,7 @@ fn a_stock_outlives_its_session() {
         let (want, got) = (value(&fresh), value(&reused));
         assert!((want - got).abs() <= 1e-2 * want.abs().max(1e6), "entry {i}: {got}, expected {want}");
     }
-    let mut planner = Planner::new(TWO_PHASES);
+    let mut planner = super::planner(TWO_PHASES);
     planner.prepare(&needs.ots()).expect("plan");
     planner.set_stock(&needs);
     program(false).call(&mut planner, &[Shape(shape.to_vec()), Shape(shape.to_vec())]).expect("plan");
@@ -208,18 +204,18 @@ fn a_run_that_was_not_prepared_for_makes_what_it_needs() {
         let known = abb.session().role() == Role::Server;
         let weight = weight(known);
         let matrix = weight.values.as_ref().map(|v| &*v.matrix);
-        prepare_all(abb.session(), &other, |_| matrix, &mut |_, _| ())?;
+        abb.prepare(&other, |_| matrix, &mut |_, _| ())?;
         let words: Vec<_> = shares.iter().map(|s| own(abb, s, &shape)).collect();
         program(known).call(abb, &words)
     });
-    let mut planner = Planner::new(TWO_PHASES);
+    let mut planner = super::planner(TWO_PHASES);
     planner.prepare(&other).expect("plan");
     program(false).call(&mut planner, &[Shape(shape.to_vec()), Shape(shape.to_vec())]).expect("plan");
     assert_eq!(planner.ledger().untimed(), parties[0].1);
 }
 
 #[test]
-fn growing_products_equal_the_naive_ones() {
+fn cached_products_equal_the_naive_ones() {
     let (values, shape) = inputs();
     let shares: Vec<_> = (0..).zip(&values).map(|(seed, v)| share(v, seed)).collect();
     for options in [DEALER, TWO_PHASES] {
