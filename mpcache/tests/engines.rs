@@ -55,7 +55,7 @@ fn agree_after(
     let mut plan = Plan::new(options);
     script.play(&mut plan, &spec, |x| Shape(x.shape().to_vec()));
     let needs = needs(plan.needs());
-    let (fixed, looked_fixed) = script.play(&mut Fixed::evaluating(options.evaluate()), &spec, to_fixed);
+    let (fixed, looked_fixed) = script.play(&mut Fixed::evaluating(options.evaluation()), &spec, to_fixed);
     let context = format!("{text}, {prompt} tokens");
     assert_eq!(looked, looked_fixed, "{context}: tokens that fixed point attends to");
     let (client, server) = memory_pair(Duration::from_secs(300));

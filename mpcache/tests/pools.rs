@@ -107,7 +107,7 @@ fn serves_every_prompt(text: &str) -> Vec<String> {
         } else {
             assert_eq!(planned, ledger, "{context}: planned ledger");
         }
-        let (fixed, _) = script.play(&mut Fixed::evaluating(options().evaluate()), &spec, to_fixed);
+        let (fixed, _) = script.play(&mut Fixed::evaluating(options().evaluation()), &spec, to_fixed);
         for (i, fixed) in fixed.iter().enumerate() {
             let off = largest_difference(&to_real(&(&client[i] + &server[i])), &to_real(fixed));
             assert!(off < SECURE, "{context}, output {i}: two parties err by {off}");

@@ -1,66 +1,173 @@
-//! An operation added from outside the crate: written once over the black box, it runs in the clear, between two
-//! parties, and as a plan that predicts the bytes. `cargo run --release -p waggle-protocols --example new_operation`
+//! An operation added from outside the crate, in this one file: the conjunction of shared bits, with a direct and a prepared
+//! form. It runs in the clear, between two parties in one phase and in two, and as a plan that predicts every byte.
+//! `cargo run --release -p waggle-protocols --example new_operation`
+//!
+//! **Functionality.** XOR shares of x and y -> XOR shares of x y.
+//!
+//! **Source.** *Direct.* (x_0 + x_1)(y_0 + y_1) modulo 2: each party multiplies its own bits, and the cross terms are one
+//! correlated OT in each direction. *Prepared.* Random bits a, b and a b, made by the direct form; online the parties open
+//! d = x + a and e = y + b, and x y = d e + d b + e a + a b (Beaver, CRYPTO 1991).
+//!
+//! **Range.** Any bits. **Error.** None. **Revealed.** Nothing: d and e are uniform, as every a and b is used once.
 
-use ndarray::{ArrayD, arr1};
+use ndarray::{IxDyn, Zip};
 use net::Role;
-use protocols::Words;
+use ot::Bits;
 use protocols::local::Pair;
-use protocols::ops::compare::AtLeast;
-use protocols::ops::mux::Mux;
+use protocols::operation::prelude::*;
+use protocols::ops::b2a::B2a;
 use protocols::ops::reveal::Reveal;
-use protocols::ops::truncate::Truncation;
-use protocols::{Abb, Clear, Error, FRAC, Options, Planner, Tensor};
+use protocols::wire::{cross, opening};
+use protocols::words::random_bits;
+use protocols::{Abb, Clear, Planner, Shape};
 
-/// Words are signed values of this many bits.
-const WIDTH: u32 = 30;
+/// x y entrywise; shapes equal.
+#[derive(Clone, Copy, Debug)]
+struct And;
 
-/// Leaky ReLU with slope 2^-`shift` below zero: x for x >= 0, else x / 2^shift rounded up or down.
-///
-/// Range: |x| < 2^(WIDTH - 2). Result modulo 2^WIDTH. With y = x / 2^shift the result is y + (x >= 0 ? x - y : 0): one
-/// truncation, one comparison, one selection.
-fn leaky_relu<B: Abb>(b: &mut B, x: &B::Words, shift: u32) -> Result<B::Words, Error> {
-    b.scope("leaky relu", |b| {
-        let y = b.apply(Truncation { width: WIDTH, shift, out: WIDTH }, x)?;
-        let positive = b.apply(AtLeast { thresholds: &[0], width: WIDTH }, x)?.reshape(&x.shape());
-        let kept = b.apply(Mux { width: WIDTH }, (&positive, &x.minus(&y)))?;
-        Ok(kept.plus(&y))
-    })
+impl Operation for And {
+    type Input<'a, F: Form> = (&'a F::Bits, &'a F::Bits);
+    type Output<F: Form> = F::Bits;
+    type Size = Vec<usize>;
+
+    fn size<F: Form>(&self, (x, y): &(&F::Bits, &F::Bits)) -> Vec<usize> {
+        assert_eq!(x.shape(), y.shape(), "shapes of a conjunction");
+        x.shape()
+    }
+
+    fn correlations(&self, shape: &Vec<usize>, options: &Options) -> Option<Need> {
+        options.preprocess.then(|| Need::new(BitTriple, shape.iter().product()))
+    }
+
+    fn cost(&self, shape: &Vec<usize>, prepared: bool, _: &mut Plans) -> Result<Cost, Error> {
+        let n = shape.iter().product();
+        Ok(if prepared { opening::open_cost(2 * n, 1) } else { direct_cost(n) })
+    }
+
+    fn run(
+        &self,
+        session: &mut Session,
+        (x, y): (&ArrayD<u8>, &ArrayD<u8>),
+        correlations: Option<&[u64]>,
+    ) -> Result<ArrayD<u8>, Error> {
+        let (own_x, own_y) = (flat(x), flat(y));
+        let bits = match correlations {
+            Some(triples) => prepared(session, &own_x, &own_y, triples)?,
+            None => direct(session, &own_x, &own_y)?,
+        };
+        Ok(shaped(x.shape(), bits))
+    }
+
+    fn twin(&self, _: &mut Twin, (x, y): (&ArrayD<u8>, &ArrayD<u8>)) -> Result<ArrayD<u8>, Error> {
+        Ok(Zip::from(x).and(y).map_collect(|x, y| x & y))
+    }
+
+    fn planned(&self, shape: Vec<usize>) -> Shape {
+        Shape(shape)
+    }
 }
 
-/// The client's words through [`leaky_relu`], opened to the client.
-fn layer<B: Abb>(b: &mut B, shape: &[usize], own: Option<&ArrayD<u64>>) -> Result<Option<ArrayD<u64>>, Error> {
-    let x = b.input(Role::Client, shape, own)?;
-    let y = leaky_relu(b, &x, 3)?;
-    b.apply(Reveal { width: WIDTH, to: Role::Client }, &y)
+/// The correlated OTs in either direction.
+fn transfers(n: usize) -> ot::Correlation {
+    ot::Correlation::new(n, 1, &[1]).expect("a width of 1")
+}
+
+fn direct(session: &mut Session, x: &[u8], y: &[u8]) -> Result<Vec<u8>, Error> {
+    if x.is_empty() {
+        return Ok(Vec::new());
+    }
+    let words: Vec<u64> = y.iter().map(|&y| y.into()).collect();
+    let choices = Bits::from_fn(x.len(), |i| x[i] == 1);
+    let crossed = cross::two_way(session, &transfers(x.len()), &choices, &words)?;
+    Ok(x.iter().zip(y).zip(crossed).map(|((x, y), crossed)| x & y ^ (crossed & 1) as u8).collect())
+}
+
+fn direct_cost(n: usize) -> Cost {
+    if n == 0 { Cost::free() } else { cross::two_way_cost(&transfers(n)) }
+}
+
+/// Bits a, b and a b. Unit: one conjunction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct BitTriple;
+
+impl Correlation for BitTriple {
+    fn scope(&self) -> &'static str {
+        "bit triples"
+    }
+
+    fn words(&self, _: Role) -> usize {
+        3
+    }
+
+    fn batch(&self) -> usize {
+        1 << 18
+    }
+
+    fn cost(&self, _: &mut Plans, units: usize) -> Result<Cost, Error> {
+        Ok(direct_cost(units).offline())
+    }
+
+    fn make(&self, session: &mut Session, units: usize, _: Option<&[i32]>) -> Result<Vec<u64>, Error> {
+        let [a, b] = [0; 2].map(|_| random_bits(session.rng(), units));
+        let ab = direct(session, &a, &b)?;
+        let triples = a.iter().zip(&b).zip(&ab);
+        Ok(triples.flat_map(|((a, b), ab)| [a, b, ab].map(|&bit| u64::from(bit))).collect())
+    }
+}
+
+fn prepared(session: &mut Session, x: &[u8], y: &[u8], triples: &[u64]) -> Result<Vec<u8>, Error> {
+    let masked = |x: &[u8], at: usize| x.iter().zip(triples.chunks(3)).map(|(x, t)| u64::from(*x) ^ t[at]).collect();
+    let mut words: Vec<u64> = masked(x, 0);
+    words.extend::<Vec<u64>>(masked(y, 1));
+    let opened = opening::masked(session, &words, 1)?;
+    let (d, e) = opened.split_at(x.len());
+    let server = u64::from(session.is_server());
+    let bit = |((d, e), t): ((&u64, &u64), &[u64])| (server & d & e ^ d & t[1] ^ e & t[0] ^ t[2]) as u8;
+    Ok(d.iter().zip(e).zip(triples.chunks(3)).map(bit).collect())
+}
+
+/// x y z of the client's bits, opened to the client. A function over the box runs wherever the operation does.
+fn all_three<B: Abb>(b: &mut B, shape: &[usize], own: Option<&ArrayD<u64>>) -> Result<Option<ArrayD<u64>>, Error> {
+    let packed = b.input(Role::Client, shape, own)?;
+    let [x, y, z] = [0, 1, 2].map(|i| {
+        // Bit i of the client's word is on its share alone, so the other's zero is a share of it as well.
+        let word = own.map(|own| own.mapv(|word| word >> i & 1));
+        b.input(Role::Client, &packed.shape(), word.as_ref()).map(|word| b.low_bit(&word))
+    });
+    let xy = b.apply(And, (&x?, &y?))?;
+    let xyz = b.apply(And, (&xy, &z?))?;
+    let words = b.apply(B2a { width: 1 }, &xyz)?;
+    b.apply(Reveal { width: 1, to: Role::Client }, &words)
 }
 
 fn main() -> Result<(), Error> {
-    let real = [-300.0, -2.5, -1.0, 0.0, 0.125, 7.0, 450.0];
-    let one = f64::from(1 << FRAC);
-    let words = arr1(&real).mapv(|x: f64| (x * one).round() as i64 as u64).into_dyn();
+    // Every combination of three bits, some hundred times.
+    let shape = [40, 25];
+    let words = ArrayD::from_shape_fn(IxDyn(&shape), |at| ((at[0] * shape[1] + at[1]) % 8) as u64);
+    let want = words.mapv(|word| u64::from(word == 7));
 
-    // In the clear: the twin to test against, which also reports values out of range.
-    let clear = layer(&mut Clear::new(), words.shape(), Some(&words))?;
+    let clear = all_three(&mut Clear::new(), &shape, Some(&words))?;
+    assert_eq!(clear.as_ref(), Some(&want));
 
-    // Between two parties; the server has nothing to pass in.
-    let mut pair = Pair::new(Options::default())?;
-    let [secure, _] = pair.run(|abb| {
-        let client = abb.session().role() == Role::Client;
-        layer(abb, words.shape(), client.then_some(&words))
-    })?;
-    for opened in [&clear, &secure] {
-        assert_eq!(opened.as_ref().map(ArrayD::len), Some(real.len()));
+    for preprocess in [false, true] {
+        let options = Options { preprocess, ..Options::default() };
+        let mut pair = Pair::new(options)?;
+        let [secure, nothing] = pair.run(|abb| {
+            let client = abb.session().role() == Role::Client;
+            all_three(abb, &shape, client.then_some(&words))
+        })?;
+        assert_eq!((secure, nothing), (clear.clone(), None));
+
+        // The same code on bare shapes books the same messages.
+        let mut planner = Planner::new(options);
+        all_three(&mut planner, &shape, None)?;
+        assert_eq!(planner.ledger().untimed(), pair.ledger().untimed());
+        let [online, offline] =
+            [net::Phase::Prefill, net::Phase::Offline].map(|phase| planner.ledger().phase_total(phase).bytes());
+        println!(
+            "{} conjunctions, prepared: {preprocess}: {online} bytes online, {offline} offline, as planned",
+            2000
+        );
     }
-    for ((x, clear), secure) in real.iter().zip(clear.iter().flatten()).zip(secure.iter().flatten()) {
-        let [clear, secure] = [clear, secure].map(|y| ((y << (64 - WIDTH)) as i64 >> (64 - WIDTH)) as f64 / one);
-        println!("leaky relu({x}) = {clear} in the clear, {secure} between two parties");
-        assert!([clear, secure].iter().all(|y| (y - x.max(x / 8.0)).abs() <= 1.0 / one));
-    }
-
-    // As a plan: the same code on bare shapes books the same messages.
-    let mut planner = Planner::new(Options::default());
-    layer(&mut planner, &[real.len()], None)?;
-    assert_eq!(planner.ledger().untimed(), pair.ledger().untimed());
-    println!("{} bytes in all, as planned", planner.ledger().total().bytes());
     Ok(())
 }

@@ -6,6 +6,7 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 use net::Role;
+use serde::{Serialize, Serializer};
 
 use crate::Error;
 use crate::cost::Cost;
@@ -93,6 +94,13 @@ impl<C: Correlation + Ord> Keyed for C {
             Some(other) => self.cmp(other),
             None => self.place().cmp(&other.place()),
         }
+    }
+}
+
+/// The name of the scope and the fields, as text: enough to tell kinds apart, not to make one again.
+impl Serialize for CorrelationKind {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&format_args!("{}: {:?}", self.scope(), self.0))
     }
 }
 

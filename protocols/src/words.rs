@@ -39,6 +39,11 @@ pub(crate) fn signed(x: u64, width: u32) -> i64 {
     ((x << (64 - width)) as i64) >> (64 - width)
 }
 
+/// `count` random bits, a byte 0 or 1 each.
+pub fn random_bits(rng: &mut impl rand::Rng, count: usize) -> Vec<u8> {
+    (0..count).map(|_| (rng.next_u32() & 1) as u8).collect()
+}
+
 /// 1 if `a == b`, else 0, without a branch.
 pub(crate) fn equal(a: u32, b: u32) -> u32 {
     let difference = a ^ b;

@@ -324,7 +324,7 @@ fn measure(policy: &PolicySpec, cache: usize, args: &Args) -> Result<Measured, F
     let scenario = around(cache, args.steps)?;
     let words = data::words(&data::inputs(scenario.tokens(), cache as u64));
     let options = args.options();
-    let fixed = run::run(&mut Fixed::evaluating(options.evaluate()), policy, &words, scenario)?;
+    let fixed = run::run(&mut Fixed::evaluating(options.evaluation()), policy, &words, scenario)?;
     let secure = run::secure(policy, &words, scenario, args.link, options)?;
     let check = check::compare(policy, &secure.outputs, &fixed.outputs)?;
     check::plan_holds(policy, &secure, &run::plan(policy, scenario, options)?)?;

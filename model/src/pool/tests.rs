@@ -5,8 +5,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use net::Role;
-use protocols::ops::cached::{Axis, Event, Events, Form};
-use protocols::{Demand, Needs, OperandId, OperandKind, Stock};
+use protocols::ops::private::MaskedRow;
+use protocols::ops::sum_squares::Squares;
+use protocols::stock::operands::{Event, Events, OperandForm};
+use protocols::{Axis, CorrelationKind, Needs, OperandId, OperandKind, Stock};
 
 use super::{Bound, Draft, PENDING_AGE, Pool, PoolError, PoolId, Pools, Purpose, State, Written, find};
 use crate::party::Request;
@@ -14,11 +16,14 @@ use crate::party::Request;
 const BOUND: Bound = Bound { prompt: 8, tokens: 3 };
 
 fn purpose(policy: &str) -> Purpose {
-    let linear = Demand::Linear { weight: "w".into(), inputs: 30, outputs: 7, width: 56 };
-    let units = BTreeMap::from([(linear, 300), (Demand::SumSquares { n: 5, width: 40 }, 11)]);
+    let linear = MaskedRow { weight: "w".into(), inputs: 30, outputs: 7, width: 56 };
+    let units = BTreeMap::from([
+        (CorrelationKind::new(linear), 300),
+        (CorrelationKind::new(Squares { n: 5, width: 40 }), 11),
+    ]);
     let list = vec![Event { m: 8, tokens: 8 }, Event { m: 1, tokens: 9 }];
     let operand = |kind, axis| {
-        let events = Events { form: Form { batch: 2, d: 4, axis, width: 40 }, list: list.clone() };
+        let events = Events { form: OperandForm { batch: 2, d: 4, axis, width: 40 }, list: list.clone() };
         (OperandId { layer: 0, kind, generation: 0 }, events)
     };
     let operands =

@@ -13,7 +13,7 @@
 //! correlation that serves twice opens the difference of two secrets.
 
 mod needs;
-pub(crate) mod operands;
+pub mod operands;
 mod spill;
 
 use std::collections::BTreeMap;

@@ -32,7 +32,7 @@ pub fn open_cost(n: usize, width: u32) -> Cost {
 
 /// Opens `x` to both parties, modulo 2^`width`. Every word is the difference of a secret and a mask that is uniform modulo
 /// 2^`width` and masks nothing else.
-pub(crate) fn masked(s: &mut Session, x: &[u64], width: u32) -> Result<Vec<u64>, Error> {
+pub fn masked(s: &mut Session, x: &[u64], width: u32) -> Result<Vec<u64>, Error> {
     let opened = open(s, x, width)?;
     note(s, "", &opened, &[width]);
     Ok(opened)
