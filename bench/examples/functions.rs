@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use net::{Ledger, Phase, Role, process_cpu_time};
 use protocols::functions::exp::exp_negative;
-use protocols::functions::spline::{Spline, SplineSpec};
+use protocols::functions::fit::{Grid, Pieces, Scale};
+use protocols::functions::spline::Spline;
 use protocols::functions::{gelu, silu, softmax};
 use protocols::local::Pair;
 use protocols::ops::fss::table::{CurveSpec, FssTable};
 use protocols::ops::fss::threshold;
-use protocols::ops::{evaluate, masked};
+use protocols::ops::{fss, lookup};
 use protocols::{Error, FRAC, Gelu, Options, Planner, Session, Shape};
 
 /// Inputs of a measurement.
@@ -88,20 +89,11 @@ fn main() -> Result<(), Error> {
     println!("\n| evaluation alone | method | CPU online, us | CPU offline, us |\n|---|---|---|---|");
     let x = |s: &Session| vec![if s.role() == Role::Server { 5 << 12 } else { 77 }; COUNT];
     let f = |x: f64| x / (1.0 + (-x).exp());
-    let spline = Spline::fit(
-        SplineSpec {
-            index_bits: 4,
-            low_bits: 14,
-            base: -4.0,
-            step: 1.0 / f64::from(1 << 15),
-            degree: 4,
-            out_frac: 29,
-            out_width: 34,
-            power_bits: [11, 10, 9, 0],
-        },
-        f,
-    );
-    let [online, _] = timed(|_| Ok(()), |s, ()| evaluate::evaluate(s, &spline, &x(s)))?;
+    let power_bits = [11, 10, 9, 0];
+    let grid = Grid { index_bits: 4, low_bits: 14, pieces: Pieces::Powers { degree: 4, power_bits } };
+    let scale = Scale { base: -4.0, step: 1.0 / f64::from(1 << 15), out_frac: 29, out_width: 34 };
+    let spline = Spline::fit(grid, scale, 4, power_bits, f);
+    let [online, _] = timed(|_| Ok(()), |s, ()| lookup::evaluate(s, &spline, &x(s)))?;
     println!("| 16 windows | look-up | {online:.2} | in online |");
     let spec = |index_bits, low_bits, out_frac, out_width| {
         let step = 1.0 / f64::from(1 << 15);
@@ -114,7 +106,7 @@ fn main() -> Result<(), Error> {
         ("32 windows of powers (exp)", FssTable::power(5, FRAC, 0.5, 21, 49)),
     ] {
         let [online, offline] =
-            timed(|s| masked::prepare(s, &table.shape(), COUNT), |s, made| masked::run(s, &table, &made, &x(s)))?;
+            timed(|s| fss::prepare(s, &table.shape(), COUNT), |s, made| fss::run(s, &table, &made, &x(s)))?;
         println!("| {name} | masked | {online:.2} | {offline:.2} |");
     }
     let width = threshold::MAX_WIDTH;
