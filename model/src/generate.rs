@@ -1,8 +1,8 @@
 //! Prompt in, tokens out: one loop for both parties and every engine.
 
+use engine::{Engine, Tensor};
 use mpcache::{KvCache, Padding, PolicySpec};
 use ndarray::{Array2, Axis, Ix2};
-use protocols::{Engine, Tensor};
 use serde::{Deserialize, Serialize};
 
 use crate::{Error, Input, Model, Rows, Sampler};
@@ -80,7 +80,7 @@ pub trait Hooks<E: Engine> {
 
     /// Whether to end here; called after each token but the last, with `stop_at_eos` only. The client passes its own
     /// decision and tells the server; the server passes `None` and learns it.
-    fn agree_to_stop(&mut self, engine: &mut E, stop: Option<bool>) -> Result<bool, protocols::Error> {
+    fn agree_to_stop(&mut self, engine: &mut E, stop: Option<bool>) -> Result<bool, engine::Error> {
         let _ = engine;
         Ok(stop.unwrap_or(false))
     }
@@ -206,7 +206,7 @@ fn check(spec: &crate::ModelSpec, prompt: Input, options: &GenerateOptions) -> R
     }
     let vocabulary = spec.vocabulary();
     match prompt.ids.into_iter().flatten().find(|id| **id as usize >= vocabulary) {
-        Some(&id) => Err(protocols::Error::Token { id, vocabulary }.into()),
+        Some(&id) => Err(engine::Error::Token { id, vocabulary }.into()),
         None => Ok(()),
     }
 }

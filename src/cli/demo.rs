@@ -8,6 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use clap::Args;
+use engine::FloatLoader;
 use model::party::{
     Caller, Hosted, Limits, Observer, Opened, Outcome, Prompt, PublicModel, Request, Silent, Terms, Wishes, check_ids,
 };
@@ -15,7 +16,6 @@ use model::report::PeakMemory;
 use model::{GenerateOptions, Model, ModelFiles, Next, Sampler, Tokenizer, check};
 use net::tcp::{self, ConnectOptions};
 use net::{Channel, Identity, Link, PublicKey, Role, await_admission, memory_pair, tls};
-use protocols::Float;
 
 use super::error::describe;
 use super::files::{DEFAULT_MODEL, check_writable, open_model, write_json};
@@ -113,7 +113,7 @@ pub(super) fn run(args: DemoArgs) -> Result<(), Error> {
     }
     if args.check {
         let mut files = open_model(&args.model)?;
-        let plain = Model::load(&mut Float::default(), &files.spec, Some(&mut files.checkpoint))?;
+        let plain = Model::load(&mut FloatLoader, &files.spec, Some(&mut files.checkpoint))?;
         let options = GenerateOptions { tokens, reveal: terms.reveal, ..Default::default() };
         report.check = Some(check(&plain, &prompt, &options, &outcome.generation)?);
     }

@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use engine::Engine;
 use mpcache::{KvCache, PolicySpec};
 use ndarray::{Array2, Axis};
-use net::{Channel, Role, memory_pair};
-use protocols::Engine;
+use net::{Channel, NetError, Role, memory_pair};
 
 use super::attention::AttentionMeans;
 use super::metrics::{Metrics, Totals};
@@ -155,7 +155,7 @@ impl Runner for TwoParties<'_> {
         let server = server.map_err(|_| EvalError::Panicked)?;
         let out = match (client, server) {
             // The party whose peer hung up is not the one to blame.
-            (Err(crate::Error::Engine(protocols::Error::Net(net::NetError::Closed { .. }))), Err(error)) => {
+            (Err(hung_up), Err(error)) if matches!(hung_up.net(), Some(NetError::Closed { .. })) => {
                 return Err(error.into());
             }
             (client, server) => {

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use mpcache::Padding;
 use net::{Channel, Role};
-use protocols::{Fixed, FixedWeight, Secure};
+use protocols::{FixedLoader, FixedWeight, Secure};
 
 use super::opening::Errand;
 use super::recorder::{Booked, Recorder, finish};
@@ -157,7 +157,5 @@ impl Opened {
 
 /// The model as the client knows it.
 fn shapes(public: &PublicModel) -> Result<Model<FixedWeight>, Error> {
-    let mut engine = Fixed::new();
-    engine.expect_scales(public.scales.clone())?;
-    Model::load(&mut engine, &public.spec, None)
+    Model::load(&mut FixedLoader::announced(&public.scales)?, &public.spec, None)
 }

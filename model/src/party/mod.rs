@@ -197,7 +197,7 @@ impl Observer for Silent {}
 pub fn check_ids(spec: &ModelSpec, ids: &[u32]) -> Result<(), Error> {
     let vocabulary = spec.vocabulary();
     match ids.iter().find(|id| **id as usize >= vocabulary) {
-        Some(&id) => Err(protocols::Error::Token { id, vocabulary }.into()),
+        Some(&id) => Err(engine::Error::Token { id, vocabulary }.into()),
         None => Ok(()),
     }
 }

@@ -260,12 +260,7 @@ fn decode_request(message: &[u8]) -> Result<(Request, Errand), NetError> {
 
 /// Passes `result` on; if the peer's data was bad, the peer hears at which step.
 pub(super) fn complaining<T>(channel: &mut Channel, result: Result<T, Error>) -> Result<T, Error> {
-    let step = match &result {
-        Err(Error::Net(error) | Error::Engine(protocols::Error::Net(error))) => error.bad_step(),
-        Err(Error::Engine(protocols::Error::Ot(ot::OtError::Net(error)))) => error.bad_step(),
-        _ => None,
-    };
-    if let Some(step) = step {
+    if let Some(step) = result.as_ref().err().and_then(Error::net).and_then(NetError::bad_step) {
         channel.reject(step);
     }
     result

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use net::{Channel, Ledger, Role, memory_pair};
-use protocols::{Needs, Plan};
+use protocols::{FixedLoader, Needs, Plan};
 
 use super::opening::Errand;
 use super::recorder::{Booked, Recorder, finish};
@@ -76,8 +76,7 @@ fn run(
     request: &Request,
     observer: &mut dyn Observer,
 ) -> Result<Outcome, Error> {
-    engine.expect_scales(model.scales.clone())?;
-    let weights = Model::load(&mut engine, &model.spec, None)?;
+    let weights = Model::load(&mut FixedLoader::announced(&model.scales)?, &model.spec, None)?;
     let input = Input { ids: None, count: request.prompt };
     let mut unused = Sampler::greedy();
     let mut recorder = Recorder::new(observer);
@@ -121,8 +120,7 @@ pub(crate) fn needs_watched(
     observer: &dyn Observer,
 ) -> Result<Needs, Error> {
     let mut engine = Plan::new(terms.protocol);
-    engine.expect_scales(scales.to_vec())?;
-    let weights = Model::load(&mut engine, spec, None)?;
+    let weights = Model::load(&mut FixedLoader::announced(scales)?, spec, None)?;
     let input = Input { ids: None, count: request.prompt };
     let mut unused = Sampler::greedy();
     let (next, mut hooks) = (Next::Pick(&mut unused), Planning(observer));

@@ -3,7 +3,7 @@
 use std::sync::OnceLock;
 
 use net::{Channel, Role};
-use protocols::{Fixed, FixedWeight, Secure};
+use protocols::{FixedLoader, FixedWeight, Secure};
 
 use super::opening::Errand;
 use super::recorder::{Booked, Recorder, finish};
@@ -37,9 +37,9 @@ impl Hosted {
     /// By the tensor's name: what is missing, has another shape, is not finite or does not fit the fixed point.
     pub fn load(files: ModelFiles) -> Result<Self, Error> {
         let ModelFiles { name, spec, mut checkpoint, tokenizer } = files;
-        let mut engine = Fixed::new();
-        let model = Model::load(&mut engine, &spec, Some(&mut checkpoint))?;
-        let scales = engine.scales().to_vec();
+        let mut loader = FixedLoader::default();
+        let model = Model::load(&mut loader, &spec, Some(&mut checkpoint))?;
+        let scales = loader.frac_bits().to_vec();
         let public = PublicModel { name, spec, scales, tokenizer };
         Ok(Hosted { model, public, pools: None, digest: OnceLock::new() })
     }

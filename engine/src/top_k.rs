@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use thiserror::Error;
 
-use super::Ceiling;
+use crate::ceiling::Ceiling;
 
 /// A method of [`Engine::top_k`](crate::Engine::top_k). All find the same entries; they differ in cost and in what the
 /// parties see.
@@ -65,7 +65,7 @@ pub struct Ranking {
     /// A bound that nothing can exceed, whatever weights and inputs: [`TopK::ShuffleReveal`] compares in a ring that holds
     /// it, because comparisons of values that wrapped would show something about them.
     pub ceiling: Ceiling,
-    /// Fractional bits that are compared, at most [`FRAC`](crate::FRAC): entries closer than a unit of them are taken in
-    /// either order. The clear engine compares all it has.
+    /// Fractional bits that are compared, at most those that the engine's activations have: entries closer than a unit of
+    /// them are taken in either order. An engine in floating point compares all it has.
     pub frac: u32,
 }
