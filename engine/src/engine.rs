@@ -28,6 +28,15 @@ pub enum Gelu {
     Erf,
 }
 
+/// The largest and the smallest entries along an axis, of one shape.
+#[derive(Clone, Debug)]
+pub struct Extrema<T> {
+    /// The largest.
+    pub max: T,
+    /// The smallest.
+    pub min: T,
+}
+
 /// The right factor of a product, or the entries that are gathered from.
 #[derive(Debug)]
 pub enum Right<'a, E: Engine + ?Sized> {
@@ -159,7 +168,7 @@ pub trait Engine: 'static {
     fn abs(&mut self, x: &Self::Tensor) -> Result<Self::Tensor, Error>;
 
     /// (..., n) -> (...): maximum and minimum over the last axis.
-    fn extrema(&mut self, x: &Self::Tensor) -> Result<(Self::Tensor, Self::Tensor), Error>;
+    fn extrema(&mut self, x: &Self::Tensor) -> Result<Extrema<Self::Tensor>, Error>;
 
     /// A bound on the entries that the operation `origin` returns, whatever it was given: for [`Ranking::ceiling`].
     ///

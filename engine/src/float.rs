@@ -5,7 +5,7 @@ use ndarray::{Array1, Array2, Array3, ArrayD, ArrayView1, ArrayView2, ArrayViewM
 use rayon::prelude::*;
 
 use crate::ceiling::{Ceiling, Origin};
-use crate::engine::{Engine, Gelu, HIDE, Right};
+use crate::engine::{Engine, Extrema, Gelu, HIDE, Right};
 use crate::error::Error;
 use crate::operand::OperandId;
 use crate::top_k::Ranking;
@@ -234,13 +234,13 @@ impl Engine for Float {
         Ok(x.mapv(f32::abs))
     }
 
-    fn extrema(&mut self, x: &T) -> Result<(T, T), Error> {
+    fn extrema(&mut self, x: &T) -> Result<Extrema<T>, Error> {
         let last = Axis(x.ndim() - 1);
         assert!(x.len_of(last) > 0, "extrema of nothing");
-        Ok((
-            x.fold_axis(last, f32::NEG_INFINITY, |m, &v| m.max(v)),
-            x.fold_axis(last, f32::INFINITY, |m, &v| m.min(v)),
-        ))
+        Ok(Extrema {
+            max: x.fold_axis(last, f32::NEG_INFINITY, |m, &v| m.max(v)),
+            min: x.fold_axis(last, f32::INFINITY, |m, &v| m.min(v)),
+        })
     }
 
     fn ceiling(&self, _: Origin) -> Result<Ceiling, Error> {

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use engine::{Engine, Error, OperandId, OperandKind, Origin, Ranking, Right, Tensor, TopK};
+use engine::{Engine, Error, Extrema, OperandId, OperandKind, Origin, Ranking, Right, Tensor, TopK};
 
 use crate::HeadShape;
 use crate::policy::fold_heads;
@@ -138,12 +138,12 @@ impl<E: Engine> Digests<E> {
                 (Some(fine), if sizes.fan > 1 { Some(mean(engine, sizes.coarse())?) } else { None })
             }
             Similarity::Linear { .. } | Similarity::Box | Similarity::CuboidMean => {
-                let (max, min) = engine.extrema(&by_cluster(sizes.fine))?;
+                let Extrema { max, min } = engine.extrema(&by_cluster(sizes.fine))?;
                 let coarse = if sizes.fan > 1 {
                     // Extrema of the children's: those of their maxima give the maximum, of their minima the minimum.
                     let both = E::Tensor::concat(0, &[&max, &min]);
                     let both = both.reshape(&[2 * clusters, sizes.fan, channels]).permute(&[0, 2, 1]);
-                    let (high, low) = engine.extrema(&both)?;
+                    let Extrema { max: high, min: low } = engine.extrema(&both)?;
                     let (max, min) = (high.slice(0, 0..clusters), low.slice(0, clusters..2 * clusters));
                     Some(of_box(engine, how.0, &max, &min, &by_cluster(sizes.coarse()), shape)?)
                 } else {

@@ -1,7 +1,8 @@
 //! The engines in fixed point: one program over the arithmetic black box, three boxes.
 
 use engine::{
-    Ceiling, Engine, Error as EngineError, Gelu, HIDE, MAX_HIDDEN_SCORE, OperandId, Origin, Ranking, Right, Tensor,
+    Ceiling, Engine, Error as EngineError, Extrema, Gelu, HIDE, MAX_HIDDEN_SCORE, OperandId, Origin, Ranking, Right,
+    Tensor,
 };
 use ndarray::{Array2, ArrayD};
 use net::{Channel, Ledger, Role};
@@ -327,13 +328,14 @@ impl<B: Abb> Engine for FixedPoint<B> {
         Ok(self.widen(&magnitude)?)
     }
 
-    fn extrema(&mut self, x: &B::Words) -> Result<(B::Words, B::Words), EngineError> {
+    fn extrema(&mut self, x: &B::Words) -> Result<Extrema<B::Words>, EngineError> {
         let shape = x.shape();
         let (&n, leading) = shape.split_last().expect("at least one axis");
         let rows = leading.iter().product();
         let (max, min) = functions::extrema(&mut self.abb, &x.reshape(&[rows, n]))?;
         let both = self.widen(&B::Words::concat(0, &[&max, &min]))?;
-        Ok((both.slice(0, 0..rows).reshape(leading), both.slice(0, rows..2 * rows).reshape(leading)))
+        let part = |from: usize| both.slice(0, from..from + rows).reshape(leading);
+        Ok(Extrema { max: part(0), min: part(rows) })
     }
 
     fn ceiling(&self, origin: Origin) -> Result<Ceiling, EngineError> {
