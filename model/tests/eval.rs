@@ -4,7 +4,7 @@ mod support;
 
 use engine::Float;
 use model::eval::{Candidate, EvalError, InClear, Metrics, Runner, Sequence, TwoParties, evaluate};
-use model::party::Hosted;
+use model::party::ModelServer;
 use model::{Model, ModelFiles, ModelSpec, bundled};
 use mpcache::PolicySpec;
 use protocols::{Fixed, FixedLoader, FixedWeight};
@@ -188,7 +188,7 @@ fn engines_agree_and_what_is_hidden_is_not_measured() {
         Model::load(&mut FixedLoader::default(), &files.spec, Some(&mut files.checkpoint)).unwrap();
     let fixed = InClear { model: &model, engine: Fixed::new };
     let (_, fixed) = evaluate(&fixed, &sequences, &candidates, &|| ()).unwrap();
-    let hosted = Hosted::load(bundled(name).unwrap()).unwrap();
+    let hosted = ModelServer::load(bundled(name).unwrap()).unwrap();
     let secure = TwoParties { hosted: &hosted, protocol: protocols::Options::default() };
     let passes = std::sync::atomic::AtomicUsize::new(0);
     let tick = || {

@@ -10,7 +10,7 @@ use std::path::Path;
 use fuzzing::link::{Recorded, frame, frames};
 use fuzzing::{Corpus, memory};
 use hostile::{BOUND, Mode, PROMPT, TOKENS, public, run, shared};
-use model::party::{Caller, Limits, Opened, Silent, Terms, Wishes};
+use model::party::{Caller, ClientOptions, ClientSession, Limits, Silent, Terms};
 use model::pool::{Pool, PoolError, Purpose};
 use model::{Checkpoint, CheckpointError, Error, ModelSpec, Next, Sampler};
 use mpcache::PolicySpec;
@@ -128,7 +128,8 @@ fn typed<T>(outcome: Result<T, Error>) -> Option<T> {
 fn meet(bytes: Vec<u8>) {
     let (outcome, memory) = memory::peak(|| {
         let channel = Channel::new(Role::Client, Recorded::new(bytes.clone()));
-        let opened = Opened::open(channel, &Caller::default(), &terms(Mode::Plain), &Wishes::default())?;
+        let opened =
+            ClientSession::open(channel, &Caller::default(), &terms(Mode::Plain), &ClientOptions::default())?;
         let prompt: Vec<u32> = PROMPT.iter().map(|id| id % opened.model().spec.vocabulary() as u32).collect();
         let mut sampler = Sampler::greedy();
         opened.generate(&prompt, TOKENS, false, Next::Pick(&mut sampler), &mut Silent)

@@ -10,7 +10,8 @@ use std::time::Duration;
 use clap::Args;
 use engine::FloatLoader;
 use model::party::{
-    Caller, Hosted, Limits, Observer, Opened, Outcome, Prompt, PublicModel, Request, Silent, Terms, Wishes, check_ids,
+    Caller, ClientOptions, ClientSession, Limits, ModelServer, Observer, Outcome, Prompt, PublicModel, Request,
+    Silent, Terms, check_ids,
 };
 use model::report::PeakMemory;
 use model::{GenerateOptions, Model, ModelFiles, Next, Sampler, Tokenizer, check};
@@ -148,7 +149,7 @@ impl Client<'_> {
     ) -> Result<(Outcome, PublicModel), Error> {
         let channel = Channel::new(Role::Client, self.args.link.wrap(link)?);
         // The tokenizer lies on this machine already.
-        let session = Opened::open(channel, &Caller::default(), self.terms, &Wishes::default())?;
+        let session = ClientSession::open(channel, &Caller::default(), self.terms, &ClientOptions::default())?;
         let model = session.model().clone();
         let stop = self.args.sampling.stop_at_eos;
         let outcome = session.generate(self.prompt.clone(), self.tokens, stop, Next::Pick(sampler), observer)?;
@@ -162,7 +163,7 @@ impl Client<'_> {
         sampler: &mut Sampler,
         observer: &mut dyn Observer,
     ) -> Result<Finished, Error> {
-        let hosted = Hosted::load(files)?;
+        let hosted = ModelServer::load(files)?;
         let (here, there) = memory_pair(self.args.timeout);
         let limits = Limits { prompt: self.prompt.ids().len(), tokens: self.tokens, preprocess: None };
         let (client, server) = thread::scope(|scope| {

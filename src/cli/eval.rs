@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use clap::{Args, ValueEnum};
 use engine::{Engine, Float, FloatLoader};
 use model::eval::{Candidate, Evaluation, InClear, Runner, Sequence, TwoParties, evaluate};
-use model::party::Hosted;
+use model::party::ModelServer;
 use model::report::ModelInfo;
 use model::{Model, ModelFiles, Tokenizer};
 use mpcache::PolicySpec;
@@ -138,7 +138,7 @@ pub(super) fn run(args: EvalArgs) -> Result<(), Error> {
             study(&clear(&model, Fixed::new))
         }
         EngineArg::Secure => {
-            let hosted = Hosted::load(files)?;
+            let hosted = ModelServer::load(files)?;
             study(&TwoParties { hosted: &hosted, protocol: protocols::Options::default() })
         }
     };

@@ -14,7 +14,9 @@ use super::attention::AttentionMeans;
 use super::metrics::{Metrics, Totals};
 use super::{EvalError, Observed, Sequence};
 use crate::generate::{GenerateOptions, Generation, Hooks, Next, Step, generate_with};
-use crate::party::{Caller, Hosted, Limits, Observer, Opened, Request, Silent, Terms, Wishes, check_ids};
+use crate::party::{
+    Caller, ClientOptions, ClientSession, Limits, ModelServer, Observer, Request, Silent, Terms, check_ids,
+};
 use crate::{Input, Model, ModelSpec, Reveal};
 
 /// A policy at a budget.
@@ -109,7 +111,7 @@ impl<E: Engine + 'static> Runner for InClear<'_, E> {
 /// Runs between two parties, two threads of this process over memory: the whole session, as over a network.
 pub struct TwoParties<'a> {
     /// The server's side.
-    pub hosted: &'a Hosted,
+    pub hosted: &'a ModelServer,
     /// Choices of the protocols.
     pub protocol: protocols::Options,
 }
@@ -145,11 +147,13 @@ impl Runner for TwoParties<'_> {
                     &mut Silent,
                 )
             });
-            let client =
-                Opened::open(Channel::new(Role::Client, here), &Caller::default(), &terms, &Wishes::default())
-                    .and_then(|open| {
-                        open.generate(prompt, sequence.passes(), false, Next::Forced(rest), &mut Ticks(tick))
-                    });
+            let client = ClientSession::open(
+                Channel::new(Role::Client, here),
+                &Caller::default(),
+                &terms,
+                &ClientOptions::default(),
+            )
+            .and_then(|open| open.generate(prompt, sequence.passes(), false, Next::Forced(rest), &mut Ticks(tick)));
             (client, server.join())
         });
         let server = server.map_err(|_| EvalError::Panicked)?;

@@ -6,7 +6,7 @@ use mpcache::Padding;
 use net::{Channel, Role};
 use protocols::{FixedLoader, FixedWeight, Secure};
 
-use super::opening::Errand;
+use super::opening::SessionKind;
 use super::recorder::{Booked, Recorder, finish};
 use super::{Caller, Observer, Outcome, Prompt, PublicModel, Request, Terms, check_ids, correlations, opening};
 use crate::pool::{Bound, Draft, Pool, Purpose};
@@ -14,7 +14,7 @@ use crate::{Error, GenerateOptions, Generation, Input, Model, ModelSpec, Next, g
 
 /// What a client wants from a server beyond the terms.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Wishes<'a> {
+pub struct ClientOptions<'a> {
     /// The shape that the model must have; both parties report a difference.
     pub expected: Option<&'a ModelSpec>,
     /// Whether to send the tokenizer.
@@ -22,22 +22,27 @@ pub struct Wishes<'a> {
 }
 
 /// A session that is open: the parties agree, and the client knows what is public about the model.
-pub struct Opened {
+pub struct ClientSession {
     channel: Channel,
     server: Caller,
     terms: Terms,
     model: PublicModel,
 }
 
-impl Opened {
+impl ClientSession {
     /// Shakes hands with `server` over `channel`, whose role is client, and receives the description of the model.
     ///
     /// # Errors
     /// [`net::NetError::Disagreement`] if the parties differ, or another [`net::NetError`] that names the step.
-    pub fn open(mut channel: Channel, server: &Caller, terms: &Terms, wishes: &Wishes) -> Result<Self, Error> {
-        let met = opening::meet_server(&mut channel, terms, wishes);
+    pub fn open(
+        mut channel: Channel,
+        server: &Caller,
+        terms: &Terms,
+        options: &ClientOptions,
+    ) -> Result<Self, Error> {
+        let met = opening::meet_server(&mut channel, terms, options);
         let model = opening::complaining(&mut channel, met)?;
-        Ok(Opened { channel, server: server.clone(), terms: terms.clone(), model })
+        Ok(ClientSession { channel, server: server.clone(), terms: terms.clone(), model })
     }
 
     /// What the server says about its model.
@@ -61,11 +66,11 @@ impl Opened {
         self.run(prompt.into(), tokens, stop_at_eos, None, next, observer)
     }
 
-    /// [`Opened::generate`] with the correlations of `pool`, which is used up: its file is gone when the first message
+    /// [`ClientSession::generate`] with the correlations of `pool`, which is used up: its file is gone when the first message
     /// that depends on it is sent.
     ///
     /// # Errors
-    /// As [`Opened::generate`]; before the server is asked if the pool was made for another model, for other terms or for
+    /// As [`ClientSession::generate`]; before the server is asked if the pool was made for another model, for other terms or for
     /// less; [`Error::Refused`] if the server has no pool of this id; [`Error::PoolFile`] if the file is damaged or
     /// somebody was faster.
     pub fn spend(
@@ -107,9 +112,9 @@ impl Opened {
             }
             None => None,
         };
-        let Opened { mut channel, terms, model: public, .. } = self;
-        let errand = pool.as_ref().map_or(Errand::Generate, |(pool, ..)| Errand::Spend(pool.id()));
-        opening::ask(&mut channel, &public.spec, request, errand)?;
+        let ClientSession { mut channel, terms, model: public, .. } = self;
+        let kind = pool.as_ref().map_or(SessionKind::Generate, |(pool, ..)| SessionKind::Spend(pool.id()));
+        opening::ask(&mut channel, &public.spec, request, kind)?;
         let stock = match pool {
             Some((pool, path, purpose)) => {
                 Some(correlations::spend(&mut channel, pool.claim(&purpose).map_err(|e| e.at(&path)))?)
@@ -138,11 +143,11 @@ impl Opened {
     pub fn fill(self, bound: Bound, path: &Path, observer: &mut dyn Observer) -> Result<Outcome, Error> {
         let draft = Draft::create(path).map_err(|e| e.at(path))?;
         observer.setup();
-        let Opened { mut channel, server, terms, model: public } = self;
+        let ClientSession { mut channel, server, terms, model: public } = self;
         bound.request().check_planning(&public.spec, &terms)?;
         let purpose = Purpose::watched(&public, &terms, bound, None, server.key.as_deref(), &*observer)?;
         let request = bound.request();
-        opening::ask(&mut channel, &public.spec, &request, Errand::Fill)?;
+        opening::ask(&mut channel, &public.spec, &request, SessionKind::Fill)?;
         let id = opening::learn_pool(&mut channel)?;
         let model = shapes(&public)?;
         let mut engine = Secure::new(channel, terms.protocol)?;
@@ -157,5 +162,5 @@ impl Opened {
 
 /// The model as the client knows it.
 fn shapes(public: &PublicModel) -> Result<Model<FixedWeight>, Error> {
-    Model::load(&mut FixedLoader::announced(&public.scales)?, &public.spec, None)
+    Model::load(&mut FixedLoader::announced(&public.frac_bits)?, &public.spec, None)
 }

@@ -28,7 +28,7 @@ pub(super) fn ready(
     if !terms.protocol.preprocess {
         return Ok(());
     }
-    let needs = needs_watched(&model.spec, &model.scales, terms, request, &*observer)?;
+    let needs = needs_watched(&model.spec, &model.frac_bits, terms, request, &*observer)?;
     match stock {
         Some(stock) => {
             engine.prepare(&needs.ots(), weights, &mut |_, _| ())?;

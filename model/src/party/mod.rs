@@ -1,8 +1,8 @@
 //! The two parties of a session, from the first byte to the last token.
 //!
-//! A server prepares a model once ([`Hosted::load`]) and runs one session per client ([`Hosted::serve`]). A client
-//! opens a session ([`Opened::open`]), learns what is public about the model, and generates
-//! ([`Opened::generate`]). [`plan`] predicts the same session from shapes: bytes and flows of every account are equal.
+//! A server prepares a model once ([`ModelServer::load`]) and runs one session per client ([`ModelServer::serve`]). A client
+//! opens a session ([`ClientSession::open`]), learns what is public about the model, and generates
+//! ([`ClientSession::generate`]). [`plan`] predicts the same session from shapes: bytes and flows of every account are equal.
 //!
 //! A session begins with these messages, booked in phase `setup` under `handshake`:
 //!
@@ -22,10 +22,10 @@
 //! At the end both parties compare what they saw of the session ([`net::Channel::confirm_transcript`]); results are final
 //! only then.
 //!
-//! The two phases may be two sessions with any time between them. [`Opened::fill`] makes the correlations, without the
+//! The two phases may be two sessions with any time between them. [`ClientSession::fill`] makes the correlations, without the
 //! OTs, and ends when each party has its own in a file: the client says `pool/ready` (empty, or what went wrong), the
 //! server answers alike, the client publishes its file and says `pool/kept`, the server publishes its own.
-//! [`Opened::spend`] checks the client's [`Pool`](crate::pool::Pool), the server (one [with pools](Hosted::with_pools))
+//! [`ClientSession::spend`] checks the client's [`Pool`](crate::pool::Pool), the server (one [with pools](ModelServer::with_pools))
 //! that of the same id before its verdict; then the client and after it the server claim their parts and say
 //! `pool/claimed`, and both reserve the OTs that the generation needs. What each party has after a crash is in
 //! [`crate::pool`]. A
@@ -49,12 +49,12 @@ use net::Entry;
 use protocols::functions::softmax::MAX_SOFTMAX_COLUMNS;
 use serde::{Deserialize, Serialize};
 
-pub use client::{Opened, Wishes};
+pub use client::{ClientOptions, ClientSession};
 pub use opening::{MAX_REASON_BYTES, MAX_SHAPE_BYTES};
 pub(crate) use plan::needs_watched;
 pub use plan::{needs, plan, plan_filling, plan_spending};
 pub use prompt::Prompt;
-pub use server::Hosted;
+pub use server::ModelServer;
 
 pub use crate::MAX_TOKENIZER_BYTES;
 use crate::pool::PoolId;
@@ -120,7 +120,7 @@ pub struct PublicModel {
     pub spec: ModelSpec,
     /// Fractional bits of each weight in the order of [`Model::load`](crate::Model::load): about the logarithm of its
     /// largest entry.
-    pub scales: Vec<u32>,
+    pub frac_bits: Vec<u32>,
     /// Text of `tokenizer.json`, if there is one and the client asked for it.
     pub tokenizer: Option<Vec<u8>>,
 }
@@ -319,10 +319,10 @@ mod tests {
     #[test]
     fn planning_ends_when_nobody_wants_it() {
         let spec = llama(1);
-        let scales = vec![protocols::DEFAULT_WEIGHT_FRAC; spec.weight_specs().len()];
+        let frac_bits = vec![protocols::DEFAULT_WEIGHT_FRAC; spec.weight_specs().len()];
         let request = Request { prompt: 2, tokens: 1000, stop_at_eos: false, padded: false };
         let observer = Impatient::default();
-        let planned = needs_watched(&spec, &scales, &two_phases(), &request, &observer);
+        let planned = needs_watched(&spec, &frac_bits, &two_phases(), &request, &observer);
         assert!(matches!(planned, Err(Error::Abandoned)));
         assert_eq!(observer.0.get(), 3);
     }

@@ -5,14 +5,14 @@ use std::sync::OnceLock;
 use net::{Channel, Role};
 use protocols::{FixedLoader, FixedWeight, Secure};
 
-use super::opening::Errand;
+use super::opening::SessionKind;
 use super::recorder::{Booked, Recorder, finish};
 use super::{Caller, Limits, Observer, Outcome, PublicModel, Request, Terms, correlations, opening};
 use crate::pool::{Bound, Place, Pool, PoolError, PoolId, Pools, Purpose, digest};
 use crate::{Calibration, Error, Generation, Input, Model, ModelFiles, Next, Reveal, Sampler, calibrate, generate};
 
 /// A model in fixed point, ready for any number of sessions, one after another or at once.
-pub struct Hosted {
+pub struct ModelServer {
     model: Model<FixedWeight>,
     public: PublicModel,
     pools: Option<Pools>,
@@ -30,7 +30,7 @@ enum Grant {
     Fill(Box<(PoolId, Place, Purpose)>),
 }
 
-impl Hosted {
+impl ModelServer {
     /// Reads and prepares the weights of `files`.
     ///
     /// # Errors
@@ -39,9 +39,9 @@ impl Hosted {
         let ModelFiles { name, spec, mut checkpoint, tokenizer } = files;
         let mut loader = FixedLoader::default();
         let model = Model::load(&mut loader, &spec, Some(&mut checkpoint))?;
-        let scales = loader.frac_bits().to_vec();
-        let public = PublicModel { name, spec, scales, tokenizer };
-        Ok(Hosted { model, public, pools: None, digest: OnceLock::new() })
+        let frac_bits = loader.frac_bits().to_vec();
+        let public = PublicModel { name, spec, frac_bits, tokenizer };
+        Ok(ModelServer { model, public, pools: None, digest: OnceLock::new() })
     }
 
     /// Puts a short text through the model in the clear, see [`calibrate`].
@@ -55,7 +55,7 @@ impl Hosted {
 
     /// Lets clients fill and spend pools, of which the server keeps its part in `pools`.
     pub fn with_pools(self, pools: Pools) -> Self {
-        Hosted { pools: Some(pools), ..self }
+        ModelServer { pools: Some(pools), ..self }
     }
 
     /// What clients may know.
@@ -78,12 +78,12 @@ impl Hosted {
         limits: &Limits,
         observer: &mut dyn Observer,
     ) -> Result<Outcome, Error> {
-        let accept = |request: &Request, errand: Errand, terms: &Terms| {
+        let accept = |request: &Request, kind: SessionKind, terms: &Terms| {
             // What is cheap to refuse comes before what takes time.
             request.check_planning(&self.public.spec, terms)?;
-            let learns = errand != Errand::Fill && terms.reveal == Reveal::Logits;
+            let learns = kind != SessionKind::Fill && terms.reveal == Reveal::Logits;
             observer.ask(if learns { request.tokens as u64 } else { 0 })?;
-            self.accept(caller, request, errand, terms, &*observer)
+            self.accept(caller, request, kind, terms, &*observer)
         };
         let received = opening::receive_client(&mut channel, &self.public, terms, limits, accept);
         let (request, terms, grant) = opening::complaining(&mut channel, received)?;
@@ -114,25 +114,25 @@ impl Hosted {
         Ok(finish(&mut engine, terms, &request, generation, recorder))
     }
 
-    /// Grants or refuses an errand within the limits. Nothing is used up by it.
+    /// Grants or refuses a session within the limits. Nothing is used up by it.
     fn accept(
         &self,
         caller: &Caller,
         request: &Request,
-        errand: Errand,
+        kind: SessionKind,
         terms: &Terms,
         observer: &dyn Observer,
     ) -> Result<Grant, Error> {
         let peer = caller.key.as_deref();
         let pools = || self.pools.as_ref().ok_or(PoolError::NoPools);
-        match errand {
-            Errand::Generate => Ok(Grant::Generate),
-            Errand::Fill => {
+        match kind {
+            SessionKind::Generate => Ok(Grant::Generate),
+            SessionKind::Fill => {
                 let id = PoolId::random();
                 let place = pools()?.draft(id, peer)?;
                 Ok(Grant::Fill(Box::new((id, place, self.purpose(peer, terms, Bound::of(request), observer)?))))
             }
-            Errand::Spend(id) => {
+            SessionKind::Spend(id) => {
                 let path = pools()?.path(id);
                 let at = |error: PoolError| match error {
                     PoolError::Gone => PoolError::Unknown { id }.into(),

@@ -206,17 +206,17 @@ impl Purpose {
             return Err(PoolError::OnePhase.into());
         }
         bound.request().check(&model.spec, &crate::party::Limits::NONE)?;
-        let needs = needs_watched(&model.spec, &model.scales, terms, &bound.request(), observer)?;
+        let needs = needs_watched(&model.spec, &model.frac_bits, terms, &bound.request(), observer)?;
         let json = |e: serde_json::Error| crate::ConfigError::Json(e.to_string());
         let units: Vec<_> = needs.units.iter().collect();
         let operands: Vec<_> = needs.operands.iter().collect();
         let layout = serde_json::to_vec(&(units, operands)).map_err(json)?;
         let how = |(name, _): &(String, String)| matches!(&**name, "packing" | "link");
         let mut facts: BTreeMap<String, String> = terms.facts().into_iter().filter(|fact| !how(fact)).collect();
-        let scales = model.scales.iter().map(u32::to_string).collect::<Vec<_>>().join(" ");
+        let frac_bits = model.frac_bits.iter().map(u32::to_string).collect::<Vec<_>>().join(" ");
         for (name, value) in [
             ("model", serde_json::to_string(&model.spec).map_err(json)?),
-            ("scales", scales),
+            ("scales", frac_bits),
             ("layout", blake3::hash(&layout).to_hex().to_string()),
         ] {
             facts.insert(name.into(), value);

@@ -31,7 +31,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use model::Calibration;
-use model::party::{Hosted, Limits, Outcome, Terms};
+use model::party::{Limits, ModelServer, Outcome, Terms};
 use model::pool::{Pools, State, find, writable_by_others};
 use model::report::Cost;
 use net::{Entry, NetError, PublicKey};
@@ -197,7 +197,7 @@ pub(super) fn run(args: ServeArgs) -> Result<(), Error> {
     });
     let page = page.transpose()?;
 
-    let hosted = Hosted::load(open_model(&args.model)?)?;
+    let hosted = ModelServer::load(open_model(&args.model)?)?;
     if args.no_calibration {
         warn!(
             "not calibrated: if values of this model leave the ranges of operations, texts are spoilt and nobody notices"
@@ -294,7 +294,7 @@ struct Times {
 
 /// What all sessions share.
 struct Server {
-    hosted: Hosted,
+    hosted: ModelServer,
     terms: Terms,
     terms_args: TermsArgs,
     limits: Limits,
