@@ -151,6 +151,15 @@ impl ModelSpec {
         lister.specs
     }
 
+    /// Refuses token ids that the model does not have.
+    pub fn check_ids(&self, ids: &[u32]) -> Result<(), Error> {
+        let vocabulary = self.vocabulary();
+        match ids.iter().find(|id| **id as usize >= vocabulary) {
+            Some(&id) => Err(engine::Error::Token { id, vocabulary }.into()),
+            None => Ok(()),
+        }
+    }
+
     /// Number of parameters as published.
     pub fn parameters(&self) -> usize {
         self.tensors().iter().map(|t| t.shape.iter().product::<usize>()).sum()

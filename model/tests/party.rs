@@ -8,7 +8,7 @@ use std::time::Duration;
 use model::party::{
     Caller, ClientOptions, ClientSession, Limits, ModelServer, Outcome, Request, Silent, Terms, plan,
 };
-use model::{Error, Next, Sampler, bundled};
+use model::{Error, Lengths, Next, Sampler, bundled};
 use net::{Channel, Entry, Handshake, NetError, Role, memory_pair};
 use support::{greedy, load};
 
@@ -47,7 +47,7 @@ fn a_session_gives_the_plaintext_and_three_equal_ledgers() {
     assert_eq!((server.generation.tokens.len(), server.generation.logits.as_ref()), (0, None));
     assert_eq!((client.generation.count, server.generation.count, server.prompt_tokens), (2, 2, 4));
 
-    let request = Request { prompt: 4, tokens: 2, stop_at_eos: true, padded: false };
+    let request = Request { lengths: Lengths { prompt: 4, tokens: 2 }, stop_at_eos: true, padded: false };
     let planned = plan(hosted.public(), &terms, &options, &request, &mut Silent).unwrap();
     assert_eq!(untimed(&client), untimed(&server));
     assert_eq!(untimed(&client), untimed(&planned));
@@ -59,7 +59,7 @@ fn a_session_gives_the_plaintext_and_three_equal_ledgers() {
 fn requests_beyond_the_limits_are_refused_on_both_sides() {
     let hosted = ModelServer::load(bundled("shakespeare-gpt2").unwrap()).unwrap();
     let terms = Terms::default();
-    let limits = Limits { prompt: 3, tokens: 9, preprocess: None };
+    let limits = Limits { lengths: Lengths { prompt: 3, tokens: 9 }, preprocess: None };
     let (client, server) = channels();
     thread::scope(|scope| {
         let server = scope.spawn(|| hosted.serve(server, &Caller::default(), &terms, &limits, &mut Silent));
@@ -72,7 +72,7 @@ fn requests_beyond_the_limits_are_refused_on_both_sides() {
         }
         assert!(matches!(server.join().unwrap(), Err(Error::Limit { got: 4, limit: 3, .. })));
     });
-    let request = |prompt, tokens| Request { prompt, tokens, stop_at_eos: false, padded: false };
+    let request = |prompt, tokens| Request::from(Lengths { prompt, tokens });
     let spec = &hosted.public().spec;
     assert!(request(3, 9).check(spec, &limits).is_ok());
     assert!(matches!(request(3, 10).check(spec, &limits), Err(Error::Limit { got: 10, limit: 9, .. })));

@@ -13,14 +13,14 @@ use model::party::{
     Caller, ClientOptions, ClientSession, Limits, ModelServer, Outcome, Request, Silent, Terms, plan_filling,
     plan_spending,
 };
-use model::pool::{Bound, Found, Pool, PoolError, Pools, State, find};
-use model::{Error, ModelFiles, Next, Sampler, bundled};
+use model::pool::{Found, Pool, PoolError, Pools, State, find};
+use model::{Error, Lengths, ModelFiles, Next, Sampler, bundled};
 use net::{Channel, Entry, Link, Phase, Role, memory_pair};
 use support::{greedy, load};
 
 const MODEL: &str = "shakespeare-gpt2";
 const PROMPT: [u32; 4] = [30, 27, 25, 17];
-const BOUND: Bound = Bound { prompt: 4, tokens: 3 };
+const BOUND: Lengths = Lengths { prompt: 4, tokens: 3 };
 
 fn terms() -> Terms {
     let mut terms = Terms::default();
@@ -98,7 +98,7 @@ fn two_sessions_do_the_work_of_one() {
         let [used, other] = both(spend(&hosted, &path, prompt, tokens));
         assert_eq!(used.generation.tokens, truth(prompt, tokens));
         assert_eq!(untimed(&used), untimed(&other));
-        let request = Request { prompt: prompt.len(), tokens, stop_at_eos: false, padded: false };
+        let request = Request::from(Lengths { prompt: prompt.len(), tokens });
         let planned =
             plan_spending(hosted.public(), &terms(), &ClientOptions::default(), BOUND, &request, &mut Silent)
                 .unwrap();

@@ -11,10 +11,10 @@ use clap::Args;
 use engine::FloatLoader;
 use model::party::{
     Caller, ClientOptions, ClientSession, Limits, ModelServer, Observer, Outcome, Prompt, PublicModel, Request,
-    Silent, Terms, check_ids,
+    Silent, Terms,
 };
 use model::report::PeakMemory;
-use model::{GenerateOptions, Model, ModelFiles, Next, Sampler, Tokenizer, check};
+use model::{GenerateOptions, Lengths, Model, ModelFiles, Next, Sampler, Tokenizer, check};
 use net::tcp::{self, ConnectOptions};
 use net::{Channel, Identity, Link, PublicKey, Role, await_admission, memory_pair, tls};
 
@@ -80,9 +80,10 @@ pub(super) fn run(args: DemoArgs) -> Result<(), Error> {
     let tokens = args.tokens.unwrap_or(most);
     // What cannot work is refused before a process is started.
     let padded = whole.padding().is_some();
-    let request = Request { prompt: length, tokens, stop_at_eos: args.sampling.stop_at_eos, padded };
+    let request =
+        Request { lengths: Lengths { prompt: length, tokens }, stop_at_eos: args.sampling.stop_at_eos, padded };
     request.check(&files.spec, &Limits::NONE)?;
-    check_ids(&files.spec, &prompt)?;
+    files.spec.check_ids(&prompt)?;
     let client = Client { args: &args, terms: &terms, prompt: &whole, tokens };
     let mut progress = Progress::of_text(tokenizer.as_ref(), &prompt, tokens);
     progress.spin("the server reads its model");
@@ -165,7 +166,8 @@ impl Client<'_> {
     ) -> Result<Finished, Error> {
         let hosted = ModelServer::load(files)?;
         let (here, there) = memory_pair(self.args.timeout);
-        let limits = Limits { prompt: self.prompt.ids().len(), tokens: self.tokens, preprocess: None };
+        let limits =
+            Limits { lengths: Lengths { prompt: self.prompt.ids().len(), tokens: self.tokens }, preprocess: None };
         let (client, server) = thread::scope(|scope| {
             let server = scope.spawn(|| {
                 let channel = Channel::new(Role::Server, there);

@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use model::ModelSpec;
 use model::party::{ClientOptions, ModelServer, PublicModel, Request, plan};
+use model::{Lengths, ModelSpec};
 
 use super::files::{DEFAULT_MODEL, check_writable, open_model, write_json};
 use super::options::{LINKS, LinkArg, TermsArgs};
@@ -48,8 +48,7 @@ pub(super) fn run(args: PlanArgs) -> Result<(), Error> {
     progress.spin("reading the model");
     let model = describe(&args.model)?;
     let request = Request {
-        prompt: args.prompt_len,
-        tokens: args.tokens,
+        lengths: Lengths { prompt: args.prompt_len, tokens: args.tokens },
         stop_at_eos: args.stop_at_eos,
         padded: args.pad_prompt,
     };

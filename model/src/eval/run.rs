@@ -14,10 +14,8 @@ use super::attention::AttentionMeans;
 use super::metrics::{Metrics, Totals};
 use super::{EvalError, Observed, Sequence};
 use crate::generate::{GenerateOptions, Generation, Hooks, Next, Step, generate_with};
-use crate::party::{
-    Caller, ClientOptions, ClientSession, Limits, ModelServer, Observer, Request, Silent, Terms, check_ids,
-};
-use crate::{Input, Model, ModelSpec, Reveal};
+use crate::party::{Caller, ClientOptions, ClientSession, Limits, ModelServer, Observer, Request, Silent, Terms};
+use crate::{Input, Lengths, Model, ModelSpec, Reveal};
 
 /// A policy at a budget.
 #[derive(Clone, Debug, PartialEq)]
@@ -236,15 +234,14 @@ pub fn evaluate(
 fn check(runner: &dyn Runner, sequences: &[Sequence], candidates: &[Candidate]) -> Result<(), EvalError> {
     let spec = runner.spec();
     for sequence in sequences {
-        let request =
-            Request { prompt: sequence.prompt(), tokens: sequence.passes(), stop_at_eos: false, padded: false };
+        let request = Request::from(Lengths { prompt: sequence.prompt(), tokens: sequence.passes() });
         match request.check(&spec, &Limits::NONE) {
             Err(crate::Error::TooLong { limit, .. }) => {
                 return Err(EvalError::Context { context: sequence.ids().len(), limit });
             }
             other => other?,
         }
-        check_ids(&spec, sequence.ids())?;
+        spec.check_ids(sequence.ids())?;
     }
     match candidates.iter().find(|c| c.policy.clear_only() && !runner.sees()) {
         Some(candidate) => Err(EvalError::Blind { policy: candidate.policy.name() }),

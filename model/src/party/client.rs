@@ -8,9 +8,9 @@ use protocols::{FixedLoader, FixedWeight, Secure};
 
 use super::opening::SessionKind;
 use super::recorder::{Booked, Recorder, finish};
-use super::{Caller, Observer, Outcome, Prompt, PublicModel, Request, Terms, check_ids, correlations, opening};
-use crate::pool::{Bound, Draft, Pool, Purpose};
-use crate::{Error, GenerateOptions, Generation, Input, Model, ModelSpec, Next, generate};
+use super::{Caller, Observer, Outcome, Prompt, PublicModel, Request, Terms, correlations, opening};
+use crate::pool::{Draft, Pool, Purpose, check_bound};
+use crate::{Error, GenerateOptions, Generation, Input, Lengths, Model, ModelSpec, Next, generate};
 
 /// What a client wants from a server beyond the terms.
 #[derive(Clone, Copy, Debug, Default)]
@@ -95,8 +95,12 @@ impl ClientSession {
         observer: &mut dyn Observer,
     ) -> Result<Outcome, Error> {
         let ids = prompt.ids();
-        let request = &Request { prompt: ids.len(), tokens, stop_at_eos, padded: prompt.padding().is_some() };
-        check_ids(&self.model.spec, ids)?;
+        let request = &Request {
+            lengths: Lengths { prompt: ids.len(), tokens },
+            stop_at_eos,
+            padded: prompt.padding().is_some(),
+        };
+        self.model.spec.check_ids(ids)?;
         request.check_padding(&self.terms)?;
         request.check_planning(&self.model.spec, &self.terms)?;
         observer.setup();
@@ -105,7 +109,7 @@ impl ClientSession {
             Some(pool) => {
                 let path = pool.path().to_owned();
                 // Before the planning, which takes a while.
-                pool.bound().check(request).map_err(|e| e.at(&path))?;
+                check_bound(pool.bound(), request).map_err(|e| e.at(&path))?;
                 let purpose = Purpose::watched(&self.model, &self.terms, pool.bound(), None, peer, &*observer)?;
                 pool.check(&purpose, request).map_err(|e| e.at(&path))?;
                 Some((pool, path, purpose))
@@ -140,13 +144,13 @@ impl ClientSession {
     /// # Errors
     /// Before anything is sent if the bound does not fit the model or there is a file; [`Error::Refused`] if the server
     /// keeps no pools, has too many, will not do as much or cannot write its own; then there is no file here.
-    pub fn fill(self, bound: Bound, path: &Path, observer: &mut dyn Observer) -> Result<Outcome, Error> {
+    pub fn fill(self, bound: Lengths, path: &Path, observer: &mut dyn Observer) -> Result<Outcome, Error> {
         let draft = Draft::create(path).map_err(|e| e.at(path))?;
         observer.setup();
         let ClientSession { mut channel, server, terms, model: public } = self;
-        bound.request().check_planning(&public.spec, &terms)?;
+        let request = Request::from(bound);
+        request.check_planning(&public.spec, &terms)?;
         let purpose = Purpose::watched(&public, &terms, bound, None, server.key.as_deref(), &*observer)?;
-        let request = bound.request();
         opening::ask(&mut channel, &public.spec, &request, SessionKind::Fill)?;
         let id = opening::learn_pool(&mut channel)?;
         let model = shapes(&public)?;

@@ -47,7 +47,6 @@ mod server;
 use mpcache::{Padding, PolicySpec};
 use net::Entry;
 use protocols::functions::softmax::MAX_SOFTMAX_COLUMNS;
-use serde::{Deserialize, Serialize};
 
 pub use client::{ClientOptions, ClientSession};
 pub use opening::{MAX_REASON_BYTES, MAX_SHAPE_BYTES};
@@ -57,9 +56,10 @@ pub use prompt::Prompt;
 pub use server::ModelServer;
 
 pub use crate::MAX_TOKENIZER_BYTES;
+use crate::generate::check_padding;
 use crate::pool::PoolId;
 use crate::report::{Cost, Wire};
-use crate::{Error, GenerateOptions, Generation, ModelSpec, Reveal, Step};
+use crate::{Error, GenerateOptions, Generation, Lengths, ModelSpec, Reveal, Step};
 
 /// What both parties state before a session and must state alike. The client alone chooses the number of phases
 /// ([`protocols::Options::preprocess`]); the server adopts it or refuses.
@@ -81,12 +81,10 @@ pub struct Caller {
 }
 
 /// What a client asks for: public.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// Tokens of the prompt.
-    pub prompt: usize,
-    /// Tokens to generate; at most this many with `stop_at_eos`.
-    pub tokens: usize,
+    /// Lengths of prompt and text; the text may be shorter with `stop_at_eos`.
+    pub lengths: Lengths,
     /// End after an end-of-text token; the server then learns how many tokens there are.
     pub stop_at_eos: bool,
     /// The first tokens of the prompt may be padding, see [`Prompt::padded`].
@@ -96,10 +94,8 @@ pub struct Request {
 /// The most that a server does for one client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Tokens of a prompt.
-    pub prompt: usize,
-    /// Tokens to generate.
-    pub tokens: usize,
+    /// Longest prompt and longest text.
+    pub lengths: Lengths,
     /// Whether sessions have two phases ([`protocols::Options::preprocess`]); `None` leaves it to the client.
     pub preprocess: Option<bool>,
 }
@@ -107,7 +103,7 @@ pub struct Limits {
 impl Default for Limits {
     /// A thousand of each, in as many phases as the client likes.
     fn default() -> Self {
-        Limits { prompt: 1024, tokens: 1024, preprocess: None }
+        Limits { lengths: Lengths { prompt: 1024, tokens: 1024 }, preprocess: None }
     }
 }
 
@@ -193,18 +189,9 @@ pub struct Silent;
 
 impl Observer for Silent {}
 
-/// Refuses token ids that the model `spec` does not have.
-pub fn check_ids(spec: &ModelSpec, ids: &[u32]) -> Result<(), Error> {
-    let vocabulary = spec.vocabulary();
-    match ids.iter().find(|id| **id as usize >= vocabulary) {
-        Some(&id) => Err(engine::Error::Token { id, vocabulary }.into()),
-        None => Ok(()),
-    }
-}
-
 impl Limits {
     /// No limits but the model's own.
-    pub const NONE: Limits = Limits { prompt: usize::MAX, tokens: usize::MAX, preprocess: None };
+    pub const NONE: Limits = Limits { lengths: Lengths::MAX, preprocess: None };
 
     /// Refuses a number of phases that the server does not offer.
     fn check_phases(&self, terms: &Terms) -> Result<(), Error> {
@@ -216,34 +203,38 @@ impl Limits {
     }
 }
 
+impl From<Lengths> for Request {
+    /// A generation of these lengths to the end, without padding.
+    fn from(lengths: Lengths) -> Self {
+        Request { lengths, stop_at_eos: false, padded: false }
+    }
+}
+
 impl Request {
     /// What it costs to plan two phases for this, from public numbers alone: about half a millisecond each. The planner
     /// goes through all layers once a token; reading the shape of a layer costs as much as eight tokens.
     pub fn planning_steps(&self, spec: &ModelSpec) -> usize {
-        spec.layers().saturating_mul(self.tokens.saturating_add(8))
+        spec.layers().saturating_mul(self.lengths.tokens.saturating_add(8))
     }
 
     /// Refuses what would take too long to plan.
     fn check_planning(&self, spec: &ModelSpec, terms: &Terms) -> Result<(), Error> {
         let (steps, limit) = (self.planning_steps(spec), MAX_PLANNING_STEPS);
         if terms.protocol.preprocess && steps > limit {
-            return Err(Error::Planning { tokens: self.tokens, layers: spec.layers(), steps, limit });
+            return Err(Error::Planning { tokens: self.lengths.tokens, layers: spec.layers(), steps, limit });
         }
         Ok(())
     }
 
     /// Refuses padding under a policy that would choose among it.
     fn check_padding(&self, terms: &Terms) -> Result<(), Error> {
-        if self.padded && terms.policy != PolicySpec::default() {
-            return Err(Error::PaddedPolicy { policy: terms.policy.to_string() });
-        }
-        Ok(())
+        check_padding(self.padded, &terms.policy)
     }
 
     /// The options of the generation under `terms`, as far as both parties know them.
     fn options(&self, terms: &Terms) -> GenerateOptions {
         GenerateOptions {
-            tokens: self.tokens,
+            tokens: self.lengths.tokens,
             reveal: terms.reveal,
             stop_at_eos: self.stop_at_eos,
             all_positions: false,
@@ -254,20 +245,9 @@ impl Request {
 
     /// Refuses a request that the model `spec` or the server's `limits` do not allow.
     pub fn check(&self, spec: &ModelSpec, limits: &Limits) -> Result<(), Error> {
-        if self.prompt == 0 || self.tokens == 0 {
-            return Err(Error::Nothing);
-        }
-        for (what, got, limit) in
-            [("tokens of a prompt", self.prompt, limits.prompt), ("tokens to generate", self.tokens, limits.tokens)]
-        {
-            if got > limit {
-                return Err(Error::Limit { what, got, limit });
-            }
-        }
-        let positions = self.prompt.saturating_add(self.tokens - 1);
-        // The softmax of the ring engines has a limit of its own.
+        // The softmax of the engines in fixed point has a limit of its own.
         let limit = spec.max_positions().unwrap_or(usize::MAX).min(MAX_SOFTMAX_COLUMNS);
-        if positions > limit { Err(Error::TooLong { positions, limit }) } else { Ok(()) }
+        self.lengths.check(limits.lengths, limit)
     }
 }
 
@@ -293,7 +273,7 @@ mod tests {
 
     #[test]
     fn what_would_take_minutes_to_plan_is_refused_before() {
-        let request = |tokens| Request { prompt: 1024, tokens, stop_at_eos: false, padded: false };
+        let request = |tokens| Request::from(Lengths { prompt: 1024, tokens });
         let check = |layers, tokens| request(tokens).check_planning(&llama(layers), &two_phases());
         check(48, 1024).unwrap();
         check(80, 512).unwrap();
@@ -320,7 +300,7 @@ mod tests {
     fn planning_ends_when_nobody_wants_it() {
         let spec = llama(1);
         let frac_bits = vec![protocols::DEFAULT_WEIGHT_FRAC; spec.weight_specs().len()];
-        let request = Request { prompt: 2, tokens: 1000, stop_at_eos: false, padded: false };
+        let request = Request::from(Lengths { prompt: 2, tokens: 1000 });
         let observer = Impatient::default();
         let planned = needs_watched(&spec, &frac_bits, &two_phases(), &request, &observer);
         assert!(matches!(planned, Err(Error::Abandoned)));

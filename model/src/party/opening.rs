@@ -7,7 +7,7 @@ use protocols::{DEFAULT_WEIGHT_FRAC, MIN_WEIGHT_FRAC, Packing};
 use super::{ClientOptions, Limits, PublicModel, Request, Terms};
 use crate::pool::PoolId;
 use crate::text::printable;
-use crate::{Error, MAX_TOKENIZER_BYTES, ModelSpec, Reveal, TokenizerError};
+use crate::{Error, Lengths, MAX_TOKENIZER_BYTES, ModelSpec, Reveal, TokenizerError};
 
 /// Longest shape of a model.
 pub const MAX_SHAPE_BYTES: usize = 16 << 10;
@@ -233,7 +233,9 @@ fn shape_text(spec: &ModelSpec) -> Result<String, Error> {
 
 fn encode_request(request: &Request, kind: SessionKind) -> Result<Vec<u8>, Error> {
     let mut message = Vec::with_capacity(REQUEST_BYTES);
-    for (what, number) in [("tokens of a prompt", request.prompt), ("tokens to generate", request.tokens)] {
+    for (what, number) in
+        [("tokens of a prompt", request.lengths.prompt), ("tokens to generate", request.lengths.tokens)]
+    {
         let limit = u32::MAX as usize;
         let number = u32::try_from(number).map_err(|_| Error::Limit { what, got: number, limit })?;
         message.extend(number.to_le_bytes());
@@ -260,8 +262,7 @@ fn decode_request(message: &[u8]) -> Result<(Request, SessionKind), NetError> {
     };
     let number = |bytes| u32::from_le_bytes(bytes) as usize;
     let request = Request {
-        prompt: number([p0, p1, p2, p3]),
-        tokens: number([t0, t1, t2, t3]),
+        lengths: Lengths { prompt: number([p0, p1, p2, p3]), tokens: number([t0, t1, t2, t3]) },
         stop_at_eos: flags & 1 == 1,
         padded: flags & 2 == 2,
     };

@@ -8,8 +8,8 @@ use protocols::{FixedLoader, Needs, Plan};
 use super::opening::SessionKind;
 use super::recorder::{Booked, Recorder, finish};
 use super::{ClientOptions, Limits, Observer, Outcome, PublicModel, Request, Silent, Terms, correlations, opening};
-use crate::pool::{Bound, PoolId, Purpose};
-use crate::{Error, Generation, Hooks, Input, Model, ModelSpec, Next, Sampler, generate};
+use crate::pool::{PoolId, Purpose, check_bound};
+use crate::{Error, Generation, Hooks, Input, Lengths, Model, ModelSpec, Next, Sampler, generate};
 
 /// How long the rehearsal of the opening may take.
 const REHEARSAL: Duration = Duration::from_secs(60);
@@ -41,17 +41,17 @@ pub fn plan_filling(
     model: &PublicModel,
     terms: &Terms,
     options: &ClientOptions,
-    bound: Bound,
+    bound: Lengths,
 ) -> Result<Outcome, Error> {
     let purpose = Purpose::new(model, terms, bound, None, None)?;
-    let opening = rehearse(model, terms, options, &bound.request(), SessionKind::Fill)?;
+    let opening = rehearse(model, terms, options, &bound.into(), SessionKind::Fill)?;
     let mut engine = Plan::after(opening, terms.protocol);
     engine.prepare(purpose.needs())?;
     engine.confirm_transcript()?;
     correlations::plan_keeping(engine.ledger());
     let mut silent = Silent;
     let recorder = Recorder::new(&mut silent);
-    Ok(untimed(finish(&mut engine, terms, &bound.request(), Generation::default(), recorder)))
+    Ok(untimed(finish(&mut engine, terms, &bound.into(), Generation::default(), recorder)))
 }
 
 /// [`plan`] of a generation from a pool made for `bound`.
@@ -59,11 +59,11 @@ pub fn plan_spending(
     model: &PublicModel,
     terms: &Terms,
     options: &ClientOptions,
-    bound: Bound,
+    bound: Lengths,
     request: &Request,
     observer: &mut dyn Observer,
 ) -> Result<Outcome, Error> {
-    bound.check(request)?;
+    check_bound(bound, request)?;
     let purpose = Purpose::new(model, terms, bound, None, None)?;
     let mut opening = rehearse(model, terms, options, request, SessionKind::Spend(PoolId::default()))?;
     correlations::plan_claiming(&mut opening);
@@ -82,7 +82,7 @@ fn run(
     observer: &mut dyn Observer,
 ) -> Result<Outcome, Error> {
     let weights = Model::load(&mut FixedLoader::announced(&model.frac_bits)?, &model.spec, None)?;
-    let input = Input { ids: None, count: request.prompt };
+    let input = Input { ids: None, count: request.lengths.prompt };
     let mut unused = Sampler::greedy();
     let mut recorder = Recorder::new(observer);
     let options = request.options(terms);
@@ -126,7 +126,7 @@ pub(crate) fn needs_watched(
 ) -> Result<Needs, Error> {
     let mut engine = Plan::new(terms.protocol);
     let weights = Model::load(&mut FixedLoader::announced(frac_bits)?, spec, None)?;
-    let input = Input { ids: None, count: request.prompt };
+    let input = Input { ids: None, count: request.lengths.prompt };
     let mut unused = Sampler::greedy();
     let (next, mut hooks) = (Next::Pick(&mut unused), Planning(observer));
     generate(&mut engine, &weights, input, &request.options(terms), next, &mut hooks)?;

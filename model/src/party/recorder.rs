@@ -140,7 +140,7 @@ pub(super) fn finish(
     ledger.checkpoint();
     Outcome {
         wire,
-        prompt_tokens: request.prompt,
+        prompt_tokens: request.lengths.prompt,
         generation,
         entries: ledger.entries(),
         per_token: recorder.meter.into_costs(),

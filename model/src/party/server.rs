@@ -8,8 +8,10 @@ use protocols::{FixedLoader, FixedWeight, Secure};
 use super::opening::SessionKind;
 use super::recorder::{Booked, Recorder, finish};
 use super::{Caller, Limits, Observer, Outcome, PublicModel, Request, Terms, correlations, opening};
-use crate::pool::{Bound, Place, Pool, PoolError, PoolId, Pools, Purpose, digest};
-use crate::{Calibration, Error, Generation, Input, Model, ModelFiles, Next, Reveal, Sampler, calibrate, generate};
+use crate::pool::{Place, Pool, PoolError, PoolId, Pools, Purpose, check_bound, digest};
+use crate::{
+    Calibration, Error, Generation, Input, Lengths, Model, ModelFiles, Next, Reveal, Sampler, calibrate, generate,
+};
 
 /// A model in fixed point, ready for any number of sessions, one after another or at once.
 pub struct ModelServer {
@@ -82,7 +84,7 @@ impl ModelServer {
             // What is cheap to refuse comes before what takes time.
             request.check_planning(&self.public.spec, terms)?;
             let learns = kind != SessionKind::Fill && terms.reveal == Reveal::Logits;
-            observer.ask(if learns { request.tokens as u64 } else { 0 })?;
+            observer.ask(if learns { request.lengths.tokens as u64 } else { 0 })?;
             self.accept(caller, request, kind, terms, &*observer)
         };
         let received = opening::receive_client(&mut channel, &self.public, terms, limits, accept);
@@ -102,7 +104,7 @@ impl ModelServer {
         let mut engine = Secure::new(channel, terms.protocol)?;
         let weights = self.model.weights();
         correlations::ready(&mut engine, &self.public, &weights, terms, &request, stock, observer)?;
-        let input = Input { ids: None, count: request.prompt };
+        let input = Input { ids: None, count: request.lengths.prompt };
         // The server picks nothing: it never sees logits.
         let mut unused = Sampler::greedy();
         let mut recorder = Recorder::new(observer);
@@ -130,7 +132,7 @@ impl ModelServer {
             SessionKind::Fill => {
                 let id = PoolId::random();
                 let place = pools()?.draft(id, peer)?;
-                Ok(Grant::Fill(Box::new((id, place, self.purpose(peer, terms, Bound::of(request), observer)?))))
+                Ok(Grant::Fill(Box::new((id, place, self.purpose(peer, terms, request.lengths, observer)?))))
             }
             SessionKind::Spend(id) => {
                 let path = pools()?.path(id);
@@ -139,7 +141,7 @@ impl ModelServer {
                     other => other.at(&path),
                 };
                 let pool = pools()?.get(id).map_err(at)?;
-                pool.bound().check(request).map_err(at)?;
+                check_bound(pool.bound(), request).map_err(at)?;
                 let purpose = self.purpose(peer, terms, pool.bound(), observer)?;
                 pool.check(&purpose, request).map_err(at)?;
                 let pool = pools()?.set_aside(pool).map_err(at)?;
@@ -152,7 +154,7 @@ impl ModelServer {
         &self,
         peer: Option<&str>,
         terms: &Terms,
-        bound: Bound,
+        bound: Lengths,
         observer: &dyn Observer,
     ) -> Result<Purpose, Error> {
         let digest = self.digest.get_or_init(|| digest(&self.model.weights()));

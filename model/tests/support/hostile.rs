@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use fuzzing::link::{Spoil, Watch, pair};
 use model::party::{Caller, ClientOptions, ClientSession, Limits, ModelServer, Outcome, PublicModel, Silent, Terms};
-use model::pool::{Bound, Pool, Pools};
-use model::{Error, ModelFiles, Next, Sampler};
+use model::pool::{Pool, Pools};
+use model::{Error, Lengths, ModelFiles, Next, Sampler};
 use mpcache::PolicySpec;
 use net::{Channel, Role};
 
@@ -21,7 +21,7 @@ const HANG: Duration = Duration::from_secs(120);
 pub(crate) const PROMPT: [u32; 7] = [3, 1, 4, 1, 5, 9, 2];
 /// How many tokens it asks for.
 pub(crate) const TOKENS: usize = 2;
-pub(crate) const BOUND: Bound = Bound { prompt: PROMPT.len(), tokens: TOKENS };
+pub(crate) const BOUND: Lengths = Lengths { prompt: PROMPT.len(), tokens: TOKENS };
 
 /// The tiny model, ready to serve.
 pub(crate) fn tiny() -> ModelServer {
