@@ -3,8 +3,8 @@
 /// A bound on the magnitudes that an operation returns, also where its inputs left the range that it supports.
 ///
 /// Whoever opens comparisons needs one: a party may choose weights that drive scores out of any range that is merely
-/// expected. [`Engine::ceiling`](crate::Engine::ceiling) states the bounds of an engine's operations; sums follow from
-/// these by [`plus`](Ceiling::plus) and [`times`](Ceiling::times).
+/// expected. [`Engine::ceiling`](crate::Engine::ceiling) states the bounds of an engine's operations; sums follow
+/// from these by [`plus`](Ceiling::plus) and [`times`](Ceiling::times).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Ceiling(u64);
 
@@ -12,7 +12,8 @@ impl Ceiling {
     /// No bound.
     pub const NONE: Self = Ceiling(u64::MAX);
 
-    /// A bound of `units`, for an engine that can prove it. The engine chooses the unit: its last place, for instance.
+    /// A bound of `units`, for an engine that can prove it. The engine chooses the unit: its last place, for
+    /// instance.
     pub fn of_units(units: u64) -> Self {
         Ceiling(units)
     }

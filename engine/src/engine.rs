@@ -42,8 +42,8 @@ pub struct Extrema<T> {
 pub enum Right<'a, E: Engine + ?Sized> {
     /// A tensor that the engine has not seen before.
     Fresh(&'a E::Tensor),
-    /// A cached operand: it holds the tokens of the product with `operand` before, unchanged, and new ones after them. An
-    /// engine that prepares its products opens less for it.
+    /// A cached operand: it holds the tokens of the product with `operand` before, unchanged, and new ones after
+    /// them. An engine that prepares its products opens less for it.
     Cached {
         /// Its tensor now. The tokens stand along the [axis](crate::OperandKind::axis) that the operand's kind says.
         tensor: &'a E::Tensor,
@@ -126,8 +126,8 @@ pub trait Engine: 'static {
     /// columns (public, >= 1); the others get probability 0. `visible.len() == rows`.
     fn softmax(&mut self, x: &Self::Tensor, visible: &[usize]) -> Result<Self::Tensor, Error>;
 
-    /// Scores (..., columns) with those of the `hidden` columns lowered by [`HIDE`], so that softmax gives them 0 wherever
-    /// another is visible. Which columns are hidden the client alone knows and passes as `Some`. Free.
+    /// Scores (..., columns) with those of the `hidden` columns lowered by [`HIDE`], so that softmax gives them 0
+    /// wherever another is visible. Which columns are hidden the client alone knows and passes as `Some`. Free.
     ///
     /// Range: |x| < [`MAX_HIDDEN_SCORE`], which leaves room for the lowered ones.
     fn hide(&mut self, x: &Self::Tensor, hidden: Option<&[bool]>) -> Result<Self::Tensor, Error>;
@@ -151,8 +151,8 @@ pub trait Engine: 'static {
     /// Opens `x` to the client, which gets `Some`. A plan gives `None`.
     fn reveal(&mut self, x: &Self::Tensor) -> Result<Option<ArrayD<f32>>, Error>;
 
-    /// x W + b, opened to the client as [`reveal`](Engine::reveal) opens it. Between two parties it is rounded at random:
-    /// its lowest bits would tell about weights.
+    /// x W + b, opened to the client as [`reveal`](Engine::reveal) opens it. Between two parties it is rounded at
+    /// random: its lowest bits would tell about weights.
     fn reveal_linear(&mut self, x: &Self::Tensor, weight: &Self::Weight) -> Result<Option<ArrayD<f32>>, Error> {
         let y = self.linear(x, weight)?;
         self.reveal(&y)
@@ -192,8 +192,8 @@ pub trait Engine: 'static {
     ) -> Result<Self::Selection, Error>;
 
     /// The chosen entries of `from`, (shared rows, n, w): (rows, k, w). Each row of `from` serves rows / shared rows
-    /// consecutive rows of the selection. Entries are below 2^`magnitude`, at most 2^24: fewer bits cost less; an engine
-    /// in floating point does not need it. The entries of a cached operand are its tokens.
+    /// consecutive rows of the selection. Entries are below 2^`magnitude`, at most 2^24: fewer bits cost less; an
+    /// engine in floating point does not need it. The entries of a cached operand are its tokens.
     fn gather(
         &mut self,
         selection: &Self::Selection,
@@ -209,8 +209,8 @@ pub trait Engine: 'static {
         magnitude: u32,
     ) -> Result<Self::Tensor, Error>;
 
-    /// The same choice in the order in which the chosen entries stand: gathering by it is a stable compaction. No index
-    /// is revealed.
+    /// The same choice in the order in which the chosen entries stand: gathering by it is a stable compaction. No
+    /// index is revealed.
     fn in_order(&mut self, selection: &Self::Selection) -> Result<Self::Selection, Error>;
 
     /// The chosen positions of each row, where the engine [sees them](Engine::CLEAR).

@@ -19,7 +19,8 @@ const STREAMED_ROWS: usize = 4;
 
 /// Computes in the clear with f32; sums that a norm or a softmax depends on are kept in f64.
 ///
-/// There is one process, so it is client and server at once: it wants every weight and every token id, and reveals all.
+/// There is one process, so it is client and server at once: it wants every weight and every token id, and reveals
+/// all.
 #[derive(Debug, Default)]
 pub struct Float {}
 

@@ -63,7 +63,7 @@ pub trait WeightLoader {
     /// The weight `spec`. `data` is `None` where its values are not known (on the client, in a plan).
     ///
     /// # Errors
-    /// By the tensor's name: values that do not fit `spec` ([`Error::Shape`]), are not finite ([`Error::NotFinite`]) or
-    /// are needed and not there ([`Error::NoValues`]); values that the engine's format cannot hold.
+    /// By the tensor's name: values that do not fit `spec` ([`Error::Shape`]), are not finite ([`Error::NotFinite`])
+    /// or are needed and not there ([`Error::NoValues`]); values that the engine's format cannot hold.
     fn load(&mut self, spec: &WeightSpec, data: Option<WeightData>) -> Result<Self::Weight, Error>;
 }

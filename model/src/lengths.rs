@@ -40,8 +40,8 @@ impl Lengths {
             .map(|(what, got, limit)| Excess { what, got, limit })
     }
 
-    /// Refuses a generation of nothing ([`Error::Nothing`]), beyond `bound` ([`Error::Limit`]) or over more than `limit`
-    /// positions ([`Error::TooLong`]).
+    /// Refuses a generation of nothing ([`Error::Nothing`]), beyond `bound` ([`Error::Limit`]) or over more than
+    /// `limit` positions ([`Error::TooLong`]).
     pub(crate) fn check(self, bound: Lengths, limit: usize) -> Result<(), Error> {
         if self.prompt == 0 || self.tokens == 0 {
             return Err(Error::Nothing);

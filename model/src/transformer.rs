@@ -47,9 +47,9 @@ pub enum Model<W> {
 }
 
 impl<W> Model<W> {
-    /// Has `loader` prepare the weights of the model `spec`, one after another: with the values of `checkpoint` on the
-    /// server, without values where there is none. A checkpoint that does not fit `spec`, or that holds more, is refused
-    /// by tensor.
+    /// Has `loader` prepare the weights of the model `spec`, one after another: with the values of `checkpoint` on
+    /// the server, without values where there is none. A checkpoint that does not fit `spec`, or that holds more, is
+    /// refused by tensor.
     pub fn load(
         loader: &mut dyn WeightLoader<Weight = W>,
         spec: &ModelSpec,
@@ -90,8 +90,8 @@ impl<W> Model<W> {
         KvCache::new(spec.layers(), spec.heads(), policy)
     }
 
-    /// The last hidden state, normalised, of the new tokens `input`, which follow those in `cache`: (1 or count, width).
-    /// `progress` is called with the number of layers done after each. Positions must stay below
+    /// The last hidden state, normalised, of the new tokens `input`, which follow those in `cache`: (1 or count,
+    /// width). `progress` is called with the number of layers done after each. Positions must stay below
     /// [`ModelSpec::max_positions`].
     pub fn forward<E: Engine<Weight = W>>(
         &self,

@@ -9,8 +9,8 @@ use crate::HeadShape;
 use crate::policy::fold_heads;
 use crate::store::KV_MAGNITUDE;
 
-/// Digests hold keys times this, so that scores of boxes, which exceed those of tokens, stay within a product's range.
-/// The order of scores is what counts.
+/// Digests hold keys times this, so that scores of boxes, which exceed those of tokens, stay within a product's
+/// range. The order of scores is what counts.
 const SCALE: f32 = 0.125;
 
 /// How a cluster of keys is summarised for the dot product with a query. Write r_max and r_min for the largest and
@@ -22,8 +22,8 @@ pub enum Similarity {
         /// Weight of the maximum.
         alpha: f32,
     },
-    /// q c + |q| (r_max - r_min) / 2: exactly the bound of Quest, sum of max(q r_max, q r_min), with one comparison per
-    /// channel of the query for all clusters.
+    /// q c + |q| (r_max - r_min) / 2: exactly the bound of Quest, sum of max(q r_max, q r_min), with one comparison
+    /// per channel of the query for all clusters.
     Box,
     /// q c + |q| mean |k - c|: ArkVale's cuboid-mean.
     CuboidMean,
@@ -91,8 +91,8 @@ impl Sizes {
 
 /// Digests of the closed clusters of one layer: made once, when a cluster closes.
 pub(crate) struct Digests<E: Engine> {
-    /// (digests, kv_heads * width): of each coarse cluster its own, if there are two levels, then those of its parts. New
-    /// ones come last, so that the queries' products are with a matrix that only grows.
+    /// (digests, kv_heads * width): of each coarse cluster its own, if there are two levels, then those of its parts.
+    /// New ones come last, so that the queries' products are with a matrix that only grows.
     rows: Option<E::Tensor>,
     operand: E::Operand,
     /// Coarse clusters digested.
@@ -106,8 +106,8 @@ impl<E: Engine> Digests<E> {
         Digests { rows: None, operand, closed: 0 }
     }
 
-    /// Digests the coarse clusters of the new `keys` (clusters * size, kv_heads * head_dim). `q` is the query that closes
-    /// them, (heads, 1, head_dim).
+    /// Digests the coarse clusters of the new `keys` (clusters * size, kv_heads * head_dim). `q` is the query that
+    /// closes them, (heads, 1, head_dim).
     pub(crate) fn close(
         &mut self,
         engine: &mut E,

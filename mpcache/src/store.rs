@@ -20,9 +20,9 @@ pub struct Store<E: Engine> {
     padding: Option<Padding>,
 }
 
-/// One operand for every matrix that is made of the rows. Whoever rewrites rows must take those of the next generation:
-/// reusing a mask reveals whether, and by how much, a row changed. That holds for a policy that evicts one hidden token a
-/// step too: all rows are written anew then, since those that stay would give away which one went.
+/// One operand for every matrix that is made of the rows. Whoever rewrites rows must take those of the next
+/// generation: reusing a mask reveals whether, and by how much, a row changed. That holds for a policy that evicts
+/// one hidden token a step too: all rows are written anew then, since those that stay would give away which one went.
 struct Operands<E: Engine> {
     layer: usize,
     generation: usize,
@@ -102,8 +102,8 @@ impl<E: Engine> Store<E> {
         by_head(self.values(), self.shape)
     }
 
-    /// The scores of `queries` (kv_heads, rows, head_dim) against all keys, those of padding lowered below all others:
-    /// (kv_heads, rows, tokens).
+    /// The scores of `queries` (kv_heads, rows, head_dim) against all keys, those of padding lowered below all
+    /// others: (kv_heads, rows, tokens).
     pub(crate) fn scores(&mut self, engine: &mut E, queries: &E::Tensor) -> Result<E::Tensor, Error> {
         let keys = self.keys_by_head();
         let keys = Right::Cached { tensor: &keys, operand: &mut self.operands.keys };
@@ -121,9 +121,9 @@ impl<E: Engine> Store<E> {
         engine.scope("values", |e| e.matmul(weights, values))
     }
 
-    /// The clusters of `size` tokens that `selection` chose among those in `range`, keys and values side by side, for heads
-    /// that share selections as `select` says: (selections, chosen, size * 2 head_dim * heads per selection). From call to
-    /// call `range` begins at the same token, and size and `select` are the same.
+    /// The clusters of `size` tokens that `selection` chose among those in `range`, keys and values side by side, for
+    /// heads that share selections as `select` says: (selections, chosen, size * 2 head_dim * heads per selection).
+    /// From call to call `range` begins at the same token, and size and `select` are the same.
     pub(crate) fn gather(
         &mut self,
         engine: &mut E,

@@ -6,8 +6,8 @@ use crate::ops::growing::{Form, OperandId};
 
 /// A failure of a protocol, or of an engine over one.
 ///
-/// It becomes an [`engine::Error`] and back without loss: a cause that any engine may have is [`Error::Engine`] here, and
-/// one that only protocols have is [`engine::Error::Backend`] there.
+/// It becomes an [`engine::Error`] and back without loss: a cause that any engine may have is [`Error::Engine`] here,
+/// and one that only protocols have is [`engine::Error::Backend`] there.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum Error {

@@ -24,8 +24,8 @@ use crate::{Clear, EMBED_FRAC, EMBED_WIDTH, Error, Evaluate, FRAC, LINEAR_WIDTH,
 /// Ring of products of activations: |x y| < 2^(PRODUCT_WIDTH - 2 - 2 FRAC) = 2^18.
 const PRODUCT_WIDTH: u32 = 56;
 
-/// Ring of products of shared matrices: entries below 2^(MATMUL_WIDTH - 2 - FRAC - NARROW_FRAC) = 512 in magnitude. At
-/// 44 bits a product fits the smaller HE parameters (N = 4096), which halves its bytes and seconds.
+/// Ring of products of shared matrices: entries below 2^(MATMUL_WIDTH - 2 - FRAC - NARROW_FRAC) = 512 in magnitude.
+/// At 44 bits a product fits the smaller HE parameters (N = 4096), which halves its bytes and seconds.
 const MATMUL_WIDTH: u32 = 44;
 
 /// Fractional bits that the left factor of such a product is rounded to. The rounding is free: see `truncate`.
@@ -46,8 +46,8 @@ const SCALE_FRAC: u32 = 16;
 const _: () = assert!(HIDE as f64 - 2.0 * MAX_HIDDEN_SCORE as f64 > CUT, "hidden scores have the probability 0");
 const _: () = assert!(HIDE + MAX_HIDDEN_SCORE < 511.0, "softmax takes scores from -2^9 on");
 
-/// A bound on the words that the operation `origin` returns, in units of the last place. It holds also where inputs left
-/// the range that the operation supports: it follows from the ring of the truncation that made the words.
+/// A bound on the words that the operation `origin` returns, in units of the last place. It holds also where inputs
+/// left the range that the operation supports: it follows from the ring of the truncation that made the words.
 ///
 /// # Errors
 /// [`Error::Width`] for a magnitude that gathering does not support.
@@ -76,8 +76,8 @@ pub struct FixedPoint<B> {
 /// The model between two parties: additive shares, every operation a protocol with the peer.
 pub type Secure = FixedPoint<TwoParty>;
 
-/// The model in fixed point but in the clear: all approximations and roundings of [`Secure`], no cryptography. It refuses
-/// values outside an operation's range, naming the operation.
+/// The model in fixed point but in the clear: all approximations and roundings of [`Secure`], no cryptography. It
+/// refuses values outside an operation's range, naming the operation.
 pub type Fixed = FixedPoint<Clear>;
 
 /// The model on shapes alone: what [`Secure`] would send.
@@ -94,9 +94,9 @@ impl Secure {
         self.abb.session().channel()
     }
 
-    /// The offline phase of a two-phase session: makes all correlations of `needs`, which a [`Plan`] of the same run wrote
-    /// down, booked as `offline`. The server passes all its
-    /// weights, whose names differ; `progress` is called with bytes done and in all.
+    /// The offline phase of a two-phase session: makes all correlations of `needs`, which a [`Plan`] of the same run
+    /// wrote down, booked as `offline`. The server passes all its weights, whose names differ; `progress` is called
+    /// with bytes done and in all.
     pub fn prepare(
         &mut self,
         needs: &Needs,
@@ -113,7 +113,8 @@ impl Secure {
         std::mem::take(&mut self.abb.session().stock)
     }
 
-    /// Puts in what an earlier session with the same peer prepared, before the first operation; the peer does the same.
+    /// Puts in what an earlier session with the same peer prepared, before the first operation; the peer does the
+    /// same.
     pub fn set_stock(&mut self, stock: Stock) {
         self.abb.session().stock = stock;
     }

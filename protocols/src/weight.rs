@@ -13,8 +13,8 @@ pub const WEIGHT_BITS: u32 = 20;
 /// Fractional bits of a weight whose entries are all below 2^(WEIGHT_BITS - DEFAULT_WEIGHT_FRAC) = 16.
 pub const DEFAULT_WEIGHT_FRAC: u32 = 16;
 
-/// Fewest fractional bits that a weight is lowered to. Entries of 2^16 and more would leave less than 4 bits behind the
-/// point: such a weight is refused, as no trained model has one and its small entries would vanish.
+/// Fewest fractional bits that a weight is lowered to. Entries of 2^16 and more would leave less than 4 bits behind
+/// the point: such a weight is refused, as no trained model has one and its small entries would vanish.
 pub const MIN_WEIGHT_FRAC: u32 = 4;
 
 /// A weight as integers: entry = round(w 2^frac).
@@ -46,14 +46,12 @@ impl FixedWeight {
 }
 
 /// Rounds a weight to fixed point with as many fractional bits, up to [`DEFAULT_WEIGHT_FRAC`], as keep every entry
-/// below 2^[`WEIGHT_BITS`]. Without data, [`DEFAULT_WEIGHT_FRAC`] is assumed.
+/// below 2^[`WEIGHT_BITS`].
 ///
 /// # Errors
-/// By the tensor's name: those of [`WeightData::check`], and [`Error::TooLarge`] for an entry of 2^(WEIGHT_BITS - MIN_WEIGHT_FRAC) or a bias beyond the ring of the products.
-pub fn quantise(spec: &WeightSpec, data: Option<WeightData>) -> Result<FixedWeight, Error> {
-    let Some(data) = data else {
-        return Ok(FixedWeight::with_frac(spec, DEFAULT_WEIGHT_FRAC));
-    };
+/// By the tensor's name: those of [`WeightData::check`], and [`Error::TooLarge`] for an entry of 2^(WEIGHT_BITS -
+/// MIN_WEIGHT_FRAC) or a bias beyond the ring of the products.
+pub fn quantise(spec: &WeightSpec, data: WeightData) -> Result<FixedWeight, Error> {
     data.check(spec)?;
     let WeightData { matrix, bias } = data;
     let largest = matrix.iter().fold(0f32, |m, v| m.max(v.abs()));
@@ -89,8 +87,8 @@ pub struct FixedLoader {
 }
 
 impl FixedLoader {
-    /// A loader for weights without values, whose numbers of fractional bits are `frac_bits`, in the order in which they
-    /// are loaded. Weights beyond these have [`DEFAULT_WEIGHT_FRAC`].
+    /// A loader for weights without values, whose numbers of fractional bits are `frac_bits`, in the order in which
+    /// they are loaded. Weights beyond these have [`DEFAULT_WEIGHT_FRAC`].
     ///
     /// # Errors
     /// [`Error::Scale`] for a number that [`quantise`] never chooses.
@@ -101,8 +99,8 @@ impl FixedLoader {
         }
     }
 
-    /// Fractional bits of the weights loaded so far, in order. Public: each tells the other party roughly the logarithm
-    /// of the matrix's largest entry.
+    /// Fractional bits of the weights loaded so far, in order. Public: each tells the other party roughly the
+    /// logarithm of the matrix's largest entry.
     pub fn frac_bits(&self) -> &[u32] {
         &self.frac_bits
     }
@@ -113,7 +111,7 @@ impl WeightLoader for FixedLoader {
 
     fn load(&mut self, spec: &WeightSpec, data: Option<WeightData>) -> Result<FixedWeight, engine::Error> {
         let weight = match data {
-            Some(_) => quantise(spec, data)?,
+            Some(data) => quantise(spec, data)?,
             None => FixedWeight::with_frac(spec, self.announced.pop_front().unwrap_or(DEFAULT_WEIGHT_FRAC)),
         };
         self.frac_bits.push(weight.frac);
@@ -141,7 +139,7 @@ mod tests {
     }
 
     fn quantised(matrix: Array2<f32>, bias: Option<Array1<f32>>) -> Result<FixedWeight, Error> {
-        quantise(&spec(matrix.nrows(), matrix.ncols()), Some(WeightData { matrix, bias }))
+        quantise(&spec(matrix.nrows(), matrix.ncols()), WeightData { matrix, bias })
     }
 
     #[test]
@@ -159,8 +157,6 @@ mod tests {
             assert_eq!(values.bias, [3 << (FRAC + frac - 1), -(2 << (FRAC + frac))]);
         }
         assert_eq!(quantised(arr2(&[[1.0], [2.0]]), None).unwrap().values.unwrap().bias, [0]);
-        let unknown = quantise(&spec(2, 3), None).unwrap();
-        assert!(unknown.frac == DEFAULT_WEIGHT_FRAC && unknown.values.is_none());
     }
 
     #[test]
@@ -177,7 +173,7 @@ mod tests {
         assert!(matches!(nan, Err(Error::Engine(engine::Error::NotFinite { position: 3, .. }))), "{nan:?}");
         let short = quantised(arr2(&[[1.0, 2.0]]), Some(Array1::zeros(1)));
         assert!(matches!(short, Err(Error::Engine(engine::Error::Shape { .. }))), "{short:?}");
-        let other = quantise(&spec(2, 2), Some(WeightData { matrix: Array2::zeros((2, 1)), bias: None }));
+        let other = quantise(&spec(2, 2), WeightData { matrix: Array2::zeros((2, 1)), bias: None });
         assert!(matches!(other, Err(Error::Engine(engine::Error::Shape { .. }))), "{other:?}");
     }
 

@@ -66,13 +66,13 @@ impl ClientSession {
         self.run(prompt.into(), tokens, stop_at_eos, None, next, observer)
     }
 
-    /// [`ClientSession::generate`] with the correlations of `pool`, which is used up: its file is gone when the first message
-    /// that depends on it is sent.
+    /// [`ClientSession::generate`] with the correlations of `pool`, which is used up: its file is gone when the first
+    /// message that depends on it is sent.
     ///
     /// # Errors
-    /// As [`ClientSession::generate`]; before the server is asked if the pool was made for another model, for other terms or for
-    /// less; [`Error::Refused`] if the server has no pool of this id; [`Error::PoolFile`] if the file is damaged or
-    /// somebody was faster.
+    /// As [`ClientSession::generate`]; before the server is asked if the pool was made for another model, for other
+    /// terms or for less; [`Error::Refused`] if the server has no pool of this id; [`Error::PoolFile`] if the file is
+    /// damaged or somebody was faster.
     pub fn spend(
         self,
         pool: Pool,
@@ -138,12 +138,12 @@ impl ClientSession {
         Ok(finish(&mut engine, &terms, request, generation, recorder))
     }
 
-    /// Makes the correlations of generations up to `bound` and ends with the client's in the file `path`, which must be
-    /// free, and the server's in a file of its own.
+    /// Makes the correlations of generations up to `bound` and ends with the client's in the file `path`, which must
+    /// be free, and the server's in a file of its own.
     ///
     /// # Errors
-    /// Before anything is sent if the bound does not fit the model or there is a file; [`Error::Refused`] if the server
-    /// keeps no pools, has too many, will not do as much or cannot write its own; then there is no file here.
+    /// Before anything is sent if the bound does not fit the model or there is a file; [`Error::Refused`] if the
+    /// server keeps no pools, has too many, will not do as much or cannot write its own; then there is no file here.
     pub fn fill(self, bound: Lengths, path: &Path, observer: &mut dyn Observer) -> Result<Outcome, Error> {
         let draft = Draft::create(path).map_err(|e| e.at(path))?;
         observer.setup();

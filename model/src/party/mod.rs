@@ -1,8 +1,9 @@
 //! The two parties of a session, from the first byte to the last token.
 //!
-//! A server prepares a model once ([`ModelServer::load`]) and runs one session per client ([`ModelServer::serve`]). A client
-//! opens a session ([`ClientSession::open`]), learns what is public about the model, and generates
-//! ([`ClientSession::generate`]). [`plan`] predicts the same session from shapes: bytes and flows of every account are equal.
+//! A server prepares a model once ([`ModelServer::load`]) and runs one session per client ([`ModelServer::serve`]). A
+//! client opens a session ([`ClientSession::open`]), learns what is public about the model, and generates
+//! ([`ClientSession::generate`]). [`plan`] predicts the same session from shapes: bytes and flows of every account
+//! are equal.
 //!
 //! A session begins with these messages, booked in phase `setup` under `handshake`:
 //!
@@ -16,22 +17,21 @@
 //! | verdict: empty, or why the request is refused | server | up to [`MAX_REASON_BYTES`] |
 //! | id of the pool to be filled, if that is the request | server | 16 |
 //!
-//! Then come base OTs, in a two-phase session ([`protocols::Options::preprocess`]) the correlations that [`needs`] lists,
-//! and the generation. With `stop_at_eos` the client sends one more byte after each token.
+//! Then come base OTs, in a two-phase session ([`protocols::Options::preprocess`]) the correlations that [`needs`]
+//! lists, and the generation. With `stop_at_eos` the client sends one more byte after each token.
 //!
-//! At the end both parties compare what they saw of the session ([`net::Channel::confirm_transcript`]); results are final
-//! only then.
+//! At the end both parties compare what they saw of the session ([`net::Channel::confirm_transcript`]); results are
+//! final only then.
 //!
-//! The two phases may be two sessions with any time between them. [`ClientSession::fill`] makes the correlations, without the
-//! OTs, and ends when each party has its own in a file: the client says `pool/ready` (empty, or what went wrong), the
-//! server answers alike, the client publishes its file and says `pool/kept`, the server publishes its own.
-//! [`ClientSession::spend`] checks the client's [`Pool`](crate::pool::Pool), the server (one [with pools](ModelServer::with_pools))
-//! that of the same id before its verdict; then the client and after it the server claim their parts and say
-//! `pool/claimed`, and both reserve the OTs that the generation needs. What each party has after a crash is in
-//! [`crate::pool`]. A
-//! generation may be shorter than what the pool was made for. Rows of masks serve any lengths; those of keys and values
-//! serve the prompt of the pool's own length and any number of tokens after it. What does not fit a shorter prompt is made
-//! on the spot, booked as `offline`.
+//! The two phases may be two sessions with any time between them. [`ClientSession::fill`] makes the correlations,
+//! without the OTs, and ends when each party has its own in a file: the client says `pool/ready` (empty, or what went
+//! wrong), the server answers alike, the client publishes its file and says `pool/kept`, the server publishes its
+//! own. [`ClientSession::spend`] checks the client's [`Pool`](crate::pool::Pool), the server (one [with
+//! pools](ModelServer::with_pools)) that of the same id before its verdict; then the client and after it the server
+//! claim their parts and say `pool/claimed`, and both reserve the OTs that the generation needs. What each party has
+//! after a crash is in [`crate::pool`]. A generation may be shorter than what the pool was made for. Rows of masks
+//! serve any lengths; those of keys and values serve the prompt of the pool's own length and any number of tokens
+//! after it. What does not fit a shorter prompt is made on the spot, booked as `offline`.
 //!
 //! Neither party believes the other's numbers: lengths are bounded before anything is allocated, the shape is checked
 //! as one from a file would be, and a request is held against the model's positions and the server's [`Limits`].
@@ -142,8 +142,8 @@ pub struct Outcome {
 
 /// Watches a session, and may end it. Every method has a default that does nothing.
 pub trait Observer {
-    /// On the server: a client asks for a session in which it learns the logits of `positions` positions. Called before
-    /// anything is planned or claimed for it; an error is the server's verdict.
+    /// On the server: a client asks for a session in which it learns the logits of `positions` positions. Called
+    /// before anything is planned or claimed for it; an error is the server's verdict.
     fn ask(&mut self, positions: u64) -> Result<(), Error> {
         let _ = positions;
         Ok(())
@@ -178,9 +178,9 @@ pub trait Observer {
     }
 }
 
-/// Most steps of planning ([`Request::planning_steps`]) for a session in two phases: half a minute or so, and more than a
-/// GPT-2 XL needs for all its positions. Either party refuses what is beyond, however honest: a model or a request may be
-/// made up to keep it busy.
+/// Most steps of planning ([`Request::planning_steps`]) for a session in two phases: half a minute or so, and more
+/// than a GPT-2 XL needs for all its positions. Either party refuses what is beyond, however honest: a model or a
+/// request may be made up to keep it busy.
 pub const MAX_PLANNING_STEPS: usize = 1 << 16;
 
 /// Watches nothing.
@@ -211,8 +211,8 @@ impl From<Lengths> for Request {
 }
 
 impl Request {
-    /// What it costs to plan two phases for this, from public numbers alone: about half a millisecond each. The planner
-    /// goes through all layers once a token; reading the shape of a layer costs as much as eight tokens.
+    /// What it costs to plan two phases for this, from public numbers alone: about half a millisecond each. The
+    /// planner goes through all layers once a token; reading the shape of a layer costs as much as eight tokens.
     pub fn planning_steps(&self, spec: &ModelSpec) -> usize {
         spec.layers().saturating_mul(self.lengths.tokens.saturating_add(8))
     }

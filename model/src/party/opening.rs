@@ -43,8 +43,8 @@ pub(super) enum SessionKind {
     Spend(PoolId),
 }
 
-/// The server's part up to and including the verdict, which `accept` gives on a request within the `limits`; fails if the
-/// request is refused. In the terms returned, and passed to `accept`, the number of phases is the client's.
+/// The server's part up to and including the verdict, which `accept` gives on a request within the `limits`; fails if
+/// the request is refused. In the terms returned, and passed to `accept`, the number of phases is the client's.
 pub(super) fn receive_client<T>(
     channel: &mut Channel,
     model: &PublicModel,

@@ -15,8 +15,8 @@ use crate::{Error, Generation, Hooks, Input, Lengths, Model, ModelSpec, Next, Sa
 const REHEARSAL: Duration = Duration::from_secs(60);
 
 /// Predicts the session of a client that asks a server of `model` for `request` under `terms`: the accounts carry the
-/// bytes, messages and flows that a real ledger would, to the byte, and no times. With `stop_at_eos` it is the longest
-/// session that may come out.
+/// bytes, messages and flows that a real ledger would, to the byte, and no times. With `stop_at_eos` it is the
+/// longest session that may come out.
 ///
 /// `frac_bits` of the model matter: without weights they are what [`protocols::DEFAULT_WEIGHT_FRAC`] says.
 pub fn plan(
@@ -102,7 +102,8 @@ fn untimed(mut outcome: Outcome) -> Outcome {
     outcome
 }
 
-/// What a two-phase session takes from its stock, and therefore prepares: from shapes alone, the same for both parties.
+/// What a two-phase session takes from its stock, and therefore prepares: from shapes alone, the same for both
+/// parties.
 pub fn needs(spec: &ModelSpec, frac_bits: &[u32], terms: &Terms, request: &Request) -> Result<Needs, Error> {
     needs_watched(spec, frac_bits, terms, request, &Silent)
 }

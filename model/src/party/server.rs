@@ -49,8 +49,8 @@ impl ModelServer {
     /// Puts a short text through the model in the clear, see [`calibrate`].
     ///
     /// # Errors
-    /// [`Error::Calibration`] if a value leaves the range of an operation; [`Error::Tokenizer`] if clients would refuse the
-    /// tokenizer.
+    /// [`Error::Calibration`] if a value leaves the range of an operation; [`Error::Tokenizer`] if clients would
+    /// refuse the tokenizer.
     pub fn calibrate(&self) -> Result<Calibration, Error> {
         calibrate(&self.model, self.public.tokenizer.as_deref())
     }
@@ -65,13 +65,14 @@ impl ModelServer {
         &self.public
     }
 
-    /// Runs one session over `channel`, whose role is server, with the client `caller`, who chooses the number of phases
-    /// within the `limits`.
+    /// Runs one session over `channel`, whose role is server, with the client `caller`, who chooses the number of
+    /// phases within the `limits`.
     ///
     /// # Errors
-    /// [`net::NetError::Disagreement`] if the parties differ; [`Error::Limit`], [`Error::Phases`], [`Error::Planning`], [`Error::Quota`],
-    /// [`Error::TooLong`], [`Error::Nothing`], [`Error::Pool`] or [`Error::PoolFile`] for a request that is refused; an
-    /// error that names the step if the client vanishes or sends nonsense. None of them affects the next session.
+    /// [`net::NetError::Disagreement`] if the parties differ; [`Error::Limit`], [`Error::Phases`],
+    /// [`Error::Planning`], [`Error::Quota`], [`Error::TooLong`], [`Error::Nothing`], [`Error::Pool`] or
+    /// [`Error::PoolFile`] for a request that is refused; an error that names the step if the client vanishes or
+    /// sends nonsense. None of them affects the next session.
     pub fn serve(
         &self,
         mut channel: Channel,

@@ -34,7 +34,8 @@ impl<E: Booked> Hooks<E> for Phases {
     }
 }
 
-/// A model in fixed point with the values of `checkpoint`, or with the announced `frac_bits`; and its fractional bits.
+/// A model in fixed point with the values of `checkpoint`, or with the announced `frac_bits`; and its fractional
+/// bits.
 pub(crate) fn load_fixed(
     spec: &ModelSpec,
     checkpoint: Option<&mut Checkpoint>,
