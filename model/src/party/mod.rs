@@ -56,7 +56,7 @@ pub use prompt::Prompt;
 pub use server::ModelServer;
 
 pub use crate::MAX_TOKENIZER_BYTES;
-use crate::generate::check_padding;
+use crate::generate::{check_lengths, check_padding};
 use crate::pool::PoolId;
 use crate::report::{Cost, Wire};
 use crate::{Error, GenerateOptions, Generation, Lengths, ModelSpec, Reveal, Step};
@@ -247,7 +247,7 @@ impl Request {
     pub fn check(&self, spec: &ModelSpec, limits: &Limits) -> Result<(), Error> {
         // The softmax of the engines in fixed point has a limit of its own.
         let limit = spec.max_positions().unwrap_or(usize::MAX).min(MAX_SOFTMAX_COLUMNS);
-        self.lengths.check(limits.lengths, limit)
+        check_lengths(self.lengths, limits.lengths, limit)
     }
 }
 
