@@ -1,7 +1,7 @@
 //! The arithmetic black box in the clear: one process, exact integers, every range checked.
 //!
 //! [`Clear`] is the naive twin that the protocols are tested against, and the oracle that tells where a model leaves the
-//! ranges of its functions: between two parties an overflow is invisible, here it is an [`Error::Range`] with the
+//! ranges of its functions: between two parties an overflow is invisible, here it is an [`engine::Error::Range`] with the
 //! operation's path.
 
 use ndarray::{ArrayD, IxDyn, Zip};
@@ -77,15 +77,15 @@ impl Abb for Clear {
     }
 
     fn input(&mut self, owner: Role, shape: &[usize], values: Option<&W>) -> Result<W, Error> {
-        let error = |got: &[usize]| Error::Shape {
+        let error = |got: &[usize]| engine::Error::Shape {
             tensor: format!("input of the {owner:?}"),
             expected: shape.to_vec(),
             got: got.to_vec(),
         };
         match values {
             Some(values) if values.shape() == shape => Ok(values.clone()),
-            Some(values) => Err(error(values.shape())),
-            None => Err(error(&[])),
+            Some(values) => Err(error(values.shape()).into()),
+            None => Err(error(&[]).into()),
         }
     }
 

@@ -7,8 +7,8 @@ pub mod audit;
 mod clear;
 pub mod correlation;
 pub mod cost;
-mod engine;
 mod error;
+mod fixed_point;
 mod forecast;
 pub mod form;
 pub mod functions;
@@ -22,7 +22,6 @@ mod plans;
 pub mod preparation;
 mod session;
 pub mod stock;
-mod tensor;
 #[cfg(test)]
 mod tests;
 pub mod twin;
@@ -34,23 +33,23 @@ pub mod words;
 pub use abb::Abb;
 pub use clear::Clear;
 pub use correlation::{Correlation, CorrelationKind};
-pub use engine::{
-    Ceiling, Engine, Fixed, Float, Gelu, HIDE, MAX_HIDDEN_SCORE, Plan, REVEAL_FRAC, Ranking, Ring, Secure, TopK,
-    UnknownTopK, WeightData, WeightSpec,
-};
+// What signatures of this crate speak of.
+pub use engine::{Axis, Ceiling, Gelu, OperandId, OperandKind, Ranking, Shape, Tensor, WeightSpec};
 pub use error::Error;
+pub use fixed_point::{Fixed, FixedPoint, Plan, REVEAL_FRAC, Secure};
 pub use form::Form;
 pub use he::Packing;
 pub use operation::Operation;
-pub use ops::cached::{Axis, Operand, OperandId, OperandKind};
+pub use ops::cached::Operand;
 pub use options::{DEFAULT_LINK, Evaluation, Options};
 pub use planner::Planner;
 pub use plans::Plans;
 pub use session::Session;
 pub use stock::{Needs, Stock, StockError};
-pub use tensor::{Shape, Tensor};
 pub use two_party::TwoParty;
-pub use weight::{DEFAULT_WEIGHT_FRAC, FixedValues, FixedWeight, MIN_WEIGHT_FRAC, WEIGHT_BITS, quantise};
+pub use weight::{
+    DEFAULT_WEIGHT_FRAC, FixedLoader, FixedValues, FixedWeight, MIN_WEIGHT_FRAC, WEIGHT_BITS, quantise,
+};
 pub use words::Words;
 
 /// Fractional bits of activations.

@@ -30,7 +30,7 @@ use crate::ops::shuffle::Shuffle;
 use crate::ops::truncate::Truncation;
 use crate::words::Words;
 use crate::words::index_bits;
-use crate::{Error, FRAC, Tensor, engine};
+use crate::{Error, FRAC, Tensor};
 
 /// Ring of one-hot words: the widest ring of what is gathered.
 pub const SELECTION_WIDTH: u32 = 44;

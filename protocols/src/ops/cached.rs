@@ -19,10 +19,8 @@
 //! other sizes are discarded, and this and all later products of the operand make theirs on the spot. The first product
 //! moves the masks out of the stock into the operand, so that no second operand can find them there.
 
-use std::fmt;
-
+pub use engine::{Axis, OperandId, OperandKind};
 use he::MatmulShape;
-use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
 use crate::Error;
@@ -34,52 +32,6 @@ use crate::stock::operands::{Event, Events, Masks, OperandForm, Prepared, single
 use crate::stock::{Queue, Spill, Stock};
 use crate::wire::beaver::{open_product, random};
 use crate::wire::opening;
-
-/// Where the tokens of a growing matrix stand.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Axis {
-    /// (d, T): the product has a column for every token.
-    Columns,
-    /// (T, d): the product sums over tokens.
-    Rows,
-}
-
-/// What a growing matrix holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum OperandKind {
-    /// Keys of the cache, for scores.
-    Keys,
-    /// Values of the cache, for their mix.
-    Values,
-    /// Digests of clusters of keys, for scores of clusters.
-    Digests,
-    /// Keys and values of clusters side by side, for gathering.
-    Clusters,
-}
-
-/// Names a growing matrix of a session: preparation and use share it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct OperandId {
-    /// Layer of the model.
-    pub layer: usize,
-    /// What the matrix holds.
-    pub kind: OperandKind,
-    /// How often its rows were replaced before.
-    pub generation: usize,
-}
-
-impl fmt::Display for OperandId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let OperandId { layer, kind, generation } = self;
-        let kind = match kind {
-            OperandKind::Keys => "keys",
-            OperandKind::Values => "values",
-            OperandKind::Digests => "digests",
-            OperandKind::Clusters => "clusters",
-        };
-        write!(f, "{kind} of layer {layer}, generation {generation}")
-    }
-}
 
 /// What a session remembers of a growing matrix between products. Take another, of the next generation, when rows change.
 #[derive(Debug)]

@@ -84,7 +84,7 @@ impl Correlation for MaskedRow {
 
     fn make(&self, s: &mut Session, units: usize, matrix: Option<&[i32]>) -> Result<Vec<u64>, Error> {
         if s.is_server() {
-            let matrix = matrix.ok_or_else(|| Error::NoValues { tensor: self.weight.clone() })?;
+            let matrix = matrix.ok_or_else(|| engine::Error::NoValues { tensor: self.weight.clone() })?;
             return direct(s, self.spec(units), Side::Server(None, matrix));
         }
         let MaskedRow { inputs, outputs, width, .. } = *self;
@@ -116,7 +116,7 @@ pub(super) fn product(
     let side = match (&weight.values, s.role()) {
         (_, Role::Client) => Side::Client(x.unwrap_or_default()),
         (Some(values), Role::Server) => Side::Server(x, &values.matrix),
-        (None, Role::Server) => return Err(Error::NoValues { tensor: weight.spec.name.clone() }),
+        (None, Role::Server) => return Err(engine::Error::NoValues { tensor: weight.spec.name.clone() }.into()),
     };
     let (inputs, outputs) = (weight.spec.inputs, weight.spec.outputs);
     match masks {
