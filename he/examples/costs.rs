@@ -2,8 +2,8 @@
 //! `cargo run --release -p waggle-he --example costs -- [MxKxN ...] [MB/s ...]`; given shapes: these products alone.
 
 use he::{
-    EvaluationKeys, GaloisKeys, HeError, MatmulPlan, MatmulShape, MatmulSpec, NttBackend, OleKind, OlePlan, Packing,
-    ParamSet, PlanOptions, SecretKey, TfheNtt, Weights,
+    Ciphertexts, EvaluationKeys, GaloisKeys, HeError, MatmulPlan, MatmulShape, MatmulSpec, NttBackend, OleKind,
+    OlePlan, Packing, ParamSet, PlanOptions, SecretKey, TfheNtt, Weights,
 };
 use rand::RngExt;
 use std::sync::OnceLock;
@@ -116,13 +116,13 @@ fn product(
     let download = result?.0;
     let (decrypt, opened) = best(|| plan.decrypt(&sk, &download));
     opened?;
-    let (up, down) = plan.ciphertexts();
-    let ms = |d: Duration| d.as_secs_f64() * 1e3;
+    let Ciphertexts { up, down } = plan.ciphertexts();
+    let (tile, ms) = (plan.tile(), |d: Duration| d.as_secs_f64() * 1e3);
     println!(
         "{:17} l={width} w={weight_bits:2} {:10} {:16} {up:4} {:9} {down:4} {:9} {:8.2} {:8.2} {:8.2} {:6.2}  {}",
         format!("{batch}x({m}x{k}x{n})"),
         format!("{:?}", plan.set()),
-        format!("{:?}", plan.tile()),
+        format!("{:?}", (tile.group, tile.rows, tile.inner, tile.cols)),
         upload.len(),
         download.len(),
         ms(encrypt),

@@ -22,11 +22,13 @@
 //! The keys encrypt functions of s under s: besides RLWE they rest on circular security, as in every scheme with rotations.
 //! They are the holder's public values; the evaluator learns nothing of plaintexts from them.
 
-use crate::bits::check_len;
+use crate::ciphertext::Ciphertext;
 use crate::error::HeError;
-use crate::keys::{Poly, SMALL_BITS, SecretKey, check_set, split_seed};
-use crate::params::{ParamSet, Params};
-use crate::sampling::{ERROR_VARIANCE, Expander, Label, SEED_BYTES, fresh_seed};
+use crate::keys::{PublicKey, SecretKey};
+use crate::params::Params;
+use crate::poly::{Poly, SMALL_BITS};
+use crate::sampling::{ERROR_VARIANCE, Expander, Label, SEED_BYTES, fresh_seed, split_seed};
+use crate::set::ParamSet;
 use rand::CryptoRng;
 use rayon::prelude::*;
 use std::cell::RefCell;
@@ -36,10 +38,19 @@ use zeroize::Zeroizing;
 /// Digits per prime.
 const DIGITS: usize = 2;
 
-/// A transformed ciphertext.
-pub(crate) struct Ciphertext {
-    pub(crate) c0: Poly,
-    pub(crate) c1: Poly,
+/// What an evaluator holds of the key holder. A public key alone converts into it.
+#[derive(Debug, Clone, Copy)]
+pub struct EvaluationKeys<'a> {
+    /// For encryptions of zero.
+    pub public: &'a PublicKey,
+    /// For responses that are packed.
+    pub galois: Option<&'a GaloisKeys>,
+}
+
+impl<'a> From<&'a PublicKey> for EvaluationKeys<'a> {
+    fn from(public: &'a PublicKey) -> Self {
+        Self { public, galois: None }
+    }
 }
 
 /// Bits of the lower digit of residues modulo a prime of `bits` bits.
@@ -74,9 +85,9 @@ pub struct GaloisKeys {
 struct Step {
     /// `tau(x)[i] = x[permutation[i]]` on transformed polynomials.
     permutation: Vec<u32>,
-    /// `X^h`, transformed, in the form of `Params::dot`.
+    /// `X^h`, transformed, as a factor.
     monomial: Poly,
-    /// Per digit `tau^-1` of both halves of the key, transformed, in the form of `Params::dot`: so the digits need no
+    /// Per digit `tau^-1` of both halves of the key, transformed, as a factor: so the digits need no
     /// automorphism.
     keys: Vec<[Poly; 2]>,
 }
@@ -137,7 +148,7 @@ impl GaloisKeys {
                 for (b, &s) in b[limb.clone()].iter_mut().zip(&rotated[limb]) {
                     *b = p.add(*b, p.mul_shoup(s, gadget));
                 }
-                params.pack(&b, &mut out);
+                params.pack(&b, 1, &mut out);
             }
         }
         debug_assert_eq!(out.len(), Self::bytes(set));
@@ -185,15 +196,15 @@ impl GaloisKeys {
     /// Reads [`Self::message`]; refuses a wrong length and residues that are not below their prime.
     pub fn from_bytes(set: ParamSet, bytes: &[u8]) -> Result<Self, HeError> {
         const MESSAGE: &str = "Galois keys";
-        check_len(MESSAGE, bytes, Self::bytes(set))?;
+        HeError::check_length(MESSAGE, Self::bytes(set), bytes.len())?;
         let params = set.params();
         let (seed, rest) = split_seed(bytes, MESSAGE)?;
-        let bodies = rest.par_chunks_exact(params.poly_bytes()).map(|body| params.unpack(body, MESSAGE));
+        let bodies = rest.par_chunks_exact(params.poly_bytes()).map(|body| params.unpack(body, 1, MESSAGE));
         Ok(Self::assemble(set, &seed, &bodies.collect::<Result<Vec<_>, _>>()?))
     }
 
     pub(crate) fn check(&self, needed: ParamSet) -> Result<(), HeError> {
-        check_set(needed, self.set).map(|_| ())
+        needed.check(self.set).map(|_| ())
     }
 
     /// `E + X^h O + tau(E - X^h O)`, see the module documentation; h is a power of two below N.
@@ -245,24 +256,6 @@ thread_local! {
 }
 
 impl Params {
-    /// `(x, y) = (x + m y, x - m y)`, m in the form of [`Params::dot`].
-    fn butterfly(&self, x: &mut [u64], y: &mut [u64], m: &[u64]) {
-        let n = self.degree();
-        let limbs = x.chunks_exact_mut(n).zip(y.chunks_exact_mut(n)).zip(m.chunks_exact(n));
-        for (l, ((x, y), m)) in self.limbs().iter().zip(limbs) {
-            l.ntt().butterfly(x, y, m);
-        }
-    }
-
-    /// `x[i] += y[permutation[i]]` in every limb.
-    fn add_permuted(&self, x: &mut [u64], y: &[u64], permutation: &[u32]) {
-        let n = self.degree();
-        for ((l, x), y) in self.limbs().iter().zip(x.chunks_exact_mut(n)).zip(y.chunks_exact(n)) {
-            let p = *l.modulus();
-            x.iter_mut().zip(permutation).for_each(|(x, &i)| *x = p.add(*x, y[i as usize]));
-        }
-    }
-
     /// The digits of every coefficient of `x`, digit polynomial after digit polynomial.
     fn split_digits(&self, x: &[u64], out: &mut Vec<i64>) {
         let n = self.degree();

@@ -48,7 +48,7 @@
 //! the same words, so parties with different processors understand each other.
 #![deny(missing_docs)]
 
-mod bits;
+mod ciphertext;
 mod error;
 mod galois;
 mod keys;
@@ -57,20 +57,24 @@ mod modulus;
 mod ntt;
 pub mod ole;
 mod params;
+mod poly;
 #[cfg(feature = "probe")]
 pub mod probe;
 mod sampling;
+mod set;
 #[cfg(test)]
 mod test_keys;
 
+pub use ciphertext::Ciphertexts;
 pub use error::HeError;
-pub use galois::GaloisKeys;
-pub use keys::{EvaluationKeys, PublicKey, SecretKey};
-pub use matmul::{MatmulPlan, MatmulShape, MatmulSpec, Packing, PlanOptions, Weights};
+pub use galois::{EvaluationKeys, GaloisKeys};
+pub use keys::{PublicKey, SecretKey};
+pub use matmul::{MatmulPlan, MatmulShape, MatmulSpec, Packing, PlanOptions, Tile, Weights};
 pub use modulus::{MAX_MODULUS_BITS, Modulus};
 #[cfg(target_arch = "x86_64")]
 pub use ntt::{FloatNtt, IfmaNtt};
 pub use ntt::{NttBackend, TfheNtt};
 pub use ole::{OleKind, OlePlan};
-pub use params::{Limb, ParamSet, Params, SECURITY_TABLE};
+pub use params::{Limb, Params};
 pub use sampling::SEED_BYTES;
+pub use set::{ParamSet, SECURITY_TABLE};

@@ -1,6 +1,7 @@
 //! Powers of the root of unity in the order in which transforms on vectors read them.
 
-use super::{LANES, MIN_POINTS, NttBackend, TfheNtt};
+use super::backend::{LANES, MIN_POINTS, NttBackend};
+use super::portable::TfheNtt;
 use crate::modulus::Modulus;
 
 /// Coefficients that the innermost pass keeps in registers.

@@ -18,7 +18,7 @@ fn run(plan: &OlePlan, kind: OleKind, x: &[&[u64]], y: &[&[u64]], rng: &mut StdR
             OleKind::Merged => x[0][j].wrapping_mul(y[1][j]).wrapping_add(x[1][j].wrapping_mul(y[0][j])),
             OleKind::Square => x[0][j].wrapping_mul(y[0][j]).wrapping_mul(2),
         };
-        let error = centred(own[j].wrapping_add(opened[j]).wrapping_sub(exact), width);
+        let error = bits::signed(own[j].wrapping_add(opened[j]).wrapping_sub(exact), width);
         assert!(error.unsigned_abs() <= plan.lsb_error(), "{plan:?}: error {error} at {j}");
     }
 }

@@ -2,7 +2,7 @@
 //! reduction per [`DOT_BLOCK`].
 
 use super::*;
-use crate::ntt::TILES;
+use crate::ntt::backend::TILES;
 
 impl IfmaNtt {
     /// Weights as [`NttBackend::matmul`] takes them: per term one residue of every tile.
@@ -14,7 +14,7 @@ impl IfmaNtt {
             for (v, poly) in v.iter_mut().zip(polys.chunks_exact(points)) {
                 *v = load(&poly[y..].as_chunks().0[0]);
             }
-            for (i, x) in turn(v).into_iter().enumerate() {
+            for (i, x) in transpose_words(v).into_iter().enumerate() {
                 store(&mut out[(y + i) * pitch..].as_chunks_mut().0[0], x);
             }
         }
