@@ -8,10 +8,10 @@ use std::iter::Cycle;
 use std::ops::Range;
 use std::slice::Iter;
 
+use bits::{Bytes, Reader, Writer, bytes_for, mask};
 use rayon::prelude::*;
 use zeroize::Zeroize;
 
-use crate::bits::{BitReader, byte_writer, low_mask, packed_bytes};
 use crate::{Block, ChosenKeys, OtError, SenderKeys};
 
 const STEP: &str = "ot/correlated";
@@ -54,7 +54,7 @@ impl Correlation {
 
     /// Bytes of the sender's message, without framing: all values back to back, rounded up once.
     pub fn message_bytes(&self) -> usize {
-        packed_bytes(self.bits(self.count))
+        bytes_for(self.bits(self.count))
     }
 
     /// Bits of the first `ots` OTs.
@@ -73,14 +73,14 @@ impl Correlation {
 
     /// Bytes of the message per task.
     fn task_bytes(&self) -> usize {
-        packed_bytes(self.bits(self.task()))
+        bytes_for(self.bits(self.task()))
     }
 
     /// What every OT of a period needs; divisions are dear enough to do them once.
     fn needs(&self) -> Vec<Need> {
         let need = |&width: &u32| {
             let per_block = (128 / width) as usize;
-            Need { width, mask: low_mask(width), per_block, blocks: self.slots.div_ceil(per_block) }
+            Need { width, mask: mask(width), per_block, blocks: self.slots.div_ceil(per_block) }
         };
         self.widths.iter().map(need).collect()
     }
@@ -162,7 +162,7 @@ impl SenderKeys {
         let slots = shape.slots;
         let needs = shape.needs();
         let mut hash = self.hash.expander(Need::most(&needs));
-        let mut writer = byte_writer(message);
+        let mut writer = Writer::new(Bytes::new(message));
         let (mut pads0, mut pads1) = (Vec::new(), Vec::new());
         let mut values = shares.chunks_exact_mut(slots).zip(corr.chunks_exact(slots));
         Correlation::for_runs(&needs, first..first + corr.len() / slots, |ots, per, needs| {
@@ -224,7 +224,7 @@ impl ChosenKeys {
         let slots = shape.slots;
         let needs = shape.needs();
         let mut hash = self.hash.expander(Need::most(&needs));
-        let mut reader = BitReader::new(message);
+        let mut reader = Reader::new(message);
         let mut pads = Vec::new();
         let count = shares.len() / slots;
         let mut values = shares.chunks_exact_mut(slots);
@@ -235,7 +235,7 @@ impl ChosenKeys {
             if slots == 1 {
                 for (((ot, pad), need), shares) in ots.zip(&pads).zip(needs).zip(values.by_ref()) {
                     let (pad, chosen) = (pad.0[0], self.choices.get(ot).wrapping_neg());
-                    let m = reader.pull(need.width);
+                    let m = reader.take(need.width);
                     shares[0] = pad.wrapping_add(chosen & m.wrapping_sub(pad).wrapping_sub(pad)) & need.mask;
                 }
                 return;
@@ -249,7 +249,7 @@ impl ChosenKeys {
                     for share in shares.by_ref().take(need.per_block) {
                         // p for choice 0, m - p for choice 1.
                         let pad = p as u64;
-                        let m = reader.pull(w);
+                        let m = reader.take(w);
                         *share = pad.wrapping_add(chosen & m.wrapping_sub(pad).wrapping_sub(pad)) & mask;
                         p >>= w;
                     }

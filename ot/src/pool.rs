@@ -5,7 +5,9 @@ use zeroize::Zeroize;
 
 use crate::hash::CrHash;
 use crate::keys::{ChosenKeys, SenderKeys};
-use crate::{Bits, Block, CotKind, CotSource, OtError, Wire};
+use crate::kind::CotKind;
+use crate::source::{CotSource, Wire};
+use crate::{Bits, Block, OtError};
 
 /// How a pool grows: everything that a planner needs to predict its traffic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -166,3 +166,10 @@ pub enum Error {
         high: f64,
     },
 }
+
+/// Packed bits that a peer sent, as the transfer that carried them reports them.
+impl From<bits::Error> for Error {
+    fn from(error: bits::Error) -> Self {
+        Error::Ot(error.into())
+    }
+}

@@ -45,11 +45,11 @@ pub struct OlePlan {
 }
 
 /// One ciphertext: a block of one operand modulo one plaintext prime.
-struct Piece {
+pub(super) struct Piece {
     /// Position among all ciphertexts of the message; no two share a stream.
     index: usize,
     operand: usize,
-    block: Block,
+    pub(super) block: Block,
     prime: usize,
 }
 
@@ -223,7 +223,7 @@ impl OlePlan {
     }
 
     /// The sum of products of the uploads of a piece with the own operands, transformed.
-    fn products(
+    pub(super) fn products(
         &self,
         params: &Params,
         ring: &Params,
@@ -275,7 +275,7 @@ impl OlePlan {
         mask.zeroize();
     }
 
-    fn ring(&self, block: &Block) -> Result<Arc<Params>, HeError> {
+    pub(super) fn ring(&self, block: &Block) -> Result<Arc<Params>, HeError> {
         plaintext_ring(block.slots, &self.layout.primes)
     }
 
@@ -284,7 +284,7 @@ impl OlePlan {
         (0..operands * self.layout.pieces()).into_par_iter().map(|index| self.piece(index))
     }
 
-    fn piece(&self, index: usize) -> Piece {
+    pub(super) fn piece(&self, index: usize) -> Piece {
         let (operand, rest) = (index / self.layout.pieces(), index % self.layout.pieces());
         let primes = self.layout.primes.len();
         Piece { index, operand, block: self.layout.block(rest / primes), prime: rest % primes }

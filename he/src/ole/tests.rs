@@ -1,4 +1,9 @@
+use super::scale::PrimeScale;
 use super::*;
+use crate::ciphertext::{Ciphertext, split_upload};
+use crate::error::HeError;
+use crate::sampling::{Expander, Label};
+use crate::set::ParamSet;
 use crate::test_keys::keys;
 use proptest::prelude::*;
 use rand::{RngExt, SeedableRng, rngs::StdRng};
@@ -115,7 +120,7 @@ fn responses_share_neither_mask_nor_encryption_of_zero() {
     let a = plan.evaluate(pk, &upload, &[&zero], &mut rng).unwrap();
     let b = plan.evaluate(pk, &upload, &[&zero], &mut rng).unwrap();
     let response = plan.download_bytes() / plan.plaintext_primes().len();
-    let c1 = packed_len(8192, plan.layout.c1_bits());
+    let c1 = bits::packed_bytes(8192, &[plan.layout.c1_bits()]);
     let parts: Vec<&[u8]> = a.0.chunks(response).chain(b.0.chunks(response)).collect();
     for i in 0..parts.len() {
         for j in 0..i {
@@ -145,9 +150,10 @@ fn noise_stays_within_the_plan() {
         let last = plan.plaintext_primes().len() - 1;
         let piece = plan.piece(last);
         let ring = plan.ring(&piece.block).unwrap();
-        let (mut c0, mut c1) =
+        let mut product =
             plan.products(params, &ring, &piece, &seed, bodies, &slices[operands..2 * operands]).unwrap();
-        pk.rerandomize(&mut c0, &mut c1, &mut Expander::new(&seed, Label::Response, 0));
+        pk.rerandomize(&mut product, &mut Expander::new(&seed, Label::Response, 0));
+        let Ciphertext { mut c0, mut c1 } = product;
         sk.mul(&mut c1);
         params.add(&mut c0, &c1);
         // The phase is (q / t) m + e. The fraction tells m; e is far below its precision, but follows from two limbs.
