@@ -1,7 +1,7 @@
 //! Which vector instructions kernels may use, chosen once for the whole process.
 //!
-//! A [`Cpu`] claims nothing that was not detected on the machine it runs on. Hence a kernel's `unsafe` call is sound where
-//! [`Cpu::has`] has named every feature that the kernel enables.
+//! A [`Cpu`] claims nothing that was not detected on the machine it runs on. Hence a kernel's `unsafe` call is sound
+//! where [`Cpu::has`] has named every feature that the kernel enables.
 
 use std::sync::OnceLock;
 
@@ -108,8 +108,8 @@ pub struct Cpu {
 }
 
 impl Cpu {
-    /// What kernels use in this process: all that the machine has, up to the level that [`VARIABLE`] names. Decided on the
-    /// first call. An unknown name counts as `native`, and a line on standard error says so.
+    /// What kernels use in this process: all that the machine has, up to the level that [`VARIABLE`] names. Decided
+    /// on the first call. An unknown name counts as `native`, and a line on standard error says so.
     pub fn get() -> Self {
         static CHOSEN: OnceLock<Cpu> = OnceLock::new();
         *CHOSEN.get_or_init(|| {

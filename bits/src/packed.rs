@@ -10,8 +10,8 @@ pub fn packed_bytes(count: usize, widths: &[u32]) -> usize {
     bytes_for((count / period) as u128 * sum(widths) + sum(&widths[..(count % period).min(widths.len())]))
 }
 
-/// The low bits of the words back to back; word i has width `widths[i % widths.len()]`, each of 1 to 64 bits. The last byte
-/// is padded with zeros.
+/// The low bits of the words back to back; word i has width `widths[i % widths.len()]`, each of 1 to 64 bits. The
+/// last byte is padded with zeros.
 pub fn pack(words: &[u64], widths: &[u32]) -> Vec<u8> {
     let mut out = vec![0; packed_bytes(words.len(), widths)];
     let mut writer = Writer::new(Bytes::new(&mut out));

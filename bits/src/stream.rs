@@ -2,7 +2,8 @@
 
 use crate::{Error, mask};
 
-/// Bytes that hold `bits` bits. Saturates, so that the length of an absurd shape fails a check instead of wrapping around.
+/// Bytes that hold `bits` bits. Saturates, so that the length of an absurd shape fails a check instead of wrapping
+/// around.
 pub const fn bytes_for(bits: u128) -> usize {
     let bytes = bits.div_ceil(8);
     if bytes > usize::MAX as u128 { usize::MAX } else { bytes as usize }
@@ -170,7 +171,8 @@ impl<'a> Reader<'a> {
         low | u128::from(self.take(width - 64)) << 64
     }
 
-    /// Checks that all that is left is the padding of the last byte, and zero. Errors: [`Error::Padding`], naming `what`.
+    /// Checks that all that is left is the padding of the last byte, and zero. Errors: [`Error::Padding`], naming
+    /// `what`.
     pub fn finish(self, what: &'static str) -> Result<(), Error> {
         if self.word == 0 && self.rest.is_empty() { Ok(()) } else { Err(Error::Padding { what }) }
     }

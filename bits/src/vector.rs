@@ -46,8 +46,8 @@ impl Bits {
         bits
     }
 
-    /// Reads `len` bits from `ceil(len / 8)` bytes. Errors: another number of bytes, or padding bits that are set; both name
-    /// `what`.
+    /// Reads `len` bits from `ceil(len / 8)` bytes. Errors: another number of bytes, or padding bits that are set;
+    /// both name `what`.
     pub fn from_bytes(what: &'static str, bytes: &[u8], len: usize) -> Result<Self, Error> {
         let expected = len.div_ceil(8);
         if bytes.len() != expected {

@@ -7,8 +7,8 @@ pub const fn mask(width: u32) -> u64 {
     if width == 0 { 0 } else { u64::MAX >> (64 - width) }
 }
 
-/// The `width` low bits of `x` as a number of `[-2^(width-1), 2^(width-1))`, for a width of 1 to 64. Higher bits of `x` are
-/// ignored.
+/// The `width` low bits of `x` as a number of `[-2^(width-1), 2^(width-1))`, for a width of 1 to 64. Higher bits of
+/// `x` are ignored.
 #[inline(always)]
 pub const fn signed(x: u64, width: u32) -> i64 {
     debug_assert!(1 <= width && width <= 64);

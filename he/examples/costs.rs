@@ -1,5 +1,6 @@
-//! Processor seconds and bytes of the matrix products of a GPT-2 layer on this machine, and of the transforms below them.
-//! `cargo run --release -p waggle-he --example costs -- [MxKxN ...] [MB/s ...]`; given shapes: these products alone.
+//! Processor seconds and bytes of the matrix products of a GPT-2 layer on this machine, and of the transforms below
+//! them. `cargo run --release -p waggle-he --example costs -- [MxKxN ...] [MB/s ...]`; given shapes: these products
+//! alone.
 
 use he::{
     Ciphertexts, EvaluationKeys, GaloisKeys, HeError, MatmulPlan, MatmulShape, MatmulSpec, NttBackend, OleKind,
@@ -30,7 +31,8 @@ fn shortest(runs: usize, mut f: impl FnMut()) -> Duration {
     (0..runs).map(timed).min().unwrap_or_default()
 }
 
-/// Processor time of one run, the mean over enough of them for the kernel's accounts to be exact; least of three means.
+/// Processor time of one run, the mean over enough of them for the kernel's accounts to be exact; least of three
+/// means.
 fn best<T>(f: impl Fn() -> T) -> (Duration, T) {
     let mut least = Duration::MAX;
     let mut value = f();

@@ -1,7 +1,7 @@
 //! Ciphertexts and their forms on the wire.
 //!
-//! An upload carries one seed for all uniform halves, then the other halves ([`split_upload`]). A response carries both
-//! halves, rounded to fewer bits ([`write_switched`], [`read_lifted`]).
+//! An upload carries one seed for all uniform halves, then the other halves ([`split_upload`]). A response carries
+//! both halves, rounded to fewer bits ([`write_switched`], [`read_lifted`]).
 
 use crate::error::HeError;
 use crate::params::{Lift, Params, round_torus};
@@ -54,8 +54,8 @@ pub(crate) fn write_switched(params: &Params, c: &[u64], bits: u32, out: &mut Ve
     writer.finish();
 }
 
-/// Reads what [`write_switched`] wrote, scaled back up to `Z_q`. The caller has checked the length. Errors: padding that is
-/// not zero.
+/// Reads what [`write_switched`] wrote, scaled back up to `Z_q`. The caller has checked the length. Errors: padding
+/// that is not zero.
 pub(crate) fn read_lifted(
     params: &Params,
     lift: &Lift,

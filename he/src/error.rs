@@ -3,8 +3,8 @@
 use crate::set::ParamSet;
 use thiserror::Error;
 
-/// A refusal of this crate. Those that a peer can cause ([`Self::Length`], [`Self::Residue`], [`Self::Padding`]) name the
-/// message and carry expected and received values.
+/// A refusal of this crate. Those that a peer can cause ([`Self::Length`], [`Self::Residue`], [`Self::Padding`]) name
+/// the message and carry expected and received values.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum HeError {
     // Parameters of the ring.

@@ -4,23 +4,25 @@
 //! For a power of two h < N let `tau` be the automorphism `X -> X^(N/h + 1)`. On `X^i` with h | i it acts as the sign
 //! `(-1)^(i/h)`, as `X^N = -1`. If all coefficients of interest of two ciphertexts E, O lie at multiples of 2h, then
 //! `E + X^h O + tau(E - X^h O)` has twice those of E where they were and twice those of O h places further: the
-//! coefficients of E at odd multiples of h, and those of `X^h O` at even ones, cancel. What lies elsewhere stays elsewhere.
-//! (Chen, Dai, Kim, Song: Efficient homomorphic conversion, ACNS 2021, section 3.2; "interleaving" in BumbleBee, NDSS 2025.)
-//! The factors of two are undone beforehand, by dividing modulo q, which is odd; that leaves errors as they are.
+//! coefficients of E at odd multiples of h, and those of `X^h O` at even ones, cancel. What lies elsewhere stays
+//! elsewhere. (Chen, Dai, Kim, Song: Efficient homomorphic conversion, ACNS 2021, section 3.2; "interleaving" in
+//! BumbleBee, NDSS 2025.) The factors of two are undone beforehand, by dividing modulo q, which is odd; that leaves
+//! errors as they are.
 //!
 //! # Key switching
-//! `tau` of a ciphertext under s is one under `tau(s)`. For each prime `p_i` let `G_i` be 1 modulo `p_i` and 0 modulo the
-//! others. The residues of `c1` modulo `p_i`, centred, are cut into two signed digits of `w = ceil(log2(p_i) / 2)` bits:
-//! `c1 = sum_i (u_i0 + 2^w u_i1) G_i mod q`. The key holds for each digit an encryption of `2^(w k) G_i tau(s)` under s,
-//! with a fresh uniform half and a fresh error. No special prime is spent: the degrees 2048 and 4096 leave no room for one.
+//! `tau` of a ciphertext under s is one under `tau(s)`. For each prime `p_i` let `G_i` be 1 modulo `p_i` and 0 modulo
+//! the others. The residues of `c1` modulo `p_i`, centred, are cut into two signed digits of
+//! `w = ceil(log2(p_i) / 2)` bits: `c1 = sum_i (u_i0 + 2^w u_i1) G_i mod q`. The key holds for each digit an
+//! encryption of `2^(w k) G_i tau(s)` under s, with a fresh uniform half and a fresh error. No special prime is
+//! spent: the degrees 2048 and 4096 leave no room for one.
 //!
-//! The inner product with the digits adds `sum_d u_d e_d`. Digits are at most `2^(w-1)` in absolute value, so whatever
-//! their distribution, this noise is sub-Gaussian with variance at most `D N 2^(2w-2) 10.5`, D being the number of digits
-//! ([`switch_variance`]). Digits depend on the uniform halves of keys but never on their errors.
+//! The inner product with the digits adds the noise `sum_d u_d e_d`. Digits are at most `2^(w-1)` in absolute value,
+//! so whatever their distribution, this noise is sub-Gaussian with variance at most `D N 2^(2w-2) 10.5`, D being the
+//! number of digits ([`switch_variance`]). Digits depend on the uniform halves of keys but never on their errors.
 //!
 //! # Security
-//! The keys encrypt functions of s under s: besides RLWE they rest on circular security, as in every scheme with rotations.
-//! They are the holder's public values; the evaluator learns nothing of plaintexts from them.
+//! The keys encrypt functions of s under s: besides RLWE they rest on circular security, as in every scheme with
+//! rotations. They are the holder's public values; the evaluator learns nothing of plaintexts from them.
 
 use crate::ciphertext::Ciphertext;
 use crate::error::HeError;
@@ -38,7 +40,7 @@ use zeroize::Zeroizing;
 /// Digits per prime.
 const DIGITS: usize = 2;
 
-/// What an evaluator holds of the key holder. A public key alone converts into it.
+/// The key holder's keys, as the evaluator holds them. A public key alone converts into them.
 #[derive(Debug, Clone, Copy)]
 pub struct EvaluationKeys<'a> {
     /// For encryptions of zero.
@@ -80,7 +82,7 @@ pub struct GaloisKeys {
     steps: Vec<Step>,
 }
 
-/// What merging with one h takes.
+/// What a merge with one h needs.
 #[derive(Clone, PartialEq, Eq)]
 struct Step {
     /// `tau(x)[i] = x[permutation[i]]` on transformed polynomials.
@@ -124,8 +126,8 @@ fn step_sizes(set: ParamSet) -> impl Iterator<Item = usize> {
 }
 
 impl GaloisKeys {
-    /// Fresh keys of the holder of `sk`, as the message that the evaluator reads with [`Self::from_bytes`]: the seed of the
-    /// uniform halves, then the other halves at the exact sizes of the primes.
+    /// Fresh keys of the holder of `sk`, as the message that the evaluator reads with [`Self::from_bytes`]: the seed
+    /// of the uniform halves, then the other halves at the exact sizes of the primes.
     pub fn message(sk: &SecretKey, rng: &mut (impl CryptoRng + ?Sized)) -> Vec<u8> {
         let (set, params) = (sk.set(), sk.set().params());
         let (seed, errors) = (fresh_seed(rng), fresh_seed(rng));

@@ -1,7 +1,8 @@
 //! The ring of a parameter set with its tables, and the conversions between `Z_{2^b}`, the residues and the torus.
 //!
-//! A polynomial modulo q is kept as its residues modulo the primes of q, its *limbs* (a residue number system). The *torus*
-//! is `x / q mod 1`, held as a fraction of 128 bits: there ciphertexts of different moduli can be rounded and compared.
+//! A polynomial modulo q is kept as its residues modulo the primes of q, its *limbs* (a residue number system). The
+//! *torus* is `x / q mod 1`, held as a fraction of 128 bits: there ciphertexts of different moduli can be rounded and
+//! compared.
 
 use crate::error::HeError;
 use crate::modulus::{Modulus, Shoup};
@@ -14,7 +15,7 @@ impl ParamSet {
     pub fn params(self) -> &'static Params {
         static BUILT: [OnceLock<Params>; ParamSet::ALL.len()] = [const { OnceLock::new() }; ParamSet::ALL.len()];
         BUILT[self as usize].get_or_init(|| {
-            // The sets are constants of this file; a test builds each of them.
+            // The sets are constants; a test builds each of them.
             Params::new(self.degree(), self.primes()).expect("a standard parameter set is valid")
         })
     }
@@ -121,8 +122,8 @@ impl Params {
         Lift { bits, q_low: self.q_low, limbs: self.limbs.iter().map(limb).collect() }
     }
 
-    /// `x / q mod 1` as a 128-bit fraction, from the residues of `x` (one per limb); too small by less than
-    /// [`torus_error`].
+    /// `x / q mod 1` as a 128-bit fraction, from the residues of `x` (one per limb). The result is too small by less
+    /// than [`torus_error`].
     #[inline(always)]
     pub(crate) fn torus(&self, residues: impl Iterator<Item = u64>) -> u128 {
         let mut sum = 0u128;
@@ -136,7 +137,7 @@ impl Params {
     }
 }
 
-/// Bound on what [`Params::torus`] misses with so many limbs: per limb one unit of `2^-128` for the part of the tail
+/// Bound on the error of [`Params::torus`] with so many limbs: per limb one unit of `2^-128` for the part of the tail
 /// that is cut off, and less than one for the bits of `1 / p` beyond it.
 pub(crate) fn torus_error(limbs: usize) -> f64 {
     2.0 * limbs as f64 * (-128f64).exp2()

@@ -1,8 +1,8 @@
 //! Polynomials of `Z_q[X] / (X^N + 1)`: arithmetic limb by limb, and their form on the wire.
 //!
-//! A polynomial is held as coefficients, or *transformed*, as its values at the roots of `X^N + 1` ([`Params::fwd`]), or as a
-//! *factor*, a transformed polynomial in the form that the backend multiplies fastest ([`Params::factor`]). Each method says
-//! which it takes.
+//! A polynomial is held as coefficients, or *transformed*, as its values at the roots of `X^N + 1` ([`Params::fwd`]),
+//! or as a *factor*, a transformed polynomial in the form that the backend multiplies fastest ([`Params::factor`]).
+//! Each method says which it takes.
 
 use crate::error::HeError;
 use crate::params::{Limb, Params};
@@ -160,8 +160,8 @@ impl Params {
         }
     }
 
-    /// Appends the coefficients at multiples of `stride` at the exact sizes of the primes: [`Self::poly_bytes`] bytes divided
-    /// by `stride`.
+    /// Appends the coefficients at multiples of `stride` at the exact sizes of the primes: [`Self::poly_bytes`] bytes
+    /// divided by `stride`.
     pub(crate) fn pack(&self, poly: &[u64], stride: usize, out: &mut Vec<u8>) {
         for (l, x) in self.limbs().iter().zip(poly.chunks_exact(self.degree())) {
             let mut writer = Writer::new(&mut *out);
@@ -170,8 +170,8 @@ impl Params {
         }
     }
 
-    /// Reads what [`Self::pack`] wrote; the other coefficients are zero. Errors: another length, or a residue that is not
-    /// below its prime.
+    /// Reads what [`Self::pack`] wrote; the other coefficients are zero. Errors: another length, or a residue that is
+    /// not below its prime.
     pub(crate) fn unpack(&self, bytes: &[u8], stride: usize, message: &'static str) -> Result<Poly, HeError> {
         HeError::check_length(message, self.poly_bytes() / stride, bytes.len())?;
         let mut poly = vec![0; self.words()];

@@ -19,7 +19,7 @@ pub(crate) const ERROR_ETA: u32 = 21;
 /// Variance of the centred binomial error.
 pub(crate) const ERROR_VARIANCE: f64 = 10.5;
 
-/// What a stream is used for; equal seeds with different labels give independent streams.
+/// The use of a stream. Equal seeds with different labels give independent streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Label {
     /// The uniform half of a public key.

@@ -1,8 +1,8 @@
 //! Correlated OT modulo powers of two: a sender's vector times a receiver's bit, as additive shares.
 //!
 //! For OT i with choice `b_i` and keys `k_0, k_1`, and slot t of width w, the sender takes the share
-//! `-H(k_0)_t mod 2^w` and sends `m_t = H(k_0)_t + H(k_1)_t + corr_t`; the receiver takes `H(k_0)_t` for `b_i = 0` and
-//! `m_t - H(k_1)_t` for `b_i = 1` (Asharov et al., <https://eprint.iacr.org/2013/552>, section 5, over Z_{2^w}).
+//! `-H(k_0)_t mod 2^w` and sends `m_t = H(k_0)_t + H(k_1)_t + corr_t`; the receiver takes `H(k_0)_t` for `b_i = 0`
+//! and `m_t - H(k_1)_t` for `b_i = 1` (Asharov et al., <https://eprint.iacr.org/2013/552>, section 5, over Z_{2^w}).
 
 use std::iter::Cycle;
 use std::ops::Range;
@@ -76,7 +76,7 @@ impl Correlation {
         bytes_for(self.bits(self.task()))
     }
 
-    /// What every OT of a period needs; divisions are dear enough to do them once.
+    /// The needs of every OT of a period. Divisions are dear enough to do them once.
     fn needs(&self) -> Vec<Need> {
         let need = |&width: &u32| {
             let per_block = (128 / width) as usize;
@@ -86,8 +86,7 @@ impl Correlation {
     }
 
     /// Goes through the OTs `range`, which begins with a period, in runs of equal need for pad blocks:
-    /// `run(OTs, pad blocks per key, the need of each)`,
-    /// which takes one need per OT.
+    /// `run(OTs, pad blocks per key, needs)` takes one of the needs for every OT.
     fn for_runs<'a>(
         needs: &'a [Need],
         range: Range<usize>,
@@ -129,9 +128,9 @@ impl Need {
 }
 
 impl SenderKeys {
-    /// Spends the keys on the products `b_i corr[i][t] mod 2^{w_i}` (`corr` OT by OT, only the `w_i` low bits matter).
-    /// Returns the message for [`ChosenKeys::decorrelate`] and this party's shares, reduced. Errors: the number of
-    /// keys or values is not the shape's.
+    /// Spends the keys on the products `b_i corr[i][t] mod 2^{w_i}` (`corr` OT by OT, only the `w_i` low bits
+    /// matter). Returns the message for [`ChosenKeys::decorrelate`] and this party's shares, reduced. Errors: the
+    /// number of keys or values is not the shape's.
     pub fn correlate(self, shape: &Correlation, corr: &[u64]) -> Result<(Vec<u8>, Vec<u64>), OtError> {
         OtError::expect(STEP, "OTs", shape.ots(), self.len())?;
         OtError::expect(STEP, "values", shape.values(), corr.len())?;

@@ -3,17 +3,18 @@
 //! `H(x, i) = pi(sigma(x) ^ i) ^ sigma(x) ^ i` with the tweak `i = (OT, counter)`, the linear orthomorphism `sigma(a
 //! || b) = (a ^ b) || a`, and `pi` = AES-128 under a public key that serves one session, direction and run of OTs. It
 //! is the hash of section 7.3 of Guo, Katz, Wang and Yu (<https://eprint.iacr.org/2019/074>) with a tweak added to
-//! the input. It is *not* their TMMO (section 7.4), `pi(pi(x) ^ i) ^ pi(x)`, which costs twice the calls; what
-//! follows shows that it need not be.
+//! the input. It is *not* their TMMO (section 7.4), `pi(pi(x) ^ i) ^ pi(x)`, which costs twice the calls. The claim
+//! below shows that TMMO is not needed here.
 //!
 //! # What it hides, and what it costs
 //! One party knows blocks x, the other hashes `x ^ Delta`. Of Delta 127 bits are unknown: its lowest bit is 1. Trees
 //! ([`crate::ggm::half`]) use the hash without a tweak, under keys of their own, and add
 //! `b Delta` to it for known bits b.
 //!
-//! **Claim.** Let `pi_1 .. pi_K` be ideal permutations. Who evaluates them p times, forward or backward, and asks q
-//! times per key for `pi_k(s) ^ s ^ b Delta` with `s = c ^ sigma(Delta)`, `c = sigma(x) ^ i`, where no c occurs twice
-//! under a key, tells the answers from random blocks with advantage at most `p q 2^-126 + K q^2 2^-129`.
+//! **Claim.** Let `pi_1 .. pi_K` be ideal permutations. An adversary that evaluates them p times, forward or
+//! backward, and asks q times per key for `pi_k(s) ^ s ^ b Delta` with `s = c ^ sigma(Delta)`, `c = sigma(x) ^ i`,
+//! where no c occurs twice under a key, tells the answers from random blocks with advantage at most
+//! `p q 2^-126 + K q^2 2^-129`.
 //!
 //! **Proof** (H-coefficients). Random answers y do not depend on Delta, which is drawn after them. They also occur
 //! with the real permutations, and are at least as likely there, unless
@@ -36,9 +37,9 @@
 //!
 //! **The loss.** A key serves [`CALLS_PER_KEY`] `= 2^10` calls on unknown inputs: runs of OTs are the shorter the
 //! more blocks an OT takes, [`crate::dpf::GROUP`] trees share a key, and every tree of silent OT has its own. So the
-//! advantage is at most `p 2^-116`, and `2^-79` for `2^30` keys: the 128 bits of Delta are worth 116 against who
-//! evaluates AES under the keys of one session, which are known only once it runs, so that nothing can be computed
-//! ahead or for several sessions at once.
+//! advantage is at most `p 2^-116`, and `2^-79` for `2^30` keys: the 128 bits of Delta are worth 116 against an
+//! adversary that evaluates AES under the keys of one session. These keys are known only once the session runs, so
+//! nothing can be computed ahead or for several sessions at once.
 
 use std::ops::Range;
 

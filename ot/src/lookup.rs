@@ -1,10 +1,10 @@
 //! 1-of-N OT of short messages, N = 2^b, from b 1-of-2 OTs each; b = 1 is chosen 1-of-2 OT.
 //!
 //! The N entries of an item, W bits each, form one string; bit i of an entry's number j chooses between the two keys
-//! of OT i. Entry j is masked with the slice at its own place of
-//! `pad_j = XOR_i slice_j(H(k_i^{j_i}))` (Naor and Pinkas, STOC 1999, with every key hashed once to a whole string),
-//! so the sender XORs, for every i, the two strings of OT i cut along the mask of bit i. For `j != index` at least one
-//! key is unknown to the receiver, and no two entries share a slice.
+//! of OT i. Entry j is masked with the slice at its own place of `pad_j = XOR_i slice_j(H(k_i^{j_i}))` (Naor and
+//! Pinkas, STOC 1999, with every key hashed once to a whole string), so the sender XORs, for every i, the two strings
+//! of OT i cut along the mask of bit i. For `j != index` at least one key is unknown to the receiver, and no two
+//! entries share a slice.
 //!
 //! The receiver hashes only the blocks that its entry touches: their number is public, their counters are not, and
 //! they are data of the cipher, never an address.
@@ -146,8 +146,9 @@ impl SenderKeys {
         })
     }
 
-    /// [`lookup`](Self::lookup) for tables of at most 128 bits, which `table(item)` gives as a string: entry j at bit `j W`.
-    /// Bits beyond the item's are ignored. Errors: the number of keys is not the shape's, or its tables are longer.
+    /// [`lookup`](Self::lookup) for tables of at most 128 bits, which `table(item)` gives as a string: entry j at bit
+    /// `j W`. Bits beyond the item's are ignored. Errors: the number of keys is not the shape's, or its tables are
+    /// longer.
     pub fn lookup_short(self, shape: &Lookup, table: impl Fn(usize) -> u128 + Sync) -> Result<Vec<u8>, OtError> {
         if shape.item_bits() > 128 {
             return Err(OtError::Parameter { what: "bits of a table", allowed: "up to 128", got: shape.item_bits() });

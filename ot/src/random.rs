@@ -1,7 +1,7 @@
 //! Random OT: the pads themselves as outputs, without any message.
 //!
-//! With random choices ([`OtReceiver::random`](crate::OtReceiver::random)) one OT of one bit is half an AND triple: the
-//! sender holds `a = r_0 ^ r_1` and the share `r_0`, the receiver `b` and the share `r_b = r_0 ^ a b`.
+//! With random choices ([`OtReceiver::random`](crate::OtReceiver::random)) one OT of one bit is half an AND triple:
+//! the sender holds `a = r_0 ^ r_1` and the share `r_0`, the receiver `b` and the share `r_b = r_0 ^ a b`.
 
 use bits::mask;
 use rayon::prelude::*;
@@ -80,8 +80,8 @@ impl SenderKeys {
         Ok([words(Block::ZERO)?, words(self.delta)?])
     }
 
-    /// Spends the keys on rows of random words, one of each of `widths` (1..=64) per OT: the pairs `r_0`, `r_1`, OT by
-    /// OT. Errors: a width out of range, or none.
+    /// Spends the keys on rows of random words, one of each of `widths` (1..=64) per OT: the pairs `r_0`, `r_1`, OT
+    /// by OT. Errors: a width out of range, or none.
     pub fn into_rows(self, widths: &[u32]) -> Result<[Vec<u64>; 2], OtError> {
         let words = |offset| rows(&self.hash, self.first, &self.blocks, offset, widths);
         Ok([words(Block::ZERO)?, words(self.delta)?])

@@ -50,7 +50,8 @@ pub fn setup(ch: &mut Channel, kind: CotKind, rng: &mut impl CryptoRng) -> Resul
     setup_with(ch, kind, Kernels::default(), rng)
 }
 
-/// [`setup`] on the given `kernels`; the peer may run others.
+/// [`setup`] on the given `kernels`; the peer may run others. Errors: the channel fails, or the peer's points are not
+/// of the group.
 pub fn setup_with(
     ch: &mut Channel,
     kind: CotKind,

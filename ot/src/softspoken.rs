@@ -1,8 +1,8 @@
 //! SoftSpoken OT extension (Roy, <https://eprint.iacr.org/2022/192>), semi-honest.
 //!
 //! The 128 bits of `Delta` are cut into `128 / k` elements `Delta_j` of F_{2^k}. A punctured PRF per element
-//! ([`crate::ggm::full`]) gives a vector OLE over the small field without further communication (section 3, figure 2):
-//! with `r_x = PRG(leaf x)`, the receiver computes
+//! ([`crate::ggm::full`]) gives a vector OLE over the small field without further communication (section 3, figure
+//! 2): with `r_x = PRG(leaf x)`, the receiver computes
 //!
 //! `u_j = sum_x r_x` and the k bit planes `v_{j,b} = sum_{x: x_b = 1} r_x`,
 //!
@@ -10,8 +10,8 @@
 //!
 //! `w_{j,b} = sum_{y: y_b = 1} r_y = v_{j,b} ^ Delta_{j,b} u_j`.
 //!
-//! The receiver sends `d_j = u_j ^ u_0` for j > 0, one flow and `128 / k - 1` bits per OT, which makes `u_0` the choice
-//! bits of all. The 128 planes, transposed, are the blocks of the correlated OTs.
+//! The receiver sends `d_j = u_j ^ u_0` for j > 0, one flow and `128 / k - 1` bits per OT, which makes `u_0` the
+//! choice bits of all. The 128 planes, transposed, are the blocks of the correlated OTs.
 //!
 //! The PRG is AES-128 in counter mode keyed with the leaf, so pseudorandomness rests on AES alone.
 

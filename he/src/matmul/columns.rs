@@ -40,8 +40,8 @@ impl Columns<'_> {
         packs.into_par_iter().enumerate().map(respond).collect()
     }
 
-    /// Products of all row tiles with `columns`, packed into one ciphertext per row tile. The tree is that of the module
-    /// `packs`; its leaves are made when they are needed, a few at a time.
+    /// Products of all row tiles with `columns`, packed into one ciphertext per row tile. The tree is that of the
+    /// module `packs`; its leaves are made when they are needed, a few at a time.
     fn columns(&self, columns: Range<usize>, step: usize) -> Vec<Ciphertext> {
         let tiling = &self.layout().tiling;
         let alike = tiling.meetings(columns.start) == tiling.meetings(columns.end - 1);
@@ -92,8 +92,8 @@ impl Columns<'_> {
         galois.merge(step, even, odd)
     }
 
-    /// The products of all row tiles with neighbouring column tiles that meet the same groups, tile by tile. Each weight
-    /// polynomial is made once and dropped.
+    /// The products of all row tiles with neighbouring column tiles that meet the same groups, tile by tile. Each
+    /// weight polynomial is made once and dropped.
     fn column_tiles(&self, tiles: Range<usize>) -> Vec<Vec<Ciphertext>> {
         let Evaluation { plan, params, .. } = self.evaluation;
         let tiling = &plan.layout.tiling;

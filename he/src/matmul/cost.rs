@@ -1,5 +1,5 @@
-//! The cost model: what a layout takes on the link and on the processors. A guide for the search only; both parties must
-//! reckon alike, so nothing here is measured at run time.
+//! The cost model: what a layout takes on the link and on the processors. A guide for the search only; both parties
+//! must reckon alike, so nothing here is measured at run time.
 
 use super::layout::Layout;
 use super::spec::{Packing, PlanOptions};
@@ -7,20 +7,21 @@ use crate::ntt::{TILES, exact_terms};
 
 /// How much more bytes count under [`Packing::Always`].
 const ALWAYS_WEIGHT: f64 = 8.0;
-/// Cores that each party is taken to keep busy, rather more than it has: of two plans that take about as long, the one that
-/// sends less is wanted. On `lan` (3 Gbit/s) a decode step of GPT-2 small takes 71.8, 62.1, 60.6, 56.9 and 55.1 MB in one
-/// phase with 12, 16, 24, 32 and 40, and preparing one 39.0, 37.7, 34.2, 30.0 and 29.6 MB.
+/// Cores that each party is taken to keep busy, rather more than it has: of two plans that take about as long, the
+/// one that sends less is wanted. On `lan` (3 Gbit/s) a decode step of GPT-2 small takes 71.8, 62.1, 60.6, 56.9 and
+/// 55.1 MB in one phase with 12, 16, 24, 32 and 40, and preparing one 39.0, 37.7, 34.2, 30.0 and 29.6 MB.
 const CORES: f64 = 40.0;
-/// Microseconds of one core of a 2.5 GHz Cascade Lake, per limb and coefficient (`examples/costs.rs`): of a transform layer,
-/// of which reading and writing weights are taken for two more, of placing a weight, of one product with one polynomial, of
-/// a merge apart from transforms and products, of making and reading an upload, of finishing and opening a response.
+/// Microseconds of one core of a 2.5 GHz Cascade Lake, per limb and coefficient (`examples/costs.rs`): of a transform
+/// layer, of which reading and writing weights are taken for two more, of placing a weight, of one product with one
+/// polynomial, of a merge apart from transforms and products, of making and reading an upload, of finishing and
+/// opening a response.
 const NTT_US: f64 = 2.6e-4;
 const WEIGHT_LAYERS: f64 = 2.0;
 const ENCODE_US: f64 = 1.0e-3;
 const MAC_US: f64 = 0.6e-3;
 const MERGE_US: f64 = 10e-3;
-/// Where weights act on runs: of bringing a weight into place, of a product, of reading a coefficient for up to [`TILES`]
-/// of them, of a reduction.
+/// Where weights act on runs: of bringing a weight into place, of a product, of reading a coefficient for up to
+/// [`TILES`] of them, of a reduction.
 const PLACE_US: f64 = 15e-3;
 const RUN_MAC_US: f64 = 0.13e-3;
 const RUN_LOAD_US: f64 = 0.22e-3;

@@ -17,11 +17,11 @@ use zeroize::Zeroize;
 impl MatmulPlan {
     /// Multiplies the encrypted share by the weights and splits the product.
     ///
-    /// `x_own` is this party's share of X (`batch * m * k`); given, it is added under encryption, so that the product is
-    /// that of the sum of both shares. Returns the message for the key holder and this party's share of the product
-    /// (`batch * m * n`). `keys` must hold Galois keys if the plan is [`Self::packed`]. Every response carries a fresh mask
-    /// and a fresh encryption of zero. Errors: keys of another set or none, an operand or upload of another length, weights
-    /// out of range, residues that are not reduced.
+    /// `x_own` is this party's share of X (`batch * m * k`); given, it is added under encryption, so that the product
+    /// is that of the sum of both shares. Returns the message for the key holder and this party's share of the
+    /// product (`batch * m * n`). `keys` must hold Galois keys if the plan is [`Self::packed`]. Every response
+    /// carries a fresh mask and a fresh encryption of zero. Errors: keys of another set or none, an operand or upload
+    /// of another length, weights out of range, residues that are not reduced.
     pub fn evaluate<'a>(
         &self,
         keys: impl Into<EvaluationKeys<'a>>,

@@ -1,7 +1,7 @@
 //! How products of tiles share responses: which of them, and by how many places each is moved.
 //!
-//! The products of one response are the leaves of two binary trees of merges, one over its column tiles and one, above that,
-//! over its row tiles. A merge with step h moves its second operand by h places.
+//! The products of one response are the leaves of two binary trees of merges, one over its column tiles and one,
+//! above that, over its row tiles. A merge with step h moves its second operand by h places.
 
 use super::tiling::{Tiling, even};
 use std::ops::Range;
@@ -11,8 +11,8 @@ pub(super) fn levels(count: usize) -> u32 {
     count.next_power_of_two().trailing_zeros()
 }
 
-/// Places by which packing moves leaf `index` of `count`. A node gives the first half of its leaves, rounded up, to one
-/// child and moves the others by its step; the root's is `step`, and it doubles from level to level.
+/// Places by which packing moves leaf `index` of `count`. A node gives the first half of its leaves, rounded up, to
+/// one child and moves the others by its step; the root's is `step`, and it doubles from level to level.
 fn offset(mut count: usize, mut index: usize, mut step: usize) -> usize {
     let mut moved = 0;
     while count > 1 {
@@ -51,8 +51,8 @@ impl Packs {
         Self { columns: 1, rows: 1, column_tiles, row_tiles, inner: tiling.tile.inner }
     }
 
-    /// As many products in a response as find room between its outputs, `inner` (a power of two) places apart. None if no
-    /// two products would share a response.
+    /// As many products in a response as find room between its outputs, `inner` (a power of two) places apart. None
+    /// if no two products would share a response.
     pub(super) fn full(tiling: &Tiling) -> Option<Self> {
         let single = Self::single(tiling);
         debug_assert!(single.inner.is_power_of_two() && tiling.tile.run == 1);

@@ -1,9 +1,10 @@
 //! Products where weights act on runs of rows (`Tile::run > 1`).
 //!
-//! A weight polynomial then has one value per run of coefficients, at each of N / run points. What is left at a point is a
-//! product of matrices: coefficients of all rows and both halves of a ciphertext by inner tiles, times inner tiles by column
-//! tiles. So uploads are laid out point after point, once, and column tiles are taken together, [`TILES`] by [`TILES`]. A
-//! panel is a number of them whose weights are in memory at a time, for what is read of the uploads to serve many columns.
+//! A weight polynomial then has one value per run of coefficients, at each of N / run points. The product at a point
+//! is one of matrices: coefficients of all rows and both halves of a ciphertext by inner tiles, times inner tiles by
+//! column tiles. So uploads are laid out point after point, once, and column tiles are taken together, [`TILES`] by
+//! [`TILES`]. A *panel* is a number of column tiles whose weights are in memory at a time: every read of the uploads
+//! then serves many columns.
 
 use super::response::{Evaluation, Response};
 use super::tiling::Tiling;
@@ -23,7 +24,8 @@ const PANEL_WORDS: usize = 1 << 21;
 struct Block {
     tiles: Range<usize>,
     groups: Range<usize>,
-    /// Per limb its weights: point by point, group by group, inner tile by inner tile, as `NttBackend::matmul` takes them.
+    /// Per limb its weights: point by point, group by group, inner tile by inner tile, as `NttBackend::matmul` takes
+    /// them.
     weights: Vec<Zeroizing<Vec<u64>>>,
 }
 
@@ -49,8 +51,8 @@ impl Sizes {
     }
 }
 
-/// The uploads limb by limb, point by point, row tile by row tile, group by group; there vector after vector, half after
-/// half, of each all inner tiles: the operand of `NttBackend::matmul`.
+/// The uploads limb by limb, point by point, row tile by row tile, group by group; there vector after vector, half
+/// after half, of each all inner tiles: the operand of `NttBackend::matmul`.
 fn point_by_point(tiling: &Tiling, params: &Params, uploads: &[Ciphertext]) -> Vec<u64> {
     let (sizes, run) = (Sizes::new(tiling), tiling.tile.run);
     let mut out = vec![0; params.limbs().len() * sizes.points * sizes.point];

@@ -26,13 +26,16 @@ pub struct MatmulPlan {
 }
 
 impl MatmulPlan {
-    /// Plans with the default [`PlanOptions`].
+    /// Plans with the default [`PlanOptions`]. Errors: those of [`Self::with_options`].
     pub fn new(spec: MatmulSpec) -> Result<Self, HeError> {
         Self::with_options(spec, PlanOptions::default())
     }
 
-    /// Chooses parameter set, tile and packing of least time: bytes both ways at the link's rate, and computation. Keys are
-    /// not counted, as they are sent once.
+    /// Chooses parameter set, tile and packing of least time: bytes both ways at the link's rate, and computation.
+    /// Keys are not counted, as they are sent once.
+    ///
+    /// Errors: [`HeError::Width`], [`HeError::Shape`], and [`HeError::Noise`] if no parameter set keeps the bound
+    /// asked for.
     pub fn with_options(spec: MatmulSpec, options: PlanOptions) -> Result<Self, HeError> {
         let layout = search::search(&spec, &options)?;
         Ok(Self::of(layout, options))
@@ -91,16 +94,17 @@ impl MatmulPlan {
     /// Bound on `|share sum - exact product| mod 2^width`, exceeded with probability below `2^-50` per output.
     ///
     /// It is `floor(1 + E)`, where 1 pays for the two separate roundings and E, in units of `2^-l`, adds
-    /// `8.5 sqrt(11.5 B^2 nnz + 10.5 (1 + 2 N)) / q` (fresh errors of variance 10.5 and rounded shares, times the `nnz`
-    /// weights of absolute value B in one product; the encryption of zero), `8.5 sqrt(N / 16) / 2^b1` and
-    /// `1 / 2^(b0 + 1)` (responses cut to b1 and b0 bits). L levels of packing add `V (4^L - 1) / 3` under the root, V being
-    /// the variance of a key switch: `D N 2^(2w-2) 10.5` for D digits of w bits. Shares are taken to be uniform, as they are
-    /// in a protocol.
+    /// `8.5 sqrt(11.5 B^2 nnz + 10.5 (1 + 2 N)) / q` (fresh errors of variance 10.5 and rounded shares, times the
+    /// `nnz` weights of absolute value B in one product; the encryption of zero), `8.5 sqrt(N / 16) / 2^b1` and
+    /// `1 / 2^(b0 + 1)` (responses cut to b1 and b0 bits). L levels of packing add `V (4^L - 1) / 3` under the root,
+    /// V being the variance of a key switch: `D N 2^(2w-2) 10.5` for D digits of w bits. Shares are taken to be
+    /// uniform, as they are in a protocol.
     pub fn lsb_error(&self) -> u64 {
         self.lsb_error
     }
 
-    /// Encrypts this party's share `x` (`batch * m * k` ring elements, row-major).
+    /// Encrypts this party's share `x` (`batch * m * k` ring elements, row-major). Errors: a key of another set,
+    /// another number of elements.
     pub fn encrypt(
         &self,
         sk: &SecretKey,
@@ -128,7 +132,8 @@ impl MatmulPlan {
         Ok(out)
     }
 
-    /// The key holder's share of the product (`batch * m * n` ring elements, row-major).
+    /// The key holder's share of the product (`batch * m * n` ring elements, row-major). Errors: a key of another
+    /// set, a message of another length or with padding that is not zero.
     pub fn decrypt(&self, sk: &SecretKey, download: &[u8]) -> Result<Vec<u64>, HeError> {
         let params = sk.check(self.set())?;
         HeError::check_length("matmul response", self.download_bytes(), download.len())?;

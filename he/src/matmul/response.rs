@@ -32,8 +32,8 @@ pub(super) struct Response {
 }
 
 impl Evaluation<'_> {
-    /// The polynomials of the weights in those columns of the column tiles that `group` owns, a span each; `out` has zeros
-    /// before.
+    /// The polynomials of the weights in those columns of the column tiles that `group` owns, a span each; `out` has
+    /// zeros before.
     pub(super) fn encode_weights(&self, tiles: Range<usize>, group: usize, inner_tile: usize, out: &mut [i64]) {
         let (spec, tiling) = (self.plan.spec, &self.plan.layout.tiling);
         let (shape, span) = (spec.shape, tiling.weight_span());

@@ -38,8 +38,8 @@ pub enum Packing {
     Auto,
     /// Never.
     Never,
-    /// Wherever there is more than one product to send, and for few bytes rather than little time: as if the link had an
-    /// eighth of its rate.
+    /// Wherever there is more than one product to send, and for few bytes rather than little time: as if the link had
+    /// an eighth of its rate.
     Always,
 }
 

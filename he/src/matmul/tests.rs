@@ -202,7 +202,8 @@ fn weight_types_agree() {
 }
 
 /// Frequency of nonzero errors against prediction. Rounding c1 to 72 and c0 to 67 bits alone leaves `E|e|` of about
-/// 0.05 LSB, so a share sum is off by one in some 5 % of the cases (7.7 % measured for 72 and 66 bits in a simulation).
+/// 0.05 LSB, so a share sum is off by one in some 5 % of the cases (7.7 % measured for 72 and 66 bits in a
+/// simulation).
 #[test]
 fn errors_follow_the_predicted_distribution() {
     let mut rng = StdRng::seed_from_u64(9);
@@ -302,7 +303,8 @@ fn small_items_share_ciphertexts() {
     }
 }
 
-/// Every packed layout of some shapes, with random and extreme operands; the tile's inner dimension above, at and below k.
+/// Every packed layout of some shapes, with random and extreme operands; the tile's inner dimension above, at and
+/// below k.
 #[test]
 fn packed_products_stay_within_the_bound() {
     let mut rng = StdRng::seed_from_u64(12);
@@ -328,8 +330,8 @@ fn packed_products_stay_within_the_bound() {
     }
 }
 
-/// Every run of some shapes: rows that fill runs and that do not, in one run and in several, row tiles, items that share
-/// uploads, and column tiles that meet several groups.
+/// Every run of some shapes: rows that fill runs and that do not, in one run and in several, row tiles, items that
+/// share uploads, and column tiles that meet several groups.
 #[test]
 fn products_of_many_rows_stay_within_the_bound() {
     let mut rng = StdRng::seed_from_u64(14);

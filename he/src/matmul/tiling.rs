@@ -1,12 +1,12 @@
-//! How the operands of a product are cut into tiles, and where entries lie in the polynomials of a tile. Arithmetic on shapes
-//! only.
+//! How the operands of a product are cut into tiles, and where entries lie in the polynomials of a tile. Arithmetic
+//! on shapes only.
 
 use super::spec::MatmulShape;
 use crate::ntt::{LANES, MIN_POINTS};
 use std::ops::Range;
 
-/// What one ciphertext covers; the documentation of [`crate::matmul`] derives the layout. Either `group = 1`, or `rows` is
-/// all of m.
+/// What one ciphertext covers; the documentation of [`crate::matmul`] derives the layout. Either `group = 1`, or
+/// `rows` is all of m.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tile {
     /// Batch items whose rows share an upload.

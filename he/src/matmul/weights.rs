@@ -24,8 +24,9 @@ impl Weights<'_> {
         }
     }
 
-    /// Writes `block` transposed: entry c of row j, read as a signed integer modulo `2^width`, goes to `out[at(c) + j]`.
-    /// Entries below `2^bits` in absolute value, for `bits` below `width`, are such integers already.
+    /// Writes `block` transposed: entry c of row j, read as a signed integer modulo `2^width`, goes to
+    /// `out[at(c) + j]`. Entries below `2^bits` in absolute value, for `bits` below `width`, are such integers
+    /// already.
     pub(super) fn transpose(&self, width: u32, bits: u32, block: Rows, out: &mut [i64], at: impl Fn(usize) -> usize) {
         match self {
             Self::I16(w) if bits < width => transpose(w, i64::from, block, out, at),

@@ -23,8 +23,8 @@ pub(crate) fn exact_terms(p: u64) -> usize {
     1 << (f64::MANTISSA_DIGITS - 2 * half_bits(p))
 }
 
-/// Arithmetic in `Z_p[X] / (X^N + 1)` for one prime p. All backends order the transformed coefficients as `tfhe-ntt` does,
-/// because transformed polynomials travel between parties.
+/// Arithmetic in `Z_p[X] / (X^N + 1)` for one prime p. All backends order the transformed coefficients as `tfhe-ntt`
+/// does, because transformed polynomials travel between parties.
 pub trait NttBackend: Send + Sync + Debug {
     /// The prime p.
     fn modulus(&self) -> &Modulus;
@@ -35,7 +35,8 @@ pub trait NttBackend: Send + Sync + Debug {
     /// Coefficients in `[0, p)` to their transform in `[0, p)`, in place.
     fn fwd(&self, poly: &mut [u64]);
 
-    /// The transform of coefficients in `(-p, p)`, of which those not given are zero; their number is a multiple of 64.
+    /// The transform of coefficients in `(-p, p)`, of which those not given are zero; their number is a multiple of
+    /// 64.
     fn fwd_signed(&self, out: &mut [u64], signed: &[i64]) {
         let p = self.modulus();
         out.iter_mut().zip(signed).for_each(|(x, &s)| *x = p.lift_small(s));
@@ -46,13 +47,14 @@ pub trait NttBackend: Send + Sync + Debug {
     /// The inverse of [`Self::fwd`], division by N included; `[0, p) -> [0, p)`.
     fn inv(&self, poly: &mut [u64]);
 
-    /// Brings transformed residues in `[0, p)` into the form that [`Self::dot`] takes, in place. The form is the backend's own.
+    /// Brings transformed residues in `[0, p)` into the form that [`Self::dot`] takes, in place. The form is the
+    /// backend's own.
     fn factor(&self, _poly: &mut [u64]) {}
 
     /// [`Self::fwd_signed`] with the result in the form of [`Self::factor`].
     ///
-    /// `out` may be shorter than N by a power of two r, down to [`MIN_POINTS`]: then `signed` gives u of the polynomial
-    /// `u(X^r)`, whose transform holds every entry of `out` r times in a row.
+    /// `out` may be shorter than N by a power of two r, down to [`MIN_POINTS`]: then `signed` gives u of the
+    /// polynomial `u(X^r)`, whose transform holds every entry of `out` r times in a row.
     fn fwd_factor(&self, out: &mut [u64], signed: &[i64]) {
         let (n, run) = (self.degree(), self.degree() / out.len());
         if run == 1 {
@@ -67,13 +69,13 @@ pub trait NttBackend: Send + Sync + Debug {
         out.iter_mut().zip(transform.iter().step_by(run)).for_each(|(x, &t)| *x = t);
     }
 
-    /// Words that [`Self::matmul`] takes per weight.
+    /// Words of a weight in the form that [`Self::matmul`] takes.
     fn weight_words(&self) -> usize {
         1
     }
 
-    /// Brings one row of weights at every point into the form of [`Self::matmul`]. `polys` holds up to [`TILES`] results of
-    /// [`Self::fwd_factor`] of `points` words each; what belongs to point y goes to `out[y * pitch ..]`,
+    /// Brings one row of weights at every point into the form of [`Self::matmul`]. `polys` holds up to [`TILES`]
+    /// results of [`Self::fwd_factor`] of `points` words each. The weights of point y go to `out[y * pitch ..]`,
     /// `TILES * weight_words` words.
     fn interleave(&self, polys: &[u64], points: usize, out: &mut [u64], pitch: usize) {
         for (tile, poly) in polys.chunks_exact(points).enumerate() {
@@ -81,8 +83,8 @@ pub trait NttBackend: Send + Sync + Debug {
         }
     }
 
-    /// Adds the product of two matrices: `sums[t][v][i] += sum_j w[j][t] a[v][j][i] mod p`, where t counts up to [`TILES`]
-    /// columns of weights, v the vectors of [`LANES`] coefficients and j the terms, fewer than `2^27`.
+    /// Adds the product of two matrices: `sums[t][v][i] += sum_j w[j][t] a[v][j][i] mod p`, where t counts up to
+    /// [`TILES`] columns of weights, v the vectors of [`LANES`] coefficients and j the terms, fewer than `2^27`.
     ///
     /// `sums` has residues in `[0, p)` before and after, `a` is in the form of [`Self::factor`], `w` in that of
     /// [`Self::interleave`], [`TILES`] columns wide whatever `sums` takes of them.

@@ -1,17 +1,17 @@
 //! The layers of a transform for any vector of eight lanes.
 //!
-//! Forward, a layer of m groups maps the halves u, v of every group to `u + v w` and `u - v w`, w being the root of the
-//! group; inverse, to `u + v` and `(u - v) w`. The driver takes three layers in one pass over memory, as long as a group
-//! has more than 64 coefficients. One or two single layers come before those passes, if `log2(N / 64)` is no multiple of
-//! three. The last six layers, those within blocks of 64, stay in registers: three of them between eight vectors, a
-//! transposition, and three more.
+//! Forward, a layer of m groups maps the halves u, v of every group to `u + v w` and `u - v w`, w being the root of
+//! the group; inverse, to `u + v` and `(u - v) w`. The driver takes three layers in one pass over memory, as long as
+//! a group has more than 64 coefficients. One or two single layers come before those passes, if `log2(N / 64)` is no
+//! multiple of three. The last six layers, those within blocks of 64, stay in registers: three of them between eight
+//! vectors, a transposition, and three more.
 //!
-//! A [`Kernel`] supplies the vectors and the two butterflies, and decides how values are held between layers: its *working
-//! form*. The driver tells it where values may be brought back into range ([`Kernel::settle`], [`Kernel::tame`]), and the
-//! kernel proves its own bounds.
+//! A [`Kernel`] supplies the vectors and the two butterflies, and decides how values are held between layers: its
+//! *working form*. The driver tells it where values may be brought back into range ([`Kernel::settle`],
+//! [`Kernel::tame`]), and the kernel proves its own bounds.
 //!
-//! Functions here are compiled into the functions of [`backend`], which enable the kernel's instructions. So all of them are
-//! always inlined, and none touches a vector but by the kernel's methods.
+//! Functions here are compiled into the functions of [`backend`], which enable the kernel's instructions. So all of
+//! them are always inlined, and none touches a vector but by the kernel's methods.
 
 use super::backend::{LANES, Lanes, MIN_POINTS, NttBackend};
 use super::portable::TfheNtt;
@@ -22,8 +22,8 @@ use std::fmt::Debug;
 /// Largest degree that kernels prove their bounds for.
 pub(super) const MAX_DEGREE: usize = 16384;
 
-/// What a vector type brings to the transforms modulo one prime p. A value holds the prime's constants and proves that the
-/// processor has the instructions of the type.
+/// What a vector type brings to the transforms modulo one prime p. A value holds the prime's constants and proves
+/// that the processor has the instructions of the type.
 pub(super) trait Kernel: Copy {
     /// Eight coefficients.
     type Vector: Copy;
@@ -178,7 +178,8 @@ fn store8<K: Kernel>(k: K, parts: &mut [&mut [Lanes]; 8], i: usize, v: [K::Vecto
     k.store(&mut p7[i], v7);
 }
 
-/// A method of the kernel on each of eight vectors. A macro, because closures would not take on the kernel's instructions.
+/// A method of the kernel on each of eight vectors. A macro, because closures would not take on the kernel's
+/// instructions.
 macro_rules! each8 {
     ($k:expr, $method:ident, $v:expr) => {{
         let (k, [v0, v1, v2, v3, v4, v5, v6, v7]) = ($k, $v);
@@ -267,7 +268,8 @@ pub(super) fn forward_factor<K: Kernel>(k: K, tables: &Tables<K::Word>, out: &mu
     forward_given::<K, true>(k, tables, out, signed);
 }
 
-/// The transform of the coefficients given, in the subring that the length of `out` names; as a factor or as residues.
+/// The transform of the coefficients given, in the subring that the length of `out` names; as a factor or as
+/// residues.
 #[inline(always)]
 fn forward_given<K: Kernel, const FACTOR: bool>(k: K, tables: &Tables<K::Word>, out: &mut [u64], signed: &[i64]) {
     let n = out.len();
@@ -430,8 +432,8 @@ macro_rules! methods {
 pub(super) use methods;
 
 /// Implements [`NttBackend`] for `$name`, a type with `tables` that its `new` makes only where the processor has
-/// `$features`. `$with!(this, k => body)` evaluates the body with a kernel k, inside of a function that enables them. The
-/// type has methods `sum_of_products`, `interleave_tiles` and `matrix_product` that need them too, and takes
+/// `$features`. `$with!(this, k => body)` evaluates the body with a kernel k, inside of a function that enables them.
+/// The type has methods `sum_of_products`, `interleave_tiles` and `matrix_product` that need them too, and takes
 /// `$weight_words` words per weight.
 macro_rules! backend {
     ($name:ident, $features:literal, $with:ident, $weight_words:expr) => {

@@ -1,18 +1,18 @@
-//! Transforms in double precision for AVX-512. On a processor without IFMA they take 0.6 of the time of 64-bit integer
-//! kernels, and sums of products less than a third (`examples/costs.rs`).
+//! Transforms in double precision for AVX-512. On a processor without IFMA they take 0.6 of the time of 64-bit
+//! integer kernels, and sums of products less than a third (`examples/costs.rs`).
 //!
-//! The working form of a residue is an integer of absolute value below `2^53`, held exactly in `f64`. A product modulo p takes
-//! two roundings, which a fused multiply-add undoes (Dekker's product):
+//! The working form of a residue is an integer of absolute value below `2^53`, held exactly in `f64`. A product
+//! modulo p takes two roundings, which a fused multiply-add undoes (Dekker's product):
 //!
 //! `h = fl(v w)`, `l = v w - h` (exact), `q = rint(fl(v w'))` with `w' = fl(w / p)`, `r = (h - q p) + l`.
 //!
-//! **One product.** For `|w| <= p / 2` and `|v| = c p < 2^53` the quotient before rounding is off by at most `|v| 2^-53`.
-//! Hence `|r| <= p (1/2 + |v| 2^-53) <= p (1/2 + c / 8)`, as `p < 2^50`. The difference `h - q p = r - l` is an integer below
-//! `2^53`, so both last operations are exact.
+//! **One product.** For `|w| <= p / 2` and `|v| = c p < 2^53` the quotient before rounding is off by at most
+//! `|v| 2^-53`. Hence `|r| <= p (1/2 + |v| 2^-53) <= p (1/2 + c / 8)`, as `p < 2^50`. The difference
+//! `h - q p = r - l` is an integer below `2^53`, so both last operations are exact.
 //!
-//! **Growth**, in units of p. Forward, a layer maps c to at most `c + 1/2 + c / 8`: from 1/2 that is 7.6 after 8 layers. Up to
-//! 8 layers (N <= 16384) come before the blocks of 64, whose six layers start again from 1/2 and end at 5.2. Inverse, three
-//! layers from 1/2 give at most 4 (sums) or 1 (products). All stay below 8, that is below `2^53`.
+//! **Growth**, in units of p. Forward, a layer maps c to at most `c + 1/2 + c / 8`: from 1/2 that is 7.6 after 8
+//! layers. Up to 8 layers (N <= 16384) come before the blocks of 64, whose six layers start again from 1/2 and end at
+//! 5.2. Inverse, three layers from 1/2 give at most 4 (sums) or 1 (products). All stay below 8, that is below `2^53`.
 
 use super::avx512::{self, doubles, transpose, words};
 use super::backend::{LANES, Lanes};
@@ -162,8 +162,8 @@ fn inverse2(prime: Float, u: __m512d, v: __m512d, w: [__m512d; 2]) -> [__m512d; 
     [_mm512_add_pd(u, v), mul_mod(prime, _mm512_sub_pd(u, v), w)]
 }
 
-/// `a b mod p` for |a|, |b| < p: the quotient is below `2^50` and off by less than 1/4 before rounding, so the result is an
-/// integer of absolute value at most 3/4 p, up to the exact remainder of the rounded product below `2^47`.
+/// `a b mod p` for |a|, |b| < p: the quotient is below `2^50` and off by less than 1/4 before rounding, so the result
+/// is an integer of absolute value at most 3/4 p, up to the exact remainder of the rounded product below `2^47`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq")]
 fn multiply(prime: Float, a: __m512d, b: __m512d) -> __m512d {
@@ -193,8 +193,8 @@ fn store(lanes: &mut Lanes, x: __m512d) {
 }
 
 impl FloatNtt {
-    /// None if [`Cpu::get`] lacks AVX-512, or if the degree is no power of two in `64..=16384`. The modulus and the order of
-    /// coefficients are those of `reference`.
+    /// None if [`Cpu::get`] lacks AVX-512, or if the degree is no power of two in `64..=16384`. The modulus and the
+    /// order of coefficients are those of `reference`.
     pub fn new(n: usize, reference: &TfheNtt) -> Option<Self> {
         if !Cpu::get().has(Feature::Avx512) {
             return None;
@@ -206,8 +206,8 @@ impl FloatNtt {
     /// A sum of products of doubles as [`driver::factor`] leaves them.
     ///
     /// A product is below `2^98 + 2^51`, so its rounded value h is off by at most `2^45`, which l holds exactly. The
-    /// quotient `h / p` is below `2^49` and computed with an error below 1/8: `h - q p` is an integer of absolute value at
-    /// most `(1/2 + 1/8) p`. A block of [`DOT_BLOCK`] terms, on top of a sum below p, stays below
+    /// quotient `h / p` is below `2^49` and computed with an error below 1/8: `h - q p` is an integer of absolute
+    /// value at most `(1/2 + 1/8) p`. A block of [`DOT_BLOCK`] terms, on top of a sum below p, stays below
     /// `6 p + 8 2^45 < 2^53`: nothing is rounded.
     #[target_feature(enable = "avx512f,avx512dq")]
     fn sum_of_products(&self, sum: &mut [u64], a: &[&[u64]], b: &[&[u64]]) {

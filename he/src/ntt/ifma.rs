@@ -1,18 +1,19 @@
-//! Transforms in 52-bit integers for AVX-512 IFMA. Its instructions multiply the low 52 bits of every lane and add the low
-//! or the high 52 bits of the product to 64.
+//! Transforms in 52-bit integers for AVX-512 IFMA. Its instructions multiply the low 52 bits of every lane and add
+//! the low or the high 52 bits of the product to 64.
 //!
-//! A product by a constant takes three of them (Shoup): with `w' = floor(w 2^52 / p)`, `q = floor(v w' / 2^52)` and any
-//! `v < 2^52`, `r = v w - q p` is in `[0, 2p)`. It is computed as a sum of low halves, those of `v w` and of `q (2^52 - p)`,
-//! and so is right modulo `2^52`. Lanes are taken modulo `2^52`: their upper 12 bits are arbitrary, and sums and differences
-//! keep the lower ones right.
+//! A product by a constant takes three of them (Shoup): with `w' = floor(w 2^52 / p)`, `q = floor(v w' / 2^52)` and
+//! any `v < 2^52`, `r = v w - q p` is in `[0, 2p)`. It is computed as a sum of low halves, those of `v w` and of
+//! `q (2^52 - p)`, and so is right modulo `2^52`. Lanes are taken modulo `2^52`: their upper 12 bits are arbitrary,
+//! and sums and differences keep the lower ones right.
 //!
 //! **Moduli below `2^46`** need no correction within layers, as 64 p fits. Forward, with L layers, values start at
-//! `2 p L + [0, 2p)`. A layer, `(u + r, u - r)`, widens the range by 2 p on both sides, which ends at `4 p L + 2 p`, 58 p for
-//! the largest degree. Inverse, a layer is `(u + v, (u - v + c) w)` for u and v below c. From 8 p, three layers give sums
-//! below 64 p in the one place of eight that is never multiplied, which is reduced then, and values below 8 p elsewhere.
+//! `2 p L + [0, 2p)`. A layer, `(u + r, u - r)`, widens the range by 2 p on both sides, which ends at `4 p L + 2 p`,
+//! 58 p for the largest degree. Inverse, a layer is `(u + v, (u - v + c) w)` for u and v below c. From 8 p, three
+//! layers give sums below 64 p in the one place of eight that is never multiplied, which is reduced then, and values
+//! below 8 p elsewhere.
 //!
-//! **Moduli below `2^50`** leave room for 4 p, and layers are Harvey's (<https://arxiv.org/abs/1205.2926>): forward, values
-//! are below 4 p, and u is brought below 2 p; inverse, values are below 2 p, and u + v is.
+//! **Moduli below `2^50`** leave room for 4 p, and layers are Harvey's (<https://arxiv.org/abs/1205.2926>): forward,
+//! values are below 4 p, and u is brought below 2 p; inverse, values are below 2 p, and u + v is.
 
 use super::avx512::{every, load, store, transpose_words};
 use super::backend::{LANES, Lanes};
@@ -27,7 +28,8 @@ mod product;
 const BITS: u32 = 52;
 /// Terms of a sum of products between reductions: low halves add up within 64 bits.
 const DOT_BLOCK: usize = (1 << 12) - 1;
-/// Words of a sum of products made at once: four vectors, as an addition takes 4 cycles and up to two can begin in each.
+/// Words of a sum of products made at once: four vectors, as an addition takes 4 cycles and up to two can begin in
+/// each.
 const DOT_WORDS: usize = 4 * LANES;
 
 /// The backend in 52-bit integers on AVX-512 with IFMA.
@@ -248,8 +250,8 @@ fn multiply(prime: Prime, power: [__m512i; 2], a: __m512i, b: __m512i) -> __m512
 }
 
 impl IfmaNtt {
-    /// None if [`Cpu::get`] lacks AVX-512 or IFMA, or if the degree is no power of two in `64..=16384`. The modulus and the
-    /// order of coefficients are those of `reference`.
+    /// None if [`Cpu::get`] lacks AVX-512 or IFMA, or if the degree is no power of two in `64..=16384`. The modulus
+    /// and the order of coefficients are those of `reference`.
     pub fn new(n: usize, reference: &TfheNtt) -> Option<Self> {
         if !Cpu::get().has_all(&[Feature::Avx512, Feature::Ifma]) {
             return None;
@@ -279,7 +281,8 @@ impl IfmaNtt {
         correct(correct(total, prime.twice), prime.p)
     }
 
-    /// A product is below `2^100`: a block of [`DOT_BLOCK`] terms has low halves below `2^64` and high ones below `2^60`.
+    /// A product is below `2^100`: a block of [`DOT_BLOCK`] terms has low halves below `2^64` and high ones below
+    /// `2^60`.
     #[target_feature(enable = "avx512f,avx512ifma")]
     fn sum_of_products(&self, sum: &mut [u64], a: &[&[u64]], b: &[&[u64]]) {
         let n = self.tables.n;

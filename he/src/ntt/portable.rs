@@ -1,11 +1,12 @@
-//! The backend of last resort. Only transforms are taken from `tfhe-ntt`: its `mul_accumulate` may leave values above p.
+//! The backend of last resort. Only transforms are taken from `tfhe-ntt`: its `mul_accumulate` may leave values above
+//! p.
 
 use super::backend::NttBackend;
 use crate::error::HeError;
 use crate::modulus::{MAX_MODULUS_BITS, Modulus};
 
-/// The portable backend: transforms of the crate `tfhe-ntt`, which chooses its own instructions, and portable code for the
-/// rest.
+/// The portable backend: transforms of the crate `tfhe-ntt`, which chooses its own instructions, and portable code
+/// for the rest.
 #[derive(Debug)]
 pub struct TfheNtt {
     modulus: Modulus,
@@ -13,7 +14,8 @@ pub struct TfheNtt {
 }
 
 impl TfheNtt {
-    /// Transforms of degree n modulo p. Errors: [`HeError::Modulus`] for a modulus that is not a prime `= 1 mod 2n` of at most 50 bits.
+    /// Transforms of degree n modulo p. Errors: [`HeError::Modulus`] for a modulus that is not a prime `= 1 mod 2n`
+    /// of at most 50 bits.
     pub fn new(n: usize, p: u64) -> Result<Self, HeError> {
         let refused = HeError::Modulus { n, modulus: p };
         if p < 3 || p.is_multiple_of(2) || p >> MAX_MODULUS_BITS != 0 {

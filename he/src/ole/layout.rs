@@ -1,4 +1,5 @@
-//! An elementwise product cut into blocks and pieces: how many, where they lie in the messages, and how well masks hide them.
+//! An elementwise product cut into blocks and pieces: how many, where they lie in the messages, and how well masks
+//! hide them.
 
 use super::primes::plaintext_primes;
 use crate::error::HeError;
@@ -58,9 +59,9 @@ impl Layout {
         best.ok_or(HeError::Noise { width, weight_bits: width, max_lsb_error: 1 })
     }
 
-    /// Bound on the standard deviation of the noise of a response, whatever the evaluator's operands: its plaintext has at most
-    /// `slots` coefficients up to t / 2, each times a fresh error (variance 10.5, and 1 for the rounding of the message);
-    /// then the encryption of zero.
+    /// Bound on the standard deviation of the noise of a response, whatever the evaluator's operands: its plaintext
+    /// has at most `slots` coefficients up to t / 2, each times a fresh error (variance 10.5, and 1 for the rounding
+    /// of the message); then the encryption of zero.
     pub(crate) fn noise(&self, operands: usize) -> f64 {
         let n = self.set.degree() as f64;
         let t = self.primes.iter().copied().fold(0, u64::max) as f64;
@@ -93,8 +94,9 @@ impl Layout {
         self.prime_bits() + 3
     }
 
-    /// Rounding c1 to this size moves `t c1 s / q` by at most 1/8: the rounding error times s is subgaussian with parameter
-    /// at most `sqrt(N / 12) 2^-b1`, so `b1 = log t + 11` puts 1/8 at 9.8 (N = 8192) deviations or more: below `2^-68`.
+    /// Rounding c1 to this size moves `t c1 s / q` by at most 1/8: the rounding error times s is subgaussian with
+    /// parameter at most `sqrt(N / 12) 2^-b1`, so `b1 = log t + 11` puts 1/8 at 9.8 (N = 8192) deviations or more:
+    /// below `2^-68`.
     pub(crate) fn c1_bits(&self) -> u32 {
         self.prime_bits() + 11
     }

@@ -3,9 +3,9 @@
 //!
 //! # Lift
 //! Slots hold residues modulo primes `t_1 .. t_c = 1 mod 2N` with product `P >= 2^(2l)`. The encryptor lifts x to
-//! `X = round(P x / 2^l)`, the evaluator reads y as a number of `[-2^(l-1), 2^(l-1))`. The parties get shares of `X y mod P`
-//! and scale each by `2^l / P`. With `X = P x / 2^l + d`, `|d| <= 1/2`, the sum of the results is x y up to
-//! `|d y| 2^l / P <= 1/4` (twice that for [`OleKind::Merged`]) and two roundings of 1/2: **at most 1 LSB**.
+//! `X = round(P x / 2^l)`, the evaluator reads y as a number of `[-2^(l-1), 2^(l-1))`. The parties get shares of
+//! `X y mod P` and scale each by `2^l / P`. With `X = P x / 2^l + d`, `|d| <= 1/2`, the sum of the results is x y up
+//! to `|d y| 2^l / P <= 1/4` (twice that for [`OleKind::Merged`]) and two roundings of 1/2: **at most 1 LSB**.
 //!
 //! # Masks
 //! An error of one unit in a *coefficient* would spoil every slot, so share conversion must not fail. The mask r is
@@ -16,15 +16,15 @@
 //! response, as in [matrix products](crate::MatmulPlan).
 //!
 //! **Distance.** The set of masks is t intervals of `q / (2 t)` elements. A noise e moves each, so a share
-//! `2 |e| t / q` of the masks leaves the set. `t r / q` is computed from a fraction of 128 bits that misses up to
-//! `2 f` of `2^-128` with f limbs, so both ends of an interval are blurred, for a share of `8 f t 2^-128` more.
-//! [`OlePlan::distance`] sums both over all coefficients of the message, with the noise of the worst operands, and
-//! the plan takes q so large that the sum is at most `2^-60`: a session of `10^6` messages stays at `2^-40`. At N =
-//! 8192 this takes up to 176 bits of the 218 that the security table allows.
+//! `2 |e| t / q` of the masks leaves the set. `t r / q` is computed from a fraction of 128 bits that is too small by
+//! up to `2 f 2^-128` with f limbs. This blurs both ends of an interval, for a share of `8 f t 2^-128` more.
+//! [`OlePlan::distance`] sums both over all coefficients of the message, with the noise of the worst operands. The
+//! plan takes q so large that the sum is at most `2^-60`: a session of `10^6` messages stays at `2^-40`. At N = 8192
+//! this takes up to 176 bits of the 218 that the security table allows.
 //!
 //! # Few elements
-//! A tail of `s < N` slots lives in the subring of polynomials in `X^(N/s)`. Multiplication by a plaintext of the subring
-//! keeps coefficients at multiples of `N/s` among themselves, so only those of c0 are ever sent.
+//! A tail of `s < N` slots lives in the subring of polynomials in `X^(N/s)`. Multiplication by a plaintext of the
+//! subring keeps coefficients at multiples of `N/s` among themselves, so only those of c0 are ever sent.
 
 mod layout;
 mod plan;

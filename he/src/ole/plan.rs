@@ -21,7 +21,8 @@ use zeroize::{Zeroize, Zeroizing};
 pub enum OleKind {
     /// `x y`; the encryptor holds x, the evaluator y. Operands: `[x]` and `[y]`.
     Product,
-    /// `x0 y1 + y0 x1`, the cross terms of `(x0 + x1)(y0 + y1)`, in one response. Operands: `[x0, y0]` and `[x1, y1]`.
+    /// `x0 y1 + y0 x1`, the cross terms of `(x0 + x1)(y0 + y1)`, in one response. Operands: `[x0, y0]` and
+    /// `[x1, y1]`.
     Merged,
     /// `2 x0 x1`, the cross term of `(x0 + x1)^2`. Operands: `[x0]` and `[x1]`.
     Square,
@@ -76,7 +77,8 @@ fn plaintext_ring(slots: usize, primes: &[u64]) -> Result<Arc<Params>, HeError> 
 }
 
 impl OlePlan {
-    /// Plans `len >= 1` products modulo `2^width`, `1 <= width <= 64`.
+    /// Plans `len >= 1` products modulo `2^width`, `1 <= width <= 64`. Errors: [`HeError::Width`],
+    /// [`HeError::Shape`].
     pub fn new(len: usize, width: u32, kind: OleKind) -> Result<Self, HeError> {
         Ok(Self { kind, layout: Layout::search(len, width, kind.operands())? })
     }
@@ -128,7 +130,8 @@ impl OlePlan {
         1
     }
 
-    /// Encrypts this party's operands (see [`OleKind`]), each of the planned length, modulo `2^width`.
+    /// Encrypts this party's operands (see [`OleKind`]), each of the planned length, modulo `2^width`. Errors: a key
+    /// of another set, another number of operands or elements.
     pub fn encrypt(
         &self,
         sk: &SecretKey,
@@ -159,6 +162,8 @@ impl OlePlan {
 
     /// Multiplies by this party's operands (see [`OleKind`]). Returns the message for the key holder and this party's
     /// shares, `len` ring elements.
+    ///
+    /// Errors: those of [`Self::encrypt`], an upload of another length, residues that are not reduced.
     pub fn evaluate(
         &self,
         pk: &PublicKey,
@@ -191,7 +196,8 @@ impl OlePlan {
         Ok((download, self.scale_down(&shares)?))
     }
 
-    /// The key holder's shares, `len` ring elements.
+    /// The key holder's shares, `len` ring elements. Errors: a key of another set, a message of another length or
+    /// with padding that is not zero.
     pub fn decrypt(&self, sk: &SecretKey, download: &[u8]) -> Result<Vec<u64>, HeError> {
         const MESSAGE: &str = "OLE response";
         let params = sk.check(self.set())?;
@@ -250,8 +256,8 @@ impl OlePlan {
         Ok(sum)
     }
 
-    /// Adds a mask to every coefficient of c0 that is sent, appends them, and puts the negated plaintext of the mask in
-    /// `share`.
+    /// Adds a mask to every coefficient of c0 that is sent, appends them, and puts the negated plaintext of the mask
+    /// in `share`.
     fn mask(
         &self,
         scale: &PrimeScale<'_>,

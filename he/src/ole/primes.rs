@@ -3,8 +3,8 @@
 use crate::modulus::{MAX_MODULUS_BITS, Modulus};
 use crate::set::ParamSet;
 
-/// The `count` smallest primes `= 1 mod 2N` that are at least `2^(bits / count)` and do not divide q; none if they exceed
-/// 50 bits.
+/// The `count` smallest primes `= 1 mod 2N` that are at least `2^(bits / count)` and do not divide q; none if they
+/// exceed 50 bits.
 pub(super) fn plaintext_primes(set: ParamSet, bits: u32, count: usize) -> Option<Vec<u64>> {
     let step = 2 * set.degree() as u64;
     let exponent = f64::from(bits) / count as f64;

@@ -38,8 +38,8 @@ impl<'a> PrimeScale<'a> {
         poly
     }
 
-    /// `t x` for a fraction x of the torus: (integer part rounded to nearest, modulo t; distance from it plus 1/4, as a
-    /// fraction of `2^64`).
+    /// `t x` for a fraction x of the torus: (integer part rounded to nearest, modulo t; distance from it plus 1/4, as
+    /// a fraction of `2^64`).
     #[inline(always)]
     pub(super) fn down(&self, x: u128) -> (u64, u64) {
         let t = u128::from(self.t.value());

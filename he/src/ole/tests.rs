@@ -175,7 +175,8 @@ fn noise_stays_within_the_plan() {
         };
         let squares: f64 = (0..piece.block.slots).map(|i| noise(i).powi(2)).sum();
         let measured = (squares / piece.block.slots as f64).sqrt();
-        // Random operands have coefficients of variance t^2 / 12 instead of the t^2 / 4 reckoned with: a ratio of 0.58.
+        // Random operands have coefficients of variance t^2 / 12 instead of the t^2 / 4 reckoned with: a ratio of
+        // 0.58.
         let ratio = measured / plan.layout.noise(operands);
         assert!((0.45..0.7).contains(&ratio), "{kind:?} {width}: {ratio}");
     }

@@ -40,8 +40,8 @@ impl Expander {
         expander
     }
 
-    /// This party's shares of all leaves' words, leaf by leaf, into `out` of [`DpfShape::values`] words; the bits above
-    /// the width are arbitrary. Panics if a length or the lane is not the shape's.
+    /// This party's shares of all leaves' words, leaf by leaf, into `out` of [`DpfShape::values`] words; the bits
+    /// above the width are arbitrary. Panics if a length or the lane is not the shape's.
     pub fn expand<L: Lane>(&mut self, key: &[u64], out: &mut [L]) {
         assert_eq!((L::WORDS, out.len()), (self.shape.words, self.shape.values()), "the leaves' words");
         let last = self.grow(key);
@@ -55,7 +55,8 @@ impl Expander {
         }
     }
 
-    /// This party's shares of all leaves by exclusive-or, as words of 64 bits, two for each leaf ([`Generation::xor_leaves`]).
+    /// This party's shares of all leaves by exclusive-or, as words of 64 bits, two for each leaf
+    /// ([`Generation::xor_leaves`]).
     pub fn expand_xor(&mut self, key: &[u64], out: &mut [u64]) {
         assert_eq!((2, out.len()), (self.shape.words, self.shape.values()), "the leaves' words");
         let last = self.grow(key);

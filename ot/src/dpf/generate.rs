@@ -15,8 +15,8 @@ const STEP: &str = "dpf/level";
 
 /// The generation of a batch of keys, level by level; both parties run it alike.
 ///
-/// Memory is what bounds its speed: nodes are kept in place, one level short of the leaves, and their hashes are computed
-/// a second time, in the first-level cache, instead of being kept.
+/// Memory is what bounds its speed: nodes are kept in place, one level short of the leaves, and their hashes are
+/// computed a second time, in the first-level cache, instead of being kept.
 #[derive(ZeroizeOnDrop)]
 pub struct Generation {
     #[zeroize(skip)]
@@ -109,11 +109,11 @@ impl Drop for Scratch {
 
 impl Generation {
     /// Starts from OTs in both directions. Those of `bits` are random ([`OtSender::random`](crate::OtSender::random),
-    /// [`OtReceiver::random`](crate::OtReceiver::random)), `index_bits` for every tree, tree by tree; the first `depth` of
-    /// them choose the leaf, the highest bit first: their choices are this party's shares of its bits. They may be spent on
-    /// transfers afterwards. Those of `top` are spent here, [`DpfShape::top_ots`] for every tree; their choices are this
-    /// party's shares of the unit vector of the first [`DpfShape::top`] bits, without its first entry. Errors: not as many
-    /// OTs in both directions, or not whole trees.
+    /// [`OtReceiver::random`](crate::OtReceiver::random)), `index_bits` for every tree, tree by tree; the first
+    /// `depth` of them choose the leaf, the highest bit first: their choices are this party's shares of its bits.
+    /// They may be spent on transfers afterwards. Those of `top` are spent here, [`DpfShape::top_ots`] for every
+    /// tree; their choices are this party's shares of the unit vector of the first [`DpfShape::top`] bits, without
+    /// its first entry. Errors: not as many OTs in both directions, or not whole trees.
     pub fn new(
         shape: DpfShape,
         role: Role,
@@ -248,15 +248,15 @@ impl Generation {
         (values, self.sums.iter().map(|sums| bit(sums.set) as u8).collect())
     }
 
-    /// The same for leaves of two words that are added without carry: this party's shares of what beta has to be combined
-    /// with by exclusive-or. There is no sign, so the result is the final correction.
+    /// The same for leaves of two words that are added without carry: this party's shares of what beta has to be
+    /// combined with by exclusive-or. There is no sign, so the result is the final correction.
     pub fn xor_leaves(&self) -> Vec<u64> {
         debug_assert!(self.is_grown() && self.shape.words == 2, "all levels are grown, leaves of two words");
         self.sums.iter().flat_map(|sums| sums.hashes.0).collect()
     }
 
-    /// The keys, [`DpfShape::key_words`] each, with the final corrections that both parties have opened. Errors: another
-    /// number of corrections.
+    /// The keys, [`DpfShape::key_words`] each, with the final corrections that both parties have opened. Errors:
+    /// another number of corrections.
     pub fn finish(mut self, corrections: &[u64]) -> Result<Vec<u64>, OtError> {
         OtError::expect("dpf/final correction", "words", self.len() * self.shape.words, corrections.len())?;
         let words = self.shape.words;

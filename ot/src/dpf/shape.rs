@@ -26,6 +26,7 @@ pub struct DpfShape {
 
 impl DpfShape {
     /// Trees of `depth` levels (1..=16) over leaves of `words` words, 2 or 4, of `width` bits each, at most 64 or 32.
+    /// Errors: a number out of range.
     pub fn new(depth: u32, words: usize, width: u32) -> Result<Self, OtError> {
         if !(1..=MOST_LEVELS).contains(&depth) {
             return Err(OtError::Parameter { what: "depth of a tree", allowed: "1..=16", got: depth as usize });

@@ -1,10 +1,11 @@
 //! Correlated trees ("half trees", Guo, Yang, Wang, Zhang, Xie, Liu and Zhao, <https://eprint.iacr.org/2022/1431>,
 //! section 4): one call of the hash makes both children of a node.
 //!
-//! A node x has the children `H(x)` and `x ^ H(x)`, with `H(x) = pi(sigma(x)) ^ sigma(x)` and `sigma(a || b) = (a ^ b) || a`
-//! (Guo, Katz, Wang and Yu, <https://eprint.iacr.org/2019/074>, section 7.3; bound in [`crate::hash`]). The two nodes of the
-//! first level sum to `Delta`, and so does every level; the last level is cut to even blocks, whose sum is `Delta ^ 1`. Who
-//! knows, of every level, the sum of the side that leaves the path to one leaf, knows all leaves but that one.
+//! A node x has the children `H(x)` and `x ^ H(x)`, with `H(x) = pi(sigma(x)) ^ sigma(x)` and
+//! `sigma(a || b) = (a ^ b) || a` (Guo, Katz, Wang and Yu, <https://eprint.iacr.org/2019/074>, section 7.3; bound in
+//! [`crate::hash`]). The two nodes of the first level sum to `Delta`, and so does every level; the last level is cut
+//! to even blocks, whose sum is `Delta ^ 1`. Who knows, of every level, the sum of the side that leaves the path to
+//! one leaf, knows all leaves but that one.
 //!
 //! The functions here do not know the hash: kernels and portable code pass in how a level is doubled.
 
@@ -27,10 +28,11 @@ pub(crate) fn children(node: Block, hash: Block) -> [Block; 2] {
     [hash, hash ^ node]
 }
 
-/// Grows the whole tree from `root` into `nodes`: the leaves. `sums[l]` becomes the sum of the left nodes of level l + 1.
+/// Grows the whole tree from `root` into `nodes`: the leaves. `sums[l]` becomes the sum of the left nodes of level l
+/// + 1.
 ///
-/// `double(mask, nodes)` replaces the parents in the first half of `nodes` by all children, cut to `mask`, and returns the sum
-/// of the left ones.
+/// `double(mask, nodes)` replaces the parents in the first half of `nodes` by all children, cut to `mask`, and
+/// returns the sum of the left ones.
 #[inline(always)]
 pub(crate) fn grow(
     root: Block,
@@ -45,11 +47,11 @@ pub(crate) fn grow(
     levels(nodes, |l, nodes| sums[l] = double(kept(l, depth), nodes));
 }
 
-/// Grows the tree without one leaf. Bit l of `away` is the side that leaves the path on level l + 1, `sums[l]` the sum of its
-/// nodes. The leaf at the end of the path becomes `q ^ Delta`, where q is what [`grow`] has there.
+/// Grows the tree without one leaf. Bit l of `away` is the side that leaves the path on level l + 1, `sums[l]` the
+/// sum of its nodes. The leaf at the end of the path becomes `q ^ Delta`, where q is what [`grow`] has there.
 ///
-/// `of_zero` is the hash of the zero block, `double` as for [`grow`], and `add_at` as below. Addresses and time do not depend on
-/// `away`.
+/// `of_zero` is the hash of the zero block, `double` as for [`grow`], and `add_at` as below. Addresses and time do
+/// not depend on `away`.
 #[inline(always)]
 pub(crate) fn regrow(
     of_zero: Block,

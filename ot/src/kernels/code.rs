@@ -15,8 +15,8 @@ pub(crate) const CODE_WEIGHT: usize = 10;
 /// Outputs whose indices are drawn at once, as whole blocks.
 const GROUP: usize = 8;
 
-/// Adds to `out[i]` its [`CODE_WEIGHT`] entries of `table`; the stream of `prg` at `place` says which. The indices are
-/// public.
+/// Adds to `out[i]` its [`CODE_WEIGHT`] entries of `table`; the stream of `prg` at `place` says which. The indices
+/// are public.
 pub(crate) fn add_code_words(prg: &Aes128Enc, place: u64, table: &[Block; TABLE], out: &mut [Block]) {
     let (groups, rest) = out.as_chunks_mut::<GROUP>();
     debug_assert!(rest.is_empty());

@@ -1,8 +1,8 @@
 //! The inner loops over blocks: portable code, and kernels for AVX-512 with AES-NI or VAES that give the same bytes.
 //!
-//! The layers above reach both through [`Permutation`] (AES under one key) and [`Prgs`] (AES under many), which hold the
-//! choice. Kernels are the methods of [`Simd`], a proof that the processor runs them; the portable twin of each stands in
-//! the other files of this module, and tests hold the two together.
+//! The layers above reach both through [`Permutation`] (AES under one key) and [`Prgs`] (AES under many), which hold
+//! the choice. Kernels are the methods of [`Simd`], a proof that the processor runs them; the portable twin of each
+//! stands in the other files of this module, and tests hold the two together.
 
 mod code;
 mod leaves;

@@ -13,8 +13,9 @@ pub(crate) struct Lpn {
 
 /// Estimated bits of security, rounded down: the least over information-set decoding (Liu et al.,
 /// <https://eprint.iacr.org/2022/712>), the algebraic attack on regular noise (Briaud and Oygarden,
-/// <https://eprint.iacr.org/2023/176>), plain Gaussian elimination after guessing, and the hybrid of both (Wang et al.,
-/// <https://eprint.iacr.org/2025/1284>), all searched in full. Sets in wide use are listed even where they fall short.
+/// <https://eprint.iacr.org/2023/176>), plain Gaussian elimination after guessing, and the hybrid of both (Wang et
+/// al., <https://eprint.iacr.org/2025/1284>), all searched in full. Sets in wide use are listed even where they fall
+/// short.
 const ESTIMATES: [(Lpn, u32); 14] = [
     (Lpn { dimension: 65_536, depth: 9, trees: 2048 }, 193),
     (Lpn { dimension: 49_152, depth: 9, trees: 2048 }, 144),

@@ -2,16 +2,16 @@
 //! noise and half trees.
 //!
 //! A round stretches k + t d correlated OTs into N = t 2^d:
-//! 1. Per tree, d of them carry the sums of a [half tree](crate::ggm::half) of the sender to the receiver, who learns all leaves but one.
-//!    The sides that the receiver needs are its choice bits as they are, which are uniform, so nothing has to be
-//!    derandomised and all trees together are one flow. Leaves are correlated OTs whose choice bits are 0 but for one
-//!    at a random place per tree: regular noise e.
+//! 1. Per tree, d of them carry the sums of a [half tree](crate::ggm::half) of the sender to the receiver, who learns
+//!    all leaves but one. The sides that the receiver needs are its choice bits as they are, which are uniform, so
+//!    nothing has to be derandomised and all trees together are one flow. Leaves are correlated OTs whose choice bits
+//!    are 0 but for one at a random place per tree: regular noise e.
 //! 2. The other k are a table; to every leaf both parties add the same ten entries of it ([`lpn`]). The choice bits
 //!    become u A + e for the table's choice bits u: pseudorandom by LPN.
 //!
 //! Trees do not depend on each other, and a tree takes its code words while it is in the first-level cache. The first
-//! outputs of a round are kept back for the next; the first round takes SoftSpoken OTs. While few OTs are needed, the
-//! pool is served with those: a round pays for [`lpn::Lpn::made`] at once.
+//! outputs of a round are kept back for the next; the first round takes SoftSpoken OTs. While few OTs are needed,
+//! SoftSpoken serves the pool alone: a round pays for [`lpn::Lpn::made`] OTs at once.
 
 mod lpn;
 
@@ -65,7 +65,7 @@ pub(crate) fn extend_wire(made: u64, n: usize) -> Wire {
     Wire { to_sender, to_receiver: Run { bytes, messages } }
 }
 
-/// What both parties know: keys of a session and direction.
+/// The public keys of a session and direction; both parties know them.
 pub(crate) struct Public {
     /// Makes the keys of the trees.
     trees: Permutation,
@@ -113,8 +113,8 @@ impl Kept {
         Kept { now: Zeroizing::new(Vec::new()), next: Zeroizing::new(Vec::new()), rounds: 0, made: 0 }
     }
 
-    /// Makes `out.len()` OTs over `ch`, by `direct` (which also fills the first reserve) or in rounds, in each of which
-    /// `part(ch, round, reserve, trees)` serves some trees after the other.
+    /// Makes `out.len()` OTs over `ch`, by `direct` (which also fills the first reserve) or in rounds, in each of
+    /// which `part(ch, round, reserve, trees)` serves some trees after the other.
     fn extend(
         &mut self,
         ch: &mut Channel,

@@ -1,5 +1,5 @@
-//! Products of matrices whose weights are the same for a whole vector of coefficients, on halves of residues: three fused
-//! multiply-adds a term, and a reduction per [`exact_terms`].
+//! Products of matrices whose weights are the same for a whole vector of coefficients, on halves of residues: three
+//! fused multiply-adds a term, and a reduction per [`exact_terms`].
 
 use super::*;
 use crate::ntt::backend::{TILES, exact_terms, half_bits};
@@ -59,7 +59,8 @@ impl FloatNtt {
         }
     }
 
-    /// The product of matrices for any number of tiles; a few vectors share the reading of weights where tiles are few.
+    /// The product of matrices for any number of tiles; a few vectors share the reading of weights where tiles are
+    /// few.
     #[target_feature(enable = "avx512f,avx512dq")]
     pub(super) fn matrix_product(&self, sums: &mut [u64], a: &[u64], w: &[u64]) {
         let terms = w.len() / (PARTS * TILES);
@@ -78,11 +79,11 @@ impl FloatNtt {
 
     /// T tiles; V vectors at a time, of which there is an even number.
     ///
-    /// With `a = a1 2^s + a0` and w alike, `a w = h 4^s + (m - h - l) 2^s + l` of the products `h = a1 w1`, `l = a0 w0` and
-    /// `m = (a0 + a1) (w0 + w1)` (Karatsuba). Halves are at most `2^(s-1)`, so [`exact_terms`] of these products stay within
-    /// `2^53`: plain sums in double precision are exact, and only they are reduced. There h and l are below `2^51`, the
-    /// middle below `2^52`, so the two products of [`mul_mod`] are below p, and all with the sum below p add up to less than
-    /// `3 p + 2^51 < 2^53`.
+    /// With `a = a1 2^s + a0` and w alike, `a w = h 4^s + (m - h - l) 2^s + l` of the products `h = a1 w1`,
+    /// `l = a0 w0` and `m = (a0 + a1) (w0 + w1)` (Karatsuba). Halves are at most `2^(s-1)`, so [`exact_terms`] of
+    /// these products stay within `2^53`: plain sums in double precision are exact, and only they are reduced. There
+    /// h and l are below `2^51`, the middle below `2^52`, so the two products of [`mul_mod`] are below p, and all
+    /// with the sum below p add up to less than `3 p + 2^51 < 2^53`.
     #[target_feature(enable = "avx512f,avx512dq")]
     fn tiles<const T: usize, const V: usize>(&self, sums: &mut [u64], a: &[u64], w: &[u64]) {
         let terms = w.len() / (PARTS * TILES);

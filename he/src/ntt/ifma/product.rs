@@ -1,5 +1,5 @@
-//! Products of matrices whose weights are the same for a whole vector of coefficients: two multiply-adds a term, and a
-//! reduction per [`DOT_BLOCK`].
+//! Products of matrices whose weights are the same for a whole vector of coefficients: two multiply-adds a term, and
+//! a reduction per [`DOT_BLOCK`].
 
 use super::*;
 use crate::ntt::backend::TILES;
@@ -20,7 +20,8 @@ impl IfmaNtt {
         }
     }
 
-    /// The product of matrices for any number of tiles; a few vectors share the reading of weights where tiles are few.
+    /// The product of matrices for any number of tiles; a few vectors share the reading of weights where tiles are
+    /// few.
     #[target_feature(enable = "avx512f,avx512ifma")]
     pub(super) fn matrix_product(&self, sums: &mut [u64], a: &[u64], w: &[u64]) {
         match sums.len() / (a.len() / (w.len() / TILES)) {
@@ -35,8 +36,8 @@ impl IfmaNtt {
         }
     }
 
-    /// T tiles; V vectors at a time, of which there is an even number. Sums of low and of high halves are bounded as those of
-    /// [`Self::sum_of_products`] are.
+    /// T tiles; V vectors at a time, of which there is an even number. Sums of low and of high halves are bounded as
+    /// those of [`Self::sum_of_products`] are.
     #[target_feature(enable = "avx512f,avx512ifma")]
     fn tiles<const T: usize, const V: usize>(&self, sums: &mut [u64], a: &[u64], w: &[u64]) {
         let (a, w, sums) = (a.as_chunks::<LANES>().0, w.as_chunks::<TILES>().0, sums.as_chunks_mut::<LANES>().0);

@@ -62,6 +62,6 @@ fn sigma(x: __m128i) -> __m128i {
     _mm_ternarylogic_epi64::<0x78>(_mm_shuffle_epi32::<0b01_00_11_10>(x), x, high)
 }
 
-// Sixteen counters at once would not leave a register for the key. Ten blocks of indices keep the cipher busy and leave the
-// rest of the window to the loads of the outputs before.
+// Sixteen counters at once would not leave a register for the key. Ten blocks of indices keep the cipher busy and
+// leave the rest of the window to the loads of the outputs before.
 driver::kernels!(One, "aes,avx512f,avx512bw,avx512dq,avx512vl", counters: 8, group: 8, drawn: 10);

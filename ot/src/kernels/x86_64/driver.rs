@@ -1,10 +1,10 @@
 //! The loops of AES over blocks, for any vector of them.
 //!
-//! A round of AES takes some 4 cycles and one or two can begin in each, so every loop keeps several vectors in flight: eight,
-//! then two, then one, of which the last may be filled in part. [`Wide`] brings the vectors.
+//! A round of AES takes some 4 cycles and one or two can begin in each, so every loop keeps several vectors in
+//! flight: eight, then two, then one, of which the last may be filled in part. [`Wide`] brings the vectors.
 //!
-//! Functions here are compiled into those of [`kernels`], which enable the instructions. So all of them are always inlined,
-//! and none touches a vector but by methods of [`Wide`].
+//! Functions here are compiled into those of [`kernels`], which enable the instructions. So all of them are always
+//! inlined, and none touches a vector but by methods of [`Wide`].
 
 use super::super::transpose::TILES;
 use super::Key;
@@ -77,8 +77,8 @@ pub(super) fn store<W: Wide, const N: usize>(w: W, blocks: &mut [Block], x: [W::
 /// Encrypts N vectors, all in flight at once.
 #[inline(always)]
 pub(super) fn encrypt<W: Wide, const N: usize>(w: W, key: &Key, mut x: [W::Vector; N]) -> [W::Vector; N] {
-    // Round keys kept in registers over a loop would leave room for few blocks, and the compiler would encrypt them one
-    // after the other; behind this address they are loaded once for all N.
+    // Round keys kept in registers over a loop would leave room for few blocks, and the compiler would encrypt them
+    // one after the other; behind this address they are loaded once for all N.
     let key = std::hint::black_box(key);
     let k = w.splat(&key.0[0]);
     for i in 0..N {
@@ -222,8 +222,8 @@ fn tree_hash_run<'a, W: Wide, const N: usize>(
     (rest, out_rest)
 }
 
-/// One level of [`crate::ggm::half::grow`]: `nodes` holds the parents in its first half and, afterwards, all children.
-/// Returns the sum of the left ones.
+/// One level of [`crate::ggm::half::grow`]: `nodes` holds the parents in its first half and, afterwards, all
+/// children. Returns the sum of the left ones.
 #[inline(always)]
 pub(super) fn double<W: Wide>(w: W, pi: &Key, mask: Block, nodes: &mut [Block]) -> Block {
     let (left, right) = nodes.split_at_mut(nodes.len() / 2);
@@ -295,8 +295,8 @@ macro_rules! methods {
 }
 pub(super) use methods;
 
-/// The kernels of a set: functions that enable `$features` and run the loops on `$wide`. Indices of code words are drawn for
-/// `$group` outputs at a time, as `$drawn` vectors; leaves are expanded by `$counters` vectors at a time.
+/// The kernels of a set: functions that enable `$features` and run the loops on `$wide`. Indices of code words are
+/// drawn for `$group` outputs at a time, as `$drawn` vectors; leaves are expanded by `$counters` vectors at a time.
 macro_rules! kernels {
     ($wide:ident, $features:literal, counters: $counters:literal, group: $group:literal, drawn: $drawn:literal) => {
         #[target_feature(enable = $features)]
@@ -382,8 +382,8 @@ macro_rules! kernels {
             }
         }
 
-        /// The blocks `first, first + 1, ..` of the stream at `place`. Not inlined, so that indices go through memory: the
-        /// compiler would take them out of vector registers one by one, on the cipher's own port.
+        /// The blocks `first, first + 1, ..` of the stream at `place`. Not inlined, so that indices go through
+        /// memory: the compiler would take them out of vector registers one by one, on the cipher's own port.
         #[inline(never)]
         #[target_feature(enable = $features)]
         fn draw(prg: &Key, place: u64, first: u64, out: &mut Indices) {

@@ -1,5 +1,6 @@
-//! The kernels of x86-64. The loops are those of [`driver`], for vectors of one block ([`aesni`]) or of four ([`vaes`]); what
-//! does not differ is here. A [`Simd`] is the proof that the features of one of the two sets are there.
+//! The kernels of x86-64. The loops are those of [`driver`], for vectors of one block ([`aesni`]) or of four
+//! ([`vaes`]); what does not differ is here. A [`Simd`] is the proof that the features of one of the two sets are
+//! there.
 
 #![allow(
     clippy::needless_range_loop,
@@ -87,7 +88,8 @@ impl Simd {
 
     /// AES of one block.
     pub(crate) fn encrypt(self, key: &Key, block: Block) -> Block {
-        // SAFETY: every set needs AES-NI and AVX-512 F, and a Simd exists only where the features of one were detected.
+        // SAFETY: every set needs AES-NI and AVX-512 F, and a Simd exists only where the features of one were
+        // detected.
         unsafe { encrypt(key, block) }
     }
 
@@ -99,13 +101,15 @@ impl Simd {
 
     /// [`leaves::children`].
     pub(crate) fn children(self, nodes: &[Block], hashes: &[Block], correction: Block, out: &mut [Block]) {
-        // SAFETY: every set needs AVX-512 F, DQ and VL, and a Simd exists only where the features of one were detected.
+        // SAFETY: every set needs AVX-512 F, DQ and VL, and a Simd exists only where the features of one were
+        // detected.
         unsafe { children(nodes, hashes, correction, out) }
     }
 
     /// [`Lane::correct`].
     pub(crate) fn correct<L: Lane>(self, pads: &[Block], nodes: &[Block], last: Block, sign: u64, out: &mut [L]) {
-        // SAFETY: every set needs AVX-512 F, DQ and VL, and a Simd exists only where the features of one were detected.
+        // SAFETY: every set needs AVX-512 F, DQ and VL, and a Simd exists only where the features of one were
+        // detected.
         unsafe { correct(pads, nodes, last, sign, out) }
     }
 
@@ -134,7 +138,8 @@ impl Simd {
 impl Key {
     /// Expands `key`.
     pub(crate) fn new(_: Simd, key: Block) -> Self {
-        // SAFETY: every set needs AES-NI and AVX-512 F and VL, and a Simd exists only where the features of one were detected.
+        // SAFETY: every set needs AES-NI and AVX-512 F and VL, and a Simd exists only where the features of one were
+        // detected.
         unsafe { expand(key) }
     }
 }
@@ -255,8 +260,8 @@ fn transpose(rows: &mut [Block; BATCH]) {
     }
 }
 
-/// Swaps bit `i + SHIFT` of register `r` with bit `i` of register `r + S`, for all `i` in `mask` and all `r` with bit S
-/// clear.
+/// Swaps bit `i + SHIFT` of register `r` with bit `i` of register `r + S`, for all `i` in `mask` and all `r` with bit
+/// S clear.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn swap<const N: usize, const S: usize, const SHIFT: u32>(x: &mut [__m512i; N], mask: u64) {
@@ -291,8 +296,8 @@ fn add_at(nodes: &mut [Block], at: u64, by: Block) {
 /// The indices that blocks hold, 16 bits each.
 #[inline]
 fn indices(blocks: &[Block]) -> &[u16] {
-    // SAFETY: a Block is 16 bytes, aligned to 16, and any bytes are integers of 16 bits; the integers are little-endian on
-    // x86-64, as they are in the stream.
+    // SAFETY: a Block is 16 bytes, aligned to 16, and any bytes are integers of 16 bits; the integers are
+    // little-endian on x86-64, as they are in the stream.
     unsafe { std::slice::from_raw_parts(blocks.as_ptr().cast(), 8 * blocks.len()) }
 }
 
