@@ -72,8 +72,16 @@ pub(super) trait Kernel: Copy {
 
     /// `(u + v w, u - v w)`.
     fn forward(self, u: Self::Vector, v: Self::Vector, w: [Self::Vector; 2]) -> [Self::Vector; 2];
-    /// `(u + v, (u - v) w)`, for u and v below `2^log_bound p` where that matters.
-    fn inverse(self, log_bound: u32, u: Self::Vector, v: Self::Vector, w: [Self::Vector; 2]) -> [Self::Vector; 2];
+    /// `2^log p` as [`Self::inverse`] takes it, where bounds matter.
+    fn bound(self, log: u32) -> Self::Vector;
+    /// `(u + v, (u - v) w)`, for u and v below `bound` where that matters.
+    fn inverse(
+        self,
+        bound: Self::Vector,
+        u: Self::Vector,
+        v: Self::Vector,
+        w: [Self::Vector; 2],
+    ) -> [Self::Vector; 2];
     /// `x w` as words in `[0, p)`.
     fn scale(self, x: Self::Vector, w: [Self::Vector; 2]) -> Self::Vector;
 
@@ -222,18 +230,19 @@ fn forward8<K: Kernel>(k: K, v: [K::Vector; 8], w: &[[K::Vector; 2]; RADIX8]) ->
 #[rustfmt::skip]
 fn inverse8<K: Kernel>(k: K, v: [K::Vector; 8], w: &[[K::Vector; 2]; RADIX8]) -> [K::Vector; 8] {
     let [v0, v1, v2, v3, v4, v5, v6, v7] = each8!(k, settle, v);
-    let [v0, v1] = k.inverse(3, v0, v1, w[3]);
-    let [v2, v3] = k.inverse(3, v2, v3, w[4]);
-    let [v4, v5] = k.inverse(3, v4, v5, w[5]);
-    let [v6, v7] = k.inverse(3, v6, v7, w[6]);
-    let [v0, v2] = k.inverse(4, v0, v2, w[1]);
-    let [v1, v3] = k.inverse(4, v1, v3, w[1]);
-    let [v4, v6] = k.inverse(4, v4, v6, w[2]);
-    let [v5, v7] = k.inverse(4, v5, v7, w[2]);
-    let [v0, v4] = k.inverse(5, v0, v4, w[0]);
-    let [v1, v5] = k.inverse(5, v1, v5, w[0]);
-    let [v2, v6] = k.inverse(5, v2, v6, w[0]);
-    let [v3, v7] = k.inverse(5, v3, v7, w[0]);
+    let (b8, b16, b32) = (k.bound(3), k.bound(4), k.bound(5));
+    let [v0, v1] = k.inverse(b8, v0, v1, w[3]);
+    let [v2, v3] = k.inverse(b8, v2, v3, w[4]);
+    let [v4, v5] = k.inverse(b8, v4, v5, w[5]);
+    let [v6, v7] = k.inverse(b8, v6, v7, w[6]);
+    let [v0, v2] = k.inverse(b16, v0, v2, w[1]);
+    let [v1, v3] = k.inverse(b16, v1, v3, w[1]);
+    let [v4, v6] = k.inverse(b16, v4, v6, w[2]);
+    let [v5, v7] = k.inverse(b16, v5, v7, w[2]);
+    let [v0, v4] = k.inverse(b32, v0, v4, w[0]);
+    let [v1, v5] = k.inverse(b32, v1, v5, w[0]);
+    let [v2, v6] = k.inverse(b32, v2, v6, w[0]);
+    let [v3, v7] = k.inverse(b32, v3, v7, w[0]);
     [k.tame(v0), v1, v2, v3, v4, v5, v6, v7]
 }
 
@@ -363,11 +372,12 @@ pub(super) fn inverse<K: Kernel>(k: K, tables: &Tables<K::Word>, data: &mut [u64
     let (mut m, mut log_bound) = (first, 3);
     while m > 1 {
         m /= 2;
+        let bound = k.bound(log_bound);
         for (i, group) in data.chunks_exact_mut(n / m).enumerate() {
             let w = root(k, table.tree[m + i]);
             let [top, bottom] = parts(group);
             for (top, bottom) in top.iter_mut().zip(bottom) {
-                let [mut u, mut v] = k.inverse(log_bound, k.settle(k.load(top)), k.settle(k.load(bottom)), w);
+                let [mut u, mut v] = k.inverse(bound, k.settle(k.load(top)), k.settle(k.load(bottom)), w);
                 if m == 1 {
                     [u, v] = [k.scale(u, n_inverse), k.scale(v, n_inverse)];
                 }

@@ -85,7 +85,8 @@ impl Kernel for Float {
         fn settle(self, x: __m512d) -> __m512d { centre(self, x) }
 
         fn forward(self, u: __m512d, v: __m512d, w: [__m512d; 2]) -> [__m512d; 2] { forward2(self, u, v, w) }
-        fn inverse(self, _bound: u32, u: __m512d, v: __m512d, w: [__m512d; 2]) -> [__m512d; 2] {
+        fn bound(self, _log: u32) -> __m512d { _mm512_setzero_pd() }
+        fn inverse(self, _bound: __m512d, u: __m512d, v: __m512d, w: [__m512d; 2]) -> [__m512d; 2] {
             inverse2(self, u, v, w)
         }
         fn scale(self, x: __m512d, w: [__m512d; 2]) -> __m512d { canonical(self, mul_mod(self, x, w)) }

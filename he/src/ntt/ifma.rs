@@ -133,8 +133,9 @@ impl<const LAZY: bool> Kernel for Ifma<LAZY> {
         fn forward(self, u: __m512i, v: __m512i, w: [__m512i; 2]) -> [__m512i; 2] {
             forward2::<LAZY>(self.prime, u, v, w)
         }
-        fn inverse(self, log_bound: u32, u: __m512i, v: __m512i, w: [__m512i; 2]) -> [__m512i; 2] {
-            inverse2::<LAZY>(self.prime, every(self.value << log_bound), u, v, w)
+        fn bound(self, log: u32) -> __m512i { _mm512_sll_epi64(self.prime.p, _mm_cvtsi64_si128(i64::from(log))) }
+        fn inverse(self, bound: __m512i, u: __m512i, v: __m512i, w: [__m512i; 2]) -> [__m512i; 2] {
+            inverse2::<LAZY>(self.prime, bound, u, v, w)
         }
         fn scale(self, x: __m512i, w: [__m512i; 2]) -> __m512i { scale(self.prime, x, w) }
 

@@ -16,6 +16,7 @@ pub(super) fn cipher(key: Block) -> Aes128Enc {
 }
 
 /// AES of one block.
+#[inline]
 pub(super) fn encrypt(pi: &Aes128Enc, block: Block) -> Block {
     let mut block = Array::from(block.to_bytes());
     pi.encrypt_block(&mut block);
@@ -29,6 +30,7 @@ pub(crate) fn sigma(x: Block) -> Block {
 }
 
 /// `x = pi(x) ^ x` for every block.
+#[inline]
 pub(super) fn davies_meyer(pi: &Aes128Enc, blocks: &mut [Block]) {
     let (chunks, rest) = blocks.as_chunks_mut::<BATCH>();
     for chunk in chunks {
@@ -50,6 +52,7 @@ pub(super) fn davies_meyer(pi: &Aes128Enc, blocks: &mut [Block]) {
 }
 
 /// `out[i] = H(blocks[i] ^ offset, (first + i, 0))` of [`crate::hash`].
+#[inline]
 pub(super) fn hash(pi: &Aes128Enc, first: u64, offset: Block, blocks: &[Block], out: &mut [Block]) {
     for ((index, &x), out) in (first..).zip(blocks).zip(out.iter_mut()) {
         *out = sigma(x ^ offset) ^ Block([0, index]);
@@ -58,12 +61,14 @@ pub(super) fn hash(pi: &Aes128Enc, first: u64, offset: Block, blocks: &[Block], 
 }
 
 /// `out[i] = H(nodes[i])` of [`crate::ggm::half`].
+#[inline]
 pub(super) fn tree_hash(pi: &Aes128Enc, nodes: &[Block], out: &mut [Block]) {
     out.iter_mut().zip(nodes).for_each(|(out, node)| *out = sigma(*node));
     davies_meyer(pi, out);
 }
 
 /// One level of [`half::grow`].
+#[inline]
 pub(super) fn double(pi: &Aes128Enc, mask: Block, nodes: &mut [Block]) -> Block {
     let (lefts, rights) = nodes.split_at_mut(nodes.len() / 2);
     for (left, right) in lefts.iter_mut().zip(rights.iter_mut()) {
@@ -79,6 +84,7 @@ pub(super) fn double(pi: &Aes128Enc, mask: Block, nodes: &mut [Block]) -> Block 
 }
 
 /// The PRG of `pi` at the counters `first, first + 1, ..`.
+#[inline]
 pub(super) fn counters(pi: &Aes128Enc, first: u64, out: &mut [Block; TILES]) {
     let mut blocks = std::array::from_fn::<_, TILES, _>(|t| Array::from(u128::from(first + t as u64).to_le_bytes()));
     pi.encrypt_blocks(&mut blocks);
