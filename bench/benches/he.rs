@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use he::{
-    EvaluationKeys, GaloisKeys, MatmulPlan, MatmulShape, MatmulSpec, NttBackend, ParamSet, SecretKey, TfheNtt,
-    Weights,
+    Ciphertexts, EvaluationKeys, GaloisKeys, MatmulPlan, MatmulShape, MatmulSpec, NttBackend, ParamSet, SecretKey,
+    TfheNtt, Weights,
 };
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -88,7 +88,7 @@ fn ciphertexts(c: &mut Criterion) {
     for weight_bits in [20, 64] {
         let product = Product::new(MatmulShape { batch: 1, m: 1, k: 16, n: 16 }, weight_bits);
         let plan = &product.plan;
-        assert_eq!(plan.ciphertexts(), (1, 1), "one ciphertext each way");
+        assert_eq!(plan.ciphertexts(), Ciphertexts { up: 1, down: 1 }, "one ciphertext each way");
         let download = product.check();
         let id = |step| format!("{step}/{}/{:?}", plan.set().degree(), plan.set());
         group.bench_function(id("encrypt"), |bench| bench.iter(|| product.encrypt()));
@@ -168,7 +168,7 @@ fn matmul(c: &mut Criterion) {
         let product = Product::new(MatmulShape { batch: 1, m, k, n }, 20);
         let download = product.check();
         let upload = product.encrypt();
-        let (up, down) = product.plan.ciphertexts();
+        let Ciphertexts { up, down } = product.plan.ciphertexts();
         eprintln!(
             "matmul {m}x{k}x{n}, {:?}: {} bytes up ({up} ciphertexts), {} bytes down ({down}), 2 flows",
             product.plan.set(),

@@ -1,9 +1,10 @@
-//! Processor seconds and bytes of the matrix products of a GPT-2 layer on this machine, and of the transforms below them.
-//! `cargo run --release -p waggle-he --example costs -- [MxKxN ...] [MB/s ...]`; given shapes: these products alone.
+//! Processor seconds and bytes of the matrix products of a GPT-2 layer on this machine, and of the transforms below
+//! them. `cargo run --release -p waggle-he --example costs -- [MxKxN ...] [MB/s ...]`; given shapes: these products
+//! alone.
 
 use he::{
-    EvaluationKeys, GaloisKeys, HeError, MatmulPlan, MatmulShape, MatmulSpec, NttBackend, OleKind, OlePlan, Packing,
-    ParamSet, PlanOptions, SecretKey, TfheNtt, Weights,
+    Ciphertexts, EvaluationKeys, GaloisKeys, HeError, MatmulPlan, MatmulShape, MatmulSpec, NttBackend, OleKind,
+    OlePlan, Packing, ParamSet, PlanOptions, SecretKey, TfheNtt, Weights,
 };
 use rand::RngExt;
 use std::sync::OnceLock;
@@ -30,7 +31,8 @@ fn shortest(runs: usize, mut f: impl FnMut()) -> Duration {
     (0..runs).map(timed).min().unwrap_or_default()
 }
 
-/// Processor time of one run, the mean over enough of them for the kernel's accounts to be exact; least of three means.
+/// Processor time of one run, the mean over enough of them for the kernel's accounts to be exact; least of three
+/// means.
 fn best<T>(f: impl Fn() -> T) -> (Duration, T) {
     let mut least = Duration::MAX;
     let mut value = f();
@@ -116,13 +118,13 @@ fn product(
     let download = result?.0;
     let (decrypt, opened) = best(|| plan.decrypt(&sk, &download));
     opened?;
-    let (up, down) = plan.ciphertexts();
-    let ms = |d: Duration| d.as_secs_f64() * 1e3;
+    let Ciphertexts { up, down } = plan.ciphertexts();
+    let (tile, ms) = (plan.tile(), |d: Duration| d.as_secs_f64() * 1e3);
     println!(
         "{:17} l={width} w={weight_bits:2} {:10} {:16} {up:4} {:9} {down:4} {:9} {:8.2} {:8.2} {:8.2} {:6.2}  {}",
         format!("{batch}x({m}x{k}x{n})"),
         format!("{:?}", plan.set()),
-        format!("{:?}", plan.tile()),
+        format!("{:?}", (tile.group, tile.rows, tile.inner, tile.cols)),
         upload.len(),
         download.len(),
         ms(encrypt),

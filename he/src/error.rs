@@ -1,9 +1,13 @@
-use crate::params::ParamSet;
+//! What can go wrong, by cause: parameters, operands, keys, messages.
+
+use crate::set::ParamSet;
 use thiserror::Error;
 
-/// What went wrong in this crate. Errors on bytes of the peer name the message and carry expected and received values.
+/// A refusal of this crate. Those that a peer can cause ([`Self::Length`], [`Self::Residue`], [`Self::Padding`]) name
+/// the message and carry expected and received values.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum HeError {
+    // Parameters of the ring.
     /// Parameters that the 128-bit table for ternary secrets does not cover.
     #[error("ring degree {n} allows at most {max_log_q} modulus bits at 128-bit security, got {log_q}")]
     Insecure {
@@ -28,6 +32,8 @@ pub enum HeError {
         /// The modulus refused.
         modulus: u64,
     },
+
+    // What a plan is asked for.
     /// A shape with an empty dimension or with more than 2^32 entries in an operand.
     #[error("shape of {step} is empty or too large")]
     Shape {
@@ -56,7 +62,9 @@ pub enum HeError {
         /// Tolerated error in units of the last place.
         max_lsb_error: u64,
     },
-    /// An operand of the caller with the wrong number of entries.
+
+    // What the caller hands to a plan.
+    /// An operand with the wrong number of entries.
     #[error("{what} has {got} entries, expected {expected}")]
     Operand {
         /// Which operand.
@@ -72,6 +80,22 @@ pub enum HeError {
         /// Declared bits.
         weight_bits: u32,
     },
+    /// A key made for another parameter set than the operation uses.
+    #[error("the operation uses parameter set {needed:?}, the key has {got:?}")]
+    KeySet {
+        /// Set of the plan.
+        needed: ParamSet,
+        /// Set of the key.
+        got: ParamSet,
+    },
+    /// A plan that packs its responses, evaluated without Galois keys.
+    #[error("the plan packs its responses, which takes Galois keys of {set:?}")]
+    NoGaloisKeys {
+        /// Set of the plan.
+        set: ParamSet,
+    },
+
+    // What the peer sends.
     /// A message of the wrong length.
     #[error("{message}: got {got} bytes, expected {expected}")]
     Length {
@@ -98,18 +122,30 @@ pub enum HeError {
         /// The message refused.
         message: &'static str,
     },
-    /// A key made for another parameter set than the operation uses.
-    #[error("the operation uses parameter set {needed:?}, the key has {got:?}")]
-    KeySet {
-        /// Set of the plan.
-        needed: ParamSet,
-        /// Set of the key.
-        got: ParamSet,
-    },
-    /// A plan that packs its responses, evaluated without Galois keys.
-    #[error("the plan packs its responses, which takes Galois keys of {set:?}")]
-    NoGaloisKeys {
-        /// Set of the plan.
-        set: ParamSet,
-    },
+}
+
+impl HeError {
+    /// Fails unless a message has the expected number of bytes.
+    pub(crate) fn check_length(message: &'static str, expected: usize, got: usize) -> Result<(), Self> {
+        if got == expected { Ok(()) } else { Err(Self::Length { message, expected, got }) }
+    }
+
+    /// Fails unless an operand has the expected number of entries.
+    pub(crate) fn check_entries(what: &'static str, expected: usize, got: usize) -> Result<(), Self> {
+        if got == expected { Ok(()) } else { Err(Self::Operand { what, expected, got }) }
+    }
+
+    /// Fails unless `1 <= got <= max`.
+    pub(crate) fn check_width(what: &'static str, max: u32, got: u32) -> Result<(), Self> {
+        if (1..=max).contains(&got) { Ok(()) } else { Err(Self::Width { what, min: 1, max, got }) }
+    }
+}
+
+impl From<bits::Error> for HeError {
+    fn from(error: bits::Error) -> Self {
+        match error {
+            bits::Error::Length { what, expected, got } => Self::Length { message: what, expected, got },
+            bits::Error::Padding { what } => Self::Padding { message: what },
+        }
+    }
 }

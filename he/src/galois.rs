@@ -4,29 +4,33 @@
 //! For a power of two h < N let `tau` be the automorphism `X -> X^(N/h + 1)`. On `X^i` with h | i it acts as the sign
 //! `(-1)^(i/h)`, as `X^N = -1`. If all coefficients of interest of two ciphertexts E, O lie at multiples of 2h, then
 //! `E + X^h O + tau(E - X^h O)` has twice those of E where they were and twice those of O h places further: the
-//! coefficients of E at odd multiples of h, and those of `X^h O` at even ones, cancel. What lies elsewhere stays elsewhere.
-//! (Chen, Dai, Kim, Song: Efficient homomorphic conversion, ACNS 2021, section 3.2; "interleaving" in BumbleBee, NDSS 2025.)
-//! The factors of two are undone beforehand, by dividing modulo q, which is odd; that leaves errors as they are.
+//! coefficients of E at odd multiples of h, and those of `X^h O` at even ones, cancel. What lies elsewhere stays
+//! elsewhere. (Chen, Dai, Kim, Song: Efficient homomorphic conversion, ACNS 2021, section 3.2; "interleaving" in
+//! BumbleBee, NDSS 2025.) The factors of two are undone beforehand, by dividing modulo q, which is odd; that leaves
+//! errors as they are.
 //!
 //! # Key switching
-//! `tau` of a ciphertext under s is one under `tau(s)`. For each prime `p_i` let `G_i` be 1 modulo `p_i` and 0 modulo the
-//! others. The residues of `c1` modulo `p_i`, centred, are cut into two signed digits of `w = ceil(log2(p_i) / 2)` bits:
-//! `c1 = sum_i (u_i0 + 2^w u_i1) G_i mod q`. The key holds for each digit an encryption of `2^(w k) G_i tau(s)` under s,
-//! with a fresh uniform half and a fresh error. No special prime is spent: the degrees 2048 and 4096 leave no room for one.
+//! `tau` of a ciphertext under s is one under `tau(s)`. For each prime `p_i` let `G_i` be 1 modulo `p_i` and 0 modulo
+//! the others. The residues of `c1` modulo `p_i`, centred, are cut into two signed digits of
+//! `w = ceil(log2(p_i) / 2)` bits: `c1 = sum_i (u_i0 + 2^w u_i1) G_i mod q`. The key holds for each digit an
+//! encryption of `2^(w k) G_i tau(s)` under s, with a fresh uniform half and a fresh error. No special prime is
+//! spent: the degrees 2048 and 4096 leave no room for one.
 //!
-//! The inner product with the digits adds `sum_d u_d e_d`. Digits are at most `2^(w-1)` in absolute value, so whatever
-//! their distribution, this noise is sub-Gaussian with variance at most `D N 2^(2w-2) 10.5`, D being the number of digits
-//! ([`switch_variance`]). Digits depend on the uniform halves of keys but never on their errors.
+//! The inner product with the digits adds the noise `sum_d u_d e_d`. Digits are at most `2^(w-1)` in absolute value,
+//! so whatever their distribution, this noise is sub-Gaussian with variance at most `D N 2^(2w-2) 10.5`, D being the
+//! number of digits ([`switch_variance`]). Digits depend on the uniform halves of keys but never on their errors.
 //!
 //! # Security
-//! The keys encrypt functions of s under s: besides RLWE they rest on circular security, as in every scheme with rotations.
-//! They are the holder's public values; the evaluator learns nothing of plaintexts from them.
+//! The keys encrypt functions of s under s: besides RLWE they rest on circular security, as in every scheme with
+//! rotations. They are the holder's public values; the evaluator learns nothing of plaintexts from them.
 
-use crate::bits::check_len;
+use crate::ciphertext::Ciphertext;
 use crate::error::HeError;
-use crate::keys::{Poly, SMALL_BITS, SecretKey, check_set, split_seed};
-use crate::params::{ParamSet, Params};
-use crate::sampling::{ERROR_VARIANCE, Expander, Label, SEED_BYTES, fresh_seed};
+use crate::keys::{PublicKey, SecretKey};
+use crate::params::Params;
+use crate::poly::{Poly, SMALL_BITS};
+use crate::sampling::{ERROR_VARIANCE, Expander, Label, SEED_BYTES, fresh_seed, split_seed};
+use crate::set::ParamSet;
 use rand::CryptoRng;
 use rayon::prelude::*;
 use std::cell::RefCell;
@@ -36,10 +40,19 @@ use zeroize::Zeroizing;
 /// Digits per prime.
 const DIGITS: usize = 2;
 
-/// A transformed ciphertext.
-pub(crate) struct Ciphertext {
-    pub(crate) c0: Poly,
-    pub(crate) c1: Poly,
+/// The key holder's keys, as the evaluator holds them. A public key alone converts into them.
+#[derive(Debug, Clone, Copy)]
+pub struct EvaluationKeys<'a> {
+    /// For encryptions of zero.
+    pub public: &'a PublicKey,
+    /// For responses that are packed.
+    pub galois: Option<&'a GaloisKeys>,
+}
+
+impl<'a> From<&'a PublicKey> for EvaluationKeys<'a> {
+    fn from(public: &'a PublicKey) -> Self {
+        Self { public, galois: None }
+    }
 }
 
 /// Bits of the lower digit of residues modulo a prime of `bits` bits.
@@ -69,14 +82,14 @@ pub struct GaloisKeys {
     steps: Vec<Step>,
 }
 
-/// What merging with one h takes.
+/// What a merge with one h needs.
 #[derive(Clone, PartialEq, Eq)]
 struct Step {
     /// `tau(x)[i] = x[permutation[i]]` on transformed polynomials.
     permutation: Vec<u32>,
-    /// `X^h`, transformed, in the form of `Params::dot`.
+    /// `X^h`, transformed, as a factor.
     monomial: Poly,
-    /// Per digit `tau^-1` of both halves of the key, transformed, in the form of `Params::dot`: so the digits need no
+    /// Per digit `tau^-1` of both halves of the key, transformed, as a factor: so the digits need no
     /// automorphism.
     keys: Vec<[Poly; 2]>,
 }
@@ -113,8 +126,8 @@ fn step_sizes(set: ParamSet) -> impl Iterator<Item = usize> {
 }
 
 impl GaloisKeys {
-    /// Fresh keys of the holder of `sk`, as the message that the evaluator reads with [`Self::from_bytes`]: the seed of the
-    /// uniform halves, then the other halves at the exact sizes of the primes.
+    /// Fresh keys of the holder of `sk`, as the message that the evaluator reads with [`Self::from_bytes`]: the seed
+    /// of the uniform halves, then the other halves at the exact sizes of the primes.
     pub fn message(sk: &SecretKey, rng: &mut (impl CryptoRng + ?Sized)) -> Vec<u8> {
         let (set, params) = (sk.set(), sk.set().params());
         let (seed, errors) = (fresh_seed(rng), fresh_seed(rng));
@@ -137,7 +150,7 @@ impl GaloisKeys {
                 for (b, &s) in b[limb.clone()].iter_mut().zip(&rotated[limb]) {
                     *b = p.add(*b, p.mul_shoup(s, gadget));
                 }
-                params.pack(&b, &mut out);
+                params.pack(&b, 1, &mut out);
             }
         }
         debug_assert_eq!(out.len(), Self::bytes(set));
@@ -185,15 +198,15 @@ impl GaloisKeys {
     /// Reads [`Self::message`]; refuses a wrong length and residues that are not below their prime.
     pub fn from_bytes(set: ParamSet, bytes: &[u8]) -> Result<Self, HeError> {
         const MESSAGE: &str = "Galois keys";
-        check_len(MESSAGE, bytes, Self::bytes(set))?;
+        HeError::check_length(MESSAGE, Self::bytes(set), bytes.len())?;
         let params = set.params();
         let (seed, rest) = split_seed(bytes, MESSAGE)?;
-        let bodies = rest.par_chunks_exact(params.poly_bytes()).map(|body| params.unpack(body, MESSAGE));
+        let bodies = rest.par_chunks_exact(params.poly_bytes()).map(|body| params.unpack(body, 1, MESSAGE));
         Ok(Self::assemble(set, &seed, &bodies.collect::<Result<Vec<_>, _>>()?))
     }
 
     pub(crate) fn check(&self, needed: ParamSet) -> Result<(), HeError> {
-        check_set(needed, self.set).map(|_| ())
+        needed.check(self.set).map(|_| ())
     }
 
     /// `E + X^h O + tau(E - X^h O)`, see the module documentation; h is a power of two below N.
@@ -245,24 +258,6 @@ thread_local! {
 }
 
 impl Params {
-    /// `(x, y) = (x + m y, x - m y)`, m in the form of [`Params::dot`].
-    fn butterfly(&self, x: &mut [u64], y: &mut [u64], m: &[u64]) {
-        let n = self.degree();
-        let limbs = x.chunks_exact_mut(n).zip(y.chunks_exact_mut(n)).zip(m.chunks_exact(n));
-        for (l, ((x, y), m)) in self.limbs().iter().zip(limbs) {
-            l.ntt().butterfly(x, y, m);
-        }
-    }
-
-    /// `x[i] += y[permutation[i]]` in every limb.
-    fn add_permuted(&self, x: &mut [u64], y: &[u64], permutation: &[u32]) {
-        let n = self.degree();
-        for ((l, x), y) in self.limbs().iter().zip(x.chunks_exact_mut(n)).zip(y.chunks_exact(n)) {
-            let p = *l.modulus();
-            x.iter_mut().zip(permutation).for_each(|(x, &i)| *x = p.add(*x, y[i as usize]));
-        }
-    }
-
     /// The digits of every coefficient of `x`, digit polynomial after digit polynomial.
     fn split_digits(&self, x: &[u64], out: &mut Vec<i64>) {
         let n = self.degree();

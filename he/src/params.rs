@@ -1,77 +1,28 @@
-//! Ring degrees and moduli, and the conversions between `Z_{2^b}`, the RNS and the torus.
+//! The ring of a parameter set with its tables, and the conversions between `Z_{2^b}`, the residues and the torus.
+//!
+//! A polynomial modulo q is kept as its residues modulo the primes of q, its *limbs* (a residue number system). The
+//! *torus* is `x / q mod 1`, held as a fraction of 128 bits: there ciphertexts of different moduli can be rounded and
+//! compared.
 
 use crate::error::HeError;
 use crate::modulus::{Modulus, Shoup};
 use crate::ntt::{self, NttBackend};
+use crate::set::{ParamSet, SECURITY_TABLE};
 use std::sync::OnceLock;
 
-/// Largest `log2 q` at 128-bit classical security for ternary secrets (Homomorphic Encryption Standard, table 1).
-pub const SECURITY_TABLE: [(usize, u32); 4] = [(2048, 54), (4096, 109), (8192, 218), (16384, 438)];
-
-/// Primes `= 1 mod 2^15`, thus good for every degree of [`SECURITY_TABLE`].
-const PRIMES_40: [u64; 4] = [0xffffe80001, 0xffffca8001, 0xffffc40001, 0xffffb20001];
-const PRIMES_44: [u64; 4] = [0xfffffdf8001, 0xfffffd78001, 0xfffffd68001, 0xfffffcf0001];
-const PRIMES_46: [u64; 4] = [0x3ffffff70001, 0x3ffffff58001, 0x3ffffff28001, 0x3fffffe50001];
-const PRIMES_50: [u64; 3] = [0x3ffffffdf0001, 0x3ffffffd48001, 0x3ffffffd20001];
-
-/// The parameter sets that plans choose from. Keys belong to one set.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum ParamSet {
-    /// N = 2048, one 50-bit prime: narrow rings.
-    Narrow,
-    /// N = 4096, two 46-bit primes: 64-bit shares by small weights, error of a few LSB for the widest of them.
-    Small,
-    /// N = 4096, two 50-bit primes: as `Small` with 8 bits more room; also products of shares of up to 44 bits.
-    SmallExact,
-    /// N = 8192, three 46-bit primes: products of two 64-bit shares with an error of a few LSB.
-    Full,
-    /// N = 8192, three 50-bit primes: products of two 64-bit shares with an error of 1 LSB.
-    FullExact,
-    /// N = 8192, four 40-bit primes: elementwise products modulo up to `2^42`, or of very long vectors.
-    Wide,
-    /// N = 8192, four 44-bit primes: elementwise products of up to 64 bits under masks that hide their noise.
-    Widest,
-}
-
 impl ParamSet {
-    /// Every set, smallest ciphertexts first.
-    pub const ALL: [Self; 7] =
-        [Self::Narrow, Self::Small, Self::SmallExact, Self::Full, Self::FullExact, Self::Wide, Self::Widest];
-
-    /// Ring degree N.
-    pub const fn degree(self) -> usize {
-        match self {
-            Self::Narrow => 2048,
-            Self::Small | Self::SmallExact => 4096,
-            Self::Full | Self::FullExact | Self::Wide | Self::Widest => 8192,
-        }
-    }
-
-    /// The primes whose product is q.
-    pub fn primes(self) -> &'static [u64] {
-        match self {
-            Self::Narrow => &PRIMES_50[..1],
-            Self::Small => &PRIMES_46[..2],
-            Self::SmallExact => &PRIMES_50[..2],
-            Self::Full => &PRIMES_46[..3],
-            Self::FullExact => &PRIMES_50[..3],
-            Self::Wide => &PRIMES_40,
-            Self::Widest => &PRIMES_44,
-        }
-    }
-
-    /// Bits of q: the sum of the sizes of its primes.
-    pub fn log_q(self) -> u32 {
-        self.primes().iter().map(|p| 64 - p.leading_zeros()).sum()
-    }
-
     /// The tables of this set, built on first use and kept.
     pub fn params(self) -> &'static Params {
         static BUILT: [OnceLock<Params>; ParamSet::ALL.len()] = [const { OnceLock::new() }; ParamSet::ALL.len()];
         BUILT[self as usize].get_or_init(|| {
-            // The sets are constants of this file; a test builds each of them.
+            // The sets are constants; a test builds each of them.
             Params::new(self.degree(), self.primes()).expect("a standard parameter set is valid")
         })
+    }
+
+    /// The tables of this set, for a key of the set `got`. Errors: [`HeError::KeySet`] if they differ.
+    pub(crate) fn check(self, got: ParamSet) -> Result<&'static Params, HeError> {
+        if self == got { Ok(self.params()) } else { Err(HeError::KeySet { needed: self, got }) }
     }
 }
 
@@ -171,8 +122,8 @@ impl Params {
         Lift { bits, q_low: self.q_low, limbs: self.limbs.iter().map(limb).collect() }
     }
 
-    /// `x / q mod 1` as a 128-bit fraction, from the residues of `x` (one per limb); too small by less than
-    /// [`torus_error`].
+    /// `x / q mod 1` as a 128-bit fraction, from the residues of `x` (one per limb). The result is too small by less
+    /// than [`torus_error`].
     #[inline(always)]
     pub(crate) fn torus(&self, residues: impl Iterator<Item = u64>) -> u128 {
         let mut sum = 0u128;
@@ -186,7 +137,7 @@ impl Params {
     }
 }
 
-/// Bound on what [`Params::torus`] misses with so many limbs: per limb one unit of `2^-128` for the part of the tail
+/// Bound on the error of [`Params::torus`] with so many limbs: per limb one unit of `2^-128` for the part of the tail
 /// that is cut off, and less than one for the bits of `1 / p` beyond it.
 pub(crate) fn torus_error(limbs: usize) -> f64 {
     2.0 * limbs as f64 * (-128f64).exp2()
@@ -232,6 +183,7 @@ pub(crate) fn round_torus(t: u128, bits: u32) -> u128 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::set::{PRIMES_46, PRIMES_50};
     use proptest::prelude::*;
 
     #[test]

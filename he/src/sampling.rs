@@ -3,6 +3,7 @@
 //! Secret distributions are sampled without secret-dependent branches or addresses. The rejection loop of
 //! [`Expander::uniform`] branches only on words that it throws away, which are independent of those it keeps.
 
+use crate::error::HeError;
 use crate::modulus::Modulus;
 use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 
@@ -18,7 +19,7 @@ pub(crate) const ERROR_ETA: u32 = 21;
 /// Variance of the centred binomial error.
 pub(crate) const ERROR_VARIANCE: f64 = 10.5;
 
-/// What a stream is used for; equal seeds with different labels give independent streams.
+/// The use of a stream. Equal seeds with different labels give independent streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Label {
     /// The uniform half of a public key.
@@ -58,6 +59,16 @@ pub(crate) fn fresh_seed(rng: &mut (impl rand::CryptoRng + ?Sized)) -> Seed {
     seed
 }
 
+/// The leading seed of a message, and the rest. Errors: [`HeError::Length`] if there is no whole seed.
+pub(crate) fn split_seed<'a>(
+    bytes: &'a [u8],
+    message: &'static str,
+) -> Result<([u8; SEED_BYTES], &'a [u8]), HeError> {
+    let short = HeError::Length { message, expected: SEED_BYTES, got: bytes.len() };
+    let (seed, rest) = bytes.split_first_chunk::<SEED_BYTES>().ok_or(short)?;
+    Ok((*seed, rest))
+}
+
 /// Bytes drawn from BLAKE3 at a time.
 const BUFFER_BYTES: usize = 4096;
 
@@ -94,7 +105,7 @@ impl Expander {
     /// One residue, exactly uniform below p.
     #[inline(always)]
     pub(crate) fn residue(&mut self, p: &Modulus) -> u64 {
-        let mask = u64::MAX >> (64 - p.bits());
+        let mask = bits::mask(p.bits());
         loop {
             let candidate = self.word() & mask;
             if candidate < p.value() {
@@ -110,7 +121,7 @@ impl Expander {
 
     /// Centred binomial: the difference of two sums of [`ERROR_ETA`] bits each.
     pub(crate) fn errors(&mut self, out: &mut [i64]) {
-        let mask = (1u64 << ERROR_ETA) - 1;
+        let mask = bits::mask(ERROR_ETA);
         for x in out {
             let word = self.word();
             *x = i64::from((word & mask).count_ones()) - i64::from(((word >> ERROR_ETA) & mask).count_ones());

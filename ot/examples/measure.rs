@@ -1,6 +1,6 @@
 //! CPU time of set-up, extension and transfers, one party after the other on one thread; of extension and set-up the
-//! least of several repetitions, because other processes slow down a shared cache. An argument (`silent`, `softspoken4`, ..)
-//! restricts it to the set-up and extension of that kind, `transfers` to what follows them.
+//! least of several repetitions, because other processes slow down a shared cache. An argument (`silent`,
+//! `softspoken4`, ..) restricts it to the set-up and extension of that kind, `transfers` to what follows them.
 
 use std::time::Duration;
 
@@ -184,8 +184,8 @@ fn refill_together(pair: &mut Pair, level: usize) {
     });
 }
 
-/// Fills both pools to `level`, one after the other, so that neither waits: first the party that sends, whose messages
-/// stay in the link. Returns the receiver's and the sender's time.
+/// Fills both pools to `level`, one after the other, so that neither waits: first the party that sends, whose
+/// messages stay in the link. Returns the receiver's and the sender's time.
 fn refill(pair: &mut Pair, level: usize) -> [Duration; 2] {
     let Pair { client, server, sender, receiver } = pair;
     let mut times = [Duration::ZERO; 2];

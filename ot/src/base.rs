@@ -4,7 +4,8 @@
 //! hash binds session, index and every point of the instance, points are decoded canonically and the identity is
 //! refused. Ristretto has prime order, so no cofactor can leak bits of a scalar.
 //!
-//! Sender: `A = a G`. Receiver with choice c: `B = b G + c A`, key `H(b A)`. Sender: `k0 = H(a B)`, `k1 = H(a B - a A)`.
+//! Sender: `A = a G`. Receiver with choice c: `B = b G + c A`, key `H(b A)`. Sender: `k0 = H(a B)`,
+//! `k1 = H(a B - a A)`.
 
 use curve25519_dalek::constants::RISTRETTO_BASEPOINT_TABLE;
 use curve25519_dalek::ristretto::{CompressedRistretto, RistrettoBasepointTable, RistrettoPoint};
@@ -104,7 +105,7 @@ fn half(scalar: &Scalar) -> Zeroizing<Scalar> {
     Zeroizing::new(scalar.div_by_2())
 }
 
-/// What separates one batch of base OTs from all others.
+/// The domain of the key hash: it separates one batch of base OTs from all others.
 pub(crate) struct Domain {
     key: [u8; 32],
 }

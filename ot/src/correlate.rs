@@ -1,17 +1,17 @@
 //! Correlated OT modulo powers of two: a sender's vector times a receiver's bit, as additive shares.
 //!
 //! For OT i with choice `b_i` and keys `k_0, k_1`, and slot t of width w, the sender takes the share
-//! `-H(k_0)_t mod 2^w` and sends `m_t = H(k_0)_t + H(k_1)_t + corr_t`; the receiver takes `H(k_0)_t` for `b_i = 0` and
-//! `m_t - H(k_1)_t` for `b_i = 1` (Asharov et al., <https://eprint.iacr.org/2013/552>, section 5, over Z_{2^w}).
+//! `-H(k_0)_t mod 2^w` and sends `m_t = H(k_0)_t + H(k_1)_t + corr_t`; the receiver takes `H(k_0)_t` for `b_i = 0`
+//! and `m_t - H(k_1)_t` for `b_i = 1` (Asharov et al., <https://eprint.iacr.org/2013/552>, section 5, over Z_{2^w}).
 
 use std::iter::Cycle;
 use std::ops::Range;
 use std::slice::Iter;
 
+use bits::{Bytes, Reader, Writer, bytes_for, mask};
 use rayon::prelude::*;
 use zeroize::Zeroize;
 
-use crate::bits::{BitReader, byte_writer, low_mask, packed_bytes};
 use crate::{Block, ChosenKeys, OtError, SenderKeys};
 
 const STEP: &str = "ot/correlated";
@@ -54,7 +54,7 @@ impl Correlation {
 
     /// Bytes of the sender's message, without framing: all values back to back, rounded up once.
     pub fn message_bytes(&self) -> usize {
-        packed_bytes(self.bits(self.count))
+        bytes_for(self.bits(self.count))
     }
 
     /// Bits of the first `ots` OTs.
@@ -73,21 +73,20 @@ impl Correlation {
 
     /// Bytes of the message per task.
     fn task_bytes(&self) -> usize {
-        packed_bytes(self.bits(self.task()))
+        bytes_for(self.bits(self.task()))
     }
 
-    /// What every OT of a period needs; divisions are dear enough to do them once.
+    /// The needs of every OT of a period. Divisions are dear enough to do them once.
     fn needs(&self) -> Vec<Need> {
         let need = |&width: &u32| {
             let per_block = (128 / width) as usize;
-            Need { width, mask: low_mask(width), per_block, blocks: self.slots.div_ceil(per_block) }
+            Need { width, mask: mask(width), per_block, blocks: self.slots.div_ceil(per_block) }
         };
         self.widths.iter().map(need).collect()
     }
 
     /// Goes through the OTs `range`, which begins with a period, in runs of equal need for pad blocks:
-    /// `run(OTs, pad blocks per key, the need of each)`,
-    /// which takes one need per OT.
+    /// `run(OTs, pad blocks per key, needs)` takes one of the needs for every OT.
     fn for_runs<'a>(
         needs: &'a [Need],
         range: Range<usize>,
@@ -129,9 +128,9 @@ impl Need {
 }
 
 impl SenderKeys {
-    /// Spends the keys on the products `b_i corr[i][t] mod 2^{w_i}` (`corr` OT by OT, only the `w_i` low bits matter).
-    /// Returns the message for [`ChosenKeys::decorrelate`] and this party's shares, reduced. Errors: the number of
-    /// keys or values is not the shape's.
+    /// Spends the keys on the products `b_i corr[i][t] mod 2^{w_i}` (`corr` OT by OT, only the `w_i` low bits
+    /// matter). Returns the message for [`ChosenKeys::decorrelate`] and this party's shares, reduced. Errors: the
+    /// number of keys or values is not the shape's.
     pub fn correlate(self, shape: &Correlation, corr: &[u64]) -> Result<(Vec<u8>, Vec<u64>), OtError> {
         OtError::expect(STEP, "OTs", shape.ots(), self.len())?;
         OtError::expect(STEP, "values", shape.values(), corr.len())?;
@@ -162,7 +161,7 @@ impl SenderKeys {
         let slots = shape.slots;
         let needs = shape.needs();
         let mut hash = self.hash.expander(Need::most(&needs));
-        let mut writer = byte_writer(message);
+        let mut writer = Writer::new(Bytes::new(message));
         let (mut pads0, mut pads1) = (Vec::new(), Vec::new());
         let mut values = shares.chunks_exact_mut(slots).zip(corr.chunks_exact(slots));
         Correlation::for_runs(&needs, first..first + corr.len() / slots, |ots, per, needs| {
@@ -224,7 +223,7 @@ impl ChosenKeys {
         let slots = shape.slots;
         let needs = shape.needs();
         let mut hash = self.hash.expander(Need::most(&needs));
-        let mut reader = BitReader::new(message);
+        let mut reader = Reader::new(message);
         let mut pads = Vec::new();
         let count = shares.len() / slots;
         let mut values = shares.chunks_exact_mut(slots);
@@ -235,7 +234,7 @@ impl ChosenKeys {
             if slots == 1 {
                 for (((ot, pad), need), shares) in ots.zip(&pads).zip(needs).zip(values.by_ref()) {
                     let (pad, chosen) = (pad.0[0], self.choices.get(ot).wrapping_neg());
-                    let m = reader.pull(need.width);
+                    let m = reader.take(need.width);
                     shares[0] = pad.wrapping_add(chosen & m.wrapping_sub(pad).wrapping_sub(pad)) & need.mask;
                 }
                 return;
@@ -249,7 +248,7 @@ impl ChosenKeys {
                     for share in shares.by_ref().take(need.per_block) {
                         // p for choice 0, m - p for choice 1.
                         let pad = p as u64;
-                        let m = reader.pull(w);
+                        let m = reader.take(w);
                         *share = pad.wrapping_add(chosen & m.wrapping_sub(pad).wrapping_sub(pad)) & mask;
                         p >>= w;
                     }

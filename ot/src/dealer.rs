@@ -18,7 +18,7 @@ pub fn setup(role: Role, seed: u64) -> (OtSender, OtReceiver) {
     let source = |sender: Role| {
         let mut rng = StdRng::seed_from_u64(seed ^ (sender as u64) << 63);
         let delta = random_delta(&mut rng);
-        (delta, rng, Direction::new(&session, sender, Kernels::default().cpu()).hash)
+        (delta, rng, Direction::new(&session, sender, Kernels::default().simd()).hash)
     };
     let (delta, rng, hash) = source(role);
     let sender = OtSender::new(Box::new(Dealer { rng, delta: Some(delta) }), plan, hash, delta);

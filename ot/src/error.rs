@@ -1,4 +1,4 @@
-//! What can go wrong in an oblivious transfer.
+//! What can go wrong in an oblivious transfer, by cause: the link and the peer, or the caller.
 
 use net::NetError;
 use thiserror::Error;
@@ -6,17 +6,10 @@ use thiserror::Error;
 /// A failure of a transfer, naming the step that was under way.
 #[derive(Debug, Error)]
 pub enum OtError {
+    // What the link or the peer can cause.
     /// The channel failed, or the peer's message has the wrong length, tag or content.
     #[error(transparent)]
     Net(#[from] NetError),
-    /// More OTs are asked for than the pool holds; call `ensure` first.
-    #[error("{needed} OTs needed, {available} in the pool")]
-    Short {
-        /// OTs asked for.
-        needed: usize,
-        /// OTs in the pool.
-        available: usize,
-    },
     /// Bytes or values handed to `step` do not fit the shape of the transfer.
     #[error("`{step}` got {got} {unit}, expected {expected}")]
     Length {
@@ -28,6 +21,16 @@ pub enum OtError {
         expected: usize,
         /// Count received.
         got: usize,
+    },
+
+    // What the caller can cause.
+    /// More OTs are asked for than the pool holds; call `ensure` first.
+    #[error("{needed} OTs needed, {available} in the pool")]
+    Short {
+        /// OTs asked for.
+        needed: usize,
+        /// OTs in the pool.
+        available: usize,
     },
     /// A parameter lies outside its range.
     #[error("{what} is {got}, allowed are {allowed}")]
@@ -50,5 +53,16 @@ impl OtError {
     /// Checks a count against the shape of the transfer.
     pub(crate) fn expect(step: &'static str, unit: &'static str, expected: usize, got: usize) -> Result<(), OtError> {
         if expected == got { Ok(()) } else { Err(OtError::Length { step, unit, expected, got }) }
+    }
+}
+
+impl From<bits::Error> for OtError {
+    fn from(error: bits::Error) -> Self {
+        match error {
+            bits::Error::Length { what, expected, got } => {
+                OtError::Length { step: what, unit: "bytes", expected, got }
+            }
+            bits::Error::Padding { what } => OtError::malformed(what, "padding bits are set"),
+        }
     }
 }

@@ -3,17 +3,18 @@
 //! `H(x, i) = pi(sigma(x) ^ i) ^ sigma(x) ^ i` with the tweak `i = (OT, counter)`, the linear orthomorphism `sigma(a
 //! || b) = (a ^ b) || a`, and `pi` = AES-128 under a public key that serves one session, direction and run of OTs. It
 //! is the hash of section 7.3 of Guo, Katz, Wang and Yu (<https://eprint.iacr.org/2019/074>) with a tweak added to
-//! the input. It is *not* their TMMO (section 7.4), `pi(pi(x) ^ i) ^ pi(x)`, which costs twice the calls; what
-//! follows shows that it need not be.
+//! the input. It is *not* their TMMO (section 7.4), `pi(pi(x) ^ i) ^ pi(x)`, which costs twice the calls. The claim
+//! below shows that TMMO is not needed here.
 //!
 //! # What it hides, and what it costs
 //! One party knows blocks x, the other hashes `x ^ Delta`. Of Delta 127 bits are unknown: its lowest bit is 1. Trees
-//! ([`crate::tree_hash`], [`crate::silent::tree`]) use the hash without a tweak, under keys of their own, and add
+//! ([`crate::ggm::half`]) use the hash without a tweak, under keys of their own, and add
 //! `b Delta` to it for known bits b.
 //!
-//! **Claim.** Let `pi_1 .. pi_K` be ideal permutations. Who evaluates them p times, forward or backward, and asks q
-//! times per key for `pi_k(s) ^ s ^ b Delta` with `s = c ^ sigma(Delta)`, `c = sigma(x) ^ i`, where no c occurs twice
-//! under a key, tells the answers from random blocks with advantage at most `p q 2^-126 + K q^2 2^-129`.
+//! **Claim.** Let `pi_1 .. pi_K` be ideal permutations. An adversary that evaluates them p times, forward or
+//! backward, and asks q times per key for `pi_k(s) ^ s ^ b Delta` with `s = c ^ sigma(Delta)`, `c = sigma(x) ^ i`,
+//! where no c occurs twice under a key, tells the answers from random blocks with advantage at most
+//! `p q 2^-126 + K q^2 2^-129`.
 //!
 //! **Proof** (H-coefficients). Random answers y do not depend on Delta, which is drawn after them. They also occur
 //! with the real permutations, and are at least as likely there, unless
@@ -36,38 +37,32 @@
 //!
 //! **The loss.** A key serves [`CALLS_PER_KEY`] `= 2^10` calls on unknown inputs: runs of OTs are the shorter the
 //! more blocks an OT takes, [`crate::dpf::GROUP`] trees share a key, and every tree of silent OT has its own. So the
-//! advantage is at most `p 2^-116`, and `2^-79` for `2^30` keys: the 128 bits of Delta are worth 116 against who
-//! evaluates AES under the keys of one session, which are known only once it runs, so that nothing can be computed
-//! ahead or for several sessions at once.
+//! advantage is at most `p 2^-116`, and `2^-79` for `2^30` keys: the 128 bits of Delta are worth 116 against an
+//! adversary that evaluates AES under the keys of one session. These keys are known only once the session runs, so
+//! nothing can be computed ahead or for several sessions at once.
 
 use std::ops::Range;
 
-use aes::Aes128Enc;
-use aes::cipher::{Array, BlockCipherEncrypt, KeyInit};
-
 use crate::Block;
-use crate::simd::{Cpu, Key};
+use crate::kernels::{Permutation, Simd, sigma};
 
 /// Most calls of the permutation on unknown inputs under one key; the module documentation says what each bit of it
 /// costs.
 pub(crate) const CALLS_PER_KEY: usize = 1 << 10;
 
-/// Blocks per call of the cipher; a multiple of the eight that AES-NI keeps in flight.
-const BATCH: usize = 16;
-
 /// The hash of one session and direction.
 #[derive(Clone)]
 pub(crate) struct CrHash {
     key: [u8; 32],
-    cpu: Option<Cpu>,
+    simd: Option<Simd>,
 }
 
 impl CrHash {
     /// The hash for the direction `label` of the session `session`.
-    pub(crate) fn new(session: &[u8; 32], label: &[u8], cpu: Option<Cpu>) -> Self {
+    pub(crate) fn new(session: &[u8; 32], label: &[u8], simd: Option<Simd>) -> Self {
         let mut hasher = blake3::Hasher::new_derive_key("waggle-ot 2026 correlation-robust hash");
         hasher.update(session).update(label);
-        CrHash { key: *hasher.finalize().as_bytes(), cpu }
+        CrHash { key: *hasher.finalize().as_bytes(), simd }
     }
 
     /// A hasher for one thread and OTs of up to `blocks` blocks of pad each, the same number at both parties: it
@@ -97,11 +92,7 @@ impl CrHash {
     }
 
     fn permutation(&self, at: Place) -> Permutation {
-        let key = self.key(at);
-        match self.cpu {
-            Some(cpu) => Permutation::Simd(cpu, Key::new(cpu, Block::from_bytes(key))),
-            None => Permutation::Portable(Aes128Enc::new(&Array::from(key))),
-        }
+        Permutation::new(self.simd, Block::from_bytes(self.key(at)))
     }
 }
 
@@ -111,35 +102,6 @@ struct Place {
     run: u64,
     number: u64,
     part: u64,
-}
-
-/// The permutation `pi` of a place.
-enum Permutation {
-    Portable(Aes128Enc),
-    Simd(Cpu, Key),
-}
-
-impl Permutation {
-    /// `x = pi(x) ^ x` for every block.
-    fn davies_meyer(&self, blocks: &mut [Block]) {
-        match self {
-            Permutation::Portable(pi) => davies_meyer(pi, blocks),
-            Permutation::Simd(cpu, pi) => cpu.davies_meyer(pi, blocks),
-        }
-    }
-
-    /// `out[i] = H(blocks[i] ^ offset, (first + i, 0))`.
-    fn hash(&self, first: u64, offset: Block, blocks: &[Block], out: &mut [Block]) {
-        match self {
-            Permutation::Portable(pi) => {
-                for ((index, &x), out) in (first..).zip(blocks).zip(out.iter_mut()) {
-                    *out = sigma(x ^ offset) ^ Block([0, index]);
-                }
-                davies_meyer(pi, out);
-            }
-            Permutation::Simd(cpu, pi) => cpu.hash(pi, first, offset, blocks, out),
-        }
-    }
 }
 
 /// A [`CrHash`] that remembers the key it used last.
@@ -226,36 +188,12 @@ fn expand_one<'a>(x: Block, index: u64, counter: u64, out: impl Iterator<Item = 
     }
 }
 
-/// The linear orthomorphism of the hash.
-#[inline]
-pub(crate) fn sigma(x: Block) -> Block {
-    Block([x.0[1], x.0[0] ^ x.0[1]])
-}
-
-/// `x = pi(x) ^ x` for every block.
-pub(crate) fn davies_meyer(pi: &Aes128Enc, blocks: &mut [Block]) {
-    let (chunks, rest) = blocks.as_chunks_mut::<BATCH>();
-    for chunk in chunks {
-        let mut y = chunk.map(|x| Array::from(x.to_bytes()));
-        pi.encrypt_blocks(&mut y);
-        for (x, y) in chunk.iter_mut().zip(y) {
-            *x ^= Block::from_bytes(y.into());
-        }
-    }
-    let mut y = [aes::Block::default(); BATCH];
-    let y = &mut y[..rest.len()];
-    for (y, x) in y.iter_mut().zip(rest.iter()) {
-        *y = Array::from(x.to_bytes());
-    }
-    pi.encrypt_blocks(y);
-    for (x, y) in rest.iter_mut().zip(y) {
-        *x ^= Block::from_bytes((*y).into());
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::HashMap;
+
+    use aes::Aes128Enc;
+    use aes::cipher::{Array, BlockCipherEncrypt, KeyInit};
 
     use super::*;
 
@@ -279,8 +217,8 @@ mod tests {
 
     #[test]
     fn batches_equal_the_definition_across_keys() {
-        for cpu in crate::simd::all() {
-            batches_equal_the_definition(&CrHash::new(&[7; 32], b"test", cpu));
+        for simd in crate::kernels::all() {
+            batches_equal_the_definition(&CrHash::new(&[7; 32], b"test", simd));
         }
     }
 

@@ -1,18 +1,18 @@
 //! 1-of-N OT of short messages, N = 2^b, from b 1-of-2 OTs each; b = 1 is chosen 1-of-2 OT.
 //!
 //! The N entries of an item, W bits each, form one string; bit i of an entry's number j chooses between the two keys
-//! of OT i. Entry j is masked with the slice at its own place of
-//! `pad_j = XOR_i slice_j(H(k_i^{j_i}))` (Naor and Pinkas, STOC 1999, with every key hashed once to a whole string),
-//! so the sender XORs, for every i, the two strings of OT i cut along the mask of bit i. For `j != index` at least one
-//! key is unknown to the receiver, and no two entries share a slice.
+//! of OT i. Entry j is masked with the slice at its own place of `pad_j = XOR_i slice_j(H(k_i^{j_i}))` (Naor and
+//! Pinkas, STOC 1999, with every key hashed once to a whole string), so the sender XORs, for every i, the two strings
+//! of OT i cut along the mask of bit i. For `j != index` at least one key is unknown to the receiver, and no two
+//! entries share a slice.
 //!
 //! The receiver hashes only the blocks that its entry touches: their number is public, their counters are not, and
 //! they are data of the cipher, never an address.
 
+use bits::{Bytes, Reader, Words, Writer, bytes_for, equal, mask};
 use rayon::prelude::*;
 use zeroize::Zeroize;
 
-use crate::bits::{BitReader, BitWriter, byte_writer, is_equal, low_mask, packed_bytes};
 use crate::correlate::check_widths;
 use crate::hash::CALLS_PER_KEY;
 use crate::{Block, ChosenKeys, OtError, SenderKeys};
@@ -79,7 +79,7 @@ impl Lookup {
 
     /// Bytes of the sender's message, without framing: all items back to back, rounded up once.
     pub fn message_bytes(&self) -> usize {
-        packed_bytes(self.count as u128 * self.item_bits() as u128)
+        bytes_for(self.count as u128 * self.item_bits() as u128)
     }
 
     /// Bits of the table of an item.
@@ -116,10 +116,10 @@ impl Lookup {
     fn masks(&self) -> Vec<Block> {
         let blocks = self.item_blocks();
         let mut masks = vec![Block::ZERO; self.bits as usize * blocks];
-        for (i, mask) in masks.chunks_exact_mut(blocks).enumerate() {
+        for (i, ones) in masks.chunks_exact_mut(blocks).enumerate() {
             for j in (0..self.entries()).filter(|j| j >> i & 1 == 1) {
                 for bit in j * self.entry..(j + 1) * self.entry {
-                    mask[bit / 128].0[bit / 64 % 2] |= 1 << (bit % 64);
+                    ones[bit / 128].0[bit / 64 % 2] |= 1 << (bit % 64);
                 }
             }
         }
@@ -136,19 +136,19 @@ impl SenderKeys {
         self.lookup_strings(shape, |item, string, scratch: &mut Option<Vec<u64>>| {
             let row = scratch.get_or_insert_with(row);
             fill(item, row);
-            let mut words = string.iter_mut().flat_map(|block| &mut block.0);
-            let mut writer = BitWriter::new(|word| words.next().into_iter().for_each(|to| *to = word));
+            let mut writer = Writer::new(Words::new(string.iter_mut().flat_map(|block| &mut block.0)));
             for entry in row.chunks_exact(shape.words()) {
                 for (&value, &w) in entry.iter().zip(&shape.widths) {
-                    writer.push(value & low_mask(w), w);
+                    writer.push(value & mask(w), w);
                 }
             }
             writer.finish();
         })
     }
 
-    /// [`lookup`](Self::lookup) for tables of at most 128 bits, which `table(item)` gives as a string: entry j at bit `j W`.
-    /// Bits beyond the item's are ignored. Errors: the number of keys is not the shape's, or its tables are longer.
+    /// [`lookup`](Self::lookup) for tables of at most 128 bits, which `table(item)` gives as a string: entry j at bit
+    /// `j W`. Bits beyond the item's are ignored. Errors: the number of keys is not the shape's, or its tables are
+    /// longer.
     pub fn lookup_short(self, shape: &Lookup, table: impl Fn(usize) -> u128 + Sync) -> Result<Vec<u8>, OtError> {
         if shape.item_bits() > 128 {
             return Err(OtError::Parameter { what: "bits of a table", allowed: "up to 128", got: shape.item_bits() });
@@ -188,7 +188,7 @@ impl SenderKeys {
         let (bits, per) = (shape.bits as usize, shape.item_blocks());
         let run = (RUN_BLOCKS / (bits * per)).max(1);
         let mut hash = self.hash.expander(shape.item_blocks());
-        let mut writer = byte_writer(message);
+        let mut writer = Writer::new(Bytes::new(message));
         let mut scratch = None;
         let mut string = vec![Block::ZERO; per];
         let (mut pads0, mut pads1) = (Vec::new(), Vec::new());
@@ -217,7 +217,7 @@ impl SenderKeys {
                 for block in &string {
                     for word in block.0 {
                         let w = left.min(64) as u32;
-                        writer.push(word & low_mask(w), w);
+                        writer.push(word & mask(w), w);
                         left -= w as usize;
                     }
                 }
@@ -257,7 +257,7 @@ impl ChosenKeys {
         let (bits, window) = (shape.bits as usize, shape.window_blocks());
         let run = (RUN_BLOCKS / (bits * window)).max(1);
         let mut hash = self.hash.expander(shape.item_blocks());
-        let mut reader = BitReader::new(message);
+        let mut reader = Reader::new(message);
         let (mut pads, mut offsets, mut starts) = (Vec::new(), Vec::new(), Vec::new());
         let mut chosen = vec![Block::ZERO; window];
         let index = |item: usize| (0..bits).fold(0, |j, i| j | self.choices.get(item * bits + i) << i);
@@ -293,16 +293,16 @@ impl ChosenKeys {
 }
 
 /// Reads a string of `bits` bits and keeps its blocks `start, start + 1, ..` in `out`, touching all of them alike.
-fn select(reader: &mut BitReader<'_>, bits: usize, start: u64, out: &mut [Block]) {
+fn select(reader: &mut Reader<'_>, bits: usize, start: u64, out: &mut [Block]) {
     out.fill(Block::ZERO);
     let mut left = bits;
     for c in 0..bits.div_ceil(128) as u64 {
         let low = left.min(64);
         let high = (left - low).min(64);
         left -= low + high;
-        let block = Block([reader.pull(low as u32), reader.pull(high as u32)]);
+        let block = Block([reader.take(low as u32), reader.take(high as u32)]);
         for (i, out) in (0..).zip(out.iter_mut()) {
-            *out ^= block.times(is_equal(c, start + i));
+            *out ^= block.times(equal(c, start + i));
         }
     }
 }
@@ -324,7 +324,7 @@ fn unpack(blocks: &[Block], widths: &[u32], values: &mut [u64]) {
     for (value, &w) in values.iter_mut().zip(widths) {
         let (at, s) = (bit / 64, bit % 64);
         let word = |i: usize| blocks.get(i / 2).map_or(0, |b| b.0[i % 2]);
-        *value = (word(at) >> s | (word(at + 1) << 1) << (63 - s)) & low_mask(w);
+        *value = (word(at) >> s | (word(at + 1) << 1) << (63 - s)) & mask(w);
         bit += w as usize;
     }
 }

@@ -5,9 +5,11 @@ use zeroize::Zeroize;
 
 use crate::hash::CrHash;
 use crate::keys::{ChosenKeys, SenderKeys};
-use crate::{Bits, Block, CotKind, CotSource, OtError, Wire};
+use crate::kind::CotKind;
+use crate::source::{CotSource, Wire};
+use crate::{Bits, Block, OtError};
 
-/// How a pool grows: everything that a planner needs to predict its traffic.
+/// How a pool grows. A planner needs no more to predict its traffic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolPlan {
     /// The generator.
@@ -37,7 +39,7 @@ struct Pool {
     source: Box<dyn CotSource>,
     plan: PoolPlan,
     hash: CrHash,
-    /// The first `level` are OTs, the rest is room for more: what was used is zero, and nothing is filled twice.
+    /// The first `level` are OTs, the rest is room for more. Used blocks are zero, and no block is filled twice.
     blocks: Vec<Block>,
     level: usize,
     made: u64,
@@ -91,7 +93,7 @@ impl Drop for Pool {
 macro_rules! pool_methods {
     () => {
         /// Refills the pool, if it holds fewer than `n` OTs, as the plan says. Both parties must call this in the
-        /// same order with the same `n`.
+        /// same order with the same `n`. Errors: those of the generator; the pool is as before.
         pub fn ensure(&mut self, ch: &mut Channel, n: usize) -> Result<(), OtError> {
             self.pool.ensure(ch, n)
         }
@@ -151,7 +153,8 @@ impl OtSender {
         Ok(SenderKeys::new(blocks, self.delta, self.pool.hash.clone(), first))
     }
 
-    /// Consumes `n` OTs with random choice bits ([`OtReceiver::random`]); needs no message.
+    /// Consumes `n` OTs with random choice bits ([`OtReceiver::random`]); needs no message. Errors: the pool is
+    /// short.
     pub fn random(&mut self, n: usize) -> Result<SenderKeys, OtError> {
         let (first, blocks) = self.pool.take(n)?;
         Ok(SenderKeys::new(blocks, self.delta, self.pool.hash.clone(), first))
@@ -192,7 +195,7 @@ impl OtReceiver {
         Ok((corrections.to_bytes(), keys.with_choices(choices.clone())))
     }
 
-    /// Consumes `n` OTs and takes their random choice bits as they are; needs no message.
+    /// Consumes `n` OTs and takes their random choice bits as they are; needs no message. Errors: the pool is short.
     pub fn random(&mut self, n: usize) -> Result<(Bits, ChosenKeys), OtError> {
         let (first, blocks) = self.pool.take(n)?;
         let words = blocks.chunks(64).map(|b| b.iter().enumerate().fold(0, |w, (i, b)| w | b.lsb() << i)).collect();

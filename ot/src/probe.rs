@@ -10,13 +10,10 @@ use subtle::Choice;
 
 use crate::base::{self, BaseSender, COUNT, Domain};
 use crate::dpf::{DpfShape, Expander, Lane};
+use crate::ggm::full;
 use crate::hash::CrHash;
-use crate::pprf;
-use crate::silent::tree;
-use crate::simd::{Cpu, all};
+use crate::kernels::{BATCH, Permutation, Simd, all, transpose};
 use crate::softspoken::{SoftSpokenReceiver, SoftSpokenSender};
-use crate::transpose::{BATCH, transpose};
-use crate::tree_hash::TreeHash;
 use crate::{Bits, Block, ChosenKeys, Correlation, Lookup, SenderKeys, SoftSpoken};
 
 /// Takes a secret in and returns what computes on it, as often as it is called. Neither may branch or address by the
@@ -36,15 +33,15 @@ pub struct Probe {
 /// Every computation with every set of kernels of this processor.
 pub fn probes() -> Vec<Probe> {
     let mut probes = Vec::new();
-    for cpu in all() {
-        let kernels = cpu.map_or("portable", Cpu::name);
+    for simd in all() {
+        let kernels = simd.map_or("portable", Simd::name);
         let mut add = |name: &str, secret_bytes: usize, prepare: Prepare| {
             probes.push(Probe { name: format!("ot: {name} ({kernels})"), secret_bytes, prepare });
         };
-        hashes(cpu, &mut add);
-        trees(cpu, &mut add);
-        extension(cpu, &mut add);
-        transfers(cpu, &mut add);
+        hashes(simd, &mut add);
+        trees(simd, &mut add);
+        extension(simd, &mut add);
+        transfers(simd, &mut add);
     }
     let mut add = |name: &str, secret_bytes: usize, prepare: Prepare| {
         probes.push(Probe { name: format!("ot: {name}"), secret_bytes, prepare });
@@ -73,8 +70,8 @@ fn delta(block: Block) -> Block {
 /// Blocks that are hashed at once.
 const HASHED: usize = 64;
 
-fn hashes(cpu: Option<Cpu>, add: Add<'_>) {
-    let hash = CrHash::new(&[1; 32], b"probe", cpu);
+fn hashes(simd: Option<Simd>, add: Add<'_>) {
+    let hash = CrHash::new(&[1; 32], b"probe", simd);
     let own = hash.clone();
     add("hash of 64 blocks", 16 * (HASHED + 1), {
         Box::new(move |secret| {
@@ -97,9 +94,9 @@ fn hashes(cpu: Option<Cpu>, add: Add<'_>) {
     });
     add("hash of 64 nodes", 16 * HASHED, {
         Box::new(move |secret| {
-            let (x, hash) = (blocks(secret), TreeHash::by(cpu, Block([3, 4])));
+            let (x, hash) = (blocks(secret), Permutation::new(simd, Block([3, 4])));
             let mut out = vec![Block::ZERO; HASHED];
-            Box::new(move || hash.hash(&x, black_box(&mut out)))
+            Box::new(move || hash.tree_hash(&x, black_box(&mut out)))
         })
     });
 }
@@ -107,17 +104,14 @@ fn hashes(cpu: Option<Cpu>, add: Add<'_>) {
 /// Levels of the trees of silent OT.
 const DEPTH: usize = 9;
 
-fn trees(cpu: Option<Cpu>, add: Add<'_>) {
+fn trees(simd: Option<Simd>, add: Add<'_>) {
     add("GGM tree of the sender", 32, {
         Box::new(move |secret| {
             let x = blocks(secret);
             let (mut sums, mut nodes) = ([Block::ZERO; DEPTH], vec![Block::ZERO; 1 << DEPTH]);
             Box::new(move || {
                 let (sums, nodes) = black_box((&mut sums, &mut nodes));
-                match cpu {
-                    Some(cpu) => cpu.grow(Block([5, 6]), x[0], x[1], sums, nodes),
-                    None => tree::grow(Block([5, 6]), x[0], x[1], sums, nodes),
-                }
+                Permutation::new(simd, Block([5, 6])).grow(x[0], x[1], sums, nodes);
             })
         })
     });
@@ -126,39 +120,35 @@ fn trees(cpu: Option<Cpu>, add: Add<'_>) {
             let (away, sums) = (words(&secret[..8])[0] & ((1 << DEPTH) - 1), blocks(&secret[8..]));
             let mut nodes = vec![Block::ZERO; 1 << DEPTH];
             Box::new(move || {
-                let nodes = black_box(&mut nodes);
-                match cpu {
-                    Some(cpu) => cpu.regrow(Block([5, 6]), away, &sums, nodes),
-                    None => tree::regrow(Block([5, 6]), away, &sums, nodes),
-                }
+                Permutation::new(simd, Block([5, 6])).regrow(away, &sums, black_box(&mut nodes));
             })
         })
     });
-    functions::<u64>(cpu, 64, add);
-    functions::<u32>(cpu, 32, add);
+    functions::<u64>(simd, 64, add);
+    functions::<u32>(simd, 32, add);
 }
 
 /// Point functions of 64 leaves.
-fn functions<L: Lane>(cpu: Option<Cpu>, width: u32, add: Add<'_>) {
+fn functions<L: Lane>(simd: Option<Simd>, width: u32, add: Add<'_>) {
     let shape = DpfShape::new(6, L::WORDS, width).expect("a shape in range");
     add(&format!("point function, {} words of {width} bits", L::WORDS), 8 * shape.key_words(), {
         Box::new(move |secret| {
             let mut key = words(secret);
             // The key of the cipher is public.
             key[..2].fill(7);
-            let mut expander = Expander::by(shape, Role::Client, TreeHash::by(cpu, Block([7; 2])));
+            let mut expander = Expander::by(shape, Role::Client, simd, Block([7; 2]));
             let mut out = vec![L::default(); shape.values()];
             Box::new(move || expander.expand(&key, black_box(&mut out)))
         })
     });
 }
 
-fn extension(cpu: Option<Cpu>, add: Add<'_>) {
+fn extension(simd: Option<Simd>, add: Add<'_>) {
     add("transposition", 16 * BATCH, {
         Box::new(move |secret| {
             let mut rows: Box<[Block; BATCH]> = blocks(secret).try_into().expect("as many blocks");
-            Box::new(move || match cpu {
-                Some(cpu) => cpu.transpose(black_box(&mut rows)),
+            Box::new(move || match simd {
+                Some(simd) => simd.transpose(black_box(&mut rows)),
                 None => transpose(black_box(&mut rows)),
             })
         })
@@ -167,7 +157,7 @@ fn extension(cpu: Option<Cpu>, add: Add<'_>) {
     let leaves = (COUNT / kind.k()) << kind.k();
     add("SoftSpoken OT, receiver", 16 * leaves, {
         Box::new(move |secret| {
-            let mut receiver = SoftSpokenReceiver::new(kind, &blocks(secret), cpu);
+            let mut receiver = SoftSpokenReceiver::new(kind, &blocks(secret), simd);
             let mut out = vec![Block::ZERO; BATCH];
             Box::new(move || {
                 black_box(receiver.produce(black_box(&mut out)));
@@ -177,7 +167,7 @@ fn extension(cpu: Option<Cpu>, add: Add<'_>) {
     add("SoftSpoken OT, sender's Delta", 16 * (leaves + 1), {
         Box::new(move |secret| {
             let seeds = blocks(secret);
-            let mut sender = SoftSpokenSender::new(kind, &seeds[..leaves], delta(seeds[leaves]), cpu);
+            let mut sender = SoftSpokenSender::new(kind, &seeds[..leaves], delta(seeds[leaves]), simd);
             let mut out = vec![Block::ZERO; BATCH];
             let message = vec![0x5a; kind.extend_wire(BATCH).to_sender.bytes as usize - net::HEADER_BYTES];
             Box::new(move || sender.consume(&message, black_box(&mut out)).expect("the length of a batch"))
@@ -188,8 +178,8 @@ fn extension(cpu: Option<Cpu>, add: Add<'_>) {
 /// OTs of a transfer.
 const OTS: usize = 64;
 
-fn transfers(cpu: Option<Cpu>, add: Add<'_>) {
-    let hash = CrHash::new(&[2; 32], b"probe", cpu);
+fn transfers(simd: Option<Simd>, add: Add<'_>) {
+    let hash = CrHash::new(&[2; 32], b"probe", simd);
     let sender = |hash: &CrHash, x: &[Block]| SenderKeys::new(x[1..=OTS].to_vec(), delta(x[0]), hash.clone(), 0);
     let chosen = |hash: &CrHash, secret: &[u8]| {
         let choices = Bits::from_words(words(&secret[..8]), OTS);
@@ -273,9 +263,9 @@ fn set_up(add: Add<'_>) {
     add("punctured PRF, Delta", COUNT / 8 + 16 * COUNT, {
         Box::new(move |secret| {
             let (delta, chosen) = (choices(&secret[..COUNT / 8]), blocks(&secret[COUNT / 8..]));
-            let corrections = vec![0x3c; pprf::correction_bytes(k)];
+            let corrections = vec![0x3c; full::correction_bytes(k)];
             Box::new(move || {
-                black_box(pprf::open("probe", &[9; 32], k, &chosen, &delta, &corrections).expect("as many bytes"));
+                black_box(full::open("probe", &[9; 32], k, &chosen, &delta, &corrections).expect("as many bytes"));
             })
         })
     });

@@ -1,12 +1,12 @@
 //! Random OT: the pads themselves as outputs, without any message.
 //!
-//! With random choices ([`OtReceiver::random`](crate::OtReceiver::random)) one OT of one bit is half an AND triple: the
-//! sender holds `a = r_0 ^ r_1` and the share `r_0`, the receiver `b` and the share `r_b = r_0 ^ a b`.
+//! With random choices ([`OtReceiver::random`](crate::OtReceiver::random)) one OT of one bit is half an AND triple:
+//! the sender holds `a = r_0 ^ r_1` and the share `r_0`, the receiver `b` and the share `r_b = r_0 ^ a b`.
 
+use bits::mask;
 use rayon::prelude::*;
 use zeroize::Zeroize;
 
-use crate::bits::low_mask;
 use crate::correlate::check_widths;
 use crate::hash::CrHash;
 use crate::{Bits, Block, ChosenKeys, OtError, SenderKeys};
@@ -52,7 +52,7 @@ fn rows(hash: &CrHash, first: u64, blocks: &[Block], offset: Block, widths: &[u3
         hash.expand(first + (i * run) as u64, blocks, offset, per, &mut hashed);
         for (words, pads) in words.chunks_exact_mut(widths.len()).zip(hashed.chunks_exact(per)) {
             for (t, (word, &width)) in words.iter_mut().zip(widths).enumerate() {
-                *word = pads[t / 2].0[t % 2] & low_mask(width);
+                *word = pads[t / 2].0[t % 2] & mask(width);
             }
         }
         hashed.zeroize();
@@ -63,7 +63,7 @@ fn rows(hash: &CrHash, first: u64, blocks: &[Block], offset: Block, widths: &[u3
 
 fn masked(mut words: Vec<u64>, width: u32) -> Result<Vec<u64>, OtError> {
     check_widths(&[width])?;
-    words.iter_mut().for_each(|word| *word &= low_mask(width));
+    words.iter_mut().for_each(|word| *word &= mask(width));
     Ok(words)
 }
 
@@ -80,8 +80,8 @@ impl SenderKeys {
         Ok([words(Block::ZERO)?, words(self.delta)?])
     }
 
-    /// Spends the keys on rows of random words, one of each of `widths` (1..=64) per OT: the pairs `r_0`, `r_1`, OT by
-    /// OT. Errors: a width out of range, or none.
+    /// Spends the keys on rows of random words, one of each of `widths` (1..=64) per OT: the pairs `r_0`, `r_1`, OT
+    /// by OT. Errors: a width out of range, or none.
     pub fn into_rows(self, widths: &[u32]) -> Result<[Vec<u64>; 2], OtError> {
         let words = |offset| rows(&self.hash, self.first, &self.blocks, offset, widths);
         Ok([words(Block::ZERO)?, words(self.delta)?])

@@ -6,11 +6,15 @@ use subtle::Choice;
 use zeroize::{Zeroize, Zeroizing};
 
 use crate::base::{self, BaseSender, COUNT, Domain, POINT_BYTES};
+use crate::ggm::full;
 use crate::hash::CrHash;
-use crate::silent::{self, Public, SilentReceiver, SilentSender};
-use crate::simd::Cpu;
+use crate::kernels::{Kernels, Simd};
+use crate::kind::CotKind;
+use crate::pool::{OtReceiver, OtSender, PoolPlan};
+use crate::silent::{Public, SilentReceiver, SilentSender};
 use crate::softspoken::{SoftSpokenReceiver, SoftSpokenSender};
-use crate::{Block, CotSource, Kernels, OtError, OtReceiver, OtSender, PoolPlan, SoftSpoken, Wire, pprf};
+use crate::source::CotSource;
+use crate::{Block, OtError};
 
 const HELLO: &str = "ot/hello";
 const POINTS: &str = "ot/points";
@@ -20,60 +24,11 @@ const NONCE_BYTES: usize = 32;
 const HELLO_BYTES: usize = NONCE_BYTES + POINT_BYTES;
 const POINTS_BYTES: usize = COUNT * POINT_BYTES;
 
-/// A generator of correlated OTs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum CotKind {
-    /// Silent OT (Ferret), over SoftSpoken OT while few are needed: some 2.5 bits per OT, in large rounds.
-    #[default]
-    Silent,
-    /// SoftSpoken OT extension.
-    SoftSpoken(SoftSpoken),
-    /// The ideal dealer of [`crate::dealer`]: no traffic, no security, for tests only.
-    #[cfg(feature = "dealer")]
-    Dealer,
-}
-
 impl CotKind {
-    /// How many OTs an extension makes when `made` were made before in its direction and at least `n` are needed.
-    pub fn extend_amount(self, made: u64, n: usize) -> usize {
-        match self {
-            CotKind::Silent => silent::extend_amount(made, n),
-            CotKind::SoftSpoken(kind) => n.next_multiple_of(kind.granularity()),
-            #[cfg(feature = "dealer")]
-            CotKind::Dealer => n.next_multiple_of(128),
-        }
-    }
-
-    /// What an extension by `n` OTs (a result of [`extend_amount`](Self::extend_amount)) sends after `made` OTs.
-    pub fn extend_wire(self, made: u64, n: usize) -> Wire {
-        match self {
-            CotKind::Silent => silent::extend_wire(made, n),
-            CotKind::SoftSpoken(kind) => kind.extend_wire(n),
-            #[cfg(feature = "dealer")]
-            CotKind::Dealer => Wire::default(),
-        }
-    }
-
-    /// Wire bits of an OT where many are made, rounded to nearest.
-    pub fn bits_per_ot(self) -> usize {
-        let many = 1 << 20;
-        let amount = self.extend_amount(many, many as usize);
-        (8 * self.extend_wire(many, amount).bytes() as usize + amount / 2) / amount
-    }
-
-    /// A sensible least refill.
-    pub fn default_batch(self) -> usize {
-        match self {
-            CotKind::Silent | CotKind::SoftSpoken(_) => 1 << 13,
-            #[cfg(feature = "dealer")]
-            CotKind::Dealer => 1 << 10,
-        }
-    }
-
     /// Bytes that each party sends in [`setup`], framing included.
     pub fn setup_bytes(self) -> u64 {
         let trees = match self.softspoken() {
-            Ok(kind) => pprf::correction_bytes(kind.k()),
+            Ok(kind) => full::correction_bytes(kind.k()),
             Err(_) => return 0,
         };
         (HELLO_BYTES + POINTS_BYTES + trees + 3 * HEADER_BYTES) as u64
@@ -82,16 +37,6 @@ impl CotKind {
     /// Messages that each party sends in [`setup`]; the parties send at the same time.
     pub fn setup_messages(self) -> u64 {
         if self.softspoken().is_ok() { 3 } else { 0 }
-    }
-
-    /// The extension to set up.
-    fn softspoken(self) -> Result<SoftSpoken, OtError> {
-        match self {
-            CotKind::Silent => Ok(silent::BOOTSTRAP),
-            CotKind::SoftSpoken(kind) => Ok(kind),
-            #[cfg(feature = "dealer")]
-            CotKind::Dealer => Err(OtError::Parameter { what: "kind", allowed: "those with a set-up", got: 0 }),
-        }
     }
 }
 
@@ -105,14 +50,15 @@ pub fn setup(ch: &mut Channel, kind: CotKind, rng: &mut impl CryptoRng) -> Resul
     setup_with(ch, kind, Kernels::default(), rng)
 }
 
-/// [`setup`] on the given `kernels`; the peer may run others.
+/// [`setup`] on the given `kernels`; the peer may run others. Errors: the channel fails, or the peer's points are not
+/// of the group.
 pub fn setup_with(
     ch: &mut Channel,
     kind: CotKind,
     kernels: Kernels,
     rng: &mut impl CryptoRng,
 ) -> Result<(OtSender, OtReceiver), OtError> {
-    let cpu = kernels.cpu();
+    let simd = kernels.simd();
     let softspoken = kind.softspoken()?;
     let k = softspoken.k();
 
@@ -132,7 +78,7 @@ pub fn setup_with(
     hasher.update(&ch.binding()).update(client).update(server);
     hasher.update(&[k as u8, u8::from(kind == CotKind::Silent)]);
     let session = *hasher.finalize().as_bytes();
-    let (mine, peers) = (Direction::new(&session, ch.role(), cpu), Direction::new(&session, ch.role().peer(), cpu));
+    let (mine, peers) = (Direction::new(&session, ch.role(), simd), Direction::new(&session, ch.role().peer(), simd));
 
     // In the direction where this party sends OTs, it receives base OTs, with the negated bits of its Delta.
     let mut delta = random_delta(rng);
@@ -141,18 +87,18 @@ pub fn setup_with(
     let their_points = ch.exchange(POINTS, &points, POINTS_BYTES)?;
     let mut pairs = base_sender.keys(&peers.base, POINTS, &their_points)?;
 
-    let (mut all, corrections) = pprf::build(&peers.tree_key, k, &pairs);
-    let their_corrections = ch.exchange(TREES, &corrections, pprf::correction_bytes(k))?;
-    let mut opened = pprf::open(TREES, &mine.tree_key, k, &chosen, &bits, &their_corrections)?;
+    let (mut all, corrections) = full::build(&peers.tree_key, k, &pairs);
+    let their_corrections = ch.exchange(TREES, &corrections, full::correction_bytes(k))?;
+    let mut opened = full::open(TREES, &mine.tree_key, k, &chosen, &bits, &their_corrections)?;
 
     let plan = PoolPlan { kind, min_batch: kind.default_batch() };
-    let sender = SoftSpokenSender::new(softspoken, &opened, delta, cpu);
-    let receiver = SoftSpokenReceiver::new(softspoken, &all, cpu);
+    let sender = SoftSpokenSender::new(softspoken, &opened, delta, simd);
+    let receiver = SoftSpokenReceiver::new(softspoken, &all, simd);
     let (sender, receiver): (Box<dyn CotSource>, Box<dyn CotSource>) = match kind {
         CotKind::Silent => {
             let mut seed = Zeroizing::new([0; 16]);
             rng.fill_bytes(&mut *seed);
-            let public = |direction: &Direction| Public::new(&direction.silent_key, cpu);
+            let public = |direction: &Direction| Public::new(&direction.silent_key, simd);
             (
                 Box::new(SilentSender::new(sender, public(&mine), delta, seed)),
                 Box::new(SilentReceiver::new(receiver, public(&peers))),
@@ -184,7 +130,7 @@ pub(crate) struct Direction {
 }
 
 impl Direction {
-    pub(crate) fn new(session: &[u8; 32], sender: Role, cpu: Option<Cpu>) -> Self {
+    pub(crate) fn new(session: &[u8; 32], sender: Role, simd: Option<Simd>) -> Self {
         let label: &[u8] = match sender {
             Role::Client => b"client to server",
             Role::Server => b"server to client",
@@ -198,7 +144,7 @@ impl Direction {
             base: Domain::new(session, label),
             tree_key: key("waggle-ot 2026 GGM tree"),
             silent_key: key("waggle-ot 2026 silent OT"),
-            hash: CrHash::new(session, label, cpu),
+            hash: CrHash::new(session, label, simd),
         }
     }
 }

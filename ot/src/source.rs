@@ -13,8 +13,8 @@ pub struct Run {
     pub messages: u64,
 }
 
-/// What one refill sends, by the roles of the OT (not of the session): first one flow to the sender, then one to the
-/// receiver, either of which may be empty.
+/// The traffic of one refill, by the roles of the OT (not of the session): first one flow to the sender, then one to
+/// the receiver. Either may be empty.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Wire {
     /// From the OT receiver to the OT sender.
@@ -40,6 +40,8 @@ impl Wire {
 /// The two halves of one generator hold, after every [`extend`](CotSource::extend), blocks `q_i` (sender) and `t_i`
 /// (receiver) with `q_i ^ t_i = c_i Delta`, where `c_i = LSB(t_i)` is uniform and `LSB(Delta) = 1`.
 pub trait CotSource: Send {
-    /// Fills `out` with fresh blocks. Its length must be one that [`CotKind::extend_amount`](crate::CotKind) gives.
+    /// Fills `out` with fresh blocks. Its length must be one that
+    /// [`CotKind::extend_amount`](crate::CotKind::extend_amount) gives. Errors: the channel fails, or the peer's
+    /// message has the wrong length.
     fn extend(&mut self, ch: &mut Channel, out: &mut [Block]) -> Result<(), OtError>;
 }

@@ -159,7 +159,7 @@ fn fuzz_bits() {
         let len = usize::from(u16::from_le_bytes(*len));
         let (outcome, memory) = memory::peak(|| Bits::from_bytes("bits", message, len));
         assert!(memory < 2 * len + 1000, "{memory} bytes");
-        if let Some(bits) = typed(outcome) {
+        if let Some(bits) = typed(outcome.map_err(OtError::from)) {
             assert_eq!((bits.len(), &bits.to_bytes()[..]), (len, message), "one vector, two messages");
             assert!(bits.words().len() == len.div_ceil(64));
         }

@@ -168,3 +168,10 @@ mod tests {
         assert!(matches!(Error::from(outside), Error::Net(net::NetError::Malformed { step: "step", .. })));
     }
 }
+
+/// Packed bits that a peer sent, as the transfer that carried them reports them.
+impl From<bits::Error> for Error {
+    fn from(error: bits::Error) -> Self {
+        Error::Ot(error.into())
+    }
+}

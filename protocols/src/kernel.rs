@@ -4,6 +4,7 @@
 //! them together all the same. The vector path is the same loop compiled for AVX-512, whose 64-bit multiplication the
 //! portable build must do without.
 
+use bits::cpu::{Cpu, Feature};
 use rayon::prelude::*;
 
 /// Columns that one task works on: a strip of the result stays in the first-level cache.
@@ -110,14 +111,9 @@ fn accumulate_rows<T: Entry>(x: &[u64], strip: Strip<'_, T>, out: &mut [u64]) {
     }
 }
 
-/// Whether this machine has the instructions of [`accumulate_wide`].
+/// Whether [`accumulate_wide`] may run.
 fn vector_path() -> bool {
-    #[cfg(target_arch = "x86_64")]
-    {
-        std::arch::is_x86_feature_detected!("avx512f") && std::arch::is_x86_feature_detected!("avx512dq")
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    false
+    Cpu::get().has(Feature::Avx512)
 }
 
 /// [`accumulate_rows`], compiled for 512-bit vectors with a 64-bit multiplication.
@@ -131,8 +127,7 @@ fn accumulate_wide<T: Entry>(x: &[u64], strip: Strip<'_, T>, out: &mut [u64]) {
 fn accumulate<T: Entry>(vector: bool, x: &[u64], strip: Strip<'_, T>, out: &mut [u64]) {
     #[cfg(target_arch = "x86_64")]
     if vector {
-        // SAFETY: `vector` is the answer of `vector_path`, so the processor has AVX-512 F and DQ; the function is safe
-        // otherwise.
+        // SAFETY: `vector` is the answer of `vector_path`: the processor has AVX-512 F and DQ.
         unsafe { accumulate_wide(x, strip, out) };
         return;
     }

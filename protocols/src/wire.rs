@@ -3,4 +3,3 @@
 pub(crate) mod beaver;
 pub mod cross;
 pub mod opening;
-pub mod packed;

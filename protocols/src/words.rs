@@ -1,5 +1,6 @@
 //! Local arithmetic on words modulo 2^64 and on bare shapes.
 
+pub use bits::{equal, mask, signed};
 use ndarray::{ArrayD, Axis, IxDyn, Zip};
 
 use crate::{Shape, Tensor};
@@ -27,27 +28,9 @@ pub trait Words: Tensor {
     fn drop_low(&self, bits: u32, width: u32) -> Self;
 }
 
-/// The low `width` bits, 0 <= width <= 64.
-pub(crate) fn mask(width: u32) -> u64 {
-    debug_assert!(width <= 64);
-    if width >= 64 { u64::MAX } else { (1 << width) - 1 }
-}
-
-/// The signed value of the low `width` bits, 1 <= width <= 64.
-pub(crate) fn signed(x: u64, width: u32) -> i64 {
-    debug_assert!((1..=64).contains(&width));
-    ((x << (64 - width)) as i64) >> (64 - width)
-}
-
 /// `count` random bits, a byte 0 or 1 each.
 pub fn random_bits(rng: &mut impl rand::Rng, count: usize) -> Vec<u8> {
     (0..count).map(|_| (rng.next_u32() & 1) as u8).collect()
-}
-
-/// 1 if `a == b`, else 0, without a branch.
-pub(crate) fn equal(a: u32, b: u32) -> u32 {
-    let difference = a ^ b;
-    ((difference | difference.wrapping_neg()) >> 31) ^ 1
 }
 
 /// Bits that number `n` things, at least 1.

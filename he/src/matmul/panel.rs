@@ -1,13 +1,14 @@
 //! Products where weights act on runs of rows (`Tile::run > 1`).
 //!
-//! A weight polynomial then has one value per run of coefficients, at each of N / run points. What is left at a point is a
-//! product of matrices: coefficients of all rows and both halves of a ciphertext by inner tiles, times inner tiles by column
-//! tiles. So uploads are laid out point after point, once, and column tiles are taken together, [`TILES`] by [`TILES`]. A
-//! panel is a number of them whose weights are in memory at a time, for what is read of the uploads to serve many columns.
+//! A weight polynomial then has one value per run of coefficients, at each of N / run points. The product at a point
+//! is one of matrices: coefficients of all rows and both halves of a ciphertext by inner tiles, times inner tiles by
+//! column tiles. So uploads are laid out point after point, once, and column tiles are taken together, [`TILES`] by
+//! [`TILES`]. A *panel* is a number of column tiles whose weights are in memory at a time: every read of the uploads
+//! then serves many columns.
 
-use super::evaluate::Evaluation;
-use super::plan::Layout;
-use crate::galois::Ciphertext;
+use super::response::{Evaluation, Response};
+use super::tiling::Tiling;
+use crate::ciphertext::Ciphertext;
 use crate::ntt::{LANES, TILES};
 use crate::params::Params;
 use rayon::prelude::*;
@@ -23,7 +24,8 @@ const PANEL_WORDS: usize = 1 << 21;
 struct Block {
     tiles: Range<usize>,
     groups: Range<usize>,
-    /// Per limb its weights: point by point, group by group, inner tile by inner tile, as `NttBackend::matmul` takes them.
+    /// Per limb its weights: point by point, group by group, inner tile by inner tile, as `NttBackend::matmul` takes
+    /// them.
     weights: Vec<Zeroizing<Vec<u64>>>,
 }
 
@@ -41,25 +43,25 @@ struct Sizes {
 }
 
 impl Sizes {
-    fn new(layout: &Layout) -> Self {
-        let vectors = 2 * layout.tile.run / LANES;
-        let operand = vectors * layout.inner_tiles() * LANES;
-        let point = layout.row_tiles() * layout.groups() * operand;
-        Self { points: layout.points(), vectors, operand, point }
+    fn new(tiling: &Tiling) -> Self {
+        let vectors = 2 * tiling.tile.run / LANES;
+        let operand = vectors * tiling.inner_tiles() * LANES;
+        let point = tiling.row_tiles() * tiling.groups() * operand;
+        Self { points: tiling.points(), vectors, operand, point }
     }
 }
 
-/// The uploads limb by limb, point by point, row tile by row tile, group by group; there vector after vector, half after
-/// half, of each all inner tiles: the operand of `NttBackend::matmul`.
-fn point_by_point(layout: &Layout, params: &Params, uploads: &[Ciphertext]) -> Vec<u64> {
-    let (sizes, run) = (Sizes::new(layout), layout.tile.run);
+/// The uploads limb by limb, point by point, row tile by row tile, group by group; there vector after vector, half
+/// after half, of each all inner tiles: the operand of `NttBackend::matmul`.
+fn point_by_point(tiling: &Tiling, params: &Params, uploads: &[Ciphertext]) -> Vec<u64> {
+    let (sizes, run) = (Sizes::new(tiling), tiling.tile.run);
     let mut out = vec![0; params.limbs().len() * sizes.points * sizes.point];
     out.par_chunks_exact_mut(sizes.point).enumerate().for_each(|(point, out)| {
         let mut out = out.chunks_exact_mut(LANES);
-        let operands = (0..layout.row_tiles()).flat_map(|row_tile| (0..layout.groups()).map(move |g| (row_tile, g)));
+        let operands = (0..tiling.row_tiles()).flat_map(|row_tile| (0..tiling.groups()).map(move |g| (row_tile, g)));
         for (row_tile, group) in operands {
-            let first = layout.upload_index(group, row_tile, 0);
-            let uploads = &uploads[first..first + layout.inner_tiles()];
+            let first = tiling.upload_index(group, row_tile, 0);
+            let uploads = &uploads[first..first + tiling.inner_tiles()];
             for second in [false, true] {
                 for at in (point * run..(point + 1) * run).step_by(LANES) {
                     for (upload, out) in uploads.iter().zip(&mut out) {
@@ -73,36 +75,51 @@ fn point_by_point(layout: &Layout, params: &Params, uploads: &[Ciphertext]) -> V
     out
 }
 
-impl Evaluation<'_> {
-    /// All responses, each with the own shares.
-    pub(super) fn panels(&mut self) -> Vec<(Vec<u8>, Vec<u64>)> {
-        let (layout, params) = (&self.plan.layout, self.params);
-        let operand = point_by_point(layout, params, &std::mem::take(&mut self.uploads));
+/// All responses; the uploads are factors.
+pub(super) fn responses(evaluation: &Evaluation<'_>, uploads: Vec<Ciphertext>) -> Vec<Response> {
+    let operand = point_by_point(&evaluation.plan.layout.tiling, evaluation.params, &uploads);
+    drop(uploads);
+    Panels { evaluation, operand }.responses()
+}
+
+struct Panels<'a> {
+    evaluation: &'a Evaluation<'a>,
+    /// The uploads as [`point_by_point`] lays them out.
+    operand: Vec<u64>,
+}
+
+impl Panels<'_> {
+    fn tiling(&self) -> &Tiling {
+        &self.evaluation.plan.layout.tiling
+    }
+
+    fn responses(&self) -> Vec<Response> {
+        let (tiling, params) = (self.tiling(), self.evaluation.params);
         let words: usize = params.limbs().iter().map(|l| l.ntt().weight_words()).sum();
         let (most, least) = PANEL_TILES;
-        let tiles = PANEL_WORDS / (layout.inner_tiles() * layout.points() * words).max(1);
+        let tiles = PANEL_WORDS / (tiling.inner_tiles() * tiling.points() * words).max(1);
         let tiles = (tiles / TILES * TILES).clamp(least, most);
         // Evened out, for no panel to be much smaller than the others.
-        let count = layout.column_tiles().div_ceil(tiles);
-        let start = |panel: usize| layout.column_tiles() * panel / count;
-        let panel = |panel| self.panel(&operand, start(panel)..start(panel + 1));
+        let count = tiling.column_tiles().div_ceil(tiles);
+        let start = |panel: usize| tiling.column_tiles() * panel / count;
+        let panel = |panel| self.panel(start(panel)..start(panel + 1));
         (0..count).into_par_iter().flat_map(panel).collect()
     }
 
     /// The responses of some column tiles.
-    fn panel(&self, operand: &[u64], tiles: Range<usize>) -> Vec<(Vec<u8>, Vec<u64>)> {
-        let (layout, params, sizes) = (&self.plan.layout, self.params, Sizes::new(&self.plan.layout));
+    fn panel(&self, tiles: Range<usize>) -> Vec<Response> {
+        let (tiling, params, sizes) = (self.tiling(), self.evaluation.params, Sizes::new(self.tiling()));
         let mut blocks = self.blocks(tiles.clone());
         blocks.par_iter_mut().for_each(|block| self.weigh(block));
         // Point by point, row tile by row tile and column tile by column tile, both halves of the run.
         let pair = sizes.vectors * LANES;
-        let stride = layout.row_tiles() * tiles.len() * pair;
+        let stride = tiling.row_tiles() * tiles.len() * pair;
         let mut sums = vec![0; params.limbs().len() * sizes.points * stride];
-        let points = sums.par_chunks_exact_mut(stride).zip(operand.par_chunks_exact(sizes.point));
+        let points = sums.par_chunks_exact_mut(stride).zip(self.operand.par_chunks_exact(sizes.point));
         points.enumerate().for_each(|(point, (sums, operand))| {
             let (limb, point) = (point / sizes.points, point % sizes.points);
             let mut sums = sums;
-            for operand in operand.chunks_exact(layout.groups() * sizes.operand) {
+            for operand in operand.chunks_exact(tiling.groups() * sizes.operand) {
                 for block in &blocks {
                     let (out, rest) = std::mem::take(&mut sums).split_at_mut(block.tiles.len() * pair);
                     sums = rest;
@@ -117,7 +134,7 @@ impl Evaluation<'_> {
         });
         drop(blocks);
         let respond = |index: usize| {
-            let (tile, row_tile) = (index / layout.row_tiles(), index % layout.row_tiles());
+            let (tile, row_tile) = (index / tiling.row_tiles(), index % tiling.row_tiles());
             let at = (row_tile * tiles.len() + tile) * pair;
             let half = |half: usize| {
                 let mut poly = Vec::with_capacity(params.words());
@@ -126,19 +143,19 @@ impl Evaluation<'_> {
                 poly
             };
             let product = Ciphertext { c0: half(0), c1: half(1) };
-            self.respond((tiles.start + tile) * layout.row_tiles() + row_tile, product)
+            self.evaluation.respond((tiles.start + tile) * tiling.row_tiles() + row_tile, product)
         };
-        (0..tiles.len() * layout.row_tiles()).into_par_iter().map(respond).collect()
+        (0..tiles.len() * tiling.row_tiles()).into_par_iter().map(respond).collect()
     }
 
     /// Cuts column tiles into blocks of nearly equal size, without weights.
     fn blocks(&self, tiles: Range<usize>) -> Vec<Block> {
-        let layout = &self.plan.layout;
+        let tiling = self.tiling();
         let mut blocks = Vec::new();
         let mut start = tiles.start;
         while start < tiles.end {
-            let groups = layout.meetings(start);
-            let alike = (start..tiles.end).take_while(|&tile| layout.meetings(tile) == groups).count();
+            let groups = tiling.meetings(start);
+            let alike = (start..tiles.end).take_while(|&tile| tiling.meetings(tile) == groups).count();
             let count = alike.div_ceil(TILES);
             blocks.extend((0..count).map(|block| Block {
                 tiles: start + alike * block / count..start + alike * (block + 1) / count,
@@ -152,9 +169,10 @@ impl Evaluation<'_> {
 
     /// Encodes and transforms the weights of a block.
     fn weigh(&self, block: &mut Block) {
-        let (plan, layout, params) = (self.plan, &self.plan.layout, self.params);
-        let (points, span, tiles) = (layout.points(), layout.weight_span(), block.tiles.len());
-        let terms = block.groups.len() * layout.inner_tiles();
+        let (tiling, params) = (self.tiling(), self.evaluation.params);
+        let weight_bits = self.evaluation.plan.spec.weight_bits;
+        let (points, span, tiles) = (tiling.points(), tiling.weight_span(), block.tiles.len());
+        let terms = block.groups.len() * tiling.inner_tiles();
         let pitch = |words: usize| terms * TILES * words;
         let limbs = params.limbs();
         block.weights =
@@ -162,12 +180,12 @@ impl Evaluation<'_> {
         let mut signed = Zeroizing::new(vec![0; tiles * span]);
         let mut polys = Zeroizing::new(vec![0; tiles * points]);
         for term in 0..terms {
-            let (group, inner_tile) = (block.groups.start + term / layout.inner_tiles(), term % layout.inner_tiles());
+            let (group, inner_tile) = (block.groups.start + term / tiling.inner_tiles(), term % tiling.inner_tiles());
             signed.fill(0);
-            plan.encode_w(self.weights, block.tiles.clone(), group, inner_tile, &mut signed);
+            self.evaluation.encode_weights(block.tiles.clone(), group, inner_tile, &mut signed);
             for (l, out) in limbs.iter().zip(&mut block.weights) {
                 for (signed, poly) in signed.chunks_exact(span).zip(polys.chunks_exact_mut(points)) {
-                    l.factor_signed(signed, plan.spec.weight_bits, poly);
+                    l.factor_signed(signed, weight_bits, poly);
                 }
                 let words = l.ntt().weight_words();
                 l.ntt().interleave(&polys, points, &mut out[term * TILES * words..], pitch(words));

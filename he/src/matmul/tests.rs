@@ -1,5 +1,10 @@
+use super::layout::Layout;
+use super::search::candidates;
 use super::*;
-use crate::keys::EvaluationKeys;
+use crate::ciphertext::{Ciphertexts, read_lifted};
+use crate::error::HeError;
+use crate::galois::EvaluationKeys;
+use crate::set::ParamSet;
 use crate::test_keys::{galois_keys, keys};
 use proptest::prelude::*;
 use rand::{RngExt, SeedableRng, rngs::StdRng};
@@ -45,7 +50,7 @@ fn run(plan: &MatmulPlan, x0: &[u64], x1: Option<&[u64]>, w: &[u64], rng: &mut S
         None => x0.to_vec(),
     };
     let exact = naive(plan.spec().shape, &x, w);
-    let ring = u64::MAX >> (64 - width);
+    let ring = bits::mask(width);
     assert!(own.iter().chain(&opened).all(|&y| y <= ring));
     let errors: Vec<u64> = exact
         .iter()
@@ -197,7 +202,8 @@ fn weight_types_agree() {
 }
 
 /// Frequency of nonzero errors against prediction. Rounding c1 to 72 and c0 to 67 bits alone leaves `E|e|` of about
-/// 0.05 LSB, so a share sum is off by one in some 5 % of the cases (7.7 % measured for 72 and 66 bits in a simulation).
+/// 0.05 LSB, so a share sum is off by one in some 5 % of the cases (7.7 % measured for 72 and 66 bits in a
+/// simulation).
 #[test]
 fn errors_follow_the_predicted_distribution() {
     let mut rng = StdRng::seed_from_u64(9);
@@ -211,7 +217,7 @@ fn errors_follow_the_predicted_distribution() {
         let x1 = random_x(&spec, &mut rng);
         let errors = run(&plan, &x0, Some(&x1), &random_weights(&spec, &mut rng), &mut rng);
         let n = set.degree() as f64;
-        let (_, _, _, cols) = plan.tile();
+        let cols = plan.tile().cols;
         let log_q: f64 = set.primes().iter().map(|&p| (p as f64).log2()).sum();
         // Uniform weights have variance B^2 / 3; ternary keys N 2 / 3 nonzeros; rounding errors 1 / 12.
         let product = (10.5 + 2.0 / 12.0) * (cols * 64) as f64 / 3.0 * f64::from(2 * weight_bits).exp2();
@@ -245,12 +251,12 @@ fn check_freshness(spec: MatmulSpec, plan: &MatmulPlan, rng: &mut StdRng) {
     let upload = plan.encrypt(sk, &random_x(&spec, rng), rng).unwrap();
     let zero = vec![0i16; 4096 * 16];
     let layout = &plan.layout;
-    let c1_len = packed_len(plan.set().degree(), layout.c1_bits);
+    let c1_len = layout.c1_bytes();
     let mut seen = Vec::new();
     for _ in 0..2 {
         let (download, own) = plan.evaluate(keys, &upload, None, Weights::I16(&zero), rng).unwrap();
         let mut rest = download.as_slice();
-        for response in 0..layout.responses() {
+        for response in 0..layout.packs.responses() {
             let (part, tail) = rest.split_at(layout.response_bytes(response));
             seen.push((part[..c1_len].to_vec(), part[c1_len..].to_vec()));
             rest = tail;
@@ -290,14 +296,15 @@ fn small_items_share_ciphertexts() {
     for (m, k, n) in [(1, 64, 8), (1, 16, 4), (2, 64, 3)] {
         let spec = spec(12, m, k, n, 64, 64);
         let plan = MatmulPlan::new(spec).unwrap();
-        let (up, down) = plan.ciphertexts();
-        assert!(plan.tile().0 > 1 && up < 12 && down < 12, "{:?} {up} {down}", plan.tile());
+        let Ciphertexts { up, down } = plan.ciphertexts();
+        assert!(plan.tile().group > 1 && up < 12 && down < 12, "{:?} {up} {down}", plan.tile());
         let (x0, x1) = (random_x(&spec, &mut rng), random_x(&spec, &mut rng));
         run(&plan, &x0, Some(&x1), &random_weights(&spec, &mut rng), &mut rng);
     }
 }
 
-/// Every packed layout of some shapes, with random and extreme operands; the tile's inner dimension above, at and below k.
+/// Every packed layout of some shapes, with random and extreme operands; the tile's inner dimension above, at and
+/// below k.
 #[test]
 fn packed_products_stay_within_the_bound() {
     let mut rng = StdRng::seed_from_u64(12);
@@ -311,16 +318,11 @@ fn packed_products_stay_within_the_bound() {
         ] {
             let spec = spec(batch, m, k, n, width, weight_bits);
             let layouts: Vec<Layout> =
-                plan::candidates(&spec).filter(|layout| layout.set == set && layout.is_packed()).collect();
+                candidates(&spec).filter(|layout| layout.set == set && layout.packs.is_packed()).collect();
             assert!(!layouts.is_empty());
             // A few of them, from both ends.
             for layout in layouts.iter().step_by(layouts.len().div_ceil(2)).chain(layouts.last()) {
-                let plan = MatmulPlan {
-                    spec,
-                    options: PlanOptions::default(),
-                    layout: *layout,
-                    lsb_error: layout.error().floor() as u64,
-                };
+                let plan = MatmulPlan::of(*layout, PlanOptions::default());
                 let (x0, x1) = (random_x(&spec, &mut rng), random_x(&spec, &mut rng));
                 run_plan_edges(&plan, &x0, &x1, &mut rng);
             }
@@ -328,8 +330,8 @@ fn packed_products_stay_within_the_bound() {
     }
 }
 
-/// Every run of some shapes: rows that fill runs and that do not, in one run and in several, row tiles, items that share
-/// uploads, and column tiles that meet several groups.
+/// Every run of some shapes: rows that fill runs and that do not, in one run and in several, row tiles, items that
+/// share uploads, and column tiles that meet several groups.
 #[test]
 fn products_of_many_rows_stay_within_the_bound() {
     let mut rng = StdRng::seed_from_u64(14);
@@ -344,23 +346,18 @@ fn products_of_many_rows_stay_within_the_bound() {
         ] {
             let spec = spec(batch, m, k, n, width, weight_bits);
             let layouts: Vec<Layout> =
-                plan::candidates(&spec).filter(|layout| layout.set == set && layout.tile.run > 1).collect();
+                candidates(&spec).filter(|layout| layout.set == set && layout.tiling.tile.run > 1).collect();
             // One of every run at least, with other dimensions from case to case.
-            let runs: std::collections::BTreeSet<usize> = layouts.iter().map(|l| l.tile.run).collect();
+            let runs: std::collections::BTreeSet<usize> = layouts.iter().map(|l| l.tiling.tile.run).collect();
             assert!(!runs.is_empty());
             for run in runs {
-                let alike: Vec<&Layout> = layouts.iter().filter(|l| l.tile.run == run).collect();
+                let alike: Vec<&Layout> = layouts.iter().filter(|l| l.tiling.tile.run == run).collect();
                 for layout in [alike[alike.len() / 3], alike[rng.random_range(0..alike.len())]] {
                     // Enough ciphertexts to tell them apart.
-                    if layout.uploads() + layout.responses() > 120 {
+                    if layout.tiling.uploads() + layout.packs.responses() > 120 {
                         continue;
                     }
-                    let plan = MatmulPlan {
-                        spec,
-                        options: PlanOptions::default(),
-                        layout: *layout,
-                        lsb_error: layout.error().floor() as u64,
-                    };
+                    let plan = MatmulPlan::of(*layout, PlanOptions::default());
                     let (x0, x1) = (random_x(&spec, &mut rng), random_x(&spec, &mut rng));
                     run_plan_edges(&plan, &x0, &x1, &mut rng);
                 }
@@ -384,7 +381,7 @@ fn many_rows_share_transforms_on_fast_links() {
     for (m, bytes_per_second) in [(64, 1_250_000_000), (128, 1_250_000_000), (64, 1 << 40)] {
         let options = PlanOptions { bytes_per_second, ..PlanOptions::default() };
         let plan = MatmulPlan::with_options(spec(1, m, 768, 768, 56, 20), options).unwrap();
-        assert!(plan.layout.tile.run >= 32, "{:?}", plan.layout);
+        assert!(plan.layout.tiling.tile.run >= 32, "{:?}", plan.layout);
     }
 }
 

@@ -1,6 +1,7 @@
 //! Powers of the root of unity in the order in which transforms on vectors read them.
 
-use super::{LANES, MIN_POINTS, NttBackend, TfheNtt};
+use super::backend::{LANES, MIN_POINTS, NttBackend};
+use super::portable::TfheNtt;
 use crate::modulus::Modulus;
 
 /// Coefficients that the innermost pass keeps in registers.
@@ -8,19 +9,20 @@ pub(super) const BLOCK: usize = MIN_POINTS;
 /// Twiddle factors of three merged layers: one, two and four.
 pub(super) const RADIX8: usize = 7;
 
-/// Roots w, each with what a backend needs beside it, for one direction.
+/// Roots w of one direction, each with the number that a kernel multiplies beside it.
 #[derive(Debug)]
 pub(super) struct Twiddles<T> {
     /// That of group i among m at index `m + i`.
     pub(super) tree: Vec<[T; 2]>,
-    /// Per block b of 64 coefficients of a transform of n: seven pairs of vectors for the last three layers, one lane per
-    /// group of 8, at index `n / 64 + b`, for every power of two n from 64 to N. A shorter transform is that of a subring:
-    /// its roots are the first of the tree.
+    /// Per block b of 64 coefficients of a transform of n: seven pairs of vectors for the last three layers, one lane
+    /// per group of 8, at index `n / 64 + b`, for every power of two n from 64 to N. A shorter transform is that of a
+    /// subring: its roots are the first of the tree.
     pub(super) lanes: Vec<[[[T; LANES]; 2]; RADIX8]>,
 }
 
 impl<T: Copy> Twiddles<T> {
-    /// `roots[m + i]` is the root of group i in the layer with m groups, `factor` what a backend makes of a root.
+    /// `roots[m + i]` is the root of group i in the layer with m groups; `factor` gives a root and the number beside
+    /// it.
     pub(super) fn new(roots: &[u64], factor: impl Fn(u64) -> [T; 2]) -> Self {
         let tree: Vec<[T; 2]> = roots.iter().map(|&w| factor(w)).collect();
         // With b the index of a block, b * LANES counts from the number of groups of its first layer.
@@ -61,8 +63,9 @@ pub(super) fn passes(n: usize) -> (usize, impl DoubleEndedIterator<Item = usize>
     (1 << single, (0..layers / 3).map(move |pass| 1 << (single + 3 * pass)))
 }
 
-/// The number of groups of the first layer that must compute, of a transform of n whose first `given` coefficients alone may
-/// differ from zero: a layer maps (u, 0) to (u, u), so while the second half of a group is zero, layers copy.
+/// The number of groups of the first layer that must compute, of a transform of n whose first `given` coefficients
+/// alone may differ from zero: a layer maps (u, 0) to (u, u), so while the second half of a group is zero, layers
+/// copy.
 pub(super) fn first_layer(n: usize, given: usize) -> usize {
     let (single, passes) = passes(n);
     let starts = (0..single.trailing_zeros()).map(|log| 1 << log).chain(passes).chain([n / BLOCK]);

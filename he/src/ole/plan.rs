@@ -1,259 +1,355 @@
-//! Plaintext primes, blocks and sizes of an elementwise product.
+//! A plan, and both parties' sides of it.
 
-use crate::bits::packed_len;
+use super::layout::{Block, Layout};
+use super::scale::PrimeScale;
+use crate::ciphertext::{Ciphertext, Ciphertexts, read_lifted, split_upload, write_switched};
 use crate::error::HeError;
-use crate::matmul::range;
-use crate::modulus::{MAX_MODULUS_BITS, Modulus};
-use crate::params::{ParamSet, torus_error};
-use crate::sampling::{ERROR_VARIANCE, SEED_BYTES};
+use crate::keys::{PublicKey, SecretKey};
+use crate::params::{Params, round_torus};
+use crate::poly::Poly;
+use crate::sampling::{Expander, Label, SEED_BYTES, fresh_seed};
+use crate::set::ParamSet;
+use bits::{Reader, Writer, packed_bytes, signed};
+use rand::CryptoRng;
+use rayon::prelude::*;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use zeroize::{Zeroize, Zeroizing};
 
-/// Statistical distance between the key holder's view and its simulation: at most `2^-60` for a whole message, so
-/// that a session of `10^6` messages stays at `2^-40`.
-pub(crate) const STATISTICAL_BITS: f64 = 60.0;
-
-/// Fewest slots of a block.
-const MIN_SLOTS: usize = 64;
-
-/// Longest vector of one plan.
-const MAX_LEN: usize = 1 << 32;
-
-/// Elements `start .. start + count`, in the subring of polynomials in `X^stride`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Block {
-    pub(crate) index: usize,
-    pub(crate) start: usize,
-    pub(crate) count: usize,
-    pub(crate) slots: usize,
-    pub(crate) stride: usize,
+/// Which products of the parties' operands are shared. Products that one party can form alone are left to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum OleKind {
+    /// `x y`; the encryptor holds x, the evaluator y. Operands: `[x]` and `[y]`.
+    Product,
+    /// `x0 y1 + y0 x1`, the cross terms of `(x0 + x1)(y0 + y1)`, in one response. Operands: `[x0, y0]` and
+    /// `[x1, y1]`.
+    Merged,
+    /// `2 x0 x1`, the cross term of `(x0 + x1)^2`. Operands: `[x0]` and `[x1]`.
+    Square,
 }
 
-/// Primes and ciphertext sizes of `len` products modulo `2^width`.
+impl OleKind {
+    /// Operands of each party.
+    pub fn operands(self) -> usize {
+        match self {
+            Self::Product | Self::Square => 1,
+            Self::Merged => 2,
+        }
+    }
+}
+
+/// How `len` products modulo `2^width` are cut into ciphertexts. Sizes are known without any tables.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Layout {
-    pub(crate) len: usize,
-    pub(crate) width: u32,
-    pub(crate) set: ParamSet,
-    /// Plaintext primes, product at least `2^(2 width)`, all of the same size.
-    pub(crate) primes: Vec<u64>,
+pub struct OlePlan {
+    kind: OleKind,
+    pub(super) layout: Layout,
 }
 
-impl Layout {
-    /// The layout of fewest bytes both ways.
-    pub(crate) fn search(len: usize, width: u32, operands: usize) -> Result<Self, HeError> {
-        range("ring width", 64, width)?;
-        if !(1..MAX_LEN).contains(&len) {
-            return Err(HeError::Shape { step: "OLE" });
-        }
-        let mut best: Option<Self> = None;
-        for set in ParamSet::ALL {
-            for count in 1..=5 {
-                let Some(primes) = plaintext_primes(set, 2 * width, count) else { continue };
-                let layout = Self { len, width, set, primes };
-                let bytes = |l: &Self| l.upload_bytes(operands) + l.download_bytes();
-                if layout.hides(operands) && best.as_ref().is_none_or(|b| bytes(&layout) < bytes(b)) {
-                    best = Some(layout);
-                }
+/// One ciphertext: a block of one operand modulo one plaintext prime.
+pub(super) struct Piece {
+    /// Position among all ciphertexts of the message; no two share a stream.
+    index: usize,
+    operand: usize,
+    pub(super) block: Block,
+    prime: usize,
+}
+
+impl Piece {
+    /// The elements of this block.
+    fn slice<'a>(&self, x: &'a [u64]) -> &'a [u64] {
+        &x[self.block.start..self.block.start + self.block.count]
+    }
+}
+
+/// The plaintext ring for `slots` slots; tables are kept for the life of the process.
+fn plaintext_ring(slots: usize, primes: &[u64]) -> Result<Arc<Params>, HeError> {
+    type Rings = Mutex<HashMap<(usize, Vec<u64>), Arc<Params>>>;
+    static RINGS: OnceLock<Rings> = OnceLock::new();
+    // A map of finished entries is sound even if another thread panicked while it held the lock.
+    let mut rings = RINGS.get_or_init(Rings::default).lock().unwrap_or_else(PoisonError::into_inner);
+    let key = (slots, primes.to_vec());
+    if let Some(ring) = rings.get(&key) {
+        return Ok(ring.clone());
+    }
+    let ring = Arc::new(Params::plaintext(slots, primes)?);
+    rings.insert(key, ring.clone());
+    Ok(ring)
+}
+
+impl OlePlan {
+    /// Plans `len >= 1` products modulo `2^width`, `1 <= width <= 64`. Errors: [`HeError::Width`],
+    /// [`HeError::Shape`].
+    pub fn new(len: usize, width: u32, kind: OleKind) -> Result<Self, HeError> {
+        Ok(Self { kind, layout: Layout::search(len, width, kind.operands())? })
+    }
+
+    /// The parameter set that both keys must have.
+    pub fn set(&self) -> ParamSet {
+        self.layout.set
+    }
+
+    /// The tables of the parameter set (built on the first call in the process).
+    pub fn params(&self) -> &'static Params {
+        self.set().params()
+    }
+
+    /// The plaintext primes.
+    pub fn plaintext_primes(&self) -> &[u64] {
+        &self.layout.primes
+    }
+
+    /// Ciphertexts of both messages.
+    pub fn ciphertexts(&self) -> Ciphertexts {
+        let down = self.layout.pieces();
+        Ciphertexts { up: self.kind.operands() * down, down }
+    }
+
+    /// The ring width l.
+    pub fn width(&self) -> u32 {
+        self.layout.width
+    }
+
+    /// Exact length of [`Self::encrypt`]'s message.
+    pub fn upload_bytes(&self) -> usize {
+        self.layout.upload_bytes(self.kind.operands())
+    }
+
+    /// Exact length of [`Self::evaluate`]'s message.
+    pub fn download_bytes(&self) -> usize {
+        self.layout.download_bytes()
+    }
+
+    /// Bound on the statistical distance between what the key holder sees of one message and what it could compute
+    /// without the evaluator's operands: at most `2^-60`. Distances of several messages add up.
+    pub fn distance(&self) -> f64 {
+        self.layout.distance(self.kind.operands())
+    }
+
+    /// Bound on `|share sum - exact product| mod 2^width`: 1.
+    pub fn lsb_error(&self) -> u64 {
+        1
+    }
+
+    /// Encrypts this party's operands (see [`OleKind`]), each of the planned length, modulo `2^width`. Errors: a key
+    /// of another set, another number of operands or elements.
+    pub fn encrypt(
+        &self,
+        sk: &SecretKey,
+        operands: &[&[u64]],
+        rng: &mut (impl CryptoRng + ?Sized),
+    ) -> Result<Vec<u8>, HeError> {
+        let params = sk.check(self.set())?;
+        self.check_operands(operands)?;
+        let (a_seed, error_seed) = (fresh_seed(rng), fresh_seed(rng));
+        let encrypt = |piece: Piece| {
+            let (block, ring) = (piece.block, self.ring(&piece.block)?);
+            let limb = &ring.limbs()[piece.prime];
+            let mut message = self.lift(&ring, piece.prime, piece.slice(operands[piece.operand]));
+            limb.ntt().inv(&mut message);
+            let mut c0 = PrimeScale::new(params, limb.modulus()).up(&message, block.stride);
+            let index = piece.index as u64;
+            sk.encrypt(&a_seed, index, &mut Expander::new(&error_seed, Label::UploadErrors, index), &mut c0);
+            params.inv(&mut c0);
+            let mut body = Vec::with_capacity(self.layout.body_bytes(&block));
+            params.pack(&c0, block.stride, &mut body);
+            Ok(body)
+        };
+        let bodies: Vec<Vec<u8>> = self.pieces(operands.len()).map(encrypt).collect::<Result<_, HeError>>()?;
+        let upload = [a_seed.as_slice(), &bodies.concat()].concat();
+        debug_assert_eq!(upload.len(), self.upload_bytes());
+        Ok(upload)
+    }
+
+    /// Multiplies by this party's operands (see [`OleKind`]). Returns the message for the key holder and this party's
+    /// shares, `len` ring elements.
+    ///
+    /// Errors: those of [`Self::encrypt`], an upload of another length, residues that are not reduced.
+    pub fn evaluate(
+        &self,
+        pk: &PublicKey,
+        upload: &[u8],
+        operands: &[&[u64]],
+        rng: &mut (impl CryptoRng + ?Sized),
+    ) -> Result<(Vec<u8>, Vec<u64>), HeError> {
+        let params = pk.check(self.set())?;
+        self.check_operands(operands)?;
+        let (a_seed, bodies) = split_upload(upload, self.upload_bytes(), "OLE upload")?;
+        let seed = fresh_seed(rng);
+        let respond = |piece: Piece| {
+            let (block, ring) = (piece.block, self.ring(&piece.block)?);
+            let limb = &ring.limbs()[piece.prime];
+            let mut product = self.products(params, &ring, &piece, &a_seed, bodies, operands)?;
+            let mut stream = Expander::new(&seed, Label::Response, piece.index as u64);
+            pk.rerandomize(&mut product, &mut stream);
+            let mut message = Vec::with_capacity(self.layout.response_bytes(&block));
+            write_switched(params, &product.c1, self.layout.c1_bits(), &mut message);
+            let scale = PrimeScale::new(params, limb.modulus());
+            let mut share = Zeroizing::new(vec![0; block.slots]);
+            self.mask(&scale, &product.c0, block.stride, &mut stream, &mut share, &mut message);
+            limb.ntt().fwd(&mut share);
+            Ok((message, share))
+        };
+        let parts: Vec<(Vec<u8>, Zeroizing<Poly>)> = self.pieces(1).map(respond).collect::<Result<_, HeError>>()?;
+        let (messages, shares): (Vec<_>, Vec<_>) = parts.into_iter().unzip();
+        let download = messages.concat();
+        debug_assert_eq!(download.len(), self.download_bytes());
+        Ok((download, self.scale_down(&shares)?))
+    }
+
+    /// The key holder's shares, `len` ring elements. Errors: a key of another set, a message of another length or
+    /// with padding that is not zero.
+    pub fn decrypt(&self, sk: &SecretKey, download: &[u8]) -> Result<Vec<u64>, HeError> {
+        const MESSAGE: &str = "OLE response";
+        let params = sk.check(self.set())?;
+        HeError::check_length(MESSAGE, self.download_bytes(), download.len())?;
+        let (c0_bits, c1_bits) = (self.layout.c0_bits(), self.layout.c1_bits());
+        let lift = params.lift(c1_bits);
+        let open = |piece: Piece| {
+            let (block, ring) = (piece.block, self.ring(&piece.block)?);
+            let limb = &ring.limbs()[piece.prime];
+            let start = self.layout.download_offset(&block, piece.prime);
+            let part = &download[start..start + self.layout.response_bytes(&block)];
+            let (c1_part, c0_part) = part.split_at(packed_bytes(params.degree(), &[c1_bits]));
+            let mut phase = Zeroizing::new(read_lifted(params, &lift, c1_bits, c1_part, MESSAGE)?);
+            sk.mul(&mut phase);
+            let scale = PrimeScale::new(params, limb.modulus());
+            let mut reader = Reader::new(c0_part);
+            let mut share = Zeroizing::new(vec![0; block.slots]);
+            for (i, share) in share.iter_mut().enumerate() {
+                let c0 = reader.take_wide(c0_bits) << (128 - c0_bits);
+                let product = phase.chunks_exact(params.degree()).map(|limb| limb[i * block.stride]);
+                *share = scale.down(params.torus(product).wrapping_add(c0)).0;
             }
+            reader.finish(MESSAGE)?;
+            limb.ntt().fwd(&mut share);
+            Ok(share)
+        };
+        let shares: Vec<Zeroizing<Poly>> = self.pieces(1).map(open).collect::<Result<_, HeError>>()?;
+        self.scale_down(&shares)
+    }
+
+    /// The sum of products of the uploads of a piece with the own operands, transformed.
+    pub(super) fn products(
+        &self,
+        params: &Params,
+        ring: &Params,
+        piece: &Piece,
+        a_seed: &[u8; SEED_BYTES],
+        bodies: &[u8],
+        operands: &[&[u64]],
+    ) -> Result<Ciphertext, HeError> {
+        let mut sum = Ciphertext::zero(params);
+        // x0 meets y1 and y0 meets x1, so the own operands go in reverse.
+        for (operand, y) in operands.iter().rev().enumerate() {
+            let piece = self.piece(operand * self.layout.pieces() + piece.index);
+            let start = self.layout.upload_offset(operand, &piece.block, piece.prime);
+            let body = &bodies[start..start + self.layout.body_bytes(&piece.block)];
+            let mut c0 = params.unpack(body, piece.block.stride, "OLE upload")?;
+            params.fwd(&mut c0);
+            let c1 = params.uniform(a_seed, Label::Upload, piece.index as u64);
+            let mut upload = Ciphertext { c0, c1 };
+            upload.factor(params);
+            let y = self.centre(params, ring, &piece, piece.slice(y));
+            params.dot(&mut sum.c0, &[&upload.c0], &[&y]);
+            params.dot(&mut sum.c1, &[&upload.c1], &[&y]);
         }
-        best.ok_or(HeError::Noise { width, weight_bits: width, max_lsb_error: 1 })
+        Ok(sum)
     }
 
-    /// Bound on the standard deviation of the noise of a response, whatever the evaluator's operands: its plaintext has at most
-    /// `slots` coefficients up to t / 2, each times a fresh error (variance 10.5, and 1 for the rounding of the message);
-    /// then the encryption of zero.
-    pub(crate) fn noise(&self, operands: usize) -> f64 {
-        let n = self.set.degree() as f64;
-        let t = self.primes.iter().copied().fold(0, u64::max) as f64;
-        let product = (ERROR_VARIANCE + 1.0) * operands as f64 * self.block(0).slots as f64 * (t / 2.0).powi(2);
-        (product + ERROR_VARIANCE * (1.0 + 2.0 * n)).sqrt()
+    /// Adds a mask to every coefficient of c0 that is sent, appends them, and puts the negated plaintext of the mask
+    /// in `share`.
+    fn mask(
+        &self,
+        scale: &PrimeScale<'_>,
+        c0: &[u64],
+        stride: usize,
+        stream: &mut Expander,
+        share: &mut [u64],
+        message: &mut Vec<u8>,
+    ) {
+        let (params, bits) = (scale.params, self.layout.c0_bits());
+        let mut writer = Writer::new(message);
+        let mut mask = vec![0; params.limbs().len()];
+        for (i, share) in share.iter_mut().enumerate() {
+            let integer = scale.mask(stream, &mut mask);
+            *share = scale.t.sub(0, integer);
+            let limbs = params.limbs().iter().zip(&mask).enumerate();
+            let masked = limbs.map(|(l, (limb, &r))| limb.modulus().add(c0[l * params.degree() + i * stride], r));
+            writer.push_wide(round_torus(params.torus(masked), bits), bits);
+        }
+        writer.finish();
+        mask.zeroize();
     }
 
-    /// Bound on the statistical distance of the whole message from its simulation (see the module documentation).
-    pub(crate) fn distance(&self, operands: usize) -> f64 {
-        let q: f64 = self.set.primes().iter().map(|&p| p as f64).product();
-        let t = self.primes.iter().copied().fold(0, u64::max) as f64;
-        let slots: f64 = (0..self.blocks()).map(|b| self.block(b).slots as f64).sum();
-        // The mean of |e| is at most its standard deviation.
-        let coefficient = 2.0 * t * (self.noise(operands) / q + 2.0 * torus_error(self.set.primes().len()));
-        coefficient * slots * self.primes.len() as f64
+    pub(super) fn ring(&self, block: &Block) -> Result<Arc<Params>, HeError> {
+        plaintext_ring(block.slots, &self.layout.primes)
     }
 
-    /// Whether the masks hide the noise of the whole message.
-    fn hides(&self, operands: usize) -> bool {
-        let log_q: f64 = self.set.primes().iter().map(|&p| (p as f64).log2()).sum();
-        f64::from(self.c1_bits()) < log_q && self.distance(operands) <= (-STATISTICAL_BITS).exp2()
+    /// Ciphertexts of `operands` operands: operand after operand, block after block, prime after prime.
+    fn pieces(&self, operands: usize) -> impl IndexedParallelIterator<Item = Piece> {
+        (0..operands * self.layout.pieces()).into_par_iter().map(|index| self.piece(index))
     }
 
-    fn prime_bits(&self) -> u32 {
-        self.primes.iter().map(|t| 64 - t.leading_zeros()).max().unwrap_or(0)
+    pub(super) fn piece(&self, index: usize) -> Piece {
+        let (operand, rest) = (index / self.layout.pieces(), index % self.layout.pieces());
+        let primes = self.layout.primes.len();
+        Piece { index, operand, block: self.layout.block(rest / primes), prime: rest % primes }
     }
 
-    /// Rounding c0 to this size moves `t c0 / q` by at most 1/16.
-    pub(crate) fn c0_bits(&self) -> u32 {
-        self.prime_bits() + 3
+    /// `X = round(P x / 2^width)` modulo one plaintext prime; missing slots are zero.
+    fn lift(&self, ring: &Params, prime: usize, x: &[u64]) -> Zeroizing<Poly> {
+        let lift = ring.lift(self.layout.width);
+        let p = ring.limbs()[prime].modulus();
+        let mut slots = Zeroizing::new(vec![0; ring.degree()]);
+        for (slot, &x) in slots.iter_mut().zip(x) {
+            *slot = lift.residue(prime, p, lift.remainder(u128::from(x)));
+        }
+        slots
     }
 
-    /// Rounding c1 to this size moves `t c1 s / q` by at most 1/8: the rounding error times s is subgaussian with parameter
-    /// at most `sqrt(N / 12) 2^-b1`, so `b1 = log t + 11` puts 1/8 at 9.8 (N = 8192) deviations or more: below `2^-68`.
-    pub(crate) fn c1_bits(&self) -> u32 {
-        self.prime_bits() + 11
+    /// The plaintext whose slots are the centred values, with coefficients centred modulo t, transformed modulo q.
+    fn centre(&self, params: &Params, ring: &Params, piece: &Piece, y: &[u64]) -> Zeroizing<Poly> {
+        let limb = &ring.limbs()[piece.prime];
+        let t = limb.modulus();
+        let double = u32::from(self.kind == OleKind::Square);
+        let mut slots = Zeroizing::new(vec![0; ring.degree()]);
+        for (slot, &y) in slots.iter_mut().zip(y) {
+            *slot = t.reduce_signed(signed(y << double, self.layout.width));
+        }
+        limb.ntt().inv(&mut slots);
+        let mut coefficients = Zeroizing::new(vec![0i64; params.degree()]);
+        for (&y, out) in slots.iter().zip(coefficients.iter_mut().step_by(piece.block.stride)) {
+            // All ones if y > t / 2.
+            let above = ((t.value() / 2) as i64 - y as i64) >> 63;
+            *out = y as i64 - (t.value() as i64 & above);
+        }
+        let mut out = Zeroizing::new(vec![0; params.words()]);
+        params.factor_signed(&coefficients, t.bits(), &mut out);
+        out
     }
 
-    pub(crate) fn blocks(&self) -> usize {
-        self.len.div_ceil(self.set.degree())
+    /// `round(2^width z / P)` for the values z given by their residues, one vector per block and prime.
+    fn scale_down(&self, shares: &[Zeroizing<Poly>]) -> Result<Vec<u64>, HeError> {
+        let mut out = Vec::with_capacity(self.layout.len);
+        for (index, residues) in shares.chunks_exact(self.layout.primes.len()).enumerate() {
+            let block = self.layout.block(index);
+            let ring = self.ring(&block)?;
+            let value = |j: usize| round_torus(ring.torus(residues.iter().map(|r| r[j])), self.layout.width) as u64;
+            out.extend((0..block.count).map(value));
+        }
+        Ok(out)
     }
 
-    /// Ciphertexts per operand.
-    pub(crate) fn pieces(&self) -> usize {
-        self.blocks() * self.primes.len()
-    }
-
-    pub(crate) fn block(&self, index: usize) -> Block {
-        let n = self.set.degree();
-        let start = index * n;
-        let count = (self.len - start).min(n);
-        let slots = count.next_power_of_two().max(MIN_SLOTS);
-        Block { index, start, count, slots, stride: n / slots }
-    }
-
-    /// Bytes of one uploaded ciphertext of a block; slots are a multiple of 8.
-    pub(crate) fn body_bytes(&self, block: &Block) -> usize {
-        block.slots / 8 * self.set.log_q() as usize
-    }
-
-    fn operand_bytes(&self) -> usize {
-        let full = self.block(0);
-        let tail = self.block(self.blocks() - 1);
-        self.primes.len() * ((self.blocks() - 1) * self.body_bytes(&full) + self.body_bytes(&tail))
-    }
-
-    /// Where an uploaded ciphertext begins, behind the seed.
-    pub(crate) fn upload_offset(&self, operand: usize, block: &Block, prime: usize) -> usize {
-        // All blocks before this one are full.
-        let before = self.primes.len() * block.index * self.body_bytes(&self.block(0));
-        operand * self.operand_bytes() + before + prime * self.body_bytes(block)
-    }
-
-    pub(crate) fn upload_bytes(&self, operands: usize) -> usize {
-        SEED_BYTES + operands * self.operand_bytes()
-    }
-
-    /// Bytes of the response for one prime of a block.
-    pub(crate) fn response_bytes(&self, block: &Block) -> usize {
-        packed_len(self.set.degree(), self.c1_bits()) + packed_len(block.slots, self.c0_bits())
-    }
-
-    pub(crate) fn download_offset(&self, block: &Block, prime: usize) -> usize {
-        self.primes.len() * block.index * self.response_bytes(&self.block(0)) + prime * self.response_bytes(block)
-    }
-
-    pub(crate) fn download_bytes(&self) -> usize {
-        self.download_offset(&self.block(self.blocks() - 1), self.primes.len())
+    fn check_operands(&self, operands: &[&[u64]]) -> Result<(), HeError> {
+        HeError::check_entries("list of OLE operands", self.kind.operands(), operands.len())?;
+        operands.iter().try_for_each(|x| HeError::check_entries("OLE operand", self.layout.len, x.len()))
     }
 }
 
-/// The `count` smallest primes `= 1 mod 2N` that are at least `2^(bits / count)` and do not divide q; none if they exceed
-/// 50 bits.
-fn plaintext_primes(set: ParamSet, bits: u32, count: usize) -> Option<Vec<u64>> {
-    let step = 2 * set.degree() as u64;
-    let exponent = f64::from(bits) / count as f64;
-    if exponent >= f64::from(MAX_MODULUS_BITS) {
-        return None;
-    }
-    // The ceiling, and one more step, cover the rounding of exp2 (relative error 2^-52, below one step).
-    let lower = exponent.exp2().ceil() as u64;
-    let first = (lower / step + 1) * step + 1;
-    let candidates = (0..).map(|i| first + i * step).take_while(|p| p >> MAX_MODULUS_BITS == 0);
-    let primes: Vec<u64> = candidates.filter(|&p| is_prime(p) && !set.primes().contains(&p)).take(count).collect();
-    (primes.len() == count).then_some(primes)
-}
-
-/// Miller-Rabin; the first twelve primes as bases decide every 64-bit number (Sorenson and Webster 2015).
-fn is_prime(p: u64) -> bool {
-    const BASES: [u64; 12] = [2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37];
-    if p < 2 || BASES.iter().any(|&b| p != b && p.is_multiple_of(b)) {
-        return false;
-    }
-    if BASES.contains(&p) {
-        return true;
-    }
-    let m = Modulus::new(p);
-    let twos = (p - 1).trailing_zeros();
-    BASES.iter().all(|&base| {
-        let mut x = m.pow(base, (p - 1) >> twos);
-        if x == 1 || x == p - 1 {
-            return true;
-        }
-        (1..twos).any(|_| {
-            x = m.mul(x, x);
-            x == p - 1
-        })
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn primality_agrees_with_trial_division() {
-        let slow = |p: u64| p >= 2 && (2..).take_while(|d| d * d <= p).all(|d| !p.is_multiple_of(d));
-        assert!((0..20_000).all(|p| is_prime(p) == slow(p)));
-        // Carmichael numbers and strong pseudoprimes to base 2.
-        assert!([561, 2047, 3_215_031_751, 3_474_749_660_383].iter().all(|&p| !is_prime(p)));
-        assert!(ParamSet::ALL.iter().flat_map(|s| s.primes()).all(|&p| is_prime(p)));
-    }
-
-    #[test]
-    fn plaintext_primes_multiply_to_the_range() {
-        for bits in 1..=128 {
-            for count in 1..=5 {
-                let Some(primes) = plaintext_primes(ParamSet::Full, bits, count) else { continue };
-                let log: f64 = primes.iter().map(|&p| (p as f64).log2()).sum();
-                assert!(log >= f64::from(bits), "{primes:?}");
-                assert!(primes.iter().all(|p| p % 16384 == 1));
-            }
-        }
-    }
-
-    /// Every width, every number of operands, and vectors from one entry to 2^24: what the planner can choose.
-    /// Between two lengths of the list a plan has fewer slots than at the next power of two.
-    #[test]
-    fn a_million_messages_of_any_plan_stay_within_the_bound() {
-        const MESSAGES: f64 = 1e6;
-        let (mut worst, mut sum, mut plans) = (0f64, 0f64, 0);
-        for width in 1..=64 {
-            for operands in [1, 2] {
-                let lens = (0..=24).flat_map(|log| [1 << log, (1 << log) + 1, (3 << log) / 2]);
-                for len in lens {
-                    let layout = Layout::search(len, width, operands).unwrap();
-                    let distance = layout.distance(operands);
-                    assert!(distance <= (-60f64).exp2(), "{len} of {width} bits: 2^{}", distance.log2());
-                    (worst, sum, plans) = (worst.max(distance), sum + distance, plans + 1);
-                }
-            }
-        }
-        // A session that sends the worst of all messages each time, and one that goes through all of them in turn.
-        assert!(MESSAGES * worst <= (-40f64).exp2(), "2^{}", (MESSAGES * worst).log2());
-        assert!(MESSAGES / f64::from(plans) * sum <= (-42f64).exp2(), "2^{}", (sum / f64::from(plans)).log2());
-    }
-
-    /// The bytes both ways of `bench/results/he.md`.
-    #[test]
-    fn hiding_costs_what_the_results_say() {
-        for (len, width, operands, kilobytes) in
-            [(768, 64, 1, 251), (8192, 64, 1, 848), (8192, 64, 2, 1389), (768, 44, 1, 172), (8192, 44, 2, 934)]
-        {
-            let layout = Layout::search(len, width, operands).unwrap();
-            let bytes = layout.upload_bytes(operands) + layout.download_bytes();
-            assert_eq!((bytes + 500) / 1000, kilobytes, "{len} of {width} bits: {layout:?}");
-        }
-    }
-
-    #[test]
-    fn long_vectors_get_a_larger_modulus() {
-        let set = |len| Layout::search(len, 64, 1).unwrap().set;
-        assert_eq!(set(8192), ParamSet::Widest);
-        assert_eq!(set(1 << 20), ParamSet::Wide);
-    }
+/// What decryption does to every fraction, for [`crate::probe`].
+#[cfg(feature = "probe")]
+pub(crate) fn probe_rounding(params: &Params, fractions: &[u128], out: &mut [u64]) {
+    // A plaintext prime of the largest size in use.
+    let scale = PrimeScale::new(params, &crate::modulus::Modulus::new(0x3ffffff70001));
+    out.iter_mut().zip(fractions).for_each(|(out, &x)| *out = scale.down(x).0);
 }

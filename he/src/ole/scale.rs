@@ -1,8 +1,8 @@
 //! Scaling between plaintext residues modulo one prime t and `Z_q`.
 
-use crate::keys::Poly;
 use crate::modulus::{Modulus, Shoup};
 use crate::params::Params;
+use crate::poly::Poly;
 use crate::sampling::Expander;
 
 /// Scaling between `Z_t` and `Z_q`.
@@ -38,8 +38,8 @@ impl<'a> PrimeScale<'a> {
         poly
     }
 
-    /// `t x` for a fraction x of the torus: (integer part rounded to nearest, modulo t; distance from it plus 1/4, as a
-    /// fraction of `2^64`).
+    /// `t x` for a fraction x of the torus: (integer part rounded to nearest, modulo t; distance from it plus 1/4, as
+    /// a fraction of `2^64`).
     #[inline(always)]
     pub(super) fn down(&self, x: u128) -> (u64, u64) {
         let t = u128::from(self.t.value());
@@ -64,8 +64,8 @@ impl<'a> PrimeScale<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::params::ParamSet;
     use crate::sampling::Label;
+    use crate::set::ParamSet;
 
     /// Plaintext primes of several sizes; none divides q.
     const PLAINTEXT: [u64; 3] = [65537, 0x3ffffff70001, 0x3fffffa8001];

@@ -1,4 +1,9 @@
+use super::scale::PrimeScale;
 use super::*;
+use crate::ciphertext::{Ciphertext, split_upload};
+use crate::error::HeError;
+use crate::sampling::{Expander, Label};
+use crate::set::ParamSet;
 use crate::test_keys::keys;
 use proptest::prelude::*;
 use rand::{RngExt, SeedableRng, rngs::StdRng};
@@ -18,7 +23,7 @@ fn run(plan: &OlePlan, kind: OleKind, x: &[&[u64]], y: &[&[u64]], rng: &mut StdR
             OleKind::Merged => x[0][j].wrapping_mul(y[1][j]).wrapping_add(x[1][j].wrapping_mul(y[0][j])),
             OleKind::Square => x[0][j].wrapping_mul(y[0][j]).wrapping_mul(2),
         };
-        let error = centred(own[j].wrapping_add(opened[j]).wrapping_sub(exact), width);
+        let error = bits::signed(own[j].wrapping_add(opened[j]).wrapping_sub(exact), width);
         assert!(error.unsigned_abs() <= plan.lsb_error(), "{plan:?}: error {error} at {j}");
     }
 }
@@ -115,7 +120,7 @@ fn responses_share_neither_mask_nor_encryption_of_zero() {
     let a = plan.evaluate(pk, &upload, &[&zero], &mut rng).unwrap();
     let b = plan.evaluate(pk, &upload, &[&zero], &mut rng).unwrap();
     let response = plan.download_bytes() / plan.plaintext_primes().len();
-    let c1 = packed_len(8192, plan.layout.c1_bits());
+    let c1 = bits::packed_bytes(8192, &[plan.layout.c1_bits()]);
     let parts: Vec<&[u8]> = a.0.chunks(response).chain(b.0.chunks(response)).collect();
     for i in 0..parts.len() {
         for j in 0..i {
@@ -145,9 +150,10 @@ fn noise_stays_within_the_plan() {
         let last = plan.plaintext_primes().len() - 1;
         let piece = plan.piece(last);
         let ring = plan.ring(&piece.block).unwrap();
-        let (mut c0, mut c1) =
+        let mut product =
             plan.products(params, &ring, &piece, &seed, bodies, &slices[operands..2 * operands]).unwrap();
-        pk.rerandomize(&mut c0, &mut c1, &mut Expander::new(&seed, Label::Response, 0));
+        pk.rerandomize(&mut product, &mut Expander::new(&seed, Label::Response, 0));
+        let Ciphertext { mut c0, mut c1 } = product;
         sk.mul(&mut c1);
         params.add(&mut c0, &c1);
         // The phase is (q / t) m + e. The fraction tells m; e is far below its precision, but follows from two limbs.
@@ -169,7 +175,8 @@ fn noise_stays_within_the_plan() {
         };
         let squares: f64 = (0..piece.block.slots).map(|i| noise(i).powi(2)).sum();
         let measured = (squares / piece.block.slots as f64).sqrt();
-        // Random operands have coefficients of variance t^2 / 12 instead of the t^2 / 4 reckoned with: a ratio of 0.58.
+        // Random operands have coefficients of variance t^2 / 12 instead of the t^2 / 4 reckoned with: a ratio of
+        // 0.58.
         let ratio = measured / plan.layout.noise(operands);
         assert!((0.45..0.7).contains(&ratio), "{kind:?} {width}: {ratio}");
     }

@@ -1,19 +1,6 @@
-//! The public code of the LPN assumption, and parameter sets with what is known of their security.
+//! Parameter sets of the LPN assumption, with what is known of their security.
 
-use aes::Aes128Enc;
-use aes::cipher::{Array, BlockCipherEncrypt};
-
-use crate::Block;
-
-/// Entries of the table: the dimension k of the code, so that 16 bits are an index.
-pub(crate) const TABLE: usize = 1 << 16;
-
-/// Every output is the sum of this many entries of the table, drawn with repetition: the code is local and random
-/// (Yang, Weng, Lan, Zhang and Wang, <https://eprint.iacr.org/2020/924>, section 5.1).
-pub(crate) const CODE_WEIGHT: usize = 10;
-
-/// Outputs whose indices are drawn at once, as whole blocks.
-const GROUP: usize = 8;
+use crate::kernels::TABLE;
 
 /// An instance of LPN with regular noise: `trees` blocks of `2^depth` samples, each with one error, of a secret of
 /// dimension `dimension`.
@@ -26,8 +13,9 @@ pub(crate) struct Lpn {
 
 /// Estimated bits of security, rounded down: the least over information-set decoding (Liu et al.,
 /// <https://eprint.iacr.org/2022/712>), the algebraic attack on regular noise (Briaud and Oygarden,
-/// <https://eprint.iacr.org/2023/176>), plain Gaussian elimination after guessing, and the hybrid of both (Wang et al.,
-/// <https://eprint.iacr.org/2025/1284>), all searched in full. Sets in wide use are listed even where they fall short.
+/// <https://eprint.iacr.org/2023/176>), plain Gaussian elimination after guessing, and the hybrid of both (Wang et
+/// al., <https://eprint.iacr.org/2025/1284>), all searched in full. Sets in wide use are listed even where they fall
+/// short.
 const ESTIMATES: [(Lpn, u32); 14] = [
     (Lpn { dimension: 65_536, depth: 9, trees: 2048 }, 193),
     (Lpn { dimension: 49_152, depth: 9, trees: 2048 }, 144),
@@ -93,29 +81,9 @@ impl Lpn {
     }
 }
 
-/// Adds to `out[i]` its [`CODE_WEIGHT`] entries of `table`; the stream of `prg` at `place` says which. The indices are
-/// public.
-pub(crate) fn add_code_words(prg: &Aes128Enc, place: u64, table: &[Block; TABLE], out: &mut [Block]) {
-    let (groups, rest) = out.as_chunks_mut::<GROUP>();
-    debug_assert!(rest.is_empty());
-    for (g, out) in (0..).zip(groups) {
-        let counter = |c: usize| Block([g * CODE_WEIGHT as u64 + c as u64, place]);
-        let mut stream: [_; CODE_WEIGHT] = std::array::from_fn(|c| Array::from(counter(c).to_bytes()));
-        prg.encrypt_blocks(&mut stream);
-        let mut indices =
-            stream.iter().flat_map(|b| b.as_chunks::<2>().0).map(|&b| usize::from(u16::from_le_bytes(b)));
-        for out in out {
-            *out = indices.by_ref().take(CODE_WEIGHT).fold(*out, |sum, i| sum ^ table[i]);
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::simd::Key;
-    use aes::cipher::KeyInit;
-    use rand::{Rng, SeedableRng, rngs::StdRng};
 
     #[test]
     fn the_set_in_use_is_secure_and_broken_sets_are_refused() {
@@ -127,37 +95,5 @@ mod tests {
         }
         assert_eq!((LPN.spent(), LPN.made()), (83_968, 964_608));
         assert_eq!(LPN.kept_trees() * LPN.leaves(), LPN.spent());
-    }
-
-    #[test]
-    fn kernels_agree_and_indices_are_spread() {
-        let mut rng = StdRng::seed_from_u64(12);
-        let key = Block([rng.next_u64(), rng.next_u64()]);
-        let prg = Aes128Enc::new(&Array::from(key.to_bytes()));
-        let random = |rng: &mut StdRng| Block([rng.next_u64(), rng.next_u64()]);
-        let table: Vec<Block> = (0..TABLE).map(|_| random(&mut rng)).collect();
-        let table: &[Block; TABLE] = table[..].try_into().unwrap();
-        let before: Vec<Block> = (0..1 << 9).map(|_| random(&mut rng)).collect();
-        let mut portable = before.clone();
-        add_code_words(&prg, 0x1234_5678_9abc, table, &mut portable);
-        for cpu in crate::simd::all().flatten() {
-            let mut fast = before.clone();
-            cpu.add_code_words(&Key::new(cpu, key), 0x1234_5678_9abc, table, &mut fast);
-            assert!(fast == portable);
-        }
-        // Indicators of a sixteenth of the table each: a sum of ten is odd in a share of 0.3685.
-        let hits: Vec<u32> = (0..16)
-            .map(|bucket| {
-                let ones: Vec<Block> = (0..TABLE).map(|i| Block([u64::from(i >> 12 == bucket), 0])).collect();
-                let odd = |place| {
-                    let mut out = vec![Block::ZERO; 1 << 9];
-                    add_code_words(&prg, place, ones[..].try_into().unwrap(), &mut out);
-                    out.iter().map(|b| b.lsb() as u32).sum::<u32>()
-                };
-                (0..8).map(odd).sum()
-            })
-            .collect();
-        // 4096 draws each: six standard deviations are 185.
-        assert!(hits.iter().all(|&h| h.abs_diff(1509) < 185), "{hits:?}");
     }
 }

@@ -2,30 +2,28 @@
 //! noise and half trees.
 //!
 //! A round stretches k + t d correlated OTs into N = t 2^d:
-//! 1. Per tree, d of them carry the sums of a [`tree`] of the sender to the receiver, who learns all leaves but one.
-//!    The sides that the receiver needs are its choice bits as they are, which are uniform, so nothing has to be
-//!    derandomised and all trees together are one flow. Leaves are correlated OTs whose choice bits are 0 but for one
-//!    at a random place per tree: regular noise e.
+//! 1. Per tree, d of them carry the sums of a [half tree](crate::ggm::half) of the sender to the receiver, who learns
+//!    all leaves but one. The sides that the receiver needs are its choice bits as they are, which are uniform, so
+//!    nothing has to be derandomised and all trees together are one flow. Leaves are correlated OTs whose choice bits
+//!    are 0 but for one at a random place per tree: regular noise e.
 //! 2. The other k are a table; to every leaf both parties add the same ten entries of it ([`lpn`]). The choice bits
 //!    become u A + e for the table's choice bits u: pseudorandom by LPN.
 //!
 //! Trees do not depend on each other, and a tree takes its code words while it is in the first-level cache. The first
-//! outputs of a round are kept back for the next; the first round takes SoftSpoken OTs. While few OTs are needed, the
-//! pool is served with those: a round pays for [`lpn::Lpn::made`] at once.
+//! outputs of a round are kept back for the next; the first round takes SoftSpoken OTs. While few OTs are needed,
+//! SoftSpoken serves the pool alone: a round pays for [`lpn::Lpn::made`] OTs at once.
 
-pub(crate) mod lpn;
-pub(crate) mod tree;
+mod lpn;
 
-use aes::Aes128Enc;
-use aes::cipher::{Array, BlockCipherEncrypt, KeyInit};
 use net::{Channel, HEADER_BYTES};
 use rayon::prelude::*;
 use zeroize::{Zeroize, Zeroizing};
 
-use crate::simd::{Cpu, Key};
-use crate::softspoken::{SoftSpokenReceiver, SoftSpokenSender};
-use crate::{Block, CotSource, OtError, Run, SoftSpoken, Wire};
-use lpn::{LPN, TABLE, add_code_words};
+use crate::kernels::{Permutation, Simd, TABLE};
+use crate::softspoken::{SoftSpoken, SoftSpokenReceiver, SoftSpokenSender};
+use crate::source::{CotSource, Run, Wire};
+use crate::{Block, OtError};
+use lpn::LPN;
 
 const STEP: &str = "ot/silent";
 
@@ -67,45 +65,31 @@ pub(crate) fn extend_wire(made: u64, n: usize) -> Wire {
     Wire { to_sender, to_receiver: Run { bytes, messages } }
 }
 
-/// What both parties know: keys of a session and direction.
+/// The public keys of a session and direction; both parties know them.
 pub(crate) struct Public {
-    trees: Aes128Enc,
-    code: Aes128Enc,
-    simd: Option<(Cpu, Key)>,
+    /// Makes the keys of the trees.
+    trees: Permutation,
+    /// The PRG of the code.
+    code: Permutation,
+    simd: Option<Simd>,
 }
 
 impl Public {
     /// From a key that binds session and direction, and has no other use.
-    pub(crate) fn new(key: &[u8; 32], cpu: Option<Cpu>) -> Self {
+    pub(crate) fn new(key: &[u8; 32], simd: Option<Simd>) -> Self {
         let derive = |label: &[u8]| {
             let digest = blake3::keyed_hash(key, label);
             let mut key = [0; 16];
             key.copy_from_slice(&digest.as_bytes()[..16]);
-            Block::from_bytes(key)
+            Permutation::new(simd, Block::from_bytes(key))
         };
-        let cipher = |key: Block| Aes128Enc::new(&Array::from(key.to_bytes()));
-        let code = derive(b"code");
-        let simd = cpu.map(|cpu| (cpu, Key::new(cpu, code)));
-        Public { trees: cipher(derive(b"trees")), code: cipher(code), simd }
+        Public { trees: derive(b"trees"), code: derive(b"code"), simd }
     }
 
-    /// The key of a tree's permutation: a table of it helps against one tree only.
-    fn tree_key(&self, place: u64) -> Block {
-        encrypt(&self.trees, Block([0, place]))
+    /// The permutation of a tree. Every tree has its own, so that a table of one helps against one tree only.
+    fn tree(&self, place: u64) -> Permutation {
+        Permutation::new(self.simd, self.trees.encrypt(Block([0, place])))
     }
-
-    fn add_code_words(&self, place: u64, table: &[Block; TABLE], out: &mut [Block]) {
-        match &self.simd {
-            Some((cpu, key)) => cpu.add_code_words(key, place, table, out),
-            None => add_code_words(&self.code, place, table, out),
-        }
-    }
-}
-
-fn encrypt(cipher: &Aes128Enc, block: Block) -> Block {
-    let mut block = Array::from(block.to_bytes());
-    cipher.encrypt_block(&mut block);
-    Block::from_bytes(block.into())
 }
 
 /// The number of a tree among all of its direction.
@@ -129,8 +113,8 @@ impl Kept {
         Kept { now: Zeroizing::new(Vec::new()), next: Zeroizing::new(Vec::new()), rounds: 0, made: 0 }
     }
 
-    /// Makes `out.len()` OTs over `ch`, by `direct` (which also fills the first reserve) or in rounds, in each of which
-    /// `part(ch, round, reserve, trees)` serves some trees after the other.
+    /// Makes `out.len()` OTs over `ch`, by `direct` (which also fills the first reserve) or in rounds, in each of
+    /// which `part(ch, round, reserve, trees)` serves some trees after the other.
     fn extend(
         &mut self,
         ch: &mut Channel,
@@ -192,7 +176,7 @@ pub(crate) struct SilentSender {
     direct: SoftSpokenSender,
     public: Public,
     /// The PRG of the roots.
-    roots: Aes128Enc,
+    roots: Permutation,
     delta: Block,
     kept: Kept,
 }
@@ -200,7 +184,7 @@ pub(crate) struct SilentSender {
 impl SilentSender {
     /// Over `direct`, whose correlation is `delta`; `seed` is fresh and secret.
     pub(crate) fn new(direct: SoftSpokenSender, public: Public, delta: Block, seed: Zeroizing<[u8; 16]>) -> Self {
-        let roots = Aes128Enc::new(&Array::from(*seed));
+        let roots = Permutation::new(public.simd, Block::from_bytes(*seed));
         SilentSender { direct, public, roots, delta, kept: Kept::new() }
     }
 }
@@ -213,18 +197,15 @@ impl CotSource for SilentSender {
             let jobs = trees.into_par_iter().zip(message.par_chunks_exact_mut(DEPTH * 16));
             jobs.with_min_len(8).for_each(|(Tree { number, leaves }, message)| {
                 let place = place(round, number);
-                let (pi, root) = (public.tree_key(place), encrypt(roots, Block([0, place])));
+                let root = roots.encrypt(Block([0, place]));
                 let mut sums = [Block::ZERO; DEPTH];
-                match public.simd {
-                    Some((cpu, _)) => cpu.grow(pi, root, *delta, &mut sums, leaves),
-                    None => tree::grow(pi, root, *delta, &mut sums, leaves),
-                }
+                public.tree(place).grow(root, *delta, &mut sums, leaves);
                 for (to, (sum, level)) in
                     message.as_chunks_mut().0.iter_mut().zip(sums.iter().zip(&reserve.levels[number]))
                 {
                     *to = (*sum ^ *level).to_bytes();
                 }
-                public.add_code_words(place, reserve.table, leaves);
+                public.code.add_code_words(place, reserve.table, leaves);
             });
             ch.send_owned(STEP, message)?;
             Ok(ch.flush(STEP)?)
@@ -234,6 +215,7 @@ impl CotSource for SilentSender {
 
 impl Drop for SilentSender {
     fn drop(&mut self) {
+        self.roots.wipe();
         self.delta.zeroize();
     }
 }
@@ -260,18 +242,14 @@ impl CotSource for SilentReceiver {
             let jobs = trees.into_par_iter().zip(message.par_chunks_exact(DEPTH * 16));
             jobs.with_min_len(8).for_each(|(Tree { number, leaves }, message)| {
                 let (place, levels) = (place(round, number), &reserve.levels[number]);
-                let pi = public.tree_key(place);
                 // q ^ K ^ t = K ^ c Delta: the sum of side c, where the left one is K.
                 let mut sums = *levels;
                 for (sum, &bytes) in sums.iter_mut().zip(message.as_chunks().0) {
                     *sum ^= Block::from_bytes(bytes);
                 }
                 let away = (0..).zip(levels).fold(0, |away, (l, level)| away | level.lsb() << l);
-                match public.simd {
-                    Some((cpu, _)) => cpu.regrow(pi, away, &sums, leaves),
-                    None => tree::regrow(pi, away, &sums, leaves),
-                }
-                public.add_code_words(place, reserve.table, leaves);
+                public.tree(place).regrow(away, &sums, leaves);
+                public.code.add_code_words(place, reserve.table, leaves);
             });
             Ok(())
         })

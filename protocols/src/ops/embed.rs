@@ -74,7 +74,7 @@ fn unit_vectors(table: &FixedWeight, ids: &[u32]) -> Zeroizing<Vec<u64>> {
     let rows = table.spec.inputs;
     let mut units = Zeroizing::new(vec![0; ids.len() * rows]);
     for (unit, &id) in units.chunks_exact_mut(rows.max(1)).zip(ids) {
-        (0..).zip(unit).for_each(|(place, entry)| *entry = one & u64::from(equal(place, id)).wrapping_neg());
+        (0..).zip(unit).for_each(|(place, entry)| *entry = one & equal(place, id.into()).wrapping_neg());
     }
     units
 }

@@ -23,7 +23,7 @@ use rand::Rng;
 use crate::kernel;
 use crate::operation::prelude::*;
 use crate::weight::{FixedWeight, WEIGHT_BITS};
-use crate::wire::{opening, packed};
+use crate::wire::opening;
 use crate::words::mask;
 
 const UPLOAD: &str = "matmul/upload";
@@ -135,7 +135,7 @@ pub(super) fn cost(
 ) -> Result<Cost, Error> {
     let (inputs, outputs) = (weight.spec.inputs, weight.spec.outputs);
     if prepared {
-        return Ok(Cost::free().message(Role::Client, packed::bytes(rows * inputs, &[width])));
+        return Ok(Cost::free().message(Role::Client, bits::packed_bytes(rows * inputs, &[width])));
     }
     direct_cost(plans, spec(rows, inputs, outputs, width))
 }
@@ -188,13 +188,13 @@ fn prepared(
             let rows = x.chunks_exact(inputs).zip(masks.chunks_exact(inputs + outputs));
             let masked: Vec<u64> =
                 rows.clone().flat_map(|(x, mask)| x.iter().zip(mask).map(|(x, r)| x.wrapping_sub(*r))).collect();
-            s.deliver(MASKED, packed::pack(&masked, &[width]))?;
+            s.deliver(MASKED, bits::pack(&masked, &[width]))?;
             Ok(rows.flat_map(|(_, mask)| &mask[inputs..]).copied().collect())
         }
         Side::Server(x, matrix) => {
             let count = masks.len() / outputs * inputs;
-            let message = s.channel().recv(MASKED, packed::bytes(count, &[width]))?;
-            let mut masked = packed::unpack(MASKED, &message, count, &[width])?;
+            let message = s.channel().recv(MASKED, bits::packed_bytes(count, &[width]))?;
+            let mut masked = bits::unpack(MASKED, &message, count, &[width])?;
             if let Some(x) = x {
                 masked.iter_mut().zip(x).for_each(|(m, x)| *m = m.wrapping_add(*x));
             }

@@ -28,7 +28,6 @@ use rand::Rng;
 
 use crate::operation::prelude::*;
 use crate::wire::opening::{self, STEP, added};
-use crate::wire::packed;
 use crate::words::mask;
 
 /// Opens words modulo 2^`width` to the party `to`, which gets `Some`, reduced modulo 2^`width`; a plan gives `None`.
@@ -143,10 +142,10 @@ impl Operation for Open {
 /// Opens `x` to `to`, which gets them reduced modulo 2^`width`.
 fn reveal(s: &mut Session, x: &[u64], width: u32, to: Role) -> Result<Option<Vec<u64>>, Error> {
     if s.role() != to {
-        s.deliver(STEP, packed::pack(x, &[width]))?;
+        s.deliver(STEP, bits::pack(x, &[width]))?;
         return Ok(None);
     }
-    let message = s.channel().recv(STEP, packed::bytes(x.len(), &[width]))?;
+    let message = s.channel().recv(STEP, bits::packed_bytes(x.len(), &[width]))?;
     Ok(Some(added(x, width, &message)?))
 }
 
@@ -156,15 +155,15 @@ fn reveal_rounded(s: &mut Session, x: &[u64], width: u32, drop: u32, to: Role) -
     let kept = width - drop;
     if s.role() != to {
         let high = x.iter().map(|x| x.wrapping_add(s.rng().next_u64() & mask(drop)) >> drop).collect::<Vec<_>>();
-        s.deliver(STEP, packed::pack(&high, &[kept]))?;
+        s.deliver(STEP, bits::pack(&high, &[kept]))?;
         return Ok(None);
     }
-    let message = s.channel().recv(STEP, packed::bytes(x.len(), &[kept]))?;
-    let high = packed::unpack(STEP, &message, x.len(), &[kept])?;
+    let message = s.channel().recv(STEP, bits::packed_bytes(x.len(), &[kept]))?;
+    let high = bits::unpack(STEP, &message, x.len(), &[kept])?;
     Ok(Some(x.iter().zip(high).map(|(x, high)| x.wrapping_add(high << drop) & mask(width)).collect()))
 }
 
 /// Cost of [`reveal`] of `n` words.
 fn cost(n: usize, width: u32, to: Role) -> Cost {
-    Cost::free().message(to.peer(), packed::bytes(n, &[width]))
+    Cost::free().message(to.peer(), bits::packed_bytes(n, &[width]))
 }

@@ -2,7 +2,7 @@
 
 use fuzzing::{Corpus, memory};
 
-use crate::wire::packed::{bytes, pack, unpack};
+use bits::{pack, packed_bytes, unpack};
 
 /// Widths of the rows of a target: two bytes of the input say which, and how many words there are.
 const WIDTHS: [&[u32]; 6] = [&[1], &[13], &[64], &[31, 1], &[63, 64, 2], &[7, 11, 18, 28]];
@@ -21,7 +21,7 @@ fn fuzz_packed() {
         assert!(memory < 2 * message.len().min(8 * count) + 8 * count + 1000, "{memory} bytes");
         match outcome {
             Ok(words) => {
-                assert_eq!((words.len(), message.len()), (count, bytes(count, widths)));
+                assert_eq!((words.len(), message.len()), (count, packed_bytes(count, widths)));
                 assert!(words.iter().zip(widths.iter().cycle()).all(|(word, w)| *w == 64 || word >> w == 0));
                 assert_eq!(pack(&words, widths), message, "one list, two messages");
             }

@@ -3,7 +3,6 @@
 use crate::Error;
 use crate::cost::Cost;
 use crate::session::Session;
-use crate::wire::packed;
 use crate::words::mask;
 
 /// Step of every message that opens words.
@@ -14,19 +13,19 @@ pub fn open(s: &mut Session, x: &[u64], width: u32) -> Result<Vec<u64>, Error> {
     if x.is_empty() {
         return Ok(Vec::new());
     }
-    let message = s.channel().exchange(STEP, &packed::pack(x, &[width]), packed::bytes(x.len(), &[width]))?;
+    let message = s.channel().exchange(STEP, &bits::pack(x, &[width]), bits::packed_bytes(x.len(), &[width]))?;
     added(x, width, &message)
 }
 
 /// The sums of the words with those of the peer's message.
 pub(crate) fn added(x: &[u64], width: u32, message: &[u8]) -> Result<Vec<u64>, Error> {
-    let theirs = packed::unpack(STEP, message, x.len(), &[width])?;
+    let theirs = bits::unpack(STEP, message, x.len(), &[width])?;
     Ok(x.iter().zip(theirs).map(|(x, y)| x.wrapping_add(y) & mask(width)).collect())
 }
 
 /// Cost of [`open`] of `n` words.
 pub fn open_cost(n: usize, width: u32) -> Cost {
-    let bytes = packed::bytes(n, &[width]);
+    let bytes = bits::packed_bytes(n, &[width]);
     if n == 0 { Cost::free() } else { Cost::free().exchange(bytes, bytes) }
 }
 

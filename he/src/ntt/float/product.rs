@@ -1,8 +1,8 @@
-//! Products of matrices whose weights are the same for a whole vector of coefficients, on halves of residues: three fused
-//! multiply-adds a term, and a reduction per [`exact_terms`].
+//! Products of matrices whose weights are the same for a whole vector of coefficients, on halves of residues: three
+//! fused multiply-adds a term, and a reduction per [`exact_terms`].
 
 use super::*;
-use crate::ntt::{TILES, exact_terms, half_bits};
+use crate::ntt::backend::{TILES, exact_terms, half_bits};
 
 /// Doubles per weight.
 pub(super) const PARTS: usize = 3;
@@ -36,30 +36,31 @@ fn every(word: u64) -> __m512d {
 impl FloatNtt {
     #[target_feature(enable = "avx512f,avx512dq")]
     fn halves(&self) -> Halves {
-        let unit = (half_bits(self.modulus.value()) as f64).exp2();
+        let unit = (half_bits(self.tables.modulus.value()) as f64).exp2();
         Halves { unit: _mm512_set1_pd(unit), inverse: _mm512_set1_pd(1.0 / unit), magic: _mm512_set1_pd(ROUND) }
     }
 
     /// Weights as [`NttBackend::matmul`] takes them: per term the low halves of all tiles, the high ones, their sums.
     #[target_feature(enable = "avx512f,avx512dq")]
-    pub(super) fn interleave_halves(&self, polys: &[u64], points: usize, out: &mut [u64], pitch: usize) {
+    pub(super) fn interleave_tiles(&self, polys: &[u64], points: usize, out: &mut [u64], pitch: usize) {
         let tiles = polys.len() / points;
         assert!(tiles <= TILES && points.is_multiple_of(LANES));
         let halves = self.halves();
         for y in (0..points).step_by(LANES) {
             let mut v = [_mm512_setzero_pd(); TILES];
             for (tile, v) in v[..tiles].iter_mut().enumerate() {
-                *v = load(polys, tile * points + y);
+                *v = load(&polys[tile * points + y..].as_chunks().0[0]);
             }
             for (i, x) in transpose(v).into_iter().enumerate() {
                 for (part, x) in halves.split(x).into_iter().enumerate() {
-                    store(out, (y + i) * pitch + part * TILES, x);
+                    store(&mut out[(y + i) * pitch + part * TILES..].as_chunks_mut().0[0], x);
                 }
             }
         }
     }
 
-    /// The product of matrices for any number of tiles; a few vectors share the reading of weights where tiles are few.
+    /// The product of matrices for any number of tiles; a few vectors share the reading of weights where tiles are
+    /// few.
     #[target_feature(enable = "avx512f,avx512dq")]
     pub(super) fn matrix_product(&self, sums: &mut [u64], a: &[u64], w: &[u64]) {
         let terms = w.len() / (PARTS * TILES);
@@ -78,21 +79,22 @@ impl FloatNtt {
 
     /// T tiles; V vectors at a time, of which there is an even number.
     ///
-    /// With `a = a1 2^s + a0` and w alike, `a w = h 4^s + (m - h - l) 2^s + l` of the products `h = a1 w1`, `l = a0 w0` and
-    /// `m = (a0 + a1) (w0 + w1)` (Karatsuba). Halves are at most `2^(s-1)`, so [`exact_terms`] of these products stay within
-    /// `2^53`: plain sums in double precision are exact, and only they are reduced. There h and l are below `2^51`, the
-    /// middle below `2^52`, so the two products of [`mul_mod`] are below p, and all with the sum below p add up to less than
-    /// `3 p + 2^51 < 2^53`.
+    /// With `a = a1 2^s + a0` and w alike, `a w = h 4^s + (m - h - l) 2^s + l` of the products `h = a1 w1`,
+    /// `l = a0 w0` and `m = (a0 + a1) (w0 + w1)` (Karatsuba). Halves are at most `2^(s-1)`, so [`exact_terms`] of
+    /// these products stay within `2^53`: plain sums in double precision are exact, and only they are reduced. There
+    /// h and l are below `2^51`, the middle below `2^52`, so the two products of [`mul_mod`] are below p, and all
+    /// with the sum below p add up to less than `3 p + 2^51 < 2^53`.
     #[target_feature(enable = "avx512f,avx512dq")]
     fn tiles<const T: usize, const V: usize>(&self, sums: &mut [u64], a: &[u64], w: &[u64]) {
         let terms = w.len() / (PARTS * TILES);
         let vectors = a.len() / (terms * LANES);
         assert!(w.len() == terms * PARTS * TILES && a.len() == vectors * terms * LANES);
         assert!(vectors.is_multiple_of(V) && sums.len() == T * vectors * LANES);
-        let (prime, halves, p) = (self.prime(), self.halves(), self.modulus);
+        let (prime, halves, p) = (Float::new(&self.tables), self.halves(), self.tables.modulus);
         let power = |bits: u32| factor(p.value(), p.pow(2, u64::from(bits)));
         let s = half_bits(p.value());
-        let (middle_unit, high_unit) = (broadcast(power(s)), broadcast(power(2 * s)));
+        let units = [power(s), power(2 * s)];
+        let [middle_unit, high_unit] = units.map(|[w, quotient]| [_mm512_set1_pd(w), _mm512_set1_pd(quotient)]);
         let block = exact_terms(p.value());
         for (group, a) in a.chunks_exact(V * terms * LANES).enumerate() {
             let mut begin = 0;
@@ -105,7 +107,7 @@ impl FloatNtt {
                     std::array::from_fn(|v| &a[(v * terms + begin) * LANES..(v * terms + end) * LANES]);
                 for (j, w) in w[begin * PARTS * TILES..end * PARTS * TILES].chunks_exact(PARTS * TILES).enumerate() {
                     for v in 0..V {
-                        let [a0, a1, sum] = halves.split(load(rows[v], j * LANES));
+                        let [a0, a1, sum] = halves.split(load(&rows[v].as_chunks().0[j]));
                         for t in 0..T {
                             low[t][v] = _mm512_fmadd_pd(a0, every(w[t]), low[t][v]);
                             high[t][v] = _mm512_fmadd_pd(a1, every(w[TILES + t]), high[t][v]);
@@ -118,9 +120,8 @@ impl FloatNtt {
                         let (l, h) = (low[t][v], high[t][v]);
                         let cross = _mm512_sub_pd(_mm512_sub_pd(middle[t][v], l), h);
                         let upper = _mm512_add_pd(mul_mod(prime, h, high_unit), mul_mod(prime, cross, middle_unit));
-                        let at = (t * vectors + group * V + v) * LANES;
-                        let total = _mm512_add_pd(load_integers(sums, at), _mm512_add_pd(upper, l));
-                        store_integers(sums, at, canonical(prime, total));
+                        let sum = &mut sums.as_chunks_mut().0[t * vectors + group * V + v];
+                        store(sum, canonical(prime, _mm512_add_pd(load_integers(sum), _mm512_add_pd(upper, l))));
                     }
                 }
                 begin = end;

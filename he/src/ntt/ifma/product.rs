@@ -1,8 +1,8 @@
-//! Products of matrices whose weights are the same for a whole vector of coefficients: two multiply-adds a term, and a
-//! reduction per [`DOT_BLOCK`].
+//! Products of matrices whose weights are the same for a whole vector of coefficients: two multiply-adds a term, and
+//! a reduction per [`DOT_BLOCK`].
 
 use super::*;
-use crate::ntt::TILES;
+use crate::ntt::backend::TILES;
 
 impl IfmaNtt {
     /// Weights as [`NttBackend::matmul`] takes them: per term one residue of every tile.
@@ -14,13 +14,14 @@ impl IfmaNtt {
             for (v, poly) in v.iter_mut().zip(polys.chunks_exact(points)) {
                 *v = load(&poly[y..].as_chunks().0[0]);
             }
-            for (i, x) in turn(v).into_iter().enumerate() {
+            for (i, x) in transpose_words(v).into_iter().enumerate() {
                 store(&mut out[(y + i) * pitch..].as_chunks_mut().0[0], x);
             }
         }
     }
 
-    /// The product of matrices for any number of tiles; a few vectors share the reading of weights where tiles are few.
+    /// The product of matrices for any number of tiles; a few vectors share the reading of weights where tiles are
+    /// few.
     #[target_feature(enable = "avx512f,avx512ifma")]
     pub(super) fn matrix_product(&self, sums: &mut [u64], a: &[u64], w: &[u64]) {
         match sums.len() / (a.len() / (w.len() / TILES)) {
@@ -35,8 +36,8 @@ impl IfmaNtt {
         }
     }
 
-    /// T tiles; V vectors at a time, of which there is an even number. Sums of low and of high halves are bounded as those of
-    /// [`Self::sum_of_products`] are.
+    /// T tiles; V vectors at a time, of which there is an even number. Sums of low and of high halves are bounded as
+    /// those of [`Self::sum_of_products`] are.
     #[target_feature(enable = "avx512f,avx512ifma")]
     fn tiles<const T: usize, const V: usize>(&self, sums: &mut [u64], a: &[u64], w: &[u64]) {
         let (a, w, sums) = (a.as_chunks::<LANES>().0, w.as_chunks::<TILES>().0, sums.as_chunks_mut::<LANES>().0);

@@ -1,15 +1,19 @@
 //! Inner products modulo 2^64.
 
+#[cfg(target_arch = "x86_64")]
+use bits::cpu::{Cpu, Feature};
+
 /// The inner product of `a` and `b`.
 pub(super) fn dot(a: &[u64], b: &[u64]) -> u64 {
     #[cfg(target_arch = "x86_64")]
     {
-        if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512dq") {
-            // SAFETY: the features were detected just now.
+        let cpu = Cpu::get();
+        if cpu.has(Feature::Avx512) {
+            // SAFETY: the processor has AVX-512 F and DQ.
             return unsafe { avx512(a, b) };
         }
-        if is_x86_feature_detected!("avx2") {
-            // SAFETY: the feature was detected just now.
+        if cpu.has(Feature::Avx2) {
+            // SAFETY: the processor has AVX2.
             return unsafe { avx2(a, b) };
         }
     }
@@ -49,8 +53,8 @@ mod tests {
             let want = a.iter().zip(&b).fold(0u128, |sum, (&a, &b)| sum.wrapping_add(u128::from(a) * u128::from(b)));
             assert_eq!((dot(&a, &b), portable(&a, &b)), (want as u64, want as u64));
             #[cfg(target_arch = "x86_64")]
-            if is_x86_feature_detected!("avx2") {
-                // SAFETY: the feature was detected just now.
+            if Cpu::get().has(Feature::Avx2) {
+                // SAFETY: the processor has AVX2.
                 assert_eq!(unsafe { avx2(&a, &b) }, want as u64);
             }
         }

@@ -5,6 +5,8 @@
 //! zeros at the others. Words of 32 bits have no room for rho^2 in full, so they hold it in units of 2^shift
 //! ([`Square`]), and c_2 counts accordingly.
 
+#[cfg(target_arch = "x86_64")]
+use bits::cpu::{Cpu, Feature};
 use net::Role;
 
 use crate::words::mask;
@@ -153,12 +155,13 @@ impl Parabolas {
         let low = self.low(low);
         #[cfg(target_arch = "x86_64")]
         {
-            if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512dq") {
-                // SAFETY: the features were detected just now.
+            let cpu = Cpu::get();
+            if cpu.has(Feature::Avx512) {
+                // SAFETY: the processor has AVX-512 F and DQ.
                 return unsafe { self.avx512(high, low, values) }.into();
             }
-            if is_x86_feature_detected!("avx2") {
-                // SAFETY: the feature was detected just now.
+            if cpu.has(Feature::Avx2) {
+                // SAFETY: the processor has AVX2.
                 return unsafe { self.avx2(high, low, values) }.into();
             }
         }
@@ -237,8 +240,8 @@ mod tests {
             assert_eq!(parabolas.apply(high, low, &values), u64::from(want));
             assert_eq!(parabolas.portable(high, parabolas.low(low), &values), want);
             #[cfg(target_arch = "x86_64")]
-            if is_x86_feature_detected!("avx2") {
-                // SAFETY: the feature was detected just now.
+            if Cpu::get().has(Feature::Avx2) {
+                // SAFETY: the processor has AVX2.
                 assert_eq!(unsafe { parabolas.avx2(high, parabolas.low(low), &values) }, want);
             }
         }

@@ -57,7 +57,7 @@ fn wire(wires: &[usize], switches: &mut Vec<[usize; 2]>) -> Vec<usize> {
 
 /// All ones if `a == b`, else zero.
 pub(super) fn same(a: u32, b: u32) -> u32 {
-    equal(a, b).wrapping_neg()
+    equal(a.into(), b.into()).wrapping_neg() as u32
 }
 
 /// `a` where `mask` is all ones, `b` where it is zero.

@@ -1,5 +1,8 @@
 //! Bit transposition of several 128 x 128 matrices at once.
 
+#[cfg(target_arch = "x86_64")]
+use bits::cpu::{Cpu, Feature};
+
 use crate::Block;
 
 /// Matrices transposed together; also the blocks that each leaf of the extension expands to at once, two rounds of
@@ -16,8 +19,8 @@ pub(crate) const BATCH: usize = 128 * TILES;
 pub(crate) fn transpose(rows: &mut [Block; BATCH]) {
     #[cfg(target_arch = "x86_64")]
     {
-        if is_x86_feature_detected!("avx2") {
-            // SAFETY: the feature was detected just now.
+        if Cpu::get().has(Feature::Avx2) {
+            // SAFETY: the feature was detected.
             return unsafe { transpose_avx2(rows) };
         }
     }
@@ -96,8 +99,8 @@ mod tests {
 
     #[test]
     fn the_kernel_transposes() {
-        for cpu in crate::simd::all().flatten() {
-            check(|rows| cpu.transpose(rows));
+        for simd in crate::kernels::all().flatten() {
+            check(|rows| simd.transpose(rows));
         }
     }
 
@@ -109,8 +112,8 @@ mod tests {
     #[test]
     #[cfg(target_arch = "x86_64")]
     fn the_code_for_avx2_transposes() {
-        if is_x86_feature_detected!("avx2") {
-            // SAFETY: the feature was detected just now.
+        if Cpu::detected().has(Feature::Avx2) {
+            // SAFETY: the feature was detected.
             check(|rows| unsafe { transpose_avx2(rows) });
         }
     }

@@ -1,5 +1,6 @@
-//! The kernels: those of AES for one block an instruction ([`aesni`]) and for four ([`vaes`]), and what they share. A [`Cpu`]
-//! is the proof that the features of one of the two sets are there.
+//! The kernels of x86-64. The loops are those of [`driver`], for vectors of one block ([`aesni`]) or of four
+//! ([`vaes`]); what does not differ is here. A [`Simd`] is the proof that the features of one of the two sets are
+//! there.
 
 #![allow(
     clippy::needless_range_loop,
@@ -8,20 +9,23 @@
 
 use std::arch::x86_64::*;
 
+use bits::cpu::{Cpu, Feature};
 use zeroize::Zeroize;
 
-use crate::dpf::{self, Lane};
-use crate::silent::lpn::{CODE_WEIGHT, TABLE};
-use crate::silent::tree;
-use crate::transpose::{BATCH, TILES};
-use crate::{Block, softspoken};
+use super::code::{CODE_WEIGHT, TABLE};
+use super::leaves::{self, Lane};
+use super::planes::Shape;
+use super::transpose::{BATCH, TILES};
+use crate::Block;
+use crate::ggm::half;
 
 mod aesni;
+mod driver;
 mod vaes;
 
 /// Proof that the features of a set of kernels were detected.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Cpu(Set);
+pub(crate) struct Simd(Set);
 
 #[derive(Clone, Copy, Debug)]
 enum Set {
@@ -35,13 +39,13 @@ enum Set {
 #[derive(Clone, Default, Zeroize)]
 pub(crate) struct Key([Block; 11]);
 
-/// Wraps a kernel in a method that only the holder of a [`Cpu`] can call.
+/// Wraps a kernel in a method that only the holder of a [`Simd`] can call.
 macro_rules! kernels {
     ($($(#[$doc:meta])* $name:ident($($arg:ident: $ty:ty),*);)*) => {
         $($(#[$doc])*
         #[allow(clippy::too_many_arguments, reason = "of the kernel")]
         pub(crate) fn $name(self, $($arg: $ty),*) {
-            // SAFETY: a Cpu exists only where all features of its set were detected.
+            // SAFETY: a Simd exists only where all features of its set were detected.
             unsafe {
                 match self.0 {
                     Set::AesNi => aesni::$name($($arg),*),
@@ -52,30 +56,25 @@ macro_rules! kernels {
     };
 }
 
-impl Cpu {
-    /// The fastest kernels of this processor.
+impl Simd {
+    /// The fastest kernels that [`Cpu::get`] allows.
     pub(crate) fn detect() -> Option<Self> {
-        match Cpu::aesni() {
-            Some(_) if is_x86_feature_detected!("vaes") => Some(Cpu(Set::Vaes)),
-            cpu => cpu,
+        match Simd::aesni() {
+            Some(_) if Cpu::get().has(Feature::Vaes) => Some(Simd(Set::Vaes)),
+            simd => simd,
         }
     }
 
     /// The kernels that need least.
     fn aesni() -> Option<Self> {
-        let all = is_x86_feature_detected!("aes")
-            && is_x86_feature_detected!("avx512f")
-            && is_x86_feature_detected!("avx512bw")
-            && is_x86_feature_detected!("avx512dq")
-            && is_x86_feature_detected!("avx512vl");
-        all.then_some(Cpu(Set::AesNi))
+        Cpu::get().has_all(&[Feature::AesNi, Feature::Avx512]).then_some(Simd(Set::AesNi))
     }
 
-    /// All kernels that this processor runs.
+    /// All kernels that [`Cpu::get`] allows.
     #[cfg(any(test, feature = "probe"))]
     pub(crate) fn all() -> Vec<Self> {
-        let mut all: Vec<Cpu> = Cpu::aesni().into_iter().collect();
-        all.extend(Cpu::detect().filter(|cpu| matches!(cpu.0, Set::Vaes)));
+        let mut all: Vec<Simd> = Simd::aesni().into_iter().collect();
+        all.extend(Simd::detect().filter(|simd| matches!(simd.0, Set::Vaes)));
         all
     }
 
@@ -87,50 +86,60 @@ impl Cpu {
         }
     }
 
-    /// [`crate::transpose::transpose`].
+    /// AES of one block.
+    pub(crate) fn encrypt(self, key: &Key, block: Block) -> Block {
+        // SAFETY: every set needs AES-NI and AVX-512 F, and a Simd exists only where the features of one were
+        // detected.
+        unsafe { encrypt(key, block) }
+    }
+
+    /// [`super::transpose::transpose`].
     pub(crate) fn transpose(self, rows: &mut [Block; BATCH]) {
-        // SAFETY: every set needs AVX-512 F, and a Cpu exists only where the features of one were detected.
+        // SAFETY: every set needs AVX-512 F, and a Simd exists only where the features of one were detected.
         unsafe { transpose(rows) }
     }
 
-    /// [`dpf::children`].
+    /// [`leaves::children`].
     pub(crate) fn children(self, nodes: &[Block], hashes: &[Block], correction: Block, out: &mut [Block]) {
-        // SAFETY: every set needs AVX-512 F, DQ and VL, and a Cpu exists only where the features of one were detected.
+        // SAFETY: every set needs AVX-512 F, DQ and VL, and a Simd exists only where the features of one were
+        // detected.
         unsafe { children(nodes, hashes, correction, out) }
     }
 
     /// [`Lane::correct`].
     pub(crate) fn correct<L: Lane>(self, pads: &[Block], nodes: &[Block], last: Block, sign: u64, out: &mut [L]) {
-        // SAFETY: every set needs AVX-512 F, DQ and VL, and a Cpu exists only where the features of one were detected.
+        // SAFETY: every set needs AVX-512 F, DQ and VL, and a Simd exists only where the features of one were
+        // detected.
         unsafe { correct(pads, nodes, last, sign, out) }
     }
 
     kernels! {
-        /// [`softspoken::receive_batch`] with the PRGs `keys` from the counter `first` on.
-        receive_batch(shape: &softspoken::Shape, keys: &[Key], first: u64, rows: &mut [Block; BATCH], message: &mut [u8]);
-        /// [`softspoken::send_batch`] with the PRGs `keys` from the counter `first` on.
+        /// [`super::planes::receive_batch`] with the PRGs `keys` from the counter `first` on.
+        receive_batch(shape: &Shape, keys: &[Key], first: u64, rows: &mut [Block; BATCH], message: &mut [u8]);
+        /// [`super::planes::send_batch`] with the PRGs `keys` from the counter `first` on.
         send_batch(
-            shape: &softspoken::Shape, keys: &[Key], first: u64, delta: Block, rows: &mut [Block; BATCH], message: &[u8]
+            shape: &Shape, keys: &[Key], first: u64, delta: Block, rows: &mut [Block; BATCH], message: &[u8]
         );
         /// `x = pi(x) ^ x` for every block.
         davies_meyer(pi: &Key, blocks: &mut [Block]);
-        /// The hash of [`crate::tree_hash`] of every node.
+        /// The hash of [`crate::ggm::half`] of every node.
         tree_hash(pi: &Key, nodes: &[Block], out: &mut [Block]);
         /// The hash of [`crate::hash`] of `blocks[i] ^ offset` at OT `first + i`, counter 0, in one epoch.
         hash(pi: &Key, first: u64, offset: Block, blocks: &[Block], out: &mut [Block]);
-        /// [`crate::silent::tree::grow`] with the key `pi`.
-        grow(pi: Block, root: Block, delta: Block, sums: &mut [Block], nodes: &mut [Block]);
-        /// [`crate::silent::tree::regrow`] with the key `pi`.
-        regrow(pi: Block, away: u64, sums: &[Block], nodes: &mut [Block]);
-        /// [`crate::silent::lpn::add_code_words`] with the PRG `prg`.
+        /// [`half::grow`] with the key `pi`.
+        grow(pi: &Key, root: Block, delta: Block, sums: &mut [Block], nodes: &mut [Block]);
+        /// [`half::regrow`] with the key `pi`.
+        regrow(pi: &Key, away: u64, sums: &[Block], nodes: &mut [Block]);
+        /// [`super::code::add_code_words`] with the PRG `prg`.
         add_code_words(prg: &Key, place: u64, table: &[Block; TABLE], out: &mut [Block]);
     }
 }
 
 impl Key {
     /// Expands `key`.
-    pub(crate) fn new(_: Cpu, key: Block) -> Self {
-        // SAFETY: every set needs AES-NI and AVX-512 F and VL, and a Cpu exists only where the features of one were detected.
+    pub(crate) fn new(_: Simd, key: Block) -> Self {
+        // SAFETY: every set needs AES-NI and AVX-512 F and VL, and a Simd exists only where the features of one were
+        // detected.
         unsafe { expand(key) }
     }
 }
@@ -185,10 +194,22 @@ fn expand(key: Block) -> Key {
     keys
 }
 
+/// AES of one block.
+#[target_feature(enable = "aes,avx512f")]
+fn encrypt(key: &Key, block: Block) -> Block {
+    let mut x = _mm_xor_si128(load(&block), load(&key.0[0]));
+    for round in &key.0[1..10] {
+        x = _mm_aesenc_si128(x, load(round));
+    }
+    let mut out = Block::ZERO;
+    store(&mut out, _mm_aesenclast_si128(x, load(&key.0[10])));
+    out
+}
+
 /// The portable code, compiled for wider registers.
 #[target_feature(enable = "avx512f,avx512dq,avx512vl")]
 fn children(nodes: &[Block], hashes: &[Block], correction: Block, out: &mut [Block]) {
-    dpf::children(nodes, hashes, correction, out);
+    leaves::children(nodes, hashes, correction, out);
 }
 
 /// The portable code, compiled for wider registers.
@@ -239,8 +260,8 @@ fn transpose(rows: &mut [Block; BATCH]) {
     }
 }
 
-/// Swaps bit `i + SHIFT` of register `r` with bit `i` of register `r + S`, for all `i` in `mask` and all `r` with bit S
-/// clear.
+/// Swaps bit `i + SHIFT` of register `r` with bit `i` of register `r + S`, for all `i` in `mask` and all `r` with bit
+/// S clear.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn swap<const N: usize, const S: usize, const SHIFT: u32>(x: &mut [__m512i; N], mask: u64) {
@@ -256,12 +277,12 @@ fn swap<const N: usize, const S: usize, const SHIFT: u32>(x: &mut [__m512i; N], 
     }
 }
 
-/// [`tree::add_at`].
+/// [`half::add_at`].
 #[target_feature(enable = "avx512f")]
 fn add_at(nodes: &mut [Block], at: u64, by: Block) {
     let (quads, rest) = nodes.as_chunks_mut::<4>();
     if !rest.is_empty() {
-        return tree::add_at(rest, at, by);
+        return half::add_at(rest, at, by);
     }
     let (at, by) = (_mm512_set1_epi64(at as i64), _mm512_broadcast_i32x4(load(&by)));
     let mut index = _mm512_set_epi64(3, 3, 2, 2, 1, 1, 0, 0);
@@ -270,6 +291,14 @@ fn add_at(nodes: &mut [Block], at: u64, by: Block) {
         store4(quad, _mm512_mask_xor_epi64(x, _mm512_cmpeq_epi64_mask(index, at), x, by));
         index = _mm512_add_epi64(index, _mm512_set1_epi64(4));
     }
+}
+
+/// The indices that blocks hold, 16 bits each.
+#[inline]
+fn indices(blocks: &[Block]) -> &[u16] {
+    // SAFETY: a Block is 16 bytes, aligned to 16, and any bytes are integers of 16 bits; the integers are
+    // little-endian on x86-64, as they are in the stream.
+    unsafe { std::slice::from_raw_parts(blocks.as_ptr().cast(), 8 * blocks.len()) }
 }
 
 /// Adds the entries of `table` at `indices` to `out`.

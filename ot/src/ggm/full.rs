@@ -1,8 +1,8 @@
-//! Puncturable PRFs from GGM trees, the set-up of SoftSpoken OT.
+//! Puncturable PRFs from full trees, the set-up of SoftSpoken OT.
 //!
 //! Tree `j` has `2^k` leaves. The extension's receiver knows all of them; the extension's sender knows all but the
 //! one at its secret position `alpha_j`, the k bits `j k .. (j + 1) k` of its `Delta` (Roy,
-//! <https://eprint.iacr.org/2022/192>, section 6; Goldreich, Goldwasser and Micali). Level l of tree j spends the base
+//! <https://eprint.iacr.org/2022/192>, section 6). Level l of tree j spends the base
 //! OT `j k + l`: with the receiver's sums `K_c` of all children on side c, the sender learns the sum of the side that
 //! leaves its path.
 //!
@@ -12,6 +12,7 @@
 use subtle::{Choice, ConditionallySelectable};
 use zeroize::Zeroizing;
 
+use super::levels;
 use crate::base::COUNT;
 use crate::{Block, OtError};
 
@@ -45,20 +46,17 @@ pub(crate) fn build(key: &[u8; 32], k: usize, base: &[[Block; 2]]) -> (Vec<Block
     let mut leaves = Vec::with_capacity((COUNT / k) << k);
     let mut corrections = Vec::with_capacity(correction_bytes(k));
     for (tree, base) in base.chunks_exact(k).enumerate() {
-        let mut nodes = Zeroizing::new(Vec::with_capacity(1 << k));
-        nodes.extend_from_slice(&base[0]);
-        for (level, pads) in base.iter().enumerate().skip(1) {
-            let half = nodes.len();
-            nodes.resize(2 * half, Block::ZERO);
-            for x in 0..half {
-                let [left, right] = children(key, tree, level, nodes[x]);
-                nodes[x] = left;
-                nodes[x + half] = right;
+        let mut nodes = Zeroizing::new(vec![Block::ZERO; 1 << k]);
+        nodes[..2].copy_from_slice(&base[0]);
+        levels(&mut nodes, |level, nodes| {
+            let (lefts, rights) = nodes.split_at_mut(1 << level);
+            for (left, right) in lefts.iter_mut().zip(rights.iter_mut()) {
+                [*left, *right] = children(key, tree, level, *left);
             }
-            for (side, &pad) in nodes.chunks_exact(half).zip(pads) {
+            for (side, pad) in [lefts, rights].into_iter().zip(base[level]) {
                 corrections.extend_from_slice(&(sum(side) ^ pad).to_bytes());
             }
-        }
+        });
         leaves.extend_from_slice(&nodes);
     }
     (leaves, corrections)
@@ -80,21 +78,20 @@ pub(crate) fn open(
     let mut corrections = corrections.as_chunks::<16>().0.iter().map(|&b| u128::from_le_bytes(b));
     let mut next = || corrections.next().unwrap_or_default();
     for (tree, (chosen, delta)) in chosen.chunks_exact(k).zip(delta.chunks_exact(k)).enumerate() {
-        let mut nodes = Zeroizing::new(Vec::with_capacity(1 << k));
-        nodes.extend_from_slice(&[Block::ZERO, chosen[0]]);
-        for level in 1..k {
-            let half = nodes.len();
-            nodes.resize(2 * half, Block::ZERO);
-            for y in 1..half {
-                let [left, right] = children(key, tree, level, nodes[y]).map(u128::from);
-                nodes[y] = u128::conditional_select(&left, &right, delta[level]).into();
-                nodes[y + half] = u128::conditional_select(&right, &left, delta[level]).into();
+        let mut nodes = Zeroizing::new(vec![Block::ZERO; 1 << k]);
+        nodes[1] = chosen[0];
+        levels(&mut nodes, |level, nodes| {
+            let (lefts, rights) = nodes.split_at_mut(1 << level);
+            for (y, z) in lefts.iter_mut().zip(rights.iter_mut()).skip(1) {
+                let [left, right] = children(key, tree, level, *y).map(u128::from);
+                *y = u128::conditional_select(&left, &right, delta[level]).into();
+                *z = u128::conditional_select(&right, &left, delta[level]).into();
             }
             // The side that leaves the path is 1 - alpha; all of its children but the hole's are known.
             let (left, right) = (next(), next());
             let side = u128::conditional_select(&right, &left, delta[level]);
-            nodes[half] = Block::from(side) ^ chosen[level] ^ sum(&nodes[half + 1..]);
-        }
+            rights[0] = Block::from(side) ^ chosen[level] ^ sum(&rights[1..]);
+        });
         leaves.extend_from_slice(&nodes);
     }
     Ok(leaves)

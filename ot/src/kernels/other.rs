@@ -1,13 +1,16 @@
 //! Processors without kernels of their own: nothing here can ever be called.
 
+use super::Shape;
+use super::code::TABLE;
+use super::leaves::Lane;
+use super::transpose::BATCH;
 use crate::Block;
-use crate::transpose::BATCH;
 
 /// No value of this type exists.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Cpu {}
+pub(crate) enum Simd {}
 
-impl Cpu {
+impl Simd {
     /// Always none.
     pub(crate) fn detect() -> Option<Self> {
         None
@@ -23,30 +26,19 @@ impl Cpu {
         match self {}
     }
 
+    pub(crate) fn encrypt(self, _: &Key, _: Block) -> Block {
+        match self {}
+    }
+
     pub(crate) fn transpose(self, _: &mut [Block; BATCH]) {
         match self {}
     }
 
-    pub(crate) fn receive_batch(
-        self,
-        _: &crate::softspoken::Shape,
-        _: &[Key],
-        _: u64,
-        _: &mut [Block; BATCH],
-        _: &mut [u8],
-    ) {
+    pub(crate) fn receive_batch(self, _: &Shape, _: &[Key], _: u64, _: &mut [Block; BATCH], _: &mut [u8]) {
         match self {}
     }
 
-    pub(crate) fn send_batch(
-        self,
-        _: &crate::softspoken::Shape,
-        _: &[Key],
-        _: u64,
-        _: Block,
-        _: &mut [Block; BATCH],
-        _: &[u8],
-    ) {
+    pub(crate) fn send_batch(self, _: &Shape, _: &[Key], _: u64, _: Block, _: &mut [Block; BATCH], _: &[u8]) {
         match self {}
     }
 
@@ -62,7 +54,7 @@ impl Cpu {
         match self {}
     }
 
-    pub(crate) fn correct<L: crate::dpf::Lane>(self, _: &[Block], _: &[Block], _: Block, _: u64, _: &mut [L]) {
+    pub(crate) fn correct<L: Lane>(self, _: &[Block], _: &[Block], _: Block, _: u64, _: &mut [L]) {
         match self {}
     }
 
@@ -70,15 +62,15 @@ impl Cpu {
         match self {}
     }
 
-    pub(crate) fn grow(self, _: Block, _: Block, _: Block, _: &mut [Block], _: &mut [Block]) {
+    pub(crate) fn grow(self, _: &Key, _: Block, _: Block, _: &mut [Block], _: &mut [Block]) {
         match self {}
     }
 
-    pub(crate) fn regrow(self, _: Block, _: u64, _: &[Block], _: &mut [Block]) {
+    pub(crate) fn regrow(self, _: &Key, _: u64, _: &[Block], _: &mut [Block]) {
         match self {}
     }
 
-    pub(crate) fn add_code_words(self, _: &Key, _: u64, _: &[Block; crate::silent::lpn::TABLE], _: &mut [Block]) {
+    pub(crate) fn add_code_words(self, _: &Key, _: u64, _: &[Block; TABLE], _: &mut [Block]) {
         match self {}
     }
 }
@@ -88,7 +80,7 @@ impl Cpu {
 pub(crate) struct Key;
 
 impl Key {
-    pub(crate) fn new(cpu: Cpu, _: Block) -> Self {
-        match cpu {}
+    pub(crate) fn new(simd: Simd, _: Block) -> Self {
+        match simd {}
     }
 }

@@ -1,0 +1,135 @@
+//! Products tile by tile, merged into packs as they are made. The way of few rows (`Tile::run` is 1).
+
+use super::layout::Layout;
+use super::response::{Evaluation, Response};
+use crate::ciphertext::Ciphertext;
+use rayon::prelude::*;
+use std::ops::Range;
+use zeroize::Zeroizing;
+
+/// Weight polynomials that one column tile holds at a time.
+const TERMS: usize = 4;
+/// Columns that are read together where a tile has fewer: those of a cache line of weights.
+const STRIP: usize = 16;
+
+/// All responses; the uploads are factors.
+pub(super) fn responses(evaluation: &Evaluation<'_>, uploads: &[Ciphertext]) -> Vec<Response> {
+    let columns = Columns { evaluation, uploads };
+    let packs = columns.layout().packs.column_packs();
+    (0..packs).into_par_iter().flat_map(|pack| columns.column_pack(pack)).collect()
+}
+
+struct Columns<'a> {
+    evaluation: &'a Evaluation<'a>,
+    uploads: &'a [Ciphertext],
+}
+
+impl Columns<'_> {
+    fn layout(&self) -> &Layout {
+        &self.evaluation.plan.layout
+    }
+
+    /// All responses of one pack of column tiles, row pack by row pack.
+    fn column_pack(&self, pack: usize) -> Vec<Response> {
+        let (packs, steps) = (&self.layout().packs, self.layout().packs.steps());
+        let mut products = self.columns(packs.column_pack(pack), steps.columns).into_iter();
+        let packs: Vec<Vec<Ciphertext>> =
+            (0..packs.row_packs()).map(|_| products.by_ref().take(packs.rows).collect()).collect();
+        let first = pack * packs.len();
+        let respond = |(i, rows)| self.evaluation.respond(first + i, self.rows(rows, steps.rows));
+        packs.into_par_iter().enumerate().map(respond).collect()
+    }
+
+    /// Products of all row tiles with `columns`, packed into one ciphertext per row tile. The tree is that of the
+    /// module `packs`; its leaves are made when they are needed, a few at a time.
+    fn columns(&self, columns: Range<usize>, step: usize) -> Vec<Ciphertext> {
+        let tiling = &self.layout().tiling;
+        let alike = tiling.meetings(columns.start) == tiling.meetings(columns.end - 1);
+        if columns.len() == 1 || alike && columns.len() * tiling.tile.cols <= STRIP {
+            return self.join(self.column_tiles(columns), step);
+        }
+        let middle = columns.start + columns.len().div_ceil(2);
+        let (even, odd) = rayon::join(
+            || self.columns(columns.start..middle, 2 * step),
+            || self.columns(middle..columns.end, 2 * step),
+        );
+        even.into_par_iter().zip(odd).map(|(even, odd)| self.merge(step, even, odd)).collect()
+    }
+
+    /// The same from the products of some tiles.
+    fn join(&self, mut tiles: Vec<Vec<Ciphertext>>, step: usize) -> Vec<Ciphertext> {
+        if tiles.len() == 1 {
+            let mut products = tiles.swap_remove(0);
+            self.double(&mut products, step, self.layout().tiling.tile.inner);
+            return products;
+        }
+        let odd = tiles.split_off(tiles.len().div_ceil(2));
+        let (even, odd) = (self.join(tiles, 2 * step), self.join(odd, 2 * step));
+        even.into_iter().zip(odd).map(|(even, odd)| self.merge(step, even, odd)).collect()
+    }
+
+    /// The row tiles of one response, packed into one ciphertext.
+    fn rows(&self, mut rows: Vec<Ciphertext>, step: usize) -> Ciphertext {
+        if rows.len() == 1 {
+            self.double(&mut rows, step, self.layout().packs.steps().columns);
+            return rows.swap_remove(0);
+        }
+        let odd = rows.split_off(rows.len().div_ceil(2));
+        let (even, odd) = rayon::join(|| self.rows(rows, 2 * step), || self.rows(odd, 2 * step));
+        self.merge(step, even, odd)
+    }
+
+    /// Makes up for the merges of a leaf that ends at `step` instead of at `full`.
+    fn double(&self, leaves: &mut [Ciphertext], step: usize, full: usize) {
+        if step < full && self.layout().packs.is_packed() {
+            let doublings = (full / step).trailing_zeros() as i32;
+            leaves.iter_mut().for_each(|leaf| leaf.shift(self.evaluation.params, doublings));
+        }
+    }
+
+    fn merge(&self, step: usize, even: Ciphertext, odd: Ciphertext) -> Ciphertext {
+        let galois = self.evaluation.galois.expect("a plan that packs was given Galois keys");
+        galois.merge(step, even, odd)
+    }
+
+    /// The products of all row tiles with neighbouring column tiles that meet the same groups, tile by tile. Each
+    /// weight polynomial is made once and dropped.
+    fn column_tiles(&self, tiles: Range<usize>) -> Vec<Vec<Ciphertext>> {
+        let Evaluation { plan, params, .. } = self.evaluation;
+        let tiling = &plan.layout.tiling;
+        let (words, span) = (params.words(), tiling.weight_span());
+        let row = || (0..tiling.row_tiles()).map(|_| Ciphertext::zero(params)).collect();
+        let mut sums: Vec<Vec<Ciphertext>> = tiles.clone().map(|_| row()).collect();
+        let meetings: Vec<(usize, usize)> = tiling
+            .meetings(tiles.start)
+            .flat_map(|group| (0..tiling.inner_tiles()).map(move |inner_tile| (group, inner_tile)))
+            .collect();
+        let mut signed = Zeroizing::new(vec![0i64; TERMS * tiles.len() * span]);
+        let mut polys = Zeroizing::new(vec![0; TERMS * words]);
+        for meetings in meetings.chunks(TERMS) {
+            signed.fill(0);
+            for (&(group, inner_tile), signed) in meetings.iter().zip(signed.chunks_exact_mut(tiles.len() * span)) {
+                self.evaluation.encode_weights(tiles.clone(), group, inner_tile, signed);
+            }
+            for (tile, sums) in sums.iter_mut().enumerate() {
+                let of_tile = signed.chunks_exact(span).skip(tile).step_by(tiles.len());
+                let polys = of_tile.zip(polys.chunks_exact_mut(words)).take(meetings.len());
+                let factors: Vec<&[u64]> = polys
+                    .map(|(signed, poly)| {
+                        params.factor_signed(signed, plan.spec.weight_bits, poly);
+                        &*poly
+                    })
+                    .collect();
+                for (row_tile, sum) in sums.iter_mut().enumerate() {
+                    let upload =
+                        |&(group, inner_tile)| &self.uploads[tiling.upload_index(group, row_tile, inner_tile)];
+                    let halves: (Vec<&[u64]>, Vec<&[u64]>) =
+                        meetings.iter().map(|m| (upload(m).c0.as_slice(), upload(m).c1.as_slice())).unzip();
+                    params.dot(&mut sum.c0, &halves.0, &factors);
+                    params.dot(&mut sum.c1, &halves.1, &factors);
+                }
+            }
+        }
+        sums
+    }
+}

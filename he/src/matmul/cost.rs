@@ -1,0 +1,68 @@
+//! The cost model: what a layout takes on the link and on the processors. A guide for the search only; both parties
+//! must reckon alike, so nothing here is measured at run time.
+
+use super::layout::Layout;
+use super::spec::{Packing, PlanOptions};
+use crate::ntt::{TILES, exact_terms};
+
+/// How much more bytes count under [`Packing::Always`].
+const ALWAYS_WEIGHT: f64 = 8.0;
+/// Cores that each party is taken to keep busy, rather more than it has: of two plans that take about as long, the
+/// one that sends less is wanted. On `lan` (3 Gbit/s) a decode step of GPT-2 small takes 71.8, 62.1, 60.6, 56.9 and
+/// 55.1 MB in one phase with 12, 16, 24, 32 and 40, and preparing one 39.0, 37.7, 34.2, 30.0 and 29.6 MB.
+const CORES: f64 = 40.0;
+/// Microseconds of one core of a 2.5 GHz Cascade Lake, per limb and coefficient (`examples/costs.rs`): of a transform
+/// layer, of which reading and writing weights are taken for two more, of placing a weight, of one product with one
+/// polynomial, of a merge apart from transforms and products, of making and reading an upload, of finishing and
+/// opening a response.
+const NTT_US: f64 = 2.6e-4;
+const WEIGHT_LAYERS: f64 = 2.0;
+const ENCODE_US: f64 = 1.0e-3;
+const MAC_US: f64 = 0.6e-3;
+const MERGE_US: f64 = 10e-3;
+/// Where weights act on runs: of bringing a weight into place, of a product, of reading a coefficient for up to
+/// [`TILES`] of them, of a reduction.
+const PLACE_US: f64 = 15e-3;
+const RUN_MAC_US: f64 = 0.13e-3;
+const RUN_LOAD_US: f64 = 0.22e-3;
+const RUN_REDUCE_US: f64 = 1.8e-3;
+const UPLOAD_US: f64 = 25e-3;
+const RESPONSE_US: f64 = 30e-3;
+
+/// Seconds of the whole product: both messages at the link's rate, and the computation.
+pub(super) fn seconds(layout: &Layout, options: &PlanOptions) -> f64 {
+    let bytes = layout.upload_bytes() as f64 + download_estimate(layout);
+    let weight = if options.packing == Packing::Always { ALWAYS_WEIGHT } else { 1.0 };
+    weight * bytes / options.bytes_per_second.max(1) as f64 + compute_us(layout) * 1e-6 / CORES
+}
+
+/// Bytes of the download without rounding each response to bytes.
+fn download_estimate(layout: &Layout) -> f64 {
+    let c0 = (layout.tiling.columns() * layout.spec.shape.m) as f64 * f64::from(layout.c0_bits) / 8.0;
+    (layout.packs.responses() * layout.c1_bytes()) as f64 + c0
+}
+
+/// Microseconds of one core for the whole product, both parties together.
+fn compute_us(layout: &Layout) -> f64 {
+    let (tiling, packs) = (&layout.tiling, &layout.packs);
+    let (n, points) = (layout.set.degree() as f64, tiling.points() as f64);
+    let limbs = layout.set.primes().len() as f64;
+    let transform = n * n.log2() * NTT_US;
+    let polys = tiling.weight_polys();
+    let products = polys * tiling.row_tiles();
+    let span = tiling.weight_span() as f64;
+    let (weights, product) = if tiling.tile.run == 1 {
+        (0.0, MAC_US)
+    } else {
+        let shared = tiling.column_tiles().min(TILES) as f64;
+        let terms = tiling.inner_tiles().min(exact_terms(layout.set.primes()[0])) as f64;
+        (points * PLACE_US, RUN_MAC_US + RUN_LOAD_US / shared + RUN_REDUCE_US / terms)
+    };
+    let merge = 2.0 * limbs * (1.0 + limbs) * transform + limbs * n * (MERGE_US + 4.0 * limbs * MAC_US);
+    limbs
+        * (polys as f64 * (points * (span.log2() + WEIGHT_LAYERS) * NTT_US + span * ENCODE_US + weights)
+            + products as f64 * 2.0 * n * product
+            + tiling.uploads() as f64 * (2.0 * transform + n * UPLOAD_US)
+            + packs.responses() as f64 * (5.0 * transform + n * RESPONSE_US))
+        + packs.merges() as f64 * merge
+}

@@ -1,0 +1,86 @@
+//! A product under one parameter set: its tiles, its packs, and the sizes of both messages.
+
+use super::packs::Packs;
+use super::spec::MatmulSpec;
+use super::tiling::{Tile, Tiling};
+use crate::sampling::SEED_BYTES;
+use crate::set::ParamSet;
+use bits::packed_bytes;
+
+/// Everything that both parties must agree on.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Layout {
+    pub(super) spec: MatmulSpec,
+    pub(super) set: ParamSet,
+    pub(super) tiling: Tiling,
+    pub(super) packs: Packs,
+    /// Bits that each coefficient of a response keeps.
+    pub(super) c0_bits: u32,
+    pub(super) c1_bits: u32,
+}
+
+impl Layout {
+    /// The layout of a tile, without packing.
+    pub(super) fn new(spec: &MatmulSpec, set: ParamSet, tile: Tile) -> Self {
+        // c1 is multiplied by the key, which turns a rounding of 2^-b1 into 8.5 sqrt(N / 16) 2^-b1; these widths keep
+        // that below 0.54 (N <= 4096) or 0.38 LSB, and the rounding of c0 at 1/16 LSB.
+        let c1_extra = if set.degree() <= 4096 { 8 } else { 9 };
+        let tiling = Tiling { shape: spec.shape, degree: set.degree(), tile };
+        let packs = Packs::single(&tiling);
+        Self { spec: *spec, set, tiling, packs, c0_bits: spec.width + 3, c1_bits: spec.width + c1_extra }
+    }
+
+    /// The same with full packs. None if no two products would share a response.
+    pub(super) fn packed(self) -> Option<Self> {
+        Packs::full(&self.tiling).map(|packs| Self { packs, ..self })
+    }
+
+    /// (coefficient, index into X) of every entry of an upload. A coefficient of N or more stands for `-X^(i - N)`.
+    pub(super) fn x_entries(&self, upload: usize) -> impl Iterator<Item = (usize, usize)> + use<> {
+        // X^-s = -X^(N-s): entries that move below zero come out at N and above of twice the range.
+        let (down, wrap) = (self.packs.shift(), 2 * self.set.degree());
+        self.tiling.entries(upload).map(move |(position, entry)| ((wrap + position - down) & (wrap - 1), entry))
+    }
+
+    /// (coefficient, index into Y) of every output of a response, in wire order.
+    pub(super) fn outputs(&self, response: usize) -> impl Iterator<Item = (usize, usize)> + use<> {
+        let (layout, members, down) = (*self, self.packs.members(response), self.packs.shift());
+        let rows = members.rows.clone();
+        members.columns.clone().flat_map(move |column_tile| {
+            let members = members.clone();
+            rows.clone().flat_map(move |row_tile| {
+                let moved = layout.packs.moved(&members, column_tile, row_tile);
+                let outputs = layout.tiling.outputs(column_tile, row_tile);
+                outputs.map(move |(position, entry)| (position - down + moved, entry))
+            })
+        })
+    }
+
+    fn poly_bytes(&self) -> usize {
+        self.set.degree() / 8 * self.set.log_q() as usize
+    }
+
+    /// Bytes of the upload.
+    pub(super) fn upload_bytes(&self) -> usize {
+        SEED_BYTES + self.tiling.uploads() * self.poly_bytes()
+    }
+
+    /// Bytes of a c1 that is sent down.
+    pub(super) fn c1_bytes(&self) -> usize {
+        packed_bytes(self.set.degree(), &[self.c1_bits])
+    }
+
+    /// Bytes of one response.
+    pub(super) fn response_bytes(&self, response: usize) -> usize {
+        let members = self.packs.members(response);
+        let columns =
+            self.tiling.column_range(members.columns.end - 1).1 - self.tiling.column_range(members.columns.start).0;
+        let rows = self.tiling.row_range(members.rows.end - 1).1 - self.tiling.row_range(members.rows.start).0;
+        self.c1_bytes() + packed_bytes(columns * rows, &[self.c0_bits])
+    }
+
+    /// Bytes of all responses.
+    pub(super) fn download_bytes(&self) -> usize {
+        (0..self.packs.responses()).map(|response| self.response_bytes(response)).sum()
+    }
+}

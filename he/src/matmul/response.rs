@@ -1,0 +1,89 @@
+//! What both ways of multiplying share: the polynomials of weights that go in, and the responses that come out.
+
+use super::plan::MatmulPlan;
+use super::tiling::Tile;
+use super::weights::{Rows, Weights};
+use crate::ciphertext::{Ciphertext, write_switched};
+use crate::galois::GaloisKeys;
+use crate::keys::PublicKey;
+use crate::params::{Params, round_torus};
+use crate::sampling::{Expander, Label, Seed};
+use bits::Writer;
+use std::ops::Range;
+use zeroize::Zeroize;
+
+/// What the evaluation of one product works on.
+pub(super) struct Evaluation<'a> {
+    pub(super) plan: &'a MatmulPlan,
+    pub(super) params: &'static Params,
+    pub(super) public: &'a PublicKey,
+    /// There if the plan packs.
+    pub(super) galois: Option<&'a GaloisKeys>,
+    pub(super) weights: Weights<'a>,
+    pub(super) seed: Seed,
+}
+
+/// One response with what the evaluator keeps of it.
+pub(super) struct Response {
+    /// Its bytes: c1, then the output coefficients of c0.
+    pub(super) message: Vec<u8>,
+    /// The own shares, in wire order.
+    pub(super) share: Vec<u64>,
+}
+
+impl Evaluation<'_> {
+    /// The polynomials of the weights in those columns of the column tiles that `group` owns, a span each; `out` has
+    /// zeros before.
+    pub(super) fn encode_weights(&self, tiles: Range<usize>, group: usize, inner_tile: usize, out: &mut [i64]) {
+        let (spec, tiling) = (self.plan.spec, &self.plan.layout.tiling);
+        let (shape, span) = (spec.shape, tiling.weight_span());
+        let Tile { group: items, inner, cols, .. } = tiling.tile;
+        let per_group = items * shape.n;
+        let first = tiling.column_range(tiles.start).0;
+        let last = tiling.column_range(tiles.end - 1).1;
+        let (j0, j1) = tiling.inner_range(inner_tile);
+        let (mut column, end) = (first.max(group * per_group), last.min((group + 1) * per_group));
+        while column < end {
+            // A run of columns of one item.
+            let (item, c) = (column / shape.n, column % shape.n);
+            let run = (shape.n - c).min(end - column);
+            let rows = Rows { start: (item * shape.k + j0) * shape.n + c, pitch: shape.n, rows: j1 - j0, count: run };
+            let place = |c: usize| (column - first + c) / cols * span + (column - first + c) % cols * inner;
+            self.weights.transpose(spec.width, spec.weight_bits, rows, out, place);
+            column += run;
+        }
+    }
+
+    /// The response that holds `product`. No index may be used twice.
+    pub(super) fn respond(&self, response: usize, mut product: Ciphertext) -> Response {
+        let (layout, params) = (&self.plan.layout, self.params);
+        let mut stream = Expander::new(&self.seed, Label::Response, response as u64);
+        self.public.rerandomize(&mut product, &mut stream);
+        let mut message = Vec::with_capacity(layout.response_bytes(response));
+        write_switched(params, &product.c1, layout.c1_bits, &mut message);
+        let share = self.mask(&product.c0, response, &mut stream, &mut message);
+        Response { message, share }
+    }
+
+    /// Adds a mask uniform over `Z_q` to every output coefficient of c0, appends them and returns the own shares.
+    fn mask(&self, c0: &[u64], response: usize, stream: &mut Expander, message: &mut Vec<u8>) -> Vec<u64> {
+        let (layout, params) = (&self.plan.layout, self.params);
+        let (n, width) = (params.degree(), self.plan.spec.width);
+        let mut writer = Writer::new(message);
+        let mut mask = vec![0; params.limbs().len()];
+        let shares = layout
+            .outputs(response)
+            .map(|(position, _)| {
+                params.limbs().iter().zip(&mut mask).for_each(|(l, r)| *r = stream.residue(l.modulus()));
+                let masked =
+                    params.limbs().iter().enumerate().map(|(i, l)| l.modulus().add(c0[i * n + position], mask[i]));
+                writer.push_wide(round_torus(params.torus(masked), layout.c0_bits), layout.c0_bits);
+                let own = round_torus(params.torus(mask.iter().copied()), width) as u64;
+                own.wrapping_neg() & bits::mask(width)
+            })
+            .collect();
+        writer.finish();
+        mask.zeroize();
+        shares
+    }
+}

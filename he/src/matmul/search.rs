@@ -1,0 +1,126 @@
+//! The search for the cheapest layout.
+
+use super::layout::Layout;
+use super::packs::levels;
+use super::spec::{MatmulSpec, Packing, PlanOptions};
+use super::tiling::{Tile, even, even_pieces, padded, runs};
+use super::{cost, noise};
+use crate::error::HeError;
+use crate::set::ParamSet;
+
+/// The cheapest layout whose error stays within the bound asked for. Errors: a specification out of range, or
+/// [`HeError::Noise`].
+pub(super) fn search(spec: &MatmulSpec, options: &PlanOptions) -> Result<Layout, HeError> {
+    spec.check()?;
+    let mut best: Option<(bool, f64, Layout)> = None;
+    for layout in candidates(spec).filter(|layout| options.packing != Packing::Never || !layout.packs.is_packed()) {
+        if noise::bound(&layout).floor() > options.max_lsb_error.max(1) as f64 {
+            continue;
+        }
+        // Smaller is better; a packed layout always comes first where that is asked for.
+        let unwanted = options.packing == Packing::Always && !layout.packs.is_packed();
+        let seconds = cost::seconds(&layout, options);
+        if best.as_ref().is_none_or(|b| (unwanted, seconds) < (b.0, b.1)) {
+            best = Some((unwanted, seconds, layout));
+        }
+    }
+    let refused =
+        HeError::Noise { width: spec.width, weight_bits: spec.weight_bits, max_lsb_error: options.max_lsb_error };
+    best.map(|(_, _, layout)| layout).ok_or(refused)
+}
+
+/// Every layout worth a look.
+pub(super) fn candidates(spec: &MatmulSpec) -> impl Iterator<Item = Layout> {
+    let (spec, shape) = (*spec, spec.shape);
+    let shared = even_pieces(shape.batch).filter(|&g| g > 1).map(move |group| (group, shape.m));
+    let row_cuts: Vec<(usize, usize)> = shared.chain(even_pieces(shape.m).map(|rows| (1, rows))).collect();
+    ParamSet::ALL.into_iter().flat_map(move |set| {
+        let n = set.degree();
+        let fits = move |(group, rows): &(usize, usize)| group * rows <= n;
+        row_cuts.clone().into_iter().filter(fits).flat_map(move |(group, rows)| {
+            runs(group * rows, n).flat_map(move |run| {
+                let slots = padded(group * rows, run);
+                let layout = move |inner: usize| {
+                    let columns = shape.batch * shape.n;
+                    // As many columns as fit, then evened out over the column tiles.
+                    let cols = even(columns, (n / (slots * inner)).min(columns));
+                    Layout::new(&spec, set, Tile { group, rows, inner, cols, run })
+                };
+                let plain = even_pieces(shape.k).filter(move |inner| slots * inner <= n).map(layout);
+                // Powers of two up to the first that holds all of k.
+                let powers = (0..=levels(shape.k)).map(|log| 1 << log).filter(move |inner| slots * inner <= n);
+                plain.chain(powers.filter(move |_| run == 1).filter_map(move |inner| layout(inner).packed()))
+            })
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::matmul::MatmulShape;
+    use bits::packed_bytes;
+    use std::collections::HashSet;
+
+    /// Every tile whatsoever, with its two byte counts and its work recounted the slow way.
+    #[test]
+    fn search_finds_the_cheapest_tile() {
+        let shapes = [(1, 1, 40, 30), (6, 2, 9, 11), (5, 1, 64, 8), (4, 3, 2, 50), (3, 17, 5, 1)];
+        for (batch, m, k, n) in shapes {
+            for (width, weight_bits) in [(64, 64), (20, 4)] {
+                let spec = MatmulSpec { shape: MatmulShape { batch, m, k, n }, width, weight_bits };
+                let options = PlanOptions { bytes_per_second: 1, ..PlanOptions::default() };
+                let found = search(&spec, &options).unwrap();
+                recount(&found);
+                let bytes = |l: &Layout| l.upload_bytes() + l.download_bytes();
+                let cuts = (1..=m).map(|rows| (1, rows)).chain((2..=batch).map(|group| (group, m)));
+                for (group, rows) in cuts {
+                    for inner in 1..=k {
+                        for set in ParamSet::ALL {
+                            let cols = (set.degree() / (group * rows * inner)).min(batch * n);
+                            if cols == 0 {
+                                continue;
+                            }
+                            let layout = Layout::new(&spec, set, Tile { group, rows, inner, cols, run: 1 });
+                            recount(&layout);
+                            for run in runs(group * rows, set.degree()).filter(|&run| run > 1) {
+                                let cols = set.degree() / (padded(group * rows, run) * inner);
+                                if cols > 0 {
+                                    let tile = Tile { group, rows, inner, cols: cols.min(batch * n), run };
+                                    recount(&Layout::new(&spec, set, tile));
+                                }
+                            }
+                            let packed = inner.is_power_of_two().then(|| layout.packed()).flatten();
+                            packed.iter().for_each(recount);
+                            // The search ignores the rounding of each response to bytes.
+                            let slack = found.packs.responses();
+                            for layout in packed.into_iter().chain([layout]) {
+                                let cheaper = bytes(&layout) + slack < bytes(&found);
+                                assert!(noise::bound(&layout) >= 9.0 || !cheaper, "{layout:?} against {found:?}");
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    fn recount(layout: &Layout) {
+        let shape = layout.spec.shape;
+        let Layout { tiling, packs, .. } = layout;
+        let per_group = tiling.tile.group * shape.n;
+        let pairs: HashSet<_> = (0..tiling.columns()).map(|c| (c / tiling.tile.cols, c / per_group)).collect();
+        assert_eq!(tiling.weight_polys(), pairs.len() * tiling.inner_tiles(), "{layout:?}");
+        let outputs: Vec<_> = (0..packs.responses()).flat_map(|r| layout.outputs(r)).collect();
+        let distinct: HashSet<_> = outputs.iter().map(|o| o.1).collect();
+        assert_eq!((outputs.len(), distinct.len()), (shape.batch * shape.m * shape.n, outputs.len()));
+        assert!(outputs.iter().all(|o| o.0 < layout.set.degree()));
+        for response in 0..packs.responses() {
+            let positions: HashSet<_> = layout.outputs(response).map(|o| o.0).collect();
+            let count = layout.outputs(response).count();
+            assert_eq!(positions.len(), count);
+            let bytes = layout.c1_bytes() + packed_bytes(count, &[layout.c0_bits]);
+            assert_eq!(layout.response_bytes(response), bytes);
+        }
+    }
+}

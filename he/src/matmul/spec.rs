@@ -1,0 +1,78 @@
+//! What a product is asked for: its shape, its widths, and what its plan may trade.
+
+use crate::error::HeError;
+
+/// `m * k`, `k * n` and `m * n` of all items together stay below this.
+const MAX_ENTRIES: usize = 1 << 32;
+
+/// Per batch item: X (m x k, encrypted side) times W (k x n, plaintext side) gives Y (m x n).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct MatmulShape {
+    /// Number of independent products.
+    pub batch: usize,
+    /// Rows of X.
+    pub m: usize,
+    /// Columns of X, rows of W.
+    pub k: usize,
+    /// Columns of W.
+    pub n: usize,
+}
+
+/// A product to plan.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct MatmulSpec {
+    /// Dimensions.
+    pub shape: MatmulShape,
+    /// Ring width l of X and Y, `1..=64`.
+    pub width: u32,
+    /// Size of the plaintext operand, `1..=width`: signed integers with `|w| < 2^weight_bits`. With
+    /// `weight_bits = width` any ring element, read as a number of `[-2^(width-1), 2^(width-1))`.
+    pub weight_bits: u32,
+}
+
+/// Whether many products of ciphertexts may share a response, which takes Galois keys.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub enum Packing {
+    /// Where it saves time.
+    #[default]
+    Auto,
+    /// Never.
+    Never,
+    /// Wherever there is more than one product to send, and for few bytes rather than little time: as if the link had
+    /// an eighth of its rate.
+    Always,
+}
+
+/// What the planner trades. All of it is public: both parties must plan alike.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct PlanOptions {
+    /// Largest tolerated [`MatmulPlan::lsb_error`]; at least 1.
+    pub max_lsb_error: u64,
+    /// Rate of the link that bytes are weighed by against computation; 1 or more. The default is that of 1 Gbit/s.
+    pub bytes_per_second: u64,
+    /// Which layouts come into question.
+    pub packing: Packing,
+}
+
+impl Default for PlanOptions {
+    fn default() -> Self {
+        Self { max_lsb_error: 8, bytes_per_second: 125_000_000, packing: Packing::Auto }
+    }
+}
+
+impl MatmulSpec {
+    /// Fails for a width out of range, an empty dimension or an operand of `2^32` entries.
+    pub(crate) fn check(&self) -> Result<(), HeError> {
+        HeError::check_width("ring width", 64, self.width)?;
+        HeError::check_width("weight bits", self.width, self.weight_bits)?;
+        let s = self.shape;
+        let small = |a: usize, b: usize| {
+            let entries = s.batch.checked_mul(a).and_then(|x| x.checked_mul(b));
+            entries.is_some_and(|x| (1..MAX_ENTRIES).contains(&x))
+        };
+        if small(s.m, s.k) && small(s.k, s.n) && small(s.m, s.n) {
+            return Ok(());
+        }
+        Err(HeError::Shape { step: "matmul" })
+    }
+}

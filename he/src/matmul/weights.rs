@@ -1,0 +1,82 @@
+//! The plaintext operand, and how a block of it is read.
+
+use crate::error::HeError;
+use bits::signed;
+
+/// The plaintext operand, `batch * k * n` entries, row-major.
+#[derive(Debug, Clone, Copy)]
+pub enum Weights<'a> {
+    /// Signed 16-bit integers.
+    I16(&'a [i16]),
+    /// Signed 32-bit integers.
+    I32(&'a [i32]),
+    /// Ring elements modulo `2^width`, read as signed.
+    U64(&'a [u64]),
+}
+
+impl Weights<'_> {
+    /// Number of entries.
+    pub(super) fn len(&self) -> usize {
+        match self {
+            Self::I16(w) => w.len(),
+            Self::I32(w) => w.len(),
+            Self::U64(w) => w.len(),
+        }
+    }
+
+    /// Writes `block` transposed: entry c of row j, read as a signed integer modulo `2^width`, goes to
+    /// `out[at(c) + j]`. Entries below `2^bits` in absolute value, for `bits` below `width`, are such integers
+    /// already.
+    pub(super) fn transpose(&self, width: u32, bits: u32, block: Rows, out: &mut [i64], at: impl Fn(usize) -> usize) {
+        match self {
+            Self::I16(w) if bits < width => transpose(w, i64::from, block, out, at),
+            Self::I32(w) if bits < width => transpose(w, i64::from, block, out, at),
+            Self::I16(w) => transpose(w, |w| signed(i64::from(w) as u64, width), block, out, at),
+            Self::I32(w) => transpose(w, |w| signed(i64::from(w) as u64, width), block, out, at),
+            Self::U64(w) => transpose(w, |w| signed(w, width), block, out, at),
+        }
+    }
+
+    /// Fails if an entry reaches `2^bits` in absolute value. Looks at all of them, whatever they are.
+    pub(super) fn check_range(&self, width: u32, bits: u32) -> Result<(), HeError> {
+        if bits == width {
+            // Ring elements of full width are in range by being read as centred.
+            return Ok(());
+        }
+        let high = |acc: u64, w: i64| acc | w.unsigned_abs() >> bits;
+        let excess = match self {
+            Self::I16(w) => w.iter().fold(0, |acc, &w| high(acc, i64::from(w))),
+            Self::I32(w) => w.iter().fold(0, |acc, &w| high(acc, i64::from(w))),
+            Self::U64(w) => w.iter().fold(0, |acc, &w| high(acc, signed(w, width))),
+        };
+        if excess == 0 { Ok(()) } else { Err(HeError::WeightRange { weight_bits: bits }) }
+    }
+}
+
+/// Where a block of weights lies: `rows` rows of `count` entries, the first at `start`, `pitch` entries apart.
+#[derive(Clone, Copy)]
+pub(super) struct Rows {
+    pub(super) start: usize,
+    pub(super) pitch: usize,
+    pub(super) rows: usize,
+    pub(super) count: usize,
+}
+
+/// Rows that are transposed at a time: a cache line of signed integers.
+const LINE: usize = 8;
+
+#[inline(always)]
+fn transpose<T: Copy>(w: &[T], read: impl Fn(T) -> i64, block: Rows, out: &mut [i64], at: impl Fn(usize) -> usize) {
+    let Rows { start, pitch, rows, count } = block;
+    let row = |j: usize| &w[start + j * pitch..][..count];
+    for first in (0..rows / LINE * LINE).step_by(LINE) {
+        let lines: [&[T]; LINE] = std::array::from_fn(|j| row(first + j));
+        for c in 0..count {
+            let out = &mut out[at(c) + first..][..LINE];
+            out.iter_mut().zip(&lines).for_each(|(out, line)| *out = read(line[c]));
+        }
+    }
+    for j in rows / LINE * LINE..rows {
+        row(j).iter().enumerate().for_each(|(c, &w)| out[at(c) + j] = read(w));
+    }
+}

@@ -1,0 +1,141 @@
+//! The trait of a backend, with portable code for all but the transforms, and the sizes that callers lay data out by.
+
+use crate::modulus::Modulus;
+use std::fmt::Debug;
+
+/// Coefficients that one word vector of [`NttBackend::matmul`] holds.
+pub(crate) const LANES: usize = 8;
+/// The words of one such vector.
+#[cfg(target_arch = "x86_64")]
+pub(super) type Lanes = [u64; LANES];
+/// Columns of weights that [`NttBackend::matmul`] takes at a time.
+pub(crate) const TILES: usize = 8;
+/// Smallest degree of a subring that [`NttBackend::fwd_factor`] knows.
+pub(crate) const MIN_POINTS: usize = 64;
+
+/// Bits of the lower of the two halves, centred on zero, of residues modulo p in the double-precision `matmul`.
+pub(crate) fn half_bits(p: u64) -> u32 {
+    (u64::BITS - p.leading_zeros()).div_ceil(2)
+}
+
+/// Products of halves, or of sums of both, that double precision adds up exactly.
+pub(crate) fn exact_terms(p: u64) -> usize {
+    1 << (f64::MANTISSA_DIGITS - 2 * half_bits(p))
+}
+
+/// Arithmetic in `Z_p[X] / (X^N + 1)` for one prime p. All backends order the transformed coefficients as `tfhe-ntt`
+/// does, because transformed polynomials travel between parties.
+pub trait NttBackend: Send + Sync + Debug {
+    /// The prime p.
+    fn modulus(&self) -> &Modulus;
+
+    /// The degree N.
+    fn degree(&self) -> usize;
+
+    /// Coefficients in `[0, p)` to their transform in `[0, p)`, in place.
+    fn fwd(&self, poly: &mut [u64]);
+
+    /// The transform of coefficients in `(-p, p)`, of which those not given are zero; their number is a multiple of
+    /// 64.
+    fn fwd_signed(&self, out: &mut [u64], signed: &[i64]) {
+        let p = self.modulus();
+        out.iter_mut().zip(signed).for_each(|(x, &s)| *x = p.lift_small(s));
+        out[signed.len()..].fill(0);
+        self.fwd(out);
+    }
+
+    /// The inverse of [`Self::fwd`], division by N included; `[0, p) -> [0, p)`.
+    fn inv(&self, poly: &mut [u64]);
+
+    /// Brings transformed residues in `[0, p)` into the form that [`Self::dot`] takes, in place. The form is the
+    /// backend's own.
+    fn factor(&self, _poly: &mut [u64]) {}
+
+    /// [`Self::fwd_signed`] with the result in the form of [`Self::factor`].
+    ///
+    /// `out` may be shorter than N by a power of two r, down to [`MIN_POINTS`]: then `signed` gives u of the
+    /// polynomial `u(X^r)`, whose transform holds every entry of `out` r times in a row.
+    fn fwd_factor(&self, out: &mut [u64], signed: &[i64]) {
+        let (n, run) = (self.degree(), self.degree() / out.len());
+        if run == 1 {
+            self.fwd_signed(out, signed);
+            return self.factor(out);
+        }
+        let mut spread = vec![0; n];
+        spread.iter_mut().step_by(run).zip(signed).for_each(|(x, &s)| *x = s);
+        let mut transform = vec![0; n];
+        self.fwd_signed(&mut transform, &spread);
+        self.factor(&mut transform);
+        out.iter_mut().zip(transform.iter().step_by(run)).for_each(|(x, &t)| *x = t);
+    }
+
+    /// Words of a weight in the form that [`Self::matmul`] takes.
+    fn weight_words(&self) -> usize {
+        1
+    }
+
+    /// Brings one row of weights at every point into the form of [`Self::matmul`]. `polys` holds up to [`TILES`]
+    /// results of [`Self::fwd_factor`] of `points` words each. The weights of point y go to `out[y * pitch ..]`,
+    /// `TILES * weight_words` words.
+    fn interleave(&self, polys: &[u64], points: usize, out: &mut [u64], pitch: usize) {
+        for (tile, poly) in polys.chunks_exact(points).enumerate() {
+            out[tile..].iter_mut().step_by(pitch).zip(poly).for_each(|(out, &x)| *out = x);
+        }
+    }
+
+    /// Adds the product of two matrices: `sums[t][v][i] += sum_j w[j][t] a[v][j][i] mod p`, where t counts up to
+    /// [`TILES`] columns of weights, v the vectors of [`LANES`] coefficients and j the terms, fewer than `2^27`.
+    ///
+    /// `sums` has residues in `[0, p)` before and after, `a` is in the form of [`Self::factor`], `w` in that of
+    /// [`Self::interleave`], [`TILES`] columns wide whatever `sums` takes of them.
+    fn matmul(&self, sums: &mut [u64], a: &[u64], w: &[u64]) {
+        let (p, terms) = (self.modulus(), w.len() / TILES);
+        let vectors = a.chunks_exact(terms * LANES);
+        let count = vectors.len();
+        for (tile, sums) in sums.chunks_exact_mut(count * LANES).enumerate() {
+            for (sums, a) in sums.chunks_exact_mut(LANES).zip(vectors.clone()) {
+                let mut wide = [0u128; LANES];
+                for (a, w) in a.chunks_exact(LANES).zip(w.chunks_exact(TILES)) {
+                    wide.iter_mut().zip(a).for_each(|(s, &a)| *s += u128::from(a) * u128::from(w[tile]));
+                }
+                sums.iter_mut().zip(wide).for_each(|(s, wide)| *s = p.reduce_wide(wide + u128::from(*s)));
+            }
+        }
+    }
+
+    /// `sum[i] = sum[i] + a_0[i] b_0[i] + a_1[i] b_1[i] + ... mod p`, with residues in `[0, p)` before and after; the
+    /// operands are in the form of [`Self::factor`]. Reduces once per output; takes fewer than `2^27` terms.
+    fn dot(&self, sum: &mut [u64], a: &[&[u64]], b: &[&[u64]]) {
+        let p = self.modulus();
+        for (i, sum) in sum.iter_mut().enumerate() {
+            // A product is below 2^100.
+            let terms = a.iter().zip(b).map(|(a, b)| u128::from(a[i]) * u128::from(b[i]));
+            *sum = p.reduce_wide(terms.fold(u128::from(*sum), |acc, x| acc + x));
+        }
+    }
+
+    /// `(x[i], y[i]) = (x[i] + m[i] y[i], x[i] - m[i] y[i]) mod p`, residues in `[0, p)` in and out, m in the form of
+    /// [`Self::factor`].
+    fn butterfly(&self, x: &mut [u64], y: &mut [u64], m: &[u64]) {
+        let p = self.modulus();
+        for ((x, y), &m) in x.iter_mut().zip(y).zip(m) {
+            let product = p.mul(*y, m);
+            (*x, *y) = (p.add(*x, product), p.sub(*x, product));
+        }
+    }
+
+    /// `a[i] = a[i] c mod p` for a residue c.
+    fn scale(&self, a: &mut [u64], c: u64) {
+        let p = self.modulus();
+        let c = p.shoup(c);
+        a.iter_mut().for_each(|a| *a = p.mul_shoup(*a, c));
+    }
+
+    /// `a[i] = a[i] b[i] mod p`.
+    fn pointwise(&self, a: &mut [u64], b: &[u64]) {
+        let p = self.modulus();
+        for (a, &b) in a.iter_mut().zip(b) {
+            *a = p.mul(*a, b);
+        }
+    }
+}

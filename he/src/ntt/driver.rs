@@ -1,0 +1,512 @@
+//! The layers of a transform for any vector of eight lanes.
+//!
+//! Forward, a layer of m groups maps the halves u, v of every group to `u + v w` and `u - v w`, w being the root of
+//! the group; inverse, to `u + v` and `(u - v) w`. The driver takes three layers in one pass over memory, as long as
+//! a group has more than 64 coefficients. One or two single layers come before those passes, if `log2(N / 64)` is no
+//! multiple of three. The last six layers, those within blocks of 64, stay in registers: three of them between eight
+//! vectors, a transposition, and three more.
+//!
+//! A [`Kernel`] supplies the vectors and the two butterflies, and decides how values are held between layers: its
+//! *working form*. The driver tells it where values may be brought back into range ([`Kernel::settle`],
+//! [`Kernel::tame`]), and the kernel proves its own bounds.
+//!
+//! Functions here are compiled into the functions of [`backend`], which enable the kernel's instructions. So all of
+//! them are always inlined, and none touches a vector but by the kernel's methods.
+
+use super::backend::{LANES, Lanes, MIN_POINTS, NttBackend};
+use super::portable::TfheNtt;
+use super::twiddles::{self, BLOCK, RADIX8, Twiddles};
+use crate::modulus::Modulus;
+use std::fmt::Debug;
+
+/// Largest degree that kernels prove their bounds for.
+pub(super) const MAX_DEGREE: usize = 16384;
+
+/// What a vector type brings to the transforms modulo one prime p. A value holds the prime's constants and proves
+/// that the processor has the instructions of the type.
+pub(super) trait Kernel: Copy {
+    /// Eight coefficients.
+    type Vector: Copy;
+    /// A number in the tables of roots.
+    type Word: Copy + Debug + Send + Sync;
+
+    /// Whether [`Self::read`] or [`Self::settle`] change anything.
+    const CONVERTS: bool;
+
+    /// Eight words of a polynomial, as they are.
+    fn load(self, from: &Lanes) -> Self::Vector;
+    /// The reverse of [`Self::load`].
+    fn store(self, to: &mut Lanes, x: Self::Vector);
+    /// A number of the tables in every lane.
+    fn splat(self, x: Self::Word) -> Self::Vector;
+    /// Eight numbers of the tables.
+    fn table(self, from: &[Self::Word; LANES]) -> Self::Vector;
+    /// Rows become columns.
+    fn transpose(self, v: [Self::Vector; 8]) -> [Self::Vector; 8];
+
+    /// Residues in `[0, p)`, as loaded, to the working form.
+    fn read(self, x: Self::Vector) -> Self::Vector {
+        x
+    }
+    /// Numbers in `(-p, p)` to the working form, settled.
+    fn signed(self, from: &[i64; LANES]) -> Self::Vector;
+    /// The working form to words in `[0, p)`, after the last forward layer.
+    fn finish(self, x: Self::Vector) -> Self::Vector;
+    /// The same to the form of [`NttBackend::factor`].
+    fn factor(self, x: Self::Vector) -> Self::Vector;
+
+    /// What every value is raised by before the first forward layer of a transform of 2^layers coefficients.
+    fn offset(self, _layers: u32) -> Option<Self::Vector> {
+        None
+    }
+    /// `x + y`, unreduced.
+    fn add(self, x: Self::Vector, y: Self::Vector) -> Self::Vector;
+    /// Brings a value into the range in which layers begin: before blocks and before inverse layers.
+    fn settle(self, x: Self::Vector) -> Self::Vector {
+        x
+    }
+    /// Brings back the one value of eight that three inverse layers only add up.
+    fn tame(self, x: Self::Vector) -> Self::Vector {
+        x
+    }
+
+    /// `(u + v w, u - v w)`.
+    fn forward(self, u: Self::Vector, v: Self::Vector, w: [Self::Vector; 2]) -> [Self::Vector; 2];
+    /// `2^log p` as [`Self::inverse`] takes it, where bounds matter.
+    fn bound(self, log: u32) -> Self::Vector;
+    /// `(u + v, (u - v) w)`, for u and v below `bound` where that matters.
+    fn inverse(
+        self,
+        bound: Self::Vector,
+        u: Self::Vector,
+        v: Self::Vector,
+        w: [Self::Vector; 2],
+    ) -> [Self::Vector; 2];
+    /// `x w` as words in `[0, p)`.
+    fn scale(self, x: Self::Vector, w: [Self::Vector; 2]) -> Self::Vector;
+
+    /// `a b`, both in working form or factors, unfinished.
+    fn multiply(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
+    /// What [`Self::multiply`] returned, as words in `[0, p)`.
+    fn product(self, x: Self::Vector) -> Self::Vector {
+        x
+    }
+    /// `u + r` and `u - r` as words in `[0, p)`, for `u` as read and `r` a result of [`Self::multiply`].
+    fn sums(self, u: Self::Vector, r: Self::Vector) -> [Self::Vector; 2];
+}
+
+/// The roots of one prime and degree, in the numbers of a kernel.
+#[derive(Debug)]
+pub(super) struct Tables<W> {
+    pub(super) modulus: Modulus,
+    pub(super) n: usize,
+    forward: Twiddles<W>,
+    inverse: Twiddles<W>,
+    n_inverse: [W; 2],
+}
+
+impl<W: Copy> Tables<W> {
+    /// None if the degree is no power of two in `64..=16384`. The modulus and the order of coefficients are those of
+    /// `reference`; `factor` gives a root with the number that the kernel wants beside it.
+    pub(super) fn new(n: usize, reference: &TfheNtt, factor: impl Fn(u64) -> [W; 2]) -> Option<Self> {
+        if !(MIN_POINTS..=MAX_DEGREE).contains(&n) || !n.is_power_of_two() {
+            return None;
+        }
+        let modulus = *reference.modulus();
+        let roots = twiddles::roots(n, reference);
+        Some(Self {
+            modulus,
+            n,
+            forward: Twiddles::new(&roots, &factor),
+            inverse: Twiddles::new(&twiddles::inverses(&modulus, &roots), &factor),
+            n_inverse: factor(modulus.inverse(n as u64)),
+        })
+    }
+}
+
+/// One root in all lanes.
+#[inline(always)]
+fn root<K: Kernel>(k: K, [w, quotient]: [K::Word; 2]) -> [K::Vector; 2] {
+    [k.splat(w), k.splat(quotient)]
+}
+
+/// The roots of three merged layers, the first of which has m groups, for its group i.
+#[inline(always)]
+fn roots<K: Kernel>(k: K, table: &Twiddles<K::Word>, m: usize, i: usize) -> [[K::Vector; 2]; RADIX8] {
+    let (tree, at) = (&table.tree, m + i);
+    let (second, third) = (&tree[2 * at..2 * at + 2], &tree[4 * at..4 * at + 4]);
+    let [w0, w1, w2] = [root(k, tree[at]), root(k, second[0]), root(k, second[1])];
+    [w0, w1, w2, root(k, third[0]), root(k, third[1]), root(k, third[2]), root(k, third[3])]
+}
+
+/// One root per lane.
+#[inline(always)]
+fn lane_roots<K: Kernel>(k: K, [w, quotient]: &[[K::Word; LANES]; 2]) -> [K::Vector; 2] {
+    [k.table(w), k.table(quotient)]
+}
+
+/// The roots of the last three layers for the eight groups of the block at index b.
+#[inline(always)]
+fn block_roots<K: Kernel>(k: K, table: &Twiddles<K::Word>, b: usize) -> [[K::Vector; 2]; RADIX8] {
+    let [w0, w1, w2, w3, w4, w5, w6] = &table.lanes[b];
+    let [w0, w1, w2] = [lane_roots(k, w0), lane_roots(k, w1), lane_roots(k, w2)];
+    [w0, w1, w2, lane_roots(k, w3), lane_roots(k, w4), lane_roots(k, w5), lane_roots(k, w6)]
+}
+
+/// N parts of equal numbers of vectors. Loops over their indices need no check.
+#[inline(always)]
+fn parts<const N: usize>(data: &mut [u64]) -> [&mut [Lanes]; N] {
+    let mut rest = data.as_chunks_mut().0;
+    let count = rest.len() / N;
+    std::array::from_fn(|_| {
+        let (part, others) = std::mem::take(&mut rest).split_at_mut(count);
+        rest = others;
+        part
+    })
+}
+
+/// The vectors at index i of all parts.
+#[inline(always)]
+fn load8<K: Kernel>(k: K, [p0, p1, p2, p3, p4, p5, p6, p7]: &[&mut [Lanes]; 8], i: usize) -> [K::Vector; 8] {
+    let [v0, v1, v2, v3] = [k.load(&p0[i]), k.load(&p1[i]), k.load(&p2[i]), k.load(&p3[i])];
+    [v0, v1, v2, v3, k.load(&p4[i]), k.load(&p5[i]), k.load(&p6[i]), k.load(&p7[i])]
+}
+
+/// The reverse of [`load8`].
+#[inline(always)]
+fn store8<K: Kernel>(k: K, parts: &mut [&mut [Lanes]; 8], i: usize, v: [K::Vector; 8]) {
+    let ([p0, p1, p2, p3, p4, p5, p6, p7], [v0, v1, v2, v3, v4, v5, v6, v7]) = (parts, v);
+    k.store(&mut p0[i], v0);
+    k.store(&mut p1[i], v1);
+    k.store(&mut p2[i], v2);
+    k.store(&mut p3[i], v3);
+    k.store(&mut p4[i], v4);
+    k.store(&mut p5[i], v5);
+    k.store(&mut p6[i], v6);
+    k.store(&mut p7[i], v7);
+}
+
+/// A method of the kernel on each of eight vectors. A macro, because closures would not take on the kernel's
+/// instructions.
+macro_rules! each8 {
+    ($k:expr, $method:ident, $v:expr) => {{
+        let (k, [v0, v1, v2, v3, v4, v5, v6, v7]) = ($k, $v);
+        let [v0, v1, v2, v3] = [k.$method(v0), k.$method(v1), k.$method(v2), k.$method(v3)];
+        [v0, v1, v2, v3, k.$method(v4), k.$method(v5), k.$method(v6), k.$method(v7)]
+    }};
+}
+
+/// Adds the offset, if there is one, to eight vectors.
+#[inline(always)]
+fn raise8<K: Kernel>(k: K, offset: Option<K::Vector>, v: [K::Vector; 8]) -> [K::Vector; 8] {
+    let Some(offset) = offset else { return v };
+    let [v0, v1, v2, v3, v4, v5, v6, v7] = v;
+    let [v0, v1, v2, v3] = [k.add(v0, offset), k.add(v1, offset), k.add(v2, offset), k.add(v3, offset)];
+    [v0, v1, v2, v3, k.add(v4, offset), k.add(v5, offset), k.add(v6, offset), k.add(v7, offset)]
+}
+
+/// Three forward layers over eight vectors. Written out, for the vectors to stay in registers.
+#[inline(always)]
+#[rustfmt::skip]
+fn forward8<K: Kernel>(k: K, v: [K::Vector; 8], w: &[[K::Vector; 2]; RADIX8]) -> [K::Vector; 8] {
+    let [v0, v1, v2, v3, v4, v5, v6, v7] = v;
+    let [v0, v4] = k.forward(v0, v4, w[0]);
+    let [v1, v5] = k.forward(v1, v5, w[0]);
+    let [v2, v6] = k.forward(v2, v6, w[0]);
+    let [v3, v7] = k.forward(v3, v7, w[0]);
+    let [v0, v2] = k.forward(v0, v2, w[1]);
+    let [v1, v3] = k.forward(v1, v3, w[1]);
+    let [v4, v6] = k.forward(v4, v6, w[2]);
+    let [v5, v7] = k.forward(v5, v7, w[2]);
+    let [v0, v1] = k.forward(v0, v1, w[3]);
+    let [v2, v3] = k.forward(v2, v3, w[4]);
+    let [v4, v5] = k.forward(v4, v5, w[5]);
+    let [v6, v7] = k.forward(v6, v7, w[6]);
+    [v0, v1, v2, v3, v4, v5, v6, v7]
+}
+
+/// Three inverse layers over eight vectors, below 8 p before and after where that matters.
+#[inline(always)]
+#[rustfmt::skip]
+fn inverse8<K: Kernel>(k: K, v: [K::Vector; 8], w: &[[K::Vector; 2]; RADIX8]) -> [K::Vector; 8] {
+    let [v0, v1, v2, v3, v4, v5, v6, v7] = each8!(k, settle, v);
+    let (b8, b16, b32) = (k.bound(3), k.bound(4), k.bound(5));
+    let [v0, v1] = k.inverse(b8, v0, v1, w[3]);
+    let [v2, v3] = k.inverse(b8, v2, v3, w[4]);
+    let [v4, v5] = k.inverse(b8, v4, v5, w[5]);
+    let [v6, v7] = k.inverse(b8, v6, v7, w[6]);
+    let [v0, v2] = k.inverse(b16, v0, v2, w[1]);
+    let [v1, v3] = k.inverse(b16, v1, v3, w[1]);
+    let [v4, v6] = k.inverse(b16, v4, v6, w[2]);
+    let [v5, v7] = k.inverse(b16, v5, v7, w[2]);
+    let [v0, v4] = k.inverse(b32, v0, v4, w[0]);
+    let [v1, v5] = k.inverse(b32, v1, v5, w[0]);
+    let [v2, v6] = k.inverse(b32, v2, v6, w[0]);
+    let [v3, v7] = k.inverse(b32, v3, v7, w[0]);
+    [k.tame(v0), v1, v2, v3, v4, v5, v6, v7]
+}
+
+/// [`NttBackend::fwd`].
+#[inline(always)]
+pub(super) fn forward<K: Kernel>(k: K, tables: &Tables<K::Word>, poly: &mut [u64]) {
+    factor(k, tables, poly);
+    layers::<K, false>(k, tables, poly, 1);
+}
+
+/// [`NttBackend::factor`]: residues to the working form, settled.
+#[inline(always)]
+pub(super) fn factor<K: Kernel>(k: K, tables: &Tables<K::Word>, poly: &mut [u64]) {
+    assert_eq!(poly.len(), tables.n);
+    if K::CONVERTS {
+        for lanes in poly.as_chunks_mut().0 {
+            k.store(lanes, k.settle(k.read(k.load(lanes))));
+        }
+    }
+}
+
+/// [`NttBackend::fwd_signed`].
+#[inline(always)]
+pub(super) fn forward_signed<K: Kernel>(k: K, tables: &Tables<K::Word>, out: &mut [u64], signed: &[i64]) {
+    assert_eq!(out.len(), tables.n);
+    forward_given::<K, false>(k, tables, out, signed);
+}
+
+/// [`NttBackend::fwd_factor`].
+#[inline(always)]
+pub(super) fn forward_factor<K: Kernel>(k: K, tables: &Tables<K::Word>, out: &mut [u64], signed: &[i64]) {
+    forward_given::<K, true>(k, tables, out, signed);
+}
+
+/// The transform of the coefficients given, in the subring that the length of `out` names; as a factor or as
+/// residues.
+#[inline(always)]
+fn forward_given<K: Kernel, const FACTOR: bool>(k: K, tables: &Tables<K::Word>, out: &mut [u64], signed: &[i64]) {
+    let n = out.len();
+    assert!(n.is_power_of_two() && (BLOCK..=tables.n).contains(&n));
+    assert!(signed.len() <= n && signed.len().is_multiple_of(LANES));
+    for (out, lanes) in out.as_chunks_mut().0.iter_mut().zip(signed.as_chunks().0) {
+        k.store(out, k.signed(lanes));
+    }
+    let start = twiddles::first_layer(n, signed.len());
+    let group = n / start;
+    // The word zero is the number zero in every working form.
+    out[signed.len().min(group)..group].fill(0);
+    for copy in 1..start {
+        out.copy_within(..group, copy * group);
+    }
+    layers::<K, FACTOR>(k, tables, out, start);
+}
+
+/// The forward layers from that of `start` groups on, over settled values. The length of `data` names the subring.
+#[inline(always)]
+fn layers<K: Kernel, const FACTOR: bool>(k: K, tables: &Tables<K::Word>, data: &mut [u64], start: usize) {
+    let (n, table) = (data.len(), &tables.forward);
+    // The first pass adds it.
+    let mut offset = k.offset(n.trailing_zeros());
+    let (first, passes) = twiddles::passes(n);
+    let mut m = start;
+    while m < first {
+        for (i, group) in data.chunks_exact_mut(n / m).enumerate() {
+            let w = root(k, table.tree[m + i]);
+            let [top, bottom] = parts(group);
+            for (top, bottom) in top.iter_mut().zip(bottom) {
+                let (mut u, mut v) = (k.load(top), k.load(bottom));
+                if let Some(offset) = offset {
+                    (u, v) = (k.add(u, offset), k.add(v, offset));
+                }
+                let [u, v] = k.forward(u, v, w);
+                k.store(top, u);
+                k.store(bottom, v);
+            }
+        }
+        offset = None;
+        m *= 2;
+    }
+    for m in passes.filter(|&m| m >= start) {
+        for (i, group) in data.chunks_exact_mut(n / m).enumerate() {
+            let w = roots(k, table, m, i);
+            let mut parts = parts(group);
+            for at in 0..parts[0].len() {
+                let v = raise8(k, offset, load8(k, &parts, at));
+                store8(k, &mut parts, at, forward8(k, v, &w));
+            }
+        }
+        offset = None;
+    }
+    for (b, block) in data.as_chunks_mut::<BLOCK>().0.iter_mut().enumerate() {
+        let mut parts = parts(block);
+        let v = each8!(k, settle, raise8(k, offset, load8(k, &parts, 0)));
+        let v = k.transpose(forward8(k, v, &roots(k, table, n / BLOCK, b)));
+        let v = k.transpose(forward8(k, v, &block_roots(k, table, n / BLOCK + b)));
+        let v = if FACTOR { each8!(k, factor, v) } else { each8!(k, finish, v) };
+        store8(k, &mut parts, 0, v);
+    }
+}
+
+/// [`NttBackend::inv`]. The last pass divides by N.
+#[inline(always)]
+pub(super) fn inverse<K: Kernel>(k: K, tables: &Tables<K::Word>, data: &mut [u64]) {
+    assert_eq!(data.len(), tables.n);
+    let (n, table) = (tables.n, &tables.inverse);
+    let n_inverse = root(k, tables.n_inverse);
+    let (first, passes) = twiddles::passes(n);
+    let last = n == BLOCK;
+    for (b, block) in data.as_chunks_mut::<BLOCK>().0.iter_mut().enumerate() {
+        let mut parts = parts(block);
+        let v = k.transpose(each8!(k, read, load8(k, &parts, 0)));
+        let v = k.transpose(inverse8(k, v, &block_roots(k, table, n / BLOCK + b)));
+        let v = inverse8(k, v, &roots(k, table, n / BLOCK, b));
+        store8(k, &mut parts, 0, if last { scale8(k, v, n_inverse) } else { v });
+    }
+    for m in passes.rev() {
+        for (i, group) in data.chunks_exact_mut(n / m).enumerate() {
+            let w = roots(k, table, m, i);
+            let mut parts = parts(group);
+            for at in 0..parts[0].len() {
+                let v = inverse8(k, load8(k, &parts, at), &w);
+                store8(k, &mut parts, at, if m == 1 { scale8(k, v, n_inverse) } else { v });
+            }
+        }
+    }
+    // At most two layers are left: values double from 8 p to 32 p.
+    let (mut m, mut log_bound) = (first, 3);
+    while m > 1 {
+        m /= 2;
+        let bound = k.bound(log_bound);
+        for (i, group) in data.chunks_exact_mut(n / m).enumerate() {
+            let w = root(k, table.tree[m + i]);
+            let [top, bottom] = parts(group);
+            for (top, bottom) in top.iter_mut().zip(bottom) {
+                let [mut u, mut v] = k.inverse(bound, k.settle(k.load(top)), k.settle(k.load(bottom)), w);
+                if m == 1 {
+                    [u, v] = [k.scale(u, n_inverse), k.scale(v, n_inverse)];
+                }
+                k.store(top, u);
+                k.store(bottom, v);
+            }
+        }
+        log_bound += 1;
+    }
+}
+
+/// [`Kernel::scale`] of eight vectors.
+#[inline(always)]
+fn scale8<K: Kernel>(k: K, v: [K::Vector; 8], w: [K::Vector; 2]) -> [K::Vector; 8] {
+    let [v0, v1, v2, v3, v4, v5, v6, v7] = v;
+    let [v0, v1, v2, v3] = [k.scale(v0, w), k.scale(v1, w), k.scale(v2, w), k.scale(v3, w)];
+    [v0, v1, v2, v3, k.scale(v4, w), k.scale(v5, w), k.scale(v6, w), k.scale(v7, w)]
+}
+
+/// [`NttBackend::pointwise`].
+#[inline(always)]
+pub(super) fn pointwise<K: Kernel>(k: K, tables: &Tables<K::Word>, a: &mut [u64], b: &[u64]) {
+    assert!(a.len() == tables.n && b.len() == tables.n);
+    for (a, b) in a.as_chunks_mut().0.iter_mut().zip(b.as_chunks().0) {
+        k.store(a, k.product(k.multiply(k.read(k.load(a)), k.read(k.load(b)))));
+    }
+}
+
+/// [`NttBackend::scale`]; `factor` is c with the number beside it.
+#[inline(always)]
+pub(super) fn scale<K: Kernel>(k: K, tables: &Tables<K::Word>, a: &mut [u64], factor: [K::Word; 2]) {
+    assert_eq!(a.len(), tables.n);
+    let factor = root(k, factor);
+    for a in a.as_chunks_mut().0 {
+        k.store(a, k.scale(k.read(k.load(a)), factor));
+    }
+}
+
+/// [`NttBackend::butterfly`].
+#[inline(always)]
+pub(super) fn butterfly<K: Kernel>(k: K, tables: &Tables<K::Word>, x: &mut [u64], y: &mut [u64], m: &[u64]) {
+    assert!(x.len() == tables.n && y.len() == tables.n && m.len() == tables.n);
+    for ((x, y), m) in x.as_chunks_mut().0.iter_mut().zip(y.as_chunks_mut().0).zip(m.as_chunks().0) {
+        let r = k.multiply(k.read(k.load(y)), k.load(m));
+        let [sum, difference] = k.sums(k.read(k.load(x)), r);
+        k.store(x, sum);
+        k.store(y, difference);
+    }
+}
+
+/// Implements methods of a [`Kernel`] by expressions that may call functions of its instruction set.
+macro_rules! methods {
+    ($($(#[$doc:meta])* fn $name:ident($self:ident $(, $arg:ident: $ty:ty)*) -> $out:ty $body:block)*) => {$(
+        $(#[$doc])*
+        #[inline(always)]
+        fn $name($self, $($arg: $ty),*) -> $out {
+            // SAFETY: a kernel is made by a function that enables its instructions, hence only where they exist.
+            unsafe { $body }
+        }
+    )*};
+}
+pub(super) use methods;
+
+/// Implements [`NttBackend`] for `$name`, a type with `tables` that its `new` makes only where the processor has
+/// `$features`. `$with!(this, k => body)` evaluates the body with a kernel k, inside of a function that enables them.
+/// The type has methods `sum_of_products`, `interleave_tiles` and `matrix_product` that need them too, and takes
+/// `$weight_words` words per weight.
+macro_rules! backend {
+    ($name:ident, $features:literal, $with:ident, $weight_words:expr) => {
+        impl $crate::ntt::NttBackend for $name {
+            fn modulus(&self) -> &$crate::modulus::Modulus {
+                &self.tables.modulus
+            }
+
+            fn degree(&self) -> usize {
+                self.tables.n
+            }
+
+            fn weight_words(&self) -> usize {
+                $weight_words
+            }
+
+            fn scale(&self, a: &mut [u64], c: u64) {
+                #[target_feature(enable = $features)]
+                fn run(this: &$name, a: &mut [u64], c: u64) {
+                    let p = this.tables.modulus.value();
+                    assert!(c < p);
+                    $with!(this, k => driver::scale(k, &this.tables, a, factor(p, c)))
+                }
+                // SAFETY: `new` found the features.
+                unsafe { run(self, a, c) }
+            }
+
+            driver::backend! {@driver $name $features $with;
+                fn fwd(poly: &mut [u64]) = driver::forward;
+                fn fwd_signed(out: &mut [u64], signed: &[i64]) = driver::forward_signed;
+                fn fwd_factor(out: &mut [u64], signed: &[i64]) = driver::forward_factor;
+                fn inv(poly: &mut [u64]) = driver::inverse;
+                fn factor(poly: &mut [u64]) = driver::factor;
+                fn butterfly(x: &mut [u64], y: &mut [u64], m: &[u64]) = driver::butterfly;
+                fn pointwise(a: &mut [u64], b: &[u64]) = driver::pointwise;
+            }
+
+            fn dot(&self, sum: &mut [u64], a: &[&[u64]], b: &[&[u64]]) {
+                // SAFETY: `new` found the features.
+                unsafe { self.sum_of_products(sum, a, b) }
+            }
+
+            fn interleave(&self, polys: &[u64], points: usize, out: &mut [u64], pitch: usize) {
+                // SAFETY: `new` found the features.
+                unsafe { self.interleave_tiles(polys, points, out, pitch) }
+            }
+
+            fn matmul(&self, sums: &mut [u64], a: &[u64], w: &[u64]) {
+                // SAFETY: `new` found the features.
+                unsafe { self.matrix_product(sums, a, w) }
+            }
+        }
+    };
+    (@driver $name:ident $features:literal $with:ident;
+     $(fn $method:ident($($arg:ident: $ty:ty),*) = $driver:expr;)*) => {$(
+        fn $method(&self, $($arg: $ty),*) {
+            #[target_feature(enable = $features)]
+            fn run(this: &$name, $($arg: $ty),*) {
+                $with!(this, k => $driver(k, &this.tables, $($arg),*))
+            }
+            // SAFETY: `new` found the features.
+            unsafe { run(self, $($arg),*) }
+        }
+    )*};
+}
+pub(super) use backend;

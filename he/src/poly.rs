@@ -1,0 +1,194 @@
+//! Polynomials of `Z_q[X] / (X^N + 1)`: arithmetic limb by limb, and their form on the wire.
+//!
+//! A polynomial is held as coefficients, or *transformed*, as its values at the roots of `X^N + 1` ([`Params::fwd`]),
+//! or as a *factor*, a transformed polynomial in the form that the backend multiplies fastest ([`Params::factor`]).
+//! Each method says which it takes.
+
+use crate::error::HeError;
+use crate::params::{Limb, Params};
+use crate::sampling::{Expander, Label, SEED_BYTES};
+use bits::{Reader, Writer, packed_bytes};
+use zeroize::Zeroizing;
+
+/// A polynomial of `Z_q[X] / (X^N + 1)`: N residues per limb, limb after limb.
+pub(crate) type Poly = Vec<u64>;
+
+/// Bits of secrets and errors: both are at most 21 in absolute value.
+pub(crate) const SMALL_BITS: u32 = 5;
+
+impl Limb {
+    /// [`crate::NttBackend::fwd_factor`] of coefficients of at most `bits` bits and a sign.
+    pub(crate) fn factor_signed(&self, signed: &[i64], bits: u32, out: &mut [u64]) {
+        let p = self.modulus();
+        if bits < p.bits() {
+            self.ntt().fwd_factor(out, signed);
+        } else {
+            let residues: Zeroizing<Vec<i64>> =
+                Zeroizing::new(signed.iter().map(|&s| p.reduce_signed(s) as i64).collect());
+            self.ntt().fwd_factor(out, &residues);
+        }
+    }
+}
+
+impl Params {
+    /// Words of one polynomial.
+    pub(crate) fn words(&self) -> usize {
+        self.degree() * self.limbs().len()
+    }
+
+    /// Forward transform of every limb.
+    pub(crate) fn fwd(&self, poly: &mut [u64]) {
+        for (l, x) in self.limbs().iter().zip(poly.chunks_exact_mut(self.degree())) {
+            l.ntt().fwd(x);
+        }
+    }
+
+    /// Inverse transform of every limb.
+    pub(crate) fn inv(&self, poly: &mut [u64]) {
+        for (l, x) in self.limbs().iter().zip(poly.chunks_exact_mut(self.degree())) {
+            l.ntt().inv(x);
+        }
+    }
+
+    /// `poly += signed`, coefficients below every prime in absolute value.
+    pub(crate) fn add_small(&self, poly: &mut [u64], signed: &[i64]) {
+        for (l, x) in self.limbs().iter().zip(poly.chunks_exact_mut(self.degree())) {
+            let p = l.modulus();
+            x.iter_mut().zip(signed).for_each(|(x, &e)| *x = p.add(*x, p.lift_small(e)));
+        }
+    }
+
+    /// `x = x y` in the transformed domain.
+    pub(crate) fn pointwise(&self, x: &mut [u64], y: &[u64]) {
+        let n = self.degree();
+        for ((l, x), y) in self.limbs().iter().zip(x.chunks_exact_mut(n)).zip(y.chunks_exact(n)) {
+            l.ntt().pointwise(x, y);
+        }
+    }
+
+    /// `x = x 2^exponent`; a negative exponent divides.
+    pub(crate) fn shift(&self, x: &mut [u64], exponent: i32) {
+        for (l, x) in self.limbs().iter().zip(x.chunks_exact_mut(self.degree())) {
+            let p = l.modulus();
+            let power = p.pow(2, u64::from(exponent.unsigned_abs()));
+            l.ntt().scale(x, if exponent < 0 { p.inverse(power) } else { power });
+        }
+    }
+
+    /// `x += y`.
+    pub(crate) fn add(&self, x: &mut [u64], y: &[u64]) {
+        let n = self.degree();
+        for ((l, x), y) in self.limbs().iter().zip(x.chunks_exact_mut(n)).zip(y.chunks_exact(n)) {
+            let p = *l.modulus();
+            x.iter_mut().zip(y).for_each(|(x, &y)| *x = p.add(*x, y));
+        }
+    }
+
+    /// `x = y - x`.
+    pub(crate) fn sub_from(&self, x: &mut [u64], y: &[u64]) {
+        let n = self.degree();
+        for ((l, x), y) in self.limbs().iter().zip(x.chunks_exact_mut(n)).zip(y.chunks_exact(n)) {
+            let p = *l.modulus();
+            x.iter_mut().zip(y).for_each(|(x, &y)| *x = p.sub(y, *x));
+        }
+    }
+
+    /// Transform of a polynomial with coefficients of at most `bits` bits and a sign.
+    pub(crate) fn transform_signed(&self, signed: &[i64], bits: u32) -> Poly {
+        let mut poly = vec![0; self.words()];
+        for (l, x) in self.limbs().iter().zip(poly.chunks_exact_mut(self.degree())) {
+            if bits < l.modulus().bits() {
+                l.ntt().fwd_signed(x, signed);
+            } else {
+                l.modulus().reduce_all(x, signed);
+                l.ntt().fwd(x);
+            }
+        }
+        poly
+    }
+
+    /// [`Self::transform_signed`] into `out`, as a factor. Coefficients that are not given are zero; the
+    /// number of the others is a multiple of 64.
+    pub(crate) fn factor_signed(&self, signed: &[i64], bits: u32, out: &mut [u64]) {
+        for (l, x) in self.limbs().iter().zip(out.chunks_exact_mut(self.degree())) {
+            l.factor_signed(signed, bits, x);
+        }
+    }
+
+    /// Turns a transformed polynomial into a factor; see [`crate::NttBackend::factor`].
+    pub(crate) fn factor(&self, poly: &mut [u64]) {
+        for (l, x) in self.limbs().iter().zip(poly.chunks_exact_mut(self.degree())) {
+            l.ntt().factor(x);
+        }
+    }
+
+    /// `sum += a_0 b_0 + a_1 b_1 + ...`, all transformed, the operands as factors.
+    pub(crate) fn dot(&self, sum: &mut [u64], a: &[&[u64]], b: &[&[u64]]) {
+        let n = self.degree();
+        for (i, (l, sum)) in self.limbs().iter().zip(sum.chunks_exact_mut(n)).enumerate() {
+            let a: Vec<&[u64]> = a.iter().map(|x| &x[i * n..(i + 1) * n]).collect();
+            let b: Vec<&[u64]> = b.iter().map(|x| &x[i * n..(i + 1) * n]).collect();
+            l.ntt().dot(sum, &a, &b);
+        }
+    }
+
+    /// The public uniform polynomial of a seed, taken as already transformed.
+    pub(crate) fn uniform(&self, seed: &[u8; SEED_BYTES], label: Label, index: u64) -> Poly {
+        let mut stream = Expander::new(seed, label, index);
+        let mut poly = vec![0; self.words()];
+        for (l, x) in self.limbs().iter().zip(poly.chunks_exact_mut(self.degree())) {
+            stream.uniform(l.modulus(), x);
+        }
+        poly
+    }
+
+    /// `(x, y) = (x + m y, x - m y)`, all transformed, m as a factor.
+    pub(crate) fn butterfly(&self, x: &mut [u64], y: &mut [u64], m: &[u64]) {
+        let n = self.degree();
+        let limbs = x.chunks_exact_mut(n).zip(y.chunks_exact_mut(n)).zip(m.chunks_exact(n));
+        for (l, ((x, y), m)) in self.limbs().iter().zip(limbs) {
+            l.ntt().butterfly(x, y, m);
+        }
+    }
+
+    /// `x[i] += y[permutation[i]]` in every limb.
+    pub(crate) fn add_permuted(&self, x: &mut [u64], y: &[u64], permutation: &[u32]) {
+        let n = self.degree();
+        for ((l, x), y) in self.limbs().iter().zip(x.chunks_exact_mut(n)).zip(y.chunks_exact(n)) {
+            let p = *l.modulus();
+            x.iter_mut().zip(permutation).for_each(|(x, &i)| *x = p.add(*x, y[i as usize]));
+        }
+    }
+
+    /// Appends the coefficients at multiples of `stride` at the exact sizes of the primes: [`Self::poly_bytes`] bytes
+    /// divided by `stride`.
+    pub(crate) fn pack(&self, poly: &[u64], stride: usize, out: &mut Vec<u8>) {
+        for (l, x) in self.limbs().iter().zip(poly.chunks_exact(self.degree())) {
+            let mut writer = Writer::new(&mut *out);
+            x.iter().step_by(stride).for_each(|&x| writer.push(x, l.modulus().bits()));
+            writer.finish();
+        }
+    }
+
+    /// Reads what [`Self::pack`] wrote; the other coefficients are zero. Errors: another length, or a residue that is
+    /// not below its prime.
+    pub(crate) fn unpack(&self, bytes: &[u8], stride: usize, message: &'static str) -> Result<Poly, HeError> {
+        HeError::check_length(message, self.poly_bytes() / stride, bytes.len())?;
+        let mut poly = vec![0; self.words()];
+        let mut rest = bytes;
+        for (l, out) in self.limbs().iter().zip(poly.chunks_exact_mut(self.degree())) {
+            let p = l.modulus();
+            let (limb, tail) = rest.split_at(packed_bytes(self.degree() / stride, &[p.bits()]));
+            rest = tail;
+            let mut reader = Reader::new(limb);
+            for x in out.iter_mut().step_by(stride) {
+                *x = reader.take(p.bits());
+                if *x >= p.value() {
+                    return Err(HeError::Residue { message, modulus: p.value(), got: *x });
+                }
+            }
+            reader.finish(message)?;
+        }
+        Ok(poly)
+    }
+}

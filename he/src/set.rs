@@ -1,0 +1,62 @@
+//! The parameter sets, and the table that bounds them.
+
+/// Largest `log2 q` at 128-bit classical security for ternary secrets (Homomorphic Encryption Standard, table 1).
+pub const SECURITY_TABLE: [(usize, u32); 4] = [(2048, 54), (4096, 109), (8192, 218), (16384, 438)];
+
+/// Primes `= 1 mod 2^15`, thus good for every degree of [`SECURITY_TABLE`].
+const PRIMES_40: [u64; 4] = [0xffffe80001, 0xffffca8001, 0xffffc40001, 0xffffb20001];
+const PRIMES_44: [u64; 4] = [0xfffffdf8001, 0xfffffd78001, 0xfffffd68001, 0xfffffcf0001];
+pub(crate) const PRIMES_46: [u64; 4] = [0x3ffffff70001, 0x3ffffff58001, 0x3ffffff28001, 0x3fffffe50001];
+pub(crate) const PRIMES_50: [u64; 3] = [0x3ffffffdf0001, 0x3ffffffd48001, 0x3ffffffd20001];
+
+/// The parameter sets that plans choose from. Keys belong to one set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum ParamSet {
+    /// N = 2048, one 50-bit prime: narrow rings.
+    Narrow,
+    /// N = 4096, two 46-bit primes: 64-bit shares by small weights, error of a few LSB for the widest of them.
+    Small,
+    /// N = 4096, two 50-bit primes: as `Small` with 8 bits more room; also products of shares of up to 44 bits.
+    SmallExact,
+    /// N = 8192, three 46-bit primes: products of two 64-bit shares with an error of a few LSB.
+    Full,
+    /// N = 8192, three 50-bit primes: products of two 64-bit shares with an error of 1 LSB.
+    FullExact,
+    /// N = 8192, four 40-bit primes: elementwise products modulo up to `2^42`, or of very long vectors.
+    Wide,
+    /// N = 8192, four 44-bit primes: elementwise products of up to 64 bits under masks that hide their noise.
+    Widest,
+}
+
+impl ParamSet {
+    /// Every set, smallest ciphertexts first.
+    pub const ALL: [Self; 7] =
+        [Self::Narrow, Self::Small, Self::SmallExact, Self::Full, Self::FullExact, Self::Wide, Self::Widest];
+
+    /// Ring degree N.
+    pub const fn degree(self) -> usize {
+        match self {
+            Self::Narrow => 2048,
+            Self::Small | Self::SmallExact => 4096,
+            Self::Full | Self::FullExact | Self::Wide | Self::Widest => 8192,
+        }
+    }
+
+    /// The primes whose product is q.
+    pub fn primes(self) -> &'static [u64] {
+        match self {
+            Self::Narrow => &PRIMES_50[..1],
+            Self::Small => &PRIMES_46[..2],
+            Self::SmallExact => &PRIMES_50[..2],
+            Self::Full => &PRIMES_46[..3],
+            Self::FullExact => &PRIMES_50[..3],
+            Self::Wide => &PRIMES_40,
+            Self::Widest => &PRIMES_44,
+        }
+    }
+
+    /// Bits of q: the sum of the sizes of its primes.
+    pub fn log_q(self) -> u32 {
+        self.primes().iter().map(|p| 64 - p.leading_zeros()).sum()
+    }
+}

@@ -1,0 +1,287 @@
+//! The generation of keys by both parties.
+
+use bits::mask;
+use net::Role;
+use rayon::prelude::*;
+use zeroize::{Zeroize, ZeroizeOnDrop};
+
+use super::shape::{DpfShape, GROUP, level_bytes};
+use super::{block, children};
+use crate::kernels::{Kernels, Permutation};
+use crate::keys::{ChosenKeys, SenderKeys};
+use crate::{Block, OtError};
+
+const STEP: &str = "dpf/level";
+
+/// The generation of a batch of keys, level by level; both parties run it alike.
+///
+/// Memory is what bounds its speed: nodes are kept in place, one level short of the leaves, and their hashes are
+/// computed a second time, in the first-level cache, instead of being kept.
+#[derive(ZeroizeOnDrop)]
+pub struct Generation {
+    #[zeroize(skip)]
+    shape: DpfShape,
+    #[zeroize(skip)]
+    role: Role,
+    /// Room for all nodes but the leaves, tree by tree; the nodes of the level reached come first.
+    nodes: Vec<Block>,
+    /// Of the level reached.
+    sums: Vec<Sums>,
+    /// This party's share of the corrections offered.
+    offered: Vec<Block>,
+    /// Shares of alpha Delta, level by level for every tree.
+    products: Vec<Block>,
+    delta: Block,
+    keys: Vec<u64>,
+    level: u32,
+}
+
+/// What a party tells of a tree's level, in shares.
+#[derive(Clone, Copy, Default, Zeroize)]
+struct Sums {
+    /// Exclusive-or of the nodes' hashes.
+    hashes: Block,
+    /// Sums of their words.
+    words: [u64; 4],
+    /// Number of control bits set.
+    set: u64,
+}
+
+impl Sums {
+    fn of(nodes: &[Block], hashes: &[Block], words: usize) -> Self {
+        let mut sums = Sums::default();
+        for (node, hash) in nodes.iter().zip(hashes) {
+            sums.hashes ^= *hash;
+            let parts = parts(*hash, words);
+            sums.words.iter_mut().zip(parts).for_each(|(sum, part)| *sum = sum.wrapping_add(part));
+            sums.set += node.lsb();
+        }
+        sums
+    }
+}
+
+/// Buffers of one thread.
+struct Scratch {
+    hash: Permutation,
+    nodes: Vec<Block>,
+    hashes: Vec<Block>,
+    children: Vec<Block>,
+}
+
+impl Scratch {
+    fn new(key: &[u64], shape: DpfShape) -> Self {
+        let buffer = || vec![Block::ZERO; 1 << shape.depth];
+        Scratch {
+            hash: Permutation::new(Kernels::Detected.simd(), block(key)),
+            nodes: buffer(),
+            hashes: buffer(),
+            children: buffer(),
+        }
+    }
+
+    /// The sums of the first nodes.
+    fn sums(&mut self, nodes: &[Block], words: usize) -> Sums {
+        let hashes = &mut self.hashes[..nodes.len()];
+        self.hash.tree_hash(nodes, hashes);
+        Sums::of(nodes, hashes, words)
+    }
+
+    /// Grows a tree's first `size` nodes to the next level, in place where there is room, and returns its sums.
+    fn grow(&mut self, nodes: &mut [Block], size: usize, correction: Block, words: usize) -> Sums {
+        let parents = &mut self.nodes[..size];
+        parents.copy_from_slice(&nodes[..size]);
+        self.hash.tree_hash(parents, &mut self.hashes[..size]);
+        let next = nodes.get_mut(..2 * size).unwrap_or(&mut self.children[..2 * size]);
+        children(self.hash.simd(), parents, &self.hashes[..size], correction, next);
+        let hashes = &mut self.hashes[..2 * size];
+        self.hash.tree_hash(next, hashes);
+        Sums::of(next, hashes, words)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        self.nodes.zeroize();
+        self.hashes.zeroize();
+        self.children.zeroize();
+    }
+}
+
+impl Generation {
+    /// Starts from OTs in both directions. Those of `bits` are random ([`OtSender::random`](crate::OtSender::random),
+    /// [`OtReceiver::random`](crate::OtReceiver::random)), `index_bits` for every tree, tree by tree; the first
+    /// `depth` of them choose the leaf, the highest bit first: their choices are this party's shares of its bits.
+    /// They may be spent on transfers afterwards. Those of `top` are spent here, [`DpfShape::top_ots`] for every
+    /// tree; their choices are this party's shares of the unit vector of the first [`DpfShape::top`] bits, without
+    /// its first entry. Errors: not as many OTs in both directions, or not whole trees.
+    pub fn new(
+        shape: DpfShape,
+        role: Role,
+        index_bits: u32,
+        bits: (&SenderKeys, &ChosenKeys),
+        top: (SenderKeys, ChosenKeys),
+    ) -> Result<Self, OtError> {
+        let ((sender, chosen), (per, depth)) = (bits, (index_bits as usize, shape.depth as usize));
+        OtError::expect(STEP, "OTs", sender.len(), chosen.len())?;
+        if per < depth || !sender.len().is_multiple_of(per) {
+            return Err(OtError::Length { step: STEP, unit: "OTs", expected: depth, got: per });
+        }
+        let (count, size) = (sender.len() / per, 1 << shape.top());
+        OtError::expect(STEP, "OTs of the first levels", count * shape.top_ots(), top.0.len())?;
+        OtError::expect(STEP, "OTs of the first levels", count * shape.top_ots(), top.1.len())?;
+        // The direction in which the server sends loses its lowest bit.
+        let cut = |block: Block, sender: Role| match sender {
+            Role::Server => Block([block.0[0] & !1, block.0[1]]),
+            Role::Client => block,
+        };
+        let delta = cut(sender.delta, role);
+        // This party's share of its and the peer's choice times Delta.
+        let product = |sender: &SenderKeys, chosen: &ChosenKeys, ot: usize| {
+            let (q, t) = (cut(sender.blocks[ot], role), cut(chosen.blocks[ot], role.peer()));
+            q ^ t ^ delta.times(chosen.choices.get(ot))
+        };
+        let (first, hasher) = match role {
+            Role::Server => (sender.first, &sender.hash),
+            Role::Client => (chosen.first, &chosen.hash),
+        };
+        let (key_words, room, grown) = (shape.key_words(), shape.room(), shape.top() as usize..depth);
+        let mut products = Vec::with_capacity(count * grown.len());
+        let mut nodes = vec![Block::ZERO; count * room];
+        let mut keys = vec![0; count * key_words];
+        let mut tree_key = Block::ZERO;
+        let trees = nodes.chunks_exact_mut(room).zip(keys.chunks_exact_mut(key_words));
+        for (tree, (nodes, key)) in trees.enumerate() {
+            products.extend(grown.clone().map(|level| product(sender, chosen, tree * per + level)));
+            // The entries of a unit vector add up to 1.
+            nodes[0] = delta;
+            for (i, ot) in (tree * shape.top_ots()..).take(shape.top_ots()).enumerate() {
+                nodes[i + 1] = product(&top.0, &top.1, ot);
+                let other = nodes[i + 1];
+                nodes[0] ^= other;
+            }
+            if tree % GROUP == 0 {
+                tree_key = Block::from_bytes(hasher.tree_key(first + (tree * per) as u64));
+            }
+            let head = std::iter::once(&tree_key).chain(&nodes[..size]);
+            key.as_chunks_mut::<2>().0.iter_mut().zip(head).for_each(|(key, block)| *key = block.0);
+        }
+        let mut sums = vec![Sums::default(); count];
+        sums.par_chunks_mut(GROUP)
+            .zip(nodes.par_chunks(GROUP * room))
+            .zip(keys.par_chunks(GROUP * key_words))
+            .for_each(|((sums, nodes), keys)| {
+                let mut scratch = Scratch::new(keys, shape);
+                let nodes = nodes.chunks_exact(room);
+                sums.iter_mut()
+                    .zip(nodes)
+                    .for_each(|(sums, nodes)| *sums = scratch.sums(&nodes[..size], shape.words));
+            });
+        Ok(Generation { shape, role, nodes, sums, offered: Vec::new(), products, delta, keys, level: shape.top() })
+    }
+
+    /// Number of trees.
+    pub fn len(&self) -> usize {
+        self.keys.len() / self.shape.key_words()
+    }
+
+    /// Whether there are no trees.
+    pub fn is_empty(&self) -> bool {
+        self.keys.is_empty()
+    }
+
+    /// Whether all levels are grown.
+    pub fn is_grown(&self) -> bool {
+        self.level == self.shape.depth
+    }
+
+    /// This party's message for the next level, [`level_bytes`].
+    pub fn offer(&mut self) -> Vec<u8> {
+        debug_assert!(!self.is_grown(), "a level to grow");
+        let (grown, at) = ((self.shape.depth - self.shape.top()) as usize, (self.level - self.shape.top()) as usize);
+        let products = self.products.chunks_exact(grown);
+        // The left children keep Delta if alpha is 0.
+        let share = |(sums, products): (&Sums, &[Block])| sums.hashes ^ products[at] ^ self.delta;
+        self.offered = self.sums.iter().zip(products).map(share).collect();
+        self.offered.iter().flat_map(|block| block.to_bytes()).collect()
+    }
+
+    /// Grows a level with the peer's message. Errors: its length.
+    pub fn grow(&mut self, theirs: &[u8]) -> Result<(), OtError> {
+        OtError::expect(STEP, "bytes", level_bytes(self.len()), theirs.len())?;
+        let (shape, size) = (self.shape, 1usize << self.level);
+        let (room, key_words) = (shape.room(), shape.key_words());
+        let at = shape.head() + 2 * (self.level - shape.top()) as usize;
+        let (mine, theirs) = (self.offered.par_chunks(GROUP), theirs.as_chunks::<16>().0.par_chunks(GROUP));
+        self.nodes
+            .par_chunks_mut(GROUP * room)
+            .zip(self.keys.par_chunks_mut(GROUP * key_words))
+            .zip(self.sums.par_chunks_mut(GROUP))
+            .zip(mine.zip(theirs))
+            .for_each(|(((nodes, keys), sums), (mine, theirs))| {
+                let mut scratch = Scratch::new(keys, shape);
+                let trees = nodes.chunks_exact_mut(room).zip(keys.chunks_exact_mut(key_words)).zip(sums);
+                for (((nodes, key), sums), (mine, theirs)) in trees.zip(mine.iter().zip(theirs)) {
+                    let correction = *mine ^ Block::from_bytes(*theirs);
+                    key[at..at + 2].copy_from_slice(&correction.0);
+                    *sums = scratch.grow(nodes, size, correction, shape.words);
+                }
+            });
+        self.level += 1;
+        Ok(())
+    }
+
+    /// After the last level: for every tree this party's shares of the words that beta has to be added to, modulo
+    /// 2^width, and of the bit t. The final correction is the sum of both, times 1 - 2 t.
+    pub fn leaves(&self) -> (Vec<u64>, Vec<u8>) {
+        debug_assert!(self.is_grown(), "all levels are grown");
+        let words = self.shape.words;
+        let signed = |sum: u64| match self.role {
+            Role::Server => sum.wrapping_neg() & mask(self.shape.width),
+            Role::Client => sum & mask(self.shape.width),
+        };
+        let values = self.sums.iter().flat_map(|sums| sums.words[..words].iter().map(|&sum| signed(sum))).collect();
+        // The counts differ by 1 or -1 modulo 4; the borrow of the difference is the client's lowest bit.
+        let bit = |set: u64| match self.role {
+            Role::Server => set >> 1 & 1,
+            Role::Client => (set >> 1 ^ set) & 1,
+        };
+        (values, self.sums.iter().map(|sums| bit(sums.set) as u8).collect())
+    }
+
+    /// The same for leaves of two words that are added without carry: this party's shares of what beta has to be
+    /// combined with by exclusive-or. There is no sign, so the result is the final correction.
+    pub fn xor_leaves(&self) -> Vec<u64> {
+        debug_assert!(self.is_grown() && self.shape.words == 2, "all levels are grown, leaves of two words");
+        self.sums.iter().flat_map(|sums| sums.hashes.0).collect()
+    }
+
+    /// The keys, [`DpfShape::key_words`] each, with the final corrections that both parties have opened. Errors:
+    /// another number of corrections.
+    pub fn finish(mut self, corrections: &[u64]) -> Result<Vec<u64>, OtError> {
+        OtError::expect("dpf/final correction", "words", self.len() * self.shape.words, corrections.len())?;
+        let words = self.shape.words;
+        let key_words = self.shape.key_words();
+        for (key, correction) in self.keys.chunks_exact_mut(key_words).zip(corrections.chunks_exact(words)) {
+            let last = match *correction {
+                [a, b] => [a, b],
+                [a, b, c, d] => [a & mask(32) | b << 32, c & mask(32) | d << 32],
+                _ => [0; 2],
+            };
+            key[key_words - 2..].copy_from_slice(&last);
+        }
+        Ok(std::mem::take(&mut self.keys))
+    }
+}
+
+impl std::fmt::Debug for Generation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Generation({} trees, level {})", self.len(), self.level)
+    }
+}
+
+/// The words of a leaf, the last two zero if it has two.
+#[inline(always)]
+fn parts(block: Block, words: usize) -> [u64; 4] {
+    let [a, b] = block.0;
+    if words == 2 { [a, b, 0, 0] } else { [a & mask(32), a >> 32, b & mask(32), b >> 32] }
+}

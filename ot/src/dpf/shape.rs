@@ -1,0 +1,91 @@
+//! The shape of a tree, and what its keys and messages take.
+
+use crate::OtError;
+use crate::hash::CALLS_PER_KEY;
+
+/// Keys whose trees are hashed under one public cipher key.
+pub const GROUP: usize = 64;
+
+/// Levels that come from a unit vector, of trees that have so many.
+pub const TOP: u32 = 3;
+
+/// Most levels of a tree.
+const MOST_LEVELS: u32 = 16;
+
+// A tree has one unknown node on each level from TOP to the leaves; a key's calls on them are what the bound of the
+// hash allows.
+const _: () = assert!(GROUP * (MOST_LEVELS - TOP + 1) as usize <= CALLS_PER_KEY);
+
+/// The shape of a tree and of its leaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct DpfShape {
+    pub(super) depth: u32,
+    pub(super) words: usize,
+    pub(super) width: u32,
+}
+
+impl DpfShape {
+    /// Trees of `depth` levels (1..=16) over leaves of `words` words, 2 or 4, of `width` bits each, at most 64 or 32.
+    /// Errors: a number out of range.
+    pub fn new(depth: u32, words: usize, width: u32) -> Result<Self, OtError> {
+        if !(1..=MOST_LEVELS).contains(&depth) {
+            return Err(OtError::Parameter { what: "depth of a tree", allowed: "1..=16", got: depth as usize });
+        }
+        if words != 2 && words != 4 {
+            return Err(OtError::Parameter { what: "words of a leaf", allowed: "2 or 4", got: words });
+        }
+        if width == 0 || width > 128 / words as u32 {
+            return Err(OtError::Parameter {
+                what: "bits of a leaf's words",
+                allowed: "1..=64 or 32",
+                got: width as usize,
+            });
+        }
+        Ok(DpfShape { depth, words, width })
+    }
+
+    /// Levels of the tree: 2^depth leaves.
+    pub fn depth(&self) -> u32 {
+        self.depth
+    }
+
+    /// Words of a leaf.
+    pub fn words(&self) -> usize {
+        self.words
+    }
+
+    /// Words of all leaves.
+    pub fn values(&self) -> usize {
+        self.words << self.depth
+    }
+
+    /// Levels that come from a unit vector.
+    pub fn top(&self) -> u32 {
+        self.depth.min(TOP)
+    }
+
+    /// OTs in each direction for the nodes of level [`Self::top`]: all but the first, which follows from the others.
+    pub fn top_ots(&self) -> usize {
+        (1 << self.top()) - 1
+    }
+
+    /// Nodes of the last level above the leaves, at least those of level [`Self::top`].
+    pub(super) fn room(&self) -> usize {
+        1 << (self.depth - 1).max(self.top())
+    }
+
+    /// Words of a key before the corrections: the cipher key and the nodes of level [`Self::top`].
+    pub(super) fn head(&self) -> usize {
+        2 + (2 << self.top())
+    }
+
+    /// Words of a key: the head, a correction for every level that is grown, and the final one.
+    pub fn key_words(&self) -> usize {
+        self.head() + 2 * (self.depth - self.top()) as usize + 2
+    }
+}
+
+/// Bytes that each party sends for one level of `count` trees.
+pub fn level_bytes(count: usize) -> usize {
+    16 * count
+}

@@ -1,0 +1,190 @@
+//! AES-128 under one key or many, by kernels or by portable code.
+
+use aes::Aes128Enc;
+use zeroize::{Zeroize, Zeroizing};
+
+use super::code::{TABLE, add_code_words};
+use super::transpose::{BATCH, transpose};
+use super::{Key, Shape, Simd, planes, portable};
+use crate::Block;
+use crate::ggm::half;
+
+/// AES-128 under one key: the permutation `pi` of the hashes, or a PRG.
+pub(crate) enum Permutation {
+    /// By the crate `aes`.
+    Portable(Aes128Enc),
+    /// By kernels.
+    Simd(Simd, Key),
+}
+
+impl Permutation {
+    /// AES under `key`, on the kernels given.
+    pub(crate) fn new(simd: Option<Simd>, key: Block) -> Self {
+        match simd {
+            Some(simd) => Permutation::Simd(simd, Key::new(simd, key)),
+            None => Permutation::Portable(portable::cipher(key)),
+        }
+    }
+
+    /// The permission to run kernels, if this permutation has one.
+    pub(crate) fn simd(&self) -> Option<Simd> {
+        match self {
+            Permutation::Portable(_) => None,
+            Permutation::Simd(simd, _) => Some(*simd),
+        }
+    }
+
+    /// Wipes a secret key now; the cipher of the crate `aes` wipes its own when dropped.
+    pub(crate) fn wipe(&mut self) {
+        if let Permutation::Simd(_, key) = self {
+            key.zeroize();
+        }
+    }
+
+    /// AES of one block.
+    pub(crate) fn encrypt(&self, block: Block) -> Block {
+        match self {
+            Permutation::Portable(pi) => portable::encrypt(pi, block),
+            Permutation::Simd(simd, pi) => simd.encrypt(pi, block),
+        }
+    }
+
+    /// `x = pi(x) ^ x` for every block.
+    pub(crate) fn davies_meyer(&self, blocks: &mut [Block]) {
+        match self {
+            Permutation::Portable(pi) => portable::davies_meyer(pi, blocks),
+            Permutation::Simd(simd, pi) => simd.davies_meyer(pi, blocks),
+        }
+    }
+
+    /// `out[i] = H(blocks[i] ^ offset, (first + i, 0))`, the hash of [`crate::hash`].
+    pub(crate) fn hash(&self, first: u64, offset: Block, blocks: &[Block], out: &mut [Block]) {
+        match self {
+            Permutation::Portable(pi) => portable::hash(pi, first, offset, blocks, out),
+            Permutation::Simd(simd, pi) => simd.hash(pi, first, offset, blocks, out),
+        }
+    }
+
+    /// `out[i] = H(nodes[i])`, the hash of [`crate::ggm::half`], for as many nodes.
+    pub(crate) fn tree_hash(&self, nodes: &[Block], out: &mut [Block]) {
+        debug_assert_eq!(nodes.len(), out.len());
+        match self {
+            Permutation::Portable(pi) => portable::tree_hash(pi, nodes, out),
+            Permutation::Simd(simd, pi) => simd.tree_hash(pi, nodes, out),
+        }
+    }
+
+    /// [`half::grow`] with the hash under this key.
+    pub(crate) fn grow(&self, root: Block, delta: Block, sums: &mut [Block], nodes: &mut [Block]) {
+        match self {
+            Permutation::Portable(pi) => {
+                half::grow(root, delta, sums, nodes, |mask, nodes| portable::double(pi, mask, nodes));
+            }
+            Permutation::Simd(simd, pi) => simd.grow(pi, root, delta, sums, nodes),
+        }
+    }
+
+    /// [`half::regrow`] with the hash under this key.
+    pub(crate) fn regrow(&self, away: u64, sums: &[Block], nodes: &mut [Block]) {
+        match self {
+            Permutation::Portable(pi) => {
+                let of_zero = portable::encrypt(pi, Block::ZERO);
+                let double = |mask, nodes: &mut [Block]| portable::double(pi, mask, nodes);
+                half::regrow(of_zero, away, sums, nodes, double, half::add_at);
+            }
+            Permutation::Simd(simd, pi) => simd.regrow(pi, away, sums, nodes),
+        }
+    }
+
+    /// Adds to every block of `out` its entries of `table`; the stream of this PRG at `place` says which.
+    pub(crate) fn add_code_words(&self, place: u64, table: &[Block; TABLE], out: &mut [Block]) {
+        match self {
+            Permutation::Portable(prg) => add_code_words(prg, place, table, out),
+            Permutation::Simd(simd, prg) => simd.add_code_words(prg, place, table, out),
+        }
+    }
+}
+
+/// The PRGs of the leaves of SoftSpoken OT: AES in counter mode under each leaf.
+pub(crate) enum Prgs {
+    /// By the crate `aes`.
+    Portable(Vec<Aes128Enc>),
+    /// By kernels.
+    Simd(Simd, Zeroizing<Vec<Key>>),
+}
+
+impl Prgs {
+    /// One PRG per seed.
+    pub(crate) fn new(simd: Option<Simd>, seeds: &[Block]) -> Self {
+        match simd {
+            Some(simd) => Prgs::Simd(simd, Zeroizing::new(seeds.iter().map(|&seed| Key::new(simd, seed)).collect())),
+            None => Prgs::Portable(seeds.iter().map(|&seed| portable::cipher(seed)).collect()),
+        }
+    }
+
+    /// The receiver's blocks of one batch from the counter `first` on, into `rows`, and its message.
+    pub(crate) fn receive_batch(&self, shape: &Shape, first: u64, rows: &mut [Block; BATCH], message: &mut [u8]) {
+        match self {
+            Prgs::Portable(prgs) => {
+                let expand = |leaf: usize, out: &mut _| portable::counters(&prgs[leaf], first, out);
+                planes::receive_batch(shape, expand, rows, message);
+                transpose(rows);
+            }
+            Prgs::Simd(simd, keys) => {
+                simd.receive_batch(shape, keys, first, rows, message);
+                simd.transpose(rows);
+            }
+        }
+    }
+
+    /// The sender's blocks of one batch from the receiver's message.
+    pub(crate) fn send_batch(
+        &self,
+        shape: &Shape,
+        first: u64,
+        delta: Block,
+        rows: &mut [Block; BATCH],
+        message: &[u8],
+    ) {
+        match self {
+            Prgs::Portable(prgs) => {
+                let expand = |leaf: usize, out: &mut _| portable::counters(&prgs[leaf], first, out);
+                planes::send_batch(shape, expand, delta, rows, message);
+                transpose(rows);
+            }
+            Prgs::Simd(simd, keys) => {
+                simd.send_batch(shape, keys, first, delta, rows, message);
+                simd.transpose(rows);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernels;
+    use aes::cipher::{Array, BlockCipherEncrypt, KeyInit};
+
+    #[test]
+    fn tree_hashes_equal_the_definition() {
+        for key in [0u128, u128::MAX, 0x0123_4567_89ab_cdef_0f1e_2d3c_4b5a_6978] {
+            let mix = |i: usize| (i as u128 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15_F39C_C060_5CED_C835);
+            let nodes: Vec<Block> = (0..257).map(|i| Block::from(mix(i) ^ key)).collect();
+            let pi = Aes128Enc::new(&Array::from(key.to_le_bytes()));
+            for simd in kernels::all() {
+                let hash = Permutation::new(simd, Block::from(key));
+                for n in [0usize, 1, 2, 3, 4, 7, 8, 9, 31, 32, 33, 64, 257] {
+                    let mut got = vec![Block::ZERO; n];
+                    hash.tree_hash(&nodes[..n], &mut got);
+                    for (node, got) in nodes.iter().zip(got) {
+                        let s = portable::sigma(*node);
+                        let mut y = Array::from(s.to_bytes());
+                        pi.encrypt_block(&mut y);
+                        assert!(got == s ^ Block::from_bytes(y.into()), "{n} blocks, {simd:?}");
+                    }
+                }
+            }
+        }
+    }
+}

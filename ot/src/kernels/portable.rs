@@ -1,0 +1,92 @@
+//! The portable twins of the kernels of AES, on the crate `aes`.
+
+use aes::Aes128Enc;
+use aes::cipher::{Array, BlockCipherEncrypt, KeyInit};
+
+use super::transpose::TILES;
+use crate::Block;
+use crate::ggm::half;
+
+/// Blocks per call of the cipher; a multiple of the eight that AES-NI keeps in flight.
+const BATCH: usize = 16;
+
+/// The cipher under `key`.
+pub(super) fn cipher(key: Block) -> Aes128Enc {
+    Aes128Enc::new(&Array::from(key.to_bytes()))
+}
+
+/// AES of one block.
+#[inline]
+pub(super) fn encrypt(pi: &Aes128Enc, block: Block) -> Block {
+    let mut block = Array::from(block.to_bytes());
+    pi.encrypt_block(&mut block);
+    Block::from_bytes(block.into())
+}
+
+/// The linear orthomorphism of the hash.
+#[inline]
+pub(crate) fn sigma(x: Block) -> Block {
+    Block([x.0[1], x.0[0] ^ x.0[1]])
+}
+
+/// `x = pi(x) ^ x` for every block.
+#[inline]
+pub(super) fn davies_meyer(pi: &Aes128Enc, blocks: &mut [Block]) {
+    let (chunks, rest) = blocks.as_chunks_mut::<BATCH>();
+    for chunk in chunks {
+        let mut y = chunk.map(|x| Array::from(x.to_bytes()));
+        pi.encrypt_blocks(&mut y);
+        for (x, y) in chunk.iter_mut().zip(y) {
+            *x ^= Block::from_bytes(y.into());
+        }
+    }
+    let mut y = [aes::Block::default(); BATCH];
+    let y = &mut y[..rest.len()];
+    for (y, x) in y.iter_mut().zip(rest.iter()) {
+        *y = Array::from(x.to_bytes());
+    }
+    pi.encrypt_blocks(y);
+    for (x, y) in rest.iter_mut().zip(y) {
+        *x ^= Block::from_bytes((*y).into());
+    }
+}
+
+/// `out[i] = H(blocks[i] ^ offset, (first + i, 0))` of [`crate::hash`].
+#[inline]
+pub(super) fn hash(pi: &Aes128Enc, first: u64, offset: Block, blocks: &[Block], out: &mut [Block]) {
+    for ((index, &x), out) in (first..).zip(blocks).zip(out.iter_mut()) {
+        *out = sigma(x ^ offset) ^ Block([0, index]);
+    }
+    davies_meyer(pi, out);
+}
+
+/// `out[i] = H(nodes[i])` of [`crate::ggm::half`].
+#[inline]
+pub(super) fn tree_hash(pi: &Aes128Enc, nodes: &[Block], out: &mut [Block]) {
+    out.iter_mut().zip(nodes).for_each(|(out, node)| *out = sigma(*node));
+    davies_meyer(pi, out);
+}
+
+/// One level of [`half::grow`].
+#[inline]
+pub(super) fn double(pi: &Aes128Enc, mask: Block, nodes: &mut [Block]) -> Block {
+    let (lefts, rights) = nodes.split_at_mut(nodes.len() / 2);
+    for (left, right) in lefts.iter_mut().zip(rights.iter_mut()) {
+        (*left, *right) = (sigma(*left), *left);
+    }
+    davies_meyer(pi, lefts);
+    let mut sum = Block::ZERO;
+    for (left, right) in lefts.iter_mut().zip(rights) {
+        [*left, *right] = half::children(*right, *left).map(|child| child & mask);
+        sum ^= *left;
+    }
+    sum
+}
+
+/// The PRG of `pi` at the counters `first, first + 1, ..`.
+#[inline]
+pub(super) fn counters(pi: &Aes128Enc, first: u64, out: &mut [Block; TILES]) {
+    let mut blocks = std::array::from_fn::<_, TILES, _>(|t| Array::from(u128::from(first + t as u64).to_le_bytes()));
+    pi.encrypt_blocks(&mut blocks);
+    *out = blocks.map(|block| Block::from_bytes(block.into()));
+}

@@ -1,0 +1,394 @@
+//! The loops of AES over blocks, for any vector of them.
+//!
+//! A round of AES takes some 4 cycles and one or two can begin in each, so every loop keeps several vectors in
+//! flight: eight, then two, then one, of which the last may be filled in part. [`Wide`] brings the vectors.
+//!
+//! Functions here are compiled into those of [`kernels`], which enable the instructions. So all of them are always
+//! inlined, and none touches a vector but by methods of [`Wide`].
+
+use super::super::transpose::TILES;
+use super::Key;
+use crate::Block;
+
+/// A vector of whole blocks. A value proves that the processor has the instructions of the type.
+pub(super) trait Wide: Copy {
+    /// The vector.
+    type Vector: Copy;
+
+    /// Blocks of a vector.
+    const BLOCKS: usize;
+
+    /// Zeros.
+    fn zero(self) -> Self::Vector;
+    /// One block in all places.
+    fn splat(self, block: &Block) -> Self::Vector;
+    /// As many blocks as a vector has. Panics if there are others.
+    fn load(self, from: &[Block]) -> Self::Vector;
+    /// The reverse of [`Self::load`].
+    fn store(self, to: &mut [Block], x: Self::Vector);
+    /// Up to that many blocks, and zeros. Panics if there are more.
+    fn load_some(self, from: &[Block]) -> Self::Vector;
+    /// The first blocks of a vector. Panics if there is room for more than it has.
+    fn store_some(self, to: &mut [Block], x: Self::Vector);
+    /// The blocks `(first + i, high)` for place i, low word first.
+    fn count(self, first: u64, high: u64) -> Self::Vector;
+    /// `by` in the low word of every block.
+    fn low(self, by: u64) -> Self::Vector;
+    /// The tweaks of a run of OTs: `first + i` in the high word of the block at place i.
+    fn tweaks(self, first: u64) -> Self::Vector;
+    /// `by` in the high word of every block.
+    fn high(self, by: u64) -> Self::Vector;
+    /// Sums word by word.
+    fn add(self, x: Self::Vector, y: Self::Vector) -> Self::Vector;
+
+    /// `x ^ y`.
+    fn xor(self, x: Self::Vector, y: Self::Vector) -> Self::Vector;
+    /// `(x ^ y) & mask`.
+    fn cut(self, x: Self::Vector, y: Self::Vector, mask: Self::Vector) -> Self::Vector;
+    /// `sum ^ x` in the first `blocks` places, `sum` in the others.
+    fn xor_some(self, sum: Self::Vector, x: Self::Vector, blocks: usize) -> Self::Vector;
+    /// The sum of the blocks of a vector.
+    fn sum(self, x: Self::Vector) -> Block;
+    /// The orthomorphism of the hashes, per block: `sigma(a || b) = (a ^ b) || a`.
+    fn sigma(self, x: Self::Vector) -> Self::Vector;
+
+    /// A round of AES.
+    fn round(self, x: Self::Vector, key: Self::Vector) -> Self::Vector;
+    /// The last round of AES.
+    fn last_round(self, x: Self::Vector, key: Self::Vector) -> Self::Vector;
+}
+
+#[inline(always)]
+fn load<W: Wide, const N: usize>(w: W, blocks: &[Block]) -> [W::Vector; N] {
+    let mut x = [w.zero(); N];
+    for i in 0..N {
+        x[i] = w.load(&blocks[i * W::BLOCKS..(i + 1) * W::BLOCKS]);
+    }
+    x
+}
+
+#[inline(always)]
+pub(super) fn store<W: Wide, const N: usize>(w: W, blocks: &mut [Block], x: [W::Vector; N]) {
+    for i in 0..N {
+        w.store(&mut blocks[i * W::BLOCKS..(i + 1) * W::BLOCKS], x[i]);
+    }
+}
+
+/// Encrypts N vectors, all in flight at once.
+#[inline(always)]
+pub(super) fn encrypt<W: Wide, const N: usize>(w: W, key: &Key, mut x: [W::Vector; N]) -> [W::Vector; N] {
+    // Round keys kept in registers over a loop would leave room for few blocks, and the compiler would encrypt them
+    // one after the other; behind this address they are loaded once for all N.
+    let key = std::hint::black_box(key);
+    let k = w.splat(&key.0[0]);
+    for i in 0..N {
+        x[i] = w.xor(x[i], k);
+    }
+    for r in 1..10 {
+        let k = w.splat(&key.0[r]);
+        for i in 0..N {
+            x[i] = w.round(x[i], k);
+        }
+    }
+    let k = w.splat(&key.0[10]);
+    for i in 0..N {
+        x[i] = w.last_round(x[i], k);
+    }
+    x
+}
+
+/// `pi(x) ^ x`.
+#[inline(always)]
+fn feed_forward<W: Wide, const N: usize>(w: W, pi: &Key, x: [W::Vector; N]) -> [W::Vector; N] {
+    let mut y = encrypt(w, pi, x);
+    for i in 0..N {
+        y[i] = w.xor(x[i], y[i]);
+    }
+    y
+}
+
+/// The blocks `(first, high), (first + 1, high), ..`, encrypted.
+#[inline(always)]
+pub(super) fn stream<W: Wide, const N: usize>(w: W, key: &Key, first: u64, high: u64) -> [W::Vector; N] {
+    let start = w.count(first, high);
+    let mut x = [start; N];
+    for i in 0..N {
+        x[i] = w.add(start, w.low((i * W::BLOCKS) as u64));
+    }
+    encrypt(w, key, x)
+}
+
+/// The PRG `key` at the counters `first, first + 1, ..`, N vectors at a time.
+#[inline(always)]
+pub(super) fn counters<W: Wide, const N: usize>(w: W, key: &Key, first: u64, out: &mut [Block; TILES]) {
+    for (i, out) in out.chunks_exact_mut(N * W::BLOCKS).enumerate() {
+        let first = first.wrapping_add((i * N * W::BLOCKS) as u64);
+        store::<W, N>(w, out, stream(w, key, first, 0));
+    }
+}
+
+/// `x = pi(x) ^ x` for every block.
+#[inline(always)]
+pub(super) fn davies_meyer<W: Wide>(w: W, pi: &Key, blocks: &mut [Block]) {
+    let mut rest = blocks;
+    rest = davies_meyer_run::<W, 8>(w, pi, rest);
+    rest = davies_meyer_run::<W, 2>(w, pi, rest);
+    for some in rest.chunks_mut(W::BLOCKS) {
+        let [y] = feed_forward(w, pi, [w.load_some(some)]);
+        w.store_some(some, y);
+    }
+}
+
+/// The whole runs of N vectors; returns the rest.
+#[inline(always)]
+fn davies_meyer_run<'a, W: Wide, const N: usize>(w: W, pi: &Key, blocks: &'a mut [Block]) -> &'a mut [Block] {
+    let whole = blocks.len() - blocks.len() % (N * W::BLOCKS);
+    let (chunks, rest) = blocks.split_at_mut(whole);
+    for chunk in chunks.chunks_exact_mut(N * W::BLOCKS) {
+        store::<W, N>(w, chunk, feed_forward(w, pi, load(w, chunk)));
+    }
+    rest
+}
+
+/// The hash of [`crate::hash`] of `blocks[i] ^ offset` at OT `first + i`, counter 0.
+#[inline(always)]
+pub(super) fn hash<W: Wide>(w: W, pi: &Key, first: u64, offset: Block, blocks: &[Block], out: &mut [Block]) {
+    let offset = w.splat(&offset);
+    let tweak = w.tweaks(first);
+    let (blocks, out, tweak) = hash_run::<W, 8>(w, pi, tweak, offset, blocks, out);
+    let (blocks, out, mut tweak) = hash_run::<W, 2>(w, pi, tweak, offset, blocks, out);
+    for (some, out) in blocks.chunks(W::BLOCKS).zip(out.chunks_mut(W::BLOCKS)) {
+        let x = w.xor(w.sigma(w.xor(w.load_some(some), offset)), tweak);
+        tweak = w.add(tweak, w.high(W::BLOCKS as u64));
+        let [y] = feed_forward(w, pi, [x]);
+        w.store_some(out, y);
+    }
+}
+
+/// The whole runs of N vectors; returns the rest and its tweaks.
+#[inline(always)]
+fn hash_run<'a, W: Wide, const N: usize>(
+    w: W,
+    pi: &Key,
+    mut tweak: W::Vector,
+    offset: W::Vector,
+    blocks: &'a [Block],
+    out: &'a mut [Block],
+) -> (&'a [Block], &'a mut [Block], W::Vector) {
+    let step = w.high(W::BLOCKS as u64);
+    let whole = blocks.len() - blocks.len() % (N * W::BLOCKS);
+    let ((chunks, rest), (out_chunks, out_rest)) = (blocks.split_at(whole), out.split_at_mut(whole));
+    let out_chunks = out_chunks.chunks_exact_mut(N * W::BLOCKS);
+    for (chunk, out) in chunks.chunks_exact(N * W::BLOCKS).zip(out_chunks) {
+        let mut x = load::<W, N>(w, chunk);
+        for i in 0..N {
+            x[i] = w.xor(w.sigma(w.xor(x[i], offset)), tweak);
+            tweak = w.add(tweak, step);
+        }
+        store(w, out, feed_forward(w, pi, x));
+    }
+    (rest, out_rest, tweak)
+}
+
+/// The hash of [`crate::ggm::half`] of every node.
+#[inline(always)]
+pub(super) fn tree_hash<W: Wide>(w: W, pi: &Key, nodes: &[Block], out: &mut [Block]) {
+    let (nodes, out) = tree_hash_run::<W, 8>(w, pi, nodes, out);
+    let (nodes, out) = tree_hash_run::<W, 2>(w, pi, nodes, out);
+    for (some, out) in nodes.chunks(W::BLOCKS).zip(out.chunks_mut(W::BLOCKS)) {
+        let [y] = feed_forward(w, pi, [w.sigma(w.load_some(some))]);
+        w.store_some(out, y);
+    }
+}
+
+/// The whole runs of N vectors; returns the rest.
+#[inline(always)]
+fn tree_hash_run<'a, W: Wide, const N: usize>(
+    w: W,
+    pi: &Key,
+    nodes: &'a [Block],
+    out: &'a mut [Block],
+) -> (&'a [Block], &'a mut [Block]) {
+    let whole = nodes.len() - nodes.len() % (N * W::BLOCKS);
+    let ((chunks, rest), (out_chunks, out_rest)) = (nodes.split_at(whole), out.split_at_mut(whole));
+    let out_chunks = out_chunks.chunks_exact_mut(N * W::BLOCKS);
+    for (chunk, out) in chunks.chunks_exact(N * W::BLOCKS).zip(out_chunks) {
+        let mut x = load::<W, N>(w, chunk);
+        for i in 0..N {
+            x[i] = w.sigma(x[i]);
+        }
+        store(w, out, feed_forward(w, pi, x));
+    }
+    (rest, out_rest)
+}
+
+/// One level of [`crate::ggm::half::grow`]: `nodes` holds the parents in its first half and, afterwards, all
+/// children. Returns the sum of the left ones.
+#[inline(always)]
+pub(super) fn double<W: Wide>(w: W, pi: &Key, mask: Block, nodes: &mut [Block]) -> Block {
+    let (left, right) = nodes.split_at_mut(nodes.len() / 2);
+    let (mask, sum) = (w.splat(&mask), w.zero());
+    let (left, right, sum) = double_run::<W, 8>(w, pi, mask, left, right, sum);
+    let (left, right, mut sum) = double_run::<W, 2>(w, pi, mask, left, right, sum);
+    for (left, right) in left.chunks_mut(W::BLOCKS).zip(right.chunks_mut(W::BLOCKS)) {
+        let ([lefts], [rights]) = children(w, pi, mask, [w.load_some(left)]);
+        w.store_some(left, lefts);
+        w.store_some(right, rights);
+        sum = w.xor_some(sum, lefts, left.len());
+    }
+    w.sum(sum)
+}
+
+/// The whole runs of N vectors; returns the rest, and adds the left children to `sum`.
+#[inline(always)]
+fn double_run<'a, W: Wide, const N: usize>(
+    w: W,
+    pi: &Key,
+    mask: W::Vector,
+    left: &'a mut [Block],
+    right: &'a mut [Block],
+    mut sum: W::Vector,
+) -> (&'a mut [Block], &'a mut [Block], W::Vector) {
+    let whole = left.len() - left.len() % (N * W::BLOCKS);
+    let ((left, left_rest), (right, right_rest)) = (left.split_at_mut(whole), right.split_at_mut(whole));
+    let rights = right.chunks_exact_mut(N * W::BLOCKS);
+    for (left, right) in left.chunks_exact_mut(N * W::BLOCKS).zip(rights) {
+        let (lefts, rights) = children::<W, N>(w, pi, mask, load(w, left));
+        store(w, left, lefts);
+        store(w, right, rights);
+        for i in 0..N {
+            sum = w.xor(sum, lefts[i]);
+        }
+    }
+    (left_rest, right_rest, sum)
+}
+
+/// The children of N vectors of nodes: left `H(x)`, right `x ^ H(x)`, both under `mask`.
+#[inline(always)]
+fn children<W: Wide, const N: usize>(
+    w: W,
+    pi: &Key,
+    mask: W::Vector,
+    nodes: [W::Vector; N],
+) -> ([W::Vector; N], [W::Vector; N]) {
+    let mut s = nodes;
+    for i in 0..N {
+        s[i] = w.sigma(nodes[i]);
+    }
+    let (mut left, mut right) = (encrypt(w, pi, s), nodes);
+    for i in 0..N {
+        left[i] = w.cut(left[i], s[i], mask);
+        right[i] = w.cut(left[i], nodes[i], mask);
+    }
+    (left, right)
+}
+
+/// Implements methods of [`Wide`] by expressions that may call functions of its instruction set.
+macro_rules! methods {
+    ($(fn $name:ident($self:ident $(, $arg:ident: $ty:ty)*) -> $out:ty $body:block)*) => {$(
+        #[inline(always)]
+        fn $name($self, $($arg: $ty),*) -> $out {
+            // SAFETY: a vector type is made by a function that enables its instructions, hence only where they exist.
+            unsafe { $body }
+        }
+    )*};
+}
+pub(super) use methods;
+
+/// The kernels of a set: functions that enable `$features` and run the loops on `$wide`. Indices of code words are
+/// drawn for `$group` outputs at a time, as `$drawn` vectors; leaves are expanded by `$counters` vectors at a time.
+macro_rules! kernels {
+    ($wide:ident, $features:literal, counters: $counters:literal, group: $group:literal, drawn: $drawn:literal) => {
+        #[target_feature(enable = $features)]
+        pub(super) fn receive_batch(
+            shape: &Shape,
+            keys: &[Key],
+            first: u64,
+            rows: &mut [Block; BATCH],
+            message: &mut [u8],
+        ) {
+            planes::receive_batch(shape, |leaf, out| counters(&keys[leaf], first, out), rows, message);
+        }
+
+        #[target_feature(enable = $features)]
+        pub(super) fn send_batch(
+            shape: &Shape,
+            keys: &[Key],
+            first: u64,
+            delta: Block,
+            rows: &mut [Block; BATCH],
+            message: &[u8],
+        ) {
+            planes::send_batch(shape, |leaf, out| counters(&keys[leaf], first, out), delta, rows, message);
+        }
+
+        #[inline]
+        #[target_feature(enable = $features)]
+        fn counters(key: &Key, first: u64, out: &mut [Block; TILES]) {
+            driver::counters::<$wide, $counters>($wide::new(), key, first, out);
+        }
+
+        #[target_feature(enable = $features)]
+        pub(super) fn davies_meyer(pi: &Key, blocks: &mut [Block]) {
+            driver::davies_meyer($wide::new(), pi, blocks);
+        }
+
+        #[target_feature(enable = $features)]
+        pub(super) fn hash(pi: &Key, first: u64, offset: Block, blocks: &[Block], out: &mut [Block]) {
+            driver::hash($wide::new(), pi, first, offset, blocks, out);
+        }
+
+        #[target_feature(enable = $features)]
+        pub(super) fn tree_hash(pi: &Key, nodes: &[Block], out: &mut [Block]) {
+            driver::tree_hash($wide::new(), pi, nodes, out);
+        }
+
+        #[target_feature(enable = $features)]
+        fn double(pi: &Key, mask: Block, nodes: &mut [Block]) -> Block {
+            driver::double($wide::new(), pi, mask, nodes)
+        }
+
+        #[target_feature(enable = $features)]
+        pub(super) fn grow(pi: &Key, root: Block, delta: Block, sums: &mut [Block], nodes: &mut [Block]) {
+            half::grow(root, delta, sums, nodes, |mask, nodes| double(pi, mask, nodes));
+        }
+
+        #[target_feature(enable = $features)]
+        pub(super) fn regrow(pi: &Key, away: u64, sums: &[Block], nodes: &mut [Block]) {
+            half::regrow(
+                encrypt(pi, Block::ZERO),
+                away,
+                sums,
+                nodes,
+                |mask, nodes| double(pi, mask, nodes),
+                |nodes, at, by| add_at(nodes, at, by),
+            );
+        }
+
+        /// The indices of one group, 16 bits each.
+        #[repr(C, align(64))]
+        struct Indices([Block; $group * CODE_WEIGHT / 8]);
+
+        #[target_feature(enable = $features)]
+        pub(super) fn add_code_words(prg: &Key, place: u64, table: &[Block; TABLE], out: &mut [Block]) {
+            let (groups, rest) = out.as_chunks_mut::<$group>();
+            debug_assert!(rest.is_empty());
+            let mut indices = Indices([Block::ZERO; $group * CODE_WEIGHT / 8]);
+            for (g, out) in groups.iter_mut().enumerate() {
+                draw(prg, place, (g * $group * CODE_WEIGHT / 8) as u64, &mut indices);
+                for (out, i) in out.iter_mut().zip(super::indices(&indices.0).as_chunks::<CODE_WEIGHT>().0) {
+                    add_code_word(table, i, out);
+                }
+            }
+        }
+
+        /// The blocks `first, first + 1, ..` of the stream at `place`. Not inlined, so that indices go through
+        /// memory: the compiler would take them out of vector registers one by one, on the cipher's own port.
+        #[inline(never)]
+        #[target_feature(enable = $features)]
+        fn draw(prg: &Key, place: u64, first: u64, out: &mut Indices) {
+            driver::store::<$wide, $drawn>($wide::new(), &mut out.0, driver::stream($wide::new(), prg, first, place));
+        }
+    };
+}
+pub(super) use kernels;

@@ -1,0 +1,67 @@
+//! The generators of correlated OTs by name, and what a planner must know of them.
+
+use crate::OtError;
+use crate::silent;
+use crate::softspoken::SoftSpoken;
+use crate::source::Wire;
+
+/// A generator of correlated OTs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum CotKind {
+    /// Silent OT (Ferret), over SoftSpoken OT while few are needed: some 2.5 bits per OT, in large rounds.
+    #[default]
+    Silent,
+    /// SoftSpoken OT extension.
+    SoftSpoken(SoftSpoken),
+    /// The ideal dealer of [`crate::dealer`]: no traffic, no security, for tests only.
+    #[cfg(feature = "dealer")]
+    Dealer,
+}
+
+impl CotKind {
+    /// How many OTs an extension makes when `made` were made before in its direction and at least `n` are needed.
+    pub fn extend_amount(self, made: u64, n: usize) -> usize {
+        match self {
+            CotKind::Silent => silent::extend_amount(made, n),
+            CotKind::SoftSpoken(kind) => n.next_multiple_of(kind.granularity()),
+            #[cfg(feature = "dealer")]
+            CotKind::Dealer => n.next_multiple_of(128),
+        }
+    }
+
+    /// What an extension by `n` OTs (a result of [`extend_amount`](Self::extend_amount)) sends after `made` OTs.
+    pub fn extend_wire(self, made: u64, n: usize) -> Wire {
+        match self {
+            CotKind::Silent => silent::extend_wire(made, n),
+            CotKind::SoftSpoken(kind) => kind.extend_wire(n),
+            #[cfg(feature = "dealer")]
+            CotKind::Dealer => Wire::default(),
+        }
+    }
+
+    /// Wire bits of an OT where many are made, rounded to nearest.
+    pub fn bits_per_ot(self) -> usize {
+        let many = 1 << 20;
+        let amount = self.extend_amount(many, many as usize);
+        (8 * self.extend_wire(many, amount).bytes() as usize + amount / 2) / amount
+    }
+
+    /// A sensible least refill.
+    pub fn default_batch(self) -> usize {
+        match self {
+            CotKind::Silent | CotKind::SoftSpoken(_) => 1 << 13,
+            #[cfg(feature = "dealer")]
+            CotKind::Dealer => 1 << 10,
+        }
+    }
+
+    /// The extension to set up.
+    pub(crate) fn softspoken(self) -> Result<SoftSpoken, OtError> {
+        match self {
+            CotKind::Silent => Ok(silent::BOOTSTRAP),
+            CotKind::SoftSpoken(kind) => Ok(kind),
+            #[cfg(feature = "dealer")]
+            CotKind::Dealer => Err(OtError::Parameter { what: "kind", allowed: "those with a set-up", got: 0 }),
+        }
+    }
+}
