@@ -208,8 +208,8 @@ impl Hostile {
     }
 }
 
-/// The most memory that the server of the tiny model may take, whatever its clients do: four sessions of it, and what the
-/// links of all clients may queue.
+/// The most memory that the server of the tiny model may take, whatever its clients do: four sessions of it, and what
+/// the links of all clients may queue.
 const MEMORY: u64 = 1 << 30;
 
 /// Lets `honest` clients and the five hostile ones come to one server of four sessions at once.

@@ -1,5 +1,5 @@
-//! Parties that are killed or stopped at any moment: no correlation is used twice, no pool is left without its partner,
-//! and the next client is served.
+//! Parties that are killed or stopped at any moment: no correlation is used twice, no pool is left without its
+//! partner, and the next client is served.
 //!
 //! `cargo test --release --test kills` disturbs 8 sessions; `WAGGLE_KILLS=200 cargo test --release --test kills --
 //! --nocapture` disturbs 200 and says how they ended. `WAGGLE_SEED` repeats the choices of a run, not its moments.

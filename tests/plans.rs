@@ -91,8 +91,8 @@ fn plan(arguments: &str) -> Value {
     json(&mut command)
 }
 
-/// A report as lines: first all that is not a list of costs, then a line for every phase, token and operation with its
-/// bytes to the server, bytes to the client, flows and seconds.
+/// A report as lines: first all that is not a list of costs, then a line for every phase, token and operation with
+/// its bytes to the server, bytes to the client, flows and seconds.
 fn lines(mut report: Value) -> String {
     let operations = report["operations"].take();
     let mut phases = report["phases"].take();

@@ -1,8 +1,8 @@
 //! What every policy does to the predictions of the bundled models, as it was when it was last blessed.
 //!
 //! The engine is fixed point in the clear: integers, so each number stands for every rounding and every choice of a
-//! generation. Metrics are sums of floating-point numbers and may differ by [`TOLERANCE`] from machine to machine. If a
-//! change of the program is meant to change them, write the file anew and look at the difference:
+//! generation. Metrics are sums of floating-point numbers and may differ by [`TOLERANCE`] from machine to machine. If
+//! a change of the program is meant to change them, write the file anew and look at the difference:
 //!
 //! ```sh
 //! WAGGLE_BLESS=1 cargo test --release --test studies && git diff tests/data/studies.jsonl
@@ -16,7 +16,8 @@ use std::path::Path;
 use serde_json::{Value, json};
 use support::waggle;
 
-/// Largest difference of a metric, relative where it is above 1: above the rounding of sums, far below one changed token.
+/// Largest difference of a metric, relative where it is above 1: above the rounding of sums, far below one changed
+/// token.
 const TOLERANCE: f64 = 1e-6;
 
 const TEXT: &str = "ROMEO:\nWhat say you to the king? My lord, I come to speak of it.\n";

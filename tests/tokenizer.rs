@@ -1,4 +1,5 @@
-//! The tokenizer of a server, which may be anything: refused or endured, in the process that the program starts for it.
+//! The tokenizer of a server, which may be anything: refused or endured, in the process that the program starts for
+//! it.
 
 mod support;
 

@@ -85,8 +85,8 @@ fn whole(bytes: &[u8]) -> Option<usize> {
 /// What happens to a message on its way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mutation {
-    /// A bit of its payload is inverted; this number modulo the bits chooses it. A message without payload loses a bit of
-    /// its header.
+    /// A bit of its payload is inverted; this number modulo the bits chooses it. A message without payload loses a
+    /// bit of its header.
     Flip(u64),
     /// A bit of its header is inverted.
     FlipHeader(u64),
@@ -96,8 +96,8 @@ pub enum Mutation {
     Duplicate,
     /// It arrives after the one that follows.
     Swap,
-    /// One that was sent before, this many messages earlier modulo their number, arrives in its place. The first message is
-    /// replaced by itself, twice.
+    /// One that was sent before, this many messages earlier modulo their number, arrives in its place. The first
+    /// message is replaced by itself, twice.
     Replay(usize),
     /// Its last byte, or that of its header, is missing.
     Truncate,
@@ -164,8 +164,8 @@ pub struct End {
 #[derive(Clone)]
 pub struct Watch(Arc<(Mutex<State>, Condvar)>);
 
-/// The ends of client and server, and a view of both. A pair on which both parties wait is stalled for good, and both get
-/// `TimedOut` at once: each must use its end from one thread at a time, as channels do.
+/// The ends of client and server, and a view of both. A pair on which both parties wait is stalled for good, and both
+/// get `TimedOut` at once: each must use its end from one thread at a time, as channels do.
 pub fn pair(spoil: Option<Spoil>) -> (End, End, Watch) {
     let state = State {
         queues: Default::default(),

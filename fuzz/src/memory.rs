@@ -26,8 +26,8 @@ fn count(change: isize) {
     });
 }
 
-// SAFETY: every call is passed on to `System` with the caller's own arguments, so its guarantees are the system's; counting
-// touches cells of this thread that need no allocation and no destructor, and does not unwind.
+// SAFETY: every call is passed on to `System` with the caller's own arguments, so its guarantees are the system's;
+// counting touches cells of this thread that need no allocation and no destructor, and does not unwind.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller's obligations are those of `System`.

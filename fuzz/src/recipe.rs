@@ -4,7 +4,8 @@ use bolero::TypeGenerator;
 
 use crate::Corpus;
 
-/// Where an edit happens: headers lie at the beginning and padding at the end, so these come as often as all the rest.
+/// Where an edit happens: headers lie at the beginning and padding at the end, so these come as often as all the
+/// rest.
 #[derive(Clone, Debug, TypeGenerator)]
 pub enum Place {
     /// Bytes from the start.

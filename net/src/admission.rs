@@ -1,8 +1,9 @@
 //! What a server says to a client before the session: come in, wait, or no.
 //!
-//! On a link without encryption the client speaks first, eight bytes, so that a server that expects TLS notices at once;
-//! on an encrypted link the handshake of TLS has told all that. Then the server answers. The messages go over the bare link, before the handshake of Waggle, and are in no ledger. While a client waits the
-//! server repeats its place as a sign of life. A message (integers little endian):
+//! On a link without encryption the client speaks first, eight bytes, so that a server that expects TLS notices at
+//! once; on an encrypted link the handshake of TLS has told all that. Then the server answers. The messages go over
+//! the bare link, before the handshake of Waggle, and are in no ledger. While a client waits the server repeats its
+//! place as a sign of life. A message (integers little endian):
 //!
 //! | part | bytes |
 //! |---|---|
@@ -75,8 +76,8 @@ pub fn send_admission(link: &mut dyn Link, admission: &Admission) -> Result<(), 
     link.send(encode(admission)).map_err(|e| NetError::from_io(STEP, e, timeout))
 }
 
-/// Waits until the server lets this client in; `on_busy` hears every place in the queue. The read time-out counts from one
-/// message to the next.
+/// Waits until the server lets this client in; `on_busy` hears every place in the queue. The read time-out counts
+/// from one message to the next.
 ///
 /// Errors: [`NetError::Refused`], [`NetError::NotWaggle`] if the peer is another program, [`NetError::Tls`] if it
 /// encrypts and this link does not, [`NetError::Malformed`], [`NetError::Closed`], [`NetError::TimedOut`].

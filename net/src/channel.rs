@@ -113,8 +113,8 @@ impl Channel {
         Ok(payload)
     }
 
-    /// Both parties send at once: sends `payload`, receives `len` bytes. Both ledgers book the two messages in one order
-    /// ([`Ledger::book_exchange`]); with a send and a receive instead, each would count the flows in its own.
+    /// Both parties send at once: sends `payload`, receives `len` bytes. Both ledgers book the two messages in one
+    /// order ([`Ledger::book_exchange`]); with a send and a receive instead, each would count the flows in its own.
     pub fn exchange(&mut self, step: &'static str, payload: &[u8], len: usize) -> Result<Vec<u8>, NetError> {
         self.frame(step, payload)?;
         let received = self.unframe(step, len, len)?;
@@ -177,8 +177,8 @@ impl Channel {
     /// Compares with the peer what both saw of the session so far, booked under `transcript` in the phase setup: one
     /// message of [`TRANSCRIPT_BYTES`] each way. Both parties must have received all that was sent before.
     ///
-    /// It finds what a link changed by accident, or someone who does not know of it. Someone who means it can send fitting
-    /// digests on a plaintext link; on an encrypted link TLS has refused the change before.
+    /// It finds what a link changed by accident, or someone who does not know of it. Someone who means it can send
+    /// fitting digests on a plaintext link; on an encrypted link TLS has refused the change before.
     ///
     /// Errors: [`NetError::Transcript`] if they differ, and those of [`Channel::exchange`].
     pub fn confirm_transcript(&mut self) -> Result<(), NetError> {
@@ -203,9 +203,10 @@ impl Channel {
         self.link.wire_bytes()
     }
 
-    /// Tells the peer, once, that its message for `step` was bad, so that it reports [`NetError::PeerRejected`] and not a
-    /// closed connection. Not booked, and not part of the transcript. The channel does it itself for the errors it
-    /// finds; those who decode payloads call it with [`NetError::bad_step`]. Failures are ignored: the session is over.
+    /// Tells the peer, once, that its message for `step` was bad, so that it reports [`NetError::PeerRejected`] and
+    /// not a closed connection. Not booked, and not part of the transcript. The channel does it itself for the errors
+    /// it finds; those who decode payloads call it with [`NetError::bad_step`]. Failures are ignored: the session is
+    /// over.
     pub fn reject(&mut self, step: &str) {
         if std::mem::replace(&mut self.alerted, true) {
             return;

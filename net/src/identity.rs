@@ -1,7 +1,7 @@
 //! Who a party is: an Ed25519 key pair in a file, known to others by its public key.
 //!
-//! The file of an identity has one line, `ed25519-secret:` and the seed (RFC 8032) in 64 hexadecimal digits, and may have
-//! comments that begin with `#`. Only its owner may read it.
+//! The file of an identity has one line, `ed25519-secret:` and the seed (RFC 8032) in 64 hexadecimal digits, and may
+//! have comments that begin with `#`. Only its owner may read it.
 
 use std::fmt;
 use std::fs::{File, OpenOptions};

@@ -71,8 +71,8 @@ pub struct Traffic {
     pub flows: u64,
     /// Wall-clock time spent in the account's own scope, nested scopes excluded.
     pub time: Duration,
-    /// CPU time of all threads of this party's process while the account's own scope was open, nested scopes excluded.
-    /// With both parties in one process each ledger shows their sum. Zero where the system does not tell.
+    /// CPU time of all threads of this party's process while the account's own scope was open, nested scopes
+    /// excluded. With both parties in one process each ledger shows their sum. Zero where the system does not tell.
     #[serde(default)]
     pub cpu: Duration,
 }
@@ -124,10 +124,10 @@ pub struct Entry {
 
 /// Books messages by phase, operation path and direction.
 ///
-/// The path is a stack of scopes. A *flow* is a maximal run of messages in one direction: what the last waits for. When
-/// both parties send at once ([`Channel::exchange`](crate::Channel::exchange)), the one who sent last is booked first on
-/// both sides, so the two ledgers of a session are equal except for time: its message follows its last one without a
-/// wait, and the peer's answers that one.
+/// The path is a stack of scopes. A *flow* is a maximal run of messages in one direction: what the last waits for.
+/// When both parties send at once ([`Channel::exchange`](crate::Channel::exchange)), the one who sent last is booked
+/// first on both sides, so the two ledgers of a session are equal except for time: its message follows its last one
+/// without a wait, and the peer's answers that one.
 #[derive(Clone, Debug)]
 pub struct Ledger {
     accounts: BTreeMap<(Phase, String), Traffic>,
@@ -172,8 +172,8 @@ impl Ledger {
         account.flows += u64::from(turned);
     }
 
-    /// Books the messages of the client and the server, sent at once (framing included): first that of the party which
-    /// sent last, in a new session the client's. An exchange so adds one flow, the delay that it takes.
+    /// Books the messages of the client and the server, sent at once (framing included): first that of the party
+    /// which sent last, in a new session the client's. An exchange so adds one flow, the delay that it takes.
     pub fn book_exchange(&mut self, [client, server]: [u64; 2]) {
         let exchanged = [(Direction::ClientToServer, client), (Direction::ServerToClient, server)];
         let server_first = self.last == Some(Direction::ServerToClient);
@@ -269,8 +269,8 @@ impl Ledger {
     /// Books the wall-clock and the CPU time since the last change of account. Call it before reading the times of a
     /// running session.
     pub fn checkpoint(&mut self) {
-        // Reading the CPU clock is a system call, 0.3 us on a Xeon of 2.5 GHz; a decoded token of the GPT-2-small shape
-        // changes account 2,300 times in two phases and 3,500 times in one: about a millisecond in a second.
+        // Reading the CPU clock is a system call, 0.3 us on a Xeon of 2.5 GHz; a decoded token of the GPT-2-small
+        // shape changes account 2,300 times in two phases and 3,500 times in one: about a millisecond in a second.
         let now = Instant::now();
         let spent = now - self.clock;
         self.clock = now;

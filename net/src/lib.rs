@@ -5,14 +5,14 @@
 //! nothing leaves a party uncounted.
 //!
 //! Links: [`memory_pair`] between two threads, [`tls`] between two machines, [`tcp`] between two machines without
-//! encryption, and [`shaped::Shaped`] around any of them, which slows it to the rate and the delay of a named network. A
-//! server lets a client in ([`admission`]), and a session opens with a [`Handshake`].
+//! encryption, and [`shaped::Shaped`] around any of them, which slows it to the rate and the delay of a named
+//! network. A server lets a client in ([`admission`]), and a session opens with a [`Handshake`].
 //!
 //! A peer may vanish, stall or send anything: the answer is a [`NetError`] within the read time-out, never a panic,
 //! and never more memory than the length that the step allows.
 //!
-//! On an encrypted link each party has proved its key ([`Identity`]), and nobody between them can read or change a word.
-//! [`Channel::binding`] ties a protocol to that link, [`Channel::confirm_transcript`] compares what both saw.
+//! On an encrypted link each party has proved its key ([`Identity`]), and nobody between them can read or change a
+//! word. [`Channel::binding`] ties a protocol to that link, [`Channel::confirm_transcript`] compares what both saw.
 //!
 //! ```
 //! use std::time::Duration;

@@ -8,10 +8,10 @@ use serde::{Deserialize, Serialize};
 
 /// A reliable, ordered, duplex stream of bytes.
 ///
-/// `send` takes ownership of a whole buffer and does not wait for the peer to read: two parties that send to each other
-/// at once may never deadlock. Only where a peer leaves more than a link's bound unread, `send` waits, for at most the
-/// read time-out without progress (`stream.rs` has the bound and the argument). `recv` blocks for at most the read
-/// time-out.
+/// `send` takes ownership of a whole buffer and does not wait for the peer to read: two parties that send to each
+/// other at once may never deadlock. Only where a peer leaves more than a link's bound unread, `send` waits, for at
+/// most the read time-out without progress (`stream.rs` has the bound and the argument). `recv` blocks for at most
+/// the read time-out.
 ///
 /// Dropping a link delivers what was queued, as far as [`Link::close`] would, and then tells the peer that nothing
 /// follows.
@@ -48,8 +48,8 @@ pub trait Link: Send {
         Ok(())
     }
 
-    /// 32 bytes bound to the keys of an encrypted link, equal at both ends and different for every link (TLS exporter,
-    /// RFC 8446, 7.5); `None` where nothing is encrypted.
+    /// 32 bytes bound to the keys of an encrypted link, equal at both ends and different for every link (TLS
+    /// exporter, RFC 8446, 7.5); `None` where nothing is encrypted.
     fn exporter(&self) -> Option<[u8; 32]> {
         None
     }

@@ -110,9 +110,9 @@ impl FromStr for Shape {
 
 /// A [`Link`] that delays and paces what it sends.
 ///
-/// Dropping it waits until everything queued has been delivered, which takes as long as the shape says. At most 64 MiB
-/// wait for their turn on the wire, besides what the inner link holds; then `send` waits for room and lets the inner link
-/// read ahead meanwhile. A peer that does not read ends that when it exhausts the inner link.
+/// Dropping it waits until everything queued has been delivered, which takes as long as the shape says. At most 64
+/// MiB wait for their turn on the wire, besides what the inner link holds; then `send` waits for room and lets the
+/// inner link read ahead meanwhile. A peer that does not read ends that when it exhausts the inner link.
 pub struct Shaped {
     /// Receives; its sending side is in the thread.
     inner: Box<dyn Link>,

@@ -1,26 +1,28 @@
-//! What links over TCP share, encrypted or not: a bounded queue with a thread that writes it, and reading with time-outs.
+//! What links over TCP share, encrypted or not: a bounded queue with a thread that writes it, and reading with
+//! time-outs.
 //!
 //! # What a slow peer may hold
 //!
-//! A thread per link encrypts and writes what `send` queued, so encryption overlaps with computation and `send` returns
-//! at once. The queue holds at most [`QUEUE_BYTES`]; only a message that alone is larger may enter an empty queue. `send`
-//! waits for room beyond that, and gives up when the peer takes less than [`PROGRESS_BYTES`] within the read time-out:
-//! a peer that never reads thus costs the limit and ends in `TimedOut`.
+//! A thread per link encrypts and writes what `send` queued, so encryption overlaps with computation and `send`
+//! returns at once. The queue holds at most [`QUEUE_BYTES`]; only a message that alone is larger may enter an empty
+//! queue. `send` waits for room beyond that, and gives up when the peer takes less than [`PROGRESS_BYTES`] within the
+//! read time-out: a peer that never reads thus costs the limit and ends in `TimedOut`.
 //!
 //! # Why two parties that send at once do not wait for each other forever
 //!
-//! Both send before they read in [`Channel::exchange`](crate::Channel::exchange) alone, one message each. A party begins
-//! the next exchange when it has the other's message of the one before, and the other, who has sent that, is reading ours.
-//! So our queue runs empty, and one message always enters an empty queue: exchanges of any size get on. The largest
-//! are 50 MB for GPT-2 small with a prompt of 512 tokens (correlations of keys and values), 6 MB with 128.
+//! Both send before they read in [`Channel::exchange`](crate::Channel::exchange) alone, one message each. A party
+//! begins the next exchange when it has the other's message of the one before, and the other, who has sent that, is
+//! reading ours. So our queue runs empty, and one message always enters an empty queue: exchanges of any size get on.
+//! The largest are 50 MB for GPT-2 small with a prompt of 512 tokens (correlations of keys and values), 6 MB
+//! with 128.
 //!
-//! Nothing rests on that alone. While `send` waits it reads: what arrives goes into an inbox of at most [`QUEUE_BYTES`],
-//! which `recv` empties first. Let both parties wait in `send`. Then neither inbox grows any more, so both are full, and so
-//! are both queues: each party has sent 128 MiB that the other has not asked for. If a protocol ever does, both sides end
-//! in `TimedOut`.
+//! Nothing rests on that alone. While `send` waits it reads: what arrives goes into an inbox of at most
+//! [`QUEUE_BYTES`], which `recv` empties first. Let both parties wait in `send`. Then neither inbox grows any more,
+//! so both are full, and so are both queues: each party has sent 128 MiB that the other has not asked for. If a
+//! protocol ever does, both sides end in `TimedOut`.
 //!
-//! A sending half ([`Link::take_sender`](crate::Link::take_sender)) cannot read; its owner bounds what it hands over and
-//! lets the link read ahead meanwhile, as [`Shaped`](crate::Shaped) does.
+//! A sending half ([`Link::take_sender`](crate::Link::take_sender)) cannot read; its owner bounds what it hands over
+//! and lets the link read ahead meanwhile, as [`Shaped`](crate::Shaped) does.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
@@ -321,8 +323,8 @@ pub(crate) struct Stream {
 }
 
 impl Stream {
-    /// A stream over a connected, blocking socket, encrypted by a connection whose handshake is over. `before` is what
-    /// the handshake took.
+    /// A stream over a connected, blocking socket, encrypted by a connection whose handshake is over. `before` is
+    /// what the handshake took.
     pub(crate) fn new(
         socket: TcpStream,
         tls: Option<Connection>,
@@ -567,8 +569,8 @@ impl Drop for Sender {
     }
 }
 
-/// Ends a link from another thread, at once: whoever waits in it, at either end, hears that it is closed. For limits on
-/// whole sessions.
+/// Ends a link from another thread, at once: whoever waits in it, at either end, hears that it is closed. For limits
+/// on whole sessions.
 #[derive(Clone)]
 pub struct Closer(Arc<Wire>);
 

@@ -139,7 +139,8 @@ pub(crate) fn failed(step: &'static str) -> impl Fn(io::Error) -> NetError {
 ///
 /// A failed write closes the connection, so it surfaces at the next `send` or `recv`, after what the peer sent
 /// before. Dropping the link waits until the operating system has taken everything that was queued, for at most the
-/// read time-out without progress. What a peer that does not read may hold is bounded by 64 MiB; then `send` waits for it.
+/// read time-out without progress. What a peer that does not read may hold is bounded by 64 MiB; then `send` waits
+/// for it.
 pub struct TcpLink(Stream);
 
 impl TcpLink {

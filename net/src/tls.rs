@@ -1,9 +1,9 @@
 //! Encrypted links: TLS 1.3 (RFC 8446) over TCP, in which either party proves a raw public key (RFC 7250).
 //!
-//! There are no certificates and no authorities. The key exchange is X25519MLKEM768 and nothing else: a session recorded
-//! today stays closed to a quantum computer of tomorrow. Sessions are never resumed, so each has new keys and a new
-//! [`Link::exporter`]. The client decides about the server's key inside the handshake, before it shows its own; a
-//! server takes every key that is proved and decides afterwards ([`TlsLink::peer_key`], [`crate::Admission`]).
+//! There are no certificates and no authorities. The key exchange is X25519MLKEM768 and nothing else: a session
+//! recorded today stays closed to a quantum computer of tomorrow. Sessions are never resumed, so each has new keys
+//! and a new [`Link::exporter`]. The client decides about the server's key inside the handshake, before it shows its
+//! own; a server takes every key that is proved and decides afterwards ([`TlsLink::peer_key`], [`crate::Admission`]).
 
 use std::fmt::{self, Display};
 use std::io::{self, ErrorKind};

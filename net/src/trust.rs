@@ -22,8 +22,8 @@ pub struct KnownServer {
 
 /// The servers that a client has met, in a file.
 ///
-/// A line has the address, the key and optionally a pin of the public part of the model, separated by spaces. Lines that
-/// begin with `#` and empty lines are kept as they are.
+/// A line has the address, the key and optionally a pin of the public part of the model, separated by spaces. Lines
+/// that begin with `#` and empty lines are kept as they are.
 #[derive(Clone, Debug)]
 pub struct KnownServers {
     path: PathBuf,
@@ -39,8 +39,8 @@ enum Line {
 impl KnownServers {
     /// Reads the file `path`; if there is none, nobody is known.
     ///
-    /// Errors: [`KeyError::File`], [`KeyError::Line`] for a line that does not parse and for an address that stands there
-    /// twice.
+    /// Errors: [`KeyError::File`], [`KeyError::Line`] for a line that does not parse and for an address that stands
+    /// there twice.
     pub fn read(path: impl Into<PathBuf>) -> Result<Self, KeyError> {
         let path = path.into();
         let mut servers = KnownServers { path, lines: Vec::new() };
@@ -167,8 +167,8 @@ fn parse_server(line: &str) -> Result<KnownServer, String> {
 
 /// The clients that a server lets in.
 ///
-/// A line of the file has a key, and after it whatever helps to remember whose it is. Lines that begin with `#` and empty
-/// lines are skipped.
+/// A line of the file has a key, and after it whatever helps to remember whose it is. Lines that begin with `#` and
+/// empty lines are skipped.
 #[derive(Clone, Debug, Default)]
 pub struct AllowList {
     keys: std::collections::BTreeSet<PublicKey>,

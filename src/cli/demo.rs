@@ -127,8 +127,8 @@ pub(super) fn run(args: DemoArgs) -> Result<(), Error> {
     }
 }
 
-/// What a session leaves: its outcome, the model as the client knows it, the parties' memory, and what the server took if
-/// that is a process of its own.
+/// What a session leaves: its outcome, the model as the client knows it, the parties' memory, and what the server
+/// took if that is a process of its own.
 type Finished = (Outcome, PublicModel, PeakMemory, Option<Used>);
 
 /// The client's side, which is this process.

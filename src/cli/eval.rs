@@ -18,11 +18,13 @@ use super::progress::passes;
 use super::report::options;
 use super::{Error, out};
 
-/// Measures what cache policies cost in accuracy: text or a recall task, teacher-forced, every policy at every budget.
+/// Measures what cache policies cost in accuracy: text or a recall task, teacher-forced, every policy at every
+/// budget.
 ///
-/// POLICIES are entries with `;` between them. An entry is a name, several names with commas between them, or one name with
-/// options: `NAME:KEY=VALUE,KEY=VALUE`. So commas after a colon belong to the options, and a name after options needs
-/// a `;`, as in 'streaming,h2o;mpcache:topk=rank;tova'. The budget comes from --budgets, and `full` always runs.
+/// POLICIES are entries with `;` between them. An entry is a name, several names with commas between them, or one
+/// name with options: `NAME:KEY=VALUE,KEY=VALUE`. So commas after a colon belong to the options, and a name after
+/// options needs a `;`, as in 'streaming,h2o;mpcache:topk=rank;tova'. The budget comes from --budgets, and `full`
+/// always runs.
 #[derive(Args, Debug)]
 pub(super) struct EvalArgs {
     /// Hugging Face directory, or the name of a bundled model.

@@ -33,8 +33,8 @@ pub(super) struct GenerateArgs {
     /// Use this `tokenizer.json` instead of the server's.
     #[arg(long, value_name = "FILE")]
     tokenizer: Option<PathBuf>,
-    /// Take the correlations from this file of `waggle preprocess`, which is used up by it; the prompt may be shorter than
-    /// it was made for. Implies --preprocess.
+    /// Take the correlations from this file of `waggle preprocess`, which is used up by it; the prompt may be shorter
+    /// than it was made for. Implies --preprocess.
     #[arg(long, value_name = "FILE")]
     pool: Option<PathBuf>,
     /// Write the report here.

@@ -30,13 +30,14 @@ pub(super) struct TermsArgs {
     /// computes more.
     #[arg(long, value_enum, default_value = "silent")]
     ot: OtArg,
-    /// Make all correlations that do not depend on the prompt's words first, in large batches, booked as `offline`: what
-    /// is left to do online is several times less. The client chooses; a server that is given a value refuses the other.
+    /// Make all correlations that do not depend on the prompt's words first, in large batches, booked as `offline`:
+    /// what is left to do online is several times less. The client chooses; a server that is given a value refuses
+    /// the other.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     preprocess: Option<bool>,
-    /// Pack several results of a matrix product into one ciphertext: smaller messages, some more computation. `auto` weighs
-    /// both by the rate of the link, which is that of `--link` where it is shaped, and else that of one machine (4 GB/s);
-    /// `always` counts bytes eight times.
+    /// Pack several results of a matrix product into one ciphertext: smaller messages, some more computation. `auto`
+    /// weighs both by the rate of the link, which is that of `--link` where it is shaped, and else that of one
+    /// machine (4 GB/s); `always` counts bytes eight times.
     #[arg(long, value_enum, default_value = "auto")]
     packing: PackingArg,
 }
@@ -47,8 +48,8 @@ pub(super) struct PolicyArgs {
     /// Which of the key/value cache a token looks at: NAME or NAME:key=value,key=value.
     #[arg(long, value_name = "POLICY", default_value = "full", long_help = policies())]
     policy: PolicySpec,
-    /// Who shares a choice of clusters: every query head has its own (per-head), those of one key/value head share one
-    /// (per-kv), or the whole layer (per-layer). The same as the policy's option `select`.
+    /// Who shares a choice of clusters: every query head has its own (per-head), those of one key/value head share
+    /// one (per-kv), or the whole layer (per-layer). The same as the policy's option `select`.
     #[arg(long, value_name = "per-head|per-kv|per-layer")]
     select: Option<Select>,
 }

@@ -28,8 +28,8 @@ pub(super) fn note(text: impl Display) {
     let _ = writeln!(io::stderr().lock(), "{text}");
 }
 
-/// The code of a command that failed, with a line on standard error. One whose reader has gone ends without a word, with
-/// the code of a program that SIGPIPE ends, as other programs do.
+/// The code of a command that failed, with a line on standard error. One whose reader has gone ends without a word,
+/// with the code of a program that SIGPIPE ends, as other programs do.
 pub(super) fn fail(error: &Error) -> ExitCode {
     match error {
         Error::Output { source } if source.kind() == ErrorKind::BrokenPipe => ExitCode::from(128 + 13),

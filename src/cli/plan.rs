@@ -12,11 +12,12 @@ use super::progress::Progress;
 use super::report::{options, predict_seconds, report, tables};
 use super::{Error, out};
 
-/// Predicts bytes and flows of a session, to the byte, from shapes alone: of `demo`, where the client has the tokenizer.
+/// Predicts bytes and flows of a session, to the byte, from shapes alone: of `demo`, where the client has the
+/// tokenizer.
 #[derive(Args, Debug)]
 pub(super) struct PlanArgs {
-    /// Hugging Face directory, a `config.json` alone, or the name of a bundled model. With the weights the fixed point
-    /// of each is known; from a configuration alone all are assumed to be below 16.
+    /// Hugging Face directory, a `config.json` alone, or the name of a bundled model. With the weights the fixed
+    /// point of each is known; from a configuration alone all are assumed to be below 16.
     #[arg(long, value_name = "DIR|CONFIG", default_value = DEFAULT_MODEL)]
     model: String,
     /// Tokens of the prompt.
@@ -31,8 +32,8 @@ pub(super) struct PlanArgs {
     /// The prompt is one of `generate --pad-prompt`, of which --prompt-len is the padded length.
     #[arg(long)]
     pad_prompt: bool,
-    /// Network of the session: its rate decides what matrix products pack, rate and delay how many rounds a maximum takes,
-    /// and the seconds are predicted for it, transfer and delay without computation.
+    /// Network of the session: its rate decides what matrix products pack, rate and delay how many rounds a maximum
+    /// takes, and the seconds are predicted for it, transfer and delay without computation.
     #[arg(long, value_name = LINKS, default_value = "lan")]
     link: LinkArg,
     /// Write the report here.

@@ -20,10 +20,11 @@ pub(super) struct PoolsArgs {
 
 #[derive(Subcommand, Debug)]
 enum PoolsCommand {
-    /// Lists files: id, whose, state, the longest generation (tokens of the prompt + tokens), size, age, the peer's key.
+    /// Lists files: id, whose, state, the longest generation (tokens of the prompt + tokens), size, age, the peer's
+    /// key.
     ///
-    /// States: `pool` can be spent; `pending` is a server's that waits for its client's word, and can be spent; `draft` is
-    /// being written and `claimed` being read, or a crash ended that (`stale`): they are of no use.
+    /// States: `pool` can be spent; `pending` is a server's that waits for its client's word, and can be spent;
+    /// `draft` is being written and `claimed` being read, or a crash ended that (`stale`): they are of no use.
     List(ListArgs),
     /// Removes files by id, or what crashes left.
     Rm(RemoveArgs),

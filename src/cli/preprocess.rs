@@ -13,16 +13,16 @@ use super::progress::Progress;
 use super::report::{options, report};
 use super::{Error, out};
 
-/// Makes the correlations of a generation before its prompt is known: this party's go into a file, the server's (`serve
-/// --pools`) into one of its own. `generate --pool` uses both up, once. The file is as secret as the prompt: never copy or
-/// restore it.
+/// Makes the correlations of a generation before its prompt is known: this party's go into a file, the server's
+/// (`serve --pools`) into one of its own. `generate --pool` uses both up, once. The file is as secret as the prompt:
+/// never copy or restore it.
 #[derive(Args, Debug)]
 pub(super) struct PreprocessArgs {
     /// The file to write; it must not exist.
     #[arg(long, value_name = "FILE")]
     pool: PathBuf,
-    /// Tokens of the prompt, at most. A prompt of exactly this length takes everything from the pool; for a shorter one
-    /// products with keys and values are made on the spot.
+    /// Tokens of the prompt, at most. A prompt of exactly this length takes everything from the pool; for a shorter
+    /// one products with keys and values are made on the spot.
     #[arg(long, value_name = "N")]
     prompt_len: usize,
     /// Tokens to generate, at most.

@@ -68,8 +68,8 @@ impl<'a> Progress<'a> {
         }
     }
 
-    /// Removes the bar, ends the text, and says what the session came to: a failure of standard output, which ended it,
-    /// comes before its own.
+    /// Removes the bar, ends the text, and says what the session came to: a failure of standard output, which ended
+    /// it, comes before its own.
     pub(super) fn finish<T>(mut self, session: Result<T, impl Into<Error>>) -> Result<T, Error> {
         self.bar.finish_and_clear();
         if self.text && session.is_ok() {

@@ -1,7 +1,7 @@
 //! Who this party is and whom it trusts: identities, servers met before, clients let in.
 //!
-//! A user's keys lie in `$WAGGLE_HOME`, else `$XDG_CONFIG_HOME/waggle`, else `$HOME/.config/waggle`. A party trusts its own
-//! key, so a server and a client of one user need no set-up.
+//! A user's keys lie in `$WAGGLE_HOME`, else `$XDG_CONFIG_HOME/waggle`, else `$HOME/.config/waggle`. A party trusts
+//! its own key, so a server and a client of one user need no set-up.
 
 use std::env;
 use std::fs::DirBuilder;
@@ -19,8 +19,8 @@ use super::Error;
 /// Which key pair this party has.
 #[derive(Args, Clone, Debug, Default)]
 pub(super) struct IdentityArgs {
-    /// File with this party's key pair; made if it is not there [default: `identity` in $WAGGLE_HOME, $XDG_CONFIG_HOME/waggle
-    /// or $HOME/.config/waggle].
+    /// File with this party's key pair; made if it is not there [default: `identity` in $WAGGLE_HOME,
+    /// $XDG_CONFIG_HOME/waggle or $HOME/.config/waggle].
     #[arg(long, value_name = "FILE")]
     identity: Option<PathBuf>,
 }
@@ -114,8 +114,8 @@ impl ServerTrust {
 }
 
 impl ServerTrust {
-    /// Holds the public model that the server with `key` has against the one that it had, and remembers it at the first
-    /// meeting. With `accepted`, which says that the user named this model, a changed one is remembered.
+    /// Holds the public model that the server with `key` has against the one that it had, and remembers it at the
+    /// first meeting. With `accepted`, which says that the user named this model, a changed one is remembered.
     pub(super) fn met(&mut self, key: PublicKey, met: &Fingerprint, accepted: bool) -> Result<(), Error> {
         // Who serves oneself may change the model.
         if key == self.own {

@@ -124,7 +124,8 @@ impl Spoil {
             }
     }
 
-    /// What becomes of `bytes`, which lie between [`Spoil::offset`] and [`Spoil::end`] of a stream that begins with `first`.
+    /// What becomes of `bytes`, which lie between [`Spoil::offset`] and [`Spoil::end`] of a stream that begins with
+    /// `first`.
     fn apply(&self, bytes: &[u8], first: &[u8]) -> Vec<u8> {
         match self.damage {
             Damage::Flip(bit) => vec![bytes[0] ^ (1 << (bit % 8))],

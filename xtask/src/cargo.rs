@@ -7,7 +7,7 @@ use clap::Args;
 use crate::Error;
 use crate::files::{root, succeed};
 
-/// Runs the tests that take less than a minute: all unit tests, and the golden plans.
+/// Runs the tests that take less than a minute once they are built: all unit tests, and the golden plans.
 #[derive(Args)]
 pub(crate) struct QuickArgs {
     /// Only tests whose names contain this.

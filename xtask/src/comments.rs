@@ -79,7 +79,7 @@ fn structure(words: &str) -> bool {
     let first = words.split(' ').next().unwrap_or(words);
     let numbered =
         first.strip_suffix(['.', ')']).is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()));
-    let fence = ["```", "~~~", "|", "<", "==", "--"].iter().any(|start| words.starts_with(start));
+    let fence = ["```", "~~~", "|", "<", "==", "---"].iter().any(|start| words.starts_with(start));
     let link = words.starts_with('[') && words.contains("]: ");
     numbered || fence || link || matches!(first, "-" | "*" | "+" | ">" | "#" | "##" | "###" | "####")
 }
@@ -212,7 +212,8 @@ fn rewrap(text: &str, fill: bool) -> String {
         if words.is_empty() {
             listed = false;
         } else if structure(words) {
-            listed = true;
+            // A heading ends with its line.
+            listed = !words.starts_with('#');
         }
         if fenced || listed || !first.is_prose() {
             out.push(lines[index].into());
@@ -240,17 +241,28 @@ fn wrap(first: &Comment, paragraph: &[Option<Comment>]) -> Vec<String> {
     let start = format!("{}{}", first.indent, first.marker);
     let mut lines: Vec<String> = Vec::new();
     let mut line = start.clone();
-    for word in paragraph.iter().flatten().flat_map(|comment| comment.words.split_whitespace()) {
-        // A word that would make a list or a heading of its line stays on the one before, however long that gets.
-        let fits = width(&line) + 1 + width(word) <= WIDTH || structure(&format!("{word} x"));
-        if !fits && line != start {
+    // A word that would make a list or a heading of its line takes the word before along.
+    for group in groups(paragraph) {
+        if width(&line) + 1 + width(&group) > WIDTH && line != start {
             lines.push(std::mem::replace(&mut line, start.clone()));
         }
         line.push(' ');
-        line.push_str(word);
+        line.push_str(&group);
     }
     lines.push(line);
     lines
+}
+
+/// The words of a paragraph; what must not begin a line is in one with the word before it.
+fn groups(paragraph: &[Option<Comment>]) -> Vec<String> {
+    let mut groups: Vec<String> = Vec::new();
+    for word in paragraph.iter().flatten().flat_map(|comment| comment.words.split_whitespace()) {
+        match groups.last_mut() {
+            Some(before) if structure(&format!("{word} x")) => before.extend([" ", word]),
+            _ => groups.push(word.into()),
+        }
+    }
+    groups
 }
 
 #[cfg(test)]
@@ -309,6 +321,12 @@ mod tests {
     }
 
     #[test]
+    fn a_text_right_after_a_heading_is_wrapped() {
+        let text = format!("/// # Errors\n{}", words("///", 30));
+        assert_eq!(rewrap(&text, false).lines().count(), 3);
+    }
+
+    #[test]
     fn strings_and_long_comments_hold_no_comments() {
         let long = words("//", 30);
         for (open, close) in [("let a = \"x", "\";"), ("let a = r#\"x\" ", "\"#;"), ("/* x", "*/")] {
@@ -324,7 +342,9 @@ mod tests {
     #[test]
     fn a_line_does_not_begin_with_what_would_be_a_list() {
         let text = format!("{} - and", words("///", 23));
-        assert!(rewrap(&words(&text, 4), true).lines().nth(1).unwrap().starts_with("/// and"));
+        let wrapped = rewrap(&words(&text, 4), true);
+        assert_eq!(wrapped.lines().nth(1), Some("/// word - and word word word word"));
+        assert!(wide(&wrapped).is_empty());
     }
 
     #[test]

@@ -11,8 +11,8 @@ use waggle_bench::to_real;
 use crate::run::Trace;
 use crate::{Failure, HEADS};
 
-/// Largest difference of an output entry between two parties and fixed point under equal choices: scores differ by about
-/// 2^-12, since a query's shares are rounded to 15 bits each for itself.
+/// Largest difference of an output entry between two parties and fixed point under equal choices: scores differ by
+/// about 2^-12, since a query's shares are rounded to 15 bits each for itself.
 const SAME: f64 = 0.005;
 
 /// Largest difference where a choice differs, which scores that tie to their resolution may, and votes on eviction: a

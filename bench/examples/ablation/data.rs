@@ -1,8 +1,9 @@
 //! Keys, values and queries with the habits of trained attention, as numbers and as the tensors of each engine.
 //!
 //! Trained weights are not needed for traffic, which depends on shapes alone; they would be for accuracy, which this
-//! benchmark says nothing about. What the inputs must do is exercise every range: keys drift along the text (AR(1)), two
-//! channels are outliers, the first tokens draw attention away (sinks), and every query looks for one place of the text.
+//! benchmark says nothing about. What the inputs must do is exercise every range: keys drift along the text (AR(1)),
+//! two channels are outliers, the first tokens draw attention away (sinks), and every query looks for one place of
+//! the text.
 
 use ndarray::{ArrayD, IxDyn};
 use protocols::{Shape, Tensor};

@@ -2,20 +2,20 @@
 //!
 //!     cargo run --release -p waggle-bench --example ablation -- --help
 //!
-//! For each configuration a pair of layers decodes over a cache that a prompt filled, as the policy fills it: look-once
-//! eviction is run, not assumed, with queries of its voting window alone (what else a prompt costs is the model's).
-//! Steps lie around the stated length and their mean is taken, digests of clusters that close among them included; the
-//! pair counts six times. What a prompt costs once, eviction and the digests of what is left, is a table of its own.
-//! The rest of the model's step is measured apart, since no policy touches it.
+//! For each configuration a pair of layers decodes over a cache that a prompt filled, as the policy fills it:
+//! look-once eviction is run, not assumed, with queries of its voting window alone (what else a prompt costs is the
+//! model's). Steps lie around the stated length and their mean is taken, digests of clusters that close among them
+//! included; the pair counts six times. What a prompt costs once, eviction and the digests of what is left, is a
+//! table of its own. The rest of the model's step is measured apart, since no policy touches it.
 //!
-//! Bytes and flows come from [`protocols::Plan`], on shapes. At the lengths given by `--secure` the same steps run between
-//! two parties in this process too: both ledgers must equal the plan's to the byte (but where quickselect makes traffic
-//! random: there a plan states the mean), the opened outputs must be those of the same policy in fixed point, and the
-//! time is taken.
+//! Bytes and flows come from [`protocols::Plan`], on shapes. At the lengths given by `--secure` the same steps run
+//! between two parties in this process too: both ledgers must equal the plan's to the byte (but where quickselect
+//! makes traffic random: there a plan states the mean), the opened outputs must be those of the same policy in fixed
+//! point, and the time is taken.
 //!
-//! With `--preprocess` there are two phases: a plan of the run prepares all that it takes, and what a step costs offline is
-//! what the preparation of the whole run costs more than that of the prompt and the first step, by steps. A run of more
-//! steps makes larger batches.
+//! With `--preprocess` there are two phases: a plan of the run prepares all that it takes, and what a step costs
+//! offline is what the preparation of the whole run costs more than that of the prompt and the first step, by steps.
+//! A run of more steps makes larger batches.
 
 mod check;
 mod cost;

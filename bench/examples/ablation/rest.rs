@@ -24,7 +24,8 @@ const CONFIG: &[u8] = br#"{"model_type": "gpt2"}"#;
 const PROMPT: usize = 2;
 const STEPS: usize = 3;
 
-/// Largest error of a logit against f32 that passes: fixed point over two layers, and truncations between two parties.
+/// Largest error of a logit against f32 that passes: fixed point over two layers, and truncations between two
+/// parties.
 const MAX_LOGIT_ERROR: f32 = 0.02;
 
 const PATIENCE: Duration = Duration::from_secs(600);

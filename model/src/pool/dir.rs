@@ -32,8 +32,8 @@ pub struct Pools {
 }
 
 impl Pools {
-    /// The directory `dir`, made if it is missing, under Unix for its owner alone; at most `max` pools are kept in it.
-    /// What crashes left there is removed: drafts, claimed files, and files that have waited for [`PENDING_AGE`].
+    /// The directory `dir`, made if it is missing, under Unix for its owner alone; at most `max` pools are kept in
+    /// it. What crashes left there is removed: drafts, claimed files, and files that have waited for [`PENDING_AGE`].
     ///
     /// # Errors
     /// [`Error::File`] if the directory cannot be made or read.
@@ -64,8 +64,8 @@ impl Pools {
     /// Makes the file of a new pool of `peer`'s, which counts from here on.
     ///
     /// # Errors
-    /// [`PoolError::Full`], [`PoolError::FullForPeer`], [`PoolError::Waiting`] if there are too many, counting those that
-    /// other sessions are about to fill; [`PoolError::Io`] if no file can be made.
+    /// [`PoolError::Full`], [`PoolError::FullForPeer`], [`PoolError::Waiting`] if there are too many, counting those
+    /// that other sessions are about to fill; [`PoolError::Io`] if no file can be made.
     pub(crate) fn draft(&self, id: PoolId, peer: Option<&str>) -> Result<Place, PoolError> {
         let mut filling = self.filling.lock().unwrap_or_else(PoisonError::into_inner);
         let files = self.files()?;

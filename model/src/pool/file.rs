@@ -70,8 +70,8 @@ impl Pool {
     /// Reads the header of the pool of `role` at `path`; nothing is consumed.
     ///
     /// # Errors
-    /// [`PoolError`] if there is no file, or one that is reached through a link, is something else, of another format,
-    /// length or role, or whose header is corrupted.
+    /// [`PoolError`] if there is no file, or one that is reached through a link, is something else, of another
+    /// format, length or role, or whose header is corrupted.
     pub fn open(path: &Path, role: Role) -> Result<Self, PoolError> {
         let (header, source) = read_header(path)?;
         if header.role != role {
@@ -114,7 +114,8 @@ impl Pool {
         &self.path
     }
 
-    /// Refuses a pool that was not made for `purpose`, which has the pool's own bound, or not for as much as `request`.
+    /// Refuses a pool that was not made for `purpose`, which has the pool's own bound, or not for as much as
+    /// `request`.
     pub fn check(&self, purpose: &Purpose, request: &Request) -> Result<(), PoolError> {
         self.bound().check(request)?;
         let found = &self.header.facts;
@@ -143,12 +144,12 @@ impl Pool {
         Ok(())
     }
 
-    /// Takes all words out of the file, for which [`Pool::check`] passed `purpose`, and removes it: of several processes
-    /// one succeeds, once. Whatever happens after the file was renamed, it will not be read again.
+    /// Takes all words out of the file, for which [`Pool::check`] passed `purpose`, and removes it: of several
+    /// processes one succeeds, once. Whatever happens after the file was renamed, it will not be read again.
     ///
     /// # Errors
-    /// [`PoolError::Gone`] if somebody was faster, [`PoolError::Length`], [`PoolError::Checksum`] if the file is damaged,
-    /// [`PoolError::Replaced`] if another file took its place.
+    /// [`PoolError::Gone`] if somebody was faster, [`PoolError::Length`], [`PoolError::Checksum`] if the file is
+    /// damaged, [`PoolError::Replaced`] if another file took its place.
     pub fn claim(mut self, purpose: &Purpose) -> Result<Stock, PoolError> {
         // Says to `pools rm --stale` that what is claimed is in use, and refuses who opened the same file before.
         if !lock(&self.source.file)? {

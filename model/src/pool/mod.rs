@@ -1,7 +1,7 @@
 //! Correlations in files: the offline phase of a generation, made long before its prompt is known.
 //!
-//! A session that fills a pool ends with one file at each party ([`Draft`]); a later session between the same two takes
-//! both ([`Pool`]). The files belong together by a [`PoolId`] that the server draws at random.
+//! A session that fills a pool ends with one file at each party ([`Draft`]); a later session between the same two
+//! takes both ([`Pool`]). The files belong together by a [`PoolId`] that the server draws at random.
 //!
 //! | part of a file | bytes |
 //! |---|---|
@@ -12,20 +12,20 @@
 //! | words of the stock (u64, little endian) in the order of [`protocols::Stock::drain`] | 8 each |
 //! | BLAKE3 of all before | 32 |
 //!
-//! The header says whose file it is and what it was made for ([`Purpose`]); the number of words follows from that, and
-//! nothing is allocated for a file of another length. Correlated OTs are not in it: they live in a session's own pools,
-//! so that every session sets up base OTs and extends them.
+//! The header says whose file it is and what it was made for ([`Purpose`]); the number of words follows from that,
+//! and nothing is allocated for a file of another length. Correlated OTs are not in it: they live in a session's own
+//! pools, so that every session sets up base OTs and extends them.
 //!
-//! **Every correlation serves once, also across crashes.** A file is claimed by renaming it, which one process alone can
-//! do, then read, unlinked, and the directory synced, before the first message that depends on it. A crash in between
-//! loses correlations; what is left under the name `*.claimed` is never read again. A file that is reached through a link
-//! is refused: it could be used under each of its names.
+//! **Every correlation serves once, also across crashes.** A file is claimed by renaming it, which one process alone
+//! can do, then read, unlinked, and the directory synced, before the first message that depends on it. A crash in
+//! between loses correlations; what is left under the name `*.claimed` is never read again. A file that is reached
+//! through a link is refused: it could be used under each of its names.
 //!
 //! # No part without the other
 //!
-//! A file is worth nothing without the peer's. Both parties therefore come to have it, and cease to have it, in steps. A
-//! server's file that the client may or may not have a partner for is *pending*: it is no pool and counts for no quota,
-//! the client can spend it, and it is removed [`PENDING_AGE`] after the last session that concerned it.
+//! A file is worth nothing without the peer's. Both parties therefore come to have it, and cease to have it, in
+//! steps. A server's file that the client may or may not have a partner for is *pending*: it is no pool and counts
+//! for no quota, the client can spend it, and it is removed [`PENDING_AGE`] after the last session that concerned it.
 //!
 //! | state | name | counts | leaves it by |
 //! |---|---|---|---|
@@ -55,10 +55,10 @@
 //! | claimed, or why not | client | read and removed its pool | nothing | nothing; pending if the message is lost |
 //! | claimed, or why not | server | read and removed its part | nothing | nothing |
 //!
-//! A crash (of the process or the machine) leaves what its row says, and perhaps a draft or a claimed file in the place of
-//! a part that would have been removed. So after any crash a client's pool has its partner, as pool or pending, and a
-//! server's pool has the client's; what is left without one is pending at the server and ends by age. A client's pool
-//! whose server was silent for longer than that is refused by its id.
+//! A crash (of the process or the machine) leaves what its row says, and perhaps a draft or a claimed file in the
+//! place of a part that would have been removed. So after any crash a client's pool has its partner, as pool or
+//! pending, and a server's pool has the client's; what is left without one is pending at the server and ends by age.
+//! A client's pool whose server was silent for longer than that is refused by its id.
 
 mod dir;
 mod draft;
@@ -177,9 +177,10 @@ pub struct Purpose {
 }
 
 impl Purpose {
-    /// Generations up to `bound` with `model` under `terms`. The server passes a digest of its weights, of which its words
-    /// are products; the client must not learn it. Over which link and in which ciphertexts the words came does not matter.
-    /// `peer` is the key of the other party, where the link has keys: only the pair that filled a pool spends it.
+    /// Generations up to `bound` with `model` under `terms`. The server passes a digest of its weights, of which its
+    /// words are products; the client must not learn it. Over which link and in which ciphertexts the words came does
+    /// not matter. `peer` is the key of the other party, where the link has keys: only the pair that filled a pool
+    /// spends it.
     ///
     /// # Errors
     /// If the model cannot do as much, or the terms are not those of a two-phase session.

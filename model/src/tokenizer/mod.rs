@@ -1,8 +1,8 @@
 //! Text to ids and back, by a Hugging Face `tokenizer.json`.
 //!
-//! Every file is read by [`vet`] first, which refuses what could hurt. A file of one's own then runs in this program; one
-//! that came from a server runs in a process of its own ([`worker`]), where neither a panic nor a runaway takes this
-//! program along.
+//! Every file is read by [`vet`] first, which refuses what could hurt. A file of one's own then runs in this program;
+//! one that came from a server runs in a process of its own ([`worker`]), where neither a panic nor a runaway takes
+//! this program along.
 
 mod error;
 mod regex;
@@ -31,8 +31,8 @@ impl Tokenizer {
         Ok(Tokenizer(Place::Here(Box::new(Local::from_bytes(bytes)?))))
     }
 
-    /// Reads the bytes of a `tokenizer.json` that somebody else sent, in a process that `command` starts and that runs
-    /// [`run_worker`].
+    /// Reads the bytes of a `tokenizer.json` that somebody else sent, in a process that `command` starts and that
+    /// runs [`run_worker`].
     ///
     /// # Errors
     /// As [`Tokenizer::from_bytes`]; [`TokenizerError::Spawn`], [`TokenizerError::Died`] or
@@ -44,8 +44,8 @@ impl Tokenizer {
     /// Ids of a prompt, with the special tokens that the tokenizer puts before a text.
     ///
     /// # Errors
-    /// What the library says; from a process also [`TokenizerError::TooMuch`] above [`MAX_TEXT_BYTES`] or [`MAX_TEXT_IDS`],
-    /// and what can happen to a process.
+    /// What the library says; from a process also [`TokenizerError::TooMuch`] above [`MAX_TEXT_BYTES`] or
+    /// [`MAX_TEXT_IDS`], and what can happen to a process.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, TokenizerError> {
         match &self.0 {
             Place::Here(local) => local.encode(text),

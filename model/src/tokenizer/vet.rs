@@ -1,10 +1,10 @@
 //! What a `tokenizer.json` may ask for.
 //!
-//! The format can ask a program for padding to 10^12 tokens, text that doubles with every stage, or templates with tokens
-//! that do not exist, and the library that runs it panics, hangs or runs out of memory. So a file is read into the types
-//! below first, which know the parts that tokenizers of GPT-2 and LLaMA models use and nothing else. What was
-//! understood is written anew, and only that text reaches the library: a key that two readers take differently does
-//! not exist in it.
+//! The format can ask a program for padding to 10^12 tokens, text that doubles with every stage, or templates with
+//! tokens that do not exist, and the library that runs it panics, hangs or runs out of memory. So a file is read into
+//! the types below first, which know the parts that tokenizers of GPT-2 and LLaMA models use and nothing else. What
+//! was understood is written anew, and only that text reaches the library: a key that two readers take differently
+//! does not exist in it.
 //!
 //! | part | kinds |
 //! |---|---|

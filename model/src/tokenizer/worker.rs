@@ -1,7 +1,8 @@
 //! A tokenizer in a process of its own.
 //!
-//! The parent starts a program that calls [`run_worker`] and talks to it over its standard input and output. Requests and
-//! responses are lines of JSON, one response to each request; the bytes of the file follow the first line as they are.
+//! The parent starts a program that calls [`run_worker`] and talks to it over its standard input and output. Requests
+//! and responses are lines of JSON, one response to each request; the bytes of the file follow the first line as they
+//! are.
 //!
 //! | request | response |
 //! |---|---|
@@ -10,10 +11,10 @@
 //! | `{"decode":[1,2]}` | `{"text":"text"}` |
 //! | any | `{"failed":…}` with a [`TokenizerError`] |
 //!
-//! The worker gives away what it does not need before it reads anything (Unix): it has [`MEMORY_BYTES`] of address space and
-//! [`CPU_SECONDS`] of processor time, opens no file and leaves no core dump. The parent believes nothing: a line has a
-//! longest length, an answer a time-out, after which the process is killed. A process that ended stays ended, and
-//! every later request says so.
+//! The worker gives away what it does not need before it reads anything (Unix): it has [`MEMORY_BYTES`] of address
+//! space and [`CPU_SECONDS`] of processor time, opens no file and leaves no core dump. The parent believes nothing: a
+//! line has a longest length, an answer a time-out, after which the process is killed. A process that ended stays
+//! ended, and every later request says so.
 
 use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -159,8 +160,8 @@ impl Process {
             return Err(failed(io::Error::other("it has no input or output")));
         };
         let (requests, queue) = channel::<Vec<u8>>();
-        // Threads of their own, so that a process that neither reads nor writes blocks nobody. Both end with the process,
-        // or when this value is dropped.
+        // Threads of their own, so that a process that neither reads nor writes blocks nobody. Both end with the
+        // process, or when this value is dropped.
         thread::spawn(move || {
             for request in queue {
                 if to.write_all(&request).and_then(|()| to.flush()).is_err() {

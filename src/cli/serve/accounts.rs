@@ -1,8 +1,8 @@
 //! What each key has had of this server, kept across restarts.
 //!
-//! Logits tell about the weights, so a server may bound at how many positions a key learns them. The account is charged
-//! before a session is granted and credited at its end with what was not revealed: a crash in between charges too much,
-//! never too little. Clients without keys share the account [`NOBODY`].
+//! Logits tell about the weights, so a server may bound at how many positions a key learns them. The account is
+//! charged before a session is granted and credited at its end with what was not revealed: a crash in between charges
+//! too much, never too little. Clients without keys share the account [`NOBODY`].
 
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};

@@ -1,7 +1,7 @@
 //! Who is served, who waits, and who is sent away.
 //!
-//! A fixed number of sessions run at once; those who come later wait in order of arrival, as many as the queue holds. A
-//! [`Seat`] is a place in either; dropping it, however the session ends, gives the place to the next.
+//! A fixed number of sessions run at once; those who come later wait in order of arrival, as many as the queue holds.
+//! A [`Seat`] is a place in either; dropping it, however the session ends, gives the place to the next.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -120,8 +120,8 @@ impl Desk {
 }
 
 impl Seat {
-    /// Waits until this client is served. Every `tick` at least, `waiting` is told its position in the queue, from 1; its
-    /// error ends the wait, as [`Full::Ending`] does.
+    /// Waits until this client is served. Every `tick` at least, `waiting` is told its position in the queue, from 1;
+    /// its error ends the wait, as [`Full::Ending`] does.
     pub(super) fn wait<E: From<Full>>(
         &mut self,
         tick: Duration,

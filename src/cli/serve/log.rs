@@ -1,8 +1,8 @@
 //! The log of a server: one line an event, on standard error.
 //!
-//! Nothing that happens to standard error may end or stop the server: lines go to a thread of their own over a bounded
-//! queue. A reader that has gone, or a full disk, loses lines; a reader that stands still loses those that do not fit the
-//! queue, and the next line that does says how many.
+//! Nothing that happens to standard error may end or stop the server: lines go to a thread of their own over a
+//! bounded queue. A reader that has gone, or a full disk, loses lines; a reader that stands still loses those that do
+//! not fit the queue, and the next line that does says how many.
 
 use std::io::{self, Write};
 use std::panic;

@@ -50,9 +50,9 @@ use door::{Door, Idle};
 use metrics::{Metrics, Now};
 use watch::Watch;
 
-/// Serves a model: clients generate text with it and do not learn its weights. Many at once; the rest wait in a queue and
-/// hear their place. SIGTERM or SIGINT finishes what runs and then ends; the second signal ends at once. Standard output
-/// has one line, when clients may come.
+/// Serves a model: clients generate text with it and do not learn its weights. Many at once; the rest wait in a queue
+/// and hear their place. SIGTERM or SIGINT finishes what runs and then ends; the second signal ends at once. Standard
+/// output has one line, when clients may come.
 #[derive(Args, Debug)]
 pub(super) struct ServeArgs {
     /// Hugging Face directory, or the name of a bundled model.
@@ -73,8 +73,8 @@ pub(super) struct ServeArgs {
     /// Most tokens to generate for a client.
     #[arg(long, value_name = "N", default_value_t = Limits::default().tokens)]
     max_tokens: usize,
-    /// Keep this party's part of the pools that clients fill (`waggle preprocess`) and spend (`waggle generate --pool`) in
-    /// this directory. They are as secret as the weights: never copy or restore them.
+    /// Keep this party's part of the pools that clients fill (`waggle preprocess`) and spend (`waggle generate
+    /// --pool`) in this directory. They are as secret as the weights: never copy or restore them.
     #[arg(long, value_name = "DIR")]
     pools: Option<PathBuf>,
     /// Most pools of one key in the directory; a client that wants to fill another is refused.
@@ -96,7 +96,8 @@ pub(super) struct ServeArgs {
     /// Most sessions of one key at once, those that wait included [default: no limit].
     #[arg(long, value_name = "N")]
     max_sessions_per_key: Option<usize>,
-    /// Do not put a text through the model in the clear first, which finds models that leave the ranges of operations.
+    /// Do not put a text through the model in the clear first, which finds models that leave the ranges of
+    /// operations.
     #[arg(long)]
     no_calibration: bool,
     /// Give up on a client that is silent for this many seconds.
@@ -130,7 +131,8 @@ pub(super) struct ServeArgs {
     host: HostArgs,
     #[command(flatten)]
     terms: TermsArgs,
-    /// Talk JSON on standard output, let in one client alone, and wait for it no longer than the time-out: for `demo`.
+    /// Talk JSON on standard output, let in one client alone, and wait for it no longer than the time-out: for
+    /// `demo`.
     #[arg(long, hide = true, requires = "once", value_name = "KEY")]
     machine: Option<PublicKey>,
 }

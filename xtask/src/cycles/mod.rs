@@ -1,10 +1,11 @@
 //! `cargo xtask cycles`: no two modules that stand side by side need each other.
 //!
-//! A module that needs its neighbour can be read after it; two that need each other can only be read together. The check
-//! reads sources alone: every path in the code (`use`, types, expressions, macros) is followed through re-exports to the
-//! module that defines what it names. A path from within module `a` to something within its neighbour `b` makes `a` need
-//! `b`, at every level of nesting. Not counted: tests (`cfg(test)`), documentation, methods, and what a module shares
-//! with the module around it, since a module and its parts are read together in any case.
+//! A module that needs its neighbour can be read after it; two that need each other can only be read together. The
+//! check reads sources alone: every path in the code (`use`, types, expressions, macros) is followed through
+//! re-exports to the module that defines what it names. A path from within module `a` to something within its
+//! neighbour `b` makes `a` need `b`, at every level of nesting. Not counted: tests (`cfg(test)`), documentation,
+//! methods, and what a module shares with the module around it, since a module and its parts are read together in any
+//! case.
 
 mod graph;
 mod resolve;
@@ -83,8 +84,8 @@ fn shown(cycle: &[Edge]) -> String {
     cycle.iter().map(line).collect::<Vec<_>>().join("\n")
 }
 
-/// Reads the list of allowed cycles: `TARGET: MODULE MODULE ...` a line, `#` before a comment. An error is the number of
-/// a line.
+/// Reads the list of allowed cycles: `TARGET: MODULE MODULE ...` a line, `#` before a comment. An error is the number
+/// of a line.
 fn allowances(text: &str) -> Result<Vec<Allowance>, usize> {
     let lines = text.lines().enumerate().map(|(index, line)| (index + 1, line.trim()));
     let entries = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#')).map(|(number, line)| {

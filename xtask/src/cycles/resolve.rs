@@ -5,8 +5,8 @@ use super::tree::{Id, Tree};
 /// Longest chain of re-exports that is followed: beyond it names go in a circle.
 const MAX_HOPS: usize = 32;
 
-/// The module in which the thing at `path`, as written in module `from`, is defined; `None` if it is no module of this
-/// crate.
+/// The module in which the thing at `path`, as written in module `from`, is defined; `None` if it is no module of
+/// this crate.
 pub(super) fn resolve(tree: &Tree, from: Id, path: &[String]) -> Option<Id> {
     follow(tree, from, path, MAX_HOPS)
 }
