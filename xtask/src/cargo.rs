@@ -4,8 +4,8 @@ use std::process::Command;
 
 use clap::Args;
 
-use crate::Error;
 use crate::files::{root, succeed};
+use crate::{Error, links};
 
 /// Runs the tests that take less than a minute once they are built: all unit tests, and the golden plans.
 #[derive(Args)]
@@ -41,7 +41,7 @@ pub(crate) struct FuzzArgs {
     processes: bool,
 }
 
-/// Builds the documentation; a broken link is an error.
+/// Builds the documentation; a broken link is an error, in Markdown files as well.
 #[derive(Args)]
 pub(crate) struct DocsArgs {
     /// Open it in a browser.
@@ -84,6 +84,7 @@ pub(crate) fn fuzz(args: &FuzzArgs) -> Result<(), Error> {
 }
 
 pub(crate) fn docs(args: &DocsArgs) -> Result<(), Error> {
+    links::check()?;
     let mut command = cargo("doc --workspace --no-deps");
     if args.open {
         command.arg("--open");

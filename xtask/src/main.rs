@@ -10,6 +10,7 @@ mod comments;
 mod cycles;
 mod error;
 mod files;
+mod links;
 
 use std::process::ExitCode;
 
