@@ -1,11 +1,11 @@
 //! Prompt in, tokens out: one loop for both parties and every engine.
 
+use engine::{Engine, Tensor};
 use mpcache::{KvCache, Padding, PolicySpec};
 use ndarray::{Array2, Axis, Ix2};
-use protocols::{Engine, Tensor};
 use serde::{Deserialize, Serialize};
 
-use crate::{Error, Input, Model, Rows, Sampler};
+use crate::{Error, Input, Lengths, Model, ModelSpec, Rows, Sampler};
 
 /// What the client learns of each position.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -80,7 +80,7 @@ pub trait Hooks<E: Engine> {
 
     /// Whether to end here; called after each token but the last, with `stop_at_eos` only. The client passes its own
     /// decision and tells the server; the server passes `None` and learns it.
-    fn agree_to_stop(&mut self, engine: &mut E, stop: Option<bool>) -> Result<bool, protocols::Error> {
+    fn agree_to_stop(&mut self, engine: &mut E, stop: Option<bool>) -> Result<bool, engine::Error> {
         let _ = engine;
         Ok(stop.unwrap_or(false))
     }
@@ -188,25 +188,21 @@ impl Next<'_> {
     }
 }
 
-fn check(spec: &crate::ModelSpec, prompt: Input, options: &GenerateOptions) -> Result<(), Error> {
-    if prompt.count == 0 || options.tokens == 0 {
-        return Err(Error::Nothing);
+/// Refuses padding under a policy that would choose among it.
+pub(crate) fn check_padding(padded: bool, policy: &PolicySpec) -> Result<(), Error> {
+    if padded && *policy != PolicySpec::default() {
+        return Err(Error::PaddedPolicy { policy: policy.to_string() });
     }
-    let positions = prompt.count.saturating_add(options.tokens - 1);
-    if let Some(limit) = spec.max_positions().filter(|limit| positions > *limit) {
-        return Err(Error::TooLong { positions, limit });
+    Ok(())
+}
+
+fn check(spec: &ModelSpec, prompt: Input, options: &GenerateOptions) -> Result<(), Error> {
+    let lengths = Lengths { prompt: prompt.count, tokens: options.tokens };
+    lengths.check(Lengths::MAX, spec.max_positions().unwrap_or(usize::MAX))?;
+    check_padding(options.padding.is_some(), &options.policy)?;
+    let hidden = options.padding.and_then(|padding| padding.tokens);
+    if let Some(tokens) = hidden.filter(|tokens| *tokens >= prompt.count) {
+        return Err(Error::AllPadding { tokens, prompt: prompt.count });
     }
-    if let Some(padding) = options.padding {
-        if options.policy != PolicySpec::default() {
-            return Err(Error::PaddedPolicy { policy: options.policy.to_string() });
-        }
-        if let Some(tokens) = padding.tokens.filter(|tokens| *tokens >= prompt.count) {
-            return Err(Error::AllPadding { tokens, prompt: prompt.count });
-        }
-    }
-    let vocabulary = spec.vocabulary();
-    match prompt.ids.into_iter().flatten().find(|id| **id as usize >= vocabulary) {
-        Some(&id) => Err(protocols::Error::Token { id, vocabulary }.into()),
-        None => Ok(()),
-    }
+    spec.check_ids(prompt.ids.unwrap_or_default())
 }

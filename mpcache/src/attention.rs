@@ -1,6 +1,6 @@
 //! Attention over what a policy keeps.
 
-use protocols::{Ceiling, Engine, Error, Tensor};
+use engine::{Ceiling, Engine, Error, Origin, Right, Tensor};
 
 use crate::policy::{fold_heads, unfold_heads};
 use crate::{HeadShape, Store};
@@ -10,7 +10,7 @@ use crate::{HeadShape, Store};
 pub(crate) fn causal<E: Engine>(
     engine: &mut E,
     q: &E::Tensor,
-    store: &mut Store<E::Tensor>,
+    store: &mut Store<E>,
 ) -> Result<(E::Tensor, E::Tensor), Error> {
     let shape = store.heads();
     let (tokens, rows) = (store.len(), q.shape()[1]);
@@ -34,9 +34,10 @@ pub(crate) fn sparse<E: Engine>(
     let (batch, tokens) = (pairs.shape()[0], pairs.shape()[1]);
     let queries = q.reshape(&[batch, heads / batch, head_dim]);
     let keys = pairs.slice(2, 0..head_dim).permute(&[0, 2, 1]);
-    let scores = engine.scope("scores", |e| e.matmul(&queries, &keys))?;
+    let scores = engine.scope("scores", |e| e.matmul(&queries, Right::Fresh(&keys)))?;
     let p = engine.scope("softmax", |e| e.softmax(&scores, &vec![tokens; heads / batch]))?;
-    let mixed = engine.scope("values", |e| e.matmul(&p, &pairs.slice(2, head_dim..2 * head_dim)))?;
+    let values = pairs.slice(2, head_dim..2 * head_dim);
+    let mixed = engine.scope("values", |e| e.matmul(&p, Right::Fresh(&values)))?;
     Ok(mixed.reshape(&[heads, 1, head_dim]))
 }
 
@@ -70,12 +71,17 @@ pub(crate) struct Received {
 }
 
 impl Received {
-    /// Of sums over a window of `window` queries.
-    pub(crate) fn new(window: usize, per_layer: bool, shape: HeadShape) -> Self {
+    /// Of sums over a window of `window` queries, on `engine`.
+    pub(crate) fn new<E: Engine>(
+        engine: &E,
+        window: usize,
+        per_layer: bool,
+        shape: HeadShape,
+    ) -> Result<Self, Error> {
         let terms = window * if per_layer { shape.heads } else { shape.group() };
         // Rounding may lift a probability a little above 1.
         let magnitude = usize::BITS - terms.leading_zeros() + 1;
-        Received { magnitude, ceiling: Ceiling::probability().times(terms) }
+        Ok(Received { magnitude, ceiling: engine.ceiling(Origin::Probability)?.times(terms) })
     }
 }
 

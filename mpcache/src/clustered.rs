@@ -17,7 +17,7 @@
 //! [`TopK::ShuffleReveal`] also how the candidates' scores compare after a fresh permutation that neither party knows, on
 //! each level, layer and step. Nothing else: which tokens are kept, chosen or attended to stays hidden.
 
-use protocols::{Ceiling, Engine, Error, Ranking, Tensor, TopK};
+use engine::{Engine, Error, Origin, Ranking, Right, Tensor, TopK};
 
 use crate::attention::Received;
 use crate::digest::Digests;
@@ -147,14 +147,14 @@ struct Choice<S> {
 /// Attends to clusters chosen by a summary of their keys, see the module's documentation.
 pub struct Clustered<E: Engine> {
     settings: Clusters,
-    layers: Vec<Layer<E::Tensor>>,
+    layers: Vec<Layer<E>>,
     /// What the last even layer kept of the prompt and chose for the query.
     kept: Option<E::Selection>,
     choice: Option<Choice<E::Selection>>,
 }
 
-struct Layer<T> {
-    digests: Digests<T>,
+struct Layer<E: Engine> {
+    digests: Digests<E>,
     positions: Positions,
 }
 
@@ -171,13 +171,7 @@ impl<E: Engine> Clustered<E> {
 
     /// Look-once eviction after the prompt, whose attention `p` is. Heads that share later selections by the layer keep the
     /// same tokens, so that their scores of one slot are of one token; else every key/value head keeps its own.
-    fn evict(
-        &mut self,
-        engine: &mut E,
-        layer: usize,
-        p: &E::Tensor,
-        store: &mut Store<E::Tensor>,
-    ) -> Result<(), Error> {
+    fn evict(&mut self, engine: &mut E, layer: usize, p: &E::Tensor, store: &mut Store<E>) -> Result<(), Error> {
         let (tokens, shape, c) = (store.len(), store.heads(), self.settings);
         let per_layer = c.select == Select::PerLayer;
         let positions = &mut self.layers[layer].positions;
@@ -186,7 +180,7 @@ impl<E: Engine> Clustered<E> {
             None => {
                 let window = c.window(tokens);
                 let received = attention::received(engine, p, window, per_layer, shape)?;
-                let size = Received::new(window, per_layer, shape);
+                let size = Received::new(engine, window, per_layer, shape)?;
                 eviction::choose(engine, &received, c.kept(tokens), c.top_k, size)?
             }
         };
@@ -202,7 +196,7 @@ impl<E: Engine> Clustered<E> {
         layer: usize,
         layout: &Layout,
         q: &E::Tensor,
-        store: &Store<E::Tensor>,
+        store: &Store<E>,
     ) -> Result<(), Error> {
         let (c, shape) = (self.settings, store.heads());
         let digests = &mut self.layers[layer].digests;
@@ -222,7 +216,7 @@ impl<E: Engine> Clustered<E> {
         layout: &Layout,
         q: &E::Tensor,
         raw: Option<&E::Tensor>,
-        store: &Store<E::Tensor>,
+        store: &Store<E>,
     ) -> Result<Choice<E::Selection>, Error> {
         let (c, shape) = (self.settings, store.heads());
         self.digest(engine, layer, layout, q, store)?;
@@ -241,13 +235,17 @@ impl<E: Engine> Clustered<E> {
         let magnitude = SCORE_MAGNITUDE + terms.next_power_of_two().trailing_zeros();
         let ranking = |k, ceiling| Ranking { k, method: c.top_k, magnitude, ceiling, frac: SCORE_FRAC };
         // All scores, of tokens and of digests, are products of matrices.
-        let ceiling = Ceiling::product().times(terms);
+        let ceiling = engine.ceiling(Origin::Product)?.times(terms);
         let (first, fine, ceiling) = match (layout.survivors(), coarse) {
             (Some(k), Some(coarse)) => {
                 let first = engine.scope("top-k coarse", |e| e.top_k(&coarse, &ranking(k, ceiling)))?;
                 let children = fine.reshape(&[rows, layout.clusters, c.sizes.fan]);
-                let children = engine.scope("children", |e| e.gather(&first, &children, magnitude))?;
-                (Some(first), children.reshape(&[rows, k * c.sizes.fan]), Ceiling::moved(magnitude)?)
+                let children = engine.scope("children", |e| e.gather(&first, Right::Fresh(&children), magnitude))?;
+                (
+                    Some(first),
+                    children.reshape(&[rows, k * c.sizes.fan]),
+                    engine.ceiling(Origin::Moved { magnitude })?,
+                )
             }
             _ => (None, fine, ceiling),
         };
@@ -263,7 +261,7 @@ impl<E: Engine> Clustered<E> {
         layer: usize,
         layout: &Layout,
         q: &E::Tensor,
-        store: &mut Store<E::Tensor>,
+        store: &mut Store<E>,
     ) -> Result<E::Tensor, Error> {
         let (c, shape) = (self.settings, store.heads());
         let scores = (c.gather == Gather::Scores || c.similarity == Similarity::Token)
@@ -301,7 +299,7 @@ impl<E: Engine> Clustered<E> {
         layout: &Layout,
         choice: &Choice<E::Selection>,
         q: &E::Tensor,
-        store: &mut Store<E::Tensor>,
+        store: &mut Store<E>,
     ) -> Result<E::Tensor, Error> {
         let (c, shape) = (self.settings, store.heads());
         let HeadShape { kv_heads, head_dim, .. } = shape;
@@ -325,7 +323,7 @@ impl<E: Engine> Clustered<E> {
         layout: &Layout,
         choice: &Choice<E::Selection>,
         scores: &E::Tensor,
-        store: &mut Store<E::Tensor>,
+        store: &mut Store<E>,
     ) -> Result<E::Tensor, Error> {
         let (c, shape) = (self.settings, store.heads());
         let (heads, size) = (shape.heads, c.sizes.fine);
@@ -358,7 +356,7 @@ impl<E: Engine> Policy<E> for Clustered<E> {
         engine: &mut E,
         layer: usize,
         q: &E::Tensor,
-        store: &mut Store<E::Tensor>,
+        store: &mut Store<E>,
     ) -> Result<E::Tensor, Error> {
         if self.settings.clear_only && !E::CLEAR {
             return Err(Error::NotInTheClear { operation: "cache policy `oracle`" });
@@ -399,11 +397,13 @@ impl<S> Choice<S> {
         x: &E::Tensor,
         magnitude: u32,
     ) -> Result<E::Tensor, Error> {
-        let Some(first) = &self.first else { return engine.gather(&self.last, x, magnitude) };
+        let Some(first) = &self.first else { return engine.gather(&self.last, Right::Fresh(x), magnitude) };
         let [rows, fine, w] = x.shape()[..] else { panic!("payload of shape {:?}", x.shape()) };
-        let parents = engine.gather(first, &x.reshape(&[rows, fine / self.fan, self.fan * w]), magnitude)?;
+        let whole = x.reshape(&[rows, fine / self.fan, self.fan * w]);
+        let parents = engine.gather(first, Right::Fresh(&whole), magnitude)?;
         let (rows, k) = (parents.shape()[0], parents.shape()[1]);
-        engine.gather(&self.last, &parents.reshape(&[rows, k * self.fan, w]), magnitude)
+        let parts = parents.reshape(&[rows, k * self.fan, w]);
+        engine.gather(&self.last, Right::Fresh(&parts), magnitude)
     }
 
     fn scatter<E: Engine<Selection = S>>(

@@ -3,14 +3,14 @@
 use std::fmt;
 use std::str::FromStr;
 
-use protocols::{Axis, Ceiling, Engine, Error, Operand, OperandId, OperandKind, Ranking, Tensor, TopK};
+use engine::{Engine, Error, Extrema, OperandId, OperandKind, Origin, Ranking, Right, Tensor, TopK};
 
 use crate::HeadShape;
 use crate::policy::fold_heads;
 use crate::store::KV_MAGNITUDE;
 
-/// Digests hold keys times this, so that scores of boxes, which exceed those of tokens, stay within a product's range.
-/// The order of scores is what counts.
+/// Digests hold keys times this, so that scores of boxes, which exceed those of tokens, stay within a product's
+/// range. The order of scores is what counts.
 const SCALE: f32 = 0.125;
 
 /// How a cluster of keys is summarised for the dot product with a query. Write r_max and r_min for the largest and
@@ -22,8 +22,8 @@ pub enum Similarity {
         /// Weight of the maximum.
         alpha: f32,
     },
-    /// q c + |q| (r_max - r_min) / 2: exactly the bound of Quest, sum of max(q r_max, q r_min), with one comparison per
-    /// channel of the query for all clusters.
+    /// q c + |q| (r_max - r_min) / 2: exactly the bound of Quest, sum of max(q r_max, q r_min), with one comparison
+    /// per channel of the query for all clusters.
     Box,
     /// q c + |q| mean |k - c|: ArkVale's cuboid-mean.
     CuboidMean,
@@ -90,32 +90,31 @@ impl Sizes {
 }
 
 /// Digests of the closed clusters of one layer: made once, when a cluster closes.
-#[derive(Debug)]
-pub(crate) struct Digests<T> {
-    /// (digests, kv_heads * width): of each coarse cluster its own, if there are two levels, then those of its parts. New
-    /// ones come last, so that the queries' products are with a matrix that only grows.
-    rows: Option<T>,
-    operand: Operand,
+pub(crate) struct Digests<E: Engine> {
+    /// (digests, kv_heads * width): of each coarse cluster its own, if there are two levels, then those of its parts.
+    /// New ones come last, so that the queries' products are with a matrix that only grows.
+    rows: Option<E::Tensor>,
+    operand: E::Operand,
     /// Coarse clusters digested.
     pub(crate) closed: usize,
 }
 
-impl<T: Tensor> Digests<T> {
+impl<E: Engine> Digests<E> {
     /// Of layer `layer` of the model. Rows only come in, so there is one generation.
     pub(crate) fn new(layer: usize) -> Self {
-        let operand = Operand::new(OperandId { layer, kind: OperandKind::Digests, generation: 0 });
+        let operand = E::operand(OperandId { layer, kind: OperandKind::Digests, generation: 0 });
         Digests { rows: None, operand, closed: 0 }
     }
 
-    /// Digests the coarse clusters of the new `keys` (clusters * size, kv_heads * head_dim). `q` is the query that closes
-    /// them, (heads, 1, head_dim).
-    pub(crate) fn close<E: Engine<Tensor = T>>(
+    /// Digests the coarse clusters of the new `keys` (clusters * size, kv_heads * head_dim). `q` is the query that
+    /// closes them, (heads, 1, head_dim).
+    pub(crate) fn close(
         &mut self,
         engine: &mut E,
         how: (Similarity, TopK),
         sizes: Sizes,
-        keys: &T,
-        q: &T,
+        keys: &E::Tensor,
+        q: &E::Tensor,
         shape: HeadShape,
     ) -> Result<(), Error> {
         let [tokens, channels] = keys.shape()[..] else { panic!("keys of shape {:?}", keys.shape()) };
@@ -139,12 +138,12 @@ impl<T: Tensor> Digests<T> {
                 (Some(fine), if sizes.fan > 1 { Some(mean(engine, sizes.coarse())?) } else { None })
             }
             Similarity::Linear { .. } | Similarity::Box | Similarity::CuboidMean => {
-                let (max, min) = engine.extrema(&by_cluster(sizes.fine))?;
+                let Extrema { max, min } = engine.extrema(&by_cluster(sizes.fine))?;
                 let coarse = if sizes.fan > 1 {
                     // Extrema of the children's: those of their maxima give the maximum, of their minima the minimum.
-                    let both = T::concat(0, &[&max, &min]);
+                    let both = E::Tensor::concat(0, &[&max, &min]);
                     let both = both.reshape(&[2 * clusters, sizes.fan, channels]).permute(&[0, 2, 1]);
-                    let (high, low) = engine.extrema(&both)?;
+                    let Extrema { max: high, min: low } = engine.extrema(&both)?;
                     let (max, min) = (high.slice(0, 0..clusters), low.slice(0, clusters..2 * clusters));
                     Some(of_box(engine, how.0, &max, &min, &by_cluster(sizes.coarse()), shape)?)
                 } else {
@@ -157,9 +156,9 @@ impl<T: Tensor> Digests<T> {
             let [count, width] = level.shape()[..] else { panic!("digests of shape {:?}", level.shape()) };
             level.reshape(&[clusters, count / clusters, width])
         });
-        let parts: Vec<T> = parts.collect();
+        let parts: Vec<E::Tensor> = parts.collect();
         if !parts.is_empty() {
-            let new = T::concat(1, &parts.iter().collect::<Vec<_>>());
+            let new = E::Tensor::concat(1, &parts.iter().collect::<Vec<_>>());
             let [_, count, width] = new.shape()[..] else { unreachable!("clusters, digests of each, width") };
             let new = new.reshape(&[clusters * count, width]);
             match &mut self.rows {
@@ -173,16 +172,16 @@ impl<T: Tensor> Digests<T> {
 
     /// Scores of the queries `q` (heads, 1, head_dim) against the digests of clusters of `fan` parts: (heads, coarse
     /// clusters) if there are two levels, and (heads, fine clusters). Panics if no cluster has closed.
-    pub(crate) fn scores<E: Engine<Tensor = T>>(
+    pub(crate) fn scores(
         &mut self,
         engine: &mut E,
         similarity: Similarity,
         fan: usize,
-        q: &T,
+        q: &E::Tensor,
         shape: HeadShape,
-    ) -> Result<(Option<T>, T), Error> {
+    ) -> Result<(Option<E::Tensor>, E::Tensor), Error> {
         let q = match similarity {
-            Similarity::Box | Similarity::CuboidMean => T::concat(2, &[q, &engine.abs(q)?]),
+            Similarity::Box | Similarity::CuboidMean => E::Tensor::concat(2, &[q, &engine.abs(q)?]),
             _ => q.clone(),
         };
         let width = q.shape()[2];
@@ -191,7 +190,8 @@ impl<T: Tensor> Digests<T> {
         let each = rows.shape()[0] / clusters;
         let digests = rows.reshape(&[each * clusters, shape.kv_heads, width]).permute(&[1, 2, 0]);
         let queries = fold_heads(&q, HeadShape { head_dim: width, ..shape });
-        let scores = engine.matmul_growing(&queries, &digests, Axis::Columns, &mut self.operand)?;
+        let digests = Right::Cached { tensor: &digests, operand: &mut self.operand };
+        let scores = engine.matmul(&queries, digests)?;
         let scores = scores.reshape(&[heads, clusters, each]);
         let coarse = (each > fan).then(|| scores.slice(2, 0..1).reshape(&[heads, clusters]));
         Ok((coarse, scores.slice(2, each - fan..each).reshape(&[heads, clusters * fan])))
@@ -245,10 +245,13 @@ fn representatives<E: Engine>(
     let clusters = tokens / size;
     let keys = keys.reshape(&[tokens, kv_heads, d]).permute(&[1, 0, 2]);
     let queries = engine.sum_last(&fold_heads(q, shape).permute(&[0, 2, 1]))?.reshape(&[kv_heads, 1, d]);
-    let scores = engine.matmul(&queries, &keys.permute(&[0, 2, 1]))?.reshape(&[kv_heads * clusters, size]);
-    let ranking = Ranking { k: count, method, magnitude: 10, ceiling: Ceiling::product(), frac: 12 };
+    let scores = engine.matmul(&queries, Right::Fresh(&keys.permute(&[0, 2, 1])))?;
+    let scores = scores.reshape(&[kv_heads * clusters, size]);
+    let ceiling = engine.ceiling(Origin::Product)?;
+    let ranking = Ranking { k: count, method, magnitude: 10, ceiling, frac: 12 };
     let best = engine.top_k(&scores, &ranking)?;
-    let best = engine.gather(&best, &keys.reshape(&[kv_heads * clusters, size, d]), KV_MAGNITUDE)?;
+    let keys = keys.reshape(&[kv_heads * clusters, size, d]);
+    let best = engine.gather(&best, Right::Fresh(&keys), KV_MAGNITUDE)?;
     let sum = engine.sum_last(&best.permute(&[0, 2, 1]))?;
     let mean = engine.scale(&sum, SCALE / count as f32)?;
     Ok(mean.reshape(&[kv_heads, clusters, d]).permute(&[1, 0, 2]).reshape(&[clusters, kv_heads * d]))

@@ -3,7 +3,7 @@
 //! The order of what is kept is that of the prompt, and no party learns which tokens these are: the selection stays
 //! hidden, and gathering in its order is a stable compaction ([`Engine::in_order`]). Public: how many are kept.
 
-use protocols::{Engine, Error, Ranking, Tensor, TopK};
+use engine::{Engine, Error, Ranking, Right, Tensor, TopK};
 
 use crate::attention::Received;
 use crate::positions::Positions;
@@ -30,7 +30,7 @@ pub(crate) fn choose<E: Engine>(
 /// or one for the layer.
 pub(crate) fn keep<E: Engine>(
     engine: &mut E,
-    store: &mut Store<E::Tensor>,
+    store: &mut Store<E>,
     chosen: &E::Selection,
     tokens: usize,
     per_layer: bool,
@@ -39,7 +39,8 @@ pub(crate) fn keep<E: Engine>(
     let shape = store.heads();
     let select = if per_layer { Select::PerLayer } else { Select::PerKv };
     let all = store.len();
-    let kept = engine.gather(chosen, &select.payload(&store.pairs_by_head(0..tokens), shape), KV_MAGNITUDE)?;
+    let payload = select.payload(&store.pairs_by_head(0..tokens), shape);
+    let kept = engine.gather(chosen, Right::Fresh(&payload), KV_MAGNITUDE)?;
     let kept = Select::unpack(&kept, shape.kv_heads);
     let rest = store.pairs_by_head(tokens..all);
     store.replace_by_head(&E::Tensor::concat(1, &[&kept, &rest]));

@@ -1,6 +1,6 @@
 //! The policy `full`: every token looks at every token before it.
 
-use protocols::{Engine, Error};
+use engine::{Engine, Error};
 
 use crate::positions::Positions;
 use crate::{HeadShape, Policy, Store, attention};
@@ -24,7 +24,7 @@ impl<E: Engine> Policy<E> for Full {
         engine: &mut E,
         layer: usize,
         q: &E::Tensor,
-        store: &mut Store<E::Tensor>,
+        store: &mut Store<E>,
     ) -> Result<E::Tensor, Error> {
         let positions = &mut self.layers[layer];
         positions.extend(store.seen() - store.fresh(), store.seen());

@@ -2,7 +2,7 @@
 //!
 //! A [`KvCache`] holds one [`Store`] per layer; keys and values grow in place. What a query attends to is the
 //! business of a [`Policy`], chosen by name ([`PolicySpec`]). Everything here is written over
-//! [`Engine`](protocols::Engine), so the same policy runs in the clear, in secret and on shapes.
+//! [`Engine`](engine::Engine), so the same policy runs in the clear, in secret and on shapes.
 //!
 //! | file | policies |
 //! |---|---|

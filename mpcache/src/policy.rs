@@ -1,6 +1,6 @@
 //! What a cache policy is.
 
-use protocols::{Engine, Error, Tensor};
+use engine::{Engine, Error, Tensor};
 use serde::{Deserialize, Serialize};
 
 use crate::Store;
@@ -42,7 +42,7 @@ pub trait Policy<E: Engine>: Send {
         engine: &mut E,
         layer: usize,
         q: &E::Tensor,
-        store: &mut Store<E::Tensor>,
+        store: &mut Store<E>,
     ) -> Result<E::Tensor, Error>;
 
     /// For every query head the positions (of all tokens ever appended) that the last query on `layer` looked at, in any

@@ -1,6 +1,6 @@
 //! Policies whose pattern is public: `streaming` and `random`. They need no protocol and reveal nothing.
 
-use protocols::{Engine, Error, Tensor};
+use engine::{Engine, Error, Tensor};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use rand::seq::index::sample;
@@ -30,7 +30,7 @@ impl<E: Engine> Policy<E> for Streaming {
         engine: &mut E,
         layer: usize,
         q: &E::Tensor,
-        store: &mut Store<E::Tensor>,
+        store: &mut Store<E>,
     ) -> Result<E::Tensor, Error> {
         let positions = &mut self.layers[layer];
         positions.extend(store.seen() - store.fresh(), store.seen());
@@ -55,7 +55,7 @@ impl<E: Engine> Policy<E> for Streaming {
 }
 
 /// Keeps the first `sinks` tokens and the latest, `keep` in all.
-fn cut<T: Tensor>(store: &mut Store<T>, positions: &mut Positions, keep: usize, sinks: usize) {
+fn cut<E: Engine>(store: &mut Store<E>, positions: &mut Positions, keep: usize, sinks: usize) {
     let tokens = store.len();
     if keep >= tokens {
         return;
@@ -91,7 +91,7 @@ impl<E: Engine> Policy<E> for Random {
         engine: &mut E,
         layer: usize,
         q: &E::Tensor,
-        store: &mut Store<E::Tensor>,
+        store: &mut Store<E>,
     ) -> Result<E::Tensor, Error> {
         let positions = &mut self.layers[layer];
         positions.extend(store.seen() - store.fresh(), store.seen());

@@ -1,6 +1,6 @@
 //! The policy `snapkv` (Li et al., arXiv 2404.14469): the end of the prompt votes once on the rest of it.
 
-use protocols::{Engine, Error, Tensor, TopK};
+use engine::{Engine, Error, Tensor, TopK};
 
 use crate::attention::Received;
 use crate::positions::Positions;
@@ -48,7 +48,7 @@ impl<E: Engine> Policy<E> for SnapKv {
         engine: &mut E,
         layer: usize,
         q: &E::Tensor,
-        store: &mut Store<E::Tensor>,
+        store: &mut Store<E>,
     ) -> Result<E::Tensor, Error> {
         let (tokens, shape) = (store.len(), store.heads());
         let (keep, window) = self.plan(tokens);
@@ -62,7 +62,7 @@ impl<E: Engine> Policy<E> for SnapKv {
                 let received = attention::received(engine, &p, window, false, shape)?.slice(1, 0..old);
                 let votes = smooth(engine, &received, self.kernel)?;
                 let extra = usize::BITS - self.kernel.leading_zeros();
-                let Received { magnitude, ceiling } = Received::new(window, false, shape);
+                let Received { magnitude, ceiling } = Received::new(engine, window, false, shape)?;
                 let size = Received { magnitude: magnitude + extra, ceiling: ceiling.times(self.kernel) };
                 if keep > window {
                     let chosen = eviction::choose(engine, &votes, keep - window, self.method, size)?;

@@ -5,8 +5,8 @@
 //! two channels are outliers, the first tokens draw attention away (sinks), and every query looks for one place of
 //! the text.
 
+use engine::{Shape, Tensor};
 use ndarray::{ArrayD, IxDyn};
-use protocols::{Shape, Tensor};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use waggle_bench::{share, to_fixed};
