@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use crate::Error;
-use crate::files::{read, short, sources, write};
+use crate::files::{read, say, short, sources, write};
 
 /// Columns of a line: `max_width` of `rustfmt.toml`.
 const WIDTH: usize = 118;
@@ -34,12 +34,12 @@ pub(crate) fn run(args: &CommentsArgs) -> Result<(), Error> {
             let wrapped = rewrap(&text, args.fill);
             if wrapped != text {
                 write(&path, &wrapped)?;
-                println!("wrapped {}", short(&path));
+                say(format_args!("wrapped {}", short(&path)));
                 text = wrapped;
             }
         }
         for line in wide(&text) {
-            println!("{}:{line}", short(&path));
+            say(format_args!("{}:{line}", short(&path)));
             count += 1;
         }
     }

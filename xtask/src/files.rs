@@ -1,6 +1,7 @@
 //! Files of the repository and programs in its root.
 
 use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -25,6 +26,11 @@ pub(crate) fn write(path: &Path, text: &str) -> Result<(), Error> {
 /// `path` as seen from the root.
 pub(crate) fn short(path: &Path) -> String {
     path.strip_prefix(root()).unwrap_or(path).display().to_string()
+}
+
+/// Writes a line to standard output; nobody need read it.
+pub(crate) fn say(line: impl std::fmt::Display) {
+    let _ = writeln!(std::io::stdout(), "{line}");
 }
 
 /// What a command line looks like.

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::Error;
-use crate::files::{output, read, root, short};
+use crate::files::{output, read, root, say, short};
 
 /// Refuses links in Markdown files whose files are not there.
 pub(crate) fn check() -> Result<(), Error> {
@@ -13,7 +13,7 @@ pub(crate) fn check() -> Result<(), Error> {
     let mut count = 0;
     for path in output(&mut git)?.lines().map(|line| root().join(line)).filter(|path| path.is_file()) {
         for target in broken(&path, &read(&path)?) {
-            println!("{}: no {target}", short(&path));
+            say(format_args!("{}: no {target}", short(&path)));
             count += 1;
         }
     }

@@ -35,8 +35,8 @@ use serde::Serialize;
 use thiserror::Error;
 
 use check::Check;
-use cost::Split;
-use run::{Accounts, Scenario};
+use cost::{Accounts, Split};
+use run::Scenario;
 
 /// Heads of a layer of GPT-2 small.
 const HEADS: HeadShape = HeadShape { heads: 12, kv_heads: 12, head_dim: 64 };

@@ -15,7 +15,7 @@ use net::{Channel, Phase, Role, memory_pair};
 use protocols::{FixedLoader, FixedWeight, Options, Plan, Secure};
 
 use crate::cost::Split;
-use crate::run::{Accounts, Booked, shaped};
+use crate::run::{Booked, shaped};
 use crate::{Failure, LAYERS, MODEL_LAYERS};
 
 /// The published configuration; keys that it leaves out have GPT-2 small's values by default.

@@ -1,6 +1,5 @@
 //! One policy over one pair of layers on any engine: the prompt, a first step, steady steps.
 
-use std::collections::BTreeMap;
 use std::thread;
 use std::time::Duration;
 
@@ -10,7 +9,7 @@ use ndarray::ArrayD;
 use net::{Channel, Entry, Ledger, Link, Phase, Role, Shaped, Traffic, memory_pair};
 use protocols::{Fixed, Options, Plan, Secure};
 
-use crate::cost::Cost;
+use crate::cost::{Accounts, Cost};
 use crate::data::{self, Inputs};
 use crate::{Failure, HEADS, LAYERS};
 
@@ -56,9 +55,6 @@ impl Scenario {
         self.prompt + 1 + self.steps
     }
 }
-
-/// What was booked: by phase and path.
-pub(crate) type Accounts = BTreeMap<(Phase, String), Traffic>;
 
 /// A run: what each of its parts booked on the pair of layers, and the outputs.
 pub(crate) struct Trace<T> {

@@ -4,8 +4,8 @@ use ndarray::{Array2, ArrayView1};
 use serde::{Deserialize, Serialize};
 
 use super::attention::{AttentionMeans, Mean};
-use super::run::Trace;
 use super::sequence::Sequence;
+use super::trace::Trace;
 use crate::sampling::argmax;
 
 /// Accuracy of one policy; the [module](super) defines each number.

@@ -32,11 +32,13 @@ mod observed;
 mod report;
 mod run;
 mod sequence;
+mod trace;
 
 pub use attention::AttentionMeans;
 pub use error::EvalError;
 pub use metrics::{METRICS, Metric, Metrics};
 pub use observed::Observed;
 pub use report::{EVALUATION_VERSION, Evaluation, Row};
-pub use run::{Candidate, InClear, Runner, Trace, TwoParties, evaluate};
+pub use run::{Candidate, InClear, Runner, TwoParties, evaluate};
 pub use sequence::Sequence;
+pub use trace::Trace;

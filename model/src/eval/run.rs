@@ -10,8 +10,8 @@ use mpcache::{KvCache, PolicySpec};
 use ndarray::{Array2, Axis};
 use net::{Channel, NetError, Role, memory_pair};
 
-use super::attention::AttentionMeans;
 use super::metrics::{Metrics, Totals};
+use super::trace::Trace;
 use super::{EvalError, Observed, Sequence};
 use crate::generate::{GenerateOptions, Generation, Hooks, Next, Step, generate_with};
 use crate::party::{Caller, ClientOptions, ClientSession, Limits, ModelServer, Observer, Request, Silent, Terms};
@@ -43,15 +43,6 @@ impl Candidate {
         let with = policy.with("budget", &budget.to_string())?;
         Ok(Candidate { label: policy.to_string(), budget: Some(budget), policy: with })
     }
-}
-
-/// What a run over one sequence leaves.
-#[derive(Clone, Debug)]
-pub struct Trace {
-    /// Logits (scored positions, vocabulary).
-    pub logits: Array2<f32>,
-    /// What was seen of attention, where values are seen.
-    pub attention: Option<AttentionMeans>,
 }
 
 /// A way to put sequences through a model.

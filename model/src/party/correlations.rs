@@ -3,9 +3,9 @@
 use net::{Channel, Direction, HEADER_BYTES, Ledger, Phase};
 use protocols::{FixedWeight, Secure, Stock};
 
-use super::plan::needs_watched;
 use super::{Observer, PublicModel, Request, Terms, opening};
 use crate::Error;
+use crate::needs::needs_watched;
 use crate::pool::{Purpose, Waiting, Written};
 
 /// Scope of the words that the parties exchange about their files, and their steps.

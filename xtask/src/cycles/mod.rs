@@ -17,7 +17,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use crate::Error;
-use crate::files::{read, root, short};
+use crate::files::{read, root, say, short};
 use graph::{Edge, Knot, neighbours};
 use tree::Tree;
 
@@ -51,22 +51,22 @@ pub(crate) fn run(args: &CyclesArgs) -> Result<(), Error> {
         for (scope, edges) in neighbours(&tree) {
             let scope = if scope.is_empty() { name.clone() } else { format!("{name}: {scope}") };
             if args.edges {
-                edges.iter().for_each(|edge| println!("{scope}: {} -> {}", edge.from, edge.to));
+                edges.iter().for_each(|edge| say(format_args!("{scope}: {} -> {}", edge.from, edge.to)));
             }
             for Knot { modules, cycles } in graph::knots(&edges) {
                 let before = allowed.len();
                 allowed.retain(|entry| !(scope == entry.scope && modules == entry.modules));
                 if allowed.len() == before {
                     found += 1;
-                    println!("{scope}: {}", modules.into_iter().collect::<Vec<_>>().join(" "));
-                    cycles.iter().for_each(|cycle| println!("{}", shown(cycle)));
+                    say(format_args!("{scope}: {}", modules.into_iter().collect::<Vec<_>>().join(" ")));
+                    cycles.iter().for_each(|cycle| say(format_args!("{}", shown(cycle))));
                 }
             }
         }
     }
     for entry in &allowed {
         let modules = entry.modules.iter().cloned().collect::<Vec<_>>().join(" ");
-        println!("xtask/cycles.allow: there is no cycle `{}: {modules}`", entry.scope);
+        say(format_args!("xtask/cycles.allow: there is no cycle `{}: {modules}`", entry.scope));
     }
     match (found, allowed.len()) {
         (0, 0) => Ok(()),

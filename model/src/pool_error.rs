@@ -5,7 +5,7 @@ use std::fmt;
 use net::Role;
 use thiserror::Error;
 
-use super::PoolId;
+use crate::pool_id::PoolId;
 
 /// A pool that is refused. No message names a path: a server says them to its client.
 #[derive(Debug, Error)]
