@@ -1,33 +1,13 @@
 //! Who is served, who waits, and who is sent away.
 //!
-//! A fixed number of sessions run at once; those who come later wait in order of arrival, as many as the queue holds.
-//! A [`Seat`] is a place in either; dropping it, however the session ends, gives the place to the next.
+//! A fixed number of sessions run at once. Clients that come later wait in order of arrival, as many as the queue
+//! holds. A [`Seat`] is a place in either; dropping it, however the session ends, gives the place to the next client.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use thiserror::Error;
-
-/// Why a client gets no place.
-#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
-pub(in crate::cli) enum Full {
-    /// Everybody serves, and the queue is full.
-    #[error("this server is busy: {waiting} clients wait already")]
-    Queue {
-        /// Clients that wait.
-        waiting: usize,
-    },
-    /// The key has as many sessions as it may, those that wait included.
-    #[error("this key has {limit} sessions here already")]
-    Key {
-        /// The most at once.
-        limit: usize,
-    },
-    /// The server finishes what runs and then ends.
-    #[error("this server is ending")]
-    Ending,
-}
+use crate::cli::error::Full;
 
 /// How many are served and wait.
 #[derive(Clone, Copy, Debug)]
@@ -70,7 +50,7 @@ impl Desk {
         Arc::new(Desk { places, state: Mutex::default(), changed: Condvar::new() })
     }
 
-    /// A count that a panic left is right: every change is one step.
+    /// A panic leaves correct counts, because every change is one step.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -86,7 +66,7 @@ impl Desk {
         {
             return Err(Full::Key { limit });
         }
-        // Who comes when nobody waits and a place is free does not count as waiting.
+        // A client that comes when nobody waits and a place is free does not count as waiting.
         let free = state.running < self.places.sessions && state.waiting.is_empty();
         if !free && state.waiting.len() >= self.places.queue {
             return Err(Full::Queue { waiting: state.waiting.len() });
