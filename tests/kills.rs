@@ -19,7 +19,7 @@ use support::{Server, ended, succeed, text, until, waggle};
 
 /// Read time-out of both parties, in seconds.
 const TIMEOUT: f64 = 1.0;
-/// By when a disturbed client has ended, and a client that nobody disturbs is served: generous, for a busy machine.
+/// Time by which a disturbed client has ended and an undisturbed one is served; generous, for a busy machine.
 const LIMIT: Duration = Duration::from_secs(60);
 /// What the parties state alike, and what makes sessions short.
 const TERMS: &str = "--ot softspoken8";

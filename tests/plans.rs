@@ -1,4 +1,4 @@
-//! Plans of thirty sessions, as they were when they were last blessed: models, policies, links and phases.
+//! Plans of thirty sessions over models, policies, links and phases, compared with golden files.
 //!
 //! A plan equals the ledger of its session (`tests/plan.rs`), so a change of the program that moves one byte or one
 //! flow of a session shows here, by phase and operation. If that is what the change is for, write the files anew and

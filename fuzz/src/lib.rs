@@ -1,9 +1,9 @@
 //! What the tests against hostile bytes share.
 //!
-//! A *target* is a test that feeds bytes of a peer, a file or a user to one decoder and checks what comes out: never
-//! a panic, never more memory than the step allows, a typed error or a value that encodes to the same bytes. Its
-//! inputs are the files of a [`Corpus`] (messages of real sessions and what was found to be awkward), and variants of
-//! them that bolero draws ([`Recipe`]). [`target!`] runs one.
+//! A *target* is a test that feeds bytes of a peer, a file or a user to one decoder and checks the result: never a
+//! panic, never more memory than the step allows, and either a typed error or a value that encodes to the same bytes.
+//! Its inputs are the files of a [`Corpus`] (messages of real sessions and inputs that were found to be awkward), and
+//! variants of them that bolero draws ([`Recipe`]). [`target!`] runs one.
 //!
 //! ```
 //! # let dir = tempfile::tempdir().unwrap();
@@ -35,9 +35,9 @@ pub use recipe::{Edit, Place, Recipe};
 /// Milliseconds that a target runs for unless `BOLERO_RANDOM_TEST_TIME_MS` says otherwise.
 pub const MILLISECONDS: u64 = 500;
 
-/// Runs a check, a closure over `&[u8]` that panics where a property does not hold, on every file of a [`Corpus`] and
-/// then on variants of them until the time is up: [`MILLISECONDS`], or `BOLERO_RANDOM_TEST_TIME_MS`. A failure names
-/// the file, or shows the smallest variant found and the seed that repeats it (`BOLERO_RANDOM_SEED`).
+/// Runs a check on every file of a [`Corpus`], and then on variants of them until the time is up: [`MILLISECONDS`],
+/// or `BOLERO_RANDOM_TEST_TIME_MS`. The check is a closure over `&[u8]` that panics where a property does not hold. A
+/// failure names the file, or shows the smallest variant found and the seed that repeats it (`BOLERO_RANDOM_SEED`).
 #[macro_export]
 macro_rules! target {
     ($corpus:expr, $check:expr $(,)?) => {{

@@ -1,7 +1,7 @@
 //! How much memory a piece of code holds at once.
 //!
-//! This crate installs the allocator of every test program that links it: the system's, with a count per thread. What
-//! other threads allocate on behalf of the code (a pool of threads) does not show.
+//! This crate installs the allocator of every test program that links it: the system's, with a count per thread.
+//! Allocations of other threads on behalf of the code (a pool of threads) are not counted.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;

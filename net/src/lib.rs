@@ -2,8 +2,8 @@
 //!
 //! # Where to start
 //!
-//! [`Channel`] over [`memory_pair`], [`tls`] or [`tcp`]; [`Ledger`] for what was sent; [`Handshake`] for what two parties
-//! must agree on; [`NetError`] for what can go wrong.
+//! [`Channel`] over [`memory_pair`], [`tls`] or [`tcp`]; [`Ledger`] for what was sent; [`Handshake`] for what two
+//! parties must agree on; [`NetError`] for what can go wrong.
 #![deny(missing_docs)]
 
 pub mod admission;

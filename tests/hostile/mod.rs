@@ -229,7 +229,7 @@ impl Numbers {
     }
 }
 
-/// Ends a process that does not end by itself within `limit`; whether it had to.
+/// Kills a process that does not end by itself within `limit`; returns whether it was killed.
 pub(crate) fn end(child: &mut Child, limit: Duration) -> bool {
     let start = std::time::Instant::now();
     while child.try_wait().expect("its state").is_none() {
