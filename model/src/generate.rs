@@ -5,6 +5,7 @@ use mpcache::{KvCache, Padding, PolicySpec};
 use ndarray::{Array2, Axis, Ix2};
 use serde::{Deserialize, Serialize};
 
+use crate::lengths::Excess;
 use crate::{Error, Input, Lengths, Model, ModelSpec, Rows, Sampler};
 
 /// What the client learns of each position.
@@ -188,6 +189,19 @@ impl Next<'_> {
     }
 }
 
+/// Refuses a generation of nothing ([`Error::Nothing`]), beyond `bound` ([`Error::Limit`]) or over more than `limit`
+/// positions ([`Error::TooLong`]).
+pub(crate) fn check_lengths(lengths: Lengths, bound: Lengths, limit: usize) -> Result<(), Error> {
+    if lengths.prompt == 0 || lengths.tokens == 0 {
+        return Err(Error::Nothing);
+    }
+    if let Some(Excess { what, got, limit }) = lengths.beyond(bound) {
+        return Err(Error::Limit { what, got, limit });
+    }
+    let positions = lengths.positions();
+    if positions > limit { Err(Error::TooLong { positions, limit }) } else { Ok(()) }
+}
+
 /// Refuses padding under a policy that would choose among it.
 pub(crate) fn check_padding(padded: bool, policy: &PolicySpec) -> Result<(), Error> {
     if padded && *policy != PolicySpec::default() {
@@ -198,11 +212,31 @@ pub(crate) fn check_padding(padded: bool, policy: &PolicySpec) -> Result<(), Err
 
 fn check(spec: &ModelSpec, prompt: Input, options: &GenerateOptions) -> Result<(), Error> {
     let lengths = Lengths { prompt: prompt.count, tokens: options.tokens };
-    lengths.check(Lengths::MAX, spec.max_positions().unwrap_or(usize::MAX))?;
+    check_lengths(lengths, Lengths::MAX, spec.max_positions().unwrap_or(usize::MAX))?;
     check_padding(options.padding.is_some(), &options.policy)?;
     let hidden = options.padding.and_then(|padding| padding.tokens);
     if let Some(tokens) = hidden.filter(|tokens| *tokens >= prompt.count) {
         return Err(Error::AllPadding { tokens, prompt: prompt.count });
     }
     spec.check_ids(prompt.ids.unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_length_has_its_own_bound_and_both_share_the_positions() {
+        let bound = Lengths { prompt: 8, tokens: 4 };
+        let check = |prompt, tokens| check_lengths(Lengths { prompt, tokens }, bound, 10);
+        assert_eq!(Lengths { prompt: 8, tokens: 3 }.positions(), 10);
+        check(8, 3).unwrap();
+        check(7, 4).unwrap();
+        assert!(matches!(check(0, 4), Err(Error::Nothing)));
+        assert!(matches!(check(8, 0), Err(Error::Nothing)));
+        assert!(matches!(check(9, 5), Err(Error::Limit { what: "tokens of a prompt", got: 9, limit: 8 })));
+        assert!(matches!(check(8, 5), Err(Error::Limit { what: "tokens to generate", got: 5, limit: 4 })));
+        assert!(matches!(check(8, 4), Err(Error::TooLong { positions: 11, limit: 10 })));
+        assert_eq!(Lengths::MAX.positions(), usize::MAX);
+    }
 }

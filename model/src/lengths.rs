@@ -2,8 +2,6 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::Error;
-
 /// The lengths of a generation, or bounds on them: public.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lengths {
@@ -38,37 +36,5 @@ impl Lengths {
             .into_iter()
             .find(|(_, got, limit)| got > limit)
             .map(|(what, got, limit)| Excess { what, got, limit })
-    }
-
-    /// Refuses a generation of nothing ([`Error::Nothing`]), beyond `bound` ([`Error::Limit`]) or over more than
-    /// `limit` positions ([`Error::TooLong`]).
-    pub(crate) fn check(self, bound: Lengths, limit: usize) -> Result<(), Error> {
-        if self.prompt == 0 || self.tokens == 0 {
-            return Err(Error::Nothing);
-        }
-        if let Some(Excess { what, got, limit }) = self.beyond(bound) {
-            return Err(Error::Limit { what, got, limit });
-        }
-        let positions = self.positions();
-        if positions > limit { Err(Error::TooLong { positions, limit }) } else { Ok(()) }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn each_length_has_its_own_bound_and_both_share_the_positions() {
-        let check = |prompt, tokens| Lengths { prompt, tokens }.check(Lengths { prompt: 8, tokens: 4 }, 10);
-        assert_eq!(Lengths { prompt: 8, tokens: 3 }.positions(), 10);
-        check(8, 3).unwrap();
-        check(7, 4).unwrap();
-        assert!(matches!(check(0, 4), Err(Error::Nothing)));
-        assert!(matches!(check(8, 0), Err(Error::Nothing)));
-        assert!(matches!(check(9, 5), Err(Error::Limit { what: "tokens of a prompt", got: 9, limit: 8 })));
-        assert!(matches!(check(8, 5), Err(Error::Limit { what: "tokens to generate", got: 5, limit: 4 })));
-        assert!(matches!(check(8, 4), Err(Error::TooLong { positions: 11, limit: 10 })));
-        assert_eq!(Lengths::MAX.positions(), usize::MAX);
     }
 }

@@ -3,7 +3,7 @@
 use mpcache::{Padding, PolicySpec};
 use protocols::functions::softmax::MAX_SOFTMAX_COLUMNS;
 
-use crate::generate::{GenerateOptions, Reveal, Step, check_padding};
+use crate::generate::{GenerateOptions, Reveal, Step, check_lengths, check_padding};
 use crate::{Error, Lengths, ModelSpec};
 
 /// What both parties state before a session and must state alike. The client alone chooses the number of phases
@@ -182,7 +182,7 @@ impl Request {
     pub fn check(&self, spec: &ModelSpec, limits: &Limits) -> Result<(), Error> {
         // The softmax of the engines in fixed point has a limit of its own.
         let limit = spec.max_positions().unwrap_or(usize::MAX).min(MAX_SOFTMAX_COLUMNS);
-        self.lengths.check(limits.lengths, limit)
+        check_lengths(self.lengths, limits.lengths, limit)
     }
 }
 
