@@ -1,8 +1,8 @@
 //! What is public about a model, in a line: pinned by a client, so that a server cannot change it.
 //!
-//! A server decides the shape, the tokens that end a text, and the tokenizer. All three tell it something: the number of tokens
-//! of a prompt depends on the tokenizer, and with `--stop-at-eos` the length of a text on the set of end tokens. A
-//! [`Fingerprint`] names them all, in a line that a client can remember beside the server's key.
+//! A server decides the shape, the tokens that end a text, and the tokenizer. All three tell it something: the number
+//! of tokens of a prompt depends on the tokenizer, and with `--stop-at-eos` the length of a text on the set of end
+//! tokens. A [`Fingerprint`] names them all, in a line that a client can remember beside the server's key.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -62,9 +62,9 @@ pub enum PinError {
 
 /// BLAKE3 of a public model's shape, and of its tokenizer where that is known.
 ///
-/// The shape is a [`ModelSpec`] as JSON: architecture, sizes, constants and the tokens that end a text. The tokenizer is
-/// the text of `tokenizer.json`. As text: `waggle-model:` and 64 hexadecimal digits, then 64 more if the tokenizer is part
-/// of it.
+/// The shape is a [`ModelSpec`] as JSON: architecture, sizes, constants and the tokens that end a text. The tokenizer
+/// is the text of `tokenizer.json`. As text: `waggle-model:` and 64 hexadecimal digits, then 64 more if the tokenizer
+/// is part of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Fingerprint {
     shape: Digest,
@@ -111,8 +111,9 @@ impl Fingerprint {
         self.shape == met.shape && met.tokenizer.is_none_or(|tokenizer| self.tokenizer == Some(tokenizer))
     }
 
-    /// Compares this model, met at `server`, with what `file` remembers of it, and returns what is to be remembered if that
-    /// is news. With `accepted`, which says that the user named this model, a changed one is news instead of refused.
+    /// Compares this model, met at `server`, with what `file` remembers of it, and returns what is to be remembered
+    /// if that is news. With `accepted`, which says that the user named this model, a changed one is news instead of
+    /// refused.
     ///
     /// A session that has no use for the server's tokenizer neither compares nor forgets it.
     ///

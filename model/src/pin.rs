@@ -26,10 +26,12 @@ pub struct Expectation {
 }
 
 impl Expectation {
-    /// From a fingerprint, a `config.json`, a directory with one and perhaps a tokenizer, or the name of a bundled model.
+    /// From a fingerprint, a `config.json`, a directory with one and perhaps a tokenizer, or the name of a bundled
+    /// model.
     ///
     /// # Errors
-    /// [`PinError::Malformed`] for a text that begins as a fingerprint does; [`Error`] by the file.
+    /// [`PinError::Malformed`](crate::PinError::Malformed) for a text that begins as a fingerprint does; [`Error`] by
+    /// the file.
     pub fn named(name: &str) -> Result<Self, Error> {
         if name.starts_with(PREFIX) {
             return Ok(Expectation { spec: None, fingerprint: name.parse()? });

@@ -14,7 +14,7 @@ pub struct Terms {
     pub protocol: protocols::Options,
     /// What the client learns of each position.
     pub reveal: Reveal,
-    /// Which of the cache a token looks at.
+    /// Which part of the cache a token looks at.
     pub policy: PolicySpec,
 }
 

@@ -10,31 +10,35 @@
 //! | message | from | bytes |
 //! |---|---|---|
 //! | handshake ([`net::handshake`]): version and [`Terms`], which must be equal but for [`preprocess`](protocols::Options::preprocess), which the client chooses; shape and name of the model | both | up to [`net::handshake::MAX_BYTES`] |
-//! | shape: a [`ModelSpec`] as JSON | server | up to [`MAX_SHAPE_BYTES`] |
+//! | shape: a [`ModelSpec`](crate::ModelSpec) as JSON | server | up to [`MAX_SHAPE_BYTES`] |
 //! | scales: fractional bits of each weight, in the order of [`Model::load`](crate::Model::load) | server | 1 per weight |
 //! | tokenizer: the text of `tokenizer.json`; empty unless there is one and the client wants it | server | up to [`MAX_TOKENIZER_BYTES`] |
 //! | request: tokens of the prompt, tokens to generate (u32, little endian), a byte that adds 1 to stop at the end of a text and 2 if the prompt may be padded; 0 to generate, 1 to fill a pool, 2 to generate from the pool whose id follows | client | 26 |
 //! | verdict: empty, or why the request is refused | server | up to [`MAX_REASON_BYTES`] |
 //! | id of the pool to be filled, if that is the request | server | 16 |
 //!
-//! Then come base OTs, in a two-phase session ([`protocols::Options::preprocess`]) the correlations that [`needs`]
-//! lists, and the generation. With `stop_at_eos` the client sends one more byte after each token.
+//! Then come base OTs, and the generation follows. In a two-phase session ([`protocols::Options::preprocess`]) the
+//! correlations that [`needs`] lists are made in between. With `stop_at_eos` the client sends one more byte after
+//! each token.
 //!
-//! At the end both parties compare what they saw of the session ([`net::Channel::confirm_transcript`]); results are
-//! final only then.
+//! At the end both parties compare their transcripts of the session ([`net::Channel::confirm_transcript`]). Results
+//! are final only then.
 //!
-//! The two phases may be two sessions with any time between them. [`ClientSession::fill`] makes the correlations,
-//! without the OTs, and ends when each party has its own in a file: the client says `pool/ready` (empty, or what went
-//! wrong), the server answers alike, the client publishes its file and says `pool/kept`, the server publishes its
-//! own. [`ClientSession::spend`] checks the client's [`Pool`](crate::pool::Pool), the server (one [with
-//! pools](ModelServer::with_pools)) that of the same id before its verdict; then the client and after it the server
-//! claim their parts and say `pool/claimed`, and both reserve the OTs that the generation needs. What each party has
-//! after a crash is in [`crate::pool`]. A generation may be shorter than what the pool was made for. Rows of masks
-//! serve any lengths; those of keys and values serve the prompt of the pool's own length and any number of tokens
-//! after it. What does not fit a shorter prompt is made on the spot, booked as `offline`.
+//! The two phases may be two sessions with any time between them.
 //!
-//! Neither party believes the other's numbers: lengths are bounded before anything is allocated, the shape is checked
-//! as one from a file would be, and a request is held against the model's positions and the server's [`Limits`].
+//! - [`ClientSession::fill`] makes the correlations, without the OTs, and ends when each party has its own in a file. The
+//!   client says `pool/ready` (empty, or what went wrong), and the server answers alike. The client publishes its file
+//!   and says `pool/kept`; the server publishes its own.
+//! - [`ClientSession::spend`] checks the client's [`Pool`](crate::pool::Pool), and a server
+//!   [with pools](ModelServer::with_pools) checks that of the same id before its verdict. Then the client and after it
+//!   the server claim their parts and say `pool/claimed`, and both reserve the OTs that the generation needs.
+//!
+//! What each party has after a crash is in [`crate::pool`]. A generation may be shorter than what the pool was made
+//! for. Rows of masks serve any lengths. Masks of keys and values serve the prompt of the pool's own length and any
+//! number of tokens after it. What does not fit a shorter prompt is made on the spot, booked as `offline`.
+//!
+//! Neither party trusts the other's numbers: lengths are bounded before anything is allocated, the shape is checked
+//! like one from a file, and a request is compared with the model's positions and the server's [`Limits`].
 
 mod client;
 mod correlations;
