@@ -113,9 +113,9 @@ pub trait Observer {
     }
 }
 
-/// Most steps of planning ([`Request::planning_steps`]) for a session in two phases: half a minute or so, and more
-/// than a GPT-2 XL needs for all its positions. Either party refuses what is beyond, however honest: a model or a
-/// request may be made up to keep it busy.
+/// Most steps of planning ([`Request::planning_steps`]) for a session in two phases. They take about half a minute,
+/// and a GPT-2 XL needs fewer for all its positions. Either party refuses more, because a model or a request may be
+/// made up to keep it busy.
 pub const MAX_PLANNING_STEPS: usize = 1 << 16;
 
 /// Watches nothing.
@@ -146,8 +146,9 @@ impl From<Lengths> for Request {
 }
 
 impl Request {
-    /// What it costs to plan two phases for this, from public numbers alone: about half a millisecond each. The
-    /// planner goes through all layers once a token; reading the shape of a layer costs as much as eight tokens.
+    /// The number of steps that it takes to plan two phases, from public numbers alone; a step takes about half a
+    /// millisecond. The planner goes through all layers once a token. Reading the shape of a layer costs as much as
+    /// eight tokens.
     pub fn planning_steps(&self, spec: &ModelSpec) -> usize {
         spec.layers().saturating_mul(self.lengths.tokens.saturating_add(8))
     }

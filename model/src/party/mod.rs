@@ -26,12 +26,12 @@
 //!
 //! The two phases may be two sessions with any time between them.
 //!
-//! - [`ClientSession::fill`] makes the correlations, without the OTs, and ends when each party has its own in a file. The
-//!   client says `pool/ready` (empty, or what went wrong), and the server answers alike. The client publishes its file
-//!   and says `pool/kept`; the server publishes its own.
-//! - [`ClientSession::spend`] checks the client's [`Pool`](crate::pool::Pool), and a server
-//!   [with pools](ModelServer::with_pools) checks that of the same id before its verdict. Then the client and after it
-//!   the server claim their parts and say `pool/claimed`, and both reserve the OTs that the generation needs.
+//! - [`ClientSession::fill`] makes the correlations, without the OTs, and ends when each party has its own in a file.
+//!   The client says `pool/ready` (empty, or what went wrong), and the server answers alike. The client publishes its
+//!   file and says `pool/kept`; the server publishes its own.
+//! - [`ClientSession::spend`] checks the client's [`Pool`](crate::pool::Pool), and a server [with
+//!   pools](ModelServer::with_pools) checks that of the same id before its verdict. Then the client and after it the
+//!   server claim their parts and say `pool/claimed`, and both reserve the OTs that the generation needs.
 //!
 //! What each party has after a crash is in [`crate::pool`]. A generation may be shorter than what the pool was made
 //! for. Rows of masks serve any lengths. Masks of keys and values serve the prompt of the pool's own length and any

@@ -111,7 +111,7 @@ pub(super) fn send_verdict(channel: &mut Channel, step: &'static str, error: Opt
     Ok(channel.flush(step)?)
 }
 
-/// What a client may read of an error of the server's: no paths, nothing about weights.
+/// The part of a server's error that a client may read: no paths, nothing about weights.
 fn reason(error: &Error) -> String {
     match error {
         Error::PoolFile { source, .. } | Error::Pool(source) => source.for_peer(),
@@ -166,7 +166,7 @@ pub(super) fn ask(
     request: &Request,
     kind: SessionKind,
 ) -> Result<(), Error> {
-    // What cannot work is not asked for; the server's own limits are its business.
+    // A request that cannot work is not sent. The server checks its own limits.
     request.check(spec, &Limits::NONE)?;
     let message = encode_request(request, kind)?;
     scoped(channel, |channel| {

@@ -15,11 +15,11 @@ use crate::{Error, Generation, Input, Lengths, Model, Next, Sampler, generate};
 /// How long the rehearsal of the opening may take.
 const REHEARSAL: Duration = Duration::from_secs(60);
 
-/// Predicts the session of a client that asks a server of `model` for `request` under `terms`: the accounts carry the
-/// bytes, messages and flows that a real ledger would, to the byte, and no times. With `stop_at_eos` it is the
-/// longest session that may come out.
+/// Predicts the session of a client that asks a server of `model` for `request` under `terms`. The accounts carry
+/// exactly the bytes, messages and flows of a real ledger, and no times. With `stop_at_eos` the plan is that of the
+/// longest possible session.
 ///
-/// `frac_bits` of the model matter: without weights they are what [`protocols::DEFAULT_WEIGHT_FRAC`] says.
+/// The plan depends on `frac_bits` of the model. Without weights they are [`protocols::DEFAULT_WEIGHT_FRAC`].
 pub fn plan(
     model: &PublicModel,
     terms: &Terms,
@@ -103,7 +103,7 @@ fn untimed(mut outcome: Outcome) -> Outcome {
     outcome
 }
 
-/// The account of an opening that is held between two threads: its messages are made in one place.
+/// The account of an opening that two threads hold, so that its messages are made in one place.
 fn rehearse(
     model: &PublicModel,
     terms: &Terms,
