@@ -13,7 +13,7 @@ use crate::cost::{Accounts, Cost};
 use crate::data::{self, Inputs};
 use crate::{Failure, HEADS, LAYERS};
 
-/// How long a party waits for the other; eviction of a long prompt computes for long.
+/// How long a party waits for the other; eviction of a long prompt takes long.
 const PATIENCE: Duration = Duration::from_secs(600);
 
 /// An engine whose traffic is booked; one in the clear has none.

@@ -80,7 +80,7 @@ impl Desk {
         Ok(Seat { desk: self.clone(), ticket: Some(ticket), key: key.map(str::to_owned) })
     }
 
-    /// Lets nobody in any more, and sends away who waits.
+    /// Lets nobody in any more, and sends waiting clients away.
     pub(super) fn end(&self) {
         self.state().ending = true;
         self.changed.notify_all();
@@ -123,7 +123,7 @@ impl Seat {
                 self.desk.changed.notify_all();
                 return Ok(());
             }
-            // What is told may take a moment, and nobody else waits for it.
+            // Telling may take a moment; nobody else must wait for it.
             drop(state);
             waiting(u32::try_from(position + 1).unwrap_or(u32::MAX))?;
             let state = self.desk.state();
@@ -185,7 +185,7 @@ mod tests {
         let mut third = desk.enter(None).unwrap();
         assert_eq!((look(&mut second), look(&mut third)), (Some(1), Some(2)));
         assert_eq!(desk.enter(None).err(), Some(Full::Queue { waiting: 2 }));
-        // Who leaves the queue makes room in it.
+        // A client that leaves the queue makes room in it.
         drop(second);
         assert_eq!(look(&mut third), Some(1));
         drop(first);
