@@ -188,8 +188,8 @@ fn engines_agree_and_what_is_hidden_is_not_measured() {
         Model::load(&mut FixedLoader::default(), &files.spec, Some(&mut files.checkpoint)).unwrap();
     let fixed = InClear { model: &model, engine: Fixed::new };
     let (_, fixed) = evaluate(&fixed, &sequences, &candidates, &|| ()).unwrap();
-    let hosted = ModelServer::load(bundled(name).unwrap()).unwrap();
-    let secure = TwoParties { hosted: &hosted, protocol: protocols::Options::default() };
+    let server = ModelServer::load(bundled(name).unwrap()).unwrap();
+    let secure = TwoParties { server: &server, protocol: protocols::Options::default() };
     let passes = std::sync::atomic::AtomicUsize::new(0);
     let tick = || {
         passes.fetch_add(1, std::sync::atomic::Ordering::Relaxed);

@@ -139,8 +139,8 @@ pub(super) fn run(args: EvalArgs) -> Result<(), Error> {
             study(&clear(&model, Fixed::new))
         }
         EngineArg::Secure => {
-            let hosted = ModelServer::load(files)?;
-            study(&TwoParties { hosted: &hosted, protocol: protocols::Options::default() })
+            let server = ModelServer::load(files)?;
+            study(&TwoParties { server: &server, protocol: protocols::Options::default() })
         }
     };
     bar.finish_and_clear();

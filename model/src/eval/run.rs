@@ -100,7 +100,7 @@ impl<E: Engine + 'static> Runner for InClear<'_, E> {
 /// Runs between two parties, two threads of this process over memory: the whole session, as over a network.
 pub struct TwoParties<'a> {
     /// The server's side.
-    pub hosted: &'a ModelServer,
+    pub server: &'a ModelServer,
     /// Choices of the protocols.
     pub protocol: protocols::Options,
 }
@@ -110,7 +110,7 @@ const PATIENCE: Duration = Duration::from_secs(600);
 
 impl Runner for TwoParties<'_> {
     fn spec(&self) -> ModelSpec {
-        self.hosted.public().spec.clone()
+        self.server.public().spec.clone()
     }
 
     fn sees(&self) -> bool {
@@ -128,7 +128,7 @@ impl Runner for TwoParties<'_> {
         let (prompt, rest) = sequence.ids().split_at(sequence.prompt());
         let (client, server) = thread::scope(|scope| {
             let server = scope.spawn(|| {
-                self.hosted.serve(
+                self.server.serve(
                     Channel::new(Role::Server, there),
                     &Caller::default(),
                     &terms,
