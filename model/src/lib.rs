@@ -1,7 +1,7 @@
 #![doc = include_str!("../README.md")]
 //!
-//! Nothing in this crate but [`party`], [`needs`](party::needs) and [`pool`] knows whether a tensor is an array, a share
-//! or a shape. To run a party, start at [`party`].
+//! Nothing in this crate but [`party`], [`needs`](party::needs) and [`pool`] knows whether a tensor is an array, a
+//! share or a shape. To run a party, start at [`party`].
 #![deny(missing_docs)]
 #![deny(unsafe_code)]
 

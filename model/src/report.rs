@@ -256,8 +256,8 @@ impl Report {
         self.operations = entries.into_iter().map(Operation::from).collect();
     }
 
-    /// Adds what the other party's process took, from its accounts and its costs by token. An account that only the other
-    /// party has, because nothing was sent in it, becomes an operation of its own.
+    /// Adds what the other party's process took, from its accounts and its costs by token. An account that only the
+    /// other party has, because nothing was sent in it, becomes an operation of its own.
     pub fn set_peer_cpu(&mut self, entries: &[Entry], per_token: &[Cost]) {
         let mut times: BTreeMap<(Phase, String), f64> =
             entries.iter().map(|e| ((e.phase, e.path.clone()), e.traffic.cpu.as_secs_f64())).collect();

@@ -147,7 +147,7 @@ impl Runner for TwoParties<'_> {
         });
         let server = server.map_err(|_| EvalError::Panicked)?;
         let out = match (client, server) {
-            // The party whose peer hung up is not the one to blame.
+            // A party whose peer hung up is not the cause.
             (Err(hung_up), Err(error)) if matches!(hung_up.net(), Some(NetError::Closed { .. })) => {
                 return Err(error.into());
             }
@@ -184,12 +184,12 @@ impl Observer for Ticks<'_> {
 
 /// The metrics of the full cache, then those of `candidates`, over `sequences`.
 ///
-/// Runs are spread over all cores, each on as few threads as leave none idle. `tick` is called after each pass through
-/// the model: (1 + candidates) times the [`passes`](Sequence::passes) of all sequences.
+/// Runs are spread over all cores, each on as few threads as leave none idle. `tick` is called after each pass
+/// through the model: (1 + candidates) times the [`passes`](Sequence::passes) of all sequences.
 ///
 /// # Errors
-/// Before any work: sequences beyond the model or outside its vocabulary, policies that need to see values where
-/// `runner` does not. Then what a run fails with.
+/// Before any work: sequences beyond the model or outside its vocabulary, and policies that need to see values where
+/// `runner` does not. Then the errors of the runs.
 pub fn evaluate(
     runner: &dyn Runner,
     sequences: &[Sequence],
@@ -242,8 +242,8 @@ fn check(runner: &dyn Runner, sequences: &[Sequence], candidates: &[Candidate]) 
 
 /// Runs jobs 0..`jobs`, `at_once` or one per core at a time, and returns their results in order, or the first error.
 ///
-/// Each worker owns a pool of threads: in a common pool, a job that waits for a part of a product would start another job
-/// on top of itself, and products would be cut finer than there are idle cores.
+/// Each worker owns a pool of threads: in a common pool, a job that waits for a part of a product would start another
+/// job on top of itself, and products would be cut finer than there are idle cores.
 fn parallel<T: Send>(
     jobs: usize,
     at_once: usize,
