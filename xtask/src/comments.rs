@@ -80,9 +80,10 @@ fn structure(words: &str) -> bool {
     let first = words.split(' ').next().unwrap_or(words);
     let numbered =
         first.strip_suffix(['.', ')']).is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()));
-    let fence = ["```", "~~~", "|", "<", "==", "---"].iter().any(|start| words.starts_with(start));
+    let fence = ["```", "~~~", "|", "==", "---"].iter().any(|start| words.starts_with(start));
+    let html = words.starts_with('<') && !words.starts_with("<http");
     let link = words.starts_with('[') && words.contains("]: ");
-    numbered || fence || link || matches!(first, "-" | "*" | "+" | ">" | "#" | "##" | "###" | "####")
+    numbered || fence || html || link || matches!(first, "-" | "*" | "+" | ">" | "#" | "##" | "###" | "####")
 }
 
 /// Which lines of a source file begin with a comment, and not within a string or a longer comment.
