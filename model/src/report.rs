@@ -223,7 +223,7 @@ impl Phases {
         [setup, offline, prefill, &decode.total].into_iter().chain(&decode.per_token)
     }
 
-    /// [`Phases::costs`], to be changed.
+    /// All costs, to be changed.
     pub fn costs_mut(&mut self) -> impl Iterator<Item = &mut Cost> {
         let Phases { setup, offline, prefill, decode } = self;
         [setup, offline, prefill, &mut decode.total].into_iter().chain(&mut decode.per_token)

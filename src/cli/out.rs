@@ -18,7 +18,7 @@ pub(super) fn print(text: impl Display) -> Result<(), Error> {
 /// Writes `text` and the end of a line to standard output.
 ///
 /// # Errors
-/// As [`print`].
+/// As [`print()`].
 pub(super) fn line(text: impl Display) -> Result<(), Error> {
     print(format_args!("{text}\n"))
 }

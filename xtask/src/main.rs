@@ -1,7 +1,7 @@
 //! `cargo xtask`: the daily commands of the repository.
 //!
-//! Each command is a file: [`cycles`] and [`comments`] read the sources, [`bench`] compares with an older commit, and
-//! [`cargo`] runs what is a line of cargo.
+//! Each command is a file: [`cycles`] and [`comments`] read the sources, [`mod@bench`] compares with an older commit,
+//! and [`mod@cargo`] runs what is a line of cargo.
 #![forbid(unsafe_code)]
 
 mod bench;

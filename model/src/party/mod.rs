@@ -2,7 +2,7 @@
 //!
 //! A server prepares a model once ([`ModelServer::load`]) and runs one session per client ([`ModelServer::serve`]). A
 //! client opens a session ([`ClientSession::open`]), learns what is public about the model, and generates
-//! ([`ClientSession::generate`]). [`plan`] predicts the same session from shapes: bytes and flows of every account
+//! ([`ClientSession::generate`]). [`plan()`] predicts the same session from shapes: bytes and flows of every account
 //! are equal.
 //!
 //! A session begins with these messages, booked in phase `setup` under `handshake`:

@@ -46,7 +46,7 @@ impl ModelServer {
         Ok(ModelServer { model, public, pools: None, digest: OnceLock::new() })
     }
 
-    /// Puts a short text through the model in the clear, see [`calibrate`].
+    /// Puts a short text through the model in the clear, see [`calibrate()`].
     ///
     /// # Errors
     /// [`Error::Calibration`] if a value leaves the range of an operation; [`Error::Tokenizer`] if clients would

@@ -27,7 +27,8 @@ pub struct Pools {
 
 impl Pools {
     /// The directory `dir`, made if it is missing, under Unix for its owner alone; at most `max` pools are kept in
-    /// it. What crashes left there is removed: drafts, claimed files, and files that have waited for [`PENDING_AGE`].
+    /// it. What crashes left there is removed: drafts, claimed files, and files that have waited for
+    /// [`PENDING_AGE`](super::PENDING_AGE).
     ///
     /// # Errors
     /// [`Error::File`] if the directory cannot be made or read.
