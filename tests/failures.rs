@@ -1,4 +1,4 @@
-//! What goes wrong ends with an error that says so, and a server goes on.
+//! Every failure ends with an error that says so, and a server goes on.
 
 mod support;
 

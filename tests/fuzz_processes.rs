@@ -1,4 +1,4 @@
-//! Two processes and somebody between them who changes bytes; a server and clients who mean it harm.
+//! Two processes and an attacker between them who changes bytes; a server and hostile clients.
 //!
 //! `cargo test` runs a few. The long runs, which print what came of them (some ten minutes):
 //! `cargo test --release --test fuzz_processes -- --ignored --nocapture --test-threads 1`.
@@ -20,7 +20,7 @@ use hostile::{Damage, Host, Numbers, Proxy, Spoil, Wire, end, waggle};
 
 /// Seconds that a party waits for the other.
 const TIMEOUT: f64 = 2.0;
-/// How long a client may take in all: its own work, its time-out, a busy machine. What takes longer hangs.
+/// How long a client may take in all: its own work, its time-out, a busy machine. A client that takes longer hangs.
 const HANG: Duration = Duration::from_secs(60);
 /// Sessions that run at once.
 const WORKERS: usize = 4;
@@ -131,7 +131,7 @@ fn five_hundred_spoiled_sessions() {
     spoiled_sessions(Wire::Tls, 250);
 }
 
-/// Clients that mean a server harm.
+/// Hostile clients.
 #[derive(Clone, Copy, Debug)]
 enum Hostile {
     /// Connects and says nothing.
@@ -184,7 +184,7 @@ impl Hostile {
                 }
                 Hostile::NeverReading => {
                     let _ = stream.write_all(recorded);
-                    // Until the server has had enough of it: then a write fails.
+                    // Goes on until the server gives up, which makes a write fail.
                     while !done.load(Ordering::Relaxed) && stream.write_all(&[0]).is_ok() {
                         thread::sleep(Duration::from_millis(100));
                     }
@@ -208,8 +208,8 @@ impl Hostile {
     }
 }
 
-/// The most memory that the server of the tiny model may take, whatever its clients do: four sessions of it, and what the
-/// links of all clients may queue.
+/// The most memory that the server of the tiny model may take, whatever its clients do: four sessions of it, and what
+/// the links of all clients may queue.
 const MEMORY: u64 = 1 << 30;
 
 /// Lets `honest` clients and the five hostile ones come to one server of four sessions at once.

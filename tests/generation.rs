@@ -5,10 +5,10 @@ mod support;
 use serde_json::Value;
 use support::{asset, ids, join, json, waggle};
 
-/// Where the plaintext's best token leads by more, the parties must choose it too.
+/// If the plaintext's best token leads by more than this, the parties must choose it too.
 const SAFE_MARGIN: f64 = 0.05;
 
-/// Runs a demo with `--check` and holds it to the promises that every model keeps.
+/// Runs a demo with `--check` and asserts what holds for every model.
 fn checked(arguments: &str) -> Value {
     let report = json(&mut waggle(&format!("demo --check {arguments}")));
     let missed = report["largest_margin_missed"].as_f64();

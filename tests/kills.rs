@@ -1,5 +1,5 @@
-//! Parties that are killed or stopped at any moment: no correlation is used twice, no pool is left without its partner,
-//! and the next client is served.
+//! Parties that are killed or stopped at any moment: no correlation is used twice, no pool is left without its
+//! partner, and the next client is served.
 //!
 //! `cargo test --release --test kills` disturbs 8 sessions; `WAGGLE_KILLS=200 cargo test --release --test kills --
 //! --nocapture` disturbs 200 and says how they ended. `WAGGLE_SEED` repeats the choices of a run, not its moments.
@@ -19,7 +19,7 @@ use support::{Server, ended, succeed, text, until, waggle};
 
 /// Read time-out of both parties, in seconds.
 const TIMEOUT: f64 = 1.0;
-/// By when a disturbed client has ended, and a client that nobody disturbs is served: generous, for a busy machine.
+/// Time by which a disturbed client has ended and an undisturbed one is served; generous, for a busy machine.
 const LIMIT: Duration = Duration::from_secs(60);
 /// What the parties state alike, and what makes sessions short.
 const TERMS: &str = "--ot softspoken8";

@@ -18,8 +18,8 @@ fn operations(report: &Value) -> BTreeMap<(String, String), [u64; 3]> {
     rows.filter(|(_, numbers)| numbers.iter().any(|n| *n > 0)).collect()
 }
 
-/// Runs and plans the same session, over `lan` unless `arguments` say something else: the rate of the link decides what
-/// products pack.
+/// Runs and plans the same session, over `lan` unless `arguments` say something else: the rate of the link decides
+/// what products pack.
 fn compare(model: &str, prompt: &[u32], tokens: usize, arguments: &str) {
     let arguments = &if arguments.contains("--link") { arguments.into() } else { format!("{arguments} --link lan") };
     let (ids, count) = (support::join(prompt), prompt.len());

@@ -14,7 +14,7 @@ use support::{Log, Server, ended, fail, json, succeed, text, waggle};
 const MODEL: &str = "--model shakespeare-gpt2";
 const SHORT: &str = "--prompt-ids 30,27,25 --tokens 2";
 const LONG: &str = "--prompt-ids 30,27,25 --tokens 200";
-/// What a party may take at most, on a machine that does much else.
+/// The longest time that a party may take, on a busy machine.
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// A client that runs, and what it says.
@@ -64,7 +64,7 @@ fn clients_wait_their_turn_and_leave_the_queue_at_once() {
     server.log().wait_for("session begins");
     let second = Client::of(&server, SHORT);
     second.log.wait_for("you are number 1");
-    // Its time-out is shorter than the wait: it begins when it is served.
+    // Its time-out is shorter than the wait, but begins only when it is served.
     let third = Client::of(&server, &format!("{SHORT} --timeout 3"));
     third.log.wait_for("you are number 2");
     let refused = fail(&mut server.client(SHORT), 1);
@@ -72,7 +72,7 @@ fn clients_wait_their_turn_and_leave_the_queue_at_once() {
     second.kill();
     third.log.wait_for("you are number 1");
     std::thread::sleep(Duration::from_secs(4));
-    // Who leaves in a session frees its place as well.
+    // A client that leaves during its session frees its place as well.
     first.kill();
     let served = ended(third.child, LIMIT);
     assert!(served.status.success(), "{}", third.log.into_text());

@@ -1,4 +1,4 @@
-//! The tokenizer of a server, which may be anything: refused or endured, in the process that the program starts for it.
+//! A server's tokenizer may be anything. It is refused or survived, in the process that the program starts for it.
 
 mod support;
 

@@ -1,4 +1,4 @@
-//! Whom a client talks to, with real processes: changed keys, wrong keys, and one party in plaintext.
+//! Trust between real processes: changed keys, wrong keys, and one party in plaintext.
 
 mod support;
 

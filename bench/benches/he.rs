@@ -1,7 +1,7 @@
 //! Transforms, encryption and matrix products. `cargo bench -p waggle-bench --bench he`
 //!
-//! Times are of one core's call or of all cores, as the operation takes them. Every product is opened and compared with
-//! the plain one before its parts are timed; the bytes of both messages are printed once.
+//! Times are of one core's call or of all cores, as the operation takes them. Every product is opened and compared
+//! with the plain one before its parts are timed; the bytes of both messages are printed once.
 
 use std::hint::black_box;
 use std::time::Duration;

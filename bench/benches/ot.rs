@@ -67,7 +67,7 @@ fn extension(c: &mut Criterion) {
             _ => "silent".into(),
         };
         let mut direction = Direction::new(kind);
-        // The first extension of silent OT is dearer.
+        // The first extension of silent OT costs more.
         direction.extend();
         direction.check();
         let before = direction.receiver.0.ledger().total();

@@ -39,9 +39,9 @@ pub fn to_real(words: &ArrayD<u64>) -> ArrayD<f64> {
     words.mapv(|word| word as i64 as f64 / f64::from(1u32 << FRAC))
 }
 
-/// Benchmarks `protocol` on `elements` elements under `id`, both parties in threads over memory and real OTs, whose
-/// making is part of the time. `check` sees both parties' results after every run, outside the time, and panics if
-/// they are wrong. Prints the bytes and flows of the first run in a fresh session, set-up and keys apart.
+/// Benchmarks `protocol` on `elements` elements under `id`. Both parties run in threads over memory, with real OTs;
+/// making them is part of the time. `check` sees both parties' results after every run, outside the time, and panics
+/// if they are wrong. Prints the bytes and flows of the first run in a fresh session, without set-up and keys.
 pub fn two_party<T: Send>(
     group: &mut BenchmarkGroup<'_, WallTime>,
     id: &str,

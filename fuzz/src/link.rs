@@ -1,4 +1,4 @@
-//! Links in memory: one that only reads what was recorded, and pairs on which messages are spoiled.
+//! Links in memory: one that plays back a recording, and pairs on which messages are spoiled.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
@@ -65,7 +65,7 @@ pub fn frame(step: &str, payload: &[u8]) -> Vec<u8> {
     [&(payload.len() as u32).to_le_bytes()[..], &tag.to_le_bytes(), payload].concat()
 }
 
-/// The frames of `bytes`, a whole stream of an honest party; what does not fill a frame is left out.
+/// The frames of `bytes`, a whole stream of an honest party; bytes that do not fill a frame are left out.
 pub fn frames(mut bytes: &[u8]) -> Vec<Vec<u8>> {
     let mut out = Vec::new();
     while let Some(len) = whole(bytes) {
@@ -85,8 +85,8 @@ fn whole(bytes: &[u8]) -> Option<usize> {
 /// What happens to a message on its way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mutation {
-    /// A bit of its payload is inverted; this number modulo the bits chooses it. A message without payload loses a bit of
-    /// its header.
+    /// A bit of its payload is inverted; this number modulo the bits chooses it. A message without payload loses a
+    /// bit of its header.
     Flip(u64),
     /// A bit of its header is inverted.
     FlipHeader(u64),
@@ -96,8 +96,8 @@ pub enum Mutation {
     Duplicate,
     /// It arrives after the one that follows.
     Swap,
-    /// One that was sent before, this many messages earlier modulo their number, arrives in its place. The first message is
-    /// replaced by itself, twice.
+    /// An earlier message arrives in its place: the one this many messages before, modulo their number. The first
+    /// message is replaced by itself, twice.
     Replay(usize),
     /// Its last byte, or that of its header, is missing.
     Truncate,
@@ -164,8 +164,8 @@ pub struct End {
 #[derive(Clone)]
 pub struct Watch(Arc<(Mutex<State>, Condvar)>);
 
-/// The ends of client and server, and a view of both. A pair on which both parties wait is stalled for good, and both get
-/// `TimedOut` at once: each must use its end from one thread at a time, as channels do.
+/// The ends of client and server, and a view of both. If both parties wait, the pair is stalled for good, and both
+/// get `TimedOut` at once. Each party must therefore use its end from one thread at a time, as channels do.
 pub fn pair(spoil: Option<Spoil>) -> (End, End, Watch) {
     let state = State {
         queues: Default::default(),
@@ -208,7 +208,7 @@ fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
 }
 
 impl State {
-    /// A whole message of `from`: passes it on, or what becomes of it.
+    /// Passes on a whole message of `from`, or what the mutation makes of it.
     fn message(&mut self, from: Role, mut frame: Vec<u8>) {
         let index = self.messages[from as usize];
         self.messages[from as usize] += 1;

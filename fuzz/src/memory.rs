@@ -1,7 +1,7 @@
 //! How much memory a piece of code holds at once.
 //!
-//! This crate installs the allocator of every test program that links it: the system's, with a count per thread. What
-//! other threads allocate on behalf of the code (a pool of threads) does not show.
+//! This crate installs the allocator of every test program that links it: the system's, with a count per thread.
+//! Allocations of other threads on behalf of the code (a pool of threads) are not counted.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -26,8 +26,8 @@ fn count(change: isize) {
     });
 }
 
-// SAFETY: every call is passed on to `System` with the caller's own arguments, so its guarantees are the system's; counting
-// touches cells of this thread that need no allocation and no destructor, and does not unwind.
+// SAFETY: every call is passed on to `System` with the caller's own arguments, so its guarantees are the system's;
+// counting touches cells of this thread that need no allocation and no destructor, and does not unwind.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller's obligations are those of `System`.

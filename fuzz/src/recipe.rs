@@ -4,7 +4,8 @@ use bolero::TypeGenerator;
 
 use crate::Corpus;
 
-/// Where an edit happens: headers lie at the beginning and padding at the end, so these come as often as all the rest.
+/// Where an edit happens: headers lie at the beginning and padding at the end, so these come as often as all the
+/// rest.
 #[derive(Clone, Debug, TypeGenerator)]
 pub enum Place {
     /// Bytes from the start.
@@ -22,9 +23,9 @@ pub enum Edit {
     Flip(Place, u8),
     /// Replaces a byte.
     Set(Place, u8),
-    /// Replaces a little-endian number of 2, 4 or 8 bytes by one of [`NUMBERS`] plus a small one.
+    /// Replaces a little-endian number of 2, 4 or 8 bytes by one of `NUMBERS` plus a small one.
     Number(Place, u8, u8, i8),
-    /// Replaces the decimal digits from a place on by one of [`NUMBERS`].
+    /// Replaces the decimal digits from a place on by one of `NUMBERS`.
     Digits(Place, u8),
     /// Ends the message here.
     Cut(Place),

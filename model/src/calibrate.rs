@@ -1,10 +1,10 @@
 //! A run in the clear before a model is served.
 //!
 //! Operations on shares have ranges, and a value outside one is invisible between two parties: the text is spoilt and
-//! nobody knows. Activations of most models stay inside by far, but some published ones have residual streams beyond the
-//! range of the norms. [`Fixed`] computes in the clear what the parties compute and notices. It cannot see every prompt, so
-//! a model that passes may still leave a range on another one; large residuals appear at the first positions of any text,
-//! which is why a short text finds them.
+//! nobody knows. Activations of most models stay inside by far, but some published ones have residual streams beyond
+//! the range of the norms. [`Fixed`] computes in the clear what the parties compute and notices. It cannot see every
+//! prompt, so a model that passes may still leave a range on another one; large residuals appear at the first
+//! positions of any text, which is why a short text finds them.
 
 use protocols::{Fixed, FixedWeight};
 
@@ -29,8 +29,9 @@ pub struct Calibration {
     pub tokens: usize,
 }
 
-/// Puts a few dozen tokens through `model` in fixed point, in the clear: a fixed text by its own `tokenizer`, or ids from
-/// all over the vocabulary where it has none. Costs about as many multiplications a token as the model has parameters.
+/// Puts a few dozen tokens through `model` in fixed point, in the clear: a fixed text by its own `tokenizer`, or ids
+/// from all over the vocabulary where it has none. Costs about as many multiplications a token as the model has
+/// parameters.
 ///
 /// # Errors
 /// [`Error::Calibration`] with the operation and layer that a value left the range of; what is wrong with the

@@ -205,7 +205,8 @@ impl Checkpoint {
         self.tensors.iter().map(|(name, entry)| (name.as_str(), entry.shape.as_slice()))
     }
 
-    /// Checks that every tensor of `layout` is there with its shape; others are ignored, see [`Checkpoint::check_all`].
+    /// Checks that every tensor of `layout` is there with its shape; others are ignored, see
+    /// [`Checkpoint::check_all`].
     pub fn check(&self, layout: &[TensorSpec]) -> Result<(), CheckpointError> {
         for TensorSpec { name, shape } in layout {
             let entry = self.find(name)?;

@@ -1,8 +1,8 @@
 //! Public shape of a model, read from a Hugging Face `config.json`.
 //!
-//! Missing keys take the defaults of `transformers`. A key with a value that changes the computation in a way not
-//! implemented here is refused by name and value, those that other architectures have ([`FOREIGN`]) included. Other keys
-//! are ignored.
+//! Missing keys take the defaults of `transformers`. A key is refused by name and value if its value changes the
+//! computation in a way that is not implemented here; this includes keys of other architectures ([`FOREIGN`]). All
+//! remaining keys are ignored.
 
 use mpcache::HeadShape;
 use serde::{Deserialize, Serialize};
@@ -241,8 +241,8 @@ enum Neutral {
     Window,
 }
 
-/// Keys of models that call themselves GPT-2 or LLaMA and compute something else: those of Mistral, Qwen, Gemma, Granite,
-/// MiniCPM, Cohere, OLMo, Mixtral, Falcon, GPT-NeoX and Llama 4.
+/// Keys of models that call themselves GPT-2 or LLaMA and compute something else: those of Mistral, Qwen, Gemma,
+/// Granite, MiniCPM, Cohere, OLMo, Mixtral, Falcon, GPT-NeoX and Llama 4.
 const FOREIGN: [(&str, Neutral); 36] = [
     ("add_cross_attention", Neutral::Off),
     ("is_encoder_decoder", Neutral::Off),

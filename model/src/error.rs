@@ -4,8 +4,9 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
-use crate::pool::PoolError;
-use crate::{CheckpointError, ConfigError, PinError, TokenizerError};
+use crate::fingerprint::PinError;
+use crate::pool_error::PoolError;
+use crate::{CheckpointError, ConfigError, TokenizerError};
 
 /// A failure to load a model or to generate with it.
 #[derive(Debug, Error)]

@@ -30,10 +30,9 @@ pub struct GenerateOptions {
     pub stop_at_eos: bool,
     /// Reveal the logits of every position of the prompt too, not only of its last: for evaluation.
     pub all_positions: bool,
-    /// Which of the cache a token looks at.
+    /// Which part of the cache a token looks at.
     pub policy: PolicySpec,
-    /// The first tokens of the prompt are padding, of which the client alone passes the number. Only with the policy
-    /// `full`.
+    /// The first tokens of the prompt are padding; the client alone passes their number. Only with the policy `full`.
     pub padding: Option<Padding>,
 }
 
@@ -92,7 +91,7 @@ pub struct NoHooks;
 
 impl<E: Engine> Hooks<E> for NoHooks {}
 
-/// What came out.
+/// The result of a generation.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Generation {
     /// Number of tokens generated; public.

@@ -12,7 +12,7 @@ use mpcache::KvCache;
 
 use crate::checkpoint::TensorSpec;
 use crate::config::Gpt2Config;
-use crate::transformer::{Input, Rows, activate, attend};
+use crate::layers::{Input, Rows, activate, attend};
 use crate::weights::{Builder, fold_norm, fuse_linear, scale_outputs};
 use crate::{Checkpoint, CheckpointError, Error};
 

@@ -1,7 +1,7 @@
-//! Language models over any engine: configuration, weights, tokenizer, generation and reports.
+#![doc = include_str!("../README.md")]
 //!
-//! One file per architecture, top to bottom, weights addressed by their published names. Nothing here knows whether a
-//! tensor is an array, a share or a shape.
+//! Nothing in this crate but [`party`], [`needs`](party::needs) and [`pool`] knows whether a tensor is an array, a
+//! share or a shape. To run a party, start at [`party`].
 #![deny(missing_docs)]
 #![deny(unsafe_code)]
 
@@ -12,16 +12,23 @@ mod config;
 mod error;
 pub mod eval;
 mod files;
+mod fingerprint;
 mod generate;
 mod gpt2;
+mod layers;
 mod lengths;
 mod llama;
+pub mod names;
+mod needs;
 pub mod party;
 mod pin;
 pub mod pool;
+mod pool_error;
+mod pool_id;
 mod replace;
 pub mod report;
 mod sampling;
+mod session;
 mod synth;
 mod text;
 mod tokenizer;
@@ -35,12 +42,14 @@ pub use checkpoint::{Checkpoint, CheckpointError, TensorSpec};
 pub use config::{Activation, ConfigError, Gpt2Config, LlamaConfig, ModelSpec, RopeScaling};
 pub use error::Error;
 pub use files::{ModelFiles, bundled, bundled_names};
+pub use fingerprint::{Fingerprint, PinError};
 pub use generate::{GenerateOptions, Generation, Hooks, Next, NoHooks, Reveal, Step, generate, generate_with};
 pub use gpt2::Gpt2;
+pub use layers::{Input, Rows};
 pub use lengths::Lengths;
 pub use llama::Llama;
 pub use mpcache::Padding;
-pub use pin::{Expectation, Fingerprint, PinError};
+pub use pin::Expectation;
 pub use replace::Replacement;
 pub use report::Report;
 pub use sampling::Sampler;
@@ -49,4 +58,4 @@ pub use tokenizer::{
     MAX_TEXT_BYTES, MAX_TEXT_IDS, MAX_TOKENIZER_BYTES, TextStream, Tokenizer, TokenizerError, WorkerCommand,
     run_worker,
 };
-pub use transformer::{Input, Model, Rows};
+pub use transformer::Model;

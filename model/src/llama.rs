@@ -17,7 +17,7 @@ use ndarray::Array2;
 use crate::Error;
 use crate::checkpoint::TensorSpec;
 use crate::config::{LlamaConfig, RopeScaling};
-use crate::transformer::{Input, Rows, activate, attend};
+use crate::layers::{Input, Rows, activate, attend};
 use crate::weights::{Builder, fold_norm, fuse_linear, scale_outputs};
 
 /// A LLaMA whose matrices are prepared for an engine with weights `W`.

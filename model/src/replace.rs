@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 
 use rand::Rng;
 
-/// A file that takes the place of another, or of none, when it is complete: it is written under a temporary name beside
-/// it and renamed. Dropped before [`Replacement::commit`], it is gone, and what was at the place is untouched. A link is
-/// followed; what is no regular file (a terminal, a pipe) is written directly.
+/// A file that takes the place of another, or of none, when it is complete: it is written under a temporary name
+/// beside it and renamed. Dropped before [`Replacement::commit`], it is gone, and what was at the place is untouched.
+/// A link is followed; what is no regular file (a terminal, a pipe) is written directly.
 #[derive(Debug)]
 pub struct Replacement {
     out: BufWriter<File>,

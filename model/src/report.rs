@@ -1,9 +1,9 @@
-//! What a run did and what it cost: one JSON document, from which all tables and plots are made.
+//! The report of a run, what it did and what it cost: one JSON document, from which all tables and plots are made.
 //!
-//! A report is one party's. Bytes and flows are the same at both; `seconds` and `cpu_seconds` are this party's own.
-//! `peer_cpu_seconds` is what the other party's process took, where the report's writer started that process itself
-//! (`waggle demo` over TCP); without it, both parties' reports stand side by side, phase by phase and path by path. Two
-//! parties in one process cannot be told apart: `cpu_seconds` is then their sum.
+//! One party writes a report. Bytes and flows are the same at both; `seconds` and `cpu_seconds` are the writer's own.
+//! `peer_cpu_seconds` are those of the other party's process, if the writer started that process itself (`waggle
+//! demo` over TCP). Otherwise compare both parties' reports, phase by phase and path by path. Two parties in one
+//! process cannot be told apart: `cpu_seconds` is then their sum.
 
 use std::collections::BTreeMap;
 
@@ -75,7 +75,7 @@ pub struct Cost {
     pub bytes_client_to_server: u64,
     /// Bytes from server to client, framing included.
     pub bytes_server_to_client: u64,
-    /// Changes of direction.
+    /// Flows: maximal runs of messages in one direction.
     pub flows: u64,
     /// Wall-clock time.
     pub seconds: f64,
@@ -99,7 +99,7 @@ impl From<Traffic> for Cost {
     }
 }
 
-/// What a link really sent, as this party sees it.
+/// The bytes that crossed the wire, as this party sees them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Wire {
     /// Whether the link was encrypted.
@@ -223,7 +223,7 @@ impl Phases {
         [setup, offline, prefill, &decode.total].into_iter().chain(&decode.per_token)
     }
 
-    /// [`Phases::costs`], to be changed.
+    /// All costs, to be changed.
     pub fn costs_mut(&mut self) -> impl Iterator<Item = &mut Cost> {
         let Phases { setup, offline, prefill, decode } = self;
         [setup, offline, prefill, &mut decode.total].into_iter().chain(&mut decode.per_token)
@@ -256,8 +256,8 @@ impl Report {
         self.operations = entries.into_iter().map(Operation::from).collect();
     }
 
-    /// Adds what the other party's process took, from its accounts and its costs by token. An account that only the other
-    /// party has, because nothing was sent in it, becomes an operation of its own.
+    /// Adds what the other party's process took, from its accounts and its costs by token. An account that only the
+    /// other party has, because nothing was sent in it, becomes an operation of its own.
     pub fn set_peer_cpu(&mut self, entries: &[Entry], per_token: &[Cost]) {
         let mut times: BTreeMap<(Phase, String), f64> =
             entries.iter().map(|e| ((e.phase, e.path.clone()), e.traffic.cpu.as_secs_f64())).collect();

@@ -120,8 +120,8 @@ fn normal_pair(rng: &mut StdRng) -> (f32, f32) {
 }
 
 /// Writes the safetensors file `path` with the tensors of `layout`, in order. `fill` appends the values of a tensor
-/// to an empty vector; only one tensor is in memory at a time. A file that is there already stays until the new one is
-/// complete.
+/// to an empty vector; only one tensor is in memory at a time. A file that is there already stays until the new one
+/// is complete.
 pub fn write_safetensors(
     path: &Path,
     layout: &[TensorSpec],

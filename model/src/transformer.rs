@@ -1,42 +1,16 @@
-//! What the architectures have in common, and the choice between them.
+//! The choice between the architectures.
 
-use engine::{Engine, Gelu, Tensor, WeightData, WeightLoader, WeightSpec};
+use engine::{Engine, WeightData, WeightLoader, WeightSpec};
 use mpcache::{KvCache, PolicySpec};
 use ndarray::ArrayD;
 
 use crate::checkpoint::TensorSpec;
-use crate::config::{Activation, ModelSpec};
+use crate::config::ModelSpec;
 use crate::gpt2::{self, Gpt2};
+use crate::layers::{Input, Rows};
 use crate::llama::{self, Llama};
 use crate::weights::Builder;
 use crate::{Checkpoint, Error};
-
-/// New tokens: how many, which is public, and which, where that is known.
-#[derive(Clone, Copy, Debug)]
-pub struct Input<'a> {
-    /// The ids; only the client has them.
-    pub ids: Option<&'a [u32]>,
-    /// Their number.
-    pub count: usize,
-}
-
-/// Whose logits are wanted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rows {
-    /// The last new token's, all that generation needs.
-    Last,
-    /// Those of all new tokens.
-    All,
-}
-
-impl Rows {
-    pub(crate) fn of(self, count: usize) -> usize {
-        match self {
-            Rows::Last => 1,
-            Rows::All => count,
-        }
-    }
-}
 
 /// A model whose matrices are prepared for an engine with weights `W`.
 pub enum Model<W> {
@@ -178,34 +152,4 @@ impl WeightLoader for Lister {
         self.specs.push(spec.clone());
         Ok(())
     }
-}
-
-pub(crate) fn activate<E: Engine>(
-    engine: &mut E,
-    function: Activation,
-    x: &E::Tensor,
-) -> Result<E::Tensor, engine::Error> {
-    match function {
-        Activation::GeluTanh => engine.gelu(x, Gelu::Tanh),
-        Activation::GeluErf => engine.gelu(x, Gelu::Erf),
-        Activation::Silu => engine.silu(x),
-    }
-}
-
-/// Attention of the last `wanted` of n new tokens: `q` (n, heads, head_dim), `k` and `v` (n, kv_heads * head_dim)
-/// -> (wanted, heads * head_dim). A policy may want to see more queries than that.
-pub(crate) fn attend<E: Engine>(
-    engine: &mut E,
-    cache: &mut KvCache<E>,
-    layer: usize,
-    q: &E::Tensor,
-    k: &E::Tensor,
-    v: &E::Tensor,
-    wanted: usize,
-) -> Result<E::Tensor, engine::Error> {
-    let n = q.shape()[0];
-    let window = cache.query_window(layer, n).max(wanted);
-    let q = q.slice(0, n - window..n).permute(&[1, 0, 2]);
-    let mixed = cache.attend(engine, layer, &q, k, v)?;
-    Ok(mixed.slice(0, window - wanted..window))
 }

@@ -1,8 +1,8 @@
 //! Tensors of a checkpoint that the program does not read.
 //!
-//! A tensor that nobody reads is a part of the function that is not computed: the biases of a Qwen2 that calls itself a
-//! LLaMA, for instance. So a checkpoint that holds more than the architecture is refused by name. What older programs
-//! stored beside the weights is known, and is checked to be what its name says:
+//! A tensor that nobody reads is a part of the function that is not computed: the biases of a Qwen2 that calls itself
+//! a LLaMA, for instance. So a checkpoint that holds more than the architecture is refused by name. What older
+//! programs stored beside the weights is known, and is checked to be what its name says:
 //!
 //! | tensor | what it must be |
 //! |---|---|

@@ -1,5 +1,5 @@
-//! Whole sessions in which one message is spoiled on its way: every policy, every mode, every message of either party,
-//! every mutation. No text may come of it, nobody may panic, nobody may wait for ever.
+//! Whole sessions in which one message is spoiled on its way: every policy, every mode, every message of either
+//! party, every mutation. No text may come of it, nobody may panic, nobody may wait for ever.
 //!
 //! `cargo test` takes a sample with a fixed stride. All of them, which takes hours:
 //! `WAGGLE_FUZZ_STRIDE=1 cargo test --release -p waggle-model --test fuzz_sessions -- --nocapture`.
@@ -19,7 +19,8 @@ use model::party::Outcome;
 use mpcache::PolicySpec;
 use net::Role;
 
-/// Every how manieth of all spoiled sessions `cargo test` runs; a prime, so that messages, parties and mutations all come.
+/// Every how manieth of all spoiled sessions `cargo test` runs; a prime, so that messages, parties and mutations all
+/// come.
 const STRIDE: usize = 3001;
 
 fn stride() -> usize {

@@ -11,12 +11,13 @@ use mpcache::PolicySpec;
 use protocols::{Fixed, Options, Plan};
 use support::parties::{Phases, load_fixed, two_parties};
 
-/// Largest difference of a logit between two parties and fixed point, in units of 2^-18. Without pruning it stays below
-/// 2048; but where two tokens or clusters are about as good as each other, nearer than the rounding of their scores, both
-/// engines may keep different ones, and the logits show it.
+/// Largest difference of a logit between two parties and fixed point, in units of 2^-18. Without pruning it stays
+/// below 2048; but where two tokens or clusters are about as good as each other, nearer than the rounding of their
+/// scores, both engines may keep different ones, and the logits show it.
 const MAX_SECURE_ULPS: f32 = 65536.0;
 
-/// Writes `tokens` tokens after `ids` with every policy, in fixed point and between two parties, and holds the plan to it.
+/// Writes `tokens` tokens after `ids` with every policy, in fixed point and between two parties, and holds the plan
+/// to it.
 fn agree(mut files: ModelFiles, ids: &[u32], tokens: usize, policies: &[&str]) {
     let name = files.name.clone();
     let (weights, frac_bits) = load_fixed(&files.spec, Some(&mut files.checkpoint), &[]);

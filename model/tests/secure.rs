@@ -1,5 +1,5 @@
-//! The laws that hold the engines together, on whole generations: the same text in f32, in fixed point and between two
-//! parties; a plan that equals both parties' ledgers to the byte.
+//! The laws that hold the engines together, on whole generations: the same text in f32, in fixed point and between
+//! two parties; a plan that equals both parties' ledgers to the byte.
 
 mod support;
 

@@ -1,7 +1,7 @@
 //! What encryption costs: a link over loopback with and without TLS, large messages and ping-pong.
 //!
-//! `cargo run --release -p waggle-net --example throughput`. Both parties are threads of this process, so CPU seconds are
-//! those of both together.
+//! `cargo run --release -p waggle-net --example throughput`. Both parties are threads of this process, so CPU seconds
+//! are those of both together.
 
 use std::thread;
 use std::time::{Duration, Instant};

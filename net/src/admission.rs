@@ -1,7 +1,8 @@
 //! What a server says to a client before the session: come in, wait, or no.
 //!
-//! On a link without encryption the client speaks first, eight bytes, so that a server that expects TLS notices at once;
-//! on an encrypted link the handshake of TLS has told all that. Then the server answers. The messages go over the bare link, before the handshake of Waggle, and are in no ledger. While a client waits the
+//! On a link without encryption the client speaks first: it sends eight bytes, so that a server that expects TLS
+//! notices at once. On an encrypted link the handshake of TLS has shown as much. Then the server answers. The
+//! messages go over the bare link, before the handshake of Waggle, and are in no ledger. While a client waits, the
 //! server repeats its place as a sign of life. A message (integers little endian):
 //!
 //! | part | bytes |
@@ -56,7 +57,7 @@ pub fn await_client(link: &mut dyn Link) -> Result<(), NetError> {
     if hello == CLIENT_MAGIC { Ok(()) } else { Err(foreign(&hello)) }
 }
 
-/// Something else than the peer's first words on a link without encryption.
+/// The error for something else than the peer's first words on a link without encryption.
 fn foreign(first: &[u8]) -> NetError {
     match first {
         // The head of a record of TLS: a handshake, or an alert about our first words.
@@ -75,8 +76,8 @@ pub fn send_admission(link: &mut dyn Link, admission: &Admission) -> Result<(), 
     link.send(encode(admission)).map_err(|e| NetError::from_io(STEP, e, timeout))
 }
 
-/// Waits until the server lets this client in; `on_busy` hears every place in the queue. The read time-out counts from one
-/// message to the next.
+/// Waits until the server lets this client in; `on_busy` hears every place in the queue. The read time-out counts
+/// from one message to the next.
 ///
 /// Errors: [`NetError::Refused`], [`NetError::NotWaggle`] if the peer is another program, [`NetError::Tls`] if it
 /// encrypts and this link does not, [`NetError::Malformed`], [`NetError::Closed`], [`NetError::TimedOut`].
@@ -114,7 +115,7 @@ fn receive(link: &mut dyn Link) -> Result<Admission, NetError> {
     let timeout = link.timeout();
     let failed = |e: io::Error| NetError::from_io(STEP, e, timeout);
     let malformed = |what: String| NetError::Malformed { step: STEP, what };
-    // First what an alert of TLS has as well, seven bytes: it must not have to wait for more.
+    // Reads seven bytes first. An alert of TLS has no more, and must be noticed without waiting.
     let mut header = [0; HEADER_BYTES];
     link.recv(&mut header[..7]).map_err(failed)?;
     if header[..7] != MAGIC[..7] {

@@ -33,7 +33,7 @@ const ALERT: &str = "alert";
 /// Longest name of a step in an alert.
 const MAX_ALERT_BYTES: usize = 64;
 
-/// When sending fails, the peer's reason may wait behind this much that was not read yet.
+/// When sending fails, the peer's reason may wait behind at most this many unread bytes.
 const MAX_UNREAD_BYTES: usize = 64 << 20;
 
 /// A counted, framed, blocking channel to the peer. Writes are coalesced; every receive flushes first, and so does
@@ -113,8 +113,9 @@ impl Channel {
         Ok(payload)
     }
 
-    /// Both parties send at once: sends `payload`, receives `len` bytes. Both ledgers book the two messages in one order
-    /// ([`Ledger::book_exchange`]); with a send and a receive instead, each would count the flows in its own.
+    /// Sends `payload` and receives `len` bytes, while the peer does the same. Both ledgers book the two messages in
+    /// the same order ([`Ledger::book_exchange`]). A send and a receive instead would make each ledger count flows in
+    /// its own order.
     pub fn exchange(&mut self, step: &'static str, payload: &[u8], len: usize) -> Result<Vec<u8>, NetError> {
         self.frame(step, payload)?;
         let received = self.unframe(step, len, len)?;
@@ -177,8 +178,8 @@ impl Channel {
     /// Compares with the peer what both saw of the session so far, booked under `transcript` in the phase setup: one
     /// message of [`TRANSCRIPT_BYTES`] each way. Both parties must have received all that was sent before.
     ///
-    /// It finds what a link changed by accident, or someone who does not know of it. Someone who means it can send fitting
-    /// digests on a plaintext link; on an encrypted link TLS has refused the change before.
+    /// The comparison finds accidental changes, and changes by somebody who does not know of it. A forger on a
+    /// plaintext link can send fitting digests; on an encrypted link TLS has refused the change before.
     ///
     /// Errors: [`NetError::Transcript`] if they differ, and those of [`Channel::exchange`].
     pub fn confirm_transcript(&mut self) -> Result<(), NetError> {
@@ -198,14 +199,15 @@ impl Channel {
         self.link.exporter().is_some()
     }
 
-    /// What really went out and came in below this channel so far; `None` where there is no wire.
+    /// The bytes that crossed the wire below this channel so far; `None` where there is no wire.
     pub fn wire_bytes(&self) -> Option<WireBytes> {
         self.link.wire_bytes()
     }
 
-    /// Tells the peer, once, that its message for `step` was bad, so that it reports [`NetError::PeerRejected`] and not a
-    /// closed connection. Not booked, and not part of the transcript. The channel does it itself for the errors it
-    /// finds; those who decode payloads call it with [`NetError::bad_step`]. Failures are ignored: the session is over.
+    /// Tells the peer, once, that its message for `step` was bad, so that it reports [`NetError::PeerRejected`] and
+    /// not a closed connection. Not booked, and not part of the transcript. The channel does it itself for the errors
+    /// it finds; those who decode payloads call it with [`NetError::bad_step`]. Failures are ignored: the session is
+    /// over.
     pub fn reject(&mut self, step: &str) {
         if std::mem::replace(&mut self.alerted, true) {
             return;
@@ -220,8 +222,8 @@ impl Channel {
         let _ = self.link.send(out);
     }
 
-    /// Delivers what was sent and ends the session. Waits for a bounded time (see [`Link::close`]) and reports what
-    /// dropping the channel, which does the same, has to swallow.
+    /// Delivers what was sent and ends the session. Waits for a bounded time (see [`Link::close`]). Dropping the
+    /// channel does the same, but cannot report errors.
     pub fn close(mut self, step: &'static str) -> Result<(), NetError> {
         self.flush(step)?;
         self.link.close().map_err(|e| self.error(step, e))
@@ -278,7 +280,7 @@ impl Channel {
         if let Err(e) = self.link.recv(&mut name) {
             return self.error(step, e);
         }
-        // It ends up on a terminal and in logs.
+        // The text ends up on a terminal and in logs.
         let theirs = String::from_utf8_lossy(&name).chars().filter(|c| !c.is_control()).collect();
         NetError::PeerRejected { step, theirs }
     }
@@ -289,7 +291,7 @@ impl Channel {
         if !matches!(error, NetError::Closed { .. }) {
             return error;
         }
-        // The connection is gone, so this reads what is there already. What lies before the alert is skipped.
+        // The connection is gone, so this reads only what has arrived. Frames before the alert are skipped.
         let mut left = MAX_UNREAD_BYTES;
         let mut header = Header([0; HEADER_BYTES]);
         while self.link.recv(&mut header.0).is_ok() {

@@ -74,7 +74,7 @@ impl Handshake {
 
     /// Exchanges the lists, booked under the scope `handshake`, and returns the peer's.
     ///
-    /// A field must be equal if either party says so; one that only one party states then differs too.
+    /// A field must be equal if either party says so. If only one party states it, it differs as well.
     ///
     /// Errors, on both sides alike and as soon as the peer's list is there: [`NetError::Disagreement`] with one line
     /// per differing field. Otherwise [`NetError::NotWaggle`] if the peer is another program,
@@ -142,7 +142,7 @@ fn check(fields: &[Field]) -> Result<(), NetError> {
         if name.is_empty() || name.len() > MAX_NAME_BYTES || value.len() > MAX_VALUE_BYTES {
             return Err(malformed(format!("field {i} has a name or value of a forbidden length")));
         }
-        // What the peer says ends up on a terminal and in logs.
+        // The peer's text ends up on a terminal and in logs.
         if name.chars().chain(value.chars()).any(char::is_control) {
             return Err(malformed(format!("field {i} contains control characters")));
         }

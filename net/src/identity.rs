@@ -1,7 +1,7 @@
 //! Who a party is: an Ed25519 key pair in a file, known to others by its public key.
 //!
-//! The file of an identity has one line, `ed25519-secret:` and the seed (RFC 8032) in 64 hexadecimal digits, and may have
-//! comments that begin with `#`. Only its owner may read it.
+//! The file of an identity has one line, `ed25519-secret:` and the seed (RFC 8032) in 64 hexadecimal digits, and may
+//! have comments that begin with `#`. Only its owner may read it.
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
@@ -226,11 +226,11 @@ impl Identity {
             }
         }
         text.push('\n');
-        // Whole or not at all: another process may be looking for it.
+        // Another process may be looking for the file, so it must appear whole or not at all.
         let mut draft = path.file_name().unwrap_or_default().to_owned();
         draft.push(format!(".{}.new", std::process::id()));
         let draft = path.with_file_name(draft);
-        // What a crash left of a process with the same number.
+        // Removes what a crashed process with the same number left.
         let _ = std::fs::remove_file(&draft);
         let outcome = write_secret(&draft, text.as_bytes()).and_then(|()| rename_new(&draft, path));
         let _ = std::fs::remove_file(&draft);
@@ -288,7 +288,8 @@ fn write_secret(path: &Path, text: &[u8]) -> io::Result<()> {
 fn rename_new(draft: &Path, path: &Path) -> io::Result<()> {
     match std::fs::hard_link(draft, path) {
         Err(e) if e.kind() != io::ErrorKind::AlreadyExists => {
-            // A file system without links. The look comes a moment before the renaming; nothing better is portable.
+            // The file system has no links. Between this look and the renaming lies a moment; nothing better is
+            // portable.
             if path.try_exists()? { Err(io::ErrorKind::AlreadyExists.into()) } else { std::fs::rename(draft, path) }
         }
         linked => linked,

@@ -11,9 +11,9 @@ use crate::usage::process_cpu_time;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
-    /// Owns the prompt.
+    /// The party that connects; in Waggle it has the prompt.
     Client,
-    /// Owns the model.
+    /// The party that listens; in Waggle it has the model.
     Server,
 }
 
@@ -67,12 +67,12 @@ pub struct Traffic {
     pub bytes_server_to_client: u64,
     /// Messages in both directions.
     pub messages: u64,
-    /// Changes of direction; the first message of a session counts as one.
+    /// Flows: changes of direction. The first message of a session counts as one.
     pub flows: u64,
     /// Wall-clock time spent in the account's own scope, nested scopes excluded.
     pub time: Duration,
-    /// CPU time of all threads of this party's process while the account's own scope was open, nested scopes excluded.
-    /// With both parties in one process each ledger shows their sum. Zero where the system does not tell.
+    /// CPU time of all threads of this party's process while the account's own scope was open, nested scopes
+    /// excluded. With both parties in one process each ledger shows their sum. Zero where the system does not tell.
     #[serde(default)]
     pub cpu: Duration,
 }
@@ -105,7 +105,7 @@ impl Traffic {
         }
     }
 
-    /// The same with both times zero: what the two ledgers of a session, and a plan, agree on.
+    /// The same with both times zero. The two ledgers of a session and its plan agree on this part.
     pub fn untimed(&self) -> Traffic {
         Traffic { time: Duration::ZERO, cpu: Duration::ZERO, ..*self }
     }
@@ -124,10 +124,10 @@ pub struct Entry {
 
 /// Books messages by phase, operation path and direction.
 ///
-/// The path is a stack of scopes. A *flow* is a maximal run of messages in one direction: what the last waits for. When
-/// both parties send at once ([`Channel::exchange`](crate::Channel::exchange)), the one who sent last is booked first on
-/// both sides, so the two ledgers of a session are equal except for time: its message follows its last one without a
-/// wait, and the peer's answers that one.
+/// The path is a stack of scopes. A *flow* is a maximal run of messages in one direction; each flow costs half a
+/// round trip. When both parties send at once ([`Channel::exchange`](crate::Channel::exchange)), both ledgers book
+/// the message of the party that sent last first: it continues that party's flow, and the peer's message answers it.
+/// The two ledgers of a session are therefore equal except for time.
 #[derive(Clone, Debug)]
 pub struct Ledger {
     accounts: BTreeMap<(Phase, String), Traffic>,
@@ -172,8 +172,9 @@ impl Ledger {
         account.flows += u64::from(turned);
     }
 
-    /// Books the messages of the client and the server, sent at once (framing included): first that of the party which
-    /// sent last, in a new session the client's. An exchange so adds one flow, the delay that it takes.
+    /// Books the messages of client and server that were sent at once (framing included). The message of the party
+    /// that sent last comes first; in a new session that is the client's. An exchange thus adds one flow, which is
+    /// the delay that it takes.
     pub fn book_exchange(&mut self, [client, server]: [u64; 2]) {
         let exchanged = [(Direction::ClientToServer, client), (Direction::ServerToClient, server)];
         let server_first = self.last == Some(Direction::ServerToClient);
@@ -269,8 +270,8 @@ impl Ledger {
     /// Books the wall-clock and the CPU time since the last change of account. Call it before reading the times of a
     /// running session.
     pub fn checkpoint(&mut self) {
-        // Reading the CPU clock is a system call, 0.3 us on a Xeon of 2.5 GHz; a decoded token of the GPT-2-small shape
-        // changes account 2,300 times in two phases and 3,500 times in one: about a millisecond in a second.
+        // Reading the CPU clock is a system call, 0.3 us on a Xeon of 2.5 GHz; a decoded token of the GPT-2-small
+        // shape changes account 2,300 times in two phases and 3,500 times in one: about a millisecond in a second.
         let now = Instant::now();
         let spent = now - self.clock;
         self.clock = now;

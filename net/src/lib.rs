@@ -1,36 +1,9 @@
-//! Two-party channels in which every byte is counted.
+#![doc = include_str!("../README.md")]
 //!
-//! A [`Channel`] sends and receives *messages* whose length both sides know beforehand, over a [`Link`] that
-//! carries plain bytes. Each message is booked in the [`Ledger`] by phase, operation path and direction, so
-//! nothing leaves a party uncounted.
+//! # Where to start
 //!
-//! Links: [`memory_pair`] between two threads, [`tls`] between two machines, [`tcp`] between two machines without
-//! encryption, and [`shaped::Shaped`] around any of them, which slows it to the rate and the delay of a named network. A
-//! server lets a client in ([`admission`]), and a session opens with a [`Handshake`].
-//!
-//! A peer may vanish, stall or send anything: the answer is a [`NetError`] within the read time-out, never a panic,
-//! and never more memory than the length that the step allows.
-//!
-//! On an encrypted link each party has proved its key ([`Identity`]), and nobody between them can read or change a word.
-//! [`Channel::binding`] ties a protocol to that link, [`Channel::confirm_transcript`] compares what both saw.
-//!
-//! ```
-//! use std::time::Duration;
-//! use net::{Channel, Role, memory_pair};
-//!
-//! let (a, b) = memory_pair(Duration::from_secs(5));
-//! let server = std::thread::spawn(move || -> Result<(), net::NetError> {
-//!     let mut channel = Channel::new(Role::Server, b);
-//!     let question = channel.recv("question", 4)?;
-//!     channel.send("answer", &question)
-//! });
-//! let mut channel = Channel::new(Role::Client, a);
-//! channel.send("question", b"buzz")?;
-//! assert_eq!(channel.recv("answer", 4)?, b"buzz");
-//! assert_eq!(channel.ledger().total().flows, 2);
-//! server.join().expect("the server thread does not panic")?;
-//! # Ok::<(), net::NetError>(())
-//! ```
+//! [`Channel`] over [`memory_pair`], [`tls`] or [`tcp`]; [`Ledger`] for what was sent; [`Handshake`] for what two
+//! parties must agree on; [`NetError`] for what can go wrong.
 #![deny(missing_docs)]
 
 pub mod admission;

@@ -8,10 +8,10 @@ use serde::{Deserialize, Serialize};
 
 /// A reliable, ordered, duplex stream of bytes.
 ///
-/// `send` takes ownership of a whole buffer and does not wait for the peer to read: two parties that send to each other
-/// at once may never deadlock. Only where a peer leaves more than a link's bound unread, `send` waits, for at most the
-/// read time-out without progress (`stream.rs` has the bound and the argument). `recv` blocks for at most the read
-/// time-out.
+/// `send` takes ownership of a whole buffer and does not wait for the peer to read, so two parties that send to each
+/// other at once never deadlock. `send` waits only if the peer leaves more than the link's bound unread, and then for
+/// at most the read time-out without progress (`stream.rs` has the bound and the argument). `recv` blocks for at most
+/// the read time-out.
 ///
 /// Dropping a link delivers what was queued, as far as [`Link::close`] would, and then tells the peer that nothing
 /// follows.
@@ -32,14 +32,15 @@ pub trait Link: Send {
         Err(io::Error::new(io::ErrorKind::Unsupported, "this link cannot be split"))
     }
 
-    /// Delivers what was queued and ends the sending side. Waits for a bounded time; reports what a plain drop has
-    /// to swallow.
+    /// Delivers what was queued and ends the sending side. Waits for a bounded time, and reports errors, which a
+    /// plain drop cannot.
     fn close(&mut self) -> io::Result<()> {
         Ok(())
     }
 
-    /// Takes in what arrives within `limit`, up to a bound, without handing it out. For callers that wait for
-    /// something else: [`Shaped`](crate::Shaped) while its queue is full, a server while its client waits its turn.
+    /// Takes in what arrives within `limit`, up to a bound, without handing it out. Serves callers that wait for
+    /// something else: [`Shaped`](crate::Shaped) while its queue is full, and a server while its client waits its
+    /// turn.
     ///
     /// Errors: `UnexpectedEof` when the peer has closed and everything received was taken. Links that take in nothing
     /// ahead only let the time pass.
@@ -48,13 +49,13 @@ pub trait Link: Send {
         Ok(())
     }
 
-    /// 32 bytes bound to the keys of an encrypted link, equal at both ends and different for every link (TLS exporter,
-    /// RFC 8446, 7.5); `None` where nothing is encrypted.
+    /// 32 bytes bound to the keys of an encrypted link, equal at both ends and different for every link (TLS
+    /// exporter, RFC 8446, 7.5); `None` where nothing is encrypted.
     fn exporter(&self) -> Option<[u8; 32]> {
         None
     }
 
-    /// What really went out and came in below this link; `None` where there is no wire.
+    /// The bytes that crossed the wire below this link; `None` where there is no wire.
     fn wire_bytes(&self) -> Option<WireBytes> {
         None
     }

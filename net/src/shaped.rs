@@ -96,7 +96,7 @@ impl FromStr for Shape {
             let megabits: f64 = rate.trim().strip_suffix("mbit")?.trim_end().parse().ok()?;
             let milliseconds: f64 = delay.trim().strip_suffix("ms")?.trim_end().parse().ok()?;
             let bytes = (megabits * 125_000.0).round();
-            // Outside this range a rate or a delay is a slip of the pen. NaN is outside as well.
+            // A rate or a delay outside this range is a typing error. NaN is outside as well.
             if !(1.0..=1e15).contains(&bytes) || !(0.0..=1e6).contains(&milliseconds) {
                 return None;
             }
@@ -110,9 +110,9 @@ impl FromStr for Shape {
 
 /// A [`Link`] that delays and paces what it sends.
 ///
-/// Dropping it waits until everything queued has been delivered, which takes as long as the shape says. At most 64 MiB
-/// wait for their turn on the wire, besides what the inner link holds; then `send` waits for room and lets the inner link
-/// read ahead meanwhile. A peer that does not read ends that when it exhausts the inner link.
+/// Dropping it waits until everything queued has been delivered, which takes as long as the shape says. At most 64
+/// MiB wait for their turn on the wire, besides what the inner link holds. Beyond that, `send` waits for room and
+/// meanwhile lets the inner link read ahead. A peer that does not read ends this by exhausting the inner link.
 pub struct Shaped {
     /// Receives; its sending side is in the thread.
     inner: Box<dyn Link>,
@@ -250,7 +250,7 @@ impl Link for Shaped {
 
 impl Drop for Shaped {
     fn drop(&mut self) {
-        // Nobody is left to tell; `close` is there for those who want to know.
+        // A drop cannot report errors; `close` can.
         let _ = self.close();
     }
 }

@@ -1,26 +1,28 @@
-//! What links over TCP share, encrypted or not: a bounded queue with a thread that writes it, and reading with time-outs.
+//! What links over TCP share, encrypted or not: a bounded queue with a thread that writes it, and reading with
+//! time-outs.
 //!
 //! # What a slow peer may hold
 //!
-//! A thread per link encrypts and writes what `send` queued, so encryption overlaps with computation and `send` returns
-//! at once. The queue holds at most [`QUEUE_BYTES`]; only a message that alone is larger may enter an empty queue. `send`
-//! waits for room beyond that, and gives up when the peer takes less than [`PROGRESS_BYTES`] within the read time-out:
-//! a peer that never reads thus costs the limit and ends in `TimedOut`.
+//! A thread per link encrypts and writes what `send` queued, so encryption overlaps with computation and `send`
+//! returns at once. The queue holds at most [`QUEUE_BYTES`]; a single larger message may enter an empty queue. If
+//! there is no room, `send` waits, and gives up when the peer takes less than [`PROGRESS_BYTES`] within the read
+//! time-out. A peer that never reads thus costs at most the limit, and the link ends in `TimedOut`.
 //!
 //! # Why two parties that send at once do not wait for each other forever
 //!
-//! Both send before they read in [`Channel::exchange`](crate::Channel::exchange) alone, one message each. A party begins
-//! the next exchange when it has the other's message of the one before, and the other, who has sent that, is reading ours.
-//! So our queue runs empty, and one message always enters an empty queue: exchanges of any size get on. The largest
-//! are 50 MB for GPT-2 small with a prompt of 512 tokens (correlations of keys and values), 6 MB with 128.
+//! Both parties send before they read only in [`Channel::exchange`](crate::Channel::exchange), one message each. A
+//! party begins the next exchange after it has received the other's message of the one before. The other party has
+//! sent that message, so it is now reading ours. Our queue therefore runs empty, and an empty queue takes a message
+//! of any size: every exchange makes progress. The largest are 50 MB for GPT-2 small with a prompt of 512 tokens
+//! (correlations of keys and values), 6 MB with 128.
 //!
-//! Nothing rests on that alone. While `send` waits it reads: what arrives goes into an inbox of at most [`QUEUE_BYTES`],
-//! which `recv` empties first. Let both parties wait in `send`. Then neither inbox grows any more, so both are full, and so
-//! are both queues: each party has sent 128 MiB that the other has not asked for. If a protocol ever does, both sides end
-//! in `TimedOut`.
+//! There is a second safeguard. While `send` waits, it reads into an inbox of at most [`QUEUE_BYTES`], which `recv`
+//! empties first. Suppose both parties wait in `send`. Then neither inbox grows any more, so both inboxes and both
+//! queues are full: each party has sent 128 MiB that the other has not asked for. If a protocol ever does that, both
+//! sides end in `TimedOut`.
 //!
-//! A sending half ([`Link::take_sender`](crate::Link::take_sender)) cannot read; its owner bounds what it hands over and
-//! lets the link read ahead meanwhile, as [`Shaped`](crate::Shaped) does.
+//! A sending half ([`Link::take_sender`](crate::Link::take_sender)) cannot read; its owner bounds what it hands over
+//! and lets the link read ahead meanwhile, as [`Shaped`](crate::Shaped) does.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
@@ -93,7 +95,7 @@ impl Outbox {
     }
 }
 
-/// No code panics while it holds a lock of this file, so poison says nothing.
+/// No code panics while it holds a lock of this file, so a poisoned lock has no meaning.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -129,7 +131,7 @@ impl Wire {
                     self.write(records)?;
                 }
             }
-            // The last piece is noted below: a small message so costs one lock.
+            // The last piece is noted below, so a small message costs one lock.
             if noted + piece.len() < len {
                 noted += piece.len();
                 self.update(|outbox| outbox.written += piece.len() as u64);
@@ -321,8 +323,8 @@ pub(crate) struct Stream {
 }
 
 impl Stream {
-    /// A stream over a connected, blocking socket, encrypted by a connection whose handshake is over. `before` is what
-    /// the handshake took.
+    /// A stream over a connected, blocking socket, encrypted by a connection whose handshake is over. `before` is
+    /// what the handshake took.
     pub(crate) fn new(
         socket: TcpStream,
         tls: Option<Connection>,
@@ -400,7 +402,7 @@ impl Stream {
             } else if !self.inbox.is_empty() {
                 filled += self.inbox.read(wanted)?;
                 if self.inbox.is_empty() {
-                    // Its memory as well: a peer sends that much ahead only now and then.
+                    // Frees the inbox's memory as well: a peer seldom sends that much ahead.
                     self.inbox = VecDeque::new();
                 }
             } else if wanted.len() >= self.buffer.len() {
@@ -443,7 +445,7 @@ impl Stream {
 impl Drop for Stream {
     fn drop(&mut self) {
         self.sender = None;
-        // Closing a socket with unread bytes resets the connection, and the reset would overtake our last message.
+        // Closing a socket with unread bytes resets the connection. The reset would overtake our last message.
         let mut socket = &self.reader.wire.socket;
         if socket.set_nonblocking(true).is_ok() {
             for _ in 0..DISCARDED_BUFFERS {
@@ -477,7 +479,7 @@ impl Patience {
         if self.left() > Duration::ZERO {
             return Ok(());
         }
-        // The writer is stuck in the socket, and nothing that is queued will ever be of use.
+        // The writer is stuck in the socket, and the queue is of no use any more.
         outbox.failure.get_or_insert((ErrorKind::TimedOut, "the peer does not read".into()));
         let _ = wire.socket.shutdown(Shutdown::Both);
         Err(ErrorKind::TimedOut.into())
@@ -506,14 +508,14 @@ impl Sender {
                 let outcome = wire.write_all();
                 wire.update(|outbox| {
                     outbox.ended = true;
-                    // What will never be sent takes no memory.
+                    // Frees what will never be sent.
                     outbox.queue = VecDeque::new();
                     if let Err(e) = &outcome {
                         outbox.failure.get_or_insert((e.kind(), e.to_string()));
                     }
                 });
                 if outcome.is_err() {
-                    // Wakes a reader that would otherwise wait for an answer to what was never sent.
+                    // Wakes a reader, which would otherwise wait for an answer to a message that was never sent.
                     let _ = wire.socket.shutdown(Shutdown::Both);
                 }
             }
@@ -562,12 +564,12 @@ impl SendHalf for Sender {
 
 impl Drop for Sender {
     fn drop(&mut self) {
-        // Nobody is left to tell; `close` is there for those who want to know.
+        // A drop cannot report errors; `close` can.
         let _ = self.close();
     }
 }
 
-/// Ends a link from another thread, at once: whoever waits in it, at either end, hears that it is closed. For limits on
+/// Ends a link from another thread, at once. Both ends stop waiting and hear that the link is closed. For limits on
 /// whole sessions.
 #[derive(Clone)]
 pub struct Closer(Arc<Wire>);

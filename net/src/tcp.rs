@@ -69,7 +69,8 @@ fn attempt(addr: &impl ToSocketAddrs, name: &mut String, limit: Duration) -> io:
     for addr in addr.to_socket_addrs()? {
         *name = addr.to_string();
         match TcpStream::connect_timeout(&addr, limit.max(Duration::from_millis(1))) {
-            // A local port that nobody listens on can be drawn as our own source port: the socket then meets itself.
+            // The system may draw the port as our own source port if nobody listens on it. The socket then connects
+            // to itself.
             Ok(stream) if stream.local_addr()? == stream.peer_addr()? => last = ErrorKind::ConnectionRefused.into(),
             Ok(stream) => return Ok(stream),
             Err(e) => last = e,
@@ -137,9 +138,9 @@ pub(crate) fn failed(step: &'static str) -> impl Fn(io::Error) -> NetError {
 
 /// A [`Link`] over a TCP connection (`TCP_NODELAY`), neither encrypted nor authenticated.
 ///
-/// A failed write closes the connection, so it surfaces at the next `send` or `recv`, after what the peer sent
-/// before. Dropping the link waits until the operating system has taken everything that was queued, for at most the
-/// read time-out without progress. What a peer that does not read may hold is bounded by 64 MiB; then `send` waits for it.
+/// A failed write closes the connection. It surfaces at the next `send` or `recv`, after what the peer sent before.
+/// Dropping the link waits until the operating system has taken everything that was queued, for at most the read
+/// time-out without progress. At most 64 MiB wait for a peer that does not read; beyond that `send` waits.
 pub struct TcpLink(Stream);
 
 impl TcpLink {

@@ -1,9 +1,9 @@
-//! Encrypted links: TLS 1.3 (RFC 8446) over TCP, in which either party proves a raw public key (RFC 7250).
+//! Encrypted links: TLS 1.3 (RFC 8446) over TCP, in which each party proves a raw public key (RFC 7250).
 //!
-//! There are no certificates and no authorities. The key exchange is X25519MLKEM768 and nothing else: a session recorded
-//! today stays closed to a quantum computer of tomorrow. Sessions are never resumed, so each has new keys and a new
-//! [`Link::exporter`]. The client decides about the server's key inside the handshake, before it shows its own; a
-//! server takes every key that is proved and decides afterwards ([`TlsLink::peer_key`], [`crate::Admission`]).
+//! There are no certificates and no authorities. The key exchange is X25519MLKEM768 and nothing else: a session
+//! recorded today stays closed to a quantum computer of tomorrow. Sessions are never resumed, so each has new keys
+//! and a new [`Link::exporter`]. The client decides about the server's key inside the handshake, before it shows its
+//! own; a server takes every key that is proved and decides afterwards ([`TlsLink::peer_key`], [`crate::Admission`]).
 
 use std::fmt::{self, Display};
 use std::io::{self, ErrorKind};
@@ -73,8 +73,8 @@ pub fn connect(
     })
 }
 
-/// Encrypts the accepted, blocking `stream` and proves `identity` to the client, which must prove a key of its own:
-/// any. The handshake may take `handshake_timeout` in all, however slowly bytes come.
+/// Encrypts the accepted, blocking `stream` and proves `identity` to the client. The client must prove a key of its
+/// own, which may be any. The handshake may take `handshake_timeout` in all, however slowly bytes come.
 ///
 /// Errors: [`NetError::Tls`] if the peer speaks no TLS or another one, [`NetError::Closed`], [`NetError::TimedOut`].
 pub fn accept(
@@ -99,8 +99,8 @@ pub fn accept(
 /// A [`Link`] over an encrypted connection between two parties that know each other's key. In all else it is as
 /// [`crate::tcp::TcpLink`]: errors, time-outs, closing, and what a peer that does not read may hold.
 ///
-/// A connection that ends without the farewell of TLS is closed like any other; that a session was whole is for
-/// [`Channel::confirm_transcript`](crate::Channel::confirm_transcript) to say. A changed byte ends the link with
+/// A connection that ends without the farewell of TLS is closed like any other. Whether a session was complete is
+/// decided by [`Channel::confirm_transcript`](crate::Channel::confirm_transcript). A changed byte ends the link with
 /// `InvalidData`.
 pub struct TlsLink {
     stream: Stream,
@@ -225,7 +225,7 @@ fn shake_hands(
         }
         stream.set_read_timeout(Some(left()?)).map_err(failed)?;
         if peeked == 0 {
-            // To tell the user what it is that speaks no TLS.
+            // Tells the user which program it is that speaks no TLS.
             peeked = match stream.peek(&mut first) {
                 Err(e) if retry(&e) => continue,
                 peeked => peeked.map_err(failed)?,

@@ -22,8 +22,8 @@ pub struct KnownServer {
 
 /// The servers that a client has met, in a file.
 ///
-/// A line has the address, the key and optionally a pin of the public part of the model, separated by spaces. Lines that
-/// begin with `#` and empty lines are kept as they are.
+/// A line has the address, the key and optionally a pin of the public part of the model, separated by spaces. Lines
+/// that begin with `#` and empty lines are kept as they are.
 #[derive(Clone, Debug)]
 pub struct KnownServers {
     path: PathBuf,
@@ -39,8 +39,8 @@ enum Line {
 impl KnownServers {
     /// Reads the file `path`; if there is none, nobody is known.
     ///
-    /// Errors: [`KeyError::File`], [`KeyError::Line`] for a line that does not parse and for an address that stands there
-    /// twice.
+    /// Errors: [`KeyError::File`], [`KeyError::Line`] for a line that does not parse and for an address that stands
+    /// there twice.
     pub fn read(path: impl Into<PathBuf>) -> Result<Self, KeyError> {
         let path = path.into();
         let mut servers = KnownServers { path, lines: Vec::new() };
@@ -73,8 +73,8 @@ impl KnownServers {
         })
     }
 
-    /// Writes down that the server at `address` has `key`. Another key than the one known discards the pin: it was
-    /// another server's.
+    /// Writes down that the server at `address` has `key`. A key that differs from the known one discards the pin,
+    /// which was another server's.
     ///
     /// Errors: [`KeyError::File`], and those of [`KnownServers::read`] if the file has changed meanwhile.
     pub fn remember(&mut self, address: &str, key: PublicKey) -> Result<(), KeyError> {
@@ -84,7 +84,7 @@ impl KnownServers {
         })
     }
 
-    /// Writes down `pin` for the server at `address`, which must be known by `key`: otherwise it becomes known.
+    /// Writes down `pin` for the server at `address`. If the server is not known by `key` yet, it becomes known.
     ///
     /// Errors: as [`KnownServers::remember`].
     pub fn pin(&mut self, address: &str, key: PublicKey, pin: &str) -> Result<(), KeyError> {
@@ -99,7 +99,7 @@ impl KnownServers {
     ) -> Result<(), KeyError> {
         let mut now = KnownServers::read(self.path.clone())?;
         let server = change(now.lookup(address).cloned());
-        // What cannot be read back must not be written.
+        // A line that cannot be read back must not be written.
         let line = text(&server);
         if is_comment(&line) || parse_server(&line).ok().as_ref() != Some(&server) {
             let what = format!("`{}` cannot be written down as an address with a pin", printable(address));
@@ -167,8 +167,8 @@ fn parse_server(line: &str) -> Result<KnownServer, String> {
 
 /// The clients that a server lets in.
 ///
-/// A line of the file has a key, and after it whatever helps to remember whose it is. Lines that begin with `#` and empty
-/// lines are skipped.
+/// A line of the file has a key, and after it any text that helps to remember whose key it is. Lines that begin with
+/// `#` and empty lines are skipped.
 #[derive(Clone, Debug, Default)]
 pub struct AllowList {
     keys: std::collections::BTreeSet<PublicKey>,

@@ -142,7 +142,8 @@ fn a_peer_that_floods_holds_at_most_the_inbox() {
 
 #[test]
 fn a_rejection_overtakes_what_we_send() {
-    // The server refuses the first message while the client still pours: the client hears why, not only that writing failed.
+    // The server refuses the first message while the client still pours: the client hears why, not only that writing
+    // failed.
     for (name, pair) in [("tcp", tcp(PATIENCE)), ("tls", tls(PATIENCE)), ("memory", memory(PATIENCE))] {
         let (client, server) = run(
             pair,

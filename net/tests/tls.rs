@@ -162,7 +162,8 @@ fn proxy(server: SocketAddr, at: u64) -> SocketAddr {
 
 #[test]
 fn a_changed_byte_ends_the_session() {
-    // The client's handshake has some 1.5 kB; the rest are records. Inside the session, both parties say what happened.
+    // The client's handshake has some 1.5 kB; the rest are records. Inside the session, both parties say what
+    // happened.
     for (at, inside) in [(3, false), (700, false), (5_000, true), (60_001, true)] {
         let host = identity();
         let (addr, accepted) = server(host.clone());

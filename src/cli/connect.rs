@@ -18,12 +18,12 @@ pub(super) struct ConnectArgs {
     /// Address of the server.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7411")]
     connect: String,
-    /// Insist on this model: a `config.json` (shape and end tokens), a directory with one (and the tokenizer, if there is one),
-    /// the name of a bundled model, or a fingerprint, `waggle-model:` and digits. A changed model of a known server is
-    /// accepted if this names it.
+    /// Insist on this model: a `config.json` (shape and end tokens), a directory with one (and with its tokenizer, if
+    /// there is one), the name of a bundled model, or a fingerprint (`waggle-model:` and digits). A changed model of
+    /// a known server is accepted if this names it.
     #[arg(long, value_name = "FILE|HASH")]
     expect: Option<String>,
-    /// Slow what this party sends to a network; the server must do the same.
+    /// Slow this party's messages down to those of a network; the server must do the same.
     #[arg(long, value_name = LINKS, value_parser = link_between_processes, default_value = "loopback")]
     pub(super) link: LinkArg,
     /// Give up on a server that is silent for this many seconds.
@@ -34,8 +34,8 @@ pub(super) struct ConnectArgs {
     connect_timeout: Duration,
     #[command(flatten)]
     identity: IdentityArgs,
-    /// Trust the server with this public key, as its owner's `waggle keygen` or `serve` prints it, and remember it under the
-    /// address, in `known_servers` beside the default identity.
+    /// Trust the server with this public key, which its owner's `waggle keygen` or `serve` prints. It is remembered
+    /// under the address, in `known_servers` beside the default identity.
     #[arg(long, value_name = "KEY")]
     server_key: Option<PublicKey>,
     /// Encrypt nothing and ask for no key, for measurements; the server must do the same.

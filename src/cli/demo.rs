@@ -20,11 +20,11 @@ use net::{Channel, Identity, Link, PublicKey, Role, await_admission, memory_pair
 
 use super::error::describe;
 use super::files::{DEFAULT_MODEL, check_writable, open_model, write_json};
-use super::options::{LINKS, LinkArg, SamplingArgs, TermsArgs, seconds};
+use super::options::{LINKS, LinkArg, SamplingArgs, TermsArgs, by_name, seconds};
 use super::padding::PaddingArgs;
 use super::progress::Progress;
 use super::prompt::PromptArgs;
-use super::report::{options, report, tables, verdict};
+use super::report::{report, tables, verdict};
 use super::serve::{Line, Used};
 use super::{Error, out};
 
@@ -39,10 +39,10 @@ pub(super) struct DemoArgs {
     /// Tokens to generate [default: 200, or as many as the model has positions for].
     #[arg(long, value_name = "N")]
     tokens: Option<usize>,
-    /// The network between the parties: `memory` in one process, or a name of a network that is imitated.
+    /// The network between the parties: `memory` within one process, or the name of an imitated network.
     #[arg(long, value_name = LINKS, default_value = "loopback")]
     link: LinkArg,
-    /// Run the plaintext engine afterwards and report token agreement and the largest logit error.
+    /// Run the plaintext engine afterwards, and report token agreement and the largest logit error.
     #[arg(long)]
     check: bool,
     /// Give up when the other party is silent for this many seconds.
@@ -62,7 +62,7 @@ pub(super) struct DemoArgs {
     terms: TermsArgs,
 }
 
-/// A minute or two of the bundled model on two cores.
+/// Takes a minute or two with the bundled model on two cores.
 const DEFAULT_TOKENS: usize = 200;
 
 pub(super) fn run(args: DemoArgs) -> Result<(), Error> {
@@ -78,7 +78,7 @@ pub(super) fn run(args: DemoArgs) -> Result<(), Error> {
     let length = whole.ids().len();
     let most = room.map_or(DEFAULT_TOKENS, |room| room.saturating_sub(length).min(DEFAULT_TOKENS));
     let tokens = args.tokens.unwrap_or(most);
-    // What cannot work is refused before a process is started.
+    // A request that cannot work is refused before a process is started.
     let padded = whole.padding().is_some();
     let request =
         Request { lengths: Lengths { prompt: length, tokens }, stop_at_eos: args.sampling.stop_at_eos, padded };
@@ -97,18 +97,14 @@ pub(super) fn run(args: DemoArgs) -> Result<(), Error> {
     };
     let (outcome, model, memory, server) = progress.finish(session)?;
 
-    let mut chosen = options([
+    let chosen = [
         ("link", args.link.to_string().into()),
         ("tokens", tokens.into()),
-        ("temperature", args.sampling.temperature.into()),
-        ("top_p", args.sampling.top_p.into()),
-        ("seed", args.sampling.seed.into()),
-        ("stop_at_eos", args.sampling.stop_at_eos.into()),
         ("padded_prompt", padded.then_some(length).into()),
         ("processes", if args.link == LinkArg::Memory { 1 } else { 2 }.into()),
-    ]);
-    chosen.extend(args.terms.reported(&terms));
-    let mut report = report(&model, tokenizer.as_ref(), prompt.len(), &outcome, chosen)?;
+    ];
+    let chosen = args.sampling.reported().into_iter().chain(chosen);
+    let mut report = report(&model, tokenizer.as_ref(), prompt.len(), &outcome, &terms, chosen)?;
     report.peak_memory_bytes = memory;
     if let Some(server) = server {
         report.set_peer_cpu(&server.entries, &server.per_token);
@@ -129,8 +125,8 @@ pub(super) fn run(args: DemoArgs) -> Result<(), Error> {
     }
 }
 
-/// What a session leaves: its outcome, the model as the client knows it, the parties' memory, and what the server took if
-/// that is a process of its own.
+/// What a session leaves: its outcome, the model as the client knows it, the parties' memory, and what the server
+/// used if it is a process of its own.
 type Finished = (Outcome, PublicModel, PeakMemory, Option<Used>);
 
 /// The client's side, which is this process.
@@ -233,7 +229,7 @@ struct Server {
 
 impl Server {
     fn spawn(client: &Client, key: PublicKey) -> Result<Self, Error> {
-        let DemoArgs { model, link, timeout, terms, .. } = client.args;
+        let DemoArgs { model, link, timeout, .. } = client.args;
         let failed = |source| Error::Spawn { source };
         let mut command = Command::new(std::env::current_exe().map_err(failed)?);
         command.args(["serve", "--once", "--listen", "127.0.0.1:0", "--model", model]);
@@ -252,7 +248,7 @@ impl Server {
             "--max-tokens",
             &client.tokens.to_string(),
         ]);
-        for (name, value) in terms.named(client.terms) {
+        for (name, value) in by_name(client.terms) {
             command.args([&format!("--{name}"), &value]);
         }
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().map_err(failed)?;

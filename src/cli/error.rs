@@ -5,6 +5,26 @@ use std::path::PathBuf;
 use model::pool::PoolId;
 use thiserror::Error;
 
+/// Why a client gets no place.
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+pub(super) enum Full {
+    /// Everybody serves, and the queue is full.
+    #[error("this server is busy: {waiting} clients wait already")]
+    Queue {
+        /// Clients that wait.
+        waiting: usize,
+    },
+    /// The key has as many sessions as it may, those that wait included.
+    #[error("this key has {limit} sessions here already")]
+    Key {
+        /// The most at once.
+        limit: usize,
+    },
+    /// The server finishes what runs and then ends.
+    #[error("this server is ending")]
+    Ending,
+}
+
 /// The reason for a non-zero exit code.
 #[derive(Debug, Error)]
 pub(super) enum Error {
@@ -184,7 +204,7 @@ pub(super) enum Error {
     },
     /// A client for which there is no place.
     #[error(transparent)]
-    Full(#[from] super::serve::Full),
+    Full(#[from] Full),
     /// A client that waited and left.
     #[error("the client left the queue")]
     ClientLeft,

@@ -16,14 +16,15 @@ use serde_json::Value;
 use super::files::{DEFAULT_MODEL, check_writable, open_model, read, write, write_json};
 use super::plot::plots;
 use super::progress::passes;
-use super::report::options;
 use super::{Error, out};
 
-/// Measures what cache policies cost in accuracy: text or a recall task, teacher-forced, every policy at every budget.
+/// Measures what cache policies cost in accuracy, on text or on a recall task, teacher-forced, for every policy at
+/// every budget.
 ///
-/// POLICIES are entries with `;` between them. An entry is a name, several names with commas between them, or one name with
-/// options: `NAME:KEY=VALUE,KEY=VALUE`. So commas after a colon belong to the options, and a name after options needs
-/// a `;`, as in 'streaming,h2o;mpcache:topk=rank;tova'. The budget comes from --budgets, and `full` always runs.
+/// POLICIES are entries with `;` between them. An entry is a name, several names with commas between them, or one
+/// name with options: `NAME:KEY=VALUE,KEY=VALUE`. Commas after a colon therefore belong to the options, and a name
+/// after options needs a `;`, as in 'streaming,h2o;mpcache:topk=rank;tova'. The budget comes from --budgets, and
+/// `full` always runs.
 #[derive(Args, Debug)]
 pub(super) struct EvalArgs {
     /// Hugging Face directory, or the name of a bundled model.
@@ -39,7 +40,7 @@ pub(super) struct EvalArgs {
     /// query is ids[q + 1].
     #[arg(long, value_name = "FILE", required_if_eq("task", "recall"))]
     data: Option<PathBuf>,
-    /// Policies to compare with `full`; may be repeated. See above for what a list is.
+    /// Policies to compare with `full`; may be repeated. The form of a list is given above.
     #[arg(long, value_name = "POLICIES", value_parser = policies, default_value = "full")]
     policies: Vec<Policies>,
     /// Shares of the cache, in (0, 1] [default: 0.05,0.1,0.25,0.5,1].
@@ -86,13 +87,13 @@ enum EngineArg {
 #[derive(Clone, Debug)]
 struct Policies(Vec<PolicySpec>);
 
-/// Budgets where nothing is said.
+/// Budgets where none are given.
 const DEFAULT_BUDGETS: [f64; 5] = [0.05, 0.1, 0.25, 0.5, 1.0];
 
-/// Tokens of a sequence of text where nothing is said.
+/// Tokens of a sequence of text where no number is given.
 const DEFAULT_CONTEXT: usize = 256;
 
-/// Sequences of text where nothing is said.
+/// Sequences of text where no number is given.
 const DEFAULT_SEQUENCES: usize = 4;
 
 /// A list of policies, for clap.
@@ -207,7 +208,7 @@ impl EvalArgs {
             path.as_ref().and_then(|p| p.file_name()).map(|name| name.to_string_lossy().into_owned())
         };
         let name = |value: Option<clap::builder::PossibleValue>| value.map(|v| v.get_name().to_owned());
-        options([
+        let chosen = [
             ("task", name(self.task.to_possible_value()).into()),
             ("engine", name(self.engine.to_possible_value()).into()),
             ("text", file(&self.text).into()),
@@ -216,7 +217,8 @@ impl EvalArgs {
             ("budgets", self.budgets().into()),
             ("context", sequences.iter().map(|s| s.ids().len()).max().into()),
             ("prompt", sequences.iter().map(Sequence::prompt).max().into()),
-        ])
+        ];
+        chosen.map(|(name, value)| (name.to_owned(), value)).into()
     }
 }
 

@@ -28,8 +28,8 @@ pub(super) fn read(path: &Path) -> Result<Vec<u8>, Error> {
     std::fs::read(path).map_err(|source| Error::File { path: path.into(), source })
 }
 
-/// Makes sure that `path`, if given, can be written, before long work is done for it. What is there stays as it is until
-/// [`write()`] or [`write_json`] replaces it, so a command that fails leaves an older file and no empty one.
+/// Makes sure that `path`, if given, can be written, before long work is done for it. An older file stays as it is
+/// until [`write()`] or [`write_json`] replaces it, so a command that fails leaves it and no empty one.
 pub(super) fn check_writable(path: Option<&Path>) -> Result<(), Error> {
     let Some(path) = path else { return Ok(()) };
     Replacement::check(path).map_err(|source| Error::File { path: path.into(), source })

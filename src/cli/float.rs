@@ -12,7 +12,7 @@ use super::files::{DEFAULT_MODEL, check_writable, open_model, write_json};
 use super::options::PolicyArgs;
 use super::prompt::PromptArgs;
 
-/// Writes text with a model in the clear, in f32: the truth that the protocols are held to.
+/// Writes text with a model in the clear, in f32. The protocols are compared with this.
 #[derive(Args, Debug)]
 pub(super) struct FloatArgs {
     /// Hugging Face directory, or the name of a bundled model.
@@ -25,7 +25,7 @@ pub(super) struct FloatArgs {
     /// Tokens to generate.
     #[arg(long, value_name = "N", default_value_t = 32)]
     tokens: usize,
-    /// Write `tokens` and `logits` here, one row of logits for every position that went through the model.
+    /// Write `tokens` and `logits` here: one row of logits for every position that went through the model.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }

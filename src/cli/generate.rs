@@ -15,10 +15,10 @@ use super::padding::PaddingArgs;
 use super::pools::warn_of_others;
 use super::progress::Progress;
 use super::prompt::PromptArgs;
-use super::report::{options, report};
+use super::report::report;
 use super::tokenizer_worker;
 
-/// Generates text with the model of a server, which does not learn prompt and text.
+/// Generates text with the model of a server, which learns neither the prompt nor the text.
 #[derive(Args, Debug)]
 pub(super) struct GenerateArgs {
     #[command(flatten)]
@@ -33,8 +33,8 @@ pub(super) struct GenerateArgs {
     /// Use this `tokenizer.json` instead of the server's.
     #[arg(long, value_name = "FILE")]
     tokenizer: Option<PathBuf>,
-    /// Take the correlations from this file of `waggle preprocess`, which is used up by it; the prompt may be shorter than
-    /// it was made for. Implies --preprocess.
+    /// Take the correlations from this file of `waggle preprocess`, and use it up. The prompt may be shorter than the
+    /// file was made for. Implies --preprocess.
     #[arg(long, value_name = "FILE")]
     pool: Option<PathBuf>,
     /// Write the report here.
@@ -48,13 +48,13 @@ pub(super) struct GenerateArgs {
 
 pub(super) fn run(args: GenerateArgs) -> Result<(), Error> {
     check_writable(args.json.as_deref())?;
-    let chosen_terms = if args.pool.is_some() { args.terms.two_phases()? } else { args.terms.clone() };
-    let terms = chosen_terms.terms(args.connect.link)?;
+    let terms = if args.pool.is_some() { args.terms.two_phases()? } else { args.terms.clone() };
+    let terms = terms.terms(args.connect.link)?;
     let mut sampler = args.sampling.sampler(&terms)?;
     let prompt = args.prompt.read()?;
     let own = args.tokenizer.as_deref().map(read).transpose()?;
     let own = own.as_deref().map(Tokenizer::from_bytes).transpose()?;
-    // What is wrong with the file alone is said before a server is bothered.
+    // A bad file is reported before a server is bothered.
     let open_pool = |path: &PathBuf| Pool::open(path, Role::Client).map_err(|e| e.at(path));
     let pool = args.pool.as_ref().map(open_pool).transpose()?;
     args.pool.iter().for_each(|path| warn_of_others(path));
@@ -80,18 +80,14 @@ pub(super) fn run(args: GenerateArgs) -> Result<(), Error> {
     };
     let outcome = progress.finish(outcome)?;
     if let Some(path) = &args.json {
-        let mut chosen = options([
+        let chosen = [
             ("link", args.connect.link.to_string().into()),
             ("tokens", args.tokens.into()),
-            ("temperature", args.sampling.temperature.into()),
-            ("top_p", args.sampling.top_p.into()),
-            ("seed", args.sampling.seed.into()),
-            ("stop_at_eos", stop.into()),
             ("padded_prompt", padded.into()),
             ("pool", pool_id.into()),
-        ]);
-        chosen.extend(chosen_terms.reported(&terms));
-        let mut report = report(&model, tokenizer.as_ref(), prompt.len(), &outcome, chosen)?;
+        ];
+        let chosen = args.sampling.reported().into_iter().chain(chosen);
+        let mut report = report(&model, tokenizer.as_ref(), prompt.len(), &outcome, &terms, chosen)?;
         report.peak_memory_bytes.client = net::peak_memory_bytes();
         write_json(path, &report)?;
     }

@@ -5,8 +5,8 @@ use clap::Args;
 use super::trust::IdentityArgs;
 use super::{Error, out};
 
-/// Prints the public key of this party, by which others know it, and makes the key pair first if there is none. A server's
-/// owner adds it to the file of `serve --allow`; a client gives it as `generate --server-key`.
+/// Prints the public key by which others know this party. Makes the key pair first if there is none. A server's owner
+/// adds a client's key to the file of `serve --allow`; a client gives a server's key as `generate --server-key`.
 #[derive(Args, Debug)]
 pub(super) struct KeygenArgs {
     #[command(flatten)]

@@ -29,8 +29,8 @@ use clap::{Parser, Subcommand};
 
 use error::Error;
 
-/// Private text generation between two parties: a server with a GPT-2 or LLaMA model, a client with a prompt. The
-/// server learns neither prompt nor text, the client does not learn the weights.
+/// Private text generation between two parties: a server with a GPT-2 or LLaMA model, and a client with a prompt. The
+/// server learns neither the prompt nor the text, and the client does not learn the weights.
 #[derive(Parser, Debug)]
 #[command(name = "waggle", version, max_term_width = 100)]
 struct Cli {
@@ -50,7 +50,7 @@ enum Command {
     Eval(eval::EvalArgs),
     Synth(synth::SynthArgs),
     Keygen(keygen::KeygenArgs),
-    /// Runs a server's tokenizer for `generate`: talks JSON on standard input and output.
+    /// Runs a server's tokenizer for `generate`, and talks JSON on standard input and output.
     #[command(hide = true)]
     TokenizerWorker,
 }

@@ -4,13 +4,15 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use model::names::{OT_SOURCES, PACKINGS, REVEALS, name};
 use model::party::Terms;
 use model::{Reveal, Sampler};
 use mpcache::{PolicySpec, Select};
 use net::shaped::ParseShapeError;
 use net::{Link, Shape, Shaped};
-use ot::{CotKind, SoftSpoken};
+use ot::CotKind;
 use protocols::Packing;
 use rand::SeedableRng;
 use rand::rngs::StdRng;
@@ -22,33 +24,34 @@ use super::Error;
 #[derive(Args, Clone, Debug)]
 pub(super) struct TermsArgs {
     /// What the client learns of each position: all logits, or only the most probable token.
-    #[arg(long, value_enum, default_value = "logits")]
-    reveal: RevealArg,
+    #[arg(long, value_parser = named(&REVEALS), default_value = "logits")]
+    reveal: Reveal,
     #[command(flatten)]
     policy: PolicyArgs,
-    /// Source of correlated oblivious transfers: silent sends least; of the others a larger number sends less and
+    /// Source of correlated oblivious transfers. `silent` sends least; of the others a larger number sends less and
     /// computes more.
-    #[arg(long, value_enum, default_value = "silent")]
-    ot: OtArg,
-    /// Make all correlations that do not depend on the prompt's words first, in large batches, booked as `offline`: what
-    /// is left to do online is several times less. The client chooses; a server that is given a value refuses the other.
+    #[arg(long, value_parser = named(&OT_SOURCES), default_value = "silent")]
+    ot: CotKind,
+    /// First make all correlations that do not depend on the prompt's words, in large batches, booked as `offline`.
+    /// What is left to do online is several times less. The client chooses; a server that is given a value refuses
+    /// the other one.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     preprocess: Option<bool>,
-    /// Pack several results of a matrix product into one ciphertext: smaller messages, some more computation. `auto` weighs
-    /// both by the rate of the link, which is that of `--link` where it is shaped, and else that of one machine (4 GB/s);
-    /// `always` counts bytes eight times.
-    #[arg(long, value_enum, default_value = "auto")]
-    packing: PackingArg,
+    /// Pack several results of a matrix product into one ciphertext, which makes messages smaller and takes some more
+    /// computation. `auto` weighs both by the rate of `--link`, or by that of one machine (4 GB/s) if the link is not
+    /// slowed. `always` plans as if the link were eight times slower.
+    #[arg(long, value_parser = named(&PACKINGS), default_value = "auto")]
+    packing: Packing,
 }
 
-/// Which of the key/value cache a token looks at.
+/// Which part of the key/value cache a token looks at.
 #[derive(Args, Clone, Debug)]
 pub(super) struct PolicyArgs {
-    /// Which of the key/value cache a token looks at: NAME or NAME:key=value,key=value.
+    /// Which part of the key/value cache a token looks at: NAME or NAME:key=value,key=value.
     #[arg(long, value_name = "POLICY", default_value = "full", long_help = policies())]
     policy: PolicySpec,
-    /// Who shares a choice of clusters: every query head has its own (per-head), those of one key/value head share one
-    /// (per-kv), or the whole layer (per-layer). The same as the policy's option `select`.
+    /// Who shares a choice of clusters: every query head has its own (per-head), the heads of one key/value head
+    /// share one (per-kv), or the whole layer shares one (per-layer). The same as the policy's option `select`.
     #[arg(long, value_name = "per-head|per-kv|per-layer")]
     select: Option<Select>,
 }
@@ -66,7 +69,7 @@ impl PolicyArgs {
 /// The help text of `--policy`.
 fn policies() -> String {
     let mut text = String::from(
-        "Which of the key/value cache a token looks at: NAME or NAME:key=value,key=value. Policies and their keys:\n",
+        "Which part of the key/value cache a token looks at: NAME or NAME:key=value,key=value. Policies and their keys:\n",
     );
     for (name, keys, about) in PolicySpec::help() {
         let keys = if keys.is_empty() { String::new() } else { format!(" [{}]", keys.join(" ")) };
@@ -82,35 +85,19 @@ fn policies() -> String {
     text
 }
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum RevealArg {
-    Logits,
-    Token,
+/// The values of `table` by their names, for clap.
+fn named<T: Copy + Send + Sync + 'static>(table: &'static [(&'static str, T)]) -> impl TypedValueParser<Value = T> {
+    PossibleValuesParser::new(table.iter().map(|(name, _)| *name)).try_map(|given: String| {
+        let known = table.iter().find(|(name, _)| **name == *given);
+        known.map(|(_, value)| *value).ok_or("no such value")
+    })
 }
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum OtArg {
-    Silent,
-    #[value(name = "softspoken2")]
-    SoftSpoken2,
-    #[value(name = "softspoken4")]
-    SoftSpoken4,
-    #[value(name = "softspoken8")]
-    SoftSpoken8,
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum PackingArg {
-    Auto,
-    Never,
-    Always,
-}
-
-/// What two processes of one machine are taken to have between them.
+/// The link that two processes of one machine are assumed to have.
 const LOOPBACK: Shape = Shape { bytes_per_second: 4_000_000_000, round_trip: Duration::from_micros(50) };
 
 impl TermsArgs {
-    /// What the command line says of the number of phases: a server that is told nothing leaves it to its clients.
+    /// The number of phases that the command line asks for. A server that is told nothing leaves it to its clients.
     pub(super) fn fixed_preprocess(&self) -> Option<bool> {
         self.preprocess
     }
@@ -128,49 +115,35 @@ impl TermsArgs {
 
     /// The terms of a session over `link`.
     pub(super) fn terms(&self, link: LinkArg) -> Result<Terms, Error> {
-        let ot = match self.ot {
-            OtArg::Silent => CotKind::Silent,
-            OtArg::SoftSpoken2 => CotKind::SoftSpoken(SoftSpoken::K2),
-            OtArg::SoftSpoken4 => CotKind::SoftSpoken(SoftSpoken::K4),
-            OtArg::SoftSpoken8 => CotKind::SoftSpoken(SoftSpoken::K8),
-        };
-        let reveal = match self.reveal {
-            RevealArg::Logits => Reveal::Logits,
-            RevealArg::Token => Reveal::Token,
-        };
-        let packing = match self.packing {
-            PackingArg::Auto => Packing::Auto,
-            PackingArg::Never => Packing::Never,
-            PackingArg::Always => Packing::Always,
-        };
         let link = link.shape().unwrap_or(LOOPBACK);
-        let protocol = protocols::Options { ot, preprocess: self.preprocess.unwrap_or(false), link, packing };
+        let preprocess = self.preprocess.unwrap_or(false);
+        let protocol = protocols::Options { ot: self.ot, preprocess, link, packing: self.packing };
         let policy = self.policy.spec()?;
         if policy.clear_only() {
             return Err(Error::ClearOnly { policy: policy.to_string() });
         }
-        Ok(Terms { protocol, reveal, policy })
+        Ok(Terms { protocol, reveal: self.reveal, policy })
     }
+}
 
-    /// What a report says of them: by name, and every setting of the policy, given or default.
-    pub(super) fn reported(&self, terms: &Terms) -> impl Iterator<Item = (String, Value)> {
-        let settings: Map<String, Value> =
-            terms.policy.settings().into_iter().map(|(key, value)| (key.to_owned(), value.into())).collect();
-        let named = self.named(terms).map(|(name, value)| (name.to_owned(), value.into()));
-        named.into_iter().chain([("policy_settings".to_owned(), settings.into())])
-    }
+/// What a report says of terms: by name, and every setting of the policy, given or default.
+pub(super) fn reported(terms: &Terms) -> impl Iterator<Item = (String, Value)> {
+    let settings: Map<String, Value> =
+        terms.policy.settings().into_iter().map(|(key, value)| (key.to_owned(), value.into())).collect();
+    let by_name = by_name(terms).map(|(name, value)| (name.to_owned(), value.into()));
+    by_name.into_iter().chain([("policy_settings".to_owned(), settings.into())])
+}
 
-    /// By name, for the command line of the other party.
-    pub(super) fn named(&self, terms: &Terms) -> [(&'static str, String); 5] {
-        let name = |value: Option<clap::builder::PossibleValue>| value.map_or(String::new(), |v| v.get_name().into());
-        [
-            ("reveal", name(self.reveal.to_possible_value())),
-            ("policy", terms.policy.to_string()),
-            ("ot", name(self.ot.to_possible_value())),
-            ("preprocess", terms.protocol.preprocess.to_string()),
-            ("packing", name(self.packing.to_possible_value())),
-        ]
-    }
+/// Terms by name, for the command line of the other party.
+pub(super) fn by_name(terms: &Terms) -> [(&'static str, String); 5] {
+    let Terms { protocol, reveal, policy } = terms;
+    [
+        ("reveal", name(&REVEALS, reveal).to_owned()),
+        ("policy", policy.to_string()),
+        ("ot", name(&OT_SOURCES, &protocol.ot).to_owned()),
+        ("preprocess", protocol.preprocess.to_string()),
+        ("packing", name(&PACKINGS, &protocol.packing).to_owned()),
+    ]
 }
 
 /// How the client picks tokens where it learns logits.
@@ -182,8 +155,8 @@ pub(super) struct SamplingArgs {
     /// Sample among the most probable tokens that together reach this probability.
     #[arg(long, value_name = "P", default_value_t = 1.0)]
     pub(super) top_p: f32,
-    /// Repeat a sampled text. It seeds the choice of tokens alone; cryptographic randomness always comes from the
-    /// operating system.
+    /// Repeat a sampled text. The seed decides the choice of tokens alone; cryptographic randomness always comes from
+    /// the operating system.
     #[arg(long, value_name = "S")]
     pub(super) seed: Option<u64>,
     /// End after an end-of-text token; the server then learns how many tokens there are.
@@ -192,6 +165,16 @@ pub(super) struct SamplingArgs {
 }
 
 impl SamplingArgs {
+    /// What a report says of it.
+    pub(super) fn reported(&self) -> [(&'static str, Value); 4] {
+        [
+            ("temperature", self.temperature.into()),
+            ("top_p", self.top_p.into()),
+            ("seed", self.seed.into()),
+            ("stop_at_eos", self.stop_at_eos.into()),
+        ]
+    }
+
     /// The sampler under `terms`.
     pub(super) fn sampler(&self, terms: &Terms) -> Result<Sampler, Error> {
         if terms.reveal == Reveal::Token && self.temperature != 0.0 {

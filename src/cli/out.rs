@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use super::Error;
 
-/// Writes `text` to standard output and sees it out.
+/// Writes `text` to standard output and flushes it.
 ///
 /// # Errors
 /// [`Error::Output`] if nobody reads it any more or it has no room.
@@ -18,18 +18,18 @@ pub(super) fn print(text: impl Display) -> Result<(), Error> {
 /// Writes `text` and the end of a line to standard output.
 ///
 /// # Errors
-/// As [`print`].
+/// As [`print()`].
 pub(super) fn line(text: impl Display) -> Result<(), Error> {
     print(format_args!("{text}\n"))
 }
 
-/// Writes a line to standard error. If that fails there is nobody left to tell.
+/// Writes a line to standard error. A failure is ignored, because there is nobody left to tell.
 pub(super) fn note(text: impl Display) {
     let _ = writeln!(io::stderr().lock(), "{text}");
 }
 
-/// The code of a command that failed, with a line on standard error. One whose reader has gone ends without a word, with
-/// the code of a program that SIGPIPE ends, as other programs do.
+/// The code of a command that failed, with a line on standard error. A command whose reader has gone ends silently,
+/// with the code of a program that SIGPIPE ends, as other programs do.
 pub(super) fn fail(error: &Error) -> ExitCode {
     match error {
         Error::Output { source } if source.kind() == ErrorKind::BrokenPipe => ExitCode::from(128 + 13),

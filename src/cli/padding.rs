@@ -10,8 +10,9 @@ use super::Error;
 /// The lengths to which prompts are padded.
 #[derive(Args, Clone, Debug)]
 pub(super) struct PaddingArgs {
-    /// Hide how long the prompt is: pad it to the next power of two from 16 on, or to the next of these lengths. No token
-    /// attends to the padding, so the text stays the same; the longer prompt costs more. Needs the policy `full`.
+    /// Hide how long the prompt is. It is padded to the next power of two from 16 on, or to the next of these
+    /// lengths. No token attends to the padding, so the text stays the same; the longer prompt costs more. Needs the
+    /// policy `full`.
     #[arg(long, value_name = "LENGTHS", num_args = 0..=1, default_missing_value = "auto")]
     pad_prompt: Option<Lengths>,
 }

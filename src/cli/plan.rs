@@ -9,14 +9,15 @@ use model::{Lengths, ModelSpec};
 use super::files::{DEFAULT_MODEL, check_writable, open_model, write_json};
 use super::options::{LINKS, LinkArg, TermsArgs};
 use super::progress::Progress;
-use super::report::{options, predict_seconds, report, tables};
+use super::report::{predict_seconds, report, tables};
 use super::{Error, out};
 
-/// Predicts bytes and flows of a session, to the byte, from shapes alone: of `demo`, where the client has the tokenizer.
+/// Predicts the exact bytes and flows of a session from shapes alone. (A flow is a maximal run of messages in one
+/// direction.) The session is that of `demo`, where the client has the tokenizer.
 #[derive(Args, Debug)]
 pub(super) struct PlanArgs {
-    /// Hugging Face directory, a `config.json` alone, or the name of a bundled model. With the weights the fixed point
-    /// of each is known; from a configuration alone all are assumed to be below 16.
+    /// Hugging Face directory, a `config.json` alone, or the name of a bundled model. The number of fractional bits
+    /// of a matrix follows from its weights; from a configuration alone all weights are assumed to be below 16.
     #[arg(long, value_name = "DIR|CONFIG", default_value = DEFAULT_MODEL)]
     model: String,
     /// Tokens of the prompt.
@@ -25,14 +26,14 @@ pub(super) struct PlanArgs {
     /// Tokens to generate.
     #[arg(long, value_name = "N", default_value_t = 32)]
     tokens: usize,
-    /// Count the byte after each token with which a client says whether it goes on.
+    /// Count the byte after each token by which a client says whether it goes on.
     #[arg(long)]
     stop_at_eos: bool,
-    /// The prompt is one of `generate --pad-prompt`, of which --prompt-len is the padded length.
+    /// The prompt is padded, as by `generate --pad-prompt`; --prompt-len is the padded length.
     #[arg(long)]
     pad_prompt: bool,
-    /// Network of the session: its rate decides what matrix products pack, rate and delay how many rounds a maximum takes,
-    /// and the seconds are predicted for it, transfer and delay without computation.
+    /// Network of the session. Its rate decides which matrix products are packed, and rate and delay decide how many
+    /// rounds a maximum takes. The predicted seconds are its transfer and delay, without computation.
     #[arg(long, value_name = LINKS, default_value = "lan")]
     link: LinkArg,
     /// Write the report here.
@@ -55,14 +56,13 @@ pub(super) fn run(args: PlanArgs) -> Result<(), Error> {
     let terms = args.terms.terms(args.link)?;
     let outcome = plan(&model, &terms, &ClientOptions::default(), &request, &mut progress)?;
     drop(progress);
-    let mut chosen = options([
+    let chosen = [
         ("link", args.link.to_string().into()),
         ("tokens", args.tokens.into()),
         ("stop_at_eos", args.stop_at_eos.into()),
         ("pad_prompt", args.pad_prompt.into()),
-    ]);
-    chosen.extend(args.terms.reported(&terms));
-    let mut report = report(&model, None, args.prompt_len, &outcome, chosen)?;
+    ];
+    let mut report = report(&model, None, args.prompt_len, &outcome, &terms, chosen)?;
     report.predicted = true;
     report.estimated = ["seconds", "cpu_seconds"].map(String::from).to_vec();
     if terms.policy.random_traffic() {

@@ -17,7 +17,7 @@ const SIZE: (u32, u32) = (900, 520);
 /// Width of the legend, which is a part of it.
 const LEGEND: u32 = 220;
 
-/// Logarithmic axes begin here: what is smaller is drawn on the floor.
+/// Logarithmic axes begin here; smaller values are drawn on the floor.
 const FLOOR: f64 = 1e-4;
 
 type Points<'a> = (&'a str, Vec<(f64, f64)>);

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::files::{check_writable, write_json};
 use super::{Error, out};
 
-/// Lists and removes pools, of either role.
+/// Lists and removes pools of both roles.
 #[derive(Args, Debug)]
 pub(super) struct PoolsArgs {
     #[command(subcommand)]
@@ -20,10 +20,12 @@ pub(super) struct PoolsArgs {
 
 #[derive(Subcommand, Debug)]
 enum PoolsCommand {
-    /// Lists files: id, whose, state, the longest generation (tokens of the prompt + tokens), size, age, the peer's key.
+    /// Lists files: id, owner, state, the longest generation (tokens of the prompt + tokens), size, age, the peer's
+    /// key.
     ///
-    /// States: `pool` can be spent; `pending` is a server's that waits for its client's word, and can be spent; `draft` is
-    /// being written and `claimed` being read, or a crash ended that (`stale`): they are of no use.
+    /// States: a `pool` can be spent. A `pending` file is a server's; it waits for its client's word, and can be
+    /// spent. A `draft` is being written and a `claimed` file is being read, or a crash ended that (`stale`); they
+    /// are of no use.
     List(ListArgs),
     /// Removes files by id, or what crashes left.
     Rm(RemoveArgs),
@@ -44,10 +46,10 @@ struct RemoveArgs {
     /// Directories and files.
     #[arg(value_name = "PATH", default_value = ".")]
     paths: Vec<PathBuf>,
-    /// Remove the files of this pool; may be repeated. The peer's part is worth nothing then.
+    /// Remove the files of this pool; may be repeated. The peer's part is then worth nothing.
     #[arg(long, value_name = "ID", value_parser = id)]
     id: Vec<PoolId>,
-    /// Remove drafts and claimed files that no process works on, and what has waited for a week.
+    /// Remove drafts and claimed files that no process works on, and files that have waited for a week.
     #[arg(long, required_unless_present = "id")]
     stale: bool,
 }
@@ -172,7 +174,7 @@ fn remove(args: &RemoveArgs) -> Result<(), Error> {
     Ok(())
 }
 
-/// Says so if others than the owner could put an old pool back where `path` is.
+/// Warns if others than the owner could put an old pool back where `path` is.
 pub(super) fn warn_of_others(path: &Path) {
     if writable_by_others(path) {
         out::note(format_args!(

@@ -11,19 +11,19 @@ use super::files::{check_writable, write_json};
 use super::options::TermsArgs;
 use super::pools::warn_of_others;
 use super::progress::Progress;
-use super::report::{options, report};
+use super::report::report;
 use super::{Error, out};
 
-/// Makes the correlations of a generation before its prompt is known: this party's go into a file, the server's (`serve
-/// --pools`) into one of its own. `generate --pool` uses both up, once. The file is as secret as the prompt: never copy or
-/// restore it.
+/// Makes the correlations of a generation before its prompt is known. This party's part goes into a file, the
+/// server's (`serve --pools`) into a file of its own. `generate --pool` uses both up, once. The file is as secret as
+/// the prompt: never copy or restore it.
 #[derive(Args, Debug)]
 pub(super) struct PreprocessArgs {
     /// The file to write; it must not exist.
     #[arg(long, value_name = "FILE")]
     pool: PathBuf,
-    /// Tokens of the prompt, at most. A prompt of exactly this length takes everything from the pool; for a shorter one
-    /// products with keys and values are made on the spot.
+    /// Tokens of the prompt, at most. A prompt of exactly this length takes everything from the pool. For a shorter
+    /// one, products with keys and values are made on the spot.
     #[arg(long, value_name = "N")]
     prompt_len: usize,
     /// Tokens to generate, at most.
@@ -40,11 +40,10 @@ pub(super) struct PreprocessArgs {
 
 pub(super) fn run(args: PreprocessArgs) -> Result<(), Error> {
     check_writable(args.json.as_deref())?;
-    // Gone at once; what is made here for good is made when the server has agreed.
+    // This draft is gone at once. The one that stays is made when the server has agreed.
     Draft::create(&args.pool).map_err(|e| e.at(&args.pool))?;
     warn_of_others(&args.pool);
-    let chosen_terms = args.terms.two_phases()?;
-    let terms = chosen_terms.terms(args.connect.link)?;
+    let terms = args.terms.two_phases()?.terms(args.connect.link)?;
     let session = args.connect.open(&terms, false)?;
     let model = session.model().clone();
     let mut progress = Progress::bars(0);
@@ -52,9 +51,8 @@ pub(super) fn run(args: PreprocessArgs) -> Result<(), Error> {
     let outcome = session.fill(bound, &args.pool, &mut progress);
     let outcome = progress.finish(outcome)?;
     if let Some(path) = &args.json {
-        let mut chosen = options([("link", args.connect.link.to_string().into()), ("tokens", args.tokens.into())]);
-        chosen.extend(chosen_terms.reported(&terms));
-        let mut report = report(&model, None, args.prompt_len, &outcome, chosen)?;
+        let chosen = [("link", args.connect.link.to_string().into()), ("tokens", args.tokens.into())];
+        let mut report = report(&model, None, args.prompt_len, &outcome, &terms, chosen)?;
         report.peak_memory_bytes.client = net::peak_memory_bytes();
         write_json(path, &report)?;
     }

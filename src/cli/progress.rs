@@ -33,7 +33,7 @@ impl<'a> Progress<'a> {
         progress
     }
 
-    /// Progress without text, for who does not learn any.
+    /// Progress without text, for a party that learns none.
     pub(super) fn bars(tokens: usize) -> Self {
         Progress { bar: bar(), tokens, stream: None, text: false, line: String::new(), printed: 0, failed: None }
     }
@@ -61,15 +61,15 @@ impl<'a> Progress<'a> {
         self.bar.set_message(self.line.clone());
     }
 
-    /// Who reads along wants each token now.
+    /// A reader wants each token at once.
     fn print(&mut self, text: &str) {
         if self.failed.is_none() {
             self.failed = out::print(text).err();
         }
     }
 
-    /// Removes the bar, ends the text, and says what the session came to: a failure of standard output, which ended it,
-    /// comes before its own.
+    /// Removes the bar, ends the text, and returns the result of the session. A failure of standard output comes
+    /// first, because it ended the session.
     pub(super) fn finish<T>(mut self, session: Result<T, impl Into<Error>>) -> Result<T, Error> {
         self.bar.finish_and_clear();
         if self.text && session.is_ok() {
@@ -141,7 +141,8 @@ impl Observer for Progress<'_> {
     }
 }
 
-/// Text without control characters but line ends and tabs: the tokenizer may be the server's, the terminal is ours.
+/// Text without control characters except line ends and tabs, because the tokenizer may be the server's and the
+/// terminal is ours.
 fn harmless(text: &str) -> String {
     text.chars().filter(|c| !c.is_control() || matches!(c, '\n' | '\t')).collect()
 }

@@ -15,7 +15,7 @@ pub(super) struct PromptArgs {
     /// Prompt as text; needs a tokenizer.
     #[arg(long, value_name = "TEXT")]
     prompt: Option<String>,
-    /// Prompt as text in a file, taken as it is, line ends too; `-` reads standard input.
+    /// Prompt as text in a file, taken as it is, line ends included; `-` reads standard input.
     #[arg(long, value_name = "FILE")]
     prompt_file: Option<PathBuf>,
     /// Prompt as token ids, for models without a tokenizer.
@@ -23,14 +23,14 @@ pub(super) struct PromptArgs {
     prompt_ids: Option<Vec<u32>>,
 }
 
-/// What is written where no prompt is given.
+/// The prompt where none is given.
 const DEFAULT_PROMPT: &str = "ROMEO:\n";
 
 /// Longest prompt that is read from a file, in bytes; far above what any model takes.
 const MAX_PROMPT_BYTES: u64 = 4 << 20;
 
 impl PromptArgs {
-    /// Reads a prompt that is in a file, before a server is bothered.
+    /// Reads a prompt that is in a file. Called before a server is bothered.
     pub(super) fn read(&self) -> Result<Prompt, Error> {
         if let Some(ids) = &self.prompt_ids {
             return Ok(Prompt::Ids(ids.clone()));

@@ -1,28 +1,29 @@
 //! From an outcome to a report and its tables.
 
-use std::collections::BTreeMap;
-
 use model::Tokenizer;
-use model::party::{Outcome, PublicModel};
+use model::party::{Outcome, PublicModel, Terms};
 use model::report::{ModelInfo, Report};
 use net::Shape;
 use serde_json::Value;
 
 use super::Error;
+use super::options::reported;
 
 /// Operations in the table.
 const TABLE_ROWS: usize = 12;
 
-/// The report of a run of `model`.
-pub(super) fn report(
+/// The report of a run of `model` under `terms`; `options` are what else was chosen.
+pub(super) fn report<'a>(
     model: &PublicModel,
     tokenizer: Option<&Tokenizer>,
     prompt_tokens: usize,
     outcome: &Outcome,
-    options: BTreeMap<String, Value>,
+    terms: &Terms,
+    options: impl IntoIterator<Item = (&'a str, Value)>,
 ) -> Result<Report, Error> {
     let mut report = Report::new(ModelInfo::new(&model.name, &model.spec));
-    report.options = options;
+    report.options = options.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+    report.options.extend(reported(terms));
     report.prompt_tokens = prompt_tokens;
     report.tokens = outcome.generation.tokens.clone();
     report.text = tokenizer.map(|tokenizer| tokenizer.decode(&report.tokens)).transpose()?;
@@ -61,9 +62,4 @@ pub(super) fn verdict(report: &Report) -> Option<String> {
         line += &format!(", clearest disagreement at a margin of {margin:.5}");
     }
     Some(line)
-}
-
-/// Options by name.
-pub(super) fn options<const N: usize>(pairs: [(&str, Value); N]) -> BTreeMap<String, Value> {
-    pairs.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }

@@ -8,7 +8,7 @@ use model::{DType, synthesize};
 use super::files::read;
 use super::{Error, out};
 
-/// Writes a model directory with random weights, to time shapes whose trained weights are not at hand.
+/// Writes a model directory with random weights, for timing shapes whose trained weights are not at hand.
 #[derive(Args, Debug)]
 pub(super) struct SynthArgs {
     /// A `config.json` that gives the shape.

@@ -1,7 +1,7 @@
 //! Who this party is and whom it trusts: identities, servers met before, clients let in.
 //!
-//! A user's keys lie in `$WAGGLE_HOME`, else `$XDG_CONFIG_HOME/waggle`, else `$HOME/.config/waggle`. A party trusts its own
-//! key, so a server and a client of one user need no set-up.
+//! A user's keys lie in `$WAGGLE_HOME`, else `$XDG_CONFIG_HOME/waggle`, else `$HOME/.config/waggle`. A party trusts
+//! its own key, so a server and a client of one user need no set-up.
 
 use std::env;
 use std::fs::DirBuilder;
@@ -19,8 +19,8 @@ use super::Error;
 /// Which key pair this party has.
 #[derive(Args, Clone, Debug, Default)]
 pub(super) struct IdentityArgs {
-    /// File with this party's key pair; made if it is not there [default: `identity` in $WAGGLE_HOME, $XDG_CONFIG_HOME/waggle
-    /// or $HOME/.config/waggle].
+    /// File with this party's key pair; made if it is not there [default: `identity` in $WAGGLE_HOME,
+    /// $XDG_CONFIG_HOME/waggle or $HOME/.config/waggle].
     #[arg(long, value_name = "FILE")]
     identity: Option<PathBuf>,
 }
@@ -114,8 +114,8 @@ impl ServerTrust {
 }
 
 impl ServerTrust {
-    /// Holds the public model that the server with `key` has against the one that it had, and remembers it at the first
-    /// meeting. With `accepted`, which says that the user named this model, a changed one is remembered.
+    /// Compares the public model that the server with `key` has with the one that it had, and remembers it at the
+    /// first meeting. With `accepted` the user has named this model, so a changed one is remembered.
     pub(super) fn met(&mut self, key: PublicKey, met: &Fingerprint, accepted: bool) -> Result<(), Error> {
         // Who serves oneself may change the model.
         if key == self.own {
@@ -135,14 +135,14 @@ impl ServerTrust {
 pub(super) struct HostArgs {
     #[command(flatten)]
     identity: IdentityArgs,
-    /// Let in the clients whose keys stand in this file, one on a line, read anew for every client [default:
-    /// `allowed_clients` beside the default identity]. This server's own key is let in as well.
+    /// Let in the clients whose keys stand in this file, one on each line. The file is read anew for every client
+    /// [default: `allowed_clients` beside the default identity]. This server's own key is let in as well.
     #[arg(long, value_name = "FILE", conflicts_with = "allow_any")]
     allow: Option<PathBuf>,
     /// Let in every client that proves any key.
     #[arg(long)]
     allow_any: bool,
-    /// Encrypt nothing and let in everybody, for measurements; clients must say the same.
+    /// Encrypt nothing and let in everybody, for measurements; clients must be told the same.
     #[arg(long, conflicts_with_all = ["identity", "allow", "allow_any"])]
     insecure_plaintext: bool,
 }
@@ -233,7 +233,7 @@ impl Host {
         Ok(listed || key == own)
     }
 
-    /// What a client hears that is not let in. It does not name files of this machine.
+    /// What a client that is not let in hears. It names no files of this machine.
     pub(super) fn refusal(key: PublicKey) -> String {
         format!("it does not know your key; to let you in, its owner adds the line: {key}")
     }

@@ -124,7 +124,8 @@ impl Spoil {
             }
     }
 
-    /// What becomes of `bytes`, which lie between [`Spoil::offset`] and [`Spoil::end`] of a stream that begins with `first`.
+    /// What becomes of `bytes`, which lie between [`Spoil::offset`] and [`Spoil::end`] of a stream that begins with
+    /// `first`.
     fn apply(&self, bytes: &[u8], first: &[u8]) -> Vec<u8> {
         match self.damage {
             Damage::Flip(bit) => vec![bytes[0] ^ (1 << (bit % 8))],
@@ -228,7 +229,7 @@ impl Numbers {
     }
 }
 
-/// Ends a process that does not end by itself within `limit`; whether it had to.
+/// Kills a process that does not end by itself within `limit`; returns whether it was killed.
 pub(crate) fn end(child: &mut Child, limit: Duration) -> bool {
     let start = std::time::Instant::now();
     while child.try_wait().expect("its state").is_none() {

@@ -146,7 +146,7 @@ impl Server {
         Server { child, address, log }
     }
 
-    /// [`Server::run`] with nobody left to read what it says once it listens.
+    /// [`Server::run`], whose output nobody reads once it listens.
     pub(crate) fn with_closed_output(command: &mut Command) -> Self {
         let mut child = command.spawn().unwrap();
         drop(child.stderr.take());
@@ -215,7 +215,7 @@ pub(crate) fn ended(mut child: Child, limit: Duration) -> Output {
     child.wait_with_output().unwrap()
 }
 
-/// What `look` finds, which must be within some seconds.
+/// Repeats `look` until it finds something, which must happen within some seconds.
 pub(crate) fn until<T>(mut look: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
     loop {

@@ -11,12 +11,12 @@ use waggle_bench::to_real;
 use crate::run::Trace;
 use crate::{Failure, HEADS};
 
-/// Largest difference of an output entry between two parties and fixed point under equal choices: scores differ by about
-/// 2^-12, since a query's shares are rounded to 15 bits each for itself.
+/// Largest difference of an output entry between two parties and fixed point under equal choices. Scores differ by
+/// about 2^-12, since each of a query's shares is rounded to 15 bits by itself.
 const SAME: f64 = 0.005;
 
-/// Largest difference where a choice differs, which scores that tie to their resolution may, and votes on eviction: a
-/// head then looks at other values, which are of this size.
+/// Largest difference where a choice differs. Choices may differ where scores, or votes on eviction, tie to their
+/// resolution. A head then looks at other values, which are of this size.
 const TIED: f64 = 6.0;
 
 /// Share of heads and steps that may be beyond [`SAME`].

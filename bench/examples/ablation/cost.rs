@@ -1,11 +1,13 @@
 //! Traffic as real numbers: means over steps, sums over layers.
 
+use std::collections::BTreeMap;
 use std::ops::{Add, AddAssign, Mul, Sub};
 
 use net::{Phase, Shape, Traffic};
 use serde::Serialize;
 
-use crate::run::Accounts;
+/// What was booked: by phase and path.
+pub(crate) type Accounts = BTreeMap<(Phase, String), Traffic>;
 
 /// Bytes, flows and wall-clock time of a part of a step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]

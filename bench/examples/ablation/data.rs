@@ -1,8 +1,8 @@
 //! Keys, values and queries with the habits of trained attention, as numbers and as the tensors of each engine.
 //!
-//! Trained weights are not needed for traffic, which depends on shapes alone; they would be for accuracy, which this
-//! benchmark says nothing about. What the inputs must do is exercise every range: keys drift along the text (AR(1)), two
-//! channels are outliers, the first tokens draw attention away (sinks), and every query looks for one place of the text.
+//! Traffic depends on shapes alone, so trained weights are not needed; they would be for accuracy, about which this
+//! benchmark says nothing. The inputs must exercise every range: keys drift along the text (AR(1)), two channels are
+//! outliers, the first tokens draw attention away (sinks), and every query looks for one place of the text.
 
 use engine::{Shape, Tensor};
 use ndarray::{ArrayD, IxDyn};
@@ -41,7 +41,7 @@ fn map<A, B>(inputs: &Inputs<A>, mut f: impl FnMut(&A) -> B) -> Inputs<B> {
     inputs.each_ref().map(|Layer { k, v, q }| Layer { k: f(k), v: f(v), q: f(q) })
 }
 
-/// Two layers with what `tokens` tokens bring to them. Equal seeds give equal inputs.
+/// The inputs of two layers for `tokens` tokens. Equal seeds give equal inputs.
 pub(crate) fn inputs(tokens: usize, seed: u64) -> Inputs<ArrayD<f64>> {
     let mut rng = StdRng::seed_from_u64(seed);
     let (heads, d) = (HEADS.heads, HEADS.head_dim);

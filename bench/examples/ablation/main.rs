@@ -2,20 +2,21 @@
 //!
 //!     cargo run --release -p waggle-bench --example ablation -- --help
 //!
-//! For each configuration a pair of layers decodes over a cache that a prompt filled, as the policy fills it: look-once
-//! eviction is run, not assumed, with queries of its voting window alone (what else a prompt costs is the model's).
-//! Steps lie around the stated length and their mean is taken, digests of clusters that close among them included; the
-//! pair counts six times. What a prompt costs once, eviction and the digests of what is left, is a table of its own.
-//! The rest of the model's step is measured apart, since no policy touches it.
+//! For each configuration a pair of layers decodes over a cache that a prompt filled, as the policy fills it.
+//! Look-once eviction is run and not assumed, with the queries of its voting window alone (the other costs of a
+//! prompt belong to the model). The steps lie around the stated length. Their mean is taken, which includes summaries
+//! of clusters that close among them; the pair counts six times. A table of its own has what a prompt costs once:
+//! eviction, and the summaries of what is left. The rest of the model's step is measured apart, since no policy
+//! touches it.
 //!
-//! Bytes and flows come from [`protocols::Plan`], on shapes. At the lengths given by `--secure` the same steps run between
-//! two parties in this process too: both ledgers must equal the plan's to the byte (but where quickselect makes traffic
-//! random: there a plan states the mean), the opened outputs must be those of the same policy in fixed point, and the
-//! time is taken.
+//! Bytes and flows come from [`protocols::Plan`], on shapes. At the lengths given by `--secure` two parties in this
+//! process run the same steps, and the time is taken. Both ledgers must then equal the plan's to the byte, except
+//! where quickselect makes traffic random and the plan states its mean. The opened outputs must be those of the same
+//! policy in fixed point.
 //!
-//! With `--preprocess` there are two phases: a plan of the run prepares all that it takes, and what a step costs offline is
-//! what the preparation of the whole run costs more than that of the prompt and the first step, by steps. A run of more
-//! steps makes larger batches.
+//! With `--preprocess` there are two phases, and a plan of the run prepares all that it takes. The offline cost of a
+//! step is a difference, divided by the number of steps: the preparation of the whole run, less that of the prompt
+//! and the first step. A run of more steps makes larger batches.
 
 mod check;
 mod cost;
@@ -35,8 +36,8 @@ use serde::Serialize;
 use thiserror::Error;
 
 use check::Check;
-use cost::Split;
-use run::{Accounts, Scenario};
+use cost::{Accounts, Split};
+use run::Scenario;
 
 /// Heads of a layer of GPT-2 small.
 const HEADS: HeadShape = HeadShape { heads: 12, kv_heads: 12, head_dim: 64 };
@@ -62,7 +63,7 @@ struct Args {
     /// In two phases.
     #[arg(long, requires = "plan_only")]
     preprocess: bool,
-    /// Steps that a plan takes the mean of; where clusters are larger, as many as these have tokens.
+    /// Steps over which a plan takes the mean; if clusters have more tokens than that, as many as they have.
     #[arg(long, value_name = "N", default_value_t = 8)]
     plan_steps: usize,
     /// Steps that two parties take.
@@ -171,7 +172,7 @@ fn configurations(args: &Args) -> Result<Vec<Configuration>, PolicyError> {
         Ok(())
     };
     add("full", "full".into(), None)?;
-    // One cluster longer than any cache: there is nothing to choose, and what was kept is attended to.
+    // One cluster is longer than any cache, so there is nothing to choose, and all kept tokens are attended to.
     add("static only", format!("mpcache:static={keep},budget={keep},clusters=65535"), Some("1.42x / 2.76x"))?;
     add("static only, to the budget", format!("mpcache:static={budget},budget={budget},clusters=65535"), None)?;
     add("dynamic, single tokens", format!("mpcache:static=1,share=off,budget={budget},clusters=1"), None)?;
@@ -293,7 +294,7 @@ fn operations(steady: &Accounts, steps: usize) -> Vec<(String, Split)> {
 /// One configuration at one length.
 fn row(configuration: &Configuration, cache: usize, args: &Args) -> Result<Row, Failure> {
     let Configuration { name, policy, paper } = configuration;
-    // Clusters longer than the cache never close: there is no period to take the mean of.
+    // Clusters longer than the cache never close, so there is no period over which to take a mean.
     let period = policy.clusters().map_or(1, |c| c.sizes.coarse());
     let steps = if period < cache / 2 { args.plan_steps.max(period) } else { args.plan_steps };
     let scenario = around(cache, steps)?;
@@ -339,7 +340,8 @@ fn benchmark(args: &Args) -> Result<(), Failure> {
     let configurations = configurations(args)?;
     let secure = !args.plan_only && args.cache.iter().any(|cache| args.secure.contains(cache));
     eprintln!("the rest of the step");
-    // In two phases the rest's correlations are not told from those of attention: the tables are of attention alone.
+    // In two phases the correlations of the rest cannot be told from those of attention, so the tables are of
+    // attention alone.
     let rest_planned = rest::plan(Options { preprocess: false, ..args.options() })?;
     let (rest_measured, rest_logit_error) = if secure {
         let (cost, error) = rest::secure(args.link, args.options())?;

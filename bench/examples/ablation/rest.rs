@@ -15,7 +15,7 @@ use net::{Channel, Phase, Role, memory_pair};
 use protocols::{FixedLoader, FixedWeight, Options, Plan, Secure};
 
 use crate::cost::Split;
-use crate::run::{Accounts, Booked, shaped};
+use crate::run::{Booked, shaped};
 use crate::{Failure, LAYERS, MODEL_LAYERS};
 
 /// The published configuration; keys that it leaves out have GPT-2 small's values by default.
@@ -25,7 +25,8 @@ const CONFIG: &[u8] = br#"{"model_type": "gpt2"}"#;
 const PROMPT: usize = 2;
 const STEPS: usize = 3;
 
-/// Largest error of a logit against f32 that passes: fixed point over two layers, and truncations between two parties.
+/// Largest error of a logit against f32 that passes: fixed point over two layers, and truncations between two
+/// parties.
 const MAX_LOGIT_ERROR: f32 = 0.02;
 
 const PATIENCE: Duration = Duration::from_secs(600);

@@ -1,6 +1,5 @@
 //! One policy over one pair of layers on any engine: the prompt, a first step, steady steps.
 
-use std::collections::BTreeMap;
 use std::thread;
 use std::time::Duration;
 
@@ -10,11 +9,11 @@ use ndarray::ArrayD;
 use net::{Channel, Entry, Ledger, Link, Phase, Role, Shaped, Traffic, memory_pair};
 use protocols::{Fixed, Options, Plan, Secure};
 
-use crate::cost::Cost;
+use crate::cost::{Accounts, Cost};
 use crate::data::{self, Inputs};
 use crate::{Failure, HEADS, LAYERS};
 
-/// How long a party waits for the other; eviction of a long prompt computes for long.
+/// How long a party waits for the other; eviction of a long prompt takes long.
 const PATIENCE: Duration = Duration::from_secs(600);
 
 /// An engine whose traffic is booked; one in the clear has none.
@@ -56,9 +55,6 @@ impl Scenario {
         self.prompt + 1 + self.steps
     }
 }
-
-/// What was booked: by phase and path.
-pub(crate) type Accounts = BTreeMap<(Phase, String), Traffic>;
 
 /// A run: what each of its parts booked on the pair of layers, and the outputs.
 pub(crate) struct Trace<T> {

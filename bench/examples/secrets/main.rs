@@ -6,7 +6,7 @@
 //!    each branch and each address that depends on it is an error. Valgrind knows no AVX-512, so this is the portable
 //!    code.
 //!
-//! Both begin with code that does leak, which they must find, and end with an error if anything else shows.
+//! Both methods begin with code that does leak, which they must find. They end with an error if anything else shows.
 
 mod memcheck;
 mod probes;

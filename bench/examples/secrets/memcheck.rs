@@ -73,7 +73,7 @@ pub(crate) fn run_probes(only: &str) {
 
 /// Errors that memcheck counts in one run.
 fn check(probe: &Probe) -> u64 {
-    // Tables that are built on first use are not what is asked for.
+    // Builds tables that are made on first use, so that they are not counted.
     (probe.prepare)(&vec![0; probe.secret_bytes])();
     let mut secret = vec![0; probe.secret_bytes];
     let before = request::errors();

@@ -1,9 +1,9 @@
 //! Times on a fixed secret against times on changing ones, by Welch's t-test.
 //!
-//! Both classes are measured in random order, in batches; every batch has fresh secrets of the second class, and
-//! copies of the fixed one at as many addresses, so that caches treat both alike. Times have a long tail of
-//! interrupts, so the test is repeated on the times below each of some percentiles, which the first batch sets, and
-//! the largest |t| counts.
+//! Both classes are measured in random order, in batches. Every batch has fresh secrets of the second class, and
+//! copies of the fixed secret at as many addresses, so that caches treat both classes alike. Times have a long tail
+//! of interrupts. The test is therefore repeated on the times below each of some percentiles, which the first batch
+//! sets, and the largest |t| counts.
 
 use std::time::Instant;
 
@@ -82,7 +82,7 @@ pub(crate) fn compare(probe: &Probe, measurements: usize, seconds: f64) -> Compa
             let part = |i: usize| 1.0 - 0.5f64.powf(10.0 * (i + 1) as f64 / CUTS as f64);
             cuts = (0..CUTS).map(|i| sorted[(part(i) * (sorted.len() - 1) as f64) as usize]).collect();
             cuts.push(f64::INFINITY);
-            // These times have set the cuts, and the first are of cold caches.
+            // The first batch has set the cuts, and its first times are of cold caches; it is dropped.
             continue;
         }
         for (class, time) in batch {

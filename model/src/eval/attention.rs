@@ -145,7 +145,7 @@ pub(super) fn measure(
         error += (f64::from(o) - exact).powi(2);
         norm += exact * exact;
     }
-    // An output of zeros is met by a head that is switched off.
+    // The exact output is zero in a head that is switched off.
     means.output_error.add(if error == 0.0 { 0.0 } else { (error / norm.max(f64::MIN_POSITIVE)).sqrt() });
 
     let mut descending = scores.clone();

@@ -4,8 +4,8 @@ use ndarray::{Array2, ArrayView1};
 use serde::{Deserialize, Serialize};
 
 use super::attention::{AttentionMeans, Mean};
-use super::run::Trace;
 use super::sequence::Sequence;
+use super::trace::Trace;
 use crate::sampling::argmax;
 
 /// Accuracy of one policy; the [module](super) defines each number.
@@ -79,7 +79,7 @@ pub(super) struct Totals {
 }
 
 impl Totals {
-    /// What `trace` says about `sequence`, beside the logits of the full cache.
+    /// The sums of `trace` over `sequence`; `full` has the logits of the full cache.
     pub(super) fn new(sequence: &Sequence, trace: &Trace, full: &Array2<f32>) -> Self {
         let mut totals = Totals { attention: trace.attention.unwrap_or_default(), ..Totals::default() };
         assert_eq!(trace.logits.dim(), full.dim(), "one row for every scored position");
@@ -112,7 +112,7 @@ impl Totals {
             perplexity_ratio: (nll - full).exp(),
             accuracy: mean(self.accuracy),
             agreement: mean(self.agreement),
-            // Rounding may leave a divergence of nothing a hair below zero.
+            // Rounding may put a divergence of zero slightly below zero.
             kl: mean(self.kl).max(0.0),
             attention_mass: self.attention.mass(),
             output_error: self.attention.output_error(),

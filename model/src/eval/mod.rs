@@ -1,8 +1,8 @@
 //! What pruning the key/value cache costs in accuracy.
 //!
-//! A [`Sequence`] is teacher-forced: its first `prompt` tokens go through the model at once, so that policies which
-//! judge a prompt see one, the rest follows one by one on the growing cache. Its *scored positions* all lie in that
-//! rest. Each policy runs on the same sequences, as does `full`, the reference. Per policy, [`Metrics`] hold:
+//! A [`Sequence`] is teacher-forced. Its first `prompt` tokens go through the model at once, so that policies which
+//! judge a prompt see one. The rest follows token by token on the growing cache, and all *scored positions* lie in
+//! that rest. Each policy runs on the same sequences, as does `full`, the reference. Per policy, [`Metrics`] hold:
 //!
 //! | metric | mean over | definition |
 //! |---|---|---|
@@ -17,10 +17,10 @@
 //! | `layer_overlap` | positions, pairs of adjacent layers, heads | \|A_l ∩ A_(l+1)\| / \|A_l\| |
 //! | `attended` | positions, layers, heads | \|A\| / n |
 //!
-//! A is the set of tokens that the query looked at, K and V are those of all n tokens up to the query's own, evicted ones
-//! included, and q is the query that the pruned model really asks. Those of its own run, that is: an error of an earlier
-//! layer or token shows in the metrics of the predictions, not in the ones of attention. The last five need an engine
-//! that sees its values.
+//! A is the set of tokens that the query looked at. K and V are those of all n tokens up to the query's own, evicted
+//! ones included, and q is the query that the pruned model really asks. All are those of the pruned run: an error of
+//! an earlier layer or token shows in the metrics of the predictions, not in those of attention. The last five
+//! metrics need an engine that sees its values.
 //!
 //! [`Observed`] measures attention around any policy; [`evaluate`] runs a study with a [`Runner`]; an [`Evaluation`]
 //! holds the numbers.
@@ -32,11 +32,13 @@ mod observed;
 mod report;
 mod run;
 mod sequence;
+mod trace;
 
 pub use attention::AttentionMeans;
 pub use error::EvalError;
 pub use metrics::{METRICS, Metric, Metrics};
 pub use observed::Observed;
 pub use report::{EVALUATION_VERSION, Evaluation, Row};
-pub use run::{Candidate, InClear, Runner, Trace, TwoParties, evaluate};
+pub use run::{Candidate, InClear, Runner, TwoParties, evaluate};
 pub use sequence::Sequence;
+pub use trace::Trace;

@@ -7,11 +7,11 @@ use mpcache::{HeadShape, Policy, Store};
 
 use super::attention::{AttentionMeans, HeadRows, TokenSet, measure};
 
-/// Does what the policy inside does, and measures what that loses against all tokens ever appended.
+/// Runs the policy inside, and measures what it loses against attention to all tokens ever appended.
 ///
-/// It keeps keys and values of its own, in the clear, and so belongs on engines that see their values
-/// ([`Engine::CLEAR`]): elsewhere it would open the cache. Queries are measured at the positions asked for, each of which must be a
-/// token that came alone.
+/// It keeps keys and values of its own, in the clear, so it belongs on engines that see their values
+/// ([`Engine::CLEAR`]); elsewhere it would open the cache. Queries are measured at the positions asked for, each of
+/// which must be a token that came alone.
 pub struct Observed<E: Engine> {
     inner: Box<dyn Policy<E>>,
     layers: Vec<Seen>,
@@ -30,8 +30,8 @@ struct Seen {
 }
 
 impl<E: Engine> Observed<E> {
-    /// Watches `inner` over `layers` layers at the ascending `positions`. The means are complete when the generation is
-    /// over.
+    /// Watches `inner` over `layers` layers at the ascending `positions`. The means are complete when the generation
+    /// is over.
     ///
     /// # Panics
     /// On an engine that does not see its values.
@@ -49,7 +49,7 @@ impl<E: Engine> Observed<E> {
         let Seen { tokens, keys, values } = &self.layers[layer];
         let (d, stride) = (shape.head_dim, shape.kv_heads * shape.head_dim);
         let sets: Vec<TokenSet> = attended.iter().map(|positions| TokenSet::new(positions, *tokens)).collect();
-        // A panic of another thread leaves whole numbers behind.
+        // A panic of another thread leaves the numbers whole.
         let means = &mut *self.means.lock().unwrap_or_else(PoisonError::into_inner);
         for (h, set) in sets.iter().enumerate() {
             let rows = |entries| HeadRows { entries, offset: h / shape.group() * d, width: d, stride };

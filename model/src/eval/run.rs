@@ -10,8 +10,8 @@ use mpcache::{KvCache, PolicySpec};
 use ndarray::{Array2, Axis};
 use net::{Channel, NetError, Role, memory_pair};
 
-use super::attention::AttentionMeans;
 use super::metrics::{Metrics, Totals};
+use super::trace::Trace;
 use super::{EvalError, Observed, Sequence};
 use crate::generate::{GenerateOptions, Generation, Hooks, Next, Step, generate_with};
 use crate::party::{Caller, ClientOptions, ClientSession, Limits, ModelServer, Observer, Request, Silent, Terms};
@@ -43,15 +43,6 @@ impl Candidate {
         let with = policy.with("budget", &budget.to_string())?;
         Ok(Candidate { label: policy.to_string(), budget: Some(budget), policy: with })
     }
-}
-
-/// What a run over one sequence leaves.
-#[derive(Clone, Debug)]
-pub struct Trace {
-    /// Logits (scored positions, vocabulary).
-    pub logits: Array2<f32>,
-    /// What was seen of attention, where values are seen.
-    pub attention: Option<AttentionMeans>,
 }
 
 /// A way to put sequences through a model.
@@ -156,7 +147,7 @@ impl Runner for TwoParties<'_> {
         });
         let server = server.map_err(|_| EvalError::Panicked)?;
         let out = match (client, server) {
-            // The party whose peer hung up is not the one to blame.
+            // A party whose peer hung up is not the cause.
             (Err(hung_up), Err(error)) if matches!(hung_up.net(), Some(NetError::Closed { .. })) => {
                 return Err(error.into());
             }
@@ -193,12 +184,12 @@ impl Observer for Ticks<'_> {
 
 /// The metrics of the full cache, then those of `candidates`, over `sequences`.
 ///
-/// Runs are spread over all cores, each on as few threads as leave none idle. `tick` is called after each pass through
-/// the model: (1 + candidates) times the [`passes`](Sequence::passes) of all sequences.
+/// Runs are spread over all cores, each on as few threads as leave none idle. `tick` is called after each pass
+/// through the model: (1 + candidates) times the [`passes`](Sequence::passes) of all sequences.
 ///
 /// # Errors
-/// Before any work: sequences beyond the model or outside its vocabulary, policies that need to see values where
-/// `runner` does not. Then what a run fails with.
+/// Before any work: sequences beyond the model or outside its vocabulary, and policies that need to see values where
+/// `runner` does not. Then the errors of the runs.
 pub fn evaluate(
     runner: &dyn Runner,
     sequences: &[Sequence],
@@ -251,8 +242,8 @@ fn check(runner: &dyn Runner, sequences: &[Sequence], candidates: &[Candidate]) 
 
 /// Runs jobs 0..`jobs`, `at_once` or one per core at a time, and returns their results in order, or the first error.
 ///
-/// Each worker owns a pool of threads: in a common pool, a job that waits for a part of a product would start another job
-/// on top of itself, and products would be cut finer than there are idle cores.
+/// Each worker owns a pool of threads: in a common pool, a job that waits for a part of a product would start another
+/// job on top of itself, and products would be cut finer than there are idle cores.
 fn parallel<T: Send>(
     jobs: usize,
     at_once: usize,

@@ -1,4 +1,4 @@
-//! Token sequences and what of them is scored.
+//! Token sequences, and which of their positions are scored.
 
 use serde::Deserialize;
 
@@ -20,7 +20,7 @@ struct Queries {
 }
 
 impl Sequence {
-    /// `ids`, the first `prompt` of them at once; every later one is scored on what it says about the next.
+    /// `ids`, the first `prompt` of them at once. Every later position is scored on its prediction of the next id.
     pub fn of_text(ids: &[u32], prompt: usize) -> Result<Self, EvalError> {
         let context = ids.len();
         if prompt == 0 || prompt + 1 >= context {
@@ -42,9 +42,9 @@ impl Sequence {
         Ok(sequences)
     }
 
-    /// Associative recall: JSON lines `{"ids": [...], "queries": [...]}`, where the right token after each position in
-    /// `queries` is the next of `ids`. Queries at `prompt` or later are scored; without a `prompt`, those in the last
-    /// fifth. Takes the first `count` lines, or all.
+    /// Associative recall: JSON lines `{"ids": [...], "queries": [...]}`, where the right token after each position
+    /// in `queries` is the next of `ids`. Queries at `prompt` or later are scored; without a `prompt`, those in the
+    /// last fifth. Takes the first `count` lines, or all.
     pub fn of_queries(lines: &str, prompt: Option<usize>, count: Option<usize>) -> Result<Vec<Self>, EvalError> {
         let filled = lines.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
         let sequences = filled.take(count.unwrap_or(usize::MAX)).map(|(i, line)| {
@@ -84,7 +84,8 @@ impl Sequence {
         self.prompt
     }
 
-    /// Positions whose prediction is scored: ascending, each at least [`prompt`](Self::prompt) and with a token after.
+    /// Positions whose prediction is scored: ascending, each at least [`prompt`](Self::prompt) and with a token
+    /// after.
     pub fn scored(&self) -> &[usize] {
         &self.scored
     }

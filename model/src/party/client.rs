@@ -8,18 +8,9 @@ use protocols::{FixedLoader, FixedWeight, Secure};
 
 use super::opening::SessionKind;
 use super::recorder::{Booked, Recorder, finish};
-use super::{Caller, Observer, Outcome, Prompt, PublicModel, Request, Terms, correlations, opening};
+use super::{Caller, ClientOptions, Observer, Outcome, Prompt, PublicModel, Request, Terms, correlations, opening};
 use crate::pool::{Draft, Pool, Purpose, check_bound};
-use crate::{Error, GenerateOptions, Generation, Input, Lengths, Model, ModelSpec, Next, generate};
-
-/// What a client wants from a server beyond the terms.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct ClientOptions<'a> {
-    /// The shape that the model must have; both parties report a difference.
-    pub expected: Option<&'a ModelSpec>,
-    /// Whether to send the tokenizer.
-    pub tokenizer: bool,
-}
+use crate::{Error, GenerateOptions, Generation, Input, Lengths, Model, Next, generate};
 
 /// A session that is open: the parties agree, and the client knows what is public about the model.
 pub struct ClientSession {

@@ -3,9 +3,9 @@
 use net::{Channel, Direction, HEADER_BYTES, Ledger, Phase};
 use protocols::{FixedWeight, Secure, Stock};
 
-use super::plan::needs_watched;
 use super::{Observer, PublicModel, Request, Terms, opening};
 use crate::Error;
+use crate::needs::needs_watched;
 use crate::pool::{Purpose, Waiting, Written};
 
 /// Scope of the words that the parties exchange about their files, and their steps.
@@ -14,8 +14,8 @@ const READY: &str = "pool/ready";
 const KEPT: &str = "pool/kept";
 const CLAIMED: &str = "pool/claimed";
 
-/// Makes `engine` ready for `request`: with the stock of a pool and fresh OTs, or by making all that is needed if the
-/// session has two phases.
+/// Makes `engine` ready for `request`: with the stock of a pool and fresh OTs, or, in a session of two phases, by
+/// making everything that is needed.
 pub(super) fn ready(
     engine: &mut Secure,
     model: &PublicModel,
@@ -60,12 +60,12 @@ pub(super) fn keep(channel: &mut Channel, drafted: Result<Written, Error>) -> Re
         opening::receive_verdict(channel, READY)?;
         let published = draft.publish().map_err(Error::from);
         let told = opening::send_verdict(channel, KEPT, published.as_ref().err());
-        // The pool is good even if this word is lost: the server's part waits for it.
+        // The pool is good even if this message is lost, because the server's part waits for the client.
         published.map(|()| drop(told))
     })
 }
 
-/// The server's end of a filling: its part waits from its own word on, and is a pool at the client's.
+/// The server's end of a filling. Its part waits from the server's message on, and becomes a pool at the client's.
 pub(super) fn keep_for_client(
     channel: &mut Channel,
     drafted: Result<Written, Error>,
@@ -140,7 +140,7 @@ pub(super) fn plan_claiming(ledger: &mut Ledger) {
     plan_words(ledger, &[Direction::ClientToServer, Direction::ServerToClient]);
 }
 
-/// Words that all is well are empty messages.
+/// Empty messages say that all is well.
 fn plan_words(ledger: &mut Ledger, words: &[Direction]) {
     ledger.enter(SCOPE);
     words.iter().for_each(|direction| ledger.book(*direction, HEADER_BYTES as u64));

@@ -1,13 +1,13 @@
 //! The messages before the first secret: handshake, description of the model, request.
 
 use net::{Channel, Handshake, NetError};
-use ot::CotKind;
-use protocols::{DEFAULT_WEIGHT_FRAC, MIN_WEIGHT_FRAC, Packing};
+use protocols::{DEFAULT_WEIGHT_FRAC, MIN_WEIGHT_FRAC};
 
 use super::{ClientOptions, Limits, PublicModel, Request, Terms};
+use crate::names::{OT_SOURCES, PACKINGS, REVEALS, name};
 use crate::pool::PoolId;
 use crate::text::printable;
-use crate::{Error, Lengths, MAX_TOKENIZER_BYTES, ModelSpec, Reveal, TokenizerError};
+use crate::{Error, Lengths, MAX_TOKENIZER_BYTES, ModelSpec, TokenizerError};
 
 /// Longest shape of a model.
 pub const MAX_SHAPE_BYTES: usize = 16 << 10;
@@ -111,7 +111,7 @@ pub(super) fn send_verdict(channel: &mut Channel, step: &'static str, error: Opt
     Ok(channel.flush(step)?)
 }
 
-/// What a client may read of an error of the server's: no paths, nothing about weights.
+/// The part of a server's error that a client may read: no paths, nothing about weights.
 fn reason(error: &Error) -> String {
     match error {
         Error::PoolFile { source, .. } | Error::Pool(source) => source.for_peer(),
@@ -166,7 +166,7 @@ pub(super) fn ask(
     request: &Request,
     kind: SessionKind,
 ) -> Result<(), Error> {
-    // What cannot work is not asked for; the server's own limits are its business.
+    // A request that cannot work is not sent. The server checks its own limits.
     request.check(spec, &Limits::NONE)?;
     let message = encode_request(request, kind)?;
     scoped(channel, |channel| {
@@ -186,45 +186,22 @@ impl Terms {
     /// Version and terms by name.
     pub(crate) fn facts(&self) -> [(String, String); 7] {
         let Terms { protocol, reveal, policy } = self;
-        let reveal = match reveal {
-            Reveal::Logits => "logits",
-            Reveal::Token => "token",
-        };
         [
             ("version", env!("CARGO_PKG_VERSION").to_owned()),
-            ("ot", ot_name(protocol.ot)),
+            ("ot", name(&OT_SOURCES, &protocol.ot).to_owned()),
             (PREPROCESS, protocol.preprocess.to_string()),
-            ("packing", packing_name(protocol.packing).to_owned()),
+            ("packing", name(&PACKINGS, &protocol.packing).to_owned()),
             ("link", link_name(protocol.link)),
-            ("reveal", reveal.to_owned()),
+            ("reveal", name(&REVEALS, reveal).to_owned()),
             ("policy", policy.to_string()),
         ]
         .map(|(name, value)| (name.to_owned(), value))
     }
 }
 
-/// The name of a source of correlated OTs.
-pub(crate) fn ot_name(kind: CotKind) -> String {
-    match kind {
-        CotKind::Silent => "silent".into(),
-        CotKind::SoftSpoken(kind) => format!("softspoken{}", kind.k()),
-        #[allow(unreachable_patterns, reason = "other sources exist for the tests of lower layers only")]
-        _ => "ideal".into(),
-    }
-}
-
 /// What is stated of a link.
 fn link_name(link: net::Shape) -> String {
     format!("{} bytes per second, {} ns there and back", link.bytes_per_second, link.round_trip.as_nanos())
-}
-
-/// The name of a choice about packing.
-pub(crate) fn packing_name(packing: Packing) -> &'static str {
-    match packing {
-        Packing::Auto => "auto",
-        Packing::Never => "never",
-        Packing::Always => "always",
-    }
 }
 
 fn shape_text(spec: &ModelSpec) -> Result<String, Error> {

@@ -3,22 +3,23 @@
 use std::time::Duration;
 
 use net::{Channel, Ledger, Role, memory_pair};
-use protocols::{FixedLoader, Needs, Plan};
+use protocols::{FixedLoader, Plan};
 
 use super::opening::SessionKind;
 use super::recorder::{Booked, Recorder, finish};
 use super::{ClientOptions, Limits, Observer, Outcome, PublicModel, Request, Silent, Terms, correlations, opening};
+use crate::needs::needs;
 use crate::pool::{PoolId, Purpose, check_bound};
-use crate::{Error, Generation, Hooks, Input, Lengths, Model, ModelSpec, Next, Sampler, generate};
+use crate::{Error, Generation, Input, Lengths, Model, Next, Sampler, generate};
 
 /// How long the rehearsal of the opening may take.
 const REHEARSAL: Duration = Duration::from_secs(60);
 
-/// Predicts the session of a client that asks a server of `model` for `request` under `terms`: the accounts carry the
-/// bytes, messages and flows that a real ledger would, to the byte, and no times. With `stop_at_eos` it is the
-/// longest session that may come out.
+/// Predicts the session of a client that asks a server of `model` for `request` under `terms`. The accounts carry
+/// exactly the bytes, messages and flows of a real ledger, and no times. With `stop_at_eos` the plan is that of the
+/// longest possible session.
 ///
-/// `frac_bits` of the model matter: without weights they are what [`protocols::DEFAULT_WEIGHT_FRAC`] says.
+/// The plan depends on `frac_bits` of the model. Without weights they are [`protocols::DEFAULT_WEIGHT_FRAC`].
 pub fn plan(
     model: &PublicModel,
     terms: &Terms,
@@ -102,39 +103,7 @@ fn untimed(mut outcome: Outcome) -> Outcome {
     outcome
 }
 
-/// What a two-phase session takes from its stock, and therefore prepares: from shapes alone, the same for both
-/// parties.
-pub fn needs(spec: &ModelSpec, frac_bits: &[u32], terms: &Terms, request: &Request) -> Result<Needs, Error> {
-    needs_watched(spec, frac_bits, terms, request, &Silent)
-}
-
-/// Ends planning when the observer says that nobody wants it any more.
-struct Planning<'a>(&'a dyn Observer);
-
-impl Hooks<Plan> for Planning<'_> {
-    fn go_on(&mut self) -> Result<(), Error> {
-        if self.0.abandoned() { Err(Error::Abandoned) } else { Ok(()) }
-    }
-}
-
-/// [`needs`], which `observer` may end: it takes a while, and no message comes meanwhile.
-pub(crate) fn needs_watched(
-    spec: &ModelSpec,
-    frac_bits: &[u32],
-    terms: &Terms,
-    request: &Request,
-    observer: &dyn Observer,
-) -> Result<Needs, Error> {
-    let mut engine = Plan::new(terms.protocol);
-    let weights = Model::load(&mut FixedLoader::announced(frac_bits)?, spec, None)?;
-    let input = Input { ids: None, count: request.lengths.prompt };
-    let mut unused = Sampler::greedy();
-    let (next, mut hooks) = (Next::Pick(&mut unused), Planning(observer));
-    generate(&mut engine, &weights, input, &request.options(terms), next, &mut hooks)?;
-    Ok(engine.needs().clone())
-}
-
-/// The account of an opening that is held between two threads: its messages are made in one place.
+/// The account of an opening that two threads hold, so that its messages are made in one place.
 fn rehearse(
     model: &PublicModel,
     terms: &Terms,

@@ -1,8 +1,8 @@
-//! What a client has written, as token ids, perhaps behind padding.
+//! A prompt as token ids, perhaps behind padding.
 
 use crate::Error;
 
-/// The ids of a prompt. Its length is public; what is padding is not.
+/// The ids of a prompt. The length is public; how much of it is padding is not.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Prompt {
     ids: Vec<u32>,
@@ -18,7 +18,7 @@ impl Prompt {
     pub fn padded(ids: &[u32], length: usize) -> Result<Self, Error> {
         let got = ids.len();
         let padding = length.checked_sub(got).ok_or(Error::Padding { got, length })?;
-        // Any id will do: what comes of it is hidden.
+        // Any id will do, because no token attends to it.
         let ids = std::iter::repeat_n(0, padding).chain(ids.iter().copied()).collect();
         Ok(Prompt { ids, padding: Some(padding) })
     }

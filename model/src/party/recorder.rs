@@ -20,7 +20,7 @@ pub(super) trait Booked: Engine {
     /// The client tells the server whether it stops here.
     fn tell_stop(&mut self, stop: Option<bool>) -> Result<bool, protocols::Error>;
 
-    /// The parties compare what they saw of the session: only then are its results final.
+    /// The parties compare their transcripts of the session. Only then are its results final.
     fn confirm_transcript(&mut self) -> Result<(), NetError>;
 
     /// How the bytes travelled so far.
@@ -37,7 +37,7 @@ impl Booked for Secure {
         if channel.role() == Role::Client {
             let stop = stop.unwrap_or(false);
             channel.send(STOP, &[u8::from(stop)])?;
-            // Nothing may follow that would flush it.
+            // Flushes, because no message may follow.
             channel.flush(STOP)?;
             return Ok(stop);
         }

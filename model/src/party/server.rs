@@ -46,7 +46,7 @@ impl ModelServer {
         Ok(ModelServer { model, public, pools: None, digest: OnceLock::new() })
     }
 
-    /// Puts a short text through the model in the clear, see [`calibrate`].
+    /// Puts a short text through the model in the clear, see [`calibrate()`].
     ///
     /// # Errors
     /// [`Error::Calibration`] if a value leaves the range of an operation; [`Error::Tokenizer`] if clients would
@@ -82,7 +82,7 @@ impl ModelServer {
         observer: &mut dyn Observer,
     ) -> Result<Outcome, Error> {
         let accept = |request: &Request, kind: SessionKind, terms: &Terms| {
-            // What is cheap to refuse comes before what takes time.
+            // Cheap checks come before those that take time.
             request.check_planning(&self.public.spec, terms)?;
             let learns = kind != SessionKind::Fill && terms.reveal == Reveal::Logits;
             observer.ask(if learns { request.lengths.tokens as u64 } else { 0 })?;

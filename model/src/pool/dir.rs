@@ -3,21 +3,15 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use net::Role;
 
 use super::draft::{Draft, Pending, Written};
-use super::file::{CLAIMED, Pool};
-use super::list::{Found, State, find};
+use super::file::Pool;
+use super::list::{Found, PENDING, State, find};
 use super::{PoolError, PoolId};
 use crate::Error;
 
-/// How long a file waits for the client's word that it has its part, counted from the last session that concerned it.
-pub const PENDING_AGE: Duration = Duration::from_secs(7 * 24 * 3600);
-
-/// Ends the name of a file that waits.
-pub(super) const PENDING: &str = "pending";
 /// Ends the name of a pool.
 const POOL: &str = "pool";
 
@@ -32,8 +26,9 @@ pub struct Pools {
 }
 
 impl Pools {
-    /// The directory `dir`, made if it is missing, under Unix for its owner alone; at most `max` pools are kept in it.
-    /// What crashes left there is removed: drafts, claimed files, and files that have waited for [`PENDING_AGE`].
+    /// The directory `dir`, made if it is missing, under Unix for its owner alone; at most `max` pools are kept in
+    /// it. What crashes left there is removed: drafts, claimed files, and files that have waited for
+    /// [`PENDING_AGE`](super::PENDING_AGE).
     ///
     /// # Errors
     /// [`Error::File`] if the directory cannot be made or read.
@@ -64,8 +59,8 @@ impl Pools {
     /// Makes the file of a new pool of `peer`'s, which counts from here on.
     ///
     /// # Errors
-    /// [`PoolError::Full`], [`PoolError::FullForPeer`], [`PoolError::Waiting`] if there are too many, counting those that
-    /// other sessions are about to fill; [`PoolError::Io`] if no file can be made.
+    /// [`PoolError::Full`], [`PoolError::FullForPeer`], [`PoolError::Waiting`] if there are too many, counting those
+    /// that other sessions are about to fill; [`PoolError::Io`] if no file can be made.
     pub(crate) fn draft(&self, id: PoolId, peer: Option<&str>) -> Result<Place, PoolError> {
         let mut filling = self.filling.lock().unwrap_or_else(PoisonError::into_inner);
         let files = self.files()?;
@@ -83,7 +78,7 @@ impl Pools {
         if of_peer >= max_per_peer {
             return Err(PoolError::FullForPeer { limit: max_per_peer });
         }
-        // They count for no quota, but must not fill the disk.
+        // Waiting files count for no quota, but must not fill the disk.
         let waiting = files.iter().filter(|file| file.state() == State::Pending && mine(file.peer())).count();
         if waiting >= max_per_peer {
             return Err(PoolError::Waiting { limit: max_per_peer });
@@ -94,11 +89,11 @@ impl Pools {
         Ok(Place { draft, pending: self.pending(id), quota })
     }
 
-    /// The pool `id`, be it published or waiting: that the client names it proves that the client has its part.
+    /// The pool `id`, be it published or waiting. The client names it, which proves that the client has its part.
     pub(crate) fn get(&self, id: PoolId) -> Result<Pool, PoolError> {
         let (path, pending) = (self.path(id), self.pending(id));
         let mut found = Err(PoolError::Gone);
-        // It may move between two looks; a third sees it.
+        // The file may move between two looks; a third look sees it.
         for (name, alias) in [(&path, &pending), (&pending, &path), (&path, &pending)] {
             found = Pool::open(name, Role::Server).map(|pool| pool.known_as(alias.clone()));
             if !matches!(found, Err(PoolError::Gone)) {
@@ -115,7 +110,7 @@ impl Pools {
         pool.move_to(pending)
     }
 
-    /// The file of `id`; its name holds hexadecimal digits alone, whatever a client says.
+    /// The file of `id`. Its name holds hexadecimal digits alone, whatever a client says.
     pub(crate) fn path(&self, id: PoolId) -> PathBuf {
         self.dir.join(format!("{id}.{POOL}"))
     }
@@ -158,7 +153,7 @@ impl Waiting {
     }
 }
 
-/// One entry of the list of those who fill; taken out when dropped.
+/// One entry in the list of peers that are filling; removed when dropped.
 #[derive(Debug)]
 struct Quota {
     filling: Arc<Mutex<Vec<Option<String>>>>,
@@ -174,22 +169,8 @@ impl Drop for Quota {
     }
 }
 
-/// The state that a file's name tells.
-pub(super) fn state(path: &Path) -> State {
-    let name = path.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
-    if name.ends_with(CLAIMED) {
-        State::Claimed
-    } else if name.ends_with(super::draft::DRAFT) {
-        State::Draft
-    } else if path.extension().is_some_and(|ending| ending == PENDING) {
-        State::Pending
-    } else {
-        State::Pool
-    }
-}
-
-/// Whether others than the owner may put files into the directory of `path`, or into `path` itself if it is one: they
-/// could bring an old pool back. Never where the sticky bit keeps them from the owner's files.
+/// Whether others than the owner may put files into the directory of `path`, or into `path` itself if it is a
+/// directory: they could bring an old pool back. False where the sticky bit keeps them from the owner's files.
 pub fn writable_by_others(path: &Path) -> bool {
     #[cfg(unix)]
     {

@@ -1,4 +1,4 @@
-//! A file that does not count yet, and how it comes to count: alone, or in two steps with the peer's.
+//! A file that is no pool yet, and how it becomes one: alone, or in two steps with the peer's.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -16,10 +16,10 @@ use super::{MAX_HEADER_BYTES, PoolError, PoolId, Purpose, hex};
 /// Ends the name of a draft.
 pub(super) const DRAFT: &str = ".draft";
 
-/// An empty file beside the place of a pool. Dropped, it is gone.
+/// An empty file beside the place of a pool. Dropping it removes the file.
 #[derive(Debug)]
 pub struct Draft {
-    /// Where it is until it counts; `None` once it does.
+    /// Where it is until it is a pool; `None` from then on.
     draft: Option<PathBuf>,
     path: PathBuf,
     /// Locked as long as this process works on it.
@@ -42,7 +42,7 @@ impl Draft {
         std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
         let file = options.open(&draft)?;
         let draft = Draft { draft: Some(draft), path: path.into(), file };
-        // Somebody who lists the directory may have it for a moment.
+        // A process that lists the directory may hold the lock for a moment.
         match draft.file.lock() {
             Err(error) if error.kind() != io::ErrorKind::Unsupported => Err(error.into()),
             _ => Ok(draft),
@@ -85,7 +85,7 @@ impl Draft {
         Ok(Written(self))
     }
 
-    /// Moves the file to `to`, where nothing may be.
+    /// Moves the file to `to`, which must be free.
     fn rename(&mut self, to: &Path) -> Result<(), PoolError> {
         if let Some(draft) = &self.draft {
             rename_to_free(draft, to)?;
@@ -99,13 +99,13 @@ impl Draft {
 impl Drop for Draft {
     fn drop(&mut self) {
         if let Some(draft) = self.draft.take() {
-            // Nothing else can be done about it; what is left has a name that nobody reads.
+            // A failure leaves a file under a name that nobody reads.
             let _ = fs::remove_file(draft);
         }
     }
 }
 
-/// A draft that is whole and on the disk. Dropped, it is gone.
+/// A draft that is whole and on the disk. Dropping it removes the file.
 #[derive(Debug)]
 pub struct Written(Draft);
 
@@ -127,7 +127,7 @@ impl Written {
     }
 }
 
-/// A file that waits for the peer's word; see the table of [the module](super). Dropped, it goes on waiting.
+/// A file that waits for the peer's word; see the table of [the module](super). Dropping it leaves the file waiting.
 #[derive(Debug)]
 pub struct Pending {
     path: PathBuf,
@@ -170,7 +170,7 @@ fn rename_to_free(from: &Path, to: &Path) -> Result<(), PoolError> {
         use rustix::fs::{CWD, RenameFlags, renameat_with};
         use rustix::io::Errno;
         match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
-            // Old kernels and some file systems cannot do it: between look and rename there is a moment then.
+            // Old kernels and some file systems cannot do it. Then a moment lies between the look and the renaming.
             Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => {}
             Err(Errno::EXIST) => return Err(PoolError::Exists),
             other => return other.map_err(|error| or_gone(io::Error::from(error))),

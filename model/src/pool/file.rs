@@ -1,4 +1,4 @@
-//! One party's file: opened, held against its purpose, read once.
+//! One party's file: opened, compared with its purpose, read once.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions, TryLockError};
@@ -14,7 +14,7 @@ use zeroize::{Zeroize, Zeroizing};
 
 use super::{Difference, PEER, PoolError, PoolId, Purpose, check_bound, hex};
 use crate::Lengths;
-use crate::party::Request;
+use crate::session::Request;
 
 /// Ends the name of a file that was claimed.
 pub(super) const CLAIMED: &str = ".claimed";
@@ -55,8 +55,8 @@ impl Header {
     }
 }
 
-/// A file whose header is good, and which nobody has claimed so far. It stays open: what is claimed is the file whose
-/// header was read.
+/// A file whose header is good, and which nobody has claimed so far. It stays open, so the file that is claimed is
+/// the one whose header was read.
 #[derive(Debug)]
 pub struct Pool {
     path: PathBuf,
@@ -71,8 +71,8 @@ impl Pool {
     /// Reads the header of the pool of `role` at `path`; nothing is consumed.
     ///
     /// # Errors
-    /// [`PoolError`] if there is no file, or one that is reached through a link, is something else, of another format,
-    /// length or role, or whose header is corrupted.
+    /// [`PoolError`] if there is no file, or one that is reached through a link, is something else, of another
+    /// format, length or role, or whose header is corrupted.
     pub fn open(path: &Path, role: Role) -> Result<Self, PoolError> {
         let (header, source) = read_header(path)?;
         if header.role != role {
@@ -105,7 +105,7 @@ impl Pool {
         self.header.bound
     }
 
-    /// The peer's key, of who filled it together with this party; `None` on a link without keys.
+    /// The key of the peer that filled it together with this party; `None` on a link without keys.
     pub fn peer(&self) -> Option<&str> {
         self.header.peer()
     }
@@ -115,7 +115,8 @@ impl Pool {
         &self.path
     }
 
-    /// Refuses a pool that was not made for `purpose`, which has the pool's own bound, or not for as much as `request`.
+    /// Refuses a pool that was not made for `purpose`, which has the pool's own bound, and one that was made for less
+    /// than `request`.
     pub fn check(&self, purpose: &Purpose, request: &Request) -> Result<(), PoolError> {
         check_bound(self.bound(), request)?;
         let found = &self.header.facts;
@@ -144,14 +145,15 @@ impl Pool {
         Ok(())
     }
 
-    /// Takes all words out of the file, for which [`Pool::check`] passed `purpose`, and removes it: of several processes
-    /// one succeeds, once. Whatever happens after the file was renamed, it will not be read again.
+    /// Takes all words out of the file, for which [`Pool::check`] passed `purpose`, and removes it. Of several
+    /// processes one succeeds, once. Whatever happens after the file was renamed, it will not be read again.
     ///
     /// # Errors
-    /// [`PoolError::Gone`] if somebody was faster, [`PoolError::Length`], [`PoolError::Checksum`] if the file is damaged,
-    /// [`PoolError::Replaced`] if another file took its place.
+    /// [`PoolError::Gone`] if somebody was faster, [`PoolError::Length`], [`PoolError::Checksum`] if the file is
+    /// damaged, [`PoolError::Replaced`] if another file took its place.
     pub fn claim(mut self, purpose: &Purpose) -> Result<Stock, PoolError> {
-        // Says to `pools rm --stale` that what is claimed is in use, and refuses who opened the same file before.
+        // The lock tells `pools rm --stale` that the claimed file is in use, and refuses processes that opened the
+        // file before.
         if !lock(&self.source.file)? {
             return Err(PoolError::Gone);
         }
@@ -178,7 +180,7 @@ impl Pool {
 
     /// Gives the file a name that no program reads.
     fn rename(&self) -> Result<Claimed, PoolError> {
-        // It may move from its alias to its name between two looks, but not back.
+        // The file may move from its alias to its name between two looks, but not back.
         for path in [Some(&self.path), self.alias.as_ref(), Some(&self.path)].into_iter().flatten() {
             let renamed = match same_file(&self.source.file, path) {
                 Ok(true) => {
@@ -190,7 +192,7 @@ impl Pool {
             };
             match renamed {
                 Err(PoolError::Gone) => {}
-                // From here on it is this process's business.
+                // From here on the file belongs to this process.
                 other => return other.map(Claimed),
             }
         }
@@ -219,7 +221,7 @@ impl Claimed {
 
 impl Drop for Claimed {
     fn drop(&mut self) {
-        // Nothing else can be done about it: no program reads this name.
+        // A failure leaves a file under a name that no program reads.
         let _ = fs::remove_file(&self.0);
     }
 }
@@ -267,7 +269,7 @@ impl Hashed {
 
 impl Drop for Hashed {
     fn drop(&mut self) {
-        // It holds up to a block of what was hashed.
+        // The hasher holds up to a block of what was hashed.
         self.hasher.zeroize();
     }
 }
@@ -285,7 +287,7 @@ fn open_only_name(path: &Path) -> Result<File, PoolError> {
         std::os::unix::fs::OpenOptionsExt::custom_flags(&mut options, flags.bits().cast_signed());
     }
     let file = match options.open(path) {
-        // Systems differ in what they call a link that they did not follow.
+        // Systems differ in the error for a link that they did not follow.
         Err(_) if path.is_symlink() => return Err(PoolError::Link),
         opened => opened.map_err(or_gone)?,
     };
@@ -322,8 +324,8 @@ fn same_file(file: &File, path: &Path) -> Result<bool, PoolError> {
     }
 }
 
-/// Takes the lock that tells a file in use from what a crash left; false if another process has it. It ends with the
-/// process. Where a file system has no locks, the file is taken to be ours.
+/// Takes the lock that tells a file in use from one that a crash left; false if another process has it. The lock ends
+/// with the process. Where a file system has no locks, the file is assumed to be ours.
 pub(super) fn lock(file: &File) -> Result<bool, PoolError> {
     match file.try_lock() {
         Ok(()) => Ok(true),
@@ -382,7 +384,7 @@ pub(super) fn beside(path: &Path, ending: &str) -> PathBuf {
     name.into()
 }
 
-/// Makes the renaming or removal of `path` last.
+/// Makes the renaming or removal of `path` permanent.
 pub(super) fn sync_directory(path: &Path) -> io::Result<()> {
     #[cfg(unix)]
     {

@@ -1,4 +1,4 @@
-//! What lies in a directory, of either role, without using any of it.
+//! The pools in a directory, of both roles, without using any of them.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -8,11 +8,16 @@ use std::time::{Duration, SystemTime};
 use net::Role;
 use serde::Serialize;
 
-use super::dir::{PENDING_AGE, state};
-use super::file::{Header, MAGIC, lock, or_gone, read_header, sync_directory};
+use super::draft::DRAFT;
+use super::file::{CLAIMED, Header, MAGIC, lock, or_gone, read_header, sync_directory};
 use super::{PoolError, PoolId};
 use crate::Lengths;
 
+/// How long a file waits for the client's word that it has its part, counted from the last session that concerned it.
+pub const PENDING_AGE: Duration = Duration::from_secs(7 * 24 * 3600);
+
+/// Ends the name of a file that waits.
+pub(super) const PENDING: &str = "pending";
 /// How far a file has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -54,7 +59,7 @@ impl Found {
         self.bytes
     }
 
-    /// Time since it was written; of one that waits, since the last session that concerned it.
+    /// Time since it was written; for a file that waits, since the last session that concerned it.
     pub fn age(&self) -> Duration {
         self.age
     }
@@ -89,8 +94,8 @@ impl Found {
         self.header.as_ref().err()
     }
 
-    /// Whether it is what a crash left: a draft or a claimed file that no process works on, or one that has waited
-    /// longer than [`PENDING_AGE`].
+    /// Whether a crash left it: a draft or a claimed file that no process works on, or a file that has waited longer
+    /// than [`PENDING_AGE`].
     pub fn is_stale(&self) -> bool {
         match self.state {
             State::Pool => false,
@@ -108,7 +113,7 @@ impl Found {
             return Err(PoolError::InUse);
         }
         match fs::remove_file(&self.path).map_err(or_gone) {
-            // Somebody used it or removed it meanwhile, as was wanted.
+            // Another process used it or removed it meanwhile, which is what was wanted.
             Err(PoolError::Gone) => Ok(()),
             other => other.and_then(|()| Ok(sync_directory(&self.path)?)),
         }
@@ -131,7 +136,7 @@ pub fn find(path: &Path) -> io::Result<Vec<Found>> {
     Ok(found)
 }
 
-/// The file `path` if it is one of a pool's. One that vanishes meanwhile is none.
+/// The file `path` if it belongs to a pool; `None` also if it vanishes meanwhile.
 fn look_at(path: &Path) -> io::Result<Option<Found>> {
     let gone = |error: io::Error| match error.kind() {
         io::ErrorKind::NotFound => Ok(None),
@@ -155,7 +160,7 @@ fn look_at(path: &Path) -> io::Result<Option<Found>> {
     if magic != MAGIC && !(state == State::Draft && MAGIC.starts_with(&magic)) {
         return Ok(None);
     }
-    // The lock is ours for a moment; who works on the file has it all the time.
+    // We hold the lock for a moment; a process that works on the file holds it all the time.
     let in_use = matches!(state, State::Draft | State::Claimed) && !lock(&file).unwrap_or(false);
     drop(file);
     let header = match read_header(path) {
@@ -165,4 +170,18 @@ fn look_at(path: &Path) -> io::Result<Option<Found>> {
     let age = metadata.modified().ok().and_then(|then| SystemTime::now().duration_since(then).ok());
     let age = age.unwrap_or_default();
     Ok(Some(Found { path: path.into(), state, bytes: metadata.len(), age, in_use, header }))
+}
+
+/// The state that a file's name tells.
+fn state(path: &Path) -> State {
+    let name = path.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
+    if name.ends_with(CLAIMED) {
+        State::Claimed
+    } else if name.ends_with(DRAFT) {
+        State::Draft
+    } else if path.extension().is_some_and(|ending| ending == PENDING) {
+        State::Pending
+    } else {
+        State::Pool
+    }
 }

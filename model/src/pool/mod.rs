@@ -1,7 +1,7 @@
 //! Correlations in files: the offline phase of a generation, made long before its prompt is known.
 //!
-//! A session that fills a pool ends with one file at each party ([`Draft`]); a later session between the same two takes
-//! both ([`Pool`]). The files belong together by a [`PoolId`] that the server draws at random.
+//! A session that fills a pool ends with one file at each party ([`Draft`]); a later session between the same two
+//! takes both ([`Pool`]). The files belong together by a [`PoolId`] that the server draws at random.
 //!
 //! | part of a file | bytes |
 //! |---|---|
@@ -12,20 +12,20 @@
 //! | words of the stock (u64, little endian) in the order of [`protocols::Stock::drain`] | 8 each |
 //! | BLAKE3 of all before | 32 |
 //!
-//! The header says whose file it is and what it was made for ([`Purpose`]); the number of words follows from that, and
-//! nothing is allocated for a file of another length. Correlated OTs are not in it: they live in a session's own pools,
-//! so that every session sets up base OTs and extends them.
+//! The header says whose file it is and what it was made for ([`Purpose`]). The number of words follows from that,
+//! and nothing is allocated for a file of another length. Correlated OTs are not in the file: they live in a
+//! session's own pools, so every session sets up base OTs and extends them.
 //!
-//! **Every correlation serves once, also across crashes.** A file is claimed by renaming it, which one process alone can
-//! do, then read, unlinked, and the directory synced, before the first message that depends on it. A crash in between
-//! loses correlations; what is left under the name `*.claimed` is never read again. A file that is reached through a link
-//! is refused: it could be used under each of its names.
+//! **Every correlation serves once, also across crashes.** A file is claimed by renaming it, which one process alone
+//! can do, then read, unlinked, and the directory synced, before the first message that depends on it. A crash in
+//! between loses correlations; what is left under the name `*.claimed` is never read again. A file that is reached
+//! through a link is refused: it could be used under each of its names.
 //!
 //! # No part without the other
 //!
-//! A file is worth nothing without the peer's. Both parties therefore come to have it, and cease to have it, in steps. A
-//! server's file that the client may or may not have a partner for is *pending*: it is no pool and counts for no quota,
-//! the client can spend it, and it is removed [`PENDING_AGE`] after the last session that concerned it.
+//! A file is worth nothing without the peer's. Both parties therefore gain and lose their files in steps. A server's
+//! file is *pending* while the client may or may not have the partner: it is no pool and counts for no quota, the
+//! client can spend it, and it is removed [`PENDING_AGE`] after the last session that concerned it.
 //!
 //! | state | name | counts | leaves it by |
 //! |---|---|---|---|
@@ -34,8 +34,8 @@
 //! | pool | what the user says; `ID.pool` at the server | yes | a claim |
 //! | claimed | `*.claimed` | no | removal when it is read |
 //!
-//! Drafts and claimed files are locked by the process that works on them. One that nobody has locked is what a crash
-//! left: a server removes it when it starts, `waggle pools rm --stale` at any time.
+//! The process that works on a draft or a claimed file locks it. A file without a lock was left by a crash. A server
+//! removes it when it starts, `waggle pools rm --stale` at any time.
 //!
 //! *Filling.* What each party has if the link or a party dies after the message (or before the first):
 //!
@@ -55,83 +55,35 @@
 //! | claimed, or why not | client | read and removed its pool | nothing | nothing; pending if the message is lost |
 //! | claimed, or why not | server | read and removed its part | nothing | nothing |
 //!
-//! A crash (of the process or the machine) leaves what its row says, and perhaps a draft or a claimed file in the place of
-//! a part that would have been removed. So after any crash a client's pool has its partner, as pool or pending, and a
-//! server's pool has the client's; what is left without one is pending at the server and ends by age. A client's pool
-//! whose server was silent for longer than that is refused by its id.
+//! A crash (of the process or the machine) leaves what its row says, and perhaps a draft or a claimed file in the
+//! place of a part that would have been removed. So after any crash a client's pool has its partner, as pool or
+//! pending, and a server's pool has the client's. A part without a partner is pending at the server and is removed by
+//! age. If the server was silent for longer than that, it refuses the client's pool by its id.
 
 mod dir;
 mod draft;
-mod error;
 mod file;
 mod list;
 #[cfg(test)]
 mod tests;
 
 use std::collections::BTreeMap;
-use std::fmt;
 
 use protocols::{FixedWeight, Needs};
-use rand::Rng;
-use serde::{Deserialize, Serialize};
 
-pub use dir::{PENDING_AGE, Pools, writable_by_others};
 pub(crate) use dir::{Place, Waiting};
+pub use dir::{Pools, writable_by_others};
 pub use draft::{Draft, Pending, Written, check_absent};
-pub use error::{Difference, PoolError};
 pub use file::{MAX_HEADER_BYTES, Pool};
-pub use list::{Found, State, find};
+pub use list::{Found, PENDING_AGE, State, find};
 
 use crate::lengths::Excess;
-use crate::party::{Observer, PublicModel, Request, Silent, Terms, needs_watched};
+use crate::needs::needs_watched;
+pub use crate::pool_error::{Difference, PoolError};
+pub use crate::pool_id::PoolId;
+use crate::pool_id::hex;
+use crate::session::{Limits, Observer, PublicModel, Request, Silent, Terms};
 use crate::{Error, Lengths};
-
-/// Names the two files that belong together. Text: 32 hexadecimal digits in lower case.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct PoolId(pub [u8; 16]);
-
-impl PoolId {
-    /// A fresh one.
-    pub fn random() -> Self {
-        let mut id = [0; 16];
-        rand::make_rng::<rand::rngs::StdRng>().fill_bytes(&mut id);
-        PoolId(id)
-    }
-}
-
-impl fmt::Display for PoolId {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        f.write_str(&hex(&self.0))
-    }
-}
-
-impl From<PoolId> for String {
-    fn from(id: PoolId) -> String {
-        id.to_string()
-    }
-}
-
-impl TryFrom<String> for PoolId {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<Self, String> {
-        let digit = |c: u8| match c {
-            b'0'..=b'9' => Some(c - b'0'),
-            b'a'..=b'f' => Some(c - b'a' + 10),
-            _ => None,
-        };
-        let digits: Option<Vec<u8>> = text.bytes().map(digit).collect();
-        match digits.as_deref().map(<&[u8; 32]>::try_from) {
-            Some(Ok(digits)) => Ok(PoolId(std::array::from_fn(|i| digits[2 * i] << 4 | digits[2 * i + 1]))),
-            _ => Err("an id is 32 hexadecimal digits in lower case".into()),
-        }
-    }
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
 
 /// Refuses a generation that is longer than the longest one that a pool serves.
 pub(crate) fn check_bound(bound: Lengths, request: &Request) -> Result<(), PoolError> {
@@ -153,9 +105,10 @@ pub struct Purpose {
 }
 
 impl Purpose {
-    /// Generations up to `bound` with `model` under `terms`. The server passes a digest of its weights, of which its words
-    /// are products; the client must not learn it. Over which link and in which ciphertexts the words came does not matter.
-    /// `peer` is the key of the other party, where the link has keys: only the pair that filled a pool spends it.
+    /// Generations up to `bound` with `model` under `terms`. The server passes a digest of its `weights`, because its
+    /// words are products with them; the client must not learn the digest. The link and the ciphertexts by which the
+    /// words came do not matter. `peer` is the key of the other party, where the link has keys: only the pair that
+    /// filled a pool spends it.
     ///
     /// # Errors
     /// If the model cannot do as much, or the terms are not those of a two-phase session.
@@ -182,7 +135,7 @@ impl Purpose {
             return Err(PoolError::OnePhase.into());
         }
         let longest = Request::from(bound);
-        longest.check(&model.spec, &crate::party::Limits::NONE)?;
+        longest.check(&model.spec, &Limits::NONE)?;
         let needs = needs_watched(&model.spec, &model.frac_bits, terms, &longest, observer)?;
         let json = |e: serde_json::Error| crate::ConfigError::Json(e.to_string());
         let units: Vec<_> = needs.units.iter().collect();

@@ -12,7 +12,7 @@ use protocols::{Axis, CorrelationKind, Needs, OperandId, OperandKind, Stock};
 
 use super::{Draft, PENDING_AGE, Pool, PoolError, PoolId, Pools, Purpose, State, Written, find};
 use crate::Lengths;
-use crate::party::Request;
+use crate::session::Request;
 
 const BOUND: Lengths = Lengths { prompt: 8, tokens: 3 };
 

@@ -1,8 +1,8 @@
 //! Text to ids and back, by a Hugging Face `tokenizer.json`.
 //!
-//! Every file is read by [`vet`] first, which refuses what could hurt. A file of one's own then runs in this program; one
-//! that came from a server runs in a process of its own ([`worker`]), where neither a panic nor a runaway takes this
-//! program along.
+//! [`vet`] reads every file first and refuses what could hurt. A file of the user's own then runs in this program. A
+//! file that came from a server runs in a process of its own ([`worker`]), where neither a panic nor a runaway harms
+//! this program.
 
 mod error;
 mod regex;
@@ -23,7 +23,7 @@ enum Place {
 }
 
 impl Tokenizer {
-    /// Reads the bytes of one's own `tokenizer.json`.
+    /// Reads the bytes of the user's own `tokenizer.json`.
     ///
     /// # Errors
     /// [`TokenizerError`] by the part of the file: what Waggle does not support or what exceeds a bound.
@@ -31,8 +31,8 @@ impl Tokenizer {
         Ok(Tokenizer(Place::Here(Box::new(Local::from_bytes(bytes)?))))
     }
 
-    /// Reads the bytes of a `tokenizer.json` that somebody else sent, in a process that `command` starts and that runs
-    /// [`run_worker`].
+    /// Reads the bytes of a `tokenizer.json` that somebody else sent, in a process that `command` starts and that
+    /// runs [`run_worker`].
     ///
     /// # Errors
     /// As [`Tokenizer::from_bytes`]; [`TokenizerError::Spawn`], [`TokenizerError::Died`] or
@@ -44,8 +44,8 @@ impl Tokenizer {
     /// Ids of a prompt, with the special tokens that the tokenizer puts before a text.
     ///
     /// # Errors
-    /// What the library says; from a process also [`TokenizerError::TooMuch`] above [`MAX_TEXT_BYTES`] or [`MAX_TEXT_IDS`],
-    /// and what can happen to a process.
+    /// Those of the library. From a process also [`TokenizerError::TooMuch`] above [`MAX_TEXT_BYTES`] or
+    /// [`MAX_TEXT_IDS`], and those of a process that dies or takes too long.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, TokenizerError> {
         match &self.0 {
             Place::Here(local) => local.encode(text),
@@ -107,8 +107,8 @@ impl Local {
 
 /// Text that grows token by token.
 ///
-/// An id may be a part of a character, and its text may depend on the ids before it. So a window of ids is decoded
-/// again until it ends in a whole character, and only what is new is handed out.
+/// An id may be a part of a character, and its text may depend on the ids before it. A window of ids is therefore
+/// decoded again until it ends in a whole character, and only the new text is handed out.
 pub struct TextStream<'a> {
     tokenizer: &'a Tokenizer,
     ids: Vec<u32>,

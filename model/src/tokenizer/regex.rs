@@ -1,8 +1,8 @@
-//! Regular expressions of a file: which are refused before they are compiled.
+//! Regular expressions of a file: expensive ones are refused before they are compiled.
 //!
-//! A pattern without look-around runs in time linear in the text; one with look-around backtracks, and a repetition of
-//! something that itself repeats without end can take exponential time. Counted repetitions multiply the size of the
-//! compiled program. Published tokenizers have neither.
+//! A pattern without look-around runs in time linear in the text. A pattern with look-around backtracks, and a
+//! repetition of something that itself repeats without end can then take exponential time. Counted repetitions
+//! multiply the size of the compiled program. Published tokenizers have neither.
 
 use super::error::{TokenizerError, at_most};
 

@@ -1,10 +1,10 @@
 //! What a `tokenizer.json` may ask for.
 //!
-//! The format can ask a program for padding to 10^12 tokens, text that doubles with every stage, or templates with tokens
-//! that do not exist, and the library that runs it panics, hangs or runs out of memory. So a file is read into the types
-//! below first, which know the parts that tokenizers of GPT-2 and LLaMA models use and nothing else. What was
-//! understood is written anew, and only that text reaches the library: a key that two readers take differently does
-//! not exist in it.
+//! The format can ask a program for padding to 10^12 tokens, text that doubles with every stage, or templates with
+//! tokens that do not exist. The library that runs it then panics, hangs or runs out of memory. A file is therefore
+//! first read into the types below, which know the parts that tokenizers of GPT-2 and LLaMA models use and nothing
+//! else. The parts that were understood are written anew, and only that text reaches the library. So no key exists in
+//! it that two readers take differently.
 //!
 //! | part | kinds |
 //! |---|---|
@@ -57,7 +57,7 @@ pub(super) struct Vetted {
 /// Reads the bytes of a `tokenizer.json` and writes down what may be used of it.
 pub(super) fn vet(bytes: &[u8]) -> Result<Vetted, TokenizerError> {
     at_most("bytes of tokenizer.json", bytes.len(), MAX_TOKENIZER_BYTES)?;
-    // The kind first: the vocabulary of another kind would be refused with words about its form.
+    // Checks the kind first; otherwise the vocabulary of another kind would be refused for its form.
     let Outline { model: Kind { kind, merges } } = serde_json::from_slice(bytes).map_err(TokenizerError::format)?;
     let kind = match (kind.as_deref(), merges) {
         (Some("BPE"), _) | (None, Some(_)) => ModelKind::Bpe,
@@ -263,7 +263,7 @@ impl Model {
         Ok(self)
     }
 
-    /// Both parts of every merge and what they make must be tokens: the library counts on it.
+    /// Both parts of every merge and their concatenation must be tokens; the library relies on it.
     fn vet_merges(&self) -> Result<(), TokenizerError> {
         let merges = self.merges.as_deref().unwrap_or_default();
         at_most("merges", merges.len(), MAX_MERGES)?;

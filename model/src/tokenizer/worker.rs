@@ -1,7 +1,8 @@
 //! A tokenizer in a process of its own.
 //!
-//! The parent starts a program that calls [`run_worker`] and talks to it over its standard input and output. Requests and
-//! responses are lines of JSON, one response to each request; the bytes of the file follow the first line as they are.
+//! The parent starts a program that calls [`run_worker`] and talks to it over its standard input and output. Requests
+//! and responses are lines of JSON, one response to each request; the bytes of the file follow the first line as they
+//! are.
 //!
 //! | request | response |
 //! |---|---|
@@ -10,10 +11,10 @@
 //! | `{"decode":[1,2]}` | `{"text":"text"}` |
 //! | any | `{"failed":…}` with a [`TokenizerError`] |
 //!
-//! The worker gives away what it does not need before it reads anything (Unix): it has [`MEMORY_BYTES`] of address space and
-//! [`CPU_SECONDS`] of processor time, opens no file and leaves no core dump. The parent believes nothing: a line has a
-//! longest length, an answer a time-out, after which the process is killed. A process that ended stays ended, and
-//! every later request says so.
+//! The worker gives up its rights before it reads anything (Unix): it has [`MEMORY_BYTES`] of address space and
+//! [`CPU_SECONDS`] of processor time, opens no file and leaves no core dump. The parent trusts nothing: a line has a
+//! longest length and an answer has a time-out, after which the process is killed. A process that ended stays ended,
+//! and every later request says so.
 
 use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -41,7 +42,7 @@ const MAX_LINE_BYTES: usize = 6 * MAX_TEXT_BYTES + 1024;
 const MEMORY_BYTES: u64 = 2 << 30;
 /// Processor time of the worker. A token of a text takes some tens of microseconds.
 const CPU_SECONDS: u64 = 60;
-/// Time that a process whose output has ended may take to be seen dead.
+/// How long to wait for the end of a process whose output has ended.
 const DEATH: Duration = Duration::from_millis(200);
 
 /// How to start a program that calls [`run_worker`], and how long it may take for an answer.
@@ -151,7 +152,7 @@ impl Process {
             .args(&command.arguments)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            // What it has to say comes as a response; the words of a panic would end up in the user's text.
+            // Its errors come as responses; the words of a panic would end up in the user's text.
             .stderr(Stdio::null())
             .spawn()
             .map_err(failed)?;
@@ -159,8 +160,8 @@ impl Process {
             return Err(failed(io::Error::other("it has no input or output")));
         };
         let (requests, queue) = channel::<Vec<u8>>();
-        // Threads of their own, so that a process that neither reads nor writes blocks nobody. Both end with the process,
-        // or when this value is dropped.
+        // Threads of their own, so that a process that neither reads nor writes blocks nobody. Both end with the
+        // process, or when this value is dropped.
         thread::spawn(move || {
             for request in queue {
                 if to.write_all(&request).and_then(|()| to.flush()).is_err() {
@@ -189,7 +190,7 @@ impl Process {
         message.push(b'\n');
         message.extend(after);
         let step = request.step();
-        // A queue without a reader means that the process is gone, which the answer shows too.
+        // A queue without a reader means that the process is gone; the answer shows the same.
         let _ = self.requests.send(message);
         let line = match self.lines.recv_timeout(self.time_out) {
             Ok(line) => line,

@@ -216,8 +216,8 @@ pub(crate) struct Query<'a> {
     pub(crate) output: &'a Row,
 }
 
-/// Logits of a LLaMA in which the query at position p sees the tokens t <= p with `visible(p, t)`. `watch` is called with
-/// layer and position of every query. Queries are scaled.
+/// Logits of a LLaMA in which the query at position p sees the tokens t <= p with `visible(p, t)`. `watch` is called
+/// with layer and position of every query. Queries are scaled.
 pub(crate) fn pruned_llama(
     config: &Value,
     w: &Weights,

@@ -1,8 +1,8 @@
-//! What each key has had of this server, kept across restarts.
+//! What each key has received from this server, kept across restarts.
 //!
-//! Logits tell about the weights, so a server may bound at how many positions a key learns them. The account is charged
-//! before a session is granted and credited at its end with what was not revealed: a crash in between charges too much,
-//! never too little. Clients without keys share the account [`NOBODY`].
+//! Logits tell about the weights, so a server may bound at how many positions a key learns them. The account is
+//! charged before a session is granted and credited at its end with what was not revealed: a crash in between charges
+//! too much, never too little. Clients without keys share the account [`NOBODY`].
 
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
@@ -96,7 +96,8 @@ fn beside(path: &Path, ending: &str) -> PathBuf {
     name.into()
 }
 
-/// The accounts in `path`; none if there is no such file. A damaged file is an error: forgetting is not safe.
+/// The accounts in `path`; none if there is no such file. A damaged file is an error, because forgetting accounts is
+/// not safe.
 fn read(path: &Path) -> io::Result<Accounts> {
     match fs::read(path) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(Accounts::new()),

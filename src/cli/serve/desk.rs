@@ -1,33 +1,13 @@
 //! Who is served, who waits, and who is sent away.
 //!
-//! A fixed number of sessions run at once; those who come later wait in order of arrival, as many as the queue holds. A
-//! [`Seat`] is a place in either; dropping it, however the session ends, gives the place to the next.
+//! A fixed number of sessions run at once. Clients that come later wait in order of arrival, as many as the queue
+//! holds. A [`Seat`] is a place in either; dropping it, however the session ends, gives the place to the next client.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use thiserror::Error;
-
-/// Why a client gets no place.
-#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
-pub(in crate::cli) enum Full {
-    /// Everybody serves, and the queue is full.
-    #[error("this server is busy: {waiting} clients wait already")]
-    Queue {
-        /// Clients that wait.
-        waiting: usize,
-    },
-    /// The key has as many sessions as it may, those that wait included.
-    #[error("this key has {limit} sessions here already")]
-    Key {
-        /// The most at once.
-        limit: usize,
-    },
-    /// The server finishes what runs and then ends.
-    #[error("this server is ending")]
-    Ending,
-}
+use crate::cli::error::Full;
 
 /// How many are served and wait.
 #[derive(Clone, Copy, Debug)]
@@ -70,7 +50,7 @@ impl Desk {
         Arc::new(Desk { places, state: Mutex::default(), changed: Condvar::new() })
     }
 
-    /// A count that a panic left is right: every change is one step.
+    /// A panic leaves correct counts, because every change is one step.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -86,7 +66,7 @@ impl Desk {
         {
             return Err(Full::Key { limit });
         }
-        // Who comes when nobody waits and a place is free does not count as waiting.
+        // A client that comes when nobody waits and a place is free does not count as waiting.
         let free = state.running < self.places.sessions && state.waiting.is_empty();
         if !free && state.waiting.len() >= self.places.queue {
             return Err(Full::Queue { waiting: state.waiting.len() });
@@ -100,7 +80,7 @@ impl Desk {
         Ok(Seat { desk: self.clone(), ticket: Some(ticket), key: key.map(str::to_owned) })
     }
 
-    /// Lets nobody in any more, and sends away who waits.
+    /// Lets nobody in any more, and sends waiting clients away.
     pub(super) fn end(&self) {
         self.state().ending = true;
         self.changed.notify_all();
@@ -120,8 +100,8 @@ impl Desk {
 }
 
 impl Seat {
-    /// Waits until this client is served. Every `tick` at least, `waiting` is told its position in the queue, from 1; its
-    /// error ends the wait, as [`Full::Ending`] does.
+    /// Waits until this client is served. Every `tick` at least, `waiting` is told its position in the queue, from 1;
+    /// its error ends the wait, as [`Full::Ending`] does.
     pub(super) fn wait<E: From<Full>>(
         &mut self,
         tick: Duration,
@@ -143,7 +123,7 @@ impl Seat {
                 self.desk.changed.notify_all();
                 return Ok(());
             }
-            // What is told may take a moment, and nobody else waits for it.
+            // Telling may take a moment; nobody else must wait for it.
             drop(state);
             waiting(u32::try_from(position + 1).unwrap_or(u32::MAX))?;
             let state = self.desk.state();
@@ -205,7 +185,7 @@ mod tests {
         let mut third = desk.enter(None).unwrap();
         assert_eq!((look(&mut second), look(&mut third)), (Some(1), Some(2)));
         assert_eq!(desk.enter(None).err(), Some(Full::Queue { waiting: 2 }));
-        // Who leaves the queue makes room in it.
+        // A client that leaves the queue makes room in it.
         drop(second);
         assert_eq!(look(&mut third), Some(1));
         drop(first);

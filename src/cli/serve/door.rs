@@ -1,5 +1,5 @@
-//! Connections that have not proved a key yet: bounded in all and by address, so that nobody who only connects keeps
-//! others out or the server busy.
+//! Connections that have not proved a key yet. Their number is bounded in all and by address, so that a peer that
+//! only connects neither keeps others out nor the server busy.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -38,7 +38,7 @@ impl Door {
 
     /// Lets a connection from `address` in; `None` if it is one too many.
     pub(super) fn enter(self: &Arc<Self>, address: IpAddr) -> Option<Place> {
-        // An IPv6 host has as many addresses as it likes: its network counts.
+        // An IPv6 host has as many addresses as it likes, so its network counts.
         let address = match address.to_canonical() {
             IpAddr::V6(address) => IpAddr::V6((address.to_bits() >> 64 << 64).into()),
             address => address,

@@ -1,8 +1,8 @@
 //! The log of a server: one line an event, on standard error.
 //!
-//! Nothing that happens to standard error may end or stop the server: lines go to a thread of their own over a bounded
-//! queue. A reader that has gone, or a full disk, loses lines; a reader that stands still loses those that do not fit the
-//! queue, and the next line that does says how many.
+//! Nothing that happens to standard error may end or stop the server. Lines go to a thread of their own over a
+//! bounded queue. If the reader has gone or the disk is full, lines are lost. If the reader stands still, lines that
+//! do not fit the queue are lost, and the next line that fits says how many.
 
 use std::io::{self, Write};
 use std::panic;
@@ -79,7 +79,7 @@ pub(super) fn start(level: Level, format: Format) -> Result<Flush, Error> {
         .with_target(false)
         .log_internal_errors(false)
         .with_writer(log.clone());
-    // One subscriber a process; a second start is a bug of the caller's and changes nothing.
+    // A process has one subscriber. A second start is a bug of the caller and changes nothing.
     let _ = match format {
         Format::Text => builder.try_init(),
         Format::Json => builder.json().flatten_event(true).with_current_span(true).with_span_list(false).try_init(),
@@ -95,7 +95,7 @@ pub(super) fn start(level: Level, format: Format) -> Result<Flush, Error> {
     Ok(Flush(log))
 }
 
-/// Writes what comes, whatever becomes of it.
+/// Writes lines as they come; failures are ignored.
 fn write(items: &Receiver<Item>, lost: &AtomicU64, mut out: impl Write) {
     for item in items {
         let Item::Line(line) = item else { continue };
@@ -112,7 +112,7 @@ impl Drop for Flush {
     fn drop(&mut self) {
         let (done, wait) = sync_channel(0);
         if self.0.queue.try_send(Item::Flush(done)).is_ok() {
-            // A reader that stands still is not waited for any longer.
+            // Stops waiting for a reader that stands still.
             let ended = wait.recv_timeout(FLUSH);
             debug_assert!(matches!(ended, Err(RecvTimeoutError::Disconnected | RecvTimeoutError::Timeout)));
         }

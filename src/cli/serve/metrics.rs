@@ -1,4 +1,4 @@
-//! What the server counts, and the page on which a Prometheus reads it.
+//! The server's counters, and the page on which a Prometheus reads them.
 
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -93,7 +93,7 @@ impl Metrics {
             seconds: Family::default(),
             tokens: Counter::default(),
         };
-        // A counter that is there from the start has a rate.
+        // A counter needs to exist from the start to have a rate.
         End::ALL.iter().for_each(|end| drop(metrics.sessions.get_or_create(&[("outcome", end.name())])));
         for family in [&metrics.bytes, &metrics.wire_bytes] {
             [TO_SERVER, TO_CLIENT].iter().for_each(|label| drop(family.get_or_create(label)));
@@ -223,7 +223,7 @@ fn answer(mut stream: &TcpStream, page: impl FnOnce() -> String) -> io::Result<(
         "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
         body.len()
     );
-    // The whole answer fits the socket's buffer, unless that is full already: one time-out bounds it.
+    // The whole answer fits the socket's buffer, unless that is full already, so one time-out bounds the write.
     stream.set_write_timeout(Some(left()?))?;
     stream.write_all((head + &body).as_bytes())
 }

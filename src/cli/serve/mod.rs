@@ -42,7 +42,6 @@ use super::files::{check_writable, open_model};
 use super::options::{LINKS, LinkArg, TermsArgs, link_between_processes, seconds};
 use super::trust::{Host, HostArgs, file};
 use super::{Error, out};
-pub(in crate::cli) use desk::Full;
 
 use accounts::Book;
 use desk::{Desk, Places};
@@ -50,9 +49,9 @@ use door::{Door, Idle};
 use metrics::{Metrics, Now};
 use watch::Watch;
 
-/// Serves a model: clients generate text with it and do not learn its weights. Many at once; the rest wait in a queue and
-/// hear their place. SIGTERM or SIGINT finishes what runs and then ends; the second signal ends at once. Standard output
-/// has one line, when clients may come.
+/// Serves a model: clients generate text with it and do not learn its weights. Many clients are served at once; the
+/// others wait in a queue and hear their place. SIGTERM or SIGINT lets running sessions finish; a second signal ends
+/// the server at once. One line on standard output says when clients may come.
 #[derive(Args, Debug)]
 pub(super) struct ServeArgs {
     /// Hugging Face directory, or the name of a bundled model.
@@ -64,7 +63,7 @@ pub(super) struct ServeArgs {
     /// End after one session, with its exit code.
     #[arg(long)]
     once: bool,
-    /// Slow what this party sends to a network; the client must do the same.
+    /// Slow this party's messages down to those of a network; the client must do the same.
     #[arg(long, value_name = LINKS, value_parser = link_between_processes, default_value = "loopback")]
     link: LinkArg,
     /// Most tokens of a prompt.
@@ -73,8 +72,8 @@ pub(super) struct ServeArgs {
     /// Most tokens to generate for a client.
     #[arg(long, value_name = "N", default_value_t = Limits::default().lengths.tokens)]
     max_tokens: usize,
-    /// Keep this party's part of the pools that clients fill (`waggle preprocess`) and spend (`waggle generate --pool`) in
-    /// this directory. They are as secret as the weights: never copy or restore them.
+    /// Keep this party's part of the pools that clients fill (`waggle preprocess`) and spend (`waggle generate
+    /// --pool`) in this directory. They are as secret as the weights: never copy or restore them.
     #[arg(long, value_name = "DIR")]
     pools: Option<PathBuf>,
     /// Most pools of one key in the directory; a client that wants to fill another is refused.
@@ -83,11 +82,11 @@ pub(super) struct ServeArgs {
     /// Most pools of all keys together.
     #[arg(long, value_name = "N", default_value_t = 1024, requires = "pools")]
     max_pools_total: usize,
-    /// Most positions whose logits a key may learn, in all: they tell about the weights. Counted across restarts, in
-    /// `accounts.json` beside the default identity [default: no limit].
+    /// Most positions whose logits a key may learn, in all, because logits tell about the weights. Counted across
+    /// restarts, in `accounts.json` beside the default identity [default: no limit].
     #[arg(long, value_name = "N")]
     max_reveals: Option<u64>,
-    /// Most sessions at once; they share the processor's cores [default: one for every two cores].
+    /// Most sessions at once. They share the processor's cores [default: one for every two cores].
     #[arg(long, value_name = "N")]
     sessions: Option<usize>,
     /// Most clients that wait for a session; those beyond are refused.
@@ -96,7 +95,7 @@ pub(super) struct ServeArgs {
     /// Most sessions of one key at once, those that wait included [default: no limit].
     #[arg(long, value_name = "N")]
     max_sessions_per_key: Option<usize>,
-    /// Do not put a text through the model in the clear first, which finds models that leave the ranges of operations.
+    /// Do not run the model on a text in the clear first. That run finds models that leave the ranges of operations.
     #[arg(long)]
     no_calibration: bool,
     /// Give up on a client that is silent for this many seconds.
@@ -123,14 +122,16 @@ pub(super) struct ServeArgs {
     /// Log lines of text, or JSON objects.
     #[arg(long, value_enum, value_name = "FORMAT", default_value = "text")]
     log_format: log::Format,
-    /// Show counters in Prometheus' text format at http://ADDR/metrics. Whoever reaches the address may read them.
+    /// Show counters in Prometheus' text format at http://ADDR/metrics. Anybody who reaches the address may read
+    /// them.
     #[arg(long, value_name = "ADDR")]
     metrics: Option<String>,
     #[command(flatten)]
     host: HostArgs,
     #[command(flatten)]
     terms: TermsArgs,
-    /// Talk JSON on standard output, let in one client alone, and wait for it no longer than the time-out: for `demo`.
+    /// Talk JSON on standard output, let in one client alone, and wait for it no longer than the time-out. For
+    /// `demo`.
     #[arg(long, hide = true, requires = "once", value_name = "KEY")]
     machine: Option<PublicKey>,
 }
@@ -224,7 +225,6 @@ pub(super) fn run(args: ServeArgs) -> Result<(), Error> {
     let server = Arc::new(Server {
         hosted,
         terms: args.terms.terms(args.link)?,
-        terms_args: args.terms.clone(),
         limits: Limits {
             lengths: Lengths { prompt: args.max_prompt, tokens: args.max_tokens },
             preprocess: args.terms.fixed_preprocess(),
@@ -295,7 +295,6 @@ struct Times {
 struct Server {
     hosted: ModelServer,
     terms: Terms,
-    terms_args: TermsArgs,
     limits: Limits,
     link: LinkArg,
     json: Option<PathBuf>,

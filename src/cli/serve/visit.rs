@@ -17,7 +17,7 @@ use super::metrics::{End, Metrics};
 use crate::cli::Error;
 use crate::cli::error::describe;
 use crate::cli::files::write_json;
-use crate::cli::report::{options, report};
+use crate::cli::report::report;
 use crate::cli::trust::{Accepted, Host};
 
 /// How often a client that waits hears its place.
@@ -25,12 +25,12 @@ const BUSY: Duration = Duration::from_secs(1);
 /// How often its leaving is looked for.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Runs the session on `stream` and books how it ended. Not even a bug that a client finds ends the server.
+/// Runs the session on `stream` and books how it ended. Even a bug that a client triggers does not end the server.
 pub(super) fn visit(server: &Arc<Server>, stream: TcpStream, peer: SocketAddr, place: Place) {
     let span = tracing::info_span!("session", %peer, key = tracing::field::Empty);
     let _entered = span.enter();
     let mut stage = Stage::Unproved;
-    // Held until everything is booked: a server that ends waits for seats alone.
+    // The seat is held until everything is booked, because a server that ends waits for seats alone.
     let mut seat = None;
     let visited = catch_unwind(AssertUnwindSafe(|| attend(server, &stream, place, &mut stage, &mut seat)));
     let outcome = visited.unwrap_or(Err(Error::Panicked));
@@ -114,7 +114,7 @@ fn attend(
     let caller = Caller { key: key.map(|key| key.to_string()) };
     let mut link = Tallied { link, metrics: server.metrics.clone() };
     *stage = Stage::Waiting;
-    // It is no longer idle: what it may do from here on has limits of its own.
+    // The connection is no longer idle; other limits apply from here on.
     drop(place);
 
     let seat = match let_in(server, key) {
@@ -183,9 +183,8 @@ fn serve(server: &Arc<Server>, stream: &TcpStream, mut link: Tallied, caller: &C
     if let Some(path) = &server.json {
         let mut terms = server.terms.clone();
         terms.protocol.preprocess = outcome.preprocess;
-        let mut chosen = options([("link", server.link.to_string().into())]);
-        chosen.extend(server.terms_args.reported(&terms));
-        let mut report = report(server.hosted.public(), None, outcome.prompt_tokens, &outcome, chosen)?;
+        let chosen = [("link", server.link.to_string().into())];
+        let mut report = report(server.hosted.public(), None, outcome.prompt_tokens, &outcome, &terms, chosen)?;
         report.peak_memory_bytes.server = net::peak_memory_bytes();
         // One session after another.
         static TURN: Mutex<()> = Mutex::new(());
@@ -195,8 +194,8 @@ fn serve(server: &Arc<Server>, stream: &TcpStream, mut link: Tallied, caller: &C
     Ok(outcome)
 }
 
-/// Whether the client has closed the connection, whatever is left to be read. Where the system does not tell, that is
-/// noticed at the next message.
+/// Whether the client has closed the connection, even if unread bytes are left. Where the system does not tell, the
+/// next message shows it.
 fn left(stream: &TcpStream) -> bool {
     #[cfg(unix)]
     {

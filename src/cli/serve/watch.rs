@@ -1,4 +1,5 @@
-//! Time limits: a connection that is open at its deadline is shut down under its session, whatever that waits for.
+//! Time limits: a connection that is open at its deadline is shut down under its session, whatever the session waits
+//! for.
 
 use std::collections::BTreeMap;
 use std::io;

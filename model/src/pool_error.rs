@@ -5,7 +5,7 @@ use std::fmt;
 use net::Role;
 use thiserror::Error;
 
-use super::PoolId;
+use crate::pool_id::PoolId;
 
 /// A pool that is refused. No message names a path: a server says them to its client.
 #[derive(Debug, Error)]
@@ -168,8 +168,8 @@ fn listed(differences: &[Difference]) -> String {
 }
 
 impl PoolError {
-    /// What the peer may read: of a mismatch the names alone, because a server's values tell about its weights, and of
-    /// the system's errors their kind.
+    /// What the peer may read: of a mismatch the names alone, because a server's values tell about its weights, and
+    /// of the system's errors their kind.
     pub(crate) fn for_peer(&self) -> String {
         match self {
             PoolError::Mismatch { differences } => {

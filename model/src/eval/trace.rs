@@ -1,0 +1,14 @@
+//! What a run leaves to be scored.
+
+use ndarray::Array2;
+
+use super::attention::AttentionMeans;
+
+/// What a run over one sequence leaves.
+#[derive(Clone, Debug)]
+pub struct Trace {
+    /// Logits (scored positions, vocabulary).
+    pub logits: Array2<f32>,
+    /// What was seen of attention, where values are seen.
+    pub attention: Option<AttentionMeans>,
+}

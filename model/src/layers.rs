@@ -1,0 +1,63 @@
+//! What the architectures have in common.
+
+use engine::{Engine, Gelu, Tensor};
+use mpcache::KvCache;
+
+use crate::config::Activation;
+
+/// New tokens: how many, which is public, and which, where that is known.
+#[derive(Clone, Copy, Debug)]
+pub struct Input<'a> {
+    /// The ids; only the client has them.
+    pub ids: Option<&'a [u32]>,
+    /// Their number.
+    pub count: usize,
+}
+
+/// Whose logits are wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rows {
+    /// The last new token's, all that generation needs.
+    Last,
+    /// Those of all new tokens.
+    All,
+}
+
+impl Rows {
+    pub(crate) fn of(self, count: usize) -> usize {
+        match self {
+            Rows::Last => 1,
+            Rows::All => count,
+        }
+    }
+}
+
+pub(crate) fn activate<E: Engine>(
+    engine: &mut E,
+    function: Activation,
+    x: &E::Tensor,
+) -> Result<E::Tensor, engine::Error> {
+    match function {
+        Activation::GeluTanh => engine.gelu(x, Gelu::Tanh),
+        Activation::GeluErf => engine.gelu(x, Gelu::Erf),
+        Activation::Silu => engine.silu(x),
+    }
+}
+
+/// Attention of the last `wanted` of n new tokens: `q` (n, heads, head_dim), `k` and `v` (n, kv_heads * head_dim)
+/// -> (wanted, heads * head_dim). A policy may want to see more queries than that.
+pub(crate) fn attend<E: Engine>(
+    engine: &mut E,
+    cache: &mut KvCache<E>,
+    layer: usize,
+    q: &E::Tensor,
+    k: &E::Tensor,
+    v: &E::Tensor,
+    wanted: usize,
+) -> Result<E::Tensor, engine::Error> {
+    let n = q.shape()[0];
+    let window = cache.query_window(layer, n).max(wanted);
+    let q = q.slice(0, n - window..n).permute(&[1, 0, 2]);
+    let mixed = cache.attend(engine, layer, &q, k, v)?;
+    Ok(mixed.slice(0, window - wanted..window))
+}

@@ -1,0 +1,84 @@
+//! What a session in two phases takes from its stock, from shapes alone.
+
+use protocols::{FixedLoader, Needs, Plan};
+
+use crate::generate::{Hooks, Next, generate};
+use crate::layers::Input;
+use crate::session::{Observer, Request, Silent, Terms};
+use crate::{Error, Model, ModelSpec, Sampler};
+
+/// What a two-phase session takes from its stock, and therefore prepares: from shapes alone, the same for both
+/// parties.
+pub fn needs(spec: &ModelSpec, frac_bits: &[u32], terms: &Terms, request: &Request) -> Result<Needs, Error> {
+    needs_watched(spec, frac_bits, terms, request, &Silent)
+}
+
+/// Ends planning when the observer says that nobody wants it any more.
+struct Planning<'a>(&'a dyn Observer);
+
+impl Hooks<Plan> for Planning<'_> {
+    fn go_on(&mut self) -> Result<(), Error> {
+        if self.0.abandoned() { Err(Error::Abandoned) } else { Ok(()) }
+    }
+}
+
+/// [`needs`], which `observer` may end: it takes a while, and no message comes meanwhile.
+pub(crate) fn needs_watched(
+    spec: &ModelSpec,
+    frac_bits: &[u32],
+    terms: &Terms,
+    request: &Request,
+    observer: &dyn Observer,
+) -> Result<Needs, Error> {
+    let mut engine = Plan::new(terms.protocol);
+    let weights = Model::load(&mut FixedLoader::announced(frac_bits)?, spec, None)?;
+    let input = Input { ids: None, count: request.lengths.prompt };
+    let mut unused = Sampler::greedy();
+    let (next, mut hooks) = (Next::Pick(&mut unused), Planning(observer));
+    generate(&mut engine, &weights, input, &request.options(terms), next, &mut hooks)?;
+    Ok(engine.needs().clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+    use crate::Lengths;
+
+    fn llama(layers: usize) -> ModelSpec {
+        let config = format!(
+            r#"{{"model_type": "llama", "num_hidden_layers": {layers}, "hidden_size": 8, "intermediate_size": 8,
+                 "num_attention_heads": 2, "vocab_size": 11}}"#
+        );
+        ModelSpec::from_config_json(config.as_bytes()).unwrap()
+    }
+
+    fn two_phases() -> Terms {
+        let mut terms = Terms::default();
+        terms.protocol.preprocess = true;
+        terms
+    }
+
+    /// Gives up when it is asked for the third time.
+    #[derive(Default)]
+    struct Impatient(Cell<usize>);
+
+    impl Observer for Impatient {
+        fn abandoned(&self) -> bool {
+            self.0.set(self.0.get() + 1);
+            self.0.get() >= 3
+        }
+    }
+
+    #[test]
+    fn planning_ends_when_nobody_wants_it() {
+        let spec = llama(1);
+        let frac_bits = vec![protocols::DEFAULT_WEIGHT_FRAC; spec.weight_specs().len()];
+        let request = Request::from(Lengths { prompt: 2, tokens: 1000 });
+        let observer = Impatient::default();
+        let planned = needs_watched(&spec, &frac_bits, &two_phases(), &request, &observer);
+        assert!(matches!(planned, Err(Error::Abandoned)));
+        assert_eq!(observer.0.get(), 3);
+    }
+}

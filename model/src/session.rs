@@ -1,0 +1,221 @@
+//! What two parties say about a session before it begins, and who watches it.
+
+use mpcache::{Padding, PolicySpec};
+use protocols::functions::softmax::MAX_SOFTMAX_COLUMNS;
+
+use crate::generate::{GenerateOptions, Reveal, Step, check_lengths, check_padding};
+use crate::{Error, Lengths, ModelSpec};
+
+/// What both parties state before a session and must state alike. The client alone chooses the number of phases
+/// ([`protocols::Options::preprocess`]); the server adopts it or refuses.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Terms {
+    /// Choices of the protocols.
+    pub protocol: protocols::Options,
+    /// What the client learns of each position.
+    pub reveal: Reveal,
+    /// Which part of the cache a token looks at.
+    pub policy: PolicySpec,
+}
+
+/// The party at the other end of a session, as far as the link has proved it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Caller {
+    /// The text of its public key; `None` on a link that proves none.
+    pub key: Option<String>,
+}
+
+/// What a client asks for: public.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// Lengths of prompt and text; the text may be shorter with `stop_at_eos`.
+    pub lengths: Lengths,
+    /// End after an end-of-text token; the server then learns how many tokens there are.
+    pub stop_at_eos: bool,
+    /// The first tokens of the prompt may be padding, see [`Prompt::padded`](crate::party::Prompt::padded).
+    pub padded: bool,
+}
+
+/// The most that a server does for one client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Longest prompt and longest text.
+    pub lengths: Lengths,
+    /// Whether sessions have two phases ([`protocols::Options::preprocess`]); `None` leaves it to the client.
+    pub preprocess: Option<bool>,
+}
+
+impl Default for Limits {
+    /// A thousand of each, in as many phases as the client likes.
+    fn default() -> Self {
+        Limits { lengths: Lengths { prompt: 1024, tokens: 1024 }, preprocess: None }
+    }
+}
+
+/// What a client may know about a model.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PublicModel {
+    /// Name, for reports.
+    pub name: String,
+    /// Architecture and shape.
+    pub spec: ModelSpec,
+    /// Fractional bits of each weight in the order of [`Model::load`](crate::Model::load): about the logarithm of its
+    /// largest entry.
+    pub frac_bits: Vec<u32>,
+    /// Text of `tokenizer.json`, if there is one and the client asked for it.
+    pub tokenizer: Option<Vec<u8>>,
+}
+
+/// What a client wants from a server beyond the terms.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ClientOptions<'a> {
+    /// The shape that the model must have; both parties report a difference.
+    pub expected: Option<&'a ModelSpec>,
+    /// Whether to send the tokenizer.
+    pub tokenizer: bool,
+}
+
+/// Watches a session, and may end it. Every method has a default that does nothing.
+pub trait Observer {
+    /// On the server: a client asks for a session in which it learns the logits of `positions` positions. Called
+    /// before anything is planned or claimed for it; an error is the server's verdict.
+    fn ask(&mut self, positions: u64) -> Result<(), Error> {
+        let _ = positions;
+        Ok(())
+    }
+
+    /// The parties agree on what they run and set up base OTs.
+    fn setup(&mut self) {}
+
+    /// The offline phase of a two-phase session: `done` of `total` bytes have been exchanged.
+    fn prepare(&mut self, done: u64, total: u64) {
+        let _ = (done, total);
+    }
+
+    /// `step` begins.
+    fn begin(&mut self, step: Step) {
+        let _ = step;
+    }
+
+    /// `done` of `layers` layers of the current step are done.
+    fn layer(&mut self, done: usize, layers: usize) {
+        let _ = (done, layers);
+    }
+
+    /// The current step is over. `token` is known to the client only.
+    fn token(&mut self, token: Option<u32>) {
+        let _ = token;
+    }
+
+    /// Whether nobody wants the rest; asked before each step. The session then ends with [`Error::Abandoned`].
+    fn abandoned(&self) -> bool {
+        false
+    }
+}
+
+/// Most steps of planning ([`Request::planning_steps`]) for a session in two phases. They take about half a minute,
+/// and a GPT-2 XL needs fewer for all its positions. Either party refuses more, because a model or a request may be
+/// made up to keep it busy.
+pub const MAX_PLANNING_STEPS: usize = 1 << 16;
+
+/// Watches nothing.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Silent;
+
+impl Observer for Silent {}
+
+impl Limits {
+    /// No limits but the model's own.
+    pub const NONE: Limits = Limits { lengths: Lengths::MAX, preprocess: None };
+
+    /// Refuses a number of phases that the server does not offer.
+    pub(crate) fn check_phases(&self, terms: &Terms) -> Result<(), Error> {
+        let got = terms.protocol.preprocess;
+        match self.preprocess {
+            Some(expected) if expected != got => Err(Error::Phases { expected, got }),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl From<Lengths> for Request {
+    /// A generation of these lengths to the end, without padding.
+    fn from(lengths: Lengths) -> Self {
+        Request { lengths, stop_at_eos: false, padded: false }
+    }
+}
+
+impl Request {
+    /// The number of steps that it takes to plan two phases, from public numbers alone; a step takes about half a
+    /// millisecond. The planner goes through all layers once a token. Reading the shape of a layer costs as much as
+    /// eight tokens.
+    pub fn planning_steps(&self, spec: &ModelSpec) -> usize {
+        spec.layers().saturating_mul(self.lengths.tokens.saturating_add(8))
+    }
+
+    /// Refuses what would take too long to plan.
+    pub(crate) fn check_planning(&self, spec: &ModelSpec, terms: &Terms) -> Result<(), Error> {
+        let (steps, limit) = (self.planning_steps(spec), MAX_PLANNING_STEPS);
+        if terms.protocol.preprocess && steps > limit {
+            return Err(Error::Planning { tokens: self.lengths.tokens, layers: spec.layers(), steps, limit });
+        }
+        Ok(())
+    }
+
+    /// Refuses padding under a policy that would choose among it.
+    pub(crate) fn check_padding(&self, terms: &Terms) -> Result<(), Error> {
+        check_padding(self.padded, &terms.policy)
+    }
+
+    /// The options of the generation under `terms`, as far as both parties know them.
+    pub(crate) fn options(&self, terms: &Terms) -> GenerateOptions {
+        GenerateOptions {
+            tokens: self.lengths.tokens,
+            reveal: terms.reveal,
+            stop_at_eos: self.stop_at_eos,
+            all_positions: false,
+            policy: terms.policy.clone(),
+            padding: self.padded.then_some(Padding { tokens: None }),
+        }
+    }
+
+    /// Refuses a request that the model `spec` or the server's `limits` do not allow.
+    pub fn check(&self, spec: &ModelSpec, limits: &Limits) -> Result<(), Error> {
+        // The softmax of the engines in fixed point has a limit of its own.
+        let limit = spec.max_positions().unwrap_or(usize::MAX).min(MAX_SOFTMAX_COLUMNS);
+        check_lengths(self.lengths, limits.lengths, limit)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn llama(layers: usize) -> ModelSpec {
+        let config = format!(
+            r#"{{"model_type": "llama", "num_hidden_layers": {layers}, "hidden_size": 8, "intermediate_size": 8,
+                 "num_attention_heads": 2, "vocab_size": 11}}"#
+        );
+        ModelSpec::from_config_json(config.as_bytes()).unwrap()
+    }
+
+    fn two_phases() -> Terms {
+        let mut terms = Terms::default();
+        terms.protocol.preprocess = true;
+        terms
+    }
+
+    #[test]
+    fn what_would_take_minutes_to_plan_is_refused_before() {
+        let request = |tokens| Request::from(Lengths { prompt: 1024, tokens });
+        let check = |layers, tokens| request(tokens).check_planning(&llama(layers), &two_phases());
+        check(48, 1024).unwrap();
+        check(80, 512).unwrap();
+        for (layers, tokens) in [(4096, 32), (126, 1024), (4, 1 << 20)] {
+            let refused = check(layers, tokens).unwrap_err();
+            assert!(matches!(refused, Error::Planning { limit: MAX_PLANNING_STEPS, .. }), "{refused}");
+        }
+        // One phase plans nothing.
+        request(1024).check_planning(&llama(4096), &Terms::default()).unwrap();
+    }
+}
