@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use model::party::Terms;
 use model::{Reveal, Sampler};
-use mpcache::{PolicySpec, Select};
+use mpcache::{PolicyHelp, PolicySpec, Select, Setting};
 use net::shaped::ParseShapeError;
 use net::{Link, Shape, Shaped};
 use ot::{CotKind, SoftSpoken};
@@ -68,7 +68,7 @@ fn policies() -> String {
     let mut text = String::from(
         "Which of the key/value cache a token looks at: NAME or NAME:key=value,key=value. Policies and their keys:\n",
     );
-    for (name, keys, about) in PolicySpec::help() {
+    for PolicyHelp { name, keys, about } in PolicySpec::help() {
         let keys = if keys.is_empty() { String::new() } else { format!(" [{}]", keys.join(" ")) };
         text.push_str(&format!("\n  {name}: {about}{keys}"));
     }
@@ -154,8 +154,8 @@ impl TermsArgs {
 
     /// What a report says of them: by name, and every setting of the policy, given or default.
     pub(super) fn reported(&self, terms: &Terms) -> impl Iterator<Item = (String, Value)> {
-        let settings: Map<String, Value> =
-            terms.policy.settings().into_iter().map(|(key, value)| (key.to_owned(), value.into())).collect();
+        let pair = |Setting { key, value }: Setting| (key.to_owned(), value.into());
+        let settings: Map<String, Value> = terms.policy.settings().into_iter().map(pair).collect();
         let named = self.named(terms).map(|(name, value)| (name.to_owned(), value.into()));
         named.into_iter().chain([("policy_settings".to_owned(), settings.into())])
     }
