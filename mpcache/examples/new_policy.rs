@@ -98,12 +98,19 @@ fn text() -> [ArrayD<f32>; 3] {
     ]
 }
 
-/// The output and the attended positions of the last token, on any engine.
+/// What became of the last token.
+struct Last<T> {
+    output: T,
+    /// For every head the positions that it attended to, where the engine sees its values.
+    attended: Option<Vec<Vec<usize>>>,
+}
+
+/// Plays the made-up text on any engine.
 fn play<E: Engine>(
     engine: &mut E,
     policy: Box<dyn Policy<E>>,
     tensor: impl Fn(&ArrayD<f32>) -> E::Tensor,
-) -> Result<(E::Tensor, Option<Vec<Vec<usize>>>), Error> {
+) -> Result<Last<E::Tensor>, Error> {
     let [q, k, v] = text().map(|x| tensor(&x));
     let mut cache = KvCache::with_policy(1, SHAPE, policy);
     let mut output =
@@ -111,7 +118,7 @@ fn play<E: Engine>(
     for t in PROMPT..PROMPT + STEPS {
         output = cache.attend(engine, 0, &q.slice(1, t..t + 1), &k.slice(0, t..t + 1), &v.slice(0, t..t + 1))?;
     }
-    Ok((output, cache.attended(0).map(<[_]>::to_vec)))
+    Ok(Last { output, attended: cache.attended(0).map(<[_]>::to_vec) })
 }
 
 /// What head `head` should return for the last token, over the tokens `index`, in plain loops over f64.
@@ -138,7 +145,7 @@ fn check(text: &str) -> Result<(), Box<dyn StdError>> {
     let index = policy.index(PROMPT + STEPS);
     println!("{text} ({}) attends to {} of {} tokens", settings.join(" "), index.len(), PROMPT + STEPS);
 
-    let (output, attended) = play(&mut Float::default(), policy.build(1, SHAPE), ArrayD::clone)?;
+    let Last { output, attended } = play(&mut Float::default(), policy.build(1, SHAPE), ArrayD::clone)?;
     assert_eq!(attended, Some(vec![index.clone(); SHAPE.heads]), "every head attends to the pattern");
     let want: Vec<f64> = (0..SHAPE.heads).flat_map(|head| naive(head, &index)).collect();
     let difference = output.iter().zip(&want).map(|(got, want)| (f64::from(*got) - want).abs()).fold(0.0, f64::max);

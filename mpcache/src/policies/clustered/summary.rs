@@ -165,24 +165,29 @@ fn summarise<E: Engine>(
     q: &E::Tensor,
     shape: HeadShape,
 ) -> Result<Option<Levels<E::Tensor>>, Error> {
-    let sizes = c.sizes;
-    let mut on_each_level = |one: &mut dyn FnMut(&mut E, usize) -> Result<E::Tensor, Error>| {
-        let fine = one(engine, sizes.fine)?;
-        let coarse = if sizes.fan > 1 { Some(one(engine, sizes.coarse())?) } else { None };
-        Ok(Levels { coarse, fine })
-    };
     let levels = match c.similarity {
         Similarity::Token => return Ok(None),
-        Similarity::Centroid => on_each_level(&mut |e, size| {
+        Similarity::Centroid => on_each_level(engine, c.sizes, |e, size| {
             let sum = e.sum_last(&by_cluster(keys, size))?;
             e.scale(&sum, SCALE / size as f32)
         }),
-        Similarity::Representatives { count } => {
-            on_each_level(&mut |e, size| representatives(e, keys, q, size, count.min(size), c.top_k, shape))
-        }
+        Similarity::Representatives { count } => on_each_level(engine, c.sizes, |e, size| {
+            representatives(e, keys, q, size, count.min(size), c.top_k, shape)
+        }),
         Similarity::Linear { .. } | Similarity::Box | Similarity::CuboidMean => boxes(engine, c, keys, shape),
     };
     levels.map(Some)
+}
+
+/// The summaries that `of` makes of the clusters of either size.
+fn on_each_level<E: Engine>(
+    engine: &mut E,
+    sizes: Sizes,
+    of: impl Fn(&mut E, usize) -> Result<E::Tensor, Error>,
+) -> Result<Levels<E::Tensor>, Error> {
+    let fine = of(engine, sizes.fine)?;
+    let coarse = if sizes.fan > 1 { Some(of(engine, sizes.coarse())?) } else { None };
+    Ok(Levels { coarse, fine })
 }
 
 /// (clusters * size, channels) -> (clusters, channels, size).
