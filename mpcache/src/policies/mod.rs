@@ -1,5 +1,5 @@
 //! The policies of this crate. Each is a file with its names, options, settings and construction ([`PolicyFamily`]),
-//! and the [`registry`] makes them known by name.
+//! and the `registry` makes them known by name.
 
 mod clustered;
 mod full;

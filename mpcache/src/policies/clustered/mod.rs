@@ -1,9 +1,9 @@
 //! `mpcache` and its relatives: for every query they choose clusters of tokens by a summary of their keys.
 //!
-//! Algorithm 3 of MPCache (NeurIPS 2025). At the end of the prompt its last queries vote once on which tokens stay:
-//! the *static* eviction ([`eviction`](crate::eviction)). Every decoding step then scores the clusters of what is
-//! left ([`Similarity`]), on two levels ([`Sizes`]), and attends to the best ones only. Every other layer takes over
-//! what the layer below it chose. The policies here are settings of this one algorithm ([`presets`]).
+//! They run algorithm 3 of MPCache (NeurIPS 2025). At the end of the prompt its last queries vote once on which
+//! tokens stay: the *static* eviction ([`eviction`](crate::eviction)). Every decoding step then scores the clusters
+//! of what is left ([`Similarity`]), on two levels ([`Sizes`]), and attends to the best ones only. Every other layer
+//! takes over what the layer below it chose. The policies here are settings of this one algorithm ([`presets`]).
 //!
 //! **Clusters** are formed by position over what the store keeps ([`Layout`](layout::Layout)): the sinks, which are
 //! the first tokens, then coarse clusters, then the tail, which is 1 to a whole coarse cluster of the latest tokens.
@@ -72,7 +72,10 @@ impl FromStr for Gather {
     }
 }
 
-/// Settings of the policies that choose clusters.
+/// Settings of the policies that choose, for every query, clusters of tokens by a summary of their keys.
+///
+/// The parties learn how many tokens are kept and how many clusters are chosen, which follows from public lengths.
+/// With [`TopK::ShuffleReveal`] they also learn what that method's documentation says.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Clusters {
     /// Share of all tokens seen that a query looks at.
