@@ -62,7 +62,7 @@ impl<E: Engine> Policy<E> for Strided {
         store: &mut Store<E::Tensor>,
     ) -> Result<E::Tensor, Error> {
         // The prompt sees itself whole.
-        if q.shape()[1] > 1 || store.seen() == store.fresh() {
+        if q.shape()[1] > 1 || store.in_prompt() {
             return Ok(attention::causal(engine, q, store)?.output);
         }
         let index = self.index(store.len());

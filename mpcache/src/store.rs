@@ -196,6 +196,11 @@ impl<T: Tensor> Store<T> {
         self.fresh
     }
 
+    /// Whether the tokens appended last are the prompt: nothing came before them.
+    pub fn in_prompt(&self) -> bool {
+        self.seen == self.fresh
+    }
+
     /// Heads of the layer.
     pub fn heads(&self) -> HeadShape {
         self.shape

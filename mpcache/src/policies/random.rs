@@ -66,7 +66,7 @@ impl<E: Engine> Policy<E> for Draws {
     ) -> Result<E::Tensor, Error> {
         let (tokens, rows) = (store.len(), q.shape()[1]);
         let keep = budget(self.settings.budget, tokens);
-        if rows > 1 || store.seen() == store.fresh() || keep >= tokens {
+        if rows > 1 || store.in_prompt() || keep >= tokens {
             let Attended { output, .. } = attention::causal(engine, q, store)?;
             return Ok(output);
         }

@@ -116,7 +116,7 @@ impl<E: Engine> Policy<E> for SnapKv {
     ) -> Result<E::Tensor, Error> {
         let plan = self.plan(store.len());
         let Attended { output, probabilities } = attention::causal(engine, q, store)?;
-        if store.seen() == store.fresh() && plan.keep < store.len() {
+        if store.in_prompt() && plan.keep < store.len() {
             engine.scope("eviction", |engine| self.evict(engine, &probabilities, &plan, store))?;
         }
         Ok(output)

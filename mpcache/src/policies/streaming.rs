@@ -53,7 +53,7 @@ impl<E: Engine> Policy<E> for Streaming {
         store: &mut Store<E::Tensor>,
     ) -> Result<E::Tensor, Error> {
         // The prompt sees itself whole and is cut afterwards; later tokens see what is kept.
-        let prompt = store.seen() == store.fresh();
+        let prompt = store.in_prompt();
         let rows = if prompt { 1 } else { q.shape()[1] };
         let keep = budget(self.budget, store.seen()).max(rows);
         if !prompt {

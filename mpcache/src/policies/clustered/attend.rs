@@ -232,7 +232,7 @@ impl<E: Engine> Policy<E> for Clustered<E> {
             return Err(Error::NotInTheClear { operation: "cache policy `oracle`" });
         }
         let c = self.settings;
-        let prompt = store.seen() == store.fresh();
+        let prompt = store.in_prompt();
         let layout = Layout::new(&c, store.len(), store.seen());
         // Several new tokens after the prompt look at everything, like a prompt.
         if !prompt && q.shape()[1] == 1 && layer >= c.dense && !layout.is_dense() {
