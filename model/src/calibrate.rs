@@ -56,7 +56,7 @@ pub fn calibrate(model: &Model<FixedWeight>, tokenizer: Option<&[u8]>) -> Result
     let mut sampler = Sampler::greedy();
     match generate(&mut Fixed::new(), model, input, &options, Next::Pick(&mut sampler), &mut NoHooks) {
         Ok(_) => Ok(Calibration { tokens: ids.len() + tokens - 1 }),
-        Err(Error::Engine(source @ protocols::Error::Range { .. })) => {
+        Err(Error::Engine(source @ engine::Error::Range { .. })) => {
             Err(Error::Calibration { tokens: ids.len(), source })
         }
         Err(other) => Err(other),

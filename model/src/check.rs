@@ -1,7 +1,7 @@
 //! A generation held against the plaintext engine.
 
+use engine::{Float, FloatWeight};
 use ndarray::ArrayView1;
-use protocols::{Engine, Float};
 use serde::{Deserialize, Serialize};
 
 use crate::generate::{GenerateOptions, Generation, Next, NoHooks, Reveal, generate};
@@ -24,7 +24,7 @@ pub struct Check {
 ///
 /// Where logits were revealed, their most probable token is compared, so that sampling does not count as an error.
 pub fn check(
-    model: &Model<<Float as Engine>::Weight>,
+    model: &Model<FloatWeight>,
     prompt: &[u32],
     options: &GenerateOptions,
     generation: &Generation,

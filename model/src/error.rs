@@ -19,14 +19,14 @@ pub enum Error {
     Checkpoint(#[from] CheckpointError),
     /// An operation failed.
     #[error(transparent)]
-    Engine(#[from] protocols::Error),
+    Engine(#[from] engine::Error),
     /// A value left the range of an operation in the run before the model is served.
     #[error("the model leaves the range of an operation on a text of {tokens} tokens: {source}")]
     Calibration {
         /// Tokens of the text.
         tokens: usize,
         /// The operation with its layer, the value and the range.
-        source: protocols::Error,
+        source: engine::Error,
     },
     /// The tokenizer cannot be used or refused a text.
     #[error(transparent)]
@@ -166,7 +166,22 @@ pub enum Error {
     },
 }
 
+impl From<protocols::Error> for Error {
+    fn from(error: protocols::Error) -> Self {
+        Error::Engine(error.into())
+    }
+}
+
 impl Error {
+    /// The failure of the link behind this one, if it is one: outside the operations or in one.
+    pub(crate) fn net(&self) -> Option<&net::NetError> {
+        match self {
+            Error::Net(error) => Some(error),
+            Error::Engine(error) => error.backend::<protocols::Error>()?.net(),
+            _ => None,
+        }
+    }
+
     /// The error with the file that it is about, if it is one of a pool without its file.
     pub(crate) fn pool_at(self, path: &Path) -> Error {
         match self {

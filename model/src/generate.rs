@@ -1,11 +1,12 @@
 //! Prompt in, tokens out: one loop for both parties and every engine.
 
+use engine::{Engine, Tensor};
 use mpcache::{KvCache, Padding, PolicySpec};
 use ndarray::{Array2, Axis, Ix2};
-use protocols::{Engine, Tensor};
 use serde::{Deserialize, Serialize};
 
-use crate::{Error, Input, Model, Rows, Sampler};
+use crate::lengths::Excess;
+use crate::{Error, Input, Lengths, Model, ModelSpec, Rows, Sampler};
 
 /// What the client learns of each position.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -80,7 +81,7 @@ pub trait Hooks<E: Engine> {
 
     /// Whether to end here; called after each token but the last, with `stop_at_eos` only. The client passes its own
     /// decision and tells the server; the server passes `None` and learns it.
-    fn agree_to_stop(&mut self, engine: &mut E, stop: Option<bool>) -> Result<bool, protocols::Error> {
+    fn agree_to_stop(&mut self, engine: &mut E, stop: Option<bool>) -> Result<bool, engine::Error> {
         let _ = engine;
         Ok(stop.unwrap_or(false))
     }
@@ -188,25 +189,54 @@ impl Next<'_> {
     }
 }
 
-fn check(spec: &crate::ModelSpec, prompt: Input, options: &GenerateOptions) -> Result<(), Error> {
-    if prompt.count == 0 || options.tokens == 0 {
+/// Refuses a generation of nothing ([`Error::Nothing`]), beyond `bound` ([`Error::Limit`]) or over more than `limit`
+/// positions ([`Error::TooLong`]).
+pub(crate) fn check_lengths(lengths: Lengths, bound: Lengths, limit: usize) -> Result<(), Error> {
+    if lengths.prompt == 0 || lengths.tokens == 0 {
         return Err(Error::Nothing);
     }
-    let positions = prompt.count.saturating_add(options.tokens - 1);
-    if let Some(limit) = spec.max_positions().filter(|limit| positions > *limit) {
-        return Err(Error::TooLong { positions, limit });
+    if let Some(Excess { what, got, limit }) = lengths.beyond(bound) {
+        return Err(Error::Limit { what, got, limit });
     }
-    if let Some(padding) = options.padding {
-        if options.policy != PolicySpec::default() {
-            return Err(Error::PaddedPolicy { policy: options.policy.to_string() });
-        }
-        if let Some(tokens) = padding.tokens.filter(|tokens| *tokens >= prompt.count) {
-            return Err(Error::AllPadding { tokens, prompt: prompt.count });
-        }
+    let positions = lengths.positions();
+    if positions > limit { Err(Error::TooLong { positions, limit }) } else { Ok(()) }
+}
+
+/// Refuses padding under a policy that would choose among it.
+pub(crate) fn check_padding(padded: bool, policy: &PolicySpec) -> Result<(), Error> {
+    if padded && *policy != PolicySpec::default() {
+        return Err(Error::PaddedPolicy { policy: policy.to_string() });
     }
-    let vocabulary = spec.vocabulary();
-    match prompt.ids.into_iter().flatten().find(|id| **id as usize >= vocabulary) {
-        Some(&id) => Err(protocols::Error::Token { id, vocabulary }.into()),
-        None => Ok(()),
+    Ok(())
+}
+
+fn check(spec: &ModelSpec, prompt: Input, options: &GenerateOptions) -> Result<(), Error> {
+    let lengths = Lengths { prompt: prompt.count, tokens: options.tokens };
+    check_lengths(lengths, Lengths::MAX, spec.max_positions().unwrap_or(usize::MAX))?;
+    check_padding(options.padding.is_some(), &options.policy)?;
+    let hidden = options.padding.and_then(|padding| padding.tokens);
+    if let Some(tokens) = hidden.filter(|tokens| *tokens >= prompt.count) {
+        return Err(Error::AllPadding { tokens, prompt: prompt.count });
+    }
+    spec.check_ids(prompt.ids.unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_length_has_its_own_bound_and_both_share_the_positions() {
+        let bound = Lengths { prompt: 8, tokens: 4 };
+        let check = |prompt, tokens| check_lengths(Lengths { prompt, tokens }, bound, 10);
+        assert_eq!(Lengths { prompt: 8, tokens: 3 }.positions(), 10);
+        check(8, 3).unwrap();
+        check(7, 4).unwrap();
+        assert!(matches!(check(0, 4), Err(Error::Nothing)));
+        assert!(matches!(check(8, 0), Err(Error::Nothing)));
+        assert!(matches!(check(9, 5), Err(Error::Limit { what: "tokens of a prompt", got: 9, limit: 8 })));
+        assert!(matches!(check(8, 5), Err(Error::Limit { what: "tokens to generate", got: 5, limit: 4 })));
+        assert!(matches!(check(8, 4), Err(Error::TooLong { positions: 11, limit: 10 })));
+        assert_eq!(Lengths::MAX.positions(), usize::MAX);
     }
 }

@@ -7,8 +7,8 @@
 //!
 //! [`modeling_gpt2.py`]: https://github.com/huggingface/transformers/tree/main/src/transformers/models/gpt2
 
+use engine::{Engine, Tensor, WeightData};
 use mpcache::KvCache;
-use protocols::{Engine, Tensor, WeightData};
 
 use crate::checkpoint::TensorSpec;
 use crate::config::Gpt2Config;
@@ -101,7 +101,7 @@ impl<W> Gpt2<W> {
         cache: &mut KvCache<E>,
         rows: Rows,
         progress: &mut dyn FnMut(usize),
-    ) -> Result<E::Tensor, protocols::Error> {
+    ) -> Result<E::Tensor, engine::Error> {
         let position = cache.tokens();
         let mut x = engine.scope("embedding", |e| {
             let tokens = e.embed(&self.wte, input.ids, input.count)?;
@@ -171,7 +171,7 @@ impl<W> Block<W> {
         x: &E::Tensor,
         cache: &mut KvCache<E>,
         wanted: usize,
-    ) -> Result<E::Tensor, protocols::Error> {
+    ) -> Result<E::Tensor, engine::Error> {
         let (n, e) = (x.shape()[0], config.n_embd);
         let x = engine.scope("attention", |engine| {
             let h = engine.scope("norm", |s| s.layer_norm(x, config.layer_norm_epsilon))?;

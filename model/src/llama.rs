@@ -10,9 +10,9 @@
 
 use std::f64::consts::TAU;
 
+use engine::{Engine, Tensor};
 use mpcache::{HeadShape, KvCache};
 use ndarray::Array2;
-use protocols::{Engine, Tensor};
 
 use crate::Error;
 use crate::checkpoint::TensorSpec;
@@ -114,7 +114,7 @@ impl<W> Llama<W> {
         cache: &mut KvCache<E>,
         rows: Rows,
         progress: &mut dyn FnMut(usize),
-    ) -> Result<E::Tensor, protocols::Error> {
+    ) -> Result<E::Tensor, engine::Error> {
         let angles = self.rope.at(cache.tokens(), input.count);
         let mut x = engine.scope("embedding", |e| e.embed(&self.embed_tokens, input.ids, input.count))?;
         for (i, layer) in self.layers.iter().enumerate() {
@@ -171,7 +171,7 @@ impl<W> Layer<W> {
         x: &E::Tensor,
         cache: &mut KvCache<E>,
         wanted: usize,
-    ) -> Result<E::Tensor, protocols::Error> {
+    ) -> Result<E::Tensor, engine::Error> {
         let HeadShape { heads, kv_heads, head_dim } = config.heads();
         let (n, (q, kv), f) = (x.shape()[0], config.widths(), config.intermediate_size);
         let x = engine.scope("attention", |engine| {

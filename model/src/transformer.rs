@@ -1,9 +1,8 @@
 //! What the architectures have in common, and the choice between them.
 
+use engine::{Engine, Gelu, Tensor, WeightData, WeightLoader, WeightSpec};
 use mpcache::{KvCache, PolicySpec};
 use ndarray::ArrayD;
-use net::Role;
-use protocols::{Engine, Gelu, Tensor, WeightSpec};
 
 use crate::checkpoint::TensorSpec;
 use crate::config::{Activation, ModelSpec};
@@ -48,18 +47,18 @@ pub enum Model<W> {
 }
 
 impl<W> Model<W> {
-    /// Prepares the weights of the model `spec` for `engine`, one after another: with the values of `checkpoint` on
-    /// the server, without values where there is none. A checkpoint that does not fit `spec`, or that holds more, is refused
-    /// by tensor.
-    pub fn load<E: Engine<Weight = W>>(
-        engine: &mut E,
+    /// Has `loader` prepare the weights of the model `spec`, one after another: with the values of `checkpoint` on
+    /// the server, without values where there is none. A checkpoint that does not fit `spec`, or that holds more, is
+    /// refused by tensor.
+    pub fn load(
+        loader: &mut dyn WeightLoader<Weight = W>,
         spec: &ModelSpec,
         mut checkpoint: Option<&mut Checkpoint>,
     ) -> Result<Self, Error> {
         if let Some(checkpoint) = &mut checkpoint {
             checkpoint.check_all(spec)?;
         }
-        Self::build(spec, &mut Builder { checkpoint, sink: &mut |spec, data| engine.weight(spec, data) })
+        Self::build(spec, &mut Builder { checkpoint, loader })
     }
 
     fn build(spec: &ModelSpec, builder: &mut Builder<W>) -> Result<Self, Error> {
@@ -91,8 +90,8 @@ impl<W> Model<W> {
         KvCache::new(spec.layers(), spec.heads(), policy)
     }
 
-    /// The last hidden state, normalised, of the new tokens `input`, which follow those in `cache`: (1 or count, width).
-    /// `progress` is called with the number of layers done after each. Positions must stay below
+    /// The last hidden state, normalised, of the new tokens `input`, which follow those in `cache`: (1 or count,
+    /// width). `progress` is called with the number of layers done after each. Positions must stay below
     /// [`ModelSpec::max_positions`].
     pub fn forward<E: Engine<Weight = W>>(
         &self,
@@ -101,7 +100,7 @@ impl<W> Model<W> {
         cache: &mut KvCache<E>,
         rows: Rows,
         progress: &mut dyn FnMut(usize),
-    ) -> Result<E::Tensor, protocols::Error> {
+    ) -> Result<E::Tensor, engine::Error> {
         match self {
             Model::Gpt2(model) => model.forward(engine, input, cache, rows, progress),
             Model::Llama(model) => model.forward(engine, input, cache, rows, progress),
@@ -113,7 +112,7 @@ impl<W> Model<W> {
         &self,
         engine: &mut E,
         hidden: &E::Tensor,
-    ) -> Result<E::Tensor, protocols::Error> {
+    ) -> Result<E::Tensor, engine::Error> {
         engine.scope("head", |e| e.linear(hidden, self.head()))
     }
 
@@ -122,8 +121,8 @@ impl<W> Model<W> {
         &self,
         engine: &mut E,
         hidden: &E::Tensor,
-    ) -> Result<Option<ArrayD<f32>>, protocols::Error> {
-        engine.scope("head", |e| e.reveal_linear(hidden, self.head(), Role::Client))
+    ) -> Result<Option<ArrayD<f32>>, engine::Error> {
+        engine.scope("head", |e| e.reveal_linear(hidden, self.head()))
     }
 
     fn head(&self) -> &W {
@@ -145,15 +144,20 @@ impl ModelSpec {
 
     /// The weights that [`Model::load`] prepares, in its order.
     pub fn weight_specs(&self) -> Vec<WeightSpec> {
-        let mut specs = Vec::new();
-        let mut sink = |spec: &WeightSpec, _| {
-            specs.push(spec.clone());
-            Ok(())
-        };
-        Model::build(self, &mut Builder { checkpoint: None, sink: &mut sink })
+        let mut lister = Lister { specs: Vec::new() };
+        Model::build(self, &mut Builder { checkpoint: None, loader: &mut lister })
             .map(|_| ())
             .expect("without values nothing can be refused");
-        specs
+        lister.specs
+    }
+
+    /// Refuses token ids that the model does not have.
+    pub fn check_ids(&self, ids: &[u32]) -> Result<(), Error> {
+        let vocabulary = self.vocabulary();
+        match ids.iter().find(|id| **id as usize >= vocabulary) {
+            Some(&id) => Err(engine::Error::Token { id, vocabulary }.into()),
+            None => Ok(()),
+        }
     }
 
     /// Number of parameters as published.
@@ -162,11 +166,25 @@ impl ModelSpec {
     }
 }
 
+/// Loads nothing, and notes what it is asked for.
+struct Lister {
+    specs: Vec<WeightSpec>,
+}
+
+impl WeightLoader for Lister {
+    type Weight = ();
+
+    fn load(&mut self, spec: &WeightSpec, _: Option<WeightData>) -> Result<(), engine::Error> {
+        self.specs.push(spec.clone());
+        Ok(())
+    }
+}
+
 pub(crate) fn activate<E: Engine>(
     engine: &mut E,
     function: Activation,
     x: &E::Tensor,
-) -> Result<E::Tensor, protocols::Error> {
+) -> Result<E::Tensor, engine::Error> {
     match function {
         Activation::GeluTanh => engine.gelu(x, Gelu::Tanh),
         Activation::GeluErf => engine.gelu(x, Gelu::Erf),
@@ -184,7 +202,7 @@ pub(crate) fn attend<E: Engine>(
     k: &E::Tensor,
     v: &E::Tensor,
     wanted: usize,
-) -> Result<E::Tensor, protocols::Error> {
+) -> Result<E::Tensor, engine::Error> {
     let n = q.shape()[0];
     let window = cache.query_window(layer, n).max(wanted);
     let q = q.slice(0, n - window..n).permute(&[1, 0, 2]);

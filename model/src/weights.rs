@@ -1,18 +1,15 @@
 //! From published tensors to the weights that an engine computes with.
 
+use engine::{WeightData, WeightLoader, WeightSpec};
 use ndarray::{Array1, Array2, Axis, s};
-use protocols::{WeightData, WeightSpec};
 
 use crate::{Checkpoint, CheckpointError, Error};
-
-/// Takes a weight's specification and, where they are known, its values, and prepares it.
-pub(crate) type Sink<'a, W> = dyn FnMut(&WeightSpec, Option<WeightData>) -> Result<W, protocols::Error> + 'a;
 
 /// Builds the weights of a model one after another. Without a checkpoint (on the client, for a plan, to list the
 /// specifications) it builds the same weights without values.
 pub(crate) struct Builder<'a, W> {
     pub(crate) checkpoint: Option<&'a mut Checkpoint>,
-    pub(crate) sink: &'a mut Sink<'a, W>,
+    pub(crate) loader: &'a mut dyn WeightLoader<Weight = W>,
 }
 
 impl<W> Builder<'_, W> {
@@ -24,7 +21,7 @@ impl<W> Builder<'_, W> {
         read: impl FnOnce(&mut Checkpoint) -> Result<WeightData, CheckpointError>,
     ) -> Result<W, Error> {
         let data = self.checkpoint.as_deref_mut().map(read).transpose()?;
-        Ok((self.sink)(&WeightSpec { name: name.into(), inputs, outputs }, data)?)
+        Ok(self.loader.load(&WeightSpec { name: name.into(), inputs, outputs }, data)?)
     }
 
     /// A table of `rows` rows, as published.

@@ -6,9 +6,9 @@ use std::collections::HashMap;
 use std::fs;
 use std::path::Path;
 
+use engine::FloatLoader;
 use half::{bf16, f16};
 use model::{Checkpoint, CheckpointError, Error, Model, ModelFiles, ModelSpec};
-use protocols::Float;
 use safetensors::tensor::{Dtype, TensorView};
 use serde_json::{Value, json};
 use support::naive::{Published, Weights};
@@ -107,7 +107,7 @@ fn lies_are_refused_by_tensor_name() {
     let refuse = |weights: &Weights| -> Error {
         write_checkpoint(&dir.join("model.safetensors"), weights);
         let mut files = ModelFiles::open(dir).unwrap();
-        Model::load(&mut Float::default(), &files.spec, Some(&mut files.checkpoint)).err().unwrap()
+        Model::load(&mut FloatLoader, &files.spec, Some(&mut files.checkpoint)).err().unwrap()
     };
     for name in spec.tensors().into_iter().map(|t| t.name) {
         let mut missing = honest.clone();
@@ -142,7 +142,7 @@ fn lies_are_refused_by_tensor_name() {
     }
     write_as(&dir.join("model.safetensors"), &honest, Dtype::F64);
     let mut files = ModelFiles::open(dir).unwrap();
-    let error = Model::load(&mut Float::default(), &files.spec, Some(&mut files.checkpoint)).err().unwrap();
+    let error = Model::load(&mut FloatLoader, &files.spec, Some(&mut files.checkpoint)).err().unwrap();
     assert!(error.to_string().contains("type F64"), "{error}");
 }
 
@@ -222,5 +222,5 @@ fn weight_specs_are_what_loading_asks_for() {
     want.push(("lm_head.weight".to_owned(), 6, 7));
     assert_eq!(names, want);
     // A model without weights is not runnable in the clear, and says so instead of computing with zeros.
-    assert!(Model::load(&mut Float::default(), &spec, None).is_err());
+    assert!(Model::load(&mut FloatLoader, &spec, None).is_err());
 }

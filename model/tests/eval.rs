@@ -2,11 +2,12 @@
 
 mod support;
 
+use engine::Float;
 use model::eval::{Candidate, EvalError, InClear, Metrics, Runner, Sequence, TwoParties, evaluate};
-use model::party::Hosted;
+use model::party::ModelServer;
 use model::{Model, ModelFiles, ModelSpec, bundled};
 use mpcache::PolicySpec;
-use protocols::{Fixed, FixedWeight, Float};
+use protocols::{Fixed, FixedLoader, FixedWeight};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use serde_json::json;
@@ -183,11 +184,12 @@ fn engines_agree_and_what_is_hidden_is_not_measured() {
     let candidates = [candidate("streaming", 0.5)];
     let (_, float) = on_float(&support::load(bundled(name).unwrap()), &sequences, &candidates).unwrap();
     let mut files = bundled(name).unwrap();
-    let model: Model<FixedWeight> = Model::load(&mut Fixed::new(), &files.spec, Some(&mut files.checkpoint)).unwrap();
+    let model: Model<FixedWeight> =
+        Model::load(&mut FixedLoader::default(), &files.spec, Some(&mut files.checkpoint)).unwrap();
     let fixed = InClear { model: &model, engine: Fixed::new };
     let (_, fixed) = evaluate(&fixed, &sequences, &candidates, &|| ()).unwrap();
-    let hosted = Hosted::load(bundled(name).unwrap()).unwrap();
-    let secure = TwoParties { hosted: &hosted, protocol: protocols::Options::default() };
+    let server = ModelServer::load(bundled(name).unwrap()).unwrap();
+    let secure = TwoParties { server: &server, protocol: protocols::Options::default() };
     let passes = std::sync::atomic::AtomicUsize::new(0);
     let tick = || {
         passes.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
@@ -216,7 +218,7 @@ fn what_does_not_fit_the_model_is_refused_before_work() {
     let long = run(&[1; 300]);
     assert!(matches!(long, Err(EvalError::Context { context: 300, limit: 256 })), "{long:?}");
     let foreign = run(&[1, 2, 3, 65]);
-    let Err(EvalError::Model(model::Error::Engine(protocols::Error::Token { id: 65, .. }))) = foreign else {
+    let Err(EvalError::Model(model::Error::Engine(engine::Error::Token { id: 65, .. }))) = foreign else {
         panic!("{foreign:?}");
     };
 }

@@ -10,7 +10,7 @@ use std::path::Path;
 use fuzzing::link::{Recorded, frame, frames};
 use fuzzing::{Corpus, memory};
 use hostile::{BOUND, Mode, PROMPT, TOKENS, public, run, shared};
-use model::party::{Caller, Limits, Opened, Silent, Terms, Wishes};
+use model::party::{Caller, ClientOptions, ClientSession, Limits, Request, Silent, Terms};
 use model::pool::{Pool, PoolError, Purpose};
 use model::{Checkpoint, CheckpointError, Error, ModelSpec, Next, Sampler};
 use mpcache::PolicySpec;
@@ -128,7 +128,8 @@ fn typed<T>(outcome: Result<T, Error>) -> Option<T> {
 fn meet(bytes: Vec<u8>) {
     let (outcome, memory) = memory::peak(|| {
         let channel = Channel::new(Role::Client, Recorded::new(bytes.clone()));
-        let opened = Opened::open(channel, &Caller::default(), &terms(Mode::Plain), &Wishes::default())?;
+        let opened =
+            ClientSession::open(channel, &Caller::default(), &terms(Mode::Plain), &ClientOptions::default())?;
         let prompt: Vec<u32> = PROMPT.iter().map(|id| id % opened.model().spec.vocabulary() as u32).collect();
         let mut sampler = Sampler::greedy();
         opened.generate(&prompt, TOKENS, false, Next::Pick(&mut sampler), &mut Silent)
@@ -206,7 +207,7 @@ fn purpose() -> Purpose {
 fn fuzz_pool_header() {
     let place = tempfile::tempdir().unwrap();
     let path = place.path().join("a.pool");
-    let (purpose, request) = (purpose(), BOUND.request());
+    let (purpose, request) = (purpose(), Request::from(BOUND));
     fuzzing::target!(Corpus::open(dir("pool-header")), |bytes: &[u8]| {
         // As many words as it says, if it says few.
         let words = serde_json::from_slice::<serde_json::Value>(bytes).ok().and_then(|json| json["words"].as_u64());
@@ -229,7 +230,7 @@ fn fuzz_pool_file() {
     filled.client.and(filled.server).expect("a pool");
     let path = place.path().join("client.pool");
     let honest = std::fs::read(&path).unwrap();
-    let (purpose, request) = (purpose(), BOUND.request());
+    let (purpose, request) = (purpose(), Request::from(BOUND));
     let corpus = Corpus::open(dir("pool-file")).and([("honest".to_owned(), honest.clone())]);
     fuzzing::target!(corpus, |bytes: &[u8]| {
         std::fs::write(&path, bytes).unwrap();

@@ -4,11 +4,11 @@ mod support;
 
 use std::collections::HashSet;
 
+use engine::Float;
 use model::{
     Activation, DType, Error, GenerateOptions, Hooks, Input, ModelFiles, ModelSpec, Next, NoHooks, Reveal, Sampler,
     Step, Tokenizer, TokenizerError, bundled, check, generate, synthesize,
 };
-use protocols::Float;
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use support::{FloatModel, asset, greedy, load, logits};
@@ -83,7 +83,7 @@ impl Hooks<Float> for Diary {
         self.tokens.push(token);
     }
 
-    fn agree_to_stop(&mut self, _: &mut Float, stop: Option<bool>) -> Result<bool, protocols::Error> {
+    fn agree_to_stop(&mut self, _: &mut Float, stop: Option<bool>) -> Result<bool, engine::Error> {
         assert_eq!(stop, Some(false), "no letter ends a text");
         self.asked += 1;
         Ok(self.asked == self.stop_after)
@@ -162,7 +162,7 @@ fn impossible_generations_are_refused_before_they_start() {
     assert!(matches!(attempt(&[1], 0), Err(Error::Nothing)));
     assert!(matches!(attempt(&[1; 200], 58), Err(Error::TooLong { positions: 257, limit: 256 })));
     assert!(matches!(attempt(&[1], usize::MAX), Err(Error::TooLong { .. })));
-    assert!(matches!(attempt(&[65], 1), Err(Error::Engine(protocols::Error::Token { id: 65, vocabulary: 65 }))));
+    assert!(matches!(attempt(&[65], 1), Err(Error::Engine(engine::Error::Token { id: 65, vocabulary: 65 }))));
     assert_eq!(attempt(&[1; 200], 57).unwrap().tokens.len(), 57);
 }
 

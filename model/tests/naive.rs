@@ -4,8 +4,8 @@ mod support;
 
 use std::path::Path;
 
+use engine::Float;
 use model::{GenerateOptions, Input, ModelFiles, ModelSpec, Next, NoHooks, Sampler, generate};
-use protocols::Float;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use serde_json::{Value, json};

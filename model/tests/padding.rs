@@ -2,10 +2,11 @@
 
 mod support;
 
+use engine::{Engine, Float, FloatLoader};
 use model::{Error, GenerateOptions, Generation, Input, Model, ModelFiles, Next, NoHooks, Padding, Sampler};
 use model::{bundled, generate};
 use net::Phase;
-use protocols::{Engine, Fixed, Float, Options, Plan};
+use protocols::{Fixed, Options, Plan};
 use support::parties::{Phases, load_fixed, two_parties};
 
 /// Tokens of the padded prompts.
@@ -54,7 +55,7 @@ fn padding_changes_no_text_in_the_clear() {
         let plain = GenerateOptions { tokens: 6, ..GenerateOptions::default() };
         let (with_padding, options) = padded(&ids, 6);
 
-        let float = Model::load(&mut Float::default(), &files.spec, Some(&mut files.checkpoint)).expect("float");
+        let float = Model::load(&mut FloatLoader, &files.spec, Some(&mut files.checkpoint)).expect("float");
         let alone = run(&mut Float::default(), &float, &ids, &plain).expect("plain");
         let hidden = run(&mut Float::default(), &float, &with_padding, &options).expect("padded");
         assert_eq!(hidden.tokens, alone.tokens, "{name}");
@@ -64,7 +65,7 @@ fn padding_changes_no_text_in_the_clear() {
         let seen = run(&mut Float::default(), &float, &with_padding, &plain).expect("attended");
         assert!(largest_difference(&seen, &alone) > 10.0 * MAX_FLOAT_ERROR, "{name}: padding is attended to");
 
-        let (fixed, _) = load_fixed(&files.spec, Some(&mut files.checkpoint), Vec::new());
+        let (fixed, _) = load_fixed(&files.spec, Some(&mut files.checkpoint), &[]);
         let alone = run(&mut Fixed::new(), &fixed, &ids, &plain).expect("plain");
         let hidden = run(&mut Fixed::new(), &fixed, &with_padding, &options).expect("padded");
         assert_eq!(hidden.tokens, alone.tokens, "{name}");
@@ -77,12 +78,12 @@ fn padding_changes_no_text_in_the_clear() {
 fn prompts_of_one_padded_length_look_alike_to_the_server() {
     for name in ["shakespeare-gpt2", "shakespeare-llama"] {
         let mut files = bundled(name).expect("bundled");
-        let (weights, scales) = load_fixed(&files.spec, Some(&mut files.checkpoint), Vec::new());
+        let (weights, frac_bits) = load_fixed(&files.spec, Some(&mut files.checkpoint), &[]);
         let ledgers = [3, 10].map(|length| {
             let ids = prompt(&files, length);
             let (with_padding, options) = padded(&ids, 2);
             let [(client, ledger), (server, _)] =
-                two_parties(&files.spec, &weights, &scales, &with_padding, &options);
+                two_parties(&files.spec, &weights, &frac_bits, &with_padding, &options);
             let fixed = run(&mut Fixed::new(), &weights, &with_padding, &options).expect("fixed");
             assert_eq!(client.tokens, fixed.tokens, "{name}, {length} tokens");
             assert!(server.tokens.is_empty());
@@ -90,7 +91,7 @@ fn prompts_of_one_padded_length_look_alike_to_the_server() {
         });
         assert_eq!(ledgers[0], ledgers[1], "{name}");
 
-        let (shapes, _) = load_fixed(&files.spec, None, scales);
+        let (shapes, _) = load_fixed(&files.spec, None, &frac_bits);
         let mut plan = Plan::new(Options::default());
         let options =
             GenerateOptions { tokens: 2, padding: Some(Padding { tokens: None }), ..GenerateOptions::default() };
@@ -105,7 +106,7 @@ fn prompts_of_one_padded_length_look_alike_to_the_server() {
 #[test]
 fn what_cannot_be_padded_is_refused() {
     let mut files = bundled("shakespeare-gpt2").expect("bundled");
-    let model = Model::load(&mut Float::default(), &files.spec, Some(&mut files.checkpoint)).expect("float");
+    let model = Model::load(&mut FloatLoader, &files.spec, Some(&mut files.checkpoint)).expect("float");
     let (ids, options) = padded(&[1, 2, 3], 1);
     let policy: mpcache::PolicySpec = "h2o".parse().expect("a policy");
     let pruned = GenerateOptions { policy, ..options.clone() };

@@ -5,8 +5,10 @@ mod support;
 use std::thread;
 use std::time::Duration;
 
-use model::party::{Caller, Hosted, Limits, Opened, Outcome, Request, Silent, Terms, Wishes, plan};
-use model::{Error, Next, Sampler, bundled};
+use model::party::{
+    Caller, ClientOptions, ClientSession, Limits, ModelServer, Outcome, Request, Silent, Terms, plan,
+};
+use model::{Error, Lengths, Next, Sampler, bundled};
 use net::{Channel, Entry, Handshake, NetError, Role, memory_pair};
 use support::{greedy, load};
 
@@ -27,14 +29,14 @@ fn untimed(outcome: &Outcome) -> Vec<Entry> {
 
 #[test]
 fn a_session_gives_the_plaintext_and_three_equal_ledgers() {
-    let hosted = Hosted::load(bundled("shakespeare-llama").unwrap()).unwrap();
+    let hosted = ModelServer::load(bundled("shakespeare-llama").unwrap()).unwrap();
     let terms = Terms::default();
-    let wishes = Wishes { tokenizer: true, expected: Some(&hosted.public().spec) };
+    let options = ClientOptions { tokenizer: true, expected: Some(&hosted.public().spec) };
     let (client, server) = channels();
     let (client, server) = thread::scope(|scope| {
         let server = scope
             .spawn(|| hosted.serve(server, &Caller::default(), &terms, &Limits::default(), &mut Silent).unwrap());
-        let session = Opened::open(client, &Caller::default(), &terms, &wishes).unwrap();
+        let session = ClientSession::open(client, &Caller::default(), &terms, &options).unwrap();
         assert_eq!(session.model(), hosted.public());
         let mut sampler = Sampler::greedy();
         let client = session.generate(&PROMPT, 2, true, Next::Pick(&mut sampler), &mut Silent).unwrap();
@@ -45,8 +47,8 @@ fn a_session_gives_the_plaintext_and_three_equal_ledgers() {
     assert_eq!((server.generation.tokens.len(), server.generation.logits.as_ref()), (0, None));
     assert_eq!((client.generation.count, server.generation.count, server.prompt_tokens), (2, 2, 4));
 
-    let request = Request { prompt: 4, tokens: 2, stop_at_eos: true, padded: false };
-    let planned = plan(hosted.public(), &terms, &wishes, &request, &mut Silent).unwrap();
+    let request = Request { lengths: Lengths { prompt: 4, tokens: 2 }, stop_at_eos: true, padded: false };
+    let planned = plan(hosted.public(), &terms, &options, &request, &mut Silent).unwrap();
     assert_eq!(untimed(&client), untimed(&server));
     assert_eq!(untimed(&client), untimed(&planned));
     assert_eq!((client.per_token.len(), planned.per_token.len()), (1, 1));
@@ -55,13 +57,13 @@ fn a_session_gives_the_plaintext_and_three_equal_ledgers() {
 
 #[test]
 fn requests_beyond_the_limits_are_refused_on_both_sides() {
-    let hosted = Hosted::load(bundled("shakespeare-gpt2").unwrap()).unwrap();
+    let hosted = ModelServer::load(bundled("shakespeare-gpt2").unwrap()).unwrap();
     let terms = Terms::default();
-    let limits = Limits { prompt: 3, tokens: 9, preprocess: None };
+    let limits = Limits { lengths: Lengths { prompt: 3, tokens: 9 }, preprocess: None };
     let (client, server) = channels();
     thread::scope(|scope| {
         let server = scope.spawn(|| hosted.serve(server, &Caller::default(), &terms, &limits, &mut Silent));
-        let session = Opened::open(client, &Caller::default(), &terms, &Wishes::default()).unwrap();
+        let session = ClientSession::open(client, &Caller::default(), &terms, &ClientOptions::default()).unwrap();
         assert_eq!(session.model().tokenizer, None, "it was not wanted");
         let mut sampler = Sampler::greedy();
         match session.generate(&PROMPT, 2, false, Next::Pick(&mut sampler), &mut Silent) {
@@ -70,7 +72,7 @@ fn requests_beyond_the_limits_are_refused_on_both_sides() {
         }
         assert!(matches!(server.join().unwrap(), Err(Error::Limit { got: 4, limit: 3, .. })));
     });
-    let request = |prompt, tokens| Request { prompt, tokens, stop_at_eos: false, padded: false };
+    let request = |prompt, tokens| Request::from(Lengths { prompt, tokens });
     let spec = &hosted.public().spec;
     assert!(request(3, 9).check(spec, &limits).is_ok());
     assert!(matches!(request(3, 10).check(spec, &limits), Err(Error::Limit { got: 10, limit: 9, .. })));
@@ -90,7 +92,7 @@ fn client_against(lie: impl FnOnce(&mut Channel) -> Result<(), NetError> + Send)
             // The client may hang up in the middle of it.
             let _ = lie(&mut server);
         });
-        let opened = Opened::open(client, &Caller::default(), &Terms::default(), &Wishes::default());
+        let opened = ClientSession::open(client, &Caller::default(), &Terms::default(), &ClientOptions::default());
         let generated = opened.and_then(|session| {
             let mut sampler = Sampler::greedy();
             session.generate(&PROMPT, 2, false, Next::Pick(&mut sampler), &mut Silent)

@@ -10,16 +10,17 @@ use std::thread;
 use std::time::Duration;
 
 use model::party::{
-    Caller, Hosted, Limits, Opened, Outcome, Request, Silent, Terms, Wishes, plan_filling, plan_spending,
+    Caller, ClientOptions, ClientSession, Limits, ModelServer, Outcome, Request, Silent, Terms, plan_filling,
+    plan_spending,
 };
-use model::pool::{Bound, Found, Pool, PoolError, Pools, State, find};
-use model::{Error, ModelFiles, Next, Sampler, bundled};
+use model::pool::{Found, Pool, PoolError, Pools, State, find};
+use model::{Error, Lengths, ModelFiles, Next, Sampler, bundled};
 use net::{Channel, Entry, Link, Phase, Role, memory_pair};
 use support::{greedy, load};
 
 const MODEL: &str = "shakespeare-gpt2";
 const PROMPT: [u32; 4] = [30, 27, 25, 17];
-const BOUND: Bound = Bound { prompt: 4, tokens: 3 };
+const BOUND: Lengths = Lengths { prompt: 4, tokens: 3 };
 
 fn terms() -> Terms {
     let mut terms = Terms::default();
@@ -39,7 +40,10 @@ fn offline(outcome: &Outcome) -> u64 {
 }
 
 /// One session of `client` with `hosted`.
-fn session(hosted: &Hosted, client: impl FnOnce(Opened) -> Result<Outcome, Error>) -> [Result<Outcome, Error>; 2] {
+fn session(
+    hosted: &ModelServer,
+    client: impl FnOnce(ClientSession) -> Result<Outcome, Error>,
+) -> [Result<Outcome, Error>; 2] {
     let (here, there) = memory_pair(Duration::from_secs(60));
     thread::scope(|scope| {
         let server = scope.spawn(|| {
@@ -51,7 +55,12 @@ fn session(hosted: &Hosted, client: impl FnOnce(Opened) -> Result<Outcome, Error
                 &mut Silent,
             )
         });
-        let opened = Opened::open(Channel::new(Role::Client, here), &Caller::default(), &terms(), &Wishes::default());
+        let opened = ClientSession::open(
+            Channel::new(Role::Client, here),
+            &Caller::default(),
+            &terms(),
+            &ClientOptions::default(),
+        );
         [opened.and_then(client), server.join().unwrap()]
     })
 }
@@ -60,11 +69,11 @@ fn both(results: [Result<Outcome, Error>; 2]) -> [Outcome; 2] {
     results.map(|result| result.unwrap())
 }
 
-fn fill(hosted: &Hosted, path: &Path) -> [Outcome; 2] {
+fn fill(hosted: &ModelServer, path: &Path) -> [Outcome; 2] {
     both(session(hosted, |opened| opened.fill(BOUND, path, &mut Silent)))
 }
 
-fn spend(hosted: &Hosted, path: &Path, prompt: &[u32], tokens: usize) -> [Result<Outcome, Error>; 2] {
+fn spend(hosted: &ModelServer, path: &Path, prompt: &[u32], tokens: usize) -> [Result<Outcome, Error>; 2] {
     session(hosted, |opened| {
         let pool = Pool::open(path, Role::Client).map_err(|e| e.at(path))?;
         opened.spend(pool, prompt, tokens, false, Next::Pick(&mut Sampler::greedy()), &mut Silent)
@@ -76,22 +85,23 @@ fn two_sessions_do_the_work_of_one() {
     let dir = tempfile::tempdir().unwrap();
     let kept = dir.path().join("server");
     let path = dir.path().join("client.pool");
-    let hosted = Hosted::load(bundled(MODEL).unwrap()).unwrap().with_pools(Pools::open(&kept, 2).unwrap());
+    let hosted = ModelServer::load(bundled(MODEL).unwrap()).unwrap().with_pools(Pools::open(&kept, 2).unwrap());
     let truth = |prompt: &[u32], tokens| greedy(&load(bundled(MODEL).unwrap()), prompt, tokens).tokens;
     // As long as it may be, then shorter.
     for (prompt, tokens) in [(&PROMPT[..], 3), (&PROMPT[..3], 2)] {
         let [client, server] = fill(&hosted, &path);
         assert!(client.filled.is_some() && client.filled == server.filled);
         assert_eq!(untimed(&client), untimed(&server));
-        let planned = plan_filling(hosted.public(), &terms(), &Wishes::default(), BOUND).unwrap();
+        let planned = plan_filling(hosted.public(), &terms(), &ClientOptions::default(), BOUND).unwrap();
         assert_eq!(untimed(&client), untimed(&planned));
 
         let [used, other] = both(spend(&hosted, &path, prompt, tokens));
         assert_eq!(used.generation.tokens, truth(prompt, tokens));
         assert_eq!(untimed(&used), untimed(&other));
-        let request = Request { prompt: prompt.len(), tokens, stop_at_eos: false, padded: false };
+        let request = Request::from(Lengths { prompt: prompt.len(), tokens });
         let planned =
-            plan_spending(hosted.public(), &terms(), &Wishes::default(), BOUND, &request, &mut Silent).unwrap();
+            plan_spending(hosted.public(), &terms(), &ClientOptions::default(), BOUND, &request, &mut Silent)
+                .unwrap();
         assert_eq!(untimed(&used), untimed(&planned));
         if prompt.len() == BOUND.prompt {
             let late: Vec<&Entry> = used
@@ -111,7 +121,7 @@ fn a_server_refuses_what_it_does_not_have() {
     let dir = tempfile::tempdir().unwrap();
     let kept = dir.path().join("server");
     let (path, copy) = (dir.path().join("client.pool"), dir.path().join("copy.pool"));
-    let hosted = Hosted::load(bundled(MODEL).unwrap()).unwrap();
+    let hosted = ModelServer::load(bundled(MODEL).unwrap()).unwrap();
     let [client, server] = session(&hosted, |opened| opened.fill(BOUND, &path, &mut Silent));
     assert!(matches!(client, Err(Error::Refused { reason }) if reason == "this server keeps no pools"));
     assert!(matches!(server, Err(Error::Pool(PoolError::NoPools))) && !path.exists());
@@ -159,7 +169,7 @@ fn a_server_refuses_what_it_does_not_have() {
     }
     let other = dir.path().join("other.pool");
     fill(&hosted, &other);
-    let hosted = Hosted::load(ModelFiles::open(&changed).unwrap()).unwrap();
+    let hosted = ModelServer::load(ModelFiles::open(&changed).unwrap()).unwrap();
     let hosted = hosted.with_pools(Pools::open(&kept, 1).unwrap());
     let [client, server] = spend(&hosted, &other, &PROMPT, 1);
     assert!(matches!(client, Err(Error::Refused { reason }) if reason.ends_with("these differ: weights")));
@@ -196,9 +206,9 @@ impl<L: Link> Link for Dying<L> {
 
 /// What each party has after a session whose links die after `client` and `server` messages, and how many were sent.
 fn cut(
-    hosted: &Hosted,
+    hosted: &ModelServer,
     [client, server]: [usize; 2],
-    run: impl FnOnce(Opened) -> Result<Outcome, Error>,
+    run: impl FnOnce(ClientSession) -> Result<Outcome, Error>,
 ) -> ([bool; 2], [usize; 2]) {
     let (here, there) = memory_pair(Duration::from_secs(20));
     let sent: [Arc<AtomicUsize>; 2] = Default::default();
@@ -214,7 +224,12 @@ fn cut(
                 &mut Silent,
             )
         });
-        let opened = Opened::open(Channel::new(Role::Client, here), &Caller::default(), &terms(), &Wishes::default());
+        let opened = ClientSession::open(
+            Channel::new(Role::Client, here),
+            &Caller::default(),
+            &terms(),
+            &ClientOptions::default(),
+        );
         let client = opened.and_then(run).is_ok();
         [client, server.join().unwrap().is_ok()]
     });
@@ -235,7 +250,7 @@ fn no_message_that_is_lost_leaves_an_orphan() {
     let dir = tempfile::tempdir().unwrap();
     let (here, there) = (dir.path().join("client"), dir.path().join("server"));
     std::fs::create_dir(&here).unwrap();
-    let hosted = Hosted::load(bundled(MODEL).unwrap()).unwrap().with_pools(Pools::open(&there, 8).unwrap());
+    let hosted = ModelServer::load(bundled(MODEL).unwrap()).unwrap().with_pools(Pools::open(&there, 8).unwrap());
     let fill = |name: &str, limits| {
         let path = here.join(name);
         cut(&hosted, limits, move |opened| opened.fill(BOUND, &path, &mut Silent))

@@ -19,7 +19,7 @@ const MAX_SECURE_ULPS: f32 = 65536.0;
 /// Writes `tokens` tokens after `ids` with every policy, in fixed point and between two parties, and holds the plan to it.
 fn agree(mut files: ModelFiles, ids: &[u32], tokens: usize, policies: &[&str]) {
     let name = files.name.clone();
-    let (weights, scales) = load_fixed(&files.spec, Some(&mut files.checkpoint), Vec::new());
+    let (weights, frac_bits) = load_fixed(&files.spec, Some(&mut files.checkpoint), &[]);
     for policy in policies {
         let spec: PolicySpec = policy.parse().expect("a policy");
         let options = GenerateOptions { tokens, policy: spec.clone(), ..GenerateOptions::default() };
@@ -28,7 +28,7 @@ fn agree(mut files: ModelFiles, ids: &[u32], tokens: usize, policies: &[&str]) {
         let next = || Next::Forced(&[]);
         let fixed = generate(&mut Fixed::new(), &weights, input, &options, next(), &mut NoHooks).expect("fixed");
         let start = Instant::now();
-        let [(client, ledger), (_, other)] = two_parties(&files.spec, &weights, &scales, ids, &options);
+        let [(client, ledger), (_, other)] = two_parties(&files.spec, &weights, &frac_bits, ids, &options);
         let seconds = start.elapsed().as_secs_f64();
         assert_eq!(ledger, other, "{context}: ledgers");
         assert_eq!(client.tokens, fixed.tokens, "{context}: tokens");
@@ -36,7 +36,7 @@ fn agree(mut files: ModelFiles, ids: &[u32], tokens: usize, policies: &[&str]) {
         let worst = logits.map(|(s, f)| (s - f).abs()).fold(0.0, f32::max) * (1u32 << protocols::FRAC) as f32;
         println!("{context}: {worst} ulps, {seconds:.0} s");
         assert!(worst <= MAX_SECURE_ULPS, "{context}: {worst} ulps");
-        let (shapes, _) = load_fixed(&files.spec, None, scales.clone());
+        let (shapes, _) = load_fixed(&files.spec, None, &frac_bits);
         let mut plan = Plan::new(Options::default());
         let (input, mut sampler) = (Input { ids: None, count: ids.len() }, Sampler::greedy());
         generate(&mut plan, &shapes, input, &options, Next::Pick(&mut sampler), &mut Phases).expect("plan");

@@ -3,9 +3,10 @@
 
 mod support;
 
+use engine::FloatLoader;
 use model::{GenerateOptions, Input, Model, Next, NoHooks, Reveal, Sampler, bundled, check, generate};
 use net::Phase;
-use protocols::{Fixed, Float, Options, Plan};
+use protocols::{Fixed, Options, Plan};
 use support::parties::{Phases, load_fixed, two_parties};
 
 /// Largest difference of a logit between two parties and fixed point, in units of 2^-18: truncations err by one unit
@@ -28,7 +29,7 @@ fn one_text_in_all_engines_and_one_cost() {
         let mut files = bundled(name).expect("bundled");
         let ids: Vec<u32> = (0..PROMPT as u32).map(|i| (7 * i + 3) % files.spec.vocabulary() as u32).collect();
         let options = GenerateOptions { tokens: 3, reveal, ..GenerateOptions::default() };
-        let (weights, scales) = load_fixed(&files.spec, Some(&mut files.checkpoint), Vec::new());
+        let (weights, frac_bits) = load_fixed(&files.spec, Some(&mut files.checkpoint), &[]);
         let input = Input { ids: Some(&ids), count: ids.len() };
         let mut sampler = Sampler::greedy();
         let fixed = generate(
@@ -40,13 +41,13 @@ fn one_text_in_all_engines_and_one_cost() {
             &mut NoHooks,
         )
         .expect("fixed");
-        let float = Model::load(&mut Float::default(), &files.spec, Some(&mut files.checkpoint)).expect("float");
+        let float = Model::load(&mut FloatLoader, &files.spec, Some(&mut files.checkpoint)).expect("float");
         let compared = check(&float, &ids, &options, &fixed).expect("check");
         println!("{name}: fixed against float {compared:?}");
         assert!(compared.max_abs_logit_error.is_some_and(|e| e < MAX_FIXED_ERROR), "{name}: {compared:?}");
 
         let [(client, client_ledger), (server, server_ledger)] =
-            two_parties(&files.spec, &weights, &scales, &ids, &options);
+            two_parties(&files.spec, &weights, &frac_bits, &ids, &options);
         assert_eq!(client.tokens, fixed.tokens, "{name}");
         assert!(server.tokens.is_empty() && server.logits.is_none(), "{name}: the server learns nothing");
         match (&client.logits, &fixed.logits) {
@@ -60,7 +61,7 @@ fn one_text_in_all_engines_and_one_cost() {
         }
         assert_eq!(client_ledger, server_ledger, "{name}");
 
-        let (shapes, _) = load_fixed(&files.spec, None, scales);
+        let (shapes, _) = load_fixed(&files.spec, None, &frac_bits);
         let mut plan = Plan::new(Options::default());
         let input = Input { ids: None, count: ids.len() };
         let mut sampler = Sampler::greedy();

@@ -5,8 +5,9 @@ mod support;
 use std::fs;
 use std::path::Path;
 
+use engine::FloatLoader;
 use model::{CheckpointError, Error, Model, ModelFiles, ModelSpec, calibrate, synthesize};
-use protocols::{Fixed, Float};
+use protocols::FixedLoader;
 use safetensors::tensor::{Dtype, TensorView};
 use serde_json::{Value, json};
 use support::naive::{Published, Weights};
@@ -47,7 +48,7 @@ fn load(config: &Value, extra: &[(&str, Published)]) -> Result<(), CheckpointErr
 
 fn open(dir: &Path) -> Result<(), CheckpointError> {
     let mut files = ModelFiles::open(dir).unwrap();
-    match Model::load(&mut Float::default(), &files.spec, Some(&mut files.checkpoint)) {
+    match Model::load(&mut FloatLoader, &files.spec, Some(&mut files.checkpoint)) {
         Ok(_) => Ok(()),
         Err(Error::Checkpoint(error)) => Err(error),
         Err(other) => panic!("{other}"),
@@ -187,7 +188,7 @@ fn a_model_that_leaves_a_range_is_found_before_it_is_served() {
     synthesize(config.to_string().as_bytes(), dir.path(), None, model::DType::F32, 3).unwrap();
     let load = || {
         let mut files = ModelFiles::open(dir.path()).unwrap();
-        Model::load(&mut Fixed::new(), &files.spec, Some(&mut files.checkpoint)).unwrap()
+        Model::load(&mut FixedLoader::default(), &files.spec, Some(&mut files.checkpoint)).unwrap()
     };
     let done = calibrate(&load(), None).unwrap();
     assert!((16..=model::CALIBRATION_TOKENS).contains(&done.tokens), "{done:?}");
@@ -210,7 +211,7 @@ fn a_model_that_leaves_a_range_is_found_before_it_is_served() {
     }
     write_checkpoint(&dir.path().join("model.safetensors"), &weights);
     match calibrate(&load(), None) {
-        Err(Error::Calibration { source: protocols::Error::Range { path, .. }, .. }) => {
+        Err(Error::Calibration { source: engine::Error::Range { path, .. }, .. }) => {
             assert!(path.contains("layer 2") && path.contains("norm"), "{path}");
         }
         other => panic!("{other:?}"),
@@ -221,7 +222,7 @@ fn a_model_that_leaves_a_range_is_found_before_it_is_served() {
 fn bundled_models_pass_the_calibration() {
     for name in model::bundled_names() {
         let mut files = model::bundled(name).unwrap();
-        let model = Model::load(&mut Fixed::new(), &files.spec, Some(&mut files.checkpoint)).unwrap();
+        let model = Model::load(&mut FixedLoader::default(), &files.spec, Some(&mut files.checkpoint)).unwrap();
         let start = std::time::Instant::now();
         calibrate(&model, files.tokenizer.as_deref()).unwrap();
         println!("{name}: {:?}", start.elapsed());

@@ -10,9 +10,10 @@
 
 use std::error::Error as StdError;
 
+use engine::{Engine, Error, Float, Shape, Tensor};
 use mpcache::{HeadShape, KvCache, NamedPolicy, Policy, PolicyFamily, PolicySpec, Setting, Store, attention};
 use ndarray::{ArrayD, IxDyn};
-use protocols::{Engine, Error, Float, Options, Plan, Shape, Tensor};
+use protocols::{Options, Plan};
 
 /// Attends to the `recent` latest tokens and to every `stride`-th token before them. Public: the pattern depends on
 /// the number of tokens alone, so nothing is revealed.
@@ -59,7 +60,7 @@ impl<E: Engine> Policy<E> for Strided {
         engine: &mut E,
         _layer: usize,
         q: &E::Tensor,
-        store: &mut Store<E::Tensor>,
+        store: &mut Store<E>,
     ) -> Result<E::Tensor, Error> {
         // The prompt sees itself whole.
         if q.shape()[1] > 1 || store.in_prompt() {

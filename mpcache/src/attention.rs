@@ -1,6 +1,6 @@
 //! Attention over what a policy keeps or chooses.
 
-use protocols::{Ceiling, Engine, Error, Tensor};
+use engine::{Ceiling, Engine, Error, Origin, Right, Tensor};
 
 use crate::policy::{fold_heads, unfold_heads};
 use crate::{HeadShape, Store};
@@ -16,11 +16,7 @@ pub struct Attended<T> {
 
 /// Exact causal attention of `q` (heads, rows, head_dim), the queries of the last `rows` tokens of the store, over
 /// all tokens that the store keeps.
-pub fn causal<E: Engine>(
-    engine: &mut E,
-    q: &E::Tensor,
-    store: &mut Store<E::Tensor>,
-) -> Result<Attended<E::Tensor>, Error> {
+pub fn causal<E: Engine>(engine: &mut E, q: &E::Tensor, store: &mut Store<E>) -> Result<Attended<E::Tensor>, Error> {
     let shape = store.heads();
     let (tokens, rows) = (store.len(), q.shape()[1]);
     store.record_attended(|_| (0..tokens).collect());
@@ -46,9 +42,10 @@ pub fn sparse<E: Engine>(
     let (batch, tokens) = (pairs.shape()[0], pairs.shape()[1]);
     let queries = q.reshape(&[batch, heads / batch, head_dim]);
     let keys = pairs.slice(2, 0..head_dim).permute(&[0, 2, 1]);
-    let scores = engine.scope("scores", |e| e.matmul(&queries, &keys))?;
+    let scores = engine.scope("scores", |e| e.matmul(&queries, Right::Fresh(&keys)))?;
     let p = engine.scope("softmax", |e| e.softmax(&scores, &vec![tokens; heads / batch]))?;
-    let mixed = engine.scope("values", |e| e.matmul(&p, &pairs.slice(2, head_dim..2 * head_dim)))?;
+    let values = pairs.slice(2, head_dim..2 * head_dim);
+    let mixed = engine.scope("values", |e| e.matmul(&p, Right::Fresh(&values)))?;
     Ok(mixed.reshape(&[heads, 1, head_dim]))
 }
 
@@ -84,12 +81,17 @@ pub(crate) struct Received {
 }
 
 impl Received {
-    /// For sums over a window of `window` queries.
-    pub(crate) fn new(window: usize, per_layer: bool, shape: HeadShape) -> Self {
+    /// For sums over a window of `window` queries, on `engine`.
+    pub(crate) fn new<E: Engine>(
+        engine: &E,
+        window: usize,
+        per_layer: bool,
+        shape: HeadShape,
+    ) -> Result<Self, Error> {
         let terms = window * if per_layer { shape.heads } else { shape.group() };
         // Rounding may lift a probability a little above 1.
         let magnitude = usize::BITS - terms.leading_zeros() + 1;
-        Received { magnitude, ceiling: Ceiling::probability().times(terms) }
+        Ok(Received { magnitude, ceiling: engine.ceiling(Origin::Probability)?.times(terms) })
     }
 }
 

@@ -1,12 +1,12 @@
 //! The cache of a generation: a store per layer, read by one policy.
 
-use protocols::{Engine, Error, Tensor};
+use engine::{Engine, Error, Tensor};
 
 use crate::{HeadShape, Padding, Policy, PolicySpec, Store};
 
 /// The cache of one generation: a store per layer and the policy that reads them.
 pub struct KvCache<E: Engine> {
-    stores: Vec<Store<E::Tensor>>,
+    stores: Vec<Store<E>>,
     policy: Box<dyn Policy<E>>,
 }
 

@@ -3,7 +3,7 @@
 //! Kept tokens stay in the order of the prompt: gathering by a selection in order is a stable compaction
 //! ([`Engine::in_order`]). The selection stays hidden, so no party learns which tokens are kept. Public: how many.
 
-use protocols::{Engine, Error, Ranking, Tensor, TopK};
+use engine::{Engine, Error, Ranking, Right, Tensor, TopK};
 
 use crate::attention::Received;
 use crate::store::KV_MAGNITUDE;
@@ -29,7 +29,7 @@ pub(crate) fn choose<E: Engine>(
 /// key/value head, or with `per_layer` one for the layer.
 pub(crate) fn keep<E: Engine>(
     engine: &mut E,
-    store: &mut Store<E::Tensor>,
+    store: &mut Store<E>,
     chosen: &E::Selection,
     tokens: usize,
     per_layer: bool,
@@ -37,7 +37,8 @@ pub(crate) fn keep<E: Engine>(
     let shape = store.heads();
     let select = if per_layer { Select::PerLayer } else { Select::PerKv };
     let all = store.len();
-    let kept = engine.gather(chosen, &select.payload(&store.pairs_by_head(0..tokens), shape), KV_MAGNITUDE)?;
+    let payload = select.payload(&store.pairs_by_head(0..tokens), shape);
+    let kept = engine.gather(chosen, Right::Fresh(&payload), KV_MAGNITUDE)?;
     let kept = Select::unpack(&kept, shape.kv_heads);
     let rest = store.pairs_by_head(tokens..all);
     store.replace_by_head(&E::Tensor::concat(1, &[&kept, &rest]));

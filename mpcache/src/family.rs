@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use protocols::Engine;
+use engine::Engine;
 
 use crate::options::PolicyText;
 use crate::{HeadShape, Policy, PolicyError, PolicyOptions};
@@ -21,7 +21,7 @@ pub trait PolicyFamily: Sized + 'static {
     fn settings(&self) -> Vec<Setting>;
 
     /// Whether the policy's traffic is random, so that a plan can only state its mean. True of policies that select
-    /// by [`TopK::ShuffleReveal`](protocols::TopK::ShuffleReveal).
+    /// by [`TopK::ShuffleReveal`](engine::TopK::ShuffleReveal).
     fn random_traffic(&self) -> bool;
 
     /// Whether only engines that see their values ([`Engine::CLEAR`]) can run the policy.

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::str::FromStr;
 
-use protocols::TopK;
+use engine::TopK;
 
 use crate::{PolicyError, PolicyHelp, UnknownValue};
 

@@ -1,6 +1,6 @@
 //! Prompts whose length is hidden.
 
-use protocols::{Engine, Error, Tensor};
+use engine::{Engine, Error, Tensor};
 use serde::{Deserialize, Serialize};
 
 /// Tokens before the first word of a prompt that stand for nothing, so that prompts of many lengths look alike. No

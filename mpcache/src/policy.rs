@@ -1,6 +1,6 @@
 //! The interface of a cache policy.
 
-use protocols::{Engine, Error, Tensor};
+use engine::{Engine, Error, Tensor};
 use serde::{Deserialize, Serialize};
 
 use crate::Store;
@@ -45,7 +45,7 @@ pub trait Policy<E: Engine>: Send {
         engine: &mut E,
         layer: usize,
         q: &E::Tensor,
-        store: &mut Store<E::Tensor>,
+        store: &mut Store<E>,
     ) -> Result<E::Tensor, Error>;
 }
 

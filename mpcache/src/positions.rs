@@ -1,6 +1,6 @@
 //! The positions of the tokens that a layer keeps and attends to, for accuracy studies.
 
-use protocols::Tensor;
+use engine::Engine;
 
 use crate::Store;
 
@@ -26,7 +26,7 @@ impl Positions {
 }
 
 /// What the policies tell of themselves. Recorded on engines that see their values; elsewhere nothing happens.
-impl<T: Tensor> Store<T> {
+impl<E: Engine> Store<E> {
     /// Records that the store now holds, of what it held before, the rows `rows(h)` for every key/value head h.
     pub fn record_kept(&mut self, rows: impl Fn(usize) -> Vec<usize>) {
         let Some(Positions { kept, .. }) = &mut self.positions else { return };

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use protocols::{Engine, Error, Tensor};
+use engine::{Engine, Error, Tensor};
 
 use crate::{HeadShape, UnknownValue};
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
-use protocols::Engine;
+use engine::Engine;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use crate::family::Parsed;

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use protocols::{Axis, Engine, Error, Operand, OperandId, OperandKind, Tensor};
+use engine::{Engine, Error, OperandId, OperandKind, Right, Tensor};
 
 use crate::positions::Positions;
 use crate::{HeadShape, Padding, Select};
@@ -11,11 +11,10 @@ use crate::{HeadShape, Padding, Select};
 pub(crate) const KV_MAGNITUDE: u32 = 9;
 
 /// Keys and values of one layer: two tensors of shape (tokens, kv_heads * head_dim) that grow along axis 0 in place.
-#[derive(Debug)]
-pub struct Store<T> {
-    kv: Option<(T, T)>,
+pub struct Store<E: Engine> {
+    kv: Option<(E::Tensor, E::Tensor)>,
     /// What the engine remembers of the rows while they only grow.
-    operands: Operands,
+    operands: Operands<E>,
     seen: usize,
     fresh: usize,
     shape: HeadShape,
@@ -28,18 +27,17 @@ pub struct Store<T> {
 /// Rewritten rows belong to the next generation of operands, with fresh masks. Reusing a mask reveals whether, and by
 /// how much, a row changed. A policy that evicts one hidden token per step therefore rewrites all rows: those left
 /// alone would give away which one went.
-#[derive(Debug)]
-struct Operands {
+struct Operands<E: Engine> {
     layer: usize,
     generation: usize,
-    keys: Operand,
-    values: Operand,
-    clusters: Operand,
+    keys: E::Operand,
+    values: E::Operand,
+    clusters: E::Operand,
 }
 
-impl Operands {
+impl<E: Engine> Operands<E> {
     fn new(layer: usize, generation: usize) -> Self {
-        let operand = |kind| Operand::new(OperandId { layer, kind, generation });
+        let operand = |kind| E::operand(OperandId { layer, kind, generation });
         Operands {
             layer,
             generation,
@@ -50,7 +48,7 @@ impl Operands {
     }
 }
 
-impl<T: Tensor> Store<T> {
+impl<E: Engine> Store<E> {
     /// An empty store, of layer `layer` of the model.
     pub fn new(layer: usize, shape: HeadShape) -> Self {
         Store {
@@ -80,7 +78,7 @@ impl<T: Tensor> Store<T> {
     }
 
     /// Appends the rows of new tokens: (new tokens, kv_heads * head_dim) each. Amortised time O(new tokens).
-    pub fn append(&mut self, k: &T, v: &T) {
+    pub fn append(&mut self, k: &E::Tensor, v: &E::Tensor) {
         assert_eq!(k.shape(), v.shape());
         assert_eq!(k.shape()[1], self.shape.kv_heads * self.shape.head_dim);
         self.fresh = k.shape()[0];
@@ -99,38 +97,38 @@ impl<T: Tensor> Store<T> {
 
     /// Replaces the rows that are kept, for policies that evict; [`Store::seen`] stays. Such a policy also says which
     /// rows it kept, see [`Store::record_kept`].
-    pub fn replace(&mut self, keys: T, values: T) {
+    pub fn replace(&mut self, keys: E::Tensor, values: E::Tensor) {
         assert_eq!(keys.shape(), values.shape());
         self.kv = Some((keys, values));
         self.operands = Operands::new(self.operands.layer, self.operands.generation + 1);
     }
 
     /// The keys, (tokens, kv_heads * head_dim). Panics on an empty store.
-    pub fn keys(&self) -> &T {
+    pub fn keys(&self) -> &E::Tensor {
         &self.kv.as_ref().expect("a store is read after its first tokens").0
     }
 
     /// The values, (tokens, kv_heads * head_dim). Panics on an empty store.
-    pub fn values(&self) -> &T {
+    pub fn values(&self) -> &E::Tensor {
         &self.kv.as_ref().expect("a store is read after its first tokens").1
     }
 
     /// Keys by head and transposed, (kv_heads, head_dim, tokens): the right operand of the scores.
-    pub fn keys_by_head(&self) -> T {
+    pub fn keys_by_head(&self) -> E::Tensor {
         by_head(self.keys(), self.shape).permute(&[0, 2, 1])
     }
 
     /// Values by head, (kv_heads, tokens, head_dim): the right operand of the mix.
-    pub fn values_by_head(&self) -> T {
+    pub fn values_by_head(&self) -> E::Tensor {
         by_head(self.values(), self.shape)
     }
 
     /// The scores of `queries` (kv_heads, rows, head_dim) against all keys, (kv_heads, rows, tokens). The scores of
     /// padding lie below all others.
-    pub(crate) fn scores<E: Engine<Tensor = T>>(&mut self, engine: &mut E, queries: &T) -> Result<T, Error> {
+    pub(crate) fn scores(&mut self, engine: &mut E, queries: &E::Tensor) -> Result<E::Tensor, Error> {
         let keys = self.keys_by_head();
-        let operand = &mut self.operands.keys;
-        let scores = engine.scope("scores", |e| e.matmul_growing(queries, &keys, Axis::Columns, operand))?;
+        let keys = Right::Cached { tensor: &keys, operand: &mut self.operands.keys };
+        let scores = engine.scope("scores", |e| e.matmul(queries, keys))?;
         match self.padding {
             Some(padding) => padding.hide(engine, &scores),
             None => Ok(scores),
@@ -138,38 +136,39 @@ impl<T: Tensor> Store<T> {
     }
 
     /// The mix of all values by `weights` (kv_heads, rows, tokens): (kv_heads, rows, head_dim).
-    pub(crate) fn mix<E: Engine<Tensor = T>>(&mut self, engine: &mut E, weights: &T) -> Result<T, Error> {
+    pub(crate) fn mix(&mut self, engine: &mut E, weights: &E::Tensor) -> Result<E::Tensor, Error> {
         let values = self.values_by_head();
-        engine.scope("values", |e| e.matmul_growing(weights, &values, Axis::Rows, &mut self.operands.values))
+        let values = Right::Cached { tensor: &values, operand: &mut self.operands.values };
+        engine.scope("values", |e| e.matmul(weights, values))
     }
 
     /// The chosen clusters of `size` tokens among those in `range`, keys and values side by side: (selections,
     /// chosen, size * 2 head_dim * heads per selection). Heads share selections as `select` says. From call to call
     /// `range` begins at the same token, and `size` and `select` are the same.
-    pub(crate) fn gather<E: Engine<Tensor = T>>(
+    pub(crate) fn gather(
         &mut self,
         engine: &mut E,
         selection: &E::Selection,
         range: Range<usize>,
         size: usize,
         select: Select,
-    ) -> Result<T, Error> {
+    ) -> Result<E::Tensor, Error> {
         let HeadShape { kv_heads, head_dim, .. } = self.shape;
         let clusters = self.pairs_by_head(range.clone());
         let clusters = clusters.reshape(&[kv_heads, range.len() / size, size * 2 * head_dim]);
         let payload = select.payload(&clusters, self.shape);
-        let operand = &mut self.operands.clusters;
-        engine.scope("gather", |e| e.gather_growing(selection, &payload, KV_MAGNITUDE, operand))
+        let payload = Right::Cached { tensor: &payload, operand: &mut self.operands.clusters };
+        engine.scope("gather", |e| e.gather(selection, payload, KV_MAGNITUDE))
     }
 
     /// Keys and values of the tokens in `range` side by side, (kv_heads, tokens, 2 head_dim).
-    pub fn pairs_by_head(&self, range: Range<usize>) -> T {
-        let part = |x: &T| by_head(&x.slice(0, range.clone()), self.shape);
-        T::concat(2, &[&part(self.keys()), &part(self.values())])
+    pub fn pairs_by_head(&self, range: Range<usize>) -> E::Tensor {
+        let part = |x: &E::Tensor| by_head(&x.slice(0, range.clone()), self.shape);
+        E::Tensor::concat(2, &[&part(self.keys()), &part(self.values())])
     }
 
     /// [`replace`](Store::replace) by keys and values side by side, (kv_heads, tokens, 2 head_dim).
-    pub fn replace_by_head(&mut self, pairs: &T) {
+    pub fn replace_by_head(&mut self, pairs: &E::Tensor) {
         let HeadShape { kv_heads, head_dim, .. } = self.shape;
         let tokens = pairs.shape()[1];
         let part = |range| pairs.slice(2, range).permute(&[1, 0, 2]).reshape(&[tokens, kv_heads * head_dim]);

@@ -2,8 +2,8 @@
 
 mod support;
 
+use engine::Float;
 use mpcache::PolicySpec;
-use protocols::Float;
 use support::{HEADS, LAYERS, Script};
 
 /// What the naive program is told.

@@ -1,8 +1,9 @@
 //! The policy `full` against attention as textbooks write it, with keys and values repeated for every query head.
 
+use engine::{Float, Shape, Tensor};
 use mpcache::{HeadShape, KvCache, PolicySpec};
 use ndarray::{ArrayD, IxDyn};
-use protocols::{Float, Shape, Tensor};
+use protocols::Plan;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
@@ -62,7 +63,7 @@ fn full_equals_textbook_attention_for_grouped_heads_and_any_chunking() {
 #[test]
 fn replaced_rows_keep_the_count_of_seen_tokens() {
     let shape = HeadShape { heads: 2, kv_heads: 1, head_dim: 3 };
-    let mut store = mpcache::Store::new(0, shape);
+    let mut store = mpcache::Store::<Plan>::new(0, shape);
     store.append(&Shape(vec![5, 3]), &Shape(vec![5, 3]));
     store.replace(Shape(vec![2, 3]), Shape(vec![2, 3]));
     store.append(&Shape(vec![1, 3]), &Shape(vec![1, 3]));

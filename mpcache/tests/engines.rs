@@ -5,10 +5,11 @@ mod support;
 
 use std::time::Duration;
 
+use engine::{Float, Shape};
 use mpcache::{KvCache, PolicySpec};
 use ndarray::ArrayD;
 use net::{Channel, Entry, Phase, Role, memory_pair};
-use protocols::{Fixed, Float, Needs, Options, Plan, Secure, Shape};
+use protocols::{Fixed, Needs, Options, Plan, Secure};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use support::{HEADS, LAYERS, Script, certain, largest_difference, share, to_fixed, to_real};
@@ -202,5 +203,5 @@ fn the_oracle_looks_at_the_largest_scores() {
         &shape(&[1, HEADS.kv_heads * d]),
         &shape(&[1, HEADS.kv_heads * d]),
     );
-    assert!(matches!(refused, Err(protocols::Error::NotInTheClear { .. })));
+    assert!(matches!(refused, Err(engine::Error::NotInTheClear { .. })));
 }

@@ -4,8 +4,8 @@ mod support;
 
 use std::collections::BTreeMap;
 
+use engine::Float;
 use mpcache::PolicySpec;
-use protocols::Float;
 use support::{HEADS, LAYERS, Script};
 
 /// Budget of all policies here.

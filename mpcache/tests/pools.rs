@@ -5,11 +5,12 @@ mod support;
 
 use std::time::Duration;
 
+use engine::Shape;
 use mpcache::PolicySpec;
 use ndarray::ArrayD;
 use net::{Channel, Entry, Link, Role, memory_pair};
 use protocols::audit::Audit;
-use protocols::{Error, Fixed, Needs, Options, Plan, Secure, Shape, Stock};
+use protocols::{Error, Fixed, Needs, Options, Plan, Secure, Stock};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use support::{Script, certain, largest_difference, share, to_fixed, to_real};

@@ -1,7 +1,7 @@
 //! The arithmetic black box in the clear: one process, exact integers, every range checked.
 //!
 //! [`Clear`] is the naive twin that the protocols are tested against, and the oracle that tells where a model leaves
-//! the ranges of its functions: between two parties an overflow is invisible, here it is an [`Error::Range`] with the
+//! the ranges of its functions: between two parties an overflow is invisible, here it is an [`engine::Error::Range`] with the
 //! operation's path.
 
 use ndarray::{Array2, Array3, ArrayD, Axis, Ix1, Ix2, Ix3, IxDyn, Zip, s};
@@ -90,7 +90,7 @@ impl Clear {
 
     fn out_of_range(&self, step: &str, value: i128, low: i128, high: i128) -> Error {
         let path = self.path.iter().map(String::as_str).chain([step]).collect::<Vec<_>>().join("/");
-        Error::Range { path, value: value as f64, low: low as f64, high: high as f64 }
+        engine::Error::Range { path, value: value as f64, low: low as f64, high: high as f64 }.into()
     }
 
     /// x / 2^shift, rounded to nearest, of the signed `width`-bit values x, if |x| < 2^(width - 2) for each.
@@ -145,7 +145,7 @@ impl Clear {
 
     /// The integers of a weight, which a box in the clear always has.
     fn values<'a>(&self, weight: &'a FixedWeight) -> Result<&'a FixedValues, Error> {
-        weight.values.as_ref().ok_or_else(|| Error::NoValues { tensor: weight.spec.name.clone() })
+        weight.values.as_ref().ok_or_else(|| engine::Error::NoValues { tensor: weight.spec.name.clone() }.into())
     }
 }
 
@@ -187,15 +187,15 @@ impl Abb for Clear {
     }
 
     fn input(&mut self, owner: Role, shape: &[usize], values: Option<&W>) -> Result<W, Error> {
-        let error = |got: &[usize]| Error::Shape {
+        let error = |got: &[usize]| engine::Error::Shape {
             tensor: format!("input of the {owner:?}"),
             expected: shape.to_vec(),
             got: got.to_vec(),
         };
         match values {
             Some(values) if values.shape() == shape => Ok(values.clone()),
-            Some(values) => Err(error(values.shape())),
-            None => Err(error(&[])),
+            Some(values) => Err(error(values.shape()).into()),
+            None => Err(error(&[]).into()),
         }
     }
 
@@ -346,14 +346,14 @@ impl Abb for Clear {
     }
 
     fn embed(&mut self, table: &FixedWeight, ids: Option<&[u32]>, count: usize) -> Result<W, Error> {
-        let ids = ids.filter(|ids| ids.len() == count).ok_or_else(|| Error::Shape {
+        let ids = ids.filter(|ids| ids.len() == count).ok_or_else(|| engine::Error::Shape {
             tensor: format!("token ids for `{}`", table.spec.name),
             expected: vec![count],
             got: ids.iter().map(|ids| ids.len()).collect(),
         })?;
         let WeightSpec { inputs: vocabulary, outputs, .. } = table.spec;
         if let Some(&id) = ids.iter().find(|&&id| id as usize >= vocabulary) {
-            return Err(Error::Token { id, vocabulary });
+            return Err(engine::Error::Token { id, vocabulary }.into());
         }
         let matrix = &self.values(table)?.matrix;
         let exact = ArrayD::from_shape_fn(IxDyn(&[count, outputs]), |at| {

@@ -4,10 +4,16 @@ use thiserror::Error;
 
 use crate::ops::growing::{Form, OperandId};
 
-/// A failure of an engine or a protocol.
+/// A failure of a protocol, or of an engine over one.
+///
+/// It becomes an [`engine::Error`] and back without loss: a cause that any engine may have is [`Error::Engine`] here,
+/// and one that only protocols have is [`engine::Error::Backend`] there.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum Error {
+    /// A cause that any engine may have.
+    #[error(transparent)]
+    Engine(engine::Error),
     /// The channel failed.
     #[error(transparent)]
     Net(#[from] net::NetError),
@@ -20,16 +26,6 @@ pub enum Error {
     /// Prepared correlations cannot be kept.
     #[error(transparent)]
     Stock(#[from] crate::stock::StockError),
-    /// A weight holds a value that is not a finite number.
-    #[error("tensor `{tensor}` holds {value} at position {position}")]
-    NotFinite {
-        /// Published name of the tensor.
-        tensor: String,
-        /// The value.
-        value: f32,
-        /// Row-major position.
-        position: usize,
-    },
     /// A weight is too large for the fixed-point format.
     #[error("tensor `{tensor}` holds {value}, beyond the largest magnitude {limit} that fits the fixed point")]
     TooLarge {
@@ -39,22 +35,6 @@ pub enum Error {
         value: f32,
         /// Largest magnitude that fits.
         limit: f32,
-    },
-    /// Data of another shape than its specification.
-    #[error("tensor `{tensor}` has shape {got:?}, expected {expected:?}")]
-    Shape {
-        /// Name of the tensor or operation.
-        tensor: String,
-        /// Shape expected.
-        expected: Vec<usize>,
-        /// Shape found.
-        got: Vec<usize>,
-    },
-    /// An operation needs the values of a weight that this party does not have.
-    #[error("the values of tensor `{tensor}` are needed but not known here")]
-    NoValues {
-        /// Published name of the tensor.
-        tensor: String,
     },
     /// A number of fractional bits that no weight has.
     #[error("a weight with {got} fractional bits, expected {low}..={high}")]
@@ -73,12 +53,6 @@ pub enum Error {
         index: u64,
         /// Length of the vector.
         len: usize,
-    },
-    /// An operation that needs an engine which sees its values.
-    #[error("{operation} works only where values are seen, not between two parties or as a plan")]
-    NotInTheClear {
-        /// The operation.
-        operation: &'static str,
     },
     /// Destinations that were opened are not those of a permutation: the mask they came from was invalid, or the peer
     /// departed from the protocol.
@@ -145,24 +119,51 @@ pub enum Error {
         /// Entries chosen.
         got: usize,
     },
-    /// A token id outside the vocabulary.
-    #[error("token id {id} is outside the vocabulary of {vocabulary}")]
-    Token {
-        /// The id.
-        id: u32,
-        /// Size of the vocabulary.
-        vocabulary: usize,
-    },
-    /// A value left the range that the operation supports (found by the engine that computes in the clear).
-    #[error("{path}: value {value} is outside [{low}, {high}]")]
-    Range {
-        /// Operation path.
-        path: String,
-        /// Offending value.
-        value: f64,
-        /// Smallest value supported.
-        low: f64,
-        /// Largest value supported.
-        high: f64,
-    },
+}
+
+impl Error {
+    /// The failure of the link behind this one, if it is one.
+    pub fn net(&self) -> Option<&net::NetError> {
+        match self {
+            Error::Net(error) | Error::Ot(ot::OtError::Net(error)) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+impl From<engine::Error> for Error {
+    fn from(error: engine::Error) -> Self {
+        match error {
+            engine::Error::Backend(source) => match source.downcast() {
+                Ok(error) => *error,
+                Err(source) => Error::Engine(engine::Error::Backend(source)),
+            },
+            cause => Error::Engine(cause),
+        }
+    }
+}
+
+impl From<Error> for engine::Error {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Engine(cause) => cause,
+            error => engine::Error::Backend(Box::new(error)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_of_engines_and_protocols_become_each_other_without_loss() {
+        let token = || engine::Error::Token { id: 3, vocabulary: 2 };
+        assert!(matches!(engine::Error::from(Error::from(token())), engine::Error::Token { id: 3, vocabulary: 2 }));
+        let down = || Error::Net(net::NetError::Malformed { step: "step", what: "nonsense".into() });
+        let outside = engine::Error::from(down());
+        assert_eq!(outside.to_string(), down().to_string());
+        assert!(outside.backend::<Error>().and_then(Error::net).is_some());
+        assert!(matches!(Error::from(outside), Error::Net(net::NetError::Malformed { step: "step", .. })));
+    }
 }

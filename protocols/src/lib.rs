@@ -6,8 +6,8 @@ pub mod abb;
 pub mod audit;
 mod clear;
 pub mod cost;
-mod engine;
 mod error;
+mod fixed_point;
 pub mod functions;
 mod kernel;
 pub mod local;
@@ -15,7 +15,6 @@ pub mod ops;
 mod planner;
 mod session;
 pub mod stock;
-mod tensor;
 #[cfg(test)]
 mod tests;
 mod two_party;
@@ -24,19 +23,19 @@ mod words;
 
 pub use abb::Abb;
 pub use clear::Clear;
-pub use engine::{
-    Ceiling, Engine, Fixed, Float, Gelu, HIDE, MAX_HIDDEN_SCORE, Plan, REVEAL_FRAC, Ranking, Ring, Secure, TopK,
-    UnknownTopK, WeightData, WeightSpec,
-};
+// What signatures of this crate speak of.
+pub use engine::{Axis, Ceiling, Gelu, OperandId, OperandKind, Ranking, Shape, Tensor, WeightSpec};
 pub use error::Error;
+pub use fixed_point::{Fixed, FixedPoint, Plan, REVEAL_FRAC, Secure};
 pub use he::Packing;
-pub use ops::growing::{Axis, Operand, OperandId, OperandKind};
+pub use ops::growing::Operand;
 pub use planner::Planner;
 pub use session::{DEFAULT_LINK, Evaluate, Options, Plans, Session};
 pub use stock::{Demand, Needs, Stock, StockError};
-pub use tensor::{Shape, Tensor};
 pub use two_party::TwoParty;
-pub use weight::{DEFAULT_WEIGHT_FRAC, FixedValues, FixedWeight, MIN_WEIGHT_FRAC, WEIGHT_BITS, quantise};
+pub use weight::{
+    DEFAULT_WEIGHT_FRAC, FixedLoader, FixedValues, FixedWeight, MIN_WEIGHT_FRAC, WEIGHT_BITS, quantise,
+};
 
 /// Fractional bits of activations.
 pub const FRAC: u32 = 18;

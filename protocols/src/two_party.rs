@@ -54,7 +54,7 @@ impl TwoParty {
         let matrix = match (&weight.values, x) {
             (Some(values), _) if self.is_server() => Some(&*values.matrix),
             (None, _) if self.is_server() => {
-                return Err(Error::NoValues { tensor: weight.spec.name.clone() });
+                return Err(engine::Error::NoValues { tensor: weight.spec.name.clone() }.into());
             }
             _ => None,
         };
@@ -106,13 +106,13 @@ pub(crate) fn check_table(table: &FixedWeight) -> Result<(), Error> {
 
 /// The client's `count` ids, if they are there and lie in the table.
 fn check_ids<'a>(table: &FixedWeight, ids: Option<&'a [u32]>, count: usize) -> Result<&'a [u32], Error> {
-    let ids = ids.filter(|ids| ids.len() == count).ok_or_else(|| Error::Shape {
+    let ids = ids.filter(|ids| ids.len() == count).ok_or_else(|| engine::Error::Shape {
         tensor: "token ids".into(),
         expected: vec![count],
         got: ids.map(<[u32]>::len).into_iter().collect(),
     })?;
     match ids.iter().find(|&&id| id as usize >= table.spec.inputs) {
-        Some(&id) => Err(Error::Token { id, vocabulary: table.spec.inputs }),
+        Some(&id) => Err(engine::Error::Token { id, vocabulary: table.spec.inputs }.into()),
         None => Ok(ids),
     }
 }

@@ -1,8 +1,11 @@
 //! Weights in fixed point, the same for every box.
 
+use std::collections::VecDeque;
+
+use engine::{WeightData, WeightLoader, WeightSpec};
 use ndarray::ArrayView2;
 
-use crate::{Error, FRAC, LINEAR_WIDTH, WeightData, WeightSpec};
+use crate::{Error, FRAC, LINEAR_WIDTH};
 
 /// Entries of a quantised weight are below 2^WEIGHT_BITS in magnitude.
 pub const WEIGHT_BITS: u32 = 20;
@@ -10,8 +13,8 @@ pub const WEIGHT_BITS: u32 = 20;
 /// Fractional bits of a weight whose entries are all below 2^(WEIGHT_BITS - DEFAULT_WEIGHT_FRAC) = 16.
 pub const DEFAULT_WEIGHT_FRAC: u32 = 16;
 
-/// Fewest fractional bits that a weight is lowered to. Entries of 2^16 and more would leave less than 4 bits behind the
-/// point: such a weight is refused, as no trained model has one and its small entries would vanish.
+/// Fewest fractional bits that a weight is lowered to. Entries of 2^16 and more would leave less than 4 bits behind
+/// the point: such a weight is refused, as no trained model has one and its small entries would vanish.
 pub const MIN_WEIGHT_FRAC: u32 = 4;
 
 /// A weight as integers: entry = round(w 2^frac).
@@ -43,31 +46,14 @@ impl FixedWeight {
 }
 
 /// Rounds a weight to fixed point with as many fractional bits, up to [`DEFAULT_WEIGHT_FRAC`], as keep every entry
-/// below 2^[`WEIGHT_BITS`]. Without data, [`DEFAULT_WEIGHT_FRAC`] is assumed.
+/// below 2^[`WEIGHT_BITS`].
 ///
 /// # Errors
-/// By the tensor's name: [`Error::Shape`], [`Error::NotFinite`] (positions count the bias after the matrix), and
-/// [`Error::TooLarge`] for an entry of 2^(WEIGHT_BITS - MIN_WEIGHT_FRAC) or a bias beyond the ring of the products.
-pub fn quantise(spec: &WeightSpec, data: Option<WeightData>) -> Result<FixedWeight, Error> {
-    let Some(WeightData { matrix, bias }) = data else {
-        return Ok(FixedWeight::with_frac(spec, DEFAULT_WEIGHT_FRAC));
-    };
-    let shape_error = |expected: &[usize], got: &[usize]| Error::Shape {
-        tensor: spec.name.clone(),
-        expected: expected.to_vec(),
-        got: got.to_vec(),
-    };
-    if matrix.dim() != (spec.inputs, spec.outputs) {
-        return Err(shape_error(&[spec.inputs, spec.outputs], matrix.shape()));
-    }
-    if let Some(bias) = bias.as_ref().filter(|b| b.len() != spec.outputs) {
-        return Err(shape_error(&[spec.outputs], &[bias.len()]));
-    }
-    let all = matrix.iter().chain(bias.iter().flatten());
-    if let Some((position, &value)) = all.enumerate().find(|(_, v)| !v.is_finite()) {
-        return Err(Error::NotFinite { tensor: spec.name.clone(), value, position });
-    }
-
+/// By the tensor's name: those of [`WeightData::check`], and [`Error::TooLarge`] for an entry of 2^(WEIGHT_BITS -
+/// MIN_WEIGHT_FRAC) or a bias beyond the ring of the products.
+pub fn quantise(spec: &WeightSpec, data: WeightData) -> Result<FixedWeight, Error> {
+    data.check(spec)?;
+    let WeightData { matrix, bias } = data;
     let largest = matrix.iter().fold(0f32, |m, v| m.max(v.abs()));
     let fits = |frac: u32| scaled(largest, frac) < (1 << WEIGHT_BITS);
     let Some(frac) = (MIN_WEIGHT_FRAC..=DEFAULT_WEIGHT_FRAC).rev().find(|&f| fits(f)) else {
@@ -92,6 +78,47 @@ pub fn quantise(spec: &WeightSpec, data: Option<WeightData>) -> Result<FixedWeig
     Ok(FixedWeight { spec: spec.clone(), frac, values: Some(FixedValues { matrix, bias }) })
 }
 
+/// Loads weights in fixed point: with the fractional bits that fit their values, or, where these are not known, with
+/// those that the other party announces.
+#[derive(Debug, Default)]
+pub struct FixedLoader {
+    frac_bits: Vec<u32>,
+    announced: VecDeque<u32>,
+}
+
+impl FixedLoader {
+    /// A loader for weights without values, whose numbers of fractional bits are `frac_bits`, in the order in which
+    /// they are loaded. Weights beyond these have [`DEFAULT_WEIGHT_FRAC`].
+    ///
+    /// # Errors
+    /// [`Error::Scale`] for a number that [`quantise`] never chooses.
+    pub fn announced(frac_bits: &[u32]) -> Result<Self, Error> {
+        match frac_bits.iter().find(|frac| !(MIN_WEIGHT_FRAC..=DEFAULT_WEIGHT_FRAC).contains(*frac)) {
+            Some(&got) => Err(Error::Scale { low: MIN_WEIGHT_FRAC, high: DEFAULT_WEIGHT_FRAC, got }),
+            None => Ok(FixedLoader { frac_bits: Vec::new(), announced: frac_bits.iter().copied().collect() }),
+        }
+    }
+
+    /// Fractional bits of the weights loaded so far, in order. Public: each tells the other party roughly the
+    /// logarithm of the matrix's largest entry.
+    pub fn frac_bits(&self) -> &[u32] {
+        &self.frac_bits
+    }
+}
+
+impl WeightLoader for FixedLoader {
+    type Weight = FixedWeight;
+
+    fn load(&mut self, spec: &WeightSpec, data: Option<WeightData>) -> Result<FixedWeight, engine::Error> {
+        let weight = match data {
+            Some(data) => quantise(spec, data)?,
+            None => FixedWeight::with_frac(spec, self.announced.pop_front().unwrap_or(DEFAULT_WEIGHT_FRAC)),
+        };
+        self.frac_bits.push(weight.frac);
+        Ok(weight)
+    }
+}
+
 /// round(v 2^frac), saturating.
 fn scaled(v: f32, frac: u32) -> i64 {
     (f64::from(v) * (1u64 << frac) as f64).round() as i64
@@ -112,7 +139,7 @@ mod tests {
     }
 
     fn quantised(matrix: Array2<f32>, bias: Option<Array1<f32>>) -> Result<FixedWeight, Error> {
-        quantise(&spec(matrix.nrows(), matrix.ncols()), Some(WeightData { matrix, bias }))
+        quantise(&spec(matrix.nrows(), matrix.ncols()), WeightData { matrix, bias })
     }
 
     #[test]
@@ -130,8 +157,6 @@ mod tests {
             assert_eq!(values.bias, [3 << (FRAC + frac - 1), -(2 << (FRAC + frac))]);
         }
         assert_eq!(quantised(arr2(&[[1.0], [2.0]]), None).unwrap().values.unwrap().bias, [0]);
-        let unknown = quantise(&spec(2, 3), None).unwrap();
-        assert!(unknown.frac == DEFAULT_WEIGHT_FRAC && unknown.values.is_none());
     }
 
     #[test]
@@ -145,10 +170,23 @@ mod tests {
         let wide = quantised(arr2(&[[1.0]]), Some(Array1::from(vec![1_048_576.0])));
         assert!(matches!(wide, Err(Error::TooLarge { limit: 1_048_576.0, .. })), "{wide:?}");
         let nan = quantised(arr2(&[[1.0, 2.0]]), Some(Array1::from(vec![0.0, f32::NEG_INFINITY])));
-        assert!(matches!(nan, Err(Error::NotFinite { position: 3, .. })), "{nan:?}");
+        assert!(matches!(nan, Err(Error::Engine(engine::Error::NotFinite { position: 3, .. }))), "{nan:?}");
         let short = quantised(arr2(&[[1.0, 2.0]]), Some(Array1::zeros(1)));
-        assert!(matches!(short, Err(Error::Shape { .. })), "{short:?}");
-        let other = quantise(&spec(2, 2), Some(WeightData { matrix: Array2::zeros((2, 1)), bias: None }));
-        assert!(matches!(other, Err(Error::Shape { .. })), "{other:?}");
+        assert!(matches!(short, Err(Error::Engine(engine::Error::Shape { .. }))), "{short:?}");
+        let other = quantise(&spec(2, 2), WeightData { matrix: Array2::zeros((2, 1)), bias: None });
+        assert!(matches!(other, Err(Error::Engine(engine::Error::Shape { .. }))), "{other:?}");
+    }
+
+    #[test]
+    fn weights_without_values_have_the_fractional_bits_announced() {
+        let mut loader = FixedLoader::announced(&[4, 12]).unwrap();
+        for frac in [4, 12, DEFAULT_WEIGHT_FRAC] {
+            let weight = loader.load(&spec(2, 3), None).unwrap();
+            assert!(weight.frac == frac && weight.values.is_none());
+        }
+        assert_eq!(loader.frac_bits(), [4, 12, DEFAULT_WEIGHT_FRAC]);
+        for beyond in [3, 17] {
+            assert!(matches!(FixedLoader::announced(&[16, beyond]), Err(Error::Scale { got, .. }) if got == beyond));
+        }
     }
 }

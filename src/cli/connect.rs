@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::Args;
 use model::Expectation;
-use model::party::{Caller, Opened, Terms, Wishes};
+use model::party::{Caller, ClientOptions, ClientSession, Terms};
 use net::tcp::{self, ConnectOptions};
 use net::{Channel, Link, NetError, PublicKey, Role, await_admission, tls};
 
@@ -48,13 +48,14 @@ type Proved = (ServerTrust, PublicKey);
 
 impl ConnectArgs {
     /// Opens a session under `terms`, with or without the server's tokenizer.
-    pub(super) fn open(&self, terms: &Terms, tokenizer: bool) -> Result<Opened, Error> {
+    pub(super) fn open(&self, terms: &Terms, tokenizer: bool) -> Result<ClientSession, Error> {
         let expected = self.expect.as_deref().map(Expectation::named).transpose()?;
         let (link, server) = self.link()?;
         let channel = Channel::new(Role::Client, self.link.wrap(link)?);
-        let wishes = Wishes { expected: expected.as_ref().and_then(|expected| expected.spec.as_ref()), tokenizer };
+        let options =
+            ClientOptions { expected: expected.as_ref().and_then(|expected| expected.spec.as_ref()), tokenizer };
         let caller = Caller { key: server.as_ref().map(|(_, key)| key.to_string()) };
-        let session = Opened::open(channel, &caller, terms, &wishes)?;
+        let session = ClientSession::open(channel, &caller, terms, &options)?;
         let met = session.model().fingerprint()?;
         if let Some(expected) = &expected {
             expected.fingerprint.expect(&met)?;

@@ -8,14 +8,15 @@ use std::thread;
 use std::time::Duration;
 
 use clap::Args;
+use engine::FloatLoader;
 use model::party::{
-    Caller, Hosted, Limits, Observer, Opened, Outcome, Prompt, PublicModel, Request, Silent, Terms, Wishes, check_ids,
+    Caller, ClientOptions, ClientSession, Limits, ModelServer, Observer, Outcome, Prompt, PublicModel, Request,
+    Silent, Terms,
 };
 use model::report::PeakMemory;
-use model::{GenerateOptions, Model, ModelFiles, Next, Sampler, Tokenizer, check};
+use model::{GenerateOptions, Lengths, Model, ModelFiles, Next, Sampler, Tokenizer, check};
 use net::tcp::{self, ConnectOptions};
 use net::{Channel, Identity, Link, PublicKey, Role, await_admission, memory_pair, tls};
-use protocols::Float;
 
 use super::error::describe;
 use super::files::{DEFAULT_MODEL, check_writable, open_model, write_json};
@@ -79,9 +80,10 @@ pub(super) fn run(args: DemoArgs) -> Result<(), Error> {
     let tokens = args.tokens.unwrap_or(most);
     // What cannot work is refused before a process is started.
     let padded = whole.padding().is_some();
-    let request = Request { prompt: length, tokens, stop_at_eos: args.sampling.stop_at_eos, padded };
+    let request =
+        Request { lengths: Lengths { prompt: length, tokens }, stop_at_eos: args.sampling.stop_at_eos, padded };
     request.check(&files.spec, &Limits::NONE)?;
-    check_ids(&files.spec, &prompt)?;
+    files.spec.check_ids(&prompt)?;
     let client = Client { args: &args, terms: &terms, prompt: &whole, tokens };
     let mut progress = Progress::of_text(tokenizer.as_ref(), &prompt, tokens);
     progress.spin("the server reads its model");
@@ -113,7 +115,7 @@ pub(super) fn run(args: DemoArgs) -> Result<(), Error> {
     }
     if args.check {
         let mut files = open_model(&args.model)?;
-        let plain = Model::load(&mut Float::default(), &files.spec, Some(&mut files.checkpoint))?;
+        let plain = Model::load(&mut FloatLoader, &files.spec, Some(&mut files.checkpoint))?;
         let options = GenerateOptions { tokens, reveal: terms.reveal, ..Default::default() };
         report.check = Some(check(&plain, &prompt, &options, &outcome.generation)?);
     }
@@ -148,7 +150,7 @@ impl Client<'_> {
     ) -> Result<(Outcome, PublicModel), Error> {
         let channel = Channel::new(Role::Client, self.args.link.wrap(link)?);
         // The tokenizer lies on this machine already.
-        let session = Opened::open(channel, &Caller::default(), self.terms, &Wishes::default())?;
+        let session = ClientSession::open(channel, &Caller::default(), self.terms, &ClientOptions::default())?;
         let model = session.model().clone();
         let stop = self.args.sampling.stop_at_eos;
         let outcome = session.generate(self.prompt.clone(), self.tokens, stop, Next::Pick(sampler), observer)?;
@@ -162,9 +164,10 @@ impl Client<'_> {
         sampler: &mut Sampler,
         observer: &mut dyn Observer,
     ) -> Result<Finished, Error> {
-        let hosted = Hosted::load(files)?;
+        let hosted = ModelServer::load(files)?;
         let (here, there) = memory_pair(self.args.timeout);
-        let limits = Limits { prompt: self.prompt.ids().len(), tokens: self.tokens, preprocess: None };
+        let limits =
+            Limits { lengths: Lengths { prompt: self.prompt.ids().len(), tokens: self.tokens }, preprocess: None };
         let (client, server) = thread::scope(|scope| {
             let server = scope.spawn(|| {
                 let channel = Channel::new(Role::Server, there);

@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
+use engine::{Engine, Float, FloatLoader};
 use model::eval::{Candidate, Evaluation, InClear, Runner, Sequence, TwoParties, evaluate};
-use model::party::Hosted;
+use model::party::ModelServer;
 use model::report::ModelInfo;
 use model::{Model, ModelFiles, Tokenizer};
 use mpcache::PolicySpec;
-use protocols::{Engine, Fixed, Float};
+use protocols::{Fixed, FixedLoader};
 use serde_json::Value;
 
 use super::files::{DEFAULT_MODEL, check_writable, open_model, read, write, write_json};
@@ -129,16 +130,16 @@ pub(super) fn run(args: EvalArgs) -> Result<(), Error> {
     let study = |runner: &dyn Runner| evaluate(runner, &sequences, &candidates, &|| bar.inc(1));
     let metrics = match args.engine {
         EngineArg::Float => {
-            let model = Model::load(&mut Float::default(), &files.spec, Some(&mut files.checkpoint))?;
+            let model = Model::load(&mut FloatLoader, &files.spec, Some(&mut files.checkpoint))?;
             study(&clear(&model, Float::default))
         }
         EngineArg::Fixed => {
-            let model = Model::load(&mut Fixed::new(), &files.spec, Some(&mut files.checkpoint))?;
+            let model = Model::load(&mut FixedLoader::default(), &files.spec, Some(&mut files.checkpoint))?;
             study(&clear(&model, Fixed::new))
         }
         EngineArg::Secure => {
-            let hosted = Hosted::load(files)?;
-            study(&TwoParties { hosted: &hosted, protocol: protocols::Options::default() })
+            let server = ModelServer::load(files)?;
+            study(&TwoParties { server: &server, protocol: protocols::Options::default() })
         }
     };
     bar.finish_and_clear();

@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use model::ModelSpec;
-use model::party::{Hosted, PublicModel, Request, Wishes, plan};
+use model::party::{ClientOptions, ModelServer, PublicModel, Request, plan};
+use model::{Lengths, ModelSpec};
 
 use super::files::{DEFAULT_MODEL, check_writable, open_model, write_json};
 use super::options::{LINKS, LinkArg, TermsArgs};
@@ -48,13 +48,12 @@ pub(super) fn run(args: PlanArgs) -> Result<(), Error> {
     progress.spin("reading the model");
     let model = describe(&args.model)?;
     let request = Request {
-        prompt: args.prompt_len,
-        tokens: args.tokens,
+        lengths: Lengths { prompt: args.prompt_len, tokens: args.tokens },
         stop_at_eos: args.stop_at_eos,
         padded: args.pad_prompt,
     };
     let terms = args.terms.terms(args.link)?;
-    let outcome = plan(&model, &terms, &Wishes::default(), &request, &mut progress)?;
+    let outcome = plan(&model, &terms, &ClientOptions::default(), &request, &mut progress)?;
     drop(progress);
     let mut chosen = options([
         ("link", args.link.to_string().into()),
@@ -87,10 +86,10 @@ fn describe(name: &str) -> Result<PublicModel, Error> {
     let weights = ["model.safetensors", "model.safetensors.index.json"];
     let only_config = path.is_file() || path.is_dir() && !weights.iter().any(|file| path.join(file).is_file());
     if !only_config {
-        return Ok(Hosted::load(open_model(name)?)?.public().clone());
+        return Ok(ModelServer::load(open_model(name)?)?.public().clone());
     }
     let spec = ModelSpec::open(path)?;
     let name = path.file_stem().map_or_else(|| name.into(), |stem| stem.to_string_lossy().into_owned());
-    let scales = vec![protocols::DEFAULT_WEIGHT_FRAC; spec.weight_specs().len()];
-    Ok(PublicModel { name, spec, scales, tokenizer: None })
+    let frac_bits = vec![protocols::DEFAULT_WEIGHT_FRAC; spec.weight_specs().len()];
+    Ok(PublicModel { name, spec, frac_bits, tokenizer: None })
 }

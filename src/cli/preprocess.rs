@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use model::pool::{Bound, Draft, PoolId};
+use model::Lengths;
+use model::pool::{Draft, PoolId};
 
 use super::connect::ConnectArgs;
 use super::files::{check_writable, write_json};
@@ -47,7 +48,7 @@ pub(super) fn run(args: PreprocessArgs) -> Result<(), Error> {
     let session = args.connect.open(&terms, false)?;
     let model = session.model().clone();
     let mut progress = Progress::bars(0);
-    let bound = Bound { prompt: args.prompt_len, tokens: args.tokens };
+    let bound = Lengths { prompt: args.prompt_len, tokens: args.tokens };
     let outcome = session.fill(bound, &args.pool, &mut progress);
     let outcome = progress.finish(outcome)?;
     if let Some(path) = &args.json {

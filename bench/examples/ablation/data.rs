@@ -4,8 +4,8 @@
 //! benchmark says nothing about. What the inputs must do is exercise every range: keys drift along the text (AR(1)), two
 //! channels are outliers, the first tokens draw attention away (sinks), and every query looks for one place of the text.
 
+use engine::{Shape, Tensor};
 use ndarray::{ArrayD, IxDyn};
-use protocols::{Shape, Tensor};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use waggle_bench::{share, to_fixed};

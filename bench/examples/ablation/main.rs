@@ -94,6 +94,9 @@ enum Failure {
     /// A configuration that is none.
     #[error(transparent)]
     Policy(#[from] PolicyError),
+    /// An engine failed.
+    #[error(transparent)]
+    Engine(#[from] engine::Error),
     /// A protocol failed.
     #[error(transparent)]
     Protocol(#[from] protocols::Error),

@@ -6,12 +6,13 @@
 use std::thread;
 use std::time::Duration;
 
+use engine::FloatLoader;
 use model::{
     Checkpoint, DType, GenerateOptions, Generation, Hooks, Input, Model, ModelSpec, Next, Sampler, Step, check,
     generate, synthesize,
 };
 use net::{Channel, Phase, Role, memory_pair};
-use protocols::{Fixed, FixedWeight, Float, Options, Plan, Secure};
+use protocols::{FixedLoader, FixedWeight, Options, Plan, Secure};
 
 use crate::cost::Split;
 use crate::run::{Accounts, Booked, shaped};
@@ -94,7 +95,7 @@ fn spec() -> Result<ModelSpec, Failure> {
 /// By shapes alone.
 pub(crate) fn plan(options: Options) -> Result<Split, Failure> {
     let mut engine = Plan::new(options);
-    let model = Model::load(&mut engine, &spec()?, None)?;
+    let model = Model::load(&mut FixedLoader::default(), &spec()?, None)?;
     Ok(steps(&mut engine, &model, None)?.0)
 }
 
@@ -108,12 +109,9 @@ pub(crate) fn secure(shape: net::Shape, protocol: Options) -> Result<(Split, f32
     let client = Channel::new(Role::Client, shaped(client, shape)?);
     let server = Channel::new(Role::Server, shaped(server, shape)?);
 
-    let mut loader = Fixed::new();
+    let mut loader = FixedLoader::default();
     let weights: Model<FixedWeight> = Model::load(&mut loader, &spec, Some(&mut open()?))?;
-    let scales = loader.scales().to_vec();
-    let mut loader = Fixed::new();
-    loader.expect_scales(scales)?;
-    let blank: Model<FixedWeight> = Model::load(&mut loader, &spec, None)?;
+    let blank: Model<FixedWeight> = Model::load(&mut FixedLoader::announced(loader.frac_bits())?, &spec, None)?;
     let party = |channel: Channel, model: &Model<FixedWeight>, ids: Option<&[u32]>| {
         let mut engine = Secure::new(channel, protocol)?;
         steps(&mut engine, model, ids)
@@ -126,7 +124,7 @@ pub(crate) fn secure(shape: net::Shape, protocol: Options) -> Result<(Split, f32
     server?;
     let (cost, generation) = client?;
     drop(weights);
-    let float = Model::load(&mut Float::default(), &spec, Some(&mut open()?))?;
+    let float = Model::load(&mut FloatLoader, &spec, Some(&mut open()?))?;
     let error = check(&float, &ids, &options(), &generation)?.max_abs_logit_error.unwrap_or(f32::INFINITY);
     if error > MAX_LOGIT_ERROR {
         return Err(Failure::Wrong { policy: "the model's other parts".into(), error: error.into() });

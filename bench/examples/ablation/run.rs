@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::thread;
 use std::time::Duration;
 
+use engine::{Engine, Error, Shape};
 use mpcache::{KvCache, PolicySpec};
 use ndarray::ArrayD;
 use net::{Channel, Entry, Ledger, Link, Phase, Role, Shaped, Traffic, memory_pair};
-use protocols::{Engine, Error, Fixed, Options, Plan, Secure, Shape};
+use protocols::{Fixed, Options, Plan, Secure};
 
 use crate::cost::Cost;
 use crate::data::{self, Inputs};

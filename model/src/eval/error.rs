@@ -75,8 +75,8 @@ pub enum EvalError {
     Panicked,
 }
 
-impl From<protocols::Error> for EvalError {
-    fn from(error: protocols::Error) -> Self {
+impl From<engine::Error> for EvalError {
+    fn from(error: engine::Error) -> Self {
         EvalError::Model(error.into())
     }
 }

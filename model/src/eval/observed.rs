@@ -2,9 +2,8 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use engine::{Engine, Error, Tensor};
 use mpcache::{HeadShape, Policy, Store};
-use net::Role;
-use protocols::{Engine, Error, Tensor};
 
 use super::attention::{AttentionMeans, HeadRows, TokenSet, measure};
 
@@ -76,21 +75,20 @@ impl<E: Engine> Policy<E> for Observed<E> {
         engine: &mut E,
         layer: usize,
         q: &E::Tensor,
-        store: &mut Store<E::Tensor>,
+        store: &mut Store<E>,
     ) -> Result<E::Tensor, Error> {
         // Before the policy may evict them: the tokens that are new stand last.
         let seen = &mut self.layers[layer];
         let new = store.len() - store.fresh()..store.len();
         for (copy, tensor) in [(&mut seen.keys, store.keys()), (&mut seen.values, store.values())] {
-            copy.extend(engine.reveal(&tensor.slice(0, new.clone()), Role::Client)?.into_iter().flatten());
+            copy.extend(engine.reveal(&tensor.slice(0, new.clone()))?.into_iter().flatten());
         }
         seen.tokens = store.seen();
         let position = seen.tokens - 1;
         let output = self.inner.attend(engine, layer, q, store)?;
         if self.positions.binary_search(&position).is_ok() {
             assert_eq!((new.len(), q.shape()[1]), (1, 1), "measured tokens come alone");
-            if let (Some(q), Some(output)) = (engine.reveal(q, Role::Client)?, engine.reveal(&output, Role::Client)?)
-            {
+            if let (Some(q), Some(output)) = (engine.reveal(q)?, engine.reveal(&output)?) {
                 let (q, output): (Vec<f32>, Vec<f32>) = (q.into_iter().collect(), output.into_iter().collect());
                 if let Some(attended) = store.attended() {
                     self.measure(layer, store.heads(), attended, &q, &output);

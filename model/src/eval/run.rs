@@ -5,17 +5,17 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use engine::Engine;
 use mpcache::{KvCache, PolicySpec};
 use ndarray::{Array2, Axis};
-use net::{Channel, Role, memory_pair};
-use protocols::Engine;
+use net::{Channel, NetError, Role, memory_pair};
 
 use super::attention::AttentionMeans;
 use super::metrics::{Metrics, Totals};
 use super::{EvalError, Observed, Sequence};
 use crate::generate::{GenerateOptions, Generation, Hooks, Next, Step, generate_with};
-use crate::party::{Caller, Hosted, Limits, Observer, Opened, Request, Silent, Terms, Wishes, check_ids};
-use crate::{Input, Model, ModelSpec, Reveal};
+use crate::party::{Caller, ClientOptions, ClientSession, Limits, ModelServer, Observer, Request, Silent, Terms};
+use crate::{Input, Lengths, Model, ModelSpec, Reveal};
 
 /// A policy at a budget.
 #[derive(Clone, Debug, PartialEq)]
@@ -109,7 +109,7 @@ impl<E: Engine + 'static> Runner for InClear<'_, E> {
 /// Runs between two parties, two threads of this process over memory: the whole session, as over a network.
 pub struct TwoParties<'a> {
     /// The server's side.
-    pub hosted: &'a Hosted,
+    pub server: &'a ModelServer,
     /// Choices of the protocols.
     pub protocol: protocols::Options,
 }
@@ -119,7 +119,7 @@ const PATIENCE: Duration = Duration::from_secs(600);
 
 impl Runner for TwoParties<'_> {
     fn spec(&self) -> ModelSpec {
-        self.hosted.public().spec.clone()
+        self.server.public().spec.clone()
     }
 
     fn sees(&self) -> bool {
@@ -137,7 +137,7 @@ impl Runner for TwoParties<'_> {
         let (prompt, rest) = sequence.ids().split_at(sequence.prompt());
         let (client, server) = thread::scope(|scope| {
             let server = scope.spawn(|| {
-                self.hosted.serve(
+                self.server.serve(
                     Channel::new(Role::Server, there),
                     &Caller::default(),
                     &terms,
@@ -145,17 +145,19 @@ impl Runner for TwoParties<'_> {
                     &mut Silent,
                 )
             });
-            let client =
-                Opened::open(Channel::new(Role::Client, here), &Caller::default(), &terms, &Wishes::default())
-                    .and_then(|open| {
-                        open.generate(prompt, sequence.passes(), false, Next::Forced(rest), &mut Ticks(tick))
-                    });
+            let client = ClientSession::open(
+                Channel::new(Role::Client, here),
+                &Caller::default(),
+                &terms,
+                &ClientOptions::default(),
+            )
+            .and_then(|open| open.generate(prompt, sequence.passes(), false, Next::Forced(rest), &mut Ticks(tick)));
             (client, server.join())
         });
         let server = server.map_err(|_| EvalError::Panicked)?;
         let out = match (client, server) {
             // The party whose peer hung up is not the one to blame.
-            (Err(crate::Error::Engine(protocols::Error::Net(net::NetError::Closed { .. }))), Err(error)) => {
+            (Err(hung_up), Err(error)) if matches!(hung_up.net(), Some(NetError::Closed { .. })) => {
                 return Err(error.into());
             }
             (client, server) => {
@@ -232,15 +234,14 @@ pub fn evaluate(
 fn check(runner: &dyn Runner, sequences: &[Sequence], candidates: &[Candidate]) -> Result<(), EvalError> {
     let spec = runner.spec();
     for sequence in sequences {
-        let request =
-            Request { prompt: sequence.prompt(), tokens: sequence.passes(), stop_at_eos: false, padded: false };
+        let request = Request::from(Lengths { prompt: sequence.prompt(), tokens: sequence.passes() });
         match request.check(&spec, &Limits::NONE) {
             Err(crate::Error::TooLong { limit, .. }) => {
                 return Err(EvalError::Context { context: sequence.ids().len(), limit });
             }
             other => other?,
         }
-        check_ids(&spec, sequence.ids())?;
+        spec.check_ids(sequence.ids())?;
     }
     match candidates.iter().find(|c| c.policy.clear_only() && !runner.sees()) {
         Some(candidate) => Err(EvalError::Blind { policy: candidate.policy.name() }),

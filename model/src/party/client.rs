@@ -4,17 +4,17 @@ use std::path::Path;
 
 use mpcache::Padding;
 use net::{Channel, Role};
-use protocols::{Fixed, FixedWeight, Secure};
+use protocols::{FixedLoader, FixedWeight, Secure};
 
-use super::opening::Errand;
+use super::opening::SessionKind;
 use super::recorder::{Booked, Recorder, finish};
-use super::{Caller, Observer, Outcome, Prompt, PublicModel, Request, Terms, check_ids, correlations, opening};
-use crate::pool::{Bound, Draft, Pool, Purpose};
-use crate::{Error, GenerateOptions, Generation, Input, Model, ModelSpec, Next, generate};
+use super::{Caller, Observer, Outcome, Prompt, PublicModel, Request, Terms, correlations, opening};
+use crate::pool::{Draft, Pool, Purpose, check_bound};
+use crate::{Error, GenerateOptions, Generation, Input, Lengths, Model, ModelSpec, Next, generate};
 
 /// What a client wants from a server beyond the terms.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Wishes<'a> {
+pub struct ClientOptions<'a> {
     /// The shape that the model must have; both parties report a difference.
     pub expected: Option<&'a ModelSpec>,
     /// Whether to send the tokenizer.
@@ -22,22 +22,27 @@ pub struct Wishes<'a> {
 }
 
 /// A session that is open: the parties agree, and the client knows what is public about the model.
-pub struct Opened {
+pub struct ClientSession {
     channel: Channel,
     server: Caller,
     terms: Terms,
     model: PublicModel,
 }
 
-impl Opened {
+impl ClientSession {
     /// Shakes hands with `server` over `channel`, whose role is client, and receives the description of the model.
     ///
     /// # Errors
     /// [`net::NetError::Disagreement`] if the parties differ, or another [`net::NetError`] that names the step.
-    pub fn open(mut channel: Channel, server: &Caller, terms: &Terms, wishes: &Wishes) -> Result<Self, Error> {
-        let met = opening::meet_server(&mut channel, terms, wishes);
+    pub fn open(
+        mut channel: Channel,
+        server: &Caller,
+        terms: &Terms,
+        options: &ClientOptions,
+    ) -> Result<Self, Error> {
+        let met = opening::meet_server(&mut channel, terms, options);
         let model = opening::complaining(&mut channel, met)?;
-        Ok(Opened { channel, server: server.clone(), terms: terms.clone(), model })
+        Ok(ClientSession { channel, server: server.clone(), terms: terms.clone(), model })
     }
 
     /// What the server says about its model.
@@ -61,13 +66,13 @@ impl Opened {
         self.run(prompt.into(), tokens, stop_at_eos, None, next, observer)
     }
 
-    /// [`Opened::generate`] with the correlations of `pool`, which is used up: its file is gone when the first message
-    /// that depends on it is sent.
+    /// [`ClientSession::generate`] with the correlations of `pool`, which is used up: its file is gone when the first
+    /// message that depends on it is sent.
     ///
     /// # Errors
-    /// As [`Opened::generate`]; before the server is asked if the pool was made for another model, for other terms or for
-    /// less; [`Error::Refused`] if the server has no pool of this id; [`Error::PoolFile`] if the file is damaged or
-    /// somebody was faster.
+    /// As [`ClientSession::generate`]; before the server is asked if the pool was made for another model, for other
+    /// terms or for less; [`Error::Refused`] if the server has no pool of this id; [`Error::PoolFile`] if the file is
+    /// damaged or somebody was faster.
     pub fn spend(
         self,
         pool: Pool,
@@ -90,8 +95,12 @@ impl Opened {
         observer: &mut dyn Observer,
     ) -> Result<Outcome, Error> {
         let ids = prompt.ids();
-        let request = &Request { prompt: ids.len(), tokens, stop_at_eos, padded: prompt.padding().is_some() };
-        check_ids(&self.model.spec, ids)?;
+        let request = &Request {
+            lengths: Lengths { prompt: ids.len(), tokens },
+            stop_at_eos,
+            padded: prompt.padding().is_some(),
+        };
+        self.model.spec.check_ids(ids)?;
         request.check_padding(&self.terms)?;
         request.check_planning(&self.model.spec, &self.terms)?;
         observer.setup();
@@ -100,16 +109,16 @@ impl Opened {
             Some(pool) => {
                 let path = pool.path().to_owned();
                 // Before the planning, which takes a while.
-                pool.bound().check(request).map_err(|e| e.at(&path))?;
+                check_bound(pool.bound(), request).map_err(|e| e.at(&path))?;
                 let purpose = Purpose::watched(&self.model, &self.terms, pool.bound(), None, peer, &*observer)?;
                 pool.check(&purpose, request).map_err(|e| e.at(&path))?;
                 Some((pool, path, purpose))
             }
             None => None,
         };
-        let Opened { mut channel, terms, model: public, .. } = self;
-        let errand = pool.as_ref().map_or(Errand::Generate, |(pool, ..)| Errand::Spend(pool.id()));
-        opening::ask(&mut channel, &public.spec, request, errand)?;
+        let ClientSession { mut channel, terms, model: public, .. } = self;
+        let kind = pool.as_ref().map_or(SessionKind::Generate, |(pool, ..)| SessionKind::Spend(pool.id()));
+        opening::ask(&mut channel, &public.spec, request, kind)?;
         let stock = match pool {
             Some((pool, path, purpose)) => {
                 Some(correlations::spend(&mut channel, pool.claim(&purpose).map_err(|e| e.at(&path)))?)
@@ -129,20 +138,20 @@ impl Opened {
         Ok(finish(&mut engine, &terms, request, generation, recorder))
     }
 
-    /// Makes the correlations of generations up to `bound` and ends with the client's in the file `path`, which must be
-    /// free, and the server's in a file of its own.
+    /// Makes the correlations of generations up to `bound` and ends with the client's in the file `path`, which must
+    /// be free, and the server's in a file of its own.
     ///
     /// # Errors
-    /// Before anything is sent if the bound does not fit the model or there is a file; [`Error::Refused`] if the server
-    /// keeps no pools, has too many, will not do as much or cannot write its own; then there is no file here.
-    pub fn fill(self, bound: Bound, path: &Path, observer: &mut dyn Observer) -> Result<Outcome, Error> {
+    /// Before anything is sent if the bound does not fit the model or there is a file; [`Error::Refused`] if the
+    /// server keeps no pools, has too many, will not do as much or cannot write its own; then there is no file here.
+    pub fn fill(self, bound: Lengths, path: &Path, observer: &mut dyn Observer) -> Result<Outcome, Error> {
         let draft = Draft::create(path).map_err(|e| e.at(path))?;
         observer.setup();
-        let Opened { mut channel, server, terms, model: public } = self;
-        bound.request().check_planning(&public.spec, &terms)?;
+        let ClientSession { mut channel, server, terms, model: public } = self;
+        let request = Request::from(bound);
+        request.check_planning(&public.spec, &terms)?;
         let purpose = Purpose::watched(&public, &terms, bound, None, server.key.as_deref(), &*observer)?;
-        let request = bound.request();
-        opening::ask(&mut channel, &public.spec, &request, Errand::Fill)?;
+        opening::ask(&mut channel, &public.spec, &request, SessionKind::Fill)?;
         let id = opening::learn_pool(&mut channel)?;
         let model = shapes(&public)?;
         let mut engine = Secure::new(channel, terms.protocol)?;
@@ -157,7 +166,5 @@ impl Opened {
 
 /// The model as the client knows it.
 fn shapes(public: &PublicModel) -> Result<Model<FixedWeight>, Error> {
-    let mut engine = Fixed::new();
-    engine.expect_scales(public.scales.clone())?;
-    Model::load(&mut engine, &public.spec, None)
+    Model::load(&mut FixedLoader::announced(&public.frac_bits)?, &public.spec, None)
 }

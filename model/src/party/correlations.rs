@@ -28,7 +28,7 @@ pub(super) fn ready(
     if !terms.protocol.preprocess {
         return Ok(());
     }
-    let needs = needs_watched(&model.spec, &model.scales, terms, request, &*observer)?;
+    let needs = needs_watched(&model.spec, &model.frac_bits, terms, request, &*observer)?;
     match stock {
         Some(stock) => {
             engine.prepare(&needs.ots(), weights, &mut |_, _| ())?;
@@ -50,7 +50,8 @@ pub(super) fn make(
     Ok(engine.take_stock())
 }
 
-/// The client's end of a filling, booked as `offline`: its pool is published when the server's part is safe; see [`crate::pool`].
+/// The client's end of a filling, booked as `offline`: its pool is published when the server's part is safe; see
+/// [`crate::pool`].
 pub(super) fn keep(channel: &mut Channel, drafted: Result<Written, Error>) -> Result<(), Error> {
     channel.ledger_mut().set_phase(Phase::Offline);
     in_scope(channel, |channel| {
@@ -87,7 +88,8 @@ pub(super) fn keep_for_client(
     })
 }
 
-/// The client claims its pool, booked as `setup` as the request is, and learns whether the server has claimed its part.
+/// The client claims its pool, booked as `setup` as the request is, and learns whether the server has claimed its
+/// part.
 pub(super) fn spend(channel: &mut Channel, claimed: Result<Stock, Error>) -> Result<Stock, Error> {
     in_scope(channel, |channel| {
         opening::send_verdict(channel, CLAIMED, claimed.as_ref().err())?;

@@ -1,8 +1,9 @@
 //! The two parties of a session, from the first byte to the last token.
 //!
-//! A server prepares a model once ([`Hosted::load`]) and runs one session per client ([`Hosted::serve`]). A client
-//! opens a session ([`Opened::open`]), learns what is public about the model, and generates
-//! ([`Opened::generate`]). [`plan`] predicts the same session from shapes: bytes and flows of every account are equal.
+//! A server prepares a model once ([`ModelServer::load`]) and runs one session per client ([`ModelServer::serve`]). A
+//! client opens a session ([`ClientSession::open`]), learns what is public about the model, and generates
+//! ([`ClientSession::generate`]). [`plan`] predicts the same session from shapes: bytes and flows of every account
+//! are equal.
 //!
 //! A session begins with these messages, booked in phase `setup` under `handshake`:
 //!
@@ -16,22 +17,21 @@
 //! | verdict: empty, or why the request is refused | server | up to [`MAX_REASON_BYTES`] |
 //! | id of the pool to be filled, if that is the request | server | 16 |
 //!
-//! Then come base OTs, in a two-phase session ([`protocols::Options::preprocess`]) the correlations that [`needs`] lists,
-//! and the generation. With `stop_at_eos` the client sends one more byte after each token.
+//! Then come base OTs, in a two-phase session ([`protocols::Options::preprocess`]) the correlations that [`needs`]
+//! lists, and the generation. With `stop_at_eos` the client sends one more byte after each token.
 //!
-//! At the end both parties compare what they saw of the session ([`net::Channel::confirm_transcript`]); results are final
-//! only then.
+//! At the end both parties compare what they saw of the session ([`net::Channel::confirm_transcript`]); results are
+//! final only then.
 //!
-//! The two phases may be two sessions with any time between them. [`Opened::fill`] makes the correlations, without the
-//! OTs, and ends when each party has its own in a file: the client says `pool/ready` (empty, or what went wrong), the
-//! server answers alike, the client publishes its file and says `pool/kept`, the server publishes its own.
-//! [`Opened::spend`] checks the client's [`Pool`](crate::pool::Pool), the server (one [with pools](Hosted::with_pools))
-//! that of the same id before its verdict; then the client and after it the server claim their parts and say
-//! `pool/claimed`, and both reserve the OTs that the generation needs. What each party has after a crash is in
-//! [`crate::pool`]. A
-//! generation may be shorter than what the pool was made for. Rows of masks serve any lengths; those of keys and values
-//! serve the prompt of the pool's own length and any number of tokens after it. What does not fit a shorter prompt is made
-//! on the spot, booked as `offline`.
+//! The two phases may be two sessions with any time between them. [`ClientSession::fill`] makes the correlations,
+//! without the OTs, and ends when each party has its own in a file: the client says `pool/ready` (empty, or what went
+//! wrong), the server answers alike, the client publishes its file and says `pool/kept`, the server publishes its
+//! own. [`ClientSession::spend`] checks the client's [`Pool`](crate::pool::Pool), the server (one [with
+//! pools](ModelServer::with_pools)) that of the same id before its verdict; then the client and after it the server
+//! claim their parts and say `pool/claimed`, and both reserve the OTs that the generation needs. What each party has
+//! after a crash is in [`crate::pool`]. A generation may be shorter than what the pool was made for. Rows of masks
+//! serve any lengths; those of keys and values serve the prompt of the pool's own length and any number of tokens
+//! after it. What does not fit a shorter prompt is made on the spot, booked as `offline`.
 //!
 //! Neither party believes the other's numbers: lengths are bounded before anything is allocated, the shape is checked
 //! as one from a file would be, and a request is held against the model's positions and the server's [`Limits`].
@@ -47,19 +47,19 @@ mod server;
 use mpcache::{Padding, PolicySpec};
 use net::Entry;
 use protocols::functions::softmax::MAX_SOFTMAX_COLUMNS;
-use serde::{Deserialize, Serialize};
 
-pub use client::{Opened, Wishes};
+pub use client::{ClientOptions, ClientSession};
 pub use opening::{MAX_REASON_BYTES, MAX_SHAPE_BYTES};
 pub(crate) use plan::needs_watched;
 pub use plan::{needs, plan, plan_filling, plan_spending};
 pub use prompt::Prompt;
-pub use server::Hosted;
+pub use server::ModelServer;
 
 pub use crate::MAX_TOKENIZER_BYTES;
+use crate::generate::{check_lengths, check_padding};
 use crate::pool::PoolId;
 use crate::report::{Cost, Wire};
-use crate::{Error, GenerateOptions, Generation, ModelSpec, Reveal, Step};
+use crate::{Error, GenerateOptions, Generation, Lengths, ModelSpec, Reveal, Step};
 
 /// What both parties state before a session and must state alike. The client alone chooses the number of phases
 /// ([`protocols::Options::preprocess`]); the server adopts it or refuses.
@@ -81,12 +81,10 @@ pub struct Caller {
 }
 
 /// What a client asks for: public.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// Tokens of the prompt.
-    pub prompt: usize,
-    /// Tokens to generate; at most this many with `stop_at_eos`.
-    pub tokens: usize,
+    /// Lengths of prompt and text; the text may be shorter with `stop_at_eos`.
+    pub lengths: Lengths,
     /// End after an end-of-text token; the server then learns how many tokens there are.
     pub stop_at_eos: bool,
     /// The first tokens of the prompt may be padding, see [`Prompt::padded`].
@@ -96,10 +94,8 @@ pub struct Request {
 /// The most that a server does for one client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Tokens of a prompt.
-    pub prompt: usize,
-    /// Tokens to generate.
-    pub tokens: usize,
+    /// Longest prompt and longest text.
+    pub lengths: Lengths,
     /// Whether sessions have two phases ([`protocols::Options::preprocess`]); `None` leaves it to the client.
     pub preprocess: Option<bool>,
 }
@@ -107,7 +103,7 @@ pub struct Limits {
 impl Default for Limits {
     /// A thousand of each, in as many phases as the client likes.
     fn default() -> Self {
-        Limits { prompt: 1024, tokens: 1024, preprocess: None }
+        Limits { lengths: Lengths { prompt: 1024, tokens: 1024 }, preprocess: None }
     }
 }
 
@@ -120,7 +116,7 @@ pub struct PublicModel {
     pub spec: ModelSpec,
     /// Fractional bits of each weight in the order of [`Model::load`](crate::Model::load): about the logarithm of its
     /// largest entry.
-    pub scales: Vec<u32>,
+    pub frac_bits: Vec<u32>,
     /// Text of `tokenizer.json`, if there is one and the client asked for it.
     pub tokenizer: Option<Vec<u8>>,
 }
@@ -146,8 +142,8 @@ pub struct Outcome {
 
 /// Watches a session, and may end it. Every method has a default that does nothing.
 pub trait Observer {
-    /// On the server: a client asks for a session in which it learns the logits of `positions` positions. Called before
-    /// anything is planned or claimed for it; an error is the server's verdict.
+    /// On the server: a client asks for a session in which it learns the logits of `positions` positions. Called
+    /// before anything is planned or claimed for it; an error is the server's verdict.
     fn ask(&mut self, positions: u64) -> Result<(), Error> {
         let _ = positions;
         Ok(())
@@ -182,9 +178,9 @@ pub trait Observer {
     }
 }
 
-/// Most steps of planning ([`Request::planning_steps`]) for a session in two phases: half a minute or so, and more than a
-/// GPT-2 XL needs for all its positions. Either party refuses what is beyond, however honest: a model or a request may be
-/// made up to keep it busy.
+/// Most steps of planning ([`Request::planning_steps`]) for a session in two phases: half a minute or so, and more
+/// than a GPT-2 XL needs for all its positions. Either party refuses what is beyond, however honest: a model or a
+/// request may be made up to keep it busy.
 pub const MAX_PLANNING_STEPS: usize = 1 << 16;
 
 /// Watches nothing.
@@ -193,18 +189,9 @@ pub struct Silent;
 
 impl Observer for Silent {}
 
-/// Refuses token ids that the model `spec` does not have.
-pub fn check_ids(spec: &ModelSpec, ids: &[u32]) -> Result<(), Error> {
-    let vocabulary = spec.vocabulary();
-    match ids.iter().find(|id| **id as usize >= vocabulary) {
-        Some(&id) => Err(protocols::Error::Token { id, vocabulary }.into()),
-        None => Ok(()),
-    }
-}
-
 impl Limits {
     /// No limits but the model's own.
-    pub const NONE: Limits = Limits { prompt: usize::MAX, tokens: usize::MAX, preprocess: None };
+    pub const NONE: Limits = Limits { lengths: Lengths::MAX, preprocess: None };
 
     /// Refuses a number of phases that the server does not offer.
     fn check_phases(&self, terms: &Terms) -> Result<(), Error> {
@@ -216,34 +203,38 @@ impl Limits {
     }
 }
 
+impl From<Lengths> for Request {
+    /// A generation of these lengths to the end, without padding.
+    fn from(lengths: Lengths) -> Self {
+        Request { lengths, stop_at_eos: false, padded: false }
+    }
+}
+
 impl Request {
-    /// What it costs to plan two phases for this, from public numbers alone: about half a millisecond each. The planner
-    /// goes through all layers once a token; reading the shape of a layer costs as much as eight tokens.
+    /// What it costs to plan two phases for this, from public numbers alone: about half a millisecond each. The
+    /// planner goes through all layers once a token; reading the shape of a layer costs as much as eight tokens.
     pub fn planning_steps(&self, spec: &ModelSpec) -> usize {
-        spec.layers().saturating_mul(self.tokens.saturating_add(8))
+        spec.layers().saturating_mul(self.lengths.tokens.saturating_add(8))
     }
 
     /// Refuses what would take too long to plan.
     fn check_planning(&self, spec: &ModelSpec, terms: &Terms) -> Result<(), Error> {
         let (steps, limit) = (self.planning_steps(spec), MAX_PLANNING_STEPS);
         if terms.protocol.preprocess && steps > limit {
-            return Err(Error::Planning { tokens: self.tokens, layers: spec.layers(), steps, limit });
+            return Err(Error::Planning { tokens: self.lengths.tokens, layers: spec.layers(), steps, limit });
         }
         Ok(())
     }
 
     /// Refuses padding under a policy that would choose among it.
     fn check_padding(&self, terms: &Terms) -> Result<(), Error> {
-        if self.padded && terms.policy != PolicySpec::default() {
-            return Err(Error::PaddedPolicy { policy: terms.policy.to_string() });
-        }
-        Ok(())
+        check_padding(self.padded, &terms.policy)
     }
 
     /// The options of the generation under `terms`, as far as both parties know them.
     fn options(&self, terms: &Terms) -> GenerateOptions {
         GenerateOptions {
-            tokens: self.tokens,
+            tokens: self.lengths.tokens,
             reveal: terms.reveal,
             stop_at_eos: self.stop_at_eos,
             all_positions: false,
@@ -254,20 +245,9 @@ impl Request {
 
     /// Refuses a request that the model `spec` or the server's `limits` do not allow.
     pub fn check(&self, spec: &ModelSpec, limits: &Limits) -> Result<(), Error> {
-        if self.prompt == 0 || self.tokens == 0 {
-            return Err(Error::Nothing);
-        }
-        for (what, got, limit) in
-            [("tokens of a prompt", self.prompt, limits.prompt), ("tokens to generate", self.tokens, limits.tokens)]
-        {
-            if got > limit {
-                return Err(Error::Limit { what, got, limit });
-            }
-        }
-        let positions = self.prompt.saturating_add(self.tokens - 1);
-        // The softmax of the ring engines has a limit of its own.
+        // The softmax of the engines in fixed point has a limit of its own.
         let limit = spec.max_positions().unwrap_or(usize::MAX).min(MAX_SOFTMAX_COLUMNS);
-        if positions > limit { Err(Error::TooLong { positions, limit }) } else { Ok(()) }
+        check_lengths(self.lengths, limits.lengths, limit)
     }
 }
 
@@ -293,7 +273,7 @@ mod tests {
 
     #[test]
     fn what_would_take_minutes_to_plan_is_refused_before() {
-        let request = |tokens| Request { prompt: 1024, tokens, stop_at_eos: false, padded: false };
+        let request = |tokens| Request::from(Lengths { prompt: 1024, tokens });
         let check = |layers, tokens| request(tokens).check_planning(&llama(layers), &two_phases());
         check(48, 1024).unwrap();
         check(80, 512).unwrap();
@@ -319,10 +299,10 @@ mod tests {
     #[test]
     fn planning_ends_when_nobody_wants_it() {
         let spec = llama(1);
-        let scales = vec![protocols::DEFAULT_WEIGHT_FRAC; spec.weight_specs().len()];
-        let request = Request { prompt: 2, tokens: 1000, stop_at_eos: false, padded: false };
+        let frac_bits = vec![protocols::DEFAULT_WEIGHT_FRAC; spec.weight_specs().len()];
+        let request = Request::from(Lengths { prompt: 2, tokens: 1000 });
         let observer = Impatient::default();
-        let planned = needs_watched(&spec, &scales, &two_phases(), &request, &observer);
+        let planned = needs_watched(&spec, &frac_bits, &two_phases(), &request, &observer);
         assert!(matches!(planned, Err(Error::Abandoned)));
         assert_eq!(observer.0.get(), 3);
     }

@@ -4,10 +4,10 @@ use net::{Channel, Handshake, NetError};
 use ot::CotKind;
 use protocols::{DEFAULT_WEIGHT_FRAC, MIN_WEIGHT_FRAC, Packing};
 
-use super::{Limits, PublicModel, Request, Terms, Wishes};
+use super::{ClientOptions, Limits, PublicModel, Request, Terms};
 use crate::pool::PoolId;
 use crate::text::printable;
-use crate::{Error, MAX_TOKENIZER_BYTES, ModelSpec, Reveal, TokenizerError};
+use crate::{Error, Lengths, MAX_TOKENIZER_BYTES, ModelSpec, Reveal, TokenizerError};
 
 /// Longest shape of a model.
 pub const MAX_SHAPE_BYTES: usize = 16 << 10;
@@ -17,7 +17,7 @@ pub const MAX_REASON_BYTES: usize = 512;
 /// Scope of these messages in the ledger.
 const SCOPE: &str = "handshake";
 const SHAPE: &str = "handshake/shape";
-const SCALES: &str = "handshake/scales";
+const FRAC_BITS: &str = "handshake/scales";
 const TOKENIZER: &str = "handshake/tokenizer";
 const REQUEST: &str = "handshake/request";
 const REQUEST_BYTES: usize = 26;
@@ -34,7 +34,7 @@ const PREPROCESS: &str = "preprocess";
 
 /// What a session is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Errand {
+pub(super) enum SessionKind {
     /// A generation; what it needs is made in the session.
     Generate,
     /// The correlations of a generation, for a pool.
@@ -43,14 +43,14 @@ pub(super) enum Errand {
     Spend(PoolId),
 }
 
-/// The server's part up to and including the verdict, which `accept` gives on a request within the `limits`; fails if the
-/// request is refused. In the terms returned, and passed to `accept`, the number of phases is the client's.
+/// The server's part up to and including the verdict, which `accept` gives on a request within the `limits`; fails if
+/// the request is refused. In the terms returned, and passed to `accept`, the number of phases is the client's.
 pub(super) fn receive_client<T>(
     channel: &mut Channel,
     model: &PublicModel,
     terms: &Terms,
     limits: &Limits,
-    accept: impl FnOnce(&Request, Errand, &Terms) -> Result<T, Error>,
+    accept: impl FnOnce(&Request, SessionKind, &Terms) -> Result<T, Error>,
 ) -> Result<(Request, Terms, T), Error> {
     let shape = shape_text(&model.spec)?;
     let hello =
@@ -69,28 +69,28 @@ pub(super) fn receive_client<T>(
     };
     scoped(channel, |channel| {
         channel.send(SHAPE, shape.as_bytes())?;
-        // Scales lie in MIN_WEIGHT_FRAC..=DEFAULT_WEIGHT_FRAC.
-        let scales: Vec<u8> = model.scales.iter().map(|&bits| bits as u8).collect();
-        channel.send(SCALES, &scales)?;
+        // They lie in MIN_WEIGHT_FRAC..=DEFAULT_WEIGHT_FRAC.
+        let frac_bits: Vec<u8> = model.frac_bits.iter().map(|&bits| bits as u8).collect();
+        channel.send(FRAC_BITS, &frac_bits)?;
         let tokenizer = model.tokenizer.as_deref().filter(|_| wanted).unwrap_or_default();
         if tokenizer.len() > MAX_TOKENIZER_BYTES {
             let (got, limit) = (tokenizer.len(), MAX_TOKENIZER_BYTES);
             return Err(TokenizerError::TooMuch { what: "bytes of tokenizer.json".into(), got, limit }.into());
         }
         channel.send(TOKENIZER, tokenizer)?;
-        let (request, errand) = decode_request(&channel.recv(REQUEST, REQUEST_BYTES)?)?;
+        let (request, kind) = decode_request(&channel.recv(REQUEST, REQUEST_BYTES)?)?;
         let verdict = limits
             .check_phases(&terms)
             .and_then(|()| request.check_padding(&terms))
             .and_then(|()| request.check(&model.spec, limits));
-        let verdict = verdict.and_then(|()| accept(&request, errand, &terms));
+        let verdict = verdict.and_then(|()| accept(&request, kind, &terms));
         send_verdict(channel, VERDICT, verdict.as_ref().err())?;
         let accepted = verdict?;
         Ok((request, terms, accepted))
     })
 }
 
-/// Names the pool of an [`Errand::Fill`] that was accepted.
+/// Names the pool of an [`SessionKind::Fill`] that was accepted.
 pub(super) fn name_pool(channel: &mut Channel, id: PoolId) -> Result<(), Error> {
     scoped(channel, |channel| Ok(channel.send(POOL, &id.0)?))
 }
@@ -129,9 +129,14 @@ pub(super) fn receive_verdict(channel: &mut Channel, step: &'static str) -> Resu
 }
 
 /// The client's part before the request: what the server says about its model.
-pub(super) fn meet_server(channel: &mut Channel, terms: &Terms, wishes: &Wishes) -> Result<PublicModel, Error> {
-    let mut hello = stated(terms).tell(PREPROCESS, terms.protocol.preprocess).tell(WANTS_TOKENIZER, wishes.tokenizer);
-    if let Some(spec) = wishes.expected {
+pub(super) fn meet_server(
+    channel: &mut Channel,
+    terms: &Terms,
+    options: &ClientOptions,
+) -> Result<PublicModel, Error> {
+    let mut hello =
+        stated(terms).tell(PREPROCESS, terms.protocol.preprocess).tell(WANTS_TOKENIZER, options.tokenizer);
+    if let Some(spec) = options.expected {
         hello = hello.agree("model", shape_text(spec)?);
     }
     let theirs = hello.run(channel)?;
@@ -140,25 +145,30 @@ pub(super) fn meet_server(channel: &mut Channel, terms: &Terms, wishes: &Wishes)
         let shape = channel.recv_up_to(SHAPE, MAX_SHAPE_BYTES)?;
         let spec: ModelSpec = serde_json::from_slice(&shape)
             .map_err(|e| malformed(SHAPE, printable(&format!("no model has this shape: {e}"), MAX_REASON_BYTES)))?;
-        if wishes.expected.is_some_and(|expected| *expected != spec) {
+        if options.expected.is_some_and(|expected| *expected != spec) {
             return Err(malformed(SHAPE, "not the shape that the handshake stated").into());
         }
-        let scales = channel.recv(SCALES, spec.weight_specs().len())?;
-        let scales: Vec<u32> = scales.into_iter().map(u32::from).collect();
-        if let Some(bits) = scales.iter().find(|bits| !(MIN_WEIGHT_FRAC..=DEFAULT_WEIGHT_FRAC).contains(*bits)) {
-            return Err(malformed(SCALES, format!("no weight has {bits} fractional bits")).into());
+        let frac_bits = channel.recv(FRAC_BITS, spec.weight_specs().len())?;
+        let frac_bits: Vec<u32> = frac_bits.into_iter().map(u32::from).collect();
+        if let Some(bits) = frac_bits.iter().find(|bits| !(MIN_WEIGHT_FRAC..=DEFAULT_WEIGHT_FRAC).contains(*bits)) {
+            return Err(malformed(FRAC_BITS, format!("no weight has {bits} fractional bits")).into());
         }
-        let max = if wishes.tokenizer { MAX_TOKENIZER_BYTES } else { 0 };
+        let max = if options.tokenizer { MAX_TOKENIZER_BYTES } else { 0 };
         let tokenizer = Some(channel.recv_up_to(TOKENIZER, max)?).filter(|bytes| !bytes.is_empty());
-        Ok(PublicModel { name, spec, scales, tokenizer })
+        Ok(PublicModel { name, spec, frac_bits, tokenizer })
     })
 }
 
 /// The client's request and the server's verdict on it.
-pub(super) fn ask(channel: &mut Channel, spec: &ModelSpec, request: &Request, errand: Errand) -> Result<(), Error> {
+pub(super) fn ask(
+    channel: &mut Channel,
+    spec: &ModelSpec,
+    request: &Request,
+    kind: SessionKind,
+) -> Result<(), Error> {
     // What cannot work is not asked for; the server's own limits are its business.
     request.check(spec, &Limits::NONE)?;
-    let message = encode_request(request, errand)?;
+    let message = encode_request(request, kind)?;
     scoped(channel, |channel| {
         channel.send(REQUEST, &message)?;
         receive_verdict(channel, VERDICT)
@@ -221,51 +231,47 @@ fn shape_text(spec: &ModelSpec) -> Result<String, Error> {
     serde_json::to_string(spec).map_err(|e| crate::ConfigError::Json(e.to_string()).into())
 }
 
-fn encode_request(request: &Request, errand: Errand) -> Result<Vec<u8>, Error> {
+fn encode_request(request: &Request, kind: SessionKind) -> Result<Vec<u8>, Error> {
     let mut message = Vec::with_capacity(REQUEST_BYTES);
-    for (what, number) in [("tokens of a prompt", request.prompt), ("tokens to generate", request.tokens)] {
+    for (what, number) in
+        [("tokens of a prompt", request.lengths.prompt), ("tokens to generate", request.lengths.tokens)]
+    {
         let limit = u32::MAX as usize;
         let number = u32::try_from(number).map_err(|_| Error::Limit { what, got: number, limit })?;
         message.extend(number.to_le_bytes());
     }
-    let (errand, id) = match errand {
-        Errand::Generate => (0, [0; POOL_BYTES]),
-        Errand::Fill => (1, [0; POOL_BYTES]),
-        Errand::Spend(PoolId(id)) => (2, id),
+    let (kind, id) = match kind {
+        SessionKind::Generate => (0, [0; POOL_BYTES]),
+        SessionKind::Fill => (1, [0; POOL_BYTES]),
+        SessionKind::Spend(PoolId(id)) => (2, id),
     };
-    message.extend([u8::from(request.stop_at_eos) | u8::from(request.padded) << 1, errand]);
+    message.extend([u8::from(request.stop_at_eos) | u8::from(request.padded) << 1, kind]);
     message.extend(id);
     Ok(message)
 }
 
-fn decode_request(message: &[u8]) -> Result<(Request, Errand), NetError> {
-    let &[p0, p1, p2, p3, t0, t1, t2, t3, flags @ 0..=3, errand, ref id @ ..] = message else {
+fn decode_request(message: &[u8]) -> Result<(Request, SessionKind), NetError> {
+    let &[p0, p1, p2, p3, t0, t1, t2, t3, flags @ 0..=3, kind, ref id @ ..] = message else {
         return Err(malformed(REQUEST, "the ninth byte is above 3"));
     };
-    let errand = match (errand, <[u8; POOL_BYTES]>::try_from(id)) {
-        (0, Ok(_)) => Errand::Generate,
-        (1, Ok(_)) => Errand::Fill,
-        (2, Ok(id)) => Errand::Spend(PoolId(id)),
+    let kind = match (kind, <[u8; POOL_BYTES]>::try_from(id)) {
+        (0, Ok(_)) => SessionKind::Generate,
+        (1, Ok(_)) => SessionKind::Fill,
+        (2, Ok(id)) => SessionKind::Spend(PoolId(id)),
         _ => return Err(malformed(REQUEST, "the tenth byte is none of 0, 1, 2")),
     };
     let number = |bytes| u32::from_le_bytes(bytes) as usize;
     let request = Request {
-        prompt: number([p0, p1, p2, p3]),
-        tokens: number([t0, t1, t2, t3]),
+        lengths: Lengths { prompt: number([p0, p1, p2, p3]), tokens: number([t0, t1, t2, t3]) },
         stop_at_eos: flags & 1 == 1,
         padded: flags & 2 == 2,
     };
-    Ok((request, errand))
+    Ok((request, kind))
 }
 
 /// Passes `result` on; if the peer's data was bad, the peer hears at which step.
 pub(super) fn complaining<T>(channel: &mut Channel, result: Result<T, Error>) -> Result<T, Error> {
-    let step = match &result {
-        Err(Error::Net(error) | Error::Engine(protocols::Error::Net(error))) => error.bad_step(),
-        Err(Error::Engine(protocols::Error::Ot(ot::OtError::Net(error)))) => error.bad_step(),
-        _ => None,
-    };
-    if let Some(step) = step {
+    if let Some(step) = result.as_ref().err().and_then(Error::net).and_then(NetError::bad_step) {
         channel.reject(step);
     }
     result

@@ -3,33 +3,33 @@
 use std::time::Duration;
 
 use net::{Channel, Ledger, Role, memory_pair};
-use protocols::{Needs, Plan};
+use protocols::{FixedLoader, Needs, Plan};
 
-use super::opening::Errand;
+use super::opening::SessionKind;
 use super::recorder::{Booked, Recorder, finish};
-use super::{Limits, Observer, Outcome, PublicModel, Request, Silent, Terms, Wishes, correlations, opening};
-use crate::pool::{Bound, PoolId, Purpose};
-use crate::{Error, Generation, Hooks, Input, Model, ModelSpec, Next, Sampler, generate};
+use super::{ClientOptions, Limits, Observer, Outcome, PublicModel, Request, Silent, Terms, correlations, opening};
+use crate::pool::{PoolId, Purpose, check_bound};
+use crate::{Error, Generation, Hooks, Input, Lengths, Model, ModelSpec, Next, Sampler, generate};
 
 /// How long the rehearsal of the opening may take.
 const REHEARSAL: Duration = Duration::from_secs(60);
 
 /// Predicts the session of a client that asks a server of `model` for `request` under `terms`: the accounts carry the
-/// bytes, messages and flows that a real ledger would, to the byte, and no times. With `stop_at_eos` it is the longest
-/// session that may come out.
+/// bytes, messages and flows that a real ledger would, to the byte, and no times. With `stop_at_eos` it is the
+/// longest session that may come out.
 ///
-/// `scales` of the model matter: without weights they are what [`protocols::DEFAULT_WEIGHT_FRAC`] says.
+/// `frac_bits` of the model matter: without weights they are what [`protocols::DEFAULT_WEIGHT_FRAC`] says.
 pub fn plan(
     model: &PublicModel,
     terms: &Terms,
-    wishes: &Wishes,
+    options: &ClientOptions,
     request: &Request,
     observer: &mut dyn Observer,
 ) -> Result<Outcome, Error> {
-    let opening = rehearse(model, terms, wishes, request, Errand::Generate)?;
+    let opening = rehearse(model, terms, options, request, SessionKind::Generate)?;
     let mut engine = Plan::after(opening, terms.protocol);
     if terms.protocol.preprocess {
-        let needs = needs(&model.spec, &model.scales, terms, request)?;
+        let needs = needs(&model.spec, &model.frac_bits, terms, request)?;
         engine.prepare(&needs)?;
         observer.prepare(1, 1);
     }
@@ -37,33 +37,38 @@ pub fn plan(
 }
 
 /// [`plan`] of the session that fills a pool for generations up to `bound`.
-pub fn plan_filling(model: &PublicModel, terms: &Terms, wishes: &Wishes, bound: Bound) -> Result<Outcome, Error> {
+pub fn plan_filling(
+    model: &PublicModel,
+    terms: &Terms,
+    options: &ClientOptions,
+    bound: Lengths,
+) -> Result<Outcome, Error> {
     let purpose = Purpose::new(model, terms, bound, None, None)?;
-    let opening = rehearse(model, terms, wishes, &bound.request(), Errand::Fill)?;
+    let opening = rehearse(model, terms, options, &bound.into(), SessionKind::Fill)?;
     let mut engine = Plan::after(opening, terms.protocol);
     engine.prepare(purpose.needs())?;
     engine.confirm_transcript()?;
     correlations::plan_keeping(engine.ledger());
     let mut silent = Silent;
     let recorder = Recorder::new(&mut silent);
-    Ok(untimed(finish(&mut engine, terms, &bound.request(), Generation::default(), recorder)))
+    Ok(untimed(finish(&mut engine, terms, &bound.into(), Generation::default(), recorder)))
 }
 
 /// [`plan`] of a generation from a pool made for `bound`.
 pub fn plan_spending(
     model: &PublicModel,
     terms: &Terms,
-    wishes: &Wishes,
-    bound: Bound,
+    options: &ClientOptions,
+    bound: Lengths,
     request: &Request,
     observer: &mut dyn Observer,
 ) -> Result<Outcome, Error> {
-    bound.check(request)?;
+    check_bound(bound, request)?;
     let purpose = Purpose::new(model, terms, bound, None, None)?;
-    let mut opening = rehearse(model, terms, wishes, request, Errand::Spend(PoolId::default()))?;
+    let mut opening = rehearse(model, terms, options, request, SessionKind::Spend(PoolId::default()))?;
     correlations::plan_claiming(&mut opening);
     let mut engine = Plan::after(opening, terms.protocol);
-    engine.prepare(&needs(&model.spec, &model.scales, terms, request)?.ots())?;
+    engine.prepare(&needs(&model.spec, &model.frac_bits, terms, request)?.ots())?;
     engine.set_stock(purpose.needs());
     run(engine, model, terms, request, observer)
 }
@@ -76,9 +81,8 @@ fn run(
     request: &Request,
     observer: &mut dyn Observer,
 ) -> Result<Outcome, Error> {
-    engine.expect_scales(model.scales.clone())?;
-    let weights = Model::load(&mut engine, &model.spec, None)?;
-    let input = Input { ids: None, count: request.prompt };
+    let weights = Model::load(&mut FixedLoader::announced(&model.frac_bits)?, &model.spec, None)?;
+    let input = Input { ids: None, count: request.lengths.prompt };
     let mut unused = Sampler::greedy();
     let mut recorder = Recorder::new(observer);
     let options = request.options(terms);
@@ -98,9 +102,10 @@ fn untimed(mut outcome: Outcome) -> Outcome {
     outcome
 }
 
-/// What a two-phase session takes from its stock, and therefore prepares: from shapes alone, the same for both parties.
-pub fn needs(spec: &ModelSpec, scales: &[u32], terms: &Terms, request: &Request) -> Result<Needs, Error> {
-    needs_watched(spec, scales, terms, request, &Silent)
+/// What a two-phase session takes from its stock, and therefore prepares: from shapes alone, the same for both
+/// parties.
+pub fn needs(spec: &ModelSpec, frac_bits: &[u32], terms: &Terms, request: &Request) -> Result<Needs, Error> {
+    needs_watched(spec, frac_bits, terms, request, &Silent)
 }
 
 /// Ends planning when the observer says that nobody wants it any more.
@@ -115,15 +120,14 @@ impl Hooks<Plan> for Planning<'_> {
 /// [`needs`], which `observer` may end: it takes a while, and no message comes meanwhile.
 pub(crate) fn needs_watched(
     spec: &ModelSpec,
-    scales: &[u32],
+    frac_bits: &[u32],
     terms: &Terms,
     request: &Request,
     observer: &dyn Observer,
 ) -> Result<Needs, Error> {
     let mut engine = Plan::new(terms.protocol);
-    engine.expect_scales(scales.to_vec())?;
-    let weights = Model::load(&mut engine, spec, None)?;
-    let input = Input { ids: None, count: request.prompt };
+    let weights = Model::load(&mut FixedLoader::announced(frac_bits)?, spec, None)?;
+    let input = Input { ids: None, count: request.lengths.prompt };
     let mut unused = Sampler::greedy();
     let (next, mut hooks) = (Next::Pick(&mut unused), Planning(observer));
     generate(&mut engine, &weights, input, &request.options(terms), next, &mut hooks)?;
@@ -134,9 +138,9 @@ pub(crate) fn needs_watched(
 fn rehearse(
     model: &PublicModel,
     terms: &Terms,
-    wishes: &Wishes,
+    options: &ClientOptions,
     request: &Request,
-    errand: Errand,
+    kind: SessionKind,
 ) -> Result<Ledger, Error> {
     let (client, server) = memory_pair(REHEARSAL);
     let mut client = Channel::new(Role::Client, client);
@@ -144,11 +148,13 @@ fn rehearse(
     std::thread::scope(|scope| {
         let receiving = scope.spawn(move || {
             opening::receive_client(&mut server, model, terms, &Limits::NONE, |_, _, _| Ok(()))?;
-            if errand == Errand::Fill { opening::name_pool(&mut server, PoolId::default()) } else { Ok(()) }
+            if kind == SessionKind::Fill { opening::name_pool(&mut server, PoolId::default()) } else { Ok(()) }
         });
-        let asked = opening::meet_server(&mut client, terms, wishes)
-            .and_then(|public| opening::ask(&mut client, &public.spec, request, errand))
-            .and_then(|()| if errand == Errand::Fill { opening::learn_pool(&mut client).map(drop) } else { Ok(()) });
+        let asked = opening::meet_server(&mut client, terms, options)
+            .and_then(|public| opening::ask(&mut client, &public.spec, request, kind))
+            .and_then(
+                |()| if kind == SessionKind::Fill { opening::learn_pool(&mut client).map(drop) } else { Ok(()) },
+            );
         let ledger = std::mem::take(client.ledger_mut());
         // A client that fails leaves; the server must not wait for it.
         drop(client);

@@ -10,8 +10,8 @@ pub struct Prompt {
 }
 
 impl Prompt {
-    /// A prompt that the server sees as one of `length` tokens, however many of them `ids` are. No token attends to the
-    /// rest, which comes first.
+    /// A prompt that the server sees as one of `length` tokens, however many of them `ids` are. No token attends to
+    /// the rest, which comes first.
     ///
     /// # Errors
     /// [`Error::Padding`] if it is longer.

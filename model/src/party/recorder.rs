@@ -1,7 +1,8 @@
 //! Accounts of a generation: phases, tokens, the byte that ends it.
 
+use engine::Engine;
 use net::{Direction, HEADER_BYTES, Ledger, NetError, Phase, Role, TRANSCRIPT_BYTES, WireBytes};
-use protocols::{Engine, Plan, Secure};
+use protocols::{Plan, Secure};
 
 use super::{Observer, Outcome, Request, Terms};
 use crate::report::{TokenMeter, Wire};
@@ -121,8 +122,8 @@ impl<E: Booked> Hooks<E> for Recorder<'_> {
         self.observer.token(token);
     }
 
-    fn agree_to_stop(&mut self, engine: &mut E, stop: Option<bool>) -> Result<bool, protocols::Error> {
-        engine.scope(STOP, |engine| engine.tell_stop(stop))
+    fn agree_to_stop(&mut self, engine: &mut E, stop: Option<bool>) -> Result<bool, engine::Error> {
+        engine.scope(STOP, |engine| Ok(engine.tell_stop(stop)?))
     }
 }
 
@@ -139,7 +140,7 @@ pub(super) fn finish(
     ledger.checkpoint();
     Outcome {
         wire,
-        prompt_tokens: request.prompt,
+        prompt_tokens: request.lengths.prompt,
         generation,
         entries: ledger.entries(),
         per_token: recorder.meter.into_costs(),

@@ -3,16 +3,18 @@
 use std::sync::OnceLock;
 
 use net::{Channel, Role};
-use protocols::{Fixed, FixedWeight, Secure};
+use protocols::{FixedLoader, FixedWeight, Secure};
 
-use super::opening::Errand;
+use super::opening::SessionKind;
 use super::recorder::{Booked, Recorder, finish};
 use super::{Caller, Limits, Observer, Outcome, PublicModel, Request, Terms, correlations, opening};
-use crate::pool::{Bound, Place, Pool, PoolError, PoolId, Pools, Purpose, digest};
-use crate::{Calibration, Error, Generation, Input, Model, ModelFiles, Next, Reveal, Sampler, calibrate, generate};
+use crate::pool::{Place, Pool, PoolError, PoolId, Pools, Purpose, check_bound, digest};
+use crate::{
+    Calibration, Error, Generation, Input, Lengths, Model, ModelFiles, Next, Reveal, Sampler, calibrate, generate,
+};
 
 /// A model in fixed point, ready for any number of sessions, one after another or at once.
-pub struct Hosted {
+pub struct ModelServer {
     model: Model<FixedWeight>,
     public: PublicModel,
     pools: Option<Pools>,
@@ -30,32 +32,32 @@ enum Grant {
     Fill(Box<(PoolId, Place, Purpose)>),
 }
 
-impl Hosted {
+impl ModelServer {
     /// Reads and prepares the weights of `files`.
     ///
     /// # Errors
     /// By the tensor's name: what is missing, has another shape, is not finite or does not fit the fixed point.
     pub fn load(files: ModelFiles) -> Result<Self, Error> {
         let ModelFiles { name, spec, mut checkpoint, tokenizer } = files;
-        let mut engine = Fixed::new();
-        let model = Model::load(&mut engine, &spec, Some(&mut checkpoint))?;
-        let scales = engine.scales().to_vec();
-        let public = PublicModel { name, spec, scales, tokenizer };
-        Ok(Hosted { model, public, pools: None, digest: OnceLock::new() })
+        let mut loader = FixedLoader::default();
+        let model = Model::load(&mut loader, &spec, Some(&mut checkpoint))?;
+        let frac_bits = loader.frac_bits().to_vec();
+        let public = PublicModel { name, spec, frac_bits, tokenizer };
+        Ok(ModelServer { model, public, pools: None, digest: OnceLock::new() })
     }
 
     /// Puts a short text through the model in the clear, see [`calibrate`].
     ///
     /// # Errors
-    /// [`Error::Calibration`] if a value leaves the range of an operation; [`Error::Tokenizer`] if clients would refuse the
-    /// tokenizer.
+    /// [`Error::Calibration`] if a value leaves the range of an operation; [`Error::Tokenizer`] if clients would
+    /// refuse the tokenizer.
     pub fn calibrate(&self) -> Result<Calibration, Error> {
         calibrate(&self.model, self.public.tokenizer.as_deref())
     }
 
     /// Lets clients fill and spend pools, of which the server keeps its part in `pools`.
     pub fn with_pools(self, pools: Pools) -> Self {
-        Hosted { pools: Some(pools), ..self }
+        ModelServer { pools: Some(pools), ..self }
     }
 
     /// What clients may know.
@@ -63,13 +65,14 @@ impl Hosted {
         &self.public
     }
 
-    /// Runs one session over `channel`, whose role is server, with the client `caller`, who chooses the number of phases
-    /// within the `limits`.
+    /// Runs one session over `channel`, whose role is server, with the client `caller`, who chooses the number of
+    /// phases within the `limits`.
     ///
     /// # Errors
-    /// [`net::NetError::Disagreement`] if the parties differ; [`Error::Limit`], [`Error::Phases`], [`Error::Planning`], [`Error::Quota`],
-    /// [`Error::TooLong`], [`Error::Nothing`], [`Error::Pool`] or [`Error::PoolFile`] for a request that is refused; an
-    /// error that names the step if the client vanishes or sends nonsense. None of them affects the next session.
+    /// [`net::NetError::Disagreement`] if the parties differ; [`Error::Limit`], [`Error::Phases`],
+    /// [`Error::Planning`], [`Error::Quota`], [`Error::TooLong`], [`Error::Nothing`], [`Error::Pool`] or
+    /// [`Error::PoolFile`] for a request that is refused; an error that names the step if the client vanishes or
+    /// sends nonsense. None of them affects the next session.
     pub fn serve(
         &self,
         mut channel: Channel,
@@ -78,12 +81,12 @@ impl Hosted {
         limits: &Limits,
         observer: &mut dyn Observer,
     ) -> Result<Outcome, Error> {
-        let accept = |request: &Request, errand: Errand, terms: &Terms| {
+        let accept = |request: &Request, kind: SessionKind, terms: &Terms| {
             // What is cheap to refuse comes before what takes time.
             request.check_planning(&self.public.spec, terms)?;
-            let learns = errand != Errand::Fill && terms.reveal == Reveal::Logits;
-            observer.ask(if learns { request.tokens as u64 } else { 0 })?;
-            self.accept(caller, request, errand, terms, &*observer)
+            let learns = kind != SessionKind::Fill && terms.reveal == Reveal::Logits;
+            observer.ask(if learns { request.lengths.tokens as u64 } else { 0 })?;
+            self.accept(caller, request, kind, terms, &*observer)
         };
         let received = opening::receive_client(&mut channel, &self.public, terms, limits, accept);
         let (request, terms, grant) = opening::complaining(&mut channel, received)?;
@@ -102,7 +105,7 @@ impl Hosted {
         let mut engine = Secure::new(channel, terms.protocol)?;
         let weights = self.model.weights();
         correlations::ready(&mut engine, &self.public, &weights, terms, &request, stock, observer)?;
-        let input = Input { ids: None, count: request.prompt };
+        let input = Input { ids: None, count: request.lengths.prompt };
         // The server picks nothing: it never sees logits.
         let mut unused = Sampler::greedy();
         let mut recorder = Recorder::new(observer);
@@ -114,32 +117,32 @@ impl Hosted {
         Ok(finish(&mut engine, terms, &request, generation, recorder))
     }
 
-    /// Grants or refuses an errand within the limits. Nothing is used up by it.
+    /// Grants or refuses a session within the limits. Nothing is used up by it.
     fn accept(
         &self,
         caller: &Caller,
         request: &Request,
-        errand: Errand,
+        kind: SessionKind,
         terms: &Terms,
         observer: &dyn Observer,
     ) -> Result<Grant, Error> {
         let peer = caller.key.as_deref();
         let pools = || self.pools.as_ref().ok_or(PoolError::NoPools);
-        match errand {
-            Errand::Generate => Ok(Grant::Generate),
-            Errand::Fill => {
+        match kind {
+            SessionKind::Generate => Ok(Grant::Generate),
+            SessionKind::Fill => {
                 let id = PoolId::random();
                 let place = pools()?.draft(id, peer)?;
-                Ok(Grant::Fill(Box::new((id, place, self.purpose(peer, terms, Bound::of(request), observer)?))))
+                Ok(Grant::Fill(Box::new((id, place, self.purpose(peer, terms, request.lengths, observer)?))))
             }
-            Errand::Spend(id) => {
+            SessionKind::Spend(id) => {
                 let path = pools()?.path(id);
                 let at = |error: PoolError| match error {
                     PoolError::Gone => PoolError::Unknown { id }.into(),
                     other => other.at(&path),
                 };
                 let pool = pools()?.get(id).map_err(at)?;
-                pool.bound().check(request).map_err(at)?;
+                check_bound(pool.bound(), request).map_err(at)?;
                 let purpose = self.purpose(peer, terms, pool.bound(), observer)?;
                 pool.check(&purpose, request).map_err(at)?;
                 let pool = pools()?.set_aside(pool).map_err(at)?;
@@ -152,7 +155,7 @@ impl Hosted {
         &self,
         peer: Option<&str>,
         terms: &Terms,
-        bound: Bound,
+        bound: Lengths,
         observer: &dyn Observer,
     ) -> Result<Purpose, Error> {
         let digest = self.digest.get_or_init(|| digest(&self.model.weights()));

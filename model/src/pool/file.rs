@@ -12,7 +12,8 @@ use protocols::Stock;
 use serde::{Deserialize, Serialize};
 use zeroize::{Zeroize, Zeroizing};
 
-use super::{Bound, Difference, PEER, PoolError, PoolId, Purpose, hex};
+use super::{Difference, PEER, PoolError, PoolId, Purpose, check_bound, hex};
+use crate::Lengths;
 use crate::party::Request;
 
 /// Ends the name of a file that was claimed.
@@ -35,7 +36,7 @@ pub(super) struct Header {
     pub(super) id: PoolId,
     pub(super) role: Role,
     /// The longest generation.
-    pub(super) bound: Bound,
+    pub(super) bound: Lengths,
     pub(super) facts: BTreeMap<String, String>,
     /// BLAKE3 of the two before.
     pub(super) fingerprint: String,
@@ -100,7 +101,7 @@ impl Pool {
     }
 
     /// The longest generation that it serves.
-    pub fn bound(&self) -> Bound {
+    pub fn bound(&self) -> Lengths {
         self.header.bound
     }
 
@@ -116,7 +117,7 @@ impl Pool {
 
     /// Refuses a pool that was not made for `purpose`, which has the pool's own bound, or not for as much as `request`.
     pub fn check(&self, purpose: &Purpose, request: &Request) -> Result<(), PoolError> {
-        self.bound().check(request)?;
+        check_bound(self.bound(), request)?;
         let found = &self.header.facts;
         let names = purpose.facts.keys().chain(found.keys().filter(|name| !purpose.facts.contains_key(*name)));
         let value = |of: &BTreeMap<String, String>, name| of.get(name).cloned().unwrap_or_default();

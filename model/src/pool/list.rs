@@ -10,7 +10,8 @@ use serde::Serialize;
 
 use super::dir::{PENDING_AGE, state};
 use super::file::{Header, MAGIC, lock, or_gone, read_header, sync_directory};
-use super::{Bound, PoolError, PoolId};
+use super::{PoolError, PoolId};
+use crate::Lengths;
 
 /// How far a file has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -74,7 +75,7 @@ impl Found {
     }
 
     /// The longest generation that it serves.
-    pub fn bound(&self) -> Option<Bound> {
+    pub fn bound(&self) -> Option<Lengths> {
         Some(self.header.as_ref().ok()?.bound)
     }
 

@@ -82,8 +82,9 @@ pub use error::{Difference, PoolError};
 pub use file::{MAX_HEADER_BYTES, Pool};
 pub use list::{Found, State, find};
 
-use crate::Error;
+use crate::lengths::Excess;
 use crate::party::{Observer, PublicModel, Request, Silent, Terms, needs_watched};
+use crate::{Error, Lengths};
 
 /// Names the two files that belong together. Text: 32 hexadecimal digits in lower case.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -132,36 +133,11 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The longest generation that a pool serves.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Bound {
-    /// Tokens of the prompt.
-    pub prompt: usize,
-    /// Tokens to generate.
-    pub tokens: usize,
-}
-
-impl Bound {
-    /// The lengths of `request`.
-    pub fn of(request: &Request) -> Self {
-        Bound { prompt: request.prompt, tokens: request.tokens }
-    }
-
-    /// The longest generation itself.
-    pub fn request(self) -> Request {
-        Request { prompt: self.prompt, tokens: self.tokens, stop_at_eos: false, padded: false }
-    }
-
-    /// Refuses what is longer.
-    pub fn check(self, request: &Request) -> Result<(), PoolError> {
-        for (what, got, limit) in
-            [("tokens of a prompt", request.prompt, self.prompt), ("tokens to generate", request.tokens, self.tokens)]
-        {
-            if got > limit {
-                return Err(PoolError::Bound { what, got, limit });
-            }
-        }
-        Ok(())
+/// Refuses a generation that is longer than the longest one that a pool serves.
+pub(crate) fn check_bound(bound: Lengths, request: &Request) -> Result<(), PoolError> {
+    match request.lengths.beyond(bound) {
+        Some(Excess { what, got, limit }) => Err(PoolError::Bound { what, got, limit }),
+        None => Ok(()),
     }
 }
 
@@ -171,7 +147,7 @@ const PEER: &str = "peer";
 /// What a pool is good for: everything that its words depend on, by name, and what it holds.
 #[derive(Clone, Debug)]
 pub struct Purpose {
-    bound: Bound,
+    bound: Lengths,
     facts: BTreeMap<String, String>,
     needs: Needs,
 }
@@ -186,7 +162,7 @@ impl Purpose {
     pub fn new(
         model: &PublicModel,
         terms: &Terms,
-        bound: Bound,
+        bound: Lengths,
         weights: Option<&str>,
         peer: Option<&str>,
     ) -> Result<Self, Error> {
@@ -197,7 +173,7 @@ impl Purpose {
     pub(crate) fn watched(
         model: &PublicModel,
         terms: &Terms,
-        bound: Bound,
+        bound: Lengths,
         weights: Option<&str>,
         peer: Option<&str>,
         observer: &dyn Observer,
@@ -205,18 +181,19 @@ impl Purpose {
         if !terms.protocol.preprocess {
             return Err(PoolError::OnePhase.into());
         }
-        bound.request().check(&model.spec, &crate::party::Limits::NONE)?;
-        let needs = needs_watched(&model.spec, &model.scales, terms, &bound.request(), observer)?;
+        let longest = Request::from(bound);
+        longest.check(&model.spec, &crate::party::Limits::NONE)?;
+        let needs = needs_watched(&model.spec, &model.frac_bits, terms, &longest, observer)?;
         let json = |e: serde_json::Error| crate::ConfigError::Json(e.to_string());
         let units: Vec<_> = needs.units.iter().collect();
         let operands: Vec<_> = needs.operands.iter().collect();
         let layout = serde_json::to_vec(&(units, operands)).map_err(json)?;
         let how = |(name, _): &(String, String)| matches!(&**name, "packing" | "link");
         let mut facts: BTreeMap<String, String> = terms.facts().into_iter().filter(|fact| !how(fact)).collect();
-        let scales = model.scales.iter().map(u32::to_string).collect::<Vec<_>>().join(" ");
+        let frac_bits = model.frac_bits.iter().map(u32::to_string).collect::<Vec<_>>().join(" ");
         for (name, value) in [
             ("model", serde_json::to_string(&model.spec).map_err(json)?),
-            ("scales", scales),
+            ("scales", frac_bits),
             ("layout", blake3::hash(&layout).to_hex().to_string()),
         ] {
             facts.insert(name.into(), value);

@@ -8,10 +8,11 @@ use net::Role;
 use protocols::ops::growing::{Axis, Event, Events, Form};
 use protocols::{Demand, Needs, OperandId, OperandKind, Stock};
 
-use super::{Bound, Draft, PENDING_AGE, Pool, PoolError, PoolId, Pools, Purpose, State, Written, find};
+use super::{Draft, PENDING_AGE, Pool, PoolError, PoolId, Pools, Purpose, State, Written, find};
+use crate::Lengths;
 use crate::party::Request;
 
-const BOUND: Bound = Bound { prompt: 8, tokens: 3 };
+const BOUND: Lengths = Lengths { prompt: 8, tokens: 3 };
 
 fn purpose(policy: &str) -> Purpose {
     let linear = Demand::Linear { weight: "w".into(), inputs: 30, outputs: 7, width: 56 };
@@ -63,7 +64,7 @@ fn write(path: &Path, role: Role) -> PoolId {
 }
 
 fn request(prompt: usize, tokens: usize) -> Request {
-    Request { prompt, tokens, stop_at_eos: true, padded: false }
+    Request { lengths: Lengths { prompt, tokens }, stop_at_eos: true, padded: false }
 }
 
 /// All that a session does with a file.

@@ -8,9 +8,9 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use fuzzing::link::{Spoil, Watch, pair};
-use model::party::{Caller, Hosted, Limits, Opened, Outcome, PublicModel, Silent, Terms, Wishes};
-use model::pool::{Bound, Pool, Pools};
-use model::{Error, ModelFiles, Next, Sampler};
+use model::party::{Caller, ClientOptions, ClientSession, Limits, ModelServer, Outcome, PublicModel, Silent, Terms};
+use model::pool::{Pool, Pools};
+use model::{Error, Lengths, ModelFiles, Next, Sampler};
 use mpcache::PolicySpec;
 use net::{Channel, Role};
 
@@ -21,13 +21,13 @@ const HANG: Duration = Duration::from_secs(120);
 pub(crate) const PROMPT: [u32; 7] = [3, 1, 4, 1, 5, 9, 2];
 /// How many tokens it asks for.
 pub(crate) const TOKENS: usize = 2;
-pub(crate) const BOUND: Bound = Bound { prompt: PROMPT.len(), tokens: TOKENS };
+pub(crate) const BOUND: Lengths = Lengths { prompt: PROMPT.len(), tokens: TOKENS };
 
 /// The tiny model, ready to serve.
-pub(crate) fn tiny() -> Hosted {
+pub(crate) fn tiny() -> ModelServer {
     let dir = tempfile::tempdir().unwrap();
     super::tiny::write_tiny(dir.path());
-    Hosted::load(ModelFiles::open(dir.path()).unwrap()).unwrap()
+    ModelServer::load(ModelFiles::open(dir.path()).unwrap()).unwrap()
 }
 
 /// What a session is for.
@@ -85,8 +85,9 @@ pub(crate) fn run(mode: Mode, policy: &PolicySpec, spoil: Option<Spoil>, dir: &P
         let terms = terms.clone();
         party(move || {
             let channel = Channel::new(Role::Server, server);
-            let serve =
-                |hosted: &Hosted| hosted.serve(channel, &Caller::default(), &terms, &Limits::default(), &mut Silent);
+            let serve = |hosted: &ModelServer| {
+                hosted.serve(channel, &Caller::default(), &terms, &Limits::default(), &mut Silent)
+            };
             match pools {
                 // Hosts with pools are made anew: the directory is the session's own.
                 Some(pools) => serve(&tiny().with_pools(Pools::open(&pools, 99)?)),
@@ -96,8 +97,12 @@ pub(crate) fn run(mode: Mode, policy: &PolicySpec, spoil: Option<Spoil>, dir: &P
     };
     let path = dir.join("client.pool");
     let client = party(move || {
-        let opened =
-            Opened::open(Channel::new(Role::Client, client), &Caller::default(), &terms, &Wishes::default())?;
+        let opened = ClientSession::open(
+            Channel::new(Role::Client, client),
+            &Caller::default(),
+            &terms,
+            &ClientOptions::default(),
+        )?;
         let mut sampler = Sampler::greedy();
         let next = Next::Pick(&mut sampler);
         match mode {
@@ -127,8 +132,8 @@ fn party(
 }
 
 /// The tiny model for all sessions without pools.
-pub(crate) fn shared() -> &'static Hosted {
-    static HOSTED: OnceLock<Hosted> = OnceLock::new();
+pub(crate) fn shared() -> &'static ModelServer {
+    static HOSTED: OnceLock<ModelServer> = OnceLock::new();
     HOSTED.get_or_init(tiny)
 }
 

@@ -7,18 +7,18 @@ pub(crate) mod parties;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use engine::{Float, FloatLoader, FloatWeight};
 use model::{GenerateOptions, Generation, Input, Model, ModelFiles, Next, NoHooks, Sampler, generate};
 use naive::Weights;
 use ndarray::Array2;
-use protocols::{Engine, Float};
 use safetensors::tensor::{Dtype, TensorView};
 
 /// A model on the plaintext engine.
-pub(crate) type FloatModel = Model<<Float as Engine>::Weight>;
+pub(crate) type FloatModel = Model<FloatWeight>;
 
 /// Prepares `files` for [`Float`].
 pub(crate) fn load(mut files: ModelFiles) -> FloatModel {
-    Model::load(&mut Float::default(), &files.spec, Some(&mut files.checkpoint)).unwrap()
+    Model::load(&mut FloatLoader, &files.spec, Some(&mut files.checkpoint)).unwrap()
 }
 
 /// Greedy generation with the logits of all positions.

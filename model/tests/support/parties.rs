@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
+use engine::Engine;
 use model::{
     Checkpoint, GenerateOptions, Generation, Hooks, Input, Model, ModelSpec, Next, Padding, Sampler, Step, generate,
 };
 use net::{Channel, Entry, Phase, Role, memory_pair};
-use protocols::{Engine, Fixed, FixedWeight, Options, Plan, Secure};
+use protocols::{FixedLoader, FixedWeight, Options, Plan, Secure};
 
 /// Books prefill and decode apart.
 pub(crate) struct Phases;
@@ -33,23 +34,23 @@ impl<E: Booked> Hooks<E> for Phases {
     }
 }
 
-/// A model in fixed point with the values of `checkpoint`, or with the announced `scales`; and its scales.
+/// A model in fixed point with the values of `checkpoint`, or with the announced `frac_bits`; and its fractional
+/// bits.
 pub(crate) fn load_fixed(
     spec: &ModelSpec,
     checkpoint: Option<&mut Checkpoint>,
-    scales: Vec<u32>,
+    frac_bits: &[u32],
 ) -> (Model<FixedWeight>, Vec<u32>) {
-    let mut engine = Fixed::new();
-    engine.expect_scales(scales).expect("scales");
-    let model = Model::load(&mut engine, spec, checkpoint).expect("model");
-    (model, engine.scales().to_vec())
+    let mut loader = FixedLoader::announced(frac_bits).expect("fractional bits");
+    let model = Model::load(&mut loader, spec, checkpoint).expect("model");
+    (model, loader.frac_bits().to_vec())
 }
 
 /// Both parties' outcomes of one generation.
 pub(crate) fn two_parties(
     spec: &ModelSpec,
     server_model: &Model<FixedWeight>,
-    scales: &[u32],
+    frac_bits: &[u32],
     ids: &[u32],
     options: &GenerateOptions,
 ) -> [(Generation, Vec<Entry>); 2] {
@@ -67,7 +68,7 @@ pub(crate) fn two_parties(
     };
     std::thread::scope(|scope| {
         let client = scope.spawn(|| {
-            let (model, _) = load_fixed(spec, None, scales.to_vec());
+            let (model, _) = load_fixed(spec, None, frac_bits);
             party(Channel::new(Role::Client, client), &model, Some(ids))
         });
         let server = party(Channel::new(Role::Server, server), server_model, None);

@@ -1,6 +1,6 @@
 //! `full`: every token attends to every token before it.
 
-use protocols::{Engine, Error};
+use engine::{Engine, Error};
 
 use crate::attention::{self, Attended};
 use crate::{HeadShape, NamedPolicy, Policy, PolicyFamily, Setting, Store};
@@ -36,7 +36,7 @@ impl<E: Engine> Policy<E> for Full {
         engine: &mut E,
         _layer: usize,
         q: &E::Tensor,
-        store: &mut Store<E::Tensor>,
+        store: &mut Store<E>,
     ) -> Result<E::Tensor, Error> {
         let Attended { output, .. } = attention::causal(engine, q, store)?;
         Ok(output)

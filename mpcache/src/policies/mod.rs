@@ -11,7 +11,7 @@ mod streaming;
 pub use clustered::{Gather, Similarity, Sizes};
 pub use rolling::EvictionScore;
 
-use protocols::Engine;
+use engine::Engine;
 
 use crate::family::{Parsed, find};
 use crate::options::PolicyText;

@@ -1,6 +1,6 @@
 //! `random`: a public random choice, the control that every other policy must beat.
 
-use protocols::{Engine, Error, Tensor};
+use engine::{Engine, Error, Tensor};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use rand::seq::index::sample;
@@ -62,7 +62,7 @@ impl<E: Engine> Policy<E> for Draws {
         engine: &mut E,
         _layer: usize,
         q: &E::Tensor,
-        store: &mut Store<E::Tensor>,
+        store: &mut Store<E>,
     ) -> Result<E::Tensor, Error> {
         let (tokens, rows) = (store.len(), q.shape()[1]);
         let keep = budget(self.settings.budget, tokens);

@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use protocols::{Ceiling, Engine, Error, Ranking, Tensor, TopK};
+use engine::{Ceiling, Engine, Error, Origin, Ranking, Right, Tensor, TopK};
 
 use super::DEFAULT_BUDGET;
 use crate::attention::{self, Attended, Received};
@@ -137,7 +137,7 @@ impl<E: Engine> Policy<E> for Evicting<E> {
         engine: &mut E,
         layer: usize,
         q: &E::Tensor,
-        store: &mut Store<E::Tensor>,
+        store: &mut Store<E>,
     ) -> Result<E::Tensor, Error> {
         let received = &mut self.layers[layer];
         let Rolling { score, top_k, .. } = self.settings;
@@ -146,7 +146,7 @@ impl<E: Engine> Policy<E> for Evicting<E> {
         let rows = q.shape()[1];
         let window = if score == EvictionScore::Accumulated { rows } else { 1 };
         let mut scores = attention::received(engine, &p, window, score.per_layer(), shape)?;
-        let mut ceiling = Received::new(window, score.per_layer(), shape).ceiling;
+        let mut ceiling = Received::new(engine, window, score.per_layer(), shape)?.ceiling;
         if let Some((old, before)) = received.take() {
             let known = old.shape()[1];
             let both = engine.add(&scores.slice(1, 0..known), &old)?;
@@ -155,7 +155,7 @@ impl<E: Engine> Policy<E> for Evicting<E> {
         }
         let keep = budget(self.settings.budget, store.seen());
         let queries = if score == EvictionScore::Accumulated { store.seen() } else { 1 };
-        let Received { magnitude, .. } = Received::new(queries, score.per_layer(), shape);
+        let Received { magnitude, .. } = Received::new(engine, queries, score.per_layer(), shape)?;
         let how = How { score, method: top_k, magnitude };
         engine.scope("eviction", |engine| {
             if store.len() > keep + 1 {
@@ -174,12 +174,7 @@ impl<E: Engine> Policy<E> for Evicting<E> {
 }
 
 /// Everything known of the tokens `range`, as payload of the selections: keys, values and `scores` (rows, tokens).
-fn known<E: Engine>(
-    score: EvictionScore,
-    scores: &E::Tensor,
-    store: &Store<E::Tensor>,
-    range: Range<usize>,
-) -> E::Tensor {
+fn known<E: Engine>(score: EvictionScore, scores: &E::Tensor, store: &Store<E>, range: Range<usize>) -> E::Tensor {
     let rows = scores.shape()[0];
     let pairs = score.select().payload(&store.pairs_by_head(range.clone()), store.heads());
     let scores = scores.slice(1, range.clone()).reshape(&[rows, range.len(), 1]);
@@ -187,7 +182,7 @@ fn known<E: Engine>(
 }
 
 /// Keeps `all`, a payload as [`known`] makes it; returns its scores.
-fn store_known<E: Engine>(all: &E::Tensor, store: &mut Store<E::Tensor>) -> E::Tensor {
+fn store_known<E: Engine>(all: &E::Tensor, store: &mut Store<E>) -> E::Tensor {
     let [rows, tokens, w] = all.shape()[..] else { panic!("payload of shape {:?}", all.shape()) };
     let kv_heads = store.heads().kv_heads;
     store.replace_by_head(&Select::unpack(&all.slice(2, 0..w - 1), kv_heads));
@@ -200,7 +195,7 @@ fn shrink<E: Engine>(
     how: How,
     keep: usize,
     (scores, ceiling): (&E::Tensor, Ceiling),
-    store: &mut Store<E::Tensor>,
+    store: &mut Store<E>,
 ) -> Result<(E::Tensor, Ceiling), Error> {
     let tokens = store.len();
     let protected = how.score.protected(keep);
@@ -212,12 +207,13 @@ fn shrink<E: Engine>(
     }
     let ranking = how.ranking(keep - protected, ceiling);
     let best = engine.top_k(&scores.slice(1, 0..old), &ranking)?;
-    let kept = engine.gather(&best, &known::<E>(how.score, scores, store, 0..old), how.payload())?;
+    let payload = known::<E>(how.score, scores, store, 0..old);
+    let kept = engine.gather(&best, Right::Fresh(&payload), how.payload())?;
     if let Some(rows) = engine.chosen(&best) {
         store.record_kept(|head| rows[head.min(rows.len() - 1)].iter().copied().chain(old..tokens).collect());
     }
     let scores = store_known::<E>(&E::Tensor::concat(1, &[&kept, &latest]), store);
-    Ok((scores, ceiling.max(Ceiling::moved(how.payload())?)))
+    Ok((scores, ceiling.max(engine.ceiling(Origin::Moved { magnitude: how.payload() })?)))
 }
 
 /// Evicts the least of the tokens that are not protected; the oldest protected one takes its slot.
@@ -225,14 +221,15 @@ fn evict<E: Engine>(
     engine: &mut E,
     how: How,
     (scores, ceiling): (&E::Tensor, Ceiling),
-    store: &mut Store<E::Tensor>,
+    store: &mut Store<E>,
 ) -> Result<(E::Tensor, Ceiling), Error> {
     let tokens = store.len();
     let old = tokens - how.score.protected(tokens - 1).min(tokens - 1);
     let negative = engine.scale(&scores.slice(1, 0..old), -1.0)?;
-    let least = engine.top_k(&negative, &how.ranking(1, ceiling.scaled(-1.0)))?;
+    let opposite = engine.ceiling(Origin::Scaled { from: ceiling, by: -1.0 })?;
+    let least = engine.top_k(&negative, &how.ranking(1, opposite))?;
     let candidates = known::<E>(how.score, scores, store, 0..old);
-    let leaving = engine.gather(&least, &candidates, how.payload())?;
+    let leaving = engine.gather(&least, Right::Fresh(&candidates), how.payload())?;
     let leaving = engine.scale(&leaving, -1.0)?;
     let moving = known::<E>(how.score, scores, store, old..old + 1);
     let change = engine.add(&leaving, &moving)?;
@@ -250,7 +247,8 @@ fn evict<E: Engine>(
         None => slots,
     };
     // A score is what was in the slot plus what the scatter added.
-    Ok((store_known::<E>(&all, store), ceiling.plus(Ceiling::moved(how.payload() + 1)?)))
+    let added = engine.ceiling(Origin::Moved { magnitude: how.payload() + 1 })?;
+    Ok((store_known::<E>(&all, store), ceiling.plus(added)))
 }
 
 #[cfg(test)]

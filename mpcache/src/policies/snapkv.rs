@@ -1,6 +1,6 @@
 //! `snapkv`: the end of the prompt votes once on the rest of it (Li et al., arXiv 2404.14469).
 
-use protocols::{Engine, Error, Tensor, TopK};
+use engine::{Engine, Error, Tensor, TopK};
 
 use super::DEFAULT_BUDGET;
 use crate::attention::{self, Attended, Received};
@@ -81,7 +81,7 @@ impl SnapKv {
         engine: &mut E,
         p: &E::Tensor,
         plan: &Plan,
-        store: &mut Store<E::Tensor>,
+        store: &mut Store<E>,
     ) -> Result<(), Error> {
         let (tokens, shape) = (store.len(), store.heads());
         let Plan { keep, window } = *plan;
@@ -89,7 +89,7 @@ impl SnapKv {
         let received = attention::received(engine, p, window, false, shape)?.slice(1, 0..old);
         let votes = smooth(engine, &received, self.kernel)?;
         let extra = usize::BITS - self.kernel.leading_zeros();
-        let Received { magnitude, ceiling } = Received::new(window, false, shape);
+        let Received { magnitude, ceiling } = Received::new(engine, window, false, shape)?;
         let size = Received { magnitude: magnitude + extra, ceiling: ceiling.times(self.kernel) };
         if keep > window {
             let chosen = eviction::choose(engine, &votes, keep - window, self.top_k, size)?;
@@ -112,7 +112,7 @@ impl<E: Engine> Policy<E> for SnapKv {
         engine: &mut E,
         _layer: usize,
         q: &E::Tensor,
-        store: &mut Store<E::Tensor>,
+        store: &mut Store<E>,
     ) -> Result<E::Tensor, Error> {
         let plan = self.plan(store.len());
         let Attended { output, probabilities } = attention::causal(engine, q, store)?;
@@ -139,8 +139,8 @@ fn smooth<E: Engine>(engine: &mut E, x: &E::Tensor, kernel: usize) -> Result<E::
 
 #[cfg(test)]
 mod tests {
+    use engine::Float;
     use ndarray::ArrayD;
-    use protocols::Float;
 
     use super::smooth;
     use crate::policies::shown;

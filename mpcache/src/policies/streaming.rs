@@ -1,6 +1,6 @@
 //! `streaming`: the first tokens and the latest, after StreamingLLM (Xiao et al., arXiv 2309.17453).
 
-use protocols::{Engine, Error, Tensor};
+use engine::{Engine, Error, Tensor};
 
 use super::{DEFAULT_BUDGET, DEFAULT_SINKS};
 use crate::attention::{self, Attended};
@@ -50,7 +50,7 @@ impl<E: Engine> Policy<E> for Streaming {
         engine: &mut E,
         _layer: usize,
         q: &E::Tensor,
-        store: &mut Store<E::Tensor>,
+        store: &mut Store<E>,
     ) -> Result<E::Tensor, Error> {
         // The prompt sees itself whole and is cut afterwards; later tokens see what is kept.
         let prompt = store.in_prompt();
@@ -68,7 +68,7 @@ impl<E: Engine> Policy<E> for Streaming {
 }
 
 /// Keeps the first `sinks` tokens and the latest, `keep` in all.
-fn cut<T: Tensor>(store: &mut Store<T>, keep: usize, sinks: usize) {
+fn cut<E: Engine>(store: &mut Store<E>, keep: usize, sinks: usize) {
     let tokens = store.len();
     if keep >= tokens {
         return;

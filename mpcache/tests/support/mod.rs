@@ -1,10 +1,11 @@
 //! A made-up generation for policies.
 #![allow(dead_code, reason = "every test program uses a part")]
 
+use engine::Engine;
 use mpcache::{HeadShape, KvCache, PolicySpec};
 use ndarray::{ArrayD, IxDyn};
 use net::{Entry, Phase, Role, Traffic};
-use protocols::{Engine, FRAC};
+use protocols::FRAC;
 use rand::rngs::StdRng;
 use rand::{Rng, RngExt, SeedableRng};
 

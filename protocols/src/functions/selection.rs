@@ -24,7 +24,7 @@ use crate::functions::compact;
 use crate::functions::top_k::{self, Scores, Shuffled, TopK};
 use crate::ops::growing::{Axis, Operand};
 use crate::words::index_bits;
-use crate::{Error, FRAC, Tensor, engine};
+use crate::{Error, FRAC, Tensor};
 
 /// Ring of one-hot words: the widest ring of what is gathered.
 pub const SELECTION_WIDTH: u32 = 44;

@@ -1,6 +1,7 @@
 //! Selections, compactions and extrema between two parties against naive twins; the plan's ledger is held to the parties'
 //! too, but for quickselect, whose traffic is random.
 
+use engine::Origin;
 use ndarray::{ArrayD, IxDyn};
 use rand::rngs::StdRng;
 use rand::{Rng, RngExt, SeedableRng};
@@ -11,9 +12,10 @@ use super::selection;
 use super::testing::{fixed, real};
 use super::top_k::{self, Scores, TopK};
 use crate::abb::Abb;
+use crate::fixed_point::ceiling;
 use crate::tests::{DEALER, own, run, secure, share};
 use crate::words::{mask, signed};
-use crate::{Ceiling, Clear, Error, FRAC, Options, Planner, Shape, Tensor, function};
+use crate::{Clear, Error, FRAC, Options, Planner, Shape, Tensor, function};
 
 const SCORES: Scores = Scores::below(5, 10);
 
@@ -295,11 +297,10 @@ fn sizes_beyond_every_ring_are_refused() {
         assert!(matches!(gathered, Err(Error::Width { limit: 44, .. })), "{gathered:?}");
         let scattered = selection::scatter(&mut planner, &chosen, &words(&[1, 2, 4]), magnitude);
         assert!(matches!(scattered, Err(Error::Width { limit: 44, .. })), "{scattered:?}");
-        assert!(matches!(Ceiling::moved(magnitude), Err(Error::Width { .. })));
+        assert!(matches!(ceiling(Origin::Moved { magnitude }), Err(Error::Width { .. })));
     }
-    for scores in
-        [Scores::below(45, 12), Scores::below(u32::MAX, 0), Scores::within(Ceiling::product().times(1 << 40), 12)]
-    {
+    let beyond = ceiling(Origin::Product).expect("supported").times(1 << 40);
+    for scores in [Scores::below(45, 12), Scores::below(u32::MAX, 0), Scores::within(beyond, 12)] {
         let sorted = top_k::sort(&mut Planner::new(DEALER), &words(&[1, 8]), 2, scores, 44).map(|_| ());
         assert!(matches!(sorted, Err(Error::Width { operation: "top-k", limit: 64, .. })), "{sorted:?}");
     }

@@ -22,6 +22,7 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::fmt;
 
+pub use engine::{Axis, OperandId, OperandKind};
 use he::MatmulShape;
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
@@ -36,52 +37,6 @@ use crate::stock::{Queue, Spill, StockError};
 /// Words of masks of products that one encrypted product makes, at most, unless a single one of them has more: a bound on
 /// memory. Few in tests, so that they make several.
 const BATCH_WORDS: u64 = if cfg!(test) { 1 << 7 } else { 1 << 22 };
-
-/// Where the tokens of a growing matrix stand.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Axis {
-    /// (d, T): the product has a column for every token.
-    Columns,
-    /// (T, d): the product sums over tokens.
-    Rows,
-}
-
-/// What a growing matrix holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum OperandKind {
-    /// Keys of the cache, for scores.
-    Keys,
-    /// Values of the cache, for their mix.
-    Values,
-    /// Digests of clusters of keys, for scores of clusters.
-    Digests,
-    /// Keys and values of clusters side by side, for gathering.
-    Clusters,
-}
-
-/// Names a growing matrix of a session: preparation and use share it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct OperandId {
-    /// Layer of the model.
-    pub layer: usize,
-    /// What the matrix holds.
-    pub kind: OperandKind,
-    /// How often its rows were replaced before.
-    pub generation: usize,
-}
-
-impl fmt::Display for OperandId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let OperandId { layer, kind, generation } = self;
-        let kind = match kind {
-            OperandKind::Keys => "keys",
-            OperandKind::Values => "values",
-            OperandKind::Digests => "digests",
-            OperandKind::Clusters => "clusters",
-        };
-        write!(f, "{kind} of layer {layer}, generation {generation}")
-    }
-}
 
 /// What stays the same in all products with an operand, and what its masks depend on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -144,7 +144,7 @@ impl Demand {
         match *self {
             Demand::Linear { ref weight, inputs, outputs, width } => {
                 if matrix.is_none() && s.role() == Role::Server {
-                    return Err(Error::NoValues { tensor: weight.clone() });
+                    return Err(engine::Error::NoValues { tensor: weight.clone() }.into());
                 }
                 linear::prepare(s, units, inputs, outputs, width, matrix)
             }

@@ -346,7 +346,7 @@ fn embedding_is_private_to_the_client_and_right() {
         rand::make_rng(),
     );
     let refused = crate::TwoParty::new(session).embed(&weight(17, 9, 4, false), Some(&[17]), 1);
-    assert!(matches!(refused, Err(crate::Error::Token { id: 17, vocabulary: 17 })));
+    assert!(matches!(refused, Err(crate::Error::Engine(engine::Error::Token { id: 17, vocabulary: 17 }))));
 }
 
 fn embedding_is_right(options: Options, ids: &[u32]) {
@@ -433,7 +433,9 @@ fn the_box_in_the_clear_names_what_leaves_a_range() {
     let words = |x: u64| ArrayD::from_elem(IxDyn(&[1, 1]), x);
     let mut clear = crate::Clear::new();
     let refused = |result: Result<ArrayD<u64>, crate::Error>, operation: &str| match result {
-        Err(crate::Error::Range { path, .. }) => assert!(path.contains(operation), "{path} for {operation}"),
+        Err(crate::Error::Engine(engine::Error::Range { path, .. })) => {
+            assert!(path.contains(operation), "{path} for {operation}");
+        }
         other => panic!("{operation}: {other:?}"),
     };
     refused(

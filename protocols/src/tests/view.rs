@@ -4,15 +4,18 @@
 
 use std::collections::HashMap;
 
+use engine::Origin;
+
 use super::{DEALER, open, own, run, share};
 use crate::FRAC;
 use crate::abb::{Abb, Words};
 use crate::audit::{deviation, standardised};
+use crate::fixed_point::ceiling;
 use crate::functions::top_k::{Scores, TopK};
 use crate::functions::{compact, selection};
 use crate::local::Pair;
 use crate::ops::quickselect;
-use crate::{Ceiling, Error, Ranking, Tensor, TwoParty, engine};
+use crate::{Error, Ranking, Tensor, TwoParty};
 
 const SCORES: Scores = Scores::below(5, 10);
 
@@ -104,11 +107,11 @@ fn opened_comparisons_are_those_of_a_uniform_ranking_whatever_the_keys() {
 /// Scores that weights drove out of the range that is expected of them, as far as the truncation that made them lets them.
 #[test]
 fn opened_comparisons_are_those_of_a_uniform_ranking_whatever_the_weights() {
-    let most = Ceiling::product().units() as i64;
+    let most = ceiling(Origin::Product).expect("supported").units() as i64;
     let spread = [-most, -most / 2, 0, most / 2, most].map(|x| x as u64);
     let edges = [-most, most, most - 1, most, -most].map(|x| x as u64);
     for row in [spread, edges] {
-        let scores = Scores::within(Ceiling::product(), 12);
+        let scores = Scores::within(ceiling(Origin::Product).expect("supported"), 12);
         let got = rankings(&row, scores, TieBreak::BeforeTheShuffle).expect("no key wraps");
         assert!(got < LIMIT, "{got} for {row:?}");
     }
@@ -123,12 +126,13 @@ fn opened_comparisons_are_those_of_a_uniform_ranking_whatever_the_weights() {
 #[test]
 fn scores_out_of_range_are_ranked_all_the_same() {
     let (rows, n, k) = (40, 12, 3);
-    let most = Ceiling::product().units() as i64;
+    let most = ceiling(Origin::Product).expect("supported").units() as i64;
     // Apart by far more than a unit of the comparison, in another order in every row.
     let value = |i: usize| -most + (i * 5 + i / n) as i64 % n as i64 * (2 * most / n as i64);
     let x: Vec<u64> = (0..rows * n).map(|i| value(i) as u64).collect();
     let shares = share(&x, 4);
-    let how = Ranking { k, method: engine::TopK::ShuffleReveal, magnitude: 9, ceiling: Ceiling::product(), frac: 12 };
+    let ceiling = ceiling(Origin::Product).expect("supported");
+    let how = Ranking { k, method: engine::TopK::ShuffleReveal, magnitude: 9, ceiling, frac: 12 };
     let [(client, _), (server, _)] = run(DEALER, |abb| {
         let words = own(abb, &shares, &[rows, n]);
         match selection::choose(abb, &words, &how)? {

@@ -30,10 +30,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use model::Calibration;
-use model::party::{Hosted, Limits, Outcome, Terms};
+use model::party::{Limits, ModelServer, Outcome, Terms};
 use model::pool::{Pools, State, find, writable_by_others};
 use model::report::Cost;
+use model::{Calibration, Lengths};
 use net::{Entry, NetError, PublicKey};
 use serde::{Deserialize, Serialize};
 use tracing::{info, warn};
@@ -68,10 +68,10 @@ pub(super) struct ServeArgs {
     #[arg(long, value_name = LINKS, value_parser = link_between_processes, default_value = "loopback")]
     link: LinkArg,
     /// Most tokens of a prompt.
-    #[arg(long, value_name = "N", default_value_t = Limits::default().prompt)]
+    #[arg(long, value_name = "N", default_value_t = Limits::default().lengths.prompt)]
     max_prompt: usize,
     /// Most tokens to generate for a client.
-    #[arg(long, value_name = "N", default_value_t = Limits::default().tokens)]
+    #[arg(long, value_name = "N", default_value_t = Limits::default().lengths.tokens)]
     max_tokens: usize,
     /// Keep this party's part of the pools that clients fill (`waggle preprocess`) and spend (`waggle generate --pool`) in
     /// this directory. They are as secret as the weights: never copy or restore them.
@@ -197,7 +197,7 @@ pub(super) fn run(args: ServeArgs) -> Result<(), Error> {
     });
     let page = page.transpose()?;
 
-    let hosted = Hosted::load(open_model(&args.model)?)?;
+    let hosted = ModelServer::load(open_model(&args.model)?)?;
     if args.no_calibration {
         warn!(
             "not calibrated: if values of this model leave the ranges of operations, texts are spoilt and nobody notices"
@@ -226,8 +226,7 @@ pub(super) fn run(args: ServeArgs) -> Result<(), Error> {
         terms: args.terms.terms(args.link)?,
         terms_args: args.terms.clone(),
         limits: Limits {
-            prompt: args.max_prompt,
-            tokens: args.max_tokens,
+            lengths: Lengths { prompt: args.max_prompt, tokens: args.max_tokens },
             preprocess: args.terms.fixed_preprocess(),
         },
         link: args.link,
@@ -294,7 +293,7 @@ struct Times {
 
 /// What all sessions share.
 struct Server {
-    hosted: Hosted,
+    hosted: ModelServer,
     terms: Terms,
     terms_args: TermsArgs,
     limits: Limits,

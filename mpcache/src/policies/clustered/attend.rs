@@ -1,6 +1,6 @@
 //! Attention over the clusters that a query chooses.
 
-use protocols::{Ceiling, Engine, Error, Ranking, Tensor};
+use engine::{Engine, Error, Origin, Ranking, Right, Tensor};
 
 use super::choice::Choice;
 use super::layout::Layout;
@@ -20,7 +20,7 @@ const SCORE_MAGNITUDE: u32 = 9;
 pub(super) struct Clustered<E: Engine> {
     settings: Clusters,
     /// By layer.
-    summaries: Vec<Summaries<E::Tensor>>,
+    summaries: Vec<Summaries<E>>,
     /// The tokens of the prompt that the last even layer kept.
     kept: Option<E::Selection>,
     /// The clusters that the last even layer chose for the query.
@@ -37,13 +37,7 @@ impl<E: Engine> Clustered<E> {
     ///
     /// Where all heads of a layer share a selection they keep the same tokens, so that a slot holds the same token
     /// for every head and its scores can be summed. Otherwise every key/value head keeps its own tokens.
-    fn evict(
-        &mut self,
-        engine: &mut E,
-        layer: usize,
-        p: &E::Tensor,
-        store: &mut Store<E::Tensor>,
-    ) -> Result<(), Error> {
+    fn evict(&mut self, engine: &mut E, layer: usize, p: &E::Tensor, store: &mut Store<E>) -> Result<(), Error> {
         let (tokens, shape, c) = (store.len(), store.heads(), self.settings);
         let per_layer = c.select == Select::PerLayer;
         let kept = match self.kept.take().filter(|_| c.follows(layer)) {
@@ -51,7 +45,7 @@ impl<E: Engine> Clustered<E> {
             None => {
                 let window = c.window(tokens);
                 let received = attention::received(engine, p, window, per_layer, shape)?;
-                let size = Received::new(window, per_layer, shape);
+                let size = Received::new(engine, window, per_layer, shape)?;
                 eviction::choose(engine, &received, c.kept(tokens), c.top_k, size)?
             }
         };
@@ -67,7 +61,7 @@ impl<E: Engine> Clustered<E> {
         layer: usize,
         layout: &Layout,
         q: &E::Tensor,
-        store: &Store<E::Tensor>,
+        store: &Store<E>,
     ) -> Result<(), Error> {
         let (c, shape) = (self.settings, store.heads());
         let summaries = &mut self.summaries[layer];
@@ -89,7 +83,7 @@ impl<E: Engine> Clustered<E> {
         layout: &Layout,
         q: &E::Tensor,
         raw: Option<&E::Tensor>,
-        store: &Store<E::Tensor>,
+        store: &Store<E>,
     ) -> Result<Choice<E::Selection>, Error> {
         let (c, shape) = (self.settings, store.heads());
         self.summarise(engine, layer, layout, q, store)?;
@@ -108,13 +102,17 @@ impl<E: Engine> Clustered<E> {
         let magnitude = SCORE_MAGNITUDE + terms.next_power_of_two().trailing_zeros();
         let ranking = |k, ceiling| Ranking { k, method: c.top_k, magnitude, ceiling, frac: SCORE_FRAC };
         // All scores, of tokens and of summaries, are products of matrices.
-        let ceiling = Ceiling::product().times(terms);
+        let ceiling = engine.ceiling(Origin::Product)?.times(terms);
         let (first, fine, ceiling) = match (layout.survivors(), coarse) {
             (Some(k), Some(coarse)) => {
                 let first = engine.scope("top-k coarse", |e| e.top_k(&coarse, &ranking(k, ceiling)))?;
                 let children = fine.reshape(&[rows, layout.clusters, c.sizes.fan]);
-                let children = engine.scope("children", |e| e.gather(&first, &children, magnitude))?;
-                (Some(first), children.reshape(&[rows, k * c.sizes.fan]), Ceiling::moved(magnitude)?)
+                let children = engine.scope("children", |e| e.gather(&first, Right::Fresh(&children), magnitude))?;
+                (
+                    Some(first),
+                    children.reshape(&[rows, k * c.sizes.fan]),
+                    engine.ceiling(Origin::Moved { magnitude })?,
+                )
             }
             _ => (None, fine, ceiling),
         };
@@ -130,7 +128,7 @@ impl<E: Engine> Clustered<E> {
         layer: usize,
         layout: &Layout,
         q: &E::Tensor,
-        store: &mut Store<E::Tensor>,
+        store: &mut Store<E>,
     ) -> Result<E::Tensor, Error> {
         let (c, shape) = (self.settings, store.heads());
         let scores = (c.gather == Gather::Scores || c.similarity == Similarity::Token)
@@ -168,7 +166,7 @@ impl<E: Engine> Clustered<E> {
         layout: &Layout,
         choice: &Choice<E::Selection>,
         q: &E::Tensor,
-        store: &mut Store<E::Tensor>,
+        store: &mut Store<E>,
     ) -> Result<E::Tensor, Error> {
         let (c, shape) = (self.settings, store.heads());
         let HeadShape { kv_heads, head_dim, .. } = shape;
@@ -193,7 +191,7 @@ impl<E: Engine> Clustered<E> {
         layout: &Layout,
         choice: &Choice<E::Selection>,
         scores: &E::Tensor,
-        store: &mut Store<E::Tensor>,
+        store: &mut Store<E>,
     ) -> Result<E::Tensor, Error> {
         let (c, shape) = (self.settings, store.heads());
         let (heads, size) = (shape.heads, c.sizes.fine);
@@ -226,7 +224,7 @@ impl<E: Engine> Policy<E> for Clustered<E> {
         engine: &mut E,
         layer: usize,
         q: &E::Tensor,
-        store: &mut Store<E::Tensor>,
+        store: &mut Store<E>,
     ) -> Result<E::Tensor, Error> {
         if self.settings.clear_only && !E::CLEAR {
             return Err(Error::NotInTheClear { operation: "cache policy `oracle`" });

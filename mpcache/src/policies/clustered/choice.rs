@@ -1,6 +1,6 @@
 //! A choice of clusters on one level or two.
 
-use protocols::{Engine, Error, Tensor};
+use engine::{Engine, Error, Right, Tensor};
 
 /// A choice of fine clusters, (rows, wanted, fine clusters).
 ///
@@ -23,11 +23,13 @@ impl<S> Choice<S> {
         x: &E::Tensor,
         magnitude: u32,
     ) -> Result<E::Tensor, Error> {
-        let Some(first) = &self.first else { return engine.gather(&self.last, x, magnitude) };
+        let Some(first) = &self.first else { return engine.gather(&self.last, Right::Fresh(x), magnitude) };
         let [rows, fine, w] = x.shape()[..] else { panic!("payload of shape {:?}", x.shape()) };
-        let parents = engine.gather(first, &x.reshape(&[rows, fine / self.fan, self.fan * w]), magnitude)?;
+        let whole = x.reshape(&[rows, fine / self.fan, self.fan * w]);
+        let parents = engine.gather(first, Right::Fresh(&whole), magnitude)?;
         let (rows, k) = (parents.shape()[0], parents.shape()[1]);
-        engine.gather(&self.last, &parents.reshape(&[rows, k * self.fan, w]), magnitude)
+        let parts = parents.reshape(&[rows, k * self.fan, w]);
+        engine.gather(&self.last, Right::Fresh(&parts), magnitude)
     }
 
     /// The entries `x` (rows, wanted, w) back where they were chosen: (rows, fine clusters, w), zeros elsewhere.

@@ -29,7 +29,7 @@ mod summary;
 use std::fmt;
 use std::str::FromStr;
 
-use protocols::{Engine, TopK};
+use engine::{Engine, TopK};
 
 pub use layout::Sizes;
 pub use summary::Similarity;

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use protocols::{Axis, Ceiling, Engine, Error, Operand, OperandId, OperandKind, Ranking, Tensor, TopK};
+use engine::{Engine, Error, Extrema, OperandId, OperandKind, Origin, Ranking, Right, Tensor, TopK};
 
 use super::{Clusters, Sizes};
 use crate::policy::fold_heads;
@@ -77,39 +77,38 @@ impl FromStr for Similarity {
 }
 
 /// Summaries of the closed clusters of one layer, made once, when a cluster closes.
-#[derive(Debug)]
-pub(super) struct Summaries<T> {
+pub(super) struct Summaries<E: Engine> {
     /// (summaries, kv_heads * width). Each coarse cluster has its own summary, if there are two levels, and then
     /// those of its parts. New ones come last, so the queries are multiplied by a matrix that only grows.
-    rows: Option<T>,
-    operand: Operand,
+    rows: Option<E::Tensor>,
+    operand: E::Operand,
     /// Coarse clusters summarised.
     pub(super) closed: usize,
 }
 
-impl<T: Tensor> Summaries<T> {
+impl<E: Engine> Summaries<E> {
     /// For layer `layer` of the model. No row is ever rewritten, so there is one generation of the operand.
     pub(super) fn new(layer: usize) -> Self {
-        let operand = Operand::new(OperandId { layer, kind: OperandKind::Digests, generation: 0 });
+        let operand = E::operand(OperandId { layer, kind: OperandKind::Digests, generation: 0 });
         Summaries { rows: None, operand, closed: 0 }
     }
 
     /// Summarises the coarse clusters that `keys` (clusters * size, kv_heads * head_dim) make up. `q` is the query
     /// that closes them, (heads, 1, head_dim).
-    pub(super) fn close<E: Engine<Tensor = T>>(
+    pub(super) fn close(
         &mut self,
         engine: &mut E,
         c: &Clusters,
-        keys: &T,
-        q: &T,
+        keys: &E::Tensor,
+        q: &E::Tensor,
         shape: HeadShape,
     ) -> Result<(), Error> {
         let clusters = keys.shape()[0] / c.sizes.coarse();
         if let Some(Levels { coarse, fine }) = summarise(engine, c, keys, q, shape)? {
             let width = fine.shape()[1];
-            let by_cluster = |level: &T| level.reshape(&[clusters, level.shape()[0] / clusters, width]);
-            let parts: Vec<T> = coarse.iter().chain([&fine]).map(by_cluster).collect();
-            let new = T::concat(1, &parts.iter().collect::<Vec<_>>());
+            let by_cluster = |level: &E::Tensor| level.reshape(&[clusters, level.shape()[0] / clusters, width]);
+            let parts: Vec<E::Tensor> = coarse.iter().chain([&fine]).map(by_cluster).collect();
+            let new = E::Tensor::concat(1, &parts.iter().collect::<Vec<_>>());
             let new = new.reshape(&[clusters * new.shape()[1], width]);
             match &mut self.rows {
                 Some(rows) => rows.append(&new),
@@ -124,15 +123,15 @@ impl<T: Tensor> Summaries<T> {
     ///
     /// # Panics
     /// If no cluster has closed.
-    pub(super) fn scores<E: Engine<Tensor = T>>(
+    pub(super) fn scores(
         &mut self,
         engine: &mut E,
         c: &Clusters,
-        q: &T,
+        q: &E::Tensor,
         shape: HeadShape,
-    ) -> Result<Levels<T>, Error> {
+    ) -> Result<Levels<E::Tensor>, Error> {
         let q = match c.similarity {
-            Similarity::Box | Similarity::CuboidMean => T::concat(2, &[q, &engine.abs(q)?]),
+            Similarity::Box | Similarity::CuboidMean => E::Tensor::concat(2, &[q, &engine.abs(q)?]),
             _ => q.clone(),
         };
         let width = q.shape()[2];
@@ -141,7 +140,8 @@ impl<T: Tensor> Summaries<T> {
         let each = rows.shape()[0] / clusters;
         let summaries = rows.reshape(&[each * clusters, shape.kv_heads, width]).permute(&[1, 2, 0]);
         let queries = fold_heads(&q, HeadShape { head_dim: width, ..shape });
-        let scores = engine.matmul_growing(&queries, &summaries, Axis::Columns, &mut self.operand)?;
+        let summaries = Right::Cached { tensor: &summaries, operand: &mut self.operand };
+        let scores = engine.matmul(&queries, summaries)?;
         let scores = scores.reshape(&[heads, clusters, each]);
         Ok(Levels {
             coarse: (each > fan).then(|| scores.slice(2, 0..1).reshape(&[heads, clusters])),
@@ -204,7 +204,7 @@ fn boxes<E: Engine>(
     shape: HeadShape,
 ) -> Result<Levels<E::Tensor>, Error> {
     let Sizes { fine, fan } = c.sizes;
-    let (max, min) = engine.extrema(&by_cluster(keys, fine))?;
+    let Extrema { max, min } = engine.extrema(&by_cluster(keys, fine))?;
     let coarse = if fan > 1 {
         // The maximum of a coarse cluster is the maximum of its parts' maxima, and likewise the minimum. One call
         // finds the extrema of both, of which half are of use.
@@ -212,7 +212,7 @@ fn boxes<E: Engine>(
         let clusters = parts / fan;
         let both = E::Tensor::concat(0, &[&max, &min]);
         let both = both.reshape(&[2 * clusters, fan, channels]).permute(&[0, 2, 1]);
-        let (high, low) = engine.extrema(&both)?;
+        let Extrema { max: high, min: low } = engine.extrema(&both)?;
         let (max, min) = (high.slice(0, 0..clusters), low.slice(0, clusters..2 * clusters));
         Some(of_box(engine, c.similarity, &max, &min, &by_cluster(keys, c.sizes.coarse()), shape)?)
     } else {
@@ -270,10 +270,13 @@ fn representatives<E: Engine>(
     let clusters = tokens / size;
     let keys = keys.reshape(&[tokens, kv_heads, d]).permute(&[1, 0, 2]);
     let queries = engine.sum_last(&fold_heads(q, shape).permute(&[0, 2, 1]))?.reshape(&[kv_heads, 1, d]);
-    let scores = engine.matmul(&queries, &keys.permute(&[0, 2, 1]))?.reshape(&[kv_heads * clusters, size]);
-    let ranking = Ranking { k: count, method, magnitude: 10, ceiling: Ceiling::product(), frac: 12 };
+    let scores = engine.matmul(&queries, Right::Fresh(&keys.permute(&[0, 2, 1])))?;
+    let scores = scores.reshape(&[kv_heads * clusters, size]);
+    let ceiling = engine.ceiling(Origin::Product)?;
+    let ranking = Ranking { k: count, method, magnitude: 10, ceiling, frac: 12 };
     let best = engine.top_k(&scores, &ranking)?;
-    let best = engine.gather(&best, &keys.reshape(&[kv_heads * clusters, size, d]), KV_MAGNITUDE)?;
+    let keys = keys.reshape(&[kv_heads * clusters, size, d]);
+    let best = engine.gather(&best, Right::Fresh(&keys), KV_MAGNITUDE)?;
     let sum = engine.sum_last(&best.permute(&[0, 2, 1]))?;
     let mean = engine.scale(&sum, SCALE / count as f32)?;
     Ok(mean.reshape(&[kv_heads, clusters, d]).permute(&[1, 0, 2]).reshape(&[clusters, kv_heads * d]))

@@ -1,12 +1,15 @@
 //! The truth: the model in f32, as its authors run it.
 
 use ndarray::linalg::general_mat_mul;
-use ndarray::{Array1, Array2, Array3, ArrayD, ArrayView1, ArrayView2, ArrayViewMut2, Axis, Ix3, IxDyn, s};
-use net::Role;
+use ndarray::{Array1, Array2, Array3, ArrayD, ArrayView1, ArrayView2, ArrayViewMut2, Axis, Ix3, IxDyn, Slice};
 use rayon::prelude::*;
 
-use super::{Engine, Gelu, HIDE, Ranking, WeightData, WeightSpec};
-use crate::Error;
+use crate::ceiling::{Ceiling, Origin};
+use crate::engine::{Engine, Extrema, Gelu, HIDE, Right};
+use crate::error::Error;
+use crate::operand::OperandId;
+use crate::top_k::Ranking;
+use crate::weight::{WeightData, WeightLoader, WeightSpec};
 
 /// Products of fewer multiplications than this stay on one thread.
 const PARALLEL_MACS: usize = 1 << 18;
@@ -16,14 +19,14 @@ const STREAMED_ROWS: usize = 4;
 
 /// Computes in the clear with f32; sums that a norm or a softmax depends on are kept in f64.
 ///
-/// There is one process, so it is client and server at once: it wants every weight and every token id and
-/// reveals to whoever asks.
+/// There is one process, so it is client and server at once: it wants every weight and every token id, and reveals
+/// all.
 #[derive(Debug, Default)]
 pub struct Float {}
 
 /// The chosen positions of every row, of `n`.
 #[derive(Clone, Debug)]
-pub struct Chosen {
+pub struct FloatSelection {
     n: usize,
     rows: Vec<Vec<usize>>,
 }
@@ -36,38 +39,36 @@ pub struct FloatWeight {
     bias: Option<Array1<f32>>,
 }
 
+/// Keeps weights as they are published. Refuses those without values.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct FloatLoader;
+
+impl WeightLoader for FloatLoader {
+    type Weight = FloatWeight;
+
+    fn load(&mut self, spec: &WeightSpec, data: Option<WeightData>) -> Result<FloatWeight, Error> {
+        let data = data.ok_or_else(|| Error::NoValues { tensor: spec.name.clone() })?;
+        data.check(spec)?;
+        let WeightData { matrix, bias } = data;
+        let matrix = if matrix.is_standard_layout() { matrix } else { matrix.as_standard_layout().into_owned() };
+        Ok(FloatWeight { name: spec.name.clone(), matrix, bias })
+    }
+}
+
 type T = ArrayD<f32>;
 
 impl Engine for Float {
     type Tensor = T;
     type Weight = FloatWeight;
-    type Selection = Chosen;
+    type Selection = FloatSelection;
+    /// Nothing: products in the clear are not prepared.
+    type Operand = ();
 
     const CLEAR: bool = true;
 
     fn enter(&mut self, _name: &str) {}
 
     fn leave(&mut self) {}
-
-    fn weight(&mut self, spec: &WeightSpec, data: Option<WeightData>) -> Result<FloatWeight, Error> {
-        let expected = vec![spec.inputs, spec.outputs];
-        let WeightData { matrix, bias } =
-            data.ok_or_else(|| Error::Shape { tensor: spec.name.clone(), expected: expected.clone(), got: vec![] })?;
-        if matrix.shape() != expected {
-            return Err(Error::Shape { tensor: spec.name.clone(), expected, got: matrix.shape().to_vec() });
-        }
-        if let Some(bias) = bias.as_ref().filter(|b| b.len() != spec.outputs) {
-            let (expected, got) = (vec![spec.outputs], vec![bias.len()]);
-            return Err(Error::Shape { tensor: spec.name.clone(), expected, got });
-        }
-        if !matrix.iter().all(|v| v.is_finite()) || !bias.iter().flatten().all(|v| v.is_finite()) {
-            let mut values = matrix.iter().chain(bias.iter().flatten()).copied().enumerate();
-            let (position, value) = values.find(|(_, v)| !v.is_finite()).unwrap_or((0, f32::NAN));
-            return Err(Error::NotFinite { tensor: spec.name.clone(), value, position });
-        }
-        let matrix = if matrix.is_standard_layout() { matrix } else { matrix.as_standard_layout().into_owned() };
-        Ok(FloatWeight { name: spec.name.clone(), matrix, bias })
-    }
 
     fn embed(&mut self, table: &FloatWeight, ids: Option<&[u32]>, count: usize) -> Result<T, Error> {
         let ids = ids.filter(|ids| ids.len() == count).ok_or_else(|| Error::Shape {
@@ -87,7 +88,7 @@ impl Engine for Float {
     }
 
     fn rows(&mut self, table: &FloatWeight, start: usize, count: usize) -> Result<T, Error> {
-        Ok(table.matrix.slice(s![start..start + count, ..]).to_owned().into_dyn())
+        Ok(table.matrix.slice_axis(Axis(0), Slice::from(start..start + count)).to_owned().into_dyn())
     }
 
     fn linear(&mut self, x: &T, weight: &FloatWeight) -> Result<T, Error> {
@@ -118,9 +119,11 @@ impl Engine for Float {
         Ok(x * by)
     }
 
-    fn matmul(&mut self, a: &T, b: &T) -> Result<T, Error> {
+    fn operand(_: OperandId) {}
+
+    fn matmul(&mut self, a: &T, b: Right<Self>) -> Result<T, Error> {
         let a = a.view().into_dimensionality::<Ix3>().expect("three axes");
-        let b = b.view().into_dimensionality::<Ix3>().expect("three axes");
+        let b = b.tensor().view().into_dimensionality::<Ix3>().expect("three axes");
         let ((batch, m, k), (batch_b, k_b, n)) = (a.dim(), b.dim());
         assert_eq!((batch, k), (batch_b, k_b), "matmul of {:?} and {:?}", a.shape(), b.shape());
         let mut out = Array3::zeros((batch, m, n));
@@ -134,10 +137,9 @@ impl Engine for Float {
         let mut out = x.clone();
         let rows = x.shape()[x.ndim() - 2];
         assert_eq!(rows, visible.len());
-        for (i, mut row) in out.rows_mut().into_iter().enumerate() {
-            let seen = visible[i % rows];
-            row.slice_mut(s![seen..]).fill(0.0);
-            let mut row = row.slice_mut(s![..seen]);
+        for (i, row) in out.rows_mut().into_iter().enumerate() {
+            let (mut row, mut unseen) = row.split_at(Axis(0), visible[i % rows]);
+            unseen.fill(0.0);
             let max = row.fold(f32::NEG_INFINITY, |m, &v| m.max(v));
             row.mapv_inplace(|v| (v - max).exp());
             let sum: f64 = row.iter().map(|&v| f64::from(v)).sum();
@@ -211,7 +213,7 @@ impl Engine for Float {
         Ok(out)
     }
 
-    fn reveal(&mut self, x: &T, _to: Role) -> Result<Option<ArrayD<f32>>, Error> {
+    fn reveal(&mut self, x: &T) -> Result<Option<ArrayD<f32>>, Error> {
         Ok(Some(x.clone()))
     }
 
@@ -233,16 +235,20 @@ impl Engine for Float {
         Ok(x.mapv(f32::abs))
     }
 
-    fn extrema(&mut self, x: &T) -> Result<(T, T), Error> {
+    fn extrema(&mut self, x: &T) -> Result<Extrema<T>, Error> {
         let last = Axis(x.ndim() - 1);
         assert!(x.len_of(last) > 0, "extrema of nothing");
-        Ok((
-            x.fold_axis(last, f32::NEG_INFINITY, |m, &v| m.max(v)),
-            x.fold_axis(last, f32::INFINITY, |m, &v| m.min(v)),
-        ))
+        Ok(Extrema {
+            max: x.fold_axis(last, f32::NEG_INFINITY, |m, &v| m.max(v)),
+            min: x.fold_axis(last, f32::INFINITY, |m, &v| m.min(v)),
+        })
     }
 
-    fn top_k(&mut self, x: &T, how: &Ranking) -> Result<Chosen, Error> {
+    fn ceiling(&self, _: Origin) -> Result<Ceiling, Error> {
+        Ok(Ceiling::NONE)
+    }
+
+    fn top_k(&mut self, x: &T, how: &Ranking) -> Result<FloatSelection, Error> {
         let [_, n] = x.shape()[..] else { panic!("ranking of {:?}", x.shape()) };
         assert!((1..=n).contains(&how.k), "{} of {n}", how.k);
         let largest = |row: ArrayView1<f32>| {
@@ -251,51 +257,56 @@ impl Engine for Float {
             order.truncate(how.k);
             order
         };
-        Ok(Chosen { n, rows: x.rows().into_iter().map(largest).collect() })
+        Ok(FloatSelection { n, rows: x.rows().into_iter().map(largest).collect() })
     }
 
-    fn one_hot(&mut self, selection: &Chosen) -> Result<Chosen, Error> {
+    fn one_hot(&mut self, selection: &FloatSelection) -> Result<FloatSelection, Error> {
         Ok(selection.clone())
     }
 
-    fn compose(&mut self, first: &Chosen, fan_out: usize, second: &Chosen) -> Result<Chosen, Error> {
+    fn compose(
+        &mut self,
+        first: &FloatSelection,
+        fan_out: usize,
+        second: &FloatSelection,
+    ) -> Result<FloatSelection, Error> {
         let part = |first: &Vec<usize>, &i: &usize| first[i / fan_out] * fan_out + i % fan_out;
         let rows = first.rows.iter().zip(&second.rows).map(|(f, s)| s.iter().map(|i| part(f, i)).collect());
-        Ok(Chosen { n: first.n * fan_out, rows: rows.collect() })
+        Ok(FloatSelection { n: first.n * fan_out, rows: rows.collect() })
     }
 
-    fn gather(&mut self, selection: &Chosen, x: &T, _: u32) -> Result<T, Error> {
-        let x = x.view().into_dimensionality::<Ix3>().expect("three axes");
+    fn gather(&mut self, selection: &FloatSelection, from: Right<Self>, _: u32) -> Result<T, Error> {
+        let x = from.tensor().view().into_dimensionality::<Ix3>().expect("three axes");
         let (shared, n, w) = x.dim();
         let rows = selection.rows.len();
         assert!(n == selection.n && rows.is_multiple_of(shared), "{:?} by a selection of {}", x.dim(), selection.n);
         let mut out = Array3::zeros((rows, selection.rows.first().map_or(0, Vec::len), w));
         for (r, chosen) in selection.rows.iter().enumerate() {
             for (j, &i) in chosen.iter().enumerate() {
-                out.slice_mut(s![r, j, ..]).assign(&x.slice(s![r / (rows / shared), i, ..]));
+                out.index_axis_mut(Axis(0), r).row_mut(j).assign(&x.index_axis(Axis(0), r / (rows / shared)).row(i));
             }
         }
         Ok(out.into_dyn())
     }
 
-    fn scatter(&mut self, selection: &Chosen, x: &T, _: u32) -> Result<T, Error> {
+    fn scatter(&mut self, selection: &FloatSelection, x: &T, _: u32) -> Result<T, Error> {
         let x = x.view().into_dimensionality::<Ix3>().expect("three axes");
         let mut out = Array3::zeros((selection.rows.len(), selection.n, x.dim().2));
         for (r, chosen) in selection.rows.iter().enumerate() {
             for (j, &i) in chosen.iter().enumerate() {
-                out.slice_mut(s![r, i, ..]).assign(&x.slice(s![r, j, ..]));
+                out.index_axis_mut(Axis(0), r).row_mut(i).assign(&x.index_axis(Axis(0), r).row(j));
             }
         }
         Ok(out.into_dyn())
     }
 
-    fn in_order(&mut self, selection: &Chosen) -> Result<Chosen, Error> {
+    fn in_order(&mut self, selection: &FloatSelection) -> Result<FloatSelection, Error> {
         let mut ordered = selection.clone();
         ordered.rows.iter_mut().for_each(|row| row.sort_unstable());
         Ok(ordered)
     }
 
-    fn chosen(&self, selection: &Chosen) -> Option<Vec<Vec<usize>>> {
+    fn chosen(&self, selection: &FloatSelection) -> Option<Vec<Vec<usize>>> {
         Some(selection.rows.clone())
     }
 }
@@ -318,7 +329,7 @@ fn multiply_into(a: ArrayView2<f32>, b: ArrayView2<f32>, mut out: ArrayViewMut2<
     // Blocks of columns keep every thread on its own part of b, which is the large operand.
     let block = n.div_ceil(threads).max(1);
     let columns = |j: usize, mut out: ArrayViewMut2<f32>| {
-        let b = b.slice(s![.., j * block..(n.min((j + 1) * block))]);
+        let b = b.slice_axis(Axis(1), Slice::from(j * block..n.min((j + 1) * block)));
         if m <= STREAMED_ROWS && b.row(0).as_slice().is_some() {
             for (x, mut y) in a.rows().into_iter().zip(out.rows_mut()) {
                 stream_row(x, b, y.as_slice_mut().expect("a block of a row-major matrix"));
@@ -351,7 +362,7 @@ fn stream_row(x: ArrayView1<f32>, b: ArrayView2<f32>, y: &mut [f32]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Tensor;
+    use crate::tensor::Tensor;
     use rand::rngs::StdRng;
     use rand::{RngExt, SeedableRng};
 
@@ -368,7 +379,7 @@ mod tests {
 
     fn weight(name: &str, matrix: Array2<f32>, bias: Option<Array1<f32>>) -> Result<FloatWeight, Error> {
         let spec = WeightSpec { name: name.into(), inputs: matrix.nrows(), outputs: matrix.ncols() };
-        Float::default().weight(&spec, Some(WeightData { matrix, bias }))
+        FloatLoader.load(&spec, Some(WeightData { matrix, bias }))
     }
 
     #[test]
@@ -381,10 +392,10 @@ mod tests {
             let naive = ArrayD::from_shape_fn(IxDyn(&[batch, m, n]), |i| {
                 (0..k).map(|l| f64::from(a[[i[0], i[1], l]]) * f64::from(b[[i[0], l, i[2]]])).sum::<f64>() as f32
             });
-            close(&Float::default().matmul(&a, &b).unwrap(), &naive, 1e-3);
+            close(&Float::default().matmul(&a, Right::Fresh(&b)).unwrap(), &naive, 1e-3);
             // The same product through a transposed, not row-major right operand.
             let c = b.permute(&[0, 2, 1]);
-            close(&Float::default().matmul(&a, &c.permute(&[0, 2, 1])).unwrap(), &naive, 1e-3);
+            close(&Float::default().matmul(&a, Right::Fresh(&c.permute(&[0, 2, 1]))).unwrap(), &naive, 1e-3);
             if batch == 1 {
                 let w = b.clone().into_shape_with_order((k, n)).unwrap();
                 let bias = Array1::from_shape_simple_fn(n, || rng.random_range(-1.0..1.0));
@@ -472,6 +483,8 @@ mod tests {
         }
         let short = weight("h.0.short", Array2::zeros((2, 3)), Some(Array1::zeros(2)));
         assert!(matches!(short, Err(Error::Shape { .. })));
+        let spec = WeightSpec { name: "h.0.blank".into(), inputs: 2, outputs: 3 };
+        assert!(matches!(FloatLoader.load(&spec, None), Err(Error::NoValues { tensor }) if tensor == "h.0.blank"));
         let table = weight("wte", Array2::zeros((4, 3)), None).unwrap();
         let mut float = Float::default();
         assert!(matches!(float.embed(&table, Some(&[4]), 1), Err(Error::Token { id: 4, vocabulary: 4 })));

@@ -1,35 +1,23 @@
-//! One model, four engines.
-//!
-//! A transformer, its generation loop and every cache policy are written once over [`Engine`]. [`Float`] computes in
-//! f32 and is the truth; the ring engines compute in Z_2^64 with the approximations of the secure protocols: in one
-//! process (`Fixed`), between two parties (`Secure`), or on shapes alone to predict the cost (`Plan`).
+//! The interface: what a transformer and its cache policies compute with.
 
-mod ceiling;
-mod float;
-mod ring;
-mod top_k;
+use ndarray::{Array2, ArrayD};
 
-use ndarray::{Array1, Array2, ArrayD};
-use net::Role;
+use crate::ceiling::{Ceiling, Origin};
+use crate::error::Error;
+use crate::operand::OperandId;
+use crate::tensor::Tensor;
+use crate::top_k::Ranking;
 
-pub use ceiling::Ceiling;
-pub use float::Float;
-pub use ring::{Fixed, Plan, REVEAL_FRAC, Ring, Secure};
-pub use top_k::{Ranking, TopK, UnknownTopK};
-
-use crate::ops::growing::{Axis, Operand};
-use crate::{Error, Tensor};
-
-/// By how much [`Engine::hide`] lowers a score. A score is above -[`MAX_HIDDEN_SCORE`] and a lowered one below
-/// [`MAX_HIDDEN_SCORE`] - `HIDE`: they differ by more than the [`CUT`](crate::functions::softmax::CUT) from which on a
-/// probability is 0, and both stay in the range of softmax.
+/// By how much [`Engine::hide`] lowers a score.
+///
+/// A score is above -[`MAX_HIDDEN_SCORE`] and a lowered one below [`MAX_HIDDEN_SCORE`] - `HIDE`. They differ by 64 or
+/// more, so that every engine gives the lowered one the probability 0.
 pub const HIDE: f32 = 320.0;
 
 /// Bound on the scores that [`Engine::hide`] takes.
 pub const MAX_HIDDEN_SCORE: f32 = 128.0;
 
-const _: () = assert!(HIDE as f64 - 2.0 * MAX_HIDDEN_SCORE as f64 > crate::functions::softmax::CUT);
-const _: () = assert!(HIDE + MAX_HIDDEN_SCORE < 511.0, "softmax takes scores from -2^9 on");
+const _: () = assert!(HIDE - 2.0 * MAX_HIDDEN_SCORE >= 64.0, "what HIDE says");
 
 /// Which approximation of x Phi(x) a model was trained with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,24 +28,37 @@ pub enum Gelu {
     Erf,
 }
 
-/// Name and shape of a weight, public; both parties have it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct WeightSpec {
-    /// Published name, for messages.
-    pub name: String,
-    /// Length of the input vectors (rows); for a table the number of rows.
-    pub inputs: usize,
-    /// Length of the output vectors (columns).
-    pub outputs: usize,
+/// The largest and the smallest entries along an axis, of one shape.
+#[derive(Clone, Debug)]
+pub struct Extrema<T> {
+    /// The largest.
+    pub max: T,
+    /// The smallest.
+    pub min: T,
 }
 
-/// Values of a weight: y = x W + b with W of shape (inputs, outputs). Only the server has them.
-#[derive(Clone, Debug)]
-pub struct WeightData {
-    /// W, row-major (inputs, outputs).
-    pub matrix: Array2<f32>,
-    /// b of length `outputs`; `None` stands for zeros.
-    pub bias: Option<Array1<f32>>,
+/// The right factor of a product, or the entries that are gathered from.
+#[derive(Debug)]
+pub enum Right<'a, E: Engine + ?Sized> {
+    /// A tensor that the engine has not seen before.
+    Fresh(&'a E::Tensor),
+    /// A cached operand: it holds the tokens of the product with `operand` before, unchanged, and new ones after
+    /// them. An engine that prepares its products opens less for it.
+    Cached {
+        /// Its tensor now. The tokens stand along the [axis](crate::OperandKind::axis) that the operand's kind says.
+        tensor: &'a E::Tensor,
+        /// What the engine remembers of it.
+        operand: &'a mut E::Operand,
+    },
+}
+
+impl<'a, E: Engine + ?Sized> Right<'a, E> {
+    /// Its tensor, cached or not.
+    pub fn tensor(&self) -> &'a E::Tensor {
+        match self {
+            Right::Fresh(tensor) | Right::Cached { tensor, .. } => tensor,
+        }
+    }
 }
 
 /// What a transformer needs, over tensors that only the engine can look into.
@@ -67,10 +68,13 @@ pub struct WeightData {
 pub trait Engine: 'static {
     /// An activation.
     type Tensor: Tensor + 'static;
-    /// A matrix that only the server knows, prepared for this engine.
+    /// A matrix that only the server knows, as a [`WeightLoader`](crate::WeightLoader) makes it for this engine.
     type Weight: Send + Sync;
     /// Which k of the n entries of each row, in an order of their own, where the engine knows them: (rows, k, n).
     type Selection: Clone + Send + Sync + 'static;
+    /// What the engine remembers of a cached operand between products. It cannot be copied: a mask that served two
+    /// matrices would show how they differ.
+    type Operand: Send;
 
     /// Whether the engine sees its values: [`chosen`](Engine::chosen) then tells a selection. For accuracy studies.
     const CLEAR: bool;
@@ -92,10 +96,6 @@ pub trait Engine: 'static {
         result
     }
 
-    /// Prepares a weight. `data` is `None` where the weights are not known (the client, a plan).
-    /// Refuses values that are not finite or do not fit the fixed point, by name.
-    fn weight(&mut self, spec: &WeightSpec, data: Option<WeightData>) -> Result<Self::Weight, Error>;
-
     /// Rows `ids` of the table `table` (inputs = number of rows): shape (count, outputs). Only the client knows the
     /// ids and passes `Some`; `count` is public.
     fn embed(&mut self, table: &Self::Weight, ids: Option<&[u32]>, count: usize) -> Result<Self::Tensor, Error>;
@@ -115,28 +115,19 @@ pub trait Engine: 'static {
     /// Product with a public number.
     fn scale(&mut self, x: &Self::Tensor, by: f32) -> Result<Self::Tensor, Error>;
 
-    /// Batched matrix product: (batch, m, k) x (batch, k, n) -> (batch, m, n).
-    fn matmul(&mut self, a: &Self::Tensor, b: &Self::Tensor) -> Result<Self::Tensor, Error>;
+    /// A cached operand without products so far. Matrices whose rows change take one of the next
+    /// [generation](OperandId::generation).
+    fn operand(id: OperandId) -> Self::Operand;
 
-    /// [`matmul`](Engine::matmul) by keys or values: along `axis` the tokens of the product with `operand` before, and new
-    /// ones after them. An engine that prepares its products opens less for it.
-    fn matmul_growing(
-        &mut self,
-        a: &Self::Tensor,
-        b: &Self::Tensor,
-        axis: Axis,
-        operand: &mut Operand,
-    ) -> Result<Self::Tensor, Error> {
-        let _ = (axis, operand);
-        self.matmul(a, b)
-    }
+    /// Batched matrix product: (batch, m, k) x (batch, k, n) -> (batch, m, n).
+    fn matmul(&mut self, a: &Self::Tensor, b: Right<Self>) -> Result<Self::Tensor, Error>;
 
     /// Softmax over the last axis of (..., rows, columns), where row i of `rows` sees only the first `visible[i]`
     /// columns (public, >= 1); the others get probability 0. `visible.len() == rows`.
     fn softmax(&mut self, x: &Self::Tensor, visible: &[usize]) -> Result<Self::Tensor, Error>;
 
-    /// Scores (..., columns) with those of the `hidden` columns lowered by [`HIDE`], so that softmax gives them 0 wherever
-    /// another is visible. Which columns are hidden the client alone knows and passes as `Some`. Free.
+    /// Scores (..., columns) with those of the `hidden` columns lowered by [`HIDE`], so that softmax gives them 0
+    /// wherever another is visible. Which columns are hidden the client alone knows and passes as `Some`. Free.
     ///
     /// Range: |x| < [`MAX_HIDDEN_SCORE`], which leaves room for the lowered ones.
     fn hide(&mut self, x: &Self::Tensor, hidden: Option<&[bool]>) -> Result<Self::Tensor, Error>;
@@ -157,19 +148,14 @@ pub trait Engine: 'static {
     /// public (count, d/2): out = (x1 cos - x2 sin, x2 cos + x1 sin) for the halves x1, x2 of the last axis.
     fn rope(&mut self, x: &Self::Tensor, cos: &Array2<f32>, sin: &Array2<f32>) -> Result<Self::Tensor, Error>;
 
-    /// Opens `x` to the party `to`, which gets `Some`. A plan gives `None` to both.
-    fn reveal(&mut self, x: &Self::Tensor, to: Role) -> Result<Option<ArrayD<f32>>, Error>;
+    /// Opens `x` to the client, which gets `Some`. A plan gives `None`.
+    fn reveal(&mut self, x: &Self::Tensor) -> Result<Option<ArrayD<f32>>, Error>;
 
-    /// x W + b, opened to the party `to` as [`reveal`](Engine::reveal) opens it. Between two parties it is rounded to
-    /// [`REVEAL_FRAC`] fractional bits, at random: the bits below would tell about weights.
-    fn reveal_linear(
-        &mut self,
-        x: &Self::Tensor,
-        weight: &Self::Weight,
-        to: Role,
-    ) -> Result<Option<ArrayD<f32>>, Error> {
+    /// x W + b, opened to the client as [`reveal`](Engine::reveal) opens it. Between two parties it is rounded at
+    /// random: its lowest bits would tell about weights.
+    fn reveal_linear(&mut self, x: &Self::Tensor, weight: &Self::Weight) -> Result<Option<ArrayD<f32>>, Error> {
         let y = self.linear(x, weight)?;
-        self.reveal(&y, to)
+        self.reveal(&y)
     }
 
     /// Index of the largest entry of the vector `x`, opened to the client and to nobody else; ties go to either.
@@ -182,7 +168,13 @@ pub trait Engine: 'static {
     fn abs(&mut self, x: &Self::Tensor) -> Result<Self::Tensor, Error>;
 
     /// (..., n) -> (...): maximum and minimum over the last axis.
-    fn extrema(&mut self, x: &Self::Tensor) -> Result<(Self::Tensor, Self::Tensor), Error>;
+    fn extrema(&mut self, x: &Self::Tensor) -> Result<Extrema<Self::Tensor>, Error>;
+
+    /// A bound on the entries that the operation `origin` returns, whatever it was given: for [`Ranking::ceiling`].
+    ///
+    /// # Errors
+    /// If the engine does not support such an operation, for its magnitude.
+    fn ceiling(&self, origin: Origin) -> Result<Ceiling, Error>;
 
     /// The `how.k` largest entries of each row of (rows, n). What it reveals depends on `how.method`.
     fn top_k(&mut self, x: &Self::Tensor, how: &Ranking) -> Result<Self::Selection, Error>;
@@ -199,27 +191,15 @@ pub trait Engine: 'static {
         second: &Self::Selection,
     ) -> Result<Self::Selection, Error>;
 
-    /// The chosen entries of (x rows, n, w): (rows, k, w). Each row of x serves rows / x rows consecutive rows of the
-    /// selection. |x| < 2^`magnitude`, at most 2^24: fewer bits cost less; a clear engine does not need it.
+    /// The chosen entries of `from`, (shared rows, n, w): (rows, k, w). Each row of `from` serves rows / shared rows
+    /// consecutive rows of the selection. Entries are below 2^`magnitude`, at most 2^24: fewer bits cost less; an
+    /// engine in floating point does not need it. The entries of a cached operand are its tokens.
     fn gather(
         &mut self,
         selection: &Self::Selection,
-        x: &Self::Tensor,
+        from: Right<Self>,
         magnitude: u32,
     ) -> Result<Self::Tensor, Error>;
-
-    /// [`gather`](Engine::gather) from entries that are those of the gathering with `operand` before, and new ones after
-    /// them. An engine that prepares its products opens less for it.
-    fn gather_growing(
-        &mut self,
-        selection: &Self::Selection,
-        x: &Self::Tensor,
-        magnitude: u32,
-        operand: &mut Operand,
-    ) -> Result<Self::Tensor, Error> {
-        let _ = operand;
-        self.gather(selection, x, magnitude)
-    }
 
     /// The entries (rows, k, w), |x| < 2^`magnitude`, back where they were chosen: (rows, n, w), zeros elsewhere.
     fn scatter(
@@ -229,8 +209,8 @@ pub trait Engine: 'static {
         magnitude: u32,
     ) -> Result<Self::Tensor, Error>;
 
-    /// The same choice in the order in which the chosen entries stand: gathering by it is a stable compaction. No index
-    /// is revealed.
+    /// The same choice in the order in which the chosen entries stand: gathering by it is a stable compaction. No
+    /// index is revealed.
     fn in_order(&mut self, selection: &Self::Selection) -> Result<Self::Selection, Error>;
 
     /// The chosen positions of each row, where the engine [sees them](Engine::CLEAR).

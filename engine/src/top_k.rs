@@ -5,10 +5,10 @@ use std::str::FromStr;
 
 use thiserror::Error;
 
-use super::Ceiling;
+use crate::ceiling::Ceiling;
 
-/// A method of [`Engine::top_k`](crate::Engine::top_k). All find the same entries; they differ in cost and in what the
-/// parties see.
+/// A method of [`Engine::top_k`](crate::Engine::top_k). All find the same entries; they differ in cost and in what
+/// the parties see.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TopK {
     /// All pairs are compared, and the ranks stay secret: n (n - 1) / 2 comparisons in one batch, nothing revealed.
@@ -62,10 +62,10 @@ pub struct Ranking {
     pub method: TopK,
     /// log2 of a bound on the magnitudes, at most 20. Larger ones spoil the choice. A clear engine does not need it.
     pub magnitude: u32,
-    /// A bound that nothing can exceed, whatever weights and inputs: [`TopK::ShuffleReveal`] compares in a ring that holds
-    /// it, because comparisons of values that wrapped would show something about them.
+    /// A bound that nothing can exceed, whatever weights and inputs: [`TopK::ShuffleReveal`] compares in a ring that
+    /// holds it, because comparisons of values that wrapped would show something about them.
     pub ceiling: Ceiling,
-    /// Fractional bits that are compared, at most [`FRAC`](crate::FRAC): entries closer than a unit of them are taken in
-    /// either order. The clear engine compares all it has.
+    /// Fractional bits that are compared, at most those that the engine's activations have: entries closer than a
+    /// unit of them are taken in either order. An engine in floating point compares all it has.
     pub frac: u32,
 }

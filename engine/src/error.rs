@@ -1,0 +1,93 @@
+//! What can go wrong in an engine.
+
+use std::error::Error as StdError;
+
+use thiserror::Error;
+
+/// A failure of an engine.
+///
+/// The causes that any engine may have are variants. What only one kind of engine knows, such as a broken link or a
+/// failed protocol, is [`Error::Backend`].
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// Data of another shape than its specification.
+    #[error("tensor `{tensor}` has shape {got:?}, expected {expected:?}")]
+    Shape {
+        /// Name of the tensor or operation.
+        tensor: String,
+        /// Shape expected.
+        expected: Vec<usize>,
+        /// Shape found.
+        got: Vec<usize>,
+    },
+    /// A weight holds a value that is not a finite number.
+    #[error("tensor `{tensor}` holds {value} at position {position}")]
+    NotFinite {
+        /// Published name of the tensor.
+        tensor: String,
+        /// The value.
+        value: f32,
+        /// Row-major position; those of the bias follow those of the matrix.
+        position: usize,
+    },
+    /// An operation needs the values of a weight that are not known here.
+    #[error("the values of tensor `{tensor}` are needed but not known here")]
+    NoValues {
+        /// Published name of the tensor.
+        tensor: String,
+    },
+    /// A token id outside the vocabulary.
+    #[error("token id {id} is outside the vocabulary of {vocabulary}")]
+    Token {
+        /// The id.
+        id: u32,
+        /// Size of the vocabulary.
+        vocabulary: usize,
+    },
+    /// A value left the range that the operation supports. Only an engine that sees its values notices.
+    #[error("{path}: value {value} is outside [{low}, {high}]")]
+    Range {
+        /// Operation path.
+        path: String,
+        /// Offending value.
+        value: f64,
+        /// Smallest value supported.
+        low: f64,
+        /// Largest value supported.
+        high: f64,
+    },
+    /// An operation that needs an engine which sees its values.
+    #[error("{operation} works only where values are seen, not between two parties or as a plan")]
+    NotInTheClear {
+        /// The operation.
+        operation: &'static str,
+    },
+    /// A failure of a kind that only the engine at hand knows, displayed as it is.
+    #[error(transparent)]
+    Backend(Box<dyn StdError + Send + Sync>),
+}
+
+impl Error {
+    /// The failure of the backend, if it is an `E`.
+    pub fn backend<E: StdError + 'static>(&self) -> Option<&E> {
+        match self {
+            Error::Backend(source) => source.downcast_ref(),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_failure_of_a_backend_is_found_by_its_type_and_displayed_as_it_is() {
+        let error = Error::Backend(Box::new(std::io::Error::other("the link is down")));
+        assert_eq!(error.to_string(), "the link is down");
+        assert!(error.backend::<std::io::Error>().is_some());
+        assert!(error.backend::<std::fmt::Error>().is_none());
+        assert!(Error::NotInTheClear { operation: "a study" }.backend::<std::io::Error>().is_none());
+    }
+}

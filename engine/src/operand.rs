@@ -1,0 +1,61 @@
+//! Names of the matrices that an engine remembers between products.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// Where the tokens of a cached operand stand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Axis {
+    /// (d, tokens): the product has a column for every token.
+    Columns,
+    /// (tokens, d): the product sums over tokens.
+    Rows,
+}
+
+/// What a cached operand holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum OperandKind {
+    /// Keys of the cache, for scores.
+    Keys,
+    /// Values of the cache, for their mix.
+    Values,
+    /// Digests of clusters of keys, for scores of clusters.
+    Digests,
+    /// Keys and values of clusters side by side, for gathering.
+    Clusters,
+}
+
+impl OperandKind {
+    /// Where the tokens stand: scores have a column for every token, mixes and gathered rows are sums over tokens.
+    pub fn axis(self) -> Axis {
+        match self {
+            OperandKind::Keys | OperandKind::Digests => Axis::Columns,
+            OperandKind::Values | OperandKind::Clusters => Axis::Rows,
+        }
+    }
+}
+
+/// Names a cached operand of a session. No two operands of a session have the same name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct OperandId {
+    /// Layer of the model.
+    pub layer: usize,
+    /// What the matrix holds.
+    pub kind: OperandKind,
+    /// How often its rows were replaced before.
+    pub generation: usize,
+}
+
+impl fmt::Display for OperandId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let OperandId { layer, kind, generation } = self;
+        let kind = match kind {
+            OperandKind::Keys => "keys",
+            OperandKind::Values => "values",
+            OperandKind::Digests => "digests",
+            OperandKind::Clusters => "clusters",
+        };
+        write!(f, "{kind} of layer {layer}, generation {generation}")
+    }
+}

@@ -1,0 +1,40 @@
+//! How long a generation is.
+
+use serde::{Deserialize, Serialize};
+
+/// The lengths of a generation, or bounds on them: public.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lengths {
+    /// Tokens of the prompt.
+    pub prompt: usize,
+    /// Tokens to generate.
+    pub tokens: usize,
+}
+
+/// One of two lengths, beyond its bound.
+pub(crate) struct Excess {
+    /// Which.
+    pub(crate) what: &'static str,
+    /// How much it is.
+    pub(crate) got: usize,
+    /// The bound.
+    pub(crate) limit: usize,
+}
+
+impl Lengths {
+    /// Bounds that nothing exceeds.
+    pub const MAX: Lengths = Lengths { prompt: usize::MAX, tokens: usize::MAX };
+
+    /// Positions that go through the model: the last token is generated and not read.
+    pub fn positions(self) -> usize {
+        self.prompt.saturating_add(self.tokens.saturating_sub(1))
+    }
+
+    /// What is beyond `bound`, if something is.
+    pub(crate) fn beyond(self, bound: Lengths) -> Option<Excess> {
+        [("tokens of a prompt", self.prompt, bound.prompt), ("tokens to generate", self.tokens, bound.tokens)]
+            .into_iter()
+            .find(|(_, got, limit)| got > limit)
+            .map(|(what, got, limit)| Excess { what, got, limit })
+    }
+}

@@ -1,0 +1,385 @@
+//! The engines in fixed point: one program over the arithmetic black box, three boxes.
+
+use engine::{
+    Ceiling, Engine, Error as EngineError, Extrema, Gelu, HIDE, MAX_HIDDEN_SCORE, OperandId, Origin, Ranking, Right,
+    Tensor,
+};
+use ndarray::{Array2, ArrayD};
+use net::{Channel, Ledger, Role};
+
+use crate::abb::{Abb, Truncation, Words};
+use crate::functions::extrema::EXTREMA_WIDTH;
+use crate::functions::selection::{self, payload_rounding};
+use crate::functions::softmax::{self, CUT};
+use crate::functions::top_k::TopK as Selection;
+use crate::functions::{self, argmax};
+use crate::ops::growing::Operand;
+use crate::ops::truncate;
+use crate::session::{Options, Session};
+use crate::stock::{self, Needs, Stock};
+use crate::weight::FixedWeight;
+use crate::words::signed;
+use crate::{Clear, EMBED_FRAC, EMBED_WIDTH, Error, Evaluate, FRAC, LINEAR_WIDTH, Planner, TwoParty};
+
+/// Ring of products of activations: |x y| < 2^(PRODUCT_WIDTH - 2 - 2 FRAC) = 2^18.
+const PRODUCT_WIDTH: u32 = 56;
+
+/// Ring of products of shared matrices: entries below 2^(MATMUL_WIDTH - 2 - FRAC - NARROW_FRAC) = 512 in magnitude.
+/// At 44 bits a product fits the smaller HE parameters (N = 4096), which halves its bytes and seconds.
+const MATMUL_WIDTH: u32 = 44;
+
+/// Fractional bits that the left factor of such a product is rounded to. The rounding is free: see `truncate`.
+const NARROW_FRAC: u32 = 15;
+
+/// How a product of matrices is brought back to an activation.
+const MATMUL_ROUNDING: Truncation = Truncation { width: MATMUL_WIDTH, shift: NARROW_FRAC, out: 64 };
+
+/// Bits of a revealed activation: magnitudes below 2^(REVEAL_WIDTH - 1 - FRAC) = 2^25.
+const REVEAL_WIDTH: u32 = 44;
+
+/// Fractional bits of a linear layer whose result is revealed; the error is below one of these units.
+pub const REVEAL_FRAC: u32 = 14;
+
+/// Fractional bits of the public factor of [`Engine::scale`].
+const SCALE_FRAC: u32 = 16;
+
+const _: () = assert!(HIDE as f64 - 2.0 * MAX_HIDDEN_SCORE as f64 > CUT, "hidden scores have the probability 0");
+const _: () = assert!(HIDE + MAX_HIDDEN_SCORE < 511.0, "softmax takes scores from -2^9 on");
+
+/// A bound on the words that the operation `origin` returns, in units of the last place. It holds also where inputs
+/// left the range that the operation supports: it follows from the ring of the truncation that made the words.
+///
+/// # Errors
+/// [`Error::Width`] for a magnitude that gathering does not support.
+pub(crate) fn ceiling(origin: Origin) -> Result<Ceiling, Error> {
+    let how = match origin {
+        Origin::Product => MATMUL_ROUNDING,
+        Origin::Probability => softmax::rounding(),
+        Origin::Moved { magnitude } => payload_rounding(magnitude)?,
+        Origin::Scaled { from, by } => {
+            // Below 2^62 the truncation is in range, and off by less than one.
+            let product = from.units() as f64 * (f64::from(by).abs() + 1.0);
+            if product * f64::from(1u32 << SCALE_FRAC) < (1u64 << 62) as f64 {
+                return Ok(Ceiling::of_units(product as u64 + 1));
+            }
+            Truncation { width: 64, shift: SCALE_FRAC, out: 64 }
+        }
+    };
+    Ok(Ceiling::of_units(truncate::ceiling(how)))
+}
+
+/// An engine on activations with [`FRAC`] fractional bits in words of the box `B`.
+pub struct FixedPoint<B> {
+    abb: B,
+}
+
+/// The model between two parties: additive shares, every operation a protocol with the peer.
+pub type Secure = FixedPoint<TwoParty>;
+
+/// The model in fixed point but in the clear: all approximations and roundings of [`Secure`], no cryptography. It
+/// refuses values outside an operation's range, naming the operation.
+pub type Fixed = FixedPoint<Clear>;
+
+/// The model on shapes alone: what [`Secure`] would send.
+pub type Plan = FixedPoint<Planner>;
+
+impl Secure {
+    /// Sets up a session with the peer over `channel`; both pass equal `options`.
+    pub fn new(channel: Channel, options: Options) -> Result<Self, Error> {
+        Ok(FixedPoint::over(TwoParty::new(Session::new(channel, options)?)))
+    }
+
+    /// The channel, to book phases and to send what lies outside the engine.
+    pub fn channel(&mut self) -> &mut Channel {
+        self.abb.session().channel()
+    }
+
+    /// The offline phase of a two-phase session: makes all correlations of `needs`, which a [`Plan`] of the same run
+    /// wrote down, booked as `offline`. The server passes all its weights, whose names differ; `progress` is called
+    /// with bytes done and in all.
+    pub fn prepare(
+        &mut self,
+        needs: &Needs,
+        weights: &[&FixedWeight],
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<(), Error> {
+        let weight = |name: &str| weights.iter().find(|weight| weight.spec.name == name);
+        let matrix = |name: &str| weight(name).and_then(|weight| weight.values.as_ref()).map(|v| &*v.matrix);
+        stock::prepare_all(self.abb.session(), needs, matrix, progress)
+    }
+
+    /// Takes out what was prepared, for a later session with the same peer.
+    pub fn take_stock(&mut self) -> Stock {
+        std::mem::take(&mut self.abb.session().stock)
+    }
+
+    /// Puts in what an earlier session with the same peer prepared, before the first operation; the peer does the
+    /// same.
+    pub fn set_stock(&mut self, stock: Stock) {
+        self.abb.session().stock = stock;
+    }
+}
+
+impl Fixed {
+    /// A fresh engine.
+    #[allow(clippy::new_without_default, reason = "the three engines are made alike")]
+    pub fn new() -> Self {
+        FixedPoint::over(Clear::new())
+    }
+
+    /// The twin of engines whose options say `evaluate`.
+    pub fn evaluating(evaluate: Evaluate) -> Self {
+        FixedPoint::over(Clear::evaluating(evaluate))
+    }
+}
+
+impl Plan {
+    /// The state after session set-up with `options`.
+    pub fn new(options: Options) -> Self {
+        FixedPoint::over(Planner::new(options))
+    }
+
+    /// The state after what `ledger` holds, an opening for instance, and session set-up with `options`.
+    pub fn after(ledger: Ledger, options: Options) -> Self {
+        FixedPoint::over(Planner::after(ledger, options))
+    }
+
+    /// The account: what [`Secure`]'s would hold, but for time.
+    pub fn ledger(&mut self) -> &mut Ledger {
+        self.abb.ledger()
+    }
+
+    /// What the run so far takes from a stock, for [`Secure::prepare`].
+    pub fn needs(&self) -> &Needs {
+        self.abb.needs()
+    }
+
+    /// The offline phase with `needs`, as [`Secure::prepare`] books it.
+    pub fn prepare(&mut self, needs: &Needs) -> Result<(), Error> {
+        self.abb.prepare(needs)
+    }
+
+    /// The stock of a session that prepared `needs`, as [`Secure::set_stock`] puts it in.
+    pub fn set_stock(&mut self, needs: &Needs) {
+        self.abb.set_stock(needs);
+    }
+
+    /// Correlated OTs used so far by online steps with `sender` as OT sender.
+    pub fn cots_used(&self, sender: Role) -> u64 {
+        self.abb.cots_used(sender)
+    }
+}
+
+impl<B: Abb> FixedPoint<B> {
+    /// An engine over the box `abb`.
+    pub fn over(abb: B) -> Self {
+        FixedPoint { abb }
+    }
+
+    /// The box, for operations beyond [`Engine`].
+    pub fn abb(&mut self) -> &mut B {
+        &mut self.abb
+    }
+
+    /// Words modulo 2^EXTREMA_WIDTH as activations.
+    fn widen(&mut self, x: &B::Words) -> Result<B::Words, Error> {
+        self.abb.truncate(x, Truncation { width: EXTREMA_WIDTH, shift: 0, out: 64 })
+    }
+
+    /// The left factor of a product of matrices.
+    fn narrow(&mut self, a: &B::Words) -> Result<B::Words, Error> {
+        self.abb.truncate(a, Truncation { width: 64, shift: FRAC - NARROW_FRAC, out: MATMUL_WIDTH })
+    }
+
+    /// Brings a product with `frac` fractional bits modulo 2^`width` back to an activation.
+    fn round(&mut self, x: &B::Words, frac: u32, width: u32) -> Result<B::Words, Error> {
+        self.abb.truncate(x, Truncation { width, shift: frac - FRAC, out: 64 })
+    }
+}
+
+impl<B: Abb> Engine for FixedPoint<B> {
+    type Tensor = B::Words;
+    type Weight = FixedWeight;
+    type Selection = Selection<B>;
+    type Operand = Operand;
+
+    const CLEAR: bool = B::CLEAR;
+
+    fn enter(&mut self, name: &str) {
+        self.abb.enter(name);
+    }
+
+    fn leave(&mut self) {
+        self.abb.leave();
+    }
+
+    fn embed(&mut self, table: &FixedWeight, ids: Option<&[u32]>, count: usize) -> Result<B::Words, EngineError> {
+        let rows = self.abb.embed(table, ids, count)?;
+        Ok(self.round(&rows, EMBED_FRAC, EMBED_WIDTH)?)
+    }
+
+    fn rows(&mut self, table: &FixedWeight, start: usize, count: usize) -> Result<B::Words, EngineError> {
+        Ok(self.abb.rows(table, start, count)?)
+    }
+
+    fn linear(&mut self, x: &B::Words, weight: &FixedWeight) -> Result<B::Words, EngineError> {
+        let y = self.abb.linear(x, weight)?;
+        Ok(self.round(&y, FRAC + weight.frac, LINEAR_WIDTH)?)
+    }
+
+    fn add(&mut self, a: &B::Words, b: &B::Words) -> Result<B::Words, EngineError> {
+        Ok(a.plus(b))
+    }
+
+    fn mul(&mut self, a: &B::Words, b: &B::Words) -> Result<B::Words, EngineError> {
+        let product = self.abb.mul(a, b, PRODUCT_WIDTH)?;
+        Ok(self.round(&product, 2 * FRAC, PRODUCT_WIDTH)?)
+    }
+
+    fn scale(&mut self, x: &B::Words, by: f32) -> Result<B::Words, EngineError> {
+        let factor = (f64::from(by) * f64::from(1u32 << SCALE_FRAC)).round() as i64;
+        Ok(self.round(&x.times(factor as u64), FRAC + SCALE_FRAC, 64)?)
+    }
+
+    fn operand(id: OperandId) -> Operand {
+        Operand::new(id)
+    }
+
+    fn matmul(&mut self, a: &B::Words, b: Right<Self>) -> Result<B::Words, EngineError> {
+        let a = self.narrow(a)?;
+        let product = match b {
+            Right::Fresh(b) => self.abb.matmul(&a, b, MATMUL_WIDTH)?,
+            Right::Cached { tensor, operand } => {
+                let axis = operand.id().kind.axis();
+                self.abb.matmul_growing(&a, tensor, MATMUL_WIDTH, axis, operand)?
+            }
+        };
+        Ok(self.abb.truncate(&product, MATMUL_ROUNDING)?)
+    }
+
+    fn softmax(&mut self, x: &B::Words, visible: &[usize]) -> Result<B::Words, EngineError> {
+        Ok(functions::softmax(&mut self.abb, x, visible)?)
+    }
+
+    fn hide(&mut self, x: &B::Words, hidden: Option<&[bool]>) -> Result<B::Words, EngineError> {
+        self.abb.expect_below(x, FRAC + MAX_HIDDEN_SCORE.log2() as u32)?;
+        let shape = x.shape();
+        let lowered = ((HIDE as i64) << FRAC).wrapping_neg() as u64;
+        let shift = hidden.map(|hidden| {
+            ArrayD::from_shape_fn(shape.as_slice(), |at| if hidden[at[shape.len() - 1]] { lowered } else { 0 })
+        });
+        let shift = self.abb.input(Role::Client, &shape, shift.as_ref())?;
+        Ok(x.plus(&shift))
+    }
+
+    fn gelu(&mut self, x: &B::Words, form: Gelu) -> Result<B::Words, EngineError> {
+        Ok(functions::gelu(&mut self.abb, x, form)?)
+    }
+
+    fn silu(&mut self, x: &B::Words) -> Result<B::Words, EngineError> {
+        Ok(functions::silu(&mut self.abb, x)?)
+    }
+
+    fn layer_norm(&mut self, x: &B::Words, eps: f32) -> Result<B::Words, EngineError> {
+        Ok(functions::layer_norm(&mut self.abb, x, eps)?)
+    }
+
+    fn rms_norm(&mut self, x: &B::Words, eps: f32) -> Result<B::Words, EngineError> {
+        Ok(functions::rms_norm(&mut self.abb, x, eps)?)
+    }
+
+    fn rope(&mut self, x: &B::Words, cos: &Array2<f32>, sin: &Array2<f32>) -> Result<B::Words, EngineError> {
+        Ok(functions::rope(&mut self.abb, x, cos, sin)?)
+    }
+
+    fn reveal(&mut self, x: &B::Words) -> Result<Option<ArrayD<f32>>, EngineError> {
+        let scale = f64::from(1u32 << FRAC);
+        let opened = self.abb.reveal(x, REVEAL_WIDTH, Role::Client)?;
+        Ok(opened.map(|words| words.mapv(|word| (signed(word, REVEAL_WIDTH) as f64 / scale) as f32)))
+    }
+
+    fn reveal_linear(&mut self, x: &B::Words, weight: &FixedWeight) -> Result<Option<ArrayD<f32>>, EngineError> {
+        let y = self.abb.linear(x, weight)?;
+        let frac = FRAC + weight.frac;
+        let scale = (frac as f64).exp2();
+        let opened = self.scope("reveal", |e| {
+            e.abb.reveal_rounded(&y, LINEAR_WIDTH, frac - REVEAL_FRAC, Role::Client).map_err(EngineError::from)
+        })?;
+        Ok(opened.map(|words| words.mapv(|word| (signed(word, LINEAR_WIDTH) as f64 / scale) as f32)))
+    }
+
+    fn argmax(&mut self, x: &B::Words) -> Result<Option<usize>, EngineError> {
+        let n = x.len();
+        let index = functions::argmax(&mut self.abb, x)?;
+        let opened = self.abb.reveal(&index.reshape(&[1]), argmax::ARGMAX_WIDTH, Role::Client)?;
+        let Some(index) = opened.and_then(|index| index.first().copied()) else { return Ok(None) };
+        usize::try_from(index)
+            .ok()
+            .filter(|&index| index < n)
+            .map(Some)
+            .ok_or_else(|| Error::Index { index, len: n }.into())
+    }
+
+    fn sum_last(&mut self, x: &B::Words) -> Result<B::Words, EngineError> {
+        Ok(x.sum_last())
+    }
+
+    fn abs(&mut self, x: &B::Words) -> Result<B::Words, EngineError> {
+        let magnitude = functions::abs(&mut self.abb, x)?;
+        Ok(self.widen(&magnitude)?)
+    }
+
+    fn extrema(&mut self, x: &B::Words) -> Result<Extrema<B::Words>, EngineError> {
+        let shape = x.shape();
+        let (&n, leading) = shape.split_last().expect("at least one axis");
+        let rows = leading.iter().product();
+        let (max, min) = functions::extrema(&mut self.abb, &x.reshape(&[rows, n]))?;
+        let both = self.widen(&B::Words::concat(0, &[&max, &min]))?;
+        let part = |from: usize| both.slice(0, from..from + rows).reshape(leading);
+        Ok(Extrema { max: part(0), min: part(rows) })
+    }
+
+    fn ceiling(&self, origin: Origin) -> Result<Ceiling, EngineError> {
+        Ok(ceiling(origin)?)
+    }
+
+    fn top_k(&mut self, x: &B::Words, how: &Ranking) -> Result<Selection<B>, EngineError> {
+        Ok(selection::choose(&mut self.abb, x, how)?)
+    }
+
+    fn one_hot(&mut self, chosen: &Selection<B>) -> Result<Selection<B>, EngineError> {
+        Ok(Selection::OneHot(selection::one_hot(&mut self.abb, chosen)?))
+    }
+
+    fn compose(
+        &mut self,
+        first: &Selection<B>,
+        fan_out: usize,
+        second: &Selection<B>,
+    ) -> Result<Selection<B>, EngineError> {
+        let first = selection::one_hot(&mut self.abb, first)?;
+        let second = selection::one_hot(&mut self.abb, second)?;
+        Ok(Selection::OneHot(selection::compose(&mut self.abb, &first, fan_out, &second)?))
+    }
+
+    fn gather(&mut self, chosen: &Selection<B>, from: Right<Self>, magnitude: u32) -> Result<B::Words, EngineError> {
+        Ok(match from {
+            Right::Fresh(x) => selection::gather(&mut self.abb, chosen, x, magnitude)?,
+            Right::Cached { tensor, operand } => {
+                selection::gather_growing(&mut self.abb, chosen, tensor, magnitude, operand)?
+            }
+        })
+    }
+
+    fn scatter(&mut self, chosen: &Selection<B>, x: &B::Words, magnitude: u32) -> Result<B::Words, EngineError> {
+        Ok(selection::scatter(&mut self.abb, chosen, x, magnitude)?)
+    }
+
+    fn in_order(&mut self, chosen: &Selection<B>) -> Result<Selection<B>, EngineError> {
+        Ok(selection::in_order(&mut self.abb, chosen)?)
+    }
+
+    fn chosen(&self, chosen: &Selection<B>) -> Option<Vec<Vec<usize>>> {
+        selection::chosen(&self.abb, chosen)
+    }
+}
