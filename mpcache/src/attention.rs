@@ -1,30 +1,38 @@
-//! Attention over what a policy keeps.
+//! Attention over what a policy keeps or chooses.
 
 use engine::{Ceiling, Engine, Error, Origin, Right, Tensor};
 
 use crate::policy::{fold_heads, unfold_heads};
 use crate::{HeadShape, Store};
 
-/// Exact causal attention of `q` (heads, rows, d), the last `rows` tokens of the store, over all that is kept:
-/// the mix (heads, rows, d) and the probabilities (kv_heads, group * rows, tokens).
-pub(crate) fn causal<E: Engine>(
-    engine: &mut E,
-    q: &E::Tensor,
-    store: &mut Store<E>,
-) -> Result<(E::Tensor, E::Tensor), Error> {
+/// What [`causal`] returns.
+#[derive(Clone, Debug)]
+pub struct Attended<T> {
+    /// The mix of the values, (heads, rows, head_dim).
+    pub output: T,
+    /// The weights of the mix, (kv_heads, group * rows, tokens).
+    pub probabilities: T,
+}
+
+/// Exact causal attention of `q` (heads, rows, head_dim), the queries of the last `rows` tokens of the store, over
+/// all tokens that the store keeps.
+pub fn causal<E: Engine>(engine: &mut E, q: &E::Tensor, store: &mut Store<E>) -> Result<Attended<E::Tensor>, Error> {
     let shape = store.heads();
     let (tokens, rows) = (store.len(), q.shape()[1]);
+    store.record_attended(|_| (0..tokens).collect());
     // The last of `rows` queries sees all tokens, each one before it one less.
     let visible: Vec<usize> = (0..shape.group()).flat_map(|_| tokens - rows + 1..=tokens).collect();
     let scores = store.scores(engine, &fold_heads(q, shape))?;
     let p = engine.scope("softmax", |e| e.softmax(&scores, &visible))?;
     let mixed = store.mix(engine, &p)?;
-    Ok((unfold_heads(&mixed, shape), p))
+    Ok(Attended { output: unfold_heads(&mixed, shape), probabilities: p })
 }
 
-/// Attention of one query per head, `q` (heads, 1, d), over tokens of its own: `pairs` is (batch, tokens, 2 d), keys
-/// beside values, with a batch entry for every head or for every key/value head. Result: (heads, 1, d).
-pub(crate) fn sparse<E: Engine>(
+/// Attention of one query per head, `q` (heads, 1, head_dim), over chosen tokens: (heads, 1, head_dim).
+///
+/// `pairs` is (batch, tokens, 2 head_dim), keys beside values, with a batch entry for every head or for every
+/// key/value head. The policy records which tokens these are ([`Store::record_attended`]).
+pub fn sparse<E: Engine>(
     engine: &mut E,
     q: &E::Tensor,
     pairs: &E::Tensor,
@@ -41,8 +49,10 @@ pub(crate) fn sparse<E: Engine>(
     Ok(mixed.reshape(&[heads, 1, head_dim]))
 }
 
-/// What each token received: probabilities `p` (kv_heads, group * rows, tokens) of the last `window` of `rows` queries,
-/// summed over them and over the heads of a group, and with `per_layer` over all heads: (kv_heads or 1, tokens).
+/// The attention that each token received from the last `window` of `rows` queries, (kv_heads or 1, tokens).
+///
+/// It is the sum of the probabilities `p` (kv_heads, group * rows, tokens) over these queries and over the heads of a
+/// group, or with `per_layer` over all heads.
 pub(crate) fn received<E: Engine>(
     engine: &mut E,
     p: &E::Tensor,
@@ -61,17 +71,17 @@ pub(crate) fn received<E: Engine>(
     engine.sum_last(&last)
 }
 
-/// How large what [`received`] returns is.
+/// Bounds on what [`received`] returns.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Received {
-    /// log2 of a bound: every term is a probability.
+    /// log2 of a bound for scores in range, where every term is a probability.
     pub(crate) magnitude: u32,
     /// A bound that holds whatever the scores were.
     pub(crate) ceiling: Ceiling,
 }
 
 impl Received {
-    /// Of sums over a window of `window` queries, on `engine`.
+    /// For sums over a window of `window` queries, on `engine`.
     pub(crate) fn new<E: Engine>(
         engine: &E,
         window: usize,
@@ -85,8 +95,8 @@ impl Received {
     }
 }
 
-/// The rows `index` of axis `axis`, ascending.
-pub(crate) fn take<T: Tensor>(x: &T, axis: usize, index: &[usize]) -> T {
+/// The entries `index` of the axis `axis`; `index` ascends.
+pub fn take<T: Tensor>(x: &T, axis: usize, index: &[usize]) -> T {
     let mut parts = Vec::new();
     let mut start = 0;
     while start < index.len() {

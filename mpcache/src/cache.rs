@@ -16,13 +16,20 @@ impl<E: Engine> KvCache<E> {
         Self::with_policy(layers, shape, spec.build(layers, shape))
     }
 
-    /// An empty cache read by a policy from outside this crate.
+    /// An empty cache read by any policy, also one from outside this crate.
     pub fn with_policy(layers: usize, shape: HeadShape, policy: Box<dyn Policy<E>>) -> Self {
-        KvCache { stores: (0..layers).map(|layer| Store::new(layer, shape)).collect(), policy }
+        let store = |layer| {
+            let mut store = Store::new(layer, shape);
+            if E::CLEAR {
+                store.track();
+            }
+            store
+        };
+        KvCache { stores: (0..layers).map(store).collect(), policy }
     }
 
-    /// Says that the first tokens of the prompt are padding. Before the first token, under the policy `full` alone: the
-    /// others would choose among tokens that stand for nothing.
+    /// Says that the first tokens of the prompt are padding. Called before the first token, and under the policy
+    /// `full` alone: other policies would choose among tokens that stand for nothing.
     pub fn pad(&mut self, padding: Padding) {
         self.stores.iter_mut().for_each(|store| store.pad(padding));
     }
@@ -37,14 +44,16 @@ impl<E: Engine> KvCache<E> {
         self.stores.first().map_or(0, Store::seen)
     }
 
-    /// How many of the last of `new` tokens need a query, although only the last one's output is wanted.
+    /// How many trailing queries of `new` tokens the policy observes. The model computes these, although it needs the
+    /// output of the last one only.
     pub fn query_window(&self, layer: usize, new: usize) -> usize {
         self.policy.query_window(layer, new).clamp(1, new)
     }
 
-    /// What the last query attended to, see [`Policy::attended`].
+    /// For every query head the positions (of all tokens ever appended) that the last query on `layer` attended to,
+    /// in any order. Known only where the engine [sees its values](Engine::CLEAR): for accuracy studies.
     pub fn attended(&self, layer: usize) -> Option<&[Vec<usize>]> {
-        self.policy.attended(layer)
+        self.stores[layer].attended()
     }
 
     /// Appends the new tokens' `k` and `v` (new tokens, kv_heads * head_dim) to `layer` and attends with the queries

@@ -1,12 +1,11 @@
-//! Look-once eviction: at the end of the prompt each layer keeps a fixed number of tokens, for good.
+//! Eviction at the end of the prompt: each layer looks once, keeps a fixed number of tokens and forgets the others.
 //!
-//! The order of what is kept is that of the prompt, and no party learns which tokens these are: the selection stays
-//! hidden, and gathering in its order is a stable compaction ([`Engine::in_order`]). Public: how many are kept.
+//! Kept tokens stay in the order of the prompt: gathering by a selection in order is a stable compaction
+//! ([`Engine::in_order`]). The selection stays hidden, so no party learns which tokens are kept. Public: how many.
 
 use engine::{Engine, Error, Ranking, Right, Tensor, TopK};
 
 use crate::attention::Received;
-use crate::positions::Positions;
 use crate::store::KV_MAGNITUDE;
 use crate::{Select, Store};
 
@@ -26,15 +25,14 @@ pub(crate) fn choose<E: Engine>(
     engine.in_order(&best)
 }
 
-/// Keeps the chosen ones of the first `tokens` tokens, and all after these. The selection has one row per key/value head
-/// or one for the layer.
+/// Keeps the chosen ones of the first `tokens` tokens, and all tokens after these. The selection has one row per
+/// key/value head, or with `per_layer` one for the layer.
 pub(crate) fn keep<E: Engine>(
     engine: &mut E,
     store: &mut Store<E>,
     chosen: &E::Selection,
     tokens: usize,
     per_layer: bool,
-    positions: &mut Positions,
 ) -> Result<(), Error> {
     let shape = store.heads();
     let select = if per_layer { Select::PerLayer } else { Select::PerKv };
@@ -45,7 +43,7 @@ pub(crate) fn keep<E: Engine>(
     let rest = store.pairs_by_head(tokens..all);
     store.replace_by_head(&E::Tensor::concat(1, &[&kept, &rest]));
     if let Some(rows) = engine.chosen(chosen) {
-        positions.keep(|head| rows[head.min(rows.len() - 1)].iter().copied().chain(tokens..all).collect());
+        store.record_kept(|head| rows[head.min(rows.len() - 1)].iter().copied().chain(tokens..all).collect());
     }
     Ok(())
 }

@@ -3,8 +3,8 @@
 use engine::{Engine, Error, Tensor};
 use serde::{Deserialize, Serialize};
 
-/// Tokens before the first word of a prompt that stand for nothing, so that prompts of many lengths look alike. No token
-/// attends to them. That there may be some is public; how many there are, the client alone knows.
+/// Tokens before the first word of a prompt that stand for nothing, so that prompts of many lengths look alike. No
+/// token attends to them. It is public that there may be some; only the client knows how many.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Padding {
     /// Their number, on the client; `None` on the server and in a plan.
@@ -12,14 +12,14 @@ pub struct Padding {
 }
 
 impl Padding {
-    /// `scores` (..., tokens) with those of the padding lowered below all others, see [`Engine::hide`]. Free.
+    /// Lowers the scores of the padding below all others in `scores` (..., tokens), see [`Engine::hide`]. Free.
     pub(crate) fn hide<E: Engine>(self, engine: &mut E, scores: &E::Tensor) -> Result<E::Tensor, Error> {
         let columns = scores.shape().last().copied().unwrap_or(0);
         let hidden: Option<Vec<bool>> = self.tokens.map(|padding| (0..columns).map(|i| i < padding).collect());
         engine.hide(scores, hidden.as_deref())
     }
 
-    /// The positions in the text of the tokens `start..start + count`; those of the padding, which do not matter, are 0.
+    /// The positions in the text of the tokens `start..start + count`. Padding gets 0, which does not matter.
     pub fn positions(self, start: usize, count: usize) -> Option<Vec<u32>> {
         let padding = self.tokens?;
         // Positions lie far below 2^32: a model has a table of them, or as many tokens as fit into memory.

@@ -1,4 +1,4 @@
-//! What a cache policy is.
+//! The interface of a cache policy.
 
 use engine::{Engine, Error, Tensor};
 use serde::{Deserialize, Serialize};
@@ -23,13 +23,13 @@ impl HeadShape {
     }
 }
 
-/// Computes attention over a store, over all of it or over a part of its choice.
+/// Computes attention over a store: over all of it or over a part that the policy chooses.
 ///
 /// One value serves all layers of one generation, so a policy may keep state per layer, look at the attention of the
 /// prompt, and use on one layer what it selected on another.
 pub trait Policy<E: Engine>: Send {
-    /// How many of the last of `new` tokens `layer` must see as queries, where the model itself needs only the last.
-    /// A policy that judges tokens by the attention of a prompt window asks for that window.
+    /// How many trailing queries of `new` tokens the policy observes on `layer`; the model itself needs only the
+    /// last. A policy that scores tokens by the attention of a window of the prompt asks for that window.
     fn query_window(&self, layer: usize, new: usize) -> usize {
         let _ = (layer, new);
         1
@@ -37,6 +37,9 @@ pub trait Policy<E: Engine>: Send {
 
     /// Attention of the queries `q` (heads, rows, head_dim), scaled and rotated, of the last `rows` tokens that were
     /// appended to `store`: (heads, rows, head_dim). Query i sees the tokens up to its own.
+    ///
+    /// A policy says which tokens it attends to and keeps ([`Store::record_attended`], [`Store::record_kept`]);
+    /// [`attention::causal`](crate::attention::causal) does the former itself.
     fn attend(
         &mut self,
         engine: &mut E,
@@ -44,10 +47,6 @@ pub trait Policy<E: Engine>: Send {
         q: &E::Tensor,
         store: &mut Store<E>,
     ) -> Result<E::Tensor, Error>;
-
-    /// For every query head the positions (of all tokens ever appended) that the last query on `layer` looked at, in any
-    /// order. Known only where the engine [sees its values](Engine::CLEAR): for accuracy studies.
-    fn attended(&self, layer: usize) -> Option<&[Vec<usize>]>;
 }
 
 /// (heads, rows, d) -> (kv_heads, group * rows, d): the queries that share a key/value head become rows of one

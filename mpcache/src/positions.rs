@@ -1,54 +1,54 @@
-//! Which tokens a layer keeps and looked at, for studies in the clear.
+//! The positions of the tokens that a layer keeps and attends to, for accuracy studies.
 
-use crate::HeadShape;
+use engine::Engine;
 
-/// Original positions of the tokens that each key/value head keeps, in the order of the store, and of those that each
-/// query head attended to last. Only kept on engines that see their values; empty elsewhere.
-#[derive(Clone, Debug, Default)]
+use crate::Store;
+
+/// Positions in the text, recorded where the engine sees its values.
+#[derive(Clone, Debug)]
 pub(crate) struct Positions {
+    /// By key/value head the tokens that it keeps, in the order of the store.
     kept: Vec<Vec<usize>>,
+    /// By query head the tokens that the last query attended to; empty before the first.
     attended: Vec<Vec<usize>>,
 }
 
 impl Positions {
-    /// Nothing kept.
-    pub(crate) fn new(clear: bool, shape: HeadShape) -> Self {
-        let kept = if clear { vec![Vec::new(); shape.kv_heads] } else { Vec::new() };
-        Positions { kept, attended: Vec::new() }
+    /// Nothing is kept by any of the `kv_heads` heads.
+    pub(crate) fn new(kv_heads: usize) -> Self {
+        Positions { kept: vec![Vec::new(); kv_heads], attended: Vec::new() }
     }
 
-    /// The positions `from..to` came in.
+    /// The tokens `from..to` came in.
     pub(crate) fn extend(&mut self, from: usize, to: usize) {
         self.kept.iter_mut().for_each(|row| row.extend(from..to));
     }
+}
 
-    /// The store now holds the rows `index(kv head)` of what it held.
-    pub(crate) fn keep(&mut self, index: impl Fn(usize) -> Vec<usize>) {
-        for (head, row) in self.kept.iter_mut().enumerate() {
-            *row = index(head).into_iter().map(|i| row[i]).collect();
+/// What the policies tell of themselves. Recorded on engines that see their values; elsewhere nothing happens.
+impl<E: Engine> Store<E> {
+    /// Records that the store now holds, of what it held before, the rows `rows(h)` for every key/value head h.
+    pub fn record_kept(&mut self, rows: impl Fn(usize) -> Vec<usize>) {
+        let Some(Positions { kept, .. }) = &mut self.positions else { return };
+        for (head, row) in kept.iter_mut().enumerate() {
+            *row = rows(head).into_iter().map(|i| row[i]).collect();
         }
     }
 
-    /// Every query head attended to the rows `index(head)` of the store.
-    pub(crate) fn attend(&mut self, shape: HeadShape, index: impl Fn(usize) -> Vec<usize>) {
-        if self.kept.is_empty() {
-            return;
-        }
-        let row = |head: usize| -> Vec<usize> {
-            let kept = &self.kept[head / shape.group()];
-            index(head).into_iter().map(|i| kept[i]).collect()
+    /// Records that the query of every query head h attends to the rows `rows(h)` of the store.
+    pub fn record_attended(&mut self, rows: impl Fn(usize) -> Vec<usize>) {
+        let shape = self.heads();
+        let Some(Positions { kept, attended }) = &mut self.positions else { return };
+        let positions = |head: usize| -> Vec<usize> {
+            let kept = &kept[head / shape.group()];
+            rows(head).into_iter().map(|i| kept[i]).collect()
         };
-        self.attended = (0..shape.heads).map(row).collect();
+        *attended = (0..shape.heads).map(positions).collect();
     }
 
-    /// Every query head attended to all that is kept.
-    pub(crate) fn attend_all(&mut self, shape: HeadShape) {
-        let tokens = self.kept.first().map_or(0, Vec::len);
-        self.attend(shape, |_| (0..tokens).collect());
-    }
-
-    /// What was attended to, if it is known.
-    pub(crate) fn attended(&self) -> Option<&[Vec<usize>]> {
-        (!self.attended.is_empty()).then_some(&self.attended[..])
+    /// For every query head the positions in the text that the last query attended to, in any order. Known where the
+    /// engine sees its values.
+    pub fn attended(&self) -> Option<&[Vec<usize>]> {
+        self.positions.as_ref().map(|positions| &positions.attended[..]).filter(|attended| !attended.is_empty())
     }
 }

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use engine::{Engine, Error, OperandId, OperandKind, Right, Tensor};
 
+use crate::positions::Positions;
 use crate::{HeadShape, Padding, Select};
 
 /// log2 of a bound on keys and values where they are gathered.
@@ -18,11 +19,14 @@ pub struct Store<E: Engine> {
     fresh: usize,
     shape: HeadShape,
     padding: Option<Padding>,
+    pub(crate) positions: Option<Positions>,
 }
 
-/// One operand for every matrix that is made of the rows. Whoever rewrites rows must take those of the next
-/// generation: reusing a mask reveals whether, and by how much, a row changed. That holds for a policy that evicts
-/// one hidden token a step too: all rows are written anew then, since those that stay would give away which one went.
+/// One operand for every matrix that is made of the rows.
+///
+/// Rewritten rows belong to the next generation of operands, with fresh masks. Reusing a mask reveals whether, and by
+/// how much, a row changed. A policy that evicts one hidden token per step therefore rewrites all rows: those left
+/// alone would give away which one went.
 struct Operands<E: Engine> {
     layer: usize,
     generation: usize,
@@ -47,7 +51,20 @@ impl<E: Engine> Operands<E> {
 impl<E: Engine> Store<E> {
     /// An empty store, of layer `layer` of the model.
     pub fn new(layer: usize, shape: HeadShape) -> Self {
-        Store { kv: None, operands: Operands::new(layer, 0), seen: 0, fresh: 0, shape, padding: None }
+        Store {
+            kv: None,
+            operands: Operands::new(layer, 0),
+            seen: 0,
+            fresh: 0,
+            shape,
+            padding: None,
+            positions: None,
+        }
+    }
+
+    /// Starts to record the positions of tokens, before the first one.
+    pub(crate) fn track(&mut self) {
+        self.positions = Some(Positions::new(self.shape.kv_heads));
     }
 
     /// Says that the first tokens are padding.
@@ -66,6 +83,9 @@ impl<E: Engine> Store<E> {
         assert_eq!(k.shape()[1], self.shape.kv_heads * self.shape.head_dim);
         self.fresh = k.shape()[0];
         self.seen += self.fresh;
+        if let Some(positions) = &mut self.positions {
+            positions.extend(self.seen - self.fresh, self.seen);
+        }
         match &mut self.kv {
             Some((keys, values)) => {
                 keys.append(k);
@@ -75,7 +95,8 @@ impl<E: Engine> Store<E> {
         }
     }
 
-    /// Replaces the rows that are kept, for policies that evict; [`Store::seen`] stays.
+    /// Replaces the rows that are kept, for policies that evict; [`Store::seen`] stays. Such a policy also says which
+    /// rows it kept, see [`Store::record_kept`].
     pub fn replace(&mut self, keys: E::Tensor, values: E::Tensor) {
         assert_eq!(keys.shape(), values.shape());
         self.kv = Some((keys, values));
@@ -102,8 +123,8 @@ impl<E: Engine> Store<E> {
         by_head(self.values(), self.shape)
     }
 
-    /// The scores of `queries` (kv_heads, rows, head_dim) against all keys, those of padding lowered below all
-    /// others: (kv_heads, rows, tokens).
+    /// The scores of `queries` (kv_heads, rows, head_dim) against all keys, (kv_heads, rows, tokens). The scores of
+    /// padding lie below all others.
     pub(crate) fn scores(&mut self, engine: &mut E, queries: &E::Tensor) -> Result<E::Tensor, Error> {
         let keys = self.keys_by_head();
         let keys = Right::Cached { tensor: &keys, operand: &mut self.operands.keys };
@@ -121,9 +142,9 @@ impl<E: Engine> Store<E> {
         engine.scope("values", |e| e.matmul(weights, values))
     }
 
-    /// The clusters of `size` tokens that `selection` chose among those in `range`, keys and values side by side, for
-    /// heads that share selections as `select` says: (selections, chosen, size * 2 head_dim * heads per selection).
-    /// From call to call `range` begins at the same token, and size and `select` are the same.
+    /// The chosen clusters of `size` tokens among those in `range`, keys and values side by side: (selections,
+    /// chosen, size * 2 head_dim * heads per selection). Heads share selections as `select` says. From call to call
+    /// `range` begins at the same token, and `size` and `select` are the same.
     pub(crate) fn gather(
         &mut self,
         engine: &mut E,
@@ -146,7 +167,7 @@ impl<E: Engine> Store<E> {
         E::Tensor::concat(2, &[&part(self.keys()), &part(self.values())])
     }
 
-    /// Keeps `pairs`, (kv_heads, tokens, 2 head_dim), instead of what there is.
+    /// [`replace`](Store::replace) by keys and values side by side, (kv_heads, tokens, 2 head_dim).
     pub fn replace_by_head(&mut self, pairs: &E::Tensor) {
         let HeadShape { kv_heads, head_dim, .. } = self.shape;
         let tokens = pairs.shape()[1];
@@ -172,6 +193,11 @@ impl<E: Engine> Store<E> {
     /// Number of tokens appended last.
     pub fn fresh(&self) -> usize {
         self.fresh
+    }
+
+    /// Whether the tokens appended last are the prompt: nothing came before them.
+    pub fn in_prompt(&self) -> bool {
+        self.seen == self.fresh
     }
 
     /// Heads of the layer.

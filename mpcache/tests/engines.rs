@@ -42,7 +42,8 @@ fn agree(text: &str, prompt: usize, steps: usize) {
     });
 }
 
-/// Plays a script on all engines, after preparing what `needs` makes of all that it takes, and compares. Returns the ledger.
+/// Plays a script on all engines, after preparing what `needs` makes of all that it takes, and compares. Returns the
+/// ledger.
 fn agree_after(
     text: &str,
     prompt: usize,

@@ -1,5 +1,5 @@
-//! A stock that was made for a longer prompt serves every shorter one, under every policy: the text is right, the plan equals
-//! the ledger, and all that is opened looks uniform, its highest bits above all.
+//! A stock that was made for a longer prompt serves every shorter one, under every policy: the text is right, the
+//! plan equals the ledger, and all that is opened looks uniform, its highest bits above all.
 
 mod support;
 
@@ -129,8 +129,8 @@ fn every_policy_serves_shorter_prompts() {
     assert!(leaks.is_empty(), "{leaks:#?}");
 }
 
-/// Weights may drive scores out of the range in which they are right: the comparisons that are opened still make a ranking,
-/// so that every selection has as many winners as it should.
+/// Weights may drive scores out of the range in which they are right: the comparisons that are opened still make a
+/// ranking, so that every selection has as many winners as it should.
 #[test]
 fn scores_out_of_range_never_compare_in_a_circle() {
     for text in

@@ -9,7 +9,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use model::names::{OT_SOURCES, PACKINGS, REVEALS, name};
 use model::party::Terms;
 use model::{Reveal, Sampler};
-use mpcache::{PolicySpec, Select};
+use mpcache::{PolicyHelp, PolicySpec, Select, Setting};
 use net::shaped::ParseShapeError;
 use net::{Link, Shape, Shaped};
 use ot::CotKind;
@@ -71,7 +71,7 @@ fn policies() -> String {
     let mut text = String::from(
         "Which part of the key/value cache a token looks at: NAME or NAME:key=value,key=value. Policies and their keys:\n",
     );
-    for (name, keys, about) in PolicySpec::help() {
+    for PolicyHelp { name, keys, about } in PolicySpec::help() {
         let keys = if keys.is_empty() { String::new() } else { format!(" [{}]", keys.join(" ")) };
         text.push_str(&format!("\n  {name}: {about}{keys}"));
     }
@@ -128,8 +128,8 @@ impl TermsArgs {
 
 /// What a report says of terms: by name, and every setting of the policy, given or default.
 pub(super) fn reported(terms: &Terms) -> impl Iterator<Item = (String, Value)> {
-    let settings: Map<String, Value> =
-        terms.policy.settings().into_iter().map(|(key, value)| (key.to_owned(), value.into())).collect();
+    let pair = |Setting { key, value }: Setting| (key.to_owned(), value.into());
+    let settings: Map<String, Value> = terms.policy.settings().into_iter().map(pair).collect();
     let by_name = by_name(terms).map(|(name, value)| (name.to_owned(), value.into()));
     by_name.into_iter().chain([("policy_settings".to_owned(), settings.into())])
 }

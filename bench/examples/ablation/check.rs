@@ -55,7 +55,7 @@ pub(crate) fn compare(policy: &PolicySpec, secure: &[ArrayD<u64>], fixed: &[Arra
         largest,
         tied: tied.len() as f64 / errors.len().max(1) as f64,
     };
-    let chooses = policy.clusters().is_some_and(|c| c.keep < 1.0 || c.budget < 1.0);
+    let chooses = policy.clusters().is_some_and(|c| c.static_share < 1.0 || c.budget < 1.0);
     let limits = if chooses { (TIED, MAX_TIED) } else { (SAME, 0.0) };
     if secure.len() != fixed.len() || errors.is_empty() || check.largest > limits.0 || check.tied > limits.1 {
         eprintln!("{policy}: {check:?}");

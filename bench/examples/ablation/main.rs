@@ -307,7 +307,7 @@ fn row(configuration: &Configuration, cache: usize, args: &Args) -> Result<Row, 
     let mut row = Row {
         name,
         policy: policy.to_string(),
-        settings: policy.settings(),
+        settings: policy.settings().into_iter().map(|setting| (setting.key, setting.value)).collect(),
         cache,
         random: policy.random_traffic(),
         paper: *paper,

@@ -42,9 +42,9 @@ impl<E: Engine> Observed<E> {
         (Observed { inner, layers, positions: positions.to_vec(), before: Vec::new(), means: means.clone() }, means)
     }
 
-    /// Measures the last query `q` (heads, rows, head_dim) and its `output`, of the same shape.
-    fn measure(&mut self, layer: usize, shape: HeadShape, q: &[f32], output: &[f32]) {
-        let Some(attended) = self.inner.attended(layer) else { return };
+    /// Measures the last query `q` (heads, rows, head_dim), which attended to the tokens `attended`, and its `output`, of
+    /// the same shape.
+    fn measure(&mut self, layer: usize, shape: HeadShape, attended: &[Vec<usize>], q: &[f32], output: &[f32]) {
         assert_eq!(attended.len(), shape.heads, "a set for every head");
         let Seen { tokens, keys, values } = &self.layers[layer];
         let (d, stride) = (shape.head_dim, shape.kv_heads * shape.head_dim);
@@ -90,13 +90,11 @@ impl<E: Engine> Policy<E> for Observed<E> {
             assert_eq!((new.len(), q.shape()[1]), (1, 1), "measured tokens come alone");
             if let (Some(q), Some(output)) = (engine.reveal(q)?, engine.reveal(&output)?) {
                 let (q, output): (Vec<f32>, Vec<f32>) = (q.into_iter().collect(), output.into_iter().collect());
-                self.measure(layer, store.heads(), &q, &output);
+                if let Some(attended) = store.attended() {
+                    self.measure(layer, store.heads(), attended, &q, &output);
+                }
             }
         }
         Ok(output)
-    }
-
-    fn attended(&self, layer: usize) -> Option<&[Vec<usize>]> {
-        self.inner.attended(layer)
     }
 }

@@ -45,7 +45,7 @@ pub(crate) enum Mode {
 
 /// A policy with options that make it choose among the few tokens of the tiny sessions.
 pub(crate) fn policies() -> Vec<PolicySpec> {
-    let known = PolicySpec::help().map(|(name, ..)| {
+    let known = PolicySpec::known().map(|name| {
         let policy: PolicySpec = name.parse().unwrap_or_else(|e| panic!("{name}: {e}"));
         let options = [("clusters", "4/2"), ("clusters", "4"), ("window", "3"), ("sinks", "1")];
         // Those that it takes, and that have an effect.

@@ -102,7 +102,8 @@ pub(crate) fn share(x: &ArrayD<u64>, role: Role, masks: &mut StdRng) -> ArrayD<u
     if role == Role::Client { mask } else { x - mask }
 }
 
-/// Entries whose traffic is not random: quickselect sends what its coins say, and how often pools are refilled follows.
+/// Entries whose traffic is not random: quickselect sends what its coins say, and how often pools are refilled
+/// follows.
 pub(crate) fn certain(entries: &[Entry]) -> Vec<(Phase, String, [u64; 3])> {
     let random = |e: &&Entry| e.path.contains("quickselect") || e.phase == Phase::Offline;
     let traffic = |t: &Traffic| [t.bytes_client_to_server, t.bytes_server_to_client, t.messages];

@@ -1,21 +1,21 @@
-//! For whom a selection is made.
+//! Who shares a selection of tokens.
 
 use std::fmt;
 use std::str::FromStr;
 
 use engine::{Engine, Error, Tensor};
 
-use crate::HeadShape;
+use crate::{HeadShape, UnknownValue};
 
 /// Who shares a selection of tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Select {
-    /// Every query head has its own, as in the paper.
+    /// Every query head has a selection of its own, as in the MPCache paper.
     #[default]
     PerHead,
-    /// The query heads of a key/value head have one, by the sum of their scores.
+    /// The query heads of a key/value head share one, by the sum of their scores.
     PerKv,
-    /// All heads of a layer have one, by the sum of their scores.
+    /// All heads of a layer share one, by the sum of their scores.
     PerLayer,
 }
 
@@ -32,7 +32,7 @@ impl Select {
         }
     }
 
-    /// Scores of all query heads (heads, n) -> sums of those that share a selection, (rows, n).
+    /// Sums the scores of the query heads that share a selection: (heads, n) -> (rows, n).
     pub(crate) fn sum<E: Engine>(
         self,
         engine: &mut E,
@@ -46,8 +46,8 @@ impl Select {
         engine.sum_last(&scores.reshape(&[rows, shape.heads / rows, n]).permute(&[0, 2, 1]))
     }
 
-    /// What each of `heads` heads (of either kind) holds of n things, (heads, n, w), as payload of the selections:
-    /// (min(rows, heads), n, w * heads per row).
+    /// Lays n things of every head, `x` (heads, n, w), side by side for the heads that share a selection: the payload
+    /// of the selections, (min(rows, heads), n, w * heads per row). The heads are query heads or key/value heads.
     pub(crate) fn payload<T: Tensor>(self, x: &T, shape: HeadShape) -> T {
         let [heads, n, w] = x.shape()[..] else { panic!("payload of shape {:?}", x.shape()) };
         let rows = self.rows(shape).min(heads);
@@ -74,10 +74,10 @@ impl fmt::Display for Select {
 }
 
 impl FromStr for Select {
-    type Err = String;
+    type Err = UnknownValue;
 
-    fn from_str(name: &str) -> Result<Self, String> {
+    fn from_str(name: &str) -> Result<Self, UnknownValue> {
         let named = |select: &Self| select.to_string() == name;
-        Self::ALL.into_iter().find(named).ok_or_else(|| "one of per-head, per-kv, per-layer".into())
+        Self::ALL.into_iter().find(named).ok_or_else(|| UnknownValue::new("one of per-head, per-kv, per-layer"))
     }
 }

@@ -1,0 +1,181 @@
+//! A cache policy in one file outside the crate: names, options, settings, construction and attention.
+//!
+//! `strided` attends to the latest tokens and to every `stride`-th token before them, after the pattern of Sparse
+//! Transformers (Child et al., arXiv 1904.10509). The program runs it in the clear against a naive reading, and as a
+//! plan that says what two parties would send:
+//!
+//! ```text
+//! cargo run -p waggle-mpcache --example new_policy -- strided:recent=4,stride=8
+//! ```
+
+use std::error::Error as StdError;
+
+use engine::{Engine, Error, Float, Shape, Tensor};
+use mpcache::{HeadShape, KvCache, NamedPolicy, Policy, PolicyFamily, PolicySpec, Setting, Store, attention};
+use ndarray::{ArrayD, IxDyn};
+use protocols::{Options, Plan};
+
+/// Attends to the `recent` latest tokens and to every `stride`-th token before them. Public: the pattern depends on
+/// the number of tokens alone, so nothing is revealed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Strided {
+    recent: usize,
+    stride: usize,
+}
+
+impl PolicyFamily for Strided {
+    const POLICIES: &'static [NamedPolicy<Self>] = &[NamedPolicy {
+        name: "strided",
+        keys: &["recent", "stride"],
+        about: "the latest tokens, and every stride-th before them",
+        read: |options| {
+            Ok(Strided { recent: options.number("recent", 1, 8)?, stride: options.number("stride", 1, 4)? })
+        },
+    }];
+
+    fn settings(&self) -> Vec<Setting> {
+        vec![Setting::new("recent", self.recent), Setting::new("stride", self.stride)]
+    }
+
+    fn random_traffic(&self) -> bool {
+        false
+    }
+
+    fn build<E: Engine>(&self, _layers: usize, _shape: HeadShape) -> Box<dyn Policy<E>> {
+        Box::new(*self)
+    }
+}
+
+impl Strided {
+    /// The tokens that a query attends to when `tokens` are kept, ascending.
+    fn index(&self, tokens: usize) -> Vec<usize> {
+        let recent = tokens.saturating_sub(self.recent);
+        (0..recent).step_by(self.stride).chain(recent..tokens).collect()
+    }
+}
+
+impl<E: Engine> Policy<E> for Strided {
+    fn attend(
+        &mut self,
+        engine: &mut E,
+        _layer: usize,
+        q: &E::Tensor,
+        store: &mut Store<E>,
+    ) -> Result<E::Tensor, Error> {
+        // The prompt sees itself whole.
+        if q.shape()[1] > 1 || store.in_prompt() {
+            return Ok(attention::causal(engine, q, store)?.output);
+        }
+        let index = self.index(store.len());
+        store.record_attended(|_| index.clone());
+        let pairs = attention::take(&store.pairs_by_head(0..store.len()), 1, &index);
+        attention::sparse(engine, q, &pairs, store.heads())
+    }
+}
+
+/// Two query heads per key/value head.
+const SHAPE: HeadShape = HeadShape { heads: 4, kv_heads: 2, head_dim: 8 };
+
+/// Tokens of the prompt, and single tokens after it.
+const PROMPT: usize = 24;
+const STEPS: usize = 6;
+
+/// A made-up tensor with entries between -1 and 1.
+fn values(shape: &[usize], seed: f32) -> ArrayD<f32> {
+    let mut i = 0.0;
+    ArrayD::from_shape_simple_fn(IxDyn(shape), || {
+        i += 1.0;
+        (i * 0.37 + seed).sin()
+    })
+}
+
+/// The queries of all tokens (heads, tokens, head_dim), and their keys and values (tokens, kv_heads * head_dim).
+fn text() -> [ArrayD<f32>; 3] {
+    let (tokens, width) = (PROMPT + STEPS, SHAPE.kv_heads * SHAPE.head_dim);
+    [
+        values(&[SHAPE.heads, tokens, SHAPE.head_dim], 0.1),
+        values(&[tokens, width], 0.2),
+        values(&[tokens, width], 0.3),
+    ]
+}
+
+/// What became of the last token.
+struct Last<T> {
+    output: T,
+    /// For every head the positions that it attended to, where the engine sees its values.
+    attended: Option<Vec<Vec<usize>>>,
+}
+
+/// Plays the made-up text on any engine.
+fn play<E: Engine>(
+    engine: &mut E,
+    policy: Box<dyn Policy<E>>,
+    tensor: impl Fn(&ArrayD<f32>) -> E::Tensor,
+) -> Result<Last<E::Tensor>, Error> {
+    let [q, k, v] = text().map(|x| tensor(&x));
+    let mut cache = KvCache::with_policy(1, SHAPE, policy);
+    let mut output =
+        cache.attend(engine, 0, &q.slice(1, 0..PROMPT), &k.slice(0, 0..PROMPT), &v.slice(0, 0..PROMPT))?;
+    for t in PROMPT..PROMPT + STEPS {
+        output = cache.attend(engine, 0, &q.slice(1, t..t + 1), &k.slice(0, t..t + 1), &v.slice(0, t..t + 1))?;
+    }
+    Ok(Last { output, attended: cache.attended(0).map(<[_]>::to_vec) })
+}
+
+/// What head `head` should return for the last token, over the tokens `index`, in plain loops over f64.
+fn naive(head: usize, index: &[usize]) -> Vec<f64> {
+    let [q, k, v] = text().map(|x| x.mapv(f64::from));
+    let (last, d) = (PROMPT + STEPS - 1, SHAPE.head_dim);
+    let start = head / SHAPE.group() * d;
+    let score = |t: usize| (0..d).map(|c| q[[head, last, c]] * k[[t, start + c]]).sum::<f64>().exp();
+    let total: f64 = index.iter().map(|&t| score(t)).sum();
+    (0..d).map(|c| index.iter().map(|&t| score(t) / total * v[[t, start + c]]).sum()).collect()
+}
+
+/// Bytes between two parties, with the policy that `build` makes.
+fn planned(policy: Box<dyn Policy<Plan>>) -> Result<u64, Error> {
+    let mut plan = Plan::new(Options::default());
+    play(&mut plan, policy, |x| Shape(x.shape().to_vec()))?;
+    Ok(plan.ledger().untimed().iter().map(|entry| entry.traffic.bytes()).sum())
+}
+
+/// Runs the policy `text` on both engines and checks what comes out.
+fn check(text: &str) -> Result<(), Box<dyn StdError>> {
+    let policy = Strided::parse(text)?;
+    let settings: Vec<String> = policy.settings().iter().map(|s| format!("{}={}", s.key, s.value)).collect();
+    let index = policy.index(PROMPT + STEPS);
+    println!("{text} ({}) attends to {} of {} tokens", settings.join(" "), index.len(), PROMPT + STEPS);
+
+    let Last { output, attended } = play(&mut Float::default(), policy.build(1, SHAPE), ArrayD::clone)?;
+    assert_eq!(attended, Some(vec![index.clone(); SHAPE.heads]), "every head attends to the pattern");
+    let want: Vec<f64> = (0..SHAPE.heads).flat_map(|head| naive(head, &index)).collect();
+    let difference = output.iter().zip(&want).map(|(got, want)| (f64::from(*got) - want).abs()).fold(0.0, f64::max);
+    assert!(difference < 1e-5, "differs from the naive reading by {difference}");
+
+    let (sparse, full) = (planned(policy.build(1, SHAPE))?, planned(PolicySpec::default().build(1, SHAPE))?);
+    println!("two parties would send {sparse} bytes, and {full} under `full`");
+    assert!(sparse < full || index.len() == PROMPT + STEPS, "a part of the cache costs less than all of it");
+    Ok(())
+}
+
+fn main() -> Result<(), Box<dyn StdError>> {
+    check(&std::env::args().nth(1).unwrap_or_else(|| "strided".into()))
+}
+
+#[test]
+fn strided_runs_on_every_engine() {
+    for text in ["strided", "strided:recent=1,stride=1", "strided:recent=4,stride=8"] {
+        check(text).unwrap();
+    }
+}
+
+#[test]
+fn options_are_refused_as_those_of_other_policies_are() {
+    for (text, message) in [
+        ("stride", "unknown cache policy `stride`; known are: strided"),
+        ("strided:budget=1", "cache policy `strided` has no option `budget`; it takes: recent, stride"),
+        ("strided:stride=0", "cache policy `strided`: stride=0: expected a number from 1"),
+    ] {
+        assert_eq!(Strided::parse(text).unwrap_err().to_string(), message);
+    }
+}

@@ -1,0 +1,73 @@
+//! Errors of policy texts.
+
+use thiserror::Error;
+
+/// A text that names no policy.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum PolicyError {
+    /// No policy has this name.
+    #[error("unknown cache policy `{name}`; known are: {}", .known.join(", "))]
+    Name {
+        /// The name given.
+        name: String,
+        /// The names that exist.
+        known: Vec<&'static str>,
+    },
+    /// The policy has no such option.
+    #[error("cache policy `{policy}` has no option `{key}`; {}", list(.known))]
+    Key {
+        /// The policy.
+        policy: &'static str,
+        /// The key given.
+        key: String,
+        /// The keys that exist.
+        known: &'static [&'static str],
+    },
+    /// An option is not `key=value`, or was given twice.
+    #[error("cache policy option `{option}` is not one `key=value`")]
+    Option {
+        /// The text.
+        option: String,
+    },
+    /// An option has a value that it does not take.
+    #[error("cache policy `{policy}`: {key}={value}: expected {expected}")]
+    Value {
+        /// The policy.
+        policy: &'static str,
+        /// The option.
+        key: &'static str,
+        /// The value given.
+        value: String,
+        /// What it takes.
+        expected: String,
+    },
+    /// An option has no effect beside the others.
+    #[error("cache policy `{policy}`: {key} has no effect with {with}")]
+    NoEffect {
+        /// The policy.
+        policy: &'static str,
+        /// The option.
+        key: &'static str,
+        /// What makes it idle.
+        with: String,
+    },
+}
+
+fn list(keys: &[&str]) -> String {
+    if keys.is_empty() { "it takes none".into() } else { format!("it takes: {}", keys.join(", ")) }
+}
+
+/// A text is none of the values of an option. Displays as the values that it takes.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{expected}")]
+pub struct UnknownValue {
+    /// The values that the option takes.
+    pub expected: String,
+}
+
+impl UnknownValue {
+    /// `expected` describes the values.
+    pub fn new(expected: impl Into<String>) -> Self {
+        UnknownValue { expected: expected.into() }
+    }
+}

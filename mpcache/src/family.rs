@@ -1,0 +1,119 @@
+//! How a policy describes itself: names, option keys, help, settings and construction.
+
+use std::collections::BTreeMap;
+
+use engine::Engine;
+
+use crate::options::PolicyText;
+use crate::{HeadShape, Policy, PolicyError, PolicyOptions};
+
+/// The settings of a policy, or of several that differ in settings alone.
+///
+/// A policy is one file: the settings with this trait, and a [`Policy`] that [`build`](PolicyFamily::build) makes of
+/// them. Policies of this crate are listed in [`policies`](crate::policies) and so have names in
+/// [`PolicySpec`](crate::PolicySpec); a policy of another crate is parsed by [`PolicyFamily::parse`] and handed to
+/// [`KvCache::with_policy`](crate::KvCache::with_policy), see `examples/new_policy.rs`.
+pub trait PolicyFamily: Sized + 'static {
+    /// The policies of the family, each with its name, option keys, help line and reader.
+    const POLICIES: &'static [NamedPolicy<Self>];
+
+    /// Every option with the value in force, given or default.
+    fn settings(&self) -> Vec<Setting>;
+
+    /// Whether the policy's traffic is random, so that a plan can only state its mean. True of policies that select
+    /// by [`TopK::ShuffleReveal`](engine::TopK::ShuffleReveal).
+    fn random_traffic(&self) -> bool;
+
+    /// Whether only engines that see their values ([`Engine::CLEAR`]) can run the policy.
+    fn clear_only(&self) -> bool {
+        false
+    }
+
+    /// A fresh policy for one generation of a model with `layers` layers of heads `shape`.
+    fn build<E: Engine>(&self, layers: usize, shape: HeadShape) -> Box<dyn Policy<E>>;
+
+    /// The settings that `text`, `NAME:key=value,key=value`, stands for.
+    ///
+    /// # Errors
+    /// [`PolicyError`] if the family has no such policy or the policy refuses the options.
+    fn parse(text: &str) -> Result<Self, PolicyError> {
+        let PolicyText { name, options } = PolicyText::split(text)?;
+        let policy = find::<Self>(name).ok_or_else(|| PolicyError::Name {
+            name: name.into(),
+            known: Self::POLICIES.iter().map(|p| p.name).collect(),
+        })?;
+        Ok(policy.parse(options)?.settings)
+    }
+}
+
+/// The policy of a family that has the name `name`.
+pub(crate) fn find<F: PolicyFamily>(name: &str) -> Option<&'static NamedPolicy<F>> {
+    F::POLICIES.iter().find(|policy| policy.name == name)
+}
+
+/// One name of a family: how it is called, which options it takes and how these become settings.
+#[derive(Debug)]
+pub struct NamedPolicy<F: 'static> {
+    /// The name.
+    pub name: &'static str,
+    /// The keys of its options.
+    pub keys: &'static [&'static str],
+    /// One line of description.
+    pub about: &'static str,
+    /// Reads the options. Every key is read, or its option is refused.
+    pub read: fn(&mut PolicyOptions) -> Result<F, PolicyError>,
+}
+
+/// What [`NamedPolicy::parse`] makes of options.
+pub(crate) struct Parsed<F> {
+    pub(crate) policy: PolicyHelp,
+    /// The options as they were given.
+    pub(crate) options: BTreeMap<&'static str, String>,
+    pub(crate) settings: F,
+}
+
+impl<F> NamedPolicy<F> {
+    /// What help texts say of it.
+    pub const fn help(&self) -> PolicyHelp {
+        PolicyHelp { name: self.name, keys: self.keys, about: self.about }
+    }
+
+    pub(crate) fn parse(&self, given: BTreeMap<String, String>) -> Result<Parsed<F>, PolicyError> {
+        let mut options = PolicyOptions::new(self.help(), given)?;
+        let settings = (self.read)(&mut options)?;
+        Ok(Parsed { policy: self.help(), options: options.finish()?, settings })
+    }
+}
+
+impl<F> Parsed<F> {
+    pub(crate) fn map<G>(self, settings: impl FnOnce(F) -> G) -> Parsed<G> {
+        Parsed { policy: self.policy, options: self.options, settings: settings(self.settings) }
+    }
+}
+
+/// What a help text says of a policy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PolicyHelp {
+    /// The name.
+    pub name: &'static str,
+    /// The keys of its options.
+    pub keys: &'static [&'static str],
+    /// One line of description.
+    pub about: &'static str,
+}
+
+/// An option with the value in force.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Setting {
+    /// The key of the option.
+    pub key: &'static str,
+    /// Its value, as a policy text would give it.
+    pub value: String,
+}
+
+impl Setting {
+    /// The option `key` has the value `value`.
+    pub fn new(key: &'static str, value: impl ToString) -> Self {
+        Setting { key, value: value.to_string() }
+    }
+}

@@ -1,0 +1,164 @@
+//! The options of a policy while they are read.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::str::FromStr;
+
+use engine::TopK;
+
+use crate::{PolicyError, PolicyHelp, UnknownValue};
+
+/// A policy text `NAME:key=value,key=value` in its parts; neither the name nor the keys are checked yet.
+#[derive(Debug)]
+pub(crate) struct PolicyText<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) options: BTreeMap<String, String>,
+}
+
+impl<'a> PolicyText<'a> {
+    pub(crate) fn split(text: &'a str) -> Result<Self, PolicyError> {
+        let (name, rest) = text.split_once(':').unwrap_or((text, ""));
+        let mut options = BTreeMap::new();
+        for option in rest.split(',').filter(|o| !o.is_empty()) {
+            let malformed = || PolicyError::Option { option: option.into() };
+            let (key, value) = option.split_once('=').ok_or_else(malformed)?;
+            if value.is_empty() || options.insert(key.to_owned(), value.to_owned()).is_some() {
+                return Err(malformed());
+            }
+        }
+        Ok(PolicyText { name, options })
+    }
+}
+
+/// The options given to one policy, read key by key by [`NamedPolicy::read`](crate::NamedPolicy::read).
+///
+/// A key and its reading cannot drift apart: reading a key that the policy does not list panics, and an option that
+/// was given but never read is an error.
+#[derive(Debug)]
+pub struct PolicyOptions {
+    policy: PolicyHelp,
+    given: BTreeMap<&'static str, String>,
+    read: BTreeSet<&'static str>,
+}
+
+impl PolicyOptions {
+    /// Checks the keys of `given`.
+    pub(crate) fn new(policy: PolicyHelp, given: BTreeMap<String, String>) -> Result<Self, PolicyError> {
+        let check = |(key, value): (String, String)| match policy.keys.iter().find(|known| **known == key) {
+            Some(known) => Ok((*known, value)),
+            None => Err(PolicyError::Key { policy: policy.name, key, known: policy.keys }),
+        };
+        let given = given.into_iter().map(check).collect::<Result<_, _>>()?;
+        Ok(PolicyOptions { policy, given, read: BTreeSet::new() })
+    }
+
+    /// The options given, once all of them have been read.
+    pub(crate) fn finish(self) -> Result<BTreeMap<&'static str, String>, PolicyError> {
+        match self.given.keys().find(|key| !self.read.contains(*key)) {
+            Some(key) => Err(self.no_effect(key, "its other options")),
+            None => Ok(self.given),
+        }
+    }
+
+    /// Whether the option `key` was given.
+    pub fn given(&self, key: &str) -> bool {
+        self.given.contains_key(key)
+    }
+
+    /// The value of `key` as `parse` understands it, or `None` if the option was not given. Where `parse` returns
+    /// `None` the value is refused, and the message says what was `expected`.
+    ///
+    /// # Panics
+    /// If the policy does not list `key`.
+    pub fn read<T>(
+        &mut self,
+        key: &'static str,
+        expected: &str,
+        parse: impl FnOnce(&str) -> Option<T>,
+    ) -> Result<Option<T>, PolicyError> {
+        assert!(
+            self.policy.keys.contains(&key),
+            "cache policy `{}` reads `{key}`, which it does not list",
+            self.policy.name
+        );
+        self.read.insert(key);
+        let Some(value) = self.given.get(key) else { return Ok(None) };
+        parse(value).map(Some).ok_or_else(|| self.refused(key, value, expected))
+    }
+
+    /// The value of `key`, or `default`, of a type that knows its own texts.
+    pub fn value<T: FromStr<Err = UnknownValue>>(&mut self, key: &'static str, default: T) -> Result<T, PolicyError> {
+        Ok(self.given_value(key)?.unwrap_or(default))
+    }
+
+    /// The value of `key`, if it was given, of a type that knows its own texts.
+    pub fn given_value<T: FromStr<Err = UnknownValue>>(
+        &mut self,
+        key: &'static str,
+    ) -> Result<Option<T>, PolicyError> {
+        let Some(text) = self.read(key, "", |text| Some(text.to_owned()))? else { return Ok(None) };
+        text.parse().map(Some).map_err(|UnknownValue { expected }| self.refused(key, &text, &expected))
+    }
+
+    /// A fraction above 0, up to 1.
+    pub fn fraction(&mut self, key: &'static str, default: f64) -> Result<f64, PolicyError> {
+        let parse = |text: &str| text.parse().ok().filter(|share| *share > 0.0 && *share <= 1.0);
+        Ok(self.read(key, "a share above 0, up to 1", parse)?.unwrap_or(default))
+    }
+
+    /// A whole number from `least` on, below 2^20.
+    pub fn number(&mut self, key: &'static str, least: usize, default: usize) -> Result<usize, PolicyError> {
+        let parse = |text: &str| text.parse().ok().filter(|n| (least..1 << 20).contains(n));
+        Ok(self.read(key, &format!("a number from {least}"), parse)?.unwrap_or(default))
+    }
+
+    /// `on` or `off`.
+    pub fn switch(&mut self, key: &'static str, default: bool) -> Result<bool, PolicyError> {
+        let parse = |text: &str| match text {
+            "on" => Some(true),
+            "off" => Some(false),
+            _ => None,
+        };
+        Ok(self.read(key, "on or off", parse)?.unwrap_or(default))
+    }
+
+    /// A method of top-k selection, under the key `topk`.
+    pub fn top_k(&mut self, default: TopK) -> Result<TopK, PolicyError> {
+        let names = TopK::ALL.map(|method| method.to_string()).join(", ");
+        Ok(self.read("topk", &format!("one of {names}"), |text| text.parse().ok())?.unwrap_or(default))
+    }
+
+    /// The error for `value` of the option `key`.
+    pub fn refused(&self, key: &'static str, value: &str, expected: &str) -> PolicyError {
+        PolicyError::Value { policy: self.policy.name, key, value: value.into(), expected: expected.into() }
+    }
+
+    /// The error for an option `key` that `with` makes idle.
+    pub fn no_effect(&self, key: &'static str, with: impl Into<String>) -> PolicyError {
+        PolicyError::NoEffect { policy: self.policy.name, key, with: with.into() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LISTED: PolicyHelp = PolicyHelp { name: "listed", keys: &["first", "second"], about: "" };
+
+    fn options(text: &str) -> PolicyOptions {
+        PolicyOptions::new(LISTED, PolicyText::split(text).unwrap().options).unwrap()
+    }
+
+    #[test]
+    fn an_option_that_no_one_reads_is_an_error() {
+        let mut options = options("listed:first=2,second=3");
+        assert_eq!(options.number("first", 0, 7), Ok(2));
+        let message = options.finish().unwrap_err().to_string();
+        assert_eq!(message, "cache policy `listed`: second has no effect with its other options");
+    }
+
+    #[test]
+    #[should_panic(expected = "cache policy `listed` reads `third`, which it does not list")]
+    fn a_key_that_is_not_listed_cannot_be_read() {
+        let _ = options("listed:first=2").switch("third", true);
+    }
+}

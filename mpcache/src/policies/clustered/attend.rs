@@ -1,0 +1,263 @@
+//! Attention over the clusters that a query chooses.
+
+use engine::{Engine, Error, Origin, Ranking, Right, Tensor};
+
+use super::choice::Choice;
+use super::layout::Layout;
+use super::summary::{Levels, Summaries};
+use super::{Clusters, Gather, Similarity};
+use crate::attention::{self, Attended, Received};
+use crate::policy::fold_heads;
+use crate::{HeadShape, Policy, Select, Store, eviction};
+
+/// Fractional bits of scores that are compared: summaries are scaled down, so this is 1/512 of a score.
+const SCORE_FRAC: u32 = 12;
+
+/// log2 of a bound on a score.
+const SCORE_MAGNITUDE: u32 = 9;
+
+/// The policy of one generation.
+pub(super) struct Clustered<E: Engine> {
+    settings: Clusters,
+    /// By layer.
+    summaries: Vec<Summaries<E>>,
+    /// The tokens of the prompt that the last even layer kept.
+    kept: Option<E::Selection>,
+    /// The clusters that the last even layer chose for the query.
+    choice: Option<Choice<E::Selection>>,
+}
+
+impl<E: Engine> Clustered<E> {
+    /// For `layers` layers.
+    pub(super) fn new(settings: Clusters, layers: usize) -> Self {
+        Clustered { settings, summaries: (0..layers).map(Summaries::new).collect(), kept: None, choice: None }
+    }
+
+    /// The static eviction at the end of the prompt, whose attention is `p`.
+    ///
+    /// Where all heads of a layer share a selection they keep the same tokens, so that a slot holds the same token
+    /// for every head and its scores can be summed. Otherwise every key/value head keeps its own tokens.
+    fn evict(&mut self, engine: &mut E, layer: usize, p: &E::Tensor, store: &mut Store<E>) -> Result<(), Error> {
+        let (tokens, shape, c) = (store.len(), store.heads(), self.settings);
+        let per_layer = c.select == Select::PerLayer;
+        let kept = match self.kept.take().filter(|_| c.follows(layer)) {
+            Some(kept) => kept,
+            None => {
+                let window = c.window(tokens);
+                let received = attention::received(engine, p, window, per_layer, shape)?;
+                let size = Received::new(engine, window, per_layer, shape)?;
+                eviction::choose(engine, &received, c.kept(tokens), c.top_k, size)?
+            }
+        };
+        eviction::keep(engine, store, &kept, tokens, per_layer)?;
+        self.kept = Some(kept);
+        Ok(())
+    }
+
+    /// Summarises the clusters that closed since the last time; `q` is the query that closes them.
+    fn summarise(
+        &mut self,
+        engine: &mut E,
+        layer: usize,
+        layout: &Layout,
+        q: &E::Tensor,
+        store: &Store<E>,
+    ) -> Result<(), Error> {
+        let (c, shape) = (self.settings, store.heads());
+        let summaries = &mut self.summaries[layer];
+        let from = layout.sinks + summaries.closed * c.sizes.coarse();
+        if layout.tail() == from {
+            return Ok(());
+        }
+        let keys = store.keys().slice(0, from..layout.tail());
+        // Ledgers, and with them recorded plans, know the scope as `digest`.
+        engine.scope("digest", |e| summaries.close(e, &c, &keys, q, shape))
+    }
+
+    /// Chooses the clusters for `q`. `raw` are the scores of all tokens, (heads, tokens), where they are known and
+    /// the clusters are chosen by them.
+    fn choose(
+        &mut self,
+        engine: &mut E,
+        layer: usize,
+        layout: &Layout,
+        q: &E::Tensor,
+        raw: Option<&E::Tensor>,
+        store: &Store<E>,
+    ) -> Result<Choice<E::Selection>, Error> {
+        let (c, shape) = (self.settings, store.heads());
+        self.summarise(engine, layer, layout, q, store)?;
+        let summaries = &mut self.summaries[layer];
+        let (coarse, fine) = engine.scope("similarity", |e| {
+            let Levels { coarse, fine } = match raw {
+                Some(raw) => Levels { coarse: None, fine: raw.slice(1, layout.sinks..layout.tail()) },
+                None => summaries.scores(e, &c, q, shape)?,
+            };
+            let coarse = coarse.map(|scores| c.select.sum(e, &scores, shape)).transpose()?;
+            Ok((coarse, c.select.sum(e, &fine, shape)?))
+        })?;
+        let rows = c.select.rows(shape);
+        // A sum over heads adds the bits of their number.
+        let terms = shape.heads / rows;
+        let magnitude = SCORE_MAGNITUDE + terms.next_power_of_two().trailing_zeros();
+        let ranking = |k, ceiling| Ranking { k, method: c.top_k, magnitude, ceiling, frac: SCORE_FRAC };
+        // All scores, of tokens and of summaries, are products of matrices.
+        let ceiling = engine.ceiling(Origin::Product)?.times(terms);
+        let (first, fine, ceiling) = match (layout.survivors(), coarse) {
+            (Some(k), Some(coarse)) => {
+                let first = engine.scope("top-k coarse", |e| e.top_k(&coarse, &ranking(k, ceiling)))?;
+                let children = fine.reshape(&[rows, layout.clusters, c.sizes.fan]);
+                let children = engine.scope("children", |e| e.gather(&first, Right::Fresh(&children), magnitude))?;
+                (
+                    Some(first),
+                    children.reshape(&[rows, k * c.sizes.fan]),
+                    engine.ceiling(Origin::Moved { magnitude })?,
+                )
+            }
+            _ => (None, fine, ceiling),
+        };
+        let last = engine.scope("top-k", |e| e.top_k(&fine, &ranking(layout.wanted, ceiling)))?;
+        let choice = Choice { first, last, fan: c.sizes.fan };
+        if c.gather == Gather::Scores { Ok(choice) } else { engine.scope("one-hot", |e| choice.one_hot(e)) }
+    }
+
+    /// Attention of one query per head over the sinks, the chosen clusters and the tail.
+    fn attend_chosen(
+        &mut self,
+        engine: &mut E,
+        layer: usize,
+        layout: &Layout,
+        q: &E::Tensor,
+        store: &mut Store<E>,
+    ) -> Result<E::Tensor, Error> {
+        let (c, shape) = (self.settings, store.heads());
+        let scores = (c.gather == Gather::Scores || c.similarity == Similarity::Token)
+            .then(|| store.scores(engine, &fold_heads(q, shape)))
+            .transpose()?
+            .map(|scores| scores.reshape(&[shape.heads, layout.tokens]));
+        let choice = match self.choice.take().filter(|_| c.follows(layer)) {
+            Some(choice) => choice,
+            None => {
+                let raw = scores.as_ref().filter(|_| c.similarity == Similarity::Token);
+                self.choose(engine, layer, layout, q, raw, store)?
+            }
+        };
+        let mixed = match scores.filter(|_| c.gather == Gather::Scores) {
+            Some(scores) => self.attend_scores(engine, layout, &choice, &scores, store)?,
+            None => self.attend_pairs(engine, layout, &choice, q, store)?,
+        };
+        if let Some(rows) = choice.chosen(engine) {
+            let group = shape.heads / rows.len();
+            let size = c.sizes.fine;
+            store.record_attended(|head| {
+                let clusters = rows[head / group].iter();
+                let tokens = clusters.flat_map(|&i| (0..size).map(move |t| layout.sinks + i * size + t));
+                tokens.chain(0..layout.sinks).chain(layout.tail()..layout.tokens).collect()
+            });
+        }
+        self.choice = Some(choice);
+        Ok(mixed)
+    }
+
+    /// Attention over the gathered keys and values of the chosen clusters.
+    fn attend_pairs(
+        &self,
+        engine: &mut E,
+        layout: &Layout,
+        choice: &Choice<E::Selection>,
+        q: &E::Tensor,
+        store: &mut Store<E>,
+    ) -> Result<E::Tensor, Error> {
+        let (c, shape) = (self.settings, store.heads());
+        let HeadShape { kv_heads, head_dim, .. } = shape;
+        debug_assert!(choice.first.is_none(), "one selection over all clusters");
+        let chosen = store.gather(engine, &choice.last, layout.sinks..layout.tail(), c.sizes.fine, c.select)?;
+        let chosen = Select::unpack(&chosen, kv_heads);
+        let batch = chosen.shape()[0];
+        let chosen = chosen.reshape(&[batch, layout.wanted * c.sizes.fine, 2 * head_dim]);
+        let forced = E::Tensor::concat(
+            1,
+            &[&store.pairs_by_head(0..layout.sinks), &store.pairs_by_head(layout.tail()..layout.tokens)],
+        );
+        let forced = repeat_rows(&forced, batch / kv_heads);
+        attention::sparse(engine, q, &E::Tensor::concat(1, &[&forced, &chosen]), shape)
+    }
+
+    /// Attention by the gathered scores of the chosen clusters: their probabilities are scattered back before they
+    /// meet the values.
+    fn attend_scores(
+        &self,
+        engine: &mut E,
+        layout: &Layout,
+        choice: &Choice<E::Selection>,
+        scores: &E::Tensor,
+        store: &mut Store<E>,
+    ) -> Result<E::Tensor, Error> {
+        let (c, shape) = (self.settings, store.heads());
+        let (heads, size) = (shape.heads, c.sizes.fine);
+        let clusters = scores.slice(1, layout.sinks..layout.tail()).reshape(&[heads, layout.fine(), size]);
+        let chosen =
+            engine.scope("gather", |e| choice.gather(e, &c.select.payload(&clusters, shape), SCORE_MAGNITUDE))?;
+        let chosen = Select::unpack(&chosen, heads).reshape(&[heads, layout.wanted * size]);
+        let (sinks, tail) = (scores.slice(1, 0..layout.sinks), scores.slice(1, layout.tail()..layout.tokens));
+        let all = E::Tensor::concat(1, &[&sinks, &tail, &chosen]);
+        let (forced, n) = (layout.sinks + layout.tokens - layout.tail(), all.shape()[1]);
+        let p = engine.scope("softmax", |e| e.softmax(&all.reshape(&[heads, 1, n]), &[n]))?.reshape(&[heads, n]);
+        let chosen = p.slice(1, forced..n).reshape(&[heads, layout.wanted, size]);
+        let back = engine.scope("scatter", |e| choice.scatter(e, &c.select.payload(&chosen, shape), 1))?;
+        let back = Select::unpack(&back, heads).reshape(&[heads, layout.fine() * size]);
+        let p = E::Tensor::concat(1, &[&p.slice(1, 0..layout.sinks), &back, &p.slice(1, layout.sinks..forced)]);
+        let p = p.reshape(&[shape.kv_heads, shape.group(), layout.tokens]);
+        let mixed = store.mix(engine, &p)?;
+        Ok(mixed.reshape(&[heads, 1, shape.head_dim]))
+    }
+}
+
+impl<E: Engine> Policy<E> for Clustered<E> {
+    fn query_window(&self, layer: usize, new: usize) -> usize {
+        let c = self.settings;
+        if new > 1 && c.evicts(layer, new) && !c.follows(layer) { c.window(new) } else { 1 }
+    }
+
+    fn attend(
+        &mut self,
+        engine: &mut E,
+        layer: usize,
+        q: &E::Tensor,
+        store: &mut Store<E>,
+    ) -> Result<E::Tensor, Error> {
+        if self.settings.clear_only && !E::CLEAR {
+            return Err(Error::NotInTheClear { operation: "cache policy `oracle`" });
+        }
+        let c = self.settings;
+        let prompt = store.in_prompt();
+        let layout = Layout::new(&c, store.len(), store.seen());
+        // Several new tokens after the prompt look at everything, like a prompt.
+        if !prompt && q.shape()[1] == 1 && layer >= c.dense && !layout.is_dense() {
+            return self.attend_chosen(engine, layer, &layout, q, store);
+        }
+        let Attended { output, probabilities } = attention::causal(engine, q, store)?;
+        if prompt {
+            if c.evicts(layer, store.len()) {
+                engine.scope("eviction", |e| self.evict(e, layer, &probabilities, store))?;
+            }
+            // The layers that will choose among the clusters of the prompt summarise them with it.
+            let layout = Layout::new(&c, store.len(), store.seen());
+            if layer >= c.dense && !c.follows(layer) && !layout.is_dense() {
+                let last = q.slice(1, q.shape()[1] - 1..q.shape()[1]);
+                self.summarise(engine, layer, &layout, &last, store)?;
+            }
+        }
+        Ok(output)
+    }
+}
+
+/// (batch, n, w) -> (batch times, n, w): every entry `times` times in a row.
+fn repeat_rows<T: Tensor>(x: &T, times: usize) -> T {
+    if times == 1 {
+        return x.clone();
+    }
+    let [batch, n, w] = x.shape()[..] else { panic!("rows of shape {:?}", x.shape()) };
+    let one = x.reshape(&[batch, 1, n * w]);
+    T::concat(1, &vec![&one; times]).reshape(&[batch * times, n, w])
+}

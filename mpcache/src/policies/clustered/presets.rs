@@ -1,0 +1,275 @@
+//! The named policies among the settings of [`Clusters`], and how their options are read.
+
+use engine::TopK;
+
+use super::{Clusters, Gather, Similarity, Sizes};
+use crate::policies::{DEFAULT_BUDGET, DEFAULT_SINKS};
+use crate::{NamedPolicy, PolicyError, PolicyOptions, Select};
+
+/// One entry per policy: name, option keys, help line, settings.
+pub(super) const POLICIES: &[NamedPolicy<Clusters>] = &[
+    NamedPolicy {
+        name: "mpcache",
+        keys: KEYS,
+        about: "MPCache, algorithm 3 with the paper's parameters and strategies",
+        read: |options| read(options, MPCACHE),
+    },
+    NamedPolicy {
+        name: "mpcache-2pc",
+        keys: KEYS,
+        about: "MPCache with the strategies that cost two parties least",
+        read: |options| read(options, MPCACHE_2PC),
+    },
+    NamedPolicy {
+        name: "infllm",
+        keys: KEYS,
+        about: "InfLLM: blocks by representative tokens",
+        read: |options| read(options, Clusters { similarity: Similarity::Representatives { count: 2 }, ..BLOCKS }),
+    },
+    NamedPolicy {
+        name: "longcache",
+        keys: KEYS,
+        about: "LongCache: single tokens by their scores, one choice per layer",
+        read: |options| read(options, Clusters { select: Select::PerLayer, ..TOKENS }),
+    },
+    NamedPolicy {
+        name: "quest",
+        keys: KEYS,
+        about: "Quest: blocks by the bound of their box",
+        read: |options| read(options, Clusters { similarity: Similarity::Box, ..BLOCKS }),
+    },
+    NamedPolicy {
+        name: "arkvale",
+        keys: KEYS,
+        about: "ArkVale: blocks by centre and mean deviation",
+        read: |options| read(options, Clusters { similarity: Similarity::CuboidMean, ..BLOCKS }),
+    },
+    NamedPolicy {
+        name: "oracle",
+        keys: &["budget", "select"],
+        about: "the tokens of the largest scores; only where values are seen",
+        read: |options| {
+            Ok(Clusters {
+                budget: options.fraction("budget", DEFAULT_BUDGET)?,
+                select: options.value("select", TOKENS.select)?,
+                sinks: 0,
+                gather: Gather::Scores,
+                clear_only: true,
+                ..TOKENS
+            })
+        },
+    },
+];
+
+/// The keys of every policy here but the oracle.
+const KEYS: &[&str] = &[
+    "budget",
+    "clusters",
+    "sinks",
+    "similarity",
+    "alpha",
+    "count",
+    "topk",
+    "gather",
+    "select",
+    "static",
+    "window",
+    "share",
+    "dense",
+];
+
+/// The paper's settings of algorithm 3, for short texts (8/4).
+const MPCACHE: Clusters = Clusters {
+    budget: DEFAULT_BUDGET,
+    sizes: Sizes { fine: 4, fan: 2 },
+    sinks: 4,
+    similarity: Similarity::Linear { alpha: 0.6 },
+    top_k: TopK::Rank,
+    gather: Gather::OneHot,
+    select: Select::PerHead,
+    static_share: 0.5,
+    window: None,
+    sharing: true,
+    dense: 0,
+    clear_only: false,
+};
+
+/// The strategies that cost two parties least at no loss of accuracy (`bench/results`).
+///
+/// To gather scores, all of them are computed anyway, so single tokens are chosen by their scores, without summaries.
+/// One choice for all heads of a layer takes one shuffle and one quickselect, so little that no layer need take over
+/// another's. Nothing is evicted, because a later query may ask for what none of the prompt's queries attended to;
+/// where that is no concern, `static` makes the policy cheaper.
+const MPCACHE_2PC: Clusters = Clusters {
+    sizes: Sizes::TOKENS,
+    sinks: DEFAULT_SINKS,
+    similarity: Similarity::Token,
+    top_k: TopK::ShuffleReveal,
+    gather: Gather::Scores,
+    select: Select::PerLayer,
+    static_share: 1.0,
+    sharing: false,
+    ..MPCACHE
+};
+
+/// What the baselines have in common: one level of clusters over the whole cache, nothing evicted, and every layer
+/// chooses for itself.
+const BLOCKS: Clusters =
+    Clusters { sizes: Sizes { fine: 16, fan: 1 }, sinks: 16, static_share: 1.0, sharing: false, ..MPCACHE };
+
+/// A baseline that chooses single tokens by their scores.
+const TOKENS: Clusters =
+    Clusters { sizes: Sizes::TOKENS, sinks: DEFAULT_SINKS, similarity: Similarity::Token, ..BLOCKS };
+
+/// The settings `default` with the given options in place.
+fn read(options: &mut PolicyOptions, default: Clusters) -> Result<Clusters, PolicyError> {
+    let mut c = default;
+    c.budget = options.fraction("budget", c.budget)?;
+    if let Some(sizes) = options.given_value("clusters")? {
+        c = resized(c, sizes);
+    }
+    c.sinks = options.number("sinks", 0, c.sinks)?;
+    c.similarity = similarity(options, &c)?;
+    c.top_k = options.top_k(c.top_k)?;
+    c.gather = options.value("gather", c.gather)?;
+    c.select = options.value("select", c.select)?;
+    c.static_share = options.fraction("static", c.static_share)?;
+    if options.given("window") {
+        if c.kept_share() == 1.0 {
+            return Err(options.no_effect("window", "static=1: nothing is evicted"));
+        }
+        c.window = Some(options.fraction("window", 0.2)?);
+    }
+    c.sharing = options.switch("share", c.sharing)?;
+    c.dense = options.number("dense", 0, c.dense)?;
+    Ok(c)
+}
+
+/// `c` with clusters of another size, and what follows from it unless other options say otherwise.
+fn resized(c: Clusters, sizes: Sizes) -> Clusters {
+    // As in the paper, the first cluster is the sink.
+    let sinks = sizes.fine.max(if sizes.fine == 1 { DEFAULT_SINKS } else { 1 });
+    // Single tokens have scores of their own, larger clusters need a summary.
+    let similarity = match c.similarity {
+        _ if sizes == Sizes::TOKENS => Similarity::Token,
+        Similarity::Token => MPCACHE.similarity,
+        other => other,
+    };
+    Clusters { sizes, sinks, similarity, ..c }
+}
+
+/// The similarity of the settings `c`, and its parameter, which no other similarity takes.
+fn similarity(options: &mut PolicyOptions, c: &Clusters) -> Result<Similarity, PolicyError> {
+    let mut similarity = options.value("similarity", c.similarity)?;
+    let name = similarity.to_string();
+    let idle = |key| options.no_effect(key, format!("similarity={name}"));
+    if options.given("alpha") && !matches!(similarity, Similarity::Linear { .. }) {
+        return Err(idle("alpha"));
+    }
+    if options.given("count") && !matches!(similarity, Similarity::Representatives { .. }) {
+        return Err(idle("count"));
+    }
+    match &mut similarity {
+        Similarity::Linear { alpha } => {
+            let parse = |text: &str| text.parse().ok().filter(|a| (0.0..=1.0).contains(a));
+            *alpha = options.read("alpha", "a number from 0 to 1", parse)?.unwrap_or(*alpha);
+        }
+        Similarity::Representatives { count } => *count = options.number("count", 1, *count)?,
+        Similarity::Token if c.sizes != Sizes::TOKENS => {
+            return Err(options.refused("similarity", &name, "another similarity: this one is for clusters=1"));
+        }
+        Similarity::Token | Similarity::Box | Similarity::CuboidMean | Similarity::Centroid => {}
+    }
+    Ok(similarity)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::policies::shown;
+
+    #[test]
+    fn options_and_settings() {
+        for (text, settings) in [
+            (
+                "mpcache",
+                "budget=0.25 clusters=8/4 sinks=4 similarity=linear alpha=0.6 topk=rank gather=one-hot \
+                 select=per-head static=0.5 share=on dense=0 window=0.2, or 0.1 of long prompts",
+            ),
+            (
+                "mpcache-2pc",
+                "budget=0.25 clusters=1 sinks=4 similarity=token topk=shuffle-reveal gather=scores select=per-layer \
+                 static=1 share=off dense=0",
+            ),
+            (
+                "infllm",
+                "budget=0.25 clusters=16 sinks=16 similarity=representatives count=2 topk=rank gather=one-hot \
+                 select=per-head static=1 share=off dense=0",
+            ),
+            (
+                "longcache",
+                "budget=0.25 clusters=1 sinks=4 similarity=token topk=rank gather=one-hot select=per-layer static=1 \
+                 share=off dense=0",
+            ),
+            (
+                "quest",
+                "budget=0.25 clusters=16 sinks=16 similarity=box topk=rank gather=one-hot select=per-head static=1 \
+                 share=off dense=0",
+            ),
+            (
+                "arkvale",
+                "budget=0.25 clusters=16 sinks=16 similarity=cuboid-mean topk=rank gather=one-hot select=per-head \
+                 static=1 share=off dense=0",
+            ),
+            ("oracle", "budget=0.25 select=per-head"),
+            ("oracle:budget=0.5,select=per-kv", "budget=0.5 select=per-kv"),
+            (
+                "mpcache:clusters=32/16,alpha=0.75,static=0.3,window=0.5,dense=2,share=off,gather=scores,topk=sort",
+                "budget=0.25 clusters=32/16 sinks=16 similarity=linear alpha=0.75 topk=sort gather=scores \
+                 select=per-head static=0.3 share=off dense=2 window=0.5",
+            ),
+            // What follows from the size of clusters.
+            (
+                "mpcache-2pc:clusters=8",
+                "budget=0.25 clusters=8 sinks=8 similarity=linear alpha=0.6 topk=shuffle-reveal gather=scores \
+                 select=per-layer static=1 share=off dense=0",
+            ),
+            (
+                "quest:clusters=1,sinks=2",
+                "budget=0.25 clusters=1 sinks=2 similarity=token topk=rank gather=one-hot select=per-head static=1 \
+                 share=off dense=0",
+            ),
+        ] {
+            assert_eq!(shown(text), settings, "{text}");
+        }
+    }
+
+    #[test]
+    fn values_are_checked_and_idle_options_are_refused() {
+        for (text, message) in [
+            ("mpcache:budget=0", "cache policy `mpcache`: budget=0: expected a share above 0, up to 1"),
+            ("mpcache:topk=fast", "cache policy `mpcache`: topk=fast: expected one of rank, shuffle-reveal, sort"),
+            (
+                "mpcache:clusters=8/3",
+                "cache policy `mpcache`: clusters=8/3: expected TOKENS or COARSE/FINE with COARSE a multiple of FINE",
+            ),
+            ("mpcache:gather=all", "cache policy `mpcache`: gather=all: expected one-hot or scores"),
+            ("mpcache:select=x", "cache policy `mpcache`: select=x: expected one of per-head, per-kv, per-layer"),
+            ("mpcache:share=yes", "cache policy `mpcache`: share=yes: expected on or off"),
+            (
+                "quest:similarity=near",
+                "cache policy `quest`: similarity=near: expected one of linear, box, cuboid-mean, centroid, \
+                 representatives, token",
+            ),
+            ("quest:alpha=0.5", "cache policy `quest`: alpha has no effect with similarity=box"),
+            ("quest:count=3", "cache policy `quest`: count has no effect with similarity=box"),
+            ("quest:window=0.5", "cache policy `quest`: window has no effect with static=1: nothing is evicted"),
+            (
+                "quest:similarity=token",
+                "cache policy `quest`: similarity=token: expected another similarity: this one is for clusters=1",
+            ),
+            ("oracle:topk=sort", "cache policy `oracle` has no option `topk`; it takes: budget, select"),
+        ] {
+            assert_eq!(shown(text), message, "{text}");
+        }
+    }
+}

@@ -1,0 +1,55 @@
+//! `full`: every token attends to every token before it.
+
+use engine::{Engine, Error};
+
+use crate::attention::{self, Attended};
+use crate::{HeadShape, NamedPolicy, Policy, PolicyFamily, Setting, Store};
+
+/// Exact attention over the whole cache. Nothing is revealed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Full;
+
+impl PolicyFamily for Full {
+    const POLICIES: &'static [NamedPolicy<Self>] = &[NamedPolicy {
+        name: "full",
+        keys: &[],
+        about: "every token looks at every token before it",
+        read: |_| Ok(Full),
+    }];
+
+    fn settings(&self) -> Vec<Setting> {
+        Vec::new()
+    }
+
+    fn random_traffic(&self) -> bool {
+        false
+    }
+
+    fn build<E: Engine>(&self, _layers: usize, _shape: HeadShape) -> Box<dyn Policy<E>> {
+        Box::new(*self)
+    }
+}
+
+impl<E: Engine> Policy<E> for Full {
+    fn attend(
+        &mut self,
+        engine: &mut E,
+        _layer: usize,
+        q: &E::Tensor,
+        store: &mut Store<E>,
+    ) -> Result<E::Tensor, Error> {
+        let Attended { output, .. } = attention::causal(engine, q, store)?;
+        Ok(output)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::policies::shown;
+
+    #[test]
+    fn takes_no_options() {
+        assert_eq!(shown("full"), "");
+        assert_eq!(shown("full:budget=0.5"), "cache policy `full` has no option `budget`; it takes none");
+    }
+}

@@ -1,0 +1,95 @@
+//! `random`: a public random choice, the control that every other policy must beat.
+
+use engine::{Engine, Error, Tensor};
+use rand::SeedableRng;
+use rand::rngs::StdRng;
+use rand::seq::index::sample;
+
+use super::{DEFAULT_BUDGET, DEFAULT_SINKS};
+use crate::attention::{self, Attended};
+use crate::{HeadShape, NamedPolicy, Policy, PolicyFamily, Setting, Store, budget};
+
+/// Attends to the first tokens, the newest, and a random choice of the others, a fresh one on every layer and step.
+/// Nothing is evicted.
+///
+/// Both parties know the coins: the policy needs no protocol and reveals nothing.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Random {
+    /// Share of all tokens seen that a query attends to.
+    pub budget: f64,
+    /// How many of them stand at the start of the text.
+    pub sinks: usize,
+    /// Makes the public coins; no secret depends on them.
+    pub seed: u64,
+}
+
+impl PolicyFamily for Random {
+    const POLICIES: &'static [NamedPolicy<Self>] = &[NamedPolicy {
+        name: "random",
+        keys: &["budget", "sinks", "seed"],
+        about: "sinks, the newest token and a public random choice",
+        read: |options| {
+            Ok(Random {
+                budget: options.fraction("budget", DEFAULT_BUDGET)?,
+                sinks: options.number("sinks", 0, DEFAULT_SINKS)?,
+                seed: options.read("seed", "a number", |text| text.parse().ok())?.unwrap_or(0),
+            })
+        },
+    }];
+
+    fn settings(&self) -> Vec<Setting> {
+        vec![Setting::new("budget", self.budget), Setting::new("sinks", self.sinks), Setting::new("seed", self.seed)]
+    }
+
+    fn random_traffic(&self) -> bool {
+        false
+    }
+
+    fn build<E: Engine>(&self, _layers: usize, _shape: HeadShape) -> Box<dyn Policy<E>> {
+        Box::new(Draws { settings: *self, coins: StdRng::seed_from_u64(self.seed) })
+    }
+}
+
+/// The policy of one generation.
+struct Draws {
+    settings: Random,
+    coins: StdRng,
+}
+
+impl<E: Engine> Policy<E> for Draws {
+    fn attend(
+        &mut self,
+        engine: &mut E,
+        _layer: usize,
+        q: &E::Tensor,
+        store: &mut Store<E>,
+    ) -> Result<E::Tensor, Error> {
+        let (tokens, rows) = (store.len(), q.shape()[1]);
+        let keep = budget(self.settings.budget, tokens);
+        if rows > 1 || store.in_prompt() || keep >= tokens {
+            let Attended { output, .. } = attention::causal(engine, q, store)?;
+            return Ok(output);
+        }
+        // The newest always, then sinks, then the draw.
+        let sinks = self.settings.sinks.min(keep - 1);
+        let mut index = sample(&mut self.coins, tokens - 1 - sinks, keep - 1 - sinks).into_vec();
+        index.iter_mut().for_each(|i| *i += sinks);
+        index.extend((0..sinks).chain([tokens - 1]));
+        index.sort_unstable();
+        store.record_attended(|_| index.clone());
+        let pairs = attention::take(&store.pairs_by_head(0..tokens), 1, &index);
+        attention::sparse(engine, q, &pairs, store.heads())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::policies::shown;
+
+    #[test]
+    fn options_and_settings() {
+        assert_eq!(shown("random"), "budget=0.25 sinks=4 seed=0");
+        assert_eq!(shown("random:budget=1,sinks=2,seed=9"), "budget=1 sinks=2 seed=9");
+        assert_eq!(shown("random:seed=one"), "cache policy `random`: seed=one: expected a number");
+    }
+}

@@ -1,0 +1,267 @@
+//! `h2o` and `tova`: at every step the token that received the least attention is evicted.
+//!
+//! A full store evicts one token per step, obliviously. The least entry is a hidden one-hot row e, and the oldest
+//! protected token moves into its slot: x + e (moved - e x), one gather and one scatter. The slots lose their order,
+//! which attention does not need. Public: how many tokens are kept.
+
+use std::ops::Range;
+
+use engine::{Ceiling, Engine, Error, Origin, Ranking, Right, Tensor, TopK};
+
+use super::DEFAULT_BUDGET;
+use crate::attention::{self, Attended, Received};
+use crate::store::KV_MAGNITUDE;
+use crate::{
+    HeadShape, NamedPolicy, Policy, PolicyError, PolicyFamily, PolicyOptions, Select, Setting, Store, budget,
+};
+
+/// Fractional bits of received attention that are compared.
+const FRAC: u32 = 16;
+
+/// By which score a token is evicted: the least goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EvictionScore {
+    /// All attention that the token ever received, per key/value head. Half of the budget protects the latest tokens.
+    /// H2O (Zhang et al., arXiv 2306.14048).
+    Accumulated,
+    /// The attention that the token receives from the latest query, summed over all heads of the layer. Only the
+    /// token of that query is protected. TOVA (Oren et al., arXiv 2401.06104).
+    Latest,
+}
+
+/// Keeps a share of all tokens seen and evicts those that received the least attention.
+///
+/// The parties learn how many tokens are kept. With [`TopK::ShuffleReveal`] they also learn what that method's
+/// documentation says.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Rolling {
+    /// Share of all tokens seen that is kept.
+    pub budget: f64,
+    /// What tokens are evicted by.
+    pub score: EvictionScore,
+    /// How the least score is found.
+    pub top_k: TopK,
+}
+
+impl PolicyFamily for Rolling {
+    const POLICIES: &'static [NamedPolicy<Self>] = &[
+        NamedPolicy {
+            name: "h2o",
+            keys: KEYS,
+            about: "H2O: evicts what received the least attention so far",
+            read: |options| read(options, EvictionScore::Accumulated),
+        },
+        NamedPolicy {
+            name: "tova",
+            keys: KEYS,
+            about: "TOVA: evicts what the latest query attends to least",
+            read: |options| read(options, EvictionScore::Latest),
+        },
+    ];
+
+    fn settings(&self) -> Vec<Setting> {
+        vec![Setting::new("budget", self.budget), Setting::new("topk", self.top_k)]
+    }
+
+    fn random_traffic(&self) -> bool {
+        self.top_k == TopK::ShuffleReveal
+    }
+
+    fn build<E: Engine>(&self, layers: usize, _shape: HeadShape) -> Box<dyn Policy<E>> {
+        Box::new(Evicting::<E> { settings: *self, layers: (0..layers).map(|_| None).collect() })
+    }
+}
+
+const KEYS: &[&str] = &["budget", "topk"];
+
+fn read(options: &mut PolicyOptions, score: EvictionScore) -> Result<Rolling, PolicyError> {
+    Ok(Rolling { budget: options.fraction("budget", DEFAULT_BUDGET)?, score, top_k: options.top_k(TopK::Rank)? })
+}
+
+/// The policy of one generation.
+struct Evicting<E: Engine> {
+    settings: Rolling,
+    /// By layer the attention that every kept token received so far, (rows, tokens), and a bound that it cannot
+    /// exceed; only with [`EvictionScore::Accumulated`].
+    layers: Vec<Option<(E::Tensor, Ceiling)>>,
+}
+
+/// How tokens are scored and compared.
+#[derive(Clone, Copy)]
+struct How {
+    score: EvictionScore,
+    method: TopK,
+    /// log2 of a bound on the attention received.
+    magnitude: u32,
+}
+
+impl How {
+    /// log2 of a bound on what is known of a token.
+    fn payload(self) -> u32 {
+        self.magnitude.max(KV_MAGNITUDE)
+    }
+
+    fn ranking(self, k: usize, ceiling: Ceiling) -> Ranking {
+        Ranking { k, method: self.method, magnitude: self.magnitude, ceiling, frac: FRAC }
+    }
+}
+
+impl EvictionScore {
+    fn per_layer(self) -> bool {
+        self == EvictionScore::Latest
+    }
+
+    fn select(self) -> Select {
+        if self.per_layer() { Select::PerLayer } else { Select::PerKv }
+    }
+
+    /// How many of `keep` tokens are protected, the latest ones.
+    fn protected(self, keep: usize) -> usize {
+        match self {
+            EvictionScore::Accumulated => (keep / 2).max(1),
+            EvictionScore::Latest => 1,
+        }
+    }
+}
+
+impl<E: Engine> Policy<E> for Evicting<E> {
+    fn query_window(&self, _layer: usize, new: usize) -> usize {
+        match self.settings.score {
+            EvictionScore::Accumulated => new,
+            EvictionScore::Latest => 1,
+        }
+    }
+
+    fn attend(
+        &mut self,
+        engine: &mut E,
+        layer: usize,
+        q: &E::Tensor,
+        store: &mut Store<E>,
+    ) -> Result<E::Tensor, Error> {
+        let received = &mut self.layers[layer];
+        let Rolling { score, top_k, .. } = self.settings;
+        let shape = store.heads();
+        let Attended { output, probabilities: p } = attention::causal(engine, q, store)?;
+        let rows = q.shape()[1];
+        let window = if score == EvictionScore::Accumulated { rows } else { 1 };
+        let mut scores = attention::received(engine, &p, window, score.per_layer(), shape)?;
+        let mut ceiling = Received::new(engine, window, score.per_layer(), shape)?.ceiling;
+        if let Some((old, before)) = received.take() {
+            let known = old.shape()[1];
+            let both = engine.add(&scores.slice(1, 0..known), &old)?;
+            scores = E::Tensor::concat(1, &[&both, &scores.slice(1, known..store.len())]);
+            ceiling = ceiling.plus(before);
+        }
+        let keep = budget(self.settings.budget, store.seen());
+        let queries = if score == EvictionScore::Accumulated { store.seen() } else { 1 };
+        let Received { magnitude, .. } = Received::new(engine, queries, score.per_layer(), shape)?;
+        let how = How { score, method: top_k, magnitude };
+        engine.scope("eviction", |engine| {
+            if store.len() > keep + 1 {
+                (scores, ceiling) = shrink(engine, how, keep, (&scores, ceiling), store)?;
+            }
+            while store.len() > keep {
+                (scores, ceiling) = evict(engine, how, (&scores, ceiling), store)?;
+            }
+            Ok(())
+        })?;
+        if score == EvictionScore::Accumulated {
+            *received = Some((scores, ceiling));
+        }
+        Ok(output)
+    }
+}
+
+/// Everything known of the tokens `range`, as payload of the selections: keys, values and `scores` (rows, tokens).
+fn known<E: Engine>(score: EvictionScore, scores: &E::Tensor, store: &Store<E>, range: Range<usize>) -> E::Tensor {
+    let rows = scores.shape()[0];
+    let pairs = score.select().payload(&store.pairs_by_head(range.clone()), store.heads());
+    let scores = scores.slice(1, range.clone()).reshape(&[rows, range.len(), 1]);
+    E::Tensor::concat(2, &[&pairs, &scores])
+}
+
+/// Keeps `all`, a payload as [`known`] makes it; returns its scores.
+fn store_known<E: Engine>(all: &E::Tensor, store: &mut Store<E>) -> E::Tensor {
+    let [rows, tokens, w] = all.shape()[..] else { panic!("payload of shape {:?}", all.shape()) };
+    let kv_heads = store.heads().kv_heads;
+    store.replace_by_head(&Select::unpack(&all.slice(2, 0..w - 1), kv_heads));
+    all.slice(2, w - 1..w).reshape(&[rows, tokens])
+}
+
+/// Keeps `keep` tokens at once: the protected ones and the best of the others.
+fn shrink<E: Engine>(
+    engine: &mut E,
+    how: How,
+    keep: usize,
+    (scores, ceiling): (&E::Tensor, Ceiling),
+    store: &mut Store<E>,
+) -> Result<(E::Tensor, Ceiling), Error> {
+    let tokens = store.len();
+    let protected = how.score.protected(keep);
+    let old = tokens - protected;
+    let latest = known::<E>(how.score, scores, store, old..tokens);
+    if keep == protected {
+        store.record_kept(|_| (old..tokens).collect());
+        return Ok((store_known::<E>(&latest, store), ceiling));
+    }
+    let ranking = how.ranking(keep - protected, ceiling);
+    let best = engine.top_k(&scores.slice(1, 0..old), &ranking)?;
+    let payload = known::<E>(how.score, scores, store, 0..old);
+    let kept = engine.gather(&best, Right::Fresh(&payload), how.payload())?;
+    if let Some(rows) = engine.chosen(&best) {
+        store.record_kept(|head| rows[head.min(rows.len() - 1)].iter().copied().chain(old..tokens).collect());
+    }
+    let scores = store_known::<E>(&E::Tensor::concat(1, &[&kept, &latest]), store);
+    Ok((scores, ceiling.max(engine.ceiling(Origin::Moved { magnitude: how.payload() })?)))
+}
+
+/// Evicts the least of the tokens that are not protected; the oldest protected one takes its slot.
+fn evict<E: Engine>(
+    engine: &mut E,
+    how: How,
+    (scores, ceiling): (&E::Tensor, Ceiling),
+    store: &mut Store<E>,
+) -> Result<(E::Tensor, Ceiling), Error> {
+    let tokens = store.len();
+    let old = tokens - how.score.protected(tokens - 1).min(tokens - 1);
+    let negative = engine.scale(&scores.slice(1, 0..old), -1.0)?;
+    let opposite = engine.ceiling(Origin::Scaled { from: ceiling, by: -1.0 })?;
+    let least = engine.top_k(&negative, &how.ranking(1, opposite))?;
+    let candidates = known::<E>(how.score, scores, store, 0..old);
+    let leaving = engine.gather(&least, Right::Fresh(&candidates), how.payload())?;
+    let leaving = engine.scale(&leaving, -1.0)?;
+    let moving = known::<E>(how.score, scores, store, old..old + 1);
+    let change = engine.add(&leaving, &moving)?;
+    let change = engine.scatter(&least, &change, how.payload() + 1)?;
+    let slots = engine.add(&candidates, &change)?;
+    if let Some(rows) = engine.chosen(&least) {
+        store.record_kept(|head| {
+            let slot = rows[head.min(rows.len() - 1)][0];
+            (0..old).map(|i| if i == slot { old } else { i }).chain(old + 1..tokens).collect()
+        });
+    }
+    let rest = (old + 1 < tokens).then(|| known::<E>(how.score, scores, store, old + 1..tokens));
+    let all = match &rest {
+        Some(rest) => E::Tensor::concat(1, &[&slots, rest]),
+        None => slots,
+    };
+    // A score is what was in the slot plus what the scatter added.
+    let added = engine.ceiling(Origin::Moved { magnitude: how.payload() + 1 })?;
+    Ok((store_known::<E>(&all, store), ceiling.plus(added)))
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::policies::shown;
+
+    #[test]
+    fn options_and_settings() {
+        for name in ["h2o", "tova"] {
+            assert_eq!(shown(name), "budget=0.25 topk=rank");
+            assert_eq!(shown(&format!("{name}:budget=0.1,topk=sort")), "budget=0.1 topk=sort");
+            let refused = format!("cache policy `{name}`: topk=fast: expected one of rank, shuffle-reveal, sort");
+            assert_eq!(shown(&format!("{name}:topk=fast")), refused);
+        }
+    }
+}
