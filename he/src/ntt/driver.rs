@@ -22,7 +22,7 @@ use std::fmt::Debug;
 /// Largest degree that kernels prove their bounds for.
 pub(super) const MAX_DEGREE: usize = 16384;
 
-/// What a vector type brings to the transforms modulo one prime p. A value holds the prime's constants and proves
+/// The operations of a vector type on coefficients modulo one prime p. A value holds the prime's constants and proves
 /// that the processor has the instructions of the type.
 pub(super) trait Kernel: Copy {
     /// Eight coefficients.
@@ -55,7 +55,7 @@ pub(super) trait Kernel: Copy {
     /// The same to the form of [`NttBackend::factor`].
     fn factor(self, x: Self::Vector) -> Self::Vector;
 
-    /// What every value is raised by before the first forward layer of a transform of 2^layers coefficients.
+    /// A constant to add to every value before the first forward layer of a transform of 2^layers coefficients.
     fn offset(self, _layers: u32) -> Option<Self::Vector> {
         None
     }
@@ -87,7 +87,7 @@ pub(super) trait Kernel: Copy {
 
     /// `a b`, both in working form or factors, unfinished.
     fn multiply(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
-    /// What [`Self::multiply`] returned, as words in `[0, p)`.
+    /// A result of [`Self::multiply`] as words in `[0, p)`.
     fn product(self, x: Self::Vector) -> Self::Vector {
         x
     }
