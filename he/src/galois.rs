@@ -4,8 +4,8 @@
 //! For a power of two h < N let `tau` be the automorphism `X -> X^(N/h + 1)`. On `X^i` with h | i it acts as the sign
 //! `(-1)^(i/h)`, as `X^N = -1`. If all coefficients of interest of two ciphertexts E, O lie at multiples of 2h, then
 //! `E + X^h O + tau(E - X^h O)` has twice those of E where they were and twice those of O h places further: the
-//! coefficients of E at odd multiples of h, and those of `X^h O` at even ones, cancel. What lies elsewhere stays
-//! elsewhere. (Chen, Dai, Kim, Song: Efficient homomorphic conversion, ACNS 2021, section 3.2; "interleaving" in
+//! coefficients of E at odd multiples of h, and those of `X^h O` at even ones, cancel. Other coefficients stay
+//! where they are. (Chen, Dai, Kim, Song: Efficient homomorphic conversion, ACNS 2021, section 3.2; "interleaving" in
 //! BumbleBee, NDSS 2025.) The factors of two are undone beforehand, by dividing modulo q, which is odd; that leaves
 //! errors as they are.
 //!
@@ -82,7 +82,7 @@ pub struct GaloisKeys {
     steps: Vec<Step>,
 }
 
-/// What a merge with one h needs.
+/// The permutation and the keys of a merge with one h.
 #[derive(Clone, PartialEq, Eq)]
 struct Step {
     /// `tau(x)[i] = x[permutation[i]]` on transformed polynomials.
@@ -246,7 +246,7 @@ impl GaloisKeys {
     }
 }
 
-/// Buffers of a key switch. What they hold depends on the evaluator's values only by a ciphertext.
+/// Buffers of a key switch. Their contents depend on the evaluator's values only through a ciphertext.
 #[derive(Default)]
 struct Scratch {
     signed: Vec<i64>,

@@ -22,7 +22,7 @@ pub type Prepare = Box<dyn Fn(&[u8]) -> Box<dyn FnMut()>>;
 
 /// One computation.
 pub struct Probe {
-    /// What it computes, and with which kernels.
+    /// Name of the computation and of its kernels.
     pub name: String,
     /// Bytes of its secret.
     pub secret_bytes: usize,
@@ -190,7 +190,7 @@ impl TryRng for Given<'_> {
 
 impl TryCryptoRng for Given<'_> {}
 
-/// The generator of what is not the secret of a probe.
+/// The generator of all inputs but the secret.
 fn known() -> StdRng {
     StdRng::seed_from_u64(2)
 }

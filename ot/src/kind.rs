@@ -1,4 +1,4 @@
-//! The generators of correlated OTs by name, and what a planner must know of them.
+//! The generators of correlated OTs by name, and their traffic.
 
 use crate::OtError;
 use crate::silent;
@@ -29,7 +29,7 @@ impl CotKind {
         }
     }
 
-    /// What an extension by `n` OTs (a result of [`extend_amount`](Self::extend_amount)) sends after `made` OTs.
+    /// The traffic of an extension by `n` OTs (a result of [`extend_amount`](Self::extend_amount)) after `made` OTs.
     pub fn extend_wire(self, made: u64, n: usize) -> Wire {
         match self {
             CotKind::Silent => silent::extend_wire(made, n),

@@ -28,7 +28,7 @@ impl PoolPlan {
         }
     }
 
-    /// What a refill by `amount` (a result of [`refill_amount`](Self::refill_amount)) sends after `made` OTs.
+    /// The traffic of a refill by `amount` (a result of [`refill_amount`](Self::refill_amount)) after `made` OTs.
     pub fn refill_wire(&self, made: u64, amount: usize) -> Wire {
         if amount == 0 { Wire::default() } else { self.kind.extend_wire(made, amount) }
     }

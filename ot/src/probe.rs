@@ -22,7 +22,7 @@ pub type Prepare = Box<dyn Fn(&[u8]) -> Box<dyn FnMut()>>;
 
 /// One computation.
 pub struct Probe {
-    /// What it computes, and with which kernels.
+    /// Name of the computation and of its kernels.
     pub name: String,
     /// Bytes of its secret.
     pub secret_bytes: usize,

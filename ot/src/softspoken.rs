@@ -68,7 +68,7 @@ impl SoftSpoken {
         BATCH
     }
 
-    /// What an extension by `n` OTs (a multiple of the granularity) sends: one flow.
+    /// The traffic of an extension by `n` OTs (a multiple of the granularity): one flow.
     pub fn extend_wire(self, n: usize) -> Wire {
         let messages = n.div_ceil(MESSAGE_OTS) as u64;
         let payload = (n / BATCH) as u64 * self.batch_bytes() as u64;

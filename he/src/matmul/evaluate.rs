@@ -60,7 +60,7 @@ impl MatmulPlan {
         const MESSAGE: &str = "matmul upload";
         let (seed, bodies) = split_upload(upload, self.upload_bytes(), MESSAGE)?;
         let lift = params.lift(self.spec.width);
-        // What the levels of merges multiply back.
+        // The levels of merges multiply this back.
         let levels = self.layout.packs.levels();
         let doublings = (levels.columns + levels.rows) as i32;
         bodies

@@ -45,7 +45,7 @@
 //! are uniform and independent of everything, whatever noise or product they carry; `c1 + a u + e2` is pseudorandom
 //! by RLWE with secret u. Coefficients of c0 that are not sent are simply absent. So the message can be simulated
 //! from its length. Rounding to fewer bits (modulus switching) is a function of what is sent and leaks nothing more.
-//! Packing comes before all of this, and the argument does not ask what the ciphertext was.
+//! Packing comes before all of this: the argument holds for any ciphertext.
 //!
 //! # Error
 //! The mask covers the noise e instead of a flood of 40 extra bits; the price is that both parties round separately:

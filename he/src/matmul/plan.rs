@@ -61,7 +61,7 @@ impl MatmulPlan {
         self.set().params()
     }
 
-    /// What one ciphertext covers.
+    /// The part of the product that one ciphertext covers.
     pub fn tile(&self) -> Tile {
         self.layout.tiling.tile
     }

@@ -1,4 +1,5 @@
-//! What both ways of multiplying share: the polynomials of weights that go in, and the responses that come out.
+//! The common part of both ways of multiplying: the polynomials of weights that go in, and the responses that come
+//! out.
 
 use super::plan::MatmulPlan;
 use super::tiling::Tile;
@@ -12,7 +13,7 @@ use bits::Writer;
 use std::ops::Range;
 use zeroize::Zeroize;
 
-/// What the evaluation of one product works on.
+/// The evaluation of one product: its plan, the holder's keys and the own operand.
 pub(super) struct Evaluation<'a> {
     pub(super) plan: &'a MatmulPlan,
     pub(super) params: &'static Params,
@@ -23,7 +24,7 @@ pub(super) struct Evaluation<'a> {
     pub(super) seed: Seed,
 }
 
-/// One response with what the evaluator keeps of it.
+/// One response, and the evaluator's part of its product.
 pub(super) struct Response {
     /// Its bytes: c1, then the output coefficients of c0.
     pub(super) message: Vec<u8>,

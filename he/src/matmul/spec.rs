@@ -1,4 +1,4 @@
-//! What a product is asked for: its shape, its widths, and what its plan may trade.
+//! The specification of a product: its shape, its widths, and the planner's options.
 
 use crate::error::HeError;
 
@@ -43,7 +43,7 @@ pub enum Packing {
     Always,
 }
 
-/// What the planner trades. All of it is public: both parties must plan alike.
+/// The planner's trade-offs. All of them are public: both parties must plan alike.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct PlanOptions {
     /// Largest tolerated [`MatmulPlan::lsb_error`]; at least 1.

@@ -5,8 +5,8 @@ use super::spec::MatmulShape;
 use crate::ntt::{LANES, MIN_POINTS};
 use std::ops::Range;
 
-/// What one ciphertext covers; the documentation of [`crate::matmul`] derives the layout. Either `group = 1`, or
-/// `rows` is all of m.
+/// The part of a product that one ciphertext covers; the documentation of [`crate::matmul`] derives the layout.
+/// Either `group = 1`, or `rows` is all of m.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tile {
     /// Batch items whose rows share an upload.

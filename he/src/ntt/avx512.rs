@@ -1,4 +1,4 @@
-//! Vectors of eight words on AVX-512: what the backends in floating point and in integers share.
+//! Vectors of eight words on AVX-512, for the backends in floating point and in integers.
 
 use super::backend::Lanes;
 use std::arch::x86_64::*;

@@ -22,7 +22,7 @@ use std::fmt::Debug;
 /// Largest degree that kernels prove their bounds for.
 pub(super) const MAX_DEGREE: usize = 16384;
 
-/// What a vector type brings to the transforms modulo one prime p. A value holds the prime's constants and proves
+/// The operations of a vector type on coefficients modulo one prime p. A value holds the prime's constants and proves
 /// that the processor has the instructions of the type.
 pub(super) trait Kernel: Copy {
     /// Eight coefficients.
@@ -55,7 +55,7 @@ pub(super) trait Kernel: Copy {
     /// The same to the form of [`NttBackend::factor`].
     fn factor(self, x: Self::Vector) -> Self::Vector;
 
-    /// What every value is raised by before the first forward layer of a transform of 2^layers coefficients.
+    /// A constant to add to every value before the first forward layer of a transform of 2^layers coefficients.
     fn offset(self, _layers: u32) -> Option<Self::Vector> {
         None
     }
@@ -87,7 +87,7 @@ pub(super) trait Kernel: Copy {
 
     /// `a b`, both in working form or factors, unfinished.
     fn multiply(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
-    /// What [`Self::multiply`] returned, as words in `[0, p)`.
+    /// A result of [`Self::multiply`] as words in `[0, p)`.
     fn product(self, x: Self::Vector) -> Self::Vector {
         x
     }
@@ -130,13 +130,15 @@ fn root<K: Kernel>(k: K, [w, quotient]: [K::Word; 2]) -> [K::Vector; 2] {
     [k.splat(w), k.splat(quotient)]
 }
 
-/// The roots of three merged layers, the first of which has m groups, for its group i.
+/// The roots of three merged layers, the first of which has m groups, for its group i. Looked up one by one: from
+/// slices the compiler would load several at once and shuffle them apart.
 #[inline(always)]
 fn roots<K: Kernel>(k: K, table: &Twiddles<K::Word>, m: usize, i: usize) -> [[K::Vector; 2]; RADIX8] {
     let (tree, at) = (&table.tree, m + i);
-    let (second, third) = (&tree[2 * at..2 * at + 2], &tree[4 * at..4 * at + 4]);
-    let [w0, w1, w2] = [root(k, tree[at]), root(k, second[0]), root(k, second[1])];
-    [w0, w1, w2, root(k, third[0]), root(k, third[1]), root(k, third[2]), root(k, third[3])]
+    let w0 = root(k, tree[at]);
+    let (w1, w2) = (root(k, tree[2 * at]), root(k, tree[2 * at + 1]));
+    let (w3, w4) = (root(k, tree[4 * at]), root(k, tree[4 * at + 1]));
+    [w0, w1, w2, w3, w4, root(k, tree[4 * at + 2]), root(k, tree[4 * at + 3])]
 }
 
 /// One root per lane.

@@ -192,7 +192,7 @@ fn correct(x: __m512i, m: __m512i) -> __m512i {
     _mm512_min_epu64(x, _mm512_sub_epi64(x, m))
 }
 
-/// What the forward layers leave, to `[0, p)`.
+/// The results of the forward layers to `[0, p)`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512ifma")]
 fn finish<const LAZY: bool>(prime: Prime, x: __m512i) -> __m512i {

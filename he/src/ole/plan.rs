@@ -346,7 +346,7 @@ impl OlePlan {
     }
 }
 
-/// What decryption does to every fraction, for [`crate::probe`].
+/// The rounding that decryption does to every fraction, for [`crate::probe`].
 #[cfg(feature = "probe")]
 pub(crate) fn probe_rounding(params: &Params, fractions: &[u128], out: &mut [u64]) {
     // A plaintext prime of the largest size in use.

@@ -15,7 +15,7 @@ const STEP: &str = "dpf/level";
 
 /// The generation of a batch of keys, level by level; both parties run it alike.
 ///
-/// Memory is what bounds its speed: nodes are kept in place, one level short of the leaves, and their hashes are
+/// Memory bounds its speed: nodes are kept in place, one level short of the leaves, and their hashes are
 /// computed a second time, in the first-level cache, instead of being kept.
 #[derive(ZeroizeOnDrop)]
 pub struct Generation {
@@ -36,7 +36,7 @@ pub struct Generation {
     level: u32,
 }
 
-/// What a party tells of a tree's level, in shares.
+/// A party's sums over one level of a tree.
 #[derive(Clone, Copy, Default, Zeroize)]
 struct Sums {
     /// Exclusive-or of the nodes' hashes.

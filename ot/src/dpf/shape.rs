@@ -1,4 +1,4 @@
-//! The shape of a tree, and what its keys and messages take.
+//! The shape of a tree, and the sizes of its keys and messages.
 
 use crate::OtError;
 use crate::hash::CALLS_PER_KEY;

@@ -16,7 +16,7 @@ use crate::Block;
 const EVEN: Block = Block([u64::MAX - 1, u64::MAX]);
 const ALL: Block = Block([u64::MAX; 2]);
 
-/// What level `l + 1` of `depth` keeps of its blocks: the last one is cut.
+/// The bits that level `l + 1` of `depth` keeps of its blocks: the last level is cut.
 #[inline(always)]
 fn kept(l: usize, depth: usize) -> Block {
     if l + 1 == depth { EVEN } else { ALL }

@@ -50,7 +50,7 @@ impl Kernels {
         }
     }
 
-    /// What runs here, in a word.
+    /// The kernels that run here, by name.
     pub fn name(self) -> &'static str {
         self.simd().map_or("portable", Simd::name)
     }

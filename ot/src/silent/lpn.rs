@@ -1,4 +1,4 @@
-//! Parameter sets of the LPN assumption, with what is known of their security.
+//! Parameter sets of the LPN assumption, with estimates of their security.
 
 use crate::kernels::TABLE;
 

@@ -52,7 +52,7 @@ fn is_direct(made: u64, n: usize) -> bool {
     made + n as u64 <= MOST_DIRECT as u64
 }
 
-/// What an extension by `n` OTs, a result of [`extend_amount`], sends.
+/// The traffic of an extension by `n` OTs, a result of [`extend_amount`].
 pub(crate) fn extend_wire(made: u64, n: usize) -> Wire {
     if is_direct(made, n) {
         return BOOTSTRAP.extend_wire(n);

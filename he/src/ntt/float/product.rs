@@ -7,7 +7,7 @@ use crate::ntt::backend::{TILES, exact_terms, half_bits};
 /// Doubles per weight.
 pub(super) const PARTS: usize = 3;
 
-/// What splits integers of up to twice [`half_bits`] bits, sign included.
+/// Constants that split integers of up to twice [`half_bits`] bits, sign included.
 #[derive(Clone, Copy)]
 struct Halves {
     unit: __m512d,

@@ -78,7 +78,7 @@ impl Simd {
         all
     }
 
-    /// What it has, in a word.
+    /// The instructions, by name.
     pub(crate) fn name(self) -> &'static str {
         match self.0 {
             Set::AesNi => "AVX-512 and AES-NI",
