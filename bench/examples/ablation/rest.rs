@@ -14,7 +14,7 @@ use model::{
 use net::{Channel, Phase, Role, memory_pair};
 use protocols::{FixedLoader, FixedWeight, Options, Plan, Secure};
 
-use crate::cost::Split;
+use crate::cost::{Accounts, Split};
 use crate::run::{Booked, shaped};
 use crate::{Failure, LAYERS, MODEL_LAYERS};
 
