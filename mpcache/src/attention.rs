@@ -20,7 +20,7 @@ pub fn causal<E: Engine>(engine: &mut E, q: &E::Tensor, store: &mut Store<E>) ->
     let shape = store.heads();
     let (tokens, rows) = (store.len(), q.shape()[1]);
     store.record_attended(|_| (0..tokens).collect());
-    // The last of `rows` queries sees all tokens, each one before it one less.
+    // The last query sees all tokens; each query before it sees one token less.
     let visible: Vec<usize> = (0..shape.group()).flat_map(|_| tokens - rows + 1..=tokens).collect();
     let scores = store.scores(engine, &fold_heads(q, shape))?;
     let p = engine.scope("softmax", |e| e.softmax(&scores, &visible))?;

@@ -6,16 +6,16 @@ use engine::Float;
 use mpcache::PolicySpec;
 use support::{HEADS, LAYERS, Script};
 
-/// What the naive program is told.
+/// Settings of the naive program.
 #[derive(Clone, Copy)]
 struct Case {
     spec: &'static str,
     coarse: usize,
     fine: usize,
     budget: f64,
-    keep: f64,
+    static_share: f64,
     window: f64,
-    share: bool,
+    sharing: bool,
     score: fn(&[f64], &[Vec<f64>]) -> f64,
 }
 
@@ -83,9 +83,9 @@ fn naive(script: &Script, case: Case) -> Vec<Vec<Vec<usize>>> {
                 }
             }
             let query = |h: usize, i: usize| -> Vec<f64> { (0..d).map(|c| q[[h, i, c]]).collect() };
-            let follows = case.share && layer % 2 == 1;
+            let follows = case.sharing && layer % 2 == 1;
             if t == 0 {
-                let keep = rounded(case.keep.max(case.budget), prompt);
+                let keep = rounded(case.static_share.max(case.budget), prompt);
                 if keep < prompt {
                     for h in 0..HEADS.kv_heads {
                         if follows {
@@ -156,16 +156,16 @@ fn the_same_tokens_as_an_independent_reading() {
         coarse: 8,
         fine: 4,
         budget: 0.25,
-        keep: 0.5,
+        static_share: 0.5,
         window: 0.2,
-        share: true,
+        sharing: true,
         score: linear,
     };
     for case in [
         base,
-        Case { spec: "mpcache:budget=0.1,static=0.7", budget: 0.1, keep: 0.7, ..base },
-        Case { spec: "mpcache:budget=0.2,share=off,window=0.4", budget: 0.2, share: false, window: 0.4, ..base },
-        Case { spec: "mpcache:budget=0.25,similarity=box,static=1", keep: 1.0, score: quest, ..base },
+        Case { spec: "mpcache:budget=0.1,static=0.7", budget: 0.1, static_share: 0.7, ..base },
+        Case { spec: "mpcache:budget=0.2,share=off,window=0.4", budget: 0.2, sharing: false, window: 0.4, ..base },
+        Case { spec: "mpcache:budget=0.25,similarity=box,static=1", static_share: 1.0, score: quest, ..base },
         Case { spec: "mpcache:budget=0.25,similarity=cuboid-mean", score: cuboid_mean, ..base },
         Case { spec: "mpcache:budget=0.25,similarity=centroid", score: centroid, ..base },
         Case {
@@ -173,7 +173,7 @@ fn the_same_tokens_as_an_independent_reading() {
             coarse: 6,
             fine: 2,
             budget: 0.4,
-            keep: 0.9,
+            static_share: 0.9,
             ..base
         },
         Case { spec: "mpcache:budget=0.3,clusters=5", coarse: 5, fine: 5, budget: 0.3, ..base },

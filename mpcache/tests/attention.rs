@@ -40,7 +40,7 @@ fn full_equals_textbook_attention_for_grouped_heads_and_any_chunking() {
         let mut cache = KvCache::<Float>::new(1, shape, &PolicySpec::default());
         let mut engine = Float::default();
         let mut start = 0;
-        // A prompt of which all queries are wanted, one of which only the last two are, then single tokens.
+        // All queries of a prompt, the last two of a second one, then single tokens.
         for (new, rows) in [(3, 3), (4, 2), (1, 1), (1, 1)] {
             let end = start + new;
             let part = |x: &ArrayD<f32>| Tensor::slice(x, 0, start..end);

@@ -29,21 +29,22 @@ fn party(
 ) -> (Vec<ArrayD<u64>>, Vec<Entry>) {
     let mut engine = Secure::new(Channel::new(role, link), options).expect("set-up");
     engine.prepare(needs, &[], &mut |_, _| ()).expect("preparation");
-    // Both parties draw the same masks, of which one keeps the mask and the other the rest.
+    // Both parties draw the same masks: one keeps the mask, the other the value less the mask.
     let mut masks = StdRng::seed_from_u64(5);
     let (outputs, _) = script.play(&mut engine, spec, |x| share(&to_fixed(x), role, &mut masks));
     (outputs, engine.channel().ledger().untimed())
 }
 
-/// Plays a script on all engines and compares: every other one in two phases, where operations make what they need.
+/// Plays a script on all engines and compares. Prompts of odd length run in two phases, and operations prepare what
+/// they need on the way.
 fn agree(text: &str, prompt: usize, steps: usize) {
     agree_after(text, prompt, steps, Options { preprocess: prompt % 2 == 1, ..Options::default() }, |_| {
         Needs::default()
     });
 }
 
-/// Plays a script on all engines, after preparing what `needs` makes of all that it takes, and compares. Returns the
-/// ledger.
+/// Plays a script on all engines and compares, after the parties prepared the part of its needs that `needs` chooses.
+/// Returns the ledger.
 fn agree_after(
     text: &str,
     prompt: usize,
@@ -139,13 +140,13 @@ fn algorithm_3_with_every_strategy() {
 
 #[test]
 fn edges_of_algorithm_3() {
-    // A single cluster wanted, of several; prompts that are no multiple of a cluster.
+    // One of several clusters is wanted, and prompts are no multiple of a cluster.
     agree("mpcache:budget=0.01", 43, 2);
     agree("mpcache:budget=0.01,gather=scores", 38, 2);
-    // A cache shorter than a cluster, and one that closes its first cluster, and its next, while tokens come in.
+    // One cache is shorter than a cluster; another closes its first and its second cluster while tokens come in.
     agree("mpcache:budget=0.5,clusters=8/4,static=1", 3, 12);
     agree("mpcache:budget=0.3,clusters=4/2,static=1,gather=scores", 9, 12);
-    // Everything wanted: the whole cache is attended to.
+    // Everything is wanted, so the whole cache is attended to.
     agree("mpcache:budget=1", 21, 2);
 }
 

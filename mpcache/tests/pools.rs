@@ -1,5 +1,5 @@
-//! A stock that was made for a longer prompt serves every shorter one, under every policy: the text is right, the
-//! plan equals the ledger, and all that is opened looks uniform, its highest bits above all.
+//! A stock that was made for a longer prompt serves every shorter one, under every policy. The outputs are right, the
+//! plan equals the ledger, and everything that is opened looks uniform, above all in its highest bits.
 
 mod support;
 
@@ -47,7 +47,7 @@ fn run<T>(link: impl Link + 'static, role: Role, party: impl Fn(&mut Secure, Rol
     party(&mut Secure::new(Channel::new(role, link), options()).expect("set-up"), role)
 }
 
-/// What a plan of `script` says and takes, with `stock` in stock.
+/// The ledger and the needs of a plan of `script` that spends `stock`, if there is one.
 fn plan(script: &Script, spec: &PolicySpec, stock: Option<&Needs>) -> (Vec<Entry>, Needs) {
     let mut plan = Plan::new(options());
     if let Some(needs) = stock {
@@ -57,10 +57,10 @@ fn plan(script: &Script, spec: &PolicySpec, stock: Option<&Needs>) -> (Vec<Entry
     (plan.ledger().untimed(), plan.needs().clone())
 }
 
-/// What one party of a session has: outputs, the ledger, and what was opened under masks.
+/// One party's outputs, its ledger, and the audit of what was opened under masks.
 type Spent = (Vec<ArrayD<u64>>, Vec<Entry>, Audit);
 
-/// A stock for the longest prompt, as words of either party.
+/// A stock for the longest prompt, as the words of either party.
 fn filled(needs: &Needs) -> [Vec<u64>; 2] {
     both(|engine, role| {
         engine.prepare(needs, &[], &mut |_, _| ()).expect("preparation");
@@ -90,8 +90,7 @@ fn spend(script: &Script, spec: &PolicySpec, needs: &Needs, words: &[Vec<u64>; 2
     })
 }
 
-/// Spends one stock of the policy `text` on every prompt (a test may, since nobody else listens). Returns what is not
-/// uniform.
+/// Spends the same stock of the policy `text` on every prompt, which only a test may do. Returns what is not uniform.
 fn serves_every_prompt(text: &str) -> Vec<String> {
     let mut leaks = Vec::new();
     let spec: PolicySpec = text.parse().expect("a policy");
@@ -129,8 +128,8 @@ fn every_policy_serves_shorter_prompts() {
     assert!(leaks.is_empty(), "{leaks:#?}");
 }
 
-/// Weights may drive scores out of the range in which they are right: the comparisons that are opened still make a
-/// ranking, so that every selection has as many winners as it should.
+/// Weights may drive scores out of the range in which they are right. The opened comparisons still make a ranking, so
+/// every selection has as many winners as it should.
 #[test]
 fn scores_out_of_range_never_compare_in_a_circle() {
     for text in

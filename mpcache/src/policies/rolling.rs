@@ -18,7 +18,7 @@ use crate::{
 /// Fractional bits of received attention that are compared.
 const FRAC: u32 = 16;
 
-/// By which score a token is evicted: the least goes.
+/// The score by which tokens are evicted; the least goes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EvictionScore {
     /// All attention that the token ever received, per key/value head. Half of the budget protects the latest tokens.
@@ -37,7 +37,7 @@ pub enum EvictionScore {
 pub struct Rolling {
     /// Share of all tokens seen that is kept.
     pub budget: f64,
-    /// What tokens are evicted by.
+    /// The score by which tokens are evicted.
     pub score: EvictionScore,
     /// How the least score is found.
     pub top_k: TopK,

@@ -12,7 +12,7 @@ use rand::{Rng, RngExt, SeedableRng};
 /// Two key/value heads under four query heads, so that selections per head, per group and per layer all differ.
 pub(crate) const HEADS: HeadShape = HeadShape { heads: 4, kv_heads: 2, head_dim: 8 };
 
-/// An even layer, and an odd one that may take over its choice.
+/// An even layer and an odd one, which may take over the even layer's choice.
 pub(crate) const LAYERS: usize = 2;
 
 /// A prompt of `prompt` tokens, then `steps` tokens one by one: queries, keys and values of every layer.
@@ -96,14 +96,14 @@ pub(crate) fn largest_difference(a: &ArrayD<f64>, b: &ArrayD<f64>) -> f64 {
     a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max)
 }
 
-/// A party's share of `x`: both draw the same masks, of which one keeps the mask and the other the rest.
+/// A party's share of `x`. Both parties draw the same masks: one keeps the mask, the other the value less the mask.
 pub(crate) fn share(x: &ArrayD<u64>, role: Role, masks: &mut StdRng) -> ArrayD<u64> {
     let mask = x.mapv(|_| masks.next_u64());
     if role == Role::Client { mask } else { x - mask }
 }
 
-/// Entries whose traffic is not random: quickselect sends what its coins say, and how often pools are refilled
-/// follows.
+/// The entries whose traffic is not random. Quickselect's traffic depends on its coins, and so does how often pools
+/// are refilled.
 pub(crate) fn certain(entries: &[Entry]) -> Vec<(Phase, String, [u64; 3])> {
     let random = |e: &&Entry| e.path.contains("quickselect") || e.phase == Phase::Offline;
     let traffic = |t: &Traffic| [t.bytes_client_to_server, t.bytes_server_to_client, t.messages];

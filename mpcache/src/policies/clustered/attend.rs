@@ -97,7 +97,7 @@ impl<E: Engine> Clustered<E> {
             Ok((coarse, c.select.sum(e, &fine, shape)?))
         })?;
         let rows = c.select.rows(shape);
-        // A sum over heads adds the bits of their number.
+        // A sum over heads has log2 of their number more bits.
         let terms = shape.heads / rows;
         let magnitude = SCORE_MAGNITUDE + terms.next_power_of_two().trailing_zeros();
         let ranking = |k, ceiling| Ranking { k, method: c.top_k, magnitude, ceiling, frac: SCORE_FRAC };

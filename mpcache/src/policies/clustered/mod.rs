@@ -36,7 +36,7 @@ pub use summary::Similarity;
 
 use crate::{HeadShape, NamedPolicy, Policy, PolicyFamily, Select, Setting, UnknownValue, budget};
 
-/// Prompts from here on vote with a smaller window.
+/// Longer prompts vote with a smaller window.
 const LONG_PROMPT: usize = 24_000;
 
 /// How the chosen tokens come together.

@@ -96,10 +96,10 @@ const MPCACHE: Clusters = Clusters {
 
 /// The strategies that cost two parties least at no loss of accuracy (`bench/results`).
 ///
-/// To gather scores, all of them are computed anyway, so single tokens are chosen by their scores, without summaries.
-/// One choice for all heads of a layer takes one shuffle and one quickselect, so little that no layer need take over
-/// another's. Nothing is evicted, because a later query may ask for what none of the prompt's queries attended to;
-/// where that is no concern, `static` makes the policy cheaper.
+/// Gathering scores takes the scores of all tokens, so single tokens are chosen by their own scores and need no
+/// summaries. One choice per layer takes one shuffle and one quickselect for all heads, so little that no layer needs
+/// to take over another's choice. Nothing is evicted, because a later query may ask for a token that no query of the
+/// prompt attended to; where that is no concern, `static` makes the policy cheaper.
 const MPCACHE_2PC: Clusters = Clusters {
     sizes: Sizes::TOKENS,
     sinks: DEFAULT_SINKS,

@@ -1,4 +1,4 @@
-//! Summaries of clusters: what a query is compared with instead of the keys of a cluster.
+//! Summaries of clusters, with which a query is compared instead of with every key.
 
 use std::fmt;
 use std::str::FromStr;
@@ -254,8 +254,8 @@ fn of_box<E: Engine>(
     Ok(both.reshape(&[clusters, 2 * channels]))
 }
 
-/// Means of representatives: of each cluster of `size` keys the `count` that score highest for the sum of a group's
-/// queries.
+/// The mean of each cluster's representatives: the `count` of its `size` keys that score highest for the sum of a
+/// group's queries.
 fn representatives<E: Engine>(
     engine: &mut E,
     keys: &E::Tensor,
