@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use net::{Ledger, Phase, Role, process_cpu_time};
 use protocols::functions::exp::exp_negative;
-use protocols::functions::fit::{Grid, Pieces, Scale};
+use protocols::functions::grid::{Grid, Pieces, Scale};
 use protocols::functions::spline::Spline;
 use protocols::functions::{gelu, silu, softmax};
 use protocols::local::Pair;

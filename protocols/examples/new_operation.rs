@@ -1,12 +1,12 @@
-//! An operation added from outside the crate, in this one file: the conjunction of shared bits, with a direct and a prepared
-//! form. It runs in the clear, between two parties in one phase and in two, and as a plan that predicts every byte.
-//! `cargo run --release -p waggle-protocols --example new_operation`
+//! An operation added from outside the crate, in this one file: the conjunction of shared bits, with a direct and a
+//! prepared form. It runs in the clear, between two parties in one phase and in two, and as a plan that predicts
+//! every byte. `cargo run --release -p waggle-protocols --example new_operation`
 //!
 //! **Functionality.** XOR shares of x and y -> XOR shares of x y.
 //!
-//! **Source.** *Direct.* (x_0 + x_1)(y_0 + y_1) modulo 2: each party multiplies its own bits, and the cross terms are one
-//! correlated OT in each direction. *Prepared.* Random bits a, b and a b, made by the direct form; online the parties open
-//! d = x + a and e = y + b, and x y = d e + d b + e a + a b (Beaver, CRYPTO 1991).
+//! **Source.** *Direct.* (x_0 + x_1)(y_0 + y_1) modulo 2: each party multiplies its own bits, and the cross terms are
+//! one correlated OT in each direction. *Prepared.* Random bits a, b and a b, made by the direct form; online the
+//! parties open d = x + a and e = y + b, and x y = d e + d b + e a + a b (Beaver, CRYPTO 1991).
 //!
 //! **Range.** Any bits. **Error.** None. **Revealed.** Nothing: d and e are uniform, as every a and b is used once.
 

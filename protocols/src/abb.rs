@@ -1,14 +1,14 @@
 //! The arithmetic black box: what every composite function is written over.
 //!
-//! A box holds words of Z_2^64 and bits that the caller cannot see, computes linear functions of them for free, and applies
-//! [`Operation`]s to them. Composite functions ([`crate::functions`]) and the fixed-point engine are written once over
-//! [`Abb`]. Three boxes run them: `Clear` (one process, exact operations: the naive twin of every protocol), `TwoParty`
-//! (additive and XOR shares, the product) and `Planner` (shapes only, adds up costs).
+//! A box holds words of Z_2^64 and bits that the caller cannot see, computes linear functions of them for free, and
+//! applies [`Operation`]s to them. Composite functions ([`crate::functions`]) and the fixed-point engine are written
+//! once over [`Abb`]. Three boxes run them: `Clear` (one process, exact operations: the naive twin of every
+//! protocol), `TwoParty` (additive and XOR shares, the product) and `Planner` (shapes only, adds up costs).
 //!
 //! # Words and widths
-//! A word is always stored modulo 2^64. An operation that takes a `width` w looks only at the low w bits of each share:
-//! narrowing is free. Its result is defined modulo 2^w (the bits above are arbitrary) unless it says otherwise. "Signed
-//! w-bit value" is the representative in [-2^(w-1), 2^(w-1)).
+//! A word is always stored modulo 2^64. An operation that takes a `width` w looks only at the low w bits of each
+//! share: narrowing is free. Its result is defined modulo 2^w (the bits above are arbitrary) unless it says
+//! otherwise. "Signed w-bit value" is the representative in [-2^(w-1), 2^(w-1)).
 
 use ndarray::ArrayD;
 use net::Role;
@@ -19,8 +19,8 @@ use crate::ops::cached::{Axis, Operand};
 use crate::words::Words;
 use crate::{Error, Evaluation, Tensor};
 
-/// Hidden words and bits, and operations on them. Every function over this trait runs in the clear, between two parties and
-/// as a plan.
+/// Hidden words and bits, and operations on them. Every function over this trait runs in the clear, between two
+/// parties and as a plan.
 pub trait Abb: 'static {
     /// What hidden tensors are made of.
     type Form: Form<Words = Self::Words, Bits = Self::Bits>;
@@ -58,9 +58,9 @@ pub trait Abb: 'static {
         input: O::Input<'_, Self::Form>,
     ) -> Result<O::Output<Self::Form>, Error>;
 
-    /// [`Matmul`](crate::ops::matmul::Matmul) modulo 2^`width` by a matrix that only grows: along `axis` its tokens are those
-    /// of the product with `operand` before, and new ones after them. In a two-phase session each token is opened under its
-    /// mask once, see [`cached`](crate::ops::cached).
+    /// [`Matmul`](crate::ops::matmul::Matmul) modulo 2^`width` by a matrix that only grows: along `axis` its tokens
+    /// are those of the product with `operand` before, and new ones after them. In a two-phase session each token is
+    /// opened under its mask once, see [`cached`](crate::ops::cached).
     fn matmul_cached(
         &mut self,
         a: &Self::Words,
@@ -79,7 +79,8 @@ pub trait Abb: 'static {
     /// x + `value` in every entry.
     fn add_public(&mut self, x: &Self::Words, value: u64) -> Self::Words;
 
-    /// Words that `owner` knows and passes as `Some`; the other party passes `None`. Free: the owner's share is the value.
+    /// Words that `owner` knows and passes as `Some`; the other party passes `None`. Free: the owner's share is the
+    /// value.
     fn input(&mut self, owner: Role, shape: &[usize], values: Option<&ArrayD<u64>>) -> Result<Self::Words, Error>;
 
     /// Complement of bits, free.

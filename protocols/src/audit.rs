@@ -30,7 +30,8 @@ impl Audit {
         self.counts.values().flatten().sum()
     }
 
-    /// The path whose words are furthest from uniform, and their [`deviation`]. Paths of few words are taken together.
+    /// The path whose words are furthest from uniform, and their [`deviation`]. Paths of few words are taken
+    /// together.
     pub fn worst(&self) -> (String, f64) {
         let mut rest: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
         let mut all = Vec::new();

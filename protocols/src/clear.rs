@@ -1,8 +1,8 @@
 //! The arithmetic black box in the clear: one process, exact integers, every range checked.
 //!
-//! [`Clear`] is the naive twin that the protocols are tested against, and the oracle that tells where a model leaves the
-//! ranges of its functions: between two parties an overflow is invisible, here it is an [`engine::Error::Range`] with the
-//! operation's path.
+//! [`Clear`] is the naive twin that the protocols are tested against, and the oracle that tells where a model leaves
+//! the ranges of its functions: between two parties an overflow is invisible, here it is an [`engine::Error::Range`]
+//! with the operation's path.
 
 use ndarray::{ArrayD, IxDyn, Zip};
 use net::Role;
@@ -18,8 +18,8 @@ use crate::{Error, Evaluation};
 /// Exact operations on visible values: runs the twin of every operation.
 ///
 /// A word is the value itself, sign-extended to 64 bits from the width of the operation that made it. Multiplications
-/// compute over the integers and refuse a result that is not a signed `width`-bit value; truncations and comparisons refuse
-/// inputs outside their ranges. Truncation rounds to nearest.
+/// compute over the integers and refuse a result that is not a signed `width`-bit value; truncations and comparisons
+/// refuse inputs outside their ranges. Truncation rounds to nearest.
 #[derive(Debug, Default)]
 pub struct Clear {
     twin: Twin,

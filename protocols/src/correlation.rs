@@ -13,7 +13,8 @@ use crate::cost::Cost;
 use crate::plans::Plans;
 use crate::session::Session;
 
-/// A kind of correlation. Its fields say all that the words depend on: two kinds that compare equal are interchangeable.
+/// A kind of correlation. Its fields say all that the words depend on: two kinds that compare equal are
+/// interchangeable.
 pub trait Correlation: Debug + Send + Sync + 'static {
     /// Name of the scope in which the offline phase books it.
     fn scope(&self) -> &'static str;
@@ -27,8 +28,8 @@ pub trait Correlation: Debug + Send + Sync + 'static {
     /// Messages and OTs of [`make`](Correlation::make), all of them `offline`.
     fn cost(&self, plans: &mut Plans, units: usize) -> Result<Cost, Error>;
 
-    /// Makes `units`, at most a [`batch`](Correlation::batch), one after another. `matrix` is the server's, row-major,
-    /// where the kind depends on one.
+    /// Makes `units`, at most a [`batch`](Correlation::batch), one after another. `matrix` is the server's,
+    /// row-major, where the kind depends on one.
     fn make(&self, session: &mut Session, units: usize, matrix: Option<&[i32]>) -> Result<Vec<u64>, Error>;
 
     /// Name of the weight whose matrix [`make`](Correlation::make) needs.

@@ -161,7 +161,8 @@ impl Cost {
             .sum()
     }
 
-    /// Maximal runs of messages in one direction, online and offline, of the cost on its own, as a ledger counts them.
+    /// Maximal runs of messages in one direction, online and offline, of the cost on its own, as a ledger counts
+    /// them.
     pub fn flows(&self) -> u64 {
         let mut ledger = Ledger::default();
         for step in &self.steps {

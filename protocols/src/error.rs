@@ -2,8 +2,9 @@
 
 use thiserror::Error;
 
-use crate::ops::cached::OperandId;
-use crate::stock::operands::OperandForm;
+use engine::OperandId;
+
+use crate::operands::OperandForm;
 
 /// A failure of a protocol, or of an engine over one.
 ///
@@ -26,7 +27,7 @@ pub enum Error {
     He(#[from] he::HeError),
     /// Prepared correlations cannot be kept.
     #[error(transparent)]
-    Stock(#[from] crate::stock::StockError),
+    Stock(#[from] crate::spill::StockError),
     /// A weight is too large for the fixed-point format.
     #[error("tensor `{tensor}` holds {value}, beyond the largest magnitude {limit} that fits the fixed point")]
     TooLarge {

@@ -7,8 +7,8 @@ use ot::PoolPlan;
 use crate::Options;
 use crate::cost::{Cost, Step};
 
-/// What a session's traffic depends on apart from the operations: pool levels and keys already sent. Plays costs into a
-/// ledger exactly as [`Session`] would book them.
+/// What a session's traffic depends on apart from the operations: pool levels and keys already sent. Plays costs into
+/// a ledger exactly as [`Session`] would book them.
 #[derive(Debug)]
 pub(crate) struct Forecast {
     pool: PoolPlan,

@@ -14,6 +14,7 @@ pub mod form;
 pub mod functions;
 mod kernel;
 pub mod local;
+pub mod operands;
 pub mod operation;
 pub mod ops;
 mod options;
@@ -21,6 +22,7 @@ mod planner;
 mod plans;
 pub mod preparation;
 mod session;
+pub(crate) mod spill;
 pub mod stock;
 #[cfg(test)]
 mod tests;
@@ -45,7 +47,8 @@ pub use options::{DEFAULT_LINK, Evaluation, Options};
 pub use planner::Planner;
 pub use plans::Plans;
 pub use session::Session;
-pub use stock::{Needs, Stock, StockError};
+pub use spill::StockError;
+pub use stock::{Needs, Stock};
 pub use two_party::TwoParty;
 pub use weight::{
     DEFAULT_WEIGHT_FRAC, FixedLoader, FixedValues, FixedWeight, MIN_WEIGHT_FRAC, WEIGHT_BITS, quantise,

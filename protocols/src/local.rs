@@ -1,5 +1,5 @@
-//! Both parties in one process: two threads over an in-memory link. For examples, tests and benchmarks; parties on two
-//! machines each open a [`Session`] over [`net::tcp`] and run the same code.
+//! Both parties in one process: two threads over an in-memory link. For examples, tests and benchmarks; parties on
+//! two machines each open a [`Session`] over [`net::tcp`] and run the same code.
 //!
 //! ```
 //! use ndarray::arr1;

@@ -1,7 +1,7 @@
 //! An operation as a value: what it computes, what it costs, how two parties carry it out.
 //!
-//! A type that implements [`Operation`] is all that the boxes know of an operation. [`TwoParty`](crate::TwoParty) runs it,
-//! [`Planner`](crate::Planner) books it, [`Clear`](crate::Clear) runs its twin:
+//! A type that implements [`Operation`] is all that the boxes know of an operation. [`TwoParty`](crate::TwoParty)
+//! runs it, [`Planner`](crate::Planner) books it, [`Clear`](crate::Clear) runs its twin:
 //!
 //! ```text
 //! apply(operation, input):
@@ -12,8 +12,8 @@
 //!     Clear:    operation.twin(...)
 //! ```
 //!
-//! So whether an operation is prepared is decided in one place, its `correlations`, and a plan books what a session does
-//! because both follow the same steps.
+//! So whether an operation is prepared is decided in one place, its `correlations`, and a plan books what a session
+//! does because both follow the same steps.
 
 use ndarray::{ArrayD, IxDyn};
 
@@ -61,8 +61,8 @@ pub trait Operation {
     /// Messages and OTs of [`run`](Operation::run), in the prepared form or in the direct one.
     fn cost(&self, size: &Self::Size, prepared: bool, plans: &mut Plans) -> Result<Cost, Error>;
 
-    /// This party's part of the protocol: from its shares of `input` to its shares of the result. `correlations` are the
-    /// words of what [`correlations`](Operation::correlations) asked for.
+    /// This party's part of the protocol: from its shares of `input` to its shares of the result. `correlations` are
+    /// the words of what [`correlations`](Operation::correlations) asked for.
     fn run(
         &self,
         session: &mut Session,

@@ -1,8 +1,9 @@
 //! Operations, one file each.
 //!
-//! Every file states functionality, source, range in -> range out, error bound and what is revealed. It holds the operation
-//! as a value ([`Operation`](crate::Operation)): its sizes, its correlations, its cost, its direct and its prepared form,
-//! its twin. Values are flat slices of words inside a protocol; shares are additive modulo 2^64 or exclusive-or.
+//! Every file states functionality, source, range in -> range out, error bound and what is revealed. It holds the
+//! operation as a value ([`Operation`](crate::Operation)): its sizes, its correlations, its cost, its direct and its
+//! prepared form, its twin. Values are flat slices of words inside a protocol; shares are additive modulo 2^64 or
+//! exclusive-or.
 
 pub mod b2a;
 pub mod cached;
@@ -27,8 +28,8 @@ pub mod truncate;
 
 use crate::cost::Cost;
 
-/// OTs that one batch of a chosen-OT protocol may use: larger inputs go in several batches, each with its own flows, so
-/// that keys and pads stay below some 100 MB.
+/// OTs that one batch of a chosen-OT protocol may use: larger inputs go in several batches, each with its own flows,
+/// so that keys and pads stay below some 100 MB.
 const BATCH_OTS: usize = 1 << 20;
 
 /// Items of a batch, if each uses `ots` OTs.

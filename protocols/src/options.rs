@@ -42,8 +42,8 @@ impl Default for Options {
 }
 
 impl Options {
-    /// How functions are evaluated: on masked inputs in two phases. In one phase activations alone are, and only over fast
-    /// links: that takes half the bytes of a look-up and as much processor time, but twenty more flows.
+    /// How functions are evaluated: on masked inputs in two phases. In one phase activations alone are, and only over
+    /// fast links: that takes half the bytes of a look-up and as much processor time, but twenty more flows.
     pub fn evaluation(&self) -> Evaluation {
         if self.preprocess {
             Evaluation::Masked

@@ -6,10 +6,10 @@ use crate::Error;
 use crate::OperandId;
 use crate::correlation::CorrelationKind;
 use crate::cost::Cost;
+use crate::operands::Events;
 use crate::ops::cached;
 use crate::plans::Plans;
 use crate::session::Session;
-use crate::stock::operands::Events;
 use crate::stock::{MAX_COTS_AHEAD, Needs, Stock};
 
 /// Scope of the offline phase in the ledger.

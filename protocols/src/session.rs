@@ -145,7 +145,8 @@ impl Session {
         done
     }
 
-    /// Makes sure that `holder` has a key pair of `set` and that the other party has its public key, booked as `setup`.
+    /// Makes sure that `holder` has a key pair of `set` and that the other party has its public key, booked as
+    /// `setup`.
     pub fn ensure_key(&mut self, holder: Role, set: ParamSet) -> Result<(), Error> {
         let mine = holder == self.channel.role();
         if if mine { self.own_keys.contains_key(&set) } else { self.peer_keys.contains_key(&set) } {

@@ -35,8 +35,8 @@ impl TwoParty {
         &mut self.stock
     }
 
-    /// The offline phase: makes all correlations of `needs`. `matrix` gives the server the values of a weight by name;
-    /// `progress` is called with bytes done and bytes in all.
+    /// The offline phase: makes all correlations of `needs`. `matrix` gives the server the values of a weight by
+    /// name; `progress` is called with bytes done and bytes in all.
     pub fn prepare<'a>(
         &mut self,
         needs: &Needs,

@@ -23,8 +23,8 @@ pub trait Words: Tensor {
     fn pick(&self, index: &[usize]) -> Self;
     /// The reverse of `pick`: a vector of `len` zeros, with entry i of `self` at position `index[i]`.
     fn place(&self, index: &[usize], len: usize) -> Self;
-    /// Drops the low `bits` of words modulo 2^`width`: the result is floor(x / 2^bits) modulo 2^(width - bits), or one
-    /// less on shares, whose low halves may carry.
+    /// Drops the low `bits` of words modulo 2^`width`: the result is floor(x / 2^bits) modulo 2^(width - bits), or
+    /// one less on shares, whose low halves may carry.
     fn drop_low(&self, bits: u32, width: u32) -> Self;
 }
 

@@ -42,8 +42,8 @@ impl<E: Engine> Observed<E> {
         (Observed { inner, layers, positions: positions.to_vec(), before: Vec::new(), means: means.clone() }, means)
     }
 
-    /// Measures the last query `q` (heads, rows, head_dim), which attended to the tokens `attended`, and its `output`, of
-    /// the same shape.
+    /// Measures the last query `q` (heads, rows, head_dim), which attended to the tokens `attended`, and its
+    /// `output`, of the same shape.
     fn measure(&mut self, layer: usize, shape: HeadShape, attended: &[Vec<usize>], q: &[f32], output: &[f32]) {
         assert_eq!(attended.len(), shape.heads, "a set for every head");
         let Seen { tokens, keys, values } = &self.layers[layer];

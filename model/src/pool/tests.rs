@@ -5,9 +5,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use net::Role;
+use protocols::operands::{Event, Events, OperandForm};
 use protocols::ops::private::MaskedRow;
 use protocols::ops::sum_squares::Squares;
-use protocols::stock::operands::{Event, Events, OperandForm};
 use protocols::{Axis, CorrelationKind, Needs, OperandId, OperandKind, Stock};
 
 use super::{Draft, PENDING_AGE, Pool, PoolError, PoolId, Pools, Purpose, State, Written, find};

@@ -1,14 +1,15 @@
 //! GELU and SiLU: zero on the left, the identity on the right, a spline in between.
 //!
-//! A coarse comparison finds which of the three applies; the spline takes a reduced input. With `inside` and `right` the
-//! two bits, the result is inside ? spline(x) : 0 plus right ? x : 0, in one multiplexer.
+//! A coarse comparison finds which of the three applies; the spline takes a reduced input. With `inside` and `right`
+//! the two bits, the result is inside ? spline(x) : 0 plus right ? x : 0, in one multiplexer.
 //!
-//! The spline's input is x times a public ratio (7/8 or 5/4), so that the windows reach just as far as the tails ask for
-//! and not to the next power of two. Range: |x| < 2^10. Nothing is revealed. One comparison, one evaluation, one
+//! The spline's input is x times a public ratio (7/8 or 5/4), so that the windows reach just as far as the tails ask
+//! for and not to the next power of two. Range: |x| < 2^10. Nothing is revealed. One comparison, one evaluation, one
 //! truncation and one multiplexer.
 
 use crate::abb::Abb;
-use crate::functions::fit::{Grid, Pieces, Scale, kept};
+use crate::functions::fit::kept;
+use crate::functions::grid::{Grid, Pieces, Scale};
 use crate::functions::ring_for;
 use crate::ops::compare::AtLeast;
 use crate::ops::evaluate::{Evaluate, Function};
@@ -56,8 +57,8 @@ impl Forms {
 const RATIO_BITS: u32 = 5;
 
 const GELU: Forms = Forms {
-    // 16 quartic windows of 4/7 on [-4.28, 4.28]: 1.3e-4 for 5525 bits per entry. 32 cubic windows of 2/7: 7.9e-5 for 6578;
-    // 64 quadratic windows of 1/8: 1.1e-4 for 7902.
+    // 16 quartic windows of 4/7 on [-4.28, 4.28]: 1.3e-4 for 5525 bits per entry. 32 cubic windows of 2/7: 7.9e-5 for
+    // 6578; 64 quadratic windows of 1/8: 1.1e-4 for 7902.
     lookup: Form {
         grid: Grid { index_bits: 4, low_bits: 14, pieces: Pieces::Powers { degree: 4, power_bits: [11, 10, 9, 0] } },
         in_frac: 15,
@@ -65,9 +66,9 @@ const GELU: Forms = Forms {
         out_frac: 29,
         compared_frac: 6,
     },
-    // 128 quadratic windows of 2/29 on [-4.34, 4.34]: 8.3e-5 (erf: 1.3e-4). 512 linear windows of 1/58: 1.5e-4, at 2.4 times the processor time
-    // online, 1.5 times offline, and 30 bytes more an entry. The comparison is one of 15 bits, which a table of unit vectors decides over
-    // slow links ([`crate::ops::fss::threshold`]).
+    // 128 quadratic windows of 2/29 on [-4.34, 4.34]: 8.3e-5 (erf: 1.3e-4). 512 linear windows of 1/58: 1.5e-4, at
+    // 2.4 times the processor time online, 1.5 times offline, and 30 bytes more an entry. The comparison is one of 15
+    // bits, which a table of unit vectors decides over slow links ([`crate::ops::fss::threshold`]).
     masked: Form {
         grid: Grid { index_bits: 7, low_bits: 11, pieces: Pieces::Parabolas },
         in_frac: 15,

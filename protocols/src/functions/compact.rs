@@ -1,19 +1,19 @@
 //! Stable compaction: the items that a secret mask keeps, in their order, without telling which they are.
 //!
-//! **Functionality.** (rows, n) words 0 or 1 with exactly k ones in every row (k public, positions secret) and a payload
-//! (rows, n, w) modulo 2^width -> (rows, k, w): the kept items in their order.
+//! **Functionality.** (rows, n) words 0 or 1 with exactly k ones in every row (k public, positions secret) and a
+//! payload (rows, n, w) modulo 2^width -> (rows, k, w): the kept items in their order.
 //!
-//! **Source.** The opened, shuffled destinations of oblivious radix sort (Chida et al., eprint 2019/695) for a key of one
-//! bit. With P_i the number of kept items before item i, a kept item goes to place P_i and a dropped one to
-//! k + i - P_i: destination = k + i - P_i + m_i (2 P_i - k - i), one multiplexer whose bit is the lowest of m_i. Items and
-//! destinations are shuffled together by fresh permutations, the shuffled destinations are opened, and every party puts
-//! its shares in their places.
+//! **Source.** The opened, shuffled destinations of oblivious radix sort (Chida et al., eprint 2019/695) for a key of
+//! one bit. With P_i the number of kept items before item i, a kept item goes to place P_i and a dropped one to k +
+//! i - P_i: destination = k + i - P_i + m_i (2 P_i - k - i), one multiplexer whose bit is the lowest of m_i. Items
+//! and destinations are shuffled together by fresh permutations, the shuffled destinations are opened, and every
+//! party puts its shares in their places.
 //!
 //! **Range.** Masks modulo 2^ceil(log2 n) at least; any payload. **Error.** None.
 //!
-//! **What each party sees.** Beyond masked messages the shuffled destinations: the fixed permutation "destinations" after
-//! a uniformly random one that neither party knows and that is used for nothing else, so a uniformly random permutation,
-//! whatever the mask. **Revealed.** Nothing: no index of the original order is ever opened.
+//! **What each party sees.** Beyond masked messages the shuffled destinations: the fixed permutation "destinations"
+//! after a uniformly random one that neither party knows and that is used for nothing else, so a uniformly random
+//! permutation, whatever the mask. **Revealed.** Nothing: no index of the original order is ever opened.
 
 use ndarray::{ArrayD, IxDyn};
 
@@ -67,7 +67,8 @@ pub fn order<B: Abb>(b: &mut B, mask: &B::Words, k: usize) -> Result<Shuffled<B>
     })
 }
 
-/// Fresh permutations, the shuffled indices (rows, n), and the opened destinations of the shuffled items, but in a plan.
+/// Fresh permutations, the shuffled indices (rows, n), and the opened destinations of the shuffled items, but in a
+/// plan.
 type Opened<B> = (Permutations, <B as Abb>::Words, Option<ArrayD<u64>>);
 
 /// Shuffles the destinations of the items and opens them.

@@ -1,16 +1,18 @@
 //! Largest and smallest entry of every row at once, running extrema, and absolute values.
 //!
-//! **Functionality.** [`extrema`]: (rows, n) -> (rows) maxima and (rows) minima. [`update`]: the same for running extrema
-//! and new values. [`abs`]: |x| entrywise.
+//! **Functionality.** [`extrema`]: (rows, n) -> (rows) maxima and (rows) minima. [`update`]: the same for running
+//! extrema and new values. [`abs`]: |x| entrywise.
 //!
-//! **Source.** A tournament. The first round compares disjoint pairs and keeps both the winner b + [a >= b](a - b) and the
-//! loser a - [a >= b](a - b): 3n/2 comparisons in all instead of 2n. Later rounds run the maxima of the winners and of
-//! the negated losers side by side, ceil(log2 n) rounds of one comparison and one multiplexer altogether.
+//! **Source.** A tournament. The first round compares disjoint pairs and keeps both the winner b + [a >= b](a - b)
+//! and the loser a - [a >= b](a - b): 3n/2 comparisons in all instead of 2n. Later rounds run the maxima of the
+//! winners and of the negated losers side by side, ceil(log2 n) rounds of one comparison and one multiplexer
+//! altogether.
 //!
-//! **Range.** |x| < 2^9 at [`FRAC`] fractional bits; results modulo 2^[`EXTREMA_WIDTH`]. **Error.** Comparisons look at
-//! differences without their low [`DROPPED`] bits, by shares whose low halves may carry: a winner may fall short by less
-//! than [`UNIT`] each round. So a maximum is an entry of the row, at most ceil(log2 n) [`UNIT`] below the largest, and a
-//! minimum likewise above the smallest; an update counts as one round; `abs` returns x or -x, which may be -|x| where
+//! **Range.** |x| < 2^9 at [`FRAC`] fractional bits; results modulo 2^[`EXTREMA_WIDTH`]. **Error.** Comparisons look
+//! at differences without their low [`DROPPED`] bits, by shares whose low halves may carry: a winner may fall short
+//! by less than [`UNIT`] each round. So a maximum is an entry of the row, at most ceil(log2 n) [`UNIT`] below the
+//! largest, and a minimum likewise above the smallest; an update counts as one round; `abs` returns x or -x, which
+//! may be -|x| where
 //! |x| < [`UNIT`].
 //!
 //! **What each party sees.** Masked messages of comparisons and multiplexers. **Revealed.** Nothing.

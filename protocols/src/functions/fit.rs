@@ -4,49 +4,10 @@ use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use crate::Evaluation;
-use crate::functions::spline::{MAX_DEGREE, Spline};
+use crate::functions::grid::{Grid, Pieces, Scale};
+use crate::functions::spline::Spline;
 use crate::ops::evaluate::Function;
 use crate::ops::fss::table::FssTable;
-
-/// Words as arguments of a function, and its values as words.
-#[derive(Clone, Copy, Debug)]
-pub struct Scale {
-    /// The argument at word 0.
-    pub base: f64,
-    /// The argument's step from one word to the next.
-    pub step: f64,
-    /// Fractional bits of the result.
-    pub out_frac: u32,
-    /// Ring of the result.
-    pub out_width: u32,
-}
-
-/// Equal windows, and what approximates a function on each.
-#[derive(Clone, Copy, Debug)]
-pub struct Grid {
-    /// log2 of the number of windows.
-    pub index_bits: u32,
-    /// Bits of a word below the window index: a window is 2^low_bits words wide.
-    pub low_bits: u32,
-    /// Approximation on a window.
-    pub pieces: Pieces,
-}
-
-/// The approximation on a window. It decides the protocol.
-#[derive(Clone, Copy, Debug)]
-pub enum Pieces {
-    /// Polynomials, for look-up.
-    Powers {
-        /// Their degree, 1..=[`MAX_DEGREE`].
-        degree: usize,
-        /// Bits of the second, third, ... power of the low part; the first has them all.
-        power_bits: [u32; MAX_DEGREE - 1],
-    },
-    /// Straight lines, for masked inputs.
-    Lines,
-    /// Parabolas, for masked inputs.
-    Parabolas,
-}
 
 impl Grid {
     /// Fits `f`, which must compute alike on every machine (the basic operations, and `libm`).
@@ -85,8 +46,8 @@ impl Grids {
 /// Names a fitted function: the function, the method, and the numbers that the fit depends on.
 type Key = (&'static str, Evaluation, Vec<u64>);
 
-/// The function `name` for `evaluation` and these `parameters`, which say all that the fit depends on: made by `fit` when it
-/// is first asked for, and kept until the process ends.
+/// The function `name` for `evaluation` and these `parameters`, which say all that the fit depends on: made by `fit`
+/// when it is first asked for, and kept until the process ends.
 pub fn kept(
     name: &'static str,
     evaluation: Evaluation,

@@ -1,8 +1,8 @@
 //! The largest entry of every row, rounded down coarsely.
 //!
-//! Every entry is cut to a multiple of [`UNIT`], on shares to that below it or to the next lower one, and the maximum of these is
-//! found exactly ([`Abb::row_max`]): the result lies less than 2 [`UNIT`] below the largest entry and never above it. A
-//! softmax tolerates it, because its exponential takes differences down to -[`EXP_MARGIN`].
+//! Every entry is cut to a multiple of [`UNIT`], on shares to that below it or to the next lower one, and the maximum
+//! of these is found exactly ([`Abb::row_max`]): the result lies less than 2 [`UNIT`] below the largest entry and
+//! never above it. A softmax tolerates it, because its exponential takes differences down to -[`EXP_MARGIN`].
 //!
 //! Range: -2^9 + [`UNIT`] <= x < 2^9. Nothing is revealed. One exact maximum of rows of words of 13 bits.
 

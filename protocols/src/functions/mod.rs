@@ -2,7 +2,8 @@
 //!
 //! Words have [`FRAC`](crate::FRAC) fractional bits and are taken and returned modulo 2^64 unless a function says
 //! otherwise. Each module states the functionality, where the formula comes from, the range it takes and gives, the
-//! error over the whole range (a test fails above it), what is revealed (nothing, throughout) and the operations spent.
+//! error over the whole range (a test fails above it), what is revealed (nothing, throughout) and the operations
+//! spent.
 
 pub mod activation;
 pub mod argmax;
@@ -12,6 +13,7 @@ pub mod equal;
 pub mod exp;
 pub mod extrema;
 pub mod fit;
+pub mod grid;
 pub mod max;
 pub mod norm;
 pub mod reciprocal;

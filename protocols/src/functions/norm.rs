@@ -3,11 +3,11 @@
 //! layer norm: d = x - mean(x), then d sqrt(n) / sqrt(sum d^2 + n eps). RMS norm: the same with d = x. Gain and bias
 //! belong to the next weight.
 //!
-//! Range: |x| < 2^11 and sum d^2 + n eps < 2^26 over each row -> |y| <= sqrt(n). Error at most [`MAX_NORM_ERROR`] sqrt(n) plus
-//! the effect of the input's own resolution: the mean is rounded to a unit in the last place 2^-18 (to n 2^-33 of itself
-//! where that is more), which a tiny variance magnifies by up to eps^(-1/2). n eps below 2^-18 is raised to it. Nothing is
-//! revealed. Cost: one inverse root on one word per row, one truncation per row for the mean (layer norm only), one sum of
-//! squares, one product of rows with words, one truncation.
+//! Range: |x| < 2^11 and sum d^2 + n eps < 2^26 over each row -> |y| <= sqrt(n). Error at most [`MAX_NORM_ERROR`]
+//! sqrt(n) plus the effect of the input's own resolution: the mean is rounded to a unit in the last place 2^-18 (to n
+//! 2^-33 of itself where that is more), which a tiny variance magnifies by up to eps^(-1/2). n eps below 2^-18 is
+//! raised to it. Nothing is revealed. Cost: one inverse root on one word per row, one truncation per row for the mean
+//! (layer norm only), one sum of squares, one product of rows with words, one truncation.
 
 use crate::abb::Abb;
 use crate::functions::ring_for;

@@ -9,12 +9,13 @@
 //! 1 / S = y 2^-k by the same sum. Comparisons are made to [`COMPARED_FRAC`] fractional bits, so C / 2^J may exceed 2
 //! by 1/32; the table has room for [0.875, 2.8).
 //!
-//! Range: S in [0.9, 1.7 n] for a public n -> [0.58 / n, 1.12]. Relative error at most [`MAX_RECIPROCAL_ERROR`] plus one
-//! unit in the last place of the result. Nothing is revealed. One comparison, two multiplexers, one evaluation and one
-//! truncation, on one word per row.
+//! Range: S in [0.9, 1.7 n] for a public n -> [0.58 / n, 1.12]. Relative error at most [`MAX_RECIPROCAL_ERROR`] plus
+//! one unit in the last place of the result. Nothing is revealed. One comparison, two multiplexers, one evaluation
+//! and one truncation, on one word per row.
 
 use crate::abb::Abb;
-use crate::functions::fit::{Grid, Grids, Pieces, Scale, kept};
+use crate::functions::fit::{Grids, kept};
+use crate::functions::grid::{Grid, Pieces, Scale};
 use crate::functions::ring_for;
 use crate::ops::compare::AtLeast;
 use crate::ops::evaluate::Evaluate;
@@ -101,8 +102,8 @@ impl<B: Abb> Octaves<B> {
         Ok(Octaves { selectors, steps: thresholds.len() as u32 })
     }
 
-    /// `function` of x 2^(`bits` (J - k)) modulo 2^`width`, times 2^(J - k) modulo 2^`out`, for (rows) x of which k of the J
-    /// steps are reached.
+    /// `function` of x 2^(`bits` (J - k)) modulo 2^`width`, times 2^(J - k) modulo 2^`out`, for (rows) x of which k
+    /// of the J steps are reached.
     pub(super) fn apply(
         self,
         b: &mut B,
@@ -119,8 +120,8 @@ impl<B: Abb> Octaves<B> {
     }
 }
 
-/// x 2^(`bits` (J - k)) modulo 2^`width` for (rows) x, by a selector of the J steps of each row, of which the first k are
-/// reached: x (2^(bits J) - sum_j g_j (2^bits - 1) 2^(bits (J - j))).
+/// x 2^(`bits` (J - k)) modulo 2^`width` for (rows) x, by a selector of the J steps of each row, of which the first k
+/// are reached: x (2^(bits J) - sum_j g_j (2^bits - 1) 2^(bits (J - j))).
 fn scale_up<B: Abb>(
     b: &mut B,
     x: &B::Words,

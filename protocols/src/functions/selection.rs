@@ -10,12 +10,14 @@
 //! products, with one-hot words; one unit with permutations.
 //!
 //! **A payload that stays.** A cache is gathered from at every step by another hidden choice, while its rows stay:
-//! [`gather_cached`] opens each under its mask once in a two-phase session ([`growing`](crate::ops::cached)), after that
-//! the one-hot words alone. What comes out has no mask that may stay: the rows of two steps are fresh shares, and one mask
-//! for both would show whether the choice changed. Products with gathered rows are plain triples therefore.
+//! [`gather_cached`] opens each under its mask once in a two-phase session ([`growing`](crate::ops::cached)), after
+//! that the one-hot words alone. What comes out has no mask that may stay: the rows of two steps are fresh shares,
+//! and one mask for both would show whether the choice changed. Products with gathered rows are plain triples
+//! therefore.
 //!
-//! **What each party sees.** Masked messages only, and k and n, which are public; [`in_order`] of a shuffled selection
-//! opens destinations as [`compact`](super::compact) does: a uniformly random permutation. **Revealed.** Nothing.
+//! **What each party sees.** Masked messages only, and k and n, which are public; [`in_order`] of a shuffled
+//! selection opens destinations as [`compact`](super::compact) does: a uniformly random permutation. **Revealed.**
+//! Nothing.
 
 use ndarray::ArrayD;
 
@@ -35,8 +37,8 @@ use crate::{Error, FRAC, Tensor};
 /// Ring of one-hot words: the widest ring of what is gathered.
 pub const SELECTION_WIDTH: u32 = 44;
 
-/// Ring of the composition of two selections: 2^[`GUARD`] stands for 1, so that the errors of the product, a few units,
-/// stay far from the threshold between 0 and 1.
+/// Ring of the composition of two selections: 2^[`GUARD`] stands for 1, so that the errors of the product, a few
+/// units, stay far from the threshold between 0 and 1.
 const COMPOSE_WIDTH: u32 = 10;
 
 /// log2 of what stands for 1 in a composition.
@@ -73,8 +75,8 @@ pub fn gather<B: Abb>(b: &mut B, selection: &TopK<B>, x: &B::Words, magnitude: u
     gather_from(b, selection, x, magnitude, None)
 }
 
-/// [`gather`] from entries that are those of the gathering with `operand` before, and new ones after them; w and the rows of
-/// x stay the same. Permutations move all entries in any case, and leave `operand` alone.
+/// [`gather`] from entries that are those of the gathering with `operand` before, and new ones after them; w and the
+/// rows of x stay the same. Permutations move all entries in any case, and leave `operand` alone.
 pub fn gather_cached<B: Abb>(
     b: &mut B,
     selection: &TopK<B>,

@@ -1,5 +1,5 @@
-//! Selections, compactions and extrema between two parties against naive twins; the plan's ledger is held to the parties'
-//! too, but for quickselect, whose traffic is random.
+//! Selections, compactions and extrema between two parties against naive twins; the plan's ledger is held to the
+//! parties' too, but for quickselect, whose traffic is random.
 
 use engine::Origin;
 use ndarray::{ArrayD, IxDyn};

@@ -5,9 +5,9 @@
 //! m - x above [`CUT`] are below a seventh of a unit in the last place and set to zero.
 //!
 //! Range: that of [`max`](super::max), about |x| < 2^9, up to 2^12 columns -> [0, 1]. Error at most
-//! [`MAX_SOFTMAX_ERROR`] per entry plus [`MAX_TERM_ERROR`] times the number of visible entries. Nothing is revealed. Per
-//! visible entry: one place in the search of the maximum, one coarse comparison, one evaluation of the exponential, two
-//! truncations, one multiplexer, one product with its row's word; per row one reciprocal.
+//! [`MAX_SOFTMAX_ERROR`] per entry plus [`MAX_TERM_ERROR`] times the number of visible entries. Nothing is revealed.
+//! Per visible entry: one place in the search of the maximum, one coarse comparison, one evaluation of the
+//! exponential, two truncations, one multiplexer, one product with its row's word; per row one reciprocal.
 
 use crate::abb::Abb;
 use crate::functions::exp::{EXP_END, exp_negative};
@@ -25,8 +25,8 @@ use crate::{Error, FRAC, Tensor};
 /// Largest absolute error of a probability, besides [`MAX_TERM_ERROR`] for each visible entry of the row.
 pub const MAX_SOFTMAX_ERROR: f64 = 1e-5;
 
-/// Rounding of one term of the sum, half a unit in the last place (between two parties, which round either way, a whole
-/// unit): many equally small terms next to a large one add up.
+/// Rounding of one term of the sum, half a unit in the last place (between two parties, which round either way, a
+/// whole unit): many equally small terms next to a large one add up.
 pub const MAX_TERM_ERROR: f64 = 0.5 / (1u64 << FRAC) as f64;
 
 /// Low bits of a difference to the maximum that its comparison with [`CUT`] does not look at.
@@ -44,7 +44,8 @@ pub const MAX_SOFTMAX_COLUMNS: usize = 1 << 12;
 /// Fractional bits of the reciprocal of the sum: more than the terms have, because its error is common to a row.
 const RECIPROCAL_FRAC: u32 = 22;
 
-/// (..., rows, columns) -> the same shape modulo 2^64: row i of `rows` sees its first `visible[i]` columns, at least 1.
+/// (..., rows, columns) -> the same shape modulo 2^64: row i of `rows` sees its first `visible[i]` columns, at
+/// least 1.
 pub fn softmax<B: Abb>(b: &mut B, x: &B::Words, visible: &[usize]) -> Result<B::Words, Error> {
     let shape = x.shape();
     assert!(shape.len() >= 2 && shape[shape.len() - 2] == visible.len(), "softmax of {shape:?}");
@@ -109,8 +110,8 @@ impl Chunks {
     /// Bits that an oblivious transfer costs besides its messages, roughly.
     const OVERHEAD: usize = 32;
 
-    /// The size that sends the fewest bits: a product of a chunk with a word takes `width` transfers of `size` words of
-    /// (width + 1) / 2 bits on average, of which those on padding are wasted.
+    /// The size that sends the fewest bits: a product of a chunk with a word takes `width` transfers of `size` words
+    /// of (width + 1) / 2 bits on average, of which those on padding are wasted.
     fn of(lengths: &[usize], width: u32) -> Self {
         let longest = lengths.iter().copied().max().unwrap_or(1);
         let cost = |size: usize| {
@@ -136,7 +137,8 @@ mod tests {
     use rand::rngs::StdRng;
     use rand::{RngExt, SeedableRng};
 
-    /// Largest error, less that of the terms, on (batch, rows, columns) with scores from `score`; masked entries must be exactly 0.
+    /// Largest error, less that of the terms, on (batch, rows, columns) with scores from `score`; masked entries must
+    /// be exactly 0.
     fn worst(batch: usize, visible: &[usize], columns: usize, mut score: impl FnMut(usize) -> f64) -> f64 {
         let shape = [batch, visible.len(), columns];
         let x: Vec<f64> = (0..shape.iter().product()).map(|i| score(i % columns)).collect();

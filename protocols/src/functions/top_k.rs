@@ -1,7 +1,7 @@
 //! The k largest of every row, as secret unit vectors or as positions of a shuffled order.
 //!
-//! **Functionality.** (rows, n) words and a public k -> which k entries of every row are the largest. Three methods with
-//! one result, [`TopK`]:
+//! **Functionality.** (rows, n) words and a public k -> which k entries of every row are the largest. Three methods
+//! with one result, [`TopK`]:
 //! - [`rank`]: all pairs are compared in one batch; an entry's rank is the number of entries before it. O(n^2)
 //!   comparisons, constant rounds.
 //! - [`sort`]: Batcher's odd-even merge sort (AFIPS 1968) without the comparators that the first k outputs do not
@@ -10,21 +10,22 @@
 //!   the shuffled order are opened. Some 3 n comparisons and 5 to 15 rounds on average.
 //!
 //! **Range.** Words modulo 2^64 at [`FRAC`] fractional bits below the bound of [`Scores`]; entries are compared at
-//! `frac <= FRAC` fractional bits, by shares whose low bits are dropped for free, in the narrowest ring in which differences
-//! of keys are signed, of at most 64 bits. With `rank` and `sort` a larger word spoils the choice and shows nothing.
-//! `shuffle_reveal` must be given a bound that no word can exceed ([`Scores::within`]): keys that wrap compare in a circle,
-//! and the opened outcomes of a circle depend on the words.
+//! `frac <= FRAC` fractional bits, by shares whose low bits are dropped for free, in the narrowest ring in which
+//! differences of keys are signed, of at most 64 bits. With `rank` and `sort` a larger word spoils the choice and
+//! shows nothing. `shuffle_reveal` must be given a bound that no word can exceed ([`Scores::within`]): keys that wrap
+//! compare in a circle, and the opened outcomes of a circle depend on the words.
 //!
-//! **Error.** Each entry is compared as a multiple of 2^-frac which is at most x and more than x - 2^(1 - frac) (the shares'
-//! low halves may carry). Entries apart by at least twice that unit are ordered right; closer ones in either order, the
-//! same throughout a run. Equal multiples go by their index, the lower first.
+//! **Error.** Each entry is compared as a multiple of 2^-frac which is at most x and more than x - 2^(1 - frac) (the
+//! shares' low halves may carry). Entries apart by at least twice that unit are ordered right; closer ones in either
+//! order, the same throughout a run. Equal multiples go by their index, the lower first.
 //!
-//! **What each party sees.** `rank` and `sort`: nothing but masked messages. `shuffle_reveal`: comparisons of shuffled keys
-//! and the positions of the k largest among them. **Revealed.** Nothing: the keys carry their index in the low bits, so
-//! they are distinct *before* the shuffle, and no difference of keys leaves their ring, so that outcomes are those of a total
-//! order of distinct integers; and opened outcomes and positions are those of a uniformly random ranking; see
-//! [`quickselect`](crate::ops::quickselect). The positions tell something about the entries only together with the
-//! permutation, or with another opening under the same permutations, which the caller must never make.
+//! **What each party sees.** `rank` and `sort`: nothing but masked messages. `shuffle_reveal`: comparisons of
+//! shuffled keys and the positions of the k largest among them. **Revealed.** Nothing: the keys carry their index in
+//! the low bits, so they are distinct *before* the shuffle, and no difference of keys leaves their ring, so that
+//! outcomes are those of a total order of distinct integers; and opened outcomes and positions are those of a
+//! uniformly random ranking; see [`quickselect`](crate::ops::quickselect). The positions tell something about the
+//! entries only together with the permutation, or with another opening under the same permutations, which the caller
+//! must never make.
 
 use ndarray::{ArrayD, IxDyn};
 
@@ -67,8 +68,8 @@ impl Scores {
 
     /// Ring in which differences of keys are signed: values with `bits` bits of an index behind them.
     ///
-    /// With d bits dropped and b = `bound`, a value lies in [-ceil(b / 2^d) - 1, floor(b / 2^d)], the one for the carry that
-    /// shares lose. So two differ by at most D = floor(b / 2^d) + ceil(b / 2^d) + 1, their keys by at most
+    /// With d bits dropped and b = `bound`, a value lies in [-ceil(b / 2^d) - 1, floor(b / 2^d)], the one for the
+    /// carry that shares lose. So two differ by at most D = floor(b / 2^d) + ceil(b / 2^d) + 1, their keys by at most
     /// D 2^bits + 2^bits - 1, and that is below 2^(width - 1) for the width returned.
     fn width(self, bits: u32) -> Result<u32, Error> {
         let drop = FRAC - self.frac;
@@ -115,7 +116,8 @@ pub struct Shuffled<B: Abb> {
     pub permutations: Permutations,
     /// For every row the positions of the k largest in the shuffled order, ascending.
     pub positions: Vec<Vec<usize>>,
-    /// (rows, k): secret indices, in the order before the shuffle, of the items at `positions`, modulo 2^ceil(log2 n).
+    /// (rows, k): secret indices, in the order before the shuffle, of the items at `positions`, modulo 2^ceil(log2
+    /// n).
     pub indices: B::Words,
     /// Items of a row.
     pub n: usize,
@@ -168,7 +170,8 @@ pub fn ranks<B: Abb>(b: &mut B, x: &B::Words, scores: Scores) -> Result<B::Words
         // The entry of lower index comes first.
         let first = b.apply(AtLeast { thresholds: &[0], width }, &difference)?.reshape(&[difference.len()]);
         let first = b.apply(B2a { width: bits }, &first)?.reshape(&[rows, pairs.len()]);
-        // An entry comes after those before it in pairs that they win, and after those behind it that it does not beat.
+        // An entry comes after those before it in pairs that they win, and after those behind it that it does not
+        // beat.
         let (total, position) = (pairs.len(), |i: usize, j: usize| i * (2 * n - i - 1) / 2 + j - i - 1);
         let columns: Vec<B::Words> = (0..n)
             .map(|entry| {
@@ -251,8 +254,8 @@ pub fn shuffle_reveal<B: Abb>(b: &mut B, x: &B::Words, k: usize, scores: Scores)
     })
 }
 
-/// The unit vectors of the items at the opened positions: (rows, k, n) words modulo 2^`width`. Which position is whose
-/// stays secret: a gather by equality of the secret indices with all of 0..n.
+/// The unit vectors of the items at the opened positions: (rows, k, n) words modulo 2^`width`. Which position is
+/// whose stays secret: a gather by equality of the secret indices with all of 0..n.
 pub fn one_hot_of_shuffled<B: Abb>(b: &mut B, shuffled: &Shuffled<B>, width: u32) -> Result<B::Words, Error> {
     b.scope("unit vectors", |b| unit_vectors(b, &shuffled.indices, shuffled.n, width))
 }
@@ -286,7 +289,8 @@ fn unit_vectors<B: Abb>(b: &mut B, indices: &B::Words, n: usize, width: u32) -> 
     b.apply(B2a { width }, &bits)
 }
 
-/// The layers of comparators (larger to the first wire) that bring the `k` largest of `n` to the first k wires in order.
+/// The layers of comparators (larger to the first wire) that bring the `k` largest of `n` to the first k wires in
+/// order.
 fn network(n: usize, k: usize) -> Vec<Vec<(usize, usize)>> {
     // Batcher's network for the next power of two; wires from n on would hold what is smaller than all, and stay.
     let size = n.next_power_of_two();

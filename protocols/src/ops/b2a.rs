@@ -2,8 +2,8 @@
 //!
 //! **Functionality.** XOR shares of b -> additive shares of b modulo 2^w.
 //!
-//! **Source.** b = b_s + b_c - 2 b_s b_c: the product of the two private bits is one correlated OT modulo 2^(w-1), half of
-//! what selecting a public 1 would take (CrypTFlow2, eprint 2020/1002, section 3.1).
+//! **Source.** b = b_s + b_c - 2 b_s b_c: the product of the two private bits is one correlated OT modulo 2^(w-1),
+//! half of what selecting a public 1 would take (CrypTFlow2, eprint 2020/1002, section 3.1).
 //!
 //! **Range.** Any bit; 1 <= w <= 64. **Error.** None. **Revealed.** Nothing.
 

@@ -4,20 +4,22 @@
 //! **Functionality.** Shares of X and of a matrix M of T tokens, T growing from product to product -> shares of X M
 //! modulo 2^w, for a batch of heads. M is (d x T), [`Axis::Columns`], or (T x d), [`Axis::Rows`].
 //!
-//! **Source.** Beaver's triples (CRYPTO 1991) with a fixed operand: the mask A of M is the same in all products, so a token's
-//! row is opened once, when it is new; every X has a fresh mask B, and the parties share B A. Offline, the B of all products of
-//! a run are stacked, so that one encrypted product of matrices per layer and operand, or a few, makes all of them.
+//! **Source.** Beaver's triples (CRYPTO 1991) with a fixed operand: the mask A of M is the same in all products, so a
+//! token's row is opened once, when it is new; every X has a fresh mask B, and the parties share B A. Offline, the B
+//! of all products of a run are stacked, so that one encrypted product of matrices per layer and operand, or a few,
+//! makes all of them.
 //!
 //! **Range.** Any, modulo 2^w. **Error.** That of [`matmul::shared`]. The naive twin is the product itself.
 //!
-//! **Revealed.** Nothing. A row of M is opened under a mask that masks this row and nothing else: an [`Operand`] cannot be
-//! copied, and a matrix whose rows change (eviction) takes a new one with a new mask.
+//! **Revealed.** Nothing. A row of M is opened under a mask that masks this row and nothing else: an [`Operand`]
+//! cannot be copied, and a matrix whose rows change (eviction) takes a new one with a new mask.
 //!
-//! **Which masks are whose.** Preparation and use name an operand by its [`OperandId`], never by order of use: a run may
-//! make other products than the one that was prepared for, as a shorter prompt does. Masks found under the id must have the
-//! [`OperandForm`] of the operand, which says the ring, or nothing is sent and the product fails. Masks whose next product has
-//! other sizes are discarded, and this and all later products of the operand make theirs on the spot. The first product
-//! moves the masks out of the stock into the operand, so that no second operand can find them there.
+//! **Which masks are whose.** Preparation and use name an operand by its [`OperandId`], never by order of use: a run
+//! may make other products than the one that was prepared for, as a shorter prompt does. Masks found under the id
+//! must have the [`OperandForm`] of the operand, which says the ring, or nothing is sent and the product fails. Masks
+//! whose next product has other sizes are discarded, and this and all later products of the operand make theirs on
+//! the spot. The first product moves the masks out of the stock into the operand, so that no second operand can find
+//! them there.
 
 pub use engine::{Axis, OperandId, OperandKind};
 use he::MatmulShape;
@@ -25,15 +27,18 @@ use zeroize::Zeroizing;
 
 use crate::Error;
 use crate::cost::Cost;
+use crate::operands::{Event, Events, OperandForm, single};
 use crate::ops::matmul;
 use crate::plans::Plans;
 use crate::session::Session;
-use crate::stock::operands::{Event, Events, Masks, OperandForm, Prepared, single};
-use crate::stock::{Queue, Spill, Stock};
+use crate::spill::{Queue, Spill};
+use crate::stock::Stock;
+use crate::stock::masks::{Masks, Prepared};
 use crate::wire::beaver::{open_product, random};
 use crate::wire::opening;
 
-/// What a session remembers of a growing matrix between products. Take another, of the next generation, when rows change.
+/// What a session remembers of a growing matrix between products. Take another, of the next generation, when rows
+/// change.
 #[derive(Debug)]
 pub struct Operand {
     id: OperandId,
@@ -61,9 +66,9 @@ impl Operand {
         self.id
     }
 
-    /// Gets ready for the product `event` and returns whether its masks are there. At the first product the masks move here
-    /// from `prepared`; masks for another product than this are discarded, with all after them. Both parties, and a plan,
-    /// see the same sizes and decide alike.
+    /// Gets ready for the product `event` and returns whether its masks are there. At the first product the masks
+    /// move here from `prepared`; masks for another product than this are discarded, with all after them. Both
+    /// parties, and a plan, see the same sizes and decide alike.
     ///
     /// # Errors
     /// Masks of another form, an operand that begins twice, and fewer tokens than before.
@@ -218,8 +223,8 @@ pub(crate) fn prepare_cost(plans: &mut Plans, events: &Events) -> Result<Cost, E
     })
 }
 
-/// Shares of X M modulo 2^`width` from shares of X (batch, m, k) and M (batch, k, n), whose tokens lie along `axis`. Tokens
-/// already in `operand` must be those of the product before.
+/// Shares of X M modulo 2^`width` from shares of X (batch, m, k) and M (batch, k, n), whose tokens lie along `axis`.
+/// Tokens already in `operand` must be those of the product before.
 ///
 /// # Errors
 /// An operand that does not fit what was prepared under its name ([`Error::OperandForm`]), begins a second time

@@ -2,10 +2,10 @@
 //!
 //! **Functionality.** Shares of a signed w-bit value x and J public thresholds c_j -> XOR shares of [x >= c_j].
 //!
-//! **Source.** Sign by carry: with v = x - c, l = w - 1, the top bit of v is the sum of the shares' top bits and of the
-//! carry [v_s + v_c >= 2^l] of their low halves, that is [a < b] for a = 2^l - 1 - v_s (server) and b = v_c (client). The
-//! comparison is the millionaires' protocol of CrypTFlow2 (eprint 2020/1002, algorithm 1) over digits of up to 5 bits by
-//! 1-of-2^bits OT, with three departures:
+//! **Source.** Sign by carry: with v = x - c, l = w - 1, the top bit of v is the sum of the shares' top bits and of
+//! the carry [v_s + v_c >= 2^l] of their low halves, that is [a < b] for a = 2^l - 1 - v_s (server) and b = v_c
+//! (client). The comparison is the millionaires' protocol of CrypTFlow2 (eprint 2020/1002, algorithm 1) over digits
+//! of up to 5 bits by 1-of-2^bits OT, with three departures:
 //! 1. The thresholds shift only the server's share, so the client's digits serve all of them: one OT per digit carries J
 //!    answers (the batched comparison of BumbleBee, eprint 2023/1678).
 //! 2. The digits' results (less, equal) are joined not by AND gates but by 1-of-N OTs over the joint truth table of up to
@@ -25,8 +25,8 @@ use crate::ops::{batch_items, batched_cost};
 use crate::words::mask;
 use crate::words::signed;
 
-/// (...) -> (..., thresholds): whether the signed `width`-bit value x >= threshold, exactly, for each threshold. In two
-/// phases over slow links, short words are compared by [`threshold`].
+/// (...) -> (..., thresholds): whether the signed `width`-bit value x >= threshold, exactly, for each threshold. In
+/// two phases over slow links, short words are compared by [`threshold`].
 #[derive(Clone, Copy, Debug)]
 pub struct AtLeast<'t> {
     /// Public thresholds, up to 32; x - threshold is a signed `width`-bit value for each.
@@ -187,8 +187,8 @@ impl Leaf {
     }
 }
 
-/// Sizes of the digits of `bits` bits, least significant first, which differ by at most one: as many digits as take fewest
-/// levels, and then fewest bits, with `thresholds` thresholds.
+/// Sizes of the digits of `bits` bits, least significant first, which differ by at most one: as many digits as take
+/// fewest levels, and then fewest bits, with `thresholds` thresholds.
 fn digits(bits: u32, thresholds: usize) -> Vec<u32> {
     let split = |count: u32| (0..count).map(|i| (bits - i).div_ceil(count)).collect::<Vec<_>>();
     let cost = |sizes: &Vec<u32>| {
@@ -214,8 +214,9 @@ fn levels(mut items: usize) -> Vec<Groups> {
     levels
 }
 
-/// Bits of the index and of the result of group `g`, of `size` members: (less, equal) of every member, least significant
-/// first, the "equal" of the least significant digit of all left out; so is the "equal" of the group that holds it.
+/// Bits of the index and of the result of group `g`, of `size` members: (less, equal) of every member, least
+/// significant first, the "equal" of the least significant digit of all left out; so is the "equal" of the group that
+/// holds it.
 fn group_bits(g: usize, size: usize) -> (u32, u32) {
     let least = u32::from(g == 0);
     (2 * size as u32 - least, 2 - least)
@@ -281,8 +282,8 @@ fn joined(level: &Groups) -> impl Iterator<Item = (usize, usize)> + '_ {
     level.iter().copied().enumerate().filter(|&(_, size)| size > 1)
 }
 
-/// Shares of (less, equal) of all digits, or groups of digits: bit 0 is "less", bit 1 "equal"; item by item, within an
-/// item comparison by comparison.
+/// Shares of (less, equal) of all digits, or groups of digits: bit 0 is "less", bit 1 "equal"; item by item, within
+/// an item comparison by comparison.
 type Items = Vec<Vec<u8>>;
 
 fn client(s: &mut Session, shape: &Shape, x: &[u64]) -> Result<Vec<u8>, Error> {
@@ -485,8 +486,8 @@ fn index(members: &[Vec<u8>], item: usize, least: bool) -> usize {
     if least { all & 1 | all >> 2 << 1 } else { all }
 }
 
-/// The table of a group: the joint (less, equal) for every index, only "less" for the least group, as a string of up to
-/// 128 bits ([`group_bits`]).
+/// The table of a group: the joint (less, equal) for every index, only "less" for the least group, as a string of up
+/// to 128 bits ([`group_bits`]).
 struct Truth {
     /// Bits of an entry.
     out: u32,

@@ -1,10 +1,10 @@
 //! Private look-up of rows of the server's table, as a product with unit vectors.
 //!
-//! **Functionality.** The client's ids, the server's table W -> shares of the rows W[id] modulo 2^[`EMBED_WIDTH`], with
-//! [`EMBED_FRAC`] fractional bits. **Source.** [`private`] with one unit vector of the client's for each id.
+//! **Functionality.** The client's ids, the server's table W -> shares of the rows W[id] modulo 2^[`EMBED_WIDTH`],
+//! with [`EMBED_FRAC`] fractional bits. **Source.** [`private`] with one unit vector of the client's for each id.
 //!
-//! **Range.** Entries of W that fit the ring; a table of another scale is refused. **Error.** A few units in the last place.
-//! **Revealed.** Nothing: neither party learns the other's ids or rows; how many ids there are is public.
+//! **Range.** Entries of W that fit the ring; a table of another scale is refused. **Error.** A few units in the last
+//! place. **Revealed.** Nothing: neither party learns the other's ids or rows; how many ids there are is public.
 
 use zeroize::Zeroizing;
 
@@ -49,8 +49,8 @@ impl<'t> Embed<'t> {
         }
     }
 
-    /// The operation in parts: a bound on memory, since every id becomes a row as long as the vocabulary, a size that the
-    /// client knows only from the server.
+    /// The operation in parts: a bound on memory, since every id becomes a row as long as the vocabulary, a size that
+    /// the client knows only from the server.
     ///
     /// # Errors
     /// Ids that are known and do not fit the table, and a table that does not fit the ring, before a word is sent.
@@ -67,8 +67,8 @@ impl<'t> Embed<'t> {
     }
 }
 
-/// One row per id: 2^EMBED_FRAC over the table's scale at the id, zeros elsewhere. Every entry compares its place with the
-/// id, so that no address depends on it; they are zeroized when dropped.
+/// One row per id: 2^EMBED_FRAC over the table's scale at the id, zeros elsewhere. Every entry compares its place
+/// with the id, so that no address depends on it; they are zeroized when dropped.
 fn unit_vectors(table: &FixedWeight, ids: &[u32]) -> Zeroizing<Vec<u64>> {
     let one = 1u64 << (EMBED_FRAC - table.frac);
     let rows = table.spec.inputs;

@@ -2,11 +2,12 @@
 //!
 //! **Functionality.** Shares of x -> shares of f(x) modulo the ring of the result.
 //!
-//! **Source.** A [`Function`] holds its table for one of two protocols: [`lookup`], direct, or [`fss`], prepared. Which one a
-//! session uses follows from its options ([`Options::evaluation`]); it is chosen when the table is fitted.
+//! **Source.** A [`Function`] holds its table for one of two protocols: [`lookup`], direct, or [`fss`], prepared.
+//! Which one a session uses follows from its options ([`Options::evaluation`]); it is chosen when the table is
+//! fitted.
 //!
-//! **Range.** That of the table; other inputs give garbage, which the caller muxes away. **Error.** That of the table.
-//! **Revealed.** Nothing.
+//! **Range.** That of the table; other inputs give garbage, which the caller muxes away. **Error.** That of the
+//! table. **Revealed.** Nothing.
 
 use crate::Shape;
 use crate::operation::prelude::*;
@@ -74,8 +75,8 @@ impl Function {
     }
 }
 
-/// The function of `table`. The split of the word between the parties is mixed from `v` and `i`, so that every window and
-/// every split is exercised.
+/// The function of `table`. The split of the word between the parties is mixed from `v` and `i`, so that every window
+/// and every split is exercised.
 fn looked_up(table: &dyn Table, v: u64, i: usize) -> Option<u64> {
     let (index_bits, low_bits) = (table.index_bits(), table.low_bits());
     let constant = usize::from(table.has_constant());
@@ -149,8 +150,8 @@ impl Operation for Evaluate<'_> {
         Ok(shaped(x.shape(), values))
     }
 
-    /// An input outside the table's range, which only garbage can stand for, gives the largest value that a truncation of
-    /// the result still takes: wrong enough to be noticed where it is not muxed away.
+    /// An input outside the table's range, which only garbage can stand for, gives the largest value that a
+    /// truncation of the result still takes: wrong enough to be noticed where it is not muxed away.
     fn twin(&self, _: &mut Twin, x: &ArrayD<u64>) -> Result<ArrayD<u64>, Error> {
         let width = self.function.out_width();
         let garbage = (1u64 << (width - 2)) - 1;

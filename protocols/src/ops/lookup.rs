@@ -1,14 +1,14 @@
 //! A tabulated function of one variable in one round trip.
 //!
-//! **Functionality.** Shares of x modulo 2^(index_bits + low_bits) -> shares of f(x) modulo 2^out_width, where the table
-//! writes f as sum_k c_k(n, low_s) p_k(low_c); see [`Table`] for the decomposition, which needs no carry.
+//! **Functionality.** Shares of x modulo 2^(index_bits + low_bits) -> shares of f(x) modulo 2^out_width, where the
+//! table writes f as sum_k c_k(n, low_s) p_k(low_c); see [`Table`] for the decomposition, which needs no carry.
 //!
-//! **Source.** Ours. The server picks masks r_k. Over its high part and low part it tabulates c_k - r_k for every high part
-//! of the client, which takes its row by 1-of-N OT (Naor-Pinkas); then sum_k (c_k - r_k) p_k is local to the client. In
-//! the same round trip correlated OTs on the bits of p_k share r_k p_k (Gilboa, CRYPTO 1999).
+//! **Source.** Ours. The server picks masks r_k. Over its high part and low part it tabulates c_k - r_k for every
+//! high part of the client, which takes its row by 1-of-N OT (Naor-Pinkas); then sum_k (c_k - r_k) p_k is local to
+//! the client. In the same round trip correlated OTs on the bits of p_k share r_k p_k (Gilboa, CRYPTO 1999).
 //!
-//! **Range.** x in [0, (2^index_bits - 1) 2^low_bits); elsewhere garbage. **Error.** Of the table alone: the products are
-//! exact modulo 2^out_width. **Revealed.** Nothing: rows are masked by r_k, fresh and uniform.
+//! **Range.** x in [0, (2^index_bits - 1) 2^low_bits); elsewhere garbage. **Error.** Of the table alone: the products
+//! are exact modulo 2^out_width. **Revealed.** Nothing: rows are masked by r_k, fresh and uniform.
 
 use net::Role;
 use ot::{Bits, Correlation, Lookup};
@@ -27,8 +27,8 @@ use crate::words::mask;
 /// f(x) = sum_k c_k(n, low_0) p_k(low_1), with p_0 = 1,
 ///
 /// for polynomials (expand around low_0) and for exponentials (a product of powers). The sender knows low_0 and can
-/// tabulate the c_k over n; the receiver knows the p_k. Inputs must lie in [0, 2^(index_bits + low_bits) - 2^low_bits);
-/// other inputs give garbage, which the caller muxes away.
+/// tabulate the c_k over n; the receiver knows the p_k. Inputs must lie in [0, 2^(index_bits + low_bits) -
+/// 2^low_bits); other inputs give garbage, which the caller muxes away.
 pub trait Table: Sync {
     /// log2 of the number of windows, 1..=8.
     fn index_bits(&self) -> u32;

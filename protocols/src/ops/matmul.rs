@@ -2,18 +2,19 @@
 //!
 //! **Functionality.** Shares of A and B, batches of them -> shares of A B modulo 2^w.
 //!
-//! **Source.** A B = A_c B_c + A_s B_s + A_c B_s + A_s B_c. Each party encrypts its share of one operand, the one whose
-//! encryption takes less time by the planner's reckoning, and multiplies what it receives by its share of the other; both
-//! directions run at once. Coefficient packing is that of Cheetah (eprint 2022/207, section 3) with responses masked over
-//! Z_q ([`he::MatmulPlan`]), packed by automorphisms (BumbleBee, NDSS 2025) where the plan says so.
+//! **Source.** A B = A_c B_c + A_s B_s + A_c B_s + A_s B_c. Each party encrypts its share of one operand, the one
+//! whose encryption takes less time by the planner's reckoning, and multiplies what it receives by its share of the
+//! other; both directions run at once. Coefficient packing is that of Cheetah (eprint 2022/207, section 3) with
+//! responses masked over Z_q ([`he::MatmulPlan`]), packed by automorphisms (BumbleBee, NDSS 2025) where the plan says
+//! so.
 //!
-//! *Prepared.* Random A, B and A B, made by the same protocol; online the parties open X - A and Y - B (Beaver, CRYPTO
-//! 1991).
+//! *Prepared.* Random A, B and A B, made by the same protocol; online the parties open X - A and Y - B (Beaver,
+//! CRYPTO 1991).
 //!
 //! **Range.** Any, modulo 2^w. **Error.** Twice [`he::MatmulPlan::lsb_error`] in the last place.
 //!
-//! **Revealed.** Nothing: X - A and Y - B are uniform, as every A and B is used once (for the direct form see the module
-//! documentation of he's products).
+//! **Revealed.** Nothing: X - A and Y - B are uniform, as every A and B is used once (for the direct form see the
+//! module documentation of he's products).
 
 use std::sync::Arc;
 
@@ -29,8 +30,8 @@ use crate::wire::beaver::{minus, open_product, random};
 use crate::wire::opening;
 use crate::words::mask;
 
-/// (batch, m, k) x (batch, k, n) -> (batch, m, n) modulo 2^`width`; words are signed `width`-bit values. Error: a few units
-/// in the last place.
+/// (batch, m, k) x (batch, k, n) -> (batch, m, n) modulo 2^`width`; words are signed `width`-bit values. Error: a few
+/// units in the last place.
 #[derive(Clone, Copy, Debug)]
 pub struct Matmul {
     /// Ring.

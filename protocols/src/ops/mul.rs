@@ -1,7 +1,8 @@
 //! Products of shared words: entry by entry, and rows by a word each.
 //!
-//! **Functionality.** Shares of x and y modulo 2^w -> shares of x y modulo 2^w. The local products x_i y_i are free; the
-//! cross terms come from one of the following, whichever sends fewer bytes for the shape (both parties compute the same):
+//! **Functionality.** Shares of x and y modulo 2^w -> shares of x y modulo 2^w. The local products x_i y_i are free;
+//! the cross terms come from one of the following, whichever sends fewer bytes for the shape (both parties compute
+//! the same):
 //! - *OT*: correlated OTs on the bits of one factor (Gilboa, CRYPTO 1999): bit j carries the other factor modulo 2^(w-j).
 //!   A word that multiplies a row of n shares its OTs with the whole row. Exact.
 //! - *OLE*: RLWE with packed slots (BumbleBee, eprint 2023/1678; [`he::OlePlan`]): the client encrypts, the server
@@ -13,10 +14,12 @@
 //! *Prepared.* Random a, b and a b by the same ways, in large batches, and Beaver's formula (CRYPTO 1991): online the
 //! parties open x - a and y - b in one exchange.
 //!
-//! **Range.** Any; the result is modulo 2^w. **Error.** None by OT, at most 1 in the last place of each product by OLE, twice
-//! [`he::MatmulPlan::lsb_error`] by products of matrices. A prepared product has the error of the a b that it takes.
+//! **Range.** Any; the result is modulo 2^w. **Error.** None by OT, at most 1 in the last place of each product by
+//! OLE, twice [`he::MatmulPlan::lsb_error`] by products of matrices. A prepared product has the error of the a b that
+//! it takes.
 //!
-//! **Revealed.** Nothing: x - a and y - b are uniform, as every a and b is used once; by OLE up to a statistical distance of 2^-60 per message, see [`he::OlePlan`].
+//! **Revealed.** Nothing: x - a and y - b are uniform, as every a and b is used once; by OLE up to a statistical
+//! distance of 2^-60 per message, see [`he::OlePlan`].
 
 use std::sync::Arc;
 

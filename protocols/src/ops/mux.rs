@@ -2,10 +2,10 @@
 //!
 //! **Functionality.** XOR shares of b and shares of x modulo 2^w -> shares of b x modulo 2^w.
 //!
-//! **Source.** (b_0 + b_1 - 2 b_0 b_1)(x_0 + x_1): party i keeps b_i x_i and the parties share
-//! b_{1-i} (1 - 2 b_i) x_i by correlated OT, one in each direction (CrypTFlow2, eprint 2020/1002, section 3.1, with
-//! correlated instead of chosen OT). The choices depend on the bits alone: where they are known before the words, they are
-//! sent before ([`Choose`]), for several selections at once.
+//! **Source.** (b_0 + b_1 - 2 b_0 b_1)(x_0 + x_1): party i keeps b_i x_i and the parties share b_{1-i} (1 - 2 b_i)
+//! x_i by correlated OT, one in each direction (CrypTFlow2, eprint 2020/1002, section 3.1, with correlated instead of
+//! chosen OT). The choices depend on the bits alone: where they are known before the words, they are sent before
+//! ([`Choose`]), for several selections at once.
 //!
 //! **Range.** Any. **Error.** None. **Revealed.** Nothing.
 
@@ -57,8 +57,8 @@ impl Operation for Mux {
     }
 }
 
-/// Sends choices for `N` selections by the same bits, before the words are known. A [`Mux`] is this and a [`Select`] in a
-/// row, so it costs nothing and is shorter where other steps lie between bits and words.
+/// Sends choices for `N` selections by the same bits, before the words are known. A [`Mux`] is this and a [`Select`]
+/// in a row, so it costs nothing and is shorter where other steps lie between bits and words.
 #[derive(Clone, Copy, Debug)]
 pub struct Choose<const N: usize>;
 
@@ -141,8 +141,8 @@ impl Operation for Select {
     }
 }
 
-/// Shares of b x modulo 2^`width` from this party's shares of bits, whose choices were sent, and words: as many words for
-/// every bit.
+/// Shares of b x modulo 2^`width` from this party's shares of bits, whose choices were sent, and words: as many words
+/// for every bit.
 fn select(s: &mut Session, bits: &[u8], chosen: Chosen, x: &[u64], width: u32) -> Result<Vec<u64>, Error> {
     if x.is_empty() {
         return Ok(Vec::new());

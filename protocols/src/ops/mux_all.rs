@@ -3,16 +3,16 @@
 //! **Functionality.** XOR shares of b_1, .., b_k and shares of x modulo 2^w -> shares of b_1 ... b_k x modulo 2^w.
 //!
 //! **Source.** The conjunction is looked up by 1-of-2^k OT, as in the joint truth tables of
-//! [`compare`](super::compare()): the client's index is its k bits, and the server, which knows its own bits and draws its
-//! share r of the conjunction h, tabulates the client's share a = h + r modulo 2. Beside it stands h x_s - rho, so that the
-//! same OT multiplies h by the server's share of x; what is left is h x_c = a x_c + r (1 - 2a) x_c, one correlated OT in which
-//! the server chooses by r. It drew r itself, so it sends its choices with the tables. For k = 1 this is
-//! [`mux`](super::mux()).
+//! [`compare`](super::compare()): the client's index is its k bits, and the server, which knows its own bits and
+//! draws its share r of the conjunction h, tabulates the client's share a = h + r modulo 2. Beside it stands h x_s -
+//! rho, so that the same OT multiplies h by the server's share of x; what is left is h x_c = a x_c + r (1 - 2a) x_c,
+//! one correlated OT in which the server chooses by r. It drew r itself, so it sends its choices with the tables. For
+//! k = 1 this is [`mux`](super::mux()).
 //!
 //! **Range.** Any word; 1 <= k <= [`MOST_BITS`]. **Error.** None.
 //!
-//! **What each party sees.** Choices masked by random choice bits; the client also table entries, all but one of each item
-//! under pads that it does not know, that one under r and rho. **Revealed.** Nothing.
+//! **What each party sees.** Choices masked by random choice bits; the client also table entries, all but one of each
+//! item under pads that it does not know, that one under r and rho. **Revealed.** Nothing.
 
 use net::Role;
 use ot::{Bits, Correlation, Lookup};

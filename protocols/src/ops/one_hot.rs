@@ -2,18 +2,18 @@
 //!
 //! **Functionality.** Shares of x modulo 2^b and a public m <= 2^b -> XOR shares of the m bits [x = j], 0 <= j < m.
 //!
-//! **Source.** An oblivious barrel shifter. The unit vector of x = x_s + x_c is that of the client's x_c, which the client
-//! knows, rotated by the server's x_s: b stages, stage i moving by 2^i if the server's bit i is set. A stage is one
-//! correlated OT per item (Asharov et al., eprint 2013/552, section 5), chosen by that bit, of the exclusive-or of the
-//! vector and the moved vector; the client's share of a stage's result follows from its own pads, so that it answers for
-//! all stages at once. The largest move comes first, so that the later stages keep only the bits that the m results
-//! depend on: m plus the moves still to come. Together about b m + 2^b bits, where a 1-of-2^b OT of the rotated vector
-//! sends 2^b m, for the same b OTs.
+//! **Source.** An oblivious barrel shifter. The unit vector of x = x_s + x_c is that of the client's x_c, which the
+//! client knows, rotated by the server's x_s: b stages, stage i moving by 2^i if the server's bit i is set. A stage
+//! is one correlated OT per item (Asharov et al., eprint 2013/552, section 5), chosen by that bit, of the
+//! exclusive-or of the vector and the moved vector; the client's share of a stage's result follows from its own pads,
+//! so that it answers for all stages at once. The largest move comes first, so that the later stages keep only the
+//! bits that the m results depend on: m plus the moves still to come. Together about b m + 2^b bits, where a 1-of-2^b
+//! OT of the rotated vector sends 2^b m, for the same b OTs.
 //!
 //! **Range.** Any x; 1 <= b <= 16. **Error.** None.
 //!
-//! **What each party sees.** The client: choice bits masked by random choice bits. The server: answers under pads of which
-//! it knows one per OT. **Revealed.** Nothing.
+//! **What each party sees.** The client: choice bits masked by random choice bits. The server: answers under pads of
+//! which it knows one per OT. **Revealed.** Nothing.
 
 use net::Role;
 use ot::{Bits, Correlation};

@@ -2,19 +2,19 @@
 //!
 //! **Functionality.** Shares of X (m x k) and the server's W (k x n) -> shares of X W modulo 2^w.
 //!
-//! **Source.** *Direct.* The client encrypts its share, the server adds its own and multiplies: coefficient packing of
-//! Cheetah (eprint 2022/207, section 3) with responses masked over Z_q ([`he::MatmulPlan`]), packed by automorphisms
-//! (BumbleBee, NDSS 2025) where the plan says so.
+//! **Source.** *Direct.* The client encrypts its share, the server adds its own and multiplies: coefficient packing
+//! of Cheetah (eprint 2022/207, section 3) with responses masked over Z_q ([`he::MatmulPlan`]), packed by
+//! automorphisms (BumbleBee, NDSS 2025) where the plan says so.
 //!
 //! *Prepared.* Delphi (Mishra et al., USENIX Security 2020, eprint 2020/050, section 4.1). Offline the client picks R
-//! uniformly and the parties share R W by the direct protocol, many rows in one batch. Online the client sends X_c - R, and
-//! the server multiplies X_s + X_c - R = X - R by W in the clear.
+//! uniformly and the parties share R W by the direct protocol, many rows in one batch. Online the client sends X_c -
+//! R, and the server multiplies X_s + X_c - R = X - R by W in the clear.
 //!
 //! **Range.** Any, modulo 2^w; entries of W below 2^[`WEIGHT_BITS`] in magnitude. **Error.**
 //! [`he::MatmulPlan::lsb_error`] in the last place. The naive twin is the product itself.
 //!
-//! **Revealed.** Nothing: X_c - R is uniform for the server, and every R is used once (for the direct form see the module
-//! documentation of he's products).
+//! **Revealed.** Nothing: X_c - R is uniform for the server, and every R is used once (for the direct form see the
+//! module documentation of he's products).
 
 use he::{MatmulShape, MatmulSpec, Weights};
 use net::Role;
@@ -103,8 +103,8 @@ enum Side<'a> {
     Server(Option<&'a [u64]>, &'a [i32]),
 }
 
-/// Shares of X W for `rows` rows modulo 2^`width`, with `masks` in the prepared form. `x` is this party's share of X, `None`
-/// on a server that has none of it.
+/// Shares of X W for `rows` rows modulo 2^`width`, with `masks` in the prepared form. `x` is this party's share of X,
+/// `None` on a server that has none of it.
 pub(super) fn product(
     s: &mut Session,
     weight: &FixedWeight,

@@ -1,21 +1,22 @@
 //! The positions of the k largest keys of every row, by quickselect on opened comparisons of shuffled keys.
 //!
-//! **Functionality.** Per row, shares of n keys in a uniformly random order that neither party knows, and a public k -> to
-//! both parties the positions of the k largest keys, ascending.
+//! **Functionality.** Per row, shares of n keys in a uniformly random order that neither party knows, and a public k
+//! -> to both parties the positions of the k largest keys, ascending.
 //!
-//! **Source.** Quickselect (Hoare, CACM 1961) on shuffled shares with opened comparisons (Hamada et al., ICISC 2012). The
-//! first of the keys still in question is the pivot, a uniformly random one because the order is; all others are compared
-//! with it in one batch. At most [`FINISH`] keys in question are settled by all pairs in one batch. All rows share the
-//! rounds; a row that is settled drops out.
+//! **Source.** Quickselect (Hoare, CACM 1961) on shuffled shares with opened comparisons (Hamada et al., ICISC 2012).
+//! The first of the keys still in question is the pivot, a uniformly random one because the order is; all others are
+//! compared with it in one batch. At most [`FINISH`] keys in question are settled by all pairs in one batch. All rows
+//! share the rounds; a row that is settled drops out.
 //!
-//! **Range.** Keys distinct within a row *before the shuffle* (a tie-break by the position after it would leak), their
-//! differences signed `width`-bit values, 2 <= width <= 64, whatever the parties' inputs; k <= n. **Error.** None; outcomes that
-//! are no ranking, which a peer can bring about, and which choose another number of keys than k, are refused.
+//! **Range.** Keys distinct within a row *before the shuffle* (a tie-break by the position after it would leak),
+//! their differences signed `width`-bit values, 2 <= width <= 64, whatever the parties' inputs; k <= n. **Error.**
+//! None; outcomes that are no ranking, which a peer can bring about, and which choose another number of keys than k,
+//! are refused.
 //!
-//! **What each party sees.** Beyond the comparison's messages, [key_i >= key_j] for the pairs compared. **Revealed.** Of
-//! distinct keys in a uniformly random order, the opened bits and the positions are those of a uniformly random ranking:
-//! any keys give the same distribution, which depends on n and k alone, and so do rounds and bytes. This needs both
-//! preconditions: equal keys, a known order, or results opened twice under one permutation would leak.
+//! **What each party sees.** Beyond the comparison's messages, [key_i >= key_j] for the pairs compared. **Revealed.**
+//! Of distinct keys in a uniformly random order, the opened bits and the positions are those of a uniformly random
+//! ranking: any keys give the same distribution, which depends on n and k alone, and so do rounds and bytes. This
+//! needs both preconditions: equal keys, a known order, or results opened twice under one permutation would leak.
 //!
 //! Traffic is random: [`expected`] is its mean, [`bound`] the worst case.
 
@@ -30,8 +31,8 @@ use crate::ops::compare;
 use crate::wire::opening;
 use crate::words::signed;
 
-/// (rows, n) keys, shuffled by permutations used for no other opening and distinct in every row -> to both parties the
-/// positions of the k largest of every row, ascending. A plan books the mean run and returns the positions 0..k.
+/// (rows, n) keys, shuffled by permutations used for no other opening and distinct in every row -> to both parties
+/// the positions of the k largest of every row, ascending. A plan books the mean run and returns the positions 0..k.
 #[derive(Clone, Copy, Debug)]
 pub struct Quickselect {
     /// How many of each row, at most n.
@@ -88,8 +89,8 @@ impl Operation for Quickselect {
     }
 }
 
-/// Up to so many keys in question are settled by comparing all pairs: at most 120 comparisons, where quickselect would
-/// need some 40, but in four or five rounds more.
+/// Up to so many keys in question are settled by comparing all pairs: at most 120 comparisons, where quickselect
+/// would need some 40, but in four or five rounds more.
 pub const FINISH: usize = 16;
 
 /// A comparison of the keys at two positions of a row.
@@ -282,8 +283,8 @@ fn simulate(rows: usize, n: usize, k: usize) -> (f64, f64, Vec<usize>) {
     (comparisons, rounds, profile)
 }
 
-/// Uniform and independent orders of 0..n, one for each of `rows` rows: for coins that are public or stay in one process,
-/// since addresses depend on them.
+/// Uniform and independent orders of 0..n, one for each of `rows` rows: for coins that are public or stay in one
+/// process, since addresses depend on them.
 pub(crate) fn random_orders(rng: &mut impl Rng, rows: usize, n: usize) -> Vec<Vec<usize>> {
     let order = |_| {
         let mut order: Vec<usize> = (0..n).collect();

@@ -1,17 +1,17 @@
 //! The largest entry of every row, by a tournament of groups.
 //!
-//! **Functionality.** Shares of rows of words modulo 2^w, of different public lengths -> shares of the largest entry of every
-//! row modulo 2^w.
+//! **Functionality.** Shares of rows of words modulo 2^w, of different public lengths -> shares of the largest entry
+//! of every row modulo 2^w.
 //!
-//! **Source.** A tournament whose rounds have groups of up to g entries. In a group every pair i < j is compared once, by
-//! [`compare`](super::compare()): i wins it if x_i >= x_j. The comparisons are exact, so exactly one entry of a group wins all of
-//! its own; x_i - x_last is selected where i does ([`mux_all`](super::mux_all()) by its k = g - 1 bits, in smaller groups
-//! some of them public ones), and the result is the last entry plus these. Neighbouring messages of one party are one flow: four
-//! flows a round.
+//! **Source.** A tournament whose rounds have groups of up to g entries. In a group every pair i < j is compared
+//! once, by [`compare`](super::compare()): i wins it if x_i >= x_j. The comparisons are exact, so exactly one entry
+//! of a group wins all of its own; x_i - x_last is selected where i does ([`mux_all`](super::mux_all()) by its k =
+//! g - 1 bits, in smaller groups some of them public ones), and the result is the last entry plus these. Neighbouring
+//! messages of one party are one flow: four flows a round.
 //!
-//! Larger groups take fewer rounds, and more comparisons of each entry. The rounds are those that take least time by the rate
-//! and the delay of the link, which both parties state, and by the lengths: groups are small on fast links, and where there are
-//! many rows.
+//! Larger groups take fewer rounds, and more comparisons of each entry. The rounds are those that take least time by
+//! the rate and the delay of the link, which both parties state, and by the lengths: groups are small on fast links,
+//! and where there are many rows.
 //!
 //! **Range.** Entries, and differences of entries of a row, are signed w-bit values; rows of at least one entry.
 //! **Error.** None. **Revealed.** Nothing.
@@ -77,7 +77,8 @@ const LARGEST_GROUP: usize = 8;
 /// Flows of a round: its last message is followed by the same party's first of the next.
 const ROUND_FLOWS: u64 = 4;
 
-/// Picoseconds of processor time, of both parties one after the other, for an OT and for a byte sent: measured, rounded.
+/// Picoseconds of processor time, of both parties one after the other, for an OT and for a byte sent: measured,
+/// rounded.
 const OT_PICOSECONDS: u128 = 90_000;
 const BYTE_PICOSECONDS: u128 = 12_000;
 
@@ -167,7 +168,8 @@ fn arities(rows: &Lengths, width: u32, options: &Options) -> Vec<usize> {
     let item: Vec<u128> = (1..LARGEST_GROUP).map(|bits| price(mux_all::cost(sample, bits, width))).collect();
     let delay = options.link.predict([0, 0], ROUND_FLOWS).as_nanos() * 1000;
 
-    // Rounds of g and h entries leave as many winners of a row as one of g h: the shortest path to `longest` over products.
+    // Rounds of g and h entries leave as many winners of a row as one of g h: the shortest path to `longest` over
+    // products.
     let mut open = BTreeMap::from([(1, (0, Vec::new()))]);
     while let Some((before, (time, path))) = open.pop_first() {
         if before >= longest {

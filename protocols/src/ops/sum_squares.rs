@@ -2,12 +2,12 @@
 //!
 //! **Functionality.** Shares of rows of n words x -> shares of the sums of their squares modulo 2^w.
 //!
-//! **Source.** x^2 = x_s^2 + x_c^2 + 2 x_s x_c: the squares are local, and the cross terms come by OT on the bits of one
-//! share (Gilboa, CRYPTO 1999) modulo 2^(w-1), as half of them is enough, or by OLE ([`he::OlePlan`]), whichever sends
-//! fewer bytes.
+//! **Source.** x^2 = x_s^2 + x_c^2 + 2 x_s x_c: the squares are local, and the cross terms come by OT on the bits of
+//! one share (Gilboa, CRYPTO 1999) modulo 2^(w-1), as half of them is enough, or by OLE ([`he::OlePlan`]), whichever
+//! sends fewer bytes.
 //!
-//! *Prepared.* A random row a and the sum of its squares, in large batches; online the parties open d = x - a (Beaver,
-//! CRYPTO 1991), and the sum of x^2 is that of d^2 + 2 d a + a^2.
+//! *Prepared.* A random row a and the sum of its squares, in large batches; online the parties open d = x - a
+//! (Beaver, CRYPTO 1991), and the sum of x^2 is that of d^2 + 2 d a + a^2.
 //!
 //! **Range.** Any, modulo 2^w. **Error.** None by OT, at most 1 in the last place for every square by OLE.
 //!

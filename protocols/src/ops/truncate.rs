@@ -1,14 +1,16 @@
 //! Truncation with change of ring, for values whose sign can be made known.
 //!
-//! **Functionality.** Shares of x modulo 2^w -> shares of x / 2^s modulo 2^o (Truncation { width: w, shift: s, out: o }).
+//! **Functionality.** Shares of x modulo 2^w -> shares of x / 2^s modulo 2^o (Truncation { width: w, shift: s, out: o
+//! }).
 //!
 //! **Source.** One-bit-error truncation with known most significant bit (BumbleBee, eprint 2023/1678, section on
-//! truncation; Cheetah, eprint 2022/207, section 4.3). Adding 2^(w-2) makes x' = x + 2^(w-2) lie in [0, 2^(w-1)), so its
-//! shares wrap around 2^w exactly if one of them has its top bit set: wrap = a or b = a + b - a b, and a b is **one**
-//! correlated OT of u = o - w + s bits, since wrap counts 2^(w-s) modulo 2^o. With u <= 0 nothing is sent.
+//! truncation; Cheetah, eprint 2022/207, section 4.3). Adding 2^(w-2) makes x' = x + 2^(w-2) lie in [0, 2^(w-1)), so
+//! its shares wrap around 2^w exactly if one of them has its top bit set: wrap = a or b = a + b - a b, and a b is
+//! **one** correlated OT of u = o - w + s bits, since wrap counts 2^(w-s) modulo 2^o. With u <= 0 nothing is sent.
 //!
-//! **Range.** |x| < 2^(w-2); what comes of other words is wrong, but never above [`ceiling`]. **Error.** x_0' >> s plus x_1' >> s misses the carry of the low halves; one is added for it,
-//! so the result is floor(x / 2^s) or floor(x / 2^s) + 1; exact for s = 0.
+//! **Range.** |x| < 2^(w-2); what comes of other words is wrong, but never above [`ceiling`]. **Error.** x_0' >> s
+//! plus x_1' >> s misses the carry of the low halves; one is added for it, so the result is floor(x / 2^s) or floor(x
+//! / 2^s) + 1; exact for s = 0.
 //!
 //! **Revealed.** Nothing.
 
@@ -115,9 +117,10 @@ pub fn truncate(s: &mut Session, x: &mut [u64], how: Truncation) -> Result<(), E
 
 /// The largest magnitude of what `how` returns to a ring of 64 bits, whatever it is given, in range or not.
 ///
-/// The result is q + c - 2^(w-2-s), with q = (x_0' >> s) + (x_1' >> s) - wrap 2^(w-s), c = 0 or 1, and wrap the "or" of the
-/// shares' top bits. Without a wrap both shares are below 2^(w-1): 0 <= q <= 2^(w-s) - 2. With one, a share is at least
-/// 2^(w-1) and both are below 2^w: -2^(w-s-1) <= q <= 2^(w-s) - 2. So the result lies within 3/4 2^(w-s) of zero.
+/// The result is q + c - 2^(w-2-s), with q = (x_0' >> s) + (x_1' >> s) - wrap 2^(w-s), c = 0 or 1, and wrap the "or"
+/// of the shares' top bits. Without a wrap both shares are below 2^(w-1): 0 <= q <= 2^(w-s) - 2. With one, a share is
+/// at least 2^(w-1) and both are below 2^w: -2^(w-s-1) <= q <= 2^(w-s) - 2. So the result lies within 3/4 2^(w-s) of
+/// zero.
 pub fn ceiling(how: Truncation) -> u64 {
     let Truncation { width, shift, out } = how;
     assert!(out == 64 && shift < width - 1 && width - shift < 64, "{how:?}");

@@ -1,10 +1,10 @@
 //! Correlations made ahead of the data they will serve.
 //!
-//! In a two-phase session ([`Options::preprocess`](crate::Options)) every operation is a correlation and an online step
-//! that sends masked words only. A [`CorrelationKind`] names a kind of correlation. A party's [`Stock`] holds a queue of
-//! each kind, of the same length on both sides, and hands each unit out once. Where the stock is short, the correlation is
-//! made on the spot by the same protocol and is still booked as `offline`: the stock decides *when* it is made, never
-//! *whether*.
+//! In a two-phase session ([`Options::preprocess`](crate::Options)) every operation is a correlation and an online
+//! step that sends masked words only. A [`CorrelationKind`] names a kind of correlation. A party's [`Stock`] holds a
+//! queue of each kind, of the same length on both sides, and hands each unit out once. Where the stock is short, the
+//! correlation is made on the spot by the same protocol and is still booked as `offline`: the stock decides *when* it
+//! is made, never *whether*.
 //!
 //! A stock waits in an encrypted temporary file, except for a chunk at either end of each queue.
 //!
@@ -12,9 +12,8 @@
 //! [`Stock::refill`] takes them back. Whoever keeps them in between must make sure that they come back once: a
 //! correlation that serves twice opens the difference of two secrets.
 
+pub(crate) mod masks;
 mod needs;
-pub mod operands;
-mod spill;
 
 use std::collections::BTreeMap;
 
@@ -26,24 +25,23 @@ use crate::correlation::{CorrelationKind, Need};
 use crate::cost::Cost;
 use crate::plans::Plans;
 use crate::session::Session;
+use crate::spill::{Queue, Spill, StockError};
+use masks::{Masks, Prepared};
 pub use needs::{MAX_COTS_AHEAD, Needs};
-use operands::Masks;
-pub use spill::StockError;
-pub(crate) use spill::{Queue, Spill};
 
 /// One party's correlations.
 #[derive(Debug, Default)]
 pub struct Stock {
     queues: BTreeMap<CorrelationKind, Queue>,
     /// Masks of cached operands by name.
-    pub(crate) operands: operands::Prepared,
+    pub(crate) operands: Prepared,
     /// The file of all queues.
     pub(crate) spill: Spill,
 }
 
 impl Stock {
-    /// Hands all words to `sink`, in pieces, in the order that `needs` defines; each piece is zeroized and freed after it.
-    /// The stock must have been prepared by exactly these needs and not been used: anything else panics.
+    /// Hands all words to `sink`, in pieces, in the order that `needs` defines; each piece is zeroized and freed
+    /// after it. The stock must have been prepared by exactly these needs and not been used: anything else panics.
     ///
     /// # Errors
     /// Those of `sink`, and [`StockError`] if the temporary file fails.
@@ -127,13 +125,13 @@ impl Stock {
 pub(crate) struct Levels {
     units: BTreeMap<CorrelationKind, usize>,
     /// Masks of cached operands, their sizes alone.
-    pub(crate) operands: operands::Prepared,
+    pub(crate) operands: Prepared,
 }
 
 impl Levels {
     /// All that `needs` says.
     pub(crate) fn of(needs: &Needs) -> Self {
-        Levels { units: needs.units.clone(), operands: operands::Prepared::planned(&needs.operands) }
+        Levels { units: needs.units.clone(), operands: Prepared::planned(&needs.operands) }
     }
 
     /// Takes `need` out; returns the costs of what is made on the spot.

@@ -4,17 +4,18 @@ use std::collections::BTreeMap;
 
 use net::Role;
 
-use super::operands::Events;
-use crate::OperandId;
-use crate::correlation::CorrelationKind;
+use engine::OperandId;
 
-/// OTs that are made ahead in each direction, at most: 16 bytes each on either side. What a run needs beyond that is made
-/// when the pool runs dry.
+use crate::correlation::CorrelationKind;
+use crate::operands::Events;
+
+/// OTs that are made ahead in each direction, at most: 16 bytes each on either side. What a run needs beyond that is
+/// made when the pool runs dry.
 pub const MAX_COTS_AHEAD: u64 = 1 << 23;
 
 /// What a run takes from the stock. [`Planner`](crate::Planner) writes it down, and
-/// [`prepare_all`](crate::preparation::prepare_all) fills the stock by it in large batches, which makes the offline phase
-/// cheap.
+/// [`prepare_all`](crate::preparation::prepare_all) fills the stock by it in large batches, which makes the offline
+/// phase cheap.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Needs {
     /// Units of every kind of correlation.

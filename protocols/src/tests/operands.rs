@@ -2,8 +2,8 @@
 
 use super::{TWO_PHASES, own, run, share};
 use crate::abb::Abb;
+use crate::operands::OperandForm as Form;
 use crate::preparation;
-use crate::stock::operands::OperandForm as Form;
 use crate::{Axis, Error, Needs, Operand, OperandId, OperandKind, Shape};
 
 const KEYS: OperandId = OperandId { layer: 25, kind: OperandKind::Keys, generation: 1 };

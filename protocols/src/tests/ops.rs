@@ -1,5 +1,5 @@
-//! Every operation against its naive twin, over its stated range with the edges, by both parties' real messages; `secure`
-//! also holds the plan's ledger to both parties'.
+//! Every operation against its naive twin, over its stated range with the edges, by both parties' real messages;
+//! `secure` also holds the plan's ledger to both parties'.
 
 use ndarray::{ArrayD, IxDyn};
 use net::Role;

@@ -1,6 +1,6 @@
-//! What is opened must not depend on the data: everything that selections and compactions open, over thousands of rows
-//! of very different inputs, is held to the uniform distribution by chi-square tests. Each test also refuses a broken
-//! protocol, so it can tell.
+//! What is opened must not depend on the data: everything that selections and compactions open, over thousands of
+//! rows of very different inputs, is held to the uniform distribution by chi-square tests. Each test also refuses a
+//! broken protocol, so it can tell.
 
 use std::collections::HashMap;
 
@@ -111,7 +111,8 @@ fn opened_comparisons_are_those_of_a_uniform_ranking_whatever_the_keys() {
     assert!(got > 10.0 * LIMIT, "{got}");
 }
 
-/// Scores that weights drove out of the range that is expected of them, as far as the truncation that made them lets them.
+/// Scores that weights drove out of the range that is expected of them, as far as the truncation that made them lets
+/// them.
 #[test]
 fn opened_comparisons_are_those_of_a_uniform_ranking_whatever_the_weights() {
     let most = ceiling(Origin::Product).expect("supported").units() as i64;

@@ -19,8 +19,8 @@ pub(crate) fn minus(x: &[u64], a: impl IntoIterator<Item = u64>) -> impl Iterato
     x.iter().zip(a).map(|(x, a)| x.wrapping_sub(a))
 }
 
-/// (x - a) (y - b) + (x - a) b + a (y - b) + a b for one product m x k x n, from the opened difference and the mask of
-/// either factor and this party's share of a b.
+/// (x - a) (y - b) + (x - a) b + a (y - b) + a b for one product m x k x n, from the opened difference and the mask
+/// of either factor and this party's share of a b.
 pub(crate) fn open_product(
     [m, k, n]: [usize; 3],
     server: bool,

@@ -6,8 +6,8 @@
 //!
 //! **Source.** Correlated OT as in Asharov et al., eprint 2013/552, section 5, over Z_{2^w}.
 //!
-//! **Range.** Any bits and words; 1 <= w_i <= 64. **Error.** None. The naive twin is the product itself, in the tests of
-//! every operation built on this.
+//! **Range.** Any bits and words; 1 <= w_i <= 64. **Error.** None. The naive twin is the product itself, in the tests
+//! of every operation built on this.
 //!
 //! **Revealed.** Nothing: choices are masked by random choice bits, words by pads.
 
@@ -58,8 +58,8 @@ pub fn one_way_cost(shape: &Correlation) -> Cost {
         .message(Role::Server, shape.message_bytes())
 }
 
-/// Correlated OTs in both directions of which either party has sent its choices: each will answer once. Choices that are
-/// known early can so travel early, and what they select takes one exchange.
+/// Correlated OTs in both directions of which either party has sent its choices: each will answer once. Choices that
+/// are known early can so travel early, and what they select takes one exchange.
 pub struct Chosen {
     mine: ChosenKeys,
     theirs: SenderKeys,

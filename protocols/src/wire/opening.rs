@@ -29,8 +29,8 @@ pub fn open_cost(n: usize, width: u32) -> Cost {
     if n == 0 { Cost::free() } else { Cost::free().exchange(bytes, bytes) }
 }
 
-/// Opens `x` to both parties, modulo 2^`width`. Every word is the difference of a secret and a mask that is uniform modulo
-/// 2^`width` and masks nothing else.
+/// Opens `x` to both parties, modulo 2^`width`. Every word is the difference of a secret and a mask that is uniform
+/// modulo 2^`width` and masks nothing else.
 pub fn masked(s: &mut Session, x: &[u64], width: u32) -> Result<Vec<u64>, Error> {
     let opened = open(s, x, width)?;
     note(s, "", &opened, &[width]);

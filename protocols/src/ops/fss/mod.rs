@@ -1,27 +1,28 @@
 //! A tabulated function of one variable after preparation: one masked word is opened, the rest is local.
 //!
-//! **Functionality.** Shares of x modulo 2^(index_bits + low_bits) -> shares of f(x) modulo 2^width, where the table writes
-//! f as sum_k c_k(n, low(y)) p_k(rho); see [`FssTable`]. [`prepare`] makes the correlations, without x, and [`run`]
-//! spends one for each word.
+//! **Functionality.** Shares of x modulo 2^(index_bits + low_bits) -> shares of f(x) modulo 2^width, where the table
+//! writes f as sum_k c_k(n, low(y)) p_k(rho); see [`FssTable`]. [`prepare`] makes the correlations, without x, and
+//! [`run`] spends one for each word.
 //!
-//! **Source.** Function secret sharing with preparation (Boyle, Gilboa and Ishai, TCC 2019, eprint 2019/1095; splines:
-//! eprint 2020/1392), without a dealer and, as windows are few, with a vector for a function: a correlation is a random
-//! mask r = R 2^low_bits + rho_0 + rho_1 and a key that expands to shares of the payload p_k(rho) at position R and zeros
-//! elsewhere ([`ot::dpf`]). Online the parties open y = x - r, and the inner product of that vector, turned by high(y),
-//! with the coefficients for low(y) is the result's share. Both parties touch all windows.
+//! **Source.** Function secret sharing with preparation (Boyle, Gilboa and Ishai, TCC 2019, eprint 2019/1095;
+//! splines: eprint 2020/1392), without a dealer and, as windows are few, with a vector for a function: a correlation
+//! is a random mask r = R 2^low_bits + rho_0 + rho_1 and a key that expands to shares of the payload p_k(rho) at
+//! position R and zeros elsewhere ([`ot::dpf`]). Online the parties open y = x - r, and the inner product of that
+//! vector, turned by high(y), with the coefficients for low(y) is the result's share. Both parties touch all windows.
 //!
-//! *Preparation.* The bits of R are the parties' choices in random OTs; the products of a pair of bits, one correlated OT
-//! each, make additive shares modulo 2^index_bits. The payload is (1, rho), known in shares, with rho^2 of which the cross
-//! term is a product of two private numbers (Gilboa, CRYPTO 1999), or a power e^-rho, a product and a truncation. As a leaf of the tree has room for several windows, the last
-//! bits of R choose within it by multiplexers, and so do the first bits for the trees' first levels. A level is one exchange;
-//! the sign of the final correction is a multiplexer.
+//! *Preparation.* The bits of R are the parties' choices in random OTs; the products of a pair of bits, one
+//! correlated OT each, make additive shares modulo 2^index_bits. The payload is (1, rho), known in shares, with rho^2
+//! of which the cross term is a product of two private numbers (Gilboa, CRYPTO 1999), or a power e^-rho, a product
+//! and a truncation. As a leaf of the tree has room for several windows, the last bits of R choose within it by
+//! multiplexers, and so do the first bits for the trees' first levels. A level is one exchange; the sign of the final
+//! correction is a multiplexer.
 //!
-//! **Range.** x in [0, (2^index_bits - 2) 2^low_bits); elsewhere garbage. **Error.** Lines and parabolas: of the table alone.
-//! Powers: a payload is off by less than a unit in its last place.
+//! **Range.** x in [0, (2^index_bits - 2) 2^low_bits); elsewhere garbage. **Error.** Lines and parabolas: of the
+//! table alone. Powers: a payload is off by less than a unit in its last place.
 //!
-//! **What each party sees.** While preparing: masked choices, pads and corrections as `ot::dpf` says. Online: y, uniform
-//! modulo 2^(index_bits + low_bits) since R and the other party's rho are, and used once; the peer's share of y follows
-//! from y and its own. **Revealed.** Nothing.
+//! **What each party sees.** While preparing: masked choices, pads and corrections as `ot::dpf` says. Online: y,
+//! uniform modulo 2^(index_bits + low_bits) since R and the other party's rho are, and used once; the peer's share of
+//! y follows from y and its own. **Revealed.** Nothing.
 
 mod dot;
 mod parabola;
@@ -134,8 +135,8 @@ impl Correlation for FssShape {
     }
 }
 
-/// Correlations for `n` inputs to tables of `shape`, [`FssShape::correlation_words`] each, in any order of use. Booked
-/// as `offline`.
+/// Correlations for `n` inputs to tables of `shape`, [`FssShape::correlation_words`] each, in any order of use.
+/// Booked as `offline`.
 pub fn prepare(s: &mut Session, shape: &FssShape, n: usize) -> Result<Vec<u64>, Error> {
     let mut out = Vec::with_capacity(n * shape.correlation_words());
     let batch = shape.inputs_at_once();
@@ -210,8 +211,8 @@ fn index_products(index_bits: u32, n: usize) -> ot::Correlation {
     ot::Correlation::new(n * widths.len(), 1, &widths).expect("widths below 64")
 }
 
-/// The words of every item, modulo 2^width, at the place among 2^places.len() that bits `places` of its index of `bits` bits
-/// say, zeros at the others.
+/// The words of every item, modulo 2^width, at the place among 2^places.len() that bits `places` of its index of
+/// `bits` bits say, zeros at the others.
 fn placed(
     s: &mut Session,
     mut words: Vec<u64>,
@@ -284,7 +285,8 @@ fn grow_cost(n: usize, tree: DpfShape) -> Cost {
     (tree.top()..tree.depth()).fold(Cost::free(), |cost, _| cost.exchange(level_bytes(n), level_bytes(n)))
 }
 
-/// Additive shares modulo 2^index_bits of the indices whose bits are shared by the choices of the OTs, which are spent.
+/// Additive shares modulo 2^index_bits of the indices whose bits are shared by the choices of the OTs, which are
+/// spent.
 fn index_shares(
     s: &mut Session,
     index_bits: u32,

@@ -1,7 +1,7 @@
 //! Piecewise quadratic functions for evaluation on masked inputs.
 //!
-//! A window's parabola at z = low + rho, where low is public and rho = rho_server + rho_client is shared, is
-//! (c_0 + c_1 low + c_2 low^2) 1 + (c_1 + 2 c_2 low) rho + c_2 rho^2: the parties share 1, rho and rho^2 at the window and
+//! A window's parabola at z = low + rho, where low is public and rho = rho_server + rho_client is shared, is (c_0 +
+//! c_1 low + c_2 low^2) 1 + (c_1 + 2 c_2 low) rho + c_2 rho^2: the parties share 1, rho and rho^2 at the window and
 //! zeros at the others. Words of 32 bits have no room for rho^2 in full, so they hold it in units of 2^shift
 //! ([`Square`]), and c_2 counts accordingly.
 
@@ -11,15 +11,16 @@ use net::Role;
 
 use crate::words::mask;
 
-/// Bits of the square of a window's width in units of 2^shift. More make c_2 coarser, fewer make squares coarser; for the
-/// activations both then cost 1e-5 to 2e-5, a tenth of what is allowed.
+/// Bits of the square of a window's width in units of 2^shift. More make c_2 coarser, fewer make squares coarser; for
+/// the activations both then cost 1e-5 to 2e-5, a tenth of what is allowed.
 const SQUARE_BITS: u32 = 10;
 
 /// Leading bits of the client's rho that the cross product looks at.
 const CHOSEN_BITS: u32 = 8;
 
-/// How rho^2 is shared: a party squares its own part, and the leading bits of the client's part choose among multiples of
-/// the server's. All is rounded to units of 2^shift before it is added up, so that the ring need not hold more.
+/// How rho^2 is shared: a party squares its own part, and the leading bits of the client's part choose among
+/// multiples of the server's. All is rounded to units of 2^shift before it is added up, so that the ring need not
+/// hold more.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Square {
     low_bits: u32,
@@ -77,8 +78,8 @@ fn rounded(x: u64, shift: u32) -> u64 {
     (x + (1 << shift >> 1)) >> shift
 }
 
-/// For every window n = 0, 1, .., twice in a row, four lanes as a leaf has them: the words 1, rho, rho^2 and nothing. The
-/// coefficient of a lane is base + slope low + square (low^2 2^-shift) + 2 twist low 2^-shift.
+/// For every window n = 0, 1, .., twice in a row, four lanes as a leaf has them: the words 1, rho, rho^2 and nothing.
+/// The coefficient of a lane is base + slope low + square (low^2 2^-shift) + 2 twist low 2^-shift.
 #[derive(Clone, Debug)]
 pub(super) struct Parabolas {
     shift: u32,
@@ -99,8 +100,8 @@ struct Low {
 }
 
 impl Parabolas {
-    /// From `f` of a window and z, in units of the result: the parabola through three Chebyshev nodes of three windows'
-    /// width, the lower coefficients fitted after those above were rounded.
+    /// From `f` of a window and z, in units of the result: the parabola through three Chebyshev nodes of three
+    /// windows' width, the lower coefficients fitted after those above were rounded.
     pub(super) fn fit(
         index_bits: u32,
         low_bits: u32,

@@ -12,8 +12,8 @@ use crate::words::mask;
 pub enum Payload {
     /// The words 1 and rho: for functions that are linear in every window.
     Line,
-    /// The words 1, rho and rho^2, this in units that leave room in 32 bits: for functions that are quadratic in every
-    /// window.
+    /// The words 1, rho and rho^2, this in units that leave room in 32 bits: for functions that are quadratic in
+    /// every window.
     Parabola,
     /// One word, the power e^-(rho 2^-unit) at [`POWER_FRAC`] fractional bits: for exponentials.
     Power {
@@ -64,10 +64,10 @@ impl FssShape {
 
 /// A function of one variable over equal windows, for an input that both parties see masked.
 ///
-/// The input x = y + r modulo 2^(index_bits + low_bits) is opened as y; the parties hold r = R 2^low_bits + rho_0 + rho_1
-/// with rho_i < 2^low_bits. With n = high(y) + R modulo 2^index_bits, read as a number of [-2, 2^index_bits - 2), and
-/// z = low(y) + rho_0 + rho_1, x = n 2^low_bits + z: a window serves three times its width, and no carry is paid for.
-/// Inputs must lie in [0, (2^index_bits - 2) 2^low_bits); others give garbage, which the caller muxes away.
+/// The input x = y + r modulo 2^(index_bits + low_bits) is opened as y; the parties hold r = R 2^low_bits + rho_0 +
+/// rho_1 with rho_i < 2^low_bits. With n = high(y) + R modulo 2^index_bits, read as a number of [-2, 2^index_bits -
+/// 2), and z = low(y) + rho_0 + rho_1, x = n 2^low_bits + z: a window serves three times its width, and no carry is
+/// paid for. Inputs must lie in [0, (2^index_bits - 2) 2^low_bits); others give garbage, which the caller muxes away.
 ///
 /// Both parties compute with the same tables, so these are made of operations that every machine rounds alike.
 #[derive(Clone, Debug)]
@@ -83,8 +83,8 @@ pub(super) enum Windows {
     Powers(Powers),
 }
 
-/// For every window n = 0, 1, .., twice in a row, the coefficients of 1 and of rho at low part 0, and what every unit of
-/// the low part adds to them.
+/// For every window n = 0, 1, .., twice in a row, the coefficients of 1 and of rho at low part 0, and what every unit
+/// of the low part adds to them.
 #[derive(Clone, Debug)]
 pub(super) struct Lines {
     base: Vec<u64>,
@@ -141,9 +141,9 @@ impl FssTable {
     }
 
     /// The piecewise quadratic interpolation of `f` at the Chebyshev nodes of every triple window, in error about
-    /// f''' (3 window)^3 / 192; roundings of coefficients add about 2 2^low_bits units of the result, those of a square up to
-    /// ten times its coefficient. Panics if the ring has more than 32 bits, or if the
-    /// function bends so much that a coefficient would not fit. `f` as in [`Self::lines`].
+    /// f''' (3 window)^3 / 192; roundings of coefficients add about 2 2^low_bits units of the result, those of a
+    /// square up to ten times its coefficient. Panics if the ring has more than 32 bits, or if the function bends so
+    /// much that a coefficient would not fit. `f` as in [`Self::lines`].
     pub fn parabolas(spec: CurveSpec, f: impl Fn(f64) -> f64) -> Self {
         let CurveSpec { index_bits, low_bits, base, step, out_frac, out_width } = spec;
         assert!(out_width <= 32 && low_bits <= 16, "parabolas in a ring of {out_width} bits, windows of {low_bits}");
@@ -170,8 +170,8 @@ impl FssTable {
         self.shape
     }
 
-    /// The function by its definition: for the window `n` (modulo 2^index_bits), the low part, and the server's and the
-    /// client's rho.
+    /// The function by its definition: for the window `n` (modulo 2^index_bits), the low part, and the server's and
+    /// the client's rho.
     pub(crate) fn value(&self, n: u64, low: u64, rho: [u64; 2]) -> u64 {
         let n = (n & mask(self.shape.index_bits)) as usize;
         let value = match &self.windows {
@@ -201,8 +201,8 @@ fn window(n: u64, index_bits: u32) -> i64 {
 }
 
 impl Lines {
-    /// The share of the result from this party's shares of 1 and rho at every window n - `high`, for the low part `low`;
-    /// both parts of y are public.
+    /// The share of the result from this party's shares of 1 and rho at every window n - `high`, for the low part
+    /// `low`; both parts of y are public.
     pub(super) fn apply(&self, high: usize, low: u64, values: &[u64]) -> u64 {
         let lanes = 2 * high..2 * high + values.len();
         let (base, slope) = (dot(&self.base[lanes.clone()], values), dot(&self.slope[lanes], values));
@@ -234,8 +234,8 @@ const EXP_BITS: usize = 24;
 static POWERS: LazyLock<[f64; EXP_BITS + 6]> =
     LazyLock::new(|| std::array::from_fn(|i| libm::expm1(-libm::exp2(i as f64 - EXP_BITS as f64))));
 
-/// e^-(x 2^-unit) for x 2^-unit < 32 and unit <= 24: a product over the bits of x, without branches or table look-ups that
-/// depend on x, which may be a party's secret.
+/// e^-(x 2^-unit) for x 2^-unit < 32 and unit <= 24: a product over the bits of x, without branches or table look-ups
+/// that depend on x, which may be a party's secret.
 pub(crate) fn exp_minus(x: u64, unit: u32) -> f64 {
     let first = EXP_BITS - unit as usize;
     let powers = POWERS[first..].iter().enumerate();

@@ -2,14 +2,15 @@
 //!
 //! **Functionality.** Shares of x modulo 2^w -> XOR shares of the bits [x >= c] for signed x and public thresholds c.
 //!
-//! **Source.** As [`masked`](super), with a payload of one bit: a correlation is a random mask R and a key that expands to XOR
-//! shares of the unit vector of R, of which a leaf of the tree holds 128 entries. The parties open y = x - R; the bit is the
-//! parity of the entries j with y + j >= c, an interval of the circle, and so one vector serves all thresholds.
+//! **Source.** As [`masked`](super), with a payload of one bit: a correlation is a random mask R and a key that
+//! expands to XOR shares of the unit vector of R, of which a leaf of the tree holds 128 entries. The parties open y =
+//! x - R; the bit is the parity of the entries j with y + j >= c, an interval of the circle, and so one vector serves
+//! all thresholds.
 //!
 //! **Range.** Any x; [`MIN_WIDTH`] <= w <= [`MAX_WIDTH`]. **Error.** None.
 //!
-//! **What each party sees.** While preparing as [`masked`](super); online y, uniform modulo 2^w since R is, and used once.
-//! **Revealed.** Nothing.
+//! **What each party sees.** While preparing as [`masked`](super); online y, uniform modulo 2^w since R is, and used
+//! once. **Revealed.** Nothing.
 
 use net::Role;
 use ot::dpf::{DpfShape, Expander};
@@ -82,7 +83,8 @@ fn batch(width: u32) -> usize {
     batch_items(width as usize).min(BATCH_LEAVES >> tree(width).depth()).min(1 << 13)
 }
 
-/// Correlations for `n` comparisons modulo 2^`width`, [`correlation_words`] each, in any order of use. Booked as `offline`.
+/// Correlations for `n` comparisons modulo 2^`width`, [`correlation_words`] each, in any order of use. Booked as
+/// `offline`.
 pub fn prepare(s: &mut Session, width: u32, n: usize) -> Result<Vec<u64>, Error> {
     let mut out = Vec::with_capacity(n * correlation_words(width));
     s.offline(|s| {
@@ -130,8 +132,8 @@ fn prepare_batch(s: &mut Session, width: u32, n: usize) -> Result<Vec<u64>, Erro
     Ok(entries.flat_map(|(mask, key)| std::iter::once(*mask).chain(key.iter().copied())).collect())
 }
 
-/// XOR shares of [x >= c] for every word of `x` and every c of `thresholds`, word by word. Takes one of `correlations` for
-/// each word.
+/// XOR shares of [x >= c] for every word of `x` and every c of `thresholds`, word by word. Takes one of
+/// `correlations` for each word.
 pub fn run(
     s: &mut Session,
     correlations: &[u64],

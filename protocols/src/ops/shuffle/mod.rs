@@ -1,30 +1,30 @@
 //! Shuffle of shared rows by a permutation that neither party knows, and its inverse.
 //!
-//! **Functionality.** Per batch row, shares of n items of w columns (column t modulo 2^{w_t}; width 1 is exclusive-or)
-//! and two permutations, one known to each party -> fresh shares of the items permuted by the client's and then by the
-//! server's permutation; or, inverted, by the inverse of the server's and then that of the client's, which restores the
-//! order.
+//! **Functionality.** Per batch row, shares of n items of w columns (column t modulo 2^{w_t}; width 1 is
+//! exclusive-or) and two permutations, one known to each party -> fresh shares of the items permuted by the client's
+//! and then by the server's permutation; or, inverted, by the inverse of the server's and then that of the client's,
+//! which restores the order.
 //!
 //! **Source.** A pass permutes by one party's permutation (the permuter's; the other is the supplier). As in the
-//! permutation correlations of Chase, Ghosh and Poburinnaya (ASIACRYPT 2020) the supplier first gets random a and b and
-//! the permuter c with b + c = pi(a), all independent of the data; then x - a, sent by the supplier, gives the permuter
-//! its share pi(x_p + (x - a)_s) + c of the result, and b is the supplier's. The correlation comes from a permutation
-//! network (as in Mohassel and Sadeghian, EUROCRYPT 2013; the wiring is that of [`waksman`]) with one correlated OT (Asharov et
-//! al., eprint 2013/552, section 5) of all columns at each switch:
-//! out_0 = in_0 + s (in_1 - in_0), out_1 = in_0 + in_1 - out_0 for the permuter's bit s. The supplier's share of a
-//! switch's outputs follows from its own pads, so that it answers for the whole network at once.
+//! permutation correlations of Chase, Ghosh and Poburinnaya (ASIACRYPT 2020) the supplier first gets random a and b
+//! and the permuter c with b + c = pi(a), all independent of the data; then x - a, sent by the supplier, gives the
+//! permuter its share pi(x_p + (x - a)_s) + c of the result, and b is the supplier's. The correlation comes from a
+//! permutation network (as in Mohassel and Sadeghian, EUROCRYPT 2013; the wiring is that of [`waksman`]) with one
+//! correlated OT (Asharov et al., eprint 2013/552, section 5) of all columns at each switch: out_0 = in_0 + s (in_1 -
+//! in_0), out_1 = in_0 + in_1 - out_0 for the permuter's bit s. The supplier's share of a switch's outputs follows
+//! from its own pads, so that it answers for the whole network at once.
 //!
-//! A party's own permutation decides neither branches nor addresses: it is drawn and routed by looking at all entries each
-//! time, and applied by the switches of the network.
+//! A party's own permutation decides neither branches nor addresses: it is drawn and routed by looking at all entries
+//! each time, and applied by the switches of the network.
 //!
 //! **Range.** Any words, 1 <= w_t <= 64; n < 2^31. **Error.** None, modulo 2^{w_t}.
 //!
 //! **What each party sees.** Its own permutation; choice bits masked by random choice bits; OT answers under pads of
-//! which it knows one per switch; x - a for a fresh uniform a, which is a one-time pad. **Revealed.** Nothing: to either
-//! party the composed permutation is uniform, because the other's is.
+//! which it knows one per switch; x - a for a fresh uniform a, which is a one-time pad. **Revealed.** Nothing: to
+//! either party the composed permutation is uniform, because the other's is.
 //!
-//! Per switch one OT and sum w_t bits plus one choice bit, `offline`, both passes in three flows; `online` one message of
-//! n sum w_t bits a pass.
+//! Per switch one OT and sum w_t bits plus one choice bit, `offline`, both passes in three flows; `online` one
+//! message of n sum w_t bits a pass.
 
 mod waksman;
 
@@ -42,8 +42,8 @@ use crate::words::mask;
 use crate::words::signed;
 use waksman::{Network, same, select};
 
-/// Uniformly random permutations of `items` items for each of `rows` rows. Between two parties neither knows them: each
-/// knows one of two that are composed. Free.
+/// Uniformly random permutations of `items` items for each of `rows` rows. Between two parties neither knows them:
+/// each knows one of two that are composed. Free.
 #[derive(Clone, Copy, Debug)]
 pub struct Permute {
     /// Rows.
@@ -52,8 +52,8 @@ pub struct Permute {
     pub items: usize,
 }
 
-/// What a box knows of secret permutations of the items of several rows. Shuffling several tensors by the same permutations
-/// keeps their items together; every shuffle makes its own correlations.
+/// What a box knows of secret permutations of the items of several rows. Shuffling several tensors by the same
+/// permutations keeps their items together; every shuffle makes its own correlations.
 #[derive(Clone)]
 pub struct Permutations {
     rows: usize,
@@ -111,7 +111,8 @@ pub(crate) fn random(rng: &mut impl Rng, rows: usize, n: usize) -> Vec<Vec<bool>
     (0..rows).map(row).collect()
 }
 
-/// (rows, n, w) -> (rows, n, w): the n items of every row in the order of its permutation, or back in the order before.
+/// (rows, n, w) -> (rows, n, w): the n items of every row in the order of its permutation, or back in the order
+/// before.
 #[derive(Clone, Copy, Debug)]
 pub struct Shuffle<'w> {
     /// Column t of an item is a word modulo 2^widths[t]; a single width stands for all columns.
@@ -209,8 +210,8 @@ fn order(rng: &mut impl Rng, n: u32) -> Vec<u32> {
     order
 }
 
-/// A uniform number below `bound` >= 1: the whole part of a random fraction of it (Lemire, 2019), in which a few fractions
-/// are drawn again. That says nothing about the number, since the fractions that stay are as many for each.
+/// A uniform number below `bound` >= 1: the whole part of a random fraction of it (Lemire, 2019), in which a few
+/// fractions are drawn again. That says nothing about the number, since the fractions that stay are as many for each.
 fn below(rng: &mut impl Rng, bound: u32) -> u32 {
     let excess = bound.wrapping_neg() % bound;
     loop {
@@ -261,8 +262,8 @@ enum Half {
     Permuter(Bits, Vec<u64>),
 }
 
-/// Shares of the permuted `x`: for every row of `switches`, item by item of `n`, a word for each of `widths`. The results
-/// are reduced to their widths.
+/// Shares of the permuted `x`: for every row of `switches`, item by item of `n`, a word for each of `widths`. The
+/// results are reduced to their widths.
 fn shuffle(
     s: &mut Session,
     switches: &[Vec<bool>],

@@ -1,5 +1,5 @@
-//! Permutation networks of any size (Waksman, JACM 1968; Beauquier and Darrot, "On arbitrary size Waksman networks and
-//! their vulnerability", 2002): n items, sum of ceil(log2 i) for i <= n switches.
+//! Permutation networks of any size (Waksman, JACM 1968; Beauquier and Darrot, "On arbitrary size Waksman networks
+//! and their vulnerability", 2002): n items, sum of ceil(log2 i) for i <= n switches.
 
 use crate::words::equal;
 
@@ -38,8 +38,9 @@ impl Network {
 
 /// Builds the network over `wires`; returns the wires of its outputs in order.
 ///
-/// Inputs 2i and 2i + 1 meet in a switch that sends one to the upper, the other to the lower half; outputs 2j and 2j + 1
-/// come from one each. An odd last item passes through the lower half alone; an even last pair has no output switch.
+/// Inputs 2i and 2i + 1 meet in a switch that sends one to the upper, the other to the lower half; outputs 2j and
+/// 2j + 1 come from one each. An odd last item passes through the lower half alone; an even last pair has no output
+/// switch.
 fn wire(wires: &[usize], switches: &mut Vec<[usize; 2]>) -> Vec<usize> {
     let n = wires.len();
     if n < 2 {
@@ -77,8 +78,8 @@ fn position(values: &[u32], value: u32) -> u32 {
 
 /// Appends the setting of every switch, in the order of the network, with which output j is input `source[j]`.
 ///
-/// `source` is secret: branches and addresses depend on n alone. Every step settles one pair of outputs, so that there are
-/// ceil(n / 2) steps whatever the loops are, and looks at all entries: about 2 n^2 short operations in all.
+/// `source` is secret: branches and addresses depend on n alone. Every step settles one pair of outputs, so that
+/// there are ceil(n / 2) steps whatever the loops are, and looks at all entries: about 2 n^2 short operations in all.
 pub(super) fn route(source: &[u32], out: &mut Vec<bool>) {
     let n = source.len();
     if n < 2 {
@@ -90,8 +91,8 @@ pub(super) fn route(source: &[u32], out: &mut Vec<bool>) {
     // The last output comes from the lower half; any other choice not yet forced is free.
     let mut j = n as u32 - 1;
     for _ in 0..n.div_ceil(2) {
-        // Output j comes from the lower half, its partner from the upper one, whose input forces the next. An odd last
-        // output has no pair.
+        // Output j comes from the lower half, its partner from the upper one, whose input forces the next. An odd
+        // last output has no pair.
         for (p, (output, settled)) in (0..).zip(outputs.iter_mut().zip(&mut settled)) {
             let here = same(p, j / 2);
             *output |= here & !j & 1;

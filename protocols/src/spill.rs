@@ -1,14 +1,14 @@
 //! Queues of words that wait in a file.
 //!
 //! A stock is as large as all that a run will take and is touched twice, when it is filled and when it is spent. So a
-//! [`Queue`] keeps what was put in last and what comes out next, a chunk each; the chunks in between lie in the stock's
-//! [`Spill`], a file without a name in the system's directory for temporary files, which vanishes with the process
-//! however that ends.
+//! [`Queue`] keeps what was put in last and what comes out next, a chunk each; the chunks in between lie in the
+//! stock's [`Spill`], a file without a name in the system's directory for temporary files, which vanishes with the
+//! process however that ends.
 //!
-//! The words are as secret as the session's memory. Each chunk is encrypted by ChaCha20 under a key of its own, used for
-//! this chunk alone and forgotten when it is read; the key and the BLAKE3 hash of what was written stay in memory. So the
-//! file tells nothing, not of spent chunks even to who sees the memory later, and nothing else than what was written is
-//! ever taken back.
+//! The words are as secret as the session's memory. Each chunk is encrypted by ChaCha20 under a key of its own, used
+//! for this chunk alone and forgotten when it is read; the key and the BLAKE3 hash of what was written stay in
+//! memory. So the file tells nothing, not of spent chunks even to who sees the memory later, and nothing else than
+//! what was written is ever taken back.
 
 use std::collections::VecDeque;
 use std::fs::File;

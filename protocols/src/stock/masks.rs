@@ -1,0 +1,90 @@
+//! Masks of cached operands, see [`cached`](crate::ops::cached).
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::fmt;
+
+use engine::OperandId;
+use zeroize::Zeroizing;
+
+use crate::operands::{Event, Events, OperandForm};
+use crate::spill::{Queue, Spill, StockError};
+
+/// One party's masks of one operand; in a plan their sizes alone.
+pub(crate) struct Masks {
+    pub(crate) form: OperandForm,
+    /// Share of A: (tokens, batch, d).
+    pub(crate) a: Zeroizing<Vec<u64>>,
+    /// The products to come.
+    pub(crate) events: VecDeque<Event>,
+    /// For each of them shares of B, (batch, m, k), and of B A, (batch, m, n).
+    pub(crate) products: Queue,
+}
+
+impl fmt::Debug for Masks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Masks({} words)", self.words())
+    }
+}
+
+impl Masks {
+    /// Masks for nothing.
+    pub(crate) fn none(form: OperandForm) -> Self {
+        Masks { form, a: Zeroizing::default(), events: VecDeque::new(), products: Queue::default() }
+    }
+
+    /// What a plan knows of the masks for `events`.
+    fn planned(events: &Events) -> Self {
+        Masks { events: events.list.iter().copied().collect(), ..Masks::none(events.form) }
+    }
+
+    /// Words left.
+    pub(crate) fn words(&self) -> u64 {
+        (self.a.len() + self.products.len()) as u64
+    }
+
+    /// Hands all words in order to `sink`: A, then B and B A of each product.
+    pub(crate) fn drain<E: From<StockError>>(
+        self,
+        spill: &mut Spill,
+        mut sink: impl FnMut(&[u64]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        sink(&self.a)?;
+        self.products.drain(spill, sink)
+    }
+
+    /// What [`cached::prepare`](crate::ops::cached) makes for `events`, with words from `source` in the order of
+    /// [`Masks::drain`].
+    pub(crate) fn fill<E: From<StockError>>(
+        events: &Events,
+        spill: &mut Spill,
+        mut source: impl FnMut(&mut [u64]) -> Result<(), E>,
+    ) -> Result<Self, E> {
+        let mut a = Zeroizing::new(vec![0; events.tokens() * events.form.row()]);
+        source(&mut a)?;
+        let products = Queue::fill(events.words() as usize - a.len(), spill, source)?;
+        Ok(Masks { a, products, ..Masks::planned(events) })
+    }
+}
+
+/// The masks of operands that no product has asked for yet, and the operands that have begun.
+#[derive(Debug, Default)]
+pub(crate) struct Prepared {
+    masks: HashMap<OperandId, Masks>,
+    pub(crate) begun: HashSet<OperandId>,
+}
+
+impl Prepared {
+    /// What a plan knows of all masks for `operands`.
+    pub(crate) fn planned<'a>(operands: impl IntoIterator<Item = (&'a OperandId, &'a Events)>) -> Self {
+        let masks = operands.into_iter().map(|(id, events)| (*id, Masks::planned(events)));
+        Prepared { masks: masks.collect(), begun: HashSet::new() }
+    }
+
+    pub(crate) fn insert(&mut self, id: OperandId, masks: Masks) {
+        self.masks.insert(id, masks);
+    }
+
+    pub(crate) fn remove(&mut self, id: OperandId) -> Option<Masks> {
+        self.masks.remove(&id)
+    }
+}
