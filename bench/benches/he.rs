@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use he::{
-    Ciphertexts, EvaluationKeys, GaloisKeys, MatmulPlan, MatmulShape, MatmulSpec, NttBackend, ParamSet, SecretKey, TfheNtt,
-    Weights,
+    Ciphertexts, EvaluationKeys, GaloisKeys, MatmulPlan, MatmulShape, MatmulSpec, NttBackend, ParamSet, SecretKey,
+    TfheNtt, Weights,
 };
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
