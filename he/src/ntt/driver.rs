@@ -188,6 +188,33 @@ fn store8<K: Kernel>(k: K, parts: &mut [&mut [Lanes]; 8], i: usize, v: [K::Vecto
     k.store(&mut p7[i], v7);
 }
 
+/// The vectors of a block.
+#[inline(always)]
+fn load_block<K: Kernel>(k: K, [p0, p1, p2, p3, p4, p5, p6, p7]: &[Lanes; 8]) -> [K::Vector; 8] {
+    let [v0, v1, v2, v3] = [k.load(p0), k.load(p1), k.load(p2), k.load(p3)];
+    [v0, v1, v2, v3, k.load(p4), k.load(p5), k.load(p6), k.load(p7)]
+}
+
+/// The reverse of [`load_block`].
+#[inline(always)]
+fn store_block<K: Kernel>(k: K, block: &mut [Lanes; 8], v: [K::Vector; 8]) {
+    let ([p0, p1, p2, p3, p4, p5, p6, p7], [v0, v1, v2, v3, v4, v5, v6, v7]) = (block, v);
+    k.store(p0, v0);
+    k.store(p1, v1);
+    k.store(p2, v2);
+    k.store(p3, v3);
+    k.store(p4, v4);
+    k.store(p5, v5);
+    k.store(p6, v6);
+    k.store(p7, v7);
+}
+
+/// The blocks of a polynomial.
+#[inline(always)]
+fn blocks(data: &mut [u64]) -> &mut [[Lanes; 8]] {
+    data.as_chunks_mut().0.as_chunks_mut().0
+}
+
 /// A method of the kernel on each of eight vectors. A macro, because closures would not take on the kernel's
 /// instructions.
 macro_rules! each8 {
@@ -335,13 +362,12 @@ fn layers<K: Kernel, const FACTOR: bool>(k: K, tables: &Tables<K::Word>, data: &
         }
         offset = None;
     }
-    for (b, block) in data.as_chunks_mut::<BLOCK>().0.iter_mut().enumerate() {
-        let mut parts = parts(block);
-        let v = each8!(k, settle, raise8(k, offset, load8(k, &parts, 0)));
+    for (b, block) in blocks(data).iter_mut().enumerate() {
+        let v = each8!(k, settle, raise8(k, offset, load_block(k, block)));
         let v = k.transpose(forward8(k, v, &roots(k, table, n / BLOCK, b)));
         let v = k.transpose(forward8(k, v, &block_roots(k, table, n / BLOCK + b)));
         let v = if FACTOR { each8!(k, factor, v) } else { each8!(k, finish, v) };
-        store8(k, &mut parts, 0, v);
+        store_block(k, block, v);
     }
 }
 
@@ -353,12 +379,11 @@ pub(super) fn inverse<K: Kernel>(k: K, tables: &Tables<K::Word>, data: &mut [u64
     let n_inverse = root(k, tables.n_inverse);
     let (first, passes) = twiddles::passes(n);
     let last = n == BLOCK;
-    for (b, block) in data.as_chunks_mut::<BLOCK>().0.iter_mut().enumerate() {
-        let mut parts = parts(block);
-        let v = k.transpose(each8!(k, read, load8(k, &parts, 0)));
+    for (b, block) in blocks(data).iter_mut().enumerate() {
+        let v = k.transpose(each8!(k, read, load_block(k, block)));
         let v = k.transpose(inverse8(k, v, &block_roots(k, table, n / BLOCK + b)));
         let v = inverse8(k, v, &roots(k, table, n / BLOCK, b));
-        store8(k, &mut parts, 0, if last { scale8(k, v, n_inverse) } else { v });
+        store_block(k, block, if last { scale8(k, v, n_inverse) } else { v });
     }
     for m in passes.rev() {
         for (i, group) in data.chunks_exact_mut(n / m).enumerate() {
