@@ -2,7 +2,7 @@
 
 use engine::{Ceiling, Engine, Error, Origin, Right, Tensor};
 
-use crate::policy::{fold_heads, unfold_heads};
+use crate::heads::{fold_heads, unfold_heads};
 use crate::{HeadShape, Store};
 
 /// What [`causal`] returns.

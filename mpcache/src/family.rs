@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use engine::Engine;
 
 use crate::options::PolicyText;
-use crate::{HeadShape, Policy, PolicyError, PolicyOptions};
+use crate::{HeadShape, Policy, PolicyError, PolicyHelp, PolicyOptions};
 
 /// The settings of a policy, or of several that differ in settings alone.
 ///
@@ -89,17 +89,6 @@ impl<F> Parsed<F> {
     pub(crate) fn map<G>(self, settings: impl FnOnce(F) -> G) -> Parsed<G> {
         Parsed { policy: self.policy, options: self.options, settings: settings(self.settings) }
     }
-}
-
-/// What a help text says of a policy.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PolicyHelp {
-    /// The name.
-    pub name: &'static str,
-    /// The keys of its options.
-    pub keys: &'static [&'static str],
-    /// One line of description.
-    pub about: &'static str,
 }
 
 /// An option with the value in force.

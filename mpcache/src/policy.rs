@@ -1,27 +1,8 @@
 //! The interface of a cache policy.
 
-use engine::{Engine, Error, Tensor};
-use serde::{Deserialize, Serialize};
+use engine::{Engine, Error};
 
 use crate::Store;
-
-/// Heads of an attention layer. Query head h reads key/value head h / (heads / kv_heads).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct HeadShape {
-    /// Query heads, a multiple of `kv_heads`.
-    pub heads: usize,
-    /// Key/value heads.
-    pub kv_heads: usize,
-    /// Length of one head.
-    pub head_dim: usize,
-}
-
-impl HeadShape {
-    /// Query heads per key/value head.
-    pub fn group(&self) -> usize {
-        self.heads / self.kv_heads
-    }
-}
 
 /// Computes attention over a store: over all of it or over a part that the policy chooses.
 ///
@@ -47,17 +28,4 @@ pub trait Policy<E: Engine>: Send {
         q: &E::Tensor,
         store: &mut Store<E>,
     ) -> Result<E::Tensor, Error>;
-}
-
-/// (heads, rows, d) -> (kv_heads, group * rows, d): the queries that share a key/value head become rows of one
-/// matrix, so that keys and values are never repeated.
-pub fn fold_heads<T: Tensor>(q: &T, shape: HeadShape) -> T {
-    let rows = q.shape()[1];
-    q.reshape(&[shape.kv_heads, shape.group() * rows, shape.head_dim])
-}
-
-/// The inverse of [`fold_heads`].
-pub fn unfold_heads<T: Tensor>(x: &T, shape: HeadShape) -> T {
-    let rows = x.shape()[1] / shape.group();
-    x.reshape(&[shape.heads, rows, shape.head_dim])
 }

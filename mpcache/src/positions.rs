@@ -1,16 +1,12 @@
 //! The positions of the tokens that a layer keeps and attends to, for accuracy studies.
 
-use engine::Engine;
-
-use crate::Store;
-
 /// Positions in the text, recorded where the engine sees its values.
 #[derive(Clone, Debug)]
 pub(crate) struct Positions {
     /// By key/value head the tokens that it keeps, in the order of the store.
-    kept: Vec<Vec<usize>>,
+    pub(crate) kept: Vec<Vec<usize>>,
     /// By query head the tokens that the last query attended to; empty before the first.
-    attended: Vec<Vec<usize>>,
+    pub(crate) attended: Vec<Vec<usize>>,
 }
 
 impl Positions {
@@ -22,33 +18,5 @@ impl Positions {
     /// The tokens `from..to` came in.
     pub(crate) fn extend(&mut self, from: usize, to: usize) {
         self.kept.iter_mut().for_each(|row| row.extend(from..to));
-    }
-}
-
-/// What the policies tell of themselves. Recorded on engines that see their values; elsewhere nothing happens.
-impl<E: Engine> Store<E> {
-    /// Records that the store now holds, of what it held before, the rows `rows(h)` for every key/value head h.
-    pub fn record_kept(&mut self, rows: impl Fn(usize) -> Vec<usize>) {
-        let Some(Positions { kept, .. }) = &mut self.positions else { return };
-        for (head, row) in kept.iter_mut().enumerate() {
-            *row = rows(head).into_iter().map(|i| row[i]).collect();
-        }
-    }
-
-    /// Records that the query of every query head h attends to the rows `rows(h)` of the store.
-    pub fn record_attended(&mut self, rows: impl Fn(usize) -> Vec<usize>) {
-        let shape = self.heads();
-        let Some(Positions { kept, attended }) = &mut self.positions else { return };
-        let positions = |head: usize| -> Vec<usize> {
-            let kept = &kept[head / shape.group()];
-            rows(head).into_iter().map(|i| kept[i]).collect()
-        };
-        *attended = (0..shape.heads).map(positions).collect();
-    }
-
-    /// For every query head the positions in the text that the last query attended to, in any order. Known where the
-    /// engine sees its values.
-    pub fn attended(&self) -> Option<&[Vec<usize>]> {
-        self.positions.as_ref().map(|positions| &positions.attended[..]).filter(|attended| !attended.is_empty())
     }
 }

@@ -7,7 +7,7 @@ use super::layout::Layout;
 use super::summary::{Levels, Summaries};
 use super::{Clusters, Gather, Similarity};
 use crate::attention::{self, Attended, Received};
-use crate::policy::fold_heads;
+use crate::heads::fold_heads;
 use crate::{HeadShape, Policy, Select, Store, eviction};
 
 /// Fractional bits of scores that are compared: summaries are scaled down, so this is 1/512 of a score.

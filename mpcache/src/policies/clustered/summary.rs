@@ -6,7 +6,7 @@ use std::str::FromStr;
 use engine::{Engine, Error, Extrema, OperandId, OperandKind, Origin, Ranking, Right, Tensor, TopK};
 
 use super::{Clusters, Sizes};
-use crate::policy::fold_heads;
+use crate::heads::fold_heads;
 use crate::store::KV_MAGNITUDE;
 use crate::{HeadShape, UnknownValue};
 
