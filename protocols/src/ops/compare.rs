@@ -198,7 +198,7 @@ impl Leaf {
 }
 
 /// Sizes of the digits of `bits` bits, least significant first. They differ by at most one. Their number is the one
-/// that takes the fewest levels with `thresholds` thresholds, and among those the fewest bits.
+/// that takes the fewest levels and then, with `thresholds` thresholds, the fewest bits.
 fn digits(bits: u32, thresholds: usize) -> Vec<u32> {
     let split = |count: u32| (0..count).map(|i| (bits - i).div_ceil(count)).collect::<Vec<_>>();
     let cost = |sizes: &Vec<u32>| {
