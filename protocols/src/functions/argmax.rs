@@ -1,7 +1,8 @@
 //! The position of the largest entry, by a tournament that carries positions along.
 //!
-//! Comparisons are exact, so the result is a position of the maximum; ties go to either. Range: |x| < 2^11, n < 2^30.
-//! Nothing is revealed. ceil(log2 n) rounds of one comparison and one multiplexer.
+//! **Error.** None: comparisons are exact, so the result is a position of the maximum; ties go to
+//! either. **Range.** |x| < 2^11, n < 2^30. **Revealed.** Nothing. *Cost.* ceil(log2 n) rounds of one comparison and
+//! one multiplexer.
 
 use ndarray::{ArrayD, IxDyn};
 

@@ -45,8 +45,8 @@ use crate::stock::masks::{Masks, Prepared};
 use crate::wire::beaver::{open_product, random};
 use crate::wire::opening;
 
-/// A cached operand: what a session remembers of a growing matrix between its products. When rows change, take
-/// another, of the next generation.
+/// A cached operand: what a session remembers of it between its products. When rows change, take another, of the next
+/// generation.
 #[derive(Debug)]
 pub struct Operand {
     id: OperandId,

@@ -3,7 +3,7 @@
 //! **Functionality.** XOR shares of b_1, .., b_k and shares of x modulo 2^w -> shares of b_1 ... b_k x modulo 2^w.
 //!
 //! **Source.** The conjunction h of the bits is looked up by 1-of-2^k OT, as in the joint truth tables of
-//! [`compare`](super::compare()); the same OT multiplies h by the server's share of x.
+//! [`compare`](super::compare); the same OT multiplies h by the server's share of x.
 //!
 //! ```text
 //! client:  its index is its k bits
@@ -13,7 +13,7 @@
 //! both:    share h x_c = a x_c + r (1 - 2a) x_c by one correlated OT, in which the server chooses by r
 //! ```
 //!
-//! The server drew r itself, so it sends its choices with the tables. For k = 1 this is [`mux`](super::mux()).
+//! The server drew r itself, so it sends its choices with the tables. For k = 1 this is [`mux`](super::mux).
 //!
 //! **Range.** Any word; 1 <= k <= [`MOST_BITS`]. **Error.** None.
 //!
