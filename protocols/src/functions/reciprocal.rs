@@ -5,8 +5,8 @@
 //! C = 2^J S - sum_j 2^(J-j) g_j S
 //!
 //! is S 2^(J-k), because 2^J - 2^(J-1) - ... - 2^(J-k) = 2^(J-k). It lies in [1, 2) 2^J and is linear in the words
-//! g_j S, which take one multiplexer for all j. A cubic spline gives y = 2^J / C, and 1 / S = y 2^-k is the same sum
-//! of the words g_j y. The choices of both multiplexers are sent at once. Comparisons are made to [`COMPARED_FRAC`]
+//! g_j S, which take one multiplexer for all j. A cubic spline gives y = 2^J / C, and the same sum of the words g_j y
+//! gives 1 / S = y 2^-k. The choices of both multiplexers are sent at once. Comparisons are made to [`COMPARED_FRAC`]
 //! fractional bits, so C / 2^J may exceed 2 by 1/32; the table has room for [0.875, 2.8).
 //!
 //! C = 2^J S - sum_j 2^(J-j) g_j S,
@@ -64,7 +64,7 @@ pub fn reciprocal<B: Abb>(b: &mut B, s: &B::Words, n: usize, width: u32, frac: u
         let thresholds: Vec<i64> = (1..=octaves).map(|j| 1 << (j + COMPARED_FRAC)).collect();
         let reached = Octaves::of(b, &coarse, &thresholds, ring - (FRAC - COMPARED_FRAC))?;
 
-        // Scale of p_1's coefficient 2^-20 or the result's, if finer.
+        // Fractional bits that give p_1 a coefficient in units of 2^-20, or those of the result if they are more.
         let out_frac = (GRIDS.lookup.low_bits + 20).max(frac);
         let out_width = ring_for(TOP * f64::from(1u32 << octaves), out_frac);
         let evaluation = b.evaluation();

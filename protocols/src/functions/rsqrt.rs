@@ -53,7 +53,7 @@ const GRIDS: Grids = Grids {
     },
     masked: Grid { index_bits: 10, low_bits: TABLE_FRAC - 8, pieces: Pieces::Lines },
 };
-/// Bits below the lowest threshold's that comparisons look at.
+/// Bits below that of the lowest threshold at which comparisons look.
 const COMPARED_BITS: u32 = 5;
 
 /// n eps in units of q, at least [`MIN_SQUARES`].
