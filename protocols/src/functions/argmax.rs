@@ -13,7 +13,7 @@ use crate::ops::mux::Mux;
 use crate::words::Words;
 use crate::{Error, FRAC, Tensor};
 
-/// Ring of the comparisons and of the result: differences are below 2^12.
+/// Bits of the ring of the comparisons and of the result: differences are below 2^12.
 pub const ARGMAX_WIDTH: u32 = FRAC + 13;
 
 /// (n) -> (1): the position of the largest entry, modulo 2^[`ARGMAX_WIDTH`].

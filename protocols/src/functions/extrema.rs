@@ -28,7 +28,7 @@ use crate::ops::mux::Mux;
 use crate::words::Words;
 use crate::{Error, FRAC, Tensor};
 
-/// Ring of the results: differences are below 2^10.
+/// Bits of the ring of the results: differences are below 2^10.
 pub const EXTREMA_WIDTH: u32 = FRAC + 11;
 
 /// Low bits that the comparisons do not look at.

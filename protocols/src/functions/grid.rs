@@ -12,7 +12,7 @@ pub struct Scale {
     pub step: f64,
     /// Fractional bits of the result.
     pub out_frac: u32,
-    /// Ring of the result.
+    /// Bits of the ring of the result.
     pub out_width: u32,
 }
 

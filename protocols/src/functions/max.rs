@@ -13,7 +13,7 @@ use crate::ops::row_max::RowMax;
 use crate::words::Words;
 use crate::{Error, FRAC, Tensor};
 
-/// Ring of the result: differences to it are below 2^10.
+/// Bits of the ring of the result: differences to it are below 2^10.
 pub const MAX_WIDTH: u32 = FRAC + 11;
 
 /// Low bits that are cut off.

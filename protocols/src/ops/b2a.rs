@@ -17,7 +17,7 @@ use crate::wire::cross::{self, Side};
 /// The bits as words 0 or 1 modulo 2^`width`.
 #[derive(Clone, Copy, Debug)]
 pub struct B2a {
-    /// Ring of the result, 1..=64.
+    /// Bits of the ring of the result, 1..=64.
     pub width: u32,
 }
 

@@ -40,7 +40,7 @@ use crate::words::signed;
 pub struct AtLeast<'t> {
     /// Public thresholds, up to 32; x - threshold is a signed `width`-bit value for each.
     pub thresholds: &'t [i64],
-    /// Ring of x, 2..=64.
+    /// Bits of the ring of x, 2..=64.
     pub width: u32,
 }
 

@@ -48,7 +48,7 @@ impl Function {
         self.out_frac
     }
 
-    /// Ring of the result.
+    /// Bits of the ring of the result.
     pub fn out_width(&self) -> u32 {
         match &self.method {
             Method::Lookup(table) => table.out_width(),

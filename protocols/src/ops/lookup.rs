@@ -40,7 +40,7 @@ pub trait Table: Sync {
     fn index_bits(&self) -> u32;
     /// Bits of an input below the window index.
     fn low_bits(&self) -> u32;
-    /// Ring of coefficients and result: the result is the sum modulo 2^out_width.
+    /// Bits of the ring of coefficients and result: the result is the sum modulo 2^out_width.
     fn out_width(&self) -> u32;
     /// Whether there is a constant term (k = 0).
     fn has_constant(&self) -> bool;

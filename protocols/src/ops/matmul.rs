@@ -34,7 +34,7 @@ use crate::words::mask;
 /// units in the last place.
 #[derive(Clone, Copy, Debug)]
 pub struct Matmul {
-    /// Ring.
+    /// Bits of the ring.
     pub width: u32,
 }
 
@@ -99,7 +99,7 @@ pub struct Triple {
     pub k: usize,
     /// Columns of B.
     pub n: usize,
-    /// Ring.
+    /// Bits of the ring.
     pub width: u32,
 }
 

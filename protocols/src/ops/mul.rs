@@ -39,7 +39,7 @@ use crate::words::{mask, signed};
 /// x y modulo 2^`width`, entrywise; shapes equal. Error: at most 1 in the last place.
 #[derive(Clone, Copy, Debug)]
 pub struct Mul {
-    /// Ring, 1..=64.
+    /// Bits of the ring, 1..=64.
     pub width: u32,
 }
 
@@ -91,7 +91,7 @@ impl Operation for Mul {
 /// (rows, n) times (rows): every row times its own word, modulo 2^`width`. Error: a few units in the last place.
 #[derive(Clone, Copy, Debug)]
 pub struct MulRows {
-    /// Ring, 1..=64.
+    /// Bits of the ring, 1..=64.
     pub width: u32,
 }
 
@@ -149,7 +149,7 @@ impl Operation for MulRows {
 pub struct RowProduct {
     /// Entries of the row, at least 1.
     pub n: usize,
-    /// Ring.
+    /// Bits of the ring.
     pub width: u32,
 }
 

@@ -22,7 +22,7 @@ use crate::words::signed;
 /// b ? x : 0 modulo 2^`width`, entrywise; shapes equal.
 #[derive(Clone, Copy, Debug)]
 pub struct Mux {
-    /// Ring of words and result, 1..=64.
+    /// Bits of the ring of words and result, 1..=64.
     pub width: u32,
 }
 
@@ -107,7 +107,7 @@ impl<const N: usize> Operation for Choose<N> {
 /// A [`Mux`] by bits whose choices [`Choose`] has sent.
 #[derive(Clone, Copy, Debug)]
 pub struct Select {
-    /// Ring of words and result, 1..=64.
+    /// Bits of the ring of words and result, 1..=64.
     pub width: u32,
 }
 

@@ -44,7 +44,7 @@ pub struct MaskedRow {
     pub inputs: usize,
     /// Columns of the matrix.
     pub outputs: usize,
-    /// Ring.
+    /// Bits of the ring.
     pub width: u32,
 }
 

@@ -42,7 +42,7 @@ use crate::words::mask;
 /// `None`.
 #[derive(Clone, Copy, Debug)]
 pub struct Reveal {
-    /// Ring.
+    /// Bits of the ring.
     pub width: u32,
     /// Who learns the words.
     pub to: Role,
@@ -78,7 +78,7 @@ impl Operation for Reveal {
 /// random, on a grid of the receiver's share. Range: |x| < 2^(width - 2). Error: below 2^drop.
 #[derive(Clone, Copy, Debug)]
 pub struct RevealRounded {
-    /// Ring.
+    /// Bits of the ring.
     pub width: u32,
     /// Bits dropped, less than `width - 1`.
     pub drop: u32,
@@ -118,7 +118,7 @@ impl Operation for RevealRounded {
 /// Opens words modulo 2^`width` to both parties, reduced modulo 2^`width`. A plan returns `None`.
 #[derive(Clone, Copy, Debug)]
 pub struct Open {
-    /// Ring.
+    /// Bits of the ring.
     pub width: u32,
 }
 

@@ -37,7 +37,7 @@ use crate::words::signed;
 pub struct RowMax<'l> {
     /// Entries of every row, each at least 1.
     pub lengths: &'l [usize],
-    /// Ring, 2..=64.
+    /// Bits of the ring, 2..=64.
     pub width: u32,
 }
 

@@ -30,7 +30,7 @@ use crate::words::{Words, signed};
 /// (..., n) -> (...): sums of squares over the last axis modulo 2^`width`. Error: at most n in the last place.
 #[derive(Clone, Copy, Debug)]
 pub struct SumSquares {
-    /// Ring, 1..=64.
+    /// Bits of the ring, 1..=64.
     pub width: u32,
 }
 
@@ -79,7 +79,7 @@ impl Operation for SumSquares {
 pub struct Squares {
     /// Entries of the row, at least 1.
     pub n: usize,
-    /// Ring.
+    /// Bits of the ring.
     pub width: u32,
 }
 

@@ -43,11 +43,11 @@ use crate::{Error, Tensor};
 /// or that plus 1; exact when `shift` is 0), modulo 2^`out`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Truncation {
-    /// Ring of the input, 3..=64.
+    /// Bits of the ring of the input, 3..=64.
     pub width: u32,
     /// Bits dropped, less than `width - 1`.
     pub shift: u32,
-    /// Ring of the result, 1..=64.
+    /// Bits of the ring of the result, 1..=64.
     pub out: u32,
 }
 

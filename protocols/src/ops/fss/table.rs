@@ -49,7 +49,7 @@ pub struct FssShape {
     pub index_bits: u32,
     /// Bits of an input below the window index: a window is 2^low_bits wide.
     pub low_bits: u32,
-    /// Ring of the result, 2..=64; at most 32 for a parabola, more for a power.
+    /// Bits of the ring of the result, 2..=64; at most 32 for a parabola, more than 32 for a power.
     pub width: u32,
     /// What is shared.
     pub payload: Payload,
@@ -116,7 +116,7 @@ pub struct CurveSpec {
     pub step: f64,
     /// Fractional bits of the result.
     pub out_frac: u32,
-    /// Ring of the result.
+    /// Bits of the ring of the result.
     pub out_width: u32,
 }
 

@@ -49,7 +49,7 @@ pub(crate) fn applies(options: &Options, width: u32) -> bool {
 /// A random mask and a key that expands to XOR shares of its unit vector. Unit: an input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Comparison {
-    /// Ring.
+    /// Bits of the ring.
     pub width: u32,
 }
 
