@@ -91,7 +91,7 @@ pub enum Error {
         /// Tokens now.
         got: usize,
     },
-    /// An operation over more entries than it is built for.
+    /// An operation over more entries than it supports.
     #[error("{operation} over {got} entries, at most {limit} are supported")]
     TooMany {
         /// The operation.
@@ -101,7 +101,7 @@ pub enum Error {
         /// Entries asked for.
         got: usize,
     },
-    /// An operation on words of a size that needs a wider ring than there is.
+    /// An operation on words so large that it needs a wider ring than there is.
     #[error("{operation} on words of this size needs a ring of {got} bits, at most {limit} are supported")]
     Width {
         /// The operation.
@@ -170,7 +170,7 @@ mod tests {
     }
 }
 
-/// Packed bits that a peer sent, as the transfer that carried them reports them.
+/// Malformed packed bits from a peer, reported as a failure of the transfer that carried them.
 impl From<bits::Error> for Error {
     fn from(error: bits::Error) -> Self {
         Error::Ot(error.into())

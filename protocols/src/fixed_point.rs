@@ -97,7 +97,7 @@ impl Secure {
         Ok(FixedPoint::over(TwoParty::new(Session::new(channel, options)?)))
     }
 
-    /// The channel, to book phases and to send what lies outside the engine.
+    /// The channel, to book phases and to send messages that do not belong to the engine.
     pub fn channel(&mut self) -> &mut Channel {
         self.abb.session().channel()
     }

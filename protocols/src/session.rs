@@ -1,4 +1,4 @@
-//! What two parties share while they compute together: the channel, the pools of correlations, the HE keys.
+//! One party's end of a two-party computation: the channel, the pools of OTs, the HE keys.
 
 use std::collections::{HashMap, HashSet};
 

@@ -72,8 +72,8 @@ const GELU: Forms = Forms {
         compared_frac: 6,
     },
     // 128 quadratic windows of 2/29 on [-4.34, 4.34]: 8.3e-5 (erf: 1.3e-4). 512 linear windows of 1/58: 1.5e-4, at
-    // 2.4 times the processor time online, 1.5 times offline, and 30 bytes more an entry. The comparison is one of 15
-    // bits, which a table of unit vectors decides over slow links ([`crate::ops::fss::threshold`]).
+    // 2.4 times the processor time online, 1.5 times offline, and 30 bytes more an entry. The comparison has 15 bits,
+    // so over slow links it is made by FSS keys ([`crate::ops::fss::threshold`]).
     masked: Form {
         grid: Grid { index_bits: 7, low_bits: 11, pieces: Pieces::Parabolas },
         in_frac: 15,

@@ -71,7 +71,7 @@ impl Table for ExpTable {
     }
 }
 
-/// 14 windows of width 1 would not reach [`EXP_END`].
+/// With 4 bits, 14 windows of width 1 would not reach [`EXP_END`].
 const MASKED_INDEX_BITS: u32 = 5;
 const MASKED_OUT_FRAC: u32 = COEFFICIENT_FRAC + POWER_FRAC;
 

@@ -31,7 +31,7 @@ use crate::{Error, FRAC, Tensor};
 /// Bits of the ring of the results: differences are below 2^10.
 pub const EXTREMA_WIDTH: u32 = FRAC + 11;
 
-/// Low bits that the comparisons do not look at.
+/// Low bits that the comparisons ignore.
 pub const DROPPED: u32 = 8;
 
 /// Resolution of the comparisons.

@@ -27,7 +27,7 @@ impl Grid {
     }
 }
 
-/// The tables of a function for either protocol.
+/// The tables of a function for the two protocols.
 #[derive(Clone, Copy, Debug)]
 pub struct Grids {
     /// For look-up.
@@ -56,7 +56,7 @@ pub fn kept(
 ) -> Arc<Function> {
     static KEPT: LazyLock<Mutex<HashMap<Key, Arc<Function>>>> = LazyLock::new(Mutex::default);
     let key = (name, evaluation, parameters.to_vec());
-    // No code panics while it changes the map, so poison says nothing.
+    // No code panics while it changes the map, so a poisoned lock is harmless.
     let find = || KEPT.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned();
     find().unwrap_or_else(|| {
         // Fitted without the lock, because a fit takes milliseconds. Two threads may fit the same, which is harmless.

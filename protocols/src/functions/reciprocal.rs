@@ -9,12 +9,6 @@
 //! gives 1 / S = y 2^-k. The choices of both multiplexers are sent at once. Comparisons are made to [`COMPARED_FRAC`]
 //! fractional bits, so C / 2^J may exceed 2 by 1/32; the table has room for [0.875, 2.8).
 //!
-//! C = 2^J S - sum_j 2^(J-j) g_j S,
-//!
-//! one multiplexer for all j, whose choices are sent for both sums at once. A cubic spline gives y = 2^J / C, and
-//! 1 / S = y 2^-k by the same sum. Comparisons are made to [`COMPARED_FRAC`] fractional bits, so C / 2^J may exceed 2
-//! by 1/32; the table has room for [0.875, 2.8).
-//!
 //! **Range.** S in [0.9, 1.7 n] for a public n -> [0.58 / n, 1.12]. **Error.** Relative, at most
 //! [`MAX_RECIPROCAL_ERROR`] plus one unit in the last place of the result. **Revealed.** Nothing. *Cost.* One
 //! comparison, two multiplexers, one evaluation and one truncation, on one word per row.
@@ -88,7 +82,7 @@ pub fn reciprocal<B: Abb>(b: &mut B, s: &B::Words, n: usize, width: u32, frac: u
     })
 }
 
-/// Rows of a positive word, with the bits of the powers of two or four that it reaches.
+/// For one positive word per row, the bits of the powers of two or four that it reaches.
 pub(super) struct Octaves<B: Abb> {
     /// The selectors of the first scaling and of the last.
     selectors: Option<[Selector<B::Form>; 2]>,

@@ -31,7 +31,7 @@ pub const MAX_SOFTMAX_ERROR: f64 = 1e-5;
 /// either way. Many equally small terms next to a large one add up.
 pub const MAX_TERM_ERROR: f64 = 0.5 / (1u64 << FRAC) as f64;
 
-/// Low bits of a difference to the maximum that its comparison with [`CUT`] does not look at.
+/// Low bits of a difference to the maximum that its comparison with [`CUT`] ignores.
 const DROPPED: u32 = 13;
 
 /// Resolution of that comparison.
@@ -43,7 +43,7 @@ pub const CUT: f64 = EXP_END - UNIT;
 /// Most columns.
 pub const MAX_SOFTMAX_COLUMNS: usize = 1 << 12;
 
-/// Fractional bits of the reciprocal of the sum: more than the terms have, because its error is common to a row.
+/// Fractional bits of the reciprocal of the sum. It has more than the terms, because its error is common to a row.
 const RECIPROCAL_FRAC: u32 = 22;
 
 /// (..., rows, columns) -> the same shape modulo 2^64. Row i of `rows` sees its first `visible[i]` columns, at

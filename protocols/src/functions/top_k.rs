@@ -1,4 +1,4 @@
-//! The k largest of every row, as secret unit vectors or as positions of a shuffled order.
+//! The k largest entries of every row, as secret unit vectors or as positions in a shuffled order.
 //!
 //! **Functionality.** (rows, n) words and a public k -> which k entries of every row are the largest. Three methods
 //! give the same kind of result, [`TopK`]:

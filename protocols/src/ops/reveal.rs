@@ -25,7 +25,7 @@
 //!
 //! With t = (x - c) mod 2^d the result is
 //!
-//! x - t with probability 1 - t / 2^d, and x - t + 2^d with probability t / 2^d:
+//! x - t with probability 1 - t / 2^d, and x - t + 2^d with probability t / 2^d.
 //!
 //! This is x rounded at random to the grid c + 2^d Z, with expectation x. The receiver's view is a function of c and
 //! of this result alone, so it can be simulated from the functionality. One result tells x to about d bits less than
@@ -148,7 +148,7 @@ impl Operation for Open {
     }
 }
 
-/// Opens `x` to `to`, which gets them reduced modulo 2^`width`.
+/// Opens `x` to `to`, which gets the values reduced modulo 2^`width`.
 fn reveal(s: &mut Session, x: &[u64], width: u32, to: Role) -> Result<Option<Vec<u64>>, Error> {
     if s.role() != to {
         s.deliver(STEP, bits::pack(x, &[width]))?;
@@ -158,8 +158,8 @@ fn reveal(s: &mut Session, x: &[u64], width: u32, to: Role) -> Result<Option<Vec
     Ok(Some(added(x, width, &message)?))
 }
 
-/// Opens `x` to `to`, rounded at random to a multiple of 2^`drop` away from its own share: see the module. The values
-/// are reduced modulo 2^`width`; `drop` < `width`.
+/// Opens `x` to `to`, rounded at random to a multiple of 2^`drop` away from the share of `to`: see the module. The
+/// values are reduced modulo 2^`width`; `drop` < `width`.
 fn reveal_rounded(s: &mut Session, x: &[u64], width: u32, drop: u32, to: Role) -> Result<Option<Vec<u64>>, Error> {
     let kept = width - drop;
     if s.role() != to {

@@ -118,7 +118,7 @@ fn square(s: &mut Session, x: &[u64], width: u32) -> Result<Vec<u64>, Error> {
     let cross_terms = match ole_if_cheaper(s.plans(), x.len(), width, OleKind::Square)? {
         Some(plan) => ole(s, &plan, &[x])?,
         None => {
-            // 2 x_s x_c: half of it modulo 2^(width-1), doubled.
+            // 2 x_s x_c is computed as half of it modulo 2^(width-1), then doubled.
             let half = width - 1;
             let shape = rows_shape(x.len(), 1, half);
             let shares = match s.role() {
