@@ -1,5 +1,5 @@
-//! Whether the product of the client's vector with the server's reaches a threshold: the client learns that one bit,
-//! the server nothing. `cargo run --release -p waggle-protocols --example dot_product`
+//! Tells the client whether the product of its vector with the server's reaches a threshold. The client learns that
+//! one bit, the server nothing. `cargo run --release -p waggle-protocols --example dot_product`
 //!
 //! The parties are two threads. On two machines each calls `Session::new` on a channel over TCP,
 //! `Channel::new(Role::Server, net::tcp::listen(addr, timeout)?.accept(None)?)` or

@@ -8,7 +8,8 @@
 //! one correlated OT in each direction. *Prepared.* Random bits a, b and a b, made by the direct form; online the
 //! parties open d = x + a and e = y + b, and x y = d e + d b + e a + a b (Beaver, CRYPTO 1991).
 //!
-//! **Range.** Any bits. **Error.** None. **Revealed.** Nothing: d and e are uniform, as every a and b is used once.
+//! **Range.** Any bits. **Error.** None. **Revealed.** Nothing: d and e are uniform, because every a and b is used
+//! once.
 
 use ndarray::{IxDyn, Zip};
 use net::Role;
@@ -130,7 +131,7 @@ fn prepared(session: &mut Session, x: &[u8], y: &[u8], triples: &[u64]) -> Resul
 fn all_three<B: Abb>(b: &mut B, shape: &[usize], own: Option<&ArrayD<u64>>) -> Result<Option<ArrayD<u64>>, Error> {
     let packed = b.input(Role::Client, shape, own)?;
     let [x, y, z] = [0, 1, 2].map(|i| {
-        // Bit i of the client's word is on its share alone, so the other's zero is a share of it as well.
+        // Bit i of the client's word is on its share alone; the other's zero is a share of the bit as well.
         let word = own.map(|own| own.mapv(|word| word >> i & 1));
         b.input(Role::Client, &packed.shape(), word.as_ref()).map(|word| b.low_bit(&word))
     });

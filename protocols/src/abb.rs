@@ -1,9 +1,11 @@
-//! The arithmetic black box: what every composite function is written over.
+//! The arithmetic black box: the interface over which all composite functions are written.
 //!
-//! A box holds words of Z_2^64 and bits that the caller cannot see, computes linear functions of them for free, and
+//! A box holds words of Z_2^64 and bits that the caller cannot see. It computes linear functions of them for free and
 //! applies [`Operation`]s to them. Composite functions ([`crate::functions`]) and the fixed-point engine are written
-//! once over [`Abb`]. Three boxes run them: `Clear` (one process, exact operations: the naive twin of every
-//! protocol), `TwoParty` (additive and XOR shares, the product) and `Planner` (shapes only, adds up costs).
+//! once over [`Abb`]. Three boxes run them:
+//! - `Clear` runs in one process, with exact operations. It is the naive twin of every protocol.
+//! - `TwoParty` runs between two parties, on additive and XOR shares.
+//! - `Planner` sees shapes only and adds up costs.
 //!
 //! # Words and widths
 //! A word is always stored modulo 2^64. An operation that takes a `width` w looks only at the low w bits of each
@@ -58,9 +60,9 @@ pub trait Abb: 'static {
         input: O::Input<'_, Self::Form>,
     ) -> Result<O::Output<Self::Form>, Error>;
 
-    /// [`Matmul`](crate::ops::matmul::Matmul) modulo 2^`width` by a matrix that only grows: along `axis` its tokens
-    /// are those of the product with `operand` before, and new ones after them. In a two-phase session each token is
-    /// opened under its mask once, see [`cached`](crate::ops::cached).
+    /// [`Matmul`](crate::ops::matmul::Matmul) modulo 2^`width` by a cached operand, a matrix that only grows. Along
+    /// `axis` it has the tokens of the previous product with `operand`, followed by new ones. In a two-phase session
+    /// each token is opened once, under its mask; see [`cached`](crate::ops::cached).
     fn matmul_cached(
         &mut self,
         a: &Self::Words,
@@ -79,8 +81,8 @@ pub trait Abb: 'static {
     /// x + `value` in every entry.
     fn add_public(&mut self, x: &Self::Words, value: u64) -> Self::Words;
 
-    /// Words that `owner` knows and passes as `Some`; the other party passes `None`. Free: the owner's share is the
-    /// value.
+    /// Words that `owner` knows and passes as `Some`; the other party passes `None`. Free: the value is the owner's
+    /// share.
     fn input(&mut self, owner: Role, shape: &[usize], values: Option<&ArrayD<u64>>) -> Result<Self::Words, Error>;
 
     /// Complement of bits, free.
@@ -92,10 +94,11 @@ pub trait Abb: 'static {
     /// The lowest bit of every word, free: shares modulo 2 are XOR shares.
     fn low_bit(&mut self, x: &Self::Words) -> Self::Bits;
 
-    /// How functions are to be tabulated for [`Evaluate`](crate::ops::evaluate::Evaluate).
+    /// Which kind of table [`Evaluate`](crate::ops::evaluate::Evaluate) uses in this box.
     fn evaluation(&self) -> Evaluation;
 
-    /// States that |x| < 2^`bits` for words modulo 2^64. A box that sees its values checks it; the others cannot.
+    /// States that |x| < 2^`bits` for words modulo 2^64. A box that sees its values checks the bound; the others
+    /// cannot.
     fn expect_below(&mut self, x: &Self::Words, bits: u32) -> Result<(), Error> {
         let _ = (x, bits);
         Ok(())

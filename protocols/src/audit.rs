@@ -1,11 +1,11 @@
-//! What a session opens under masks, for tests that hold it to the uniform distribution.
+//! Counts what a session opens under masks, for tests that compare it with the uniform distribution.
 
 use std::collections::BTreeMap;
 
-/// Highest bits that are looked at.
+/// How many of a word's highest bits are counted.
 const BITS: u32 = 4;
 
-/// Words that a cell of a test should expect, at least.
+/// The fewest words that a cell of a test should expect.
 const LEAST: usize = 16;
 
 /// How often the highest bits of the words opened under masks had each value, by operation path.
@@ -16,7 +16,7 @@ pub struct Audit {
 }
 
 impl Audit {
-    /// Words opened under `path`, of `widths` bits in turn.
+    /// Counts words opened under `path`. Their widths are `widths`, repeated.
     pub(crate) fn note(&mut self, path: &str, words: &[u64], widths: &[u32]) {
         for (word, &width) in words.iter().zip(widths.iter().cycle()) {
             let bits = width.min(BITS);
@@ -30,7 +30,7 @@ impl Audit {
         self.counts.values().flatten().sum()
     }
 
-    /// The path whose words are furthest from uniform, and their [`deviation`]. Paths of few words are taken
+    /// The path whose words are furthest from uniform, and their [`deviation`]. Paths with few words are counted
     /// together.
     pub fn worst(&self) -> (String, f64) {
         let mut rest: BTreeMap<u32, Vec<usize>> = BTreeMap::new();

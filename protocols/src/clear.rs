@@ -1,8 +1,8 @@
 //! The arithmetic black box in the clear: one process, exact integers, every range checked.
 //!
-//! [`Clear`] is the naive twin that the protocols are tested against, and the oracle that tells where a model leaves
-//! the ranges of its functions: between two parties an overflow is invisible, here it is an [`engine::Error::Range`]
-//! with the operation's path.
+//! [`Clear`] is the naive twin against which the protocols are tested. It also shows where a model leaves the ranges
+//! of its functions: between two parties an overflow is invisible, while here it is an [`engine::Error::Range`] that
+//! gives the operation's path.
 
 use ndarray::{ArrayD, IxDyn, Zip};
 use net::Role;
@@ -18,7 +18,7 @@ use crate::{Error, Evaluation};
 /// Exact operations on visible values: runs the twin of every operation.
 ///
 /// A word is the value itself, sign-extended to 64 bits from the width of the operation that made it. Multiplications
-/// compute over the integers and refuse a result that is not a signed `width`-bit value; truncations and comparisons
+/// compute over the integers and refuse a result that is not a signed `width`-bit value. Truncations and comparisons
 /// refuse inputs outside their ranges. Truncation rounds to nearest.
 #[derive(Debug, Default)]
 pub struct Clear {
@@ -55,7 +55,7 @@ impl Abb for Clear {
     }
 
     fn apply<O: Operation>(&mut self, operation: O, input: O::Input<'_, Values>) -> Result<O::Output<Values>, Error> {
-        // For its checks of shapes.
+        // This checks the shapes.
         operation.size(&input);
         operation.twin(&mut self.twin, input)
     }

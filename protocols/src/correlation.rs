@@ -1,4 +1,7 @@
-//! Kinds of correlations: secret random words of two parties that stand in a known relation, made before the data.
+//! Kinds of correlations.
+//!
+//! A correlation is a set of secret random words, some for each party, that stand in a known relation. It is made
+//! before the data is known, or could be. Each kind says what one *unit* of it is: an input or a row, for instance.
 
 use std::any::Any;
 use std::cmp::Ordering;
@@ -13,7 +16,7 @@ use crate::cost::Cost;
 use crate::plans::Plans;
 use crate::session::Session;
 
-/// A kind of correlation. Its fields say all that the words depend on: two kinds that compare equal are
+/// A kind of correlation. Its fields say everything that the words depend on, so kinds that compare equal are
 /// interchangeable.
 pub trait Correlation: Debug + Send + Sync + 'static {
     /// Name of the scope in which the offline phase books it.
@@ -22,14 +25,14 @@ pub trait Correlation: Debug + Send + Sync + 'static {
     /// Words per unit that `role` keeps.
     fn words(&self, role: Role) -> usize;
 
-    /// Most units that are made at once: a bound on memory.
+    /// The most units that are made at once, a bound on memory.
     fn batch(&self) -> usize;
 
     /// Messages and OTs of [`make`](Correlation::make), all of them `offline`.
     fn cost(&self, plans: &mut Plans, units: usize) -> Result<Cost, Error>;
 
-    /// Makes `units`, at most a [`batch`](Correlation::batch), one after another. `matrix` is the server's,
-    /// row-major, where the kind depends on one.
+    /// Makes `units` units, at most a [`batch`](Correlation::batch), and returns their words, one unit after another.
+    /// `matrix` is the server's, row-major, if the kind depends on one.
     fn make(&self, session: &mut Session, units: usize, matrix: Option<&[i32]>) -> Result<Vec<u64>, Error>;
 
     /// Name of the weight whose matrix [`make`](Correlation::make) needs.
@@ -66,7 +69,7 @@ impl std::ops::Deref for CorrelationKind {
     }
 }
 
-/// Comparison behind a pointer, by that of the type.
+/// Comparison of kinds behind a pointer, by the order of their type.
 trait Keyed: Debug + Send + Sync {
     fn correlation(&self) -> &dyn Correlation;
     /// Orders kinds of different types: rank and name of the scope, name of the type.
@@ -98,7 +101,7 @@ impl<C: Correlation + Ord> Keyed for C {
     }
 }
 
-/// The name of the scope and the fields, as text: enough to tell kinds apart, not to make one again.
+/// Written as the name of the scope and the fields, as text: enough to tell kinds apart, not to make one again.
 impl Serialize for CorrelationKind {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(&format_args!("{}: {:?}", self.scope(), self.0))

@@ -74,7 +74,7 @@ impl Cost {
         self
     }
 
-    /// Adds the messages of both parties sent at once.
+    /// Adds an exchange: both parties send a message at once.
     pub fn exchange(mut self, client: usize, server: usize) -> Self {
         let bytes = [client, server].map(|payload| (payload + HEADER_BYTES) as u64);
         self.steps.push(Step::Exchange { bytes, offline: false });
@@ -99,7 +99,7 @@ impl Cost {
         self
     }
 
-    /// Adds what `plan` needs of `holder`'s keys: Galois keys too if it packs.
+    /// Adds the keys of `holder` that `plan` needs: Galois keys too if it packs.
     pub fn keys(self, holder: Role, plan: &MatmulPlan) -> Self {
         let set = plan.set();
         let mut cost = self.key(holder, set);
@@ -161,8 +161,8 @@ impl Cost {
             .sum()
     }
 
-    /// Maximal runs of messages in one direction, online and offline, of the cost on its own, as a ledger counts
-    /// them.
+    /// The number of flows, maximal runs of messages in one direction, online and offline. It counts this cost on its
+    /// own, as a ledger does.
     pub fn flows(&self) -> u64 {
         let mut ledger = Ledger::default();
         for step in &self.steps {

@@ -8,8 +8,8 @@ use crate::operands::OperandForm;
 
 /// A failure of a protocol, or of an engine over one.
 ///
-/// It becomes an [`engine::Error`] and back without loss: a cause that any engine may have is [`Error::Engine`] here,
-/// and one that only protocols have is [`engine::Error::Backend`] there.
+/// It becomes an [`engine::Error`] and back without loss. A cause that any engine may have is [`Error::Engine`] here;
+/// one that only protocols have is [`engine::Error::Backend`] there.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -56,7 +56,7 @@ pub enum Error {
         /// Length of the vector.
         len: usize,
     },
-    /// Destinations that were opened are not those of a permutation: the mask they came from was invalid, or the peer
+    /// The opened destinations are not those of a permutation: the mask they came from was invalid, or the peer
     /// departed from the protocol.
     #[error("the destinations opened for row {row} are not a permutation of its {len} items")]
     Destinations {
@@ -65,7 +65,7 @@ pub enum Error {
         /// Items of a row.
         len: usize,
     },
-    /// A growing matrix has another form than the masks that were made under its name.
+    /// A cached operand has another form than the masks that were made under its name.
     #[error("the operand `{operand}` has {got}, but its masks were made for {expected}")]
     OperandForm {
         /// Its name.
@@ -75,13 +75,13 @@ pub enum Error {
         /// Form of the product.
         got: OperandForm,
     },
-    /// Two growing matrices of one session have the same name: one mask must not serve both.
+    /// Two cached operands of one session have the same name. One mask must not serve both.
     #[error("the operand `{operand}` begins a second time in this session")]
     OperandTwice {
         /// The name.
         operand: OperandId,
     },
-    /// A growing matrix has fewer tokens than in the product before.
+    /// A cached operand has fewer tokens than in the previous product.
     #[error("the operand `{operand}` had {expected} tokens before and has {got} now")]
     OperandShrinks {
         /// Its name.
@@ -91,7 +91,7 @@ pub enum Error {
         /// Tokens now.
         got: usize,
     },
-    /// An operation over more entries than it is built for.
+    /// An operation over more entries than it supports.
     #[error("{operation} over {got} entries, at most {limit} are supported")]
     TooMany {
         /// The operation.
@@ -101,7 +101,7 @@ pub enum Error {
         /// Entries asked for.
         got: usize,
     },
-    /// An operation on words of a size that needs a wider ring than there is.
+    /// An operation on words so large that it needs a wider ring than there is.
     #[error("{operation} on words of this size needs a ring of {got} bits, at most {limit} are supported")]
     Width {
         /// The operation.
@@ -111,7 +111,7 @@ pub enum Error {
         /// Bits needed.
         got: u32,
     },
-    /// Comparisons that were opened make no ranking: a party departed from the protocol.
+    /// The opened comparisons are not those of a ranking: a party departed from the protocol.
     #[error("the comparisons opened for row {row} choose {got} entries, expected {expected}")]
     Winners {
         /// Row of the batch.
@@ -170,7 +170,7 @@ mod tests {
     }
 }
 
-/// Packed bits that a peer sent, as the transfer that carried them reports them.
+/// Malformed packed bits from a peer, reported as a failure of the transfer that carried them.
 impl From<bits::Error> for Error {
     fn from(error: bits::Error) -> Self {
         Error::Ot(error.into())

@@ -1,4 +1,4 @@
-//! The engines in fixed point: one program over the arithmetic black box, three boxes.
+//! The engines in fixed point: one program over the arithmetic black box, run by three boxes.
 
 use engine::{
     Ceiling, Engine, Error as EngineError, Extrema, Gelu, HIDE, MAX_HIDDEN_SCORE, OperandId, Origin, Ranking, Right,
@@ -28,17 +28,17 @@ use crate::words::Words;
 use crate::words::signed;
 use crate::{Clear, EMBED_FRAC, EMBED_WIDTH, Error, Evaluation, FRAC, LINEAR_WIDTH, Options, Planner, TwoParty};
 
-/// Ring of products of activations: |x y| < 2^(PRODUCT_WIDTH - 2 - 2 FRAC) = 2^18.
+/// Bits of the ring of products of activations: |x y| < 2^(PRODUCT_WIDTH - 2 - 2 FRAC) = 2^18.
 const PRODUCT_WIDTH: u32 = 56;
 
-/// Ring of products of shared matrices: entries below 2^(MATMUL_WIDTH - 2 - FRAC - NARROW_FRAC) = 512 in magnitude.
-/// At 44 bits a product fits the smaller HE parameters (N = 4096), which halves its bytes and seconds.
+/// Bits of the ring of products of shared matrices: entries are below 2^(MATMUL_WIDTH - 2 - FRAC - NARROW_FRAC) = 512
+/// in magnitude. At 44 bits a product fits the smaller HE parameters (N = 4096), which halves its bytes and seconds.
 const MATMUL_WIDTH: u32 = 44;
 
-/// Fractional bits that the left factor of such a product is rounded to. The rounding is free: see `truncate`.
+/// Fractional bits to which the left factor of such a product is rounded. The rounding is free: see `truncate`.
 const NARROW_FRAC: u32 = 15;
 
-/// How a product of matrices is brought back to an activation.
+/// Brings a product of matrices back to an activation.
 const MATMUL_ROUNDING: Truncation = Truncation { width: MATMUL_WIDTH, shift: NARROW_FRAC, out: 64 };
 
 /// Bits of a revealed activation: magnitudes below 2^(REVEAL_WIDTH - 1 - FRAC) = 2^25.
@@ -53,8 +53,9 @@ const SCALE_FRAC: u32 = 16;
 const _: () = assert!(HIDE as f64 - 2.0 * MAX_HIDDEN_SCORE as f64 > CUT, "hidden scores have the probability 0");
 const _: () = assert!(HIDE + MAX_HIDDEN_SCORE < 511.0, "softmax takes scores from -2^9 on");
 
-/// A bound on the words that the operation `origin` returns, in units of the last place. It holds also where inputs
-/// left the range that the operation supports: it follows from the ring of the truncation that made the words.
+/// A bound on the words that the operation `origin` returns, in units of the last place. It also holds for inputs
+/// outside the range that the operation supports, because it follows from the ring of the truncation that made the
+/// words.
 ///
 /// # Errors
 /// [`Error::Width`] for a magnitude that gathering does not support.
@@ -83,8 +84,8 @@ pub struct FixedPoint<B> {
 /// The model between two parties: additive shares, every operation a protocol with the peer.
 pub type Secure = FixedPoint<TwoParty>;
 
-/// The model in fixed point but in the clear: all approximations and roundings of [`Secure`], no cryptography. It
-/// refuses values outside an operation's range, naming the operation.
+/// The model in fixed point but in the clear: it makes all approximations and roundings of [`Secure`], without
+/// cryptography. It refuses values outside the range of an operation and names the operation.
 pub type Fixed = FixedPoint<Clear>;
 
 /// The model on shapes alone: what [`Secure`] would send.
@@ -96,14 +97,14 @@ impl Secure {
         Ok(FixedPoint::over(TwoParty::new(Session::new(channel, options)?)))
     }
 
-    /// The channel, to book phases and to send what lies outside the engine.
+    /// The channel, to book phases and to send messages that do not belong to the engine.
     pub fn channel(&mut self) -> &mut Channel {
         self.abb.session().channel()
     }
 
-    /// The offline phase of a two-phase session: makes all correlations of `needs`, which a [`Plan`] of the same run
-    /// wrote down, booked as `offline`. The server passes all its weights, whose names differ; `progress` is called
-    /// with bytes done and in all.
+    /// The offline phase of a two-phase session. It makes all correlations of `needs`, which a [`Plan`] of the same
+    /// run lists, and books them as `offline`. The server passes all its weights, whose names must differ. `progress`
+    /// is called with the bytes done so far and the total.
     pub fn prepare(
         &mut self,
         needs: &Needs,
@@ -120,8 +121,8 @@ impl Secure {
         std::mem::take(self.abb.stock())
     }
 
-    /// Puts in what an earlier session with the same peer prepared, before the first operation; the peer does the
-    /// same.
+    /// Puts in what an earlier session with the same peer prepared. This comes before the first operation, and the
+    /// peer does the same.
     pub fn set_stock(&mut self, stock: Stock) {
         *self.abb.stock() = stock;
     }
@@ -146,12 +147,12 @@ impl Plan {
         FixedPoint::over(Planner::new(options))
     }
 
-    /// The state after what `ledger` holds, an opening for instance, and session set-up with `options`.
+    /// The state after everything in `ledger`, an opening for instance, and session set-up with `options`.
     pub fn after(ledger: Ledger, options: Options) -> Self {
         FixedPoint::over(Planner::after(ledger, options))
     }
 
-    /// The account: what [`Secure`]'s would hold, but for time.
+    /// The ledger: what [`Secure`] would book, except for times.
     pub fn ledger(&mut self) -> &mut Ledger {
         self.abb.ledger()
     }

@@ -1,4 +1,4 @@
-//! What a session would send, from the costs of its operations.
+//! Predicts what a session sends from the costs of its operations.
 
 use he::{GaloisKeys, ParamSet, PublicKey};
 use net::{HEADER_BYTES, Phase, Role};
@@ -7,8 +7,8 @@ use ot::PoolPlan;
 use crate::Options;
 use crate::cost::{Cost, Step};
 
-/// What a session's traffic depends on apart from the operations: pool levels and keys already sent. Plays costs into
-/// a ledger exactly as [`Session`] would book them.
+/// The state on which a session's traffic depends, besides its operations: the levels of the pools and the keys
+/// already sent. It plays costs into a ledger exactly as [`Session`](crate::Session) would book them.
 #[derive(Debug)]
 pub(crate) struct Forecast {
     pool: PoolPlan,
@@ -25,10 +25,10 @@ struct Level {
 }
 
 impl Forecast {
-    /// The state after [`Session::new`], whose own traffic is booked in `ledger`.
+    /// The state after [`Session::new`](crate::Session::new), whose own traffic is booked in `ledger`.
     pub(crate) fn new(options: Options, ledger: &mut net::Ledger) -> Self {
         ledger.enter("base OT");
-        // Exchanges: the split of the bytes among them does not show in any account.
+        // Booked as exchanges: how the bytes are split among them does not show in any account.
         let mut bytes = options.ot.setup_bytes();
         for _ in 0..options.ot.setup_messages() {
             ledger.book_exchange([bytes; 2]);
@@ -62,7 +62,7 @@ impl Forecast {
         }
     }
 
-    /// Books what fills the pool with OT sender `sender` to at least `count`.
+    /// Books a refill of the pool with OT sender `sender` to at least `count`.
     fn refill(&mut self, sender: Role, count: u64, ledger: &mut net::Ledger) {
         let Level { made, held } = &mut self.levels[sender as usize];
         let amount = self.pool.refill_amount(*made, *held, count as usize);
@@ -79,7 +79,7 @@ impl Forecast {
     }
 }
 
-/// Books something, as `offline` if it is.
+/// Runs `book`, in the offline phase if `offline` says so.
 fn booked(ledger: &mut net::Ledger, offline: bool, book: impl FnOnce(&mut net::Ledger)) {
     let phase = ledger.phase();
     if offline {

@@ -1,4 +1,4 @@
-//! What hidden tensors are made of: operands of an operation are generic over it.
+//! Representations of hidden tensors. The operands of an operation are generic over them.
 
 use ndarray::ArrayD;
 
@@ -21,7 +21,7 @@ impl Form for Values {
     type Bits = ArrayD<u8>;
 }
 
-/// Shapes alone, for plans.
+/// Only shapes, for plans.
 pub enum Shapes {}
 
 impl Form for Shapes {

@@ -1,8 +1,7 @@
 //! Local products of words with integers and words, near the speed of memory.
 //!
-//! Everything is exact modulo 2^64, so vector and portable paths agree bit for bit by the laws of the ring; a test
-//! holds them together all the same. The vector path is the same loop compiled for AVX-512, whose 64-bit
-//! multiplication the portable build must do without.
+//! Results are exact modulo 2^64, so the vector and the portable path agree bit for bit; a test checks it. The vector
+//! path is the same loop compiled for AVX-512, which has the 64-bit multiplication that the portable build lacks.
 
 use bits::cpu::{Cpu, Feature};
 use rayon::prelude::*;

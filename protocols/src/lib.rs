@@ -1,4 +1,18 @@
 //! Secure two-party operations on additive shares, each with its cost, and the engines that run a model on them.
+//!
+//! # Terms
+//!
+//! - A *box* ([`Abb`]) holds hidden words and bits and applies operations to them: in the clear, between two parties,
+//!   or on shapes alone.
+//! - A *correlation* ([`Correlation`]) is a set of secret random words, some for each party, that stand in a known
+//!   relation. It does not depend on the data. Kinds of correlations are counted in *units*: a row or an input, for
+//!   instance.
+//! - The *direct* form of an operation takes no correlations. Its *prepared* form takes them from the *stock*
+//!   ([`Stock`]).
+//! - The *twin* of an operation computes the same on values in the clear, exactly.
+//! - A *flow* is a maximal run of messages in one direction.
+//! - A *cached operand* ([`Operand`]) is a matrix that only grows from product to product, as the keys and values of
+//!   attention do.
 #![deny(missing_docs)]
 
 pub mod abb;
@@ -35,7 +49,7 @@ pub mod words;
 pub use abb::Abb;
 pub use clear::Clear;
 pub use correlation::{Correlation, CorrelationKind};
-// What signatures of this crate speak of.
+// Types of the engine that appear in signatures of this crate.
 pub use engine::{Axis, Ceiling, Gelu, OperandId, OperandKind, Ranking, Shape, Tensor, WeightSpec};
 pub use error::Error;
 pub use fixed_point::{Fixed, FixedPoint, Plan, REVEAL_FRAC, Secure};
@@ -58,11 +72,12 @@ pub use words::Words;
 /// Fractional bits of activations.
 pub const FRAC: u32 = 18;
 
-/// Ring of the products with weights: |y| < 2^(LINEAR_WIDTH - 2) at the scale of activation times weight.
+/// Bits of the ring of products with weights: |y| < 2^(LINEAR_WIDTH - 2), at the fractional bits of the activation
+/// plus those of the weight.
 pub const LINEAR_WIDTH: u32 = 56;
 
 /// Fractional bits of embedded rows before they are rounded to [`FRAC`].
 pub const EMBED_FRAC: u32 = 20;
 
-/// Ring of embedded rows: entries below 2^(EMBED_WIDTH - 2 - EMBED_FRAC) = 1024 in magnitude.
+/// Bits of the ring of embedded rows: entries are below 2^(EMBED_WIDTH - 2 - EMBED_FRAC) = 1024 in magnitude.
 pub const EMBED_WIDTH: u32 = 32;

@@ -1,5 +1,5 @@
-//! Both parties in one process: two threads over an in-memory link. For examples, tests and benchmarks; parties on
-//! two machines each open a [`Session`] over [`net::tcp`] and run the same code.
+//! Both parties in one process: two threads over an in-memory link. This is for examples, tests and benchmarks.
+//! Parties on two machines each open a [`Session`] over [`net::tcp`] and run the same code.
 //!
 //! ```
 //! use ndarray::arr1;
@@ -29,11 +29,11 @@ use net::{Channel, Ledger, NetError, Role, memory_pair};
 
 use crate::{Error, Options, Session, TwoParty};
 
-/// How long a party waits for a message of the other. Generous: only a deadlock takes so long, because a party that
-/// fails hangs up.
+/// How long a party waits for a message of the other. Only a deadlock takes this long, because a party that fails
+/// hangs up.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// Two connected parties with a session each, kept from one [`Pair::run`] to the next with their keys and pools.
+/// Two connected parties with a session each. Keys and pools are kept from one [`Pair::run`] to the next.
 pub struct Pair {
     /// The client and the server.
     parties: [TwoParty; 2],
@@ -54,8 +54,8 @@ impl Pair {
     }
 
     /// Runs `protocol` as both parties at once ([`Session::role`] tells which) and returns the client's result, then
-    /// the server's. If a party fails, it hangs up, so that the other fails too; the error is that of the party that
-    /// failed first, and later runs fail with [`NetError::Closed`]. A panic of either party is passed on.
+    /// the server's. A party that fails hangs up, so that the other fails too. The error returned is that of the
+    /// party that failed first, and later runs fail with [`NetError::Closed`]. A panic of either party is passed on.
     pub fn run<T: Send>(
         &mut self,
         protocol: impl Fn(&mut TwoParty) -> Result<T, Error> + Sync,
@@ -69,7 +69,7 @@ impl Pair {
         })
     }
 
-    /// The client's ledger; the server's is the same but for times.
+    /// The client's ledger. The server's is the same except for times.
     pub fn ledger(&mut self) -> &mut Ledger {
         self.parties[Role::Client as usize].session().channel().ledger_mut()
     }
@@ -80,7 +80,7 @@ impl Pair {
     }
 }
 
-/// Disconnects a party that fails or panics, lest the other wait for it.
+/// Disconnects a party that fails or panics, so that the other does not wait for it.
 struct HangUp<'a> {
     party: &'a mut TwoParty,
     armed: bool,
@@ -108,7 +108,7 @@ fn both<V: Send, T: Send>(
     });
     match results {
         [Ok(client), Ok(server)] => Ok([client, server]),
-        // The party whose peer hung up is not the one to blame.
+        // The party whose peer hung up is not to blame.
         [Err(Error::Net(NetError::Closed { .. })), Err(error)] | [Err(error), _] | [_, Err(error)] => Err(error),
     }
 }

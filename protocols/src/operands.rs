@@ -1,4 +1,4 @@
-//! Sizes of products with cached operands: matrices that only grow from product to product, see
+//! Sizes of products with cached operands. A cached operand is a matrix that only grows from product to product; see
 //! [`cached`](crate::ops::cached).
 
 use std::fmt;
@@ -7,7 +7,7 @@ use engine::Axis;
 use he::MatmulShape;
 use serde::{Deserialize, Serialize};
 
-/// What stays the same in all products with an operand, and what its masks depend on.
+/// What all products with one operand have in common. The masks of the operand depend on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OperandForm {
     /// Independent products.
@@ -34,7 +34,7 @@ impl OperandForm {
         self.batch * self.d
     }
 
-    /// Words of one party's B and share of B A for `event`.
+    /// Words of one party's shares of B and of B A for `event`.
     fn product_words(&self, event: &Event) -> u64 {
         let MatmulShape { batch, m, k, n } = self.shape(event.m, event.tokens);
         (batch * m * (k + n)) as u64
@@ -49,7 +49,7 @@ impl fmt::Display for OperandForm {
     }
 }
 
-/// One product: rows of X and tokens of M.
+/// The sizes of one product X M.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Event {
     /// Rows of X.
@@ -73,7 +73,7 @@ pub(crate) fn single(shape: MatmulShape, axis: Axis, width: u32) -> (OperandForm
 pub struct Events {
     /// What they have in common.
     pub form: OperandForm,
-    /// In order; tokens never become fewer.
+    /// In order; the number of tokens never decreases.
     pub list: Vec<Event>,
 }
 
@@ -94,7 +94,8 @@ impl Events {
         (self.tokens() * self.form.row()) as u64 + products.sum::<u64>()
     }
 
-    /// The products in runs that are prepared at once: of up to `most` words, or of a single product that has more.
+    /// Splits the products into runs that are prepared together. A run has up to `most` words, or is a single product
+    /// that has more.
     pub(crate) fn batches(&self, most: u64) -> Vec<Events> {
         let mut batches: Vec<Events> = Vec::new();
         let mut words = 0;

@@ -1,7 +1,7 @@
 //! An operation as a value: what it computes, what it costs, how two parties carry it out.
 //!
-//! A type that implements [`Operation`] is all that the boxes know of an operation. [`TwoParty`](crate::TwoParty)
-//! runs it, [`Planner`](crate::Planner) books it, [`Clear`](crate::Clear) runs its twin:
+//! A type that implements [`Operation`] is all that a box knows of an operation. [`TwoParty`](crate::TwoParty) runs
+//! it, [`Planner`](crate::Planner) books it, and [`Clear`](crate::Clear) runs its twin:
 //!
 //! ```text
 //! apply(operation, input):
@@ -12,8 +12,8 @@
 //!     Clear:    operation.twin(...)
 //! ```
 //!
-//! So whether an operation is prepared is decided in one place, its `correlations`, and a plan books what a session
-//! does because both follow the same steps.
+//! So one method, `correlations`, decides whether an operation is prepared. A plan books what a session does because
+//! both follow the same steps.
 
 use ndarray::{ArrayD, IxDyn};
 
@@ -33,9 +33,9 @@ use crate::twin::Twin;
 /// 1. Both parties call it with equal parameters and with shares of equal shapes.
 /// 2. [`run`](Operation::run) returns shares of what [`twin`](Operation::twin) returns, within the stated error.
 /// 3. `run` sends exactly the messages, and takes exactly the OTs, of [`cost`](Operation::cost).
-/// 4. `run` opens nothing but what the operation's text says.
+/// 4. `run` opens nothing but what the documentation of the operation says.
 ///
-/// Operands whose shapes do not fit are bugs of the caller and panic.
+/// Operands of wrong shapes are bugs of the caller: the operation panics.
 pub trait Operation {
     /// Hidden operands.
     type Input<'a, F: Form>;
@@ -53,7 +53,7 @@ pub trait Operation {
         None
     }
 
-    /// The server's matrix that its correlations are made with, row-major.
+    /// The server's matrix on which its correlations depend, row-major.
     fn matrix(&self) -> Option<&[i32]> {
         None
     }
@@ -62,7 +62,7 @@ pub trait Operation {
     fn cost(&self, size: &Self::Size, prepared: bool, plans: &mut Plans) -> Result<Cost, Error>;
 
     /// This party's part of the protocol: from its shares of `input` to its shares of the result. `correlations` are
-    /// the words of what [`correlations`](Operation::correlations) asked for.
+    /// the words of the correlations that [`correlations`](Operation::correlations) asked for.
     fn run(
         &self,
         session: &mut Session,
@@ -92,7 +92,7 @@ pub fn appended(shape: &[usize], n: usize) -> Vec<usize> {
     shape.iter().copied().chain([n]).collect()
 }
 
-/// What a file of an operation needs.
+/// What the file of an operation imports.
 pub mod prelude {
     pub use ndarray::ArrayD;
 

@@ -1,9 +1,10 @@
 //! Operations, one file each.
 //!
 //! Every file states functionality, source, range in -> range out, error bound and what is revealed. It holds the
-//! operation as a value ([`Operation`](crate::Operation)): its sizes, its correlations, its cost, its direct and its
-//! prepared form, its twin. Values are flat slices of words inside a protocol; shares are additive modulo 2^64 or
-//! exclusive-or.
+//! operation as a value ([`Operation`](crate::Operation)): its sizes, its correlations, its cost, its protocol and
+//! its twin. A protocol has a direct form, and some have a prepared form, which takes correlations made ahead.
+//!
+//! Inside a protocol, values are flat slices of words. Shares are additive modulo 2^64 or exclusive-or.
 
 pub mod b2a;
 pub mod cached;
@@ -28,7 +29,7 @@ pub mod truncate;
 
 use crate::cost::Cost;
 
-/// OTs that one batch of a chosen-OT protocol may use: larger inputs go in several batches, each with its own flows,
+/// The most OTs in one batch of a chosen-OT protocol. Larger inputs go in several batches, each with its own flows,
 /// so that keys and pads stay below some 100 MB.
 const BATCH_OTS: usize = 1 << 20;
 

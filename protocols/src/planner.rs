@@ -19,7 +19,7 @@ use crate::words::Words;
 use crate::{Error, Evaluation, Options, Shape};
 
 /// Books the cost of every operation, pools and keys included, as a [`Session`](crate::Session) with the same options
-/// would: after the same operations both ledgers are equal but for time.
+/// would. After the same operations both ledgers are equal except for times.
 #[derive(Debug)]
 pub struct Planner {
     ledger: Ledger,
@@ -36,7 +36,7 @@ impl Planner {
         Planner::after(Ledger::default(), options)
     }
 
-    /// The state after what `ledger` holds and session set-up with `options`.
+    /// The state after everything in `ledger` and session set-up with `options`.
     pub fn after(mut ledger: Ledger, options: Options) -> Self {
         let forecast = Forecast::new(options, &mut ledger);
         let plans = Plans::new(options);
@@ -56,7 +56,7 @@ impl Planner {
         Ok(())
     }
 
-    /// Puts all that `needs` stores in stock at no cost: another session made it.
+    /// Puts everything that `needs` stores in stock, at no cost: another session made it.
     pub fn set_stock(&mut self, needs: &Needs) {
         self.stock = Levels::of(needs);
     }
@@ -66,7 +66,7 @@ impl Planner {
         &self.needs
     }
 
-    /// The account.
+    /// The ledger.
     pub fn ledger(&mut self) -> &mut Ledger {
         &mut self.ledger
     }
@@ -89,7 +89,7 @@ impl Planner {
         self.forecast.play(cost, &mut self.ledger);
     }
 
-    /// Takes `need`, made on the spot if it is not in stock.
+    /// Takes `need`, and books making it on the spot if it is not in stock.
     fn take(&mut self, need: &Need) -> Result<(), Error> {
         *self.needs.units.entry(need.kind.clone()).or_default() += need.units;
         for cost in self.stock.take(&mut self.plans, need)? {

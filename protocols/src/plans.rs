@@ -7,14 +7,14 @@ use he::{MatmulPlan, MatmulSpec, OleKind, OlePlan, PlanOptions};
 
 use crate::{Error, Options};
 
-/// Plans of HE operations, kept by shape: their search is slow for a loop of many tokens.
+/// Plans of HE operations, kept by shape: searching for them again in a loop over many tokens would be slow.
 #[derive(Debug)]
 pub struct Plans {
     options: Options,
     plan_options: PlanOptions,
-    /// Words of the masks of a cached operand that are made at once: a bound on memory.
+    /// Words of the masks of a cached operand that are made at once, a bound on memory.
     pub(crate) operand_batch: u64,
-    /// Wire bits that one random correlated OT is taken to cost when strategies are compared.
+    /// Bits on the wire that one random correlated OT is assumed to cost when strategies are compared.
     pub(crate) cot_bits: usize,
     matmul: HashMap<MatmulSpec, Arc<MatmulPlan>>,
     ole: HashMap<(usize, u32, OleKind), Arc<OlePlan>>,

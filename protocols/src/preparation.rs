@@ -1,4 +1,4 @@
-//! The offline phase: fills a stock with all that a run will take.
+//! The offline phase: fills a stock with everything that a run will take from it.
 
 use net::Role;
 
@@ -22,7 +22,7 @@ enum Job<'a> {
     Cots(Role, usize),
 }
 
-/// The pieces of `needs` in the order in which both parties work them off.
+/// The pieces of `needs`, in the order in which both parties make them.
 fn jobs(needs: &Needs) -> Vec<Job<'_>> {
     let batches = needs.units.iter().flat_map(|(kind, &units)| kind.batches(units).map(move |b| Job::Batch(kind, b)));
     let operands = needs.operands.iter().map(|(id, events)| Job::Operand(*id, events));
@@ -50,14 +50,14 @@ impl Job<'_> {
     }
 }
 
-/// Scope and cost of each piece of [`prepare_all`] in order. Refills of the OT pools are not included; all of it is
-/// `offline`.
+/// Scope and cost of each piece of [`prepare_all`], in order. All costs are `offline`; they do not include refills of
+/// the OT pools.
 pub(crate) fn costs(needs: &Needs, plans: &mut Plans) -> Result<Vec<(&'static str, Cost)>, Error> {
     jobs(needs).iter().map(|job| Ok((job.scope(), job.cost(plans)?))).collect()
 }
 
-/// Fills `stock` with all that `needs` says. `matrix` gives the server the values of a weight by name; `progress` is
-/// called with bytes done and bytes in all.
+/// Fills `stock` with everything in `needs`. On the server, `matrix` returns the values of a weight by its name.
+/// `progress` is called with the bytes done so far and the total.
 pub(crate) fn prepare_all<'a>(
     session: &mut Session,
     stock: &mut Stock,

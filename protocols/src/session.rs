@@ -1,4 +1,4 @@
-//! What two parties share while they compute together: the channel, the pools of correlations, the HE keys.
+//! One party's end of a two-party computation: the channel, the pools of OTs, the HE keys.
 
 use std::collections::{HashMap, HashSet};
 
@@ -34,7 +34,7 @@ pub struct Session {
 }
 
 impl Session {
-    /// Sets up base OTs with the peer, which calls this with equal `options`. Booked as `setup`.
+    /// Sets up base OTs with the peer, which calls this with equal `options`. They are booked as `setup`.
     pub fn new(mut channel: Channel, options: Options) -> Result<Self, Error> {
         let mut rng: StdRng = rand::make_rng();
         channel.ledger_mut().enter("base OT");
@@ -145,8 +145,8 @@ impl Session {
         done
     }
 
-    /// Makes sure that `holder` has a key pair of `set` and that the other party has its public key, booked as
-    /// `setup`.
+    /// Makes sure that `holder` has a key pair of `set` and that the other party has its public key. The message is
+    /// booked as `setup`.
     pub fn ensure_key(&mut self, holder: Role, set: ParamSet) -> Result<(), Error> {
         let mine = holder == self.channel.role();
         if if mine { self.own_keys.contains_key(&set) } else { self.peer_keys.contains_key(&set) } {
@@ -155,7 +155,7 @@ impl Session {
         self.setup(|s| if mine { s.publish_key(set) } else { s.learn_key(set) })
     }
 
-    /// [`Session::ensure_key`] for what `plan` needs of `holder`: Galois keys too if it packs.
+    /// [`Session::ensure_key`] for all keys of `holder` that `plan` needs: Galois keys too if it packs.
     pub fn ensure_keys(&mut self, holder: Role, plan: &MatmulPlan) -> Result<(), Error> {
         let set = plan.set();
         self.ensure_key(holder, set)?;
@@ -202,17 +202,17 @@ impl Session {
         Ok(())
     }
 
-    /// This party's secret key; [`Session::ensure_key`] came before.
+    /// This party's secret key. [`Session::ensure_key`] must have come before.
     pub fn secret_key(&mut self, set: ParamSet) -> (&SecretKey, &mut StdRng) {
         (self.own_keys.get(&set).expect("ensure_key came before"), &mut self.rng)
     }
 
-    /// The peer's public key; [`Session::ensure_key`] came before.
+    /// The peer's public key. [`Session::ensure_key`] must have come before.
     pub fn peer_key(&mut self, set: ParamSet) -> (&PublicKey, &mut StdRng) {
         (self.peer_keys.get(&set).expect("ensure_key came before"), &mut self.rng)
     }
 
-    /// All that this party has of the peer's keys; [`Session::ensure_keys`] came before.
+    /// All keys of the peer that this party has. [`Session::ensure_keys`] must have come before.
     pub fn evaluation_keys(&mut self, set: ParamSet) -> (EvaluationKeys<'_>, &mut StdRng) {
         let public = self.peer_keys.get(&set).expect("ensure_keys came before");
         (EvaluationKeys { public, galois: self.peer_galois.get(&set) }, &mut self.rng)

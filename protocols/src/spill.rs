@@ -1,13 +1,13 @@
 //! Queues of words that wait in a file.
 //!
-//! A stock is as large as all that a run will take and is touched twice, when it is filled and when it is spent. So a
-//! [`Queue`] keeps what was put in last and what comes out next, a chunk each; the chunks in between lie in the
-//! stock's [`Spill`], a file without a name in the system's directory for temporary files, which vanishes with the
-//! process however that ends.
+//! A stock holds everything that a run will take. Each word is touched twice: when it is made and when it is spent. A
+//! [`Queue`] therefore keeps only its ends in memory, a chunk each: what was put in last and what comes out next. The
+//! chunks in between lie in the stock's [`Spill`], a file without a name in the system's directory for temporary
+//! files. The file vanishes with the process, however that ends.
 //!
-//! The words are as secret as the session's memory. Each chunk is encrypted by ChaCha20 under a key of its own, used
-//! for this chunk alone and forgotten when it is read; the key and the BLAKE3 hash of what was written stay in
-//! memory. So the file tells nothing, not of spent chunks even to who sees the memory later, and nothing else than
+//! The words are as secret as the session's memory. Each chunk is encrypted by ChaCha20 under its own key, which is
+//! used for this chunk alone and forgotten when the chunk is read. The key and the BLAKE3 hash of the ciphertext stay
+//! in memory. So the file alone tells nothing, and who sees the memory later cannot read spent chunks. Nothing but
 //! what was written is ever taken back.
 
 use std::collections::VecDeque;
@@ -27,7 +27,7 @@ use zeroize::{Zeroize, Zeroizing};
 pub(super) const CHUNK_WORDS: usize = 1 << 15;
 const CHUNK_BYTES: usize = 8 * CHUNK_WORDS;
 
-/// Chunks that are read and then decrypted side by side: some for every core, and few enough to stay in a cache.
+/// Chunks that are read together and decrypted in parallel: enough for several cores, few enough to stay in a cache.
 const GROUP: usize = 8;
 
 /// Why a stock cannot be kept.
@@ -37,7 +37,7 @@ pub enum StockError {
     /// The temporary file could not be made, written or read: no space is left, or it was cut.
     #[error("the temporary file of prepared correlations: {0}")]
     Io(#[from] io::Error),
-    /// The temporary file holds something else than what was written.
+    /// The temporary file holds something other than what was written.
     #[error("the temporary file of prepared correlations was changed at byte {at}")]
     Changed {
         /// Where the chunk begins.
@@ -81,7 +81,7 @@ impl Spill {
         Ok(chunk)
     }
 
-    /// Reads `chunks` into as many times [`CHUNK_WORDS`] words; after an error they are not to be used.
+    /// Reads `chunks` into `words`, [`CHUNK_WORDS`] each. After an error the words must not be used.
     fn read<'a>(&mut self, chunks: impl Iterator<Item = &'a Chunk>, words: &mut [u64]) -> Result<(), StockError> {
         let file = self.file.as_mut().expect("chunks were written to it");
         let mut read = Vec::with_capacity(words.len() / CHUNK_WORDS);
@@ -101,12 +101,12 @@ impl Spill {
     }
 }
 
-/// A key encrypts one chunk, so that the nonce has nothing to tell apart.
+/// A key encrypts one chunk only, so the nonce may be the same for all.
 fn cipher(key: &[u8; 32]) -> ChaCha20 {
     ChaCha20::new(key.into(), &[0; 12].into())
 }
 
-/// Words in the order in which they were put in; each comes out once. All calls pass the spill of the same stock.
+/// A queue of words, each of which comes out once. All calls must pass the spill of the same stock.
 #[derive(Default)]
 pub(crate) struct Queue {
     /// Comes out next, from `gone` on.
@@ -129,7 +129,7 @@ impl Queue {
     pub(crate) fn push(&mut self, mut words: &[u64], spill: &mut Spill) -> Result<(), StockError> {
         while !words.is_empty() {
             if self.back.capacity() < CHUNK_WORDS {
-                // At once: growing would leave copies behind.
+                // In one step: growing would leave copies behind.
                 self.back.reserve_exact(CHUNK_WORDS);
             }
             let (now, later) = words.split_at(words.len().min(CHUNK_WORDS - self.back.len()));
@@ -144,10 +144,10 @@ impl Queue {
         Ok(())
     }
 
-    /// Takes the first `count` words; the caller sees to it that there are so many. They are zeroized when dropped.
+    /// Takes the first `count` words. The caller makes sure that there are as many. They are zeroized when dropped.
     pub(crate) fn take(&mut self, count: usize, spill: &mut Spill) -> Result<Zeroizing<Vec<u64>>, StockError> {
         assert!(count <= self.len, "{count} of {} words", self.len);
-        // Never grown beyond this, which would leave copies behind.
+        // Never grown beyond this: that would leave copies behind.
         let mut out = Zeroizing::new(Vec::with_capacity(count));
         while out.len() < count {
             if self.gone == self.front.len() {

@@ -1,4 +1,4 @@
-//! What the exact twins of operations share: the path for messages, and the checks of ranges.
+//! Common parts of the exact twins of operations: the path for error messages, and the checks of ranges.
 
 use ndarray::{Array3, ArrayD, Axis};
 use rayon::prelude::*;
@@ -13,12 +13,12 @@ use crate::words::signed;
 pub struct Twin {
     /// Scopes from the root to the operation at hand.
     pub(crate) path: Vec<String>,
-    /// Permutations drawn so far: the seed of the next, so that runs are repeatable.
+    /// Permutations drawn so far. The number seeds the next one, so that runs are repeatable.
     pub(crate) drawn: u64,
 }
 
 impl Twin {
-    /// A value that leaves [`low`, `high`], found by the operation `step`.
+    /// The error for a value outside [`low`, `high`], found by the operation `step`.
     pub fn out_of_range(&self, step: &str, value: i128, low: i128, high: i128) -> Error {
         let path = self.path.iter().map(String::as_str).chain([step]).collect::<Vec<_>>().join("/");
         engine::Error::Range { path, value: value as f64, low: low as f64, high: high as f64 }.into()
@@ -92,7 +92,7 @@ pub(crate) fn integers(x: &ArrayD<u64>, width: u32) -> ArrayD<i64> {
     x.mapv(|v| signed(v, width))
 }
 
-/// A well mixed function of x and i: shares of the same value differ from entry to entry, runs are repeatable.
+/// A well mixed function of x and i. Shares of the same value differ from entry to entry, and runs are repeatable.
 pub(crate) fn mixed(x: u64, i: usize) -> u64 {
     let z = (x ^ (i as u64).rotate_left(32)).wrapping_add(0x9E37_79B9_7F4A_7C15).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     (z ^ (z >> 29)).wrapping_mul(0x94D0_49BB_1331_11EB) >> 20

@@ -20,7 +20,7 @@ pub struct TwoParty {
 }
 
 impl TwoParty {
-    /// A box over an established session, without a stock.
+    /// A box over an established session, with an empty stock.
     pub fn new(session: Session) -> Self {
         TwoParty { session, stock: Stock::default() }
     }
@@ -35,8 +35,8 @@ impl TwoParty {
         &mut self.stock
     }
 
-    /// The offline phase: makes all correlations of `needs`. `matrix` gives the server the values of a weight by
-    /// name; `progress` is called with bytes done and bytes in all.
+    /// The offline phase: makes all correlations of `needs`. On the server, `matrix` returns the values of a weight
+    /// by its name. `progress` is called with the bytes done so far and the total.
     pub fn prepare<'a>(
         &mut self,
         needs: &Needs,

@@ -13,8 +13,8 @@ pub const WEIGHT_BITS: u32 = 20;
 /// Fractional bits of a weight whose entries are all below 2^(WEIGHT_BITS - DEFAULT_WEIGHT_FRAC) = 16.
 pub const DEFAULT_WEIGHT_FRAC: u32 = 16;
 
-/// Fewest fractional bits that a weight is lowered to. Entries of 2^16 and more would leave less than 4 bits behind
-/// the point: such a weight is refused, as no trained model has one and its small entries would vanish.
+/// The fewest fractional bits of a weight. A weight with an entry of 2^16 or more would have fewer and is refused: no
+/// trained model has one, and its small entries would vanish.
 pub const MIN_WEIGHT_FRAC: u32 = 4;
 
 /// A weight as integers: entry = round(w 2^frac).
@@ -24,7 +24,7 @@ pub struct FixedWeight {
     pub spec: WeightSpec,
     /// Fractional bits of the matrix, MIN_WEIGHT_FRAC..=DEFAULT_WEIGHT_FRAC. Public.
     pub frac: u32,
-    /// The integers; `None` for who does not know the weight.
+    /// The integers; `None` for a party that does not know the weight.
     pub values: Option<FixedValues>,
 }
 
@@ -39,7 +39,7 @@ pub struct FixedValues {
 }
 
 impl FixedWeight {
-    /// A weight known by shape and number of fractional bits only.
+    /// A weight of which only the shape and the fractional bits are known.
     pub fn with_frac(spec: &WeightSpec, frac: u32) -> Self {
         Self { spec: spec.clone(), frac, values: None }
     }
@@ -53,12 +53,12 @@ impl FixedWeight {
     }
 }
 
-/// Rounds a weight to fixed point with as many fractional bits, up to [`DEFAULT_WEIGHT_FRAC`], as keep every entry
-/// below 2^[`WEIGHT_BITS`].
+/// Rounds a weight to fixed point. The weight gets as many fractional bits, up to [`DEFAULT_WEIGHT_FRAC`], as keep
+/// every entry below 2^[`WEIGHT_BITS`].
 ///
 /// # Errors
-/// By the tensor's name: those of [`WeightData::check`], and [`Error::TooLarge`] for an entry of 2^(WEIGHT_BITS -
-/// MIN_WEIGHT_FRAC) or a bias beyond the ring of the products.
+/// Errors name the tensor. They are those of [`WeightData::check`], and [`Error::TooLarge`] for an entry of
+/// 2^(WEIGHT_BITS - MIN_WEIGHT_FRAC) or more and for a bias beyond the ring of the products.
 pub fn quantise(spec: &WeightSpec, data: WeightData) -> Result<FixedWeight, Error> {
     data.check(spec)?;
     let WeightData { matrix, bias } = data;
@@ -86,8 +86,8 @@ pub fn quantise(spec: &WeightSpec, data: WeightData) -> Result<FixedWeight, Erro
     Ok(FixedWeight { spec: spec.clone(), frac, values: Some(FixedValues { matrix, bias }) })
 }
 
-/// Loads weights in fixed point: with the fractional bits that fit their values, or, where these are not known, with
-/// those that the other party announces.
+/// Loads weights in fixed point. Where the values are known, they decide the number of fractional bits; where they
+/// are not, the other party announces it.
 #[derive(Debug, Default)]
 pub struct FixedLoader {
     frac_bits: Vec<u32>,
@@ -95,8 +95,8 @@ pub struct FixedLoader {
 }
 
 impl FixedLoader {
-    /// A loader for weights without values, whose numbers of fractional bits are `frac_bits`, in the order in which
-    /// they are loaded. Weights beyond these have [`DEFAULT_WEIGHT_FRAC`].
+    /// A loader for weights without values. `frac_bits` are their numbers of fractional bits, in the order in which
+    /// the weights are loaded. Further weights have [`DEFAULT_WEIGHT_FRAC`].
     ///
     /// # Errors
     /// [`Error::Scale`] for a number that [`quantise`] never chooses.

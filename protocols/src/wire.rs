@@ -1,4 +1,4 @@
-//! What operations send: products of bits with words, packed words, openings.
+//! Messages that several operations share: products of bits with words, products with prepared factors, openings.
 
 pub(crate) mod beaver;
 pub mod cross;

@@ -5,7 +5,7 @@ use ndarray::{ArrayD, Axis, IxDyn, Zip};
 
 use crate::{Shape, Tensor};
 
-/// Local arithmetic on words: linear, so the same on shares as on values; nothing is sent.
+/// Local arithmetic on words. It is linear, so it is the same on shares as on values, and nothing is sent.
 pub trait Words: Tensor {
     /// Entrywise sum, shapes equal.
     fn plus(&self, other: &Self) -> Self;
@@ -23,8 +23,8 @@ pub trait Words: Tensor {
     fn pick(&self, index: &[usize]) -> Self;
     /// The reverse of `pick`: a vector of `len` zeros, with entry i of `self` at position `index[i]`.
     fn place(&self, index: &[usize], len: usize) -> Self;
-    /// Drops the low `bits` of words modulo 2^`width`: the result is floor(x / 2^bits) modulo 2^(width - bits), or
-    /// one less on shares, whose low halves may carry.
+    /// Drops the low `bits` of words modulo 2^`width`. The result is floor(x / 2^bits) modulo 2^(width - bits). On
+    /// shares it may be one less, because the carry of their low halves is lost.
     fn drop_low(&self, bits: u32, width: u32) -> Self;
 }
 
@@ -33,7 +33,7 @@ pub fn random_bits(rng: &mut impl rand::Rng, count: usize) -> Vec<u8> {
     (0..count).map(|_| (rng.next_u32() & 1) as u8).collect()
 }
 
-/// Bits that number `n` things, at least 1.
+/// Bits of an index below `n`, at least 1.
 pub(crate) fn index_bits(n: usize) -> u32 {
     n.max(2).next_power_of_two().ilog2()
 }

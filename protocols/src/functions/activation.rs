@@ -1,11 +1,16 @@
 //! GELU and SiLU: zero on the left, the identity on the right, a spline in between.
 //!
-//! A coarse comparison finds which of the three applies; the spline takes a reduced input. With `inside` and `right`
-//! the two bits, the result is inside ? spline(x) : 0 plus right ? x : 0, in one multiplexer.
+//! ```text
+//! inside, right = bits of one coarse comparison
+//! y = spline(x reduced)
+//! result = (inside ? y : 0) + (right ? x : 0)          one multiplexer
+//! ```
 //!
-//! The spline's input is x times a public ratio (7/8 or 5/4), so that the windows reach just as far as the tails ask
-//! for and not to the next power of two. Range: |x| < 2^10. Nothing is revealed. One comparison, one evaluation, one
-//! truncation and one multiplexer.
+//! The spline's input is x times a public ratio (7/8 or 5/4 for look-up), so that the windows reach just as far as
+//! the tails ask for and not to the next power of two.
+//!
+//! **Range.** |x| < 2^10. **Error.** At most [`MAX_GELU_ERROR`] and [`MAX_SILU_ERROR`]. **Revealed.**
+//! Nothing. *Cost.* One comparison, one evaluation, one truncation and one multiplexer.
 
 use crate::abb::Abb;
 use crate::functions::fit::kept;
@@ -41,14 +46,14 @@ struct Form {
     compared_frac: u32,
 }
 
-/// Either protocol's form.
+/// The forms for the two protocols.
 struct Forms {
     lookup: Form,
     masked: Form,
 }
 
 impl Forms {
-    /// The one that sessions with `evaluation` use.
+    /// The form that sessions with `evaluation` use.
     fn choose(&self, evaluation: Evaluation) -> Form {
         if evaluation == Evaluation::Lookup { self.lookup } else { self.masked }
     }
@@ -67,8 +72,8 @@ const GELU: Forms = Forms {
         compared_frac: 6,
     },
     // 128 quadratic windows of 2/29 on [-4.34, 4.34]: 8.3e-5 (erf: 1.3e-4). 512 linear windows of 1/58: 1.5e-4, at
-    // 2.4 times the processor time online, 1.5 times offline, and 30 bytes more an entry. The comparison is one of 15
-    // bits, which a table of unit vectors decides over slow links ([`crate::ops::fss::threshold`]).
+    // 2.4 times the processor time online, 1.5 times offline, and 30 bytes more an entry. The comparison has 15 bits,
+    // so over slow links it is made by FSS keys ([`crate::ops::fss::threshold`]).
     masked: Form {
         grid: Grid { index_bits: 7, low_bits: 11, pieces: Pieces::Parabolas },
         in_frac: 15,
@@ -102,9 +107,9 @@ const SILU: Forms = Forms {
 struct Activation {
     form: Form,
     scale: Scale,
-    /// Added to the reduced input, in its units: the table begins at word 0.
+    /// Added to the reduced input, in its units, because the table begins at word 0.
     offset: u64,
-    /// Where the table takes over from 0, and where x takes over from it, in comparison units.
+    /// Where the table takes over from 0, and where x takes over from the table, in comparison units.
     thresholds: [i64; 2],
 }
 
@@ -199,7 +204,7 @@ mod tests {
     use super::*;
     use crate::functions::testing::{clear_map, worst};
 
-    /// Over the whole range coarsely and over the table and its borders at almost every word.
+    /// Errors over the whole range coarsely, and over the table and its borders at almost every word.
     fn sweep(end: f64, form: Form, f: impl Fn(f64) -> f64) -> f64 {
         let (activation, evaluation) = match form.grid.pieces {
             Pieces::Powers { .. } => (form.activation(), Evaluation::Lookup),

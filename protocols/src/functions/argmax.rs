@@ -1,7 +1,8 @@
 //! The position of the largest entry, by a tournament that carries positions along.
 //!
-//! Comparisons are exact, so the result is a position of the maximum; ties go to either. Range: |x| < 2^11, n < 2^30.
-//! Nothing is revealed. ceil(log2 n) rounds of one comparison and one multiplexer.
+//! **Error.** None: comparisons are exact, so the result is a position of the maximum; ties go to
+//! either. **Range.** |x| < 2^11, n < 2^30. **Revealed.** Nothing. *Cost.* ceil(log2 n) rounds of one comparison and
+//! one multiplexer.
 
 use ndarray::{ArrayD, IxDyn};
 
@@ -12,7 +13,7 @@ use crate::ops::mux::Mux;
 use crate::words::Words;
 use crate::{Error, FRAC, Tensor};
 
-/// Ring of the comparisons and of the result: differences are below 2^12.
+/// Bits of the ring of the comparisons and of the result: differences are below 2^12.
 pub const ARGMAX_WIDTH: u32 = FRAC + 13;
 
 /// (n) -> (1): the position of the largest entry, modulo 2^[`ARGMAX_WIDTH`].

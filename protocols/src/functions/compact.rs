@@ -1,19 +1,25 @@
-//! Stable compaction: the items that a secret mask keeps, in their order, without telling which they are.
+//! Stable compaction: keeps the items that a secret mask marks, in their order, without telling which they are.
 //!
-//! **Functionality.** (rows, n) words 0 or 1 with exactly k ones in every row (k public, positions secret) and a
-//! payload (rows, n, w) modulo 2^width -> (rows, k, w): the kept items in their order.
+//! **Functionality.** (rows, n) words 0 or 1, with exactly k ones in every row, and a payload (rows, n, w) modulo
+//! 2^width -> (rows, k, w): the kept items in their order. k is public, the positions are secret.
 //!
-//! **Source.** The opened, shuffled destinations of oblivious radix sort (Chida et al., eprint 2019/695) for a key of
-//! one bit. With P_i the number of kept items before item i, a kept item goes to place P_i and a dropped one to k +
-//! i - P_i: destination = k + i - P_i + m_i (2 P_i - k - i), one multiplexer whose bit is the lowest of m_i. Items
-//! and destinations are shuffled together by fresh permutations, the shuffled destinations are opened, and every
-//! party puts its shares in their places.
+//! **Source.** The opened, shuffled destinations of oblivious radix sort (Chida et al., eprint 2019/695), for a key
+//! of one bit m_i.
+//!
+//! ```text
+//! P_i = the number of kept items before item i
+//! a kept item goes to place P_i, a dropped one to k + i - P_i:
+//!     destination = k + i - P_i + m_i (2 P_i - k - i)          one multiplexer by the lowest bit of m_i
+//! shuffle items and destinations together by fresh permutations
+//! open the shuffled destinations; each party puts its shares in their places
+//! ```
 //!
 //! **Range.** Masks modulo 2^ceil(log2 n) at least; any payload. **Error.** None.
 //!
-//! **What each party sees.** Beyond masked messages the shuffled destinations: the fixed permutation "destinations"
-//! after a uniformly random one that neither party knows and that is used for nothing else, so a uniformly random
-//! permutation, whatever the mask. **Revealed.** Nothing: no index of the original order is ever opened.
+//! **What each party sees.** Masked messages and the shuffled destinations. These are the fixed permutation
+//! "destinations" after a uniformly random one, which neither party knows and which is used for nothing else. So they
+//! are a uniformly random permutation, whatever the mask. **Revealed.** Nothing: no index of the original order is
+//! ever opened.
 
 use ndarray::{ArrayD, IxDyn};
 
@@ -26,8 +32,10 @@ use crate::words::Words;
 use crate::words::index_bits;
 use crate::{Error, Tensor};
 
-/// The `k` items of every row that `mask` keeps: (rows, n) and (rows, n, w) modulo 2^`width` -> (rows, k, w). Errors:
-/// opened destinations that are no permutation, as those of a mask with another number of ones may be.
+/// The `k` items of every row that `mask` keeps: (rows, n) and (rows, n, w) modulo 2^`width` -> (rows, k, w).
+///
+/// # Errors
+/// Opened destinations that are no permutation, as those of a mask with another number of ones may be.
 pub fn compact<B: Abb>(
     b: &mut B,
     mask: &B::Words,
@@ -51,8 +59,8 @@ pub fn compact<B: Abb>(
     })
 }
 
-/// Fresh permutations, and where under them the `k` items are, in their order, that `mask` (rows, n) keeps. What is
-/// shuffled by these permutations is compacted by taking the positions; nothing else may be opened under them.
+/// Fresh permutations, and where they put the `k` items that `mask` (rows, n) keeps, in their order. What is shuffled
+/// by these permutations is compacted by taking the positions. Nothing else may be opened under them.
 pub fn order<B: Abb>(b: &mut B, mask: &B::Words, k: usize) -> Result<Shuffled<B>, Error> {
     let [rows, n] = mask.shape()[..] else { panic!("masks of shape {:?}", mask.shape()) };
     b.scope("order", |b| {
@@ -67,8 +75,8 @@ pub fn order<B: Abb>(b: &mut B, mask: &B::Words, k: usize) -> Result<Shuffled<B>
     })
 }
 
-/// Fresh permutations, the shuffled indices (rows, n), and the opened destinations of the shuffled items, but in a
-/// plan.
+/// Fresh permutations, the shuffled indices (rows, n), and the opened destinations of the shuffled items. A plan has
+/// no destinations.
 type Opened<B> = (Permutations, <B as Abb>::Words, Option<ArrayD<u64>>);
 
 /// Shuffles the destinations of the items and opens them.
@@ -98,7 +106,7 @@ pub(crate) fn destinations<B: Abb>(b: &mut B, mask: &B::Words, k: usize, bits: u
     Ok(last.plus(&moved).drop_low(0, bits))
 }
 
-/// For each row the flat positions of the shuffled items that go to places 0..k; in a plan, which opens nothing, the
+/// For each row the flat positions of the shuffled items that go to places 0..k. A plan opens nothing and takes the
 /// first k.
 fn places(opened: Option<&ArrayD<u64>>, rows: usize, n: usize, k: usize) -> Result<Vec<usize>, Error> {
     let Some(opened) = opened else {

@@ -1,4 +1,4 @@
-//! Rows of the server's tables: by the client's hidden ids, and by public indices.
+//! Rows of the server's tables, by the client's hidden ids and by public indices.
 
 use ndarray::ArrayD;
 use net::Role;

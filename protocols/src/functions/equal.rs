@@ -1,9 +1,10 @@
 //! Equality with public values.
 //!
-//! [x = c] = [x >= c] xor [x >= c + 1]: both thresholds ride on the same OTs of one batched comparison, see
-//! [`at_least`](crate::Abb::at_least). Equality of two hidden words is that of their difference with 0.
+//! [x = c] = [x >= c] xor [x >= c + 1]. Both thresholds ride on the same OTs of one batched comparison, see
+//! [`AtLeast`]. Equality of two hidden words is that of their difference with 0.
 //!
-//! Range: x, x - c and x - c - 1 signed `width`-bit values for each of up to 16 values c. Exact. Nothing is revealed.
+//! **Range.** x, x - c and x - c - 1 are signed `width`-bit values for each of up to 16 values c. **Error.**
+//! None. **Revealed.** Nothing.
 
 use crate::abb::Abb;
 use crate::ops::compare::AtLeast;

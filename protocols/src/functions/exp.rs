@@ -1,10 +1,11 @@
 //! e^-t for the differences of a softmax.
 //!
-//! A power of a sum is a product of powers, so one factor per party and no constant term are enough:
-//! e^-(n + low_0 + low_1) = e^-(n + low_0) e^-low_1 with windows of width 1.
+//! A power of a sum is a product of powers, so one factor per party is enough, without a constant term:
 //!
-//! Range: t in [-[`EXP_MARGIN`], [`EXP_END`]) -> [0, e^[`EXP_MARGIN`]]. Error at most [`MAX_EXP_ERROR`]; other inputs
-//! give garbage below the same bound. Nothing is revealed. One evaluation and one truncation.
+//! e^-(n + low_0 + low_1) = e^-(n + low_0) e^-low_1, with windows of width 1.
+//!
+//! **Range.** t in [-[`EXP_MARGIN`], [`EXP_END`]) -> [0, e^[`EXP_MARGIN`]]. **Error.** At most [`MAX_EXP_ERROR`];
+//! other inputs give garbage below the same bound. **Revealed.** Nothing. *Cost.* One evaluation and one truncation.
 
 use crate::abb::Abb;
 use crate::functions::fit::kept;
@@ -14,7 +15,7 @@ use crate::ops::lookup::Table;
 use crate::ops::truncate::Truncation;
 use crate::{Error, Evaluation, FRAC};
 
-/// How far below 0 the argument may lie, 1/2: the maximum of a softmax is exact to less.
+/// How far below 0 the argument may lie: 1/2. The maximum of a softmax is exact to less.
 pub const EXP_MARGIN: f64 = 0.5;
 
 /// Where the range ends: e^-14.5 is below a tenth of a unit in the last place.
@@ -64,13 +65,13 @@ impl Table for ExpTable {
 
     fn coefficients(&self, window: i64, low: u64, out: &mut [u64]) {
         let one = (1u64 << COEFFICIENT_FRAC) as f64 * ((1u64 << FACTOR_BITS) as f64 / FACTOR_ONE);
-        // The window is a public loop index of the caller, shifted by a secret: no table of libm may see it.
+        // The window is a public loop index of the caller, shifted by a secret, so no table of libm may see it.
         let base = (window + 1) as u64;
         out[0] = (one * (EXP_MARGIN + 1.0).exp() * exp_minus(base << FRAC | low, FRAC)).round() as u64;
     }
 }
 
-/// 14 windows of width 1 would not reach [`EXP_END`].
+/// With 4 bits, 14 windows of width 1 would not reach [`EXP_END`].
 const MASKED_INDEX_BITS: u32 = 5;
 const MASKED_OUT_FRAC: u32 = COEFFICIENT_FRAC + POWER_FRAC;
 
@@ -92,7 +93,7 @@ pub fn exp_negative<B: Abb>(b: &mut B, t: &B::Words, out: u32) -> Result<B::Word
         let exp = kept("exp", b.evaluation(), &[], || fit(b.evaluation()));
         let y = b.apply(Evaluate { function: &exp }, &x)?;
         let out_frac = exp.out_frac();
-        // e^(1/2) < 2, so that the result is below 2^(out_frac + 1) and the truncation needs two bits more.
+        // e^(1/2) < 2, so the result is below 2^(out_frac + 1), and the truncation needs two bits more.
         b.apply(Truncation { width: out_frac + 3, shift: out_frac - FRAC, out }, &y)
     })
 }

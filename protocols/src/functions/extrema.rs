@@ -3,17 +3,21 @@
 //! **Functionality.** [`extrema`]: (rows, n) -> (rows) maxima and (rows) minima. [`update`]: the same for running
 //! extrema and new values. [`abs`]: |x| entrywise.
 //!
-//! **Source.** A tournament. The first round compares disjoint pairs and keeps both the winner b + [a >= b](a - b)
-//! and the loser a - [a >= b](a - b): 3n/2 comparisons in all instead of 2n. Later rounds run the maxima of the
-//! winners and of the negated losers side by side, ceil(log2 n) rounds of one comparison and one multiplexer
-//! altogether.
+//! **Source.** A tournament:
+//!
+//! ```text
+//! first round:  compare disjoint pairs (a, b); keep the winner b + [a >= b](a - b)
+//!               and the loser a - [a >= b](a - b)
+//! later rounds: maxima of the winners and of the negated losers, side by side
+//! ```
+//!
+//! This takes 3n/2 comparisons in all instead of 2n, in ceil(log2 n) rounds of one comparison and one multiplexer.
 //!
 //! **Range.** |x| < 2^9 at [`FRAC`] fractional bits; results modulo 2^[`EXTREMA_WIDTH`]. **Error.** Comparisons look
-//! at differences without their low [`DROPPED`] bits, by shares whose low halves may carry: a winner may fall short
-//! by less than [`UNIT`] each round. So a maximum is an entry of the row, at most ceil(log2 n) [`UNIT`] below the
-//! largest, and a minimum likewise above the smallest; an update counts as one round; `abs` returns x or -x, which
-//! may be -|x| where
-//! |x| < [`UNIT`].
+//! at differences without their low [`DROPPED`] bits, by shares whose low halves may carry, so a winner may fall
+//! short by less than [`UNIT`] each round. A maximum is thus an entry of the row, at most ceil(log2 n) [`UNIT`] below
+//! the largest, and a minimum likewise above the smallest. An update counts as one round. `abs` returns x or -x,
+//! which may be -|x| where |x| < [`UNIT`].
 //!
 //! **What each party sees.** Masked messages of comparisons and multiplexers. **Revealed.** Nothing.
 
@@ -24,10 +28,10 @@ use crate::ops::mux::Mux;
 use crate::words::Words;
 use crate::{Error, FRAC, Tensor};
 
-/// Ring of the results: differences are below 2^10.
+/// Bits of the ring of the results: differences are below 2^10.
 pub const EXTREMA_WIDTH: u32 = FRAC + 11;
 
-/// Low bits that the comparisons do not look at.
+/// Low bits that the comparisons ignore.
 pub const DROPPED: u32 = 8;
 
 /// Resolution of the comparisons.
@@ -47,7 +51,7 @@ pub fn extrema<B: Abb>(b: &mut B, x: &B::Words) -> Result<(B::Words, B::Words), 
         let rest = x.pick(&single);
         let winners = B::Words::concat(0, &[&c.plus(&gain), &rest]).pick(&order);
         let losers = B::Words::concat(0, &[&a.minus(&gain), &rest]).pick(&order);
-        // All minima are maxima of what is negated.
+        // Minima are maxima of negated values.
         let mut both = B::Words::concat(0, &[&winners, &losers.times(u64::MAX)]);
         let mut lengths = [&next[..], &next[..]].concat();
         while lengths.iter().any(|&n| n > 1) {

@@ -27,27 +27,27 @@ impl Grid {
     }
 }
 
-/// The tables of a function for either protocol.
+/// The tables of a function for the two protocols.
 #[derive(Clone, Copy, Debug)]
 pub struct Grids {
     /// For look-up.
     pub lookup: Grid,
-    /// For masked inputs.
+    /// For FSS keys.
     pub masked: Grid,
 }
 
 impl Grids {
-    /// The one that sessions with `evaluation` use.
+    /// The table that sessions with `evaluation` use.
     pub fn choose(&self, evaluation: Evaluation) -> Grid {
         if evaluation == Evaluation::Masked { self.masked } else { self.lookup }
     }
 }
 
-/// Names a fitted function: the function, the method, and the numbers that the fit depends on.
+/// The name of a fitted function: the function, the method, and the numbers on which the fit depends.
 type Key = (&'static str, Evaluation, Vec<u64>);
 
-/// The function `name` for `evaluation` and these `parameters`, which say all that the fit depends on: made by `fit`
-/// when it is first asked for, and kept until the process ends.
+/// The function `name` for `evaluation` and these `parameters`, which say everything on which the fit depends. `fit`
+/// makes it when it is first asked for; it is kept until the process ends.
 pub fn kept(
     name: &'static str,
     evaluation: Evaluation,
@@ -56,10 +56,10 @@ pub fn kept(
 ) -> Arc<Function> {
     static KEPT: LazyLock<Mutex<HashMap<Key, Arc<Function>>>> = LazyLock::new(Mutex::default);
     let key = (name, evaluation, parameters.to_vec());
-    // No code panics while it changes the map, so poison says nothing.
+    // No code panics while it changes the map, so a poisoned lock is harmless.
     let find = || KEPT.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned();
     find().unwrap_or_else(|| {
-        // Fitted without the lock, for a fit takes milliseconds; two threads may fit the same, which is harmless.
+        // Fitted without the lock, because a fit takes milliseconds. Two threads may fit the same, which is harmless.
         let function = Arc::new(fit());
         KEPT.lock().unwrap_or_else(PoisonError::into_inner).entry(key.clone()).or_insert(function).clone()
     })

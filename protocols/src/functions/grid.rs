@@ -1,9 +1,9 @@
-//! How a function of one variable is cut into windows.
+//! Windows of a function of one variable.
 
 /// Highest degree of a polynomial on a window.
 pub const MAX_DEGREE: usize = 5;
 
-/// Words as arguments of a function, and its values as words.
+/// How words stand for arguments of a function and for its values.
 #[derive(Clone, Copy, Debug)]
 pub struct Scale {
     /// The argument at word 0.
@@ -12,11 +12,11 @@ pub struct Scale {
     pub step: f64,
     /// Fractional bits of the result.
     pub out_frac: u32,
-    /// Ring of the result.
+    /// Bits of the ring of the result.
     pub out_width: u32,
 }
 
-/// Equal windows, and what approximates a function on each.
+/// Equal windows, and the approximation on each.
 #[derive(Clone, Copy, Debug)]
 pub struct Grid {
     /// log2 of the number of windows.
@@ -27,7 +27,7 @@ pub struct Grid {
     pub pieces: Pieces,
 }
 
-/// The approximation on a window. It decides the protocol.
+/// The approximation on a window. It decides which protocol evaluates it.
 #[derive(Clone, Copy, Debug)]
 pub enum Pieces {
     /// Polynomials, for look-up.
@@ -37,8 +37,8 @@ pub enum Pieces {
         /// Bits of the second, third, ... power of the low part; the first has them all.
         power_bits: [u32; MAX_DEGREE - 1],
     },
-    /// Straight lines, for masked inputs.
+    /// Straight lines, for FSS keys.
     Lines,
-    /// Parabolas, for masked inputs.
+    /// Parabolas, for FSS keys.
     Parabolas,
 }

@@ -1,10 +1,11 @@
 //! The largest entry of every row, rounded down coarsely.
 //!
-//! Every entry is cut to a multiple of [`UNIT`], on shares to that below it or to the next lower one, and the maximum
-//! of these is found exactly ([`Abb::row_max`]): the result lies less than 2 [`UNIT`] below the largest entry and
-//! never above it. A softmax tolerates it, because its exponential takes differences down to -[`EXP_MARGIN`].
+//! Every entry is cut to a multiple of [`UNIT`]; on shares it may be cut to the next lower one. The maximum of these
+//! multiples is found exactly ([`RowMax`]). So the result lies less than 2 [`UNIT`] below the largest entry and never
+//! above it. A softmax tolerates this, because its exponential takes differences down to -[`EXP_MARGIN`].
 //!
-//! Range: -2^9 + [`UNIT`] <= x < 2^9. Nothing is revealed. One exact maximum of rows of words of 13 bits.
+//! **Range.** -2^9 + [`UNIT`] <= x < 2^9. **Revealed.** Nothing. *Cost.* One exact maximum of rows of words of 13
+//! bits.
 
 use crate::abb::Abb;
 use crate::functions::exp::EXP_MARGIN;
@@ -12,7 +13,7 @@ use crate::ops::row_max::RowMax;
 use crate::words::Words;
 use crate::{Error, FRAC, Tensor};
 
-/// Ring of the result: differences to it are below 2^10.
+/// Bits of the ring of the result: differences to it are below 2^10.
 pub const MAX_WIDTH: u32 = FRAC + 11;
 
 /// Low bits that are cut off.
@@ -23,14 +24,14 @@ pub const UNIT: f64 = 1.0 / (1u64 << (FRAC - DROPPED)) as f64;
 
 const _: () = assert!(2.0 * UNIT <= EXP_MARGIN, "the exponential takes what is cut off");
 
-/// Rows of different lengths `lengths` (each >= 1) one after another in the vector `x` -> (rows), modulo
-/// 2^[`MAX_WIDTH`].
+/// (rows), modulo 2^[`MAX_WIDTH`]: the maxima of rows of different `lengths`, each at least 1, which lie one after
+/// another in the vector `x`.
 pub fn max_ragged<B: Abb>(b: &mut B, x: &B::Words, lengths: &[usize]) -> Result<B::Words, Error> {
     assert_eq!(x.len(), lengths.iter().sum::<usize>(), "entries of the rows");
     assert!(lengths.iter().all(|&n| n > 0), "lengths of the rows");
     b.scope("max", |b| {
         b.expect_below(x, MAX_WIDTH - 2)?;
-        // The lowest unit is left out, so that differences fit although shares may be cut to one unit less.
+        // The lowest unit is left out, so that differences fit even where shares are cut to one unit less.
         let raised = b.add_public(x, (1u64 << DROPPED).wrapping_neg());
         b.expect_below(&raised, MAX_WIDTH - 2)?;
         let coarse = x.drop_low(DROPPED, MAX_WIDTH);

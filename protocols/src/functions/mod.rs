@@ -1,7 +1,7 @@
 //! Composite functions, written once over [`Abb`](crate::Abb).
 //!
 //! Words have [`FRAC`](crate::FRAC) fractional bits and are taken and returned modulo 2^64 unless a function says
-//! otherwise. Each module states the functionality, where the formula comes from, the range it takes and gives, the
+//! otherwise. Each module states the functionality, the source of the formula, the range of inputs and results, the
 //! error over the whole range (a test fails above it), what is revealed (nothing, throughout) and the operations
 //! spent.
 

@@ -1,13 +1,17 @@
 //! Layer norm and root-mean-square norm over the last axis.
 //!
-//! layer norm: d = x - mean(x), then d sqrt(n) / sqrt(sum d^2 + n eps). RMS norm: the same with d = x. Gain and bias
-//! belong to the next weight.
+//! A layer norm takes d = x - mean(x) and returns d sqrt(n) / sqrt(sum d^2 + n eps). An RMS norm is the same with d =
+//! x. Gain and bias belong to the next weight.
 //!
-//! Range: |x| < 2^11 and sum d^2 + n eps < 2^26 over each row -> |y| <= sqrt(n). Error at most [`MAX_NORM_ERROR`]
-//! sqrt(n) plus the effect of the input's own resolution: the mean is rounded to a unit in the last place 2^-18 (to n
-//! 2^-33 of itself where that is more), which a tiny variance magnifies by up to eps^(-1/2). n eps below 2^-18 is
-//! raised to it. Nothing is revealed. Cost: one inverse root on one word per row, one truncation per row for the mean
-//! (layer norm only), one sum of squares, one product of rows with words, one truncation.
+//! **Range.** |x| < 2^11 and sum d^2 + n eps < 2^26 over each row -> |y| <= sqrt(n). n eps below 2^-18 is raised to
+//! it.
+//!
+//! **Error.** At most [`MAX_NORM_ERROR`] sqrt(n), plus the effect of the input's own resolution: the mean is rounded
+//! to a unit in the last place, 2^-18 (to n 2^-33 of itself where that is more), and a tiny variance magnifies this
+//! by up to eps^(-1/2).
+//!
+//! **Revealed.** Nothing. *Cost.* One inverse root on one word per row, one truncation per row for the mean (layer
+//! norm only), one sum of squares, one product of rows with words, one truncation.
 
 use crate::abb::Abb;
 use crate::functions::ring_for;
@@ -28,7 +32,7 @@ pub const NORM_RANGE_BITS: u32 = 11;
 pub fn layer_norm<B: Abb>(b: &mut B, x: &B::Words, eps: f32) -> Result<B::Words, Error> {
     b.scope("layer norm", |b| {
         let n = last(x);
-        // |sum| < n 2^(11 + FRAC) and factor <= 2^shift / n + 1/2, so that the product is below 2^62.
+        // |sum| < n 2^(11 + FRAC) and factor <= 2^shift / n + 1/2, so the product is below 2^62.
         let shift = 61 - FRAC - NORM_RANGE_BITS;
         let factor = ((1u64 << shift) as f64 / n as f64).round() as u64;
         let mean = b.apply(Truncation { width: 64, shift, out: 64 }, &x.sum_last().times(factor))?;

@@ -1,17 +1,17 @@
 //! 1 / S for a positive S of known size, such as the sum of a softmax.
 //!
-//! Let 2^k <= S < 2^(k+1) and g_j = [S >= 2^j] for j = 1..J. Then C = S 2^(J-k) lies in [1, 2) 2^J and is linear in
-//! the words g_j S, because 2^J - 2^(J-1) - ... - 2^(J-k) = 2^(J-k):
+//! Let 2^k <= S < 2^(k+1) and g_j = [S >= 2^j] for j = 1..J. Then
 //!
-//! C = 2^J S - sum_j 2^(J-j) g_j S,
+//! C = 2^J S - sum_j 2^(J-j) g_j S
 //!
-//! one multiplexer for all j, whose choices are sent for both sums at once. A cubic spline gives y = 2^J / C, and
-//! 1 / S = y 2^-k by the same sum. Comparisons are made to [`COMPARED_FRAC`] fractional bits, so C / 2^J may exceed 2
-//! by 1/32; the table has room for [0.875, 2.8).
+//! is S 2^(J-k), because 2^J - 2^(J-1) - ... - 2^(J-k) = 2^(J-k). It lies in [1, 2) 2^J and is linear in the words
+//! g_j S, which take one multiplexer for all j. A cubic spline gives y = 2^J / C, and the same sum of the words g_j y
+//! gives 1 / S = y 2^-k. The choices of both multiplexers are sent at once. Comparisons are made to [`COMPARED_FRAC`]
+//! fractional bits, so C / 2^J may exceed 2 by 1/32; the table has room for [0.875, 2.8).
 //!
-//! Range: S in [0.9, 1.7 n] for a public n -> [0.58 / n, 1.12]. Relative error at most [`MAX_RECIPROCAL_ERROR`] plus
-//! one unit in the last place of the result. Nothing is revealed. One comparison, two multiplexers, one evaluation
-//! and one truncation, on one word per row.
+//! **Range.** S in [0.9, 1.7 n] for a public n -> [0.58 / n, 1.12]. **Error.** Relative, at most
+//! [`MAX_RECIPROCAL_ERROR`] plus one unit in the last place of the result. **Revealed.** Nothing. *Cost.* One
+//! comparison, two multiplexers, one evaluation and one truncation, on one word per row.
 
 use crate::abb::Abb;
 use crate::functions::fit::{Grids, kept};
@@ -41,7 +41,7 @@ const GRIDS: Grids = Grids {
     },
     masked: Grid { index_bits: 10, low_bits: TABLE_FRAC - 9, pieces: Pieces::Lines },
 };
-/// Where the table begins: 2 windows of a spline below 1.
+/// Where the table begins: two windows of a spline below 1.
 const BASE: f64 = 0.875;
 /// Largest value of the table.
 const TOP: f64 = 1.0 / BASE;
@@ -58,7 +58,7 @@ pub fn reciprocal<B: Abb>(b: &mut B, s: &B::Words, n: usize, width: u32, frac: u
         let thresholds: Vec<i64> = (1..=octaves).map(|j| 1 << (j + COMPARED_FRAC)).collect();
         let reached = Octaves::of(b, &coarse, &thresholds, ring - (FRAC - COMPARED_FRAC))?;
 
-        // Scale of p_1's coefficient 2^-20 or the result's, if finer.
+        // Fractional bits that give p_1 a coefficient in units of 2^-20, or those of the result if they are more.
         let out_frac = (GRIDS.lookup.low_bits + 20).max(frac);
         let out_width = ring_for(TOP * f64::from(1u32 << octaves), out_frac);
         let evaluation = b.evaluation();
@@ -82,15 +82,15 @@ pub fn reciprocal<B: Abb>(b: &mut B, s: &B::Words, n: usize, width: u32, frac: u
     })
 }
 
-/// Rows of a positive word, with the bits of the powers of two or four that it reaches.
+/// For one positive word per row, the bits of the powers of two or four that it reaches.
 pub(super) struct Octaves<B: Abb> {
-    /// The first scaling and the last.
+    /// The selectors of the first scaling and of the last.
     selectors: Option<[Selector<B::Form>; 2]>,
     steps: u32,
 }
 
 impl<B: Abb> Octaves<B> {
-    /// The steps that `x` reaches, of `thresholds`, in ascending order.
+    /// The steps of `thresholds`, in ascending order, that `x` reaches.
     pub(super) fn of(b: &mut B, x: &B::Words, thresholds: &[i64], width: u32) -> Result<Self, Error> {
         let selectors = match thresholds {
             [] => None,
@@ -102,8 +102,8 @@ impl<B: Abb> Octaves<B> {
         Ok(Octaves { selectors, steps: thresholds.len() as u32 })
     }
 
-    /// `function` of x 2^(`bits` (J - k)) modulo 2^`width`, times 2^(J - k) modulo 2^`out`, for (rows) x of which k
-    /// of the J steps are reached.
+    /// `function` of x 2^(`bits` (J - k)) modulo 2^`width`, times 2^(J - k) modulo 2^`out`. x is (rows), and k of the
+    /// J steps of a row are reached.
     pub(super) fn apply(
         self,
         b: &mut B,
@@ -120,8 +120,8 @@ impl<B: Abb> Octaves<B> {
     }
 }
 
-/// x 2^(`bits` (J - k)) modulo 2^`width` for (rows) x, by a selector of the J steps of each row, of which the first k
-/// are reached: x (2^(bits J) - sum_j g_j (2^bits - 1) 2^(bits (J - j))).
+/// x 2^(`bits` (J - k)) modulo 2^`width` for (rows) x, where the first k of the J steps of a row are reached. By a
+/// selector g_j of the steps, this is x (2^(bits J) - sum_j g_j (2^bits - 1) 2^(bits (J - j))).
 fn scale_up<B: Abb>(
     b: &mut B,
     x: &B::Words,

@@ -1,8 +1,9 @@
 //! Rotary position embedding: a rotation of pairs by public angles.
 //!
-//! Sines and cosines are public, so the products are local; one truncation takes both halves back to [`FRAC`] bits.
-//! Range: |x| < 2^12. Error at most [`MAX_ROPE_ERROR`] for |x| <= 1, proportional above: the angles are rounded to
-//! [`ANGLE_FRAC`] bits. Nothing is revealed. One truncation.
+//! Sines and cosines are public, so the products are local. One truncation takes both halves back to [`FRAC`] bits.
+//!
+//! **Range.** |x| < 2^12. **Error.** At most [`MAX_ROPE_ERROR`] for |x| <= 1, and in proportion above: the angles are
+//! rounded to [`ANGLE_FRAC`] bits. **Revealed.** Nothing. *Cost.* One truncation.
 
 use ndarray::{Array2, ArrayD, IxDyn};
 

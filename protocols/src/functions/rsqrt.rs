@@ -1,14 +1,17 @@
 //! sqrt(n) / sqrt(q) for a sum q of n squares: the inverse of a root mean square.
 //!
-//! As in [`reciprocal`](super::reciprocal()) with powers of four: for 4^k <= q / 2^b < 4^(k+1) and g_j = [q / 2^b >=
-//! 4^j], C = q 4^(J-k) = 4^J q - sum_j 3 4^(J-j) g_j q lies in [1, 4) 2^(b + 2J), a cubic spline gives y = sqrt(n) /
-//! sqrt(C) in units where q's are folded in, and the result is y 2^-k. 2^b is the largest power of two up to the
-//! smallest q, n eps. Comparisons look at three bits below 2^b, so C may exceed its interval by a thirty-second; the
+//! This works as in [`reciprocal`](super::reciprocal), with powers of four. Let 2^b be the largest power of two up to
+//! the smallest q, n eps. Let 4^k <= q / 2^b < 4^(k+1) and g_j = [q / 2^b >= 4^j]. Then
+//!
+//! C = q 4^(J-k) = 4^J q - sum_j 3 4^(J-j) g_j q
+//!
+//! lies in [1, 4) 2^(b + 2J). A cubic spline gives y = sqrt(n) / sqrt(C), with the units of q folded in, and the
+//! result is y 2^-k. Comparisons look at three bits below 2^b, so C may exceed its interval by a thirty-second; the
 //! table has room for [0.875, 4.75).
 //!
-//! Range: q in [n eps, 2^26) -> [sqrt(n) 2^-13, eps^(-1/2)]. Relative error at most [`MAX_RSQRT_ERROR`] plus one unit
-//! in the last place of the result, 2^-[`RSQRT_FRAC`]. Nothing is revealed. One comparison, two multiplexers by the
-//! same bits, one evaluation and one truncation, on one word per row.
+//! **Range.** q in [n eps, 2^26) -> [sqrt(n) 2^-13, eps^(-1/2)]. **Error.** Relative, at most [`MAX_RSQRT_ERROR`]
+//! plus one unit in the last place of the result, 2^-[`RSQRT_FRAC`]. **Revealed.** Nothing. *Cost.* One comparison,
+//! two multiplexers by the same bits, one evaluation and one truncation, on one word per row.
 
 use crate::abb::Abb;
 use crate::functions::fit::{Grids, kept};
@@ -32,10 +35,10 @@ pub const SQUARE_FRAC: u32 = 2 * FRAC;
 /// q < 2^(SQUARE_BITS - SQUARE_FRAC) = 2^26.
 pub const SQUARE_BITS: u32 = 62;
 
-/// Smallest q in units: below, the result would not fit its ring.
+/// Smallest q in units. For a smaller one the result would not fit its ring.
 pub const MIN_SQUARES: u64 = 1 << 18;
 
-/// Most squares in a sum: beyond, sqrt(n) would not leave room in the table's ring.
+/// Most squares in a sum. For more, sqrt(n) would not leave room in the table's ring.
 pub const MAX_NORM_ENTRIES: usize = 1 << 16;
 
 const TABLE_FRAC: u32 = 20;
@@ -50,7 +53,7 @@ const GRIDS: Grids = Grids {
     },
     masked: Grid { index_bits: 10, low_bits: TABLE_FRAC - 8, pieces: Pieces::Lines },
 };
-/// Bits below the lowest threshold's that comparisons look at.
+/// Bits below that of the lowest threshold at which comparisons look.
 const COMPARED_BITS: u32 = 5;
 
 /// n eps in units of q, at least [`MIN_SQUARES`].
@@ -60,8 +63,10 @@ pub fn smallest_square(n: usize, eps: f32) -> u64 {
 }
 
 /// (rows) -> (rows): sqrt(n) / sqrt(q) at [`RSQRT_FRAC`] fractional bits modulo 2^64, for q at [`SQUARE_FRAC`]
-/// fractional bits, `smallest` <= q < 2^[`SQUARE_BITS`] in units. Errors: a `smallest` from 2^([`SQUARE_BITS`] - 2)
-/// on, and more than [`MAX_NORM_ENTRIES`].
+/// fractional bits, `smallest` <= q < 2^[`SQUARE_BITS`] in units.
+///
+/// # Errors
+/// A `smallest` of 2^([`SQUARE_BITS`] - 2) or more, and more than [`MAX_NORM_ENTRIES`] squares.
 pub fn rsqrt<B: Abb>(b: &mut B, q: &B::Words, n: usize, smallest: u64) -> Result<B::Words, Error> {
     debug_assert!(smallest >= MIN_SQUARES, "smallest sum of squares {smallest}");
     let limit = SQUARE_BITS - 2;

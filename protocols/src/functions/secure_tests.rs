@@ -1,4 +1,5 @@
-//! Every function between two parties against the box in the clear; the plan's ledger is held to the parties' too.
+//! Every function between two parties against the box in the clear. The plan's ledger is compared with the parties'
+//! too.
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};

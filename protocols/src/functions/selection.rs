@@ -1,21 +1,21 @@
-//! Which k of the n entries of each row, hidden, and what is done with them.
+//! Hidden selections of k of the n entries of each row, and their uses.
 //!
 //! A selection comes from [`top_k`](super::top_k) in one of two forms:
-//! - one-hot words (rows, k, n) that no party knows: gathering is their product with the payload (MPCache, algorithm 2:
-//!   one-hot by equality, then matmul), scattering that with the transpose;
-//! - positions in a shuffled order that no party knows: gathering shuffles the payload by the same permutations and takes
-//!   the positions, scattering puts entries at the positions of an order of zeros and restores the order.
+//! - One-hot words (rows, k, n) that no party knows. Gathering is their product with the payload (MPCache, algorithm
+//!   2: one-hot by equality, then matmul); scattering is the product with the transpose.
+//! - Positions in a shuffled order that no party knows. Gathering shuffles the payload by the same permutations and
+//!   takes the positions. Scattering puts entries at the positions among zeros and restores the order.
 //!
-//! **Range.** Payloads |x| < 2^magnitude as stated by the caller. **Error.** A few units in the last place, those of
-//! products, with one-hot words; one unit with permutations.
+//! **Range.** Payloads |x| < 2^magnitude as stated by the caller. **Error.** With one-hot words a few units in the
+//! last place, those of products; with permutations one unit.
 //!
-//! **A payload that stays.** A cache is gathered from at every step by another hidden choice, while its rows stay:
-//! [`gather_cached`] opens each under its mask once in a two-phase session ([`growing`](crate::ops::cached)), after
-//! that the one-hot words alone. What comes out has no mask that may stay: the rows of two steps are fresh shares,
-//! and one mask for both would show whether the choice changed. Products with gathered rows are plain triples
-//! therefore.
+//! **A payload that stays.** Every step gathers from a cache by another hidden choice, while the rows of the cache
+//! stay. In a two-phase session [`gather_cached`] opens each row under its mask once, and after that only the one-hot
+//! words ([`cached`](crate::ops::cached)). Gathered rows, however, are fresh shares and need fresh masks: one mask
+//! for the rows of two steps would show whether the choice changed. Products with gathered rows are therefore plain
+//! triples.
 //!
-//! **What each party sees.** Masked messages only, and k and n, which are public; [`in_order`] of a shuffled
+//! **What each party sees.** Only masked messages, and k and n, which are public. [`in_order`] of a shuffled
 //! selection opens destinations as [`compact`](super::compact) does: a uniformly random permutation. **Revealed.**
 //! Nothing.
 
@@ -34,14 +34,14 @@ use crate::words::Words;
 use crate::words::index_bits;
 use crate::{Error, FRAC, Tensor};
 
-/// Ring of one-hot words: the widest ring of what is gathered.
+/// Bits of the ring of one-hot words: the widest ring of what is gathered.
 pub const SELECTION_WIDTH: u32 = 44;
 
-/// Ring of the composition of two selections: 2^[`GUARD`] stands for 1, so that the errors of the product, a few
-/// units, stay far from the threshold between 0 and 1.
+/// Bits of the ring in which two selections are composed. There 2^[`GUARD`] stands for 1, so that the errors of the
+/// product, a few units, stay far from the threshold between 0 and 1.
 const COMPOSE_WIDTH: u32 = 10;
 
-/// log2 of what stands for 1 in a composition.
+/// log2 of the number that stands for 1 in a composition.
 const GUARD: u32 = 8;
 
 /// Thresholds that one batched comparison takes.
@@ -55,7 +55,7 @@ pub fn choose<B: Abb>(b: &mut B, x: &B::Words, how: &engine::Ranking) -> Result<
         engine::TopK::Sort => top_k::sort(b, x, how.k, scores, SELECTION_WIDTH),
         engine::TopK::ShuffleReveal => {
             b.expect_below(x, how.magnitude + FRAC)?;
-            // Comparisons are opened: no word may leave the ring, whatever the weights.
+            // Comparisons are opened, so no word may leave the ring, whatever the weights.
             top_k::shuffle_reveal(b, x, how.k, Scores::within(how.ceiling, how.frac)).map(TopK::Shuffled)
         }
     }
@@ -69,14 +69,14 @@ pub fn one_hot<B: Abb>(b: &mut B, selection: &TopK<B>) -> Result<B::Words, Error
     }
 }
 
-/// The chosen entries of (x rows, n, w), |x| < 2^`magnitude` -> (rows, k, w) modulo 2^64. The rows of x are shared by
-/// consecutive rows of the selection, which are a multiple.
+/// The chosen entries of (x rows, n, w), |x| < 2^`magnitude` -> (rows, k, w) modulo 2^64. The number of rows of the
+/// selection is a multiple of that of x; consecutive rows share a row of x.
 pub fn gather<B: Abb>(b: &mut B, selection: &TopK<B>, x: &B::Words, magnitude: u32) -> Result<B::Words, Error> {
     gather_from(b, selection, x, magnitude, None)
 }
 
-/// [`gather`] from entries that are those of the gathering with `operand` before, and new ones after them; w and the
-/// rows of x stay the same. Permutations move all entries in any case, and leave `operand` alone.
+/// [`gather`] from a cached operand: the entries of the previous gathering with `operand`, followed by new ones. w
+/// and the number of rows of x stay the same. Permutations move all entries in any case and do not use `operand`.
 pub fn gather_cached<B: Abb>(
     b: &mut B,
     selection: &TopK<B>,
@@ -124,7 +124,8 @@ fn gather_from<B: Abb>(
     })
 }
 
-/// (rows, k, w), |x| < 2^`magnitude`, put back where it was chosen: (rows, n, w) modulo 2^64, zeros elsewhere.
+/// (rows, k, w), |x| < 2^`magnitude` -> (rows, n, w) modulo 2^64: the entries put back where they were chosen, zeros
+/// elsewhere.
 pub fn scatter<B: Abb>(b: &mut B, selection: &TopK<B>, x: &B::Words, magnitude: u32) -> Result<B::Words, Error> {
     b.scope("scatter", |b| {
         b.expect_below(x, magnitude + FRAC)?;
@@ -146,8 +147,8 @@ pub fn scatter<B: Abb>(b: &mut B, selection: &TopK<B>, x: &B::Words, magnitude: 
     })
 }
 
-/// `second` chooses among the `fan_out` parts of each entry that `first` chose: one-hot words (rows, k1, n) and
-/// (rows, k2, k1 fan_out) -> (rows, k2, n fan_out), exact.
+/// One-hot words (rows, k1, n) and (rows, k2, k1 fan_out) -> (rows, k2, n fan_out), exact. `second` chooses among the
+/// `fan_out` parts of each entry that `first` chose.
 pub fn compose<B: Abb>(b: &mut B, first: &B::Words, fan_out: usize, second: &B::Words) -> Result<B::Words, Error> {
     let ((rows, k1, n), (rows2, k2, parts)) = (dims(first), dims(second));
     assert!(rows == rows2 && parts == k1 * fan_out, "{parts} parts of {k1} chosen");
@@ -166,7 +167,7 @@ pub fn compose<B: Abb>(b: &mut B, first: &B::Words, fan_out: usize, second: &B::
     })
 }
 
-/// The same choice with the chosen entries in the order of their positions, in the same form.
+/// The same choice in the same form, with the chosen entries in the order of their positions.
 pub fn in_order<B: Abb>(b: &mut B, selection: &TopK<B>) -> Result<TopK<B>, Error> {
     match selection {
         TopK::OneHot(words) => ordered(b, words).map(TopK::OneHot),
@@ -185,15 +186,15 @@ pub fn in_order<B: Abb>(b: &mut B, selection: &TopK<B>) -> Result<TopK<B>, Error
 
 /// One-hot words (rows, k, n) sorted by the chosen positions.
 ///
-/// With P_i the number of chosen entries up to the i-th, entry i is the j-th chosen (from 0) where [P_i > j] and
-/// [P_(i-1) > j] differ: one batched comparison of the prefix sums with the k public thresholds.
+/// Let P_i be the number of chosen entries up to the i-th. Entry i is the j-th chosen (from 0) where [P_i > j] and
+/// [P_(i-1) > j] differ. This takes one batched comparison of the prefix sums with the k public thresholds.
 fn ordered<B: Abb>(b: &mut B, words: &B::Words) -> Result<B::Words, Error> {
     let (rows, k, n) = dims(words);
     b.scope("order", |b| {
         let mask = words.permute(&[0, 2, 1]).sum_last();
         let prefix: Vec<B::Words> = (0..n).map(|i| mask.slice(1, 0..i + 1).sum_last().reshape(&[rows, 1])).collect();
         let prefix = B::Words::concat(1, &prefix.iter().collect::<Vec<_>>());
-        // Sums reach k, thresholds too.
+        // Sums reach k, and so do thresholds.
         let width = usize::BITS - k.leading_zeros() + 2;
         let mut bits = Vec::new();
         for start in (0..k).step_by(THRESHOLD_BATCH) {
@@ -233,7 +234,7 @@ pub fn chosen<B: Abb>(b: &B, selection: &TopK<B>) -> Option<Vec<Vec<usize>>> {
     Some(flat.chunks(k.max(1)).map(<[usize]>::to_vec).collect())
 }
 
-/// How a payload comes out of its ring, which takes magnitudes up to 2^(width - 2).
+/// Brings a payload out of its ring, which takes magnitudes up to 2^(width - 2).
 pub(crate) fn payload_rounding(magnitude: u32) -> Result<Truncation, Error> {
     let width = magnitude.saturating_add(FRAC + 2);
     if width > SELECTION_WIDTH {

@@ -1,5 +1,5 @@
-//! Selections, compactions and extrema between two parties against naive twins; the plan's ledger is held to the
-//! parties' too, but for quickselect, whose traffic is random.
+//! Selections, compactions and extrema between two parties against naive twins. The plan's ledger is compared with
+//! the parties' too, except for quickselect, whose traffic is random.
 
 use engine::Origin;
 use ndarray::{ArrayD, IxDyn};
@@ -27,7 +27,7 @@ fn scores(rows: usize, n: usize, distinct: u64, seed: u64) -> Vec<u64> {
     (0..rows * n).map(|_| (value() << (FRAC - 10)) as u64).collect()
 }
 
-/// The indices of the k largest, the largest first, the lower index first of equal ones.
+/// The indices of the k largest, the largest first; among equal ones the lower index first.
 fn largest(row: &[u64], k: usize) -> Vec<usize> {
     let mut order: Vec<usize> = (0..row.len()).collect();
     order.sort_by_key(|&i| (std::cmp::Reverse(row[i] as i64), i));
@@ -94,7 +94,7 @@ fn unit_vectors_of_the_largest_by_rank_and_by_sorting() {
             let by_sorting = function!([k: usize] |b, x| Ok(vectors(top_k::sort(b, &x[0], *k, SCORES, 8)?)));
             let got = secure(DEALER, &[(&x, &[rows, n])], by_sorting);
             check(&got, &x, (rows, n, k), 1, true);
-            // In the clear without slack, ties by index.
+            // In the clear there is no slack, and ties go by index.
             let mut exact = Vec::new();
             for row in x.chunks(n) {
                 for i in largest(row, k) {
@@ -219,7 +219,7 @@ fn real_transfers_give_the_same_and_cost_what_the_plan_says() {
     );
     let compacted: Vec<u64> = x.iter().zip(&kept).filter(|(_, kept)| **kept == 1).map(|(x, _)| *x).collect();
     check(&got, &compacted, (rows, k, 2), 1, true);
-    // Opened positions depend on the permutations, so the ledgers of both parties are all there is to compare.
+    // Opened positions depend on the permutations, so only the ledgers of the two parties can be compared.
     let shares = share(&x, 1);
     let [client, server] = run(Options::default(), |abb| {
         let words = own(abb, &shares, &[rows, n]);

@@ -1,13 +1,15 @@
-//! Softmax over rows of which only the first entries are visible.
+//! Softmax over rows. Only the first entries of a row are visible.
 //!
-//! e^(x - m) / sum e^(x - m) with m the largest visible entry, rounded down coarsely (see [`max`](super::max)).
-//! Masked entries are public, so they are cut out at the start and put back as zeros: they cost nothing. Terms with
-//! m - x above [`CUT`] are below a seventh of a unit in the last place and set to zero.
+//! The result is e^(x - m) / sum e^(x - m), where m is the largest visible entry, rounded down coarsely (see
+//! [`max`](super::max)). Masked entries are public, so they are cut out at the start and put back as zeros: they cost
+//! nothing. Terms with m - x above [`CUT`] are below a seventh of a unit in the last place and are set to zero.
 //!
-//! Range: that of [`max`](super::max), about |x| < 2^9, up to 2^12 columns -> [0, 1]. Error at most
-//! [`MAX_SOFTMAX_ERROR`] per entry plus [`MAX_TERM_ERROR`] times the number of visible entries. Nothing is revealed.
-//! Per visible entry: one place in the search of the maximum, one coarse comparison, one evaluation of the
-//! exponential, two truncations, one multiplexer, one product with its row's word; per row one reciprocal.
+//! **Range.** That of [`max`](super::max), about |x| < 2^9, and up to 2^12 columns -> [0, 1]. **Error.** At most
+//! [`MAX_SOFTMAX_ERROR`] per entry plus [`MAX_TERM_ERROR`] times the number of visible entries. **Revealed.**
+//! Nothing.
+//!
+//! *Cost.* Per visible entry: one place in the search of the maximum, one coarse comparison, one evaluation of the
+//! exponential, two truncations, one multiplexer, one product with its row's word. Per row: one reciprocal.
 
 use crate::abb::Abb;
 use crate::functions::exp::{EXP_END, exp_negative};
@@ -25,26 +27,26 @@ use crate::{Error, FRAC, Tensor};
 /// Largest absolute error of a probability, besides [`MAX_TERM_ERROR`] for each visible entry of the row.
 pub const MAX_SOFTMAX_ERROR: f64 = 1e-5;
 
-/// Rounding of one term of the sum, half a unit in the last place (between two parties, which round either way, a
-/// whole unit): many equally small terms next to a large one add up.
+/// Rounding of one term of the sum: half a unit in the last place, or a whole unit between two parties, which round
+/// either way. Many equally small terms next to a large one add up.
 pub const MAX_TERM_ERROR: f64 = 0.5 / (1u64 << FRAC) as f64;
 
-/// Low bits of a difference to the maximum that its comparison with [`CUT`] does not look at.
+/// Low bits of a difference to the maximum that its comparison with [`CUT`] ignores.
 const DROPPED: u32 = 13;
 
 /// Resolution of that comparison.
 const UNIT: f64 = 1.0 / (1u64 << (FRAC - DROPPED)) as f64;
 
-/// Differences to the maximum from here on give 0. One unit of the comparison below the exponential's end.
+/// Differences to the maximum from here on give 0. It lies one unit of the comparison below the exponential's end.
 pub const CUT: f64 = EXP_END - UNIT;
 
 /// Most columns.
 pub const MAX_SOFTMAX_COLUMNS: usize = 1 << 12;
 
-/// Fractional bits of the reciprocal of the sum: more than the terms have, because its error is common to a row.
+/// Fractional bits of the reciprocal of the sum. It has more than the terms, because its error is common to a row.
 const RECIPROCAL_FRAC: u32 = 22;
 
-/// (..., rows, columns) -> the same shape modulo 2^64: row i of `rows` sees its first `visible[i]` columns, at
+/// (..., rows, columns) -> the same shape modulo 2^64. Row i of `rows` sees its first `visible[i]` columns, at
 /// least 1.
 pub fn softmax<B: Abb>(b: &mut B, x: &B::Words, visible: &[usize]) -> Result<B::Words, Error> {
     let shape = x.shape();
@@ -92,7 +94,7 @@ pub fn softmax<B: Abb>(b: &mut B, x: &B::Words, visible: &[usize]) -> Result<B::
     })
 }
 
-/// How a probability is brought to [`FRAC`] fractional bits.
+/// Brings a probability to [`FRAC`] fractional bits.
 pub(crate) fn rounding() -> Truncation {
     Truncation { width: ring_for(1.01, FRAC + RECIPROCAL_FRAC), shift: RECIPROCAL_FRAC, out: 64 }
 }
@@ -110,8 +112,8 @@ impl Chunks {
     /// Bits that an oblivious transfer costs besides its messages, roughly.
     const OVERHEAD: usize = 32;
 
-    /// The size that sends the fewest bits: a product of a chunk with a word takes `width` transfers of `size` words
-    /// of (width + 1) / 2 bits on average, of which those on padding are wasted.
+    /// The size that sends the fewest bits. A product of a chunk with a word takes `width` transfers of `size` words
+    /// of (width + 1) / 2 bits on average. Those on padding are wasted.
     fn of(lengths: &[usize], width: u32) -> Self {
         let longest = lengths.iter().copied().max().unwrap_or(1);
         let cost = |size: usize| {
@@ -137,8 +139,8 @@ mod tests {
     use rand::rngs::StdRng;
     use rand::{RngExt, SeedableRng};
 
-    /// Largest error, less that of the terms, on (batch, rows, columns) with scores from `score`; masked entries must
-    /// be exactly 0.
+    /// Largest error, minus that of the terms, on (batch, rows, columns) with scores from `score`. Masked entries
+    /// must be exactly 0.
     fn worst(batch: usize, visible: &[usize], columns: usize, mut score: impl FnMut(usize) -> f64) -> f64 {
         let shape = [batch, visible.len(), columns];
         let x: Vec<f64> = (0..shape.iter().product()).map(|i| score(i % columns)).collect();

@@ -1,31 +1,32 @@
-//! The k largest of every row, as secret unit vectors or as positions of a shuffled order.
+//! The k largest entries of every row, as secret unit vectors or as positions in a shuffled order.
 //!
 //! **Functionality.** (rows, n) words and a public k -> which k entries of every row are the largest. Three methods
-//! with one result, [`TopK`]:
-//! - [`rank`]: all pairs are compared in one batch; an entry's rank is the number of entries before it. O(n^2)
+//! give the same kind of result, [`TopK`]:
+//! - [`rank`] compares all pairs in one batch; an entry's rank is the number of entries before it. O(n^2)
 //!   comparisons, constant rounds.
-//! - [`sort`]: Batcher's odd-even merge sort (AFIPS 1968) without the comparators that the first k outputs do not
-//!   depend on. O(n log^2 n) comparisons, O(log^2 n) rounds.
-//! - [`shuffle_reveal`]: the keys are shuffled by permutations that nobody knows, and the positions of the largest in
-//!   the shuffled order are opened. Some 3 n comparisons and 5 to 15 rounds on average.
+//! - [`sort`] is Batcher's odd-even merge sort (AFIPS 1968) without the comparators on which the first k outputs do
+//!   not depend. O(n log^2 n) comparisons, O(log^2 n) rounds.
+//! - [`shuffle_reveal`] shuffles the keys by permutations that nobody knows and opens the positions of the largest in
+//!   the shuffled order. Some 3 n comparisons and 5 to 15 rounds on average.
 //!
-//! **Range.** Words modulo 2^64 at [`FRAC`] fractional bits below the bound of [`Scores`]; entries are compared at
-//! `frac <= FRAC` fractional bits, by shares whose low bits are dropped for free, in the narrowest ring in which
+//! **Range.** Words modulo 2^64 at [`FRAC`] fractional bits below the bound of [`Scores`]. Entries are compared at
+//! `frac <= FRAC` fractional bits; their shares drop the low bits for free. The ring is the narrowest in which
 //! differences of keys are signed, of at most 64 bits. With `rank` and `sort` a larger word spoils the choice and
 //! shows nothing. `shuffle_reveal` must be given a bound that no word can exceed ([`Scores::within`]): keys that wrap
 //! compare in a circle, and the opened outcomes of a circle depend on the words.
 //!
-//! **Error.** Each entry is compared as a multiple of 2^-frac which is at most x and more than x - 2^(1 - frac) (the
-//! shares' low halves may carry). Entries apart by at least twice that unit are ordered right; closer ones in either
-//! order, the same throughout a run. Equal multiples go by their index, the lower first.
+//! **Error.** Each entry is compared as a multiple of 2^-frac that is at most x and more than x - 2^(1 - frac), since
+//! the shares' low halves may carry. Entries apart by at least twice that unit are ordered right. Closer ones may
+//! come in either order, but in the same order throughout a run. Equal multiples go by their index, the lower first.
 //!
-//! **What each party sees.** `rank` and `sort`: nothing but masked messages. `shuffle_reveal`: comparisons of
-//! shuffled keys and the positions of the k largest among them. **Revealed.** Nothing: the keys carry their index in
-//! the low bits, so they are distinct *before* the shuffle, and no difference of keys leaves their ring, so that
-//! outcomes are those of a total order of distinct integers; and opened outcomes and positions are those of a
-//! uniformly random ranking; see [`quickselect`](crate::ops::quickselect). The positions tell something about the
-//! entries only together with the permutation, or with another opening under the same permutations, which the caller
-//! must never make.
+//! **What each party sees.** `rank` and `sort`: only masked messages. `shuffle_reveal`: comparisons of shuffled keys,
+//! and the positions of the k largest among them.
+//!
+//! **Revealed.** Nothing. The keys carry their index in the low bits, so they are distinct *before* the shuffle. No
+//! difference of keys leaves their ring, so the outcomes are those of a total order of distinct integers. The opened
+//! outcomes and positions are then those of a uniformly random ranking; see [`quickselect`](crate::ops::quickselect).
+//! The positions tell something about the entries only together with the permutation, or with another opening under
+//! the same permutations. The caller must never make such an opening.
 
 use ndarray::{ArrayD, IxDyn};
 
@@ -40,7 +41,7 @@ use crate::words::Words;
 use crate::words::index_bits;
 use crate::{Ceiling, Error, FRAC, Tensor};
 
-/// Most entries of a unit vector, see [`Abb::one_hot`].
+/// Most entries of a unit vector, see [`OneHot`].
 const MOST_ENTRIES: usize = 1 << 16;
 
 /// How entries are compared.
@@ -66,11 +67,12 @@ impl Scores {
         Scores { bound: ceiling.units(), frac }
     }
 
-    /// Ring in which differences of keys are signed: values with `bits` bits of an index behind them.
+    /// Bits of a ring in which differences of keys are signed. A key is a value with `bits` bits of an index behind
+    /// it.
     ///
-    /// With d bits dropped and b = `bound`, a value lies in [-ceil(b / 2^d) - 1, floor(b / 2^d)], the one for the
-    /// carry that shares lose. So two differ by at most D = floor(b / 2^d) + ceil(b / 2^d) + 1, their keys by at most
-    /// D 2^bits + 2^bits - 1, and that is below 2^(width - 1) for the width returned.
+    /// Let d bits be dropped and b = `bound`. A value lies in [-ceil(b / 2^d) - 1, floor(b / 2^d)]; the 1 is for the
+    /// carry that shares lose. So two values differ by at most D = floor(b / 2^d) + ceil(b / 2^d) + 1, and their keys
+    /// by at most D 2^bits + 2^bits - 1. That is below 2^(width - 1) for the width returned.
     fn width(self, bits: u32) -> Result<u32, Error> {
         let drop = FRAC - self.frac;
         let bound = u128::from(self.bound);
@@ -91,7 +93,7 @@ impl Scores {
         Ok((x.drop_low(drop, width + drop), width))
     }
 
-    /// Keys that are distinct and carry the index, and their ring: value 2^b + (n - 1 - index) with b index bits.
+    /// Distinct keys that carry the index, and their ring. A key is value 2^b + (n - 1 - index) with b index bits.
     pub(crate) fn keys<B: Abb>(self, b: &mut B, x: &B::Words) -> Result<(B::Words, u32), Error> {
         let (rows, n) = matrix(x);
         let bits = index_bits(n);
@@ -112,18 +114,18 @@ pub enum TopK<B: Abb> {
 
 /// The k largest as positions of a shuffled order.
 pub struct Shuffled<B: Abb> {
-    /// The permutations: data shuffled by them have the chosen items at `positions`.
+    /// The permutations. Data shuffled by them has the chosen items at `positions`.
     pub permutations: Permutations,
     /// For every row the positions of the k largest in the shuffled order, ascending.
     pub positions: Vec<Vec<usize>>,
-    /// (rows, k): secret indices, in the order before the shuffle, of the items at `positions`, modulo 2^ceil(log2
+    /// (rows, k): the secret indices of the items at `positions`, in the order before the shuffle, modulo 2^ceil(log2
     /// n).
     pub indices: B::Words,
     /// Items of a row.
     pub n: usize,
 }
 
-// Derived, they would ask for a box that is `Clone`.
+// Written by hand, because a derived `Clone` would ask for a box that is `Clone`.
 impl<B: Abb> Clone for TopK<B> {
     fn clone(&self) -> Self {
         match self {
@@ -155,8 +157,7 @@ fn matrix(x: &impl Tensor) -> (usize, usize) {
     }
 }
 
-/// (rows, n) -> (rows, n): the number of entries of the row before each, from 0 for the largest, modulo
-/// 2^ceil(log2 n).
+/// (rows, n) -> (rows, n): how many entries of the row come before each, 0 for the largest, modulo 2^ceil(log2 n).
 pub fn ranks<B: Abb>(b: &mut B, x: &B::Words, scores: Scores) -> Result<B::Words, Error> {
     let (rows, n) = matrix(x);
     let bits = index_bits(n);
@@ -170,7 +171,7 @@ pub fn ranks<B: Abb>(b: &mut B, x: &B::Words, scores: Scores) -> Result<B::Words
         // The entry of lower index comes first.
         let first = b.apply(AtLeast { thresholds: &[0], width }, &difference)?.reshape(&[difference.len()]);
         let first = b.apply(B2a { width: bits }, &first)?.reshape(&[rows, pairs.len()]);
-        // An entry comes after those before it in pairs that they win, and after those behind it that it does not
+        // Before an entry are the earlier entries that win their pair with it, and the later ones that it does not
         // beat.
         let (total, position) = (pairs.len(), |i: usize, j: usize| i * (2 * n - i - 1) / 2 + j - i - 1);
         let columns: Vec<B::Words> = (0..n)
@@ -254,8 +255,8 @@ pub fn shuffle_reveal<B: Abb>(b: &mut B, x: &B::Words, k: usize, scores: Scores)
     })
 }
 
-/// The unit vectors of the items at the opened positions: (rows, k, n) words modulo 2^`width`. Which position is
-/// whose stays secret: a gather by equality of the secret indices with all of 0..n.
+/// The unit vectors of the items at the opened positions: (rows, k, n) words modulo 2^`width`. It stays secret which
+/// position belongs to which item: each vector comes from the equality of a secret index with all of 0..n.
 pub fn one_hot_of_shuffled<B: Abb>(b: &mut B, shuffled: &Shuffled<B>, width: u32) -> Result<B::Words, Error> {
     b.scope("unit vectors", |b| unit_vectors(b, &shuffled.indices, shuffled.n, width))
 }
@@ -275,7 +276,7 @@ fn check_entries(n: usize) -> Result<(), Error> {
     Ok(())
 }
 
-/// The index that a key carries: its low bits are n - 1 - index.
+/// The indices that keys carry. The low bits of a key are n - 1 - index.
 fn indices<B: Abb>(b: &mut B, keys: &B::Words, n: usize) -> B::Words {
     b.add_public(&keys.times(u64::MAX), (n.max(1) - 1) as u64)
 }
@@ -289,10 +290,11 @@ fn unit_vectors<B: Abb>(b: &mut B, indices: &B::Words, n: usize, width: u32) -> 
     b.apply(B2a { width }, &bits)
 }
 
-/// The layers of comparators (larger to the first wire) that bring the `k` largest of `n` to the first k wires in
-/// order.
+/// The layers of comparators (the larger goes to the first wire) that bring the `k` largest of `n` to the first k
+/// wires, in order.
 fn network(n: usize, k: usize) -> Vec<Vec<(usize, usize)>> {
-    // Batcher's network for the next power of two; wires from n on would hold what is smaller than all, and stay.
+    // Batcher's network for the next power of two. Wires from n on would hold values smaller than all others, and
+    // stay.
     let size = n.next_power_of_two();
     let mut comparators = Vec::new();
     let mut p = 1;

@@ -1,13 +1,13 @@
-//! One round of a binary tournament on rows one after another.
+//! One round of a binary tournament on rows that lie one after another.
 
-/// Who meets whom.
+/// The pairs of a round.
 pub(super) struct Round {
     /// Positions of the pairs.
     pub(super) left: Vec<usize>,
     pub(super) right: Vec<usize>,
-    /// Positions of the entries that rest: the last of a row of odd length.
+    /// Positions of the entries that rest: the last of each row of odd length.
     pub(super) single: Vec<usize>,
-    /// The winners and then those who rest, put in the order of the rows.
+    /// The order of the rows, as indices into the winners followed by the entries that rest.
     pub(super) order: Vec<usize>,
     /// Lengths of the rows after the round.
     pub(super) next: Vec<usize>,

@@ -2,7 +2,7 @@
 //!
 //! **Functionality.** XOR shares of b -> additive shares of b modulo 2^w.
 //!
-//! **Source.** b = b_s + b_c - 2 b_s b_c: the product of the two private bits is one correlated OT modulo 2^(w-1),
+//! **Source.** b = b_s + b_c - 2 b_s b_c. The product of the two private bits is one correlated OT modulo 2^(w-1),
 //! half of what selecting a public 1 would take (CrypTFlow2, eprint 2020/1002, section 3.1).
 //!
 //! **Range.** Any bit; 1 <= w <= 64. **Error.** None. **Revealed.** Nothing.
@@ -17,7 +17,7 @@ use crate::wire::cross::{self, Side};
 /// The bits as words 0 or 1 modulo 2^`width`.
 #[derive(Clone, Copy, Debug)]
 pub struct B2a {
-    /// Ring of the result, 1..=64.
+    /// Bits of the ring of the result, 1..=64.
     pub width: u32,
 }
 
@@ -66,7 +66,7 @@ pub fn cost(n: usize, width: u32) -> Cost {
     shape(n, width).map_or_else(Cost::free, |shape| cross::one_way_cost(&shape))
 }
 
-/// The correlated OTs needed: none modulo 2, where both kinds of shares are the same.
+/// The correlated OTs needed. Modulo 2 none are, because both kinds of shares are the same.
 fn shape(n: usize, width: u32) -> Option<Correlation> {
     (n > 0 && width > 1).then(|| Correlation::new(n, 1, &[width - 1]).expect("a width of 1..=64"))
 }

@@ -1,25 +1,33 @@
-//! Products with a shared matrix that only grows: the keys and the values of a layer, digests of its clusters, or the
-//! clusters themselves, from which hidden choices are gathered.
+//! Products with a *cached operand*: a shared matrix that only grows from product to product. Such are the keys and
+//! the values of a layer, the summaries of its clusters, and the clusters themselves, from which hidden choices are
+//! gathered.
 //!
-//! **Functionality.** Shares of X and of a matrix M of T tokens, T growing from product to product -> shares of X M
-//! modulo 2^w, for a batch of heads. M is (d x T), [`Axis::Columns`], or (T x d), [`Axis::Rows`].
+//! **Functionality.** Shares of X and of a matrix M of T tokens -> shares of X M modulo 2^w, for a batch of heads. T
+//! grows from product to product. M is (d x T), [`Axis::Columns`], or (T x d), [`Axis::Rows`].
 //!
-//! **Source.** Beaver's triples (CRYPTO 1991) with a fixed operand: the mask A of M is the same in all products, so a
-//! token's row is opened once, when it is new; every X has a fresh mask B, and the parties share B A. Offline, the B
-//! of all products of a run are stacked, so that one encrypted product of matrices per layer and operand, or a few,
-//! makes all of them.
+//! **Source.** Beaver's triples (CRYPTO 1991) with a fixed operand. The mask A of M is the same in all products, so
+//! the row of a token is opened once, when it is new. Every X has a fresh mask B.
+//!
+//! ```text
+//! offline:  share A, and for every product B and B A
+//! online:   open X - B, and M - A for the rows of new tokens
+//!           X M = (X - B)(M - A) + (X - B) A + B (M - A) + B A
+//! ```
+//!
+//! Offline, the B of all products of a run are stacked, so that one encrypted product of matrices per layer and
+//! operand, or a few, makes all of them.
 //!
 //! **Range.** Any, modulo 2^w. **Error.** That of [`matmul::shared`]. The naive twin is the product itself.
 //!
-//! **Revealed.** Nothing. A row of M is opened under a mask that masks this row and nothing else: an [`Operand`]
+//! **Revealed.** Nothing. A row of M is opened under a mask that masks this row and nothing else. An [`Operand`]
 //! cannot be copied, and a matrix whose rows change (eviction) takes a new one with a new mask.
 //!
-//! **Which masks are whose.** Preparation and use name an operand by its [`OperandId`], never by order of use: a run
-//! may make other products than the one that was prepared for, as a shorter prompt does. Masks found under the id
-//! must have the [`OperandForm`] of the operand, which says the ring, or nothing is sent and the product fails. Masks
-//! whose next product has other sizes are discarded, and this and all later products of the operand make theirs on
-//! the spot. The first product moves the masks out of the stock into the operand, so that no second operand can find
-//! them there.
+//! **Which masks are whose.** Preparation and use name an operand by its [`OperandId`], never by order of use,
+//! because a run may make other products than the one that was prepared for: its prompt may be shorter. Masks found
+//! under the id must have the [`OperandForm`] of the operand, the ring included; otherwise nothing is sent and the
+//! product fails. If the next product of the masks has other sizes, the masks are discarded, and this and all later
+//! products of the operand make theirs on the spot. The first product moves the masks out of the stock into the
+//! operand, so no second operand can find them there.
 
 pub use engine::{Axis, OperandId, OperandKind};
 use he::MatmulShape;
@@ -37,8 +45,8 @@ use crate::stock::masks::{Masks, Prepared};
 use crate::wire::beaver::{open_product, random};
 use crate::wire::opening;
 
-/// What a session remembers of a growing matrix between products. Take another, of the next generation, when rows
-/// change.
+/// A cached operand: what a session remembers of it between its products. When rows change, take another, of the next
+/// generation.
 #[derive(Debug)]
 pub struct Operand {
     id: OperandId,
@@ -51,12 +59,12 @@ struct Begun {
     masks: Masks,
     /// Tokens opened so far.
     known: usize,
-    /// Their rows less their masks: (tokens, batch, d). Empty in a plan.
+    /// Their rows minus their masks: (tokens, batch, d). Empty in a plan.
     opened: Vec<u64>,
 }
 
 impl Operand {
-    /// A matrix without products so far.
+    /// An operand without products so far.
     pub fn new(id: OperandId) -> Self {
         Operand { id, begun: None }
     }
@@ -67,8 +75,8 @@ impl Operand {
     }
 
     /// Gets ready for the product `event` and returns whether its masks are there. At the first product the masks
-    /// move here from `prepared`; masks for another product than this are discarded, with all after them. Both
-    /// parties, and a plan, see the same sizes and decide alike.
+    /// move here from `prepared`. Masks for another product than this are discarded, with all after them. Both
+    /// parties, and a plan, see the same sizes and so decide alike.
     ///
     /// # Errors
     /// Masks of another form, an operand that begins twice, and fewer tokens than before.
@@ -189,7 +197,7 @@ fn extend(s: &mut Session, spill: &mut Spill, masks: &mut Masks, list: &[Event])
     let a = Zeroizing::new(oriented(&masks.a[..tokens * form.row()], batch, d, axis));
     let mut b = Zeroizing::new(random(s, batch * all.m * all.k, width));
     if axis == Axis::Rows {
-        // Tokens that a product does not have are no part of its mask.
+        // A product's mask has zeros for tokens that the product does not have.
         for stacked in b.chunks_exact_mut(all.m * tokens) {
             let mut rows = stacked.chunks_exact_mut(tokens);
             for event in list {
@@ -224,11 +232,12 @@ pub(crate) fn prepare_cost(plans: &mut Plans, events: &Events) -> Result<Cost, E
 }
 
 /// Shares of X M modulo 2^`width` from shares of X (batch, m, k) and M (batch, k, n), whose tokens lie along `axis`.
-/// Tokens already in `operand` must be those of the product before.
+/// The tokens already in `operand` must be those of the previous product.
 ///
 /// # Errors
-/// An operand that does not fit what was prepared under its name ([`Error::OperandForm`]), begins a second time
-/// ([`Error::OperandTwice`]) or loses tokens ([`Error::OperandShrinks`]), before a word is sent; those of the link.
+/// Before a word is sent: an operand that does not fit what was prepared under its name ([`Error::OperandForm`]),
+/// begins a second time ([`Error::OperandTwice`]) or loses tokens ([`Error::OperandShrinks`]). Later those of the
+/// link.
 #[allow(clippy::too_many_arguments, reason = "an operand with its state and its place")]
 pub(crate) fn product(
     s: &mut Session,

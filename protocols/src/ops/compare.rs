@@ -2,16 +2,25 @@
 //!
 //! **Functionality.** Shares of a signed w-bit value x and J public thresholds c_j -> XOR shares of [x >= c_j].
 //!
-//! **Source.** Sign by carry: with v = x - c, l = w - 1, the top bit of v is the sum of the shares' top bits and of
-//! the carry [v_s + v_c >= 2^l] of their low halves, that is [a < b] for a = 2^l - 1 - v_s (server) and b = v_c
-//! (client). The comparison is the millionaires' protocol of CrypTFlow2 (eprint 2020/1002, algorithm 1) over digits
-//! of up to 5 bits by 1-of-2^bits OT, with three departures:
-//! 1. The thresholds shift only the server's share, so the client's digits serve all of them: one OT per digit carries J
-//!    answers (the batched comparison of BumbleBee, eprint 2023/1678).
-//! 2. The digits' results (less, equal) are joined not by AND gates but by 1-of-N OTs over the joint truth table of up to
-//!    four digits. The OT sender of a level picks its output shares itself, so it can send its choices for the next level,
-//!    where it is the receiver, in the same message: d levels cost d + 1 flows instead of 2 d.
-//! 3. The digits are as many as cost least ([`digits`]): 14 bits are 5 + 5 + 4, for instance.
+//! **Source.** Sign by carry. Let v = x - c and l = w - 1. The top bit of v is the exclusive-or of the shares' top
+//! bits and of the carry of their low halves, [v_s + v_c >= 2^l]. The carry is [a < b] for a = 2^l - 1 - v_s (server)
+//! and b = v_c (client). The parties compare a and b digit by digit:
+//!
+//! ```text
+//! cut a and b into digits of up to 5 bits
+//! share (less, equal) = ([a_i < b_i], [a_i = b_i]) of every digit i, by one 1-of-2^bits OT each
+//! while there is more than one pair:                                    (a level)
+//!     join groups of up to four neighbouring pairs, by one 1-of-N OT each
+//! the last "less" is the carry
+//! ```
+//!
+//! This is the millionaires' protocol of CrypTFlow2 (eprint 2020/1002, algorithm 1) with three departures:
+//! 1. The thresholds shift only the server's share, so the client's digits serve all of them: one OT per digit
+//!    carries J answers (the batched comparison of BumbleBee, eprint 2023/1678).
+//! 2. The pairs are joined not by AND gates but by OTs over the joint truth table of the group. The OT sender of a
+//!    level picks its output shares itself. At the next level it is the receiver, so it can send its choices for that
+//!    level in the same message: d levels cost d + 1 flows instead of 2 d.
+//! 3. The number of digits is the one that costs least ([`digits`]): 14 bits are 5 + 5 + 4, for instance.
 //!
 //! **Range.** x and x - c_j signed w-bit values, 2 <= w <= 64, J <= 32. **Error.** None. **Revealed.** Nothing.
 
@@ -26,12 +35,12 @@ use crate::words::mask;
 use crate::words::signed;
 
 /// (...) -> (..., thresholds): whether the signed `width`-bit value x >= threshold, exactly, for each threshold. In
-/// two phases over slow links, short words are compared by [`threshold`].
+/// two phases over slow links, short words are compared by FSS keys ([`threshold`]).
 #[derive(Clone, Copy, Debug)]
 pub struct AtLeast<'t> {
     /// Public thresholds, up to 32; x - threshold is a signed `width`-bit value for each.
     pub thresholds: &'t [i64],
-    /// Ring of x, 2..=64.
+    /// Bits of the ring of x, 2..=64.
     pub width: u32,
 }
 
@@ -89,10 +98,10 @@ const LEVEL: &str = "compare/level";
 /// Bits of the largest digit.
 const LARGEST_DIGIT: u32 = 5;
 
-/// What an OT counts for in choosing digits, in bits sent: its own and the time it takes.
+/// What an OT counts when digits are chosen, in bits sent. It stands for the OT's own bits and its time.
 const OT_BITS: usize = 16;
 
-/// Shares of [x >= c_j], one byte 0 or 1 each, value by value and within it threshold by threshold.
+/// Shares of [x >= c_j], one byte 0 or 1 each, value by value, and threshold by threshold within a value.
 pub fn at_least(s: &mut Session, x: &[u64], thresholds: &[i64], width: u32) -> Result<Vec<u8>, Error> {
     let mut out = Vec::with_capacity(x.len() * thresholds.len());
     if thresholds.is_empty() {
@@ -115,7 +124,7 @@ fn compare(s: &mut Session, x: &[u64], thresholds: &[i64], width: u32) -> Result
     for role in [Role::Server, Role::Client] {
         s.reserve(role, shape.cots(role))?;
     }
-    // The top bits of both shares, and the negation, belong to whoever knows them.
+    // Each party adds the top bit of its share; the server also adds the negation.
     let top = |x: u64| (x >> (width - 1) & 1) as u8;
     let mut out: Vec<u8> = match s.role() {
         Role::Server => {
@@ -158,15 +167,16 @@ fn level_sender(level: usize) -> Role {
     if level.is_multiple_of(2) { Role::Client } else { Role::Server }
 }
 
-/// How the results of neighbouring digits are joined at one level: the sizes of the groups, least significant first.
+/// How the results of neighbouring digits are joined at one level: the sizes of the groups, the least significant
+/// first.
 type Groups = Vec<usize>;
 
-/// Everything that both parties derive from the sizes.
+/// Everything that both parties derive from the public sizes.
 struct Shape {
     values: usize,
     thresholds: usize,
     low_bits: u32,
-    /// The digits, least significant first, those of one size together.
+    /// The digits, least significant first; digits of one size are held together.
     leaves: Vec<Leaf>,
     levels: Vec<Groups>,
 }
@@ -187,8 +197,8 @@ impl Leaf {
     }
 }
 
-/// Sizes of the digits of `bits` bits, least significant first, which differ by at most one: as many digits as take
-/// fewest levels, and then fewest bits, with `thresholds` thresholds.
+/// Sizes of the digits of `bits` bits, least significant first. They differ by at most one. Their number is the one
+/// that takes the fewest levels and then, with `thresholds` thresholds, the fewest bits.
 fn digits(bits: u32, thresholds: usize) -> Vec<u32> {
     let split = |count: u32| (0..count).map(|i| (bits - i).div_ceil(count)).collect::<Vec<_>>();
     let cost = |sizes: &Vec<u32>| {
@@ -203,7 +213,7 @@ fn digits(bits: u32, thresholds: usize) -> Vec<u32> {
     (bits.div_ceil(LARGEST_DIGIT)..=bits.div_ceil(3)).map(split).min_by_key(cost).unwrap_or_else(|| vec![bits])
 }
 
-/// The groups of every level above so many digits.
+/// The groups of every level above `items` digits.
 fn levels(mut items: usize) -> Vec<Groups> {
     let mut levels = Vec::new();
     while items > 1 {
@@ -214,9 +224,9 @@ fn levels(mut items: usize) -> Vec<Groups> {
     levels
 }
 
-/// Bits of the index and of the result of group `g`, of `size` members: (less, equal) of every member, least
-/// significant first, the "equal" of the least significant digit of all left out; so is the "equal" of the group that
-/// holds it.
+/// Bits of the index and of the result of group `g`, which has `size` members. The index is (less, equal) of every
+/// member, least significant first. The "equal" of the least significant digit is left out, and so is the "equal" of
+/// the group that holds it.
 fn group_bits(g: usize, size: usize) -> (u32, u32) {
     let least = u32::from(g == 0);
     (2 * size as u32 - least, 2 - least)
@@ -269,7 +279,8 @@ impl Shape {
     }
 }
 
-/// Groups of at most three digits, or all four at once: tables of up to 2^7 entries for the least group, 2^6 above.
+/// Groups of at most three digits, or of all four at once. Tables have up to 2^7 entries in the least group and 2^6
+/// above.
 fn groups(items: usize) -> Groups {
     if items <= 4 {
         return vec![items];
@@ -282,8 +293,8 @@ fn joined(level: &Groups) -> impl Iterator<Item = (usize, usize)> + '_ {
     level.iter().copied().enumerate().filter(|&(_, size)| size > 1)
 }
 
-/// Shares of (less, equal) of all digits, or groups of digits: bit 0 is "less", bit 1 "equal"; item by item, within
-/// an item comparison by comparison.
+/// Shares of (less, equal) of all digits or groups of digits: bit 0 is "less", bit 1 "equal". They are ordered item
+/// by item, and comparison by comparison within an item.
 type Items = Vec<Vec<u8>>;
 
 fn client(s: &mut Session, shape: &Shape, x: &[u64]) -> Result<Vec<u8>, Error> {
@@ -354,7 +365,7 @@ fn server(s: &mut Session, shape: &Shape, x: &[u64], thresholds: &[i64]) -> Resu
     }
 }
 
-/// Tables of up to 128 bits of a digit, as strings: entry e holds the bits [a_j < e] and then the bits [a_j = e].
+/// Tables of up to 128 bits of a digit, as strings. Entry e holds the bits [a_j < e] and then the bits [a_j = e].
 struct Unary {
     thresholds: u32,
     /// The lowest bit of every entry.
@@ -368,7 +379,8 @@ impl Unary {
         Unary { thresholds, ones }
     }
 
-    /// The table for the digits a_j, both words of every entry masked. Secrets are shifted by, never branched on.
+    /// The table for the digits a_j, with both words of every entry masked. It shifts by secrets and never branches
+    /// on them.
     fn of(&self, digits: impl Iterator<Item = u64>, [less, equal]: [u64; 2]) -> u128 {
         let entry = 2 * self.thresholds;
         let masks = u128::from(less | equal << self.thresholds).wrapping_mul(self.ones);
@@ -379,7 +391,7 @@ impl Unary {
     }
 }
 
-/// The pairs of the digits of `leaf` from two words for every value and digit, a bit of each for every threshold.
+/// The pairs of the digits of `leaf`, from two words for every value and digit, which have a bit for every threshold.
 fn leaf_items(shape: &Shape, leaf: &Leaf, words: &[u64]) -> Items {
     let pair = |value: usize, digit: usize, j: usize| {
         let at = 2 * (value * leaf.digits + digit);
@@ -390,7 +402,7 @@ fn leaf_items(shape: &Shape, leaf: &Leaf, words: &[u64]) -> Items {
     (0..leaf.digits).map(|digit| comparisons(digit).map(|(v, d, j)| pair(v, d, j)).collect()).collect()
 }
 
-/// Sends level `k` as OT sender, with the choices for the next one, and goes on.
+/// Sends level `k` as OT sender, with the choices for the next level, and goes on.
 fn send_level(s: &mut Session, shape: &Shape, k: usize, items: Items, choices: &[u8]) -> Result<Vec<u8>, Error> {
     let level = &shape.levels[k];
     let mut keys = s.sender().accept(shape.level_ots(level), choices)?;
@@ -479,20 +491,20 @@ fn choose_level(
     Ok(Some(keys))
 }
 
-/// The index bits of one comparison in a group: (less, equal) of every member, least significant first, without the
-/// first "equal" in the group that holds the least significant digit.
+/// The index of one comparison in a group: (less, equal) of every member, least significant first. The group that
+/// holds the least significant digit leaves out the first "equal".
 fn index(members: &[Vec<u8>], item: usize, least: bool) -> usize {
     let all = members.iter().rev().fold(0, |index, pairs| index << 2 | usize::from(pairs[item] & 3));
     if least { all & 1 | all >> 2 << 1 } else { all }
 }
 
-/// The table of a group: the joint (less, equal) for every index, only "less" for the least group, as a string of up
-/// to 128 bits ([`group_bits`]).
+/// The table of a group: the joint (less, equal) for every index, as a string of up to 128 bits ([`group_bits`]). The
+/// least group has only "less".
 struct Truth {
     /// Bits of an entry.
     out: u32,
     table: u128,
-    /// For every bit of the index the entries where it is 0.
+    /// For every bit of the index, the entries where it is 0.
     zeros: Vec<u128>,
     /// The lowest bit of every entry.
     ones: u128,
@@ -519,7 +531,7 @@ impl Truth {
         Truth { out, table: string(&join), zeros, ones: string(&|_| 1) }
     }
 
-    /// Entry e is that of index e ^ `own`, under `mask`. Bit by bit of `own` both halves change places or do not.
+    /// Entry e is that of index e ^ `own`, under `mask`. Each bit of `own` makes halves change places or leaves them.
     fn of(&self, own: usize, mask: u8) -> u128 {
         let turned = self.zeros.iter().enumerate().fold(self.table, |table, (bit, zeros)| {
             let (step, turn) = (self.out << bit, 0u128.wrapping_sub((own >> bit & 1) as u128));

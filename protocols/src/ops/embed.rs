@@ -1,10 +1,10 @@
 //! Private look-up of rows of the server's table, as a product with unit vectors.
 //!
 //! **Functionality.** The client's ids, the server's table W -> shares of the rows W[id] modulo 2^[`EMBED_WIDTH`],
-//! with [`EMBED_FRAC`] fractional bits. **Source.** [`private`] with one unit vector of the client's for each id.
+//! with [`EMBED_FRAC`] fractional bits. **Source.** [`private`], with one unit vector of the client for each id.
 //!
 //! **Range.** Entries of W that fit the ring; a table of another scale is refused. **Error.** A few units in the last
-//! place. **Revealed.** Nothing: neither party learns the other's ids or rows; how many ids there are is public.
+//! place. **Revealed.** Nothing: neither party learns the other's ids or rows. The number of ids is public.
 
 use zeroize::Zeroizing;
 
@@ -14,7 +14,7 @@ use crate::weight::{DEFAULT_WEIGHT_FRAC, FixedWeight, WEIGHT_BITS};
 use crate::words::equal;
 use crate::{EMBED_FRAC, EMBED_WIDTH, Shape};
 
-/// `count` rows of the table: (count, outputs). The client alone knows which.
+/// `count` rows of the table: (count, outputs). Only the client knows which.
 #[derive(Clone, Copy, Debug)]
 pub struct Embed<'t> {
     /// The table.
@@ -26,7 +26,7 @@ pub struct Embed<'t> {
 }
 
 impl<'t> Embed<'t> {
-    /// Refuses a table whose entries may leave the ring of embedded rows; its scale tells both parties.
+    /// Refuses a table whose entries may leave the ring of embedded rows. Its scale tells both parties.
     fn check_table(&self) -> Result<(), Error> {
         // |w| < 2^(WEIGHT_BITS - frac) must stay below 2^(EMBED_WIDTH - 2 - EMBED_FRAC).
         let low = WEIGHT_BITS - (EMBED_WIDTH - 2 - EMBED_FRAC);
@@ -49,11 +49,11 @@ impl<'t> Embed<'t> {
         }
     }
 
-    /// The operation in parts: a bound on memory, since every id becomes a row as long as the vocabulary, a size that
-    /// the client knows only from the server.
+    /// Splits the operation into parts. This bounds the memory, since every id becomes a row as long as the
+    /// vocabulary, a size that the client knows only from the server.
     ///
     /// # Errors
-    /// Ids that are known and do not fit the table, and a table that does not fit the ring, before a word is sent.
+    /// Known ids that do not fit the table, and a table that does not fit the ring, before a word is sent.
     pub(crate) fn parts(self) -> Result<impl Iterator<Item = Embed<'t>>, Error> {
         self.check_table()?;
         if self.ids.is_some() {
@@ -67,8 +67,8 @@ impl<'t> Embed<'t> {
     }
 }
 
-/// One row per id: 2^EMBED_FRAC over the table's scale at the id, zeros elsewhere. Every entry compares its place
-/// with the id, so that no address depends on it; they are zeroized when dropped.
+/// One row per id: 2^(EMBED_FRAC - frac) at the id, for a table of `frac` fractional bits, and zeros elsewhere. Every
+/// entry compares its place with the id, so no address depends on the id. The rows are zeroized when dropped.
 fn unit_vectors(table: &FixedWeight, ids: &[u32]) -> Zeroizing<Vec<u64>> {
     let one = 1u64 << (EMBED_FRAC - table.frac);
     let rows = table.spec.inputs;

@@ -2,9 +2,9 @@
 //!
 //! **Functionality.** Shares of x -> shares of f(x) modulo the ring of the result.
 //!
-//! **Source.** A [`Function`] holds its table for one of two protocols: [`lookup`], direct, or [`fss`], prepared.
-//! Which one a session uses follows from its options ([`Options::evaluation`]); it is chosen when the table is
-//! fitted.
+//! **Source.** A [`Function`] holds its table for one of two protocols: [`lookup`], which is direct, or [`fss`],
+//! which is prepared. The options of a session decide which one it uses ([`Options::evaluation`]); the choice is made
+//! when the table is fitted.
 //!
 //! **Range.** That of the table; other inputs give garbage, which the caller muxes away. **Error.** That of the
 //! table. **Revealed.** Nothing.
@@ -28,7 +28,7 @@ pub struct Function {
 enum Method {
     /// By transfers of table rows.
     Lookup(Box<dyn Table + Send>),
-    /// On masked inputs.
+    /// By FSS keys, on masked inputs.
     Masked(FssTable),
 }
 
@@ -38,7 +38,7 @@ impl Function {
         Function { method: Method::Lookup(Box::new(table)), out_frac }
     }
 
-    /// Evaluated on masked inputs; the result has `out_frac` fractional bits.
+    /// Evaluated by FSS keys on masked inputs; the result has `out_frac` fractional bits.
     pub fn masked(table: FssTable, out_frac: u32) -> Self {
         Function { method: Method::Masked(table), out_frac }
     }
@@ -48,7 +48,7 @@ impl Function {
         self.out_frac
     }
 
-    /// Ring of the result.
+    /// Bits of the ring of the result.
     pub fn out_width(&self) -> u32 {
         match &self.method {
             Method::Lookup(table) => table.out_width(),
@@ -75,8 +75,8 @@ impl Function {
     }
 }
 
-/// The function of `table`. The split of the word between the parties is mixed from `v` and `i`, so that every window
-/// and every split is exercised.
+/// The function of `table`. The word is split between the parties at a place mixed from `v` and `i`, so that every
+/// window and every split is exercised.
 fn looked_up(table: &dyn Table, v: u64, i: usize) -> Option<u64> {
     let (index_bits, low_bits) = (table.index_bits(), table.low_bits());
     let constant = usize::from(table.has_constant());
@@ -99,7 +99,7 @@ fn looked_up(table: &dyn Table, v: u64, i: usize) -> Option<u64> {
     Some(terms.fold(sum, |sum, (c, p)| sum.wrapping_add(c.wrapping_mul(*p))))
 }
 
-/// The same for a table on masked words.
+/// The same for a table of FSS keys.
 fn masked(table: &FssTable, v: u64, i: usize) -> Option<u64> {
     let FssShape { index_bits, low_bits, .. } = table.shape();
     let v = v & mask(index_bits + low_bits);
@@ -150,8 +150,8 @@ impl Operation for Evaluate<'_> {
         Ok(shaped(x.shape(), values))
     }
 
-    /// An input outside the table's range, which only garbage can stand for, gives the largest value that a
-    /// truncation of the result still takes: wrong enough to be noticed where it is not muxed away.
+    /// An input outside the table's range can only be garbage. It gives the largest value that a truncation of the
+    /// result still takes, which is wrong enough to be noticed where it is not muxed away.
     fn twin(&self, _: &mut Twin, x: &ArrayD<u64>) -> Result<ArrayD<u64>, Error> {
         let width = self.function.out_width();
         let garbage = (1u64 << (width - 2)) - 1;

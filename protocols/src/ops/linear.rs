@@ -1,10 +1,11 @@
 //! Linear layers: x W + b with the server's W and b.
 //!
-//! **Functionality.** Shares of x, the server's W and b -> shares of x W + b modulo 2^[`LINEAR_WIDTH`], at the scale
-//! of x plus that of the weight. **Source.** [`private`], direct or prepared; the server adds b to its share.
+//! **Functionality.** Shares of x, the server's W and b -> shares of x W + b modulo 2^[`LINEAR_WIDTH`], with the
+//! fractional bits of x plus those of the weight. **Source.** [`private`], direct or prepared; the server adds b to
+//! its share.
 //!
-//! **Range.** |x W + b| < 2^([`LINEAR_WIDTH`] - 1). **Error.** A few units in the last place, those of [`private`].
-//! **Revealed.** Nothing.
+//! **Range.** |x W + b| < 2^([`LINEAR_WIDTH`] - 1). **Error.** That of [`private`], a few units in the last
+//! place. **Revealed.** Nothing.
 
 use ndarray::{Array2, Array3, IxDyn};
 

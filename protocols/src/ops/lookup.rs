@@ -1,14 +1,19 @@
 //! A tabulated function of one variable in one round trip.
 //!
-//! **Functionality.** Shares of x modulo 2^(index_bits + low_bits) -> shares of f(x) modulo 2^out_width, where the
-//! table writes f as sum_k c_k(n, low_s) p_k(low_c); see [`Table`] for the decomposition, which needs no carry.
+//! **Functionality.** Shares of x modulo 2^(index_bits + low_bits) -> shares of f(x) modulo 2^out_width. The table
+//! writes f as sum_k c_k(n, low_s) p_k(low_c); [`Table`] explains this decomposition, which needs no carry.
 //!
-//! **Source.** Ours. The server picks masks r_k. Over its high part and low part it tabulates c_k - r_k for every
-//! high part of the client, which takes its row by 1-of-N OT (Naor-Pinkas); then sum_k (c_k - r_k) p_k is local to
-//! the client. In the same round trip correlated OTs on the bits of p_k share r_k p_k (Gilboa, CRYPTO 1999).
+//! **Source.** Ours, from 1-of-N OT (Naor-Pinkas) and products by correlated OT (Gilboa, CRYPTO 1999).
 //!
-//! **Range.** x in [0, (2^index_bits - 1) 2^low_bits); elsewhere garbage. **Error.** Of the table alone: the products
-//! are exact modulo 2^out_width. **Revealed.** Nothing: rows are masked by r_k, fresh and uniform.
+//! ```text
+//! server:  draws masks r_k and tabulates the row of c_k(n, low_s) - r_k for every high part of the client
+//! client:  takes the row of its high part by 1-of-N OT
+//!          sum_k (c_k - r_k) p_k is local to it
+//! both:    share r_k p_k by correlated OTs on the bits of p_k, in the same round trip
+//! ```
+//!
+//! **Range.** x in [0, (2^index_bits - 1) 2^low_bits); other inputs give garbage. **Error.** That of the table: the
+//! products are exact modulo 2^out_width. **Revealed.** Nothing: the masks r_k of the rows are fresh and uniform.
 
 use net::Role;
 use ot::{Bits, Correlation, Lookup};
@@ -20,21 +25,22 @@ use crate::words::mask;
 
 /// A function of one variable, tabulated for evaluation on shares by look-up.
 ///
-/// The input is a word modulo 2^(index_bits + low_bits), with shares x0 (OT sender, the server) and x1 (receiver, the
-/// client). Write x_i = high_i 2^low_bits + low_i and n = high_0 + high_1 mod 2^index_bits, read as a number of
-/// [-1, 2^index_bits - 1). Then x = n 2^low_bits + (low_0 + low_1), with no carry to pay for, and
+/// The input is a word modulo 2^(index_bits + low_bits). The server, who is the OT sender, has the share x0; the
+/// client, who is the receiver, has x1. Write x_i = high_i 2^low_bits + low_i and n = high_0 + high_1 mod
+/// 2^index_bits, read as a number of [-1, 2^index_bits - 1). Then x = n 2^low_bits + (low_0 + low_1), without a carry
+/// to compute, and
 ///
-/// f(x) = sum_k c_k(n, low_0) p_k(low_1), with p_0 = 1,
+/// f(x) = sum_k c_k(n, low_0) p_k(low_1), with p_0 = 1.
 ///
-/// for polynomials (expand around low_0) and for exponentials (a product of powers). The sender knows low_0 and can
-/// tabulate the c_k over n; the receiver knows the p_k. Inputs must lie in [0, 2^(index_bits + low_bits) -
-/// 2^low_bits); other inputs give garbage, which the caller muxes away.
+/// Polynomials have this form (expand around low_0), and so have exponentials (a product of powers). The sender knows
+/// low_0 and can tabulate the c_k over n; the receiver knows the p_k. Inputs must lie in [0, 2^(index_bits +
+/// low_bits) - 2^low_bits). Other inputs give garbage, which the caller muxes away.
 pub trait Table: Sync {
     /// log2 of the number of windows, 1..=8.
     fn index_bits(&self) -> u32;
     /// Bits of an input below the window index.
     fn low_bits(&self) -> u32;
-    /// Ring of coefficients and result: the result is the sum modulo 2^out_width.
+    /// Bits of the ring of coefficients and result: the result is the sum modulo 2^out_width.
     fn out_width(&self) -> u32;
     /// Whether there is a constant term (k = 0).
     fn has_constant(&self) -> bool;
@@ -42,8 +48,8 @@ pub trait Table: Sync {
     fn factor_bits(&self) -> Vec<u32>;
     /// The factors p_k(low), k >= 1, for `low < 2^low_bits`.
     fn factors(&self, low: u64, out: &mut [u64]);
-    /// The coefficients: c_0 first if there is a constant term, then c_k; for the window that begins at
-    /// `window` 2^low_bits (`window` in [-1, 2^index_bits - 1)) and the sender's `low < 2^low_bits`.
+    /// The coefficients c_k for the window that begins at `window` 2^low_bits (`window` in [-1, 2^index_bits - 1))
+    /// and the sender's `low < 2^low_bits`. c_0 comes first if there is a constant term.
     fn coefficients(&self, window: i64, low: u64, out: &mut [u64]);
 }
 
@@ -82,7 +88,7 @@ pub fn cost(table: &dyn Table, n: usize) -> Cost {
 
 struct Shape {
     lookup: Lookup,
-    /// Bit by bit of every factor, factor by factor, entry by entry.
+    /// One OT per bit of a factor, factor by factor, entry by entry.
     products: Correlation,
     factor_bits: Vec<u32>,
     /// 1 if there is a constant term.
@@ -160,7 +166,7 @@ fn server(s: &mut Session, shape: &Shape, table: &dyn Table, x: &[u64]) -> Resul
         let low = x[item] & mask(low_bits);
         let high = (x[item] >> low_bits) as i64;
         for (entry, row) in row.chunks_exact_mut(words).enumerate() {
-            // Read n = 2^index_bits - 1 as -1: inputs end one window earlier.
+            // n = 2^index_bits - 1 stands for -1: inputs end one window earlier.
             let n = (high.wrapping_add(entry as i64 + 1) & (windows - 1)) - 1;
             table.coefficients(n, low, row);
             let own = &masks[item * words..(item + 1) * words];

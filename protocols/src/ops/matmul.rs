@@ -1,20 +1,19 @@
 //! Products of two shared matrices.
 //!
-//! **Functionality.** Shares of A and B, batches of them -> shares of A B modulo 2^w.
+//! **Functionality.** Shares of batches of matrices A and B -> shares of A B modulo 2^w.
 //!
-//! **Source.** A B = A_c B_c + A_s B_s + A_c B_s + A_s B_c. Each party encrypts its share of one operand, the one
-//! whose encryption takes less time by the planner's reckoning, and multiplies what it receives by its share of the
-//! other; both directions run at once. Coefficient packing is that of Cheetah (eprint 2022/207, section 3) with
-//! responses masked over Z_q ([`he::MatmulPlan`]), packed by automorphisms (BumbleBee, NDSS 2025) where the plan says
-//! so.
+//! **Source.** A B = A_c B_c + A_s B_s + A_c B_s + A_s B_c. Each party encrypts its share of one operand and
+//! multiplies what it receives by its share of the other; both directions run at once. The operand to encrypt is the
+//! one whose plan takes less time. Coefficient packing is that of Cheetah (eprint 2022/207, section 3). Responses are
+//! masked over Z_q ([`he::MatmulPlan`]) and packed by automorphisms (BumbleBee, NDSS 2025) where the plan says so.
 //!
-//! *Prepared.* Random A, B and A B, made by the same protocol; online the parties open X - A and Y - B (Beaver,
-//! CRYPTO 1991).
+//! *Prepared.* Offline, the same protocol makes random A, B and A B. Online, the parties open X - A and Y - B
+//! (Beaver, CRYPTO 1991).
 //!
 //! **Range.** Any, modulo 2^w. **Error.** Twice [`he::MatmulPlan::lsb_error`] in the last place.
 //!
-//! **Revealed.** Nothing: X - A and Y - B are uniform, as every A and B is used once (for the direct form see the
-//! module documentation of he's products).
+//! **Revealed.** Nothing: X - A and Y - B are uniform, because every A and B is used once. For the direct form see
+//! the module documentation of he's products.
 
 use std::sync::Arc;
 
@@ -30,11 +29,11 @@ use crate::wire::beaver::{minus, open_product, random};
 use crate::wire::opening;
 use crate::words::mask;
 
-/// (batch, m, k) x (batch, k, n) -> (batch, m, n) modulo 2^`width`; words are signed `width`-bit values. Error: a few
+/// (batch, m, k) x (batch, k, n) -> (batch, m, n) modulo 2^`width`. Words are signed `width`-bit values. Error: a few
 /// units in the last place.
 #[derive(Clone, Copy, Debug)]
 pub struct Matmul {
-    /// Ring.
+    /// Bits of the ring.
     pub width: u32,
 }
 
@@ -99,7 +98,7 @@ pub struct Triple {
     pub k: usize,
     /// Columns of B.
     pub n: usize,
-    /// Ring.
+    /// Bits of the ring.
     pub width: u32,
 }
 
@@ -219,7 +218,7 @@ pub fn shared_cost(plans: &mut Plans, shape: MatmulShape, width: u32) -> Result<
     Ok(Cost::free().keys(Role::Client, &plan).keys(Role::Server, &plan).exchange(up, up).exchange(down, down))
 }
 
-/// The plan that encrypts A, or the one that encrypts B (and multiplies transposed), whichever takes less time.
+/// The plan that encrypts A or the one that encrypts B and multiplies transposed, whichever takes less time.
 fn cheaper(plans: &mut Plans, shape: MatmulShape, width: u32) -> Result<(Arc<MatmulPlan>, bool), Error> {
     let MatmulShape { batch, m, k, n } = shape;
     let straight = plans.matmul(MatmulSpec { shape, width, weight_bits: width })?;
@@ -243,7 +242,7 @@ fn transpose(x: &[u64], batch: usize, rows: usize, columns: usize) -> Vec<u64> {
     out
 }
 
-/// The product in the clear modulo 2^64: for the local terms, and the naive twin of both protocols.
+/// The product in the clear modulo 2^64. It makes the local terms, and is the naive twin of both protocols.
 pub(crate) fn multiply(shape: MatmulShape, a: &[u64], b: &[u64]) -> Vec<u64> {
     let MatmulShape { m, k, n, .. } = shape;
     let mut out = vec![0u64; shape.batch * m * n];

@@ -1,25 +1,26 @@
 //! Products of shared words: entry by entry, and rows by a word each.
 //!
-//! **Functionality.** Shares of x and y modulo 2^w -> shares of x y modulo 2^w. The local products x_i y_i are free;
-//! the cross terms come from one of the following, whichever sends fewer bytes for the shape (both parties compute
-//! the same):
-//! - *OT*: correlated OTs on the bits of one factor (Gilboa, CRYPTO 1999): bit j carries the other factor modulo 2^(w-j).
-//!   A word that multiplies a row of n shares its OTs with the whole row. Exact.
-//! - *OLE*: RLWE with packed slots (BumbleBee, eprint 2023/1678; [`he::OlePlan`]): the client encrypts, the server
+//! **Functionality.** Shares of x and y modulo 2^w -> shares of x y modulo 2^w.
+//!
+//! **Source.** *Direct.* The local products x_i y_i are free. The cross terms come from one of the following,
+//! whichever sends fewer bytes for the shape; both parties compute the same choice:
+//! - *OT*: correlated OTs on the bits of one factor (Gilboa, CRYPTO 1999). Bit j carries the other factor modulo
+//!   2^(w-j). A word that multiplies a row of n shares its OTs with the whole row. Exact.
+//! - *OLE*: RLWE with packed slots (BumbleBee, eprint 2023/1678; [`he::OlePlan`]). The client encrypts, the server
 //!   multiplies. Error: 1 in the last place per product.
 //!
-//! Rows times words have a third: [`matmul::shared`](super::matmul::shared) of columns with 1 x 1 matrices, whose
-//! ciphertexts hold a product in every coefficient.
+//! Rows times words have a third way: products of columns with 1 x 1 matrices by
+//! [`matmul::shared`](super::matmul::shared), whose ciphertexts hold a product in every coefficient.
 //!
-//! *Prepared.* Random a, b and a b by the same ways, in large batches, and Beaver's formula (CRYPTO 1991): online the
-//! parties open x - a and y - b in one exchange.
+//! *Prepared.* Offline, the same ways share random a, b and a b, in large batches. Online, the parties open x - a and
+//! y - b in one exchange and use Beaver's formula (CRYPTO 1991).
 //!
-//! **Range.** Any; the result is modulo 2^w. **Error.** None by OT, at most 1 in the last place of each product by
-//! OLE, twice [`he::MatmulPlan::lsb_error`] by products of matrices. A prepared product has the error of the a b that
-//! it takes.
+//! **Range.** Any; the result is modulo 2^w. **Error.** None by OT; by OLE at most 1 in the last place of each
+//! product; by products of matrices twice [`he::MatmulPlan::lsb_error`]. A prepared product has the error of the a b
+//! that it takes.
 //!
-//! **Revealed.** Nothing: x - a and y - b are uniform, as every a and b is used once; by OLE up to a statistical
-//! distance of 2^-60 per message, see [`he::OlePlan`].
+//! **Revealed.** Nothing: x - a and y - b are uniform, because every a and b is used once. By OLE this holds up to a
+//! statistical distance of 2^-60 per message, see [`he::OlePlan`].
 
 use std::sync::Arc;
 
@@ -38,7 +39,7 @@ use crate::words::{mask, signed};
 /// x y modulo 2^`width`, entrywise; shapes equal. Error: at most 1 in the last place.
 #[derive(Clone, Copy, Debug)]
 pub struct Mul {
-    /// Ring, 1..=64.
+    /// Bits of the ring, 1..=64.
     pub width: u32,
 }
 
@@ -90,7 +91,7 @@ impl Operation for Mul {
 /// (rows, n) times (rows): every row times its own word, modulo 2^`width`. Error: a few units in the last place.
 #[derive(Clone, Copy, Debug)]
 pub struct MulRows {
-    /// Ring, 1..=64.
+    /// Bits of the ring, 1..=64.
     pub width: u32,
 }
 
@@ -148,7 +149,7 @@ impl Operation for MulRows {
 pub struct RowProduct {
     /// Entries of the row, at least 1.
     pub n: usize,
-    /// Ring.
+    /// Bits of the ring.
     pub width: u32,
 }
 
@@ -205,7 +206,7 @@ pub fn mul_cost(plans: &mut Plans, n: usize, width: u32) -> Result<Cost, Error> 
     })
 }
 
-/// How products of rows and words are made.
+/// The ways to multiply rows by words.
 enum RowProducts {
     /// Word by word, by [`mul`].
     Entries,
@@ -223,7 +224,7 @@ impl RowProducts {
             return Ok(by_ot);
         }
         let mut ways = vec![(RowProducts::Entries, mul_cost(plans, rows * n, width)?)];
-        // A single word keeps the smaller error of the other two.
+        // A single word keeps to the other two ways, which have the smaller error.
         if n > 1 {
             let shape = MatmulShape { batch: rows, m: n, k: 1, n: 1 };
             ways.push((RowProducts::Columns(shape), matmul::shared_cost(plans, shape, width)?));
@@ -263,7 +264,7 @@ fn rows_by_ot(s: &mut Session, x: &[u64], y: &[u64], n: usize, width: u32) -> Re
     Ok(out)
 }
 
-/// Rows of one batch: a row occupies memory as `n` OTs for every bit of its factor.
+/// Rows of one batch. A row occupies memory as `n` OTs for every bit of its factor.
 fn rows_batch(n: usize, width: u32) -> usize {
     batch_items(n * width as usize)
 }
@@ -311,13 +312,13 @@ fn prepared_cost(rows: usize, n: usize, width: u32) -> Cost {
     opening::open_cost(rows * (n + 1), width)
 }
 
-/// Bytes of `cost` on the wire, refills of the pools estimated: to compare strategies.
+/// Bytes of `cost` on the wire, with an estimate for refills of the pools, to compare strategies.
 fn wire_bytes(plans: &Plans, cost: &Cost) -> usize {
     let cots = cost.cots_used(Role::Client) + cost.cots_used(Role::Server);
     cost.total_bytes() as usize + cots as usize * plans.cot_bits / 8
 }
 
-/// OTs for `rows` words times rows of `n`: bit j carries `n` words modulo 2^(width-j).
+/// OTs for `rows` words times rows of `n`. Bit j carries `n` words modulo 2^(width-j).
 pub(super) fn rows_shape(rows: usize, n: usize, width: u32) -> ot::Correlation {
     let widths: Vec<u32> = (0..width).map(|j| width - j).collect();
     ot::Correlation::new(rows * width as usize, n, &widths).expect("widths of 1..=64")
@@ -349,7 +350,7 @@ pub(super) fn ole_if_cheaper(
     Ok((ole_bytes < ot_bytes).then_some(plan))
 }
 
-/// Shares of the cross terms of `plan`'s kind, reduced modulo its ring by the caller.
+/// Shares of the cross terms of `plan`'s kind. The caller reduces them modulo its ring.
 pub(super) fn ole(s: &mut Session, plan: &OlePlan, operands: &[&[u64]]) -> Result<Vec<u64>, Error> {
     let set = plan.set();
     s.ensure_key(Role::Client, set)?;

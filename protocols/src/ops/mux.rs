@@ -2,10 +2,12 @@
 //!
 //! **Functionality.** XOR shares of b and shares of x modulo 2^w -> shares of b x modulo 2^w.
 //!
-//! **Source.** (b_0 + b_1 - 2 b_0 b_1)(x_0 + x_1): party i keeps b_i x_i and the parties share b_{1-i} (1 - 2 b_i)
-//! x_i by correlated OT, one in each direction (CrypTFlow2, eprint 2020/1002, section 3.1, with correlated instead of
-//! chosen OT). The choices depend on the bits alone: where they are known before the words, they are sent before
-//! ([`Choose`]), for several selections at once.
+//! **Source.** b x = (b_0 + b_1 - 2 b_0 b_1)(x_0 + x_1). Party i keeps b_i x_i, and the parties share b_{1-i} (1 - 2
+//! b_i) x_i by correlated OT, one in each direction (CrypTFlow2, eprint 2020/1002, section 3.1, with correlated
+//! instead of chosen OT).
+//!
+//! The choices depend on the bits alone. Where the bits are known before the words, [`Choose`] sends the choices
+//! early, for several selections at once.
 //!
 //! **Range.** Any. **Error.** None. **Revealed.** Nothing.
 
@@ -20,7 +22,7 @@ use crate::words::signed;
 /// b ? x : 0 modulo 2^`width`, entrywise; shapes equal.
 #[derive(Clone, Copy, Debug)]
 pub struct Mux {
-    /// Ring of words and result, 1..=64.
+    /// Bits of the ring of words and result, 1..=64.
     pub width: u32,
 }
 
@@ -57,12 +59,13 @@ impl Operation for Mux {
     }
 }
 
-/// Sends choices for `N` selections by the same bits, before the words are known. A [`Mux`] is this and a [`Select`]
-/// in a row, so it costs nothing and is shorter where other steps lie between bits and words.
+/// Sends the choices of `N` selections by the same bits now, before the words are known, so that each later
+/// [`Select`] needs one exchange. A [`Mux`] is one choice followed by one [`Select`]. Choosing early therefore costs
+/// nothing, and saves flows where other steps lie between the bits and the words.
 #[derive(Clone, Copy, Debug)]
 pub struct Choose<const N: usize>;
 
-/// Hidden bits that are about to select words once.
+/// Hidden bits that can select words once.
 pub struct Selector<F: Form> {
     bits: F::Bits,
     /// Between two parties, what was sent.
@@ -101,10 +104,10 @@ impl<const N: usize> Operation for Choose<N> {
     }
 }
 
-/// A [`Mux`] by bits of which the choices were sent.
+/// A [`Mux`] by bits whose choices [`Choose`] has sent.
 #[derive(Clone, Copy, Debug)]
 pub struct Select {
-    /// Ring of words and result, 1..=64.
+    /// Bits of the ring of words and result, 1..=64.
     pub width: u32,
 }
 
@@ -141,8 +144,8 @@ impl Operation for Select {
     }
 }
 
-/// Shares of b x modulo 2^`width` from this party's shares of bits, whose choices were sent, and words: as many words
-/// for every bit.
+/// Shares of b x modulo 2^`width` from this party's shares of words and of bits whose choices were sent. All bits
+/// select equally many words.
 fn select(s: &mut Session, bits: &[u8], chosen: Chosen, x: &[u64], width: u32) -> Result<Vec<u64>, Error> {
     if x.is_empty() {
         return Ok(Vec::new());
@@ -163,7 +166,7 @@ fn select_cost(n: usize, width: u32) -> Cost {
     if n == 0 { Cost::free() } else { cross::answer_cost(&shape(n, 1, width)) }
 }
 
-/// Shares of b x modulo 2^`width` from this party's bit and word shares: as many words for every bit.
+/// Shares of b x modulo 2^`width` from this party's bit and word shares. All bits select equally many words.
 pub fn mux(s: &mut Session, bits: &[u8], x: &[u64], width: u32) -> Result<Vec<u64>, Error> {
     if x.is_empty() {
         return Ok(Vec::new());

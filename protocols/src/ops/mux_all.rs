@@ -2,17 +2,23 @@
 //!
 //! **Functionality.** XOR shares of b_1, .., b_k and shares of x modulo 2^w -> shares of b_1 ... b_k x modulo 2^w.
 //!
-//! **Source.** The conjunction is looked up by 1-of-2^k OT, as in the joint truth tables of
-//! [`compare`](super::compare()): the client's index is its k bits, and the server, which knows its own bits and
-//! draws its share r of the conjunction h, tabulates the client's share a = h + r modulo 2. Beside it stands h x_s -
-//! rho, so that the same OT multiplies h by the server's share of x; what is left is h x_c = a x_c + r (1 - 2a) x_c,
-//! one correlated OT in which the server chooses by r. It drew r itself, so it sends its choices with the tables. For
-//! k = 1 this is [`mux`](super::mux()).
+//! **Source.** The conjunction h of the bits is looked up by 1-of-2^k OT, as in the joint truth tables of
+//! [`compare`](super::compare); the same OT multiplies h by the server's share of x.
+//!
+//! ```text
+//! client:  its index is its k bits
+//! server:  draws r and rho
+//!          tabulates (h + r modulo 2, h x_s - rho) for every index, by its own bits
+//! client:  takes a = h + r modulo 2 and h x_s - rho by OT
+//! both:    share h x_c = a x_c + r (1 - 2a) x_c by one correlated OT, in which the server chooses by r
+//! ```
+//!
+//! The server drew r itself, so it sends its choices with the tables. For k = 1 this is [`mux`](super::mux).
 //!
 //! **Range.** Any word; 1 <= k <= [`MOST_BITS`]. **Error.** None.
 //!
-//! **What each party sees.** Choices masked by random choice bits; the client also table entries, all but one of each
-//! item under pads that it does not know, that one under r and rho. **Revealed.** Nothing.
+//! **What each party sees.** Both see choices masked by random choice bits. The client also sees table entries: all
+//! but one of each item under pads that it does not know, and that one under r and rho. **Revealed.** Nothing.
 
 use net::Role;
 use ot::{Bits, Correlation, Lookup};
@@ -30,7 +36,8 @@ const ANSWER: &str = "mux all/answer";
 /// Most bits of a selection: a table has an entry for each of their values.
 pub const MOST_BITS: usize = 8;
 
-/// Shares of the words `x` where all bits of an item are 1, else of 0, modulo 2^`width`; as many bits for every word.
+/// Shares of the words `x` where all bits of an item are 1, and of 0 elsewhere, modulo 2^`width`. Every word has
+/// equally many bits.
 pub fn mux_all(s: &mut Session, bits: &[u8], x: &[u64], width: u32) -> Result<Vec<u64>, Error> {
     if x.is_empty() {
         return Ok(Vec::new());
@@ -70,7 +77,7 @@ pub fn cost(n: usize, k: usize, width: u32) -> Cost {
     })
 }
 
-/// Words of one batch: a block of pad of a table is held like an OT.
+/// Words of one batch. A block of a table's pad is held like an OT.
 fn batch(k: usize, width: u32) -> usize {
     batch_items(k + 1 + ((width as usize + 1) << k) / 128)
 }
@@ -79,7 +86,7 @@ struct Shape {
     k: usize,
     /// The client's share of the conjunction, and of its product with the server's share of the word.
     lookup: Lookup,
-    /// Products of the server's share of the conjunction with the client's of the word.
+    /// Products of the server's share of the conjunction with the client's share of the word.
     products: Correlation,
 }
 

@@ -3,17 +3,24 @@
 //! **Functionality.** Shares of x modulo 2^b and a public m <= 2^b -> XOR shares of the m bits [x = j], 0 <= j < m.
 //!
 //! **Source.** An oblivious barrel shifter. The unit vector of x = x_s + x_c is that of the client's x_c, which the
-//! client knows, rotated by the server's x_s: b stages, stage i moving by 2^i if the server's bit i is set. A stage
-//! is one correlated OT per item (Asharov et al., eprint 2013/552, section 5), chosen by that bit, of the
-//! exclusive-or of the vector and the moved vector; the client's share of a stage's result follows from its own pads,
-//! so that it answers for all stages at once. The largest move comes first, so that the later stages keep only the
-//! bits that the m results depend on: m plus the moves still to come. Together about b m + 2^b bits, where a 1-of-2^b
-//! OT of the rotated vector sends 2^b m, for the same b OTs.
+//! client knows, rotated by the server's x_s:
+//!
+//! ```text
+//! vector = the unit vector of x_c on the client, zeros on the server
+//! for i = b - 1, .., 0:
+//!     vector ^= (bit i of x_s) (vector ^ (vector moved by 2^i))
+//!     keep the positions on which the m results depend: m plus the moves still to come
+//! ```
+//!
+//! A stage is one correlated OT per item (Asharov et al., eprint 2013/552, section 5), chosen by the server's bit.
+//! The client's share of a stage's result follows from its own pads, so it answers for all stages at once. The
+//! largest move comes first, so that later stages keep few positions. Together the stages send about b m + 2^b bits.
+//! A 1-of-2^b OT of the rotated vector would send 2^b m, for the same b OTs.
 //!
 //! **Range.** Any x; 1 <= b <= 16. **Error.** None.
 //!
-//! **What each party sees.** The client: choice bits masked by random choice bits. The server: answers under pads of
-//! which it knows one per OT. **Revealed.** Nothing.
+//! **What each party sees.** The client sees choice bits masked by random choice bits. The server sees answers under
+//! pads, of which it knows one per OT. **Revealed.** Nothing.
 
 use net::Role;
 use ot::{Bits, Correlation};
@@ -66,10 +73,10 @@ impl Operation for OneHot {
 const CHOICES: &str = "one hot/choices";
 const ANSWER: &str = "one hot/answer";
 
-/// One stage: the vector is moved by `by` or not.
+/// One stage, which moves the vector by `by` or not.
 struct Stage {
     by: usize,
-    /// Positions -`below`..`count` of the result, modulo 2^b, are kept: all if they are 2^b.
+    /// The stage keeps positions -`below`..`count` of the result, modulo 2^b: all of them if they are 2^b.
     kept: usize,
     below: usize,
     transfers: Correlation,
@@ -89,7 +96,7 @@ fn stages(n: usize, bits: u32, count: usize) -> Vec<Stage> {
     (0..bits).rev().map(stage).collect()
 }
 
-/// Items of one batch: vectors are held as a word per bit.
+/// Items of one batch. Vectors are held as a word per bit.
 fn batch(bits: u32) -> usize {
     batch_items(bits as usize * (1usize << bits).div_ceil(16))
 }
@@ -117,7 +124,7 @@ pub fn cost(n: usize, bits: u32, count: usize) -> Cost {
     })
 }
 
-/// A party's share of the vectors: entry t of an item is position t - `below` modulo 2^b.
+/// A party's share of the vectors. Entry t of an item is position t - `below` modulo 2^b.
 struct Vectors {
     entries: Vec<u64>,
     kept: usize,

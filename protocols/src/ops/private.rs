@@ -1,20 +1,25 @@
-//! Products with a matrix that the server knows: the protocol of linear layers and embeddings, direct and prepared.
+//! Products with a matrix that only the server knows: the protocol of linear layers and embeddings, direct and
+//! prepared.
 //!
 //! **Functionality.** Shares of X (m x k) and the server's W (k x n) -> shares of X W modulo 2^w.
 //!
-//! **Source.** *Direct.* The client encrypts its share, the server adds its own and multiplies: coefficient packing
-//! of Cheetah (eprint 2022/207, section 3) with responses masked over Z_q ([`he::MatmulPlan`]), packed by
+//! **Source.** *Direct.* The client encrypts its share; the server adds its own and multiplies. Coefficient packing
+//! is that of Cheetah (eprint 2022/207, section 3). Responses are masked over Z_q ([`he::MatmulPlan`]) and packed by
 //! automorphisms (BumbleBee, NDSS 2025) where the plan says so.
 //!
-//! *Prepared.* Delphi (Mishra et al., USENIX Security 2020, eprint 2020/050, section 4.1). Offline the client picks R
-//! uniformly and the parties share R W by the direct protocol, many rows in one batch. Online the client sends X_c -
-//! R, and the server multiplies X_s + X_c - R = X - R by W in the clear.
+//! *Prepared.* Delphi (Mishra et al., USENIX Security 2020, eprint 2020/050, section 4.1).
+//!
+//! ```text
+//! offline:  the client picks R uniformly; the parties share R W by the direct protocol, many rows in one batch
+//! online:   the client sends X_c - R
+//!           the server multiplies X_s + X_c - R = X - R by W in the clear
+//! ```
 //!
 //! **Range.** Any, modulo 2^w; entries of W below 2^[`WEIGHT_BITS`] in magnitude. **Error.**
 //! [`he::MatmulPlan::lsb_error`] in the last place. The naive twin is the product itself.
 //!
-//! **Revealed.** Nothing: X_c - R is uniform for the server, and every R is used once (for the direct form see the
-//! module documentation of he's products).
+//! **Revealed.** Nothing: X_c - R is uniform for the server, and every R is used once. For the direct form see the
+//! module documentation of he's products.
 
 use he::{MatmulShape, MatmulSpec, Weights};
 use net::Role;
@@ -39,7 +44,7 @@ pub struct MaskedRow {
     pub inputs: usize,
     /// Columns of the matrix.
     pub outputs: usize,
-    /// Ring.
+    /// Bits of the ring.
     pub width: u32,
 }
 
@@ -73,7 +78,7 @@ impl Correlation for MaskedRow {
         self.outputs + if role == Role::Client { self.inputs } else { 0 }
     }
 
-    /// Many rows share the work on the matrix; their number bounds the memory.
+    /// Many rows share the work on the matrix. Their number bounds the memory.
     fn batch(&self) -> usize {
         ((1 << 21) / self.inputs.max(1)).clamp(1, 128)
     }
@@ -103,8 +108,8 @@ enum Side<'a> {
     Server(Option<&'a [u64]>, &'a [i32]),
 }
 
-/// Shares of X W for `rows` rows modulo 2^`width`, with `masks` in the prepared form. `x` is this party's share of X,
-/// `None` on a server that has none of it.
+/// Shares of X W for `rows` rows modulo 2^`width`; with `masks`, in the prepared form. `x` is this party's share of
+/// X, or `None` on a server that has none of it.
 pub(super) fn product(
     s: &mut Session,
     weight: &FixedWeight,

@@ -1,24 +1,38 @@
 //! The positions of the k largest keys of every row, by quickselect on opened comparisons of shuffled keys.
 //!
-//! **Functionality.** Per row, shares of n keys in a uniformly random order that neither party knows, and a public k
-//! -> to both parties the positions of the k largest keys, ascending.
+//! **Functionality.** Per row, shares of n keys in a uniformly random order that neither party knows, and a public
+//! k -> the positions of the k largest keys, ascending, to both parties.
 //!
 //! **Source.** Quickselect (Hoare, CACM 1961) on shuffled shares with opened comparisons (Hamada et al., ICISC 2012).
-//! The first of the keys still in question is the pivot, a uniformly random one because the order is; all others are
-//! compared with it in one batch. At most [`FINISH`] keys in question are settled by all pairs in one batch. All rows
-//! share the rounds; a row that is settled drops out.
 //!
-//! **Range.** Keys distinct within a row *before the shuffle* (a tie-break by the position after it would leak),
-//! their differences signed `width`-bit values, 2 <= width <= 64, whatever the parties' inputs; k <= n. **Error.**
-//! None; outcomes that are no ranking, which a peer can bring about, and which choose another number of keys than k,
-//! are refused.
+//! ```text
+//! active = all positions of the row, need = k
+//! while 0 < need < |active|:
+//!     if |active| <= FINISH:
+//!         compare all pairs; choose the keys that fewer than `need` keys exceed; end
+//!     pivot = the first active key
+//!     compare all other active keys with the pivot, and open the outcomes
+//!     larger, smaller = the keys above and below the pivot
+//!     if need <= |larger|:  active = larger
+//!     else:                 choose `larger` and the pivot, need -= |larger| + 1, active = smaller
+//! if need = |active|: choose all that are active
+//! ```
 //!
-//! **What each party sees.** Beyond the comparison's messages, [key_i >= key_j] for the pairs compared. **Revealed.**
-//! Of distinct keys in a uniformly random order, the opened bits and the positions are those of a uniformly random
-//! ranking: any keys give the same distribution, which depends on n and k alone, and so do rounds and bytes. This
-//! needs both preconditions: equal keys, a known order, or results opened twice under one permutation would leak.
+//! The pivot is uniformly random because the order is. Each round compares in one batch, which all rows share; a row
+//! that is settled drops out.
 //!
-//! Traffic is random: [`expected`] is its mean, [`bound`] the worst case.
+//! **Range.** k <= n. Keys are distinct within a row *before the shuffle* (a tie-break by the position after it would
+//! leak), and their differences are signed `width`-bit values, 2 <= width <= 64, whatever the parties'
+//! inputs. **Error.** None. A peer can bring about outcomes that are no ranking; if they choose another number of
+//! keys than k, they are refused.
+//!
+//! **What each party sees.** The comparison's messages, and [key_i >= key_j] for the pairs compared. **Revealed.**
+//! The keys are distinct and in a uniformly random order, so the opened bits and the positions are those of a
+//! uniformly random ranking. Any keys give the same distribution, which depends on n and k alone, and so do rounds
+//! and bytes. This needs both preconditions: equal keys, a known order, or results opened twice under one permutation
+//! would leak.
+//!
+//! The traffic is random: [`expected`] is its mean, [`bound`] the worst case.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -31,8 +45,9 @@ use crate::ops::compare;
 use crate::wire::opening;
 use crate::words::signed;
 
-/// (rows, n) keys, shuffled by permutations used for no other opening and distinct in every row -> to both parties
-/// the positions of the k largest of every row, ascending. A plan books the mean run and returns the positions 0..k.
+/// (rows, n) keys -> the positions of the k largest of every row, ascending, to both parties. The keys must be
+/// distinct in every row and shuffled by permutations used for no other opening. A plan books the mean run and
+/// returns the positions 0..k.
 #[derive(Clone, Copy, Debug)]
 pub struct Quickselect {
     /// How many of each row, at most n.
@@ -89,17 +104,17 @@ impl Operation for Quickselect {
     }
 }
 
-/// Up to so many keys in question are settled by comparing all pairs: at most 120 comparisons, where quickselect
+/// Up to this many active keys are settled by comparing all pairs. That takes at most 120 comparisons; quickselect
 /// would need some 40, but in four or five rounds more.
 pub const FINISH: usize = 16;
 
 /// A comparison of the keys at two positions of a row.
 pub(crate) type Pair = (usize, usize, usize);
 
-/// A row still in question.
+/// A row that is not settled.
 struct Open {
     row: usize,
-    /// Positions in question, ascending.
+    /// Active positions: those still in question, ascending.
     active: Vec<usize>,
     /// How many of them are among the k largest.
     need: usize,
@@ -113,13 +128,14 @@ impl Open {
         (0..pivots).flat_map(others)
     }
 
-    /// Takes the outcomes of [`Open::pairs`]; adds to `winners` who is among the k largest for sure.
+    /// Takes the outcomes of [`Open::pairs`] and adds to `winners` the keys that are now known to be among the k
+    /// largest.
     fn settle(mut self, bits: &mut impl Iterator<Item = bool>, winners: &mut Vec<usize>) -> Option<Open> {
         if self.active.len() <= FINISH {
             let mut above = vec![0; self.active.len()];
             for p in 0..self.active.len() {
                 for other in p + 1..self.active.len() {
-                    // An outcome for each pair: `bits` are as many.
+                    // `bits` has an outcome for each pair.
                     let larger = bits.next().unwrap_or_default();
                     above[if larger { p } else { other }] += 1;
                 }
@@ -142,7 +158,7 @@ impl Open {
         self.proceed(winners)
     }
 
-    /// The row, unless the sizes alone settle it.
+    /// Returns the row unless the sizes alone settle it.
     fn proceed(self, winners: &mut Vec<usize>) -> Option<Open> {
         if self.need == self.active.len() {
             winners.extend(&self.active);
@@ -152,7 +168,7 @@ impl Open {
     }
 }
 
-/// The algorithm: `ask` answers, for each of a round's (row, i, j), whether key i is the larger.
+/// The algorithm. `ask` answers all (row, i, j) of a round: whether key i is the larger.
 pub(crate) fn select(
     rows: usize,
     n: usize,
@@ -178,7 +194,7 @@ pub(crate) fn select(
             .collect();
     }
     for (row, winners) in winners.iter_mut().enumerate() {
-        // Outcomes that are no ranking may choose fewer or more.
+        // Outcomes that are no ranking may choose fewer keys or more.
         if winners.len() != k {
             return Err(Error::Winners { row, expected: k, got: winners.len() });
         }
@@ -199,7 +215,7 @@ pub fn quickselect(
     select(rows, n, k, |pairs| opened(s, keys, n, width, pairs))
 }
 
-/// Whether key i is the larger, opened to both parties, for each (row, i, j).
+/// Whether key i is the larger, for each (row, i, j), opened to both parties.
 pub(crate) fn opened(
     s: &mut Session,
     keys: &[u64],
@@ -225,7 +241,8 @@ pub struct Expected {
     pub comparisons: f64,
     /// Mean number of rounds.
     pub rounds: f64,
-    /// Comparisons of each round of a run that stands for the mean: as many rounds and comparisons, rounded.
+    /// Comparisons of each round of a run that stands for the mean: it has the mean numbers of rounds and
+    /// comparisons, rounded.
     pub profile: Vec<usize>,
     /// Bytes of that run both ways, refills of the pools not included.
     pub bytes: u64,
@@ -234,8 +251,9 @@ pub struct Expected {
 /// Permutations simulated for a mean.
 const TRIALS: usize = 256;
 
-/// The mean over keys in a uniformly random order, from a simulation of [`TRIALS`] runs of the same algorithm with a
-/// fixed seed, made once per (rows, n, k): its comparisons have a standard error of some 2 % / sqrt(rows).
+/// The mean over keys in a uniformly random order. It comes from a simulation of [`TRIALS`] runs of the same
+/// algorithm with a fixed seed, made once per (rows, n, k). The standard error of its comparisons is some 2 % /
+/// sqrt(rows).
 pub fn expected(rows: usize, n: usize, k: usize, width: u32) -> Expected {
     let (comparisons, rounds, ref profile) = *simulated(rows, n, k);
     let profile = profile.clone();
@@ -283,8 +301,8 @@ fn simulate(rows: usize, n: usize, k: usize) -> (f64, f64, Vec<usize>) {
     (comparisons, rounds, profile)
 }
 
-/// Uniform and independent orders of 0..n, one for each of `rows` rows: for coins that are public or stay in one
-/// process, since addresses depend on them.
+/// Uniform and independent orders of 0..n, one for each of `rows` rows. Addresses depend on them, so the coins must
+/// be public or stay in one process.
 pub(crate) fn random_orders(rng: &mut impl Rng, rows: usize, n: usize) -> Vec<Vec<usize>> {
     let order = |_| {
         let mut order: Vec<usize> = (0..n).collect();
@@ -296,7 +314,7 @@ pub(crate) fn random_orders(rng: &mut impl Rng, rows: usize, n: usize) -> Vec<Ve
     (0..rows).map(order).collect()
 }
 
-/// A uniform number below `bound` >= 1: random words beyond the largest multiple of the bound are drawn again.
+/// A uniform number below `bound` >= 1. Random words beyond the largest multiple of the bound are drawn again.
 fn below(rng: &mut impl Rng, bound: u64) -> u64 {
     let excess = (u64::MAX % bound + 1) % bound;
     loop {
@@ -307,12 +325,12 @@ fn below(rng: &mut impl Rng, bound: u64) -> u64 {
     }
 }
 
-/// The most that any run can spend: comparisons of all pairs, each at most once, and a round for each key beyond
-/// [`FINISH`] and one more. The bytes bound the run that spreads the comparisons evenly over all those rounds.
+/// The most that any run can spend: the comparisons of all pairs, each at most once, a round for each key beyond
+/// [`FINISH`], and one more round. The bytes bound the run that spreads the comparisons evenly over all those rounds.
 pub fn bound(rows: usize, n: usize, k: usize, width: u32) -> Expected {
     let (comparisons, rounds) =
         if k == 0 || k == n { (0, 0) } else { (rows * (n * (n - 1) / 2), n.saturating_sub(FINISH) + 1) };
-    // A round rounds up its messages: every byte count grows at most by what a round of one comparison costs.
+    // A round rounds up its messages. Each byte count grows at most by what a round of one comparison costs.
     let one = round_cost(1, width).total_bytes();
     let all = round_cost(comparisons, width).total_bytes();
     let profile = if rounds == 0 { vec![] } else { vec![comparisons.div_ceil(rounds); rounds] };

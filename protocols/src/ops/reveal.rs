@@ -1,27 +1,35 @@
 //! Opening a shared value to one party or to both, because the caller's protocol says so.
 //!
-//! **Functionality.** Shares of x modulo 2^w -> x to the party `to`, nothing to the other ([`Reveal`]); or x to both
-//! ([`Open`]); or x, rounded at random to a multiple of 2^d on a random grid, to the party `to` ([`RevealRounded`]).
+//! **Functionality.** Three operations open shares of x modulo 2^w:
+//! - [`Reveal`] opens x to the party `to` and nothing to the other.
+//! - [`Open`] opens x to both parties.
+//! - [`RevealRounded`] opens x to the party `to`, rounded at random to a multiple of 2^d on a random grid.
 //!
 //! **Range.** Any; for [`RevealRounded`] |x| < 2^(w - 2), and d < w - 1. **Error.** None; for [`RevealRounded`] below
 //! 2^d in magnitude, with mean 0.
 //!
-//! **Revealed.** x modulo 2^w to `to`, or to both: the low w bits of the share are sent, so that higher bits, which
-//! may depend on more than x, never leave.
+//! **Revealed.** x modulo 2^w to `to`, or to both. Only the low w bits of a share are sent: higher bits may depend on
+//! more than x, and they never leave.
 //!
 //! # Rounding what is revealed
 //!
 //! A product with a weight carries bits below the unit of the result. Truncating it first would not hide them: the
 //! receiver knows its own share, so the carry between the low halves of the two shares tells it how x compares with a
-//! number that it knows. [`RevealRounded`] leaves the carry to chance instead. Let c be the share of the receiver,
-//! which is uniform, and s that of the sender. The sender draws u uniformly in [0, 2^d) and sends floor((s + u) /
-//! 2^d); the receiver adds that multiple of 2^d to c. With t = (x - c) mod 2^d the result is
+//! number that it knows. [`RevealRounded`] leaves the carry to chance instead. Let c be the receiver's share, which
+//! is uniform, and s the sender's:
 //!
-//! x - t with probability 1 - t / 2^d, and x - t + 2^d with probability t / 2^d:
+//! ```text
+//! sender:    draws u uniformly in [0, 2^d), sends floor((s + u) / 2^d)
+//! receiver:  adds that multiple of 2^d to c
+//! ```
 //!
-//! x rounded at random to the grid c + 2^d Z, whose expectation is x. The view of the receiver is a function of c and
+//! With t = (x - c) mod 2^d the result is
+//!
+//! x - t with probability 1 - t / 2^d, and x - t + 2^d with probability t / 2^d.
+//!
+//! This is x rounded at random to the grid c + 2^d Z, with expectation x. The receiver's view is a function of c and
 //! of this result alone, so it can be simulated from the functionality. One result tells x to about d bits less than
-//! a plain opening; the average of many results for the same x tells more, as any rounding with mean 0 does.
+//! a plain opening. The average of many results for the same x tells more, as with any rounding of mean 0.
 
 use net::Role;
 use rand::Rng;
@@ -30,10 +38,11 @@ use crate::operation::prelude::*;
 use crate::wire::opening::{self, STEP, added};
 use crate::words::mask;
 
-/// Opens words modulo 2^`width` to the party `to`, which gets `Some`, reduced modulo 2^`width`; a plan gives `None`.
+/// Opens words modulo 2^`width` to the party `to`, which gets `Some`, reduced modulo 2^`width`. A plan returns
+/// `None`.
 #[derive(Clone, Copy, Debug)]
 pub struct Reveal {
-    /// Ring.
+    /// Bits of the ring.
     pub width: u32,
     /// Who learns the words.
     pub to: Role,
@@ -65,11 +74,11 @@ impl Operation for Reveal {
     }
 }
 
-/// Opens words modulo 2^`width` to `to`, rounded to multiples of 2^`drop`; between two parties at random, on a grid
-/// of the receiver's share. Range: |x| < 2^(width - 2). Error: below 2^drop.
+/// Opens words modulo 2^`width` to `to`, rounded to multiples of 2^`drop`. Between two parties the rounding is
+/// random, on a grid of the receiver's share. Range: |x| < 2^(width - 2). Error: below 2^drop.
 #[derive(Clone, Copy, Debug)]
 pub struct RevealRounded {
-    /// Ring.
+    /// Bits of the ring.
     pub width: u32,
     /// Bits dropped, less than `width - 1`.
     pub drop: u32,
@@ -106,10 +115,10 @@ impl Operation for RevealRounded {
     }
 }
 
-/// Opens words modulo 2^`width` to both parties, reduced modulo 2^`width`; a plan gives `None`.
+/// Opens words modulo 2^`width` to both parties, reduced modulo 2^`width`. A plan returns `None`.
 #[derive(Clone, Copy, Debug)]
 pub struct Open {
-    /// Ring.
+    /// Bits of the ring.
     pub width: u32,
 }
 
@@ -139,7 +148,7 @@ impl Operation for Open {
     }
 }
 
-/// Opens `x` to `to`, which gets them reduced modulo 2^`width`.
+/// Opens `x` to `to`, which gets the values reduced modulo 2^`width`.
 fn reveal(s: &mut Session, x: &[u64], width: u32, to: Role) -> Result<Option<Vec<u64>>, Error> {
     if s.role() != to {
         s.deliver(STEP, bits::pack(x, &[width]))?;
@@ -149,8 +158,8 @@ fn reveal(s: &mut Session, x: &[u64], width: u32, to: Role) -> Result<Option<Vec
     Ok(Some(added(x, width, &message)?))
 }
 
-/// Opens `x` to `to`, rounded at random to a multiple of 2^`drop` away from its own share: see the module. The values
-/// are reduced modulo 2^`width`; `drop` < `width`.
+/// Opens `x` to `to`, rounded at random to a multiple of 2^`drop` away from the share of `to`: see the module. The
+/// values are reduced modulo 2^`width`; `drop` < `width`.
 fn reveal_rounded(s: &mut Session, x: &[u64], width: u32, drop: u32, to: Role) -> Result<Option<Vec<u64>>, Error> {
     let kept = width - drop;
     if s.role() != to {

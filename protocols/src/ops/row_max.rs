@@ -3,18 +3,26 @@
 //! **Functionality.** Shares of rows of words modulo 2^w, of different public lengths -> shares of the largest entry
 //! of every row modulo 2^w.
 //!
-//! **Source.** A tournament whose rounds have groups of up to g entries. In a group every pair i < j is compared
-//! once, by [`compare`](super::compare()): i wins it if x_i >= x_j. The comparisons are exact, so exactly one entry
-//! of a group wins all of its own; x_i - x_last is selected where i does ([`mux_all`](super::mux_all()) by its k =
-//! g - 1 bits, in smaller groups some of them public ones), and the result is the last entry plus these. Neighbouring
-//! messages of one party are one flow: four flows a round.
+//! **Source.** A tournament whose rounds have groups of up to g entries:
 //!
-//! Larger groups take fewer rounds, and more comparisons of each entry. The rounds are those that take least time by
-//! the rate and the delay of the link, which both parties state, and by the lengths: groups are small on fast links,
+//! ```text
+//! while a row has more than one entry:
+//!     cut every row into groups of up to g entries
+//!     compare every pair i < j of a group once: i wins it if x_i >= x_j
+//!     select x_i - x_last of every i but the last that wins all its pairs
+//!     the winner is x_last plus what was selected
+//! ```
+//!
+//! The comparisons ([`compare`](super::compare)) are exact, so exactly one entry of a group wins all its pairs. The
+//! selection is [`mux_all`](super::mux_all) by the entry's k = g - 1 bits; in smaller groups some of them are public
+//! ones. Neighbouring messages of one party are one flow, so a round takes four flows.
+//!
+//! Larger groups take fewer rounds and more comparisons of each entry. The parties choose the rounds that take least
+//! time, by the lengths and by the rate and the delay of the link, which both state. Groups are small on fast links
 //! and where there are many rows.
 //!
-//! **Range.** Entries, and differences of entries of a row, are signed w-bit values; rows of at least one entry.
-//! **Error.** None. **Revealed.** Nothing.
+//! **Range.** Entries, and differences of entries of a row, are signed w-bit values. Every row has at least one
+//! entry. **Error.** None. **Revealed.** Nothing.
 
 use std::collections::BTreeMap;
 
@@ -23,13 +31,13 @@ use crate::operation::prelude::*;
 use crate::ops::{compare, mux_all};
 use crate::words::signed;
 
-/// The largest entry of every row, exactly: rows of `lengths` one after another in the vector x -> (rows), modulo
+/// The largest entry of every row, exactly: the vector x holds rows of `lengths` one after another -> (rows), modulo
 /// 2^`width`.
 #[derive(Clone, Copy, Debug)]
 pub struct RowMax<'l> {
     /// Entries of every row, each at least 1.
     pub lengths: &'l [usize],
-    /// Ring, 2..=64.
+    /// Bits of the ring, 2..=64.
     pub width: u32,
 }
 
@@ -71,14 +79,13 @@ impl Operation for RowMax<'_> {
     }
 }
 
-/// Entries of the largest group: beyond, tables outgrow what the rounds are worth.
+/// Entries of the largest group. Beyond, tables outgrow what the saved rounds are worth.
 const LARGEST_GROUP: usize = 8;
 
-/// Flows of a round: its last message is followed by the same party's first of the next.
+/// Flows of a round. Its last message is followed by the same party's first of the next round.
 const ROUND_FLOWS: u64 = 4;
 
-/// Picoseconds of processor time, of both parties one after the other, for an OT and for a byte sent: measured,
-/// rounded.
+/// Picoseconds of processor time for an OT and for a byte sent, both parties one after the other: measured, rounded.
 const OT_PICOSECONDS: u128 = 90_000;
 const BYTE_PICOSECONDS: u128 = 12_000;
 
@@ -130,17 +137,17 @@ fn sizes(lengths: &[usize], arity: usize) -> impl Iterator<Item = usize> + '_ {
     lengths.iter().flat_map(move |&n| groups(n, arity)).flat_map(|(size, count)| std::iter::repeat_n(size, count))
 }
 
-/// What a round takes.
+/// The work of a round.
 struct Round {
     pairs: usize,
-    /// Entries selected or not: all but the last of every group.
+    /// Entries to select: all but the last of every group.
     items: usize,
-    /// Bits by which they are.
+    /// Bits by which each is selected.
     bits: usize,
 }
 
 impl Round {
-    /// The round with groups of up to `arity` after rounds of `before` entries together.
+    /// The round with groups of up to `arity`, after rounds that together had groups of `before`.
     fn of(rows: &Lengths, before: usize, arity: usize) -> Self {
         let mut round = Round { pairs: 0, items: 0, bits: 0 };
         for (n, rows) in rows {
@@ -168,8 +175,8 @@ fn arities(rows: &Lengths, width: u32, options: &Options) -> Vec<usize> {
     let item: Vec<u128> = (1..LARGEST_GROUP).map(|bits| price(mux_all::cost(sample, bits, width))).collect();
     let delay = options.link.predict([0, 0], ROUND_FLOWS).as_nanos() * 1000;
 
-    // Rounds of g and h entries leave as many winners of a row as one of g h: the shortest path to `longest` over
-    // products.
+    // A round of g and one of h leave as many winners of a row as one of g h. So this is the shortest path to
+    // `longest` over products.
     let mut open = BTreeMap::from([(1, (0, Vec::new()))]);
     while let Some((before, (time, path))) = open.pop_first() {
         if before >= longest {
@@ -210,7 +217,7 @@ fn round(s: &mut Session, x: &[u64], lengths: &[usize], arity: usize, width: u32
         let size = group.len();
         let (own, others) = outcomes.split_at(size * (size - 1) / 2);
         outcomes = others;
-        // The outcome of pair (i, j), which lies after those of the pairs of all before i.
+        // The outcome of pair (i, j). It lies after those of all pairs of entries before i.
         let wins = |i: usize, j: usize| own[i * (2 * size - i - 1) / 2 + j - i - 1];
         for i in 0..size - 1 {
             bits.extend((0..i).map(|j| wins(j, i) ^ one));

@@ -2,17 +2,17 @@
 //!
 //! **Functionality.** Shares of rows of n words x -> shares of the sums of their squares modulo 2^w.
 //!
-//! **Source.** x^2 = x_s^2 + x_c^2 + 2 x_s x_c: the squares are local, and the cross terms come by OT on the bits of
-//! one share (Gilboa, CRYPTO 1999) modulo 2^(w-1), as half of them is enough, or by OLE ([`he::OlePlan`]), whichever
-//! sends fewer bytes.
+//! **Source.** x^2 = x_s^2 + x_c^2 + 2 x_s x_c. The squares are local. The cross terms come by OT or by OLE
+//! ([`he::OlePlan`]), whichever sends fewer bytes. The OTs are on the bits of one share (Gilboa, CRYPTO 1999), modulo
+//! 2^(w-1), because half of a cross term is enough.
 //!
-//! *Prepared.* A random row a and the sum of its squares, in large batches; online the parties open d = x - a
-//! (Beaver, CRYPTO 1991), and the sum of x^2 is that of d^2 + 2 d a + a^2.
+//! *Prepared.* Offline, the parties share random rows a and the sums of their squares, in large batches. Online, they
+//! open d = x - a (Beaver, CRYPTO 1991); the sum of x^2 is the sum of d^2 + 2 d a + a^2.
 //!
-//! **Range.** Any, modulo 2^w. **Error.** None by OT, at most 1 in the last place for every square by OLE.
+//! **Range.** Any, modulo 2^w. **Error.** None by OT; by OLE at most 1 in the last place for every square.
 //!
-//! **Revealed.** Nothing: d is uniform, as every a is used once; by OLE up to the statistical distance of
-//! [`he::OlePlan`].
+//! **Revealed.** Nothing: d is uniform, because every a is used once. By OLE this holds up to the statistical
+//! distance of [`he::OlePlan`].
 
 use he::OleKind;
 use ndarray::Axis;
@@ -30,7 +30,7 @@ use crate::words::{Words, signed};
 /// (..., n) -> (...): sums of squares over the last axis modulo 2^`width`. Error: at most n in the last place.
 #[derive(Clone, Copy, Debug)]
 pub struct SumSquares {
-    /// Ring, 1..=64.
+    /// Bits of the ring, 1..=64.
     pub width: u32,
 }
 
@@ -79,7 +79,7 @@ impl Operation for SumSquares {
 pub struct Squares {
     /// Entries of the row, at least 1.
     pub n: usize,
-    /// Ring.
+    /// Bits of the ring.
     pub width: u32,
 }
 
@@ -118,7 +118,7 @@ fn square(s: &mut Session, x: &[u64], width: u32) -> Result<Vec<u64>, Error> {
     let cross_terms = match ole_if_cheaper(s.plans(), x.len(), width, OleKind::Square)? {
         Some(plan) => ole(s, &plan, &[x])?,
         None => {
-            // 2 x_s x_c: half of it modulo 2^(width-1), doubled.
+            // 2 x_s x_c is computed as half of it modulo 2^(width-1), then doubled.
             let half = width - 1;
             let shape = rows_shape(x.len(), 1, half);
             let shares = match s.role() {

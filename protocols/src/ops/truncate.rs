@@ -1,16 +1,24 @@
 //! Truncation with change of ring, for values whose sign can be made known.
 //!
-//! **Functionality.** Shares of x modulo 2^w -> shares of x / 2^s modulo 2^o (Truncation { width: w, shift: s, out: o
-//! }).
+//! **Functionality.** Shares of x modulo 2^w -> shares of x / 2^s modulo 2^o, for `Truncation { width: w, shift: s,
+//! out: o }`.
 //!
 //! **Source.** One-bit-error truncation with known most significant bit (BumbleBee, eprint 2023/1678, section on
-//! truncation; Cheetah, eprint 2022/207, section 4.3). Adding 2^(w-2) makes x' = x + 2^(w-2) lie in [0, 2^(w-1)), so
-//! its shares wrap around 2^w exactly if one of them has its top bit set: wrap = a or b = a + b - a b, and a b is
-//! **one** correlated OT of u = o - w + s bits, since wrap counts 2^(w-s) modulo 2^o. With u <= 0 nothing is sent.
+//! truncation; Cheetah, eprint 2022/207, section 4.3).
 //!
-//! **Range.** |x| < 2^(w-2); what comes of other words is wrong, but never above [`ceiling`]. **Error.** x_0' >> s
-//! plus x_1' >> s misses the carry of the low halves; one is added for it, so the result is floor(x / 2^s) or floor(x
-//! / 2^s) + 1; exact for s = 0.
+//! ```text
+//! x' = x + 2^(w-2), which lies in [0, 2^(w-1))
+//! a, b = the top bits of the shares x_0' and x_1'
+//! wrap = a or b = a + b - a b
+//! x / 2^s ~ (x_0' >> s) + (x_1' >> s) - wrap 2^(w-s) + [s > 0] - (2^(w-2) >> s)
+//! ```
+//!
+//! The shares of x' wrap around 2^w exactly if at least one of them has its top bit set. Sharing a b takes **one**
+//! correlated OT of u = o - w + s bits, since wrap counts 2^(w-s) modulo 2^o. With u <= 0 nothing is sent.
+//!
+//! **Range.** |x| < 2^(w-2). Other words give wrong results, but never above [`ceiling`]. **Error.** The sum of
+//! x_0' >> s and x_1' >> s misses the carry of the low halves. One is added for it, so the result is floor(x / 2^s)
+//! or floor(x / 2^s) + 1. For s = 0 it is exact.
 //!
 //! **Revealed.** Nothing.
 
@@ -31,15 +39,15 @@ use crate::{Error, Tensor};
 
 /// A signed truncation with change of ring: from words modulo 2^`width` to words modulo 2^`out`.
 ///
-/// Range: |x| < 2^(width-2). Result: x / 2^shift rounded to one of the two neighbouring integers (the floor or the
-/// ceiling; exact when `shift` is 0), modulo 2^`out`.
+/// Range: |x| < 2^(width-2). Result: x / 2^shift rounded to one of the two neighbouring integers (floor(x / 2^shift)
+/// or that plus 1; exact when `shift` is 0), modulo 2^`out`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Truncation {
-    /// Ring of the input, 3..=64.
+    /// Bits of the ring of the input, 3..=64.
     pub width: u32,
     /// Bits dropped, less than `width - 1`.
     pub shift: u32,
-    /// Ring of the result, 1..=64.
+    /// Bits of the ring of the result, 1..=64.
     pub out: u32,
 }
 
@@ -93,7 +101,7 @@ pub fn truncate(s: &mut Session, x: &mut [u64], how: Truncation) -> Result<(), E
     x.iter_mut().for_each(|x| *x &= mask(width));
     if let Some(shape) = shape(x.len(), how) {
         let top = |x: &u64| x >> (width - 1);
-        // Shares of a b; this party's own top bit is the rest of a + b - a b.
+        // Shares of a b. This party's own top bit is its part of a + b.
         let both = if server {
             let tops: Vec<u64> = x.iter().map(top).collect();
             cross::one_way(s, &shape, Side::Supply(&tops))?
@@ -115,12 +123,12 @@ pub fn truncate(s: &mut Session, x: &mut [u64], how: Truncation) -> Result<(), E
     Ok(())
 }
 
-/// The largest magnitude of what `how` returns to a ring of 64 bits, whatever it is given, in range or not.
+/// The largest magnitude that `how` returns to a ring of 64 bits, for any input, in range or not.
 ///
-/// The result is q + c - 2^(w-2-s), with q = (x_0' >> s) + (x_1' >> s) - wrap 2^(w-s), c = 0 or 1, and wrap the "or"
-/// of the shares' top bits. Without a wrap both shares are below 2^(w-1): 0 <= q <= 2^(w-s) - 2. With one, a share is
-/// at least 2^(w-1) and both are below 2^w: -2^(w-s-1) <= q <= 2^(w-s) - 2. So the result lies within 3/4 2^(w-s) of
-/// zero.
+/// The result is q + c - 2^(w-2-s). Here q = (x_0' >> s) + (x_1' >> s) - wrap 2^(w-s), c is 0 or 1, and wrap is the
+/// "or" of the shares' top bits. Without a wrap both shares are below 2^(w-1), so 0 <= q <= 2^(w-s) - 2. With a wrap
+/// one share is at least 2^(w-1) and both are below 2^w, so -2^(w-s-1) <= q <= 2^(w-s) - 2. The result therefore lies
+/// within 3/4 2^(w-s) of zero.
 pub fn ceiling(how: Truncation) -> u64 {
     let Truncation { width, shift, out } = how;
     assert!(out == 64 && shift < width - 1 && width - shift < 64, "{how:?}");

@@ -9,7 +9,7 @@ use zeroize::Zeroizing;
 use crate::operands::{Event, Events, OperandForm};
 use crate::spill::{Queue, Spill, StockError};
 
-/// One party's masks of one operand; in a plan their sizes alone.
+/// One party's masks of one cached operand; in a plan only their sizes.
 pub(crate) struct Masks {
     pub(crate) form: OperandForm,
     /// Share of A: (tokens, batch, d).
@@ -27,7 +27,7 @@ impl fmt::Debug for Masks {
 }
 
 impl Masks {
-    /// Masks for nothing.
+    /// No masks.
     pub(crate) fn none(form: OperandForm) -> Self {
         Masks { form, a: Zeroizing::default(), events: VecDeque::new(), products: Queue::default() }
     }
@@ -52,8 +52,8 @@ impl Masks {
         self.products.drain(spill, sink)
     }
 
-    /// What [`cached::prepare`](crate::ops::cached) makes for `events`, with words from `source` in the order of
-    /// [`Masks::drain`].
+    /// The masks for `events`, as [`cached::prepare`](crate::ops::cached) makes them, of words from `source` in the
+    /// order of [`Masks::drain`].
     pub(crate) fn fill<E: From<StockError>>(
         events: &Events,
         spill: &mut Spill,
@@ -66,7 +66,7 @@ impl Masks {
     }
 }
 
-/// The masks of operands that no product has asked for yet, and the operands that have begun.
+/// Masks that no product has asked for yet, and the operands that have had a first product.
 #[derive(Debug, Default)]
 pub(crate) struct Prepared {
     masks: HashMap<OperandId, Masks>,

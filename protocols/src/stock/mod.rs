@@ -1,15 +1,20 @@
 //! Correlations made ahead of the data they will serve.
 //!
-//! In a two-phase session ([`Options::preprocess`](crate::Options)) every operation is a correlation and an online
-//! step that sends masked words only. A [`CorrelationKind`] names a kind of correlation. A party's [`Stock`] holds a
-//! queue of each kind, of the same length on both sides, and hands each unit out once. Where the stock is short, the
-//! correlation is made on the spot by the same protocol and is still booked as `offline`: the stock decides *when* it
-//! is made, never *whether*.
+//! In a two-phase session ([`Options::preprocess`](crate::Options)) every operation consists of a correlation and an
+//! online step that sends masked words only. A [`CorrelationKind`] names a kind of correlation. A party's [`Stock`]
+//! holds a queue of each kind, of the same number of units on both sides, and hands out each unit once.
 //!
-//! A stock waits in an encrypted temporary file, except for a chunk at either end of each queue.
+//! ```text
+//! take(kind, units):
+//!     if the queue holds fewer: make the missing units now, booked as `offline`
+//!     return the first `units` of the queue
+//! ```
 //!
-//! A stock may outlive its session: [`Stock::drain`] hands out its words in the order that the [`Needs`] define, and
-//! [`Stock::refill`] takes them back. Whoever keeps them in between must make sure that they come back once: a
+//! So the stock decides *when* a correlation is made, never *whether*. It waits in an encrypted temporary file,
+//! except for a chunk at either end of each queue.
+//!
+//! A stock may outlive its session. [`Stock::drain`] hands out its words in the order that the [`Needs`] define, and
+//! [`Stock::refill`] takes them back. Whoever keeps them in between must make sure that they come back only once: a
 //! correlation that serves twice opens the difference of two secrets.
 
 pub(crate) mod masks;
@@ -40,8 +45,9 @@ pub struct Stock {
 }
 
 impl Stock {
-    /// Hands all words to `sink`, in pieces, in the order that `needs` defines; each piece is zeroized and freed
-    /// after it. The stock must have been prepared by exactly these needs and not been used: anything else panics.
+    /// Hands all words to `sink`, in pieces, in the order that `needs` defines. Each piece is zeroized and freed
+    /// afterwards. The stock must have been prepared for exactly these needs and not been used; otherwise this
+    /// panics.
     ///
     /// # Errors
     /// Those of `sink`, and [`StockError`] if the temporary file fails.
@@ -66,7 +72,7 @@ impl Stock {
         Ok(())
     }
 
-    /// The stock whose words `source` fills in, in the order of [`Stock::drain`]: [`Needs::words`] in all.
+    /// The stock of the words that `source` fills in, in the order of [`Stock::drain`]: [`Needs::words`] in all.
     ///
     /// # Errors
     /// Those of `source`, and [`StockError`] if the temporary file fails.
@@ -87,7 +93,7 @@ impl Stock {
         Ok(stock)
     }
 
-    /// Takes `need` out, after making on the spot what is missing. `matrix` is the server's, where the kind has one.
+    /// Takes `need` out, after making what is missing on the spot. `matrix` is the server's, if the kind has one.
     pub(crate) fn take(
         &mut self,
         session: &mut Session,
@@ -124,17 +130,17 @@ impl Stock {
 #[derive(Debug, Default)]
 pub(crate) struct Levels {
     units: BTreeMap<CorrelationKind, usize>,
-    /// Masks of cached operands, their sizes alone.
+    /// Masks of cached operands, only their sizes.
     pub(crate) operands: Prepared,
 }
 
 impl Levels {
-    /// All that `needs` says.
+    /// Everything that `needs` lists.
     pub(crate) fn of(needs: &Needs) -> Self {
         Levels { units: needs.units.clone(), operands: Prepared::planned(&needs.operands) }
     }
 
-    /// Takes `need` out; returns the costs of what is made on the spot.
+    /// Takes `need` out and returns the costs of what is made on the spot.
     pub(crate) fn take(&mut self, plans: &mut Plans, need: &Need) -> Result<Vec<Cost>, Error> {
         let Need { kind, units } = need;
         let level = self.units.entry(kind.clone()).or_default();

@@ -9,12 +9,12 @@ use engine::OperandId;
 use crate::correlation::CorrelationKind;
 use crate::operands::Events;
 
-/// OTs that are made ahead in each direction, at most: 16 bytes each on either side. What a run needs beyond that is
-/// made when the pool runs dry.
+/// The most OTs that are made ahead in each direction, of 16 bytes each on either side. A run that needs more makes
+/// them when the pool runs dry.
 pub const MAX_COTS_AHEAD: u64 = 1 << 23;
 
-/// What a run takes from the stock. [`Planner`](crate::Planner) writes it down, and
-/// [`prepare_all`](crate::preparation::prepare_all) fills the stock by it in large batches, which makes the offline
+/// What a run takes from the stock. [`Planner`](crate::Planner) lists it.
+/// [`prepare_all`](crate::preparation::prepare_all) then fills the stock in large batches, which makes the offline
 /// phase cheap.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Needs {
@@ -22,12 +22,12 @@ pub struct Needs {
     pub units: BTreeMap<CorrelationKind, usize>,
     /// Products with every cached operand.
     pub operands: BTreeMap<OperandId, Events>,
-    /// OTs of the online steps with the client, the server as OT sender.
+    /// OTs of the online steps with the client as OT sender, and with the server.
     pub cots: [u64; 2],
 }
 
 impl Needs {
-    /// All but the OTs: what a stock holds.
+    /// Everything but the OTs: what a stock holds.
     pub fn stored(&self) -> Needs {
         Needs { cots: [0; 2], ..self.clone() }
     }

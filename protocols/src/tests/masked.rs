@@ -1,5 +1,5 @@
-//! Evaluation on masked inputs: correlations and results against their definitions by both parties' messages, costs
-//! against the ledger, and what is opened against the uniform distribution.
+//! Evaluation by FSS keys, by both parties' messages: correlations and results against their definitions, costs
+//! against the ledger, and opened words against the uniform distribution.
 
 use net::{Ledger, Phase, Role};
 use ot::dpf::Lane;
@@ -60,7 +60,7 @@ fn masks(shape: &FssShape, correlations: &[Vec<u64>; 2]) -> Vec<Mask> {
     client.zip(server).map(split).collect()
 }
 
-/// What a correlation must share at its index; the power to within one unit.
+/// What a correlation must share at its index, a power to within one unit.
 fn payload(shape: &FssShape, low: [u64; 2]) -> Vec<u64> {
     match shape.payload {
         Payload::Line => vec![1, low[0] + low[1]],
@@ -110,11 +110,11 @@ fn correlations_share_the_payload_at_the_index_and_zero_elsewhere() {
     }
 }
 
-/// The inputs of a table: all, or as many from all over the range, with both ends.
+/// All inputs of a table, or inputs from all over its range, with both ends.
 fn inputs(shape: &FssShape, most: u64) -> Vec<u64> {
     let end = (mask(shape.index_bits) - 1) << shape.low_bits;
     let step = end.div_ceil(most).max(1);
-    // The lowest window's inputs are those that reach windows below it.
+    // The inputs of the lowest window reach windows below it.
     let lowest = (0..60).map(|i| (i << shape.low_bits) / 60);
     (0..end).step_by(step as usize).chain([1, end - 1, end / 2]).chain(lowest).collect()
 }
@@ -128,7 +128,7 @@ fn results_are_the_tables_over_the_whole_range() {
         let outcome = pair(TWO_PHASES).run(|abb| {
             let s = abb.session();
             let correlations = prepare(s, &shape, x.len())?;
-            // In two pieces, of which the second is spent first.
+            // In two pieces; the second is spent first.
             let (cut, size) = (x.len() / 3, shape.correlation_words());
             let own = &shares[s.role() as usize];
             let mut back = run(s, &table, &correlations[cut * size..], &own[cut..])?;
@@ -149,7 +149,8 @@ fn results_are_the_tables_over_the_whole_range() {
             let want = table.value(n, low, r.low);
             let got = client[i].wrapping_add(server[i]);
             let error = got.wrapping_sub(want) & mask(shape.width);
-            // A power is shared to a unit, which its coefficient multiplies: below e^3 at 20 fractional bits.
+            // A power is shared to a unit, and its coefficient, which is below e^3 at 20 fractional bits, multiplies
+            // that unit.
             let allowed = if matches!(shape.payload, Payload::Power { .. }) { 21 << 20 } else { 0 };
             assert!(error <= allowed, "{shape:?}: {x} gives {got}, off by {error}");
         }
@@ -158,7 +159,7 @@ fn results_are_the_tables_over_the_whole_range() {
     }
 }
 
-/// Both parties' ledgers against the costs, for more than one batch too.
+/// Both parties' ledgers against the costs, also for more than one batch.
 #[test]
 fn costs_are_the_ledger() {
     // A tree of 2^13 leaves: batches of 256.
@@ -193,7 +194,7 @@ fn costs_are_the_ledger() {
     }
 }
 
-/// What is opened for `rows` evaluations of x, standardised chi-square over its high and over its low bits.
+/// What `rows` evaluations of x open: standardised chi-square over the high bits and over the low bits.
 fn opened(x: u64, rows: usize) -> [f64; 2] {
     let table = lines(4, 4, 20, 30);
     let shape = table.shape();
@@ -224,7 +225,7 @@ fn what_is_opened_is_uniform_whatever_the_input() {
             assert!(deviation < 5.0, "{deviation} for {x}");
         }
     }
-    // The test can tell: a mask of the window index alone leaves the low part.
+    // The test can tell: a mask of the window index alone leaves the low part visible.
     let counts: Vec<usize> = (0..16).map(|low| if low == 7 { 4000 } else { 0 }).collect();
     assert!(deviation(&counts) > 50.0);
 }

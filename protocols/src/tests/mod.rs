@@ -28,10 +28,10 @@ pub(crate) const DEALER: Options =
 /// A link slower than the default.
 const WAN: net::Shape = net::Shape { bytes_per_second: 50_000_000, round_trip: Duration::from_millis(4) };
 
-/// The same in two phases, over a link slow enough for all that can be prepared.
+/// The same in two phases, over a link slow enough that everything is prepared that can be.
 pub(crate) const TWO_PHASES: Options = Options { preprocess: true, link: WAN, ..DEALER };
 
-/// Both usages of the same operations.
+/// One phase and two phases.
 pub(crate) const BOTH: [Options; 2] = [DEALER, TWO_PHASES];
 
 /// What one party returned, with its ledger.
@@ -61,7 +61,7 @@ pub(crate) fn open(channel: Channel, options: Options) -> Result<Session, Error>
     Ok(session)
 }
 
-/// Words of masks of cached operands made at once: few, so that several batches are needed.
+/// Words of masks of cached operands that are made at once: few, so that several batches are needed.
 pub(crate) const OPERAND_BATCH: u64 = 1 << 7;
 
 /// A planner of sessions from [`open`].

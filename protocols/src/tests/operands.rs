@@ -9,7 +9,7 @@ use crate::{Axis, Error, Needs, Operand, OperandId, OperandKind, Shape};
 const KEYS: OperandId = OperandId { layer: 25, kind: OperandKind::Keys, generation: 1 };
 const FORM: Form = Form { batch: 2, d: 4, axis: Axis::Rows, width: 29 };
 
-/// Shapes of a product of two rows with three tokens of an operand.
+/// Shapes of a product of two rows with three tokens of a cached operand.
 fn shapes(form: Form) -> [[usize; 3]; 2] {
     let Form { batch, d, axis, .. } = form;
     match axis {
@@ -22,7 +22,7 @@ fn product<B: Abb>(b: &mut B, form: Form, operand: &mut Operand, [x, m]: &[B::Wo
     b.matmul_cached(x, m, form.width, form.axis, operand)
 }
 
-/// What a product with the operand `id` takes.
+/// The needs of a product with the operand `id`.
 fn needs(id: OperandId) -> Needs {
     let mut planner = super::planner(TWO_PHASES);
     let words = shapes(FORM).map(|shape| Shape(shape.to_vec()));

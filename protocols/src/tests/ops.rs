@@ -1,5 +1,5 @@
-//! Every operation against its naive twin, over its stated range with the edges, by both parties' real messages;
-//! `secure` also holds the plan's ledger to both parties'.
+//! Every operation against its naive twin, over its stated range with the edges, by both parties' real messages.
+//! `secure` also compares the plan's ledger with both parties'.
 
 use ndarray::{ArrayD, IxDyn};
 use net::Role;
@@ -86,7 +86,7 @@ fn comparison_is_exact_at_every_width() {
     }
 }
 
-/// Comparison bits as words, by a mux of ones.
+/// Comparison bits as words, by a multiplexer of ones.
 fn compare(x: &[u64], thresholds: &[i64], width: u32) -> Vec<u64> {
     let thresholds = thresholds.to_vec();
     let [one_phase, two_phases] = BOTH.map(|options| {
@@ -181,7 +181,7 @@ fn maxima_of_rows_are_exact_over_every_link() {
     let rows =
         [(vec![1, 1], 13), (vec![2, 5, 1, 3], 2), (vec![129], 13), (vec![300, 7], 40), (vec![8; 9], 64), (many, 16)];
     for ((lengths, width), (_, link)) in rows.iter().flat_map(|rows| net::Shape::PRESETS.map(|link| (rows, link))) {
-        // Few different values, so that there are ties; their differences just fit.
+        // Few different values, so that ties occur; their differences just fit.
         let top = (1i64 << (width - 2)) - 1;
         let steps = [-top - 1, -top, -1, 0, 1, top, 7].map(|step: i64| step.clamp(-top - 1, top));
         let mut rng = StdRng::seed_from_u64(u64::from(*width));
@@ -293,7 +293,7 @@ impl Table for Square {
 
 #[test]
 fn tabulated_functions_are_exact_over_their_whole_range() {
-    // Many times, for other splits into shares, and for more than one batch of OTs.
+    // Many times, to get other splits into shares and more than one batch of OTs.
     let x: Vec<u64> = (0..50_000).map(|x| x % (15 * 64)).collect();
     let got = secure(
         DEALER,

@@ -62,15 +62,15 @@ fn a_rounded_opening_is_close_to_its_twin_and_costs_what_the_plan_says() {
     }
 }
 
-/// How often the result lies above the receiver's grid point below x, where x stands at `quarter` quarters of the way
-/// to the next one.
+/// How often the result lies above the receiver's grid point below x. x stands at `quarter` quarters of the way to
+/// the next grid point.
 fn rounded_up(quarter: u64, open: impl Fn(&[Vec<u64>; 2]) -> Vec<u64>) -> f64 {
     const WIDTH: u32 = 56;
     const DROP: u32 = 20;
     const COUNT: usize = 4000;
     let mut rng = StdRng::seed_from_u64(11 + quarter);
     let client: Vec<u64> = (0..COUNT).map(|_| rng.next_u64()).collect();
-    // Any value whose distance to the receiver's grid is given.
+    // Any value at the given distance to the receiver's grid.
     let x: Vec<u64> = client
         .iter()
         .map(|c| (rng.next_u64() >> 24 << DROP).wrapping_add(c & mask(DROP)).wrapping_add(quarter << (DROP - 2)))
@@ -82,7 +82,7 @@ fn rounded_up(quarter: u64, open: impl Fn(&[Vec<u64>; 2]) -> Vec<u64>) -> f64 {
 }
 
 /// The bits below the unit of a result move a probability and decide nothing. Truncating first, as is done for values
-/// that stay shared, leaves the receiver a threshold test of those bits against a number that it knows.
+/// that stay shared, would leave the receiver a threshold test of those bits against a number that it knows.
 #[test]
 fn the_bits_below_are_left_to_chance() {
     let rounded = |shares: &[Vec<u64>; 2]| {
@@ -95,7 +95,7 @@ fn the_bits_below_are_left_to_chance() {
             let high = abb.apply(Truncation { width: 56, shift: 20, out: 36 }, &x)?;
             abb.apply(Reveal { width: 36, to: Role::Client }, &high)
         });
-        // On the grid of the receiver's share, which it knows.
+        // On the grid of the receiver's share, which the receiver knows.
         let opened = client.expect("the client learns the values");
         opened.iter().zip(&shares[0]).map(|(high, c)| (high << 20).wrapping_add(c & mask(20))).collect()
     };
@@ -105,7 +105,7 @@ fn the_bits_below_are_left_to_chance() {
         let (want, margin) = (quarter as f64 / 4.0, 6.0 * (0.25f64 / 4000.0).sqrt());
         assert!((share - want).abs() < margin, "{quarter}/4 of the way: {share}");
     }
-    // Distances to the two neighbours do not matter to the truncation: the same bits always give the same answer.
+    // For the truncation, distances to the two neighbours do not matter: the same bits always give the same answer.
     let decided = rounded_up(1, truncated);
     assert!((decided - 0.25).abs() > 0.1, "a broken protocol is told apart: {decided}");
 }

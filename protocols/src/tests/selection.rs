@@ -277,7 +277,7 @@ fn both_parties_learn_the_positions_of_the_largest_keys() {
     }
 }
 
-/// Outcomes of a row in which the comparisons go in a circle: 1 beats 0, 2 beats 1, 0 beats 2.
+/// Outcomes of a row whose comparisons go in a circle: 1 beats 0, 2 beats 1, 0 beats 2.
 fn circle(pair: &quickselect::Pair) -> bool {
     matches!((pair.1, pair.2), (1, 0) | (2, 1))
 }
@@ -342,7 +342,7 @@ fn a_plan_is_the_mean_of_many_runs() {
 
 #[test]
 fn quickselect_spends_what_theory_says() {
-    // Without the finish about n (2 + 2 H(1/4)) = 3.1 n comparisons at k = n / 4; the finish adds up to 120.
+    // Without the finish about n (2 + 2 H(1/4)) = 3.1 n comparisons at k = n / 4. The finish adds up to 120.
     let expected = quickselect::expected(1, 512, 128, 30);
     assert!((1400.0..1700.0).contains(&expected.comparisons), "{expected:?}");
     assert_eq!(index_bits(512), 9);

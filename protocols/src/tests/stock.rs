@@ -1,4 +1,4 @@
-//! The offline phase: what is prepared is what is used, by both parties' real messages.
+//! The offline phase prepares what is used, by both parties' real messages.
 
 use ndarray::ArrayD;
 use net::{Phase, Role};
@@ -110,7 +110,7 @@ fn a_prepared_run_equals_the_naive_one_and_its_plan() {
         });
         let [(client, client_ledger), (server, server_ledger)] = parties;
         assert_eq!(client_ledger, server_ledger);
-        // Products of matrices are off by a few units, which the operations after them magnify.
+        // Products of matrices are off by a few units. The operations after them magnify this.
         let number = |x: u64| ((x << (64 - WIDTH)) as i64 >> (64 - WIDTH)) as f64;
         let largest = want.iter().map(|x| number(*x).abs()).fold(1.0, f64::max);
         for ((c, s), want) in client.iter().zip(&server).zip(&want) {

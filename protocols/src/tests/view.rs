@@ -1,6 +1,6 @@
-//! What is opened must not depend on the data: everything that selections and compactions open, over thousands of
-//! rows of very different inputs, is held to the uniform distribution by chi-square tests. Each test also refuses a
-//! broken protocol, so it can tell.
+//! What is opened must not depend on the data. Chi-square tests compare everything that selections and compactions
+//! open, over thousands of rows of very different inputs, with the uniform distribution. Each test also refuses a
+//! broken protocol, which shows that it can tell.
 
 use std::collections::HashMap;
 
@@ -35,7 +35,7 @@ enum TieBreak {
     AfterTheShuffle,
 }
 
-/// What a row of a selection opens.
+/// What one row of a selection opens.
 struct Opened {
     outcomes: Vec<bool>,
     positions: Vec<usize>,
@@ -111,8 +111,7 @@ fn opened_comparisons_are_those_of_a_uniform_ranking_whatever_the_keys() {
     assert!(got > 10.0 * LIMIT, "{got}");
 }
 
-/// Scores that weights drove out of the range that is expected of them, as far as the truncation that made them lets
-/// them.
+/// Scores that weights drove out of the expected range, as far as the truncation that made them allows.
 #[test]
 fn opened_comparisons_are_those_of_a_uniform_ranking_whatever_the_weights() {
     let most = ceiling(Origin::Product).expect("supported").units() as i64;
@@ -130,12 +129,12 @@ fn opened_comparisons_are_those_of_a_uniform_ranking_whatever_the_weights() {
     }
 }
 
-/// The same through the selection that policies call, which is told 2^9 and what cannot be exceeded.
+/// The same through the selection that policies call. It is told 2^9 and a bound that cannot be exceeded.
 #[test]
 fn scores_out_of_range_are_ranked_all_the_same() {
     let (rows, n, k) = (40, 12, 3);
     let most = ceiling(Origin::Product).expect("supported").units() as i64;
-    // Apart by far more than a unit of the comparison, in another order in every row.
+    // They are apart by far more than a unit of the comparison, in another order in every row.
     let value = |i: usize| -most + (i * 5 + i / n) as i64 % n as i64 * (2 * most / n as i64);
     let x: Vec<u64> = (0..rows * n).map(|i| value(i) as u64).collect();
     let shares = share(&x, 4);
@@ -160,13 +159,13 @@ fn scores_out_of_range_are_ranked_all_the_same() {
     }
 }
 
-/// The worst of: how many keys exceed the first pivot; which positions are selected.
+/// The worse of two statistics: how many keys exceed the first pivot, and which positions are selected.
 fn pivots_and_positions(row: &[u64], tie_break: TieBreak) -> f64 {
     let (n, k, rows) = (row.len(), 5, 4000);
     let opened = select(row, rows, k, SCORES, tie_break).expect("in range");
     let pivots = opened.iter().map(|row| row.outcomes[..n - 1].iter().filter(|bit| **bit).count());
     let pivots = deviation(&counts(pivots, n));
-    // A row selects k distinct positions, so that the counts vary less than independent ones: chi-square for sets.
+    // A row selects k distinct positions, so the counts vary less than independent ones: chi-square for sets.
     let mut selected = vec![0usize; n];
     opened.iter().flat_map(|row| &row.positions).for_each(|&at| selected[at] += 1);
     let mean = (rows * k) as f64 / n as f64;

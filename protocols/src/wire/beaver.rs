@@ -1,7 +1,12 @@
-//! What products with prepared random factors share (Beaver's triples, CRYPTO 1991).
+//! Products with prepared random factors (Beaver's triples, CRYPTO 1991).
 //!
-//! Offline the parties share random a, b and a b. Online they open x - a and y - b in one exchange;
-//! x y = (x - a)(y - b) + (x - a) b + a (y - b) + a b. What is opened is uniform, because every a and b is used once.
+//! ```text
+//! offline:  share random a, b and a b
+//! online:   open d = x - a and e = y - b in one exchange
+//!           x y = d e + d b + a e + a b
+//! ```
+//!
+//! d and e are uniform, because every a and b is used once.
 
 use rand::Rng;
 
@@ -19,8 +24,8 @@ pub(crate) fn minus(x: &[u64], a: impl IntoIterator<Item = u64>) -> impl Iterato
     x.iter().zip(a).map(|(x, a)| x.wrapping_sub(a))
 }
 
-/// (x - a) (y - b) + (x - a) b + a (y - b) + a b for one product m x k x n, from the opened difference and the mask
-/// of either factor and this party's share of a b.
+/// (x - a) (y - b) + (x - a) b + a (y - b) + a b for one product m x k x n. Each factor comes as its opened
+/// difference and its mask; `ab` is this party's share of a b.
 pub(crate) fn open_product(
     [m, k, n]: [usize; 3],
     server: bool,

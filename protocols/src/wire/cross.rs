@@ -1,8 +1,8 @@
 //! Products of one party's bits with the other party's words: the exchange of correlated OTs under most operations.
 //!
-//! **Functionality.** For every OT i with choice bit b_i of one party and words c_i (a vector of slots) of the other:
-//! additive shares of b_i c_i modulo 2^{w_i}. In [`one_way`] the client chooses; in [`two_way`] both parties choose,
-//! each with its own bits, and both supply words, in two exchanges.
+//! **Functionality.** OT i has a choice bit b_i of one party and words c_i (a vector of slots) of the other. The
+//! result is additive shares of b_i c_i modulo 2^{w_i}. In [`one_way`] the client chooses. In [`two_way`] both
+//! parties choose, each with its own bits, and both supply words; this takes two exchanges.
 //!
 //! **Source.** Correlated OT as in Asharov et al., eprint 2013/552, section 5, over Z_{2^w}.
 //!
@@ -58,14 +58,14 @@ pub fn one_way_cost(shape: &Correlation) -> Cost {
         .message(Role::Server, shape.message_bytes())
 }
 
-/// Correlated OTs in both directions of which either party has sent its choices: each will answer once. Choices that
-/// are known early can so travel early, and what they select takes one exchange.
+/// Correlated OTs in both directions after the choices have been sent. Each party answers once. Choices that are
+/// known early can thus be sent early, and the answers take one more exchange.
 pub struct Chosen {
     mine: ChosenKeys,
     theirs: SenderKeys,
 }
 
-/// Sends this party's `bits` and receives as many choices of the peer.
+/// Sends this party's `bits` and receives as many choices from the peer.
 pub fn choose(s: &mut Session, bits: &Bits) -> Result<Chosen, Error> {
     let n = bits.len();
     s.reserve(Role::Server, n)?;

@@ -17,7 +17,7 @@ pub fn open(s: &mut Session, x: &[u64], width: u32) -> Result<Vec<u64>, Error> {
     added(x, width, &message)
 }
 
-/// The sums of the words with those of the peer's message.
+/// The sums of `x` and the words of the peer's message.
 pub(crate) fn added(x: &[u64], width: u32, message: &[u8]) -> Result<Vec<u64>, Error> {
     let theirs = bits::unpack(STEP, message, x.len(), &[width])?;
     Ok(x.iter().zip(theirs).map(|(x, y)| x.wrapping_add(y) & mask(width)).collect())
@@ -29,15 +29,16 @@ pub fn open_cost(n: usize, width: u32) -> Cost {
     if n == 0 { Cost::free() } else { Cost::free().exchange(bytes, bytes) }
 }
 
-/// Opens `x` to both parties, modulo 2^`width`. Every word is the difference of a secret and a mask that is uniform
-/// modulo 2^`width` and masks nothing else.
+/// Opens `x` to both parties, modulo 2^`width`. Every word must be the difference of a secret and a mask that is
+/// uniform modulo 2^`width` and masks nothing else.
 pub fn masked(s: &mut Session, x: &[u64], width: u32) -> Result<Vec<u64>, Error> {
     let opened = open(s, x, width)?;
     note(s, "", &opened, &[width]);
     Ok(opened)
 }
 
-/// Takes note of words opened under masks, of `widths` bits in turn, as the part `part` of the current operation.
+/// Lets the audit count words opened under masks, as the part `part` of the current operation. Their widths are
+/// `widths`, repeated.
 pub(crate) fn note(s: &mut Session, part: &str, opened: &[u64], widths: &[u32]) {
     #[cfg(any(test, feature = "audit"))]
     {

@@ -1,28 +1,39 @@
-//! A tabulated function of one variable after preparation: one masked word is opened, the rest is local.
+//! A tabulated function of one variable by FSS keys. After preparation one masked word is opened, and the rest is
+//! local.
 //!
-//! **Functionality.** Shares of x modulo 2^(index_bits + low_bits) -> shares of f(x) modulo 2^width, where the table
-//! writes f as sum_k c_k(n, low(y)) p_k(rho); see [`FssTable`]. [`prepare`] makes the correlations, without x, and
-//! [`run`] spends one for each word.
+//! **Functionality.** Shares of x modulo 2^(index_bits + low_bits) -> shares of f(x) modulo 2^width. The table writes
+//! f as sum_k c_k(n, low(y)) p_k(rho); see [`FssTable`]. [`prepare`] makes the correlations, without x, and [`run`]
+//! spends one for each word.
 //!
-//! **Source.** Function secret sharing with preparation (Boyle, Gilboa and Ishai, TCC 2019, eprint 2019/1095;
-//! splines: eprint 2020/1392), without a dealer and, as windows are few, with a vector for a function: a correlation
-//! is a random mask r = R 2^low_bits + rho_0 + rho_1 and a key that expands to shares of the payload p_k(rho) at
-//! position R and zeros elsewhere ([`ot::dpf`]). Online the parties open y = x - r, and the inner product of that
-//! vector, turned by high(y), with the coefficients for low(y) is the result's share. Both parties touch all windows.
+//! **Source.** Function secret sharing (FSS) with preparation (Boyle, Gilboa and Ishai, TCC 2019, eprint 2019/1095;
+//! splines: eprint 2020/1392), without a dealer. As windows are few, a function is a vector with an entry for each
+//! window:
 //!
-//! *Preparation.* The bits of R are the parties' choices in random OTs; the products of a pair of bits, one
-//! correlated OT each, make additive shares modulo 2^index_bits. The payload is (1, rho), known in shares, with rho^2
-//! of which the cross term is a product of two private numbers (Gilboa, CRYPTO 1999), or a power e^-rho, a product
-//! and a truncation. As a leaf of the tree has room for several windows, the last bits of R choose within it by
-//! multiplexers, and so do the first bits for the trees' first levels. A level is one exchange; the sign of the final
-//! correction is a multiplexer.
+//! ```text
+//! prepare:  share a random mask r = R 2^low_bits + rho_0 + rho_1, and a key that expands to shares
+//!           of the vector v with the payload p_k(rho) at position R and zeros elsewhere (ot::dpf)
+//! run:      open y = x - r
+//!           turn v by high(y); its inner product with the coefficients c_k for low(y) is the share of f(x)
+//! ```
 //!
-//! **Range.** x in [0, (2^index_bits - 2) 2^low_bits); elsewhere garbage. **Error.** Lines and parabolas: of the
-//! table alone. Powers: a payload is off by less than a unit in its last place.
+//! Both parties touch all windows.
 //!
-//! **What each party sees.** While preparing: masked choices, pads and corrections as `ot::dpf` says. Online: y,
-//! uniform modulo 2^(index_bits + low_bits) since R and the other party's rho are, and used once; the peer's share of
-//! y follows from y and its own. **Revealed.** Nothing.
+//! *Preparation.* The bits of R are the parties' choices in random OTs. One correlated OT for each product of a pair
+//! of bits makes additive shares of R modulo 2^index_bits. The payload is one of these:
+//! - (1, rho), known in shares;
+//! - (1, rho, rho^2), where the cross term of rho^2 is a product of two private numbers (Gilboa, CRYPTO 1999);
+//! - a power e^-rho, which takes a product and a truncation.
+//!
+//! As a leaf of the tree has room for several windows, multiplexers by the last bits of R choose within it;
+//! multiplexers by the first bits make the trees' first levels. A further level is one exchange. The sign of the
+//! final correction is a multiplexer.
+//!
+//! **Range.** x in [0, (2^index_bits - 2) 2^low_bits); other inputs give garbage. **Error.** Lines and parabolas:
+//! that of the table. Powers: a payload is off by less than a unit in its last place.
+//!
+//! **What each party sees.** While preparing: masked choices, pads and corrections, as `ot::dpf` says. Online: y,
+//! which is used once and uniform modulo 2^(index_bits + low_bits), since R and the other party's rho are uniform.
+//! The peer's share of y follows from y and its own. **Revealed.** Nothing.
 
 mod dot;
 mod parabola;
@@ -48,20 +59,20 @@ const INDEX: &str = "masked/index";
 const TOP: &str = "masked/first levels";
 const LEVEL: &str = "masked/level";
 
-/// Leaves of the trees that grow at once: a bound on memory.
+/// Leaves of the trees that grow at once, a bound on memory.
 const BATCH_LEAVES: usize = 1 << 21;
 
 /// Entries of one task of the thread pool.
 const TASK: usize = 64;
 
 impl FssShape {
-    /// Windows in a leaf, as bits of the index.
+    /// log2 of the number of windows in a leaf.
     fn leaf_bits(&self) -> u32 {
         let room = self.leaf_words() / self.payload.words();
         room.ilog2().min(self.index_bits - 1)
     }
 
-    /// Words in a leaf.
+    /// Words that a leaf has.
     fn leaf_words(&self) -> usize {
         match self.payload {
             Payload::Parabola => 4,
@@ -69,7 +80,7 @@ impl FssShape {
         }
     }
 
-    /// Words of a leaf that are used: those of its windows.
+    /// Words of a leaf that are used, for its windows.
     fn used_words(&self) -> usize {
         self.payload.words() << self.leaf_bits()
     }
@@ -112,7 +123,7 @@ impl FssShape {
     }
 }
 
-/// A random mask and a key that expands to its window's unit vector. Unit: an input.
+/// A random mask and a key that expands to the payload at the mask's window and zeros at the others. Unit: an input.
 impl Correlation for FssShape {
     fn scope(&self) -> &'static str {
         "functions"
@@ -135,8 +146,8 @@ impl Correlation for FssShape {
     }
 }
 
-/// Correlations for `n` inputs to tables of `shape`, [`FssShape::correlation_words`] each, in any order of use.
-/// Booked as `offline`.
+/// Correlations for `n` inputs to tables of `shape`, [`FssShape::correlation_words`] each, usable in any order. They
+/// are booked as `offline`.
 pub fn prepare(s: &mut Session, shape: &FssShape, n: usize) -> Result<Vec<u64>, Error> {
     let mut out = Vec::with_capacity(n * shape.correlation_words());
     let batch = shape.inputs_at_once();
@@ -190,7 +201,7 @@ fn prepare_batch(s: &mut Session, shape: &FssShape, n: usize) -> Result<Vec<u64>
     let mut leaf = placed(s, payload, shape.width, &index, places, bits)?;
     grow(s, &mut trees)?;
     let (sums, negative) = trees.leaves();
-    // What a leaf's unused words come to at the index does not matter.
+    // The values of a leaf's unused words at the index do not matter.
     let (used, all) = (shape.used_words(), tree.words());
     let sums = sums.chunks_exact(all).flat_map(|sums| &sums[..used]);
     leaf.iter_mut().zip(sums).for_each(|(leaf, sum)| *leaf = leaf.wrapping_add(*sum));
@@ -205,14 +216,14 @@ fn prepare_batch(s: &mut Session, shape: &FssShape, n: usize) -> Result<Vec<u64>
     Ok(entries.flat_map(|(mask, key)| std::iter::once(mask).chain(key.iter().copied())).collect())
 }
 
-/// The products of the bits of an index, the highest first; bit i counts 2^(i + 1) modulo 2^index_bits.
+/// The products of the bits of an index, the highest first. Bit i counts 2^(i + 1) modulo 2^index_bits.
 fn index_products(index_bits: u32, n: usize) -> ot::Correlation {
     let widths: Vec<u32> = (0..index_bits).map(|place| place.max(1)).collect();
     ot::Correlation::new(n * widths.len(), 1, &widths).expect("widths below 64")
 }
 
-/// The words of every item, modulo 2^width, at the place among 2^places.len() that bits `places` of its index of
-/// `bits` bits say, zeros at the others.
+/// Puts the words of every item, modulo 2^width, at one place among 2^places.len(), and zeros at the others. The
+/// place is spelled by bits `places` of the item's index, which has `bits` bits.
 fn placed(
     s: &mut Session,
     mut words: Vec<u64>,
@@ -242,7 +253,7 @@ fn placed_cost(n: usize, words: usize, width: u32, places: u32) -> Cost {
     (0..places).fold(Cost::free(), |cost, place| cost.then(mux::rows_cost(n, words << place, width)))
 }
 
-/// The trees of the indices whose `bits` bits each are the choices of the OTs, with their first levels.
+/// The trees of the indices, with their first levels. Each index has `bits` bits, which are the choices of the OTs.
 fn plant(
     s: &mut Session,
     tree: DpfShape,
@@ -271,7 +282,7 @@ fn plant_cost(n: usize, tree: DpfShape) -> Cost {
     placed_cost(n, 1, 1, tree.top()).then(entries)
 }
 
-/// Grows all levels of the trees, an exchange each.
+/// Grows all levels of the trees, one exchange each.
 fn grow(s: &mut Session, trees: &mut Generation) -> Result<(), Error> {
     while !trees.is_grown() {
         let theirs = s.channel().exchange(LEVEL, &trees.offer(), level_bytes(trees.len()))?;
@@ -285,7 +296,7 @@ fn grow_cost(n: usize, tree: DpfShape) -> Cost {
     (tree.top()..tree.depth()).fold(Cost::free(), |cost, _| cost.exchange(level_bytes(n), level_bytes(n)))
 }
 
-/// Additive shares modulo 2^index_bits of the indices whose bits are shared by the choices of the OTs, which are
+/// Additive shares modulo 2^index_bits of the indices whose bits are shared by the choices of the OTs. The OTs are
 /// spent.
 fn index_shares(
     s: &mut Session,
@@ -308,7 +319,7 @@ fn index_shares(
             shares
         }
     };
-    // The exclusive-or of two bits is their sum less twice their product.
+    // The exclusive-or of two bits is their sum minus twice their product.
     let place = |place: usize, i: usize| index.get(i).wrapping_sub(shares[i] << 1) << (bits - 1 - place);
     let item = |item: usize| (0..bits).fold(0u64, |sum, at| sum.wrapping_add(place(at, item * bits + at)));
     Ok((0..index.len() / bits).map(|i| item(i) & mask(index_bits)).collect())
@@ -358,7 +369,7 @@ fn payload(s: &mut Session, shape: &FssShape, low: &[u64]) -> Result<Vec<u64>, E
     }
 }
 
-/// Shares of the tabulated function of every word of `x`, modulo 2^width. Takes one of `correlations` for each.
+/// Shares of the tabulated function of every word of `x`, modulo 2^width. Each word takes one of `correlations`.
 pub fn run(s: &mut Session, table: &FssTable, correlations: &[u64], x: &[u64]) -> Result<Vec<u64>, Error> {
     let shape = table.shape();
     let size = shape.correlation_words();

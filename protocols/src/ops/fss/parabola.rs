@@ -1,9 +1,12 @@
-//! Piecewise quadratic functions for evaluation on masked inputs.
+//! Piecewise quadratic functions for evaluation by FSS keys.
 //!
-//! A window's parabola at z = low + rho, where low is public and rho = rho_server + rho_client is shared, is (c_0 +
-//! c_1 low + c_2 low^2) 1 + (c_1 + 2 c_2 low) rho + c_2 rho^2: the parties share 1, rho and rho^2 at the window and
-//! zeros at the others. Words of 32 bits have no room for rho^2 in full, so they hold it in units of 2^shift
-//! ([`Square`]), and c_2 counts accordingly.
+//! A window's parabola is evaluated at z = low + rho, where low is public and rho = rho_server + rho_client is
+//! shared. There it is
+//!
+//! (c_0 + c_1 low + c_2 low^2) 1 + (c_1 + 2 c_2 low) rho + c_2 rho^2.
+//!
+//! So the parties share 1, rho and rho^2 at the window, and zeros at the others. Words of 32 bits have no room for
+//! rho^2 in full. They hold it in units of 2^shift ([`Square`]), and c_2 counts accordingly.
 
 #[cfg(target_arch = "x86_64")]
 use bits::cpu::{Cpu, Feature};
@@ -11,15 +14,15 @@ use net::Role;
 
 use crate::words::mask;
 
-/// Bits of the square of a window's width in units of 2^shift. More make c_2 coarser, fewer make squares coarser; for
-/// the activations both then cost 1e-5 to 2e-5, a tenth of what is allowed.
+/// Bits of the square of a window's width in units of 2^shift. More bits make c_2 coarser, fewer make squares
+/// coarser. For the activations both then cost 1e-5 to 2e-5, a tenth of what is allowed.
 const SQUARE_BITS: u32 = 10;
 
 /// Leading bits of the client's rho that the cross product looks at.
 const CHOSEN_BITS: u32 = 8;
 
-/// How rho^2 is shared: a party squares its own part, and the leading bits of the client's part choose among
-/// multiples of the server's. All is rounded to units of 2^shift before it is added up, so that the ring need not
+/// How rho^2 is shared. Each party squares its own part, and the leading bits of the client's part choose among
+/// multiples of the server's. Everything is rounded to units of 2^shift before it is added up, so the ring need not
 /// hold more.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Square {
@@ -46,7 +49,7 @@ impl Square {
         self.low_bits - self.choices()
     }
 
-    /// What a party adds by itself: its square; the server also what half a unit of the bits dropped is worth.
+    /// What a party adds by itself: its square. The server also adds what half a unit of the dropped bits is worth.
     pub(crate) fn own(self, role: Role, rho: u64) -> u64 {
         let dropped = match role {
             Role::Server => rho * mask(self.dropped()),
@@ -60,12 +63,12 @@ impl Square {
         rho >> (self.dropped() + bit) & 1 == 1
     }
 
-    /// What the server supplies for it: twice the bit's worth times its own part.
+    /// What the server supplies for choice `bit`: twice the bit's worth times its own part.
     pub(crate) fn product(self, rho: u64, bit: u32) -> u64 {
         rounded(rho << (self.dropped() + bit + 1), self.shift())
     }
 
-    /// The word that the parties share, from the server's and the client's part: rho^2 to within a few units.
+    /// The word that the parties share, from the server's and the client's part. It is rho^2 to within a few units.
     pub(crate) fn value(self, [server, client]: [u64; 2]) -> u64 {
         let own = self.own(Role::Server, server) + self.own(Role::Client, client);
         let chosen = (0..self.choices()).filter(|&bit| self.choice(client, bit));
@@ -78,8 +81,9 @@ fn rounded(x: u64, shift: u32) -> u64 {
     (x + (1 << shift >> 1)) >> shift
 }
 
-/// For every window n = 0, 1, .., twice in a row, four lanes as a leaf has them: the words 1, rho, rho^2 and nothing.
-/// The coefficient of a lane is base + slope low + square (low^2 2^-shift) + 2 twist low 2^-shift.
+/// Coefficients for every window n = 0, 1, .., twice in a row. A window has four lanes, as a leaf has: for the words
+/// 1, rho, rho^2 and nothing. The coefficient of a lane is base + slope low + square (low^2 2^-shift) + 2 twist low
+/// 2^-shift.
 #[derive(Clone, Debug)]
 pub(super) struct Parabolas {
     shift: u32,
@@ -89,7 +93,7 @@ pub(super) struct Parabolas {
     twist: Vec<i32>,
 }
 
-/// The public numbers that coefficients depend on.
+/// The public numbers on which coefficients depend.
 #[derive(Clone, Copy)]
 struct Low {
     low: u32,
@@ -100,8 +104,8 @@ struct Low {
 }
 
 impl Parabolas {
-    /// From `f` of a window and z, in units of the result: the parabola through three Chebyshev nodes of three
-    /// windows' width, the lower coefficients fitted after those above were rounded.
+    /// Fits `f` of a window and z, in units of the result, by the parabola through three Chebyshev nodes of three
+    /// windows' width. The lower coefficients are fitted after those above them were rounded.
     pub(super) fn fit(
         index_bits: u32,
         low_bits: u32,
@@ -217,7 +221,7 @@ mod tests {
                 for client in (0..=end).step_by(1 + end as usize / 99).chain([end]) {
                     let exact = ((server + client) * (server + client)) as f64 / unit;
                     let error = square.value([server, client]) as f64 - exact;
-                    // Half a unit for every rounding, and half the bits dropped times twice the server's part.
+                    // Half a unit for every rounding, and half the dropped bits times twice the server's part.
                     let dropped = (mask(square.dropped()) * server) as f64 / unit;
                     assert!(error.abs() <= 0.5 * f64::from(square.choices() + 2) + dropped, "{server} {client}");
                     assert!(error.abs() < 10.0, "{low_bits} bits: {server} {client} is off by {error}");

@@ -1,4 +1,4 @@
-//! Tables for evaluation on a masked input.
+//! Tables for evaluation by FSS keys, on a masked input.
 
 use std::f64::consts::FRAC_1_SQRT_2;
 use std::sync::LazyLock;
@@ -7,15 +7,15 @@ use crate::ops::fss::dot::dot;
 use crate::ops::fss::parabola::{Parabolas, Square};
 use crate::words::mask;
 
-/// What the parties share of the window index and of the low part rho = rho_0 + rho_1 of a mask.
+/// What the parties share, as the payload at the window index, of the low part rho = rho_0 + rho_1 of a mask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Payload {
-    /// The words 1 and rho: for functions that are linear in every window.
+    /// The words 1 and rho, for functions that are linear in every window.
     Line,
-    /// The words 1, rho and rho^2, this in units that leave room in 32 bits: for functions that are quadratic in
-    /// every window.
+    /// The words 1, rho and rho^2, for functions that are quadratic in every window. rho^2 comes in units that leave
+    /// room in 32 bits.
     Parabola,
-    /// One word, the power e^-(rho 2^-unit) at [`POWER_FRAC`] fractional bits: for exponentials.
+    /// One word, the power e^-(rho 2^-unit) at [`POWER_FRAC`] fractional bits, for exponentials.
     Power {
         /// Fractional bits of rho.
         unit: u32,
@@ -28,7 +28,7 @@ pub const POWER_FRAC: u32 = 25;
 /// Fractional bits of its two factors.
 pub(crate) const FACTOR_FRAC: u32 = 21;
 
-/// A factor of a [`Payload::Power`] lies in [0, 2^FACTOR_FRAC), so that 1 is slightly less.
+/// A factor of a [`Payload::Power`] lies in [0, 2^FACTOR_FRAC), so 1 is slightly less than that.
 pub(crate) const FACTOR_ONE: f64 = ((1u64 << FACTOR_FRAC) - 1) as f64;
 
 impl Payload {
@@ -42,14 +42,14 @@ impl Payload {
     }
 }
 
-/// What the preparation of an evaluation depends on.
+/// The numbers on which the preparation of an evaluation depends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FssShape {
     /// log2 of the number of windows, 2..=14.
     pub index_bits: u32,
     /// Bits of an input below the window index: a window is 2^low_bits wide.
     pub low_bits: u32,
-    /// Ring of the result, 2..=64; at most 32 for a parabola, more for a power.
+    /// Bits of the ring of the result, 2..=64; at most 32 for a parabola, more than 32 for a power.
     pub width: u32,
     /// What is shared.
     pub payload: Payload,
@@ -62,14 +62,18 @@ impl FssShape {
     }
 }
 
-/// A function of one variable over equal windows, for an input that both parties see masked.
+/// A function of one variable over equal windows, for an input that both parties see only masked.
 ///
-/// The input x = y + r modulo 2^(index_bits + low_bits) is opened as y; the parties hold r = R 2^low_bits + rho_0 +
-/// rho_1 with rho_i < 2^low_bits. With n = high(y) + R modulo 2^index_bits, read as a number of [-2, 2^index_bits -
-/// 2), and z = low(y) + rho_0 + rho_1, x = n 2^low_bits + z: a window serves three times its width, and no carry is
-/// paid for. Inputs must lie in [0, (2^index_bits - 2) 2^low_bits); others give garbage, which the caller muxes away.
+/// The input is x = y + r modulo 2^(index_bits + low_bits). It is opened as y, and the parties hold r = R
+/// 2^low_bits + rho_0 + rho_1 with rho_i < 2^low_bits. Let n = high(y) + R modulo 2^index_bits, read as a number of
+/// [-2, 2^index_bits - 2), and z = low(y) + rho_0 + rho_1. Then
 ///
-/// Both parties compute with the same tables, so these are made of operations that every machine rounds alike.
+/// x = n 2^low_bits + z.
+///
+/// A window serves three times its width, so no carry has to be computed. Inputs must lie in [0, (2^index_bits - 2)
+/// 2^low_bits); others give garbage, which the caller muxes away.
+///
+/// Both parties compute with the same tables. These are therefore made of operations that every machine rounds alike.
 #[derive(Clone, Debug)]
 pub struct FssTable {
     shape: FssShape,
@@ -83,8 +87,8 @@ pub(super) enum Windows {
     Powers(Powers),
 }
 
-/// For every window n = 0, 1, .., twice in a row, the coefficients of 1 and of rho at low part 0, and what every unit
-/// of the low part adds to them.
+/// Coefficients for every window n = 0, 1, .., twice in a row: those of 1 and of rho at low part 0, and what every
+/// unit of the low part adds to them.
 #[derive(Clone, Debug)]
 pub(super) struct Lines {
     base: Vec<u64>,
@@ -99,7 +103,7 @@ pub(super) struct Powers {
     heights: Vec<f64>,
 }
 
-/// What [`FssTable::lines`] and [`FssTable::parabolas`] are made from.
+/// The input of [`FssTable::lines`] and [`FssTable::parabolas`].
 #[derive(Clone, Copy, Debug)]
 pub struct CurveSpec {
     /// log2 of the number of windows.
@@ -112,12 +116,12 @@ pub struct CurveSpec {
     pub step: f64,
     /// Fractional bits of the result.
     pub out_frac: u32,
-    /// Ring of the result.
+    /// Bits of the ring of the result.
     pub out_width: u32,
 }
 
 impl FssTable {
-    /// The piecewise linear interpolation of `f` at the Chebyshev nodes of every triple window, in error about
+    /// The piecewise linear interpolation of `f` at the Chebyshev nodes of every triple window. Its error is about
     /// f'' (3 window)^2 / 16. `f` must compute alike on every machine (the basic operations, and `libm`).
     pub fn lines(spec: CurveSpec, f: impl Fn(f64) -> f64) -> Self {
         let CurveSpec { index_bits, low_bits, base, step, out_frac, out_width } = spec;
@@ -140,10 +144,13 @@ impl FssTable {
         FssTable { shape, windows: Windows::Lines(Lines { base, slope }) }
     }
 
-    /// The piecewise quadratic interpolation of `f` at the Chebyshev nodes of every triple window, in error about
-    /// f''' (3 window)^3 / 192; roundings of coefficients add about 2 2^low_bits units of the result, those of a
-    /// square up to ten times its coefficient. Panics if the ring has more than 32 bits, or if the function bends so
-    /// much that a coefficient would not fit. `f` as in [`Self::lines`].
+    /// The piecewise quadratic interpolation of `f` at the Chebyshev nodes of every triple window. Its error is about
+    /// f''' (3 window)^3 / 192. Roundings of coefficients add about 2 2^low_bits units of the result, those of a
+    /// square up to ten times its coefficient. `f` is as in [`Self::lines`].
+    ///
+    /// # Panics
+    /// If the ring has more than 32 bits or a window more than 16 low bits, or if the function bends so much that a
+    /// coefficient would not fit.
     pub fn parabolas(spec: CurveSpec, f: impl Fn(f64) -> f64) -> Self {
         let CurveSpec { index_bits, low_bits, base, step, out_frac, out_width } = spec;
         assert!(out_width <= 32 && low_bits <= 16, "parabolas in a ring of {out_width} bits, windows of {low_bits}");
@@ -154,8 +161,8 @@ impl FssTable {
         FssTable { shape, windows: Windows::Parabolas(parabolas) }
     }
 
-    /// e^(start - x 2^-unit) for windows of width 1 in x 2^-unit, with `coefficient_frac` fractional bits of the
-    /// coefficients: the result has that many and [`POWER_FRAC`] more.
+    /// e^(start - x 2^-unit), for windows of width 1 in x 2^-unit. The coefficients have `coefficient_frac`
+    /// fractional bits; the result has that many and [`POWER_FRAC`] more.
     pub fn power(index_bits: u32, unit: u32, start: f64, coefficient_frac: u32, out_width: u32) -> Self {
         let one = 1.0 / FACTOR_ONE * (1u64 << FACTOR_FRAC) as f64;
         let scale = (1u64 << coefficient_frac) as f64 * one * one;
@@ -170,7 +177,7 @@ impl FssTable {
         self.shape
     }
 
-    /// The function by its definition: for the window `n` (modulo 2^index_bits), the low part, and the server's and
+    /// The function by its definition, from the window `n` (modulo 2^index_bits), the low part, and the server's and
     /// the client's rho.
     pub(crate) fn value(&self, n: u64, low: u64, rho: [u64; 2]) -> u64 {
         let n = (n & mask(self.shape.index_bits)) as usize;
@@ -234,8 +241,8 @@ const EXP_BITS: usize = 24;
 static POWERS: LazyLock<[f64; EXP_BITS + 6]> =
     LazyLock::new(|| std::array::from_fn(|i| libm::expm1(-libm::exp2(i as f64 - EXP_BITS as f64))));
 
-/// e^-(x 2^-unit) for x 2^-unit < 32 and unit <= 24: a product over the bits of x, without branches or table look-ups
-/// that depend on x, which may be a party's secret.
+/// e^-(x 2^-unit) for x 2^-unit < 32 and unit <= 24. It is a product over the bits of x, without branches or table
+/// look-ups that depend on x, which may be a party's secret.
 pub(crate) fn exp_minus(x: u64, unit: u32) -> f64 {
     let first = EXP_BITS - unit as usize;
     let powers = POWERS[first..].iter().enumerate();

@@ -1,16 +1,23 @@
-//! Comparison of short words with public thresholds after preparation: one masked word is opened, the rest is local.
+//! Comparison of short words with public thresholds by FSS keys. After preparation one masked word is opened, and the
+//! rest is local.
 //!
 //! **Functionality.** Shares of x modulo 2^w -> XOR shares of the bits [x >= c] for signed x and public thresholds c.
 //!
-//! **Source.** As [`masked`](super), with a payload of one bit: a correlation is a random mask R and a key that
-//! expands to XOR shares of the unit vector of R, of which a leaf of the tree holds 128 entries. The parties open y =
-//! x - R; the bit is the parity of the entries j with y + j >= c, an interval of the circle, and so one vector serves
-//! all thresholds.
+//! **Source.** As in the [parent module](super), with a payload of one bit, so that a leaf of the tree holds 128
+//! entries of the vector:
+//!
+//! ```text
+//! prepare:  share a random mask R and a key that expands to XOR shares of the unit vector of R
+//! run:      open y = x - R
+//!           the bit [x >= c] is the parity of the entries j with y + j >= c
+//! ```
+//!
+//! These entries are an interval of the circle, so one vector serves all thresholds.
 //!
 //! **Range.** Any x; [`MIN_WIDTH`] <= w <= [`MAX_WIDTH`]. **Error.** None.
 //!
-//! **What each party sees.** While preparing as [`masked`](super); online y, uniform modulo 2^w since R is, and used
-//! once. **Revealed.** Nothing.
+//! **What each party sees.** While preparing: as in the parent module. Online: y, which is used once and uniform
+//! modulo 2^w since R is. **Revealed.** Nothing.
 
 use net::Role;
 use ot::dpf::{DpfShape, Expander};
@@ -30,11 +37,11 @@ const LEAF_BITS: u32 = 7;
 /// The narrowest ring.
 pub const MIN_WIDTH: u32 = LEAF_BITS + 1;
 
-/// The widest ring: beyond, expanding the vector takes longer than the messages it saves.
+/// The widest ring. Beyond, expanding the vector takes longer than the messages it saves.
 pub const MAX_WIDTH: u32 = 15;
 
-/// Whether a session compares words of this width here: in two phases over slow links, where the 60 bytes and
-/// five flows that a word saves online are worth the 300 bytes and the processor time of its preparation.
+/// Whether a session compares words of this width here: in two phases over slow links. There the 60 bytes and five
+/// flows that a word saves online are worth the 300 bytes and the processor time of its preparation.
 pub(crate) fn applies(options: &Options, width: u32) -> bool {
     options.preprocess && options.slow_link() && (MIN_WIDTH..=MAX_WIDTH).contains(&width)
 }
@@ -42,7 +49,7 @@ pub(crate) fn applies(options: &Options, width: u32) -> bool {
 /// A random mask and a key that expands to XOR shares of its unit vector. Unit: an input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Comparison {
-    /// Ring.
+    /// Bits of the ring.
     pub width: u32,
 }
 
@@ -83,8 +90,8 @@ fn batch(width: u32) -> usize {
     batch_items(width as usize).min(BATCH_LEAVES >> tree(width).depth()).min(1 << 13)
 }
 
-/// Correlations for `n` comparisons modulo 2^`width`, [`correlation_words`] each, in any order of use. Booked as
-/// `offline`.
+/// Correlations for `n` comparisons modulo 2^`width`, [`correlation_words`] each, usable in any order. They are
+/// booked as `offline`.
 pub fn prepare(s: &mut Session, width: u32, n: usize) -> Result<Vec<u64>, Error> {
     let mut out = Vec::with_capacity(n * correlation_words(width));
     s.offline(|s| {
@@ -122,7 +129,7 @@ fn prepare_batch(s: &mut Session, width: u32, n: usize) -> Result<Vec<u64>, Erro
     let one = vec![u64::from(s.is_server()); n];
     let mut leaf = placed(s, one, 1, &index, tree.depth() as usize..bits, bits)?;
     grow(s, &mut trees)?;
-    // Bit by bit, as the transfers before.
+    // Bit by bit, as in the transfers before.
     let sums = trees.xor_leaves();
     leaf.iter_mut().enumerate().for_each(|(i, bit)| *bit ^= sums[i / 64] >> (i % 64));
     let opened = opening::masked(s, &leaf, 1)?;
@@ -132,8 +139,8 @@ fn prepare_batch(s: &mut Session, width: u32, n: usize) -> Result<Vec<u64>, Erro
     Ok(entries.flat_map(|(mask, key)| std::iter::once(*mask).chain(key.iter().copied())).collect())
 }
 
-/// XOR shares of [x >= c] for every word of `x` and every c of `thresholds`, word by word. Takes one of
-/// `correlations` for each word.
+/// XOR shares of [x >= c] for every word of `x` and every c of `thresholds`, word by word. Each word takes one of
+/// `correlations`.
 pub fn run(
     s: &mut Session,
     correlations: &[u64],
@@ -155,7 +162,8 @@ pub fn run(
         let mut unit = vec![0; tree(width).values()];
         for ((out, y), entry) in out.chunks_exact_mut(count).zip(opened).zip(entries.chunks_exact(size)) {
             expander.expand_xor(&entry[1..], &mut unit);
-            // Signed values from c to the largest: the entries from c - y up to 2^(width-1) - y, around the circle.
+            // x >= c for the signed values from c to the largest: the entries from c - y up to 2^(width-1) - y,
+            // around the circle.
             let at = |value: u64| value.wrapping_sub(*y) & mask(width);
             let end = at(1 << (width - 1));
             let (all, below_end) = (parity_below(&unit, unit.len() as u64 * 64), parity_below(&unit, end));

@@ -1,30 +1,35 @@
 //! Shuffle of shared rows by a permutation that neither party knows, and its inverse.
 //!
-//! **Functionality.** Per batch row, shares of n items of w columns (column t modulo 2^{w_t}; width 1 is
-//! exclusive-or) and two permutations, one known to each party -> fresh shares of the items permuted by the client's
-//! and then by the server's permutation; or, inverted, by the inverse of the server's and then that of the client's,
-//! which restores the order.
+//! **Functionality.** Per batch row, shares of n items of w columns and two permutations, one known to each party ->
+//! fresh shares of the permuted items. Column t is modulo 2^{w_t}; width 1 is exclusive-or. The items are permuted by
+//! the client's and then by the server's permutation. Inverted, they are permuted by the inverse of the server's and
+//! then by that of the client's, which restores the order.
 //!
-//! **Source.** A pass permutes by one party's permutation (the permuter's; the other is the supplier). As in the
-//! permutation correlations of Chase, Ghosh and Poburinnaya (ASIACRYPT 2020) the supplier first gets random a and b
-//! and the permuter c with b + c = pi(a), all independent of the data; then x - a, sent by the supplier, gives the
-//! permuter its share pi(x_p + (x - a)_s) + c of the result, and b is the supplier's. The correlation comes from a
-//! permutation network (as in Mohassel and Sadeghian, EUROCRYPT 2013; the wiring is that of [`waksman`]) with one
-//! correlated OT (Asharov et al., eprint 2013/552, section 5) of all columns at each switch: out_0 = in_0 + s (in_1 -
-//! in_0), out_1 = in_0 + in_1 - out_0 for the permuter's bit s. The supplier's share of a switch's outputs follows
-//! from its own pads, so that it answers for the whole network at once.
+//! **Source.** A pass permutes by one party's permutation pi. That party is the permuter, the other is the supplier.
+//! As in the permutation correlations of Chase, Ghosh and Poburinnaya (ASIACRYPT 2020):
 //!
-//! A party's own permutation decides neither branches nor addresses: it is drawn and routed by looking at all entries
+//! ```text
+//! offline:  the supplier gets random a and b, the permuter gets c, with b + c = pi(a)
+//! online:   the supplier sends x_s - a, of its share x_s
+//!           the shares of the result are b and pi(x_p + x_s - a) + c
+//! ```
+//!
+//! The correlation comes from a permutation network (as in Mohassel and Sadeghian, EUROCRYPT 2013; the wiring is that
+//! of [`waksman`]). Each switch takes one correlated OT (Asharov et al., eprint 2013/552, section 5) of all columns:
+//! out_0 = in_0 + s (in_1 - in_0), out_1 = in_0 + in_1 - out_0 for the permuter's bit s. The supplier's share of a
+//! switch's outputs follows from its own pads, so it answers for the whole network at once.
+//!
+//! A party's own permutation decides neither branches nor addresses. It is drawn and routed by looking at all entries
 //! each time, and applied by the switches of the network.
 //!
 //! **Range.** Any words, 1 <= w_t <= 64; n < 2^31. **Error.** None, modulo 2^{w_t}.
 //!
-//! **What each party sees.** Its own permutation; choice bits masked by random choice bits; OT answers under pads of
-//! which it knows one per switch; x - a for a fresh uniform a, which is a one-time pad. **Revealed.** Nothing: to
+//! **What each party sees.** Its own permutation; choice bits masked by random choice bits; OT answers under pads, of
+//! which it knows one per switch; x_s - a for a fresh uniform a, which is a one-time pad. **Revealed.** Nothing: to
 //! either party the composed permutation is uniform, because the other's is.
 //!
-//! Per switch one OT and sum w_t bits plus one choice bit, `offline`, both passes in three flows; `online` one
-//! message of n sum w_t bits a pass.
+//! *Cost.* Offline, each switch takes one OT, sum w_t bits and one choice bit; both passes together take three flows.
+//! Online, each pass is one message of n sum w_t bits.
 
 mod waksman;
 
@@ -43,7 +48,7 @@ use crate::words::signed;
 use waksman::{Network, same, select};
 
 /// Uniformly random permutations of `items` items for each of `rows` rows. Between two parties neither knows them:
-/// each knows one of two that are composed. Free.
+/// each knows one of the two that compose them. Free.
 #[derive(Clone, Copy, Debug)]
 pub struct Permute {
     /// Rows.
@@ -52,8 +57,8 @@ pub struct Permute {
     pub items: usize,
 }
 
-/// What a box knows of secret permutations of the items of several rows. Shuffling several tensors by the same
-/// permutations keeps their items together; every shuffle makes its own correlations.
+/// What a box knows of secret permutations of the items of several rows. Several tensors shuffled by the same
+/// permutations keep their items together. Every shuffle makes its own correlations.
 #[derive(Clone)]
 pub struct Permutations {
     rows: usize,
@@ -67,7 +72,7 @@ enum Known {
     Sizes,
     /// In the clear: item j of a row comes from its item `orders[row][j]`.
     Orders(Vec<Vec<usize>>),
-    /// One party's own: for each row the settings of the network's switches.
+    /// One party's own permutations: for each row the settings of the network's switches.
     Switches(Vec<Vec<bool>>),
 }
 
@@ -111,13 +116,13 @@ pub(crate) fn random(rng: &mut impl Rng, rows: usize, n: usize) -> Vec<Vec<bool>
     (0..rows).map(row).collect()
 }
 
-/// (rows, n, w) -> (rows, n, w): the n items of every row in the order of its permutation, or back in the order
-/// before.
+/// (rows, n, w) -> (rows, n, w): the n items of every row in the order of its permutation, or, inverted, back in
+/// their original order.
 #[derive(Clone, Copy, Debug)]
 pub struct Shuffle<'w> {
     /// Column t of an item is a word modulo 2^widths[t]; a single width stands for all columns.
     pub widths: &'w [u32],
-    /// Whether the order before is restored.
+    /// Whether the original order is restored.
     pub inverse: bool,
 }
 
@@ -163,7 +168,7 @@ impl Operation for Shuffle<'_> {
         Ok(shaped(x.shape(), shuffle(s, switches, permutations.items, &flat(x), &widths, self.inverse)?))
     }
 
-    /// Words stay as they are; one that fits its width neither signed nor unsigned is refused.
+    /// Words stay as they are. A word that fits its width neither signed nor unsigned is refused.
     fn twin(&self, twin: &mut Twin, (permutations, x): (&Permutations, &ArrayD<u64>)) -> Result<ArrayD<u64>, Error> {
         let Known::Orders(orders) = &permutations.known else { panic!("permutations of another box") };
         let widths = self.column_widths(x.shape()[2]);
@@ -193,7 +198,7 @@ const ANSWER: &str = "shuffle/answer";
 const ANSWER_AND_CHOICES: &str = "shuffle/answer and choices";
 const DIFFERENCE: &str = "shuffle/difference";
 
-/// A uniformly random order of 0..n: Fisher and Yates' shuffle, in which every exchange looks at all entries.
+/// A uniformly random order of 0..n, by Fisher and Yates' shuffle in which every exchange looks at all entries.
 fn order(rng: &mut impl Rng, n: u32) -> Vec<u32> {
     let mut order: Vec<u32> = (0..n).collect();
     for last in (1..n).rev() {
@@ -210,8 +215,8 @@ fn order(rng: &mut impl Rng, n: u32) -> Vec<u32> {
     order
 }
 
-/// A uniform number below `bound` >= 1: the whole part of a random fraction of it (Lemire, 2019), in which a few
-/// fractions are drawn again. That says nothing about the number, since the fractions that stay are as many for each.
+/// A uniform number below `bound` >= 1: the whole part of a random fraction of it (Lemire, 2019). A few fractions are
+/// drawn again. That says nothing about the number, because every number keeps equally many fractions.
 fn below(rng: &mut impl Rng, bound: u32) -> u32 {
     let excess = bound.wrapping_neg() % bound;
     loop {
@@ -262,8 +267,8 @@ enum Half {
     Permuter(Bits, Vec<u64>),
 }
 
-/// Shares of the permuted `x`: for every row of `switches`, item by item of `n`, a word for each of `widths`. The
-/// results are reduced to their widths.
+/// Shares of the permuted `x`, which holds for every row of `switches`, item by item of `n`, a word for each of
+/// `widths`. The results are reduced to their widths.
 fn shuffle(
     s: &mut Session,
     switches: &[Vec<bool>],
@@ -279,10 +284,10 @@ fn shuffle(
         return Ok(x);
     }
     let shape = Shape::new(n, widths, inverse);
-    // Correlations of both passes, the one that the client permutes and the one that the server permutes.
+    // Correlations of both passes: the one in which the client permutes, and the one in which the server does.
     let mut halves: [Vec<Half>; 2] = [vec![], vec![]];
     for rows in switches.chunks(batch_rows(n, widths.len())) {
-        // The network that undoes another has its switches in the reverse order.
+        // The inverse network has its switches in the reverse order.
         let place = |i: usize| if inverse { shape.switches() - 1 - i } else { i };
         let bit = |i: usize| rows[i / shape.switches()][place(i % shape.switches())];
         let switches = Bits::from_fn(rows.len() * shape.switches(), bit);
@@ -328,7 +333,7 @@ fn batch_rows(n: usize, columns: usize) -> usize {
     batch_items(waksman::switches(n) * columns.div_ceil(4))
 }
 
-/// The correlations of a batch of rows: that of the client's permutations, then that of the server's.
+/// The correlations of a batch of rows: those of the client's permutations, then those of the server's.
 fn correlations(s: &mut Session, shape: &Shape<'_>, bits: &Bits, rows: usize) -> Result<[Half; 2], Error> {
     let ots = rows * shape.switches();
     let (choices, answer) = (ots.div_ceil(8), shape.answer_bytes(rows));
@@ -406,7 +411,7 @@ fn permute(shape: &Shape<'_>, rows: usize, keys: ChosenKeys, message: &[u8]) -> 
             for t in 0..columns {
                 let (x, y) = (wires[upper * columns + t], wires[lower * columns + t]);
                 let pad = pads[at + t];
-                // The pad for choice 0; the answer less the pad, and this party's own y - x, for choice 1.
+                // For choice 0, the pad. For choice 1, the answer minus the pad, plus this party's own y - x.
                 let extra = answers[at + t].wrapping_sub(pad).wrapping_sub(pad).wrapping_add(y.wrapping_sub(x));
                 let first = x.wrapping_add(pad).wrapping_add(set & extra);
                 wires[upper * columns + t] = first;

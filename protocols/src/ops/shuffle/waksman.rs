@@ -1,13 +1,13 @@
 //! Permutation networks of any size (Waksman, JACM 1968; Beauquier and Darrot, "On arbitrary size Waksman networks
-//! and their vulnerability", 2002): n items, sum of ceil(log2 i) for i <= n switches.
+//! and their vulnerability", 2002). A network of n items has sum_{i <= n} ceil(log2 i) switches.
 
 use crate::words::equal;
 
-/// The wiring of a network: depends on the size alone.
+/// The wiring of a network. It depends on the size alone.
 #[derive(Debug)]
 pub(super) struct Network {
-    /// The two wires of every switch, in an order in which no switch comes before one that feeds it. A set switch
-    /// exchanges what its wires carry.
+    /// The two wires of every switch. No switch comes before one that feeds it. A switch that is set exchanges what
+    /// its wires carry.
     pub(super) switches: Vec<[usize; 2]>,
     /// The wire on which each input starts.
     pub(super) inputs: Vec<usize>,
@@ -29,7 +29,7 @@ impl Network {
         Network { switches, inputs: wires, outputs }
     }
 
-    /// The network that undoes this one, if its switches are set alike, in the reverse order.
+    /// The network that undoes this one: its switches take the same settings in the reverse order.
     pub(super) fn reversed(mut self) -> Self {
         self.switches.reverse();
         Network { switches: self.switches, inputs: self.outputs, outputs: self.inputs }
@@ -38,9 +38,9 @@ impl Network {
 
 /// Builds the network over `wires`; returns the wires of its outputs in order.
 ///
-/// Inputs 2i and 2i + 1 meet in a switch that sends one to the upper, the other to the lower half; outputs 2j and
-/// 2j + 1 come from one each. An odd last item passes through the lower half alone; an even last pair has no output
-/// switch.
+/// Inputs 2i and 2i + 1 meet in a switch that sends one to the upper half and the other to the lower half. Outputs 2j
+/// and 2j + 1 come from one half each. An odd last item passes through the lower half alone; an even last pair has no
+/// output switch.
 fn wire(wires: &[usize], switches: &mut Vec<[usize; 2]>) -> Vec<usize> {
     let n = wires.len();
     if n < 2 {
@@ -66,32 +66,33 @@ pub(super) fn select(mask: u32, a: u32, b: u32) -> u32 {
     (a & mask) | (b & !mask)
 }
 
-/// The entry of `values` at `at`, by a look at all of them.
+/// The entry of `values` at `at`, found by looking at all of them.
 fn entry(values: &[u32], at: u32) -> u32 {
     (0..).zip(values).fold(0, |found, (i, value)| found | value & same(i, at))
 }
 
-/// Where `values` holds `value`, by a look at all of them; 0 if nowhere.
+/// The position of `value` in `values`, found by looking at all of them; 0 if it is nowhere.
 fn position(values: &[u32], value: u32) -> u32 {
     (0..).zip(values).fold(0, |found, (i, &v)| found | i & same(v, value))
 }
 
-/// Appends the setting of every switch, in the order of the network, with which output j is input `source[j]`.
+/// Appends the settings of all switches, in the order of the network, that make output j the input `source[j]`.
 ///
-/// `source` is secret: branches and addresses depend on n alone. Every step settles one pair of outputs, so that
-/// there are ceil(n / 2) steps whatever the loops are, and looks at all entries: about 2 n^2 short operations in all.
+/// `source` is secret: branches and addresses depend on n alone. Every step settles one pair of outputs and looks at
+/// all entries. So there are ceil(n / 2) steps whatever the loops are, and about 2 n^2 short operations in all.
 pub(super) fn route(source: &[u32], out: &mut Vec<bool>) {
     let n = source.len();
     if n < 2 {
         return;
     }
     let half = n / 2;
-    // Whether the even input, the even output of each pair goes through the lower half; all ones for settled outputs.
+    // Whether the even input, and the even output, of each pair goes through the lower half; and all ones for settled
+    // outputs.
     let (mut inputs, mut outputs, mut settled) = (vec![0u32; half], vec![0u32; half], vec![0u32; half]);
-    // The last output comes from the lower half; any other choice not yet forced is free.
+    // The last output comes from the lower half. Any other choice that is not yet forced is free.
     let mut j = n as u32 - 1;
     for _ in 0..n.div_ceil(2) {
-        // Output j comes from the lower half, its partner from the upper one, whose input forces the next. An odd
+        // Output j comes from the lower half and its partner from the upper half, whose input forces the next. An odd
         // last output has no pair.
         for (p, (output, settled)) in (0..).zip(outputs.iter_mut().zip(&mut settled)) {
             let here = same(p, j / 2);
@@ -101,7 +102,7 @@ pub(super) fn route(source: &[u32], out: &mut Vec<bool>) {
         let i = entry(source, j);
         (0..).zip(&mut inputs).for_each(|(p, input)| *input |= same(p, i / 2) & !i & 1);
         let next = position(source, i ^ 1) ^ 1;
-        // The chain ends at the odd last input, and a loop where it began. The next starts at the first pair left.
+        // A chain ends at the odd last input, a loop where it began. The next starts at the first pair left.
         let ends = same(i / 2, half as u32) | entry(&settled, next / 2);
         let left = (0..).zip(&settled).fold(u32::MAX, |least, (p, settled)| least.min(p | settled));
         j = select(ends, left.wrapping_mul(2) | 1, next);
@@ -126,7 +127,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// What the switches that `source` needs make of 0..n, there and back.
+    /// What the switches for `source` make of 0..n, there and back.
     fn permuted(source: &[u32]) -> Vec<u32> {
         let n = source.len();
         let mut bits = Vec::new();
