@@ -3,7 +3,7 @@
 //! waggle-protocols --example top_k_costs`
 
 use net::{Phase, Role};
-use protocols::functions::top_k::{self, Scores, TopK};
+use protocols::functions::top_k::{self, Scores, Selection};
 use protocols::ops::shuffle::Shuffle;
 use protocols::{Abb, Error, Options, Planner, Shape};
 
@@ -17,8 +17,8 @@ fn main() -> Result<(), Error> {
     for n in [32, 64, 256] {
         let k = n / 4;
         let x = Shape(vec![ROWS, n]);
-        measure(n, "rank", |b| top_k::rank(b, &x, k, SCORES, 64).map(|_: TopK<Planner>| ()))?;
-        measure(n, "sort", |b| top_k::sort(b, &x, k, SCORES, 64).map(|_: TopK<Planner>| ()))?;
+        measure(n, "rank", |b| top_k::rank(b, &x, k, SCORES, 64).map(|_: Selection<Planner>| ()))?;
+        measure(n, "sort", |b| top_k::sort(b, &x, k, SCORES, 64).map(|_: Selection<Planner>| ()))?;
         measure(n, "shuffle_reveal (mean)", |b| top_k::shuffle_reveal(b, &x, k, SCORES).map(|_| ()))?;
         measure(n, "  + unit vectors", |b| {
             let chosen = top_k::shuffle_reveal(b, &x, k, SCORES)?;

@@ -11,7 +11,7 @@ use crate::abb::Abb;
 use crate::functions::extrema::EXTREMA_WIDTH;
 use crate::functions::selection::{self, payload_rounding};
 use crate::functions::softmax::{self, CUT};
-use crate::functions::top_k::TopK as Selection;
+use crate::functions::top_k::Selection;
 use crate::functions::{self, argmax};
 use crate::ops::cached::Operand;
 use crate::ops::linear::Linear;

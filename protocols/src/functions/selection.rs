@@ -23,7 +23,7 @@ use ndarray::ArrayD;
 
 use crate::abb::Abb;
 use crate::functions::compact;
-use crate::functions::top_k::{self, Scores, Shuffled, TopK};
+use crate::functions::top_k::{self, Scores, Selection, Shuffled};
 use crate::ops::b2a::B2a;
 use crate::ops::cached::{Axis, Operand};
 use crate::ops::compare::AtLeast;
@@ -48,7 +48,7 @@ const GUARD: u32 = 8;
 const THRESHOLD_BATCH: usize = 32;
 
 /// The k largest entries of each row of (rows, n), by the method of `how`.
-pub fn choose<B: Abb>(b: &mut B, x: &B::Words, how: &engine::Ranking) -> Result<TopK<B>, Error> {
+pub fn choose<B: Abb>(b: &mut B, x: &B::Words, how: &engine::Ranking) -> Result<Selection<B>, Error> {
     let scores = Scores::below(how.magnitude, how.frac);
     match how.method {
         engine::TopK::Rank => top_k::rank(b, x, how.k, scores, SELECTION_WIDTH),
@@ -56,22 +56,22 @@ pub fn choose<B: Abb>(b: &mut B, x: &B::Words, how: &engine::Ranking) -> Result<
         engine::TopK::ShuffleReveal => {
             b.expect_below(x, how.magnitude + FRAC)?;
             // Comparisons are opened, so no word may leave the ring, whatever the weights.
-            top_k::shuffle_reveal(b, x, how.k, Scores::within(how.ceiling, how.frac)).map(TopK::Shuffled)
+            top_k::shuffle_reveal(b, x, how.k, Scores::within(how.ceiling, how.frac)).map(Selection::Shuffled)
         }
     }
 }
 
 /// The same choice as one-hot words (rows, k, n).
-pub fn one_hot<B: Abb>(b: &mut B, selection: &TopK<B>) -> Result<B::Words, Error> {
+pub fn one_hot<B: Abb>(b: &mut B, selection: &Selection<B>) -> Result<B::Words, Error> {
     match selection {
-        TopK::OneHot(words) => Ok(words.clone()),
-        TopK::Shuffled(shuffled) => top_k::one_hot_of_shuffled(b, shuffled, SELECTION_WIDTH),
+        Selection::OneHot(words) => Ok(words.clone()),
+        Selection::Shuffled(shuffled) => top_k::one_hot_of_shuffled(b, shuffled, SELECTION_WIDTH),
     }
 }
 
 /// The chosen entries of (x rows, n, w), |x| < 2^`magnitude` -> (rows, k, w) modulo 2^64. The number of rows of the
 /// selection is a multiple of that of x; consecutive rows share a row of x.
-pub fn gather<B: Abb>(b: &mut B, selection: &TopK<B>, x: &B::Words, magnitude: u32) -> Result<B::Words, Error> {
+pub fn gather<B: Abb>(b: &mut B, selection: &Selection<B>, x: &B::Words, magnitude: u32) -> Result<B::Words, Error> {
     gather_from(b, selection, x, magnitude, None)
 }
 
@@ -79,7 +79,7 @@ pub fn gather<B: Abb>(b: &mut B, selection: &TopK<B>, x: &B::Words, magnitude: u
 /// and the number of rows of x stay the same. Permutations move all entries in any case and do not use `operand`.
 pub fn gather_cached<B: Abb>(
     b: &mut B,
-    selection: &TopK<B>,
+    selection: &Selection<B>,
     x: &B::Words,
     magnitude: u32,
     operand: &mut Operand,
@@ -89,7 +89,7 @@ pub fn gather_cached<B: Abb>(
 
 fn gather_from<B: Abb>(
     b: &mut B,
-    selection: &TopK<B>,
+    selection: &Selection<B>,
     x: &B::Words,
     magnitude: u32,
     operand: Option<&mut Operand>,
@@ -100,7 +100,7 @@ fn gather_from<B: Abb>(
         let rounding = payload_rounding(magnitude)?;
         let width = rounding.width;
         let chosen = match selection {
-            TopK::OneHot(words) => {
+            Selection::OneHot(words) => {
                 let (rows, k, n) = dims(words);
                 assert!(columns == n && rows.is_multiple_of(shared), "{:?} by {:?}", x.shape(), words.shape());
                 let folded = words.reshape(&[shared, rows / shared * k, n]);
@@ -110,7 +110,7 @@ fn gather_from<B: Abb>(
                 };
                 product.reshape(&[rows, k, w])
             }
-            TopK::Shuffled(shuffled) => {
+            Selection::Shuffled(shuffled) => {
                 let rows = shuffled.positions.len();
                 let Shuffled { n, permutations, .. } = shuffled;
                 assert!(columns == *n && rows.is_multiple_of(shared), "{:?} in {rows} rows of {n}", x.shape());
@@ -126,14 +126,14 @@ fn gather_from<B: Abb>(
 
 /// (rows, k, w), |x| < 2^`magnitude` -> (rows, n, w) modulo 2^64: the entries put back where they were chosen, zeros
 /// elsewhere.
-pub fn scatter<B: Abb>(b: &mut B, selection: &TopK<B>, x: &B::Words, magnitude: u32) -> Result<B::Words, Error> {
+pub fn scatter<B: Abb>(b: &mut B, selection: &Selection<B>, x: &B::Words, magnitude: u32) -> Result<B::Words, Error> {
     b.scope("scatter", |b| {
         b.expect_below(x, magnitude + FRAC)?;
         let rounding = payload_rounding(magnitude)?;
         let width = rounding.width;
         let spread = match selection {
-            TopK::OneHot(words) => b.apply(Matmul { width }, (&words.permute(&[0, 2, 1]), x))?,
-            TopK::Shuffled(shuffled) => {
+            Selection::OneHot(words) => b.apply(Matmul { width }, (&words.permute(&[0, 2, 1]), x))?,
+            Selection::Shuffled(shuffled) => {
                 let [rows, k, w] = x.shape()[..] else { panic!("scatter of {:?}", x.shape()) };
                 assert_eq!((rows, k), (shuffled.positions.len(), shuffled.chosen()), "rows and entries chosen");
                 let order = x.reshape(&[rows * k * w]).place(&places(shuffled, w), rows * shuffled.n * w);
@@ -168,10 +168,10 @@ pub fn compose<B: Abb>(b: &mut B, first: &B::Words, fan_out: usize, second: &B::
 }
 
 /// The same choice in the same form, with the chosen entries in the order of their positions.
-pub fn in_order<B: Abb>(b: &mut B, selection: &TopK<B>) -> Result<TopK<B>, Error> {
+pub fn in_order<B: Abb>(b: &mut B, selection: &Selection<B>) -> Result<Selection<B>, Error> {
     match selection {
-        TopK::OneHot(words) => ordered(b, words).map(TopK::OneHot),
-        TopK::Shuffled(shuffled) => {
+        Selection::OneHot(words) => ordered(b, words).map(Selection::OneHot),
+        Selection::Shuffled(shuffled) => {
             let (rows, n) = (shuffled.positions.len(), shuffled.n);
             let ones = b.constant(&[rows * shuffled.chosen()], 1).place(&places(shuffled, 1), rows * n);
             let bits = index_bits(n);
@@ -179,7 +179,7 @@ pub fn in_order<B: Abb>(b: &mut B, selection: &TopK<B>) -> Result<TopK<B>, Error
                 Shuffle { widths: &[bits], inverse: true },
                 (&shuffled.permutations, &ones.reshape(&[rows, n, 1])),
             )?;
-            compact::order(b, &mask.reshape(&[rows, n]), shuffled.chosen()).map(TopK::Shuffled)
+            compact::order(b, &mask.reshape(&[rows, n]), shuffled.chosen()).map(Selection::Shuffled)
         }
     }
 }
@@ -214,16 +214,16 @@ fn ordered<B: Abb>(b: &mut B, words: &B::Words) -> Result<B::Words, Error> {
 }
 
 /// The chosen positions of each row, if the box sees its values.
-pub fn chosen<B: Abb>(b: &B, selection: &TopK<B>) -> Option<Vec<Vec<usize>>> {
+pub fn chosen<B: Abb>(b: &B, selection: &Selection<B>) -> Option<Vec<Vec<usize>>> {
     let rows = |words: ArrayD<u64>, of: fn(&[u64]) -> Option<usize>| {
         let entries = words.lanes(ndarray::Axis(words.ndim() - 1)).into_iter().map(|lane| of(&lane.to_vec()));
         entries.collect::<Option<Vec<usize>>>()
     };
     let (flat, k) = match selection {
-        TopK::OneHot(words) => {
+        Selection::OneHot(words) => {
             (rows(b.visible(words)?, |lane| lane.iter().position(|&word| word == 1))?, dims(words).1)
         }
-        TopK::Shuffled(shuffled) => {
+        Selection::Shuffled(shuffled) => {
             let (count, k) = (shuffled.positions.len(), shuffled.chosen());
             let mask = (1 << index_bits(shuffled.n)) - 1;
             let indices = b.visible(&shuffled.indices)?.mapv(|index| index & mask);

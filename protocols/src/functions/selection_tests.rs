@@ -10,7 +10,7 @@ use super::compact::compact;
 use super::extrema::{self, EXTREMA_WIDTH, UNIT};
 use super::selection;
 use super::testing::{fixed, real};
-use super::top_k::{self, Scores, TopK};
+use super::top_k::{self, Scores, Selection};
 use crate::abb::Abb;
 use crate::fixed_point::ceiling;
 use crate::ops::shuffle::Shuffle;
@@ -49,10 +49,10 @@ const SIZES: [(usize, usize, usize); 10] = [
 ];
 
 /// The unit vectors of a selection that has them.
-fn vectors<B: Abb>(chosen: TopK<B>) -> B::Words {
+fn vectors<B: Abb>(chosen: Selection<B>) -> B::Words {
     match chosen {
-        TopK::OneHot(words) => words,
-        TopK::Shuffled(_) => unreachable!("a method with unit vectors"),
+        Selection::OneHot(words) => words,
+        Selection::Shuffled(_) => unreachable!("a method with unit vectors"),
     }
 }
 
@@ -292,7 +292,7 @@ fn extrema_are_entries_near_the_extremes() {
 #[test]
 fn sizes_beyond_every_ring_are_refused() {
     let words = |shape: &[usize]| Shape(shape.to_vec());
-    let chosen = TopK::OneHot(words(&[1, 2, 3]));
+    let chosen = Selection::OneHot(words(&[1, 2, 3]));
     for magnitude in [25, 63, u32::MAX] {
         let mut planner = Planner::new(DEALER);
         let gathered = selection::gather(&mut planner, &chosen, &words(&[1, 3, 4]), magnitude);

@@ -1,7 +1,7 @@
 //! The k largest entries of every row, as secret unit vectors or as positions in a shuffled order.
 //!
 //! **Functionality.** (rows, n) words and a public k -> which k entries of every row are the largest. Three methods
-//! give the same kind of result, [`TopK`]:
+//! give the same kind of result, [`Selection`]:
 //! - [`rank`] compares all pairs in one batch; an entry's rank is the number of entries before it. O(n^2)
 //!   comparisons, constant rounds.
 //! - [`sort`] is Batcher's odd-even merge sort (AFIPS 1968) without the comparators on which the first k outputs do
@@ -105,7 +105,7 @@ impl Scores {
 }
 
 /// Which entries are the k largest.
-pub enum TopK<B: Abb> {
+pub enum Selection<B: Abb> {
     /// (rows, k, n) words: row i of each matrix is the unit vector of the entry of rank i (modulo 2^width as asked).
     OneHot(B::Words),
     /// Positions in an order that nobody knows.
@@ -126,11 +126,11 @@ pub struct Shuffled<B: Abb> {
 }
 
 // Written by hand, because a derived `Clone` would ask for a box that is `Clone`.
-impl<B: Abb> Clone for TopK<B> {
+impl<B: Abb> Clone for Selection<B> {
     fn clone(&self) -> Self {
         match self {
-            TopK::OneHot(words) => TopK::OneHot(words.clone()),
-            TopK::Shuffled(shuffled) => TopK::Shuffled(shuffled.clone()),
+            Selection::OneHot(words) => Selection::OneHot(words.clone()),
+            Selection::Shuffled(shuffled) => Selection::Shuffled(shuffled.clone()),
         }
     }
 }
@@ -194,21 +194,21 @@ pub fn ranks<B: Abb>(b: &mut B, x: &B::Words, scores: Scores) -> Result<B::Words
 }
 
 /// The k largest by secret ranks: (rows, n) -> unit vectors in words modulo 2^`width`, the largest first.
-pub fn rank<B: Abb>(b: &mut B, x: &B::Words, k: usize, scores: Scores, width: u32) -> Result<TopK<B>, Error> {
+pub fn rank<B: Abb>(b: &mut B, x: &B::Words, k: usize, scores: Scores, width: u32) -> Result<Selection<B>, Error> {
     let (rows, n) = chosen(x, k);
     b.scope("top-k by rank", |b| {
         if k == 0 {
-            return Ok(TopK::OneHot(b.constant(&[rows, 0, n], 0)));
+            return Ok(Selection::OneHot(b.constant(&[rows, 0, n], 0)));
         }
         check_entries(n)?;
         let ranks = ranks(b, x, scores)?;
         let chosen = b.apply(OneHot { bits: index_bits(n), count: k }, &ranks)?.permute(&[0, 2, 1]);
-        Ok(TopK::OneHot(b.apply(B2a { width }, &chosen)?))
+        Ok(Selection::OneHot(b.apply(B2a { width }, &chosen)?))
     })
 }
 
 /// The k largest by a sorting network: (rows, n) -> unit vectors in words modulo 2^`width`, the largest first.
-pub fn sort<B: Abb>(b: &mut B, x: &B::Words, k: usize, scores: Scores, width: u32) -> Result<TopK<B>, Error> {
+pub fn sort<B: Abb>(b: &mut B, x: &B::Words, k: usize, scores: Scores, width: u32) -> Result<Selection<B>, Error> {
     let (rows, n) = chosen(x, k);
     b.scope("top-k by sorting", |b| {
         let (keys, ring) = scores.keys(b, x)?;
@@ -232,7 +232,7 @@ pub fn sort<B: Abb>(b: &mut B, x: &B::Words, k: usize, scores: Scores, width: u3
         }
         let best = wires.slice(0, 0..k).permute(&[1, 0]);
         let indices = indices(b, &best, n);
-        unit_vectors(b, &indices, n, width).map(TopK::OneHot)
+        unit_vectors(b, &indices, n, width).map(Selection::OneHot)
     })
 }
 

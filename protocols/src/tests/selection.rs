@@ -10,7 +10,7 @@ use crate::abb::Abb;
 use crate::audit::deviation;
 use crate::function;
 use crate::functions::selection;
-use crate::functions::top_k::TopK;
+use crate::functions::top_k::Selection;
 use crate::ops::b2a::B2a;
 use crate::ops::one_hot::OneHot;
 use crate::ops::quickselect::Quickselect;
@@ -142,7 +142,7 @@ fn gathering_opens_the_entries_of_a_growing_payload_once() {
                     let words = x[0].slice(0, step..step + 1).reshape(&[2, 3, 6]).slice(2, 0..n);
                     let payload = x[1].slice(1, 0..n);
                     let gathered = b.scope(&format!("step {step}"), |b| {
-                        selection::gather_cached(b, &TopK::OneHot(words), &payload, 5, &mut operand)
+                        selection::gather_cached(b, &Selection::OneHot(words), &payload, 5, &mut operand)
                     })?;
                     out.push(gathered);
                 }

@@ -11,7 +11,7 @@ use crate::FRAC;
 use crate::abb::Abb;
 use crate::audit::{deviation, standardised};
 use crate::fixed_point::ceiling;
-use crate::functions::top_k::{Scores, TopK};
+use crate::functions::top_k::{Scores, Selection};
 use crate::functions::{compact, selection};
 use crate::local::Pair;
 use crate::ops::quickselect;
@@ -143,8 +143,8 @@ fn scores_out_of_range_are_ranked_all_the_same() {
     let [(client, _), (server, _)] = run(DEALER, |abb| {
         let words = own(abb, &shares, &[rows, n]);
         match selection::choose(abb, &words, &how)? {
-            TopK::Shuffled(shuffled) => Ok(shuffled.indices),
-            TopK::OneHot(_) => unreachable!("a method with positions"),
+            Selection::Shuffled(shuffled) => Ok(shuffled.indices),
+            Selection::OneHot(_) => unreachable!("a method with positions"),
         }
     });
     let indices = client.plus(&server).mapv(|index| index as usize & 15);
