@@ -58,12 +58,11 @@ impl Function {
 
     /// Bits that both parties send online for one entry.
     pub fn online_bits(&self) -> u64 {
-        8 * match &self.method {
+        let cost = match &self.method {
             Method::Lookup(table) => lookup::cost(&**table, 1 << 10),
             Method::Masked(table) => fss::run_cost(&table.shape(), 1 << 10),
-        }
-        .total_bytes()
-            >> 10
+        };
+        (8 * cost.total_bytes()) >> 10
     }
 
     /// The value at the word `v`, which is entry `i`; `None` outside the range.

@@ -46,7 +46,7 @@ impl Operation for SumSquares {
     }
 
     fn correlations(&self, shape: &Vec<usize>, options: &Options) -> Option<Need> {
-        let Some((&n, rows)) = shape.split_last() else { return None };
+        let (&n, rows) = shape.split_last()?;
         options.preprocess.then(|| Need::new(Squares { n, width: self.width }, rows.iter().product()))
     }
 
