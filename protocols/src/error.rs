@@ -154,6 +154,13 @@ impl From<Error> for engine::Error {
     }
 }
 
+/// Malformed packed bits from a peer, reported as a failure of the transfer that carried them.
+impl From<bits::Error> for Error {
+    fn from(error: bits::Error) -> Self {
+        Error::Ot(error.into())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -167,12 +174,5 @@ mod tests {
         assert_eq!(outside.to_string(), down().to_string());
         assert!(outside.backend::<Error>().and_then(Error::net).is_some());
         assert!(matches!(Error::from(outside), Error::Net(net::NetError::Malformed { step: "step", .. })));
-    }
-}
-
-/// Malformed packed bits from a peer, reported as a failure of the transfer that carried them.
-impl From<bits::Error> for Error {
-    fn from(error: bits::Error) -> Self {
-        Error::Ot(error.into())
     }
 }
