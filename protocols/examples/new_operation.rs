@@ -1,6 +1,7 @@
 //! An operation added from outside the crate, in this one file: the conjunction of shared bits, with a direct and a
 //! prepared form. It runs in the clear, between two parties in one phase and in two, and as a plan that predicts
-//! every byte. `cargo run --release -p waggle-protocols --example new_operation`
+//! every byte, and the laws of `testing` hold it to its text.
+//! `cargo run --release -p waggle-protocols --example new_operation`
 //!
 //! **Functionality.** XOR shares of x and y -> XOR shares of x y.
 //!
@@ -20,6 +21,7 @@ use protocols::ops::reveal::Reveal;
 use protocols::wire::{cross, opening};
 use protocols::words::random_bits;
 use protocols::{Abb, Clear, Planner, Shape};
+use testing::{Laws, lawful};
 
 /// x y entrywise; shapes equal.
 #[derive(Clone, Copy, Debug)]
@@ -66,6 +68,9 @@ impl Operation for And {
         Shape(shape)
     }
 }
+
+// What it takes and gives, for its laws.
+lawful!(And, |_, bits| (&bits[0], &bits[1]), Bits);
 
 /// The correlated OTs in either direction.
 fn transfers(n: usize) -> ot::Correlation {
@@ -140,7 +145,19 @@ fn all_three<B: Abb>(b: &mut B, shape: &[usize], own: Option<&ArrayD<u64>>) -> R
     b.apply(Reveal { width: 1, to: Role::Client }, &words)
 }
 
+/// Results, costs and what is opened, over an ideal dealer and over real OTs. Every bit is in range, and no error is
+/// allowed.
+fn hold_to_its_laws() {
+    let n = 1000;
+    let bits = |divisor: usize| (0..n).map(|i| (i / divisor % 2) as u8).collect();
+    let laws = || Laws::of(And).bits(&[n], bits(1)).bits(&[n], bits(2));
+    laws().hold();
+    laws().over(&[false, true].map(|preprocess| Options { preprocess, ..Options::default() })).hold();
+}
+
 fn main() -> Result<(), Error> {
+    hold_to_its_laws();
+
     // Every combination of three bits, some hundred times.
     let shape = [40, 25];
     let words = ArrayD::from_shape_fn(IxDyn(&shape), |at| ((at[0] * shape[1] + at[1]) % 8) as u64);
