@@ -12,7 +12,7 @@
 //! **Range.** Any bits. **Error.** None. **Revealed.** Nothing: d and e are uniform, as every a and b is used once.
 
 use ndarray::{IxDyn, Zip};
-use net::Role;
+use net::{Phase, Role};
 use ot::Bits;
 use protocols::local::Pair;
 use protocols::operation::prelude::*;
@@ -170,6 +170,7 @@ fn main() -> Result<(), Error> {
         let options = Options { preprocess, ..Options::default() };
         let mut pair = Pair::new(options)?;
         let [secure, nothing] = pair.run(|abb| {
+            abb.session().channel().ledger_mut().set_phase(Phase::Prefill);
             let client = abb.session().role() == Role::Client;
             all_three(abb, &shape, client.then_some(&words))
         })?;
@@ -177,10 +178,11 @@ fn main() -> Result<(), Error> {
 
         // The same code on bare shapes books the same messages.
         let mut planner = Planner::new(options);
+        planner.ledger().set_phase(Phase::Prefill);
         all_three(&mut planner, &shape, None)?;
         assert_eq!(planner.ledger().untimed(), pair.ledger().untimed());
         let [online, offline] =
-            [net::Phase::Prefill, net::Phase::Offline].map(|phase| planner.ledger().phase_total(phase).bytes());
+            [Phase::Prefill, Phase::Offline].map(|phase| planner.ledger().phase_total(phase).bytes());
         println!(
             "{} conjunctions, prepared: {preprocess}: {online} bytes online, {offline} offline, as planned",
             2000
