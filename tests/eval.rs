@@ -6,7 +6,8 @@ use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value;
-use support::{asset, fail, succeed, waggle};
+use support::{fail, succeed, waggle};
+use testing::asset;
 
 /// Words of the bundled models' characters.
 const TEXT: &str = "ROMEO:\nWhat say you to the king? My lord, I come to speak of love and of the night.\n";

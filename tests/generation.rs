@@ -3,7 +3,8 @@
 mod support;
 
 use serde_json::Value;
-use support::{asset, ids, join, json, waggle};
+use support::{ids, join, json, waggle};
+use testing::asset;
 
 /// If the plaintext's best token leads by more than this, the parties must choose it too.
 const SAFE_MARGIN: f64 = 0.05;

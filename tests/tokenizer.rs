@@ -1,7 +1,5 @@
 //! A server's tokenizer may be anything. It is refused or survived, in the process that the program starts for it.
 
-mod support;
-
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -9,7 +7,7 @@ use std::time::Duration;
 
 use model::{Tokenizer, TokenizerError, WorkerCommand, bundled};
 use serde_json::{Value, json};
-use support::asset;
+use testing::asset;
 
 /// The program under test as a worker.
 fn command() -> WorkerCommand {

@@ -14,7 +14,8 @@ use protocols::functions::{gelu, softmax};
 use protocols::{Abb, Gelu};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use waggle_bench::{open, own, share, to_fixed, to_real, two_party};
+use testing::{largest_difference, open, own, share, to_fixed, to_real};
+use waggle_bench::two_party;
 
 fn comparison(c: &mut Criterion) {
     let mut group = c.benchmark_group("compare");
@@ -47,11 +48,6 @@ fn comparison(c: &mut Criterion) {
 fn numbers(shape: &[usize], bound: f64) -> ArrayD<f64> {
     let mut rng = StdRng::seed_from_u64(2);
     ArrayD::from_shape_fn(IxDyn(shape), |_| rng.random_range(-bound..bound))
-}
-
-fn largest_difference(got: &ArrayD<f64>, want: &ArrayD<f64>) -> f64 {
-    assert_eq!(got.shape(), want.shape());
-    got.iter().zip(want).map(|(g, w)| (g - w).abs()).fold(0.0, f64::max)
 }
 
 fn activation(c: &mut Criterion) {

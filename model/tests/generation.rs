@@ -11,7 +11,8 @@ use model::{
 };
 use rand::SeedableRng;
 use rand::rngs::StdRng;
-use support::{FloatModel, asset, greedy, load, logits};
+use support::{FloatModel, greedy, load, logits};
+use testing::asset;
 
 fn run(model: &FloatModel, prompt: &[u32], options: &GenerateOptions, sampler: &mut Sampler) -> model::Generation {
     let input = Input { ids: Some(prompt), count: prompt.len() };

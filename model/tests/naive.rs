@@ -10,7 +10,8 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use serde_json::{Value, json};
 use support::naive::{self, Published, Weights};
-use support::{asset, greedy, load, logits, write_checkpoint};
+use support::{greedy, load, logits, write_checkpoint};
+use testing::asset;
 
 /// f32 against f64 on random weights whose logits are a few units large.
 const MAX_LOGIT_ERROR: f64 = 2e-4;

@@ -10,6 +10,7 @@ use model::{GenerateOptions, Input, ModelFiles, Next, NoHooks, Sampler, Tokenize
 use mpcache::PolicySpec;
 use protocols::{Fixed, Options, Plan};
 use support::parties::{Phases, load_fixed, two_parties};
+use testing::asset;
 
 /// Largest difference of a logit between two parties and fixed point, in units of 2^-18. Without pruning it stays
 /// below 2048; but where two tokens or clusters are about as good as each other, nearer than the rounding of their
@@ -130,8 +131,8 @@ fn long_prompts_of_the_bundled_gpt2() {
 #[test]
 #[ignore = "minutes: run it by name"]
 fn long_prompts_of_stories260k() {
-    let Some(dir) = support::asset("models/stories260k") else { return };
-    let Some(text) = support::asset("text/tinystories_1000.json") else { return };
+    let Some(dir) = asset("models/stories260k") else { return };
+    let Some(text) = asset("text/tinystories_1000.json") else { return };
     let text = std::fs::read_to_string(text).expect("text");
     let stories: Vec<serde_json::Value> = serde_json::from_str(&text).expect("stories");
     let story =

@@ -6,7 +6,8 @@ mod support;
 
 use model::{ModelFiles, Tokenizer, bundled};
 use serde_json::Value;
-use support::{FloatModel, asset, greedy, load, logits};
+use support::{FloatModel, greedy, load, logits};
+use testing::asset;
 
 /// Largest difference to a reference logit.
 const MAX_LOGIT_ERROR: f32 = 1e-3;
@@ -78,7 +79,7 @@ fn bundled_models_write_what_their_authors_recorded() {
 #[test]
 fn original_shakespeare_weights_match_their_reference() {
     for name in model::bundled_names() {
-        let Some(dir) = asset(&format!("models/{name}")) else { return };
+        let Some(dir) = asset(format!("models/{name}")) else { return };
         let reference: Value = serde_json::from_slice(&std::fs::read(dir.join("reference.json")).unwrap()).unwrap();
         let model = load(ModelFiles::open(&dir).unwrap());
         for entry in reference.as_array().unwrap() {

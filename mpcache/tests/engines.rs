@@ -12,7 +12,8 @@ use net::{Channel, Entry, Phase, Role, memory_pair};
 use protocols::{Fixed, Needs, Options, Plan, Secure};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
-use support::{HEADS, LAYERS, Script, certain, largest_difference, share, to_fixed, to_real};
+use support::{HEADS, LAYERS, Script, certain};
+use testing::{largest_difference, share_of, to_fixed, to_real};
 
 /// Largest difference of an output between two parties and fixed point, and between fixed point and f32.
 const SECURE: f64 = 2e-3;
@@ -31,7 +32,7 @@ fn party(
     engine.prepare(needs, &[], &mut |_, _| ()).expect("preparation");
     // Both parties draw the same masks: one keeps the mask, the other the value less the mask.
     let mut masks = StdRng::seed_from_u64(5);
-    let (outputs, _) = script.play(&mut engine, spec, |x| share(&to_fixed(x), role, &mut masks));
+    let (outputs, _) = script.play(&mut engine, spec, |x| share_of(&to_fixed(x), role, &mut masks));
     (outputs, engine.channel().ledger().untimed())
 }
 

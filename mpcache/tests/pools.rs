@@ -13,7 +13,8 @@ use protocols::audit::Audit;
 use protocols::{Error, Fixed, Needs, Options, Plan, Secure, Stock};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
-use support::{Script, certain, largest_difference, share, to_fixed, to_real};
+use support::{Script, certain};
+use testing::{largest_difference, share_of, to_fixed, to_real};
 
 /// Tokens of the prompt that the stock is made for, and steps after it.
 const PROMPT: usize = 50;
@@ -85,7 +86,7 @@ fn spend(script: &Script, spec: &PolicySpec, needs: &Needs, words: &[Vec<u64>; 2
         };
         engine.set_stock(Stock::refill(needs, role, source).expect("no file fails"));
         let mut masks = StdRng::seed_from_u64(5);
-        let (outputs, _) = script.play(engine, spec, |x| share(&to_fixed(x), role, &mut masks));
+        let (outputs, _) = script.play(engine, spec, |x| share_of(&to_fixed(x), role, &mut masks));
         (outputs, engine.channel().ledger().untimed(), engine.abb().session().audit().clone())
     })
 }
@@ -141,7 +142,7 @@ fn scores_out_of_range_never_compare_in_a_circle() {
         script.steps.iter_mut().flatten().for_each(|[q, ..]| q.mapv_inplace(|x| 200.0 * x));
         both(|engine, role| {
             let mut masks = StdRng::seed_from_u64(5);
-            script.play(engine, &spec, |x| share(&to_fixed(x), role, &mut masks));
+            script.play(engine, &spec, |x| share_of(&to_fixed(x), role, &mut masks));
         });
     }
 }

@@ -1,6 +1,7 @@
 //! An operation added from outside the crate, in this one file: the conjunction of shared bits, with a direct and a
 //! prepared form. It runs in the clear, between two parties in one phase and in two, and as a plan that predicts
-//! every byte. `cargo run --release -p waggle-protocols --example new_operation`
+//! every byte, and the laws of `testing` hold it to its text.
+//! `cargo run --release -p waggle-protocols --example new_operation`
 //!
 //! **Functionality.** XOR shares of x and y -> XOR shares of x y.
 //!
@@ -12,7 +13,7 @@
 //! once.
 
 use ndarray::{IxDyn, Zip};
-use net::Role;
+use net::{Phase, Role};
 use ot::Bits;
 use protocols::local::Pair;
 use protocols::operation::prelude::*;
@@ -21,6 +22,7 @@ use protocols::ops::reveal::Reveal;
 use protocols::wire::{cross, opening};
 use protocols::words::random_bits;
 use protocols::{Abb, Clear, Planner, Shape};
+use testing::{Laws, lawful};
 
 /// x y entrywise; shapes equal.
 #[derive(Clone, Copy, Debug)]
@@ -67,6 +69,9 @@ impl Operation for And {
         Shape(shape)
     }
 }
+
+// What it takes and gives, for its laws.
+lawful!(And, |_, bits| (&bits[0], &bits[1]), Bits);
 
 /// The correlated OTs in either direction.
 fn transfers(n: usize) -> ot::Correlation {
@@ -141,7 +146,19 @@ fn all_three<B: Abb>(b: &mut B, shape: &[usize], own: Option<&ArrayD<u64>>) -> R
     b.apply(Reveal { width: 1, to: Role::Client }, &words)
 }
 
+/// Results, costs and what is opened, over an ideal dealer and over real OTs. Every bit is in range, and no error is
+/// allowed.
+fn hold_to_its_laws() {
+    let n = 1000;
+    let bits = |divisor: usize| (0..n).map(|i| (i / divisor % 2) as u8).collect();
+    let laws = || Laws::of(And).bits(&[n], bits(1)).bits(&[n], bits(2));
+    laws().hold();
+    laws().over(&[false, true].map(|preprocess| Options { preprocess, ..Options::default() })).hold();
+}
+
 fn main() -> Result<(), Error> {
+    hold_to_its_laws();
+
     // Every combination of three bits, some hundred times.
     let shape = [40, 25];
     let words = ArrayD::from_shape_fn(IxDyn(&shape), |at| ((at[0] * shape[1] + at[1]) % 8) as u64);
@@ -154,6 +171,7 @@ fn main() -> Result<(), Error> {
         let options = Options { preprocess, ..Options::default() };
         let mut pair = Pair::new(options)?;
         let [secure, nothing] = pair.run(|abb| {
+            abb.session().channel().ledger_mut().set_phase(Phase::Prefill);
             let client = abb.session().role() == Role::Client;
             all_three(abb, &shape, client.then_some(&words))
         })?;
@@ -161,10 +179,11 @@ fn main() -> Result<(), Error> {
 
         // The same code on bare shapes books the same messages.
         let mut planner = Planner::new(options);
+        planner.ledger().set_phase(Phase::Prefill);
         all_three(&mut planner, &shape, None)?;
         assert_eq!(planner.ledger().untimed(), pair.ledger().untimed());
         let [online, offline] =
-            [net::Phase::Prefill, net::Phase::Offline].map(|phase| planner.ledger().phase_total(phase).bytes());
+            [Phase::Prefill, Phase::Offline].map(|phase| planner.ledger().phase_total(phase).bytes());
         println!(
             "{} conjunctions, prepared: {preprocess}: {online} bytes online, {offline} offline, as planned",
             2000

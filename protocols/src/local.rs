@@ -45,8 +45,8 @@ impl Pair {
         Pair::connect(|channel| Session::new(channel, options))
     }
 
-    /// Connects two parties, each of whom gets its session from `open`.
-    pub(crate) fn connect(open: impl Fn(Channel) -> Result<Session, Error> + Sync) -> Result<Self, Error> {
+    /// Connects two parties, each of whom gets its session from `open`, in a thread of its own.
+    pub fn connect(open: impl Fn(Channel) -> Result<Session, Error> + Sync) -> Result<Self, Error> {
         let (client, server) = memory_pair(PATIENCE);
         let channels = [Channel::new(Role::Client, client), Channel::new(Role::Server, server)];
         let parties = both(channels, |channel| open(channel).map(TwoParty::new))?;

@@ -44,8 +44,9 @@ impl Session {
         Ok(Session::with_pools(channel, options, sender, receiver, rng))
     }
 
-    /// A session on pools that exist already, for tests over the ideal dealer.
-    pub(crate) fn with_pools(
+    /// A session on pools of OTs that exist already, which nothing is sent for: in tests those of the ideal dealer.
+    /// The peer holds the other ends of both.
+    pub fn with_pools(
         channel: Channel,
         options: Options,
         sender: OtSender,

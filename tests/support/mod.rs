@@ -1,7 +1,7 @@
 //! What the tests of the command line share: processes, models, deadlines.
 #![allow(dead_code, reason = "every test program uses a part")]
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
 use std::sync::{Arc, Mutex};
@@ -58,20 +58,6 @@ pub(crate) fn ids(value: &Value) -> Vec<u32> {
 /// Ids for a command line.
 pub(crate) fn join(ids: &[u32]) -> String {
     ids.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
-}
-
-/// A model that is not in the repository: `$WAGGLE_ASSETS` or `../shared` beside it. Says aloud when there is none.
-pub(crate) fn asset(path: &str) -> Option<PathBuf> {
-    let root = std::env::var_os("WAGGLE_ASSETS").map(PathBuf::from);
-    let mut roots: Vec<PathBuf> = root.into_iter().collect();
-    roots.extend(["../shared", "../../shared"].map(|up| PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(up)));
-    let found = roots.iter().map(|root| root.join(path)).find(|p| p.exists());
-    if found.is_none() {
-        // Straight to the stream: the test harness would swallow the output of a test that passes.
-        let note = format!("\n*** SKIPPED: {path} is neither under $WAGGLE_ASSETS nor under ../shared ***\n\n");
-        std::io::stderr().write_all(note.as_bytes()).unwrap();
-    }
-    found
 }
 
 /// Waits until a server listens; returns its address.

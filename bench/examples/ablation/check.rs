@@ -6,7 +6,7 @@ use mpcache::PolicySpec;
 use ndarray::ArrayD;
 use net::{Phase, Traffic};
 use serde::Serialize;
-use waggle_bench::to_real;
+use testing::to_real;
 
 use crate::run::Trace;
 use crate::{Failure, HEADS};

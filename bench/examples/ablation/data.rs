@@ -8,7 +8,7 @@ use engine::{Shape, Tensor};
 use ndarray::{ArrayD, IxDyn};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use waggle_bench::{share, to_fixed};
+use testing::{share, to_fixed};
 
 use crate::{HEADS, LAYERS};
 

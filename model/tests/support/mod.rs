@@ -4,8 +4,7 @@
 pub(crate) mod naive;
 pub(crate) mod parties;
 
-use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use engine::{Float, FloatLoader, FloatWeight};
 use model::{GenerateOptions, Generation, Input, Model, ModelFiles, Next, NoHooks, Sampler, generate};
@@ -32,20 +31,6 @@ pub(crate) fn greedy(model: &FloatModel, prompt: &[u32], tokens: usize) -> Gener
 /// Logits of every position of `ids` in one pass.
 pub(crate) fn logits(model: &FloatModel, ids: &[u32]) -> Array2<f32> {
     greedy(model, ids, 1).logits.unwrap()
-}
-
-/// The directory of an asset that is not in the repository: `$WAGGLE_ASSETS` or `../shared` beside it.
-pub(crate) fn asset(path: &str) -> Option<PathBuf> {
-    let root = std::env::var_os("WAGGLE_ASSETS").map(PathBuf::from);
-    let mut roots: Vec<PathBuf> = root.into_iter().collect();
-    roots.extend(["../../shared", "../../../shared"].map(|up| PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(up)));
-    let found = roots.iter().map(|root| root.join(path)).find(|p| p.exists());
-    if found.is_none() {
-        // Straight to the stream: the test harness would swallow the output of a test that passes.
-        let note = format!("\n*** SKIPPED: {path} is neither under $WAGGLE_ASSETS nor under ../shared ***\n\n");
-        std::io::stderr().write_all(note.as_bytes()).unwrap();
-    }
-    found
 }
 
 /// Writes `weights` as f32 by the format's own library.

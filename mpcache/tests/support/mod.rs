@@ -4,10 +4,9 @@
 use engine::Engine;
 use mpcache::{HeadShape, KvCache, PolicySpec};
 use ndarray::{ArrayD, IxDyn};
-use net::{Entry, Phase, Role, Traffic};
-use protocols::FRAC;
+use net::{Entry, Phase, Traffic};
 use rand::rngs::StdRng;
-use rand::{Rng, RngExt, SeedableRng};
+use rand::{RngExt, SeedableRng};
 
 /// Two key/value heads under four query heads, so that selections per head, per group and per layer all differ.
 pub(crate) const HEADS: HeadShape = HeadShape { heads: 4, kv_heads: 2, head_dim: 8 };
@@ -81,25 +80,6 @@ impl Script {
         }
         (outputs, attended)
     }
-}
-
-pub(crate) fn to_fixed(x: &ArrayD<f64>) -> ArrayD<u64> {
-    x.mapv(|x| (x * f64::from(1u32 << FRAC)).round() as i64 as u64)
-}
-
-pub(crate) fn to_real(x: &ArrayD<u64>) -> ArrayD<f64> {
-    x.mapv(|x| x as i64 as f64 / f64::from(1u32 << FRAC))
-}
-
-pub(crate) fn largest_difference(a: &ArrayD<f64>, b: &ArrayD<f64>) -> f64 {
-    assert_eq!(a.shape(), b.shape());
-    a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max)
-}
-
-/// A party's share of `x`. Both parties draw the same masks: one keeps the mask, the other the value less the mask.
-pub(crate) fn share(x: &ArrayD<u64>, role: Role, masks: &mut StdRng) -> ArrayD<u64> {
-    let mask = x.mapv(|_| masks.next_u64());
-    if role == Role::Client { mask } else { x - mask }
 }
 
 /// The entries whose traffic is not random. Quickselect's traffic depends on its coins, and so does how often pools

@@ -1,0 +1,491 @@
+//! Every operation, and functions that have no other test between two parties, held to the laws: twin, cost, range
+//! and uniformity, see [`testing::laws`].
+
+use he::{MatmulShape, MatmulSpec, PlanOptions};
+use ndarray::Array2;
+use net::Role;
+use protocols::functions::argmax::ARGMAX_WIDTH;
+use protocols::functions::{argmax, rope};
+use protocols::ops::b2a::B2a;
+use protocols::ops::compare::AtLeast;
+use protocols::ops::embed::Embed;
+use protocols::ops::evaluate::{Evaluate, Function as Tabulated};
+use protocols::ops::fss::table::{CurveSpec, FssTable};
+use protocols::ops::linear::Linear;
+use protocols::ops::lookup::Table;
+use protocols::ops::matmul::Matmul;
+use protocols::ops::mul::{Mul, MulRows};
+use protocols::ops::mux::{Choose, Mux, Select};
+use protocols::ops::one_hot::OneHot;
+use protocols::ops::reveal::{Open, Reveal, RevealRounded};
+use protocols::ops::row_max::RowMax;
+use protocols::ops::shuffle::{Permute, Shuffle};
+use protocols::ops::sum_squares::SumSquares;
+use protocols::ops::truncate::Truncation;
+use protocols::{
+    Abb, Axis, EMBED_WIDTH, Error, FRAC, FixedValues, FixedWeight, LINEAR_WIDTH, Operand, OperandId, OperandKind,
+    Options, Plans, Tensor, WEIGHT_BITS, WeightSpec, Words,
+};
+use testing::{DEALER, Function, Laws, Output, TWO_PHASES, signed_values};
+
+/// The twin of a truncation rounds to nearest, the protocol to either neighbour.
+const TRUNCATION: u64 = 1;
+
+/// What [`he::OlePlan::lsb_error`] says of a product by OLE.
+const OLE: u64 = 1;
+
+/// Products that OLE makes more cheaply than OTs do.
+const MANY: usize = 9000;
+
+/// Products that OTs make.
+const FEW: usize = 70;
+
+/// Bits of values of which two make a product that is a signed `width`-bit value.
+fn factor_bits(width: u32) -> u32 {
+    ((width - 1) / 2).max(1)
+}
+
+/// The error of the plans of products of `shape`, whose weights have `weight_bits` bits: the larger one of both
+/// usages.
+fn plan_error(shape: MatmulShape, width: u32, weight_bits: u32) -> u64 {
+    let error = |options: Options| {
+        let plan = Plans::new(options).matmul(MatmulSpec { shape, width, weight_bits });
+        plan.expect("a plan").lsb_error()
+    };
+    error(DEALER).max(error(TWO_PHASES))
+}
+
+/// The error of a product of two shared matrices: that of each cross term, whichever operand is encrypted.
+fn shared_error(shape: MatmulShape, width: u32) -> u64 {
+    let MatmulShape { batch, m, k, n } = shape;
+    let transposed = MatmulShape { batch, m: n, k, n: m };
+    2 * plan_error(shape, width, width).max(plan_error(transposed, width, width))
+}
+
+/// The same for a product whose shape its correlations' batches decide: twice the most that any plan may err.
+fn largest_shared_error() -> u64 {
+    2 * PlanOptions::default().max_lsb_error
+}
+
+fn random_bits(count: usize) -> Vec<u8> {
+    signed_values(20, count, 77).into_iter().map(|value| (value & 1) as u8).collect()
+}
+
+#[test]
+fn truncation() {
+    for (width, shift, out) in
+        [(64, 18, 64), (64, 0, 64), (56, 16, 64), (44, 22, 41), (36, 18, 18), (30, 2, 64), (32, 12, 8), (3, 1, 64)]
+    {
+        Laws::of(Truncation { width, shift, out })
+            .words(&[20, 15], signed_values(width - 2, 300, 1))
+            .ring(out)
+            .error(if shift == 0 { 0 } else { TRUNCATION })
+            .refuses(&[vec![1 << (width - 2); 300]])
+            .refuses(&[vec![(1u64 << (width - 2)).wrapping_neg(); 300]])
+            .hold();
+    }
+}
+
+#[test]
+fn at_least() {
+    for width in [4, 8, 9, 16, 17, 33, 64] {
+        let edge = 1i64 << (width - 2);
+        let x = || signed_values(width - 2, 60, width.into());
+        Laws::of(AtLeast { thresholds: &[0], width }).words(&[60], x()).hold();
+        Laws::of(AtLeast { thresholds: &[0, 1, -1, edge / 3, -edge], width })
+            .words(&[4, 15], x())
+            // Inside the ring, but too far from the last threshold.
+            .refuses(&[vec![(edge + edge / 2) as u64; 60]])
+            .hold();
+    }
+}
+
+#[test]
+fn row_max() {
+    for (lengths, width) in [(&[1, 1][..], 13), (&[2, 5, 1, 3], 3), (&[129], 13), (&[70, 7], 40), (&[8, 8, 8], 64)] {
+        let n = lengths.iter().sum();
+        let ends = (0..n as u64).map(|i| ((1 << (width - 1)) - (i & 1)) & (u64::MAX >> (64 - width))).collect();
+        let laws = Laws::of(RowMax { lengths, width }).words(&[n], signed_values(width - 2, n, 2)).ring(width);
+        // Single entries have no differences that could leave the range.
+        if n > lengths.len() { laws.refuses(&[ends]) } else { laws }.hold();
+    }
+}
+
+/// Two selections by the same bits, whose choices are sent first.
+#[derive(Clone)]
+struct Selected {
+    width: u32,
+}
+
+impl Function for Selected {
+    fn call<B: Abb>(&self, b: &mut B, words: &[B::Words], bits: &[B::Bits]) -> Result<Output<B::Form>, Error> {
+        let [first, second] = b.apply(Choose::<2>, &bits[0])?;
+        let first = b.apply(Select { width: self.width }, (first, &words[0]))?;
+        let second = b.apply(Select { width: self.width }, (second, &words[1]))?;
+        Ok(Output::Words(B::Words::concat(0, &[&first, &second])))
+    }
+}
+
+#[test]
+fn choose_and_select() {
+    for width in [1, 7, 41, 64] {
+        Laws::of(Selected { width })
+            .bits(&[FEW], random_bits(FEW))
+            .words(&[FEW], signed_values(62, FEW, 3))
+            .words(&[FEW], signed_values(62, FEW, 4))
+            .ring(width)
+            .hold();
+    }
+}
+
+#[test]
+fn mux() {
+    for width in [1, 7, 41, 64] {
+        Laws::of(Mux { width })
+            .bits(&[7, 10], random_bits(FEW))
+            .words(&[7, 10], signed_values(62, FEW, 3))
+            .ring(width)
+            .hold();
+    }
+}
+
+#[test]
+fn mux_by_real_transfers() {
+    let real = Options::default();
+    Laws::of(Mux { width: 41 })
+        .bits(&[FEW], random_bits(FEW))
+        .words(&[FEW], signed_values(62, FEW, 3))
+        .ring(41)
+        .over(&[real, Options { preprocess: true, ..real }])
+        .hold();
+}
+
+#[test]
+fn b2a() {
+    for width in [1, 2, 17, 64] {
+        Laws::of(B2a { width }).bits(&[10, 7], random_bits(FEW)).ring(width).hold();
+    }
+}
+
+#[test]
+fn mul() {
+    for (n, width) in [(FEW, 64), (FEW, 37), (FEW, 2), (MANY, 40)] {
+        let [x, y] = [5, 6].map(|seed| signed_values(factor_bits(width), n, seed));
+        let outside = vec![1 << (width / 2); n];
+        Laws::of(Mul { width })
+            .words(&[n], x)
+            .words(&[n], y)
+            .ring(width)
+            .error(if n == MANY { OLE } else { 0 })
+            .refuses(&[outside.clone(), outside])
+            .hold();
+    }
+}
+
+#[test]
+fn mul_rows() {
+    for (rows, n, width) in [(1, 1, 64), (5, 33, 41), (3, 128, 50), (7, 1, 3)] {
+        Laws::of(MulRows { width })
+            .words(&[rows, n], signed_values(factor_bits(width), rows * n, 8))
+            .words(&[rows], signed_values(factor_bits(width), rows, 9))
+            .ring(width)
+            // OTs make single words; long rows may come from products of matrices.
+            .error(if n == 1 { 0 } else { largest_shared_error() })
+            .refuses(&[vec![1 << (width / 2); rows * n], vec![1 << (width / 2); rows]])
+            .hold();
+    }
+}
+
+#[test]
+fn sum_squares() {
+    for (rows, n, width, bits) in [(1, 48, 64, 26), (4, 9, 40, 17), (2, 4000, 64, 25)] {
+        Laws::of(SumSquares { width })
+            .words(&[rows, n], signed_values(bits, rows * n, 10))
+            .ring(width)
+            .error(n as u64 * OLE)
+            .refuses(&[vec![1 << (width / 2); rows * n]])
+            .hold();
+    }
+}
+
+#[test]
+fn matmul() {
+    for (batch, m, k, n, width, bits) in [(1, 1, 7, 5, 64, 20), (3, 2, 16, 9, 50, 20), (2, 9, 4, 1, 40, 18)] {
+        Laws::of(Matmul { width })
+            .words(&[batch, m, k], signed_values(bits, batch * m * k, 1))
+            .words(&[batch, k, n], signed_values(bits, batch * k * n, 2))
+            .ring(width)
+            .error(shared_error(MatmulShape { batch, m, k, n }, width))
+            .refuses(&[vec![1 << (width / 2); batch * m * k], vec![1 << (width / 2); batch * k * n]])
+            .hold();
+    }
+}
+
+/// A weight, and the same without its values.
+fn weight(inputs: usize, outputs: usize) -> [FixedWeight; 2] {
+    let spec = WeightSpec { name: "w".into(), inputs, outputs };
+    let matrix = signed_values(WEIGHT_BITS, inputs * outputs, 4).into_iter().map(|value| value as i32).collect();
+    let bias = signed_values(50, outputs, 5).into_iter().map(|value| value as i64).collect();
+    let known = FixedWeight { spec: spec.clone(), frac: 16, values: Some(FixedValues { matrix, bias }) };
+    [known, FixedWeight { spec, frac: 16, values: None }]
+}
+
+#[test]
+fn linear() {
+    for (rows, inputs, outputs) in [(1, 12, 7), (5, 33, 20)] {
+        let [known, announced] = weight(inputs, outputs);
+        let [known, announced] = [&known, &announced].map(|weight| Linear { weight });
+        let shape = MatmulShape { batch: 1, m: rows, k: inputs, n: outputs };
+        Laws::of_each(known, announced, known)
+            .words(&[rows, inputs], signed_values(26, rows * inputs, 3))
+            .ring(LINEAR_WIDTH)
+            .error(plan_error(shape, LINEAR_WIDTH, WEIGHT_BITS))
+            .weight("w", &known.weight.values.as_ref().expect("known").matrix)
+            .refuses(&[vec![1 << 45; rows * inputs]])
+            .hold();
+    }
+}
+
+#[test]
+fn embed() {
+    let [known, announced] = weight(17, 9);
+    let (ids, count) = ([3, 0, 16, 3], 4);
+    let shape = MatmulShape { batch: 1, m: count, k: 17, n: 9 };
+    Laws::of_each(
+        Embed { table: &known, ids: Some(&ids), count },
+        Embed { table: &announced, ids: Some(&ids), count },
+        Embed { table: &known, ids: None, count },
+    )
+    .ring(EMBED_WIDTH)
+    .error(plan_error(shape, EMBED_WIDTH, WEIGHT_BITS))
+    .weight("w", &known.values.as_ref().expect("known").matrix)
+    .hold();
+}
+
+/// x^2 in integers, by expansion around the sender's low part.
+struct Square;
+
+impl Table for Square {
+    fn index_bits(&self) -> u32 {
+        4
+    }
+    fn low_bits(&self) -> u32 {
+        6
+    }
+    fn out_width(&self) -> u32 {
+        31
+    }
+    fn has_constant(&self) -> bool {
+        true
+    }
+    fn factor_bits(&self) -> Vec<u32> {
+        vec![6, 12]
+    }
+    fn factors(&self, low: u64, out: &mut [u64]) {
+        out.copy_from_slice(&[low, low * low]);
+    }
+    fn coefficients(&self, window: i64, low: u64, out: &mut [u64]) {
+        let x = window * 64 + low as i64;
+        out.copy_from_slice(&[(x * x) as u64, (2 * x) as u64, 1]);
+    }
+}
+
+#[test]
+fn evaluate_by_lookup() {
+    let function = Tabulated::lookup(Square, 0);
+    // All inputs but those of the last window.
+    let x: Vec<u64> = (0..15 * 64).collect();
+    Laws::of(Evaluate { function: &function }).words(&[15, 64], x).ring(31).hold();
+}
+
+#[test]
+fn evaluate_on_masked_inputs() {
+    let (index_bits, low_bits, out_frac, out_width) = (5, 4, 20, 30);
+    // All inputs but those of the two last windows.
+    let x: Vec<u64> = (0..30 << low_bits).collect();
+    let n = x.len();
+
+    // Lines with slopes in whole units are exact, however the input is split.
+    let spec = CurveSpec { index_bits, low_bits, base: 0.0, step: 1.0, out_frac: 0, out_width };
+    let exact = Tabulated::masked(FssTable::lines(spec, |x| 3.0 * x + 7.0), 0);
+    Laws::of(Evaluate { function: &exact }).words(&[n], x.clone()).ring(out_width).hold();
+
+    // Other curves depend on the split, and the twin draws another one than the parties. Each is off by the error of
+    // interpolation over a triple window, f'' (3 window)^2 / 16, by half a unit of the slope at up to one and a half
+    // windows from the middle, and by half a unit of the constant.
+    let step = (-f64::from(index_bits + low_bits)).exp2();
+    let (second_derivative, window) = (2.0, f64::from(1u32 << low_bits));
+    let interpolation = second_derivative * (3.0 * window * step).powi(2) / 16.0 * f64::from(1u32 << out_frac);
+    let error = 2.0 * (interpolation + 0.5 * 1.5 * window + 0.5);
+    let spec = CurveSpec { index_bits, low_bits, base: -0.25, step, out_frac, out_width };
+    let curve = Tabulated::masked(FssTable::lines(spec, |x| x * x - 0.5), out_frac);
+    Laws::of(Evaluate { function: &curve }).words(&[n], x).ring(out_width).error(error as u64).hold();
+}
+
+#[test]
+fn one_hot() {
+    for (bits, count, n) in [(1, 1, 5), (2, 3, 9), (4, 5, 40), (6, 16, 200), (8, 200, 30), (9, 512, 20)] {
+        Laws::of(OneHot { bits, count }).words(&[n], signed_values(62, n, 5)).hold();
+    }
+}
+
+/// The entries after a shuffle and its inverse, and the sums of the shuffled rows.
+#[derive(Clone)]
+struct Restored {
+    width: u32,
+    rows: usize,
+    items: usize,
+}
+
+impl Function for Restored {
+    fn call<B: Abb>(&self, b: &mut B, words: &[B::Words], _: &[B::Bits]) -> Result<Output<B::Form>, Error> {
+        let Restored { width, rows, items } = *self;
+        let permutations = b.apply(Permute { rows, items }, ())?;
+        let widths = &[width];
+        let shuffled = b.apply(Shuffle { widths, inverse: false }, (&permutations, &words[0]))?;
+        let restored = b.apply(Shuffle { widths, inverse: true }, (&permutations, &shuffled))?;
+        let sums = shuffled.reshape(&[rows, items]).sum_last();
+        Ok(Output::Words(B::Words::concat(0, &[&restored.reshape(&[rows * items]), &sums])))
+    }
+}
+
+#[test]
+fn shuffle_and_permute() {
+    for (rows, items, width) in [(1, 1, 64), (2, 2, 7), (2, 5, 2), (4, 8, 44), (12, 64, 38), (2, 33, 64)] {
+        let n = rows * items;
+        let laws = Laws::of(Restored { width, rows, items })
+            .words(&[rows, items, 1], signed_values(width - 1, n, 6))
+            .ring(width);
+        if width < 64 { laws.refuses(&[vec![1 << 62; n]]) } else { laws }.hold();
+    }
+}
+
+#[test]
+fn reveal() {
+    for to in [Role::Client, Role::Server] {
+        for width in [1, 23, 64] {
+            let x = signed_values(62, 33, 1);
+            Laws::of(Reveal { width, to }).words(&[33], x).ring(width).opened_to(&[to]).hold();
+        }
+    }
+}
+
+#[test]
+fn reveal_rounded() {
+    for (width, drop) in [(56, 20), (24, 7), (64, 1)] {
+        for to in [Role::Client, Role::Server] {
+            Laws::of(RevealRounded { width, drop, to })
+                .words(&[300], signed_values(width - 2, 300, 1))
+                .ring(width)
+                .opened_to(&[to])
+                // Below 2^drop, and half of that for the twin, which rounds to nearest.
+                .error((1 << drop) - 1 + (1 << (drop - 1)))
+                .refuses(&[vec![1 << (width - 2); 300]])
+                .hold();
+        }
+    }
+}
+
+#[test]
+fn open() {
+    for width in [1, 23, 64] {
+        let both = [Role::Client, Role::Server];
+        Laws::of(Open { width }).words(&[33], signed_values(62, 33, 1)).ring(width).opened_to(&both).hold();
+    }
+}
+
+/// Products with a matrix of 20, 20, 30 and 40 tokens. They open more than the test of uniformity wants, as an
+/// operand begins once in a session.
+#[derive(Clone)]
+struct Growing {
+    kind: OperandKind,
+    width: u32,
+}
+
+impl Growing {
+    const BATCH: usize = 2;
+    const M: usize = 8;
+    const D: usize = 16;
+    const MOST: usize = 40;
+}
+
+impl Function for Growing {
+    fn call<B: Abb>(&self, b: &mut B, words: &[B::Words], _: &[B::Bits]) -> Result<Output<B::Form>, Error> {
+        let mut operand = Operand::new(OperandId { layer: 3, kind: self.kind, generation: 1 });
+        let axis = self.kind.axis();
+        let mut products = Vec::new();
+        for tokens in [20, 20, 30, Growing::MOST] {
+            let (x, matrix) = match axis {
+                Axis::Columns => (words[0].clone(), words[1].slice(2, 0..tokens)),
+                Axis::Rows => (words[0].slice(2, 0..tokens), words[1].slice(1, 0..tokens)),
+            };
+            let product = b.matmul_cached(&x, &matrix, self.width, axis, &mut operand)?;
+            products.push(product.reshape(&[product.len()]));
+        }
+        Ok(Output::Words(B::Words::concat(0, &products.iter().collect::<Vec<_>>())))
+    }
+}
+
+#[test]
+fn matmul_cached() {
+    let (batch, m, d, tokens, width) = (Growing::BATCH, Growing::M, Growing::D, Growing::MOST, 50);
+    for (kind, x, matrix) in [
+        (OperandKind::Keys, [batch, m, d], [batch, d, tokens]),
+        (OperandKind::Values, [batch, m, tokens], [batch, tokens, d]),
+    ] {
+        let [n, size] = [x, matrix].map(|shape| shape.iter().product());
+        Laws::of(Growing { kind, width })
+            .words(&x, signed_values(20, n, 1))
+            .words(&matrix, signed_values(20, size, 2))
+            .ring(width)
+            .error(largest_shared_error())
+            .refuses(&[vec![1 << 25; n], vec![1 << 25; size]])
+            .hold();
+    }
+}
+
+#[derive(Clone)]
+struct Argmax;
+
+impl Function for Argmax {
+    fn call<B: Abb>(&self, b: &mut B, words: &[B::Words], _: &[B::Bits]) -> Result<Output<B::Form>, Error> {
+        argmax(b, &words[0]).map(Output::Words)
+    }
+}
+
+#[test]
+fn argmax_of_distinct_entries() {
+    let most = (1i64 << (ARGMAX_WIDTH - 2)) - 1;
+    for n in [1, 2, 3, 33, 100] {
+        // Distinct, as ties go to either; in another order for each length, from one end of the range to the other.
+        let place = |i: usize| ((7 * i + n / 3) % n) as i64;
+        let value = |i: usize| if place(i) + 1 == n as i64 { most } else { 2 * most / n as i64 * place(i) - most };
+        let x: Vec<u64> = (0..n).map(|i| value(i) as u64).collect();
+        Laws::of(Argmax).words(&[n], x).ring(ARGMAX_WIDTH).refuses(&[vec![1 << (ARGMAX_WIDTH - 2); n]]).hold();
+    }
+}
+
+#[derive(Clone)]
+struct Rope {
+    cos: Array2<f32>,
+    sin: Array2<f32>,
+}
+
+impl Function for Rope {
+    fn call<B: Abb>(&self, b: &mut B, words: &[B::Words], _: &[B::Bits]) -> Result<Output<B::Form>, Error> {
+        rope(b, &words[0], &self.cos, &self.sin).map(Output::Words)
+    }
+}
+
+#[test]
+fn rope_of_the_whole_range() {
+    let (count, heads, d) = (5, 3, 8);
+    let n = count * heads * d;
+    let angles = Array2::from_shape_fn((count, d / 2), |(t, i)| t as f32 * 0.7f32.powi(i as i32));
+    Laws::of(Rope { cos: angles.mapv(f32::cos), sin: angles.mapv(f32::sin) })
+        .words(&[count, heads, d], signed_values(FRAC + 12, n, 7))
+        // The products with public angles are local and exact.
+        .error(TRUNCATION)
+        .refuses(&[vec![1 << (FRAC + 13); n]])
+        .hold();
+}

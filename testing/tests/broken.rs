@@ -1,0 +1,97 @@
+//! The laws notice an operation that breaks one of them.
+
+use protocols::Words;
+use protocols::operation::prelude::*;
+use protocols::wire::opening;
+use rand::Rng;
+use testing::{Laws, lawful, signed_values};
+
+/// Ring of the opened words.
+const WIDTH: u32 = 32;
+
+/// Words in the operand: enough that one run of a uniform opening fills the test.
+const COUNT: usize = 600;
+
+/// What is wrong with [`Again`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Fault {
+    None,
+    Twin,
+    Cost,
+    Range,
+    Uniform,
+}
+
+/// Shares x anew: opens it under masks of both parties, who take theirs off again. Range: signed 30-bit values.
+#[derive(Clone, Copy, Debug)]
+struct Again(Fault);
+
+lawful!(Again, |words, _| &words[0], Words);
+
+impl Operation for Again {
+    type Input<'a, F: Form> = &'a F::Words;
+    type Output<F: Form> = F::Words;
+    type Size = Vec<usize>;
+
+    fn size<F: Form>(&self, x: &&F::Words) -> Vec<usize> {
+        x.shape()
+    }
+
+    fn cost(&self, shape: &Vec<usize>, _: bool, _: &mut Plans) -> Result<Cost, Error> {
+        Ok(opening::open_cost(shape.iter().product::<usize>() + usize::from(self.0 == Fault::Cost), WIDTH))
+    }
+
+    fn run(&self, s: &mut Session, x: &ArrayD<u64>, _: Option<&[u64]>) -> Result<ArrayD<u64>, Error> {
+        let mask = x.mapv(|_| if self.0 == Fault::Uniform { 0 } else { s.rng().next_u64() });
+        let opened = shaped(x.shape(), opening::masked(s, &flat(&x.plus(&mask)), WIDTH)?);
+        let wrong = u64::from(self.0 == Fault::Twin);
+        let unmasked = if s.is_server() { opened.minus(&mask) } else { mask.times(u64::MAX) };
+        Ok(unmasked.mapv(|word| word.wrapping_add(wrong)))
+    }
+
+    fn twin(&self, twin: &mut Twin, x: &ArrayD<u64>) -> Result<ArrayD<u64>, Error> {
+        let width = if self.0 == Fault::Range { 64 } else { 30 };
+        twin.fitted("again", x.mapv(|x| i128::from(x as i64)), width)
+    }
+
+    fn planned(&self, shape: Vec<usize>) -> protocols::Shape {
+        protocols::Shape(shape)
+    }
+}
+
+fn hold(fault: Fault) {
+    Laws::of(Again(fault))
+        .words(&[COUNT], signed_values(10, COUNT, 1))
+        .ring(WIDTH)
+        .refuses(&[vec![1 << 29; COUNT]])
+        .hold();
+}
+
+#[test]
+fn a_right_operation_passes() {
+    hold(Fault::None);
+}
+
+#[test]
+#[should_panic(expected = "twin: ")]
+fn a_wrong_result_is_noticed() {
+    hold(Fault::Twin);
+}
+
+#[test]
+#[should_panic(expected = "cost: plan")]
+fn a_wrong_cost_is_noticed() {
+    hold(Fault::Cost);
+}
+
+#[test]
+#[should_panic(expected = "range: ")]
+fn a_twin_without_a_range_is_noticed() {
+    hold(Fault::Range);
+}
+
+#[test]
+#[should_panic(expected = "uniform: ")]
+fn an_opening_without_a_mask_is_noticed() {
+    hold(Fault::Uniform);
+}
