@@ -3,24 +3,27 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use comfy_table::{CellAlignment, Table, presets};
+use comfy_table::Table;
 use net::Shape;
 
-use crate::cost::{Cost, Split};
-use crate::{Findings, Row};
+use super::cost::{Cost, Split};
+use super::findings::{Findings, Paper, Rest, Row, Setting};
+use crate::command::Run;
+use crate::markdown::{megabytes, ratio, right_align, table};
 
 /// Steps listed for each configuration.
 const LISTED: usize = 5;
 
 /// The whole report.
 pub(crate) fn markdown(findings: &Findings) -> String {
-    let mut out = format!(
-        "# Ablation of MPCache on the shapes of GPT-2 small\n\n    cargo run --release -p waggle-bench --example ablation \
-         -- {}\n\n",
-        findings.arguments.join(" ")
-    );
-    let Findings { budget, keep, link, .. } = findings;
-    let mut lengths: Vec<usize> = findings.rows.iter().map(|row| row.cache).collect();
+    let mut out = String::from("# Ablation of MPCache on the shapes of GPT-2 small\n\n");
+    for Run { command, .. } in &findings.runs {
+        let _ = writeln!(out, "    {command}");
+    }
+    out.push('\n');
+    let Setting { budget, keep, link, preprocess } = &findings.setting;
+    let Rest { planned: rest, measured: measured_rest } = &findings.rest;
+    let mut lengths: Vec<usize> = findings.rows.iter().map(|row| row.attention.cache).collect();
     lengths.dedup();
     let _ = writeln!(
         out,
@@ -28,13 +31,13 @@ pub(crate) fn markdown(findings: &Findings) -> String {
          prompt. MB both ways, correlations (offline) included and also told apart. \"less\" and \"faster\" are against \
          `full`. Network seconds are of bytes and flows alone, without computation, on the slow side."
     );
-    if findings.rest_measured.is_some() {
+    if measured_rest.is_some() {
         let _ = writeln!(
             out,
             "Seconds are measured over `{link}`, both parties on one machine with {} cores, correlations made on the \
-             spot; the pair of layers that is run counts six times. Bytes are the plan's, which equals both ledgers of the measured \
-             steps to the byte, but where quickselect makes traffic random (*): there they are the mean.",
-            findings.cores
+             spot; the pair of layers that is run counts six times. Bytes are the plan's, which equals both ledgers of the \
+             measured steps to the byte, but where quickselect makes traffic random (*): there they are the mean.",
+            findings.runs.first().map_or(1, |run| run.cores)
         );
     } else {
         let _ = writeln!(out, "Planned on shapes for `{link}`: nothing was run. (*) The mean of random traffic.");
@@ -42,7 +45,7 @@ pub(crate) fn markdown(findings: &Findings) -> String {
     let _ = writeln!(
         out,
         "\n{}",
-        if findings.preprocess {
+        if *preprocess {
             "Two phases: online is what is left when all correlations are there; offline is what a step adds to their \
              preparation. Network seconds and the shares of operations are of the online phase."
         } else {
@@ -50,29 +53,30 @@ pub(crate) fn markdown(findings: &Findings) -> String {
         }
     );
     for &cache in &lengths {
-        let rows: Vec<&Row> = findings.rows.iter().filter(|row| row.cache == cache).collect();
-        let (steps, once) = if findings.preprocess {
+        let rows: Vec<&Row> = findings.rows.iter().filter(|row| row.attention.cache == cache).collect();
+        let (steps, once) = if *preprocess {
             (two_phase_steps(&rows), two_phase_once(&rows))
         } else {
             (steps(findings, &rows), once(&rows))
         };
         let _ = writeln!(out, "\n## {cache} tokens in the cache\n\n{steps}");
-        let _ = writeln!(out, "\nOnce a prompt{}:\n\n{once}", if findings.preprocess { ", online" } else { "" });
-        let _ = writeln!(out, "\nWhere the bytes of attention go:\n\n{}", largest(&rows, findings.preprocess));
+        let _ = writeln!(out, "\nOnce a prompt{}:\n\n{once}", if *preprocess { ", online" } else { "" });
+        let _ = writeln!(out, "\nWhere the bytes of attention go:\n\n{}", largest(&rows, *preprocess));
     }
     let _ = writeln!(out, "\n## Configurations\n\n{}", named(findings, lengths.first().copied().unwrap_or(0)));
-    if findings.preprocess {
+    if *preprocess {
         return out;
     }
-    let rest = findings.rest_planned.total();
+    let rest = rest.total();
     let _ = write!(
         out,
         "\nThe rest of the step (embedding, norms, matrices, GELU, head, logits opened) takes {} MB, {:.0} flows",
         megabytes(rest.bytes()),
         rest.flows
     );
-    if let (Some(rest), Some(error)) = (findings.rest_measured, findings.rest_logit_error) {
-        let _ = write!(out, ", {:.2} s; its logits are within {error:.4} of f32", rest.total().seconds);
+    if let Some(rest) = measured_rest {
+        let (seconds, error) = (rest.step.total().seconds, rest.logit_error);
+        let _ = write!(out, ", {seconds:.2} s; its logits are within {error:.4} of f32");
     }
     out.push_str(".\n");
     out
@@ -91,10 +95,10 @@ fn steps(findings: &Findings, rows: &[&Row]) -> Table {
     }
     header.push("paper: faster / less");
     let mut table = table(&header);
-    let Some(full) = rows.iter().find(|row| row.name == "full") else { return table };
-    let with_rest = |split: Split| split.total() + findings.rest_planned.total();
+    let Some(full) = rows.iter().find(|row| row.attention.name == "full") else { return table };
+    let with_rest = |split: Split| split.total() + findings.rest.planned.total();
     let seconds = |row: &Row| row.measured.as_ref().map(|m| m.step.total().seconds);
-    let rest_seconds = findings.rest_measured.map(|rest| rest.total().seconds);
+    let rest_seconds = findings.rest.measured.map(|rest| rest.step.total().seconds);
     for row in rows {
         let cost = row.planned.total();
         let mut cells = vec![
@@ -119,7 +123,7 @@ fn steps(findings: &Findings, rows: &[&Row]) -> Table {
             let whole = |row| Some(seconds(row)? + rest_seconds?);
             cells.extend(timed(whole(row), whole(full)));
         }
-        cells.push(row.paper.unwrap_or_default().into());
+        cells.push(row.paper.map_or_else(String::new, |Paper { faster, less }| format!("{faster}x / {less}x")));
         table.add_row(cells);
     }
     right_align(table)
@@ -139,7 +143,7 @@ fn two_phase_steps(rows: &[&Row]) -> Table {
         "both MB",
         "less",
     ]);
-    let Some(full) = rows.iter().find(|row| row.name == "full") else { return table };
+    let Some(full) = rows.iter().find(|row| row.attention.name == "full") else { return table };
     for row in rows {
         let Split { online, offline } = row.planned;
         let mut cells = vec![named_row(row)];
@@ -162,14 +166,14 @@ fn two_phase_once(rows: &[&Row]) -> Table {
             continue;
         }
         let cost = |cost: Cost| [megabytes(cost.bytes()), format!("{:.0}", cost.flows)];
-        table.add_row([vec![row.name.to_owned()], cost(eviction).to_vec(), cost(digests).to_vec()].concat());
+        table.add_row([vec![row.attention.name.clone()], cost(eviction).to_vec(), cost(digests).to_vec()].concat());
     }
     right_align(table)
 }
 
 /// Its name, with a mark where the traffic is random.
 fn named_row(row: &Row) -> String {
-    format!("{}{}", row.name, if row.random { " *" } else { "" })
+    format!("{}{}", row.attention.name, if row.random() { " *" } else { "" })
 }
 
 /// Seconds on the network called `name`.
@@ -188,7 +192,7 @@ fn once(rows: &[&Row]) -> Table {
         "flows",
         "bytes paid back after tokens",
     ]);
-    let Some(full) = rows.iter().find(|row| row.name == "full") else { return table };
+    let Some(full) = rows.iter().find(|row| row.attention.name == "full") else { return table };
     for row in rows {
         let (eviction, digests) = (row.eviction.total(), row.digests.total());
         if eviction.bytes() + digests.bytes() == 0.0 {
@@ -197,7 +201,7 @@ fn once(rows: &[&Row]) -> Table {
         let saved = full.planned.total().bytes() - row.planned.total().bytes();
         let tokens = (eviction.bytes() + digests.bytes()) / saved;
         table.add_row(vec![
-            row.name.to_owned(),
+            row.attention.name.clone(),
             megabytes(eviction.bytes()),
             format!("{:.0}", eviction.flows),
             megabytes(digests.bytes()),
@@ -213,10 +217,10 @@ fn largest(rows: &[&Row], two_phases: bool) -> Table {
     let mut table = table(&["configuration", "largest steps: MB (share), flows"]);
     for row in rows {
         let mut steps: BTreeMap<&str, Split> = BTreeMap::new();
-        for (path, split) in &row.operations {
-            let step = path.split('/').next().unwrap_or_default();
+        for operation in &row.operations {
+            let step = operation.path.split('/').next().unwrap_or_default();
             let sum = steps.entry(step).or_default();
-            *sum = *sum + *split;
+            *sum = *sum + operation.step;
         }
         // In two phases correlations are prepared apart from the operations.
         let counted = |split: Split| if two_phases { split.online } else { split.total() };
@@ -228,7 +232,7 @@ fn largest(rows: &[&Row], two_phases: bool) -> Table {
             .take(LISTED)
             .map(|(step, c)| format!("{step} {} ({:.0} %), {:.0}", megabytes(c.bytes()), share(c.bytes()), c.flows))
             .collect();
-        table.add_row(vec![row.name.to_owned(), listed.join("; ")]);
+        table.add_row(vec![row.attention.name.clone(), listed.join("; ")]);
     }
     table
 }
@@ -236,36 +240,18 @@ fn largest(rows: &[&Row], two_phases: bool) -> Table {
 /// What the names stand for, and how the answers compared.
 fn named(findings: &Findings, cache: usize) -> Table {
     let mut table = table(&["configuration", "policy", "answers: error / other choice"]);
-    for row in findings.rows.iter().filter(|row| row.cache == cache) {
+    for row in findings.rows.iter().filter(|row| row.attention.cache == cache) {
         // The first length that was run tells.
-        let run = findings.rows.iter().filter(|other| other.name == row.name).find_map(|row| row.measured.as_ref());
+        let run = findings
+            .rows
+            .iter()
+            .filter(|other| other.attention.name == row.attention.name)
+            .find_map(|row| row.measured.as_ref());
         let check = run.map_or_else(
             || "not run".into(),
             |m| format!("{:.4} / {:.1} % of heads", m.check.same, 100.0 * m.check.tied),
         );
-        table.add_row(vec![row.name.to_owned(), format!("`{}`", row.policy), check]);
-    }
-    table
-}
-
-fn megabytes(bytes: f64) -> String {
-    let megabytes = bytes / 1e6;
-    if megabytes >= 100.0 { format!("{megabytes:.0}") } else { format!("{megabytes:.2}") }
-}
-
-fn ratio(of: f64, to: f64) -> String {
-    format!("{:.2}x", of / to)
-}
-
-fn table(header: &[&str]) -> Table {
-    let mut table = Table::new();
-    table.load_style(presets::ASCII_MARKDOWN).set_header(header);
-    table
-}
-
-fn right_align(mut table: Table) -> Table {
-    for column in table.column_iter_mut().skip(1) {
-        column.set_cell_alignment(CellAlignment::Right);
+        table.add_row(vec![row.attention.name.clone(), format!("`{}`", row.attention.policy), check]);
     }
     table
 }

@@ -4,13 +4,21 @@ use std::collections::BTreeMap;
 use std::ops::{Add, AddAssign, Mul, Sub};
 
 use net::{Phase, Shape, Traffic};
-use serde::Serialize;
 
-/// What was booked: by phase and path.
-pub(crate) type Accounts = BTreeMap<(Phase, String), Traffic>;
+/// An account of a ledger.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Account {
+    /// What the traffic was for.
+    pub(crate) phase: Phase,
+    /// Its scopes, outermost first, separated by `/`.
+    pub(crate) path: String,
+}
+
+/// What was booked.
+pub(crate) type Accounts = BTreeMap<Account, Traffic>;
 
 /// Bytes, flows and wall-clock time of a part of a step.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Cost {
     /// Bytes from client to server.
     pub(crate) bytes_client_to_server: f64,
@@ -87,7 +95,7 @@ impl Mul<f64> for Cost {
 }
 
 /// What a token costs: with the data, and making correlations before it (booked `offline`; here made on the spot).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Split {
     /// With the data.
     pub(crate) online: Cost,
@@ -99,7 +107,7 @@ impl Split {
     /// The accounts that `weight` keeps, times the number it gives them. Set-up is left out: a session has it once.
     pub(crate) fn of(accounts: &Accounts, weight: impl Fn(&str) -> Option<f64>) -> Self {
         let mut split = Split::default();
-        for ((phase, path), traffic) in accounts {
+        for (Account { phase, path }, traffic) in accounts {
             let Some(weight) = weight(path) else { continue };
             match phase {
                 Phase::Setup => {}

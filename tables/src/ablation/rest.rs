@@ -14,9 +14,11 @@ use model::{
 use net::{Channel, Phase, Role, memory_pair};
 use protocols::{FixedLoader, FixedWeight, Options, Plan, Secure};
 
-use crate::cost::{Accounts, Split};
-use crate::run::{Booked, shaped};
-use crate::{Failure, LAYERS, MODEL_LAYERS};
+use super::cost::{Accounts, Split};
+use super::error::AblationError;
+use super::findings::MeasuredRest;
+use super::run::{Booked, accounts, shaped};
+use super::shapes::{LAYERS, MODEL_LAYERS};
 
 /// The published configuration; keys that it leaves out have GPT-2 small's values by default.
 const CONFIG: &[u8] = br#"{"model_type": "gpt2"}"#;
@@ -40,15 +42,9 @@ impl<E: Booked> Hooks<E> for AfterPrompt {
         let Some(ledger) = engine.book() else { return };
         ledger.set_phase(if step == Step::Prefill { Phase::Prefill } else { Phase::Decode });
         if step == (Step::Decode { index: 1 }) {
-            self.0 = Some(accounts(engine));
+            self.0 = Some(accounts(ledger));
         }
     }
-}
-
-fn accounts(engine: &mut impl Booked) -> Accounts {
-    let Some(ledger) = engine.book() else { return Accounts::new() };
-    ledger.checkpoint();
-    ledger.entries().into_iter().map(|e| ((e.phase, e.path), e.traffic)).collect()
 }
 
 fn options() -> GenerateOptions {
@@ -60,13 +56,15 @@ fn steps<E: Booked>(
     engine: &mut E,
     model: &Model<E::Weight>,
     ids: Option<&[u32]>,
-) -> Result<(Split, Generation), Failure> {
+) -> Result<(Split, Generation), AblationError> {
     let mut hooks = AfterPrompt::default();
     let mut sampler = Sampler::greedy();
     let input = Input { ids, count: PROMPT };
     let generation = generate(engine, model, input, &options(), Next::Pick(&mut sampler), &mut hooks)?;
     let before = hooks.0.unwrap_or_default();
-    let spent = accounts(engine)
+    let spent = engine
+        .book()
+        .map_or_else(Accounts::new, accounts)
         .into_iter()
         .map(|(key, traffic)| {
             let spent = before.get(&key).map_or(traffic, |before| traffic.since(before));
@@ -85,7 +83,7 @@ fn weight(path: &str) -> Option<f64> {
     (!cached).then_some(times / STEPS as f64)
 }
 
-fn spec() -> Result<ModelSpec, Failure> {
+fn spec() -> Result<ModelSpec, AblationError> {
     let mut spec = ModelSpec::from_config_json(CONFIG).map_err(model::Error::from)?;
     if let ModelSpec::Gpt2(config) = &mut spec {
         config.n_layer = LAYERS;
@@ -94,15 +92,15 @@ fn spec() -> Result<ModelSpec, Failure> {
 }
 
 /// By shapes alone.
-pub(crate) fn plan(options: Options) -> Result<Split, Failure> {
+pub(crate) fn plan(options: Options) -> Result<Split, AblationError> {
     let mut engine = Plan::new(options);
     let model = Model::load(&mut FixedLoader::default(), &spec()?, None)?;
     Ok(steps(&mut engine, &model, None)?.0)
 }
 
-/// Between two parties over links of `shape`, with random weights: the cost, and the largest error of a logit.
-pub(crate) fn secure(shape: net::Shape, protocol: Options) -> Result<(Split, f32), Failure> {
-    let dir = tempfile::tempdir().map_err(Failure::Link)?;
+/// Between two parties over links of `shape`, with random weights.
+pub(crate) fn secure(shape: net::Shape, protocol: Options) -> Result<MeasuredRest, AblationError> {
+    let dir = tempfile::tempdir().map_err(AblationError::Link)?;
     let spec = synthesize(CONFIG, dir.path(), Some(LAYERS), DType::F16, 1)?;
     let open = || Checkpoint::open(dir.path()).map_err(model::Error::from);
     let ids: Vec<u32> = (0..PROMPT as u32).map(|i| 37 * i).collect();
@@ -123,12 +121,12 @@ pub(crate) fn secure(shape: net::Shape, protocol: Options) -> Result<(Split, f32
         (client, server.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
     });
     server?;
-    let (cost, generation) = client?;
+    let (step, generation) = client?;
     drop(weights);
     let float = Model::load(&mut FloatLoader, &spec, Some(&mut open()?))?;
     let error = check(&float, &ids, &options(), &generation)?.max_abs_logit_error.unwrap_or(f32::INFINITY);
     if error > MAX_LOGIT_ERROR {
-        return Err(Failure::Wrong { policy: "the model's other parts".into(), error: error.into() });
+        return Err(AblationError::Wrong { policy: "the model's other parts".into(), error: error.into() });
     }
-    Ok((cost, error))
+    Ok(MeasuredRest { step, logit_error: error.into() })
 }

@@ -10,7 +10,7 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use testing::{share, to_fixed};
 
-use crate::{HEADS, LAYERS};
+use super::shapes::{HEADS, LAYERS};
 
 /// Correlation of neighbouring tokens.
 const RHO: f64 = 0.9;

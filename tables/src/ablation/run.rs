@@ -9,9 +9,10 @@ use ndarray::ArrayD;
 use net::{Channel, Entry, Ledger, Link, Phase, Role, Shaped, Traffic, memory_pair};
 use protocols::{Fixed, Options, Plan, Secure};
 
-use crate::cost::{Accounts, Cost};
-use crate::data::{self, Inputs};
-use crate::{Failure, HEADS, LAYERS};
+use super::cost::{Account, Accounts, Cost};
+use super::data::{self, Inputs};
+use super::error::AblationError;
+use super::shapes::{HEADS, LAYERS};
 
 /// How long a party waits for the other; eviction of a long prompt takes long.
 const PATIENCE: Duration = Duration::from_secs(600);
@@ -38,6 +39,12 @@ impl Booked for Secure {
     fn book(&mut self) -> Option<&mut Ledger> {
         Some(self.channel().ledger_mut())
     }
+}
+
+/// Everything that is booked by now.
+pub(crate) fn accounts(ledger: &mut Ledger) -> Accounts {
+    ledger.checkpoint();
+    ledger.entries().into_iter().map(|e| (Account { phase: e.phase, path: e.path }, e.traffic)).collect()
 }
 
 /// How long the parts of a run are.
@@ -80,9 +87,8 @@ pub(crate) fn run<E: Booked>(
     let mut before = Accounts::new();
     let mut part = |engine: &mut E| {
         let Some(ledger) = engine.book() else { return Accounts::new() };
-        ledger.checkpoint();
-        let now: Accounts = ledger.entries().into_iter().map(|e| ((e.phase, e.path), e.traffic)).collect();
-        let spent = |(key, traffic): (&(Phase, String), &Traffic)| {
+        let now = accounts(ledger);
+        let spent = |(key, traffic): (&Account, &Traffic)| {
             (key.clone(), before.get(key).map_or(*traffic, |before| traffic.since(before)))
         };
         let spent = now.iter().map(spent).collect();
@@ -116,8 +122,8 @@ pub(crate) fn run<E: Booked>(
 }
 
 /// `link`, slowed to a network of `shape`.
-pub(crate) fn shaped(link: impl Link + 'static, shape: net::Shape) -> Result<Shaped, Failure> {
-    Shaped::new(link, shape).map_err(Failure::Link)
+pub(crate) fn shaped(link: impl Link + 'static, shape: net::Shape) -> Result<Shaped, AblationError> {
+    Shaped::new(link, shape).map_err(AblationError::Link)
 }
 
 /// The run on shapes; in two phases after the preparation of all that it takes.
@@ -147,7 +153,7 @@ pub(crate) fn secure(
     scenario: Scenario,
     shape: net::Shape,
     options: Options,
-) -> Result<Trace<ArrayD<u64>>, Failure> {
+) -> Result<Trace<ArrayD<u64>>, AblationError> {
     let [mine, other] = data::shares(words);
     let (client, server) = memory_pair(PATIENCE);
     let client = Channel::new(Role::Client, shaped(client, shape)?);
@@ -163,7 +169,7 @@ pub(crate) fn secure(
     });
     let (mut client, server) = (client?, server?);
     if client.ledger != server.ledger {
-        return Err(Failure::Ledgers { policy: spec.to_string() });
+        return Err(AblationError::Ledgers { policy: spec.to_string() });
     }
     for (mine, other) in client.outputs.iter_mut().zip(&server.outputs) {
         mine.zip_mut_with(other, |a, b| *a = a.wrapping_add(*b));

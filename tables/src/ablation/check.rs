@@ -1,15 +1,15 @@
 //! Answers and accounts of a run between two parties.
 
-use std::collections::BTreeMap;
-
 use mpcache::PolicySpec;
 use ndarray::ArrayD;
-use net::{Phase, Traffic};
-use serde::Serialize;
+use net::Phase;
 use testing::to_real;
 
-use crate::run::Trace;
-use crate::{Failure, HEADS};
+use super::cost::{Account, Accounts};
+use super::error::AblationError;
+use super::findings::Check;
+use super::run::Trace;
+use super::shapes::HEADS;
 
 /// Largest difference of an output entry between two parties and fixed point under equal choices. Scores differ by
 /// about 2^-12, since each of a query's shares is rounded to 15 bits by itself.
@@ -25,20 +25,13 @@ const MAX_TIED: f64 = 0.25;
 /// How far random traffic may be from the mean that the plan states.
 const RANDOM: f64 = 0.3;
 
-/// Outputs of two parties held against the same policy in fixed point.
-#[derive(Clone, Copy, Debug, Serialize)]
-pub(crate) struct Check {
-    /// Largest difference of an entry among the heads with equal choices.
-    pub(crate) same: f64,
-    /// Largest difference of all.
-    pub(crate) largest: f64,
-    /// Share of heads and steps whose outputs show another choice.
-    pub(crate) tied: f64,
-}
-
 /// Compares outputs (1, width), opened, entry by entry.
-pub(crate) fn compare(policy: &PolicySpec, secure: &[ArrayD<u64>], fixed: &[ArrayD<u64>]) -> Result<Check, Failure> {
-    let wrong = |error| Failure::Wrong { policy: policy.to_string(), error };
+pub(crate) fn compare(
+    policy: &PolicySpec,
+    secure: &[ArrayD<u64>],
+    fixed: &[ArrayD<u64>],
+) -> Result<Check, AblationError> {
+    let wrong = |error| AblationError::Wrong { policy: policy.to_string(), error };
     let mut errors = Vec::new();
     for (got, want) in secure.iter().zip(fixed) {
         let (got, want) = (to_real(got), to_real(want));
@@ -65,8 +58,8 @@ pub(crate) fn compare(policy: &PolicySpec, secure: &[ArrayD<u64>], fixed: &[Arra
 }
 
 /// The plan of the same run equals the ledger to the byte; where traffic is random, nearly, decoding as a whole.
-pub(crate) fn plan_holds<T, U>(policy: &PolicySpec, secure: &Trace<T>, plan: &Trace<U>) -> Result<(), Failure> {
-    let differ = |at: String| Err(Failure::Plan { policy: policy.to_string(), at });
+pub(crate) fn plan_holds<T, U>(policy: &PolicySpec, secure: &Trace<T>, plan: &Trace<U>) -> Result<(), AblationError> {
+    let differ = |at: String| Err(AblationError::Plan { policy: policy.to_string(), at });
     if policy.random_traffic() {
         let decoded = |entries: &[net::Entry]| -> f64 {
             entries.iter().filter(|e| e.phase != Phase::Setup).map(|e| e.traffic.bytes() as f64).sum()
@@ -78,10 +71,10 @@ pub(crate) fn plan_holds<T, U>(policy: &PolicySpec, secure: &Trace<T>, plan: &Tr
             differ(format!("the sum of bytes: {sent} sent, {planned} planned"))
         };
     }
-    let by_path = |entries: &[net::Entry]| -> BTreeMap<(Phase, String), Traffic> {
-        entries.iter().map(|e| ((e.phase, e.path.clone()), e.traffic)).collect()
+    let by_account = |entries: &[net::Entry]| -> Accounts {
+        entries.iter().map(|e| (Account { phase: e.phase, path: e.path.clone() }, e.traffic)).collect()
     };
-    let (sent, planned) = (by_path(&secure.ledger), by_path(&plan.ledger));
+    let (sent, planned) = (by_account(&secure.ledger), by_account(&plan.ledger));
     for key in sent.keys().chain(planned.keys()) {
         if sent.get(key) != planned.get(key) {
             return differ(format!("{key:?}: {:?} sent, {:?} planned", sent.get(key), planned.get(key)));
