@@ -25,7 +25,10 @@ fn fuzz_packed() {
                 assert!(words.iter().zip(widths.iter().cycle()).all(|(word, w)| *w == 64 || word >> w == 0));
                 assert_eq!(pack(&words, widths), message, "one list, two messages");
             }
-            Err(error) => assert!(error.to_string().contains("`packed`"), "{error}"),
+            Err(error) => {
+                let error = crate::Error::from(error);
+                assert!(error.to_string().contains("`packed`"), "{error}");
+            }
         }
     });
 }
