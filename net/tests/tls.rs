@@ -215,8 +215,8 @@ fn a_cut_without_farewell_is_closed() {
 fn the_wire_carries_more_than_the_ledger() {
     let talk = |mut channel: Channel| {
         channel.exchange("words", &noise(100_000, 3), 100_000).unwrap();
-        // Whoever has heard this has sent the words before; of its own answer the thread that writes may still hold the
-        // eight bytes.
+        // Whoever has heard this has sent the words before; of its own answer the thread that writes may still hold
+        // the eight bytes.
         channel.exchange("end", &[], 0).unwrap();
         (channel.wire_bytes().unwrap(), channel.ledger().total())
     };

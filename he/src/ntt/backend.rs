@@ -53,7 +53,7 @@ pub trait NttBackend: Send + Sync + Debug {
 
     /// [`Self::fwd_signed`] with the result in the form of [`Self::factor`].
     ///
-    /// `out` may be shorter than N by a power of two r, down to [`MIN_POINTS`]: then `signed` gives u of the
+    /// `out` may be shorter than N by a power of two r, down to `MIN_POINTS`: then `signed` gives u of the
     /// polynomial `u(X^r)`, whose transform holds every entry of `out` r times in a row.
     fn fwd_factor(&self, out: &mut [u64], signed: &[i64]) {
         let (n, run) = (self.degree(), self.degree() / out.len());
@@ -74,7 +74,7 @@ pub trait NttBackend: Send + Sync + Debug {
         1
     }
 
-    /// Brings one row of weights at every point into the form of [`Self::matmul`]. `polys` holds up to [`TILES`]
+    /// Brings one row of weights at every point into the form of [`Self::matmul`]. `polys` holds up to `TILES`
     /// results of [`Self::fwd_factor`] of `points` words each. The weights of point y go to `out[y * pitch ..]`,
     /// `TILES * weight_words` words.
     fn interleave(&self, polys: &[u64], points: usize, out: &mut [u64], pitch: usize) {
@@ -84,10 +84,10 @@ pub trait NttBackend: Send + Sync + Debug {
     }
 
     /// Adds the product of two matrices: `sums[t][v][i] += sum_j w[j][t] a[v][j][i] mod p`, where t counts up to
-    /// [`TILES`] columns of weights, v the vectors of [`LANES`] coefficients and j the terms, fewer than `2^27`.
+    /// `TILES` columns of weights, v the vectors of `LANES` coefficients and j the terms, fewer than `2^27`.
     ///
     /// `sums` has residues in `[0, p)` before and after, `a` is in the form of [`Self::factor`], `w` in that of
-    /// [`Self::interleave`], [`TILES`] columns wide whatever `sums` takes of them.
+    /// [`Self::interleave`], `TILES` columns wide whatever `sums` takes of them.
     fn matmul(&self, sums: &mut [u64], a: &[u64], w: &[u64]) {
         let (p, terms) = (self.modulus(), w.len() / TILES);
         let vectors = a.chunks_exact(terms * LANES);

@@ -56,7 +56,7 @@ impl Expander {
     }
 
     /// This party's shares of all leaves by exclusive-or, as words of 64 bits, two for each leaf
-    /// ([`Generation::xor_leaves`]).
+    /// ([`Generation::xor_leaves`](super::Generation::xor_leaves)).
     pub fn expand_xor(&mut self, key: &[u64], out: &mut [u64]) {
         assert_eq!((2, out.len()), (self.shape.words, self.shape.values()), "the leaves' words");
         let last = self.grow(key);

@@ -1,6 +1,6 @@
 //! Hidden selections of k of the n entries of each row, and their uses.
 //!
-//! A selection comes from [`top_k`](super::top_k) in one of two forms:
+//! A selection comes from [`top_k`] in one of two forms:
 //! - One-hot words (rows, k, n) that no party knows. Gathering is their product with the payload (MPCache, algorithm
 //!   2: one-hot by equality, then matmul); scattering is the product with the transpose.
 //! - Positions in a shuffled order that no party knows. Gathering shuffles the payload by the same permutations and
@@ -16,7 +16,7 @@
 //! triples.
 //!
 //! **What each party sees.** Only masked messages, and k and n, which are public. [`in_order`] of a shuffled
-//! selection opens destinations as [`compact`](super::compact) does: a uniformly random permutation. **Revealed.**
+//! selection opens destinations as [`compact`] does: a uniformly random permutation. **Revealed.**
 //! Nothing.
 
 use ndarray::ArrayD;

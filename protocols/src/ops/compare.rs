@@ -3,8 +3,8 @@
 //! **Functionality.** Shares of a signed w-bit value x and J public thresholds c_j -> XOR shares of [x >= c_j].
 //!
 //! **Source.** Sign by carry. Let v = x - c and l = w - 1. The top bit of v is the exclusive-or of the shares' top
-//! bits and of the carry of their low halves, [v_s + v_c >= 2^l]. The carry is [a < b] for a = 2^l - 1 - v_s (server)
-//! and b = v_c (client). The parties compare a and b digit by digit:
+//! bits and of the carry of their low halves, [v_s + v_c >= 2^l]. The carry is `[a < b]` for a = 2^l - 1 - v_s
+//! (server) and b = v_c (client). The parties compare a and b digit by digit:
 //!
 //! ```text
 //! cut a and b into digits of up to 5 bits
@@ -20,7 +20,7 @@
 //! 2. The pairs are joined not by AND gates but by OTs over the joint truth table of the group. The OT sender of a
 //!    level picks its output shares itself. At the next level it is the receiver, so it can send its choices for that
 //!    level in the same message: d levels cost d + 1 flows instead of 2 d.
-//! 3. The number of digits is the one that costs least ([`digits`]): 14 bits are 5 + 5 + 4, for instance.
+//! 3. The number of digits is the one that costs least (`digits`): 14 bits are 5 + 5 + 4, for instance.
 //!
 //! **Range.** x and x - c_j signed w-bit values, 2 <= w <= 64, J <= 32. **Error.** None. **Revealed.** Nothing.
 

@@ -1,6 +1,6 @@
 //! Private look-up of rows of the server's table, as a product with unit vectors.
 //!
-//! **Functionality.** The client's ids, the server's table W -> shares of the rows W[id] modulo 2^[`EMBED_WIDTH`],
+//! **Functionality.** The client's ids, the server's table W -> shares of the rows `W[id]` modulo 2^[`EMBED_WIDTH`],
 //! with [`EMBED_FRAC`] fractional bits. **Source.** [`private`], with one unit vector of the client for each id.
 //!
 //! **Range.** Entries of W that fit the ring; a table of another scale is refused. **Error.** A few units in the last

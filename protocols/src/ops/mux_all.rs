@@ -13,7 +13,7 @@
 //! both:    share h x_c = a x_c + r (1 - 2a) x_c by one correlated OT, in which the server chooses by r
 //! ```
 //!
-//! The server drew r itself, so it sends its choices with the tables. For k = 1 this is [`mux`](super::mux).
+//! The server drew r itself, so it sends its choices with the tables. For k = 1 this is [`mux`].
 //!
 //! **Range.** Any word; 1 <= k <= [`MOST_BITS`]. **Error.** None.
 //!

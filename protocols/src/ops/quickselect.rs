@@ -251,7 +251,7 @@ pub struct Expected {
 /// Permutations simulated for a mean.
 const TRIALS: usize = 256;
 
-/// The mean over keys in a uniformly random order. It comes from a simulation of [`TRIALS`] runs of the same
+/// The mean over keys in a uniformly random order. It comes from a simulation of `TRIALS` runs of the same
 /// algorithm with a fixed seed, made once per (rows, n, k). The standard error of its comparisons is some 2 % /
 /// sqrt(rows).
 pub fn expected(rows: usize, n: usize, k: usize, width: u32) -> Expected {

@@ -13,8 +13,8 @@
 //!     the winner is x_last plus what was selected
 //! ```
 //!
-//! The comparisons ([`compare`](super::compare)) are exact, so exactly one entry of a group wins all its pairs. The
-//! selection is [`mux_all`](super::mux_all) by the entry's k = g - 1 bits; in smaller groups some of them are public
+//! The comparisons ([`compare`]) are exact, so exactly one entry of a group wins all its pairs. The
+//! selection is [`mux_all`] by the entry's k = g - 1 bits; in smaller groups some of them are public
 //! ones. Neighbouring messages of one party are one flow, so a round takes four flows.
 //!
 //! Larger groups take fewer rounds and more comparisons of each entry. The parties choose the rounds that take least

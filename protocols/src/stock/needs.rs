@@ -14,7 +14,7 @@ use crate::operands::Events;
 pub const MAX_COTS_AHEAD: u64 = 1 << 23;
 
 /// What a run takes from the stock. [`Planner`](crate::Planner) lists it.
-/// [`prepare_all`](crate::preparation::prepare_all) then fills the stock in large batches, which makes the offline
+/// `preparation::prepare_all` then fills the stock in large batches, which makes the offline
 /// phase cheap.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Needs {

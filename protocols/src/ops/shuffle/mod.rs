@@ -15,7 +15,7 @@
 //! ```
 //!
 //! The correlation comes from a permutation network (as in Mohassel and Sadeghian, EUROCRYPT 2013; the wiring is that
-//! of [`waksman`]). Each switch takes one correlated OT (Asharov et al., eprint 2013/552, section 5) of all columns:
+//! of `waksman`). Each switch takes one correlated OT (Asharov et al., eprint 2013/552, section 5) of all columns:
 //! out_0 = in_0 + s (in_1 - in_0), out_1 = in_0 + in_1 - out_0 for the permuter's bit s. The supplier's share of a
 //! switch's outputs follows from its own pads, so it answers for the whole network at once.
 //!
@@ -120,7 +120,7 @@ pub(crate) fn random(rng: &mut impl Rng, rows: usize, n: usize) -> Vec<Vec<bool>
 /// their original order.
 #[derive(Clone, Copy, Debug)]
 pub struct Shuffle<'w> {
-    /// Column t of an item is a word modulo 2^widths[t]; a single width stands for all columns.
+    /// Column t of an item is a word modulo `2^widths[t]`; a single width stands for all columns.
     pub widths: &'w [u32],
     /// Whether the original order is restored.
     pub inverse: bool,
@@ -307,7 +307,7 @@ fn shuffle(
     Ok(x)
 }
 
-/// Cost of [`shuffle`] of `rows` rows of `n` items.
+/// Cost of `shuffle` of `rows` rows of `n` items.
 pub fn cost(rows: usize, n: usize, widths: &[u32], inverse: bool) -> Cost {
     if n < 2 || rows == 0 || widths.is_empty() {
         return Cost::free();
