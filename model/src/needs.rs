@@ -45,20 +45,7 @@ mod tests {
 
     use super::*;
     use crate::Lengths;
-
-    fn llama(layers: usize) -> ModelSpec {
-        let config = format!(
-            r#"{{"model_type": "llama", "num_hidden_layers": {layers}, "hidden_size": 8, "intermediate_size": 8,
-                 "num_attention_heads": 2, "vocab_size": 11}}"#
-        );
-        ModelSpec::from_config_json(config.as_bytes()).unwrap()
-    }
-
-    fn two_phases() -> Terms {
-        let mut terms = Terms::default();
-        terms.protocol.preprocess = true;
-        terms
-    }
+    use crate::session::tests::{llama, two_phases};
 
     /// Gives up when it is asked for the third time.
     #[derive(Default)]

@@ -188,10 +188,11 @@ impl Request {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    fn llama(layers: usize) -> ModelSpec {
+    /// A tiny model of `layers` layers.
+    pub(crate) fn llama(layers: usize) -> ModelSpec {
         let config = format!(
             r#"{{"model_type": "llama", "num_hidden_layers": {layers}, "hidden_size": 8, "intermediate_size": 8,
                  "num_attention_heads": 2, "vocab_size": 11}}"#
@@ -199,7 +200,8 @@ mod tests {
         ModelSpec::from_config_json(config.as_bytes()).unwrap()
     }
 
-    fn two_phases() -> Terms {
+    /// The default terms in two phases.
+    pub(crate) fn two_phases() -> Terms {
         let mut terms = Terms::default();
         terms.protocol.preprocess = true;
         terms

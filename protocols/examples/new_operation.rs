@@ -20,8 +20,8 @@ use protocols::operation::prelude::*;
 use protocols::ops::b2a::B2a;
 use protocols::ops::reveal::Reveal;
 use protocols::wire::{cross, opening};
-use protocols::words::random_bits;
 use protocols::{Abb, Clear, Planner, Shape};
+use rand::Rng;
 use testing::{Laws, lawful};
 
 /// x y entrywise; shapes equal.
@@ -114,7 +114,8 @@ impl Correlation for BitTriple {
     }
 
     fn make(&self, session: &mut Session, units: usize, _: Option<&[i32]>) -> Result<Vec<u64>, Error> {
-        let [a, b] = [0; 2].map(|_| random_bits(session.rng(), units));
+        let mut bits = || (0..units).map(|_| (session.rng().next_u32() & 1) as u8).collect::<Vec<_>>();
+        let (a, b) = (bits(), bits());
         let ab = direct(session, &a, &b)?;
         let triples = a.iter().zip(&b).zip(&ab);
         Ok(triples.flat_map(|((a, b), ab)| [a, b, ab].map(|&bit| u64::from(bit))).collect())

@@ -96,7 +96,8 @@ impl<C: Correlation + Ord> Keyed for C {
     fn compare(&self, other: &dyn Keyed) -> Ordering {
         match other.any().downcast_ref::<C>() {
             Some(other) => self.cmp(other),
-            None => self.place().cmp(&other.place()),
+            // Two types of one name, from two versions of a crate, must not become one key.
+            None => self.place().cmp(&other.place()).then(self.type_id().cmp(&other.any().type_id())),
         }
     }
 }
@@ -141,5 +142,39 @@ impl Need {
     /// `units` of `kind`.
     pub fn new(kind: impl Correlation + Ord, units: usize) -> Self {
         Need { kind: CorrelationKind::new(kind), units }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ops::matmul::Triple;
+    use crate::ops::mul::RowProduct;
+    use crate::ops::private::MaskedRow;
+    use crate::ops::sum_squares::Squares;
+
+    #[test]
+    fn only_kinds_of_one_type_with_equal_fields_are_one_key() {
+        let row = |weight: &str, width| MaskedRow { weight: weight.into(), inputs: 3, outputs: 4, width };
+        let triple = |n, width| Triple { batch: 1, m: 2, k: 3, n, width };
+        // In the order of the offline phase.
+        let kinds = || {
+            [
+                CorrelationKind::new(row("a", 32)),
+                CorrelationKind::new(row("a", 56)),
+                CorrelationKind::new(row("b", 32)),
+                CorrelationKind::new(Squares { n: 5, width: 40 }),
+                CorrelationKind::new(RowProduct { n: 5, width: 40 }),
+                CorrelationKind::new(RowProduct { n: 5, width: 41 }),
+                CorrelationKind::new(RowProduct { n: 6, width: 40 }),
+                CorrelationKind::new(triple(4, 44)),
+                CorrelationKind::new(triple(5, 44)),
+            ]
+        };
+        for (i, a) in kinds().iter().enumerate() {
+            for (j, b) in kinds().iter().enumerate() {
+                assert_eq!(a.cmp(b), i.cmp(&j), "{a:?} and {b:?}");
+            }
+        }
     }
 }

@@ -28,11 +28,6 @@ pub trait Words: Tensor {
     fn drop_low(&self, bits: u32, width: u32) -> Self;
 }
 
-/// `count` random bits, a byte 0 or 1 each.
-pub fn random_bits(rng: &mut impl rand::Rng, count: usize) -> Vec<u8> {
-    (0..count).map(|_| (rng.next_u32() & 1) as u8).collect()
-}
-
 /// Bits of an index below `n`, at least 1.
 pub(crate) fn index_bits(n: usize) -> u32 {
     n.max(2).next_power_of_two().ilog2()
