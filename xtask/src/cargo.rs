@@ -57,8 +57,8 @@ fn cargo(line: &str) -> Command {
 }
 
 pub(crate) fn quick(args: &QuickArgs) -> Result<(), Error> {
-    succeed(cargo("test --release --workspace --lib --bins").args(&args.filter))?;
-    succeed(cargo("test --release --test plans").args(&args.filter))
+    // One command of the whole workspace: cargo builds its crates with the same features as for all tests.
+    succeed(cargo("test --release --workspace --lib --bins --test plans").args(&args.filter))
 }
 
 pub(crate) fn test(args: &TestArgs) -> Result<(), Error> {
