@@ -3,10 +3,32 @@
 //! A [`Cpu`] claims nothing that was not detected on the machine it runs on. Hence a kernel's `unsafe` call is sound
 //! where [`Cpu::has`] has named every feature that the kernel enables.
 
+use std::fmt;
 use std::sync::OnceLock;
+
+use thiserror::Error;
 
 /// The environment variable that lowers [`Cpu::get`]; its values are the names of [`Level`].
 pub const VARIABLE: &str = "WAGGLE_CPU";
+
+/// A value of [`VARIABLE`] that this machine cannot follow.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum CpuError {
+    /// No level of that name.
+    #[error("{VARIABLE}={got} is not one of portable, avx2, avx512, ifma")]
+    Unknown {
+        /// The value.
+        got: String,
+    },
+    /// The processor lacks instructions of the level.
+    #[error("{VARIABLE}={level}: this processor has no {missing}")]
+    Missing {
+        /// The level.
+        level: &'static str,
+        /// The instructions.
+        missing: &'static str,
+    },
+}
 
 /// Instructions that kernels ask for. Those that come together in every processor are one feature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -22,7 +44,7 @@ pub enum Feature {
     Avx512,
     /// AVX-512 IFMA: products of 52-bit integers.
     Ifma,
-    /// AES on four blocks at once.
+    /// AES on two blocks at once, on four where [`Feature::Avx512`] is there, too.
     Vaes,
     /// NEON, on AArch64.
     Neon,
@@ -35,9 +57,22 @@ impl Feature {
     /// The least level that allows this feature.
     fn level(self) -> Level {
         match self {
-            Self::Avx2 | Self::Fma | Self::AesNi => Level::Avx2,
+            Self::Avx2 | Self::Fma | Self::AesNi | Self::Vaes => Level::Avx2,
             Self::Avx512 => Level::Avx512,
-            Self::Ifma | Self::Vaes | Self::Neon => Level::Native,
+            Self::Ifma | Self::Neon => Level::Ifma,
+        }
+    }
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Avx2 => "AVX2",
+            Self::Fma => "FMA",
+            Self::AesNi => "AES-NI",
+            Self::Avx512 => "AVX-512",
+            Self::Ifma => "IFMA",
+            Self::Vaes => "VAES",
+            Self::Neon => "NEON",
         }
     }
 
@@ -67,22 +102,22 @@ impl Feature {
     }
 }
 
-/// How much of a machine to use. Each level allows all that those before it allow.
+/// How much of a machine to use: a family of kernels. Each level allows all that those before it allow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Level {
     /// `portable`: no kernels at all.
     Portable,
-    /// `avx2`: AVX2, FMA, and AES on single blocks.
+    /// `avx2`: AVX2 and FMA; AES on two blocks where the processor can, else on single ones.
     Avx2,
     /// `avx512`: AVX-512 without IFMA, too.
     Avx512,
-    /// `native`: everything that kernels know.
-    Native,
+    /// `ifma`: everything that kernels know.
+    Ifma,
 }
 
 impl Level {
     /// Every level, the lowest first.
-    pub const ALL: [Self; 4] = [Self::Portable, Self::Avx2, Self::Avx512, Self::Native];
+    pub const ALL: [Self; 4] = [Self::Portable, Self::Avx2, Self::Avx512, Self::Ifma];
 
     /// The value of [`VARIABLE`] that stands for this level.
     pub fn name(self) -> &'static str {
@@ -90,13 +125,23 @@ impl Level {
             Self::Portable => "portable",
             Self::Avx2 => "avx2",
             Self::Avx512 => "avx512",
-            Self::Native => "native",
+            Self::Ifma => "ifma",
         }
     }
 
     /// The level of that name.
     fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|level| level.name() == name)
+    }
+
+    /// What a processor of this level must have.
+    fn needs(self) -> &'static [Feature] {
+        match self {
+            Self::Portable => &[],
+            Self::Avx2 => &[Feature::Avx2, Feature::Fma, Feature::AesNi],
+            Self::Avx512 => &[Feature::Avx2, Feature::Fma, Feature::AesNi, Feature::Avx512],
+            Self::Ifma => &[Feature::Avx2, Feature::Fma, Feature::AesNi, Feature::Avx512, Feature::Ifma],
+        }
     }
 }
 
@@ -109,18 +154,47 @@ pub struct Cpu {
 
 impl Cpu {
     /// What kernels use in this process: all that the machine has, up to the level that [`VARIABLE`] names. Decided
-    /// on the first call. An unknown name counts as `native`, and a line on standard error says so.
+    /// on the first call. A program calls [`Cpu::choose`] first; where a library is used without, a value that it
+    /// would refuse is told on standard error and lowers nothing.
     pub fn get() -> Self {
         static CHOSEN: OnceLock<Cpu> = OnceLock::new();
         *CHOSEN.get_or_init(|| {
-            let Some(name) = std::env::var_os(VARIABLE) else { return Self::detected() };
-            let level = name.to_str().and_then(Level::named).unwrap_or_else(|| {
-                let known = Level::ALL.map(Level::name).join(", ");
-                eprintln!("{VARIABLE}={} is not one of {known}: native it is", name.display());
-                Level::Native
-            });
-            Self::detected().at_most(level)
+            Self::choose().unwrap_or_else(|error| {
+                eprintln!("{error}: all that this processor has is used");
+                Self::detected()
+            })
         })
+    }
+
+    /// What [`Cpu::get`] gives.
+    ///
+    /// # Errors
+    /// [`CpuError`] for a value of [`VARIABLE`] that is no level, and for a level above this machine.
+    pub fn choose() -> Result<Self, CpuError> {
+        match std::env::var_os(VARIABLE) {
+            None => Ok(Self::detected()),
+            Some(name) => Self::detected().limited(&name.to_string_lossy()),
+        }
+    }
+
+    /// The features of the level `name`.
+    fn limited(self, name: &str) -> Result<Self, CpuError> {
+        let level = Level::named(name).ok_or_else(|| CpuError::Unknown { got: name.into() })?;
+        match level.needs().iter().find(|feature| !self.has(**feature)) {
+            Some(missing) => Err(CpuError::Missing { level: level.name(), missing: missing.name() }),
+            None => Ok(self.at_most(level)),
+        }
+    }
+
+    /// The highest level whose instructions are all there: the family of kernels that runs.
+    pub fn level(self) -> Level {
+        let has = |level: &Level| self.has_all(level.needs());
+        Level::ALL.into_iter().rev().find(has).unwrap_or(Level::Portable)
+    }
+
+    /// The same without `feature`, to compare kernels on one machine.
+    pub fn without(self, feature: Feature) -> Self {
+        Cpu { features: self.features & !(1 << feature as u8) }
     }
 
     /// All that this machine has, whatever [`VARIABLE`] says.
@@ -152,6 +226,17 @@ impl Cpu {
     }
 }
 
+/// The family of kernels, and the instructions for AES: `avx2 (VAES)`.
+impl fmt::Display for Cpu {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str(self.level().name())?;
+        match [Feature::Vaes, Feature::AesNi, Feature::Neon].into_iter().find(|feature| self.has(*feature)) {
+            Some(feature) => write!(f, " ({})", feature.name()),
+            None => Ok(()),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -159,7 +244,7 @@ mod tests {
     #[test]
     fn levels_only_lower() {
         let all = Cpu::detected();
-        assert_eq!(all.at_most(Level::Native), all);
+        assert_eq!(all.at_most(Level::Ifma), all);
         assert_eq!(all.at_most(Level::Portable), Cpu::portable());
         for pair in Level::ALL.windows(2) {
             let (less, more) = (all.at_most(pair[0]), all.at_most(pair[1]));
@@ -174,5 +259,22 @@ mod tests {
     fn names_are_those_of_the_levels() {
         assert!(Level::ALL.into_iter().all(|level| Level::named(level.name()) == Some(level)));
         assert_eq!((Level::named("AVX2"), Level::named("")), (None, None));
+    }
+
+    #[test]
+    fn a_level_above_the_machine_is_refused_by_what_is_missing() {
+        let small = Cpu::portable();
+        assert_eq!(small.limited("avx2"), Err(CpuError::Missing { level: "avx2", missing: "AVX2" }));
+        assert_eq!(small.limited("native"), Err(CpuError::Unknown { got: "native".into() }));
+        assert_eq!(small.limited("portable"), Ok(small));
+        let all = Cpu { features: u8::MAX };
+        for level in Level::ALL {
+            let cpu = all.limited(level.name()).expect("everything is there");
+            assert_eq!(cpu.level(), level);
+        }
+        let missing = CpuError::Missing { level: "ifma", missing: "IFMA" };
+        assert_eq!(all.without(Feature::Ifma).limited("ifma"), Err(missing));
+        assert_eq!(all.at_most(Level::Avx2).to_string(), "avx2 (VAES)");
+        assert_eq!(all.at_most(Level::Avx2).without(Feature::Vaes).to_string(), "avx2 (AES-NI)");
     }
 }

@@ -31,6 +31,9 @@ pub(super) enum Error {
     /// A model, an engine or the peer.
     #[error(transparent)]
     Model(#[from] model::Error),
+    /// A family of kernels that the processor lacks.
+    #[error(transparent)]
+    Cpu(#[from] bits::cpu::CpuError),
     /// A tokenizer.
     #[error(transparent)]
     Tokenizer(#[from] model::TokenizerError),

@@ -57,7 +57,11 @@ enum Command {
 
 /// Runs the command line; an error is one line on standard error and exit code 1.
 pub(crate) fn run() -> ExitCode {
-    let outcome = match Cli::parse().command {
+    let command = Cli::parse().command;
+    if let Err(error) = bits::cpu::Cpu::choose() {
+        return out::fail(&error.into());
+    }
+    let outcome = match command {
         Command::Demo(args) => demo::run(args),
         Command::Serve(args) => serve::run(args),
         Command::Generate(args) => generate::run(args),
