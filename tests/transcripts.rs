@@ -119,7 +119,7 @@ fn assert_looks_random(bytes: &[u8]) {
 
 #[test]
 fn the_client_never_sees_a_weight() {
-    let mut files = model::bundled("shakespeare-gpt2").unwrap();
+    let files = model::bundled("shakespeare-gpt2").unwrap();
     let matrices: Vec<String> =
         files.checkpoint.tensors().filter(|(_, shape)| shape.len() == 2).map(|(name, _)| name.to_owned()).collect();
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/model/assets/shakespeare-gpt2/model.safetensors");

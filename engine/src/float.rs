@@ -49,9 +49,7 @@ impl WeightLoader for FloatLoader {
     fn load(&mut self, spec: &WeightSpec, data: Option<WeightData>) -> Result<FloatWeight, Error> {
         let data = data.ok_or_else(|| Error::NoValues { tensor: spec.name.clone() })?;
         data.check(spec)?;
-        let WeightData { matrix, bias } = data;
-        let matrix = if matrix.is_standard_layout() { matrix } else { matrix.as_standard_layout().into_owned() };
-        Ok(FloatWeight { name: spec.name.clone(), matrix, bias })
+        Ok(FloatWeight { name: spec.name.clone(), matrix: data.array(), bias: data.bias })
     }
 }
 
@@ -379,7 +377,7 @@ mod tests {
 
     fn weight(name: &str, matrix: Array2<f32>, bias: Option<Array1<f32>>) -> Result<FloatWeight, Error> {
         let spec = WeightSpec { name: name.into(), inputs: matrix.nrows(), outputs: matrix.ncols() };
-        FloatLoader.load(&spec, Some(WeightData { matrix, bias }))
+        FloatLoader.load(&spec, Some(WeightData::new(matrix, bias)))
     }
 
     #[test]

@@ -1,8 +1,11 @@
 //! Weights as they are published, before an engine computes with them.
 
+use std::sync::Arc;
+
 use ndarray::{Array1, Array2};
 
 use crate::error::Error;
+use crate::matrix::{self, MatrixSource};
 
 /// Name and shape of a weight, public; both parties have it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,38 +21,57 @@ pub struct WeightSpec {
 /// Values of a weight: y = x W + b with W of shape (inputs, outputs). Only the server has them.
 #[derive(Clone, Debug)]
 pub struct WeightData {
-    /// W, row-major (inputs, outputs).
-    pub matrix: Array2<f32>,
+    /// W.
+    pub matrix: Arc<dyn MatrixSource>,
     /// b of length `outputs`; `None` stands for zeros.
     pub bias: Option<Array1<f32>>,
 }
 
 impl WeightData {
-    /// Checks that the values fit `spec` and are finite.
+    /// A weight in memory.
+    pub fn new(matrix: Array2<f32>, bias: Option<Array1<f32>>) -> Self {
+        WeightData { matrix: Arc::new(matrix), bias }
+    }
+
+    /// Checks that the values fit `spec` and are finite, and returns the largest magnitude in W. Reads all of W once.
     ///
     /// # Errors
     /// By the tensor's name: [`Error::Shape`] and [`Error::NotFinite`].
-    pub fn check(&self, spec: &WeightSpec) -> Result<(), Error> {
+    pub fn check(&self, spec: &WeightSpec) -> Result<f32, Error> {
         let shape_error = |expected: &[usize], got: &[usize]| Error::Shape {
             tensor: spec.name.clone(),
             expected: expected.to_vec(),
             got: got.to_vec(),
         };
         let WeightData { matrix, bias } = self;
-        if matrix.dim() != (spec.inputs, spec.outputs) {
-            return Err(shape_error(&[spec.inputs, spec.outputs], matrix.shape()));
+        let (inputs, outputs) = matrix.shape();
+        if (inputs, outputs) != (spec.inputs, spec.outputs) {
+            return Err(shape_error(&[spec.inputs, spec.outputs], &[inputs, outputs]));
         }
         if let Some(bias) = bias.as_ref().filter(|bias| bias.len() != spec.outputs) {
             return Err(shape_error(&[spec.outputs], &[bias.len()]));
         }
-        if matrix.iter().all(|value| value.is_finite()) && bias.iter().flatten().all(|value| value.is_finite()) {
-            return Ok(());
-        }
-        let mut values = matrix.iter().chain(bias.iter().flatten()).copied().enumerate();
-        match values.find(|(_, value)| !value.is_finite()) {
+        let largest = matrix::largest(&**matrix);
+        let not_finite = |value: &f32| !value.is_finite();
+        let in_matrix = if largest.is_finite() { None } else { self.find(|value| not_finite(&value)) };
+        let in_bias = || {
+            let bad = bias.iter().flatten().copied().enumerate().find(|(_, value)| not_finite(value));
+            bad.map(|(i, value)| (inputs * outputs + i, value))
+        };
+        match in_matrix.or_else(in_bias) {
             Some((position, value)) => Err(Error::NotFinite { tensor: spec.name.clone(), value, position }),
-            None => Ok(()),
+            None => Ok(largest),
         }
+    }
+
+    /// The first entry of W in row-major order for which `holds`, with its position.
+    pub fn find(&self, holds: impl Fn(f32) -> bool) -> Option<(usize, f32)> {
+        matrix::find(&*self.matrix, holds)
+    }
+
+    /// W in memory.
+    pub fn array(&self) -> Array2<f32> {
+        matrix::array(&*self.matrix)
     }
 }
 

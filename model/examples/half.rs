@@ -10,7 +10,7 @@ use model::{DType, ModelFiles, write_safetensors};
 fn main() -> Result<(), Box<dyn Error>> {
     let mut args = std::env::args_os().skip(1).map(PathBuf::from);
     let (Some(from), Some(to)) = (args.next(), args.next()) else { return Err("usage: half IN OUT".into()) };
-    let mut files = ModelFiles::open(&from)?;
+    let files = ModelFiles::open(&from)?;
     std::fs::create_dir_all(&to)?;
     for name in ["config.json", "tokenizer.json"] {
         if from.join(name).is_file() {

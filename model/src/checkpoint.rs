@@ -1,19 +1,19 @@
 //! Weights of a Hugging Face directory: safetensors, one file or several with an index.
 //!
-//! Only headers are kept in memory; a tensor is read from its file when asked for, so loading a model never holds
-//! more than one copy of what it is working on. The format (<https://github.com/huggingface/safetensors>): eight
+//! Only headers are kept in memory. A file is mapped, so that its numbers stay in the page cache and are read when they
+//! are used. The format (<https://github.com/huggingface/safetensors>): eight
 //! bytes of header length (little endian), a JSON object from tensor name to `{dtype, shape, data_offsets}`, then
 //! the data. Nothing in a file is trusted: lengths are checked before anything is allocated.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
-use std::io::{Cursor, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
-use half::{bf16, f16};
 use ndarray::{Array1, Array2};
 use serde::Deserialize;
 use thiserror::Error;
+
+use crate::mapping::{Bytes, Number, Numbers};
 
 /// A checkpoint that cannot be used.
 #[derive(Debug, Error)]
@@ -138,32 +138,16 @@ impl TensorSpec {
 /// Longest header that is read; the format's own limit.
 const MAX_HEADER_BYTES: u64 = 100_000_000;
 
-/// Bytes that are read and converted at a time.
-const CHUNK_BYTES: usize = 1 << 20;
-
 /// Tensors of one model, read on demand.
 pub struct Checkpoint {
-    shards: Vec<Shard>,
     tensors: HashMap<String, Entry>,
 }
 
-struct Shard {
-    file: String,
-    source: Source,
-}
-
-enum Source {
-    File(File),
-    Bytes(Cursor<&'static [u8]>),
-}
-
 struct Entry {
-    shard: usize,
     dtype: String,
     shape: Vec<usize>,
-    /// Position in the file.
-    start: u64,
-    bytes: u64,
+    /// `None` for a type that is not known.
+    numbers: Option<Numbers>,
 }
 
 #[derive(Deserialize)]
@@ -181,7 +165,7 @@ struct Index {
 impl Checkpoint {
     /// Opens `model.safetensors` of the directory `dir`, or the shards that its index names.
     pub fn open(dir: &Path) -> Result<Self, CheckpointError> {
-        let mut checkpoint = Checkpoint { shards: Vec::new(), tensors: HashMap::new() };
+        let mut checkpoint = Checkpoint { tensors: HashMap::new() };
         let (single, index) = (dir.join("model.safetensors"), dir.join("model.safetensors.index.json"));
         if single.is_file() {
             checkpoint.add_file(&single)?;
@@ -195,8 +179,8 @@ impl Checkpoint {
 
     /// A checkpoint in memory, one safetensors file.
     pub fn from_bytes(name: &str, bytes: &'static [u8]) -> Result<Self, CheckpointError> {
-        let mut checkpoint = Checkpoint { shards: Vec::new(), tensors: HashMap::new() };
-        checkpoint.add(name.to_owned(), Source::Bytes(Cursor::new(bytes)), bytes.len() as u64)?;
+        let mut checkpoint = Checkpoint { tensors: HashMap::new() };
+        checkpoint.add(name.to_owned(), Bytes::Static(bytes))?;
         Ok(checkpoint)
     }
 
@@ -219,7 +203,7 @@ impl Checkpoint {
     }
 
     /// The tensor `name`, which must have one axis.
-    pub fn vector(&mut self, name: &str) -> Result<Array1<f32>, CheckpointError> {
+    pub fn vector(&self, name: &str) -> Result<Array1<f32>, CheckpointError> {
         let (shape, values) = self.read(name)?;
         match shape[..] {
             [_] => Ok(Array1::from_vec(values)),
@@ -228,7 +212,7 @@ impl Checkpoint {
     }
 
     /// The tensor `name`, which must have two axes.
-    pub fn matrix(&mut self, name: &str) -> Result<Array2<f32>, CheckpointError> {
+    pub fn matrix(&self, name: &str) -> Result<Array2<f32>, CheckpointError> {
         let (shape, values) = self.read(name)?;
         let wrong = |got| CheckpointError::Shape { tensor: name.into(), expected: vec![0, 0], got };
         match shape[..] {
@@ -240,9 +224,8 @@ impl Checkpoint {
     fn add_file(&mut self, path: &Path) -> Result<(), CheckpointError> {
         let name = path.display().to_string();
         let io = |source| CheckpointError::Io { file: name.clone(), source };
-        let file = File::open(path).map_err(io)?;
-        let length = file.metadata().map_err(io)?.len();
-        self.add(name, Source::File(file), length)
+        let bytes = File::open(path).and_then(|file| Bytes::map(&file)).map_err(io)?;
+        self.add(name, bytes)
     }
 
     fn add_shards(&mut self, dir: &Path, index: &Path) -> Result<(), CheckpointError> {
@@ -266,45 +249,43 @@ impl Checkpoint {
         }
     }
 
-    fn add(&mut self, file: String, mut source: Source, length: u64) -> Result<(), CheckpointError> {
+    fn add(&mut self, file: String, bytes: Bytes) -> Result<(), CheckpointError> {
         let malformed = |what: String| CheckpointError::Malformed { file: file.clone(), what };
-        let io = |e| CheckpointError::Io { file: file.clone(), source: e };
-        let mut prefix = [0; 8];
-        if length < 8 {
+        let length = bytes.get().len() as u64;
+        let Some((prefix, rest)) = bytes.get().split_first_chunk() else {
             return Err(malformed(format!("{length} bytes are no safetensors file")));
-        }
-        source.read_at(0, &mut prefix).map_err(io)?;
-        let header_bytes = u64::from_le_bytes(prefix);
+        };
+        let header_bytes = u64::from_le_bytes(*prefix);
         if header_bytes > MAX_HEADER_BYTES || header_bytes > length - 8 {
             return Err(malformed(format!("a header of {header_bytes} bytes in a file of {length}")));
         }
-        let mut text = vec![0; header_bytes as usize];
-        source.read_at(8, &mut text).map_err(io)?;
+        let text = &rest[..header_bytes as usize];
         let mut header: HashMap<String, serde_json::Value> =
-            serde_json::from_slice(&text).map_err(|e| malformed(format!("header: {e}")))?;
+            serde_json::from_slice(text).map_err(|e| malformed(format!("header: {e}")))?;
         header.remove("__metadata__");
         let (data, available) = (8 + header_bytes, length - 8 - header_bytes);
-        let shard = self.shards.len();
         for (name, value) in header {
             let Header { dtype, shape, data_offsets: (start, end) } =
                 serde_json::from_value(value).map_err(|e| malformed(format!("header of tensor `{name}`: {e}")))?;
             let entries = shape.iter().try_fold(1u64, |n, &s| n.checked_mul(s as u64));
             let fits = start <= end
                 && end <= available
-                && match element_bytes(&dtype) {
-                    Some(size) => entries.and_then(|n| n.checked_mul(size as u64)) == Some(end - start),
+                && match Number::called(&dtype) {
+                    Some(number) => entries.and_then(|n| n.checked_mul(number.bytes() as u64)) == Some(end - start),
                     None => true,
                 };
-            if !fits {
+            // Both ends are within the file, whose length is one in memory.
+            let range = (data.saturating_add(start)) as usize..(data.saturating_add(end)) as usize;
+            let numbers = Number::called(&dtype).map(|number| Numbers::new(bytes.clone(), range, number));
+            let (true, numbers @ (None | Some(Some(_)))) = (fits, numbers) else {
                 return Err(CheckpointError::Bytes { tensor: name, start, end, shape, available });
-            }
-            let entry = Entry { shard, dtype, shape, start: data + start, bytes: end - start };
+            };
+            let entry = Entry { dtype, shape, numbers: numbers.flatten() };
             if self.tensors.contains_key(&name) {
                 return Err(malformed(format!("tensor `{name}` is in another file, too")));
             }
             self.tensors.insert(name, entry);
         }
-        self.shards.push(Shard { file, source });
         Ok(())
     }
 
@@ -320,105 +301,39 @@ impl Checkpoint {
             .ok_or_else(|| CheckpointError::Missing { tensor: name.into() })
     }
 
-    fn read(&mut self, name: &str) -> Result<(Vec<usize>, Vec<f32>), CheckpointError> {
+    /// Shape and numbers of a weight, not read yet.
+    pub(crate) fn numbers(&self, name: &str) -> Result<(&[usize], &Numbers), CheckpointError> {
         let entry = self.find(name)?;
         // Numbers of one byte are masks, not weights.
-        if entry.element().is_none_or(|(size, _)| size == 1) {
-            return Err(CheckpointError::Type { tensor: name.into(), dtype: entry.dtype.clone() });
+        match entry.numbers.as_ref().filter(|_| Number::called(&entry.dtype) != Some(Number::U8)) {
+            Some(numbers) => Ok((&entry.shape, numbers)),
+            None => Err(CheckpointError::Type { tensor: name.into(), dtype: entry.dtype.clone() }),
         }
-        self.numbers(name)
+    }
+
+    fn read(&self, name: &str) -> Result<(Vec<usize>, Vec<f32>), CheckpointError> {
+        self.numbers(name)?;
+        self.values(name)
     }
 
     /// Shape and values of a tensor that may be a mask.
-    pub(crate) fn numbers(&mut self, name: &str) -> Result<(Vec<usize>, Vec<f32>), CheckpointError> {
+    pub(crate) fn values(&self, name: &str) -> Result<(Vec<usize>, Vec<f32>), CheckpointError> {
         let entry = self.find(name)?;
-        let Some((size, decode)) = entry.element() else {
+        let Some(numbers) = &entry.numbers else {
             return Err(CheckpointError::Type { tensor: name.into(), dtype: entry.dtype.clone() });
         };
-        let &Entry { shard, ref shape, start, bytes, .. } = entry;
-        let shape = shape.clone();
-        let bytes = bytes as usize;
-        let mut values = Vec::with_capacity(bytes / size);
-        let mut chunk = vec![0; CHUNK_BYTES.min(bytes)];
-        for at in (0..bytes).step_by(CHUNK_BYTES) {
-            let part = &mut chunk[..CHUNK_BYTES.min(bytes - at)];
-            self.shards[shard].read_at(start + at as u64, part)?;
-            values.extend(part.chunks_exact(size).map(decode));
+        let mut values = vec![0.0; numbers.len()];
+        numbers.read(0, &mut values);
+        match values.iter().position(|v: &f32| !v.is_finite()) {
+            Some(position) => Err(CheckpointError::NotFinite { tensor: name.into(), value: values[position], position }),
+            None => Ok((entry.shape.clone(), values)),
         }
-        if let Some(position) = values.iter().position(|v: &f32| !v.is_finite()) {
-            return Err(CheckpointError::NotFinite { tensor: name.into(), value: values[position], position });
-        }
-        Ok((shape, values))
     }
 
     /// Whether two tensors have the same shape, type and bytes.
-    pub(crate) fn equal(&mut self, a: &str, b: &str) -> Result<bool, CheckpointError> {
+    pub(crate) fn equal(&self, a: &str, b: &str) -> Result<bool, CheckpointError> {
         let (a, b) = (self.find(a)?, self.find(b)?);
-        if (&a.dtype, &a.shape, a.bytes) != (&b.dtype, &b.shape, b.bytes) {
-            return Ok(false);
-        }
-        let (a, b, bytes) = ((a.shard, a.start), (b.shard, b.start), a.bytes as usize);
-        let mut parts = [vec![0; CHUNK_BYTES.min(bytes)], vec![0; CHUNK_BYTES.min(bytes)]];
-        for at in (0..bytes).step_by(CHUNK_BYTES) {
-            for ((shard, start), part) in [a, b].into_iter().zip(&mut parts) {
-                part.truncate(bytes - at);
-                self.shards[shard].read_at(start + at as u64, part)?;
-            }
-            if parts[0] != parts[1] {
-                return Ok(false);
-            }
-        }
-        Ok(true)
-    }
-}
-
-/// Reads an element from its bytes.
-type Decoder = fn(&[u8]) -> f32;
-
-impl Entry {
-    /// Bytes of an element, and how to read one.
-    fn element(&self) -> Option<(usize, Decoder)> {
-        let size = element_bytes(&self.dtype)?;
-        Some((size, decoder(size, self.dtype == "BF16")))
-    }
-}
-
-impl Shard {
-    fn read_at(&mut self, position: u64, out: &mut [u8]) -> Result<(), CheckpointError> {
-        self.source.read_at(position, out).map_err(|source| CheckpointError::Io { file: self.file.clone(), source })
-    }
-}
-
-impl Source {
-    fn read_at(&mut self, position: u64, out: &mut [u8]) -> std::io::Result<()> {
-        match self {
-            Source::File(file) => {
-                file.seek(SeekFrom::Start(position))?;
-                file.read_exact(out)
-            }
-            Source::Bytes(bytes) => {
-                bytes.set_position(position);
-                bytes.read_exact(out)
-            }
-        }
-    }
-}
-
-fn element_bytes(dtype: &str) -> Option<usize> {
-    match dtype {
-        "F32" => Some(4),
-        "F16" | "BF16" => Some(2),
-        "U8" | "BOOL" => Some(1),
-        _ => None,
-    }
-}
-
-/// Reads one little-endian element of `size` bytes, as [`element_bytes`] gives them.
-fn decoder(size: usize, bfloat: bool) -> fn(&[u8]) -> f32 {
-    match (size, bfloat) {
-        (4, _) => |b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]),
-        (1, _) => |b| f32::from(b[0]),
-        (_, true) => |b| bf16::from_le_bytes([b[0], b[1]]).to_f32(),
-        (_, false) => |b| f16::from_le_bytes([b[0], b[1]]).to_f32(),
+        let (Some(first), Some(second)) = (&a.numbers, &b.numbers) else { return Ok(false) };
+        Ok((&a.dtype, &a.shape) == (&b.dtype, &b.shape) && first.stored() == second.stored())
     }
 }

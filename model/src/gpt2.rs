@@ -7,14 +7,14 @@
 //!
 //! [`modeling_gpt2.py`]: https://github.com/huggingface/transformers/tree/main/src/transformers/models/gpt2
 
-use engine::{Engine, Tensor, WeightData};
+use engine::{Engine, Tensor};
 use mpcache::KvCache;
 
 use crate::checkpoint::TensorSpec;
 use crate::config::Gpt2Config;
 use crate::layers::{Input, Rows, activate, attend};
-use crate::weights::{Builder, fold_norm, fuse_linear, scale_outputs};
-use crate::{Checkpoint, CheckpointError, Error};
+use crate::weights::{Builder, Published, norm};
+use crate::Error;
 
 /// A GPT-2 whose matrices are prepared for an engine with weights `W`.
 pub struct Gpt2<W> {
@@ -75,9 +75,9 @@ impl<W> Gpt2<W> {
         let shape = (n_embd, vocab_size);
         // A tied head is a copy of its own, with a name of its own, as the final norm is folded into it.
         let lm_head = b.weight("lm_head.weight", shape, |c| {
-            let head = fuse_linear(c, &[name.to_owned()], shape, false)?;
+            let head = Published::linear(c, &[name.to_owned()], false)?;
             let (gain, shift) = norm(c, "transformer.ln_f")?;
-            Ok(fold_norm(head, &gain, Some(&shift)))
+            Ok(head.after_norm(gain, Some(&shift)))
         })?;
         Ok(Gpt2 { config: config.clone(), wte, wpe, h, lm_head })
     }
@@ -143,13 +143,14 @@ impl<W> Block<W> {
         }
         let linear = |b: &mut Builder<W>, name: &str, shape, ln: Option<&str>, query_scale: Option<f32>| {
             b.weight(&format!("{p}.{name}.weight"), shape, |c| {
-                let mut weight = conv1d(c, &format!("{p}.{name}"))?;
+                let bias = c.vector(&format!("{p}.{name}.bias"))?;
+                let mut weight = Published::stored(c, &format!("{p}.{name}.weight"), Some(bias))?;
                 if let Some(ln) = ln {
                     let (gain, shift) = norm(c, &format!("{p}.{ln}"))?;
-                    weight = fold_norm(weight, &gain, Some(&shift));
+                    weight = weight.after_norm(gain, Some(&shift));
                 }
                 if let Some(factor) = query_scale {
-                    scale_outputs(&mut weight, e, factor);
+                    weight = weight.scale_outputs(e, factor);
                 }
                 Ok(weight)
             })
@@ -190,15 +191,4 @@ impl<W> Block<W> {
             engine.add(&x, &out)
         })
     }
-}
-
-fn conv1d(c: &mut Checkpoint, name: &str) -> Result<WeightData, CheckpointError> {
-    let matrix = c.matrix(&format!("{name}.weight"))?;
-    Ok(WeightData { matrix, bias: Some(c.vector(&format!("{name}.bias"))?) })
-}
-
-type GainAndShift = (ndarray::Array1<f32>, ndarray::Array1<f32>);
-
-fn norm(c: &mut Checkpoint, name: &str) -> Result<GainAndShift, CheckpointError> {
-    Ok((c.vector(&format!("{name}.weight"))?, c.vector(&format!("{name}.bias"))?))
 }

@@ -18,6 +18,7 @@ mod gpt2;
 mod layers;
 mod lengths;
 mod llama;
+mod mapping;
 pub mod names;
 mod needs;
 pub mod party;
@@ -29,6 +30,7 @@ mod replace;
 pub mod report;
 mod sampling;
 mod session;
+mod store;
 mod synth;
 mod text;
 mod tokenizer;
@@ -53,7 +55,8 @@ pub use pin::Expectation;
 pub use replace::Replacement;
 pub use report::Report;
 pub use sampling::Sampler;
-pub use synth::{DType, synthesize, write_safetensors};
+pub use store::{DType, write_safetensors, write_shards};
+pub use synth::synthesize;
 pub use tokenizer::{
     MAX_TEXT_BYTES, MAX_TEXT_IDS, MAX_TOKENIZER_BYTES, TextStream, Tokenizer, TokenizerError, WorkerCommand,
     run_worker,

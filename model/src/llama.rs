@@ -18,7 +18,7 @@ use crate::Error;
 use crate::checkpoint::TensorSpec;
 use crate::config::{LlamaConfig, RopeScaling};
 use crate::layers::{Input, Rows, activate, attend};
-use crate::weights::{Builder, fold_norm, fuse_linear, scale_outputs};
+use crate::weights::{Builder, Published};
 
 /// A LLaMA whose matrices are prepared for an engine with weights `W`.
 pub struct Llama<W> {
@@ -89,8 +89,8 @@ impl<W> Llama<W> {
         // A tied head is a copy of its own, with a name of its own, as the final norm is folded into it.
         let shape = (hidden_size, vocab_size);
         let lm_head = b.weight("lm_head.weight", shape, |c| {
-            let head = fuse_linear(c, &[name.to_owned()], shape, false)?;
-            Ok(fold_norm(head, &c.vector("model.norm.weight")?, None))
+            let head = Published::linear(c, &[name.to_owned()], false)?;
+            Ok(head.after_norm(c.vector("model.norm.weight")?, None))
         })?;
         Ok(Llama { config: config.clone(), rope: Rope::new(config), embed_tokens, layers, lm_head })
     }
@@ -141,12 +141,11 @@ impl<W> Layer<W> {
         let linear = |b: &mut Builder<W>, name: &str, parts: &[&str], shape, biased, norm: Option<&str>, scaled| {
             b.weight(&format!("{p}.{name}.weight"), shape, |c| {
                 let names: Vec<_> = parts.iter().map(|part| format!("{p}.{part}")).collect();
-                let mut weight = fuse_linear(c, &names, shape, biased)?;
+                let mut weight = Published::linear(c, &names, biased)?;
                 if let Some(norm) = norm {
-                    weight = fold_norm(weight, &c.vector(&format!("{p}.{norm}.weight"))?, None);
+                    weight = weight.after_norm(c.vector(&format!("{p}.{norm}.weight"))?, None);
                 }
-                scale_outputs(&mut weight, scaled, (head_dim as f32).sqrt().recip());
-                Ok(weight)
+                Ok(weight.scale_outputs(scaled, (head_dim as f32).sqrt().recip()))
             })
         };
         let qkv = ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"];

@@ -87,6 +87,11 @@ pub trait Observer {
     /// The parties agree on what they run and set up base OTs.
     fn setup(&mut self) {}
 
+    /// The offline phase begins: this party's correlations will take `bytes` of a temporary file, at most.
+    fn stock(&mut self, bytes: u64) {
+        let _ = bytes;
+    }
+
     /// The offline phase of a two-phase session: `done` of `total` bytes have been exchanged.
     fn prepare(&mut self, done: u64, total: u64) {
         let _ = (done, total);

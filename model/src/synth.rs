@@ -3,37 +3,16 @@
 use std::io::Write;
 use std::path::Path;
 
-use half::f16;
 use rand::rngs::StdRng;
-use rand::{RngExt, SeedableRng};
+use rand::{Rng, RngExt, SeedableRng};
+use rayon::prelude::*;
 use serde_json::{Map, Value, json};
 
+use crate::store::{DType, write_shards};
 use crate::{Error, ModelSpec, Replacement, TensorSpec};
 
-/// Type of the weights in a file that is written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DType {
-    /// 32 bits.
-    F32,
-    /// 16 bits.
-    F16,
-}
-
-impl DType {
-    fn name(self) -> &'static str {
-        match self {
-            DType::F32 => "F32",
-            DType::F16 => "F16",
-        }
-    }
-
-    fn bytes(self) -> u64 {
-        match self {
-            DType::F32 => 4,
-            DType::F16 => 2,
-        }
-    }
-}
+/// Random numbers of one seed: pieces of a tensor are drawn side by side.
+const PIECE: usize = 1 << 18;
 
 /// Standard deviation of a matrix at the start of training, in GPT-2 and LLaMA alike (`initializer_range`).
 const SPREAD: f32 = 0.02;
@@ -43,12 +22,14 @@ const SPREAD: f32 = 0.02;
 ///
 /// As at the start of training, matrices are N(0, 0.02^2), those that write to the residual stream smaller by
 /// sqrt(2 layers), gains 1 and biases 0. Equal seeds give equal files; the seed exists for repeatable timings, such
-/// weights are no secret. One tensor at a time is in memory.
+/// weights are no secret. One tensor at a time is in memory. More than `shard_bytes` of weights become several files
+/// with an index, unless it is `None`.
 pub fn synthesize(
     config: &[u8],
     dir: &Path,
     layers: Option<usize>,
     dtype: DType,
+    shard_bytes: Option<u64>,
     seed: u64,
 ) -> Result<ModelSpec, Error> {
     ModelSpec::from_config_json(config)?;
@@ -64,7 +45,7 @@ pub fn synthesize(
     // The files say how they are stored; both spellings are in use.
     for name in ["torch_dtype", "dtype"] {
         if keys.contains_key(name) {
-            keys.insert(name.into(), json!(if dtype == DType::F32 { "float32" } else { "float16" }));
+            keys.insert(name.into(), json!(dtype.torch_name()));
         }
     }
     let text = serde_json::to_vec_pretty(&keys).map_err(|e| crate::ConfigError::Json(e.to_string()))?;
@@ -76,16 +57,14 @@ pub fn synthesize(
     config.write_all(&text).map_err(failed)?;
     let residual = SPREAD / (2.0 * spec.layers() as f32).sqrt();
     let mut rng = StdRng::seed_from_u64(seed);
-    write_safetensors(&dir.join("model.safetensors"), &spec.tensors(), dtype, |tensor, values| {
+    write_shards(dir, &spec.tensors(), dtype, shard_bytes, |tensor, values| {
         let len = tensor.shape.iter().product();
         match initial(tensor, residual) {
             Initial::All(value) => values.resize(len, value),
             Initial::Normal(spread) => {
-                while values.len() < len {
-                    let (a, b) = normal_pair(&mut rng);
-                    values.extend([a * spread, b * spread]);
-                }
-                values.truncate(len);
+                values.resize(len, 0.0);
+                let pieces: Vec<_> = values.chunks_mut(PIECE).map(|piece| (rng.next_u64(), piece)).collect();
+                pieces.into_par_iter().for_each(|(seed, piece)| normals(seed, spread, piece));
             }
         }
         Ok(())
@@ -111,50 +90,19 @@ fn initial(tensor: &TensorSpec, residual: f32) -> Initial {
     }
 }
 
+/// Fills `out` with numbers of N(0, spread^2).
+fn normals(seed: u64, spread: f32, out: &mut [f32]) {
+    let mut rng = StdRng::seed_from_u64(seed);
+    for pair in out.chunks_mut(2) {
+        let (a, b) = normal_pair(&mut rng);
+        pair.iter_mut().zip([a, b]).for_each(|(out, x)| *out = x * spread);
+    }
+}
+
 /// Two independent standard normal numbers (Box and Muller, 1958).
 fn normal_pair(rng: &mut StdRng) -> (f32, f32) {
     // 1 - u lies in (0, 1], where the logarithm is finite.
     let radius = (-2.0 * (1.0 - rng.random::<f32>()).ln()).sqrt();
     let (sin, cos) = (std::f32::consts::TAU * rng.random::<f32>()).sin_cos();
     (radius * cos, radius * sin)
-}
-
-/// Writes the safetensors file `path` with the tensors of `layout`, in order. `fill` appends the values of a tensor
-/// to an empty vector; only one tensor is in memory at a time. A file that is there already stays until the new one
-/// is complete.
-pub fn write_safetensors(
-    path: &Path,
-    layout: &[TensorSpec],
-    dtype: DType,
-    mut fill: impl FnMut(&TensorSpec, &mut Vec<f32>) -> Result<(), Error>,
-) -> Result<(), Error> {
-    let io = |source| Error::File { path: path.into(), source };
-    let mut header = Map::new();
-    header.insert("__metadata__".into(), json!({"format": "pt"}));
-    let mut at = 0;
-    for TensorSpec { name, shape } in layout {
-        let end = at + shape.iter().product::<usize>() as u64 * dtype.bytes();
-        header.insert(name.clone(), json!({"dtype": dtype.name(), "shape": shape, "data_offsets": [at, end]}));
-        at = end;
-    }
-    let mut header = Value::Object(header).to_string().into_bytes();
-    // The data begins at a multiple of eight.
-    header.resize(header.len().next_multiple_of(8), b' ');
-    let mut out = Replacement::create(path).map_err(io)?;
-    out.write_all(&(header.len() as u64).to_le_bytes()).map_err(io)?;
-    out.write_all(&header).map_err(io)?;
-    let mut values = Vec::new();
-    for tensor in layout {
-        values.clear();
-        fill(tensor, &mut values)?;
-        assert_eq!(values.len(), tensor.shape.iter().product::<usize>(), "values of `{}`", tensor.name);
-        for &value in &values {
-            match dtype {
-                DType::F32 => out.write_all(&value.to_le_bytes()),
-                DType::F16 => out.write_all(&f16::from_f32(value).to_le_bytes()),
-            }
-            .map_err(io)?;
-        }
-    }
-    out.commit().map_err(io)
 }

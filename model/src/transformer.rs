@@ -27,9 +27,9 @@ impl<W> Model<W> {
     pub fn load(
         loader: &mut dyn WeightLoader<Weight = W>,
         spec: &ModelSpec,
-        mut checkpoint: Option<&mut Checkpoint>,
+        checkpoint: Option<&Checkpoint>,
     ) -> Result<Self, Error> {
-        if let Some(checkpoint) = &mut checkpoint {
+        if let Some(checkpoint) = checkpoint {
             checkpoint.check_all(spec)?;
         }
         Self::build(spec, &mut Builder { checkpoint, loader })

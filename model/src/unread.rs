@@ -36,7 +36,7 @@ impl Checkpoint {
     /// # Errors
     /// [`CheckpointError::Missing`] and [`CheckpointError::Shape`]; [`CheckpointError::Unread`] by name;
     /// [`CheckpointError::Buffer`] for one that is not what its name says.
-    pub fn check_all(&mut self, spec: &ModelSpec) -> Result<(), CheckpointError> {
+    pub fn check_all(&self, spec: &ModelSpec) -> Result<(), CheckpointError> {
         let layout = spec.tensors();
         self.check(&layout)?;
         let read = layout.iter().filter_map(|tensor| self.stored_name(&tensor.name)).collect::<BTreeSet<_>>();
@@ -52,11 +52,11 @@ impl Checkpoint {
         if unread.is_empty() { Ok(()) } else { Err(CheckpointError::Unread { tensors: unread }) }
     }
 
-    fn check_buffer(&mut self, spec: &ModelSpec, name: &str, buffer: &Buffer) -> Result<(), CheckpointError> {
+    fn check_buffer(&self, spec: &ModelSpec, name: &str, buffer: &Buffer) -> Result<(), CheckpointError> {
         let wrong = |what| Err(CheckpointError::Buffer { tensor: name.into(), what });
         match buffer {
             Buffer::CausalMask => {
-                let (shape, values) = self.numbers(name)?;
+                let (shape, values) = self.values(name)?;
                 let [.., rows, columns] = shape[..] else {
                     return wrong("a causal mask: it has fewer than two axes");
                 };
@@ -66,13 +66,13 @@ impl Checkpoint {
                 let is_mask = |(i, &v): (usize, &f32)| v == if i % columns <= i / columns { 1.0 } else { 0.0 };
                 if values.iter().enumerate().all(is_mask) { Ok(()) } else { wrong("a causal mask") }
             }
-            Buffer::MaskedBias => match self.numbers(name)?.1[..] {
+            Buffer::MaskedBias => match self.values(name)?.1[..] {
                 [score] if score <= MASKED_SCORE => Ok(()),
                 _ => wrong("one number of at most -1000"),
             },
             Buffer::Frequencies => {
                 let ModelSpec::Llama(config) = spec else { return wrong("of this architecture") };
-                let values = self.numbers(name)?.1;
+                let values = self.values(name)?.1;
                 let close = |wanted: Vec<f32>| {
                     values.len() == wanted.len()
                         && values.iter().zip(&wanted).all(|(v, w)| (v - w).abs() <= FREQUENCY_ERROR * w.abs())

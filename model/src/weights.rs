@@ -1,81 +1,223 @@
 //! From published tensors to the weights that an engine computes with.
+//!
+//! Norm gains and the attention scale are folded into matrices when entries are read, so that a matrix is nowhere but
+//! where it is published.
 
-use engine::{WeightData, WeightLoader, WeightSpec};
-use ndarray::{Array1, Array2, Axis, s};
+use std::sync::Arc;
 
+use engine::{MatrixSource, Order, WeightData, WeightLoader, WeightSpec};
+use ndarray::Array1;
+use rayon::prelude::*;
+
+use crate::mapping::Numbers;
 use crate::{Checkpoint, CheckpointError, Error};
+
+/// Columns whose sums are taken at a time.
+const STRIP: usize = 512;
 
 /// Builds the weights of a model one after another. Without a checkpoint (on the client, for a plan, to list the
 /// specifications) it builds the same weights without values.
 pub(crate) struct Builder<'a, W> {
-    pub(crate) checkpoint: Option<&'a mut Checkpoint>,
+    pub(crate) checkpoint: Option<&'a Checkpoint>,
     pub(crate) loader: &'a mut dyn WeightLoader<Weight = W>,
 }
 
 impl<W> Builder<'_, W> {
-    /// One weight of shape (inputs, outputs), whose values come from `read`.
+    /// One weight of shape (inputs, outputs), whose values `read` finds.
     pub(crate) fn weight(
         &mut self,
         name: &str,
         (inputs, outputs): (usize, usize),
-        read: impl FnOnce(&mut Checkpoint) -> Result<WeightData, CheckpointError>,
+        read: impl FnOnce(&Checkpoint) -> Result<Published, CheckpointError>,
     ) -> Result<W, Error> {
-        let data = self.checkpoint.as_deref_mut().map(read).transpose()?;
-        Ok(self.loader.load(&WeightSpec { name: name.into(), inputs, outputs }, data)?)
+        let spec = WeightSpec { name: name.into(), inputs, outputs };
+        let Some(published) = self.checkpoint.map(read).transpose()? else {
+            return Ok(self.loader.load(&spec, None)?);
+        };
+        let parts = published.matrix.parts.clone();
+        self.loader.load(&spec, Some(published.data())).map_err(|error| match (&error, self.checkpoint) {
+            // Name the published tensor if it is to blame.
+            (engine::Error::NotFinite { .. }, Some(checkpoint)) => {
+                let read = parts.iter().try_for_each(|part| checkpoint.values(&part.name).map(|_| ()));
+                read.err().map_or_else(|| error.into(), Error::from)
+            }
+            _ => error.into(),
+        })
     }
 
     /// A table of `rows` rows, as published.
     pub(crate) fn table(&mut self, name: &str, shape: (usize, usize)) -> Result<W, Error> {
-        self.weight(name, shape, |c| Ok(WeightData { matrix: c.matrix(name)?, bias: None }))
+        self.weight(name, shape, |c| Published::stored(c, name, None))
     }
 }
 
-/// The weight after a norm with `gain` g and `shift` beta: for x' = g x + beta,
-/// x' W + b = x (diag(g) W) + (beta W + b).
-pub(crate) fn fold_norm(weight: WeightData, gain: &Array1<f32>, shift: Option<&Array1<f32>>) -> WeightData {
-    let WeightData { mut matrix, mut bias } = weight;
-    if let Some(shift) = shift {
-        // Sums over whole columns, taken row by row: kept in f64, as this happens once.
-        let mut shifted = Array1::<f64>::zeros(matrix.ncols());
-        for (row, &s) in matrix.rows().into_iter().zip(shift) {
-            shifted.zip_mut_with(&row, |sum, &w| *sum += f64::from(w) * f64::from(s));
+/// A weight as published, with what is folded into it.
+#[derive(Debug)]
+pub(crate) struct Published {
+    matrix: PublishedMatrix,
+    bias: Option<Array1<f32>>,
+}
+
+/// Published matrices side by side, each entry times the gain of its input, and those of the first outputs times a
+/// factor.
+#[derive(Debug)]
+struct PublishedMatrix {
+    /// Their shapes as published agree in the length of a line.
+    parts: Vec<Part>,
+    order: Order,
+    gain: Option<Array1<f32>>,
+    /// How many outputs are scaled, and by what.
+    scaled: Option<(usize, f32)>,
+}
+
+#[derive(Clone, Debug)]
+struct Part {
+    name: String,
+    lines: usize,
+    length: usize,
+    numbers: Numbers,
+}
+
+impl Part {
+    fn find(checkpoint: &Checkpoint, name: &str) -> Result<Self, CheckpointError> {
+        let (shape, numbers) = checkpoint.numbers(name)?;
+        match shape {
+            &[lines, length] => Ok(Part { name: name.into(), lines, length, numbers: numbers.clone() }),
+            _ => Err(CheckpointError::Shape { tensor: name.into(), expected: vec![0, 0], got: shape.to_vec() }),
         }
-        let shifted = shifted.mapv(|sum| sum as f32);
-        bias = Some(match bias {
-            Some(bias) => bias + shifted,
-            None => shifted,
-        });
-    }
-    matrix *= &gain.view().insert_axis(Axis(1));
-    WeightData { matrix, bias }
-}
-
-/// Multiplies the first `columns` outputs by `factor`.
-pub(crate) fn scale_outputs(weight: &mut WeightData, columns: usize, factor: f32) {
-    weight.matrix.slice_mut(s![.., ..columns]).mapv_inplace(|w| w * factor);
-    if let Some(bias) = &mut weight.bias {
-        bias.slice_mut(s![..columns]).mapv_inplace(|b| b * factor);
     }
 }
 
-/// Published linear layers (outputs, inputs), with or without biases, side by side as one matrix (inputs, outputs).
-pub(crate) fn fuse_linear(
-    checkpoint: &mut Checkpoint,
-    names: &[String],
-    shape: (usize, usize),
-    biased: bool,
-) -> Result<WeightData, CheckpointError> {
-    let mut matrix = Array2::zeros(shape);
-    let mut bias = biased.then(|| Array1::zeros(shape.1));
-    let mut column = 0;
-    for name in names {
-        let part = checkpoint.matrix(&format!("{name}.weight"))?;
-        let columns = column..column + part.nrows();
-        matrix.slice_mut(s![.., columns.clone()]).assign(&part.t());
-        if let Some(bias) = &mut bias {
-            bias.slice_mut(s![columns.clone()]).assign(&checkpoint.vector(&format!("{name}.bias"))?);
+impl Published {
+    /// The tensor `name`, published as (inputs, outputs).
+    pub(crate) fn stored(c: &Checkpoint, name: &str, bias: Option<Array1<f32>>) -> Result<Self, CheckpointError> {
+        let parts = vec![Part::find(c, name)?];
+        Ok(Published { matrix: PublishedMatrix { parts, order: Order::Rows, gain: None, scaled: None }, bias })
+    }
+
+    /// Published linear layers (outputs, inputs), with or without biases, side by side as one matrix.
+    pub(crate) fn linear(c: &Checkpoint, names: &[String], biased: bool) -> Result<Self, CheckpointError> {
+        let parts = names.iter().map(|name| Part::find(c, &format!("{name}.weight"))).collect::<Result<Vec<_>, _>>()?;
+        if let Some(part) = parts.iter().find(|part| part.length != parts[0].length) {
+            let (expected, got) = (vec![part.lines, parts[0].length], vec![part.lines, part.length]);
+            return Err(CheckpointError::Shape { tensor: part.name.clone(), expected, got });
         }
-        column = columns.end;
+        let bias = || -> Result<Array1<f32>, CheckpointError> {
+            let biases = names.iter().map(|name| c.vector(&format!("{name}.bias"))).collect::<Result<Vec<_>, _>>()?;
+            Ok(biases.into_iter().flatten().collect())
+        };
+        let bias = if biased { Some(bias()?) } else { None };
+        Ok(Published { matrix: PublishedMatrix { parts, order: Order::Columns, gain: None, scaled: None }, bias })
     }
-    Ok(WeightData { matrix, bias })
+
+    /// The weight after a norm with `gain` g and `shift` beta: for x' = g x + beta,
+    /// x' W + b = x (diag(g) W) + (beta W + b).
+    pub(crate) fn after_norm(mut self, gain: Array1<f32>, shift: Option<&Array1<f32>>) -> Self {
+        if let Some(shift) = shift {
+            let shifted = self.matrix.products_with(shift);
+            self.bias = Some(match self.bias {
+                Some(bias) => bias + shifted,
+                None => shifted,
+            });
+        }
+        self.matrix.gain = Some(gain);
+        self
+    }
+
+    /// Multiplies the first `columns` outputs by `factor`.
+    pub(crate) fn scale_outputs(mut self, columns: usize, factor: f32) -> Self {
+        self.matrix.scaled = Some((columns, factor));
+        if let Some(bias) = &mut self.bias {
+            bias.iter_mut().take(columns).for_each(|b| *b *= factor);
+        }
+        self
+    }
+
+    fn data(self) -> WeightData {
+        WeightData { matrix: Arc::new(self.matrix), bias: self.bias }
+    }
+}
+
+impl PublishedMatrix {
+    /// The numbers of a line as they are published.
+    fn stored(&self, line: usize, from: usize, out: &mut [f32]) {
+        let mut line = line;
+        for part in &self.parts {
+            if line < part.lines {
+                assert!(from + out.len() <= part.length, "entries of a line of `{}`", part.name);
+                return part.numbers.read(line * part.length + from, out);
+            }
+            line -= part.lines;
+        }
+        panic!("line {line} after the last of a matrix");
+    }
+
+    /// `by` W for the published W. The sums are kept in f64, as this happens once.
+    fn products_with(&self, by: &Array1<f32>) -> Array1<f32> {
+        let (inputs, outputs) = self.shape();
+        let term = |w: &f32, by: &f32| f64::from(*w) * f64::from(*by);
+        let sums: Vec<Vec<f64>> = match self.order {
+            Order::Rows => {
+                let strip = |start: usize| {
+                    let mut sums = vec![0f64; STRIP.min(outputs - start)];
+                    let mut piece = vec![0f32; sums.len()];
+                    for (line, by) in (0..inputs).zip(by) {
+                        self.stored(line, start, &mut piece);
+                        sums.iter_mut().zip(&piece).for_each(|(sum, w)| *sum += term(w, by));
+                    }
+                    sums
+                };
+                (0..outputs).into_par_iter().step_by(STRIP).map(strip).collect()
+            }
+            Order::Columns => {
+                let column = |line: usize| {
+                    let mut column = vec![0f32; inputs];
+                    self.stored(line, 0, &mut column);
+                    vec![column.iter().zip(by).map(|(w, by)| term(w, by)).sum()]
+                };
+                (0..outputs).into_par_iter().map(column).collect()
+            }
+        };
+        sums.into_iter().flatten().map(|sum| sum as f32).collect()
+    }
+}
+
+impl MatrixSource for PublishedMatrix {
+    fn shape(&self) -> (usize, usize) {
+        let lines = self.parts.iter().map(|part| part.lines).sum();
+        let length = self.parts.first().map_or(0, |part| part.length);
+        match self.order {
+            Order::Rows => (lines, length),
+            Order::Columns => (length, lines),
+        }
+    }
+
+    fn order(&self) -> Order {
+        self.order
+    }
+
+    fn read(&self, line: usize, from: usize, out: &mut [f32]) {
+        self.stored(line, from, out);
+        match (&self.gain, self.order) {
+            (Some(gain), Order::Rows) => out.iter_mut().for_each(|w| *w *= gain[line]),
+            (Some(gain), Order::Columns) => {
+                let gain = gain.as_slice().expect("a vector is contiguous");
+                out.iter_mut().zip(&gain[from..]).for_each(|(w, g)| *w *= g);
+            }
+            (None, _) => {}
+        }
+        if let Some((columns, factor)) = self.scaled {
+            let scaled = match self.order {
+                Order::Rows => columns.saturating_sub(from).min(out.len()),
+                Order::Columns if line < columns => out.len(),
+                Order::Columns => 0,
+            };
+            out[..scaled].iter_mut().for_each(|w| *w *= factor);
+        }
+    }
+}
+
+/// Gain and shift of the norm `name`.
+pub(crate) fn norm(c: &Checkpoint, name: &str) -> Result<(Array1<f32>, Array1<f32>), CheckpointError> {
+    Ok((c.vector(&format!("{name}.weight"))?, c.vector(&format!("{name}.bias"))?))
 }

@@ -106,8 +106,8 @@ fn lies_are_refused_by_tensor_name() {
     fs::write(dir.join("config.json"), config.to_string()).unwrap();
     let refuse = |weights: &Weights| -> Error {
         write_checkpoint(&dir.join("model.safetensors"), weights);
-        let mut files = ModelFiles::open(dir).unwrap();
-        Model::load(&mut FloatLoader, &files.spec, Some(&mut files.checkpoint)).err().unwrap()
+        let files = ModelFiles::open(dir).unwrap();
+        Model::load(&mut FloatLoader, &files.spec, Some(&files.checkpoint)).err().unwrap()
     };
     for name in spec.tensors().into_iter().map(|t| t.name) {
         let mut missing = honest.clone();
@@ -141,8 +141,8 @@ fn lies_are_refused_by_tensor_name() {
         }
     }
     write_as(&dir.join("model.safetensors"), &honest, Dtype::F64);
-    let mut files = ModelFiles::open(dir).unwrap();
-    let error = Model::load(&mut FloatLoader, &files.spec, Some(&mut files.checkpoint)).err().unwrap();
+    let files = ModelFiles::open(dir).unwrap();
+    let error = Model::load(&mut FloatLoader, &files.spec, Some(&files.checkpoint)).err().unwrap();
     assert!(error.to_string().contains("type F64"), "{error}");
 }
 

@@ -183,9 +183,9 @@ fn engines_agree_and_what_is_hidden_is_not_measured() {
     let sequences = Sequence::cut(&random_ids(65, 14, 7), 14, 8, 1).unwrap();
     let candidates = [candidate("streaming", 0.5)];
     let (_, float) = on_float(&support::load(bundled(name).unwrap()), &sequences, &candidates).unwrap();
-    let mut files = bundled(name).unwrap();
+    let files = bundled(name).unwrap();
     let model: Model<FixedWeight> =
-        Model::load(&mut FixedLoader::default(), &files.spec, Some(&mut files.checkpoint)).unwrap();
+        Model::load(&mut FixedLoader::default(), &files.spec, Some(&files.checkpoint)).unwrap();
     let fixed = InClear { model: &model, engine: Fixed::new };
     let (_, fixed) = evaluate(&fixed, &sequences, &candidates, &|| ()).unwrap();
     let server = ModelServer::load(bundled(name).unwrap()).unwrap();

@@ -66,7 +66,7 @@ fn fuzz_checkpoint_index() {
 /// Opens the checkpoint in `dir`, whose files have `len` bytes, and reads every tensor of it.
 fn read_all(dir: &Path, len: usize) {
     let (outcome, memory) = memory::peak(|| -> Result<(), CheckpointError> {
-        let mut checkpoint = Checkpoint::open(dir)?;
+        let checkpoint = Checkpoint::open(dir)?;
         let tensors: Vec<_> = checkpoint.tensors().map(|(name, shape)| (name.to_owned(), shape.to_vec())).collect();
         for (name, shape) in tensors {
             let values = match shape.len() {

@@ -213,7 +213,7 @@ fn random_models_repeat_with_their_seed_and_behave_like_fresh_ones() {
     for config in [gpt2.as_slice(), llama] {
         let dir = tempfile::tempdir().unwrap();
         let read = |dtype, seed, name: &str| {
-            let spec = synthesize(config, &dir.path().join(name), Some(2), dtype, seed).unwrap();
+            let spec = synthesize(config, &dir.path().join(name), Some(2), dtype, None, seed).unwrap();
             assert_eq!(spec.layers(), 2);
             std::fs::read(dir.path().join(name).join("model.safetensors")).unwrap()
         };
@@ -221,7 +221,7 @@ fn random_models_repeat_with_their_seed_and_behave_like_fresh_ones() {
         assert_ne!(read(DType::F32, 1, "a"), read(DType::F32, 2, "b"));
         assert!(read(DType::F16, 1, "half").len() < read(DType::F32, 1, "a").len() * 6 / 10);
         for name in ["a", "half"] {
-            let mut files = ModelFiles::open(&dir.path().join(name)).unwrap();
+            let files = ModelFiles::open(&dir.path().join(name)).unwrap();
             assert!(files.tokenizer.is_none());
             assert_eq!(files.spec, ModelSpec::open(&dir.path().join(name)).unwrap());
             for tensor in files.spec.tensors().iter().filter(|t| t.shape.len() == 2) {

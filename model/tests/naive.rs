@@ -145,7 +145,7 @@ fn decoding_on_the_cache_equals_one_pass_over_the_whole_text() {
 fn far_positions_of_the_recall_model_equal_the_twin() {
     let Some(dir) = asset("models/recall") else { return };
     let config: Value = serde_json::from_slice(&std::fs::read(dir.join("config.json")).unwrap()).unwrap();
-    let mut files = ModelFiles::open(&dir).unwrap();
+    let files = ModelFiles::open(&dir).unwrap();
     let weights: Weights = files
         .spec
         .tensors()

@@ -50,12 +50,12 @@ fn prompt(files: &ModelFiles, length: usize) -> Vec<u32> {
 #[test]
 fn padding_changes_no_text_in_the_clear() {
     for name in ["shakespeare-gpt2", "shakespeare-llama"] {
-        let mut files = bundled(name).expect("bundled");
+        let files = bundled(name).expect("bundled");
         let ids = prompt(&files, 5);
         let plain = GenerateOptions { tokens: 6, ..GenerateOptions::default() };
         let (with_padding, options) = padded(&ids, 6);
 
-        let float = Model::load(&mut FloatLoader, &files.spec, Some(&mut files.checkpoint)).expect("float");
+        let float = Model::load(&mut FloatLoader, &files.spec, Some(&files.checkpoint)).expect("float");
         let alone = run(&mut Float::default(), &float, &ids, &plain).expect("plain");
         let hidden = run(&mut Float::default(), &float, &with_padding, &options).expect("padded");
         assert_eq!(hidden.tokens, alone.tokens, "{name}");
@@ -65,7 +65,7 @@ fn padding_changes_no_text_in_the_clear() {
         let seen = run(&mut Float::default(), &float, &with_padding, &plain).expect("attended");
         assert!(largest_difference(&seen, &alone) > 10.0 * MAX_FLOAT_ERROR, "{name}: padding is attended to");
 
-        let (fixed, _) = load_fixed(&files.spec, Some(&mut files.checkpoint), &[]);
+        let (fixed, _) = load_fixed(&files.spec, Some(&files.checkpoint), &[]);
         let alone = run(&mut Fixed::new(), &fixed, &ids, &plain).expect("plain");
         let hidden = run(&mut Fixed::new(), &fixed, &with_padding, &options).expect("padded");
         assert_eq!(hidden.tokens, alone.tokens, "{name}");
@@ -77,8 +77,8 @@ fn padding_changes_no_text_in_the_clear() {
 #[test]
 fn prompts_of_one_padded_length_look_alike_to_the_server() {
     for name in ["shakespeare-gpt2", "shakespeare-llama"] {
-        let mut files = bundled(name).expect("bundled");
-        let (weights, frac_bits) = load_fixed(&files.spec, Some(&mut files.checkpoint), &[]);
+        let files = bundled(name).expect("bundled");
+        let (weights, frac_bits) = load_fixed(&files.spec, Some(&files.checkpoint), &[]);
         let ledgers = [3, 10].map(|length| {
             let ids = prompt(&files, length);
             let (with_padding, options) = padded(&ids, 2);
@@ -105,8 +105,8 @@ fn prompts_of_one_padded_length_look_alike_to_the_server() {
 
 #[test]
 fn what_cannot_be_padded_is_refused() {
-    let mut files = bundled("shakespeare-gpt2").expect("bundled");
-    let model = Model::load(&mut FloatLoader, &files.spec, Some(&mut files.checkpoint)).expect("float");
+    let files = bundled("shakespeare-gpt2").expect("bundled");
+    let model = Model::load(&mut FloatLoader, &files.spec, Some(&files.checkpoint)).expect("float");
     let (ids, options) = padded(&[1, 2, 3], 1);
     let policy: mpcache::PolicySpec = "h2o".parse().expect("a policy");
     let pruned = GenerateOptions { policy, ..options.clone() };

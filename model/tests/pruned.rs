@@ -19,9 +19,9 @@ const MAX_SECURE_ULPS: f32 = 65536.0;
 
 /// Writes `tokens` tokens after `ids` with every policy, in fixed point and between two parties, and holds the plan
 /// to it.
-fn agree(mut files: ModelFiles, ids: &[u32], tokens: usize, policies: &[&str]) {
+fn agree(files: ModelFiles, ids: &[u32], tokens: usize, policies: &[&str]) {
     let name = files.name.clone();
-    let (weights, frac_bits) = load_fixed(&files.spec, Some(&mut files.checkpoint), &[]);
+    let (weights, frac_bits) = load_fixed(&files.spec, Some(&files.checkpoint), &[]);
     for policy in policies {
         let spec: PolicySpec = policy.parse().expect("a policy");
         let options = GenerateOptions { tokens, policy: spec.clone(), ..GenerateOptions::default() };

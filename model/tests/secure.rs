@@ -26,10 +26,10 @@ fn one_text_in_all_engines_and_one_cost() {
         ("shakespeare-llama", Reveal::Logits),
         ("shakespeare-gpt2", Reveal::Token),
     ] {
-        let mut files = bundled(name).expect("bundled");
+        let files = bundled(name).expect("bundled");
         let ids: Vec<u32> = (0..PROMPT as u32).map(|i| (7 * i + 3) % files.spec.vocabulary() as u32).collect();
         let options = GenerateOptions { tokens: 3, reveal, ..GenerateOptions::default() };
-        let (weights, frac_bits) = load_fixed(&files.spec, Some(&mut files.checkpoint), &[]);
+        let (weights, frac_bits) = load_fixed(&files.spec, Some(&files.checkpoint), &[]);
         let input = Input { ids: Some(&ids), count: ids.len() };
         let mut sampler = Sampler::greedy();
         let fixed = generate(
@@ -41,7 +41,7 @@ fn one_text_in_all_engines_and_one_cost() {
             &mut NoHooks,
         )
         .expect("fixed");
-        let float = Model::load(&mut FloatLoader, &files.spec, Some(&mut files.checkpoint)).expect("float");
+        let float = Model::load(&mut FloatLoader, &files.spec, Some(&files.checkpoint)).expect("float");
         let compared = check(&float, &ids, &options, &fixed).expect("check");
         println!("{name}: fixed against float {compared:?}");
         assert!(compared.max_abs_logit_error.is_some_and(|e| e < MAX_FIXED_ERROR), "{name}: {compared:?}");

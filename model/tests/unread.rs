@@ -47,8 +47,8 @@ fn load(config: &Value, extra: &[(&str, Published)]) -> Result<(), CheckpointErr
 }
 
 fn open(dir: &Path) -> Result<(), CheckpointError> {
-    let mut files = ModelFiles::open(dir).unwrap();
-    match Model::load(&mut FloatLoader, &files.spec, Some(&mut files.checkpoint)) {
+    let files = ModelFiles::open(dir).unwrap();
+    match Model::load(&mut FloatLoader, &files.spec, Some(&files.checkpoint)) {
         Ok(_) => Ok(()),
         Err(Error::Checkpoint(error)) => Err(error),
         Err(other) => panic!("{other}"),
@@ -185,17 +185,17 @@ fn a_model_that_leaves_a_range_is_found_before_it_is_served() {
     let dir = tempfile::tempdir().unwrap();
     let config = json!({"model_type": "llama", "vocab_size": 40, "hidden_size": 32, "intermediate_size": 48,
                         "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2, "mlp_bias": true});
-    synthesize(config.to_string().as_bytes(), dir.path(), None, model::DType::F32, 3).unwrap();
+    synthesize(config.to_string().as_bytes(), dir.path(), None, model::DType::F32, None, 3).unwrap();
     let load = || {
-        let mut files = ModelFiles::open(dir.path()).unwrap();
-        Model::load(&mut FixedLoader::default(), &files.spec, Some(&mut files.checkpoint)).unwrap()
+        let files = ModelFiles::open(dir.path()).unwrap();
+        Model::load(&mut FixedLoader::default(), &files.spec, Some(&files.checkpoint)).unwrap()
     };
     let done = calibrate(&load(), None).unwrap();
     assert!((16..=model::CALIBRATION_TOKENS).contains(&done.tokens), "{done:?}");
 
     // The second layer writes a residual that the third one's norm cannot take, as in a published Mixtral.
     let spec = ModelSpec::open(dir.path()).unwrap();
-    let mut checkpoint = model::Checkpoint::open(dir.path()).unwrap();
+    let checkpoint = model::Checkpoint::open(dir.path()).unwrap();
     let mut weights = Weights::new();
     for t in spec.tensors() {
         let data: Vec<f32> = match t.shape.len() {
@@ -221,8 +221,8 @@ fn a_model_that_leaves_a_range_is_found_before_it_is_served() {
 #[test]
 fn bundled_models_pass_the_calibration() {
     for name in model::bundled_names() {
-        let mut files = model::bundled(name).unwrap();
-        let model = Model::load(&mut FixedLoader::default(), &files.spec, Some(&mut files.checkpoint)).unwrap();
+        let files = model::bundled(name).unwrap();
+        let model = Model::load(&mut FixedLoader::default(), &files.spec, Some(&files.checkpoint)).unwrap();
         let start = std::time::Instant::now();
         calibrate(&model, files.tokenizer.as_deref()).unwrap();
         println!("{name}: {:?}", start.elapsed());

@@ -13,6 +13,7 @@ use serde::{Serialize, Serializer};
 
 use crate::Error;
 use crate::cost::Cost;
+use crate::matrix::FixedMatrix;
 use crate::plans::Plans;
 use crate::session::Session;
 
@@ -32,8 +33,8 @@ pub trait Correlation: Debug + Send + Sync + 'static {
     fn cost(&self, plans: &mut Plans, units: usize) -> Result<Cost, Error>;
 
     /// Makes `units` units, at most a [`batch`](Correlation::batch), and returns their words, one unit after another.
-    /// `matrix` is the server's, row-major, if the kind depends on one.
-    fn make(&self, session: &mut Session, units: usize, matrix: Option<&[i32]>) -> Result<Vec<u64>, Error>;
+    /// `matrix` is the server's, if the kind depends on one.
+    fn make(&self, session: &mut Session, units: usize, matrix: Option<&FixedMatrix>) -> Result<Vec<u64>, Error>;
 
     /// Name of the weight whose matrix [`make`](Correlation::make) needs.
     fn weight(&self) -> Option<&str> {

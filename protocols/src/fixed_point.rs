@@ -112,7 +112,7 @@ impl Secure {
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<(), Error> {
         let weight = |name: &str| weights.iter().find(|weight| weight.spec.name == name);
-        let matrix = |name: &str| weight(name).and_then(|weight| weight.values.as_ref()).map(|v| &*v.matrix);
+        let matrix = |name: &str| weight(name).and_then(|weight| weight.values.as_ref()).map(|v| &v.matrix);
         self.abb.prepare(needs, matrix, progress)
     }
 

@@ -21,6 +21,7 @@ use crate::Error;
 use crate::correlation::Need;
 use crate::cost::Cost;
 use crate::form::{Form, Shapes, Values};
+use crate::matrix::FixedMatrix;
 use crate::options::Options;
 use crate::plans::Plans;
 use crate::session::Session;
@@ -53,8 +54,8 @@ pub trait Operation {
         None
     }
 
-    /// The server's matrix on which its correlations depend, row-major.
-    fn matrix(&self) -> Option<&[i32]> {
+    /// The server's matrix on which its correlations depend.
+    fn matrix(&self) -> Option<&FixedMatrix> {
         None
     }
 
@@ -100,6 +101,7 @@ pub mod prelude {
     pub use crate::correlation::{Correlation, Need};
     pub use crate::cost::Cost;
     pub use crate::form::{Form, Shapes, Values};
+    pub use crate::matrix::FixedMatrix;
     pub use crate::options::Options;
     pub use crate::plans::Plans;
     pub use crate::session::Session;

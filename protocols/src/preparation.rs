@@ -6,6 +6,7 @@ use crate::Error;
 use crate::OperandId;
 use crate::correlation::CorrelationKind;
 use crate::cost::Cost;
+use crate::matrix::FixedMatrix;
 use crate::operands::Events;
 use crate::ops::cached;
 use crate::plans::Plans;
@@ -62,7 +63,7 @@ pub(crate) fn prepare_all<'a>(
     session: &mut Session,
     stock: &mut Stock,
     needs: &Needs,
-    matrix: impl Fn(&str) -> Option<&'a [i32]>,
+    matrix: impl Fn(&str) -> Option<&'a FixedMatrix>,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<(), Error> {
     let costs = costs(needs, session.plans())?;

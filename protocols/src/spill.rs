@@ -13,6 +13,7 @@
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
 
 use chacha20::ChaCha20;
 use chacha20::cipher::{KeyIvInit, StreamCipher};
@@ -37,12 +38,51 @@ pub enum StockError {
     /// The temporary file could not be made, written or read: no space is left, or it was cut.
     #[error("the temporary file of prepared correlations: {0}")]
     Io(#[from] io::Error),
+    /// The directory for temporary files has too little room for what a run will prepare.
+    #[error(
+        "prepared correlations take {needed} bytes in {}, which has {free} bytes free; TMPDIR names another directory",
+        dir.display()
+    )]
+    Space {
+        /// Bytes that the stock will have.
+        needed: u64,
+        /// Bytes that are free.
+        free: u64,
+        /// The directory for temporary files.
+        dir: PathBuf,
+    },
     /// The temporary file holds something other than what was written.
     #[error("the temporary file of prepared correlations was changed at byte {at}")]
     Changed {
         /// Where the chunk begins.
         at: u64,
     },
+}
+
+/// Fails unless the directory for temporary files has room for `needed` bytes of correlations. Where the system does
+/// not tell, there is room.
+///
+/// # Errors
+/// [`StockError::Space`].
+pub fn check_space(needed: u64) -> Result<(), StockError> {
+    let dir = std::env::temp_dir();
+    match free_bytes(&dir) {
+        Some(free) if free < needed => Err(StockError::Space { needed, free, dir }),
+        _ => Ok(()),
+    }
+}
+
+/// Bytes that this user may still write in `dir`.
+#[cfg(unix)]
+fn free_bytes(dir: &Path) -> Option<u64> {
+    let of = rustix::fs::statvfs(dir).ok()?;
+    Some(of.f_bavail.saturating_mul(of.f_frsize))
+}
+
+/// Not known here.
+#[cfg(not(unix))]
+fn free_bytes(_: &Path) -> Option<u64> {
+    None
 }
 
 /// The file of a stock, made when it is first needed.
@@ -366,5 +406,15 @@ mod tests {
         let mut spill = Spill { file: Some(File::open(read_only.path()).unwrap()), end: 0 };
         let error = Queue::default().push(&vec![0; CHUNK_WORDS], &mut spill).expect_err("it is open for reading");
         assert!(matches!(error, StockError::Io(_)), "{error:?}");
+    }
+
+    #[test]
+    fn a_stock_larger_than_the_disk_is_refused_before_it_is_made() {
+        check_space(0).expect("nothing fits anywhere");
+        let refused = check_space(u64::MAX);
+        if cfg!(unix) {
+            let Err(StockError::Space { needed: u64::MAX, free, dir }) = refused else { panic!("{refused:?}") };
+            assert!(free < u64::MAX && dir == std::env::temp_dir());
+        }
     }
 }

@@ -4,6 +4,9 @@ use ndarray::{Array3, ArrayD, Axis};
 use rayon::prelude::*;
 
 use crate::Error;
+use crate::kernel;
+use crate::matrix::FixedMatrix;
+use crate::weight::WEIGHT_BITS;
 use crate::words::signed;
 
 /// State of a run in the clear.
@@ -87,6 +90,30 @@ impl Twin {
     }
 }
 
+/// The exact products of the rows (..., inputs) of x with a matrix, row by row.
+pub(crate) fn times_matrix(x: &ArrayD<i64>, matrix: &FixedMatrix) -> Vec<i128> {
+    // So many bits of x leave room for the sum in a word of the kernel.
+    let terms = matrix.shape().0.next_power_of_two().trailing_zeros();
+    let room = i64::BITS - 1 - WEIGHT_BITS - terms;
+    let largest = x.iter().fold(0, |l, v| l.max(v.unsigned_abs()));
+    let mut rest: Vec<i64> = x.iter().copied().collect();
+    let mut sums = vec![0i128; rest.len() / matrix.shape().0.max(1) * matrix.shape().1];
+    let mut done = 0;
+    // Piece by piece from the lowest bits on; the last one keeps the sign.
+    loop {
+        let last = largest >> done >> (room - 1) == 0;
+        let piece: Vec<u64> =
+            rest.iter().map(|v| if last { *v } else { v & ((1 << (room - 1)) - 1) } as u64).collect();
+        let products = kernel::times_matrix(&piece, matrix);
+        sums.iter_mut().zip(products).for_each(|(sum, y)| *sum += i128::from(y as i64) << done);
+        if last {
+            return sums;
+        }
+        rest.iter_mut().for_each(|v| *v >>= room - 1);
+        done += room - 1;
+    }
+}
+
 /// The signed `width`-bit values of words.
 pub(crate) fn integers(x: &ArrayD<u64>, width: u32) -> ArrayD<i64> {
     x.mapv(|v| signed(v, width))
@@ -96,4 +123,24 @@ pub(crate) fn integers(x: &ArrayD<u64>, width: u32) -> ArrayD<i64> {
 pub(crate) fn mixed(x: u64, i: usize) -> u64 {
     let z = (x ^ (i as u64).rotate_left(32)).wrapping_add(0x9E37_79B9_7F4A_7C15).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     (z ^ (z >> 29)).wrapping_mul(0x94D0_49BB_1331_11EB) >> 20
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ndarray::IxDyn;
+
+    #[test]
+    fn products_with_a_matrix_are_exact_at_any_magnitude() {
+        let most = (1 << WEIGHT_BITS) - 1;
+        let entries: Vec<i32> = (0..300 * 2).map(|i| if i % 3 == 0 { most } else { -(i as i32) * 1000 }).collect();
+        let matrix = FixedMatrix::integers(300, 2, entries.clone());
+        for x in [1i64, -1, (1 << 33) - 1, -(1 << 33), 1 << 34, i64::MAX, i64::MIN, i64::MIN + 1] {
+            let x = ArrayD::from_shape_fn(IxDyn(&[2, 300]), |at| x ^ (at[1] as i64 & 3));
+            let want: Vec<i128> = (0..4)
+                .map(|i| (0..300).map(|j| i128::from(x[[i / 2, j]]) * i128::from(entries[2 * j + i % 2])).sum())
+                .collect();
+            assert_eq!(times_matrix(&x, &matrix), want);
+        }
+    }
 }

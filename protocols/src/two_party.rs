@@ -5,6 +5,7 @@ use net::Role;
 
 use crate::abb::Abb;
 use crate::form::Values;
+use crate::matrix::FixedMatrix;
 use crate::operation::{Operation, flat, shaped};
 use crate::ops::cached::{self, Axis, Operand};
 use crate::ops::matmul::{Matmul, product_shape};
@@ -40,7 +41,7 @@ impl TwoParty {
     pub fn prepare<'a>(
         &mut self,
         needs: &Needs,
-        matrix: impl Fn(&str) -> Option<&'a [i32]>,
+        matrix: impl Fn(&str) -> Option<&'a FixedMatrix>,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<(), Error> {
         preparation::prepare_all(&mut self.session, &mut self.stock, needs, matrix, progress)

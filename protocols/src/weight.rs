@@ -2,10 +2,9 @@
 
 use std::collections::VecDeque;
 
-use engine::{WeightData, WeightLoader, WeightSpec};
-use ndarray::ArrayView2;
-
+use crate::matrix::FixedMatrix;
 use crate::{Error, FRAC, LINEAR_WIDTH};
+use engine::{WeightData, WeightLoader, WeightSpec};
 
 /// Entries of a quantised weight are below 2^WEIGHT_BITS in magnitude.
 pub const WEIGHT_BITS: u32 = 20;
@@ -31,8 +30,8 @@ pub struct FixedWeight {
 /// The integers of a [`FixedWeight`].
 #[derive(Clone, Debug)]
 pub struct FixedValues {
-    /// Row-major (inputs, outputs), at `frac` fractional bits, magnitudes below 2^[`WEIGHT_BITS`].
-    pub matrix: Vec<i32>,
+    /// (inputs, outputs), at `frac` fractional bits, magnitudes below 2^[`WEIGHT_BITS`].
+    pub matrix: FixedMatrix,
     /// Of length `outputs`, at [`FRAC`] + `frac` fractional bits, magnitudes below 2^([`LINEAR_WIDTH`] - 2); zeros
     /// where the weight has no bias.
     pub bias: Vec<i64>,
@@ -53,25 +52,23 @@ impl FixedWeight {
     }
 }
 
-/// Rounds a weight to fixed point. The weight gets as many fractional bits, up to [`DEFAULT_WEIGHT_FRAC`], as keep
+/// Rounds a weight to fixed point: its integers are made when they are read. Reads all of it once. The weight gets as many fractional bits, up to [`DEFAULT_WEIGHT_FRAC`], as keep
 /// every entry below 2^[`WEIGHT_BITS`].
 ///
 /// # Errors
 /// Errors name the tensor. They are those of [`WeightData::check`], and [`Error::TooLarge`] for an entry of
 /// 2^(WEIGHT_BITS - MIN_WEIGHT_FRAC) or more and for a bias beyond the ring of the products.
 pub fn quantise(spec: &WeightSpec, data: WeightData) -> Result<FixedWeight, Error> {
-    data.check(spec)?;
-    let WeightData { matrix, bias } = data;
-    let largest = matrix.iter().fold(0f32, |m, v| m.max(v.abs()));
+    let largest = data.check(spec)?;
     let fits = |frac: u32| scaled(largest, frac) < (1 << WEIGHT_BITS);
     let Some(frac) = (MIN_WEIGHT_FRAC..=DEFAULT_WEIGHT_FRAC).rev().find(|&f| fits(f)) else {
-        let value = matrix.iter().copied().find(|v| v.abs() == largest).unwrap_or(largest);
+        let value = data.find(|v| v.abs() == largest).map_or(largest, |(_, value)| value);
         let limit = (1u32 << (WEIGHT_BITS - MIN_WEIGHT_FRAC)) as f32;
         return Err(Error::TooLarge { tensor: spec.name.clone(), value, limit });
     };
 
     let bias_scale = FRAC + frac;
-    let bias = match bias {
+    let bias = match data.bias {
         None => vec![0; spec.outputs],
         Some(bias) => {
             let bound = 1i64 << (LINEAR_WIDTH - 2);
@@ -82,7 +79,7 @@ pub fn quantise(spec: &WeightSpec, data: WeightData) -> Result<FixedWeight, Erro
             bias.iter().map(|&v| scaled(v, bias_scale)).collect()
         }
     };
-    let matrix = integers(matrix.view(), frac);
+    let matrix = FixedMatrix::rounded(data.matrix, frac);
     Ok(FixedWeight { spec: spec.clone(), frac, values: Some(FixedValues { matrix, bias }) })
 }
 
@@ -132,11 +129,6 @@ fn scaled(v: f32, frac: u32) -> i64 {
     (f64::from(v) * (1u64 << frac) as f64).round() as i64
 }
 
-/// Row-major rounding; the caller has checked that the integers fit.
-fn integers(matrix: ArrayView2<f32>, frac: u32) -> Vec<i32> {
-    matrix.iter().map(|&v| scaled(v, frac) as i32).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -147,7 +139,7 @@ mod tests {
     }
 
     fn quantised(matrix: Array2<f32>, bias: Option<Array1<f32>>) -> Result<FixedWeight, Error> {
-        quantise(&spec(matrix.nrows(), matrix.ncols()), WeightData { matrix, bias })
+        quantise(&spec(matrix.nrows(), matrix.ncols()), WeightData::new(matrix, bias))
     }
 
     #[test]
@@ -156,7 +148,7 @@ mod tests {
             let w = quantised(arr2(&[[largest, 0.3], [-0.1, 1.0]]), Some(Array1::from(vec![1.5, -2.0]))).unwrap();
             assert_eq!(w.frac, frac, "{largest}");
             let values = w.values.unwrap();
-            for (got, want) in values.matrix.iter().zip([largest, 0.3, -0.1, 1.0]) {
+            for (got, want) in values.matrix.to_integers().iter().zip([largest, 0.3, -0.1, 1.0]) {
                 assert!(got.abs() < 1 << WEIGHT_BITS);
                 assert!(
                     (f64::from(*got) / f64::from(1 << frac) - f64::from(want)).abs() <= 0.5 / f64::from(1 << frac)
@@ -181,7 +173,7 @@ mod tests {
         assert!(matches!(nan, Err(Error::Engine(engine::Error::NotFinite { position: 3, .. }))), "{nan:?}");
         let short = quantised(arr2(&[[1.0, 2.0]]), Some(Array1::zeros(1)));
         assert!(matches!(short, Err(Error::Engine(engine::Error::Shape { .. }))), "{short:?}");
-        let other = quantise(&spec(2, 2), WeightData { matrix: Array2::zeros((2, 1)), bias: None });
+        let other = quantise(&spec(2, 2), WeightData::new(Array2::zeros((2, 1)), None));
         assert!(matches!(other, Err(Error::Engine(engine::Error::Shape { .. }))), "{other:?}");
     }
 

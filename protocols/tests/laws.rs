@@ -23,8 +23,8 @@ use protocols::ops::shuffle::{Permute, Shuffle};
 use protocols::ops::sum_squares::SumSquares;
 use protocols::ops::truncate::Truncation;
 use protocols::{
-    Abb, Axis, EMBED_WIDTH, Error, FRAC, FixedValues, FixedWeight, LINEAR_WIDTH, Operand, OperandId, OperandKind,
-    Options, Plans, Tensor, WEIGHT_BITS, WeightSpec, Words,
+    Abb, Axis, EMBED_WIDTH, Error, FRAC, FixedMatrix, FixedValues, FixedWeight, LINEAR_WIDTH, Operand, OperandId,
+    OperandKind, Options, Plans, Tensor, WEIGHT_BITS, WeightSpec, Words,
 };
 use testing::{DEALER, Function, Laws, Output, TWO_PHASES, signed_values};
 
@@ -225,6 +225,7 @@ fn matmul() {
 fn weight(inputs: usize, outputs: usize) -> [FixedWeight; 2] {
     let spec = WeightSpec { name: "w".into(), inputs, outputs };
     let matrix = signed_values(WEIGHT_BITS, inputs * outputs, 4).into_iter().map(|value| value as i32).collect();
+    let matrix = FixedMatrix::integers(inputs, outputs, matrix);
     let bias = signed_values(50, outputs, 5).into_iter().map(|value| value as i64).collect();
     let known = FixedWeight { spec: spec.clone(), frac: 16, values: Some(FixedValues { matrix, bias }) };
     [known, FixedWeight { spec, frac: 16, values: None }]

@@ -110,8 +110,8 @@ pub(super) fn run(args: DemoArgs) -> Result<(), Error> {
         report.set_peer_cpu(&server.entries, &server.per_token);
     }
     if args.check {
-        let mut files = open_model(&args.model)?;
-        let plain = Model::load(&mut FloatLoader, &files.spec, Some(&mut files.checkpoint))?;
+        let files = open_model(&args.model)?;
+        let plain = Model::load(&mut FloatLoader, &files.spec, Some(&files.checkpoint))?;
         let options = GenerateOptions { tokens, reveal: terms.reveal, ..Default::default() };
         report.check = Some(check(&plain, &prompt, &options, &outcome.generation)?);
     }

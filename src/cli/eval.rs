@@ -122,7 +122,7 @@ fn policies(text: &str) -> Result<Policies, String> {
 
 pub(super) fn run(args: EvalArgs) -> Result<(), Error> {
     let outputs = Outputs::new(&args)?;
-    let mut files = open_model(&args.model)?;
+    let files = open_model(&args.model)?;
     let sequences = args.sequences(&files)?;
     let candidates = args.candidates()?;
     let info = ModelInfo::new(&files.name, &files.spec);
@@ -131,11 +131,11 @@ pub(super) fn run(args: EvalArgs) -> Result<(), Error> {
     let study = |runner: &dyn Runner| evaluate(runner, &sequences, &candidates, &|| bar.inc(1));
     let metrics = match args.engine {
         EngineArg::Float => {
-            let model = Model::load(&mut FloatLoader, &files.spec, Some(&mut files.checkpoint))?;
+            let model = Model::load(&mut FloatLoader, &files.spec, Some(&files.checkpoint))?;
             study(&clear(&model, Float::default))
         }
         EngineArg::Fixed => {
-            let model = Model::load(&mut FixedLoader::default(), &files.spec, Some(&mut files.checkpoint))?;
+            let model = Model::load(&mut FixedLoader::default(), &files.spec, Some(&files.checkpoint))?;
             study(&clear(&model, Fixed::new))
         }
         EngineArg::Secure => {

@@ -47,10 +47,10 @@ pub(super) type FloatModel = Model<FloatWeight>;
 
 pub(super) fn run(args: FloatArgs) -> Result<(), Error> {
     check_writable(args.json.as_deref())?;
-    let mut files = open_model(&args.model)?;
+    let files = open_model(&args.model)?;
     let tokenizer = files.tokenizer.as_deref().map(Tokenizer::from_bytes).transpose()?;
     let prompt = args.prompt.read()?.ids(tokenizer.as_ref())?;
-    let model: FloatModel = Model::load(&mut FloatLoader, &files.spec, Some(&mut files.checkpoint))?;
+    let model: FloatModel = Model::load(&mut FloatLoader, &files.spec, Some(&files.checkpoint))?;
     let policy = args.policy.spec()?;
     let all_positions = args.json.is_some();
     let options = GenerateOptions { tokens: args.tokens, all_positions, policy, ..Default::default() };

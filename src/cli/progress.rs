@@ -3,11 +3,14 @@
 use std::io::IsTerminal;
 use std::time::Duration;
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
 use model::party::Observer;
 use model::{Step, TextStream, Tokenizer};
 
 use super::{Error, out};
+
+/// Prepared correlations of so many bytes are told before they are made.
+const ANNOUNCED: u64 = 1 << 28;
 
 /// Shows bars on standard error if it is a terminal, and streams generated text to standard output.
 pub(super) struct Progress<'a> {
@@ -97,6 +100,15 @@ impl Observer for Progress<'_> {
 
     fn setup(&mut self) {
         self.spin("setup: base OTs");
+    }
+
+    fn stock(&mut self, bytes: u64) {
+        // Small ones are nobody's concern.
+        if bytes >= ANNOUNCED {
+            let dir = std::env::temp_dir();
+            let size = HumanBytes(bytes);
+            self.bar.suspend(|| eprintln!("preparing {size} of correlations in {}", dir.display()));
+        }
     }
 
     fn prepare(&mut self, done: u64, total: u64) {

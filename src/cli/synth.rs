@@ -26,12 +26,16 @@ pub(super) struct SynthArgs {
     /// Type of the stored weights.
     #[arg(long, value_enum, default_value = "f16")]
     dtype: StoredAs,
+    /// Split weights of more gigabytes into files of at most so many, with an index, as large models are published.
+    #[arg(long, value_name = "GB", default_value_t = 5.0)]
+    shard: f64,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum StoredAs {
     F32,
     F16,
+    Bf16,
 }
 
 pub(super) fn run(args: SynthArgs) -> Result<(), Error> {
@@ -39,7 +43,9 @@ pub(super) fn run(args: SynthArgs) -> Result<(), Error> {
     let dtype = match args.dtype {
         StoredAs::F32 => DType::F32,
         StoredAs::F16 => DType::F16,
+        StoredAs::Bf16 => DType::Bf16,
     };
-    let spec = synthesize(&config, &args.out, args.layers, dtype, args.seed)?;
+    let shard = (args.shard.max(0.0) * 1e9) as u64;
+    let spec = synthesize(&config, &args.out, args.layers, dtype, Some(shard), args.seed)?;
     out::line(format_args!("{}: {} layers, {} parameters", args.out.display(), spec.layers(), spec.parameters()))
 }

@@ -20,7 +20,7 @@ use net::Role;
 use protocols::form::Values;
 use protocols::ops::{b2a, compare, embed, evaluate, linear, matmul, mul, mux, one_hot, reveal, row_max};
 use protocols::ops::{sum_squares, truncate};
-use protocols::{Abb, Clear, Error, Form, Needs, Operation, Options, Planner, Shape};
+use protocols::{Abb, Clear, Error, FixedMatrix, Form, Needs, Operation, Options, Planner, Shape};
 use rand::Rng;
 
 use crate::parties::{DEALER, TWO_PHASES, open, pair, share};
@@ -111,7 +111,7 @@ pub struct Laws<'l, F> {
     error: u64,
     opened_to: Vec<Role>,
     refused: Vec<Vec<ArrayD<u64>>>,
-    weights: HashMap<String, &'l [i32]>,
+    weights: HashMap<String, &'l FixedMatrix>,
     usages: Vec<Options>,
 }
 
@@ -189,7 +189,7 @@ impl<'l, F: Function> Laws<'l, F> {
     }
 
     /// The server's matrix called `name`, for correlations that are made ahead.
-    pub fn weight(mut self, name: &str, matrix: &'l [i32]) -> Self {
+    pub fn weight(mut self, name: &str, matrix: &'l FixedMatrix) -> Self {
         self.weights.insert(name.to_owned(), matrix);
         self
     }

@@ -70,4 +70,4 @@ mod weights;
 pub use plan::MatmulPlan;
 pub use spec::{MatmulShape, MatmulSpec, Packing, PlanOptions};
 pub use tiling::Tile;
-pub use weights::Weights;
+pub use weights::{Entries, Weights};

@@ -175,7 +175,36 @@ fn impossible_specs_are_refused() {
     }
 }
 
-/// The three weight types agree.
+/// Entries that are made when they are read, from a matrix row by row.
+#[derive(Debug)]
+struct Made<'a> {
+    matrix: &'a [i32],
+    columns: usize,
+    by_columns: bool,
+    bits: u32,
+}
+
+impl Entries for Made<'_> {
+    fn shape(&self) -> (usize, usize) {
+        (self.matrix.len() / self.columns, self.columns)
+    }
+
+    fn by_columns(&self) -> bool {
+        self.by_columns
+    }
+
+    fn bits(&self) -> u32 {
+        self.bits
+    }
+
+    fn read(&self, line: usize, from: usize, out: &mut [i32]) {
+        let (start, step) = if self.by_columns { (line, self.columns) } else { (line * self.columns, 1) };
+        let entries = self.matrix[start..].iter().step_by(step).skip(from);
+        out.iter_mut().zip(entries).for_each(|(out, w)| *out = *w);
+    }
+}
+
+/// All kinds of weights agree.
 #[test]
 fn weight_types_agree() {
     let mut rng = StdRng::seed_from_u64(8);
@@ -190,7 +219,10 @@ fn weight_types_agree() {
         let ring: Vec<u64> = w.iter().map(|&w| i64::from(w) as u64).collect();
         let exact = naive(spec.shape, &x, &ring);
         let upload = plan.encrypt(sk, &x, &mut rng).unwrap();
-        for weights in [Weights::I16(&w), Weights::I32(&wide), Weights::U64(&ring)] {
+        let made = |by_columns| Made { matrix: &wide, columns: 11, by_columns, bits: spec.weight_bits };
+        let (rows, columns) = (made(false), made(true));
+        let made = [Weights::Entries(&rows), Weights::Entries(&columns)];
+        for weights in [Weights::I16(&w), Weights::I32(&wide), Weights::U64(&ring)].into_iter().chain(made) {
             let keys = EvaluationKeys { public: pk, galois: Some(galois_keys(plan.set())) };
             let (download, own) = plan.evaluate(keys, &upload, None, weights, &mut rng).unwrap();
             let opened = plan.decrypt(sk, &download).unwrap();

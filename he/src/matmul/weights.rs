@@ -2,6 +2,24 @@
 
 use crate::error::HeError;
 use bits::signed;
+use std::fmt::Debug;
+
+/// A plaintext operand whose entries are made when they are read, so that it need not be in memory.
+///
+/// Its *lines* are its rows or its columns, whichever are cheaper to read. Equal calls give equal entries.
+pub trait Entries: Debug + Sync {
+    /// Number of rows, those of all batch items together, and of columns.
+    fn shape(&self) -> (usize, usize);
+
+    /// Whether a line is a column.
+    fn by_columns(&self) -> bool;
+
+    /// Every entry is below `2^bits` in absolute value.
+    fn bits(&self) -> u32;
+
+    /// The entries `from .. from + out.len()` of the line `line`.
+    fn read(&self, line: usize, from: usize, out: &mut [i32]);
+}
 
 /// The plaintext operand, `batch * k * n` entries, row-major.
 #[derive(Debug, Clone, Copy)]
@@ -12,6 +30,8 @@ pub enum Weights<'a> {
     I32(&'a [i32]),
     /// Ring elements modulo `2^width`, read as signed.
     U64(&'a [u64]),
+    /// Signed integers that are read as they are needed.
+    Entries(&'a dyn Entries),
 }
 
 impl Weights<'_> {
@@ -21,6 +41,10 @@ impl Weights<'_> {
             Self::I16(w) => w.len(),
             Self::I32(w) => w.len(),
             Self::U64(w) => w.len(),
+            Self::Entries(w) => {
+                let (rows, columns) = w.shape();
+                rows * columns
+            }
         }
     }
 
@@ -34,10 +58,14 @@ impl Weights<'_> {
             Self::I16(w) => transpose(w, |w| signed(i64::from(w) as u64, width), block, out, at),
             Self::I32(w) => transpose(w, |w| signed(i64::from(w) as u64, width), block, out, at),
             Self::U64(w) => transpose(w, |w| signed(w, width), block, out, at),
+            // Where `bits` is `width`, an entry is read modulo `2^width`.
+            Self::Entries(w) if w.bits() < width => transpose_entries(*w, i64::from, block, out, at),
+            Self::Entries(w) => transpose_entries(*w, |w| signed(i64::from(w) as u64, width), block, out, at),
         }
     }
 
-    /// Fails if an entry reaches `2^bits` in absolute value. Looks at all of them, whatever they are.
+    /// Fails if an entry reaches `2^bits` in absolute value. Looks at all of them, whatever they are, unless they are
+    /// made when they are read.
     pub(super) fn check_range(&self, width: u32, bits: u32) -> Result<(), HeError> {
         if bits == width {
             // Ring elements of full width are in range by being read as centred.
@@ -48,6 +76,8 @@ impl Weights<'_> {
             Self::I16(w) => w.iter().fold(0, |acc, &w| high(acc, i64::from(w))),
             Self::I32(w) => w.iter().fold(0, |acc, &w| high(acc, i64::from(w))),
             Self::U64(w) => w.iter().fold(0, |acc, &w| high(acc, signed(w, width))),
+            // Their bound is a law of theirs: reading all of them for it would be the dearest part of a product.
+            Self::Entries(w) => u64::from(w.bits() > bits),
         };
         if excess == 0 { Ok(()) } else { Err(HeError::WeightRange { weight_bits: bits }) }
     }
@@ -78,5 +108,36 @@ fn transpose<T: Copy>(w: &[T], read: impl Fn(T) -> i64, block: Rows, out: &mut [
     }
     for j in rows / LINE * LINE..rows {
         row(j).iter().enumerate().for_each(|(c, &w)| out[at(c) + j] = read(w));
+    }
+}
+
+/// [`transpose`] of entries that are made when they are read.
+fn transpose_entries(
+    w: &dyn Entries,
+    read: impl Fn(i32) -> i64,
+    block: Rows,
+    out: &mut [i64],
+    at: impl Fn(usize) -> usize,
+) {
+    let Rows { start, pitch, rows, count } = block;
+    let (first, column) = (start / pitch, start % pitch);
+    if w.by_columns() {
+        let mut line = vec![0; rows];
+        for c in 0..count {
+            w.read(column + c, first, &mut line);
+            out[at(c)..].iter_mut().zip(&line).for_each(|(out, &w)| *out = read(w));
+        }
+        return;
+    }
+    let mut lines = vec![0; LINE * count];
+    for j in (0..rows).step_by(LINE) {
+        let some = LINE.min(rows - j);
+        lines
+            .chunks_exact_mut(count)
+            .take(some)
+            .enumerate()
+            .for_each(|(i, line)| w.read(first + j + i, column, line));
+        let block = Rows { start: 0, pitch: count, rows: some, count };
+        transpose(&lines, &read, block, out, |c| at(c) + j);
     }
 }

@@ -1,7 +1,7 @@
 //! Where a session's correlations come from, the same on both sides.
 
 use net::{Channel, Direction, HEADER_BYTES, Ledger, Phase};
-use protocols::{FixedWeight, Secure, Stock};
+use protocols::{FixedWeight, Needs, Secure, Stock, check_space};
 
 use super::{Observer, PublicModel, Request, Terms, opening};
 use crate::Error;
@@ -34,7 +34,7 @@ pub(super) fn ready(
             engine.prepare(&needs.ots(), weights, &mut |_, _| ())?;
             engine.set_stock(stock);
         }
-        None => engine.prepare(&needs, weights, &mut |done, total| observer.prepare(done, total))?,
+        None => prepare(engine, &needs, weights, observer)?,
     }
     Ok(())
 }
@@ -46,8 +46,21 @@ pub(super) fn make(
     purpose: &Purpose,
     observer: &mut dyn Observer,
 ) -> Result<Stock, Error> {
-    engine.prepare(purpose.needs(), weights, &mut |done, total| observer.prepare(done, total))?;
+    prepare(engine, purpose.needs(), weights, observer)?;
     Ok(engine.take_stock())
+}
+
+/// Makes all of `needs`, after telling how much room they take and checking that it is there.
+fn prepare(
+    engine: &mut Secure,
+    needs: &Needs,
+    weights: &[&FixedWeight],
+    observer: &mut dyn Observer,
+) -> Result<(), Error> {
+    let bytes = needs.bytes(engine.channel().role());
+    observer.stock(bytes);
+    check_space(bytes).map_err(protocols::Error::from)?;
+    Ok(engine.prepare(needs, weights, &mut |done, total| observer.prepare(done, total))?)
 }
 
 /// The client's end of a filling, booked as `offline`: its pool is published when the server's part is safe; see

@@ -38,9 +38,9 @@ impl ModelServer {
     /// # Errors
     /// By the tensor's name: what is missing, has another shape, is not finite or does not fit the fixed point.
     pub fn load(files: ModelFiles) -> Result<Self, Error> {
-        let ModelFiles { name, spec, mut checkpoint, tokenizer } = files;
+        let ModelFiles { name, spec, checkpoint, tokenizer } = files;
         let mut loader = FixedLoader::default();
-        let model = Model::load(&mut loader, &spec, Some(&mut checkpoint))?;
+        let model = Model::load(&mut loader, &spec, Some(&checkpoint))?;
         let frac_bits = loader.frac_bits().to_vec();
         let public = PublicModel { name, spec, frac_bits, tokenizer };
         Ok(ModelServer { model, public, pools: None, digest: OnceLock::new() })

@@ -183,9 +183,13 @@ pub(crate) fn digest(weights: &[&FixedWeight]) -> String {
     let mut bytes = Vec::new();
     for weight in weights {
         let Some(values) = &weight.values else { continue };
-        for part in values.matrix.chunks(1 << 14) {
+        // Line by line, so that no matrix is in memory.
+        let (lines, length) = values.matrix.lines();
+        let mut integers = vec![0; length];
+        for line in 0..lines {
+            values.matrix.read(line, 0, &mut integers);
             bytes.clear();
-            bytes.extend(part.iter().flat_map(|x| x.to_le_bytes()));
+            bytes.extend(integers.iter().flat_map(|x| x.to_le_bytes()));
             hasher.update(&bytes);
         }
         bytes.clear();

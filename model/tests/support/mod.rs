@@ -16,8 +16,8 @@ use safetensors::tensor::{Dtype, TensorView};
 pub(crate) type FloatModel = Model<FloatWeight>;
 
 /// Prepares `files` for [`Float`].
-pub(crate) fn load(mut files: ModelFiles) -> FloatModel {
-    Model::load(&mut FloatLoader, &files.spec, Some(&mut files.checkpoint)).unwrap()
+pub(crate) fn load(files: ModelFiles) -> FloatModel {
+    Model::load(&mut FloatLoader, &files.spec, Some(&files.checkpoint)).unwrap()
 }
 
 /// Greedy generation with the logits of all positions.

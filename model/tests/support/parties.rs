@@ -38,7 +38,7 @@ impl<E: Booked> Hooks<E> for Phases {
 /// bits.
 pub(crate) fn load_fixed(
     spec: &ModelSpec,
-    checkpoint: Option<&mut Checkpoint>,
+    checkpoint: Option<&Checkpoint>,
     frac_bits: &[u32],
 ) -> (Model<FixedWeight>, Vec<u32>) {
     let mut loader = FixedLoader::announced(frac_bits).expect("fractional bits");

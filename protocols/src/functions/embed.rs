@@ -24,7 +24,7 @@ pub fn rows<B: Abb>(b: &mut B, table: &FixedWeight, start: usize, count: usize) 
     let matrix = if B::CLEAR { Some(table.known()?) } else { table.values.as_ref() };
     let words = matrix.map(|values| {
         ArrayD::from_shape_fn(vec![count, outputs], |at| {
-            (i64::from(values.matrix[(start + at[0]) * outputs + at[1]]) << (FRAC - table.frac)) as u64
+            (i64::from(values.matrix.entry(start + at[0], at[1])) << (FRAC - table.frac)) as u64
         })
     });
     b.input(Role::Server, &[count, outputs], words.as_ref())

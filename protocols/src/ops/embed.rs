@@ -90,8 +90,8 @@ impl Operation for Embed<'_> {
         options.preprocess.then(|| Need::new(MaskedRow::of(self.table, EMBED_WIDTH), self.count))
     }
 
-    fn matrix(&self) -> Option<&[i32]> {
-        self.table.values.as_ref().map(|values| &*values.matrix)
+    fn matrix(&self) -> Option<&FixedMatrix> {
+        self.table.values.as_ref().map(|values| &values.matrix)
     }
 
     fn cost(&self, _: &(), prepared: bool, plans: &mut Plans) -> Result<Cost, Error> {
@@ -110,7 +110,7 @@ impl Operation for Embed<'_> {
         let outputs = self.table.spec.outputs;
         let matrix = &self.table.known()?.matrix;
         let exact = ArrayD::from_shape_fn(vec![self.count, outputs], |at| {
-            i128::from(matrix[ids[at[0]] as usize * outputs + at[1]]) << (EMBED_FRAC - self.table.frac)
+            i128::from(matrix.entry(ids[at[0]] as usize, at[1])) << (EMBED_FRAC - self.table.frac)
         });
         twin.fitted("embed", exact, EMBED_WIDTH)
     }

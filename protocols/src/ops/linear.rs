@@ -7,13 +7,11 @@
 //! **Range.** |x W + b| < 2^([`LINEAR_WIDTH`] - 1). **Error.** That of [`private`], a few units in the last
 //! place. **Revealed.** Nothing.
 
-use ndarray::{Array2, Array3, IxDyn};
-
 use crate::operation::prelude::*;
 use crate::ops::private::{self, MaskedRow};
-use crate::twin::integers;
+use crate::twin::{integers, times_matrix};
 use crate::weight::FixedWeight;
-use crate::{LINEAR_WIDTH, Shape, WeightSpec};
+use crate::{LINEAR_WIDTH, Shape};
 
 /// x W + b: (..., inputs) -> (..., outputs).
 #[derive(Clone, Copy, Debug)]
@@ -48,8 +46,8 @@ impl Operation for Linear<'_> {
         options.preprocess.then(|| Need::new(MaskedRow::of(self.weight, LINEAR_WIDTH), Self::rows(shape)))
     }
 
-    fn matrix(&self) -> Option<&[i32]> {
-        self.weight.values.as_ref().map(|values| &*values.matrix)
+    fn matrix(&self) -> Option<&FixedMatrix> {
+        self.weight.values.as_ref().map(|values| &values.matrix)
     }
 
     fn cost(&self, shape: &Vec<usize>, prepared: bool, plans: &mut Plans) -> Result<Cost, Error> {
@@ -68,19 +66,14 @@ impl Operation for Linear<'_> {
     }
 
     fn twin(&self, twin: &mut Twin, x: &ArrayD<u64>) -> Result<ArrayD<u64>, Error> {
-        let WeightSpec { inputs, outputs, .. } = self.weight.spec;
         let values = self.weight.known()?;
-        let rows = Self::rows(x.shape());
-        let a =
-            integers(x, LINEAR_WIDTH).into_shape_with_order((1, rows, inputs)).expect("activations are row-major");
-        let w = values.matrix.iter().map(|&v| i64::from(v)).collect();
-        let w = Array3::from_shape_vec((1, inputs, outputs), w).expect("a row-major matrix");
-        let y = twin.products("linear", &a, &w, LINEAR_WIDTH)?;
-        let y = y.into_shape_with_order((rows, outputs)).expect("as many entries");
-        let sums = Array2::from_shape_fn((rows, outputs), |(i, j)| {
-            i128::from(y[[i, j]] as i64) + i128::from(values.bias[j])
-        });
-        let sums = sums.into_shape_with_order(IxDyn(&self.result(x.shape()))).expect("as many entries");
+        let outputs = self.weight.spec.outputs;
+        let y = times_matrix(&integers(x, LINEAR_WIDTH), &values.matrix);
+        // The product must fit the ring, and so must what the bias makes of it.
+        let product = twin.fitted("linear", shaped(&self.result(x.shape()), y), LINEAR_WIDTH)?;
+        let biases = (0..outputs).cycle().map(|j| i128::from(values.bias[j]));
+        let sums = product.iter().zip(biases).map(|(&y, bias)| i128::from(y as i64) + bias).collect();
+        let sums = shaped(&self.result(x.shape()), sums);
         twin.fitted("linear", sums, LINEAR_WIDTH)
     }
 

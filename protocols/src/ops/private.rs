@@ -87,7 +87,7 @@ impl Correlation for MaskedRow {
         Ok(direct_cost(plans, self.spec(units))?.offline())
     }
 
-    fn make(&self, s: &mut Session, units: usize, matrix: Option<&[i32]>) -> Result<Vec<u64>, Error> {
+    fn make(&self, s: &mut Session, units: usize, matrix: Option<&FixedMatrix>) -> Result<Vec<u64>, Error> {
         if s.is_server() {
             let matrix = matrix.ok_or_else(|| engine::Error::NoValues { tensor: self.weight.clone() })?;
             return direct(s, self.spec(units), Side::Server(None, matrix));
@@ -104,8 +104,8 @@ impl Correlation for MaskedRow {
 enum Side<'a> {
     /// The client's share of X.
     Client(&'a [u64]),
-    /// The server's share of X, if X is shared, and W row-major (k x n).
-    Server(Option<&'a [u64]>, &'a [i32]),
+    /// The server's share of X, if X is shared, and W.
+    Server(Option<&'a [u64]>, &'a FixedMatrix),
 }
 
 /// Shares of X W for `rows` rows modulo 2^`width`; with `masks`, in the prepared form. `x` is this party's share of
@@ -163,7 +163,7 @@ fn direct(s: &mut Session, spec: MatmulSpec, side: Side<'_>) -> Result<Vec<u64>,
             let x = x.map(reduced);
             let upload = s.channel().recv(UPLOAD, plan.upload_bytes())?;
             let (keys, rng) = s.evaluation_keys(set);
-            let (download, share) = plan.evaluate(keys, &upload, x.as_deref(), Weights::I32(w), rng)?;
+            let (download, share) = plan.evaluate(keys, &upload, x.as_deref(), Weights::Entries(w), rng)?;
             s.deliver(DOWNLOAD, download)?;
             Ok(share)
         }
@@ -204,7 +204,7 @@ fn prepared(
                 masked.iter_mut().zip(x).for_each(|(m, x)| *m = m.wrapping_add(*x));
             }
             opening::note(s, "", &masked, &[width]);
-            let mut y = kernel::times_matrix(&masked, matrix, inputs, outputs);
+            let mut y = kernel::times_matrix(&masked, matrix);
             y.iter_mut().zip(masks).for_each(|(y, share)| *y = y.wrapping_add(*share));
             Ok(y)
         }

@@ -100,7 +100,7 @@ impl Correlation for Squares {
         Ok(square_cost(plans, units * self.n, self.width)?.offline())
     }
 
-    fn make(&self, s: &mut Session, units: usize, _: Option<&[i32]>) -> Result<Vec<u64>, Error> {
+    fn make(&self, s: &mut Session, units: usize, _: Option<&FixedMatrix>) -> Result<Vec<u64>, Error> {
         let Squares { n, width } = *self;
         let a = random(s, units * n, width);
         let squares = square(s, &a, width)?;

@@ -28,6 +28,7 @@ use zeroize::Zeroizing;
 use crate::Error;
 use crate::correlation::{CorrelationKind, Need};
 use crate::cost::Cost;
+use crate::matrix::FixedMatrix;
 use crate::plans::Plans;
 use crate::session::Session;
 use crate::spill::{Queue, Spill, StockError};
@@ -98,7 +99,7 @@ impl Stock {
         &mut self,
         session: &mut Session,
         need: &Need,
-        matrix: Option<&[i32]>,
+        matrix: Option<&FixedMatrix>,
     ) -> Result<Zeroizing<Vec<u64>>, Error> {
         let Need { kind, units } = need;
         let words = kind.words(session.role());
@@ -118,7 +119,7 @@ impl Stock {
         session: &mut Session,
         kind: &CorrelationKind,
         batch: usize,
-        matrix: Option<&[i32]>,
+        matrix: Option<&FixedMatrix>,
     ) -> Result<(), Error> {
         let words = Zeroizing::new(session.offline(|s| kind.make(s, batch, matrix))?);
         debug_assert_eq!(words.len(), batch * kind.words(session.role()));

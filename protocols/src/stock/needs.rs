@@ -37,6 +37,11 @@ impl Needs {
         Needs { cots: self.cots, ..Needs::default() }
     }
 
+    /// Bytes of the temporary file of `role`, at most.
+    pub fn bytes(&self, role: Role) -> u64 {
+        self.words(role).saturating_mul(8)
+    }
+
     /// Words that `role` stores.
     pub fn words(&self, role: Role) -> u64 {
         let of_kind = |(kind, &units): (&CorrelationKind, &usize)| (units * kind.words(role)) as u64;

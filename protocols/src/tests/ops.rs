@@ -28,7 +28,9 @@ use crate::ops::sum_squares::SumSquares;
 use crate::ops::truncate::Truncation;
 use crate::words::Words;
 use crate::words::{mask, signed};
-use crate::{Clear, EMBED_FRAC, EMBED_WIDTH, FixedValues, FixedWeight, LINEAR_WIDTH, Options, Tensor, WeightSpec};
+use crate::{
+    Clear, EMBED_FRAC, EMBED_WIDTH, FixedMatrix, FixedValues, FixedWeight, LINEAR_WIDTH, Options, Tensor, WeightSpec,
+};
 
 /// Signed values of the open range (-2^bits, 2^bits): random ones and the edges.
 fn values(bits: u32, count: usize, seed: u64) -> Vec<u64> {
@@ -325,6 +327,7 @@ fn shared_matrices_multiply_within_a_few_units() {
 fn weight(inputs: usize, outputs: usize, seed: u64, known: bool) -> FixedWeight {
     let spec = WeightSpec { name: "w".into(), inputs, outputs };
     let matrix = values(20, inputs * outputs, seed).into_iter().map(|v| v as i32).collect();
+    let matrix = FixedMatrix::integers(inputs, outputs, matrix);
     let bias = values(50, outputs, seed + 1).into_iter().map(|v| v as i64).collect();
     FixedWeight { spec, frac: 16, values: known.then_some(FixedValues { matrix, bias }) }
 }
@@ -341,7 +344,7 @@ fn private_weights_multiply_within_a_few_units() {
             function!([w: FixedWeight] |abb, x| abb.apply(Linear { weight: w }, &x[0])),
         );
         let values = w_values(inputs, outputs);
-        let matrix: Vec<u64> = values.matrix.iter().map(|w| i64::from(*w) as u64).collect();
+        let matrix: Vec<u64> = values.matrix.to_integers().iter().map(|w| i64::from(*w) as u64).collect();
         let want = multiply(he::MatmulShape { batch: 1, m: rows, k: inputs, n: outputs }, &x, &matrix);
         for (i, (got, want)) in got.iter().zip(want).enumerate() {
             let want = want.wrapping_add(values.bias[i % outputs] as u64);
@@ -379,7 +382,7 @@ fn embedding_is_right(options: Options, ids: &[u32]) {
     });
     let table = w_values(17, 9);
     for (i, (c, s)) in client.iter().zip(&server).enumerate() {
-        let want = i64::from(table.matrix[ids[i / 9] as usize * 9 + i % 9]) << (EMBED_FRAC - 16);
+        let want = i64::from(table.matrix.entry(ids[i / 9] as usize, i % 9)) << (EMBED_FRAC - 16);
         assert!(distance(c.wrapping_add(*s), want as u64, EMBED_WIDTH) <= 8);
     }
     let mut planner = super::planner(options);

@@ -12,7 +12,8 @@ use crate::ops::mul::MulRows;
 use crate::ops::sum_squares::SumSquares;
 use crate::words::Words;
 use crate::{
-    Axis, Error, FixedValues, FixedWeight, Operand, OperandId, OperandKind, Options, Shape, Tensor, WeightSpec,
+    Axis, Error, FixedMatrix, FixedValues, FixedWeight, Operand, OperandId, OperandKind, Options, Shape, Tensor,
+    WeightSpec,
 };
 
 const HEADS: usize = 2;
@@ -25,7 +26,7 @@ const STEPS: [usize; 4] = [4, 1, 1, 3];
 
 fn weight(known: bool) -> FixedWeight {
     let spec = WeightSpec { name: "w".into(), inputs: DIM, outputs: 7 };
-    let matrix = (0..DIM as i32 * 7).map(|i| i * 3 % 7 - 3).collect();
+    let matrix = FixedMatrix::integers(DIM, 7, (0..DIM as i32 * 7).map(|i| i * 3 % 7 - 3).collect());
     FixedWeight { spec, frac: 16, values: known.then(|| FixedValues { matrix, bias: vec![5; 7] }) }
 }
 
@@ -100,7 +101,7 @@ fn a_prepared_run_equals_the_naive_one_and_its_plan() {
         let parties = run(options, |abb| {
             let known = abb.session().role() == Role::Server;
             let weight = weight(known);
-            let matrix = weight.values.as_ref().map(|v| &*v.matrix);
+            let matrix = weight.values.as_ref().map(|v| &v.matrix);
             let mut bytes = Vec::new();
             abb.prepare(&needs, |name| matrix.filter(|_| name == "w"), &mut |done, all| bytes.push((done, all)))?;
             assert!(bytes.is_sorted() && bytes.last().is_some_and(|(done, all)| done == all), "{bytes:?}");
@@ -143,7 +144,7 @@ fn a_stock_outlives_its_session() {
     let first = run(TWO_PHASES, |abb| {
         let role = abb.session().role();
         let weight = weight(known(role));
-        let matrix = weight.values.as_ref().map(|v| &*v.matrix);
+        let matrix = weight.values.as_ref().map(|v| &v.matrix);
         abb.prepare(&stored, |_| matrix, &mut |_, _| ())?;
         let mut words = Vec::new();
         let stock = std::mem::take(abb.stock());
@@ -159,7 +160,7 @@ fn a_stock_outlives_its_session() {
         run(TWO_PHASES, |abb| {
             let role = abb.session().role();
             let weight = weight(known(role));
-            let matrix = weight.values.as_ref().map(|v| &*v.matrix);
+            let matrix = weight.values.as_ref().map(|v| &v.matrix);
             if stored {
                 let mut rest = &kept[role as usize][..];
                 *abb.stock() = crate::Stock::refill(&needs, role, |piece| {
@@ -203,7 +204,7 @@ fn a_run_that_was_not_prepared_for_makes_what_it_needs() {
     let parties = run(TWO_PHASES, |abb| {
         let known = abb.session().role() == Role::Server;
         let weight = weight(known);
-        let matrix = weight.values.as_ref().map(|v| &*v.matrix);
+        let matrix = weight.values.as_ref().map(|v| &v.matrix);
         abb.prepare(&other, |_| matrix, &mut |_, _| ())?;
         let words: Vec<_> = shares.iter().map(|s| own(abb, s, &shape)).collect();
         program(known).call(abb, &words)

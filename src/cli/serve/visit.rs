@@ -259,6 +259,10 @@ impl Observer for Watcher<'_> {
         }
     }
 
+    fn stock(&mut self, bytes: u64) {
+        info!(bytes, "preparing correlations");
+    }
+
     fn prepare(&mut self, done: u64, total: u64) {
         if done == 0 {
             debug!(bytes = total, "preprocessing");

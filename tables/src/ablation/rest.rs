@@ -101,7 +101,7 @@ pub(crate) fn plan(options: Options) -> Result<Split, AblationError> {
 /// Between two parties over links of `shape`, with random weights.
 pub(crate) fn secure(shape: net::Shape, protocol: Options) -> Result<MeasuredRest, AblationError> {
     let dir = tempfile::tempdir().map_err(AblationError::Link)?;
-    let spec = synthesize(CONFIG, dir.path(), Some(LAYERS), DType::F16, 1)?;
+    let spec = synthesize(CONFIG, dir.path(), Some(LAYERS), DType::F16, None, 1)?;
     let open = || Checkpoint::open(dir.path()).map_err(model::Error::from);
     let ids: Vec<u32> = (0..PROMPT as u32).map(|i| 37 * i).collect();
     let (client, server) = memory_pair(PATIENCE);
@@ -109,7 +109,7 @@ pub(crate) fn secure(shape: net::Shape, protocol: Options) -> Result<MeasuredRes
     let server = Channel::new(Role::Server, shaped(server, shape)?);
 
     let mut loader = FixedLoader::default();
-    let weights: Model<FixedWeight> = Model::load(&mut loader, &spec, Some(&mut open()?))?;
+    let weights: Model<FixedWeight> = Model::load(&mut loader, &spec, Some(&open()?))?;
     let blank: Model<FixedWeight> = Model::load(&mut FixedLoader::announced(loader.frac_bits())?, &spec, None)?;
     let party = |channel: Channel, model: &Model<FixedWeight>, ids: Option<&[u32]>| {
         let mut engine = Secure::new(channel, protocol)?;
@@ -123,7 +123,7 @@ pub(crate) fn secure(shape: net::Shape, protocol: Options) -> Result<MeasuredRes
     server?;
     let (step, generation) = client?;
     drop(weights);
-    let float = Model::load(&mut FloatLoader, &spec, Some(&mut open()?))?;
+    let float = Model::load(&mut FloatLoader, &spec, Some(&open()?))?;
     let error = check(&float, &ids, &options(), &generation)?.max_abs_logit_error.unwrap_or(f32::INFINITY);
     if error > MAX_LOGIT_ERROR {
         return Err(AblationError::Wrong { policy: "the model's other parts".into(), error: error.into() });

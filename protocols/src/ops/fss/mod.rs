@@ -141,7 +141,7 @@ impl Correlation for FssShape {
         Ok(prepare_cost(self, units))
     }
 
-    fn make(&self, s: &mut Session, units: usize, _: Option<&[i32]>) -> Result<Vec<u64>, Error> {
+    fn make(&self, s: &mut Session, units: usize, _: Option<&FixedMatrix>) -> Result<Vec<u64>, Error> {
         prepare(s, self, units)
     }
 }

@@ -70,7 +70,7 @@ impl Correlation for Comparison {
         Ok(prepare_cost(self.width, units))
     }
 
-    fn make(&self, s: &mut Session, units: usize, _: Option<&[i32]>) -> Result<Vec<u64>, Error> {
+    fn make(&self, s: &mut Session, units: usize, _: Option<&FixedMatrix>) -> Result<Vec<u64>, Error> {
         prepare(s, self.width, units)
     }
 }

@@ -1,0 +1,144 @@
+//! Matrices of a checkpoint, read entry by entry when they are used.
+
+use std::fmt::Debug;
+
+use ndarray::Array2;
+use rayon::prelude::*;
+
+/// Entries of a line that are read at a time where a whole matrix is gone through.
+const PIECE: usize = 2048;
+
+/// Which entries of a matrix lie next to each other where it is stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// Those of a row.
+    Rows,
+    /// Those of a column.
+    Columns,
+}
+
+/// A matrix (inputs, outputs) whose entries need not be in memory.
+///
+/// Its *lines* are its rows or its columns, whichever are stored in one piece. Equal calls give equal entries.
+pub trait MatrixSource: Debug + Send + Sync {
+    /// Inputs and outputs: rows and columns.
+    fn shape(&self) -> (usize, usize);
+
+    /// What a line is.
+    fn order(&self) -> Order;
+
+    /// The entries `from .. from + out.len()` of the line `line`. Panics if the matrix does not have them.
+    fn read(&self, line: usize, from: usize, out: &mut [f32]);
+
+    /// Number of lines, and of the entries of each.
+    fn lines(&self) -> (usize, usize) {
+        let (inputs, outputs) = self.shape();
+        match self.order() {
+            Order::Rows => (inputs, outputs),
+            Order::Columns => (outputs, inputs),
+        }
+    }
+}
+
+/// A matrix in memory, row by row.
+impl MatrixSource for Array2<f32> {
+    fn shape(&self) -> (usize, usize) {
+        self.dim()
+    }
+
+    fn order(&self) -> Order {
+        Order::Rows
+    }
+
+    fn read(&self, line: usize, from: usize, out: &mut [f32]) {
+        out.iter_mut().zip(self.row(line).iter().skip(from)).for_each(|(out, x)| *out = *x);
+    }
+}
+
+/// The largest magnitude of the entries: infinite if one of them is, NaN if one is no number.
+pub(crate) fn largest(matrix: &dyn MatrixSource) -> f32 {
+    let (lines, length) = matrix.lines();
+    let of_line = |line: usize| {
+        let mut piece = [0f32; PIECE];
+        (0..length).step_by(PIECE).fold(0, |most: u32, from| {
+            let piece = &mut piece[..PIECE.min(length - from)];
+            matrix.read(line, from, piece);
+            // Magnitudes compare as their bits do, and whatever is no finite number lies above all that are.
+            piece.iter().fold(most, |most, x| most.max(x.to_bits() & (u32::MAX >> 1)))
+        })
+    };
+    f32::from_bits((0..lines).into_par_iter().with_min_len(16).map(of_line).max().unwrap_or(0))
+}
+
+/// The first entry in row-major order for which `holds`, with its position.
+pub(crate) fn find(matrix: &dyn MatrixSource, holds: impl Fn(f32) -> bool) -> Option<(usize, f32)> {
+    let ((lines, length), (_, outputs)) = (matrix.lines(), matrix.shape());
+    let mut entries = vec![0f32; length];
+    let mut first: Option<(usize, f32)> = None;
+    for line in 0..lines {
+        matrix.read(line, 0, &mut entries);
+        for (i, &x) in entries.iter().enumerate().filter(|(_, x)| holds(**x)) {
+            let position = if matrix.order() == Order::Rows { line * outputs + i } else { i * outputs + line };
+            first = first.filter(|(at, _)| *at < position).or(Some((position, x)));
+        }
+    }
+    first
+}
+
+/// All entries, in memory.
+pub(crate) fn array(matrix: &dyn MatrixSource) -> Array2<f32> {
+    let (inputs, outputs) = matrix.shape();
+    let (lines, length) = matrix.lines();
+    let mut entries = vec![0f32; lines * length];
+    entries.par_chunks_exact_mut(length.max(1)).enumerate().for_each(|(line, out)| matrix.read(line, 0, out));
+    let filled = "as many entries as lines have";
+    match matrix.order() {
+        Order::Rows => Array2::from_shape_vec((inputs, outputs), entries).expect(filled),
+        Order::Columns => {
+            let transposed = Array2::from_shape_vec((outputs, inputs), entries).expect(filled);
+            transposed.t().as_standard_layout().into_owned()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ndarray::arr2;
+
+    /// A matrix that is stored by columns.
+    #[derive(Debug)]
+    struct Columns(Array2<f32>);
+
+    impl MatrixSource for Columns {
+        fn shape(&self) -> (usize, usize) {
+            self.0.dim()
+        }
+
+        fn order(&self) -> Order {
+            Order::Columns
+        }
+
+        fn read(&self, line: usize, from: usize, out: &mut [f32]) {
+            out.iter_mut().zip(self.0.column(line).iter().skip(from)).for_each(|(out, x)| *out = *x);
+        }
+    }
+
+    #[test]
+    fn both_orders_are_the_same_matrix() {
+        let matrix = arr2(&[[1.0, -7.0, 3.0], [4.0, 5.0, 7.0]]);
+        for source in [&matrix as &dyn MatrixSource, &Columns(matrix.clone())] {
+            assert_eq!(array(source), matrix);
+            assert_eq!(largest(source), 7.0);
+            assert_eq!(find(source, |x| x.abs() == 7.0), Some((1, -7.0)), "the first by rows");
+            assert_eq!(find(source, |x| x > 9.0), None);
+        }
+    }
+
+    #[test]
+    fn what_is_no_number_is_larger_than_any() {
+        assert!(largest(&arr2(&[[1.0, f32::NAN, 3.0e38]])).is_nan());
+        assert_eq!(largest(&arr2(&[[1.0], [f32::NEG_INFINITY]])), f32::INFINITY);
+        assert_eq!(largest(&Array2::zeros((0, 3))), 0.0);
+    }
+}

@@ -1,0 +1,162 @@
+//! Files whose bytes stay on disk until they are read, and then in the page cache.
+
+use std::fs::File;
+use std::ops::Range;
+use std::sync::Arc;
+
+use half::slice::HalfFloatSliceExt;
+use half::f16;
+use memmap2::Mmap;
+
+/// The bytes of a file. Clones share them.
+#[derive(Clone, Debug)]
+pub(crate) enum Bytes {
+    /// In this program.
+    Static(&'static [u8]),
+    /// In a file, as it was when it was opened and may no longer be.
+    Mapped(Arc<Mmap>),
+}
+
+impl Bytes {
+    /// The bytes of `file`. An empty file cannot be mapped, and needs no mapping.
+    #[expect(unsafe_code, reason = "a mapping is the one way to leave 13 GB where they are")]
+    pub(crate) fn map(file: &File) -> std::io::Result<Self> {
+        if file.metadata()?.len() == 0 {
+            return Ok(Bytes::Static(&[]));
+        }
+        // SAFETY: a mapping is sound while nobody changes the file. That it stays as it is, is what whoever serves a
+        // model is told (`SECURITY.md`). Nothing here depends on more: every byte is a number or a part of one,
+        // whatever it is, each is read once per use and none is trusted, so a file that is overwritten gives other
+        // numbers, and one that is cut ends the process.
+        let map = unsafe { Mmap::map(file) }?;
+        Ok(Bytes::Mapped(Arc::new(map)))
+    }
+
+    pub(crate) fn get(&self) -> &[u8] {
+        match self {
+            Bytes::Static(bytes) => bytes,
+            Bytes::Mapped(map) => map,
+        }
+    }
+}
+
+/// How a number is stored, in little-endian bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Number {
+    /// 32 bits, IEEE.
+    F32,
+    /// 16 bits, IEEE.
+    F16,
+    /// The upper half of 32 bits.
+    Bf16,
+    /// A byte, for masks.
+    U8,
+}
+
+impl Number {
+    /// The type that safetensors call `dtype`.
+    pub(crate) fn called(dtype: &str) -> Option<Self> {
+        match dtype {
+            "F32" => Some(Number::F32),
+            "F16" => Some(Number::F16),
+            "BF16" => Some(Number::Bf16),
+            "U8" | "BOOL" => Some(Number::U8),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn bytes(self) -> usize {
+        match self {
+            Number::F32 => 4,
+            Number::F16 | Number::Bf16 => 2,
+            Number::U8 => 1,
+        }
+    }
+
+    /// Reads as many numbers as `out` takes; there must be the bytes of so many.
+    fn decode(self, bytes: &[u8], out: &mut [f32]) {
+        match self {
+            Number::F32 => {
+                out.iter_mut().zip(bytes.as_chunks().0).for_each(|(out, b)| *out = f32::from_le_bytes(*b));
+            }
+            Number::Bf16 => {
+                let numbers = out.iter_mut().zip(bytes.as_chunks().0);
+                numbers.for_each(|(out, b)| *out = f32::from_bits(u32::from(u16::from_le_bytes(*b)) << 16));
+            }
+            Number::F16 => {
+                // The crate converts slices with the processor's instruction, but files are not aligned.
+                const PIECE: usize = 64;
+                let mut piece = [f16::ZERO; PIECE];
+                for (out, bytes) in out.chunks_mut(PIECE).zip(bytes.chunks(2 * PIECE)) {
+                    let piece = &mut piece[..out.len()];
+                    piece.iter_mut().zip(bytes.as_chunks().0).for_each(|(x, b)| *x = f16::from_le_bytes(*b));
+                    piece.convert_to_f32_slice(out);
+                }
+            }
+            Number::U8 => out.iter_mut().zip(bytes).for_each(|(out, b)| *out = f32::from(*b)),
+        }
+    }
+}
+
+/// A tensor in a file: its numbers are read when they are asked for.
+#[derive(Clone, Debug)]
+pub(crate) struct Numbers {
+    bytes: Bytes,
+    /// Where they are; [`Numbers::new`] checks that they are there.
+    range: Range<usize>,
+    number: Number,
+}
+
+impl Numbers {
+    /// The numbers in the bytes `range`, or `None` if there are no such bytes.
+    pub(crate) fn new(bytes: Bytes, range: Range<usize>, number: Number) -> Option<Self> {
+        bytes.get().get(range.clone())?;
+        Some(Numbers { bytes, range, number })
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.range.len() / self.number.bytes()
+    }
+
+    /// The bytes as they are stored.
+    pub(crate) fn stored(&self) -> &[u8] {
+        &self.bytes.get()[self.range.clone()]
+    }
+
+    /// The numbers from `from` on, as many as `out` takes. Panics if there are fewer.
+    pub(crate) fn read(&self, from: usize, out: &mut [f32]) {
+        let size = self.number.bytes();
+        let bytes = &self.stored()[from * size..(from + out.len()) * size];
+        self.number.decode(bytes, out);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use half::bf16;
+
+    #[test]
+    fn every_type_gives_its_numbers_at_any_place() {
+        let values: Vec<f32> = (0..300).map(|i| (i % 200) as f32).collect();
+        for (number, bytes) in [
+            (Number::F32, values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<u8>>()),
+            (Number::F16, values.iter().flat_map(|v| f16::from_f32(*v).to_le_bytes()).collect()),
+            (Number::Bf16, values.iter().flat_map(|v| bf16::from_f32(*v).to_le_bytes()).collect()),
+            (Number::U8, values.iter().map(|v| *v as u8).collect()),
+        ] {
+            // One byte before the first: nothing is aligned.
+            let mut file = tempfile::tempfile().unwrap();
+            std::io::Write::write_all(&mut file, &[&[0], &bytes[..]].concat()).unwrap();
+            let mapped = Bytes::map(&file).unwrap();
+            assert!(Numbers::new(mapped.clone(), 1..bytes.len() + 2, number).is_none(), "beyond the file");
+            let numbers = Numbers::new(mapped, 1..bytes.len() + 1, number).unwrap();
+            assert_eq!(numbers.len(), values.len());
+            for (from, len) in [(0, 300), (0, 0), (3, 65), (299, 1), (64, 128)] {
+                let mut out = vec![0.0; len];
+                numbers.read(from, &mut out);
+                assert_eq!(out, values[from..from + len], "{number:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! The server's matrices: integers that are made from a checkpoint's numbers when they are read.
+//!
+//! A model of 7 billion weights is 27 GB as integers of 32 bits and 13.5 GB as published. So a matrix stays where it
+//! is published, in the page cache, and the products that need it round a few thousand entries at a time
+//! ([`kernel`](crate::kernel), [`he::Entries`]).
+
+use std::sync::Arc;
+
+use bits::cpu::{Cpu, Feature};
+use engine::{MatrixSource, Order};
+
+use crate::weight::WEIGHT_BITS;
+
+/// Entries that are rounded at a time.
+const PIECE: usize = 1024;
+
+/// A matrix of integers below 2^[`WEIGHT_BITS`] in magnitude. Clones share it.
+#[derive(Clone, Debug)]
+pub struct FixedMatrix {
+    inputs: usize,
+    outputs: usize,
+    entries: Entries,
+}
+
+#[derive(Clone, Debug)]
+enum Entries {
+    /// Row by row.
+    Integers(Arc<[i32]>),
+    /// round(w 2^frac).
+    Rounded { numbers: Arc<dyn MatrixSource>, frac: u32 },
+}
+
+impl FixedMatrix {
+    /// round(w 2^`frac`) for every entry w of `numbers`, halves away from zero. Entries that are no number count as
+    /// 0, and larger ones than 2^[`WEIGHT_BITS`] - 1 as that: [`quantise`](crate::quantise) refuses both, but a file
+    /// may change later.
+    pub fn rounded(numbers: Arc<dyn MatrixSource>, frac: u32) -> Self {
+        let (inputs, outputs) = numbers.shape();
+        FixedMatrix { inputs, outputs, entries: Entries::Rounded { numbers, frac } }
+    }
+
+    /// The integers `entries`, row by row. Panics unless there are `inputs * outputs`, all below 2^[`WEIGHT_BITS`] in
+    /// magnitude.
+    pub fn integers(inputs: usize, outputs: usize, entries: Vec<i32>) -> Self {
+        assert_eq!(entries.len(), inputs * outputs, "entries of a matrix");
+        assert!(entries.iter().all(|w| w.unsigned_abs() >> WEIGHT_BITS == 0), "entries below 2^{WEIGHT_BITS}");
+        FixedMatrix { inputs, outputs, entries: Entries::Integers(entries.into()) }
+    }
+
+    /// Rows and columns.
+    pub fn shape(&self) -> (usize, usize) {
+        (self.inputs, self.outputs)
+    }
+
+    /// What a line is: those entries are read together.
+    pub fn order(&self) -> Order {
+        match &self.entries {
+            Entries::Integers(_) => Order::Rows,
+            Entries::Rounded { numbers, .. } => numbers.order(),
+        }
+    }
+
+    /// Number of lines, and of the entries of each.
+    pub fn lines(&self) -> (usize, usize) {
+        match self.order() {
+            Order::Rows => (self.inputs, self.outputs),
+            Order::Columns => (self.outputs, self.inputs),
+        }
+    }
+
+    /// The entries `from .. from + out.len()` of the line `line`.
+    pub fn read(&self, line: usize, from: usize, out: &mut [i32]) {
+        match &self.entries {
+            Entries::Integers(entries) => {
+                let start = line * self.outputs + from;
+                out.copy_from_slice(&entries[start..start + out.len()]);
+            }
+            Entries::Rounded { numbers, frac } => {
+                let unit = (1u32 << frac) as f32;
+                let mut piece = [0f32; PIECE];
+                for (i, out) in out.chunks_mut(PIECE).enumerate() {
+                    let piece = &mut piece[..out.len()];
+                    numbers.read(line, from + i * PIECE, piece);
+                    round(piece, unit, out);
+                }
+            }
+        }
+    }
+
+    /// One entry.
+    pub fn entry(&self, row: usize, column: usize) -> i32 {
+        let (line, at) = if self.order() == Order::Rows { (row, column) } else { (column, row) };
+        let mut out = [0];
+        self.read(line, at, &mut out);
+        out[0]
+    }
+
+    /// All entries, row by row.
+    pub fn to_integers(&self) -> Vec<i32> {
+        let mut out = vec![0; self.inputs * self.outputs];
+        match self.order() {
+            Order::Rows => {
+                let rows = out.chunks_exact_mut(self.outputs.max(1));
+                rows.enumerate().for_each(|(line, row)| self.read(line, 0, row));
+            }
+            Order::Columns => {
+                let mut column = vec![0; self.inputs];
+                for line in 0..self.outputs {
+                    self.read(line, 0, &mut column);
+                    out[line..].iter_mut().step_by(self.outputs).zip(&column).for_each(|(out, w)| *out = *w);
+                }
+            }
+        }
+        out
+    }
+}
+
+impl he::Entries for FixedMatrix {
+    fn shape(&self) -> (usize, usize) {
+        FixedMatrix::shape(self)
+    }
+
+    fn by_columns(&self) -> bool {
+        self.order() == Order::Columns
+    }
+
+    fn bits(&self) -> u32 {
+        WEIGHT_BITS
+    }
+
+    fn read(&self, line: usize, from: usize, out: &mut [i32]) {
+        FixedMatrix::read(self, line, from, out);
+    }
+}
+
+/// round(w unit) for a power of two `unit`, halves away from zero.
+fn round(numbers: &[f32], unit: f32, out: &mut [i32]) {
+    #[cfg(target_arch = "x86_64")]
+    if Cpu::get().has(Feature::Avx2) {
+        // SAFETY: the processor has AVX2.
+        return unsafe { round_avx2(numbers, unit, out) };
+    }
+    round_each(numbers, unit, out);
+}
+
+/// [`round_each`], compiled for wider registers.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+fn round_avx2(numbers: &[f32], unit: f32, out: &mut [i32]) {
+    round_each(numbers, unit, out);
+}
+
+#[inline(always)]
+fn round_each(numbers: &[f32], unit: f32, out: &mut [i32]) {
+    const MOST: f32 = ((1 << WEIGHT_BITS) - 1) as f32;
+    for (out, &w) in out.iter_mut().zip(numbers) {
+        // Exact: a power of two changes the exponent alone, and a difference of close numbers is a number.
+        let scaled = (w * unit).clamp(-MOST, MOST);
+        let whole = scaled as i32;
+        let rest = scaled - whole as f32;
+        *out = whole + i32::from(rest >= 0.5) - i32::from(rest <= -0.5);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ndarray::Array2;
+    use proptest::prelude::*;
+
+    /// As `quantise` says it.
+    fn naive(w: f32, frac: u32) -> i32 {
+        (f64::from(w) * (1u64 << frac) as f64).round() as i32
+    }
+
+    proptest! {
+        #[test]
+        fn entries_are_rounded_to_nearest(bits in prop::collection::vec(any::<u32>(), 1..60), frac in 4u32..=16) {
+            let limit = ((1 << WEIGHT_BITS) - 1) as f32 / (1u32 << frac) as f32;
+            let numbers: Vec<f32> = bits.iter().map(|b| f32::from_bits(*b)).filter(|w| w.abs() <= limit).collect();
+            let halves = (0..40).map(|i| (i as f32 - 20.5) / (1u32 << frac) as f32);
+            let numbers: Vec<f32> = numbers.into_iter().chain(halves).collect();
+            let want: Vec<i32> = numbers.iter().map(|w| naive(*w, frac)).collect();
+            let columns = numbers.len();
+            let matrix = Array2::from_shape_vec((1, columns), numbers.clone()).expect("one row");
+            let matrix = FixedMatrix::rounded(Arc::new(matrix), frac);
+            prop_assert_eq!(&matrix.to_integers(), &want);
+            prop_assert_eq!(matrix.entry(0, columns / 2), want[columns / 2]);
+            let mut portable = vec![0; columns];
+            round_each(&numbers, (1u32 << frac) as f32, &mut portable);
+            prop_assert_eq!(portable, want);
+        }
+    }
+
+    #[test]
+    fn a_file_that_changes_breaks_no_bound() {
+        let numbers = vec![f32::NAN, f32::INFINITY, -f32::MAX, 1.0e9];
+        let matrix = Array2::from_shape_vec((2, 2), numbers).expect("four");
+        let most = (1 << WEIGHT_BITS) - 1;
+        assert_eq!(FixedMatrix::rounded(Arc::new(matrix), 16).to_integers(), [0, most, -most, most]);
+    }
+
+    #[test]
+    #[should_panic(expected = "entries below")]
+    fn integers_too_large_are_refused() {
+        FixedMatrix::integers(1, 1, vec![1 << WEIGHT_BITS]);
+    }
+}
