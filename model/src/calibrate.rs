@@ -15,6 +15,12 @@ use crate::{
 /// Most tokens that go through the model.
 pub const CALIBRATION_TOKENS: usize = 32;
 
+/// Multiplications of a large model's run: it gets fewer tokens, so that a server is there in seconds.
+const MULTIPLICATIONS: usize = 1 << 36;
+
+/// The fewest tokens of a prompt, whatever the model.
+const FEWEST_TOKENS: usize = 6;
+
 /// Of each, that many are generated, one by one.
 const GENERATED: usize = 2;
 
@@ -31,7 +37,7 @@ pub struct Calibration {
 
 /// Puts a few dozen tokens through `model` in fixed point, in the clear: a fixed text by its own `tokenizer`, or ids
 /// from all over the vocabulary where it has none. Costs about as many multiplications a token as the model has
-/// parameters.
+/// parameters, so models of more than two billion get fewer tokens.
 ///
 /// # Errors
 /// [`Error::Calibration`] with the operation and layer that a value left the range of; what is wrong with the
@@ -47,7 +53,8 @@ pub fn calibrate(model: &Model<FixedWeight>, tokenizer: Option<&[u8]>) -> Result
         return Err(TokenizerError::Refused { part: "model.vocab".into(), why }.into());
     }
     let room = spec.max_positions().map_or(usize::MAX, |positions| (positions + 1).saturating_sub(GENERATED));
-    ids.truncate((CALIBRATION_TOKENS - GENERATED + 1).min(room.max(1)));
+    let affordable = (MULTIPLICATIONS / spec.parameters().max(1)).clamp(FEWEST_TOKENS, CALIBRATION_TOKENS);
+    ids.truncate((affordable - GENERATED + 1).min(room.max(1)));
     if ids.is_empty() {
         ids = spread(&spec)[..1].to_vec();
     }

@@ -325,7 +325,9 @@ impl Checkpoint {
         let mut values = vec![0.0; numbers.len()];
         numbers.read(0, &mut values);
         match values.iter().position(|v: &f32| !v.is_finite()) {
-            Some(position) => Err(CheckpointError::NotFinite { tensor: name.into(), value: values[position], position }),
+            Some(position) => {
+                Err(CheckpointError::NotFinite { tensor: name.into(), value: values[position], position })
+            }
             None => Ok((entry.shape.clone(), values)),
         }
     }

@@ -10,11 +10,11 @@
 use engine::{Engine, Tensor};
 use mpcache::KvCache;
 
+use crate::Error;
 use crate::checkpoint::TensorSpec;
 use crate::config::Gpt2Config;
 use crate::layers::{Input, Rows, activate, attend};
 use crate::weights::{Builder, Published, norm};
-use crate::Error;
 
 /// A GPT-2 whose matrices are prepared for an engine with weights `W`.
 pub struct Gpt2<W> {

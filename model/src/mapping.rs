@@ -4,8 +4,8 @@ use std::fs::File;
 use std::ops::Range;
 use std::sync::Arc;
 
-use half::slice::HalfFloatSliceExt;
 use half::f16;
+use half::slice::HalfFloatSliceExt;
 use memmap2::Mmap;
 
 /// The bytes of a file. Clones share them.

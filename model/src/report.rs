@@ -43,6 +43,10 @@ pub struct Report {
     /// How the session's bytes travelled; all others in a report are those of the protocol.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wire: Option<Wire>,
+    /// The family of kernels of this party's process, and its instructions for AES: see `bits::cpu`. Not there where
+    /// nothing was computed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kernels: Option<String>,
     /// Largest resident memory of each party's process.
     pub peak_memory_bytes: PeakMemory,
     /// Comparison with the plaintext engine, if it was asked for: its fields stand at the top level.
@@ -245,6 +249,7 @@ impl Report {
             phases: Phases::default(),
             operations: Vec::new(),
             wire: None,
+            kernels: Some(bits::cpu::Cpu::get().to_string()),
             peak_memory_bytes: PeakMemory::default(),
             check: None,
         }

@@ -97,7 +97,8 @@ impl Published {
 
     /// Published linear layers (outputs, inputs), with or without biases, side by side as one matrix.
     pub(crate) fn linear(c: &Checkpoint, names: &[String], biased: bool) -> Result<Self, CheckpointError> {
-        let parts = names.iter().map(|name| Part::find(c, &format!("{name}.weight"))).collect::<Result<Vec<_>, _>>()?;
+        let parts =
+            names.iter().map(|name| Part::find(c, &format!("{name}.weight"))).collect::<Result<Vec<_>, _>>()?;
         if let Some(part) = parts.iter().find(|part| part.length != parts[0].length) {
             let (expected, got) = (vec![part.lines, parts[0].length], vec![part.lines, part.length]);
             return Err(CheckpointError::Shape { tensor: part.name.clone(), expected, got });

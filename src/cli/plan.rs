@@ -64,6 +64,7 @@ pub(super) fn run(args: PlanArgs) -> Result<(), Error> {
     ];
     let mut report = report(&model, None, args.prompt_len, &outcome, &terms, chosen)?;
     report.predicted = true;
+    report.kernels = None;
     report.estimated = ["seconds", "cpu_seconds"].map(String::from).to_vec();
     if terms.policy.random_traffic() {
         // Quickselect sends what its coins say: the plan states the mean.
