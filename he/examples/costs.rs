@@ -4,7 +4,7 @@
 
 use he::{
     Ciphertexts, EvaluationKeys, GaloisKeys, HeError, MatmulPlan, MatmulShape, MatmulSpec, NttBackend, OleKind,
-    OlePlan, Packing, ParamSet, PlanOptions, SecretKey, TfheNtt, Weights,
+    OlePlan, Packing, ParamSet, PlanOptions, Product, SecretKey, TfheNtt, Weights,
 };
 use rand::RngExt;
 use std::sync::OnceLock;
@@ -73,7 +73,9 @@ fn transforms() -> Result<(), HeError> {
             let matmul = |tiles: usize| {
                 let mut sums = vec![0; tiles * vectors * 8];
                 let products = (tiles * vectors * 8 * terms) as f64 / n as f64;
-                us(shortest(100, || (0..20).for_each(|_| ntt.matmul(&mut sums, &a, &w)))) / products
+                us(shortest(100, || {
+                    (0..20).for_each(|_| ntt.matmul(&a, &mut [Product { sums: &mut sums, weights: &w }]))
+                })) / products
             };
             format!("{fwd:7.2} {inv:7.2} {:7.2} {:7.2} {:7.2} {:7.2}", dots[0], dots[1], matmul(8), matmul(1))
         };

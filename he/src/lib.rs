@@ -25,8 +25,8 @@ pub use keys::{PublicKey, SecretKey};
 pub use matmul::{MatmulPlan, MatmulShape, MatmulSpec, Packing, PlanOptions, Tile, Weights};
 pub use modulus::{MAX_MODULUS_BITS, Modulus};
 #[cfg(target_arch = "x86_64")]
-pub use ntt::{FloatNtt, IfmaNtt};
-pub use ntt::{NttBackend, TfheNtt};
+pub use ntt::{Float256Ntt, FloatNtt, IfmaNtt};
+pub use ntt::{NttBackend, Product, TfheNtt};
 pub use ole::{OleKind, OlePlan};
 pub use params::{Limb, Params};
 pub use sampling::SEED_BYTES;

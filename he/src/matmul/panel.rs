@@ -9,7 +9,7 @@
 use super::response::{Evaluation, Response};
 use super::tiling::Tiling;
 use crate::ciphertext::Ciphertext;
-use crate::ntt::{LANES, TILES};
+use crate::ntt::{LANES, Product, TILES};
 use crate::params::Params;
 use rayon::prelude::*;
 use std::ops::Range;
@@ -27,6 +27,15 @@ struct Block {
     /// Per limb its weights: point by point, group by group, inner tile by inner tile, as `NttBackend::matmul` takes
     /// them.
     weights: Vec<Zeroizing<Vec<u64>>>,
+}
+
+impl Block {
+    /// The weights of `group` at a point.
+    fn weights(&self, limb: usize, point: usize, group: usize, sizes: &Sizes) -> &[u64] {
+        let weights = &self.weights[limb];
+        let each = weights.len() / (sizes.points * self.groups.len());
+        &weights[(point * self.groups.len() + group - self.groups.start) * each..][..each]
+    }
 }
 
 /// Sizes, in words unless they count something else.
@@ -120,15 +129,18 @@ impl Panels<'_> {
             let (limb, point) = (point / sizes.points, point % sizes.points);
             let mut sums = sums;
             for operand in operand.chunks_exact(tiling.groups() * sizes.operand) {
+                let mut parts: Vec<&mut [u64]> = Vec::with_capacity(blocks.len());
                 for block in &blocks {
-                    let (out, rest) = std::mem::take(&mut sums).split_at_mut(block.tiles.len() * pair);
+                    let (part, rest) = std::mem::take(&mut sums).split_at_mut(block.tiles.len() * pair);
                     sums = rest;
-                    let weights = &block.weights[limb];
-                    let weights = &weights[point * (weights.len() / sizes.points)..][..weights.len() / sizes.points];
-                    let operands = operand.chunks_exact(sizes.operand).skip(block.groups.start);
-                    for (a, w) in operands.zip(weights.chunks_exact(weights.len() / block.groups.len())) {
-                        params.limbs()[limb].ntt().matmul(out, a, w);
-                    }
+                    parts.push(part);
+                }
+                for (group, a) in operand.chunks_exact(sizes.operand).enumerate() {
+                    let meet = blocks.iter().zip(&mut parts).filter(|(block, _)| block.groups.contains(&group));
+                    let mut products: Vec<Product<'_>> = meet
+                        .map(|(block, sums)| Product { sums, weights: block.weights(limb, point, group, &sizes) })
+                        .collect();
+                    params.limbs()[limb].ntt().matmul(a, &mut products);
                 }
             }
         });

@@ -113,7 +113,7 @@ impl<W: Copy> Tables<W> {
             return None;
         }
         let modulus = *reference.modulus();
-        let roots = twiddles::roots(n, reference);
+        let roots = reference.roots();
         Some(Self {
             modulus,
             n,
@@ -518,9 +518,11 @@ macro_rules! backend {
                 unsafe { self.interleave_tiles(polys, points, out, pitch) }
             }
 
-            fn matmul(&self, sums: &mut [u64], a: &[u64], w: &[u64]) {
-                // SAFETY: `new` found the features.
-                unsafe { self.matrix_product(sums, a, w) }
+            fn matmul(&self, a: &[u64], products: &mut [$crate::ntt::Product<'_>]) {
+                for product in products {
+                    // SAFETY: `new` found the features.
+                    unsafe { self.matrix_product(product.sums, a, product.weights) }
+                }
             }
         }
     };

@@ -24,9 +24,9 @@ use std::arch::x86_64::*;
 mod product;
 
 /// Terms of a sum of products between reductions.
-const DOT_BLOCK: usize = 8;
+pub(super) const DOT_BLOCK: usize = 8;
 /// `1.5 2^52`: a double of absolute value below `2^51` plus this number is rounded to an integer.
-const ROUND: f64 = 6755399441055744.0;
+pub(super) const ROUND: f64 = 6755399441055744.0;
 
 /// The backend in double precision on AVX-512.
 #[derive(Debug)]
@@ -35,7 +35,7 @@ pub struct FloatNtt {
 }
 
 /// `w < p` as a number of absolute value at most p / 2, with its quotient by p.
-fn factor(p: u64, w: u64) -> [f64; 2] {
+pub(super) fn factor(p: u64, w: u64) -> [f64; 2] {
     let w = if w > p / 2 { w as f64 - p as f64 } else { w as f64 };
     [w, w / p as f64]
 }

@@ -13,6 +13,7 @@ fn backends(n: usize, p: u64) -> Vec<Box<dyn NttBackend>> {
     #[cfg(target_arch = "x86_64")]
     {
         backends.extend(FloatNtt::new(n, &portable).map(|float| Box::new(float) as Box<dyn NttBackend>));
+        backends.extend(Float256Ntt::new(n, &portable).map(|float| Box::new(float) as Box<dyn NttBackend>));
         backends.extend(IfmaNtt::new(n, &portable).map(|ifma| Box::new(ifma) as Box<dyn NttBackend>));
     }
     backends.push(Box::new(portable));
@@ -206,7 +207,8 @@ fn products_of_matrices_match_sums_of_products() {
                 }
                 for point in [0, 13, points - 1] {
                     let mut sums = start.clone();
-                    ntt.matmul(&mut sums, &a, &packed[point * terms * row..][..terms * row]);
+                    let product = Product { sums: &mut sums, weights: &packed[point * terms * row..][..terms * row] };
+                    ntt.matmul(&a, &mut [product]);
                     for (at, &sum) in sums.iter().enumerate() {
                         let (tile, v, lane) = (at / (vectors * LANES), at / LANES % vectors, at % LANES);
                         let products = (0..terms).map(|j| {
