@@ -101,7 +101,8 @@ pub trait NttBackend: Send + Sync + Debug {
     }
 
     /// `sum[i] = sum[i] + a_0[i] b_0[i] + a_1[i] b_1[i] + ... mod p`, with residues in `[0, p)` before and after; the
-    /// operands are in the form of [`Self::factor`]. Reduces once per output; takes fewer than `2^27` terms.
+    /// operands are in the form of [`Self::factor`]. All have one length, a multiple of 64. Reduces once per output;
+    /// takes fewer than `2^27` terms.
     fn dot(&self, sum: &mut [u64], a: &[&[u64]], b: &[&[u64]]) {
         let p = self.modulus();
         for (i, sum) in sum.iter_mut().enumerate() {

@@ -30,7 +30,7 @@ pub(super) trait Kernel: Copy {
     /// A number in the tables of roots.
     type Word: Copy + Debug + Send + Sync;
 
-    /// Whether [`Self::read`] or [`Self::settle`] change anything.
+    /// Whether [`Self::read`] and [`Self::factor`] change residues.
     const CONVERTS: bool;
 
     /// Eight words of a polynomial, as they are.
@@ -278,17 +278,22 @@ fn inverse8<K: Kernel>(k: K, v: [K::Vector; 8], w: &[[K::Vector; 2]; RADIX8]) ->
 /// [`NttBackend::fwd`].
 #[inline(always)]
 pub(super) fn forward<K: Kernel>(k: K, tables: &Tables<K::Word>, poly: &mut [u64]) {
-    factor(k, tables, poly);
+    assert_eq!(poly.len(), tables.n);
+    if K::CONVERTS {
+        for lanes in poly.as_chunks_mut().0 {
+            k.store(lanes, k.settle(k.read(k.load(lanes))));
+        }
+    }
     layers::<K, false>(k, tables, poly, 1);
 }
 
-/// [`NttBackend::factor`]: residues to the working form, settled.
+/// [`NttBackend::factor`].
 #[inline(always)]
 pub(super) fn factor<K: Kernel>(k: K, tables: &Tables<K::Word>, poly: &mut [u64]) {
     assert_eq!(poly.len(), tables.n);
     if K::CONVERTS {
         for lanes in poly.as_chunks_mut().0 {
-            k.store(lanes, k.settle(k.read(k.load(lanes))));
+            k.store(lanes, k.factor(k.read(k.load(lanes))));
         }
     }
 }

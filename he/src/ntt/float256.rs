@@ -1,25 +1,9 @@
-//! Transforms in double precision for AVX2 with FMA: the arithmetic of [`super::float`] on four lanes.
-//!
-//! The working form of a residue is an integer held exactly in `f64`. A product modulo p is
-//!
-//! `h = fl(v w)`, `l = v w - h` (exact), `q = fl(v w' + M) - M` with `w' = fl(w / p)`, `r = (h - q p) + l`,
-//!
-//! where `M = 1.5 2^52`: adding it rounds a number below `2^51` to an integer, at once with the product.
-//!
-//! **One product.** Let `|w| <= p / 2` and `|v| = c p` with `c p < 2^52`. Then `|w'| <= 1/2` is off by at most
-//! `2^-55`, the quotient before rounding by `c p 2^-55`, and it is below `2^51`. So `|r| <= p (1/2 + c p 2^-55)`. The
-//! difference `h - q p = r - l` is an integer below `2^53`, so both last operations are exact.
-//!
-//! **Growth**, in units of p. Moduli below `2^46` leave room for 64 p: forward, a layer adds at most
-//! `1/2 + c 2^-9`, so 13 layers from 1 end below 8. Inverse, passes begin at 3 or less: three layers multiply
-//! at most 24 and give 4 times 0.55 where anything was multiplied, and the one value of each pass that is only
-//! added up is centred. Moduli below `2^50` leave room for 4: forward, a layer maps c to at most `c + 1/2 + c / 32`;
-//! from 1/2, the seventh layer multiplies 3.9 and ends at 4.5. Up to 7 layers (N <= 8192) come before the blocks of
-//! 64, whose six begin again at 1/2. Inverse, all values are centred before a pass, whose third layer multiplies at
-//! most `8 (p / 2 + 1)`.
+//! Transforms in double precision for AVX2 with FMA: the arithmetic of [`super::float`] on four lanes, with the bounds
+//! proven there.
 
 use super::backend::{MIN_POINTS, NttBackend, Product};
-use super::float::{DOT_BLOCK, ROUND, factor};
+use super::driver::MAX_DEGREE;
+use super::float::{DOT_BLOCK, NUDGE, ROUND, factor, is_wide};
 use super::portable::TfheNtt;
 use super::twiddles;
 use crate::modulus::Modulus;
@@ -29,10 +13,6 @@ use std::arch::x86_64::*;
 mod product;
 mod transform;
 
-/// Largest degree that the bounds are proven for.
-const MAX_DEGREE: usize = 8192;
-/// Moduli of more bits need values centred between layers.
-const NARROW_BITS: u32 = 46;
 /// Lanes of a vector.
 const QUAD: usize = 4;
 /// `2^52`: its bits and those of an integer below are the sum of both.
@@ -48,7 +28,7 @@ type Root = [__m256d; 2];
 pub struct Float256Ntt {
     modulus: Modulus,
     n: usize,
-    /// Whether the modulus has more than [`NARROW_BITS`].
+    /// As of [`is_wide`].
     wide: bool,
     forward: Roots,
     inverse: Roots,
@@ -183,7 +163,16 @@ fn canonical(prime: Prime, x: __m256d) -> __m256d {
     lifted(prime, centre(prime, x))
 }
 
-/// `v w mod p` with the bounds above.
+/// `|x| < 9 p` -> `[0, p)` as words, for narrow moduli: `x / p` is an integer or at least `2^-46` away from one, and
+/// the product and the sum are off by less than `2^-49` together.
+#[inline]
+#[target_feature(enable = "avx2,fma")]
+fn floored(prime: Prime, x: __m256d) -> __m256d {
+    let q = _mm256_fmadd_pd(x, prime.inverse, _mm256_set1_pd(NUDGE));
+    to_words(_mm256_fnmadd_pd(_mm256_floor_pd(q), prime.p, x))
+}
+
+/// `v w mod p` with the bounds of one product.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 fn mul_mod(prime: Prime, v: __m256d, [w, quotient]: Root) -> __m256d {
@@ -218,7 +207,7 @@ fn transpose([a, b, c, d]: [__m256d; 4]) -> [__m256d; 4] {
 }
 
 impl Float256Ntt {
-    /// None if [`Cpu::get`] lacks AVX2 or FMA, or if the degree is no power of two in `64..=8192`. The modulus and the
+    /// None if [`Cpu::get`] lacks AVX2 or FMA, or if the degree is no power of two in `64..=16384`. The modulus and the
     /// order of coefficients are those of `reference`.
     pub fn new(n: usize, reference: &TfheNtt) -> Option<Self> {
         if !Cpu::get().has_all(&[Feature::Avx2, Feature::Fma]) {
@@ -233,7 +222,7 @@ impl Float256Ntt {
         Some(Self {
             modulus,
             n,
-            wide: modulus.bits() > NARROW_BITS,
+            wide: is_wide(&modulus),
             forward: Roots::new(p, &roots),
             inverse: Roots::new(p, &twiddles::inverses(&modulus, &roots)),
             n_inverse: factor(p, modulus.inverse(n as u64)),
@@ -289,8 +278,8 @@ impl Float256Ntt {
     /// here too: an integer of at most `(1/2 + 1/8) p` a term, [`DOT_BLOCK`] terms between reductions.
     #[target_feature(enable = "avx2,fma")]
     fn sum_of_products(&self, sum: &mut [u64], a: &[&[u64]], b: &[&[u64]]) {
-        assert!(sum.len() == self.n && a.len() == b.len());
-        assert!(a.iter().chain(b).all(|x| x.len() == self.n));
+        assert!(sum.len().is_multiple_of(2 * QUAD) && a.len() == b.len());
+        assert!(a.iter().chain(b).all(|x| x.len() == sum.len()));
         let prime = self.prime();
         for (i, sum) in sum.as_chunks_mut::<{ 2 * QUAD }>().0.iter_mut().enumerate() {
             let [first, second] = sum.as_chunks_mut().0 else { continue };

@@ -13,7 +13,7 @@ const CENTRED: u8 = 2;
 
 /// Layers of the passes before the blocks.
 fn passes(n: usize) -> &'static [u32] {
-    const PASSES: [&[u32]; 8] = [&[], &[1], &[2], &[3], &[2, 2], &[2, 3], &[3, 3], &[2, 2, 3]];
+    const PASSES: [&[u32]; 9] = [&[], &[1], &[2], &[3], &[2, 2], &[2, 3], &[3, 3], &[2, 2, 3], &[2, 3, 3]];
     PASSES[(n / BLOCK).trailing_zeros() as usize]
 }
 
@@ -185,8 +185,13 @@ fn forward_blocks<const HOW: u8, const FACTOR: bool>(prime: Prime, roots: &Roots
     for (i, block) in data.chunks_exact_mut(BLOCK).enumerate() {
         forward_pass2::<HOW>(prime, &roots.tree, block, at + i);
     }
-    for (i, group) in data.chunks_exact_mut(BLOCK / 4).enumerate() {
-        forward_pass2::<PLAIN>(prime, &roots.tree, group, 4 * at + i);
+    for (i, group) in data.as_chunks_mut().0.as_chunks_mut::<4>().0.iter_mut().enumerate() {
+        let v = [load(&group[0]), load(&group[1]), load(&group[2]), load(&group[3])];
+        let [v0, v1, v2, v3] = forward4(prime, v, roots4(&roots.tree, 4 * at + i));
+        store(&mut group[0], v0);
+        store(&mut group[1], v1);
+        store(&mut group[2], v2);
+        store(&mut group[3], v3);
     }
     for (group, w) in data.as_chunks_mut().0.as_chunks_mut::<4>().0.iter_mut().zip(&roots.lanes[4 * at..]) {
         let [v0, v1, v2, v3] = transpose([load(&group[0]), load(&group[1]), load(&group[2]), load(&group[3])]);
@@ -198,6 +203,8 @@ fn forward_blocks<const HOW: u8, const FACTOR: bool>(prime: Prime, roots: &Roots
         let [v0, v1, v2, v3] = forward4(prime, [v0, v1, v2, v3], w);
         let v = if FACTOR {
             [centre(prime, v0), centre(prime, v1), centre(prime, v2), centre(prime, v3)]
+        } else if HOW & CENTRED == 0 {
+            [floored(prime, v0), floored(prime, v1), floored(prime, v2), floored(prime, v3)]
         } else {
             [canonical(prime, v0), canonical(prime, v1), canonical(prime, v2), canonical(prime, v3)]
         };
@@ -340,8 +347,14 @@ fn inverse_blocks<const HOW: u8, const LAST: bool>(
         store(&mut group[2], v2);
         store(&mut group[3], v3);
     }
-    for (i, group) in data.chunks_exact_mut(BLOCK / 4).enumerate() {
-        inverse_pass2::<HOW, false>(prime, &roots.tree, group, 4 * at + i, last);
+    for (i, group) in data.as_chunks_mut().0.as_chunks_mut::<4>().0.iter_mut().enumerate() {
+        let v = [take::<HOW>(prime, &group[0]), take::<HOW>(prime, &group[1])];
+        let v = [v[0], v[1], take::<HOW>(prime, &group[2]), take::<HOW>(prime, &group[3])];
+        let [v0, v1, v2, v3] = inverse4(prime, v, roots4(&roots.tree, 4 * at + i));
+        store(&mut group[0], if HOW == PLAIN { centre(prime, v0) } else { v0 });
+        store(&mut group[1], v1);
+        store(&mut group[2], v2);
+        store(&mut group[3], v3);
     }
     for (i, block) in data.chunks_exact_mut(BLOCK).enumerate() {
         inverse_pass2::<HOW, LAST>(prime, &roots.tree, block, at + i, last);
