@@ -6,6 +6,7 @@
 //! [`TILES`]. A *panel* is a number of column tiles whose weights are in memory at a time: every read of the uploads
 //! then serves many columns.
 
+use super::cache::{self, Form};
 use super::response::{Evaluation, Response};
 use super::tiling::Tiling;
 use crate::ciphertext::Ciphertext;
@@ -13,6 +14,7 @@ use crate::ntt::{LANES, Product, TILES};
 use crate::params::Params;
 use rayon::prelude::*;
 use std::ops::Range;
+use std::sync::Arc;
 use zeroize::Zeroizing;
 
 /// Column tiles of a panel: at most, and at least where their weights take more than [`PANEL_WORDS`].
@@ -26,7 +28,7 @@ struct Block {
     groups: Range<usize>,
     /// Per limb its weights: point by point, group by group, inner tile by inner tile, as `NttBackend::matmul` takes
     /// them.
-    weights: Vec<Zeroizing<Vec<u64>>>,
+    weights: Arc<Form>,
 }
 
 impl Block {
@@ -119,7 +121,12 @@ impl Panels<'_> {
     fn panel(&self, tiles: Range<usize>) -> Vec<Response> {
         let (tiling, params, sizes) = (self.tiling(), self.evaluation.params, Sizes::new(self.tiling()));
         let mut blocks = self.blocks(tiles.clone());
-        blocks.par_iter_mut().for_each(|block| self.weigh(block));
+        let Evaluation { cached, plan, .. } = *self.evaluation;
+        let weigh = |block: &mut Block| {
+            let part = (block.tiles.start, block.tiles.len());
+            block.weights = cache::form(cached, &plan.layout, part, || self.weigh(block));
+        };
+        blocks.par_iter_mut().for_each(weigh);
         // Point by point, row tile by row tile and column tile by column tile, both halves of the run.
         let pair = sizes.vectors * LANES;
         let stride = tiling.row_tiles() * tiles.len() * pair;
@@ -172,7 +179,7 @@ impl Panels<'_> {
             blocks.extend((0..count).map(|block| Block {
                 tiles: start + alike * block / count..start + alike * (block + 1) / count,
                 groups: groups.clone(),
-                weights: Vec::new(),
+                weights: Arc::default(),
             }));
             start += alike;
         }
@@ -180,14 +187,14 @@ impl Panels<'_> {
     }
 
     /// Encodes and transforms the weights of a block.
-    fn weigh(&self, block: &mut Block) {
+    fn weigh(&self, block: &Block) -> Form {
         let (tiling, params) = (self.tiling(), self.evaluation.params);
         let weight_bits = self.evaluation.plan.spec.weight_bits;
         let (points, span, tiles) = (tiling.points(), tiling.weight_span(), block.tiles.len());
         let terms = block.groups.len() * tiling.inner_tiles();
         let pitch = |words: usize| terms * TILES * words;
         let limbs = params.limbs();
-        block.weights =
+        let mut weights: Form =
             limbs.iter().map(|l| Zeroizing::new(vec![0; points * pitch(l.ntt().weight_words())])).collect();
         let mut signed = Zeroizing::new(vec![0; tiles * span]);
         let mut polys = Zeroizing::new(vec![0; tiles * points]);
@@ -195,7 +202,7 @@ impl Panels<'_> {
             let (group, inner_tile) = (block.groups.start + term / tiling.inner_tiles(), term % tiling.inner_tiles());
             signed.fill(0);
             self.evaluation.encode_weights(block.tiles.clone(), group, inner_tile, &mut signed);
-            for (l, out) in limbs.iter().zip(&mut block.weights) {
+            for (l, out) in limbs.iter().zip(&mut weights) {
                 for (signed, poly) in signed.chunks_exact(span).zip(polys.chunks_exact_mut(points)) {
                     l.factor_signed(signed, weight_bits, poly);
                 }
@@ -203,5 +210,6 @@ impl Panels<'_> {
                 l.ntt().interleave(&polys, points, &mut out[term * TILES * words..], pitch(words));
             }
         }
+        weights
     }
 }

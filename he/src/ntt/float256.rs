@@ -13,6 +13,8 @@ use std::arch::x86_64::*;
 mod product;
 mod transform;
 
+/// Words of a sum of products made at once, for several chains of additions to be under way.
+const DOT_WORDS: usize = 4 * QUAD;
 /// Lanes of a vector.
 const QUAD: usize = 4;
 /// `2^52`: its bits and those of an integer below are the sum of both.
@@ -278,30 +280,35 @@ impl Float256Ntt {
     /// here too: an integer of at most `(1/2 + 1/8) p` a term, [`DOT_BLOCK`] terms between reductions.
     #[target_feature(enable = "avx2,fma")]
     fn sum_of_products(&self, sum: &mut [u64], a: &[&[u64]], b: &[&[u64]]) {
-        assert!(sum.len().is_multiple_of(2 * QUAD) && a.len() == b.len());
+        assert!(sum.len().is_multiple_of(DOT_WORDS) && a.len() == b.len());
         assert!(a.iter().chain(b).all(|x| x.len() == sum.len()));
         let prime = self.prime();
-        for (i, sum) in sum.as_chunks_mut::<{ 2 * QUAD }>().0.iter_mut().enumerate() {
-            let [first, second] = sum.as_chunks_mut().0 else { continue };
-            let mut total = [from_words(load(first)), from_words(load(second))];
+        for (i, sum) in sum.as_chunks_mut::<DOT_WORDS>().0.iter_mut().enumerate() {
+            let sum = sum.as_chunks_mut().0;
+            let mut total = [_mm256_setzero_pd(); DOT_WORDS / QUAD];
+            for (total, sum) in total.iter_mut().zip(&*sum) {
+                *total = from_words(load(sum));
+            }
             for (a, b) in a.chunks(DOT_BLOCK).zip(b.chunks(DOT_BLOCK)) {
-                let mut low = [_mm256_setzero_pd(); 2];
+                let mut low = [_mm256_setzero_pd(); DOT_WORDS / QUAD];
                 for (a, b) in a.iter().zip(b) {
-                    let (a, b) = (&a.as_chunks::<{ 2 * QUAD }>().0[i], &b.as_chunks::<{ 2 * QUAD }>().0[i]);
-                    for v in 0..2 {
-                        let (a, b) = (load(&a.as_chunks().0[v]), load(&b.as_chunks().0[v]));
+                    let (a, b) = (&a.as_chunks::<DOT_WORDS>().0[i], &b.as_chunks::<DOT_WORDS>().0[i]);
+                    let operands = a.as_chunks().0.iter().zip(b.as_chunks().0);
+                    for ((total, low), (a, b)) in total.iter_mut().zip(&mut low).zip(operands) {
+                        let (a, b) = (load(a), load(b));
                         let h = _mm256_mul_pd(a, b);
-                        low[v] = _mm256_add_pd(low[v], _mm256_fmsub_pd(a, b, h));
+                        *low = _mm256_add_pd(*low, _mm256_fmsub_pd(a, b, h));
                         let q = rounded_product(prime, h, prime.inverse);
-                        total[v] = _mm256_add_pd(total[v], _mm256_fnmadd_pd(q, prime.p, h));
+                        *total = _mm256_add_pd(*total, _mm256_fnmadd_pd(q, prime.p, h));
                     }
                 }
-                for v in 0..2 {
-                    total[v] = centre(prime, _mm256_add_pd(total[v], low[v]));
+                for (total, low) in total.iter_mut().zip(low) {
+                    *total = centre(prime, _mm256_add_pd(*total, low));
                 }
             }
-            store(first, canonical(prime, total[0]));
-            store(second, canonical(prime, total[1]));
+            for (sum, total) in sum.iter_mut().zip(total) {
+                store(sum, canonical(prime, total));
+            }
         }
     }
 }

@@ -206,9 +206,21 @@ fn products_of_matrices_match_sums_of_products() {
                     ntt.interleave(&factors, points, &mut packed[term * row..], terms * row);
                 }
                 for point in [0, 13, points - 1] {
-                    let mut sums = start.clone();
-                    let product = Product { sums: &mut sums, weights: &packed[point * terms * row..][..terms * row] };
-                    ntt.matmul(&a, &mut [product]);
+                    // Alone, and as one of two.
+                    let [mut sums, mut first, mut second, mut alone] = std::array::from_fn(|_| start.clone());
+                    let packed = packed.chunks_exact(terms * row).cycle().skip(point);
+                    let [here, next] = [0, 1].map(|at| packed.clone().nth(at).unwrap());
+                    ntt.matmul(&a, &mut [Product { sums: &mut sums, weights: here }]);
+                    ntt.matmul(
+                        &a,
+                        &mut [
+                            Product { sums: &mut first, weights: here },
+                            Product { sums: &mut second, weights: next },
+                        ],
+                    );
+                    assert_eq!(first, sums);
+                    ntt.matmul(&a, &mut [Product { sums: &mut alone, weights: next }]);
+                    assert_eq!(second, alone);
                     for (at, &sum) in sums.iter().enumerate() {
                         let (tile, v, lane) = (at / (vectors * LANES), at / LANES % vectors, at % LANES);
                         let products = (0..terms).map(|j| {
