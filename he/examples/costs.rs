@@ -1,10 +1,11 @@
 //! Processor seconds and bytes of the matrix products of a GPT-2 layer on this machine, and of the transforms below
 //! them. `cargo run --release -p waggle-he --example costs -- [MxKxN ...] [MB/s ...]`; given shapes: these products
-//! alone.
+//! alone. `costs -- families`: one table of all families of kernels that the machine has, on one core.
 
+use bits::cpu::{Cpu, Level, VARIABLE};
 use he::{
-    Ciphertexts, EvaluationKeys, GaloisKeys, HeError, MatmulPlan, MatmulShape, MatmulSpec, NttBackend, OleKind,
-    OlePlan, Packing, ParamSet, PlanOptions, SecretKey, TfheNtt, Weights,
+    CachedWeights, Ciphertexts, EvaluationKeys, GaloisKeys, HeError, MatmulPlan, MatmulShape, MatmulSpec, NttBackend,
+    OleKind, OlePlan, Packing, ParamSet, PlanOptions, Product, SecretKey, TfheNtt, WeightCache, Weights,
 };
 use rand::RngExt;
 use std::sync::OnceLock;
@@ -73,7 +74,9 @@ fn transforms() -> Result<(), HeError> {
             let matmul = |tiles: usize| {
                 let mut sums = vec![0; tiles * vectors * 8];
                 let products = (tiles * vectors * 8 * terms) as f64 / n as f64;
-                us(shortest(100, || (0..20).for_each(|_| ntt.matmul(&mut sums, &a, &w)))) / products
+                us(shortest(100, || {
+                    (0..20).for_each(|_| ntt.matmul(&a, &mut [Product { sums: &mut sums, weights: &w }]))
+                })) / products
             };
             format!("{fwd:7.2} {inv:7.2} {:7.2} {:7.2} {:7.2} {:7.2}", dots[0], dots[1], matmul(8), matmul(1))
         };
@@ -83,12 +86,26 @@ fn transforms() -> Result<(), HeError> {
     Ok(())
 }
 
-fn product(
+/// A product with the times of its parts.
+struct Timed {
+    plan: MatmulPlan,
+    bytes: [usize; 2],
+    planning: Duration,
+    encrypt: Duration,
+    evaluate: Duration,
+    /// The same with transformed weights from a cache.
+    cached: Duration,
+    /// Bytes of that cache.
+    kept: usize,
+    decrypt: Duration,
+}
+
+fn timed(
     shape: (usize, usize, usize, usize),
     width: u32,
     weight_bits: u32,
     options: PlanOptions,
-) -> Result<(), HeError> {
+) -> Result<Timed, HeError> {
     let (batch, m, k, n) = shape;
     let spec = MatmulSpec { shape: MatmulShape { batch, m, k, n }, width, weight_bits };
     let (planning, plan) = best(|| MatmulPlan::with_options(spec, options));
@@ -116,8 +133,25 @@ fn product(
     let upload = upload?;
     let (evaluate, result) = best(|| plan.evaluate(keys, &upload, Some(&x), Weights::U64(&w), &mut rand::rng()));
     let download = result?.0;
+    let cache = WeightCache::new(usize::MAX);
+    let from_cache = Some(CachedWeights { cache: &cache, key: 0 });
+    let (cached, again) =
+        best(|| plan.evaluate_cached(keys, &upload, Some(&x), Weights::U64(&w), from_cache, &mut rand::rng()));
+    again?;
+    let kept = cache.bytes();
     let (decrypt, opened) = best(|| plan.decrypt(&sk, &download));
     opened?;
+    Ok(Timed { plan, bytes: [upload.len(), download.len()], planning, encrypt, evaluate, cached, kept, decrypt })
+}
+
+fn product(
+    shape: (usize, usize, usize, usize),
+    width: u32,
+    weight_bits: u32,
+    options: PlanOptions,
+) -> Result<(), HeError> {
+    let Timed { plan, bytes, planning, encrypt, evaluate, decrypt, .. } = timed(shape, width, weight_bits, options)?;
+    let (batch, m, k, n) = shape;
     let Ciphertexts { up, down } = plan.ciphertexts();
     let (tile, ms) = (plan.tile(), |d: Duration| d.as_secs_f64() * 1e3);
     println!(
@@ -125,8 +159,8 @@ fn product(
         format!("{batch}x({m}x{k}x{n})"),
         format!("{:?}", plan.set()),
         format!("{:?}", (tile.group, tile.rows, tile.inner, tile.cols)),
-        upload.len(),
-        download.len(),
+        bytes[0],
+        bytes[1],
         ms(encrypt),
         ms(evaluate),
         ms(decrypt),
@@ -166,7 +200,115 @@ fn elementwise(len: usize, width: u32, kind: OleKind) -> Result<(), HeError> {
     Ok(())
 }
 
+/// Products of the table of families, and the rate of the link that they are planned for.
+const PRODUCTS: [((usize, usize, usize), u64, Packing); 5] = [
+    ((128, 768, 768), 377, Packing::Never),
+    ((128, 768, 768), 377, Packing::Auto),
+    ((128, 4096, 256), 377, Packing::Never),
+    ((128, 4096, 256), 377, Packing::Auto),
+    ((1, 768, 768), 377, Packing::Auto),
+];
+
+/// The column of the family that this process runs.
+fn family() -> Result<(), HeError> {
+    let us = |d: Duration| d.as_secs_f64() * 1e6;
+    let row = |value: f64, name: &str| println!("{value:.3}\t{name}");
+    for set in [ParamSet::Small, ParamSet::SmallExact, ParamSet::Full, ParamSet::FullExact] {
+        let (n, ntt) = (set.degree(), set.params().limbs()[0].ntt());
+        let bits = ntt.modulus().bits();
+        let mut poly: Vec<u64> = (0..n as u64).collect();
+        let fwd = shortest(300, || (0..10).for_each(|_| ntt.fwd(&mut poly)));
+        row(us(fwd) / 10.0, &format!("us, forward transform, N = {n}, {bits} bits"));
+        let inv = shortest(300, || (0..10).for_each(|_| ntt.inv(&mut poly)));
+        row(us(inv) / 10.0, &format!("us, inverse transform, N = {n}, {bits} bits"));
+        if n != 4096 {
+            continue;
+        }
+        let mut factor = poly.clone();
+        ntt.factor(&mut factor);
+        let factors = vec![factor.as_slice(); 4];
+        let dot = shortest(300, || (0..10).for_each(|_| ntt.dot(&mut poly, &factors, &factors)));
+        row(
+            us(dot) / (40.0 * n as f64) * 1e3,
+            &format!("ns, product of two coefficients in a sum of four, {bits} bits"),
+        );
+        // Eight weights on runs of 64 rows.
+        let (points, terms, vectors) = (64, 96, 16);
+        let signed: Vec<i64> = (0..points as i64).map(|x| x * 1000 - 20000).collect();
+        let mut polys = vec![0; 8 * points];
+        let short = shortest(300, || {
+            (0..10).for_each(|_| polys.chunks_exact_mut(points).for_each(|out| ntt.fwd_factor(out, &signed)));
+        });
+        row(us(short) / 80.0, &format!("us, transform of the 64 points of a weight, {bits} bits"));
+        let words = 8 * ntt.weight_words();
+        let mut placed = vec![0; points * terms * words];
+        let place = shortest(300, || {
+            (0..10).for_each(|j| ntt.interleave(&polys, points, &mut placed[j * words..], terms * words));
+        });
+        row(us(place) / 80.0, &format!("us, bringing it into place, {bits} bits"));
+        let a = vec![factor[1]; vectors * terms * 8];
+        let w = vec![factor[2]; terms * words];
+        let mut sums = vec![vec![0; 8 * vectors * 8]; 4];
+        let matmul = shortest(100, || {
+            let product = |sums: &mut Vec<u64>| ntt.matmul(&a, &mut [Product { sums, weights: &w }]);
+            sums.iter_mut().for_each(product);
+        });
+        let all = shortest(100, || {
+            let mut products: Vec<_> = sums.iter_mut().map(|sums| Product { sums, weights: &w }).collect();
+            ntt.matmul(&a, &mut products);
+        });
+        let count = (4 * 8 * vectors * 8 * terms) as f64;
+        row(us(matmul) * 1e3 / count, &format!("ns, term of a product of matrices, 8 tiles, {bits} bits"));
+        row(us(all) * 1e3 / count, &format!("ns, the same, 32 tiles, {bits} bits"));
+    }
+    for ((m, k, n), megabytes, packing) in PRODUCTS {
+        let options = PlanOptions { bytes_per_second: 1_000_000 * megabytes, packing, ..PlanOptions::default() };
+        let Timed { plan, encrypt, evaluate, cached, kept, decrypt, .. } = timed((1, m, k, n), 56, 20, options)?;
+        let name = format!("{m}x{k}x{n}, {megabytes} MB/s, packing {packing:?}, tile {:?}", plan.tile());
+        row(us(encrypt + decrypt) / 1e3, &format!("ms, encrypting and decrypting {name}"));
+        row(us(evaluate) / 1e3, &format!("ms, evaluating {m}x{k}x{n}, packing {packing:?}"));
+        let kept = kept as f64 / (k * n) as f64;
+        row(us(cached) / 1e3, &format!("ms, the same with weights kept, in {kept:.0} bytes each (portable)"));
+        let weights = (m * k * n) as f64;
+        row(us(encrypt + evaluate + decrypt) * 1e3 / weights, "ns, all of it a weight and row");
+    }
+    Ok(())
+}
+
+/// Runs this program once for each family and puts the columns side by side.
+fn families() {
+    let levels: Vec<Level> =
+        Level::ALL.into_iter().filter(|&level| Cpu::detected().at_most(level).level() == level).collect();
+    let mut rows: Vec<(Vec<String>, String)> = Vec::new();
+    for level in &levels {
+        let run = || -> std::io::Result<String> {
+            let mut command = std::process::Command::new(std::env::current_exe()?);
+            let command = command.arg("family").env(VARIABLE, level.name()).env("RAYON_NUM_THREADS", "1");
+            Ok(String::from_utf8_lossy(&command.output()?.stdout).into_owned())
+        };
+        let output = run().unwrap_or_default();
+        for (i, line) in output.lines().enumerate() {
+            let (value, name) = line.split_once('\t').unwrap_or_default();
+            if i == rows.len() {
+                rows.push((Vec::new(), name.to_owned()));
+            }
+            rows[i].0.push(value.to_owned());
+        }
+    }
+    println!("| | {} |", levels.iter().map(|level| level.name()).collect::<Vec<_>>().join(" | "));
+    println!("|---|{}", "---|".repeat(levels.len()));
+    rows.iter().for_each(|(values, name)| println!("| {name} | {} |", values.join(" | ")));
+}
+
 fn main() -> Result<(), HeError> {
+    match std::env::args().nth(1).as_deref() {
+        Some("family") => return family(),
+        Some("families") => {
+            families();
+            return Ok(());
+        }
+        _ => {}
+    }
     let shape = |arg: String| -> Option<(usize, usize, usize)> {
         let mut sizes = arg.split('x').map(|size| size.parse().ok());
         Some((sizes.next()??, sizes.next()??, sizes.next()??))

@@ -22,11 +22,13 @@ pub use ciphertext::Ciphertexts;
 pub use error::HeError;
 pub use galois::{EvaluationKeys, GaloisKeys};
 pub use keys::{PublicKey, SecretKey};
-pub use matmul::{Entries, MatmulPlan, MatmulShape, MatmulSpec, Packing, PlanOptions, Tile, Weights};
+pub use matmul::{
+    CachedWeights, Entries, MatmulPlan, MatmulShape, MatmulSpec, Packing, PlanOptions, Tile, WeightCache, Weights,
+};
 pub use modulus::{MAX_MODULUS_BITS, Modulus};
 #[cfg(target_arch = "x86_64")]
-pub use ntt::{FloatNtt, IfmaNtt};
-pub use ntt::{NttBackend, TfheNtt};
+pub use ntt::{Float256Ntt, FloatNtt, IfmaNtt};
+pub use ntt::{NttBackend, Product, TfheNtt};
 pub use ole::{OleKind, OlePlan};
 pub use params::{Limb, Params};
 pub use sampling::SEED_BYTES;

@@ -20,6 +20,14 @@ pub(crate) struct Shoup {
     quotient: u64,
 }
 
+impl Shoup {
+    /// w.
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) fn value(&self) -> u64 {
+        self.w
+    }
+}
+
 impl Modulus {
     /// `p` must be odd and in `3..2^50`; callers check (see `Params::new`).
     pub(crate) fn new(p: u64) -> Self {
@@ -95,7 +103,7 @@ impl Modulus {
 
     /// Any word times a prepared constant `-> [0, 2p)`.
     #[inline(always)]
-    fn mul_shoup_lazy(&self, x: u64, w: Shoup) -> u64 {
+    pub(crate) fn mul_shoup_lazy(&self, x: u64, w: Shoup) -> u64 {
         // 0 <= x w / p - x quotient / 2^64 < x / 2^64 < 1, so flooring loses less than two multiples of p.
         let q = ((u128::from(x) * u128::from(w.quotient)) >> 64) as u64;
         x.wrapping_mul(w.w).wrapping_sub(q.wrapping_mul(self.p))

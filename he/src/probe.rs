@@ -67,6 +67,8 @@ fn transforms(n: usize, p: u64, add: Add<'_>) {
         backends.extend(crate::IfmaNtt::new(n, &portable).map(|ntt| ("IFMA", Arc::new(ntt) as Arc<dyn NttBackend>)));
         backends
             .extend(crate::FloatNtt::new(n, &portable).map(|ntt| ("float", Arc::new(ntt) as Arc<dyn NttBackend>)));
+        backends
+            .extend(crate::Float256Ntt::new(n, &portable).map(|ntt| ("AVX2", Arc::new(ntt) as Arc<dyn NttBackend>)));
     }
     backends.push(("tfhe-ntt", Arc::new(portable)));
     for (name, ntt) in backends {

@@ -1,5 +1,6 @@
 //! Products tile by tile, merged into packs as they are made. The way of few rows (`Tile::run` is 1).
 
+use super::cache;
 use super::layout::Layout;
 use super::response::{Evaluation, Response};
 use crate::ciphertext::Ciphertext;
@@ -93,43 +94,75 @@ impl Columns<'_> {
     }
 
     /// The products of all row tiles with neighbouring column tiles that meet the same groups, tile by tile. Each
-    /// weight polynomial is made once and dropped.
+    /// weight polynomial is made once and, without a cache, dropped.
     fn column_tiles(&self, tiles: Range<usize>) -> Vec<Vec<Ciphertext>> {
-        let Evaluation { plan, params, .. } = self.evaluation;
+        let Evaluation { plan, params, cached, .. } = *self.evaluation;
         let tiling = &plan.layout.tiling;
-        let (words, span) = (params.words(), tiling.weight_span());
         let row = || (0..tiling.row_tiles()).map(|_| Ciphertext::zero(params)).collect();
         let mut sums: Vec<Vec<Ciphertext>> = tiles.clone().map(|_| row()).collect();
         let meetings: Vec<(usize, usize)> = tiling
             .meetings(tiles.start)
             .flat_map(|group| (0..tiling.inner_tiles()).map(move |inner_tile| (group, inner_tile)))
             .collect();
-        let mut signed = Zeroizing::new(vec![0i64; TERMS * tiles.len() * span]);
-        let mut polys = Zeroizing::new(vec![0; TERMS * words]);
-        for meetings in meetings.chunks(TERMS) {
-            signed.fill(0);
-            for (&(group, inner_tile), signed) in meetings.iter().zip(signed.chunks_exact_mut(tiles.len() * span)) {
-                self.evaluation.encode_weights(tiles.clone(), group, inner_tile, signed);
+        let mut signed = Zeroizing::new(vec![0i64; TERMS * tiles.len() * tiling.weight_span()]);
+        let mut polys = Zeroizing::new(vec![0; TERMS * params.words()]);
+        for (chunk, meetings) in meetings.chunks(TERMS).enumerate() {
+            let kept = cached.map(|_| {
+                cache::form(cached, &plan.layout, (tiles.start, chunk), || {
+                    self.encode(&tiles, meetings, &mut signed);
+                    let polys = |tile| {
+                        let mut polys = Zeroizing::new(vec![0; meetings.len() * params.words()]);
+                        self.factors(&signed, tiles.len(), tile, &mut polys);
+                        polys
+                    };
+                    (0..tiles.len()).map(polys).collect()
+                })
+            });
+            if kept.is_none() {
+                self.encode(&tiles, meetings, &mut signed);
             }
             for (tile, sums) in sums.iter_mut().enumerate() {
-                let of_tile = signed.chunks_exact(span).skip(tile).step_by(tiles.len());
-                let polys = of_tile.zip(polys.chunks_exact_mut(words)).take(meetings.len());
-                let factors: Vec<&[u64]> = polys
-                    .map(|(signed, poly)| {
-                        params.factor_signed(signed, plan.spec.weight_bits, poly);
-                        &*poly
-                    })
-                    .collect();
-                for (row_tile, sum) in sums.iter_mut().enumerate() {
-                    let upload =
-                        |&(group, inner_tile)| &self.uploads[tiling.upload_index(group, row_tile, inner_tile)];
-                    let halves: (Vec<&[u64]>, Vec<&[u64]>) =
-                        meetings.iter().map(|m| (upload(m).c0.as_slice(), upload(m).c1.as_slice())).unzip();
-                    params.dot(&mut sum.c0, &halves.0, &factors);
-                    params.dot(&mut sum.c1, &halves.1, &factors);
+                match &kept {
+                    Some(form) => self.add_products(meetings, &form[tile], sums),
+                    None => {
+                        let polys = &mut polys[..meetings.len() * params.words()];
+                        self.factors(&signed, tiles.len(), tile, polys);
+                        self.add_products(meetings, polys, sums);
+                    }
                 }
             }
         }
         sums
+    }
+
+    /// The coefficients of the weights of `meetings`, tile by tile for each.
+    fn encode(&self, tiles: &Range<usize>, meetings: &[(usize, usize)], signed: &mut [i64]) {
+        signed.fill(0);
+        let each = tiles.len() * self.layout().tiling.weight_span();
+        for (&(group, inner_tile), signed) in meetings.iter().zip(signed.chunks_exact_mut(each)) {
+            self.evaluation.encode_weights(tiles.clone(), group, inner_tile, signed);
+        }
+    }
+
+    /// The factors of one of `tiles` tiles, of what [`Self::encode`] left.
+    fn factors(&self, signed: &[i64], tiles: usize, tile: usize, polys: &mut [u64]) {
+        let Evaluation { plan, params, .. } = self.evaluation;
+        let of_tile = signed.chunks_exact(plan.layout.tiling.weight_span()).skip(tile).step_by(tiles);
+        for (signed, poly) in of_tile.zip(polys.chunks_exact_mut(params.words())) {
+            params.factor_signed(signed, plan.spec.weight_bits, poly);
+        }
+    }
+
+    /// Adds the products of the uploads of `meetings` with their weights to all row tiles.
+    fn add_products(&self, meetings: &[(usize, usize)], polys: &[u64], sums: &mut [Ciphertext]) {
+        let (tiling, params) = (&self.layout().tiling, self.evaluation.params);
+        let factors: Vec<&[u64]> = polys.chunks_exact(params.words()).collect();
+        for (row_tile, sum) in sums.iter_mut().enumerate() {
+            let upload = |&(group, inner_tile)| &self.uploads[tiling.upload_index(group, row_tile, inner_tile)];
+            let halves: (Vec<&[u64]>, Vec<&[u64]>) =
+                meetings.iter().map(|m| (upload(m).c0.as_slice(), upload(m).c1.as_slice())).unzip();
+            params.dot(&mut sum.c0, &halves.0, &factors);
+            params.dot(&mut sum.c1, &halves.1, &factors);
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! The evaluator's side: checks what comes in, multiplies, and puts the responses together.
 
+use super::cache::CachedWeights;
 use super::plan::MatmulPlan;
 use super::response::{Evaluation, Response};
 use super::spec::MatmulShape;
@@ -30,6 +31,20 @@ impl MatmulPlan {
         weights: Weights<'_>,
         rng: &mut (impl CryptoRng + ?Sized),
     ) -> Result<(Vec<u8>, Vec<u64>), HeError> {
+        self.evaluate_cached(keys, upload, x_own, weights, None, rng)
+    }
+
+    /// [`Self::evaluate`] with weights that may have been transformed before: they are taken from `cached`, and put
+    /// there while it has room. Weights that were secret would stay in memory. Errors: those of [`Self::evaluate`].
+    pub fn evaluate_cached<'a>(
+        &self,
+        keys: impl Into<EvaluationKeys<'a>>,
+        upload: &[u8],
+        x_own: Option<&[u64]>,
+        weights: Weights<'_>,
+        cached: Option<CachedWeights<'_>>,
+        rng: &mut (impl CryptoRng + ?Sized),
+    ) -> Result<(Vec<u8>, Vec<u64>), HeError> {
         let EvaluationKeys { public, galois } = keys.into();
         let params = public.check(self.set())?;
         let galois = galois.filter(|_| self.packed());
@@ -43,7 +58,7 @@ impl MatmulPlan {
             self.check_x("own share of the encrypted operand", x)?;
         }
         let uploads = self.parse(params, upload, x_own)?;
-        let evaluation = Evaluation { plan: self, params, public, galois, weights, seed: fresh_seed(rng) };
+        let evaluation = Evaluation { plan: self, params, public, galois, weights, cached, seed: fresh_seed(rng) };
         let responses = match self.layout.tiling.tile.run {
             1 => columns::responses(&evaluation, &uploads),
             _ => panel::responses(&evaluation, uploads),

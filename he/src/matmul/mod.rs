@@ -51,6 +51,7 @@
 //! The mask covers the noise e instead of a flood of 40 extra bits; the price is that both parties round separately:
 //! `round((m q/2^l + e + r) 2^l/q) - round(r 2^l/q) = m` up to `1 + |e| 2^l / q`. See [`MatmulPlan::lsb_error`].
 
+mod cache;
 mod columns;
 mod cost;
 mod evaluate;
@@ -67,6 +68,7 @@ mod tests;
 mod tiling;
 mod weights;
 
+pub use cache::{CachedWeights, WeightCache};
 pub use plan::MatmulPlan;
 pub use spec::{MatmulShape, MatmulSpec, Packing, PlanOptions};
 pub use tiling::Tile;

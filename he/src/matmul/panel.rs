@@ -6,13 +6,15 @@
 //! [`TILES`]. A *panel* is a number of column tiles whose weights are in memory at a time: every read of the uploads
 //! then serves many columns.
 
+use super::cache::{self, Form};
 use super::response::{Evaluation, Response};
 use super::tiling::Tiling;
 use crate::ciphertext::Ciphertext;
-use crate::ntt::{LANES, TILES};
+use crate::ntt::{LANES, Product, TILES};
 use crate::params::Params;
 use rayon::prelude::*;
 use std::ops::Range;
+use std::sync::Arc;
 use zeroize::Zeroizing;
 
 /// Column tiles of a panel: at most, and at least where their weights take more than [`PANEL_WORDS`].
@@ -26,7 +28,16 @@ struct Block {
     groups: Range<usize>,
     /// Per limb its weights: point by point, group by group, inner tile by inner tile, as `NttBackend::matmul` takes
     /// them.
-    weights: Vec<Zeroizing<Vec<u64>>>,
+    weights: Arc<Form>,
+}
+
+impl Block {
+    /// The weights of `group` at a point.
+    fn weights(&self, limb: usize, point: usize, group: usize, sizes: &Sizes) -> &[u64] {
+        let weights = &self.weights[limb];
+        let each = weights.len() / (sizes.points * self.groups.len());
+        &weights[(point * self.groups.len() + group - self.groups.start) * each..][..each]
+    }
 }
 
 /// Sizes, in words unless they count something else.
@@ -110,7 +121,12 @@ impl Panels<'_> {
     fn panel(&self, tiles: Range<usize>) -> Vec<Response> {
         let (tiling, params, sizes) = (self.tiling(), self.evaluation.params, Sizes::new(self.tiling()));
         let mut blocks = self.blocks(tiles.clone());
-        blocks.par_iter_mut().for_each(|block| self.weigh(block));
+        let Evaluation { cached, plan, .. } = *self.evaluation;
+        let weigh = |block: &mut Block| {
+            let part = (block.tiles.start, block.tiles.len());
+            block.weights = cache::form(cached, &plan.layout, part, || self.weigh(block));
+        };
+        blocks.par_iter_mut().for_each(weigh);
         // Point by point, row tile by row tile and column tile by column tile, both halves of the run.
         let pair = sizes.vectors * LANES;
         let stride = tiling.row_tiles() * tiles.len() * pair;
@@ -120,15 +136,18 @@ impl Panels<'_> {
             let (limb, point) = (point / sizes.points, point % sizes.points);
             let mut sums = sums;
             for operand in operand.chunks_exact(tiling.groups() * sizes.operand) {
+                let mut parts: Vec<&mut [u64]> = Vec::with_capacity(blocks.len());
                 for block in &blocks {
-                    let (out, rest) = std::mem::take(&mut sums).split_at_mut(block.tiles.len() * pair);
+                    let (part, rest) = std::mem::take(&mut sums).split_at_mut(block.tiles.len() * pair);
                     sums = rest;
-                    let weights = &block.weights[limb];
-                    let weights = &weights[point * (weights.len() / sizes.points)..][..weights.len() / sizes.points];
-                    let operands = operand.chunks_exact(sizes.operand).skip(block.groups.start);
-                    for (a, w) in operands.zip(weights.chunks_exact(weights.len() / block.groups.len())) {
-                        params.limbs()[limb].ntt().matmul(out, a, w);
-                    }
+                    parts.push(part);
+                }
+                for (group, a) in operand.chunks_exact(sizes.operand).enumerate() {
+                    let meet = blocks.iter().zip(&mut parts).filter(|(block, _)| block.groups.contains(&group));
+                    let mut products: Vec<Product<'_>> = meet
+                        .map(|(block, sums)| Product { sums, weights: block.weights(limb, point, group, &sizes) })
+                        .collect();
+                    params.limbs()[limb].ntt().matmul(a, &mut products);
                 }
             }
         });
@@ -160,7 +179,7 @@ impl Panels<'_> {
             blocks.extend((0..count).map(|block| Block {
                 tiles: start + alike * block / count..start + alike * (block + 1) / count,
                 groups: groups.clone(),
-                weights: Vec::new(),
+                weights: Arc::default(),
             }));
             start += alike;
         }
@@ -168,14 +187,14 @@ impl Panels<'_> {
     }
 
     /// Encodes and transforms the weights of a block.
-    fn weigh(&self, block: &mut Block) {
+    fn weigh(&self, block: &Block) -> Form {
         let (tiling, params) = (self.tiling(), self.evaluation.params);
         let weight_bits = self.evaluation.plan.spec.weight_bits;
         let (points, span, tiles) = (tiling.points(), tiling.weight_span(), block.tiles.len());
         let terms = block.groups.len() * tiling.inner_tiles();
         let pitch = |words: usize| terms * TILES * words;
         let limbs = params.limbs();
-        block.weights =
+        let mut weights: Form =
             limbs.iter().map(|l| Zeroizing::new(vec![0; points * pitch(l.ntt().weight_words())])).collect();
         let mut signed = Zeroizing::new(vec![0; tiles * span]);
         let mut polys = Zeroizing::new(vec![0; tiles * points]);
@@ -183,7 +202,7 @@ impl Panels<'_> {
             let (group, inner_tile) = (block.groups.start + term / tiling.inner_tiles(), term % tiling.inner_tiles());
             signed.fill(0);
             self.evaluation.encode_weights(block.tiles.clone(), group, inner_tile, &mut signed);
-            for (l, out) in limbs.iter().zip(&mut block.weights) {
+            for (l, out) in limbs.iter().zip(&mut weights) {
                 for (signed, poly) in signed.chunks_exact(span).zip(polys.chunks_exact_mut(points)) {
                     l.factor_signed(signed, weight_bits, poly);
                 }
@@ -191,5 +210,6 @@ impl Panels<'_> {
                 l.ntt().interleave(&polys, points, &mut out[term * TILES * words..], pitch(words));
             }
         }
+        weights
     }
 }

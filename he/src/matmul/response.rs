@@ -1,6 +1,7 @@
 //! The common part of both ways of multiplying: the polynomials of weights that go in, and the responses that come
 //! out.
 
+use super::cache::CachedWeights;
 use super::plan::MatmulPlan;
 use super::tiling::Tile;
 use super::weights::{Rows, Weights};
@@ -21,6 +22,7 @@ pub(super) struct Evaluation<'a> {
     /// There if the plan packs.
     pub(super) galois: Option<&'a GaloisKeys>,
     pub(super) weights: Weights<'a>,
+    pub(super) cached: Option<CachedWeights<'a>>,
     pub(super) seed: Seed,
 }
 

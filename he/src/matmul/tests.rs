@@ -456,3 +456,35 @@ fn packed_plans_need_galois_keys_of_their_set() {
     let refused = plan.evaluate(keys, &upload, None, Weights::I32(&weights), &mut rng).unwrap_err();
     assert_eq!(refused, HeError::KeySet { needed: plan.set(), got: ParamSet::Narrow });
 }
+
+/// The same messages and shares with weights from a cache as without, of one row and of many, and no more bytes in it
+/// than it may have.
+#[test]
+fn weights_from_a_cache_change_nothing() {
+    let mut rng = StdRng::seed_from_u64(30);
+    for (m, k, n, packing) in
+        [(1, 96, 80, Packing::Never), (1, 96, 80, Packing::Always), (64, 48, 40, Packing::Never)]
+    {
+        let spec = spec(1, m, k, n, 56, 20);
+        let plan = MatmulPlan::with_options(spec, PlanOptions { packing, ..PlanOptions::default() }).unwrap();
+        let (sk, public) = keys(plan.set());
+        let keys = EvaluationKeys { public, galois: plan.packed().then(|| galois_keys(plan.set())) };
+        let (x, w) = (random_x(&spec, &mut rng), random_weights(&spec, &mut rng));
+        let upload = plan.encrypt(sk, &x, &mut rng).unwrap();
+        let seeded = || StdRng::seed_from_u64(31);
+        let expected = plan.evaluate(keys, &upload, None, Weights::U64(&w), &mut seeded()).unwrap();
+        let mut kept = Vec::new();
+        for limit in [0, 1 << 16, usize::MAX] {
+            let cache = WeightCache::new(limit);
+            let other = vec![1; w.len()];
+            for (key, w, same) in [(1, &w, true), (2, &other, false), (1, &w, true), (2, &other, false)] {
+                let cached = Some(CachedWeights { cache: &cache, key });
+                let got = plan.evaluate_cached(keys, &upload, None, Weights::U64(w), cached, &mut seeded()).unwrap();
+                assert_eq!(got == expected, same);
+                assert!(cache.bytes() <= limit);
+            }
+            kept.push(cache.bytes());
+        }
+        assert!(kept[0] == 0 && kept[2] > 1 << 16, "{kept:?}");
+    }
+}

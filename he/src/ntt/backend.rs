@@ -23,6 +23,15 @@ pub(crate) fn exact_terms(p: u64) -> usize {
     1 << (f64::MANTISSA_DIGITS - 2 * half_bits(p))
 }
 
+/// What a product of matrices adds to, and its right operand.
+#[derive(Debug)]
+pub struct Product<'a> {
+    /// Residues in `[0, p)`, before and after.
+    pub sums: &'a mut [u64],
+    /// Weights in the form of [`NttBackend::interleave`], `TILES` columns wide whatever `sums` takes of them.
+    pub weights: &'a [u64],
+}
+
 /// Arithmetic in `Z_p[X] / (X^N + 1)` for one prime p. All backends order the transformed coefficients as `tfhe-ntt`
 /// does, because transformed polynomials travel between parties.
 pub trait NttBackend: Send + Sync + Debug {
@@ -55,19 +64,7 @@ pub trait NttBackend: Send + Sync + Debug {
     ///
     /// `out` may be shorter than N by a power of two r, down to `MIN_POINTS`: then `signed` gives u of the
     /// polynomial `u(X^r)`, whose transform holds every entry of `out` r times in a row.
-    fn fwd_factor(&self, out: &mut [u64], signed: &[i64]) {
-        let (n, run) = (self.degree(), self.degree() / out.len());
-        if run == 1 {
-            self.fwd_signed(out, signed);
-            return self.factor(out);
-        }
-        let mut spread = vec![0; n];
-        spread.iter_mut().step_by(run).zip(signed).for_each(|(x, &s)| *x = s);
-        let mut transform = vec![0; n];
-        self.fwd_signed(&mut transform, &spread);
-        self.factor(&mut transform);
-        out.iter_mut().zip(transform.iter().step_by(run)).for_each(|(x, &t)| *x = t);
-    }
+    fn fwd_factor(&self, out: &mut [u64], signed: &[i64]);
 
     /// Words of a weight in the form that [`Self::matmul`] takes.
     fn weight_words(&self) -> usize {
@@ -83,28 +80,29 @@ pub trait NttBackend: Send + Sync + Debug {
         }
     }
 
-    /// Adds the product of two matrices: `sums[t][v][i] += sum_j w[j][t] a[v][j][i] mod p`, where t counts up to
-    /// `TILES` columns of weights, v the vectors of `LANES` coefficients and j the terms, fewer than `2^27`.
-    ///
-    /// `sums` has residues in `[0, p)` before and after, `a` is in the form of [`Self::factor`], `w` in that of
-    /// [`Self::interleave`], `TILES` columns wide whatever `sums` takes of them.
-    fn matmul(&self, sums: &mut [u64], a: &[u64], w: &[u64]) {
-        let (p, terms) = (self.modulus(), w.len() / TILES);
-        let vectors = a.chunks_exact(terms * LANES);
-        let count = vectors.len();
-        for (tile, sums) in sums.chunks_exact_mut(count * LANES).enumerate() {
-            for (sums, a) in sums.chunks_exact_mut(LANES).zip(vectors.clone()) {
-                let mut wide = [0u128; LANES];
-                for (a, w) in a.chunks_exact(LANES).zip(w.chunks_exact(TILES)) {
-                    wide.iter_mut().zip(a).for_each(|(s, &a)| *s += u128::from(a) * u128::from(w[tile]));
+    /// Adds products of matrices with one left operand: `sums[t][v][i] += sum_j w[j][t] a[v][j][i] mod p` for each of
+    /// `products`, where t counts up to `TILES` columns of weights, v the vectors of `LANES` coefficients, an even
+    /// number, and j the terms, as many for all and fewer than `2^27`. `a` is in the form of [`Self::factor`].
+    fn matmul(&self, a: &[u64], products: &mut [Product<'_>]) {
+        for Product { sums, weights } in products {
+            let (p, terms) = (self.modulus(), weights.len() / TILES);
+            let vectors = a.chunks_exact(terms * LANES);
+            let count = vectors.len();
+            for (tile, sums) in sums.chunks_exact_mut(count * LANES).enumerate() {
+                for (sums, a) in sums.chunks_exact_mut(LANES).zip(vectors.clone()) {
+                    let mut wide = [0u128; LANES];
+                    for (a, w) in a.chunks_exact(LANES).zip(weights.chunks_exact(TILES)) {
+                        wide.iter_mut().zip(a).for_each(|(s, &a)| *s += u128::from(a) * u128::from(w[tile]));
+                    }
+                    sums.iter_mut().zip(wide).for_each(|(s, wide)| *s = p.reduce_wide(wide + u128::from(*s)));
                 }
-                sums.iter_mut().zip(wide).for_each(|(s, wide)| *s = p.reduce_wide(wide + u128::from(*s)));
             }
         }
     }
 
     /// `sum[i] = sum[i] + a_0[i] b_0[i] + a_1[i] b_1[i] + ... mod p`, with residues in `[0, p)` before and after; the
-    /// operands are in the form of [`Self::factor`]. Reduces once per output; takes fewer than `2^27` terms.
+    /// operands are in the form of [`Self::factor`]. All have one length, a multiple of 64. Reduces once per output;
+    /// takes fewer than `2^27` terms.
     fn dot(&self, sum: &mut [u64], a: &[&[u64]], b: &[&[u64]]) {
         let p = self.modulus();
         for (i, sum) in sum.iter_mut().enumerate() {

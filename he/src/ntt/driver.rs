@@ -30,7 +30,7 @@ pub(super) trait Kernel: Copy {
     /// A number in the tables of roots.
     type Word: Copy + Debug + Send + Sync;
 
-    /// Whether [`Self::read`] or [`Self::settle`] change anything.
+    /// Whether [`Self::read`] and [`Self::factor`] change residues.
     const CONVERTS: bool;
 
     /// Eight words of a polynomial, as they are.
@@ -113,7 +113,7 @@ impl<W: Copy> Tables<W> {
             return None;
         }
         let modulus = *reference.modulus();
-        let roots = twiddles::roots(n, reference);
+        let roots = reference.roots();
         Some(Self {
             modulus,
             n,
@@ -278,17 +278,22 @@ fn inverse8<K: Kernel>(k: K, v: [K::Vector; 8], w: &[[K::Vector; 2]; RADIX8]) ->
 /// [`NttBackend::fwd`].
 #[inline(always)]
 pub(super) fn forward<K: Kernel>(k: K, tables: &Tables<K::Word>, poly: &mut [u64]) {
-    factor(k, tables, poly);
+    assert_eq!(poly.len(), tables.n);
+    if K::CONVERTS {
+        for lanes in poly.as_chunks_mut().0 {
+            k.store(lanes, k.settle(k.read(k.load(lanes))));
+        }
+    }
     layers::<K, false>(k, tables, poly, 1);
 }
 
-/// [`NttBackend::factor`]: residues to the working form, settled.
+/// [`NttBackend::factor`].
 #[inline(always)]
 pub(super) fn factor<K: Kernel>(k: K, tables: &Tables<K::Word>, poly: &mut [u64]) {
     assert_eq!(poly.len(), tables.n);
     if K::CONVERTS {
         for lanes in poly.as_chunks_mut().0 {
-            k.store(lanes, k.settle(k.read(k.load(lanes))));
+            k.store(lanes, k.factor(k.read(k.load(lanes))));
         }
     }
 }
@@ -518,9 +523,11 @@ macro_rules! backend {
                 unsafe { self.interleave_tiles(polys, points, out, pitch) }
             }
 
-            fn matmul(&self, sums: &mut [u64], a: &[u64], w: &[u64]) {
-                // SAFETY: `new` found the features.
-                unsafe { self.matrix_product(sums, a, w) }
+            fn matmul(&self, a: &[u64], products: &mut [$crate::ntt::Product<'_>]) {
+                for product in products {
+                    // SAFETY: `new` found the features.
+                    unsafe { self.matrix_product(product.sums, a, product.weights) }
+                }
             }
         }
     };

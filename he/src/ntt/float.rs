@@ -4,29 +4,38 @@
 //! The working form of a residue is an integer of absolute value below `2^53`, held exactly in `f64`. A product
 //! modulo p takes two roundings, which a fused multiply-add undoes (Dekker's product):
 //!
-//! `h = fl(v w)`, `l = v w - h` (exact), `q = rint(fl(v w'))` with `w' = fl(w / p)`, `r = (h - q p) + l`.
+//! `h = fl(v w)`, `l = v w - h` (exact), `q = fl(v w' + M) - M` with `w' = fl(w / p)`, `r = (h - q p) + l`.
 //!
-//! **One product.** For `|w| <= p / 2` and `|v| = c p < 2^53` the quotient before rounding is off by at most
-//! `|v| 2^-53`. Hence `|r| <= p (1/2 + |v| 2^-53) <= p (1/2 + c / 8)`, as `p < 2^50`. The difference
-//! `h - q p = r - l` is an integer below `2^53`, so both last operations are exact.
+//! Adding `M = 1.5 2^52` rounds a number below `2^51` to an integer, at once with the product.
 //!
-//! **Growth**, in units of p. Forward, a layer maps c to at most `c + 1/2 + c / 8`: from 1/2 that is 7.6 after 8
-//! layers. Up to 8 layers (N <= 16384) come before the blocks of 64, whose six layers start again from 1/2 and end at
-//! 5.2. Inverse, three layers from 1/2 give at most 4 (sums) or 1 (products). All stay below 8, that is below `2^53`.
+//! **One product.** Let `|w| <= p / 2` and `|v| = c p`, with `c p < 2^52`. The quotient is below `2^51`, and before
+//! rounding it is off by at most `c p 2^-55`, as `w'` is off by `2^-55`. Hence `|r| <= p (1/2 + c p 2^-55)`. The
+//! difference `h - q p = r - l` is an integer below `2^53`, so both last operations are exact.
+//!
+//! **Growth**, in units of p. Moduli below `2^46` leave room for 64, and nothing is centred between layers. Forward,
+//! a layer adds at most `1/2 + c 2^-9`: 14 layers from 1 end below 9. Inverse, the value of a pass that is only added
+//! up is centred: passes begin at 3 or less, their third layer multiplies 24 at most, and sums of products end at
+//! `4 x 0.55`.
+//!
+//! Moduli below `2^50` leave room for 4. Forward, a layer maps c to at most `1/2 + c (1 + 1/32)`: from 1/2, the seventh
+//! multiplies 3.9 and ends at 4.5. Seven layers (N = 8192) may come before the blocks of 64, whose six begin again at
+//! 1/2. With an eighth its quotients reach `2^51.2` and those above `2^51` are rounded to even integers; it ends at
+//! 5.7. Inverse, values are centred before three layers, the third of which multiplies at most `8 (p / 2 + 1)`.
 
 use super::avx512::{self, doubles, transpose, words};
 use super::backend::{LANES, Lanes};
 use super::driver::{self, Kernel, Tables};
 use super::portable::TfheNtt;
+use crate::modulus::Modulus;
 use bits::cpu::{Cpu, Feature};
 use std::arch::x86_64::*;
 
 mod product;
 
 /// Terms of a sum of products between reductions.
-const DOT_BLOCK: usize = 8;
+pub(super) const DOT_BLOCK: usize = 8;
 /// `1.5 2^52`: a double of absolute value below `2^51` plus this number is rounded to an integer.
-const ROUND: f64 = 6755399441055744.0;
+pub(super) const ROUND: f64 = 6755399441055744.0;
 
 /// The backend in double precision on AVX-512.
 #[derive(Debug)]
@@ -34,37 +43,58 @@ pub struct FloatNtt {
     tables: Tables<f64>,
 }
 
+/// A number to add to a quotient that may be an integer, before its floor is taken.
+pub(super) const NUDGE: f64 = 1.0 / (1u64 << 48) as f64;
+/// Moduli of more bits need values centred between layers.
+const NARROW_BITS: u32 = 46;
+
+/// Whether values are centred between layers.
+pub(super) fn is_wide(modulus: &Modulus) -> bool {
+    modulus.bits() > NARROW_BITS
+}
+
 /// `w < p` as a number of absolute value at most p / 2, with its quotient by p.
-fn factor(p: u64, w: u64) -> [f64; 2] {
+pub(super) fn factor(p: u64, w: u64) -> [f64; 2] {
     let w = if w > p / 2 { w as f64 - p as f64 } else { w as f64 };
     [w, w / p as f64]
 }
 
-/// p and 1 / p in every lane. A value proves AVX-512 F and DQ.
+/// p, 1 / p and M in every lane. A value proves AVX-512 F and DQ.
 #[derive(Clone, Copy)]
-struct Float {
+struct Prime {
     p: __m512d,
     inverse: __m512d,
+    magic: __m512d,
 }
 
-impl Float {
+/// The kernel, for wide moduli or narrow ones.
+#[derive(Clone, Copy)]
+struct Float<const WIDE: bool>(Prime);
+
+impl Prime {
     #[inline]
     #[target_feature(enable = "avx512f,avx512dq")]
     fn new(tables: &Tables<f64>) -> Self {
         let p = tables.modulus.value() as f64;
-        Float { p: _mm512_set1_pd(p), inverse: _mm512_set1_pd(1.0 / p) }
+        Prime { p: _mm512_set1_pd(p), inverse: _mm512_set1_pd(1.0 / p), magic: _mm512_set1_pd(ROUND) }
     }
 }
 
 /// Evaluates the body with the kernel of a backend.
 macro_rules! with_float {
     ($this:expr, $k:ident => $body:expr) => {{
-        let $k = Float::new(&$this.tables);
-        $body
+        let prime = Prime::new(&$this.tables);
+        if is_wide(&$this.tables.modulus) {
+            let $k = Float::<true>(prime);
+            $body
+        } else {
+            let $k = Float::<false>(prime);
+            $body
+        }
     }};
 }
 
-impl Kernel for Float {
+impl<const WIDE: bool> Kernel for Float<WIDE> {
     type Vector = __m512d;
     type Word = f64;
     const CONVERTS: bool = true;
@@ -77,25 +107,26 @@ impl Kernel for Float {
         fn transpose(self, v: [__m512d; 8]) -> [__m512d; 8] { transpose(v) }
 
         fn read(self, x: __m512d) -> __m512d { _mm512_cvtepu64_pd(words(x)) }
-        fn signed(self, from: &[i64; LANES]) -> __m512d { centre(self, load_signed(from)) }
-        fn finish(self, x: __m512d) -> __m512d { canonical(self, x) }
-        fn factor(self, x: __m512d) -> __m512d { centre(self, x) }
+        fn signed(self, from: &[i64; LANES]) -> __m512d { self.settle(load_signed(from)) }
+        fn finish(self, x: __m512d) -> __m512d { if WIDE { canonical(self.0, x) } else { floored(self.0, x) } }
+        fn factor(self, x: __m512d) -> __m512d { centre(self.0, x) }
 
         fn add(self, x: __m512d, y: __m512d) -> __m512d { _mm512_add_pd(x, y) }
-        fn settle(self, x: __m512d) -> __m512d { centre(self, x) }
+        fn settle(self, x: __m512d) -> __m512d { if WIDE { centre(self.0, x) } else { x } }
+        fn tame(self, x: __m512d) -> __m512d { if WIDE { x } else { centre(self.0, x) } }
 
-        fn forward(self, u: __m512d, v: __m512d, w: [__m512d; 2]) -> [__m512d; 2] { forward2(self, u, v, w) }
+        fn forward(self, u: __m512d, v: __m512d, w: [__m512d; 2]) -> [__m512d; 2] { forward2(self.0, u, v, w) }
         fn bound(self, _log: u32) -> __m512d { _mm512_setzero_pd() }
         fn inverse(self, _bound: __m512d, u: __m512d, v: __m512d, w: [__m512d; 2]) -> [__m512d; 2] {
-            inverse2(self, u, v, w)
+            inverse2(self.0, u, v, w)
         }
-        fn scale(self, x: __m512d, w: [__m512d; 2]) -> __m512d { canonical(self, mul_mod(self, x, w)) }
+        fn scale(self, x: __m512d, w: [__m512d; 2]) -> __m512d { lifted(self.0, mul_mod(self.0, x, w)) }
 
-        fn multiply(self, a: __m512d, b: __m512d) -> __m512d { multiply(self, a, b) }
-        fn product(self, x: __m512d) -> __m512d { canonical(self, x) }
+        fn multiply(self, a: __m512d, b: __m512d) -> __m512d { multiply(self.0, a, b) }
+        fn product(self, x: __m512d) -> __m512d { lifted(self.0, x) }
         // Below 2 p in absolute value.
         fn sums(self, u: __m512d, r: __m512d) -> [__m512d; 2] {
-            [canonical(self, _mm512_add_pd(u, r)), canonical(self, _mm512_sub_pd(u, r))]
+            [canonical(self.0, _mm512_add_pd(u, r)), canonical(self.0, _mm512_sub_pd(u, r))]
         }
     }
 }
@@ -114,44 +145,59 @@ fn load_signed(lanes: &[i64; LANES]) -> __m512d {
     _mm512_cvtepi64_pd(unsafe { _mm512_loadu_si512(lanes.as_ptr().cast()) })
 }
 
-/// `v w mod p`: `|v| = c p < 2^53`, `|w| <= p / 2` -> `|r| <= p (1/2 + c / 8)`.
+/// `v w mod p` with the bounds of one product.
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq")]
-fn mul_mod(prime: Float, v: __m512d, [w, quotient]: [__m512d; 2]) -> __m512d {
+fn mul_mod(prime: Prime, v: __m512d, [w, quotient]: [__m512d; 2]) -> __m512d {
     let h = _mm512_mul_pd(v, w);
     let l = _mm512_fmsub_pd(v, w, h);
-    let q = rint(_mm512_mul_pd(v, quotient));
+    let q = rounded_product(prime, v, quotient);
     _mm512_add_pd(_mm512_fnmadd_pd(q, prime.p, h), l)
 }
 
+/// `x y` rounded to an integer, for a product below `2^51`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq")]
-fn rint(x: __m512d) -> __m512d {
-    _mm512_roundscale_pd::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(x)
+fn rounded_product(prime: Prime, x: __m512d, y: __m512d) -> __m512d {
+    _mm512_sub_pd(_mm512_fmadd_pd(x, y, prime.magic), prime.magic)
 }
 
 /// `|x| < 2^53` -> `|x| <= p / 2 + 1`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq")]
-fn centre(prime: Float, x: __m512d) -> __m512d {
-    _mm512_fnmadd_pd(rint(_mm512_mul_pd(x, prime.inverse)), prime.p, x)
+fn centre(prime: Prime, x: __m512d) -> __m512d {
+    _mm512_fnmadd_pd(rounded_product(prime, x, prime.inverse), prime.p, x)
+}
+
+/// `|x| < p` -> `[0, p)` as words. A zero of either sign is 0.
+#[inline]
+#[target_feature(enable = "avx512f,avx512dq")]
+fn lifted(prime: Prime, x: __m512d) -> __m512d {
+    let negative = _mm512_cmp_pd_mask::<_CMP_LT_OQ>(x, _mm512_setzero_pd());
+    doubles(_mm512_cvtpd_epu64(_mm512_mask_add_pd(x, negative, x, prime.p)))
 }
 
 /// `|x| < 2^53` -> `[0, p)` as words.
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq")]
-fn canonical(prime: Float, x: __m512d) -> __m512d {
-    let x = centre(prime, x);
-    let negative = _mm512_movepi64_mask(words(x));
-    // A zero of either sign converts to 0; -0.0 must not gain p.
-    let negative = negative & _mm512_cmp_pd_mask::<_CMP_NEQ_OQ>(x, _mm512_setzero_pd());
-    doubles(_mm512_cvtpd_epu64(_mm512_mask_add_pd(x, negative, x, prime.p)))
+fn canonical(prime: Prime, x: __m512d) -> __m512d {
+    lifted(prime, centre(prime, x))
+}
+
+/// `|x| < 9 p` -> `[0, p)` as words, for narrow moduli: `x / p` is an integer or at least `2^-46` away from one, and
+/// the product and the sum are off by less than `2^-49` together.
+#[inline]
+#[target_feature(enable = "avx512f,avx512dq")]
+fn floored(prime: Prime, x: __m512d) -> __m512d {
+    let q = _mm512_fmadd_pd(x, prime.inverse, _mm512_set1_pd(NUDGE));
+    let q = _mm512_roundscale_pd::<{ _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC }>(q);
+    doubles(_mm512_cvtpd_epu64(_mm512_fnmadd_pd(q, prime.p, x)))
 }
 
 /// `(u + v w, u - v w)`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq")]
-fn forward2(prime: Float, u: __m512d, v: __m512d, w: [__m512d; 2]) -> [__m512d; 2] {
+fn forward2(prime: Prime, u: __m512d, v: __m512d, w: [__m512d; 2]) -> [__m512d; 2] {
     let product = mul_mod(prime, v, w);
     [_mm512_add_pd(u, product), _mm512_sub_pd(u, product)]
 }
@@ -159,7 +205,7 @@ fn forward2(prime: Float, u: __m512d, v: __m512d, w: [__m512d; 2]) -> [__m512d; 
 /// `(u + v, (u - v) w)`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq")]
-fn inverse2(prime: Float, u: __m512d, v: __m512d, w: [__m512d; 2]) -> [__m512d; 2] {
+fn inverse2(prime: Prime, u: __m512d, v: __m512d, w: [__m512d; 2]) -> [__m512d; 2] {
     [_mm512_add_pd(u, v), mul_mod(prime, _mm512_sub_pd(u, v), w)]
 }
 
@@ -167,9 +213,9 @@ fn inverse2(prime: Float, u: __m512d, v: __m512d, w: [__m512d; 2]) -> [__m512d; 
 /// is an integer of absolute value at most 3/4 p, up to the exact remainder of the rounded product below `2^47`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq")]
-fn multiply(prime: Float, a: __m512d, b: __m512d) -> __m512d {
+fn multiply(prime: Prime, a: __m512d, b: __m512d) -> __m512d {
     let h = _mm512_mul_pd(a, b);
-    let q = rint(_mm512_mul_pd(h, prime.inverse));
+    let q = rounded_product(prime, h, prime.inverse);
     _mm512_add_pd(_mm512_fnmadd_pd(q, prime.p, h), _mm512_fmsub_pd(a, b, h))
 }
 
@@ -212,11 +258,9 @@ impl FloatNtt {
     /// `6 p + 8 2^45 < 2^53`: nothing is rounded.
     #[target_feature(enable = "avx512f,avx512dq")]
     fn sum_of_products(&self, sum: &mut [u64], a: &[&[u64]], b: &[&[u64]]) {
-        let n = self.tables.n;
-        assert!(sum.len() == n && a.len() == b.len());
-        assert!(a.iter().chain(b).all(|x| x.len() == n));
-        let prime = Float::new(&self.tables);
-        let magic = _mm512_set1_pd(ROUND);
+        assert!(sum.len().is_multiple_of(LANES) && a.len() == b.len());
+        assert!(a.iter().chain(b).all(|x| x.len() == sum.len()));
+        let prime = Prime::new(&self.tables);
         for (i, sum) in sum.as_chunks_mut().0.iter_mut().enumerate() {
             let mut total = load_integers(sum);
             for (a, b) in a.chunks(DOT_BLOCK).zip(b.chunks(DOT_BLOCK)) {
@@ -225,7 +269,7 @@ impl FloatNtt {
                     let (a, b) = (load(&a.as_chunks().0[i]), load(&b.as_chunks().0[i]));
                     let h = _mm512_mul_pd(a, b);
                     low = _mm512_add_pd(low, _mm512_fmsub_pd(a, b, h));
-                    let q = _mm512_sub_pd(_mm512_fmadd_pd(h, prime.inverse, magic), magic);
+                    let q = rounded_product(prime, h, prime.inverse);
                     total = _mm512_add_pd(total, _mm512_fnmadd_pd(q, prime.p, h));
                 }
                 total = centre(prime, _mm512_add_pd(total, low));

@@ -286,9 +286,8 @@ impl IfmaNtt {
     /// `2^60`.
     #[target_feature(enable = "avx512f,avx512ifma")]
     fn sum_of_products(&self, sum: &mut [u64], a: &[&[u64]], b: &[&[u64]]) {
-        let n = self.tables.n;
-        assert!(sum.len() == n && a.len() == b.len());
-        assert!(a.iter().chain(b).all(|x| x.len() == n));
+        assert!(sum.len().is_multiple_of(DOT_WORDS) && a.len() == b.len());
+        assert!(a.iter().chain(b).all(|x| x.len() == sum.len()));
         let prime = self.prime();
         for (i, sums) in sum.as_chunks_mut::<DOT_WORDS>().0.iter_mut().enumerate() {
             for (a, b) in a.chunks(DOT_BLOCK).zip(b.chunks(DOT_BLOCK)) {

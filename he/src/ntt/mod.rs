@@ -19,6 +19,8 @@ mod driver;
 #[cfg(target_arch = "x86_64")]
 mod float;
 #[cfg(target_arch = "x86_64")]
+mod float256;
+#[cfg(target_arch = "x86_64")]
 mod ifma;
 #[cfg(target_arch = "x86_64")]
 mod twiddles;
@@ -26,10 +28,12 @@ mod twiddles;
 #[cfg(test)]
 mod tests;
 
-pub use backend::NttBackend;
 pub(crate) use backend::{LANES, MIN_POINTS, TILES, exact_terms};
+pub use backend::{NttBackend, Product};
 #[cfg(target_arch = "x86_64")]
 pub use float::FloatNtt;
+#[cfg(target_arch = "x86_64")]
+pub use float256::Float256Ntt;
 #[cfg(target_arch = "x86_64")]
 pub use ifma::IfmaNtt;
 pub use portable::TfheNtt;
@@ -43,6 +47,9 @@ pub(crate) fn best(n: usize, p: u64) -> Result<Box<dyn NttBackend>, HeError> {
             return Ok(Box::new(ifma));
         }
         if let Some(float) = FloatNtt::new(n, &portable) {
+            return Ok(Box::new(float));
+        }
+        if let Some(float) = Float256Ntt::new(n, &portable) {
             return Ok(Box::new(float));
         }
     }

@@ -1,9 +1,12 @@
-//! The backend of last resort. Only transforms are taken from `tfhe-ntt`: its `mul_accumulate` may leave values above
-//! p.
+//! The backend of last resort. Whole transforms are taken from `tfhe-ntt`: its `mul_accumulate` may leave values above
+//! p. Transforms in subrings, and of few coefficients, are own code.
 
 use super::backend::NttBackend;
 use crate::error::HeError;
-use crate::modulus::{MAX_MODULUS_BITS, Modulus};
+use crate::modulus::{MAX_MODULUS_BITS, Modulus, Shoup};
+
+/// Where so many times fewer coefficients than the degree are given, layers that only copy are left out.
+const FEW: usize = 32;
 
 /// The portable backend: transforms of the crate `tfhe-ntt`, which chooses its own instructions, and portable code
 /// for the rest.
@@ -11,6 +14,8 @@ use crate::modulus::{MAX_MODULUS_BITS, Modulus};
 pub struct TfheNtt {
     modulus: Modulus,
     plan: tfhe_ntt::prime64::Plan,
+    /// The root of group i among m at index `m + i`.
+    roots: Vec<Shoup>,
 }
 
 impl TfheNtt {
@@ -22,13 +27,52 @@ impl TfheNtt {
             return Err(refused);
         }
         let plan = tfhe_ntt::prime64::Plan::try_new(n, p).ok_or(refused)?;
-        Ok(Self { modulus: Modulus::new(p), plan })
+        let modulus = Modulus::new(p);
+        // The transform of X begins with the root at which coefficient 0 evaluates.
+        let mut x = vec![0; n];
+        x[1] = 1;
+        plan.fwd(&mut x);
+        let roots = bit_reversed_powers(&modulus, n, x[0]).into_iter().map(|w| modulus.shoup(w)).collect();
+        Ok(Self { modulus, plan, roots })
     }
 
     /// The prime.
     #[cfg(target_arch = "x86_64")]
     pub(super) fn prime(&self) -> u64 {
         self.modulus.value()
+    }
+
+    /// The root of group i among m at index `m + i`, for every layer.
+    #[cfg(target_arch = "x86_64")]
+    pub(super) fn roots(&self) -> Vec<u64> {
+        self.roots.iter().map(Shoup::value).collect()
+    }
+
+    /// The transform of the coefficients given, in the subring that the length of `out` names: its roots are the first
+    /// of all. A layer adds at most 2 p to a value, so 14 of them stay below `2^6 p` without correction.
+    fn transform(&self, out: &mut [u64], signed: &[i64]) {
+        let (p, n) = (&self.modulus, out.len());
+        out.iter_mut().zip(signed).for_each(|(x, &s)| *x = p.lift_small(s));
+        // A layer maps (u, 0) to (u, u).
+        let mut groups = 1;
+        while n / (2 * groups) >= signed.len().max(1) {
+            groups *= 2;
+        }
+        out[signed.len()..n / groups].fill(0);
+        for copy in 1..groups {
+            out.copy_within(..n / groups, copy * n / groups);
+        }
+        while groups < n {
+            for (group, &w) in out.chunks_exact_mut(n / groups).zip(&self.roots[groups..]) {
+                let (top, bottom) = group.split_at_mut(n / groups / 2);
+                for (u, v) in top.iter_mut().zip(bottom) {
+                    let r = p.mul_shoup_lazy(*v, w);
+                    (*u, *v) = (*u + r, *u + 2 * p.value() - r);
+                }
+            }
+            groups *= 2;
+        }
+        out.iter_mut().for_each(|x| *x = p.reduce(*x));
     }
 }
 
@@ -45,8 +89,30 @@ impl NttBackend for TfheNtt {
         self.plan.fwd(poly);
     }
 
+    fn fwd_signed(&self, out: &mut [u64], signed: &[i64]) {
+        if out.len() / FEW >= signed.len() {
+            return self.transform(out, signed);
+        }
+        out.iter_mut().zip(signed).for_each(|(x, &s)| *x = self.modulus.lift_small(s));
+        out[signed.len()..].fill(0);
+        self.fwd(out);
+    }
+
+    /// Residues are factors as they are.
+    fn fwd_factor(&self, out: &mut [u64], signed: &[i64]) {
+        if out.len() == self.degree() { self.fwd_signed(out, signed) } else { self.transform(out, signed) }
+    }
+
     fn inv(&self, poly: &mut [u64]) {
         self.plan.inv(poly);
         self.plan.normalize(poly);
     }
+}
+
+/// The roots of all layers, that of group i among m at index `m + i`, `first` being the one at which coefficient 0
+/// evaluates.
+fn bit_reversed_powers(modulus: &Modulus, n: usize, first: u64) -> Vec<u64> {
+    let (log, mut powers) = (n.trailing_zeros(), vec![1; n]);
+    (1..n).for_each(|i| powers[i] = modulus.mul(powers[i - 1], first));
+    (0..n).map(|i| powers[i.reverse_bits() >> (usize::BITS - log)]).collect()
 }

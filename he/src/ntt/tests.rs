@@ -13,6 +13,7 @@ fn backends(n: usize, p: u64) -> Vec<Box<dyn NttBackend>> {
     #[cfg(target_arch = "x86_64")]
     {
         backends.extend(FloatNtt::new(n, &portable).map(|float| Box::new(float) as Box<dyn NttBackend>));
+        backends.extend(Float256Ntt::new(n, &portable).map(|float| Box::new(float) as Box<dyn NttBackend>));
         backends.extend(IfmaNtt::new(n, &portable).map(|ifma| Box::new(ifma) as Box<dyn NttBackend>));
     }
     backends.push(Box::new(portable));
@@ -205,8 +206,21 @@ fn products_of_matrices_match_sums_of_products() {
                     ntt.interleave(&factors, points, &mut packed[term * row..], terms * row);
                 }
                 for point in [0, 13, points - 1] {
-                    let mut sums = start.clone();
-                    ntt.matmul(&mut sums, &a, &packed[point * terms * row..][..terms * row]);
+                    // Alone, and as one of two.
+                    let [mut sums, mut first, mut second, mut alone] = std::array::from_fn(|_| start.clone());
+                    let packed = packed.chunks_exact(terms * row).cycle().skip(point);
+                    let [here, next] = [0, 1].map(|at| packed.clone().nth(at).unwrap());
+                    ntt.matmul(&a, &mut [Product { sums: &mut sums, weights: here }]);
+                    ntt.matmul(
+                        &a,
+                        &mut [
+                            Product { sums: &mut first, weights: here },
+                            Product { sums: &mut second, weights: next },
+                        ],
+                    );
+                    assert_eq!(first, sums);
+                    ntt.matmul(&a, &mut [Product { sums: &mut alone, weights: next }]);
+                    assert_eq!(second, alone);
                     for (at, &sum) in sums.iter().enumerate() {
                         let (tile, v, lane) = (at / (vectors * LANES), at / LANES % vectors, at % LANES);
                         let products = (0..terms).map(|j| {

@@ -1,7 +1,6 @@
 //! Powers of the root of unity in the order in which transforms on vectors read them.
 
-use super::backend::{LANES, MIN_POINTS, NttBackend};
-use super::portable::TfheNtt;
+use super::backend::{LANES, MIN_POINTS};
 use crate::modulus::Modulus;
 
 /// Coefficients that the innermost pass keeps in registers.
@@ -39,19 +38,7 @@ impl<T: Copy> Twiddles<T> {
     }
 }
 
-/// The roots of a transform of n that orders coefficients as `reference` does, as [`Twiddles::new`] takes them.
-pub(super) fn roots(n: usize, reference: &TfheNtt) -> Vec<u64> {
-    let modulus = reference.modulus();
-    // The transform of X begins with the root at which coefficient 0 evaluates.
-    let mut x = vec![0; n];
-    x[1] = 1;
-    reference.fwd(&mut x);
-    let (log, mut powers) = (n.trailing_zeros(), vec![1; n]);
-    (1..n).for_each(|i| powers[i] = modulus.mul(powers[i - 1], x[0]));
-    (0..n).map(|i| powers[i.reverse_bits() >> (usize::BITS - log)]).collect()
-}
-
-/// Those of the inverse transform.
+/// The roots of the inverse transform.
 pub(super) fn inverses(modulus: &Modulus, roots: &[u64]) -> Vec<u64> {
     roots.iter().map(|&w| modulus.inverse(w)).collect()
 }

@@ -90,7 +90,7 @@ impl FloatNtt {
         let vectors = a.len() / (terms * LANES);
         assert!(w.len() == terms * PARTS * TILES && a.len() == vectors * terms * LANES);
         assert!(vectors.is_multiple_of(V) && sums.len() == T * vectors * LANES);
-        let (prime, halves, p) = (Float::new(&self.tables), self.halves(), self.tables.modulus);
+        let (prime, halves, p) = (Prime::new(&self.tables), self.halves(), self.tables.modulus);
         let power = |bits: u32| factor(p.value(), p.pow(2, u64::from(bits)));
         let s = half_bits(p.value());
         let units = [power(s), power(2 * s)];

@@ -1,0 +1,297 @@
+//! Products of matrices whose weights are the same for a whole vector of coefficients, on halves of residues.
+//!
+//! With `a = a1 2^s + a0` and w alike, `a w = h 4^s + (m - h - l) 2^s + l` of the products `h = a1 w1`, `l = a0 w0` and
+//! `m = (a0 + a1) (w0 + w1)` (Karatsuba): three fused multiply-adds a term. Sixteen registers do not hold the
+//! accumulators of all three, but they are independent, so one is made after the other. The halves of the
+//! coefficients are made once for all weights that meet them.
+
+use super::*;
+use crate::ntt::backend::{LANES, TILES, exact_terms, half_bits};
+
+/// Doubles per weight: the lower half, centred on zero, the upper half and their sum.
+pub(super) const PARTS: usize = 3;
+/// Terms whose halves are in memory at a time, 24 KiB of them.
+const CHUNK: usize = 128;
+/// Unit of what is carried out of accumulators of wide moduli.
+const CARRY: f64 = (1u64 << 26) as f64;
+
+/// The halves of a vector of coefficients.
+#[repr(align(64))]
+struct Scratch([[[f64; LANES]; CHUNK]; PARTS]);
+
+/// Both halves of vectors of eight numbers, per tile.
+type Sums<const T: usize> = [[__m256d; 2]; T];
+
+/// Constants that split integers of up to twice [`half_bits`] bits, sign included.
+#[derive(Clone, Copy)]
+struct Halves {
+    unit: __m256d,
+    inverse: __m256d,
+    magic: __m256d,
+}
+
+impl Halves {
+    #[inline]
+    #[target_feature(enable = "avx2,fma")]
+    fn new(p: u64) -> Self {
+        let unit = f64::from(half_bits(p)).exp2();
+        Halves { unit: _mm256_set1_pd(unit), inverse: _mm256_set1_pd(1.0 / unit), magic: _mm256_set1_pd(ROUND) }
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2,fma")]
+    fn split(self, x: __m256d) -> [__m256d; PARTS] {
+        let upper = _mm256_sub_pd(_mm256_fmadd_pd(x, self.inverse, self.magic), self.magic);
+        let lower = _mm256_fnmadd_pd(upper, self.unit, x);
+        [lower, upper, _mm256_add_pd(lower, upper)]
+    }
+}
+
+/// What a product of matrices needs besides its operands.
+struct Constants {
+    prime: Prime,
+    /// `2^s` and `4^s`.
+    units: [Root; 2],
+    /// `2^26` times 1, `2^s` and `4^s`.
+    carries: [Root; 3],
+    /// Terms that accumulators add up exactly.
+    exact: usize,
+}
+
+/// The double that `word` holds, in all lanes.
+#[inline]
+#[target_feature(enable = "avx2,fma")]
+fn every(word: u64) -> __m256d {
+    _mm256_set1_pd(f64::from_bits(word))
+}
+
+#[inline]
+#[target_feature(enable = "avx2,fma")]
+fn store_doubles(to: &mut [f64], x: __m256d) {
+    let to = &mut to[..QUAD];
+    // SAFETY: the slice has four doubles; the store needs no alignment.
+    unsafe { _mm256_storeu_pd(to.as_mut_ptr(), x) }
+}
+
+/// One of the three real products, of part P: eight coefficients by the tiles from FIRST on, U terms at a time for as
+/// many additions to be under way.
+#[inline]
+#[target_feature(enable = "avx2,fma")]
+fn part<const T: usize, const FIRST: usize, const P: usize, const U: usize>(
+    mut sums: Sums<T>,
+    a: &[[f64; LANES]],
+    w: &[[u64; PARTS * TILES]],
+) -> Sums<T> {
+    let mut others = [[[_mm256_setzero_pd(); 2]; T]; U];
+    let ((a, a_rest), (w, w_rest)) = (a.as_chunks::<U>(), w.as_chunks::<U>());
+    for (a, w) in a.iter().zip(w) {
+        for u in 0..U {
+            let (x, y) = (doubles(&a[u].as_chunks().0[0]), doubles(&a[u].as_chunks().0[1]));
+            for t in 0..T {
+                let (w, sums) = (every(w[u][P * TILES + FIRST + t]), &mut others[u][t]);
+                sums[0] = _mm256_fmadd_pd(x, w, sums[0]);
+                sums[1] = _mm256_fmadd_pd(y, w, sums[1]);
+            }
+        }
+    }
+    for (a, w) in a_rest.iter().zip(w_rest) {
+        let (x, y) = (doubles(&a.as_chunks().0[0]), doubles(&a.as_chunks().0[1]));
+        for t in 0..T {
+            let w = every(w[P * TILES + FIRST + t]);
+            sums[t][0] = _mm256_fmadd_pd(x, w, sums[t][0]);
+            sums[t][1] = _mm256_fmadd_pd(y, w, sums[t][1]);
+        }
+    }
+    for others in others {
+        for t in 0..T {
+            sums[t][0] = _mm256_add_pd(sums[t][0], others[t][0]);
+            sums[t][1] = _mm256_add_pd(sums[t][1], others[t][1]);
+        }
+    }
+    sums
+}
+
+/// [`part`] for wide moduli: what is above `2^26` moves to the second result after every `exact` terms.
+///
+/// Halves of one sign are at most `2^24` and sums of both `2^25 - 1`: a residue whose upper half is `2^24` is at most
+/// `2^49`, so its lower half is not positive. Hence eight products stay below `2^53 - 2^28`, and with the
+/// `2^25` left over below `2^53`.
+#[inline]
+#[target_feature(enable = "avx2,fma")]
+fn wide_part<const T: usize, const FIRST: usize, const P: usize, const U: usize>(
+    exact: usize,
+    a: &[[f64; LANES]],
+    w: &[[u64; PARTS * TILES]],
+) -> [Sums<T>; 2] {
+    // A unit in the last place of 2^26.
+    let magic = _mm256_set1_pd(ROUND * CARRY);
+    let zero = [[_mm256_setzero_pd(); 2]; T];
+    let (mut sums, mut over) = (zero, zero);
+    for (a, w) in a.chunks(exact).zip(w.chunks(exact)) {
+        sums = part::<T, FIRST, P, U>(sums, a, w);
+        for t in 0..T {
+            for v in 0..2 {
+                let high = _mm256_sub_pd(_mm256_add_pd(sums[t][v], magic), magic);
+                sums[t][v] = _mm256_sub_pd(sums[t][v], high);
+                over[t][v] = _mm256_add_pd(over[t][v], high);
+            }
+        }
+    }
+    [sums, over]
+}
+
+/// Adds the products of one vector of coefficients and T tiles, from FIRST on, to sums `pitch` words apart.
+///
+/// Narrow moduli: h and l are below `2^51` in absolute value, the middle below `2^52`; products of [`mul_mod`] are
+/// below p, and all with the sum below p add up to less than `3 p + 2^51`.
+#[inline]
+#[target_feature(enable = "avx2,fma")]
+fn columns<const T: usize, const FIRST: usize, const U: usize>(
+    k: &Constants,
+    halves: [&[[f64; LANES]]; PARTS],
+    w: &[[u64; PARTS * TILES]],
+    sums: &mut [u64],
+    pitch: usize,
+) {
+    let zero = [[_mm256_setzero_pd(); 2]; T];
+    let low = part::<T, FIRST, 0, U>(zero, halves[0], w);
+    let high = part::<T, FIRST, 1, U>(zero, halves[1], w);
+    let middle = part::<T, FIRST, 2, U>(zero, halves[2], w);
+    for t in 0..T {
+        let sums = sums[(FIRST + t) * pitch..].as_chunks_mut().0;
+        for v in 0..2 {
+            let (l, h) = (low[t][v], high[t][v]);
+            let cross = _mm256_sub_pd(_mm256_sub_pd(middle[t][v], l), h);
+            let upper = _mm256_add_pd(mul_mod(k.prime, h, k.units[1]), mul_mod(k.prime, cross, k.units[0]));
+            let sum = _mm256_add_pd(from_words(load(&sums[v])), _mm256_add_pd(upper, l));
+            store(&mut sums[v], canonical(k.prime, sum));
+        }
+    }
+}
+
+/// [`columns`] for wide moduli: what was carried, in units of `2^26`, is below `2^33`, so its products are below p
+/// like those of the rest below `2^26`, and all with the sum below p add up to less than `6 p`.
+#[inline]
+#[target_feature(enable = "avx2,fma")]
+fn wide_columns<const T: usize, const FIRST: usize, const U: usize>(
+    k: &Constants,
+    halves: [&[[f64; LANES]]; PARTS],
+    w: &[[u64; PARTS * TILES]],
+    sums: &mut [u64],
+    pitch: usize,
+) {
+    let low = wide_part::<T, FIRST, 0, U>(k.exact, halves[0], w);
+    let high = wide_part::<T, FIRST, 1, U>(k.exact, halves[1], w);
+    let middle = wide_part::<T, FIRST, 2, U>(k.exact, halves[2], w);
+    let unit = _mm256_set1_pd(1.0 / CARRY);
+    for t in 0..T {
+        let sums = sums[(FIRST + t) * pitch..].as_chunks_mut().0;
+        for v in 0..2 {
+            let (l, h) = (low[0][t][v], high[0][t][v]);
+            let cross = _mm256_sub_pd(_mm256_sub_pd(middle[0][t][v], l), h);
+            let upper = _mm256_add_pd(mul_mod(k.prime, h, k.units[1]), mul_mod(k.prime, cross, k.units[0]));
+            let (lo, ho) = (_mm256_mul_pd(low[1][t][v], unit), _mm256_mul_pd(high[1][t][v], unit));
+            let mo = _mm256_sub_pd(_mm256_sub_pd(_mm256_mul_pd(middle[1][t][v], unit), lo), ho);
+            let over = _mm256_add_pd(mul_mod(k.prime, ho, k.carries[2]), mul_mod(k.prime, mo, k.carries[1]));
+            let over = _mm256_add_pd(mul_mod(k.prime, lo, k.carries[0]), over);
+            let sum = _mm256_add_pd(from_words(load(&sums[v])), _mm256_add_pd(upper, l));
+            store(&mut sums[v], canonical(k.prime, _mm256_add_pd(sum, over)));
+        }
+    }
+}
+
+impl Float256Ntt {
+    /// Weights as [`NttBackend::matmul`] takes them: per term the low halves of all tiles, the high ones, their sums.
+    #[target_feature(enable = "avx2,fma")]
+    pub(super) fn interleave_tiles(&self, polys: &[u64], points: usize, out: &mut [u64], pitch: usize) {
+        let tiles = polys.len() / points;
+        assert!(tiles <= TILES && points.is_multiple_of(QUAD));
+        let halves = Halves::new(self.modulus.value());
+        for y in (0..points).step_by(QUAD) {
+            for first in (0..TILES).step_by(QUAD) {
+                let mut v = [_mm256_setzero_pd(); QUAD];
+                for (tile, v) in (first..tiles).zip(&mut v) {
+                    *v = load(&polys[tile * points + y..].as_chunks().0[0]);
+                }
+                for (i, x) in transpose(v).into_iter().enumerate() {
+                    let out = &mut out[(y + i) * pitch + first..];
+                    for (part, x) in halves.split(x).into_iter().enumerate() {
+                        store(&mut out[part * TILES..].as_chunks_mut().0[0], x);
+                    }
+                }
+            }
+        }
+    }
+
+    #[target_feature(enable = "avx2,fma")]
+    fn constants(&self) -> Constants {
+        let (p, s) = (self.modulus.value(), half_bits(self.modulus.value()));
+        let power = |bits: u32| factor(p, self.modulus.pow(2, u64::from(bits)));
+        let (units, carries) = ([power(s), power(2 * s)], [power(26), power(26 + s), power(26 + 2 * s)]);
+        Constants {
+            prime: self.prime(),
+            units: [splat(units[0]), splat(units[1])],
+            carries: [splat(carries[0]), splat(carries[1]), splat(carries[2])],
+            exact: exact_terms(p),
+        }
+    }
+
+    /// [`NttBackend::matmul`].
+    #[target_feature(enable = "avx2,fma")]
+    pub(super) fn matrix_products(&self, a: &[u64], products: &mut [Product<'_>]) {
+        let Some(terms) = products.first().map(|product| product.weights.len() / (PARTS * TILES)) else { return };
+        let vectors = a.len() / (terms * LANES);
+        assert!(a.len() == vectors * terms * LANES);
+        assert!(products.iter().all(|product| product.weights.len() == terms * PARTS * TILES));
+        let (k, halves) = (self.constants(), Halves::new(self.modulus.value()));
+        let mut scratch = Scratch([[[0.0; LANES]; CHUNK]; PARTS]);
+        for (v, a) in a.as_chunks::<LANES>().0.chunks_exact(terms).enumerate() {
+            for (chunk, a) in a.chunks(CHUNK).enumerate() {
+                for (j, a) in a.iter().enumerate() {
+                    for (half, a) in a.as_chunks().0.iter().enumerate() {
+                        for (part, x) in halves.split(load(a)).into_iter().enumerate() {
+                            store_doubles(&mut scratch.0[part][j][half * QUAD..], x);
+                        }
+                    }
+                }
+                let halves = [&scratch.0[0][..a.len()], &scratch.0[1][..a.len()], &scratch.0[2][..a.len()]];
+                for product in &mut *products {
+                    let w = &product.weights.as_chunks().0[chunk * CHUNK..][..a.len()];
+                    self.tiles(&k, halves, w, &mut product.sums[v * LANES..], vectors * LANES);
+                }
+            }
+        }
+    }
+
+    /// As many tiles as `sums` has, in halves of nearly equal size.
+    #[inline]
+    #[target_feature(enable = "avx2,fma")]
+    fn tiles(
+        &self,
+        k: &Constants,
+        halves: [&[[f64; LANES]]; PARTS],
+        w: &[[u64; PARTS * TILES]],
+        sums: &mut [u64],
+        pitch: usize,
+    ) {
+        macro_rules! each {
+            ($(($tiles:literal, $first:literal, $at_once:literal)),*) => {{
+                $(if self.wide {
+                    wide_columns::<$tiles, $first, $at_once>(k, halves, w, sums, pitch);
+                } else {
+                    columns::<$tiles, $first, $at_once>(k, halves, w, sums, pitch);
+                })*
+            }};
+        }
+        match sums.len().div_ceil(pitch) {
+            1 => each!((1, 0, 4)),
+            2 => each!((2, 0, 2)),
+            3 => each!((3, 0, 2)),
+            4 => each!((4, 0, 1)),
+            5 => each!((3, 0, 2), (2, 3, 2)),
+            6 => each!((3, 0, 2), (3, 3, 2)),
+            7 => each!((4, 0, 1), (3, 4, 2)),
+            _ => each!((4, 0, 1), (4, 4, 1)),
+        }
+    }
+}
