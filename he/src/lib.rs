@@ -22,7 +22,7 @@ pub use ciphertext::Ciphertexts;
 pub use error::HeError;
 pub use galois::{EvaluationKeys, GaloisKeys};
 pub use keys::{PublicKey, SecretKey};
-pub use matmul::{MatmulPlan, MatmulShape, MatmulSpec, Packing, PlanOptions, Tile, Weights};
+pub use matmul::{MatmulPlan, MatmulShape, MatmulSpec, Packing, PlanOptions, SeededPlan, Tile, Weights};
 pub use modulus::{MAX_MODULUS_BITS, Modulus};
 #[cfg(target_arch = "x86_64")]
 pub use ntt::{FloatNtt, IfmaNtt};

@@ -27,6 +27,8 @@ const RUN_MAC_US: f64 = 0.13e-3;
 const RUN_LOAD_US: f64 = 0.22e-3;
 const RUN_REDUCE_US: f64 = 1.8e-3;
 const UPLOAD_US: f64 = 25e-3;
+/// Of splitting a value into a random entry and its correction.
+const SPLIT_US: f64 = 10e-3;
 const RESPONSE_US: f64 = 30e-3;
 
 /// Seconds of the whole product: both messages at the link's rate, and the computation.
@@ -38,6 +40,9 @@ pub(super) fn seconds(layout: &Layout, options: &PlanOptions) -> f64 {
 
 /// Bytes of the download without rounding each response to bytes.
 fn download_estimate(layout: &Layout) -> f64 {
+    if layout.seeded.is_some() {
+        return layout.download_bytes() as f64;
+    }
     let c0 = (layout.tiling.columns() * layout.spec.shape.m) as f64 * f64::from(layout.c0_bits) / 8.0;
     (layout.packs.responses() * layout.c1_bytes()) as f64 + c0
 }
@@ -58,11 +63,14 @@ fn compute_us(layout: &Layout) -> f64 {
         let terms = tiling.inner_tiles().min(exact_terms(layout.set.primes()[0])) as f64;
         (points * PLACE_US, RUN_MAC_US + RUN_LOAD_US / shared + RUN_REDUCE_US / terms)
     };
+    // A correction is a coefficient, which the evaluator transforms.
+    let (upload_transforms, upload) =
+        if layout.seeded.is_some() { (3.0, UPLOAD_US + SPLIT_US) } else { (2.0, UPLOAD_US) };
     let merge = 2.0 * limbs * (1.0 + limbs) * transform + limbs * n * (MERGE_US + 4.0 * limbs * MAC_US);
     limbs
         * (polys as f64 * (points * (span.log2() + WEIGHT_LAYERS) * NTT_US + span * ENCODE_US + weights)
             + products as f64 * 2.0 * n * product
-            + tiling.uploads() as f64 * (2.0 * transform + n * UPLOAD_US)
+            + tiling.uploads() as f64 * (upload_transforms * transform + n * upload)
             + packs.responses() as f64 * (5.0 * transform + n * RESPONSE_US))
         + packs.merges() as f64 * merge
 }

@@ -51,6 +51,7 @@
 //! The mask covers the noise e instead of a flood of 40 extra bits; the price is that both parties round separately:
 //! `round((m q/2^l + e + r) 2^l/q) - round(r 2^l/q) = m` up to `1 + |e| 2^l / q`. See [`MatmulPlan::lsb_error`].
 
+mod cells;
 mod columns;
 mod cost;
 mod evaluate;
@@ -61,6 +62,9 @@ mod panel;
 mod plan;
 mod response;
 mod search;
+mod seeded;
+#[cfg(test)]
+mod seeded_tests;
 mod spec;
 #[cfg(test)]
 mod tests;
@@ -68,6 +72,7 @@ mod tiling;
 mod weights;
 
 pub use plan::MatmulPlan;
+pub use seeded::SeededPlan;
 pub use spec::{MatmulShape, MatmulSpec, Packing, PlanOptions};
 pub use tiling::Tile;
 pub use weights::Weights;
