@@ -109,7 +109,9 @@ impl Layout {
 
     /// Bytes of all responses.
     pub(super) fn download_bytes(&self) -> usize {
-        let seed = if self.seeded.is_some() { SEED_BYTES } else { 0 };
-        seed + (0..self.packs.responses()).map(|response| self.response_bytes(response)).sum::<usize>()
+        if self.seeded.is_some() {
+            return SEED_BYTES + self.packs.responses() * self.c1_bytes();
+        }
+        (0..self.packs.responses()).map(|response| self.response_bytes(response)).sum()
     }
 }
