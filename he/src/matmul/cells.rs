@@ -1,7 +1,7 @@
 //! The cells of `Z_q`: how a seeded request splits a random value into an entry of the ring and a correction.
 //!
-//! The multiples `lift(r) = round(q r / 2^l)` cut `Z_q` into `2^l` intervals of `D = floor(q / 2^l)` or D + 1 values.
-//! Each is cut further, from its beginning, into `floor(D / 2^k)` cells of `2^k` values. So all but the last values of
+//! The multiples `lift(r) = round(q r / 2^l)` cut `Z_q` into `2^l` intervals of `D = floor(q / 2^l)` or D + 1
+//! values. Each is cut further, from its beginning, into `floor(D / 2^k)` cells of `2^k` values. So all but the last values of
 //! an interval, at most `2^k` of them, are `lift(r) + d 2^k + f` in exactly one way, with r below `2^l`, d below
 //! `floor(D / 2^k)` and f below `2^k`. A value that is uniform apart from the others has r, d and f that are uniform
 //! and independent of each other.
@@ -11,8 +11,8 @@ use super::noise::{TAIL, weights};
 use crate::modulus::Shoup;
 use crate::params::{Lift, Params};
 
-/// What the dropped bits may add to the error of a product, in LSB at the tail that is covered. The standard deviation
-/// is then 0.03 LSB at most, and that of rounding c0, which seeded responses are spared, is 0.036.
+/// What the dropped bits may add to the error of a product, in LSB at the tail that is covered. The standard
+/// deviation is then 0.03 LSB at most, and that of rounding c0, which seeded responses are spared, is 0.036.
 const SHARE_OF_ERROR: f64 = 1.0 / 4.0;
 /// Bits of the largest D that is handled.
 const MAX_INTERVAL_BITS: u32 = 120;

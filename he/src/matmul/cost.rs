@@ -11,8 +11,8 @@ const ALWAYS_WEIGHT: f64 = 8.0;
 /// one that sends less is wanted. On `lan` (3 Gbit/s) a decode step of GPT-2 small takes 71.8, 62.1, 60.6, 56.9 and
 /// 55.1 MB in one phase with 12, 16, 24, 32 and 40, and preparing one 39.0, 37.7, 34.2, 30.0 and 29.6 MB.
 const CORES: f64 = 40.0;
-/// The same for seeded messages, which prepare products ahead of time. On `lan` the matrices of a block of GPT-2 small
-/// take 17.0, 13.9 and 11.7 MB for 128 rows with 40, 64 and 80, and 5.6, 6.0 and 6.4 s of one core.
+/// The same for seeded messages, which prepare products ahead of time. On `lan` the matrices of a block of GPT-2
+/// small take 17.0, 13.9 and 11.7 MB for 128 rows with 40, 64 and 80, and 5.6, 6.0 and 6.4 s of one core.
 const SEEDED_CORES: f64 = 80.0;
 /// Microseconds of one core of a 2.5 GHz Cascade Lake, per limb and coefficient (`examples/costs.rs`): of a transform
 /// layer, of which reading and writing weights are taken for two more, of placing a weight, of one product with one

@@ -48,8 +48,8 @@
 //! Packing comes before all of this: the argument holds for any ciphertext.
 //!
 //! # Random operands
-//! Where the encrypted operand may be random, public seeds make half of both messages; the module `seeded` says how and
-//! why that is safe.
+//! Where the encrypted operand may be random, public seeds make half of both messages; the module `seeded` says how
+//! and why that is safe.
 //!
 //! # Error
 //! The mask covers the noise e instead of a flood of 40 extra bits; the price is that both parties round separately:

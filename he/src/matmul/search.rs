@@ -8,8 +8,8 @@ use super::{cost, noise};
 use crate::error::HeError;
 use crate::set::ParamSet;
 
-/// The cheapest layout, with `seeded` messages or not, whose error stays within the bound asked for. Errors: a specification out of range, or
-/// [`HeError::Noise`].
+/// The cheapest layout, with `seeded` messages or not, whose error stays within the bound asked for. Errors: a
+/// specification out of range, or [`HeError::Noise`].
 pub(super) fn search(spec: &MatmulSpec, options: &PlanOptions, seeded: bool) -> Result<Layout, HeError> {
     spec.check()?;
     let mut best: Option<(bool, f64, Layout)> = None;

@@ -20,8 +20,8 @@
 //! ```
 //! The phase `c0 + a s` is `lift(r) + (f - 2^(k-1)) - e` where r was not sent and has no first term elsewhere: an
 //! encryption of R in the places of the entries and of zero in all others, as [`MatmulPlan::encrypt`] makes it, with
-//! `f - 2^(k-1)` more of an error. Products of tiles with several columns need those zeros: whatever stands at another
-//! coefficient would reach an output. They save no more than the k bits, and the search prefers tiles of one column.
+//! `f - 2^(k-1)` more of an error. Products of tiles with several columns need those zeros: whatever stands at
+//! another coefficient would reach an output. They save no more than the k bits, and the search prefers tiles of one column.
 //!
 //! *What the evaluator sees.* By RLWE with uniform a and fresh e, v is uniform over `Z_q^N` and independent of a, for
 //! any number of seeds under one key. So r and d of all coefficients are uniform and independent of each other and of
@@ -46,8 +46,8 @@
 //! ```
 //! *What the holder sees.* In the direct form the mask R' is uniform and `c0 + R'` is sent. The pairs (R' uniform,
 //! `c0 + R'`) and (`u - c0`, u uniform) are one distribution, jointly with everything else, as R' is independent of
-//! c0 and c1. So the two forms differ only in that u is named by a seed and not rounded. Of c1 all is as in the module
-//! documentation of [`crate::matmul`]: rerandomised under the public key, then rounded. The view (seed, c1) is
+//! c0 and c1. So the two forms differ only in that u is named by a seed and not rounded. Of c1 all is as in the
+//! module documentation of [`crate::matmul`]: rerandomised under the public key, then rounded. The view (seed, c1) is
 //! simulated by a fresh seed and a uniform c1.
 //!
 //! *What the argument needs.* A fresh seed for each message, from another draw than the secret seed of the
@@ -55,8 +55,8 @@
 //!
 //! # Error
 //! The part f that is dropped is uniform, independent of weights, and adds to the fresh errors: at most 1/4 LSB of
-//! output at the tail that [`MatmulPlan::lsb_error`] covers. Its standard deviation is below that of the rounding of c0
-//! in the direct form, which does not take place here.
+//! output at the tail that [`MatmulPlan::lsb_error`] covers. Its standard deviation is below that of the rounding of
+//! c0 in the direct form, which does not take place here.
 
 use super::MatmulPlan;
 use super::cells::{Cells, Split, Splitter};
