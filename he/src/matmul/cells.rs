@@ -1,8 +1,8 @@
 //! The cells of `Z_q`: how a seeded request splits a random value into an entry of the ring and a correction.
 //!
-//! The multiples `lift(r) = round(q r / 2^l)` cut `Z_q` into `2^l` intervals of `D = floor(q / 2^l)` or D + 1
-//! values. Each is cut further, from its beginning, into `floor(D / 2^k)` cells of `2^k` values. So all but the last values of
-//! an interval, at most `2^k` of them, are `lift(r) + d 2^k + f` in exactly one way, with r below `2^l`, d below
+//! The multiples `lift(r) = round(q r / 2^l)` cut `Z_q` into `2^l` intervals of `D = floor(q / 2^l)` or D + 1 values.
+//! Each is cut further, from its beginning, into `floor(D / 2^k)` cells of `2^k` values. So all but the last values
+//! of an interval, at most `2^k` of them, are `lift(r) + d 2^k + f` in exactly one way, with r below `2^l`, d below
 //! `floor(D / 2^k)` and f below `2^k`. A value that is uniform apart from the others has r, d and f that are uniform
 //! and independent of each other.
 

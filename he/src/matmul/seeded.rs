@@ -21,7 +21,8 @@
 //! The phase `c0 + a s` is `lift(r) + (f - 2^(k-1)) - e` where r was not sent and has no first term elsewhere: an
 //! encryption of R in the places of the entries and of zero in all others, as [`MatmulPlan::encrypt`] makes it, with
 //! `f - 2^(k-1)` more of an error. Products of tiles with several columns need those zeros: whatever stands at
-//! another coefficient would reach an output. They save no more than the k bits, and the search prefers tiles of one column.
+//! another coefficient would reach an output. They save no more than the k bits, and the search prefers tiles of one
+//! column.
 //!
 //! *What the evaluator sees.* By RLWE with uniform a and fresh e, v is uniform over `Z_q^N` and independent of a, for
 //! any number of seeds under one key. So r and d of all coefficients are uniform and independent of each other and of
