@@ -5,7 +5,8 @@
 use bits::cpu::{Cpu, Level, VARIABLE};
 use he::{
     CachedWeights, Ciphertexts, EvaluationKeys, GaloisKeys, HeError, MatmulPlan, MatmulShape, MatmulSpec, NttBackend,
-    OleKind, OlePlan, Packing, ParamSet, PlanOptions, Product, SecretKey, TfheNtt, WeightCache, Weights,
+    OleKind, OlePlan, Packing, ParamSet, PlanOptions, Product, SecretKey, SeededPlan, TfheNtt, Tile, WeightCache,
+    Weights,
 };
 use rand::RngExt;
 use std::sync::OnceLock;
@@ -167,6 +168,47 @@ fn product(
         ms(planning),
         plan.lsb_error(),
     );
+    Ok(())
+}
+
+/// A product of a random operand, with seeded messages and direct ones.
+fn prepared((m, k, n): (usize, usize, usize), options: PlanOptions) -> Result<(), HeError> {
+    let spec = MatmulSpec { shape: MatmulShape { batch: 1, m, k, n }, width: 56, weight_bits: 20 };
+    let w: Vec<i32> = (0..k * n).map(|_| rand::rng().random::<i32>() >> 12 | 1).collect();
+    let weights = Weights::I32(&w);
+    let x: Vec<u64> = (0..m * k).map(|_| rand::rng().random()).collect();
+    let keys = |set: ParamSet, packed: bool| -> Result<_, HeError> {
+        let (sk, public) = SecretKey::generate(set, &mut rand::rng());
+        let message = packed.then(|| GaloisKeys::message(&sk, &mut rand::rng()));
+        let galois = message.map(|message| GaloisKeys::from_bytes(set, &message)).transpose()?;
+        Ok((sk, public, galois))
+    };
+    let line = |name, set, tile: Tile, bytes: (usize, usize), times: [Duration; 3]| {
+        let [first, second, third] = times.map(|time| time.as_secs_f64() * 1e3);
+        let tile = format!("{:?}", (tile.rows, tile.inner, tile.cols, tile.run));
+        let name = format!("{name} {m}x{k}x{n}");
+        println!("{name:24} {set:?} {tile:16} {:9} {:9} {first:8.2} {second:8.2} {third:8.2}", bytes.0, bytes.1);
+    };
+    let plan = MatmulPlan::with_options(spec, options)?;
+    let (sk, public, galois) = keys(plan.set(), plan.packed())?;
+    let keyring = EvaluationKeys { public: &public, galois: galois.as_ref() };
+    let (first, upload) = best(|| plan.encrypt(&sk, &x, &mut rand::rng()));
+    let upload = upload?;
+    let (second, result) = best(|| plan.evaluate(keyring, &upload, None, weights, &mut rand::rng()));
+    let download = result?.0;
+    let (third, opened) = best(|| plan.decrypt(&sk, &download));
+    opened?;
+    line("direct", plan.set(), plan.tile(), (upload.len(), download.len()), [first, second, third]);
+    let plan = SeededPlan::with_options(spec, options)?;
+    let (sk, public, galois) = keys(plan.set(), plan.packed())?;
+    let keyring = EvaluationKeys { public: &public, galois: galois.as_ref() };
+    let (first, request) = best(|| plan.request(&sk, &mut rand::rng()));
+    let upload = request?.1;
+    let (second, result) = best(|| plan.respond(keyring, &upload, weights, &mut rand::rng()));
+    let download = result?.0;
+    let (third, opened) = best(|| plan.finish(&sk, &download));
+    opened?;
+    line("seeded", plan.set(), plan.tile(), (upload.len(), download.len()), [first, second, third]);
     Ok(())
 }
 
@@ -346,6 +388,13 @@ fn main() -> Result<(), HeError> {
     }
     if !shapes.is_empty() {
         return Ok(());
+    }
+    println!("\nproducts of a random operand: set, tile (rows, inner, cols, run), bytes up, down,");
+    println!("processor milliseconds of the key holder, the evaluator, the key holder");
+    for bytes_per_second in [375_000_000, 50_000_000] {
+        for shape in [(128, 768, 2304), (128, 768, 768), (128, 768, 3072), (128, 3072, 768)] {
+            prepared(shape, PlanOptions { bytes_per_second, ..PlanOptions::default() })?;
+        }
     }
     println!("\nelementwise products: set, bytes up, down, milliseconds to encrypt, evaluate, decrypt, plan");
     for (len, width) in [(8192, 64), (8192, 44), (8192, 32), (768, 64), (1 << 16, 64)] {

@@ -3,8 +3,8 @@
 use crate::set::ParamSet;
 use thiserror::Error;
 
-/// A refusal of this crate. Those that a peer can cause ([`Self::Length`], [`Self::Residue`], [`Self::Padding`]) name
-/// the message and carry expected and received values.
+/// A refusal of this crate. Those that a peer can cause ([`Self::Length`], [`Self::Residue`], [`Self::Correction`],
+/// [`Self::Padding`]) name the message and carry expected and received values.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum HeError {
     // Parameters of the ring.
@@ -115,6 +115,16 @@ pub enum HeError {
         modulus: u64,
         /// The residue received.
         got: u64,
+    },
+    /// A correction of a seeded request outside the interval of the values that it corrects.
+    #[error("{message}: correction {got} is not below {limit}")]
+    Correction {
+        /// The message refused.
+        message: &'static str,
+        /// Number of legal corrections.
+        limit: u128,
+        /// The correction received.
+        got: u128,
     },
     /// Padding bits that are not zero.
     #[error("{message}: padding bits are not zero")]

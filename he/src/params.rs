@@ -163,6 +163,14 @@ impl Lift {
         self.q_low.wrapping_mul(x).wrapping_add(half) & (u128::MAX >> (128 - self.bits))
     }
 
+    /// Whether the next multiple is `floor(q / 2^bits) + 1` away and not `floor(q / 2^bits)`, as 1 or 0, from
+    /// `d = remainder(x)`.
+    #[inline(always)]
+    pub(crate) fn long_step(&self, d: u128) -> u128 {
+        // The step is (q - remainder(x + 1) + remainder(x)) / 2^bits, and the next remainder d + q mod 2^bits.
+        (d + (self.q_low & (u128::MAX >> (128 - self.bits)))) >> self.bits
+    }
+
     /// The residue of `round(q x / 2^bits)` for limb `i`, from `d = remainder(x)`; in `[0, p)`.
     #[inline(always)]
     pub(crate) fn residue(&self, i: usize, p: &Modulus, d: u128) -> u64 {

@@ -32,6 +32,14 @@ pub(crate) enum Label {
     UploadErrors,
     /// Encryption of zero and mask of a returned ciphertext.
     Response,
+    /// Public seeds of the ciphertexts of a seeded request.
+    RequestSeeds,
+    /// The uniform half of a ciphertext of a seeded request.
+    Request,
+    /// Errors of the ciphertexts of a seeded request.
+    RequestErrors,
+    /// What a public seed makes the output coefficients of a seeded response.
+    ResponseBody,
     /// The uniform halves of Galois keys.
     GaloisKey,
     /// Errors of Galois keys.
@@ -46,6 +54,10 @@ impl Label {
             Self::KeyPair => "waggle he v1 key pair",
             Self::UploadErrors => "waggle he v1 upload errors",
             Self::Response => "waggle he v1 response",
+            Self::RequestSeeds => "waggle he v1 request seeds",
+            Self::Request => "waggle he v1 request",
+            Self::RequestErrors => "waggle he v1 request errors",
+            Self::ResponseBody => "waggle he v1 response body",
             Self::GaloisKey => "waggle he v1 Galois key",
             Self::GaloisErrors => "waggle he v1 Galois key errors",
         }
@@ -100,6 +112,13 @@ impl Expander {
         word.copy_from_slice(&self.buffer[self.used..self.used + 8]);
         self.used += 8;
         u64::from_le_bytes(word)
+    }
+
+    /// The seed of another stream.
+    pub(crate) fn seed(&mut self) -> [u8; SEED_BYTES] {
+        let mut seed = [0; SEED_BYTES];
+        seed.chunks_exact_mut(8).for_each(|bytes| bytes.copy_from_slice(&self.word().to_le_bytes()));
+        seed
     }
 
     /// One residue, exactly uniform below p.

@@ -55,6 +55,24 @@ impl ParamSet {
         }
     }
 
+    /// `floor(q / 2^bits)`, which must have at most 128 bits.
+    pub(crate) fn quotient(self, bits: u32) -> u128 {
+        // q as words, least significant first, moved down bit by word.
+        let mut words = [1, 0, 0, 0, 0, 0u64];
+        for &p in self.primes() {
+            let mut carry = 0u128;
+            for word in &mut words {
+                let sum = u128::from(*word) * u128::from(p) + carry;
+                (*word, carry) = (sum as u64, sum >> 64);
+            }
+        }
+        let (skip, shift) = ((bits / 64) as usize, bits % 64);
+        let word = |i: usize| words.get(skip + i).copied().unwrap_or(0);
+        let moved = |i: usize| ((u128::from(word(i + 1)) << 64 | u128::from(word(i))) >> shift) as u64;
+        debug_assert!(moved(2) == 0);
+        u128::from(moved(1)) << 64 | u128::from(moved(0))
+    }
+
     /// Bits of q: the sum of the sizes of its primes.
     pub fn log_q(self) -> u32 {
         self.primes().iter().map(|p| 64 - p.leading_zeros()).sum()

@@ -5,7 +5,7 @@
 use fuzzing::{Corpus, memory};
 use he::{
     EvaluationKeys, GaloisKeys, HeError, MatmulPlan, MatmulShape, MatmulSpec, OleKind, OlePlan, Packing, ParamSet,
-    PlanOptions, PublicKey, SecretKey, Weights,
+    PlanOptions, PublicKey, SecretKey, SeededPlan, Weights,
 };
 use rand::SeedableRng;
 use rand::rngs::StdRng;
@@ -37,11 +37,13 @@ fn room(set: ParamSet, polynomials: usize) -> usize {
     2 * 8 * set.degree() * set.primes().len() * polynomials + (64 << 10)
 }
 
-/// Lengths, residues and padding are all that can be wrong with a message.
+/// Lengths, residues, corrections and padding are all that can be wrong with a message.
 fn typed<T>(outcome: Result<T, HeError>) -> Option<T> {
     match outcome {
         Ok(value) => Some(value),
-        Err(HeError::Length { .. } | HeError::Residue { .. } | HeError::Padding { .. }) => None,
+        Err(
+            HeError::Length { .. } | HeError::Residue { .. } | HeError::Correction { .. } | HeError::Padding { .. },
+        ) => None,
         Err(other) => panic!("not an error of a message: {other:?}"),
     }
 }
@@ -131,6 +133,47 @@ fn fuzz_matmul_response() {
         let (download, _) = product.evaluate(&product.upload()).unwrap();
         fuzzing::target!(corpus(download), |bytes: &[u8]| {
             if let Some(share) = typed(product.plan.decrypt(&product.secret, bytes)) {
+                assert!(share.len() == 140 && share.iter().all(|x| x >> 37 == 0), "shares are reduced");
+            }
+        });
+    }
+}
+
+/// The plan of a product of a random operand with the shape and keys of another.
+fn seeded(product: &Product, packing: Packing) -> SeededPlan {
+    let plan = SeededPlan::with_options(*product.plan.spec(), PlanOptions { packing, ..PlanOptions::default() });
+    let plan = plan.unwrap();
+    assert_eq!((plan.set(), plan.packed()), (product.plan.set(), packing == Packing::Always));
+    plan
+}
+
+#[test]
+fn fuzz_seeded_request() {
+    for packing in [Packing::Never, Packing::Always] {
+        let product = Product::new(packing);
+        let plan = seeded(&product, packing);
+        let keys = EvaluationKeys { public: &product.public, galois: Some(&product.galois) };
+        let honest = plan.request(&product.secret, &mut rng(14)).unwrap().1;
+        fuzzing::target!(corpus(honest), |bytes: &[u8]| {
+            let answer = plan.respond(keys, bytes, Weights::I16(&product.weights), &mut rng(15));
+            if let Some((response, share)) = typed(answer) {
+                assert_eq!((response.len(), share.len()), (plan.download_bytes(), 140));
+                assert_eq!(plan.finish(&product.secret, &response).unwrap().len(), 140);
+            }
+        });
+    }
+}
+
+#[test]
+fn fuzz_seeded_response() {
+    for packing in [Packing::Never, Packing::Always] {
+        let product = Product::new(packing);
+        let plan = seeded(&product, packing);
+        let keys = EvaluationKeys { public: &product.public, galois: Some(&product.galois) };
+        let request = plan.request(&product.secret, &mut rng(16)).unwrap().1;
+        let honest = plan.respond(keys, &request, Weights::I16(&product.weights), &mut rng(17)).unwrap().0;
+        fuzzing::target!(corpus(honest), |bytes: &[u8]| {
+            if let Some(share) = typed(plan.finish(&product.secret, bytes)) {
                 assert!(share.len() == 140 && share.iter().all(|x| x >> 37 == 0), "shares are reduced");
             }
         });

@@ -1,7 +1,7 @@
 //! What parties choose, by name: the same words on command lines, in reports and in the handshake.
 
 use ot::{CotKind, SoftSpoken};
-use protocols::Packing;
+use protocols::{Masks, Packing};
 
 use crate::Reveal;
 
@@ -20,6 +20,9 @@ pub const OT_SOURCES: [(&str, CotKind); 4] = [
 pub const PACKINGS: [(&str, Packing); 3] =
     [("auto", Packing::Auto), ("never", Packing::Never), ("always", Packing::Always)];
 
+/// How products with private matrices are prepared.
+pub const MASKS: [(&str, Masks); 2] = [("seeded", Masks::Seeded), ("sent", Masks::Sent)];
+
 /// The name of `value` in its table; `ideal` for what is in none, which exists for tests of lower layers only.
 pub fn name<T: PartialEq>(table: &[(&'static str, T)], value: &T) -> &'static str {
     table.iter().find(|(_, known)| known == value).map_or("ideal", |(name, _)| name)
@@ -35,5 +38,6 @@ mod tests {
         let sources = ["silent", "softspoken2", "softspoken4", "softspoken8"];
         assert_eq!(OT_SOURCES.map(|(_, value)| name(&OT_SOURCES, &value)), sources);
         assert_eq!(PACKINGS.map(|(_, value)| name(&PACKINGS, &value)), ["auto", "never", "always"]);
+        assert_eq!(MASKS.map(|(_, value)| name(&MASKS, &value)), ["seeded", "sent"]);
     }
 }

@@ -87,7 +87,11 @@ fn client_against(lie: impl FnOnce(&mut Channel) -> Result<(), NetError> + Send)
         scope.spawn(move || {
             let hello = Handshake::new().agree("version", env!("CARGO_PKG_VERSION")).agree("ot", "silent");
             let link = "125000000 bytes per second, 500000 ns there and back";
-            let hello = hello.agree("preprocess", false).agree("packing", "auto").agree("link", link);
+            let hello = hello
+                .agree("preprocess", false)
+                .agree("packing", "auto")
+                .agree("masks", "seeded")
+                .agree("link", link);
             hello.agree("reveal", "logits").agree("policy", "full").run(&mut server).unwrap();
             // The client may hang up in the middle of it.
             let _ = lie(&mut server);

@@ -1,6 +1,6 @@
 //! What an operation sends and consumes, known from shapes alone.
 
-use he::{MatmulPlan, ParamSet};
+use he::ParamSet;
 use net::{Direction, HEADER_BYTES, Ledger, Role};
 
 /// One step of an operation, in the order in which it is booked.
@@ -99,11 +99,10 @@ impl Cost {
         self
     }
 
-    /// Adds the keys of `holder` that `plan` needs: Galois keys too if it packs.
-    pub fn keys(self, holder: Role, plan: &MatmulPlan) -> Self {
-        let set = plan.set();
+    /// Adds the keys of `holder` that a plan over `set` needs: Galois keys too if it packs.
+    pub fn keys(self, holder: Role, set: ParamSet, packed: bool) -> Self {
         let mut cost = self.key(holder, set);
-        if plan.packed() {
+        if packed {
             cost.steps.push(Step::GaloisKeys { holder, set });
         }
         cost

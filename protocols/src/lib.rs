@@ -59,7 +59,7 @@ pub use he::Packing;
 pub use matrix::FixedMatrix;
 pub use operation::Operation;
 pub use ops::cached::Operand;
-pub use options::{DEFAULT_LINK, Evaluation, Options};
+pub use options::{DEFAULT_LINK, Evaluation, Masks, Options};
 pub use planner::Planner;
 pub use plans::Plans;
 pub use session::Session;

@@ -18,6 +18,17 @@ pub enum Evaluation {
     Masked,
 }
 
+/// What correlations of private matrices are made by: he's [`SeededPlan`](he::SeededPlan) or
+/// [`MatmulPlan`](he::MatmulPlan).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Masks {
+    /// The client's masks and the server's shares are what public seeds make of them.
+    #[default]
+    Seeded,
+    /// Both draw theirs and send ciphertexts of them: more than twice the bytes over slow links, less computation.
+    Sent,
+}
+
 /// Public choices of a session. Both parties state the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
@@ -31,6 +42,8 @@ pub struct Options {
     pub link: Shape,
     /// Whether matrix products pack their responses.
     pub packing: Packing,
+    /// How products with private matrices are prepared, if the session has two phases.
+    pub masks: Masks,
 }
 
 /// Assumed of an unknown link: 1 Gbit/s, half a millisecond there and back.
@@ -38,7 +51,13 @@ pub const DEFAULT_LINK: Shape = Shape { bytes_per_second: 125_000_000, round_tri
 
 impl Default for Options {
     fn default() -> Self {
-        Options { ot: CotKind::default(), preprocess: false, link: DEFAULT_LINK, packing: Packing::Auto }
+        Options {
+            ot: CotKind::default(),
+            preprocess: false,
+            link: DEFAULT_LINK,
+            packing: Packing::Auto,
+            masks: Masks::Seeded,
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use he::{MatmulPlan, MatmulSpec, OleKind, OlePlan, PlanOptions};
+use he::{MatmulPlan, MatmulSpec, OleKind, OlePlan, PlanOptions, SeededPlan};
 
 use crate::{Error, Options};
 
@@ -17,6 +17,7 @@ pub struct Plans {
     /// Bits on the wire that one random correlated OT is assumed to cost when strategies are compared.
     pub(crate) cot_bits: usize,
     matmul: HashMap<MatmulSpec, Arc<MatmulPlan>>,
+    seeded: HashMap<MatmulSpec, Arc<SeededPlan>>,
     ole: HashMap<(usize, u32, OleKind), Arc<OlePlan>>,
 }
 
@@ -29,7 +30,15 @@ impl Plans {
             ..PlanOptions::default()
         };
         let cot_bits = options.ot.bits_per_ot();
-        Plans { options, plan_options, operand_batch: 1 << 22, cot_bits, matmul: HashMap::new(), ole: HashMap::new() }
+        Plans {
+            options,
+            plan_options,
+            operand_batch: 1 << 22,
+            cot_bits,
+            matmul: HashMap::new(),
+            seeded: HashMap::new(),
+            ole: HashMap::new(),
+        }
     }
 
     /// The public choices that the plans follow.
@@ -44,6 +53,16 @@ impl Plans {
         }
         let plan = Arc::new(MatmulPlan::with_options(spec, self.plan_options)?);
         self.matmul.insert(spec, plan.clone());
+        Ok(plan)
+    }
+
+    /// The plan of a matrix product whose operand is random.
+    pub fn seeded(&mut self, spec: MatmulSpec) -> Result<Arc<SeededPlan>, Error> {
+        if let Some(plan) = self.seeded.get(&spec) {
+            return Ok(plan.clone());
+        }
+        let plan = Arc::new(SeededPlan::with_options(spec, self.plan_options)?);
+        self.seeded.insert(spec, plan.clone());
         Ok(plan)
     }
 

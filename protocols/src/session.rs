@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use he::{EvaluationKeys, GaloisKeys, MatmulPlan, ParamSet, PublicKey, SecretKey};
+use he::{EvaluationKeys, GaloisKeys, ParamSet, PublicKey, SecretKey};
 use net::{Channel, Phase, Role};
 use ot::{OtReceiver, OtSender};
 use rand::rngs::StdRng;
@@ -156,13 +156,12 @@ impl Session {
         self.setup(|s| if mine { s.publish_key(set) } else { s.learn_key(set) })
     }
 
-    /// [`Session::ensure_key`] for all keys of `holder` that `plan` needs: Galois keys too if it packs.
-    pub fn ensure_keys(&mut self, holder: Role, plan: &MatmulPlan) -> Result<(), Error> {
-        let set = plan.set();
+    /// [`Session::ensure_key`] for all keys of `holder` that a plan over `set` needs: Galois keys too if it packs.
+    pub fn ensure_keys(&mut self, holder: Role, set: ParamSet, packed: bool) -> Result<(), Error> {
         self.ensure_key(holder, set)?;
         let mine = holder == self.channel.role();
         let sent = if mine { self.own_galois.contains(&set) } else { self.peer_galois.contains_key(&set) };
-        if sent || !plan.packed() {
+        if sent || !packed {
             return Ok(());
         }
         self.setup(|s| if mine { s.publish_galois(set) } else { s.learn_galois(set) })

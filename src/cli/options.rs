@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use model::names::{OT_SOURCES, PACKINGS, REVEALS, name};
+use model::names::{MASKS, OT_SOURCES, PACKINGS, REVEALS, name};
 use model::party::Terms;
 use model::{Reveal, Sampler};
 use mpcache::{PolicyHelp, PolicySpec, Select, Setting};
 use net::shaped::ParseShapeError;
 use net::{Link, Shape, Shaped};
 use ot::CotKind;
-use protocols::Packing;
+use protocols::{Masks, Packing};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use serde_json::{Map, Value};
@@ -42,6 +42,10 @@ pub(super) struct TermsArgs {
     /// slowed. `always` plans as if the link were eight times slower.
     #[arg(long, value_parser = named(&PACKINGS), default_value = "auto")]
     packing: Packing,
+    /// How products with weights are prepared, in two phases: with masks that public seeds make (`seeded`), or with
+    /// masks that the parties draw and send (`sent`), which takes about twice the bytes.
+    #[arg(long, value_parser = named(&MASKS), default_value = "seeded")]
+    masks: Masks,
 }
 
 /// Which part of the key/value cache a token looks at.
@@ -117,7 +121,8 @@ impl TermsArgs {
     pub(super) fn terms(&self, link: LinkArg) -> Result<Terms, Error> {
         let link = link.shape().unwrap_or(LOOPBACK);
         let preprocess = self.preprocess.unwrap_or(false);
-        let protocol = protocols::Options { ot: self.ot, preprocess, link, packing: self.packing };
+        let (packing, masks) = (self.packing, self.masks);
+        let protocol = protocols::Options { ot: self.ot, preprocess, link, packing, masks };
         let policy = self.policy.spec()?;
         if policy.clear_only() {
             return Err(Error::ClearOnly { policy: policy.to_string() });
@@ -135,7 +140,7 @@ pub(super) fn reported(terms: &Terms) -> impl Iterator<Item = (String, Value)> {
 }
 
 /// Terms by name, for the command line of the other party.
-pub(super) fn by_name(terms: &Terms) -> [(&'static str, String); 5] {
+pub(super) fn by_name(terms: &Terms) -> [(&'static str, String); 6] {
     let Terms { protocol, reveal, policy } = terms;
     [
         ("reveal", name(&REVEALS, reveal).to_owned()),
@@ -143,6 +148,7 @@ pub(super) fn by_name(terms: &Terms) -> [(&'static str, String); 5] {
         ("ot", name(&OT_SOURCES, &protocol.ot).to_owned()),
         ("preprocess", protocol.preprocess.to_string()),
         ("packing", name(&PACKINGS, &protocol.packing).to_owned()),
+        ("masks", name(&MASKS, &protocol.masks).to_owned()),
     ]
 }
 

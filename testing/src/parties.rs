@@ -13,6 +13,7 @@ pub const DEALER: Options = Options {
     preprocess: false,
     link: protocols::DEFAULT_LINK,
     packing: protocols::Packing::Auto,
+    masks: protocols::Masks::Seeded,
 };
 
 /// [`DEALER`] in two phases, over a link slow enough for all that can be prepared.

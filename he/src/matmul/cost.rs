@@ -11,6 +11,9 @@ const ALWAYS_WEIGHT: f64 = 8.0;
 /// one that sends less is wanted. On `lan` (3 Gbit/s) a decode step of GPT-2 small takes 71.8, 62.1, 60.6, 56.9 and
 /// 55.1 MB in one phase with 12, 16, 24, 32 and 40, and preparing one 39.0, 37.7, 34.2, 30.0 and 29.6 MB.
 const CORES: f64 = 40.0;
+/// The same for seeded messages, which prepare products ahead of time. On `lan` the matrices of a block of GPT-2
+/// small take 17.0, 13.9 and 11.7 MB for 128 rows with 40, 64 and 80, and 5.6, 6.0 and 6.4 s of one core.
+const SEEDED_CORES: f64 = 80.0;
 /// Microseconds of one core of a 2.5 GHz Cascade Lake, per limb and coefficient (`examples/costs.rs`): of a transform
 /// layer, of which reading and writing weights are taken for two more, of placing a weight, of one product with one
 /// polynomial, of a merge apart from transforms and products, of making and reading an upload, of finishing and
@@ -27,17 +30,23 @@ const RUN_MAC_US: f64 = 0.13e-3;
 const RUN_LOAD_US: f64 = 0.22e-3;
 const RUN_REDUCE_US: f64 = 1.8e-3;
 const UPLOAD_US: f64 = 25e-3;
+/// Of splitting a value into a random entry and its correction.
+const SPLIT_US: f64 = 10e-3;
 const RESPONSE_US: f64 = 30e-3;
 
 /// Seconds of the whole product: both messages at the link's rate, and the computation.
 pub(super) fn seconds(layout: &Layout, options: &PlanOptions) -> f64 {
     let bytes = layout.upload_bytes() as f64 + download_estimate(layout);
+    let cores = if layout.seeded.is_some() { SEEDED_CORES } else { CORES };
     let weight = if options.packing == Packing::Always { ALWAYS_WEIGHT } else { 1.0 };
-    weight * bytes / options.bytes_per_second.max(1) as f64 + compute_us(layout) * 1e-6 / CORES
+    weight * bytes / options.bytes_per_second.max(1) as f64 + compute_us(layout) * 1e-6 / cores
 }
 
 /// Bytes of the download without rounding each response to bytes.
 fn download_estimate(layout: &Layout) -> f64 {
+    if layout.seeded.is_some() {
+        return layout.download_bytes() as f64;
+    }
     let c0 = (layout.tiling.columns() * layout.spec.shape.m) as f64 * f64::from(layout.c0_bits) / 8.0;
     (layout.packs.responses() * layout.c1_bytes()) as f64 + c0
 }
@@ -58,11 +67,14 @@ fn compute_us(layout: &Layout) -> f64 {
         let terms = tiling.inner_tiles().min(exact_terms(layout.set.primes()[0])) as f64;
         (points * PLACE_US, RUN_MAC_US + RUN_LOAD_US / shared + RUN_REDUCE_US / terms)
     };
+    // A correction is a coefficient, which the evaluator transforms.
+    let (upload_transforms, upload) =
+        if layout.seeded.is_some() { (3.0, UPLOAD_US + SPLIT_US) } else { (2.0, UPLOAD_US) };
     let merge = 2.0 * limbs * (1.0 + limbs) * transform + limbs * n * (MERGE_US + 4.0 * limbs * MAC_US);
     limbs
         * (polys as f64 * (points * (span.log2() + WEIGHT_LAYERS) * NTT_US + span * ENCODE_US + weights)
             + products as f64 * 2.0 * n * product
-            + tiling.uploads() as f64 * (2.0 * transform + n * UPLOAD_US)
+            + tiling.uploads() as f64 * (upload_transforms * transform + n * upload)
             + packs.responses() as f64 * (5.0 * transform + n * RESPONSE_US))
         + packs.merges() as f64 * merge
 }

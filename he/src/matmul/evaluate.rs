@@ -5,7 +5,7 @@ use super::plan::MatmulPlan;
 use super::response::{Evaluation, Response};
 use super::spec::MatmulShape;
 use super::weights::Weights;
-use super::{columns, panel};
+use super::{columns, panel, seeded};
 use crate::ciphertext::{Ciphertext, split_upload};
 use crate::error::HeError;
 use crate::galois::EvaluationKeys;
@@ -58,45 +58,60 @@ impl MatmulPlan {
             self.check_x("own share of the encrypted operand", x)?;
         }
         let uploads = self.parse(params, upload, x_own)?;
-        let evaluation = Evaluation { plan: self, params, public, galois, weights, cached, seed: fresh_seed(rng) };
+        let seed = fresh_seed(rng);
+        // Public, and drawn apart from the secret one.
+        let body = self.layout.seeded.map(|_| *fresh_seed(rng));
+        let evaluation = Evaluation { plan: self, params, public, galois, weights, cached, seed, body };
         let responses = match self.layout.tiling.tile.run {
             1 => columns::responses(&evaluation, &uploads),
             _ => panel::responses(&evaluation, uploads),
         };
         let (messages, shares): (Vec<_>, Vec<_>) =
             responses.into_iter().map(|Response { message, share }| (message, share)).unzip();
-        let download = messages.concat();
+        let seed = body.as_ref().map_or(&[][..], |seed| seed);
+        let download = [seed, &messages.concat()].concat();
         debug_assert_eq!(download.len(), self.download_bytes());
         Ok((download, self.scatter(&shares)))
     }
 
     /// Reads the upload and adds the own share under encryption.
     fn parse(&self, params: &Params, upload: &[u8], x_own: Option<&[u64]>) -> Result<Vec<Ciphertext>, HeError> {
-        const MESSAGE: &str = "matmul upload";
-        let (seed, bodies) = split_upload(upload, self.upload_bytes(), MESSAGE)?;
         let lift = params.lift(self.spec.width);
         // The levels of merges multiply this back.
         let levels = self.layout.packs.levels();
         let doublings = (levels.columns + levels.rows) as i32;
-        bodies
-            .par_chunks_exact(params.poly_bytes())
+        let uploads = match &self.layout.seeded {
+            Some(cells) => seeded::read(self, params, cells, upload)?,
+            None => self.read(params, upload)?,
+        };
+        let finished = uploads
+            .into_par_iter()
             .enumerate()
-            .map(|(index, body)| {
-                let mut c0 = params.unpack(body, 1, MESSAGE)?;
+            .map(|(index, mut upload)| {
                 if let Some(x) = x_own {
                     let mut own = self.encode_x(params, &lift, x, index);
                     params.fwd(&mut own);
-                    params.add(&mut c0, &own);
+                    params.add(&mut upload.c0, &own);
                     own.zeroize();
                 }
-                let c1 = params.uniform(&seed, Label::Upload, index as u64);
-                let mut upload = Ciphertext { c0, c1 };
                 if doublings > 0 {
                     upload.shift(params, -doublings);
                 }
                 upload.factor(params);
-                Ok(upload)
+                upload
             })
-            .collect()
+            .collect();
+        Ok(finished)
+    }
+
+    /// The ciphertexts of a message of [`Self::encrypt`].
+    fn read(&self, params: &Params, upload: &[u8]) -> Result<Vec<Ciphertext>, HeError> {
+        const MESSAGE: &str = "matmul upload";
+        let (seed, bodies) = split_upload(upload, self.upload_bytes(), MESSAGE)?;
+        let ciphertext = |(index, body)| {
+            let c1 = params.uniform(&seed, Label::Upload, index as u64);
+            Ok(Ciphertext { c0: params.unpack(body, 1, MESSAGE)?, c1 })
+        };
+        bodies.par_chunks_exact(params.poly_bytes()).enumerate().map(ciphertext).collect()
     }
 }

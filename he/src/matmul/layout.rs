@@ -1,5 +1,6 @@
 //! A product under one parameter set: its tiles, its packs, and the sizes of both messages.
 
+use super::cells::Cells;
 use super::packs::Packs;
 use super::spec::MatmulSpec;
 use super::tiling::{Tile, Tiling};
@@ -17,6 +18,8 @@ pub(super) struct Layout {
     /// Bits that each coefficient of a response keeps.
     pub(super) c0_bits: u32,
     pub(super) c1_bits: u32,
+    /// There if the messages are those of a [`SeededPlan`](super::SeededPlan).
+    pub(super) seeded: Option<Cells>,
 }
 
 impl Layout {
@@ -27,12 +30,25 @@ impl Layout {
         let c1_extra = if set.degree() <= 4096 { 8 } else { 9 };
         let tiling = Tiling { shape: spec.shape, degree: set.degree(), tile };
         let packs = Packs::single(&tiling);
-        Self { spec: *spec, set, tiling, packs, c0_bits: spec.width + 3, c1_bits: spec.width + c1_extra }
+        Self {
+            spec: *spec,
+            set,
+            tiling,
+            packs,
+            c0_bits: spec.width + 3,
+            c1_bits: spec.width + c1_extra,
+            seeded: None,
+        }
     }
 
     /// The same with full packs. None if no two products would share a response.
     pub(super) fn packed(self) -> Option<Self> {
         Packs::full(&self.tiling).map(|packs| Self { packs, ..self })
+    }
+
+    /// The same with seeded messages. None if this ring has no room for them.
+    pub(super) fn seeded(self) -> Option<Self> {
+        Cells::of(&self).map(|cells| Self { seeded: Some(cells), ..self })
     }
 
     /// (coefficient, index into X) of every entry of an upload. A coefficient of N or more stands for `-X^(i - N)`.
@@ -62,7 +78,16 @@ impl Layout {
 
     /// Bytes of the upload.
     pub(super) fn upload_bytes(&self) -> usize {
-        SEED_BYTES + self.tiling.uploads() * self.poly_bytes()
+        let (uploads, n) = (self.tiling.uploads(), self.set.degree());
+        let Some(cells) = self.seeded else { return SEED_BYTES + uploads * self.poly_bytes() };
+        let shape = self.spec.shape;
+        let open = packed_bytes(uploads * n - shape.batch * shape.m * shape.k, &[self.spec.width]);
+        uploads * self.correction_bytes(&cells) + open
+    }
+
+    /// Bytes of the seed and the corrections of an upload.
+    pub(super) fn correction_bytes(&self, cells: &Cells) -> usize {
+        SEED_BYTES + packed_bytes(self.set.degree(), &[cells.bits()])
     }
 
     /// Bytes of a c1 that is sent down.
@@ -72,6 +97,9 @@ impl Layout {
 
     /// Bytes of one response.
     pub(super) fn response_bytes(&self, response: usize) -> usize {
+        if self.seeded.is_some() {
+            return self.c1_bytes();
+        }
         let members = self.packs.members(response);
         let columns =
             self.tiling.column_range(members.columns.end - 1).1 - self.tiling.column_range(members.columns.start).0;
@@ -81,6 +109,9 @@ impl Layout {
 
     /// Bytes of all responses.
     pub(super) fn download_bytes(&self) -> usize {
+        if self.seeded.is_some() {
+            return SEED_BYTES + self.packs.responses() * self.c1_bytes();
+        }
         (0..self.packs.responses()).map(|response| self.response_bytes(response)).sum()
     }
 }

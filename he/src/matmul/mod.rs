@@ -47,11 +47,16 @@
 //! from its length. Rounding to fewer bits (modulus switching) is a function of what is sent and leaks nothing more.
 //! Packing comes before all of this: the argument holds for any ciphertext.
 //!
+//! # Random operands
+//! Where the encrypted operand may be random, public seeds make half of both messages; the module `seeded` says how
+//! and why that is safe.
+//!
 //! # Error
 //! The mask covers the noise e instead of a flood of 40 extra bits; the price is that both parties round separately:
 //! `round((m q/2^l + e + r) 2^l/q) - round(r 2^l/q) = m` up to `1 + |e| 2^l / q`. See [`MatmulPlan::lsb_error`].
 
 mod cache;
+mod cells;
 mod columns;
 mod cost;
 mod evaluate;
@@ -62,6 +67,9 @@ mod panel;
 mod plan;
 mod response;
 mod search;
+mod seeded;
+#[cfg(test)]
+mod seeded_tests;
 mod spec;
 #[cfg(test)]
 mod tests;
@@ -70,6 +78,7 @@ mod weights;
 
 pub use cache::{CachedWeights, WeightCache};
 pub use plan::MatmulPlan;
+pub use seeded::SeededPlan;
 pub use spec::{MatmulShape, MatmulSpec, Packing, PlanOptions};
 pub use tiling::Tile;
 pub use weights::{Entries, Weights};

@@ -5,23 +5,31 @@ use crate::galois::switch_variance;
 use crate::sampling::ERROR_VARIANCE;
 
 /// Standard deviations that a tail bound covers: `2 exp(-8.5^2 / 2) < 2^-51`.
-const TAIL: f64 = 8.5;
+pub(super) const TAIL: f64 = 8.5;
+
+/// Bits of a weight, and the number of weights that meet in one product.
+pub(super) fn weights(layout: &Layout) -> (u32, f64) {
+    let spec = &layout.spec;
+    // Ring elements are centred, which halves their size.
+    let weight_bits = if spec.weight_bits == spec.width { spec.width - 1 } else { spec.weight_bits };
+    (weight_bits, (layout.tiling.tile.cols * spec.shape.k) as f64)
+}
 
 /// The bound in LSB as a real number, without the final floor.
 pub(super) fn bound(layout: &Layout) -> f64 {
     let (spec, n) = (&layout.spec, layout.set.degree() as f64);
     let log_q: f64 = layout.set.primes().iter().map(|&p| (p as f64).log2()).sum();
-    // Ring elements are centred, which halves their size.
-    let weight_bits = if spec.weight_bits == spec.width { spec.width - 1 } else { spec.weight_bits };
-    let nonzero = (layout.tiling.tile.cols * spec.shape.k) as f64;
+    let (weight_bits, nonzero) = weights(layout);
     // Bits of errors that come before the rounding, relative to q.
-    let product = (ERROR_VARIANCE + 1.0) * nonzero * f64::from(2 * weight_bits).exp2();
+    let cells = layout.seeded.map_or(0.0, |cells| cells.variance());
+    let product = (ERROR_VARIANCE + 1.0 + cells) * nonzero * f64::from(2 * weight_bits).exp2();
     // The error of each merge on the way is doubled by every later one: a geometric sum of variances.
     let levels = layout.packs.levels();
     let merges = switch_variance(layout.set) * (f64::from(2 * (levels.columns + levels.rows)).exp2() - 1.0) / 3.0;
     let early = TAIL * (product + merges + ERROR_VARIANCE * (1.0 + 2.0 * n)).sqrt() + n;
     let width = f64::from(spec.width);
-    let switch = TAIL * (n / 16.0).sqrt() * (width - f64::from(layout.c1_bits)).exp2()
-        + (width - f64::from(layout.c0_bits) - 1.0).exp2();
+    // Seeded responses have a c0 of full precision.
+    let c0 = if layout.seeded.is_some() { 0.0 } else { (width - f64::from(layout.c0_bits) - 1.0).exp2() };
+    let switch = TAIL * (n / 16.0).sqrt() * (width - f64::from(layout.c1_bits)).exp2() + c0;
     1.0 + early * (width - log_q).exp2() + switch
 }

@@ -3,18 +3,21 @@
 use super::layout::Layout;
 use super::spec::{MatmulShape, MatmulSpec, PlanOptions};
 use super::tiling::Tile;
-use super::{cost, noise, search};
+use super::{cost, noise, search, seeded};
 use crate::ciphertext::{Ciphertexts, read_lifted};
 use crate::error::HeError;
 use crate::keys::SecretKey;
 use crate::params::{Lift, Params, round_torus};
 use crate::poly::Poly;
-use crate::sampling::{Expander, Label, fresh_seed};
+use crate::sampling::{Expander, Label, SEED_BYTES, fresh_seed, split_seed};
 use crate::set::ParamSet;
 use bits::{Reader, packed_bytes};
 use rand::CryptoRng;
 use rayon::prelude::*;
 use zeroize::Zeroizing;
+
+/// Name of the message in errors.
+const RESPONSE: &str = "matmul response";
 
 /// How one product is cut into ciphertexts. Made from the shape alone; cheap to make and to ask for sizes.
 #[derive(Debug, Clone, PartialEq)]
@@ -37,7 +40,7 @@ impl MatmulPlan {
     /// Errors: [`HeError::Width`], [`HeError::Shape`], and [`HeError::Noise`] if no parameter set keeps the bound
     /// asked for.
     pub fn with_options(spec: MatmulSpec, options: PlanOptions) -> Result<Self, HeError> {
-        let layout = search::search(&spec, &options)?;
+        let layout = search::search(&spec, &options, false)?;
         Ok(Self::of(layout, options))
     }
 
@@ -136,11 +139,14 @@ impl MatmulPlan {
     /// set, a message of another length or with padding that is not zero.
     pub fn decrypt(&self, sk: &SecretKey, download: &[u8]) -> Result<Vec<u64>, HeError> {
         let params = sk.check(self.set())?;
-        HeError::check_length("matmul response", self.download_bytes(), download.len())?;
+        HeError::check_length(RESPONSE, self.download_bytes(), download.len())?;
         let layout = &self.layout;
+        let (seed, mut rest) = match layout.seeded {
+            Some(_) => split_seed(download, RESPONSE).map(|(seed, rest)| (Some(seed), rest))?,
+            None => (None, download),
+        };
         let lift = params.lift(layout.c1_bits);
         let mut parts = Vec::with_capacity(layout.packs.responses());
-        let mut rest = download;
         for response in 0..layout.packs.responses() {
             let (part, tail) = rest.split_at(layout.response_bytes(response));
             rest = tail;
@@ -149,7 +155,7 @@ impl MatmulPlan {
         let shares: Vec<Vec<u64>> = parts
             .par_iter()
             .enumerate()
-            .map(|(response, part)| self.open(sk, params, &lift, response, part))
+            .map(|(response, part)| self.open(sk, params, &lift, response, seed.as_ref(), part))
             .collect::<Result<_, _>>()?;
         Ok(self.scatter(&shares))
     }
@@ -160,13 +166,16 @@ impl MatmulPlan {
         params: &Params,
         lift: &Lift,
         response: usize,
+        seed: Option<&[u8; SEED_BYTES]>,
         part: &[u8],
     ) -> Result<Vec<u64>, HeError> {
-        const MESSAGE: &str = "matmul response";
         let (layout, n) = (&self.layout, params.degree());
         let (c1_part, c0_part) = part.split_at(packed_bytes(n, &[layout.c1_bits]));
-        let mut phase = Zeroizing::new(read_lifted(params, lift, layout.c1_bits, c1_part, MESSAGE)?);
+        let mut phase = Zeroizing::new(read_lifted(params, lift, layout.c1_bits, c1_part, RESPONSE)?);
         sk.mul(&mut phase);
+        if let Some(seed) = seed {
+            return Ok(seeded::shares(self, params, &phase, response, seed));
+        }
         let mut reader = Reader::new(c0_part);
         let shares = layout
             .outputs(response)
@@ -176,7 +185,7 @@ impl MatmulPlan {
                 round_torus(product.wrapping_add(c0), self.spec.width) as u64
             })
             .collect();
-        reader.finish(MESSAGE)?;
+        reader.finish(RESPONSE)?;
         Ok(shares)
     }
 

@@ -9,7 +9,7 @@ use crate::ciphertext::{Ciphertext, write_switched};
 use crate::galois::GaloisKeys;
 use crate::keys::PublicKey;
 use crate::params::{Params, round_torus};
-use crate::sampling::{Expander, Label, Seed};
+use crate::sampling::{Expander, Label, SEED_BYTES, Seed};
 use bits::Writer;
 use std::ops::Range;
 use zeroize::Zeroize;
@@ -24,6 +24,8 @@ pub(super) struct Evaluation<'a> {
     pub(super) weights: Weights<'a>,
     pub(super) cached: Option<CachedWeights<'a>>,
     pub(super) seed: Seed,
+    /// The public seed of what c0 becomes, if the plan is seeded.
+    pub(super) body: Option<[u8; SEED_BYTES]>,
 }
 
 /// One response, and the evaluator's part of its product.
@@ -64,7 +66,13 @@ impl Evaluation<'_> {
         self.public.rerandomize(&mut product, &mut stream);
         let mut message = Vec::with_capacity(layout.response_bytes(response));
         write_switched(params, &product.c1, layout.c1_bits, &mut message);
-        let share = self.mask(&product.c0, response, &mut stream, &mut message);
+        let share = match &self.body {
+            Some(body) => {
+                let mut body = Expander::new(body, Label::ResponseBody, response as u64);
+                self.complete(&product.c0, response, &mut body)
+            }
+            None => self.mask(&product.c0, response, &mut stream, &mut message),
+        };
         Response { message, share }
     }
 
@@ -88,5 +96,19 @@ impl Evaluation<'_> {
         writer.finish();
         mask.zeroize();
         shares
+    }
+
+    /// The own shares for the masks that turn every output coefficient of c0 into the next value of `body`.
+    fn complete(&self, c0: &[u64], response: usize, body: &mut Expander) -> Vec<u64> {
+        let (params, width) = (self.params, self.plan.spec.width);
+        let n = params.degree();
+        let outputs = self.plan.layout.outputs(response);
+        outputs
+            .map(|(position, _)| {
+                let limbs = params.limbs().iter().enumerate();
+                let mask = limbs.map(|(i, l)| l.modulus().sub(body.residue(l.modulus()), c0[i * n + position]));
+                (round_torus(params.torus(mask), width) as u64).wrapping_neg() & bits::mask(width)
+            })
+            .collect()
     }
 }

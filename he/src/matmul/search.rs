@@ -8,12 +8,14 @@ use super::{cost, noise};
 use crate::error::HeError;
 use crate::set::ParamSet;
 
-/// The cheapest layout whose error stays within the bound asked for. Errors: a specification out of range, or
-/// [`HeError::Noise`].
-pub(super) fn search(spec: &MatmulSpec, options: &PlanOptions) -> Result<Layout, HeError> {
+/// The cheapest layout, with `seeded` messages or not, whose error stays within the bound asked for. Errors: a
+/// specification out of range, or [`HeError::Noise`].
+pub(super) fn search(spec: &MatmulSpec, options: &PlanOptions, seeded: bool) -> Result<Layout, HeError> {
     spec.check()?;
     let mut best: Option<(bool, f64, Layout)> = None;
-    for layout in candidates(spec).filter(|layout| options.packing != Packing::Never || !layout.packs.is_packed()) {
+    let messages = |layout: Layout| if seeded { layout.seeded() } else { Some(layout) };
+    let allowed = |layout: &Layout| options.packing != Packing::Never || !layout.packs.is_packed();
+    for layout in candidates(spec).filter(allowed).filter_map(messages) {
         if noise::bound(&layout).floor() > options.max_lsb_error.max(1) as f64 {
             continue;
         }
@@ -70,7 +72,7 @@ mod tests {
             for (width, weight_bits) in [(64, 64), (20, 4)] {
                 let spec = MatmulSpec { shape: MatmulShape { batch, m, k, n }, width, weight_bits };
                 let options = PlanOptions { bytes_per_second: 1, ..PlanOptions::default() };
-                let found = search(&spec, &options).unwrap();
+                let found = search(&spec, &options, false).unwrap();
                 recount(&found);
                 let bytes = |l: &Layout| l.upload_bytes() + l.download_bytes();
                 let cuts = (1..=m).map(|rows| (1, rows)).chain((2..=batch).map(|group| (group, m)));

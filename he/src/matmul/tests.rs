@@ -9,12 +9,12 @@ use crate::test_keys::{galois_keys, keys};
 use proptest::prelude::*;
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 
-fn spec(batch: usize, m: usize, k: usize, n: usize, width: u32, weight_bits: u32) -> MatmulSpec {
+pub(super) fn spec(batch: usize, m: usize, k: usize, n: usize, width: u32, weight_bits: u32) -> MatmulSpec {
     MatmulSpec { shape: MatmulShape { batch, m, k, n }, width, weight_bits }
 }
 
 /// Y = X W modulo 2^64, entry by entry.
-fn naive(shape: MatmulShape, x: &[u64], w: &[u64]) -> Vec<u64> {
+pub(super) fn naive(shape: MatmulShape, x: &[u64], w: &[u64]) -> Vec<u64> {
     let MatmulShape { batch, m, k, n } = shape;
     let mut y = vec![0u64; batch * m * n];
     for b in 0..batch {
@@ -31,7 +31,7 @@ fn naive(shape: MatmulShape, x: &[u64], w: &[u64]) -> Vec<u64> {
 }
 
 /// Distance of two ring elements.
-fn distance(a: u64, b: u64, width: u32) -> u64 {
+pub(super) fn distance(a: u64, b: u64, width: u32) -> u64 {
     (a.wrapping_sub(b) << (64 - width)).min(b.wrapping_sub(a) << (64 - width)) >> (64 - width)
 }
 
@@ -63,7 +63,7 @@ fn run(plan: &MatmulPlan, x0: &[u64], x1: Option<&[u64]>, w: &[u64], rng: &mut S
 }
 
 /// Ring elements that respect `weight_bits`.
-fn random_weights(spec: &MatmulSpec, rng: &mut StdRng) -> Vec<u64> {
+pub(super) fn random_weights(spec: &MatmulSpec, rng: &mut StdRng) -> Vec<u64> {
     let count = spec.shape.batch * spec.shape.k * spec.shape.n;
     let one = |rng: &mut StdRng| {
         let w: u64 = rng.random();
@@ -72,7 +72,7 @@ fn random_weights(spec: &MatmulSpec, rng: &mut StdRng) -> Vec<u64> {
     (0..count).map(|_| one(rng)).collect()
 }
 
-fn random_x(spec: &MatmulSpec, rng: &mut StdRng) -> Vec<u64> {
+pub(super) fn random_x(spec: &MatmulSpec, rng: &mut StdRng) -> Vec<u64> {
     (0..spec.shape.batch * spec.shape.m * spec.shape.k).map(|_| rng.random()).collect()
 }
 

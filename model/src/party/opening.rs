@@ -4,7 +4,7 @@ use net::{Channel, Handshake, NetError};
 use protocols::{DEFAULT_WEIGHT_FRAC, MIN_WEIGHT_FRAC};
 
 use super::{ClientOptions, Limits, PublicModel, Request, Terms};
-use crate::names::{OT_SOURCES, PACKINGS, REVEALS, name};
+use crate::names::{MASKS, OT_SOURCES, PACKINGS, REVEALS, name};
 use crate::pool::PoolId;
 use crate::text::printable;
 use crate::{Error, Lengths, MAX_TOKENIZER_BYTES, ModelSpec, TokenizerError};
@@ -184,13 +184,14 @@ fn stated(terms: &Terms) -> Handshake {
 
 impl Terms {
     /// Version and terms by name.
-    pub(crate) fn facts(&self) -> [(String, String); 7] {
+    pub(crate) fn facts(&self) -> [(String, String); 8] {
         let Terms { protocol, reveal, policy } = self;
         [
             ("version", env!("CARGO_PKG_VERSION").to_owned()),
             ("ot", name(&OT_SOURCES, &protocol.ot).to_owned()),
             (PREPROCESS, protocol.preprocess.to_string()),
             ("packing", name(&PACKINGS, &protocol.packing).to_owned()),
+            ("masks", name(&MASKS, &protocol.masks).to_owned()),
             ("link", link_name(protocol.link)),
             ("reveal", name(&REVEALS, reveal).to_owned()),
             ("policy", policy.to_string()),

@@ -150,8 +150,8 @@ const DOWNLOAD: &str = "matmul/download";
 pub fn shared(s: &mut Session, shape: MatmulShape, a: &[u64], b: &[u64], width: u32) -> Result<Vec<u64>, Error> {
     let (plan, transposed) = cheaper(s.plans(), shape, width)?;
     let set = plan.set();
-    s.ensure_keys(Role::Client, &plan)?;
-    s.ensure_keys(Role::Server, &plan)?;
+    s.ensure_keys(Role::Client, plan.set(), plan.packed())?;
+    s.ensure_keys(Role::Server, plan.set(), plan.packed())?;
     let MatmulShape { batch, m, k, n } = shape;
     let (a, b) = (reduce(a, width), reduce(b, width));
     let (mine, other) =
@@ -215,7 +215,9 @@ fn prepared_cost(shape: MatmulShape, width: u32) -> Cost {
 pub fn shared_cost(plans: &mut Plans, shape: MatmulShape, width: u32) -> Result<Cost, Error> {
     let (plan, _) = cheaper(plans, shape, width)?;
     let (up, down) = (plan.upload_bytes(), plan.download_bytes());
-    Ok(Cost::free().keys(Role::Client, &plan).keys(Role::Server, &plan).exchange(up, up).exchange(down, down))
+    let (set, packed) = (plan.set(), plan.packed());
+    let keys = Cost::free().keys(Role::Client, set, packed).keys(Role::Server, set, packed);
+    Ok(keys.exchange(up, up).exchange(down, down))
 }
 
 /// The plan that encrypts A or the one that encrypts B and multiplies transposed, whichever takes less time.

@@ -10,10 +10,13 @@
 //! *Prepared.* Delphi (Mishra et al., USENIX Security 2020, eprint 2020/050, section 4.1).
 //!
 //! ```text
-//! offline:  the client picks R uniformly; the parties share R W by the direct protocol, many rows in one batch
+//! offline:  the client gets a uniform R; the parties share R W, many rows in one batch
 //! online:   the client sends X_c - R
 //!           the server multiplies X_s + X_c - R = X - R by W in the clear
 //! ```
+//!
+//! R W is shared by he's product of a random operand ([`he::SeededPlan`]; its module argues that R is uniform for the
+//! server), or with [`Masks::Sent`] by the direct protocol for an R that the client draws.
 //!
 //! **Range.** Any, modulo 2^w; entries of W below 2^[`WEIGHT_BITS`] in magnitude. **Error.**
 //! [`he::MatmulPlan::lsb_error`] in the last place. The naive twin is the product itself.
@@ -27,12 +30,15 @@ use rand::Rng;
 
 use crate::kernel;
 use crate::operation::prelude::*;
+use crate::options::Masks;
 use crate::weight::{FixedWeight, WEIGHT_BITS};
 use crate::wire::opening;
 use crate::words::mask;
 
 const UPLOAD: &str = "matmul/upload";
 const DOWNLOAD: &str = "matmul/download";
+const REQUEST: &str = "linear/request";
+const RESPONSE: &str = "linear/response";
 const MASKED: &str = "linear/masked";
 
 /// Shares of r W for the client's random row r. Unit: a row. The client keeps r beside its share.
@@ -84,17 +90,32 @@ impl Correlation for MaskedRow {
     }
 
     fn cost(&self, plans: &mut Plans, units: usize) -> Result<Cost, Error> {
-        Ok(direct_cost(plans, self.spec(units))?.offline())
+        let spec = self.spec(units);
+        let cost = match plans.options().masks {
+            Masks::Seeded => seeded_cost(plans, spec),
+            Masks::Sent => direct_cost(plans, spec),
+        };
+        Ok(cost?.offline())
     }
 
     fn make(&self, s: &mut Session, units: usize, matrix: Option<&FixedMatrix>) -> Result<Vec<u64>, Error> {
+        let (spec, masks) = (self.spec(units), s.plans().options().masks);
         if s.is_server() {
             let matrix = matrix.ok_or_else(|| engine::Error::NoValues { tensor: self.weight.clone() })?;
-            return direct(s, self.spec(units), Side::Server(None, matrix));
+            return match masks {
+                Masks::Seeded => seeded_share(s, spec, matrix),
+                Masks::Sent => direct(s, spec, Side::Server(None, matrix)),
+            };
         }
         let MaskedRow { inputs, outputs, width, .. } = *self;
-        let r: Vec<u64> = (0..units * inputs).map(|_| s.rng().next_u64() & mask(width)).collect();
-        let shares = direct(s, self.spec(units), Side::Client(&r))?;
+        let (r, shares) = match masks {
+            Masks::Seeded => seeded_masks(s, spec)?,
+            Masks::Sent => {
+                let r: Vec<u64> = (0..units * inputs).map(|_| s.rng().next_u64() & mask(width)).collect();
+                let shares = direct(s, spec, Side::Client(&r))?;
+                (r, shares)
+            }
+        };
         let rows = r.chunks_exact(inputs).zip(shares.chunks_exact(outputs));
         Ok(rows.flat_map(|(r, share)| r.iter().chain(share)).copied().collect())
     }
@@ -149,7 +170,7 @@ pub(super) fn cost(
 fn direct(s: &mut Session, spec: MatmulSpec, side: Side<'_>) -> Result<Vec<u64>, Error> {
     let plan = s.plans().matmul(spec)?;
     let set = plan.set();
-    s.ensure_keys(Role::Client, &plan)?;
+    s.ensure_keys(Role::Client, set, plan.packed())?;
     let reduced = |x: &[u64]| x.iter().map(|x| x & mask(spec.width)).collect::<Vec<_>>();
     match side {
         Side::Client(x) => {
@@ -170,11 +191,42 @@ fn direct(s: &mut Session, spec: MatmulSpec, side: Side<'_>) -> Result<Vec<u64>,
     }
 }
 
+/// The client's random operand and its share of the product with the server's matrix.
+fn seeded_masks(s: &mut Session, spec: MatmulSpec) -> Result<(Vec<u64>, Vec<u64>), Error> {
+    let plan = s.plans().seeded(spec)?;
+    s.ensure_keys(Role::Client, plan.set(), plan.packed())?;
+    let (key, rng) = s.secret_key(plan.set());
+    let (r, request) = plan.request(key, rng)?;
+    s.deliver(REQUEST, request)?;
+    let response = s.channel().recv(RESPONSE, plan.download_bytes())?;
+    Ok((r, plan.finish(s.secret_key(plan.set()).0, &response)?))
+}
+
+/// The server's share of the same.
+fn seeded_share(s: &mut Session, spec: MatmulSpec, matrix: &FixedMatrix) -> Result<Vec<u64>, Error> {
+    let plan = s.plans().seeded(spec)?;
+    s.ensure_keys(Role::Client, plan.set(), plan.packed())?;
+    let request = s.channel().recv(REQUEST, plan.upload_bytes())?;
+    let (keys, rng) = s.evaluation_keys(plan.set());
+    let (response, share) = plan.respond(keys, &request, Weights::Entries(matrix), rng)?;
+    s.deliver(RESPONSE, response)?;
+    Ok(share)
+}
+
+/// Cost of [`seeded_masks`] and [`seeded_share`].
+fn seeded_cost(plans: &mut Plans, spec: MatmulSpec) -> Result<Cost, Error> {
+    let plan = plans.seeded(spec)?;
+    Ok(Cost::free()
+        .keys(Role::Client, plan.set(), plan.packed())
+        .message(Role::Client, plan.upload_bytes())
+        .message(Role::Server, plan.download_bytes()))
+}
+
 /// Cost of [`direct`].
 fn direct_cost(plans: &mut Plans, spec: MatmulSpec) -> Result<Cost, Error> {
     let plan = plans.matmul(spec)?;
     Ok(Cost::free()
-        .keys(Role::Client, &plan)
+        .keys(Role::Client, plan.set(), plan.packed())
         .message(Role::Client, plan.upload_bytes())
         .message(Role::Server, plan.download_bytes()))
 }

@@ -19,11 +19,16 @@ use rand::{Rng, SeedableRng};
 
 use crate::abb::Abb;
 use crate::local::Pair;
-use crate::{DEFAULT_LINK, Error, Options, Packing, Planner, Session, TwoParty};
+use crate::{DEFAULT_LINK, Error, Masks, Options, Packing, Planner, Session, TwoParty};
 
 /// Options over the ideal dealer.
-pub(crate) const DEALER: Options =
-    Options { ot: CotKind::Dealer, preprocess: false, link: DEFAULT_LINK, packing: Packing::Auto };
+pub(crate) const DEALER: Options = Options {
+    ot: CotKind::Dealer,
+    preprocess: false,
+    link: DEFAULT_LINK,
+    packing: Packing::Auto,
+    masks: Masks::Seeded,
+};
 
 /// A link slower than the default.
 const WAN: net::Shape = net::Shape { bytes_per_second: 50_000_000, round_trip: Duration::from_millis(4) };

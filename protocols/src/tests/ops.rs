@@ -29,7 +29,8 @@ use crate::ops::truncate::Truncation;
 use crate::words::Words;
 use crate::words::{mask, signed};
 use crate::{
-    Clear, EMBED_FRAC, EMBED_WIDTH, FixedMatrix, FixedValues, FixedWeight, LINEAR_WIDTH, Options, Tensor, WeightSpec,
+    Clear, EMBED_FRAC, EMBED_WIDTH, FixedMatrix, FixedValues, FixedWeight, LINEAR_WIDTH, Masks, Options, Tensor,
+    WeightSpec,
 };
 
 /// Signed values of the open range (-2^bits, 2^bits): random ones and the edges.
@@ -335,7 +336,9 @@ fn weight(inputs: usize, outputs: usize, seed: u64, known: bool) -> FixedWeight 
 #[test]
 fn private_weights_multiply_within_a_few_units() {
     let shapes = [(1, 12, 7), (5, 33, 20)];
-    for ((rows, inputs, outputs), options) in shapes.into_iter().flat_map(|s| BOTH.map(|options| (s, options))) {
+    let [one, two] = BOTH;
+    let sent = Options { masks: Masks::Sent, ..two };
+    for ((rows, inputs, outputs), options) in shapes.into_iter().flat_map(|s| [one, two, sent].map(|o| (s, o))) {
         let x = values(26, rows * inputs, 3);
         let w = weight(inputs, outputs, 4, true);
         let got = secure(

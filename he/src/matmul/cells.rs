@@ -1,0 +1,138 @@
+//! The cells of `Z_q`: how a seeded request splits a random value into an entry of the ring and a correction.
+//!
+//! The multiples `lift(r) = round(q r / 2^l)` cut `Z_q` into `2^l` intervals of `D = floor(q / 2^l)` or D + 1 values.
+//! Each is cut further, from its beginning, into `floor(D / 2^k)` cells of `2^k` values. So all but the last values
+//! of an interval, at most `2^k` of them, are `lift(r) + d 2^k + f` in exactly one way, with r below `2^l`, d below
+//! `floor(D / 2^k)` and f below `2^k`. A value that is uniform apart from the others has r, d and f that are uniform
+//! and independent of each other.
+
+use super::layout::Layout;
+use super::noise::{TAIL, weights};
+use crate::modulus::Shoup;
+use crate::params::{Lift, Params};
+
+/// What the dropped bits may add to the error of a product, in LSB at the tail that is covered. The standard
+/// deviation is then 0.03 LSB at most, and that of rounding c0, which seeded responses are spared, is 0.036.
+const SHARE_OF_ERROR: f64 = 1.0 / 4.0;
+/// Bits of the largest D that is handled.
+const MAX_INTERVAL_BITS: u32 = 120;
+
+/// The cells of a layout.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Cells {
+    /// The k above: bits of a correction that are not sent.
+    pub(super) dropped: u32,
+    /// Cells in an interval: the number of legal corrections.
+    pub(super) count: u128,
+}
+
+impl Cells {
+    /// As few cells as the error allows. None if q is so small that a ciphertext would hold a value outside all
+    /// cells about every other time, or so large that corrections do not fit.
+    pub(super) fn of(layout: &Layout) -> Option<Self> {
+        let (set, width) = (layout.set, layout.spec.width);
+        if !(width + 1..=width + MAX_INTERVAL_BITS).contains(&set.log_q()) {
+            return None;
+        }
+        let interval = set.quotient(width);
+        // N (2^k + 1) values out of D are allowed to be no more than half.
+        let most = interval.checked_ilog2()?.checked_sub(set.degree().ilog2() + 2)?;
+        let (weight_bits, nonzero) = weights(layout);
+        let per_unit = TAIL * (nonzero / 12.0).sqrt() * f64::from(weight_bits).exp2();
+        let wanted = (SHARE_OF_ERROR * interval as f64 / per_unit).log2().max(0.0) as u32;
+        let dropped = wanted.min(most);
+        Some(Self { dropped, count: interval >> dropped })
+    }
+
+    /// Bits of a correction.
+    pub(super) fn bits(&self) -> u32 {
+        128 - (self.count - 1).leading_zeros()
+    }
+
+    /// Half a cell: the middle of what a dropped part may be.
+    pub(super) fn half(&self) -> u128 {
+        (1u128 << self.dropped) >> 1
+    }
+
+    /// Variance of the dropped part about [`Self::half`].
+    pub(super) fn variance(&self) -> f64 {
+        // (4^k - 1) / 12, and 1/4 as half a cell is not quite the middle.
+        if self.dropped == 0 { 0.0 } else { f64::from(2 * self.dropped).exp2() / 12.0 + 1.0 / 6.0 }
+    }
+}
+
+/// A value of `Z_q`, split.
+pub(super) struct Split {
+    /// The entry r.
+    pub(super) entry: u64,
+    /// The correction d.
+    pub(super) cell: u128,
+    /// Whether the value lies in a cell.
+    pub(super) inside: bool,
+}
+
+/// Splits values, without branches on them.
+pub(super) struct Splitter<'a> {
+    params: &'a Params,
+    cells: Cells,
+    width: u32,
+    lift: Lift,
+    /// The D of the module documentation.
+    interval: u128,
+    /// Per limb the product of the primes before it, and its inverse modulo its own.
+    radices: Vec<(u128, Shoup)>,
+}
+
+impl<'a> Splitter<'a> {
+    /// For a layout with `cells`.
+    pub(super) fn new(params: &'a Params, layout: &Layout, cells: &Cells) -> Self {
+        let width = layout.spec.width;
+        let limbs = params.limbs();
+        let radix = |i: usize| {
+            let (before, p) = (&limbs[..i], limbs[i].modulus());
+            let residue = before.iter().fold(1, |product, l| p.mul(product, p.reduce(l.modulus().value())));
+            let radix = before.iter().fold(1u128, |product, l| product.wrapping_mul(u128::from(l.modulus().value())));
+            (radix, p.shoup(p.inverse(residue)))
+        };
+        let radices = (0..limbs.len()).map(radix).collect();
+        let interval = layout.set.quotient(width);
+        Self { params, cells: *cells, width, lift: params.lift(width), interval, radices }
+    }
+
+    /// The ring of the values.
+    pub(super) fn params(&self) -> &'a Params {
+        self.params
+    }
+
+    /// Splits the value with these residues, one per limb.
+    #[inline(always)]
+    pub(super) fn split(&self, residue: impl Fn(usize) -> u64) -> Split {
+        // The fraction is a little too small: the entry found is right, or one too small.
+        let fraction = self.params.torus((0..self.radices.len()).map(&residue));
+        let entry = (fraction >> (128 - self.width)) as u64;
+        let remainder = self.lift.remainder(u128::from(entry));
+        let offset = self.small(|i| {
+            let p = self.params.limbs()[i].modulus();
+            p.sub(residue(i), self.lift.residue(i, p, remainder))
+        });
+        let length = self.interval + self.lift.long_step(remainder);
+        let (beyond, within) = offset.overflowing_sub(length);
+        let offset = beyond ^ ((beyond ^ offset) & u128::from(within).wrapping_neg());
+        let entry = entry.wrapping_add(u64::from(!within)) & bits::mask(self.width);
+        let cell = offset >> self.cells.dropped;
+        Split { entry, cell, inside: cell < self.cells.count }
+    }
+
+    /// The number below `2^127` with these residues, in mixed radix.
+    #[inline(always)]
+    fn small(&self, residue: impl Fn(usize) -> u64) -> u128 {
+        let mut value = residue(0).into();
+        for (i, (radix, inverse)) in self.radices.iter().enumerate().skip(1) {
+            // Digits beyond 2^127 are zero, so nothing is lost where a radix wraps.
+            let p = self.params.limbs()[i].modulus();
+            let digit = p.mul_shoup(p.sub(residue(i), p.reduce_wide(value)), *inverse);
+            value = value.wrapping_add(radix.wrapping_mul(u128::from(digit)));
+        }
+        value
+    }
+}

@@ -1,0 +1,357 @@
+//! Products of a random operand, of which public seeds make half of both messages.
+//!
+//! # Functionality
+//! W of the evaluator `->` to the key holder R uniform over `Z_{2^l}` and a share of R W, to the evaluator the other
+//! share. The holder does not choose R, and neither party its share. A corrupt party may choose its own part of the
+//! outcome, as is usual for correlations: the other party's R or share then follows, and is as random as before. The
+//! parties are honest but curious: a holder with another distribution of seeds would only choose another R for
+//! itself, an evaluator with another one only another share, but nothing is checked.
+//!
+//! Nobody has a message to hide in R, so it can be what the ciphertext happens to hold. The direct form
+//! ([`MatmulPlan`]) encrypts a chosen operand and costs twice the bytes.
+//!
+//! # Request
+//! ```text
+//! holder:    draws a seed, a = expand(seed), and fresh errors e
+//!            splits every coefficient of v = a s + e into lift(r) + d 2^k + f   (see the module `cells`)
+//!            draws another seed if one of them lies in no cell
+//!            sends the seed, every d, and r of those coefficients that hold no entry of R
+//! evaluator: c1 = a, c0 = -(lift(r) + d 2^k + 2^(k-1)), with r = 0 where it was not sent
+//! ```
+//! The phase `c0 + a s` is `lift(r) + (f - 2^(k-1)) - e` where r was not sent and has no first term elsewhere: an
+//! encryption of R in the places of the entries and of zero in all others, as [`MatmulPlan::encrypt`] makes it, with
+//! `f - 2^(k-1)` more of an error. Products of tiles with several columns need those zeros: whatever stands at
+//! another coefficient would reach an output. They save no more than the k bits, and the search prefers tiles of one
+//! column.
+//!
+//! *What the evaluator sees.* By RLWE with uniform a and fresh e, v is uniform over `Z_q^N` and independent of a, for
+//! any number of seeds under one key. So r and d of all coefficients are uniform and independent of each other and of
+//! the seed, *exactly*, given that all lie in cells: the condition is one on d and f alone within each interval of r,
+//! with as many values for every r. The seeds of refused ciphertexts are never sent. The view (seed, all d, the sent
+//! r) is therefore independent of the r that were not sent, which make up R: it is simulated from its length by a
+//! fresh seed and uniform numbers, and R stays uniform given the view. The distance is that of RLWE and nothing else.
+//! Sending r where no entry stands gives away uniform numbers that are used nowhere else.
+//!
+//! *What the argument needs.* One ciphertext per seed (two with one a would be the same ciphertext); errors that are
+//! drawn for this ciphertext and from another stream than any public seed; the rejection of the short last part of
+//! an interval, without which the longest intervals would tell their r; and RLWE with a public seed for `a`, as in
+//! every other upload. How often a ciphertext was refused shows in the time taken alone, and is independent of what
+//! was accepted.
+//!
+//! # Response
+//! ```text
+//! evaluator: the product (c0, c1) with an encryption of zero added, as ever
+//!            draws a seed, u = expand(seed) over Z_q, and takes u - c0 for the mask of the output coefficients
+//!            sends the seed and c1, switched to fewer bits; its share is -round((u - c0) 2^l / q)
+//! holder:    its share is round((u + c1 s) 2^l / q)
+//! ```
+//! *What the holder sees.* In the direct form the mask R' is uniform and `c0 + R'` is sent. The pairs (R' uniform,
+//! `c0 + R'`) and (`u - c0`, u uniform) are one distribution, jointly with everything else, as R' is independent of
+//! c0 and c1. So the two forms differ only in that u is named by a seed and not rounded. Of c1 all is as in the
+//! module documentation of [`crate::matmul`]: rerandomised under the public key, then rounded. The view (seed, c1) is
+//! simulated by a fresh seed and a uniform c1.
+//!
+//! *What the argument needs.* A fresh seed for each message, from another draw than the secret seed of the
+//! encryptions of zero, which would otherwise be known; and another stream per response.
+//!
+//! # Error
+//! The part f that is dropped is uniform, independent of weights, and adds to the fresh errors: at most 1/4 LSB of
+//! output at the tail that [`MatmulPlan::lsb_error`] covers. Its standard deviation is below that of the rounding of
+//! c0 in the direct form, which does not take place here.
+
+use super::MatmulPlan;
+use super::cells::{Cells, Split, Splitter};
+use super::search;
+use super::spec::{MatmulSpec, PlanOptions};
+use super::tiling::Tile;
+use super::weights::Weights;
+use crate::ciphertext::{Ciphertext, Ciphertexts};
+use crate::error::HeError;
+use crate::galois::EvaluationKeys;
+use crate::keys::SecretKey;
+use crate::params::{Params, round_torus};
+use crate::poly::Poly;
+use crate::sampling::{Expander, Label, SEED_BYTES, Seed, fresh_seed, split_seed};
+use crate::set::ParamSet;
+use bits::{Reader, Writer};
+use rand::CryptoRng;
+use rayon::prelude::*;
+use zeroize::Zeroizing;
+
+/// Name of the message in errors.
+const REQUEST: &str = "seeded matmul request";
+
+/// The plan of a product with a uniformly random operand, for the preparation of products to come: half the bytes of
+/// a [`MatmulPlan`].
+///
+/// The key holder sends [`Self::request`]'s message, the evaluator answers with [`Self::respond`]'s, and
+/// [`Self::finish`] reads it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SeededPlan(MatmulPlan);
+
+impl SeededPlan {
+    /// Plans with the default [`PlanOptions`]. Errors: those of [`Self::with_options`].
+    pub fn new(spec: MatmulSpec) -> Result<Self, HeError> {
+        Self::with_options(spec, PlanOptions::default())
+    }
+
+    /// As [`MatmulPlan::with_options`], for the bytes that are sent here. Errors: the same.
+    pub fn with_options(spec: MatmulSpec, options: PlanOptions) -> Result<Self, HeError> {
+        Ok(Self(MatmulPlan::of(search::search(&spec, &options, true)?, options)))
+    }
+
+    /// The plan of a layout with seeded messages.
+    #[cfg(test)]
+    pub(super) fn of(layout: super::layout::Layout) -> Option<Self> {
+        layout.seeded().map(|layout| Self(MatmulPlan::of(layout, PlanOptions::default())))
+    }
+
+    /// The product that was planned.
+    pub fn spec(&self) -> &MatmulSpec {
+        self.0.spec()
+    }
+
+    /// The parameter set that both keys must have.
+    pub fn set(&self) -> ParamSet {
+        self.0.set()
+    }
+
+    /// The part of the product that one ciphertext covers.
+    pub fn tile(&self) -> Tile {
+        self.0.tile()
+    }
+
+    /// Whether evaluation takes [`GaloisKeys`](crate::GaloisKeys), to pack several products into one response.
+    pub fn packed(&self) -> bool {
+        self.0.packed()
+    }
+
+    /// Ciphertexts of both messages.
+    pub fn ciphertexts(&self) -> Ciphertexts {
+        self.0.ciphertexts()
+    }
+
+    /// Seconds that the planner reckons with: both messages on the link, and the computation of both parties.
+    pub fn seconds(&self) -> f64 {
+        self.0.seconds()
+    }
+
+    /// Exact length of [`Self::request`]'s message.
+    pub fn upload_bytes(&self) -> usize {
+        self.0.upload_bytes()
+    }
+
+    /// Exact length of [`Self::respond`]'s message.
+    pub fn download_bytes(&self) -> usize {
+        self.0.download_bytes()
+    }
+
+    /// Bound on the error of a sum of shares, as [`MatmulPlan::lsb_error`] states it, with three differences: the
+    /// dropped part of corrections adds `4^k / 12 + 1 / 6` to the 11.5, and c0 is not rounded.
+    pub fn lsb_error(&self) -> u64 {
+        self.0.lsb_error()
+    }
+
+    #[cfg(test)]
+    pub(super) fn plan(&self) -> &MatmulPlan {
+        &self.0
+    }
+
+    /// The cells of the layout, which every constructor has made seeded.
+    fn cells(&self) -> Result<&Cells, HeError> {
+        let MatmulSpec { width, weight_bits, .. } = *self.spec();
+        let refused = HeError::Noise { width, weight_bits, max_lsb_error: self.lsb_error() };
+        self.0.layout.seeded.as_ref().ok_or(refused)
+    }
+
+    /// A uniformly random operand R (`batch * m * k` ring elements, row-major), and the message for the evaluator.
+    /// Errors: a key of another set.
+    pub fn request(
+        &self,
+        sk: &SecretKey,
+        rng: &mut (impl CryptoRng + ?Sized),
+    ) -> Result<(Vec<u64>, Vec<u8>), HeError> {
+        let params = sk.check(self.set())?;
+        let (layout, cells) = (&self.0.layout, self.cells()?);
+        let splitter = Splitter::new(params, layout, cells);
+        // One secret seed for the public ones, one for all errors; both fresh, streams by index.
+        let (seeds, errors) = (fresh_seed(rng), fresh_seed(rng));
+        let uploads = layout.tiling.uploads();
+        let parts: Vec<Request> =
+            (0..uploads).into_par_iter().map(|index| Request::new(sk, &splitter, &seeds, &errors, index)).collect();
+        let shape = self.spec().shape;
+        let mut r = vec![0; shape.batch * shape.m * shape.k];
+        let mut message = Vec::with_capacity(self.upload_bytes());
+        for Request { seed, corrections, .. } in &parts {
+            message.extend_from_slice(seed);
+            let mut writer = Writer::new(&mut message);
+            corrections.iter().for_each(|&cell| writer.push_wide(cell, cells.bits()));
+            writer.finish();
+        }
+        let width = self.spec().width;
+        let mut writer = Writer::new(&mut message);
+        for (index, Request { entries, .. }) in parts.iter().enumerate() {
+            let places = Places::new(&self.0, index);
+            for (place, &value) in places.0.iter().zip(entries.iter()) {
+                match *place {
+                    Place::Entry(entry) => r[entry] = value,
+                    Place::Negated(entry) => r[entry] = value.wrapping_neg() & bits::mask(width),
+                    Place::Open => writer.push(value, width),
+                }
+            }
+        }
+        writer.finish();
+        debug_assert_eq!(message.len(), self.upload_bytes());
+        Ok((r, message))
+    }
+
+    /// Multiplies the operand of a request by the weights: the message for the key holder, and this party's share of
+    /// the product (`batch * m * n` ring elements, row-major). Errors: those of [`MatmulPlan::evaluate`], and
+    /// corrections out of range.
+    pub fn respond<'a>(
+        &self,
+        keys: impl Into<EvaluationKeys<'a>>,
+        request: &[u8],
+        weights: Weights<'_>,
+        rng: &mut (impl CryptoRng + ?Sized),
+    ) -> Result<(Vec<u8>, Vec<u64>), HeError> {
+        self.0.evaluate(keys, request, None, weights, rng)
+    }
+
+    /// The key holder's share of the product (`batch * m * n` ring elements, row-major). Errors: a key of another
+    /// set, a message of another length or with padding that is not zero.
+    pub fn finish(&self, sk: &SecretKey, response: &[u8]) -> Result<Vec<u64>, HeError> {
+        self.0.decrypt(sk, response)
+    }
+}
+
+/// What a coefficient of an upload holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// That entry of R.
+    Entry(usize),
+    /// Its negative.
+    Negated(usize),
+    /// Zero, once the value made of the seed is taken off.
+    Open,
+}
+
+/// What all coefficients of an upload hold.
+struct Places(Vec<Place>);
+
+impl Places {
+    fn new(plan: &MatmulPlan, index: usize) -> Self {
+        let n = plan.set().degree();
+        let mut places = vec![Place::Open; n];
+        for (position, entry) in plan.layout.x_entries(index) {
+            places[position & (n - 1)] = if position < n { Place::Entry(entry) } else { Place::Negated(entry) };
+        }
+        Self(places)
+    }
+}
+
+/// The ciphertext of one upload, split.
+struct Request {
+    seed: [u8; SEED_BYTES],
+    corrections: Vec<u128>,
+    entries: Zeroizing<Vec<u64>>,
+}
+
+impl Request {
+    fn new(sk: &SecretKey, splitter: &Splitter<'_>, seeds: &Seed, errors: &Seed, index: usize) -> Self {
+        let mut seeds = Expander::new(seeds, Label::RequestSeeds, index as u64);
+        let mut errors = Expander::new(errors, Label::RequestErrors, index as u64);
+        loop {
+            let seed = seeds.seed();
+            let v = Self::value(sk, splitter.params(), &seed, &mut errors);
+            if let Some((corrections, entries)) = Self::split(splitter, &v) {
+                return Self { seed, corrections, entries };
+            }
+        }
+    }
+
+    /// `a s + e`, coefficients.
+    fn value(sk: &SecretKey, params: &Params, seed: &[u8; SEED_BYTES], errors: &mut Expander) -> Zeroizing<Poly> {
+        let mut e = Zeroizing::new(vec![0; params.degree()]);
+        errors.errors(&mut e);
+        let mut v = Zeroizing::new(params.uniform(seed, Label::Request, 0));
+        params.pointwise(&mut v, sk.transformed());
+        params.inv(&mut v);
+        params.add_small(&mut v, &e);
+        v
+    }
+
+    /// Corrections and entries. None if a value lies in no cell.
+    fn split(splitter: &Splitter<'_>, v: &[u64]) -> Option<(Vec<u128>, Zeroizing<Vec<u64>>)> {
+        let n = splitter.params().degree();
+        let mut corrections = vec![0; n];
+        let mut entries = Zeroizing::new(vec![0; n]);
+        let mut inside = true;
+        for (i, (correction, entry)) in corrections.iter_mut().zip(entries.iter_mut()).enumerate() {
+            let split: Split = splitter.split(|limb| v[limb * n + i]);
+            (*correction, *entry) = (split.cell, split.entry);
+            inside &= split.inside;
+        }
+        inside.then_some((corrections, entries))
+    }
+}
+
+/// The ciphertexts of a request. Errors: another length, a correction out of range, padding that is not zero.
+pub(super) fn read(
+    plan: &MatmulPlan,
+    params: &Params,
+    cells: &Cells,
+    request: &[u8],
+) -> Result<Vec<Ciphertext>, HeError> {
+    HeError::check_length(REQUEST, plan.upload_bytes(), request.len())?;
+    let (layout, n, width) = (&plan.layout, params.degree(), plan.spec().width);
+    let uploads = layout.tiling.uploads();
+    let (parts, open) = request.split_at(uploads * layout.correction_bytes(cells));
+    let mut reader = Reader::new(open);
+    let places: Vec<Places> = (0..uploads).map(|index| Places::new(plan, index)).collect();
+    let take = |place: &Place| if *place == Place::Open { reader.take(width) } else { 0 };
+    let opened: Vec<u64> = places.iter().flat_map(|places| &places.0).map(take).collect();
+    reader.finish(REQUEST)?;
+    let lift = params.lift(width);
+    let ciphertext = |(part, opened): (&[u8], &[u64])| {
+        let (seed, corrections) = split_seed(part, REQUEST)?;
+        let mut reader = Reader::new(corrections);
+        let mut c0 = vec![0; params.words()];
+        for (i, &opened) in opened.iter().enumerate() {
+            let cell = reader.take_wide(cells.bits());
+            if cell >= cells.count {
+                return Err(HeError::Correction { message: REQUEST, limit: cells.count, got: cell });
+            }
+            let offset = (cell << cells.dropped) + cells.half();
+            let remainder = lift.remainder(u128::from(opened));
+            for (l, limb) in params.limbs().iter().enumerate() {
+                let p = limb.modulus();
+                // -(lift + offset)
+                let value = p.add(lift.residue(l, p, remainder), p.reduce_wide(offset));
+                c0[l * n + i] = p.sub(0, value);
+            }
+        }
+        reader.finish(REQUEST)?;
+        params.fwd(&mut c0);
+        Ok(Ciphertext { c0, c1: params.uniform(&seed, Label::Request, 0) })
+    };
+    parts.par_chunks_exact(layout.correction_bytes(cells)).zip(opened.par_chunks_exact(n)).map(ciphertext).collect()
+}
+
+/// The holder's shares of the outputs of a response, from `c1 s` (coefficients) and the seed of what c0 became.
+pub(super) fn shares(
+    plan: &MatmulPlan,
+    params: &Params,
+    phase: &[u64],
+    response: usize,
+    seed: &[u8; SEED_BYTES],
+) -> Vec<u64> {
+    let n = params.degree();
+    let mut body = Expander::new(seed, Label::ResponseBody, response as u64);
+    let share = |(position, _)| {
+        let limbs = params.limbs().iter().enumerate();
+        let value = limbs.map(|(i, l)| l.modulus().add(body.residue(l.modulus()), phase[i * n + position]));
+        round_torus(params.torus(value), plan.spec().width) as u64
+    };
+    plan.layout.outputs(response).map(share).collect()
+}
