@@ -1,4 +1,5 @@
-//! The inner loops over blocks: portable code, and kernels for AVX-512 with AES-NI or VAES that give the same bytes.
+//! The inner loops over blocks: portable code, and kernels for AVX2 or AVX-512 with AES-NI or VAES that give the same
+//! bytes.
 //!
 //! The layers above reach both through [`Permutation`] (AES under one key) and [`Prgs`] (AES under many), which hold
 //! the choice. Kernels are the methods of [`Simd`], a proof that the processor runs them; the portable twin of each
@@ -23,7 +24,7 @@ pub(crate) use other::{Key, Simd};
 
 pub(crate) use code::TABLE;
 pub use leaves::Lane;
-pub(crate) use leaves::children;
+pub(crate) use leaves::{Sums, Words};
 pub(crate) use permutation::{Permutation, Prgs};
 pub(crate) use planes::Shape;
 pub(crate) use portable::sigma;

@@ -2,7 +2,7 @@
 
 use super::Shape;
 use super::code::TABLE;
-use super::leaves::Lane;
+use super::leaves::{Sums, Words};
 use super::transpose::BATCH;
 use crate::Block;
 
@@ -50,11 +50,15 @@ impl Simd {
         match self {}
     }
 
-    pub(crate) fn children(self, _: &[Block], _: &[Block], _: Block, _: &mut [Block]) {
+    pub(crate) fn expand(self, _: &Key, _: [&mut [Block]; 2], _: usize, _: &[u64], _: Block, _: Words<'_>) {
         match self {}
     }
 
-    pub(crate) fn correct<L: Lane>(self, _: &[Block], _: &[Block], _: Block, _: u64, _: &mut [L]) {
+    pub(crate) fn sums(self, _: &Key, _: &[Block], _: usize) -> Sums {
+        match self {}
+    }
+
+    pub(crate) fn grow_level(self, _: &Key, _: &mut [Block], _: usize, _: Block, _: usize) -> Sums {
         match self {}
     }
 
