@@ -40,14 +40,27 @@ pub enum Kernels {
     Detected,
     /// Portable code only; the `aes` crate may still use instructions for AES.
     Portable,
+    /// One of [`Kernels::families`].
+    Family(Family),
 }
 
+/// A set of kernels that this processor runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Family(Simd);
+
 impl Kernels {
+    /// The portable code and every set of kernels that [`bits::cpu::Cpu::get`] allows, the fastest last.
+    pub fn families() -> Vec<Kernels> {
+        let sets = Simd::all().into_iter().map(|simd| Kernels::Family(Family(simd)));
+        std::iter::once(Kernels::Portable).chain(sets).collect()
+    }
+
     /// The permission to run kernels, if there are any to run.
     pub(crate) fn simd(self) -> Option<Simd> {
         match self {
             Kernels::Detected => Simd::detect(),
             Kernels::Portable => None,
+            Kernels::Family(Family(simd)) => Some(simd),
         }
     }
 

@@ -12,10 +12,10 @@ use crate::Block;
 /// Fewest nodes of a level that these loops take.
 pub(super) const LEAST: usize = 8;
 
+/// Most children in flight: eight vectors of four.
+const MOST: usize = 32;
+
 /// Hashes of N vectors of nodes, and the nodes.
-///
-/// Nodes are read and prepared a second time where registers are few: keeping them over the cipher costs as many
-/// stores besides.
 #[inline(always)]
 fn hashes<W: Wide, const N: usize>(w: W, pi: &Key, nodes: &[Block]) -> ([W::Vector; N], [W::Vector; N]) {
     let mut s = load::<W, N>(w, nodes);
@@ -23,7 +23,7 @@ fn hashes<W: Wide, const N: usize>(w: W, pi: &Key, nodes: &[Block]) -> ([W::Vect
         s[i] = w.sigma(s[i]);
     }
     let mut hashes = encrypt(w, pi, s);
-    let nodes = load::<W, N>(w, std::hint::black_box(nodes));
+    let nodes = load::<W, N>(w, nodes);
     for i in 0..N {
         hashes[i] = w.xor(hashes[i], w.sigma(nodes[i]));
     }
@@ -213,19 +213,20 @@ fn grow_run<W: Wide, const N: usize, const M: usize>(
 ) -> Sums {
     debug_assert!(M == 2 * N && size.is_multiple_of(N * W::BLOCKS));
     let (mut sums, keep) = (Running::new(w), nodes.len() >= 2 * size);
+    // Through memory, where there is room for leaves, too: registers are few.
+    let mut leaves = [Block::ZERO; MOST];
     for at in (0..size).step_by(N * W::BLOCKS).rev() {
         let pairs = children::<W, N>(w, pi, &nodes[at..at + N * W::BLOCKS], correction);
-        let (mut x, mut s) = ([w.zero(); M], [w.zero(); M]);
-        for i in 0..M {
-            x[i] = pairs[i / 2][i % 2];
-            s[i] = w.sigma(x[i]);
+        let next = match keep {
+            true => &mut nodes[2 * at..2 * at + M * W::BLOCKS],
+            false => &mut leaves[..M * W::BLOCKS],
+        };
+        for i in 0..N {
+            store::<W, 2>(w, &mut next[2 * i * W::BLOCKS..], pairs[i]);
         }
-        if keep {
-            store::<W, M>(w, &mut nodes[2 * at..2 * at + M * W::BLOCKS], x);
-        }
-        let y = encrypt(w, pi, s);
+        let (hashes, next) = hashes::<W, M>(w, pi, next);
         for i in 0..M {
-            sums.add(w, x[i], w.xor(y[i], s[i]), lanes);
+            sums.add(w, next[i], hashes[i], lanes);
         }
     }
     sums.total(w, lanes)
