@@ -3,8 +3,8 @@
 use net::Role;
 use zeroize::ZeroizeOnDrop;
 
-use super::shape::DpfShape;
 use super::block;
+use super::shape::DpfShape;
 use crate::Block;
 #[cfg(feature = "probe")]
 use crate::kernels::Simd;

@@ -5,8 +5,8 @@ use net::Role;
 use rayon::prelude::*;
 use zeroize::ZeroizeOnDrop;
 
-use super::shape::{DpfShape, GROUP, level_bytes};
 use super::block;
+use super::shape::{DpfShape, GROUP, level_bytes};
 use crate::kernels::{Kernels, Permutation, Sums};
 use crate::keys::{ChosenKeys, SenderKeys};
 use crate::{Block, OtError};
@@ -171,7 +171,8 @@ impl Generation {
             Role::Server => sum.wrapping_neg() & mask(self.shape.width),
             Role::Client => sum & mask(self.shape.width),
         };
-        let values = self.sums.iter().flat_map(|sums| parts(sums.words, words).into_iter().take(words).map(signed)).collect();
+        let values =
+            self.sums.iter().flat_map(|sums| parts(sums.words, words).into_iter().take(words).map(signed)).collect();
         // The counts differ by 1 or -1 modulo 4; the borrow of the difference is the client's lowest bit.
         let bit = |set: u64| match self.role {
             Role::Server => set >> 1 & 1,

@@ -4,8 +4,8 @@ use aes::Aes128Enc;
 use zeroize::{Zeroize, Zeroizing};
 
 use super::code::{TABLE, add_code_words};
-use super::transpose::{BATCH, transpose};
 use super::leaves::{self, Sums, Words};
+use super::transpose::{BATCH, transpose};
 use super::{Key, Shape, Simd, planes, portable};
 use crate::Block;
 use crate::ggm::half;

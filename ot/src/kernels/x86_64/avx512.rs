@@ -4,8 +4,8 @@ use std::arch::x86_64::*;
 
 use super::super::code::TABLE;
 use super::super::transpose::{BATCH, TILES};
-use super::{INDEX_BYTES, index_words};
 use super::avx2::{load, store};
+use super::{INDEX_BYTES, index_words};
 use crate::Block;
 use crate::ggm::half;
 
