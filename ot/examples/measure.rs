@@ -1,6 +1,7 @@
 //! CPU time of set-up, extension and transfers, one party after the other on one thread; of extension and set-up the
-//! least of several repetitions, because other processes slow down a shared cache. An argument (`silent`,
-//! `softspoken4`, ..) restricts it to the set-up and extension of that kind, `transfers` to what follows them.
+//! least of several repetitions, because other processes slow down a shared cache. First a table with a column for every
+//! family of kernels that the processor has. An argument (`silent`, `softspoken4`, ..) restricts all to the extension
+//! and set-up of that kind, `loops` to the inner loops, `transfers` to what follows them.
 
 use std::time::Duration;
 
@@ -43,33 +44,34 @@ fn main() {
 }
 
 fn measure() {
-    let floor = aes_floor();
-    println!("AES-128 on 8 blocks at a time, one key, first-level cache: {floor:.2} ns a block");
-    let kinds = [
-        (CotKind::SoftSpoken(SoftSpoken::K2), 2.0),
-        (CotKind::SoftSpoken(SoftSpoken::K4), 4.0),
-        (CotKind::SoftSpoken(SoftSpoken::K8), 32.0),
-        (CotKind::Silent, SILENT_BLOCKS),
-    ];
-    println!(
-        "{:12} {:20} {:>10} {:>9} {:>9} {:>11} {:>11} {:>9}",
-        "kind", "kernels", "bits/OT", "receiver", "sender", "receiver", "sender", "AES alone"
-    );
-    println!(
-        "{:12} {:20} {:>10} {:>9} {:>9} {:>11} {:>11} {:>9}",
-        "", "", "", "ns/OT", "ns/OT", "M OT/s", "M OT/s", "ns/OT"
-    );
+    let softspoken = [SoftSpoken::K2, SoftSpoken::K4, SoftSpoken::K8].map(CotKind::SoftSpoken);
+    let kinds = softspoken.into_iter().chain([CotKind::Silent]);
     let only = std::env::args().nth(1);
-    let chosen = |kind| only.as_ref().is_none_or(|only| name(kind) == *only);
-    for (kind, blocks) in kinds.into_iter().filter(|(kind, _)| chosen(*kind)) {
-        for kernels in [Kernels::Detected, Kernels::Portable] {
-            extension(kind, kernels, blocks * floor);
+    let chosen = |name: &str| only.as_ref().is_none_or(|only| name == only);
+    let families = Kernels::families();
+    let row = |name: &str, unit: &str, cells: &[String]| {
+        let cells: String = cells.iter().map(|cell| format!(" {cell:>18} |")).collect();
+        println!("| {name:26} | {unit:4} |{cells}");
+    };
+    row("least times of one thread", "", &families.iter().map(|kernels| kernels.name().into()).collect::<Vec<_>>());
+    row("---", "---", &vec!["---".into(); families.len()]);
+    let aes: Vec<f64> = families.iter().map(|_| aes_floor()).collect();
+    row("AES, crate `aes`, block", "ns", &aes.iter().map(|time| format!("{time:.2}")).collect::<Vec<_>>());
+    for kind in kinds.clone().filter(|kind| chosen(&name(*kind))) {
+        let times: Vec<[f64; 2]> = families.iter().map(|&kernels| extension(kind, kernels)).collect();
+        for (party, label) in ["receiver", "sender"].into_iter().enumerate() {
+            let cells: Vec<String> =
+                times.iter().map(|times| format!("{:.2} ({:.0} M/s)", times[party], 1e3 / times[party])).collect();
+            row(&format!("{}, {label}, OT", name(kind)), "ns", &cells);
         }
     }
-    for (kind, _) in kinds.into_iter().filter(|(kind, _)| chosen(*kind)) {
+    if chosen("loops") {
+        loops(&families, row);
+    }
+    for kind in kinds.clone().filter(|kind| chosen(&name(*kind))) {
         set_ups(kind);
     }
-    if only.as_ref().is_some_and(|only| only != "transfers") {
+    if !chosen("transfers") {
         return;
     }
     let mut pair = set_up(CotKind::default(), Kernels::default());
@@ -97,9 +99,6 @@ fn measure() {
     }
 }
 
-/// AES calls per silent OT: the leaf, ten 16-bit indices, and the share of outputs kept back.
-const SILENT_BLOCKS: f64 = (1.0 + 1.25) * 1_048_576.0 / 964_608.0;
-
 /// Nanoseconds for a block of AES, the least of many repetitions.
 fn aes_floor() -> f64 {
     let cipher = Aes128Enc::new(&[7; 16].into());
@@ -119,8 +118,30 @@ fn name(kind: CotKind) -> String {
     }
 }
 
-/// One row of the table: the least time of several refills, so that other processes count less.
-fn extension(kind: CotKind, kernels: Kernels, floor: f64) {
+/// The rows of the inner loops, by [`ot::probe::loops`].
+fn loops(families: &[Kernels], row: impl Fn(&str, &str, &[String])) {
+    let mut loops: Vec<_> = families.iter().map(|&kernels| ot::probe::loops(kernels)).collect();
+    for i in 0..loops[0].len() {
+        let cells = loops.iter_mut().map(|loops| {
+            let least = (0..400).map(|_| {
+                let mut time = Duration::ZERO;
+                timed(&mut time, || (0..LOOPS).for_each(|_| (loops[i].run)()));
+                time
+            });
+            let ns = least.min().unwrap_or_default().as_secs_f64() * 1e9;
+            format!("{:.2}", ns / (LOOPS * loops[i].units) as f64)
+        });
+        let cells: Vec<String> = cells.collect();
+        row(loops[0][i].name, "ns", &cells);
+    }
+}
+
+/// Runs of an inner loop between two looks at the clock.
+const LOOPS: usize = 20;
+
+/// Nanoseconds of the receiver and the sender for an OT: the least time of several refills, so that other processes
+/// count less.
+fn extension(kind: CotKind, kernels: Kernels) -> [f64; 2] {
     let mut pair = set_up(kind, kernels);
     let (mut receive, mut send, mut made) = (Duration::MAX, Duration::MAX, 0);
     // Silent OT first leaves its small beginnings behind.
@@ -140,17 +161,7 @@ fn extension(kind: CotKind, kernels: Kernels, floor: f64) {
         pair.sender.random(all).expect("filled");
     }
     let ns = |t: Duration| t.as_secs_f64() * 1e9 / made as f64;
-    let wire = kind.extend_wire(pair.receiver.made(), made as usize);
-    let bits = wire.bytes() as f64 * 8.0 / made as f64;
-    let name = name(kind);
-    println!(
-        "{name:12} {:20} {bits:10.2} {:9.2} {:9.2} {:11.1} {:11.1} {floor:9.2}",
-        kernels.name(),
-        ns(receive),
-        ns(send),
-        1e3 / ns(receive),
-        1e3 / ns(send),
-    );
+    [ns(receive), ns(send)]
 }
 
 fn set_up(kind: CotKind, kernels: Kernels) -> Pair {

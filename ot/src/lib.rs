@@ -27,7 +27,7 @@ pub use bits::Bits;
 pub use block::Block;
 pub use correlate::Correlation;
 pub use error::OtError;
-pub use kernels::Kernels;
+pub use kernels::{Family, Kernels};
 pub use keys::{ChosenKeys, SenderKeys};
 pub use kind::CotKind;
 pub use lookup::Lookup;

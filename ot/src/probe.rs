@@ -12,9 +12,9 @@ use crate::base::{self, BaseSender, COUNT, Domain};
 use crate::dpf::{DpfShape, Expander, Lane};
 use crate::ggm::full;
 use crate::hash::CrHash;
-use crate::kernels::{BATCH, Permutation, Simd, all, transpose};
+use crate::kernels::{BATCH, Permutation, Simd, TABLE, all, transpose};
 use crate::softspoken::{SoftSpokenReceiver, SoftSpokenSender};
-use crate::{Bits, Block, ChosenKeys, Correlation, Lookup, SenderKeys, SoftSpoken};
+use crate::{Bits, Block, ChosenKeys, Correlation, Kernels, Lookup, SenderKeys, SoftSpoken};
 
 /// Takes a secret in and returns what computes on it, as often as it is called. Neither may branch or address by the
 /// secret.
@@ -49,6 +49,74 @@ pub fn probes() -> Vec<Probe> {
     set_up(&mut add);
     probes
 }
+
+/// An inner loop, to be timed.
+pub struct Loop {
+    /// What it computes, and of what the units are.
+    pub name: &'static str,
+    /// Units of one run.
+    pub units: usize,
+    /// Runs it.
+    pub run: Box<dyn FnMut()>,
+}
+
+/// The inner loops by `kernels`: a half tree, a transposition, and point functions of 128 windows of four words, made
+/// (all levels, without messages) and expanded.
+pub fn loops(kernels: Kernels) -> Vec<Loop> {
+    let (simd, mix) = (kernels.simd(), |i: u64| Block([i.wrapping_mul(0x9E37_79B9_7F4A_7C15), !i]));
+    let pi = move || Permutation::new(simd, mix(1));
+    let shape = DpfShape::new(7, 4, 32).expect("a shape in range");
+    let (levels, top) = (shape.depth() - shape.top(), 1 << shape.top());
+    let tree = {
+        let (mut sums, mut nodes, pi) = ([Block::ZERO; DEPTH], vec![Block::ZERO; 1 << DEPTH], pi());
+        move || pi.grow(mix(2), mix(3), &mut sums, black_box(&mut nodes))
+    };
+    let words = {
+        let (pi, mut nodes) = (pi(), vec![mix(4); 1 << DEPTH]);
+        let table: Box<[Block; TABLE]> = (0..TABLE as u64).map(mix).collect::<Vec<_>>().try_into().expect("as many");
+        move || pi.add_code_words(7, &table, black_box(&mut nodes))
+    };
+    let transposed = {
+        let mut rows: Box<[Block; BATCH]> = vec![mix(5); BATCH].try_into().expect("as many blocks");
+        move || match simd {
+            Some(simd) => simd.transpose(black_box(&mut rows)),
+            None => transpose(black_box(&mut rows)),
+        }
+    };
+    let made = {
+        let (pi, mut nodes) = (pi(), vec![mix(6); KEYS << (shape.depth() - 1)]);
+        move || {
+            for nodes in black_box(&mut nodes).chunks_exact_mut(1 << (shape.depth() - 1)) {
+                black_box(pi.sums(&nodes[..top], shape.words()));
+                for level in 0..levels {
+                    black_box(pi.grow_level(nodes, top << level, mix(level.into()), shape.words()));
+                }
+            }
+        }
+    };
+    let expanded = {
+        let mut keys: Vec<u64> = (0..(KEYS * shape.key_words()) as u64).map(|i| mix(i).0[0]).collect();
+        keys.chunks_exact_mut(shape.key_words()).for_each(|key| key[..2].copy_from_slice(&mix(1).0));
+        let mut expander = Expander::by(shape, Role::Client, simd, mix(1));
+        let mut out = vec![0u32; shape.values()];
+        move || {
+            for key in keys.chunks_exact(shape.key_words()) {
+                expander.expand(black_box(key), black_box(&mut out));
+            }
+        }
+    };
+    let entry = |name, units, run| Loop { name, units, run };
+    vec![
+        entry("half tree, leaf", 1 << DEPTH, Box::new(tree)),
+        entry("ten entries, output", 1 << DEPTH, Box::new(words)),
+        entry("transposition, OT", BATCH, Box::new(transposed)),
+        entry("DPF made, key", KEYS, Box::new(made)),
+        entry("DPF expanded, key", KEYS, Box::new(expanded)),
+    ]
+}
+
+/// Keys of a loop over point functions: as many as share a cipher key.
+const KEYS: usize = crate::dpf::GROUP;
 
 type Add<'a> = &'a mut dyn FnMut(&str, usize, Prepare);
 

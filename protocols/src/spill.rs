@@ -28,7 +28,8 @@ use zeroize::{Zeroize, Zeroizing};
 pub(super) const CHUNK_WORDS: usize = 1 << 15;
 const CHUNK_BYTES: usize = 8 * CHUNK_WORDS;
 
-/// Chunks that are read together and decrypted in parallel: enough for several cores, few enough to stay in a cache.
+/// Chunks that are written or read together, encrypted or decrypted in parallel: enough for several cores, few enough
+/// to stay in a cache.
 const GROUP: usize = 8;
 
 /// Why a stock cannot be kept.
@@ -91,6 +92,8 @@ pub(crate) struct Spill {
     file: Option<File>,
     /// Bytes written.
     end: u64,
+    /// Chunks as they go to the file, at most [`GROUP`]: fresh memory would cost as much as the cipher.
+    hidden: Vec<u64>,
 }
 
 /// A chunk in the file: [`CHUNK_WORDS`] words.
@@ -103,22 +106,35 @@ struct Chunk {
 }
 
 impl Spill {
-    fn write(&mut self, words: &[u64]) -> Result<Chunk, StockError> {
-        debug_assert_eq!(words.len(), CHUNK_WORDS);
+    /// Writes whole chunks and hands them to `keep`.
+    fn write(&mut self, words: &[u64], mut keep: impl FnMut(Chunk)) -> Result<(), StockError> {
+        debug_assert!(words.len().is_multiple_of(CHUNK_WORDS));
         let file = match &mut self.file {
             Some(file) => file,
             none => none.insert(tempfile::tempfile()?),
         };
-        let mut key = Box::new(Zeroizing::new([0; 32]));
-        SysRng.try_fill_bytes(&mut **key).map_err(io::Error::other)?;
-        let mut hidden: Vec<u64> = words.iter().map(|word| word.to_le()).collect();
-        let bytes = hidden.as_mut_bytes();
-        cipher(&key).apply_keystream(bytes);
-        let chunk = Chunk { at: self.end, key, hash: blake3::hash(bytes) };
-        file.seek(SeekFrom::Start(chunk.at))?;
-        file.write_all(bytes)?;
-        self.end += CHUNK_BYTES as u64;
-        Ok(chunk)
+        for words in words.chunks(GROUP * CHUNK_WORDS) {
+            let mut chunks = Vec::with_capacity(GROUP);
+            for at in (self.end..).step_by(CHUNK_BYTES).take(words.len() / CHUNK_WORDS) {
+                let mut key = Box::new(Zeroizing::new([0; 32]));
+                SysRng.try_fill_bytes(&mut **key).map_err(io::Error::other)?;
+                chunks.push(Chunk { at, key, hash: blake3::Hash::from_bytes([0; 32]) });
+            }
+            // All of it is encrypted below, before anything is written.
+            self.hidden.resize(words.len().max(self.hidden.len()), 0);
+            let hidden = &mut self.hidden[..words.len()];
+            let jobs = words.par_chunks_exact(CHUNK_WORDS).zip(hidden.par_chunks_exact_mut(CHUNK_WORDS));
+            jobs.zip(&mut chunks).for_each(|((words, hidden), chunk)| {
+                hidden.iter_mut().zip(words).for_each(|(hidden, word)| *hidden = word.to_le());
+                cipher(&chunk.key).apply_keystream(hidden.as_mut_bytes());
+                chunk.hash = blake3::hash(hidden.as_bytes());
+            });
+            file.seek(SeekFrom::Start(self.end))?;
+            file.write_all(hidden.as_bytes())?;
+            self.end += (chunks.len() * CHUNK_BYTES) as u64;
+            chunks.into_iter().for_each(&mut keep);
+        }
+        Ok(())
     }
 
     /// Reads `chunks` into `words`, [`CHUNK_WORDS`] each. After an error the words must not be used.
@@ -168,6 +184,13 @@ impl Queue {
     /// Appends `words`.
     pub(crate) fn push(&mut self, mut words: &[u64], spill: &mut Spill) -> Result<(), StockError> {
         while !words.is_empty() {
+            let whole = words.len() - words.len() % CHUNK_WORDS;
+            if self.back.is_empty() && whole > 0 {
+                let (now, later) = words.split_at(whole);
+                spill.write(now, |chunk| self.chunks.push_back(chunk))?;
+                (self.len, words) = (self.len + whole, later);
+                continue;
+            }
             if self.back.capacity() < CHUNK_WORDS {
                 // In one step: growing would leave copies behind.
                 self.back.reserve_exact(CHUNK_WORDS);
@@ -176,7 +199,7 @@ impl Queue {
             self.back.extend_from_slice(now);
             self.len += now.len();
             if self.back.len() == CHUNK_WORDS {
-                self.chunks.push_back(spill.write(&self.back)?);
+                spill.write(&self.back, |chunk| self.chunks.push_back(chunk))?;
                 self.back.clear();
             }
             words = later;
@@ -403,7 +426,7 @@ mod tests {
     #[test]
     fn a_file_that_cannot_be_written_is_an_error() {
         let read_only = tempfile::NamedTempFile::new().unwrap();
-        let mut spill = Spill { file: Some(File::open(read_only.path()).unwrap()), end: 0 };
+        let mut spill = Spill { file: Some(File::open(read_only.path()).unwrap()), ..Spill::default() };
         let error = Queue::default().push(&vec![0; CHUNK_WORDS], &mut spill).expect_err("it is open for reading");
         assert!(matches!(error, StockError::Io(_)), "{error:?}");
     }

@@ -3,11 +3,11 @@
 use bits::mask;
 use net::Role;
 use rayon::prelude::*;
-use zeroize::{Zeroize, ZeroizeOnDrop};
+use zeroize::ZeroizeOnDrop;
 
+use super::block;
 use super::shape::{DpfShape, GROUP, level_bytes};
-use super::{block, children};
-use crate::kernels::{Kernels, Permutation};
+use crate::kernels::{Kernels, Permutation, Sums};
 use crate::keys::{ChosenKeys, SenderKeys};
 use crate::{Block, OtError};
 
@@ -16,7 +16,7 @@ const STEP: &str = "dpf/level";
 /// The generation of a batch of keys, level by level; both parties run it alike.
 ///
 /// Memory bounds its speed: nodes are kept in place, one level short of the leaves, and their hashes are
-/// computed a second time, in the first-level cache, instead of being kept.
+/// computed a second time, in registers, instead of being kept.
 #[derive(ZeroizeOnDrop)]
 pub struct Generation {
     #[zeroize(skip)]
@@ -36,75 +36,9 @@ pub struct Generation {
     level: u32,
 }
 
-/// A party's sums over one level of a tree.
-#[derive(Clone, Copy, Default, Zeroize)]
-struct Sums {
-    /// Exclusive-or of the nodes' hashes.
-    hashes: Block,
-    /// Sums of their words.
-    words: [u64; 4],
-    /// Number of control bits set.
-    set: u64,
-}
-
-impl Sums {
-    fn of(nodes: &[Block], hashes: &[Block], words: usize) -> Self {
-        let mut sums = Sums::default();
-        for (node, hash) in nodes.iter().zip(hashes) {
-            sums.hashes ^= *hash;
-            let parts = parts(*hash, words);
-            sums.words.iter_mut().zip(parts).for_each(|(sum, part)| *sum = sum.wrapping_add(part));
-            sums.set += node.lsb();
-        }
-        sums
-    }
-}
-
-/// Buffers of one thread.
-struct Scratch {
-    hash: Permutation,
-    nodes: Vec<Block>,
-    hashes: Vec<Block>,
-    children: Vec<Block>,
-}
-
-impl Scratch {
-    fn new(key: &[u64], shape: DpfShape) -> Self {
-        let buffer = || vec![Block::ZERO; 1 << shape.depth];
-        Scratch {
-            hash: Permutation::new(Kernels::Detected.simd(), block(key)),
-            nodes: buffer(),
-            hashes: buffer(),
-            children: buffer(),
-        }
-    }
-
-    /// The sums of the first nodes.
-    fn sums(&mut self, nodes: &[Block], words: usize) -> Sums {
-        let hashes = &mut self.hashes[..nodes.len()];
-        self.hash.tree_hash(nodes, hashes);
-        Sums::of(nodes, hashes, words)
-    }
-
-    /// Grows a tree's first `size` nodes to the next level, in place where there is room, and returns its sums.
-    fn grow(&mut self, nodes: &mut [Block], size: usize, correction: Block, words: usize) -> Sums {
-        let parents = &mut self.nodes[..size];
-        parents.copy_from_slice(&nodes[..size]);
-        self.hash.tree_hash(parents, &mut self.hashes[..size]);
-        let next = nodes.get_mut(..2 * size).unwrap_or(&mut self.children[..2 * size]);
-        children(self.hash.simd(), parents, &self.hashes[..size], correction, next);
-        let hashes = &mut self.hashes[..2 * size];
-        self.hash.tree_hash(next, hashes);
-        Sums::of(next, hashes, words)
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        self.nodes.zeroize();
-        self.hashes.zeroize();
-        self.children.zeroize();
-    }
+/// The hash under the cipher key that a key begins with.
+fn hash(key: &[u64]) -> Permutation {
+    Permutation::new(Kernels::Detected.simd(), block(key))
 }
 
 impl Generation {
@@ -170,11 +104,9 @@ impl Generation {
             .zip(nodes.par_chunks(GROUP * room))
             .zip(keys.par_chunks(GROUP * key_words))
             .for_each(|((sums, nodes), keys)| {
-                let mut scratch = Scratch::new(keys, shape);
+                let hash = hash(keys);
                 let nodes = nodes.chunks_exact(room);
-                sums.iter_mut()
-                    .zip(nodes)
-                    .for_each(|(sums, nodes)| *sums = scratch.sums(&nodes[..size], shape.words));
+                sums.iter_mut().zip(nodes).for_each(|(sums, nodes)| *sums = hash.sums(&nodes[..size], shape.words));
             });
         Ok(Generation { shape, role, nodes, sums, offered: Vec::new(), products, delta, keys, level: shape.top() })
     }
@@ -218,12 +150,12 @@ impl Generation {
             .zip(self.sums.par_chunks_mut(GROUP))
             .zip(mine.zip(theirs))
             .for_each(|(((nodes, keys), sums), (mine, theirs))| {
-                let mut scratch = Scratch::new(keys, shape);
+                let hash = hash(keys);
                 let trees = nodes.chunks_exact_mut(room).zip(keys.chunks_exact_mut(key_words)).zip(sums);
                 for (((nodes, key), sums), (mine, theirs)) in trees.zip(mine.iter().zip(theirs)) {
                     let correction = *mine ^ Block::from_bytes(*theirs);
                     key[at..at + 2].copy_from_slice(&correction.0);
-                    *sums = scratch.grow(nodes, size, correction, shape.words);
+                    *sums = hash.grow_level(nodes, size, correction, shape.words);
                 }
             });
         self.level += 1;
@@ -239,7 +171,8 @@ impl Generation {
             Role::Server => sum.wrapping_neg() & mask(self.shape.width),
             Role::Client => sum & mask(self.shape.width),
         };
-        let values = self.sums.iter().flat_map(|sums| sums.words[..words].iter().map(|&sum| signed(sum))).collect();
+        let values =
+            self.sums.iter().flat_map(|sums| parts(sums.words, words).into_iter().take(words).map(signed)).collect();
         // The counts differ by 1 or -1 modulo 4; the borrow of the difference is the client's lowest bit.
         let bit = |set: u64| match self.role {
             Role::Server => set >> 1 & 1,
@@ -280,7 +213,6 @@ impl std::fmt::Debug for Generation {
 }
 
 /// The words of a leaf, the last two zero if it has two.
-#[inline(always)]
 fn parts(block: Block, words: usize) -> [u64; 4] {
     let [a, b] = block.0;
     if words == 2 { [a, b, 0, 0] } else { [a & mask(32), a >> 32, b & mask(32), b >> 32] }

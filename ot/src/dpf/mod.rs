@@ -41,17 +41,8 @@ pub use generate::Generation;
 pub use shape::{DpfShape, GROUP, TOP, level_bytes};
 
 use crate::Block;
-use crate::kernels::{self, Simd};
 
 /// The node of a party's key: two little-endian words.
 fn block(words: &[u64]) -> Block {
     Block([words[0], words[1]])
-}
-
-/// The nodes of the next level, by a kernel where there is one.
-fn children(simd: Option<Simd>, nodes: &[Block], hashes: &[Block], correction: Block, out: &mut [Block]) {
-    match simd {
-        Some(simd) => simd.children(nodes, hashes, correction, out),
-        None => kernels::children(nodes, hashes, correction, out),
-    }
 }

@@ -1,4 +1,5 @@
-//! The inner loops over blocks: portable code, and kernels for AVX-512 with AES-NI or VAES that give the same bytes.
+//! The inner loops over blocks: portable code, and kernels for AVX2 or AVX-512 with AES-NI or VAES that give the same
+//! bytes.
 //!
 //! The layers above reach both through [`Permutation`] (AES under one key) and [`Prgs`] (AES under many), which hold
 //! the choice. Kernels are the methods of [`Simd`], a proof that the processor runs them; the portable twin of each
@@ -23,7 +24,7 @@ pub(crate) use other::{Key, Simd};
 
 pub(crate) use code::TABLE;
 pub use leaves::Lane;
-pub(crate) use leaves::children;
+pub(crate) use leaves::{Sums, Words};
 pub(crate) use permutation::{Permutation, Prgs};
 pub(crate) use planes::Shape;
 pub(crate) use portable::sigma;
@@ -39,14 +40,27 @@ pub enum Kernels {
     Detected,
     /// Portable code only; the `aes` crate may still use instructions for AES.
     Portable,
+    /// One of [`Kernels::families`].
+    Family(Family),
 }
 
+/// A set of kernels that this processor runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Family(Simd);
+
 impl Kernels {
+    /// The portable code and every set of kernels that [`bits::cpu::Cpu::get`] allows, the fastest last.
+    pub fn families() -> Vec<Kernels> {
+        let sets = Simd::all().into_iter().map(|simd| Kernels::Family(Family(simd)));
+        std::iter::once(Kernels::Portable).chain(sets).collect()
+    }
+
     /// The permission to run kernels, if there are any to run.
     pub(crate) fn simd(self) -> Option<Simd> {
         match self {
             Kernels::Detected => Simd::detect(),
             Kernels::Portable => None,
+            Kernels::Family(Family(simd)) => Some(simd),
         }
     }
 

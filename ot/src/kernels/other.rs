@@ -2,12 +2,12 @@
 
 use super::Shape;
 use super::code::TABLE;
-use super::leaves::Lane;
+use super::leaves::{Sums, Words};
 use super::transpose::BATCH;
 use crate::Block;
 
 /// No value of this type exists.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Simd {}
 
 impl Simd {
@@ -17,7 +17,6 @@ impl Simd {
     }
 
     /// None.
-    #[cfg(any(test, feature = "probe"))]
     pub(crate) fn all() -> Vec<Self> {
         Vec::new()
     }
@@ -46,15 +45,20 @@ impl Simd {
         match self {}
     }
 
+    #[cfg(any(test, feature = "probe"))]
     pub(crate) fn tree_hash(self, _: &Key, _: &[Block], _: &mut [Block]) {
         match self {}
     }
 
-    pub(crate) fn children(self, _: &[Block], _: &[Block], _: Block, _: &mut [Block]) {
+    pub(crate) fn expand(self, _: &Key, _: [&mut [Block]; 2], _: usize, _: &[u64], _: Block, _: Words<'_>) {
         match self {}
     }
 
-    pub(crate) fn correct<L: Lane>(self, _: &[Block], _: &[Block], _: Block, _: u64, _: &mut [L]) {
+    pub(crate) fn sums(self, _: &Key, _: &[Block], _: usize) -> Sums {
+        match self {}
+    }
+
+    pub(crate) fn grow_level(self, _: &Key, _: &mut [Block], _: usize, _: Block, _: usize) -> Sums {
         match self {}
     }
 

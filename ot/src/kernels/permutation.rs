@@ -4,6 +4,7 @@ use aes::Aes128Enc;
 use zeroize::{Zeroize, Zeroizing};
 
 use super::code::{TABLE, add_code_words};
+use super::leaves::{self, Sums, Words};
 use super::transpose::{BATCH, transpose};
 use super::{Key, Shape, Simd, planes, portable};
 use crate::Block;
@@ -27,6 +28,7 @@ impl Permutation {
     }
 
     /// The permission to run kernels, if this permutation has one.
+    #[cfg(test)]
     pub(crate) fn simd(&self) -> Option<Simd> {
         match self {
             Permutation::Portable(_) => None,
@@ -66,11 +68,50 @@ impl Permutation {
     }
 
     /// `out[i] = H(nodes[i])`, the hash of [`crate::ggm::half`], for as many nodes.
+    #[cfg(any(test, feature = "probe"))]
     pub(crate) fn tree_hash(&self, nodes: &[Block], out: &mut [Block]) {
         debug_assert_eq!(nodes.len(), out.len());
         match self {
             Permutation::Portable(pi) => portable::tree_hash(pi, nodes, out),
             Permutation::Simd(simd, pi) => simd.tree_hash(pi, nodes, out),
+        }
+    }
+
+    /// The words of all leaves of a point function. The first of the two buffers `nodes` holds the `size` nodes to
+    /// begin with; each of the `corrections`, two words, makes a level, and `last` corrects the leaves. Both buffers
+    /// have a place for every leaf.
+    pub(crate) fn expand(
+        &self,
+        nodes: [&mut [Block]; 2],
+        size: usize,
+        corrections: &[u64],
+        last: Block,
+        out: Words<'_>,
+    ) {
+        match self {
+            Permutation::Portable(pi) => {
+                leaves::expand(nodes, size, corrections, last, out, |x, out| portable::tree_hash(pi, x, out));
+            }
+            Permutation::Simd(simd, pi) => simd.expand(pi, nodes, size, corrections, last, out),
+        }
+    }
+
+    /// The sums over `nodes`, whose hashes have `lanes` words, 2 or 4.
+    pub(crate) fn sums(&self, nodes: &[Block], lanes: usize) -> Sums {
+        match self {
+            Permutation::Portable(pi) => leaves::sums(nodes, lanes, |x, out| portable::tree_hash(pi, x, out)),
+            Permutation::Simd(simd, pi) => simd.sums(pi, nodes, lanes),
+        }
+    }
+
+    /// Grows the first `size` of `nodes`, a power of two, to the next level of a point function, in place if there is
+    /// room for it, and returns its sums.
+    pub(crate) fn grow_level(&self, nodes: &mut [Block], size: usize, correction: Block, lanes: usize) -> Sums {
+        match self {
+            Permutation::Portable(pi) => {
+                leaves::grow(nodes, size, correction, lanes, |x, out| portable::tree_hash(pi, x, out))
+            }
+            Permutation::Simd(simd, pi) => simd.grow_level(pi, nodes, size, correction, lanes),
         }
     }
 

@@ -121,9 +121,12 @@ impl Stock {
         batch: usize,
         matrix: Option<&FixedMatrix>,
     ) -> Result<(), Error> {
-        let words = Zeroizing::new(session.offline(|s| kind.make(s, batch, matrix))?);
-        debug_assert_eq!(words.len(), batch * kind.words(session.role()));
-        Ok(self.queues.entry(kind.clone()).or_default().push(&words, &mut self.spill)?)
+        // Putting away what was made is part of making it.
+        session.offline(|s| {
+            let words = Zeroizing::new(kind.make(s, batch, matrix)?);
+            debug_assert_eq!(words.len(), batch * kind.words(s.role()));
+            Ok(self.queues.entry(kind.clone()).or_default().push(&words, &mut self.spill)?)
+        })
     }
 }
 

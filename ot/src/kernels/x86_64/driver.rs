@@ -41,8 +41,23 @@ pub(super) trait Wide: Copy {
     /// Sums word by word.
     fn add(self, x: Self::Vector, y: Self::Vector) -> Self::Vector;
 
+    /// Sums of integers of 32 bits.
+    fn add32(self, x: Self::Vector, y: Self::Vector) -> Self::Vector;
+    /// Differences of words.
+    fn sub(self, x: Self::Vector, y: Self::Vector) -> Self::Vector;
+    /// Differences of integers of 32 bits.
+    fn sub32(self, x: Self::Vector, y: Self::Vector) -> Self::Vector;
+
     /// `x ^ y`.
     fn xor(self, x: Self::Vector, y: Self::Vector) -> Self::Vector;
+    /// `x ^ (mask & y)`.
+    fn xor_where(self, x: Self::Vector, mask: Self::Vector, y: Self::Vector) -> Self::Vector;
+    /// The lowest bit of every block, in all places of the block.
+    fn control(self, x: Self::Vector) -> Self::Vector;
+    /// The blocks of `x` and `y` in turn: the first half of these pairs, then the second.
+    fn zip(self, x: Self::Vector, y: Self::Vector) -> [Self::Vector; 2];
+    /// As [`Self::store`], to any address.
+    fn store_bytes(self, to: &mut [[u8; 16]], x: Self::Vector);
     /// `(x ^ y) & mask`.
     fn cut(self, x: Self::Vector, y: Self::Vector, mask: Self::Vector) -> Self::Vector;
     /// `sum ^ x` in the first `blocks` places, `sum` in the others.
@@ -59,7 +74,7 @@ pub(super) trait Wide: Copy {
 }
 
 #[inline(always)]
-fn load<W: Wide, const N: usize>(w: W, blocks: &[Block]) -> [W::Vector; N] {
+pub(super) fn load<W: Wide, const N: usize>(w: W, blocks: &[Block]) -> [W::Vector; N] {
     let mut x = [w.zero(); N];
     for i in 0..N {
         x[i] = w.load(&blocks[i * W::BLOCKS..(i + 1) * W::BLOCKS]);
@@ -344,6 +359,34 @@ macro_rules! kernels {
         }
 
         #[target_feature(enable = $features)]
+        pub(super) fn expand_tree(
+            pi: &Key,
+            nodes: [&mut [Block]; 2],
+            size: usize,
+            corrections: &[u64],
+            last: Block,
+            out: Words<'_>,
+        ) {
+            points::expand($wide::new(), pi, nodes, size, corrections, last, out);
+        }
+
+        #[target_feature(enable = $features)]
+        pub(super) fn sums_of_level(pi: &Key, nodes: &[Block], lanes: usize) -> Sums {
+            points::sums($wide::new(), pi, nodes, lanes)
+        }
+
+        #[target_feature(enable = $features)]
+        pub(super) fn grow_large_level(
+            pi: &Key,
+            nodes: &mut [Block],
+            size: usize,
+            correction: Block,
+            lanes: usize,
+        ) -> Sums {
+            points::grow($wide::new(), pi, nodes, size, correction, lanes)
+        }
+
+        #[target_feature(enable = $features)]
         fn double(pi: &Key, mask: Block, nodes: &mut [Block]) -> Block {
             driver::double($wide::new(), pi, mask, nodes)
         }
@@ -376,7 +419,7 @@ macro_rules! kernels {
             let mut indices = Indices([Block::ZERO; $group * CODE_WEIGHT / 8]);
             for (g, out) in groups.iter_mut().enumerate() {
                 draw(prg, place, (g * $group * CODE_WEIGHT / 8) as u64, &mut indices);
-                for (out, i) in out.iter_mut().zip(super::indices(&indices.0).as_chunks::<CODE_WEIGHT>().0) {
+                for (out, i) in out.iter_mut().zip(super::indices(&indices.0)) {
                     add_code_word(table, i, out);
                 }
             }

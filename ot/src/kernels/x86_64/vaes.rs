@@ -1,105 +1,106 @@
-//! The kernels for VAES: four blocks an instruction.
+//! The kernels for VAES beside AVX2: two blocks an instruction.
 
 use std::arch::x86_64::*;
 
 use super::super::code::{CODE_WEIGHT, TABLE};
+use super::super::leaves::{Sums, Words};
 use super::super::planes::{self, Shape};
 use super::super::transpose::{BATCH, TILES};
+use super::avx2::{add_at, add_code_word, encrypt, load, load2, store, store2};
 use super::driver::{self, Wide};
-use super::{Key, add_at, add_code_word, encrypt, load, load4, store, store4};
+use super::{Key, points};
 use crate::Block;
 use crate::ggm::half;
 
-/// Four blocks. A value proves VAES and AVX-512 F, DQ and VL.
+/// Two blocks. A value proves VAES and AVX2.
 #[derive(Clone, Copy)]
-struct Four(());
+struct Two(());
 
-impl Four {
+impl Two {
     #[inline]
-    #[target_feature(enable = "vaes,avx512f,avx512dq,avx512vl")]
+    #[target_feature(enable = "vaes,avx2")]
     fn new() -> Self {
-        Four(())
+        Two(())
     }
 }
 
-impl Wide for Four {
-    type Vector = __m512i;
-    const BLOCKS: usize = 4;
+impl Wide for Two {
+    type Vector = __m256i;
+    const BLOCKS: usize = 2;
 
     driver::methods! {
-        fn zero(self) -> __m512i { _mm512_setzero_si512() }
-        fn splat(self, block: &Block) -> __m512i { _mm512_broadcast_i32x4(load(block)) }
-        fn load(self, from: &[Block]) -> __m512i { load4(&from.as_chunks().0[0]) }
-        fn store(self, to: &mut [Block], x: __m512i) -> () { store4(&mut to.as_chunks_mut().0[0], x) }
-        fn load_some(self, from: &[Block]) -> __m512i { load_some(from) }
-        fn store_some(self, to: &mut [Block], x: __m512i) -> () { store_some(to, x) }
-        fn count(self, first: u64, high: u64) -> __m512i {
-            let start = _mm512_mask_set1_epi64(_mm512_set1_epi64(high as i64), 0b0101_0101, first as i64);
-            _mm512_add_epi64(start, _mm512_set_epi64(0, 3, 0, 2, 0, 1, 0, 0))
+        fn zero(self) -> __m256i { _mm256_setzero_si256() }
+        fn splat(self, block: &Block) -> __m256i { _mm256_broadcastsi128_si256(load(block)) }
+        fn load(self, from: &[Block]) -> __m256i { load2(&from.as_chunks().0[0]) }
+        fn store(self, to: &mut [Block], x: __m256i) -> () { store2(&mut to.as_chunks_mut().0[0], x) }
+        fn load_some(self, from: &[Block]) -> __m256i {
+            match from {
+                [block] => _mm256_zextsi128_si256(load(block)),
+                _ => load2(&from.as_chunks().0[0]),
+            }
         }
-        fn low(self, by: u64) -> __m512i { _mm512_maskz_set1_epi64(0b0101_0101, by as i64) }
-        fn tweaks(self, first: u64) -> __m512i {
-            let start = _mm512_maskz_set1_epi64(0b1010_1010, first as i64);
-            _mm512_add_epi64(start, _mm512_set_epi64(3, 0, 2, 0, 1, 0, 0, 0))
+        fn store_some(self, to: &mut [Block], x: __m256i) -> () {
+            match to {
+                [block] => store(block, _mm256_castsi256_si128(x)),
+                _ => store2(&mut to.as_chunks_mut().0[0], x),
+            }
         }
-        fn high(self, by: u64) -> __m512i { _mm512_maskz_set1_epi64(0b1010_1010, by as i64) }
-        fn add(self, x: __m512i, y: __m512i) -> __m512i { _mm512_add_epi64(x, y) }
-        fn xor(self, x: __m512i, y: __m512i) -> __m512i { _mm512_xor_si512(x, y) }
-        fn cut(self, x: __m512i, y: __m512i, mask: __m512i) -> __m512i {
-            _mm512_ternarylogic_epi64::<0x28>(x, y, mask)
+        fn count(self, first: u64, high: u64) -> __m256i {
+            _mm256_set_epi64x(high as i64, first.wrapping_add(1) as i64, high as i64, first as i64)
         }
-        fn xor_some(self, sum: __m512i, x: __m512i, blocks: usize) -> __m512i {
-            _mm512_mask_xor_epi64(sum, words(blocks), sum, x)
+        fn low(self, by: u64) -> __m256i { _mm256_set_epi64x(0, by as i64, 0, by as i64) }
+        fn tweaks(self, first: u64) -> __m256i {
+            _mm256_set_epi64x(first.wrapping_add(1) as i64, 0, first as i64, 0)
         }
-        fn sum(self, x: __m512i) -> Block { sum(x) }
-        fn sigma(self, x: __m512i) -> __m512i { sigma(x) }
-        fn round(self, x: __m512i, key: __m512i) -> __m512i { _mm512_aesenc_epi128(x, key) }
-        fn last_round(self, x: __m512i, key: __m512i) -> __m512i { _mm512_aesenclast_epi128(x, key) }
+        fn high(self, by: u64) -> __m256i { _mm256_set_epi64x(by as i64, 0, by as i64, 0) }
+        fn add(self, x: __m256i, y: __m256i) -> __m256i { _mm256_add_epi64(x, y) }
+        fn add32(self, x: __m256i, y: __m256i) -> __m256i { _mm256_add_epi32(x, y) }
+        fn sub(self, x: __m256i, y: __m256i) -> __m256i { _mm256_sub_epi64(x, y) }
+        fn sub32(self, x: __m256i, y: __m256i) -> __m256i { _mm256_sub_epi32(x, y) }
+        fn xor(self, x: __m256i, y: __m256i) -> __m256i { _mm256_xor_si256(x, y) }
+        fn xor_where(self, x: __m256i, mask: __m256i, y: __m256i) -> __m256i {
+            _mm256_xor_si256(x, _mm256_and_si256(mask, y))
+        }
+        fn control(self, x: __m256i) -> __m256i {
+            _mm256_srai_epi32::<31>(_mm256_slli_epi32::<31>(_mm256_shuffle_epi32::<0>(x)))
+        }
+        fn zip(self, x: __m256i, y: __m256i) -> [__m256i; 2] {
+            [_mm256_permute2x128_si256::<0x20>(x, y), _mm256_permute2x128_si256::<0x31>(x, y)]
+        }
+        fn store_bytes(self, to: &mut [[u8; 16]], x: __m256i) -> () { store_bytes(&mut to.as_chunks_mut().0[0], x) }
+        fn cut(self, x: __m256i, y: __m256i, mask: __m256i) -> __m256i {
+            _mm256_and_si256(_mm256_xor_si256(x, y), mask)
+        }
+        fn xor_some(self, sum: __m256i, x: __m256i, blocks: usize) -> __m256i {
+            match blocks {
+                1 => _mm256_xor_si256(sum, _mm256_zextsi128_si256(_mm256_castsi256_si128(x))),
+                _ => _mm256_xor_si256(sum, x),
+            }
+        }
+        fn sum(self, x: __m256i) -> Block {
+            let mut total = Block::ZERO;
+            store(&mut total, _mm_xor_si128(_mm256_castsi256_si128(x), _mm256_extracti128_si256::<1>(x)));
+            total
+        }
+        fn sigma(self, x: __m256i) -> __m256i { sigma(x) }
+        fn round(self, x: __m256i, key: __m256i) -> __m256i { _mm256_aesenc_epi128(x, key) }
+        fn last_round(self, x: __m256i, key: __m256i) -> __m256i { _mm256_aesenclast_epi128(x, key) }
     }
 }
 
-/// The 64-bit words of the first `blocks` blocks of a vector, at most four.
 #[inline]
-fn words(blocks: usize) -> __mmask8 {
-    debug_assert!(blocks <= 4);
-    ((1_u32 << (2 * blocks)) - 1) as __mmask8
-}
-
-/// Up to four blocks, and zeros.
-#[inline]
-#[target_feature(enable = "avx512f")]
-fn load_some(blocks: &[Block]) -> __m512i {
-    assert!(blocks.len() <= 4);
-    // SAFETY: the load touches the words of the mask alone: those of `blocks`.
-    unsafe { _mm512_maskz_loadu_epi64(words(blocks.len()), blocks.as_ptr().cast()) }
-}
-
-/// The first blocks of `value`, as many as there is room for, at most four.
-#[inline]
-#[target_feature(enable = "avx512f")]
-fn store_some(blocks: &mut [Block], value: __m512i) {
-    assert!(blocks.len() <= 4);
-    // SAFETY: the store touches the words of the mask alone: those of `blocks`. Any bytes are Blocks.
-    unsafe { _mm512_mask_storeu_epi64(blocks.as_mut_ptr().cast(), words(blocks.len()), value) }
+#[target_feature(enable = "avx2")]
+fn store_bytes(to: &mut [[u8; 16]; 2], x: __m256i) {
+    // SAFETY: there is room for 32 bytes; the store needs no alignment.
+    unsafe { _mm256_storeu_si256(std::ptr::from_mut(to).cast(), x) }
 }
 
 #[inline]
-#[target_feature(enable = "avx512f,avx512dq,avx512vl")]
-fn sum(x: __m512i) -> Block {
-    let sum = _mm256_xor_si256(_mm512_castsi512_si256(x), _mm512_extracti64x4_epi64::<1>(x));
-    let mut total = Block::ZERO;
-    store(&mut total, _mm_xor_si128(_mm256_castsi256_si128(sum), _mm256_extracti128_si256::<1>(sum)));
-    total
-}
-
-#[inline]
-#[target_feature(enable = "avx512f")]
-fn sigma(x: __m512i) -> __m512i {
+#[target_feature(enable = "avx2")]
+fn sigma(x: __m256i) -> __m256i {
     // swapped ^ (x & high).
-    let high = _mm512_set_epi64(-1, 0, -1, 0, -1, 0, -1, 0);
-    _mm512_ternarylogic_epi64::<0x78>(_mm512_shuffle_epi32::<0b01_00_11_10>(x), x, high)
+    let high = _mm256_set_epi64x(-1, 0, -1, 0);
+    _mm256_xor_si256(_mm256_shuffle_epi32::<0b01_00_11_10>(x), _mm256_and_si256(x, high))
 }
 
-// All counters of a leaf are four vectors; those of the next leaf, which does not depend on this one, are in flight
-// with them.
-driver::kernels!(Four, "aes,vaes,avx512f,avx512bw,avx512dq,avx512vl", counters: 4, group: 16, drawn: 5);
+driver::kernels!(Two, "aes,vaes,avx2", counters: 8, group: 16, drawn: 10);

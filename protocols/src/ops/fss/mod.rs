@@ -203,17 +203,29 @@ fn prepare_batch(s: &mut Session, shape: &FssShape, n: usize) -> Result<Vec<u64>
     let (sums, negative) = trees.leaves();
     // The values of a leaf's unused words at the index do not matter.
     let (used, all) = (shape.used_words(), tree.words());
-    let sums = sums.chunks_exact(all).flat_map(|sums| &sums[..used]);
-    leaf.iter_mut().zip(sums).for_each(|(leaf, sum)| *leaf = leaf.wrapping_add(*sum));
+    for (leaf, sums) in leaf.chunks_exact_mut(used).zip(sums.chunks_exact(all)) {
+        leaf.iter_mut().zip(sums).for_each(|(leaf, sum)| *leaf = leaf.wrapping_add(*sum));
+    }
     let negated = mux::mux(s, &negative, &leaf, shape.width - 1)?;
     leaf.iter_mut().zip(negated).for_each(|(leaf, negated)| *leaf = leaf.wrapping_sub(negated << 1));
     let opened = opening::masked(s, &leaf, shape.width)?;
-    let padded = |words: &[u64]| words.iter().copied().chain(std::iter::repeat_n(0, all - used)).collect::<Vec<_>>();
-    let keys = trees.finish(&opened.chunks_exact(used).flat_map(padded).collect::<Vec<_>>())?;
-
+    let mut corrections = vec![0; n * all];
+    for (correction, opened) in corrections.chunks_exact_mut(all).zip(opened.chunks_exact(used)) {
+        correction[..used].copy_from_slice(opened);
+    }
+    let keys = trees.finish(&corrections)?;
     let masks = index_shares.iter().zip(&low).map(|(index, low)| (index << shape.low_bits).wrapping_add(*low));
-    let entries = masks.zip(keys.chunks_exact(tree.key_words()));
-    Ok(entries.flat_map(|(mask, key)| std::iter::once(mask).chain(key.iter().copied())).collect())
+    Ok(entries(masks, &keys, tree))
+}
+
+/// The words of correlations: a mask, then a key, input by input.
+fn entries(masks: impl Iterator<Item = u64>, keys: &[u64], tree: DpfShape) -> Vec<u64> {
+    let mut out = Vec::with_capacity(keys.len() + keys.len() / tree.key_words());
+    for (mask, key) in masks.zip(keys.chunks_exact(tree.key_words())) {
+        out.push(mask);
+        out.extend_from_slice(key);
+    }
+    out
 }
 
 /// The products of the bits of an index, the highest first. Bit i counts 2^(i + 1) modulo 2^index_bits.
@@ -238,12 +250,14 @@ fn placed(
         let bit: Vec<u8> = (0..n).map(|item| index.get(item * bits + place) as u8).collect();
         let upper = mux::mux(s, &bit, &words, width)?;
         let per = words.len() / n;
-        let pairs = words.chunks_exact(per).zip(upper.chunks_exact(per));
-        let item = |(all, upper): (&[u64], &[u64])| {
-            let lower = all.iter().zip(upper).map(|(a, b)| a.wrapping_sub(*b));
-            lower.chain(upper.iter().copied()).collect::<Vec<u64>>()
-        };
-        words = pairs.flat_map(item).collect();
+        let mut both = vec![0; 2 * words.len()];
+        let items = both.chunks_exact_mut(2 * per).zip(words.chunks_exact(per).zip(upper.chunks_exact(per)));
+        for (both, (all, upper)) in items {
+            let (low, high) = both.split_at_mut(per);
+            low.iter_mut().zip(all.iter().zip(upper)).for_each(|(low, (a, b))| *low = a.wrapping_sub(*b));
+            high.copy_from_slice(upper);
+        }
+        words = both;
     }
     Ok(words)
 }
@@ -265,7 +279,9 @@ fn plant(
     let one = vec![u64::from(s.is_server()); n];
     let unit = placed(s, one, 1, index, 0..tree.top() as usize, bits as usize)?;
     let (size, per) = (1 << tree.top(), tree.top_ots());
-    let entries = Bits::from_fn(n * per, |i| unit[i / per * size + i % per + 1] & 1 == 1);
+    // All entries but the first.
+    let rest = |unit: &[u64]| (0..).zip(&unit[1..]).fold(0, |rest, (place, entry)| rest | (entry & 1) << place);
+    let entries = Bits::from_values(&unit.chunks_exact(size).map(rest).collect::<Vec<_>>(), per as u32);
     s.reserve(Role::Server, entries.len())?;
     s.reserve(Role::Client, entries.len())?;
     let (message, chosen) = s.receiver().choose(&entries)?;
@@ -339,8 +355,7 @@ fn payload(s: &mut Session, shape: &FssShape, low: &[u64]) -> Result<Vec<u64>, E
                 let words: Vec<u64> = low.iter().flat_map(products_of).collect();
                 cross::one_way(s, &products, Side::Supply(&words))?
             } else {
-                let bits = bits as usize;
-                let choices = Bits::from_fn(products.ots(), |i| square.choice(low[i / bits], (i % bits) as u32));
+                let choices = Bits::from_values(&low.iter().map(|&rho| square.chosen(rho)).collect::<Vec<_>>(), bits);
                 cross::one_way(s, &products, Side::Choose(&choices))?
             };
             let sum = |shares: &[u64]| shares.iter().fold(0u64, |sum, x| sum.wrapping_add(*x));
@@ -358,7 +373,7 @@ fn payload(s: &mut Session, shape: &FssShape, low: &[u64]) -> Result<Vec<u64>, E
                 let words: Vec<u64> = own.iter().flat_map(|&word| std::iter::repeat_n(word, bits)).collect();
                 cross::one_way(s, &products, Side::Supply(&words))?
             } else {
-                let choices = Bits::from_fn(products.ots(), |i| own[i / bits] >> (i % bits) & 1 == 1);
+                let choices = Bits::from_values(&own, FACTOR_FRAC);
                 cross::one_way(s, &products, Side::Choose(&choices))?
             };
             let sum = |shares: &[u64]| (0..).zip(shares).fold(0u64, |sum, (bit, x)| sum.wrapping_add(x << bit));

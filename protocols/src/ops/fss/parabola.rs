@@ -58,9 +58,9 @@ impl Square {
         rounded(rho * rho + dropped, self.shift())
     }
 
-    /// The client's choice `bit`.
-    pub(crate) fn choice(self, rho: u64, bit: u32) -> bool {
-        rho >> (self.dropped() + bit) & 1 == 1
+    /// The client's choices, the lowest bit first.
+    pub(crate) fn chosen(self, rho: u64) -> u64 {
+        rho >> self.dropped()
     }
 
     /// What the server supplies for choice `bit`: twice the bit's worth times its own part.
@@ -71,7 +71,7 @@ impl Square {
     /// The word that the parties share, from the server's and the client's part. It is rho^2 to within a few units.
     pub(crate) fn value(self, [server, client]: [u64; 2]) -> u64 {
         let own = self.own(Role::Server, server) + self.own(Role::Client, client);
-        let chosen = (0..self.choices()).filter(|&bit| self.choice(client, bit));
+        let chosen = (0..self.choices()).filter(|bit| self.chosen(client) >> bit & 1 == 1);
         own + chosen.map(|bit| self.product(server, bit)).sum::<u64>()
     }
 }

@@ -24,7 +24,8 @@ use ot::dpf::{DpfShape, Expander};
 use rayon::prelude::*;
 
 use super::{
-    BATCH_LEAVES, TASK, grow, grow_cost, index_products, index_shares, placed, placed_cost, plant, plant_cost,
+    BATCH_LEAVES, TASK, entries, grow, grow_cost, index_products, index_shares, placed, placed_cost, plant,
+    plant_cost,
 };
 use crate::operation::prelude::*;
 use crate::ops::{batch_items, batched_cost};
@@ -135,8 +136,7 @@ fn prepare_batch(s: &mut Session, width: u32, n: usize) -> Result<Vec<u64>, Erro
     let opened = opening::masked(s, &leaf, 1)?;
     let word = |bits: &[u64]| bits.iter().enumerate().fold(0, |word, (i, bit)| word | bit << i);
     let keys = trees.finish(&opened.chunks_exact(64).map(word).collect::<Vec<_>>())?;
-    let entries = masks.iter().zip(keys.chunks_exact(tree.key_words()));
-    Ok(entries.flat_map(|(mask, key)| std::iter::once(*mask).chain(key.iter().copied())).collect())
+    Ok(entries(masks.into_iter(), &keys, tree))
 }
 
 /// XOR shares of [x >= c] for every word of `x` and every c of `thresholds`, word by word. Each word takes one of
