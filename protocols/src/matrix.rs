@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use bits::cpu::{Cpu, Feature};
 use engine::{MatrixSource, Order};
+use he::{CachedWeights, WeightCache};
 
 use crate::weight::WEIGHT_BITS;
 
@@ -20,6 +21,8 @@ pub struct FixedMatrix {
     inputs: usize,
     outputs: usize,
     entries: Entries,
+    /// Where its transforms for products under encryption are kept, and by what name.
+    kept: Option<(Arc<WeightCache>, u64)>,
 }
 
 #[derive(Clone, Debug)]
@@ -36,7 +39,7 @@ impl FixedMatrix {
     /// may change later.
     pub fn rounded(numbers: Arc<dyn MatrixSource>, frac: u32) -> Self {
         let (inputs, outputs) = numbers.shape();
-        FixedMatrix { inputs, outputs, entries: Entries::Rounded { numbers, frac } }
+        FixedMatrix { inputs, outputs, entries: Entries::Rounded { numbers, frac }, kept: None }
     }
 
     /// The integers `entries`, row by row. Panics unless there are `inputs * outputs`, all below 2^[`WEIGHT_BITS`] in
@@ -44,7 +47,17 @@ impl FixedMatrix {
     pub fn integers(inputs: usize, outputs: usize, entries: Vec<i32>) -> Self {
         assert_eq!(entries.len(), inputs * outputs, "entries of a matrix");
         assert!(entries.iter().all(|w| w.unsigned_abs() >> WEIGHT_BITS == 0), "entries below 2^{WEIGHT_BITS}");
-        FixedMatrix { inputs, outputs, entries: Entries::Integers(entries.into()) }
+        FixedMatrix { inputs, outputs, entries: Entries::Integers(entries.into()), kept: None }
+    }
+
+    /// Keeps what products under encryption make of it in `cache`, while there is room. `key` names this matrix alone.
+    pub fn keep_in(self, cache: Arc<WeightCache>, key: u64) -> Self {
+        FixedMatrix { kept: Some((cache, key)), ..self }
+    }
+
+    /// What is kept of it.
+    pub(crate) fn kept(&self) -> Option<CachedWeights<'_>> {
+        self.kept.as_ref().map(|(cache, key)| CachedWeights { cache, key: *key })
     }
 
     /// Rows and columns.

@@ -1,10 +1,12 @@
 //! Weights in fixed point, the same for every box.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use crate::matrix::FixedMatrix;
 use crate::{Error, FRAC, LINEAR_WIDTH};
 use engine::{WeightData, WeightLoader, WeightSpec};
+use he::WeightCache;
 
 /// Entries of a quantised weight are below 2^WEIGHT_BITS in magnitude.
 pub const WEIGHT_BITS: u32 = 20;
@@ -89,6 +91,7 @@ pub fn quantise(spec: &WeightSpec, data: WeightData) -> Result<FixedWeight, Erro
 pub struct FixedLoader {
     frac_bits: Vec<u32>,
     announced: VecDeque<u32>,
+    cache: Option<Arc<WeightCache>>,
 }
 
 impl FixedLoader {
@@ -100,8 +103,14 @@ impl FixedLoader {
     pub fn announced(frac_bits: &[u32]) -> Result<Self, Error> {
         match frac_bits.iter().find(|frac| !(MIN_WEIGHT_FRAC..=DEFAULT_WEIGHT_FRAC).contains(*frac)) {
             Some(&got) => Err(Error::Scale { low: MIN_WEIGHT_FRAC, high: DEFAULT_WEIGHT_FRAC, got }),
-            None => Ok(FixedLoader { frac_bits: Vec::new(), announced: frac_bits.iter().copied().collect() }),
+            None => Ok(FixedLoader { announced: frac_bits.iter().copied().collect(), ..FixedLoader::default() }),
         }
+    }
+
+    /// A loader of weights whose transforms are kept in `cache`, see [`FixedMatrix::keep_in`]. No other loader uses
+    /// that cache.
+    pub fn keeping(cache: WeightCache) -> Self {
+        FixedLoader { cache: Some(Arc::new(cache)), ..FixedLoader::default() }
     }
 
     /// Fractional bits of the weights loaded so far, in order. Public: each tells the other party roughly the
@@ -111,12 +120,24 @@ impl FixedLoader {
     }
 }
 
+impl FixedLoader {
+    /// The weight, its matrix by its number in the cache.
+    fn kept(&self, weight: FixedWeight) -> FixedWeight {
+        let Some(cache) = &self.cache else { return weight };
+        let keep = |FixedValues { matrix, bias }| {
+            let key = self.frac_bits.len() as u64;
+            FixedValues { matrix: matrix.keep_in(cache.clone(), key), bias }
+        };
+        FixedWeight { values: weight.values.map(keep), ..weight }
+    }
+}
+
 impl WeightLoader for FixedLoader {
     type Weight = FixedWeight;
 
     fn load(&mut self, spec: &WeightSpec, data: Option<WeightData>) -> Result<FixedWeight, engine::Error> {
         let weight = match data {
-            Some(data) => quantise(spec, data)?,
+            Some(data) => self.kept(quantise(spec, data)?),
             None => FixedWeight::with_frac(spec, self.announced.pop_front().unwrap_or(DEFAULT_WEIGHT_FRAC)),
         };
         self.frac_bits.push(weight.frac);

@@ -48,6 +48,9 @@ pub(super) struct DemoArgs {
     /// Give up when the other party is silent for this many seconds.
     #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "120")]
     timeout: Duration,
+    /// Let the server keep up to so many bytes of transformed weights in memory.
+    #[arg(long, value_name = "BYTES", default_value_t = 0)]
+    weight_cache: usize,
     /// Write the report here.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -160,7 +163,7 @@ impl Client<'_> {
         sampler: &mut Sampler,
         observer: &mut dyn Observer,
     ) -> Result<Finished, Error> {
-        let hosted = ModelServer::load(files)?;
+        let hosted = ModelServer::load_keeping(files, self.args.weight_cache)?;
         let (here, there) = memory_pair(self.args.timeout);
         let limits =
             Limits { lengths: Lengths { prompt: self.prompt.ids().len(), tokens: self.tokens }, preprocess: None };
@@ -248,6 +251,7 @@ impl Server {
             "--max-tokens",
             &client.tokens.to_string(),
         ]);
+        command.args(["--weight-cache", &client.args.weight_cache.to_string()]);
         for (name, value) in by_name(client.terms) {
             command.args([&format!("--{name}"), &value]);
         }

@@ -60,6 +60,7 @@
 //! c0 in the direct form, which does not take place here.
 
 use super::MatmulPlan;
+use super::cache::CachedWeights;
 use super::cells::{Cells, Split, Splitter};
 use super::search;
 use super::spec::{MatmulSpec, PlanOptions};
@@ -215,7 +216,19 @@ impl SeededPlan {
         weights: Weights<'_>,
         rng: &mut (impl CryptoRng + ?Sized),
     ) -> Result<(Vec<u8>, Vec<u64>), HeError> {
-        self.0.evaluate(keys, request, None, weights, rng)
+        self.respond_cached(keys, request, weights, None, rng)
+    }
+
+    /// [`Self::respond`] with weights that may have been transformed before, as [`MatmulPlan::evaluate_cached`].
+    pub fn respond_cached<'a>(
+        &self,
+        keys: impl Into<EvaluationKeys<'a>>,
+        request: &[u8],
+        weights: Weights<'_>,
+        cached: Option<CachedWeights<'_>>,
+        rng: &mut (impl CryptoRng + ?Sized),
+    ) -> Result<(Vec<u8>, Vec<u64>), HeError> {
+        self.0.evaluate_cached(keys, request, None, weights, cached, rng)
     }
 
     /// The key holder's share of the product (`batch * m * n` ring elements, row-major). Errors: a key of another

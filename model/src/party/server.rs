@@ -3,7 +3,7 @@
 use std::sync::OnceLock;
 
 use net::{Channel, Role};
-use protocols::{FixedLoader, FixedWeight, Secure};
+use protocols::{FixedLoader, FixedWeight, Secure, WeightCache};
 
 use super::opening::SessionKind;
 use super::recorder::{Booked, Recorder, finish};
@@ -33,13 +33,25 @@ enum Grant {
 }
 
 impl ModelServer {
-    /// Reads and prepares the weights of `files`.
+    /// Reads the weights of `files` and prepares them.
     ///
     /// # Errors
     /// By the tensor's name: what is missing, has another shape, is not finite or does not fit the fixed point.
     pub fn load(files: ModelFiles) -> Result<Self, Error> {
+        Self::load_keeping(files, 0)
+    }
+
+    /// [`ModelServer::load`] of weights whose transforms stay in memory, up to `kept_bytes` of them, once a product
+    /// under encryption has made them.
+    ///
+    /// # Errors
+    /// By the tensor's name: what is missing, has another shape, is not finite or does not fit the fixed point.
+    pub fn load_keeping(files: ModelFiles, kept_bytes: usize) -> Result<Self, Error> {
         let ModelFiles { name, spec, checkpoint, tokenizer } = files;
-        let mut loader = FixedLoader::default();
+        let mut loader = match kept_bytes {
+            0 => FixedLoader::default(),
+            limit => FixedLoader::keeping(WeightCache::new(limit)),
+        };
         let model = Model::load(&mut loader, &spec, Some(&checkpoint))?;
         let frac_bits = loader.frac_bits().to_vec();
         let public = PublicModel { name, spec, frac_bits, tokenizer };

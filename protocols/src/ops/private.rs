@@ -184,7 +184,8 @@ fn direct(s: &mut Session, spec: MatmulSpec, side: Side<'_>) -> Result<Vec<u64>,
             let x = x.map(reduced);
             let upload = s.channel().recv(UPLOAD, plan.upload_bytes())?;
             let (keys, rng) = s.evaluation_keys(set);
-            let (download, share) = plan.evaluate(keys, &upload, x.as_deref(), Weights::Entries(w), rng)?;
+            let (download, share) =
+                plan.evaluate_cached(keys, &upload, x.as_deref(), Weights::Entries(w), w.kept(), rng)?;
             s.deliver(DOWNLOAD, download)?;
             Ok(share)
         }
@@ -208,7 +209,7 @@ fn seeded_share(s: &mut Session, spec: MatmulSpec, matrix: &FixedMatrix) -> Resu
     s.ensure_keys(Role::Client, plan.set(), plan.packed())?;
     let request = s.channel().recv(REQUEST, plan.upload_bytes())?;
     let (keys, rng) = s.evaluation_keys(plan.set());
-    let (response, share) = plan.respond(keys, &request, Weights::Entries(matrix), rng)?;
+    let (response, share) = plan.respond_cached(keys, &request, Weights::Entries(matrix), matrix.kept(), rng)?;
     s.deliver(RESPONSE, response)?;
     Ok(share)
 }

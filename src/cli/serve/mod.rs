@@ -72,6 +72,10 @@ pub(super) struct ServeArgs {
     /// Most tokens to generate for a client.
     #[arg(long, value_name = "N", default_value_t = Limits::default().lengths.tokens)]
     max_tokens: usize,
+    /// Keep up to so many bytes of transformed weights in memory. Products under encryption make them, and later ones
+    /// need not make them again. A weight takes 16 to 96 bytes.
+    #[arg(long, value_name = "BYTES", default_value_t = 0)]
+    weight_cache: usize,
     /// Keep this party's part of the pools that clients fill (`waggle preprocess`) and spend (`waggle generate
     /// --pool`) in this directory. They are as secret as the weights: never copy or restore them.
     #[arg(long, value_name = "DIR")]
@@ -198,7 +202,7 @@ pub(super) fn run(args: ServeArgs) -> Result<(), Error> {
     });
     let page = page.transpose()?;
 
-    let hosted = ModelServer::load(open_model(&args.model)?)?;
+    let hosted = ModelServer::load_keeping(open_model(&args.model)?, args.weight_cache)?;
     if args.no_calibration {
         warn!(
             "not calibrated: if values of this model leave the ranges of operations, texts are spoilt and nobody notices"
