@@ -17,10 +17,11 @@
 //! up is centred: passes begin at 3 or less, their third layer multiplies 24 at most, and sums of products end at
 //! `4 x 0.55`.
 //!
-//! Moduli below `2^50` leave room for 4. Forward, a layer maps c to at most `1/2 + c (1 + 1/32)`: from 1/2, the seventh
-//! multiplies 3.9 and ends at 4.5. Seven layers (N = 8192) may come before the blocks of 64, whose six begin again at
-//! 1/2. With an eighth its quotients reach `2^51.2` and those above `2^51` are rounded to even integers; it ends at
-//! 5.7. Inverse, values are centred before three layers, the third of which multiplies at most `8 (p / 2 + 1)`.
+//! Moduli below `2^50` leave room for 4. Forward, a layer maps c to at most `1/2 + c (1 + 1/32)`: from 1/2, the
+//! seventh multiplies 3.9 and ends at 4.5. Seven layers (N = 8192) may come before the blocks of 64, whose six begin
+//! again at 1/2. With an eighth its quotients reach `2^51.2` and those above `2^51` are rounded to even integers; it
+//! ends at 5.7. Inverse, values are centred before three layers, the third of which multiplies at most
+//! `8 (p / 2 + 1)`.
 
 use super::avx512::{self, doubles, transpose, words};
 use super::backend::{LANES, Lanes};

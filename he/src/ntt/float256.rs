@@ -1,5 +1,5 @@
-//! Transforms in double precision for AVX2 with FMA: the arithmetic of [`super::float`] on four lanes, with the bounds
-//! proven there.
+//! Transforms in double precision for AVX2 with FMA: the arithmetic of [`super::float`] on four lanes, with the
+//! bounds proven there.
 
 use super::backend::{MIN_POINTS, NttBackend, Product};
 use super::driver::MAX_DEGREE;
@@ -209,8 +209,8 @@ fn transpose([a, b, c, d]: [__m256d; 4]) -> [__m256d; 4] {
 }
 
 impl Float256Ntt {
-    /// None if [`Cpu::get`] lacks AVX2 or FMA, or if the degree is no power of two in `64..=16384`. The modulus and the
-    /// order of coefficients are those of `reference`.
+    /// None if [`Cpu::get`] lacks AVX2 or FMA, or if the degree is no power of two in `64..=16384`. The modulus and
+    /// the order of coefficients are those of `reference`.
     pub fn new(n: usize, reference: &TfheNtt) -> Option<Self> {
         if !Cpu::get().has_all(&[Feature::Avx2, Feature::Fma]) {
             return None;

@@ -1,5 +1,5 @@
-//! The backend of last resort. Whole transforms are taken from `tfhe-ntt`: its `mul_accumulate` may leave values above
-//! p. Transforms in subrings, and of few coefficients, are own code.
+//! The backend of last resort. Whole transforms are taken from `tfhe-ntt`: its `mul_accumulate` may leave values
+//! above p. Transforms in subrings, and of few coefficients, are own code.
 
 use super::backend::NttBackend;
 use crate::error::HeError;
@@ -48,8 +48,8 @@ impl TfheNtt {
         self.roots.iter().map(Shoup::value).collect()
     }
 
-    /// The transform of the coefficients given, in the subring that the length of `out` names: its roots are the first
-    /// of all. A layer adds at most 2 p to a value, so 14 of them stay below `2^6 p` without correction.
+    /// The transform of the coefficients given, in the subring that the length of `out` names: its roots are the
+    /// first of all. A layer adds at most 2 p to a value, so 14 of them stay below `2^6 p` without correction.
     fn transform(&self, out: &mut [u64], signed: &[i64]) {
         let (p, n) = (&self.modulus, out.len());
         out.iter_mut().zip(signed).for_each(|(x, &s)| *x = p.lift_small(s));

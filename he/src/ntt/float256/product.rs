@@ -1,7 +1,7 @@
 //! Products of matrices whose weights are the same for a whole vector of coefficients, on halves of residues.
 //!
-//! With `a = a1 2^s + a0` and w alike, `a w = h 4^s + (m - h - l) 2^s + l` of the products `h = a1 w1`, `l = a0 w0` and
-//! `m = (a0 + a1) (w0 + w1)` (Karatsuba): three fused multiply-adds a term. Sixteen registers do not hold the
+//! With `a = a1 2^s + a0` and w alike, `a w = h 4^s + (m - h - l) 2^s + l` of the products `h = a1 w1`, `l = a0 w0`
+//! and `m = (a0 + a1) (w0 + w1)` (Karatsuba): three fused multiply-adds a term. Sixteen registers do not hold the
 //! accumulators of all three, but they are independent, so one is made after the other. The halves of the
 //! coefficients are made once for all weights that meet them.
 

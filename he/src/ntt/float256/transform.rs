@@ -439,8 +439,8 @@ impl Float256Ntt {
         start
     }
 
-    /// The forward layers from that of `start` groups on, which takes its values in the way FIRST; blocks take them in
-    /// the way BLOCKS. The length of `data` names the subring.
+    /// The forward layers from that of `start` groups on, which takes its values in the way FIRST; blocks take them
+    /// in the way BLOCKS. The length of `data` names the subring.
     #[inline]
     #[target_feature(enable = "avx2,fma")]
     fn layers<const FIRST: u8, const BLOCKS: u8, const FACTOR: bool>(&self, data: &mut [u64], start: usize) {
