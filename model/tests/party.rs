@@ -90,6 +90,7 @@ fn client_against(lie: impl FnOnce(&mut Channel) -> Result<(), NetError> + Send)
             let hello = hello
                 .agree("preprocess", false)
                 .agree("packing", "auto")
+                .agree("cores", "40")
                 .agree("masks", "seeded")
                 .agree("link", link);
             hello.agree("reveal", "logits").agree("policy", "full").run(&mut server).unwrap();

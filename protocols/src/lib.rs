@@ -55,7 +55,7 @@ pub use engine::{Axis, Ceiling, Gelu, OperandId, OperandKind, Ranking, Shape, Te
 pub use error::Error;
 pub use fixed_point::{Fixed, FixedPoint, Plan, REVEAL_FRAC, Secure};
 pub use form::Form;
-pub use he::{Packing, WeightCache};
+pub use he::{DEFAULT_CORES, Packing, WeightCache};
 pub use matrix::FixedMatrix;
 pub use operation::Operation;
 pub use ops::cached::Operand;

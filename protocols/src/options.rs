@@ -42,6 +42,9 @@ pub struct Options {
     pub link: Shape,
     /// Whether matrix products pack their responses.
     pub packing: Packing,
+    /// Cores that each party is taken to have when products under encryption are planned: fewer send more and compute
+    /// less.
+    pub cores: u32,
     /// How products with private matrices are prepared, if the session has two phases.
     pub masks: Masks,
 }
@@ -56,6 +59,7 @@ impl Default for Options {
             preprocess: false,
             link: DEFAULT_LINK,
             packing: Packing::Auto,
+            cores: he::DEFAULT_CORES,
             masks: Masks::Seeded,
         }
     }

@@ -27,6 +27,7 @@ impl Plans {
         let plan_options = PlanOptions {
             bytes_per_second: options.link.bytes_per_second,
             packing: options.packing,
+            cores: options.cores,
             ..PlanOptions::default()
         };
         let cot_bits = options.ot.bits_per_ot();

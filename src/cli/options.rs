@@ -42,6 +42,10 @@ pub(super) struct TermsArgs {
     /// slowed. `always` plans as if the link were eight times slower.
     #[arg(long, value_parser = named(&PACKINGS), default_value = "auto")]
     packing: Packing,
+    /// Plan products under encryption for parties with so many cores each. Fewer weigh computation more: on `lan`, two
+    /// real cores are done soonest with 8 or less, and send more. Many favour few bytes.
+    #[arg(long, value_name = "N", default_value_t = protocols::DEFAULT_CORES, value_parser = clap::value_parser!(u32).range(1..=65536))]
+    cores: u32,
     /// How products with weights are prepared, in two phases: with masks that public seeds make (`seeded`), or with
     /// masks that the parties draw and send (`sent`), which takes about twice the bytes.
     #[arg(long, value_parser = named(&MASKS), default_value = "seeded")]
@@ -121,8 +125,8 @@ impl TermsArgs {
     pub(super) fn terms(&self, link: LinkArg) -> Result<Terms, Error> {
         let link = link.shape().unwrap_or(LOOPBACK);
         let preprocess = self.preprocess.unwrap_or(false);
-        let (packing, masks) = (self.packing, self.masks);
-        let protocol = protocols::Options { ot: self.ot, preprocess, link, packing, masks };
+        let TermsArgs { packing, cores, masks, .. } = *self;
+        let protocol = protocols::Options { ot: self.ot, preprocess, link, packing, cores, masks };
         let policy = self.policy.spec()?;
         if policy.clear_only() {
             return Err(Error::ClearOnly { policy: policy.to_string() });
@@ -140,7 +144,7 @@ pub(super) fn reported(terms: &Terms) -> impl Iterator<Item = (String, Value)> {
 }
 
 /// Terms by name, for the command line of the other party.
-pub(super) fn by_name(terms: &Terms) -> [(&'static str, String); 6] {
+pub(super) fn by_name(terms: &Terms) -> [(&'static str, String); 7] {
     let Terms { protocol, reveal, policy } = terms;
     [
         ("reveal", name(&REVEALS, reveal).to_owned()),
@@ -148,6 +152,7 @@ pub(super) fn by_name(terms: &Terms) -> [(&'static str, String); 6] {
         ("ot", name(&OT_SOURCES, &protocol.ot).to_owned()),
         ("preprocess", protocol.preprocess.to_string()),
         ("packing", name(&PACKINGS, &protocol.packing).to_owned()),
+        ("cores", protocol.cores.to_string()),
         ("masks", name(&MASKS, &protocol.masks).to_owned()),
     ]
 }

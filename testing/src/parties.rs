@@ -13,6 +13,7 @@ pub const DEALER: Options = Options {
     preprocess: false,
     link: protocols::DEFAULT_LINK,
     packing: protocols::Packing::Auto,
+    cores: protocols::DEFAULT_CORES,
     masks: protocols::Masks::Seeded,
 };
 

@@ -18,13 +18,10 @@ use crate::ntt::{TILES, exact_terms};
 
 /// How much more bytes count under [`Packing::Always`].
 const ALWAYS_WEIGHT: f64 = 8.0;
-/// Cores that each party is taken to keep busy, rather more than it has: of two plans that take about as long, the
-/// one that sends less is wanted. On `lan` (3 Gbit/s) a decode step of GPT-2 small takes 71.8, 62.1, 60.6, 56.9 and
-/// 55.1 MB in one phase with 12, 16, 24, 32 and 40, and preparing one 39.0, 37.7, 34.2, 30.0 and 29.6 MB.
-const CORES: f64 = 40.0;
-/// The same for seeded messages, which prepare products ahead of time. On `lan` the matrices of a block of GPT-2
-/// small take 17.0, 13.9 and 11.7 MB for 128 rows with 40, 64 and 80, and 5.6, 6.0 and 6.4 s of one core.
-const SEEDED_CORES: f64 = 80.0;
+/// By how much less computation counts for seeded messages, which prepare products ahead of time. On `lan` the matrices
+/// of a block of GPT-2 small take 17.0, 13.9 and 11.7 MB for 128 rows with factors of 1, 1.6 and 2 at 40 cores, and
+/// 5.6, 6.0 and 6.4 s of one core.
+const AHEAD: f64 = 2.0;
 /// Microseconds of one core of a 2.5 GHz Cascade Lake, per limb and coefficient (`examples/costs.rs`): of a transform
 /// layer, of which reading and writing weights are taken for two more, of placing a weight, of one product with one
 /// polynomial, of a merge apart from transforms and products, of making and reading an upload, of finishing and
@@ -48,7 +45,8 @@ const RESPONSE_US: f64 = 30e-3;
 /// Seconds of the whole product: both messages at the link's rate, and the computation.
 pub(super) fn seconds(layout: &Layout, options: &PlanOptions) -> f64 {
     let bytes = layout.upload_bytes() as f64 + download_estimate(layout);
-    let cores = if layout.seeded.is_some() { SEEDED_CORES } else { CORES };
+    let ahead = if layout.seeded.is_some() { AHEAD } else { 1.0 };
+    let cores = f64::from(options.cores.max(1)) * ahead;
     let weight = if options.packing == Packing::Always { ALWAYS_WEIGHT } else { 1.0 };
     weight * bytes / options.bytes_per_second.max(1) as f64 + compute_us(layout) * 1e-6 / cores
 }

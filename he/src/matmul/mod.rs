@@ -79,6 +79,6 @@ mod weights;
 pub use cache::{CachedWeights, WeightCache};
 pub use plan::MatmulPlan;
 pub use seeded::SeededPlan;
-pub use spec::{MatmulShape, MatmulSpec, Packing, PlanOptions};
+pub use spec::{DEFAULT_CORES, MatmulShape, MatmulSpec, Packing, PlanOptions};
 pub use tiling::Tile;
 pub use weights::{Entries, Weights};

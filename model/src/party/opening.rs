@@ -184,13 +184,14 @@ fn stated(terms: &Terms) -> Handshake {
 
 impl Terms {
     /// Version and terms by name.
-    pub(crate) fn facts(&self) -> [(String, String); 8] {
+    pub(crate) fn facts(&self) -> [(String, String); 9] {
         let Terms { protocol, reveal, policy } = self;
         [
             ("version", env!("CARGO_PKG_VERSION").to_owned()),
             ("ot", name(&OT_SOURCES, &protocol.ot).to_owned()),
             (PREPROCESS, protocol.preprocess.to_string()),
             ("packing", name(&PACKINGS, &protocol.packing).to_owned()),
+            ("cores", protocol.cores.to_string()),
             ("masks", name(&MASKS, &protocol.masks).to_owned()),
             ("link", link_name(protocol.link)),
             ("reveal", name(&REVEALS, reveal).to_owned()),

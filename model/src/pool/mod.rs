@@ -141,7 +141,7 @@ impl Purpose {
         let units: Vec<_> = needs.units.iter().collect();
         let operands: Vec<_> = needs.operands.iter().collect();
         let layout = serde_json::to_vec(&(units, operands)).map_err(json)?;
-        let how = |(name, _): &(String, String)| matches!(&**name, "packing" | "masks" | "link");
+        let how = |(name, _): &(String, String)| matches!(&**name, "packing" | "cores" | "masks" | "link");
         let mut facts: BTreeMap<String, String> = terms.facts().into_iter().filter(|fact| !how(fact)).collect();
         let frac_bits = model.frac_bits.iter().map(u32::to_string).collect::<Vec<_>>().join(" ");
         for (name, value) in [

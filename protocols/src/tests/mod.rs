@@ -27,6 +27,7 @@ pub(crate) const DEALER: Options = Options {
     preprocess: false,
     link: DEFAULT_LINK,
     packing: Packing::Auto,
+    cores: crate::DEFAULT_CORES,
     masks: Masks::Seeded,
 };
 
