@@ -1,7 +1,7 @@
 //! CPU time of set-up, extension and transfers, one party after the other on one thread; of extension and set-up the
-//! least of several repetitions, because other processes slow down a shared cache. First a table with a column for every
-//! family of kernels that the processor has. An argument (`silent`, `softspoken4`, ..) restricts all to the extension
-//! and set-up of that kind, `loops` to the inner loops, `transfers` to what follows them.
+//! least of several repetitions, because other processes slow down a shared cache. First a table with a column for
+//! every family of kernels that the processor has. An argument (`silent`, `softspoken4`, ..) restricts all to the
+//! extension and set-up of that kind, `loops` to the inner loops, `transfers` to what follows them.
 
 use std::time::Duration;
 
