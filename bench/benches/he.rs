@@ -26,6 +26,9 @@ fn backends(n: usize, prime: u64) -> Vec<(&'static str, Box<dyn NttBackend>)> {
         if let Some(float) = he::FloatNtt::new(n, &portable) {
             all.push(("float", Box::new(float)));
         }
+        if let Some(float256) = he::Float256Ntt::new(n, &portable) {
+            all.push(("float256", Box::new(float256)));
+        }
     }
     all.push(("tfhe-ntt", Box::new(portable)));
     all

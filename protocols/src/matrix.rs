@@ -13,7 +13,7 @@ use he::{CachedWeights, WeightCache};
 use crate::weight::WEIGHT_BITS;
 
 /// Entries that are rounded at a time.
-const PIECE: usize = 1024;
+const PIECE: usize = 256;
 
 /// A matrix of integers below 2^[`WEIGHT_BITS`] in magnitude. Clones share it.
 #[derive(Clone, Debug)]

@@ -3,8 +3,10 @@
 use super::cache;
 use super::layout::Layout;
 use super::response::{Evaluation, Response};
+use super::weights::Staged;
 use crate::ciphertext::Ciphertext;
 use rayon::prelude::*;
+use std::cell::OnceCell;
 use std::ops::Range;
 use zeroize::Zeroizing;
 
@@ -104,12 +106,15 @@ impl Columns<'_> {
             .meetings(tiles.start)
             .flat_map(|group| (0..tiling.inner_tiles()).map(move |inner_tile| (group, inner_tile)))
             .collect();
+        // Read when the first weights are not kept.
+        let staged = OnceCell::new();
+        let staged = || staged.get_or_init(|| self.evaluation.stage(&tiles)).as_ref();
         let mut signed = Zeroizing::new(vec![0i64; TERMS * tiles.len() * tiling.weight_span()]);
         let mut polys = Zeroizing::new(vec![0; TERMS * params.words()]);
         for (chunk, meetings) in meetings.chunks(TERMS).enumerate() {
             let kept = cached.map(|_| {
                 cache::form(cached, &plan.layout, (tiles.start, chunk), || {
-                    self.encode(&tiles, meetings, &mut signed);
+                    self.encode(&tiles, meetings, staged(), &mut signed);
                     let polys = |tile| {
                         let mut polys = Zeroizing::new(vec![0; meetings.len() * params.words()]);
                         self.factors(&signed, tiles.len(), tile, &mut polys);
@@ -119,7 +124,7 @@ impl Columns<'_> {
                 })
             });
             if kept.is_none() {
-                self.encode(&tiles, meetings, &mut signed);
+                self.encode(&tiles, meetings, staged(), &mut signed);
             }
             for (tile, sums) in sums.iter_mut().enumerate() {
                 match &kept {
@@ -136,11 +141,11 @@ impl Columns<'_> {
     }
 
     /// The coefficients of the weights of `meetings`, tile by tile for each.
-    fn encode(&self, tiles: &Range<usize>, meetings: &[(usize, usize)], signed: &mut [i64]) {
+    fn encode(&self, tiles: &Range<usize>, meetings: &[(usize, usize)], staged: Option<&Staged>, signed: &mut [i64]) {
         signed.fill(0);
         let each = tiles.len() * self.layout().tiling.weight_span();
         for (&(group, inner_tile), signed) in meetings.iter().zip(signed.chunks_exact_mut(each)) {
-            self.evaluation.encode_weights(tiles.clone(), group, inner_tile, signed);
+            self.evaluation.encode_weights(tiles.clone(), group, inner_tile, staged, signed);
         }
     }
 

@@ -196,12 +196,13 @@ impl Panels<'_> {
         let limbs = params.limbs();
         let mut weights: Form =
             limbs.iter().map(|l| Zeroizing::new(vec![0; points * pitch(l.ntt().weight_words())])).collect();
+        let staged = self.evaluation.stage(&block.tiles);
         let mut signed = Zeroizing::new(vec![0; tiles * span]);
         let mut polys = Zeroizing::new(vec![0; tiles * points]);
         for term in 0..terms {
             let (group, inner_tile) = (block.groups.start + term / tiling.inner_tiles(), term % tiling.inner_tiles());
             signed.fill(0);
-            self.evaluation.encode_weights(block.tiles.clone(), group, inner_tile, &mut signed);
+            self.evaluation.encode_weights(block.tiles.clone(), group, inner_tile, staged.as_ref(), &mut signed);
             for (l, out) in limbs.iter().zip(&mut weights) {
                 for (signed, poly) in signed.chunks_exact(span).zip(polys.chunks_exact_mut(points)) {
                     l.factor_signed(signed, weight_bits, poly);

@@ -4,7 +4,7 @@
 use super::cache::CachedWeights;
 use super::plan::MatmulPlan;
 use super::tiling::Tile;
-use super::weights::{Rows, Weights};
+use super::weights::{Rows, Staged, Weights};
 use crate::ciphertext::{Ciphertext, write_switched};
 use crate::galois::GaloisKeys;
 use crate::keys::PublicKey;
@@ -37,9 +37,23 @@ pub(super) struct Response {
 }
 
 impl Evaluation<'_> {
+    /// The columns of some column tiles, if weights are made when they are read.
+    pub(super) fn stage(&self, tiles: &Range<usize>) -> Option<Staged> {
+        let tiling = &self.plan.layout.tiling;
+        let columns = tiling.column_range(tiles.start).0..tiling.column_range(tiles.end - 1).1;
+        self.weights.stage(self.plan.spec.width, self.plan.spec.shape, columns)
+    }
+
     /// The polynomials of the weights in those columns of the column tiles that `group` owns, a span each; `out` has
-    /// zeros before.
-    pub(super) fn encode_weights(&self, tiles: Range<usize>, group: usize, inner_tile: usize, out: &mut [i64]) {
+    /// zeros before. `staged` is what [`Self::stage`] gave for these tiles.
+    pub(super) fn encode_weights(
+        &self,
+        tiles: Range<usize>,
+        group: usize,
+        inner_tile: usize,
+        staged: Option<&Staged>,
+        out: &mut [i64],
+    ) {
         let (spec, tiling) = (self.plan.spec, &self.plan.layout.tiling);
         let (shape, span) = (spec.shape, tiling.weight_span());
         let Tile { group: items, inner, cols, .. } = tiling.tile;
@@ -48,13 +62,16 @@ impl Evaluation<'_> {
         let last = tiling.column_range(tiles.end - 1).1;
         let (j0, j1) = tiling.inner_range(inner_tile);
         let (mut column, end) = (first.max(group * per_group), last.min((group + 1) * per_group));
+        let place = |c: usize| (c - first) / cols * span + (c - first) % cols * inner;
+        if let Some(staged) = staged {
+            return (column..end).for_each(|c| staged.read(c, j0..j1, &mut out[place(c)..][..j1 - j0]));
+        }
         while column < end {
             // A run of columns of one item.
             let (item, c) = (column / shape.n, column % shape.n);
             let run = (shape.n - c).min(end - column);
             let rows = Rows { start: (item * shape.k + j0) * shape.n + c, pitch: shape.n, rows: j1 - j0, count: run };
-            let place = |c: usize| (column - first + c) / cols * span + (column - first + c) % cols * inner;
-            self.weights.transpose(spec.width, spec.weight_bits, rows, out, place);
+            self.weights.transpose(spec.width, spec.weight_bits, rows, out, |c| place(column + c));
             column += run;
         }
     }

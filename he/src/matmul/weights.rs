@@ -1,8 +1,11 @@
 //! The plaintext operand, and how a block of it is read.
 
+use super::spec::MatmulShape;
 use crate::error::HeError;
 use bits::signed;
 use std::fmt::Debug;
+use std::ops::Range;
+use zeroize::Zeroizing;
 
 /// A plaintext operand whose entries are made when they are read, so that it need not be in memory.
 ///
@@ -58,9 +61,7 @@ impl Weights<'_> {
             Self::I16(w) => transpose(w, |w| signed(i64::from(w) as u64, width), block, out, at),
             Self::I32(w) => transpose(w, |w| signed(i64::from(w) as u64, width), block, out, at),
             Self::U64(w) => transpose(w, |w| signed(w, width), block, out, at),
-            // Where `bits` is `width`, an entry is read modulo `2^width`.
-            Self::Entries(w) if w.bits() < width => transpose_entries(*w, i64::from, block, out, at),
-            Self::Entries(w) => transpose_entries(*w, |w| signed(i64::from(w) as u64, width), block, out, at),
+            Self::Entries(_) => unreachable!("entries that are made are staged"),
         }
     }
 
@@ -111,33 +112,58 @@ fn transpose<T: Copy>(w: &[T], read: impl Fn(T) -> i64, block: Rows, out: &mut [
     }
 }
 
-/// [`transpose`] of entries that are made when they are read.
-fn transpose_entries(
-    w: &dyn Entries,
-    read: impl Fn(i32) -> i64,
-    block: Rows,
-    out: &mut [i64],
-    at: impl Fn(usize) -> usize,
-) {
-    let Rows { start, pitch, rows, count } = block;
-    let (first, column) = (start / pitch, start % pitch);
-    if w.by_columns() {
-        let mut line = vec![0; rows];
-        for c in 0..count {
-            w.read(column + c, first, &mut line);
-            out[at(c)..].iter_mut().zip(&line).for_each(|(out, &w)| *out = read(w));
+/// Whole columns of an operand that is made when it is read. Tiles take a few rows of many columns at a time, so it is
+/// read in long pieces first and placed from here.
+pub(super) struct Staged {
+    /// Column by column, of every row of its item.
+    entries: Zeroizing<Vec<i32>>,
+    first: usize,
+    rows: usize,
+    /// The width that entries are read modulo, unless they are below it.
+    reduced: Option<u32>,
+}
+
+impl Staged {
+    /// Writes rows of the column `column`.
+    pub(super) fn read(&self, column: usize, rows: Range<usize>, out: &mut [i64]) {
+        let column = &self.entries[(column - self.first) * self.rows..][..self.rows];
+        let entries = out.iter_mut().zip(&column[rows]);
+        match self.reduced {
+            None => entries.for_each(|(out, &w)| *out = i64::from(w)),
+            Some(width) => entries.for_each(|(out, &w)| *out = signed(i64::from(w) as u64, width)),
         }
-        return;
     }
-    let mut lines = vec![0; LINE * count];
-    for j in (0..rows).step_by(LINE) {
-        let some = LINE.min(rows - j);
-        lines
-            .chunks_exact_mut(count)
-            .take(some)
-            .enumerate()
-            .for_each(|(i, line)| w.read(first + j + i, column, line));
-        let block = Rows { start: 0, pitch: count, rows: some, count };
-        transpose(&lines, &read, block, out, |c| at(c) + j);
+}
+
+impl Weights<'_> {
+    /// The columns `columns` of all items side by side, read as signed integers modulo `2^width`, if they are made when
+    /// they are read.
+    pub(super) fn stage(&self, width: u32, shape: MatmulShape, columns: Range<usize>) -> Option<Staged> {
+        let Self::Entries(w) = *self else { return None };
+        let (k, first) = (shape.k, columns.start);
+        let mut entries = Zeroizing::new(vec![0; columns.len() * k]);
+        let mut column = first;
+        while column < columns.end {
+            // A run of columns of one item.
+            let (item, c) = (column / shape.n, column % shape.n);
+            let run = (shape.n - c).min(columns.end - column);
+            let out = &mut entries[(column - first) * k..][..run * k];
+            if w.by_columns() {
+                out.chunks_exact_mut(k).enumerate().for_each(|(i, out)| w.read(c + i, item * k, out));
+            } else {
+                let mut lines = Zeroizing::new(vec![0; LINE * run]);
+                for j in (0..k).step_by(LINE) {
+                    let some = LINE.min(k - j);
+                    let rows = lines.chunks_exact_mut(run).take(some).enumerate();
+                    rows.for_each(|(i, line)| w.read(item * k + j + i, c, line));
+                    for (i, out) in out.chunks_exact_mut(k).enumerate() {
+                        let line = |l: usize| lines[l * run + i];
+                        out[j..j + some].iter_mut().enumerate().for_each(|(l, out)| *out = line(l));
+                    }
+                }
+            }
+            column += run;
+        }
+        Some(Staged { entries, first, rows: k, reduced: (w.bits() >= width).then_some(width) })
     }
 }
