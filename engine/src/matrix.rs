@@ -51,7 +51,11 @@ impl MatrixSource for Array2<f32> {
     }
 
     fn read(&self, line: usize, from: usize, out: &mut [f32]) {
-        out.iter_mut().zip(self.row(line).iter().skip(from)).for_each(|(out, x)| *out = *x);
+        let row = self.row(line);
+        match row.as_slice() {
+            Some(row) => out.copy_from_slice(&row[from..from + out.len()]),
+            None => out.iter_mut().zip(row.iter().skip(from)).for_each(|(out, x)| *out = *x),
+        }
     }
 }
 

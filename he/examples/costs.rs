@@ -386,15 +386,23 @@ fn main() -> Result<(), HeError> {
             }
         }
     }
-    if !shapes.is_empty() {
-        return Ok(());
-    }
     println!("\nproducts of a random operand: set, tile (rows, inner, cols, run), bytes up, down,");
     println!("processor milliseconds of the key holder, the evaluator, the key holder");
-    for bytes_per_second in [375_000_000, 50_000_000] {
-        for shape in [(128, 768, 2304), (128, 768, 768), (128, 768, 3072), (128, 3072, 768)] {
-            prepared(shape, PlanOptions { bytes_per_second, ..PlanOptions::default() })?;
+    let block = vec![(128, 768, 2304), (128, 768, 768), (128, 768, 3072), (128, 3072, 768)];
+    let (random, links) = match &shapes[..] {
+        [] => (&block, &[375_000_000, 50_000_000][..]),
+        _ => (&shapes, &[375_000_000][..]),
+    };
+    for &bytes_per_second in links {
+        for cores in [2, 8, he::DEFAULT_CORES] {
+            println!("{} MB/s, planned for {cores} cores", bytes_per_second / 1_000_000);
+            for &shape in random {
+                prepared(shape, PlanOptions { bytes_per_second, cores, ..PlanOptions::default() })?;
+            }
         }
+    }
+    if !shapes.is_empty() {
+        return Ok(());
     }
     println!("\nelementwise products: set, bytes up, down, milliseconds to encrypt, evaluate, decrypt, plan");
     for (len, width) in [(8192, 64), (8192, 44), (8192, 32), (768, 64), (1 << 16, 64)] {

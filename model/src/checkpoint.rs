@@ -1,9 +1,9 @@
 //! Weights of a Hugging Face directory: safetensors, one file or several with an index.
 //!
-//! Only headers are kept in memory. A file is mapped, so that its numbers stay in the page cache and are read when they
-//! are used. The format (<https://github.com/huggingface/safetensors>): eight
-//! bytes of header length (little endian), a JSON object from tensor name to `{dtype, shape, data_offsets}`, then
-//! the data. Nothing in a file is trusted: lengths are checked before anything is allocated.
+//! Only headers are kept in memory. A file is mapped, so that its numbers stay in the page cache and are read when
+//! they are used. The format (<https://github.com/huggingface/safetensors>): eight bytes of header length (little
+//! endian), a JSON object from tensor name to `{dtype, shape, data_offsets}`, then the data. Nothing in a file is
+//! trusted: lengths are checked before anything is allocated.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;

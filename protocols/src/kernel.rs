@@ -13,8 +13,11 @@ use rayon::prelude::*;
 
 use crate::matrix::FixedMatrix;
 
-/// Columns of a task, where a line is a row: their sums stay in the first-level cache.
-const STRIP: usize = 512;
+#[cfg(target_arch = "x86_64")]
+mod x86_64;
+
+/// Columns of a task, where a line is a row: at least, and at most, so that their sums stay near the processor.
+const STRIP: (usize, usize) = (512, 4096);
 
 /// Entries of a line that are read at a time, where it is a column.
 const PIECE: usize = 2048;
@@ -24,9 +27,6 @@ const DEPTH: usize = 8;
 
 /// Columns of a task, where a line is a column.
 const COLUMNS: usize = 64;
-
-/// Sums of one output that are kept side by side.
-const LANES: usize = 16;
 
 /// X W for row-major X (m x inputs), modulo 2^64.
 pub(crate) fn times_matrix(x: &[u64], w: &FixedMatrix) -> Vec<u64> {
@@ -132,7 +132,8 @@ fn times_matrix_on(level: Level, x: &[u64], w: &FixedMatrix) -> Vec<u64> {
                         for row in 0..rows {
                             let part = row * inputs + from..row * inputs + from + line.len();
                             let (low, high) = (&halves.low[part.clone()], &halves.high[part]);
-                            inner(level, low, high, line, &mut sums[row * columns + column]);
+                            let sum = &mut sums[row * columns + column];
+                            *sum = sum.wrapping_add(inner(level, low, high, line));
                         }
                     }
                     sums
@@ -161,18 +162,24 @@ fn times_words_on(level: Level, x: &[u64], y: &[u64], inputs: usize, outputs: us
 /// Rows of `outputs` sums from tasks that each fill a strip of columns: those from the first number on, as many as
 /// the second says.
 fn strips(rows: usize, outputs: usize, fill: impl Fn(usize, usize, &mut [u64]) + Sync) -> Vec<u64> {
+    // Long pieces of rows are read fastest, but every thread needs some.
+    let (least, most) = STRIP;
+    let width = outputs
+        .div_ceil(rayon::current_num_threads())
+        .next_multiple_of(64)
+        .clamp(least, least.max(most / rows.max(1)));
     let strips: Vec<Vec<u64>> = (0..outputs)
         .into_par_iter()
-        .step_by(STRIP)
+        .step_by(width)
         .map(|start| {
-            let columns = STRIP.min(outputs - start);
+            let columns = width.min(outputs - start);
             let mut out = vec![0; rows * columns];
             fill(start, columns, &mut out);
             out
         })
         .collect();
     let mut out = vec![0; rows * outputs];
-    place(&strips, STRIP, outputs, &mut out);
+    place(&strips, width, outputs, &mut out);
     out
 }
 
@@ -195,50 +202,52 @@ fn scale_lines(
     low_sums: &mut [u64],
     high_sums: &mut [u32],
 ) {
-    #[inline(always)]
-    fn run(low: &[i32; DEPTH], high: &[u32; DEPTH], lines: &[i32], low_sums: &mut [u64], high_sums: &mut [u32]) {
-        let columns = low_sums.len();
-        let lines: [&[i32]; DEPTH] = std::array::from_fn(|i| &lines[i * columns..(i + 1) * columns]);
-        let high_sums = &mut high_sums[..columns];
-        for c in 0..columns {
-            let (mut sum, mut top) = (0u64, 0u32);
-            for i in 0..DEPTH {
-                let w = lines[i][c];
-                sum = sum.wrapping_add((i64::from(low[i]) * i64::from(w)) as u64);
-                top = top.wrapping_add(high[i].wrapping_mul(w as u32));
-            }
-            low_sums[c] = low_sums[c].wrapping_add(sum);
-            high_sums[c] = high_sums[c].wrapping_add(top);
+    let columns = low_sums.len();
+    let lines: [&[i32]; DEPTH] = std::array::from_fn(|i| &lines[i * columns..(i + 1) * columns]);
+    let high_sums = &mut high_sums[..columns];
+    #[cfg(target_arch = "x86_64")]
+    let done = match level {
+        // SAFETY: `family` is a level of this processor, and tests ask for no other.
+        Level::Avx2 | Level::Avx512 | Level::Ifma => unsafe {
+            x86_64::scale_lines_avx2(low, high, &lines, low_sums, high_sums)
+        },
+        Level::Portable => 0,
+    };
+    #[cfg(not(target_arch = "x86_64"))]
+    let done = {
+        let _: Level = level;
+        0
+    };
+    for c in done..columns {
+        for (line, (low, high)) in lines.iter().zip(low.iter().zip(high)) {
+            let w = line[c];
+            low_sums[c] = low_sums[c].wrapping_add((i64::from(*low) * i64::from(w)) as u64);
+            high_sums[c] = high_sums[c].wrapping_add(high.wrapping_mul(w as u32));
         }
     }
-    dispatch!(
-        level,
-        run(low: &[i32; DEPTH], high: &[u32; DEPTH], lines: &[i32], low_sums: &mut [u64], high_sums: &mut [u32])
-    );
 }
 
-/// Adds the inner product of the words (low, high) and of `line` to `sum`.
-fn inner(level: Level, low: &[i32], high: &[u32], line: &[i32], sum: &mut u64) {
-    #[inline(always)]
-    fn run(low: &[i32], high: &[u32], line: &[i32], sum: &mut u64) {
-        let (mut sums, mut tops) = ([0u64; LANES], [0u32; LANES]);
-        let parts = low.as_chunks::<LANES>();
-        let (highs, lines) = (high.as_chunks::<LANES>(), line.as_chunks::<LANES>());
-        for ((low, high), w) in parts.0.iter().zip(highs.0).zip(lines.0) {
-            for i in 0..LANES {
-                sums[i] = sums[i].wrapping_add((i64::from(low[i]) * i64::from(w[i])) as u64);
-                tops[i] = tops[i].wrapping_add(high[i].wrapping_mul(w[i] as u32));
-            }
-        }
-        let mut total = sums.iter().fold(0u64, |a, s| a.wrapping_add(*s));
-        let mut top = tops.iter().fold(0u32, |a, s| a.wrapping_add(*s));
-        for ((low, high), w) in parts.1.iter().zip(highs.1).zip(lines.1) {
-            total = total.wrapping_add((i64::from(*low) * i64::from(*w)) as u64);
-            top = top.wrapping_add(high.wrapping_mul(*w as u32));
-        }
-        *sum = sum.wrapping_add(total).wrapping_add(u64::from(top) << 32);
-    }
-    dispatch!(level, run(low: &[i32], high: &[u32], line: &[i32], sum: &mut u64));
+/// The inner product of the words (low, high) and of `line`.
+fn inner(level: Level, low: &[i32], high: &[u32], line: &[i32]) -> u64 {
+    #[cfg(target_arch = "x86_64")]
+    let (done, (sum, top)) = match level {
+        // SAFETY: `family` is a level of this processor, and tests ask for no other.
+        Level::Avx512 | Level::Ifma => (line.len() / 16 * 16, unsafe { x86_64::inner_avx512(low, high, line) }),
+        // SAFETY: the same.
+        Level::Avx2 => (line.len() / 8 * 8, unsafe { x86_64::inner_avx2(low, high, line) }),
+        Level::Portable => (0, (0, 0)),
+    };
+    #[cfg(not(target_arch = "x86_64"))]
+    let (done, (sum, top)) = {
+        let _: Level = level;
+        (0, (0u64, 0u32))
+    };
+    let rest = low[done..].iter().zip(&high[done..]).zip(&line[done..]);
+    let (sum, top) = rest.fold((sum, top), |(sum, top), ((low, high), w)| {
+        let product = (i64::from(*low) * i64::from(*w)) as u64;
+        (sum.wrapping_add(product), top.wrapping_add(high.wrapping_mul(*w as u32)))
+    });
+    sum.wrapping_add(u64::from(top) << 32)
 }
 
 /// Adds `x Y` for rows of `y` that lie `pitch` words apart, the first at `at`.

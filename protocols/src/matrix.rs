@@ -34,9 +34,9 @@ enum Entries {
 }
 
 impl FixedMatrix {
-    /// round(w 2^`frac`) for every entry w of `numbers`, halves away from zero. Entries that are no number count as
-    /// 0, and larger ones than 2^[`WEIGHT_BITS`] - 1 as that: [`quantise`](crate::quantise) refuses both, but a file
-    /// may change later.
+    /// round(w 2^`frac`) for every entry w of `numbers`, halves away from zero. Entries beyond
+    /// 2^[`WEIGHT_BITS`] - 1 in magnitude count as that, and so does what is no number:
+    /// [`quantise`](crate::quantise) refuses both, but a file may change later.
     pub fn rounded(numbers: Arc<dyn MatrixSource>, frac: u32) -> Self {
         let (inputs, outputs) = numbers.shape();
         FixedMatrix { inputs, outputs, entries: Entries::Rounded { numbers, frac }, kept: None }
@@ -50,7 +50,8 @@ impl FixedMatrix {
         FixedMatrix { inputs, outputs, entries: Entries::Integers(entries.into()), kept: None }
     }
 
-    /// Keeps what products under encryption make of it in `cache`, while there is room. `key` names this matrix alone.
+    /// Keeps what products under encryption make of it in `cache`, while there is room. `key` names this matrix
+    /// alone.
     pub fn keep_in(self, cache: Arc<WeightCache>, key: u64) -> Self {
         FixedMatrix { kept: Some((cache, key)), ..self }
     }
@@ -166,12 +167,16 @@ fn round_avx2(numbers: &[f32], unit: f32, out: &mut [i32]) {
 #[inline(always)]
 fn round_each(numbers: &[f32], unit: f32, out: &mut [i32]) {
     const MOST: f32 = ((1 << WEIGHT_BITS) - 1) as f32;
+    /// A number below 2^22 plus this one is rounded to an integer, halves to even, which is in its lowest bits.
+    const MAGIC: f32 = 12_582_912.0;
     for (out, &w) in out.iter_mut().zip(numbers) {
-        // Exact: a power of two changes the exponent alone, and a difference of close numbers is a number.
-        let scaled = (w * unit).clamp(-MOST, MOST);
-        let whole = scaled as i32;
-        let rest = scaled - whole as f32;
-        *out = whole + i32::from(rest >= 0.5) - i32::from(rest <= -0.5);
+        // A power of two changes the exponent alone. The order of the two bounds makes a number of what is none.
+        let scaled = (w * unit).max(-MOST).min(MOST);
+        let even = scaled + MAGIC;
+        // Exact: where halves went to even towards zero, one is missing.
+        let rest = scaled - (even - MAGIC);
+        let up = i32::from(rest == 0.5 && scaled > 0.0) - i32::from(rest == -0.5 && scaled < 0.0);
+        *out = even.to_bits() as i32 - MAGIC.to_bits() as i32 + up;
     }
 }
 
@@ -210,7 +215,7 @@ mod tests {
         let numbers = vec![f32::NAN, f32::INFINITY, -f32::MAX, 1.0e9];
         let matrix = Array2::from_shape_vec((2, 2), numbers).expect("four");
         let most = (1 << WEIGHT_BITS) - 1;
-        assert_eq!(FixedMatrix::rounded(Arc::new(matrix), 16).to_integers(), [0, most, -most, most]);
+        assert_eq!(FixedMatrix::rounded(Arc::new(matrix), 16).to_integers(), [-most, most, -most, most]);
     }
 
     #[test]

@@ -54,8 +54,8 @@ impl FixedWeight {
     }
 }
 
-/// Rounds a weight to fixed point: its integers are made when they are read. Reads all of it once. The weight gets as many fractional bits, up to [`DEFAULT_WEIGHT_FRAC`], as keep
-/// every entry below 2^[`WEIGHT_BITS`].
+/// Rounds a weight to fixed point: its integers are made when they are read. Reads all of it once. The weight gets as
+/// many fractional bits, up to [`DEFAULT_WEIGHT_FRAC`], as keep every entry below 2^[`WEIGHT_BITS`].
 ///
 /// # Errors
 /// Errors name the tensor. They are those of [`WeightData::check`], and [`Error::TooLarge`] for an entry of

@@ -18,9 +18,9 @@ use crate::ntt::{TILES, exact_terms};
 
 /// How much more bytes count under [`Packing::Always`].
 const ALWAYS_WEIGHT: f64 = 8.0;
-/// By how much less computation counts for seeded messages, which prepare products ahead of time. On `lan` the matrices
-/// of a block of GPT-2 small take 17.0, 13.9 and 11.7 MB for 128 rows with factors of 1, 1.6 and 2 at 40 cores, and
-/// 5.6, 6.0 and 6.4 s of one core.
+/// By how much less computation counts for seeded messages, which prepare products ahead of time. On `lan` the
+/// matrices of a block of GPT-2 small take 17.0, 13.9 and 11.7 MB for 128 rows with factors of 1, 1.6 and 2 at 40
+/// cores, and 5.6, 6.0 and 6.4 s of one core.
 const AHEAD: f64 = 2.0;
 /// Microseconds of one core of a 2.5 GHz Cascade Lake, per limb and coefficient (`examples/costs.rs`): of a transform
 /// layer, of which reading and writing weights are taken for two more, of placing a weight, of one product with one

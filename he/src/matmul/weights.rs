@@ -112,8 +112,8 @@ fn transpose<T: Copy>(w: &[T], read: impl Fn(T) -> i64, block: Rows, out: &mut [
     }
 }
 
-/// Whole columns of an operand that is made when it is read. Tiles take a few rows of many columns at a time, so it is
-/// read in long pieces first and placed from here.
+/// Whole columns of an operand that is made when it is read. Tiles take a few rows of many columns at a time, so it
+/// is read in long pieces first and placed from here.
 pub(super) struct Staged {
     /// Column by column, of every row of its item.
     entries: Zeroizing<Vec<i32>>,
@@ -136,8 +136,8 @@ impl Staged {
 }
 
 impl Weights<'_> {
-    /// The columns `columns` of all items side by side, read as signed integers modulo `2^width`, if they are made when
-    /// they are read.
+    /// The columns `columns` of all items side by side, read as signed integers modulo `2^width`, if they are made
+    /// when they are read.
     pub(super) fn stage(&self, width: u32, shape: MatmulShape, columns: Range<usize>) -> Option<Staged> {
         let Self::Entries(w) = *self else { return None };
         let (k, first) = (shape.k, columns.start);
