@@ -280,7 +280,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::weight::WEIGHT_BITS;
+    use crate::matrix::WEIGHT_BITS;
     use engine::MatrixSource;
     use proptest::prelude::*;
     use rand::rngs::StdRng;

@@ -56,7 +56,7 @@ pub use error::Error;
 pub use fixed_point::{Fixed, FixedPoint, Plan, REVEAL_FRAC, Secure};
 pub use form::Form;
 pub use he::{DEFAULT_CORES, Packing, WeightCache};
-pub use matrix::FixedMatrix;
+pub use matrix::{FixedMatrix, WEIGHT_BITS};
 pub use operation::Operation;
 pub use ops::cached::Operand;
 pub use options::{DEFAULT_LINK, Evaluation, Masks, Options};
@@ -66,9 +66,7 @@ pub use session::Session;
 pub use spill::{StockError, check_space};
 pub use stock::{Needs, Stock};
 pub use two_party::TwoParty;
-pub use weight::{
-    DEFAULT_WEIGHT_FRAC, FixedLoader, FixedValues, FixedWeight, MIN_WEIGHT_FRAC, WEIGHT_BITS, quantise,
-};
+pub use weight::{DEFAULT_WEIGHT_FRAC, FixedLoader, FixedValues, FixedWeight, MIN_WEIGHT_FRAC, quantise};
 pub use words::Words;
 
 /// Fractional bits of activations.

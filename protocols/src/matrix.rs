@@ -10,7 +10,8 @@ use bits::cpu::{Cpu, Feature};
 use engine::{MatrixSource, Order};
 use he::{CachedWeights, WeightCache};
 
-use crate::weight::WEIGHT_BITS;
+/// Entries of a quantised weight are below 2^WEIGHT_BITS in magnitude.
+pub const WEIGHT_BITS: u32 = 20;
 
 /// Entries that are rounded at a time.
 const PIECE: usize = 256;
@@ -165,6 +166,7 @@ fn round_avx2(numbers: &[f32], unit: f32, out: &mut [i32]) {
 }
 
 #[inline(always)]
+#[expect(clippy::manual_clamp, reason = "what is no number must become one")]
 fn round_each(numbers: &[f32], unit: f32, out: &mut [i32]) {
     const MOST: f32 = ((1 << WEIGHT_BITS) - 1) as f32;
     /// A number below 2^22 plus this one is rounded to an integer, halves to even, which is in its lowest bits.

@@ -5,8 +5,7 @@ use rayon::prelude::*;
 
 use crate::Error;
 use crate::kernel;
-use crate::matrix::FixedMatrix;
-use crate::weight::WEIGHT_BITS;
+use crate::matrix::{FixedMatrix, WEIGHT_BITS};
 use crate::words::signed;
 
 /// State of a run in the clear.
@@ -133,7 +132,7 @@ mod tests {
     #[test]
     fn products_with_a_matrix_are_exact_at_any_magnitude() {
         let most = (1 << WEIGHT_BITS) - 1;
-        let entries: Vec<i32> = (0..300 * 2).map(|i| if i % 3 == 0 { most } else { -(i as i32) * 1000 }).collect();
+        let entries: Vec<i32> = (0..300 * 2).map(|i| if i % 3 == 0 { most } else { -i * 1000 }).collect();
         let matrix = FixedMatrix::integers(300, 2, entries.clone());
         for x in [1i64, -1, (1 << 33) - 1, -(1 << 33), 1 << 34, i64::MAX, i64::MIN, i64::MIN + 1] {
             let x = ArrayD::from_shape_fn(IxDyn(&[2, 300]), |at| x ^ (at[1] as i64 & 3));

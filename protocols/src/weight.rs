@@ -3,13 +3,10 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use crate::matrix::FixedMatrix;
+use crate::matrix::{FixedMatrix, WEIGHT_BITS};
 use crate::{Error, FRAC, LINEAR_WIDTH};
 use engine::{WeightData, WeightLoader, WeightSpec};
 use he::WeightCache;
-
-/// Entries of a quantised weight are below 2^WEIGHT_BITS in magnitude.
-pub const WEIGHT_BITS: u32 = 20;
 
 /// Fractional bits of a weight whose entries are all below 2^(WEIGHT_BITS - DEFAULT_WEIGHT_FRAC) = 16.
 pub const DEFAULT_WEIGHT_FRAC: u32 = 16;

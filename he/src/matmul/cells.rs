@@ -6,10 +6,9 @@
 //! `floor(D / 2^k)` and f below `2^k`. A value that is uniform apart from the others has r, d and f that are uniform
 //! and independent of each other.
 
-use super::layout::Layout;
-use super::noise::{TAIL, weights};
 use crate::modulus::Shoup;
 use crate::params::{Lift, Params};
+use crate::set::ParamSet;
 
 /// What the dropped bits may add to the error of a product, in LSB at the tail that is covered. The standard
 /// deviation is then 0.03 LSB at most, and that of rounding c0, which seeded responses are spared, is 0.036.
@@ -29,16 +28,14 @@ pub(super) struct Cells {
 impl Cells {
     /// As few cells as the error allows. None if q is so small that a ciphertext would hold a value outside all
     /// cells about every other time, or so large that corrections do not fit.
-    pub(super) fn of(layout: &Layout) -> Option<Self> {
-        let (set, width) = (layout.set, layout.spec.width);
+    /// `per_unit` is the error of a product, at the tail that is covered, from dropped parts of up to one.
+    pub(super) fn of(set: ParamSet, width: u32, per_unit: f64) -> Option<Self> {
         if !(width + 1..=width + MAX_INTERVAL_BITS).contains(&set.log_q()) {
             return None;
         }
         let interval = set.quotient(width);
         // N (2^k + 1) values out of D are allowed to be no more than half.
         let most = interval.checked_ilog2()?.checked_sub(set.degree().ilog2() + 2)?;
-        let (weight_bits, nonzero) = weights(layout);
-        let per_unit = TAIL * (nonzero / 12.0).sqrt() * f64::from(weight_bits).exp2();
         let wanted = (SHARE_OF_ERROR * interval as f64 / per_unit).log2().max(0.0) as u32;
         let dropped = wanted.min(most);
         Some(Self { dropped, count: interval >> dropped })
@@ -84,9 +81,8 @@ pub(super) struct Splitter<'a> {
 }
 
 impl<'a> Splitter<'a> {
-    /// For a layout with `cells`.
-    pub(super) fn new(params: &'a Params, layout: &Layout, cells: &Cells) -> Self {
-        let width = layout.spec.width;
+    /// For entries of `width` bits under `set`, to which `params` belong.
+    pub(super) fn new(params: &'a Params, set: ParamSet, width: u32, cells: &Cells) -> Self {
         let limbs = params.limbs();
         let radix = |i: usize| {
             let (before, p) = (&limbs[..i], limbs[i].modulus());
@@ -95,7 +91,7 @@ impl<'a> Splitter<'a> {
             (radix, p.shoup(p.inverse(residue)))
         };
         let radices = (0..limbs.len()).map(radix).collect();
-        let interval = layout.set.quotient(width);
+        let interval = set.quotient(width);
         Self { params, cells: *cells, width, lift: params.lift(width), interval, radices }
     }
 

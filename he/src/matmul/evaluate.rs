@@ -5,7 +5,7 @@ use super::plan::MatmulPlan;
 use super::response::{Evaluation, Response};
 use super::spec::MatmulShape;
 use super::weights::Weights;
-use super::{columns, panel, seeded};
+use super::{columns, opened, panel};
 use crate::ciphertext::{Ciphertext, split_upload};
 use crate::error::HeError;
 use crate::galois::EvaluationKeys;
@@ -81,7 +81,7 @@ impl MatmulPlan {
         let levels = self.layout.packs.levels();
         let doublings = (levels.columns + levels.rows) as i32;
         let uploads = match &self.layout.seeded {
-            Some(cells) => seeded::read(self, params, cells, upload)?,
+            Some(cells) => opened::read(&self.layout, params, cells, upload)?,
             None => self.read(params, upload)?,
         };
         let finished = uploads

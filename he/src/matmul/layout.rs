@@ -46,11 +46,6 @@ impl Layout {
         Packs::full(&self.tiling).map(|packs| Self { packs, ..self })
     }
 
-    /// The same with seeded messages. None if this ring has no room for them.
-    pub(super) fn seeded(self) -> Option<Self> {
-        Cells::of(&self).map(|cells| Self { seeded: Some(cells), ..self })
-    }
-
     /// (coefficient, index into X) of every entry of an upload. A coefficient of N or more stands for `-X^(i - N)`.
     pub(super) fn x_entries(&self, upload: usize) -> impl Iterator<Item = (usize, usize)> + use<> {
         // X^-s = -X^(N-s): entries that move below zero come out at N and above of twice the range.

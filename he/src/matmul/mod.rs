@@ -62,6 +62,7 @@ mod cost;
 mod evaluate;
 mod layout;
 mod noise;
+mod opened;
 mod packs;
 mod panel;
 mod plan;

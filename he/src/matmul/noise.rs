@@ -1,18 +1,26 @@
 //! The bound on the error of a product; [`MatmulPlan::lsb_error`](super::MatmulPlan::lsb_error) states it.
 
+use super::cells::Cells;
 use super::layout::Layout;
 use crate::galois::switch_variance;
 use crate::sampling::ERROR_VARIANCE;
 
 /// Standard deviations that a tail bound covers: `2 exp(-8.5^2 / 2) < 2^-51`.
-pub(super) const TAIL: f64 = 8.5;
+const TAIL: f64 = 8.5;
 
 /// Bits of a weight, and the number of weights that meet in one product.
-pub(super) fn weights(layout: &Layout) -> (u32, f64) {
+fn weights(layout: &Layout) -> (u32, f64) {
     let spec = &layout.spec;
     // Ring elements are centred, which halves their size.
     let weight_bits = if spec.weight_bits == spec.width { spec.width - 1 } else { spec.weight_bits };
     (weight_bits, (layout.tiling.tile.cols * spec.shape.k) as f64)
+}
+
+/// The layout with seeded messages. None if its ring has no room for them.
+pub(super) fn seeded(layout: Layout) -> Option<Layout> {
+    let (weight_bits, nonzero) = weights(&layout);
+    let per_unit = TAIL * (nonzero / 12.0).sqrt() * f64::from(weight_bits).exp2();
+    Cells::of(layout.set, layout.spec.width, per_unit).map(|cells| Layout { seeded: Some(cells), ..layout })
 }
 
 /// The bound in LSB as a real number, without the final floor.

@@ -3,7 +3,7 @@
 use super::layout::Layout;
 use super::spec::{MatmulShape, MatmulSpec, PlanOptions};
 use super::tiling::Tile;
-use super::{cost, noise, search, seeded};
+use super::{cost, noise, opened, search};
 use crate::ciphertext::{Ciphertexts, read_lifted};
 use crate::error::HeError;
 use crate::keys::SecretKey;
@@ -174,7 +174,7 @@ impl MatmulPlan {
         let mut phase = Zeroizing::new(read_lifted(params, lift, layout.c1_bits, c1_part, RESPONSE)?);
         sk.mul(&mut phase);
         if let Some(seed) = seed {
-            return Ok(seeded::shares(self, params, &phase, response, seed));
+            return Ok(opened::shares(&self.layout, params, &phase, response, seed));
         }
         let mut reader = Reader::new(c0_part);
         let shares = layout

@@ -13,7 +13,7 @@ use crate::set::ParamSet;
 pub(super) fn search(spec: &MatmulSpec, options: &PlanOptions, seeded: bool) -> Result<Layout, HeError> {
     spec.check()?;
     let mut best: Option<(bool, f64, Layout)> = None;
-    let messages = |layout: Layout| if seeded { layout.seeded() } else { Some(layout) };
+    let messages = |layout: Layout| if seeded { noise::seeded(layout) } else { Some(layout) };
     let allowed = |layout: &Layout| options.packing != Packing::Never || !layout.packs.is_packed();
     for layout in candidates(spec).filter(allowed).filter_map(messages) {
         if noise::bound(&layout).floor() > options.max_lsb_error.max(1) as f64 {

@@ -62,25 +62,23 @@
 use super::MatmulPlan;
 use super::cache::CachedWeights;
 use super::cells::{Cells, Split, Splitter};
+use super::opened::{Place, Places};
 use super::search;
 use super::spec::{MatmulSpec, PlanOptions};
 use super::tiling::Tile;
 use super::weights::Weights;
-use crate::ciphertext::{Ciphertext, Ciphertexts};
+use crate::ciphertext::Ciphertexts;
 use crate::error::HeError;
 use crate::galois::EvaluationKeys;
 use crate::keys::SecretKey;
-use crate::params::{Params, round_torus};
+use crate::params::Params;
 use crate::poly::Poly;
-use crate::sampling::{Expander, Label, SEED_BYTES, Seed, fresh_seed, split_seed};
+use crate::sampling::{Expander, Label, SEED_BYTES, Seed, fresh_seed};
 use crate::set::ParamSet;
-use bits::{Reader, Writer};
+use bits::Writer;
 use rand::CryptoRng;
 use rayon::prelude::*;
 use zeroize::Zeroizing;
-
-/// Name of the message in errors.
-const REQUEST: &str = "seeded matmul request";
 
 /// The plan of a product with a uniformly random operand, for the preparation of products to come: half the bytes of
 /// a [`MatmulPlan`].
@@ -104,7 +102,7 @@ impl SeededPlan {
     /// The plan of a layout with seeded messages.
     #[cfg(test)]
     pub(super) fn of(layout: super::layout::Layout) -> Option<Self> {
-        layout.seeded().map(|layout| Self(MatmulPlan::of(layout, PlanOptions::default())))
+        super::noise::seeded(layout).map(|layout| Self(MatmulPlan::of(layout, PlanOptions::default())))
     }
 
     /// The product that was planned.
@@ -174,7 +172,7 @@ impl SeededPlan {
     ) -> Result<(Vec<u64>, Vec<u8>), HeError> {
         let params = sk.check(self.set())?;
         let (layout, cells) = (&self.0.layout, self.cells()?);
-        let splitter = Splitter::new(params, layout, cells);
+        let splitter = Splitter::new(params, layout.set, layout.spec.width, cells);
         // One secret seed for the public ones, one for all errors; both fresh, streams by index.
         let (seeds, errors) = (fresh_seed(rng), fresh_seed(rng));
         let uploads = layout.tiling.uploads();
@@ -192,7 +190,7 @@ impl SeededPlan {
         let width = self.spec().width;
         let mut writer = Writer::new(&mut message);
         for (index, Request { entries, .. }) in parts.iter().enumerate() {
-            let places = Places::new(&self.0, index);
+            let places = Places::new(&self.0.layout, index);
             for (place, &value) in places.0.iter().zip(entries.iter()) {
                 match *place {
                     Place::Entry(entry) => r[entry] = value,
@@ -235,31 +233,6 @@ impl SeededPlan {
     /// set, a message of another length or with padding that is not zero.
     pub fn finish(&self, sk: &SecretKey, response: &[u8]) -> Result<Vec<u64>, HeError> {
         self.0.decrypt(sk, response)
-    }
-}
-
-/// What a coefficient of an upload holds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
-    /// That entry of R.
-    Entry(usize),
-    /// Its negative.
-    Negated(usize),
-    /// Zero, once the value made of the seed is taken off.
-    Open,
-}
-
-/// What all coefficients of an upload hold.
-struct Places(Vec<Place>);
-
-impl Places {
-    fn new(plan: &MatmulPlan, index: usize) -> Self {
-        let n = plan.set().degree();
-        let mut places = vec![Place::Open; n];
-        for (position, entry) in plan.layout.x_entries(index) {
-            places[position & (n - 1)] = if position < n { Place::Entry(entry) } else { Place::Negated(entry) };
-        }
-        Self(places)
     }
 }
 
@@ -307,64 +280,4 @@ impl Request {
         }
         inside.then_some((corrections, entries))
     }
-}
-
-/// The ciphertexts of a request. Errors: another length, a correction out of range, padding that is not zero.
-pub(super) fn read(
-    plan: &MatmulPlan,
-    params: &Params,
-    cells: &Cells,
-    request: &[u8],
-) -> Result<Vec<Ciphertext>, HeError> {
-    HeError::check_length(REQUEST, plan.upload_bytes(), request.len())?;
-    let (layout, n, width) = (&plan.layout, params.degree(), plan.spec().width);
-    let uploads = layout.tiling.uploads();
-    let (parts, open) = request.split_at(uploads * layout.correction_bytes(cells));
-    let mut reader = Reader::new(open);
-    let places: Vec<Places> = (0..uploads).map(|index| Places::new(plan, index)).collect();
-    let take = |place: &Place| if *place == Place::Open { reader.take(width) } else { 0 };
-    let opened: Vec<u64> = places.iter().flat_map(|places| &places.0).map(take).collect();
-    reader.finish(REQUEST)?;
-    let lift = params.lift(width);
-    let ciphertext = |(part, opened): (&[u8], &[u64])| {
-        let (seed, corrections) = split_seed(part, REQUEST)?;
-        let mut reader = Reader::new(corrections);
-        let mut c0 = vec![0; params.words()];
-        for (i, &opened) in opened.iter().enumerate() {
-            let cell = reader.take_wide(cells.bits());
-            if cell >= cells.count {
-                return Err(HeError::Correction { message: REQUEST, limit: cells.count, got: cell });
-            }
-            let offset = (cell << cells.dropped) + cells.half();
-            let remainder = lift.remainder(u128::from(opened));
-            for (l, limb) in params.limbs().iter().enumerate() {
-                let p = limb.modulus();
-                // -(lift + offset)
-                let value = p.add(lift.residue(l, p, remainder), p.reduce_wide(offset));
-                c0[l * n + i] = p.sub(0, value);
-            }
-        }
-        reader.finish(REQUEST)?;
-        params.fwd(&mut c0);
-        Ok(Ciphertext { c0, c1: params.uniform(&seed, Label::Request, 0) })
-    };
-    parts.par_chunks_exact(layout.correction_bytes(cells)).zip(opened.par_chunks_exact(n)).map(ciphertext).collect()
-}
-
-/// The holder's shares of the outputs of a response, from `c1 s` (coefficients) and the seed of what c0 became.
-pub(super) fn shares(
-    plan: &MatmulPlan,
-    params: &Params,
-    phase: &[u64],
-    response: usize,
-    seed: &[u8; SEED_BYTES],
-) -> Vec<u64> {
-    let n = params.degree();
-    let mut body = Expander::new(seed, Label::ResponseBody, response as u64);
-    let share = |(position, _)| {
-        let limbs = params.limbs().iter().enumerate();
-        let value = limbs.map(|(i, l)| l.modulus().add(body.residue(l.modulus()), phase[i * n + position]));
-        round_torus(params.torus(value), plan.spec().width) as u64
-    };
-    plan.layout.outputs(response).map(share).collect()
 }

@@ -139,7 +139,7 @@ fn layout(set: ParamSet, width: u32, weight_bits: u32) -> Layout {
 fn splitter(set: ParamSet, width: u32, dropped: u32) -> (Splitter<'static>, u128) {
     let interval = set.quotient(width);
     let cells = Cells { dropped, count: interval >> dropped };
-    (Splitter::new(set.params(), &layout(set, width, width), &cells), interval)
+    (Splitter::new(set.params(), set, width, &cells), interval)
 }
 
 /// Every interval is found from both of its ends and from just outside, in every set.
@@ -277,7 +277,7 @@ fn ciphertexts_outside_all_cells_are_drawn_again() {
     let plan = refusing();
     let (set, layout) = (plan.set(), &plan.plan().layout);
     let cells = layout.seeded.unwrap();
-    let splitter = Splitter::new(set.params(), layout, &cells);
+    let splitter = Splitter::new(set.params(), set, layout.spec.width, &cells);
     let n = set.degree();
     let mut stream = Expander::new(&[7; 32], Label::RequestErrors, 0);
     let trials = 400;
@@ -406,9 +406,9 @@ fn malformed_messages_are_refused() {
 /// Rings that are too small for their cells have no seeded layout, however large an error is tolerated.
 #[test]
 fn rings_without_room_are_refused() {
-    assert!(layout(ParamSet::Narrow, 36, 1).seeded().is_some());
-    assert!(layout(ParamSet::Narrow, 37, 1).seeded().is_none());
-    assert!(layout(ParamSet::Narrow, 64, 1).seeded().is_none());
+    assert!(noise::seeded(layout(ParamSet::Narrow, 36, 1)).is_some());
+    assert!(noise::seeded(layout(ParamSet::Narrow, 37, 1)).is_none());
+    assert!(noise::seeded(layout(ParamSet::Narrow, 64, 1)).is_none());
     let options = PlanOptions { max_lsb_error: u64::MAX, ..PlanOptions::default() };
     assert_ne!(SeededPlan::with_options(spec(1, 1, 1, 1, 64, 1), options).unwrap().set(), ParamSet::Narrow);
 }

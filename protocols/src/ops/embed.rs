@@ -8,9 +8,10 @@
 
 use zeroize::Zeroizing;
 
+use crate::matrix::WEIGHT_BITS;
 use crate::operation::prelude::*;
 use crate::ops::private::{self, MaskedRow};
-use crate::weight::{DEFAULT_WEIGHT_FRAC, FixedWeight, WEIGHT_BITS};
+use crate::weight::{DEFAULT_WEIGHT_FRAC, FixedWeight};
 use crate::words::equal;
 use crate::{EMBED_FRAC, EMBED_WIDTH, Shape};
 

@@ -29,9 +29,10 @@ use net::Role;
 use rand::Rng;
 
 use crate::kernel;
+use crate::matrix::WEIGHT_BITS;
 use crate::operation::prelude::*;
 use crate::options::Masks;
-use crate::weight::{FixedWeight, WEIGHT_BITS};
+use crate::weight::FixedWeight;
 use crate::wire::opening;
 use crate::words::mask;
 
