@@ -1,7 +1,6 @@
 //! Local products of words with integers and words, near the speed of memory.
 //!
-//! Results are exact modulo 2^64, so every path agrees bit for bit; tests check it. A vector path is the same loop
-//! compiled for AVX2 or AVX-512.
+//! Results are exact modulo 2^64, so every path agrees bit for bit; tests check it.
 //!
 //! A word x is split as x = l + 2^32 h with l in [-2^31, 2^31). Then x w = l w + 2^32 h w modulo 2^64 takes one
 //! product of 32 by 32 bits, signed, and the low half of another; processors have both for vectors, but few have
@@ -46,35 +45,6 @@ fn family() -> Level {
         Level::Ifma => Level::Avx512,
         level => level,
     }
-}
-
-/// Calls the function with the instructions of a level, which the caller has found there.
-macro_rules! dispatch {
-    ($level:expr, $name:ident($($arg:ident: $ty:ty),*)) => {{
-        #[cfg(target_arch = "x86_64")]
-        {
-            #[target_feature(enable = "avx2")]
-            fn avx2($($arg: $ty),*) {
-                $name($($arg),*)
-            }
-            #[target_feature(enable = "avx2,avx512f,avx512dq,avx512vl,avx512bw")]
-            fn avx512($($arg: $ty),*) {
-                $name($($arg),*)
-            }
-            match $level {
-                // SAFETY: `family` is a level of this processor, and tests ask for no other.
-                Level::Avx512 | Level::Ifma => unsafe { avx512($($arg),*) },
-                // SAFETY: the same.
-                Level::Avx2 => unsafe { avx2($($arg),*) },
-                Level::Portable => $name($($arg),*),
-            }
-        }
-        #[cfg(not(target_arch = "x86_64"))]
-        {
-            let _: Level = $level;
-            $name($($arg),*)
-        }
-    }};
 }
 
 /// The halves of words: x = low + 2^32 high.
@@ -250,7 +220,8 @@ fn inner(level: Level, low: &[i32], high: &[u32], line: &[i32]) -> u64 {
     sum.wrapping_add(u64::from(top) << 32)
 }
 
-/// Adds `x Y` for rows of `y` that lie `pitch` words apart, the first at `at`.
+/// Adds `x Y` for rows of `y` that lie `pitch` words apart, the first at `at`. The loop is the same for every level,
+/// compiled for its instructions: AVX-512 has products of 64 bits.
 fn scale_words(level: Level, x: &[u64], y: &[u64], at: usize, pitch: usize, out: &mut [u64]) {
     #[inline(always)]
     fn run(x: &[u64], y: &[u64], at: usize, pitch: usize, out: &mut [u64]) {
@@ -272,7 +243,26 @@ fn scale_words(level: Level, x: &[u64], y: &[u64], at: usize, pitch: usize, out:
             i += 1;
         }
     }
-    dispatch!(level, run(x: &[u64], y: &[u64], at: usize, pitch: usize, out: &mut [u64]));
+    #[cfg(target_arch = "x86_64")]
+    {
+        #[target_feature(enable = "avx2")]
+        fn avx2(x: &[u64], y: &[u64], at: usize, pitch: usize, out: &mut [u64]) {
+            run(x, y, at, pitch, out);
+        }
+        #[target_feature(enable = "avx512f,avx512dq")]
+        fn avx512(x: &[u64], y: &[u64], at: usize, pitch: usize, out: &mut [u64]) {
+            run(x, y, at, pitch, out);
+        }
+        match level {
+            // SAFETY: `family` is a level of this processor, and tests ask for no other.
+            Level::Avx512 | Level::Ifma => return unsafe { avx512(x, y, at, pitch, out) },
+            // SAFETY: the same.
+            Level::Avx2 => return unsafe { avx2(x, y, at, pitch, out) },
+            Level::Portable => {}
+        }
+    }
+    let _: Level = level;
+    run(x, y, at, pitch, out);
 }
 
 #[cfg(test)]

@@ -42,8 +42,8 @@ pub(super) struct TermsArgs {
     /// slowed. `always` plans as if the link were eight times slower.
     #[arg(long, value_parser = named(&PACKINGS), default_value = "auto")]
     packing: Packing,
-    /// Plan products under encryption for parties with so many cores each. Fewer weigh computation more: on `lan`,
-    /// two real cores are done soonest with 8 or less, and send more. Many favour few bytes.
+    /// Plan products under encryption for parties with so many cores each. With fewer the plan computes less
+    /// and sends more.
     #[arg(long, value_name = "N", default_value_t = protocols::DEFAULT_CORES, value_parser = clap::value_parser!(u32).range(1..=65536))]
     cores: u32,
     /// How products with weights are prepared, in two phases: with masks that public seeds make (`seeded`), or with

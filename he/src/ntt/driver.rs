@@ -155,9 +155,9 @@ fn block_roots<K: Kernel>(k: K, table: &Twiddles<K::Word>, b: usize) -> [[K::Vec
     [w0, w1, w2, lane_roots(k, w3), lane_roots(k, w4), lane_roots(k, w5), lane_roots(k, w6)]
 }
 
-/// N parts of equal numbers of vectors. Loops over their indices need no check.
+/// N parts of equal numbers of vectors of L words. Loops over their indices need no check.
 #[inline(always)]
-fn parts<const N: usize>(data: &mut [u64]) -> [&mut [Lanes]; N] {
+pub(super) fn parts<const N: usize, const L: usize>(data: &mut [u64]) -> [&mut [[u64; L]]; N] {
     let mut rest = data.as_chunks_mut().0;
     let count = rest.len() / N;
     std::array::from_fn(|_| {

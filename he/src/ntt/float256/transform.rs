@@ -3,6 +3,7 @@
 //! product is longer than what a processor looks ahead.
 
 use super::*;
+use crate::ntt::driver::parts;
 
 /// Coefficients of a block: its last six layers are taken together.
 const BLOCK: usize = 64;
@@ -72,18 +73,6 @@ fn inverse4(prime: Prime, [v0, v1, v2, v3]: [__m256d; 4], [w0, w1, w2]: [Root; 3
     let [[v0, v2], [v1, v3]] = inverse2(prime, [v0, v2], [v1, v3], w1, w2);
     let [[v0, v1], [v2, v3]] = inverse2(prime, [v0, v1], [v2, v3], w0, w0);
     [v0, v1, v2, v3]
-}
-
-/// N parts of equal numbers of vectors. Loops over their indices need no check.
-#[inline(always)]
-fn parts<const N: usize>(data: &mut [u64]) -> [&mut [Quad]; N] {
-    let mut rest = data.as_chunks_mut().0;
-    let count = rest.len() / N;
-    std::array::from_fn(|_| {
-        let (part, others) = std::mem::take(&mut rest).split_at_mut(count);
-        rest = others;
-        part
-    })
 }
 
 /// The roots of two layers from group `at` of the first on.
