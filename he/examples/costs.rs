@@ -1,6 +1,6 @@
 //! Processor seconds and bytes of the matrix products of a GPT-2 layer on this machine, and of the transforms below
 //! them. `cargo run --release -p waggle-he --example costs -- [MxKxN ...] [MB/s ...]`; given shapes: these products
-//! alone. `costs -- families`: one table of all families of kernels that the machine has, on one core.
+//! alone. `costs -- random CORES ... MxKxN ...`: of a random operand alone. `costs -- families`: one table of all families of kernels that the machine has, on one core.
 
 use bits::cpu::{Cpu, Level, VARIABLE};
 use he::{
@@ -342,6 +342,19 @@ fn families() {
     rows.iter().for_each(|(values, name)| println!("| {name} | {} |", values.join(" | ")));
 }
 
+/// Products of a random operand, planned for a link and for each of these numbers of cores.
+fn random(shapes: &[(usize, usize, usize)], bytes_per_second: u64, cores: &[u32]) -> Result<(), HeError> {
+    println!("\nproducts of a random operand: set, tile (rows, inner, cols, run), bytes up, down,");
+    println!("processor milliseconds of the key holder, the evaluator, the key holder");
+    for &cores in cores {
+        println!("{} MB/s, planned for {cores} cores", bytes_per_second / 1_000_000);
+        for &shape in shapes {
+            prepared(shape, PlanOptions { bytes_per_second, cores, ..PlanOptions::default() })?;
+        }
+    }
+    Ok(())
+}
+
 fn main() -> Result<(), HeError> {
     match std::env::args().nth(1).as_deref() {
         Some("family") => return family(),
@@ -356,14 +369,18 @@ fn main() -> Result<(), HeError> {
         Some((sizes.next()??, sizes.next()??, sizes.next()??))
     };
     let shapes: Vec<_> = std::env::args().skip(1).filter_map(shape).collect();
+    let rates: Vec<u64> = std::env::args().skip(1).filter_map(|rate| rate.parse().ok()).collect();
+    if std::env::args().nth(1).as_deref() == Some("random") {
+        let cores: Vec<u32> = rates.iter().map(|&cores| cores as u32).collect();
+        return random(&shapes, 375_000_000, &cores);
+    }
+    let rates = if rates.is_empty() { vec![377, 50] } else { rates };
     if shapes.is_empty() {
         transforms()?;
     }
     println!("\nshape, set, tile (group, rows, inner, cols), ciphertexts and bytes up, down,");
     println!("processor milliseconds to encrypt, evaluate, decrypt, plan; error bound in LSB");
-    let rates: Vec<u64> = std::env::args().skip(1).filter_map(|rate| rate.parse().ok()).collect();
-    let rates = if rates.is_empty() { vec![377, 50] } else { rates };
-    let auto = rates.into_iter().map(|rate| (rate, Packing::Auto));
+    let auto = rates.iter().copied().map(|rate| (rate, Packing::Auto));
     for (megabytes, packing) in [(377, Packing::Never), (377, Packing::Always)].into_iter().chain(auto) {
         println!("{megabytes} MB/s, packing {packing:?}");
         let bytes_per_second = 1_000_000 * megabytes;
@@ -386,20 +403,13 @@ fn main() -> Result<(), HeError> {
             }
         }
     }
-    println!("\nproducts of a random operand: set, tile (rows, inner, cols, run), bytes up, down,");
-    println!("processor milliseconds of the key holder, the evaluator, the key holder");
     let block = vec![(128, 768, 2304), (128, 768, 768), (128, 768, 3072), (128, 3072, 768)];
-    let (random, links) = match &shapes[..] {
+    let (shapes_of_random, links) = match &shapes[..] {
         [] => (&block, &[375_000_000, 50_000_000][..]),
         _ => (&shapes, &[375_000_000][..]),
     };
     for &bytes_per_second in links {
-        for cores in [2, 8, he::DEFAULT_CORES] {
-            println!("{} MB/s, planned for {cores} cores", bytes_per_second / 1_000_000);
-            for &shape in random {
-                prepared(shape, PlanOptions { bytes_per_second, cores, ..PlanOptions::default() })?;
-            }
-        }
+        random(shapes_of_random, bytes_per_second, &[2, 8, he::DEFAULT_CORES])?;
     }
     if !shapes.is_empty() {
         return Ok(());

@@ -5,6 +5,8 @@
 
 use std::sync::Arc;
 
+#[cfg(target_arch = "x86_64")]
+use bits::cpu::{Cpu, Feature};
 use engine::{MatrixSource, Order, WeightData, WeightLoader, WeightSpec};
 use ndarray::Array1;
 use rayon::prelude::*;
@@ -203,7 +205,7 @@ impl MatrixSource for PublishedMatrix {
             (Some(gain), Order::Rows) => out.iter_mut().for_each(|w| *w *= gain[line]),
             (Some(gain), Order::Columns) => {
                 let gain = gain.as_slice().expect("a vector is contiguous");
-                out.iter_mut().zip(&gain[from..]).for_each(|(w, g)| *w *= g);
+                multiply(out, &gain[from..]);
             }
             (None, _) => {}
         }
@@ -216,6 +218,25 @@ impl MatrixSource for PublishedMatrix {
             out[..scaled].iter_mut().for_each(|w| *w *= factor);
         }
     }
+}
+
+/// Multiplies number by number.
+fn multiply(out: &mut [f32], by: &[f32]) {
+    #[inline(always)]
+    fn each(out: &mut [f32], by: &[f32]) {
+        out.iter_mut().zip(by).for_each(|(x, by)| *x *= by);
+    }
+    #[cfg(target_arch = "x86_64")]
+    if Cpu::get().has(Feature::Avx2) {
+        #[target_feature(enable = "avx2")]
+        fn avx2(out: &mut [f32], by: &[f32]) {
+            each(out, by);
+        }
+        // SAFETY: the processor has AVX2.
+        #[expect(unsafe_code, reason = "the same loop for wider registers")]
+        return unsafe { avx2(out, by) };
+    }
+    each(out, by);
 }
 
 /// Gain and shift of the norm `name`.

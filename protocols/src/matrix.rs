@@ -14,7 +14,7 @@ use he::{CachedWeights, WeightCache};
 pub const WEIGHT_BITS: u32 = 20;
 
 /// Entries that are rounded at a time.
-const PIECE: usize = 256;
+const PIECE: usize = 1024;
 
 /// A matrix of integers below 2^[`WEIGHT_BITS`] in magnitude. Clones share it.
 #[derive(Clone, Debug)]
@@ -169,16 +169,14 @@ fn round_avx2(numbers: &[f32], unit: f32, out: &mut [i32]) {
 #[expect(clippy::manual_clamp, reason = "what is no number must become one")]
 fn round_each(numbers: &[f32], unit: f32, out: &mut [i32]) {
     const MOST: f32 = ((1 << WEIGHT_BITS) - 1) as f32;
-    /// A number below 2^22 plus this one is rounded to an integer, halves to even, which is in its lowest bits.
-    const MAGIC: f32 = 12_582_912.0;
+    /// The number before 1/2. Added to a number below 2^22 of the same sign, it gives an integer or more just where
+    /// 1/2 would have done so exactly: the sum is rounded to nearest itself.
+    const HALF: f32 = 0.5f32.next_down();
     for (out, &w) in out.iter_mut().zip(numbers) {
         // A power of two changes the exponent alone. The order of the two bounds makes a number of what is none.
         let scaled = (w * unit).max(-MOST).min(MOST);
-        let even = scaled + MAGIC;
-        // Exact: where halves went to even towards zero, one is missing.
-        let rest = scaled - (even - MAGIC);
-        let up = i32::from(rest == 0.5 && scaled > 0.0) - i32::from(rest == -0.5 && scaled < 0.0);
-        *out = even.to_bits() as i32 - MAGIC.to_bits() as i32 + up;
+        // SAFETY: a number of at most 2^20 in magnitude.
+        *out = unsafe { (scaled + HALF.copysign(scaled)).to_int_unchecked() };
     }
 }
 

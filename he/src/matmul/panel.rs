@@ -14,20 +14,23 @@ use crate::ntt::{LANES, Product, TILES};
 use crate::params::Params;
 use rayon::prelude::*;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use zeroize::Zeroizing;
 
 /// Column tiles of a panel: at most, and at least where their weights take more than [`PANEL_WORDS`].
 const PANEL_TILES: (usize, usize) = (32, TILES);
 /// Words of the weights of a panel that stay near the processor.
 const PANEL_WORDS: usize = 1 << 21;
+/// Words between the weights of one point and those of the next. Without them the points of a weight would lie a
+/// power of two apart, and a cache keeps only a few words of such addresses.
+const GAP: usize = LANES;
 
 /// Column tiles, at most [`TILES`], that meet the same groups of items.
 struct Block {
     tiles: Range<usize>,
     groups: Range<usize>,
-    /// Per limb its weights: point by point, group by group, inner tile by inner tile, as `NttBackend::matmul` takes
-    /// them.
+    /// Per limb its weights: point by point, [`GAP`] words apart, group by group, inner tile by inner tile, as
+    /// `NttBackend::matmul` takes them.
     weights: Arc<Form>,
 }
 
@@ -35,8 +38,9 @@ impl Block {
     /// The weights of `group` at a point.
     fn weights(&self, limb: usize, point: usize, group: usize, sizes: &Sizes) -> &[u64] {
         let weights = &self.weights[limb];
-        let each = weights.len() / (sizes.points * self.groups.len());
-        &weights[(point * self.groups.len() + group - self.groups.start) * each..][..each]
+        let pitch = weights.len() / sizes.points;
+        let each = (pitch - GAP) / self.groups.len();
+        &weights[point * pitch + (group - self.groups.start) * each..][..each]
     }
 }
 
@@ -90,13 +94,15 @@ fn point_by_point(tiling: &Tiling, params: &Params, uploads: &[Ciphertext]) -> V
 pub(super) fn responses(evaluation: &Evaluation<'_>, uploads: Vec<Ciphertext>) -> Vec<Response> {
     let operand = point_by_point(&evaluation.plan.layout.tiling, evaluation.params, &uploads);
     drop(uploads);
-    Panels { evaluation, operand }.responses()
+    Panels { evaluation, operand, spare: Mutex::default() }.responses()
 }
 
 struct Panels<'a> {
     evaluation: &'a Evaluation<'a>,
     /// The uploads as [`point_by_point`] lays them out.
     operand: Vec<u64>,
+    /// The memory of blocks that are done, for those to come.
+    spare: Mutex<Vec<Form>>,
 }
 
 impl Panels<'_> {
@@ -151,7 +157,8 @@ impl Panels<'_> {
                 }
             }
         });
-        drop(blocks);
+        let done = blocks.into_iter().filter_map(|block| Arc::try_unwrap(block.weights).ok());
+        self.spare.lock().unwrap_or_else(PoisonError::into_inner).extend(done);
         let respond = |index: usize| {
             let (tile, row_tile) = (index / tiling.row_tiles(), index % tiling.row_tiles());
             let at = (row_tile * tiles.len() + tile) * pair;
@@ -186,16 +193,25 @@ impl Panels<'_> {
         blocks
     }
 
+    /// Memory of these many words a limb, with anything in it.
+    fn memory(&self, words: Vec<usize>) -> Form {
+        let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
+        let fits = |form: &Form| form.iter().map(|limb| limb.len()).eq(words.iter().copied());
+        match spare.iter().position(fits) {
+            Some(at) => spare.swap_remove(at),
+            None => words.into_iter().map(|words| Zeroizing::new(vec![0; words])).collect(),
+        }
+    }
+
     /// Encodes and transforms the weights of a block.
     fn weigh(&self, block: &Block) -> Form {
         let (tiling, params) = (self.tiling(), self.evaluation.params);
         let weight_bits = self.evaluation.plan.spec.weight_bits;
         let (points, span, tiles) = (tiling.points(), tiling.weight_span(), block.tiles.len());
         let terms = block.groups.len() * tiling.inner_tiles();
-        let pitch = |words: usize| terms * TILES * words;
+        let pitch = |words: usize| terms * TILES * words + GAP;
         let limbs = params.limbs();
-        let mut weights: Form =
-            limbs.iter().map(|l| Zeroizing::new(vec![0; points * pitch(l.ntt().weight_words())])).collect();
+        let mut weights = self.memory(limbs.iter().map(|l| points * pitch(l.ntt().weight_words())).collect());
         let staged = self.evaluation.stage(&block.tiles);
         let mut signed = Zeroizing::new(vec![0; tiles * span]);
         let mut polys = Zeroizing::new(vec![0; tiles * points]);

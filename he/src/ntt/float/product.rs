@@ -96,16 +96,14 @@ impl FloatNtt {
         let units = [power(s), power(2 * s)];
         let [middle_unit, high_unit] = units.map(|[w, quotient]| [_mm512_set1_pd(w), _mm512_set1_pd(quotient)]);
         let block = exact_terms(p.value());
-        for (group, a) in a.chunks_exact(V * terms * LANES).enumerate() {
-            let mut begin = 0;
-            while begin < terms {
-                let end = terms.min(begin + block);
+        // Weights of a block, 24 KiB of them, stay in the first cache for all vectors.
+        for (begin, w) in (0..terms).step_by(block).zip(w.chunks(block * PARTS * TILES)) {
+            for (group, a) in a.chunks_exact(V * terms * LANES).enumerate() {
                 let mut low = [[_mm512_setzero_pd(); V]; T];
                 let mut high = low;
                 let mut middle = low;
-                let rows: [&[u64]; V] =
-                    std::array::from_fn(|v| &a[(v * terms + begin) * LANES..(v * terms + end) * LANES]);
-                for (j, w) in w[begin * PARTS * TILES..end * PARTS * TILES].chunks_exact(PARTS * TILES).enumerate() {
+                let rows: [&[u64]; V] = std::array::from_fn(|v| &a[(v * terms + begin) * LANES..]);
+                for (j, w) in w.chunks_exact(PARTS * TILES).enumerate() {
                     for v in 0..V {
                         let [a0, a1, sum] = halves.split(load(&rows[v].as_chunks().0[j]));
                         for t in 0..T {
@@ -124,7 +122,6 @@ impl FloatNtt {
                         store(sum, canonical(prime, _mm512_add_pd(load_integers(sum), _mm512_add_pd(upper, l))));
                     }
                 }
-                begin = end;
             }
         }
     }

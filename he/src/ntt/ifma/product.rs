@@ -1,8 +1,12 @@
 //! Products of matrices whose weights are the same for a whole vector of coefficients: two multiply-adds a term, and
-//! a reduction per [`DOT_BLOCK`].
+//! a reduction per [`NEAR`].
 
 use super::*;
 use crate::ntt::backend::TILES;
+
+/// Terms between reductions: 16 KiB of weights, which every vector of coefficients reads again, and as much of
+/// coefficients stay in the first cache. Below [`DOT_BLOCK`], so sums are bounded as those of a dot product are.
+const NEAR: usize = 256;
 
 impl IfmaNtt {
     /// Weights as [`NttBackend::matmul`] takes them: per term one residue of every tile.
@@ -36,19 +40,18 @@ impl IfmaNtt {
         }
     }
 
-    /// T tiles; V vectors at a time, of which there is an even number. Sums of low and of high halves are bounded as
-    /// those of [`Self::sum_of_products`] are.
+    /// T tiles; V vectors at a time, of which there is an even number.
     #[target_feature(enable = "avx512f,avx512ifma")]
     fn tiles<const T: usize, const V: usize>(&self, sums: &mut [u64], a: &[u64], w: &[u64]) {
         let (a, w, sums) = (a.as_chunks::<LANES>().0, w.as_chunks::<TILES>().0, sums.as_chunks_mut::<LANES>().0);
         let (terms, vectors) = (w.len(), a.len() / w.len());
         assert!(a.len() == vectors * terms && vectors.is_multiple_of(V) && sums.len() == T * vectors);
         let prime = self.prime();
-        for (group, a) in a.chunks_exact(V * terms).enumerate() {
-            for (block, w) in w.chunks(DOT_BLOCK).enumerate() {
+        for (block, w) in w.chunks(NEAR).enumerate() {
+            for (group, a) in a.chunks_exact(V * terms).enumerate() {
                 let mut low = [[_mm512_setzero_si512(); V]; T];
                 let mut high = low;
-                let rows: [&[Lanes]; V] = std::array::from_fn(|v| &a[v * terms + block * DOT_BLOCK..][..w.len()]);
+                let rows: [&[Lanes]; V] = std::array::from_fn(|v| &a[v * terms + block * NEAR..][..w.len()]);
                 for (j, w) in w.iter().enumerate() {
                     for v in 0..V {
                         let a = load(&rows[v][j]);
