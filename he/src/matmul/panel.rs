@@ -19,11 +19,18 @@ use zeroize::Zeroizing;
 
 /// Column tiles of a panel: at most, and at least where their weights take more than [`PANEL_WORDS`].
 const PANEL_TILES: (usize, usize) = (32, TILES);
-/// Words of the weights of a panel that stay near the processor.
-const PANEL_WORDS: usize = 1 << 21;
+/// Words of the weights of a panel: more columns for each read of the uploads, and more memory. They go past the
+/// caches, which they would fill.
+const PANEL_WORDS: usize = 1 << 22;
 /// Words between the weights of one point and those of the next. Without them the points of a weight would lie a
 /// power of two apart, and a cache keeps only a few words of such addresses.
 const GAP: usize = LANES;
+
+/// Words from the beginning of a cache line on: vectors that are stored past the caches are whole lines. Memory is
+/// [`LANES`] words longer for it.
+fn first_line(words: &[u64]) -> usize {
+    words.as_ptr().align_offset(size_of::<[u64; LANES]>())
+}
 
 /// Column tiles, at most [`TILES`], that meet the same groups of items.
 struct Block {
@@ -38,6 +45,8 @@ impl Block {
     /// The weights of `group` at a point.
     fn weights(&self, limb: usize, point: usize, group: usize, sizes: &Sizes) -> &[u64] {
         let weights = &self.weights[limb];
+        let weights = &weights[first_line(weights)..];
+        // The words left over are fewer than points.
         let pitch = weights.len() / sizes.points;
         let each = (pitch - GAP) / self.groups.len();
         &weights[point * pitch + (group - self.groups.start) * each..][..each]
@@ -211,7 +220,7 @@ impl Panels<'_> {
         let terms = block.groups.len() * tiling.inner_tiles();
         let pitch = |words: usize| terms * TILES * words + GAP;
         let limbs = params.limbs();
-        let mut weights = self.memory(limbs.iter().map(|l| points * pitch(l.ntt().weight_words())).collect());
+        let mut weights = self.memory(limbs.iter().map(|l| points * pitch(l.ntt().weight_words()) + LANES).collect());
         let staged = self.evaluation.stage(&block.tiles);
         let mut signed = Zeroizing::new(vec![0; tiles * span]);
         let mut polys = Zeroizing::new(vec![0; tiles * points]);
@@ -224,7 +233,8 @@ impl Panels<'_> {
                     l.factor_signed(signed, weight_bits, poly);
                 }
                 let words = l.ntt().weight_words();
-                l.ntt().interleave(&polys, points, &mut out[term * TILES * words..], pitch(words));
+                let start = first_line(out) + term * TILES * words;
+                l.ntt().interleave(&polys, points, &mut out[start..], pitch(words));
             }
         }
         weights

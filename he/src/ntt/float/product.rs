@@ -45,7 +45,7 @@ impl FloatNtt {
     pub(super) fn interleave_tiles(&self, polys: &[u64], points: usize, out: &mut [u64], pitch: usize) {
         let tiles = polys.len() / points;
         assert!(tiles <= TILES && points.is_multiple_of(LANES));
-        let halves = self.halves();
+        let (halves, stream) = (self.halves(), Stream::new());
         for y in (0..points).step_by(LANES) {
             let mut v = [_mm512_setzero_pd(); TILES];
             for (tile, v) in v[..tiles].iter_mut().enumerate() {
@@ -53,7 +53,7 @@ impl FloatNtt {
             }
             for (i, x) in transpose(v).into_iter().enumerate() {
                 for (part, x) in halves.split(x).into_iter().enumerate() {
-                    store(&mut out[(y + i) * pitch + part * TILES..].as_chunks_mut().0[0], x);
+                    stream.store(&mut out[(y + i) * pitch + part * TILES..].as_chunks_mut().0[0], words(x));
                 }
             }
         }

@@ -207,17 +207,21 @@ impl Float256Ntt {
         let tiles = polys.len() / points;
         assert!(tiles <= TILES && points.is_multiple_of(QUAD));
         let halves = Halves::new(self.modulus.value());
+        let stream = Stream::new();
         for y in (0..points).step_by(QUAD) {
-            for first in (0..TILES).step_by(QUAD) {
+            let columns: [_; 2] = std::array::from_fn(|half| {
                 let mut v = [_mm256_setzero_pd(); QUAD];
-                for (tile, v) in (first..tiles).zip(&mut v) {
+                for (tile, v) in (half * QUAD..tiles).zip(&mut v) {
                     *v = load(&polys[tile * points + y..].as_chunks().0[0]);
                 }
-                for (i, x) in transpose(v).into_iter().enumerate() {
-                    let out = &mut out[(y + i) * pitch + first..];
-                    for (part, x) in halves.split(x).into_iter().enumerate() {
-                        store(&mut out[part * TILES..].as_chunks_mut().0[0], x);
-                    }
+                transpose(v)
+            });
+            for i in 0..QUAD {
+                let parts = columns.map(|half| halves.split(half[i]));
+                let out = out[(y + i) * pitch..][..PARTS * TILES].as_chunks_mut::<QUAD>().0;
+                for (part, out) in out.chunks_exact_mut(2).enumerate() {
+                    stream.store(&mut out[0], parts[0][part]);
+                    stream.store(&mut out[1], parts[1][part]);
                 }
             }
         }
