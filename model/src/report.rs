@@ -282,25 +282,19 @@ impl Report {
 
     /// The cost by phase, for a terminal.
     pub fn phase_table(&self) -> Table {
-        let mut table = self.cost_table("phase");
         let Phases { setup, offline, prefill, decode } = &self.phases;
-        for (name, cost) in [("setup", setup), ("offline", offline), ("prefill", prefill), ("decode", &decode.total)]
-        {
-            table.add_row(cost_row(name.into(), cost));
-        }
-        if !decode.per_token.is_empty() {
-            let n = decode.per_token.len() as u64;
-            let mean = Cost {
-                bytes_client_to_server: decode.total.bytes_client_to_server / n,
-                bytes_server_to_client: decode.total.bytes_server_to_client / n,
-                flows: decode.total.flows / n,
-                seconds: decode.total.seconds / n as f64,
-                cpu_seconds: decode.total.cpu_seconds / n as f64,
-                peer_cpu_seconds: decode.total.peer_cpu_seconds.map(|seconds| seconds / n as f64),
-            };
-            table.add_row(cost_row("per decoded token".into(), &mean));
-        }
-        right_align(table)
+        let n = decode.per_token.len() as u64;
+        let mean = (n > 0).then(|| Cost {
+            bytes_client_to_server: decode.total.bytes_client_to_server / n,
+            bytes_server_to_client: decode.total.bytes_server_to_client / n,
+            flows: decode.total.flows / n,
+            seconds: decode.total.seconds / n as f64,
+            cpu_seconds: decode.total.cpu_seconds / n as f64,
+            peer_cpu_seconds: decode.total.peer_cpu_seconds.map(|seconds| seconds / n as f64),
+        });
+        let phases = [("setup", setup), ("offline", offline), ("prefill", prefill), ("decode", &decode.total)];
+        let rows = phases.into_iter().chain(mean.as_ref().map(|mean| ("per decoded token", mean)));
+        self.cost_table("phase", rows.map(|(name, cost)| (name.to_owned(), *cost)))
     }
 
     /// The `limit` operations with the largest shares of bytes or of CPU time, all layers together, for a terminal.
@@ -323,18 +317,38 @@ impl Report {
         let share = |c: &Cost| (bytes(c) / all_bytes).max(cpu(c) / all_cpu);
         let mut rows: Vec<_> = sums.iter().filter(|(_, cost)| share(cost) > 0.0).collect();
         rows.sort_by(|(_, a), (_, b)| share(b).total_cmp(&share(a)));
-        let mut table = self.cost_table("operation");
-        for ((phase, path), cost) in rows.into_iter().take(limit) {
-            table.add_row(cost_row(format!("{} {path}", name(*phase)), cost));
-        }
-        right_align(table)
+        let rows = rows.into_iter().take(limit);
+        let named = rows.map(|((phase, path), cost)| (format!("{} {path}", name(*phase)), *cost));
+        self.cost_table("operation", named)
     }
 
-    /// The head of a table of costs: a column for the other party's time only where that is known.
-    fn cost_table(&self, first: &str) -> Table {
-        let mut header = vec![first, "client to server", "server to client", "flows", "seconds", "cpu seconds"];
-        header.extend(self.phases.setup.peer_cpu_seconds.map(|_| "peer cpu seconds"));
-        table(&header)
+    /// A table of costs with these rows and the columns that are known: a plan has no processor time, and no seconds
+    /// unless a link was given.
+    fn cost_table(&self, first: &str, rows: impl Iterator<Item = (String, Cost)>) -> Table {
+        let mut columns: Vec<(&str, fn(&Cost) -> String)> = vec![
+            ("client to server", |c| bytes(c.bytes_client_to_server)),
+            ("server to client", |c| bytes(c.bytes_server_to_client)),
+            ("flows", |c| c.flows.to_string()),
+        ];
+        if !self.predicted {
+            columns.push(("seconds", |c| seconds(c.seconds)));
+            columns.push(("cpu seconds", |c| seconds(c.cpu_seconds)));
+        } else if self.phases.costs().any(|cost| cost.seconds > 0.0) {
+            columns.push(("seconds", |c| seconds(c.seconds)));
+        }
+        if self.phases.setup.peer_cpu_seconds.is_some() {
+            columns.push(("peer cpu seconds", |c| seconds(c.peer_cpu_seconds.unwrap_or(0.0))));
+        }
+        let mut table = Table::new();
+        let header = std::iter::once(first).chain(columns.iter().map(|(title, _)| *title));
+        table.load_style(presets::UTF8_BORDERS_ONLY).set_header(header);
+        for (name, cost) in rows {
+            table.add_row(std::iter::once(name).chain(columns.iter().map(|(_, of)| of(&cost))));
+        }
+        for column in table.column_iter_mut().skip(1) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+        table
     }
 }
 
@@ -356,30 +370,8 @@ fn name(phase: Phase) -> &'static str {
     }
 }
 
-fn table(header: &[&str]) -> Table {
-    let mut table = Table::new();
-    table.load_style(presets::UTF8_BORDERS_ONLY).set_header(header);
-    table
-}
-
-fn right_align(mut table: Table) -> Table {
-    for column in table.column_iter_mut().skip(1) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
-    table
-}
-
-fn cost_row(name: String, cost: &Cost) -> Vec<String> {
-    let mut row = vec![
-        name,
-        bytes(cost.bytes_client_to_server),
-        bytes(cost.bytes_server_to_client),
-        cost.flows.to_string(),
-        format!("{:.3}", cost.seconds),
-        format!("{:.3}", cost.cpu_seconds),
-    ];
-    row.extend(cost.peer_cpu_seconds.map(|seconds| format!("{seconds:.3}")));
-    row
+fn seconds(seconds: f64) -> String {
+    format!("{seconds:.3}")
 }
 
 /// Bytes in decimal units, as networks count.
@@ -510,6 +502,17 @@ mod tests {
         assert!(operations.contains("decode layer */reshape") && operations.contains("2.000"), "{operations}");
         let json = serde_json::to_value(&report).unwrap();
         assert_eq!(serde_json::from_value::<Report>(json).unwrap(), report);
+    }
+
+    #[test]
+    fn plans_have_no_column_of_zeros() {
+        let mut report = report();
+        report.predicted = true;
+        report.phases.costs_mut().for_each(|cost| cost.seconds = 0.0);
+        assert!(!report.phase_table().to_string().contains("seconds"));
+        report.phases.decode.total.seconds = 1.5;
+        let phases = report.phase_table().to_string();
+        assert!(phases.contains("1.500") && !phases.contains("cpu seconds"), "{phases}");
     }
 
     #[test]
