@@ -325,7 +325,7 @@ impl Report {
     /// A table of costs with these rows and the columns that are known: a plan has no processor time, and no seconds
     /// unless a link was given.
     fn cost_table(&self, first: &str, rows: impl Iterator<Item = (String, Cost)>) -> Table {
-        let mut columns: Vec<(&str, fn(&Cost) -> String)> = vec![
+        let mut columns: Vec<Column> = vec![
             ("client to server", |c| bytes(c.bytes_client_to_server)),
             ("server to client", |c| bytes(c.bytes_server_to_client)),
             ("flows", |c| c.flows.to_string()),
@@ -351,6 +351,9 @@ impl Report {
         table
     }
 }
+
+/// The title of a column of costs, and its entries.
+type Column = (&'static str, fn(&Cost) -> String);
 
 /// `layer 3/attention` -> `layer */attention`.
 fn any_layer(path: &str) -> String {
