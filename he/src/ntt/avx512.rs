@@ -19,39 +19,6 @@ pub(super) fn store(lanes: &mut Lanes, x: __m512i) {
     unsafe { _mm512_storeu_si512(std::ptr::from_mut(lanes).cast(), x) }
 }
 
-/// Stores past the caches, for what is read much later: it need not be read before it is overwritten. When this is
-/// dropped, other threads see what was stored.
-pub(super) struct Stream(());
-
-impl Stream {
-    /// Begins.
-    #[target_feature(enable = "sse")]
-    pub(super) fn new() -> Self {
-        Stream(())
-    }
-
-    /// [`store`].
-    #[inline]
-    #[target_feature(enable = "avx512f")]
-    pub(super) fn store(&self, lanes: &mut Lanes, x: __m512i) {
-        let to: *mut __m512i = std::ptr::from_mut(lanes).cast();
-        if to.is_aligned() {
-            // SAFETY: eight words are 64 bytes, all writable through the reference, and aligned. Dropping `self` puts
-            // the fence that the instruction wants before other accesses.
-            unsafe { _mm512_stream_si512(to, x) }
-        } else {
-            store(lanes, x);
-        }
-    }
-}
-
-impl Drop for Stream {
-    fn drop(&mut self) {
-        // SAFETY: `new` was called on a processor with SSE.
-        unsafe { _mm_sfence() }
-    }
-}
-
 /// A word in every lane.
 #[inline]
 #[target_feature(enable = "avx512f")]

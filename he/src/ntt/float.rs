@@ -23,10 +23,11 @@
 //! ends at 5.7. Inverse, values are centred before three layers, the third of which multiplies at most
 //! `8 (p / 2 + 1)`.
 
-use super::avx512::{self, Stream, doubles, transpose, words};
+use super::avx512::{self, doubles, transpose, words};
 use super::backend::{LANES, Lanes};
 use super::driver::{self, Kernel, Tables};
 use super::portable::TfheNtt;
+use super::stream::Stream;
 use crate::modulus::Modulus;
 use bits::cpu::{Cpu, Feature};
 use std::arch::x86_64::*;

@@ -5,6 +5,7 @@ use super::backend::{MIN_POINTS, NttBackend, Product};
 use super::driver::MAX_DEGREE;
 use super::float::{DOT_BLOCK, NUDGE, ROUND, factor, is_wide};
 use super::portable::TfheNtt;
+use super::stream::Stream;
 use super::twiddles;
 use crate::modulus::Modulus;
 use bits::cpu::{Cpu, Feature};
@@ -93,39 +94,6 @@ fn load(words: &Quad) -> __m256d {
 fn store(words: &mut Quad, x: __m256d) {
     // SAFETY: four words are 32 bytes, all writable through the reference; the store needs no alignment.
     unsafe { _mm256_storeu_pd(std::ptr::from_mut(words).cast(), x) }
-}
-
-/// Stores past the caches, for what is read much later: it need not be read before it is overwritten. When this is
-/// dropped, other threads see what was stored.
-struct Stream(());
-
-impl Stream {
-    /// Begins.
-    #[target_feature(enable = "sse")]
-    fn new() -> Self {
-        Stream(())
-    }
-
-    /// [`store`].
-    #[inline]
-    #[target_feature(enable = "avx2,fma")]
-    fn store(&self, words: &mut Quad, x: __m256d) {
-        let to: *mut f64 = std::ptr::from_mut(words).cast();
-        if to.cast::<__m256d>().is_aligned() {
-            // SAFETY: four words are 32 bytes, all writable through the reference, and aligned. Dropping `self` puts
-            // the fence that the instruction wants before other accesses.
-            unsafe { _mm256_stream_pd(to, x) }
-        } else {
-            store(words, x);
-        }
-    }
-}
-
-impl Drop for Stream {
-    fn drop(&mut self) {
-        // SAFETY: `new` was called on a processor with SSE.
-        unsafe { _mm_sfence() }
-    }
 }
 
 /// Four doubles.

@@ -15,10 +15,11 @@
 //! **Moduli below `2^50`** leave room for 4 p, and layers are Harvey's (<https://arxiv.org/abs/1205.2926>): forward,
 //! values are below 4 p, and u is brought below 2 p; inverse, values are below 2 p, and u + v is.
 
-use super::avx512::{Stream, every, load, store, transpose_words};
+use super::avx512::{every, load, store, transpose_words};
 use super::backend::{LANES, Lanes};
 use super::driver::{self, Kernel, Tables};
 use super::portable::TfheNtt;
+use super::stream::Stream;
 use bits::cpu::{Cpu, Feature};
 use std::arch::x86_64::*;
 

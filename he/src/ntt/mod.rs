@@ -23,6 +23,8 @@ mod float256;
 #[cfg(target_arch = "x86_64")]
 mod ifma;
 #[cfg(target_arch = "x86_64")]
+mod stream;
+#[cfg(target_arch = "x86_64")]
 mod twiddles;
 
 #[cfg(test)]

@@ -220,8 +220,8 @@ impl Float256Ntt {
                 let parts = columns.map(|half| halves.split(half[i]));
                 let out = out[(y + i) * pitch..][..PARTS * TILES].as_chunks_mut::<QUAD>().0;
                 for (part, out) in out.chunks_exact_mut(2).enumerate() {
-                    stream.store(&mut out[0], parts[0][part]);
-                    stream.store(&mut out[1], parts[1][part]);
+                    stream.store_half(&mut out[0], parts[0][part]);
+                    stream.store_half(&mut out[1], parts[1][part]);
                 }
             }
         }
