@@ -1,6 +1,7 @@
 //! Processor seconds and bytes of the matrix products of a GPT-2 layer on this machine, and of the transforms below
 //! them. `cargo run --release -p waggle-he --example costs -- [MxKxN ...] [MB/s ...]`; given shapes: these products
-//! alone. `costs -- random CORES ... MxKxN ...`: of a random operand alone. `costs -- families`: one table of all families of kernels that the machine has, on one core.
+//! alone. `costs -- random CORES ... MxKxN ...`: of a random operand alone. `costs -- families`: one table of all
+//! families of kernels that the machine has, on one core.
 
 use bits::cpu::{Cpu, Level, VARIABLE};
 use he::{
