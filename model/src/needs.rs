@@ -30,7 +30,7 @@ pub(crate) fn needs_watched(
     request: &Request,
     observer: &dyn Observer,
 ) -> Result<Needs, Error> {
-    let mut engine = Plan::new(terms.protocol);
+    let mut engine = Plan::listing(terms.protocol);
     let weights = Model::load(&mut FixedLoader::announced(frac_bits)?, spec, None)?;
     let input = Input { ids: None, count: request.lengths.prompt };
     let mut unused = Sampler::greedy();

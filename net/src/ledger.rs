@@ -130,30 +130,60 @@ pub struct Entry {
 /// The two ledgers of a session are therefore equal except for time.
 #[derive(Clone, Debug)]
 pub struct Ledger {
-    accounts: BTreeMap<(Phase, String), Traffic>,
+    /// Every scope that was ever opened; the first has the empty path. A plan changes scope millions of times, so a
+    /// scope finds those inside it without a look at their paths.
+    scopes: Vec<Scope>,
+    /// Those around the current scope, the outermost first.
+    outer: Vec<usize>,
+    current: usize,
     phase: Phase,
-    scopes: Vec<usize>,
-    path: String,
     last: Option<Direction>,
-    clock: Instant,
-    cpu_clock: Duration,
+    clock: Option<Clock>,
+}
+
+/// A scope and its accounts.
+#[derive(Clone, Debug, Default)]
+struct Scope {
+    path: String,
+    /// By name.
+    inner: BTreeMap<String, usize>,
+    /// By phase.
+    accounts: [Option<Traffic>; PHASES.len()],
+}
+
+/// All phases, in their order.
+const PHASES: [Phase; 4] = [Phase::Setup, Phase::Offline, Phase::Prefill, Phase::Decode];
+
+/// The times up to which everything is booked.
+#[derive(Clone, Copy, Debug)]
+struct Clock {
+    wall: Instant,
+    cpu: Duration,
+}
+
+impl Clock {
+    fn now() -> Self {
+        Clock { wall: Instant::now(), cpu: process_cpu_time().unwrap_or_default() }
+    }
 }
 
 impl Default for Ledger {
     fn default() -> Self {
-        Ledger {
-            accounts: BTreeMap::new(),
-            phase: Phase::Setup,
-            scopes: Vec::new(),
-            path: String::new(),
-            last: None,
-            clock: Instant::now(),
-            cpu_clock: process_cpu_time().unwrap_or_default(),
-        }
+        Ledger { clock: Some(Clock::now()), ..Ledger::untimed_until(Phase::Setup, None) }
     }
 }
 
 impl Ledger {
+    /// An empty ledger in `phase`, after a message in the direction `last`, that books no times: for plans.
+    pub fn untimed_until(phase: Phase, last: Option<Direction>) -> Self {
+        Ledger { scopes: vec![Scope::default()], outer: Vec::new(), current: 0, phase, last, clock: None }
+    }
+
+    /// The same, which books no times from now on: for plans.
+    pub fn without_clocks(self) -> Self {
+        Ledger { clock: None, ..self }
+    }
+
     /// Books a message of `bytes` bytes (framing included).
     pub fn book(&mut self, direction: Direction, bytes: u64) {
         self.book_run(direction, bytes, 1);
@@ -186,29 +216,37 @@ impl Ledger {
     /// Opens the scope `name` inside the current path.
     pub fn enter(&mut self, name: &str) {
         self.checkpoint();
-        self.scopes.push(self.path.len());
-        if !self.path.is_empty() {
-            self.path.push('/');
-        }
-        self.path.push_str(name);
+        let known = self.scopes[self.current].inner.get(name).copied();
+        let inner = known.unwrap_or_else(|| self.add_scope(name));
+        self.outer.push(std::mem::replace(&mut self.current, inner));
+    }
+
+    /// Adds the scope `name` inside the current one.
+    fn add_scope(&mut self, name: &str) -> usize {
+        let index = self.scopes.len();
+        let outside = &mut self.scopes[self.current];
+        let path = if outside.path.is_empty() { name.to_owned() } else { format!("{}/{name}", outside.path) };
+        outside.inner.insert(name.to_owned(), index);
+        self.scopes.push(Scope { path, ..Scope::default() });
+        index
     }
 
     /// Closes the innermost scope.
     pub fn leave(&mut self) {
         self.checkpoint();
-        if let Some(len) = self.scopes.pop() {
-            self.path.truncate(len);
+        if let Some(outer) = self.outer.pop() {
+            self.current = outer;
         }
     }
 
     /// Number of open scopes; hand it to [`Ledger::leave_to`] to unwind after an error.
     pub fn depth(&self) -> usize {
-        self.scopes.len()
+        self.outer.len()
     }
 
     /// Closes scopes until `depth` are open.
     pub fn leave_to(&mut self, depth: usize) {
-        while self.scopes.len() > depth {
+        while self.outer.len() > depth {
             self.leave();
         }
     }
@@ -226,25 +264,47 @@ impl Ledger {
 
     /// The current operation path.
     pub fn path(&self) -> &str {
-        &self.path
+        &self.scopes[self.current].path
+    }
+
+    /// The direction of the last message.
+    pub fn last(&self) -> Option<Direction> {
+        self.last
+    }
+
+    /// Books `traffic` under `phase`, whatever the current one, with the flows that it says. The direction of the
+    /// last message becomes `last`.
+    pub fn book_traffic(&mut self, phase: Phase, traffic: &Traffic, last: Option<Direction>) {
+        self.scopes[self.current].accounts[phase as usize].get_or_insert_default().add(traffic);
+        self.last = last;
     }
 
     /// All accounts, ordered by phase and path.
     pub fn entries(&self) -> Vec<Entry> {
-        self.accounts
-            .iter()
-            .map(|((phase, path), traffic)| Entry { phase: *phase, path: path.clone(), traffic: *traffic })
-            .collect()
+        self.by_path(|path| path)
     }
 
     /// All accounts summed to the first `depth` segments of their paths, ordered by phase and path: depth 0 gives the
     /// phases, depth 1 the outermost scopes of each.
     pub fn by_prefix(&self, depth: usize) -> Vec<Entry> {
+        self.by_path(|path| prefix(path, depth))
+    }
+
+    /// All accounts summed by what `of` makes of their paths, ordered by phase and that.
+    fn by_path(&self, of: impl Fn(&str) -> &str) -> Vec<Entry> {
         let mut sums: BTreeMap<(Phase, &str), Traffic> = BTreeMap::new();
-        for ((phase, path), traffic) in &self.accounts {
-            sums.entry((*phase, prefix(path, depth))).or_default().add(traffic);
+        for (phase, path, traffic) in self.accounts() {
+            sums.entry((phase, of(path))).or_default().add(traffic);
         }
         sums.into_iter().map(|((phase, path), traffic)| Entry { phase, path: path.into(), traffic }).collect()
+    }
+
+    /// All accounts, those of a scope together.
+    fn accounts(&self) -> impl Iterator<Item = (Phase, &str, &Traffic)> {
+        self.scopes.iter().flat_map(|scope| {
+            let accounts = PHASES.into_iter().zip(&scope.accounts);
+            accounts.filter_map(|(phase, account)| Some((phase, &scope.path[..], account.as_ref()?)))
+        })
     }
 
     /// The accounts that carried messages, without their times. Both ledgers of a session give the same list.
@@ -272,36 +332,24 @@ impl Ledger {
     pub fn checkpoint(&mut self) {
         // Reading the CPU clock is a system call, 0.3 us on a Xeon of 2.5 GHz; a decoded token of the GPT-2-small
         // shape changes account 2,300 times in two phases and 3,500 times in one: about a millisecond in a second.
-        let now = Instant::now();
-        let spent = now - self.clock;
-        self.clock = now;
-        let cpu_now = process_cpu_time().unwrap_or_default();
-        let cpu_spent = cpu_now.saturating_sub(self.cpu_clock);
-        self.cpu_clock = cpu_now;
+        let times = self.clock.as_mut().map(|clock| {
+            let before = std::mem::replace(clock, Clock::now());
+            (clock.wall - before.wall, clock.cpu.saturating_sub(before.cpu))
+        });
         let account = self.account();
-        account.time += spent;
-        account.cpu += cpu_spent;
+        let (time, cpu) = times.unwrap_or_default();
+        account.time += time;
+        account.cpu += cpu;
     }
 
     fn sum(&self, keep: impl Fn(Phase) -> bool) -> Traffic {
         let mut total = Traffic::default();
-        for ((phase, _), traffic) in &self.accounts {
-            if keep(*phase) {
-                total.add(traffic);
-            }
-        }
+        self.accounts().filter(|(phase, ..)| keep(*phase)).for_each(|(_, _, traffic)| total.add(traffic));
         total
     }
 
     fn account(&mut self) -> &mut Traffic {
-        // A look-up by reference first: the path is cloned only for a new account.
-        let key = (self.phase, std::mem::take(&mut self.path));
-        if !self.accounts.contains_key(&key) {
-            self.accounts.insert((key.0, key.1.clone()), Traffic::default());
-        }
-        let account = self.accounts.get_mut(&key);
-        self.path = key.1;
-        account.expect("inserted above")
+        self.scopes[self.current].accounts[self.phase as usize].get_or_insert_default()
     }
 }
 

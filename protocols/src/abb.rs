@@ -72,8 +72,8 @@ pub trait Abb: 'static {
         operand: &mut Operand,
     ) -> Result<Self::Words, Error>;
 
-    /// Words with public values.
-    fn public(&mut self, values: &ArrayD<u64>) -> Self::Words;
+    /// Words with public values: at every place its `value`.
+    fn public(&mut self, shape: &[usize], value: impl Fn(&[usize]) -> u64) -> Self::Words;
 
     /// Words of one public value.
     fn constant(&mut self, shape: &[usize], value: u64) -> Self::Words;

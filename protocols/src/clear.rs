@@ -4,7 +4,7 @@
 //! of its functions: between two parties an overflow is invisible, while here it is an [`engine::Error::Range`] that
 //! gives the operation's path.
 
-use ndarray::{ArrayD, IxDyn, Zip};
+use ndarray::{ArrayD, Dimension, IxDyn, Zip};
 use net::Role;
 
 use crate::abb::Abb;
@@ -64,8 +64,8 @@ impl Abb for Clear {
         self.apply(Matmul { width }, (a, b))
     }
 
-    fn public(&mut self, values: &W) -> W {
-        values.clone()
+    fn public(&mut self, shape: &[usize], value: impl Fn(&[usize]) -> u64) -> W {
+        ArrayD::from_shape_fn(IxDyn(shape), |at| value(at.slice()))
     }
 
     fn constant(&mut self, shape: &[usize], value: u64) -> W {

@@ -60,6 +60,18 @@ impl CorrelationKind {
         let batch = self.batch().max(1);
         (0..units).step_by(batch).map(move |start| batch.min(units - start))
     }
+
+    /// Cost of making `units` in these batches.
+    pub(crate) fn batched_cost(&self, plans: &mut Plans, units: usize) -> Result<Cost, Error> {
+        let batch = self.batch().max(1);
+        let mut cost = Cost::free();
+        for (size, times) in [(batch, units / batch), (units % batch, 1)] {
+            if size * times > 0 {
+                cost = cost.then(self.cost(plans, size)?.times(times));
+            }
+        }
+        Ok(cost)
+    }
 }
 
 impl std::ops::Deref for CorrelationKind {

@@ -1,7 +1,7 @@
 //! What an operation sends and consumes, known from shapes alone.
 
 use he::ParamSet;
-use net::{Direction, HEADER_BYTES, Ledger, Role};
+use net::{Direction, HEADER_BYTES, Ledger, Phase, Role};
 
 /// One step of an operation, in the order in which it is booked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,10 +52,26 @@ pub enum Step {
     },
 }
 
-/// The cost of an operation: its messages and correlations in order.
+/// Steps that are taken several times in a row.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// The steps of one time.
+    pub steps: Vec<Step>,
+    /// How often they are taken.
+    pub times: u64,
+}
+
+/// The cost of an operation: its messages and correlations in order. Equal batches are written down once, because a
+/// long prompt has millions of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cost {
-    steps: Vec<Step>,
+    runs: Vec<Run>,
+}
+
+impl From<Vec<Step>> for Cost {
+    fn from(steps: Vec<Step>) -> Self {
+        Cost { runs: vec![Run { steps, times: 1 }] }
+    }
 }
 
 impl Cost {
@@ -65,52 +81,40 @@ impl Cost {
     }
 
     /// Adds a message of `payload` bytes from `from`.
-    pub fn message(mut self, from: Role, payload: usize) -> Self {
-        self.steps.push(Step::Message {
-            direction: from.sends(),
-            bytes: (payload + HEADER_BYTES) as u64,
-            offline: false,
-        });
-        self
+    pub fn message(self, from: Role, payload: usize) -> Self {
+        self.push(Step::Message { direction: from.sends(), bytes: (payload + HEADER_BYTES) as u64, offline: false })
     }
 
     /// Adds an exchange: both parties send a message at once.
-    pub fn exchange(mut self, client: usize, server: usize) -> Self {
+    pub fn exchange(self, client: usize, server: usize) -> Self {
         let bytes = [client, server].map(|payload| (payload + HEADER_BYTES) as u64);
-        self.steps.push(Step::Exchange { bytes, offline: false });
-        self
+        self.push(Step::Exchange { bytes, offline: false })
     }
 
     /// Adds `count` OTs with OT sender `sender`.
-    pub fn cots(mut self, sender: Role, count: usize) -> Self {
-        self.steps.push(Step::Cots { sender, count: count as u64 });
-        self
+    pub fn cots(self, sender: Role, count: usize) -> Self {
+        self.push(Step::Cots { sender, count: count as u64 })
     }
 
     /// Adds a refill of the pool with OT sender `sender` to at least `count`.
-    pub fn pooled(mut self, sender: Role, count: usize) -> Self {
-        self.steps.push(Step::Pooled { sender, count: count as u64 });
-        self
+    pub fn pooled(self, sender: Role, count: usize) -> Self {
+        self.push(Step::Pooled { sender, count: count as u64 })
     }
 
     /// Adds the need for `holder`'s key of `set`.
-    pub fn key(mut self, holder: Role, set: ParamSet) -> Self {
-        self.steps.push(Step::Key { holder, set });
-        self
+    pub fn key(self, holder: Role, set: ParamSet) -> Self {
+        self.push(Step::Key { holder, set })
     }
 
     /// Adds the keys of `holder` that a plan over `set` needs: Galois keys too if it packs.
     pub fn keys(self, holder: Role, set: ParamSet, packed: bool) -> Self {
-        let mut cost = self.key(holder, set);
-        if packed {
-            cost.steps.push(Step::GaloisKeys { holder, set });
-        }
-        cost
+        let cost = self.key(holder, set);
+        if packed { cost.push(Step::GaloisKeys { holder, set }) } else { cost }
     }
 
     /// The same with every message booked as `offline`.
     pub fn offline(mut self) -> Self {
-        for step in &mut self.steps {
+        for step in self.runs.iter_mut().flat_map(|run| &mut run.steps) {
             if let Step::Message { offline, .. } | Step::Exchange { offline, .. } = step {
                 *offline = true;
             }
@@ -120,28 +124,55 @@ impl Cost {
 
     /// This cost followed by `other`.
     pub fn then(mut self, other: Cost) -> Self {
-        self.steps.extend(other.steps);
+        for run in other.runs {
+            match self.runs.last_mut() {
+                Some(last) if last.times == 1 && run.times == 1 => last.steps.extend(run.steps),
+                _ => self.runs.push(run),
+            }
+        }
         self
     }
 
+    /// This cost `times` times in a row.
+    pub fn times(mut self, times: usize) -> Self {
+        match (times, &mut self.runs[..]) {
+            (0, _) => Cost::free(),
+            (1, _) => self,
+            (_, [run]) => {
+                run.times *= times as u64;
+                self
+            }
+            (_, runs) => {
+                let written_out = runs.iter().flat_map(|run| (0..run.times).flat_map(|_| run.steps.iter().copied()));
+                Cost::from(written_out.collect::<Vec<_>>()).times(times)
+            }
+        }
+    }
+
     /// The steps in order.
-    pub fn steps(&self) -> &[Step] {
-        &self.steps
+    pub fn runs(&self) -> &[Run] {
+        &self.runs
+    }
+
+    fn push(self, step: Step) -> Self {
+        self.then(vec![step].into())
+    }
+
+    /// The sum of `of` over all steps.
+    fn sum(&self, of: impl Fn(&Step) -> u64) -> u64 {
+        self.runs.iter().map(|run| run.times * run.steps.iter().map(&of).sum::<u64>()).sum()
     }
 
     /// Bytes on the wire in `direction`, online and offline, refills of the pools not included.
     pub fn bytes(&self, direction: Direction) -> u64 {
-        self.steps
-            .iter()
-            .map(|step| match *step {
-                Step::Message { direction: d, bytes, .. } if d == direction => bytes,
-                Step::Exchange { bytes: [client, server], .. } => match direction {
-                    Direction::ClientToServer => client,
-                    Direction::ServerToClient => server,
-                },
-                _ => 0,
-            })
-            .sum()
+        self.sum(|step| match *step {
+            Step::Message { direction: d, bytes, .. } if d == direction => bytes,
+            Step::Exchange { bytes: [client, server], .. } => match direction {
+                Direction::ClientToServer => client,
+                Direction::ServerToClient => server,
+            },
+            _ => 0,
+        })
     }
 
     /// Bytes on the wire both ways, refills of the pools not included.
@@ -151,26 +182,29 @@ impl Cost {
 
     /// OTs consumed with OT sender `sender`.
     pub fn cots_used(&self, sender: Role) -> u64 {
-        self.steps
-            .iter()
-            .map(|step| match *step {
-                Step::Cots { sender: s, count } if s == sender => count,
-                _ => 0,
-            })
-            .sum()
+        self.sum(|step| match *step {
+            Step::Cots { sender: s, count } if s == sender => count,
+            _ => 0,
+        })
     }
 
     /// The number of flows, maximal runs of messages in one direction, online and offline. It counts this cost on its
     /// own, as a ledger does.
     pub fn flows(&self) -> u64 {
-        let mut ledger = Ledger::default();
-        for step in &self.steps {
-            match *step {
-                Step::Message { direction, bytes, .. } => ledger.book(direction, bytes),
-                Step::Exchange { bytes, .. } => ledger.book_exchange(bytes),
-                _ => {}
+        let mut last = None;
+        let mut once = |steps: &[Step]| {
+            let mut ledger = Ledger::untimed_until(Phase::Setup, last);
+            for step in steps {
+                match *step {
+                    Step::Message { direction, bytes, .. } => ledger.book(direction, bytes),
+                    Step::Exchange { bytes, .. } => ledger.book_exchange(bytes),
+                    _ => {}
+                }
             }
-        }
-        ledger.total().flows
+            last = ledger.last();
+            ledger.total().flows
+        };
+        // From the second time on, all times begin after the same message.
+        self.runs.iter().map(|run| once(&run.steps) + (run.times - 1) * once(&run.steps)).sum()
     }
 }

@@ -147,6 +147,11 @@ impl Plan {
         FixedPoint::over(Planner::new(options))
     }
 
+    /// An engine that lists what a run takes from its stock ([`Plan::needs`]) and books nothing.
+    pub fn listing(options: Options) -> Self {
+        FixedPoint::over(Planner::listing(options))
+    }
+
     /// The state after everything in `ledger`, an opening for instance, and session set-up with `options`.
     pub fn after(ledger: Ledger, options: Options) -> Self {
         FixedPoint::over(Planner::after(ledger, options))

@@ -1,11 +1,11 @@
 //! Predicts what a session sends from the costs of its operations.
 
 use he::{GaloisKeys, ParamSet, PublicKey};
-use net::{HEADER_BYTES, Phase, Role};
-use ot::PoolPlan;
+use net::{Direction, HEADER_BYTES, Ledger, Phase, Role, Traffic};
+use ot::{PoolPlan, Wire};
 
 use crate::Options;
-use crate::cost::{Cost, Step};
+use crate::cost::{Cost, Run, Step};
 
 /// The state on which a session's traffic depends, besides its operations: the levels of the pools and the keys
 /// already sent. It plays costs into a ledger exactly as [`Session`](crate::Session) would book them.
@@ -26,7 +26,7 @@ struct Level {
 
 impl Forecast {
     /// The state after [`Session::new`](crate::Session::new), whose own traffic is booked in `ledger`.
-    pub(crate) fn new(options: Options, ledger: &mut net::Ledger) -> Self {
+    pub(crate) fn new(options: Options, ledger: &mut Ledger) -> Self {
         ledger.enter("base OT");
         // Booked as exchanges: how the bytes are split among them does not show in any account.
         let mut bytes = options.ot.setup_bytes();
@@ -40,47 +40,202 @@ impl Forecast {
     }
 
     /// Books `cost`.
-    pub(crate) fn play(&mut self, cost: &Cost, ledger: &mut net::Ledger) {
-        for step in cost.steps() {
+    pub(crate) fn play(&mut self, cost: &Cost, ledger: &mut Ledger) {
+        for Run { steps, times } in cost.runs() {
+            let draws = steps.iter().filter_map(Draw::of).count();
+            if *times < MANY || draws > MOST_DRAWS {
+                (0..*times).for_each(|_| self.play_once(steps, ledger));
+            } else {
+                // Keys are sent the first time.
+                self.play_once(steps, ledger);
+                self.play_again(steps, times - 1, ledger);
+            }
+        }
+    }
+
+    fn play_once(&mut self, steps: &[Step], ledger: &mut Ledger) {
+        for step in steps {
+            book_message(step, ledger);
+            if let Some(draw) = Draw::of(step) {
+                let wire = self.draw(&draw);
+                book_refill(draw.sender, wire, ledger);
+            }
             match *step {
-                Step::Message { direction, bytes, offline } => {
-                    booked(ledger, offline, |ledger| ledger.book(direction, bytes));
-                }
-                Step::Exchange { bytes, offline } => booked(ledger, offline, |ledger| ledger.book_exchange(bytes)),
-                Step::Cots { sender, count } => {
-                    self.refill(sender, count, ledger);
-                    self.levels[sender as usize].held -= count as usize;
-                }
-                Step::Pooled { sender, count } => self.refill(sender, count, ledger),
                 Step::Key { holder, set } => {
                     send_once(&mut self.keys, (holder, set), PublicKey::bytes(set), ledger);
                 }
                 Step::GaloisKeys { holder, set } => {
                     send_once(&mut self.galois, (holder, set), GaloisKeys::bytes(set), ledger);
                 }
+                _ => {}
             }
         }
     }
 
-    /// Books a refill of the pool with OT sender `sender` to at least `count`.
-    fn refill(&mut self, sender: Role, count: u64, ledger: &mut net::Ledger) {
-        let Level { made, held } = &mut self.levels[sender as usize];
-        let amount = self.pool.refill_amount(*made, *held, count as usize);
-        let wire = self.pool.refill_wire(*made, amount);
-        let phase = ledger.set_phase(Phase::Offline);
-        for (direction, run) in [(sender.peer().sends(), wire.to_sender), (sender.sends(), wire.to_receiver)] {
-            if run.messages > 0 {
-                ledger.book_run(direction, run.bytes, run.messages);
+    /// Books `steps`, whose keys have been sent, `times` times. What is sent is the same each time, but for refills
+    /// of the pools. They also decide what begins a flow. So this counts how often which of the steps wait for a
+    /// refill, and works the flows out once for each such pattern.
+    fn play_again(&mut self, steps: &[Step], times: u64, ledger: &mut Ledger) {
+        let draws: Vec<Draw> = steps.iter().filter_map(Draw::of).collect();
+        let mut patterns: Vec<Pattern> = Vec::new();
+        let mut refilled = Refilled::default();
+        let mut last = ledger.last();
+        let mut left = times;
+        while left > 0 {
+            let mut waits = 0;
+            for draw in &draws {
+                let wire = self.draw(draw);
+                waits = waits << 2 | refilled.add(draw.sender, wire);
             }
+            let known = patterns.iter().position(|pattern| (pattern.waits, pattern.first) == (waits, last));
+            let index = known.unwrap_or_else(|| {
+                patterns.push(Pattern::new(steps, ledger.phase(), last, waits, draws.len()));
+                patterns.len() - 1
+            });
+            let pattern = &mut patterns[index];
+            // Without OTs all that is left is the same.
+            let times = if draws.is_empty() && pattern.last == last { left } else { 1 };
+            pattern.times += times;
+            left -= times;
+            last = pattern.last;
         }
-        ledger.set_phase(phase);
+        for Pattern { once, times, .. } in patterns {
+            once.into_iter().for_each(|(phase, traffic)| ledger.book_traffic(phase, &repeated(traffic, times), last));
+        }
+        if !draws.is_empty() {
+            ledger.book_traffic(Phase::Offline, &refilled.0, last);
+        }
+    }
+
+    /// Refills the pool of `draw` if it has to, and takes the OTs out. Returns what the refill sends.
+    fn draw(&mut self, draw: &Draw) -> Wire {
+        let Level { made, held } = &mut self.levels[draw.sender as usize];
+        let amount = self.pool.refill_amount(*made, *held, draw.least);
+        let wire = self.pool.refill_wire(*made, amount);
         *made += amount as u64;
-        *held += amount;
+        *held = *held + amount - draw.taken;
+        wire
     }
 }
 
+/// From how many times on equal steps are not played one by one.
+const MANY: u64 = 4;
+
+/// Draws of which a [`Pattern`] can tell whether they wait.
+const MOST_DRAWS: usize = u64::BITS as usize / 2;
+
+/// A step that needs OTs.
+struct Draw {
+    sender: Role,
+    /// OTs that the pool must hold.
+    least: usize,
+    /// OTs that it gives.
+    taken: usize,
+}
+
+impl Draw {
+    fn of(step: &Step) -> Option<Self> {
+        match *step {
+            Step::Cots { sender, count } => Some(Draw { sender, least: count as usize, taken: count as usize }),
+            Step::Pooled { sender, count } => Some(Draw { sender, least: count as usize, taken: 0 }),
+            _ => None,
+        }
+    }
+}
+
+/// One way to go through steps.
+struct Pattern {
+    /// For every draw, the first in the highest bits, whether a refill sends something to the OT sender, and to the
+    /// OT receiver.
+    waits: u64,
+    /// The direction of the last message before the steps.
+    first: Option<Direction>,
+    /// The direction of their last message.
+    last: Option<Direction>,
+    /// What is booked, without the bytes and messages of refills.
+    once: Vec<(Phase, Traffic)>,
+    /// How often this happens.
+    times: u64,
+}
+
+impl Pattern {
+    fn new(steps: &[Step], phase: Phase, first: Option<Direction>, waits: u64, draws: usize) -> Self {
+        let mut ledger = Ledger::untimed_until(phase, first);
+        let mut draws_left = draws;
+        for step in steps {
+            book_message(step, &mut ledger);
+            if let Some(draw) = Draw::of(step) {
+                draws_left -= 1;
+                let bits = waits >> (2 * draws_left);
+                let run = |bit: u64| ot::Run { bytes: 0, messages: bits >> bit & 1 };
+                book_refill(draw.sender, Wire { to_sender: run(1), to_receiver: run(0) }, &mut ledger);
+            }
+        }
+        let mut once: Vec<_> = ledger.entries().iter().map(|entry| (entry.phase, entry.traffic)).collect();
+        if let Some((_, offline)) = once.iter_mut().find(|(phase, _)| *phase == Phase::Offline) {
+            offline.messages -= u64::from(waits.count_ones());
+        }
+        Pattern { waits, first, last: ledger.last(), once, times: 0 }
+    }
+}
+
+/// `traffic` `times` times.
+fn repeated(traffic: Traffic, times: u64) -> Traffic {
+    Traffic {
+        bytes_client_to_server: traffic.bytes_client_to_server * times,
+        bytes_server_to_client: traffic.bytes_server_to_client * times,
+        messages: traffic.messages * times,
+        flows: traffic.flows * times,
+        ..Traffic::default()
+    }
+}
+
+/// Bytes and messages of refills, without flows.
+#[derive(Default)]
+struct Refilled(Traffic);
+
+impl Refilled {
+    /// Adds a refill of the pool with OT sender `sender`. Returns whether something is sent to the OT sender (bit 1),
+    /// and to the OT receiver (bit 0).
+    fn add(&mut self, sender: Role, wire: Wire) -> u64 {
+        for (direction, run) in runs(sender, wire) {
+            match direction {
+                Direction::ClientToServer => self.0.bytes_client_to_server += run.bytes,
+                Direction::ServerToClient => self.0.bytes_server_to_client += run.bytes,
+            }
+        }
+        self.0.messages += wire.messages();
+        u64::from(wire.to_sender.messages > 0) << 1 | u64::from(wire.to_receiver.messages > 0)
+    }
+}
+
+/// Books the messages of `step`.
+fn book_message(step: &Step, ledger: &mut Ledger) {
+    match *step {
+        Step::Message { direction, bytes, offline } => {
+            booked(ledger, offline, |ledger| ledger.book(direction, bytes))
+        }
+        Step::Exchange { bytes, offline } => booked(ledger, offline, |ledger| ledger.book_exchange(bytes)),
+        Step::Cots { .. } | Step::Pooled { .. } | Step::Key { .. } | Step::GaloisKeys { .. } => {}
+    }
+}
+
+/// The messages of a refill of the pool with OT sender `sender`, in order.
+fn runs(sender: Role, wire: Wire) -> [(Direction, ot::Run); 2] {
+    [(sender.peer().sends(), wire.to_sender), (sender.sends(), wire.to_receiver)]
+}
+
+/// Books what a refill of the pool with OT sender `sender` sends.
+fn book_refill(sender: Role, wire: Wire, ledger: &mut Ledger) {
+    let phase = ledger.set_phase(Phase::Offline);
+    for (direction, run) in runs(sender, wire).into_iter().filter(|(_, run)| run.messages > 0) {
+        ledger.book_run(direction, run.bytes, run.messages);
+    }
+    ledger.set_phase(phase);
+}
+
 /// Runs `book`, in the offline phase if `offline` says so.
-fn booked(ledger: &mut net::Ledger, offline: bool, book: impl FnOnce(&mut net::Ledger)) {
+fn booked(ledger: &mut Ledger, offline: bool, book: impl FnOnce(&mut Ledger)) {
     let phase = ledger.phase();
     if offline {
         ledger.set_phase(Phase::Offline);
@@ -92,11 +247,58 @@ fn booked(ledger: &mut net::Ledger, offline: bool, book: impl FnOnce(&mut net::L
 }
 
 /// Books the message of a key as `setup` unless it was sent before.
-fn send_once(sent: &mut Vec<(Role, ParamSet)>, key: (Role, ParamSet), bytes: usize, ledger: &mut net::Ledger) {
+fn send_once(sent: &mut Vec<(Role, ParamSet)>, key: (Role, ParamSet), bytes: usize, ledger: &mut Ledger) {
     if !sent.contains(&key) {
         sent.push(key);
         let phase = ledger.set_phase(Phase::Setup);
         ledger.book(key.0.sends(), (bytes + HEADER_BYTES) as u64);
         ledger.set_phase(phase);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ot::{CotKind, SoftSpoken};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn step() -> impl Strategy<Value = Step> {
+        let role = prop::sample::select(vec![Role::Client, Role::Server]);
+        (0..4, role, 1u64..600_000, any::<bool>()).prop_map(|(kind, role, count, offline)| match kind {
+            0 => Step::Message { direction: role.sends(), bytes: count, offline },
+            1 => Step::Exchange { bytes: [count, 2 * count], offline },
+            2 => Step::Pooled { sender: role, count },
+            _ => Step::Cots { sender: role, count },
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn steps_in_a_row_are_those_one_by_one(
+            steps in prop::collection::vec(step(), 1..8),
+            times in MANY..60,
+            kind in prop::sample::select(vec![CotKind::Silent, CotKind::SoftSpoken(SoftSpoken::K4)]),
+        ) {
+            let play = |many: bool| {
+                let mut ledger = Ledger::default().without_clocks();
+                let mut forecast = Forecast::new(Options { ot: kind, ..Options::default() }, &mut ledger);
+                ledger.set_phase(Phase::Prefill);
+                ledger.enter("batches");
+                if many {
+                    let once = Cost::from(steps.clone());
+                    forecast.play(&once.times(times as usize), &mut ledger);
+                } else {
+                    (0..times).for_each(|_| forecast.play_once(&steps, &mut ledger));
+                }
+                (ledger.entries(), ledger.last(), forecast.levels.map(|Level { made, held }| (made, held)))
+            };
+            prop_assert_eq!(play(true), play(false));
+            let many = Cost::from(steps.clone()).times(times as usize);
+            let written_out = Cost::from(steps.repeat(times as usize));
+            let sums = |cost: &Cost| (cost.total_bytes(), cost.cots_used(Role::Client), cost.flows());
+            prop_assert_eq!(sums(&many), sums(&written_out));
+            prop_assert_eq!(sums(&many.clone().then(many.clone()).times(2)), sums(&written_out.times(4)));
+        }
     }
 }

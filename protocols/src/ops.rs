@@ -40,6 +40,6 @@ fn batch_items(ots: usize) -> usize {
 
 /// The cost of `n` items in batches of `batch`.
 fn batched_cost(n: usize, batch: usize, cost: impl Fn(usize) -> Cost) -> Cost {
-    let sizes = std::iter::repeat_n(batch, n / batch).chain((!n.is_multiple_of(batch)).then_some(n % batch));
-    sizes.fold(Cost::free(), |total, size| total.then(cost(size)))
+    let some = |size: usize, times: usize| if size * times == 0 { Cost::free() } else { cost(size).times(times) };
+    some(batch, n / batch).then(some(n % batch, 1))
 }

@@ -28,6 +28,8 @@ pub struct Planner {
     options: Options,
     stock: Levels,
     needs: Needs,
+    /// Whether costs go into the ledger.
+    books: bool,
 }
 
 impl Planner {
@@ -40,7 +42,13 @@ impl Planner {
     pub fn after(mut ledger: Ledger, options: Options) -> Self {
         let forecast = Forecast::new(options, &mut ledger);
         let plans = Plans::new(options);
-        Planner { ledger, plans, forecast, options, stock: Levels::default(), needs: Needs::default() }
+        let ledger = ledger.without_clocks();
+        Planner { ledger, plans, forecast, options, stock: Levels::default(), needs: Needs::default(), books: true }
+    }
+
+    /// A box that lists what a run takes from its stock ([`Planner::needs`]) and books nothing.
+    pub fn listing(options: Options) -> Self {
+        Planner { books: false, ..Planner::new(options) }
     }
 
     /// Fills the stock with all of `needs`, as [`Secure::prepare`](crate::Secure::prepare) does.
@@ -86,14 +94,24 @@ impl Planner {
         for role in [Role::Client, Role::Server] {
             self.needs.cots[role as usize] += cost.cots_used(role);
         }
-        self.forecast.play(cost, &mut self.ledger);
+        self.book(cost);
+    }
+
+    fn book(&mut self, cost: &Cost) {
+        if self.books {
+            self.forecast.play(cost, &mut self.ledger);
+        }
     }
 
     /// Takes `need`, and books making it on the spot if it is not in stock.
     fn take(&mut self, need: &Need) -> Result<(), Error> {
-        *self.needs.units.entry(need.kind.clone()).or_default() += need.units;
-        for cost in self.stock.take(&mut self.plans, need)? {
-            self.forecast.play(&cost, &mut self.ledger);
+        match self.needs.units.get_mut(&need.kind) {
+            Some(units) => *units += need.units,
+            None => drop(self.needs.units.insert(need.kind.clone(), need.units)),
+        }
+        if self.books {
+            let cost = self.stock.take(&mut self.plans, need)?;
+            self.book(&cost);
         }
         Ok(())
     }
@@ -106,11 +124,15 @@ impl Abb for Planner {
     const PLAN: bool = true;
 
     fn enter(&mut self, name: &str) {
-        self.ledger.enter(name);
+        if self.books {
+            self.ledger.enter(name);
+        }
     }
 
     fn leave(&mut self) {
-        self.ledger.leave();
+        if self.books {
+            self.ledger.leave();
+        }
     }
 
     fn apply<O: Operation>(&mut self, operation: O, input: O::Input<'_, Shapes>) -> Result<O::Output<Shapes>, Error> {
@@ -140,16 +162,16 @@ impl Abb for Planner {
         let (form, event) = (planned.form, planned.event);
         let need = self.needs.operands.entry(operand.id()).or_insert_with(|| Events { form, list: Vec::new() });
         need.list.push(event);
-        if !planned.ready {
+        if self.books && !planned.ready {
             let cost = cached::prepare_cost(&mut self.plans, &Events { form, list: vec![event] })?;
-            self.forecast.play(&cost, &mut self.ledger);
+            self.book(&cost);
         }
         self.play(&planned.cost());
         Ok(Shape(vec![shape.batch, shape.m, shape.n]))
     }
 
-    fn public(&mut self, values: &ArrayD<u64>) -> Shape {
-        Shape(values.shape().to_vec())
+    fn public(&mut self, shape: &[usize], _: impl Fn(&[usize]) -> u64) -> Shape {
+        Shape(shape.to_vec())
     }
 
     fn constant(&mut self, shape: &[usize], _: u64) -> Shape {

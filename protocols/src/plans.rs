@@ -1,13 +1,15 @@
-//! Plans of HE operations, which cost estimates and protocols share.
+//! Plans of operations, which cost estimates and protocols share.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use he::{MatmulPlan, MatmulSpec, OleKind, OlePlan, PlanOptions, SeededPlan};
 
+use crate::lengths::Counts;
 use crate::{Error, Options};
 
-/// Plans of HE operations, kept by shape: searching for them again in a loop over many tokens would be slow.
+/// Plans of HE operations and of tournaments, kept by shape: searching for them again in a loop over many tokens would
+/// be slow.
 #[derive(Debug)]
 pub struct Plans {
     options: Options,
@@ -19,6 +21,7 @@ pub struct Plans {
     matmul: HashMap<MatmulSpec, Arc<MatmulPlan>>,
     seeded: HashMap<MatmulSpec, Arc<SeededPlan>>,
     ole: HashMap<(usize, u32, OleKind), Arc<OlePlan>>,
+    rounds: HashMap<(Counts, u32), Arc<[usize]>>,
 }
 
 impl Plans {
@@ -39,6 +42,7 @@ impl Plans {
             matmul: HashMap::new(),
             seeded: HashMap::new(),
             ole: HashMap::new(),
+            rounds: HashMap::new(),
         }
     }
 
@@ -65,6 +69,17 @@ impl Plans {
         let plan = Arc::new(SeededPlan::with_options(spec, self.plan_options)?);
         self.seeded.insert(spec, plan.clone());
         Ok(plan)
+    }
+
+    /// The rounds of a tournament on rows of words of `width` bits, which `search` finds the first time.
+    pub(crate) fn rounds(
+        &mut self,
+        rows: &Counts,
+        width: u32,
+        search: impl FnOnce(&Options) -> Vec<usize>,
+    ) -> Arc<[usize]> {
+        let options = &self.options;
+        self.rounds.entry((rows.clone(), width)).or_insert_with(|| search(options).into()).clone()
     }
 
     /// The plan of elementwise products.

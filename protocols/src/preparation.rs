@@ -18,25 +18,25 @@ pub const SCOPE: &str = "preprocess";
 
 /// A piece of the offline phase.
 enum Job<'a> {
-    Batch(&'a CorrelationKind, usize),
+    Units(&'a CorrelationKind, usize),
     Operand(OperandId, &'a Events),
     Cots(Role, usize),
 }
 
 /// The pieces of `needs`, in the order in which both parties make them.
 fn jobs(needs: &Needs) -> Vec<Job<'_>> {
-    let batches = needs.units.iter().flat_map(|(kind, &units)| kind.batches(units).map(move |b| Job::Batch(kind, b)));
+    let units = needs.units.iter().map(|(kind, &units)| Job::Units(kind, units));
     let operands = needs.operands.iter().map(|(id, events)| Job::Operand(*id, events));
     let cots = [Role::Client, Role::Server]
         .map(|role| Job::Cots(role, needs.cots[role as usize].min(MAX_COTS_AHEAD) as usize));
-    batches.chain(operands).chain(cots).collect()
+    units.chain(operands).chain(cots).collect()
 }
 
 impl Job<'_> {
     /// Scope in the ledger.
     fn scope(&self) -> &'static str {
         match self {
-            Job::Batch(kind, _) => kind.scope(),
+            Job::Units(kind, _) => kind.scope(),
             Job::Operand(..) => "keys and values",
             Job::Cots(..) => "OTs",
         }
@@ -44,7 +44,7 @@ impl Job<'_> {
 
     fn cost(&self, plans: &mut Plans) -> Result<Cost, Error> {
         match self {
-            Job::Batch(kind, units) => kind.cost(plans, *units),
+            Job::Units(kind, units) => kind.batched_cost(plans, *units),
             Job::Operand(_, events) => cached::prepare_cost(plans, events),
             Job::Cots(sender, count) => Ok(Cost::free().pooled(*sender, *count)),
         }
@@ -74,7 +74,14 @@ pub(crate) fn prepare_all<'a>(
     for (job, (scope, cost)) in jobs(needs).into_iter().zip(costs) {
         session.channel().ledger_mut().enter(scope);
         match job {
-            Job::Batch(kind, units) => stock.fill(session, kind, units, kind.weight().and_then(&matrix))?,
+            Job::Units(kind, units) => {
+                let mut made = done;
+                for batch in kind.batches(units) {
+                    stock.fill(session, kind, batch, kind.weight().and_then(&matrix))?;
+                    made += kind.cost(session.plans(), batch)?.total_bytes();
+                    progress(made, total);
+                }
+            }
             Job::Operand(id, events) => {
                 let masks = session.offline(|s| cached::prepare(s, &mut stock.spill, events))?;
                 stock.operands.insert(id, masks);

@@ -1,6 +1,6 @@
 //! The arithmetic black box between two parties: words as additive shares modulo 2^64, bits as exclusive-or shares.
 
-use ndarray::{ArrayD, IxDyn};
+use ndarray::{ArrayD, Dimension, IxDyn};
 use net::Role;
 
 use crate::abb::Abb;
@@ -91,8 +91,9 @@ impl Abb for TwoParty {
         Ok(shaped(&[shape.batch, shape.m, shape.n], product))
     }
 
-    fn public(&mut self, values: &ArrayD<u64>) -> ArrayD<u64> {
-        if self.is_server() { values.clone() } else { ArrayD::zeros(values.raw_dim()) }
+    fn public(&mut self, shape: &[usize], value: impl Fn(&[usize]) -> u64) -> ArrayD<u64> {
+        let server = self.is_server();
+        ArrayD::from_shape_fn(IxDyn(shape), |at| if server { value(at.slice()) } else { 0 })
     }
 
     fn constant(&mut self, shape: &[usize], value: u64) -> ArrayD<u64> {

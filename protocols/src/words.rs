@@ -1,8 +1,9 @@
 //! Local arithmetic on words modulo 2^64 and on bare shapes.
 
 pub use bits::{equal, mask, signed};
-use ndarray::{ArrayD, Axis, IxDyn, Zip};
+use ndarray::{ArrayD, Axis, Dimension, IxDyn, Zip};
 
+use crate::indices::Indices;
 use crate::{Shape, Tensor};
 
 /// Local arithmetic on words. It is linear, so it is the same on shares as on values, and nothing is sent.
@@ -13,16 +14,18 @@ pub trait Words: Tensor {
     fn minus(&self, other: &Self) -> Self;
     /// Every entry times the public `factor` (modulo 2^64; cast a signed factor).
     fn times(&self, factor: u64) -> Self;
-    /// Entrywise product with public factors of the same shape.
-    fn times_each(&self, factors: &ArrayD<u64>) -> Self;
+    /// Every entry times the public `factor` of its place.
+    fn times_each(&self, factor: impl Fn(&[usize]) -> u64) -> Self;
     /// (..., n) -> (...): sums over the last axis.
     fn sum_last(&self) -> Self;
+    /// For every entry the sum of the entries before it along the last axis.
+    fn sums_before(&self) -> Self;
     /// (...) -> (..., n): every entry n times.
     fn repeat_last(&self, n: usize) -> Self;
     /// Entries at the flat positions `index` of a vector: result of length `index.len()`.
-    fn pick(&self, index: &[usize]) -> Self;
-    /// The reverse of `pick`: a vector of `len` zeros, with entry i of `self` at position `index[i]`.
-    fn place(&self, index: &[usize], len: usize) -> Self;
+    fn pick(&self, index: &Indices<'_>) -> Self;
+    /// The reverse of `pick`: a vector of `len` zeros, with entry i of `self` at the i-th of the positions `index`.
+    fn place(&self, index: &Indices<'_>, len: usize) -> Self;
     /// Drops the low `bits` of words modulo 2^`width`. The result is floor(x / 2^bits) modulo 2^(width - bits). On
     /// shares it may be one less, because the carry of their low halves is lost.
     fn drop_low(&self, bits: u32, width: u32) -> Self;
@@ -48,14 +51,24 @@ impl Words for ArrayD<u64> {
         self.mapv(|a| a.wrapping_mul(factor))
     }
 
-    fn times_each(&self, factors: &ArrayD<u64>) -> Self {
-        assert_eq!(self.shape(), factors.shape(), "shapes of a product");
-        Zip::from(self).and(factors).map_collect(|a, b| a.wrapping_mul(*b))
+    fn times_each(&self, factor: impl Fn(&[usize]) -> u64) -> Self {
+        let mut out = self.clone();
+        out.indexed_iter_mut().for_each(|(at, x)| *x = x.wrapping_mul(factor(at.slice())));
+        out
     }
 
     fn sum_last(&self) -> Self {
         let last = Axis(self.ndim() - 1);
         self.fold_axis(last, 0u64, |sum, x| sum.wrapping_add(*x))
+    }
+
+    fn sums_before(&self) -> Self {
+        let mut out = self.clone();
+        for mut row in out.rows_mut() {
+            let mut sum = 0u64;
+            row.iter_mut().for_each(|x| sum = sum.wrapping_add(std::mem::replace(x, sum)));
+        }
+        out
     }
 
     fn repeat_last(&self, n: usize) -> Self {
@@ -65,16 +78,16 @@ impl Words for ArrayD<u64> {
         wide.broadcast(IxDyn(&shape)).expect("the last axis has length 1").to_owned()
     }
 
-    fn pick(&self, index: &[usize]) -> Self {
+    fn pick(&self, index: &Indices<'_>) -> Self {
         let flat = self.as_standard_layout();
-        let flat = flat.as_slice().expect("standard layout");
+        let (flat, index) = (flat.as_slice().expect("standard layout"), index.list());
         ArrayD::from_shape_fn(IxDyn(&[index.len()]), |i| flat[index[i[0]]])
     }
 
-    fn place(&self, index: &[usize], len: usize) -> Self {
+    fn place(&self, index: &Indices<'_>, len: usize) -> Self {
         assert_eq!(Tensor::len(self), index.len(), "one position for every entry");
         let mut out = ArrayD::zeros(IxDyn(&[len]));
-        self.iter().zip(index).for_each(|(x, &i)| out[i] = *x);
+        self.iter().zip(index.list()).for_each(|(x, &i)| out[i] = *x);
         out
     }
 
@@ -99,13 +112,16 @@ impl Words for Shape {
         self.clone()
     }
 
-    fn times_each(&self, factors: &ArrayD<u64>) -> Self {
-        assert_eq!(self.0, factors.shape(), "shapes of a product");
+    fn times_each(&self, _: impl Fn(&[usize]) -> u64) -> Self {
         self.clone()
     }
 
     fn sum_last(&self) -> Self {
         Shape(self.0[..self.0.len() - 1].to_vec())
+    }
+
+    fn sums_before(&self) -> Self {
+        self.clone()
     }
 
     fn repeat_last(&self, n: usize) -> Self {
@@ -114,11 +130,11 @@ impl Words for Shape {
         Shape(shape)
     }
 
-    fn pick(&self, index: &[usize]) -> Self {
+    fn pick(&self, index: &Indices<'_>) -> Self {
         Shape(vec![index.len()])
     }
 
-    fn place(&self, index: &[usize], len: usize) -> Self {
+    fn place(&self, index: &Indices<'_>, len: usize) -> Self {
         assert_eq!(self.len(), index.len(), "one position for every entry");
         Shape(vec![len])
     }

@@ -23,8 +23,8 @@ use protocols::ops::shuffle::{Permute, Shuffle};
 use protocols::ops::sum_squares::SumSquares;
 use protocols::ops::truncate::Truncation;
 use protocols::{
-    Abb, Axis, EMBED_WIDTH, Error, FRAC, FixedMatrix, FixedValues, FixedWeight, LINEAR_WIDTH, Operand, OperandId,
-    OperandKind, Options, Plans, Tensor, WEIGHT_BITS, WeightSpec, Words,
+    Abb, Axis, EMBED_WIDTH, Error, FRAC, FixedMatrix, FixedValues, FixedWeight, LINEAR_WIDTH, Lengths, Operand,
+    OperandId, OperandKind, Options, Plans, Tensor, WEIGHT_BITS, WeightSpec, Words,
 };
 use testing::{DEALER, Function, Laws, Output, TWO_PHASES, signed_values};
 
@@ -103,11 +103,11 @@ fn at_least() {
 #[test]
 fn row_max() {
     for (lengths, width) in [(&[1, 1][..], 13), (&[2, 5, 1, 3], 3), (&[129], 13), (&[70, 7], 40), (&[8, 8, 8], 64)] {
-        let n = lengths.iter().sum();
+        let (lengths, n) = (&Lengths::from(lengths), lengths.iter().sum());
         let ends = (0..n as u64).map(|i| ((1 << (width - 1)) - (i & 1)) & (u64::MAX >> (64 - width))).collect();
         let laws = Laws::of(RowMax { lengths, width }).words(&[n], signed_values(width - 2, n, 2)).ring(width);
         // Single entries have no differences that could leave the range.
-        if n > lengths.len() { laws.refuses(&[ends]) } else { laws }.hold();
+        if n > lengths.rows() { laws.refuses(&[ends]) } else { laws }.hold();
     }
 }
 

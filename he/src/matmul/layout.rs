@@ -107,6 +107,12 @@ impl Layout {
         if self.seeded.is_some() {
             return SEED_BYTES + self.packs.responses() * self.c1_bytes();
         }
-        (0..self.packs.responses()).map(|response| self.response_bytes(response)).sum()
+        // All responses of a column of packs but the last have as many rows, and all columns but the last are alike.
+        let (columns, rows) = (self.packs.column_packs(), self.packs.row_packs());
+        let column = |column: usize| {
+            let response = |row: usize| self.response_bytes(column * rows + row);
+            (rows - 1) * response(0) + response(rows - 1)
+        };
+        (columns - 1) * column(0) + column(columns - 1)
     }
 }

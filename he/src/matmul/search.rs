@@ -113,6 +113,8 @@ mod tests {
         let per_group = tiling.tile.group * shape.n;
         let pairs: HashSet<_> = (0..tiling.columns()).map(|c| (c / tiling.tile.cols, c / per_group)).collect();
         assert_eq!(tiling.weight_polys(), pairs.len() * tiling.inner_tiles(), "{layout:?}");
+        let responses = (0..packs.responses()).map(|r| layout.response_bytes(r));
+        assert_eq!(layout.download_bytes(), responses.sum::<usize>(), "{layout:?}");
         let outputs: Vec<_> = (0..packs.responses()).flat_map(|r| layout.outputs(r)).collect();
         let distinct: HashSet<_> = outputs.iter().map(|o| o.1).collect();
         assert_eq!((outputs.len(), distinct.len()), (shape.batch * shape.m * shape.n, outputs.len()));

@@ -4,14 +4,12 @@
 //! either. **Range.** |x| < 2^11, n < 2^30. **Revealed.** Nothing. *Cost.* ceil(log2 n) rounds of one comparison and
 //! one multiplexer.
 
-use ndarray::{ArrayD, IxDyn};
-
 use super::tournament::{Round, pair};
 use crate::abb::Abb;
 use crate::ops::compare::AtLeast;
 use crate::ops::mux::Mux;
 use crate::words::Words;
-use crate::{Error, FRAC, Tensor};
+use crate::{Error, FRAC, Lengths, Tensor};
 
 /// Bits of the ring of the comparisons and of the result: differences are below 2^12.
 pub const ARGMAX_WIDTH: u32 = FRAC + 13;
@@ -26,9 +24,9 @@ pub fn argmax<B: Abb>(b: &mut B, x: &B::Words) -> Result<B::Words, Error> {
     b.scope("argmax", |b| {
         let mut x = x.reshape(&[n]);
         b.expect_below(&x, ARGMAX_WIDTH - 2)?;
-        let mut at = b.public(&ArrayD::from_shape_fn(IxDyn(&[n]), |i| i[0] as u64));
-        let mut lengths = vec![n];
-        while lengths[0] > 1 {
+        let mut at = b.public(&[n], |i| i[0] as u64);
+        let mut lengths = Lengths::equal(n, 1);
+        while lengths.counts().longest() > 1 {
             let Round { left, right, single, order, next } = pair(&lengths);
             let (x_right, at_right) = (x.pick(&right), at.pick(&right));
             let difference = x.pick(&left).minus(&x_right);
@@ -51,6 +49,7 @@ pub fn argmax<B: Abb>(b: &mut B, x: &B::Words) -> Result<B::Words, Error> {
 mod tests {
     use super::*;
     use crate::Clear;
+    use ndarray::{ArrayD, IxDyn};
     use proptest::prelude::*;
 
     proptest! {

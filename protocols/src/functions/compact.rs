@@ -21,7 +21,7 @@
 //! are a uniformly random permutation, whatever the mask. **Revealed.** Nothing: no index of the original order is
 //! ever opened.
 
-use ndarray::{ArrayD, IxDyn};
+use ndarray::ArrayD;
 
 use crate::abb::Abb;
 use crate::functions::top_k::Shuffled;
@@ -30,7 +30,7 @@ use crate::ops::reveal::Open;
 use crate::ops::shuffle::{Permutations, Permute, Shuffle};
 use crate::words::Words;
 use crate::words::index_bits;
-use crate::{Error, Tensor};
+use crate::{Error, Indices, Tensor};
 
 /// The `k` items of every row that `mask` keeps: (rows, n) and (rows, n, w) modulo 2^`width` -> (rows, k, w).
 ///
@@ -53,8 +53,10 @@ pub fn compact<B: Abb>(
         }
         let Shuffled { permutations, positions, .. } = order(b, mask, k)?;
         let items = b.apply(Shuffle { widths: &[width], inverse: false }, (&permutations, payload))?;
-        let at = positions.iter().enumerate().flat_map(|(row, p)| p.iter().map(move |p| row * n + p));
-        let at: Vec<usize> = at.flat_map(|item| (0..w).map(move |t| item * w + t)).collect();
+        let at = Indices::new(rows * k * w, || {
+            let at = positions.iter().enumerate().flat_map(|(row, p)| p.iter().map(move |p| row * n + p));
+            at.flat_map(|item| item * w..(item + 1) * w).collect()
+        });
         Ok(items.pick(&at).reshape(&[rows, k, w]))
     })
 }
@@ -66,11 +68,11 @@ pub fn order<B: Abb>(b: &mut B, mask: &B::Words, k: usize) -> Result<Shuffled<B>
     b.scope("order", |b| {
         let (permutations, indices, opened) = opened(b, mask, k)?;
         let places = places(opened.as_ref(), rows, n, k)?;
-        let indices = indices.pick(&places).reshape(&[rows, k]);
         let positions = match k {
             0 => vec![vec![]; rows],
             _ => places.chunks(k).map(|row| row.iter().map(|at| at % n).collect()).collect(),
         };
+        let indices = indices.pick(&places.into()).reshape(&[rows, k]);
         Ok(Shuffled { permutations, positions, indices, n })
     })
 }
@@ -84,7 +86,7 @@ pub(crate) fn opened<B: Abb>(b: &mut B, mask: &B::Words, k: usize) -> Result<Ope
     let [rows, n] = mask.shape()[..] else { panic!("masks of shape {:?}", mask.shape()) };
     let bits = index_bits(n);
     let destinations = destinations(b, mask, k, bits)?.reshape(&[rows, n, 1]);
-    let indices = b.public(&ArrayD::from_shape_fn(IxDyn(&[rows, n, 1]), |at| at[1] as u64));
+    let indices = b.public(&[rows, n, 1], |at| at[1] as u64);
     let permutations = b.apply(Permute { rows, items: n }, ())?;
     let items = b.apply(
         Shuffle { widths: &[bits], inverse: false },
@@ -96,11 +98,8 @@ pub(crate) fn opened<B: Abb>(b: &mut B, mask: &B::Words, k: usize) -> Result<Ope
 
 /// The place of every item modulo 2^`bits`.
 pub(crate) fn destinations<B: Abb>(b: &mut B, mask: &B::Words, k: usize, bits: u32) -> Result<B::Words, Error> {
-    let shape = mask.shape();
-    let (rows, n) = (shape[0], shape[1]);
-    let columns: Vec<B::Words> = (0..n).map(|i| mask.slice(1, 0..i).sum_last().reshape(&[rows, 1])).collect();
-    let before = B::Words::concat(1, &columns.iter().collect::<Vec<_>>());
-    let last = b.public(&ArrayD::from_shape_fn(IxDyn(&[rows, n]), |at| (k + at[1]) as u64)).minus(&before);
+    let before = mask.sums_before();
+    let last = b.public(&mask.shape(), |at| (k + at[1]) as u64).minus(&before);
     let kept = b.low_bit(mask);
     let moved = b.apply(Mux { width: bits }, (&kept, &before.minus(&last)))?;
     Ok(last.plus(&moved).drop_low(0, bits))

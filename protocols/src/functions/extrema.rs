@@ -26,7 +26,7 @@ use crate::abb::Abb;
 use crate::ops::compare::AtLeast;
 use crate::ops::mux::Mux;
 use crate::words::Words;
-use crate::{Error, FRAC, Tensor};
+use crate::{Error, FRAC, Lengths, Tensor};
 
 /// Bits of the ring of the results: differences are below 2^10.
 pub const EXTREMA_WIDTH: u32 = FRAC + 11;
@@ -45,7 +45,7 @@ pub fn extrema<B: Abb>(b: &mut B, x: &B::Words) -> Result<(B::Words, B::Words), 
     };
     b.scope("extrema", |b| {
         b.expect_below(x, EXTREMA_WIDTH - 2)?;
-        let Round { left, right, single, order, next } = pair(&vec![n; rows]);
+        let Round { left, right, single, order, next } = pair(&Lengths::equal(n, rows));
         let (a, c) = (x.pick(&left), x.pick(&right));
         let gain = larger_part(b, &a.minus(&c))?;
         let rest = x.pick(&single);
@@ -53,8 +53,8 @@ pub fn extrema<B: Abb>(b: &mut B, x: &B::Words) -> Result<(B::Words, B::Words), 
         let losers = B::Words::concat(0, &[&a.minus(&gain), &rest]).pick(&order);
         // Minima are maxima of negated values.
         let mut both = B::Words::concat(0, &[&winners, &losers.times(u64::MAX)]);
-        let mut lengths = [&next[..], &next[..]].concat();
-        while lengths.iter().any(|&n| n > 1) {
+        let mut lengths = next.times(2);
+        while lengths.counts().longest() > 1 {
             let Round { left, right, single, order, next } = pair(&lengths);
             let winners = larger(b, &both.pick(&left), &both.pick(&right))?;
             both = B::Words::concat(0, &[&winners, &both.pick(&single)]).pick(&order);

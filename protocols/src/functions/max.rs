@@ -11,7 +11,7 @@ use crate::abb::Abb;
 use crate::functions::exp::EXP_MARGIN;
 use crate::ops::row_max::RowMax;
 use crate::words::Words;
-use crate::{Error, FRAC, Tensor};
+use crate::{Error, FRAC, Lengths, Tensor};
 
 /// Bits of the ring of the result: differences to it are below 2^10.
 pub const MAX_WIDTH: u32 = FRAC + 11;
@@ -26,9 +26,9 @@ const _: () = assert!(2.0 * UNIT <= EXP_MARGIN, "the exponential takes what is c
 
 /// (rows), modulo 2^[`MAX_WIDTH`]: the maxima of rows of different `lengths`, each at least 1, which lie one after
 /// another in the vector `x`.
-pub fn max_ragged<B: Abb>(b: &mut B, x: &B::Words, lengths: &[usize]) -> Result<B::Words, Error> {
-    assert_eq!(x.len(), lengths.iter().sum::<usize>(), "entries of the rows");
-    assert!(lengths.iter().all(|&n| n > 0), "lengths of the rows");
+pub fn max_ragged<B: Abb>(b: &mut B, x: &B::Words, lengths: &Lengths) -> Result<B::Words, Error> {
+    assert_eq!(x.len(), lengths.total(), "entries of the rows");
+    assert!(lengths.counts().iter().all(|(n, _)| n > 0), "lengths of the rows");
     b.scope("max", |b| {
         b.expect_below(x, MAX_WIDTH - 2)?;
         // The lowest unit is left out, so that differences fit even where shares are cut to one unit less.
@@ -55,18 +55,18 @@ mod tests {
             rows in prop::collection::vec(prop::collection::vec(-511.75f64..511.9999, 1..70), 1..9),
             spread in prop::sample::select(vec![1.0, 0.01, 0.0005]),
         ) {
-            let lengths: Vec<usize> = rows.iter().map(Vec::len).collect();
+            let lengths = Lengths::from(&rows.iter().map(Vec::len).collect::<Vec<_>>()[..]);
             let x = fixed(&rows.concat().iter().map(|x| x * spread).collect::<Vec<_>>());
             let clear = max_ragged(&mut Clear::new(), &x, &lengths).unwrap();
             let words: Vec<u64> = x.iter().copied().collect();
             let shared = BOTH.map(|options| {
                 let lengths = lengths.clone();
-                secure(options, &[(&words, &[words.len()])], function!([lengths: Vec<usize>] |b, x| {
+                secure(options, &[(&words, &[words.len()])], function!([lengths: Lengths] |b, x| {
                     max_ragged(b, &x[0], lengths)
                 }))
             });
             let mut rest = &words[..];
-            for (i, &n) in lengths.iter().enumerate() {
+            for (i, n) in lengths.iter().enumerate() {
                 let (row, others) = rest.split_at(n);
                 rest = others;
                 let want = row.iter().map(|&x| real(x)).fold(f64::MIN, f64::max);

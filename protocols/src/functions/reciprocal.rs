@@ -22,7 +22,7 @@ use crate::ops::evaluate::Evaluate;
 use crate::ops::mux::{Choose, Select, Selector};
 use crate::ops::truncate::Truncation;
 use crate::words::Words;
-use crate::{Error, FRAC, Tensor};
+use crate::{Error, FRAC};
 
 /// Largest relative error before the result is rounded to its last place.
 pub const MAX_RECIPROCAL_ERROR: f64 = 1e-5;
@@ -133,11 +133,8 @@ fn scale_up<B: Abb>(
     let wide = x.repeat_last(steps as usize);
     let chosen = b.apply(Select { width }, (reached, &wide))?;
     let weight = |j: u32| (((1u128 << bits) - 1) << (bits * (steps - j))) as u64;
-    let rows = x.len();
-    let weights =
-        ndarray::ArrayD::from_shape_fn(ndarray::IxDyn(&[rows, steps as usize]), |at| weight(at[1] as u32 + 1));
     let all = if bits * steps < 64 { 1u64 << (bits * steps) } else { 0 };
-    Ok(x.times(all).minus(&chosen.times_each(&weights).sum_last()))
+    Ok(x.times(all).minus(&chosen.times_each(|at| weight(at[1] as u32 + 1)).sum_last()))
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@
 //! **Range.** |x| < 2^12. **Error.** At most [`MAX_ROPE_ERROR`] for |x| <= 1, and in proportion above: the angles are
 //! rounded to [`ANGLE_FRAC`] bits. **Revealed.** Nothing. *Cost.* One truncation.
 
-use ndarray::{Array2, ArrayD, IxDyn};
+use ndarray::Array2;
 
 use crate::abb::Abb;
 use crate::ops::truncate::Truncation;
@@ -25,19 +25,16 @@ const WIDTH: u32 = FRAC + ANGLE_FRAC + 13 + 2;
 /// are (count, d / 2). Modulo 2^64.
 pub fn rope<B: Abb>(b: &mut B, x: &B::Words, cos: &Array2<f32>, sin: &Array2<f32>) -> Result<B::Words, Error> {
     let shape = x.shape();
-    let (count, heads, half) = (shape[0], shape[1], shape[2] / 2);
+    let (count, half) = (shape[0], shape[2] / 2);
     assert!(shape.len() == 3 && shape[2] == 2 * half, "rope of {shape:?}");
     assert_eq!((cos.dim(), sin.dim()), ((count, half), (count, half)), "shapes of the angles");
     b.scope("rope", |b| {
-        let words = |angles: &Array2<f32>| {
-            ArrayD::from_shape_fn(IxDyn(&[count, heads, half]), |at| {
-                (f64::from(angles[[at[0], at[2]]]) * (1u64 << ANGLE_FRAC) as f64).round() as i64 as u64
-            })
+        let turn = |x: &B::Words, angles: &Array2<f32>| {
+            x.times_each(|at| (f64::from(angles[[at[0], at[2]]]) * (1u64 << ANGLE_FRAC) as f64).round() as i64 as u64)
         };
-        let (cos, sin) = (words(cos), words(sin));
         let (x1, x2) = (x.slice(2, 0..half), x.slice(2, half..2 * half));
-        let first = x1.times_each(&cos).minus(&x2.times_each(&sin));
-        let second = x2.times_each(&cos).plus(&x1.times_each(&sin));
+        let first = turn(&x1, cos).minus(&turn(&x2, sin));
+        let second = turn(&x2, cos).plus(&turn(&x1, sin));
         let turned = B::Words::concat(2, &[&first, &second]);
         b.expect_below(&turned, WIDTH - 2)?;
         b.apply(Truncation { width: WIDTH, shift: ANGLE_FRAC, out: 64 }, &turned)

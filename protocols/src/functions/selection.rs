@@ -32,7 +32,7 @@ use crate::ops::shuffle::Shuffle;
 use crate::ops::truncate::Truncation;
 use crate::words::Words;
 use crate::words::index_bits;
-use crate::{Error, FRAC, Tensor};
+use crate::{Error, FRAC, Indices, Tensor};
 
 /// Bits of the ring of one-hot words: the widest ring of what is gathered.
 pub const SELECTION_WIDTH: u32 = 44;
@@ -189,11 +189,10 @@ pub fn in_order<B: Abb>(b: &mut B, selection: &Selection<B>) -> Result<Selection
 /// Let P_i be the number of chosen entries up to the i-th. Entry i is the j-th chosen (from 0) where [P_i > j] and
 /// [P_(i-1) > j] differ. This takes one batched comparison of the prefix sums with the k public thresholds.
 fn ordered<B: Abb>(b: &mut B, words: &B::Words) -> Result<B::Words, Error> {
-    let (rows, k, n) = dims(words);
+    let (_, k, n) = dims(words);
     b.scope("order", |b| {
         let mask = words.permute(&[0, 2, 1]).sum_last();
-        let prefix: Vec<B::Words> = (0..n).map(|i| mask.slice(1, 0..i + 1).sum_last().reshape(&[rows, 1])).collect();
-        let prefix = B::Words::concat(1, &prefix.iter().collect::<Vec<_>>());
+        let prefix = mask.sums_before().plus(&mask);
         // Sums reach k, and so do thresholds.
         let width = usize::BITS - k.leading_zeros() + 2;
         let mut bits = Vec::new();
@@ -244,13 +243,15 @@ pub(crate) fn payload_rounding(magnitude: u32) -> Result<Truncation, Error> {
 }
 
 /// Flat positions of the chosen items' words, in a shuffled order of w words per item.
-fn places<B: Abb>(shuffled: &Shuffled<B>, w: usize) -> Vec<usize> {
+fn places<B: Abb>(shuffled: &Shuffled<B>, w: usize) -> Indices<'_> {
     let Shuffled { positions, n, .. } = shuffled;
-    let item = |row: usize, position: usize| {
+    let item = move |row: usize, position: usize| {
         let at = (row * n + position) * w;
         at..at + w
     };
-    positions.iter().enumerate().flat_map(|(row, p)| p.iter().flat_map(move |&p| item(row, p))).collect()
+    Indices::new(positions.len() * shuffled.chosen() * w, move || {
+        positions.iter().enumerate().flat_map(|(row, p)| p.iter().flat_map(move |&p| item(row, p))).collect()
+    })
 }
 
 fn dims<W: Tensor>(words: &W) -> (usize, usize, usize) {

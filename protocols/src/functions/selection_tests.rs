@@ -123,7 +123,7 @@ fn shuffled<B: Abb>(b: &mut B, x: &B::Words, k: usize) -> Result<Chosen<B::Words
     for (row, positions) in chosen.positions.iter().enumerate() {
         positions.iter().for_each(|&at| marks[[row, at, 0]] = 1);
     }
-    let marks = b.public(&marks);
+    let marks = b.public(&[rows, n, 1], |at| marks[at]);
     let marks = b.apply(Shuffle { widths: &[8], inverse: true }, (&chosen.permutations, &marks))?;
     let vectors = top_k::one_hot_of_shuffled(b, &chosen, 8)?;
     Ok((chosen.positions, [moved, marks, vectors]))

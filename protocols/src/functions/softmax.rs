@@ -22,7 +22,7 @@ use crate::ops::mux::Choose;
 use crate::ops::mux::Select;
 use crate::ops::truncate::Truncation;
 use crate::words::Words;
-use crate::{Error, FRAC, Tensor};
+use crate::{Error, FRAC, Indices, Lengths, Tensor};
 
 /// Largest absolute error of a probability, besides [`MAX_TERM_ERROR`] for each visible entry of the row.
 pub const MAX_SOFTMAX_ERROR: f64 = 1e-5;
@@ -55,20 +55,19 @@ pub fn softmax<B: Abb>(b: &mut B, x: &B::Words, visible: &[usize]) -> Result<B::
     assert!(visible.iter().all(|v| (1..=columns).contains(v)), "visible entries of {columns}");
     b.scope("softmax", |b| {
         let rows = x.len() / columns;
-        let lengths: Vec<usize> = (0..rows).map(|r| visible[r % visible.len()]).collect();
-        let longest = lengths.iter().copied().max().unwrap_or(1);
+        let lengths = Lengths::repeated(visible, rows / visible.len().max(1));
+        let longest = lengths.counts().longest().max(1);
         if longest > MAX_SOFTMAX_COLUMNS {
             return Err(Error::TooMany { operation: "softmax", limit: MAX_SOFTMAX_COLUMNS, got: longest });
         }
-        let seen: Vec<usize> = lengths.iter().enumerate().flat_map(|(r, &n)| r * columns..r * columns + n).collect();
+        let seen = lengths.padded(columns);
         if longest == 1 {
             let ones = b.constant(&[rows], 1 << FRAC);
             return Ok(ones.place(&seen, x.len()).reshape(&shape));
         }
 
         let x = x.reshape(&[rows * columns]).pick(&seen);
-        let row_of: Vec<usize> = lengths.iter().enumerate().flat_map(|(r, &n)| std::iter::repeat_n(r, n)).collect();
-        let t = max_ragged(b, &x, &lengths)?.pick(&row_of).minus(&x);
+        let t = max_ragged(b, &x, &lengths)?.pick(&lengths.owners()).minus(&x);
 
         // e <= e^(1/2), a row's e / sum <= 1 up to the reciprocal's error.
         let width = rounding().width;
@@ -81,9 +80,7 @@ pub fn softmax<B: Abb>(b: &mut B, x: &B::Words, visible: &[usize]) -> Result<B::
         let e = exp_negative(b, &t, width)?;
         let e = b.apply(Select { width }, (near, &e))?;
 
-        let padded: Vec<usize> =
-            lengths.iter().enumerate().flat_map(|(r, &n)| r * longest..r * longest + n).collect();
-        let sums = e.place(&padded, rows * longest).reshape(&[rows, longest]).sum_last();
+        let sums = e.place(&lengths.padded(longest), rows * longest).reshape(&[rows, longest]).sum_last();
         let inverse = reciprocal(b, &sums, longest, width, RECIPROCAL_FRAC)?;
 
         let Chunks { size, row, at } = Chunks::of(&lengths, width);
@@ -103,9 +100,9 @@ pub(crate) fn rounding() -> Truncation {
 struct Chunks {
     size: usize,
     /// Row of each chunk.
-    row: Vec<usize>,
+    row: Indices<'static>,
     /// Position of every entry among the chunks.
-    at: Vec<usize>,
+    at: Indices<'static>,
 }
 
 impl Chunks {
@@ -114,19 +111,19 @@ impl Chunks {
 
     /// The size that sends the fewest bits. A product of a chunk with a word takes `width` transfers of `size` words
     /// of (width + 1) / 2 bits on average. Those on padding are wasted.
-    fn of(lengths: &[usize], width: u32) -> Self {
-        let longest = lengths.iter().copied().max().unwrap_or(1);
-        let cost = |size: usize| {
-            let chunks: usize = lengths.iter().map(|n| n.div_ceil(size)).sum();
-            chunks * (size * (width as usize + 1) / 2 + Self::OVERHEAD)
-        };
+    fn of(lengths: &Lengths, width: u32) -> Self {
+        let longest = lengths.counts().longest().max(1);
+        let chunks = |size: usize| lengths.counts().sum(|n| n.div_ceil(size));
+        let cost = |size: usize| chunks(size) * (size * (width as usize + 1) / 2 + Self::OVERHEAD);
         let powers = (0..usize::BITS).map(|i| 1usize << i).take_while(|&size| size < longest);
         let size = powers.chain([longest]).min_by_key(|&size| cost(size)).unwrap_or(1);
-        let (mut row, mut at) = (vec![], vec![]);
-        for (r, &n) in lengths.iter().enumerate() {
-            at.extend((0..n).map(|i| row.len() * size + i));
-            row.extend(std::iter::repeat_n(r, n.div_ceil(size)));
-        }
+        let each = lengths.map(|n| n.div_ceil(size));
+        let (row, lengths) = (each.owners(), lengths.clone());
+        // The chunks of a row begin where those of the row before it end.
+        let at = Indices::new(lengths.total(), move || {
+            let starts = each.spans().map(|chunks| chunks.start * size);
+            lengths.iter().zip(starts).flat_map(|(n, start)| start..start + n).collect()
+        });
         Self { size, row, at }
     }
 }
@@ -191,18 +188,18 @@ mod tests {
     #[test]
     fn chunks_hold_every_entry_once() {
         for lengths in [vec![1], vec![100], (1..=128).collect::<Vec<_>>(), vec![1024, 1, 1, 5]] {
-            let chunks = Chunks::of(&lengths, 43);
-            let mut at = chunks.at.clone();
-            at.dedup();
+            let chunks = Chunks::of(&Lengths::from(&lengths[..]), 43);
+            let (row, at) = (chunks.row.list(), chunks.at.list());
+            assert!(at.is_sorted_by(|a, b| a < b));
             assert_eq!(at.len(), lengths.iter().sum::<usize>());
             let mut entry = 0;
             for (r, &n) in lengths.iter().enumerate() {
                 for _ in 0..n {
-                    assert_eq!(chunks.row[chunks.at[entry] / chunks.size], r);
+                    assert_eq!(row[at[entry] / chunks.size], r);
                     entry += 1;
                 }
             }
         }
-        assert_eq!(Chunks::of(&[100, 100], 43).size, 100);
+        assert_eq!(Chunks::of(&Lengths::equal(100, 2), 43).size, 100);
     }
 }

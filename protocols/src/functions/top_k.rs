@@ -28,7 +28,7 @@
 //! The positions tell something about the entries only together with the permutation, or with another opening under
 //! the same permutations. The caller must never make such an opening.
 
-use ndarray::{ArrayD, IxDyn};
+use std::ops::Range;
 
 use crate::abb::Abb;
 use crate::ops::b2a::B2a;
@@ -39,7 +39,7 @@ use crate::ops::quickselect::Quickselect;
 use crate::ops::shuffle::{Permutations, Permute, Shuffle};
 use crate::words::Words;
 use crate::words::index_bits;
-use crate::{Ceiling, Error, FRAC, Tensor};
+use crate::{Ceiling, Error, FRAC, Indices, Tensor};
 
 /// Most entries of a unit vector, see [`OneHot`].
 const MOST_ENTRIES: usize = 1 << 16;
@@ -99,7 +99,7 @@ impl Scores {
         let bits = index_bits(n);
         let width = self.width(bits)?;
         let (coarse, _) = self.coarse(b, x)?;
-        let reverse = b.public(&ArrayD::from_shape_fn(IxDyn(&[rows, n]), |at| (n - 1 - at[1]) as u64));
+        let reverse = b.public(&[rows, n], |at| (n - 1 - at[1]) as u64);
         Ok((coarse.times(1 << bits).plus(&reverse), width))
     }
 }
@@ -163,26 +163,30 @@ pub fn ranks<B: Abb>(b: &mut B, x: &B::Words, scores: Scores) -> Result<B::Words
     let bits = index_bits(n);
     b.scope("ranks", |b| {
         let (coarse, width) = scores.coarse(b, x)?;
-        let pairs: Vec<(usize, usize)> = (0..n).flat_map(|i| (i + 1..n).map(move |j| (i, j))).collect();
-        let at = |of: fn(&(usize, usize)) -> usize| -> Vec<usize> {
-            (0..rows).flat_map(|row| pairs.iter().map(move |pair| row * n + of(pair))).collect()
+        let total = n * n.saturating_sub(1) / 2;
+        let pairs = move || (0..n).flat_map(move |i| (i + 1..n).map(move |j| (i, j)));
+        let at = |of: fn((usize, usize)) -> usize| {
+            let list = move || (0..rows).flat_map(|row| pairs().map(move |pair| row * n + of(pair))).collect();
+            Indices::new(rows * total, list)
         };
         let difference = coarse.pick(&at(|pair| pair.0)).minus(&coarse.pick(&at(|pair| pair.1)));
         // The entry of lower index comes first.
         let first = b.apply(AtLeast { thresholds: &[0], width }, &difference)?.reshape(&[difference.len()]);
-        let first = b.apply(B2a { width: bits }, &first)?.reshape(&[rows, pairs.len()]);
+        let first = b.apply(B2a { width: bits }, &first)?.reshape(&[rows, total]);
         // Before an entry are the earlier entries that win their pair with it, and the later ones that it does not
         // beat.
-        let (total, position) = (pairs.len(), |i: usize, j: usize| i * (2 * n - i - 1) / 2 + j - i - 1);
+        let position = |i: usize, j: usize| i * (2 * n - i - 1) / 2 + j - i - 1;
         let columns: Vec<B::Words> = (0..n)
             .map(|entry| {
-                let sum = |chosen: Vec<usize>| {
-                    let at: Vec<usize> =
-                        (0..rows).flat_map(|row| chosen.iter().map(move |p| row * total + p)).collect();
-                    first.pick(&at).reshape(&[rows, chosen.len()]).sum_last()
+                let sum = |others: Range<usize>, position: &dyn Fn(usize) -> usize| {
+                    let at = Indices::new(rows * others.len(), || {
+                        let others = || others.clone().map(position);
+                        (0..rows).flat_map(|row| others().map(move |p| row * total + p)).collect()
+                    });
+                    first.pick(&at).reshape(&[rows, others.len()]).sum_last()
                 };
-                let lost = sum((0..entry).map(|i| position(i, entry)).collect());
-                let won = sum((entry + 1..n).map(|j| position(entry, j)).collect());
+                let lost = sum(0..entry, &|i| position(i, entry));
+                let won = sum(entry + 1..n, &|j| position(entry, j));
                 b.add_public(&lost.minus(&won), (n - 1 - entry) as u64).reshape(&[rows, 1])
             })
             .collect();
@@ -215,8 +219,11 @@ pub fn sort<B: Abb>(b: &mut B, x: &B::Words, k: usize, scores: Scores, width: u3
         // Wire by wire, so that layers pick whole rows.
         let mut wires = keys.permute(&[1, 0]);
         for layer in network(n, k) {
-            let at = |of: fn(&(usize, usize)) -> usize| -> Vec<usize> {
-                layer.iter().flat_map(|pair| (0..rows).map(move |row| of(pair) * rows + row)).collect()
+            let at = |of: fn(&(usize, usize)) -> usize| {
+                let layer = &layer;
+                Indices::new(layer.len() * rows, move || {
+                    layer.iter().flat_map(|pair| (0..rows).map(move |row| of(pair) * rows + row)).collect()
+                })
             };
             let (upper, lower) = (at(|pair| pair.0), at(|pair| pair.1));
             let (a, c) = (wires.pick(&upper), wires.pick(&lower));
@@ -224,10 +231,13 @@ pub fn sort<B: Abb>(b: &mut B, x: &B::Words, k: usize, scores: Scores, width: u3
             let larger = b.apply(AtLeast { thresholds: &[0], width: ring }, &difference)?.reshape(&[upper.len()]);
             let moved = b.apply(Mux { width: ring }, (&larger, &difference))?;
             let compared = B::Words::concat(0, &[&c.plus(&moved), &a.minus(&moved)]);
-            let mut from: Vec<usize> = (0..n * rows).collect();
-            for (i, to) in upper.into_iter().chain(lower).enumerate() {
-                from[to] = n * rows + i;
-            }
+            let from = Indices::new(n * rows, || {
+                let mut from: Vec<usize> = (0..n * rows).collect();
+                for (i, &to) in upper.list().iter().chain(lower.list()).enumerate() {
+                    from[to] = n * rows + i;
+                }
+                from
+            });
             wires = B::Words::concat(0, &[&wires.reshape(&[n * rows]), &compared]).pick(&from).reshape(&[n, rows]);
         }
         let best = wires.slice(0, 0..k).permute(&[1, 0]);
@@ -248,9 +258,10 @@ pub fn shuffle_reveal<B: Abb>(b: &mut B, x: &B::Words, k: usize, scores: Scores)
         // A plan books the mean.
         let name = if B::PLAN { "quickselect (mean)" } else { "quickselect" };
         let positions = b.scope(name, |b| b.apply(Quickselect { k, width: ring }, &keys))?;
-        let at: Vec<usize> =
-            positions.iter().enumerate().flat_map(|(row, p)| p.iter().map(move |p| row * n + p)).collect();
-        let indices = indices(b, &keys.pick(&at).reshape(&[rows, k]), n);
+        let chosen = keys.pick(&Indices::new(rows * k, || {
+            positions.iter().enumerate().flat_map(|(row, p)| p.iter().map(move |p| row * n + p)).collect()
+        }));
+        let indices = indices(b, &chosen.reshape(&[rows, k]), n);
         Ok(Shuffled { permutations, positions, indices, n })
     })
 }

@@ -25,18 +25,20 @@
 //! entry. **Error.** None. **Revealed.** Nothing.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use crate::Shape;
+use crate::lengths::Counts;
 use crate::operation::prelude::*;
 use crate::ops::{compare, mux_all};
 use crate::words::signed;
+use crate::{Lengths, Shape};
 
 /// The largest entry of every row, exactly: the vector x holds rows of `lengths` one after another -> (rows), modulo
 /// 2^`width`.
 #[derive(Clone, Copy, Debug)]
 pub struct RowMax<'l> {
     /// Entries of every row, each at least 1.
-    pub lengths: &'l [usize],
+    pub lengths: &'l Lengths,
     /// Bits of the ring, 2..=64.
     pub width: u32,
 }
@@ -47,22 +49,22 @@ impl Operation for RowMax<'_> {
     type Size = ();
 
     fn size<F: Form>(&self, x: &&F::Words) {
-        assert_eq!(x.shape(), [self.lengths.iter().sum::<usize>()], "entries of the rows");
+        assert_eq!(x.shape(), [self.lengths.total()], "entries of the rows");
     }
 
     fn cost(&self, _: &(), _: bool, plans: &mut Plans) -> Result<Cost, Error> {
-        Ok(cost(self.lengths, self.width, plans.options()))
+        Ok(cost(self.lengths, self.width, plans))
     }
 
     fn run(&self, s: &mut Session, x: &ArrayD<u64>, _: Option<&[u64]>) -> Result<ArrayD<u64>, Error> {
-        Ok(shaped(&[self.lengths.len()], row_max(s, &flat(x), self.lengths, self.width)?))
+        Ok(shaped(&[self.lengths.rows()], row_max(s, &flat(x), self.lengths, self.width)?))
     }
 
     fn twin(&self, twin: &mut Twin, x: &ArrayD<u64>) -> Result<ArrayD<u64>, Error> {
         let mut values = x.iter().map(|&v| signed(v, self.width));
         let span = (1i128 << (self.width - 1)) - 1;
-        let mut maxima = Vec::with_capacity(self.lengths.len());
-        for &n in self.lengths {
+        let mut maxima = Vec::with_capacity(self.lengths.rows());
+        for n in self.lengths.iter() {
             let row = values.by_ref().take(n);
             let (least, most) = row.fold((i64::MAX, i64::MIN), |(least, most), v| (least.min(v), most.max(v)));
             let difference = i128::from(most) - i128::from(least);
@@ -71,11 +73,11 @@ impl Operation for RowMax<'_> {
             }
             maxima.push(most as u64);
         }
-        Ok(shaped(&[self.lengths.len()], maxima))
+        Ok(shaped(&[self.lengths.rows()], maxima))
     }
 
     fn planned(&self, _: ()) -> Shape {
-        Shape(vec![self.lengths.len()])
+        Shape(vec![self.lengths.rows()])
     }
 }
 
@@ -89,40 +91,27 @@ const ROUND_FLOWS: u64 = 4;
 const OT_PICOSECONDS: u128 = 90_000;
 const BYTE_PICOSECONDS: u128 = 12_000;
 
-/// How often each length of a row occurs.
-type Lengths = BTreeMap<usize, usize>;
-
 /// Shares of the largest entry of every row; the rows, of `lengths`, lie one after another in `x`.
-pub fn row_max(s: &mut Session, x: &[u64], lengths: &[usize], width: u32) -> Result<Vec<u64>, Error> {
-    assert!(lengths.iter().all(|&n| n > 0) && lengths.iter().sum::<usize>() == x.len(), "entries of the rows");
-    let (mut x, mut lengths) = (x.to_vec(), lengths.to_vec());
-    for arity in arities(&count(&lengths), width, s.options()) {
+pub fn row_max(s: &mut Session, x: &[u64], lengths: &Lengths, width: u32) -> Result<Vec<u64>, Error> {
+    assert_eq!(lengths.total(), x.len(), "entries of the rows");
+    let (mut x, mut lengths) = (x.to_vec(), lengths.clone());
+    for &arity in &*rounds(lengths.counts(), width, s.plans()) {
         x = round(s, &x, &lengths, arity, width)?;
-        lengths.iter_mut().for_each(|n| *n = n.div_ceil(arity));
+        lengths = lengths.map(|n| n.div_ceil(arity));
     }
     Ok(x)
 }
 
-/// Cost of [`row_max`] in a session with `options`.
-pub fn cost(lengths: &[usize], width: u32, options: &Options) -> Cost {
-    let mut rows = count(lengths);
+/// Cost of [`row_max`] in a session with `plans`.
+pub fn cost(lengths: &Lengths, width: u32, plans: &mut Plans) -> Cost {
+    let mut rows = lengths.counts().clone();
     let mut cost = Cost::free();
-    for arity in arities(&rows, width, options) {
-        let Round { pairs, items, bits } = Round::of(&rows, 1, arity);
+    for &arity in &*rounds(&rows, width, plans) {
+        let Round { pairs, items, bits } = Round::of(&rows, arity);
         cost = cost.then(compare::cost(pairs, 1, width)).then(mux_all::cost(items, bits, width));
-        rows = count_all(rows.iter().map(|(n, &count)| (n.div_ceil(arity), count)));
+        rows = rows.divided(arity);
     }
     cost
-}
-
-fn count(lengths: &[usize]) -> Lengths {
-    count_all(lengths.iter().map(|&n| (n, 1)))
-}
-
-fn count_all(lengths: impl Iterator<Item = (usize, usize)>) -> Lengths {
-    let mut counts = Lengths::new();
-    lengths.for_each(|(n, count)| *counts.entry(n).or_default() += count);
-    counts
 }
 
 /// The sizes of the groups of a row of `n`, as equal as possible: (larger size, how many), (smaller size, how many).
@@ -133,8 +122,8 @@ fn groups(n: usize, arity: usize) -> [(usize, usize); 2] {
 }
 
 /// The sizes of the groups of rows, one after another.
-fn sizes(lengths: &[usize], arity: usize) -> impl Iterator<Item = usize> + '_ {
-    lengths.iter().flat_map(move |&n| groups(n, arity)).flat_map(|(size, count)| std::iter::repeat_n(size, count))
+fn sizes(lengths: &Lengths, arity: usize) -> impl Iterator<Item = usize> + '_ {
+    lengths.iter().flat_map(move |n| groups(n, arity)).flat_map(|(size, count)| std::iter::repeat_n(size, count))
 }
 
 /// The work of a round.
@@ -147,11 +136,11 @@ struct Round {
 }
 
 impl Round {
-    /// The round with groups of up to `arity`, after rounds that together had groups of `before`.
-    fn of(rows: &Lengths, before: usize, arity: usize) -> Self {
+    /// The round with groups of up to `arity`.
+    fn of(rows: &Counts, arity: usize) -> Self {
         let mut round = Round { pairs: 0, items: 0, bits: 0 };
-        for (n, rows) in rows {
-            for (size, count) in groups(n.div_ceil(before), arity).into_iter().filter(|&(_, count)| count > 0) {
+        for (n, rows) in rows.iter() {
+            for (size, count) in groups(n, arity).into_iter().filter(|&(_, count)| count > 0) {
                 round.pairs += rows * count * (size * (size - 1) / 2);
                 round.items += rows * count * (size - 1);
                 round.bits = round.bits.max(size - 1);
@@ -161,9 +150,24 @@ impl Round {
     }
 }
 
+/// [`arities`], which are searched for once.
+fn rounds(rows: &Counts, width: u32, plans: &mut Plans) -> Arc<[usize]> {
+    plans.rounds(rows, width, |options| arities(rows, width, options))
+}
+
+/// Rounds, and what they leave.
+struct Path {
+    time: u128,
+    /// The sizes of the groups.
+    arities: Vec<usize>,
+    /// The winners of every row.
+    rows: Counts,
+}
+
 /// The sizes of the groups round by round: those that take least time by the rate and the delay of the link.
-fn arities(rows: &Lengths, width: u32, options: &Options) -> Vec<usize> {
-    let Some((&longest, _)) = rows.last_key_value() else { return Vec::new() };
+fn arities(rows: &Counts, width: u32, options: &Options) -> Vec<usize> {
+    assert!(rows.iter().all(|(n, _)| n > 0), "entries of every row");
+    let longest = rows.longest();
     let sample = 1 << 10;
     let price = |cost: Cost| {
         let cots = u128::from(cost.cots_used(net::Role::Client) + cost.cots_used(net::Role::Server));
@@ -177,18 +181,18 @@ fn arities(rows: &Lengths, width: u32, options: &Options) -> Vec<usize> {
 
     // A round of g and one of h leave as many winners of a row as one of g h. So this is the shortest path to
     // `longest` over products.
-    let mut open = BTreeMap::from([(1, (0, Vec::new()))]);
-    while let Some((before, (time, path))) = open.pop_first() {
+    let mut open = BTreeMap::from([(1, Path { time: 0, arities: Vec::new(), rows: rows.clone() })]);
+    while let Some((before, Path { time, arities, rows })) = open.pop_first() {
         if before >= longest {
-            return path;
+            return arities;
         }
         for arity in 2..=LARGEST_GROUP {
-            let Round { pairs, items, bits } = Round::of(rows, before, arity);
-            let round = delay + pairs as u128 * pair + items as u128 * item[bits - 1];
+            let Round { pairs, items, bits } = Round::of(&rows, arity);
+            let time = time + delay + pairs as u128 * pair + items as u128 * item[bits - 1];
             let after = longest.min(before * arity);
-            if open.get(&after).is_none_or(|&(best, _): &(u128, Vec<usize>)| time + round < best) {
-                let path = path.iter().copied().chain([arity]).collect();
-                open.insert(after, (time + round, path));
+            if open.get(&after).is_none_or(|best| time < best.time) {
+                let arities = arities.iter().copied().chain([arity]).collect();
+                open.insert(after, Path { time, arities, rows: rows.divided(arity) });
             }
         }
     }
@@ -196,7 +200,7 @@ fn arities(rows: &Lengths, width: u32, options: &Options) -> Vec<usize> {
 }
 
 /// The winners of all groups of up to `arity`, row by row.
-fn round(s: &mut Session, x: &[u64], lengths: &[usize], arity: usize, width: u32) -> Result<Vec<u64>, Error> {
+fn round(s: &mut Session, x: &[u64], lengths: &Lengths, arity: usize, width: u32) -> Result<Vec<u64>, Error> {
     let mut groups = Vec::new();
     let mut rest = x;
     for size in sizes(lengths, arity) {

@@ -144,12 +144,12 @@ impl Levels {
         Levels { units: needs.units.clone(), operands: Prepared::planned(&needs.operands) }
     }
 
-    /// Takes `need` out and returns the costs of what is made on the spot.
-    pub(crate) fn take(&mut self, plans: &mut Plans, need: &Need) -> Result<Vec<Cost>, Error> {
+    /// Takes `need` out and returns the cost of what is made on the spot.
+    pub(crate) fn take(&mut self, plans: &mut Plans, need: &Need) -> Result<Cost, Error> {
         let Need { kind, units } = need;
-        let level = self.units.entry(kind.clone()).or_default();
-        let missing = units.saturating_sub(*level);
-        *level = level.saturating_sub(*units);
-        kind.batches(missing).map(|batch| kind.cost(plans, batch)).collect()
+        let held = self.units.get_mut(kind);
+        let missing = units.saturating_sub(held.as_ref().map_or(0, |held| **held));
+        held.into_iter().for_each(|held| *held = held.saturating_sub(*units));
+        kind.batched_cost(plans, missing)
     }
 }

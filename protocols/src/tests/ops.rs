@@ -29,8 +29,8 @@ use crate::ops::truncate::Truncation;
 use crate::words::Words;
 use crate::words::{mask, signed};
 use crate::{
-    Clear, EMBED_FRAC, EMBED_WIDTH, FixedMatrix, FixedValues, FixedWeight, LINEAR_WIDTH, Masks, Options, Tensor,
-    WeightSpec,
+    Clear, EMBED_FRAC, EMBED_WIDTH, FixedMatrix, FixedValues, FixedWeight, LINEAR_WIDTH, Lengths, Masks, Options,
+    Tensor, WeightSpec,
 };
 
 /// Signed values of the open range (-2^bits, 2^bits): random ones and the edges.
@@ -189,9 +189,10 @@ fn maxima_of_rows_are_exact_over_every_link() {
         let steps = [-top - 1, -top, -1, 0, 1, top, 7].map(|step: i64| step.clamp(-top - 1, top));
         let mut rng = StdRng::seed_from_u64(u64::from(*width));
         let n = lengths.iter().sum();
+        let rows = Lengths::from(&lengths[..]);
         let x: Vec<u64> = (0..n).map(|_| steps[rng.next_u64() as usize % steps.len()] as u64).collect();
         let clear = ArrayD::from_shape_vec(IxDyn(&[n]), x.clone()).unwrap();
-        let want = Clear::new().apply(RowMax { lengths, width: *width }, &clear).unwrap();
+        let want = Clear::new().apply(RowMax { lengths: &rows, width: *width }, &clear).unwrap();
         let mut rest = &x[..];
         for (&n, want) in lengths.iter().zip(&want) {
             let (row, others) = rest.split_at(n);
@@ -199,11 +200,11 @@ fn maxima_of_rows_are_exact_over_every_link() {
             assert_eq!(row.iter().map(|&x| x as i64).max(), Some(*want as i64));
         }
         for options in BOTH.map(|options| Options { link, ..options }) {
-            let (rows, width) = (lengths.clone(), *width);
+            let (rows, width) = (rows.clone(), *width);
             let got = secure(
                 options,
                 &[(&x, &[n])],
-                function!([rows: Vec<usize>, width: u32] |abb, x| abb.apply(RowMax { lengths: rows, width: *width }, &x[0])),
+                function!([rows: Lengths, width: u32] |abb, x| abb.apply(RowMax { lengths: rows, width: *width }, &x[0])),
             );
             for (got, want) in got.iter().zip(&want) {
                 assert_eq!((got ^ want) & mask(width), 0, "{lengths:?}, {width} bits, {link}");

@@ -63,10 +63,7 @@ fn select(row: &[u64], rows: usize, k: usize, scores: Scores, tie_break: TieBrea
         let keys = Tensor::reshape(&keys, &[rows, n]);
         let keys = match tie_break {
             TieBreak::BeforeTheShuffle => keys,
-            TieBreak::AfterTheShuffle => {
-                let index = ndarray::ArrayD::from_shape_fn(ndarray::IxDyn(&[rows, n]), |at| (n - 1 - at[1]) as u64);
-                keys.plus(&abb.public(&index))
-            }
+            TieBreak::AfterTheShuffle => keys.plus(&abb.public(&[rows, n], |at| (n - 1 - at[1]) as u64)),
         };
         let keys: Vec<u64> = keys.into_iter().collect();
         let mut outcomes = vec![Vec::new(); rows];

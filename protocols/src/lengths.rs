@@ -1,0 +1,182 @@
+//! Public lengths of rows that lie one after another in a vector.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::indices::Indices;
+
+/// The lengths of rows that lie one after another in a vector. The rows of all heads of a layer have the same
+/// lengths, so they are kept as a pattern that repeats, beside the number of rows of each length, which is all that a
+/// cost depends on. Clones share them.
+#[derive(Clone, Debug)]
+pub struct Lengths {
+    pattern: Arc<[usize]>,
+    times: usize,
+    /// Those of all rows.
+    counts: Counts,
+}
+
+impl Lengths {
+    /// The lengths `pattern`, `times` times.
+    pub fn repeated(pattern: impl Into<Arc<[usize]>>, times: usize) -> Self {
+        let pattern = pattern.into();
+        let mut sorted = pattern.to_vec();
+        sorted.sort();
+        let runs = sorted.chunk_by(|a, b| a == b).filter(|_| times > 0);
+        let counts = Counts(runs.map(|run| (run[0], run.len() * times)).collect());
+        Lengths { pattern, times, counts }
+    }
+
+    /// `rows` rows of `n`.
+    pub fn equal(n: usize, rows: usize) -> Self {
+        Lengths::repeated([n], rows)
+    }
+
+    /// Number of rows.
+    pub fn rows(&self) -> usize {
+        self.pattern.len() * self.times
+    }
+
+    /// Entries of all rows.
+    pub fn total(&self) -> usize {
+        self.counts.sum(|n| n)
+    }
+
+    /// How many rows have each length.
+    pub fn counts(&self) -> &Counts {
+        &self.counts
+    }
+
+    /// The length of each row.
+    pub fn iter(&self) -> impl Iterator<Item = usize> + '_ {
+        (0..self.times).flat_map(|_| self.pattern.iter().copied())
+    }
+
+    /// Where the entries of each row lie.
+    pub fn spans(&self) -> impl Iterator<Item = Range<usize>> + '_ {
+        self.iter().scan(0, |end, n| {
+            let start = *end;
+            *end += n;
+            Some(start..*end)
+        })
+    }
+
+    /// The lengths `of` these.
+    pub fn map(&self, of: impl Fn(usize) -> usize) -> Self {
+        Lengths::repeated(self.pattern.iter().map(|&n| of(n)).collect::<Vec<_>>(), self.times)
+    }
+
+    /// All rows, `times` times.
+    pub fn times(self, times: usize) -> Self {
+        Lengths::repeated(self.pattern, self.times * times)
+    }
+
+    /// The number of the row that each entry belongs to.
+    pub fn owners(&self) -> Indices<'static> {
+        let lengths = self.clone();
+        Indices::new(self.total(), move || {
+            lengths.iter().enumerate().flat_map(|(row, n)| std::iter::repeat_n(row, n)).collect()
+        })
+    }
+
+    /// The place of each entry where every row takes `columns`.
+    pub fn padded(&self, columns: usize) -> Indices<'static> {
+        let lengths = self.clone();
+        Indices::new(self.total(), move || {
+            lengths.iter().enumerate().flat_map(|(row, n)| row * columns..row * columns + n).collect()
+        })
+    }
+}
+
+impl From<&[usize]> for Lengths {
+    fn from(lengths: &[usize]) -> Self {
+        Lengths::repeated(lengths, 1)
+    }
+}
+
+/// How many rows have each length: ascending by length, without lengths that no row has.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Counts(Arc<[(usize, usize)]>);
+
+impl Counts {
+    /// Every length that occurs, and the number of rows that have it.
+    pub fn iter(&self) -> impl Iterator<Item = (usize, usize)> + '_ {
+        self.0.iter().copied()
+    }
+
+    /// The sum of `of` over the lengths of all rows.
+    pub fn sum(&self, of: impl Fn(usize) -> usize) -> usize {
+        self.iter().map(|(n, rows)| rows * of(n)).sum()
+    }
+
+    /// The length of the longest row; 0 if there are no rows.
+    pub fn longest(&self) -> usize {
+        self.0.last().map_or(0, |&(n, _)| n)
+    }
+
+    /// The length of the shortest row; 0 if there are no rows.
+    pub fn shortest(&self) -> usize {
+        self.0.first().map_or(0, |&(n, _)| n)
+    }
+
+    /// The counts of the lengths divided by `by`, rounded up.
+    pub fn divided(&self, by: usize) -> Self {
+        let mut counts: Vec<(usize, usize)> = Vec::new();
+        for (n, rows) in self.iter() {
+            let n = n.div_ceil(by);
+            match counts.last_mut() {
+                Some((last, count)) if *last == n => *count += rows,
+                _ => counts.push((n, rows)),
+            }
+        }
+        Counts(counts.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn a_pattern_stands_for_the_explicit_list(
+            pattern in prop::collection::vec(0usize..9, 0..12),
+            times in 0usize..4,
+            by in 1usize..5,
+        ) {
+            let lengths = Lengths::repeated(pattern.clone(), times);
+            let list = pattern.repeat(times);
+            prop_assert_eq!(lengths.iter().collect::<Vec<_>>(), list.clone());
+            prop_assert_eq!(lengths.rows(), list.len());
+            prop_assert_eq!(lengths.total(), list.iter().sum::<usize>());
+            prop_assert_eq!(lengths.counts(), Lengths::from(&list[..]).counts());
+            prop_assert_eq!(lengths.counts().longest(), list.iter().copied().max().unwrap_or(0));
+            prop_assert_eq!(lengths.counts().shortest(), list.iter().copied().min().unwrap_or(0));
+            prop_assert_eq!(lengths.counts().sum(|n| n * n), list.iter().map(|n| n * n).sum::<usize>());
+            let divided: Vec<usize> = list.iter().map(|n| n.div_ceil(by)).collect();
+            prop_assert_eq!(&lengths.counts().divided(by), Lengths::from(&divided[..]).counts());
+            prop_assert_eq!(lengths.map(|n| n.div_ceil(by)).iter().collect::<Vec<_>>(), divided);
+            prop_assert_eq!(lengths.clone().times(2).iter().collect::<Vec<_>>(), list.repeat(2));
+
+            let (mut owners, mut padded, mut spans, mut start) = (vec![], vec![], vec![], 0);
+            for (row, &n) in list.iter().enumerate() {
+                owners.extend(vec![row; n]);
+                padded.extend((0..n).map(|i| 10 * row + i));
+                spans.push(start..start + n);
+                start += n;
+            }
+            prop_assert_eq!(lengths.owners().list(), owners);
+            prop_assert_eq!(lengths.padded(10).list(), padded);
+            prop_assert_eq!(lengths.spans().collect::<Vec<_>>(), spans);
+        }
+    }
+
+    #[test]
+    fn equal_rows() {
+        let lengths = Lengths::equal(5, 3);
+        assert_eq!(lengths.iter().collect::<Vec<_>>(), [5, 5, 5]);
+        assert_eq!(lengths.counts().iter().collect::<Vec<_>>(), [(5, 3)]);
+    }
+}
