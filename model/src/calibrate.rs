@@ -52,7 +52,7 @@ pub fn calibrate(model: &Model<FixedWeight>, tokenizer: Option<&[u8]>) -> Result
         let why = format!("it gives id {id}, the model has {} tokens", spec.vocabulary());
         return Err(TokenizerError::Refused { part: "model.vocab".into(), why }.into());
     }
-    let room = spec.max_positions().map_or(usize::MAX, |positions| (positions + 1).saturating_sub(GENERATED));
+    let room = (spec.max_positions() + 1).saturating_sub(GENERATED);
     let affordable = (MULTIPLICATIONS / spec.parameters().max(1)).clamp(FEWEST_TOKENS, CALIBRATION_TOKENS);
     ids.truncate((affordable - GENERATED + 1).min(room.max(1)));
     if ids.is_empty() {

@@ -195,11 +195,12 @@ impl ModelSpec {
         }
     }
 
-    /// Most positions that can go through the model: GPT-2 has a table of them; rotary embeddings have no end.
-    pub fn max_positions(&self) -> Option<usize> {
+    /// Most positions that can go through the model: GPT-2 has a table of them. Rotary embeddings have no end, but
+    /// beyond the length that the configuration states a model was never trained to tell distances.
+    pub fn max_positions(&self) -> usize {
         match self {
-            ModelSpec::Gpt2(c) => Some(c.n_positions),
-            ModelSpec::Llama(_) => None,
+            ModelSpec::Gpt2(c) => c.n_positions,
+            ModelSpec::Llama(c) => c.max_positions(),
         }
     }
 
@@ -372,6 +373,15 @@ impl LlamaConfig {
             tie_word_embeddings: keys.flag("tie_word_embeddings")?.unwrap_or(false),
             eos_token_id: keys.ids("eos_token_id")?.unwrap_or(vec![2]),
         })
+    }
+
+    /// `max_position_embeddings` is the length before a linear scaling, and that after one of Llama 3.1.
+    fn max_positions(&self) -> usize {
+        let stretched = match self.rope_scaling {
+            RopeScaling::Linear { factor } => (self.max_position_embeddings as f64 * factor) as usize,
+            RopeScaling::None | RopeScaling::Llama3 { .. } => self.max_position_embeddings,
+        };
+        stretched.min(MAX_POSITIONS).max(self.max_position_embeddings)
     }
 
     fn check(&self) -> Result<(), ConfigError> {

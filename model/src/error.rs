@@ -59,6 +59,14 @@ pub enum Error {
         /// Positions of the model.
         limit: usize,
     },
+    /// More positions than the softmax in fixed point has columns for, in a model that has them.
+    #[error("{got} positions are more than the {limit} that this program can attend to")]
+    TooWide {
+        /// Positions wanted.
+        got: usize,
+        /// [`MAX_SOFTMAX_COLUMNS`](protocols::functions::softmax::MAX_SOFTMAX_COLUMNS).
+        limit: usize,
+    },
     /// A prompt with padding under a policy that does not see it.
     #[error("a padded prompt needs cache policy `full`: `{policy}` would choose among tokens that stand for nothing")]
     PaddedPolicy {

@@ -211,7 +211,7 @@ pub(crate) fn check_padding(padded: bool, policy: &PolicySpec) -> Result<(), Err
 
 fn check(spec: &ModelSpec, prompt: Input, options: &GenerateOptions) -> Result<(), Error> {
     let lengths = Lengths { prompt: prompt.count, tokens: options.tokens };
-    check_lengths(lengths, Lengths::MAX, spec.max_positions().unwrap_or(usize::MAX))?;
+    check_lengths(lengths, Lengths::MAX, spec.max_positions())?;
     check_padding(options.padding.is_some(), &options.policy)?;
     let hidden = options.padding.and_then(|padding| padding.tokens);
     if let Some(tokens) = hidden.filter(|tokens| *tokens >= prompt.count) {

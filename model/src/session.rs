@@ -184,11 +184,12 @@ impl Request {
         }
     }
 
-    /// Refuses a request that the model `spec` or the server's `limits` do not allow.
+    /// Refuses a request that the model `spec` ([`Error::TooLong`]), the softmax in fixed point ([`Error::TooWide`])
+    /// or the server's `limits` do not allow.
     pub fn check(&self, spec: &ModelSpec, limits: &Limits) -> Result<(), Error> {
-        // The softmax of the engines in fixed point has a limit of its own.
-        let limit = spec.max_positions().unwrap_or(usize::MAX).min(MAX_SOFTMAX_COLUMNS);
-        check_lengths(self.lengths, limits.lengths, limit)
+        check_lengths(self.lengths, limits.lengths, spec.max_positions())?;
+        let (got, limit) = (self.lengths.positions(), MAX_SOFTMAX_COLUMNS);
+        if got > limit { Err(Error::TooWide { got, limit }) } else { Ok(()) }
     }
 }
 
@@ -210,6 +211,37 @@ pub(crate) mod tests {
         let mut terms = Terms::default();
         terms.protocol.preprocess = true;
         terms
+    }
+
+    /// The model's limit and that of this program are told apart.
+    #[test]
+    fn long_requests_are_refused_for_the_reason_that_holds() {
+        let spec = |positions: usize, scaling: &str| {
+            let config = format!(
+                r#"{{"model_type": "llama", "max_position_embeddings": {positions}, "rope_scaling": {scaling}}}"#
+            );
+            ModelSpec::from_config_json(config.as_bytes()).unwrap()
+        };
+        let check =
+            |spec: &ModelSpec, prompt| Request::from(Lengths { prompt, tokens: 2 }).check(spec, &Limits::NONE);
+        let short = spec(8192, "null");
+        check(&short, 8191).unwrap();
+        let refused = check(&short, 8192).unwrap_err();
+        assert!(matches!(refused, Error::TooLong { positions: 8193, limit: 8192 }), "{refused}");
+        assert_eq!(refused.to_string(), "8193 positions would go through a model that has 8192");
+
+        // Trained for 4096 positions, which the scaling makes 16384.
+        let stretched = spec(4096, r#"{"rope_type": "linear", "factor": 4.0}"#);
+        check(&stretched, 16_383).unwrap();
+        let refused = check(&stretched, 16_384).unwrap_err();
+        assert!(matches!(refused, Error::TooLong { positions: 16_385, limit: 16_384 }), "{refused}");
+
+        let long = spec(1 << 20, "null");
+        check(&long, MAX_SOFTMAX_COLUMNS - 1).unwrap();
+        let refused = check(&long, MAX_SOFTMAX_COLUMNS).unwrap_err();
+        assert!(matches!(refused, Error::TooWide { got: 131_073, limit: MAX_SOFTMAX_COLUMNS }), "{refused}");
+        assert_eq!(refused.to_string(), "131073 positions are more than the 131072 that this program can attend to");
+        assert!(matches!(check(&long, usize::MAX), Err(Error::TooLong { limit: 1_048_576, .. })));
     }
 
     #[test]

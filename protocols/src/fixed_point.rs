@@ -62,7 +62,7 @@ const _: () = assert!(HIDE + MAX_HIDDEN_SCORE < 511.0, "softmax takes scores fro
 pub(crate) fn ceiling(origin: Origin) -> Result<Ceiling, Error> {
     let how = match origin {
         Origin::Product => MATMUL_ROUNDING,
-        Origin::Probability => softmax::rounding(),
+        Origin::Probability => softmax::rounding(softmax::MAX_SOFTMAX_COLUMNS),
         Origin::Moved { magnitude } => payload_rounding(magnitude)?,
         Origin::Scaled { from, by } => {
             // Below 2^62 the truncation is in range, and off by less than one.

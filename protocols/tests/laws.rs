@@ -325,7 +325,9 @@ fn evaluate_on_masked_inputs() {
 
 #[test]
 fn one_hot() {
-    for (bits, count, n) in [(1, 1, 5), (2, 3, 9), (4, 5, 40), (6, 16, 200), (8, 200, 30), (9, 512, 20)] {
+    for (bits, count, n) in
+        [(1, 1, 5), (2, 3, 9), (4, 5, 40), (6, 16, 200), (8, 200, 30), (9, 512, 20), (17, 100_000, 2)]
+    {
         Laws::of(OneHot { bits, count }).words(&[n], signed_values(62, n, 5)).hold();
     }
 }

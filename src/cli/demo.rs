@@ -76,10 +76,10 @@ pub(super) fn run(args: DemoArgs) -> Result<(), Error> {
     let tokenizer = files.tokenizer.as_deref().map(Tokenizer::from_bytes).transpose()?;
     let prompt = args.prompt.read()?.ids(tokenizer.as_ref())?;
     // The last token goes through no model.
-    let room = files.spec.max_positions().map(|positions| positions + 1);
-    let whole = args.padding.prompt(&prompt, room.map(|room| room.saturating_sub(args.tokens.unwrap_or(1))))?;
+    let room = files.spec.max_positions() + 1;
+    let whole = args.padding.prompt(&prompt, room.saturating_sub(args.tokens.unwrap_or(1)))?;
     let length = whole.ids().len();
-    let most = room.map_or(DEFAULT_TOKENS, |room| room.saturating_sub(length).min(DEFAULT_TOKENS));
+    let most = room.saturating_sub(length).min(DEFAULT_TOKENS);
     let tokens = args.tokens.unwrap_or(most);
     // A request that cannot work is refused before a process is started.
     let padded = whole.padding().is_some();

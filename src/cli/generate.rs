@@ -67,7 +67,7 @@ pub(super) fn run(args: GenerateArgs) -> Result<(), Error> {
         (None, None) => None,
     };
     let prompt = prompt.ids(tokenizer.as_ref())?;
-    let room = model.spec.max_positions().map(|positions| (positions + 1).saturating_sub(args.tokens));
+    let room = (model.spec.max_positions() + 1).saturating_sub(args.tokens);
     let whole = args.padding.prompt(&prompt, room)?;
     let mut progress = Progress::of_text(tokenizer.as_ref(), &prompt, args.tokens);
     let next = Next::Pick(&mut sampler);

@@ -63,11 +63,11 @@ impl Lengths {
 
 impl PaddingArgs {
     /// The prompt `ids`, padded if that was asked for; `room` is the longest prompt that the model takes.
-    pub(super) fn prompt(&self, ids: &[u32], room: Option<usize>) -> Result<Prompt, Error> {
+    pub(super) fn prompt(&self, ids: &[u32], room: usize) -> Result<Prompt, Error> {
         match &self.pad_prompt {
             None => Ok(ids.into()),
             Some(lengths) => {
-                let length = lengths.of(ids.len(), room.unwrap_or(usize::MAX))?;
+                let length = lengths.of(ids.len(), room)?;
                 Ok(Prompt::padded(ids, length)?)
             }
         }

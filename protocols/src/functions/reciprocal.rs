@@ -9,9 +9,12 @@
 //! gives 1 / S = y 2^-k. The choices of both multiplexers are sent at once. Comparisons are made to [`COMPARED_FRAC`]
 //! fractional bits, so C / 2^J may exceed 2 by 1/32; the table has room for [0.875, 2.8).
 //!
-//! **Range.** S in [0.9, 1.7 n] for a public n -> [0.58 / n, 1.12]. **Error.** Relative, at most
-//! [`MAX_RECIPROCAL_ERROR`] plus one unit in the last place of the result. **Revealed.** Nothing. *Cost.* One
-//! comparison, two multiplexers, one evaluation and one truncation, on one word per row.
+//! **Range.** S in [0.9, 1.7 n] for a public n up to [`MAX_RECIPROCAL_TERMS`] -> [0.58 / n, 1.12]. **Error.**
+//! Relative, at most [`MAX_RECIPROCAL_ERROR`] plus one unit in the last place of the result. **Revealed.** Nothing.
+//! *Cost.* One comparison, two multiplexers, one evaluation and one truncation, on one word per row.
+//!
+//! With J = log2 n, C takes J + FRAC + 3 bits and y 2^J takes J + 39: 56 for n = 2^17. Nothing else depends on n,
+//! because the table sees C / 2^J alone.
 
 use crate::abb::Abb;
 use crate::functions::fit::{Grids, kept};
@@ -26,6 +29,9 @@ use crate::{Error, FRAC};
 
 /// Largest relative error before the result is rounded to its last place.
 pub const MAX_RECIPROCAL_ERROR: f64 = 1e-5;
+
+/// Most terms that S may be the sum of: y 2^J takes the whole ring of 64 bits.
+pub const MAX_RECIPROCAL_TERMS: usize = 1 << 25;
 
 /// Fractional bits of S that the comparisons look at.
 pub const COMPARED_FRAC: u32 = 6;
@@ -49,6 +55,7 @@ const TOP: f64 = 1.0 / BASE;
 /// (rows) -> (rows): 1 / S at `frac` fractional bits modulo 2^64, for S at FRAC fractional bits modulo 2^`width` with
 /// `width` >= log2(n) + FRAC + 3.
 pub fn reciprocal<B: Abb>(b: &mut B, s: &B::Words, n: usize, width: u32, frac: u32) -> Result<B::Words, Error> {
+    assert!(n <= MAX_RECIPROCAL_TERMS, "a sum of {n} terms");
     let octaves = n.next_power_of_two().trailing_zeros();
     assert!(width >= octaves + FRAC + 3, "a sum of {n} in a ring of {width} bits");
     b.scope("reciprocal", |b| {
@@ -146,9 +153,22 @@ mod tests {
     #[test]
     fn error_over_the_whole_range() {
         let mut worst = 0f64;
-        for n in [1usize, 2, 3, 5, 64, 100, 1024, 4096] {
-            let frac = 22;
-            let unit = 1.0 / f64::from(1 << frac);
+        for (n, frac) in [
+            (1usize, 22),
+            (2, 22),
+            (3, 22),
+            (5, 22),
+            (64, 22),
+            (100, 22),
+            (1024, 22),
+            (4096, 22),
+            (4097, 23),
+            (32_768, 25),
+            (100_000, 27),
+            (1 << 17, 27),
+            (MAX_RECIPROCAL_TERMS, 35),
+        ] {
+            let unit = 1.0 / (1u64 << frac) as f64;
             let end = 1.7 * n as f64;
             let mut s: Vec<f64> = (0..50_000).map(|i| 0.9 * (end / 0.9).powf(f64::from(i) / 49_999.0)).collect();
             // Powers of two and their neighbours.

@@ -49,6 +49,11 @@ fn both_boxes_agree(options: Options) {
             difference(options, 500.0, &[4, 1, 33], function!([] | b, x | super::softmax(b, &x[0], &[30]))),
         ),
         (
+            "softmax long",
+            2e-5,
+            difference(options, 4.0, &[1, 2, 6000], function!([] | b, x | super::softmax(b, &x[0], &[4097, 6000]))),
+        ),
+        (
             "layer norm",
             4e-4,
             difference(options, 3.0, &[3, 96], function!([] | b, x | super::layer_norm(b, &x[0], 1e-5))),

@@ -306,7 +306,7 @@ fn sizes_beyond_every_ring_are_refused() {
         let sorted = top_k::sort(&mut Planner::new(DEALER), &words(&[1, 8]), 2, scores, 44).map(|_| ());
         assert!(matches!(sorted, Err(Error::Width { operation: "top-k", limit: 64, .. })), "{sorted:?}");
     }
-    let many = words(&[0, (1 << 16) + 1]);
+    let many = words(&[0, (1 << 17) + 1]);
     let ranked = top_k::sort(&mut Planner::new(DEALER), &many, 1, SCORES, 44).map(|_| ());
-    assert!(matches!(ranked, Err(Error::TooMany { got: 65_537, .. })), "{ranked:?}");
+    assert!(matches!(ranked, Err(Error::TooMany { got: 131_073, .. })), "{ranked:?}");
 }

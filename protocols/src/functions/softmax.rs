@@ -4,9 +4,29 @@
 //! [`max`](super::max)). Masked entries are public, so they are cut out at the start and put back as zeros: they cost
 //! nothing. Terms with m - x above [`CUT`] are below a seventh of a unit in the last place and are set to zero.
 //!
-//! **Range.** That of [`max`](super::max), about |x| < 2^9, and up to 2^12 columns -> [0, 1]. **Error.** At most
-//! [`MAX_SOFTMAX_ERROR`] per entry plus [`MAX_TERM_ERROR`] times the number of visible entries. **Revealed.**
-//! Nothing.
+//! **Range.** That of [`max`](super::max), about |x| < 2^9, and up to [`MAX_SOFTMAX_COLUMNS`] columns -> [0, 1].
+//! **Error.** At most [`MAX_SOFTMAX_ERROR`] per entry plus [`MAX_TERM_ERROR`] times the number of visible entries.
+//! **Revealed.** Nothing.
+//!
+//! **Long rows.** With n visible entries, of which the longest row has N:
+//!
+//! | value | range | ring, bits | N = 2^12 | N = 2^17 |
+//! |---|---|---|---|---|
+//! | term e | [0, 1.65] at 18 fractional bits | that of the product | 43 | 48 |
+//! | sum of a row | [1, 1.65 N) at 18 | that of the product; at least log2 N + 21 | 33 | 38 |
+//! | inside the reciprocal | [0, 1.15 N) at 36 | log2 N + 39 | 51 | 56 |
+//! | 1 / sum | (0.6 / N, 1] at 22, and one more for each doubling of N beyond 2^12 | that of the product | 43 | 48 |
+//! | product of both | [0, 1.01] | 21 more than the fractional bits of 1 / sum | 43 | 48 |
+//!
+//! The bound on the error is for the worst row: one large term and n small ones, all rounded the same way. It is
+//! 0.008 for 2^12 entries and 0.25 for 2^17. The clear box comes near it, because it rounds equal terms alike. Two
+//! parties round each term at random, and right on average, so their errors grow as the root of n: about 7e-4 for
+//! 2^17. Both lose what lies beyond [`CUT`], at most 5.2e-7 n of the largest term.
+//!
+//! A probability itself is a multiple of 2^-18. In a flat row of 2^17 it is two units and off by up to one, so a
+//! bound in absolute terms says little of a single entry. What such a row is for is its product with the values.
+//! There the random roundings of two parties add up to a root again. Those of the clear box may all go one way: 3
+//! units for each of 98304 entries instead of 2 2/3.
 //!
 //! *Cost.* Per visible entry: one place in the search of the maximum, one coarse comparison, one evaluation of the
 //! exponential, two truncations, one multiplexer, one product with its row's word. Per row: one reciprocal.
@@ -40,11 +60,20 @@ const UNIT: f64 = 1.0 / (1u64 << (FRAC - DROPPED)) as f64;
 /// Differences to the maximum from here on give 0. It lies one unit of the comparison below the exponential's end.
 pub const CUT: f64 = EXP_END - UNIT;
 
-/// Most columns.
-pub const MAX_SOFTMAX_COLUMNS: usize = 1 << 12;
+/// Most columns: 131072, as many positions as published models have.
+pub const MAX_SOFTMAX_COLUMNS: usize = 1 << 17;
+
+/// Columns up to which the reciprocal of the sum has [`RECIPROCAL_FRAC`] fractional bits.
+const SHORT_ROW: usize = 1 << 12;
 
 /// Fractional bits of the reciprocal of the sum. It has more than the terms, because its error is common to a row.
 const RECIPROCAL_FRAC: u32 = 22;
+
+/// The same for rows of up to `longest`. A sum twice as large has a reciprocal half as large, and takes one bit more
+/// to be as exact: to 2^-10 at least.
+fn reciprocal_frac(longest: usize) -> u32 {
+    RECIPROCAL_FRAC + longest.div_ceil(SHORT_ROW).next_power_of_two().trailing_zeros()
+}
 
 /// (..., rows, columns) -> the same shape modulo 2^64. Row i of `rows` sees its first `visible[i]` columns, at
 /// least 1.
@@ -70,7 +99,8 @@ pub fn softmax<B: Abb>(b: &mut B, x: &B::Words, visible: &[usize]) -> Result<B::
         let t = max_ragged(b, &x, &lengths)?.pick(&lengths.owners()).minus(&x);
 
         // e <= e^(1/2), a row's e / sum <= 1 up to the reciprocal's error.
-        let width = rounding().width;
+        let rounding = rounding(longest);
+        let width = rounding.width;
         let coarse = t.drop_low(DROPPED, MAX_WIDTH);
         let far = b
             .apply(AtLeast { thresholds: &[(CUT / UNIT) as i64], width: MAX_WIDTH - DROPPED }, &coarse)?
@@ -81,19 +111,21 @@ pub fn softmax<B: Abb>(b: &mut B, x: &B::Words, visible: &[usize]) -> Result<B::
         let e = b.apply(Select { width }, (near, &e))?;
 
         let sums = e.place(&lengths.padded(longest), rows * longest).reshape(&[rows, longest]).sum_last();
-        let inverse = reciprocal(b, &sums, longest, width, RECIPROCAL_FRAC)?;
+        let inverse = reciprocal(b, &sums, longest, width, rounding.shift)?;
 
         let Chunks { size, row, at } = Chunks::of(&lengths, width);
         let e = e.place(&at, row.len() * size).reshape(&[row.len(), size]);
         let p = b.apply(MulRows { width }, (&e, &inverse.pick(&row)))?.reshape(&[row.len() * size]).pick(&at);
-        let p = b.apply(rounding(), &p)?;
+        let p = b.apply(rounding, &p)?;
         Ok(p.place(&seen, rows * columns).reshape(&shape))
     })
 }
 
-/// Brings a probability to [`FRAC`] fractional bits.
-pub(crate) fn rounding() -> Truncation {
-    Truncation { width: ring_for(1.01, FRAC + RECIPROCAL_FRAC), shift: RECIPROCAL_FRAC, out: 64 }
+/// Brings a probability of rows of up to `longest` to [`FRAC`] fractional bits. Its
+/// [`ceiling`](crate::ops::truncate::ceiling) is the same for all lengths: ring and shift grow together.
+pub(crate) fn rounding(longest: usize) -> Truncation {
+    let shift = reciprocal_frac(longest);
+    Truncation { width: ring_for(1.01, FRAC + shift), shift, out: 64 }
 }
 
 /// Rows of different lengths cut into chunks of one size, for products with one word per row.
@@ -177,6 +209,52 @@ mod tests {
         }
         println!("softmax: {largest:.2e}");
         assert!(largest < MAX_SOFTMAX_ERROR, "{largest}");
+    }
+
+    /// Every entry of a flat row is 1 / n but for its rounding. In no row does the worst case of the bound occur, but
+    /// beside a peak the roundings of equal terms add up.
+    #[test]
+    fn long_rows() {
+        let mut rng = StdRng::seed_from_u64(7);
+        for columns in [4096, 4097, 8192, 32_768, 98_304, MAX_SOFTMAX_COLUMNS] {
+            let flat = softmax(&mut Clear::new(), &shaped(&vec![-2.25; columns], &[1, columns]), &[columns]).unwrap();
+            let off = flat.iter().map(|&p| (real(p) - 1.0 / columns as f64).abs()).fold(0.0, f64::max);
+            assert!(off < 0.6 / (1u64 << FRAC) as f64, "{columns} equal entries: off by {off}");
+
+            let mut largest = f64::MIN;
+            for distance in [4.0, 10.0, 12.1, 12.6, 13.0, 13.2, 14.0, 14.45, 20.0] {
+                largest = largest.max(worst(1, &[columns], columns, |j| if j == 77 { distance } else { 0.0 }));
+            }
+            assert!(largest < MAX_SOFTMAX_ERROR, "a peak among {columns}: {largest}");
+
+            // Roundings of different terms average out.
+            for spread in [0.3, 3.0, 12.0, 100.0] {
+                let x: Vec<f64> = (0..columns).map(|_| rng.random_range(-spread..spread)).collect();
+                let p = softmax(&mut Clear::new(), &shaped(&x, &[1, columns]), &[columns]).unwrap();
+                let max = x.iter().copied().fold(f64::MIN, f64::max);
+                let sum: f64 = x.iter().map(|x| (x - max).exp()).sum();
+                let off = p.iter().zip(&x).map(|(&p, x)| (real(p) - (x - max).exp() / sum).abs()).fold(0.0, f64::max);
+                println!("{columns} entries within {spread}: {off:.1e}");
+                assert!(off < MAX_SOFTMAX_ERROR, "{columns} entries within {spread}: off by {off}");
+            }
+        }
+    }
+
+    #[test]
+    fn longer_rows_are_refused() {
+        let columns = MAX_SOFTMAX_COLUMNS + 1;
+        let refused = softmax(&mut Clear::new(), &shaped(&vec![0.0; columns], &[1, columns]), &[columns]);
+        let limit = MAX_SOFTMAX_COLUMNS;
+        assert!(matches!(refused, Err(Error::TooMany { got, limit: most, .. }) if (got, most) == (columns, limit)));
+    }
+
+    /// A wider ring sends more, so short rows keep theirs.
+    #[test]
+    fn rings_by_length() {
+        let of = |longest| (rounding(longest).width, rounding(longest).shift);
+        assert_eq!([1, 2, 4095, 4096].map(of), [(43, 22); 4]);
+        assert_eq!([4097, 8192].map(of), [(44, 23); 2]);
+        assert_eq!([65_537, MAX_SOFTMAX_COLUMNS].map(of), [(48, 27); 2]);
     }
 
     #[test]

@@ -34,7 +34,7 @@ use crate::abb::Abb;
 use crate::ops::b2a::B2a;
 use crate::ops::compare::AtLeast;
 use crate::ops::mux::Mux;
-use crate::ops::one_hot::OneHot;
+use crate::ops::one_hot::{MOST_BITS, OneHot};
 use crate::ops::quickselect::Quickselect;
 use crate::ops::shuffle::{Permutations, Permute, Shuffle};
 use crate::words::Words;
@@ -42,7 +42,7 @@ use crate::words::index_bits;
 use crate::{Ceiling, Error, FRAC, Indices, Tensor};
 
 /// Most entries of a unit vector, see [`OneHot`].
-const MOST_ENTRIES: usize = 1 << 16;
+const MOST_ENTRIES: usize = 1 << MOST_BITS;
 
 /// How entries are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -17,7 +17,7 @@
 //! largest move comes first, so that later stages keep few positions. Together the stages send about b m + 2^b bits.
 //! A 1-of-2^b OT of the rotated vector would send 2^b m, for the same b OTs.
 //!
-//! **Range.** Any x; 1 <= b <= 16. **Error.** None.
+//! **Range.** Any x; 1 <= b <= [`MOST_BITS`]. **Error.** None.
 //!
 //! **What each party sees.** The client sees choice bits masked by random choice bits. The server sees answers under
 //! pads, of which it knows one per OT. **Revealed.** Nothing.
@@ -30,10 +30,13 @@ use crate::operation::prelude::*;
 use crate::ops::{batch_items, batched_cost};
 use crate::words::mask;
 
+/// Most bits of an index: one for each of 131072 tokens.
+pub const MOST_BITS: u32 = 17;
+
 /// (...) -> (..., count): [x = j] for j < `count` and words x modulo 2^`bits`.
 #[derive(Clone, Copy, Debug)]
 pub struct OneHot {
-    /// Bits of x, 1..=16.
+    /// Bits of x, 1..=[`MOST_BITS`].
     pub bits: u32,
     /// Entries of a unit vector, 1..=2^bits.
     pub count: usize,
@@ -46,7 +49,7 @@ impl Operation for OneHot {
 
     fn size<F: Form>(&self, x: &&F::Words) -> Vec<usize> {
         let OneHot { bits, count } = *self;
-        let fits = (1..=16).contains(&bits) && (1..=1 << bits).contains(&count);
+        let fits = (1..=MOST_BITS).contains(&bits) && (1..=1 << bits).contains(&count);
         assert!(fits, "{count} entries of a unit vector of 2^{bits}");
         x.shape()
     }
@@ -85,7 +88,10 @@ struct Stage {
 /// The stages for `n` items, the largest move first.
 fn stages(n: usize, bits: u32, count: usize) -> Vec<Stage> {
     let size = 1usize << bits;
-    assert!((1..=16).contains(&bits) && (1..=size).contains(&count), "{count} of 2^{bits} unit vector entries");
+    assert!(
+        (1..=MOST_BITS).contains(&bits) && (1..=size).contains(&count),
+        "{count} of 2^{bits} unit vector entries"
+    );
     let stage = |i: u32| {
         let by = 1usize << i;
         // Moves still to come: by/2 + .. + 1.

@@ -7,7 +7,7 @@
 //! truncation; Cheetah, eprint 2022/207, section 4.3).
 //!
 //! ```text
-//! x' = x + 2^(w-2), which lies in [0, 2^(w-1))
+//! x' = x + 2^(w-2) - [s > 0], which lies in [0, 2^(w-1))
 //! a, b = the top bits of the shares x_0' and x_1'
 //! wrap = a or b = a + b - a b
 //! x / 2^s ~ (x_0' >> s) + (x_1' >> s) - wrap 2^(w-s) + [s > 0] - (2^(w-2) >> s)
@@ -17,8 +17,11 @@
 //! correlated OT of u = o - w + s bits, since wrap counts 2^(w-s) modulo 2^o. With u <= 0 nothing is sent.
 //!
 //! **Range.** |x| < 2^(w-2). Other words give wrong results, but never above [`ceiling`]. **Error.** The sum of
-//! x_0' >> s and x_1' >> s misses the carry of the low halves. One is added for it, so the result is floor(x / 2^s)
-//! or floor(x / 2^s) + 1. For s = 0 it is exact.
+//! x_0' >> s and x_1' >> s misses the carry of the low halves, and one is added for it. The carry is missed with
+//! probability (x' mod 2^s + 1) / 2^s over the choice of shares. As x' is one less than x there, the result is x / 2^s
+//! rounded to one of its two neighbours at random, and x / 2^s itself on average. This matters to sums: without the
+//! one, each term would be too large by 2^-s on average, and thousands of probabilities that lose three bits would
+//! have a sum well above 1. A multiple of 2^s is exact, and so is all for s = 0.
 //!
 //! **Revealed.** Nothing.
 
@@ -94,9 +97,10 @@ pub fn truncate(s: &mut Session, x: &mut [u64], how: Truncation) -> Result<(), E
     how.check();
     let Truncation { width, shift, .. } = how;
     let offset = 1u64 << (width - 2);
+    let carry = u64::from(shift > 0);
     let server = s.role() == Role::Server;
     if server {
-        x.iter_mut().for_each(|x| *x = x.wrapping_add(offset));
+        x.iter_mut().for_each(|x| *x = x.wrapping_add(offset - carry));
     }
     x.iter_mut().for_each(|x| *x &= mask(width));
     if let Some(shape) = shape(x.len(), how) {
@@ -117,7 +121,7 @@ pub fn truncate(s: &mut Session, x: &mut [u64], how: Truncation) -> Result<(), E
         x.iter_mut().for_each(|x| *x >>= shift);
     }
     if server {
-        let correction = u64::from(shift > 0).wrapping_sub(offset >> shift);
+        let correction = carry.wrapping_sub(offset >> shift);
         x.iter_mut().for_each(|x| *x = x.wrapping_add(correction));
     }
     Ok(())

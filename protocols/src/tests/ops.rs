@@ -64,6 +64,23 @@ fn truncation_is_floor_or_ceiling_in_every_ring() {
     }
 }
 
+/// Six standard deviations of 40000 roundings are 0.015.
+#[test]
+fn truncation_is_right_on_average() {
+    const COUNT: usize = 40_000;
+    for (width, shift, out) in [(64, 3, 44), (44, 15, 64)] {
+        let how = Truncation { width, shift, out };
+        for eighth in -9i64..9 {
+            let x = vec![(eighth << (shift - 3)) as u64; COUNT];
+            let got = secure(DEALER, &[(&x, &[COUNT])], function!([how: Truncation] |abb, x| abb.apply(*how, &x[0])));
+            let mean = got.iter().map(|&y| signed(y, out) as f64).sum::<f64>() / COUNT as f64;
+            let want = eighth as f64 / 8.0;
+            assert!((mean - want).abs() < 0.015, "{how:?}: {want} becomes {mean}");
+            assert!(eighth % 8 != 0 || got.iter().all(|&y| signed(y, out) == eighth / 8), "{how:?}: {want} is exact");
+        }
+    }
+}
+
 #[test]
 fn comparison_is_exact_at_every_width() {
     for width in [2, 3, 5, 6, 7, 8, 9, 13, 15, 16, 17, 18, 21, 25, 29, 33, 38, 53, 64] {

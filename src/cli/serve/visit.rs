@@ -81,6 +81,7 @@ fn end_of(error: &Error, stage: Stage) -> End {
             | ModelError::Quota { .. }
             | ModelError::Planning { .. }
             | ModelError::TooLong { .. }
+            | ModelError::TooWide { .. }
             | ModelError::Nothing
             | ModelError::Pool(_)
             | ModelError::PoolFile { .. },
