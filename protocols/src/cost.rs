@@ -154,8 +154,12 @@ impl Cost {
         &self.runs
     }
 
-    fn push(self, step: Step) -> Self {
-        self.then(vec![step].into())
+    fn push(mut self, step: Step) -> Self {
+        match self.runs.last_mut() {
+            Some(last) if last.times == 1 => last.steps.push(step),
+            _ => self.runs.push(Run { steps: vec![step], times: 1 }),
+        }
+        self
     }
 
     /// The sum of `of` over all steps.
@@ -191,20 +195,25 @@ impl Cost {
     /// The number of flows, maximal runs of messages in one direction, online and offline. It counts this cost on its
     /// own, as a ledger does.
     pub fn flows(&self) -> u64 {
-        let mut last = None;
-        let mut once = |steps: &[Step]| {
-            let mut ledger = Ledger::untimed_until(Phase::Setup, last);
-            for step in steps {
-                match *step {
-                    Step::Message { direction, bytes, .. } => ledger.book(direction, bytes),
-                    Step::Exchange { bytes, .. } => ledger.book_exchange(bytes),
-                    _ => {}
+        let (mut flows, mut last) = (0, None);
+        for Run { steps, times } in &self.runs {
+            let mut left = *times;
+            while left > 0 {
+                let mut ledger = Ledger::untimed_until(Phase::Setup, last);
+                for step in steps {
+                    match *step {
+                        Step::Message { direction, bytes, .. } => ledger.book(direction, bytes),
+                        Step::Exchange { bytes, .. } => ledger.book_exchange(bytes),
+                        _ => {}
+                    }
                 }
+                // What begins and ends after messages of one direction repeats itself.
+                let alike = if ledger.last() == last { left } else { 1 };
+                flows += alike * ledger.total().flows;
+                left -= alike;
+                last = ledger.last();
             }
-            last = ledger.last();
-            ledger.total().flows
-        };
-        // From the second time on, all times begin after the same message.
-        self.runs.iter().map(|run| once(&run.steps) + (run.times - 1) * once(&run.steps)).sum()
+        }
+        flows
     }
 }
