@@ -8,8 +8,8 @@ use he::{MatmulPlan, MatmulSpec, OleKind, OlePlan, PlanOptions, SeededPlan};
 use crate::lengths::Counts;
 use crate::{Error, Options};
 
-/// Plans of HE operations and of tournaments, kept by shape: searching for them again in a loop over many tokens would
-/// be slow.
+/// Plans of HE operations and of tournaments, kept by shape: searching for them again in a loop over many tokens
+/// would be slow.
 #[derive(Debug)]
 pub struct Plans {
     options: Options,
