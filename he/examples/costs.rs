@@ -1,6 +1,6 @@
 //! Processor seconds and bytes of the matrix products of a GPT-2 layer on this machine, and of the transforms below
 //! them. `cargo run --release -p waggle-he --example costs -- [MxKxN ...] [MB/s ...]`; given shapes: these products
-//! alone. `costs -- random CORES ... MxKxN ...`: of a random operand alone. `costs -- families`: one table of all
+//! alone. `costs -- random [CORES ...] MxKxN ...`: of a random operand alone. `costs -- families`: one table of all
 //! families of kernels that the machine has, on one core.
 
 use bits::cpu::{Cpu, Level, VARIABLE};
@@ -370,18 +370,18 @@ fn main() -> Result<(), HeError> {
         Some((sizes.next()??, sizes.next()??, sizes.next()??))
     };
     let shapes: Vec<_> = std::env::args().skip(1).filter_map(shape).collect();
-    let rates: Vec<u64> = std::env::args().skip(1).filter_map(|rate| rate.parse().ok()).collect();
     if std::env::args().nth(1).as_deref() == Some("random") {
-        let cores: Vec<u32> = rates.iter().map(|&cores| cores as u32).collect();
-        return random(&shapes, 375_000_000, &cores);
+        let cores: Vec<u32> = std::env::args().skip(2).filter_map(|cores| cores.parse().ok()).collect();
+        return random(&shapes, 375_000_000, if cores.is_empty() { &[he::DEFAULT_CORES] } else { &cores });
     }
+    let rates: Vec<u64> = std::env::args().skip(1).filter_map(|rate| rate.parse().ok()).collect();
     let rates = if rates.is_empty() { vec![377, 50] } else { rates };
     if shapes.is_empty() {
         transforms()?;
     }
     println!("\nshape, set, tile (group, rows, inner, cols), ciphertexts and bytes up, down,");
     println!("processor milliseconds to encrypt, evaluate, decrypt, plan; error bound in LSB");
-    let auto = rates.iter().copied().map(|rate| (rate, Packing::Auto));
+    let auto = rates.into_iter().map(|rate| (rate, Packing::Auto));
     for (megabytes, packing) in [(377, Packing::Never), (377, Packing::Always)].into_iter().chain(auto) {
         println!("{megabytes} MB/s, packing {packing:?}");
         let bytes_per_second = 1_000_000 * megabytes;

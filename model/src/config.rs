@@ -1,35 +1,18 @@
 //! Public shape of a model, read from a Hugging Face `config.json`.
 //!
 //! Missing keys take the defaults of `transformers`. A key is refused by name and value if its value changes the
-//! computation in a way that is not implemented here; this includes keys of other architectures ([`FOREIGN`]). All
+//! computation in a way that is not implemented here; this includes keys of other architectures ([`foreign`]). All
 //! remaining keys are ignored.
 
 use mpcache::HeadShape;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use thiserror::Error;
 
-/// A configuration that cannot be used.
-#[derive(Debug, Error)]
-pub enum ConfigError {
-    /// Not JSON, or not an object.
-    #[error("config.json is not a JSON object: {0}")]
-    Json(String),
-    /// The value of a known key is not supported.
-    #[error("config.json: `{key}` = {value} is not supported ({why})")]
-    Unsupported {
-        /// The key.
-        key: String,
-        /// Its value.
-        value: String,
-        /// What is supported.
-        why: String,
-    },
-}
+mod foreign;
+mod keys;
 
-fn unsupported(key: &str, value: impl ToString, why: impl Into<String>) -> ConfigError {
-    ConfigError::Unsupported { key: key.into(), value: value.to_string(), why: why.into() }
-}
+pub use keys::ConfigError;
+use keys::{Keys, unsupported};
 
 /// Entrywise non-linearity of the MLP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -151,9 +134,7 @@ impl ModelSpec {
             (Some(kind), _) | (None, Some((_, kind))) => kind,
             (None, None) => return Err(unsupported("model_type", "missing", ARCHITECTURES)),
         };
-        for (key, neutral) in FOREIGN {
-            neutral.check(&keys, key)?;
-        }
+        foreign::check(&keys)?;
         match kind {
             "gpt2" => ModelSpec::Gpt2(Gpt2Config::parse(&keys)?).checked(),
             "llama" => ModelSpec::Llama(LlamaConfig::parse(&keys)?).checked(),
@@ -222,87 +203,6 @@ impl ModelSpec {
 }
 
 const ARCHITECTURES: &str = "the architectures are gpt2 and llama";
-
-/// The value at which a key of another architecture changes nothing; null and absence never do.
-#[derive(Clone, Copy)]
-enum Neutral {
-    /// `false`.
-    Off,
-    /// The number 1.
-    One,
-    /// A count of 0 or 1.
-    AtMostOne,
-    /// A list in which all entries are this text.
-    All(&'static str),
-    /// One of these texts.
-    AnyOf(&'static [&'static str]),
-    /// No value.
-    Never,
-    /// Any value beside `use_sliding_window: false`, otherwise none.
-    Window,
-}
-
-/// Keys of models that call themselves GPT-2 or LLaMA and compute something else: those of Mistral, Qwen, Gemma,
-/// Granite, MiniCPM, Cohere, OLMo, Mixtral, Falcon, GPT-NeoX and Llama 4.
-const FOREIGN: [(&str, Neutral); 36] = [
-    ("add_cross_attention", Neutral::Off),
-    ("is_encoder_decoder", Neutral::Off),
-    ("sliding_window", Neutral::Window),
-    ("use_sliding_window", Neutral::Off),
-    ("layer_types", Neutral::All("full_attention")),
-    ("attention_chunk_size", Neutral::Never),
-    ("attn_logit_softcapping", Neutral::Never),
-    ("final_logit_softcapping", Neutral::Never),
-    ("query_pre_attn_scalar", Neutral::Never),
-    ("qk_norm", Neutral::Off),
-    ("use_qk_norm", Neutral::Off),
-    ("qk_layernorm", Neutral::Off),
-    ("qkv_bias", Neutral::Off),
-    ("use_bias", Neutral::Off),
-    ("clip_qkv", Neutral::Never),
-    ("embedding_multiplier", Neutral::One),
-    ("residual_multiplier", Neutral::One),
-    ("attention_multiplier", Neutral::Never),
-    ("logits_scaling", Neutral::One),
-    ("logit_scale", Neutral::One),
-    ("scale_emb", Neutral::One),
-    ("scale_depth", Neutral::Never),
-    ("dim_model_base", Neutral::Never),
-    ("num_experts", Neutral::AtMostOne),
-    ("num_local_experts", Neutral::AtMostOne),
-    ("n_routed_experts", Neutral::AtMostOne),
-    ("alibi", Neutral::Off),
-    ("use_alibi", Neutral::Off),
-    ("parallel_attn", Neutral::Off),
-    ("use_parallel_residual", Neutral::Off),
-    ("no_rope_layers", Neutral::Never),
-    ("nope_layer_interval", Neutral::Never),
-    ("rotary_pct", Neutral::One),
-    ("rope_interleaved", Neutral::Off),
-    ("position_embedding_type", Neutral::AnyOf(&["absolute", "rope", "rotary"])),
-    ("norm_type", Neutral::AnyOf(&["rms_norm", "rmsnorm", "layer_norm", "layernorm"])),
-];
-
-impl Neutral {
-    fn check(self, keys: &Keys, key: &str) -> Result<(), ConfigError> {
-        let Some(value) = keys.get(key) else { return Ok(()) };
-        let (changes_nothing, why) = match self {
-            Neutral::Off => (value == &Value::Bool(false), "only false".to_owned()),
-            Neutral::One => (value.as_f64() == Some(1.0), "only 1".to_owned()),
-            Neutral::AtMostOne => (value.as_f64().is_some_and(|n| n <= 1.0), "there are no experts".to_owned()),
-            Neutral::All(text) => {
-                let all = value.as_array().is_some_and(|list| list.iter().all(|entry| entry == text));
-                (all, format!("all must be {text}"))
-            }
-            Neutral::AnyOf(texts) => (texts.iter().any(|text| value == text), texts.join(", ")),
-            Neutral::Never => (false, "only null".to_owned()),
-            Neutral::Window => {
-                (keys.flag("use_sliding_window")? == Some(false), "attention sees all tokens".to_owned())
-            }
-        };
-        if changes_nothing { Ok(()) } else { Err(unsupported(key, value, why)) }
-    }
-}
 
 /// Sizes beyond every published model, so that sums and products of a few of them stay far from overflow.
 fn size(key: &str, value: usize, max: usize) -> Result<(), ConfigError> {
@@ -474,59 +374,7 @@ fn rope(keys: &Keys, context: usize) -> Result<(f64, RopeScaling), ConfigError> 
     Ok((theta, scaling))
 }
 
-/// Typed look-ups; JSON null counts as absent.
-struct Keys<'a>(&'a Map<String, Value>);
-
 impl Keys<'_> {
-    fn get(&self, key: &str) -> Option<&Value> {
-        self.0.get(key).filter(|v| !v.is_null())
-    }
-
-    fn read<'a, T>(
-        &'a self,
-        key: &str,
-        why: &str,
-        convert: impl Fn(&'a Value) -> Option<T>,
-    ) -> Result<Option<T>, ConfigError> {
-        let Some(value) = self.get(key) else { return Ok(None) };
-        convert(value).map(Some).ok_or_else(|| unsupported(key, value, why))
-    }
-
-    /// The first of several names of one size.
-    fn size(&self, names: &[&str]) -> Result<Option<usize>, ConfigError> {
-        for key in names {
-            let found = self.read(key, "a size", |v| v.as_u64().and_then(|n| usize::try_from(n).ok()))?;
-            if found.is_some() {
-                return Ok(found);
-            }
-        }
-        Ok(None)
-    }
-
-    fn number(&self, key: &str) -> Result<Option<f64>, ConfigError> {
-        self.read(key, "a number", Value::as_f64)
-    }
-
-    fn flag(&self, key: &str) -> Result<Option<bool>, ConfigError> {
-        self.read(key, "true or false", Value::as_bool)
-    }
-
-    fn text(&self, key: &str) -> Result<Option<&str>, ConfigError> {
-        self.read(key, "a string", Value::as_str)
-    }
-
-    /// One id or a list of them. An explicit null means that the model has none.
-    fn ids(&self, key: &str) -> Result<Option<Vec<u32>>, ConfigError> {
-        let id = |v: &Value| v.as_u64().and_then(|n| u32::try_from(n).ok());
-        match self.0.get(key) {
-            Some(Value::Null) => Ok(Some(Vec::new())),
-            _ => self.read(key, "a token id or a list of them", |v| match v {
-                Value::Array(list) => list.iter().map(id).collect(),
-                one => id(one).map(|id| vec![id]),
-            }),
-        }
-    }
-
     /// The class that the weights belong to, and its architecture.
     fn architecture(&self) -> Result<Option<(&str, &'static str)>, ConfigError> {
         let names = self.read("architectures", "a list of names", Value::as_array)?;

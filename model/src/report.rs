@@ -330,11 +330,11 @@ impl Report {
             ("server to client", |c| bytes(c.bytes_server_to_client)),
             ("flows", |c| c.flows.to_string()),
         ];
+        if !self.predicted || self.phases.costs().any(|cost| cost.seconds > 0.0) {
+            columns.push(("seconds", |c| seconds(c.seconds)));
+        }
         if !self.predicted {
-            columns.push(("seconds", |c| seconds(c.seconds)));
             columns.push(("cpu seconds", |c| seconds(c.cpu_seconds)));
-        } else if self.phases.costs().any(|cost| cost.seconds > 0.0) {
-            columns.push(("seconds", |c| seconds(c.seconds)));
         }
         if self.phases.setup.peer_cpu_seconds.is_some() {
             columns.push(("peer cpu seconds", |c| seconds(c.peer_cpu_seconds.unwrap_or(0.0))));

@@ -63,14 +63,7 @@ impl CorrelationKind {
 
     /// Cost of making `units` in these batches.
     pub(crate) fn batched_cost(&self, plans: &mut Plans, units: usize) -> Result<Cost, Error> {
-        let batch = self.batch().max(1);
-        let mut cost = Cost::free();
-        for (size, times) in [(batch, units / batch), (units % batch, 1)] {
-            if size * times > 0 {
-                cost = cost.then(self.cost(plans, size)?.times(times));
-            }
-        }
-        Ok(cost)
+        Cost::in_batches(units, self.batch().max(1), |size| self.cost(plans, size))
     }
 }
 

@@ -149,7 +149,22 @@ impl Cost {
         }
     }
 
-    /// The steps in order.
+    /// The cost of `n` items in batches of `batch`; `cost` tells that of one batch.
+    pub(crate) fn in_batches<E>(
+        n: usize,
+        batch: usize,
+        mut cost: impl FnMut(usize) -> Result<Cost, E>,
+    ) -> Result<Self, E> {
+        let mut total = Cost::free();
+        for (size, times) in [(batch, n / batch), (n % batch, 1)] {
+            if size * times > 0 {
+                total = total.then(cost(size)?.times(times));
+            }
+        }
+        Ok(total)
+    }
+
+    /// The runs in order.
     pub fn runs(&self) -> &[Run] {
         &self.runs
     }

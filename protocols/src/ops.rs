@@ -27,6 +27,8 @@ pub mod shuffle;
 pub mod sum_squares;
 pub mod truncate;
 
+use std::convert::Infallible;
+
 use crate::cost::Cost;
 
 /// The most OTs in one batch of a chosen-OT protocol. Larger inputs go in several batches, each with its own flows,
@@ -40,6 +42,6 @@ fn batch_items(ots: usize) -> usize {
 
 /// The cost of `n` items in batches of `batch`.
 fn batched_cost(n: usize, batch: usize, cost: impl Fn(usize) -> Cost) -> Cost {
-    let some = |size: usize, times: usize| if size * times == 0 { Cost::free() } else { cost(size).times(times) };
-    some(batch, n / batch).then(some(n % batch, 1))
+    let Ok(total) = Cost::in_batches(n, batch, |size| Ok::<_, Infallible>(cost(size)));
+    total
 }

@@ -204,12 +204,12 @@ impl Panels<'_> {
 
     /// Memory of these many words a limb, with anything in it.
     fn memory(&self, words: Vec<usize>) -> Form {
-        let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
         let fits = |form: &Form| form.iter().map(|limb| limb.len()).eq(words.iter().copied());
-        match spare.iter().position(fits) {
-            Some(at) => spare.swap_remove(at),
-            None => words.into_iter().map(|words| Zeroizing::new(vec![0; words])).collect(),
-        }
+        let used = {
+            let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
+            spare.iter().position(fits).map(|at| spare.swap_remove(at))
+        };
+        used.unwrap_or_else(|| words.into_iter().map(|words| Zeroizing::new(vec![0; words])).collect())
     }
 
     /// Encodes and transforms the weights of a block.

@@ -17,11 +17,11 @@
 //! correlated OT of u = o - w + s bits, since wrap counts 2^(w-s) modulo 2^o. With u <= 0 nothing is sent.
 //!
 //! **Range.** |x| < 2^(w-2). Other words give wrong results, but never above [`ceiling`]. **Error.** The sum of
-//! `x_0' >> s` and `x_1' >> s` misses the carry of the low halves, and one is added for it. The carry is missed with
-//! probability (x' mod 2^s + 1) / 2^s over the choice of shares. As x' is one less than x there, the result is
-//! x / 2^s rounded to one of its two neighbours at random, and x / 2^s itself on average. This matters to sums:
-//! without the one, each term would be too large by 2^-s on average, and thousands of probabilities that lose three
-//! bits would have a sum well above 1. A multiple of 2^s is exact, and so is all for s = 0.
+//! `x_0' >> s` and `x_1' >> s` misses the carry of the low halves, and one is added for it. There is no carry with
+//! probability (x' mod 2^s + 1) / 2^s over the choice of shares. So the result is one of the two neighbours of
+//! x / 2^s at random, and x / 2^s on average, because x' is one less than the shifted x. Sums need that: without the
+//! one, every term would be too large by 2^-s on average, and thousands of probabilities that lose three bits would
+//! have a sum well above 1. A multiple of 2^s is exact, and so is all for s = 0.
 //!
 //! **Revealed.** Nothing.
 

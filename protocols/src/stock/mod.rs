@@ -147,9 +147,12 @@ impl Levels {
     /// Takes `need` out and returns the cost of what is made on the spot.
     pub(crate) fn take(&mut self, plans: &mut Plans, need: &Need) -> Result<Cost, Error> {
         let Need { kind, units } = need;
-        let held = self.units.get_mut(kind);
-        let missing = units.saturating_sub(held.as_ref().map_or(0, |held| **held));
-        held.into_iter().for_each(|held| *held = held.saturating_sub(*units));
+        let mut missing = *units;
+        if let Some(held) = self.units.get_mut(kind) {
+            let taken = missing.min(*held);
+            *held -= taken;
+            missing -= taken;
+        }
         kind.batched_cost(plans, missing)
     }
 }

@@ -1,0 +1,91 @@
+//! Keys of other architectures, which are refused where they change the computation.
+
+use serde_json::Value;
+
+use super::keys::{ConfigError, Keys, unsupported};
+
+/// Refuses what only models of other architectures compute.
+pub(super) fn check(keys: &Keys) -> Result<(), ConfigError> {
+    FOREIGN.into_iter().try_for_each(|(key, neutral)| neutral.check(keys, key))
+}
+
+/// The value at which a key of another architecture changes nothing; null and absence never do.
+#[derive(Clone, Copy)]
+enum Neutral {
+    /// `false`.
+    Off,
+    /// The number 1.
+    One,
+    /// A count of 0 or 1.
+    AtMostOne,
+    /// A list in which all entries are this text.
+    All(&'static str),
+    /// One of these texts.
+    AnyOf(&'static [&'static str]),
+    /// No value.
+    Never,
+    /// Any value beside `use_sliding_window: false`, otherwise none.
+    Window,
+}
+
+/// Keys of models that call themselves GPT-2 or LLaMA and compute something else: those of Mistral, Qwen, Gemma,
+/// Granite, MiniCPM, Cohere, OLMo, Mixtral, Falcon, GPT-NeoX and Llama 4.
+const FOREIGN: [(&str, Neutral); 36] = [
+    ("add_cross_attention", Neutral::Off),
+    ("is_encoder_decoder", Neutral::Off),
+    ("sliding_window", Neutral::Window),
+    ("use_sliding_window", Neutral::Off),
+    ("layer_types", Neutral::All("full_attention")),
+    ("attention_chunk_size", Neutral::Never),
+    ("attn_logit_softcapping", Neutral::Never),
+    ("final_logit_softcapping", Neutral::Never),
+    ("query_pre_attn_scalar", Neutral::Never),
+    ("qk_norm", Neutral::Off),
+    ("use_qk_norm", Neutral::Off),
+    ("qk_layernorm", Neutral::Off),
+    ("qkv_bias", Neutral::Off),
+    ("use_bias", Neutral::Off),
+    ("clip_qkv", Neutral::Never),
+    ("embedding_multiplier", Neutral::One),
+    ("residual_multiplier", Neutral::One),
+    ("attention_multiplier", Neutral::Never),
+    ("logits_scaling", Neutral::One),
+    ("logit_scale", Neutral::One),
+    ("scale_emb", Neutral::One),
+    ("scale_depth", Neutral::Never),
+    ("dim_model_base", Neutral::Never),
+    ("num_experts", Neutral::AtMostOne),
+    ("num_local_experts", Neutral::AtMostOne),
+    ("n_routed_experts", Neutral::AtMostOne),
+    ("alibi", Neutral::Off),
+    ("use_alibi", Neutral::Off),
+    ("parallel_attn", Neutral::Off),
+    ("use_parallel_residual", Neutral::Off),
+    ("no_rope_layers", Neutral::Never),
+    ("nope_layer_interval", Neutral::Never),
+    ("rotary_pct", Neutral::One),
+    ("rope_interleaved", Neutral::Off),
+    ("position_embedding_type", Neutral::AnyOf(&["absolute", "rope", "rotary"])),
+    ("norm_type", Neutral::AnyOf(&["rms_norm", "rmsnorm", "layer_norm", "layernorm"])),
+];
+
+impl Neutral {
+    fn check(self, keys: &Keys, key: &str) -> Result<(), ConfigError> {
+        let Some(value) = keys.get(key) else { return Ok(()) };
+        let (changes_nothing, why) = match self {
+            Neutral::Off => (value == &Value::Bool(false), "only false".to_owned()),
+            Neutral::One => (value.as_f64() == Some(1.0), "only 1".to_owned()),
+            Neutral::AtMostOne => (value.as_f64().is_some_and(|n| n <= 1.0), "there are no experts".to_owned()),
+            Neutral::All(text) => {
+                let all = value.as_array().is_some_and(|list| list.iter().all(|entry| entry == text));
+                (all, format!("all must be {text}"))
+            }
+            Neutral::AnyOf(texts) => (texts.iter().any(|text| value == text), texts.join(", ")),
+            Neutral::Never => (false, "only null".to_owned()),
+            Neutral::Window => {
+                (keys.flag("use_sliding_window")? == Some(false), "attention sees all tokens".to_owned())
+            }
+        };
+        if changes_nothing { Ok(()) } else { Err(unsupported(key, value, why)) }
+    }
+}

@@ -1,0 +1,86 @@
+//! Typed look-ups in a `config.json`, and how they fail.
+
+use serde_json::{Map, Value};
+use thiserror::Error;
+
+/// A configuration that cannot be used.
+#[derive(Debug, Error)]
+pub enum ConfigError {
+    /// Not JSON, or not an object.
+    #[error("config.json is not a JSON object: {0}")]
+    Json(String),
+    /// The value of a known key is not supported.
+    #[error("config.json: `{key}` = {value} is not supported ({why})")]
+    Unsupported {
+        /// The key.
+        key: String,
+        /// Its value.
+        value: String,
+        /// What is supported.
+        why: String,
+    },
+}
+
+/// The value of a key is refused; `why` says what is supported.
+pub(super) fn unsupported(key: &str, value: impl ToString, why: impl Into<String>) -> ConfigError {
+    ConfigError::Unsupported { key: key.into(), value: value.to_string(), why: why.into() }
+}
+
+/// Typed look-ups; JSON null counts as absent.
+pub(super) struct Keys<'a>(pub(super) &'a Map<String, Value>);
+
+impl Keys<'_> {
+    /// The value of a key.
+    pub(super) fn get(&self, key: &str) -> Option<&Value> {
+        self.0.get(key).filter(|v| !v.is_null())
+    }
+
+    /// The value of a key, converted; `why` says what is supported.
+    pub(super) fn read<'a, T>(
+        &'a self,
+        key: &str,
+        why: &str,
+        convert: impl Fn(&'a Value) -> Option<T>,
+    ) -> Result<Option<T>, ConfigError> {
+        let Some(value) = self.get(key) else { return Ok(None) };
+        convert(value).map(Some).ok_or_else(|| unsupported(key, value, why))
+    }
+
+    /// The first of several names of one size.
+    pub(super) fn size(&self, names: &[&str]) -> Result<Option<usize>, ConfigError> {
+        for key in names {
+            let found = self.read(key, "a size", |v| v.as_u64().and_then(|n| usize::try_from(n).ok()))?;
+            if found.is_some() {
+                return Ok(found);
+            }
+        }
+        Ok(None)
+    }
+
+    /// A number.
+    pub(super) fn number(&self, key: &str) -> Result<Option<f64>, ConfigError> {
+        self.read(key, "a number", Value::as_f64)
+    }
+
+    /// True or false.
+    pub(super) fn flag(&self, key: &str) -> Result<Option<bool>, ConfigError> {
+        self.read(key, "true or false", Value::as_bool)
+    }
+
+    /// A string.
+    pub(super) fn text(&self, key: &str) -> Result<Option<&str>, ConfigError> {
+        self.read(key, "a string", Value::as_str)
+    }
+
+    /// One id or a list of them. An explicit null means that the model has none.
+    pub(super) fn ids(&self, key: &str) -> Result<Option<Vec<u32>>, ConfigError> {
+        let id = |v: &Value| v.as_u64().and_then(|n| u32::try_from(n).ok());
+        match self.0.get(key) {
+            Some(Value::Null) => Ok(Some(Vec::new())),
+            _ => self.read(key, "a token id or a list of them", |v| match v {
+                Value::Array(list) => list.iter().map(id).collect(),
+                one => id(one).map(|id| vec![id]),
+            }),
+        }
+    }
+}
