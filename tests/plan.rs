@@ -47,6 +47,9 @@ fn bundled_models() {
         compare(model, &[5, 6, 7, 8], 4, "--preprocess");
     }
     compare("shakespeare-gpt2", &[1; 40], 1, "--ot softspoken2 --link memory");
+    // A prompt in chunks, the last of which is shorter.
+    compare("shakespeare-llama", &[1, 2, 3, 4, 5, 6, 7, 8], 3, "--prefill-chunk 3");
+    compare("shakespeare-gpt2", &[1, 2, 3, 4, 5, 6, 7, 8], 3, "--prefill-chunk 3 --preprocess");
     // A cache that is gathered from, and whose clusters close while tokens come in.
     compare("shakespeare-gpt2", &[1; 40], 4, "--preprocess --policy mpcache:budget=0.25,clusters=4/2,static=1");
 }

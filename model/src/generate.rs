@@ -1,10 +1,13 @@
 //! Prompt in, tokens out: one loop for both parties and every engine.
 
+use std::num::NonZeroUsize;
+
 use engine::{Engine, Tensor};
 use mpcache::{KvCache, Padding, PolicySpec};
 use ndarray::{Array2, Axis, Ix2};
 use serde::{Deserialize, Serialize};
 
+use crate::chunks::{chunk_size, read};
 use crate::lengths::Excess;
 use crate::{Error, Input, Lengths, Model, ModelSpec, Rows, Sampler};
 
@@ -32,6 +35,9 @@ pub struct GenerateOptions {
     pub all_positions: bool,
     /// Which part of the cache a token looks at.
     pub policy: PolicySpec,
+    /// Tokens of the prompt that go through the model together; `None` lets memory decide. The result is the same, the
+    /// messages are not.
+    pub prefill_chunk: Option<NonZeroUsize>,
     /// The first tokens of the prompt are padding; the client alone passes their number. Only with the policy `full`.
     pub padding: Option<Padding>,
 }
@@ -68,7 +74,7 @@ pub trait Hooks<E: Engine> {
         Ok(())
     }
 
-    /// `done` of `layers` layers of the current step are done.
+    /// `done` of `layers` layers of the current step are done; those of a prompt count once for each of its chunks.
     fn layer(&mut self, done: usize, layers: usize) {
         let _ = (done, layers);
     }
@@ -118,7 +124,9 @@ pub fn generate<E: Engine>(
     generate_with(engine, model, &mut model.cache(&options.policy), prompt, options, next, hooks)
 }
 
-/// [`generate`] on an empty `cache` of the caller's, whose policy stands in for `options.policy`.
+/// [`generate`] on a `cache` of the caller's, whose policy stands in for `options.policy`. A cache that holds tokens
+/// gets `prompt` after them, and goes on from there: the last token of a generation was not read, so it begins the
+/// next prompt. Policies then see later prompts as several tokens that come together.
 pub fn generate_with<E: Engine>(
     engine: &mut E,
     model: &Model<E::Weight>,
@@ -129,11 +137,14 @@ pub fn generate_with<E: Engine>(
     hooks: &mut dyn Hooks<E>,
 ) -> Result<Generation, Error> {
     let spec = model.spec();
-    check(&spec, prompt, options)?;
+    check(&spec, prompt, options, cache.tokens())?;
     if let Some(padding) = options.padding {
         cache.pad(padding);
     }
-    let layers = spec.layers();
+    if cache.tokens() == 0 {
+        cache.expect_prompt(prompt.count);
+    }
+    let chunk = chunk_size(&spec, cache.tokens() + prompt.count, options.prefill_chunk);
     let mut out = Generation::default();
     let mut rows = Vec::new();
     let mut fed: Option<Vec<u32>> = prompt.ids.map(<[u32]>::to_vec);
@@ -144,7 +155,9 @@ pub fn generate_with<E: Engine>(
         hooks.begin(engine, step);
         let wanted = if options.all_positions { Rows::All } else { Rows::Last };
         let input = Input { ids: fed.as_deref(), count };
-        let hidden = model.forward(engine, input, cache, wanted, &mut |done| hooks.layer(done, layers))?;
+        let progress = &mut |done, all| hooks.layer(done, all);
+        let hidden = read(engine, model, input, cache, wanted, chunk, progress)?;
+        let Some(hidden) = hidden else { return Err(Error::Nothing) };
         let token = match options.reveal {
             Reveal::Logits => model.reveal_logits(engine, &hidden)?.map(|logits| {
                 let logits = logits.into_dimensionality::<Ix2>().expect("logits are (positions, vocabulary)");
@@ -209,9 +222,10 @@ pub(crate) fn check_padding(padded: bool, policy: &PolicySpec) -> Result<(), Err
     Ok(())
 }
 
-fn check(spec: &ModelSpec, prompt: Input, options: &GenerateOptions) -> Result<(), Error> {
+/// Refuses what does not fit the model after `before` tokens.
+fn check(spec: &ModelSpec, prompt: Input, options: &GenerateOptions, before: usize) -> Result<(), Error> {
     let lengths = Lengths { prompt: prompt.count, tokens: options.tokens };
-    check_lengths(lengths, Lengths::MAX, spec.max_positions())?;
+    check_lengths(lengths, Lengths::MAX, spec.max_positions().saturating_sub(before))?;
     check_padding(options.padding.is_some(), &options.policy)?;
     let hidden = options.padding.and_then(|padding| padding.tokens);
     if let Some(tokens) = hidden.filter(|tokens| *tokens >= prompt.count) {

@@ -93,7 +93,8 @@ impl<W> Gpt2<W> {
         [&self.wte, &self.wpe].into_iter().chain(blocks).chain([&self.lm_head]).collect()
     }
 
-    /// The last hidden state, normalised, (rows, width) of the new tokens `input`, which follow those in `cache`.
+    /// The last hidden state, normalised, (rows, width) of the new tokens `input`, which follow those in `cache`;
+    /// nothing if no rows are wanted.
     pub(crate) fn forward<E: Engine<Weight = W>>(
         &self,
         engine: &mut E,
@@ -101,7 +102,7 @@ impl<W> Gpt2<W> {
         cache: &mut KvCache<E>,
         rows: Rows,
         progress: &mut dyn FnMut(usize),
-    ) -> Result<E::Tensor, engine::Error> {
+    ) -> Result<Option<E::Tensor>, engine::Error> {
         let position = cache.tokens();
         let mut x = engine.scope("embedding", |e| {
             let tokens = e.embed(&self.wte, input.ids, input.count)?;
@@ -118,10 +119,13 @@ impl<W> Gpt2<W> {
         for (i, block) in self.h.iter().enumerate() {
             // Beyond the last layer's keys and values only the wanted rows matter.
             let wanted = if i + 1 == self.h.len() { rows.of(input.count) } else { input.count };
-            x = engine.scope(&format!("layer {i}"), |e| block.forward(e, &self.config, i, &x, cache, wanted))?;
+            let out =
+                engine.scope(&format!("layer {i}"), |e| block.forward(e, &self.config, i, &x, cache, wanted))?;
             progress(i + 1);
+            let Some(out) = out else { return Ok(None) };
+            x = out;
         }
-        engine.scope("head", |e| e.scope("norm", |e| e.layer_norm(&x, self.config.layer_norm_epsilon)))
+        engine.scope("head", |e| e.scope("norm", |e| e.layer_norm(&x, self.config.layer_norm_epsilon))).map(Some)
     }
 
     /// The matrix from the last hidden state to logits.
@@ -163,7 +167,7 @@ impl<W> Block<W> {
         })
     }
 
-    /// (count, n_embd) -> (wanted, n_embd) for the last `wanted` tokens.
+    /// (count, n_embd) -> (wanted, n_embd) for the last `wanted` tokens; nothing if none is wanted.
     fn forward<E: Engine<Weight = W>>(
         &self,
         engine: &mut E,
@@ -172,23 +176,24 @@ impl<W> Block<W> {
         x: &E::Tensor,
         cache: &mut KvCache<E>,
         wanted: usize,
-    ) -> Result<E::Tensor, engine::Error> {
+    ) -> Result<Option<E::Tensor>, engine::Error> {
         let (n, e) = (x.shape()[0], config.n_embd);
         let x = engine.scope("attention", |engine| {
             let h = engine.scope("norm", |s| s.layer_norm(x, config.layer_norm_epsilon))?;
             let qkv = engine.scope("qkv", |s| s.linear(&h, &self.attn_c_attn))?;
             let q = qkv.slice(1, 0..e).reshape(&[n, config.n_head, e / config.n_head]);
             let (k, v) = (qkv.slice(1, e..2 * e), qkv.slice(1, 2 * e..3 * e));
-            let mixed = attend(engine, cache, i, &q, &k, &v, wanted)?;
+            let Some(mixed) = attend(engine, cache, i, &q, &k, &v, wanted)? else { return Ok(None) };
             let out = engine.scope("output", |s| s.linear(&mixed, &self.attn_c_proj))?;
-            engine.add(&x.slice(0, n - wanted..n), &out)
+            engine.add(&x.slice(0, n - wanted..n), &out).map(Some)
         })?;
+        let Some(x) = x else { return Ok(None) };
         engine.scope("mlp", |engine| {
             let h = engine.scope("norm", |s| s.layer_norm(&x, config.layer_norm_epsilon))?;
             let h = engine.scope("up", |s| s.linear(&h, &self.mlp_c_fc))?;
             let h = engine.scope("activation", |s| activate(s, config.activation_function, &h))?;
             let out = engine.scope("down", |s| s.linear(&h, &self.mlp_c_proj))?;
-            engine.add(&x, &out)
+            engine.add(&x, &out).map(Some)
         })
     }
 }

@@ -14,18 +14,21 @@ pub struct Input<'a> {
     pub count: usize,
 }
 
-/// Whose logits are wanted.
+/// Which of the new tokens' logits are wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rows {
-    /// The last new token's, all that generation needs.
+    /// Nobody's: the tokens are only read.
+    None,
+    /// The last one's, all that generation needs.
     Last,
-    /// Those of all new tokens.
+    /// All.
     All,
 }
 
 impl Rows {
     pub(crate) fn of(self, count: usize) -> usize {
         match self {
+            Rows::None => 0,
             Rows::Last => 1,
             Rows::All => count,
         }
@@ -45,7 +48,7 @@ pub(crate) fn activate<E: Engine>(
 }
 
 /// Attention of the last `wanted` of n new tokens: `q` (n, heads, head_dim), `k` and `v` (n, kv_heads * head_dim)
-/// -> (wanted, heads * head_dim). A policy may want to see more queries than that.
+/// -> (wanted, heads * head_dim), or nothing if none is wanted. A policy may want to see more queries than that.
 pub(crate) fn attend<E: Engine>(
     engine: &mut E,
     cache: &mut KvCache<E>,
@@ -54,10 +57,14 @@ pub(crate) fn attend<E: Engine>(
     k: &E::Tensor,
     v: &E::Tensor,
     wanted: usize,
-) -> Result<E::Tensor, engine::Error> {
+) -> Result<Option<E::Tensor>, engine::Error> {
     let n = q.shape()[0];
     let window = cache.query_window(layer, n).max(wanted);
+    if window == 0 {
+        cache.append(layer, k, v);
+        return Ok(None);
+    }
     let q = q.slice(0, n - window..n).permute(&[1, 0, 2]);
     let mixed = cache.attend(engine, layer, &q, k, v)?;
-    Ok(mixed.slice(0, window - wanted..window))
+    Ok((wanted > 0).then(|| mixed.slice(0, window - wanted..window)))
 }

@@ -8,6 +8,7 @@
 mod calibrate;
 mod check;
 mod checkpoint;
+mod chunks;
 mod config;
 mod error;
 pub mod eval;

@@ -106,7 +106,8 @@ impl<W> Llama<W> {
         [&self.embed_tokens].into_iter().chain(layers).chain([&self.lm_head]).collect()
     }
 
-    /// The last hidden state, normalised, (rows, width) of the new tokens `input`, which follow those in `cache`.
+    /// The last hidden state, normalised, (rows, width) of the new tokens `input`, which follow those in `cache`;
+    /// nothing if no rows are wanted.
     pub(crate) fn forward<E: Engine<Weight = W>>(
         &self,
         engine: &mut E,
@@ -114,17 +115,19 @@ impl<W> Llama<W> {
         cache: &mut KvCache<E>,
         rows: Rows,
         progress: &mut dyn FnMut(usize),
-    ) -> Result<E::Tensor, engine::Error> {
+    ) -> Result<Option<E::Tensor>, engine::Error> {
         let angles = self.rope.at(cache.tokens(), input.count);
         let mut x = engine.scope("embedding", |e| e.embed(&self.embed_tokens, input.ids, input.count))?;
         for (i, layer) in self.layers.iter().enumerate() {
             // Beyond the last layer's keys and values only the wanted rows matter.
             let wanted = if i + 1 == self.layers.len() { rows.of(input.count) } else { input.count };
-            x = engine
+            let out = engine
                 .scope(&format!("layer {i}"), |e| layer.forward(e, &self.config, &angles, i, &x, cache, wanted))?;
             progress(i + 1);
+            let Some(out) = out else { return Ok(None) };
+            x = out;
         }
-        engine.scope("head", |e| e.scope("norm", |e| e.rms_norm(&x, self.config.rms_norm_eps)))
+        engine.scope("head", |e| e.scope("norm", |e| e.rms_norm(&x, self.config.rms_norm_eps))).map(Some)
     }
 
     /// The matrix from the last hidden state to logits.
@@ -159,7 +162,7 @@ impl<W> Layer<W> {
         })
     }
 
-    /// (count, hidden_size) -> (wanted, hidden_size) for the last `wanted` tokens.
+    /// (count, hidden_size) -> (wanted, hidden_size) for the last `wanted` tokens; nothing if none is wanted.
     #[expect(clippy::too_many_arguments, reason = "one call site; a struct would hide what a layer depends on")]
     fn forward<E: Engine<Weight = W>>(
         &self,
@@ -170,7 +173,7 @@ impl<W> Layer<W> {
         x: &E::Tensor,
         cache: &mut KvCache<E>,
         wanted: usize,
-    ) -> Result<E::Tensor, engine::Error> {
+    ) -> Result<Option<E::Tensor>, engine::Error> {
         let HeadShape { heads, kv_heads, head_dim } = config.heads();
         let (n, (q, kv), f) = (x.shape()[0], config.widths(), config.intermediate_size);
         let x = engine.scope("attention", |engine| {
@@ -182,16 +185,18 @@ impl<W> Layer<W> {
             let qk = engine.scope("rope", |s| s.rope(&qk, &angles.cos, &angles.sin))?;
             let k = qk.slice(1, heads..heads + kv_heads).reshape(&[n, kv]);
             let mixed = attend(engine, cache, i, &qk.slice(1, 0..heads), &k, &v, wanted)?;
+            let Some(mixed) = mixed else { return Ok(None) };
             let out = engine.scope("output", |s| s.linear(&mixed, &self.o_proj))?;
-            engine.add(&x.slice(0, n - wanted..n), &out)
+            engine.add(&x.slice(0, n - wanted..n), &out).map(Some)
         })?;
+        let Some(x) = x else { return Ok(None) };
         engine.scope("mlp", |engine| {
             let h = engine.scope("norm", |s| s.rms_norm(&x, config.rms_norm_eps))?;
             let gate_up = engine.scope("gate_up", |s| s.linear(&h, &self.gate_up_proj))?;
             let gate = engine.scope("activation", |s| activate(s, config.hidden_act, &gate_up.slice(1, 0..f)))?;
             let h = engine.scope("gate", |s| s.mul(&gate, &gate_up.slice(1, f..2 * f)))?;
             let out = engine.scope("down", |s| s.linear(&h, &self.down_proj))?;
-            engine.add(&x, &out)
+            engine.add(&x, &out).map(Some)
         })
     }
 }

@@ -1,5 +1,7 @@
 //! What two parties say about a session before it begins, and who watches it.
 
+use std::num::NonZeroUsize;
+
 use mpcache::{Padding, PolicySpec};
 use protocols::functions::softmax::MAX_SOFTMAX_COLUMNS;
 
@@ -16,6 +18,9 @@ pub struct Terms {
     pub reveal: Reveal,
     /// Which part of the cache a token looks at.
     pub policy: PolicySpec,
+    /// Tokens of the prompt that go through the model together; `None` lets memory decide, which is the same for both
+    /// parties.
+    pub prefill_chunk: Option<NonZeroUsize>,
 }
 
 /// The party at the other end of a session, as far as the link has proved it.
@@ -180,6 +185,7 @@ impl Request {
             stop_at_eos: self.stop_at_eos,
             all_positions: false,
             policy: terms.policy.clone(),
+            prefill_chunk: terms.prefill_chunk,
             padding: self.padded.then_some(Padding { tokens: None }),
         }
     }

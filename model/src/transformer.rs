@@ -65,8 +65,8 @@ impl<W> Model<W> {
     }
 
     /// The last hidden state, normalised, of the new tokens `input`, which follow those in `cache`: (1 or count,
-    /// width). `progress` is called with the number of layers done after each. Positions must stay below
-    /// [`ModelSpec::max_positions`].
+    /// width), or nothing with [`Rows::None`]. `progress` is called with the number of layers done after each.
+    /// Positions must stay below [`ModelSpec::max_positions`].
     pub fn forward<E: Engine<Weight = W>>(
         &self,
         engine: &mut E,
@@ -74,7 +74,7 @@ impl<W> Model<W> {
         cache: &mut KvCache<E>,
         rows: Rows,
         progress: &mut dyn FnMut(usize),
-    ) -> Result<E::Tensor, engine::Error> {
+    ) -> Result<Option<E::Tensor>, engine::Error> {
         match self {
             Model::Gpt2(model) => model.forward(engine, input, cache, rows, progress),
             Model::Llama(model) => model.forward(engine, input, cache, rows, progress),

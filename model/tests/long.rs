@@ -1,21 +1,21 @@
 //! Thousands of positions: the engines agree, and a plan equals the ledger.
 
 mod support;
+#[path = "support/tiny.rs"]
+mod tiny;
 
 use std::path::Path;
 
 use engine::{Engine, FloatLoader, Right};
-use model::{
-    DType, Error, GenerateOptions, Input, Model, ModelFiles, ModelSpec, Next, NoHooks, Sampler, TensorSpec, check,
-    generate, write_safetensors,
-};
+use model::{Error, GenerateOptions, Input, Model, ModelFiles, Next, NoHooks, Sampler, check, generate};
 use protocols::functions::softmax::MAX_SOFTMAX_COLUMNS;
 use protocols::{Fixed, Options, Plan, Shape};
 use support::parties::{Phases, load_fixed, two_parties};
+use tiny::write_model;
 
 /// One layer, so that only the last query of a prompt is computed.
 const CONFIG: &str = r#"{"model_type": "llama", "num_hidden_layers": 1, "hidden_size": 8, "intermediate_size": 8,
-    "num_attention_heads": 2, "vocab_size": 11, "max_position_embeddings": 16384, "rope_theta": 500000.0}"#;
+    "num_attention_heads": 2, "vocab_size": 11, "max_position_embeddings": 32800, "rope_theta": 500000.0}"#;
 
 /// Largest difference of a logit between fixed point and f32. Probabilities are a few units of the product with the
 /// values, and their roundings add up as the root of the number of positions.
@@ -26,20 +26,7 @@ const MAX_SECURE_ERROR: f32 = 0.05;
 
 /// The model with weights so large that attention has peaks.
 fn model(dir: &Path) -> ModelFiles {
-    std::fs::write(dir.join("config.json"), CONFIG).unwrap();
-    let spec = ModelSpec::from_config_json(CONFIG.as_bytes()).unwrap();
-    let mut random = numbers(5);
-    write_safetensors(&dir.join("model.safetensors"), &spec.tensors(), DType::F32, |tensor, values| {
-        let TensorSpec { shape, .. } = tensor;
-        let count = shape.iter().product();
-        if shape.len() == 1 {
-            values.resize(count, 1.0);
-        } else {
-            values.extend(random.by_ref().take(count).map(|n| (n as f64 / (1u64 << 31) as f64 - 1.0) as f32));
-        }
-        Ok(())
-    })
-    .unwrap();
+    write_model(dir, CONFIG);
     ModelFiles::open(dir).unwrap()
 }
 
@@ -61,7 +48,7 @@ fn fixed_point_agrees_with_f32() {
     let float = Model::load(&mut FloatLoader, &files.spec, Some(&files.checkpoint)).unwrap();
     let options = GenerateOptions { tokens: 3, ..GenerateOptions::default() };
     // With the tokens that come out the row of 4096 grows beyond what a narrow ring takes.
-    for length in [4095, 6000, 16_000] {
+    for length in [4095, 6000, 32_768] {
         let ids = prompt(length);
         let input = Input { ids: Some(&ids), count: length };
         let next = &mut Sampler::greedy();
@@ -119,11 +106,11 @@ fn positions_beyond_the_model_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let files = model(dir.path());
     let float = Model::load(&mut FloatLoader, &files.spec, Some(&files.checkpoint)).unwrap();
-    let ids = prompt(16_384);
+    let ids = prompt(32_800);
     let input = Input { ids: Some(&ids), count: ids.len() };
     let options = GenerateOptions { tokens: 2, ..GenerateOptions::default() };
     let next = &mut Sampler::greedy();
     let refused =
         generate(&mut engine::Float::default(), &float, input, &options, Next::Pick(next), &mut NoHooks).unwrap_err();
-    assert!(matches!(refused, Error::TooLong { positions: 16_385, limit: 16_384 }), "{refused}");
+    assert!(matches!(refused, Error::TooLong { positions: 32_801, limit: 32_800 }), "{refused}");
 }

@@ -63,7 +63,7 @@ impl<E: Engine> Policy<E> for Strided {
         store: &mut Store<E>,
     ) -> Result<E::Tensor, Error> {
         // The prompt sees itself whole.
-        if q.shape()[1] > 1 || store.in_prompt() {
+        if q.shape()[1] > 1 || store.piece().in_prompt() {
             return Ok(attention::causal(engine, q, store)?.output);
         }
         let index = self.index(store.len());

@@ -71,6 +71,19 @@ pub(crate) fn received<E: Engine>(
     engine.sum_last(&last)
 }
 
+/// What tokens received (rows, tokens) from queries of this piece and of those `before` it, (rows, fewer tokens). A
+/// token that comes later received none before.
+pub(crate) fn accumulate<E: Engine>(
+    engine: &mut E,
+    before: Option<E::Tensor>,
+    received: E::Tensor,
+) -> Result<E::Tensor, Error> {
+    let Some(before) = before else { return Ok(received) };
+    let (known, tokens) = (before.shape()[1], received.shape()[1]);
+    let both = engine.add(&received.slice(1, 0..known), &before)?;
+    Ok(E::Tensor::concat(1, &[&both, &received.slice(1, known..tokens)]))
+}
+
 /// Bounds on what [`received`] returns.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Received {

@@ -44,10 +44,27 @@ impl<E: Engine> KvCache<E> {
         self.stores.first().map_or(0, Store::seen)
     }
 
-    /// How many trailing queries of `new` tokens the policy observes. The model computes these, although it needs the
-    /// output of the last one only.
+    /// Says that the prompt, which comes next and may come in pieces, has `tokens` tokens. Called before the first
+    /// token; without it the first tokens that come together are all of the prompt.
+    pub fn expect_prompt(&mut self, tokens: usize) {
+        self.stores.iter_mut().for_each(|store| store.expect_prompt(tokens));
+    }
+
+    /// How many trailing queries of `new` tokens that come next on `layer` the policy observes, up to all of them.
+    /// The model computes these, although it needs the output of the last token only, or none.
     pub fn query_window(&self, layer: usize, new: usize) -> usize {
-        self.policy.query_window(layer, new).clamp(1, new)
+        self.policy.query_window(layer, self.stores[layer].next(new)).min(new)
+    }
+
+    /// Layers of the same class cost the same, see [`Policy::layer_class`].
+    pub fn layer_class(&self, layer: usize) -> usize {
+        self.policy.layer_class(layer)
+    }
+
+    /// Appends the new tokens' `k` and `v` (new tokens, kv_heads * head_dim) to `layer`, where nobody wants their
+    /// queries.
+    pub fn append(&mut self, layer: usize, k: &E::Tensor, v: &E::Tensor) {
+        self.stores[layer].append(k, v);
     }
 
     /// For every query head the positions (of all tokens ever appended) that the last query on `layer` attended to,

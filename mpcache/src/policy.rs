@@ -2,22 +2,32 @@
 
 use engine::{Engine, Error};
 
-use crate::Store;
+use crate::{Piece, Store};
 
 /// Computes attention over a store: over all of it or over a part that the policy chooses.
 ///
 /// One value serves all layers of one generation, so a policy may keep state per layer, look at the attention of the
 /// prompt, and use on one layer what it selected on another.
 pub trait Policy<E: Engine>: Send {
-    /// How many trailing queries of `new` tokens the policy observes on `layer`; the model itself needs only the
-    /// last. A policy that scores tokens by the attention of a window of the prompt asks for that window.
-    fn query_window(&self, layer: usize, new: usize) -> usize {
-        let _ = (layer, new);
-        1
+    /// How many trailing queries of `piece` the policy observes on `layer`, besides those whose output the model
+    /// needs. A policy that scores tokens by the attention of a window of the prompt asks for that window
+    /// ([`Piece::among_last`]).
+    fn query_window(&self, layer: usize, piece: Piece) -> usize {
+        let _ = (layer, piece);
+        0
+    }
+
+    /// Layers with the same number cost the same: a plan computes one of them. Nobody does so unless the policy says
+    /// that the layer decides nothing else.
+    fn layer_class(&self, layer: usize) -> usize {
+        layer
     }
 
     /// Attention of the queries `q` (heads, rows, head_dim), scaled and rotated, of the last `rows` tokens that were
     /// appended to `store`: (heads, rows, head_dim). Query i sees the tokens up to its own.
+    ///
+    /// A prompt may come in pieces ([`Store::piece`]), and all of it sees itself whole. A piece of which neither the
+    /// model nor the policy wants a query is appended to the store without a call.
     ///
     /// A policy says which tokens it attends to and keeps ([`Store::record_attended`], [`Store::record_kept`]);
     /// [`attention::causal`](crate::attention::causal) does the former itself.

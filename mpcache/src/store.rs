@@ -5,7 +5,7 @@ use std::ops::Range;
 use engine::{Engine, Error, OperandId, OperandKind, Right, Tensor};
 
 use crate::positions::Positions;
-use crate::{HeadShape, Padding, Select};
+use crate::{HeadShape, Padding, Piece, Select};
 
 /// log2 of a bound on keys and values where they are gathered.
 pub(crate) const KV_MAGNITUDE: u32 = 9;
@@ -17,6 +17,8 @@ pub struct Store<E: Engine> {
     operands: Operands<E>,
     seen: usize,
     fresh: usize,
+    /// Tokens of the prompt; without a word on that, those that come first are all of it.
+    prompt: Option<usize>,
     shape: HeadShape,
     padding: Option<Padding>,
     pub(crate) positions: Option<Positions>,
@@ -56,6 +58,7 @@ impl<E: Engine> Store<E> {
             operands: Operands::new(layer, 0),
             seen: 0,
             fresh: 0,
+            prompt: None,
             shape,
             padding: None,
             positions: None,
@@ -72,6 +75,11 @@ impl<E: Engine> Store<E> {
         self.padding = Some(padding);
     }
 
+    /// Says that the prompt, which may come in pieces, has `tokens` tokens.
+    pub(crate) fn expect_prompt(&mut self, tokens: usize) {
+        self.prompt = Some(tokens);
+    }
+
     /// The padding before the first token, if there may be some.
     pub(crate) fn padding(&self) -> Option<Padding> {
         self.padding
@@ -83,6 +91,7 @@ impl<E: Engine> Store<E> {
         assert_eq!(k.shape()[1], self.shape.kv_heads * self.shape.head_dim);
         self.fresh = k.shape()[0];
         self.seen += self.fresh;
+        self.prompt.get_or_insert(self.fresh);
         if let Some(positions) = &mut self.positions {
             positions.extend(self.seen - self.fresh, self.seen);
         }
@@ -195,9 +204,14 @@ impl<E: Engine> Store<E> {
         self.fresh
     }
 
-    /// Whether the tokens appended last are the prompt: nothing came before them.
-    pub fn in_prompt(&self) -> bool {
-        self.seen == self.fresh
+    /// The tokens appended last.
+    pub fn piece(&self) -> Piece {
+        Piece { new: self.fresh, end: self.seen, prompt: self.prompt.unwrap_or(self.seen) }
+    }
+
+    /// What `new` tokens will be that come next.
+    pub(crate) fn next(&self, new: usize) -> Piece {
+        Piece { new, end: self.seen + new, prompt: self.prompt.unwrap_or(self.seen + new) }
     }
 
     /// Heads of the layer.

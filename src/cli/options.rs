@@ -1,6 +1,7 @@
 //! Options that several commands share.
 
 use std::fmt;
+use std::num::NonZeroUsize;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -50,6 +51,10 @@ pub(super) struct TermsArgs {
     /// masks that the parties draw and send (`sent`), which takes about twice the bytes.
     #[arg(long, value_parser = named(&MASKS), default_value = "seeded")]
     masks: Masks,
+    /// Read the prompt in chunks of so many tokens. The text is the same; shorter chunks take less memory and more
+    /// round trips. Without it long prompts are read in chunks that bound memory.
+    #[arg(long, value_name = "N")]
+    prefill_chunk: Option<NonZeroUsize>,
 }
 
 /// Which part of the key/value cache a token looks at.
@@ -131,7 +136,7 @@ impl TermsArgs {
         if policy.clear_only() {
             return Err(Error::ClearOnly { policy: policy.to_string() });
         }
-        Ok(Terms { protocol, reveal: self.reveal, policy })
+        Ok(Terms { protocol, reveal: self.reveal, policy, prefill_chunk: self.prefill_chunk })
     }
 }
 
@@ -139,13 +144,14 @@ impl TermsArgs {
 pub(super) fn reported(terms: &Terms) -> impl Iterator<Item = (String, Value)> {
     let pair = |Setting { key, value }: Setting| (key.to_owned(), value.into());
     let settings: Map<String, Value> = terms.policy.settings().into_iter().map(pair).collect();
-    let by_name = by_name(terms).map(|(name, value)| (name.to_owned(), value.into()));
-    by_name.into_iter().chain([("policy_settings".to_owned(), settings.into())])
+    let by_name = by_name(terms).into_iter().map(|(name, value)| (name.to_owned(), value.into()));
+    by_name.chain([("policy_settings".to_owned(), settings.into())])
 }
 
 /// Terms by name, for the command line of the other party.
-pub(super) fn by_name(terms: &Terms) -> [(&'static str, String); 7] {
-    let Terms { protocol, reveal, policy } = terms;
+pub(super) fn by_name(terms: &Terms) -> Vec<(&'static str, String)> {
+    let Terms { protocol, reveal, policy, prefill_chunk } = terms;
+    let chunk = prefill_chunk.map(|chunk| ("prefill-chunk", chunk.to_string()));
     [
         ("reveal", name(&REVEALS, reveal).to_owned()),
         ("policy", policy.to_string()),
@@ -155,6 +161,9 @@ pub(super) fn by_name(terms: &Terms) -> [(&'static str, String); 7] {
         ("cores", protocol.cores.to_string()),
         ("masks", name(&MASKS, &protocol.masks).to_owned()),
     ]
+    .into_iter()
+    .chain(chunk)
+    .collect()
 }
 
 /// How the client picks tokens where it learns logits.

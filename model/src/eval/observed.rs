@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use engine::{Engine, Error, Tensor};
-use mpcache::{HeadShape, Policy, Store};
+use mpcache::{HeadShape, Piece, Policy, Store};
 
 use super::attention::{AttentionMeans, HeadRows, TokenSet, measure};
 
@@ -66,8 +66,8 @@ impl<E: Engine> Observed<E> {
 }
 
 impl<E: Engine> Policy<E> for Observed<E> {
-    fn query_window(&self, layer: usize, new: usize) -> usize {
-        self.inner.query_window(layer, new)
+    fn query_window(&self, layer: usize, piece: Piece) -> usize {
+        self.inner.query_window(layer, piece)
     }
 
     fn attend(
@@ -77,9 +77,9 @@ impl<E: Engine> Policy<E> for Observed<E> {
         q: &E::Tensor,
         store: &mut Store<E>,
     ) -> Result<E::Tensor, Error> {
-        // Before the policy may evict them: the tokens that are new stand last.
+        // Before the policy may evict them: the tokens that are new stand last. Some may have come without a query.
         let seen = &mut self.layers[layer];
-        let new = store.len() - store.fresh()..store.len();
+        let new = store.len() - (store.seen() - seen.tokens)..store.len();
         for (copy, tensor) in [(&mut seen.keys, store.keys()), (&mut seen.values, store.values())] {
             copy.extend(engine.reveal(&tensor.slice(0, new.clone()))?.into_iter().flatten());
         }

@@ -15,7 +15,7 @@ use super::trace::Trace;
 use super::{EvalError, Observed, Sequence};
 use crate::generate::{GenerateOptions, Generation, Hooks, Next, Step, generate_with};
 use crate::party::{Caller, ClientOptions, ClientSession, Limits, ModelServer, Observer, Request, Silent, Terms};
-use crate::{Input, Lengths, Model, ModelSpec, Reveal};
+use crate::{Input, Lengths, Model, ModelSpec};
 
 /// A policy at a budget.
 #[derive(Clone, Debug, PartialEq)]
@@ -123,7 +123,7 @@ impl Runner for TwoParties<'_> {
     }
 
     fn run(&self, sequence: &Sequence, policy: &PolicySpec, tick: &(dyn Fn() + Sync)) -> Result<Trace, EvalError> {
-        let terms = Terms { protocol: self.protocol, reveal: Reveal::Logits, policy: policy.clone() };
+        let terms = Terms { protocol: self.protocol, policy: policy.clone(), ..Terms::default() };
         let (here, there) = memory_pair(PATIENCE);
         let (prompt, rest) = sequence.ids().split_at(sequence.prompt());
         let (client, server) = thread::scope(|scope| {

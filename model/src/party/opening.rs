@@ -184,8 +184,9 @@ fn stated(terms: &Terms) -> Handshake {
 
 impl Terms {
     /// Version and terms by name.
-    pub(crate) fn facts(&self) -> [(String, String); 9] {
-        let Terms { protocol, reveal, policy } = self;
+    pub(crate) fn facts(&self) -> Vec<(String, String)> {
+        let Terms { protocol, reveal, policy, prefill_chunk } = self;
+        let chunk = prefill_chunk.map(|chunk| ("prefill-chunk", chunk.to_string()));
         [
             ("version", env!("CARGO_PKG_VERSION").to_owned()),
             ("ot", name(&OT_SOURCES, &protocol.ot).to_owned()),
@@ -197,7 +198,10 @@ impl Terms {
             ("reveal", name(&REVEALS, reveal).to_owned()),
             ("policy", policy.to_string()),
         ]
+        .into_iter()
+        .chain(chunk)
         .map(|(name, value)| (name.to_owned(), value))
+        .collect()
     }
 }
 

@@ -1,4 +1,5 @@
-//! A model of one small layer, to run many sessions.
+//! Small models with random weights, to run many sessions.
+#![allow(dead_code, reason = "every test program uses a part")]
 
 use std::path::Path;
 
@@ -7,10 +8,16 @@ use model::{DType, ModelSpec, TensorSpec, write_safetensors};
 const CONFIG: &str =
     r#"{"model_type": "gpt2", "n_layer": 1, "n_embd": 8, "n_head": 2, "vocab_size": 11, "n_positions": 32}"#;
 
-/// Writes it to the directory `dir`. Its weights are so large that no rounding decides about a token.
+/// Writes a model of one layer to the directory `dir`.
 pub(crate) fn write_tiny(dir: &Path) {
-    std::fs::write(dir.join("config.json"), CONFIG).unwrap();
-    let spec = ModelSpec::from_config_json(CONFIG.as_bytes()).unwrap();
+    write_model(dir, CONFIG);
+}
+
+/// Writes a model of this configuration to the directory `dir`. Its weights are so large that no rounding decides
+/// about a token.
+pub(crate) fn write_model(dir: &Path, config: &str) {
+    std::fs::write(dir.join("config.json"), config).unwrap();
+    let spec = ModelSpec::from_config_json(config.as_bytes()).unwrap();
     let mut state = 5u64;
     write_safetensors(&dir.join("model.safetensors"), &spec.tensors(), DType::F32, |tensor, values| {
         let TensorSpec { name, shape } = tensor;

@@ -31,6 +31,10 @@ impl PolicyFamily for Full {
 }
 
 impl<E: Engine> Policy<E> for Full {
+    fn layer_class(&self, _layer: usize) -> usize {
+        0
+    }
+
     fn attend(
         &mut self,
         engine: &mut E,

@@ -57,6 +57,10 @@ struct Draws {
 }
 
 impl<E: Engine> Policy<E> for Draws {
+    fn layer_class(&self, _layer: usize) -> usize {
+        0
+    }
+
     fn attend(
         &mut self,
         engine: &mut E,
@@ -66,7 +70,7 @@ impl<E: Engine> Policy<E> for Draws {
     ) -> Result<E::Tensor, Error> {
         let (tokens, rows) = (store.len(), q.shape()[1]);
         let keep = budget(self.settings.budget, tokens);
-        if rows > 1 || store.in_prompt() || keep >= tokens {
+        if rows > 1 || store.piece().in_prompt() || keep >= tokens {
             let Attended { output, .. } = attention::causal(engine, q, store)?;
             return Ok(output);
         }

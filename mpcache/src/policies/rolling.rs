@@ -12,7 +12,7 @@ use super::DEFAULT_BUDGET;
 use crate::attention::{self, Attended, Received};
 use crate::store::KV_MAGNITUDE;
 use crate::{
-    HeadShape, NamedPolicy, Policy, PolicyError, PolicyFamily, PolicyOptions, Select, Setting, Store, budget,
+    HeadShape, NamedPolicy, Piece, Policy, PolicyError, PolicyFamily, PolicyOptions, Select, Setting, Store, budget,
 };
 
 /// Fractional bits of received attention that are compared.
@@ -125,11 +125,15 @@ impl EvictionScore {
 }
 
 impl<E: Engine> Policy<E> for Evicting<E> {
-    fn query_window(&self, _layer: usize, new: usize) -> usize {
+    fn query_window(&self, _layer: usize, piece: Piece) -> usize {
         match self.settings.score {
-            EvictionScore::Accumulated => new,
-            EvictionScore::Latest => 1,
+            EvictionScore::Accumulated => piece.new,
+            EvictionScore::Latest => 0,
         }
+    }
+
+    fn layer_class(&self, _layer: usize) -> usize {
+        0
     }
 
     fn attend(
@@ -139,19 +143,24 @@ impl<E: Engine> Policy<E> for Evicting<E> {
         q: &E::Tensor,
         store: &mut Store<E>,
     ) -> Result<E::Tensor, Error> {
-        let received = &mut self.layers[layer];
+        let known = &mut self.layers[layer];
         let Rolling { score, top_k, .. } = self.settings;
         let shape = store.heads();
         let Attended { output, probabilities: p } = attention::causal(engine, q, store)?;
-        let rows = q.shape()[1];
-        let window = if score == EvictionScore::Accumulated { rows } else { 1 };
-        let mut scores = attention::received(engine, &p, window, score.per_layer(), shape)?;
-        let mut ceiling = Received::new(engine, window, score.per_layer(), shape)?.ceiling;
-        if let Some((old, before)) = received.take() {
-            let known = old.shape()[1];
-            let both = engine.add(&scores.slice(1, 0..known), &old)?;
-            scores = E::Tensor::concat(1, &[&both, &scores.slice(1, known..store.len())]);
-            ceiling = ceiling.plus(before);
+        let piece = store.piece();
+        let reading = piece.in_prompt() && !piece.ends_prompt();
+        if reading && score == EvictionScore::Latest {
+            return Ok(output);
+        }
+        let window = if score == EvictionScore::Accumulated { q.shape()[1] } else { 1 };
+        let received = attention::received(engine, &p, window, score.per_layer(), shape)?;
+        let Received { mut ceiling, .. } = Received::new(engine, window, score.per_layer(), shape)?;
+        let (before, bound) = known.take().unzip();
+        let mut scores = attention::accumulate(engine, before, received)?;
+        ceiling = bound.map_or(ceiling, |bound| ceiling.plus(bound));
+        if reading {
+            *known = Some((scores, ceiling));
+            return Ok(output);
         }
         let keep = budget(self.settings.budget, store.seen());
         let queries = if score == EvictionScore::Accumulated { store.seen() } else { 1 };
@@ -167,7 +176,7 @@ impl<E: Engine> Policy<E> for Evicting<E> {
             Ok(())
         })?;
         if score == EvictionScore::Accumulated {
-            *received = Some((scores, ceiling));
+            *known = Some((scores, ceiling));
         }
         Ok(output)
     }

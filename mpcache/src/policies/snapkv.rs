@@ -4,7 +4,7 @@ use engine::{Engine, Error, Tensor, TopK};
 
 use super::DEFAULT_BUDGET;
 use crate::attention::{self, Attended, Received};
-use crate::{HeadShape, NamedPolicy, Policy, PolicyFamily, Setting, Store, budget, eviction};
+use crate::{HeadShape, NamedPolicy, Piece, Policy, PolicyFamily, Setting, Store, budget, eviction};
 
 /// Window and kernel of SnapKV's authors.
 const DEFAULT_WINDOW: usize = 32;
@@ -56,9 +56,16 @@ impl PolicyFamily for SnapKv {
         self.top_k == TopK::ShuffleReveal
     }
 
-    fn build<E: Engine>(&self, _layers: usize, _shape: HeadShape) -> Box<dyn Policy<E>> {
-        Box::new(*self)
+    fn build<E: Engine>(&self, layers: usize, _shape: HeadShape) -> Box<dyn Policy<E>> {
+        Box::new(Voting::<E> { settings: *self, votes: (0..layers).map(|_| None).collect() })
     }
+}
+
+/// The policy of one generation.
+struct Voting<E: Engine> {
+    settings: SnapKv,
+    /// By layer what the window gave so far, (kv_heads, tokens).
+    votes: Vec<Option<E::Tensor>>,
 }
 
 /// What becomes of a prompt, a function of its public length.
@@ -75,19 +82,18 @@ impl SnapKv {
         Plan { keep, window: self.window.min(keep.div_ceil(2)) }
     }
 
-    /// Evicts all but `plan.keep` tokens of a prompt whose attention is `p`.
+    /// Evicts all but `plan.keep` tokens of a prompt, of which each `received` as much from the window.
     fn evict<E: Engine>(
         &self,
         engine: &mut E,
-        p: &E::Tensor,
+        received: &E::Tensor,
         plan: &Plan,
         store: &mut Store<E>,
     ) -> Result<(), Error> {
         let (tokens, shape) = (store.len(), store.heads());
         let Plan { keep, window } = *plan;
         let old = tokens - window;
-        let received = attention::received(engine, p, window, false, shape)?.slice(1, 0..old);
-        let votes = smooth(engine, &received, self.kernel)?;
+        let votes = smooth(engine, &received.slice(1, 0..old), self.kernel)?;
         let extra = usize::BITS - self.kernel.leading_zeros();
         let Received { magnitude, ceiling } = Received::new(engine, window, false, shape)?;
         let size = Received { magnitude: magnitude + extra, ceiling: ceiling.times(self.kernel) };
@@ -102,23 +108,39 @@ impl SnapKv {
     }
 }
 
-impl<E: Engine> Policy<E> for SnapKv {
-    fn query_window(&self, _layer: usize, new: usize) -> usize {
-        if new > 1 { self.plan(new).window } else { 1 }
+impl<E: Engine> Policy<E> for Voting<E> {
+    fn query_window(&self, _layer: usize, piece: Piece) -> usize {
+        let Plan { keep, window } = self.settings.plan(piece.prompt);
+        if keep < piece.prompt { piece.among_last(window) } else { 0 }
+    }
+
+    fn layer_class(&self, _layer: usize) -> usize {
+        0
     }
 
     fn attend(
         &mut self,
         engine: &mut E,
-        _layer: usize,
+        layer: usize,
         q: &E::Tensor,
         store: &mut Store<E>,
     ) -> Result<E::Tensor, Error> {
-        let plan = self.plan(store.len());
+        let piece = store.piece();
+        let plan = self.settings.plan(piece.prompt);
         let Attended { output, probabilities } = attention::causal(engine, q, store)?;
-        if store.in_prompt() && plan.keep < store.len() {
-            engine.scope("eviction", |engine| self.evict(engine, &probabilities, &plan, store))?;
+        let voters = piece.among_last(plan.window);
+        if voters == 0 || plan.keep == piece.prompt {
+            return Ok(output);
         }
+        engine.scope("eviction", |engine| {
+            let received = attention::received(engine, &probabilities, voters, false, store.heads())?;
+            let received = attention::accumulate(engine, self.votes[layer].take(), received)?;
+            if piece.ends_prompt() {
+                return self.settings.evict(engine, &received, &plan, store);
+            }
+            self.votes[layer] = Some(received);
+            Ok(())
+        })?;
         Ok(output)
     }
 }

@@ -45,6 +45,10 @@ impl PolicyFamily for Streaming {
 }
 
 impl<E: Engine> Policy<E> for Streaming {
+    fn layer_class(&self, _layer: usize) -> usize {
+        0
+    }
+
     fn attend(
         &mut self,
         engine: &mut E,
@@ -53,14 +57,14 @@ impl<E: Engine> Policy<E> for Streaming {
         store: &mut Store<E>,
     ) -> Result<E::Tensor, Error> {
         // The prompt sees itself whole and is cut afterwards; later tokens see what is kept.
-        let prompt = store.in_prompt();
-        let rows = if prompt { 1 } else { q.shape()[1] };
+        let piece = store.piece();
+        let rows = if piece.in_prompt() { 1 } else { q.shape()[1] };
         let keep = budget(self.budget, store.seen()).max(rows);
-        if !prompt {
+        if !piece.in_prompt() {
             cut(store, keep, self.sinks);
         }
         let Attended { output, .. } = attention::causal(engine, q, store)?;
-        if prompt {
+        if piece.ends_prompt() {
             cut(store, keep, self.sinks);
         }
         Ok(output)

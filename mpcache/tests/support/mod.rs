@@ -61,7 +61,7 @@ impl Script {
         for (i, step) in self.steps.iter().enumerate() {
             for (layer, [q, k, v]) in step.iter().enumerate() {
                 let tokens = k.shape()[0];
-                let window = cache.query_window(layer, tokens);
+                let window = cache.query_window(layer, tokens).max(1);
                 let q = q.slice_axis(ndarray::Axis(1), (tokens - window..tokens).into()).to_owned();
                 let (q, k, v) = (tensor(&q), tensor(k), tensor(v));
                 let out = cache.attend(engine, layer, &q, &k, &v).expect("attention");

@@ -8,7 +8,7 @@ use super::summary::{Levels, Summaries};
 use super::{Clusters, Gather, Similarity};
 use crate::attention::{self, Attended, Received};
 use crate::heads::fold_heads;
-use crate::{HeadShape, Policy, Select, Store, eviction};
+use crate::{HeadShape, Piece, Policy, Select, Store, eviction};
 
 /// Fractional bits of scores that are compared: summaries are scaled down, so this is 1/512 of a score.
 const SCORE_FRAC: u32 = 12;
@@ -21,6 +21,8 @@ pub(super) struct Clustered<E: Engine> {
     settings: Clusters,
     /// By layer.
     summaries: Vec<Summaries<E>>,
+    /// By layer what the window of the prompt gave so far, (kv_heads or 1, tokens).
+    votes: Vec<Option<E::Tensor>>,
     /// The tokens of the prompt that the last even layer kept.
     kept: Option<E::Selection>,
     /// The clusters that the last even layer chose for the query.
@@ -30,10 +32,17 @@ pub(super) struct Clustered<E: Engine> {
 impl<E: Engine> Clustered<E> {
     /// For `layers` layers.
     pub(super) fn new(settings: Clusters, layers: usize) -> Self {
-        Clustered { settings, summaries: (0..layers).map(Summaries::new).collect(), kept: None, choice: None }
+        Clustered {
+            settings,
+            summaries: (0..layers).map(Summaries::new).collect(),
+            votes: (0..layers).map(|_| None).collect(),
+            kept: None,
+            choice: None,
+        }
     }
 
-    /// The static eviction at the end of the prompt, whose attention is `p`.
+    /// The static eviction at the end of the prompt. The attention of its last piece is `p`; earlier pieces of the
+    /// window have voted before.
     ///
     /// Where all heads of a layer share a selection they keep the same tokens, so that a slot holds the same token
     /// for every head and its scores can be summed. Otherwise every key/value head keeps its own tokens.
@@ -43,15 +52,22 @@ impl<E: Engine> Clustered<E> {
         let kept = match self.kept.take().filter(|_| c.follows(layer)) {
             Some(kept) => kept,
             None => {
-                let window = c.window(tokens);
-                let received = attention::received(engine, p, window, per_layer, shape)?;
-                let size = Received::new(engine, window, per_layer, shape)?;
+                let received = self.vote(engine, layer, p, store)?;
+                let size = Received::new(engine, c.window(tokens), per_layer, shape)?;
                 eviction::choose(engine, &received, c.kept(tokens), c.top_k, size)?
             }
         };
         eviction::keep(engine, store, &kept, tokens, per_layer)?;
         self.kept = Some(kept);
         Ok(())
+    }
+
+    /// What tokens received from the voting window, up to the piece of the prompt whose attention is `p`.
+    fn vote(&mut self, engine: &mut E, layer: usize, p: &E::Tensor, store: &Store<E>) -> Result<E::Tensor, Error> {
+        let (c, piece) = (self.settings, store.piece());
+        let voters = piece.among_last(c.window(piece.prompt));
+        let received = attention::received(engine, p, voters, c.select == Select::PerLayer, store.heads())?;
+        attention::accumulate(engine, self.votes[layer].take(), received)
     }
 
     /// Summarises the clusters that closed since the last time; `q` is the query that closes them.
@@ -214,9 +230,15 @@ impl<E: Engine> Clustered<E> {
 }
 
 impl<E: Engine> Policy<E> for Clustered<E> {
-    fn query_window(&self, layer: usize, new: usize) -> usize {
+    fn query_window(&self, layer: usize, piece: Piece) -> usize {
         let c = self.settings;
-        if new > 1 && c.evicts(layer, new) && !c.follows(layer) { c.window(new) } else { 1 }
+        let votes = c.evicts(layer, piece.prompt) && !c.follows(layer);
+        if votes { piece.among_last(c.window(piece.prompt)) } else { 0 }
+    }
+
+    fn layer_class(&self, layer: usize) -> usize {
+        let c = self.settings;
+        if layer < c.dense { 0 } else { 1 + usize::from(c.follows(layer)) }
     }
 
     fn attend(
@@ -230,15 +252,16 @@ impl<E: Engine> Policy<E> for Clustered<E> {
             return Err(Error::NotInTheClear { operation: "cache policy `oracle`" });
         }
         let c = self.settings;
-        let prompt = store.in_prompt();
+        let piece = store.piece();
         let layout = Layout::new(&c, store.len(), store.seen());
         // Several new tokens after the prompt look at everything, like a prompt.
-        if !prompt && q.shape()[1] == 1 && layer >= c.dense && !layout.is_dense() {
+        if !piece.in_prompt() && q.shape()[1] == 1 && layer >= c.dense && !layout.is_dense() {
             return self.attend_chosen(engine, layer, &layout, q, store);
         }
         let Attended { output, probabilities } = attention::causal(engine, q, store)?;
-        if prompt {
-            if c.evicts(layer, store.len()) {
+        let evicts = c.evicts(layer, piece.prompt);
+        if piece.ends_prompt() {
+            if evicts {
                 engine.scope("eviction", |e| self.evict(e, layer, &probabilities, store))?;
             }
             // The layers that will choose among the clusters of the prompt summarise them with it.
@@ -247,6 +270,9 @@ impl<E: Engine> Policy<E> for Clustered<E> {
                 let last = q.slice(1, q.shape()[1] - 1..q.shape()[1]);
                 self.summarise(engine, layer, &layout, &last, store)?;
             }
+        } else if evicts && !c.follows(layer) && piece.among_last(c.window(piece.prompt)) > 0 {
+            let received = engine.scope("eviction", |e| self.vote(e, layer, &probabilities, store))?;
+            self.votes[layer] = Some(received);
         }
         Ok(output)
     }

@@ -1,0 +1,58 @@
+//! How new tokens stand to the prompt.
+
+/// Tokens that enter the cache together: all of the prompt, a piece of it, or tokens after it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// Their number.
+    pub new: usize,
+    /// Tokens seen with them: the position after the last one.
+    pub end: usize,
+    /// Tokens of the prompt.
+    pub prompt: usize,
+}
+
+impl Piece {
+    /// Whether they belong to the prompt.
+    pub fn in_prompt(self) -> bool {
+        self.end <= self.prompt
+    }
+
+    /// Whether they end the prompt.
+    pub fn ends_prompt(self) -> bool {
+        self.end == self.prompt
+    }
+
+    /// How many of them are among the last `window` tokens of the prompt. They are the last ones of the piece.
+    pub fn among_last(self, window: usize) -> usize {
+        if !self.in_prompt() {
+            return 0;
+        }
+        let first = self.prompt.saturating_sub(window);
+        self.end.saturating_sub(first).min(self.new)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_window_at_the_end_of_the_prompt_may_span_pieces() {
+        let prompt = 10;
+        for window in 0..12 {
+            for pieces in [&[10][..], &[4, 4, 2], &[9, 1], &[1, 9], &[3, 3, 3, 1]] {
+                let mut end = 0;
+                for &new in pieces {
+                    let naive = (end..end + new).filter(|position| position + window >= prompt).count();
+                    end += new;
+                    let piece = Piece { new, end, prompt };
+                    assert_eq!(piece.among_last(window), naive, "{window} of {piece:?}");
+                    assert!(piece.in_prompt());
+                    assert_eq!(piece.ends_prompt(), end == prompt);
+                }
+            }
+        }
+        let after = Piece { new: 1, end: 11, prompt };
+        assert_eq!((after.in_prompt(), after.ends_prompt(), after.among_last(5)), (false, false, 0));
+    }
+}
