@@ -4,6 +4,7 @@ use ndarray::{Array2, ArrayD};
 
 use crate::ceiling::{Ceiling, Origin};
 use crate::error::Error;
+use crate::layer::Layer;
 use crate::operand::OperandId;
 use crate::tensor::Tensor;
 use crate::top_k::Ranking;
@@ -94,6 +95,20 @@ pub trait Engine: 'static {
         let result = steps(self);
         self.leave();
         result
+    }
+
+    /// Runs `layer` of a model. An engine that only counts may do so by what the first layer of its class took in this
+    /// pass, and return what that one returned; `run` is then not called.
+    fn layer<T: Clone + Send + 'static>(
+        &mut self,
+        layer: &Layer<Self::Weight>,
+        run: impl FnOnce(&mut Self) -> Result<T, Error>,
+    ) -> Result<T, Error>
+    where
+        Self: Sized,
+    {
+        let _ = layer;
+        run(self)
     }
 
     /// Rows `ids` of the table `table` (inputs = number of rows): shape (count, outputs). Only the client knows the

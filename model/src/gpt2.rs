@@ -7,13 +7,13 @@
 //!
 //! [`modeling_gpt2.py`]: https://github.com/huggingface/transformers/tree/main/src/transformers/models/gpt2
 
-use engine::{Engine, Tensor};
+use engine::{Engine, Layer, Tensor};
 use mpcache::KvCache;
 
 use crate::Error;
 use crate::checkpoint::TensorSpec;
 use crate::config::Gpt2Config;
-use crate::layers::{Input, Rows, activate, attend};
+use crate::layers::{Input, Rows, activate, attend, class};
 use crate::weights::{Builder, Published, norm};
 
 /// A GPT-2 whose matrices are prepared for an engine with weights `W`.
@@ -89,7 +89,7 @@ impl<W> Gpt2<W> {
 
     /// All weights, in the order of [`load`](Gpt2::load).
     pub(crate) fn weights(&self) -> Vec<&W> {
-        let blocks = self.h.iter().flat_map(|b| [&b.attn_c_attn, &b.attn_c_proj, &b.mlp_c_fc, &b.mlp_c_proj]);
+        let blocks = self.h.iter().flat_map(Block::weights);
         [&self.wte, &self.wpe].into_iter().chain(blocks).chain([&self.lm_head]).collect()
     }
 
@@ -118,9 +118,13 @@ impl<W> Gpt2<W> {
         })?;
         for (i, block) in self.h.iter().enumerate() {
             // Beyond the last layer's keys and values only the wanted rows matter.
-            let wanted = if i + 1 == self.h.len() { rows.of(input.count) } else { input.count };
-            let out =
-                engine.scope(&format!("layer {i}"), |e| block.forward(e, &self.config, i, &x, cache, wanted))?;
+            let last = i + 1 == self.h.len();
+            let wanted = if last { rows.of(input.count) } else { input.count };
+            let weights = block.weights();
+            let like = Layer { index: i, class: class(cache, i, last), weights: &weights };
+            let out = engine.scope(&format!("layer {i}"), |e| {
+                e.layer(&like, |e| block.forward(e, &self.config, i, &x, cache, wanted))
+            })?;
             progress(i + 1);
             let Some(out) = out else { return Ok(None) };
             x = out;
@@ -165,6 +169,11 @@ impl<W> Block<W> {
             mlp_c_fc: linear(b, "mlp.c_fc", (e, n_inner), Some("ln_2"), None)?,
             mlp_c_proj: linear(b, "mlp.c_proj", (n_inner, e), None, None)?,
         })
+    }
+
+    /// Its weights, in the order in which they were prepared.
+    fn weights(&self) -> [&W; 4] {
+        [&self.attn_c_attn, &self.attn_c_proj, &self.mlp_c_fc, &self.mlp_c_proj]
     }
 
     /// (count, n_embd) -> (wanted, n_embd) for the last `wanted` tokens; nothing if none is wanted.

@@ -47,6 +47,11 @@ pub(crate) fn activate<E: Engine>(
     }
 }
 
+/// The class of layer `index`: layers of one class cost the same. The last layer may compute fewer rows.
+pub(crate) fn class<E: Engine>(cache: &KvCache<E>, index: usize, last: bool) -> usize {
+    2 * cache.layer_class(index) + usize::from(last)
+}
+
 /// Attention of the last `wanted` of n new tokens: `q` (n, heads, head_dim), `k` and `v` (n, kv_heads * head_dim)
 /// -> (wanted, heads * head_dim), or nothing if none is wanted. A policy may want to see more queries than that.
 pub(crate) fn attend<E: Engine>(

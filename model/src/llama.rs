@@ -10,14 +10,14 @@
 
 use std::f64::consts::TAU;
 
-use engine::{Engine, Tensor};
+use engine::{Engine, Layer, Tensor};
 use mpcache::{HeadShape, KvCache};
 use ndarray::Array2;
 
 use crate::Error;
 use crate::checkpoint::TensorSpec;
 use crate::config::{LlamaConfig, RopeScaling};
-use crate::layers::{Input, Rows, activate, attend};
+use crate::layers::{Input, Rows, activate, attend, class};
 use crate::weights::{Builder, Published};
 
 /// A LLaMA whose matrices are prepared for an engine with weights `W`.
@@ -25,11 +25,11 @@ pub struct Llama<W> {
     config: LlamaConfig,
     rope: Rope,
     embed_tokens: W,
-    layers: Vec<Layer<W>>,
+    layers: Vec<Block<W>>,
     lm_head: W,
 }
 
-struct Layer<W> {
+struct Block<W> {
     qkv_proj: W,
     o_proj: W,
     gate_up_proj: W,
@@ -84,7 +84,7 @@ impl<W> Llama<W> {
     pub(crate) fn load(config: &LlamaConfig, b: &mut Builder<W>) -> Result<Self, Error> {
         let &LlamaConfig { vocab_size, hidden_size, .. } = config;
         let embed_tokens = b.table("model.embed_tokens.weight", (vocab_size, hidden_size))?;
-        let layers = (0..config.num_hidden_layers).map(|i| Layer::load(config, i, b)).collect::<Result<_, _>>()?;
+        let layers = (0..config.num_hidden_layers).map(|i| Block::load(config, i, b)).collect::<Result<_, _>>()?;
         let name = if config.tie_word_embeddings { "model.embed_tokens" } else { "lm_head" };
         // A tied head is a copy of its own, with a name of its own, as the final norm is folded into it.
         let shape = (hidden_size, vocab_size);
@@ -102,7 +102,7 @@ impl<W> Llama<W> {
 
     /// All weights, in the order of [`load`](Llama::load).
     pub(crate) fn weights(&self) -> Vec<&W> {
-        let layers = self.layers.iter().flat_map(|l| [&l.qkv_proj, &l.o_proj, &l.gate_up_proj, &l.down_proj]);
+        let layers = self.layers.iter().flat_map(Block::weights);
         [&self.embed_tokens].into_iter().chain(layers).chain([&self.lm_head]).collect()
     }
 
@@ -120,9 +120,13 @@ impl<W> Llama<W> {
         let mut x = engine.scope("embedding", |e| e.embed(&self.embed_tokens, input.ids, input.count))?;
         for (i, layer) in self.layers.iter().enumerate() {
             // Beyond the last layer's keys and values only the wanted rows matter.
-            let wanted = if i + 1 == self.layers.len() { rows.of(input.count) } else { input.count };
-            let out = engine
-                .scope(&format!("layer {i}"), |e| layer.forward(e, &self.config, &angles, i, &x, cache, wanted))?;
+            let last = i + 1 == self.layers.len();
+            let wanted = if last { rows.of(input.count) } else { input.count };
+            let weights = layer.weights();
+            let like = Layer { index: i, class: class(cache, i, last), weights: &weights };
+            let out = engine.scope(&format!("layer {i}"), |e| {
+                e.layer(&like, |e| layer.forward(e, &self.config, &angles, i, &x, cache, wanted))
+            })?;
             progress(i + 1);
             let Some(out) = out else { return Ok(None) };
             x = out;
@@ -136,7 +140,7 @@ impl<W> Llama<W> {
     }
 }
 
-impl<W> Layer<W> {
+impl<W> Block<W> {
     fn load(config: &LlamaConfig, i: usize, b: &mut Builder<W>) -> Result<Self, Error> {
         let &LlamaConfig { hidden_size: h, intermediate_size: f, head_dim, attention_bias, mlp_bias, .. } = config;
         let (q, kv) = config.widths();
@@ -154,12 +158,17 @@ impl<W> Layer<W> {
         let qkv = ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"];
         let gate_up = ["mlp.gate_proj", "mlp.up_proj"];
         let (before, after) = (Some("input_layernorm"), Some("post_attention_layernorm"));
-        Ok(Layer {
+        Ok(Block {
             qkv_proj: linear(b, "self_attn.{q,k,v}_proj", &qkv, (h, q + 2 * kv), attention_bias, before, q)?,
             o_proj: linear(b, "self_attn.o_proj", &["self_attn.o_proj"], (q, h), attention_bias, None, 0)?,
             gate_up_proj: linear(b, "mlp.{gate,up}_proj", &gate_up, (h, 2 * f), mlp_bias, after, 0)?,
             down_proj: linear(b, "mlp.down_proj", &["mlp.down_proj"], (f, h), mlp_bias, None, 0)?,
         })
+    }
+
+    /// Its weights, in the order in which they were prepared.
+    fn weights(&self) -> [&W; 4] {
+        [&self.qkv_proj, &self.o_proj, &self.gate_up_proj, &self.down_proj]
     }
 
     /// (count, hidden_size) -> (wanted, hidden_size) for the last `wanted` tokens; nothing if none is wanted.

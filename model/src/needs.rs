@@ -36,7 +36,7 @@ pub(crate) fn needs_watched(
     let mut unused = Sampler::greedy();
     let (next, mut hooks) = (Next::Pick(&mut unused), Planning(observer));
     generate(&mut engine, &weights, input, &request.options(terms), next, &mut hooks)?;
-    Ok(engine.needs().clone())
+    Ok(engine.needs())
 }
 
 #[cfg(test)]

@@ -58,7 +58,7 @@ fn agree_after(
     let (float, looked) = script.play(&mut Float::default(), &spec, |x| x.mapv(|x| x as f32));
     let mut plan = Plan::new(options);
     script.play(&mut plan, &spec, |x| Shape(x.shape().to_vec()));
-    let needs = needs(plan.needs());
+    let needs = needs(&plan.needs());
     let (fixed, looked_fixed) = script.play(&mut Fixed::evaluating(options.evaluation()), &spec, to_fixed);
     let context = format!("{text}, {prompt} tokens");
     assert_eq!(looked, looked_fixed, "{context}: tokens that fixed point attends to");

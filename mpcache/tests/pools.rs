@@ -55,7 +55,7 @@ fn plan(script: &Script, spec: &PolicySpec, stock: Option<&Needs>) -> (Vec<Entry
         plan.set_stock(needs);
     }
     script.play(&mut plan, spec, |x| Shape(x.shape().to_vec()));
-    (plan.ledger().untimed(), plan.needs().clone())
+    (plan.ledger().untimed(), plan.needs())
 }
 
 /// One party's outputs, its ledger, and the audit of what was opened under masks.

@@ -39,6 +39,16 @@ impl CotKind {
         }
     }
 
+    /// Whether extensions after `made` OTs no longer depend on that number.
+    pub(crate) fn is_steady(self, made: u64) -> bool {
+        match self {
+            CotKind::Silent => silent::is_steady(made),
+            CotKind::SoftSpoken(_) => true,
+            #[cfg(feature = "dealer")]
+            CotKind::Dealer => true,
+        }
+    }
+
     /// Wire bits of an OT where many are made, rounded to nearest.
     pub fn bits_per_ot(self) -> usize {
         let many = 1 << 20;

@@ -28,6 +28,11 @@ impl PoolPlan {
         }
     }
 
+    /// Whether refills after `made` OTs no longer depend on how many were made before.
+    pub fn is_steady(&self, made: u64) -> bool {
+        self.kind.is_steady(made)
+    }
+
     /// The traffic of a refill by `amount` (a result of [`refill_amount`](Self::refill_amount)) after `made` OTs.
     pub fn refill_wire(&self, made: u64, amount: usize) -> Wire {
         if amount == 0 { Wire::default() } else { self.kind.extend_wire(made, amount) }

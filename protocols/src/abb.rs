@@ -12,6 +12,9 @@
 //! share: narrowing is free. Its result is defined modulo 2^w (the bits above are arbitrary) unless it says
 //! otherwise. "Signed w-bit value" is the representative in [-2^(w-1), 2^(w-1)).
 
+use std::any::Any;
+
+use engine::Layer;
 use ndarray::ArrayD;
 use net::Role;
 
@@ -19,7 +22,7 @@ use crate::form::Form;
 use crate::operation::Operation;
 use crate::ops::cached::{Axis, Operand};
 use crate::words::Words;
-use crate::{Error, Evaluation, Tensor};
+use crate::{Error, Evaluation, FixedWeight, Tensor};
 
 /// Hidden words and bits, and operations on them. Every function over this trait runs in the clear, between two
 /// parties and as a plan.
@@ -51,6 +54,18 @@ pub trait Abb: 'static {
         let result = steps(self);
         self.leave();
         result
+    }
+
+    /// A layer of a model begins. A box that only books may book it by what the first layer of its class took, and
+    /// return what that one gave to [`end_layer`](Abb::end_layer).
+    fn begin_layer(&mut self, layer: &Layer<FixedWeight>) -> Result<Option<&dyn Any>, Error> {
+        let _ = layer;
+        Ok(None)
+    }
+
+    /// The layer that began last is over, with this output.
+    fn end_layer(&mut self, output: Box<dyn Any + Send>) {
+        let _ = output;
     }
 
     /// Applies `operation` to `input`.

@@ -40,6 +40,13 @@ pub trait Correlation: Debug + Send + Sync + 'static {
     fn weight(&self) -> Option<&str> {
         None
     }
+
+    /// The same kind for the weight `name`, which has the same form. Kinds that have a [`weight`](Correlation::weight)
+    /// have this, too.
+    fn for_weight(&self, name: &str) -> Option<CorrelationKind> {
+        let _ = name;
+        None
+    }
 }
 
 /// Scopes of the kinds of this crate in the order of the offline phase. Kinds from elsewhere come after them.

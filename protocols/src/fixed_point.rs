@@ -1,8 +1,10 @@
 //! The engines in fixed point: one program over the arithmetic black box, run by three boxes.
 
+use std::any::Any;
+
 use engine::{
-    Ceiling, Engine, Error as EngineError, Extrema, Gelu, HIDE, MAX_HIDDEN_SCORE, OperandId, Origin, Ranking, Right,
-    Tensor,
+    Ceiling, Engine, Error as EngineError, Extrema, Gelu, HIDE, Layer, MAX_HIDDEN_SCORE, OperandId, Origin, Ranking,
+    Right, Tensor,
 };
 use ndarray::{Array2, ArrayD};
 use net::{Channel, Ledger, Role};
@@ -163,7 +165,7 @@ impl Plan {
     }
 
     /// What the run so far takes from a stock, for [`Secure::prepare`].
-    pub fn needs(&self) -> &Needs {
+    pub fn needs(&self) -> Needs {
         self.abb.needs()
     }
 
@@ -224,6 +226,22 @@ impl<B: Abb> Engine for FixedPoint<B> {
 
     fn leave(&mut self) {
         self.abb.leave();
+    }
+
+    fn layer<T: Clone + Send + 'static>(
+        &mut self,
+        layer: &Layer<FixedWeight>,
+        run: impl FnOnce(&mut Self) -> Result<T, EngineError>,
+    ) -> Result<T, EngineError> {
+        if !B::PLAN {
+            return run(self);
+        }
+        if let Some(output) = self.abb.begin_layer(layer)?.and_then(<dyn Any>::downcast_ref::<T>) {
+            return Ok(output.clone());
+        }
+        let output = run(self)?;
+        self.abb.end_layer(Box::new(output.clone()));
+        Ok(output)
     }
 
     fn embed(&mut self, table: &FixedWeight, ids: Option<&[u32]>, count: usize) -> Result<B::Words, EngineError> {

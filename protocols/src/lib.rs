@@ -18,6 +18,7 @@
 pub mod abb;
 #[cfg(any(test, feature = "audit"))]
 pub mod audit;
+mod classes;
 mod clear;
 pub mod correlation;
 pub mod cost;

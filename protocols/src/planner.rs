@@ -1,9 +1,13 @@
 //! The arithmetic black box on bare shapes: adds up what every operation would send.
 
+use std::any::Any;
+
+use engine::Layer;
 use ndarray::ArrayD;
 use net::{Ledger, Role};
 
 use crate::abb::Abb;
+use crate::classes::{Begun, Classes, Event};
 use crate::correlation::Need;
 use crate::cost::Cost;
 use crate::forecast::Forecast;
@@ -16,7 +20,7 @@ use crate::plans::Plans;
 use crate::preparation;
 use crate::stock::{Levels, Needs};
 use crate::words::Words;
-use crate::{Error, Evaluation, Options, Shape};
+use crate::{Error, Evaluation, FixedWeight, Options, Shape};
 
 /// Books the cost of every operation, pools and keys included, as a [`Session`](crate::Session) with the same options
 /// would. After the same operations both ledgers are equal except for times.
@@ -27,7 +31,9 @@ pub struct Planner {
     forecast: Forecast,
     options: Options,
     stock: Levels,
+    /// What was taken outside of layers.
     needs: Needs,
+    classes: Classes,
     /// Whether costs go into the ledger.
     books: bool,
 }
@@ -43,7 +49,8 @@ impl Planner {
         let forecast = Forecast::new(options, &mut ledger);
         let plans = Plans::new(options);
         let ledger = ledger.without_clocks();
-        Planner { ledger, plans, forecast, options, stock: Levels::default(), needs: Needs::default(), books: true }
+        let (stock, needs, classes) = Default::default();
+        Planner { ledger, plans, forecast, options, stock, needs, classes, books: true }
     }
 
     /// A box that lists what a run takes from its stock ([`Planner::needs`]) and books nothing.
@@ -70,8 +77,10 @@ impl Planner {
     }
 
     /// What the run so far takes from a stock.
-    pub fn needs(&self) -> &Needs {
-        &self.needs
+    pub fn needs(&self) -> Needs {
+        let mut all = self.needs.clone();
+        self.classes.add_to(&mut all);
+        all
     }
 
     /// The ledger.
@@ -87,31 +96,59 @@ impl Planner {
 
     /// OTs used so far by online steps with `sender` as OT sender.
     pub fn cots_used(&self, sender: Role) -> u64 {
-        self.needs.cots[sender as usize]
+        self.needs().cots[sender as usize]
     }
 
-    fn play(&mut self, cost: &Cost) {
-        for role in [Role::Client, Role::Server] {
-            self.needs.cots[role as usize] += cost.cots_used(role);
-        }
+    /// Where what is taken now is listed.
+    fn list(&mut self) -> &mut Needs {
+        self.classes.running().unwrap_or(&mut self.needs)
+    }
+
+    fn play(&mut self, cost: Cost) {
+        let cots = [Role::Client, Role::Server].map(|role| cost.cots_used(role));
+        self.list().cots.iter_mut().zip(cots).for_each(|(all, more)| *all += more);
         self.book(cost);
     }
 
-    fn book(&mut self, cost: &Cost) {
+    fn book(&mut self, cost: Cost) {
         if self.books {
-            self.forecast.play(cost, &mut self.ledger);
+            self.forecast.play(&cost, &mut self.ledger);
+            self.classes.note(|| Event::Book(cost));
         }
     }
 
     /// Takes `need`, and books making it on the spot if it is not in stock.
-    fn take(&mut self, need: &Need) -> Result<(), Error> {
-        match self.needs.units.get_mut(&need.kind) {
+    fn take(&mut self, need: Need) -> Result<(), Error> {
+        let units = &mut self.list().units;
+        match units.get_mut(&need.kind) {
             Some(units) => *units += need.units,
-            None => drop(self.needs.units.insert(need.kind.clone(), need.units)),
+            None => drop(units.insert(need.kind.clone(), need.units)),
         }
         if self.books {
-            let cost = self.stock.take(&mut self.plans, need)?;
-            self.book(&cost);
+            let cost = self.stock.take(&mut self.plans, &need)?;
+            if need.kind.weight().is_some() {
+                self.book(cost);
+            } else {
+                self.forecast.play(&cost, &mut self.ledger);
+                self.classes.note(|| Event::Take(need));
+            }
+        }
+        Ok(())
+    }
+
+    /// Books what the first layer of `class` did in this pass.
+    fn replay(&mut self, class: usize) -> Result<(), Error> {
+        if !self.books {
+            return Ok(());
+        }
+        let Planner { ledger, plans, forecast, stock, classes, .. } = self;
+        for event in classes.events(class) {
+            match event {
+                Event::Enter(name) => ledger.enter(name),
+                Event::Leave => ledger.leave(),
+                Event::Take(need) => forecast.play(&stock.take(plans, need)?, ledger),
+                Event::Book(cost) => forecast.play(cost, ledger),
+            }
         }
         Ok(())
     }
@@ -126,23 +163,40 @@ impl Abb for Planner {
     fn enter(&mut self, name: &str) {
         if self.books {
             self.ledger.enter(name);
+            self.classes.note(|| Event::Enter(name.to_owned()));
         }
     }
 
     fn leave(&mut self) {
         if self.books {
             self.ledger.leave();
+            self.classes.note(|| Event::Leave);
         }
+    }
+
+    fn begin_layer(&mut self, layer: &Layer<FixedWeight>) -> Result<Option<&dyn Any>, Error> {
+        match self.classes.begin(layer) {
+            Begun::Run => Ok(None),
+            Begun::Like(class) => {
+                self.replay(class)?;
+                Ok(self.classes.output(class))
+            }
+        }
+    }
+
+    fn end_layer(&mut self, output: Box<dyn Any + Send>) {
+        self.classes.end(output);
     }
 
     fn apply<O: Operation>(&mut self, operation: O, input: O::Input<'_, Shapes>) -> Result<O::Output<Shapes>, Error> {
         let size = operation.size(&input);
         let need = operation.correlations(&size, &self.options);
-        if let Some(need) = &need {
+        let prepared = need.is_some();
+        if let Some(need) = need {
             self.take(need)?;
         }
-        let cost = operation.cost(&size, need.is_some(), &mut self.plans)?;
-        self.play(&cost);
+        let cost = operation.cost(&size, prepared, &mut self.plans)?;
+        self.play(cost);
         Ok(operation.planned(size))
     }
 
@@ -160,13 +214,13 @@ impl Abb for Planner {
         let shape = product_shape(&a.0, &b.0);
         let planned = cached::plan(&mut self.stock.operands, operand, shape, axis, width)?;
         let (form, event) = (planned.form, planned.event);
-        let need = self.needs.operands.entry(operand.id()).or_insert_with(|| Events { form, list: Vec::new() });
-        need.list.push(event);
+        let operands = &mut self.list().operands;
+        operands.entry(operand.id()).or_insert_with(|| Events { form, list: Vec::new() }).list.push(event);
         if self.books && !planned.ready {
             let cost = cached::prepare_cost(&mut self.plans, &Events { form, list: vec![event] })?;
-            self.book(&cost);
+            self.book(cost);
         }
-        self.play(&planned.cost());
+        self.play(planned.cost());
         Ok(Shape(vec![shape.batch, shape.m, shape.n]))
     }
 

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use he::{MatmulPlan, MatmulSpec, OleKind, OlePlan, PlanOptions, SeededPlan};
+use he::{MatmulPlan, MatmulShape, MatmulSpec, OleKind, OlePlan, PlanOptions, SeededPlan};
 
 use crate::lengths::Counts;
 use crate::{Error, Options};
@@ -56,7 +56,13 @@ impl Plans {
         if let Some(plan) = self.matmul.get(&spec) {
             return Ok(plan.clone());
         }
-        let plan = Arc::new(MatmulPlan::with_options(spec, self.plan_options)?);
+        let near = rounded(spec);
+        let adapted = if near == spec { None } else { self.matmul(near).ok().and_then(|plan| plan.adapted(spec)) };
+        let plan = match adapted {
+            Some(plan) => plan,
+            None => MatmulPlan::with_options(spec, self.plan_options)?,
+        };
+        let plan = Arc::new(plan);
         self.matmul.insert(spec, plan.clone());
         Ok(plan)
     }
@@ -91,4 +97,19 @@ impl Plans {
         self.ole.insert((len, width, kind), plan.clone());
         Ok(plan)
     }
+}
+
+/// From here on products of shared matrices are planned alike if their dimensions agree in the leading bits: a cache
+/// grows by a token at a time, and a search for each length would be slow.
+const LONG: usize = 512;
+
+/// `spec` with long dimensions rounded up to four significant bits.
+fn rounded(spec: MatmulSpec) -> MatmulSpec {
+    if spec.weight_bits < spec.width {
+        // The matrix of a model.
+        return spec;
+    }
+    let up = |n: usize| if n < LONG { n } else { n.next_multiple_of(1 << (n.ilog2() - 3)) };
+    let MatmulShape { batch, m, k, n } = spec.shape;
+    MatmulSpec { shape: MatmulShape { batch, m: up(m), k: up(k), n: up(n) }, ..spec }
 }

@@ -235,7 +235,7 @@ impl<'l, F: Function> Laws<'l, F> {
                 None
             }
         };
-        let needs = planner.needs().clone();
+        let needs = planner.needs();
         (shape, needs, planner)
     }
 

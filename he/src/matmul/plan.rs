@@ -44,6 +44,13 @@ impl MatmulPlan {
         Ok(Self::of(layout, options))
     }
 
+    /// A plan of `spec` cut into the same tiles as this one, of the same options, whose dimensions are no smaller; the
+    /// search is then spared. None if the error would be too large.
+    pub fn adapted(&self, spec: MatmulSpec) -> Option<Self> {
+        let layout = search::adapted(&spec, &self.options, &self.layout)?;
+        Some(Self::of(layout, self.options))
+    }
+
     /// The plan of a given layout.
     pub(super) fn of(layout: Layout, options: PlanOptions) -> Self {
         Self { spec: layout.spec, options, layout, lsb_error: noise::bound(&layout).floor() as u64 }

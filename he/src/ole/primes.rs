@@ -1,11 +1,22 @@
 //! Plaintext primes.
 
+use std::collections::HashMap;
+use std::sync::{LazyLock, Mutex, PoisonError};
+
 use crate::modulus::{MAX_MODULUS_BITS, Modulus};
 use crate::set::ParamSet;
 
 /// The `count` smallest primes `= 1 mod 2N` that are at least `2^(bits / count)` and do not divide q; none if they
-/// exceed 50 bits.
+/// exceed 50 bits. They are looked for once in a process.
 pub(super) fn plaintext_primes(set: ParamSet, bits: u32, count: usize) -> Option<Vec<u64>> {
+    type Found = HashMap<(ParamSet, u32, usize), Option<Vec<u64>>>;
+    static FOUND: LazyLock<Mutex<Found>> = LazyLock::new(Mutex::default);
+    // A panic of another thread leaves whole entries.
+    let mut found = FOUND.lock().unwrap_or_else(PoisonError::into_inner);
+    found.entry((set, bits, count)).or_insert_with(|| find(set, bits, count)).clone()
+}
+
+fn find(set: ParamSet, bits: u32, count: usize) -> Option<Vec<u64>> {
     let step = 2 * set.degree() as u64;
     let exponent = f64::from(bits) / count as f64;
     if exponent >= f64::from(MAX_MODULUS_BITS) {

@@ -52,6 +52,11 @@ fn is_direct(made: u64, n: usize) -> bool {
     made + n as u64 <= MOST_DIRECT as u64
 }
 
+/// Whether extensions after `made` OTs are all alike: by LPN, and not the first.
+pub(crate) fn is_steady(made: u64) -> bool {
+    made > MOST_DIRECT as u64
+}
+
 /// The traffic of an extension by `n` OTs, a result of [`extend_amount`].
 pub(crate) fn extend_wire(made: u64, n: usize) -> Wire {
     if is_direct(made, n) {

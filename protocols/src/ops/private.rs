@@ -28,6 +28,7 @@ use he::{MatmulShape, MatmulSpec, Weights};
 use net::Role;
 use rand::Rng;
 
+use crate::correlation::CorrelationKind;
 use crate::kernel;
 use crate::matrix::WEIGHT_BITS;
 use crate::operation::prelude::*;
@@ -79,6 +80,10 @@ impl Correlation for MaskedRow {
 
     fn weight(&self) -> Option<&str> {
         Some(&self.weight)
+    }
+
+    fn for_weight(&self, name: &str) -> Option<CorrelationKind> {
+        Some(CorrelationKind::new(MaskedRow { weight: name.to_owned(), ..self.clone() }))
     }
 
     fn words(&self, role: Role) -> usize {

@@ -1,6 +1,7 @@
 //! What a whole run takes from a stock.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 use net::Role;
 
@@ -35,6 +36,20 @@ impl Needs {
     /// The OTs alone, which live in the pools of a session.
     pub fn ots(&self) -> Needs {
         Needs { cots: self.cots, ..Needs::default() }
+    }
+
+    /// Adds what `other` lists. Operands of one name follow each other.
+    pub(crate) fn add(&mut self, other: Needs) {
+        for (kind, units) in other.units {
+            *self.units.entry(kind).or_default() += units;
+        }
+        for (id, events) in other.operands {
+            match self.operands.entry(id) {
+                Entry::Vacant(place) => drop(place.insert(events)),
+                Entry::Occupied(mut place) => place.get_mut().list.extend(events.list),
+            }
+        }
+        self.cots.iter_mut().zip(other.cots).for_each(|(all, more)| *all += more);
     }
 
     /// Bytes of the temporary file of `role`, at most.

@@ -27,7 +27,7 @@ fn needs(id: OperandId) -> Needs {
     let mut planner = super::planner(TWO_PHASES);
     let words = shapes(FORM).map(|shape| Shape(shape.to_vec()));
     product(&mut planner, FORM, &mut Operand::new(id), &words).expect("plan");
-    planner.needs().clone()
+    planner.needs()
 }
 
 #[test]

@@ -79,7 +79,7 @@ fn needs(options: Options) -> crate::Needs {
     let mut planner = super::planner(options);
     let shapes = [Shape(shape.to_vec()), Shape(shape.to_vec())];
     program(false).call(&mut planner, &shapes).expect("plan");
-    planner.needs().clone()
+    planner.needs()
 }
 
 #[test]
@@ -130,7 +130,7 @@ fn a_prepared_run_equals_the_naive_one_and_its_plan() {
             .map(|e| e.traffic.bytes())
             .sum();
         assert_eq!(late, 0, "{client_ledger:#?}");
-        assert_eq!(planner.needs(), &needs, "a run takes the same whether or not it was prepared");
+        assert_eq!(planner.needs(), needs, "a run takes the same whether or not it was prepared");
     }
 }
 

@@ -133,7 +133,7 @@ pub(crate) fn plan(spec: &PolicySpec, scenario: Scenario, options: Options) -> R
     if options.preprocess {
         let mut first = Plan::new(options);
         run(&mut first, spec, &inputs, scenario)?;
-        engine.prepare(first.needs())?;
+        engine.prepare(&first.needs())?;
     }
     run(&mut engine, spec, &inputs, scenario)
 }
