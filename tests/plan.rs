@@ -77,6 +77,24 @@ fn synthesise(dir: &Path, name: &str, config: &str) -> String {
     out.display().to_string()
 }
 
+/// One step after a prompt costs what it costs in a whole session, except that whole sessions share refills of OTs and
+/// batches of correlations.
+#[test]
+fn a_step_alone() {
+    for (phases, model) in [("", "shakespeare-llama"), ("--preprocess", "shakespeare-gpt2")] {
+        let of =
+            |arguments: &str| json(&mut waggle(&format!("plan --model {model} --link lan {phases} {arguments}")));
+        let (step, session) = (of("--cached 40"), of("--prompt-len 40 --tokens 2"));
+        assert!(step["phases"]["prefill"]["bytes"].as_u64().is_none_or(|bytes| bytes == 0), "{step}");
+        for key in ["bytes_client_to_server", "bytes_server_to_client"] {
+            let [alone, within] = [&step, &session].map(|report| report["phases"]["decode"][key].as_u64().unwrap());
+            assert_eq!(alone, within, "{model} {phases}: {key}");
+        }
+        let offline = |report: &Value| report["phases"]["offline"]["bytes_client_to_server"].as_u64().unwrap();
+        assert!(0 < offline(&step) && offline(&step) < offline(&session), "{model} {phases}");
+    }
+}
+
 #[test]
 fn a_configuration_alone_is_enough() {
     let dir = tempfile::tempdir().unwrap();

@@ -149,7 +149,11 @@ fn renamed(needs: &Needs, from: &Member, to: &Member) -> Needs {
     let operand = |id: OperandId| if id.layer == from.index { OperandId { layer: to.index, ..id } } else { id };
     Needs {
         units: needs.units.iter().map(|(of, units)| (kind(of), *units)).collect(),
-        operands: needs.operands.iter().map(|(id, events)| (operand(*id), events.clone())).collect::<BTreeMap<_, _>>(),
+        operands: needs
+            .operands
+            .iter()
+            .map(|(id, events)| (operand(*id), events.clone()))
+            .collect::<BTreeMap<_, _>>(),
         cots: needs.cots,
     }
 }

@@ -179,6 +179,11 @@ impl Plan {
         self.abb.set_stock(needs);
     }
 
+    /// Whether costs go into the ledger from now on.
+    pub fn set_booking(&mut self, books: bool) {
+        self.abb.set_booking(books);
+    }
+
     /// Correlated OTs used so far by online steps with `sender` as OT sender.
     pub fn cots_used(&self, sender: Role) -> u64 {
         self.abb.cots_used(sender)

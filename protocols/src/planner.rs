@@ -58,6 +58,11 @@ impl Planner {
         Planner { books: false, ..Planner::new(options) }
     }
 
+    /// Whether costs go into the ledger from now on. Shapes and lists go on either way.
+    pub fn set_booking(&mut self, books: bool) {
+        self.books = books;
+    }
+
     /// Fills the stock with all of `needs`, as [`Secure::prepare`](crate::Secure::prepare) does.
     pub fn prepare(&mut self, needs: &Needs) -> Result<(), Error> {
         self.ledger.enter(preparation::SCOPE);

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use model::party::{ClientOptions, ModelServer, PublicModel, Request, plan};
+use model::party::{ClientOptions, ModelServer, PublicModel, Request, plan, plan_step};
 use model::{Lengths, ModelSpec};
 
 use super::files::{DEFAULT_MODEL, check_writable, open_model, write_json};
@@ -26,6 +26,9 @@ pub(super) struct PlanArgs {
     /// Tokens to generate.
     #[arg(long, value_name = "N", default_value_t = 32)]
     tokens: usize,
+    /// Plan one decoding step after so many tokens, and its preparation, without the pass over the prompt.
+    #[arg(long, value_name = "N", conflicts_with_all = ["prompt_len", "tokens", "stop_at_eos", "pad_prompt"])]
+    cached: Option<usize>,
     /// Count the byte after each token by which a client says whether it goes on.
     #[arg(long)]
     stop_at_eos: bool,
@@ -48,21 +51,25 @@ pub(super) fn run(args: PlanArgs) -> Result<(), Error> {
     let mut progress = Progress::bars(args.tokens);
     progress.spin("reading the model");
     let model = describe(&args.model)?;
-    let request = Request {
-        lengths: Lengths { prompt: args.prompt_len, tokens: args.tokens },
-        stop_at_eos: args.stop_at_eos,
-        padded: args.pad_prompt,
-    };
+    // The step after a prompt makes the second token.
+    let (prompt, tokens) = args.cached.map_or((args.prompt_len, args.tokens), |cached| (cached, 2));
+    let request =
+        Request { lengths: Lengths { prompt, tokens }, stop_at_eos: args.stop_at_eos, padded: args.pad_prompt };
     let terms = args.terms.terms(args.link)?;
-    let outcome = plan(&model, &terms, &ClientOptions::default(), &request, &mut progress)?;
+    let options = ClientOptions::default();
+    let outcome = match args.cached {
+        Some(cached) => plan_step(&model, &terms, &options, cached, &mut progress)?,
+        None => plan(&model, &terms, &options, &request, &mut progress)?,
+    };
     drop(progress);
     let chosen = [
         ("link", args.link.to_string().into()),
-        ("tokens", args.tokens.into()),
+        ("tokens", tokens.into()),
+        ("cached", args.cached.into()),
         ("stop_at_eos", args.stop_at_eos.into()),
         ("pad_prompt", args.pad_prompt.into()),
     ];
-    let mut report = report(&model, None, args.prompt_len, &outcome, &terms, chosen)?;
+    let mut report = report(&model, None, prompt, &outcome, &terms, chosen)?;
     report.predicted = true;
     report.kernels = None;
     report.estimated = ["seconds", "cpu_seconds"].map(String::from).to_vec();

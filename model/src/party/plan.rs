@@ -10,7 +10,7 @@ use super::recorder::{Booked, Recorder, finish};
 use super::{ClientOptions, Limits, Observer, Outcome, PublicModel, Request, Silent, Terms, correlations, opening};
 use crate::needs::needs;
 use crate::pool::{PoolId, Purpose, check_bound};
-use crate::{Error, Generation, Input, Lengths, Model, Next, Sampler, generate};
+use crate::{Error, Generation, Hooks, Input, Lengths, Model, Next, Sampler, Step, generate};
 
 /// How long the rehearsal of the opening may take.
 const REHEARSAL: Duration = Duration::from_secs(60);
@@ -35,6 +35,53 @@ pub fn plan(
         observer.prepare(1, 1);
     }
     run(engine, model, terms, request, observer)
+}
+
+/// [`plan`] of one decoding step after `cached` tokens: what it sends, and what prepares it. The pools of OTs begin
+/// empty, so that everything that the step costs is its own.
+pub fn plan_step(
+    model: &PublicModel,
+    terms: &Terms,
+    options: &ClientOptions,
+    cached: usize,
+    observer: &mut dyn Observer,
+) -> Result<Outcome, Error> {
+    let of = |tokens| Request::from(Lengths { prompt: cached, tokens });
+    let opening = rehearse(model, terms, options, &of(2), SessionKind::Generate)?;
+    let mut engine = Plan::after(opening, terms.protocol);
+    if terms.protocol.preprocess {
+        let needs = |request| needs(&model.spec, &model.frac_bits, terms, &request);
+        let (whole, prompt) = (needs(of(2))?, needs(of(1))?);
+        engine.prepare(&whole.since(&prompt))?;
+        engine.set_stock(&whole);
+        observer.prepare(1, 1);
+    }
+    let weights = Model::load(&mut FixedLoader::announced(&model.frac_bits)?, &model.spec, None)?;
+    let input = Input { ids: None, count: cached };
+    let mut unused = Sampler::greedy();
+    let mut hooks = StepAlone(Recorder::new(observer));
+    let generation =
+        generate(&mut engine, &weights, input, &of(2).options(terms), Next::Pick(&mut unused), &mut hooks)?;
+    engine.confirm_transcript()?;
+    Ok(untimed(finish(&mut engine, terms, &of(2), generation, hooks.0)))
+}
+
+/// Books nothing while the prompt is read.
+struct StepAlone<'a>(Recorder<'a>);
+
+impl Hooks<Plan> for StepAlone<'_> {
+    fn begin(&mut self, engine: &mut Plan, step: Step) {
+        engine.set_booking(step != Step::Prefill);
+        self.0.begin(engine, step);
+    }
+
+    fn go_on(&mut self) -> Result<(), Error> {
+        Hooks::<Plan>::go_on(&mut self.0)
+    }
+
+    fn token(&mut self, engine: &mut Plan, step: Step, token: Option<u32>) {
+        self.0.token(engine, step, token);
+    }
 }
 
 /// [`plan`] of the session that fills a pool for generations up to `bound`.

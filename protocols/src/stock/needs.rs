@@ -38,6 +38,23 @@ impl Needs {
         Needs { cots: self.cots, ..Needs::default() }
     }
 
+    /// What is listed here and not in `before`, the list of a part of the same run that ended earlier.
+    pub fn since(&self, before: &Needs) -> Needs {
+        let units = self.units.iter().map(|(kind, units)| {
+            let earlier = before.units.get(kind).copied().unwrap_or(0);
+            (kind.clone(), units.saturating_sub(earlier))
+        });
+        let operands = self.operands.iter().map(|(id, events)| {
+            let earlier = before.operands.get(id).map_or(0, |events| events.list.len());
+            (*id, Events { list: events.list.iter().skip(earlier).copied().collect(), ..*events })
+        });
+        Needs {
+            units: units.filter(|(_, units)| *units > 0).collect(),
+            operands: operands.filter(|(_, events)| !events.list.is_empty()).collect(),
+            cots: [0, 1].map(|role| self.cots[role].saturating_sub(before.cots[role])),
+        }
+    }
+
     /// Adds what `other` lists. Operands of one name follow each other.
     pub(crate) fn add(&mut self, other: Needs) {
         for (kind, units) in other.units {
