@@ -8,6 +8,7 @@
 mod calibrate;
 mod check;
 mod checkpoint;
+mod columns;
 mod config;
 mod error;
 pub mod eval;
@@ -41,6 +42,7 @@ mod weights;
 pub use calibrate::{CALIBRATION_TOKENS, Calibration, calibrate};
 pub use check::{Check, check};
 pub use checkpoint::{Checkpoint, CheckpointError, TensorSpec};
+pub use columns::own_columns;
 pub use config::{Activation, ConfigError, Gpt2Config, LlamaConfig, ModelSpec, RopeScaling};
 pub use error::Error;
 pub use files::{ModelFiles, bundled, bundled_names};

@@ -28,7 +28,6 @@ use he::{MatmulShape, MatmulSpec, Weights};
 use net::Role;
 use rand::Rng;
 
-use crate::kernel;
 use crate::matrix::WEIGHT_BITS;
 use crate::operation::prelude::*;
 use crate::options::Masks;
@@ -258,7 +257,7 @@ fn prepared(
                 masked.iter_mut().zip(x).for_each(|(m, x)| *m = m.wrapping_add(*x));
             }
             opening::note(s, "", &masked, &[width]);
-            let mut y = kernel::times_matrix(&masked, matrix);
+            let mut y = matrix.times(&masked)?;
             y.iter_mut().zip(masks).for_each(|(y, share)| *y = y.wrapping_add(*share));
             Ok(y)
         }
