@@ -2,8 +2,8 @@
 
 use crate::SpreadError;
 
-/// Longest reason that a rank gives. MPI sends so little without waiting for whoever receives it, which may have ended.
-const MAX_REASON: usize = 1024;
+/// Longest host and reason that a rank gives. MPI sends so little without waiting for whoever receives it, which may have ended.
+const MAX_WORDS: usize = 1024;
 
 /// What rank 0 tells another rank.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -64,7 +64,12 @@ pub(crate) enum Word {
     /// All its matrices are ready.
     Ready,
     /// It cannot go on.
-    Failed(String),
+    Failed {
+        /// Its machine.
+        host: String,
+        /// Why.
+        reason: String,
+    },
 }
 
 impl Word {
@@ -74,7 +79,10 @@ impl Word {
             Word::Model { digest, host } => tagged(0, format!("{digest}\n{host}").as_bytes()),
             Word::Largest(value) => tagged(1, &value.to_bits().to_le_bytes()),
             Word::Ready => tagged(2, &[]),
-            Word::Failed(reason) => tagged(3, &reason.as_bytes()[..reason.floor_char_boundary(MAX_REASON)]),
+            Word::Failed { host, reason } => {
+                let words = format!("{host}\n{reason}");
+                tagged(3, &words.as_bytes()[..words.floor_char_boundary(MAX_WORDS)])
+            }
         }
     }
 
@@ -88,7 +96,10 @@ impl Word {
                 }
                 1 => Some(Word::Largest(f32::from_bits(u32::from_le_bytes(rest.try_into().ok()?)))),
                 2 if rest.is_empty() => Some(Word::Ready),
-                3 => Some(Word::Failed(String::from_utf8_lossy(rest).into_owned())),
+                3 => {
+                    let (host, reason) = std::str::from_utf8(rest).ok()?.split_once('\n')?;
+                    Some(Word::Failed { host: host.into(), reason: reason.into() })
+                }
                 _ => None,
             }
         };
@@ -106,12 +117,13 @@ mod tests {
             assert_eq!(Order::from_bytes(&order.to_bytes(), "step").unwrap(), order);
         }
         let model = Word::Model { digest: "a1".into(), host: "node-7".into() };
-        for word in [model, Word::Largest(-0.0), Word::Ready, Word::Failed("no file".into())] {
+        let failed = |reason: &str| Word::Failed { host: "node-7".into(), reason: reason.into() };
+        for word in [model, Word::Largest(-0.0), Word::Ready, failed("no file;\nnone")] {
             assert_eq!(Word::from_bytes(&word.to_bytes(), 1, "step").unwrap(), word);
         }
-        let long = Word::Failed("ä".repeat(MAX_REASON));
-        assert!(long.to_bytes().len() <= MAX_REASON + 1);
-        assert!(matches!(Word::from_bytes(&long.to_bytes(), 1, "step"), Ok(Word::Failed(_))));
+        let long = failed(&"ä".repeat(MAX_WORDS));
+        assert!(long.to_bytes().len() <= MAX_WORDS + 1);
+        assert!(matches!(Word::from_bytes(&long.to_bytes(), 1, "step"), Ok(Word::Failed { .. })));
     }
 
     #[test]
@@ -120,7 +132,7 @@ mod tests {
             let refused = Order::from_bytes(bytes, "step");
             assert_eq!(refused, Err(SpreadError::Malformed { rank: 0, step: "step", bytes: bytes.len() }));
         }
-        for bytes in [&[][..], &[0, b'x'], &[0, 255, b'\n'], &[1, 0, 0], &[2, 0], &[4]] {
+        for bytes in [&[][..], &[0, b'x'], &[0, 255, b'\n'], &[1, 0, 0], &[2, 0], &[3, b'x'], &[4]] {
             let refused = Word::from_bytes(bytes, 3, "step");
             assert_eq!(refused, Err(SpreadError::Malformed { rank: 3, step: "step", bytes: bytes.len() }));
         }

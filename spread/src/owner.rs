@@ -1,5 +1,7 @@
 //! The one thread of a process that talks to other ranks.
 
+use std::fmt::Display;
+use std::io::{self, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Mutex, PoisonError};
@@ -71,9 +73,18 @@ impl Owner {
 /// them all.
 fn work_off(comm: &dyn Comm, jobs: &Receiver<Job>) {
     for job in jobs {
-        if catch_unwind(AssertUnwindSafe(|| job(comm))).is_err() {
-            tracing::error!(rank = comm.rank(), "a bug: a product panicked; all ranks end");
-            return comm.abort();
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| job(comm))) {
+            let words = panic.downcast_ref::<String>().map(String::as_str);
+            let words = words.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no words");
+            return abort(comm, &format!("a bug: {words}"));
         }
     }
+}
+
+/// Ends all ranks, with a line on standard error that says why: there is no time for a log.
+pub(crate) fn abort(comm: &dyn Comm, why: &dyn Display) {
+    let line = format!("error: rank {} on {}: {why}; all ranks end\n", comm.rank(), comm.host());
+    // If nobody reads it, the ranks end all the same.
+    let _ = io::stderr().write_all(line.as_bytes());
+    comm.abort();
 }

@@ -10,7 +10,7 @@ use protocols::{Error, FixedMatrix, Spread};
 use crate::SpreadError;
 use crate::comm::Comm;
 use crate::order::{Order, Word};
-use crate::owner::Owner;
+use crate::owner::{Owner, abort};
 
 /// Words in one message. MPI counts in 32 bits with a sign, and so many words are also 2 GB, which some networks count
 /// in bytes.
@@ -85,7 +85,7 @@ impl Ranks {
             let host = self.host().to_owned();
             let word = match model {
                 Ok(digest) => Word::Model { digest, host },
-                Err(reason) => Word::Failed(format!("{host}\n{reason}")),
+                Err(reason) => Word::Failed { host, reason },
             };
             return self.tell(word);
         }
@@ -98,7 +98,7 @@ impl Ranks {
                 Word::Model { digest: theirs, host } => {
                     return Err(SpreadError::Differs { rank, host, ours, theirs });
                 }
-                Word::Failed(reason) => return Err(failed(rank, &reason)),
+                Word::Failed { host, reason: what } => return Err(SpreadError::Rank { rank, host, what }),
                 word => return Err(unexpected(rank, STEP, &word)),
             }
         }
@@ -112,14 +112,16 @@ impl Ranks {
     pub fn ready(&self, loaded: Result<(), String>) -> Result<(), SpreadError> {
         const STEP: &str = "ready";
         if self.rank() > 0 {
-            let host = self.host();
-            return self
-                .tell(loaded.map_or_else(|reason| Word::Failed(format!("{host}\n{reason}")), |()| Word::Ready));
+            let host = self.host().to_owned();
+            return self.tell(match loaded {
+                Ok(()) => Word::Ready,
+                Err(reason) => Word::Failed { host, reason },
+            });
         }
         for (rank, word) in (1..).zip(self.hear(STEP)?) {
             match word? {
                 Word::Ready => {}
-                Word::Failed(reason) => return Err(failed(rank, &reason)),
+                Word::Failed { host, reason: what } => return Err(SpreadError::Rank { rank, host, what }),
                 word => return Err(unexpected(rank, STEP, &word)),
             }
         }
@@ -133,12 +135,7 @@ impl Ranks {
     /// [`SpreadError::NoMatrix`] and [`SpreadError::Malformed`] if rank 0 runs another program. As rank 0 would wait
     /// for this rank in vain, all ranks end.
     pub fn work(&self, matrices: Vec<FixedMatrix>) -> Result<u64, SpreadError> {
-        self.0.owner.call(move |comm| {
-            work(comm, &matrices).inspect_err(|error| {
-                tracing::error!(rank = comm.rank(), %error, "all ranks end");
-                comm.abort();
-            })
-        })?
+        self.0.owner.call(move |comm| work(comm, &matrices).inspect_err(|error| abort(comm, error)))?
     }
 
     /// Ends this process's part in the job: rank 0 tells the others to end. Products that are asked for later fail.
@@ -167,12 +164,6 @@ fn tell_all(comm: &dyn Comm, order: Order) {
 
 fn hear(comm: &dyn Comm, step: &'static str) -> Vec<Result<Word, SpreadError>> {
     (1..comm.size()).map(|rank| Word::from_bytes(&comm.receive(rank), rank, step)).collect()
-}
-
-/// The words of a rank that fails: its host in the first line.
-fn failed(rank: usize, words: &str) -> SpreadError {
-    let (host, what) = words.split_once('\n').unwrap_or(("an unknown host", words));
-    SpreadError::Rank { rank, host: host.into(), what: what.into() }
 }
 
 fn unexpected(rank: usize, step: &'static str, word: &Word) -> SpreadError {
@@ -251,7 +242,7 @@ impl Spread for Ranks {
         for (rank, word) in (1..).zip(self.hear(STEP)?) {
             match word? {
                 Word::Largest(value) => most = most.max(value),
-                Word::Failed(reason) => return Err(failed(rank, &reason).into()),
+                Word::Failed { host, reason: what } => return Err(SpreadError::Rank { rank, host, what }.into()),
                 word => return Err(unexpected(rank, STEP, &word).into()),
             }
         }

@@ -52,7 +52,8 @@ impl Comm for Threads {
     }
 
     fn send(&self, to: usize, message: &[u8]) {
-        self.to[to].send(message.to_vec()).expect("a rank lives until rank 0 ends it");
+        // A rank that has ended hears no more, and MPI does not tell either.
+        let _ = self.to[to].send(message.to_vec());
     }
 
     fn receive(&self, from: usize) -> Vec<u8> {
