@@ -5,7 +5,7 @@ use std::thread;
 
 use model::{ModelFiles, own_columns};
 use protocols::Spread;
-use spread::Ranks;
+use spread::{Ranks, SpreadError};
 use tracing::info;
 
 use super::signals;
@@ -63,6 +63,11 @@ impl Job {
         let named = |source| Error::Rank { rank, host: ranks.host().into(), source: Box::new(source) };
         let files = self.meet(open()).map_err(named)?;
         let loaded = own_columns(&files, Arc::new(ranks.clone()));
+        if loaded.as_ref().is_err_and(rank_0_has_ended) {
+            // It says why. mpirun kills all when the first process fails, and would cut its words off.
+            info!(rank, "rank 0 has ended");
+            return Ok(());
+        }
         ranks.ready(loaded.as_ref().map(|_| ()).map_err(|error| describe(error)))?;
         let matrices = loaded.map_err(|error| named(error.into()))?;
         let threads = thread::available_parallelism().map_or(1, usize::from);
@@ -78,6 +83,15 @@ impl Job {
         let products = ranks.work(matrices)?;
         info!(rank, products, "the end");
         Ok(())
+    }
+}
+
+/// Whether a model could not be read because rank 0 has ended.
+fn rank_0_has_ended(error: &model::Error) -> bool {
+    let model::Error::Engine(error) = error else { return false };
+    match error.backend::<protocols::Error>() {
+        Some(protocols::Error::Spread(error)) => error.downcast_ref() == Some(&SpreadError::Ended),
+        _ => false,
     }
 }
 
