@@ -23,8 +23,8 @@ pub(crate) trait Comm {
     /// Makes the words of rank 0 those of all ranks. All call it with as many, at most 2^31 - 1.
     fn broadcast(&self, words: &mut [u64]);
 
-    /// The parts of all ranks one after another at rank 0, and nothing elsewhere. The part of a rank has `counts[rank]`
-    /// words; together they are at most 2^31 - 1. All call it with the same `counts`.
+    /// The parts of all ranks one after another at rank 0, and nothing elsewhere. The part of a rank has
+    /// `counts[rank]` words; together they are at most 2^31 - 1. Rank 0 alone looks at `counts`.
     fn gather(&self, part: &[u64], counts: &[usize]) -> Vec<u64>;
 
     /// Ends all ranks at once, because this one has a bug.

@@ -2,7 +2,8 @@
 
 use crate::SpreadError;
 
-/// Longest host and reason that a rank gives. MPI sends so little without waiting for whoever receives it, which may have ended.
+/// Longest host and reason that a rank gives. MPI sends so little without waiting for whoever receives it, which may
+/// have ended.
 const MAX_WORDS: usize = 1024;
 
 /// What rank 0 tells another rank.

@@ -69,8 +69,8 @@ impl Owner {
     }
 }
 
-/// Does one job after another until no more can come. A panic would leave the other ranks waiting for ever, so it ends
-/// them all.
+/// Does one job after another until no more can come. A panic would leave the other ranks waiting for ever, so it
+/// ends them all.
 fn work_off(comm: &dyn Comm, jobs: &Receiver<Job>) {
     for job in jobs {
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| job(comm))) {

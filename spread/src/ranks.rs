@@ -12,12 +12,12 @@ use crate::comm::Comm;
 use crate::order::{Order, Word};
 use crate::owner::{Owner, abort};
 
-/// Words in one message. MPI counts in 32 bits with a sign, and so many words are also 2 GB, which some networks count
-/// in bytes.
+/// Words in one message. MPI counts in 32 bits with a sign, and so many words are also 2 GB, which some networks
+/// count in bytes.
 const MOST_WORDS: usize = (1 << 28) - 1;
 
-/// The columns of `rank` among `ranks`, for a matrix with `outputs` of them: neighbours, and for no rank more than one
-/// more than for another.
+/// The columns of `rank` among `ranks`, for a matrix with `outputs` of them: neighbours, and for no rank more than
+/// one more than for another.
 pub fn columns_of(rank: usize, ranks: usize, outputs: usize) -> Range<usize> {
     let start = |rank: usize| (outputs as u128 * rank as u128 / ranks as u128) as usize;
     start(rank)..start(rank + 1)
@@ -74,8 +74,8 @@ impl Ranks {
         &self.0.host
     }
 
-    /// Every rank says what it has: the digest of its model, or why it has none. On rank 0, all digests must be equal.
-    /// The other ranks learn nothing; if they differ, rank 0 ends them.
+    /// Every rank says what it has: the digest of its model, or why it has none. On rank 0, all digests must be
+    /// equal. The other ranks learn nothing; if they differ, rank 0 ends them.
     ///
     /// # Errors
     /// On rank 0 the first of [`SpreadError::Rank`] and [`SpreadError::Differs`].
