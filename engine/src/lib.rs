@@ -18,7 +18,7 @@ pub use engine::{Engine, Extrema, Gelu, HIDE, MAX_HIDDEN_SCORE, Right};
 pub use error::Error;
 pub use float::{Float, FloatLoader, FloatSelection, FloatWeight};
 pub use layer::Layer;
-pub use matrix::{MatrixSource, Order};
+pub use matrix::{ColumnRange, MatrixSource, Order, largest};
 pub use operand::{Axis, OperandId, OperandKind};
 pub use tensor::{Shape, Tensor};
 pub use top_k::{Ranking, TopK, UnknownTopK};

@@ -1,6 +1,8 @@
 //! Matrices of a checkpoint, read entry by entry when they are used.
 
 use std::fmt::Debug;
+use std::ops::Range;
+use std::sync::Arc;
 
 use ndarray::Array2;
 use rayon::prelude::*;
@@ -59,8 +61,44 @@ impl MatrixSource for Array2<f32> {
     }
 }
 
-/// The largest magnitude of the entries: infinite if one of them is, NaN if one is no number.
-pub(crate) fn largest(matrix: &dyn MatrixSource) -> f32 {
+/// Some neighbouring columns of a matrix, as a matrix of its own. Reads nothing of the others.
+#[derive(Clone, Debug)]
+pub struct ColumnRange {
+    matrix: Arc<dyn MatrixSource>,
+    columns: Range<usize>,
+}
+
+impl ColumnRange {
+    /// The `columns` of `matrix`. Panics if it does not have them.
+    pub fn new(matrix: Arc<dyn MatrixSource>, columns: Range<usize>) -> Self {
+        assert!(columns.start <= columns.end && columns.end <= matrix.shape().1, "columns of a matrix");
+        ColumnRange { matrix, columns }
+    }
+}
+
+impl MatrixSource for ColumnRange {
+    fn shape(&self) -> (usize, usize) {
+        (self.matrix.shape().0, self.columns.len())
+    }
+
+    fn order(&self) -> Order {
+        self.matrix.order()
+    }
+
+    fn read(&self, line: usize, from: usize, out: &mut [f32]) {
+        // The matrix itself has more entries to give, but they are not part of this one.
+        let (lines, length) = self.lines();
+        assert!(line < lines && from + out.len() <= length, "entries of a range of columns");
+        match self.order() {
+            Order::Rows => self.matrix.read(line, self.columns.start + from, out),
+            Order::Columns => self.matrix.read(self.columns.start + line, from, out),
+        }
+    }
+}
+
+/// The largest magnitude of the entries: infinite if one of them is, NaN if one is no number, 0 if there are none.
+/// Reads all of them.
+pub fn largest(matrix: &dyn MatrixSource) -> f32 {
     let (lines, length) = matrix.lines();
     let of_line = |line: usize| {
         let mut piece = [0f32; PIECE];
@@ -136,6 +174,20 @@ mod tests {
             assert_eq!(largest(source), 7.0);
             assert_eq!(find(source, |x| x.abs() == 7.0), Some((1, -7.0)), "the first by rows");
             assert_eq!(find(source, |x| x > 9.0), None);
+        }
+    }
+
+    #[test]
+    fn a_range_of_columns_is_a_matrix() {
+        let matrix = arr2(&[[1.0, -7.0, 3.0, 2.0], [4.0, 5.0, 7.0, 0.0]]);
+        let whole: [Arc<dyn MatrixSource>; 2] = [Arc::new(matrix.clone()), Arc::new(Columns(matrix.clone()))];
+        for source in whole {
+            for (start, end) in [(0, 4), (1, 3), (3, 4), (2, 2), (4, 4)] {
+                let range = ColumnRange::new(source.clone(), start..end);
+                assert_eq!(array(&range), matrix.slice(ndarray::s![.., start..end]));
+            }
+            assert_eq!(largest(&ColumnRange::new(source.clone(), 3..4)), 2.0);
+            assert_eq!(largest(&ColumnRange::new(source, 2..2)), 0.0);
         }
     }
 

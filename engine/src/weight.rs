@@ -38,6 +38,19 @@ impl WeightData {
     /// # Errors
     /// By the tensor's name: [`Error::Shape`] and [`Error::NotFinite`].
     pub fn check(&self, spec: &WeightSpec) -> Result<f32, Error> {
+        self.check_by(spec, |matrix| Ok(matrix::largest(&**matrix)))
+    }
+
+    /// [`WeightData::check`] with the largest magnitude that `largest` finds, after the shapes are checked. It is
+    /// infinite or NaN if an entry is not finite. W is read here only to find that entry.
+    ///
+    /// # Errors
+    /// Those of [`WeightData::check`] and of `largest`.
+    pub fn check_by<E: From<Error>>(
+        &self,
+        spec: &WeightSpec,
+        largest: impl FnOnce(&Arc<dyn MatrixSource>) -> Result<f32, E>,
+    ) -> Result<f32, E> {
         let shape_error = |expected: &[usize], got: &[usize]| Error::Shape {
             tensor: spec.name.clone(),
             expected: expected.to_vec(),
@@ -46,12 +59,12 @@ impl WeightData {
         let WeightData { matrix, bias } = self;
         let (inputs, outputs) = matrix.shape();
         if (inputs, outputs) != (spec.inputs, spec.outputs) {
-            return Err(shape_error(&[spec.inputs, spec.outputs], &[inputs, outputs]));
+            return Err(shape_error(&[spec.inputs, spec.outputs], &[inputs, outputs]).into());
         }
         if let Some(bias) = bias.as_ref().filter(|bias| bias.len() != spec.outputs) {
-            return Err(shape_error(&[spec.outputs], &[bias.len()]));
+            return Err(shape_error(&[spec.outputs], &[bias.len()]).into());
         }
-        let largest = matrix::largest(&**matrix);
+        let largest = largest(matrix)?;
         let not_finite = |value: &f32| !value.is_finite();
         let in_matrix = if largest.is_finite() { None } else { self.find(|value| not_finite(&value)) };
         let in_bias = || {
@@ -59,7 +72,7 @@ impl WeightData {
             bad.map(|(i, value)| (inputs * outputs + i, value))
         };
         match in_matrix.or_else(in_bias) {
-            Some((position, value)) => Err(Error::NotFinite { tensor: spec.name.clone(), value, position }),
+            Some((position, value)) => Err(Error::NotFinite { tensor: spec.name.clone(), value, position }.into()),
             None => Ok(largest),
         }
     }

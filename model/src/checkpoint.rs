@@ -138,6 +138,9 @@ impl TensorSpec {
 /// Longest header that is read; the format's own limit.
 const MAX_HEADER_BYTES: u64 = 100_000_000;
 
+/// Bytes of a large tensor that are looked at in one place to tell it from another.
+const SAMPLE: usize = 512;
+
 /// Tensors of one model, read on demand.
 pub struct Checkpoint {
     tensors: HashMap<String, Entry>,
@@ -329,6 +332,24 @@ impl Checkpoint {
                 Err(CheckpointError::NotFinite { tensor: name.into(), value: values[position], position })
             }
             None => Ok((entry.shape.clone(), values)),
+        }
+    }
+
+    /// Calls `take` with name, type and shape of every tensor, in order of the names, and with some of its bytes: all
+    /// of a vector, and of a larger tensor those at its beginning, in its middle and at its end.
+    pub(crate) fn sample(&self, take: &mut dyn FnMut(&[u8])) {
+        let mut tensors: Vec<_> = self.tensors.iter().collect();
+        tensors.sort_by_key(|(name, _)| *name);
+        for (name, entry) in tensors {
+            take(format!("{name} {} {:?}", entry.dtype, entry.shape).as_bytes());
+            let Some(numbers) = &entry.numbers else { continue };
+            let bytes = numbers.stored();
+            if entry.shape.len() < 2 || bytes.len() <= 3 * SAMPLE {
+                take(bytes);
+                continue;
+            }
+            let last = bytes.len() - SAMPLE;
+            [0, last / 2, last].into_iter().for_each(|start| take(&bytes[start..start + SAMPLE]));
         }
     }
 

@@ -28,6 +28,9 @@ pub enum Error {
     /// Prepared correlations cannot be kept.
     #[error(transparent)]
     Stock(#[from] crate::spill::StockError),
+    /// A process that has columns of the matrices cannot multiply by them.
+    #[error(transparent)]
+    Spread(Box<dyn std::error::Error + Send + Sync>),
     /// A weight is too large for the fixed-point format.
     #[error("tensor `{tensor}` holds {value}, beyond the largest magnitude {limit} that fits the fixed point")]
     TooLarge {

@@ -6,10 +6,13 @@
 //! product of 32 by 32 bits, signed, and the low half of another; processors have both for vectors, but few have
 //! products of 64 bits.
 
+use std::sync::Arc;
+
 use bits::cpu::{Cpu, Level};
 use engine::Order;
 use rayon::prelude::*;
 
+use crate::Error;
 use crate::matrix::FixedMatrix;
 
 #[cfg(target_arch = "x86_64")]
@@ -27,9 +30,21 @@ const DEPTH: usize = 8;
 /// Columns of a task, where a line is a column.
 const COLUMNS: usize = 64;
 
-/// X W for row-major X (m x inputs), modulo 2^64.
-pub(crate) fn times_matrix(x: &[u64], w: &FixedMatrix) -> Vec<u64> {
-    times_matrix_on(family(), x, w)
+impl FixedMatrix {
+    /// X W for row-major X (m x inputs), modulo 2^64: taken by this process, or by all that share the matrix.
+    ///
+    /// # Errors
+    /// [`Error::Spread`] if another process cannot answer.
+    pub fn times(&self, x: &[u64]) -> Result<Vec<u64>, Error> {
+        let Some((spread, number)) = self.spread() else { return Ok(self.times_here(x)) };
+        let own = self.columns(spread.columns(self.shape().1));
+        spread.times(number, self.shape(), Arc::new(move |x| own.times_here(x)), x)
+    }
+
+    /// [`FixedMatrix::times`] by this process alone, with all columns.
+    pub fn times_here(&self, x: &[u64]) -> Vec<u64> {
+        times_matrix_on(family(), x, self)
+    }
 }
 
 /// X Y for row-major X (m x `inputs`) and Y (`inputs` x `outputs`), modulo 2^64.

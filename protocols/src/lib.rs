@@ -41,6 +41,7 @@ mod plans;
 pub mod preparation;
 mod session;
 pub(crate) mod spill;
+pub mod spread;
 pub mod stock;
 #[cfg(test)]
 mod tests;
@@ -69,6 +70,7 @@ pub use planner::Planner;
 pub use plans::Plans;
 pub use session::Session;
 pub use spill::{StockError, check_space};
+pub use spread::Spread;
 pub use stock::{Needs, Stock};
 pub use two_party::TwoParty;
 pub use weight::{DEFAULT_WEIGHT_FRAC, FixedLoader, FixedValues, FixedWeight, MIN_WEIGHT_FRAC, quantise};

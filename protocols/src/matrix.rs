@@ -4,11 +4,14 @@
 //! is published, in the page cache, and the products that need it round a few thousand entries at a time
 //! ([`kernel`](crate::kernel), [`he::Entries`]).
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use bits::cpu::{Cpu, Feature};
-use engine::{MatrixSource, Order};
+use engine::{ColumnRange, MatrixSource, Order};
 use he::{CachedWeights, WeightCache};
+
+use crate::spread::Spread;
 
 /// Entries of a quantised weight are below 2^WEIGHT_BITS in magnitude.
 pub const WEIGHT_BITS: u32 = 20;
@@ -24,6 +27,8 @@ pub struct FixedMatrix {
     entries: Entries,
     /// Where its transforms for products under encryption are kept, and by what name.
     kept: Option<(Arc<WeightCache>, u64)>,
+    /// Who multiplies by it along with this process, and by what number they know it.
+    spread: Option<(Arc<dyn Spread>, usize)>,
 }
 
 #[derive(Clone, Debug)]
@@ -40,7 +45,7 @@ impl FixedMatrix {
     /// [`quantise`](crate::quantise) refuses both, but a file may change later.
     pub fn rounded(numbers: Arc<dyn MatrixSource>, frac: u32) -> Self {
         let (inputs, outputs) = numbers.shape();
-        FixedMatrix { inputs, outputs, entries: Entries::Rounded { numbers, frac }, kept: None }
+        Self::of(inputs, outputs, Entries::Rounded { numbers, frac })
     }
 
     /// The integers `entries`, row by row. Panics unless there are `inputs * outputs`, all below 2^[`WEIGHT_BITS`] in
@@ -48,7 +53,35 @@ impl FixedMatrix {
     pub fn integers(inputs: usize, outputs: usize, entries: Vec<i32>) -> Self {
         assert_eq!(entries.len(), inputs * outputs, "entries of a matrix");
         assert!(entries.iter().all(|w| w.unsigned_abs() >> WEIGHT_BITS == 0), "entries below 2^{WEIGHT_BITS}");
-        FixedMatrix { inputs, outputs, entries: Entries::Integers(entries.into()), kept: None }
+        Self::of(inputs, outputs, Entries::Integers(entries.into()))
+    }
+
+    fn of(inputs: usize, outputs: usize, entries: Entries) -> Self {
+        FixedMatrix { inputs, outputs, entries, kept: None, spread: None }
+    }
+
+    /// Some neighbouring columns, as a matrix of this process alone. Panics if there are no such columns.
+    pub fn columns(&self, columns: Range<usize>) -> Self {
+        match &self.entries {
+            Entries::Integers(entries) => {
+                let rows = entries.chunks_exact(self.outputs.max(1)).take(self.inputs);
+                let part = rows.flat_map(|row| &row[columns.clone()]).copied().collect();
+                Self::of(self.inputs, columns.len(), Entries::Integers(part))
+            }
+            Entries::Rounded { numbers, frac } => {
+                Self::rounded(Arc::new(ColumnRange::new(numbers.clone(), columns)), *frac)
+            }
+        }
+    }
+
+    /// Has its products taken by all processes of `spread`, which know it as matrix `number`.
+    pub fn spread_over(self, spread: Arc<dyn Spread>, number: usize) -> Self {
+        FixedMatrix { spread: Some((spread, number)), ..self }
+    }
+
+    /// Who shares its products, and by what number they know it.
+    pub(crate) fn spread(&self) -> Option<(&Arc<dyn Spread>, usize)> {
+        self.spread.as_ref().map(|(spread, number)| (spread, *number))
     }
 
     /// Keeps what products under encryption make of it in `cache`, while there is room. `key` names this matrix

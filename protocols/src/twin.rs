@@ -4,7 +4,6 @@ use ndarray::{Array3, ArrayD, Axis};
 use rayon::prelude::*;
 
 use crate::Error;
-use crate::kernel;
 use crate::matrix::{FixedMatrix, WEIGHT_BITS};
 use crate::words::signed;
 
@@ -90,7 +89,7 @@ impl Twin {
 }
 
 /// The exact products of the rows (..., inputs) of x with a matrix, row by row.
-pub(crate) fn times_matrix(x: &ArrayD<i64>, matrix: &FixedMatrix) -> Vec<i128> {
+pub(crate) fn times_matrix(x: &ArrayD<i64>, matrix: &FixedMatrix) -> Result<Vec<i128>, Error> {
     // So many bits of x leave room for the sum in a word of the kernel.
     let terms = matrix.shape().0.next_power_of_two().trailing_zeros();
     let room = i64::BITS - 1 - WEIGHT_BITS - terms;
@@ -103,10 +102,10 @@ pub(crate) fn times_matrix(x: &ArrayD<i64>, matrix: &FixedMatrix) -> Vec<i128> {
         let last = largest >> done >> (room - 1) == 0;
         let piece: Vec<u64> =
             rest.iter().map(|v| if last { *v } else { v & ((1 << (room - 1)) - 1) } as u64).collect();
-        let products = kernel::times_matrix(&piece, matrix);
+        let products = matrix.times(&piece)?;
         sums.iter_mut().zip(products).for_each(|(sum, y)| *sum += i128::from(y as i64) << done);
         if last {
-            return sums;
+            return Ok(sums);
         }
         rest.iter_mut().for_each(|v| *v >>= room - 1);
         done += room - 1;
@@ -139,7 +138,7 @@ mod tests {
             let want: Vec<i128> = (0..4)
                 .map(|i| (0..300).map(|j| i128::from(x[[i / 2, j]]) * i128::from(entries[2 * j + i % 2])).sum())
                 .collect();
-            assert_eq!(times_matrix(&x, &matrix), want);
+            assert_eq!(times_matrix(&x, &matrix).unwrap(), want);
         }
     }
 }

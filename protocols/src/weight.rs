@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::matrix::{FixedMatrix, WEIGHT_BITS};
+use crate::spread::{Spread, largest_of_all};
 use crate::{Error, FRAC, LINEAR_WIDTH};
 use engine::{WeightData, WeightLoader, WeightSpec};
 use he::WeightCache;
@@ -58,7 +59,15 @@ impl FixedWeight {
 /// Errors name the tensor. They are those of [`WeightData::check`], and [`Error::TooLarge`] for an entry of
 /// 2^(WEIGHT_BITS - MIN_WEIGHT_FRAC) or more and for a bias beyond the ring of the products.
 pub fn quantise(spec: &WeightSpec, data: WeightData) -> Result<FixedWeight, Error> {
-    let largest = data.check(spec)?;
+    quantise_over(spec, data, None)
+}
+
+/// [`quantise`], where each process of `spread` reads its columns.
+fn quantise_over(spec: &WeightSpec, data: WeightData, spread: Option<&dyn Spread>) -> Result<FixedWeight, Error> {
+    let largest = match spread {
+        None => data.check(spec)?,
+        Some(spread) => data.check_by(spec, |matrix| largest_of_all(spread, matrix))?,
+    };
     let fits = |frac: u32| scaled(largest, frac) < (1 << WEIGHT_BITS);
     let Some(frac) = (MIN_WEIGHT_FRAC..=DEFAULT_WEIGHT_FRAC).rev().find(|&f| fits(f)) else {
         let value = data.find(|v| v.abs() == largest).map_or(largest, |(_, value)| value);
@@ -89,6 +98,7 @@ pub struct FixedLoader {
     frac_bits: Vec<u32>,
     announced: VecDeque<u32>,
     cache: Option<Arc<WeightCache>>,
+    spread: Option<Arc<dyn Spread>>,
 }
 
 impl FixedLoader {
@@ -110,6 +120,12 @@ impl FixedLoader {
         FixedLoader { cache: Some(Arc::new(cache)), ..FixedLoader::default() }
     }
 
+    /// Has the largest entries of the weights found, and their products taken, by all processes of `spread`. All load
+    /// the same weights.
+    pub fn spread_over(self, spread: Arc<dyn Spread>) -> Self {
+        FixedLoader { spread: Some(spread), ..self }
+    }
+
     /// Fractional bits of the weights loaded so far, in order. Public: each tells the other party roughly the
     /// logarithm of the matrix's largest entry.
     pub fn frac_bits(&self) -> &[u32] {
@@ -118,14 +134,19 @@ impl FixedLoader {
 }
 
 impl FixedLoader {
-    /// The weight, its matrix by its number in the cache.
-    fn kept(&self, weight: FixedWeight) -> FixedWeight {
-        let Some(cache) = &self.cache else { return weight };
-        let keep = |FixedValues { matrix, bias }| {
-            let key = self.frac_bits.len() as u64;
-            FixedValues { matrix: matrix.keep_in(cache.clone(), key), bias }
-        };
-        FixedWeight { values: weight.values.map(keep), ..weight }
+    /// The weight, its matrix by its number in the cache and with other processes.
+    fn numbered(&self, weight: FixedWeight) -> FixedWeight {
+        let number = self.frac_bits.len();
+        let values = weight.values.map(|FixedValues { mut matrix, bias }| {
+            if let Some(cache) = &self.cache {
+                matrix = matrix.keep_in(cache.clone(), number as u64);
+            }
+            if let Some(spread) = &self.spread {
+                matrix = matrix.spread_over(spread.clone(), number);
+            }
+            FixedValues { matrix, bias }
+        });
+        FixedWeight { values, ..weight }
     }
 }
 
@@ -134,7 +155,7 @@ impl WeightLoader for FixedLoader {
 
     fn load(&mut self, spec: &WeightSpec, data: Option<WeightData>) -> Result<FixedWeight, engine::Error> {
         let weight = match data {
-            Some(data) => self.kept(quantise(spec, data)?),
+            Some(data) => self.numbered(quantise_over(spec, data, self.spread.as_deref())?),
             None => FixedWeight::with_frac(spec, self.announced.pop_front().unwrap_or(DEFAULT_WEIGHT_FRAC)),
         };
         self.frac_bits.push(weight.frac);

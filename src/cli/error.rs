@@ -31,6 +31,19 @@ pub(super) enum Error {
     /// A model, an engine or the peer.
     #[error(transparent)]
     Model(#[from] model::Error),
+    /// Processes that multiply together.
+    #[error(transparent)]
+    Spread(#[from] spread::SpreadError),
+    /// A process that multiplies for another one.
+    #[error("rank {rank} on {host}")]
+    Rank {
+        /// Which.
+        rank: usize,
+        /// Its machine.
+        host: String,
+        /// What happened.
+        source: Box<Error>,
+    },
     /// A family of kernels that the processor lacks.
     #[error(transparent)]
     Cpu(#[from] bits::cpu::CpuError),

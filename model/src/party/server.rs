@@ -1,9 +1,9 @@
 //! The party with the model.
 
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use net::{Channel, Role};
-use protocols::{FixedLoader, FixedWeight, Secure, WeightCache};
+use protocols::{FixedLoader, FixedWeight, Secure, Spread, WeightCache};
 
 use super::opening::SessionKind;
 use super::recorder::{Booked, Recorder, finish};
@@ -47,11 +47,23 @@ impl ModelServer {
     /// # Errors
     /// By the tensor's name: what is missing, has another shape, is not finite or does not fit the fixed point.
     pub fn load_keeping(files: ModelFiles, kept_bytes: usize) -> Result<Self, Error> {
+        Self::load_spread(files, kept_bytes, None)
+    }
+
+    /// [`ModelServer::load_keeping`], with products in the clear taken by all processes of `spread`. The others load
+    /// the same files at the same time with [`own_columns`](crate::own_columns).
+    ///
+    /// # Errors
+    /// Those of [`ModelServer::load`], and [`protocols::Error::Spread`].
+    pub fn load_spread(files: ModelFiles, kept_bytes: usize, spread: Option<Arc<dyn Spread>>) -> Result<Self, Error> {
         let ModelFiles { name, spec, checkpoint, tokenizer } = files;
         let mut loader = match kept_bytes {
             0 => FixedLoader::default(),
             limit => FixedLoader::keeping(WeightCache::new(limit)),
         };
+        if let Some(spread) = spread {
+            loader = loader.spread_over(spread);
+        }
         let model = Model::load(&mut loader, &spec, Some(&checkpoint))?;
         let frac_bits = loader.frac_bits().to_vec();
         let public = PublicModel { name, spec, frac_bits, tokenizer };

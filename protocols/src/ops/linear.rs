@@ -68,7 +68,7 @@ impl Operation for Linear<'_> {
     fn twin(&self, twin: &mut Twin, x: &ArrayD<u64>) -> Result<ArrayD<u64>, Error> {
         let values = self.weight.known()?;
         let outputs = self.weight.spec.outputs;
-        let y = times_matrix(&integers(x, LINEAR_WIDTH), &values.matrix);
+        let y = times_matrix(&integers(x, LINEAR_WIDTH), &values.matrix)?;
         // The product must fit the ring, and so must what the bias makes of it.
         let product = twin.fitted("linear", shaped(&self.result(x.shape()), y), LINEAR_WIDTH)?;
         let biases = (0..outputs).cycle().map(|j| i128::from(values.bias[j]));

@@ -29,7 +29,6 @@ use net::Role;
 use rand::Rng;
 
 use crate::correlation::CorrelationKind;
-use crate::kernel;
 use crate::matrix::WEIGHT_BITS;
 use crate::operation::prelude::*;
 use crate::options::Masks;
@@ -263,7 +262,7 @@ fn prepared(
                 masked.iter_mut().zip(x).for_each(|(m, x)| *m = m.wrapping_add(*x));
             }
             opening::note(s, "", &masked, &[width]);
-            let mut y = kernel::times_matrix(&masked, matrix);
+            let mut y = matrix.times(&masked)?;
             y.iter_mut().zip(masks).for_each(|(y, share)| *y = y.wrapping_add(*share));
             Ok(y)
         }

@@ -10,6 +10,7 @@
 //! | [`metrics`] | counters and their page |
 //! | [`log`] | events to standard error, which may fail |
 //! | [`signals`] | the end |
+//! | [`ranks`] | products spread over the ranks of mpirun |
 //!
 //! The main thread waits for the end: a signal, or with `--once` the first session.
 
@@ -18,6 +19,7 @@ mod desk;
 mod door;
 mod log;
 mod metrics;
+mod ranks;
 mod signals;
 mod visit;
 mod watch;
@@ -47,11 +49,18 @@ use accounts::Book;
 use desk::{Desk, Places};
 use door::{Door, Idle};
 use metrics::{Metrics, Now};
+use ranks::Job;
 use watch::Watch;
 
 /// Serves a model: clients generate text with it and do not learn its weights. Many clients are served at once; the
 /// others wait in a queue and hear their place. SIGTERM or SIGINT lets running sessions finish; a second signal ends
 /// the server at once. One line on standard output says when clients may come.
+///
+/// `mpirun -n RANKS waggle serve ...`, where waggle was built with `--features mpi`, spreads the products of the
+/// online phase over ranks, which may be on several hosts. Rank 0 serves; every rank opens the same --model and
+/// touches its own columns of each matrix. Correlations are made on rank 0, which reads all of the model for them.
+/// MPI encrypts nothing: masked inputs and products with the weights travel openly between the ranks, and together
+/// they give the weights away, so their network must be the server's own.
 #[derive(Args, Debug)]
 pub(super) struct ServeArgs {
     /// Hugging Face directory, or the name of a bundled model.
@@ -174,6 +183,11 @@ impl Line {
 
 pub(super) fn run(args: ServeArgs) -> Result<(), Error> {
     let _flush = log::start(if args.machine.is_some() { log::Level::Error } else { args.log }, args.log_format)?;
+    // The server of a demo belongs to the process that started it, not to a job.
+    let job = if args.machine.is_some() { Job::alone() } else { Job::join()? };
+    if job.is_helper() {
+        return job.help(|| open_model(&args.model));
+    }
     check_writable(args.json.as_deref())?;
     if args.pools.is_some() {
         args.terms.allow_two_phases()?;
@@ -202,7 +216,9 @@ pub(super) fn run(args: ServeArgs) -> Result<(), Error> {
     });
     let page = page.transpose()?;
 
-    let hosted = ModelServer::load_keeping(open_model(&args.model)?, args.weight_cache)?;
+    let files = job.meet(open_model(&args.model))?;
+    let hosted = ModelServer::load_spread(files, args.weight_cache, job.spread())?;
+    job.ready()?;
     if args.no_calibration {
         warn!(
             "not calibrated: if values of this model leave the ranges of operations, texts are spoilt and nobody notices"

@@ -1,0 +1,32 @@
+//! What is needed of a means to reach other ranks.
+
+/// A job of ranks that reach each other. One thread of each rank makes all calls.
+///
+/// Messages from one rank to another arrive in the order in which they were sent. A rank that cannot be reached ends
+/// the job, so nothing here returns an error.
+pub(crate) trait Comm {
+    /// This rank, from 0.
+    fn rank(&self) -> usize;
+
+    /// Number of ranks.
+    fn size(&self) -> usize;
+
+    /// The name of this rank's machine.
+    fn host(&self) -> String;
+
+    /// Sends a message of at most 2^31 - 1 bytes.
+    fn send(&self, to: usize, message: &[u8]);
+
+    /// Waits for the next message, however long, without keeping a processor busy.
+    fn receive(&self, from: usize) -> Vec<u8>;
+
+    /// Makes the words of rank 0 those of all ranks. All call it with as many, at most 2^31 - 1.
+    fn broadcast(&self, words: &mut [u64]);
+
+    /// The parts of all ranks one after another at rank 0, and nothing elsewhere. The part of a rank has
+    /// `counts[rank]` words; together they are at most 2^31 - 1. Rank 0 alone looks at `counts`.
+    fn gather(&self, part: &[u64], counts: &[usize]) -> Vec<u64>;
+
+    /// Ends all ranks at once, because this one has a bug.
+    fn abort(&self);
+}

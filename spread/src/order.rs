@@ -1,0 +1,141 @@
+//! All messages between ranks but words of products.
+
+use crate::SpreadError;
+
+/// Longest host and reason that a rank gives. MPI sends so little without waiting for whoever receives it, which may
+/// have ended.
+const MAX_WORDS: usize = 1024;
+
+/// What rank 0 tells another rank.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Order {
+    /// The largest entry of the next matrix.
+    Largest(f32),
+    /// Takes part in a product with so many rows.
+    Times {
+        /// Of the matrix.
+        number: usize,
+        /// Rows of X.
+        rows: usize,
+    },
+    /// Ends.
+    End,
+}
+
+impl Order {
+    pub(crate) fn to_bytes(self) -> Vec<u8> {
+        let fields = match self {
+            Order::Largest(value) => [0, u64::from(value.to_bits()), 0],
+            Order::Times { number, rows } => [1, number as u64, rows as u64],
+            Order::End => [2, 0, 0],
+        };
+        fields.into_iter().flat_map(u64::to_le_bytes).collect()
+    }
+
+    pub(crate) fn from_bytes(bytes: &[u8], step: &'static str) -> Result<Self, SpreadError> {
+        let malformed = SpreadError::Malformed { rank: 0, step, bytes: bytes.len() };
+        let (fields, []) = bytes.as_chunks::<8>() else { return Err(malformed) };
+        let fields: Vec<u64> = fields.iter().map(|field| u64::from_le_bytes(*field)).collect();
+        match fields[..] {
+            [0, bits, 0] => {
+                u32::try_from(bits).map(|bits| Order::Largest(f32::from_bits(bits))).map_err(|_| malformed)
+            }
+            [1, number, rows] => match (usize::try_from(number), usize::try_from(rows)) {
+                (Ok(number), Ok(rows)) => Ok(Order::Times { number, rows }),
+                _ => Err(malformed),
+            },
+            [2, 0, 0] => Ok(Order::End),
+            _ => Err(malformed),
+        }
+    }
+}
+
+/// What another rank tells rank 0.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Word {
+    /// It has opened this model.
+    Model {
+        /// What must be the same everywhere.
+        digest: String,
+        /// Its machine.
+        host: String,
+    },
+    /// The largest entry of its columns.
+    Largest(f32),
+    /// All its matrices are ready.
+    Ready,
+    /// It cannot go on.
+    Failed {
+        /// Its machine.
+        host: String,
+        /// Why.
+        reason: String,
+    },
+}
+
+impl Word {
+    pub(crate) fn to_bytes(&self) -> Vec<u8> {
+        let tagged = |tag: u8, rest: &[u8]| [&[tag], rest].concat();
+        match self {
+            Word::Model { digest, host } => tagged(0, format!("{digest}\n{host}").as_bytes()),
+            Word::Largest(value) => tagged(1, &value.to_bits().to_le_bytes()),
+            Word::Ready => tagged(2, &[]),
+            Word::Failed { host, reason } => {
+                let words = format!("{host}\n{reason}");
+                tagged(3, &words.as_bytes()[..words.floor_char_boundary(MAX_WORDS)])
+            }
+        }
+    }
+
+    pub(crate) fn from_bytes(bytes: &[u8], rank: usize, step: &'static str) -> Result<Self, SpreadError> {
+        let parse = || {
+            let (tag, rest) = bytes.split_first()?;
+            match tag {
+                0 => {
+                    let (digest, host) = std::str::from_utf8(rest).ok()?.split_once('\n')?;
+                    Some(Word::Model { digest: digest.into(), host: host.into() })
+                }
+                1 => Some(Word::Largest(f32::from_bits(u32::from_le_bytes(rest.try_into().ok()?)))),
+                2 if rest.is_empty() => Some(Word::Ready),
+                3 => {
+                    let (host, reason) = std::str::from_utf8(rest).ok()?.split_once('\n')?;
+                    Some(Word::Failed { host: host.into(), reason: reason.into() })
+                }
+                _ => None,
+            }
+        };
+        parse().ok_or(SpreadError::Malformed { rank, step, bytes: bytes.len() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_come_back() {
+        for order in [Order::Largest(0.1), Order::Times { number: 7, rows: 1 << 40 }, Order::End] {
+            assert_eq!(Order::from_bytes(&order.to_bytes(), "step").unwrap(), order);
+        }
+        let model = Word::Model { digest: "a1".into(), host: "node-7".into() };
+        let failed = |reason: &str| Word::Failed { host: "node-7".into(), reason: reason.into() };
+        for word in [model, Word::Largest(-0.0), Word::Ready, failed("no file;\nnone")] {
+            assert_eq!(Word::from_bytes(&word.to_bytes(), 1, "step").unwrap(), word);
+        }
+        let long = failed(&"ä".repeat(MAX_WORDS));
+        assert!(long.to_bytes().len() <= MAX_WORDS + 1);
+        assert!(matches!(Word::from_bytes(&long.to_bytes(), 1, "step"), Ok(Word::Failed { .. })));
+    }
+
+    #[test]
+    fn what_is_no_message_is_refused() {
+        for bytes in [&[][..], &[0; 8], &[3; 24], &[0; 25], &[&[0; 8][..], &[255; 16]].concat()] {
+            let refused = Order::from_bytes(bytes, "step");
+            assert_eq!(refused, Err(SpreadError::Malformed { rank: 0, step: "step", bytes: bytes.len() }));
+        }
+        for bytes in [&[][..], &[0, b'x'], &[0, 255, b'\n'], &[1, 0, 0], &[2, 0], &[3, b'x'], &[4]] {
+            let refused = Word::from_bytes(bytes, 3, "step");
+            assert_eq!(refused, Err(SpreadError::Malformed { rank: 3, step: "step", bytes: bytes.len() }));
+        }
+    }
+}

@@ -1,0 +1,268 @@
+//! Rank 0, which serves clients, and the others, which multiply for it.
+
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+
+use protocols::spread::OwnProduct;
+use protocols::{Error, FixedMatrix, Spread};
+
+use crate::SpreadError;
+use crate::comm::Comm;
+use crate::order::{Order, Word};
+use crate::owner::{Owner, abort};
+
+/// Words in one message. MPI counts in 32 bits with a sign, and so many words are also 2 GB, which some networks
+/// count in bytes.
+const MOST_WORDS: usize = (1 << 28) - 1;
+
+/// The columns of `rank` among `ranks`, for a matrix with `outputs` of them: neighbours, and for no rank more than
+/// one more than for another.
+pub fn columns_of(rank: usize, ranks: usize, outputs: usize) -> Range<usize> {
+    let start = |rank: usize| (outputs as u128 * rank as u128 / ranks as u128) as usize;
+    start(rank)..start(rank + 1)
+}
+
+/// A process's place in a job of ranks. Clones share it.
+#[derive(Clone)]
+pub struct Ranks(Arc<Inner>);
+
+struct Inner {
+    owner: Owner,
+    rank: usize,
+    size: usize,
+    host: String,
+    most_words: usize,
+}
+
+impl fmt::Debug for Ranks {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        write!(f, "rank {} of {} on {}", self.0.rank, self.0.size, self.0.host)
+    }
+}
+
+impl Ranks {
+    /// Connects in a thread of its own.
+    pub(crate) fn connect<C: Comm + 'static>(
+        connect: impl FnOnce() -> Result<C, SpreadError> + Send + 'static,
+    ) -> Result<Self, SpreadError> {
+        Self::connect_limited(connect, MOST_WORDS)
+    }
+
+    /// [`Ranks::connect`] with messages of at most `most_words` words, the same at all ranks.
+    pub(crate) fn connect_limited<C: Comm + 'static>(
+        connect: impl FnOnce() -> Result<C, SpreadError> + Send + 'static,
+        most_words: usize,
+    ) -> Result<Self, SpreadError> {
+        let owner = Owner::start(connect)?;
+        let (rank, size, host) = owner.call(|comm| (comm.rank(), comm.size(), comm.host()))?;
+        Ok(Ranks(Arc::new(Inner { owner, rank, size, host, most_words })))
+    }
+
+    /// This rank. Rank 0 serves clients.
+    pub fn rank(&self) -> usize {
+        self.0.rank
+    }
+
+    /// Number of ranks.
+    pub fn size(&self) -> usize {
+        self.0.size
+    }
+
+    /// The name of this rank's machine.
+    pub fn host(&self) -> &str {
+        &self.0.host
+    }
+
+    /// Every rank says what it has: the digest of its model, or why it has none. On rank 0, all digests must be
+    /// equal. The other ranks learn nothing; if they differ, rank 0 ends them.
+    ///
+    /// # Errors
+    /// On rank 0 the first of [`SpreadError::Rank`] and [`SpreadError::Differs`].
+    pub fn meet(&self, model: Result<String, String>) -> Result<(), SpreadError> {
+        const STEP: &str = "meet";
+        if self.rank() > 0 {
+            let host = self.host().to_owned();
+            let word = match model {
+                Ok(digest) => Word::Model { digest, host },
+                Err(reason) => Word::Failed { host, reason },
+            };
+            return self.tell(word);
+        }
+        // What is wrong here is known to the caller.
+        let Ok(ours) = model else { return Ok(()) };
+        let words = self.hear(STEP)?;
+        for (rank, word) in (1..).zip(words) {
+            match word? {
+                Word::Model { digest, .. } if digest == ours => {}
+                Word::Model { digest: theirs, host } => {
+                    return Err(SpreadError::Differs { rank, host, ours, theirs });
+                }
+                Word::Failed { host, reason: what } => return Err(SpreadError::Rank { rank, host, what }),
+                word => return Err(unexpected(rank, STEP, &word)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Every other rank has its matrices ready, or says why not; rank 0 waits for that.
+    ///
+    /// # Errors
+    /// On rank 0 the first [`SpreadError::Rank`].
+    pub fn ready(&self, loaded: Result<(), String>) -> Result<(), SpreadError> {
+        const STEP: &str = "ready";
+        if self.rank() > 0 {
+            let host = self.host().to_owned();
+            return self.tell(match loaded {
+                Ok(()) => Word::Ready,
+                Err(reason) => Word::Failed { host, reason },
+            });
+        }
+        for (rank, word) in (1..).zip(self.hear(STEP)?) {
+            match word? {
+                Word::Ready => {}
+                Word::Failed { host, reason: what } => return Err(SpreadError::Rank { rank, host, what }),
+                word => return Err(unexpected(rank, STEP, &word)),
+            }
+        }
+        Ok(())
+    }
+
+    /// On another rank than 0: multiplies whatever rank 0 sends by `matrices`, which are this rank's columns in the
+    /// order of their numbers, until rank 0 ends. Returns the number of products.
+    ///
+    /// # Errors
+    /// [`SpreadError::NoMatrix`] and [`SpreadError::Malformed`] if rank 0 runs another program. As rank 0 would wait
+    /// for this rank in vain, all ranks end.
+    pub fn work(&self, matrices: Vec<FixedMatrix>) -> Result<u64, SpreadError> {
+        self.0.owner.call(move |comm| work(comm, &matrices).inspect_err(|error| abort(comm, error)))?
+    }
+
+    /// Ends this process's part in the job: rank 0 tells the others to end. Products that are asked for later fail.
+    pub fn end(&self) {
+        if self.rank() == 0 {
+            // If the thread has ended, so have the others.
+            let _ = self.0.owner.call(|comm| tell_all(comm, Order::End));
+        }
+        self.0.owner.end();
+    }
+
+    /// To rank 0.
+    fn tell(&self, word: Word) -> Result<(), SpreadError> {
+        self.0.owner.call(move |comm| comm.send(0, &word.to_bytes()))
+    }
+
+    /// The next word of every other rank.
+    fn hear(&self, step: &'static str) -> Result<Vec<Result<Word, SpreadError>>, SpreadError> {
+        self.0.owner.call(move |comm| hear(comm, step))
+    }
+}
+
+fn tell_all(comm: &dyn Comm, order: Order) {
+    (1..comm.size()).for_each(|rank| comm.send(rank, &order.to_bytes()));
+}
+
+fn hear(comm: &dyn Comm, step: &'static str) -> Vec<Result<Word, SpreadError>> {
+    (1..comm.size()).map(|rank| Word::from_bytes(&comm.receive(rank), rank, step)).collect()
+}
+
+fn unexpected(rank: usize, step: &'static str, word: &Word) -> SpreadError {
+    SpreadError::Malformed { rank, step, bytes: word.to_bytes().len() }
+}
+
+fn work(comm: &dyn Comm, matrices: &[FixedMatrix]) -> Result<u64, SpreadError> {
+    const STEP: &str = "work";
+    let counts = vec![0; comm.size()];
+    let mut done = 0;
+    loop {
+        let bytes = comm.receive(0);
+        match Order::from_bytes(&bytes, STEP)? {
+            Order::End => return Ok(done),
+            Order::Times { number, rows } => {
+                let matrix = matrices.get(number);
+                let matrix = matrix.ok_or(SpreadError::NoMatrix { number, matrices: matrices.len() })?;
+                let mut x = vec![0; rows * matrix.shape().0];
+                comm.broadcast(&mut x);
+                comm.gather(&matrix.times_here(&x), &counts);
+                done += 1;
+            }
+            Order::Largest(_) => return Err(SpreadError::Malformed { rank: 0, step: STEP, bytes: bytes.len() }),
+        }
+    }
+}
+
+/// Rank 0's part of a product with the matrix `number`.
+fn product(
+    comm: &dyn Comm,
+    number: usize,
+    (inputs, outputs): (usize, usize),
+    own: &OwnProduct,
+    x: &mut [u64],
+) -> Vec<u64> {
+    let rows = x.len() / inputs;
+    tell_all(comm, Order::Times { number, rows });
+    comm.broadcast(x);
+    let ranges: Vec<Range<usize>> = (0..comm.size()).map(|rank| columns_of(rank, comm.size(), outputs)).collect();
+    let counts: Vec<usize> = ranges.iter().map(|range| rows * range.len()).collect();
+    let gathered = comm.gather(&own(x), &counts);
+    let mut out = vec![0; rows * outputs];
+    let mut rest = &gathered[..];
+    for (range, count) in ranges.into_iter().zip(counts) {
+        let (part, others) = rest.split_at(count);
+        rest = others;
+        if range.is_empty() {
+            continue;
+        }
+        for (out, part) in out.chunks_exact_mut(outputs).zip(part.chunks_exact(range.len())) {
+            out[range.clone()].copy_from_slice(part);
+        }
+    }
+    out
+}
+
+impl Spread for Ranks {
+    fn columns(&self, outputs: usize) -> Range<usize> {
+        columns_of(self.rank(), self.size(), outputs)
+    }
+
+    fn largest(&self, own: f32) -> Result<f32, Error> {
+        const STEP: &str = "largest";
+        if self.rank() > 0 {
+            self.tell(Word::Largest(own))?;
+            let order = self.0.owner.call(|comm| Order::from_bytes(&comm.receive(0), STEP))??;
+            return match order {
+                Order::Largest(value) => Ok(value),
+                Order::End => Err(SpreadError::Ended.into()),
+                Order::Times { .. } => {
+                    Err(SpreadError::Malformed { rank: 0, step: STEP, bytes: order.to_bytes().len() }.into())
+                }
+            };
+        }
+        let mut most = own;
+        for (rank, word) in (1..).zip(self.hear(STEP)?) {
+            match word? {
+                Word::Largest(value) => most = most.max(value),
+                Word::Failed { host, reason: what } => return Err(SpreadError::Rank { rank, host, what }.into()),
+                word => return Err(unexpected(rank, STEP, &word).into()),
+            }
+        }
+        self.0.owner.call(move |comm| tell_all(comm, Order::Largest(most)))?;
+        Ok(most)
+    }
+
+    fn times(&self, number: usize, shape: (usize, usize), own: OwnProduct, x: &[u64]) -> Result<Vec<u64>, Error> {
+        let (inputs, outputs) = shape;
+        let limit = self.0.most_words;
+        let rows = limit / inputs.max(outputs).max(1);
+        if rows == 0 {
+            return Err(SpreadError::TooWide { inputs, outputs, limit }.into());
+        }
+        let mut out = Vec::with_capacity(x.len().checked_div(inputs).unwrap_or(0) * outputs);
+        // Without inputs there is nothing to multiply, and no rows.
+        for x in x.chunks((rows * inputs).max(1)) {
+            let (mut x, own) = (x.to_vec(), own.clone());
+            out.extend(self.0.owner.call(move |comm| product(comm, number, shape, &own, &mut x))?);
+        }
+        Ok(out)
+    }
+}

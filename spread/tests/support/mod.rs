@@ -1,0 +1,91 @@
+//! What every rank of a job does in the tests, whatever the ranks are.
+
+use std::sync::Arc;
+use std::thread;
+
+use engine::{MatrixSource, Order};
+use protocols::{FixedMatrix, Spread, WEIGHT_BITS};
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use spread::Ranks;
+
+/// Inputs, outputs and rows: fewer columns than ranks, columns that no number of ranks divides, single rows.
+const SHAPES: [(usize, usize, usize); 7] =
+    [(1, 1, 1), (9, 2, 3), (70, 3, 2), (64, 128, 1), (333, 1001, 5), (4097, 65, 2), (5, 4099, 33)];
+
+/// Integers as numbers, stored column by column.
+#[derive(Debug)]
+struct Columns {
+    inputs: usize,
+    entries: Vec<i32>,
+}
+
+impl MatrixSource for Columns {
+    fn shape(&self) -> (usize, usize) {
+        (self.inputs, self.entries.len() / self.inputs)
+    }
+
+    fn order(&self) -> Order {
+        Order::Columns
+    }
+
+    fn read(&self, line: usize, from: usize, out: &mut [f32]) {
+        let column = &self.entries[line * self.inputs..][from..];
+        out.iter_mut().zip(column).for_each(|(out, w)| *out = *w as f32 / 16.0);
+    }
+}
+
+/// The same matrices at every rank, stored by rows and by columns.
+fn matrices() -> Vec<FixedMatrix> {
+    let mut rng = StdRng::seed_from_u64(3);
+    let most = (1i32 << WEIGHT_BITS) - 1;
+    let mut entries = |count: usize| -> Vec<i32> {
+        (0..count).map(|_| (rng.next_u32() as i32 >> (31 - WEIGHT_BITS)).clamp(-most, most)).collect()
+    };
+    let both = |(inputs, outputs, _)| {
+        let stored_by_rows = FixedMatrix::integers(inputs, outputs, entries(inputs * outputs));
+        let stored_by_columns = Columns { inputs, entries: entries(inputs * outputs) };
+        [stored_by_rows, FixedMatrix::rounded(Arc::new(stored_by_columns), 4)]
+    };
+    SHAPES.into_iter().flat_map(both).collect()
+}
+
+/// Runs a rank to its end. On rank 0 compares every product with that of one process, also from several threads at
+/// once, and returns how many were equal; elsewhere returns how many were taken.
+pub(crate) fn run(ranks: &Ranks) -> u64 {
+    let matrices = matrices();
+    ranks.meet(Ok("the same".into())).expect("all have the same");
+    let own = ranks.rank() as f32 * if ranks.rank() % 2 == 0 { 1.0 } else { 0.5 };
+    let largest =
+        (0..ranks.size()).map(|rank| rank as f32 * if rank % 2 == 0 { 1.0 } else { 0.5 }).fold(0.0, f32::max);
+    assert_eq!(ranks.largest(own).expect("all answer"), largest);
+    ranks.ready(Ok(())).expect("all are ready");
+    if ranks.rank() > 0 {
+        let own = matrices.iter().map(|matrix| matrix.columns(ranks.columns(matrix.shape().1))).collect();
+        let done = ranks.work(own).expect("rank 0 runs the same program");
+        ranks.end();
+        return done;
+    }
+    let compare = |seed: u64| {
+        let mut rng = StdRng::seed_from_u64(seed);
+        for (number, matrix) in matrices.iter().enumerate() {
+            let rows = SHAPES[number / 2].2;
+            let x: Vec<u64> = (0..rows * matrix.shape().0).map(|_| rng.next_u64()).collect();
+            let spread = matrix.clone().spread_over(Arc::new(ranks.clone()), number);
+            let product = spread.times(&x).expect("all multiply");
+            assert!(product == matrix.times_here(&x), "matrix {number} of shape {:?}", matrix.shape());
+            assert!(product.iter().any(|word| *word != 0), "a product of random words");
+        }
+    };
+    compare(0);
+    let sessions = 4;
+    thread::scope(|scope| {
+        for seed in 1..=sessions {
+            scope.spawn(move || compare(seed));
+        }
+    });
+    ranks.end();
+    let refused = matrices[0].clone().spread_over(Arc::new(ranks.clone()), 0).times(&[1]);
+    assert!(refused.is_err_and(|error| error.to_string() == "rank 0 has ended"));
+    (sessions + 1) * matrices.len() as u64
+}

@@ -1,0 +1,104 @@
+//! `waggle serve` under mpirun: rank 0 serves clients, the others multiply for it. See [`spread`].
+
+use std::sync::Arc;
+use std::thread;
+
+use model::{ModelFiles, own_columns};
+use protocols::Spread;
+use spread::{Ranks, SpreadError};
+use tracing::info;
+
+use super::signals;
+use crate::cli::Error;
+use crate::cli::error::describe;
+
+/// This process's part in a job, if there is one. Dropping it on rank 0 ends the other ranks, whatever rank 0 ends
+/// with.
+pub(super) struct Job(Option<Ranks>);
+
+impl Job {
+    /// A process by itself.
+    pub(super) fn alone() -> Self {
+        Job(None)
+    }
+
+    /// Joins the job if mpirun started this process along with others.
+    pub(super) fn join() -> Result<Self, Error> {
+        Ok(Job(spread::start()?))
+    }
+
+    /// Whether this rank multiplies for another one.
+    pub(super) fn is_helper(&self) -> bool {
+        self.0.as_ref().is_some_and(|ranks| ranks.rank() > 0)
+    }
+
+    /// Who takes products with this process.
+    pub(super) fn spread(&self) -> Option<Arc<dyn Spread>> {
+        self.0.clone().map(|ranks| Arc::new(ranks) as Arc<dyn Spread>)
+    }
+
+    /// Makes sure that all ranks have the same model, `opened` at this one.
+    pub(super) fn meet(&self, opened: Result<ModelFiles, Error>) -> Result<ModelFiles, Error> {
+        let Some(ranks) = &self.0 else { return opened };
+        let digest = opened.and_then(|files| Ok((files.sampled_digest()?, files)));
+        ranks.meet(digest.as_ref().map(|(digest, _)| digest.clone()).map_err(|error| describe(error)))?;
+        Ok(digest?.1)
+    }
+
+    /// Waits until all ranks have read their columns.
+    pub(super) fn ready(&self) -> Result<(), Error> {
+        let Some(ranks) = &self.0 else { return Ok(()) };
+        ranks.ready(Ok(()))?;
+        info!(ranks = ranks.size(), "products of the online phase are spread over the ranks, without encryption");
+        Ok(())
+    }
+
+    /// Multiplies for rank 0, with the model that `open` opens, until rank 0 ends.
+    pub(super) fn help(&self, open: impl FnOnce() -> Result<ModelFiles, Error>) -> Result<(), Error> {
+        let Some(ranks) = &self.0 else { return Ok(()) };
+        // Whoever ends the job signals all ranks. Sessions that run need these until rank 0 ends.
+        let rank = ranks.rank();
+        signals::on_signal(move |signal| info!(rank, "{signal}: this rank ends with rank 0"))
+            .map_err(|source| Error::Serve { what: "wait for signals", source })?;
+        let named = |source| Error::Rank { rank, host: ranks.host().into(), source: Box::new(source) };
+        let files = self.meet(open()).map_err(named)?;
+        let loaded = own_columns(&files, Arc::new(ranks.clone()));
+        if loaded.as_ref().is_err_and(rank_0_has_ended) {
+            // It says why. mpirun kills all when the first process fails, and would cut its words off.
+            info!(rank, "rank 0 has ended");
+            return Ok(());
+        }
+        ranks.ready(loaded.as_ref().map(|_| ()).map_err(|error| describe(error)))?;
+        let matrices = loaded.map_err(|error| named(error.into()))?;
+        let threads = thread::available_parallelism().map_or(1, usize::from);
+        let entries: usize = matrices.iter().map(|matrix| matrix.shape().0 * matrix.shape().1).sum();
+        info!(
+            rank,
+            host = ranks.host(),
+            threads,
+            entries,
+            "this rank has its columns of {} matrices",
+            matrices.len()
+        );
+        let products = ranks.work(matrices)?;
+        info!(rank, products, "the end");
+        Ok(())
+    }
+}
+
+/// Whether a model could not be read because rank 0 has ended.
+fn rank_0_has_ended(error: &model::Error) -> bool {
+    let model::Error::Engine(error) = error else { return false };
+    match error.backend::<protocols::Error>() {
+        Some(protocols::Error::Spread(error)) => error.downcast_ref() == Some(&SpreadError::Ended),
+        _ => false,
+    }
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        if let Some(ranks) = &self.0 {
+            ranks.end();
+        }
+    }
+}

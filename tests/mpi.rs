@@ -1,0 +1,181 @@
+//! A server under mpirun: the same sessions as one process has, to the byte, and one end for all ranks.
+
+mod support;
+
+use std::io::ErrorKind;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use serde_json::Value;
+use support::{Server, ended, home, json, text};
+
+/// The longest time that a job may take to end, on a busy machine.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// A free port of this machine.
+const FREE: &str = "--listen 127.0.0.1:0";
+
+/// mpirun, with one rank for each of these models.
+fn mpirun(models: &[&str], arguments: &str) -> Command {
+    let mut command = Command::new("mpirun");
+    command.args(["--allow-run-as-root", "--oversubscribe"]).env("WAGGLE_HOME", home());
+    for (rank, model) in models.iter().enumerate() {
+        if rank > 0 {
+            command.arg(":");
+        }
+        command.args(["-n", "1", env!("CARGO_BIN_EXE_waggle"), "serve", "--model", model]);
+        command.args(arguments.split_whitespace());
+    }
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// Whether there is an mpirun; says so if not.
+fn there_is_mpirun() -> bool {
+    match Command::new("mpirun").arg("--version").stdout(Stdio::null()).status() {
+        Ok(_) => true,
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            eprintln!("\n*** SKIPPED: there is no mpirun on this machine ***\n");
+            false
+        }
+        Err(error) => panic!("mpirun: {error}"),
+    }
+}
+
+/// The pid of a rank of a job that runs on this machine.
+#[cfg(target_os = "linux")]
+fn pid_of(mpirun: &Server, rank: usize) -> String {
+    let pid = mpirun.child.id();
+    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
+    let variable = format!("OMPI_COMM_WORLD_RANK={rank}");
+    let is_rank = |pid: &&str| {
+        let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        environment.split(|byte| *byte == 0).any(|entry| entry == variable.as_bytes())
+    };
+    children.split_whitespace().find(is_rank).expect("Open MPI starts the ranks itself").to_owned()
+}
+
+#[cfg(target_os = "linux")]
+fn kill(signal: &str, pid: &str) {
+    assert!(Command::new("kill").args([&format!("-{signal}"), pid]).status().unwrap().success());
+}
+
+/// Whatever a report counts, and what was generated; not what is measured.
+fn counted(report: &Value) -> Value {
+    match report {
+        Value::Object(fields) => {
+            let measured = ["seconds", "cpu", "memory", "wire", "model", "per_second"];
+            let counted = fields.iter().filter(|(name, _)| !measured.iter().any(|word| name.contains(word)));
+            Value::Object(counted.map(|(name, value)| (name.clone(), self::counted(value))).collect())
+        }
+        Value::Array(values) => Value::Array(values.iter().map(counted).collect()),
+        value => value.clone(),
+    }
+}
+
+#[test]
+fn sessions_are_those_of_one_process_to_the_byte() {
+    if !there_is_mpirun() {
+        return;
+    }
+    for model in ["shakespeare-gpt2", "shakespeare-llama"] {
+        let alone = Server::start(&format!("--model {model}"));
+        let spread = Server::run(&mut mpirun(&[model, model, model], &format!("{FREE} --sessions 2")));
+        spread.log().wait_for("this rank has its columns");
+        for phases in ["--preprocess", ""] {
+            let arguments = format!("--prompt JULIET: --tokens 6 {phases}");
+            let (one, many) = (json(&mut alone.client(&arguments)), json(&mut spread.client(&arguments)));
+            assert!(one["text"].as_str().is_some_and(|text| text.len() > 3), "{one}");
+            let online = &one["phases"]["decode"]["bytes_client_to_server"];
+            assert!(online.as_u64().is_some_and(|bytes| bytes > 1000), "{one}");
+            assert_eq!(counted(&one), counted(&many), "{model} {phases}");
+        }
+        // Two sessions at once: their products take turns.
+        let clients = [(); 2].map(|()| spread.client("--prompt JULIET: --tokens 6 --preprocess").spawn().unwrap());
+        let texts = clients.map(|client| text(&ended(client, 5 * LIMIT).stdout));
+        assert!(!texts[0].is_empty() && texts[0] == texts[1], "{texts:?}");
+    }
+}
+
+#[test]
+fn all_ranks_end_with_rank_0() {
+    if !there_is_mpirun() {
+        return;
+    }
+    let model = "shakespeare-llama";
+    let once = Server::run(&mut mpirun(&[model, model], &format!("{FREE} --once")));
+    json(&mut once.client("--prompt JULIET: --tokens 2 --preprocess"));
+    let (code, log) = once.end(LIMIT);
+    assert_eq!(code, Some(0), "{log}");
+    let products = log.lines().find(|line| line.contains("the end") && line.contains("rank=1")).expect(&log);
+    assert!(!products.contains("products=0"), "{products}");
+    // What rank 0 cannot do, the others need not wait for.
+    let taken = Server::start("--model shakespeare-llama");
+    let refused = mpirun(&[model, model], &format!("--listen {}", taken.address)).spawn().unwrap();
+    let output = ended(refused, LIMIT);
+    let log = text(&output.stderr);
+    assert!(!output.status.success() && log.contains("error: cannot listen on"), "{log}");
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_signal_to_rank_0_ends_all_in_good_order_and_a_lost_rank_ends_all() {
+    if !there_is_mpirun() {
+        return;
+    }
+    let model = "shakespeare-llama";
+    let server = Server::run(&mut mpirun(&[model, model], FREE));
+    kill("TERM", &pid_of(&server, 1));
+    server.log().wait_for("this rank ends with rank 0");
+    kill("TERM", &pid_of(&server, 0));
+    let (code, log) = server.end(LIMIT);
+    assert_eq!(code, Some(0), "{log}");
+
+    let server = Server::run(&mut mpirun(&[model, model], FREE));
+    kill("KILL", &pid_of(&server, 1));
+    let (code, log) = server.end(LIMIT);
+    assert_ne!(code, Some(0), "{log}");
+    assert!(log.contains("rank 1"), "{log}");
+}
+
+#[test]
+fn a_rank_with_another_model_or_none_is_named() {
+    if !there_is_mpirun() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let broken = dir.path().join("broken");
+    copy_llama(&broken);
+    std::fs::write(broken.join("model.safetensors"), b"short").unwrap();
+    let retrained = dir.path().join("retrained");
+    copy_llama(&retrained);
+    let weights = retrained.join("model.safetensors");
+    let mut bytes = std::fs::read(&weights).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    std::fs::write(&weights, bytes).unwrap();
+    let model = "shakespeare-llama";
+    let (broken, retrained) = (broken.to_str().unwrap(), retrained.to_str().unwrap());
+    for (models, words) in [
+        ([model, model, broken], ["rank 2 on ", "broken/model.safetensors: 5 bytes are no safetensors file"]),
+        ([model, "no/such/model", model], ["rank 1 on ", "`no/such/model` is neither a directory nor"]),
+        ([model, "shakespeare-gpt2", model], ["rank 1 on ", "has another model than rank 0"]),
+        ([model, model, retrained], ["rank 2 on ", "has another model than rank 0"]),
+        (["no/such/model", model, model], ["error: ", "`no/such/model` is neither a directory nor"]),
+    ] {
+        let output = ended(mpirun(&models, FREE).spawn().unwrap(), LIMIT);
+        let log = text(&output.stderr);
+        assert!(!output.status.success() && output.stdout.is_empty(), "{log}");
+        let named = |line: &str| line.starts_with("error: ") && words.iter().all(|words| line.contains(words));
+        assert!(log.lines().any(named), "{words:?} in\n{log}");
+    }
+}
+
+/// The bundled LLaMA as a directory.
+fn copy_llama(to: &Path) {
+    let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("model/assets/shakespeare-llama");
+    std::fs::create_dir(to).unwrap();
+    for file in ["config.json", "model.safetensors", "tokenizer.json"] {
+        std::fs::copy(from.join(file), to.join(file)).unwrap();
+    }
+}
