@@ -68,7 +68,7 @@ pub use planner::Planner;
 pub use plans::Plans;
 pub use session::Session;
 pub use spill::{StockError, check_space};
-pub use stock::{Needs, Stock};
+pub use stock::{MAX_PARTS, Needs, Part, PartError, Stock};
 pub use two_party::TwoParty;
 pub use weight::{DEFAULT_WEIGHT_FRAC, FixedLoader, FixedValues, FixedWeight, MIN_WEIGHT_FRAC, quantise};
 pub use words::Words;

@@ -5,10 +5,12 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use net::Role;
+use protocols::{MAX_PARTS, Part};
 
 use super::draft::{Draft, Pending, Written};
 use super::file::Pool;
 use super::list::{Found, PENDING, State, find};
+use super::set::PoolSet;
 use super::{PoolError, PoolId};
 use crate::Error;
 
@@ -21,8 +23,8 @@ pub struct Pools {
     dir: PathBuf,
     max: usize,
     max_per_peer: usize,
-    /// Whose sessions are filling one now.
-    filling: Arc<Mutex<Vec<Option<String>>>>,
+    /// Whose sessions of this process are filling one now, and how much of one.
+    filling: Arc<Mutex<Vec<(Option<String>, Share)>>>,
 }
 
 impl Pools {
@@ -56,12 +58,12 @@ impl Pools {
         &self.dir
     }
 
-    /// Makes the file of a new pool of `peer`'s, which counts from here on.
+    /// Makes the file of a new pool of `peer`'s, or of a part of one, which counts from here on.
     ///
     /// # Errors
     /// [`PoolError::Full`], [`PoolError::FullForPeer`], [`PoolError::Waiting`] if there are too many, counting those
     /// that other sessions are about to fill; [`PoolError::Io`] if no file can be made.
-    pub(crate) fn draft(&self, id: PoolId, peer: Option<&str>) -> Result<Place, PoolError> {
+    pub(crate) fn draft(&self, id: PoolId, peer: Option<&str>, part: Part) -> Result<Place, PoolError> {
         let mut filling = self.filling.lock().unwrap_or_else(PoisonError::into_inner);
         let files = self.files()?;
         for stale in files.iter().filter(|file| file.state() == State::Pending && file.is_stale()) {
@@ -69,28 +71,33 @@ impl Pools {
         }
         let (max, max_per_peer) = (self.max, self.max_per_peer.min(self.max));
         let mine = |other: Option<&str>| other == peer;
-        let kept = || files.iter().filter(|file| file.state() == State::Pool);
-        if kept().count() + filling.len() >= max {
+        let sum = |state: State, wanted: &dyn Fn(Option<&str>) -> bool| -> Share {
+            let files = files.iter().filter(|file| file.state() == state && wanted(file.peer()));
+            files.map(|file| share(file.part())).sum()
+        };
+        let begun = |wanted: &dyn Fn(Option<&str>) -> bool| -> Share {
+            filling.iter().filter(|(other, _)| wanted(other.as_deref())).map(|(_, share)| share).sum()
+        };
+        let own = share(Some(part));
+        let fits = |kept: Share, max: usize| kept + own <= ONE.saturating_mul(max as Share);
+        if !fits(sum(State::Pool, &|_| true) + begun(&|_| true), max) {
             return Err(PoolError::Full { limit: max });
         }
-        let of_peer = kept().filter(|file| mine(file.peer())).count()
-            + filling.iter().filter(|other| mine(other.as_deref())).count();
-        if of_peer >= max_per_peer {
+        if !fits(sum(State::Pool, &mine) + begun(&mine), max_per_peer) {
             return Err(PoolError::FullForPeer { limit: max_per_peer });
         }
         // Waiting files count for no quota, but must not fill the disk.
-        let waiting = files.iter().filter(|file| file.state() == State::Pending && mine(file.peer())).count();
-        if waiting >= max_per_peer {
+        if !fits(sum(State::Pending, &mine), max_per_peer) {
             return Err(PoolError::Waiting { limit: max_per_peer });
         }
         let draft = Draft::create(&self.path(id))?;
-        filling.push(peer.map(str::to_owned));
-        let quota = Quota { filling: self.filling.clone(), peer: peer.map(str::to_owned) };
-        Ok(Place { draft, pending: self.pending(id), quota })
+        let entry = (peer.map(str::to_owned), own);
+        filling.push(entry.clone());
+        Ok(Place { draft, pending: self.pending(id), quota: Quota { filling: self.filling.clone(), entry } })
     }
 
     /// The pool `id`, be it published or waiting. The client names it, which proves that the client has its part.
-    pub(crate) fn get(&self, id: PoolId) -> Result<Pool, PoolError> {
+    pub(super) fn get(&self, id: PoolId) -> Result<Pool, PoolError> {
         let (path, pending) = (self.path(id), self.pending(id));
         let mut found = Err(PoolError::Gone);
         // The file may move between two looks; a third look sees it.
@@ -104,10 +111,35 @@ impl Pools {
         if pool.id() == id { Ok(pool) } else { Err(PoolError::Replaced { expected: id, found: pool.id() }) }
     }
 
-    /// Lets `pool` wait until the client has claimed its own part.
-    pub(crate) fn set_aside(&self, pool: Pool) -> Result<Pool, PoolError> {
-        let pending = self.pending(pool.id());
-        pool.move_to(pending)
+    /// The pool whose parts the client names in order.
+    ///
+    /// # Errors
+    /// [`PoolError::Unknown`] if one is not here, those of [`PoolSet::new`], and [`PoolError::OtherPart`] if the order
+    /// is another.
+    pub(crate) fn set(&self, ids: &[PoolId]) -> Result<PoolSet, Error> {
+        let mut parts = Vec::with_capacity(ids.len());
+        for (at, &id) in ids.iter().enumerate() {
+            let expected = Part::new(at as u32 + 1, ids.len() as u32).unwrap_or(Part::WHOLE);
+            let found = self.get(id).and_then(|pool| match pool.part() {
+                part if part.of() == expected.of() && part != expected => {
+                    Err(PoolError::OtherPart { expected, found: part })
+                }
+                _ => Ok(pool),
+            });
+            parts.push(found.map_err(|error| match error {
+                PoolError::Gone => PoolError::Unknown { id, part: expected }.into(),
+                other => other.at(&self.path(id)),
+            })?);
+        }
+        Ok(PoolSet::new(parts)?)
+    }
+
+    /// Lets all parts of `set` wait until the client has claimed its own.
+    pub(crate) fn set_aside(&self, set: PoolSet) -> Result<PoolSet, Error> {
+        set.moved(|pool| {
+            let pending = self.pending(pool.id());
+            pool.move_to(pending)
+        })
     }
 
     /// The file of `id`. Its name holds hexadecimal digits alone, whatever a client says.
@@ -122,6 +154,25 @@ impl Pools {
     fn files(&self) -> std::io::Result<Vec<Found>> {
         find(&self.dir)
     }
+}
+
+/// How much of a pool; the parts of a pool count as one pool together, because together they take its room.
+type Share = u64;
+
+/// A whole pool.
+const ONE: Share = 1 << 32;
+// Shares are rounded down, so that all parts fit where the whole does. What is lost must stay far below one part.
+const _: () = assert!(MAX_PARTS <= 1 << 8);
+
+/// The share of a file; one whose header is not whole counts as a pool.
+fn share(part: Option<Part>) -> Share {
+    ONE / Share::from(part.unwrap_or(Part::WHOLE).of())
+}
+
+/// How many pools `files` are: a part counts as its share of one.
+pub fn count(files: &[Found]) -> f64 {
+    let pools = files.iter().filter(|file| file.state() == State::Pool);
+    pools.map(|file| 1.0 / f64::from(file.part().unwrap_or(Part::WHOLE).of())).sum()
 }
 
 /// The place of a pool that is being filled, which counts as one.
@@ -153,17 +204,17 @@ impl Waiting {
     }
 }
 
-/// One entry in the list of peers that are filling; removed when dropped.
+/// One entry in the list of those that are filling; removed when dropped.
 #[derive(Debug)]
 struct Quota {
-    filling: Arc<Mutex<Vec<Option<String>>>>,
-    peer: Option<String>,
+    filling: Arc<Mutex<Vec<(Option<String>, Share)>>>,
+    entry: (Option<String>, Share),
 }
 
 impl Drop for Quota {
     fn drop(&mut self) {
         let mut filling = self.filling.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(at) = filling.iter().position(|peer| *peer == self.peer) {
+        if let Some(at) = filling.iter().position(|entry| *entry == self.entry) {
             filling.swap_remove(at);
         }
     }
