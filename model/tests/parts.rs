@@ -115,9 +115,7 @@ fn a_part_that_failed_is_made_again_alone() {
         both(fill(&hosted, &pool, part(number, 3)));
     }
     let path = part_path(&pool, part(2, 3));
-    let (well, _) = cut(&hosted, [9, usize::MAX], |opened| {
-        opened.fill_part(BOUND, part(2, 3), &path, &mut Silent)
-    });
+    let (well, _) = cut(&hosted, [9, usize::MAX], |opened| opened.fill_part(BOUND, part(2, 3), &path, &mut Silent));
     assert_eq!((well, states(&mine), states(&kept)), ([false; 2], vec![State::Pool; 2], vec![State::Pool; 2]));
     let missing = |error: &Error| match error {
         Error::PoolFile { source: PoolError::PartsMissing { parts }, .. } => parts.clone(),
@@ -182,9 +180,7 @@ fn a_server_refuses_what_is_no_set() {
     // A part that another client filled.
     let stranger = Caller { key: Some("ed25519:stranger".into()) };
     let foreign = dir.path().join("foreign");
-    let filled = session_as(&hosted, &stranger, |opened| {
-        opened.fill_part(BOUND, part(1, 2), &foreign, &mut Silent)
-    });
+    let filled = session_as(&hosted, &stranger, |opened| opened.fill_part(BOUND, part(1, 2), &foreign, &mut Silent));
     let id = filled[1].as_ref().unwrap().filled.unwrap().id;
     assert!(one.file_name().is_some_and(|name| name.to_string_lossy() != format!("{id}.pool")));
     let [client, _] = session(&hosted, |opened| {

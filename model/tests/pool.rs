@@ -4,9 +4,7 @@ mod support;
 
 use std::path::Path;
 
-use model::party::{
-    ClientOptions, ModelServer, Outcome, Request, Silent, plan_filling, plan_spending,
-};
+use model::party::{ClientOptions, ModelServer, Outcome, Request, Silent, plan_filling, plan_spending};
 use model::pool::{PoolError, PoolSet, Pools, State};
 use model::{Error, Lengths, ModelFiles, Next, Sampler, bundled};
 use net::{Entry, Phase, Role};
@@ -52,9 +50,16 @@ fn two_sessions_do_the_work_of_one() {
         assert_eq!(used.generation.tokens, truth(prompt, tokens));
         assert_eq!(untimed(&used), untimed(&other));
         let request = Request::from(Lengths { prompt: prompt.len(), tokens });
-        let planned =
-            plan_spending(hosted.public(), &terms(), &ClientOptions::default(), BOUND, Part::WHOLE, &request, &mut Silent)
-                .unwrap();
+        let planned = plan_spending(
+            hosted.public(),
+            &terms(),
+            &ClientOptions::default(),
+            BOUND,
+            Part::WHOLE,
+            &request,
+            &mut Silent,
+        )
+        .unwrap();
         assert_eq!(untimed(&used), untimed(&planned));
         if prompt.len() == BOUND.prompt {
             let late: Vec<&Entry> = used

@@ -61,11 +61,8 @@ pub(super) fn run(args: PreprocessArgs) -> Result<(), Error> {
     let outcome = progress.finish(outcome)?;
     if let Some(path) = &args.json {
         let part = Some(args.part.to_string()).filter(|_| !args.part.is_whole());
-        let chosen = [
-            ("link", args.connect.link.to_string().into()),
-            ("tokens", args.tokens.into()),
-            ("part", part.into()),
-        ];
+        let chosen =
+            [("link", args.connect.link.to_string().into()), ("tokens", args.tokens.into()), ("part", part.into())];
         let mut report = report(&model, None, args.prompt_len, &outcome, &terms, chosen)?;
         report.peak_memory_bytes.client = net::peak_memory_bytes();
         write_json(path, &report)?;

@@ -8,7 +8,9 @@ use protocols::{FixedLoader, FixedWeight, Part, Secure};
 
 use super::opening::SessionKind;
 use super::recorder::{Booked, Recorder, finish};
-use super::{Caller, ClientOptions, Filled, Observer, Outcome, Prompt, PublicModel, Request, Terms, correlations, opening};
+use super::{
+    Caller, ClientOptions, Filled, Observer, Outcome, Prompt, PublicModel, Request, Terms, correlations, opening,
+};
 use crate::pool::{Draft, PoolSet, Purpose};
 use crate::{Error, GenerateOptions, Generation, Input, Lengths, Model, Next, generate};
 

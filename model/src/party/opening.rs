@@ -294,3 +294,50 @@ fn scoped<T>(channel: &mut Channel, steps: impl FnOnce(&mut Channel) -> Result<T
 fn malformed(step: &'static str, what: impl Into<String>) -> NetError {
     NetError::Malformed { step, what: what.into() }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_has_one_encoding() {
+        let request = |kind: u8| Request {
+            lengths: Lengths { prompt: 7, tokens: 300 },
+            stop_at_eos: kind % 2 == 1,
+            padded: kind > 1,
+        };
+        let ids = |count: u32| SessionKind::Spend((0..count).map(|id| PoolId([id as u8; POOL_BYTES])).collect());
+        let part = |number, of| SessionKind::Fill(Part::new(number, of).unwrap());
+        let kinds = [SessionKind::Generate, part(1, 1), part(3, 4), part(256, 256), ids(1), ids(3), ids(MAX_PARTS)];
+        for (at, kind) in (0..4).cycle().zip(kinds) {
+            let message = encode_request(&request(at), &kind).unwrap();
+            assert!(message.len() <= MAX_REQUEST_BYTES, "{kind:?}");
+            assert_eq!(decode_request(&message).unwrap(), (request(at), kind));
+        }
+        let head = |kind: u8| [7, 0, 0, 0, 2, 0, 0, 0, 0, kind];
+        let field = |values: [u32; 4]| values.map(u32::to_le_bytes).concat();
+        let bad = [
+            Vec::new(),
+            head(0)[..9].to_vec(),
+            head(0).to_vec(),
+            head(2).to_vec(),
+            [&head(0)[..], &[0; 15]].concat(),
+            [&head(2)[..], &[0; 17]].concat(),
+            [&head(0)[..], &field([0, 0, 0, 1])].concat(),
+            [&head(0)[..], &[0; 32]].concat(),
+            [&head(3)[..], &[0; 16]].concat(),
+            [&head(1)[..], &field([0, 0, 0, 0])].concat(),
+            [&head(1)[..], &field([0, 1, 0, 0])].concat(),
+            [&head(1)[..], &field([5, 4, 0, 0])].concat(),
+            [&head(1)[..], &field([1, 257, 0, 0])].concat(),
+            [&head(1)[..], &field([1, 1, 0, 1])].concat(),
+            [&head(1)[..], &field([1, 1, 0, 0]), &[0; 16]].concat(),
+        ];
+        for message in bad {
+            assert!(
+                matches!(decode_request(&message), Err(NetError::Malformed { step: REQUEST, .. })),
+                "{message:?}"
+            );
+        }
+    }
+}

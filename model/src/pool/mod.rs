@@ -37,6 +37,23 @@
 //! The process that works on a draft or a claimed file locks it. A file without a lock was left by a crash. A server
 //! removes it when it starts, `waggle pools rm --stale` at any time.
 //!
+//! # Parts
+//!
+//! A pool may be made in up to [`MAX_PARTS`](protocols::MAX_PARTS) parts ([`Purpose::parts`]), each a pair of files
+//! with an id of its own, filled by the steps below. Sessions that fill parts know nothing of each other: a part that
+//! failed is made again, and any part made for the same takes its place. The header of a part says which one it is of
+//! how many, and its fingerprint covers that. [`PoolSet`] is what is spent: all parts of one division, made for the
+//! same, each once.
+//!
+//! In the table of spending every step is done for all parts before the message goes out. A claim first locks all
+//! parts and looks for each at its place; only then it renames one. So of two that want the same parts none is left
+//! with a few of them. A crash between two renamings loses some parts and leaves the others: each is as its row says,
+//! with its partner pending, and serves again when the lost ones were made anew.
+//!
+//! Several processes of one party, on any hosts, may share a directory of pools, if the file system renames in one
+//! step and its locks hold between them. Where locks do not hold, renaming alone still lets one process have a file,
+//! but a server that starts may remove what another is working on, which that session then reports as an error.
+//!
 //! *Filling.* What each party has if the link or a party dies after the message (or before the first):
 //!
 //! | message | from | its sender did before | client | server |

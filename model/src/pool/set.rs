@@ -46,8 +46,11 @@ impl PoolSet {
             facts
         };
         let expected = facts(first);
-        let differing: Vec<Difference> =
-            parts.iter().map(|pool| differences(&expected, &facts(pool))).find(|list| !list.is_empty()).unwrap_or_default();
+        let differing: Vec<Difference> = parts
+            .iter()
+            .map(|pool| differences(&expected, &facts(pool)))
+            .find(|list| !list.is_empty())
+            .unwrap_or_default();
         if differing.is_empty() { Ok(PoolSet { parts }) } else { Err(PoolError::Mismatch { differences: differing }) }
     }
 

@@ -178,7 +178,12 @@ fn no_header_names_a_part_that_cannot_be() {
         let mut purpose = purpose("full");
         purpose.facts.insert(super::PART.into(), text.into());
         let stock = stock(&purpose, Role::Client, 0);
-        Draft::create(&path).unwrap().write(PoolId::random(), Role::Client, &purpose, stock).unwrap().publish().unwrap();
+        Draft::create(&path)
+            .unwrap()
+            .write(PoolId::random(), Role::Client, &purpose, stock)
+            .unwrap()
+            .publish()
+            .unwrap();
         assert!(matches!(Pool::open(&path, Role::Client), Err(PoolError::Header { .. })), "{text}");
         fs::remove_file(&path).unwrap();
     }
@@ -283,7 +288,9 @@ fn a_file_has_the_name_of_its_part() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a.pool");
     // None of these is a part.
-    for name in ["a.pool.0-of-4", "a.pool.5-of-4", "a.pool.1-of-4.claimed", "b.pool.1-of-4", "a.pool.1-of-1", "a.pool."] {
+    for name in
+        ["a.pool.0-of-4", "a.pool.5-of-4", "a.pool.1-of-4.claimed", "b.pool.1-of-4", "a.pool.1-of-1", "a.pool."]
+    {
         fs::write(dir.path().join(name), b"").unwrap();
     }
     assert!(matches!(cause(open(&path)), PoolError::Gone));
@@ -293,4 +300,31 @@ fn a_file_has_the_name_of_its_part() {
     assert_eq!(open(&path).unwrap().ids(), [whole]);
     let bound = Lengths { tokens: BOUND.tokens + 1, ..BOUND };
     assert!(bound != open(&path).unwrap().bound());
+}
+
+#[test]
+fn a_server_has_the_parts_in_the_order_of_the_ids() {
+    let dir = tempfile::tempdir().unwrap();
+    let pools = Pools::open(dir.path(), 9).unwrap();
+    let fill = |part: Part| {
+        let (id, purpose) = (PoolId::random(), purpose("full").part(part).unwrap());
+        let (draft, waiting) = pools.draft(id, None, part).unwrap().split();
+        let stock = stock(&purpose, Role::Server, 0);
+        let written = draft.write(id, Role::Server, &purpose, stock).unwrap();
+        waiting.begin(written).unwrap().publish().unwrap();
+        id
+    };
+    let [one, two] = [1, 2].map(|number| fill(Part::new(number, 2).unwrap()));
+    let set = |ids: &[PoolId]| pools.set(ids);
+    assert!(matches!(cause(set(&[two, one])), PoolError::OtherPart { expected, found }
+        if expected.number() == 1 && found.number() == 2));
+    assert!(matches!(cause(set(&[one, one])), PoolError::OtherPart { .. }));
+    // Half a pool is none, nor is more than one.
+    assert!(matches!(cause(set(&[one])), PoolError::PartsMissing { parts } if parts == [Part::new(2, 2).unwrap()]));
+    assert!(matches!(cause(set(&[one, two, one])), PoolError::PartTwice { .. }));
+    let absent = PoolId::random();
+    assert!(matches!(cause(set(&[one, absent])), PoolError::Unknown { id, part }
+        if id == absent && part.number() == 2));
+    assert!(matches!(cause(set(&[])), PoolError::Gone));
+    assert_eq!(set(&[one, two]).unwrap().ids(), [one, two]);
 }

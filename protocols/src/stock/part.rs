@@ -98,7 +98,9 @@ mod tests {
             }
         }
         let long = "9".repeat(99);
-        for text in ["", "1", "/", "0/1", "2/1", "1/257", "0/0", "01/2", "+1/2", " 1/2", "1/2 ", "1/2/3", "-1/2", &long] {
+        for text in
+            ["", "1", "/", "0/1", "2/1", "1/257", "0/0", "01/2", "+1/2", " 1/2", "1/2 ", "1/2/3", "-1/2", &long]
+        {
             let error = text.parse::<Part>().unwrap_err();
             assert!(error.text.len() <= 40 && error.to_string().contains("I/N"), "{text}: {error}");
         }
