@@ -142,7 +142,7 @@ impl ModelServer {
             SessionKind::Generate => Ok(Grant::Generate),
             SessionKind::Fill(part) => {
                 let filled = Filled { id: PoolId::random(), part };
-                let place = pools()?.draft(filled.id, peer, part)?;
+                let place = pools()?.draft(filled.id, peer, request.lengths, part)?;
                 let purpose = self.purpose(peer, terms, request.lengths, observer)?.part(part)?;
                 Ok(Grant::Fill(Box::new((filled, place, purpose))))
             }

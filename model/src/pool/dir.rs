@@ -1,18 +1,19 @@
 //! A server's files.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use net::Role;
-use protocols::{MAX_PARTS, Part};
+use protocols::Part;
 
 use super::draft::{Draft, Pending, Written};
 use super::file::Pool;
 use super::list::{Found, PENDING, State, find};
 use super::set::PoolSet;
 use super::{PoolError, PoolId};
-use crate::Error;
+use crate::{Error, Lengths};
 
 /// Ends the name of a pool.
 const POOL: &str = "pool";
@@ -23,8 +24,8 @@ pub struct Pools {
     dir: PathBuf,
     max: usize,
     max_per_peer: usize,
-    /// Whose sessions of this process are filling one now, and how much of one.
-    filling: Arc<Mutex<Vec<(Option<String>, Share)>>>,
+    /// What sessions of this process are filling now.
+    filling: Arc<Mutex<Vec<Entry>>>,
 }
 
 impl Pools {
@@ -58,42 +59,49 @@ impl Pools {
         &self.dir
     }
 
-    /// Makes the file of a new pool of `peer`'s, or of a part of one, which counts from here on.
+    /// Makes the file of a new pool of `peer`'s for generations up to `bound`, or of a part of one, which counts from
+    /// here on.
     ///
     /// # Errors
     /// [`PoolError::Full`], [`PoolError::FullForPeer`], [`PoolError::Waiting`] if there are too many, counting those
     /// that other sessions are about to fill; [`PoolError::Io`] if no file can be made.
-    pub(crate) fn draft(&self, id: PoolId, peer: Option<&str>, part: Part) -> Result<Place, PoolError> {
+    pub(crate) fn draft(
+        &self,
+        id: PoolId,
+        peer: Option<&str>,
+        bound: Lengths,
+        part: Part,
+    ) -> Result<Place, PoolError> {
         let mut filling = self.filling.lock().unwrap_or_else(PoisonError::into_inner);
         let files = self.files()?;
         for stale in files.iter().filter(|file| file.state() == State::Pending && file.is_stale()) {
             stale.remove()?;
         }
         let (max, max_per_peer) = (self.max, self.max_per_peer.min(self.max));
-        let mine = |other: Option<&str>| other == peer;
-        let sum = |state: State, wanted: &dyn Fn(Option<&str>) -> bool| -> Share {
-            let files = files.iter().filter(|file| file.state() == state && wanted(file.peer()));
-            files.map(|file| share(file.part())).sum()
+        let new = Entry { peer: peer.map(str::to_owned), bound: Some(bound), part };
+        let with_new = |mut others: Vec<Entry>| {
+            others.push(new.clone());
+            others
         };
-        let begun = |wanted: &dyn Fn(Option<&str>) -> bool| -> Share {
-            filling.iter().filter(|(other, _)| wanted(other.as_deref())).map(|(_, share)| share).sum()
+        let mine = |mut entries: Vec<Entry>| {
+            entries.retain(|entry| entry.peer == new.peer);
+            entries
         };
-        let own = share(Some(part));
-        let fits = |kept: Share, max: usize| kept + own <= ONE.saturating_mul(max as Share);
-        if !fits(sum(State::Pool, &|_| true) + begun(&|_| true), max) {
+        let mut kept = with_new(entries(&files, State::Pool));
+        kept.extend(filling.iter().cloned());
+        if pools(&kept) > max {
             return Err(PoolError::Full { limit: max });
         }
-        if !fits(sum(State::Pool, &mine) + begun(&mine), max_per_peer) {
+        if pools(&mine(kept)) > max_per_peer {
             return Err(PoolError::FullForPeer { limit: max_per_peer });
         }
         // Waiting files count for no quota, but must not fill the disk.
-        if !fits(sum(State::Pending, &mine), max_per_peer) {
+        if pools(&mine(with_new(entries(&files, State::Pending)))) > max_per_peer {
             return Err(PoolError::Waiting { limit: max_per_peer });
         }
         let draft = Draft::create(&self.path(id))?;
-        let entry = (peer.map(str::to_owned), own);
-        filling.push(entry.clone());
-        Ok(Place { draft, pending: self.pending(id), quota: Quota { filling: self.filling.clone(), entry } })
+        filling.push(new.clone());
+        Ok(Place { draft, pending: self.pending(id), quota: Quota { filling: self.filling.clone(), entry: new } })
     }
 
     /// The pool `id`, be it published or waiting. The client names it, which proves that the client has its part.
@@ -156,23 +164,41 @@ impl Pools {
     }
 }
 
-/// How much of a pool; the parts of a pool count as one pool together, because together they take its room.
-type Share = u64;
-
-/// A whole pool.
-const ONE: Share = 1 << 32;
-// Shares are rounded down, so that all parts fit where the whole does. What is lost must stay far below one part.
-const _: () = assert!(MAX_PARTS <= 1 << 8);
-
-/// The share of a file; one whose header is not whole counts as a pool.
-fn share(part: Option<Part>) -> Share {
-    ONE / Share::from(part.unwrap_or(Part::WHOLE).of())
+/// What the limits see of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Entry {
+    peer: Option<String>,
+    /// `None` if the header is not whole.
+    bound: Option<Lengths>,
+    part: Part,
 }
 
-/// How many pools `files` are: a part counts as its share of one.
-pub fn count(files: &[Found]) -> f64 {
-    let pools = files.iter().filter(|file| file.state() == State::Pool);
-    pools.map(|file| 1.0 / f64::from(file.part().unwrap_or(Part::WHOLE).of())).sum()
+/// The files of a state.
+fn entries(files: &[Found], state: State) -> Vec<Entry> {
+    let of_state = files.iter().filter(|file| file.state() == state);
+    let entry = |file: &Found| Entry {
+        peer: file.peer().map(str::to_owned),
+        bound: file.bound(),
+        part: file.part().unwrap_or(Part::WHOLE),
+    };
+    of_state.map(entry).collect()
+}
+
+/// How many pools the files are. Parts of a peer's for the same lengths count as one pool together, from the first
+/// part on, because they are to become one. The same part twice counts twice: parts differ in size, and many copies of
+/// the largest must not pass for one pool.
+fn pools(entries: &[Entry]) -> usize {
+    let mut copies: BTreeMap<_, BTreeMap<Part, usize>> = BTreeMap::new();
+    for Entry { peer, bound, part } in entries {
+        let pool = (peer, bound.map(|bound| (bound.prompt, bound.tokens)), part.of());
+        *copies.entry(pool).or_default().entry(*part).or_default() += 1;
+    }
+    copies.values().filter_map(|parts| parts.values().max()).sum()
+}
+
+/// How many pools `files` are that can be spent, or will be with their other parts.
+pub fn count(files: &[Found]) -> usize {
+    pools(&entries(files, State::Pool))
 }
 
 /// The place of a pool that is being filled, which counts as one.
@@ -207,8 +233,8 @@ impl Waiting {
 /// One entry in the list of those that are filling; removed when dropped.
 #[derive(Debug)]
 struct Quota {
-    filling: Arc<Mutex<Vec<(Option<String>, Share)>>>,
-    entry: (Option<String>, Share),
+    filling: Arc<Mutex<Vec<Entry>>>,
+    entry: Entry,
 }
 
 impl Drop for Quota {

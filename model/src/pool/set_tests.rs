@@ -260,24 +260,33 @@ fn parts_count_as_one_pool_together() {
     whole.facts.insert(super::PEER.into(), "a".into());
     let fill = |part: Part| {
         let (id, purpose) = (PoolId::random(), whole.part(part).unwrap());
-        let (draft, waiting) = pools.draft(id, Some("a"), part)?.split();
+        let (draft, waiting) = pools.draft(id, Some("a"), BOUND, part)?.split();
         let stock = stock(&purpose, Role::Server, 0);
         waiting.begin(draft.write(id, Role::Server, &purpose, stock)?)?.publish()
     };
+    let kept = || count(&find(dir.path()).unwrap());
+    // One pool from the first part on, and until the last.
     for part in Part::new(1, 3).unwrap().all() {
         fill(part).unwrap();
+        assert_eq!(kept(), 1);
     }
-    let kept = || count(&find(dir.path()).unwrap());
-    assert!((kept() - 1.0).abs() < 1e-9, "{}", kept());
-    // Three thirds leave room for a whole, and a whole and a quarter for three quarters.
-    let place = pools.draft(PoolId::random(), Some("a"), Part::WHOLE).unwrap();
-    assert!(matches!(fill(part(1)), Err(PoolError::FullForPeer { limit: 2 })));
+    let place = pools.draft(PoolId::random(), Some("a"), BOUND, part(1)).unwrap();
+    assert!(matches!(fill(Part::WHOLE), Err(PoolError::FullForPeer { limit: 2 })), "the second is being filled");
+    fill(part(2)).unwrap();
     drop(place);
-    fill(part(1)).unwrap();
+    // The same part again is one of another pool.
+    assert!(matches!(fill(part(2)), Err(PoolError::FullForPeer { limit: 2 })));
+    assert!(matches!(fill(Part::new(3, 3).unwrap()), Err(PoolError::FullForPeer { limit: 2 })));
+    for number in [1, 3, OF] {
+        fill(part(number)).unwrap();
+    }
+    assert_eq!(kept(), 2);
     assert!(matches!(fill(Part::WHOLE), Err(PoolError::FullForPeer { limit: 2 })));
-    (2..=OF).for_each(|number| fill(part(number)).unwrap());
-    assert!((kept() - 2.0).abs() < 1e-9, "{}", kept());
-    assert!(matches!(fill(Part::new(256, 256).unwrap()), Err(PoolError::FullForPeer { limit: 2 })));
+    // Parts for other lengths are of another pool, and so are those of another peer.
+    let longer = Lengths { tokens: BOUND.tokens + 1, ..BOUND };
+    let refused = pools.draft(PoolId::random(), Some("a"), longer, part(1));
+    assert!(matches!(refused, Err(PoolError::FullForPeer { limit: 2 })));
+    assert!(pools.draft(PoolId::random(), Some("b"), BOUND, part(1)).is_ok());
 }
 
 #[test]
@@ -308,7 +317,7 @@ fn a_server_has_the_parts_in_the_order_of_the_ids() {
     let pools = Pools::open(dir.path(), 9).unwrap();
     let fill = |part: Part| {
         let (id, purpose) = (PoolId::random(), purpose("full").part(part).unwrap());
-        let (draft, waiting) = pools.draft(id, None, part).unwrap().split();
+        let (draft, waiting) = pools.draft(id, None, BOUND, part).unwrap().split();
         let stock = stock(&purpose, Role::Server, 0);
         let written = draft.write(id, Role::Server, &purpose, stock).unwrap();
         waiting.begin(written).unwrap().publish().unwrap();

@@ -228,9 +228,9 @@ fn ids_are_hexadecimal_and_directories_have_a_limit() {
     assert_ne!(PoolId::random(), PoolId::random());
     let dir = tempfile::tempdir().unwrap();
     let pools = Pools::open(&dir.path().join("a/b"), 1).unwrap();
-    assert!(pools.draft(PoolId::random(), None, Part::WHOLE).is_ok());
+    assert!(pools.draft(PoolId::random(), None, BOUND, Part::WHOLE).is_ok());
     write(&pools.path(id), Role::Server);
-    assert!(matches!(pools.draft(PoolId::random(), None, Part::WHOLE), Err(PoolError::Full { limit: 1 })));
+    assert!(matches!(pools.draft(PoolId::random(), None, BOUND, Part::WHOLE), Err(PoolError::Full { limit: 1 })));
 }
 
 #[cfg(unix)]
@@ -280,7 +280,7 @@ fn a_pool_belongs_to_the_pair_that_filled_it() {
 fn fill(pools: &Pools, id: PoolId, peer: &str) -> super::Pending {
     let mut purpose = purpose("full");
     purpose.facts.insert(super::PEER.into(), peer.into());
-    let (draft, waiting) = pools.draft(id, Some(peer), Part::WHOLE).unwrap().split();
+    let (draft, waiting) = pools.draft(id, Some(peer), BOUND, Part::WHOLE).unwrap().split();
     waiting.begin(draft.write(id, Role::Server, &purpose, stock(Role::Server)).unwrap()).unwrap()
 }
 
@@ -290,23 +290,29 @@ fn quotas_count_pools_and_those_being_filled() {
     let pools = Pools::open(dir.path(), 4).unwrap().with_max_per_peer(2);
     let ids: [PoolId; 4] = std::array::from_fn(|_| PoolId::random());
     // Two sessions at once both count, although neither has a pool.
-    let first = pools.draft(ids[0], Some("a"), Part::WHOLE).unwrap();
-    let second = pools.clone().draft(ids[1], Some("a"), Part::WHOLE).unwrap();
-    assert!(matches!(pools.draft(ids[2], Some("a"), Part::WHOLE), Err(PoolError::FullForPeer { limit: 2 })));
+    let first = pools.draft(ids[0], Some("a"), BOUND, Part::WHOLE).unwrap();
+    let second = pools.clone().draft(ids[1], Some("a"), BOUND, Part::WHOLE).unwrap();
+    assert!(matches!(pools.draft(ids[2], Some("a"), BOUND, Part::WHOLE), Err(PoolError::FullForPeer { limit: 2 })));
     drop((first, second));
     assert!(names(dir.path()).is_empty());
     for id in &ids[..2] {
         fill(&pools, *id, "a").publish().unwrap();
     }
-    assert!(matches!(pools.draft(ids[2], Some("a"), Part::WHOLE), Err(PoolError::FullForPeer { limit: 2 })));
+    assert!(matches!(pools.draft(ids[2], Some("a"), BOUND, Part::WHOLE), Err(PoolError::FullForPeer { limit: 2 })));
     for id in &ids[2..] {
         drop(fill(&pools, *id, "b"));
     }
     // What waits is no pool, and has a limit of its own.
-    assert!(matches!(pools.draft(PoolId::random(), Some("b"), Part::WHOLE), Err(PoolError::Waiting { limit: 2 })));
-    assert!(pools.draft(PoolId::random(), Some("c"), Part::WHOLE).is_ok());
+    assert!(matches!(
+        pools.draft(PoolId::random(), Some("b"), BOUND, Part::WHOLE),
+        Err(PoolError::Waiting { limit: 2 })
+    ));
+    assert!(pools.draft(PoolId::random(), Some("c"), BOUND, Part::WHOLE).is_ok());
     let one_more = Pools::open(dir.path(), 2).unwrap();
-    assert!(matches!(one_more.draft(PoolId::random(), Some("c"), Part::WHOLE), Err(PoolError::Full { limit: 2 })));
+    assert!(matches!(
+        one_more.draft(PoolId::random(), Some("c"), BOUND, Part::WHOLE),
+        Err(PoolError::Full { limit: 2 })
+    ));
 }
 
 #[test]

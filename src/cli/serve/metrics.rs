@@ -72,7 +72,7 @@ pub(super) struct Metrics {
     dropped: Counter,
     running: Gauge,
     waiting: Gauge,
-    pools: Gauge<f64, AtomicU64>,
+    pools: Gauge,
     bytes: Counts,
     wire_bytes: Counts,
     seconds: Seconds,
@@ -108,7 +108,7 @@ impl Metrics {
         );
         registry.register("sessions_running", "Sessions under way", metrics.running.clone());
         registry.register("clients_waiting", "Clients in the queue", metrics.waiting.clone());
-        registry.register("pools", "Pools in the directory, parts as fractions", metrics.pools.clone());
+        registry.register("pools", "Pools in the directory", metrics.pools.clone());
         let (bytes, wire) = (metrics.bytes.clone(), metrics.wire_bytes.clone());
         registry.register_with_unit("protocol", "Bytes of the protocol in finished sessions", Unit::Bytes, bytes);
         registry.register_with_unit("wire", "Bytes that links really took and gave", Unit::Bytes, wire);
@@ -151,7 +151,7 @@ impl Metrics {
         // Numbers of threads and files fit.
         self.running.set(now.running as i64);
         self.waiting.set(now.waiting as i64);
-        self.pools.set(now.pools);
+        self.pools.set(now.pools as i64);
         let mut page = String::new();
         match encode(&mut page, &self.registry) {
             Ok(()) => page,
@@ -167,8 +167,8 @@ pub(super) struct Now {
     pub(super) running: usize,
     /// Clients in the queue.
     pub(super) waiting: usize,
-    /// Pools in the directory; a part of n counts as 1/n.
-    pub(super) pools: f64,
+    /// Pools in the directory.
+    pub(super) pools: usize,
 }
 
 /// Serves the page on `listener` in a thread that lives as long as the process.
@@ -237,7 +237,7 @@ mod tests {
         let address = listener.local_addr().unwrap();
         let metrics = Arc::new(Metrics::new());
         metrics.ended(End::Filled);
-        publish(metrics, listener, || Now { running: 2, waiting: 3, pools: 4.25 }).unwrap();
+        publish(metrics, listener, || Now { running: 2, waiting: 3, pools: 4 }).unwrap();
         let mut stream = TcpStream::connect(address).unwrap();
         stream.write_all(request).unwrap();
         let mut text = String::new();
@@ -255,7 +255,7 @@ mod tests {
             "waggle_sessions_total{outcome=\"failed\"} 0",
             "waggle_sessions_running 2",
             "waggle_clients_waiting 3",
-            "waggle_pools 4.25",
+            "waggle_pools 4",
             "waggle_protocol_bytes_total{direction=\"client_to_server\"} 0",
             "waggle_wire_bytes_total{direction=\"server_to_client\"} 0",
             "waggle_phase_seconds_total{phase=\"prefill\"} 0",

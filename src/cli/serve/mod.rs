@@ -81,8 +81,8 @@ pub(super) struct ServeArgs {
     /// identity and model may share the directory, on different hosts if the file system has locks for all of them.
     #[arg(long, value_name = "DIR")]
     pools: Option<PathBuf>,
-    /// Most pools of one key in the directory; a client that wants to fill another is refused. A part of N counts as
-    /// 1/N.
+    /// Most pools of one key in the directory; a client that wants to fill another is refused. All parts of a pool
+    /// count as one, from the first on.
     #[arg(long, value_name = "N", default_value_t = 64, requires = "pools")]
     max_pools: usize,
     /// Most pools of all keys together.
@@ -400,8 +400,8 @@ impl Server {
     }
 
     /// Pools in the directory; a directory that cannot be read shows none.
-    fn pools_kept(&self) -> f64 {
-        self.pools.as_deref().and_then(|dir| find(dir).ok()).map_or(0.0, |files| count(&files))
+    fn pools_kept(&self) -> usize {
+        self.pools.as_deref().and_then(|dir| find(dir).ok()).map_or(0, |files| count(&files))
     }
 
     /// What the page of the metrics says is so now.
