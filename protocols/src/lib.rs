@@ -21,6 +21,7 @@ pub mod audit;
 mod clear;
 pub mod correlation;
 pub mod cost;
+mod division;
 mod error;
 mod fixed_point;
 mod forecast;

@@ -64,8 +64,8 @@ impl ClientSession {
     ///
     /// # Errors
     /// As [`ClientSession::generate`]; before the server is asked if the pool was made for another model, for other
-    /// terms or for less; [`Error::Refused`] if the server has no pool of one of the ids; [`Error::PoolFile`] if a file
-    /// is damaged or somebody was faster.
+    /// terms or for less; [`Error::Refused`] if the server has no pool of one of the ids; [`Error::PoolFile`] if a
+    /// file is damaged or somebody was faster.
     pub fn spend(
         self,
         pool: PoolSet,

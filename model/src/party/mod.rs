@@ -34,8 +34,8 @@
 //!   server claim their parts and say `pool/claimed`, and both reserve the OTs that the generation needs.
 //!
 //! A pool may be made in parts, each in a session of its own, between any two processes of the same two parties
-//! ([`ClientSession::fill_part`]). They are spent together ([`PoolSet`](crate::pool::PoolSet)): both parties check all
-//! parts before the verdict and claim all of them at once.
+//! ([`ClientSession::fill_part`]). They are spent together ([`PoolSet`](crate::pool::PoolSet)): both parties check
+//! all parts before the verdict and claim all of them at once.
 //!
 //! What each party has after a crash is in [`crate::pool`]. A generation may be shorter than what the pool was made
 //! for. Rows of masks serve any lengths. Masks of keys and values serve the prompt of the pool's own length and any

@@ -122,8 +122,8 @@ impl Pools {
     /// The pool whose parts the client names in order.
     ///
     /// # Errors
-    /// [`PoolError::Unknown`] if one is not here, those of [`PoolSet::new`], and [`PoolError::OtherPart`] if the order
-    /// is another.
+    /// [`PoolError::Unknown`] if one is not here, those of [`PoolSet::new`], and [`PoolError::OtherPart`] if the
+    /// order is another.
     pub(crate) fn set(&self, ids: &[PoolId]) -> Result<PoolSet, Error> {
         let mut parts = Vec::with_capacity(ids.len());
         for (at, &id) in ids.iter().enumerate() {
@@ -185,8 +185,8 @@ fn entries(files: &[Found], state: State) -> Vec<Entry> {
 }
 
 /// How many pools the files are. Parts of a peer's for the same lengths count as one pool together, from the first
-/// part on, because they are to become one. The same part twice counts twice: parts differ in size, and many copies of
-/// the largest must not pass for one pool.
+/// part on, because they are to become one. The same part twice counts twice: parts differ in size, and many copies
+/// of the largest must not pass for one pool.
 fn pools(entries: &[Entry]) -> usize {
     let mut copies: BTreeMap<_, BTreeMap<Part, usize>> = BTreeMap::new();
     for Entry { peer, bound, part } in entries {

@@ -26,8 +26,8 @@ impl PoolSet {
     ///
     /// # Errors
     /// [`PoolError::Division`] unless all are parts of the same number, [`PoolError::PartTwice`] and
-    /// [`PoolError::PartsMissing`] unless each is there once, and [`PoolError::Mismatch`] unless all were made for the
-    /// same.
+    /// [`PoolError::PartsMissing`] unless each is there once, and [`PoolError::Mismatch`] unless all were made for
+    /// the same.
     pub fn new(mut parts: Vec<Pool>) -> Result<Self, PoolError> {
         parts.sort_by_key(|pool| pool.part().number());
         let first = parts.first().ok_or(PoolError::Gone)?;

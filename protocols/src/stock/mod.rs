@@ -20,7 +20,6 @@
 //! What a run needs is a list of independent demands, so several sessions may each make a [`Part`] of it
 //! ([`Needs::part`]). [`Stock::add`] puts the parts together, in the same order at both parties.
 
-mod division;
 pub(crate) mod masks;
 mod needs;
 mod part;
@@ -93,8 +92,8 @@ impl Stock {
         Ok(stock)
     }
 
-    /// Adds the words of another part, as [`Stock::refill`] takes them: behind those that are there. No cached operand
-    /// may come twice, as none does among the parts of [`Needs::parts`]; otherwise this panics.
+    /// Adds the words of another part, as [`Stock::refill`] takes them: behind those that are there. No cached
+    /// operand may come twice, as none does among the parts of [`Needs::parts`]; otherwise this panics.
     ///
     /// # Errors
     /// Those of `source`, and [`StockError`] if the temporary file fails. The stock must not be used then.

@@ -15,13 +15,13 @@ use std::collections::BinaryHeap;
 use engine::OperandId;
 use net::Role;
 
-use super::{Needs, Part};
 use crate::Error;
 use crate::correlation::CorrelationKind;
 use crate::operands::Events;
 use crate::ops::cached;
 use crate::options::Options;
 use crate::plans::Plans;
+use crate::stock::{Needs, Part};
 
 /// What one part makes without a break.
 enum Piece<'a> {
