@@ -129,7 +129,7 @@ mod tests {
         let size = 1 + seed / 4;
         match seed % 4 {
             0 => CorrelationKind::new(MaskedRow {
-                weight: format!("w{seed}").into(),
+                weight: format!("w{seed}"),
                 inputs: 8 * size,
                 outputs: 5,
                 width: 56,
