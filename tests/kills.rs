@@ -1,7 +1,7 @@
 //! Parties that are killed or stopped at any moment: no correlation is used twice, no pool is left without its
 //! partner, and the next client is served.
 //!
-//! `cargo test --release --test kills` disturbs 8 sessions; `WAGGLE_KILLS=200 cargo test --release --test kills --
+//! `cargo test --release --test kills` disturbs 10 sessions; `WAGGLE_KILLS=200 cargo test --release --test kills --
 //! --nocapture` disturbs 200 and says how they ended. `WAGGLE_SEED` repeats the choices of a run, not its moments.
 #![cfg(unix)]
 
@@ -38,6 +38,8 @@ enum Mode {
     Filling,
     /// The second phase alone.
     Spending,
+    /// The second phase with a pool in parts.
+    Gathering,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -50,7 +52,21 @@ enum Harm {
     Pause,
 }
 
-const MODES: [Mode; 4] = [Mode::Plain, Mode::Prepared, Mode::Filling, Mode::Spending];
+const MODES: [Mode; 5] = [Mode::Plain, Mode::Prepared, Mode::Filling, Mode::Spending, Mode::Gathering];
+
+/// Parts of a pool in parts.
+const PARTS: usize = 3;
+
+impl Mode {
+    /// The files of the pool at `pool`, and what `preprocess` is told for each.
+    fn files(self, pool: &Path) -> Vec<(PathBuf, String)> {
+        let part = |number| {
+            let file = format!("{}.{number}-of-{PARTS}", pool.display());
+            (file.into(), format!("--part {number}/{PARTS}"))
+        };
+        if self == Mode::Gathering { (1..=PARTS).map(part).collect() } else { vec![(pool.into(), String::new())] }
+    }
+}
 
 /// Splitmix64.
 struct Coins(u64);
@@ -115,10 +131,17 @@ impl Stage {
         self.mine.join(format!("{}.pool", self.pools))
     }
 
-    fn fill(&mut self, pool: &Path) -> Command {
+    fn fill(&mut self, pool: &Path, part: &str) -> Command {
         let address = self.server(Mode::Filling).address.clone();
         let connect = format!("preprocess --connect {address} {TERMS} --timeout {TIMEOUT}");
-        waggle(&format!("{connect} {BOUND} --pool {}", pool.display()))
+        waggle(&format!("{connect} {BOUND} --pool {} {part}", pool.display()))
+    }
+
+    /// Makes a pool that `mode` spends.
+    fn make(&mut self, mode: Mode, pool: &Path) {
+        for (_, part) in mode.files(pool) {
+            succeed(&mut self.fill(pool, &part));
+        }
     }
 
     /// Ids of the files in `dir` whose state is one of `states`.
@@ -163,13 +186,23 @@ fn assert_ended_well(output: &Output, harm: Harm, victim: &str) {
 
 /// One disturbed session and what must hold after it; returns how long the next client took.
 fn disturb(stage: &mut Stage, mode: Mode, victim: &str, harm: Harm, moment: Duration) -> Duration {
-    let (pool, backup) = (stage.place(), stage.mine.with_extension("backup"));
+    let pool = stage.place();
+    let files: Vec<PathBuf> = mode.files(&pool).into_iter().map(|(file, _)| file).collect();
+    let backups: Vec<PathBuf> = (0..files.len()).map(|i| stage.mine.with_extension(format!("backup{i}"))).collect();
+    // Puts back every file that is gone.
+    let restore = || {
+        for (file, backup) in files.iter().zip(&backups).filter(|(file, _)| !file.is_file()) {
+            fs::copy(backup, file).unwrap();
+        }
+    };
     let mut command = match mode {
         Mode::Plain | Mode::Prepared => stage.generate(mode, ""),
-        Mode::Filling => stage.fill(&pool),
-        Mode::Spending => {
-            succeed(&mut stage.fill(&pool));
-            fs::copy(&pool, &backup).unwrap();
+        Mode::Filling => stage.fill(&pool, ""),
+        Mode::Spending | Mode::Gathering => {
+            stage.make(mode, &pool);
+            for (file, backup) in files.iter().zip(&backups) {
+                fs::copy(file, backup).unwrap();
+            }
             stage.generate(mode, &format!("--pool {}", pool.display()))
         }
     };
@@ -214,22 +247,21 @@ fn disturb(stage: &mut Stage, mode: Mode, victim: &str, harm: Harm, moment: Dura
                 assert!(spent.status.success(), "a pool is good for a generation: {}", text(&spent.stderr));
             }
         }
-        Mode::Spending => {
+        Mode::Spending | Mode::Gathering => {
             // What was written depends on correlations.
             let used = !output.stdout.is_empty();
-            if pool.is_file() {
-                assert!(!used, "used, and still there");
-            } else {
-                fs::copy(&backup, &pool).unwrap();
-            }
+            assert!(!used || files.iter().all(|file| !file.is_file()), "used, and still there");
+            restore();
             let again = stage.spend(&pool);
             assert!(!used || !again.status.success(), "used twice");
             if again.status.success() {
-                fs::copy(&backup, &pool).unwrap();
+                restore();
                 let third = stage.spend(&pool);
                 assert!(!third.status.success() && text(&third.stderr).contains("the server refuses"), "used twice");
             }
-            let _ = fs::remove_file(&pool);
+            for file in &files {
+                let _ = fs::remove_file(file);
+            }
         }
     }
     took
@@ -238,7 +270,7 @@ fn disturb(stage: &mut Stage, mode: Mode, victim: &str, harm: Harm, moment: Dura
 #[test]
 fn parties_may_die_at_any_moment() {
     let number = |name| std::env::var(name).ok().map(|text| text.parse::<u64>().expect("a number"));
-    let rounds = number("WAGGLE_KILLS").unwrap_or(8);
+    let rounds = number("WAGGLE_KILLS").unwrap_or(10);
     let seed = number("WAGGLE_SEED").unwrap_or_else(|| u64::from(std::process::id()));
     println!("WAGGLE_KILLS={rounds} WAGGLE_SEED={seed}");
     let mut coins = Coins(seed);
@@ -247,14 +279,14 @@ fn parties_may_die_at_any_moment() {
     // How long a session of each mode takes if nobody disturbs it.
     let lengths = MODES.map(|mode| {
         let pool = stage.place();
-        if mode == Mode::Spending {
-            succeed(&mut stage.fill(&pool));
+        if matches!(mode, Mode::Spending | Mode::Gathering) {
+            stage.make(mode, &pool);
         }
         let start = Instant::now();
         match mode {
             Mode::Plain | Mode::Prepared => drop(succeed(&mut stage.generate(mode, ""))),
-            Mode::Filling => drop(succeed(&mut stage.fill(&pool))),
-            Mode::Spending => assert!(stage.spend(&pool).status.success()),
+            Mode::Filling => drop(succeed(&mut stage.fill(&pool, ""))),
+            Mode::Spending | Mode::Gathering => assert!(stage.spend(&pool).status.success()),
         }
         let took = start.elapsed();
         if mode == Mode::Filling {
@@ -268,7 +300,7 @@ fn parties_may_die_at_any_moment() {
         let mode = MODES[at];
         let victim = ["client", "server"][round as usize / MODES.len() % 2];
         // The first rounds kill; later ones choose.
-        let harm = if round < 8 {
+        let harm = if round < 10 {
             Harm::Kill
         } else {
             [Harm::Kill, Harm::Kill, Harm::Stop, Harm::Pause][coins.below(4) as usize]

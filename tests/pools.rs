@@ -68,3 +68,53 @@ fn a_pool_serves_one_generation() {
     let error = fail(&mut generate(&pool, "--prompt-ids 1 --tokens 1"), 1);
     assert!(error.contains(&format!("has {} bytes, expected {}", bytes.len() - 1, bytes.len())), "{error}");
 }
+
+#[test]
+fn a_pool_in_parts_serves_one_generation() {
+    let dir = tempfile::tempdir().unwrap();
+    let (kept, pool) = (dir.path().join("kept"), dir.path().join("a.pool"));
+    // Two processes over one directory.
+    let serve = || Server::start(&format!("--model shakespeare-llama --pools {} --max-pools 1", kept.display()));
+    let servers = [serve(), serve()];
+    let preprocess = |server: usize, part: &str| {
+        let connect = format!("preprocess --connect {} --prompt-len 7 --tokens 4", servers[server].address);
+        waggle(&format!("{connect} --pool {} --part {part}", pool.display()))
+    };
+    let generate = |what: &str| servers[1].client(&format!("--pool {} {what}", pool.display()));
+    for part in ["0/3", "4/3", "1", "1/257"] {
+        let error = fail(&mut preprocess(0, part), 2);
+        assert!(error.contains("expected I/N"), "{error}");
+    }
+    succeed(&mut preprocess(0, "1/3"));
+    assert!(succeed(&mut preprocess(1, "3/3")).ends_with(" filled (part 3/3)\n"));
+    let error = fail(&mut preprocess(1, "3/3"), 1);
+    assert!(error.contains("a.pool.3-of-3: a file exists already, and no pool is overwritten"), "{error}");
+    let error = fail(&mut generate(PROMPT), 1);
+    assert!(error.contains("a.pool: part 2/3 of the pool is missing"), "{error}");
+    assert_eq!(files(&kept), 2, "nothing was used");
+
+    let report = json(&mut preprocess(0, "2/3"));
+    assert_eq!(report["options"]["part"], "2/3");
+    // Three thirds are the one pool that a key may have.
+    let error = fail(&mut preprocess(0, "1/1"), 1);
+    assert!(error.contains("this server keeps 1 pools for this client already"), "{error}");
+    let listed = json(&mut waggle(&format!("pools list {} {}", dir.path().display(), kept.display())));
+    let parts = |role: &str| {
+        let of = listed.as_array().unwrap().iter().filter(|file| file["role"] == role);
+        let mut parts: Vec<(String, String)> = of
+            .map(|file| (format!("{}/{}", file["part"], file["parts"]), file["id"].as_str().unwrap().to_owned()))
+            .collect();
+        parts.sort();
+        parts
+    };
+    assert_eq!(parts("client").iter().map(|(part, _)| &part[..]).collect::<Vec<_>>(), ["1/3", "2/3", "3/3"]);
+    assert_eq!(parts("client"), parts("server"), "each part has its partner");
+
+    let report = json(&mut generate(PROMPT));
+    let truth = json(&mut waggle(&format!("float --model shakespeare-llama {PROMPT}")));
+    assert_eq!(report["tokens"], truth["tokens"]);
+    let ids: Vec<&str> =
+        report["options"]["pool"].as_array().unwrap().iter().map(|id| id.as_str().unwrap()).collect();
+    assert_eq!(ids, parts("client").iter().map(|(_, id)| id.as_str()).collect::<Vec<_>>());
+    assert_eq!(files(&kept) + files(dir.path()), 1, "all files are gone, a directory is left");
+}

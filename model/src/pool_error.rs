@@ -3,6 +3,7 @@
 use std::fmt;
 
 use net::Role;
+use protocols::Part;
 use thiserror::Error;
 
 use crate::pool_id::PoolId;
@@ -15,10 +16,38 @@ pub enum PoolError {
     #[error("there is no pool here: it was used already, or never made")]
     Gone,
     /// A server has no pool of this id.
-    #[error("there is no pool {id} here: it was used already, or never made by this server")]
+    #[error("there is no pool {id}{} here: it was used already, or never made by this server", in_brackets(.part))]
     Unknown {
         /// The id asked for.
         id: PoolId,
+        /// Which part it should be.
+        part: Part,
+    },
+    /// Parts of a pool are not there.
+    #[error("{} missing", named(.parts))]
+    PartsMissing {
+        /// Which, in order.
+        parts: Vec<Part>,
+    },
+    /// A part of a pool comes twice.
+    #[error("part {part} of the pool comes twice")]
+    PartTwice {
+        /// Which.
+        part: Part,
+    },
+    /// Parts of pools that were not divided alike.
+    #[error("part {} and part {} are not parts of one pool", .parts[0], .parts[1])]
+    Division {
+        /// One of each division.
+        parts: [Part; 2],
+    },
+    /// A file has the name of another part, or a client names parts in another order.
+    #[error("this is part {found} of a pool, expected part {expected}")]
+    OtherPart {
+        /// What it should be.
+        expected: Part,
+        /// What the file says.
+        found: Part,
     },
     /// A file stands where a pool is to be written.
     #[error("a file exists already, and no pool is overwritten")]
@@ -182,6 +211,24 @@ impl PoolError {
             other => other.to_string(),
         }
     }
+}
+
+/// What is said of a file beside its id.
+fn in_brackets(part: &Part) -> String {
+    if part.is_whole() { String::new() } else { format!(" (part {part})") }
+}
+
+/// Most parts that a message names.
+const NAMED_PARTS: usize = 16;
+
+fn named(parts: &[Part]) -> String {
+    let named: Vec<String> = parts.iter().take(NAMED_PARTS).map(ToString::to_string).collect();
+    let more = match parts.len().saturating_sub(NAMED_PARTS) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let (plural, are) = if parts.len() == 1 { ("", "is") } else { ("s", "are") };
+    format!("part{plural} {}{more} of the pool {are}", named.join(", "))
 }
 
 fn name(role: &Role) -> &'static str {

@@ -344,19 +344,29 @@ fn write_corpora() {
             ("longest", vec![b'x'; 512]),
         ],
     );
-    let request = |prompt: u32, tokens: u32, rest: [u8; 2], id: u8| {
-        [&prompt.to_le_bytes()[..], &tokens.to_le_bytes(), &rest, &[id; 16]].concat()
+    let request = |prompt: u32, tokens: u32, rest: [u8; 2], fields: &[[u8; 16]]| {
+        [&prompt.to_le_bytes()[..], &tokens.to_le_bytes(), &rest, fields.as_flattened()].concat()
     };
+    let nothing = [[0; 16]];
+    let part = |number: u8, of: u16| [[number, 0, 0, 0, of as u8, (of >> 8) as u8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]];
     write(
         "request",
         vec![
-            ("generate", request(7, 2, [0, 0], 0)),
-            ("stop", request(7, 2, [1, 0], 0)),
-            ("fill", request(7, 2, [0, 1], 0)),
-            ("spend", request(7, 2, [0, 2], 9)),
-            ("nothing", request(0, 0, [0, 0], 0)),
-            ("too-much", request(u32::MAX, u32::MAX, [0, 0], 0)),
-            ("other-errand", request(7, 2, [0, 3], 0)),
+            ("generate", request(7, 2, [0, 0], &nothing)),
+            ("stop", request(7, 2, [1, 0], &nothing)),
+            ("fill", request(7, 2, [0, 1], &part(1, 1))),
+            ("fill-part", request(7, 2, [0, 1], &part(3, 4))),
+            ("fill-part-beyond", request(7, 2, [0, 1], &part(5, 4))),
+            ("fill-part-of-many", request(7, 2, [0, 1], &part(1, 257))),
+            ("fill-no-part", request(7, 2, [0, 1], &nothing)),
+            ("spend", request(7, 2, [0, 2], &[[9; 16]])),
+            ("spend-parts", request(7, 2, [0, 2], &[[8; 16], [9; 16], [9; 16]])),
+            ("spend-most-parts", request(7, 2, [0, 2], &[[7; 16]; 256])),
+            ("spend-too-many-parts", request(7, 2, [0, 2], &[[7; 16]; 257])),
+            ("spend-nothing", request(7, 2, [0, 2], &[])),
+            ("nothing", request(0, 0, [0, 0], &nothing)),
+            ("too-much", request(u32::MAX, u32::MAX, [0, 0], &nothing)),
+            ("other-errand", request(7, 2, [0, 3], &nothing)),
         ],
     );
     let place = tempfile::tempdir().unwrap();
@@ -376,6 +386,8 @@ fn write_corpora() {
             ("server", header.replace("\"client\"", "\"server\"").into_bytes()),
             ("empty", text("{}")),
             ("unknown-field", header.replacen('{', "{\"more\":1,", 1).into_bytes()),
+            ("part", header.replacen("\"facts\":{", "\"facts\":{\"part\":\"2/4\",", 1).into_bytes()),
+            ("no-part", header.replacen("\"facts\":{", "\"facts\":{\"part\":\"5/4\",", 1).into_bytes()),
         ],
     );
     let mut format = file[..16].to_vec();

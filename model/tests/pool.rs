@@ -2,71 +2,22 @@
 
 mod support;
 
-use std::io;
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread;
-use std::time::Duration;
 
-use model::party::{
-    Caller, ClientOptions, ClientSession, Limits, ModelServer, Outcome, Request, Silent, Terms, plan_filling,
-    plan_spending,
-};
-use model::pool::{Found, Pool, PoolError, Pools, State, find};
+use model::party::{ClientOptions, ModelServer, Outcome, Request, Silent, plan_filling, plan_spending};
+use model::pool::{PoolError, PoolSet, Pools, State};
 use model::{Error, Lengths, ModelFiles, Next, Sampler, bundled};
-use net::{Channel, Entry, Link, Phase, Role, memory_pair};
+use net::{Entry, Phase, Role};
+use protocols::Part;
+use support::pools::{NEVER, both, cut, session, states, terms, untimed};
 use support::{greedy, load};
 
 const MODEL: &str = "shakespeare-gpt2";
 const PROMPT: [u32; 4] = [30, 27, 25, 17];
 const BOUND: Lengths = Lengths { prompt: 4, tokens: 3 };
 
-fn terms() -> Terms {
-    let mut terms = Terms::default();
-    terms.protocol.preprocess = true;
-    terms
-}
-
-fn untimed(outcome: &Outcome) -> Vec<Entry> {
-    let mut entries = outcome.entries.clone();
-    entries.retain(|entry| entry.traffic.messages > 0);
-    entries.iter_mut().for_each(|entry| entry.traffic = entry.traffic.untimed());
-    entries
-}
-
 fn offline(outcome: &Outcome) -> u64 {
     outcome.entries.iter().filter(|entry| entry.phase == Phase::Offline).map(|entry| entry.traffic.bytes()).sum()
-}
-
-/// One session of `client` with `hosted`.
-fn session(
-    hosted: &ModelServer,
-    client: impl FnOnce(ClientSession) -> Result<Outcome, Error>,
-) -> [Result<Outcome, Error>; 2] {
-    let (here, there) = memory_pair(Duration::from_secs(60));
-    thread::scope(|scope| {
-        let server = scope.spawn(|| {
-            hosted.serve(
-                Channel::new(Role::Server, there),
-                &Caller::default(),
-                &terms(),
-                &Limits::default(),
-                &mut Silent,
-            )
-        });
-        let opened = ClientSession::open(
-            Channel::new(Role::Client, here),
-            &Caller::default(),
-            &terms(),
-            &ClientOptions::default(),
-        );
-        [opened.and_then(client), server.join().unwrap()]
-    })
-}
-
-fn both(results: [Result<Outcome, Error>; 2]) -> [Outcome; 2] {
-    results.map(|result| result.unwrap())
 }
 
 fn fill(hosted: &ModelServer, path: &Path) -> [Outcome; 2] {
@@ -75,7 +26,7 @@ fn fill(hosted: &ModelServer, path: &Path) -> [Outcome; 2] {
 
 fn spend(hosted: &ModelServer, path: &Path, prompt: &[u32], tokens: usize) -> [Result<Outcome, Error>; 2] {
     session(hosted, |opened| {
-        let pool = Pool::open(path, Role::Client).map_err(|e| e.at(path))?;
+        let pool = PoolSet::open(path, Role::Client)?;
         opened.spend(pool, prompt, tokens, false, Next::Pick(&mut Sampler::greedy()), &mut Silent)
     })
 }
@@ -92,16 +43,23 @@ fn two_sessions_do_the_work_of_one() {
         let [client, server] = fill(&hosted, &path);
         assert!(client.filled.is_some() && client.filled == server.filled);
         assert_eq!(untimed(&client), untimed(&server));
-        let planned = plan_filling(hosted.public(), &terms(), &ClientOptions::default(), BOUND).unwrap();
+        let planned = plan_filling(hosted.public(), &terms(), &ClientOptions::default(), BOUND, Part::WHOLE).unwrap();
         assert_eq!(untimed(&client), untimed(&planned));
 
         let [used, other] = both(spend(&hosted, &path, prompt, tokens));
         assert_eq!(used.generation.tokens, truth(prompt, tokens));
         assert_eq!(untimed(&used), untimed(&other));
         let request = Request::from(Lengths { prompt: prompt.len(), tokens });
-        let planned =
-            plan_spending(hosted.public(), &terms(), &ClientOptions::default(), BOUND, &request, &mut Silent)
-                .unwrap();
+        let planned = plan_spending(
+            hosted.public(),
+            &terms(),
+            &ClientOptions::default(),
+            BOUND,
+            Part::WHOLE,
+            &request,
+            &mut Silent,
+        )
+        .unwrap();
         assert_eq!(untimed(&used), untimed(&planned));
         if prompt.len() == BOUND.prompt {
             let late: Vec<&Entry> = used
@@ -176,75 +134,6 @@ fn a_server_refuses_what_it_does_not_have() {
     assert!(matches!(server, Err(Error::PoolFile { source: PoolError::Mismatch { .. }, .. })));
 }
 
-/// A link that dies, both ways, when it is to send more than `left` messages.
-struct Dying<L> {
-    link: L,
-    left: usize,
-    dead: bool,
-    sent: Arc<AtomicUsize>,
-}
-
-impl<L: Link> Link for Dying<L> {
-    fn send(&mut self, bytes: Vec<u8>) -> io::Result<()> {
-        if self.left == 0 {
-            self.dead = true;
-            return Err(io::ErrorKind::BrokenPipe.into());
-        }
-        self.left -= 1;
-        self.sent.fetch_add(1, Ordering::Relaxed);
-        self.link.send(bytes)
-    }
-
-    fn recv(&mut self, buf: &mut [u8]) -> io::Result<()> {
-        if self.dead { Err(io::ErrorKind::UnexpectedEof.into()) } else { self.link.recv(buf) }
-    }
-
-    fn timeout(&self) -> Duration {
-        self.link.timeout()
-    }
-}
-
-/// What each party has after a session whose links die after `client` and `server` messages, and how many were sent.
-fn cut(
-    hosted: &ModelServer,
-    [client, server]: [usize; 2],
-    run: impl FnOnce(ClientSession) -> Result<Outcome, Error>,
-) -> ([bool; 2], [usize; 2]) {
-    let (here, there) = memory_pair(Duration::from_secs(20));
-    let sent: [Arc<AtomicUsize>; 2] = Default::default();
-    let here = Dying { link: here, left: client, dead: false, sent: sent[0].clone() };
-    let there = Dying { link: there, left: server, dead: false, sent: sent[1].clone() };
-    let well = thread::scope(|scope| {
-        let server = scope.spawn(|| {
-            hosted.serve(
-                Channel::new(Role::Server, there),
-                &Caller::default(),
-                &terms(),
-                &Limits::default(),
-                &mut Silent,
-            )
-        });
-        let opened = ClientSession::open(
-            Channel::new(Role::Client, here),
-            &Caller::default(),
-            &terms(),
-            &ClientOptions::default(),
-        );
-        let client = opened.and_then(run).is_ok();
-        [client, server.join().unwrap().is_ok()]
-    });
-    (well, sent.map(|sent| sent.load(Ordering::Relaxed)))
-}
-
-const NEVER: [usize; 2] = [usize::MAX; 2];
-
-/// States of the pools' files in a directory, by name.
-fn states(dir: &Path) -> Vec<State> {
-    let mut states: Vec<State> = find(dir).unwrap().iter().map(Found::state).collect();
-    states.sort_by_key(|state| format!("{state:?}"));
-    states
-}
-
 #[test]
 fn no_message_that_is_lost_leaves_an_orphan() {
     let dir = tempfile::tempdir().unwrap();
@@ -258,7 +147,7 @@ fn no_message_that_is_lost_leaves_an_orphan() {
     let spend = |name: &str, limits| {
         let path = here.join(name);
         cut(&hosted, limits, move |opened| {
-            let pool = Pool::open(&path, Role::Client).map_err(|e| e.at(&path))?;
+            let pool = PoolSet::open(&path, Role::Client)?;
             opened.spend(pool, &PROMPT, 1, false, Next::Pick(&mut Sampler::greedy()), &mut Silent)
         })
     };

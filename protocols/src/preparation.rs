@@ -84,7 +84,7 @@ pub(crate) fn prepare_all<'a>(
             }
             Job::Operand(id, events) => {
                 let masks = session.offline(|s| cached::prepare(s, &mut stock.spill, events))?;
-                stock.operands.insert(id, masks);
+                drop(stock.operands.insert(id, masks));
             }
             Job::Cots(sender, count) => session.reserve(sender, count)?,
         }

@@ -253,20 +253,20 @@ impl Queue {
         Ok(())
     }
 
-    /// The queue of `len` words that `source` fills in, a chunk at a time.
+    /// Appends `len` words that `source` fills in, a chunk at a time.
     pub(crate) fn fill<E: From<StockError>>(
+        &mut self,
         len: usize,
         spill: &mut Spill,
         mut source: impl FnMut(&mut [u64]) -> Result<(), E>,
-    ) -> Result<Self, E> {
-        let mut queue = Queue::default();
+    ) -> Result<(), E> {
         let mut piece = Zeroizing::new(vec![0; len.min(CHUNK_WORDS)]);
         for start in (0..len).step_by(CHUNK_WORDS) {
             let piece = &mut piece[..CHUNK_WORDS.min(len - start)];
             source(piece)?;
-            queue.push(piece, spill)?;
+            self.push(piece, spill)?;
         }
-        Ok(queue)
+        Ok(())
     }
 }
 
@@ -346,14 +346,18 @@ mod tests {
         let mut spill = Spill::default();
         for count in [0, 1, CHUNK_WORDS, 2 * CHUNK_WORDS + 5] {
             let mut next = 0;
-            let mut queue = Queue::fill(count, &mut spill, |piece| {
-                piece.copy_from_slice(&words(0, next..next + piece.len()));
-                next += piece.len();
-                Ok::<_, StockError>(())
-            })
-            .unwrap();
-            assert_eq!((next, queue.len()), (count, count));
-            assert_eq!(*queue.take(count, &mut spill).unwrap(), words(0, 0..count));
+            let mut queue = Queue::default();
+            let mut fill = |count: usize| {
+                queue.fill(count, &mut spill, |piece| {
+                    piece.copy_from_slice(&words(0, next..next + piece.len()));
+                    next += piece.len();
+                    Ok::<_, StockError>(())
+                })
+            };
+            // A second filling goes behind the first.
+            fill(count).and_then(|()| fill(7)).unwrap();
+            assert_eq!((next, queue.len()), (count + 7, count + 7));
+            assert_eq!(*queue.take(count + 7, &mut spill).unwrap(), words(0, 0..count + 7));
         }
     }
 

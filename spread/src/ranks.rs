@@ -14,6 +14,7 @@ use crate::owner::{Owner, abort};
 
 /// Words in one message. MPI counts in 32 bits with a sign, and so many words are also 2 GB, which some networks
 /// count in bytes.
+#[cfg(feature = "mpi")]
 const MOST_WORDS: usize = (1 << 28) - 1;
 
 /// The columns of `rank` among `ranks`, for a matrix with `outputs` of them: neighbours, and for no rank more than
@@ -43,6 +44,7 @@ impl fmt::Debug for Ranks {
 
 impl Ranks {
     /// Connects in a thread of its own.
+    #[cfg(feature = "mpi")]
     pub(crate) fn connect<C: Comm + 'static>(
         connect: impl FnOnce() -> Result<C, SpreadError> + Send + 'static,
     ) -> Result<Self, SpreadError> {

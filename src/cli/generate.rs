@@ -3,9 +3,10 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use model::pool::Pool;
+use model::pool::PoolSet;
 use model::{Next, Tokenizer};
 use net::Role;
+use serde_json::Value;
 
 use super::Error;
 use super::connect::ConnectArgs;
@@ -33,8 +34,9 @@ pub(super) struct GenerateArgs {
     /// Use this `tokenizer.json` instead of the server's.
     #[arg(long, value_name = "FILE")]
     tokenizer: Option<PathBuf>,
-    /// Take the correlations from this file of `waggle preprocess`, and use it up. The prompt may be shorter than the
-    /// file was made for. Implies --preprocess.
+    /// Take the correlations from this file of `waggle preprocess`, or from all parts of it that lie beside its place
+    /// (FILE.1-of-4 and so on), and use them up. The prompt may be shorter than the file was made for. Implies
+    /// --preprocess.
     #[arg(long, value_name = "FILE")]
     pool: Option<PathBuf>,
     /// Write the report here.
@@ -55,8 +57,7 @@ pub(super) fn run(args: GenerateArgs) -> Result<(), Error> {
     let own = args.tokenizer.as_deref().map(read).transpose()?;
     let own = own.as_deref().map(Tokenizer::from_bytes).transpose()?;
     // A bad file is reported before a server is bothered.
-    let open_pool = |path: &PathBuf| Pool::open(path, Role::Client).map_err(|e| e.at(path));
-    let pool = args.pool.as_ref().map(open_pool).transpose()?;
+    let pool = args.pool.as_ref().map(|path| PoolSet::open(path, Role::Client)).transpose()?;
     args.pool.iter().for_each(|path| warn_of_others(path));
     let session = args.connect.open(&terms, own.is_none())?;
 
@@ -73,7 +74,10 @@ pub(super) fn run(args: GenerateArgs) -> Result<(), Error> {
     let next = Next::Pick(&mut sampler);
     let stop = args.sampling.stop_at_eos;
     let padded = whole.padding().map(|_| whole.ids().len());
-    let pool_id = pool.as_ref().map(|pool| pool.id().to_string());
+    let pool_ids = pool.as_ref().map(|pool| match &pool.ids()[..] {
+        [id] => id.to_string().into(),
+        ids => ids.iter().map(ToString::to_string).collect::<Value>(),
+    });
     let outcome = match pool {
         Some(pool) => session.spend(pool, whole, args.tokens, stop, next, &mut progress),
         None => session.generate(whole, args.tokens, stop, next, &mut progress),
@@ -84,7 +88,7 @@ pub(super) fn run(args: GenerateArgs) -> Result<(), Error> {
             ("link", args.connect.link.to_string().into()),
             ("tokens", args.tokens.into()),
             ("padded_prompt", padded.into()),
-            ("pool", pool_id.into()),
+            ("pool", pool_ids.into()),
         ];
         let chosen = args.sampling.reported().into_iter().chain(chosen);
         let mut report = report(&model, tokenizer.as_ref(), prompt.len(), &outcome, &terms, chosen)?;

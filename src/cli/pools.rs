@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use model::pool::{Found, PoolId, find, writable_by_others};
 use net::Role;
+use protocols::Part;
 use serde_json::{Value, json};
 
 use super::files::{check_writable, write_json};
@@ -20,8 +21,8 @@ pub(super) struct PoolsArgs {
 
 #[derive(Subcommand, Debug)]
 enum PoolsCommand {
-    /// Lists files: id, owner, state, the longest generation (tokens of the prompt + tokens), size, age, the peer's
-    /// key.
+    /// Lists files: id, owner, state, the longest generation (tokens of the prompt + tokens), which part of how many
+    /// the file is, size, age, the peer's key.
     ///
     /// States: a `pool` can be spent. A `pending` file is a server's; it waits for its client's word, and can be
     /// spent. A `draft` is being written and a `claimed` file is being read, or a crash ended that (`stale`); they
@@ -83,10 +84,10 @@ fn list(args: &ListArgs) -> Result<(), Error> {
     for path in &args.paths {
         warn_of_others(path);
     }
-    let rows: Vec<[String; 8]> = found.iter().map(row).collect();
-    let titles = ["id", "role", "state", "bound", "size", "age", "peer", "file"].map(String::from);
+    let rows: Vec<[String; 9]> = found.iter().map(row).collect();
+    let titles = ["id", "role", "state", "bound", "part", "size", "age", "peer", "file"].map(String::from);
     let width = |column: usize| rows.iter().chain([&titles]).map(|row| row[column].chars().count()).max();
-    let widths: [usize; 8] = std::array::from_fn(|column| width(column).unwrap_or_default());
+    let widths: [usize; 9] = std::array::from_fn(|column| width(column).unwrap_or_default());
     for row in [&titles].into_iter().chain(&rows) {
         let cells: Vec<String> = row.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}")).collect();
         out::line(cells.join("  ").trim_end())?;
@@ -95,7 +96,7 @@ fn list(args: &ListArgs) -> Result<(), Error> {
 }
 
 /// A line of the table.
-fn row(found: &Found) -> [String; 8] {
+fn row(found: &Found) -> [String; 9] {
     let dash = || "-".to_owned();
     let note = match (found.problem(), found.is_stale(), found.in_use()) {
         (_, true, _) => " (stale)".into(),
@@ -108,6 +109,7 @@ fn row(found: &Found) -> [String; 8] {
         found.role().map_or_else(dash, |role| name(role).into()),
         state(found),
         found.bound().map_or_else(dash, |bound| format!("{}+{}", bound.prompt, bound.tokens)),
+        found.part().map_or_else(dash, |part| part.to_string()),
         size(found.bytes()),
         age(found.age()),
         found.peer().map_or_else(dash, str::to_owned),
@@ -126,6 +128,8 @@ fn entry(found: &Found) -> Value {
         "stale": found.is_stale(),
         "prompt": found.bound().map(|bound| bound.prompt),
         "tokens": found.bound().map(|bound| bound.tokens),
+        "part": found.part().map(Part::number),
+        "parts": found.part().map(Part::of),
         "peer": found.peer(),
         "age_seconds": found.age().as_secs(),
         "bytes": found.bytes(),

@@ -4,12 +4,14 @@ use std::path::Path;
 
 use mpcache::Padding;
 use net::{Channel, Role};
-use protocols::{FixedLoader, FixedWeight, Secure};
+use protocols::{FixedLoader, FixedWeight, Part, Secure};
 
 use super::opening::SessionKind;
 use super::recorder::{Booked, Recorder, finish};
-use super::{Caller, ClientOptions, Observer, Outcome, Prompt, PublicModel, Request, Terms, correlations, opening};
-use crate::pool::{Draft, Pool, Purpose, check_bound};
+use super::{
+    Caller, ClientOptions, Filled, Observer, Outcome, Prompt, PublicModel, Request, Terms, correlations, opening,
+};
+use crate::pool::{Draft, PoolSet, Purpose};
 use crate::{Error, GenerateOptions, Generation, Input, Lengths, Model, Next, generate};
 
 /// A session that is open: the parties agree, and the client knows what is public about the model.
@@ -57,16 +59,16 @@ impl ClientSession {
         self.run(prompt.into(), tokens, stop_at_eos, None, next, observer)
     }
 
-    /// [`ClientSession::generate`] with the correlations of `pool`, which is used up: its file is gone when the first
-    /// message that depends on it is sent.
+    /// [`ClientSession::generate`] with the correlations of `pool`, which is used up: the files of all its parts are
+    /// gone when the first message that depends on them is sent.
     ///
     /// # Errors
     /// As [`ClientSession::generate`]; before the server is asked if the pool was made for another model, for other
-    /// terms or for less; [`Error::Refused`] if the server has no pool of this id; [`Error::PoolFile`] if the file is
-    /// damaged or somebody was faster.
+    /// terms or for less; [`Error::Refused`] if the server has no pool of one of the ids; [`Error::PoolFile`] if a
+    /// file is damaged or somebody was faster.
     pub fn spend(
         self,
-        pool: Pool,
+        pool: PoolSet,
         prompt: impl Into<Prompt>,
         tokens: usize,
         stop_at_eos: bool,
@@ -81,7 +83,7 @@ impl ClientSession {
         prompt: Prompt,
         tokens: usize,
         stop_at_eos: bool,
-        pool: Option<Pool>,
+        pool: Option<PoolSet>,
         next: Next,
         observer: &mut dyn Observer,
     ) -> Result<Outcome, Error> {
@@ -98,22 +100,20 @@ impl ClientSession {
         let peer = self.server.key.as_deref();
         let pool = match pool {
             Some(pool) => {
-                let path = pool.path().to_owned();
                 // Before the planning, which takes a while.
-                check_bound(pool.bound(), request).map_err(|e| e.at(&path))?;
+                pool.check_bound(request)?;
                 let purpose = Purpose::watched(&self.model, &self.terms, pool.bound(), None, peer, &*observer)?;
-                pool.check(&purpose, request).map_err(|e| e.at(&path))?;
-                Some((pool, path, purpose))
+                let purposes = purpose.parts(pool.last())?;
+                pool.check(&purposes, request)?;
+                Some((pool, purposes))
             }
             None => None,
         };
         let ClientSession { mut channel, terms, model: public, .. } = self;
-        let kind = pool.as_ref().map_or(SessionKind::Generate, |(pool, ..)| SessionKind::Spend(pool.id()));
-        opening::ask(&mut channel, &public.spec, request, kind)?;
+        let kind = pool.as_ref().map_or(SessionKind::Generate, |(pool, _)| SessionKind::Spend(pool.ids()));
+        opening::ask(&mut channel, &public.spec, request, &kind)?;
         let stock = match pool {
-            Some((pool, path, purpose)) => {
-                Some(correlations::spend(&mut channel, pool.claim(&purpose).map_err(|e| e.at(&path)))?)
-            }
+            Some((pool, purposes)) => Some(correlations::spend(&mut channel, pool.claim(&purposes))?),
             None => None,
         };
         let model = shapes(&public)?;
@@ -136,13 +136,28 @@ impl ClientSession {
     /// Before anything is sent if the bound does not fit the model or there is a file; [`Error::Refused`] if the
     /// server keeps no pools, has too many, will not do as much or cannot write its own; then there is no file here.
     pub fn fill(self, bound: Lengths, path: &Path, observer: &mut dyn Observer) -> Result<Outcome, Error> {
+        self.fill_part(bound, Part::WHOLE, path, observer)
+    }
+
+    /// [`ClientSession::fill`] with `part` of the correlations, which ends in a file of its own.
+    ///
+    /// # Errors
+    /// As [`ClientSession::fill`].
+    pub fn fill_part(
+        self,
+        bound: Lengths,
+        part: Part,
+        path: &Path,
+        observer: &mut dyn Observer,
+    ) -> Result<Outcome, Error> {
         let draft = Draft::create(path).map_err(|e| e.at(path))?;
         observer.setup();
         let ClientSession { mut channel, server, terms, model: public } = self;
         let request = Request::from(bound);
         request.check_planning(&public.spec, &terms)?;
         let purpose = Purpose::watched(&public, &terms, bound, None, server.key.as_deref(), &*observer)?;
-        opening::ask(&mut channel, &public.spec, &request, SessionKind::Fill)?;
+        let purpose = purpose.part(part)?;
+        opening::ask(&mut channel, &public.spec, &request, &SessionKind::Fill(part))?;
         let id = opening::learn_pool(&mut channel)?;
         let model = shapes(&public)?;
         let mut engine = Secure::new(channel, terms.protocol)?;
@@ -151,7 +166,7 @@ impl ClientSession {
         let drafted = draft.write(id, Role::Client, &purpose, stock).map_err(|e| e.at(path));
         correlations::keep(engine.channel(), drafted).map_err(|e| e.pool_at(path))?;
         let outcome = finish(&mut engine, &terms, &request, Generation::default(), Recorder::new(observer));
-        Ok(Outcome { filled: Some(id), ..outcome })
+        Ok(Outcome { filled: Some(Filled { id, part }), ..outcome })
     }
 }
 

@@ -13,7 +13,7 @@
 //! | shape: a [`ModelSpec`](crate::ModelSpec) as JSON | server | up to [`MAX_SHAPE_BYTES`] |
 //! | scales: fractional bits of each weight, in the order of [`Model::load`](crate::Model::load) | server | 1 per weight |
 //! | tokenizer: the text of `tokenizer.json`; empty unless there is one and the client wants it | server | up to [`MAX_TOKENIZER_BYTES`] |
-//! | request: tokens of the prompt, tokens to generate (u32, little endian), a byte that adds 1 to stop at the end of a text and 2 if the prompt may be padded; 0 to generate, 1 to fill a pool, 2 to generate from the pool whose id follows | client | 26 |
+//! | request: tokens of the prompt, tokens to generate (u32, little endian), a byte that adds 1 to stop at the end of a text and 2 if the prompt may be padded; 0 to generate, 1 to fill part i of n of a pool (i, n, u32, and zeros follow), 2 to generate from the pool whose parts have the ids that follow | client | 26, and 16 more for each part after the first |
 //! | verdict: empty, or why the request is refused | server | up to [`MAX_REASON_BYTES`] |
 //! | id of the pool to be filled, if that is the request | server | 16 |
 //!
@@ -29,9 +29,13 @@
 //! - [`ClientSession::fill`] makes the correlations, without the OTs, and ends when each party has its own in a file.
 //!   The client says `pool/ready` (empty, or what went wrong), and the server answers alike. The client publishes its
 //!   file and says `pool/kept`; the server publishes its own.
-//! - [`ClientSession::spend`] checks the client's [`Pool`](crate::pool::Pool), and a server [with
+//! - [`ClientSession::spend`] checks the client's [`PoolSet`](crate::pool::PoolSet), and a server [with
 //!   pools](ModelServer::with_pools) checks that of the same id before its verdict. Then the client and after it the
 //!   server claim their parts and say `pool/claimed`, and both reserve the OTs that the generation needs.
+//!
+//! A pool may be made in parts, each in a session of its own, between any two processes of the same two parties
+//! ([`ClientSession::fill_part`]). They are spent together ([`PoolSet`](crate::pool::PoolSet)): both parties check
+//! all parts before the verdict and claim all of them at once.
 //!
 //! What each party has after a crash is in [`crate::pool`]. A generation may be shorter than what the pool was made
 //! for. Rows of masks serve any lengths. Masks of keys and values serve the prompt of the pool's own length and any
@@ -49,6 +53,7 @@ mod recorder;
 mod server;
 
 use net::Entry;
+use protocols::Part;
 
 pub use client::ClientSession;
 pub use opening::{MAX_REASON_BYTES, MAX_SHAPE_BYTES};
@@ -65,6 +70,22 @@ pub use crate::session::{
     Caller, ClientOptions, Limits, MAX_PLANNING_STEPS, Observer, PublicModel, Request, Silent, Terms,
 };
 
+/// What a session filled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Filled {
+    /// Names the two files.
+    pub id: PoolId,
+    /// Which part of a pool they are.
+    pub part: Part,
+}
+
+impl std::fmt::Display for Filled {
+    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        let Filled { id, part } = self;
+        if part.is_whole() { write!(f, "pool {id} filled") } else { write!(f, "pool {id} filled (part {part})") }
+    }
+}
+
 /// What one party has of a session that is over.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
@@ -76,8 +97,8 @@ pub struct Outcome {
     pub entries: Vec<Entry>,
     /// Cost of each token after the first. The stop byte that follows a token counts for the next one.
     pub per_token: Vec<Cost>,
-    /// The pool that this session filled, instead of generating.
-    pub filled: Option<PoolId>,
+    /// The pool that this session filled, instead of generating, or the part of one.
+    pub filled: Option<Filled>,
     /// Whether the session had two phases.
     pub preprocess: bool,
     /// How the bytes travelled; `None` where there is no wire.

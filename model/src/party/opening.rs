@@ -1,7 +1,7 @@
 //! The messages before the first secret: handshake, description of the model, request.
 
 use net::{Channel, Handshake, NetError};
-use protocols::{DEFAULT_WEIGHT_FRAC, MIN_WEIGHT_FRAC};
+use protocols::{DEFAULT_WEIGHT_FRAC, MAX_PARTS, MIN_WEIGHT_FRAC, Part};
 
 use super::{ClientOptions, Limits, PublicModel, Request, Terms};
 use crate::names::{MASKS, OT_SOURCES, PACKINGS, REVEALS, name};
@@ -20,7 +20,10 @@ const SHAPE: &str = "handshake/shape";
 const FRAC_BITS: &str = "handshake/scales";
 const TOKENIZER: &str = "handshake/tokenizer";
 const REQUEST: &str = "handshake/request";
-const REQUEST_BYTES: usize = 26;
+/// Bytes of a request before those about pools.
+const REQUEST_HEAD: usize = 10;
+/// Longest request: to generate from a pool in as many parts as there may be.
+const MAX_REQUEST_BYTES: usize = REQUEST_HEAD + POOL_BYTES * MAX_PARTS as usize;
 const VERDICT: &str = "handshake/verdict";
 const POOL: &str = "handshake/pool";
 const POOL_BYTES: usize = 16;
@@ -33,14 +36,14 @@ const NAME: &str = "name";
 const PREPROCESS: &str = "preprocess";
 
 /// What a session is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum SessionKind {
     /// A generation; what it needs is made in the session.
     Generate,
-    /// The correlations of a generation, for a pool.
-    Fill,
-    /// A generation with the correlations of this pool.
-    Spend(PoolId),
+    /// The correlations of a generation, for a pool, or a part of them.
+    Fill(Part),
+    /// A generation with the correlations of the pool that has these parts, in order: 1 to [`MAX_PARTS`].
+    Spend(Vec<PoolId>),
 }
 
 /// The server's part up to and including the verdict, which `accept` gives on a request within the `limits`; fails if
@@ -78,7 +81,7 @@ pub(super) fn receive_client<T>(
             return Err(TokenizerError::TooMuch { what: "bytes of tokenizer.json".into(), got, limit }.into());
         }
         channel.send(TOKENIZER, tokenizer)?;
-        let (request, kind) = decode_request(&channel.recv(REQUEST, REQUEST_BYTES)?)?;
+        let (request, kind) = decode_request(&channel.recv_up_to(REQUEST, MAX_REQUEST_BYTES)?)?;
         let verdict = limits
             .check_phases(&terms)
             .and_then(|()| request.check_padding(&terms))
@@ -164,7 +167,7 @@ pub(super) fn ask(
     channel: &mut Channel,
     spec: &ModelSpec,
     request: &Request,
-    kind: SessionKind,
+    kind: &SessionKind,
 ) -> Result<(), Error> {
     // A request that cannot work is not sent. The server checks its own limits.
     request.check(spec, &Limits::NONE)?;
@@ -214,8 +217,8 @@ fn shape_text(spec: &ModelSpec) -> Result<String, Error> {
     serde_json::to_string(spec).map_err(|e| crate::ConfigError::Json(e.to_string()).into())
 }
 
-fn encode_request(request: &Request, kind: SessionKind) -> Result<Vec<u8>, Error> {
-    let mut message = Vec::with_capacity(REQUEST_BYTES);
+fn encode_request(request: &Request, kind: &SessionKind) -> Result<Vec<u8>, Error> {
+    let mut message = Vec::with_capacity(REQUEST_HEAD + POOL_BYTES);
     for (what, number) in
         [("tokens of a prompt", request.lengths.prompt), ("tokens to generate", request.lengths.tokens)]
     {
@@ -223,29 +226,52 @@ fn encode_request(request: &Request, kind: SessionKind) -> Result<Vec<u8>, Error
         let number = u32::try_from(number).map_err(|_| Error::Limit { what, got: number, limit })?;
         message.extend(number.to_le_bytes());
     }
-    let (kind, id) = match kind {
-        SessionKind::Generate => (0, [0; POOL_BYTES]),
-        SessionKind::Fill => (1, [0; POOL_BYTES]),
-        SessionKind::Spend(PoolId(id)) => (2, id),
-    };
-    message.extend([u8::from(request.stop_at_eos) | u8::from(request.padded) << 1, kind]);
-    message.extend(id);
+    let flags = u8::from(request.stop_at_eos) | u8::from(request.padded) << 1;
+    match kind {
+        SessionKind::Generate => {
+            message.extend([flags, 0]);
+            message.extend([0; POOL_BYTES]);
+        }
+        SessionKind::Fill(part) => {
+            message.extend([flags, 1]);
+            message.extend(part.number().to_le_bytes());
+            message.extend(part.of().to_le_bytes());
+            message.resize(REQUEST_HEAD + POOL_BYTES, 0);
+        }
+        SessionKind::Spend(ids) => {
+            message.extend([flags, 2]);
+            ids.iter().for_each(|id| message.extend(id.0));
+        }
+    }
     Ok(message)
 }
 
 fn decode_request(message: &[u8]) -> Result<(Request, SessionKind), NetError> {
-    let &[p0, p1, p2, p3, t0, t1, t2, t3, flags @ 0..=3, kind, ref id @ ..] = message else {
-        return Err(malformed(REQUEST, "the ninth byte is above 3"));
+    let Some((&[p0, p1, p2, p3, t0, t1, t2, t3, flags, kind], rest)) = message.split_first_chunk() else {
+        return Err(malformed(REQUEST, format!("{} bytes are too few", message.len())));
     };
-    let kind = match (kind, <[u8; POOL_BYTES]>::try_from(id)) {
-        (0, Ok(_)) => SessionKind::Generate,
-        (1, Ok(_)) => SessionKind::Fill,
-        (2, Ok(id)) => SessionKind::Spend(PoolId(id)),
+    let (fields, beyond) = rest.as_chunks::<POOL_BYTES>();
+    if flags > 3 {
+        return Err(malformed(REQUEST, "the ninth byte is above 3"));
+    }
+    if !beyond.is_empty() {
+        return Err(malformed(REQUEST, format!("{} bytes are no number of ids", rest.len())));
+    }
+    let number = |bytes| u32::from_le_bytes(bytes);
+    let kind = match (kind, fields) {
+        (0, [field]) if *field == [0; POOL_BYTES] => SessionKind::Generate,
+        (1, [[n0, n1, n2, n3, o0, o1, o2, o3, 0, 0, 0, 0, 0, 0, 0, 0]]) => {
+            let part = Part::new(number([*n0, *n1, *n2, *n3]), number([*o0, *o1, *o2, *o3]));
+            SessionKind::Fill(part.map_err(|e| malformed(REQUEST, e.to_string()))?)
+        }
+        // The length of the message bounds their number.
+        (2, [_, ..]) => SessionKind::Spend(fields.iter().copied().map(PoolId).collect()),
+        (0..=2, _) => return Err(malformed(REQUEST, "what follows the tenth byte does not belong to it")),
         _ => return Err(malformed(REQUEST, "the tenth byte is none of 0, 1, 2")),
     };
-    let number = |bytes| u32::from_le_bytes(bytes) as usize;
+    let length = |bytes| number(bytes) as usize;
     let request = Request {
-        lengths: Lengths { prompt: number([p0, p1, p2, p3]), tokens: number([t0, t1, t2, t3]) },
+        lengths: Lengths { prompt: length([p0, p1, p2, p3]), tokens: length([t0, t1, t2, t3]) },
         stop_at_eos: flags & 1 == 1,
         padded: flags & 2 == 2,
     };
@@ -271,4 +297,51 @@ fn scoped<T>(channel: &mut Channel, steps: impl FnOnce(&mut Channel) -> Result<T
 
 fn malformed(step: &'static str, what: impl Into<String>) -> NetError {
     NetError::Malformed { step, what: what.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_has_one_encoding() {
+        let request = |kind: u8| Request {
+            lengths: Lengths { prompt: 7, tokens: 300 },
+            stop_at_eos: kind % 2 == 1,
+            padded: kind > 1,
+        };
+        let ids = |count: u32| SessionKind::Spend((0..count).map(|id| PoolId([id as u8; POOL_BYTES])).collect());
+        let part = |number, of| SessionKind::Fill(Part::new(number, of).unwrap());
+        let kinds = [SessionKind::Generate, part(1, 1), part(3, 4), part(256, 256), ids(1), ids(3), ids(MAX_PARTS)];
+        for (at, kind) in (0..4).cycle().zip(kinds) {
+            let message = encode_request(&request(at), &kind).unwrap();
+            assert!(message.len() <= MAX_REQUEST_BYTES, "{kind:?}");
+            assert_eq!(decode_request(&message).unwrap(), (request(at), kind));
+        }
+        let head = |kind: u8| [7, 0, 0, 0, 2, 0, 0, 0, 0, kind];
+        let field = |values: [u32; 4]| values.map(u32::to_le_bytes).concat();
+        let bad = [
+            Vec::new(),
+            head(0)[..9].to_vec(),
+            head(0).to_vec(),
+            head(2).to_vec(),
+            [&head(0)[..], &[0; 15]].concat(),
+            [&head(2)[..], &[0; 17]].concat(),
+            [&head(0)[..], &field([0, 0, 0, 1])].concat(),
+            [&head(0)[..], &[0; 32]].concat(),
+            [&head(3)[..], &[0; 16]].concat(),
+            [&head(1)[..], &field([0, 0, 0, 0])].concat(),
+            [&head(1)[..], &field([0, 1, 0, 0])].concat(),
+            [&head(1)[..], &field([5, 4, 0, 0])].concat(),
+            [&head(1)[..], &field([1, 257, 0, 0])].concat(),
+            [&head(1)[..], &field([1, 1, 0, 1])].concat(),
+            [&head(1)[..], &field([1, 1, 0, 0]), &[0; 16]].concat(),
+        ];
+        for message in bad {
+            assert!(
+                matches!(decode_request(&message), Err(NetError::Malformed { step: REQUEST, .. })),
+                "{message:?}"
+            );
+        }
+    }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use net::{Channel, Ledger, Role, memory_pair};
-use protocols::{FixedLoader, Plan};
+use protocols::{FixedLoader, Part, Plan};
 
 use super::opening::SessionKind;
 use super::recorder::{Booked, Recorder, finish};
@@ -27,7 +27,7 @@ pub fn plan(
     request: &Request,
     observer: &mut dyn Observer,
 ) -> Result<Outcome, Error> {
-    let opening = rehearse(model, terms, options, request, SessionKind::Generate)?;
+    let opening = rehearse(model, terms, options, request, &SessionKind::Generate)?;
     let mut engine = Plan::after(opening, terms.protocol);
     if terms.protocol.preprocess {
         let needs = needs(&model.spec, &model.frac_bits, terms, request)?;
@@ -47,7 +47,7 @@ pub fn plan_step(
     observer: &mut dyn Observer,
 ) -> Result<Outcome, Error> {
     let of = |tokens| Request::from(Lengths { prompt: cached, tokens });
-    let opening = rehearse(model, terms, options, &of(2), SessionKind::Generate)?;
+    let opening = rehearse(model, terms, options, &of(2), &SessionKind::Generate)?;
     let mut engine = Plan::after(opening, terms.protocol);
     if terms.protocol.preprocess {
         let needs = |request| needs(&model.spec, &model.frac_bits, terms, &request);
@@ -84,15 +84,16 @@ impl Hooks<Plan> for StepAlone<'_> {
     }
 }
 
-/// [`plan`] of the session that fills a pool for generations up to `bound`.
+/// [`plan`] of the session that fills a pool for generations up to `bound`, or `part` of one.
 pub fn plan_filling(
     model: &PublicModel,
     terms: &Terms,
     options: &ClientOptions,
     bound: Lengths,
+    part: Part,
 ) -> Result<Outcome, Error> {
-    let purpose = Purpose::new(model, terms, bound, None, None)?;
-    let opening = rehearse(model, terms, options, &bound.into(), SessionKind::Fill)?;
+    let purpose = Purpose::new(model, terms, bound, None, None)?.part(part)?;
+    let opening = rehearse(model, terms, options, &bound.into(), &SessionKind::Fill(part))?;
     let mut engine = Plan::after(opening, terms.protocol);
     engine.prepare(purpose.needs())?;
     engine.confirm_transcript()?;
@@ -102,18 +103,21 @@ pub fn plan_filling(
     Ok(untimed(finish(&mut engine, terms, &bound.into(), Generation::default(), recorder)))
 }
 
-/// [`plan`] of a generation from a pool made for `bound`.
+/// [`plan`] of a generation from a pool made for `bound`, in as many parts as `part` is one of. The more parts, the
+/// longer the request that names them; nothing else depends on their number.
 pub fn plan_spending(
     model: &PublicModel,
     terms: &Terms,
     options: &ClientOptions,
     bound: Lengths,
+    part: Part,
     request: &Request,
     observer: &mut dyn Observer,
 ) -> Result<Outcome, Error> {
     check_bound(bound, request)?;
     let purpose = Purpose::new(model, terms, bound, None, None)?;
-    let mut opening = rehearse(model, terms, options, request, SessionKind::Spend(PoolId::default()))?;
+    let parts = SessionKind::Spend(vec![PoolId::default(); part.of() as usize]);
+    let mut opening = rehearse(model, terms, options, request, &parts)?;
     correlations::plan_claiming(&mut opening);
     let mut engine = Plan::after(opening, terms.protocol);
     engine.prepare(&needs(&model.spec, &model.frac_bits, terms, request)?.ots())?;
@@ -156,21 +160,20 @@ fn rehearse(
     terms: &Terms,
     options: &ClientOptions,
     request: &Request,
-    kind: SessionKind,
+    kind: &SessionKind,
 ) -> Result<Ledger, Error> {
     let (client, server) = memory_pair(REHEARSAL);
     let mut client = Channel::new(Role::Client, client);
     let mut server = Channel::new(Role::Server, server);
+    let fills = matches!(kind, SessionKind::Fill(_));
     std::thread::scope(|scope| {
         let receiving = scope.spawn(move || {
             opening::receive_client(&mut server, model, terms, &Limits::NONE, |_, _, _| Ok(()))?;
-            if kind == SessionKind::Fill { opening::name_pool(&mut server, PoolId::default()) } else { Ok(()) }
+            if fills { opening::name_pool(&mut server, PoolId::default()) } else { Ok(()) }
         });
         let asked = opening::meet_server(&mut client, terms, options)
             .and_then(|public| opening::ask(&mut client, &public.spec, request, kind))
-            .and_then(
-                |()| if kind == SessionKind::Fill { opening::learn_pool(&mut client).map(drop) } else { Ok(()) },
-            );
+            .and_then(|()| if fills { opening::learn_pool(&mut client).map(drop) } else { Ok(()) });
         let ledger = std::mem::take(client.ledger_mut());
         // A client that fails leaves; the server must not wait for it.
         drop(client);

@@ -7,8 +7,8 @@ use protocols::{FixedLoader, FixedWeight, Secure, Spread, WeightCache};
 
 use super::opening::SessionKind;
 use super::recorder::{Booked, Recorder, finish};
-use super::{Caller, Limits, Observer, Outcome, PublicModel, Request, Terms, correlations, opening};
-use crate::pool::{Place, Pool, PoolError, PoolId, Pools, Purpose, check_bound, digest};
+use super::{Caller, Filled, Limits, Observer, Outcome, PublicModel, Request, Terms, correlations, opening};
+use crate::pool::{Place, PoolError, PoolId, PoolSet, Pools, Purpose, digest};
 use crate::{
     Calibration, Error, Generation, Input, Lengths, Model, ModelFiles, Next, Reveal, Sampler, calibrate, generate,
 };
@@ -26,10 +26,10 @@ pub struct ModelServer {
 enum Grant {
     /// A generation.
     Generate,
-    /// A generation from this pool, which was made for this purpose.
-    Spend(Box<(Pool, Purpose)>),
-    /// A new pool.
-    Fill(Box<(PoolId, Place, Purpose)>),
+    /// A generation from this pool, whose parts were made for these purposes.
+    Spend(Box<(PoolSet, Vec<Purpose>)>),
+    /// A new pool, or a part of one.
+    Fill(Box<(Filled, Place, Purpose)>),
 }
 
 impl ModelServer {
@@ -108,7 +108,7 @@ impl ModelServer {
         let accept = |request: &Request, kind: SessionKind, terms: &Terms| {
             // Cheap checks come before those that take time.
             request.check_planning(&self.public.spec, terms)?;
-            let learns = kind != SessionKind::Fill && terms.reveal == Reveal::Logits;
+            let learns = !matches!(kind, SessionKind::Fill(_)) && terms.reveal == Reveal::Logits;
             observer.ask(if learns { request.lengths.tokens as u64 } else { 0 })?;
             self.accept(caller, request, kind, terms, &*observer)
         };
@@ -118,10 +118,8 @@ impl ModelServer {
         let stock = match grant {
             Grant::Generate => None,
             Grant::Spend(spent) => {
-                let (pool, purpose) = *spent;
-                let path = pool.path().to_owned();
-                let claim = || pool.claim(&purpose).map_err(|e| e.at(&path));
-                Some(correlations::spend_for_client(&mut channel, claim)?)
+                let (pool, purposes) = *spent;
+                Some(correlations::spend_for_client(&mut channel, || pool.claim(&purposes))?)
             }
             Grant::Fill(place) => return self.fill(channel, terms, &request, *place, observer),
         };
@@ -154,23 +152,18 @@ impl ModelServer {
         let pools = || self.pools.as_ref().ok_or(PoolError::NoPools);
         match kind {
             SessionKind::Generate => Ok(Grant::Generate),
-            SessionKind::Fill => {
-                let id = PoolId::random();
-                let place = pools()?.draft(id, peer)?;
-                Ok(Grant::Fill(Box::new((id, place, self.purpose(peer, terms, request.lengths, observer)?))))
+            SessionKind::Fill(part) => {
+                let filled = Filled { id: PoolId::random(), part };
+                let place = pools()?.draft(filled.id, peer, request.lengths, part)?;
+                let purpose = self.purpose(peer, terms, request.lengths, observer)?.part(part)?;
+                Ok(Grant::Fill(Box::new((filled, place, purpose))))
             }
-            SessionKind::Spend(id) => {
-                let path = pools()?.path(id);
-                let at = |error: PoolError| match error {
-                    PoolError::Gone => PoolError::Unknown { id }.into(),
-                    other => other.at(&path),
-                };
-                let pool = pools()?.get(id).map_err(at)?;
-                check_bound(pool.bound(), request).map_err(at)?;
-                let purpose = self.purpose(peer, terms, pool.bound(), observer)?;
-                pool.check(&purpose, request).map_err(at)?;
-                let pool = pools()?.set_aside(pool).map_err(at)?;
-                Ok(Grant::Spend(Box::new((pool, purpose))))
+            SessionKind::Spend(ids) => {
+                let pool = pools()?.set(&ids)?;
+                pool.check_bound(request)?;
+                let purposes = self.purpose(peer, terms, pool.bound(), observer)?.parts(pool.last())?;
+                pool.check(&purposes, request)?;
+                Ok(Grant::Spend(Box::new((pools()?.set_aside(pool)?, purposes))))
             }
         }
     }
@@ -192,18 +185,18 @@ impl ModelServer {
         mut channel: Channel,
         terms: &Terms,
         request: &Request,
-        (id, place, purpose): (PoolId, Place, Purpose),
+        (filled, place, purpose): (Filled, Place, Purpose),
         observer: &mut dyn Observer,
     ) -> Result<Outcome, Error> {
         let (draft, waiting) = place.split();
-        opening::name_pool(&mut channel, id)?;
+        opening::name_pool(&mut channel, filled.id)?;
         observer.setup();
         let mut engine = Secure::new(channel, terms.protocol)?;
         let stock = correlations::make(&mut engine, &self.model.weights(), &purpose, observer)?;
         engine.confirm_transcript()?;
-        let drafted = draft.write(id, Role::Server, &purpose, stock).map_err(Error::from);
+        let drafted = draft.write(filled.id, Role::Server, &purpose, stock).map_err(Error::from);
         correlations::keep_for_client(engine.channel(), drafted, &waiting)?;
         let outcome = finish(&mut engine, terms, request, Generation::default(), Recorder::new(observer));
-        Ok(Outcome { filled: Some(id), ..outcome })
+        Ok(Outcome { filled: Some(filled), ..outcome })
     }
 }

@@ -1,16 +1,19 @@
 //! A server's files.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use net::Role;
+use protocols::Part;
 
 use super::draft::{Draft, Pending, Written};
 use super::file::Pool;
 use super::list::{Found, PENDING, State, find};
+use super::set::PoolSet;
 use super::{PoolError, PoolId};
-use crate::Error;
+use crate::{Error, Lengths};
 
 /// Ends the name of a pool.
 const POOL: &str = "pool";
@@ -21,8 +24,8 @@ pub struct Pools {
     dir: PathBuf,
     max: usize,
     max_per_peer: usize,
-    /// Whose sessions are filling one now.
-    filling: Arc<Mutex<Vec<Option<String>>>>,
+    /// What sessions of this process are filling now.
+    filling: Arc<Mutex<Vec<Entry>>>,
 }
 
 impl Pools {
@@ -56,41 +59,53 @@ impl Pools {
         &self.dir
     }
 
-    /// Makes the file of a new pool of `peer`'s, which counts from here on.
+    /// Makes the file of a new pool of `peer`'s for generations up to `bound`, or of a part of one, which counts from
+    /// here on.
     ///
     /// # Errors
     /// [`PoolError::Full`], [`PoolError::FullForPeer`], [`PoolError::Waiting`] if there are too many, counting those
     /// that other sessions are about to fill; [`PoolError::Io`] if no file can be made.
-    pub(crate) fn draft(&self, id: PoolId, peer: Option<&str>) -> Result<Place, PoolError> {
+    pub(crate) fn draft(
+        &self,
+        id: PoolId,
+        peer: Option<&str>,
+        bound: Lengths,
+        part: Part,
+    ) -> Result<Place, PoolError> {
         let mut filling = self.filling.lock().unwrap_or_else(PoisonError::into_inner);
         let files = self.files()?;
         for stale in files.iter().filter(|file| file.state() == State::Pending && file.is_stale()) {
             stale.remove()?;
         }
         let (max, max_per_peer) = (self.max, self.max_per_peer.min(self.max));
-        let mine = |other: Option<&str>| other == peer;
-        let kept = || files.iter().filter(|file| file.state() == State::Pool);
-        if kept().count() + filling.len() >= max {
+        let new = Entry { peer: peer.map(str::to_owned), bound: Some(bound), part };
+        let with_new = |mut others: Vec<Entry>| {
+            others.push(new.clone());
+            others
+        };
+        let mine = |mut entries: Vec<Entry>| {
+            entries.retain(|entry| entry.peer == new.peer);
+            entries
+        };
+        let mut kept = with_new(entries(&files, State::Pool));
+        kept.extend(filling.iter().cloned());
+        if pools(&kept) > max {
             return Err(PoolError::Full { limit: max });
         }
-        let of_peer = kept().filter(|file| mine(file.peer())).count()
-            + filling.iter().filter(|other| mine(other.as_deref())).count();
-        if of_peer >= max_per_peer {
+        if pools(&mine(kept)) > max_per_peer {
             return Err(PoolError::FullForPeer { limit: max_per_peer });
         }
         // Waiting files count for no quota, but must not fill the disk.
-        let waiting = files.iter().filter(|file| file.state() == State::Pending && mine(file.peer())).count();
-        if waiting >= max_per_peer {
+        if pools(&mine(with_new(entries(&files, State::Pending)))) > max_per_peer {
             return Err(PoolError::Waiting { limit: max_per_peer });
         }
         let draft = Draft::create(&self.path(id))?;
-        filling.push(peer.map(str::to_owned));
-        let quota = Quota { filling: self.filling.clone(), peer: peer.map(str::to_owned) };
-        Ok(Place { draft, pending: self.pending(id), quota })
+        filling.push(new.clone());
+        Ok(Place { draft, pending: self.pending(id), quota: Quota { filling: self.filling.clone(), entry: new } })
     }
 
     /// The pool `id`, be it published or waiting. The client names it, which proves that the client has its part.
-    pub(crate) fn get(&self, id: PoolId) -> Result<Pool, PoolError> {
+    pub(super) fn get(&self, id: PoolId) -> Result<Pool, PoolError> {
         let (path, pending) = (self.path(id), self.pending(id));
         let mut found = Err(PoolError::Gone);
         // The file may move between two looks; a third look sees it.
@@ -104,10 +119,35 @@ impl Pools {
         if pool.id() == id { Ok(pool) } else { Err(PoolError::Replaced { expected: id, found: pool.id() }) }
     }
 
-    /// Lets `pool` wait until the client has claimed its own part.
-    pub(crate) fn set_aside(&self, pool: Pool) -> Result<Pool, PoolError> {
-        let pending = self.pending(pool.id());
-        pool.move_to(pending)
+    /// The pool whose parts the client names in order.
+    ///
+    /// # Errors
+    /// [`PoolError::Unknown`] if one is not here, those of [`PoolSet::new`], and [`PoolError::OtherPart`] if the
+    /// order is another.
+    pub(crate) fn set(&self, ids: &[PoolId]) -> Result<PoolSet, Error> {
+        let mut parts = Vec::with_capacity(ids.len());
+        for (at, &id) in ids.iter().enumerate() {
+            let expected = Part::new(at as u32 + 1, ids.len() as u32).unwrap_or(Part::WHOLE);
+            let found = self.get(id).and_then(|pool| match pool.part() {
+                part if part.of() == expected.of() && part != expected => {
+                    Err(PoolError::OtherPart { expected, found: part })
+                }
+                _ => Ok(pool),
+            });
+            parts.push(found.map_err(|error| match error {
+                PoolError::Gone => PoolError::Unknown { id, part: expected }.into(),
+                other => other.at(&self.path(id)),
+            })?);
+        }
+        Ok(PoolSet::new(parts)?)
+    }
+
+    /// Lets all parts of `set` wait until the client has claimed its own.
+    pub(crate) fn set_aside(&self, set: PoolSet) -> Result<PoolSet, Error> {
+        set.moved(|pool| {
+            let pending = self.pending(pool.id());
+            pool.move_to(pending)
+        })
     }
 
     /// The file of `id`. Its name holds hexadecimal digits alone, whatever a client says.
@@ -122,6 +162,43 @@ impl Pools {
     fn files(&self) -> std::io::Result<Vec<Found>> {
         find(&self.dir)
     }
+}
+
+/// What the limits see of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Entry {
+    peer: Option<String>,
+    /// `None` if the header is not whole.
+    bound: Option<Lengths>,
+    part: Part,
+}
+
+/// The files of a state.
+fn entries(files: &[Found], state: State) -> Vec<Entry> {
+    let of_state = files.iter().filter(|file| file.state() == state);
+    let entry = |file: &Found| Entry {
+        peer: file.peer().map(str::to_owned),
+        bound: file.bound(),
+        part: file.part().unwrap_or(Part::WHOLE),
+    };
+    of_state.map(entry).collect()
+}
+
+/// How many pools the files are. Parts of a peer's for the same lengths count as one pool together, from the first
+/// part on, because they are to become one. The same part twice counts twice: parts differ in size, and many copies
+/// of the largest must not pass for one pool.
+fn pools(entries: &[Entry]) -> usize {
+    let mut copies: BTreeMap<_, BTreeMap<Part, usize>> = BTreeMap::new();
+    for Entry { peer, bound, part } in entries {
+        let pool = (peer, bound.map(|bound| (bound.prompt, bound.tokens)), part.of());
+        *copies.entry(pool).or_default().entry(*part).or_default() += 1;
+    }
+    copies.values().filter_map(|parts| parts.values().max()).sum()
+}
+
+/// How many pools `files` are that can be spent, or will be with their other parts.
+pub fn count(files: &[Found]) -> usize {
+    pools(&entries(files, State::Pool))
 }
 
 /// The place of a pool that is being filled, which counts as one.
@@ -153,17 +230,17 @@ impl Waiting {
     }
 }
 
-/// One entry in the list of peers that are filling; removed when dropped.
+/// One entry in the list of those that are filling; removed when dropped.
 #[derive(Debug)]
 struct Quota {
-    filling: Arc<Mutex<Vec<Option<String>>>>,
-    peer: Option<String>,
+    filling: Arc<Mutex<Vec<Entry>>>,
+    entry: Entry,
 }
 
 impl Drop for Quota {
     fn drop(&mut self) {
         let mut filling = self.filling.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(at) = filling.iter().position(|peer| *peer == self.peer) {
+        if let Some(at) = filling.iter().position(|entry| *entry == self.entry) {
             filling.swap_remove(at);
         }
     }

@@ -1,23 +1,20 @@
-//! One party's file: opened, compared with its purpose, read once.
+//! One party's file: opened, and compared with its purpose.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions, TryLockError};
-use std::io::{self, Read, Write};
+use std::io::{self, ErrorKind::NotFound, Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use blake3::Hasher;
 use net::Role;
-use protocols::Stock;
+use protocols::Part;
 use serde::{Deserialize, Serialize};
-use zeroize::{Zeroize, Zeroizing};
+use zeroize::Zeroize;
 
-use super::{Difference, PEER, PoolError, PoolId, Purpose, check_bound, hex};
+use super::{Difference, PART, PEER, PoolError, PoolId, Purpose, check_bound, hex};
 use crate::Lengths;
 use crate::session::Request;
-
-/// Ends the name of a file that was claimed.
-pub(super) const CLAIMED: &str = ".claimed";
 
 /// Longest header.
 pub const MAX_HEADER_BYTES: usize = 64 << 10;
@@ -49,6 +46,12 @@ impl Header {
         self.facts.get(PEER).map(String::as_str)
     }
 
+    /// Which part of a pool the file is.
+    pub(super) fn part(&self) -> Result<Part, PoolError> {
+        let part = self.facts.get(PART).map_or(Ok(Part::WHOLE), |text| text.parse());
+        part.map_err(|e| PoolError::Header { what: e.to_string() })
+    }
+
     /// Bytes of a file whose header takes `len` bytes.
     fn file_bytes(&self, len: usize) -> Option<u64> {
         self.words.checked_mul(8)?.checked_add((PREFIX_BYTES + len + 2 * HASH_BYTES) as u64)
@@ -59,12 +62,13 @@ impl Header {
 /// the one whose header was read.
 #[derive(Debug)]
 pub struct Pool {
-    path: PathBuf,
+    pub(super) path: PathBuf,
     /// The name under which another session of this party may have put the same file meanwhile.
-    alias: Option<PathBuf>,
-    header: Header,
+    pub(super) alias: Option<PathBuf>,
+    pub(super) header: Header,
+    part: Part,
     /// Read up to the first word.
-    source: Hashed,
+    pub(super) source: Hashed,
 }
 
 impl Pool {
@@ -78,7 +82,8 @@ impl Pool {
         if header.role != role {
             return Err(PoolError::Role { expected: role, found: header.role });
         }
-        Ok(Pool { path: path.into(), alias: None, header, source })
+        let part = header.part()?;
+        Ok(Pool { path: path.into(), alias: None, header, part, source })
     }
 
     /// The same file may also be found at `alias`.
@@ -110,6 +115,11 @@ impl Pool {
         self.header.peer()
     }
 
+    /// Which part of a pool it is.
+    pub fn part(&self) -> Part {
+        self.part
+    }
+
     /// Where it is.
     pub fn path(&self) -> &Path {
         &self.path
@@ -119,17 +129,7 @@ impl Pool {
     /// than `request`.
     pub fn check(&self, purpose: &Purpose, request: &Request) -> Result<(), PoolError> {
         check_bound(self.bound(), request)?;
-        let found = &self.header.facts;
-        let names = purpose.facts.keys().chain(found.keys().filter(|name| !purpose.facts.contains_key(*name)));
-        let value = |of: &BTreeMap<String, String>, name| of.get(name).cloned().unwrap_or_default();
-        let mut differences: Vec<Difference> = names
-            .map(|name| Difference {
-                name: name.clone(),
-                expected: value(&purpose.facts, name),
-                found: value(found, name),
-            })
-            .filter(|difference| difference.expected != difference.found)
-            .collect();
+        let mut differences = differences(&purpose.facts, &self.header.facts);
         let fingerprint = purpose.fingerprint();
         if differences.is_empty() && self.header.fingerprint != fingerprint {
             let found = self.header.fingerprint.clone();
@@ -144,86 +144,16 @@ impl Pool {
         }
         Ok(())
     }
-
-    /// Takes all words out of the file, for which [`Pool::check`] passed `purpose`, and removes it. Of several
-    /// processes one succeeds, once. Whatever happens after the file was renamed, it will not be read again.
-    ///
-    /// # Errors
-    /// [`PoolError::Gone`] if somebody was faster, [`PoolError::Length`], [`PoolError::Checksum`] if the file is
-    /// damaged, [`PoolError::Replaced`] if another file took its place.
-    pub fn claim(mut self, purpose: &Purpose) -> Result<Stock, PoolError> {
-        // The lock tells `pools rm --stale` that the claimed file is in use, and refuses processes that opened the
-        // file before.
-        if !lock(&self.source.file)? {
-            return Err(PoolError::Gone);
-        }
-        let claimed = self.rename()?;
-        sync_directory(&claimed.0)?;
-        if !same_file(&self.source.file, &claimed.0)? {
-            return Err(self.replaced(&claimed.0));
-        }
-        let mut bytes = Zeroizing::new(vec![0; 8 * PIECE_WORDS]);
-        let source = &mut self.source;
-        let stock = Stock::refill(&purpose.needs, self.header.role, |words| {
-            words.chunks_mut(PIECE_WORDS).try_for_each(|piece| {
-                let bytes = &mut bytes[..8 * piece.len()];
-                source.read(bytes)?;
-                let (chunks, _) = bytes.as_chunks();
-                piece.iter_mut().zip(chunks).for_each(|(word, chunk)| *word = u64::from_le_bytes(*chunk));
-                Ok::<_, PoolError>(())
-            })
-        })?;
-        source.read_hash("words")?;
-        claimed.remove()?;
-        Ok(stock)
-    }
-
-    /// Gives the file a name that no program reads.
-    fn rename(&self) -> Result<Claimed, PoolError> {
-        // The file may move from its alias to its name between two looks, but not back.
-        for path in [Some(&self.path), self.alias.as_ref(), Some(&self.path)].into_iter().flatten() {
-            let renamed = match same_file(&self.source.file, path) {
-                Ok(true) => {
-                    let name = beside(path, CLAIMED);
-                    fs::rename(path, &name).map(|()| name).map_err(or_gone)
-                }
-                Ok(false) => Err(self.replaced(path)),
-                Err(error) => Err(error),
-            };
-            match renamed {
-                Err(PoolError::Gone) => {}
-                // From here on the file belongs to this process.
-                other => return other.map(Claimed),
-            }
-        }
-        Err(PoolError::Gone)
-    }
-
-    /// What is at `path` is another file.
-    fn replaced(&self, path: &Path) -> PoolError {
-        match read_header(path) {
-            Ok((header, _)) => PoolError::Replaced { expected: self.header.id, found: header.id },
-            Err(error) => error,
-        }
-    }
 }
 
-/// A file that was renamed; removed when dropped.
-struct Claimed(PathBuf);
-
-impl Claimed {
-    fn remove(mut self) -> Result<(), PoolError> {
-        let path = std::mem::take(&mut self.0);
-        fs::remove_file(&path)?;
-        Ok(sync_directory(&path)?)
-    }
-}
-
-impl Drop for Claimed {
-    fn drop(&mut self) {
-        // A failure leaves a file under a name that no program reads.
-        let _ = fs::remove_file(&self.0);
-    }
+/// In which facts a pool is not what was expected.
+pub(super) fn differences(expected: &BTreeMap<String, String>, found: &BTreeMap<String, String>) -> Vec<Difference> {
+    let names = expected.keys().chain(found.keys().filter(|name| !expected.contains_key(*name)));
+    let value = |of: &BTreeMap<String, String>, name| of.get(name).cloned().unwrap_or_default();
+    names
+        .map(|name| Difference { name: name.clone(), expected: value(expected, name), found: value(found, name) })
+        .filter(|difference| difference.expected != difference.found)
+        .collect()
 }
 
 /// A file with the hash of what went through it.
@@ -249,14 +179,14 @@ impl Hashed {
         self.write(hash.as_bytes())
     }
 
-    fn read(&mut self, bytes: &mut [u8]) -> io::Result<()> {
+    pub(super) fn read(&mut self, bytes: &mut [u8]) -> io::Result<()> {
         self.file.read_exact(bytes)?;
         self.hasher.update(bytes);
         Ok(())
     }
 
     /// Reads a hash, which must be that of all so far.
-    fn read_hash(&mut self, part: &'static str) -> Result<(), PoolError> {
+    pub(super) fn read_hash(&mut self, part: &'static str) -> Result<(), PoolError> {
         let computed = self.hasher.finalize();
         let mut written = [0; HASH_BYTES];
         self.read(&mut written)?;
@@ -277,16 +207,20 @@ impl Drop for Hashed {
 /// Opens the file of a pool. It must be the only name of a regular file: a file that is reached in two ways could be
 /// used twice.
 fn open_only_name(path: &Path) -> Result<File, PoolError> {
-    let mut options = OpenOptions::new();
-    options.read(true);
-    #[cfg(unix)]
-    {
-        use rustix::fs::OFlags;
-        // A pipe must not be waited for.
-        let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
-        std::os::unix::fs::OpenOptionsExt::custom_flags(&mut options, flags.bits().cast_signed());
-    }
-    let file = match options.open(path) {
+    let open = |write: bool| {
+        let mut options = OpenOptions::new();
+        options.read(true).write(write);
+        #[cfg(unix)]
+        {
+            use rustix::fs::OFlags;
+            // A pipe must not be waited for.
+            let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+            std::os::unix::fs::OpenOptionsExt::custom_flags(&mut options, flags.bits().cast_signed());
+        }
+        options.open(path)
+    };
+    // File systems of networks lock only what is open for writing. Nothing is written.
+    let file = match open(true).or_else(|error| if error.kind() == NotFound { Err(error) } else { open(false) }) {
         // Systems differ in the error for a link that they did not follow.
         Err(_) if path.is_symlink() => return Err(PoolError::Link),
         opened => opened.map_err(or_gone)?,
@@ -309,7 +243,7 @@ fn open_only_name(path: &Path) -> Result<File, PoolError> {
 }
 
 /// Whether `path` is a name of the open `file`.
-fn same_file(file: &File, path: &Path) -> Result<bool, PoolError> {
+pub(super) fn same_file(file: &File, path: &Path) -> Result<bool, PoolError> {
     let there = path.symlink_metadata().map_err(or_gone)?;
     #[cfg(unix)]
     {
@@ -366,6 +300,7 @@ pub(super) fn read_header(path: &Path) -> Result<(Header, Hashed), PoolError> {
     source.read(&mut text)?;
     source.read_hash("header")?;
     let header: Header = serde_json::from_slice(&text).map_err(|e| PoolError::Header { what: e.to_string() })?;
+    header.part()?;
     let expected = header.file_bytes(len).unwrap_or(u64::MAX);
     if found != expected {
         return Err(PoolError::Length { expected, found });
@@ -374,7 +309,7 @@ pub(super) fn read_header(path: &Path) -> Result<(Header, Hashed), PoolError> {
 }
 
 pub(super) fn or_gone(error: io::Error) -> PoolError {
-    if error.kind() == io::ErrorKind::NotFound { PoolError::Gone } else { error.into() }
+    if error.kind() == NotFound { PoolError::Gone } else { error.into() }
 }
 
 /// `path` with `ending` after its name.

@@ -1,15 +1,17 @@
 //! The pools in a directory, of both roles, without using any of them.
 
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use net::Role;
+use protocols::Part;
 use serde::Serialize;
 
+use super::claim::CLAIMED;
 use super::draft::DRAFT;
-use super::file::{CLAIMED, Header, MAGIC, lock, or_gone, read_header, sync_directory};
+use super::file::{Header, MAGIC, lock, or_gone, read_header, sync_directory};
 use super::{PoolError, PoolId};
 use crate::Lengths;
 
@@ -84,6 +86,11 @@ impl Found {
         Some(self.header.as_ref().ok()?.bound)
     }
 
+    /// Which part of a pool it is.
+    pub fn part(&self) -> Option<Part> {
+        self.header.as_ref().ok()?.part().ok()
+    }
+
     /// The peer's key.
     pub fn peer(&self) -> Option<&str> {
         self.header.as_ref().ok()?.peer()
@@ -149,7 +156,9 @@ fn look_at(path: &Path) -> io::Result<Option<Found>> {
     if !metadata.is_file() {
         return Ok(None);
     }
-    let mut file = match File::open(path) {
+    // File systems of networks lock only what is open for writing. Nothing is written.
+    let to_lock = OpenOptions::new().read(true).write(true).open(path);
+    let mut file = match to_lock.or_else(|_| File::open(path)) {
         Ok(file) => file,
         Err(error) => return gone(error),
     };

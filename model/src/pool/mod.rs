@@ -37,6 +37,23 @@
 //! The process that works on a draft or a claimed file locks it. A file without a lock was left by a crash. A server
 //! removes it when it starts, `waggle pools rm --stale` at any time.
 //!
+//! # Parts
+//!
+//! A pool may be made in up to [`MAX_PARTS`](protocols::MAX_PARTS) parts ([`Purpose::parts`]), each a pair of files
+//! with an id of its own, filled by the steps below. Sessions that fill parts know nothing of each other: a part that
+//! failed is made again, and any part made for the same takes its place. The header of a part says which one it is of
+//! how many, and its fingerprint covers that. [`PoolSet`] is what is spent: all parts of one division, made for the
+//! same, each once.
+//!
+//! In the table of spending every step is done for all parts before the message goes out. A claim first locks all
+//! parts and looks for each at its place; only then it renames one. So of two that want the same parts none is left
+//! with a few of them. A crash between two renamings loses some parts and leaves the others: each is as its row says,
+//! with its partner pending, and serves again when the lost ones were made anew.
+//!
+//! Several processes of one party, on any hosts, may share a directory of pools, if the file system renames in one
+//! step and its locks hold between them. Where locks do not hold, renaming alone still lets one process have a file,
+//! but a server that starts may remove what another is working on, which that session then reports as an error.
+//!
 //! *Filling.* What each party has if the link or a party dies after the message (or before the first):
 //!
 //! | message | from | its sender did before | client | server |
@@ -60,22 +77,27 @@
 //! pending, and a server's pool has the client's. A part without a partner is pending at the server and is removed by
 //! age. If the server was silent for longer than that, it refuses the client's pool by its id.
 
+mod claim;
 mod dir;
 mod draft;
 mod file;
 mod list;
+mod set;
+#[cfg(test)]
+mod set_tests;
 #[cfg(test)]
 mod tests;
 
 use std::collections::BTreeMap;
 
-use protocols::{FixedWeight, Needs};
+use protocols::{FixedWeight, Needs, Part};
 
 pub(crate) use dir::{Place, Waiting};
-pub use dir::{Pools, writable_by_others};
+pub use dir::{Pools, count, writable_by_others};
 pub use draft::{Draft, Pending, Written, check_absent};
 pub use file::{MAX_HEADER_BYTES, Pool};
 pub use list::{Found, PENDING_AGE, State, find};
+pub use set::{PoolSet, part_path};
 
 use crate::lengths::Excess;
 use crate::needs::needs_watched;
@@ -95,6 +117,8 @@ pub(crate) fn check_bound(bound: Lengths, request: &Request) -> Result<(), PoolE
 
 /// The name of the peer's key among the facts.
 const PEER: &str = "peer";
+/// The name of a part among the facts; a whole pool has none.
+const PART: &str = "part";
 
 /// What a pool is good for: everything that its words depend on, by name, and what it holds.
 #[derive(Clone, Debug)]
@@ -154,6 +178,32 @@ impl Purpose {
         facts.extend(weights.map(|digest| ("weights".to_owned(), digest.to_owned())));
         facts.extend(peer.map(|key| (PEER.to_owned(), key.to_owned())));
         Ok(Purpose { bound, facts, needs: needs.stored() })
+    }
+
+    /// What each part of a pool for this is good for, in order, in as many parts as `part` is one of. A part holds
+    /// what [`Needs::parts`] gives it.
+    ///
+    /// # Errors
+    /// If the model cannot do as much.
+    pub fn parts(&self, part: Part) -> Result<Vec<Purpose>, Error> {
+        let needs = self.needs.parts(part)?;
+        Ok(part.all().zip(needs).map(|(part, needs)| self.of_part(part, needs)).collect())
+    }
+
+    /// [`Purpose::parts`], this part alone.
+    ///
+    /// # Errors
+    /// If the model cannot do as much.
+    pub fn part(&self, part: Part) -> Result<Purpose, Error> {
+        Ok(self.of_part(part, self.needs.part(part)?))
+    }
+
+    fn of_part(&self, part: Part, needs: Needs) -> Purpose {
+        let mut facts = self.facts.clone();
+        if !part.is_whole() {
+            facts.insert(PART.into(), part.to_string());
+        }
+        Purpose { bound: self.bound, facts, needs }
     }
 
     /// What a pool for this holds.

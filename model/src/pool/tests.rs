@@ -8,15 +8,15 @@ use net::Role;
 use protocols::operands::{Event, Events, OperandForm};
 use protocols::ops::private::MaskedRow;
 use protocols::ops::sum_squares::Squares;
-use protocols::{Axis, CorrelationKind, Needs, OperandId, OperandKind, Stock};
+use protocols::{Axis, CorrelationKind, Needs, OperandId, OperandKind, Part, Stock};
 
 use super::{Draft, PENDING_AGE, Pool, PoolError, PoolId, Pools, Purpose, State, Written, find};
 use crate::Lengths;
 use crate::session::Request;
 
-const BOUND: Lengths = Lengths { prompt: 8, tokens: 3 };
+pub(super) const BOUND: Lengths = Lengths { prompt: 8, tokens: 3 };
 
-fn purpose(policy: &str) -> Purpose {
+pub(super) fn purpose(policy: &str) -> Purpose {
     let linear = MaskedRow { weight: "w".into(), inputs: 30, outputs: 7, width: 56 };
     let units = BTreeMap::from([
         (CorrelationKind::new(linear), 300),
@@ -47,7 +47,7 @@ fn stock(role: Role) -> Stock {
     .unwrap()
 }
 
-fn words(stock: Stock, role: Role) -> Vec<u64> {
+pub(super) fn words(stock: Stock, role: Role) -> Vec<u64> {
     let mut words = Vec::new();
     stock
         .drain(&purpose("full").needs, role, |part| {
@@ -68,7 +68,7 @@ fn write(path: &Path, role: Role) -> PoolId {
     id
 }
 
-fn request(prompt: usize, tokens: usize) -> Request {
+pub(super) fn request(prompt: usize, tokens: usize) -> Request {
     Request { lengths: Lengths { prompt, tokens }, stop_at_eos: true, padded: false }
 }
 
@@ -79,7 +79,7 @@ fn spend(path: &Path, role: Role) -> Result<Stock, PoolError> {
     pool.claim(&purpose("full"))
 }
 
-fn names(dir: &Path) -> Vec<PathBuf> {
+pub(super) fn names(dir: &Path) -> Vec<PathBuf> {
     fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).collect()
 }
 
@@ -228,9 +228,9 @@ fn ids_are_hexadecimal_and_directories_have_a_limit() {
     assert_ne!(PoolId::random(), PoolId::random());
     let dir = tempfile::tempdir().unwrap();
     let pools = Pools::open(&dir.path().join("a/b"), 1).unwrap();
-    assert!(pools.draft(PoolId::random(), None).is_ok());
+    assert!(pools.draft(PoolId::random(), None, BOUND, Part::WHOLE).is_ok());
     write(&pools.path(id), Role::Server);
-    assert!(matches!(pools.draft(PoolId::random(), None), Err(PoolError::Full { limit: 1 })));
+    assert!(matches!(pools.draft(PoolId::random(), None, BOUND, Part::WHOLE), Err(PoolError::Full { limit: 1 })));
 }
 
 #[cfg(unix)]
@@ -280,7 +280,7 @@ fn a_pool_belongs_to_the_pair_that_filled_it() {
 fn fill(pools: &Pools, id: PoolId, peer: &str) -> super::Pending {
     let mut purpose = purpose("full");
     purpose.facts.insert(super::PEER.into(), peer.into());
-    let (draft, waiting) = pools.draft(id, Some(peer)).unwrap().split();
+    let (draft, waiting) = pools.draft(id, Some(peer), BOUND, Part::WHOLE).unwrap().split();
     waiting.begin(draft.write(id, Role::Server, &purpose, stock(Role::Server)).unwrap()).unwrap()
 }
 
@@ -290,23 +290,29 @@ fn quotas_count_pools_and_those_being_filled() {
     let pools = Pools::open(dir.path(), 4).unwrap().with_max_per_peer(2);
     let ids: [PoolId; 4] = std::array::from_fn(|_| PoolId::random());
     // Two sessions at once both count, although neither has a pool.
-    let first = pools.draft(ids[0], Some("a")).unwrap();
-    let second = pools.clone().draft(ids[1], Some("a")).unwrap();
-    assert!(matches!(pools.draft(ids[2], Some("a")), Err(PoolError::FullForPeer { limit: 2 })));
+    let first = pools.draft(ids[0], Some("a"), BOUND, Part::WHOLE).unwrap();
+    let second = pools.clone().draft(ids[1], Some("a"), BOUND, Part::WHOLE).unwrap();
+    assert!(matches!(pools.draft(ids[2], Some("a"), BOUND, Part::WHOLE), Err(PoolError::FullForPeer { limit: 2 })));
     drop((first, second));
     assert!(names(dir.path()).is_empty());
     for id in &ids[..2] {
         fill(&pools, *id, "a").publish().unwrap();
     }
-    assert!(matches!(pools.draft(ids[2], Some("a")), Err(PoolError::FullForPeer { limit: 2 })));
+    assert!(matches!(pools.draft(ids[2], Some("a"), BOUND, Part::WHOLE), Err(PoolError::FullForPeer { limit: 2 })));
     for id in &ids[2..] {
         drop(fill(&pools, *id, "b"));
     }
     // What waits is no pool, and has a limit of its own.
-    assert!(matches!(pools.draft(PoolId::random(), Some("b")), Err(PoolError::Waiting { limit: 2 })));
-    assert!(pools.draft(PoolId::random(), Some("c")).is_ok());
+    assert!(matches!(
+        pools.draft(PoolId::random(), Some("b"), BOUND, Part::WHOLE),
+        Err(PoolError::Waiting { limit: 2 })
+    ));
+    assert!(pools.draft(PoolId::random(), Some("c"), BOUND, Part::WHOLE).is_ok());
     let one_more = Pools::open(dir.path(), 2).unwrap();
-    assert!(matches!(one_more.draft(PoolId::random(), Some("c")), Err(PoolError::Full { limit: 2 })));
+    assert!(matches!(
+        one_more.draft(PoolId::random(), Some("c"), BOUND, Part::WHOLE),
+        Err(PoolError::Full { limit: 2 })
+    ));
 }
 
 #[test]
@@ -334,7 +340,7 @@ fn what_waits_is_found_and_ends_by_age() {
     let old = fs::File::options().write(true).open(pools.path(id)).unwrap();
     let long_ago = std::time::SystemTime::now() - 2 * PENDING_AGE;
     old.set_modified(long_ago).unwrap();
-    drop(pools.set_aside(pools.get(id).unwrap()).unwrap());
+    drop(pools.set_aside(pools.set(&[id]).unwrap()).unwrap());
     let pools = Pools::open(dir.path(), 4).unwrap();
     assert_eq!(state(), [(Some(id), State::Pending)], "its age begins when it is set aside");
     old.set_modified(long_ago).unwrap();

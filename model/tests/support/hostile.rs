@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use fuzzing::link::{Spoil, Watch, pair};
 use model::party::{Caller, ClientOptions, ClientSession, Limits, ModelServer, Outcome, PublicModel, Silent, Terms};
-use model::pool::{Pool, Pools};
+use model::pool::{PoolSet, Pools};
 use model::{Error, Lengths, ModelFiles, Next, Sampler};
 use mpcache::PolicySpec;
 use net::{Channel, Role};
@@ -109,7 +109,7 @@ pub(crate) fn run(mode: Mode, policy: &PolicySpec, spoil: Option<Spoil>, dir: &P
             Mode::Plain | Mode::Prepared => opened.generate(&PROMPT, TOKENS, false, next, &mut Silent),
             Mode::Fill => opened.fill(BOUND, &path, &mut Silent),
             Mode::Spend => {
-                let pool = Pool::open(&path, Role::Client).map_err(Error::Pool)?;
+                let pool = PoolSet::open(&path, Role::Client)?;
                 opened.spend(pool, &PROMPT, TOKENS, false, next, &mut Silent)
             }
         }

@@ -3,6 +3,7 @@
 
 pub(crate) mod naive;
 pub(crate) mod parties;
+pub(crate) mod pools;
 
 use std::path::Path;
 

@@ -61,7 +61,8 @@ impl Masks {
     ) -> Result<Self, E> {
         let mut a = Zeroizing::new(vec![0; events.tokens() * events.form.row()]);
         source(&mut a)?;
-        let products = Queue::fill(events.words() as usize - a.len(), spill, source)?;
+        let mut products = Queue::default();
+        products.fill(events.words() as usize - a.len(), spill, source)?;
         Ok(Masks { a, products, ..Masks::planned(events) })
     }
 }
@@ -80,8 +81,9 @@ impl Prepared {
         Prepared { masks: masks.collect(), begun: HashSet::new() }
     }
 
-    pub(crate) fn insert(&mut self, id: OperandId, masks: Masks) {
-        self.masks.insert(id, masks);
+    /// Returns the masks that were there before.
+    pub(crate) fn insert(&mut self, id: OperandId, masks: Masks) -> Option<Masks> {
+        self.masks.insert(id, masks)
     }
 
     pub(crate) fn remove(&mut self, id: OperandId) -> Option<Masks> {

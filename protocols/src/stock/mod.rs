@@ -16,9 +16,13 @@
 //! A stock may outlive its session. [`Stock::drain`] hands out its words in the order that the [`Needs`] define, and
 //! [`Stock::refill`] takes them back. Whoever keeps them in between must make sure that they come back only once: a
 //! correlation that serves twice opens the difference of two secrets.
+//!
+//! What a run needs is a list of independent demands, so several sessions may each make a [`Part`] of it
+//! ([`Needs::part`]). [`Stock::add`] puts the parts together, in the same order at both parties.
 
 pub(crate) mod masks;
 mod needs;
+mod part;
 
 use std::collections::BTreeMap;
 
@@ -34,6 +38,7 @@ use crate::session::Session;
 use crate::spill::{Queue, Spill, StockError};
 use masks::{Masks, Prepared};
 pub use needs::{MAX_COTS_AHEAD, Needs};
+pub use part::{MAX_PARTS, Part, PartError};
 
 /// One party's correlations.
 #[derive(Debug, Default)]
@@ -80,18 +85,33 @@ impl Stock {
     pub fn refill<E: From<StockError>>(
         needs: &Needs,
         role: Role,
-        mut source: impl FnMut(&mut [u64]) -> Result<(), E>,
+        source: impl FnMut(&mut [u64]) -> Result<(), E>,
     ) -> Result<Self, E> {
         let mut stock = Stock::default();
+        stock.add(needs, role, source)?;
+        Ok(stock)
+    }
+
+    /// Adds the words of another part, as [`Stock::refill`] takes them: behind those that are there. No cached
+    /// operand may come twice, as none does among the parts of [`Needs::parts`]; otherwise this panics.
+    ///
+    /// # Errors
+    /// Those of `source`, and [`StockError`] if the temporary file fails. The stock must not be used then.
+    pub fn add<E: From<StockError>>(
+        &mut self,
+        needs: &Needs,
+        role: Role,
+        mut source: impl FnMut(&mut [u64]) -> Result<(), E>,
+    ) -> Result<(), E> {
         for (kind, &units) in &needs.units {
-            let queue = Queue::fill(units * kind.words(role), &mut stock.spill, &mut source)?;
-            stock.queues.insert(kind.clone(), queue);
+            let queue = self.queues.entry(kind.clone()).or_default();
+            queue.fill(units * kind.words(role), &mut self.spill, &mut source)?;
         }
         for (id, events) in &needs.operands {
-            let masks = Masks::fill(events, &mut stock.spill, &mut source)?;
-            stock.operands.insert(*id, masks);
+            let masks = Masks::fill(events, &mut self.spill, &mut source)?;
+            assert!(self.operands.insert(*id, masks).is_none(), "the masks of {id} come twice");
         }
-        Ok(stock)
+        Ok(())
     }
 
     /// Takes `need` out, after making what is missing on the spot. `matrix` is the server's, if the kind has one.

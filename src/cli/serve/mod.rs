@@ -33,7 +33,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use model::party::{Limits, ModelServer, Outcome, Terms};
-use model::pool::{Pools, State, find, writable_by_others};
+use model::pool::{Pools, count, find, writable_by_others};
 use model::report::Cost;
 use model::{Calibration, Lengths};
 use net::{Entry, NetError, PublicKey};
@@ -86,10 +86,12 @@ pub(super) struct ServeArgs {
     #[arg(long, value_name = "BYTES", default_value_t = 0)]
     weight_cache: usize,
     /// Keep this party's part of the pools that clients fill (`waggle preprocess`) and spend (`waggle generate
-    /// --pool`) in this directory. They are as secret as the weights: never copy or restore them.
+    /// --pool`) in this directory. They are as secret as the weights: never copy or restore them. Servers of one
+    /// identity and model may share the directory, on different hosts if the file system has locks for all of them.
     #[arg(long, value_name = "DIR")]
     pools: Option<PathBuf>,
-    /// Most pools of one key in the directory; a client that wants to fill another is refused.
+    /// Most pools of one key in the directory; a client that wants to fill another is refused. All parts of a pool
+    /// count as one, from the first on.
     #[arg(long, value_name = "N", default_value_t = 64, requires = "pools")]
     max_pools: usize,
     /// Most pools of all keys together.
@@ -415,8 +417,7 @@ impl Server {
 
     /// Pools in the directory; a directory that cannot be read shows none.
     fn pools_kept(&self) -> usize {
-        let Some(dir) = &self.pools else { return 0 };
-        find(dir).map_or(0, |files| files.iter().filter(|file| file.state() == State::Pool).count())
+        self.pools.as_deref().and_then(|dir| find(dir).ok()).map_or(0, |files| count(&files))
     }
 
     /// What the page of the metrics says is so now.

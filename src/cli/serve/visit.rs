@@ -44,7 +44,7 @@ pub(super) fn visit(server: &Arc<Server>, stream: TcpStream, peer: SocketAddr, p
         Ok(outcome) => {
             server.metrics.finished(outcome);
             match outcome.filled {
-                Some(id) => info!("pool {id} filled"),
+                Some(filled) => info!("{filled}"),
                 None => info!(tokens = outcome.generation.count, "{} tokens generated", outcome.generation.count),
             }
         }

@@ -1,0 +1,124 @@
+//! The end of files: all parts of a pool are taken out together, once, or none is.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use protocols::Stock;
+use zeroize::Zeroizing;
+
+use super::file::{PIECE_WORDS, Pool, beside, lock, or_gone, read_header, same_file, sync_directory};
+use super::{PoolError, Purpose};
+
+/// Ends the name of a file that was claimed.
+pub(super) const CLAIMED: &str = ".claimed";
+
+impl Pool {
+    /// Takes all words out of the file, for which [`Pool::check`] passed `purpose`, and removes it. Of several
+    /// processes one succeeds, once. Whatever happens after the file was renamed, it will not be read again.
+    ///
+    /// # Errors
+    /// [`PoolError::Gone`] if somebody was faster, [`PoolError::Length`], [`PoolError::Checksum`] if the file is
+    /// damaged, [`PoolError::Replaced`] if another file took its place.
+    pub fn claim(self, purpose: &Purpose) -> Result<Stock, PoolError> {
+        claim_all(vec![self], std::slice::from_ref(purpose)).map_err(|(_, error)| error)
+    }
+
+    /// Does `act` at the name under which the file is.
+    fn where_it_is<T>(&self, act: impl Fn(&Path) -> Result<T, PoolError>) -> Result<T, PoolError> {
+        // The file may move from its alias to its name between two looks, but not back.
+        for path in [Some(&self.path), self.alias.as_ref(), Some(&self.path)].into_iter().flatten() {
+            let done = match same_file(&self.source.file, path) {
+                Ok(true) => act(path),
+                Ok(false) => Err(self.replaced(path)),
+                Err(error) => Err(error),
+            };
+            match done {
+                Err(PoolError::Gone) => {}
+                other => return other,
+            }
+        }
+        Err(PoolError::Gone)
+    }
+
+    /// Gives the file a name that no program reads. From here on it belongs to this process.
+    fn rename(&self) -> Result<Claimed, PoolError> {
+        self.where_it_is(|path| {
+            let name = beside(path, CLAIMED);
+            fs::rename(path, &name).map(|()| Claimed(name)).map_err(or_gone)
+        })
+    }
+
+    /// What is at `path` is another file.
+    fn replaced(&self, path: &Path) -> PoolError {
+        match read_header(path) {
+            Ok((header, _)) => PoolError::Replaced { expected: self.header.id, found: header.id },
+            Err(error) => error,
+        }
+    }
+
+    /// Adds all words of the file to `stock`.
+    fn read_into(&mut self, stock: &mut Stock, purpose: &Purpose) -> Result<(), PoolError> {
+        let mut bytes = Zeroizing::new(vec![0; 8 * PIECE_WORDS]);
+        let source = &mut self.source;
+        stock.add(&purpose.needs, self.header.role, |words| {
+            words.chunks_mut(PIECE_WORDS).try_for_each(|piece| {
+                let bytes = &mut bytes[..8 * piece.len()];
+                source.read(bytes)?;
+                let (chunks, _) = bytes.as_chunks();
+                piece.iter_mut().zip(chunks).for_each(|(word, chunk)| *word = u64::from_le_bytes(*chunk));
+                Ok::<_, PoolError>(())
+            })
+        })?;
+        source.read_hash("words")
+    }
+}
+
+/// Takes all words out of the files of `parts`, for which [`Pool::check`] passed `purposes` one by one, and removes
+/// them. No file is renamed unless all are there and no other process works on any. Whatever happens after a file was
+/// renamed, it will not be read again.
+///
+/// # Errors
+/// As [`Pool::claim`], with the number of the part, from 0.
+pub(super) fn claim_all(mut parts: Vec<Pool>, purposes: &[Purpose]) -> Result<Stock, (usize, PoolError)> {
+    // The locks tell `pools rm --stale` that claimed files are in use, and refuse processes that opened the files
+    // before. Whoever has all of them claims alone, so of two that want the same parts none gets a few of them.
+    each(&parts, |pool| if lock(&pool.source.file)? { Ok(()) } else { Err(PoolError::Gone) })?;
+    each(&parts, |pool| pool.where_it_is(|_| Ok(())))?;
+    let claimed = each(&parts, Pool::rename)?;
+    let pairs: Vec<(&Pool, &Claimed)> = parts.iter().zip(&claimed).collect();
+    each(&pairs, |(pool, claimed)| {
+        sync_directory(&claimed.0)?;
+        if same_file(&pool.source.file, &claimed.0)? { Ok(()) } else { Err(pool.replaced(&claimed.0)) }
+    })?;
+    let mut stock = Stock::default();
+    for (at, (pool, purpose)) in parts.iter_mut().zip(purposes).enumerate() {
+        pool.read_into(&mut stock, purpose).map_err(|error| (at, error))?;
+    }
+    for (at, claimed) in claimed.into_iter().enumerate() {
+        claimed.remove().map_err(|error| (at, error))?;
+    }
+    Ok(stock)
+}
+
+/// Does `act` for one item after another; an error comes with the item's number.
+fn each<I, T>(items: &[I], act: impl Fn(&I) -> Result<T, PoolError>) -> Result<Vec<T>, (usize, PoolError)> {
+    items.iter().enumerate().map(|(at, item)| act(item).map_err(|error| (at, error))).collect()
+}
+
+/// A file that was renamed; removed when dropped.
+struct Claimed(PathBuf);
+
+impl Claimed {
+    fn remove(mut self) -> Result<(), PoolError> {
+        let path = std::mem::take(&mut self.0);
+        fs::remove_file(&path)?;
+        Ok(sync_directory(&path)?)
+    }
+}
+
+impl Drop for Claimed {
+    fn drop(&mut self) {
+        // A failure leaves a file under a name that no program reads.
+        let _ = fs::remove_file(&self.0);
+    }
+}

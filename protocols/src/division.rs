@@ -1,0 +1,222 @@
+//! Needs in parts of about equal work, which sessions of their own make.
+//!
+//! A division depends on the needs and the number of parts alone. So both parties find the same one, and so do the
+//! session that makes a part and the one that spends it, over whatever link and with whatever plan of ciphertexts.
+//!
+//! *Work* is estimated as the bytes that making a need sends under the default [`Options`], and those that a party
+//! keeps of it: for a small model the time follows this sum within a third, whatever the kind. What is more than a
+//! share of all work is cut into ranges of units. A cached operand stays in one piece, because all its products share
+//! a mask. The pieces are dealt out, the largest first, to whichever part has least so far. Thus no part has more
+//! than a share and the largest piece.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use engine::OperandId;
+use net::Role;
+
+use crate::Error;
+use crate::correlation::CorrelationKind;
+use crate::operands::Events;
+use crate::ops::cached;
+use crate::options::Options;
+use crate::plans::Plans;
+use crate::stock::{Needs, Part};
+
+/// What one part makes without a break.
+enum Piece<'a> {
+    Units(&'a CorrelationKind, usize),
+    Operand(OperandId, &'a Events),
+}
+
+impl Needs {
+    /// The part `part` of what is needed. Together the parts need exactly the same, and every two parties that pass
+    /// equal needs get equal parts.
+    ///
+    /// # Errors
+    /// If a kind cannot be made at all.
+    pub fn part(&self, part: Part) -> Result<Needs, Error> {
+        Ok(self.parts(part)?.swap_remove(part.index()))
+    }
+
+    /// [`Needs::part`] of all parts beside `part`, itself included, in order.
+    ///
+    /// # Errors
+    /// If a kind cannot be made at all.
+    pub fn parts(&self, part: Part) -> Result<Vec<Needs>, Error> {
+        let of = part.of() as usize;
+        if part.is_whole() {
+            return Ok(vec![self.clone()]);
+        }
+        let mut parts: Vec<Needs> = part.all().map(|part| self.cots_of(part)).collect();
+        // Of two pieces of equal work the first comes first, and of two parts with equal loads, too.
+        let mut pieces = self.pieces(of)?;
+        pieces.sort_by_key(|(work, _)| Reverse(*work));
+        let mut loads: BinaryHeap<_> = (0..of).map(|at| Reverse((0u128, at))).collect();
+        for (work, piece) in pieces {
+            let Some(Reverse((load, at))) = loads.pop() else { break };
+            loads.push(Reverse((load + work, at)));
+            match piece {
+                Piece::Units(kind, units) => *parts[at].units.entry(kind.clone()).or_default() += units,
+                Piece::Operand(id, events) => drop(parts[at].operands.insert(id, events.clone())),
+            }
+        }
+        Ok(parts)
+    }
+
+    /// Everything in pieces, none of several units above a share of `of`, with the work that each takes.
+    fn pieces(&self, of: usize) -> Result<Vec<(u128, Piece<'_>)>, Error> {
+        let mut plans = Plans::new(Options::default());
+        let mut whole = Vec::with_capacity(self.units.len() + self.operands.len());
+        for (kind, &units) in &self.units {
+            // The mean of both parties.
+            let kept = 4 * units * (kind.words(Role::Client) + kind.words(Role::Server));
+            let sent = kind.batched_cost(&mut plans, units)?.total_bytes();
+            whole.push((sent + kept as u64, Piece::Units(kind, units)));
+        }
+        for (id, events) in &self.operands {
+            let sent = cached::prepare_cost(&mut plans, events)?.total_bytes();
+            whole.push((sent + 8 * events.words(), Piece::Operand(*id, events)));
+        }
+        let total: u128 = whole.iter().map(|(work, _)| u128::from(*work)).sum();
+        let share = total.div_ceil(of as u128).max(1);
+        let mut pieces = Vec::with_capacity(whole.len() + of);
+        for (work, piece) in whole {
+            let work = u128::from(work);
+            let Piece::Units(kind, units) = piece else {
+                pieces.push((work, piece));
+                continue;
+            };
+            let cuts = (work.div_ceil(share) as usize).clamp(1, units.max(1));
+            pieces.extend((0..cuts).map(|cut| {
+                let size = range(units as u64, cut, cuts) as usize;
+                (work * size as u128 / units.max(1) as u128, Piece::Units(kind, size))
+            }));
+        }
+        Ok(pieces)
+    }
+
+    /// The OTs of a part, and nothing else yet.
+    fn cots_of(&self, part: Part) -> Needs {
+        let cots = self.cots.map(|count| range(count, part.index(), part.of() as usize));
+        Needs { cots, ..Needs::default() }
+    }
+}
+
+/// How many of `count` lie in range `at` of `of` about equal ones.
+fn range(count: u64, at: usize, of: usize) -> u64 {
+    let end = |at: usize| (u128::from(count) * at as u128 / of as u128) as u64;
+    end(at + 1) - end(at)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use engine::{Axis, OperandKind};
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::operands::{Event, OperandForm};
+    use crate::ops::matmul::Triple;
+    use crate::ops::mul::RowProduct;
+    use crate::ops::private::MaskedRow;
+    use crate::ops::sum_squares::Squares;
+    use crate::stock::MAX_PARTS;
+
+    /// A kind of every sort, told apart by `seed`.
+    fn kind(seed: usize) -> CorrelationKind {
+        let size = 1 + seed / 4;
+        match seed % 4 {
+            0 => CorrelationKind::new(MaskedRow {
+                weight: format!("w{seed}"),
+                inputs: 8 * size,
+                outputs: 5,
+                width: 56,
+            }),
+            1 => CorrelationKind::new(Squares { n: size, width: 40 }),
+            2 => CorrelationKind::new(RowProduct { n: size, width: 44 }),
+            _ => CorrelationKind::new(Triple { batch: 1, m: size, k: 3, n: 4, width: 40 }),
+        }
+    }
+
+    fn operand(layer: usize, products: usize) -> (OperandId, Events) {
+        let form = OperandForm { batch: 2, d: 4, axis: Axis::Rows, width: 40 };
+        let list = (0..products).map(|i| Event { m: 1, tokens: 3 + i }).collect();
+        (OperandId { layer, kind: OperandKind::Values, generation: 0 }, Events { form, list })
+    }
+
+    fn needs() -> impl Strategy<Value = Needs> {
+        let units = prop::collection::btree_map(0usize..24, prop_oneof![0usize..4, 1usize..3000], 0..12);
+        let operands = prop::collection::btree_map(0usize..8, 1usize..9, 0..5);
+        (units, operands, any::<[u32; 2]>()).prop_map(|(units, operands, cots)| Needs {
+            units: units.into_iter().map(|(seed, units)| (kind(seed), units)).collect(),
+            operands: operands.into_iter().map(|(layer, products)| operand(layer, products)).collect(),
+            cots: cots.map(u64::from),
+        })
+    }
+
+    /// Everything that the parts need. An operand in two parts is a failure.
+    fn together(parts: &[Needs]) -> Needs {
+        let mut all = Needs::default();
+        for part in parts {
+            for (kind, units) in &part.units {
+                *all.units.entry(kind.clone()).or_default() += units;
+            }
+            for (id, events) in &part.operands {
+                assert_eq!(all.operands.insert(*id, events.clone()), None, "{id}");
+            }
+            (0..2).for_each(|role| all.cots[role] += part.cots[role]);
+        }
+        all
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        #[test]
+        fn the_parts_are_the_whole(needs in needs(), of in prop_oneof![1u32..9, 1u32..=MAX_PARTS]) {
+            let first = Part::new(1, of).unwrap();
+            let parts = needs.parts(first).unwrap();
+            prop_assert_eq!(parts.len(), of as usize);
+            prop_assert_eq!(&together(&parts), &needs);
+            for role in [Role::Client, Role::Server] {
+                prop_assert_eq!(parts.iter().map(|part| part.words(role)).sum::<u64>(), needs.words(role));
+            }
+            // A party that makes one part finds the same one.
+            let last = Part::new(of, of).unwrap();
+            prop_assert_eq!(&needs.part(last).unwrap(), &parts[last.index()]);
+        }
+
+        /// No part has more work than a share and the largest piece, and the largest piece has more than a share only
+        /// if it cannot be cut.
+        #[test]
+        fn the_work_is_about_equal(needs in needs(), of in 2u32..40) {
+            let part = Part::new(1, of).unwrap();
+            let pieces = needs.pieces(of as usize).unwrap();
+            let total: u128 = pieces.iter().map(|(work, _)| work).sum();
+            let largest = pieces.iter().map(|(work, _)| *work).max().unwrap_or(0);
+            for (work, piece) in &pieces {
+                let whole = matches!(piece, Piece::Operand(..) | Piece::Units(_, 0 | 1));
+                prop_assert!(whole || *work <= 2 * total.div_ceil(of.into()), "{work} of {total} in {of}");
+            }
+            // By units, and by the whole operand.
+            let mut each: BTreeMap<CorrelationKind, (u128, u128)> = BTreeMap::new();
+            let mut operands = BTreeMap::new();
+            for (work, piece) in pieces {
+                match piece {
+                    Piece::Units(kind, units) => {
+                        let sum = each.entry(kind.clone()).or_default();
+                        *sum = (sum.0 + work, sum.1 + units as u128);
+                    }
+                    Piece::Operand(id, _) => drop(operands.insert(id, work)),
+                }
+            }
+            for part in needs.parts(part).unwrap() {
+                let units = part.units.iter().map(|(kind, &units)| each[kind].0 * units as u128 / each[kind].1.max(1));
+                let load = units.sum::<u128>() + part.operands.keys().map(|id| operands[id]).sum::<u128>();
+                prop_assert!(load <= total / u128::from(of) + largest + 1, "{load} of {total} in {of}");
+            }
+        }
+    }
+}

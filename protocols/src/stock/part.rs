@@ -1,0 +1,108 @@
+//! Which part of how many: parts of a whole that are made apart, by whoever is free.
+
+use std::fmt;
+use std::str::FromStr;
+
+use thiserror::Error;
+
+/// Most parts of one whole. Every part costs a session with its own base OTs, so many more would cost more than they
+/// save.
+pub const MAX_PARTS: u32 = 256;
+
+/// Part `number` of `of`, counted from 1. Text: `2/4`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Part {
+    of: u32,
+    number: u32,
+}
+
+/// No part of anything.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[error("`{text}` is no part: expected I/N, with I from 1 to N and N at most {MAX_PARTS}")]
+pub struct PartError {
+    /// What was given.
+    pub text: String,
+}
+
+impl Part {
+    /// All of it.
+    pub const WHOLE: Part = Part { of: 1, number: 1 };
+
+    /// Part `number` of `of`.
+    ///
+    /// # Errors
+    /// [`PartError`] unless 1 <= `number` <= `of` <= [`MAX_PARTS`].
+    pub fn new(number: u32, of: u32) -> Result<Self, PartError> {
+        let part = Part { of, number };
+        if (1..=of).contains(&number) && of <= MAX_PARTS {
+            Ok(part)
+        } else {
+            Err(PartError { text: part.to_string() })
+        }
+    }
+
+    /// Counted from 1.
+    pub fn number(self) -> u32 {
+        self.number
+    }
+
+    /// How many parts there are.
+    pub fn of(self) -> u32 {
+        self.of
+    }
+
+    /// Counted from 0.
+    pub fn index(self) -> usize {
+        self.number as usize - 1
+    }
+
+    /// Whether there is no other part.
+    pub fn is_whole(self) -> bool {
+        self.of == 1
+    }
+
+    /// All parts of the same whole in order, this one among them.
+    pub fn all(self) -> impl Iterator<Item = Part> {
+        (1..=self.of).map(move |number| Part { number, ..self })
+    }
+}
+
+impl fmt::Display for Part {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        write!(f, "{}/{}", self.number, self.of)
+    }
+}
+
+impl FromStr for Part {
+    type Err = PartError;
+
+    /// Reads what [`Display`](fmt::Display) writes, and nothing else.
+    fn from_str(text: &str) -> Result<Self, PartError> {
+        let error = || PartError { text: text.chars().take(40).collect() };
+        let (number, of) = text.split_once('/').ok_or_else(error)?;
+        let read = |digits: &str| digits.parse().map_err(|_| error());
+        let part = Part::new(read(number)?, read(of)?)?;
+        if part.to_string() == text { Ok(part) } else { Err(error()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_has_one_text() {
+        for of in [1, 2, 7, MAX_PARTS] {
+            for part in Part::new(1, of).unwrap().all() {
+                assert_eq!(part.to_string().parse(), Ok(part));
+            }
+        }
+        let long = "9".repeat(99);
+        for text in
+            ["", "1", "/", "0/1", "2/1", "1/257", "0/0", "01/2", "+1/2", " 1/2", "1/2 ", "1/2/3", "-1/2", &long]
+        {
+            let error = text.parse::<Part>().unwrap_err();
+            assert!(error.text.len() <= 40 && error.to_string().contains("I/N"), "{text}: {error}");
+        }
+    }
+}
