@@ -1,7 +1,9 @@
-//! What an operation sends and consumes, known from shapes alone.
+//! What an operation sends, consumes and computes, known from shapes alone.
 
 use he::ParamSet;
 use net::{Direction, HEADER_BYTES, Ledger, Phase, Role};
+
+use crate::work::Work;
 
 /// One step of an operation, in the order in which it is booked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,6 +52,8 @@ pub enum Step {
         /// Parameter set.
         set: ParamSet,
     },
+    /// The parties compute.
+    Work(Work),
 }
 
 /// Steps that are taken several times in a row.
@@ -61,7 +65,7 @@ pub struct Run {
     pub times: u64,
 }
 
-/// The cost of an operation: its messages and correlations in order. Equal batches are written down once, because a
+/// The cost of an operation: its messages, correlations and work in order. Equal batches are written down once, because a
 /// long prompt has millions of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cost {
@@ -112,10 +116,11 @@ impl Cost {
         if packed { cost.push(Step::GaloisKeys { holder, set }) } else { cost }
     }
 
-    /// The same with every message booked as `offline`.
+    /// The same with every message and all work booked as `offline`.
     pub fn offline(mut self) -> Self {
         for step in self.runs.iter_mut().flat_map(|run| &mut run.steps) {
-            if let Step::Message { offline, .. } | Step::Exchange { offline, .. } = step {
+            if let Step::Message { offline, .. } | Step::Exchange { offline, .. } | Step::Work(Work { offline, .. }) = step
+            {
                 *offline = true;
             }
         }
@@ -169,7 +174,7 @@ impl Cost {
         &self.runs
     }
 
-    fn push(mut self, step: Step) -> Self {
+    pub(crate) fn push(mut self, step: Step) -> Self {
         match self.runs.last_mut() {
             Some(last) if last.times == 1 => last.steps.push(step),
             _ => self.runs.push(Run { steps: vec![step], times: 1 }),
@@ -178,7 +183,7 @@ impl Cost {
     }
 
     /// The sum of `of` over all steps.
-    fn sum(&self, of: impl Fn(&Step) -> u64) -> u64 {
+    pub(crate) fn sum(&self, of: impl Fn(&Step) -> u64) -> u64 {
         self.runs.iter().map(|run| run.times * run.steps.iter().map(&of).sum::<u64>()).sum()
     }
 

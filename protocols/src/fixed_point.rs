@@ -23,6 +23,7 @@ use crate::ops::truncate;
 use crate::ops::truncate::Truncation;
 use crate::session::Session;
 use crate::stock::{Needs, Stock};
+use crate::timeline::Setting;
 use crate::weight::FixedWeight;
 use crate::words::Words;
 use crate::words::signed;
@@ -155,6 +156,11 @@ impl Plan {
     /// The state after everything in `ledger`, an opening for instance, and session set-up with `options`.
     pub fn after(ledger: Ledger, options: Options) -> Self {
         FixedPoint::over(Planner::after(ledger, options))
+    }
+
+    /// The same, which predicts times too; see [`Planner::timed`].
+    pub fn timed(self, setting: Setting) -> Self {
+        FixedPoint::over(self.abb.timed(setting))
     }
 
     /// The ledger: what [`Secure`] would book, except for times.

@@ -6,6 +6,8 @@ use ot::{PoolPlan, Wire};
 
 use crate::Options;
 use crate::cost::{Cost, Run, Step};
+use crate::timeline::{Setting, Timeline};
+use crate::work::{Kernel, Work};
 
 /// The state on which a session's traffic depends, besides its operations: the levels of the pools and the keys
 /// already sent. It plays costs into a ledger exactly as [`Session`](crate::Session) would book them.
@@ -15,6 +17,8 @@ pub(crate) struct Forecast {
     levels: [Level; 2],
     keys: Vec<(Role, ParamSet)>,
     galois: Vec<(Role, ParamSet)>,
+    /// There if times are predicted as well.
+    timeline: Option<Timeline>,
 }
 
 /// The pool of one direction.
@@ -36,11 +40,42 @@ impl Forecast {
         }
         ledger.leave();
         let pool = PoolPlan { kind: options.ot, min_batch: options.ot.default_batch() };
-        Forecast { pool, levels: [Level::default(); 2], keys: Vec::new(), galois: Vec::new() }
+        let (keys, galois) = (Vec::new(), Vec::new());
+        Forecast { pool, levels: [Level::default(); 2], keys, galois, timeline: None }
+    }
+
+    /// From now on books times in `setting` too, those of what `ledger` has included.
+    pub(crate) fn time(&mut self, setting: Setting, ledger: &mut Ledger) {
+        let mut timeline = Timeline::new(setting);
+        let before = ledger.total();
+        timeline.work(Work { kernel: Kernel::BaseOts, units: [1; 2], offline: false }, Phase::Setup);
+        for flow in 0..before.flows {
+            // Which messages have the bytes does not matter for the sum.
+            let bytes = [before.bytes_client_to_server, before.bytes_server_to_client].map(|all| all / before.flows);
+            let sender = if flow % 2 == 0 { Role::Client } else { Role::Server };
+            timeline.message(sender.sends(), 2 * bytes[sender as usize], 1, Phase::Setup);
+        }
+        self.timeline = Some(timeline);
+        self.book_times(ledger);
+    }
+
+    /// OTs that the pools hold, by OT sender.
+    pub(crate) fn pooled(&self) -> [usize; 2] {
+        self.levels.map(|level| level.held)
+    }
+
+    /// Books the times of what was played.
+    fn book_times(&mut self, ledger: &mut Ledger) {
+        let Some(timeline) = &mut self.timeline else { return };
+        let last = ledger.last();
+        timeline.take_unbooked().for_each(|(phase, times)| ledger.book_traffic(phase, &times, last));
     }
 
     /// Books `cost`.
     pub(crate) fn play(&mut self, cost: &Cost, ledger: &mut Ledger) {
+        if let Some(timeline) = &mut self.timeline {
+            timeline.work(Work { kernel: Kernel::Call, units: [1; 2], offline: false }, ledger.phase());
+        }
         for Run { steps, times } in cost.runs() {
             let draws = steps.iter().filter_map(Draw::of).count();
             if *times < MANY || draws > MOST_DRAWS {
@@ -51,24 +86,58 @@ impl Forecast {
                 self.play_again(steps, times - 1, ledger);
             }
         }
+        self.book_times(ledger);
     }
 
     fn play_once(&mut self, steps: &[Step], ledger: &mut Ledger) {
         for step in steps {
             book_message(step, ledger);
             if let Some(draw) = Draw::of(step) {
+                let made = self.levels[draw.sender as usize].made;
                 let wire = self.draw(&draw);
                 book_refill(draw.sender, wire, ledger);
+                self.time_refill(draw.sender, made, wire);
             }
-            match *step {
+            let key = match *step {
                 Step::Key { holder, set } => {
-                    send_once(&mut self.keys, (holder, set), PublicKey::bytes(set), ledger);
+                    let bytes = PublicKey::bytes(set);
+                    send_once(&mut self.keys, (holder, set), bytes, ledger).then_some((holder, bytes, MAKE_PUBLIC))
                 }
                 Step::GaloisKeys { holder, set } => {
-                    send_once(&mut self.galois, (holder, set), GaloisKeys::bytes(set), ledger);
+                    let bytes = GaloisKeys::bytes(set);
+                    send_once(&mut self.galois, (holder, set), bytes, ledger).then_some((holder, bytes, MAKE_GALOIS))
                 }
-                _ => {}
+                _ => None,
+            };
+            if let (Some(timeline), Some((holder, bytes, kernels))) = (&mut self.timeline, key) {
+                let made = Cost::free().work(holder, kernels[0], bytes).message(holder, bytes);
+                let read = made.work(holder.peer(), kernels[1], bytes);
+                read.runs().iter().for_each(|run| timeline.play(&run.steps, Phase::Setup));
             }
+            if let Some(timeline) = &mut self.timeline {
+                timeline.play(std::slice::from_ref(step), ledger.phase());
+            }
+        }
+    }
+
+    /// The time of refills of the pool with OT sender `sender` since it had made `before` OTs. They sent `wire`.
+    fn time_refill(&mut self, sender: Role, before: u64, wire: Wire) {
+        let made = self.levels[sender as usize].made - before;
+        let Some(timeline) = self.timeline.as_mut().filter(|_| made > 0) else { return };
+        let ot::ExtendWork { silent, softspoken } = self.pool.kind.extend_work(before, made as usize);
+        let work = [
+            (sender, Kernel::SilentSend, silent),
+            (sender.peer(), Kernel::SilentReceive, silent),
+            (sender, Kernel::SoftSpokenSend, softspoken),
+            (sender.peer(), Kernel::SoftSpokenReceive, softspoken),
+        ];
+        for (role, kernel, units) in work {
+            let mut of_both = [0; 2];
+            of_both[role as usize] = units;
+            timeline.work(Work { kernel, units: of_both, offline: true }, Phase::Offline);
+        }
+        for (direction, run) in runs(sender, wire).into_iter().filter(|(_, run)| run.messages > 0) {
+            timeline.message(direction, run.bytes, run.messages, Phase::Offline);
         }
     }
 
@@ -77,6 +146,8 @@ impl Forecast {
     /// refill, and works the flows out once for each such pattern.
     fn play_again(&mut self, steps: &[Step], times: u64, ledger: &mut Ledger) {
         let draws: Vec<Draw> = steps.iter().filter_map(Draw::of).collect();
+        let made = self.levels.map(|level| level.made);
+        let mut wires = [Wire::default(); 2];
         let mut patterns: Vec<Pattern> = Vec::new();
         let mut refilled = Refilled::default();
         let mut last = ledger.last();
@@ -85,6 +156,7 @@ impl Forecast {
             let mut waits = 0;
             for draw in &draws {
                 let wire = self.draw(draw);
+                wires[draw.sender as usize] = joined(wires[draw.sender as usize], wire);
                 waits = waits << 2 | refilled.add(draw.sender, wire);
             }
             let known = patterns.iter().position(|pattern| (pattern.waits, pattern.first) == (waits, last));
@@ -105,6 +177,12 @@ impl Forecast {
         if !draws.is_empty() {
             ledger.book_traffic(Phase::Offline, &refilled.0, last);
         }
+        if let Some(timeline) = &mut self.timeline {
+            timeline.repeat(steps, times, ledger.phase());
+        }
+        for sender in [Role::Client, Role::Server] {
+            self.time_refill(sender, made[sender as usize], wires[sender as usize]);
+        }
     }
 
     /// Refills the pool of `draw` if it has to, and takes the OTs out. Returns what the refill sends.
@@ -116,6 +194,16 @@ impl Forecast {
         *held = *held + amount - draw.taken;
         wire
     }
+}
+
+/// What a holder does for a byte of a key, and the other party.
+const MAKE_PUBLIC: [Kernel; 2] = [Kernel::PublicKey; 2];
+const MAKE_GALOIS: [Kernel; 2] = [Kernel::MakeGalois, Kernel::ReadGalois];
+
+/// The traffic of two refills together.
+fn joined(a: Wire, b: Wire) -> Wire {
+    let sum = |a: ot::Run, b: ot::Run| ot::Run { bytes: a.bytes + b.bytes, messages: a.messages + b.messages };
+    Wire { to_sender: sum(a.to_sender, b.to_sender), to_receiver: sum(a.to_receiver, b.to_receiver) }
 }
 
 /// From how many times on equal steps are not played one by one.
@@ -216,7 +304,7 @@ fn book_message(step: &Step, ledger: &mut Ledger) {
             booked(ledger, offline, |ledger| ledger.book(direction, bytes))
         }
         Step::Exchange { bytes, offline } => booked(ledger, offline, |ledger| ledger.book_exchange(bytes)),
-        Step::Cots { .. } | Step::Pooled { .. } | Step::Key { .. } | Step::GaloisKeys { .. } => {}
+        Step::Cots { .. } | Step::Pooled { .. } | Step::Key { .. } | Step::GaloisKeys { .. } | Step::Work(_) => {}
     }
 }
 
@@ -246,14 +334,16 @@ fn booked(ledger: &mut Ledger, offline: bool, book: impl FnOnce(&mut Ledger)) {
     }
 }
 
-/// Books the message of a key as `setup` unless it was sent before.
-fn send_once(sent: &mut Vec<(Role, ParamSet)>, key: (Role, ParamSet), bytes: usize, ledger: &mut Ledger) {
-    if !sent.contains(&key) {
+/// Books the message of a key as `setup` unless it was sent before. Returns whether it is sent now.
+fn send_once(sent: &mut Vec<(Role, ParamSet)>, key: (Role, ParamSet), bytes: usize, ledger: &mut Ledger) -> bool {
+    let new = !sent.contains(&key);
+    if new {
         sent.push(key);
         let phase = ledger.set_phase(Phase::Setup);
         ledger.book(key.0.sends(), (bytes + HEADER_BYTES) as u64);
         ledger.set_phase(phase);
     }
+    new
 }
 
 #[cfg(test)]

@@ -44,10 +44,12 @@ pub mod stock;
 #[cfg(test)]
 mod tests;
 pub mod twin;
+mod timeline;
 mod two_party;
 mod weight;
 pub mod wire;
 pub mod words;
+mod work;
 
 pub use abb::Abb;
 pub use clear::Clear;
@@ -69,9 +71,11 @@ pub use plans::Plans;
 pub use session::Session;
 pub use spill::{StockError, check_space};
 pub use stock::{Needs, Stock};
+pub use timeline::{Machine, Setting};
 pub use two_party::TwoParty;
 pub use weight::{DEFAULT_WEIGHT_FRAC, FixedLoader, FixedValues, FixedWeight, MIN_WEIGHT_FRAC, quantise};
 pub use words::Words;
+pub use work::{Kernel, Rates, Work};
 
 /// Fractional bits of activations.
 pub const FRAC: u32 = 18;

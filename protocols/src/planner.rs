@@ -15,6 +15,7 @@ use crate::ops::matmul::{Matmul, product_shape};
 use crate::plans::Plans;
 use crate::preparation;
 use crate::stock::{Levels, Needs};
+use crate::timeline::Setting;
 use crate::words::Words;
 use crate::{Error, Evaluation, Options, Shape};
 
@@ -44,6 +45,12 @@ impl Planner {
         let plans = Plans::new(options);
         let ledger = ledger.without_clocks();
         Planner { ledger, plans, forecast, options, stock: Levels::default(), needs: Needs::default(), books: true }
+    }
+
+    /// The same, which books times in `setting` too: the client's clock and processor, and the server's processor.
+    pub fn timed(mut self, setting: Setting) -> Self {
+        self.forecast.time(setting, &mut self.ledger);
+        self
     }
 
     /// A box that lists what a run takes from its stock ([`Planner::needs`]) and books nothing.
@@ -110,7 +117,7 @@ impl Planner {
             None => drop(self.needs.units.insert(need.kind.clone(), need.units)),
         }
         if self.books {
-            let cost = self.stock.take(&mut self.plans, need)?;
+            let cost = self.stock.take(&mut self.plans, need)?.then(need.kind.moved(need.units));
             self.book(&cost);
         }
         Ok(())
