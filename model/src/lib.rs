@@ -10,6 +10,7 @@ mod check;
 mod checkpoint;
 mod config;
 mod error;
+pub mod estimate;
 pub mod eval;
 mod files;
 mod fingerprint;

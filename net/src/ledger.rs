@@ -189,6 +189,14 @@ impl Ledger {
         Ledger { clock: None, ..self }
     }
 
+    /// The same with all times zero, which books none from now on: for plans.
+    pub fn forget_times(mut self) -> Self {
+        for account in self.scopes.iter_mut().flat_map(|scope| scope.accounts.iter_mut().flatten()) {
+            *account = account.untimed();
+        }
+        self.without_clocks()
+    }
+
     /// Books a message of `bytes` bytes (framing included).
     pub fn book(&mut self, direction: Direction, bytes: u64) {
         self.book_run(direction, bytes, 1);

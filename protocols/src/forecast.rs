@@ -5,8 +5,9 @@ use net::{Direction, HEADER_BYTES, Ledger, Phase, Role, Traffic};
 use ot::{PoolPlan, Wire};
 
 use crate::Options;
+use crate::room;
 use crate::cost::{Cost, Run, Step};
-use crate::timeline::{Setting, Timeline};
+use crate::timeline::{Setting, Tallies, Timeline};
 use crate::work::{Kernel, Work};
 
 /// The state on which a session's traffic depends, besides its operations: the levels of the pools and the keys
@@ -19,6 +20,8 @@ pub(crate) struct Forecast {
     galois: Vec<(Role, ParamSet)>,
     /// There if times are predicted as well.
     timeline: Option<Timeline>,
+    /// The most bytes that pools and an operation held at once, by party, where times are predicted.
+    room: [u64; 2],
 }
 
 /// The pool of one direction.
@@ -41,12 +44,13 @@ impl Forecast {
         ledger.leave();
         let pool = PoolPlan { kind: options.ot, min_batch: options.ot.default_batch() };
         let (keys, galois) = (Vec::new(), Vec::new());
-        Forecast { pool, levels: [Level::default(); 2], keys, galois, timeline: None }
+        Forecast { pool, levels: [Level::default(); 2], keys, galois, timeline: None, room: [0; 2] }
     }
 
     /// From now on books times in `setting` too, those of what `ledger` has included.
-    pub(crate) fn time(&mut self, setting: Setting, ledger: &mut Ledger) {
-        let mut timeline = Timeline::new(setting);
+    pub(crate) fn time(&mut self, setting: Setting, tallied: bool, ledger: &mut Ledger) {
+        let timeline = Timeline::new(setting);
+        let mut timeline = if tallied { timeline.tallied() } else { timeline };
         let before = ledger.total();
         timeline.work(Work { kernel: Kernel::BaseOts, units: [1; 2], offline: false }, Phase::Setup);
         for flow in 0..before.flows {
@@ -59,16 +63,31 @@ impl Forecast {
         self.book_times(ledger);
     }
 
-    /// OTs that the pools hold, by OT sender.
-    pub(crate) fn pooled(&self) -> [usize; 2] {
-        self.levels.map(|level| level.held)
+    /// The most bytes that the pools and an operation held at once at the client and at the server, estimated where
+    /// times are predicted.
+    pub(crate) fn room(&self) -> [u64; 2] {
+        self.room
+    }
+
+    /// Notes what playing `cost` held.
+    fn note_room(&mut self, cost: &Cost) {
+        if self.timeline.is_some() {
+            let pools = self.levels.iter().map(|level| level.held as u64 * room::POOLED_OT).sum::<u64>();
+            let taken = room::of(cost);
+            self.room.iter_mut().zip(taken).for_each(|(most, taken)| *most = (*most).max(pools + taken));
+        }
+    }
+
+    /// Units of kernels by account, if they are counted.
+    pub(crate) fn tallies(&self) -> Option<&Tallies> {
+        self.timeline.as_ref().and_then(Timeline::tallies)
     }
 
     /// Books the times of what was played.
     fn book_times(&mut self, ledger: &mut Ledger) {
         let Some(timeline) = &mut self.timeline else { return };
         let last = ledger.last();
-        timeline.take_unbooked().for_each(|(phase, times)| ledger.book_traffic(phase, &times, last));
+        timeline.take_unbooked(ledger.path()).for_each(|(phase, times)| ledger.book_traffic(phase, &times, last));
     }
 
     /// Books `cost`.
@@ -86,6 +105,7 @@ impl Forecast {
                 self.play_again(steps, times - 1, ledger);
             }
         }
+        self.note_room(cost);
         self.book_times(ledger);
     }
 

@@ -15,8 +15,9 @@ use crate::ops::matmul::{Matmul, product_shape};
 use crate::plans::Plans;
 use crate::preparation;
 use crate::stock::{Levels, Needs};
-use crate::timeline::Setting;
+use crate::timeline::{Machine, Setting, Tallies};
 use crate::words::Words;
+use crate::work::Rates;
 use crate::{Error, Evaluation, Options, Shape};
 
 /// Books the cost of every operation, pools and keys included, as a [`Session`](crate::Session) with the same options
@@ -49,8 +50,28 @@ impl Planner {
 
     /// The same, which books times in `setting` too: the client's clock and processor, and the server's processor.
     pub fn timed(mut self, setting: Setting) -> Self {
-        self.forecast.time(setting, &mut self.ledger);
+        self.forecast.time(setting, false, &mut self.ledger);
         self
+    }
+
+    /// The same, which also counts the units of kernels by account ([`Planner::tallies`]), at times of zero.
+    /// `imitated` says whether the network will be.
+    pub fn tallied(mut self, imitated: bool) -> Self {
+        let machine = Machine { rates: Rates::zero(), cores: 1, speedup: 0.0 };
+        let setting = Setting { imitated, ..Setting::apart(machine.clone(), machine) };
+        self.forecast.time(setting, true, &mut self.ledger);
+        self
+    }
+
+    /// Units of kernels by account, if they are counted.
+    pub fn tallies(&self) -> Option<&Tallies> {
+        self.forecast.tallies()
+    }
+
+    /// The most bytes that pools of OTs and an operation hold at once, at the client and at the server: estimated by
+    /// a box that predicts times.
+    pub fn room(&self) -> [u64; 2] {
+        self.forecast.room()
     }
 
     /// A box that lists what a run takes from its stock ([`Planner::needs`]) and books nothing.

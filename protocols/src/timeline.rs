@@ -12,7 +12,7 @@
 //!   has its own.
 //! - Each message in turn wakes a thread at the other party, which takes [`Setting::wake`].
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use net::{Direction, Phase, Role, Shape, Traffic};
@@ -40,6 +40,8 @@ pub struct Setting {
     pub together: bool,
     /// The network; `None` if its rate and delay do not show.
     pub link: Option<Shape>,
+    /// Whether the network is imitated, which takes processor time for every message.
+    pub imitated: bool,
     /// Seconds from a message on the wire to the thread that waits for it.
     pub wake: f64,
 }
@@ -47,7 +49,7 @@ pub struct Setting {
 impl Setting {
     /// Both parties on machines of their own, over a link that takes no time.
     pub fn apart(client: Machine, server: Machine) -> Self {
-        Setting { machines: [client, server], together: false, link: None, wake: 0.0 }
+        Setting { machines: [client, server], together: false, link: None, imitated: false, wake: 0.0 }
     }
 }
 
@@ -80,6 +82,39 @@ pub(crate) struct Timeline {
     busy: [VecDeque<Span>; 2],
     /// Seconds by phase that are not in a ledger yet.
     unbooked: [Seconds; PHASES.len()],
+    /// There if units are counted by account.
+    tally: Option<Tally>,
+}
+
+/// Units of every kernel, by account.
+pub type Tallies = BTreeMap<(Phase, String), [Units; 2]>;
+
+/// Units of every kernel at one party, in the order of [`Kernel::ALL`].
+pub type Units = Vec<f64>;
+
+/// Counts the units of kernels.
+#[derive(Debug, Default)]
+struct Tally {
+    /// Since accounts were booked last.
+    open: BTreeMap<(Phase, Kernel), [f64; 2]>,
+    accounts: Tallies,
+    /// How many rounds one round stands for.
+    rounds: f64,
+}
+
+impl Tally {
+    fn add(&mut self, party: Role, kernel: Kernel, units: u64, phase: Phase) {
+        self.open.entry((phase, kernel)).or_default()[party as usize] += self.rounds * units as f64;
+    }
+
+    /// What was counted belongs to the accounts of `path`.
+    fn book(&mut self, path: &str) {
+        for ((phase, kernel), units) in std::mem::take(&mut self.open) {
+            let none = || [(); 2].map(|()| vec![0.0; Kernel::ALL.len()]);
+            let account = self.accounts.entry((phase, path.to_owned())).or_insert_with(none);
+            account.iter_mut().zip(units).for_each(|(account, units)| account[kernel as usize] += units);
+        }
+    }
 }
 
 /// All phases, in their order.
@@ -114,7 +149,18 @@ impl Timeline {
             wires: [0.0; 2],
             busy: Default::default(),
             unbooked: Default::default(),
+            tally: None,
         }
+    }
+
+    /// The same, which counts the units of kernels by account.
+    pub(crate) fn tallied(self) -> Self {
+        Timeline { tally: Some(Tally { rounds: 1.0, ..Tally::default() }), ..self }
+    }
+
+    /// The units counted so far.
+    pub(crate) fn tallies(&self) -> Option<&Tallies> {
+        self.tally.as_ref().map(|tally| &tally.accounts)
     }
 
     /// Takes the steps of a session in `phase`.
@@ -136,12 +182,15 @@ impl Timeline {
     pub(crate) fn repeat(&mut self, steps: &[Step], times: u64, phase: Phase) {
         let single = times.min(ROUNDS);
         let mut before = (self.clocks, self.wires, self.unbooked);
+        let each = times as f64 / single.max(1) as f64;
+        self.tally.iter_mut().for_each(|tally| tally.rounds = each);
         for round in 0..single {
             if round == single.saturating_sub(STEADY) {
                 before = (self.clocks, self.wires, self.unbooked);
             }
             self.play(steps, phase);
         }
+        self.tally.iter_mut().for_each(|tally| tally.rounds = 1.0);
         let left = (times - single) as f64 / single.min(STEADY).max(1) as f64;
         for (at, started) in [(&mut self.clocks, before.0), (&mut self.wires, before.1)] {
             at.iter_mut().zip(started).for_each(|(at, started)| *at += left * (*at - started));
@@ -166,6 +215,7 @@ impl Timeline {
 
     /// One party computes.
     fn compute(&mut self, party: Role, kernel: Kernel, units: u64, phase: Phase) {
+        self.count(party, kernel, units, phase);
         let machine = &self.setting.machines[party as usize];
         let cpu = units as f64 * machine.rates.of(kernel);
         if cpu == 0.0 {
@@ -183,6 +233,13 @@ impl Timeline {
         };
         self.unbooked[phase as usize].cpu[party as usize] += cpu;
         self.advance(party, end, phase);
+    }
+
+    /// Counts units, where they are counted.
+    fn count(&mut self, party: Role, kernel: Kernel, units: u64, phase: Phase) {
+        if let Some(tally) = self.tally.as_mut().filter(|_| units > 0) {
+            tally.add(party, kernel, units, phase);
+        }
     }
 
     /// When `cpu` seconds of work on up to `cores` cores are done that begin at `start`, while the other party has
@@ -254,8 +311,15 @@ impl Timeline {
     /// Puts messages on the wire; returns when the last byte is at the other party.
     fn send(&mut self, sender: Role, bytes: u64, messages: u64, phase: Phase) -> f64 {
         self.compute(sender, Kernel::Message, messages, phase);
-        let encrypting = bytes as f64 * self.setting.machines[sender as usize].rates.of(Kernel::ByteSent);
+        self.count(sender, Kernel::ByteSent, bytes, phase);
+        let rates = &self.setting.machines[sender as usize].rates;
+        let encrypting = bytes as f64 * rates.of(Kernel::ByteSent);
+        let imitating = messages as f64 * rates.of(Kernel::Imitated);
         self.unbooked[phase as usize].cpu[sender as usize] += encrypting;
+        if self.setting.imitated {
+            self.unbooked[phase as usize].cpu[sender as usize] += imitating;
+            self.count(sender, Kernel::Imitated, messages, phase);
+        }
         let (per_byte, crossing) = self.setting.link.map_or((0.0, 0.0), |link| {
             (1.0 / link.bytes_per_second.max(1) as f64, link.round_trip.as_secs_f64() / 2.0)
         });
@@ -271,8 +335,11 @@ impl Timeline {
         self.compute(receiver, Kernel::ByteReceived, bytes, phase);
     }
 
-    /// What was not booked yet, by phase.
-    pub(crate) fn take_unbooked(&mut self) -> impl Iterator<Item = (Phase, Traffic)> {
+    /// What was not booked yet, by phase: all of it in `path`.
+    pub(crate) fn take_unbooked(&mut self, path: &str) -> impl Iterator<Item = (Phase, Traffic)> + use<> {
+        if let Some(tally) = &mut self.tally {
+            tally.book(path);
+        }
         let unbooked = std::mem::take(&mut self.unbooked);
         PHASES.into_iter().zip(unbooked).filter(|(_, seconds)| *seconds != Seconds::default()).map(|(phase, seconds)| {
             let [cpu, peer_cpu] = seconds.cpu.map(duration);
@@ -313,7 +380,7 @@ mod tests {
     fn played(setting: &Setting, cost: &Cost) -> [f64; 3] {
         let mut timeline = Timeline::new(setting.clone());
         cost.runs().iter().for_each(|run| timeline.repeat(&run.steps, run.times, Phase::Decode));
-        let booked: Vec<_> = timeline.take_unbooked().collect();
+        let booked: Vec<_> = timeline.take_unbooked("").collect();
         assert!(booked.iter().all(|(phase, _)| *phase == Phase::Decode));
         let sum = |of: fn(&Traffic) -> Duration| booked.iter().map(|(_, t)| of(t).as_secs_f64()).sum();
         [sum(|t| t.time), sum(|t| t.cpu), sum(|t| t.peer_cpu)]
@@ -348,6 +415,27 @@ mod tests {
         // A thread each leaves both undisturbed.
         let single = Cost::free().work_at_both(SINGLE, 1000).exchange(0, 0);
         close(played(&Setting { together: true, ..apart }, &single), [1.0, 1.0, 1.0]);
+    }
+
+    #[test]
+    fn units_are_counted_by_account() {
+        let idle = Machine { rates: Rates::zero(), ..machine(1) };
+        let mut timeline = Timeline::new(Setting::apart(idle.clone(), idle)).tallied();
+        let round = Cost::free().work(Role::Server, SPREAD, 7).message(Role::Client, 92);
+        timeline.repeat(&round.clone().times(1000).runs()[0].steps, 1000, Phase::Offline);
+        timeline.take_unbooked("a").for_each(drop);
+        round.runs().iter().for_each(|run| timeline.play(&run.steps, Phase::Decode));
+        timeline.take_unbooked("b").for_each(drop);
+        let tallies = timeline.tallies().unwrap();
+        let of = |phase, path: &str, party: Role, kernel: Kernel| {
+            tallies[&(phase, path.to_owned())][party as usize][kernel as usize]
+        };
+        assert_eq!(tallies.len(), 2);
+        assert!((of(Phase::Offline, "a", Role::Server, SPREAD) - 7000.0).abs() < 1e-6);
+        assert!((of(Phase::Offline, "a", Role::Client, Kernel::Message) - 1000.0).abs() < 1e-6);
+        assert_eq!(of(Phase::Decode, "b", Role::Server, SPREAD), 7.0);
+        assert_eq!(of(Phase::Decode, "b", Role::Client, Kernel::ByteSent), (92 + net::HEADER_BYTES) as f64);
+        assert_eq!(of(Phase::Decode, "b", Role::Client, Kernel::ByteReceived), 0.0);
     }
 
     #[test]

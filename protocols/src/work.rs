@@ -126,6 +126,8 @@ kernels! {
     ByteReceived = "byte received", 0.6, None;
     /// A message sent and received, at each party.
     Message = "message", 15e3, None;
+    /// A message sent over a network that is imitated. A thread of its own does it.
+    Imitated = "imitated message", 80e3, None;
     /// The base OTs of a session.
     BaseOts = "base ots", 20e6, None;
 }

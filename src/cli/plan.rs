@@ -3,14 +3,16 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use model::party::{ClientOptions, ModelServer, PublicModel, Request, plan};
+use model::estimate::Footprint;
+use model::party::{ClientOptions, ModelServer, PublicModel, Request, plan, plan_timed};
 use model::{Lengths, ModelSpec};
 
 use super::files::{DEFAULT_MODEL, check_writable, open_model, write_json};
+use super::machine::CalibrationArgs;
 use super::options::{LINKS, LinkArg, TermsArgs};
 use super::progress::Progress;
-use super::report::{predict_seconds, report, tables};
-use super::{Error, out};
+use super::report::{predict_seconds, report, set_estimates, tables};
+use super::{Error, against, out};
 
 /// Predicts the exact bytes and flows of a session from shapes alone. (A flow is a maximal run of messages in one
 /// direction.) The session is that of `demo`, where the client has the tokenizer.
@@ -39,11 +41,22 @@ pub(super) struct PlanArgs {
     /// Write the report here.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Plan the sessions of these reports of `demo --json` instead, and write a table of what they took and what is
+    /// predicted.
+    #[arg(long, value_name = "REPORT", num_args = 1..)]
+    against: Vec<PathBuf>,
+    #[command(flatten)]
+    calibration: CalibrationArgs,
     #[command(flatten)]
     terms: TermsArgs,
 }
 
 pub(super) fn run(args: PlanArgs) -> Result<(), Error> {
+    if !args.against.is_empty() {
+        let calibrated = args.calibration.open()?.map_err(|what| Error::NotCalibrated { what })?;
+        out::line(&calibrated.line)?;
+        return against::run(&args.against, &calibrated);
+    }
     check_writable(args.json.as_deref())?;
     let mut progress = Progress::bars(args.tokens);
     progress.spin("reading the model");
@@ -54,7 +67,15 @@ pub(super) fn run(args: PlanArgs) -> Result<(), Error> {
         padded: args.pad_prompt,
     };
     let terms = args.terms.terms(args.link)?;
-    let outcome = plan(&model, &terms, &ClientOptions::default(), &request, &mut progress)?;
+    let calibrated = args.calibration.open()?;
+    let options = ClientOptions::default();
+    let (outcome, footprint) = match &calibrated {
+        Ok(calibrated) => {
+            let setting = calibrated.setting(args.link);
+            plan_timed(&model, &terms, &options, &request, &setting, &mut progress)?
+        }
+        Err(_) => (plan(&model, &terms, &options, &request, &mut progress)?, Footprint::default()),
+    };
     drop(progress);
     let chosen = [
         ("link", args.link.to_string().into()),
@@ -71,14 +92,34 @@ pub(super) fn run(args: PlanArgs) -> Result<(), Error> {
         report.estimated.extend(["bytes", "messages", "flows"].map(String::from));
         out::line("the traffic of this policy is random: bytes and flows are means (estimated)")?;
     }
-    predict_seconds(&mut report, args.link.shape());
-    let what =
-        format_args!("predicted for {} over {}; seconds are those of the network alone", model.name, args.link);
+    let seconds = match &calibrated {
+        Ok(calibrated) => {
+            set_estimates(&mut report, footprint, calibrated.base_bytes(), mapped_bytes(&args.model, &model));
+            "seconds and memory are estimated"
+        }
+        Err(_) => {
+            predict_seconds(&mut report, args.link.shape());
+            "seconds are those of the network alone"
+        }
+    };
+    out::line(match &calibrated {
+        Ok(calibrated) => &calibrated.line,
+        Err(line) => line,
+    })?;
+    let what = format_args!("predicted for {} over {}; {seconds}", model.name, args.link);
     out::line(format_args!("{what}\n{}", tables(&report)))?;
     if let Some(path) = &args.json {
         write_json(path, &report)?;
     }
     Ok(())
+}
+
+/// Bytes of the files that a server maps, or would map: weights of two bytes each.
+fn mapped_bytes(name: &str, model: &PublicModel) -> u64 {
+    let files = std::fs::read_dir(name).into_iter().flatten().flatten();
+    let weights = files.filter(|file| file.path().extension().is_some_and(|end| end == "safetensors"));
+    let bytes: u64 = weights.filter_map(|file| std::fs::metadata(file.path()).ok()).map(|data| data.len()).sum();
+    if bytes > 0 { bytes } else { 2 * model.spec.parameters() as u64 }
 }
 
 /// What is public about a model that may be a configuration alone.

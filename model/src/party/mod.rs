@@ -52,7 +52,7 @@ use net::Entry;
 
 pub use client::ClientSession;
 pub use opening::{MAX_REASON_BYTES, MAX_SHAPE_BYTES};
-pub use plan::{plan, plan_filling, plan_spending};
+pub use plan::{plan, plan_filling, plan_spending, plan_timed, plan_work};
 pub use prompt::Prompt;
 pub use server::ModelServer;
 
