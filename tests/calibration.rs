@@ -26,7 +26,7 @@ fn profile() -> Profile {
         cores: 2,
         speedup: 1.0,
         wake_nanoseconds: 30_000.0,
-        base_bytes: 20_000_000,
+        base_bytes: [20_000_000; 2],
         nanoseconds: Profile::named(&Rates::reference()),
     }
 }

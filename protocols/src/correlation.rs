@@ -64,7 +64,9 @@ impl CorrelationKind {
 
     /// Cost of making `units` in these batches, and of putting them into a stock.
     pub(crate) fn batched_cost(&self, plans: &mut Plans, units: usize) -> Result<Cost, Error> {
-        Cost::in_batches(units, self.batch().max(1), |size| Ok(self.cost(plans, size)?.then(self.moved(size).offline())))
+        Cost::in_batches(units, self.batch().max(1), |size| {
+            Ok(self.cost(plans, size)?.then(self.moved(size).offline()))
+        })
     }
 
     /// The work of putting `units` into a stock, or of taking them out.

@@ -3,7 +3,7 @@
 use he::ParamSet;
 use net::{Direction, HEADER_BYTES, Ledger, Phase, Role};
 
-use crate::work::Work;
+use crate::work::{Kernel, Work};
 
 /// One step of an operation, in the order in which it is booked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,7 +97,7 @@ impl Cost {
 
     /// Adds `count` OTs with OT sender `sender`.
     pub fn cots(self, sender: Role, count: usize) -> Self {
-        self.push(Step::Cots { sender, count: count as u64 })
+        self.push(Step::Cots { sender, count: count as u64 }).work_at_both(Kernel::TakeOt, count)
     }
 
     /// Adds a refill of the pool with OT sender `sender` to at least `count`.
@@ -119,7 +119,8 @@ impl Cost {
     /// The same with every message and all work booked as `offline`.
     pub fn offline(mut self) -> Self {
         for step in self.runs.iter_mut().flat_map(|run| &mut run.steps) {
-            if let Step::Message { offline, .. } | Step::Exchange { offline, .. } | Step::Work(Work { offline, .. }) = step
+            if let Step::Message { offline, .. } | Step::Exchange { offline, .. } | Step::Work(Work { offline, .. }) =
+                step
             {
                 *offline = true;
             }
@@ -210,6 +211,17 @@ impl Cost {
             Step::Cots { sender: s, count } if s == sender => count,
             _ => 0,
         })
+    }
+
+    /// Whether the first of its messages and work belongs to a correlation.
+    pub(crate) fn starts_offline(&self) -> bool {
+        let flags = self.runs.iter().flat_map(|run| &run.steps).filter_map(|step| match *step {
+            Step::Message { offline, .. } | Step::Exchange { offline, .. } | Step::Work(Work { offline, .. }) => {
+                Some(offline)
+            }
+            _ => None,
+        });
+        flags.take(1).any(|offline| offline)
     }
 
     /// The number of flows, maximal runs of messages in one direction, online and offline. It counts this cost on its

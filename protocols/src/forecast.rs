@@ -5,8 +5,8 @@ use net::{Direction, HEADER_BYTES, Ledger, Phase, Role, Traffic};
 use ot::{PoolPlan, Wire};
 
 use crate::Options;
-use crate::room;
 use crate::cost::{Cost, Run, Step};
+use crate::room;
 use crate::timeline::{Setting, Tallies, Timeline};
 use crate::work::{Kernel, Work};
 
@@ -93,7 +93,8 @@ impl Forecast {
     /// Books `cost`.
     pub(crate) fn play(&mut self, cost: &Cost, ledger: &mut Ledger) {
         if let Some(timeline) = &mut self.timeline {
-            timeline.work(Work { kernel: Kernel::Call, units: [1; 2], offline: false }, ledger.phase());
+            let phase = if cost.starts_offline() { Phase::Offline } else { ledger.phase() };
+            timeline.work(Work { kernel: Kernel::Call, units: [1; 2], offline: false }, phase);
         }
         for Run { steps, times } in cost.runs() {
             let draws = steps.iter().filter_map(Draw::of).count();

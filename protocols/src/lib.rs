@@ -44,8 +44,8 @@ pub(crate) mod spill;
 pub mod stock;
 #[cfg(test)]
 mod tests;
-pub mod twin;
 mod timeline;
+pub mod twin;
 mod two_party;
 mod weight;
 pub mod wire;

@@ -172,8 +172,7 @@ impl Timeline {
                 Step::Exchange { bytes, offline } => self.exchange(bytes, of(offline)),
                 Step::Work(work) => self.work(work, of(work.offline)),
                 // The pools and the keys are the forecast's.
-                Step::Cots { count, .. } => self.take_ots(count, phase),
-                Step::Pooled { .. } | Step::Key { .. } | Step::GaloisKeys { .. } => {}
+                Step::Cots { .. } | Step::Pooled { .. } | Step::Key { .. } | Step::GaloisKeys { .. } => {}
             }
         }
     }
@@ -199,11 +198,6 @@ impl Timeline {
             let steady = seconds.since(before);
             seconds.add(steady, left);
         }
-    }
-
-    /// Takes OTs out of the pools.
-    fn take_ots(&mut self, count: u64, phase: Phase) {
-        self.work(Work { kernel: Kernel::TakeOt, units: [count; 2], offline: false }, phase);
     }
 
     /// Both parties compute.
@@ -341,10 +335,12 @@ impl Timeline {
             tally.book(path);
         }
         let unbooked = std::mem::take(&mut self.unbooked);
-        PHASES.into_iter().zip(unbooked).filter(|(_, seconds)| *seconds != Seconds::default()).map(|(phase, seconds)| {
-            let [cpu, peer_cpu] = seconds.cpu.map(duration);
-            (phase, Traffic { time: duration(seconds.time), cpu, peer_cpu, ..Traffic::default() })
-        })
+        PHASES.into_iter().zip(unbooked).filter(|(_, seconds)| *seconds != Seconds::default()).map(
+            |(phase, seconds)| {
+                let [cpu, peer_cpu] = seconds.cpu.map(duration);
+                (phase, Traffic { time: duration(seconds.time), cpu, peer_cpu, ..Traffic::default() })
+            },
+        )
     }
 }
 
@@ -440,7 +436,8 @@ mod tests {
 
     #[test]
     fn rounds_in_a_row_are_those_one_by_one() {
-        let setting = Setting { link: Some(link(1_000_000, 2)), wake: 1e-4, ..Setting::apart(machine(2), machine(1)) };
+        let setting =
+            Setting { link: Some(link(1_000_000, 2)), wake: 1e-4, ..Setting::apart(machine(2), machine(1)) };
         let round = Cost::free()
             .work(Role::Client, SPREAD, 20_000)
             .message(Role::Client, 5000)

@@ -53,17 +53,17 @@ kernels! {
     /// A coefficient of a ciphertext that the evaluator of a matrix product reads.
     ReadUpload = "read upload", 15.0, Some(1 << 12);
     /// A layer of the transform of a weight polynomial, times one of its points.
-    TransformWeight = "transform weight", 0.15, Some(1 << 18);
+    TransformWeight = "transform weight", 0.08, Some(1 << 18);
     /// A weight read from its matrix and put into a polynomial.
     EncodeWeight = "encode weight", 1.5, Some(1 << 14);
     /// A point of a weight polynomial brought into place.
     PlaceWeight = "place weight", 1.0, Some(1 << 14);
     /// A product of two coefficients.
-    Product = "product", 0.3, Some(1 << 16);
+    Product = "product", 0.9, Some(1 << 16);
     /// The same, where weights act on runs of rows.
     RunProduct = "run product", 0.1, Some(1 << 18);
     /// A coefficient of a response that the evaluator of a matrix product makes.
-    Answer = "answer", 30.0, Some(1 << 12);
+    Answer = "answer", 45.0, Some(1 << 12);
     /// A coefficient of a merge, once for each digit.
     Merge = "merge", 6.0, Some(1 << 13);
     /// A coefficient of a ciphertext that the key holder makes for elementwise products.
@@ -77,7 +77,7 @@ kernels! {
     /// A byte of a public key, made or read.
     PublicKey = "public key", 20.0, None;
     /// A byte of Galois keys that their holder makes.
-    MakeGalois = "make galois keys", 10.0, Some(1 << 16);
+    MakeGalois = "make galois keys", 3.0, Some(1 << 16);
     /// A byte of Galois keys that the other party reads.
     ReadGalois = "read galois keys", 5.0, Some(1 << 16);
     /// A correlated OT made by a sender of silent OT.
@@ -91,9 +91,9 @@ kernels! {
     /// A correlated OT taken from its pool.
     TakeOt = "take ot", 2.0, None;
     /// A block of pad hashed from a key of an OT.
-    Pad = "pad", 2.5, Some(1 << 12);
+    Pad = "pad", 3.5, Some(1 << 12);
     /// A word that an OT transfers, made or read.
-    Word = "transferred word", 4.0, Some(1 << 12);
+    Word = "transferred word", 6.0, Some(1 << 12);
     /// An entry of a table of a 1-of-N transfer, written or chosen from.
     TableEntry = "table entry", 1.0, Some(1 << 14);
     /// A digit of a comparison, or the join of some.
@@ -103,7 +103,7 @@ kernels! {
     /// A word at the leaf of such a key.
     LeafWord = "point function leaf", 15.0, None;
     /// A leaf of a tree of such a key, expanded.
-    TreeExpanded = "point function expanded", 5.0, Some(1 << 11);
+    TreeExpanded = "point function expanded", 3.0, Some(1 << 11);
     /// A term of the inner product of a table with an expanded key.
     WindowTerm = "window", 0.7, Some(1 << 13);
     /// A weight read for a product in the clear.
@@ -115,7 +115,7 @@ kernels! {
     /// A word of a cached operand, laid out for a product with it.
     CachedWord = "cached word", 3.0, None;
     /// A word drawn, masked, opened or read, with what is computed about it in the clear.
-    OpenWord = "opened word", 8.0, None;
+    OpenWord = "opened word", 11.0, None;
     /// A word put into the stock or taken out.
     StockWord = "stock word", 3.0, None;
     /// A call of an operation.
@@ -127,7 +127,7 @@ kernels! {
     /// A message sent and received, at each party.
     Message = "message", 15e3, None;
     /// A message sent over a network that is imitated. A thread of its own does it.
-    Imitated = "imitated message", 80e3, None;
+    Imitated = "imitated message", 20e3, None;
     /// The base OTs of a session.
     BaseOts = "base ots", 20e6, None;
 }

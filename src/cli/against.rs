@@ -26,11 +26,7 @@ pub(super) fn run(reports: &[PathBuf], calibrated: &Calibrated) -> Result<(), Er
         let name = path.file_stem().unwrap_or(path.as_os_str()).to_string_lossy();
         for (what, [measured, predicted], text) in rows(&measured, &planned) {
             let ratio = predicted / measured;
-            out::line(format_args!(
-                "| {name} | {what} | {} | {} | {ratio:.2} |",
-                text(measured),
-                text(predicted)
-            ))?;
+            out::line(format_args!("| {name} | {what} | {} | {} | {ratio:.2} |", text(measured), text(predicted)))?;
         }
     }
     Ok(())

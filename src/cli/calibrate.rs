@@ -7,13 +7,14 @@ use std::process::{Command, Stdio};
 use clap::Args;
 use model::estimate::{Footprint, Observation, PROFILE_VERSION, Profile, fit};
 use model::party::{ClientOptions, ModelServer, PublicModel, Request, Silent, Terms, plan_timed, plan_work};
+use model::report::PeakMemory;
 use model::{DType, Lengths, ModelFiles, Report, synthesize};
 use net::Phase;
 use protocols::{Kernel, Rates, Setting, Units};
 use serde::Serialize;
 
-use super::files::{check_writable, read, write_json};
-use super::machine::{default_file, kernels, processor, PROGRAM};
+use super::files::{check_writable, mapped_bytes, read, write_json};
+use super::machine::{PROGRAM, default_file, kernels, processor};
 use super::options::{LinkArg, TermsArgs};
 use super::progress::Progress;
 use super::trust::make_home;
@@ -102,6 +103,8 @@ struct Measured<'a> {
     link: LinkArg,
     request: Request,
     report: Report,
+    /// Bytes of the weights.
+    mapped: u64,
 }
 
 /// An account of a trial, for `--json`.
@@ -149,10 +152,9 @@ pub(super) fn run(args: CalibrateArgs) -> Result<(), Error> {
     drop(progress);
     write_json(&path, &profile)?;
     if let Some(json) = &args.json {
-        let accounts = accounts.into_iter().map(|(account, observation)| Account {
-            fitted_seconds: observation.predicted(&rates),
-            ..account
-        });
+        let accounts = accounts
+            .into_iter()
+            .map(|(account, observation)| Account { fitted_seconds: observation.predicted(&rates), ..account });
         write_json(json, &accounts.collect::<Vec<_>>())?;
     }
     let Profile { processor, cores, .. } = &profile;
@@ -168,7 +170,7 @@ fn quality(observations: &[Observation], rates: &Rates) -> String {
 
 /// What is left to measure when the rates are known: the pool of threads, the time to wake a thread, and memory.
 fn finish(measured: &[Measured], rates: &Rates, cores: u32) -> Result<Profile, Error> {
-    let mut profile = Profile {
+    let profile = Profile {
         version: PROFILE_VERSION,
         program: PROGRAM.into(),
         processor: processor(),
@@ -176,52 +178,47 @@ fn finish(measured: &[Measured], rates: &Rates, cores: u32) -> Result<Profile, E
         cores,
         speedup: 1.0,
         wake_nanoseconds: 0.0,
-        base_bytes: 0,
+        base_bytes: [0; 2],
         nanoseconds: Profile::named(rates),
     };
-    // The larger a share of all cores that spread work gets, the shorter the phases full of it.
-    let mut best = f64::INFINITY;
-    for speedup in [1.0, 0.85, 0.7, 0.5] {
-        let tried = Profile { speedup, ..profile.clone() };
-        let (wake, error, base) = tried.waits(measured)?;
-        if error < best {
-            best = error;
-            profile = Profile { speedup, wake_nanoseconds: 1e9 * wake, base_bytes: base, ..tried };
-        }
-    }
-    Ok(profile)
-}
-
-/// What a profile says of trials.
-trait Waits {
-    /// Seconds to wake a thread that explain the trials best, the error that is left, and the memory that they had
-    /// before their models.
-    fn waits(&self, measured: &[Measured]) -> Result<(f64, f64, u64), Error>;
-}
-
-impl Waits for Profile {
-    fn waits(&self, measured: &[Measured]) -> Result<(f64, f64, u64), Error> {
+    let mut best = (f64::INFINITY, profile.clone());
+    for speedup in SPEEDUPS {
+        let profile = Profile { speedup, ..profile.clone() };
+        let mut bases = [Vec::new(), Vec::new()];
         let mut phases = Vec::new();
-        let mut base = u64::MAX;
         for trial in measured {
-            let (predicted, footprint) = trial.predict(self)?;
-            let peak = trial.report.peak_memory_bytes;
+            let (predicted, footprint) = trial.predict(&profile)?;
+            let PeakMemory { client, server, .. } = trial.report.peak_memory_bytes;
             let rest = |peak: Option<u64>, held: u64| peak.unwrap_or(0).saturating_sub(held);
-            base = base.min(rest(peak.client, footprint.client));
+            bases[0].push(rest(client, footprint.client));
+            bases[1].push(rest(server, footprint.server + trial.mapped));
             for ((phase, seconds), flows) in predicted.into_iter().zip(trial.flows()) {
                 phases.push((trial.seconds(phase), seconds, flows as f64));
             }
         }
-        // Least squares of relative errors in one unknown.
-        let terms = phases.iter().filter(|(measured, _, flows)| *measured > 0.0 && *flows > 0.0);
-        let (above, below) = terms.fold((0.0, 0.0), |(above, below), (measured, seconds, flows)| {
-            let weight = 1.0 / measured;
-            (above + weight * flows * (measured - seconds), below + weight * flows * flows)
-        });
-        let wake: f64 = if below > 0.0 { (above / below).max(0.0) } else { 0.0 };
-        let error = phases.iter().map(|(measured, seconds, flows)| (seconds + wake * flows - measured).abs()).sum();
-        Ok((wake, error, if base == u64::MAX { 0 } else { base }))
+        phases.retain(|(measured, _, _)| *measured > 0.0);
+        for wake in WAKES {
+            let off =
+                |(measured, seconds, flows): &(f64, f64, f64)| (seconds + wake * flows - measured).abs() / measured;
+            let error: f64 = phases.iter().map(off).sum();
+            if error < best.0 {
+                let base_bytes = bases.clone().map(|bytes| median(bytes));
+                best = (error, Profile { wake_nanoseconds: 1e9 * wake, base_bytes, ..profile.clone() });
+            }
+        }
     }
+    Ok(best.1)
+}
+
+/// What each core after the first may add, and seconds to wake a thread: those that explain the wall clocks of the
+/// trials best are taken.
+const SPEEDUPS: [f64; 5] = [1.0, 0.85, 0.7, 0.5, 0.3];
+const WAKES: [f64; 9] = [0.0, 1e-5, 2e-5, 3e-5, 5e-5, 7e-5, 1e-4, 1.5e-4, 2e-4];
+
+/// The middle one.
+fn median(mut bytes: Vec<u64>) -> u64 {
+    bytes.sort_unstable();
+    bytes.get(bytes.len() / 2).copied().unwrap_or(0)
 }
 
 impl<'a> Measured<'a> {
@@ -236,21 +233,25 @@ impl<'a> Measured<'a> {
         command.args(["--tokens", &trial.tokens.to_string(), "--link", trial.link]);
         command.arg(format!("--preprocess={}", trial.preprocess)).arg("--json").arg(&json);
         command.env("RAYON_NUM_THREADS", cores.to_string());
-        let output = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).output().map_err(failed)?;
+        let output =
+            command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).output().map_err(failed)?;
         if !output.status.success() {
             let what = String::from_utf8_lossy(&output.stderr).lines().last().unwrap_or_default().to_owned();
             return Err(Error::Child { what });
         }
-        let report: Report = serde_json::from_slice(&read(&json)?).map_err(|e| Error::Child { what: e.to_string() })?;
-        let link: LinkArg = trial.link.parse().map_err(|e: net::shaped::ParseShapeError| Error::Child { what: e.to_string() })?;
+        let report: Report =
+            serde_json::from_slice(&read(&json)?).map_err(|e| Error::Child { what: e.to_string() })?;
+        let link: LinkArg =
+            trial.link.parse().map_err(|e: net::shaped::ParseShapeError| Error::Child { what: e.to_string() })?;
         let terms = TermsArgs::reported(|name| match name {
             "preprocess" => trial.preprocess.to_string(),
             _ => String::new(),
         })?
         .terms(link)?;
-        let model = ModelServer::load(ModelFiles::open(&model)?)?.public().clone();
+        let mapped = mapped_bytes(&model.to_string_lossy()).unwrap_or(0);
+        let public = ModelServer::load(ModelFiles::open(&model)?)?.public().clone();
         let lengths = Lengths { prompt: trial.prompt, tokens: trial.tokens };
-        Ok(Measured { trial, model, terms, link, request: Request::from(lengths), report })
+        Ok(Measured { trial, model: public, terms, link, request: Request::from(lengths), report, mapped })
     }
 
     /// Measured seconds of a phase.
@@ -297,7 +298,8 @@ impl<'a> Measured<'a> {
         let work = plan_work(&self.model, &self.terms, &ClientOptions::default(), &self.request, imitated)?;
         let mut sums: BTreeMap<(Phase, String), ([f64; 2], [Units; 2])> = BTreeMap::new();
         let none = || ([0.0; 2], [(); 2].map(|()| vec![0.0; Kernel::ALL.len()]));
-        let place = |phase: Phase, path: &str| (phase, if phase == Phase::Setup { String::new() } else { path.into() });
+        let place =
+            |phase: Phase, path: &str| (phase, if phase == Phase::Setup { String::new() } else { path.into() });
         for ((phase, path), units) in &work {
             let (_, sum) = sums.entry(place(*phase, path)).or_insert_with(none);
             sum.iter_mut().zip(units).for_each(|(sum, units)| sum.iter_mut().zip(units).for_each(|(s, u)| *s += u));

@@ -74,7 +74,7 @@ impl Calibrated {
 
     /// Memory of both processes before they have a model.
     pub(super) fn base_bytes(&self) -> [u64; 2] {
-        [0, 1].map(|party: usize| self.profiles[party].base_bytes)
+        [0, 1].map(|party: usize| self.profiles[party].base_bytes[party])
     }
 }
 

@@ -114,7 +114,8 @@ impl TermsArgs {
         }
         let names = ["reveal", "policy", "ot", "preprocess", "packing", "cores", "masks"];
         let given = names.into_iter().map(|name| (name, option(name))).filter(|(_, value)| !value.is_empty());
-        let arguments = std::iter::once("waggle".to_owned()).chain(given.map(|(name, value)| format!("--{name}={value}")));
+        let arguments =
+            std::iter::once("waggle".to_owned()).chain(given.map(|(name, value)| format!("--{name}={value}")));
         let parsed = <Alone as clap::Parser>::try_parse_from(arguments);
         Ok(parsed.map_err(|e| Error::Unplannable { what: e.kind().to_string() })?.terms)
     }

@@ -7,7 +7,7 @@ use model::estimate::Footprint;
 use model::party::{ClientOptions, ModelServer, PublicModel, Request, plan, plan_timed};
 use model::{Lengths, ModelSpec};
 
-use super::files::{DEFAULT_MODEL, check_writable, open_model, write_json};
+use super::files::{DEFAULT_MODEL, check_writable, mapped_bytes, open_model, write_json};
 use super::machine::CalibrationArgs;
 use super::options::{LINKS, LinkArg, TermsArgs};
 use super::progress::Progress;
@@ -94,7 +94,9 @@ pub(super) fn run(args: PlanArgs) -> Result<(), Error> {
     }
     let seconds = match &calibrated {
         Ok(calibrated) => {
-            set_estimates(&mut report, footprint, calibrated.base_bytes(), mapped_bytes(&args.model, &model));
+            // Without weights, two bytes for each.
+            let mapped = mapped_bytes(&args.model).unwrap_or(2 * model.spec.parameters() as u64);
+            set_estimates(&mut report, footprint, calibrated.base_bytes(), mapped);
             "seconds and memory are estimated"
         }
         Err(_) => {
@@ -112,14 +114,6 @@ pub(super) fn run(args: PlanArgs) -> Result<(), Error> {
         write_json(path, &report)?;
     }
     Ok(())
-}
-
-/// Bytes of the files that a server maps, or would map: weights of two bytes each.
-fn mapped_bytes(name: &str, model: &PublicModel) -> u64 {
-    let files = std::fs::read_dir(name).into_iter().flatten().flatten();
-    let weights = files.filter(|file| file.path().extension().is_some_and(|end| end == "safetensors"));
-    let bytes: u64 = weights.filter_map(|file| std::fs::metadata(file.path()).ok()).map(|data| data.len()).sum();
-    if bytes > 0 { bytes } else { 2 * model.spec.parameters() as u64 }
 }
 
 /// What is public about a model that may be a configuration alone.

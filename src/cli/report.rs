@@ -1,8 +1,8 @@
 //! From an outcome to a report and its tables.
 
 use model::Tokenizer;
-use model::party::{Outcome, PublicModel, Terms};
 use model::estimate::Footprint;
+use model::party::{Outcome, PublicModel, Terms};
 use model::report::{ModelInfo, PeakMemory, Report, bytes};
 use net::Shape;
 use serde_json::Value;
@@ -50,8 +50,7 @@ pub(super) fn predict_seconds(report: &mut Report, shape: Option<Shape>) {
 /// Puts in what a calibration says: the times of the plan as they are, the memory of both processes, and the mark of
 /// an estimate. `base` are bytes of a process without a model, `mapped` those of the weights.
 pub(super) fn set_estimates(report: &mut Report, footprint: Footprint, base: [u64; 2], mapped: u64) {
-    report.estimated =
-        ["seconds", "cpu_seconds", "peer_cpu_seconds", "peak_memory_bytes"].map(String::from).to_vec();
+    report.estimated = ["seconds", "cpu_seconds", "peer_cpu_seconds", "peak_memory_bytes"].map(String::from).to_vec();
     for cost in report.phases.costs_mut() {
         cost.peer_cpu_seconds.get_or_insert(0.0);
     }

@@ -11,8 +11,8 @@
 
 use protocols::{Kernel, Rates, Units};
 
-/// How much the reference counts: as much as an account of a hundredth of the mean.
-const REFERENCE_WEIGHT: f64 = 1e-2;
+/// How much the reference counts: a kernel off by all of its time weighs as much as so many accounts of the mean.
+const REFERENCE_WEIGHT: f64 = 0.3;
 
 /// Rounds of the descent; it stops earlier when nothing moves.
 const ROUNDS: usize = 20_000;

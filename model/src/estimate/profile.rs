@@ -33,8 +33,8 @@ pub struct Profile {
     pub speedup: f64,
     /// Nanoseconds from a message on the wire to the thread that waits for it.
     pub wake_nanoseconds: f64,
-    /// Memory of a process before it has a model.
-    pub base_bytes: u64,
+    /// Memory of a client's process and of a server's before they have a model.
+    pub base_bytes: [u64; 2],
     /// Nanoseconds of one core for a unit of each kernel, by the kernel's name.
     pub nanoseconds: BTreeMap<String, f64>,
 }
@@ -190,7 +190,7 @@ mod tests {
             cores: 2,
             speedup: 0.75,
             wake_nanoseconds: 40_000.0,
-            base_bytes: 20_000_000,
+            base_bytes: [20_000_000; 2],
             nanoseconds: Profile::named(&Rates::reference()),
         }
     }

@@ -19,8 +19,8 @@ use net::{Channel, HEADER_BYTES};
 use rayon::prelude::*;
 use zeroize::{Zeroize, Zeroizing};
 
-use crate::kind::ExtendWork;
 use crate::kernels::{Permutation, Simd, TABLE};
+use crate::kind::ExtendWork;
 use crate::softspoken::{SoftSpoken, SoftSpokenReceiver, SoftSpokenSender};
 use crate::source::{CotSource, Run, Wire};
 use crate::{Block, OtError};

@@ -3,8 +3,8 @@
 use crate::Error;
 use crate::cost::Cost;
 use crate::session::Session;
-use crate::work::Kernel;
 use crate::words::mask;
+use crate::work::Kernel;
 
 /// Step of every message that opens words.
 pub(crate) const STEP: &str = "reveal";
