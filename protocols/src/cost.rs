@@ -65,8 +65,8 @@ pub struct Run {
     pub times: u64,
 }
 
-/// The cost of an operation: its messages, correlations and work in order. Equal batches are written down once, because a
-/// long prompt has millions of them.
+/// The cost of an operation: its messages, correlations and work in order. Equal batches are written down once,
+/// because a long prompt has millions of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cost {
     runs: Vec<Run>,

@@ -50,7 +50,11 @@ pub(super) fn predict_seconds(report: &mut Report, shape: Option<Shape>) {
 /// Puts in what a calibration says: the times of the plan as they are, the memory of both processes, and the mark of
 /// an estimate. `base` are bytes of a process without a model, `mapped` those of the weights.
 pub(super) fn set_estimates(report: &mut Report, footprint: Footprint, base: [u64; 2], mapped: u64) {
-    report.estimated = ["seconds", "cpu_seconds", "peer_cpu_seconds", "peak_memory_bytes"].map(String::from).to_vec();
+    for name in ["seconds", "cpu_seconds", "peer_cpu_seconds", "peak_memory_bytes"].map(String::from) {
+        if !report.estimated.contains(&name) {
+            report.estimated.push(name);
+        }
+    }
     for cost in report.phases.costs_mut() {
         cost.peer_cpu_seconds.get_or_insert(0.0);
     }
