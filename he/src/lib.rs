@@ -17,6 +17,7 @@ mod sampling;
 mod set;
 #[cfg(test)]
 mod test_keys;
+mod work;
 
 pub use ciphertext::Ciphertexts;
 pub use error::HeError;
@@ -34,3 +35,4 @@ pub use ole::{OleKind, OlePlan};
 pub use params::{Limb, Params};
 pub use sampling::SEED_BYTES;
 pub use set::{ParamSet, SECURITY_TABLE};
+pub use work::{MatmulWork, OleWork};

@@ -12,6 +12,7 @@ mod chunks;
 mod columns;
 mod config;
 mod error;
+pub mod estimate;
 pub mod eval;
 mod files;
 mod fingerprint;

@@ -98,9 +98,14 @@ impl From<Traffic> for Cost {
             flows: t.flows,
             seconds: t.time.as_secs_f64(),
             cpu_seconds: t.cpu.as_secs_f64(),
-            peer_cpu_seconds: None,
+            peer_cpu_seconds: peer_cpu(&t),
         }
     }
+}
+
+/// The other party's processor time, which only plans know.
+fn peer_cpu(traffic: &Traffic) -> Option<f64> {
+    (!traffic.peer_cpu.is_zero()).then(|| traffic.peer_cpu.as_secs_f64())
 }
 
 /// The bytes that crossed the wire, as this party sees them.
@@ -171,7 +176,7 @@ impl From<Entry> for Operation {
             flows: traffic.flows,
             seconds: traffic.time.as_secs_f64(),
             cpu_seconds: traffic.cpu.as_secs_f64(),
-            peer_cpu_seconds: None,
+            peer_cpu_seconds: peer_cpu(&traffic),
         }
     }
 }
@@ -181,8 +186,11 @@ impl From<Entry> for Operation {
 pub struct PeakMemory {
     /// The client's process.
     pub client: Option<u64>,
-    /// The server's process.
+    /// The server's process, mapped weights included.
     pub server: Option<u64>,
+    /// Mapped weights of the server, where they are known apart: in plans.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mapped: Option<u64>,
 }
 
 /// Splits the decode phase into tokens.
@@ -322,8 +330,8 @@ impl Report {
         self.cost_table("operation", named)
     }
 
-    /// A table of costs with these rows and the columns that are known: a plan has no processor time, and no seconds
-    /// unless a link was given.
+    /// A table of costs with these rows and the columns that are known: a plan has no processor time unless it was
+    /// estimated, and no seconds unless a link was given.
     fn cost_table(&self, first: &str, rows: impl Iterator<Item = (String, Cost)>) -> Table {
         let mut columns: Vec<Column> = vec![
             ("client to server", |c| bytes(c.bytes_client_to_server)),
@@ -333,7 +341,7 @@ impl Report {
         if !self.predicted || self.phases.costs().any(|cost| cost.seconds > 0.0) {
             columns.push(("seconds", |c| seconds(c.seconds)));
         }
-        if !self.predicted {
+        if !self.predicted || self.phases.costs().any(|cost| cost.cpu_seconds > 0.0) {
             columns.push(("cpu seconds", |c| seconds(c.cpu_seconds)));
         }
         if self.phases.setup.peer_cpu_seconds.is_some() {
@@ -378,7 +386,7 @@ fn seconds(seconds: f64) -> String {
 }
 
 /// Bytes in decimal units, as networks count.
-fn bytes(n: u64) -> String {
+pub fn bytes(n: u64) -> String {
     match n {
         0..1_000 => format!("{n} B"),
         1_000..1_000_000 => format!("{:.2} kB", n as f64 / 1e3),

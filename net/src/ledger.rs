@@ -75,6 +75,9 @@ pub struct Traffic {
     /// excluded. With both parties in one process each ledger shows their sum. Zero where the system does not tell.
     #[serde(default)]
     pub cpu: Duration,
+    /// CPU time of the other party's process. Only a plan knows it; it is zero in the ledger of a session.
+    #[serde(default)]
+    pub peer_cpu: Duration,
 }
 
 impl Traffic {
@@ -91,6 +94,7 @@ impl Traffic {
         self.flows += other.flows;
         self.time += other.time;
         self.cpu += other.cpu;
+        self.peer_cpu += other.peer_cpu;
     }
 
     /// What was added since the earlier state `before`.
@@ -102,12 +106,13 @@ impl Traffic {
             flows: self.flows - before.flows,
             time: self.time.saturating_sub(before.time),
             cpu: self.cpu.saturating_sub(before.cpu),
+            peer_cpu: self.peer_cpu.saturating_sub(before.peer_cpu),
         }
     }
 
-    /// The same with both times zero. The two ledgers of a session and its plan agree on this part.
+    /// The same with all times zero. The two ledgers of a session and its plan agree on this part.
     pub fn untimed(&self) -> Traffic {
-        Traffic { time: Duration::ZERO, cpu: Duration::ZERO, ..*self }
+        Traffic { time: Duration::ZERO, cpu: Duration::ZERO, peer_cpu: Duration::ZERO, ..*self }
     }
 }
 
@@ -182,6 +187,14 @@ impl Ledger {
     /// The same, which books no times from now on: for plans.
     pub fn without_clocks(self) -> Self {
         Ledger { clock: None, ..self }
+    }
+
+    /// The same with all times zero, which books none from now on: for plans.
+    pub fn forget_times(mut self) -> Self {
+        for account in self.scopes.iter_mut().flat_map(|scope| scope.accounts.iter_mut().flatten()) {
+            *account = account.untimed();
+        }
+        self.without_clocks()
     }
 
     /// Books a message of `bytes` bytes (framing included).

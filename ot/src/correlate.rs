@@ -57,6 +57,14 @@ impl Correlation {
         bytes_for(self.bits(self.count))
     }
 
+    /// Blocks of pad of one key of every OT: what the receiver hashes. The sender hashes twice as many.
+    pub fn pad_blocks(&self) -> usize {
+        let period = self.widths.len();
+        let needs = self.needs();
+        let sum = |needs: &[Need]| needs.iter().map(|need| need.blocks).sum::<usize>();
+        self.count / period * sum(&needs) + sum(&needs[..self.count % period])
+    }
+
     /// Bits of the first `ots` OTs.
     fn bits(&self, ots: usize) -> u128 {
         let period = self.widths.len();

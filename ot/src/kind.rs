@@ -5,6 +5,15 @@ use crate::silent;
 use crate::softspoken::SoftSpoken;
 use crate::source::Wire;
 
+/// What an extension computes, counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ExtendWork {
+    /// OTs made in rounds of silent OT.
+    pub silent: u64,
+    /// Leaves that SoftSpoken OTs take: 2^k / k for each OT.
+    pub softspoken: u64,
+}
+
 /// A generator of correlated OTs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum CotKind {
@@ -46,6 +55,16 @@ impl CotKind {
             CotKind::SoftSpoken(_) => true,
             #[cfg(feature = "dealer")]
             CotKind::Dealer => true,
+        }
+    }
+
+    /// What the same extension computes.
+    pub fn extend_work(self, made: u64, n: usize) -> ExtendWork {
+        match self {
+            CotKind::Silent => silent::extend_work(made, n),
+            CotKind::SoftSpoken(kind) => ExtendWork { silent: 0, softspoken: kind.leaves(n) },
+            #[cfg(feature = "dealer")]
+            CotKind::Dealer => ExtendWork::default(),
         }
     }
 

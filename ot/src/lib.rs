@@ -29,7 +29,7 @@ pub use correlate::Correlation;
 pub use error::OtError;
 pub use kernels::{Family, Kernels};
 pub use keys::{ChosenKeys, SenderKeys};
-pub use kind::CotKind;
+pub use kind::{CotKind, ExtendWork};
 pub use lookup::Lookup;
 pub use pool::{OtReceiver, OtSender, PoolPlan};
 pub use setup::{setup, setup_with};

@@ -87,6 +87,16 @@ impl Lookup {
         self.entry << self.bits
     }
 
+    /// Blocks of pad that the receiver hashes: those that its entries may touch.
+    pub fn window_pads(&self) -> usize {
+        self.ots() * self.window_blocks()
+    }
+
+    /// Blocks of pad of one key of every OT. The sender hashes twice as many.
+    pub fn pad_blocks(&self) -> usize {
+        self.ots() * self.item_blocks()
+    }
+
     /// Pad blocks that cover an item.
     fn item_blocks(&self) -> usize {
         self.item_bits().div_ceil(128)

@@ -76,6 +76,11 @@ impl SoftSpoken {
         Wire { to_sender, to_receiver: Run::default() }
     }
 
+    /// Leaves that an extension by `n` OTs takes: 2^k / k for each of them.
+    pub(crate) fn leaves(self, n: usize) -> u64 {
+        ((n << self.k()) / self.k()) as u64
+    }
+
     /// Bytes of the `d_j` of one batch.
     fn batch_bytes(self) -> usize {
         (COUNT / self.k() - 1) * TILES * 16

@@ -16,6 +16,7 @@ use crate::cost::Cost;
 use crate::matrix::FixedMatrix;
 use crate::plans::Plans;
 use crate::session::Session;
+use crate::work::Kernel;
 
 /// A kind of correlation. Its fields say everything that the words depend on, so kinds that compare equal are
 /// interchangeable.
@@ -68,9 +69,18 @@ impl CorrelationKind {
         (0..units).step_by(batch).map(move |start| batch.min(units - start))
     }
 
-    /// Cost of making `units` in these batches.
+    /// Cost of making `units` in these batches, and of putting them into a stock.
     pub(crate) fn batched_cost(&self, plans: &mut Plans, units: usize) -> Result<Cost, Error> {
-        Cost::in_batches(units, self.batch().max(1), |size| self.cost(plans, size))
+        Cost::in_batches(units, self.batch().max(1), |size| {
+            Ok(self.cost(plans, size)?.then(self.moved(size).offline()))
+        })
+    }
+
+    /// The work of putting `units` into a stock, or of taking them out.
+    pub(crate) fn moved(&self, units: usize) -> Cost {
+        [Role::Client, Role::Server]
+            .into_iter()
+            .fold(Cost::free(), |cost, role| cost.work(role, Kernel::StockWord, units * self.words(role)))
     }
 }
 

@@ -1,7 +1,9 @@
-//! What an operation sends and consumes, known from shapes alone.
+//! What an operation sends, consumes and computes, known from shapes alone.
 
 use he::ParamSet;
 use net::{Direction, HEADER_BYTES, Ledger, Phase, Role};
+
+use crate::work::{Kernel, Work};
 
 /// One step of an operation, in the order in which it is booked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,6 +52,8 @@ pub enum Step {
         /// Parameter set.
         set: ParamSet,
     },
+    /// The parties compute.
+    Work(Work),
 }
 
 /// Steps that are taken several times in a row.
@@ -61,8 +65,8 @@ pub struct Run {
     pub times: u64,
 }
 
-/// The cost of an operation: its messages and correlations in order. Equal batches are written down once, because a
-/// long prompt has millions of them.
+/// The cost of an operation: its messages, correlations and work in order. Equal batches are written down once,
+/// because a long prompt has millions of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cost {
     runs: Vec<Run>,
@@ -93,7 +97,7 @@ impl Cost {
 
     /// Adds `count` OTs with OT sender `sender`.
     pub fn cots(self, sender: Role, count: usize) -> Self {
-        self.push(Step::Cots { sender, count: count as u64 })
+        self.push(Step::Cots { sender, count: count as u64 }).work_at_both(Kernel::TakeOt, count)
     }
 
     /// Adds a refill of the pool with OT sender `sender` to at least `count`.
@@ -112,10 +116,12 @@ impl Cost {
         if packed { cost.push(Step::GaloisKeys { holder, set }) } else { cost }
     }
 
-    /// The same with every message booked as `offline`.
+    /// The same with every message and all work booked as `offline`.
     pub fn offline(mut self) -> Self {
         for step in self.runs.iter_mut().flat_map(|run| &mut run.steps) {
-            if let Step::Message { offline, .. } | Step::Exchange { offline, .. } = step {
+            if let Step::Message { offline, .. } | Step::Exchange { offline, .. } | Step::Work(Work { offline, .. }) =
+                step
+            {
                 *offline = true;
             }
         }
@@ -169,7 +175,7 @@ impl Cost {
         &self.runs
     }
 
-    fn push(mut self, step: Step) -> Self {
+    pub(crate) fn push(mut self, step: Step) -> Self {
         match self.runs.last_mut() {
             Some(last) if last.times == 1 => last.steps.push(step),
             _ => self.runs.push(Run { steps: vec![step], times: 1 }),
@@ -178,7 +184,7 @@ impl Cost {
     }
 
     /// The sum of `of` over all steps.
-    fn sum(&self, of: impl Fn(&Step) -> u64) -> u64 {
+    pub(crate) fn sum(&self, of: impl Fn(&Step) -> u64) -> u64 {
         self.runs.iter().map(|run| run.times * run.steps.iter().map(&of).sum::<u64>()).sum()
     }
 
@@ -205,6 +211,17 @@ impl Cost {
             Step::Cots { sender: s, count } if s == sender => count,
             _ => 0,
         })
+    }
+
+    /// Whether the first of its messages and work belongs to a correlation.
+    pub(crate) fn starts_offline(&self) -> bool {
+        let flags = self.runs.iter().flat_map(|run| &run.steps).filter_map(|step| match *step {
+            Step::Message { offline, .. } | Step::Exchange { offline, .. } | Step::Work(Work { offline, .. }) => {
+                Some(offline)
+            }
+            _ => None,
+        });
+        flags.take(1).any(|offline| offline)
     }
 
     /// The number of flows, maximal runs of messages in one direction, online and offline. It counts this cost on its

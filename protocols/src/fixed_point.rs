@@ -25,6 +25,7 @@ use crate::ops::truncate;
 use crate::ops::truncate::Truncation;
 use crate::session::Session;
 use crate::stock::{Needs, Stock};
+use crate::timeline::{Setting, Tallies};
 use crate::weight::FixedWeight;
 use crate::words::Words;
 use crate::words::signed;
@@ -157,6 +158,26 @@ impl Plan {
     /// The state after everything in `ledger`, an opening for instance, and session set-up with `options`.
     pub fn after(ledger: Ledger, options: Options) -> Self {
         FixedPoint::over(Planner::after(ledger, options))
+    }
+
+    /// The same, which predicts times too; see [`Planner::timed`].
+    pub fn timed(self, setting: Setting) -> Self {
+        FixedPoint::over(self.abb.timed(setting))
+    }
+
+    /// The same, which counts units of kernels; see [`Planner::tallied`].
+    pub fn tallied(self, imitated: bool) -> Self {
+        FixedPoint::over(self.abb.tallied(imitated))
+    }
+
+    /// The most bytes that an operation holds; see [`Planner::room`].
+    pub fn room(&self) -> [u64; 2] {
+        self.abb.room()
+    }
+
+    /// Units of kernels by account, if they are counted.
+    pub fn tallies(&self) -> Option<&Tallies> {
+        self.abb.tallies()
     }
 
     /// The ledger: what [`Secure`] would book, except for times.

@@ -6,6 +6,9 @@ use ot::{PoolPlan, Wire};
 
 use crate::Options;
 use crate::cost::{Cost, Run, Step};
+use crate::room;
+use crate::timeline::{Setting, Tallies, Timeline};
+use crate::work::{Kernel, Work};
 
 /// The state on which a session's traffic depends, besides its operations: the levels of the pools and the keys
 /// already sent. It plays costs into a ledger exactly as [`Session`](crate::Session) would book them.
@@ -15,6 +18,10 @@ pub(crate) struct Forecast {
     levels: [Level; 2],
     keys: Vec<(Role, ParamSet)>,
     galois: Vec<(Role, ParamSet)>,
+    /// There if times are predicted as well.
+    timeline: Option<Timeline>,
+    /// The most bytes that pools and an operation held at once, by party, where times are predicted.
+    room: [u64; 2],
 }
 
 /// The pool of one direction.
@@ -36,11 +43,59 @@ impl Forecast {
         }
         ledger.leave();
         let pool = PoolPlan { kind: options.ot, min_batch: options.ot.default_batch() };
-        Forecast { pool, levels: [Level::default(); 2], keys: Vec::new(), galois: Vec::new() }
+        let (keys, galois) = (Vec::new(), Vec::new());
+        Forecast { pool, levels: [Level::default(); 2], keys, galois, timeline: None, room: [0; 2] }
+    }
+
+    /// From now on books times in `setting` too, those of what `ledger` has included.
+    pub(crate) fn time(&mut self, setting: Setting, tallied: bool, ledger: &mut Ledger) {
+        let timeline = Timeline::new(setting);
+        let mut timeline = if tallied { timeline.tallied() } else { timeline };
+        let before = ledger.total();
+        timeline.work(Work { kernel: Kernel::BaseOts, units: [1; 2], offline: false }, Phase::Setup);
+        for flow in 0..before.flows {
+            // Which messages have the bytes does not matter for the sum.
+            let bytes = [before.bytes_client_to_server, before.bytes_server_to_client].map(|all| all / before.flows);
+            let sender = if flow % 2 == 0 { Role::Client } else { Role::Server };
+            timeline.message(sender.sends(), 2 * bytes[sender as usize], 1, Phase::Setup);
+        }
+        self.timeline = Some(timeline);
+        self.book_times(ledger);
+    }
+
+    /// The most bytes that the pools and an operation held at once at the client and at the server, estimated where
+    /// times are predicted.
+    pub(crate) fn room(&self) -> [u64; 2] {
+        self.room
+    }
+
+    /// Notes what playing `cost` held.
+    fn note_room(&mut self, cost: &Cost) {
+        if self.timeline.is_some() {
+            let pools = self.levels.iter().map(|level| level.held as u64 * room::POOLED_OT).sum::<u64>();
+            let taken = room::of(cost);
+            self.room.iter_mut().zip(taken).for_each(|(most, taken)| *most = (*most).max(pools + taken));
+        }
+    }
+
+    /// Units of kernels by account, if they are counted.
+    pub(crate) fn tallies(&self) -> Option<&Tallies> {
+        self.timeline.as_ref().and_then(Timeline::tallies)
+    }
+
+    /// Books the times of what was played.
+    fn book_times(&mut self, ledger: &mut Ledger) {
+        let Some(timeline) = &mut self.timeline else { return };
+        let last = ledger.last();
+        timeline.take_unbooked(ledger.path()).for_each(|(phase, times)| ledger.book_traffic(phase, &times, last));
     }
 
     /// Books `cost`.
     pub(crate) fn play(&mut self, cost: &Cost, ledger: &mut Ledger) {
+        if let Some(timeline) = &mut self.timeline {
+            let phase = if cost.starts_offline() { Phase::Offline } else { ledger.phase() };
+            timeline.work(Work { kernel: Kernel::Call, units: [1; 2], offline: false }, phase);
+        }
         for Run { steps, times } in cost.runs() {
             let draws = steps.iter().filter_map(Draw::of).count();
             if *times < MANY || draws > MOST_DRAWS {
@@ -51,24 +106,59 @@ impl Forecast {
                 self.play_again(steps, times - 1, ledger);
             }
         }
+        self.note_room(cost);
+        self.book_times(ledger);
     }
 
     fn play_once(&mut self, steps: &[Step], ledger: &mut Ledger) {
         for step in steps {
             book_message(step, ledger);
             if let Some(draw) = Draw::of(step) {
+                let made = self.levels[draw.sender as usize].made;
                 let wire = self.draw(&draw);
                 book_refill(draw.sender, wire, ledger);
+                self.time_refill(draw.sender, made, wire);
             }
-            match *step {
+            let key = match *step {
                 Step::Key { holder, set } => {
-                    send_once(&mut self.keys, (holder, set), PublicKey::bytes(set), ledger);
+                    let bytes = PublicKey::bytes(set);
+                    send_once(&mut self.keys, (holder, set), bytes, ledger).then_some((holder, bytes, MAKE_PUBLIC))
                 }
                 Step::GaloisKeys { holder, set } => {
-                    send_once(&mut self.galois, (holder, set), GaloisKeys::bytes(set), ledger);
+                    let bytes = GaloisKeys::bytes(set);
+                    send_once(&mut self.galois, (holder, set), bytes, ledger).then_some((holder, bytes, MAKE_GALOIS))
                 }
-                _ => {}
+                _ => None,
+            };
+            if let (Some(timeline), Some((holder, bytes, kernels))) = (&mut self.timeline, key) {
+                let made = Cost::free().work(holder, kernels[0], bytes).message(holder, bytes);
+                let read = made.work(holder.peer(), kernels[1], bytes);
+                read.runs().iter().for_each(|run| timeline.play(&run.steps, Phase::Setup));
             }
+            if let Some(timeline) = &mut self.timeline {
+                timeline.play(std::slice::from_ref(step), ledger.phase());
+            }
+        }
+    }
+
+    /// The time of refills of the pool with OT sender `sender` since it had made `before` OTs. They sent `wire`.
+    fn time_refill(&mut self, sender: Role, before: u64, wire: Wire) {
+        let made = self.levels[sender as usize].made - before;
+        let Some(timeline) = self.timeline.as_mut().filter(|_| made > 0) else { return };
+        let ot::ExtendWork { silent, softspoken } = self.pool.kind.extend_work(before, made as usize);
+        let work = [
+            (sender, Kernel::SilentSend, silent),
+            (sender.peer(), Kernel::SilentReceive, silent),
+            (sender, Kernel::SoftSpokenSend, softspoken),
+            (sender.peer(), Kernel::SoftSpokenReceive, softspoken),
+        ];
+        for (role, kernel, units) in work {
+            let mut of_both = [0; 2];
+            of_both[role as usize] = units;
+            timeline.work(Work { kernel, units: of_both, offline: true }, Phase::Offline);
+        }
+        for (direction, run) in runs(sender, wire).into_iter().filter(|(_, run)| run.messages > 0) {
+            timeline.message(direction, run.bytes, run.messages, Phase::Offline);
         }
     }
 
@@ -77,6 +167,7 @@ impl Forecast {
     /// refill, and works the flows out once for each such pattern.
     fn play_again(&mut self, steps: &[Step], times: u64, ledger: &mut Ledger) {
         let draws: Vec<Draw> = steps.iter().filter_map(Draw::of).collect();
+        let made = self.levels.map(|level| level.made);
         let mut patterns: Vec<Pattern> = Vec::new();
         let mut refilled = Refilled::default();
         let mut last = ledger.last();
@@ -114,7 +205,13 @@ impl Forecast {
             once.into_iter().for_each(|(phase, traffic)| ledger.book_traffic(phase, &repeated(traffic, times), last));
         }
         if !draws.is_empty() {
-            ledger.book_traffic(Phase::Offline, &refilled.0, last);
+            ledger.book_traffic(Phase::Offline, &refilled.traffic, last);
+        }
+        if let Some(timeline) = &mut self.timeline {
+            timeline.repeat(steps, times, ledger.phase());
+        }
+        for sender in [Role::Client, Role::Server] {
+            self.time_refill(sender, made[sender as usize], refilled.wires[sender as usize]);
         }
     }
 
@@ -126,7 +223,7 @@ impl Forecast {
     /// What was booked so far.
     fn place(&self, patterns: &[Pattern], refilled: &Refilled) -> Place {
         let times = patterns.iter().map(|pattern| pattern.times).collect();
-        Place { times, made: self.levels.map(|level| level.made), refilled: refilled.0 }
+        Place { times, made: self.levels.map(|level| level.made), refilled: *refilled }
     }
 
     /// Goes `rounds` more times around the cycle that began at `begin` and ends here.
@@ -138,8 +235,7 @@ impl Forecast {
         for (level, before) in self.levels.iter_mut().zip(begin.made) {
             level.made += rounds * (level.made - before);
         }
-        let once = refilled.0.since(&begin.refilled);
-        refilled.0.add(&repeated(once, rounds));
+        refilled.repeat(&begin.refilled, rounds);
     }
 
     /// Refills the pool of `draw` if it has to, and takes the OTs out. Returns what the refill sends.
@@ -159,7 +255,7 @@ struct Place {
     /// How often each pattern happened.
     times: Vec<u64>,
     made: [u64; 2],
-    refilled: Traffic,
+    refilled: Refilled,
 }
 
 /// All that the future depends on: what the pools hold, and the direction of the last message.
@@ -205,6 +301,10 @@ impl Watch {
         self.steps
     }
 }
+
+/// What a holder does for a byte of a key, and the other party.
+const MAKE_PUBLIC: [Kernel; 2] = [Kernel::PublicKey; 2];
+const MAKE_GALOIS: [Kernel; 2] = [Kernel::MakeGalois, Kernel::ReadGalois];
 
 /// From how many times on equal steps are not played one by one.
 const MANY: u64 = 4;
@@ -279,21 +379,50 @@ fn repeated(traffic: Traffic, times: u64) -> Traffic {
 }
 
 /// Bytes and messages of refills, without flows.
-#[derive(Default)]
-struct Refilled(Traffic);
+#[derive(Clone, Copy, Debug, Default)]
+struct Refilled {
+    traffic: Traffic,
+    /// By OT sender.
+    wires: [Wire; 2],
+}
 
 impl Refilled {
     /// Adds a refill of the pool with OT sender `sender`. Returns whether something is sent to the OT sender (bit 1),
     /// and to the OT receiver (bit 0).
     fn add(&mut self, sender: Role, wire: Wire) -> u64 {
+        self.add_times(sender, wire, 1);
+        u64::from(wire.to_sender.messages > 0) << 1 | u64::from(wire.to_receiver.messages > 0)
+    }
+
+    fn add_times(&mut self, sender: Role, wire: Wire, times: u64) {
         for (direction, run) in runs(sender, wire) {
             match direction {
-                Direction::ClientToServer => self.0.bytes_client_to_server += run.bytes,
-                Direction::ServerToClient => self.0.bytes_server_to_client += run.bytes,
+                Direction::ClientToServer => self.traffic.bytes_client_to_server += times * run.bytes,
+                Direction::ServerToClient => self.traffic.bytes_server_to_client += times * run.bytes,
             }
         }
-        self.0.messages += wire.messages();
-        u64::from(wire.to_sender.messages > 0) << 1 | u64::from(wire.to_receiver.messages > 0)
+        self.traffic.messages += times * wire.messages();
+        let Wire { to_sender, to_receiver } = &mut self.wires[sender as usize];
+        for (all, more) in [(to_sender, wire.to_sender), (to_receiver, wire.to_receiver)] {
+            all.bytes += times * more.bytes;
+            all.messages += times * more.messages;
+        }
+    }
+
+    /// Adds `times` times what was added since `before`.
+    fn repeat(&mut self, before: &Refilled, times: u64) {
+        let run = |now: ot::Run, before: ot::Run| ot::Run {
+            bytes: now.bytes - before.bytes,
+            messages: now.messages - before.messages,
+        };
+        for sender in [Role::Client, Role::Server] {
+            let (now, before) = (self.wires[sender as usize], before.wires[sender as usize]);
+            let once = Wire {
+                to_sender: run(now.to_sender, before.to_sender),
+                to_receiver: run(now.to_receiver, before.to_receiver),
+            };
+            self.add_times(sender, once, times);
+        }
     }
 }
 
@@ -304,7 +433,7 @@ fn book_message(step: &Step, ledger: &mut Ledger) {
             booked(ledger, offline, |ledger| ledger.book(direction, bytes))
         }
         Step::Exchange { bytes, offline } => booked(ledger, offline, |ledger| ledger.book_exchange(bytes)),
-        Step::Cots { .. } | Step::Pooled { .. } | Step::Key { .. } | Step::GaloisKeys { .. } => {}
+        Step::Cots { .. } | Step::Pooled { .. } | Step::Key { .. } | Step::GaloisKeys { .. } | Step::Work(_) => {}
     }
 }
 
@@ -334,14 +463,16 @@ fn booked(ledger: &mut Ledger, offline: bool, book: impl FnOnce(&mut Ledger)) {
     }
 }
 
-/// Books the message of a key as `setup` unless it was sent before.
-fn send_once(sent: &mut Vec<(Role, ParamSet)>, key: (Role, ParamSet), bytes: usize, ledger: &mut Ledger) {
-    if !sent.contains(&key) {
+/// Books the message of a key as `setup` unless it was sent before. Returns whether it is sent now.
+fn send_once(sent: &mut Vec<(Role, ParamSet)>, key: (Role, ParamSet), bytes: usize, ledger: &mut Ledger) -> bool {
+    let new = !sent.contains(&key);
+    if new {
         sent.push(key);
         let phase = ledger.set_phase(Phase::Setup);
         ledger.book(key.0.sends(), (bytes + HEADER_BYTES) as u64);
         ledger.set_phase(phase);
     }
+    new
 }
 
 #[cfg(test)]

@@ -40,17 +40,20 @@ mod options;
 mod planner;
 mod plans;
 pub mod preparation;
+mod room;
 mod session;
 pub(crate) mod spill;
 pub mod spread;
 pub mod stock;
 #[cfg(test)]
 mod tests;
+mod timeline;
 pub mod twin;
 mod two_party;
 mod weight;
 pub mod wire;
 pub mod words;
+mod work;
 
 pub use abb::Abb;
 pub use clear::Clear;
@@ -73,9 +76,11 @@ pub use session::Session;
 pub use spill::{StockError, check_space};
 pub use spread::Spread;
 pub use stock::{MAX_PARTS, Needs, Part, PartError, Stock};
+pub use timeline::{Machine, Setting, Tallies, Units};
 pub use two_party::TwoParty;
 pub use weight::{DEFAULT_WEIGHT_FRAC, FixedLoader, FixedValues, FixedWeight, MIN_WEIGHT_FRAC, quantise};
 pub use words::Words;
+pub use work::{Kernel, Rates, Work};
 
 /// Fractional bits of activations.
 pub const FRAC: u32 = 18;

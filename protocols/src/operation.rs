@@ -106,5 +106,6 @@ pub mod prelude {
     pub use crate::plans::Plans;
     pub use crate::session::Session;
     pub use crate::twin::Twin;
+    pub use crate::work::Kernel;
     pub use crate::{Error, Tensor};
 }

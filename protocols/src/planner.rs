@@ -19,7 +19,9 @@ use crate::ops::matmul::{Matmul, product_shape};
 use crate::plans::Plans;
 use crate::preparation;
 use crate::stock::{Levels, Needs};
+use crate::timeline::{Machine, Setting, Tallies};
 use crate::words::Words;
+use crate::work::Rates;
 use crate::{Error, Evaluation, FixedWeight, Options, Shape};
 
 /// Books the cost of every operation, pools and keys included, as a [`Session`](crate::Session) with the same options
@@ -51,6 +53,32 @@ impl Planner {
         let ledger = ledger.without_clocks();
         let (stock, needs, classes) = Default::default();
         Planner { ledger, plans, forecast, options, stock, needs, classes, books: true }
+    }
+
+    /// The same, which books times in `setting` too: the client's clock and processor, and the server's processor.
+    pub fn timed(mut self, setting: Setting) -> Self {
+        self.forecast.time(setting, false, &mut self.ledger);
+        self
+    }
+
+    /// The same, which also counts the units of kernels by account ([`Planner::tallies`]), at times of zero.
+    /// `imitated` says whether the network will be.
+    pub fn tallied(mut self, imitated: bool) -> Self {
+        let machine = Machine { rates: Rates::zero(), cores: 1, speedup: 0.0 };
+        let setting = Setting { imitated, ..Setting::apart(machine.clone(), machine) };
+        self.forecast.time(setting, true, &mut self.ledger);
+        self
+    }
+
+    /// Units of kernels by account, if they are counted.
+    pub fn tallies(&self) -> Option<&Tallies> {
+        self.forecast.tallies()
+    }
+
+    /// The most bytes that pools of OTs and an operation hold at once, at the client and at the server: estimated by
+    /// a box that predicts times.
+    pub fn room(&self) -> [u64; 2] {
+        self.forecast.room()
     }
 
     /// A box that lists what a run takes from its stock ([`Planner::needs`]) and books nothing.
@@ -130,7 +158,7 @@ impl Planner {
             None => drop(units.insert(need.kind.clone(), need.units)),
         }
         if self.books {
-            let cost = self.stock.take(&mut self.plans, &need)?;
+            let cost = self.stock.take(&mut self.plans, &need)?.then(need.kind.moved(need.units));
             if need.kind.weight().is_some() {
                 self.book(cost);
             } else {
@@ -151,7 +179,10 @@ impl Planner {
             match event {
                 Event::Enter(name) => ledger.enter(name),
                 Event::Leave => ledger.leave(),
-                Event::Take(need) => forecast.play(&stock.take(plans, need)?, ledger),
+                Event::Take(need) => {
+                    let cost = stock.take(plans, need)?.then(need.kind.moved(need.units));
+                    forecast.play(&cost, ledger);
+                }
                 Event::Book(cost) => forecast.play(cost, ledger),
             }
         }

@@ -178,7 +178,7 @@ impl Client<'_> {
         server.map_err(|_| Error::Panicked)??;
         let (outcome, model) = client?;
         let memory = net::peak_memory_bytes();
-        Ok((outcome, model, PeakMemory { client: memory, server: memory }, None))
+        Ok((outcome, model, PeakMemory { client: memory, server: memory, mapped: None }, None))
     }
 
     /// The server as a child process.
@@ -201,7 +201,7 @@ impl Client<'_> {
             return Err(Error::Child { what: "it did not say what it took".into() });
         };
         server.end()?;
-        Ok((outcome, model, PeakMemory { client, server: used.peak_memory_bytes }, Some(used)))
+        Ok((outcome, model, PeakMemory { client, server: used.peak_memory_bytes, mapped: None }, Some(used)))
     }
 }
 

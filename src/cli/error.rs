@@ -170,6 +170,34 @@ pub(super) enum Error {
         "--temperature needs --reveal logits: with --reveal token the client learns the most probable token only"
     )]
     SamplingNeedsLogits,
+    /// Measurements of a machine that cannot be used.
+    #[error("{}: {source}", path.display())]
+    Calibration {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: model::estimate::ProfileError,
+    },
+    /// A file that is no report.
+    #[error("{}: no report of a run: {what}", path.display())]
+    NotReport {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        what: String,
+    },
+    /// A report of a run that cannot be planned again.
+    #[error("its options cannot be planned: {what}")]
+    Unplannable {
+        /// Which option, or why.
+        what: String,
+    },
+    /// Nothing to predict times with.
+    #[error("predictions need a calibration: {what}")]
+    NotCalibrated {
+        /// What is wrong with it.
+        what: String,
+    },
     /// Sampling options without sampling.
     #[error("--top-p and --seed need a --temperature above 0")]
     NothingToSample,

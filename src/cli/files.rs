@@ -23,6 +23,14 @@ pub(super) fn open_model(name: &str) -> Result<ModelFiles, Error> {
     Ok(ModelFiles::open(path)?)
 }
 
+/// Bytes of the weights that a server of the model directory `name` maps; `None` if there are none.
+pub(super) fn mapped_bytes(name: &str) -> Option<u64> {
+    let files = std::fs::read_dir(name).ok()?.flatten();
+    let weights = files.filter(|file| file.path().extension().is_some_and(|end| end == "safetensors"));
+    let bytes: u64 = weights.filter_map(|file| std::fs::metadata(file.path()).ok()).map(|data| data.len()).sum();
+    (bytes > 0).then_some(bytes)
+}
+
 /// The bytes of `path`.
 pub(super) fn read(path: &Path) -> Result<Vec<u8>, Error> {
     std::fs::read(path).map_err(|source| Error::File { path: path.into(), source })

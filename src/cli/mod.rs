@@ -1,5 +1,7 @@
 //! Commands and their arguments.
 
+mod against;
+mod calibrate;
 mod connect;
 mod demo;
 mod error;
@@ -8,6 +10,7 @@ mod files;
 mod float;
 mod generate;
 mod keygen;
+mod machine;
 mod options;
 mod out;
 mod padding;
@@ -32,7 +35,7 @@ use error::Error;
 /// Private text generation between two parties: a server with a GPT-2 or LLaMA model, and a client with a prompt. The
 /// server learns neither the prompt nor the text, and the client does not learn the weights.
 #[derive(Parser, Debug)]
-#[command(name = "waggle", version, max_term_width = 100)]
+#[command(name = "waggle", version = machine::PROGRAM, max_term_width = 100)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -47,6 +50,7 @@ enum Command {
     Pools(pools::PoolsArgs),
     Float(float::FloatArgs),
     Plan(plan::PlanArgs),
+    Calibrate(calibrate::CalibrateArgs),
     Eval(eval::EvalArgs),
     Synth(synth::SynthArgs),
     Keygen(keygen::KeygenArgs),
@@ -69,6 +73,7 @@ pub(crate) fn run() -> ExitCode {
         Command::Pools(args) => pools::run(args),
         Command::Float(args) => float::run(args),
         Command::Plan(args) => plan::run(args),
+        Command::Calibrate(args) => calibrate::run(args),
         Command::Eval(args) => eval::run(args),
         Command::Synth(args) => synth::run(args),
         Command::TokenizerWorker => tokenizer_worker::run(),

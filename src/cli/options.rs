@@ -110,6 +110,21 @@ fn named<T: Copy + Send + Sync + 'static>(table: &'static [(&'static str, T)]) -
 const LOOPBACK: Shape = Shape { bytes_per_second: 4_000_000_000, round_trip: Duration::from_micros(50) };
 
 impl TermsArgs {
+    /// The terms that a report names: `option` gives the text of each of [`by_name`], or none for the default.
+    pub(super) fn reported(option: impl Fn(&str) -> String) -> Result<Self, Error> {
+        #[derive(clap::Parser)]
+        struct Alone {
+            #[command(flatten)]
+            terms: TermsArgs,
+        }
+        let names = ["reveal", "policy", "ot", "preprocess", "packing", "cores", "masks"];
+        let given = names.into_iter().map(|name| (name, option(name))).filter(|(_, value)| !value.is_empty());
+        let arguments =
+            std::iter::once("waggle".to_owned()).chain(given.map(|(name, value)| format!("--{name}={value}")));
+        let parsed = <Alone as clap::Parser>::try_parse_from(arguments);
+        Ok(parsed.map_err(|e| Error::Unplannable { what: e.kind().to_string() })?.terms)
+    }
+
     /// The number of phases that the command line asks for. A server that is told nothing leaves it to its clients.
     pub(super) fn fixed_preprocess(&self) -> Option<bool> {
         self.preprocess

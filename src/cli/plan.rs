@@ -3,14 +3,16 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use model::party::{ClientOptions, ModelServer, PublicModel, Request, plan, plan_step};
+use model::estimate::Footprint;
+use model::party::{ClientOptions, ModelServer, PublicModel, Request, plan, plan_step, plan_timed};
 use model::{Lengths, ModelSpec};
 
-use super::files::{DEFAULT_MODEL, check_writable, open_model, write_json};
+use super::files::{DEFAULT_MODEL, check_writable, mapped_bytes, open_model, write_json};
+use super::machine::CalibrationArgs;
 use super::options::{LINKS, LinkArg, TermsArgs};
 use super::progress::Progress;
-use super::report::{predict_seconds, report, tables};
-use super::{Error, out};
+use super::report::{predict_seconds, report, set_estimates, tables};
+use super::{Error, against, out};
 
 /// Predicts the exact bytes and flows of a session from shapes alone. (A flow is a maximal run of messages in one
 /// direction.) The session is that of `demo`, where the client has the tokenizer.
@@ -42,11 +44,22 @@ pub(super) struct PlanArgs {
     /// Write the report here.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Plan the sessions of these reports of `demo --json` instead, and write a table of what they took and what is
+    /// predicted.
+    #[arg(long, value_name = "REPORT", num_args = 1..)]
+    against: Vec<PathBuf>,
+    #[command(flatten)]
+    calibration: CalibrationArgs,
     #[command(flatten)]
     terms: TermsArgs,
 }
 
 pub(super) fn run(args: PlanArgs) -> Result<(), Error> {
+    if !args.against.is_empty() {
+        let calibrated = args.calibration.open()?.map_err(|what| Error::NotCalibrated { what })?;
+        out::line(&calibrated.line)?;
+        return against::run(&args.against, &calibrated);
+    }
     check_writable(args.json.as_deref())?;
     let mut progress = Progress::bars(args.tokens);
     progress.spin("reading the model");
@@ -56,10 +69,13 @@ pub(super) fn run(args: PlanArgs) -> Result<(), Error> {
     let request =
         Request { lengths: Lengths { prompt, tokens }, stop_at_eos: args.stop_at_eos, padded: args.pad_prompt };
     let terms = args.terms.terms(args.link)?;
+    let calibrated = args.calibration.open()?;
     let options = ClientOptions::default();
-    let outcome = match args.cached {
-        Some(cached) => plan_step(&model, &terms, &options, cached, &mut progress)?,
-        None => plan(&model, &terms, &options, &request, &mut progress)?,
+    let setting = calibrated.as_ref().ok().map(|calibrated| calibrated.setting(args.link));
+    let (outcome, footprint) = match (args.cached, &setting) {
+        (Some(cached), setting) => plan_step(&model, &terms, &options, cached, setting.as_ref(), &mut progress)?,
+        (None, Some(setting)) => plan_timed(&model, &terms, &options, &request, setting, &mut progress)?,
+        (None, None) => (plan(&model, &terms, &options, &request, &mut progress)?, Footprint::default()),
     };
     drop(progress);
     let chosen = [
@@ -78,9 +94,23 @@ pub(super) fn run(args: PlanArgs) -> Result<(), Error> {
         report.estimated.extend(["bytes", "messages", "flows"].map(String::from));
         out::line("the traffic of this policy is random: bytes and flows are means (estimated)")?;
     }
-    predict_seconds(&mut report, args.link.shape());
-    let what =
-        format_args!("predicted for {} over {}; seconds are those of the network alone", model.name, args.link);
+    let seconds = match &calibrated {
+        Ok(calibrated) => {
+            // Without weights, two bytes for each.
+            let mapped = mapped_bytes(&args.model).unwrap_or(2 * model.spec.parameters() as u64);
+            set_estimates(&mut report, footprint, calibrated.base_bytes(), mapped);
+            "seconds and memory are estimated"
+        }
+        Err(_) => {
+            predict_seconds(&mut report, args.link.shape());
+            "seconds are those of the network alone"
+        }
+    };
+    out::line(match &calibrated {
+        Ok(calibrated) => &calibrated.line,
+        Err(line) => line,
+    })?;
+    let what = format_args!("predicted for {} over {}; {seconds}", model.name, args.link);
     out::line(format_args!("{what}\n{}", tables(&report)))?;
     if let Some(path) = &args.json {
         write_json(path, &report)?;

@@ -1,8 +1,9 @@
 //! From an outcome to a report and its tables.
 
 use model::Tokenizer;
+use model::estimate::Footprint;
 use model::party::{Outcome, PublicModel, Terms};
-use model::report::{ModelInfo, Report};
+use model::report::{ModelInfo, PeakMemory, Report, bytes};
 use net::Shape;
 use serde_json::Value;
 
@@ -46,9 +47,43 @@ pub(super) fn predict_seconds(report: &mut Report, shape: Option<Shape>) {
     }
 }
 
+/// Puts in what a calibration says: the times of the plan as they are, the memory of both processes, and the mark of
+/// an estimate. `base` are bytes of a process without a model, `mapped` those of the weights.
+pub(super) fn set_estimates(report: &mut Report, footprint: Footprint, base: [u64; 2], mapped: u64) {
+    for name in ["seconds", "cpu_seconds", "peer_cpu_seconds", "peak_memory_bytes"].map(String::from) {
+        if !report.estimated.contains(&name) {
+            report.estimated.push(name);
+        }
+    }
+    for cost in report.phases.costs_mut() {
+        cost.peer_cpu_seconds.get_or_insert(0.0);
+    }
+    for operation in &mut report.operations {
+        operation.peer_cpu_seconds.get_or_insert(0.0);
+    }
+    let [client, server] = base;
+    report.peak_memory_bytes = PeakMemory {
+        client: Some(client + footprint.client),
+        server: Some(server + footprint.server + mapped),
+        mapped: Some(mapped),
+    };
+}
+
 /// Phases and the costliest operations, as text.
 pub(super) fn tables(report: &Report) -> String {
-    format!("{}\n{}", report.phase_table(), report.operation_table(TABLE_ROWS))
+    format!("{}{}\n{}", memory(report), report.phase_table(), report.operation_table(TABLE_ROWS))
+}
+
+/// One line on the memory that a plan expects.
+fn memory(report: &Report) -> String {
+    match report.peak_memory_bytes {
+        PeakMemory { client: Some(client), server: Some(server), mapped: Some(mapped) } => {
+            let own = server.saturating_sub(mapped);
+            let [client, own, mapped] = [client, own, mapped].map(bytes);
+            format!("memory at the most: client {client}, server {own} and {mapped} of mapped weights\n")
+        }
+        _ => String::new(),
+    }
 }
 
 /// One line on the comparison with the plaintext, if there was one.

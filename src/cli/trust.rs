@@ -59,7 +59,7 @@ pub(super) fn file(name: &str) -> Result<PathBuf, Error> {
 }
 
 /// Makes the directory of `path`, closed to others.
-fn make_home(path: &Path) -> Result<(), Error> {
+pub(super) fn make_home(path: &Path) -> Result<(), Error> {
     let Some(dir) = path.parent() else { return Ok(()) };
     let mut builder = DirBuilder::new();
     builder.recursive(true);

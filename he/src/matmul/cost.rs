@@ -15,6 +15,7 @@
 use super::layout::Layout;
 use super::spec::{Packing, PlanOptions};
 use crate::ntt::{TILES, exact_terms};
+use crate::work::MatmulWork;
 
 /// How much more bytes count under [`Packing::Always`].
 const ALWAYS_WEIGHT: f64 = 8.0;
@@ -86,4 +87,27 @@ fn compute_us(layout: &Layout) -> f64 {
             + tiling.uploads() as f64 * (upload_transforms * transform + n * upload)
             + packs.responses() as f64 * (5.0 * transform + n * RESPONSE_US))
         + packs.merges() as f64 * merge
+}
+
+/// What both parties compute, counted.
+pub(super) fn work(layout: &Layout) -> MatmulWork {
+    let (tiling, packs) = (&layout.tiling, &layout.packs);
+    let (n, points, span) = (layout.set.degree(), tiling.points(), tiling.weight_span());
+    let limbs = layout.set.primes().len();
+    let polys = tiling.weight_polys() * limbs;
+    let products = polys * tiling.row_tiles() * 2 * n;
+    let runs = tiling.tile.run > 1;
+    let ciphertexts = |count: usize| (count * limbs * n) as u64;
+    MatmulWork {
+        encrypted: ciphertexts(tiling.uploads()),
+        opened: ciphertexts(packs.responses()),
+        read: ciphertexts(tiling.uploads()),
+        transformed: (polys * points) as u64 * u64::from(span.next_power_of_two().ilog2() + WEIGHT_LAYERS as u32),
+        encoded: (polys * span) as u64,
+        placed: if runs { (polys * points) as u64 } else { 0 },
+        products: if runs { 0 } else { products as u64 },
+        run_products: if runs { products as u64 } else { 0 },
+        answered: ciphertexts(packs.responses()),
+        merged: ciphertexts(packs.merges() * (1 + limbs)),
+    }
 }

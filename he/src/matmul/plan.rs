@@ -11,6 +11,7 @@ use crate::params::{Lift, Params, round_torus};
 use crate::poly::Poly;
 use crate::sampling::{Expander, Label, SEED_BYTES, fresh_seed, split_seed};
 use crate::set::ParamSet;
+use crate::work::MatmulWork;
 use bits::{Reader, packed_bytes};
 use rand::CryptoRng;
 use rayon::prelude::*;
@@ -89,6 +90,11 @@ impl MatmulPlan {
     /// Seconds that the planner reckons with: both messages on the link, and the computation of both parties.
     pub fn seconds(&self) -> f64 {
         cost::seconds(&self.layout, &self.options)
+    }
+
+    /// What both parties compute, counted.
+    pub fn work(&self) -> MatmulWork {
+        cost::work(&self.layout)
     }
 
     /// Exact length of [`Self::encrypt`]'s message.

@@ -156,6 +156,24 @@ mod tests {
         }
     }
 
+    #[test]
+    fn work_is_that_of_the_ciphertexts() {
+        let shape = MatmulShape { batch: 2, m: 40, k: 100, n: 70 };
+        let spec = MatmulSpec { shape, width: 56, weight_bits: 20 };
+        for layout in candidates(&spec) {
+            let work = cost::work(&layout);
+            let words = (layout.set.degree() * layout.set.primes().len()) as u64;
+            let Layout { tiling, packs, .. } = &layout;
+            assert_eq!((work.encrypted, work.read), (tiling.uploads() as u64 * words, work.encrypted));
+            assert_eq!((work.opened, work.answered), (packs.responses() as u64 * words, work.opened));
+            // A product has two halves; a response that packs several has merged all but one of them.
+            let products = (tiling.weight_polys() * tiling.row_tiles()) as u64 * 2 * words;
+            assert_eq!(work.products + work.run_products, products, "{layout:?}");
+            assert_eq!(work.run_products > 0, tiling.tile.run > 1);
+            assert_eq!(work.merged > 0, packs.is_packed());
+        }
+    }
+
     fn recount(layout: &Layout) {
         let shape = layout.spec.shape;
         let Layout { tiling, packs, .. } = layout;

@@ -75,6 +75,7 @@ use crate::params::Params;
 use crate::poly::Poly;
 use crate::sampling::{Expander, Label, SEED_BYTES, Seed, fresh_seed};
 use crate::set::ParamSet;
+use crate::work::MatmulWork;
 use bits::Writer;
 use rand::CryptoRng;
 use rayon::prelude::*;
@@ -133,6 +134,11 @@ impl SeededPlan {
     /// Seconds that the planner reckons with: both messages on the link, and the computation of both parties.
     pub fn seconds(&self) -> f64 {
         self.0.seconds()
+    }
+
+    /// What both parties compute, counted.
+    pub fn work(&self) -> MatmulWork {
+        self.0.work()
     }
 
     /// Exact length of [`Self::request`]'s message.

@@ -9,6 +9,7 @@ use crate::params::{Params, round_torus};
 use crate::poly::Poly;
 use crate::sampling::{Expander, Label, SEED_BYTES, fresh_seed};
 use crate::set::ParamSet;
+use crate::work::OleWork;
 use bits::{Reader, Writer, packed_bytes, signed};
 use rand::CryptoRng;
 use rayon::prelude::*;
@@ -102,6 +103,14 @@ impl OlePlan {
     pub fn ciphertexts(&self) -> Ciphertexts {
         let down = self.layout.pieces();
         Ciphertexts { up: self.kind.operands() * down, down }
+    }
+
+    /// What both parties compute, counted.
+    pub fn work(&self) -> OleWork {
+        let Ciphertexts { up, down } = self.ciphertexts();
+        let coefficients = |count: usize| (count * self.set().degree() * self.set().primes().len()) as u64;
+        let (up, down) = (coefficients(up), coefficients(down));
+        OleWork { encrypted: up, multiplied: up, answered: down, opened: down }
     }
 
     /// The ring width l.

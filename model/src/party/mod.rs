@@ -57,7 +57,7 @@ use protocols::Part;
 
 pub use client::ClientSession;
 pub use opening::{MAX_REASON_BYTES, MAX_SHAPE_BYTES};
-pub use plan::{plan, plan_filling, plan_spending, plan_step};
+pub use plan::{plan, plan_filling, plan_spending, plan_step, plan_timed, plan_work};
 pub use prompt::Prompt;
 pub use server::ModelServer;
 

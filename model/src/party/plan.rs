@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use net::{Channel, Ledger, Role, memory_pair};
-use protocols::{FixedLoader, Part, Plan};
+use protocols::{FixedLoader, Needs, Part, Plan, Setting, Tallies};
 
 use super::opening::SessionKind;
 use super::recorder::{Booked, Recorder, finish};
 use super::{ClientOptions, Limits, Observer, Outcome, PublicModel, Request, Silent, Terms, correlations, opening};
+use crate::estimate::{Footprint, footprint};
 use crate::needs::needs;
 use crate::pool::{PoolId, Purpose, check_bound};
 use crate::{Error, Generation, Hooks, Input, Lengths, Model, Next, Sampler, Step, generate};
@@ -27,32 +28,78 @@ pub fn plan(
     request: &Request,
     observer: &mut dyn Observer,
 ) -> Result<Outcome, Error> {
-    let opening = rehearse(model, terms, options, request, &SessionKind::Generate)?;
-    let mut engine = Plan::after(opening, terms.protocol);
-    if terms.protocol.preprocess {
-        let needs = needs(&model.spec, &model.frac_bits, terms, request)?;
-        engine.prepare(&needs)?;
-        observer.prepare(1, 1);
-    }
-    run(engine, model, terms, request, observer)
+    Ok(plan_by(|plan| plan, model, terms, options, request, observer)?.0)
 }
 
-/// [`plan`] of one decoding step after `cached` tokens: what it sends, and what prepares it. The pools of OTs begin
-/// empty, so that everything that the step costs is its own.
+/// [`plan`] with times in `setting`, which are estimates, and with the memory of both processes.
+pub fn plan_timed(
+    model: &PublicModel,
+    terms: &Terms,
+    options: &ClientOptions,
+    request: &Request,
+    setting: &Setting,
+    observer: &mut dyn Observer,
+) -> Result<(Outcome, Footprint), Error> {
+    let timed = |plan: Plan| plan.timed(setting.clone());
+    let (outcome, engine, needs) = plan_by(timed, model, terms, options, request, observer)?;
+    Ok((outcome, footprint(&model.spec, request, &needs, engine.room())))
+}
+
+/// The work of the same session: units of every kernel by account. `imitated` says whether its network is.
+pub fn plan_work(
+    model: &PublicModel,
+    terms: &Terms,
+    options: &ClientOptions,
+    request: &Request,
+    imitated: bool,
+) -> Result<Tallies, Error> {
+    let (_, engine, _) = plan_by(|plan| plan.tallied(imitated), model, terms, options, request, &mut Silent)?;
+    Ok(engine.tallies().cloned().unwrap_or_default())
+}
+
+/// The session of a plan that `change` made count more than messages; also the plan, and what the session prepares.
+fn plan_by(
+    change: impl FnOnce(Plan) -> Plan,
+    model: &PublicModel,
+    terms: &Terms,
+    options: &ClientOptions,
+    request: &Request,
+    observer: &mut dyn Observer,
+) -> Result<(Outcome, Plan, Needs), Error> {
+    let opening = rehearse(model, terms, options, request, &SessionKind::Generate)?;
+    let mut engine = change(Plan::after(opening, terms.protocol));
+    let mut prepared = Needs::default();
+    if terms.protocol.preprocess {
+        prepared = needs(&model.spec, &model.frac_bits, terms, request)?;
+        engine.prepare(&prepared)?;
+        observer.prepare(1, 1);
+    }
+    let outcome = run(&mut engine, model, terms, request, observer)?;
+    Ok((outcome, engine, prepared))
+}
+
+/// [`plan`] of one decoding step after `cached` tokens, in `setting` if there is one: what it sends, and what prepares
+/// it. The pools of OTs begin empty, so that everything that the step costs is its own.
 pub fn plan_step(
     model: &PublicModel,
     terms: &Terms,
     options: &ClientOptions,
     cached: usize,
+    setting: Option<&Setting>,
     observer: &mut dyn Observer,
-) -> Result<Outcome, Error> {
+) -> Result<(Outcome, Footprint), Error> {
     let of = |tokens| Request::from(Lengths { prompt: cached, tokens });
     let opening = rehearse(model, terms, options, &of(2), &SessionKind::Generate)?;
     let mut engine = Plan::after(opening, terms.protocol);
+    if let Some(setting) = setting {
+        engine = engine.timed(setting.clone());
+    }
+    let mut prepared = Needs::default();
     if terms.protocol.preprocess {
         let needs = |request| needs(&model.spec, &model.frac_bits, terms, &request);
-        let (whole, prompt) = (needs(of(2))?, needs(of(1))?);
-        engine.prepare(&whole.since(&prompt))?;
+        let whole = needs(of(2))?;
+        prepared = whole.since(&needs(of(1))?);
+        engine.prepare(&prepared)?;
         engine.set_stock(&whole);
         observer.prepare(1, 1);
     }
@@ -63,7 +110,8 @@ pub fn plan_step(
     let generation =
         generate(&mut engine, &weights, input, &of(2).options(terms), Next::Pick(&mut unused), &mut hooks)?;
     engine.confirm_transcript()?;
-    Ok(untimed(finish(&mut engine, terms, &of(2), generation, hooks.0)))
+    let footprint = footprint(&model.spec, &of(2), &prepared, engine.room());
+    Ok((finish(&mut engine, terms, &of(2), generation, hooks.0), footprint))
 }
 
 /// Books nothing while the prompt is read.
@@ -100,7 +148,7 @@ pub fn plan_filling(
     correlations::plan_keeping(engine.ledger());
     let mut silent = Silent;
     let recorder = Recorder::new(&mut silent);
-    Ok(untimed(finish(&mut engine, terms, &bound.into(), Generation::default(), recorder)))
+    Ok(finish(&mut engine, terms, &bound.into(), Generation::default(), recorder))
 }
 
 /// [`plan`] of a generation from a pool made for `bound`, in as many parts as `part` is one of. The more parts, the
@@ -122,12 +170,12 @@ pub fn plan_spending(
     let mut engine = Plan::after(opening, terms.protocol);
     engine.prepare(&needs(&model.spec, &model.frac_bits, terms, request)?.ots())?;
     engine.set_stock(purpose.needs());
-    run(engine, model, terms, request, observer)
+    run(&mut engine, model, terms, request, observer)
 }
 
 /// The generation, after what comes before it.
 fn run(
-    mut engine: Plan,
+    engine: &mut Plan,
     model: &PublicModel,
     terms: &Terms,
     request: &Request,
@@ -138,23 +186,13 @@ fn run(
     let mut unused = Sampler::greedy();
     let mut recorder = Recorder::new(observer);
     let options = request.options(terms);
-    let generation = generate(&mut engine, &weights, input, &options, Next::Pick(&mut unused), &mut recorder)?;
+    let generation = generate(engine, &weights, input, &options, Next::Pick(&mut unused), &mut recorder)?;
     engine.confirm_transcript()?;
-    Ok(untimed(finish(&mut engine, terms, request, generation, recorder)))
+    Ok(finish(engine, terms, request, generation, recorder))
 }
 
-/// A plan takes no time.
-fn untimed(mut outcome: Outcome) -> Outcome {
-    for entry in &mut outcome.entries {
-        entry.traffic = entry.traffic.untimed();
-    }
-    for cost in &mut outcome.per_token {
-        (cost.seconds, cost.cpu_seconds) = (0.0, 0.0);
-    }
-    outcome
-}
-
-/// The account of an opening that two threads hold, so that its messages are made in one place.
+/// The account of an opening that two threads hold, so that its messages are made in one place. A plan does not take
+/// the time of the rehearsal.
 fn rehearse(
     model: &PublicModel,
     terms: &Terms,
@@ -178,6 +216,6 @@ fn rehearse(
         // A client that fails leaves; the server must not wait for it.
         drop(client);
         let received = receiving.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        asked.and(received).map(|()| ledger)
+        asked.and(received).map(|()| ledger.forget_times())
     })
 }

@@ -20,6 +20,7 @@ use rayon::prelude::*;
 use zeroize::{Zeroize, Zeroizing};
 
 use crate::kernels::{Permutation, Simd, TABLE};
+use crate::kind::ExtendWork;
 use crate::softspoken::{SoftSpoken, SoftSpokenReceiver, SoftSpokenSender};
 use crate::source::{CotSource, Run, Wire};
 use crate::{Block, OtError};
@@ -68,6 +69,15 @@ pub(crate) fn extend_wire(made: u64, n: usize) -> Wire {
     let messages = rounds * LPN.trees.div_ceil(MESSAGE_TREES) as u64;
     let bytes = rounds * (LPN.trees * DEPTH * 16) as u64 + messages * HEADER_BYTES as u64;
     Wire { to_sender, to_receiver: Run { bytes, messages } }
+}
+
+/// The work of the same extension.
+pub(crate) fn extend_work(made: u64, n: usize) -> ExtendWork {
+    if is_direct(made, n) {
+        return ExtendWork { silent: 0, softspoken: BOOTSTRAP.leaves(n) };
+    }
+    let first = made <= MOST_DIRECT as u64;
+    ExtendWork { silent: n as u64, softspoken: if first { BOOTSTRAP.leaves(LPN.spent()) } else { 0 } }
 }
 
 /// The public keys of a session and direction; both parties know them.

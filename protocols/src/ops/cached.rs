@@ -44,6 +44,7 @@ use crate::stock::Stock;
 use crate::stock::masks::{Masks, Prepared};
 use crate::wire::beaver::{open_product, random};
 use crate::wire::opening;
+use crate::work::Kernel;
 
 /// A cached operand: what a session remembers of it between its products. When rows change, take another, of the next
 /// generation.
@@ -121,8 +122,11 @@ impl Planned {
     /// Cost of [`product`], apart from masks that are made on the spot.
     pub(crate) fn cost(&self) -> Cost {
         let Planned { form, event, known, .. } = *self;
-        let MatmulShape { batch, m, k, .. } = form.shape(event.m, event.tokens);
+        let MatmulShape { batch, m, k, n } = form.shape(event.m, event.tokens);
         opening::open_cost(batch * m * k + (event.tokens - known) * form.row(), form.width)
+            .work_at_both(Kernel::CachedWord, batch * k * n)
+            .work_at_both(Kernel::StockWord, batch * m * (k + n))
+            .work_at_both(Kernel::WordTerm, 2 * batch * m * k * n)
     }
 }
 
@@ -227,7 +231,8 @@ fn extend(s: &mut Session, spill: &mut Spill, masks: &mut Masks, list: &[Event])
 /// Cost of [`prepare`], `offline`.
 pub(crate) fn prepare_cost(plans: &mut Plans, events: &Events) -> Result<Cost, Error> {
     events.batches(plans.operand_batch).iter().try_fold(Cost::free(), |cost, batch| {
-        Ok(cost.then(matmul::shared_cost(plans, batch.stacked(), batch.form.width)?.offline()))
+        let made = Cost::free().work_at_both(Kernel::StockWord, batch.words() as usize);
+        Ok(cost.then(matmul::shared_cost(plans, batch.stacked(), batch.form.width)?.then(made).offline()))
     })
 }
 

@@ -154,10 +154,25 @@ fn batch_cost(n: usize, thresholds: usize, width: u32) -> Cost {
     let mut cost = Cost::free()
         .cots(Role::Server, shape.cots(Role::Server))
         .cots(Role::Client, shape.cots(Role::Client))
-        .message(Role::Client, shape.leaf_sum(|leaf| leaf.lookup.ots().div_ceil(8)))
-        .message(Role::Server, shape.leaf_sum(|leaf| leaf.lookup.message_bytes()) + choices(0));
+        .message(Role::Client, shape.leaf_sum(|leaf| leaf.lookup.ots().div_ceil(8)));
+    for leaf in &shape.leaves {
+        cost = cost.tabulates(Role::Server, &leaf.lookup);
+    }
+    let digits = shape.leaf_sum(|leaf| leaf.digits) * shape.comparisons();
+    cost = cost
+        .work(Role::Server, Kernel::Digit, digits)
+        .message(Role::Server, shape.leaf_sum(|leaf| leaf.lookup.message_bytes()) + choices(0))
+        .work(Role::Client, Kernel::Digit, digits);
+    for leaf in &shape.leaves {
+        cost = cost.picks(Role::Client, &leaf.lookup);
+    }
     for (k, level) in shape.levels.iter().enumerate() {
-        cost = cost.message(level_sender(k), shape.level_bytes(level) + choices(k + 1));
+        let (sender, groups) = (level_sender(k), || joined(level).map(|(g, size)| shape.group(g, size)));
+        cost = groups().fold(cost, |cost, lookup| cost.tabulates(sender, &lookup));
+        cost = cost
+            .work_at_both(Kernel::Digit, shape.comparisons() * level.iter().sum::<usize>())
+            .message(sender, shape.level_bytes(level) + choices(k + 1));
+        cost = groups().fold(cost, |cost, lookup| cost.picks(sender.peer(), &lookup));
     }
     cost
 }

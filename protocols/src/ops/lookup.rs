@@ -82,7 +82,11 @@ pub fn cost(table: &dyn Table, n: usize) -> Cost {
         Cost::free()
             .cots(Role::Server, shape.ots())
             .message(Role::Client, shape.ots().div_ceil(8))
+            .tabulates(Role::Server, &shape.lookup)
+            .supplies(Role::Server, &shape.products)
             .message(Role::Server, shape.lookup.message_bytes() + shape.products.message_bytes())
+            .picks(Role::Client, &shape.lookup)
+            .chooses(Role::Client, &shape.products)
     })
 }
 

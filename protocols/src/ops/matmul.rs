@@ -208,7 +208,7 @@ fn prepared(
 /// Cost of [`prepared`].
 fn prepared_cost(shape: MatmulShape, width: u32) -> Cost {
     let MatmulShape { batch, m, k, n } = shape;
-    opening::open_cost(batch * (m * k + k * n), width)
+    opening::open_cost(batch * (m * k + k * n), width).work_at_both(Kernel::WordTerm, 2 * batch * m * k * n)
 }
 
 /// Cost of [`shared`].
@@ -216,8 +216,19 @@ pub fn shared_cost(plans: &mut Plans, shape: MatmulShape, width: u32) -> Result<
     let (plan, _) = cheaper(plans, shape, width)?;
     let (up, down) = (plan.upload_bytes(), plan.download_bytes());
     let (set, packed) = (plan.set(), plan.packed());
-    let keys = Cost::free().keys(Role::Client, set, packed).keys(Role::Server, set, packed);
-    Ok(keys.exchange(up, up).exchange(down, down))
+    let work = plan.work();
+    let MatmulShape { batch, m, k, n } = shape;
+    let cost = Cost::free()
+        .keys(Role::Client, set, packed)
+        .keys(Role::Server, set, packed)
+        .work_at_both(Kernel::OpenWord, batch * (m * k + k * n))
+        .work_at_both(Kernel::Encrypt, work.encrypted as usize)
+        .exchange(up, up);
+    let evaluated = [Role::Client, Role::Server].into_iter().fold(cost, |cost, role| cost.evaluates(role, &work));
+    Ok(evaluated
+        .exchange(down, down)
+        .work_at_both(Kernel::Decrypt, work.opened as usize)
+        .work_at_both(Kernel::WordTerm, batch * m * k * n))
 }
 
 /// The plan that encrypts A or the one that encrypts B and multiplies transposed, whichever takes less time.

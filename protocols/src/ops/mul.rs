@@ -309,7 +309,7 @@ fn prepared(s: &mut Session, x: &[u64], y: &[u64], n: usize, width: u32, masks: 
 
 /// Cost of [`prepared`] on `rows` rows.
 fn prepared_cost(rows: usize, n: usize, width: u32) -> Cost {
-    opening::open_cost(rows * (n + 1), width)
+    opening::open_cost(rows * (n + 1), width).work_at_both(Kernel::WordTerm, rows * n)
 }
 
 /// Bytes of `cost` on the wire, with an estimate for refills of the pools, to compare strategies.
@@ -377,8 +377,12 @@ pub(super) fn ole(s: &mut Session, plan: &OlePlan, operands: &[&[u64]]) -> Resul
 
 /// Cost of [`ole`].
 pub(super) fn ole_cost(plan: &OlePlan) -> Cost {
+    let work = plan.work();
     Cost::free()
         .key(Role::Client, plan.set())
+        .work(Role::Client, Kernel::OleEncrypt, work.encrypted as usize)
         .message(Role::Client, plan.upload_bytes())
+        .multiplies(Role::Server, &work)
         .message(Role::Server, plan.download_bytes())
+        .work(Role::Client, Kernel::OleOpen, work.opened as usize)
 }

@@ -72,8 +72,12 @@ pub fn cost(n: usize, k: usize, width: u32) -> Cost {
             .cots(Role::Server, lookup.ots())
             .cots(Role::Client, products.ots())
             .message(Role::Client, lookup.ots().div_ceil(8))
+            .tabulates(Role::Server, &lookup)
             .message(Role::Server, lookup.message_bytes() + products.ots().div_ceil(8))
+            .picks(Role::Client, &lookup)
+            .supplies(Role::Client, &products)
             .message(Role::Client, products.message_bytes())
+            .chooses(Role::Server, &products)
     })
 }
 

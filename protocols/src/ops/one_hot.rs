@@ -125,8 +125,12 @@ pub fn one_hot(s: &mut Session, x: &[u64], bits: u32, count: usize) -> Result<Ve
 pub fn cost(n: usize, bits: u32, count: usize) -> Cost {
     batched_cost(n, batch(bits), |n| {
         let ots = n * bits as usize;
-        let answer = stages(n, bits, count).iter().map(|stage| stage.transfers.message_bytes()).sum();
-        Cost::free().cots(Role::Client, ots).message(Role::Server, ots.div_ceil(8)).message(Role::Client, answer)
+        let stages = stages(n, bits, count);
+        let answer = stages.iter().map(|stage| stage.transfers.message_bytes()).sum();
+        let cost = Cost::free().cots(Role::Client, ots).message(Role::Server, ots.div_ceil(8));
+        let cost = stages.iter().fold(cost, |cost, stage| cost.supplies(Role::Client, &stage.transfers));
+        let cost = cost.message(Role::Client, answer);
+        stages.iter().fold(cost, |cost, stage| cost.chooses(Role::Server, &stage.transfers))
     })
 }
 

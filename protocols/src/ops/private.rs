@@ -166,7 +166,12 @@ pub(super) fn cost(
 ) -> Result<Cost, Error> {
     let (inputs, outputs) = (weight.spec.inputs, weight.spec.outputs);
     if prepared {
-        return Ok(Cost::free().message(Role::Client, bits::packed_bytes(rows * inputs, &[width])));
+        return Ok(Cost::free()
+            .work(Role::Client, Kernel::OpenWord, rows * inputs)
+            .message(Role::Client, bits::packed_bytes(rows * inputs, &[width]))
+            .work(Role::Server, Kernel::OpenWord, rows * (inputs + outputs))
+            .work(Role::Server, Kernel::ReadWeight, inputs * outputs)
+            .work(Role::Server, Kernel::WeightTerm, rows * inputs * outputs));
     }
     direct_cost(plans, spec(rows, inputs, outputs, width))
 }
@@ -222,19 +227,27 @@ fn seeded_share(s: &mut Session, spec: MatmulSpec, matrix: &FixedMatrix) -> Resu
 /// Cost of [`seeded_masks`] and [`seeded_share`].
 fn seeded_cost(plans: &mut Plans, spec: MatmulSpec) -> Result<Cost, Error> {
     let plan = plans.seeded(spec)?;
+    let work = plan.work();
     Ok(Cost::free()
         .keys(Role::Client, plan.set(), plan.packed())
+        .work(Role::Client, Kernel::Request, work.encrypted as usize)
         .message(Role::Client, plan.upload_bytes())
-        .message(Role::Server, plan.download_bytes()))
+        .evaluates(Role::Server, &work)
+        .message(Role::Server, plan.download_bytes())
+        .work(Role::Client, Kernel::Decrypt, work.opened as usize))
 }
 
 /// Cost of [`direct`].
 fn direct_cost(plans: &mut Plans, spec: MatmulSpec) -> Result<Cost, Error> {
     let plan = plans.matmul(spec)?;
+    let work = plan.work();
     Ok(Cost::free()
         .keys(Role::Client, plan.set(), plan.packed())
+        .work(Role::Client, Kernel::Encrypt, work.encrypted as usize)
         .message(Role::Client, plan.upload_bytes())
-        .message(Role::Server, plan.download_bytes()))
+        .evaluates(Role::Server, &work)
+        .message(Role::Server, plan.download_bytes())
+        .work(Role::Client, Kernel::Decrypt, work.opened as usize))
 }
 
 /// Shares of X W with as many units of [`MaskedRow`] as X has rows.

@@ -174,5 +174,6 @@ fn reveal_rounded(s: &mut Session, x: &[u64], width: u32, drop: u32, to: Role) -
 
 /// Cost of [`reveal`] of `n` words.
 fn cost(n: usize, width: u32, to: Role) -> Cost {
-    Cost::free().message(to.peer(), bits::packed_bytes(n, &[width]))
+    let message = bits::packed_bytes(n, &[width]);
+    Cost::free().work(to.peer(), Kernel::OpenWord, n).message(to.peer(), message).work(to, Kernel::OpenWord, n)
 }

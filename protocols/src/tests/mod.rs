@@ -8,6 +8,7 @@ mod reveal;
 mod selection;
 mod stock;
 mod view;
+mod work;
 
 use std::time::Duration;
 

@@ -55,7 +55,9 @@ pub fn one_way_cost(shape: &Correlation) -> Cost {
     Cost::free()
         .cots(Role::Server, shape.ots())
         .message(Role::Client, shape.ots().div_ceil(8))
+        .supplies(Role::Server, shape)
         .message(Role::Server, shape.message_bytes())
+        .chooses(Role::Client, shape)
 }
 
 /// Correlated OTs in both directions after the choices have been sent. Each party answers once. Choices that are
@@ -98,7 +100,10 @@ impl Chosen {
 
 /// Cost of [`Chosen::answer`].
 pub fn answer_cost(shape: &Correlation) -> Cost {
-    Cost::free().exchange(shape.message_bytes(), shape.message_bytes())
+    let both = [Role::Client, Role::Server];
+    let supplied = both.into_iter().fold(Cost::free(), |cost, role| cost.supplies(role, shape));
+    let sent = supplied.exchange(shape.message_bytes(), shape.message_bytes());
+    both.into_iter().fold(sent, |cost, role| cost.chooses(role, shape))
 }
 
 /// [`choose`] and [`Chosen::answer`] one after the other.

@@ -4,6 +4,7 @@ use crate::Error;
 use crate::cost::Cost;
 use crate::session::Session;
 use crate::words::mask;
+use crate::work::Kernel;
 
 /// Step of every message that opens words.
 pub(crate) const STEP: &str = "reveal";
@@ -26,7 +27,7 @@ pub(crate) fn added(x: &[u64], width: u32, message: &[u8]) -> Result<Vec<u64>, E
 /// Cost of [`open`] of `n` words.
 pub fn open_cost(n: usize, width: u32) -> Cost {
     let bytes = bits::packed_bytes(n, &[width]);
-    if n == 0 { Cost::free() } else { Cost::free().exchange(bytes, bytes) }
+    if n == 0 { Cost::free() } else { Cost::free().work_at_both(Kernel::OpenWord, n).exchange(bytes, bytes) }
 }
 
 /// Opens `x` to both parties, modulo 2^`width`. Every word must be the difference of a secret and a mask that is

@@ -170,7 +170,7 @@ fn prepare_batch_cost(shape: &FssShape, n: usize) -> Cost {
         .cots(Role::Server, ots)
         .cots(Role::Client, ots)
         .then(plant_cost(n, tree))
-        .message(Role::Server, index_products(shape.index_bits, n).message_bytes());
+        .then(index_cost(shape.index_bits, n));
     match shape.payload {
         Payload::Line => {}
         Payload::Parabola => cost = cost.then(cross::one_way_cost(&shape.square_products(n))),
@@ -180,8 +180,10 @@ fn prepare_batch_cost(shape: &FssShape, n: usize) -> Cost {
         }
     }
     let words = shape.used_words();
-    let cost =
-        cost.then(placed_cost(n, shape.payload.words(), shape.width, shape.leaf_bits())).then(grow_cost(n, tree));
+    let cost = cost
+        .then(placed_cost(n, shape.payload.words(), shape.width, shape.leaf_bits()))
+        .then(grow_cost(n, tree))
+        .work_at_both(Kernel::LeafWord, n * words);
     cost.then(mux::rows_cost(n, words, shape.width - 1)).then(opening::open_cost(n * words, shape.width))
 }
 
@@ -232,6 +234,15 @@ fn entries(masks: impl Iterator<Item = u64>, keys: &[u64], tree: DpfShape) -> Ve
 fn index_products(index_bits: u32, n: usize) -> ot::Correlation {
     let widths: Vec<u32> = (0..index_bits).map(|place| place.max(1)).collect();
     ot::Correlation::new(n * widths.len(), 1, &widths).expect("widths below 64")
+}
+
+/// Cost of [`index_shares`] of `n` indices.
+fn index_cost(index_bits: u32, n: usize) -> Cost {
+    let products = index_products(index_bits, n);
+    Cost::free()
+        .supplies(Role::Server, &products)
+        .message(Role::Server, products.message_bytes())
+        .chooses(Role::Client, &products)
 }
 
 /// Puts the words of every item, modulo 2^width, at one place among 2^places.len(), and zeros at the others. The
@@ -295,7 +306,8 @@ fn plant_cost(n: usize, tree: DpfShape) -> Cost {
     let ots = n * tree.top_ots();
     let choices = ots.div_ceil(8);
     let entries = Cost::free().cots(Role::Server, ots).cots(Role::Client, ots).exchange(choices, choices);
-    placed_cost(n, 1, 1, tree.top()).then(entries)
+    let first = entries.work_at_both(Kernel::Pad, 3 * ots).work_at_both(Kernel::TreeMade, n << tree.top());
+    placed_cost(n, 1, 1, tree.top()).then(first)
 }
 
 /// Grows all levels of the trees, one exchange each.
@@ -309,7 +321,9 @@ fn grow(s: &mut Session, trees: &mut Generation) -> Result<(), Error> {
 
 /// Cost of [`grow`] of `n` trees.
 fn grow_cost(n: usize, tree: DpfShape) -> Cost {
-    (tree.top()..tree.depth()).fold(Cost::free(), |cost, _| cost.exchange(level_bytes(n), level_bytes(n)))
+    (tree.top()..tree.depth()).fold(Cost::free(), |cost, level| {
+        cost.exchange(level_bytes(n), level_bytes(n)).work_at_both(Kernel::TreeMade, n << level)
+    })
 }
 
 /// Additive shares modulo 2^index_bits of the indices whose bits are shared by the choices of the OTs. The OTs are
@@ -409,6 +423,8 @@ pub fn run(s: &mut Session, table: &FssTable, correlations: &[u64], x: &[u64]) -
 /// Cost of [`run`] on `n` words.
 pub fn run_cost(shape: &FssShape, n: usize) -> Cost {
     opening::open_cost(n, shape.input_bits())
+        .work_at_both(Kernel::TreeExpanded, n << shape.tree().depth())
+        .work_at_both(Kernel::WindowTerm, n * shape.tree().values())
 }
 
 /// `apply`(high, low, shares of the payload at every window) for every opened word.

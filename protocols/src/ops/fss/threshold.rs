@@ -24,8 +24,7 @@ use ot::dpf::{DpfShape, Expander};
 use rayon::prelude::*;
 
 use super::{
-    BATCH_LEAVES, TASK, entries, grow, grow_cost, index_products, index_shares, placed, placed_cost, plant,
-    plant_cost,
+    BATCH_LEAVES, TASK, entries, grow, grow_cost, index_cost, index_shares, placed, placed_cost, plant, plant_cost,
 };
 use crate::operation::prelude::*;
 use crate::ops::{batch_items, batched_cost};
@@ -111,9 +110,10 @@ pub fn prepare_cost(width: u32, n: usize) -> Cost {
             .cots(Role::Server, ots)
             .cots(Role::Client, ots)
             .then(plant_cost(n, tree(width)))
-            .message(Role::Server, index_products(width, n).message_bytes())
+            .then(index_cost(width, n))
             .then(placed_cost(n, 1, 1, LEAF_BITS))
             .then(grow_cost(n, tree(width)))
+            .work_at_both(Kernel::LeafWord, n << (LEAF_BITS - 6))
             .then(opening::open_cost(n << LEAF_BITS, 1))
     };
     batched_cost(n, batch(width), one_batch).offline()
@@ -179,7 +179,7 @@ pub fn run(
 
 /// Cost of [`run`] on `n` words.
 pub fn run_cost(width: u32, n: usize) -> Cost {
-    opening::open_cost(n, width)
+    opening::open_cost(n, width).work_at_both(Kernel::TreeExpanded, n << tree(width).depth())
 }
 
 /// The parity of the first `count` bits.

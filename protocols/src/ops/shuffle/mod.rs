@@ -320,12 +320,24 @@ pub fn cost(rows: usize, n: usize, widths: &[u32], inverse: bool) -> Cost {
             .cots(Role::Server, ots)
             .cots(Role::Client, ots)
             .message(Role::Client, choices)
+            .work(Role::Server, Kernel::Pad, 2 * ots * widths.len().div_ceil(2))
+            .work(Role::Server, Kernel::Word, ots * widths.len())
             .message(Role::Server, bytes(rows) + choices)
+            .work(Role::Client, Kernel::Pad, 3 * ots * widths.len().div_ceil(2))
+            .work(Role::Client, Kernel::Word, 2 * ots * widths.len())
             .message(Role::Client, bytes(rows))
+            .work(Role::Server, Kernel::Pad, ots * widths.len().div_ceil(2))
+            .work(Role::Server, Kernel::Word, ots * widths.len())
     });
     let difference = bits::packed_bytes(rows * n * widths.len(), widths);
     let (first, second) = if inverse { (Role::Client, Role::Server) } else { (Role::Server, Role::Client) };
-    offline.offline().message(first, difference).message(second, difference)
+    let words = rows * n * widths.len();
+    offline
+        .offline()
+        .work_at_both(Kernel::OpenWord, words)
+        .message(first, difference)
+        .message(second, difference)
+        .work_at_both(Kernel::OpenWord, words)
 }
 
 /// Rows whose correlations are made at once.

@@ -1,0 +1,42 @@
+//! How much there is to compute: the work of both parties on a product, counted by kernel from its plan alone.
+//!
+//! The counts are in coefficients of one limb, so that a machine's time for each can be measured once and holds for
+//! every shape.
+
+/// Work on a matrix product ([`MatmulPlan`](crate::MatmulPlan), [`SeededPlan`](crate::SeededPlan)).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct MatmulWork {
+    /// Coefficients of ciphertexts that the key holder makes.
+    pub encrypted: u64,
+    /// Coefficients of responses that the key holder opens.
+    pub opened: u64,
+    /// Coefficients of ciphertexts that the evaluator reads.
+    pub read: u64,
+    /// Layers of the transforms of weights, times the points of each.
+    pub transformed: u64,
+    /// Coefficients of weights, read and put into polynomials.
+    pub encoded: u64,
+    /// Points of weights brought into place, where weights act on runs of rows.
+    pub placed: u64,
+    /// Products of two coefficients, where each weight is a polynomial of full degree.
+    pub products: u64,
+    /// The same, where weights act on runs of rows.
+    pub run_products: u64,
+    /// Coefficients of responses that the evaluator makes.
+    pub answered: u64,
+    /// Coefficients of merges, once for each digit of a key switch and once more.
+    pub merged: u64,
+}
+
+/// Work on elementwise products ([`OlePlan`](crate::OlePlan)).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct OleWork {
+    /// Coefficients of ciphertexts that the key holder makes.
+    pub encrypted: u64,
+    /// Coefficients of ciphertexts that the evaluator multiplies.
+    pub multiplied: u64,
+    /// Coefficients of responses that the evaluator makes.
+    pub answered: u64,
+    /// Coefficients of responses that the key holder opens.
+    pub opened: u64,
+}

@@ -1,0 +1,281 @@
+//! How much an operation computes, known from shapes alone like its messages.
+//!
+//! The work of a [`Cost`] is counted by *kernel*: a loop whose time for one unit hardly depends on the shape around
+//! it. A machine's seconds for a unit of each ([`Rates`]) are measured once, and then predict every shape.
+
+use std::fmt;
+
+use he::{MatmulWork, OleWork};
+use net::Role;
+use ot::{Correlation, Lookup};
+
+use crate::cost::{Cost, Step};
+
+macro_rules! kernels {
+    ($($(#[doc = $unit:literal])* $kernel:ident = $name:literal, $seconds:literal, $grain:expr;)*) => {
+        /// What is timed on its own. Each kernel's documentation says what a unit of it is.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum Kernel {
+            $($(#[doc = $unit])* $kernel,)*
+        }
+
+        impl Kernel {
+            /// All kernels, in their order.
+            pub const ALL: &'static [Kernel] = &[$(Kernel::$kernel),*];
+
+            /// Its name in files.
+            pub fn name(self) -> &'static str {
+                match self { $(Kernel::$kernel => $name),* }
+            }
+
+            /// Seconds of a unit on the machine of reference.
+            fn reference(self) -> f64 {
+                match self { $(Kernel::$kernel => $seconds * 1e-9),* }
+            }
+
+            /// Units of one task of the thread pool; `None` if one thread does all of it.
+            pub fn grain(self) -> Option<u64> {
+                match self { $(Kernel::$kernel => $grain),* }
+            }
+        }
+    };
+}
+
+// Seconds are nanoseconds of one core of a Sapphire Rapids Xeon at 2.0 GHz, to a digit or so. They only say how a
+// calibration shares time among kernels that its runs cannot tell apart.
+kernels! {
+    /// A coefficient of a ciphertext that a key holder makes for a matrix product.
+    Encrypt = "encrypt", 25.0, Some(1 << 12);
+    /// The same of a random operand, with its corrections.
+    Request = "request", 40.0, Some(1 << 12);
+    /// A coefficient of a response to a matrix product that the key holder opens.
+    Decrypt = "decrypt", 10.0, Some(1 << 12);
+    /// A coefficient of a ciphertext that the evaluator of a matrix product reads.
+    ReadUpload = "read upload", 15.0, Some(1 << 12);
+    /// A layer of the transform of a weight polynomial, times one of its points.
+    TransformWeight = "transform weight", 0.08, Some(1 << 18);
+    /// A weight read from its matrix and put into a polynomial.
+    EncodeWeight = "encode weight", 1.5, Some(1 << 14);
+    /// A point of a weight polynomial brought into place.
+    PlaceWeight = "place weight", 1.0, Some(1 << 14);
+    /// A product of two coefficients.
+    Product = "product", 0.9, Some(1 << 16);
+    /// The same, where weights act on runs of rows.
+    RunProduct = "run product", 0.1, Some(1 << 18);
+    /// A coefficient of a response that the evaluator of a matrix product makes.
+    Answer = "answer", 45.0, Some(1 << 12);
+    /// A coefficient of a merge, once for each digit.
+    Merge = "merge", 6.0, Some(1 << 13);
+    /// A coefficient of a ciphertext that the key holder makes for elementwise products.
+    OleEncrypt = "ole encrypt", 25.0, Some(1 << 12);
+    /// A coefficient of a ciphertext that the evaluator of elementwise products multiplies.
+    OleMultiply = "ole multiply", 20.0, Some(1 << 12);
+    /// A coefficient of a response that it makes.
+    OleAnswer = "ole answer", 40.0, Some(1 << 12);
+    /// A coefficient of a response that the key holder opens.
+    OleOpen = "ole open", 20.0, Some(1 << 12);
+    /// A byte of a public key, made or read.
+    PublicKey = "public key", 20.0, None;
+    /// A byte of Galois keys that their holder makes.
+    MakeGalois = "make galois keys", 3.0, Some(1 << 16);
+    /// A byte of Galois keys that the other party reads.
+    ReadGalois = "read galois keys", 5.0, Some(1 << 16);
+    /// A correlated OT made by a sender of silent OT.
+    SilentSend = "silent ot, sender", 14.0, Some(1 << 11);
+    /// A correlated OT made by a receiver of silent OT.
+    SilentReceive = "silent ot, receiver", 15.0, Some(1 << 11);
+    /// A leaf of a tree of a sender of SoftSpoken OT, times one OT: 2^k / k for each OT.
+    SoftSpokenSend = "softspoken ot, sender", 2.5, Some(1 << 14);
+    /// The same of a receiver.
+    SoftSpokenReceive = "softspoken ot, receiver", 2.6, Some(1 << 14);
+    /// A correlated OT taken from its pool.
+    TakeOt = "take ot", 2.0, None;
+    /// A block of pad hashed from a key of an OT.
+    Pad = "pad", 3.5, Some(1 << 12);
+    /// A word that an OT transfers, made or read.
+    Word = "transferred word", 6.0, Some(1 << 12);
+    /// An entry of a table of a 1-of-N transfer, written or chosen from.
+    TableEntry = "table entry", 1.0, Some(1 << 14);
+    /// A digit of a comparison, or the join of some.
+    Digit = "digit", 12.0, None;
+    /// A leaf of a tree of a key of a distributed point function, made.
+    TreeMade = "point function made", 12.0, Some(1 << 11);
+    /// A word at the leaf of such a key.
+    LeafWord = "point function leaf", 15.0, None;
+    /// A leaf of a tree of such a key, expanded.
+    TreeExpanded = "point function expanded", 3.0, Some(1 << 11);
+    /// A term of the inner product of a table with an expanded key.
+    WindowTerm = "window", 0.7, Some(1 << 13);
+    /// A weight read for a product in the clear.
+    ReadWeight = "read weight", 0.6, Some(1 << 18);
+    /// A weight times an entry of a row in the clear.
+    WeightTerm = "weight term", 0.15, Some(1 << 18);
+    /// A term of a product of matrices of words.
+    WordTerm = "word term", 0.3, Some(1 << 16);
+    /// A word of a cached operand, laid out for a product with it.
+    CachedWord = "cached word", 3.0, None;
+    /// A word drawn, masked, opened or read, with what is computed about it in the clear.
+    OpenWord = "opened word", 11.0, None;
+    /// A word put into the stock or taken out.
+    StockWord = "stock word", 3.0, None;
+    /// A call of an operation.
+    Call = "call", 10e3, None;
+    /// A byte sent, encryption included. A thread of its own does it.
+    ByteSent = "byte sent", 0.6, None;
+    /// A byte received, decryption included.
+    ByteReceived = "byte received", 0.6, None;
+    /// A message sent and received, at each party.
+    Message = "message", 15e3, None;
+    /// A message sent over a network that is imitated. A thread of its own does it.
+    Imitated = "imitated message", 20e3, None;
+    /// The base OTs of a session.
+    BaseOts = "base ots", 20e6, None;
+}
+
+impl fmt::Display for Kernel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Seconds that one core of a machine takes for a unit of each kernel.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rates(Vec<f64>);
+
+impl Rates {
+    /// All zero.
+    pub fn zero() -> Self {
+        Rates(vec![0.0; Kernel::ALL.len()])
+    }
+
+    /// Those of a machine of reference, to a digit or so: a start for a calibration.
+    pub fn reference() -> Self {
+        Rates(Kernel::ALL.iter().map(|kernel| kernel.reference()).collect())
+    }
+
+    /// A unit of `kernel` takes `seconds`.
+    pub fn with(mut self, kernel: Kernel, seconds: f64) -> Self {
+        self.0[kernel as usize] = seconds;
+        self
+    }
+
+    /// Seconds of a unit of `kernel`.
+    pub fn of(&self, kernel: Kernel) -> f64 {
+        self.0[kernel as usize]
+    }
+}
+
+/// Work of one kernel in a cost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Work {
+    /// What is computed.
+    pub kernel: Kernel,
+    /// Units at the client and at the server.
+    pub units: [u64; 2],
+    /// Whether it belongs to a correlation that does not depend on the data, and is booked as `offline`.
+    pub offline: bool,
+}
+
+impl Cost {
+    /// Adds `units` of `kernel` at `party`, before the messages that are added later.
+    pub fn work(self, party: Role, kernel: Kernel, units: usize) -> Self {
+        let mut of_both = [0; 2];
+        of_both[party as usize] = units as u64;
+        self.add_work(kernel, of_both)
+    }
+
+    /// Adds `units` of `kernel` at both parties at once.
+    pub fn work_at_both(self, kernel: Kernel, units: usize) -> Self {
+        self.add_work(kernel, [units as u64; 2])
+    }
+
+    fn add_work(self, kernel: Kernel, units: [u64; 2]) -> Self {
+        if units == [0; 2] { self } else { self.push(Step::Work(Work { kernel, units, offline: false })) }
+    }
+
+    /// The sender's part of correlated OTs.
+    pub(crate) fn supplies(self, sender: Role, shape: &Correlation) -> Self {
+        self.work(sender, Kernel::Pad, 2 * shape.pad_blocks()).work(sender, Kernel::Word, shape.values())
+    }
+
+    /// The receiver's part of correlated OTs.
+    pub(crate) fn chooses(self, receiver: Role, shape: &Correlation) -> Self {
+        self.work(receiver, Kernel::Pad, shape.pad_blocks()).work(receiver, Kernel::Word, shape.values())
+    }
+
+    /// The sender's part of 1-of-N transfers.
+    pub(crate) fn tabulates(self, sender: Role, shape: &Lookup) -> Self {
+        let entries = shape.count() * shape.entries() * shape.words();
+        self.work(sender, Kernel::Pad, 2 * shape.pad_blocks()).work(sender, Kernel::TableEntry, entries)
+    }
+
+    /// The receiver's part of 1-of-N transfers.
+    pub(crate) fn picks(self, receiver: Role, shape: &Lookup) -> Self {
+        let blocks = (shape.count() * shape.item_bits()).div_ceil(128);
+        self.work(receiver, Kernel::Pad, shape.window_pads())
+            .work(receiver, Kernel::Word, shape.count() * shape.words())
+            .work(receiver, Kernel::TableEntry, blocks)
+    }
+
+    /// The evaluator's part of a matrix product.
+    pub(crate) fn evaluates(self, evaluator: Role, work: &MatmulWork) -> Self {
+        let kernels = [
+            (Kernel::ReadUpload, work.read),
+            (Kernel::TransformWeight, work.transformed),
+            (Kernel::EncodeWeight, work.encoded),
+            (Kernel::PlaceWeight, work.placed),
+            (Kernel::Product, work.products),
+            (Kernel::RunProduct, work.run_products),
+            (Kernel::Merge, work.merged),
+            (Kernel::Answer, work.answered),
+        ];
+        kernels.into_iter().fold(self, |cost, (kernel, units)| cost.work(evaluator, kernel, units as usize))
+    }
+
+    /// The evaluator's part of elementwise products.
+    pub(crate) fn multiplies(self, evaluator: Role, work: &OleWork) -> Self {
+        self.work(evaluator, Kernel::OleMultiply, work.multiplied as usize).work(
+            evaluator,
+            Kernel::OleAnswer,
+            work.answered as usize,
+        )
+    }
+
+    /// Units of `kernel` at `party`. Those that refills of the pools, keys and messages bring are not included.
+    pub fn units(&self, party: Role, kernel: Kernel) -> u64 {
+        self.sum(|step| match step {
+            Step::Work(work) if work.kernel == kernel => work.units[party as usize],
+            _ => 0,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn work_adds_up_and_repeats() {
+        let once = Cost::free()
+            .work(Role::Server, Kernel::Pad, 5)
+            .message(Role::Server, 100)
+            .work_at_both(Kernel::Pad, 2)
+            .work(Role::Client, Kernel::Word, 3);
+        let units = |cost: &Cost| [Role::Client, Role::Server].map(|role| cost.units(role, Kernel::Pad));
+        assert_eq!(units(&once), [2, 7]);
+        assert_eq!(units(&once.clone().then(once.clone())), [4, 14]);
+        let many = once.clone().times(1000).then(once.clone());
+        assert_eq!((units(&many), many.units(Role::Client, Kernel::Word)), ([2002, 7007], 3003));
+        assert_eq!(units(&once.clone().times(0)), [0, 0]);
+        assert_eq!(once.clone().work(Role::Client, Kernel::Pad, 0), once, "no work leaves no step");
+    }
+
+    #[test]
+    fn kernels_have_names_of_their_own_and_a_reference() {
+        let names: HashSet<_> = Kernel::ALL.iter().map(|kernel| kernel.name()).collect();
+        assert_eq!(names.len(), Kernel::ALL.len());
+        assert!(Kernel::ALL.iter().all(|&kernel| Rates::reference().of(kernel) > 0.0));
+        assert_eq!(Rates::zero().with(Kernel::Pad, 2.5).of(Kernel::Pad), 2.5);
+    }
+}

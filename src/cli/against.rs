@@ -1,0 +1,96 @@
+//! Predictions held against the reports of runs, in one table.
+
+use std::path::PathBuf;
+
+use model::Lengths;
+use model::party::{ClientOptions, PublicModel, Request, Silent, plan_timed};
+use model::report::{Cost, Phases, Report, bytes};
+use serde_json::Value;
+
+use super::files::read;
+use super::machine::Calibrated;
+use super::options::{LinkArg, TermsArgs};
+use super::report::{report, set_estimates};
+use super::{Error, out};
+
+/// The shortest time that is compared: below it, how long a phase takes is chance.
+const LEAST_SECONDS: f64 = 0.05;
+
+/// Plans the sessions of `reports` again and writes a table of what they took and what was predicted.
+pub(super) fn run(reports: &[PathBuf], calibrated: &Calibrated) -> Result<(), Error> {
+    out::line("| run | | measured | predicted | ratio |\n|---|---|---|---|---|")?;
+    for path in reports {
+        let unread = |what: String| Error::NotReport { path: path.clone(), what };
+        let measured: Report = serde_json::from_slice(&read(path)?).map_err(|e| unread(e.to_string()))?;
+        let planned = plan_again(&measured, calibrated).map_err(|e| unread(e.to_string()))?;
+        let name = path.file_stem().unwrap_or(path.as_os_str()).to_string_lossy();
+        for (what, [measured, predicted], text) in rows(&measured, &planned) {
+            let ratio = predicted / measured;
+            out::line(format_args!("| {name} | {what} | {} | {} | {ratio:.2} |", text(measured), text(predicted)))?;
+        }
+    }
+    Ok(())
+}
+
+/// A row: what, measured and predicted, and how to write it.
+type Row = (String, [f64; 2], fn(f64) -> String);
+
+/// What both reports know, and what takes long enough to be compared.
+fn rows(measured: &Report, planned: &Report) -> Vec<Row> {
+    let seconds: fn(f64) -> String = |x| format!("{x:.2} s");
+    let memory: fn(f64) -> String = |x| bytes(x as u64);
+    let phases: [(&str, fn(&Phases) -> &Cost); 3] =
+        [("offline", |p| &p.offline), ("prefill", |p| &p.prefill), ("decode", |p| &p.decode.total)];
+    let kinds: [(&str, fn(&Cost) -> f64); 3] = [
+        ("wall", |c| c.seconds),
+        ("client CPU", |c| c.cpu_seconds),
+        ("server CPU", |c| c.peer_cpu_seconds.unwrap_or(0.0)),
+    ];
+    let mut rows: Vec<Row> = Vec::new();
+    for (phase, cost) in phases {
+        for (kind, of) in kinds {
+            let pair = [measured, planned].map(|report| of(cost(&report.phases)));
+            if pair[0] >= LEAST_SECONDS {
+                rows.push((format!("{phase}, {kind}"), pair, seconds));
+            }
+        }
+    }
+    for (kind, of) in kinds {
+        let all = |report: &Report| phases.iter().map(|(_, cost)| of(cost(&report.phases))).sum();
+        let pair = [measured, planned].map(all);
+        if pair[0] >= LEAST_SECONDS {
+            rows.push((format!("all, {kind}"), pair, seconds));
+        }
+    }
+    let peak = [measured, planned].map(|report| report.peak_memory_bytes);
+    for (party, of) in [("client", peak.map(|p| p.client)), ("server", peak.map(|p| p.server))] {
+        if let [Some(measured), Some(planned)] = of {
+            rows.push((format!("{party} memory"), [measured as f64, planned as f64], memory));
+        }
+    }
+    rows
+}
+
+/// The plan of the session that `measured` reports.
+fn plan_again(measured: &Report, calibrated: &Calibrated) -> Result<Report, Error> {
+    let text = |name: &str| measured.options.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
+    let unknown = |what: &str| Error::Unplannable { what: what.to_owned() };
+    let link: LinkArg = text("link").parse().map_err(|_| unknown("link"))?;
+    let count = |name: &str| measured.options.get(name).and_then(Value::as_u64);
+    let terms = TermsArgs::reported(&text)?.terms(link)?;
+    let lengths = Lengths {
+        prompt: count("padded_prompt").map_or(measured.prompt_tokens, |n| n as usize),
+        tokens: count("tokens").ok_or_else(|| unknown("tokens"))? as usize,
+    };
+    let stop_at_eos = measured.options.get("stop_at_eos").and_then(Value::as_bool).unwrap_or(false);
+    let request = Request { lengths, stop_at_eos, padded: count("padded_prompt").is_some() };
+    let spec = measured.model.config.clone();
+    let frac_bits = vec![protocols::DEFAULT_WEIGHT_FRAC; spec.weight_specs().len()];
+    let model = PublicModel { name: measured.model.name.clone(), spec, frac_bits, tokenizer: None };
+    let setting = calibrated.setting(link);
+    let options = ClientOptions::default();
+    let (outcome, footprint) = plan_timed(&model, &terms, &options, &request, &setting, &mut Silent)?;
+    let mut planned = report(&model, None, lengths.prompt, &outcome, &terms, [])?;
+    set_estimates(&mut planned, footprint, calibrated.base_bytes(), 2 * measured.model.parameters as u64);
+    Ok(planned)
+}

@@ -1,0 +1,141 @@
+//! This machine and this program by name, and the measurements of the machine.
+
+use std::path::{Path, PathBuf};
+
+use bits::cpu::Cpu;
+use clap::Args;
+use model::estimate::{Profile, ProfileError};
+use protocols::Setting;
+
+use super::files::read;
+use super::options::LinkArg;
+use super::{Error, trust};
+
+/// File of the measurements, among the user's keys.
+const FILE: &str = "calibration.json";
+
+/// Version and, where git knew it, revision of this program.
+pub(super) const PROGRAM: &str = env!("WAGGLE_PROGRAM");
+
+/// The name of this machine's processor.
+pub(super) fn processor() -> String {
+    let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let named = text.lines().filter_map(|line| line.split_once(':')).find(|(key, _)| key.trim() == "model name");
+    named.map_or_else(|| std::env::consts::ARCH.to_owned(), |(_, name)| name.trim().to_owned())
+}
+
+/// The family of kernels in use.
+pub(super) fn kernels() -> String {
+    Cpu::get().to_string()
+}
+
+/// Where the measurements are kept if no file is named.
+pub(super) fn default_file() -> Result<PathBuf, Error> {
+    trust::file(FILE)
+}
+
+/// Measurements of the parties' machines.
+#[derive(Args, Clone, Debug)]
+pub(super) struct CalibrationArgs {
+    /// Measurements of `waggle calibrate`, for seconds and memory; a file of another revision is refused [default:
+    /// `calibration.json` in $WAGGLE_HOME, $XDG_CONFIG_HOME/waggle or $HOME/.config/waggle, if it is there and
+    /// of this program and processor].
+    #[arg(long, value_name = "FILE")]
+    calibration: Option<PathBuf>,
+    /// Measurements of the server's machine [default: the same].
+    #[arg(long, value_name = "FILE")]
+    peer_calibration: Option<PathBuf>,
+    /// Both parties run on this machine and share its cores, as in `demo`.
+    #[arg(long, conflicts_with = "peer_calibration")]
+    one_machine: bool,
+}
+
+/// The measurements that a prediction rests on.
+pub(super) struct Calibrated {
+    /// Of the client's machine and the server's.
+    profiles: [Profile; 2],
+    together: bool,
+    /// One line about them.
+    pub(super) line: String,
+}
+
+impl Calibrated {
+    /// What a plan over `link` computes with.
+    pub(super) fn setting(&self, link: LinkArg) -> Setting {
+        let [client, server] = &self.profiles;
+        Setting {
+            machines: [client.machine(), server.machine()],
+            together: self.together,
+            link: link.shape(),
+            imitated: self.together && link.shape().is_some(),
+            wake: (client.wake_nanoseconds + server.wake_nanoseconds) / 2e9,
+        }
+    }
+
+    /// Memory of both processes before they have a model.
+    pub(super) fn base_bytes(&self) -> [u64; 2] {
+        [0, 1].map(|party: usize| self.profiles[party].base_bytes[party])
+    }
+}
+
+impl CalibrationArgs {
+    /// The measurements to use. None, with a line that says why, if no file was named and the default one is not
+    /// there or does not fit.
+    ///
+    /// # Errors
+    /// Those of a file that was named.
+    pub(super) fn open(&self) -> Result<Result<Calibrated, String>, Error> {
+        let (path, own) = match &self.calibration {
+            Some(path) => (path.clone(), Some(named(path)?)),
+            None => {
+                let Ok(path) = default_file() else { return Ok(Err(MAKE.into())) };
+                match usable(&path) {
+                    Ok(own) => (path, own),
+                    Err(reason) => {
+                        let line = format!("{} is not used: {reason}; {MAKE}", path.display());
+                        return Ok(Err(line));
+                    }
+                }
+            }
+        };
+        let Some(own) = own else { return Ok(Err(MAKE.into())) };
+        let mut line = format!("calibrated by {}: {} cores of {}", path.display(), own.cores, own.processor);
+        let peer = match &self.peer_calibration {
+            None => own.clone(),
+            Some(path) => {
+                let peer = named(path)?;
+                line += &format!("; the server by {}: {} cores of {}", path.display(), peer.cores, peer.processor);
+                peer
+            }
+        };
+        line += if self.one_machine { ", shared by both parties" } else { ", for each party" };
+        Ok(Ok(Calibrated { profiles: [own, peer], together: self.one_machine, line }))
+    }
+}
+
+/// What to do about a missing file.
+const MAKE: &str = "`waggle calibrate` measures this machine for seconds of computation and memory";
+
+/// The file that a user named. Its processor is the user's business.
+fn named(path: &Path) -> Result<Profile, Error> {
+    let refused = |source| Error::Calibration { path: path.into(), source };
+    let profile = Profile::from_json(&read(path)?).map_err(refused)?;
+    profile.check_program(PROGRAM).map_err(refused)?;
+    Ok(profile)
+}
+
+/// The default file, if there is one, or what is wrong with it.
+fn usable(path: &Path) -> Result<Option<Profile>, String> {
+    let text = match std::fs::read(path) {
+        Ok(text) => text,
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(e) => return Err(e.to_string()),
+    };
+    let read = || -> Result<Profile, ProfileError> {
+        let profile = Profile::from_json(&text)?;
+        profile.check_program(PROGRAM)?;
+        profile.check_processor(&processor(), &kernels())?;
+        Ok(profile)
+    };
+    read().map(Some).map_err(|e| e.to_string())
+}

@@ -1,0 +1,142 @@
+//! `waggle plan` with measurements of the machine, and without.
+
+mod support;
+
+use std::path::Path;
+use std::process::Command;
+
+use model::estimate::{PROFILE_VERSION, Profile};
+use protocols::Rates;
+use serde_json::Value;
+use support::{fail, json, succeed, text, waggle};
+
+/// Version and revision of the program under test.
+fn program() -> String {
+    let line = succeed(&mut waggle("--version"));
+    line.trim().strip_prefix("waggle ").expect("the name comes first").to_owned()
+}
+
+/// Measurements of a machine that does not exist.
+fn profile() -> Profile {
+    Profile {
+        version: PROFILE_VERSION,
+        program: program(),
+        processor: "an imagined processor".into(),
+        kernels: "none".into(),
+        cores: 2,
+        speedup: 1.0,
+        wake_nanoseconds: 30_000.0,
+        base_bytes: [20_000_000; 2],
+        nanoseconds: Profile::named(&Rates::reference()),
+    }
+}
+
+fn write(path: &Path, profile: &Profile) {
+    std::fs::write(path, serde_json::to_vec(profile).unwrap()).unwrap();
+}
+
+/// A plan, in a home where nobody has measured anything.
+fn plan(home: &Path, arguments: &str) -> Command {
+    let mut command = waggle(&format!("plan --model shakespeare-gpt2 --prompt-len 8 --tokens 4 {arguments}"));
+    command.env("WAGGLE_HOME", home);
+    command
+}
+
+#[test]
+fn without_measurements_there_is_no_column_of_zeros() {
+    let home = tempfile::tempdir().unwrap();
+    let said = succeed(&mut plan(home.path(), ""));
+    assert!(said.contains("waggle calibrate") && said.contains("the network alone"), "{said}");
+    assert!(!said.contains("cpu seconds") && !said.contains("memory at the most"), "{said}");
+    let report = json(&mut plan(home.path(), ""));
+    assert_eq!(report["peak_memory_bytes"]["client"], Value::Null);
+    let failed = fail(&mut plan(home.path(), "--against report.json"), 1);
+    assert!(failed.contains("waggle calibrate"), "{failed}");
+}
+
+#[test]
+fn estimates_are_marked_and_bytes_stay_what_they_are() {
+    let home = tempfile::tempdir().unwrap();
+    let file = home.path().join("other.json");
+    write(&file, &profile());
+    for phases in ["", "--preprocess"] {
+        let arguments = format!("{phases} --calibration {}", file.display());
+        let said = succeed(&mut plan(home.path(), &arguments));
+        assert!(said.contains("an imagined processor") && said.contains("estimated"), "{said}");
+        assert!(said.contains("peer cpu seconds") && said.contains("memory at the most"), "{said}");
+        let [bare, timed] = [phases, &arguments].map(|arguments| json(&mut plan(home.path(), arguments)));
+        let estimated: Vec<_> = timed["estimated"].as_array().unwrap().iter().map(|v| v.as_str().unwrap()).collect();
+        assert_eq!(estimated, ["seconds", "cpu_seconds", "peer_cpu_seconds", "peak_memory_bytes"]);
+        for phase in ["setup", "offline", "prefill", "decode"] {
+            let [bare, timed] = [&bare, &timed].map(|report| &report["phases"][phase]);
+            for key in ["bytes_client_to_server", "bytes_server_to_client", "flows"] {
+                assert_eq!(bare[key], timed[key], "{phase} {key}");
+            }
+            for key in ["seconds", "cpu_seconds", "peer_cpu_seconds"] {
+                assert!(timed[key].as_f64().unwrap() > 0.0, "{phase} {key}");
+            }
+        }
+        let memory = &timed["peak_memory_bytes"];
+        let [client, server, mapped] = ["client", "server", "mapped"].map(|key| memory[key].as_u64().unwrap());
+        assert!(client > 20_000_000 && server > 20_000_000 + mapped && mapped > 0, "{memory}");
+    }
+}
+
+#[test]
+fn parties_that_share_cores_are_slower() {
+    let home = tempfile::tempdir().unwrap();
+    let file = home.path().join("one.json");
+    write(&file, &Profile { cores: 1, ..profile() });
+    let seconds = |arguments: &str| {
+        let report = json(&mut plan(home.path(), &format!("--calibration {} {arguments}", file.display())));
+        report["phases"]["prefill"]["seconds"].as_f64().unwrap()
+    };
+    let (apart, together) = (seconds(""), seconds("--one-machine"));
+    assert!(apart < together, "{apart} apart, {together} together");
+    let slow = home.path().join("slow.json");
+    let nanoseconds = profile().nanoseconds.into_iter().map(|(kernel, time)| (kernel, 10.0 * time)).collect();
+    write(&slow, &Profile { nanoseconds, ..profile() });
+    assert!(seconds(&format!("--peer-calibration {}", slow.display())) > apart);
+}
+
+#[test]
+fn other_and_damaged_measurements_are_named_and_not_used() {
+    let home = tempfile::tempdir().unwrap();
+    let default = home.path().join("calibration.json");
+    let stale = Profile { program: "0.0.1 (000000000000)".into(), ..profile() };
+    for (damage, reason) in [
+        (serde_json::to_vec(&stale).unwrap(), "0.0.1"),
+        (serde_json::to_vec(&profile()).unwrap(), "an imagined processor"),
+        (b"{".to_vec(), "no calibration"),
+    ] {
+        std::fs::write(&default, &damage).unwrap();
+        let said = succeed(&mut plan(home.path(), ""));
+        assert!(said.contains("is not used") && said.contains(reason), "{said}");
+        assert!(!said.contains("cpu seconds"), "{said}");
+    }
+    for (text, reason) in [(serde_json::to_vec(&stale).unwrap(), "0.0.1"), (b"[]".to_vec(), "no calibration")] {
+        let file = home.path().join("named.json");
+        std::fs::write(&file, text).unwrap();
+        let failed = fail(&mut plan(home.path(), &format!("--calibration {}", file.display())), 1);
+        assert!(failed.contains(reason) && failed.lines().count() == 1, "{failed}");
+    }
+}
+
+#[test]
+fn a_run_is_held_against_its_prediction() {
+    let home = tempfile::tempdir().unwrap();
+    let (file, run) = (home.path().join("one.json"), home.path().join("run.json"));
+    write(&file, &profile());
+    let demo = "demo --model shakespeare-gpt2 --prompt-ids 1,2,3 --tokens 3 --link lan --preprocess";
+    succeed(waggle(demo).arg("--json").arg(&run));
+    let against = format!("--one-machine --calibration {} --against {}", file.display(), run.display());
+    let output = plan(home.path(), &against).output().unwrap();
+    let table = text(&output.stdout);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    for row in ["| run | all, wall |", "| run | all, client CPU |", "| run | server memory |"] {
+        assert!(table.contains(row), "{table}");
+    }
+    std::fs::write(&run, b"{}").unwrap();
+    let failed = fail(&mut plan(home.path(), &against), 1);
+    assert!(failed.contains("no report of a run"), "{failed}");
+}
