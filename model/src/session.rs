@@ -5,6 +5,7 @@ use std::num::NonZeroUsize;
 use mpcache::{Padding, PolicySpec};
 use protocols::functions::softmax::MAX_SOFTMAX_COLUMNS;
 
+use crate::chunks::chunk_size;
 use crate::generate::{GenerateOptions, Reveal, Step, check_lengths, check_padding};
 use crate::{Error, Lengths, ModelSpec};
 
@@ -123,7 +124,7 @@ pub trait Observer {
     }
 }
 
-/// Most steps of planning ([`Request::planning_steps`]) for a session in two phases. They take about half a minute,
+/// Most steps of planning ([`Request::planning_steps`]) for a session in two phases. They take half a minute at most,
 /// and a GPT-2 XL needs fewer for all its positions. Either party refuses more, because a model or a request may be
 /// made up to keep it busy.
 pub const MAX_PLANNING_STEPS: usize = 1 << 16;
@@ -156,16 +157,18 @@ impl From<Lengths> for Request {
 }
 
 impl Request {
-    /// The number of steps that it takes to plan two phases, from public numbers alone; a step takes about half a
-    /// millisecond. The planner goes through all layers once a token. Reading the shape of a layer costs as much as
-    /// eight tokens.
-    pub fn planning_steps(&self, spec: &ModelSpec) -> usize {
-        spec.layers().saturating_mul(self.lengths.tokens.saturating_add(8))
+    /// The number of steps that it takes to plan two phases, from public numbers alone. The planner goes through the
+    /// layers once for each token and each chunk of the prompt. A step takes half a millisecond if no two layers are
+    /// alike, and a tenth or less of that where they are. Reading the shape of a layer costs as much as eight tokens.
+    pub fn planning_steps(&self, spec: &ModelSpec, terms: &Terms) -> usize {
+        let Lengths { prompt, tokens } = self.lengths;
+        let chunks = prompt.div_ceil(chunk_size(spec, prompt, terms.prefill_chunk));
+        spec.layers().saturating_mul(tokens.saturating_add(chunks).saturating_add(8))
     }
 
     /// Refuses what would take too long to plan.
     pub(crate) fn check_planning(&self, spec: &ModelSpec, terms: &Terms) -> Result<(), Error> {
-        let (steps, limit) = (self.planning_steps(spec), MAX_PLANNING_STEPS);
+        let (steps, limit) = (self.planning_steps(spec, terms), MAX_PLANNING_STEPS);
         if terms.protocol.preprocess && steps > limit {
             return Err(Error::Planning { tokens: self.lengths.tokens, layers: spec.layers(), steps, limit });
         }
@@ -260,6 +263,10 @@ pub(crate) mod tests {
             let refused = check(layers, tokens).unwrap_err();
             assert!(matches!(refused, Error::Planning { limit: MAX_PLANNING_STEPS, .. }), "{refused}");
         }
+        // Chunks of a prompt are passes, too.
+        let terms = Terms { prefill_chunk: NonZeroUsize::new(1), ..two_phases() };
+        let refused = request(1024).check_planning(&llama(48), &terms).unwrap_err();
+        assert!(matches!(refused, Error::Planning { .. }), "{refused}");
         // One phase plans nothing.
         request(1024).check_planning(&llama(4096), &Terms::default()).unwrap();
     }

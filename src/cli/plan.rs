@@ -81,10 +81,10 @@ pub(super) fn run(args: PlanArgs) -> Result<(), Error> {
     let chosen = [
         ("link", args.link.to_string().into()),
         ("tokens", tokens.into()),
-        ("cached", args.cached.into()),
         ("stop_at_eos", args.stop_at_eos.into()),
         ("pad_prompt", args.pad_prompt.into()),
     ];
+    let chosen = chosen.into_iter().chain(args.cached.map(|cached| ("cached", cached.into())));
     let mut report = report(&model, None, prompt, &outcome, &terms, chosen)?;
     report.predicted = true;
     report.kernels = None;

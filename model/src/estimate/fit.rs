@@ -100,7 +100,7 @@ mod tests {
         let twice = Kernel::ALL.iter().fold(Rates::zero(), slow);
         let factor = |rates: Rates, i: usize, by: f64| rates.with(kernel(i), by * Rates::reference().of(kernel(i)));
         let truth = factor(factor(factor(twice, 0, 3.0), 1, 0.5), 2, 1.0);
-        let observations: Vec<_> = (0..30)
+        let observations: Vec<_> = (0..300)
             .map(|i| {
                 let (a, b, c) = (f64::from(i % 5), f64::from(i % 7), f64::from(i % 3));
                 observation(&truth, &[(0, a + 0.1), (1, b), (2, c), (3, f64::from(i % 2))])
