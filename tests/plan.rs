@@ -77,8 +77,8 @@ fn synthesise(dir: &Path, name: &str, config: &str) -> String {
     out.display().to_string()
 }
 
-/// One step after a prompt costs what it costs in a whole session, except that whole sessions share refills of OTs and
-/// batches of correlations.
+/// One step after a prompt costs what it costs in a whole session, except that whole sessions share refills of OTs
+/// and batches of correlations.
 #[test]
 fn a_step_alone() {
     for (phases, model) in [("", "shakespeare-llama"), ("--preprocess", "shakespeare-gpt2")] {

@@ -97,8 +97,8 @@ pub trait Engine: 'static {
         result
     }
 
-    /// Runs `layer` of a model. An engine that only counts may do so by what the first layer of its class took in this
-    /// pass, and return what that one returned; `run` is then not called.
+    /// Runs `layer` of a model. An engine that only counts may do so by what the first layer of its class took in
+    /// this pass, and return what that one returned; `run` is then not called.
     fn layer<T: Clone + Send + 'static>(
         &mut self,
         layer: &Layer<Self::Weight>,

@@ -35,9 +35,9 @@ fn chunks(count: usize, size: usize) -> impl Iterator<Item = Range<usize>> {
     (0..count).step_by(size.max(1)).map(move |start| start..(start + size).min(count))
 }
 
-/// Puts the tokens `input`, which follow those in `cache`, through the model in chunks of `size`, and returns the last
-/// hidden states that `rows` asks for, as [`Model::forward`] would return them for all tokens at once. `progress` is
-/// called with the number of passes through a layer done, and of all.
+/// Puts the tokens `input`, which follow those in `cache`, through the model in chunks of `size`, and returns the
+/// last hidden states that `rows` asks for, as [`Model::forward`] would return them for all tokens at once.
+/// `progress` is called with the number of passes through a layer done, and of all.
 pub(crate) fn read<E: Engine>(
     engine: &mut E,
     model: &Model<E::Weight>,
@@ -84,6 +84,6 @@ mod tests {
         assert_eq!(of(1 << 20), MIN_CHUNK);
         assert_eq!(chunk_size(&spec, 100, NonZeroUsize::new(3)), 3);
         assert_eq!(chunks(7, 3).collect::<Vec<_>>(), [0..3, 3..6, 6..7]);
-        assert_eq!(chunks(6, 9).collect::<Vec<_>>(), [0..6]);
+        assert_eq!(chunks(6, 9).map(|chunk| chunk.len()).collect::<Vec<_>>(), [6]);
     }
 }

@@ -35,8 +35,8 @@ pub struct GenerateOptions {
     pub all_positions: bool,
     /// Which part of the cache a token looks at.
     pub policy: PolicySpec,
-    /// Tokens of the prompt that go through the model together; `None` lets memory decide. The result is the same, the
-    /// messages are not.
+    /// Tokens of the prompt that go through the model together; `None` lets memory decide. The result is the same,
+    /// the messages are not.
     pub prefill_chunk: Option<NonZeroUsize>,
     /// The first tokens of the prompt are padding; the client alone passes their number. Only with the policy `full`.
     pub padding: Option<Padding>,

@@ -105,7 +105,7 @@ impl From<Traffic> for Cost {
 
 /// The other party's processor time, which only plans know.
 fn peer_cpu(traffic: &Traffic) -> Option<f64> {
-    (!traffic.peer_cpu.is_zero()).then(|| traffic.peer_cpu.as_secs_f64())
+    (!traffic.peer_cpu.is_zero()).then_some(traffic.peer_cpu.as_secs_f64())
 }
 
 /// The bytes that crossed the wire, as this party sees them.

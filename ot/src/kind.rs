@@ -3,16 +3,7 @@
 use crate::OtError;
 use crate::silent;
 use crate::softspoken::SoftSpoken;
-use crate::source::Wire;
-
-/// What an extension computes, counted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ExtendWork {
-    /// OTs made in rounds of silent OT.
-    pub silent: u64,
-    /// Leaves that SoftSpoken OTs take: 2^k / k for each OT.
-    pub softspoken: u64,
-}
+use crate::source::{ExtendWork, Wire};
 
 /// A generator of correlated OTs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

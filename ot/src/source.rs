@@ -23,6 +23,15 @@ pub struct Wire {
     pub to_receiver: Run,
 }
 
+/// What an extension computes, counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ExtendWork {
+    /// OTs made in rounds of silent OT.
+    pub silent: u64,
+    /// Leaves that SoftSpoken OTs take: 2^k / k for each OT.
+    pub softspoken: u64,
+}
+
 impl Wire {
     /// Bytes in both directions.
     pub fn bytes(&self) -> u64 {

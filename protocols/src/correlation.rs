@@ -42,8 +42,8 @@ pub trait Correlation: Debug + Send + Sync + 'static {
         None
     }
 
-    /// The same kind for the weight `name`, which has the same form. Kinds that have a [`weight`](Correlation::weight)
-    /// have this, too.
+    /// The same kind for the weight `name`, which has the same form. Kinds that have a
+    /// [`weight`](Correlation::weight) have this, too.
     fn for_weight(&self, name: &str) -> Option<CorrelationKind> {
         let _ = name;
         None

@@ -1,5 +1,7 @@
 //! What an operation sends, consumes and computes, known from shapes alone.
 
+mod computed;
+
 use he::ParamSet;
 use net::{Direction, HEADER_BYTES, Ledger, Phase, Role};
 

@@ -262,8 +262,8 @@ struct Place {
 type State = ([usize; 2], Option<Direction>);
 
 /// Watches for a state that comes again, by Brent's method (BIT 20, 1980): it compares with one earlier state, and
-/// takes another one after 1, 2, 4, ... steps. Pools give equal numbers and are refilled by multiples of one, so their
-/// states do come again.
+/// takes another one after 1, 2, 4, ... steps. Pools give equal numbers and are refilled by multiples of one, so
+/// their states do come again.
 #[derive(Debug, Default)]
 struct Watch {
     mark: Option<(State, Place)>,

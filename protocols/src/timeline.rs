@@ -190,7 +190,7 @@ impl Timeline {
             self.play(steps, phase);
         }
         self.tally.iter_mut().for_each(|tally| tally.rounds = 1.0);
-        let left = (times - single) as f64 / single.min(STEADY).max(1) as f64;
+        let left = (times - single) as f64 / single.clamp(1, STEADY) as f64;
         for (at, started) in [(&mut self.clocks, before.0), (&mut self.wires, before.1)] {
             at.iter_mut().zip(started).for_each(|(at, started)| *at += left * (*at - started));
         }

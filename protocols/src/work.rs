@@ -1,15 +1,9 @@
 //! How much an operation computes, known from shapes alone like its messages.
 //!
-//! The work of a [`Cost`] is counted by *kernel*: a loop whose time for one unit hardly depends on the shape around
+//! The work of a [`Cost`](crate::cost::Cost) is counted by *kernel*: a loop whose time for one unit hardly depends on the shape around
 //! it. A machine's seconds for a unit of each ([`Rates`]) are measured once, and then predict every shape.
 
 use std::fmt;
-
-use he::{MatmulWork, OleWork};
-use net::Role;
-use ot::{Correlation, Lookup};
-
-use crate::cost::{Cost, Step};
 
 macro_rules! kernels {
     ($($(#[doc = $unit:literal])* $kernel:ident = $name:literal, $seconds:literal, $grain:expr;)*) => {
@@ -176,100 +170,10 @@ pub struct Work {
     pub offline: bool,
 }
 
-impl Cost {
-    /// Adds `units` of `kernel` at `party`, before the messages that are added later.
-    pub fn work(self, party: Role, kernel: Kernel, units: usize) -> Self {
-        let mut of_both = [0; 2];
-        of_both[party as usize] = units as u64;
-        self.add_work(kernel, of_both)
-    }
-
-    /// Adds `units` of `kernel` at both parties at once.
-    pub fn work_at_both(self, kernel: Kernel, units: usize) -> Self {
-        self.add_work(kernel, [units as u64; 2])
-    }
-
-    fn add_work(self, kernel: Kernel, units: [u64; 2]) -> Self {
-        if units == [0; 2] { self } else { self.push(Step::Work(Work { kernel, units, offline: false })) }
-    }
-
-    /// The sender's part of correlated OTs.
-    pub(crate) fn supplies(self, sender: Role, shape: &Correlation) -> Self {
-        self.work(sender, Kernel::Pad, 2 * shape.pad_blocks()).work(sender, Kernel::Word, shape.values())
-    }
-
-    /// The receiver's part of correlated OTs.
-    pub(crate) fn chooses(self, receiver: Role, shape: &Correlation) -> Self {
-        self.work(receiver, Kernel::Pad, shape.pad_blocks()).work(receiver, Kernel::Word, shape.values())
-    }
-
-    /// The sender's part of 1-of-N transfers.
-    pub(crate) fn tabulates(self, sender: Role, shape: &Lookup) -> Self {
-        let entries = shape.count() * shape.entries() * shape.words();
-        self.work(sender, Kernel::Pad, 2 * shape.pad_blocks()).work(sender, Kernel::TableEntry, entries)
-    }
-
-    /// The receiver's part of 1-of-N transfers.
-    pub(crate) fn picks(self, receiver: Role, shape: &Lookup) -> Self {
-        let blocks = (shape.count() * shape.item_bits()).div_ceil(128);
-        self.work(receiver, Kernel::Pad, shape.window_pads())
-            .work(receiver, Kernel::Word, shape.count() * shape.words())
-            .work(receiver, Kernel::TableEntry, blocks)
-    }
-
-    /// The evaluator's part of a matrix product.
-    pub(crate) fn evaluates(self, evaluator: Role, work: &MatmulWork) -> Self {
-        let kernels = [
-            (Kernel::ReadUpload, work.read),
-            (Kernel::TransformWeight, work.transformed),
-            (Kernel::EncodeWeight, work.encoded),
-            (Kernel::PlaceWeight, work.placed),
-            (Kernel::Product, work.products),
-            (Kernel::RunProduct, work.run_products),
-            (Kernel::Merge, work.merged),
-            (Kernel::Answer, work.answered),
-        ];
-        kernels.into_iter().fold(self, |cost, (kernel, units)| cost.work(evaluator, kernel, units as usize))
-    }
-
-    /// The evaluator's part of elementwise products.
-    pub(crate) fn multiplies(self, evaluator: Role, work: &OleWork) -> Self {
-        self.work(evaluator, Kernel::OleMultiply, work.multiplied as usize).work(
-            evaluator,
-            Kernel::OleAnswer,
-            work.answered as usize,
-        )
-    }
-
-    /// Units of `kernel` at `party`. Those that refills of the pools, keys and messages bring are not included.
-    pub fn units(&self, party: Role, kernel: Kernel) -> u64 {
-        self.sum(|step| match step {
-            Step::Work(work) if work.kernel == kernel => work.units[party as usize],
-            _ => 0,
-        })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::collections::HashSet;
-
-    #[test]
-    fn work_adds_up_and_repeats() {
-        let once = Cost::free()
-            .work(Role::Server, Kernel::Pad, 5)
-            .message(Role::Server, 100)
-            .work_at_both(Kernel::Pad, 2)
-            .work(Role::Client, Kernel::Word, 3);
-        let units = |cost: &Cost| [Role::Client, Role::Server].map(|role| cost.units(role, Kernel::Pad));
-        assert_eq!(units(&once), [2, 7]);
-        assert_eq!(units(&once.clone().then(once.clone())), [4, 14]);
-        let many = once.clone().times(1000).then(once.clone());
-        assert_eq!((units(&many), many.units(Role::Client, Kernel::Word)), ([2002, 7007], 3003));
-        assert_eq!(units(&once.clone().times(0)), [0, 0]);
-        assert_eq!(once.clone().work(Role::Client, Kernel::Pad, 0), once, "no work leaves no step");
-    }
 
     #[test]
     fn kernels_have_names_of_their_own_and_a_reference() {

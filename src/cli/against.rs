@@ -13,6 +13,12 @@ use super::options::{LinkArg, TermsArgs};
 use super::report::{report, set_estimates};
 use super::{Error, out};
 
+/// The cost of a phase, by name.
+type OfPhase = (&'static str, fn(&Phases) -> &Cost);
+
+/// A number of a cost, by name.
+type OfCost = (&'static str, fn(&Cost) -> f64);
+
 /// The shortest time that is compared: below it, how long a phase takes is chance.
 const LEAST_SECONDS: f64 = 0.05;
 
@@ -39,9 +45,9 @@ type Row = (String, [f64; 2], fn(f64) -> String);
 fn rows(measured: &Report, planned: &Report) -> Vec<Row> {
     let seconds: fn(f64) -> String = |x| format!("{x:.2} s");
     let memory: fn(f64) -> String = |x| bytes(x as u64);
-    let phases: [(&str, fn(&Phases) -> &Cost); 3] =
+    let phases: [OfPhase; 3] =
         [("offline", |p| &p.offline), ("prefill", |p| &p.prefill), ("decode", |p| &p.decode.total)];
-    let kinds: [(&str, fn(&Cost) -> f64); 3] = [
+    let kinds: [OfCost; 3] = [
         ("wall", |c| c.seconds),
         ("client CPU", |c| c.cpu_seconds),
         ("server CPU", |c| c.peer_cpu_seconds.unwrap_or(0.0)),
@@ -77,7 +83,7 @@ fn plan_again(measured: &Report, calibrated: &Calibrated) -> Result<Report, Erro
     let unknown = |what: &str| Error::Unplannable { what: what.to_owned() };
     let link: LinkArg = text("link").parse().map_err(|_| unknown("link"))?;
     let count = |name: &str| measured.options.get(name).and_then(Value::as_u64);
-    let terms = TermsArgs::reported(&text)?.terms(link)?;
+    let terms = TermsArgs::reported(text)?.terms(link)?;
     let lengths = Lengths {
         prompt: count("padded_prompt").map_or(measured.prompt_tokens, |n| n as usize),
         tokens: count("tokens").ok_or_else(|| unknown("tokens"))? as usize,

@@ -202,7 +202,7 @@ fn finish(measured: &[Measured], rates: &Rates, cores: u32) -> Result<Profile, E
                 |(measured, seconds, flows): &(f64, f64, f64)| (seconds + wake * flows - measured).abs() / measured;
             let error: f64 = phases.iter().map(off).sum();
             if error < best.0 {
-                let base_bytes = bases.clone().map(|bytes| median(bytes));
+                let base_bytes = bases.clone().map(median);
                 best = (error, Profile { wake_nanoseconds: 1e9 * wake, base_bytes, ..profile.clone() });
             }
         }

@@ -45,8 +45,8 @@ impl MatmulPlan {
         Ok(Self::of(layout, options))
     }
 
-    /// A plan of `spec` cut into the same tiles as this one, of the same options, whose dimensions are no smaller; the
-    /// search is then spared. None if the error would be too large.
+    /// A plan of `spec` cut into the same tiles as this one, of the same options, whose dimensions are no smaller;
+    /// the search is then spared. None if the error would be too large.
     pub fn adapted(&self, spec: MatmulSpec) -> Option<Self> {
         let layout = search::adapted(&spec, &self.options, &self.layout)?;
         Some(Self::of(layout, self.options))

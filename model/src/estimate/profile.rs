@@ -102,10 +102,10 @@ impl Profile {
         let malformed = |e: serde_json::Error| ProfileError::Malformed { what: e.to_string() };
         let value: serde_json::Value = serde_json::from_slice(text).map_err(malformed)?;
         // A file of another form may have other fields.
-        if let Some(found) = value.get("version").and_then(serde_json::Value::as_u64) {
-            if found != u64::from(PROFILE_VERSION) {
-                return Err(ProfileError::Version { found });
-            }
+        if let Some(found) = value.get("version").and_then(serde_json::Value::as_u64)
+            && found != u64::from(PROFILE_VERSION)
+        {
+            return Err(ProfileError::Version { found });
         }
         let profile: Profile = serde_json::from_value(value).map_err(malformed)?;
         profile.check()?;

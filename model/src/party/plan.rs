@@ -78,8 +78,8 @@ fn plan_by(
     Ok((outcome, engine, prepared))
 }
 
-/// [`plan`] of one decoding step after `cached` tokens, in `setting` if there is one: what it sends, and what prepares
-/// it. The pools of OTs begin empty, so that everything that the step costs is its own.
+/// [`plan`] of one decoding step after `cached` tokens, in `setting` if there is one: what it sends, and what
+/// prepares it. The pools of OTs begin empty, so that everything that the step costs is its own.
 pub fn plan_step(
     model: &PublicModel,
     terms: &Terms,

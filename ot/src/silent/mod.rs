@@ -20,8 +20,8 @@ use rayon::prelude::*;
 use zeroize::{Zeroize, Zeroizing};
 
 use crate::kernels::{Permutation, Simd, TABLE};
-use crate::kind::ExtendWork;
 use crate::softspoken::{SoftSpoken, SoftSpokenReceiver, SoftSpokenSender};
+use crate::source::ExtendWork;
 use crate::source::{CotSource, Run, Wire};
 use crate::{Block, OtError};
 use lpn::LPN;
