@@ -1,7 +1,8 @@
 //! How much an operation computes, known from shapes alone like its messages.
 //!
-//! The work of a [`Cost`](crate::cost::Cost) is counted by *kernel*: a loop whose time for one unit hardly depends on the shape around
-//! it. A machine's seconds for a unit of each ([`Rates`]) are measured once, and then predict every shape.
+//! The work of a [`Cost`](crate::cost::Cost) is counted by *kernel*: a loop whose time for one unit hardly depends on
+//! the shape around it. A machine's seconds for a unit of each ([`Rates`]) are measured once, and then predict every
+//! shape.
 
 use std::fmt;
 

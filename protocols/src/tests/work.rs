@@ -27,7 +27,7 @@ fn a_plan_counts_the_transfers_that_a_session_makes_and_takes() {
     for (ot, silent) in [(ot::CotKind::Silent, true), (ot::CotKind::SoftSpoken(ot::SoftSpoken::K2), false)] {
         let options = Options { ot, ..Options::default() };
         // Enough for a round of silent OT one way, and for SoftSpoken OT alone the other way.
-        let n = 20_000;
+        let n = 9000;
         let values: Vec<u64> = (0..n as u64).collect();
         let shares = share(&values, 1);
         let counted = run(options, |abb| {

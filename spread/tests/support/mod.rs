@@ -55,7 +55,7 @@ fn matrices() -> Vec<FixedMatrix> {
 pub(crate) fn run(ranks: &Ranks) -> u64 {
     let matrices = matrices();
     ranks.meet(Ok("the same".into())).expect("all have the same");
-    let own = ranks.rank() as f32 * if ranks.rank() % 2 == 0 { 1.0 } else { 0.5 };
+    let own = ranks.rank() as f32 * if ranks.rank().is_multiple_of(2) { 1.0 } else { 0.5 };
     let largest =
         (0..ranks.size()).map(|rank| rank as f32 * if rank % 2 == 0 { 1.0 } else { 0.5 }).fold(0.0, f32::max);
     assert_eq!(ranks.largest(own).expect("all answer"), largest);
