@@ -9,17 +9,16 @@ use std::thread;
 use std::time::Duration;
 
 use engine::{Engine, Float, FloatLoader};
-use model::party::{
-    Caller, ClientOptions, ClientSession, Limits, ModelServer, Outcome, Request, Silent, Terms, plan,
-};
+use model::party::{Caller, ClientOptions, ClientSession, Limits, ModelServer, Request, Silent, Terms, plan};
 use model::{
     GenerateOptions, Generation, Input, Lengths, Model, ModelFiles, Next, NoHooks, Padding, Sampler, generate,
     generate_with,
 };
 use mpcache::PolicySpec;
-use net::{Channel, Entry, Role, memory_pair};
+use net::{Channel, Role, memory_pair};
 use protocols::Fixed;
 use support::parties::load_fixed;
+use support::untimed;
 
 const LLAMA: &str = r#"{"model_type": "llama", "num_hidden_layers": 3, "hidden_size": 16, "intermediate_size": 24,
     "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 23, "max_position_embeddings": 128}"#;
@@ -149,14 +148,6 @@ fn a_cache_takes_more_prompt_later() {
     let next = Next::Pick(&mut Sampler::greedy());
     let refused = generate_with(&mut engine, &model, &mut cache, input, &options, next, &mut NoHooks);
     assert!(matches!(refused, Err(model::Error::TooLong { .. })), "{refused:?}");
-}
-
-/// What all ledgers of a session agree on.
-fn untimed(outcome: &Outcome) -> Vec<Entry> {
-    let mut entries = outcome.entries.clone();
-    entries.retain(|entry| entry.traffic.messages > 0);
-    entries.iter_mut().for_each(|entry| entry.traffic = entry.traffic.untimed());
-    entries
 }
 
 #[test]

@@ -5,26 +5,16 @@ mod support;
 use std::thread;
 use std::time::Duration;
 
-use model::party::{
-    Caller, ClientOptions, ClientSession, Limits, ModelServer, Outcome, Request, Silent, Terms, plan,
-};
+use model::party::{Caller, ClientOptions, ClientSession, Limits, ModelServer, Request, Silent, Terms, plan};
 use model::{Error, Lengths, Next, Sampler, bundled};
-use net::{Channel, Entry, Handshake, NetError, Role, memory_pair};
-use support::{greedy, load};
+use net::{Channel, Handshake, NetError, Role, memory_pair};
+use support::{greedy, load, untimed};
 
 const PROMPT: [u32; 4] = [30, 27, 25, 17];
 
 fn channels() -> (Channel, Channel) {
     let (client, server) = memory_pair(Duration::from_secs(20));
     (Channel::new(Role::Client, client), Channel::new(Role::Server, server))
-}
-
-/// What all ledgers of a session agree on.
-fn untimed(outcome: &Outcome) -> Vec<Entry> {
-    let mut entries = outcome.entries.clone();
-    entries.retain(|entry| entry.traffic.messages > 0);
-    entries.iter_mut().for_each(|entry| entry.traffic = entry.traffic.untimed());
-    entries
 }
 
 #[test]

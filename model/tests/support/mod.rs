@@ -8,9 +8,11 @@ pub(crate) mod pools;
 use std::path::Path;
 
 use engine::{Float, FloatLoader, FloatWeight};
+use model::party::Outcome;
 use model::{GenerateOptions, Generation, Input, Model, ModelFiles, Next, NoHooks, Sampler, generate};
 use naive::Weights;
 use ndarray::Array2;
+use net::Entry;
 use safetensors::tensor::{Dtype, TensorView};
 
 /// A model on the plaintext engine.
@@ -32,6 +34,14 @@ pub(crate) fn greedy(model: &FloatModel, prompt: &[u32], tokens: usize) -> Gener
 /// Logits of every position of `ids` in one pass.
 pub(crate) fn logits(model: &FloatModel, ids: &[u32]) -> Array2<f32> {
     greedy(model, ids, 1).logits.unwrap()
+}
+
+/// What all ledgers of a session agree on.
+pub(crate) fn untimed(outcome: &Outcome) -> Vec<Entry> {
+    let mut entries = outcome.entries.clone();
+    entries.retain(|entry| entry.traffic.messages > 0);
+    entries.iter_mut().for_each(|entry| entry.traffic = entry.traffic.untimed());
+    entries
 }
 
 /// Writes `weights` as f32 by the format's own library.
