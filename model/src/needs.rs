@@ -30,13 +30,24 @@ pub(crate) fn needs_watched(
     request: &Request,
     observer: &dyn Observer,
 ) -> Result<Needs, Error> {
+    Ok(listing(spec, frac_bits, terms, request, observer)?.needs())
+}
+
+/// The plan that lists them.
+pub(crate) fn listing(
+    spec: &ModelSpec,
+    frac_bits: &[u32],
+    terms: &Terms,
+    request: &Request,
+    observer: &dyn Observer,
+) -> Result<Plan, Error> {
     let mut engine = Plan::listing(terms.protocol);
     let weights = Model::load(&mut FixedLoader::announced(frac_bits)?, spec, None)?;
     let input = Input { ids: None, count: request.lengths.prompt };
     let mut unused = Sampler::greedy();
     let (next, mut hooks) = (Next::Pick(&mut unused), Planning(observer));
     generate(&mut engine, &weights, input, &request.options(terms), next, &mut hooks)?;
-    Ok(engine.needs())
+    Ok(engine)
 }
 
 #[cfg(test)]

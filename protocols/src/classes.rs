@@ -8,6 +8,7 @@ use engine::{Layer, OperandId};
 use crate::FixedWeight;
 use crate::correlation::{CorrelationKind, Need};
 use crate::cost::Cost;
+use crate::forecast::Passage;
 use crate::stock::Needs;
 
 /// The classes of the layers of a run.
@@ -55,7 +56,12 @@ pub(crate) enum Event {
     /// there for each layer alike, and are booked alike.
     Take(Need),
     /// A cost is booked.
-    Book(Cost),
+    Book {
+        /// What is booked.
+        cost: Cost,
+        /// How the layers after the first went through it.
+        passages: Vec<Passage>,
+    },
 }
 
 /// A tensor, or several.
@@ -115,8 +121,8 @@ impl Classes {
     }
 
     /// What the first layer of `class` did in this pass.
-    pub(crate) fn events(&self, class: usize) -> &[Event] {
-        &self.list[class].events
+    pub(crate) fn events(&mut self, class: usize) -> &mut [Event] {
+        &mut self.list[class].events
     }
 
     /// Notes `event` of the layer that is run.

@@ -180,7 +180,12 @@ impl Cost {
     pub(crate) fn push(mut self, step: Step) -> Self {
         match self.runs.last_mut() {
             Some(last) if last.times == 1 => last.steps.push(step),
-            _ => self.runs.push(Run { steps: vec![step], times: 1 }),
+            _ => {
+                // Operations have a dozen steps.
+                let mut steps = Vec::with_capacity(16);
+                steps.push(step);
+                self.runs.push(Run { steps, times: 1 });
+            }
         }
         self
     }

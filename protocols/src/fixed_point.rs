@@ -160,6 +160,11 @@ impl Plan {
         FixedPoint::over(Planner::after(ledger, options))
     }
 
+    /// The same, with the plans that `other` has searched for; see [`Planner::with_plans_of`].
+    pub fn with_plans_of(self, other: Self) -> Self {
+        FixedPoint::over(self.abb.with_plans_of(other.abb))
+    }
+
     /// The same, which predicts times too; see [`Planner::timed`].
     pub fn timed(self, setting: Setting) -> Self {
         FixedPoint::over(self.abb.timed(setting))

@@ -86,6 +86,13 @@ impl Planner {
         Planner { books: false, ..Planner::new(options) }
     }
 
+    /// The same, with the plans of HE operations and tournaments that `other` has searched for. It must have the same
+    /// options; otherwise this panics.
+    pub fn with_plans_of(self, other: Self) -> Self {
+        assert_eq!(self.options, other.options, "plans follow the options");
+        Planner { plans: other.plans, ..self }
+    }
+
     /// Whether costs go into the ledger from now on. Shapes and lists go on either way.
     pub fn set_booking(&mut self, books: bool) {
         self.books = books;
@@ -146,7 +153,7 @@ impl Planner {
     fn book(&mut self, cost: Cost) {
         if self.books {
             self.forecast.play(&cost, &mut self.ledger);
-            self.classes.note(|| Event::Book(cost));
+            self.classes.note(|| Event::Book { cost, passages: Vec::new() });
         }
     }
 
@@ -158,7 +165,7 @@ impl Planner {
             None => drop(units.insert(need.kind.clone(), need.units)),
         }
         if self.books {
-            let cost = self.stock.take(&mut self.plans, &need)?.then(need.kind.moved(need.units));
+            let cost = taking(&mut self.stock, &mut self.plans, &need, self.forecast.is_timed())?;
             if need.kind.weight().is_some() {
                 self.book(cost);
             } else {
@@ -175,19 +182,26 @@ impl Planner {
             return Ok(());
         }
         let Planner { ledger, plans, forecast, stock, classes, .. } = self;
+        let timed = forecast.is_timed();
         for event in classes.events(class) {
             match event {
                 Event::Enter(name) => ledger.enter(name),
                 Event::Leave => ledger.leave(),
                 Event::Take(need) => {
-                    let cost = stock.take(plans, need)?.then(need.kind.moved(need.units));
+                    let cost = taking(stock, plans, need, timed)?;
                     forecast.play(&cost, ledger);
                 }
-                Event::Book(cost) => forecast.play(cost, ledger),
+                Event::Book { cost, passages } => forecast.play_again(cost, passages, ledger),
             }
         }
         Ok(())
     }
+}
+
+/// The cost of taking `need` from `stock`: making what it does not have, and, where work counts, moving the words.
+fn taking(stock: &mut Levels, plans: &mut Plans, need: &Need, work: bool) -> Result<Cost, Error> {
+    let made = stock.take(plans, need)?;
+    Ok(if work { made.then(need.kind.moved(need.units)) } else { made })
 }
 
 impl Abb for Planner {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use he::{MatmulPlan, MatmulShape, MatmulSpec, OleKind, OlePlan, PlanOptions, SeededPlan};
 
 use crate::lengths::Counts;
+use crate::ops::row_max::Prices;
 use crate::{Error, Options};
 
 /// Plans of HE operations and of tournaments, kept by shape: searching for them again in a loop over many tokens
@@ -21,6 +22,8 @@ pub struct Plans {
     matmul: HashMap<MatmulSpec, Arc<MatmulPlan>>,
     seeded: HashMap<MatmulSpec, Arc<SeededPlan>>,
     ole: HashMap<(usize, u32, OleKind), Arc<OlePlan>>,
+    /// Of tournaments, by width.
+    prices: HashMap<u32, Prices>,
     rounds: HashMap<(Counts, u32), Arc<[usize]>>,
 }
 
@@ -42,6 +45,7 @@ impl Plans {
             matmul: HashMap::new(),
             seeded: HashMap::new(),
             ole: HashMap::new(),
+            prices: HashMap::new(),
             rounds: HashMap::new(),
         }
     }
@@ -82,10 +86,10 @@ impl Plans {
         &mut self,
         rows: &Counts,
         width: u32,
-        search: impl FnOnce(&Options) -> Vec<usize>,
+        search: impl FnOnce(&Prices) -> Vec<usize>,
     ) -> Arc<[usize]> {
-        let options = &self.options;
-        self.rounds.entry((rows.clone(), width)).or_insert_with(|| search(options).into()).clone()
+        let prices = self.prices.entry(width).or_insert_with(|| Prices::new(width, &self.options));
+        self.rounds.entry((rows.clone(), width)).or_insert_with(|| search(prices).into()).clone()
     }
 
     /// The plan of elementwise products.

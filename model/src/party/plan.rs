@@ -9,7 +9,7 @@ use super::opening::SessionKind;
 use super::recorder::{Booked, Recorder, finish};
 use super::{ClientOptions, Limits, Observer, Outcome, PublicModel, Request, Silent, Terms, correlations, opening};
 use crate::estimate::{Footprint, footprint};
-use crate::needs::needs;
+use crate::needs::{listing, needs};
 use crate::pool::{PoolId, Purpose, check_bound};
 use crate::{Error, Generation, Hooks, Input, Lengths, Model, Next, Sampler, Step, generate};
 
@@ -70,7 +70,9 @@ fn plan_by(
     let mut engine = change(Plan::after(opening, terms.protocol));
     let mut prepared = Needs::default();
     if terms.protocol.preprocess {
-        prepared = needs(&model.spec, &model.frac_bits, terms, request)?;
+        let listed = listing(&model.spec, &model.frac_bits, terms, request, &Silent)?;
+        prepared = listed.needs();
+        engine = engine.with_plans_of(listed);
         engine.prepare(&prepared)?;
         observer.prepare(1, 1);
     }

@@ -152,51 +152,79 @@ impl Round {
 
 /// [`arities`], which are searched for once.
 fn rounds(rows: &Counts, width: u32, plans: &mut Plans) -> Arc<[usize]> {
-    plans.rounds(rows, width, |options| arities(rows, width, options))
+    plans.rounds(rows, width, |prices| arities(rows, prices))
 }
 
-/// Rounds, and what they leave.
+/// What a round costs by the rate of the link, in picoseconds.
+#[derive(Clone, Debug)]
+pub(crate) struct Prices {
+    /// Of a comparison.
+    pair: u128,
+    /// Of a selection by 1, 2, ... bits.
+    item: Vec<u128>,
+    /// Of the flows.
+    delay: u128,
+}
+
+impl Prices {
+    /// Those of words of `width` bits.
+    pub(crate) fn new(width: u32, options: &Options) -> Self {
+        let sample = 1 << 10;
+        let price = |cost: Cost| {
+            let cots = u128::from(cost.cots_used(net::Role::Client) + cost.cots_used(net::Role::Server));
+            let bits = u128::from(8 * cost.total_bytes()) + cots * options.ot.bits_per_ot() as u128;
+            let wire = bits * 125_000_000_000 / u128::from(options.link.bytes_per_second.max(1));
+            (wire + cots * OT_PICOSECONDS + u128::from(cost.total_bytes()) * BYTE_PICOSECONDS) / sample as u128
+        };
+        Prices {
+            pair: price(compare::cost(sample, 1, width)),
+            item: (1..LARGEST_GROUP).map(|bits| price(mux_all::cost(sample, bits, width))).collect(),
+            delay: options.link.predict([0, 0], ROUND_FLOWS).as_nanos() * 1000,
+        }
+    }
+
+    fn of(&self, Round { pairs, items, bits }: Round) -> u128 {
+        self.delay + pairs as u128 * self.pair + items as u128 * self.item[bits - 1]
+    }
+}
+
+/// The best way to rounds that leave one winner of so many entries.
+#[derive(Clone, Copy, Debug)]
 struct Path {
     time: u128,
-    /// The sizes of the groups.
-    arities: Vec<usize>,
-    /// The winners of every row.
-    rows: Counts,
+    /// Of how many entries there was one winner before the last round.
+    before: usize,
+    /// The size of the groups of the last round.
+    arity: usize,
 }
 
 /// The sizes of the groups round by round: those that take least time by the rate and the delay of the link.
-fn arities(rows: &Counts, width: u32, options: &Options) -> Vec<usize> {
+fn arities(rows: &Counts, prices: &Prices) -> Vec<usize> {
     assert!(rows.iter().all(|(n, _)| n > 0), "entries of every row");
     let longest = rows.longest();
-    let sample = 1 << 10;
-    let price = |cost: Cost| {
-        let cots = u128::from(cost.cots_used(net::Role::Client) + cost.cots_used(net::Role::Server));
-        let bits = u128::from(8 * cost.total_bytes()) + cots * options.ot.bits_per_ot() as u128;
-        let wire = bits * 125_000_000_000 / u128::from(options.link.bytes_per_second.max(1));
-        (wire + cots * OT_PICOSECONDS + u128::from(cost.total_bytes()) * BYTE_PICOSECONDS) / sample as u128
-    };
-    let pair = price(compare::cost(sample, 1, width));
-    let item: Vec<u128> = (1..LARGEST_GROUP).map(|bits| price(mux_all::cost(sample, bits, width))).collect();
-    let delay = options.link.predict([0, 0], ROUND_FLOWS).as_nanos() * 1000;
-
     // A round of g and one of h leave as many winners of a row as one of g h. So this is the shortest path to
     // `longest` over products.
-    let mut open = BTreeMap::from([(1, Path { time: 0, arities: Vec::new(), rows: rows.clone() })]);
-    while let Some((before, Path { time, arities, rows })) = open.pop_first() {
-        if before >= longest {
-            return arities;
-        }
-        for arity in 2..=LARGEST_GROUP {
-            let Round { pairs, items, bits } = Round::of(&rows, arity);
-            let time = time + delay + pairs as u128 * pair + items as u128 * item[bits - 1];
+    let mut paths = BTreeMap::from([(1, Path { time: 0, before: 0, arity: 0 })]);
+    let mut before = 1;
+    while before < longest {
+        let (time, rows) = (paths[&before].time, rows.divided(before));
+        let is_late = paths.get(&longest).is_some_and(|best| time >= best.time);
+        for arity in (2..=LARGEST_GROUP).filter(|_| !is_late) {
+            let time = time + prices.of(Round::of(&rows, arity));
             let after = longest.min(before * arity);
-            if open.get(&after).is_none_or(|best| time < best.time) {
-                let arities = arities.iter().copied().chain([arity]).collect();
-                open.insert(after, Path { time, arities, rows: rows.divided(arity) });
+            if paths.get(&after).is_none_or(|best| time < best.time) {
+                paths.insert(after, Path { time, before, arity });
             }
         }
+        // There is one: rounds of groups of two get to `longest`.
+        before = paths.range(before + 1..).next().map_or(longest, |(after, _)| *after);
     }
-    unreachable!("every round of groups of two halves the rows")
+    let mut arities: Vec<usize> =
+        std::iter::successors(paths.get(&before), |path| paths.get(&path.before)).map(|path| path.arity).collect();
+    // The first path has no round.
+    arities.pop();
+    arities.reverse();
+    arities
 }
 
 /// The winners of all groups of up to `arity`, row by row.

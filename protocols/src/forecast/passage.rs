@@ -1,0 +1,271 @@
+//! Steps that are taken again and again.
+
+use net::{Direction, Ledger, Phase, Role, Traffic};
+use ot::{Run, Wire};
+
+use super::pools::{Draw, Pools};
+use super::steady::Steady;
+use super::{book_message, book_refill, runs};
+use crate::cost::Step;
+
+/// Draws of which a [`Pattern`] can tell whether they wait.
+const MOST_DRAWS: usize = u64::BITS as usize / 2;
+
+/// Steps that are played many times. What they send is the same each time, but for refills of the pools. Those also
+/// decide what begins a flow. So a passage counts how often which of its draws wait for a refill, and works the flows
+/// out once for each such pattern.
+#[derive(Clone, Debug)]
+pub(crate) struct Passage {
+    draws: Vec<Draw>,
+    /// The phase of the patterns.
+    phase: Phase,
+    patterns: Vec<Pattern>,
+    steady: Option<Steady>,
+}
+
+/// One way to go through a passage.
+#[derive(Clone, Debug)]
+struct Pattern {
+    /// For every draw, the first in the highest bits, whether a refill sends something to the OT sender, and to the
+    /// OT receiver.
+    waits: u64,
+    /// The direction of the last message before the steps.
+    first: Option<Direction>,
+    /// The direction of their last message.
+    last: Option<Direction>,
+    /// What is booked, without the bytes and messages of refills.
+    once: Vec<(Phase, Traffic)>,
+    /// How often this happens.
+    times: u64,
+}
+
+/// How often everything happened up to some point.
+#[derive(Debug)]
+struct Place {
+    patterns: Vec<u64>,
+    wires: [Wire; 2],
+    made: [u64; 2],
+}
+
+impl Passage {
+    /// The passage `steps`.
+    pub(super) fn new(steps: &[Step]) -> Self {
+        let draws = steps.iter().filter_map(Draw::of).collect();
+        Passage { draws, phase: Phase::Setup, patterns: Vec::new(), steady: None }
+    }
+
+    /// Whether patterns tell its draws apart.
+    pub(super) fn can_be_repeated(&self) -> bool {
+        self.draws.len() <= MOST_DRAWS
+    }
+
+    /// Books `steps`, whose passage this is, `times` times. Returns what refills sent, by OT sender.
+    pub(super) fn play(&mut self, steps: &[Step], times: u64, pools: &mut Pools, ledger: &mut Ledger) -> [Wire; 2] {
+        if self.phase != ledger.phase() {
+            (self.phase, self.patterns) = (ledger.phase(), Vec::new());
+        }
+        let mut last = ledger.last();
+        let mut wires = [Wire::default(); 2];
+        let mut left = times;
+        let mut watch = Watch::default();
+        while left > 0 {
+            let waits = match self.steady(pools) {
+                Some(steady) => steady.take(pools, &mut wires),
+                None => self.take(pools, &mut wires),
+            };
+            let pattern = self.pattern(steps, last, waits);
+            let Pattern { times, last: after, .. } = &mut self.patterns[pattern];
+            *times += 1;
+            left -= 1;
+            let same = *after == last;
+            last = *after;
+            if left == 0 {
+                break;
+            }
+            if same && self.draws.is_empty() {
+                // All that is left is the same.
+                *times += left;
+                break;
+            }
+            if same && let Some(steady) = self.steady(pools).filter(|steady| steady.is_constant()) {
+                steady.take_times(pools, &mut wires, left);
+                self.patterns[pattern].times += left;
+                break;
+            }
+            if pools.are_steady() {
+                let place = || Place {
+                    patterns: self.patterns.iter().map(|pattern| pattern.times).collect(),
+                    wires,
+                    made: pools.made(),
+                };
+                if let Some((begin, period)) = watch.cycle((pools.held(), last), place) {
+                    self.skip(&begin, left / period, &mut wires, pools);
+                    left %= period;
+                    watch = Watch::finished();
+                }
+            }
+        }
+        self.book(&wires, last, ledger);
+        wires
+    }
+
+    /// Takes the OTs of all draws, and adds what refills sent to `wires`. Returns which draws waited.
+    fn take(&self, pools: &mut Pools, wires: &mut [Wire; 2]) -> u64 {
+        self.draws.iter().fold(0, |waits, draw| {
+            let amount = pools.refill(draw);
+            let wire = pools.wire(draw.sender, amount);
+            pools.take(draw, amount);
+            add(&mut wires[draw.sender as usize], &wire, 1);
+            waits << 2 | waiting(&wire)
+        })
+    }
+
+    /// The draws as they are from now on, if `pools` are refilled by steps.
+    fn steady(&mut self, pools: &Pools) -> Option<&Steady> {
+        if self.steady.is_none() {
+            let step = pools.step()?;
+            self.steady = Some(Steady::new(&self.draws, step, pools));
+        }
+        self.steady.as_ref().filter(|steady| steady.applies(pools))
+    }
+
+    /// The place of a pattern.
+    fn pattern(&mut self, steps: &[Step], first: Option<Direction>, waits: u64) -> usize {
+        let known = self.patterns.iter().position(|pattern| (pattern.waits, pattern.first) == (waits, first));
+        known.unwrap_or_else(|| {
+            self.patterns.push(Pattern::new(steps, self.phase, first, waits, self.draws.len()));
+            self.patterns.len() - 1
+        })
+    }
+
+    /// Goes `rounds` more times around the cycle that began at `begin` and ends here.
+    fn skip(&mut self, begin: &Place, rounds: u64, wires: &mut [Wire; 2], pools: &mut Pools) {
+        let before = begin.patterns.iter().chain(std::iter::repeat(&0));
+        for (pattern, before) in self.patterns.iter_mut().zip(before) {
+            pattern.times += rounds * (pattern.times - before);
+        }
+        for (wire, before) in wires.iter_mut().zip(begin.wires) {
+            let since = |now: Run, before: Run| Run {
+                bytes: now.bytes - before.bytes,
+                messages: now.messages - before.messages,
+            };
+            let once = Wire {
+                to_sender: since(wire.to_sender, before.to_sender),
+                to_receiver: since(wire.to_receiver, before.to_receiver),
+            };
+            add(wire, &once, rounds);
+        }
+        pools.repeat(begin.made, rounds);
+    }
+
+    /// Books what happened, and forgets how often. Refills sent `wires`.
+    fn book(&mut self, wires: &[Wire; 2], last: Option<Direction>, ledger: &mut Ledger) {
+        for Pattern { once, times, .. } in self.patterns.iter_mut().filter(|pattern| pattern.times > 0) {
+            let times = std::mem::take(times);
+            once.iter().for_each(|(phase, traffic)| ledger.book_traffic(*phase, &repeated(traffic, times), last));
+        }
+        if wires.iter().any(|wire| wire.messages() > 0) {
+            ledger.book_traffic(Phase::Offline, &refill_traffic(wires), last);
+        }
+    }
+}
+
+/// Whether a refill sends something to the OT sender (bit 1), and to the OT receiver (bit 0).
+pub(super) fn waiting(wire: &Wire) -> u64 {
+    u64::from(wire.to_sender.messages > 0) << 1 | u64::from(wire.to_receiver.messages > 0)
+}
+
+/// Adds `wire` to `sum`, `times` times.
+pub(super) fn add(sum: &mut Wire, wire: &Wire, times: u64) {
+    for (sum, run) in [(&mut sum.to_sender, wire.to_sender), (&mut sum.to_receiver, wire.to_receiver)] {
+        sum.bytes += times * run.bytes;
+        sum.messages += times * run.messages;
+    }
+}
+
+/// Bytes and messages of refills that sent `wires`, by OT sender. Their flows are those of patterns.
+fn refill_traffic(wires: &[Wire; 2]) -> Traffic {
+    let mut traffic = Traffic::default();
+    for sender in [Role::Client, Role::Server] {
+        for (direction, Run { bytes, messages }) in runs(sender, wires[sender as usize]) {
+            match direction {
+                Direction::ClientToServer => traffic.bytes_client_to_server += bytes,
+                Direction::ServerToClient => traffic.bytes_server_to_client += bytes,
+            }
+            traffic.messages += messages;
+        }
+    }
+    traffic
+}
+
+impl Pattern {
+    fn new(steps: &[Step], phase: Phase, first: Option<Direction>, waits: u64, draws: usize) -> Self {
+        let mut ledger = Ledger::untimed_until(phase, first);
+        let mut draws_left = draws;
+        for step in steps {
+            book_message(step, &mut ledger);
+            if let Some(draw) = Draw::of(step) {
+                draws_left -= 1;
+                let bits = waits >> (2 * draws_left);
+                let run = |bit: u64| Run { bytes: 0, messages: bits >> bit & 1 };
+                book_refill(draw.sender, Wire { to_sender: run(1), to_receiver: run(0) }, &mut ledger);
+            }
+        }
+        let mut once: Vec<_> = ledger.entries().iter().map(|entry| (entry.phase, entry.traffic)).collect();
+        if let Some((_, offline)) = once.iter_mut().find(|(phase, _)| *phase == Phase::Offline) {
+            offline.messages -= u64::from(waits.count_ones());
+        }
+        Pattern { waits, first, last: ledger.last(), once, times: 0 }
+    }
+}
+
+/// `traffic` `times` times.
+fn repeated(traffic: &Traffic, times: u64) -> Traffic {
+    Traffic {
+        bytes_client_to_server: traffic.bytes_client_to_server * times,
+        bytes_server_to_client: traffic.bytes_server_to_client * times,
+        messages: traffic.messages * times,
+        flows: traffic.flows * times,
+        ..Traffic::default()
+    }
+}
+
+/// All that the future depends on: what the pools hold, and the direction of the last message.
+type State = ([usize; 2], Option<Direction>);
+
+/// Watches for a state that comes again, by Brent's method (BIT 20, 1980): it compares with one earlier state, and
+/// takes another one after 1, 2, 4, ... steps. Pools give equal numbers and are refilled by multiples of one, so
+/// their states do come again.
+#[derive(Debug, Default)]
+struct Watch {
+    mark: Option<(State, Place)>,
+    /// Steps since the mark.
+    steps: u64,
+    /// After how many of them the next mark is set.
+    most: u64,
+    finished: bool,
+}
+
+impl Watch {
+    /// A watch that sees nothing.
+    fn finished() -> Self {
+        Watch { finished: true, ..Watch::default() }
+    }
+
+    /// A step ends at `state`, which is `place`. If the state was the same at the mark, returns the place there and
+    /// the number of steps since.
+    fn cycle(&mut self, state: State, place: impl FnOnce() -> Place) -> Option<(Place, u64)> {
+        if self.finished {
+            return None;
+        }
+        self.steps += 1;
+        if self.mark.as_ref().is_some_and(|(mark, _)| *mark == state) {
+            return self.mark.take().map(|(_, place)| (place, self.steps));
+        }
+        if self.steps >= self.most {
+            self.mark = Some((state, place()));
+            (self.steps, self.most) = (0, (2 * self.most).max(1));
+        }
+        None
+    }
+}
