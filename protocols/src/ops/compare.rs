@@ -24,6 +24,8 @@
 //!
 //! **Range.** x and x - c_j signed w-bit values, 2 <= w <= 64, J <= 32. **Error.** None. **Revealed.** Nothing.
 
+use std::sync::OnceLock;
+
 use net::Role;
 use ot::{Bits, ChosenKeys, Lookup, SenderKeys};
 use rand::Rng;
@@ -74,7 +76,8 @@ impl Operation for AtLeast<'_> {
 
     fn twin(&self, twin: &mut Twin, x: &ArrayD<u64>) -> Result<ArrayD<u8>, Error> {
         let AtLeast { thresholds, width } = *self;
-        assert!((2..=64).contains(&width) && (1..=32).contains(&thresholds.len()), "at_least of width {width}");
+        let few = (1..=MAX_THRESHOLDS).contains(&thresholds.len());
+        assert!(few && (2..=64).contains(&width), "at_least of width {width}");
         let high = (1i128 << (width - 1)) - 1;
         let (least, most) = (thresholds.iter().min(), thresholds.iter().max());
         let least = i128::from(least.copied().unwrap_or(0).min(0));
@@ -97,6 +100,9 @@ const LEVEL: &str = "compare/level";
 
 /// Bits of the largest digit.
 const LARGEST_DIGIT: u32 = 5;
+
+/// The most thresholds of an operation.
+const MAX_THRESHOLDS: usize = 32;
 
 /// What an OT counts when digits are chosen, in bits sent. It stands for the OT's own bits and its time.
 const OT_BITS: usize = 16;
@@ -212,9 +218,16 @@ impl Leaf {
     }
 }
 
+/// [`best_digits`], which are searched for once: a plan asks for them thousands of times.
+fn digits(bits: u32, thresholds: usize) -> &'static [u32] {
+    static KNOWN: [[OnceLock<Vec<u32>>; MAX_THRESHOLDS]; 64] =
+        [const { [const { OnceLock::new() }; MAX_THRESHOLDS] }; 64];
+    KNOWN[bits as usize][thresholds - 1].get_or_init(|| best_digits(bits, thresholds))
+}
+
 /// Sizes of the digits of `bits` bits, least significant first. They differ by at most one. Their number is the one
 /// that takes the fewest levels and then, with `thresholds` thresholds, the fewest bits.
-fn digits(bits: u32, thresholds: usize) -> Vec<u32> {
+fn best_digits(bits: u32, thresholds: usize) -> Vec<u32> {
     let split = |count: u32| (0..count).map(|i| (bits - i).div_ceil(count)).collect::<Vec<_>>();
     let cost = |sizes: &Vec<u32>| {
         let leaves = sizes.iter().map(|&size| ((2 * thresholds) << size) + OT_BITS * size as usize);
@@ -250,7 +263,7 @@ fn group_bits(g: usize, size: usize) -> (u32, u32) {
 impl Shape {
     fn new(values: usize, thresholds: usize, width: u32) -> Self {
         assert!(
-            (2..=64).contains(&width) && (1..=32).contains(&thresholds),
+            (2..=64).contains(&width) && (1..=MAX_THRESHOLDS).contains(&thresholds),
             "width {width}, {thresholds} thresholds"
         );
         let low_bits = width - 1;

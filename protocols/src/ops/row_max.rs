@@ -206,15 +206,21 @@ fn arities(rows: &Counts, prices: &Prices) -> Vec<usize> {
     // `longest` over products.
     let mut paths = BTreeMap::from([(1, Path { time: 0, before: 0, arity: 0 })]);
     let mut before = 1;
+    let mut last: Option<(Counts, u128)> = None;
     while before < longest {
         let (time, rows) = (paths[&before].time, rows.divided(before));
-        let is_late = paths.get(&longest).is_some_and(|best| time >= best.time);
-        for arity in (2..=LARGEST_GROUP).filter(|_| !is_late) {
+        // Some paths cannot become better than one that leads to the end, or to as many winners.
+        let ended = paths.get(&longest).is_some_and(|best| best.time <= time);
+        let known = last.as_ref().is_some_and(|(same, best)| *best <= time && *same == rows);
+        for arity in (2..=LARGEST_GROUP).filter(|_| !ended && !known) {
             let time = time + prices.of(Round::of(&rows, arity));
             let after = longest.min(before * arity);
             if paths.get(&after).is_none_or(|best| time < best.time) {
                 paths.insert(after, Path { time, before, arity });
             }
+        }
+        if !known {
+            last = Some((rows, time));
         }
         // There is one: rounds of groups of two get to `longest`.
         before = paths.range(before + 1..).next().map_or(longest, |(after, _)| *after);
