@@ -21,6 +21,8 @@ pub(crate) struct Passage {
     phase: Phase,
     patterns: Vec<Pattern>,
     steady: Option<Steady>,
+    /// The pattern of every piece of `steady`, after a message to the server, to the client, or none.
+    places: Vec<[Option<u32>; 3]>,
 }
 
 /// One way to go through a passage.
@@ -47,11 +49,21 @@ struct Place {
     made: [u64; 2],
 }
 
+/// Where a passage is to be taken from, and how often.
+#[derive(Debug)]
+struct Walk {
+    /// The direction of the last message.
+    last: Option<Direction>,
+    left: u64,
+    /// What refills have sent, by OT sender.
+    wires: [Wire; 2],
+}
+
 impl Passage {
     /// The passage `steps`.
     pub(super) fn new(steps: &[Step]) -> Self {
         let draws = steps.iter().filter_map(Draw::of).collect();
-        Passage { draws, phase: Phase::Setup, patterns: Vec::new(), steady: None }
+        Passage { draws, phase: Phase::Setup, patterns: Vec::new(), steady: None, places: Vec::new() }
     }
 
     /// Whether patterns tell its draws apart.
@@ -63,50 +75,76 @@ impl Passage {
     pub(super) fn play(&mut self, steps: &[Step], times: u64, pools: &mut Pools, ledger: &mut Ledger) -> [Wire; 2] {
         if self.phase != ledger.phase() {
             (self.phase, self.patterns) = (ledger.phase(), Vec::new());
+            self.places.fill([None; 3]);
         }
-        let mut last = ledger.last();
-        let mut wires = [Wire::default(); 2];
-        let mut left = times;
+        let mut walk = Walk { last: ledger.last(), left: times, wires: Default::default() };
+        self.walk_to_steady(steps, &mut walk, pools);
+        if let Some(steady) = self.steady.take() {
+            self.walk_steady(&steady, steps, &mut walk, pools);
+            self.steady = Some(steady);
+        }
+        self.book(&walk, ledger);
+        walk.wires
+    }
+
+    /// Goes on one time after the other until there is a steady form that applies, or to the end.
+    fn walk_to_steady(&mut self, steps: &[Step], walk: &mut Walk, pools: &mut Pools) {
         let mut watch = Watch::default();
-        while left > 0 {
-            let waits = match self.steady(pools) {
-                Some(steady) => steady.take(pools, &mut wires),
-                None => self.take(pools, &mut wires),
-            };
-            let pattern = self.pattern(steps, last, waits);
-            let Pattern { times, last: after, .. } = &mut self.patterns[pattern];
+        while walk.left > 0 && !self.is_steady(pools) {
+            let waits = self.take(pools, &mut walk.wires);
+            let pattern = self.pattern(steps, walk.last, waits);
+            let Pattern { times, first, last, .. } = &mut self.patterns[pattern];
             *times += 1;
-            left -= 1;
-            let same = *after == last;
-            last = *after;
-            if left == 0 {
-                break;
-            }
-            if same && self.draws.is_empty() {
+            walk.left -= 1;
+            walk.last = *last;
+            if first == last && self.draws.is_empty() {
                 // All that is left is the same.
-                *times += left;
-                break;
-            }
-            if same && let Some(steady) = self.steady(pools).filter(|steady| steady.is_constant()) {
-                steady.take_times(pools, &mut wires, left);
-                self.patterns[pattern].times += left;
-                break;
-            }
-            if pools.are_steady() {
-                let place = || Place {
-                    patterns: self.patterns.iter().map(|pattern| pattern.times).collect(),
-                    wires,
-                    made: pools.made(),
-                };
-                if let Some((begin, period)) = watch.cycle((pools.held(), last), place) {
-                    self.skip(&begin, left / period, &mut wires, pools);
-                    left %= period;
+                *times += std::mem::take(&mut walk.left);
+            } else if walk.left > 0 && pools.are_steady() {
+                let place = || Place { patterns: self.times(), wires: walk.wires, made: pools.made() };
+                if let Some((begin, period)) = watch.cycle((pools.held(), walk.last), place) {
+                    let rounds = walk.left / period;
+                    self.repeat_since(&begin.patterns, rounds);
+                    repeat_wires_since(&mut walk.wires, &begin.wires, rounds);
+                    pools.repeat(begin.made, rounds);
+                    walk.left %= period;
                     watch = Watch::finished();
                 }
             }
         }
-        self.book(&wires, last, ledger);
-        wires
+    }
+
+    /// Goes on to the end by `steady`, which applies.
+    fn walk_steady(&mut self, steady: &Steady, steps: &[Step], walk: &mut Walk, pools: &mut Pools) {
+        let times = walk.left;
+        let mut held = pools.held();
+        let mut watch = Watch::default();
+        while walk.left > 0 {
+            let piece = steady.piece(held);
+            let place = &mut self.places[piece][walk.last.map_or(2, |last| last as usize)];
+            let pattern = match *place {
+                Some(pattern) => pattern as usize,
+                None => {
+                    let pattern = self.pattern(steps, walk.last, steady.waits(piece));
+                    self.places[piece][walk.last.map_or(2, |last| last as usize)] = Some(pattern as u32);
+                    pattern
+                }
+            };
+            let Pattern { times, first, last, .. } = &mut self.patterns[pattern];
+            *times += 1;
+            walk.left -= 1;
+            walk.last = *last;
+            if first == last && steady.is_constant() {
+                *times += std::mem::take(&mut walk.left);
+            }
+            held = steady.after(held);
+            if let Some((begin, period)) = watch.cycle((held, walk.last), || self.times()) {
+                self.repeat_since(&begin, walk.left / period);
+                walk.left %= period;
+                watch = Watch::finished();
+            }
+        }
+        steady.take(times, pools, &mut walk.wires);
     }
 
     /// Takes the OTs of all draws, and adds what refills sent to `wires`. Returns which draws waited.
@@ -120,13 +158,12 @@ impl Passage {
         })
     }
 
-    /// The draws as they are from now on, if `pools` are refilled by steps.
-    fn steady(&mut self, pools: &Pools) -> Option<&Steady> {
-        if self.steady.is_none() {
-            let step = pools.step()?;
-            self.steady = Some(Steady::new(&self.draws, step, pools));
-        }
-        self.steady.as_ref().filter(|steady| steady.applies(pools))
+    /// Whether the steady form applies. It is made when pools are refilled by steps.
+    fn is_steady(&mut self, pools: &Pools) -> bool {
+        let Some(step) = pools.step() else { return false };
+        let steady = self.steady.get_or_insert_with(|| Steady::new(&self.draws, step, pools));
+        self.places.resize(steady.pieces(), [None; 3]);
+        steady.applies(pools)
     }
 
     /// The place of a pattern.
@@ -138,28 +175,21 @@ impl Passage {
         })
     }
 
-    /// Goes `rounds` more times around the cycle that began at `begin` and ends here.
-    fn skip(&mut self, begin: &Place, rounds: u64, wires: &mut [Wire; 2], pools: &mut Pools) {
-        let before = begin.patterns.iter().chain(std::iter::repeat(&0));
+    /// How often each pattern happened.
+    fn times(&self) -> Vec<u64> {
+        self.patterns.iter().map(|pattern| pattern.times).collect()
+    }
+
+    /// Counts what happened since `begin` `rounds` more times.
+    fn repeat_since(&mut self, begin: &[u64], rounds: u64) {
+        let before = begin.iter().chain(std::iter::repeat(&0));
         for (pattern, before) in self.patterns.iter_mut().zip(before) {
             pattern.times += rounds * (pattern.times - before);
         }
-        for (wire, before) in wires.iter_mut().zip(begin.wires) {
-            let since = |now: Run, before: Run| Run {
-                bytes: now.bytes - before.bytes,
-                messages: now.messages - before.messages,
-            };
-            let once = Wire {
-                to_sender: since(wire.to_sender, before.to_sender),
-                to_receiver: since(wire.to_receiver, before.to_receiver),
-            };
-            add(wire, &once, rounds);
-        }
-        pools.repeat(begin.made, rounds);
     }
 
-    /// Books what happened, and forgets how often. Refills sent `wires`.
-    fn book(&mut self, wires: &[Wire; 2], last: Option<Direction>, ledger: &mut Ledger) {
+    /// Books what happened, and forgets how often.
+    fn book(&mut self, &Walk { last, ref wires, .. }: &Walk, ledger: &mut Ledger) {
         for Pattern { once, times, .. } in self.patterns.iter_mut().filter(|pattern| pattern.times > 0) {
             let times = std::mem::take(times);
             once.iter().for_each(|(phase, traffic)| ledger.book_traffic(*phase, &repeated(traffic, times), last));
@@ -180,6 +210,19 @@ pub(super) fn add(sum: &mut Wire, wire: &Wire, times: u64) {
     for (sum, run) in [(&mut sum.to_sender, wire.to_sender), (&mut sum.to_receiver, wire.to_receiver)] {
         sum.bytes += times * run.bytes;
         sum.messages += times * run.messages;
+    }
+}
+
+/// Adds to `wires` what was added since `begin`, `rounds` times.
+fn repeat_wires_since(wires: &mut [Wire; 2], begin: &[Wire; 2], rounds: u64) {
+    let since =
+        |now: Run, before: Run| Run { bytes: now.bytes - before.bytes, messages: now.messages - before.messages };
+    for (wire, before) in wires.iter_mut().zip(begin) {
+        let once = Wire {
+            to_sender: since(wire.to_sender, before.to_sender),
+            to_receiver: since(wire.to_receiver, before.to_receiver),
+        };
+        add(wire, &once, rounds);
     }
 }
 
@@ -236,9 +279,9 @@ type State = ([usize; 2], Option<Direction>);
 /// Watches for a state that comes again, by Brent's method (BIT 20, 1980): it compares with one earlier state, and
 /// takes another one after 1, 2, 4, ... steps. Pools give equal numbers and are refilled by multiples of one, so
 /// their states do come again.
-#[derive(Debug, Default)]
-struct Watch {
-    mark: Option<(State, Place)>,
+#[derive(Debug)]
+struct Watch<P> {
+    mark: Option<(State, P)>,
     /// Steps since the mark.
     steps: u64,
     /// After how many of them the next mark is set.
@@ -246,7 +289,13 @@ struct Watch {
     finished: bool,
 }
 
-impl Watch {
+impl<P> Default for Watch<P> {
+    fn default() -> Self {
+        Watch { mark: None, steps: 0, most: 0, finished: false }
+    }
+}
+
+impl<P> Watch<P> {
     /// A watch that sees nothing.
     fn finished() -> Self {
         Watch { finished: true, ..Watch::default() }
@@ -254,7 +303,7 @@ impl Watch {
 
     /// A step ends at `state`, which is `place`. If the state was the same at the mark, returns the place there and
     /// the number of steps since.
-    fn cycle(&mut self, state: State, place: impl FnOnce() -> Place) -> Option<(Place, u64)> {
+    fn cycle(&mut self, state: State, place: impl FnOnce() -> P) -> Option<(P, u64)> {
         if self.finished {
             return None;
         }
