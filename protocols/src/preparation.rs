@@ -1,5 +1,7 @@
 //! The offline phase: fills a stock with everything that a run will take from it.
 
+use std::sync::Arc;
+
 use net::Role;
 
 use crate::Error;
@@ -53,8 +55,25 @@ impl Job<'_> {
 
 /// Scope and cost of each piece of [`prepare_all`], in order. All costs are `offline`; they do not include refills of
 /// the OT pools.
-pub(crate) fn costs(needs: &Needs, plans: &mut Plans) -> Result<Vec<(&'static str, Cost)>, Error> {
-    jobs(needs).iter().map(|job| Ok((job.scope(), job.cost(plans)?))).collect()
+pub(crate) fn costs(needs: &Needs, plans: &mut Plans) -> Result<Vec<(&'static str, Arc<Cost>)>, Error> {
+    // The operands of all layers grow alike, and the cost of a long prompt's is large.
+    let mut operands: Vec<(&Events, Arc<Cost>)> = Vec::new();
+    let mut costs = Vec::new();
+    for job in jobs(needs) {
+        let known = match job {
+            Job::Operand(_, events) => operands.iter().find(|(same, _)| *same == events),
+            _ => None,
+        };
+        let cost = match known {
+            Some((_, cost)) => cost.clone(),
+            None => Arc::new(job.cost(plans)?),
+        };
+        if let (Job::Operand(_, events), None) = (&job, known) {
+            operands.push((events, cost.clone()));
+        }
+        costs.push((job.scope(), cost));
+    }
+    Ok(costs)
 }
 
 /// Fills `stock` with everything in `needs`. On the server, `matrix` returns the values of a weight by its name.

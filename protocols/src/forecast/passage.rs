@@ -276,8 +276,11 @@ fn repeated(traffic: &Traffic, times: u64) -> Traffic {
 /// All that the future depends on: what the pools hold, and the direction of the last message.
 type State = ([usize; 2], Option<Direction>);
 
+/// A mark costs more than some steps.
+const FIRST_MARK: u64 = 64;
+
 /// Watches for a state that comes again, by Brent's method (BIT 20, 1980): it compares with one earlier state, and
-/// takes another one after 1, 2, 4, ... steps. Pools give equal numbers and are refilled by multiples of one, so
+/// takes another one after 1, 2, 4, ... times [`FIRST_MARK`] steps. Pools give equal numbers and are refilled by multiples of one, so
 /// their states do come again.
 #[derive(Debug)]
 struct Watch<P> {
@@ -291,7 +294,7 @@ struct Watch<P> {
 
 impl<P> Default for Watch<P> {
     fn default() -> Self {
-        Watch { mark: None, steps: 0, most: 0, finished: false }
+        Watch { mark: None, steps: 0, most: FIRST_MARK, finished: false }
     }
 }
 
@@ -313,7 +316,7 @@ impl<P> Watch<P> {
         }
         if self.steps >= self.most {
             self.mark = Some((state, place()));
-            (self.steps, self.most) = (0, (2 * self.most).max(1));
+            (self.steps, self.most) = (0, 2 * self.most);
         }
         None
     }
