@@ -104,6 +104,9 @@ const LARGEST_DIGIT: u32 = 5;
 /// The most thresholds of an operation.
 const MAX_THRESHOLDS: usize = 32;
 
+/// What is worked out once for each number of bits and of thresholds: a plan asks for it thousands of times.
+type ByShape<T> = [[OnceLock<T>; MAX_THRESHOLDS]; 65];
+
 /// What an OT counts when digits are chosen, in bits sent. It stands for the OT's own bits and its time.
 const OT_BITS: usize = 16;
 
@@ -121,8 +124,11 @@ pub fn at_least(s: &mut Session, x: &[u64], thresholds: &[i64], width: u32) -> R
 
 /// Values of one batch.
 fn batch(thresholds: usize, width: u32) -> usize {
-    let one = Shape::new(1, thresholds, width);
-    batch_items(one.cots(Role::Server) + one.cots(Role::Client))
+    static KNOWN: ByShape<usize> = [const { [const { OnceLock::new() }; MAX_THRESHOLDS] }; 65];
+    *KNOWN[width as usize][thresholds - 1].get_or_init(|| {
+        let one = Shape::new(1, thresholds, width);
+        batch_items(one.cots(Role::Server) + one.cots(Role::Client))
+    })
 }
 
 fn compare(s: &mut Session, x: &[u64], thresholds: &[i64], width: u32) -> Result<Vec<u8>, Error> {
@@ -218,10 +224,9 @@ impl Leaf {
     }
 }
 
-/// [`best_digits`], which are searched for once: a plan asks for them thousands of times.
+/// [`best_digits`], which are searched for once.
 fn digits(bits: u32, thresholds: usize) -> &'static [u32] {
-    static KNOWN: [[OnceLock<Vec<u32>>; MAX_THRESHOLDS]; 64] =
-        [const { [const { OnceLock::new() }; MAX_THRESHOLDS] }; 64];
+    static KNOWN: ByShape<Vec<u32>> = [const { [const { OnceLock::new() }; MAX_THRESHOLDS] }; 65];
     KNOWN[bits as usize][thresholds - 1].get_or_init(|| best_digits(bits, thresholds))
 }
 

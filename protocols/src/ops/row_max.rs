@@ -24,8 +24,9 @@
 //! **Range.** Entries, and differences of entries of a row, are signed w-bit values. Every row has at least one
 //! entry. **Error.** None. **Revealed.** Nothing.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::borrow::Cow;
+use std::collections::BTreeSet;
+use std::sync::{Arc, LazyLock};
 
 use crate::lengths::Counts;
 use crate::operation::prelude::*;
@@ -188,47 +189,79 @@ impl Prices {
     }
 }
 
-/// The best way to rounds that leave one winner of so many entries.
+/// The best rounds that leave one winner of so many entries.
 #[derive(Clone, Copy, Debug)]
 struct Path {
     time: u128,
-    /// Of how many entries there was one winner before the last round.
+    /// The place of the path without the last round.
     before: usize,
     /// The size of the groups of the last round.
     arity: usize,
 }
 
+/// A product of sizes of groups.
+#[derive(Clone)]
+struct Product {
+    value: usize,
+    /// The places of its products with 2, 3, ... [`LARGEST_GROUP`], as far as they are there.
+    next: [Option<usize>; LARGEST_GROUP - 1],
+}
+
+/// The products up to the first that is at least `most`, ascending.
+fn products_up_to(most: usize) -> Vec<Product> {
+    let mut values = BTreeSet::from([1]);
+    let mut value = 1;
+    while value < most {
+        values.extend((2..=LARGEST_GROUP).map(|arity| value * arity));
+        value = values.range(value + 1..).next().copied().expect("twice the value");
+    }
+    let values: Vec<usize> = values.into_iter().take_while(|other| *other <= value).collect();
+    let place = |value: usize| values.binary_search(&value).ok();
+    let next = |value: usize| std::array::from_fn(|i| place(value * (i + 2)));
+    values.iter().map(|&value| Product { value, next: next(value) }).collect()
+}
+
+/// The products up to the first that is at least `longest`, or more of them.
+fn products(longest: usize) -> Cow<'static, [Product]> {
+    const MOST: usize = 1 << 20;
+    static KNOWN: LazyLock<Vec<Product>> = LazyLock::new(|| products_up_to(MOST));
+    if longest <= MOST { Cow::Borrowed(&**KNOWN) } else { Cow::Owned(products_up_to(longest)) }
+}
+
 /// The sizes of the groups round by round: those that take least time by the rate and the delay of the link.
 fn arities(rows: &Counts, prices: &Prices) -> Vec<usize> {
     assert!(rows.iter().all(|(n, _)| n > 0), "entries of every row");
-    let longest = rows.longest();
-    // A round of g and one of h leave as many winners of a row as one of g h. So this is the shortest path to
-    // `longest` over products.
-    let mut paths = BTreeMap::from([(1, Path { time: 0, before: 0, arity: 0 })]);
-    let mut before = 1;
+    // A round of g and one of h leave as many winners of a row as one of g h. So this is the shortest path over
+    // products to the longest row. All products that are no less are one end.
+    let products = products(rows.longest());
+    let end = products.partition_point(|product| product.value < rows.longest());
+    let mut paths: Vec<Option<Path>> = vec![None; end + 1];
+    paths[0] = Some(Path { time: 0, before: 0, arity: 1 });
     let mut last: Option<(Counts, u128)> = None;
-    while before < longest {
-        let (time, rows) = (paths[&before].time, rows.divided(before));
+    for (place, product) in products[..end].iter().enumerate() {
+        let Some(Path { time, .. }) = paths[place] else { continue };
+        let rows = rows.divided(product.value);
         // Some paths cannot become better than one that leads to the end, or to as many winners.
-        let ended = paths.get(&longest).is_some_and(|best| best.time <= time);
+        let ended = paths[end].is_some_and(|best| best.time <= time);
         let known = last.as_ref().is_some_and(|(same, best)| *best <= time && *same == rows);
-        for arity in (2..=LARGEST_GROUP).filter(|_| !ended && !known) {
+        if ended || known {
+            continue;
+        }
+        for arity in 2..=LARGEST_GROUP {
             let time = time + prices.of(Round::of(&rows, arity));
-            let after = longest.min(before * arity);
-            if paths.get(&after).is_none_or(|best| time < best.time) {
-                paths.insert(after, Path { time, before, arity });
+            let after = &mut paths[product.next[arity - 2].map_or(end, |next| next.min(end))];
+            if after.is_none_or(|best| time < best.time) {
+                *after = Some(Path { time, before: place, arity });
             }
         }
-        if !known {
-            last = Some((rows, time));
-        }
-        // There is one: rounds of groups of two get to `longest`.
-        before = paths.range(before + 1..).next().map_or(longest, |(after, _)| *after);
+        last = Some((rows, time));
     }
-    let mut arities: Vec<usize> =
-        std::iter::successors(paths.get(&before), |path| paths.get(&path.before)).map(|path| path.arity).collect();
-    // The first path has no round.
-    arities.pop();
+    let mut arities = Vec::new();
+    let mut place = end;
+    while let Some(Path { before, arity, .. }) = paths[place].filter(|_| place > 0) {
+        arities.push(arity);
+        place = before;
+    }
     arities.reverse();
     arities
 }
