@@ -107,20 +107,13 @@ impl Plans {
 /// grows by a token at a time, and a search for each length would be slow.
 const LONG: usize = 512;
 
-/// From here on, in one bit less.
-const VERY_LONG: usize = 4096;
-
-/// `spec` with long dimensions rounded up to four significant bits, and very long ones to three.
+/// `spec` with long dimensions rounded up to four significant bits.
 fn rounded(spec: MatmulSpec) -> MatmulSpec {
     if spec.weight_bits < spec.width {
         // The matrix of a model.
         return spec;
     }
-    let up = |n: usize| match n {
-        ..LONG => n,
-        LONG..VERY_LONG => n.next_multiple_of(1 << (n.ilog2() - 3)),
-        VERY_LONG.. => n.next_multiple_of(1 << (n.ilog2() - 2)),
-    };
+    let up = |n: usize| if n < LONG { n } else { n.next_multiple_of(1 << (n.ilog2() - 3)) };
     let MatmulShape { batch, m, k, n } = spec.shape;
     MatmulSpec { shape: MatmulShape { batch, m: up(m), k: up(k), n: up(n) }, ..spec }
 }

@@ -137,7 +137,7 @@ mod tests {
         for (batch, m, d) in [(8, 128, 128), (2, 16, 64), (12, 64, 64), (1, 5, 10)] {
             for packing in [Packing::Auto, Packing::Never, Packing::Always] {
                 let options = PlanOptions { packing, ..PlanOptions::default() };
-                for (tokens, near) in [(2050, 2304), (3000, 3072), (4097, 5120)] {
+                for (tokens, near) in [(2050, 2304), (3000, 3072), (4097, 4608)] {
                     let shapes = |t| [(m, d, t), (m, t, d), (t, d, m), (d, t, m)];
                     for ((m, k, n), (far_m, far_k, far_n)) in shapes(tokens).into_iter().zip(shapes(near)) {
                         let spec = |m, k, n| {
