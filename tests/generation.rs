@@ -109,6 +109,18 @@ fn a_text_ends_at_an_eos_token() {
 }
 
 #[test]
+fn what_the_protocol_changed_is_told_apart_from_what_pruning_changed() {
+    let prompt = "30,27,25,17,27,10,0,40,37,35,27,37,19,0,13,14,15,16,17,18";
+    let report = checked(&format!("--policy streaming:budget=0.25,sinks=1 --prompt-ids {prompt} --tokens 4"));
+    let pruned = &report["against_full_cache"];
+    let error = pruned["max_abs_logit_error"].as_f64().unwrap();
+    assert!(error > 0.1, "a quarter of the cache changes the logits by {error} only");
+    assert!(pruned["token_agreement"].is_number());
+    let full = checked(&format!("--prompt-ids {prompt} --tokens 4"));
+    assert!(full.get("against_full_cache").is_none());
+}
+
+#[test]
 fn the_report_says_everything() {
     let report = json(&mut waggle("demo --check --prompt-ids 30,27,25 --tokens 3"));
     for key in ["prompt_tokens", "tokens", "text", "model", "options", "max_abs_logit_error", "token_agreement"] {

@@ -49,9 +49,13 @@ pub struct Report {
     pub kernels: Option<String>,
     /// Largest resident memory of each party's process.
     pub peak_memory_bytes: PeakMemory,
-    /// Comparison with the plaintext engine, if it was asked for: its fields stand at the top level.
+    /// Comparison with the plaintext engine under the same policy, if it was asked for: its fields stand at the top
+    /// level. It shows what the protocol changed.
     #[serde(flatten, default, skip_serializing_if = "Option::is_none")]
     pub check: Option<Check>,
+    /// The same with the full cache, if the policy was another: it shows what pruning changed as well.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub against_full_cache: Option<Check>,
 }
 
 /// The model of a run.
@@ -260,6 +264,7 @@ impl Report {
             kernels: Some(bits::cpu::Cpu::get().to_string()),
             peak_memory_bytes: PeakMemory::default(),
             check: None,
+            against_full_cache: None,
         }
     }
 

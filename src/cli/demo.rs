@@ -15,6 +15,7 @@ use model::party::{
 };
 use model::report::PeakMemory;
 use model::{GenerateOptions, Lengths, Model, ModelFiles, Next, Sampler, Tokenizer, check};
+use mpcache::PolicySpec;
 use net::tcp::{self, ConnectOptions};
 use net::{Channel, Identity, Link, PublicKey, Role, await_admission, memory_pair, tls};
 
@@ -42,7 +43,8 @@ pub(super) struct DemoArgs {
     /// The network between the parties: `memory` within one process, or the name of an imitated network.
     #[arg(long, value_name = LINKS, default_value = "loopback")]
     link: LinkArg,
-    /// Run the plaintext engine afterwards, and report token agreement and the largest logit error.
+    /// Run the plaintext engine afterwards, and report token agreement and the largest logit error: under the same
+    /// policy, which shows what the protocol changed, and then with the full cache, which shows what pruning changed.
     #[arg(long)]
     check: bool,
     /// Give up when the other party is silent for this many seconds.
@@ -115,8 +117,14 @@ pub(super) fn run(args: DemoArgs) -> Result<(), Error> {
     if args.check {
         let files = open_model(&args.model)?;
         let plain = Model::load(&mut FloatLoader, &files.spec, Some(&files.checkpoint))?;
-        let options = GenerateOptions { tokens, reveal: terms.reveal, ..Default::default() };
-        report.check = Some(check(&plain, &prompt, &options, &outcome.generation)?);
+        let under = |policy: PolicySpec| {
+            let options = GenerateOptions { tokens, reveal: terms.reveal, policy, ..Default::default() };
+            check(&plain, &prompt, &options, &outcome.generation)
+        };
+        report.check = Some(under(terms.policy.clone())?);
+        if terms.policy != PolicySpec::default() {
+            report.against_full_cache = Some(under(PolicySpec::default())?);
+        }
     }
     out::note(format_args!("\n{}", tables(&report)));
     if let Some(line) = verdict(&report) {

@@ -1,9 +1,9 @@
 //! From an outcome to a report and its tables.
 
-use model::Tokenizer;
 use model::estimate::Footprint;
 use model::party::{Outcome, PublicModel, Terms};
 use model::report::{ModelInfo, PeakMemory, Report, bytes};
+use model::{Check, Tokenizer};
 use net::Shape;
 use serde_json::Value;
 
@@ -86,15 +86,23 @@ fn memory(report: &Report) -> String {
     }
 }
 
-/// One line on the comparison with the plaintext, if there was one.
+/// A line on each comparison with the plaintext engine, if there was one.
 pub(super) fn verdict(report: &Report) -> Option<String> {
-    let check = report.check.as_ref()?;
-    let mut line = format!("plaintext engine: {:.1} % of the tokens agree", check.token_agreement * 100.0);
+    let Some(full) = &report.against_full_cache else {
+        return report.check.as_ref().map(|check| compared("plaintext engine", check));
+    };
+    let same = report.check.as_ref().map(|check| compared("plaintext engine, same policy", check));
+    let lines = same.into_iter().chain([compared("plaintext engine, full cache", full)]);
+    Some(lines.collect::<Vec<_>>().join("\n"))
+}
+
+fn compared(with: &str, check: &Check) -> String {
+    let mut line = format!("{with}: {:.1} % of the tokens agree", check.token_agreement * 100.0);
     if let Some(error) = check.max_abs_logit_error {
         line += &format!(", largest logit error {error:.5}");
     }
     if let Some(margin) = check.largest_margin_missed {
         line += &format!(", clearest disagreement at a margin of {margin:.5}");
     }
-    Some(line)
+    line
 }

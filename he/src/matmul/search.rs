@@ -15,7 +15,8 @@ pub(super) fn search(spec: &MatmulSpec, options: &PlanOptions, seeded: bool) -> 
     let mut best: Option<(bool, f64, Layout)> = None;
     let messages = |layout: Layout| if seeded { noise::seeded(layout) } else { Some(layout) };
     let allowed = |layout: &Layout| options.packing != Packing::Never || !layout.packs.is_packed();
-    for layout in candidates(spec).filter(allowed).filter_map(messages) {
+    // A loop would move every layout through each of the iterators.
+    candidates(spec).filter(allowed).filter_map(messages).for_each(|layout| {
         // Smaller is better; a packed layout always comes first where that is asked for.
         let unwanted = options.packing == Packing::Always && !layout.packs.is_packed();
         let seconds = cost::seconds(&layout, options);
@@ -24,7 +25,7 @@ pub(super) fn search(spec: &MatmulSpec, options: &PlanOptions, seeded: bool) -> 
         if better && is_exact(&layout, options) {
             best = Some((unwanted, seconds, layout));
         }
-    }
+    });
     let refused =
         HeError::Noise { width: spec.width, weight_bits: spec.weight_bits, max_lsb_error: options.max_lsb_error };
     best.map(|(_, _, layout)| layout).ok_or(refused)
