@@ -121,7 +121,14 @@ impl Counts {
 
     /// The counts of the lengths divided by `by`, rounded up.
     pub fn divided(&self, by: usize) -> Self {
-        let mut counts: Vec<(usize, usize)> = Vec::new();
+        let mut counts = Vec::new();
+        self.divide_into(by, &mut counts);
+        Counts(counts.into())
+    }
+
+    /// Puts [`Counts::divided`] into `counts`.
+    pub(crate) fn divide_into(&self, by: usize, counts: &mut Vec<(usize, usize)>) {
+        counts.clear();
         for (n, rows) in self.iter() {
             let n = n.div_ceil(by);
             match counts.last_mut() {
@@ -129,7 +136,6 @@ impl Counts {
                 _ => counts.push((n, rows)),
             }
         }
-        Counts(counts.into())
     }
 }
 

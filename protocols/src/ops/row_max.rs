@@ -108,7 +108,7 @@ pub fn cost(lengths: &Lengths, width: u32, plans: &mut Plans) -> Cost {
     let mut rows = lengths.counts().clone();
     let mut cost = Cost::free();
     for &arity in &*rounds(&rows, width, plans) {
-        let Round { pairs, items, bits } = Round::of(&rows, arity);
+        let Round { pairs, items, bits } = Round::of(rows.iter(), arity);
         cost = cost.then(compare::cost(pairs, 1, width)).then(mux_all::cost(items, bits, width));
         rows = rows.divided(arity);
     }
@@ -138,9 +138,9 @@ struct Round {
 
 impl Round {
     /// The round with groups of up to `arity`.
-    fn of(rows: &Counts, arity: usize) -> Self {
+    fn of(rows: impl IntoIterator<Item = (usize, usize)>, arity: usize) -> Self {
         let mut round = Round { pairs: 0, items: 0, bits: 0 };
-        for (n, rows) in rows.iter() {
+        for (n, rows) in rows {
             for (size, count) in groups(n, arity).into_iter().filter(|&(_, count)| count > 0) {
                 round.pairs += rows * count * (size * (size - 1) / 2);
                 round.items += rows * count * (size - 1);
@@ -237,24 +237,26 @@ fn arities(rows: &Counts, prices: &Prices) -> Vec<usize> {
     let end = products.partition_point(|product| product.value < rows.longest());
     let mut paths: Vec<Option<Path>> = vec![None; end + 1];
     paths[0] = Some(Path { time: 0, before: 0, arity: 1 });
-    let mut last: Option<(Counts, u128)> = None;
+    // How many winners are left, and how many were left at the last path that went on.
+    let (mut left, mut left_last, mut time_last) = (Vec::new(), Vec::new(), 0);
     for (place, product) in products[..end].iter().enumerate() {
         let Some(Path { time, .. }) = paths[place] else { continue };
-        let rows = rows.divided(product.value);
+        rows.divide_into(product.value, &mut left);
         // Some paths cannot become better than one that leads to the end, or to as many winners.
         let ended = paths[end].is_some_and(|best| best.time <= time);
-        let known = last.as_ref().is_some_and(|(same, best)| *best <= time && *same == rows);
+        let known = left == left_last && time_last <= time;
         if ended || known {
             continue;
         }
         for arity in 2..=LARGEST_GROUP {
-            let time = time + prices.of(Round::of(&rows, arity));
+            let time = time + prices.of(Round::of(left.iter().copied(), arity));
             let after = &mut paths[product.next[arity - 2].map_or(end, |next| next.min(end))];
             if after.is_none_or(|best| time < best.time) {
                 *after = Some(Path { time, before: place, arity });
             }
         }
-        last = Some((rows, time));
+        std::mem::swap(&mut left, &mut left_last);
+        time_last = time;
     }
     let mut arities = Vec::new();
     let mut place = end;
