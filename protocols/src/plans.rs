@@ -6,7 +6,6 @@ use std::sync::Arc;
 use he::{MatmulPlan, MatmulShape, MatmulSpec, OleKind, OlePlan, PlanOptions, SeededPlan};
 
 use crate::lengths::Counts;
-use crate::ops::row_max::Prices;
 use crate::{Error, Options};
 
 /// Plans of HE operations and of tournaments, kept by shape: searching for them again in a loop over many tokens
@@ -22,9 +21,20 @@ pub struct Plans {
     matmul: HashMap<MatmulSpec, Arc<MatmulPlan>>,
     seeded: HashMap<MatmulSpec, Arc<SeededPlan>>,
     ole: HashMap<(usize, u32, OleKind), Arc<OlePlan>>,
-    /// Of tournaments, by width.
-    prices: HashMap<u32, Prices>,
+    /// By width.
+    prices: HashMap<u32, RoundPrices>,
     rounds: HashMap<(Counts, u32), Arc<[usize]>>,
+}
+
+/// What a round of a tournament costs, in picoseconds.
+#[derive(Clone, Debug)]
+pub(crate) struct RoundPrices {
+    /// Of a comparison.
+    pub(crate) pair: u128,
+    /// Of a selection by 1, 2, ... bits.
+    pub(crate) item: Vec<u128>,
+    /// Of the flows.
+    pub(crate) delay: u128,
 }
 
 impl Plans {
@@ -81,14 +91,16 @@ impl Plans {
         Ok(plan)
     }
 
-    /// The rounds of a tournament on rows of words of `width` bits, which `search` finds the first time.
+    /// The rounds of a tournament on rows of words of `width` bits, which `search` finds the first time by what
+    /// `prices` says of that width.
     pub(crate) fn rounds(
         &mut self,
         rows: &Counts,
         width: u32,
-        search: impl FnOnce(&Prices) -> Vec<usize>,
+        prices: impl FnOnce(&Options) -> RoundPrices,
+        search: impl FnOnce(&RoundPrices) -> Vec<usize>,
     ) -> Arc<[usize]> {
-        let prices = self.prices.entry(width).or_insert_with(|| Prices::new(width, &self.options));
+        let prices = self.prices.entry(width).or_insert_with(|| prices(&self.options));
         self.rounds.entry((rows.clone(), width)).or_insert_with(|| search(prices).into()).clone()
     }
 

@@ -3,7 +3,7 @@
 use net::{Direction, Ledger, Phase, Role, Traffic};
 use ot::{Run, Wire};
 
-use super::pools::{Draw, Pools};
+use super::pools::{Draw, Pools, add, waiting};
 use super::steady::Steady;
 use super::{book_message, book_refill, runs};
 use crate::cost::Step;
@@ -22,7 +22,7 @@ pub(crate) struct Passage {
     patterns: Vec<Pattern>,
     steady: Option<Steady>,
     /// The pattern of every piece of `steady`, after a message to the server, to the client, or none.
-    places: Vec<[Option<u32>; 3]>,
+    places: Vec<[Option<usize>; 3]>,
 }
 
 /// One way to go through a passage.
@@ -121,15 +121,10 @@ impl Passage {
         let mut watch = Watch::default();
         while walk.left > 0 {
             let piece = steady.piece(held);
-            let place = &mut self.places[piece][walk.last.map_or(2, |last| last as usize)];
-            let pattern = match *place {
-                Some(pattern) => pattern as usize,
-                None => {
-                    let pattern = self.pattern(steps, walk.last, steady.waits(piece));
-                    self.places[piece][walk.last.map_or(2, |last| last as usize)] = Some(pattern as u32);
-                    pattern
-                }
-            };
+            let before = walk.last.map_or(2, |last| last as usize);
+            let pattern =
+                self.places[piece][before].unwrap_or_else(|| self.pattern(steps, walk.last, steady.waits(piece)));
+            self.places[piece][before] = Some(pattern);
             let Pattern { times, first, last, .. } = &mut self.patterns[pattern];
             *times += 1;
             walk.left -= 1;
@@ -200,19 +195,6 @@ impl Passage {
     }
 }
 
-/// Whether a refill sends something to the OT sender (bit 1), and to the OT receiver (bit 0).
-pub(super) fn waiting(wire: &Wire) -> u64 {
-    u64::from(wire.to_sender.messages > 0) << 1 | u64::from(wire.to_receiver.messages > 0)
-}
-
-/// Adds `wire` to `sum`, `times` times.
-pub(super) fn add(sum: &mut Wire, wire: &Wire, times: u64) {
-    for (sum, run) in [(&mut sum.to_sender, wire.to_sender), (&mut sum.to_receiver, wire.to_receiver)] {
-        sum.bytes += times * run.bytes;
-        sum.messages += times * run.messages;
-    }
-}
-
 /// Adds to `wires` what was added since `begin`, `rounds` times.
 fn repeat_wires_since(wires: &mut [Wire; 2], begin: &[Wire; 2], rounds: u64) {
     let since =
@@ -280,8 +262,8 @@ type State = ([usize; 2], Option<Direction>);
 const FIRST_MARK: u64 = 64;
 
 /// Watches for a state that comes again, by Brent's method (BIT 20, 1980): it compares with one earlier state, and
-/// takes another one after 1, 2, 4, ... times [`FIRST_MARK`] steps. Pools give equal numbers and are refilled by multiples of one, so
-/// their states do come again.
+/// takes another one after 1, 2, 4, ... times [`FIRST_MARK`] steps. Pools give equal numbers and are refilled by
+/// multiples of one, so their states do come again.
 #[derive(Debug)]
 struct Watch<P> {
     mark: Option<(State, P)>,

@@ -88,8 +88,8 @@ impl Pools {
         *held = *held + refill - draw.taken;
     }
 
-    /// Takes `count` OTs out of the pool of `sender`, which is refilled by multiples of `step` and holds less than one.
-    /// Returns how many steps are made.
+    /// Takes `count` OTs out of the pool of `sender`, which is refilled by multiples of `step` and holds less than
+    /// one. Returns how many steps are made.
     pub(super) fn take_by_steps(&mut self, sender: Role, count: u64, step: usize) -> u64 {
         let Level { made, held } = &mut self.levels[sender as usize];
         let steps = count.saturating_sub(*held as u64).div_ceil(step as u64);
@@ -104,5 +104,18 @@ impl Pools {
         for (level, before) in self.levels.iter_mut().zip(before) {
             level.made += times * (level.made - before);
         }
+    }
+}
+
+/// Whether a refill sends something to the OT sender (bit 1), and to the OT receiver (bit 0).
+pub(super) fn waiting(wire: &Wire) -> u64 {
+    u64::from(wire.to_sender.messages > 0) << 1 | u64::from(wire.to_receiver.messages > 0)
+}
+
+/// Adds `wire` to `sum`, `times` times.
+pub(super) fn add(sum: &mut Wire, wire: &Wire, times: u64) {
+    for (sum, run) in [(&mut sum.to_sender, wire.to_sender), (&mut sum.to_receiver, wire.to_receiver)] {
+        sum.bytes += times * run.bytes;
+        sum.messages += times * run.messages;
     }
 }

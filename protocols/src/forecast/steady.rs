@@ -3,8 +3,7 @@
 use net::Role;
 use ot::Wire;
 
-use super::passage::{add, waiting};
-use super::pools::{Draw, Pools};
+use super::pools::{Draw, Pools, add, waiting};
 
 /// The draws of a passage where every refill makes the least multiple of a step that will do ([`Pools::step`]), and
 /// pools hold less than a step. A draw waits if the pool holds less than it needs. So which draws of a pool wait

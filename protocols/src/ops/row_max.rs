@@ -31,6 +31,7 @@ use std::sync::{Arc, LazyLock};
 use crate::lengths::Counts;
 use crate::operation::prelude::*;
 use crate::ops::{compare, mux_all};
+use crate::plans::RoundPrices;
 use crate::words::signed;
 use crate::{Lengths, Shape};
 
@@ -153,39 +154,22 @@ impl Round {
 
 /// [`arities`], which are searched for once.
 fn rounds(rows: &Counts, width: u32, plans: &mut Plans) -> Arc<[usize]> {
-    plans.rounds(rows, width, |prices| arities(rows, prices))
+    plans.rounds(rows, width, |options| prices(width, options), |prices| arities(rows, prices))
 }
 
-/// What a round costs by the rate of the link, in picoseconds.
-#[derive(Clone, Debug)]
-pub(crate) struct Prices {
-    /// Of a comparison.
-    pair: u128,
-    /// Of a selection by 1, 2, ... bits.
-    item: Vec<u128>,
-    /// Of the flows.
-    delay: u128,
-}
-
-impl Prices {
-    /// Those of words of `width` bits.
-    pub(crate) fn new(width: u32, options: &Options) -> Self {
-        let sample = 1 << 10;
-        let price = |cost: Cost| {
-            let cots = u128::from(cost.cots_used(net::Role::Client) + cost.cots_used(net::Role::Server));
-            let bits = u128::from(8 * cost.total_bytes()) + cots * options.ot.bits_per_ot() as u128;
-            let wire = bits * 125_000_000_000 / u128::from(options.link.bytes_per_second.max(1));
-            (wire + cots * OT_PICOSECONDS + u128::from(cost.total_bytes()) * BYTE_PICOSECONDS) / sample as u128
-        };
-        Prices {
-            pair: price(compare::cost(sample, 1, width)),
-            item: (1..LARGEST_GROUP).map(|bits| price(mux_all::cost(sample, bits, width))).collect(),
-            delay: options.link.predict([0, 0], ROUND_FLOWS).as_nanos() * 1000,
-        }
-    }
-
-    fn of(&self, Round { pairs, items, bits }: Round) -> u128 {
-        self.delay + pairs as u128 * self.pair + items as u128 * self.item[bits - 1]
+/// The prices of rounds on words of `width` bits by the rate of the link.
+fn prices(width: u32, options: &Options) -> RoundPrices {
+    let sample = 1 << 10;
+    let price = |cost: Cost| {
+        let cots = u128::from(cost.cots_used(net::Role::Client) + cost.cots_used(net::Role::Server));
+        let bits = u128::from(8 * cost.total_bytes()) + cots * options.ot.bits_per_ot() as u128;
+        let wire = bits * 125_000_000_000 / u128::from(options.link.bytes_per_second.max(1));
+        (wire + cots * OT_PICOSECONDS + u128::from(cost.total_bytes()) * BYTE_PICOSECONDS) / sample as u128
+    };
+    RoundPrices {
+        pair: price(compare::cost(sample, 1, width)),
+        item: (1..LARGEST_GROUP).map(|bits| price(mux_all::cost(sample, bits, width))).collect(),
+        delay: options.link.predict([0, 0], ROUND_FLOWS).as_nanos() * 1000,
     }
 }
 
@@ -229,7 +213,7 @@ fn products(longest: usize) -> Cow<'static, [Product]> {
 }
 
 /// The sizes of the groups round by round: those that take least time by the rate and the delay of the link.
-fn arities(rows: &Counts, prices: &Prices) -> Vec<usize> {
+fn arities(rows: &Counts, prices: &RoundPrices) -> Vec<usize> {
     assert!(rows.iter().all(|(n, _)| n > 0), "entries of every row");
     // A round of g and one of h leave as many winners of a row as one of g h. So this is the shortest path over
     // products to the longest row. All products that are no less are one end.
@@ -249,7 +233,8 @@ fn arities(rows: &Counts, prices: &Prices) -> Vec<usize> {
             continue;
         }
         for arity in 2..=LARGEST_GROUP {
-            let time = time + prices.of(Round::of(left.iter().copied(), arity));
+            let Round { pairs, items, bits } = Round::of(left.iter().copied(), arity);
+            let time = time + prices.delay + pairs as u128 * prices.pair + items as u128 * prices.item[bits - 1];
             let after = &mut paths[product.next[arity - 2].map_or(end, |next| next.min(end))];
             if after.is_none_or(|best| time < best.time) {
                 *after = Some(Path { time, before: place, arity });
