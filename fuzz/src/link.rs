@@ -145,6 +145,8 @@ struct State {
     sent: [Vec<u8>; 2],
     spoil: Option<Spoil>,
     spoiled: bool,
+    /// A message came in the place of one with the same bytes.
+    unchanged: bool,
     /// Sent, but no whole frame yet.
     partial: [Vec<u8>; 2],
     messages: [usize; 2],
@@ -175,6 +177,7 @@ pub fn pair(spoil: Option<Spoil>) -> (End, End, Watch) {
         sent: Default::default(),
         spoil,
         spoiled: false,
+        unchanged: false,
         partial: Default::default(),
         messages: [0; 2],
         earlier: Vec::new(),
@@ -200,6 +203,12 @@ impl Watch {
     pub fn spoiled(&self) -> bool {
         lock(&self.0.0).spoiled
     }
+
+    /// Whether the mutation changed nothing, because the message that came instead has the same bytes. Short ones do
+    /// now and then.
+    pub fn unchanged(&self) -> bool {
+        lock(&self.0.0).unchanged
+    }
 }
 
 fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
@@ -219,6 +228,7 @@ impl State {
             }
             self.deliver(from, &frame);
             if let Some(held) = self.held.take() {
+                self.unchanged = held == frame;
                 self.deliver(from, &held);
             }
             return;
@@ -243,7 +253,11 @@ impl State {
             }
             Mutation::Replay(back) => match self.earlier.len() {
                 0 => self.deliver(from, &frame.clone()),
-                n => frame.clone_from(&self.earlier[n - 1 - (back - 1) % n]),
+                n => {
+                    let earlier = &self.earlier[n - 1 - (back - 1) % n];
+                    self.unchanged = *earlier == frame;
+                    frame.clone_from(earlier);
+                }
             },
             Mutation::Truncate => {
                 frame.pop();
@@ -342,14 +356,23 @@ mod tests {
     use super::*;
     use net::Channel;
 
-    /// What the server receives of three messages of the client.
-    fn received(mutation: Mutation) -> Vec<Result<Vec<u8>, String>> {
+    /// The pair after three messages of the client, of which the second is spoiled.
+    fn sent(mutation: Mutation, second: &str) -> (End, Watch) {
         let (client, server, watch) = pair(Some(Spoil { from: Role::Client, message: 1, mutation }));
         let mut client = Channel::new(Role::Client, client);
-        for payload in [b"one", b"two", b"six"] {
-            client.send("step", payload).unwrap();
+        for payload in ["one", second, "six"] {
+            client.send("step", payload.as_bytes()).unwrap();
         }
-        drop(client);
+        (server, watch)
+    }
+
+    fn unchanged(mutation: Mutation, second: &str) -> bool {
+        sent(mutation, second).1.unchanged()
+    }
+
+    /// What the server receives of them.
+    fn received(mutation: Mutation) -> Vec<Result<Vec<u8>, String>> {
+        let (server, watch) = sent(mutation, "two");
         assert!(watch.spoiled() && watch.messages(Role::Client) == 3 && watch.messages(Role::Server) == 0);
         assert_eq!(frames(&watch.sent(Role::Client))[2], frame("step", b"six"));
         let mut server = Channel::new(Role::Server, server);
@@ -366,6 +389,8 @@ mod tests {
         assert_eq!(texts(Mutation::Duplicate), ["one", "two", "two", "six"]);
         assert_eq!(texts(Mutation::Swap), ["one", "six", "two"]);
         assert_eq!(texts(Mutation::Replay(1)), ["one", "one", "six"]);
+        assert!(!unchanged(Mutation::Replay(1), "two") && unchanged(Mutation::Replay(1), "one"));
+        assert!(!unchanged(Mutation::Swap, "two") && unchanged(Mutation::Swap, "six"));
         for mutation in [Mutation::Truncate, Mutation::Shorten, Mutation::FlipHeader(0), Mutation::FlipHeader(40)] {
             let got = texts(mutation);
             assert!(got[0] == "one" && got.get(1).is_none_or(|text| text != "two"), "{mutation:?}: {got:?}");

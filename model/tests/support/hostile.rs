@@ -9,10 +9,11 @@ use std::time::Duration;
 
 use fuzzing::link::{Spoil, Watch, pair};
 use model::party::{Caller, ClientOptions, ClientSession, Limits, ModelServer, Outcome, PublicModel, Silent, Terms};
-use model::pool::{PoolSet, Pools};
+use model::pool::{PoolSet, Pools, part_path};
 use model::{Error, Lengths, ModelFiles, Next, Sampler};
 use mpcache::PolicySpec;
 use net::{Channel, Role};
+use protocols::Part;
 
 /// Longer than any session of the tiny model takes on a busy machine: what takes longer hangs.
 const HANG: Duration = Duration::from_secs(120);
@@ -41,6 +42,24 @@ pub(crate) enum Mode {
     Fill,
     /// A generation from a pool.
     Spend,
+    /// The filling of one of the [`PARTS`] of a pool.
+    FillPart(u32),
+    /// A generation from a pool of so many parts.
+    SpendParts,
+}
+
+/// How many parts a pool has that is made in parts.
+pub(crate) const PARTS: u32 = 2;
+
+impl Mode {
+    /// The sessions that must have been before: they fill the pool that this one takes.
+    pub(crate) fn before(self) -> Vec<Mode> {
+        match self {
+            Mode::Spend => vec![Mode::Fill],
+            Mode::SpendParts => (1..=PARTS).map(Mode::FillPart).collect(),
+            Mode::Plain | Mode::Prepared | Mode::Fill | Mode::FillPart(_) => Vec::new(),
+        }
+    }
 }
 
 /// A policy with options that make it choose among the few tokens of the tiny sessions.
@@ -80,7 +99,7 @@ pub(crate) fn run(mode: Mode, policy: &PolicySpec, spoil: Option<Spoil>, dir: &P
     let terms = Arc::new(terms(mode, policy));
     let (client, server, watch) = pair(spoil);
     let context = format!("{mode:?}, {policy}, {spoil:?}");
-    let pools = matches!(mode, Mode::Fill | Mode::Spend).then(|| dir.join("server"));
+    let pools = (!matches!(mode, Mode::Plain | Mode::Prepared)).then(|| dir.join("server"));
     let server = {
         let terms = terms.clone();
         party(move || {
@@ -108,7 +127,11 @@ pub(crate) fn run(mode: Mode, policy: &PolicySpec, spoil: Option<Spoil>, dir: &P
         match mode {
             Mode::Plain | Mode::Prepared => opened.generate(&PROMPT, TOKENS, false, next, &mut Silent),
             Mode::Fill => opened.fill(BOUND, &path, &mut Silent),
-            Mode::Spend => {
+            Mode::FillPart(number) => {
+                let part = Part::new(number, PARTS).expect("a part");
+                opened.fill_part(BOUND, part, &part_path(&path, part), &mut Silent)
+            }
+            Mode::Spend | Mode::SpendParts => {
                 let pool = PoolSet::open(&path, Role::Client)?;
                 opened.spend(pool, &PROMPT, TOKENS, false, next, &mut Silent)
             }
