@@ -104,7 +104,7 @@ fn main() -> Result<(), Error> {
         ("128 quadratic windows, 32 bits (GELU)", FssTable::parabolas(spec(7, 11, 27, 32), f)),
         ("256 quadratic windows, 32 bits (SiLU)", FssTable::parabolas(spec(8, 11, 26, 32), f)),
         ("1024 linear windows, 50 bits (reciprocal)", FssTable::lines(spec(10, 11, 40, 50), f)),
-        ("32 windows of powers (exp)", FssTable::power(5, FRAC, 0.5, 21, 49)),
+        ("32 windows of powers (exp)", FssTable::power(5, FRAC, 0.5, [21, 25], 49)),
     ] {
         let [online, offline] =
             timed(|s| fss::prepare(s, &table.shape(), COUNT), |s, made| fss::run(s, &table, &made, &x(s)))?;

@@ -1,9 +1,11 @@
 //! GPT-2: learned positions, pre-norm blocks, one matrix for query, key and value.
 //!
 //! Radford et al., "Language models are unsupervised multitask learners", 2019; weights by the names of
-//! `GPT2LMHeadModel` in [`modeling_gpt2.py`].
-//! The program differs from that one in what is done once, when the weights are loaded: gain and bias of every norm
-//! are folded into the matrix after it, the factor 1/sqrt(head_dim) into the query columns.
+//! `GPT2LMHeadModel` in [`modeling_gpt2.py`]. The program differs from that one in what is done once, when the
+//! weights are loaded: gain and bias of every norm are folded into the matrix after it, the factor 1/sqrt(head_dim)
+//! into the query columns. What is added to the residual stream (embeddings, outputs of attention and MLP) has its
+//! mean taken away. So the stream has none, and its layer norms, which would take it away, are root-mean-square
+//! norms.
 //!
 //! [`modeling_gpt2.py`]: https://github.com/huggingface/transformers/tree/main/src/transformers/models/gpt2
 
@@ -68,8 +70,8 @@ impl<W> Gpt2<W> {
     /// Builds all weights, in the order in which they are used.
     pub(crate) fn load(config: &Gpt2Config, b: &mut Builder<W>) -> Result<Self, Error> {
         let &Gpt2Config { vocab_size, n_positions, n_embd, .. } = config;
-        let wte = b.table("transformer.wte.weight", (vocab_size, n_embd))?;
-        let wpe = b.table("transformer.wpe.weight", (n_positions, n_embd))?;
+        let wte = b.centred_table("transformer.wte.weight", (vocab_size, n_embd))?;
+        let wpe = b.centred_table("transformer.wpe.weight", (n_positions, n_embd))?;
         let h = (0..config.n_layer).map(|i| Block::load(config, i, b)).collect::<Result<_, _>>()?;
         let name = if config.tie_word_embeddings { "transformer.wte" } else { "lm_head" };
         let shape = (n_embd, vocab_size);
@@ -129,7 +131,7 @@ impl<W> Gpt2<W> {
             let Some(out) = out else { return Ok(None) };
             x = out;
         }
-        engine.scope("head", |e| e.scope("norm", |e| e.layer_norm(&x, self.config.layer_norm_epsilon))).map(Some)
+        engine.scope("head", |e| e.scope("norm", |e| e.rms_norm(&x, self.config.layer_norm_epsilon))).map(Some)
     }
 
     /// The matrix from the last hidden state to logits.
@@ -160,7 +162,8 @@ impl<W> Block<W> {
                 if let Some(factor) = query_scale {
                     weight = weight.scale_outputs(e, factor);
                 }
-                Ok(weight)
+                // What no norm comes before writes to the residual stream.
+                Ok(if ln.is_none() { weight.centred() } else { weight })
             })
         };
         Ok(Block {
@@ -188,7 +191,7 @@ impl<W> Block<W> {
     ) -> Result<Option<E::Tensor>, engine::Error> {
         let (n, e) = (x.shape()[0], config.n_embd);
         let x = engine.scope("attention", |engine| {
-            let h = engine.scope("norm", |s| s.layer_norm(x, config.layer_norm_epsilon))?;
+            let h = engine.scope("norm", |s| s.rms_norm(x, config.layer_norm_epsilon))?;
             let qkv = engine.scope("qkv", |s| s.linear(&h, &self.attn_c_attn))?;
             let q = qkv.slice(1, 0..e).reshape(&[n, config.n_head, e / config.n_head]);
             let (k, v) = (qkv.slice(1, e..2 * e), qkv.slice(1, 2 * e..3 * e));
@@ -198,7 +201,7 @@ impl<W> Block<W> {
         })?;
         let Some(x) = x else { return Ok(None) };
         engine.scope("mlp", |engine| {
-            let h = engine.scope("norm", |s| s.layer_norm(&x, config.layer_norm_epsilon))?;
+            let h = engine.scope("norm", |s| s.rms_norm(&x, config.layer_norm_epsilon))?;
             let h = engine.scope("up", |s| s.linear(&h, &self.mlp_c_fc))?;
             let h = engine.scope("activation", |s| activate(s, config.activation_function, &h))?;
             let out = engine.scope("down", |s| s.linear(&h, &self.mlp_c_proj))?;

@@ -51,6 +51,11 @@ impl<W> Builder<'_, W> {
     pub(crate) fn table(&mut self, name: &str, shape: (usize, usize)) -> Result<W, Error> {
         self.weight(name, shape, |c| Published::stored(c, name, None))
     }
+
+    /// The same, each row less its mean.
+    pub(crate) fn centred_table(&mut self, name: &str, shape: (usize, usize)) -> Result<W, Error> {
+        self.weight(name, shape, |c| Ok(Published::stored(c, name, None)?.centred()))
+    }
 }
 
 /// A weight as published, with what is folded into it.
@@ -60,13 +65,15 @@ pub(crate) struct Published {
     bias: Option<Array1<f32>>,
 }
 
-/// Published matrices side by side, each entry times the gain of its input, and those of the first outputs times a
-/// factor.
+/// Published matrices side by side, each entry less the mean of its input's outputs if they are centred, times the
+/// gain of its input, and those of the first outputs times a factor.
 #[derive(Debug)]
 struct PublishedMatrix {
     /// Their shapes as published agree in the length of a line.
     parts: Vec<Part>,
     order: Order,
+    /// The means of lines, each of which is an input.
+    means: Option<Vec<f32>>,
     gain: Option<Array1<f32>>,
     /// How many outputs are scaled, and by what.
     scaled: Option<(usize, f32)>,
@@ -94,7 +101,10 @@ impl Published {
     /// The tensor `name`, published as (inputs, outputs).
     pub(crate) fn stored(c: &Checkpoint, name: &str, bias: Option<Array1<f32>>) -> Result<Self, CheckpointError> {
         let parts = vec![Part::find(c, name)?];
-        Ok(Published { matrix: PublishedMatrix { parts, order: Order::Rows, gain: None, scaled: None }, bias })
+        Ok(Published {
+            matrix: PublishedMatrix { parts, order: Order::Rows, means: None, gain: None, scaled: None },
+            bias,
+        })
     }
 
     /// Published linear layers (outputs, inputs), with or without biases, side by side as one matrix.
@@ -110,7 +120,34 @@ impl Published {
             Ok(biases.into_iter().flatten().collect())
         };
         let bias = if biased { Some(bias()?) } else { None };
-        Ok(Published { matrix: PublishedMatrix { parts, order: Order::Columns, gain: None, scaled: None }, bias })
+        let matrix = PublishedMatrix { parts, order: Order::Columns, means: None, gain: None, scaled: None };
+        Ok(Published { matrix, bias })
+    }
+
+    /// The weight whose outputs have the mean 0 for every input: W (1 - 1/n) and b (1 - 1/n), where 1/n stands for
+    /// the matrix that averages n outputs. A layer norm takes the mean away from what it is given. Where nothing else
+    /// reads the sum of such outputs, the norm therefore finds none to take away, and is a root-mean-square norm.
+    ///
+    /// # Panics
+    /// If the weight is not published as (inputs, outputs).
+    pub(crate) fn centred(mut self) -> Self {
+        assert_eq!(self.matrix.order, Order::Rows, "the outputs of an input lie together");
+        let (inputs, outputs) = self.matrix.shape();
+        let mean = |entries: &[f32]| {
+            let sum: f64 = entries.iter().map(|&w| f64::from(w)).sum();
+            (sum / entries.len().max(1) as f64) as f32
+        };
+        let of_line = |line: usize| {
+            let mut entries = vec![0f32; outputs];
+            self.matrix.stored(line, 0, &mut entries);
+            mean(&entries)
+        };
+        self.matrix.means = Some((0..inputs).into_par_iter().map(of_line).collect());
+        if let Some(bias) = &mut self.bias {
+            let mean = mean(bias.as_slice().expect("a vector is contiguous"));
+            bias.iter_mut().for_each(|b| *b -= mean);
+        }
+        self
     }
 
     /// The weight after a norm with `gain` g and `shift` beta: for x' = g x + beta,
@@ -201,6 +238,9 @@ impl MatrixSource for PublishedMatrix {
 
     fn read(&self, line: usize, from: usize, out: &mut [f32]) {
         self.stored(line, from, out);
+        if let Some(means) = &self.means {
+            out.iter_mut().for_each(|w| *w -= means[line]);
+        }
         match (&self.gain, self.order) {
             (Some(gain), Order::Rows) => out.iter_mut().for_each(|w| *w *= gain[line]),
             (Some(gain), Order::Columns) => {

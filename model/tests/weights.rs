@@ -83,7 +83,25 @@ fn gpt2_is_folded_as_in_memory() {
     bias.slice_mut(s![..config.n_embd]).mapv_inplace(|b| b * factor);
     compare(&model, "transformer.h.1.attn.c_attn.weight", &attention, Some(&bias));
     let (down, bias) = part("mlp.c_proj");
-    compare(&model, "transformer.h.1.mlp.c_proj.weight", &down, Some(&bias));
+    // What is added to the residual stream has no mean: that of a row's entries is taken away, in f64.
+    let mean = |entries: &mut dyn Iterator<Item = &f32>, n: usize| {
+        (entries.map(|&w| f64::from(w)).sum::<f64>() / n as f64) as f32
+    };
+    let centred = |mut matrix: Array2<f32>| {
+        for mut row in matrix.rows_mut() {
+            let mean = mean(&mut row.iter(), row.len());
+            row.mapv_inplace(|w| w - mean);
+        }
+        matrix
+    };
+    let bias_mean = mean(&mut bias.iter(), bias.len());
+    compare(&model, "transformer.h.1.mlp.c_proj.weight", &centred(down), Some(&bias.mapv(|b| b - bias_mean)));
+    let (output, bias) = part("attn.c_proj");
+    let bias_mean = mean(&mut bias.iter(), bias.len());
+    compare(&model, "transformer.h.1.attn.c_proj.weight", &centred(output), Some(&bias.mapv(|b| b - bias_mean)));
+    for name in ["transformer.wte.weight", "transformer.wpe.weight"] {
+        compare(&model, name, &centred(c.matrix(name).expect("a table")), None);
+    }
     let head = c.matrix("transformer.wte.weight").expect("a table").reversed_axes();
     let (head, bias) = folded(head, None, "transformer.ln_f");
     compare(&model, "lm_head.weight", &head, Some(&bias));

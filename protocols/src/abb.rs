@@ -112,6 +112,10 @@ pub trait Abb: 'static {
     /// Which kind of table [`Evaluate`](crate::ops::evaluate::Evaluate) uses in this box.
     fn evaluation(&self) -> Evaluation;
 
+    /// Whether this box evaluates a function in a form that takes `flows` fewer online, and for which each party
+    /// expands `leaves` leaves of keys more: [`Options::flows_cost_more`](crate::Options::flows_cost_more).
+    fn flows_cost_more(&self, flows: u32, leaves: u64) -> bool;
+
     /// States that |x| < 2^`bits` for words modulo 2^64. A box that sees its values checks the bound; the others
     /// cannot.
     fn expect_below(&mut self, x: &Self::Words, bits: u32) -> Result<(), Error> {

@@ -4,6 +4,8 @@
 //! of its functions: between two parties an overflow is invisible, while here it is an [`engine::Error::Range`] that
 //! gives the operation's path.
 
+use std::time::Duration;
+
 use ndarray::{ArrayD, Dimension, IxDyn, Zip};
 use net::Role;
 
@@ -12,6 +14,7 @@ use crate::form::Values;
 use crate::operation::Operation;
 use crate::ops::cached::{Axis, Operand};
 use crate::ops::matmul::Matmul;
+use crate::options::flows_cost_more;
 use crate::twin::Twin;
 use crate::{Error, Evaluation};
 
@@ -27,6 +30,9 @@ pub struct Clear {
 }
 
 type W = ArrayD<u64>;
+
+/// Round trip of the links over which a box in the clear decides as the parties do.
+const LINK_OF_TWINS: Duration = Duration::from_millis(4);
 
 impl Clear {
     /// A box at the root of the operation path.
@@ -104,6 +110,10 @@ impl Abb for Clear {
 
     fn evaluation(&self) -> Evaluation {
         self.evaluation
+    }
+
+    fn flows_cost_more(&self, flows: u32, leaves: u64) -> bool {
+        self.evaluation == Evaluation::Masked && flows_cost_more(LINK_OF_TWINS, flows, leaves)
     }
 
     fn expect_below(&mut self, x: &W, bits: u32) -> Result<(), Error> {

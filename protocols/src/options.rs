@@ -29,6 +29,15 @@ pub enum Masks {
     Sent,
 }
 
+/// What a leaf of a key takes online, in nanoseconds, its product with a table included. It only decides between
+/// forms of a protocol, so it need not be exact; both parties must have the same.
+const LEAF_NANOSECONDS: u64 = 5;
+
+/// Whether `flows` take longer than `leaves` over a link with this `round_trip`.
+pub(crate) fn flows_cost_more(round_trip: Duration, flows: u32, leaves: u64) -> bool {
+    u128::from(LEAF_NANOSECONDS.saturating_mul(leaves)) < u128::from(flows) * (round_trip / 2).as_nanos()
+}
+
 /// Public choices of a session. Both parties state the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
@@ -77,6 +86,11 @@ impl Options {
         } else {
             Evaluation::Activations
         }
+    }
+
+    /// Whether a two-phase session evaluates so that it takes `flows` fewer and expands `leaves` leaves of keys more.
+    pub fn flows_cost_more(&self, flows: u32, leaves: u64) -> bool {
+        self.preprocess && flows_cost_more(self.link.round_trip, flows, leaves)
     }
 
     /// Whether the link is slower than 1 Gbit/s. Flows and online bytes then outweigh other costs.

@@ -305,4 +305,8 @@ impl Abb for Planner {
     fn evaluation(&self) -> Evaluation {
         self.options.evaluation()
     }
+
+    fn flows_cost_more(&self, flows: u32, leaves: u64) -> bool {
+        self.options.flows_cost_more(flows, leaves)
+    }
 }

@@ -125,4 +125,8 @@ impl Abb for TwoParty {
     fn evaluation(&self) -> Evaluation {
         self.session.options().evaluation()
     }
+
+    fn flows_cost_more(&self, flows: u32, leaves: u64) -> bool {
+        self.session.options().flows_cost_more(flows, leaves)
+    }
 }

@@ -43,11 +43,49 @@ impl Expander {
     /// above the width are arbitrary. Panics if a length or the lane is not the shape's.
     pub fn expand<L: Lane>(&mut self, key: &[u64], out: &mut [L]) {
         assert_eq!((L::WORDS, out.len()), (self.shape.words, self.shape.values()), "the leaves' words");
-        let sign = match self.role {
+        let sign = self.sign();
+        self.grow(key, L::words(out, sign));
+    }
+
+    /// The same for the leaves `first`, `first` + 1, .., after the last of which comes leaf 0 again: as many as `out`
+    /// has room for. Few leaves take little time, and which ones they are is public. Panics if a length or the lane
+    /// is not the shape's.
+    pub fn expand_part<L: Lane>(&mut self, key: &[u64], first: usize, out: &mut [L]) {
+        let DpfShape { depth, words, .. } = self.shape;
+        let (top, sign, leaves) = (self.shape.top(), self.sign(), out.len() / words);
+        assert!(L::WORDS == words && out.len() == leaves * words && first >> depth == 0, "words of leaves");
+        if 2 * leaves > 1 << depth {
+            let mut all = vec![L::default(); self.shape.values()];
+            self.grow(key, L::words(&mut all, sign));
+            all.rotate_left(first * words);
+            out.copy_from_slice(&all[..out.len()]);
+            return;
+        }
+        // Subtrees of 2^below leaves, from their roots on.
+        let below = leaves.next_power_of_two().ilog2().min(depth - top);
+        let (start, run, above) = (first & ((1 << below) - 1), 1 << below, depth - below);
+        let roots = (start + leaves).div_ceil(run);
+        let (head, corrections, last) = self.read(key);
+        let hash = &self.hash.as_ref().expect("the key was read").1;
+        for (i, node) in self.nodes[0][..roots].iter_mut().enumerate() {
+            let at = ((first >> below) + i) & ((1 << above) - 1);
+            *node = block(&head[2 * (at >> (above - top))..]);
+            for (level, correction) in (top..above).zip(corrections.chunks_exact(2)) {
+                *node = hash.child(*node, block(correction), at >> (above - 1 - level) & 1 == 1);
+            }
+        }
+        let mut part = vec![L::default(); roots * run * words];
+        let [here, next] = self.nodes.each_mut().map(|nodes| &mut nodes[..roots * run]);
+        hash.expand([here, next], roots, &corrections[2 * (above - top) as usize..], last, L::words(&mut part, sign));
+        out.copy_from_slice(&part[start * words..][..out.len()]);
+    }
+
+    /// All ones if this party's shares are negated.
+    fn sign(&self) -> u64 {
+        match self.role {
             Role::Server => 0,
             Role::Client => u64::MAX,
-        };
-        self.grow(key, L::words(out, sign));
+        }
     }
 
     /// This party's shares of all leaves by exclusive-or, as words of 64 bits, two for each leaf
@@ -57,25 +95,71 @@ impl Expander {
         self.grow(key, Words::Xor(out));
     }
 
-    fn grow(&mut self, key: &[u64], out: Words<'_>) {
-        let shape = self.shape;
-        assert_eq!(key.len(), shape.key_words(), "a key");
-        let (head, corrections) = key.split_at(shape.head());
-        let cipher = block(head);
-        let (_, hash) = match &mut self.hash {
-            Some(hash) if hash.0 == cipher => &*hash,
-            other => &*other.insert((cipher, Permutation::new(Kernels::Detected.simd(), cipher))),
-        };
-        let [here, next] = &mut self.nodes;
-        let size = 1 << shape.top();
-        here[..size].iter_mut().zip(head[2..].chunks_exact(2)).for_each(|(node, words)| *node = block(words));
+    /// The nodes of level [`DpfShape::top`], the corrections of the levels below, and the last one. The hash becomes
+    /// that of the key.
+    fn read<'k>(&mut self, key: &'k [u64]) -> (&'k [u64], &'k [u64], Block) {
+        assert_eq!(key.len(), self.shape.key_words(), "a key");
+        let (head, corrections) = key.split_at(self.shape.head());
+        let (cipher, nodes) = head.split_at(2);
+        let cipher = block(cipher);
+        if self.hash.as_ref().is_none_or(|(last, _)| *last != cipher) {
+            self.hash = Some((cipher, Permutation::new(Kernels::Detected.simd(), cipher)));
+        }
         let (corrections, last) = corrections.split_at(corrections.len() - 2);
-        hash.expand([here, next], size, corrections, block(last), out);
+        (nodes, corrections, block(last))
+    }
+
+    fn grow(&mut self, key: &[u64], out: Words<'_>) {
+        let (head, corrections, last) = self.read(key);
+        let hash = &self.hash.as_ref().expect("the key was read").1;
+        let [here, next] = &mut self.nodes;
+        let size = 1 << self.shape.top();
+        here[..size].iter_mut().zip(head.chunks_exact(2)).for_each(|(node, words)| *node = block(words));
+        hash.expand([here, next], size, corrections, last, out);
     }
 }
 
 impl std::fmt::Debug for Expander {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Expander({:?})", self.shape)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mix(i: usize) -> u64 {
+        (i as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(23) ^ i as u64
+    }
+
+    /// Any words are a key as far as expanding goes.
+    fn check<L: Lane + PartialEq + std::fmt::Debug>(depth: u32) {
+        let shape = DpfShape::new(depth, L::WORDS, 32).expect("a shape");
+        let key: Vec<u64> = (0..shape.key_words()).map(mix).collect();
+        for role in [Role::Client, Role::Server] {
+            let mut expander = Expander::new(shape, role);
+            let mut all = vec![L::default(); shape.values()];
+            expander.expand(&key, &mut all);
+            let leaves = 1 << depth;
+            for count in [1, 2, 3, 7, 8, 11, 12, leaves / 2, leaves].into_iter().filter(|&count| count <= leaves) {
+                for first in (0..leaves).step_by(1 + leaves / 37).chain([leaves - 1]) {
+                    let mut part = vec![L::default(); count * L::WORDS];
+                    expander.expand_part(&key, first, &mut part);
+                    for (i, leaf) in part.chunks_exact(L::WORDS).enumerate() {
+                        let at = (first + i) % leaves * L::WORDS;
+                        assert_eq!(leaf, &all[at..at + L::WORDS], "depth {depth}, {count} leaves from {first}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn parts_are_those_of_the_whole() {
+        for depth in [1, 2, 3, 4, 5, 7, 9, 10] {
+            check::<u64>(depth);
+            check::<u32>(depth);
+        }
     }
 }

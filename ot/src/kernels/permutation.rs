@@ -68,7 +68,6 @@ impl Permutation {
     }
 
     /// `out[i] = H(nodes[i])`, the hash of [`crate::ggm::half`], for as many nodes.
-    #[cfg(any(test, feature = "probe"))]
     pub(crate) fn tree_hash(&self, nodes: &[Block], out: &mut [Block]) {
         debug_assert_eq!(nodes.len(), out.len());
         match self {
@@ -102,6 +101,13 @@ impl Permutation {
             Permutation::Portable(pi) => leaves::sums(nodes, lanes, |x, out| portable::tree_hash(pi, x, out)),
             Permutation::Simd(simd, pi) => simd.sums(pi, nodes, lanes),
         }
+    }
+
+    /// The left or the right child of a node of a point function, if `right`.
+    pub(crate) fn child(&self, node: Block, correction: Block, right: bool) -> Block {
+        let mut hash = [Block::ZERO];
+        self.tree_hash(&[node], &mut hash);
+        half::children(node, hash[0] ^ correction.times(node.lsb()))[usize::from(right)]
     }
 
     /// Grows the first `size` of `nodes`, a power of two, to the next level of a point function, in place if there is

@@ -6,11 +6,15 @@
 //!
 //! **Range.** t in [-[`EXP_MARGIN`], [`EXP_END`]) -> [0, e^[`EXP_MARGIN`]]. **Error.** At most [`MAX_EXP_ERROR`];
 //! other inputs give garbage below the same bound. **Revealed.** Nothing. *Cost.* One evaluation and one truncation.
+//!
+//! On masked inputs windows cost little, so there is a table of all differences of scores, too: [`exp_to_zero`] is 0
+//! where e^-t is next to nothing. It takes no comparison, and its ring leaves so many bits to spare that rounding
+//! sends nothing.
 
 use crate::abb::Abb;
 use crate::functions::fit::kept;
 use crate::ops::evaluate::{Evaluate, Function};
-use crate::ops::fss::table::{FssTable, POWER_FRAC, exp_minus};
+use crate::ops::fss::table::{FssTable, exp_minus};
 use crate::ops::lookup::Table;
 use crate::ops::truncate::Truncation;
 use crate::{Error, Evaluation, FRAC};
@@ -73,14 +77,34 @@ impl Table for ExpTable {
 
 /// With 4 bits, 14 windows of width 1 would not reach [`EXP_END`].
 const MASKED_INDEX_BITS: u32 = 5;
-const MASKED_OUT_FRAC: u32 = COEFFICIENT_FRAC + POWER_FRAC;
+const MASKED_FRACS: [u32; 2] = [COEFFICIENT_FRAC, 25];
+const MASKED_OUT_FRAC: u32 = MASKED_FRACS[0] + MASKED_FRACS[1];
+
+/// Where the range of [`exp_to_zero`] ends: two windows of width 1 below 2^10.
+pub const WHOLE_RANGE: f64 = 1022.0 - EXP_MARGIN;
+
+/// Largest absolute error of [`exp_to_zero`]: that of the coefficients, a unit of a power times e^(5/2), and the last
+/// rounding.
+pub const MAX_WHOLE_ERROR: f64 = 1.2e-5;
+
+const WHOLE_INDEX_BITS: u32 = 10;
+/// From here on there are zeros: e^-16.5 is a fiftieth of a unit in the last place.
+const WHOLE_END: u32 = 17;
+/// Fractional bits of coefficients and powers.
+const WHOLE_FRACS: [u32; 2] = [17, 22];
+
+/// Bits of the ring of [`exp_to_zero`]: those that a ring of 64 has left after rounding.
+pub const WHOLE_WIDTH: u32 = 64 - (WHOLE_FRACS[0] + WHOLE_FRACS[1] - FRAC);
+
+/// The most entries of one call that are evaluated by [`exp_to_zero`] where both ways are open. An entry saves 44
+/// bytes online and takes 165 more to prepare, and the call saves four flows. So it is for passes of a few tokens.
+pub const MOST_WHOLE: usize = 1 << 16;
 
 fn fit(evaluation: Evaluation) -> Function {
     match evaluation {
         Evaluation::Lookup | Evaluation::Activations => Function::lookup(ExpTable, ExpTable::OUT_FRAC),
         Evaluation::Masked => {
-            let (coefficient, width) = (COEFFICIENT_FRAC, MASKED_OUT_FRAC + 3);
-            let table = FssTable::power(MASKED_INDEX_BITS, FRAC, EXP_MARGIN, coefficient, width);
+            let table = FssTable::power(MASKED_INDEX_BITS, FRAC, EXP_MARGIN, MASKED_FRACS, MASKED_OUT_FRAC + 3);
             Function::masked(table, MASKED_OUT_FRAC)
         }
     }
@@ -98,6 +122,21 @@ pub fn exp_negative<B: Abb>(b: &mut B, t: &B::Words, out: u32) -> Result<B::Word
     })
 }
 
+/// e^-t entrywise for t in [-[`EXP_MARGIN`], [`WHOLE_RANGE`]), or 0 where that is less than e^-16.5. It takes words
+/// modulo 2^28 at least and returns words modulo 2^[`WHOLE_WIDTH`]. Only boxes that evaluate on masked inputs have
+/// it.
+pub fn exp_to_zero<B: Abb>(b: &mut B, t: &B::Words) -> Result<B::Words, Error> {
+    b.scope("exp", |b| {
+        let x = b.add_public(t, (EXP_MARGIN * (1u64 << FRAC) as f64) as u64);
+        let exp = kept("exp to zero", Evaluation::Masked, &[], || {
+            let table = FssTable::decay(WHOLE_INDEX_BITS, FRAC, EXP_MARGIN, WHOLE_END, WHOLE_FRACS, 64);
+            Function::masked(table, WHOLE_FRACS[0] + WHOLE_FRACS[1])
+        });
+        let y = b.apply(Evaluate { function: &exp }, &x)?;
+        b.apply(Truncation { width: 64, shift: exp.out_frac() - FRAC, out: WHOLE_WIDTH }, &y)
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -112,5 +151,21 @@ mod tests {
             println!("exp, {evaluate:?}: {error:.2e}");
             assert!(error < MAX_EXP_ERROR, "{error}");
         }
+    }
+
+    #[test]
+    fn error_over_all_differences_of_scores() {
+        let apply = |x: &[f64]| clear_map(Evaluation::Masked, x, exp_to_zero);
+        let near = worst(-EXP_MARGIN, 20.0, 400_000, apply, |t| (-t).exp());
+        let far = worst(20.0, WHOLE_RANGE - 1e-5, 100_000, apply, |t| (-t).exp());
+        println!("exp to zero: {near:.2e}, {far:.2e}");
+        assert!(near < MAX_WHOLE_ERROR && far < 0.5 / (1u64 << FRAC) as f64, "{near} {far}");
+    }
+
+    #[test]
+    fn a_difference_beyond_the_range_is_refused() {
+        let x = crate::functions::testing::fixed(&[WHOLE_RANGE]);
+        let refused = exp_to_zero(&mut crate::Clear::evaluating(Evaluation::Masked), &x);
+        assert!(matches!(&refused, Err(Error::Engine(engine::Error::Range { .. }))), "{refused:?}");
     }
 }

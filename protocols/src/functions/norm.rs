@@ -57,9 +57,9 @@ fn scale_to_unit<B: Abb>(b: &mut B, d: &B::Words, eps: f32) -> Result<B::Words, 
     let smallest = smallest_square(n, eps);
     let q = b.apply(SumSquares { width: 64 }, &d)?;
     let q = b.add_public(&q, smallest);
-    let scale = rsqrt(b, &q, n, smallest)?;
     // |d| sqrt(n) / sqrt(sum d^2) <= sqrt(n).
     let width = ring_for((n as f64).sqrt(), FRAC + RSQRT_FRAC);
+    let scale = rsqrt(b, &q, n, smallest, width)?;
     let y = b.apply(MulRows { width }, (&d, &scale))?;
     let y = b.apply(Truncation { width, shift: RSQRT_FRAC, out: 64 }, &y)?;
     Ok(y.reshape(&shape))
@@ -68,19 +68,19 @@ fn scale_to_unit<B: Abb>(b: &mut B, d: &B::Words, eps: f32) -> Result<B::Words, 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Clear;
     use crate::functions::testing::{real, shaped};
+    use crate::{Clear, Evaluation};
     use rand::rngs::StdRng;
     use rand::{RngExt, SeedableRng};
 
     const EPS: f32 = 1e-5;
 
     /// Largest error of either norm over sqrt(n) on the rows, less what the mean's resolution explains.
-    fn worst(rows: &[Vec<f64>]) -> (f64, f64) {
+    fn worst(evaluation: Evaluation, rows: &[Vec<f64>]) -> (f64, f64) {
         let n = rows[0].len();
         let words = shaped(&rows.concat(), &[rows.len(), n]);
-        let layer = layer_norm(&mut Clear::new(), &words, EPS).unwrap();
-        let rms = rms_norm(&mut Clear::new(), &words, EPS).unwrap();
+        let layer = layer_norm(&mut Clear::evaluating(evaluation), &words, EPS).unwrap();
+        let rms = rms_norm(&mut Clear::evaluating(evaluation), &words, EPS).unwrap();
         assert_eq!(layer.shape(), [rows.len(), n]);
         let (mut errors, eps) = ((0f64, 0f64), f64::from(EPS));
         for (i, row) in words.outer_iter().enumerate() {
@@ -109,8 +109,11 @@ mod tests {
                 let flat = |rng: &mut StdRng| (0..n).map(|_| rng.random_range(-scale..scale)).collect::<Vec<_>>();
                 let mut spike = vec![scale / 300.0; n];
                 spike[n / 2] = scale;
-                let (layer, rms) = worst(&[flat(&mut rng), flat(&mut rng), spike]);
-                largest = (largest.0.max(layer), largest.1.max(rms));
+                let rows = [flat(&mut rng), flat(&mut rng), spike];
+                for evaluation in [Evaluation::Lookup, Evaluation::Masked] {
+                    let (layer, rms) = worst(evaluation, &rows);
+                    largest = (largest.0.max(layer), largest.1.max(rms));
+                }
             }
         }
         println!("layer norm: {:.2e}, rms norm: {:.2e}", largest.0, largest.1);

@@ -4,7 +4,11 @@
 //! [`max`](super::max)). Masked entries are public, so they are cut out at the start and put back as zeros: they cost
 //! nothing. Terms with m - x above [`CUT`] are below a seventh of a unit in the last place and are set to zero.
 //!
-//! **Range.** That of [`max`](super::max), about |x| < 2^9, and up to [`MAX_SOFTMAX_COLUMNS`] columns -> [0, 1].
+//! **Two forms of the terms.** Look-up and long rows compare m - x with the cut and mux; where keys are prepared, one
+//! table serves all differences ([`exp_to_zero`]).
+//!
+//! **Range.** That of [`max`](super::max), about |x| < 2^9, with entries of a row less than [`WHOLE_RANGE`] apart in
+//! the second form, and up to [`MAX_SOFTMAX_COLUMNS`] columns -> [0, 1].
 //! **Error.** At most [`MAX_SOFTMAX_ERROR`] per entry plus [`MAX_TERM_ERROR`] times the number of visible entries.
 //! **Revealed.** Nothing.
 //!
@@ -28,11 +32,14 @@
 //! There the random roundings of two parties add up to a root again. Those of the clear box may all go one way: 3
 //! units for each of 98304 entries instead of 2 2/3.
 //!
-//! *Cost.* Per visible entry: one place in the search of the maximum, one coarse comparison, one evaluation of the
-//! exponential, two truncations, one multiplexer, one product with its row's word. Per row: one reciprocal.
+//! *Cost.* Per visible entry: one place in the search of the maximum, one evaluation of the exponential, one
+//! truncation, one product with its row's word; in the first form also a coarse comparison, a truncation and a
+//! multiplexer. Per row: one reciprocal.
 
 use crate::abb::Abb;
-use crate::functions::exp::{EXP_END, exp_negative};
+#[cfg(doc)]
+use crate::functions::exp::WHOLE_RANGE;
+use crate::functions::exp::{EXP_END, MOST_WHOLE, WHOLE_WIDTH, exp_negative, exp_to_zero};
 use crate::functions::max::{MAX_WIDTH, max_ragged};
 use crate::functions::reciprocal::reciprocal;
 use crate::functions::ring_for;
@@ -42,10 +49,13 @@ use crate::ops::mux::Choose;
 use crate::ops::mux::Select;
 use crate::ops::truncate::Truncation;
 use crate::words::Words;
-use crate::{Error, FRAC, Indices, Lengths, Tensor};
+use crate::{Error, Evaluation, FRAC, Indices, Lengths, Tensor};
 
 /// Largest absolute error of a probability, besides [`MAX_TERM_ERROR`] for each visible entry of the row.
 pub const MAX_SOFTMAX_ERROR: f64 = 1e-5;
+
+/// The same where keys are prepared.
+pub const MAX_MASKED_SOFTMAX_ERROR: f64 = 5e-5;
 
 /// Rounding of one term of the sum: half a unit in the last place, or a whole unit between two parties, which round
 /// either way. Many equally small terms next to a large one add up.
@@ -101,14 +111,11 @@ pub fn softmax<B: Abb>(b: &mut B, x: &B::Words, visible: &[usize]) -> Result<B::
         // e <= e^(1/2), a row's e / sum <= 1 up to the reciprocal's error.
         let rounding = rounding(longest);
         let width = rounding.width;
-        let coarse = t.drop_low(DROPPED, MAX_WIDTH);
-        let far = b
-            .apply(AtLeast { thresholds: &[(CUT / UNIT) as i64], width: MAX_WIDTH - DROPPED }, &coarse)?
-            .reshape(&[seen.len()]);
-        let near = b.not(&far);
-        let [near] = b.apply(Choose, &near)?;
-        let e = exp_negative(b, &t, width)?;
-        let e = b.apply(Select { width }, (near, &e))?;
+        let e = if b.evaluation() == Evaluation::Masked && width == WHOLE_WIDTH && seen.len() <= MOST_WHOLE {
+            exp_to_zero(b, &t)?
+        } else {
+            near_terms(b, &t, width)?
+        };
 
         let sums = e.place(&lengths.padded(longest), rows * longest).reshape(&[rows, longest]).sum_last();
         let inverse = reciprocal(b, &sums, longest, width, rounding.shift)?;
@@ -119,6 +126,18 @@ pub fn softmax<B: Abb>(b: &mut B, x: &B::Words, visible: &[usize]) -> Result<B::
         let p = b.apply(rounding, &p)?;
         Ok(p.place(&seen, rows * columns).reshape(&shape))
     })
+}
+
+/// e^-t modulo 2^`width` where t is below [`CUT`], and 0 elsewhere.
+fn near_terms<B: Abb>(b: &mut B, t: &B::Words, width: u32) -> Result<B::Words, Error> {
+    let coarse = t.drop_low(DROPPED, MAX_WIDTH);
+    let far = b
+        .apply(AtLeast { thresholds: &[(CUT / UNIT) as i64], width: MAX_WIDTH - DROPPED }, &coarse)?
+        .reshape(&[t.len()]);
+    let near = b.not(&far);
+    let [near] = b.apply(Choose, &near)?;
+    let e = exp_negative(b, t, width)?;
+    b.apply(Select { width }, (near, &e))
 }
 
 /// Brings a probability of rows of up to `longest` to [`FRAC`] fractional bits. Its
@@ -170,11 +189,21 @@ mod tests {
 
     /// Largest error, minus that of the terms, on (batch, rows, columns) with scores from `score`. Masked entries
     /// must be exactly 0.
-    fn worst(batch: usize, visible: &[usize], columns: usize, mut score: impl FnMut(usize) -> f64) -> f64 {
+    fn worst(batch: usize, visible: &[usize], columns: usize, score: impl FnMut(usize) -> f64) -> f64 {
+        worst_by(Evaluation::Lookup, batch, visible, columns, score)
+    }
+
+    fn worst_by(
+        evaluation: Evaluation,
+        batch: usize,
+        visible: &[usize],
+        columns: usize,
+        mut score: impl FnMut(usize) -> f64,
+    ) -> f64 {
         let shape = [batch, visible.len(), columns];
         let x: Vec<f64> = (0..shape.iter().product()).map(|i| score(i % columns)).collect();
         let words = shaped(&x, &shape);
-        let got = softmax(&mut Clear::new(), &words, visible).unwrap();
+        let got = softmax(&mut Clear::evaluating(evaluation), &words, visible).unwrap();
         assert_eq!(got.shape(), shape);
         let mut error = 0f64;
         for h in 0..batch {
@@ -209,6 +238,26 @@ mod tests {
         }
         println!("softmax: {largest:.2e}");
         assert!(largest < MAX_SOFTMAX_ERROR, "{largest}");
+    }
+
+    /// The terms and the reciprocal have larger errors where tables serve their whole range.
+    #[test]
+    fn error_on_masked_inputs() {
+        let mut rng = StdRng::seed_from_u64(8);
+        let mut largest = 0f64;
+        let mut worst = |visible: &[usize], columns: usize, score: &mut dyn FnMut(usize) -> f64| {
+            largest = largest.max(worst_by(Evaluation::Masked, 2, visible, columns, score));
+        };
+        for spread in [0.0, 0.01, 1.0, 10.0, 40.0, 500.0] {
+            let mut score = |_: usize| if spread == 0.0 { 3.0 } else { rng.random_range(-spread..spread) };
+            worst(&[1, 2, 9, 10], 10, &mut score);
+            worst(&[17, 150, 151, 1024], 1024, &mut score);
+        }
+        for tenth in 0..200 {
+            worst(&[300], 300, &mut |j| if j == 5 { f64::from(tenth) / 10.0 } else { 0.0 });
+        }
+        println!("softmax on masked inputs: {largest:.2e}");
+        assert!(largest < MAX_MASKED_SOFTMAX_ERROR, "{largest}");
     }
 
     /// Every entry of a flat row is 1 / n but for its rounding. In no row does the worst case of the bound occur, but

@@ -2,15 +2,16 @@
 //!
 //! **Functionality.** Shares of x -> shares of f(x) modulo the ring of the result.
 //!
-//! **Source.** A [`Function`] holds its table for one of two protocols: [`lookup`], which is direct, or [`fss`],
-//! which is prepared. The options of a session decide which one it uses ([`Options::evaluation`]); the choice is made
-//! when the table is fitted.
+//! **Source.** A [`Function`] holds its table for one of three protocols: [`lookup`], which is direct, and [`fss`]
+//! and [`ladder`](fss::ladder), which are prepared. The options of a session decide which one it uses
+//! ([`Options::evaluation`]); the choice is made when the table is fitted.
 //!
 //! **Range.** That of the table; other inputs give garbage, which the caller muxes away. **Error.** That of the
 //! table. **Revealed.** Nothing.
 
 use crate::Shape;
 use crate::operation::prelude::*;
+use crate::ops::fss::ladder::{self, Ladder};
 use crate::ops::fss::table::{FssShape, FssTable};
 use crate::ops::lookup::Table;
 use crate::ops::{fss, lookup};
@@ -30,6 +31,8 @@ enum Method {
     Lookup(Box<dyn Table + Send>),
     /// By FSS keys, on masked inputs.
     Masked(FssTable),
+    /// By FSS keys for several tables, on masked inputs.
+    Ladder(Ladder),
 }
 
 impl Function {
@@ -43,6 +46,11 @@ impl Function {
         Function { method: Method::Masked(table), out_frac }
     }
 
+    /// Evaluated by the tables of a ladder; the result has `out_frac` fractional bits.
+    pub fn ladder(ladder: Ladder, out_frac: u32) -> Self {
+        Function { method: Method::Ladder(ladder), out_frac }
+    }
+
     /// Fractional bits of the result.
     pub fn out_frac(&self) -> u32 {
         self.out_frac
@@ -53,6 +61,16 @@ impl Function {
         match &self.method {
             Method::Lookup(table) => table.out_width(),
             Method::Masked(table) => table.shape().width,
+            Method::Ladder(ladder) => ladder.shape().width,
+        }
+    }
+
+    /// Leaves of keys that each party expands for an entry.
+    pub fn leaves(&self) -> u64 {
+        match &self.method {
+            Method::Lookup(_) => 0,
+            Method::Masked(table) => 1 << table.shape().index_bits,
+            Method::Ladder(ladder) => ladder.shape().leaves(),
         }
     }
 
@@ -60,7 +78,8 @@ impl Function {
     pub fn online_bits(&self) -> u64 {
         let cost = match &self.method {
             Method::Lookup(table) => lookup::cost(&**table, 1 << 10),
-            Method::Masked(table) => fss::run_cost(&table.shape(), 1 << 10),
+            Method::Masked(table) => fss::run_cost(table, 1 << 10),
+            Method::Ladder(ladder) => ladder::run_cost(&ladder.shape(), 1 << 10),
         };
         (8 * cost.total_bytes()) >> 10
     }
@@ -70,6 +89,7 @@ impl Function {
         match &self.method {
             Method::Lookup(table) => looked_up(&**table, v, i),
             Method::Masked(table) => masked(table, v, i),
+            Method::Ladder(ladder) => climbed(ladder, v, i),
         }
     }
 }
@@ -110,6 +130,13 @@ fn masked(table: &FssTable, v: u64, i: usize) -> Option<u64> {
     Some(table.value(rest >> low_bits, rest & mask(low_bits), rho))
 }
 
+/// The same for a ladder.
+fn climbed(ladder: &Ladder, v: u64, i: usize) -> Option<u64> {
+    let low = mask(ladder.shape().low_bits);
+    let rho = |rung: usize| [mixed(v, i), mixed(!v, i)].map(|mixed| mixed >> rung & low);
+    ladder.contains(v).then(|| ladder.value(v, rho))
+}
+
 /// f(x) of every entry.
 #[derive(Clone, Copy)]
 pub struct Evaluate<'f> {
@@ -130,6 +157,7 @@ impl Operation for Evaluate<'_> {
         match &self.function.method {
             Method::Lookup(_) => None,
             Method::Masked(table) => Some(Need::new(table.shape(), shape.iter().product())),
+            Method::Ladder(ladder) => Some(Need::new(ladder.shape(), shape.iter().product())),
         }
     }
 
@@ -137,7 +165,8 @@ impl Operation for Evaluate<'_> {
         let n = shape.iter().product();
         Ok(match &self.function.method {
             Method::Lookup(table) => lookup::cost(&**table, n),
-            Method::Masked(table) => fss::run_cost(&table.shape(), n),
+            Method::Masked(table) => fss::run_cost(table, n),
+            Method::Ladder(ladder) => ladder::run_cost(&ladder.shape(), n),
         })
     }
 
@@ -145,15 +174,25 @@ impl Operation for Evaluate<'_> {
         let values = match &self.function.method {
             Method::Lookup(table) => lookup::evaluate(s, &**table, &flat(x))?,
             Method::Masked(table) => fss::run(s, table, correlations.unwrap_or_default(), &flat(x))?,
+            Method::Ladder(ladder) => ladder::run(s, ladder, correlations.unwrap_or_default(), &flat(x))?,
         };
         Ok(shaped(x.shape(), values))
     }
 
     /// An input outside the table's range can only be garbage. It gives the largest value that a truncation of the
-    /// result still takes, which is wrong enough to be noticed where it is not muxed away.
-    fn twin(&self, _: &mut Twin, x: &ArrayD<u64>) -> Result<ArrayD<u64>, Error> {
+    /// result still takes, which is wrong enough to be noticed where it is not muxed away. A table of all inputs that
+    /// there may be refuses it.
+    fn twin(&self, twin: &mut Twin, x: &ArrayD<u64>) -> Result<ArrayD<u64>, Error> {
         let width = self.function.out_width();
         let garbage = (1u64 << (width - 2)) - 1;
+        if let Method::Masked(table) = &self.function.method
+            && table.is_whole()
+            && let Some((_, &v)) = x.iter().enumerate().find(|&(i, &v)| masked(table, v, i).is_none())
+        {
+            let FssShape { index_bits, low_bits, .. } = table.shape();
+            let end = i128::from((mask(index_bits) - 1) << low_bits);
+            return Err(twin.out_of_range("evaluate", signed(v, index_bits + low_bits + 1).into(), 0, end - 1));
+        }
         let value = |(i, &v)| self.function.value(v, i).map_or(garbage, |v| signed(v, width) as u64);
         Ok(shaped(x.shape(), x.iter().enumerate().map(value).collect()))
     }

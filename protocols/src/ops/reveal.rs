@@ -155,7 +155,7 @@ fn reveal(s: &mut Session, x: &[u64], width: u32, to: Role) -> Result<Option<Vec
         return Ok(None);
     }
     let message = s.channel().recv(STEP, bits::packed_bytes(x.len(), &[width]))?;
-    Ok(Some(added(x, width, &message)?))
+    Ok(Some(added(x, &[width], &message)?))
 }
 
 /// Opens `x` to `to`, rounded at random to a multiple of 2^`drop` away from the share of `to`: see the module. The

@@ -16,6 +16,14 @@
 //! The shares of x' wrap around 2^w exactly if at least one of them has its top bit set. Sharing a b takes **one**
 //! correlated OT of u = o - w + s bits, since wrap counts 2^(w-s) modulo 2^o. With u <= 0 nothing is sent.
 //!
+//! *Prepared.* a is a bit of the server, and b one of the client. Offline, the server draws a bit alpha and the
+//! client a bit beta, and they share alpha beta by a random correlated OT ([`Wrap`]). Online, both open their bits
+//! under these masks at once, a' = a ^ alpha and b' = b ^ beta (Beaver, CRYPTO 1991):
+//!
+//! a b = a b' + (1 - 2 b') (a' beta + (1 - 2 a') alpha beta)
+//!
+//! So a truncation is one exchange of a bit.
+//!
 //! **Range.** |x| < 2^(w-2). Other words give wrong results, but never above [`ceiling`]. **Error.** The sum of
 //! `x_0' >> s` and `x_1' >> s` misses the carry of the low halves, and one is added for it. There is no carry with
 //! probability (x' mod 2^s + 1) / 2^s over the choice of shares. So the result is one of the two neighbours of
@@ -23,22 +31,17 @@
 //! one, every term would be too large by 2^-s on average, and thousands of probabilities that lose three bits would
 //! have a sum well above 1. A multiple of 2^s is exact, and so is all for s = 0.
 //!
-//! **Revealed.** Nothing.
+//! **Revealed.** Nothing. Opened bits are masked by bits that are uniform and mask nothing else.
 
 use net::Role;
-use ot::{Bits, Correlation};
+use ot::Bits;
+use rand::Rng;
 
-use ndarray::ArrayD;
-
-use crate::cost::Cost;
-use crate::form::{Form, Shapes};
-use crate::operation::{Operation, flat, shaped};
-use crate::plans::Plans;
-use crate::session::Session;
-use crate::twin::Twin;
+use crate::operation::prelude::*;
+use crate::ops::BATCH_OTS;
 use crate::wire::cross::{self, Side};
+use crate::wire::opening;
 use crate::words::{mask, signed};
-use crate::{Error, Tensor};
 
 /// A signed truncation with change of ring: from words modulo 2^`width` to words modulo 2^`out`.
 ///
@@ -70,13 +73,22 @@ impl Operation for Truncation {
         x.shape()
     }
 
-    fn cost(&self, shape: &Vec<usize>, _: bool, _: &mut Plans) -> Result<Cost, Error> {
-        Ok(cost(shape.iter().product(), *self))
+    fn correlations(&self, shape: &Vec<usize>, options: &Options) -> Option<Need> {
+        let (n, bits) = (shape.iter().product(), wrap_bits(*self).filter(|_| options.preprocess)?);
+        (n > 0).then(|| Need::new(Wrap { bits }, n))
     }
 
-    fn run(&self, s: &mut Session, x: &ArrayD<u64>, _: Option<&[u64]>) -> Result<ArrayD<u64>, Error> {
+    fn cost(&self, shape: &Vec<usize>, prepared: bool, _: &mut Plans) -> Result<Cost, Error> {
+        let n: usize = shape.iter().product();
+        Ok(if prepared { prepared_cost(n) } else { cost(n, *self) })
+    }
+
+    fn run(&self, s: &mut Session, x: &ArrayD<u64>, correlations: Option<&[u64]>) -> Result<ArrayD<u64>, Error> {
         let mut words = flat(x);
-        truncate(s, &mut words, *self)?;
+        match correlations {
+            Some(wraps) => truncate_by(s, &mut words, *self, |s, tops| prepared(s, tops, wraps))?,
+            None => truncate(s, &mut words, *self)?,
+        }
         Ok(shaped(x.shape(), words))
     }
 
@@ -87,13 +99,118 @@ impl Operation for Truncation {
         Ok(rounded.mapv(|v| signed(v as u64, self.out) as u64))
     }
 
-    fn planned(&self, shape: Vec<usize>) -> <Shapes as Form>::Words {
+    fn planned(&self, shape: Vec<usize>) -> crate::Shape {
         crate::Shape(shape)
     }
 }
 
+/// The server's random bit, the client's, and shares of their product modulo 2^`bits`. A party's word holds its bit,
+/// and above it its share. Unit: a word to truncate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Wrap {
+    /// Bits of the ring of the product, 1..=63.
+    pub bits: u32,
+}
+
+const WRAP: &str = "truncate/wraps";
+const TOPS: &str = "truncate/tops";
+
+impl Wrap {
+    fn products(&self, n: usize) -> ot::Correlation {
+        ot::Correlation::new(n, 1, &[self.bits]).expect("a width of 1..=63")
+    }
+}
+
+impl Correlation for Wrap {
+    fn scope(&self) -> &'static str {
+        "truncations"
+    }
+
+    fn words(&self, _: Role) -> usize {
+        1
+    }
+
+    fn batch(&self) -> usize {
+        BATCH_OTS
+    }
+
+    fn cost(&self, _: &mut Plans, n: usize) -> Result<Cost, Error> {
+        let products = self.products(n);
+        let cost = Cost::free().cots(Role::Server, n).supplies(Role::Server, &products);
+        Ok(cost.message(Role::Server, products.message_bytes()).chooses(Role::Client, &products).offline())
+    }
+
+    fn make(&self, s: &mut Session, n: usize, _: Option<&FixedMatrix>) -> Result<Vec<u64>, Error> {
+        let products = self.products(n);
+        s.offline(|s| {
+            s.reserve(Role::Server, n)?;
+            let (own, shares): (Vec<u64>, Vec<u64>) = match s.role() {
+                Role::Server => {
+                    let keys = s.sender().random(n)?;
+                    let drawn: Vec<u64> = (0..n.div_ceil(64)).map(|_| s.rng().next_u64()).collect();
+                    let own: Vec<u64> = (0..n).map(|i| drawn[i / 64] >> (i % 64) & 1).collect();
+                    let (message, shares) = keys.correlate(&products, &own)?;
+                    s.deliver(WRAP, message)?;
+                    (own, shares)
+                }
+                Role::Client => {
+                    let (own, keys) = s.receiver().random(n)?;
+                    let message = s.channel().recv(WRAP, products.message_bytes())?;
+                    ((0..n).map(|i| own.get(i)).collect(), keys.decorrelate(&products, &message)?)
+                }
+            };
+            Ok(own.iter().zip(shares).map(|(bit, share)| (share & mask(self.bits)) << 1 | bit).collect())
+        })
+    }
+}
+
+/// Shares of a b for the server's bits a and the client's b, of which `own` are this party's, by as many `wraps`.
+fn prepared(s: &mut Session, own: &[u64], wraps: &[u64]) -> Result<Vec<u64>, Error> {
+    assert_eq!(own.len(), wraps.len(), "a correlation for every word");
+    let masked: Vec<u64> = own.iter().zip(wraps).map(|(top, wrap)| (top ^ wrap) & 1).collect();
+    let bytes = bits::packed_bytes(own.len(), &[1]);
+    let message = s.channel().exchange(TOPS, &bits::pack(&masked, &[1]), bytes)?;
+    let theirs = bits::unpack(TOPS, &message, own.len(), &[1])?;
+    let (server, client) = if s.is_server() { (&masked, &theirs) } else { (&theirs, &masked) };
+    let opened: Vec<u64> = server.iter().zip(client).map(|(a, b)| a << 1 | b).collect();
+    opening::note(s, "", &opened, &[2]);
+    let sign = |bit: u64| 1u64.wrapping_sub(bit << 1);
+    let is_server = s.is_server();
+    let items = opened.iter().zip(own).zip(wraps);
+    Ok(items
+        .map(|((opened, own), wrap)| {
+            let (a, b) = (opened >> 1, opened & 1);
+            let product = sign(a).wrapping_mul(sign(b)).wrapping_mul(wrap >> 1);
+            let known = if is_server { own * b } else { sign(b).wrapping_mul(a * (wrap & 1)) };
+            product.wrapping_add(known)
+        })
+        .collect())
+}
+
+/// Cost of [`prepared`] on `n` words.
+fn prepared_cost(n: usize) -> Cost {
+    let bytes = bits::packed_bytes(n, &[1]);
+    Cost::free().exchange(bytes, bytes).work_at_both(Kernel::OpenWord, n)
+}
+
 /// Truncates the shares `x` in place; the result is modulo 2^`how.out`.
 pub fn truncate(s: &mut Session, x: &mut [u64], how: Truncation) -> Result<(), Error> {
+    let n = x.len();
+    truncate_by(s, x, how, |s, tops| match shape(n, how) {
+        None => Ok(Vec::new()),
+        Some(shape) if s.is_server() => cross::one_way(s, &shape, Side::Supply(tops)),
+        Some(shape) => cross::one_way(s, &shape, Side::Choose(&Bits::from_fn(n, |i| tops[i] == 1))),
+    })
+}
+
+/// The same with shares of a b, modulo 2^u at least, that `both` makes of this party's top bits. It is not called if
+/// there is no wrap to correct.
+fn truncate_by(
+    s: &mut Session,
+    x: &mut [u64],
+    how: Truncation,
+    both: impl FnOnce(&mut Session, &[u64]) -> Result<Vec<u64>, Error>,
+) -> Result<(), Error> {
     how.check();
     let Truncation { width, shift, .. } = how;
     let offset = 1u64 << (width - 2);
@@ -103,19 +220,12 @@ pub fn truncate(s: &mut Session, x: &mut [u64], how: Truncation) -> Result<(), E
         x.iter_mut().for_each(|x| *x = x.wrapping_add(offset - carry));
     }
     x.iter_mut().for_each(|x| *x &= mask(width));
-    if let Some(shape) = shape(x.len(), how) {
-        let top = |x: &u64| x >> (width - 1);
-        // Shares of a b. This party's own top bit is its part of a + b.
-        let both = if server {
-            let tops: Vec<u64> = x.iter().map(top).collect();
-            cross::one_way(s, &shape, Side::Supply(&tops))?
-        } else {
-            let tops = Bits::from_fn(x.len(), |i| top(&x[i]) == 1);
-            cross::one_way(s, &shape, Side::Choose(&tops))?
-        };
-        for (x, both) in x.iter_mut().zip(both) {
-            let wrap = top(x).wrapping_sub(both);
-            *x = (*x >> shift).wrapping_sub(wrap << (width - shift));
+    if wrap_bits(how).is_some() {
+        // This party's own top bit is its part of a + b.
+        let tops: Vec<u64> = x.iter().map(|x| x >> (width - 1)).collect();
+        let both = both(s, &tops)?;
+        for ((x, top), both) in x.iter_mut().zip(tops).zip(both) {
+            *x = (*x >> shift).wrapping_sub(top.wrapping_sub(both) << (width - shift));
         }
     } else {
         x.iter_mut().for_each(|x| *x >>= shift);
@@ -144,8 +254,13 @@ pub fn cost(n: usize, how: Truncation) -> Cost {
     shape(n, how).map_or_else(Cost::free, |shape| cross::one_way_cost(&shape))
 }
 
-/// The correlated OTs needed, if any: the wrap counts 2^(width - shift) modulo 2^out.
-fn shape(n: usize, how: Truncation) -> Option<Correlation> {
-    let bits = (how.out + how.shift).checked_sub(how.width).filter(|&bits| bits > 0)?;
-    (n > 0).then(|| Correlation::new(n, 1, &[bits]).expect("a width of 1..=64"))
+/// Bits of the ring in which the wrap counts, which is 2^(width - shift) modulo 2^out; `None` if it does not.
+fn wrap_bits(how: Truncation) -> Option<u32> {
+    (how.out + how.shift).checked_sub(how.width).filter(|&bits| bits > 0)
+}
+
+/// The correlated OTs needed, if any.
+fn shape(n: usize, how: Truncation) -> Option<ot::Correlation> {
+    let bits = wrap_bits(how).filter(|_| n > 0)?;
+    Some(ot::Correlation::new(n, 1, &[bits]).expect("a width of 1..=63"))
 }

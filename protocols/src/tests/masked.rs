@@ -8,7 +8,7 @@ use super::{TWO_PHASES, open, share};
 use crate::audit::deviation;
 use crate::forecast::Forecast;
 use crate::local::Pair;
-use crate::ops::fss::table::{CurveSpec, FACTOR_FRAC, FssShape, FssTable, POWER_FRAC, Payload, factor};
+use crate::ops::fss::table::{CurveSpec, FACTOR_FRAC, FssShape, FssTable, Payload, factor};
 use crate::ops::fss::{Square, threshold};
 use crate::ops::fss::{expanded, prepare, prepare_cost, run, run_cost};
 use crate::words::mask;
@@ -32,7 +32,11 @@ fn parabolas(index_bits: u32, low_bits: u32, out_frac: u32, out_width: u32) -> F
 }
 
 fn power(index_bits: u32, unit: u32) -> FssTable {
-    FssTable::power(index_bits, unit, 0.5, 20, POWER_FRAC + 23)
+    FssTable::power(index_bits, unit, 0.5, [20, 25], 48)
+}
+
+fn decay(index_bits: u32, unit: u32, end: u32) -> FssTable {
+    FssTable::decay(index_bits, unit, 0.5, end, [20, 22], 64)
 }
 
 /// Narrow and wide rings, one and two windows a leaf, the smallest and a large table.
@@ -41,6 +45,7 @@ fn tables() -> Vec<FssTable> {
         .into_iter()
         .chain([parabolas(2, 3, 10, 14), parabolas(7, 11, 27, 32), parabolas(9, 8, 20, 31), parabolas(5, 1, 20, 32)])
         .chain([power(2, 3), power(5, 18), power(4, 24)])
+        .chain([decay(6, 4, 17), decay(10, 18, 17), decay(5, 3, 2)])
         .collect()
 }
 
@@ -65,8 +70,8 @@ fn payload(shape: &FssShape, low: [u64; 2]) -> Vec<u64> {
     match shape.payload {
         Payload::Line => vec![1, low[0] + low[1]],
         Payload::Parabola => vec![1, low[0] + low[1], Square::new(shape.low_bits).value(low)],
-        Payload::Power { unit } => {
-            vec![(factor(low[0], unit) * factor(low[1], unit)) >> (2 * FACTOR_FRAC - POWER_FRAC)]
+        Payload::Power { unit, frac } => {
+            vec![(factor(low[0], unit) * factor(low[1], unit)) >> (2 * FACTOR_FRAC - frac)]
         }
     }
 }
@@ -162,13 +167,17 @@ fn results_are_the_tables_over_the_whole_range() {
 /// Both parties' ledgers against the costs, also for more than one batch.
 #[test]
 fn costs_are_the_ledger() {
-    // A tree of 2^13 leaves: batches of 256.
+    // A tree of 2^13 leaves: batches of 1024.
     let large = parabolas(13, 2, 20, 30);
-    for (options, table, n) in
-        [(TWO_PHASES, &large, 300), (TWO_PHASES, &parabolas(3, 5, 20, 30), 7), (TWO_PHASES, &power(5, 18), 90)]
-            .into_iter()
-            .chain([(Options { ot: ot::CotKind::default(), ..TWO_PHASES }, &lines(6, 5, 20, 40), 33)])
-            .chain([(TWO_PHASES, &large, 0)])
+    for (options, table, n) in [
+        (TWO_PHASES, &large, 1030),
+        (TWO_PHASES, &decay(7, 6, 9), 20),
+        (TWO_PHASES, &parabolas(3, 5, 20, 30), 7),
+        (TWO_PHASES, &power(5, 18), 90),
+    ]
+    .into_iter()
+    .chain([(Options { ot: ot::CotKind::default(), ..TWO_PHASES }, &lines(6, 5, 20, 40), 33)])
+    .chain([(TWO_PHASES, &large, 0)])
     {
         let (shape, x) = (table.shape(), vec![5; n]);
         let mut pair = pair(options);
@@ -183,7 +192,7 @@ fn costs_are_the_ledger() {
         let mut forecast = Forecast::new(options, &mut ledger);
         forecast.play(&prepare_cost(&shape, n), &mut ledger);
         ledger.set_phase(Phase::Decode);
-        forecast.play(&run_cost(&shape, n), &mut ledger);
+        forecast.play(&run_cost(table, n), &mut ledger);
         for role in [Role::Client, Role::Server] {
             let session = pair.party(role).session();
             assert_eq!(session.channel().ledger().untimed(), ledger.untimed(), "{shape:?}, {n}");

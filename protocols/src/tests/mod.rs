@@ -1,12 +1,14 @@
 //! Protocols between two threads, held against naive twins and against their costs.
 
 mod fuzz;
+mod ladder;
 mod masked;
 mod operands;
 mod ops;
 mod reveal;
 mod selection;
 mod stock;
+mod truncate;
 mod view;
 mod work;
 

@@ -11,30 +11,46 @@ pub(crate) const STEP: &str = "reveal";
 
 /// Opens `x` to both parties, who get the values reduced modulo 2^`width`.
 pub fn open(s: &mut Session, x: &[u64], width: u32) -> Result<Vec<u64>, Error> {
+    open_each(s, x, &[width])
+}
+
+/// Opens `x` to both parties, who get the values reduced modulo 2^w for the w of `widths`, repeated.
+fn open_each(s: &mut Session, x: &[u64], widths: &[u32]) -> Result<Vec<u64>, Error> {
     if x.is_empty() {
         return Ok(Vec::new());
     }
-    let message = s.channel().exchange(STEP, &bits::pack(x, &[width]), bits::packed_bytes(x.len(), &[width]))?;
-    added(x, width, &message)
+    let message = s.channel().exchange(STEP, &bits::pack(x, widths), bits::packed_bytes(x.len(), widths))?;
+    added(x, widths, &message)
 }
 
-/// The sums of `x` and the words of the peer's message.
-pub(crate) fn added(x: &[u64], width: u32, message: &[u8]) -> Result<Vec<u64>, Error> {
-    let theirs = bits::unpack(STEP, message, x.len(), &[width])?;
-    Ok(x.iter().zip(theirs).map(|(x, y)| x.wrapping_add(y) & mask(width)).collect())
+/// The sums of `x` and the words of the peer's message, whose widths are `widths`, repeated.
+pub(crate) fn added(x: &[u64], widths: &[u32], message: &[u8]) -> Result<Vec<u64>, Error> {
+    let theirs = bits::unpack(STEP, message, x.len(), widths)?;
+    let words = x.iter().zip(theirs).zip(widths.iter().cycle());
+    Ok(words.map(|((x, y), &width)| x.wrapping_add(y) & mask(width)).collect())
 }
 
 /// Cost of [`open`] of `n` words.
 pub fn open_cost(n: usize, width: u32) -> Cost {
-    let bytes = bits::packed_bytes(n, &[width]);
+    open_each_cost(n, &[width])
+}
+
+/// Cost of [`masked_each`] of `n` words.
+pub(crate) fn open_each_cost(n: usize, widths: &[u32]) -> Cost {
+    let bytes = bits::packed_bytes(n, widths);
     if n == 0 { Cost::free() } else { Cost::free().work_at_both(Kernel::OpenWord, n).exchange(bytes, bytes) }
 }
 
 /// Opens `x` to both parties, modulo 2^`width`. Every word must be the difference of a secret and a mask that is
 /// uniform modulo 2^`width` and masks nothing else.
 pub fn masked(s: &mut Session, x: &[u64], width: u32) -> Result<Vec<u64>, Error> {
-    let opened = open(s, x, width)?;
-    note(s, "", &opened, &[width]);
+    masked_each(s, x, &[width])
+}
+
+/// [`masked`] for words of different widths: those of `widths`, repeated.
+pub(crate) fn masked_each(s: &mut Session, x: &[u64], widths: &[u32]) -> Result<Vec<u64>, Error> {
+    let opened = open_each(s, x, widths)?;
+    note(s, "", &opened, widths);
     Ok(opened)
 }
 

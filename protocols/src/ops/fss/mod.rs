@@ -36,6 +36,7 @@
 //! The peer's share of y follows from y and its own. **Revealed.** Nothing.
 
 mod dot;
+pub mod ladder;
 mod parabola;
 pub mod table;
 pub mod threshold;
@@ -53,17 +54,23 @@ use crate::wire::cross::{self, Side};
 use crate::wire::opening;
 use crate::words::mask;
 pub(crate) use parabola::Square;
-use table::{FACTOR_FRAC, FssShape, FssTable, POWER_FRAC, Payload, Windows, factor};
+use table::{FACTOR_FRAC, FssShape, FssTable, Payload, Powers, Windows, factor};
 
 const INDEX: &str = "masked/index";
 const TOP: &str = "masked/first levels";
 const LEVEL: &str = "masked/level";
 
-/// Leaves of the trees that grow at once, a bound on memory.
-const BATCH_LEAVES: usize = 1 << 21;
+/// Leaves of the trees that grow at once, a bound on memory: 64 MiB of nodes.
+const BATCH_LEAVES: usize = 1 << 23;
 
-/// Entries of one task of the thread pool.
+/// Bits of the ring of a product of two factors, which is below 2^(2 FACTOR_FRAC).
+const POWER_WIDTH: u32 = 2 * FACTOR_FRAC + 2;
+
+/// Most entries of one task of the thread pool.
 const TASK: usize = 64;
+
+/// Leaves of the largest trees of which a task has so many.
+const TASK_LEAVES: usize = 1 << 8;
 
 impl FssShape {
     /// log2 of the number of windows in a leaf.
@@ -83,6 +90,11 @@ impl FssShape {
     /// Words of a leaf that are used, for its windows.
     fn used_words(&self) -> usize {
         self.payload.words() << self.leaf_bits()
+    }
+
+    /// Leaves that hold so many windows, wherever these begin.
+    fn leaves_of(&self, windows: usize) -> usize {
+        (windows + (1 << self.leaf_bits()) - 1).div_ceil(1 << self.leaf_bits())
     }
 
     fn tree(&self) -> DpfShape {
@@ -111,15 +123,14 @@ impl FssShape {
     }
 
     /// The truncation of a product of two factors, below 2^(2 FACTOR_FRAC).
-    fn power_truncation(&self) -> Truncation {
-        Truncation { width: 2 * FACTOR_FRAC + 2, shift: 2 * FACTOR_FRAC - POWER_FRAC, out: self.width }
+    fn power_truncation(&self, frac: u32) -> Truncation {
+        Truncation { width: POWER_WIDTH, shift: 2 * FACTOR_FRAC - frac, out: self.width }
     }
 
     /// The products of the bits of the client's factor with the server's.
     fn power_products(&self, n: usize) -> ot::Correlation {
-        let width = self.power_truncation().width;
-        let widths: Vec<u32> = (0..FACTOR_FRAC).map(|bit| width - bit).collect();
-        ot::Correlation::new(n * widths.len(), 1, &widths).expect("widths up to 50")
+        let widths: Vec<u32> = (0..FACTOR_FRAC).map(|bit| POWER_WIDTH - bit).collect();
+        ot::Correlation::new(n * widths.len(), 1, &widths).expect("widths up to 44")
     }
 }
 
@@ -174,8 +185,8 @@ fn prepare_batch_cost(shape: &FssShape, n: usize) -> Cost {
     match shape.payload {
         Payload::Line => {}
         Payload::Parabola => cost = cost.then(cross::one_way_cost(&shape.square_products(n))),
-        Payload::Power { .. } => {
-            let truncation = truncate::cost(n, shape.power_truncation());
+        Payload::Power { frac, .. } => {
+            let truncation = truncate::cost(n, shape.power_truncation(frac));
             cost = cost.then(cross::one_way_cost(&shape.power_products(n))).then(truncation);
         }
     }
@@ -379,7 +390,7 @@ fn payload(s: &mut Session, shape: &FssShape, low: &[u64]) -> Result<Vec<u64>, E
             };
             Ok(squares.flat_map(words).collect())
         }
-        Payload::Power { unit } => {
+        Payload::Power { unit, frac } => {
             let products = shape.power_products(low.len());
             let own: Vec<u64> = low.iter().map(|&low| factor(low, unit)).collect();
             let bits = FACTOR_FRAC as usize;
@@ -392,7 +403,7 @@ fn payload(s: &mut Session, shape: &FssShape, low: &[u64]) -> Result<Vec<u64>, E
             };
             let sum = |shares: &[u64]| (0..).zip(shares).fold(0u64, |sum, (bit, x)| sum.wrapping_add(x << bit));
             let mut power = shares.chunks_exact(bits).map(sum).collect::<Vec<u64>>();
-            truncate::truncate(s, &mut power, shape.power_truncation())?;
+            truncate::truncate(s, &mut power, shape.power_truncation(frac))?;
             Ok(power)
         }
     }
@@ -409,41 +420,77 @@ pub fn run(s: &mut Session, table: &FssTable, correlations: &[u64], x: &[u64]) -
     let role = s.role();
     Ok(match &table.windows {
         Windows::Lines(lines) => {
-            expand(role, &shape, correlations, &opened, |high, low, v| lines.apply(high, low, v))
+            expand(role, &shape, correlations, &opened, |_, high, low, v| lines.apply(high, low, v))
         }
         Windows::Parabolas(parabolas) => {
-            expand(role, &shape, correlations, &opened, |high, low, v| parabolas.apply(high, low, v))
+            expand(role, &shape, correlations, &opened, |_, high, low, v| parabolas.apply(high, low, v))
         }
         Windows::Powers(powers) => {
-            expand(role, &shape, correlations, &opened, |high, low, v| powers.apply(high, low, v))
+            expand(role, &shape, correlations, &opened, |_, high, low, v| powers.apply(high, low, v))
         }
+        Windows::Decay(powers) => decay(role, &shape, powers, correlations, &opened),
     })
 }
 
 /// Cost of [`run`] on `n` words.
-pub fn run_cost(shape: &FssShape, n: usize) -> Cost {
+pub fn run_cost(table: &FssTable, n: usize) -> Cost {
+    let shape = table.shape();
+    let Windows::Decay(powers) = &table.windows else { return whole_cost(&shape, n) };
+    // Two subtrees, and a node on every level above them.
+    let leaves = shape.leaves_of(powers.windows());
+    let hashed = 4 * leaves.next_power_of_two() + shape.tree().depth() as usize;
+    opening::open_cost(n, shape.input_bits())
+        .work_at_both(Kernel::TreeExpanded, n * hashed)
+        .work_at_both(Kernel::WindowTerm, n * powers.windows())
+}
+
+/// The same for tables whose keys are expanded whole.
+fn whole_cost(shape: &FssShape, n: usize) -> Cost {
     opening::open_cost(n, shape.input_bits())
         .work_at_both(Kernel::TreeExpanded, n << shape.tree().depth())
         .work_at_both(Kernel::WindowTerm, n * shape.tree().values())
 }
 
-/// `apply`(high, low, shares of the payload at every window) for every opened word.
-fn expand<L: Lane>(
+/// `apply`(i, high, low, shares of the payload at every window) for every opened word, which is the i-th.
+fn expand<L: Lane, T: Copy + Default + Send>(
     role: Role,
     shape: &FssShape,
     correlations: &[u64],
     opened: &[u64],
-    apply: impl Fn(usize, u64, &[L]) -> u64 + Sync,
-) -> Vec<u64> {
+    apply: impl Fn(usize, usize, u64, &[L]) -> T + Sync,
+) -> Vec<T> {
     let size = shape.correlation_words();
+    let mut out = vec![T::default(); opened.len()];
+    // Large trees are work enough for a task each.
+    let task = ((TASK * TASK_LEAVES) >> shape.tree().depth()).clamp(1, TASK);
+    let tasks = out.par_chunks_mut(task).zip(opened.par_chunks(task)).zip(correlations.par_chunks(task * size));
+    tasks.enumerate().for_each(|(at, ((out, opened), entries))| {
+        let mut expander = Expander::new(shape.tree(), role);
+        let mut values = vec![L::default(); shape.tree().values()];
+        let items = out.iter_mut().zip(opened).zip(entries.chunks_exact(size)).enumerate();
+        for (i, ((out, y), entry)) in items {
+            expander.expand(&entry[1..], &mut values);
+            *out = apply(at * task + i, (y >> shape.low_bits) as usize, y & mask(shape.low_bits), &values);
+        }
+    });
+    out
+}
+
+/// The share of a decay for every opened word. Only the leaves of windows that have a height are expanded.
+fn decay(role: Role, shape: &FssShape, powers: &Powers, correlations: &[u64], opened: &[u64]) -> Vec<u64> {
+    let (size, windows) = (shape.correlation_words(), powers.windows());
+    let (leaf, words) = (shape.leaf_bits(), shape.leaf_words());
     let mut out = vec![0; opened.len()];
     let tasks = out.par_chunks_mut(TASK).zip(opened.par_chunks(TASK)).zip(correlations.par_chunks(TASK * size));
     tasks.for_each(|((out, opened), entries)| {
         let mut expander = Expander::new(shape.tree(), role);
-        let mut values = vec![L::default(); shape.tree().values()];
+        let mut values = vec![0u64; shape.leaves_of(windows) * words];
         for ((out, y), entry) in out.iter_mut().zip(opened).zip(entries.chunks_exact(size)) {
-            expander.expand(&entry[1..], &mut values);
-            *out = apply((y >> shape.low_bits) as usize, y & mask(shape.low_bits), &values);
+            // The payload of window -2 lies at -2 - high(y).
+            let first = 0u64.wrapping_sub(2).wrapping_sub(y >> shape.low_bits) & mask(shape.index_bits);
+            expander.expand_part(&entry[1..], (first >> leaf) as usize, &mut values);
+            let near = &values[(first & mask(leaf)) as usize..][..windows];
+            *out = powers.apply_near(y & mask(shape.low_bits), near);
         }
     });
     out

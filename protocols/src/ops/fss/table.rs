@@ -15,18 +15,17 @@ pub enum Payload {
     /// The words 1, rho and rho^2, for functions that are quadratic in every window. rho^2 comes in units that leave
     /// room in 32 bits.
     Parabola,
-    /// One word, the power e^-(rho 2^-unit) at [`POWER_FRAC`] fractional bits, for exponentials.
+    /// One word, the power e^-(rho 2^-unit), for exponentials.
     Power {
         /// Fractional bits of rho.
         unit: u32,
+        /// Fractional bits of the power, at most 2 [`FACTOR_FRAC`].
+        frac: u32,
     },
 }
 
-/// Fractional bits of a [`Payload::Power`].
-pub const POWER_FRAC: u32 = 25;
-
-/// Fractional bits of its two factors.
-pub(crate) const FACTOR_FRAC: u32 = 21;
+/// Fractional bits of the two factors of a [`Payload::Power`].
+pub const FACTOR_FRAC: u32 = 21;
 
 /// A factor of a [`Payload::Power`] lies in [0, 2^FACTOR_FRAC), so 1 is slightly less than that.
 pub(crate) const FACTOR_ONE: f64 = ((1u64 << FACTOR_FRAC) - 1) as f64;
@@ -85,6 +84,7 @@ pub(super) enum Windows {
     Lines(Lines),
     Parabolas(Parabolas),
     Powers(Powers),
+    Decay(Powers),
 }
 
 /// Coefficients for every window n = 0, 1, .., twice in a row: those of 1 and of rho at low part 0, and what every
@@ -124,24 +124,9 @@ impl FssTable {
     /// The piecewise linear interpolation of `f` at the Chebyshev nodes of every triple window. Its error is about
     /// f'' (3 window)^2 / 16. `f` must compute alike on every machine (the basic operations, and `libm`).
     pub fn lines(spec: CurveSpec, f: impl Fn(f64) -> f64) -> Self {
-        let CurveSpec { index_bits, low_bits, base, step, out_frac, out_width } = spec;
-        let unit = (1u64 << low_bits) as f64;
-        let scale = (1u64 << out_frac) as f64;
-        let middle = 1.5 * unit;
-        let reach = middle * FRAC_1_SQRT_2;
-        let line = |n: u64| {
-            let n = window(n, index_bits) as f64;
-            let at = |z: f64| scale * f(base + step * (n * unit + z));
-            let (low, high) = (at(middle - reach), at(middle + reach));
-            let slope = ((high - low) / (2.0 * reach)).round();
-            let constant = ((high + low) / 2.0 - slope * middle).round();
-            [constant as i64 as u64, slope as i64 as u64]
-        };
-        let lines: Vec<[u64; 2]> = (0..2u64 << index_bits).map(line).collect();
+        let CurveSpec { index_bits, low_bits, out_width, .. } = spec;
         let shape = FssShape { index_bits, low_bits, width: out_width, payload: Payload::Line };
-        let base = lines.iter().flatten().copied().collect();
-        let slope = lines.iter().flat_map(|&[_, slope]| [slope, 0]).collect();
-        FssTable { shape, windows: Windows::Lines(Lines { base, slope }) }
+        FssTable { shape, windows: Windows::Lines(Lines::fit(spec, f)) }
     }
 
     /// The piecewise quadratic interpolation of `f` at the Chebyshev nodes of every triple window. Its error is about
@@ -161,15 +146,25 @@ impl FssTable {
         FssTable { shape, windows: Windows::Parabolas(parabolas) }
     }
 
-    /// e^(start - x 2^-unit), for windows of width 1 in x 2^-unit. The coefficients have `coefficient_frac`
-    /// fractional bits; the result has that many and [`POWER_FRAC`] more.
-    pub fn power(index_bits: u32, unit: u32, start: f64, coefficient_frac: u32, out_width: u32) -> Self {
-        let one = 1.0 / FACTOR_ONE * (1u64 << FACTOR_FRAC) as f64;
-        let scale = (1u64 << coefficient_frac) as f64 * one * one;
-        let height = |n: u64| scale * libm::exp(start - window(n, index_bits) as f64);
-        let heights = (0..2u64 << index_bits).map(height).collect();
-        let shape = FssShape { index_bits, low_bits: unit, width: out_width, payload: Payload::Power { unit } };
-        FssTable { shape, windows: Windows::Powers(Powers { unit, heights }) }
+    /// e^(start - x 2^-unit), for windows of width 1 in x 2^-unit. Coefficients and powers have `fracs` fractional
+    /// bits, and the result has the sum.
+    pub fn power(index_bits: u32, unit: u32, start: f64, fracs: [u32; 2], out_width: u32) -> Self {
+        let heights = (0..2u64 << index_bits).map(|n| height(window(n, index_bits), start, fracs[0])).collect();
+        let windows = Windows::Powers(Powers { unit, heights });
+        FssTable { shape: power_shape(index_bits, unit, fracs[1], out_width), windows }
+    }
+
+    /// The same for x 2^-unit < `end`, and 0 from `end` + 2 on. Between them it is one or the other. Coefficients
+    /// that are zero need no payload, so each party expands its key near the others alone.
+    pub fn decay(index_bits: u32, unit: u32, start: f64, end: u32, fracs: [u32; 2], out_width: u32) -> Self {
+        let heights = (-2..i64::from(end)).map(|n| height(n, start, fracs[0])).collect();
+        let windows = Windows::Decay(Powers { unit, heights });
+        FssTable { shape: power_shape(index_bits, unit, fracs[1], out_width), windows }
+    }
+
+    /// Whether every input has a value: nothing outside the range may come in.
+    pub(crate) fn is_whole(&self) -> bool {
+        matches!(self.windows, Windows::Decay(_))
     }
 
     /// What its preparation depends on.
@@ -182,23 +177,31 @@ impl FssTable {
     pub(crate) fn value(&self, n: u64, low: u64, rho: [u64; 2]) -> u64 {
         let n = (n & mask(self.shape.index_bits)) as usize;
         let value = match &self.windows {
-            Windows::Lines(lines) => {
-                let constant = lines.base[2 * n].wrapping_add(lines.slope[2 * n].wrapping_mul(low));
-                constant.wrapping_add(lines.base[2 * n + 1].wrapping_mul(rho[0].wrapping_add(rho[1])))
-            }
+            Windows::Lines(lines) => lines.value(n, low, rho),
             Windows::Parabolas(parabolas) => {
                 let words = [1, rho[0] + rho[1], Square::new(self.shape.low_bits).value(rho)];
                 let terms = parabolas.coefficients(n, low).into_iter().zip(words);
                 terms.fold(0, |sum: u64, (c, word)| sum.wrapping_add(u64::from(c).wrapping_mul(word)))
             }
-            Windows::Powers(powers) => {
-                let product = factor(rho[0], powers.unit) * factor(rho[1], powers.unit);
-                let power = product >> (2 * FACTOR_FRAC - POWER_FRAC);
-                powers.coefficients(n..n + 1, low)[0].wrapping_mul(power)
-            }
+            Windows::Powers(powers) => powers.value(n, low, rho, self.shape),
+            // The first window is -2.
+            Windows::Decay(powers) => match (n + 2) & mask(self.shape.index_bits) as usize {
+                at if at < powers.heights.len() => powers.value(at, low, rho, self.shape),
+                _ => 0,
+            },
         };
         value & mask(self.shape.width)
     }
+}
+
+/// e^(start - n) at `frac` fractional bits, for a power of two factors that are slightly less than they should be.
+fn height(n: i64, start: f64, frac: u32) -> f64 {
+    let one = (1u64 << FACTOR_FRAC) as f64 / FACTOR_ONE;
+    (1u64 << frac) as f64 * one * one * libm::exp(start - n as f64)
+}
+
+fn power_shape(index_bits: u32, unit: u32, frac: u32, width: u32) -> FssShape {
+    FssShape { index_bits, low_bits: unit, width, payload: Payload::Power { unit, frac } }
 }
 
 /// The window that an index modulo 2^index_bits stands for.
@@ -208,6 +211,33 @@ fn window(n: u64, index_bits: u32) -> i64 {
 }
 
 impl Lines {
+    /// As [`FssTable::lines`] says.
+    pub(super) fn fit(spec: CurveSpec, f: impl Fn(f64) -> f64) -> Self {
+        let CurveSpec { index_bits, low_bits, base, step, out_frac, .. } = spec;
+        let unit = (1u64 << low_bits) as f64;
+        let scale = (1u64 << out_frac) as f64;
+        let middle = 1.5 * unit;
+        let reach = middle * FRAC_1_SQRT_2;
+        let line = |n: u64| {
+            let n = window(n, index_bits) as f64;
+            let at = |z: f64| scale * f(base + step * (n * unit + z));
+            let (low, high) = (at(middle - reach), at(middle + reach));
+            let slope = ((high - low) / (2.0 * reach)).round();
+            let constant = ((high + low) / 2.0 - slope * middle).round();
+            [constant as i64 as u64, slope as i64 as u64]
+        };
+        let lines: Vec<[u64; 2]> = (0..2u64 << index_bits).map(line).collect();
+        let base = lines.iter().flatten().copied().collect();
+        let slope = lines.iter().flat_map(|&[_, slope]| [slope, 0]).collect();
+        Lines { base, slope }
+    }
+
+    /// The value at the window `n`, an index below twice their number; the rest is as in [`FssTable::value`].
+    pub(super) fn value(&self, n: usize, low: u64, rho: [u64; 2]) -> u64 {
+        let constant = self.base[2 * n].wrapping_add(self.slope[2 * n].wrapping_mul(low));
+        constant.wrapping_add(self.base[2 * n + 1].wrapping_mul(rho[0].wrapping_add(rho[1])))
+    }
+
     /// The share of the result from this party's shares of 1 and rho at every window n - `high`, for the low part
     /// `low`; both parts of y are public.
     pub(super) fn apply(&self, high: usize, low: u64, values: &[u64]) -> u64 {
@@ -218,9 +248,26 @@ impl Lines {
 }
 
 impl Powers {
+    /// The value at entry `at` of the heights; the rest is as in [`FssTable::value`].
+    fn value(&self, at: usize, low: u64, rho: [u64; 2], shape: FssShape) -> u64 {
+        let Payload::Power { frac, .. } = shape.payload else { return 0 };
+        let product = factor(rho[0], self.unit) * factor(rho[1], self.unit);
+        self.coefficients(at..at + 1, low)[0].wrapping_mul(product >> (2 * FACTOR_FRAC - frac))
+    }
+
     /// The share of the result from this party's shares of the power at every window n - `high`.
     pub(super) fn apply(&self, high: usize, low: u64, values: &[u64]) -> u64 {
         dot(&self.coefficients(high..high + values.len(), low), values)
+    }
+
+    /// Windows that have a height.
+    pub(super) fn windows(&self) -> usize {
+        self.heights.len()
+    }
+
+    /// The share of the result of a decay from this party's shares of the power at its windows.
+    pub(super) fn apply_near(&self, low: u64, values: &[u64]) -> u64 {
+        dot(&self.coefficients(0..self.heights.len(), low), values)
     }
 
     fn coefficients(&self, windows: std::ops::Range<usize>, low: u64) -> Vec<u64> {

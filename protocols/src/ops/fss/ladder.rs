@@ -1,0 +1,362 @@
+//! A function of one positive variable over many octaves, by tables that are ever coarser. After preparation two
+//! words are opened one after the other, and the rest is local.
+//!
+//! **Functionality.** Shares of x modulo 2^in_width -> shares of f(x) modulo 2^width, for a power of x such as 1 / x.
+//!
+//! **Source.** As in the [parent module](super). A table of equal windows is good to a constant relative error from
+//! its window `first` on, so a *rung* with 2^b windows serves b - log2(first) octaves. Rung k looks at x
+//! 2^(-shift_k). Rung k + 1 begins a few windows before rung k ends.
+//!
+//! ```text
+//! prepare:  for each rung a mask and a key with the payload (1, rho); random bits B_1, .., B_(K-1) and words
+//!           rho_0, .., rho_(K-1), shares of their unit vector e_B, and of its products with the words
+//! run:      open x 2^(-shift_k) - r_k for every rung: t_k, shares of its value, and b_k = [its window >= first],
+//!           which is the sum of the payload's ones from `first` on
+//!           open t_k - rho_k and b_k ^ B_k
+//!           the result is t_k for the largest k with b_k = 1, or t_0
+//! ```
+//!
+//! The last step is linear in the prepared products, because the opened bits say which entry of e_B counts for which
+//! rung. A rung sees x modulo its windows, so what it makes of larger x means nothing. Such an x is beyond `first` of
+//! the next rung, which then decides.
+//!
+//! **Range.** x from the first window of rung 0 to the end of the last rung ([`Ladder::contains`]); other inputs give
+//! garbage. **Error.** For x^-a, relative, 9/16 a (a + 1) / first^2 by the lines, and a 2^(-low_bits) / first by what
+//! shares drop of x; then one unit in the last place of the result, by what they drop of a value. The naive twin is
+//! [`Evaluate`](crate::ops::evaluate::Evaluate)'s, which looks at the rung that decides.
+//!
+//! **What each party sees.** Offline: as in the parent module, and multiplexers of random words. Online: masked words
+//! and masked bits. Every mask is uniform, serves one word, and follows from nothing else that a party sees.
+//! **Revealed.** Nothing.
+
+use net::Role;
+use ot::Bits;
+use rand::Rng;
+
+use super::table::{CurveSpec, FssShape, Lines, Payload};
+use super::{placed, placed_cost};
+use crate::operation::prelude::*;
+use crate::ops::{batch_items, batched_cost};
+use crate::wire::opening;
+use crate::words::mask;
+
+/// Fractional bits that the rungs' values have beyond those of the result, at least. Shares drop them.
+const SPARE: u32 = 8;
+
+/// Most rungs: 2^(rungs - 1) words are prepared for each of them.
+const MOST_RUNGS: usize = 10;
+
+/// The numbers on which the preparation of a ladder depends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LadderShape {
+    /// Number of tables, 1..=10.
+    pub rungs: usize,
+    /// log2 of the number of windows of each, 2..=14.
+    pub index_bits: u32,
+    /// Bits of a table's input below the window index.
+    pub low_bits: u32,
+    /// Bits of the ring of the result, at most 64 - 8.
+    pub width: u32,
+}
+
+impl LadderShape {
+    /// What every rung's table is prepared as.
+    fn rung(&self) -> FssShape {
+        FssShape { index_bits: self.index_bits, low_bits: self.low_bits, width: 64, payload: Payload::Line }
+    }
+
+    /// Bits B that choose among the rungs.
+    fn bits(&self) -> usize {
+        self.rungs - 1
+    }
+
+    /// Words of each entry of the unit vector: the entry, and its products with the words rho_k.
+    fn entry(&self) -> usize {
+        self.rungs + 1
+    }
+
+    /// Words of the correlation of one input: those of the rungs, B as one word, all rho_k, and the entries of the
+    /// unit vector. A single rung has nothing to choose from.
+    pub fn correlation_words(&self) -> usize {
+        self.rungs * self.rung().correlation_words() + self.choice_words()
+    }
+
+    fn choice_words(&self) -> usize {
+        if self.rungs == 1 { 0 } else { 1 + self.rungs + (self.entry() << self.bits()) }
+    }
+
+    /// Leaves that an evaluation expands.
+    pub fn leaves(&self) -> u64 {
+        (self.rungs as u64) << self.index_bits
+    }
+
+    /// Inputs prepared at once.
+    fn inputs_at_once(&self) -> usize {
+        batch_items(self.choice_words().max(self.rungs))
+    }
+}
+
+/// A random mask and key for every rung, and what chooses among them. Unit: an input.
+impl Correlation for LadderShape {
+    fn scope(&self) -> &'static str {
+        "functions"
+    }
+
+    fn words(&self, _: Role) -> usize {
+        self.correlation_words()
+    }
+
+    fn batch(&self) -> usize {
+        self.inputs_at_once()
+    }
+
+    fn cost(&self, _: &mut Plans, units: usize) -> Result<Cost, Error> {
+        Ok(prepare_cost(self, units))
+    }
+
+    fn make(&self, s: &mut Session, units: usize, _: Option<&FixedMatrix>) -> Result<Vec<u64>, Error> {
+        prepare(s, self, units)
+    }
+}
+
+/// Which octaves the rungs of a ladder serve, and in which units.
+#[derive(Clone, Copy, Debug)]
+pub struct LadderSpec {
+    /// log2 of the number of windows of a rung.
+    pub index_bits: u32,
+    /// Bits of a rung's input below the window index.
+    pub low_bits: u32,
+    /// Octaves that a rung serves. A rung's relative error is that of windows 2^(octaves - index_bits) of their
+    /// distance from 0.
+    pub octaves: u32,
+    /// The smallest and the largest x, in units.
+    pub range: [u64; 2],
+    /// Bits of the ring of x.
+    pub in_width: u32,
+    /// Fractional bits of the result.
+    pub out_frac: u32,
+    /// Bits of the ring of the result.
+    pub out_width: u32,
+}
+
+/// A function over many octaves, as a table for each few of them.
+#[derive(Clone, Debug)]
+pub struct Ladder {
+    shape: LadderShape,
+    /// Bits of x below those that a rung looks at.
+    shifts: Vec<u32>,
+    /// The first window in which a rung other than rung 0 counts.
+    first: u64,
+    tables: Vec<Lines>,
+    /// Low bits of a table's value that are dropped.
+    dropped: u32,
+    /// The smallest x, in units.
+    start: u64,
+    /// Bits of the ring of x.
+    in_width: u32,
+}
+
+impl Ladder {
+    /// The ladder of `f`, a function of x in units, which computes alike on every machine (the basic operations, and
+    /// `libm`).
+    ///
+    /// # Panics
+    /// If the range takes more rungs than there may be, or reaches beyond them, or a ring leaves no room for dropped
+    /// bits.
+    pub fn fit(spec: LadderSpec, f: impl Fn(f64) -> f64) -> Self {
+        let LadderSpec { index_bits, low_bits, octaves, range: [start, end], in_width, out_frac, out_width } = spec;
+        let windows = mask(index_bits) - 1;
+        // A rung is left for the one below within three windows after `first`; there the one below must still hold.
+        let first = (windows >> octaves) - 4;
+        let lowest = (start / (first << low_bits)).max(1).ilog2();
+        // The last rung may reach no further than x has bits. It then shares more octaves with the one below.
+        let most = in_width - index_bits - low_bits;
+        let shift = |rung: usize| (lowest + octaves * rung as u32).min(most);
+        let reach = |rung: usize| u128::from(windows) << (low_bits + shift(rung));
+        let rungs = (1..=MOST_RUNGS).find(|&rungs| reach(rungs - 1) > u128::from(end)).expect("a range of few rungs");
+        assert!(out_width + SPARE <= 64, "a ring of {out_width} bits");
+        let dropped = 64 - out_width;
+        let table = |rung: usize| {
+            let step = libm::exp2(f64::from(shift(rung)));
+            // Lower windows are never used. Those of rung 0 begin up to two below the start.
+            let window = step * (1u64 << low_bits) as f64;
+            let from = if rung == 0 { start as f64 - 3.0 * window } else { first as f64 * window };
+            // Shares of x lose up to two units of a rung as they drop low bits, one on average.
+            let base = if shift(rung) == 0 { 0.0 } else { step };
+            let spec = CurveSpec { index_bits, low_bits, base, step, out_frac: out_frac + dropped, out_width: 64 };
+            Lines::fit(spec, |x| f(x.max(from)))
+        };
+        Ladder {
+            shape: LadderShape { rungs, index_bits, low_bits, width: out_width },
+            shifts: (0..rungs).map(shift).collect(),
+            first,
+            tables: (0..rungs).map(table).collect(),
+            dropped,
+            start,
+            in_width,
+        }
+    }
+
+    /// What its preparation depends on.
+    pub fn shape(&self) -> LadderShape {
+        self.shape
+    }
+
+    /// Whether the ladder serves `x`.
+    pub fn contains(&self, x: u64) -> bool {
+        let top = (mask(self.shape.index_bits) - 1) << self.shape.low_bits;
+        x >= self.start && x >> self.shifts[self.shape.rungs - 1] < top
+    }
+
+    /// Whether a rung that sees the window `n`, modulo their number, decides unless a later one does.
+    fn counts(&self, n: u64) -> bool {
+        (self.first..mask(self.shape.index_bits) - 1).contains(&n)
+    }
+
+    /// The function by its definition, from the server's and the client's rho of every rung.
+    pub(crate) fn value(&self, x: u64, rho: impl Fn(usize) -> [u64; 2]) -> u64 {
+        let LadderShape { rungs, index_bits, low_bits, width } = self.shape;
+        let seen = |rung: usize| {
+            let rho = rho(rung);
+            let rest = (x >> self.shifts[rung]).wrapping_sub(rho[0]).wrapping_sub(rho[1]);
+            (rest >> low_bits & mask(index_bits), rest & mask(low_bits), rho)
+        };
+        let rung = (1..rungs).rev().find(|&rung| self.counts(seen(rung).0)).unwrap_or(0);
+        let (n, low, rho) = seen(rung);
+        let half = 1u64 << (self.dropped - 1);
+        self.tables[rung].value(n as usize, low, rho).wrapping_add(half) >> self.dropped & mask(width)
+    }
+
+    /// This party's share of [its window >= first], from its shares of the payload at every window n - `high`.
+    fn decides(&self, high: usize, values: &[u64]) -> u64 {
+        let windows = 1usize << self.shape.index_bits;
+        let count = windows - 2 - self.first as usize;
+        let from = (self.first as usize).wrapping_sub(high) & (windows - 1);
+        let ones = |range: std::ops::Range<usize>| {
+            values[2 * range.start..2 * range.end].iter().step_by(2).fold(0, |sum: u64, one| sum ^ one)
+        };
+        let wrapped = (from + count).saturating_sub(windows);
+        (ones(from..from + count - wrapped) ^ ones(0..wrapped)) & 1
+    }
+
+    /// The rung that decides, if bit k - 1 of `bits` says whether rung k counts.
+    fn rung(bits: u64) -> usize {
+        (u64::BITS - bits.leading_zeros()) as usize
+    }
+}
+
+/// Correlations for `n` inputs to ladders of `shape`, [`LadderShape::correlation_words`] each, usable in any order.
+/// They are booked as `offline`.
+pub fn prepare(s: &mut Session, shape: &LadderShape, n: usize) -> Result<Vec<u64>, Error> {
+    let rungs = super::prepare(s, &shape.rung(), n * shape.rungs)?;
+    if shape.rungs == 1 {
+        return Ok(rungs);
+    }
+    let mut choices = Vec::with_capacity(n * shape.choice_words());
+    s.offline(|s| {
+        let batch = shape.inputs_at_once();
+        for start in (0..n).step_by(batch) {
+            choices.extend(prepare_choices(s, shape, batch.min(n - start))?);
+        }
+        Ok::<_, Error>(())
+    })?;
+    let rungs = rungs.chunks_exact(shape.rungs * shape.rung().correlation_words());
+    let choices = choices.chunks_exact(shape.choice_words());
+    Ok(rungs.zip(choices).flat_map(|(rungs, choice)| rungs.iter().chain(choice)).copied().collect())
+}
+
+/// Cost of [`prepare`].
+pub fn prepare_cost(shape: &LadderShape, n: usize) -> Cost {
+    let rungs = super::prepare_cost(&shape.rung(), n * shape.rungs);
+    if shape.rungs == 1 {
+        return rungs;
+    }
+    let choices = |n: usize| placed_cost(n, shape.entry(), shape.width, shape.bits() as u32);
+    rungs.then(batched_cost(n, shape.inputs_at_once(), choices).offline())
+}
+
+/// The bits B, the words rho_k, and the unit vector of B with its products.
+fn prepare_choices(s: &mut Session, shape: &LadderShape, n: usize) -> Result<Vec<u64>, Error> {
+    let (bits, server) = (shape.bits(), s.is_server());
+    let own: Vec<u64> = (0..n).map(|_| s.rng().next_u64() & mask(bits as u32)).collect();
+    // The first place of an index is its highest bit.
+    let index = Bits::from_fn(n * bits, |i| own[i / bits] >> (bits - 1 - i % bits) & 1 == 1);
+    let mut words = Vec::with_capacity(n * shape.entry());
+    for _ in 0..n {
+        words.push(u64::from(server));
+        words.extend((0..shape.rungs).map(|_| s.rng().next_u64() & mask(shape.width)));
+    }
+    let unit = placed(s, words.clone(), shape.width, &index, 0..bits, bits)?;
+    let items = own.iter().zip(words.chunks_exact(shape.entry())).zip(unit.chunks_exact(shape.entry() << bits));
+    Ok(items.flat_map(|((own, words), unit)| std::iter::once(own).chain(&words[1..]).chain(unit)).copied().collect())
+}
+
+/// Shares of the function of every word of `x`, modulo 2^width. Each word takes one of `correlations`.
+pub fn run(s: &mut Session, ladder: &Ladder, correlations: &[u64], x: &[u64]) -> Result<Vec<u64>, Error> {
+    let shape = ladder.shape;
+    let LadderShape { rungs, width, .. } = shape;
+    let (size, rung_words) = (shape.correlation_words(), shape.rung().correlation_words());
+    assert_eq!(correlations.len(), x.len() * size, "a correlation for every input");
+    let inputs = || x.iter().zip(correlations.chunks_exact(size));
+    let masked: Vec<u64> = inputs()
+        .flat_map(|(x, entry)| {
+            let masks = entry.chunks_exact(rung_words).map(|entry| entry[0]);
+            let x = x & mask(ladder.in_width);
+            ladder.shifts.iter().zip(masks).map(move |(&shift, mask)| (x >> shift).wrapping_sub(mask))
+        })
+        .collect();
+    let opened = opening::masked(s, &masked, shape.rung().input_bits())?;
+    let keys: Vec<u64> = inputs().flat_map(|(_, entry)| &entry[..rungs * rung_words]).copied().collect();
+    // One party rounds up and one down, so that the sum is right on average.
+    let up = if s.is_server() { mask(ladder.dropped) } else { 0 };
+    let seen: Vec<(u64, u64)> = super::expand(s.role(), &shape.rung(), &keys, &opened, |i, high, low, values| {
+        let value = ladder.tables[i % rungs].apply(high, low, values).wrapping_add(up);
+        (value >> ladder.dropped, ladder.decides(high, values))
+    });
+    if rungs == 1 {
+        return Ok(seen.into_iter().map(|(value, _)| value).collect());
+    }
+    // Every t_k - rho_k, then every b_k ^ B_k.
+    let difference: Vec<u64> = inputs()
+        .zip(seen.chunks_exact(rungs))
+        .flat_map(|((_, entry), seen)| {
+            let choice = &entry[rungs * rung_words..];
+            let words = seen.iter().zip(&choice[1..]).map(|((value, _), rho)| value.wrapping_sub(*rho));
+            words.chain(seen[1..].iter().enumerate().map(|(k, (_, bit))| bit ^ choice[0] >> k & 1))
+        })
+        .collect();
+    let widths = widths(&shape);
+    let opened = opening::masked_each(s, &difference, &widths)?;
+    Ok(inputs()
+        .zip(opened.chunks_exact(widths.len()))
+        .map(|((_, entry), opened)| {
+            let (words, bits) = opened.split_at(rungs);
+            let bits = bits.iter().enumerate().fold(0, |bits, (k, bit)| bits | bit << k);
+            let unit = entry[rungs * rung_words + 1 + rungs..].chunks_exact(shape.entry());
+            // If the bits' mask is `at`, this rung decides.
+            unit.enumerate().fold(0u64, |sum, (at, entry)| {
+                let rung = Ladder::rung(bits ^ at as u64);
+                sum.wrapping_add(words[rung].wrapping_mul(entry[0])).wrapping_add(entry[1 + rung])
+            }) & mask(width)
+        })
+        .collect())
+}
+
+/// Widths of what is opened to choose among the rungs.
+fn widths(shape: &LadderShape) -> Vec<u32> {
+    let mut widths = vec![shape.width; shape.rungs];
+    widths.resize(shape.rungs + shape.bits(), 1);
+    widths
+}
+
+/// Cost of [`run`] on `n` words.
+pub fn run_cost(shape: &LadderShape, n: usize) -> Cost {
+    let rungs = super::whole_cost(&shape.rung(), n * shape.rungs);
+    if shape.rungs == 1 {
+        return rungs;
+    }
+    let widths = widths(shape);
+    rungs
+        .then(opening::open_each_cost(n * widths.len(), &widths))
+        .work_at_both(Kernel::WordTerm, (n * shape.entry()) << shape.bits())
+}
