@@ -53,6 +53,19 @@ fn mask(width: u32) -> u64 {
 
 fn check<L: Lane + Into<u64>>(count: usize, depth: u32, spare: u32, width: u32, rng: &mut StdRng) {
     let shape = DpfShape::new(depth, L::WORDS, width).unwrap();
+    check_shape::<L>(shape, false, count, spare, width, rng);
+    check_shape::<L>(shape.with_bits(), true, count, spare, width, rng);
+}
+
+fn check_shape<L: Lane + Into<u64>>(
+    shape: DpfShape,
+    bits: bool,
+    count: usize,
+    spare: u32,
+    width: u32,
+    rng: &mut StdRng,
+) {
+    let depth = shape.depth();
     let per = depth + spare;
     let parties = dealt(shape, count, per as usize, rng);
     let indices: Vec<usize> = (0..count)
@@ -88,7 +101,12 @@ fn check<L: Lane + Into<u64>>(count: usize, depth: u32, spare: u32, width: u32, 
             (if negative { sum.wrapping_neg() } else { sum }) & mask(width)
         })
         .collect();
-    let keys: Vec<Vec<u64>> = generation.into_iter().map(|g| g.finish(&corrections).unwrap()).collect();
+    let beta_bits: Vec<u64> = (0..if bits { 2 * count } else { 0 }).map(|_| rng.next_u64()).collect();
+    let [of_client, of_server] = [generation[0].bit_leaves(), generation[1].bit_leaves()];
+    assert_eq!(of_client.len(), beta_bits.len());
+    let bit_corrections: Vec<u64> = (0..beta_bits.len()).map(|i| beta_bits[i] ^ of_client[i] ^ of_server[i]).collect();
+    let keys: Vec<Vec<u64>> =
+        generation.into_iter().map(|g| g.finish(&corrections, &bit_corrections).unwrap()).collect();
     let mut expanders = [Expander::new(shape, Role::Client), Expander::new(shape, Role::Server)];
     let mut shares = [vec![L::default(); shape.values()], vec![L::default(); shape.values()]];
     let (mut seen, mut own_words) = (0, 0u64);
@@ -106,6 +124,23 @@ fn check<L: Lane + Into<u64>>(count: usize, depth: u32, spare: u32, width: u32, 
             own_words |= a;
         }
         seen |= 1u128 << (indices[tree] % 128);
+        for split in (0..=1 << depth).step_by(1 + (1 << depth) / 5).chain([1 << depth]).take(if bits { 9 } else { 0 }) {
+            let mut sums = [[[0; 2]; 2]; 2];
+            for (i, keys) in keys.iter().enumerate() {
+                let key = &keys[tree * shape.key_words()..(tree + 1) * shape.key_words()];
+                let mut again = shares[i].clone();
+                sums[i] = expanders[i].expand_with_bits(key, split, &mut again);
+                let same = again.iter().zip(&shares[i]).all(|(a, b)| (*a).into() == (*b).into());
+                assert!(same, "the words are those without bits");
+            }
+            for side in 0..2 {
+                let here = (indices[tree] >= split) == (side == 1);
+                for word in 0..2 {
+                    let want = if here { beta_bits[2 * tree + word] } else { 0 };
+                    assert_eq!(sums[0][side][word] ^ sums[1][side][word], want, "depth {depth}, split at {split}");
+                }
+            }
+        }
     }
     assert!(count < 100 || own_words & mask(width) == mask(width), "a share alone is random");
     assert!(count < 100 || depth > 3 || seen == (1 << (1 << depth)) - 1, "every index comes up");
@@ -148,5 +183,10 @@ fn shapes_and_lengths_are_checked() {
     let mut generation = plant(shape, Role::Client, 4, client(4, &mut rng)).unwrap();
     let message = generation.offer();
     assert!(generation.grow(&message[1..]).is_err());
-    assert!(generation.finish(&[0; 3]).is_err());
+    assert!(generation.finish(&[0; 3], &[]).is_err());
+    let whole = plant(shape, Role::Client, 4, client(4, &mut rng)).unwrap();
+    assert!(whole.finish(&[0; 4], &[0; 2]).is_err(), "bits of leaves that have none");
+    let with_bits = shape.with_bits();
+    let whole = plant(with_bits, Role::Client, 4, client(4, &mut rng)).unwrap();
+    assert!(whole.finish(&[0; 4], &[0; 3]).is_err(), "bits of fewer trees");
 }

@@ -184,7 +184,7 @@ fn fuzz_point_functions() {
             }
         }
         let corrections: Vec<u64> = rest.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word)).collect();
-        let Some(keys) = typed(trees.finish(&corrections)) else {
+        let Some(keys) = typed(trees.finish(&corrections, &[])) else {
             return assert_ne!(corrections.len(), TREES * words);
         };
         let mut expander = Expander::new(shape, Role::Client);

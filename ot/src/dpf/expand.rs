@@ -3,7 +3,7 @@
 use net::Role;
 use zeroize::ZeroizeOnDrop;
 
-use super::block;
+use super::{block, second_pads};
 use super::shape::DpfShape;
 use crate::Block;
 #[cfg(feature = "probe")]
@@ -95,6 +95,26 @@ impl Expander {
         self.grow(key, Words::Xor(out));
     }
 
+    /// [`Self::expand`], and this party's shares of the bits of all leaves, by exclusive-or: their sum over the leaves
+    /// before `split`, and over those from it on. Panics if leaves have no bits.
+    pub fn expand_with_bits<L: Lane>(&mut self, key: &[u64], split: usize, out: &mut [L]) -> [[u64; 2]; 2] {
+        assert!(self.shape.bits && split <= 1 << self.shape.depth, "bits of leaves");
+        self.expand(key, out);
+        // The levels alternate between the buffers.
+        let [here, next] = &mut self.nodes;
+        let (nodes, pads) = match (self.shape.depth - self.shape.top()).is_multiple_of(2) {
+            true => (&*here, next),
+            false => (&*next, here),
+        };
+        second_pads(&self.hash.as_ref().expect("the key was read").1, nodes, pads);
+        let last = block(&key[key.len() - 2..]);
+        let sum = |range: std::ops::Range<usize>| {
+            let leaves = pads[range.clone()].iter().zip(&nodes[range]);
+            leaves.fold(Block::ZERO, |sum, (pad, node)| sum ^ *pad ^ last.times(node.lsb())).0
+        };
+        [sum(0..split), sum(split..nodes.len())]
+    }
+
     /// The nodes of level [`DpfShape::top`], the corrections of the levels below, and the last one. The hash becomes
     /// that of the key.
     fn read<'k>(&mut self, key: &'k [u64]) -> (&'k [u64], &'k [u64], Block) {
@@ -105,7 +125,7 @@ impl Expander {
         if self.hash.as_ref().is_none_or(|(last, _)| *last != cipher) {
             self.hash = Some((cipher, Permutation::new(Kernels::Detected.simd(), cipher)));
         }
-        let (corrections, last) = corrections.split_at(corrections.len() - 2);
+        let (corrections, last) = corrections.split_at(corrections.len() - self.shape.last_words());
         (nodes, corrections, block(last))
     }
 

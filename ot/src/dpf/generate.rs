@@ -3,9 +3,9 @@
 use bits::mask;
 use net::Role;
 use rayon::prelude::*;
-use zeroize::ZeroizeOnDrop;
+use zeroize::{ZeroizeOnDrop, Zeroizing};
 
-use super::block;
+use super::{block, second_pads};
 use super::shape::{DpfShape, GROUP, level_bytes};
 use crate::kernels::{Kernels, Permutation, Sums};
 use crate::keys::{ChosenKeys, SenderKeys};
@@ -188,19 +188,48 @@ impl Generation {
         self.sums.iter().flat_map(|sums| sums.hashes.0).collect()
     }
 
-    /// The keys, [`DpfShape::key_words`] each, with the final corrections that both parties have opened. Errors:
-    /// another number of corrections.
-    pub fn finish(mut self, corrections: &[u64]) -> Result<Vec<u64>, OtError> {
-        OtError::expect("dpf/final correction", "words", self.len() * self.shape.words, corrections.len())?;
-        let words = self.shape.words;
-        let key_words = self.shape.key_words();
-        for (key, correction) in self.keys.chunks_exact_mut(key_words).zip(corrections.chunks_exact(words)) {
+    /// The same for the bits of leaves: this party's shares, two words a tree, of what beta's bits have to be combined
+    /// with by exclusive-or. Empty if leaves have no bits.
+    pub fn bit_leaves(&self) -> Vec<u64> {
+        debug_assert!(self.is_grown(), "all levels are grown");
+        if !self.shape.bits {
+            return Vec::new();
+        }
+        let (room, key_words) = (self.shape.room(), self.shape.key_words());
+        let mut sums = vec![Block::ZERO; self.len()];
+        sums.par_chunks_mut(GROUP)
+            .zip(self.nodes.par_chunks(GROUP * room))
+            .zip(self.keys.par_chunks(GROUP * key_words))
+            .for_each(|((sums, nodes), keys)| {
+                let (hash, mut pads) = (hash(keys), Zeroizing::new(vec![Block::ZERO; room]));
+                for (sum, nodes) in sums.iter_mut().zip(nodes.chunks_exact(room)) {
+                    second_pads(&hash, nodes, &mut pads);
+                    *sum = pads.iter().fold(Block::ZERO, |sum, pad| sum ^ *pad);
+                }
+            });
+        sums.into_iter().flat_map(|sum| sum.0).collect()
+    }
+
+    /// The keys, [`DpfShape::key_words`] each, with the final corrections that both parties have opened: of the words,
+    /// and of the bits if leaves have some. Errors: another number of corrections.
+    pub fn finish(mut self, corrections: &[u64], bits: &[u64]) -> Result<Vec<u64>, OtError> {
+        const LAST: &str = "dpf/final correction";
+        let DpfShape { words, .. } = self.shape;
+        let (key_words, last_words, bit_words) =
+            (self.shape.key_words(), self.shape.last_words(), self.shape.bit_words());
+        OtError::expect(LAST, "words", self.len() * words, corrections.len())?;
+        OtError::expect(LAST, "words of bits", self.len() * bit_words, bits.len())?;
+        for (i, (key, correction)) in
+            self.keys.chunks_exact_mut(key_words).zip(corrections.chunks_exact(words)).enumerate()
+        {
             let last = match *correction {
                 [a, b] => [a, b],
                 [a, b, c, d] => [a & mask(32) | b << 32, c & mask(32) | d << 32],
                 _ => [0; 2],
             };
-            key[key_words - 2..].copy_from_slice(&last);
+            let (of_words, of_bits) = key[key_words - last_words..].split_at_mut(2);
+            of_words.copy_from_slice(&last);
+            of_bits.copy_from_slice(&bits[i * bit_words..][..bit_words]);
         }
         Ok(std::mem::take(&mut self.keys))
     }

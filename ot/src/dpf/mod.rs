@@ -21,10 +21,14 @@
 //! and t is the client's control bit at R. The parties' control bits differ only at R, so each party's number of set
 //! control bits, modulo 4, gives it an XOR share of t. The product is the caller's ([`Generation::leaves`]).
 //!
+//! **Bits.** A leaf may have a second block, of bits that are shared by exclusive-or ([`DpfShape::with_bits`]). Its pad
+//! is the hash of the leaf's node under another tweak, and its correction is the sum of both parties' pads and of the
+//! bits at R. There is no sign.
+//!
 //! **What each party sees.** It sees the corrections, and shares of them that follow from the correction and its own.
 //! A correction is a sum of H of the other party's nodes, which look random without that party's Delta: circular
 //! correlation robustness of `H(x) = pi(sigma(x)) ^ sigma(x)` (Guo et al., eprint 2019/074; bound in `hash.rs`), with
-//! pi = AES-128 under a public key that changes every [`GROUP`] keys. The hash of a node is used once. Blocks of the
+//! pi = AES-128 under a public key that changes every [`GROUP`] keys. The hash of a node under a tweak is used once. Blocks of the
 //! OTs themselves leave a party only inside such sums, so their pads, under other keys of the cipher, stay as good as
 //! before.
 //!
@@ -38,9 +42,29 @@ mod shape;
 pub use crate::kernels::Lane;
 pub use expand::Expander;
 pub use generate::Generation;
-pub use shape::{DpfShape, GROUP, TOP, level_bytes};
+pub use shape::{DpfShape, GROUP, LEAF_BITS, TOP, level_bytes};
+
+use zeroize::Zeroize;
 
 use crate::Block;
+use crate::kernels::Permutation;
+
+/// What is added to a leaf's node before its hash is the pad of its bits: the preimage under sigma of a tweak other
+/// than 0, see [`crate::hash`].
+const SECOND: Block = Block([0, 1]);
+
+/// The pads of the bits of leaves, from their nodes.
+fn second_pads(hash: &Permutation, nodes: &[Block], pads: &mut [Block]) {
+    // A few at a time, on the stack.
+    const RUN: usize = 64;
+    let mut tweaked = [Block::ZERO; RUN];
+    for (nodes, pads) in nodes.chunks(RUN).zip(pads.chunks_mut(RUN)) {
+        let tweaked = &mut tweaked[..nodes.len()];
+        tweaked.iter_mut().zip(nodes).for_each(|(tweaked, node)| *tweaked = *node ^ SECOND);
+        hash.tree_hash(tweaked, pads);
+    }
+    tweaked.zeroize();
+}
 
 /// The node of a party's key: two little-endian words.
 fn block(words: &[u64]) -> Block {

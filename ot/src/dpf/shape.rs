@@ -12,9 +12,12 @@ pub const TOP: u32 = 3;
 /// Most levels of a tree.
 const MOST_LEVELS: u32 = 16;
 
-// A tree has one unknown node on each level from TOP to the leaves; a key's calls on them are what the bound of the
-// hash allows.
-const _: () = assert!(GROUP * (MOST_LEVELS - TOP + 1) as usize <= CALLS_PER_KEY);
+// A tree has one unknown node on each level from TOP to the leaves, and a leaf may be hashed twice; a key's calls on
+// them are what the bound of the hash allows.
+const _: () = assert!(GROUP * (MOST_LEVELS - TOP + 2) as usize <= CALLS_PER_KEY);
+
+/// Bits of the second block that a leaf may have ([`DpfShape::with_bits`]).
+pub const LEAF_BITS: u32 = 128;
 
 /// The shape of a tree and of its leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -22,6 +25,7 @@ pub struct DpfShape {
     pub(super) depth: u32,
     pub(super) words: usize,
     pub(super) width: u32,
+    pub(super) bits: bool,
 }
 
 impl DpfShape {
@@ -41,7 +45,12 @@ impl DpfShape {
                 got: width as usize,
             });
         }
-        Ok(DpfShape { depth, words, width })
+        Ok(DpfShape { depth, words, width, bits: false })
+    }
+
+    /// The same trees with a second block in every leaf: [`LEAF_BITS`] bits that are shared by exclusive-or.
+    pub fn with_bits(self) -> Self {
+        DpfShape { bits: true, ..self }
     }
 
     /// Levels of the tree: 2^depth leaves.
@@ -69,9 +78,20 @@ impl DpfShape {
         (1 << self.top()) - 1
     }
 
-    /// Nodes of the last level above the leaves, at least those of level [`Self::top`].
+    /// Nodes of the last level above the leaves, at least those of level [`Self::top`]. Leaves are kept if they are
+    /// hashed twice.
     pub(super) fn room(&self) -> usize {
-        1 << (self.depth - 1).max(self.top())
+        1 << if self.bits { self.depth } else { (self.depth - 1).max(self.top()) }
+    }
+
+    /// Words of the final corrections.
+    pub(super) fn last_words(&self) -> usize {
+        2 + self.bit_words()
+    }
+
+    /// Words of a leaf's bits.
+    pub(super) fn bit_words(&self) -> usize {
+        if self.bits { LEAF_BITS as usize / 64 } else { 0 }
     }
 
     /// Words of a key before the corrections: the cipher key and the nodes of level [`Self::top`].
@@ -79,9 +99,9 @@ impl DpfShape {
         2 + (2 << self.top())
     }
 
-    /// Words of a key: the head, a correction for every level that is grown, and the final one.
+    /// Words of a key: the head, a correction for every level that is grown, and the final ones.
     pub fn key_words(&self) -> usize {
-        self.head() + 2 * (self.depth - self.top()) as usize + 2
+        self.head() + 2 * (self.depth - self.top()) as usize + self.last_words()
     }
 }
 

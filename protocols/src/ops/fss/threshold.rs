@@ -135,7 +135,7 @@ fn prepare_batch(s: &mut Session, width: u32, n: usize) -> Result<Vec<u64>, Erro
     leaf.iter_mut().enumerate().for_each(|(i, bit)| *bit ^= sums[i / 64] >> (i % 64));
     let opened = opening::masked(s, &leaf, 1)?;
     let word = |bits: &[u64]| bits.iter().enumerate().fold(0, |word, (i, bit)| word | bit << i);
-    let keys = trees.finish(&opened.chunks_exact(64).map(word).collect::<Vec<_>>())?;
+    let keys = trees.finish(&opened.chunks_exact(64).map(word).collect::<Vec<_>>(), &[])?;
     Ok(entries(masks.into_iter(), &keys, tree))
 }
 
