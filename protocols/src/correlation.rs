@@ -51,8 +51,8 @@ pub trait Correlation: Debug + Send + Sync + 'static {
 }
 
 /// Scopes of the kinds of this crate in the order of the offline phase. Kinds from elsewhere come after them.
-const SCOPES: [&str; 7] =
-    ["linear", "squares", "products", "matrix products", "functions", "comparisons", "truncations"];
+const SCOPES: [&str; 8] =
+    ["linear", "squares", "products", "matrix products", "functions", "comparisons", "selections", "truncations"];
 
 /// A [`Correlation`] as a key: equal if type and fields are.
 #[derive(Clone, Debug)]

@@ -6,11 +6,16 @@
 //! result = (inside ? y : 0) + (right ? x : 0)          one multiplexer
 //! ```
 //!
+//! Where keys are prepared, one opening gives y and both bits ([`EvaluateNear`]), another both selections, and a third
+//! extends what was selected to words of 64 bits.
+//!
 //! The spline's input is x times a public ratio (7/8 or 5/4 for look-up), so that the windows reach just as far as
 //! the tails ask for and not to the next power of two.
 //!
 //! **Range.** |x| < 2^10. **Error.** At most [`MAX_GELU_ERROR`] and [`MAX_SILU_ERROR`]. **Revealed.**
-//! Nothing. *Cost.* One comparison, one evaluation, one truncation and one multiplexer.
+//! Nothing. *Cost.* One comparison, one evaluation, one truncation and one multiplexer; or three exchanges.
+
+use std::sync::{Arc, LazyLock};
 
 use crate::abb::Abb;
 use crate::functions::fit::kept;
@@ -18,7 +23,11 @@ use crate::functions::grid::{Grid, Pieces, Scale};
 use crate::functions::ring_for;
 use crate::ops::compare::AtLeast;
 use crate::ops::evaluate::{Evaluate, Function};
+use crate::ops::extend::ExtendColumns;
+use crate::ops::fss::table::{CELL_BITS, CurveSpec};
+use crate::ops::fss::tails::{EvaluateNear, NEAR, TailedTable};
 use crate::ops::mux::{Choose, Select};
+use crate::ops::mux_columns::MuxColumns;
 use crate::ops::truncate::Truncation;
 use crate::words::Words;
 use crate::{Error, Evaluation, FRAC, Gelu, Tensor};
@@ -46,17 +55,10 @@ struct Form {
     compared_frac: u32,
 }
 
-/// The forms for the two protocols.
+/// The forms for sessions that compare. Those with keys prepared have [`Tailed`].
 struct Forms {
     lookup: Form,
     masked: Form,
-}
-
-impl Forms {
-    /// The form that sessions with `evaluation` use.
-    fn choose(&self, evaluation: Evaluation) -> Form {
-        if evaluation == Evaluation::Lookup { self.lookup } else { self.masked }
-    }
 }
 
 const RATIO_BITS: u32 = 5;
@@ -72,8 +74,7 @@ const GELU: Forms = Forms {
         compared_frac: 6,
     },
     // 128 quadratic windows of 2/29 on [-4.34, 4.34]: 8.3e-5 (erf: 1.3e-4). 512 linear windows of 1/58: 1.5e-4, at
-    // 2.4 times the processor time online, 1.5 times offline, and 30 bytes more an entry. The comparison has 15 bits,
-    // so over slow links it is made by FSS keys ([`crate::ops::fss::threshold`]).
+    // 2.4 times the processor time online, 1.5 times offline, and 30 bytes more an entry.
     masked: Form {
         grid: Grid { index_bits: 7, low_bits: 11, pieces: Pieces::Parabolas },
         in_frac: 15,
@@ -102,6 +103,59 @@ const SILU: Forms = Forms {
         compared_frac: 3,
     },
 };
+
+/// A function with tails, evaluated on a masked input. Its windows are 32 / (16 ratio) wide, so that 2^CELL_BITS cells
+/// of them reach beyond the range on both sides, and one cell reaches further than the tails ask for.
+struct Tailed {
+    /// The reduced input is x ratio / 2^RATIO_BITS.
+    ratio: u64,
+    table: Arc<TailedTable>,
+}
+
+// 256 quadratic windows of 2/31 on [-8.26, 8.26].
+static GELU_TANH: LazyLock<Tailed> = LazyLock::new(|| Tailed::fit(31, gelu_tanh));
+static GELU_ERF: LazyLock<Tailed> = LazyLock::new(|| Tailed::fit(31, gelu_erf));
+// 256 quadratic windows of 2/21 on [-12.19, 12.19].
+static SILU_TAILED: LazyLock<Tailed> = LazyLock::new(|| Tailed::fit(21, silu_exact));
+
+impl Tailed {
+    const INDEX_BITS: u32 = 8;
+    const LOW_BITS: u32 = 11;
+    /// Fractional bits of the reduced input before the ratio.
+    const IN_FRAC: u32 = 15;
+    const OUT_FRAC: u32 = 26;
+    /// Bits of the rings in which the table's value, at [`FRAC`] fractional bits, and x are selected.
+    const SELECTED: [u32; 2] = [Self::OUT_WIDTH - (Self::OUT_FRAC - FRAC), FRAC + RANGE_BITS + 2];
+    const OUT_WIDTH: u32 = 32;
+    /// The word of 0: the middle of the cell that the table has.
+    const ZERO: u64 = ((NEAR << 1 | 1) << Self::INDEX_BITS >> 1) << Self::LOW_BITS;
+
+    fn fit(ratio: u64, f: impl Fn(f64) -> f64) -> Self {
+        let (index_bits, low_bits) = (Self::INDEX_BITS, Self::LOW_BITS);
+        let step = (1u64 << RATIO_BITS) as f64 / ratio as f64 / (1u64 << Self::IN_FRAC) as f64;
+        let base = -step * Self::ZERO as f64;
+        let (out_frac, out_width) = (Self::OUT_FRAC, Self::OUT_WIDTH);
+        let spec = CurveSpec { index_bits, low_bits, base, step, out_frac, out_width };
+        Tailed { ratio, table: Arc::new(TailedTable::fit(spec, f)) }
+    }
+
+    fn apply<B: Abb>(&self, b: &mut B, x: &B::Words) -> Result<B::Words, Error> {
+        let (shape, n) = (x.shape(), x.len());
+        let x = x.reshape(&[n]);
+        b.expect_below(&x, FRAC + RANGE_BITS)?;
+        let dropped = FRAC + RATIO_BITS - Self::IN_FRAC;
+        let width = CELL_BITS + Self::INDEX_BITS + Self::LOW_BITS + dropped;
+        // Reducing the input loses up to two units, on average one.
+        let reduced = b.add_public(&x.times(self.ratio).drop_low(dropped, width), Self::ZERO + 1);
+        let (y, where_) = b.apply(EvaluateNear { table: self.table.clone() }, &reduced)?;
+        let [out, _] = Self::SELECTED;
+        let y = b.apply(Truncation { width: Self::OUT_WIDTH, shift: Self::OUT_FRAC - FRAC, out }, &y)?;
+        let both = B::Words::concat(1, &[&y.reshape(&[n, 1]), &x.reshape(&[n, 1])]);
+        let chosen = b.apply(MuxColumns { widths: &Self::SELECTED, words: 1 }, (&where_, &both))?;
+        let chosen = b.apply(ExtendColumns { widths: &Self::SELECTED }, &chosen)?;
+        Ok(chosen.sum_last().reshape(&shape))
+    }
+}
 
 /// A table with the thresholds around it.
 struct Activation {
@@ -165,10 +219,15 @@ fn activation<B: Abb>(
     b: &mut B,
     name: &'static str,
     x: &B::Words,
-    forms: &Forms,
+    (forms, tailed): (&Forms, &LazyLock<Tailed>),
     f: impl Fn(f64) -> f64,
 ) -> Result<B::Words, Error> {
-    let activation = forms.choose(b.evaluation()).activation();
+    let form = match b.evaluation() {
+        Evaluation::Lookup => forms.lookup,
+        Evaluation::Activations => forms.masked,
+        Evaluation::Masked => return tailed.apply(b, x),
+    };
+    let activation = form.activation();
     let function = kept(name, b.evaluation(), &[], || activation.fit(f));
     activation.apply(b, &function, x)
 }
@@ -176,14 +235,14 @@ fn activation<B: Abb>(
 /// x Phi(x) entrywise, modulo 2^64.
 pub fn gelu<B: Abb>(b: &mut B, x: &B::Words, form: Gelu) -> Result<B::Words, Error> {
     b.scope("gelu", |b| match form {
-        Gelu::Tanh => activation(b, "gelu tanh", x, &GELU, gelu_tanh),
-        Gelu::Erf => activation(b, "gelu erf", x, &GELU, gelu_erf),
+        Gelu::Tanh => activation(b, "gelu tanh", x, (&GELU, &GELU_TANH), gelu_tanh),
+        Gelu::Erf => activation(b, "gelu erf", x, (&GELU, &GELU_ERF), gelu_erf),
     })
 }
 
 /// x sigmoid(x) entrywise, modulo 2^64.
 pub fn silu<B: Abb>(b: &mut B, x: &B::Words) -> Result<B::Words, Error> {
-    b.scope("silu", |b| activation(b, "silu", x, &SILU, silu_exact))
+    b.scope("silu", |b| activation(b, "silu", x, (&SILU, &SILU_TAILED), silu_exact))
 }
 
 fn gelu_tanh(x: f64) -> f64 {
@@ -208,13 +267,33 @@ mod tests {
     fn sweep(end: f64, form: Form, f: impl Fn(f64) -> f64) -> f64 {
         let (activation, evaluation) = match form.grid.pieces {
             Pieces::Powers { .. } => (form.activation(), Evaluation::Lookup),
-            Pieces::Lines | Pieces::Parabolas => (form.activation(), Evaluation::Masked),
+            Pieces::Lines | Pieces::Parabolas => (form.activation(), Evaluation::Activations),
         };
         let function = activation.fit(&f);
         println!("{:?}: {} bits", form.grid, function.online_bits());
         let apply = |x: &[f64]| clear_map(evaluation, x, |b, x| activation.apply(b, &function, x));
         let far = worst(-1023.99, 1023.99, 200_001, apply, &f);
         far.max(worst(-end, end, 1_000_001, apply, &f))
+    }
+
+    /// The same for a table with tails.
+    fn sweep_tailed(end: f64, tailed: &Tailed, f: impl Fn(f64) -> f64) -> f64 {
+        let apply = |x: &[f64]| clear_map(Evaluation::Masked, x, |b, x| tailed.apply(b, x));
+        let far = worst(-1023.99, 1023.99, 200_001, apply, &f);
+        far.max(worst(-end, end, 1_000_001, apply, &f))
+    }
+
+    #[test]
+    fn errors_of_tables_with_tails_over_the_whole_range() {
+        for (name, tailed, f) in [
+            ("gelu tanh", &GELU_TANH, gelu_tanh as fn(f64) -> f64),
+            ("gelu erf", &GELU_ERF, gelu_erf),
+            ("silu", &SILU_TAILED, silu_exact),
+        ] {
+            let error = sweep_tailed(17.0, tailed, f);
+            println!("{name}: {error:.2e}");
+            assert!(error < MAX_GELU_ERROR.min(MAX_SILU_ERROR), "{error}");
+        }
     }
 
     #[test]

@@ -165,7 +165,7 @@ impl Correlation for Wrap {
 }
 
 /// Shares of a b for the server's bits a and the client's b, of which `own` are this party's, by as many `wraps`.
-fn prepared(s: &mut Session, own: &[u64], wraps: &[u64]) -> Result<Vec<u64>, Error> {
+pub(super) fn prepared(s: &mut Session, own: &[u64], wraps: &[u64]) -> Result<Vec<u64>, Error> {
     assert_eq!(own.len(), wraps.len(), "a correlation for every word");
     let masked: Vec<u64> = own.iter().zip(wraps).map(|(top, wrap)| (top ^ wrap) & 1).collect();
     let bytes = bits::packed_bytes(own.len(), &[1]);
@@ -188,7 +188,7 @@ fn prepared(s: &mut Session, own: &[u64], wraps: &[u64]) -> Result<Vec<u64>, Err
 }
 
 /// Cost of [`prepared`] on `n` words.
-fn prepared_cost(n: usize) -> Cost {
+pub(super) fn prepared_cost(n: usize) -> Cost {
     let bytes = bits::packed_bytes(n, &[1]);
     Cost::free().exchange(bytes, bytes).work_at_both(Kernel::OpenWord, n)
 }

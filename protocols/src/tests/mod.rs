@@ -1,5 +1,6 @@
 //! Protocols between two threads, held against naive twins and against their costs.
 
+mod columns;
 mod fuzz;
 mod ladder;
 mod masked;
@@ -8,6 +9,7 @@ mod ops;
 mod reveal;
 mod selection;
 mod stock;
+mod tails;
 mod truncate;
 mod view;
 mod work;

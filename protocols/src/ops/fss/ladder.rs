@@ -62,7 +62,8 @@ pub struct LadderShape {
 impl LadderShape {
     /// What every rung's table is prepared as.
     fn rung(&self) -> FssShape {
-        FssShape { index_bits: self.index_bits, low_bits: self.low_bits, width: 64, payload: Payload::Line }
+        let LadderShape { index_bits, low_bits, .. } = *self;
+        FssShape { index_bits, low_bits, width: 64, payload: Payload::Line, cells: false }
     }
 
     /// Bits B that choose among the rungs.

@@ -39,6 +39,7 @@ mod dot;
 pub mod ladder;
 mod parabola;
 pub mod table;
+pub mod tails;
 pub mod threshold;
 
 use net::Role;
@@ -54,7 +55,7 @@ use crate::wire::cross::{self, Side};
 use crate::wire::opening;
 use crate::words::mask;
 pub(crate) use parabola::Square;
-use table::{FACTOR_FRAC, FssShape, FssTable, Payload, Powers, Windows, factor};
+use table::{CELL_BITS, FACTOR_FRAC, FssShape, FssTable, Payload, Powers, Windows, factor};
 
 const INDEX: &str = "masked/index";
 const TOP: &str = "masked/first levels";
@@ -62,6 +63,9 @@ const LEVEL: &str = "masked/level";
 
 /// Leaves of the trees that grow at once, a bound on memory: 64 MiB of nodes.
 const BATCH_LEAVES: usize = 1 << 23;
+
+/// Inputs at once of which the bits of a leaf are prepared, a word each.
+const BIT_LEAVES_AT_ONCE: usize = 1 << 13;
 
 /// Bits of the ring of a product of two factors, which is below 2^(2 FACTOR_FRAC).
 const POWER_WIDTH: u32 = 2 * FACTOR_FRAC + 2;
@@ -98,8 +102,13 @@ impl FssShape {
     }
 
     fn tree(&self) -> DpfShape {
-        DpfShape::new(self.index_bits - self.leaf_bits(), self.leaf_words(), self.width)
-            .expect("2..=14 index bits, rings of 2..=64 or 32 bits")
+        let tree = DpfShape::new(self.index_bits - self.leaf_bits(), self.leaf_words(), self.width)
+            .expect("2..=14 index bits, rings of 2..=64 or 32 bits");
+        if self.cells { tree.with_bits() } else { tree }
+    }
+
+    fn index(&self) -> Index {
+        Index { high: self.hidden_bits() - self.index_bits, low: self.index_bits }
     }
 
     /// Words of the correlation of one input: this party's share of the mask, then a key.
@@ -110,10 +119,11 @@ impl FssShape {
     /// Inputs prepared at once.
     fn inputs_at_once(&self) -> usize {
         let ots = match self.payload {
-            Payload::Line | Payload::Parabola => self.index_bits,
-            Payload::Power { .. } => self.index_bits.max(FACTOR_FRAC),
+            Payload::Line | Payload::Parabola => self.hidden_bits(),
+            Payload::Power { .. } => self.hidden_bits().max(FACTOR_FRAC),
         };
-        batch_items(ots as usize).min((BATCH_LEAVES >> self.tree().depth()).max(1))
+        let batch = batch_items(ots as usize).min((BATCH_LEAVES >> self.tree().depth()).max(1));
+        if self.cells { batch.min(BIT_LEAVES_AT_ONCE) } else { batch }
     }
 
     /// The products of the leading bits of the client's rho with the server's.
@@ -176,12 +186,12 @@ pub fn prepare_cost(shape: &FssShape, n: usize) -> Cost {
 }
 
 fn prepare_batch_cost(shape: &FssShape, n: usize) -> Cost {
-    let (tree, ots) = (shape.tree(), n * shape.index_bits as usize);
+    let (tree, ots) = (shape.tree(), n * shape.hidden_bits() as usize);
     let mut cost = Cost::free()
         .cots(Role::Server, ots)
         .cots(Role::Client, ots)
         .then(plant_cost(n, tree))
-        .then(index_cost(shape.index_bits, n));
+        .then(index_cost(shape.index(), n));
     match shape.payload {
         Payload::Line => {}
         Payload::Parabola => cost = cost.then(cross::one_way_cost(&shape.square_products(n))),
@@ -195,21 +205,22 @@ fn prepare_batch_cost(shape: &FssShape, n: usize) -> Cost {
         .then(placed_cost(n, shape.payload.words(), shape.width, shape.leaf_bits()))
         .then(grow_cost(n, tree))
         .work_at_both(Kernel::LeafWord, n * words);
-    cost.then(mux::rows_cost(n, words, shape.width - 1)).then(opening::open_cost(n * words, shape.width))
+    let cost = cost.then(mux::rows_cost(n, words, shape.width - 1)).then(opening::open_cost(n * words, shape.width));
+    if shape.cells { cost.then(bit_leaves_cost(n, tree)) } else { cost }
 }
 
 fn prepare_batch(s: &mut Session, shape: &FssShape, n: usize) -> Result<Vec<u64>, Error> {
-    let (tree, bits) = (shape.tree(), shape.index_bits as usize);
+    let (tree, bits) = (shape.tree(), shape.hidden_bits() as usize);
     s.reserve(Role::Server, n * bits)?;
     s.reserve(Role::Client, n * bits)?;
     let sender = s.sender().random(n * bits)?;
     let (index, chosen) = s.receiver().random(n * bits)?;
-    let mut trees = plant(s, tree, &index, shape.index_bits, (&sender, &chosen))?;
-    let index_shares = index_shares(s, shape.index_bits, &index, sender, chosen)?;
+    let mut trees = plant(s, tree, &index, shape.hidden_bits(), (&sender, &chosen))?;
+    let index_shares = index_shares(s, shape.index(), &index, sender, chosen)?;
     let low: Vec<u64> = (0..n).map(|_| s.rng().next_u64() & mask(shape.low_bits)).collect();
 
     // The payload at the window's place in its leaf.
-    let places = tree.depth() as usize..bits;
+    let places = tree.depth() as usize..shape.index_bits as usize;
     let payload = payload(s, shape, &low)?;
     let mut leaf = placed(s, payload, shape.width, &index, places, bits)?;
     grow(s, &mut trees)?;
@@ -226,7 +237,8 @@ fn prepare_batch(s: &mut Session, shape: &FssShape, n: usize) -> Result<Vec<u64>
     for (correction, opened) in corrections.chunks_exact_mut(all).zip(opened.chunks_exact(used)) {
         correction[..used].copy_from_slice(opened);
     }
-    let keys = trees.finish(&corrections)?;
+    let last = if shape.cells { bit_leaves(s, &trees, &index, bits - CELL_BITS as usize..bits, bits)? } else { vec![] };
+    let keys = trees.finish(&corrections, &last)?;
     let masks = index_shares.iter().zip(&low).map(|(index, low)| (index << shape.low_bits).wrapping_add(*low));
     Ok(entries(masks, &keys, tree))
 }
@@ -241,15 +253,63 @@ fn entries(masks: impl Iterator<Item = u64>, keys: &[u64], tree: DpfShape) -> Ve
     out
 }
 
-/// The products of the bits of an index, the highest first. Bit i counts 2^(i + 1) modulo 2^index_bits.
-fn index_products(index_bits: u32, n: usize) -> ot::Correlation {
-    let widths: Vec<u32> = (0..index_bits).map(|place| place.max(1)).collect();
+/// The final corrections of the bits of leaves, which are the unit vector of the bits `places` of every index, two
+/// words a tree. They are masked by both parties' pads.
+fn bit_leaves(
+    s: &mut Session,
+    trees: &Generation,
+    index: &Bits,
+    places: std::ops::Range<usize>,
+    bits: usize,
+) -> Result<Vec<u64>, Error> {
+    let one = vec![u64::from(s.is_server()); index.len() / bits];
+    let unit = placed(s, one, 1, index, places, bits)?;
+    open_bits(s, unit, &trees.bit_leaves())
+}
+
+/// Cost of [`bit_leaves`] of `n` trees.
+fn bit_leaves_cost(n: usize, tree: DpfShape) -> Cost {
+    placed_cost(n, 1, 1, CELL_BITS)
+        .work_at_both(Kernel::TreeMade, n << (tree.depth() - 1))
+        .then(opening::open_cost(n << CELL_BITS, 1))
+}
+
+/// Opens bits, one in every word, masked by those of `pads`, which has 64 in every word. The result has 64, too.
+fn open_bits(s: &mut Session, mut bits: Vec<u64>, pads: &[u64]) -> Result<Vec<u64>, Error> {
+    bits.iter_mut().enumerate().for_each(|(i, bit)| *bit ^= pads[i / 64] >> (i % 64));
+    let opened = opening::masked(s, &bits, 1)?;
+    let word = |bits: &[u64]| bits.iter().enumerate().fold(0, |word, (i, bit)| word | bit << i);
+    Ok(opened.chunks_exact(64).map(word).collect())
+}
+
+/// The bits of an index in the order of the transfers: those that choose a window, then those above them. Each group
+/// begins with its highest bit.
+#[derive(Clone, Copy)]
+struct Index {
+    high: u32,
+    low: u32,
+}
+
+impl Index {
+    fn bits(self) -> u32 {
+        self.high + self.low
+    }
+
+    /// log2 of what the bit at `place` counts.
+    fn weight(self, place: u32) -> u32 {
+        if place < self.low { self.low - 1 - place } else { self.bits() - 1 - (place - self.low) }
+    }
+}
+
+/// The products of the bits of an index. One counts twice as much as its bit, modulo the index.
+fn index_products(index: Index, n: usize) -> ot::Correlation {
+    let widths: Vec<u32> = (0..index.bits()).map(|place| (index.bits() - 1 - index.weight(place)).max(1)).collect();
     ot::Correlation::new(n * widths.len(), 1, &widths).expect("widths below 64")
 }
 
 /// Cost of [`index_shares`] of `n` indices.
-fn index_cost(index_bits: u32, n: usize) -> Cost {
-    let products = index_products(index_bits, n);
+fn index_cost(index: Index, n: usize) -> Cost {
+    let products = index_products(index, n);
     Cost::free()
         .supplies(Role::Server, &products)
         .message(Role::Server, products.message_bytes())
@@ -337,17 +397,17 @@ fn grow_cost(n: usize, tree: DpfShape) -> Cost {
     })
 }
 
-/// Additive shares modulo 2^index_bits of the indices whose bits are shared by the choices of the OTs. The OTs are
-/// spent.
+/// Additive shares, modulo 2 to their bits, of the indices whose bits `index` are shared by the choices of the OTs. The
+/// OTs are spent.
 fn index_shares(
     s: &mut Session,
-    index_bits: u32,
+    how: Index,
     index: &Bits,
     sender: SenderKeys,
     chosen: ChosenKeys,
 ) -> Result<Vec<u64>, Error> {
-    let bits = index_bits as usize;
-    let products = index_products(index_bits, index.len() / bits);
+    let bits = how.bits() as usize;
+    let products = index_products(how, index.len() / bits);
     let shares = match s.role() {
         Role::Client => {
             let message = s.channel().recv(INDEX, products.message_bytes())?;
@@ -361,9 +421,9 @@ fn index_shares(
         }
     };
     // The exclusive-or of two bits is their sum minus twice their product.
-    let place = |place: usize, i: usize| index.get(i).wrapping_sub(shares[i] << 1) << (bits - 1 - place);
+    let place = |place: usize, i: usize| index.get(i).wrapping_sub(shares[i] << 1) << how.weight(place as u32);
     let item = |item: usize| (0..bits).fold(0u64, |sum, at| sum.wrapping_add(place(at, item * bits + at)));
-    Ok((0..index.len() / bits).map(|i| item(i) & mask(index_bits)).collect())
+    Ok((0..index.len() / bits).map(|i| item(i) & mask(how.bits())).collect())
 }
 
 /// Shares of the payload of every input, from this party's low parts.

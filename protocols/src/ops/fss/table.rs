@@ -52,12 +52,23 @@ pub struct FssShape {
     pub width: u32,
     /// What is shared.
     pub payload: Payload,
+    /// Whether inputs go on for 2^[`CELL_BITS`] times the windows, of which the key also tells where an input is
+    /// ([`tails`](super::tails)).
+    pub cells: bool,
 }
 
+/// log2 of the number of times that the windows repeat in a table with tails.
+pub const CELL_BITS: u32 = 7;
+
 impl FssShape {
+    /// Bits of the index that a key hides: of the window, and of its repetition.
+    pub(super) fn hidden_bits(&self) -> u32 {
+        self.index_bits + if self.cells { CELL_BITS } else { 0 }
+    }
+
     /// Bits of an input.
     pub fn input_bits(&self) -> u32 {
-        self.index_bits + self.low_bits
+        self.hidden_bits() + self.low_bits
     }
 }
 
@@ -125,7 +136,7 @@ impl FssTable {
     /// f'' (3 window)^2 / 16. `f` must compute alike on every machine (the basic operations, and `libm`).
     pub fn lines(spec: CurveSpec, f: impl Fn(f64) -> f64) -> Self {
         let CurveSpec { index_bits, low_bits, out_width, .. } = spec;
-        let shape = FssShape { index_bits, low_bits, width: out_width, payload: Payload::Line };
+        let shape = FssShape { index_bits, low_bits, width: out_width, payload: Payload::Line, cells: false };
         FssTable { shape, windows: Windows::Lines(Lines::fit(spec, f)) }
     }
 
@@ -142,7 +153,7 @@ impl FssTable {
         let (unit, scale) = ((1u64 << low_bits) as f64, (1u64 << out_frac) as f64);
         let at = |n: i64, z: f64| scale * f(base + step * (n as f64 * unit + z));
         let parabolas = Parabolas::fit(index_bits, low_bits, at, |n| window(n, index_bits));
-        let shape = FssShape { index_bits, low_bits, width: out_width, payload: Payload::Parabola };
+        let shape = FssShape { index_bits, low_bits, width: out_width, payload: Payload::Parabola, cells: false };
         FssTable { shape, windows: Windows::Parabolas(parabolas) }
     }
 
@@ -201,7 +212,7 @@ fn height(n: i64, start: f64, frac: u32) -> f64 {
 }
 
 fn power_shape(index_bits: u32, unit: u32, frac: u32, width: u32) -> FssShape {
-    FssShape { index_bits, low_bits: unit, width, payload: Payload::Power { unit, frac } }
+    FssShape { index_bits, low_bits: unit, width, payload: Payload::Power { unit, frac }, cells: false }
 }
 
 /// The window that an index modulo 2^index_bits stands for.

@@ -24,7 +24,8 @@ use ot::dpf::{DpfShape, Expander};
 use rayon::prelude::*;
 
 use super::{
-    BATCH_LEAVES, TASK, entries, grow, grow_cost, index_cost, index_shares, placed, placed_cost, plant, plant_cost,
+    BATCH_LEAVES, Index, TASK, entries, grow, grow_cost, index_cost, index_shares, open_bits, placed, placed_cost,
+    plant, plant_cost,
 };
 use crate::operation::prelude::*;
 use crate::ops::{batch_items, batched_cost};
@@ -110,7 +111,7 @@ pub fn prepare_cost(width: u32, n: usize) -> Cost {
             .cots(Role::Server, ots)
             .cots(Role::Client, ots)
             .then(plant_cost(n, tree(width)))
-            .then(index_cost(width, n))
+            .then(index_cost(Index { high: 0, low: width }, n))
             .then(placed_cost(n, 1, 1, LEAF_BITS))
             .then(grow_cost(n, tree(width)))
             .work_at_both(Kernel::LeafWord, n << (LEAF_BITS - 6))
@@ -126,16 +127,12 @@ fn prepare_batch(s: &mut Session, width: u32, n: usize) -> Result<Vec<u64>, Erro
     let sender = s.sender().random(n * bits)?;
     let (index, chosen) = s.receiver().random(n * bits)?;
     let mut trees = plant(s, tree, &index, width, (&sender, &chosen))?;
-    let masks = index_shares(s, width, &index, sender, chosen)?;
+    let masks = index_shares(s, Index { high: 0, low: width }, &index, sender, chosen)?;
     let one = vec![u64::from(s.is_server()); n];
-    let mut leaf = placed(s, one, 1, &index, tree.depth() as usize..bits, bits)?;
+    let leaf = placed(s, one, 1, &index, tree.depth() as usize..bits, bits)?;
     grow(s, &mut trees)?;
-    // Bit by bit, as in the transfers before.
-    let sums = trees.xor_leaves();
-    leaf.iter_mut().enumerate().for_each(|(i, bit)| *bit ^= sums[i / 64] >> (i % 64));
-    let opened = opening::masked(s, &leaf, 1)?;
-    let word = |bits: &[u64]| bits.iter().enumerate().fold(0, |word, (i, bit)| word | bit << i);
-    let keys = trees.finish(&opened.chunks_exact(64).map(word).collect::<Vec<_>>(), &[])?;
+    let corrections = open_bits(s, leaf, &trees.xor_leaves())?;
+    let keys = trees.finish(&corrections, &[])?;
     Ok(entries(masks.into_iter(), &keys, tree))
 }
 

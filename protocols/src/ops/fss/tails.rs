@@ -1,0 +1,211 @@
+//! A tabulated function with two tails by FSS keys. After preparation one masked word is opened, and the rest is
+//! local.
+//!
+//! **Functionality.** Shares of x modulo 2^(cell_bits + index_bits + low_bits) -> shares of f(x) modulo 2^width where
+//! x is near, and garbage elsewhere; XOR shares of two bits, which say whether x is near and whether it is beyond.
+//!
+//! **Source.** As in the [parent module](super). Windows are numbered on and on, and 2^index_bits of them are a *cell*.
+//! The table has the windows of one cell, which are near; lower cells and higher ones are the tails. A key hides the
+//! window of the mask as that of a table does, in the words of its leaves, and in their second block the unit vector
+//! of the mask's cell ([`ot::dpf`]):
+//!
+//! ```text
+//! prepare:  share a random mask r = R 2^low_bits + rho_0 + rho_1, and a key whose leaf i holds the payload and the
+//!           unit vector of R / 2^index_bits if i = R modulo 2^index_bits, and zeros otherwise
+//! run:      open y = x - r
+//!           the window of x is n = high(y) + R. If leaf i is R's, the cell of x is that of high(y) + i, which is
+//!           public, plus R's cell. So the cells that are near, and those beyond, are intervals of the unit vector
+//! ```
+//!
+//! high(y) + i is in one cell for the first leaves and in the next one for the others, so each party adds up the bits
+//! of both groups and looks at two intervals of each sum.
+//!
+//! **Range.** x from the first window of the table on to the last but two of 2^CELL_BITS cells; other inputs give
+//! garbage. A window serves three times its width, as in [`FssTable`](super::table::FssTable): an x in the first two
+//! windows of a cell may count as one of the cell before it. **Error.** That of the table; the bits have none but
+//! that.
+//!
+//! **What each party sees.** While preparing: as in the parent module, and bits masked by the second pads of leaves.
+//! Online: y, which is used once and uniform. **Revealed.** Nothing.
+
+use std::sync::Arc;
+
+use ndarray::{Array2, Axis};
+use ot::dpf::Expander;
+use rayon::prelude::*;
+
+use super::parabola::{Parabolas, Square};
+use super::table::{CELL_BITS, CurveSpec, FssShape, Payload};
+use super::TASK;
+use crate::Shape;
+use crate::operation::prelude::*;
+use crate::twin::mixed;
+use crate::wire::opening;
+use crate::words::{mask, signed};
+
+/// The cell whose windows the table has.
+pub const NEAR: u64 = 1 << (CELL_BITS - 1);
+
+/// A piecewise quadratic function of the words of one cell, and where the others lie.
+#[derive(Clone, Debug)]
+pub struct TailedTable {
+    shape: FssShape,
+    parabolas: Parabolas,
+}
+
+impl TailedTable {
+    /// The piecewise quadratic interpolation of `f` on the cell [`NEAR`], as
+    /// [`FssTable::parabolas`](super::table::FssTable::parabolas) has it. Arguments count from word 0 on, the first
+    /// of cell 0.
+    ///
+    /// # Panics
+    /// As there.
+    pub fn fit(spec: CurveSpec, f: impl Fn(f64) -> f64) -> Self {
+        let CurveSpec { index_bits, low_bits, base, step, out_frac, out_width } = spec;
+        assert!(out_width <= 32 && low_bits <= 16, "parabolas in a ring of {out_width} bits, windows of {low_bits}");
+        let (unit, scale) = ((1u64 << low_bits) as f64, (1u64 << out_frac) as f64);
+        let at = |n: i64, z: f64| scale * f(base + step * (n as f64 * unit + z));
+        let parabolas = Parabolas::fit(index_bits, low_bits, at, |n| {
+            (NEAR << index_bits | n & mask(index_bits)) as i64
+        });
+        let shape = FssShape { index_bits, low_bits, width: out_width, payload: Payload::Parabola, cells: true };
+        TailedTable { shape, parabolas }
+    }
+
+    /// What its preparation depends on.
+    pub fn shape(&self) -> FssShape {
+        self.shape
+    }
+
+    /// Whether every party's split of the word `x` is in range.
+    fn contains(&self, x: u64) -> bool {
+        x >> self.shape.low_bits < mask(self.shape.hidden_bits()) - 1
+    }
+
+    /// The function by its definition, if it is near, and whether x is near and beyond: from the word `x`, and the
+    /// server's and the client's rho.
+    fn value(&self, x: u64, rho: [u64; 2]) -> (Option<u64>, [bool; 2]) {
+        let FssShape { index_bits, low_bits, width, .. } = self.shape;
+        let rest = x.wrapping_sub(rho[0]).wrapping_sub(rho[1]);
+        let (n, low) = (rest >> low_bits & mask(self.shape.hidden_bits()), rest & mask(low_bits));
+        let cell = n >> index_bits;
+        let words = [1, rho[0] + rho[1], Square::new(low_bits).value(rho)];
+        let terms = self.parabolas.coefficients((n & mask(index_bits)) as usize, low).into_iter().zip(words);
+        let sum = terms.fold(0, |sum: u64, (c, word)| sum.wrapping_add(u64::from(c).wrapping_mul(word)));
+        ((cell == NEAR).then_some(sum & mask(width)), [cell == NEAR, cell > NEAR])
+    }
+}
+
+/// Shares of the table's value of every word of `x`, modulo 2^width, and XOR shares of two bits for each: whether it
+/// is near, and whether it is beyond. Each word takes one of `correlations`.
+pub fn run(
+    s: &mut Session,
+    table: &TailedTable,
+    correlations: &[u64],
+    x: &[u64],
+) -> Result<(Vec<u64>, Vec<u8>), Error> {
+    let shape = table.shape;
+    let size = shape.correlation_words();
+    assert_eq!(correlations.len(), x.len() * size, "a correlation for every input");
+    let masked: Vec<u64> =
+        x.iter().zip(correlations.chunks_exact(size)).map(|(x, entry)| x.wrapping_sub(entry[0])).collect();
+    let opened = opening::masked(s, &masked, shape.input_bits())?;
+    let (mut out, mut bits) = (vec![0; x.len()], vec![0; 2 * x.len()]);
+    let role = s.role();
+    let tasks = out.par_chunks_mut(TASK).zip(bits.par_chunks_mut(2 * TASK));
+    let tasks = tasks.zip(opened.par_chunks(TASK)).zip(correlations.par_chunks(TASK * size));
+    tasks.for_each(|(((out, bits), opened), entries)| {
+        let mut expander = Expander::new(shape.tree(), role);
+        let mut values = vec![0u32; shape.tree().values()];
+        let items = out.iter_mut().zip(bits.as_chunks_mut::<2>().0).zip(opened).zip(entries.chunks_exact(size));
+        for (((out, bits), y), entry) in items {
+            let (high, low) = (y >> shape.low_bits, y & mask(shape.low_bits));
+            let (cell, window) = (high >> shape.index_bits, high & mask(shape.index_bits));
+            // Leaves from here on lie in the next cell.
+            let split = (1u64 << shape.index_bits) - window;
+            let sums = expander.expand_with_bits(&entry[1..], split as usize, &mut values);
+            *out = table.parabolas.apply(window as usize, low, &values);
+            *bits = [0; 2];
+            for (sum, cell) in sums.into_iter().zip([cell, cell + 1]) {
+                let unit = turned(sum, cell);
+                bits[0] ^= (unit >> NEAR & 1) as u8;
+                bits[1] ^= ((unit >> NEAR >> 1).count_ones() & 1) as u8;
+            }
+        }
+    });
+    Ok((out, bits))
+}
+
+/// The bits of `unit`, each moved up by `by` places around the circle.
+fn turned([low, high]: [u64; 2], by: u64) -> u128 {
+    (u128::from(low) | u128::from(high) << 64).rotate_left((by % u64::from(u128::BITS)) as u32)
+}
+
+/// Cost of [`run`] on `n` words.
+pub fn run_cost(shape: &FssShape, n: usize) -> Cost {
+    // Leaves are hashed twice.
+    let depth = shape.tree().depth();
+    opening::open_cost(n, shape.input_bits())
+        .work_at_both(Kernel::TreeExpanded, (n << depth) + (n << (depth - 1)))
+        .work_at_both(Kernel::WindowTerm, n * shape.tree().values())
+}
+
+/// f(x) of every entry of a vector as (entries), where it is near; and as (entries, 2) whether it is near and whether
+/// it is beyond.
+#[derive(Clone)]
+pub struct EvaluateNear {
+    /// f.
+    pub table: Arc<TailedTable>,
+}
+
+impl Operation for EvaluateNear {
+    type Input<'a, F: Form> = &'a F::Words;
+    type Output<F: Form> = (F::Words, F::Bits);
+    type Size = usize;
+
+    fn size<F: Form>(&self, x: &&F::Words) -> usize {
+        assert_eq!(x.shape().len(), 1, "a vector");
+        x.len()
+    }
+
+    fn correlations(&self, n: &usize, _: &Options) -> Option<Need> {
+        Some(Need::new(self.table.shape, *n))
+    }
+
+    fn cost(&self, n: &usize, _: bool, _: &mut Plans) -> Result<Cost, Error> {
+        Ok(run_cost(&self.table.shape, *n))
+    }
+
+    fn run(
+        &self,
+        s: &mut Session,
+        x: &ArrayD<u64>,
+        correlations: Option<&[u64]>,
+    ) -> Result<(ArrayD<u64>, ArrayD<u8>), Error> {
+        let (words, bits) = run(s, &self.table, correlations.unwrap_or_default(), &flat(x))?;
+        Ok((shaped(&[words.len()], words), shaped(&[x.len(), 2], bits)))
+    }
+
+    /// Where x is not near, the largest value that a truncation of the result still takes: wrong enough to be noticed
+    /// where it is not muxed away.
+    fn twin(&self, twin: &mut Twin, x: &ArrayD<u64>) -> Result<(ArrayD<u64>, ArrayD<u8>), Error> {
+        let FssShape { low_bits, width, .. } = self.table.shape;
+        let input = self.table.shape.input_bits();
+        let (mut words, mut bits) = (Vec::with_capacity(x.len()), Array2::zeros((x.len(), 2)));
+        for ((i, &v), mut bits) in x.iter().enumerate().zip(bits.axis_iter_mut(Axis(0))) {
+            if !self.table.contains(v & mask(input)) {
+                let end = i128::from((mask(input - low_bits) - 1) << low_bits);
+                return Err(twin.out_of_range("evaluate", signed(v, input + 1).into(), 0, end - 1));
+            }
+            let rho = [mixed(v, i), mixed(!v, i)].map(|mixed| mixed & mask(low_bits));
+            let (value, where_) = self.table.value(v & mask(input), rho);
+            words.push(value.map_or((1 << (width - 2)) - 1, |value| signed(value, width) as u64));
+            bits.iter_mut().zip(where_).for_each(|(bit, is)| *bit = u8::from(is));
+        }
+        Ok((shaped(&[words.len()], words), bits.into_dyn()))
+    }
+
+    fn planned(&self, n: usize) -> (Shape, Shape) {
+        (Shape(vec![n]), Shape(vec![n, 2]))
+    }
+}
