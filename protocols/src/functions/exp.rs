@@ -80,15 +80,18 @@ const MASKED_INDEX_BITS: u32 = 5;
 const MASKED_FRACS: [u32; 2] = [COEFFICIENT_FRAC, 25];
 const MASKED_OUT_FRAC: u32 = MASKED_FRACS[0] + MASKED_FRACS[1];
 
-/// Where the range of [`exp_to_zero`] ends: two windows of width 1 below 2^10.
-pub const WHOLE_RANGE: f64 = 1022.0 - EXP_MARGIN;
+/// How far below 0 the argument of [`exp_to_zero`] may lie. A maximum by counts is exact to as much.
+pub const WHOLE_MARGIN: f64 = 1.0;
 
-/// Largest absolute error of [`exp_to_zero`]: that of the coefficients, a unit of a power times e^(5/2), and the last
+/// Where the range of [`exp_to_zero`] ends: two windows of width 1 below 2^10.
+pub const WHOLE_RANGE: f64 = 1022.0 - WHOLE_MARGIN;
+
+/// Largest absolute error of [`exp_to_zero`]: that of the coefficients, a unit of a power times e^3, and the last
 /// rounding.
 pub const MAX_WHOLE_ERROR: f64 = 1.2e-5;
 
 const WHOLE_INDEX_BITS: u32 = 10;
-/// From here on there are zeros: e^-16.5 is a fiftieth of a unit in the last place.
+/// From here on there are zeros: e^-16 is a thirtieth of a unit in the last place.
 const WHOLE_END: u32 = 17;
 /// Fractional bits of coefficients and powers.
 const WHOLE_FRACS: [u32; 2] = [17, 22];
@@ -122,14 +125,14 @@ pub fn exp_negative<B: Abb>(b: &mut B, t: &B::Words, out: u32) -> Result<B::Word
     })
 }
 
-/// e^-t entrywise for t in [-[`EXP_MARGIN`], [`WHOLE_RANGE`]), or 0 where that is less than e^-16.5. It takes words
+/// e^-t entrywise for t in [-[`WHOLE_MARGIN`], [`WHOLE_RANGE`]), or 0 where that is less than e^-16. It takes words
 /// modulo 2^28 at least and returns words modulo 2^[`WHOLE_WIDTH`]. Only boxes that evaluate on masked inputs have
 /// it.
 pub fn exp_to_zero<B: Abb>(b: &mut B, t: &B::Words) -> Result<B::Words, Error> {
     b.scope("exp", |b| {
-        let x = b.add_public(t, (EXP_MARGIN * (1u64 << FRAC) as f64) as u64);
+        let x = b.add_public(t, (WHOLE_MARGIN * (1u64 << FRAC) as f64) as u64);
         let exp = kept("exp to zero", Evaluation::Masked, &[], || {
-            let table = FssTable::decay(WHOLE_INDEX_BITS, FRAC, EXP_MARGIN, WHOLE_END, WHOLE_FRACS, 64);
+            let table = FssTable::decay(WHOLE_INDEX_BITS, FRAC, WHOLE_MARGIN, WHOLE_END, WHOLE_FRACS, 64);
             Function::masked(table, WHOLE_FRACS[0] + WHOLE_FRACS[1])
         });
         let y = b.apply(Evaluate { function: &exp }, &x)?;
@@ -156,7 +159,7 @@ mod tests {
     #[test]
     fn error_over_all_differences_of_scores() {
         let apply = |x: &[f64]| clear_map(Evaluation::Masked, x, exp_to_zero);
-        let near = worst(-EXP_MARGIN, 20.0, 400_000, apply, |t| (-t).exp());
+        let near = worst(-WHOLE_MARGIN, 20.0, 400_000, apply, |t| (-t).exp());
         let far = worst(20.0, WHOLE_RANGE - 1e-5, 100_000, apply, |t| (-t).exp());
         println!("exp to zero: {near:.2e}, {far:.2e}");
         assert!(near < MAX_WHOLE_ERROR && far < 0.5 / (1u64 << FRAC) as f64, "{near} {far}");

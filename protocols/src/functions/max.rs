@@ -1,14 +1,33 @@
-//! The largest entry of every row, rounded down coarsely.
+//! The largest entry of every row, coarsely: exactly among groups, or by counts.
 //!
-//! Every entry is cut to a multiple of [`UNIT`]; on shares it may be cut to the next lower one. The maximum of these
+//! *By a tournament* ([`max_ragged`]). Every entry is cut to a multiple of [`UNIT`]; on shares it may be cut to the next lower one. The maximum of these
 //! multiples is found exactly ([`RowMax`]). So the result lies less than 2 [`UNIT`] below the largest entry and never
 //! above it. A softmax tolerates this, because its exponential takes differences down to -[`EXP_MARGIN`].
 //!
-//! **Range.** -2^9 + [`UNIT`] <= x < 2^9. **Revealed.** Nothing. *Cost.* One exact maximum of rows of words of 13
-//! bits.
+//! *By counts* ([`max_counted`]), for tables that have all differences. Every entry is cut to a whole number, or on
+//! shares to the next lower one, and counted. The largest of these numbers has two digits, each the number of places
+//! at which as many entries as to be counted are left:
+//!
+//! ```text
+//! at[v] = the number of entries that are at least v                           one opening
+//! high = the j >= 1 with at[32 j] > 0; they are 1, .., the high digit          one opening
+//! fine[k] = at[32 high + k]: one of 32 groups of counts, selected by bits      one opening
+//! low = the k >= 1 with fine[k] > 0                                            one opening
+//! both digits from bits to words                                               one opening
+//! ```
+//!
+//! The result is one more, so that it lies less than 1 below the largest entry and at most 1 above. Both forms stay
+//! right for rows of equal entries, since counts have room for all of a row.
+//!
+//! **Range.** -2^9 + [`UNIT`] <= x < 2^9, and by counts -2^9 + 1 < x. **Revealed.** Nothing. *Cost.* One exact maximum
+//! of rows of words of 13 bits, or five exchanges.
 
 use crate::abb::Abb;
 use crate::functions::exp::EXP_MARGIN;
+use crate::ops::b2a::B2a;
+use crate::ops::fss::counts::{CountAtLeast, VALUE_BITS, VALUES};
+use crate::ops::fss::threshold::{self, NonZero};
+use crate::ops::mux_columns::MuxColumns;
 use crate::ops::row_max::RowMax;
 use crate::words::Words;
 use crate::{Error, FRAC, Lengths, Tensor};
@@ -39,11 +58,55 @@ pub fn max_ragged<B: Abb>(b: &mut B, x: &B::Words, lengths: &Lengths) -> Result<
     })
 }
 
+/// log2 of the number of values of a digit of a maximum by counts.
+const DIGIT_BITS: u32 = VALUE_BITS / 2;
+const DIGIT: usize = 1 << DIGIT_BITS;
+
+/// Most entries of a row of which counts can be compared.
+pub const MOST_COUNTED: usize = (1 << threshold::MAX_WIDTH) - 1;
+
+/// (rows), modulo 2^([`FRAC`] + [`VALUE_BITS`]): numbers m with x - 1 <= m for all entries x of a row and m < x + 1 for
+/// the largest. Rows have up to [`MOST_COUNTED`] entries; otherwise they are as for [`max_ragged`].
+pub fn max_counted<B: Abb>(b: &mut B, x: &B::Words, lengths: &Lengths) -> Result<B::Words, Error> {
+    let (rows, longest) = (lengths.rows(), lengths.counts().longest());
+    assert!(x.len() == lengths.total() && longest <= MOST_COUNTED, "entries of the rows");
+    b.scope("max", |b| {
+        b.expect_below(x, FRAC + VALUE_BITS - 1)?;
+        // Shares may be cut to one less, so the lowest number is left out.
+        let raised = b.add_public(x, (1u64 << FRAC).wrapping_neg());
+        b.expect_below(&raised, FRAC + VALUE_BITS - 1)?;
+        let raised = b.add_public(x, 1 << (FRAC + VALUE_BITS - 1));
+        let whole = raised.drop_low(FRAC, FRAC + VALUE_BITS);
+        let width = (usize::BITS - longest.leading_zeros()).max(threshold::MIN_WIDTH);
+        let at = b.apply(CountAtLeast { lengths, width }, &whole)?.reshape(&[rows, DIGIT, VALUES / DIGIT]);
+
+        let starts = at.slice(2, 0..1).reshape(&[rows, DIGIT]).slice(1, 1..DIGIT);
+        let high = b.apply(NonZero { width }, &starts)?;
+        // The bit at the high digit is the last that is set: the bit before the first digit is 1.
+        let one = high.slice(1, 0..1);
+        let zero = b.xor(&one, &one);
+        let one = b.not(&zero);
+        let last = b.xor(&B::Bits::concat(1, &[&one, &high]), &B::Bits::concat(1, &[&high, &zero]));
+        let groups = at.slice(2, 1..DIGIT).reshape(&[rows * DIGIT, DIGIT - 1]);
+        let group = MuxColumns { widths: &[width], words: DIGIT - 1 };
+        let fine = b.apply(group, (&last.reshape(&[rows * DIGIT, 1]), &groups))?;
+        let fine = fine.reshape(&[rows, DIGIT, DIGIT - 1]).permute(&[0, 2, 1]).sum_last();
+
+        let low = b.apply(NonZero { width }, &fine)?;
+        let digits = b.apply(B2a { width: VALUE_BITS }, &B::Bits::concat(1, &[&high, &low]))?;
+        let [high, low] = [0, 1].map(|digit| digits.slice(1, digit * (DIGIT - 1)..(digit + 1) * (DIGIT - 1)).sum_last());
+        let value = high.times(1 << DIGIT_BITS).plus(&low);
+        // One more, and values begin with -2^9.
+        let value = b.add_public(&value, 1u64.wrapping_sub(1 << (VALUE_BITS - 1)));
+        Ok(value.times(1 << FRAC))
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::functions::testing::{fixed, real};
-    use crate::tests::{BOTH, secure};
+    use crate::tests::{BOTH, TWO_PHASES, secure};
     use crate::words::signed;
     use crate::{Clear, function};
     use proptest::prelude::*;
@@ -76,5 +139,51 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// What a maximum by counts is for a row: within 1 below and 1 above.
+    fn check_counted(rows: &[Vec<f64>]) {
+        let lengths = Lengths::from(&rows.iter().map(Vec::len).collect::<Vec<_>>()[..]);
+        let x = fixed(&rows.concat());
+        let clear = max_counted(&mut Clear::new(), &x, &lengths).unwrap();
+        let words: Vec<u64> = x.iter().copied().collect();
+        let shared = {
+            let lengths = lengths.clone();
+            secure(
+                TWO_PHASES,
+                &[(&words, &[words.len()])],
+                function!([lengths: Lengths] |b, x| max_counted(b, &x[0], lengths)),
+            )
+        };
+        for (i, span) in lengths.spans().enumerate() {
+            let row = &words[span];
+            let want = row.iter().map(|&x| x as i64).max().unwrap_or(i64::MIN) as u64;
+            for (got, low) in [(clear[i], 0.0), (shared[i], -1.0)] {
+                let above = real(signed(got.wrapping_sub(want), FRAC + VALUE_BITS) as u64);
+                assert!(low < above && above <= 1.0, "{above} above {}, {} entries", real(want), row.len());
+            }
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(12))]
+        #[test]
+        fn maxima_by_counts(
+            rows in prop::collection::vec(prop::collection::vec(-510.99f64..511.9999, 1..70), 1..5),
+            spread in prop::sample::select(vec![1.0, 0.05, 0.0005]),
+        ) {
+            check_counted(&rows.iter().map(|row| row.iter().map(|x| x * spread).collect()).collect::<Vec<_>>());
+        }
+    }
+
+    /// Counters must not wrap to 0: as many equal entries as a ring has numbers, and one less and more. And every place
+    /// of the largest entry at which a digit changes.
+    #[test]
+    fn maxima_by_counts_of_equal_entries_and_at_the_ends_of_digits() {
+        for n in [1, 2, 127, 128, 255, 256, 257, 511, 512] {
+            check_counted(&[vec![-3.25; n]]);
+        }
+        let ends = [-510.99, -510.5, -480.5, -480.0, -479.9, -1.0, 0.0, 31.99, 32.0, 479.99, 480.0, 511.0, 511.999];
+        check_counted(&ends.map(|end| vec![-510.99, end, -510.99]));
     }
 }

@@ -1,15 +1,17 @@
 //! Softmax over rows. Only the first entries of a row are visible.
 //!
-//! The result is e^(x - m) / sum e^(x - m), where m is the largest visible entry, rounded down coarsely (see
+//! The result is e^(x - m) / sum e^(x - m), where m is the largest visible entry, rounded coarsely (see
 //! [`max`](super::max)). Masked entries are public, so they are cut out at the start and put back as zeros: they cost
 //! nothing. Terms with m - x above [`CUT`] are below a seventh of a unit in the last place and are set to zero.
 //!
 //! **Two forms of the terms.** Look-up and long rows compare m - x with the cut and mux; where keys are prepared, one
-//! table serves all differences ([`exp_to_zero`]).
+//! table serves all differences ([`exp_to_zero`]). That table also takes a maximum by counts, which may be 1 above the
+//! largest entry, where flows cost more than the keys' leaves. The sum of a row is then at least 1 / e.
 //!
 //! **Range.** That of [`max`](super::max), about |x| < 2^9, with entries of a row less than [`WHOLE_RANGE`] apart in
 //! the second form, and up to [`MAX_SOFTMAX_COLUMNS`] columns -> [0, 1].
-//! **Error.** At most [`MAX_SOFTMAX_ERROR`] per entry plus [`MAX_TERM_ERROR`] times the number of visible entries.
+//! **Error.** At most [`MAX_SOFTMAX_ERROR`] per entry plus [`MAX_TERM_ERROR`] times the number of visible entries; where
+//! keys are prepared [`MAX_MASKED_SOFTMAX_ERROR`] plus [`MAX_MASKED_TERM_ERROR`] times that number.
 //! **Revealed.** Nothing.
 //!
 //! **Long rows.** With n visible entries, of which the longest row has N:
@@ -40,10 +42,11 @@ use crate::abb::Abb;
 #[cfg(doc)]
 use crate::functions::exp::WHOLE_RANGE;
 use crate::functions::exp::{EXP_END, MOST_WHOLE, WHOLE_WIDTH, exp_negative, exp_to_zero};
-use crate::functions::max::{MAX_WIDTH, max_ragged};
+use crate::functions::max::{MAX_WIDTH, max_counted, max_ragged};
 use crate::functions::reciprocal::reciprocal;
 use crate::functions::ring_for;
 use crate::ops::compare::AtLeast;
+use crate::ops::fss::counts;
 use crate::ops::mul::MulRows;
 use crate::ops::mux::Choose;
 use crate::ops::mux::Select;
@@ -61,6 +64,9 @@ pub const MAX_MASKED_SOFTMAX_ERROR: f64 = 5e-5;
 /// either way. Many equally small terms next to a large one add up.
 pub const MAX_TERM_ERROR: f64 = 0.5 / (1u64 << FRAC) as f64;
 
+/// The same where keys are prepared: the sum that divides a term may be as small as 1 / e.
+pub const MAX_MASKED_TERM_ERROR: f64 = std::f64::consts::E * MAX_TERM_ERROR;
+
 /// Low bits of a difference to the maximum that its comparison with [`CUT`] ignores.
 const DROPPED: u32 = 13;
 
@@ -72,6 +78,9 @@ pub const CUT: f64 = EXP_END - UNIT;
 
 /// Most columns: 131072, as many positions as published models have.
 pub const MAX_SOFTMAX_COLUMNS: usize = 1 << 17;
+
+/// Flows, at least, that a maximum by counts takes less than a tournament.
+const COUNTS_SAVE: u32 = 8;
 
 /// Columns up to which the reciprocal of the sum has [`RECIPROCAL_FRAC`] fractional bits.
 const SHORT_ROW: usize = 1 << 12;
@@ -105,20 +114,24 @@ pub fn softmax<B: Abb>(b: &mut B, x: &B::Words, visible: &[usize]) -> Result<B::
             return Ok(ones.place(&seen, x.len()).reshape(&shape));
         }
 
-        let x = x.reshape(&[rows * columns]).pick(&seen);
-        let t = max_ragged(b, &x, &lengths)?.pick(&lengths.owners()).minus(&x);
-
-        // e <= e^(1/2), a row's e / sum <= 1 up to the reciprocal's error.
+        // A row's e / sum <= 1 up to the reciprocal's error.
         let rounding = rounding(longest);
         let width = rounding.width;
-        let e = if b.evaluation() == Evaluation::Masked && width == WHOLE_WIDTH && seen.len() <= MOST_WHOLE {
-            exp_to_zero(b, &t)?
-        } else {
-            near_terms(b, &t, width)?
-        };
+        let whole = b.evaluation() == Evaluation::Masked && width == WHOLE_WIDTH && seen.len() <= MOST_WHOLE;
+        let counted = whole && b.flows_cost_more(COUNTS_SAVE, seen.len() as u64 * counts::LEAVES);
+
+        let x = x.reshape(&[rows * columns]).pick(&seen);
+        let max = if counted { max_counted(b, &x, &lengths)? } else { max_ragged(b, &x, &lengths)? };
+        let t = max.pick(&lengths.owners()).minus(&x);
+        let e = if whole { exp_to_zero(b, &t)? } else { near_terms(b, &t, width)? };
 
         let sums = e.place(&lengths.padded(longest), rows * longest).reshape(&[rows, longest]).sum_last();
-        let inverse = reciprocal(b, &sums, longest, width, rounding.shift)?;
+        let inverse = if counted {
+            // A sum of n terms in (1 / e, e n) times 4 lies where those of 8 n terms do.
+            reciprocal(b, &sums.times(4), 8 * longest, width, rounding.shift + 2)?
+        } else {
+            reciprocal(b, &sums, longest, width, rounding.shift)?
+        };
 
         let Chunks { size, row, at } = Chunks::of(&lengths, width);
         let e = e.place(&at, row.len() * size).reshape(&[row.len(), size]);
@@ -214,7 +227,11 @@ mod tests {
                 for j in 0..columns {
                     let want = if j < seen { (x[j] - max).exp() / sum } else { 0.0 };
                     assert!(j < seen || got[[h, i, j]] == 0, "masked entry {j} of row {i}");
-                    error = error.max((real(got[[h, i, j]]) - want).abs() - seen as f64 * MAX_TERM_ERROR);
+                    let term = match evaluation {
+                        Evaluation::Masked => MAX_MASKED_TERM_ERROR,
+                        _ => MAX_TERM_ERROR,
+                    };
+                    error = error.max((real(got[[h, i, j]]) - want).abs() - seen as f64 * term);
                 }
             }
         }

@@ -3,7 +3,8 @@
 //! **Functionality.** XOR shares of b -> additive shares of b modulo 2^w.
 //!
 //! **Source.** b = b_s + b_c - 2 b_s b_c. The product of the two private bits is one correlated OT modulo 2^(w-1),
-//! half of what selecting a public 1 would take (CrypTFlow2, eprint 2020/1002, section 3.1).
+//! half of what selecting a public 1 would take (CrypTFlow2, eprint 2020/1002, section 3.1). Prepared, it is the product
+//! of a [truncation](super::truncate)'s top bits: one exchange of a bit.
 //!
 //! **Range.** Any bit; 1 <= w <= 64. **Error.** None. **Revealed.** Nothing.
 
@@ -12,6 +13,7 @@ use ot::{Bits, Correlation};
 
 use crate::Shape;
 use crate::operation::prelude::*;
+use crate::ops::truncate::{Wrap, prepared, prepared_cost};
 use crate::wire::cross::{self, Side};
 
 /// The bits as words 0 or 1 modulo 2^`width`.
@@ -30,12 +32,26 @@ impl Operation for B2a {
         bits.shape()
     }
 
-    fn cost(&self, shape: &Vec<usize>, _: bool, _: &mut Plans) -> Result<Cost, Error> {
-        Ok(cost(shape.iter().product(), self.width))
+    fn correlations(&self, shape: &Vec<usize>, options: &Options) -> Option<Need> {
+        let n = shape.iter().product();
+        (options.preprocess && n > 0 && self.width > 1).then(|| Need::new(Wrap { bits: self.width - 1 }, n))
     }
 
-    fn run(&self, s: &mut Session, bits: &ArrayD<u8>, _: Option<&[u64]>) -> Result<ArrayD<u64>, Error> {
-        Ok(shaped(bits.shape(), b2a(s, &flat(bits), self.width)?))
+    fn cost(&self, shape: &Vec<usize>, is_prepared: bool, _: &mut Plans) -> Result<Cost, Error> {
+        let n = shape.iter().product();
+        Ok(if is_prepared { prepared_cost(n) } else { cost(n, self.width) })
+    }
+
+    fn run(&self, s: &mut Session, bits: &ArrayD<u8>, correlations: Option<&[u64]>) -> Result<ArrayD<u64>, Error> {
+        let words = match correlations {
+            Some(wraps) => {
+                let own: Vec<u64> = bits.iter().map(|bit| u64::from(*bit)).collect();
+                let both = prepared(s, &own, wraps)?;
+                own.iter().zip(both).map(|(bit, both)| bit.wrapping_sub(both << 1)).collect()
+            }
+            None => b2a(s, &flat(bits), self.width)?,
+        };
+        Ok(shaped(bits.shape(), words))
     }
 
     fn twin(&self, _: &mut Twin, bits: &ArrayD<u8>) -> Result<ArrayD<u64>, Error> {

@@ -68,6 +68,7 @@ fn masks(shape: &FssShape, correlations: &[Vec<u64>; 2]) -> Vec<Mask> {
 /// What a correlation must share at its index, a power to within one unit.
 fn payload(shape: &FssShape, low: [u64; 2]) -> Vec<u64> {
     match shape.payload {
+        Payload::One => vec![1],
         Payload::Line => vec![1, low[0] + low[1]],
         Payload::Parabola => vec![1, low[0] + low[1], Square::new(shape.low_bits).value(low)],
         Payload::Power { unit, frac } => {

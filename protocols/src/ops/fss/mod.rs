@@ -20,7 +20,7 @@
 //!
 //! *Preparation.* The bits of R are the parties' choices in random OTs. One correlated OT for each product of a pair
 //! of bits makes additive shares of R modulo 2^index_bits. The payload is one of these:
-//! - (1, rho), known in shares;
+//! - 1, or (1, rho), known in shares;
 //! - (1, rho, rho^2), where the cross term of rho^2 is a product of two private numbers (Gilboa, CRYPTO 1999);
 //! - a power e^-rho, which takes a product and a truncation.
 //!
@@ -35,6 +35,7 @@
 //! which is used once and uniform modulo 2^(index_bits + low_bits), since R and the other party's rho are uniform.
 //! The peer's share of y follows from y and its own. **Revealed.** Nothing.
 
+pub mod counts;
 mod dot;
 pub mod ladder;
 mod parabola;
@@ -86,7 +87,7 @@ impl FssShape {
     /// Words that a leaf has.
     fn leaf_words(&self) -> usize {
         match self.payload {
-            Payload::Parabola => 4,
+            Payload::One | Payload::Parabola => 4,
             Payload::Line | Payload::Power { .. } => 2,
         }
     }
@@ -119,7 +120,7 @@ impl FssShape {
     /// Inputs prepared at once.
     fn inputs_at_once(&self) -> usize {
         let ots = match self.payload {
-            Payload::Line | Payload::Parabola => self.hidden_bits(),
+            Payload::One | Payload::Line | Payload::Parabola => self.hidden_bits(),
             Payload::Power { .. } => self.hidden_bits().max(FACTOR_FRAC),
         };
         let batch = batch_items(ots as usize).min((BATCH_LEAVES >> self.tree().depth()).max(1));
@@ -193,7 +194,7 @@ fn prepare_batch_cost(shape: &FssShape, n: usize) -> Cost {
         .then(plant_cost(n, tree))
         .then(index_cost(shape.index(), n));
     match shape.payload {
-        Payload::Line => {}
+        Payload::One | Payload::Line => {}
         Payload::Parabola => cost = cost.then(cross::one_way_cost(&shape.square_products(n))),
         Payload::Power { frac, .. } => {
             let truncation = truncate::cost(n, shape.power_truncation(frac));
@@ -430,6 +431,7 @@ fn index_shares(
 fn payload(s: &mut Session, shape: &FssShape, low: &[u64]) -> Result<Vec<u64>, Error> {
     let server = s.role() == Role::Server;
     match shape.payload {
+        Payload::One => Ok(vec![u64::from(server); low.len()]),
         Payload::Line => Ok(low.iter().flat_map(|&low| [u64::from(server), low]).collect()),
         Payload::Parabola => {
             let (square, role) = (Square::new(shape.low_bits), s.role());

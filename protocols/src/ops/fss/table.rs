@@ -10,6 +10,8 @@ use crate::words::mask;
 /// What the parties share, as the payload at the window index, of the low part rho = rho_0 + rho_1 of a mask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Payload {
+    /// The word 1, for unit vectors.
+    One,
     /// The words 1 and rho, for functions that are linear in every window.
     Line,
     /// The words 1, rho and rho^2, for functions that are quadratic in every window. rho^2 comes in units that leave
@@ -36,7 +38,7 @@ impl Payload {
         match self {
             Payload::Line => 2,
             Payload::Parabola => 3,
-            Payload::Power { .. } => 1,
+            Payload::One | Payload::Power { .. } => 1,
         }
     }
 }
@@ -48,7 +50,7 @@ pub struct FssShape {
     pub index_bits: u32,
     /// Bits of an input below the window index: a window is 2^low_bits wide.
     pub low_bits: u32,
-    /// Bits of the ring of the result, 2..=64; at most 32 for a parabola, more than 32 for a power.
+    /// Bits of the ring of the result, 2..=64; at most 32 for a parabola or a unit vector, more than 32 for a power.
     pub width: u32,
     /// What is shared.
     pub payload: Payload,

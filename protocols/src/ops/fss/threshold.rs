@@ -186,3 +186,46 @@ fn parity_below(bits: &[u64], count: u64) -> u8 {
     let part = bits.get(words).map_or(0, |word| word & mask(rest));
     ((whole ^ part).count_ones() & 1) as u8
 }
+
+/// [x != 0] of words modulo 2^`width`, of [`MIN_WIDTH`]..=[`MAX_WIDTH`] bits.
+#[derive(Clone, Copy, Debug)]
+pub struct NonZero {
+    /// Bits of the ring.
+    pub width: u32,
+}
+
+impl Operation for NonZero {
+    type Input<'a, F: Form> = &'a F::Words;
+    type Output<F: Form> = F::Bits;
+    type Size = Vec<usize>;
+
+    fn size<F: Form>(&self, x: &&F::Words) -> Vec<usize> {
+        x.shape()
+    }
+
+    fn correlations(&self, shape: &Vec<usize>, _: &Options) -> Option<Need> {
+        Some(Need::new(Comparison { width: self.width }, shape.iter().product()))
+    }
+
+    fn cost(&self, shape: &Vec<usize>, _: bool, _: &mut Plans) -> Result<Cost, Error> {
+        Ok(run_cost(self.width, shape.iter().product()))
+    }
+
+    fn run(&self, s: &mut Session, x: &ArrayD<u64>, correlations: Option<&[u64]>) -> Result<ArrayD<u8>, Error> {
+        // The least signed word is 0, and all others are above it.
+        let least = -(1i64 << (self.width - 1));
+        let lowered: Vec<u64> = match s.is_server() {
+            true => x.iter().map(|x| x.wrapping_add(least as u64)).collect(),
+            false => flat(x),
+        };
+        Ok(shaped(x.shape(), run(s, correlations.unwrap_or_default(), &lowered, &[least + 1], self.width)?))
+    }
+
+    fn twin(&self, _: &mut Twin, x: &ArrayD<u64>) -> Result<ArrayD<u8>, Error> {
+        Ok(x.mapv(|x| u8::from(x & mask(self.width) != 0)))
+    }
+
+    fn planned(&self, shape: Vec<usize>) -> crate::Shape {
+        crate::Shape(shape)
+    }
+}
