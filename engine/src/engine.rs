@@ -137,6 +137,12 @@ pub trait Engine: 'static {
     /// Batched matrix product: (batch, m, k) x (batch, k, n) -> (batch, m, n).
     fn matmul(&mut self, a: &Self::Tensor, b: Right<Self>) -> Result<Self::Tensor, Error>;
 
+    /// [`Engine::matmul`] for a product that only [`Engine::hide`] and [`Engine::softmax`] look at, whose range its
+    /// entries have. Engines that know it may compute no more bits than a softmax sees.
+    fn scores(&mut self, queries: &Self::Tensor, keys: Right<Self>) -> Result<Self::Tensor, Error> {
+        self.matmul(queries, keys)
+    }
+
     /// Softmax over the last axis of (..., rows, columns), where row i of `rows` sees only the first `visible[i]`
     /// columns (public, >= 1); the others get probability 0. `visible.len() == rows`.
     fn softmax(&mut self, x: &Self::Tensor, visible: &[usize]) -> Result<Self::Tensor, Error>;

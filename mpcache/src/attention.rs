@@ -42,7 +42,7 @@ pub fn sparse<E: Engine>(
     let (batch, tokens) = (pairs.shape()[0], pairs.shape()[1]);
     let queries = q.reshape(&[batch, heads / batch, head_dim]);
     let keys = pairs.slice(2, 0..head_dim).permute(&[0, 2, 1]);
-    let scores = engine.scope("scores", |e| e.matmul(&queries, Right::Fresh(&keys)))?;
+    let scores = engine.scope("scores", |e| e.scores(&queries, Right::Fresh(&keys)))?;
     let p = engine.scope("softmax", |e| e.softmax(&scores, &vec![tokens; heads / batch]))?;
     let values = pairs.slice(2, head_dim..2 * head_dim);
     let mixed = engine.scope("values", |e| e.matmul(&p, Right::Fresh(&values)))?;

@@ -132,16 +132,30 @@ impl<E: Engine> Store<E> {
         by_head(self.values(), self.shape)
     }
 
-    /// The scores of `queries` (kv_heads, rows, head_dim) against all keys, (kv_heads, rows, tokens). The scores of
-    /// padding lie below all others.
+    /// The scores of `queries` (kv_heads, rows, head_dim) against all keys, (kv_heads, rows, tokens), for a softmax. The
+    /// scores of padding lie below all others.
     pub(crate) fn scores(&mut self, engine: &mut E, queries: &E::Tensor) -> Result<E::Tensor, Error> {
-        let keys = self.keys_by_head();
-        let keys = Right::Cached { tensor: &keys, operand: &mut self.operands.keys };
-        let scores = engine.scope("scores", |e| e.matmul(queries, keys))?;
+        let scores = self.by_keys(engine, |e, keys| e.scores(queries, keys))?;
         match self.padding {
             Some(padding) => padding.hide(engine, &scores),
             None => Ok(scores),
         }
+    }
+
+    /// The same scores for any use, without padding.
+    pub(crate) fn ranked_scores(&mut self, engine: &mut E, queries: &E::Tensor) -> Result<E::Tensor, Error> {
+        self.by_keys(engine, |e, keys| e.matmul(queries, keys))
+    }
+
+    /// A product with the keys by head, transposed.
+    fn by_keys(
+        &mut self,
+        engine: &mut E,
+        product: impl FnOnce(&mut E, Right<E>) -> Result<E::Tensor, Error>,
+    ) -> Result<E::Tensor, Error> {
+        let keys = self.keys_by_head();
+        let keys = Right::Cached { tensor: &keys, operand: &mut self.operands.keys };
+        engine.scope("scores", |e| product(e, keys))
     }
 
     /// The mix of all values by `weights` (kv_heads, rows, tokens): (kv_heads, rows, head_dim).

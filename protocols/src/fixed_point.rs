@@ -11,6 +11,7 @@ use net::{Channel, Ledger, Role};
 
 use crate::abb::Abb;
 use crate::functions::extrema::EXTREMA_WIDTH;
+use crate::functions::max::MAX_WIDTH;
 use crate::functions::selection::{self, payload_rounding};
 use crate::functions::softmax::{self, CUT};
 use crate::functions::top_k::Selection;
@@ -43,6 +44,11 @@ const NARROW_FRAC: u32 = 15;
 
 /// Brings a product of matrices back to an activation.
 const MATMUL_ROUNDING: Truncation = Truncation { width: MATMUL_WIDTH, shift: NARROW_FRAC, out: 64 };
+
+/// The same for scores. A softmax looks at no more bits than are left, so nothing is sent.
+const SCORES_ROUNDING: Truncation = Truncation { out: MATMUL_WIDTH - NARROW_FRAC, ..MATMUL_ROUNDING };
+
+const _: () = assert!(SCORES_ROUNDING.out >= MAX_WIDTH, "a softmax looks at so many bits");
 
 /// Bits of a revealed activation: magnitudes below 2^(REVEAL_WIDTH - 1 - FRAC) = 2^25.
 const REVEAL_WIDTH: u32 = 44;
@@ -237,6 +243,18 @@ impl<B: Abb> FixedPoint<B> {
         self.abb.apply(Truncation { width: 64, shift: FRAC - NARROW_FRAC, out: MATMUL_WIDTH }, a)
     }
 
+    /// The product of matrices, with [`FRAC`] + [`NARROW_FRAC`] fractional bits modulo 2^[`MATMUL_WIDTH`].
+    fn product(&mut self, a: &B::Words, b: Right<Self>) -> Result<B::Words, EngineError> {
+        let a = self.narrow(a)?;
+        Ok(match b {
+            Right::Fresh(b) => self.abb.apply(Matmul { width: MATMUL_WIDTH }, (&a, b))?,
+            Right::Cached { tensor, operand } => {
+                let axis = operand.id().kind.axis();
+                self.abb.matmul_cached(&a, tensor, MATMUL_WIDTH, axis, operand)?
+            }
+        })
+    }
+
     /// Brings a product with `frac` fractional bits modulo 2^`width` back to an activation.
     fn round(&mut self, x: &B::Words, frac: u32, width: u32) -> Result<B::Words, Error> {
         self.abb.apply(Truncation { width, shift: frac - FRAC, out: 64 }, x)
@@ -308,15 +326,14 @@ impl<B: Abb> Engine for FixedPoint<B> {
     }
 
     fn matmul(&mut self, a: &B::Words, b: Right<Self>) -> Result<B::Words, EngineError> {
-        let a = self.narrow(a)?;
-        let product = match b {
-            Right::Fresh(b) => self.abb.apply(Matmul { width: MATMUL_WIDTH }, (&a, b))?,
-            Right::Cached { tensor, operand } => {
-                let axis = operand.id().kind.axis();
-                self.abb.matmul_cached(&a, tensor, MATMUL_WIDTH, axis, operand)?
-            }
-        };
+        let product = self.product(a, b)?;
         Ok(self.abb.apply(MATMUL_ROUNDING, &product)?)
+    }
+
+    fn scores(&mut self, queries: &B::Words, keys: Right<Self>) -> Result<B::Words, EngineError> {
+        let product = self.product(queries, keys)?;
+        self.abb.expect_below(&product, SCORES_ROUNDING.width - 2)?;
+        Ok(self.abb.apply(SCORES_ROUNDING, &product)?)
     }
 
     fn softmax(&mut self, x: &B::Words, visible: &[usize]) -> Result<B::Words, EngineError> {

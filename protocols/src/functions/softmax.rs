@@ -79,8 +79,8 @@ pub const CUT: f64 = EXP_END - UNIT;
 /// Most columns: 131072, as many positions as published models have.
 pub const MAX_SOFTMAX_COLUMNS: usize = 1 << 17;
 
-/// Flows, at least, that a maximum by counts takes less than a tournament.
-const COUNTS_SAVE: u32 = 8;
+/// Flows of a maximum by counts.
+const COUNTED_FLOWS: u32 = 5;
 
 /// Columns up to which the reciprocal of the sum has [`RECIPROCAL_FRAC`] fractional bits.
 const SHORT_ROW: usize = 1 << 12;
@@ -118,7 +118,9 @@ pub fn softmax<B: Abb>(b: &mut B, x: &B::Words, visible: &[usize]) -> Result<B::
         let rounding = rounding(longest);
         let width = rounding.width;
         let whole = b.evaluation() == Evaluation::Masked && width == WHOLE_WIDTH && seen.len() <= MOST_WHOLE;
-        let counted = whole && b.flows_cost_more(COUNTS_SAVE, seen.len() as u64 * counts::LEAVES);
+        // A tournament takes some 3 log2 n flows, and half of the time that the leaves take.
+        let saved = (3 * longest.ilog2()).saturating_sub(COUNTED_FLOWS);
+        let counted = whole && b.flows_cost_more(saved, seen.len() as u64 * counts::LEAVES / 2);
 
         let x = x.reshape(&[rows * columns]).pick(&seen);
         let max = if counted { max_counted(b, &x, &lengths)? } else { max_ragged(b, &x, &lengths)? };

@@ -148,7 +148,7 @@ impl<E: Engine> Clustered<E> {
     ) -> Result<E::Tensor, Error> {
         let (c, shape) = (self.settings, store.heads());
         let scores = (c.gather == Gather::Scores || c.similarity == Similarity::Token)
-            .then(|| store.scores(engine, &fold_heads(q, shape)))
+            .then(|| store.ranked_scores(engine, &fold_heads(q, shape)))
             .transpose()?
             .map(|scores| scores.reshape(&[shape.heads, layout.tokens]));
         let choice = match self.choice.take().filter(|_| c.follows(layer)) {
