@@ -1,6 +1,7 @@
 //! Protocols between two threads, held against naive twins and against their costs.
 
 mod columns;
+mod counts;
 mod fuzz;
 mod ladder;
 mod masked;
