@@ -173,8 +173,8 @@ pub struct DecodeCost {
     /// Their sum.
     #[serde(flatten)]
     pub total: Cost,
-    /// Each of them, without what was booked under `offline` meanwhile. Of the tokens that one pass gave the first has
-    /// all of its cost.
+    /// Each of them, without what was booked under `offline` meanwhile. Of the tokens that one pass gave the first
+    /// has all of its cost.
     pub per_token: Vec<Cost>,
 }
 

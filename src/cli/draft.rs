@@ -19,17 +19,17 @@ const _: () = assert!(DEFAULT_GUESSES <= MAX_DRAFTED);
 /// How the client guesses the next tokens.
 #[derive(Args, Clone, Debug)]
 pub(super) struct DraftArgs {
-    /// Guess the next K tokens (4 unless given) and check all of them in one pass, which takes about as many flows as a
-    /// pass over one token, and K + 1 times the bytes of most operations. The text is the same. `lookup[:K]` looks
+    /// Guess the next K tokens (4 unless given) and check all of them in one pass, which takes about as many flows as
+    /// a pass over one token, and K + 1 times the bytes of most operations. The text is the same. `lookup[:K]` looks
     /// up how the text went on after the same words before; `model:DIR[:K]` runs a small public model with the same
-    /// vocabulary, on this machine and in the clear. The server learns how many tokens each pass keeps, and nothing of
-    /// the guesses. The client learns what the model says after wrong guesses too, so the server must agree (`serve
-    /// --max-draft`). Needs the policy `full` or `snapkv`, and no pool.
+    /// vocabulary, on this machine and in the clear. The server learns how many tokens each pass keeps, and nothing
+    /// of the guesses. The client learns what the model says after wrong guesses too, so the server must agree
+    /// (`serve --max-draft`). Needs the policy `full` or `snapkv`, and no pool.
     #[arg(long, value_name = "lookup[:K]|model:DIR[:K]")]
     draft: Option<Draft>,
-    /// Tokens that a pass is expected to keep on average, between 1 and K + 1. With --preprocess correlations are made
-    /// for as many passes as that takes; passes beyond that make their own on the spot, with more flows. A pass with
-    /// other numbers of tokens than planned leaves some over.
+    /// Tokens that a pass is expected to keep on average, between 1 and K + 1. With --preprocess correlations are
+    /// made for as many passes as that takes; passes beyond that make their own on the spot, with several times
+    /// the flows, and fewer passes leave some over: say rather too little.
     #[arg(long, value_name = "R", requires = "draft", default_value_t = DEFAULT_RATE)]
     draft_rate: f64,
 }
@@ -125,8 +125,8 @@ pub(super) fn next<'a>(sampler: &'a mut Sampler, guess: &'a mut Option<Box<dyn G
 /// The most guesses in a pass that a server allows.
 #[derive(Args, Clone, Debug)]
 pub(super) struct DraftLimitArgs {
-    /// Most guesses in a pass of a client that drafts (`generate --draft`); 0 refuses drafts. The client learns logits
-    /// after wrong guesses too, which count for --max-reveals.
+    /// Most guesses in a pass of a client that drafts (`generate --draft`); 0 refuses drafts. The client learns
+    /// logits after wrong guesses too, which count for --max-reveals.
     #[arg(long, value_name = "K", default_value_t = Limits::default().drafted)]
     pub(super) max_draft: usize,
 }

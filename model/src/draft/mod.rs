@@ -8,9 +8,9 @@
 //!
 //! Every pass has the same number of guesses, of which the server learns nothing: where there are fewer the rest is
 //! filled up. Only the end of the text makes passes shorter, so that no position beyond it is read. The server learns
-//! how many tokens each pass keeps. The client learns logits (or the most probable tokens) at guesses that were wrong,
-//! too: they answer queries of its own choice, up to `k` more in each pass. A server therefore agrees to a draft
-//! ([`Limits::drafted`](crate::party::Limits)), and counts all positions.
+//! how many tokens each pass keeps. The client learns logits (or the most probable tokens) at guesses that were
+//! wrong, too: they answer queries of its own choice, up to `k` more in each pass. A server therefore agrees to a
+//! draft ([`Limits::drafted`](crate::party::Limits)), and counts all positions.
 
 mod lookup;
 mod small;
@@ -28,9 +28,9 @@ pub const MAX_DRAFTED: usize = 64;
 /// Units of [`Drafts::rate`] on the wire.
 const THOUSAND: u32 = 1000;
 
-/// Tokens that a pass is expected to keep unless told otherwise: what looking up keeps of a text that repeats itself
-/// now and then.
-pub const DEFAULT_RATE: f64 = 1.5;
+/// Tokens that a pass is expected to keep unless told otherwise. It is less than what looking up keeps of most texts:
+/// a pass that nothing was prepared for takes several times the flows, and one that was prepared and not needed none.
+pub const DEFAULT_RATE: f64 = 1.25;
 
 /// What both parties agree on about drafts: public.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
