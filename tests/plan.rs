@@ -77,6 +77,16 @@ fn synthesise(dir: &Path, name: &str, config: &str) -> String {
     out.display().to_string()
 }
 
+/// A model that drafts for itself is right, so that the plan knows how many tokens each pass keeps.
+#[test]
+fn passes_over_guesses() {
+    for (model, phases) in
+        [("shakespeare-gpt2", ""), ("shakespeare-gpt2", "--preprocess"), ("shakespeare-llama", "--preprocess")]
+    {
+        compare(model, &[30, 27, 25, 17, 27, 10, 0], 9, &format!("--draft model:{model}:3 --draft-rate 4 {phases}"));
+    }
+}
+
 /// One step after a prompt costs what it costs in a whole session, except that whole sessions share refills of OTs
 /// and batches of correlations.
 #[test]
@@ -84,14 +94,20 @@ fn a_step_alone() {
     for (phases, model) in [("", "shakespeare-llama"), ("--preprocess", "shakespeare-gpt2")] {
         let of =
             |arguments: &str| json(&mut waggle(&format!("plan --model {model} --link lan {phases} {arguments}")));
-        let (step, session) = (of("--cached 40"), of("--prompt-len 40 --tokens 2"));
-        assert!(step["phases"]["prefill"]["bytes"].as_u64().is_none_or(|bytes| bytes == 0), "{step}");
-        for key in ["bytes_client_to_server", "bytes_server_to_client"] {
-            let [alone, within] = [&step, &session].map(|report| report["phases"]["decode"][key].as_u64().unwrap());
-            assert_eq!(alone, within, "{model} {phases}: {key}");
+        for (step, session) in [
+            (of("--cached 40"), of("--prompt-len 40 --tokens 2")),
+            // All guesses are right, so that one pass gives all tokens.
+            (of("--cached 40 --draft lookup:3"), of("--prompt-len 40 --tokens 5 --draft lookup:3 --draft-rate 4")),
+        ] {
+            assert!(step["phases"]["prefill"]["bytes"].as_u64().is_none_or(|bytes| bytes == 0), "{step}");
+            for key in ["bytes_client_to_server", "bytes_server_to_client"] {
+                let [alone, within] =
+                    [&step, &session].map(|report| report["phases"]["decode"][key].as_u64().unwrap());
+                assert_eq!(alone, within, "{model} {phases}: {key}");
+            }
+            let offline = |report: &Value| report["phases"]["offline"]["bytes_client_to_server"].as_u64().unwrap();
+            assert!(0 < offline(&step) && offline(&step) < offline(&session), "{model} {phases}");
         }
-        let offline = |report: &Value| report["phases"]["offline"]["bytes_client_to_server"].as_u64().unwrap();
-        assert!(0 < offline(&step) && offline(&step) < offline(&session), "{model} {phases}");
     }
 }
 

@@ -43,8 +43,8 @@ pub struct Extrema<T> {
 pub enum Right<'a, E: Engine + ?Sized> {
     /// A tensor that the engine has not seen before.
     Fresh(&'a E::Tensor),
-    /// A cached operand: it holds the tokens of the product with `operand` before, unchanged, and new ones after
-    /// them. An engine that prepares its products opens less for it.
+    /// A cached operand: it holds the tokens of the product with `operand` before, unchanged, less those that were
+    /// [cut](Engine::cut) off, and new ones after them. An engine that prepares its products opens less for it.
     Cached {
         /// Its tensor now. The tokens stand along the [axis](crate::OperandKind::axis) that the operand's kind says.
         tensor: &'a E::Tensor,
@@ -134,6 +134,10 @@ pub trait Engine: 'static {
     /// [generation](OperandId::generation).
     fn operand(id: OperandId) -> Self::Operand;
 
+    /// The matrix of `operand` has lost its last tokens and has `tokens` or fewer: others may come in their places.
+    /// Both parties know how many are left.
+    fn cut(operand: &mut Self::Operand, tokens: usize);
+
     /// Batched matrix product: (batch, m, k) x (batch, k, n) -> (batch, m, n).
     fn matmul(&mut self, a: &Self::Tensor, b: Right<Self>) -> Result<Self::Tensor, Error>;
 
@@ -179,8 +183,9 @@ pub trait Engine: 'static {
         self.reveal(&y)
     }
 
-    /// Index of the largest entry of the vector `x`, opened to the client and to nobody else; ties go to either.
-    fn argmax(&mut self, x: &Self::Tensor) -> Result<Option<usize>, Error>;
+    /// Index of the largest entry of each row of `x` (rows, n), opened to the client and to nobody else; ties go to
+    /// either.
+    fn argmax(&mut self, x: &Self::Tensor) -> Result<Option<Vec<usize>>, Error>;
 
     /// (..., n) -> (...): sums over the last axis. Free.
     fn sum_last(&mut self, x: &Self::Tensor) -> Result<Self::Tensor, Error>;

@@ -119,6 +119,8 @@ impl Engine for Float {
 
     fn operand(_: OperandId) {}
 
+    fn cut(_: &mut (), _: usize) {}
+
     fn matmul(&mut self, a: &T, b: Right<Self>) -> Result<T, Error> {
         let a = a.view().into_dimensionality::<Ix3>().expect("three axes");
         let b = b.tensor().view().into_dimensionality::<Ix3>().expect("three axes");
@@ -215,14 +217,12 @@ impl Engine for Float {
         Ok(Some(x.clone()))
     }
 
-    fn argmax(&mut self, x: &T) -> Result<Option<usize>, Error> {
-        let mut best = (0, f32::NEG_INFINITY);
-        for (i, &v) in x.iter().enumerate() {
-            if v > best.1 {
-                best = (i, v);
-            }
-        }
-        Ok(Some(best.0))
+    fn argmax(&mut self, x: &T) -> Result<Option<Vec<usize>>, Error> {
+        let best = |row: ArrayView1<f32>| {
+            let larger = |best: (usize, f32), (i, &v): (usize, &f32)| if v > best.1 { (i, v) } else { best };
+            row.iter().enumerate().fold((0, f32::NEG_INFINITY), larger).0
+        };
+        Ok(Some(x.lanes(Axis(1)).into_iter().map(best).collect()))
     }
 
     fn sum_last(&mut self, x: &T) -> Result<T, Error> {

@@ -73,6 +73,39 @@ pub enum Error {
         /// The policy.
         policy: String,
     },
+    /// A draft under a policy that cannot take tokens back.
+    #[error("a draft needs a cache policy that can take tokens back (full or snapkv), which `{policy}` cannot")]
+    DraftPolicy {
+        /// The policy.
+        policy: String,
+    },
+    /// A draft in a generation from a pool.
+    #[error("a pool is made for passes over one token, so a generation from a pool takes no draft")]
+    DraftPool,
+    /// A number of guesses that no pass has.
+    #[error("a draft has 1 to {limit} tokens, not {got}")]
+    Draft {
+        /// How many were asked for.
+        got: usize,
+        /// The most.
+        limit: usize,
+    },
+    /// Passes that would keep no token, or more than they read.
+    #[error("a pass over the last token and its draft keeps 1 to {most} tokens, not {rate}")]
+    DraftRate {
+        /// How many were expected.
+        rate: f64,
+        /// The most.
+        most: usize,
+    },
+    /// A model that guesses in another vocabulary.
+    #[error("the model of the draft has {got} words, and the server's has {expected}")]
+    DraftVocabulary {
+        /// Words of the small model.
+        got: usize,
+        /// Words of the server's model.
+        expected: usize,
+    },
     /// A prompt that does not fit its padded length.
     #[error("the prompt has {got} tokens, more than the {length} that it is to be padded to")]
     Padding {

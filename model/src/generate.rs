@@ -4,10 +4,11 @@ use std::num::NonZeroUsize;
 
 use engine::{Engine, Tensor};
 use mpcache::{KvCache, Padding, PolicySpec};
-use ndarray::{Array2, Axis, Ix2};
+use ndarray::{Array2, Axis, Ix2, Slice};
 use serde::{Deserialize, Serialize};
 
 use crate::chunks::{chunk_size, read};
+use crate::draft::{Drafts, Guess, accepted, filled};
 use crate::lengths::Excess;
 use crate::{Error, Input, Lengths, Model, ModelSpec, Rows, Sampler};
 
@@ -40,12 +41,21 @@ pub struct GenerateOptions {
     pub prefill_chunk: Option<NonZeroUsize>,
     /// The first tokens of the prompt are padding; the client alone passes their number. Only with the policy `full`.
     pub padding: Option<Padding>,
+    /// Guesses that each pass checks; see [`Drafts`]. Only with policies that can take tokens back.
+    pub draft: Option<Drafts>,
 }
 
 /// Where the next token comes from, on the party that knows it.
 pub enum Next<'a> {
     /// From the logits or from the engine's argmax.
     Pick(&'a mut Sampler),
+    /// The same, and `guess` says what it may be.
+    Drafted {
+        /// Picks each token.
+        sampler: &'a mut Sampler,
+        /// Guesses the next ones, for a generation with [`GenerateOptions::draft`].
+        guess: &'a mut dyn Guess,
+    },
     /// From this continuation, to compare engines on one text; tokens beyond its end are picked greedily.
     Forced(&'a [u32]),
 }
@@ -55,10 +65,12 @@ pub enum Next<'a> {
 pub enum Step {
     /// The prompt goes through the model and the first token comes out.
     Prefill,
-    /// Token number `index` >= 1 comes out of the cached model.
+    /// Token number `index` >= 1 comes out of the cached model, and further ones if guesses after it are right.
     Decode {
-        /// Index of the token that this step produces.
+        /// Index of the first token that this step produces.
         index: usize,
+        /// Guesses that this step checks.
+        drafted: usize,
     },
 }
 
@@ -79,12 +91,21 @@ pub trait Hooks<E: Engine> {
         let _ = (done, layers);
     }
 
-    /// The current step is over. `token` is known to the client only. The place to stream text and settle accounts.
+    /// A pass with guesses is over and keeps a number of its tokens: from 1, up to all `most`. The client passes its
+    /// own count and tells the server; the server passes `None` and learns it. A plan decides. Without a message, as
+    /// here, it suits an engine that sees the tokens alone.
+    fn agree_to_keep(&mut self, engine: &mut E, most: usize, kept: Option<usize>) -> Result<usize, engine::Error> {
+        let _ = (engine, most);
+        Ok(kept.unwrap_or(1))
+    }
+
+    /// The current step is over, or has given one of several tokens. `token` is known to the client only. The place
+    /// to stream text and settle accounts.
     fn token(&mut self, engine: &mut E, step: Step, token: Option<u32>) {
         let _ = (engine, step, token);
     }
 
-    /// Whether to end here; called after each token but the last, with `stop_at_eos` only. The client passes its own
+    /// Whether to end here; called after each step but the last, with `stop_at_eos` only. The client passes its own
     /// decision and tells the server; the server passes `None` and learns it.
     fn agree_to_stop(&mut self, engine: &mut E, stop: Option<bool>) -> Result<bool, engine::Error> {
         let _ = engine;
@@ -105,14 +126,18 @@ pub struct Generation {
     /// Their ids; empty on the server and in a plan.
     pub tokens: Vec<u32>,
     /// Logits (positions, vocabulary) of the positions whose successor was generated, on the party that learns
-    /// them; with `all_positions` of every position that went through the model, prompt first.
+    /// them; with `all_positions` of every position that went through the model, prompt first. Guesses that were
+    /// wrong are left out.
     pub logits: Option<Array2<f32>>,
+    /// How many tokens each pass after the first one gave; public.
+    pub passes: Vec<usize>,
 }
 
 /// Generates `options.tokens` tokens after `prompt`.
 ///
 /// Both parties call it with equal options; only the client passes ids. N tokens take one pass over the prompt and
-/// N - 1 passes over one token each. Fails before the first message if the positions do not fit the model.
+/// N - 1 passes over one token each; with a draft fewer, over several tokens each. Fails before the first message if
+/// the positions do not fit the model.
 pub fn generate<E: Engine>(
     engine: &mut E,
     model: &Model<E::Weight>,
@@ -144,46 +169,79 @@ pub fn generate_with<E: Engine>(
     if cache.tokens() == 0 {
         cache.expect_prompt(prompt.count);
     }
-    let chunk = chunk_size(&spec, cache.tokens() + prompt.count, options.prefill_chunk);
+    let most = options.draft.map_or(0, Drafts::tokens);
+    let ends = |token: u32| options.stop_at_eos && spec.eos().contains(&token);
     let mut out = Generation::default();
     let mut rows = Vec::new();
+    // What the client knows: its words without padding, and then what comes out.
+    let padding = options.padding.and_then(|padding| padding.tokens).unwrap_or(0);
+    let mut text: Option<Vec<u32>> = prompt.ids.map(|ids| ids[padding..].to_vec());
     let mut fed: Option<Vec<u32>> = prompt.ids.map(<[u32]>::to_vec);
-    let mut count = prompt.count;
-    for index in 0..options.tokens {
-        let step = if index == 0 { Step::Prefill } else { Step::Decode { index } };
+    let (mut count, mut drafted) = (prompt.count, 0);
+    let mut chunk = chunk_size(&spec, cache.tokens() + count, options.prefill_chunk);
+    while out.count < options.tokens {
+        let index = out.count;
+        let step = if index == 0 { Step::Prefill } else { Step::Decode { index, drafted } };
         hooks.go_on()?;
         hooks.begin(engine, step);
-        let wanted = if options.all_positions { Rows::All } else { Rows::Last };
+        let wanted = if options.all_positions || drafted > 0 { Rows::All } else { Rows::Last };
         let input = Input { ids: fed.as_deref(), count };
         let progress = &mut |done, all| hooks.layer(done, all);
         let hidden = read(engine, model, input, cache, wanted, chunk, progress)?;
         let Some(hidden) = hidden else { return Err(Error::Nothing) };
-        let token = match options.reveal {
+        // The last token that is known, and the guesses after it.
+        let first = hidden.shape()[0] - 1 - drafted;
+        let guesses = fed.as_deref().map_or(&[][..], |fed| &fed[count - drafted..]);
+        let picked = match options.reveal {
             Reveal::Logits => model.reveal_logits(engine, &hidden)?.map(|logits| {
-                let logits = logits.into_dimensionality::<Ix2>().expect("logits are (positions, vocabulary)");
-                let picked = next.choose(index, |sampler| sampler.pick(logits.row(logits.nrows() - 1)));
+                let mut logits = logits.into_dimensionality::<Ix2>().expect("logits are (positions, vocabulary)");
+                let picked = accepted(guesses, ends, |i| {
+                    next.choose(index + i, |sampler| sampler.pick(logits.row(first + i)))
+                });
+                logits.slice_axis_inplace(Axis(0), Slice::from(..first + picked.len()));
                 rows.push(logits);
                 picked
             }),
             Reveal::Token => {
-                let logits = model.logits(engine, &hidden)?;
-                let last = logits.shape()[0] - 1;
-                let vector = logits.slice(0, last..last + 1).reshape(&[spec.vocabulary()]);
-                let best = engine.scope("argmax", |e| e.argmax(&vector))?;
-                best.map(|best| next.choose(index, |_| best as u32))
+                let logits = model.logits(engine, &hidden)?.slice(0, first..first + 1 + drafted);
+                let best = engine.scope("argmax", |e| e.argmax(&logits))?;
+                best.map(|best| accepted(guesses, ends, |i| next.choose(index + i, |_| best[i] as u32)))
             }
         };
-        out.count += 1;
-        out.tokens.extend(token);
-        fed = token.map(|token| vec![token]);
-        count = 1;
-        hooks.token(engine, step, token);
-        if options.stop_at_eos && index + 1 < options.tokens {
-            let ended = token.map(|token| spec.eos().contains(&token));
+        let kept = match drafted {
+            0 => 1,
+            _ => hooks.agree_to_keep(engine, 1 + drafted, picked.as_ref().map(Vec::len))?,
+        };
+        cache.cut(1 + drafted - kept);
+        if index > 0 {
+            out.passes.push(kept);
+        }
+        for i in 0..kept {
+            let token = picked.as_ref().and_then(|picked| picked.get(i)).copied();
+            out.count += 1;
+            out.tokens.extend(token);
+            text.iter_mut().for_each(|text| text.extend(token));
+            hooks.token(engine, step, token);
+        }
+        let left = options.tokens - out.count;
+        if options.stop_at_eos && left > 0 {
+            let ended = picked.and_then(|picked| picked.last().map(|token| spec.eos().contains(token)));
             if hooks.agree_to_stop(engine, ended)? {
                 break;
             }
         }
+        // No position is read beyond the one that gives the last token.
+        drafted = most.min(left.saturating_sub(1));
+        count = 1 + drafted;
+        chunk = count;
+        fed = match text.as_deref() {
+            Some(text @ [.., last]) if left > 0 => {
+                let guesses = next.guess(text, drafted)?;
+                spec.check_ids(&guesses)?;
+                Some([&[*last], &guesses[..]].concat())
+            }
+            _ => None,
+        };
     }
     if !rows.is_empty() {
         let views: Vec<_> = rows.iter().map(|r: &Array2<f32>| r.view()).collect();
@@ -195,8 +253,16 @@ pub fn generate_with<E: Engine>(
 impl Next<'_> {
     fn choose(&mut self, index: usize, pick: impl FnOnce(&mut Sampler) -> u32) -> u32 {
         match self {
-            Next::Pick(sampler) => pick(sampler),
+            Next::Pick(sampler) | Next::Drafted { sampler, .. } => pick(sampler),
             Next::Forced(tokens) => tokens.get(index).copied().unwrap_or_else(|| pick(&mut Sampler::greedy())),
+        }
+    }
+
+    /// Exactly `count` guesses after `text`.
+    fn guess(&mut self, text: &[u32], count: usize) -> Result<Vec<u32>, Error> {
+        match self {
+            Next::Drafted { guess, .. } => filled(Some(&mut **guess), text, count),
+            Next::Pick(_) | Next::Forced(_) => filled(None, text, count),
         }
     }
 }
@@ -222,11 +288,20 @@ pub(crate) fn check_padding(padded: bool, policy: &PolicySpec) -> Result<(), Err
     Ok(())
 }
 
+/// Refuses drafts under a policy that cannot take tokens back.
+pub(crate) fn check_draft(draft: Option<Drafts>, policy: &PolicySpec) -> Result<(), Error> {
+    if draft.is_some() && !policy.can_cut() {
+        return Err(Error::DraftPolicy { policy: policy.to_string() });
+    }
+    Ok(())
+}
+
 /// Refuses what does not fit the model after `before` tokens.
 fn check(spec: &ModelSpec, prompt: Input, options: &GenerateOptions, before: usize) -> Result<(), Error> {
     let lengths = Lengths { prompt: prompt.count, tokens: options.tokens };
     check_lengths(lengths, Lengths::MAX, spec.max_positions().saturating_sub(before))?;
     check_padding(options.padding.is_some(), &options.policy)?;
+    check_draft(options.draft, &options.policy)?;
     let hidden = options.padding.and_then(|padding| padding.tokens);
     if let Some(tokens) = hidden.filter(|tokens| *tokens >= prompt.count) {
         return Err(Error::AllPadding { tokens, prompt: prompt.count });

@@ -2,23 +2,32 @@
 
 use protocols::{FixedLoader, Needs, Plan};
 
+use crate::draft::Schedule;
 use crate::generate::{Hooks, Next, generate};
 use crate::layers::Input;
 use crate::session::{Observer, Request, Silent, Terms};
 use crate::{Error, Model, ModelSpec, Sampler};
 
 /// What a two-phase session takes from its stock, and therefore prepares: from shapes alone, the same for both
-/// parties.
+/// parties. With a draft it is that of a session whose passes keep as many tokens as expected
+/// ([`Drafts::rate`](crate::Drafts::rate)).
 pub fn needs(spec: &ModelSpec, frac_bits: &[u32], terms: &Terms, request: &Request) -> Result<Needs, Error> {
     needs_watched(spec, frac_bits, terms, request, &Silent)
 }
 
-/// Ends planning when the observer says that nobody wants it any more.
-struct Planning<'a>(&'a dyn Observer);
+/// Ends planning when the observer says that nobody wants it any more; passes keep what is expected.
+struct Planning<'a> {
+    observer: &'a dyn Observer,
+    schedule: Schedule,
+}
 
 impl Hooks<Plan> for Planning<'_> {
     fn go_on(&mut self) -> Result<(), Error> {
-        if self.0.abandoned() { Err(Error::Abandoned) } else { Ok(()) }
+        if self.observer.abandoned() { Err(Error::Abandoned) } else { Ok(()) }
+    }
+
+    fn agree_to_keep(&mut self, _: &mut Plan, most: usize, _: Option<usize>) -> Result<usize, engine::Error> {
+        Ok(self.schedule.next(most))
     }
 }
 
@@ -30,22 +39,24 @@ pub(crate) fn needs_watched(
     request: &Request,
     observer: &dyn Observer,
 ) -> Result<Needs, Error> {
-    Ok(listing(spec, frac_bits, terms, request, observer)?.needs())
+    Ok(listing(spec, frac_bits, terms, request, Schedule::expected(request.draft), observer)?.needs())
 }
 
-/// The plan that lists them.
+/// The plan that lists them, whose passes keep what `schedule` says.
 pub(crate) fn listing(
     spec: &ModelSpec,
     frac_bits: &[u32],
     terms: &Terms,
     request: &Request,
+    schedule: Schedule,
     observer: &dyn Observer,
 ) -> Result<Plan, Error> {
     let mut engine = Plan::listing(terms.protocol);
     let weights = Model::load(&mut FixedLoader::announced(frac_bits)?, spec, None)?;
     let input = Input { ids: None, count: request.lengths.prompt };
     let mut unused = Sampler::greedy();
-    let (next, mut hooks) = (Next::Pick(&mut unused), Planning(observer));
+    let mut hooks = Planning { observer, schedule };
+    let next = Next::Pick(&mut unused);
     generate(&mut engine, &weights, input, &request.options(terms), next, &mut hooks)?;
     Ok(engine)
 }

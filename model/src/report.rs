@@ -40,6 +40,9 @@ pub struct Report {
     pub phases: Phases,
     /// Cost by phase and operation path.
     pub operations: Vec<Operation>,
+    /// What guesses did, if there were some.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub draft: Option<DraftReport>,
     /// How the session's bytes travelled; all others in a report are those of the protocol.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wire: Option<Wire>,
@@ -56,6 +59,19 @@ pub struct Report {
     /// The same with the full cache, if the policy was another: it shows what pruning changed as well.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub against_full_cache: Option<Check>,
+}
+
+/// What the guesses of a run did, or in a plan what they are assumed to do.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DraftReport {
+    /// Guesses of a pass; at the end of a text there are fewer.
+    pub guesses: usize,
+    /// Tokens that a pass was expected to keep on average, for which correlations were prepared.
+    pub rate: f64,
+    /// Tokens that each pass after the first one kept.
+    pub passes: Vec<usize>,
+    /// Their mean. In a plan it is assumed.
+    pub tokens_per_pass: f64,
 }
 
 /// The model of a run.
@@ -92,6 +108,21 @@ pub struct Cost {
     /// CPU time of the other party's process, where it is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peer_cpu_seconds: Option<f64>,
+}
+
+impl Cost {
+    /// The mean over `n`, of bytes and flows rounded down.
+    fn over(&self, n: f64) -> Cost {
+        let whole = |sum: u64| (sum as f64 / n) as u64;
+        Cost {
+            bytes_client_to_server: whole(self.bytes_client_to_server),
+            bytes_server_to_client: whole(self.bytes_server_to_client),
+            flows: whole(self.flows),
+            seconds: self.seconds / n,
+            cpu_seconds: self.cpu_seconds / n,
+            peer_cpu_seconds: self.peer_cpu_seconds.map(|seconds| seconds / n),
+        }
+    }
 }
 
 impl From<Traffic> for Cost {
@@ -142,7 +173,8 @@ pub struct DecodeCost {
     /// Their sum.
     #[serde(flatten)]
     pub total: Cost,
-    /// Each of them, without what was booked under `offline` meanwhile.
+    /// Each of them, without what was booked under `offline` meanwhile. Of the tokens that one pass gave the first
+    /// has all of its cost.
     pub per_token: Vec<Cost>,
 }
 
@@ -260,6 +292,7 @@ impl Report {
             text: None,
             phases: Phases::default(),
             operations: Vec::new(),
+            draft: None,
             wire: None,
             kernels: Some(bits::cpu::Cpu::get().to_string()),
             peak_memory_bytes: PeakMemory::default(),
@@ -296,18 +329,23 @@ impl Report {
     /// The cost by phase, for a terminal.
     pub fn phase_table(&self) -> Table {
         let Phases { setup, offline, prefill, decode } = &self.phases;
-        let n = decode.per_token.len() as u64;
-        let mean = (n > 0).then(|| Cost {
-            bytes_client_to_server: decode.total.bytes_client_to_server / n,
-            bytes_server_to_client: decode.total.bytes_server_to_client / n,
-            flows: decode.total.flows / n,
-            seconds: decode.total.seconds / n as f64,
-            cpu_seconds: decode.total.cpu_seconds / n as f64,
-            peer_cpu_seconds: decode.total.peer_cpu_seconds.map(|seconds| seconds / n as f64),
-        });
         let phases = [("setup", setup), ("offline", offline), ("prefill", prefill), ("decode", &decode.total)];
-        let rows = phases.into_iter().chain(mean.as_ref().map(|mean| ("per decoded token", mean)));
-        self.cost_table("phase", rows.map(|(name, cost)| (name.to_owned(), *cost)))
+        let mut rows = phases.map(|(name, cost)| (name.to_owned(), *cost)).to_vec();
+        match &self.draft {
+            Some(draft) if !draft.passes.is_empty() => {
+                let passes = draft.passes.len() as f64;
+                let kept = draft.tokens_per_pass;
+                let assumed = if self.predicted { " (assumed)" } else { "" };
+                rows.push(("per pass".to_owned(), decode.total.over(passes)));
+                let name = format!("per decoded token, {kept:.2} a pass{assumed}");
+                rows.push((name, decode.total.over(passes * kept)));
+            }
+            _ if !decode.per_token.is_empty() => {
+                rows.push(("per decoded token".to_owned(), decode.total.over(decode.per_token.len() as f64)));
+            }
+            _ => {}
+        }
+        self.cost_table("phase", rows.into_iter())
     }
 
     /// The `limit` operations with the largest shares of bytes or of CPU time, all layers together, for a terminal.

@@ -6,7 +6,8 @@ use mpcache::{Padding, PolicySpec};
 use protocols::functions::softmax::MAX_SOFTMAX_COLUMNS;
 
 use crate::chunks::chunk_size;
-use crate::generate::{GenerateOptions, Reveal, Step, check_lengths, check_padding};
+use crate::draft::{Drafts, MAX_DRAFTED};
+use crate::generate::{GenerateOptions, Reveal, Step, check_draft, check_lengths, check_padding};
 use crate::{Error, Lengths, ModelSpec};
 
 /// What both parties state before a session and must state alike. The client alone chooses the number of phases
@@ -40,6 +41,9 @@ pub struct Request {
     pub stop_at_eos: bool,
     /// The first tokens of the prompt may be padding, see [`Prompt::padded`](crate::party::Prompt::padded).
     pub padded: bool,
+    /// Guesses that each pass checks. The server then learns how many tokens each pass keeps, and the client learns
+    /// what the model says after wrong guesses, too; see [`Drafts`].
+    pub draft: Option<Drafts>,
 }
 
 /// The most that a server does for one client.
@@ -49,12 +53,14 @@ pub struct Limits {
     pub lengths: Lengths,
     /// Whether sessions have two phases ([`protocols::Options::preprocess`]); `None` leaves it to the client.
     pub preprocess: Option<bool>,
+    /// Most guesses in a pass; 0 allows no drafts.
+    pub drafted: usize,
 }
 
 impl Default for Limits {
-    /// A thousand of each, in as many phases as the client likes.
+    /// A thousand of each, in as many phases as the client likes, and eight guesses in a pass.
     fn default() -> Self {
-        Limits { lengths: Lengths { prompt: 1024, tokens: 1024 }, preprocess: None }
+        Limits { lengths: Lengths { prompt: 1024, tokens: 1024 }, preprocess: None, drafted: 8 }
     }
 }
 
@@ -137,7 +143,7 @@ impl Observer for Silent {}
 
 impl Limits {
     /// No limits but the model's own.
-    pub const NONE: Limits = Limits { lengths: Lengths::MAX, preprocess: None };
+    pub const NONE: Limits = Limits { lengths: Lengths::MAX, preprocess: None, drafted: MAX_DRAFTED };
 
     /// Refuses a number of phases that the server does not offer.
     pub(crate) fn check_phases(&self, terms: &Terms) -> Result<(), Error> {
@@ -150,9 +156,9 @@ impl Limits {
 }
 
 impl From<Lengths> for Request {
-    /// A generation of these lengths to the end, without padding.
+    /// A generation of these lengths to the end, without padding or drafts.
     fn from(lengths: Lengths) -> Self {
-        Request { lengths, stop_at_eos: false, padded: false }
+        Request { lengths, stop_at_eos: false, padded: false, draft: None }
     }
 }
 
@@ -180,6 +186,16 @@ impl Request {
         check_padding(self.padded, &terms.policy)
     }
 
+    /// Refuses drafts under a policy that cannot take tokens back.
+    pub fn check_draft(&self, terms: &Terms) -> Result<(), Error> {
+        check_draft(self.draft, &terms.policy)
+    }
+
+    /// Positions of which the client learns something, at most.
+    pub(crate) fn positions_shown(&self) -> u64 {
+        Drafts::positions(self.draft, self.lengths.tokens)
+    }
+
     /// The options of the generation under `terms`, as far as both parties know them.
     pub(crate) fn options(&self, terms: &Terms) -> GenerateOptions {
         GenerateOptions {
@@ -190,6 +206,7 @@ impl Request {
             policy: terms.policy.clone(),
             prefill_chunk: terms.prefill_chunk,
             padding: self.padded.then_some(Padding { tokens: None }),
+            draft: self.draft,
         }
     }
 
@@ -197,6 +214,10 @@ impl Request {
     /// or the server's `limits` do not allow.
     pub fn check(&self, spec: &ModelSpec, limits: &Limits) -> Result<(), Error> {
         check_lengths(self.lengths, limits.lengths, spec.max_positions())?;
+        let (got, limit) = (self.draft.map_or(0, Drafts::tokens), limits.drafted);
+        if got > limit {
+            return Err(Error::Limit { what: "guesses in a pass", got, limit });
+        }
         let (got, limit) = (self.lengths.positions(), MAX_SOFTMAX_COLUMNS);
         if got > limit { Err(Error::TooWide { got, limit }) } else { Ok(()) }
     }

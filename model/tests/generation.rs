@@ -101,7 +101,7 @@ fn hooks_see_every_step_and_can_end_it() {
     let options = GenerateOptions { tokens: 5, ..Default::default() };
     let all = generate(&mut Float::default(), &model, input, &options, Next::Pick(&mut sampler), &mut diary).unwrap();
     assert_eq!(diary.steps[0], Step::Prefill);
-    assert_eq!(diary.steps[1..], [1, 2, 3, 4].map(|index| Step::Decode { index }));
+    assert_eq!(diary.steps[1..], [1, 2, 3, 4].map(|index| Step::Decode { index, drafted: 0 }));
     assert_eq!((diary.layers, diary.asked, all.count), (20, 0, 5));
     assert_eq!(diary.tokens, all.tokens.iter().map(|t| Some(*t)).collect::<Vec<_>>());
     let options = GenerateOptions { stop_at_eos: true, ..options };

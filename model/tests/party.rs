@@ -37,7 +37,8 @@ fn a_session_gives_the_plaintext_and_three_equal_ledgers() {
     assert_eq!((server.generation.tokens.len(), server.generation.logits.as_ref()), (0, None));
     assert_eq!((client.generation.count, server.generation.count, server.prompt_tokens), (2, 2, 4));
 
-    let request = Request { lengths: Lengths { prompt: 4, tokens: 2 }, stop_at_eos: true, padded: false };
+    let request =
+        Request { lengths: Lengths { prompt: 4, tokens: 2 }, stop_at_eos: true, padded: false, draft: None };
     let planned = plan(hosted.public(), &terms, &options, &request, &mut Silent).unwrap();
     assert_eq!(untimed(&client), untimed(&server));
     assert_eq!(untimed(&client), untimed(&planned));
@@ -49,7 +50,7 @@ fn a_session_gives_the_plaintext_and_three_equal_ledgers() {
 fn requests_beyond_the_limits_are_refused_on_both_sides() {
     let hosted = ModelServer::load(bundled("shakespeare-gpt2").unwrap()).unwrap();
     let terms = Terms::default();
-    let limits = Limits { lengths: Lengths { prompt: 3, tokens: 9 }, preprocess: None };
+    let limits = Limits { lengths: Lengths { prompt: 3, tokens: 9 }, preprocess: None, drafted: 0 };
     let (client, server) = channels();
     thread::scope(|scope| {
         let server = scope.spawn(|| hosted.serve(server, &Caller::default(), &terms, &limits, &mut Silent));

@@ -67,6 +67,19 @@ impl<E: Engine> KvCache<E> {
         self.stores[layer].append(k, v);
     }
 
+    /// Whether so many tokens have come after the prompt, so that they can be [cut](KvCache::cut) off.
+    pub fn can_lose(&self, tokens: usize) -> bool {
+        self.stores.first().is_some_and(|store| store.can_lose(tokens))
+    }
+
+    /// Takes back the last `dropped` tokens, as if they had never come. All of them came after the prompt, and the
+    /// policy can take tokens back ([`PolicySpec::can_cut`]).
+    pub fn cut(&mut self, dropped: usize) {
+        if dropped > 0 {
+            self.stores.iter_mut().for_each(|store| store.cut(dropped));
+        }
+    }
+
     /// For every query head the positions (of all tokens ever appended) that the last query on `layer` attended to,
     /// in any order. Known only where the engine [sees its values](Engine::CLEAR): for accuracy studies.
     pub fn attended(&self, layer: usize) -> Option<&[Vec<usize>]> {

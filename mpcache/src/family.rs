@@ -29,6 +29,12 @@ pub trait PolicyFamily: Sized + 'static {
         false
     }
 
+    /// Whether generated tokens can be taken back ([`KvCache::cut`](crate::KvCache::cut)): the policy keeps no state
+    /// of them, and evicts nothing because of them.
+    fn can_cut(&self) -> bool {
+        false
+    }
+
     /// A fresh policy for one generation of a model with `layers` layers of heads `shape`.
     fn build<E: Engine>(&self, layers: usize, shape: HeadShape) -> Box<dyn Policy<E>>;
 

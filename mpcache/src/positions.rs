@@ -19,4 +19,9 @@ impl Positions {
     pub(crate) fn extend(&mut self, from: usize, to: usize) {
         self.kept.iter_mut().for_each(|row| row.extend(from..to));
     }
+
+    /// The last `dropped` tokens are taken back.
+    pub(crate) fn cut(&mut self, dropped: usize) {
+        self.kept.iter_mut().for_each(|row| row.truncate(row.len() - dropped));
+    }
 }

@@ -75,6 +75,11 @@ impl PolicySpec {
         self.settings.random_traffic()
     }
 
+    /// Whether generated tokens can be taken back, see [`KvCache::cut`](crate::KvCache::cut).
+    pub fn can_cut(&self) -> bool {
+        self.settings.can_cut()
+    }
+
     /// The settings of a policy that chooses clusters.
     pub fn clusters(&self) -> Option<&Clusters> {
         match &self.settings {

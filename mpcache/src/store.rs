@@ -112,6 +112,28 @@ impl<E: Engine> Store<E> {
         self.operands = Operands::new(self.operands.layer, self.operands.generation + 1);
     }
 
+    /// Whether so many tokens have come after the prompt.
+    pub(crate) fn can_lose(&self, tokens: usize) -> bool {
+        self.seen >= self.prompt.unwrap_or(0).saturating_add(tokens)
+    }
+
+    /// Takes back the last `dropped` tokens, as if they had never come; all of them came after the prompt. Nothing
+    /// happens in a store without tokens, as some are in a plan.
+    pub(crate) fn cut(&mut self, dropped: usize) {
+        let can = self.can_lose(dropped);
+        let Some((keys, values)) = &mut self.kv else { return };
+        assert!(can, "{dropped} tokens are cut off, more than came after the prompt");
+        let kept = keys.shape()[0] - dropped;
+        (*keys, *values) = (keys.slice(0, 0..kept), values.slice(0, 0..kept));
+        E::cut(&mut self.operands.keys, kept);
+        E::cut(&mut self.operands.values, kept);
+        self.seen -= dropped;
+        self.fresh = self.fresh.saturating_sub(dropped);
+        if let Some(positions) = &mut self.positions {
+            positions.cut(dropped);
+        }
+    }
+
     /// The keys, (tokens, kv_heads * head_dim). Panics on an empty store.
     pub fn keys(&self) -> &E::Tensor {
         &self.kv.as_ref().expect("a store is read after its first tokens").0

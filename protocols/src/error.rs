@@ -84,7 +84,7 @@ pub enum Error {
         /// The name.
         operand: OperandId,
     },
-    /// A cached operand has fewer tokens than in the previous product.
+    /// A cached operand has fewer tokens than in the previous product, and none were cut off.
     #[error("the operand `{operand}` had {expected} tokens before and has {got} now")]
     OperandShrinks {
         /// Its name.

@@ -325,6 +325,10 @@ impl<B: Abb> Engine for FixedPoint<B> {
         Operand::new(id)
     }
 
+    fn cut(operand: &mut Operand, tokens: usize) {
+        operand.cut(tokens);
+    }
+
     fn matmul(&mut self, a: &B::Words, b: Right<Self>) -> Result<B::Words, EngineError> {
         let product = self.product(a, b)?;
         Ok(self.abb.apply(MATMUL_ROUNDING, &product)?)
@@ -389,17 +393,15 @@ impl<B: Abb> Engine for FixedPoint<B> {
         Ok(opened.map(|words| words.mapv(|word| (signed(word, LINEAR_WIDTH) as f64 / scale) as f32)))
     }
 
-    fn argmax(&mut self, x: &B::Words) -> Result<Option<usize>, EngineError> {
-        let n = x.len();
-        let index = functions::argmax(&mut self.abb, x)?;
-        let opened =
-            self.abb.apply(Reveal { width: argmax::ARGMAX_WIDTH, to: Role::Client }, &index.reshape(&[1]))?;
-        let Some(index) = opened.and_then(|index| index.first().copied()) else { return Ok(None) };
-        usize::try_from(index)
-            .ok()
-            .filter(|&index| index < n)
-            .map(Some)
-            .ok_or_else(|| Error::Index { index, len: n }.into())
+    fn argmax(&mut self, x: &B::Words) -> Result<Option<Vec<usize>>, EngineError> {
+        let len = x.shape()[1];
+        let indices = functions::argmax(&mut self.abb, x)?;
+        let opened = self.abb.apply(Reveal { width: argmax::ARGMAX_WIDTH, to: Role::Client }, &indices)?;
+        let checked = |&index: &u64| match usize::try_from(index) {
+            Ok(at) if at < len => Ok(at),
+            _ => Err(Error::Index { index, len }.into()),
+        };
+        opened.map(|indices| indices.iter().map(checked).collect()).transpose()
     }
 
     fn sum_last(&mut self, x: &B::Words) -> Result<B::Words, EngineError> {

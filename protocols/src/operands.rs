@@ -1,4 +1,4 @@
-//! Sizes of products with cached operands. A cached operand is a matrix that only grows from product to product; see
+//! Sizes of products with cached operands. A cached operand is a matrix that grows from product to product; see
 //! [`cached`](crate::ops::cached).
 
 use std::fmt;
@@ -54,7 +54,7 @@ impl fmt::Display for OperandForm {
 pub struct Event {
     /// Rows of X.
     pub m: usize,
-    /// Tokens of M.
+    /// Tokens of M. Where masks are listed and made: slots, those of tokens that were cut off included.
     pub tokens: usize,
 }
 

@@ -265,7 +265,8 @@ impl Abb for Planner {
         let planned = cached::plan(&mut self.stock.operands, operand, shape, axis, width)?;
         let (form, event) = (planned.form, planned.event);
         let operands = &mut self.list().operands;
-        operands.entry(operand.id()).or_insert_with(|| Events { form, list: Vec::new() }).list.push(event);
+        let listed = operands.entry(operand.id()).or_insert_with(|| Events { form, list: Vec::new() });
+        listed.list.push(planned.listed);
         if self.books && !planned.ready {
             let cost = cached::prepare_cost(&mut self.plans, &Events { form, list: vec![event] })?;
             self.book(cost);

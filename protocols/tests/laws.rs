@@ -459,12 +459,13 @@ impl Function for Argmax {
 #[test]
 fn argmax_of_distinct_entries() {
     let most = (1i64 << (ARGMAX_WIDTH - 2)) - 1;
-    for n in [1, 2, 3, 33, 100] {
+    for (rows, n) in [(1, 1), (1, 2), (1, 3), (1, 33), (1, 100), (5, 1), (3, 33)] {
         // Distinct, as ties go to either; in another order for each length, from one end of the range to the other.
         let place = |i: usize| ((7 * i + n / 3) % n) as i64;
         let value = |i: usize| if place(i) + 1 == n as i64 { most } else { 2 * most / n as i64 * place(i) - most };
-        let x: Vec<u64> = (0..n).map(|i| value(i) as u64).collect();
-        Laws::of(Argmax).words(&[n], x).ring(ARGMAX_WIDTH).refuses(&[vec![1 << (ARGMAX_WIDTH - 2); n]]).hold();
+        let x: Vec<u64> = (0..rows * n).map(|i| value((i + i / n) % n) as u64).collect();
+        let wide = vec![1 << (ARGMAX_WIDTH - 2); rows * n];
+        Laws::of(Argmax).words(&[rows, n], x).ring(ARGMAX_WIDTH).refuses(&[wide]).hold();
     }
 }
 

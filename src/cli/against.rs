@@ -89,7 +89,11 @@ fn plan_again(measured: &Report, calibrated: &Calibrated) -> Result<Report, Erro
         tokens: count("tokens").ok_or_else(|| unknown("tokens"))? as usize,
     };
     let stop_at_eos = measured.options.get("stop_at_eos").and_then(Value::as_bool).unwrap_or(false);
-    let request = Request { lengths, stop_at_eos, padded: count("padded_prompt").is_some() };
+    // How many tokens each pass kept is a fact of the run, and no prediction.
+    if measured.draft.is_some() {
+        return Err(unknown("draft"));
+    }
+    let request = Request { stop_at_eos, padded: count("padded_prompt").is_some(), ..lengths.into() };
     let spec = measured.model.config.clone();
     let frac_bits = vec![protocols::DEFAULT_WEIGHT_FRAC; spec.weight_specs().len()];
     let model = PublicModel { name: measured.model.name.clone(), spec, frac_bits, tokenizer: None };

@@ -14,11 +14,12 @@ use model::party::{
     Silent, Terms,
 };
 use model::report::PeakMemory;
-use model::{GenerateOptions, Lengths, Model, ModelFiles, Next, Sampler, Tokenizer, check};
+use model::{Drafts, GenerateOptions, Lengths, Model, ModelFiles, Next, Tokenizer, check};
 use mpcache::PolicySpec;
 use net::tcp::{self, ConnectOptions};
 use net::{Channel, Identity, Link, PublicKey, Role, await_admission, memory_pair, tls};
 
+use super::draft::{DraftArgs, next};
 use super::error::describe;
 use super::files::{DEFAULT_MODEL, check_writable, open_model, write_json};
 use super::options::{LINKS, LinkArg, SamplingArgs, TermsArgs, by_name, seconds};
@@ -62,6 +63,8 @@ pub(super) struct DemoArgs {
     #[command(flatten)]
     padding: PaddingArgs,
     #[command(flatten)]
+    draft: DraftArgs,
+    #[command(flatten)]
     sampling: SamplingArgs,
     #[command(flatten)]
     terms: TermsArgs,
@@ -85,19 +88,22 @@ pub(super) fn run(args: DemoArgs) -> Result<(), Error> {
     let tokens = args.tokens.unwrap_or(most);
     // A request that cannot work is refused before a process is started.
     let padded = whole.padding().is_some();
-    let request =
-        Request { lengths: Lengths { prompt: length, tokens }, stop_at_eos: args.sampling.stop_at_eos, padded };
+    let drafts = args.draft.drafts()?;
+    let stop_at_eos = args.sampling.stop_at_eos;
+    let request = Request { lengths: Lengths { prompt: length, tokens }, stop_at_eos, padded, draft: drafts };
+    request.check_draft(&terms)?;
     request.check(&files.spec, &Limits::NONE)?;
     files.spec.check_ids(&prompt)?;
-    let client = Client { args: &args, terms: &terms, prompt: &whole, tokens };
+    let mut guess = args.draft.guess(&files.spec)?;
+    let client = Client { args: &args, terms: &terms, prompt: &whole, tokens, drafts };
     let mut progress = Progress::of_text(tokenizer.as_ref(), &prompt, tokens);
     progress.spin("the server reads its model");
     let session = match args.link {
-        LinkArg::Memory => client.in_one_process(files, &mut sampler, &mut progress),
+        LinkArg::Memory => client.in_one_process(files, next(&mut sampler, &mut guess), &mut progress),
         _ => {
             // The weights are the other process's business.
             drop(files);
-            client.with_child(&mut sampler, &mut progress)
+            client.with_child(next(&mut sampler, &mut guess), &mut progress)
         }
     };
     let (outcome, model, memory, server) = progress.finish(session)?;
@@ -108,7 +114,7 @@ pub(super) fn run(args: DemoArgs) -> Result<(), Error> {
         ("padded_prompt", padded.then_some(length).into()),
         ("processes", if args.link == LinkArg::Memory { 1 } else { 2 }.into()),
     ];
-    let chosen = args.sampling.reported().into_iter().chain(chosen);
+    let chosen = args.sampling.reported().into_iter().chain(args.draft.reported()).chain(chosen);
     let mut report = report(&model, tokenizer.as_ref(), prompt.len(), &outcome, &terms, chosen)?;
     report.peak_memory_bytes = memory;
     if let Some(server) = server {
@@ -146,41 +152,46 @@ struct Client<'a> {
     terms: &'a Terms,
     prompt: &'a Prompt,
     tokens: usize,
+    drafts: Option<Drafts>,
 }
 
 impl Client<'_> {
+    /// Guesses of a pass.
+    fn guesses(&self) -> usize {
+        self.drafts.map_or(0, Drafts::tokens)
+    }
+
     fn session(
         &self,
         link: impl Link + 'static,
-        sampler: &mut Sampler,
+        next: Next,
         observer: &mut dyn Observer,
     ) -> Result<(Outcome, PublicModel), Error> {
         let channel = Channel::new(Role::Client, self.args.link.wrap(link)?);
         // The tokenizer lies on this machine already.
         let session = ClientSession::open(channel, &Caller::default(), self.terms, &ClientOptions::default())?;
+        let session = match self.drafts {
+            Some(drafts) => session.drafting(drafts),
+            None => session,
+        };
         let model = session.model().clone();
         let stop = self.args.sampling.stop_at_eos;
-        let outcome = session.generate(self.prompt.clone(), self.tokens, stop, Next::Pick(sampler), observer)?;
+        let outcome = session.generate(self.prompt.clone(), self.tokens, stop, next, observer)?;
         Ok((outcome, model))
     }
 
     /// Both parties as threads.
-    fn in_one_process(
-        &self,
-        files: ModelFiles,
-        sampler: &mut Sampler,
-        observer: &mut dyn Observer,
-    ) -> Result<Finished, Error> {
+    fn in_one_process(&self, files: ModelFiles, next: Next, observer: &mut dyn Observer) -> Result<Finished, Error> {
         let hosted = ModelServer::load_keeping(files, self.args.weight_cache)?;
         let (here, there) = memory_pair(self.args.timeout);
-        let limits =
-            Limits { lengths: Lengths { prompt: self.prompt.ids().len(), tokens: self.tokens }, preprocess: None };
+        let lengths = Lengths { prompt: self.prompt.ids().len(), tokens: self.tokens };
+        let limits = Limits { lengths, preprocess: None, drafted: self.guesses() };
         let (client, server) = thread::scope(|scope| {
             let server = scope.spawn(|| {
                 let channel = Channel::new(Role::Server, there);
                 hosted.serve(channel, &Caller::default(), self.terms, &limits, &mut Silent)
             });
-            let client = self.session(here, sampler, observer);
+            let client = self.session(here, next, observer);
             (client, server.join())
         });
         server.map_err(|_| Error::Panicked)??;
@@ -190,7 +201,7 @@ impl Client<'_> {
     }
 
     /// The server as a child process.
-    fn with_child(&self, sampler: &mut Sampler, observer: &mut dyn Observer) -> Result<Finished, Error> {
+    fn with_child(&self, next: Next, observer: &mut dyn Observer) -> Result<Finished, Error> {
         // Both keys live for this run; each process is told the other's.
         let identity = Identity::generate()?;
         let mut server = Server::spawn(self, identity.public())?;
@@ -198,7 +209,7 @@ impl Client<'_> {
             Line::Listening { address, key } => (address, key),
             Line::Ended(_) => return Err(Error::Child { what: "it ended before a client came".into() }),
         };
-        let session = self.connect(address, key, &identity).and_then(|link| self.session(link, sampler, observer));
+        let session = self.connect(address, key, &identity).and_then(|link| self.session(link, next, observer));
         let (outcome, model) = match session {
             Ok(session) => session,
             // If the server has already failed, it knows better why.
@@ -259,6 +270,7 @@ impl Server {
             "--max-tokens",
             &client.tokens.to_string(),
         ]);
+        command.args(["--max-draft", &client.guesses().to_string()]);
         command.args(["--weight-cache", &client.args.weight_cache.to_string()]);
         for (name, value) in by_name(client.terms) {
             command.args([&format!("--{name}"), &value]);

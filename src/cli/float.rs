@@ -4,13 +4,15 @@ use std::path::PathBuf;
 
 use clap::Args;
 use engine::{Float, FloatLoader, FloatWeight};
-use model::{GenerateOptions, Input, Model, Next, NoHooks, Sampler, Tokenizer, generate};
+use model::{GenerateOptions, Input, Model, NoHooks, Sampler, Tokenizer, generate};
 use serde::Serialize;
 
 use super::Error;
+use super::draft::{DraftArgs, next};
 use super::files::{DEFAULT_MODEL, check_writable, open_model, write_json};
 use super::options::PolicyArgs;
 use super::prompt::PromptArgs;
+use super::report::guesses;
 
 /// Writes text with a model in the clear, in f32. The protocols are compared with this.
 #[derive(Args, Debug)]
@@ -22,6 +24,8 @@ pub(super) struct FloatArgs {
     prompt: PromptArgs,
     #[command(flatten)]
     policy: PolicyArgs,
+    #[command(flatten)]
+    draft: DraftArgs,
     /// Tokens to generate.
     #[arg(long, value_name = "N", default_value_t = 32)]
     tokens: usize,
@@ -37,6 +41,8 @@ struct FloatReport<'a> {
     prompt_tokens: usize,
     prompt_ids: &'a [u32],
     tokens: &'a [u32],
+    /// How many tokens each pass after the first one gave.
+    passes: &'a [usize],
     text: Option<&'a str>,
     /// One row per position, those of the prompt first.
     logits: Vec<Vec<f32>>,
@@ -53,14 +59,20 @@ pub(super) fn run(args: FloatArgs) -> Result<(), Error> {
     let model: FloatModel = Model::load(&mut FloatLoader, &files.spec, Some(&files.checkpoint))?;
     let policy = args.policy.spec()?;
     let all_positions = args.json.is_some();
-    let options = GenerateOptions { tokens: args.tokens, all_positions, policy, ..Default::default() };
+    let draft = args.draft.drafts()?;
+    let mut guess = args.draft.guess(&files.spec)?;
+    let options = GenerateOptions { tokens: args.tokens, all_positions, policy, draft, ..Default::default() };
     let input = Input { ids: Some(&prompt), count: prompt.len() };
     let mut sampler = Sampler::greedy();
-    let out = generate(&mut Float::default(), &model, input, &options, Next::Pick(&mut sampler), &mut NoHooks)?;
+    let next = next(&mut sampler, &mut guess);
+    let out = generate(&mut Float::default(), &model, input, &options, next, &mut NoHooks)?;
     let text = tokenizer.as_ref().map(|tokenizer| tokenizer.decode(&out.tokens)).transpose()?;
     match &text {
         Some(text) => super::out::line(text)?,
         None => super::out::line(super::prompt::join(&out.tokens))?,
+    }
+    if draft.is_some() {
+        super::out::note(guesses(&out.passes))
     }
     if let (Some(path), Some(logits)) = (&args.json, &out.logits) {
         let report = FloatReport {
@@ -68,6 +80,7 @@ pub(super) fn run(args: FloatArgs) -> Result<(), Error> {
             prompt_tokens: prompt.len(),
             prompt_ids: &prompt,
             tokens: &out.tokens,
+            passes: &out.passes,
             text: text.as_deref(),
             logits: logits.rows().into_iter().map(|row| row.to_vec()).collect(),
         };

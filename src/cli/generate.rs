@@ -3,13 +3,14 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use model::Tokenizer;
 use model::pool::PoolSet;
-use model::{Next, Tokenizer};
 use net::Role;
 use serde_json::Value;
 
 use super::Error;
 use super::connect::ConnectArgs;
+use super::draft::{DraftArgs, next};
 use super::files::{check_writable, read, write_json};
 use super::options::{SamplingArgs, TermsArgs};
 use super::padding::PaddingArgs;
@@ -43,6 +44,8 @@ pub(super) struct GenerateArgs {
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     #[command(flatten)]
+    draft: DraftArgs,
+    #[command(flatten)]
     sampling: SamplingArgs,
     #[command(flatten)]
     terms: TermsArgs,
@@ -53,6 +56,8 @@ pub(super) fn run(args: GenerateArgs) -> Result<(), Error> {
     let terms = if args.pool.is_some() { args.terms.two_phases()? } else { args.terms.clone() };
     let terms = terms.terms(args.connect.link)?;
     let mut sampler = args.sampling.sampler(&terms)?;
+    args.draft.check_pool(args.pool.is_some())?;
+    let drafts = args.draft.drafts()?;
     let prompt = args.prompt.read()?;
     let own = args.tokenizer.as_deref().map(read).transpose()?;
     let own = own.as_deref().map(Tokenizer::from_bytes).transpose()?;
@@ -70,8 +75,13 @@ pub(super) fn run(args: GenerateArgs) -> Result<(), Error> {
     let prompt = prompt.ids(tokenizer.as_ref())?;
     let room = (model.spec.max_positions() + 1).saturating_sub(args.tokens);
     let whole = args.padding.prompt(&prompt, room)?;
+    let mut guess = args.draft.guess(&model.spec)?;
+    let session = match drafts {
+        Some(drafts) => session.drafting(drafts),
+        None => session,
+    };
     let mut progress = Progress::of_text(tokenizer.as_ref(), &prompt, args.tokens);
-    let next = Next::Pick(&mut sampler);
+    let next = next(&mut sampler, &mut guess);
     let stop = args.sampling.stop_at_eos;
     let padded = whole.padding().map(|_| whole.ids().len());
     let pool_ids = pool.as_ref().map(|pool| match &pool.ids()[..] {
@@ -90,7 +100,7 @@ pub(super) fn run(args: GenerateArgs) -> Result<(), Error> {
             ("padded_prompt", padded.into()),
             ("pool", pool_ids.into()),
         ];
-        let chosen = args.sampling.reported().into_iter().chain(chosen);
+        let chosen = args.sampling.reported().into_iter().chain(args.draft.reported()).chain(chosen);
         let mut report = report(&model, tokenizer.as_ref(), prompt.len(), &outcome, &terms, chosen)?;
         report.peak_memory_bytes.client = net::peak_memory_bytes();
         write_json(path, &report)?;

@@ -4,6 +4,7 @@ mod against;
 mod calibrate;
 mod connect;
 mod demo;
+mod draft;
 mod error;
 mod eval;
 mod files;

@@ -7,6 +7,7 @@ use model::estimate::Footprint;
 use model::party::{ClientOptions, ModelServer, PublicModel, Request, plan, plan_step, plan_timed};
 use model::{Lengths, ModelSpec};
 
+use super::draft::DraftArgs;
 use super::files::{DEFAULT_MODEL, check_writable, mapped_bytes, open_model, write_json};
 use super::machine::CalibrationArgs;
 use super::options::{LINKS, LinkArg, TermsArgs};
@@ -51,6 +52,8 @@ pub(super) struct PlanArgs {
     #[command(flatten)]
     calibration: CalibrationArgs,
     #[command(flatten)]
+    draft: DraftArgs,
+    #[command(flatten)]
     terms: TermsArgs,
 }
 
@@ -64,16 +67,20 @@ pub(super) fn run(args: PlanArgs) -> Result<(), Error> {
     let mut progress = Progress::bars(args.tokens);
     progress.spin("reading the model");
     let model = describe(&args.model)?;
+    let draft = args.draft.drafts()?;
     // The step after a prompt makes the second token.
     let (prompt, tokens) = args.cached.map_or((args.prompt_len, args.tokens), |cached| (cached, 2));
-    let request =
-        Request { lengths: Lengths { prompt, tokens }, stop_at_eos: args.stop_at_eos, padded: args.pad_prompt };
+    let lengths = Lengths { prompt, tokens };
+    let request = Request { lengths, stop_at_eos: args.stop_at_eos, padded: args.pad_prompt, draft };
     let terms = args.terms.terms(args.link)?;
+    request.check_draft(&terms)?;
     let calibrated = args.calibration.open()?;
     let options = ClientOptions::default();
     let setting = calibrated.as_ref().ok().map(|calibrated| calibrated.setting(args.link));
     let (outcome, footprint) = match (args.cached, &setting) {
-        (Some(cached), setting) => plan_step(&model, &terms, &options, cached, setting.as_ref(), &mut progress)?,
+        (Some(cached), setting) => {
+            plan_step(&model, &terms, &options, cached, draft, setting.as_ref(), &mut progress)?
+        }
         (None, Some(setting)) => plan_timed(&model, &terms, &options, &request, setting, &mut progress)?,
         (None, None) => (plan(&model, &terms, &options, &request, &mut progress)?, Footprint::default()),
     };
@@ -85,9 +92,14 @@ pub(super) fn run(args: PlanArgs) -> Result<(), Error> {
         ("pad_prompt", args.pad_prompt.into()),
     ];
     let chosen = chosen.into_iter().chain(args.cached.map(|cached| ("cached", cached.into())));
+    let chosen = chosen.chain(args.draft.reported());
     let mut report = report(&model, None, prompt, &outcome, &terms, chosen)?;
     report.predicted = true;
     report.kernels = None;
+    if let Some(draft) = &mut report.draft {
+        // How many guesses are right no plan knows.
+        draft.tokens_per_pass = draft.rate;
+    }
     report.estimated = ["seconds", "cpu_seconds"].map(String::from).to_vec();
     if terms.policy.random_traffic() {
         // Quickselect sends what its coins say: the plan states the mean.

@@ -2,8 +2,8 @@
 
 use model::estimate::Footprint;
 use model::party::{Outcome, PublicModel, Terms};
-use model::report::{ModelInfo, PeakMemory, Report, bytes};
-use model::{Check, Tokenizer};
+use model::report::{DraftReport, ModelInfo, PeakMemory, Report, bytes};
+use model::{Check, Drafts, Tokenizer};
 use net::Shape;
 use serde_json::Value;
 
@@ -29,8 +29,15 @@ pub(super) fn report<'a>(
     report.tokens = outcome.generation.tokens.clone();
     report.text = tokenizer.map(|tokenizer| tokenizer.decode(&report.tokens)).transpose()?;
     report.wire = outcome.wire;
+    report.draft = outcome.draft.map(|draft| drafted(draft, outcome.generation.passes.clone()));
     report.set_costs(outcome.entries.clone(), outcome.per_token.clone());
     Ok(report)
+}
+
+/// What `draft` did in `passes`.
+fn drafted(draft: Drafts, passes: Vec<usize>) -> DraftReport {
+    let tokens_per_pass = passes.iter().sum::<usize>() as f64 / passes.len().max(1) as f64;
+    DraftReport { guesses: draft.tokens(), rate: draft.rate(), passes, tokens_per_pass }
 }
 
 /// Puts the time that `shape` alone would take in the place of the seconds: bytes at its rate, half a round trip for
@@ -71,7 +78,20 @@ pub(super) fn set_estimates(report: &mut Report, footprint: Footprint, base: [u6
 
 /// Phases and the costliest operations, as text.
 pub(super) fn tables(report: &Report) -> String {
-    format!("{}{}\n{}", memory(report), report.phase_table(), report.operation_table(TABLE_ROWS))
+    format!("{}{}{}\n{}", memory(report), guessed(report), report.phase_table(), report.operation_table(TABLE_ROWS))
+}
+
+/// One line on what guesses did in `passes`.
+pub(super) fn guesses(passes: &[usize]) -> String {
+    let kept: usize = passes.iter().sum();
+    let mean = kept as f64 / passes.len().max(1) as f64;
+    format!("with guesses: {kept} tokens in {} passes, {mean:.2} a pass", passes.len())
+}
+
+/// The same of a run, if there were guesses.
+fn guessed(report: &Report) -> String {
+    let run = report.draft.as_ref().filter(|_| !report.predicted);
+    run.map_or_else(String::new, |draft| guesses(&draft.passes) + "\n")
 }
 
 /// One line on the memory that a plan expects.

@@ -12,7 +12,7 @@ use super::{
     Caller, ClientOptions, Filled, Observer, Outcome, Prompt, PublicModel, Request, Terms, correlations, opening,
 };
 use crate::pool::{Draft, PoolSet, Purpose};
-use crate::{Error, GenerateOptions, Generation, Input, Lengths, Model, Next, generate};
+use crate::{Drafts, Error, GenerateOptions, Generation, Input, Lengths, Model, Next, generate};
 
 /// A session that is open: the parties agree, and the client knows what is public about the model.
 pub struct ClientSession {
@@ -20,6 +20,7 @@ pub struct ClientSession {
     server: Caller,
     terms: Terms,
     model: PublicModel,
+    draft: Option<Drafts>,
 }
 
 impl ClientSession {
@@ -35,7 +36,13 @@ impl ClientSession {
     ) -> Result<Self, Error> {
         let met = opening::meet_server(&mut channel, terms, options);
         let model = opening::complaining(&mut channel, met)?;
-        Ok(ClientSession { channel, server: server.clone(), terms: terms.clone(), model })
+        Ok(ClientSession { channel, server: server.clone(), terms: terms.clone(), model, draft: None })
+    }
+
+    /// The same, for a generation with guesses: the server learns how many tokens each pass keeps. The words of
+    /// [`Next::Drafted`] are checked; without them nothing sensible is guessed.
+    pub fn drafting(self, draft: Drafts) -> Self {
+        ClientSession { draft: Some(draft), ..self }
     }
 
     /// What the server says about its model.
@@ -92,9 +99,14 @@ impl ClientSession {
             lengths: Lengths { prompt: ids.len(), tokens },
             stop_at_eos,
             padded: prompt.padding().is_some(),
+            draft: self.draft,
         };
+        if request.draft.is_some() && pool.is_some() {
+            return Err(Error::DraftPool);
+        }
         self.model.spec.check_ids(ids)?;
         request.check_padding(&self.terms)?;
+        request.check_draft(&self.terms)?;
         request.check_planning(&self.model.spec, &self.terms)?;
         observer.setup();
         let peer = self.server.key.as_deref();
@@ -152,7 +164,7 @@ impl ClientSession {
     ) -> Result<Outcome, Error> {
         let draft = Draft::create(path).map_err(|e| e.at(path))?;
         observer.setup();
-        let ClientSession { mut channel, server, terms, model: public } = self;
+        let ClientSession { mut channel, server, terms, model: public, .. } = self;
         let request = Request::from(bound);
         request.check_planning(&public.spec, &terms)?;
         let purpose = Purpose::watched(&public, &terms, bound, None, server.key.as_deref(), &*observer)?;

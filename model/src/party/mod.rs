@@ -13,13 +13,14 @@
 //! | shape: a [`ModelSpec`](crate::ModelSpec) as JSON | server | up to [`MAX_SHAPE_BYTES`] |
 //! | scales: fractional bits of each weight, in the order of [`Model::load`](crate::Model::load) | server | 1 per weight |
 //! | tokenizer: the text of `tokenizer.json`; empty unless there is one and the client wants it | server | up to [`MAX_TOKENIZER_BYTES`] |
-//! | request: tokens of the prompt, tokens to generate (u32, little endian), a byte that adds 1 to stop at the end of a text and 2 if the prompt may be padded; 0 to generate, 1 to fill part i of n of a pool (i, n, u32, and zeros follow), 2 to generate from the pool whose parts have the ids that follow | client | 26, and 16 more for each part after the first |
+//! | request: tokens of the prompt, tokens to generate (u32, little endian), a byte that adds 1 to stop at the end of a text and 2 if the prompt may be padded; 0 to generate (guesses in a pass, and the thousandth tokens that it is expected to keep, u32, and zeros follow), 1 to fill part i of n of a pool (i, n, u32, and zeros follow), 2 to generate from the pool whose parts have the ids that follow | client | 26, and 16 more for each part after the first |
 //! | verdict: empty, or why the request is refused | server | up to [`MAX_REASON_BYTES`] |
 //! | id of the pool to be filled, if that is the request | server | 16 |
 //!
 //! Then come base OTs, and the generation follows. In a two-phase session ([`protocols::Options::preprocess`]) the
 //! correlations that [`needs`] lists are made in between. With `stop_at_eos` the client sends one more byte after
-//! each token.
+//! each pass. With a draft ([`Request::draft`]) it sends how many tokens a pass keeps, a byte, after each pass that
+//! has guesses; the server refuses a number that no such pass keeps.
 //!
 //! At the end both parties compare their transcripts of the session ([`net::Channel::confirm_transcript`]). Results
 //! are final only then.
@@ -57,11 +58,10 @@ use protocols::Part;
 
 pub use client::ClientSession;
 pub use opening::{MAX_REASON_BYTES, MAX_SHAPE_BYTES};
-pub use plan::{plan, plan_filling, plan_spending, plan_step, plan_timed, plan_work};
+pub use plan::{plan, plan_filling, plan_kept, plan_spending, plan_step, plan_timed, plan_work};
 pub use prompt::Prompt;
 pub use server::ModelServer;
 
-use crate::Generation;
 pub use crate::MAX_TOKENIZER_BYTES;
 pub use crate::needs::needs;
 use crate::pool::PoolId;
@@ -69,6 +69,7 @@ use crate::report::{Cost, Wire};
 pub use crate::session::{
     Caller, ClientOptions, Limits, MAX_PLANNING_STEPS, Observer, PublicModel, Request, Silent, Terms,
 };
+use crate::{Drafts, Generation};
 
 /// What a session filled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,12 +96,15 @@ pub struct Outcome {
     pub generation: Generation,
     /// All accounts of the ledger.
     pub entries: Vec<Entry>,
-    /// Cost of each token after the first. The stop byte that follows a token counts for the next one.
+    /// Cost of each token after the first. The stop byte that follows a token counts for the next one. Of the tokens
+    /// of one pass the first has all of its cost.
     pub per_token: Vec<Cost>,
     /// The pool that this session filled, instead of generating, or the part of one.
     pub filled: Option<Filled>,
     /// Whether the session had two phases.
     pub preprocess: bool,
+    /// The guesses of its passes.
+    pub draft: Option<Drafts>,
     /// How the bytes travelled; `None` where there is no wire.
     pub wire: Option<Wire>,
 }

@@ -4,6 +4,7 @@ use net::{Channel, Handshake, NetError};
 use protocols::{DEFAULT_WEIGHT_FRAC, MAX_PARTS, MIN_WEIGHT_FRAC, Part};
 
 use super::{ClientOptions, Limits, PublicModel, Request, Terms};
+use crate::draft::Drafts;
 use crate::names::{MASKS, OT_SOURCES, PACKINGS, REVEALS, name};
 use crate::pool::PoolId;
 use crate::text::printable;
@@ -85,6 +86,7 @@ pub(super) fn receive_client<T>(
         let verdict = limits
             .check_phases(&terms)
             .and_then(|()| request.check_padding(&terms))
+            .and_then(|()| request.check_draft(&terms))
             .and_then(|()| request.check(&model.spec, limits));
         let verdict = verdict.and_then(|()| accept(&request, kind, &terms));
         send_verdict(channel, VERDICT, verdict.as_ref().err())?;
@@ -230,8 +232,10 @@ fn encode_request(request: &Request, kind: &SessionKind) -> Result<Vec<u8>, Erro
     match kind {
         SessionKind::Generate => {
             message.extend([flags, 0]);
-            message.extend([0; POOL_BYTES]);
+            Drafts::to_words(request.draft).iter().for_each(|word| message.extend(word.to_le_bytes()));
+            message.resize(REQUEST_HEAD + POOL_BYTES, 0);
         }
+        SessionKind::Fill(_) | SessionKind::Spend(_) if request.draft.is_some() => return Err(Error::DraftPool),
         SessionKind::Fill(part) => {
             message.extend([flags, 1]);
             message.extend(part.number().to_le_bytes());
@@ -258,8 +262,14 @@ fn decode_request(message: &[u8]) -> Result<(Request, SessionKind), NetError> {
         return Err(malformed(REQUEST, format!("{} bytes are no number of ids", rest.len())));
     }
     let number = |bytes| u32::from_le_bytes(bytes);
+    let mut draft = None;
     let kind = match (kind, fields) {
-        (0, [field]) if *field == [0; POOL_BYTES] => SessionKind::Generate,
+        (0, [[k0, k1, k2, k3, r0, r1, r2, r3, 0, 0, 0, 0, 0, 0, 0, 0]]) => {
+            let words = [number([*k0, *k1, *k2, *k3]), number([*r0, *r1, *r2, *r3])];
+            let stated = Drafts::from_words(words);
+            draft = stated.ok_or_else(|| malformed(REQUEST, format!("no draft has the numbers {words:?}")))?;
+            SessionKind::Generate
+        }
         (1, [[n0, n1, n2, n3, o0, o1, o2, o3, 0, 0, 0, 0, 0, 0, 0, 0]]) => {
             let part = Part::new(number([*n0, *n1, *n2, *n3]), number([*o0, *o1, *o2, *o3]));
             SessionKind::Fill(part.map_err(|e| malformed(REQUEST, e.to_string()))?)
@@ -274,6 +284,7 @@ fn decode_request(message: &[u8]) -> Result<(Request, SessionKind), NetError> {
         lengths: Lengths { prompt: length([p0, p1, p2, p3]), tokens: length([t0, t1, t2, t3]) },
         stop_at_eos: flags & 1 == 1,
         padded: flags & 2 == 2,
+        draft,
     };
     Ok((request, kind))
 }
@@ -309,6 +320,7 @@ mod tests {
             lengths: Lengths { prompt: 7, tokens: 300 },
             stop_at_eos: kind % 2 == 1,
             padded: kind > 1,
+            draft: None,
         };
         let ids = |count: u32| SessionKind::Spend((0..count).map(|id| PoolId([id as u8; POOL_BYTES])).collect());
         let part = |number, of| SessionKind::Fill(Part::new(number, of).unwrap());
@@ -317,6 +329,14 @@ mod tests {
             let message = encode_request(&request(at), &kind).unwrap();
             assert!(message.len() <= MAX_REQUEST_BYTES, "{kind:?}");
             assert_eq!(decode_request(&message).unwrap(), (request(at), kind));
+        }
+        let draft = Some(Drafts::new(4, 1.5).unwrap());
+        let drafted = Request { draft, ..request(0) };
+        let message = encode_request(&drafted, &SessionKind::Generate).unwrap();
+        assert_eq!(message.len(), REQUEST_HEAD + POOL_BYTES);
+        assert_eq!(decode_request(&message).unwrap(), (drafted, SessionKind::Generate));
+        for kind in [part(1, 1), ids(1)] {
+            assert!(matches!(encode_request(&drafted, &kind), Err(Error::DraftPool)), "{kind:?}");
         }
         let head = |kind: u8| [7, 0, 0, 0, 2, 0, 0, 0, 0, kind];
         let field = |values: [u32; 4]| values.map(u32::to_le_bytes).concat();
@@ -329,6 +349,11 @@ mod tests {
             [&head(2)[..], &[0; 17]].concat(),
             [&head(0)[..], &field([0, 0, 0, 1])].concat(),
             [&head(0)[..], &[0; 32]].concat(),
+            [&head(0)[..], &field([0, 1000, 0, 0])].concat(),
+            [&head(0)[..], &field([4, 999, 0, 0])].concat(),
+            [&head(0)[..], &field([4, 5001, 0, 0])].concat(),
+            [&head(0)[..], &field([65, 1000, 0, 0])].concat(),
+            [&head(0)[..], &field([4, 1500, 1, 0])].concat(),
             [&head(3)[..], &[0; 16]].concat(),
             [&head(1)[..], &field([0, 0, 0, 0])].concat(),
             [&head(1)[..], &field([0, 1, 0, 0])].concat(),

@@ -8,17 +8,18 @@ use protocols::{FixedLoader, Needs, Part, Plan, Setting, Tallies};
 use super::opening::SessionKind;
 use super::recorder::{Booked, Recorder, finish};
 use super::{ClientOptions, Limits, Observer, Outcome, PublicModel, Request, Silent, Terms, correlations, opening};
+use crate::draft::Schedule;
 use crate::estimate::{Footprint, footprint};
 use crate::needs::{listing, needs};
 use crate::pool::{PoolId, Purpose, check_bound};
-use crate::{Error, Generation, Hooks, Input, Lengths, Model, Next, Sampler, Step, generate};
+use crate::{Drafts, Error, Generation, Hooks, Input, Lengths, Model, Next, Sampler, Step, generate};
 
 /// How long the rehearsal of the opening may take.
 const REHEARSAL: Duration = Duration::from_secs(60);
 
 /// Predicts the session of a client that asks a server of `model` for `request` under `terms`. The accounts carry
 /// exactly the bytes, messages and flows of a real ledger, and no times. With `stop_at_eos` the plan is that of the
-/// longest possible session.
+/// longest possible session. With a draft it is that of a session whose passes keep as many tokens as expected.
 ///
 /// The plan depends on `frac_bits` of the model. Without weights they are [`protocols::DEFAULT_WEIGHT_FRAC`].
 pub fn plan(
@@ -28,7 +29,22 @@ pub fn plan(
     request: &Request,
     observer: &mut dyn Observer,
 ) -> Result<Outcome, Error> {
-    Ok(plan_by(|plan| plan, model, terms, options, request, observer)?.0)
+    let schedule = Schedule::expected(request.draft);
+    Ok(plan_by(|plan| plan, model, terms, options, request, schedule, observer)?.0)
+}
+
+/// [`plan`] of a session with a draft whose passes after the first one keep `kept` tokens each: what
+/// [`Generation::passes`] says of one.
+pub fn plan_kept(
+    model: &PublicModel,
+    terms: &Terms,
+    options: &ClientOptions,
+    request: &Request,
+    kept: &[usize],
+    observer: &mut dyn Observer,
+) -> Result<Outcome, Error> {
+    let schedule = Schedule::of(kept.to_vec());
+    Ok(plan_by(|plan| plan, model, terms, options, request, schedule, observer)?.0)
 }
 
 /// [`plan`] with times in `setting`, which are estimates, and with the memory of both processes.
@@ -41,7 +57,8 @@ pub fn plan_timed(
     observer: &mut dyn Observer,
 ) -> Result<(Outcome, Footprint), Error> {
     let timed = |plan: Plan| plan.timed(setting.clone());
-    let (outcome, engine, needs) = plan_by(timed, model, terms, options, request, observer)?;
+    let schedule = Schedule::expected(request.draft);
+    let (outcome, engine, needs) = plan_by(timed, model, terms, options, request, schedule, observer)?;
     Ok((outcome, footprint(&model.spec, request, &needs, engine.room())))
 }
 
@@ -53,7 +70,8 @@ pub fn plan_work(
     request: &Request,
     imitated: bool,
 ) -> Result<Tallies, Error> {
-    let (_, engine, _) = plan_by(|plan| plan.tallied(imitated), model, terms, options, request, &mut Silent)?;
+    let (tallied, schedule) = (|plan: Plan| plan.tallied(imitated), Schedule::expected(request.draft));
+    let (_, engine, _) = plan_by(tallied, model, terms, options, request, schedule, &mut Silent)?;
     Ok(engine.tallies().cloned().unwrap_or_default())
 }
 
@@ -64,43 +82,54 @@ fn plan_by(
     terms: &Terms,
     options: &ClientOptions,
     request: &Request,
+    schedule: Schedule,
     observer: &mut dyn Observer,
 ) -> Result<(Outcome, Plan, Needs), Error> {
+    request.check_draft(terms)?;
     let opening = rehearse(model, terms, options, request, &SessionKind::Generate)?;
     let mut engine = change(Plan::after(opening, terms.protocol));
     let mut prepared = Needs::default();
     if terms.protocol.preprocess {
-        let listed = listing(&model.spec, &model.frac_bits, terms, request, &Silent)?;
+        let listed =
+            listing(&model.spec, &model.frac_bits, terms, request, Schedule::expected(request.draft), &Silent)?;
         prepared = listed.needs();
         engine = engine.with_plans_of(listed);
         engine.prepare(&prepared)?;
         observer.prepare(1, 1);
     }
-    let outcome = run(&mut engine, model, terms, request, observer)?;
+    let outcome = run(&mut engine, model, terms, request, schedule, observer)?;
     Ok((outcome, engine, prepared))
 }
 
 /// [`plan`] of one decoding step after `cached` tokens, in `setting` if there is one: what it sends, and what
-/// prepares it. The pools of OTs begin empty, so that everything that the step costs is its own.
+/// prepares it. The pools of OTs begin empty, so that everything that the step costs is its own. With a `draft` the
+/// step reads all guesses; how many it keeps costs nothing.
 pub fn plan_step(
     model: &PublicModel,
     terms: &Terms,
     options: &ClientOptions,
     cached: usize,
+    draft: Option<Drafts>,
     setting: Option<&Setting>,
     observer: &mut dyn Observer,
 ) -> Result<(Outcome, Footprint), Error> {
-    let of = |tokens| Request::from(Lengths { prompt: cached, tokens });
-    let opening = rehearse(model, terms, options, &of(2), &SessionKind::Generate)?;
+    let of = |tokens| Request { draft, ..Lengths { prompt: cached, tokens }.into() };
+    // As many tokens as a step gives at most: no other step follows.
+    let most = 1 + draft.map_or(0, Drafts::tokens);
+    let (before, after) = (of(1), of(1 + most));
+    let opening = rehearse(model, terms, options, &after, &SessionKind::Generate)?;
     let mut engine = Plan::after(opening, terms.protocol);
     if let Some(setting) = setting {
         engine = engine.timed(setting.clone());
     }
     let mut prepared = Needs::default();
     if terms.protocol.preprocess {
-        let needs = |request| needs(&model.spec, &model.frac_bits, terms, &request);
-        let whole = needs(of(2))?;
-        prepared = whole.since(&needs(of(1))?);
+        let needs = |request, schedule| {
+            let listed = listing(&model.spec, &model.frac_bits, terms, request, schedule, &Silent);
+            Ok::<_, Error>(listed?.needs())
+        };
+        let whole = needs(&after, Schedule::of(vec![most]))?;
+        prepared = whole.since(&needs(&before, Schedule::of(Vec::new()))?);
         engine.prepare(&prepared)?;
         engine.set_stock(&whole);
         observer.prepare(1, 1);
@@ -108,12 +137,12 @@ pub fn plan_step(
     let weights = Model::load(&mut FixedLoader::announced(&model.frac_bits)?, &model.spec, None)?;
     let input = Input { ids: None, count: cached };
     let mut unused = Sampler::greedy();
-    let mut hooks = StepAlone(Recorder::new(observer));
+    let mut hooks = StepAlone(Recorder::planning(observer, Schedule::of(vec![most])));
     let generation =
-        generate(&mut engine, &weights, input, &of(2).options(terms), Next::Pick(&mut unused), &mut hooks)?;
+        generate(&mut engine, &weights, input, &after.options(terms), Next::Pick(&mut unused), &mut hooks)?;
     engine.confirm_transcript()?;
-    let footprint = footprint(&model.spec, &of(2), &prepared, engine.room());
-    Ok((finish(&mut engine, terms, &of(2), generation, hooks.0), footprint))
+    let footprint = footprint(&model.spec, &after, &prepared, engine.room());
+    Ok((finish(&mut engine, terms, &after, generation, hooks.0), footprint))
 }
 
 /// Books nothing while the prompt is read.
@@ -127,6 +156,10 @@ impl Hooks<Plan> for StepAlone<'_> {
 
     fn go_on(&mut self) -> Result<(), Error> {
         Hooks::<Plan>::go_on(&mut self.0)
+    }
+
+    fn agree_to_keep(&mut self, engine: &mut Plan, most: usize, kept: Option<usize>) -> Result<usize, engine::Error> {
+        self.0.agree_to_keep(engine, most, kept)
     }
 
     fn token(&mut self, engine: &mut Plan, step: Step, token: Option<u32>) {
@@ -172,7 +205,7 @@ pub fn plan_spending(
     let mut engine = Plan::after(opening, terms.protocol);
     engine.prepare(&needs(&model.spec, &model.frac_bits, terms, request)?.ots())?;
     engine.set_stock(purpose.needs());
-    run(&mut engine, model, terms, request, observer)
+    run(&mut engine, model, terms, request, Schedule::expected(None), observer)
 }
 
 /// The generation, after what comes before it.
@@ -181,12 +214,13 @@ fn run(
     model: &PublicModel,
     terms: &Terms,
     request: &Request,
+    schedule: Schedule,
     observer: &mut dyn Observer,
 ) -> Result<Outcome, Error> {
     let weights = Model::load(&mut FixedLoader::announced(&model.frac_bits)?, &model.spec, None)?;
     let input = Input { ids: None, count: request.lengths.prompt };
     let mut unused = Sampler::greedy();
-    let mut recorder = Recorder::new(observer);
+    let mut recorder = Recorder::planning(observer, schedule);
     let options = request.options(terms);
     let generation = generate(engine, &weights, input, &options, Next::Pick(&mut unused), &mut recorder)?;
     engine.confirm_transcript()?;

@@ -5,10 +5,14 @@ use net::{Direction, HEADER_BYTES, Ledger, NetError, Phase, Role, TRANSCRIPT_BYT
 use protocols::{Plan, Secure};
 
 use super::{Observer, Outcome, Request, Terms};
+use crate::draft::Schedule;
 use crate::report::{TokenMeter, Wire};
 use crate::{Error, Generation, Hooks, Step};
 
 const STOP: &str = "stop";
+const KEPT: &str = "draft/kept";
+/// Scope of the number of tokens that a pass keeps.
+const DRAFT: &str = "draft";
 /// Scope of the comparison of transcripts, as [`net::Channel::confirm_transcript`] books it.
 const TRANSCRIPT: &str = "transcript";
 
@@ -19,6 +23,9 @@ pub(super) trait Booked: Engine {
 
     /// The client tells the server whether it stops here.
     fn tell_stop(&mut self, stop: Option<bool>) -> Result<bool, protocols::Error>;
+
+    /// The client tells the server how many tokens a pass keeps, from 1 to `most`.
+    fn tell_kept(&mut self, most: usize, kept: Option<usize>) -> Result<usize, protocols::Error>;
 
     /// The parties compare their transcripts of the session. Only then are its results final.
     fn confirm_transcript(&mut self) -> Result<(), NetError>;
@@ -48,6 +55,23 @@ impl Booked for Secure {
         }
     }
 
+    fn tell_kept(&mut self, most: usize, kept: Option<usize>) -> Result<usize, protocols::Error> {
+        let channel = self.channel();
+        if channel.role() == Role::Client {
+            let kept = kept.unwrap_or(1);
+            // A pass has at most MAX_DRAFTED guesses.
+            channel.send(KEPT, &[kept as u8])?;
+            return Ok(kept);
+        }
+        match channel.recv(KEPT, 1)?[..] {
+            [kept] if (1..=most).contains(&usize::from(kept)) => Ok(kept.into()),
+            ref other => {
+                let what = format!("{other:?} is no number of tokens that a pass over {most} keeps");
+                Err(NetError::Malformed { step: KEPT, what }.into())
+            }
+        }
+    }
+
     fn confirm_transcript(&mut self) -> Result<(), NetError> {
         self.channel().confirm_transcript()
     }
@@ -69,6 +93,11 @@ impl Booked for Plan {
         Ok(false)
     }
 
+    fn tell_kept(&mut self, _: usize, kept: Option<usize>) -> Result<usize, protocols::Error> {
+        Plan::ledger(self).book(Direction::ClientToServer, (1 + HEADER_BYTES) as u64);
+        Ok(kept.unwrap_or(1))
+    }
+
     fn confirm_transcript(&mut self) -> Result<(), NetError> {
         let ledger = Plan::ledger(self);
         let phase = ledger.set_phase(Phase::Setup);
@@ -88,11 +117,18 @@ impl Booked for Plan {
 pub(super) struct Recorder<'a> {
     observer: &'a mut dyn Observer,
     meter: TokenMeter,
+    /// In a plan, how many tokens each pass keeps.
+    schedule: Option<Schedule>,
 }
 
 impl<'a> Recorder<'a> {
     pub(super) fn new(observer: &'a mut dyn Observer) -> Self {
-        Recorder { observer, meter: TokenMeter::default() }
+        Recorder { observer, meter: TokenMeter::default(), schedule: None }
+    }
+
+    /// The recorder of a plan, whose passes keep what `schedule` says.
+    pub(super) fn planning(observer: &'a mut dyn Observer, schedule: Schedule) -> Self {
+        Recorder { schedule: Some(schedule), ..Recorder::new(observer) }
     }
 }
 
@@ -122,6 +158,11 @@ impl<E: Booked> Hooks<E> for Recorder<'_> {
         self.observer.token(token);
     }
 
+    fn agree_to_keep(&mut self, engine: &mut E, most: usize, kept: Option<usize>) -> Result<usize, engine::Error> {
+        let kept = kept.or_else(|| self.schedule.as_mut().map(|schedule| schedule.next(most)));
+        engine.scope(DRAFT, |engine| Ok(engine.tell_kept(most, kept)?))
+    }
+
     fn agree_to_stop(&mut self, engine: &mut E, stop: Option<bool>) -> Result<bool, engine::Error> {
         engine.scope(STOP, |engine| Ok(engine.tell_stop(stop)?))
     }
@@ -146,5 +187,49 @@ pub(super) fn finish(
         per_token: recorder.meter.into_costs(),
         filled: None,
         preprocess: terms.protocol.preprocess,
+        draft: request.draft,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+    use std::time::Duration;
+
+    use net::{Channel, memory_pair};
+    use protocols::Options;
+
+    use super::*;
+
+    /// What the server makes of the client's `word` after a pass that keeps up to four tokens.
+    fn told(word: &[u8]) -> Result<usize, protocols::Error> {
+        let (client, server) = memory_pair(Duration::from_secs(20));
+        thread::scope(|scope| {
+            let client = scope.spawn(move || {
+                let mut engine = Secure::new(Channel::new(Role::Client, client), Options::default()).unwrap();
+                engine.channel().send(KEPT, word).unwrap();
+                engine.channel().flush(KEPT).unwrap();
+            });
+            let mut engine = Secure::new(Channel::new(Role::Server, server), Options::default()).unwrap();
+            let told = engine.tell_kept(4, None);
+            client.join().unwrap();
+            told
+        })
+    }
+
+    #[test]
+    fn a_number_of_tokens_that_no_pass_keeps_is_refused() {
+        for kept in 1..=4 {
+            assert_eq!(told(&[kept]).unwrap(), usize::from(kept));
+        }
+        for kept in [0, 5, 6, 255] {
+            match told(&[kept]) {
+                Err(protocols::Error::Net(NetError::Malformed { step: KEPT, what })) => {
+                    assert!(what.contains(&format!("[{kept}]")), "{what}");
+                }
+                other => panic!("{kept}: {other:?}"),
+            }
+        }
+        assert!(matches!(told(&[1, 1]), Err(protocols::Error::Net(NetError::Length { step: KEPT, .. }))));
     }
 }

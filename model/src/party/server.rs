@@ -109,7 +109,7 @@ impl ModelServer {
             // Cheap checks come before those that take time.
             request.check_planning(&self.public.spec, terms)?;
             let learns = !matches!(kind, SessionKind::Fill(_)) && terms.reveal == Reveal::Logits;
-            observer.ask(if learns { request.lengths.tokens as u64 } else { 0 })?;
+            observer.ask(if learns { request.positions_shown() } else { 0 })?;
             self.accept(caller, request, kind, terms, &*observer)
         };
         let received = opening::receive_client(&mut channel, &self.public, terms, limits, accept);

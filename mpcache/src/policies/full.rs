@@ -25,6 +25,10 @@ impl PolicyFamily for Full {
         false
     }
 
+    fn can_cut(&self) -> bool {
+        true
+    }
+
     fn build<E: Engine>(&self, _layers: usize, _shape: HeadShape) -> Box<dyn Policy<E>> {
         Box::new(*self)
     }

@@ -62,6 +62,12 @@ macro_rules! registry {
                 }
             }
 
+            pub(crate) fn can_cut(&self) -> bool {
+                match self {
+                    $(Self::$family(family) => family.can_cut(),)+
+                }
+            }
+
             pub(crate) fn build<E: Engine>(&self, layers: usize, shape: HeadShape) -> Box<dyn Policy<E>> {
                 match self {
                     $(Self::$family(family) => family.build(layers, shape),)+

@@ -56,6 +56,11 @@ impl PolicyFamily for SnapKv {
         self.top_k == TopK::ShuffleReveal
     }
 
+    fn can_cut(&self) -> bool {
+        // It votes and evicts at the end of the prompt alone.
+        true
+    }
+
     fn build<E: Engine>(&self, layers: usize, _shape: HeadShape) -> Box<dyn Policy<E>> {
         Box::new(Voting::<E> { settings: *self, votes: (0..layers).map(|_| None).collect() })
     }

@@ -1,4 +1,4 @@
-//! The position of the largest entry, by a tournament that carries positions along.
+//! The position of the largest entry of each row, by a tournament that carries positions along.
 //!
 //! **Error.** None: comparisons are exact, so the result is a position of the maximum; ties go to
 //! either. **Range.** |x| < 2^11, n < 2^30. **Revealed.** Nothing. *Cost.* ceil(log2 n) rounds of one comparison and
@@ -14,18 +14,19 @@ use crate::{Error, FRAC, Lengths, Tensor};
 /// Bits of the ring of the comparisons and of the result: differences are below 2^12.
 pub const ARGMAX_WIDTH: u32 = FRAC + 13;
 
-/// (n) -> (1): the position of the largest entry, modulo 2^[`ARGMAX_WIDTH`].
+/// (rows, n) -> (rows): the position of the largest entry of each row, modulo 2^[`ARGMAX_WIDTH`].
 pub fn argmax<B: Abb>(b: &mut B, x: &B::Words) -> Result<B::Words, Error> {
-    let n = x.len();
+    let shape = x.shape();
+    let [rows, n] = shape[..] else { panic!("argmax of rows, not of {shape:?}") };
     let limit = (1 << (ARGMAX_WIDTH - 1)) - 1;
     if !(1..=limit).contains(&n) {
         return Err(Error::TooMany { operation: "argmax", limit, got: n });
     }
     b.scope("argmax", |b| {
-        let mut x = x.reshape(&[n]);
+        let mut x = x.reshape(&[rows * n]);
         b.expect_below(&x, ARGMAX_WIDTH - 2)?;
-        let mut at = b.public(&[n], |i| i[0] as u64);
-        let mut lengths = Lengths::equal(n, 1);
+        let mut at = b.public(&[rows * n], |i| (i[0] % n) as u64);
+        let mut lengths = Lengths::equal(n, rows);
         while lengths.counts().longest() > 1 {
             let Round { left, right, single, order, next } = pair(&lengths);
             let (x_right, at_right) = (x.pick(&right), at.pick(&right));
@@ -55,10 +56,18 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(48))]
         #[test]
-        fn position_of_the_exact_maximum(x in prop::collection::vec(-(1i64 << 29) + 1..1 << 29, 1..400)) {
-            let words = ArrayD::from_shape_fn(IxDyn(&[x.len()]), |i| x[i[0]] as u64);
+        fn position_of_the_exact_maximum(
+            x in prop::collection::vec(-(1i64 << 29) + 1..1 << 29, 1..400),
+            rows in 1usize..5,
+        ) {
+            let n = x.len().div_ceil(rows);
+            let x: Vec<i64> = (0..rows * n).map(|i| x[i % x.len()]).collect();
+            let words = ArrayD::from_shape_fn(IxDyn(&[rows, n]), |i| x[i[0] * n + i[1]] as u64);
             let got = argmax(&mut Clear::new(), &words).unwrap();
-            prop_assert_eq!(x[got[[0]] as usize], *x.iter().max().unwrap());
+            prop_assert_eq!(got.shape(), &[rows]);
+            for (row, at) in x.chunks(n).zip(got) {
+                prop_assert_eq!(row[at as usize], *row.iter().max().unwrap());
+            }
         }
     }
 
@@ -67,7 +76,7 @@ mod tests {
         let n = 50_257;
         for best in [0, 1, 31_337, n - 1] {
             let value = |i: usize| if i == best { -(1i64 << 20) } else { -(1i64 << 20) - 1 };
-            let words = ArrayD::from_shape_fn(IxDyn(&[n]), |i| value(i[0]) as u64);
+            let words = ArrayD::from_shape_fn(IxDyn(&[1, n]), |i| value(i[1]) as u64);
             assert_eq!(argmax(&mut Clear::new(), &words).unwrap()[[0]], best as u64);
         }
     }

@@ -1,9 +1,9 @@
-//! Products with a *cached operand*: a shared matrix that only grows from product to product. Such are the keys and
-//! the values of a layer, the summaries of its clusters, and the clusters themselves, from which hidden choices are
-//! gathered.
+//! Products with a *cached operand*: a shared matrix that grows from product to product. Such are the keys and the
+//! values of a layer, the summaries of its clusters, and the clusters themselves, from which hidden choices are
+//! gathered. Its last tokens may be cut off again ([`Operand::cut`]), as those of a draft that was wrong are.
 //!
 //! **Functionality.** Shares of X and of a matrix M of T tokens -> shares of X M modulo 2^w, for a batch of heads. T
-//! grows from product to product. M is (d x T), [`Axis::Columns`], or (T x d), [`Axis::Rows`].
+//! grows between cuts. M is (d x T), [`Axis::Columns`], or (T x d), [`Axis::Rows`].
 //!
 //! **Source.** Beaver's triples (CRYPTO 1991) with a fixed operand. The mask A of M is the same in all products, so
 //! the row of a token is opened once, when it is new. Every X has a fresh mask B.
@@ -21,6 +21,19 @@
 //!
 //! **Revealed.** Nothing. A row of M is opened under a mask that masks this row and nothing else. An [`Operand`]
 //! cannot be copied, and a matrix whose rows change (eviction) takes a new one with a new mask.
+//!
+//! **Cuts.** A row of A is a *slot*. A new token takes the next slot that none had, so the token that comes in the
+//! place of one that was cut off is opened under another mask. Otherwise the two openings would show how the two
+//! tokens differ. Which slots are dead is public, as the cut is.
+//!
+//! - Where masks were prepared, the shares of B A have a term for every slot up to the product's last one, because
+//!   nobody knew which would be dead. So the product goes over all slots: X has public zeros at dead ones (which
+//!   opens their part of B, and that masks nothing else), and columns of dead ones are dropped.
+//! - Where masks are made on the spot, the slots of dead tokens are forgotten first, with masks and opened rows. A
+//!   product then costs what it would if the tokens had never been.
+//!
+//! Masks are prepared by slots, not by tokens: a run whose passes have the sizes of the plan finds its masks however
+//! many tokens each pass keeps.
 //!
 //! **Which masks are whose.** Preparation and use name an operand by its [`OperandId`], never by order of use,
 //! because a run may make other products than the one that was prepared for: its prompt may be shorter. Masks found
@@ -46,6 +59,9 @@ use crate::wire::beaver::{open_product, random};
 use crate::wire::opening;
 use crate::work::Kernel;
 
+#[cfg(test)]
+mod tests;
+
 /// A cached operand: what a session remembers of it between its products. When rows change, take another, of the next
 /// generation.
 #[derive(Debug)]
@@ -58,10 +74,53 @@ pub struct Operand {
 #[derive(Debug)]
 struct Begun {
     masks: Masks,
-    /// Tokens opened so far.
-    known: usize,
-    /// Their rows minus their masks: (tokens, batch, d). Empty in a plan.
+    /// Slots that are taken: the rows opened so far, less those that were forgotten.
+    slots: usize,
+    /// Slots of the tokens that were not cut off, ascending.
+    live: Vec<usize>,
+    /// Rows opened in all.
+    taken: usize,
+    /// By slot the row minus its mask: (slots, batch, d). Empty in a plan.
     opened: Vec<u64>,
+}
+
+impl Begun {
+    /// Forgets dead slots with their masks. Masks that no row took stay.
+    fn forget(&mut self) {
+        let Begun { masks, slots, live, opened, .. } = self;
+        if live.len() == *slots {
+            return;
+        }
+        let row = masks.form.row();
+        if !masks.a.is_empty() {
+            let mut a = Zeroizing::new(Vec::with_capacity(masks.a.len() - (*slots - live.len()) * row));
+            live.iter().for_each(|slot| a.extend_from_slice(&masks.a[slot * row..(slot + 1) * row]));
+            a.extend_from_slice(&masks.a[*slots * row..]);
+            masks.a = a;
+        }
+        if !opened.is_empty() {
+            *opened = live.iter().flat_map(|slot| &opened[slot * row..(slot + 1) * row]).copied().collect();
+        }
+        *slots = live.len();
+        *live = (0..*slots).collect();
+    }
+
+    /// The next `new` slots are taken.
+    fn take(&mut self, new: usize) {
+        self.live.extend(self.slots..self.slots + new);
+        self.slots += new;
+        self.taken += new;
+    }
+}
+
+/// How a product meets the operand.
+struct Met {
+    /// Its sizes, with slots for tokens.
+    event: Event,
+    /// Its new tokens.
+    new: usize,
+    /// Whether its masks are there.
+    ready: bool,
 }
 
 impl Operand {
@@ -75,13 +134,21 @@ impl Operand {
         self.id
     }
 
-    /// Gets ready for the product `event` and returns whether its masks are there. At the first product the masks
-    /// move here from `prepared`. Masks for another product than this are discarded, with all after them. Both
-    /// parties, and a plan, see the same sizes and so decide alike.
+    /// The matrix has lost its last tokens and has `tokens` or fewer. Free. What comes after them next is opened
+    /// under other masks.
+    pub fn cut(&mut self, tokens: usize) {
+        if let Some(begun) = &mut self.begun {
+            begun.live.truncate(tokens);
+        }
+    }
+
+    /// Gets ready for a product of the sizes `wanted`. At the first product the masks move here from
+    /// `prepared`. Masks for another product than this are discarded, with all after them. Both parties, and a plan,
+    /// see the same sizes and so decide alike.
     ///
     /// # Errors
-    /// Masks of another form, an operand that begins twice, and fewer tokens than before.
-    fn ready(&mut self, form: OperandForm, event: Event, prepared: &mut Prepared) -> Result<bool, Error> {
+    /// Masks of another form, an operand that begins twice, and fewer tokens than before without a cut.
+    fn ready(&mut self, form: OperandForm, wanted: Event, prepared: &mut Prepared) -> Result<Met, Error> {
         let id = self.id;
         let begun = match &mut self.begun {
             Some(begun) => begun,
@@ -90,40 +157,45 @@ impl Operand {
                     return Err(Error::OperandTwice { operand: id });
                 }
                 let masks = prepared.remove(id).unwrap_or_else(|| Masks::none(form));
-                none.insert(Begun { masks, known: 0, opened: Vec::new() })
+                none.insert(Begun { masks, slots: 0, live: Vec::new(), taken: 0, opened: Vec::new() })
             }
         };
         if begun.masks.form != form {
             return Err(Error::OperandForm { operand: id, expected: begun.masks.form, got: form });
         }
-        if event.tokens < begun.known {
-            return Err(Error::OperandShrinks { operand: id, expected: begun.known, got: event.tokens });
-        }
+        let (expected, got) = (begun.live.len(), wanted.tokens);
+        let new = got.checked_sub(expected).ok_or(Error::OperandShrinks { operand: id, expected, got })?;
+        let event = Event { tokens: begun.slots + new, ..wanted };
         let masks = &mut begun.masks;
-        if masks.events.front().is_some_and(|next| *next != event) {
-            masks.events.clear();
-            masks.products = Queue::default();
+        if masks.events.front() == Some(&event) {
+            return Ok(Met { event, new, ready: true });
         }
-        Ok(!masks.events.is_empty())
+        masks.events.clear();
+        masks.products = Queue::default();
+        begun.forget();
+        Ok(Met { event: wanted, new, ready: false })
     }
 }
 
 /// A product of a plan.
 pub(crate) struct Planned {
     pub(crate) form: OperandForm,
+    /// Its sizes, with slots for tokens.
     pub(crate) event: Event,
+    /// The same in a run that prepares it, which forgets no slot.
+    pub(crate) listed: Event,
     /// Whether its masks are there.
     pub(crate) ready: bool,
-    /// Tokens opened before.
-    known: usize,
+    /// New tokens.
+    new: usize,
 }
 
 impl Planned {
     /// Cost of [`product`], apart from masks that are made on the spot.
     pub(crate) fn cost(&self) -> Cost {
-        let Planned { form, event, known, .. } = *self;
+        let Planned { form, event, new, .. } = *self;
         let MatmulShape { batch, m, k, n } = form.shape(event.m, event.tokens);
-        opening::open_cost(batch * m * k + (event.tokens - known) * form.row(), form.width)
+        opening::open_cost(batch * m * k + new * form.row(), form.width)
             .work_at_both(Kernel::CachedWord, batch * k * n)
             .work_at_both(Kernel::StockWord, batch * m * (k + n))
             .work_at_both(Kernel::WordTerm, 2 * batch * m * k * n)
@@ -138,11 +210,26 @@ pub(crate) fn plan(
     axis: Axis,
     width: u32,
 ) -> Result<Planned, Error> {
-    let (form, event) = single(shape, axis, width);
-    let ready = operand.ready(form, event, prepared)?;
+    let (form, wanted) = single(shape, axis, width);
+    let Met { event, new, ready } = operand.ready(form, wanted, prepared)?;
     let begun = operand.begun.as_mut().expect("ready began it");
     begun.masks.events.pop_front();
-    Ok(Planned { form, event, ready, known: std::mem::replace(&mut begun.known, event.tokens) })
+    begun.take(new);
+    Ok(Planned { form, event, listed: Event { tokens: begun.taken, ..event }, ready, new })
+}
+
+/// Columns by tokens -> columns by slots, of which there are `slots`, with zeros at dead ones.
+fn spread(x: &[u64], live: &[usize], slots: usize) -> Vec<u64> {
+    let mut out = vec![0; x.len() / live.len() * slots];
+    for (row, x) in out.chunks_exact_mut(slots).zip(x.chunks_exact(live.len())) {
+        live.iter().zip(x).for_each(|(slot, x)| row[*slot] = *x);
+    }
+    out
+}
+
+/// Columns by slots, of which there are `slots`, -> columns by tokens.
+fn gather(y: &[u64], live: &[usize], slots: usize) -> Vec<u64> {
+    y.chunks_exact(slots).flat_map(|row| live.iter().map(|slot| row[*slot])).collect()
 }
 
 /// (tokens, batch, d) -> this axis's (batch, k, n).
@@ -237,12 +324,12 @@ pub(crate) fn prepare_cost(plans: &mut Plans, events: &Events) -> Result<Cost, E
 }
 
 /// Shares of X M modulo 2^`width` from shares of X (batch, m, k) and M (batch, k, n), whose tokens lie along `axis`.
-/// The tokens already in `operand` must be those of the previous product.
+/// The tokens already in `operand` must be those of the previous product, less those cut off since.
 ///
 /// # Errors
 /// Before a word is sent: an operand that does not fit what was prepared under its name ([`Error::OperandForm`]),
-/// begins a second time ([`Error::OperandTwice`]) or loses tokens ([`Error::OperandShrinks`]). Later those of the
-/// link.
+/// begins a second time ([`Error::OperandTwice`]) or loses tokens without a cut ([`Error::OperandShrinks`]). Later
+/// those of the link.
 #[allow(clippy::too_many_arguments, reason = "an operand with its state and its place")]
 pub(crate) fn product(
     s: &mut Session,
@@ -254,29 +341,38 @@ pub(crate) fn product(
     x: &[u64],
     m: &[u64],
 ) -> Result<Vec<u64>, Error> {
-    let (form, event) = single(shape, axis, width);
+    let (form, wanted) = single(shape, axis, width);
     let OperandForm { batch, d, .. } = form;
-    let ready = operand.ready(form, event, &mut stock.operands)?;
-    let Begun { masks, known, opened: before } = operand.begun.as_mut().expect("ready began it");
+    let Met { event, new, ready } = operand.ready(form, wanted, &mut stock.operands)?;
+    let begun = operand.begun.as_mut().expect("ready began it");
     if !ready {
-        s.offline(|s| extend(s, &mut stock.spill, masks, &[event]))?;
+        s.offline(|s| extend(s, &mut stock.spill, &mut begun.masks, &[event]))?;
     }
+    let known = begun.live.len();
+    let first = begun.slots;
+    begun.take(new);
+    let Begun { masks, live, opened: before, .. } = begun;
     masks.events.pop_front();
-    let known = std::mem::replace(known, event.tokens);
-    let masks_of_rows = &masks.a[..event.tokens * form.row()];
-    let MatmulShape { m: rows, k, n, .. } = form.shape(event.m, event.tokens);
+    let slots = event.tokens;
+    let all_live = live.len() == slots;
+    let x = match axis {
+        Axis::Rows if !all_live => &spread(x, live, slots)[..],
+        Axis::Rows | Axis::Columns => x,
+    };
+    let masks_of_rows = &masks.a[..slots * form.row()];
+    let MatmulShape { m: rows, k, n, .. } = form.shape(event.m, slots);
     let mut words = |count| masks.products.take(count, &mut stock.spill);
     let (b, ba) = (words(batch * rows * k)?, words(batch * rows * n)?);
     // x - B, and the new rows of M - A.
     let mut difference: Vec<u64> = x.iter().zip(b.iter()).map(|(x, b)| x.wrapping_sub(*b)).collect();
     let fresh = token_rows(m, batch, d, axis, known);
-    let fresh_masks = &masks_of_rows[known * form.row()..];
+    let fresh_masks = &masks_of_rows[first * form.row()..];
     difference.extend(fresh.iter().zip(fresh_masks).map(|(m, a)| m.wrapping_sub(*a)));
     let opened = opening::open(s, &difference, width)?;
-    let (left, new) = opened.split_at(x.len());
+    let (left, opened_rows) = opened.split_at(x.len());
     opening::note(s, "/factors", left, &[width]);
-    opening::note(s, "/rows", new, &[width]);
-    before.extend_from_slice(new);
+    opening::note(s, "/rows", opened_rows, &[width]);
+    before.extend_from_slice(opened_rows);
     let right = oriented(before, batch, d, axis);
     let a = Zeroizing::new(oriented(masks_of_rows, batch, d, axis));
     let server = s.is_server();
@@ -289,5 +385,5 @@ pub(crate) fn product(
         );
         out.extend(open_product([rows, k, n], server, [&left[l.clone()], &b[l]], [&right[r.clone()], &a[r]], &ba[y]));
     }
-    Ok(out)
+    Ok(if axis == Axis::Columns && !all_live { gather(&out, live, slots) } else { out })
 }

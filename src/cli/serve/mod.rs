@@ -40,6 +40,7 @@ use net::{Entry, NetError, PublicKey};
 use serde::{Deserialize, Serialize};
 use tracing::{info, warn};
 
+use super::draft::DraftLimitArgs;
 use super::files::{check_writable, open_model};
 use super::options::{LINKS, LinkArg, TermsArgs, link_between_processes, seconds};
 use super::trust::{Host, HostArgs, file};
@@ -101,6 +102,8 @@ pub(super) struct ServeArgs {
     /// restarts, in `accounts.json` beside the default identity [default: no limit].
     #[arg(long, value_name = "N")]
     max_reveals: Option<u64>,
+    #[command(flatten)]
+    draft: DraftLimitArgs,
     /// Most sessions at once. They share the processor's cores [default: one for every two cores].
     #[arg(long, value_name = "N")]
     sessions: Option<usize>,
@@ -250,6 +253,7 @@ pub(super) fn run(args: ServeArgs) -> Result<(), Error> {
         limits: Limits {
             lengths: Lengths { prompt: args.max_prompt, tokens: args.max_tokens },
             preprocess: args.terms.fixed_preprocess(),
+            drafted: args.draft.max_draft,
         },
         link: args.link,
         json: args.json.clone(),

@@ -83,6 +83,7 @@ fn end_of(error: &Error, stage: Stage) -> End {
             | ModelError::TooLong { .. }
             | ModelError::TooWide { .. }
             | ModelError::Nothing
+            | ModelError::DraftPolicy { .. }
             | ModelError::Pool(_)
             | ModelError::PoolFile { .. },
         ) => End::Refused,
@@ -177,7 +178,7 @@ fn turn_away(mut link: Tallied, error: Error) -> Error {
 fn serve(server: &Arc<Server>, stream: &TcpStream, mut link: Tallied, caller: &Caller) -> Result<Outcome, Error> {
     send_admission(&mut link, &Admission::Granted)?;
     let channel = Channel::new(Role::Server, server.link.wrap(link)?);
-    let mut watcher = Watcher { server, stream, caller, charged: 0, begun: 0 };
+    let mut watcher = Watcher { server, stream, caller, charged: 0, begun: 0, tokens: 0 };
     let served = server.hosted.serve(channel, caller, &server.terms, &server.limits, &mut watcher);
     watcher.settle();
     let outcome = served?;
@@ -224,6 +225,8 @@ struct Watcher<'a> {
     /// Positions whose logits are charged, and those that may have been revealed.
     charged: u64,
     begun: u64,
+    /// Tokens that are done.
+    tokens: u64,
 }
 
 impl Watcher<'_> {
@@ -254,9 +257,13 @@ impl Observer for Watcher<'_> {
     }
 
     fn begin(&mut self, step: Step) {
-        self.begun += 1;
-        if step == Step::Prefill {
-            debug!("prefill");
+        match step {
+            Step::Prefill => {
+                self.begun += 1;
+                debug!("prefill");
+            }
+            // What the model says after wrong guesses is revealed, too.
+            Step::Decode { drafted, .. } => self.begun += 1 + drafted as u64,
         }
     }
 
@@ -271,7 +278,8 @@ impl Observer for Watcher<'_> {
     }
 
     fn token(&mut self, _: Option<u32>) {
-        debug!(tokens = self.begun, "a token is done");
+        self.tokens += 1;
+        debug!(tokens = self.tokens, "a token is done");
     }
 }
 

@@ -41,7 +41,7 @@ impl<E: Booked> Hooks<E> for AfterPrompt {
     fn begin(&mut self, engine: &mut E, step: Step) {
         let Some(ledger) = engine.book() else { return };
         ledger.set_phase(if step == Step::Prefill { Phase::Prefill } else { Phase::Decode });
-        if step == (Step::Decode { index: 1 }) {
+        if step == (Step::Decode { index: 1, drafted: 0 }) {
             self.0 = Some(accounts(ledger));
         }
     }

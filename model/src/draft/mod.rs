@@ -1,0 +1,242 @@
+//! Draft and verify: the client guesses the next tokens, and one pass through the model checks all of them.
+//!
+//! A pass over one token costs nearly as many flows as a pass over several. So with a draft a pass reads the last
+//! token and `k` guesses after it, and gives what the model says after each of them. The client keeps the token after
+//! the last one, and goes on for as long as a guess is the token that the sampler picked. What was read beyond that
+//! is cut from the cache ([`mpcache::KvCache::cut`]). Every kept token is the sampler's pick on the logits of its own
+//! position, so the text is that of a generation without drafts, and a seeded sampler draws the same numbers.
+//!
+//! Every pass has the same number of guesses, of which the server learns nothing: where there are fewer the rest is
+//! filled up. Only the end of the text makes passes shorter, so that no position beyond it is read. The server learns
+//! how many tokens each pass keeps. The client learns logits (or the most probable tokens) at guesses that were
+//! wrong, too: they answer queries of its own choice, up to `k` more in each pass. A server therefore agrees to a
+//! draft ([`Limits::drafted`](crate::party::Limits)), and counts all positions.
+
+mod lookup;
+mod small;
+
+use serde::{Deserialize, Serialize};
+
+pub use lookup::Lookup;
+pub use small::SmallModel;
+
+use crate::Error;
+
+/// The most tokens that are guessed for a pass.
+pub const MAX_DRAFTED: usize = 64;
+
+/// Units of [`Drafts::rate`] on the wire.
+const THOUSAND: u32 = 1000;
+
+/// Tokens that a pass is expected to keep unless told otherwise. It is less than what looking up keeps of most texts:
+/// a pass that nothing was prepared for takes several times the flows, and one that was prepared and not needed none.
+pub const DEFAULT_RATE: f64 = 1.25;
+
+/// What both parties agree on about drafts: public.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Drafts {
+    tokens: u32,
+    /// In thousandths.
+    rate: u32,
+}
+
+impl Drafts {
+    /// `tokens` guesses in a pass, of which correlations are prepared for as many passes as it takes if each keeps
+    /// `rate` tokens on average. A session in one phase does not use the rate.
+    ///
+    /// # Errors
+    /// [`Error::Draft`] if there are none or more than [`MAX_DRAFTED`] guesses; [`Error::DraftRate`] if the rate is
+    /// not between 1 and one more than the guesses.
+    pub fn new(tokens: usize, rate: f64) -> Result<Self, Error> {
+        if !(1..=MAX_DRAFTED).contains(&tokens) {
+            return Err(Error::Draft { got: tokens, limit: MAX_DRAFTED });
+        }
+        let most = 1 + tokens;
+        if !(rate >= 1.0 && rate <= most as f64) {
+            return Err(Error::DraftRate { rate, most });
+        }
+        // Both are small: checked above.
+        Ok(Drafts { tokens: tokens as u32, rate: (rate * f64::from(THOUSAND)).round() as u32 })
+    }
+
+    /// Guesses in a pass.
+    pub fn tokens(self) -> usize {
+        self.tokens as usize
+    }
+
+    /// Tokens that a pass is expected to keep, on average.
+    pub fn rate(self) -> f64 {
+        f64::from(self.rate) / f64::from(THOUSAND)
+    }
+
+    /// As a request states them.
+    pub(crate) fn to_words(drafts: Option<Self>) -> [u32; 2] {
+        drafts.map_or([0, 0], |Drafts { tokens, rate }| [tokens, rate])
+    }
+
+    /// What a request states; `None` if no drafts are like this.
+    pub(crate) fn from_words(words: [u32; 2]) -> Option<Option<Self>> {
+        match words {
+            [0, 0] => Some(None),
+            [tokens, rate] => {
+                let drafts = Drafts::new(tokens as usize, f64::from(rate) / f64::from(THOUSAND)).ok()?;
+                Some(Some(drafts))
+            }
+        }
+    }
+
+    /// What each pass keeps if all goes as expected.
+    pub(crate) fn expected(self) -> Schedule {
+        let after = move |passes: u64| passes * u64::from(self.rate) / u64::from(THOUSAND);
+        Schedule(Box::new((0..).map(move |pass| (after(pass + 1) - after(pass)) as usize)))
+    }
+
+    /// Positions that a generation of `tokens` tokens shows the client at most: those of passes that keep one token.
+    pub(crate) fn positions(drafts: Option<Self>, tokens: usize) -> u64 {
+        let later = (tokens as u64).saturating_sub(1);
+        let most = drafts.map_or(0, |drafts| u64::from(drafts.tokens));
+        // The pass with n tokens to come guesses n - 1 of them, or as many as it may.
+        let short = later.min(most + 1);
+        let guessed = short.saturating_sub(1) * short / 2;
+        let rest = (later - short).saturating_mul(most);
+        (tokens as u64).saturating_add(guessed).saturating_add(rest)
+    }
+}
+
+/// How many tokens the passes of a plan keep.
+pub(crate) struct Schedule(Box<dyn Iterator<Item = usize>>);
+
+impl Schedule {
+    /// What `draft` expects, if there is one.
+    pub(crate) fn expected(draft: Option<Drafts>) -> Self {
+        draft.map_or_else(|| Schedule::of(Vec::new()), Drafts::expected)
+    }
+
+    /// These numbers, and one token in each later pass.
+    pub(crate) fn of(kept: Vec<usize>) -> Self {
+        Schedule(Box::new(kept.into_iter().chain(std::iter::repeat(1))))
+    }
+
+    /// What the next pass keeps, which may keep `most`.
+    pub(crate) fn next(&mut self, most: usize) -> usize {
+        self.0.next().map_or(1, |kept| kept.clamp(1, most))
+    }
+}
+
+/// Guesses how a text goes on. The client has one.
+pub trait Guess {
+    /// The next `count` tokens after `text`, the client's words and what was generated so far. It may be fewer where
+    /// it does not know.
+    ///
+    /// # Errors
+    /// Those of what it computes with.
+    fn guess(&mut self, text: &[u32], count: usize) -> Result<Vec<u32>, Error>;
+}
+
+/// Exactly `count` guesses after `text`: what `guess` knows, and then the last token again and again. A guess that
+/// stands for nothing is as good as any.
+pub(crate) fn filled(guess: Option<&mut dyn Guess>, text: &[u32], count: usize) -> Result<Vec<u32>, Error> {
+    let mut guesses = match guess {
+        Some(guess) if count > 0 => guess.guess(text, count)?,
+        _ => Vec::new(),
+    };
+    let last = guesses.last().or(text.last()).copied().unwrap_or_default();
+    guesses.resize(count, last);
+    Ok(guesses)
+}
+
+/// The tokens that a pass gives: `pick(i)` after the first i guesses, for as long as these were right and no token
+/// `ends` the text.
+pub(crate) fn accepted(guesses: &[u32], ends: impl Fn(u32) -> bool, mut pick: impl FnMut(usize) -> u32) -> Vec<u32> {
+    let mut kept = Vec::with_capacity(1 + guesses.len());
+    loop {
+        let token = pick(kept.len());
+        let right = guesses.get(kept.len()) == Some(&token);
+        kept.push(token);
+        if !right || ends(token) {
+            return kept;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn numbers_that_make_no_sense_are_refused() {
+        assert!(matches!(Drafts::new(0, 1.0), Err(Error::Draft { got: 0, limit: MAX_DRAFTED })));
+        assert!(matches!(Drafts::new(65, 1.0), Err(Error::Draft { got: 65, .. })));
+        for rate in [0.0, 0.99, 5.1, f64::NAN, f64::INFINITY] {
+            assert!(matches!(Drafts::new(4, rate), Err(Error::DraftRate { most: 5, .. })), "{rate}");
+        }
+        assert_eq!(Drafts::new(4, 5.0).map(|drafts| (drafts.tokens(), drafts.rate())).ok(), Some((4, 5.0)));
+    }
+
+    #[test]
+    fn a_request_states_drafts_in_one_way() {
+        for drafts in [None, Some(Drafts::new(1, 2.0).unwrap()), Some(Drafts::new(64, 1.234).unwrap())] {
+            assert_eq!(Drafts::from_words(Drafts::to_words(drafts)), Some(drafts));
+        }
+        for words in [[0, 1], [0, 1000], [1, 0], [1, 999], [1, 2001], [65, 1000], [u32::MAX, u32::MAX]] {
+            assert_eq!(Drafts::from_words(words), None, "{words:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn expected_passes_keep_the_rate(tokens in 1usize..9, share in 0.0f64..=1.0) {
+            let rate = 1.0 + share * tokens as f64;
+            let drafts = Drafts::new(tokens, rate).unwrap();
+            let mut schedule = drafts.expected();
+            let kept: Vec<usize> = (0..1000).map(|_| schedule.next(9)).collect();
+            prop_assert!(kept.iter().all(|kept| (1..=1 + tokens).contains(kept)), "{:?}", kept);
+            prop_assert!((kept.iter().sum::<usize>() as f64 - 1000.0 * drafts.rate()).abs() < 1.0);
+        }
+
+        #[test]
+        fn positions_are_those_of_passes_that_keep_one_token(tokens in 0usize..40, drafted in 0usize..9) {
+            let drafts = (drafted > 0).then(|| Drafts::new(drafted, 1.0).unwrap());
+            // One token after the prompt, and then a pass for each of the others.
+            let naive = (tokens.min(1) as u64)
+                + (1..tokens).map(|made| 1 + drafted.min(tokens - made - 1) as u64).sum::<u64>();
+            prop_assert_eq!(Drafts::positions(drafts, tokens), naive);
+        }
+
+        #[test]
+        fn what_a_pass_keeps_is_what_single_passes_give(
+            truth in prop::collection::vec(0u32..3, 9),
+            guesses in prop::collection::vec(0u32..3, 0..8),
+            end in 0u32..4,
+        ) {
+            let mut picks = Vec::new();
+            let kept = accepted(&guesses, |token| token == end, |i| {
+                picks.push(i);
+                truth[i]
+            });
+            // No position is looked at whose token is not kept, as a sampler would draw for it.
+            prop_assert_eq!(&picks, &(0..kept.len()).collect::<Vec<_>>());
+            prop_assert_eq!(&kept[..], &truth[..kept.len()]);
+            prop_assert_eq!(&kept[..kept.len() - 1], &guesses[..kept.len() - 1]);
+            let last = kept[kept.len() - 1];
+            prop_assert!(last == end || guesses.get(kept.len() - 1) != Some(&last));
+            prop_assert!(!kept[..kept.len() - 1].contains(&end));
+        }
+    }
+
+    #[test]
+    fn guesses_are_filled_up() {
+        struct Two;
+        impl Guess for Two {
+            fn guess(&mut self, _: &[u32], _: usize) -> Result<Vec<u32>, Error> {
+                Ok(vec![7, 8])
+            }
+        }
+        let two: &mut dyn Guess = &mut Two;
+        assert_eq!(filled(Some(two), &[1], 4).unwrap(), [7, 8, 8, 8]);
+        assert_eq!(filled(Some(&mut Two), &[1], 1).unwrap(), [7]);
+        assert_eq!(filled(None, &[3, 1], 2).unwrap(), [1, 1]);
+    }
+}

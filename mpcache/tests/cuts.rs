@@ -1,0 +1,181 @@
+//! Tokens that are taken back leave nothing behind: later tokens attend as if they had never come. Between two
+//! parties, too, where the plan equals the ledger and everything that is opened looks uniform.
+
+mod support;
+
+use std::time::Duration;
+
+use engine::{Engine, Float, Shape, Tensor};
+use mpcache::{KvCache, PolicySpec};
+use ndarray::{ArrayD, Axis, concatenate};
+use net::{Channel, Entry, Link, Role, memory_pair};
+use protocols::audit::Audit;
+use protocols::{Fixed, Needs, Options, Plan, Secure};
+use rand::SeedableRng;
+use rand::rngs::StdRng;
+use support::{HEADS, LAYERS, Script};
+use testing::{largest_difference, share_of, to_fixed, to_real};
+
+const PROMPT: usize = 12;
+
+/// Tokens of each pass, and how many of them are kept.
+type Pass = (usize, usize);
+
+const PASSES: [Pass; 6] = [(4, 1), (4, 4), (4, 2), (4, 3), (1, 1), (3, 2)];
+/// Passes of the same sizes that keep other numbers.
+const EXPECTED: [Pass; 6] = [(4, 2), (4, 2), (4, 3), (4, 2), (1, 1), (3, 3)];
+
+/// Policies that can take tokens back.
+fn policies() -> Vec<PolicySpec> {
+    let can: Vec<PolicySpec> = PolicySpec::known()
+        .map(|name| name.parse::<PolicySpec>().expect("a policy"))
+        .filter(PolicySpec::can_cut)
+        .collect();
+    assert_eq!(can.iter().map(PolicySpec::name).collect::<Vec<_>>(), ["full", "snapkv"]);
+    can
+}
+
+/// A correct session exceeds it with probability below 1e-9 in each operation (six standard deviations, one-sided).
+const LIMIT: f64 = 6.0;
+
+/// The words of a script, and others that are taken back.
+struct Drafted {
+    truth: Script,
+    wrong: Script,
+}
+
+impl Drafted {
+    fn new() -> Self {
+        let kept = PASSES.iter().map(|(_, kept)| kept).sum();
+        let read = PASSES.iter().map(|(read, _)| read).sum();
+        Drafted { truth: Script::new(PROMPT, kept, 3), wrong: Script::new(1, read, 4) }
+    }
+
+    /// The outputs of every kept token on every layer, as [`Script::play`] gives them for `truth`, and which
+    /// positions the last query of each pass attended to on the first layer.
+    fn play<E: Engine>(
+        &self,
+        engine: &mut E,
+        spec: &PolicySpec,
+        passes: &[Pass],
+        mut tensor: impl FnMut(&ArrayD<f64>) -> E::Tensor,
+    ) -> (Vec<E::Tensor>, Vec<usize>) {
+        let mut cache = KvCache::<E>::new(LAYERS, HEADS, spec);
+        for (layer, [q, k, v]) in self.truth.steps[0].iter().enumerate() {
+            let window = cache.query_window(layer, PROMPT).max(1);
+            let q = q.slice_axis(Axis(1), (PROMPT - window..PROMPT).into()).to_owned();
+            let (q, k, v) = (tensor(&q), tensor(k), tensor(v));
+            cache.attend(engine, layer, &q, &k, &v).expect("attention");
+        }
+        assert!(!cache.can_lose(1), "a prompt is not cut");
+        let (mut out, mut attended) = (Vec::new(), Vec::new());
+        let (mut right, mut wrong) = (1, 1);
+        for &(read, kept) in passes {
+            let steps: Vec<_> = (0..read)
+                .map(|i| if i < kept { &self.truth.steps[right + i] } else { &self.wrong.steps[wrong + i - kept] })
+                .collect();
+            let mut rows = Vec::new();
+            for layer in 0..LAYERS {
+                let [q, k, v] = [(0, 1), (1, 0), (2, 0)].map(|(part, axis)| {
+                    let parts: Vec<_> = steps.iter().map(|step| step[layer][part].view()).collect();
+                    tensor(&concatenate(Axis(axis), &parts).expect("rows of one shape"))
+                });
+                rows.push(cache.attend(engine, layer, &q, &k, &v).expect("attention"));
+                attended.extend(cache.attended(layer).filter(|_| layer == 0).map(|heads| heads[0].len()));
+            }
+            assert!(cache.can_lose(read - kept));
+            cache.cut(read - kept);
+            out.extend((0..kept).flat_map(|i| rows.iter().map(move |rows| rows.slice(0, i..i + 1))));
+            right += kept;
+            wrong += read - kept;
+            assert_eq!(cache.tokens(), PROMPT + right - 1);
+        }
+        (out, attended)
+    }
+}
+
+#[test]
+fn later_tokens_attend_as_if_what_was_cut_had_never_come() {
+    let drafted = Drafted::new();
+    for spec in policies() {
+        let (want, seen) = drafted.truth.play(&mut Float::default(), &spec, |x| x.mapv(|x| x as f32));
+        let (got, attended) = drafted.play(&mut Float::default(), &spec, &PASSES, |x| x.mapv(|x| x as f32));
+        assert_eq!(got.len(), want.len());
+        for (i, (got, want)) in got.iter().zip(&want).enumerate() {
+            let off = (got - want).iter().fold(0.0f32, |worst, x| worst.max(x.abs()));
+            assert!(off < 1e-5, "{spec}, output {i}: off by {off}");
+        }
+        // The last query of a pass sees what was kept before it, and its pass.
+        let before = seen[0][0].len() - 1;
+        let mut kept = before;
+        let counts = PASSES.iter().map(|(read, keep)| {
+            let sees = kept + read;
+            kept += keep;
+            sees
+        });
+        assert_eq!(attended, counts.collect::<Vec<_>>(), "{spec}");
+    }
+}
+
+#[test]
+#[should_panic(expected = "more than came after the prompt")]
+fn a_prompt_is_never_cut() {
+    let mut cache = KvCache::<Float>::new(1, HEADS, &PolicySpec::default());
+    let rows = ArrayD::zeros(vec![3, HEADS.kv_heads * HEADS.head_dim]);
+    cache.append(0, &rows, &rows);
+    cache.cut(1);
+}
+
+fn options() -> Options {
+    Options { preprocess: true, ..Options::default() }
+}
+
+/// One party's outputs, its ledger, and the audit of what was opened under masks.
+type Spent = (Vec<ArrayD<u64>>, Vec<Entry>, Audit);
+
+fn secure(drafted: &Drafted, spec: &PolicySpec, needs: &Needs) -> [Spent; 2] {
+    fn party(link: impl Link + 'static, role: Role, drafted: &Drafted, spec: &PolicySpec, needs: &Needs) -> Spent {
+        let mut engine = Secure::new(Channel::new(role, link), options()).expect("set-up");
+        engine.prepare(needs, &[], &mut |_, _| ()).expect("preparation");
+        let mut masks = StdRng::seed_from_u64(5);
+        let (outputs, _) = drafted.play(&mut engine, spec, &PASSES, |x| share_of(&to_fixed(x), role, &mut masks));
+        (outputs, engine.channel().ledger().untimed(), engine.abb().session().audit().clone())
+    }
+    let (client, server) = memory_pair(Duration::from_secs(300));
+    std::thread::scope(|scope| {
+        let client = scope.spawn(|| party(client, Role::Client, drafted, spec, needs));
+        let server = party(server, Role::Server, drafted, spec, needs);
+        [client.join().expect("client"), server]
+    })
+}
+
+#[test]
+fn two_parties_cut_as_fixed_point_does_and_open_nothing_but_masked_words() {
+    let drafted = Drafted::new();
+    let shape = |x: &ArrayD<f64>| Shape(x.shape().to_vec());
+    for spec in policies() {
+        let (fixed, _) =
+            drafted
+                .play(&mut Fixed::evaluating(options().evaluation()), &spec, &PASSES, |x: &ArrayD<f64>| to_fixed(x));
+        for prepared in [true, false] {
+            let mut needs = Needs::default();
+            if prepared {
+                let mut listing = Plan::listing(options());
+                drafted.play(&mut listing, &spec, &EXPECTED, shape);
+                needs = listing.needs();
+            }
+            let [(client, ledger, audit), (server, other, _)] = secure(&drafted, &spec, &needs);
+            assert_eq!(ledger, other, "{spec}: ledgers");
+            let mut plan = Plan::new(options());
+            plan.prepare(&needs).expect("plan");
+            drafted.play(&mut plan, &spec, &PASSES, shape);
+            assert_eq!(plan.ledger().untimed(), ledger, "{spec}: planned ledger");
+            for (i, fixed) in fixed.iter().enumerate() {
+                let off = largest_difference(&to_real(&(&client[i] + &server[i])), &to_real(fixed));
+                assert!(off < 2e-3, "{spec}, output {i}: two parties err by {off}");
+            }
+            let (path, worst) = audit.worst();
+            assert!(audit.words() > 1000 && worst < LIMIT, "{spec}: {path} deviates by {worst:.1}");
+        }
+    }
+}
