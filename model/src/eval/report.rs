@@ -35,7 +35,7 @@ pub struct Evaluation {
 pub struct Row {
     /// The policy without its budget.
     pub label: String,
-    /// Share of the cache; absent for `full`.
+    /// Share of the cache, or tokens from 2 on; absent for `full`.
     pub budget: Option<f64>,
     /// The policy with its budget.
     pub policy: PolicySpec,

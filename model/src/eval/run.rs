@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use engine::Engine;
-use mpcache::{KvCache, PolicySpec};
+use mpcache::{Budget, KvCache, PolicySpec};
 use ndarray::{Array2, Axis};
 use net::{Channel, NetError, Role, memory_pair};
 
@@ -22,7 +22,7 @@ use crate::{Input, Lengths, Model, ModelSpec};
 pub struct Candidate {
     /// The policy without its budget: one name for one line of a plot.
     pub label: String,
-    /// Share of the cache; `None` for `full`, which has none.
+    /// Share of the cache, or tokens from 2 on; `None` for `full`, which has none.
     pub budget: Option<f64>,
     /// The policy with its budget.
     pub policy: PolicySpec,
@@ -35,9 +35,9 @@ impl Candidate {
         Candidate { label: policy.to_string(), budget: None, policy }
     }
 
-    /// `policy` at `budget`, which must lie in (0, 1].
+    /// `policy` at `budget`, a share in (0, 1] or, if the policy takes it, a whole number of tokens from 2 on.
     pub fn new(policy: &PolicySpec, budget: f64) -> Result<Self, EvalError> {
-        if !(budget > 0.0 && budget <= 1.0) {
+        if budget.to_string().parse::<Budget>().is_err() {
             return Err(EvalError::Budget { budget });
         }
         let with = policy.with("budget", &budget.to_string())?;
