@@ -43,7 +43,8 @@ pub(super) struct EvalArgs {
     /// Policies to compare with `full`; may be repeated. The form of a list is given above.
     #[arg(long, value_name = "POLICIES", value_parser = policies, default_value = "full")]
     policies: Vec<Policies>,
-    /// Shares of the cache, in (0, 1] [default: 0.05,0.1,0.25,0.5,1].
+    /// Shares of the cache, in (0, 1], or tokens, from 2 on, for policies that take them [default:
+    /// 0.05,0.1,0.25,0.5,1].
     #[arg(long, value_name = "B,B", value_delimiter = ',', num_args = 1)]
     budgets: Option<Vec<f64>>,
     /// Tokens of a sequence of text [default: 256].
