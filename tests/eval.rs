@@ -129,7 +129,7 @@ fn what_cannot_be_studied_is_refused() {
     refuse(2, "--policies fll", "unknown cache policy `fll`; known are: full, ");
     refuse(2, "--policies streaming,mpcache:topk=rank", "put a `;` between `streaming` and `mpcache`");
     refuse(2, "--policies mpcache:topk=rank,tova", "`tova` is not one `key=value`");
-    refuse(2, "--policies tova:budget=0.5", "budgets are given by --budgets");
+    refuse(1, "--policies tova:budget=0.5 --budgets 0.25", "one without a budget of its own");
     refuse(
         1,
         "--policies tova --budgets 0",

@@ -23,8 +23,8 @@ use super::{Error, out};
 ///
 /// POLICIES are entries with `;` between them. An entry is a name, several names with commas between them, or one
 /// name with options: `NAME:KEY=VALUE,KEY=VALUE`. Commas after a colon therefore belong to the options, and a name
-/// after options needs a `;`, as in 'streaming,h2o;mpcache:topk=rank;tova'. The budget comes from --budgets, and
-/// `full` always runs.
+/// after options needs a `;`, as in 'streaming,h2o;mpcache:topk=rank;tova'. The budgets come from --budgets, but a
+/// policy with a `budget` of its own runs at that one alone. `full` always runs.
 #[derive(Args, Debug)]
 pub(super) struct EvalArgs {
     /// Hugging Face directory, or the name of a bundled model.
@@ -109,9 +109,6 @@ fn policies(text: &str) -> Result<Policies, String> {
         let one = entry.contains(':');
         for policy in entry.split(',').take(if one { 1 } else { usize::MAX }) {
             let policy: PolicySpec = if one { entry } else { policy }.parse().map_err(|e| format!("{e}"))?;
-            if policy.option("budget").is_some() {
-                return Err(format!("`{policy}`: budgets are given by --budgets"));
-            }
             if all.contains(&policy) {
                 return Err(format!("`{policy}` stands there twice"));
             }
@@ -188,12 +185,18 @@ impl EvalArgs {
 
     fn candidates(&self) -> Result<Vec<Candidate>, Error> {
         let mut candidates = Vec::new();
+        let mut used = false;
         for policy in self.named().filter(|policy| *policy != &PolicySpec::default()) {
+            if let Some(candidate) = Candidate::with_own_budget(policy)? {
+                candidates.push(candidate);
+                continue;
+            }
+            used = true;
             for &budget in self.budgets() {
                 candidates.push(Candidate::new(policy, budget)?);
             }
         }
-        if candidates.is_empty() && (self.budgets.is_some() || self.plots.is_some()) {
+        if !used && self.budgets.is_some() || candidates.is_empty() && self.plots.is_some() {
             return Err(Error::NothingPruned);
         }
         Ok(candidates)
