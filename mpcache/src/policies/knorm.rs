@@ -1,7 +1,9 @@
 //! `knorm`: tokens whose keys have the largest norms go (Devoto et al., arXiv 2406.11430).
 //!
 //! Keys with small norms receive the most attention, so the choice needs no query. The square of a key's norm is
-//! computed once, by the first cut after the token came in, and stays hidden beside the key.
+//! computed once, by the first cut after the token came in, and stays hidden beside the key. Rotary embeddings keep
+//! norms, so a token that is repeated has equal norms in the first layer of such a model, and rounding decides which of
+//! its copies stays.
 //!
 //! **Cuts.** Those of `snapkv` ([`Schedule`]): with a share the prompt at its end, with a budget in tokens every full
 //! store, with `prefill` every chunk. The latest tokens stay: the authors judge prompts alone, but a token that has
@@ -18,13 +20,13 @@ use crate::schedule::{Cut, Later};
 use crate::{HeadShape, NamedPolicy, Policy, PolicyFamily, Schedule, Setting, Store, eviction};
 
 /// Latest tokens that stay unless told otherwise.
-const DEFAULT_RECENT: usize = 16;
+const DEFAULT_RECENT: usize = 32;
 
 /// log2 of a bound on the squares of norms ([`Engine::sum_squares`]).
 const MAGNITUDE: u32 = 20;
 
 /// Fractional bits of squares of norms that are compared.
-const FRAC: u32 = 8;
+const FRAC: u32 = 16;
 
 /// Keeps the latest tokens and those whose keys have the smallest norms, per key/value head.
 ///
@@ -174,7 +176,7 @@ mod tests {
 
     #[test]
     fn options_and_settings() {
-        assert_eq!(shown("knorm"), "budget=0.25 prefill=off recent=16 topk=rank");
+        assert_eq!(shown("knorm"), "budget=0.25 prefill=off recent=32 topk=rank");
         let text = "knorm:budget=128,block=16,prefill=64,recent=4,topk=sort";
         assert_eq!(shown(text), "budget=128 block=16 prefill=64 recent=4 topk=sort");
         assert_eq!(shown("knorm:recent=0"), "cache policy `knorm`: recent=0: expected a number from 1");
