@@ -1,7 +1,7 @@
 //! A prompt is read in chunks of tokens, so that memory does not grow with its square.
 //!
-//! A policy may evict after every so many tokens of the prompt ([`KvCache::prefill_chunk`]). Its chunks change the text;
-//! those chosen here, which may be smaller, do not.
+//! A policy may evict after every so many tokens of the prompt ([`KvCache::prefill_chunk`]). Its chunks change the
+//! text; those chosen here, which may be smaller, do not.
 
 use std::num::NonZeroUsize;
 use std::ops::Range;

@@ -1,5 +1,5 @@
-//! Texts without end in a cache with a budget in tokens: what a layer holds never exceeds the budget, and memory stays
-//! as it is.
+//! Texts without end in a cache with a budget in tokens: what a layer holds never exceeds the budget, and memory
+//! stays as it is.
 //!
 //! The long text takes minutes: `cargo test --release -p waggle-model --test endless -- --ignored`.
 

@@ -89,8 +89,8 @@ impl Schedule {
         piece.in_prompt() && !piece.ends_prompt() && self.prefill.is_some_and(ends)
     }
 
-    /// The most tokens that stay where `budget` of them are the budget: all of a share, which grows with the text, and
-    /// all but one of a number of tokens, so that there is room for the next.
+    /// The most tokens that stay where `budget` of them are the budget: all of a share, which grows with the text,
+    /// and all but one of a number of tokens, so that there is room for the next.
     pub(crate) fn stay(&self, budget: usize) -> usize {
         match self.budget {
             Budget::Share(_) => budget,

@@ -2,8 +2,8 @@
 //!
 //! Keys with small norms receive the most attention, so the choice needs no query. The square of a key's norm is
 //! computed once, by the first cut after the token came in, and stays hidden beside the key. Rotary embeddings keep
-//! norms, so a token that is repeated has equal norms in the first layer of such a model, and rounding decides which of
-//! its copies stays.
+//! norms, so a token that is repeated has equal norms in the first layer of such a model, and rounding decides which
+//! of its copies stays.
 //!
 //! **Cuts.** Those of `snapkv` ([`Schedule`]): with a share the prompt at its end, with a budget in tokens every full
 //! store, with `prefill` every chunk. The latest tokens stay: the authors judge prompts alone, but a token that has

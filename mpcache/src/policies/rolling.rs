@@ -2,11 +2,11 @@
 //!
 //! A full store evicts obliviously. One token: the least entry is a hidden one-hot row e, and the oldest protected
 //! token moves into its slot: x + e (moved - e x), one gather and one scatter. A block: the best of the others are
-//! gathered. Either way the slots lose their order, which attention does not need, and all rows are rewritten. A block
-//! of N therefore costs once in N steps about what a single token costs in each ([`Schedule`]).
+//! gathered. Either way the slots lose their order, which attention does not need, and all rows are rewritten. A
+//! block of N therefore costs once in N steps about what a single token costs in each ([`Schedule`]).
 //!
-//! **Public.** How many tokens are kept after each step. **Revealed.** Nothing; with [`TopK::ShuffleReveal`] what that
-//! method's documentation says.
+//! **Public.** How many tokens are kept after each step. **Revealed.** Nothing; with [`TopK::ShuffleReveal`] what
+//! that method's documentation says.
 
 use std::ops::Range;
 

@@ -170,8 +170,8 @@ impl SnapKv {
 }
 
 /// The budget of layer `layer` of `layers`, at most `most`, where the mean of all layers is `mean`, more than
-/// `window`. What is above the window decreases evenly: from twice the mean, less what the last layer has, to the mean
-/// divided by `beta`.
+/// `window`. What is above the window decreases evenly: from twice the mean, less what the last layer has, to the
+/// mean divided by `beta`.
 fn pyramid(mean: usize, window: usize, beta: usize, layer: usize, layers: usize, most: usize) -> usize {
     let rest = mean.saturating_sub(window);
     // A layer that evicts while text is generated needs two places: for the newest token, and for one to look at.

@@ -1,8 +1,8 @@
 //! `streaming`: the first tokens and the latest, after StreamingLLM (Xiao et al., arXiv 2309.17453).
 //!
-//! **Blocks.** A store that is cut is rewritten, and in two phases all of its rows then need fresh masks. A full store
-//! therefore drops a block of its oldest tokens at once; the default block of a budget in tokens is a quarter of it.
-//! With a share the default is 1: such a cache grows, so three of four steps drop a token and one does not.
+//! **Blocks.** A store that is cut is rewritten, and in two phases all of its rows then need fresh masks. A full
+//! store therefore drops a block of its oldest tokens at once; the default block of a budget in tokens is a quarter
+//! of it. With a share the default is 1: such a cache grows, so three of four steps drop a token and one does not.
 //!
 //! **Public.** The whole pattern. **Revealed.** Nothing: no protocol runs.
 
