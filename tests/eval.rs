@@ -129,9 +129,17 @@ fn what_cannot_be_studied_is_refused() {
     refuse(2, "--policies fll", "unknown cache policy `fll`; known are: full, ");
     refuse(2, "--policies streaming,mpcache:topk=rank", "put a `;` between `streaming` and `mpcache`");
     refuse(2, "--policies mpcache:topk=rank,tova", "`tova` is not one `key=value`");
-    refuse(2, "--policies tova:budget=0.5", "budgets are given by --budgets");
-    refuse(1, "--policies tova --budgets 0", "a budget of 0 is outside (0, 1]");
-    refuse(1, "--policies tova --budgets 0.5,1.5", "a budget of 1.5 is outside (0, 1]");
+    refuse(1, "--policies tova:budget=0.5 --budgets 0.25", "one without a budget of its own");
+    refuse(
+        1,
+        "--policies tova --budgets 0",
+        "a budget of 0 is neither a share in (0, 1] nor a whole number of tokens",
+    );
+    refuse(
+        1,
+        "--policies tova --budgets 0.5,1.5",
+        "a budget of 1.5 is neither a share in (0, 1] nor a whole number of tokens",
+    );
     refuse(1, "--budgets 0.5", "need a policy beside `full`");
     refuse(1, "--prompt 39", "a prompt of 39 tokens in sequences of 40: give 1 to 38");
     refuse(1, "--prompt 0", "give 1 to 38");

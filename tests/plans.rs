@@ -1,4 +1,4 @@
-//! Plans of thirty sessions over models, policies, links and phases, compared with golden files.
+//! Plans of thirty-five sessions over models, policies, links and phases, compared with golden files.
 //!
 //! A plan equals the ledger of its session (`tests/plan.rs`), so a change of the program that moves one byte or one
 //! flow of a session shows here, by phase and operation. If that is what the change is for, write the files anew and
@@ -20,7 +20,7 @@ use serde_json::Value;
 use support::{json, waggle};
 
 /// Name and arguments of each plan. A model in braces is a configuration in `tests/data/models`.
-const PLANS: [(&str, &str); 30] = [
+const PLANS: [(&str, &str); 35] = [
     // Every link, exact attention, one phase and two.
     ("gpt2-loopback", "--model shakespeare-gpt2 --link loopback --prompt-len 16 --tokens 3"),
     ("gpt2-lan-two-phases", "--model shakespeare-gpt2 --link lan --prompt-len 16 --tokens 3 --preprocess"),
@@ -72,6 +72,29 @@ const PLANS: [(&str, &str); 30] = [
         "--model {gpt2-odd} --link lan --prompt-len 64 --tokens 5 --preprocess --policy quest:clusters=8,sinks=8",
     ),
     ("arkvale", "--model {llama-odd} --link lan --prompt-len 64 --tokens 4 --policy arkvale:clusters=8,topk=sort"),
+    // Budgets in tokens: stores that are full while text is generated, prompts that are cut while they are read.
+    (
+        "streaming-tokens",
+        "--model shakespeare-llama --link lan --prompt-len 40 --tokens 8 --preprocess \
+         --policy streaming:budget=24,block=4,prefill=16",
+    ),
+    (
+        "h2o-blocks",
+        "--model shakespeare-gpt2 --link wan --prompt-len 30 --tokens 8 --preprocess --policy h2o:budget=32,block=4",
+    ),
+    (
+        "snapkv-tokens",
+        "--model {gpt2-odd} --link lan --prompt-len 40 --tokens 8 --preprocess \
+         --policy snapkv:budget=32,block=4,window=8,prefill=16,topk=sort",
+    ),
+    (
+        "pyramid",
+        "--model {llama-grouped} --link lan --prompt-len 40 --tokens 4 --preprocess --policy pyramid:budget=24,block=3",
+    ),
+    (
+        "knorm",
+        "--model {llama-odd} --link lan --prompt-len 48 --tokens 8 --preprocess --policy knorm:budget=32,block=4",
+    ),
     ("random", "--model shakespeare-gpt2 --link 10mbit,20ms --prompt-len 24 --tokens 3 --policy random:seed=7"),
 ];
 

@@ -41,6 +41,8 @@ pub enum Origin {
     Product,
     /// [`Engine::softmax`](crate::Engine::softmax).
     Probability,
+    /// [`Engine::sum_squares`](crate::Engine::sum_squares), also of entries that were negated.
+    Squares,
     /// [`Engine::gather`](crate::Engine::gather) or [`scatter`](crate::Engine::scatter) of entries of this magnitude.
     Moved {
         /// The `magnitude` that the operation was given.

@@ -190,6 +190,12 @@ pub trait Engine: 'static {
     /// (..., n) -> (...): sums over the last axis. Free.
     fn sum_last(&mut self, x: &Self::Tensor) -> Result<Self::Tensor, Error>;
 
+    /// -x. Free.
+    fn negate(&mut self, x: &Self::Tensor) -> Result<Self::Tensor, Error>;
+
+    /// (..., n) -> (...): sums of squares over the last axis, which stay below 2^20.
+    fn sum_squares(&mut self, x: &Self::Tensor) -> Result<Self::Tensor, Error>;
+
     /// |x| entrywise.
     fn abs(&mut self, x: &Self::Tensor) -> Result<Self::Tensor, Error>;
 

@@ -229,6 +229,14 @@ impl Engine for Float {
         Ok(x.sum_axis(Axis(x.ndim() - 1)))
     }
 
+    fn negate(&mut self, x: &T) -> Result<T, Error> {
+        Ok(x.mapv(|x| -x))
+    }
+
+    fn sum_squares(&mut self, x: &T) -> Result<T, Error> {
+        Ok(x.mapv(|x| x * x).sum_axis(Axis(x.ndim() - 1)))
+    }
+
     fn abs(&mut self, x: &T) -> Result<T, Error> {
         Ok(x.mapv(f32::abs))
     }

@@ -1,4 +1,7 @@
 //! A prompt is read in chunks of tokens, so that memory does not grow with its square.
+//!
+//! A policy may evict after every so many tokens of the prompt ([`KvCache::prefill_chunk`]). Its chunks change the
+//! text; those chosen here, which may be smaller, do not.
 
 use std::num::NonZeroUsize;
 use std::ops::Range;
@@ -30,13 +33,25 @@ pub(crate) fn chunk_size(spec: &ModelSpec, prompt: usize, asked: Option<NonZeroU
     1 << most.ilog2()
 }
 
-/// Chunks of `size` tokens of a prompt of `count`; the last one may be shorter.
-fn chunks(count: usize, size: usize) -> impl Iterator<Item = Range<usize>> {
-    (0..count).step_by(size.max(1)).map(move |start| start..(start + size).min(count))
+/// Chunks of `size` tokens of a prompt of `count`; the last one may be shorter, and so is one that a multiple of
+/// `evict` would cut.
+fn chunks(count: usize, size: usize, evict: Option<usize>) -> impl Iterator<Item = Range<usize>> {
+    let (size, evict) = (size.max(1), evict.unwrap_or(count).max(1));
+    (0..count).step_by(evict).flat_map(move |start| {
+        let all = (start + evict).min(count);
+        (start..all).step_by(size).map(move |start| start..(start + size).min(all))
+    })
 }
 
-/// Puts the tokens `input`, which follow those in `cache`, through the model in chunks of `size`, and returns the
-/// last hidden states that `rows` asks for, as [`Model::forward`] would return them for all tokens at once.
+/// The number of passes that a prompt of `count` tokens takes in chunks of `size` under a policy that evicts after
+/// every `evict` tokens.
+pub(crate) fn passes(count: usize, size: usize, evict: Option<usize>) -> usize {
+    let (size, evict) = (size.max(1), evict.unwrap_or(count).max(1));
+    count / evict * evict.div_ceil(size) + (count % evict).div_ceil(size)
+}
+
+/// Puts the tokens `input`, which follow those in `cache`, through the model in chunks of `size` or less, and returns
+/// the last hidden states that `rows` asks for, as [`Model::forward`] would return them for all tokens at once.
 /// `progress` is called with the number of passes through a layer done, and of all.
 pub(crate) fn read<E: Engine>(
     engine: &mut E,
@@ -48,9 +63,10 @@ pub(crate) fn read<E: Engine>(
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<Option<E::Tensor>, engine::Error> {
     let layers = model.spec().layers();
-    let all = layers * input.count.div_ceil(size.max(1));
+    let evict = cache.prefill_chunk();
+    let all = layers * passes(input.count, size, evict);
     let mut parts = Vec::new();
-    for (index, chunk) in chunks(input.count, size).enumerate() {
+    for (index, chunk) in chunks(input.count, size, evict).enumerate() {
         let wanted = if rows == Rows::Last && chunk.end < input.count { Rows::None } else { rows };
         let part = Input { ids: input.ids.map(|ids| &ids[chunk.clone()]), count: chunk.len() };
         let done = &mut |done| progress(index * layers + done, all);
@@ -83,7 +99,17 @@ mod tests {
         }
         assert_eq!(of(1 << 20), MIN_CHUNK);
         assert_eq!(chunk_size(&spec, 100, NonZeroUsize::new(3)), 3);
-        assert_eq!(chunks(7, 3).collect::<Vec<_>>(), [0..3, 3..6, 6..7]);
-        assert_eq!(chunks(6, 9).map(|chunk| chunk.len()).collect::<Vec<_>>(), [6]);
+        assert_eq!(chunks(7, 3, None).collect::<Vec<_>>(), [0..3, 3..6, 6..7]);
+        assert_eq!(chunks(6, 9, None).map(|chunk| chunk.len()).collect::<Vec<_>>(), [6]);
+        assert_eq!(chunks(11, 3, Some(5)).collect::<Vec<_>>(), [0..3, 3..5, 5..8, 8..10, 10..11]);
+        for (count, size, evict) in
+            [(11, 3, Some(5)), (11, 99, Some(5)), (10, 5, Some(5)), (11, 3, None), (0, 3, None)]
+        {
+            assert_eq!(
+                passes(count, size, evict),
+                chunks(count, size, evict).count(),
+                "{count} by {size}, {evict:?}"
+            );
+        }
     }
 }

@@ -66,7 +66,7 @@ pub(crate) fn attend<E: Engine>(
     let n = q.shape()[0];
     let window = cache.query_window(layer, n).max(wanted);
     if window == 0 {
-        cache.append(layer, k, v);
+        cache.append(engine, layer, k, v)?;
         return Ok(None);
     }
     let q = q.slice(0, n - window..n).permute(&[1, 0, 2]);

@@ -5,7 +5,7 @@ use std::num::NonZeroUsize;
 use mpcache::{Padding, PolicySpec};
 use protocols::functions::softmax::MAX_SOFTMAX_COLUMNS;
 
-use crate::chunks::chunk_size;
+use crate::chunks::{chunk_size, passes};
 use crate::draft::{Drafts, MAX_DRAFTED};
 use crate::generate::{GenerateOptions, Reveal, Step, check_draft, check_lengths, check_padding};
 use crate::{Error, Lengths, ModelSpec};
@@ -168,7 +168,7 @@ impl Request {
     /// alike, and a tenth or less of that where they are. Reading the shape of a layer costs as much as eight tokens.
     pub fn planning_steps(&self, spec: &ModelSpec, terms: &Terms) -> usize {
         let Lengths { prompt, tokens } = self.lengths;
-        let chunks = prompt.div_ceil(chunk_size(spec, prompt, terms.prefill_chunk));
+        let chunks = passes(prompt, chunk_size(spec, prompt, terms.prefill_chunk), terms.policy.prefill());
         spec.layers().saturating_mul(tokens.saturating_add(chunks).saturating_add(8))
     }
 

@@ -27,7 +27,7 @@ const GPT2: &str =
     r#"{"model_type": "gpt2", "n_layer": 3, "n_embd": 16, "n_head": 4, "vocab_size": 23, "n_positions": 128}"#;
 
 /// Every family, with settings under which a short prompt is pruned.
-const POLICIES: [&str; 9] = [
+const POLICIES: [&str; 14] = [
     "full",
     "mpcache:clusters=8/4,budget=0.3",
     "mpcache:clusters=4,share=off,dense=1,static=0.6,window=0.4",
@@ -37,14 +37,27 @@ const POLICIES: [&str; 9] = [
     "tova:budget=0.4",
     "snapkv:budget=0.5,window=12",
     "streaming:budget=0.4",
+    "streaming:budget=12,block=3,prefill=7",
+    // Without smoothing: the neighbours of a token that receives nearly everything have equal votes but for rounding.
+    "snapkv:budget=12,block=3,window=4,prefill=10,kernel=1",
+    "pyramid:budget=12,block=3,window=4,kernel=1",
+    "knorm:budget=12,block=3,recent=4",
+    "knorm:budget=0.4,recent=4,prefill=9",
 ];
+
+/// Those whose text is certain. `knorm` finds equal norms in the first layer of a LLaMA wherever a token is repeated,
+/// because rotations keep norms, so that rounding decides which of them stays.
+fn policies(config: &str) -> impl Iterator<Item = &'static str> {
+    let llama = config == LLAMA;
+    POLICIES.into_iter().filter(move |policy| !(llama && policy.starts_with("knorm")))
+}
 
 /// Largest difference of a logit between one chunk and several, in f32.
 const MAX_FLOAT_ERROR: f32 = 1e-3;
 
 /// The same in fixed point, where the tournament for the maximum of a row has other rounds, and the row another
 /// maximum among those that coarse words do not tell apart.
-const MAX_FIXED_ERROR: f32 = 4e-3;
+const MAX_FIXED_ERROR: f32 = 6e-3;
 
 fn files(config: &str) -> (tempfile::TempDir, ModelFiles) {
     let dir = tempfile::tempdir().unwrap();
@@ -80,7 +93,7 @@ fn the_text_does_not_depend_on_the_chunks() {
         let (_dir, files) = files(config);
         let float = Model::load(&mut FloatLoader, &files.spec, Some(&files.checkpoint)).unwrap();
         let (fixed, _) = load_fixed(&files.spec, Some(&files.checkpoint), &[]);
-        for policy in POLICIES {
+        for policy in policies(config) {
             for all_positions in [false, true] {
                 let ids = prompt(37);
                 let of = |chunk| GenerateOptions { all_positions, ..options(policy, chunk, 8) };
@@ -157,7 +170,7 @@ fn two_parties_read_chunks_as_planned() {
         let (fixed, _) = load_fixed(&opened.spec, Some(&opened.checkpoint), &[]);
         let hosted = ModelServer::load(ModelFiles::open(dir.path()).unwrap()).unwrap();
         let ids = prompt(14);
-        for (i, policy) in POLICIES.iter().enumerate() {
+        for (i, policy) in policies(config).enumerate() {
             let options = options(policy, 5, 3);
             let truth = run(&mut Fixed::new(), &fixed, &ids, &options);
             // Every policy once in either number of phases.

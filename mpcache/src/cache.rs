@@ -61,10 +61,22 @@ impl<E: Engine> KvCache<E> {
         self.policy.layer_class(layer)
     }
 
+    /// How many tokens of the prompt the policy wants to read at a time, see [`Policy::prefill_chunk`].
+    pub fn prefill_chunk(&self) -> Option<usize> {
+        self.policy.prefill_chunk()
+    }
+
+    /// Number of tokens that `layer` holds.
+    pub fn held(&self, layer: usize) -> usize {
+        self.stores[layer].len()
+    }
+
     /// Appends the new tokens' `k` and `v` (new tokens, kv_heads * head_dim) to `layer`, where nobody wants their
     /// queries.
-    pub fn append(&mut self, layer: usize, k: &E::Tensor, v: &E::Tensor) {
-        self.stores[layer].append(k, v);
+    pub fn append(&mut self, engine: &mut E, layer: usize, k: &E::Tensor, v: &E::Tensor) -> Result<(), Error> {
+        let store = &mut self.stores[layer];
+        store.append(k, v);
+        self.policy.appended(engine, layer, store)
     }
 
     /// Whether so many tokens have come after the prompt, so that they can be [cut](KvCache::cut) off.

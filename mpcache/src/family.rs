@@ -35,6 +35,11 @@ pub trait PolicyFamily: Sized + 'static {
         false
     }
 
+    /// Tokens of the prompt after each of which the policy evicts, see [`Policy::prefill_chunk`].
+    fn prefill(&self) -> Option<usize> {
+        None
+    }
+
     /// A fresh policy for one generation of a model with `layers` layers of heads `shape`.
     fn build<E: Engine>(&self, layers: usize, shape: HeadShape) -> Box<dyn Policy<E>>;
 

@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 pub mod attention;
+mod budget;
 mod cache;
 mod error;
 mod eviction;
@@ -16,10 +17,12 @@ pub mod policies;
 mod policy;
 mod positions;
 mod recorded;
+mod schedule;
 mod select;
 mod spec;
 mod store;
 
+pub use budget::{Budget, budget};
 pub use cache::KvCache;
 pub use error::{PolicyError, UnknownValue};
 pub use family::{NamedPolicy, PolicyFamily, Setting};
@@ -29,11 +32,7 @@ pub use options::PolicyOptions;
 pub use padding::Padding;
 pub use piece::Piece;
 pub use policy::Policy;
+pub use schedule::Schedule;
 pub use select::Select;
 pub use spec::PolicySpec;
 pub use store::Store;
-
-/// How many of `tokens` tokens the share `share` stands for: rounded, at least 1.
-pub fn budget(share: f64, tokens: usize) -> usize {
-    ((share * tokens as f64).round() as usize).clamp(1, tokens.max(1))
-}

@@ -9,6 +9,8 @@ pub struct Piece {
     pub end: usize,
     /// Tokens of the prompt.
     pub prompt: usize,
+    /// Tokens that the store holds with them.
+    pub held: usize,
 }
 
 impl Piece {
@@ -24,10 +26,13 @@ impl Piece {
 
     /// How many of them are among the last `window` tokens of the prompt. They are the last ones of the piece.
     pub fn among_last(self, window: usize) -> usize {
-        if !self.in_prompt() {
-            return 0;
-        }
-        let first = self.prompt.saturating_sub(window);
+        if self.in_prompt() { self.among_last_before(self.prompt, window) } else { 0 }
+    }
+
+    /// How many of them are among the last `window` tokens before the position `at`, which none of them has reached.
+    /// They are the last ones of the piece.
+    pub fn among_last_before(self, at: usize, window: usize) -> usize {
+        let first = at.saturating_sub(window);
         self.end.saturating_sub(first).min(self.new)
     }
 }
@@ -45,14 +50,15 @@ mod tests {
                 for &new in pieces {
                     let naive = (end..end + new).filter(|position| position + window >= prompt).count();
                     end += new;
-                    let piece = Piece { new, end, prompt };
+                    let piece = Piece { new, end, prompt, held: end };
                     assert_eq!(piece.among_last(window), naive, "{window} of {piece:?}");
                     assert!(piece.in_prompt());
                     assert_eq!(piece.ends_prompt(), end == prompt);
                 }
             }
         }
-        let after = Piece { new: 1, end: 11, prompt };
+        let after = Piece { new: 1, end: 11, prompt, held: 11 };
         assert_eq!((after.in_prompt(), after.ends_prompt(), after.among_last(5)), (false, false, 0));
+        assert_eq!([14, 15, 16].map(|at| after.among_last_before(at, 4)), [1, 0, 0]);
     }
 }

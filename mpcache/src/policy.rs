@@ -17,6 +17,12 @@ pub trait Policy<E: Engine>: Send {
         0
     }
 
+    /// Tokens of the prompt after each of which the policy evicts. The prompt is then read in pieces that end there,
+    /// or before. `None` if the prompt sees itself whole.
+    fn prefill_chunk(&self) -> Option<usize> {
+        None
+    }
+
     /// Layers with the same number cost the same: a plan computes one of them. Nobody does so unless the policy says
     /// that the layer decides nothing else.
     fn layer_class(&self, layer: usize) -> usize {
@@ -26,8 +32,9 @@ pub trait Policy<E: Engine>: Send {
     /// Attention of the queries `q` (heads, rows, head_dim), scaled and rotated, of the last `rows` tokens that were
     /// appended to `store`: (heads, rows, head_dim). Query i sees the tokens up to its own.
     ///
-    /// A prompt may come in pieces ([`Store::piece`]), and all of it sees itself whole. A piece of which neither the
-    /// model nor the policy wants a query is appended to the store without a call.
+    /// A prompt may come in pieces ([`Store::piece`]). All of it sees itself whole, unless the policy evicts in
+    /// between ([`prefill_chunk`](Policy::prefill_chunk)). A piece of which neither the model nor the policy wants a
+    /// query is appended to the store with a call of [`appended`](Policy::appended) alone.
     ///
     /// A policy says which tokens it attends to and keeps ([`Store::record_attended`], [`Store::record_kept`]);
     /// [`attention::causal`](crate::attention::causal) does the former itself.
@@ -38,4 +45,11 @@ pub trait Policy<E: Engine>: Send {
         q: &E::Tensor,
         store: &mut Store<E>,
     ) -> Result<E::Tensor, Error>;
+
+    /// Called instead of [`attend`](Policy::attend) for new tokens in `store` whose queries nobody wants. A policy
+    /// that evicts without looking at queries does so here.
+    fn appended(&mut self, engine: &mut E, layer: usize, store: &mut Store<E>) -> Result<(), Error> {
+        let _ = (engine, layer, store);
+        Ok(())
+    }
 }

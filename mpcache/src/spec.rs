@@ -80,6 +80,11 @@ impl PolicySpec {
         self.settings.can_cut()
     }
 
+    /// Tokens of the prompt after each of which the policy evicts, see [`Policy::prefill_chunk`].
+    pub fn prefill(&self) -> Option<usize> {
+        self.settings.prefill()
+    }
+
     /// The settings of a policy that chooses clusters.
     pub fn clusters(&self) -> Option<&Clusters> {
         match &self.settings {
@@ -179,7 +184,10 @@ mod tests {
     fn malformed_options_and_unknown_keys_are_refused() {
         for (text, message) in [
             ("full:budget=3", "cache policy `full` has no option `budget`; it takes none"),
-            ("streaming:topk=rank", "cache policy `streaming` has no option `topk`; it takes: budget, sinks"),
+            (
+                "streaming:topk=rank",
+                "cache policy `streaming` has no option `topk`; it takes: budget, block, prefill, sinks",
+            ),
             ("full:budget", "cache policy option `budget` is not one `key=value`"),
             ("full:budget=", "cache policy option `budget=` is not one `key=value`"),
             ("h2o:budget=0.1,budget=0.2", "cache policy option `budget=0.2` is not one `key=value`"),

@@ -242,12 +242,14 @@ impl<E: Engine> Store<E> {
 
     /// The tokens appended last.
     pub fn piece(&self) -> Piece {
-        Piece { new: self.fresh, end: self.seen, prompt: self.prompt.unwrap_or(self.seen) }
+        let prompt = self.prompt.unwrap_or(self.seen);
+        Piece { new: self.fresh, end: self.seen, prompt, held: self.len() }
     }
 
     /// What `new` tokens will be that come next.
     pub(crate) fn next(&self, new: usize) -> Piece {
-        Piece { new, end: self.seen + new, prompt: self.prompt.unwrap_or(self.seen + new) }
+        let prompt = self.prompt.unwrap_or(self.seen + new);
+        Piece { new, end: self.seen + new, prompt, held: self.len() + new }
     }
 
     /// Heads of the layer.

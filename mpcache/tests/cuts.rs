@@ -122,7 +122,7 @@ fn later_tokens_attend_as_if_what_was_cut_had_never_come() {
 fn a_prompt_is_never_cut() {
     let mut cache = KvCache::<Float>::new(1, HEADS, &PolicySpec::default());
     let rows = ArrayD::zeros(vec![3, HEADS.kv_heads * HEADS.head_dim]);
-    cache.append(0, &rows, &rows);
+    cache.append(&mut Float::default(), 0, &rows, &rows).expect("rows of the heads");
     cache.cut(1);
 }
 

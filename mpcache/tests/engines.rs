@@ -103,6 +103,11 @@ fn what_was_prepared_is_all_that_is_needed() {
         "mpcache:budget=0.3,clusters=4,similarity=centroid,select=per-layer,share=off",
         "mpcache:budget=0.25,clusters=8/4,gather=scores",
         "h2o:budget=0.25",
+        "streaming:budget=16,block=4,prefill=16",
+        "h2o:budget=16,block=3",
+        "snapkv:budget=16,block=3,window=4,prefill=16",
+        "pyramid:budget=16,block=3,window=4",
+        "knorm:budget=16,block=3,recent=4",
     ] {
         // A cluster closes among the steps.
         let ledger = agree_after(text, 38, 6, options, Needs::clone);
@@ -166,8 +171,38 @@ fn baselines() {
         "longcache:budget=0.25",
         "quest:budget=0.4,clusters=4",
         "arkvale:budget=0.4,clusters=4",
+        "pyramid:budget=0.25,window=4",
+        "knorm:budget=0.25,recent=4",
     ] {
         agree(policy, 34, 3);
+    }
+}
+
+#[test]
+fn blocks_and_chunks() {
+    // Cuts at the end of the prompt and while text is generated, in one phase and in two.
+    for (i, policy) in [
+        "streaming:budget=12,block=4",
+        "streaming:budget=12,block=4,prefill=8",
+        "h2o:budget=12,block=4",
+        "h2o:budget=0.5,block=3,topk=shuffle-reveal",
+        "tova:budget=12,block=4",
+        "tova:budget=12,block=4,topk=shuffle-reveal",
+        "snapkv:budget=12,block=4,window=3",
+        "snapkv:budget=12,block=4,window=6,topk=shuffle-reveal",
+        "snapkv:budget=0.5,window=4,prefill=8",
+        "snapkv:budget=12,block=4,window=3,prefill=8,topk=sort",
+        "pyramid:budget=12,block=4,window=2,beta=2",
+        "pyramid:budget=12,block=4,window=2,beta=2,prefill=7,topk=shuffle-reveal",
+        "knorm:budget=12,block=4,recent=3",
+        "knorm:budget=12,block=4,recent=3,topk=shuffle-reveal",
+        "knorm:budget=0.3,recent=3,prefill=8",
+    ]
+    .iter()
+    .enumerate()
+    {
+        agree(policy, 20 + i % 2, 9);
+        agree(policy, 21 - i % 2, 9);
     }
 }
 

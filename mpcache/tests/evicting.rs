@@ -1,4 +1,4 @@
-//! `streaming`, `h2o`, `tova` and `snapkv` in the clear against an independent reading in plain loops over f64.
+//! The policies that evict, in the clear, against an independent reading in plain loops over f64.
 
 mod support;
 
@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use engine::Float;
 use mpcache::PolicySpec;
-use support::{HEADS, LAYERS, Script};
+use support::{HEADS, LAYERS, Pass, Script};
 
 /// Budget of all policies here.
 const BUDGET: f64 = 0.25;
@@ -23,6 +23,8 @@ struct Seen<'a> {
     layer: usize,
     /// Tokens so far.
     tokens: usize,
+    /// Those of them that came together, the last ones.
+    new: usize,
     prompt: usize,
 }
 
@@ -71,7 +73,7 @@ impl Seen<'_> {
 
     /// The queries of the newest tokens.
     fn fresh(&self) -> std::ops::Range<usize> {
-        if self.tokens == self.prompt { 0..self.prompt } else { self.tokens - 1..self.tokens }
+        self.tokens - self.new..self.tokens
     }
 }
 
@@ -100,15 +102,17 @@ fn evict(kept: &mut Vec<usize>, votes: &BTreeMap<usize, f64>, keep: usize, prote
     }
 }
 
-/// What one key/value head keeps after it attended, and what its tokens received so far.
+/// What one key/value head keeps after it attended, what its tokens received so far, and the tokens seen when it last
+/// evicted.
 #[derive(Clone, Default)]
 struct Head {
     kept: Vec<usize>,
     received: BTreeMap<usize, f64>,
+    cut: usize,
 }
 
 /// Called when the newest tokens have attended to what is kept: evicts.
-type Rule = fn(&Seen, kv: usize, &mut Head);
+type Rule<'a> = &'a dyn Fn(&Seen, usize, &mut Head);
 
 fn h2o(seen: &Seen, kv: usize, head: &mut Head) {
     for (k, p) in seen.received(group(kv), seen.fresh(), &head.kept) {
@@ -138,14 +142,15 @@ fn snapkv(seen: &Seen, kv: usize, head: &mut Head) {
 }
 
 /// For every step, layer and query head the sorted positions attended to.
-fn naive(script: &Script, rule: Rule) -> Vec<Vec<Vec<usize>>> {
-    let prompt = script.steps[0][0][1].shape()[0];
+fn naive(script: &Script, chunk: Option<usize>, rule: Rule) -> Vec<Vec<Vec<usize>>> {
+    let prompt = script.prompt();
     let mut heads = vec![vec![Head::default(); HEADS.kv_heads]; LAYERS];
     let mut out = Vec::new();
-    for step in 0..script.steps.len() {
-        let tokens = prompt + step;
+    let mut tokens = 0;
+    for Pass { step, tokens: new } in script.passes(chunk) {
+        tokens += new.len();
         for (layer, heads) in heads.iter_mut().enumerate() {
-            let seen = Seen { script, layer, tokens, prompt };
+            let seen = Seen { script, layer, tokens, new: new.len(), prompt };
             heads.iter_mut().for_each(|head| head.kept.extend(seen.fresh()));
             if step > 0 {
                 let sorted = |head: usize| {
@@ -164,15 +169,15 @@ fn naive(script: &Script, rule: Rule) -> Vec<Vec<Vec<usize>>> {
 #[test]
 fn the_same_tokens_as_an_independent_reading() {
     for (text, rule) in [
-        ("h2o:budget=0.25", h2o as Rule),
-        ("tova:budget=0.25", tova),
-        ("snapkv:budget=0.25,window=4,kernel=3", snapkv),
+        ("h2o:budget=0.25", &h2o as Rule),
+        ("tova:budget=0.25", &tova),
+        ("snapkv:budget=0.25,window=4,kernel=3", &snapkv),
     ] {
         let spec: PolicySpec = text.parse().expect("a policy");
         for prompt in [61, 30, 9] {
             let script = Script::new(prompt, 12, 29);
             let (_, looked) = script.play(&mut Float::default(), &spec, |x| x.mapv(|x| x as f32));
-            let want = naive(&script, rule);
+            let want = naive(&script, None, rule);
             assert_eq!(looked.len(), want.len());
             for (i, (looked, want)) in looked.iter().zip(&want).enumerate() {
                 assert_eq!(looked, want, "{text}, {prompt} tokens, output {i}");
@@ -192,5 +197,159 @@ fn streaming_keeps_the_first_tokens_and_the_latest() {
         let latest = tokens - (keep - 3).min(7 + 1 + i / LAYERS);
         let want: Vec<usize> = (0..3).chain(latest..tokens).collect();
         assert!(heads.iter().all(|head| *head == want), "{tokens} tokens: {heads:?}, not {want:?}");
+    }
+}
+
+/// A budget in tokens of the tests below, and the block that goes when it is full.
+const TOKENS: usize = 12;
+const BLOCK: usize = 4;
+
+/// What is left of `held` tokens after a pass, if some go: `tokens` less a block, so that there is room for the next
+/// ones, or all but one of `tokens` after a chunk of the prompt.
+fn left(seen: &Seen, tokens: usize, block: usize, held: usize) -> Option<usize> {
+    let after = if seen.tokens < seen.prompt { tokens - 1 } else { tokens - block };
+    (held >= tokens).then_some(after)
+}
+
+fn h2o_in_blocks(seen: &Seen, kv: usize, head: &mut Head) {
+    for (k, p) in seen.received(group(kv), seen.fresh(), &head.kept) {
+        *head.received.entry(k).or_default() += p;
+    }
+    if let Some(keep) = left(seen, TOKENS, BLOCK, head.kept.len()) {
+        evict(&mut head.kept, &head.received, keep, |keep| (keep / 2).max(1));
+    }
+}
+
+fn tova_in_blocks(seen: &Seen, _kv: usize, head: &mut Head) {
+    let votes = seen.received(0..HEADS.heads, seen.tokens - 1..seen.tokens, &head.kept);
+    if let Some(keep) = left(seen, TOKENS, BLOCK, head.kept.len()) {
+        evict(&mut head.kept, &votes, keep, |_| 1);
+    }
+}
+
+/// `snapkv` with a kernel of 3 in a cache of `tokens`: the latest queries since the last cut vote, `window` at most.
+fn vote(seen: &Seen, kv: usize, head: &mut Head, tokens: usize, block: usize, window: usize) {
+    let Some(keep) = left(seen, tokens, block, head.kept.len()) else { return };
+    let window = window.min(keep.div_ceil(2));
+    let voters = head.cut.max(seen.tokens - window)..seen.tokens;
+    let received = seen.received(group(kv), voters, &head.kept);
+    let latest = head.kept.split_off(head.kept.len() - window);
+    let around = |i: usize| (i.max(1) - 1..(i + 2).min(head.kept.len())).map(|near| received[&head.kept[near]]).sum();
+    let votes = head.kept.iter().enumerate().map(|(i, t)| (*t, around(i))).collect();
+    head.kept = best(&head.kept, &votes, keep - window);
+    head.kept.extend(latest);
+    head.cut = seen.tokens;
+}
+
+/// With 3 latest tokens protected.
+fn knorm(seen: &Seen, kv: usize, head: &mut Head) {
+    let Some(keep) = left(seen, TOKENS, BLOCK, head.kept.len()) else { return };
+    let latest = head.kept.split_off(head.kept.len() - 3);
+    let d = HEADS.head_dim;
+    let score = |token: usize| {
+        let (step, place) = seen.place(token);
+        let k = &seen.script.steps[step][seen.layer][1];
+        -(0..d).map(|c| k[[place, kv * d + c]].powi(2)).sum::<f64>()
+    };
+    let scores = head.kept.iter().map(|t| (*t, score(*t))).collect();
+    head.kept = best(&head.kept, &scores, keep - 3);
+    head.kept.extend(latest);
+}
+
+#[test]
+fn blocks_within_a_budget_in_tokens() {
+    let window = |window: usize| move |seen: &Seen, kv, head: &mut Head| vote(seen, kv, head, TOKENS, BLOCK, window);
+    // Two layers of a pyramid with a mean of 12, of which the window has 2: 10 + 5 above it and 10 - 5.
+    let layers = |seen: &Seen, kv, head: &mut Head| {
+        vote(seen, kv, head, if seen.layer == 0 { 17 } else { 7 }, if seen.layer == 0 { BLOCK } else { 3 }, 2);
+    };
+    for (text, chunk, rule) in [
+        ("h2o:budget=12,block=4", None, &h2o_in_blocks as Rule),
+        ("tova:budget=12,block=4", None, &tova_in_blocks),
+        ("snapkv:budget=12,block=4,window=3,kernel=3", None, &window(3)),
+        // More voters than a block has.
+        ("snapkv:budget=12,block=4,window=6,kernel=3", None, &window(6)),
+        ("snapkv:budget=12,block=4,window=3,kernel=3,prefill=8", Some(8), &window(3)),
+        ("pyramid:budget=12,block=4,window=2,kernel=3,beta=2", None, &layers),
+        ("pyramid:budget=12,block=4,window=2,kernel=3,beta=2,prefill=7", Some(7), &layers),
+        ("knorm:budget=12,block=4,recent=3", None, &knorm),
+        ("knorm:budget=12,block=4,recent=3,prefill=5", Some(5), &knorm),
+    ] {
+        let spec: PolicySpec = text.parse().expect("a policy");
+        assert_eq!(spec.prefill(), chunk, "{text}");
+        for prompt in [31, 12, 11, 6, 1] {
+            let script = Script::new(prompt, 30, 29);
+            let (_, looked) = script.play(&mut Float::default(), &spec, |x| x.mapv(|x| x as f32));
+            let want = naive(&script, chunk, rule);
+            assert_eq!(looked.len(), want.len());
+            for (i, (looked, want)) in looked.iter().zip(&want).enumerate() {
+                assert_eq!(looked, want, "{text}, {prompt} tokens, output {i}");
+            }
+        }
+    }
+}
+
+#[test]
+fn streaming_in_blocks() {
+    for (text, chunk) in
+        [("streaming:budget=12,block=4,sinks=3", None), ("streaming:budget=12,block=4,sinks=3,prefill=5", Some(5))]
+    {
+        let spec: PolicySpec = text.parse().expect("a policy");
+        for prompt in [31, 13, 12, 6, 1] {
+            let script = Script::new(prompt, 30, 3);
+            let (_, looked) = script.play(&mut Float::default(), &spec, |x| x.mapv(|x| x as f32));
+            let mut kept: Vec<usize> = Vec::new();
+            let cut = |kept: &mut Vec<usize>, keep: usize| {
+                if kept.len() > 12 {
+                    kept.drain(3..3 + kept.len() - keep);
+                }
+            };
+            let mut outputs = looked.iter();
+            let mut seen = 0;
+            for Pass { step, tokens } in script.passes(chunk) {
+                kept.extend(seen..seen + tokens.len());
+                seen += tokens.len();
+                // The prompt is cut after it is read, and a later token before it attends.
+                cut(&mut kept, if seen < prompt { 12 } else { 9 });
+                for layer in 0..if step == 0 { 0 } else { LAYERS } {
+                    let heads = outputs.next().expect("an output");
+                    assert!(
+                        heads.iter().all(|head| *head == kept),
+                        "{text}: {seen} tokens, layer {layer}: {heads:?}"
+                    );
+                }
+            }
+            assert!(outputs.next().is_none());
+        }
+    }
+}
+
+#[test]
+fn a_store_never_holds_more_than_its_budget_in_tokens() {
+    for name in ["streaming", "h2o", "tova", "snapkv", "pyramid", "knorm"] {
+        for (budget, block) in [(2, 1), (3, 1), (5, 2), (16, 1), (16, 8), (16, 4)] {
+            let spec: PolicySpec = format!("{name}:budget={budget},block={block}").parse().expect("a policy");
+            for prompt in [1, 16, 20] {
+                let mut layers = vec![0; LAYERS];
+                let script = Script::new(prompt, 40, 7);
+                let (_, looked) = script.play_watched(
+                    &mut Float::default(),
+                    &spec,
+                    |x| x.mapv(|x| x as f32),
+                    |layer, _, held| layers[layer] = layers[layer].max(held),
+                );
+                // While a token attends it is among those that are held.
+                let attended: usize = (0..LAYERS)
+                    .map(|layer| {
+                        looked.iter().skip(layer).step_by(LAYERS).flatten().map(Vec::len).max().expect("steps")
+                    })
+                    .sum();
+                let held: usize = layers.iter().sum();
+                let context = format!("{name}, {budget} in blocks of {block} after {prompt}: {layers:?}");
+                assert!(held <= LAYERS * budget && attended <= LAYERS * budget, "{context}, {attended}");
+                // And the budget is used.
+                assert!(attended + LAYERS >= LAYERS * budget, "{context}, {attended}");
+            }
+        }
     }
 }

@@ -133,18 +133,44 @@ fn every_policy_serves_shorter_prompts() {
 /// every selection has as many winners as it should.
 #[test]
 fn scores_out_of_range_never_compare_in_a_circle() {
-    for text in
-        ["mpcache-2pc", "mpcache-2pc:select=per-head", "mpcache:topk=shuffle-reveal", "h2o:topk=shuffle-reveal"]
-    {
+    for text in [
+        "mpcache-2pc",
+        "mpcache-2pc:select=per-head",
+        "mpcache:topk=shuffle-reveal",
+        "h2o:topk=shuffle-reveal",
+        "h2o:budget=16,block=2,topk=shuffle-reveal",
+        "snapkv:budget=16,block=2,topk=shuffle-reveal",
+        "knorm:budget=16,block=2,topk=shuffle-reveal",
+    ] {
         let spec: PolicySpec = text.parse().expect("a policy");
         let mut script = Script::new(PROMPT, STEPS, 3);
-        // Queries so long that scores reach some thousands.
-        script.steps.iter_mut().flatten().for_each(|[q, ..]| q.mapv_inplace(|x| 200.0 * x));
+        // Queries so long that scores reach some thousands, and keys whose squares are beyond their ring.
+        let keys = if spec.name() == "knorm" { 1000.0 } else { 1.0 };
+        script.steps.iter_mut().flatten().for_each(|[q, k, _]| {
+            q.mapv_inplace(|x| 200.0 * x);
+            k.mapv_inplace(|x| keys * x);
+        });
         both(|engine, role| {
             let mut masks = StdRng::seed_from_u64(5);
             script.play(engine, &spec, |x| share_of(&to_fixed(x), role, &mut masks));
         });
     }
+}
+
+#[test]
+fn budgets_in_tokens_serve_shorter_prompts() {
+    // Some of the prompts are shorter than the budget.
+    let leaks: Vec<String> = [
+        "streaming:budget=16,block=2,prefill=16",
+        "h2o:budget=16,block=2",
+        "snapkv:budget=16,block=2,window=4,prefill=16",
+        "pyramid:budget=16,block=2,window=4,topk=shuffle-reveal",
+        "knorm:budget=16,block=2,recent=4,prefill=16",
+    ]
+    .into_iter()
+    .flat_map(serves_every_prompt)
+    .collect();
+    assert!(leaks.is_empty(), "{leaks:#?}");
 }
 
 #[test]

@@ -22,6 +22,7 @@ use crate::ops::matmul::Matmul;
 use crate::ops::mul::Mul;
 use crate::ops::reveal::Reveal;
 use crate::ops::reveal::RevealRounded;
+use crate::ops::sum_squares::SumSquares;
 use crate::ops::truncate;
 use crate::ops::truncate::Truncation;
 use crate::session::Session;
@@ -34,6 +35,12 @@ use crate::{Clear, EMBED_FRAC, EMBED_WIDTH, Error, Evaluation, FRAC, LINEAR_WIDT
 
 /// Bits of the ring of products of activations: |x y| < 2^(PRODUCT_WIDTH - 2 - 2 FRAC) = 2^18.
 const PRODUCT_WIDTH: u32 = 56;
+
+/// Bits of the ring of sums of squares: they are below 2^(SQUARES_WIDTH - 2 - 2 FRAC) = 2^20.
+const SQUARES_WIDTH: u32 = 58;
+
+/// Brings a sum of squares back to an activation.
+const SQUARES_ROUNDING: Truncation = Truncation { width: SQUARES_WIDTH, shift: FRAC, out: 64 };
 
 /// Bits of the ring of products of shared matrices: entries are below 2^(MATMUL_WIDTH - 2 - FRAC - NARROW_FRAC) = 512
 /// in magnitude. At 44 bits a product fits the smaller HE parameters (N = 4096), which halves its bytes and seconds.
@@ -71,6 +78,7 @@ const _: () = assert!(HIDE + MAX_HIDDEN_SCORE < 511.0, "softmax takes scores fro
 pub(crate) fn ceiling(origin: Origin) -> Result<Ceiling, Error> {
     let how = match origin {
         Origin::Product => MATMUL_ROUNDING,
+        Origin::Squares => SQUARES_ROUNDING,
         Origin::Probability => softmax::rounding(softmax::MAX_SOFTMAX_COLUMNS),
         Origin::Moved { magnitude } => payload_rounding(magnitude)?,
         Origin::Scaled { from, by } => {
@@ -406,6 +414,15 @@ impl<B: Abb> Engine for FixedPoint<B> {
 
     fn sum_last(&mut self, x: &B::Words) -> Result<B::Words, EngineError> {
         Ok(x.sum_last())
+    }
+
+    fn negate(&mut self, x: &B::Words) -> Result<B::Words, EngineError> {
+        Ok(x.times(u64::MAX))
+    }
+
+    fn sum_squares(&mut self, x: &B::Words) -> Result<B::Words, EngineError> {
+        let squares = self.abb.apply(SumSquares { width: SQUARES_WIDTH }, x)?;
+        Ok(self.abb.apply(SQUARES_ROUNDING, &squares)?)
     }
 
     fn abs(&mut self, x: &B::Words) -> Result<B::Words, EngineError> {

@@ -219,7 +219,7 @@ pub(super) enum Error {
     #[error("--data belongs to --task recall")]
     DataWithoutRecall,
     /// Options about pruning where nothing is pruned.
-    #[error("--budgets and --plots need a policy beside `full`")]
+    #[error("--budgets and --plots need a policy beside `full`, and --budgets one without a budget of its own")]
     NothingPruned,
     /// A text task without text.
     #[error("--text is missing")]

@@ -23,8 +23,8 @@ use super::{Error, out};
 ///
 /// POLICIES are entries with `;` between them. An entry is a name, several names with commas between them, or one
 /// name with options: `NAME:KEY=VALUE,KEY=VALUE`. Commas after a colon therefore belong to the options, and a name
-/// after options needs a `;`, as in 'streaming,h2o;mpcache:topk=rank;tova'. The budget comes from --budgets, and
-/// `full` always runs.
+/// after options needs a `;`, as in 'streaming,h2o;mpcache:topk=rank;tova'. The budgets come from --budgets, but a
+/// policy with a `budget` of its own runs at that one alone. `full` always runs.
 #[derive(Args, Debug)]
 pub(super) struct EvalArgs {
     /// Hugging Face directory, or the name of a bundled model.
@@ -43,7 +43,8 @@ pub(super) struct EvalArgs {
     /// Policies to compare with `full`; may be repeated. The form of a list is given above.
     #[arg(long, value_name = "POLICIES", value_parser = policies, default_value = "full")]
     policies: Vec<Policies>,
-    /// Shares of the cache, in (0, 1] [default: 0.05,0.1,0.25,0.5,1].
+    /// Shares of the cache, in (0, 1], or tokens, from 2 on, for policies that take them [default:
+    /// 0.05,0.1,0.25,0.5,1].
     #[arg(long, value_name = "B,B", value_delimiter = ',', num_args = 1)]
     budgets: Option<Vec<f64>>,
     /// Tokens of a sequence of text [default: 256].
@@ -108,9 +109,6 @@ fn policies(text: &str) -> Result<Policies, String> {
         let one = entry.contains(':');
         for policy in entry.split(',').take(if one { 1 } else { usize::MAX }) {
             let policy: PolicySpec = if one { entry } else { policy }.parse().map_err(|e| format!("{e}"))?;
-            if policy.option("budget").is_some() {
-                return Err(format!("`{policy}`: budgets are given by --budgets"));
-            }
             if all.contains(&policy) {
                 return Err(format!("`{policy}` stands there twice"));
             }
@@ -187,12 +185,18 @@ impl EvalArgs {
 
     fn candidates(&self) -> Result<Vec<Candidate>, Error> {
         let mut candidates = Vec::new();
+        let mut used = false;
         for policy in self.named().filter(|policy| *policy != &PolicySpec::default()) {
+            if let Some(candidate) = Candidate::with_own_budget(policy)? {
+                candidates.push(candidate);
+                continue;
+            }
+            used = true;
             for &budget in self.budgets() {
                 candidates.push(Candidate::new(policy, budget)?);
             }
         }
-        if candidates.is_empty() && (self.budgets.is_some() || self.plots.is_some()) {
+        if !used && self.budgets.is_some() || candidates.is_empty() && self.plots.is_some() {
             return Err(Error::NothingPruned);
         }
         Ok(candidates)

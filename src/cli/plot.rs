@@ -90,7 +90,7 @@ where
     chart
         .configure_mesh()
         .light_line_style(TRANSPARENT)
-        .x_desc("budget: share of the cache")
+        .x_desc("budget: share of the cache, or tokens")
         .y_desc(if lowest < FLOOR { format!("drawn no lower than {FLOOR}") } else { String::new() })
         .x_label_formatter(&short)
         .y_label_formatter(&short)

@@ -13,8 +13,8 @@ pub enum EvalError {
     /// A policy or one of its options.
     #[error(transparent)]
     Policy(#[from] PolicyError),
-    /// A share of the cache that is none.
-    #[error("a budget of {budget} is outside (0, 1]")]
+    /// Neither a share of the cache nor a number of tokens.
+    #[error("a budget of {budget} is neither a share in (0, 1] nor a whole number of tokens from 2 on")]
     Budget {
         /// The value given.
         budget: f64,

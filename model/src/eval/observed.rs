@@ -42,6 +42,17 @@ impl<E: Engine> Observed<E> {
         (Observed { inner, layers, positions: positions.to_vec(), before: Vec::new(), means: means.clone() }, means)
     }
 
+    /// Copies the new tokens in `store`, before the policy may evict them.
+    fn copy(&mut self, engine: &mut E, layer: usize, store: &Store<E>) -> Result<(), Error> {
+        let seen = &mut self.layers[layer];
+        let new = store.len() - store.fresh()..store.len();
+        for (copy, tensor) in [(&mut seen.keys, store.keys()), (&mut seen.values, store.values())] {
+            copy.extend(engine.reveal(&tensor.slice(0, new.clone()))?.into_iter().flatten());
+        }
+        seen.tokens = store.seen();
+        Ok(())
+    }
+
     /// Measures the last query `q` (heads, rows, head_dim), which attended to the tokens `attended`, and its
     /// `output`, of the same shape.
     fn measure(&mut self, layer: usize, shape: HeadShape, attended: &[Vec<usize>], q: &[f32], output: &[f32]) {
@@ -70,6 +81,10 @@ impl<E: Engine> Policy<E> for Observed<E> {
         self.inner.query_window(layer, piece)
     }
 
+    fn prefill_chunk(&self) -> Option<usize> {
+        self.inner.prefill_chunk()
+    }
+
     fn attend(
         &mut self,
         engine: &mut E,
@@ -77,17 +92,11 @@ impl<E: Engine> Policy<E> for Observed<E> {
         q: &E::Tensor,
         store: &mut Store<E>,
     ) -> Result<E::Tensor, Error> {
-        // Before the policy may evict them: the tokens that are new stand last. Some may have come without a query.
-        let seen = &mut self.layers[layer];
-        let new = store.len() - (store.seen() - seen.tokens)..store.len();
-        for (copy, tensor) in [(&mut seen.keys, store.keys()), (&mut seen.values, store.values())] {
-            copy.extend(engine.reveal(&tensor.slice(0, new.clone()))?.into_iter().flatten());
-        }
-        seen.tokens = store.seen();
-        let position = seen.tokens - 1;
+        self.copy(engine, layer, store)?;
+        let (new, position) = (store.fresh(), store.seen() - 1);
         let output = self.inner.attend(engine, layer, q, store)?;
         if self.positions.binary_search(&position).is_ok() {
-            assert_eq!((new.len(), q.shape()[1]), (1, 1), "measured tokens come alone");
+            assert_eq!((new, q.shape()[1]), (1, 1), "measured tokens come alone");
             if let (Some(q), Some(output)) = (engine.reveal(q)?, engine.reveal(&output)?) {
                 let (q, output): (Vec<f32>, Vec<f32>) = (q.into_iter().collect(), output.into_iter().collect());
                 if let Some(attended) = store.attended() {
@@ -96,5 +105,10 @@ impl<E: Engine> Policy<E> for Observed<E> {
             }
         }
         Ok(output)
+    }
+
+    fn appended(&mut self, engine: &mut E, layer: usize, store: &mut Store<E>) -> Result<(), Error> {
+        self.copy(engine, layer, store)?;
+        self.inner.appended(engine, layer, store)
     }
 }

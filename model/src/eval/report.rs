@@ -33,9 +33,9 @@ pub struct Evaluation {
 /// A policy at a budget.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Row {
-    /// The policy without its budget.
+    /// The policy without its budget, unless it came with one.
     pub label: String,
-    /// Share of the cache; absent for `full`.
+    /// Share of the cache, or tokens from 2 on; absent for `full`.
     pub budget: Option<f64>,
     /// The policy with its budget.
     pub policy: PolicySpec,

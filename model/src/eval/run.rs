@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use engine::Engine;
-use mpcache::{KvCache, PolicySpec};
+use mpcache::{Budget, KvCache, PolicySpec};
 use ndarray::{Array2, Axis};
 use net::{Channel, NetError, Role, memory_pair};
 
@@ -20,9 +20,9 @@ use crate::{Input, Lengths, Model, ModelSpec};
 /// A policy at a budget.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Candidate {
-    /// The policy without its budget: one name for one line of a plot.
+    /// The policy without its budget, unless it came with one: one name for one line of a plot.
     pub label: String,
-    /// Share of the cache; `None` for `full`, which has none.
+    /// Share of the cache, or tokens from 2 on; `None` for `full`, which has none.
     pub budget: Option<f64>,
     /// The policy with its budget.
     pub policy: PolicySpec,
@@ -35,13 +35,19 @@ impl Candidate {
         Candidate { label: policy.to_string(), budget: None, policy }
     }
 
-    /// `policy` at `budget`, which must lie in (0, 1].
+    /// `policy` at `budget`, a share in (0, 1] or, if the policy takes it, a whole number of tokens from 2 on.
     pub fn new(policy: &PolicySpec, budget: f64) -> Result<Self, EvalError> {
-        if !(budget > 0.0 && budget <= 1.0) {
+        if budget.to_string().parse::<Budget>().is_err() {
             return Err(EvalError::Budget { budget });
         }
         let with = policy.with("budget", &budget.to_string())?;
         Ok(Candidate { label: policy.to_string(), budget: Some(budget), policy: with })
+    }
+
+    /// `policy` at the budget that it has been given as an option, if it has.
+    pub fn with_own_budget(policy: &PolicySpec) -> Result<Option<Self>, EvalError> {
+        let Some(budget) = policy.option("budget").and_then(|text| text.parse().ok()) else { return Ok(None) };
+        Ok(Some(Candidate { label: policy.to_string(), ..Candidate::new(policy, budget)? }))
     }
 }
 
@@ -294,10 +300,17 @@ mod tests {
     }
 
     #[test]
-    fn budgets_are_shares() {
+    fn budgets_are_shares_or_tokens() {
+        let of = |policy: &str, budget| Candidate::new(&policy.parse().unwrap(), budget);
         for budget in [0.0, -0.5, 1.5, f64::NAN] {
-            let refused = Candidate::new(&PolicySpec::default(), budget);
-            assert!(matches!(refused, Err(EvalError::Budget { .. })), "{budget}");
+            assert!(matches!(of("streaming", budget), Err(EvalError::Budget { .. })), "{budget}");
         }
+        assert_eq!(of("streaming:sinks=1", 64.0).unwrap().policy.to_string(), "streaming:budget=64,sinks=1");
+        // Not every policy has a budget in tokens.
+        assert!(matches!(of("mpcache", 64.0), Err(EvalError::Policy(_))));
+        let own = |policy: &str| Candidate::with_own_budget(&policy.parse().unwrap()).unwrap();
+        assert_eq!(own("streaming"), None);
+        let snapkv = own("snapkv:budget=64,block=8").unwrap();
+        assert_eq!((snapkv.label.as_str(), snapkv.budget), ("snapkv:block=8,budget=64", Some(64.0)));
     }
 }

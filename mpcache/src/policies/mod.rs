@@ -3,6 +3,7 @@
 
 mod clustered;
 mod full;
+mod knorm;
 mod random;
 mod rolling;
 mod snapkv;
@@ -68,6 +69,12 @@ macro_rules! registry {
                 }
             }
 
+            pub(crate) fn prefill(&self) -> Option<usize> {
+                match self {
+                    $(Self::$family(family) => family.prefill(),)+
+                }
+            }
+
             pub(crate) fn build<E: Engine>(&self, layers: usize, shape: HeadShape) -> Box<dyn Policy<E>> {
                 match self {
                     $(Self::$family(family) => family.build(layers, shape),)+
@@ -83,6 +90,7 @@ registry! {
     streaming::Streaming,
     rolling::Rolling,
     snapkv::SnapKv,
+    knorm::KNorm,
     random::Random,
 }
 

@@ -1,18 +1,22 @@
-//! `h2o` and `tova`: at every step the token that received the least attention is evicted.
+//! `h2o` and `tova`: the tokens that received the least attention are evicted.
 //!
-//! A full store evicts one token per step, obliviously. The least entry is a hidden one-hot row e, and the oldest
-//! protected token moves into its slot: x + e (moved - e x), one gather and one scatter. The slots lose their order,
-//! which attention does not need. Public: how many tokens are kept.
+//! A full store evicts obliviously. One token: the least entry is a hidden one-hot row e, and the oldest protected
+//! token moves into its slot: x + e (moved - e x), one gather and one scatter. A block: the best of the others are
+//! gathered. Either way the slots lose their order, which attention does not need, and all rows are rewritten. A
+//! block of N therefore costs once in N steps about what a single token costs in each ([`Schedule`]).
+//!
+//! **Public.** How many tokens are kept after each step. **Revealed.** Nothing; with [`TopK::ShuffleReveal`] what
+//! that method's documentation says.
 
 use std::ops::Range;
 
 use engine::{Ceiling, Engine, Error, Origin, Ranking, Right, Tensor, TopK};
 
-use super::DEFAULT_BUDGET;
 use crate::attention::{self, Attended, Received};
+use crate::schedule::Later;
 use crate::store::KV_MAGNITUDE;
 use crate::{
-    HeadShape, NamedPolicy, Piece, Policy, PolicyError, PolicyFamily, PolicyOptions, Select, Setting, Store, budget,
+    HeadShape, NamedPolicy, Piece, Policy, PolicyError, PolicyFamily, PolicyOptions, Schedule, Select, Setting, Store,
 };
 
 /// Fractional bits of received attention that are compared.
@@ -29,14 +33,14 @@ pub enum EvictionScore {
     Latest,
 }
 
-/// Keeps a share of all tokens seen and evicts those that received the least attention.
+/// Keeps a share of all tokens seen, or a number of tokens, and evicts those that received the least attention.
 ///
 /// The parties learn how many tokens are kept. With [`TopK::ShuffleReveal`] they also learn what that method's
 /// documentation says.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rolling {
-    /// Share of all tokens seen that is kept.
-    pub budget: f64,
+    /// How much is kept, of all tokens seen, and when the rest goes.
+    pub schedule: Schedule,
     /// The score by which tokens are evicted.
     pub score: EvictionScore,
     /// How the least score is found.
@@ -60,7 +64,9 @@ impl PolicyFamily for Rolling {
     ];
 
     fn settings(&self) -> Vec<Setting> {
-        vec![Setting::new("budget", self.budget), Setting::new("topk", self.top_k)]
+        let mut settings = self.schedule.settings(Later::Always, false);
+        settings.push(Setting::new("topk", self.top_k));
+        settings
     }
 
     fn random_traffic(&self) -> bool {
@@ -72,10 +78,11 @@ impl PolicyFamily for Rolling {
     }
 }
 
-const KEYS: &[&str] = &["budget", "topk"];
+const KEYS: &[&str] = &["budget", "block", "topk"];
 
 fn read(options: &mut PolicyOptions, score: EvictionScore) -> Result<Rolling, PolicyError> {
-    Ok(Rolling { budget: options.fraction("budget", DEFAULT_BUDGET)?, score, top_k: options.top_k(TopK::Rank)? })
+    let schedule = Schedule::read(options, Later::Always, false)?;
+    Ok(Rolling { schedule, score, top_k: options.top_k(TopK::Rank)? })
 }
 
 /// The policy of one generation.
@@ -144,7 +151,7 @@ impl<E: Engine> Policy<E> for Evicting<E> {
         store: &mut Store<E>,
     ) -> Result<E::Tensor, Error> {
         let known = &mut self.layers[layer];
-        let Rolling { score, top_k, .. } = self.settings;
+        let Rolling { schedule, score, top_k } = self.settings;
         let shape = store.heads();
         let Attended { output, probabilities: p } = attention::causal(engine, q, store)?;
         let piece = store.piece();
@@ -162,16 +169,18 @@ impl<E: Engine> Policy<E> for Evicting<E> {
             *known = Some((scores, ceiling));
             return Ok(output);
         }
-        let keep = budget(self.settings.budget, store.seen());
+        let most = schedule.stay(schedule.budget_of(store.seen()));
         let queries = if score == EvictionScore::Accumulated { store.seen() } else { 1 };
         let Received { magnitude, .. } = Received::new(engine, queries, score.per_layer(), shape)?;
         let how = How { score, method: top_k, magnitude };
         engine.scope("eviction", |engine| {
-            if store.len() > keep + 1 {
-                (scores, ceiling) = shrink(engine, how, keep, (&scores, ceiling), store)?;
-            }
-            while store.len() > keep {
-                (scores, ceiling) = evict(engine, how, (&scores, ceiling), store)?;
+            let held = store.len();
+            match schedule.left(most, held) {
+                Some(left) if left + 1 == held => {
+                    (scores, ceiling) = evict(engine, how, (&scores, ceiling), store)?;
+                }
+                Some(left) => (scores, ceiling) = shrink(engine, how, left, (&scores, ceiling), store)?,
+                None => {}
             }
             Ok(())
         })?;
@@ -267,8 +276,9 @@ mod tests {
     #[test]
     fn options_and_settings() {
         for name in ["h2o", "tova"] {
-            assert_eq!(shown(name), "budget=0.25 topk=rank");
-            assert_eq!(shown(&format!("{name}:budget=0.1,topk=sort")), "budget=0.1 topk=sort");
+            assert_eq!(shown(name), "budget=0.25 block=1 topk=rank");
+            assert_eq!(shown(&format!("{name}:budget=0.1,topk=sort")), "budget=0.1 block=1 topk=sort");
+            assert_eq!(shown(&format!("{name}:budget=64,block=8")), "budget=64 block=8 topk=rank");
             let refused = format!("cache policy `{name}`: topk=fast: expected one of rank, shuffle-reveal, sort");
             assert_eq!(shown(&format!("{name}:topk=fast")), refused);
         }

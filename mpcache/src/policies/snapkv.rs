@@ -1,55 +1,85 @@
-//! `snapkv`: the end of the prompt votes once on the rest of it (Li et al., arXiv 2404.14469).
+//! `snapkv` and `pyramid`: the latest queries vote on the tokens before them.
+//!
+//! **Source.** SnapKV (Li et al., arXiv 2404.14469): the last queries of the prompt vote once. PyramidKV (Cai et al.,
+//! arXiv 2406.02069): the same votes, and budgets that decrease from layer to layer.
+//!
+//! **Cuts.** With a share the prompt is cut at its end, and generated tokens are kept. With a budget in tokens the
+//! store is cut again whenever it is full: the latest queries vote, those since the last cut and at most a window of
+//! them. With `prefill` a prompt is cut after every chunk, and the end of the chunk votes ([`Schedule`]). Tokens stay
+//! in the order of the text, and neighbours are those of what is kept.
+//!
+//! **Public.** When a layer is cut, and how many tokens it keeps. **Revealed.** Nothing; with
+//! [`TopK::ShuffleReveal`] what that method's documentation says. A step without a cut has no exchange more than
+//! `full`.
 
 use engine::{Engine, Error, Tensor, TopK};
 
-use super::DEFAULT_BUDGET;
 use crate::attention::{self, Attended, Received};
-use crate::{HeadShape, NamedPolicy, Piece, Policy, PolicyFamily, Setting, Store, budget, eviction};
+use crate::eviction;
+use crate::schedule::{Cut, Later};
+use crate::{
+    HeadShape, NamedPolicy, Piece, Policy, PolicyError, PolicyFamily, PolicyOptions, Schedule, Setting, Store,
+};
 
-/// Window and kernel of SnapKV's authors.
-const DEFAULT_WINDOW: usize = 32;
+/// Windows and kernel of the authors.
+const SNAPKV_WINDOW: usize = 32;
+const PYRAMID_WINDOW: usize = 8;
 const DEFAULT_KERNEL: usize = 5;
 
-/// Keeps the last queries of the prompt, the window, and those tokens before it that receive the most attention from
-/// the window. What a token receives is smoothed over its neighbours first. Generated tokens are kept too.
+/// The authors' ratio of the mean budget to that of the last layer, of what the window leaves.
+const DEFAULT_BETA: usize = 20;
+
+/// Keeps the latest queries, the window, and those tokens before it that receive the most attention from the window.
+/// What a token receives is smoothed over its neighbours first.
 ///
 /// The parties learn how many tokens are kept. With [`TopK::ShuffleReveal`] they also learn what that method's
 /// documentation says.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SnapKv {
-    /// Share of the prompt that is kept.
-    pub budget: f64,
+    /// How much is kept, of the prompt or of all, and when the rest goes.
+    pub schedule: Schedule,
     /// Queries that vote: at most this many, and at most half of what is kept.
     pub window: usize,
     /// Tokens that are smoothed over, an odd number.
     pub kernel: usize,
     /// How the tokens with the most votes are found.
     pub top_k: TopK,
+    /// `pyramid`: how many times less than the mean the last layer keeps, of what the window leaves. `None` gives all
+    /// layers the same.
+    pub beta: Option<usize>,
 }
 
+const SNAPKV_KEYS: &[&str] = &["budget", "block", "prefill", "window", "kernel", "topk"];
+const PYRAMID_KEYS: &[&str] = &["budget", "block", "prefill", "window", "kernel", "topk", "beta"];
+
 impl PolicyFamily for SnapKv {
-    const POLICIES: &'static [NamedPolicy<Self>] = &[NamedPolicy {
-        name: "snapkv",
-        keys: &["budget", "window", "kernel", "topk"],
-        about: "SnapKV: the end of the prompt votes once, smoothed",
-        read: |options| {
-            let odd = |text: &str| text.parse().ok().filter(|n| n % 2 == 1 && *n < 1000);
-            Ok(SnapKv {
-                budget: options.fraction("budget", DEFAULT_BUDGET)?,
-                window: options.number("window", 1, DEFAULT_WINDOW)?,
-                kernel: options.read("kernel", "an odd number below 1000", odd)?.unwrap_or(DEFAULT_KERNEL),
-                top_k: options.top_k(TopK::Rank)?,
-            })
+    const POLICIES: &'static [NamedPolicy<Self>] = &[
+        NamedPolicy {
+            name: "snapkv",
+            keys: SNAPKV_KEYS,
+            about: "SnapKV: the latest queries vote, smoothed",
+            read: |options| read(options, SNAPKV_WINDOW, None),
         },
-    }];
+        NamedPolicy {
+            name: "pyramid",
+            keys: PYRAMID_KEYS,
+            about: "PyramidKV: as snapkv, with less for every further layer",
+            read: |options| {
+                let beta = options.number("beta", 1, DEFAULT_BETA)?;
+                read(options, PYRAMID_WINDOW, Some(beta))
+            },
+        },
+    ];
 
     fn settings(&self) -> Vec<Setting> {
-        vec![
-            Setting::new("budget", self.budget),
+        let mut settings = self.schedule.settings(Later::Tokens, true);
+        settings.extend([
             Setting::new("window", self.window),
             Setting::new("kernel", self.kernel),
             Setting::new("topk", self.top_k),
-        ]
+        ]);
+        settings.extend(self.beta.map(|beta| Setting::new("beta", beta)));
+        settings
     }
 
     fn random_traffic(&self) -> bool {
@@ -57,8 +87,12 @@ impl PolicyFamily for SnapKv {
     }
 
     fn can_cut(&self) -> bool {
-        // It votes and evicts at the end of the prompt alone.
-        true
+        // With a share it votes and evicts at the end of the prompt alone.
+        self.schedule.budget.tokens().is_none()
+    }
+
+    fn prefill(&self) -> Option<usize> {
+        self.schedule.prefill
     }
 
     fn build<E: Engine>(&self, layers: usize, _shape: HeadShape) -> Box<dyn Policy<E>> {
@@ -66,44 +100,71 @@ impl PolicyFamily for SnapKv {
     }
 }
 
+fn read(options: &mut PolicyOptions, window: usize, beta: Option<usize>) -> Result<SnapKv, PolicyError> {
+    let odd = |text: &str| text.parse().ok().filter(|n| n % 2 == 1 && *n < 1000);
+    Ok(SnapKv {
+        schedule: Schedule::read(options, Later::Tokens, true)?,
+        window: options.number("window", 1, window)?,
+        kernel: options.read("kernel", "an odd number below 1000", odd)?.unwrap_or(DEFAULT_KERNEL),
+        top_k: options.top_k(TopK::Rank)?,
+        beta,
+    })
+}
+
 /// The policy of one generation.
 struct Voting<E: Engine> {
     settings: SnapKv,
-    /// By layer what the window gave so far, (kv_heads, tokens).
-    votes: Vec<Option<E::Tensor>>,
+    /// By layer what the window of the next cut gave so far.
+    votes: Vec<Option<Votes<E::Tensor>>>,
 }
 
-/// What becomes of a prompt, a function of its public length.
-struct Plan {
-    /// Tokens kept.
-    keep: usize,
-    /// Those of them that vote, the last ones.
+/// What tokens received.
+struct Votes<T> {
+    /// (kv_heads, tokens).
+    received: T,
+    /// Queries that it comes from.
+    voters: usize,
+}
+
+/// The next cut of a layer, a function of public lengths.
+struct Ballot {
+    cut: Cut,
+    /// Queries that vote, the last ones before the cut. Their tokens stay.
     window: usize,
 }
 
 impl SnapKv {
-    fn plan(&self, tokens: usize) -> Plan {
-        let keep = budget(self.budget, tokens);
-        Plan { keep, window: self.window.min(keep.div_ceil(2)) }
+    fn next(&self, layer: usize, layers: usize, piece: Piece) -> Option<Ballot> {
+        let mean = self.schedule.budget_of(piece.prompt);
+        let budget = match self.beta {
+            None => mean,
+            Some(beta) => {
+                let window = self.window.min(mean.div_ceil(2));
+                let most = if self.schedule.budget.tokens().is_some() { usize::MAX } else { piece.prompt };
+                pyramid(mean, window, beta, layer, layers, most)
+            }
+        };
+        let cut = self.schedule.next(budget, piece)?;
+        Some(Ballot { cut, window: self.window.min(cut.keep.div_ceil(2)) })
     }
 
-    /// Evicts all but `plan.keep` tokens of a prompt, of which each `received` as much from the window.
+    /// Evicts all but `ballot.cut.keep` tokens, by `votes`.
     fn evict<E: Engine>(
         &self,
         engine: &mut E,
-        received: &E::Tensor,
-        plan: &Plan,
+        votes: &Votes<E::Tensor>,
+        ballot: &Ballot,
         store: &mut Store<E>,
     ) -> Result<(), Error> {
         let (tokens, shape) = (store.len(), store.heads());
-        let Plan { keep, window } = *plan;
+        let Ballot { cut: Cut { keep, .. }, window } = *ballot;
         let old = tokens - window;
-        let votes = smooth(engine, &received.slice(1, 0..old), self.kernel)?;
+        let smoothed = smooth(engine, &votes.received.slice(1, 0..old), self.kernel)?;
         let extra = usize::BITS - self.kernel.leading_zeros();
-        let Received { magnitude, ceiling } = Received::new(engine, window, false, shape)?;
+        let Received { magnitude, ceiling } = Received::new(engine, votes.voters, false, shape)?;
         let size = Received { magnitude: magnitude + extra, ceiling: ceiling.times(self.kernel) };
         if keep > window {
-            let chosen = eviction::choose(engine, &votes, keep - window, self.top_k, size)?;
+            let chosen = eviction::choose(engine, &smoothed, keep - window, self.top_k, size)?;
             return eviction::keep(engine, store, &chosen, old, false);
         }
         let pairs = store.pairs_by_head(old..tokens);
@@ -113,14 +174,32 @@ impl SnapKv {
     }
 }
 
+/// The budget of layer `layer` of `layers`, at most `most`, where the mean of all layers is `mean`, more than
+/// `window`. What is above the window decreases evenly: from twice the mean, less what the last layer has, to the
+/// mean divided by `beta`.
+fn pyramid(mean: usize, window: usize, beta: usize, layer: usize, layers: usize, most: usize) -> usize {
+    let rest = mean.saturating_sub(window);
+    // A layer that evicts while text is generated needs two places: for the newest token, and for one to look at.
+    let least = (rest / beta).max(2usize.saturating_sub(window));
+    let first = (2 * rest).saturating_sub(least).min(most.saturating_sub(window)).max(rest);
+    let last = 2 * rest - first;
+    // Rounded so that the layers together have no more than their mean.
+    let less = (layer * (first - last)).div_ceil(layers.max(2) - 1);
+    if layers == 1 { mean } else { window + first - less }
+}
+
 impl<E: Engine> Policy<E> for Voting<E> {
-    fn query_window(&self, _layer: usize, piece: Piece) -> usize {
-        let Plan { keep, window } = self.settings.plan(piece.prompt);
-        if keep < piece.prompt { piece.among_last(window) } else { 0 }
+    fn query_window(&self, layer: usize, piece: Piece) -> usize {
+        let ballot = self.settings.next(layer, self.votes.len(), piece);
+        ballot.map_or(0, |Ballot { cut, window }| piece.among_last_before(cut.at, window))
     }
 
-    fn layer_class(&self, _layer: usize) -> usize {
-        0
+    fn prefill_chunk(&self) -> Option<usize> {
+        self.settings.schedule.prefill
+    }
+
+    fn layer_class(&self, layer: usize) -> usize {
+        if self.settings.beta.is_some() { layer } else { 0 }
     }
 
     fn attend(
@@ -131,19 +210,22 @@ impl<E: Engine> Policy<E> for Voting<E> {
         store: &mut Store<E>,
     ) -> Result<E::Tensor, Error> {
         let piece = store.piece();
-        let plan = self.settings.plan(piece.prompt);
+        let ballot = self.settings.next(layer, self.votes.len(), piece);
         let Attended { output, probabilities } = attention::causal(engine, q, store)?;
-        let voters = piece.among_last(plan.window);
-        if voters == 0 || plan.keep == piece.prompt {
+        let Some(ballot) = ballot else { return Ok(output) };
+        let voters = piece.among_last_before(ballot.cut.at, ballot.window);
+        if voters == 0 {
             return Ok(output);
         }
         engine.scope("eviction", |engine| {
             let received = attention::received(engine, &probabilities, voters, false, store.heads())?;
-            let received = attention::accumulate(engine, self.votes[layer].take(), received)?;
-            if piece.ends_prompt() {
-                return self.settings.evict(engine, &received, &plan, store);
+            let (before, known) = self.votes[layer].take().map_or((None, 0), |v| (Some(v.received), v.voters));
+            let received = attention::accumulate(engine, before, received)?;
+            let votes = Votes { received, voters: known + voters };
+            if piece.end == ballot.cut.at {
+                return self.settings.evict(engine, &votes, &ballot, store);
             }
-            self.votes[layer] = Some(received);
+            self.votes[layer] = Some(votes);
             Ok(())
         })?;
         Ok(output)
@@ -169,16 +251,40 @@ mod tests {
     use engine::Float;
     use ndarray::ArrayD;
 
-    use super::smooth;
+    use super::{pyramid, smooth};
     use crate::policies::shown;
 
     #[test]
     fn options_and_settings() {
-        assert_eq!(shown("snapkv"), "budget=0.25 window=32 kernel=5 topk=rank");
-        let text = "snapkv:budget=0.5,kernel=7,topk=shuffle-reveal,window=8";
-        assert_eq!(shown(text), "budget=0.5 window=8 kernel=7 topk=shuffle-reveal");
+        assert_eq!(shown("snapkv"), "budget=0.25 prefill=off window=32 kernel=5 topk=rank");
+        assert_eq!(shown("pyramid"), "budget=0.25 prefill=off window=8 kernel=5 topk=rank beta=20");
+        let text = "snapkv:budget=0.5,kernel=7,topk=shuffle-reveal,window=8,prefill=64";
+        assert_eq!(shown(text), "budget=0.5 prefill=64 window=8 kernel=7 topk=shuffle-reveal");
+        let text = "snapkv:budget=96,block=8";
+        assert_eq!(shown(text), "budget=96 block=8 prefill=off window=32 kernel=5 topk=rank");
+        let idle = "block has no effect with a budget that is a share of the prompt";
+        assert_eq!(shown("pyramid:block=8"), format!("cache policy `pyramid`: {idle}"));
         assert_eq!(shown("snapkv:kernel=4"), "cache policy `snapkv`: kernel=4: expected an odd number below 1000");
         assert_eq!(shown("snapkv:window=0"), "cache policy `snapkv`: window=0: expected a number from 1");
+    }
+
+    #[test]
+    fn the_layers_of_a_pyramid_have_their_mean() {
+        let of = |mean, window, beta, most| -> Vec<usize> {
+            (0..5).map(|layer| pyramid(mean, window, beta, layer, 5, most)).collect()
+        };
+        // By hand: 120 tokens above the window, 234 in the first layer, 6 in the last, 57 less in each.
+        assert_eq!(of(128, 8, 20, usize::MAX), [242, 185, 128, 71, 14]);
+        // A prompt of 200 tokens: 192 in the first layer, so 48 in the last.
+        assert_eq!(of(128, 8, 20, 200), [200, 164, 128, 92, 56]);
+        assert_eq!(of(128, 8, 1, usize::MAX), [128; 5]);
+        assert_eq!(pyramid(128, 8, 20, 0, 1, usize::MAX), 128);
+        for (mean, window, beta) in [(2, 1, 20), (3, 1, 20), (3, 2, 7), (51, 8, 20), (77, 31, 3)] {
+            let layers = of(mean, window, beta, usize::MAX);
+            assert!(layers.is_sorted_by(|a, b| a >= b) && layers.iter().all(|n| *n >= window.max(2)), "{layers:?}");
+            let sum: usize = layers.iter().sum();
+            assert!((5 * mean - 4..=5 * mean).contains(&sum), "{layers:?} of {mean}");
+        }
     }
 
     #[test]

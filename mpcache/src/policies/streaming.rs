@@ -1,10 +1,17 @@
 //! `streaming`: the first tokens and the latest, after StreamingLLM (Xiao et al., arXiv 2309.17453).
+//!
+//! **Blocks.** A store that is cut is rewritten, and in two phases all of its rows then need fresh masks. A full
+//! store therefore drops a block of its oldest tokens at once; the default block of a budget in tokens is a quarter
+//! of it. With a share the default is 1: such a cache grows, so three of four steps drop a token and one does not.
+//!
+//! **Public.** The whole pattern. **Revealed.** Nothing: no protocol runs.
 
 use engine::{Engine, Error, Tensor};
 
-use super::{DEFAULT_BUDGET, DEFAULT_SINKS};
+use super::DEFAULT_SINKS;
 use crate::attention::{self, Attended};
-use crate::{HeadShape, NamedPolicy, Policy, PolicyFamily, Setting, Store, budget};
+use crate::schedule::Later;
+use crate::{HeadShape, NamedPolicy, Policy, PolicyFamily, Schedule, Setting, Store};
 
 /// Keeps the first tokens and the latest, and evicts all others. Tokens keep the positions at which they were
 /// encoded.
@@ -12,31 +19,37 @@ use crate::{HeadShape, NamedPolicy, Policy, PolicyFamily, Setting, Store, budget
 /// The pattern is public: the policy needs no protocol and reveals nothing.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Streaming {
-    /// Share of all tokens seen that is kept.
-    pub budget: f64,
-    /// How many of them stand at the start of the text.
+    /// How much is kept, of all tokens seen, and when the rest goes.
+    pub schedule: Schedule,
+    /// How many of the tokens kept stand at the start of the text.
     pub sinks: usize,
 }
 
 impl PolicyFamily for Streaming {
     const POLICIES: &'static [NamedPolicy<Self>] = &[NamedPolicy {
         name: "streaming",
-        keys: &["budget", "sinks"],
+        keys: &["budget", "block", "prefill", "sinks"],
         about: "StreamingLLM: the first tokens and the latest",
         read: |options| {
             Ok(Streaming {
-                budget: options.fraction("budget", DEFAULT_BUDGET)?,
+                schedule: Schedule::read(options, Later::Always, true)?,
                 sinks: options.number("sinks", 0, DEFAULT_SINKS)?,
             })
         },
     }];
 
     fn settings(&self) -> Vec<Setting> {
-        vec![Setting::new("budget", self.budget), Setting::new("sinks", self.sinks)]
+        let mut settings = self.schedule.settings(Later::Always, true);
+        settings.push(Setting::new("sinks", self.sinks));
+        settings
     }
 
     fn random_traffic(&self) -> bool {
         false
+    }
+
+    fn prefill(&self) -> Option<usize> {
+        self.schedule.prefill
     }
 
     fn build<E: Engine>(&self, _layers: usize, _shape: HeadShape) -> Box<dyn Policy<E>> {
@@ -44,7 +57,31 @@ impl PolicyFamily for Streaming {
     }
 }
 
+impl Streaming {
+    /// Evicts what does not fit into the budget, but none of the last `least` tokens.
+    fn cut<E: Engine>(&self, store: &mut Store<E>, least: usize) {
+        let most = self.schedule.budget_of(store.seen());
+        if let Some(left) = self.schedule.left(most, store.len()) {
+            cut(store, left.max(least), self.sinks);
+        }
+    }
+
+    /// The same, where a chunk of the prompt ends or all of it.
+    fn cut_prompt<E: Engine>(&self, store: &mut Store<E>) {
+        let piece = store.piece();
+        if self.schedule.ends_chunk(piece) {
+            cut(store, self.schedule.budget_of(piece.prompt), self.sinks);
+        } else if piece.ends_prompt() {
+            self.cut(store, 1);
+        }
+    }
+}
+
 impl<E: Engine> Policy<E> for Streaming {
+    fn prefill_chunk(&self) -> Option<usize> {
+        self.schedule.prefill
+    }
+
     fn layer_class(&self, _layer: usize) -> usize {
         0
     }
@@ -56,18 +93,18 @@ impl<E: Engine> Policy<E> for Streaming {
         q: &E::Tensor,
         store: &mut Store<E>,
     ) -> Result<E::Tensor, Error> {
-        // The prompt sees itself whole and is cut afterwards; later tokens see what is kept.
-        let piece = store.piece();
-        let rows = if piece.in_prompt() { 1 } else { q.shape()[1] };
-        let keep = budget(self.budget, store.seen()).max(rows);
-        if !piece.in_prompt() {
-            cut(store, keep, self.sinks);
+        // The prompt, or each chunk of it, sees itself whole and is cut afterwards; later tokens see what is kept.
+        if !store.piece().in_prompt() {
+            self.cut(store, q.shape()[1]);
         }
         let Attended { output, .. } = attention::causal(engine, q, store)?;
-        if piece.ends_prompt() {
-            cut(store, keep, self.sinks);
-        }
+        self.cut_prompt(store);
         Ok(output)
+    }
+
+    fn appended(&mut self, _engine: &mut E, _layer: usize, store: &mut Store<E>) -> Result<(), Error> {
+        self.cut_prompt(store);
+        Ok(())
     }
 }
 
@@ -90,11 +127,17 @@ mod tests {
 
     #[test]
     fn options_and_settings() {
-        assert_eq!(shown("streaming"), "budget=0.25 sinks=4");
-        assert_eq!(shown("streaming:budget=0.5,sinks=0"), "budget=0.5 sinks=0");
+        assert_eq!(shown("streaming"), "budget=0.25 block=1 prefill=off sinks=4");
+        assert_eq!(shown("streaming:budget=0.5,sinks=0"), "budget=0.5 block=1 prefill=off sinks=0");
+        assert_eq!(shown("streaming:budget=128"), "budget=128 block=32 prefill=off sinks=4");
+        assert_eq!(shown("streaming:budget=100,block=8,prefill=64"), "budget=100 block=8 prefill=64 sinks=4");
+        let expected = "expected a share above 0, up to 1, or tokens from 2";
+        assert_eq!(shown("streaming:budget=0"), format!("cache policy `streaming`: budget=0: {expected}"));
+        let half = "cache policy `streaming`: block=51: expected at most half of the budget, 50";
+        assert_eq!(shown("streaming:budget=100,block=51"), half);
         assert_eq!(
-            shown("streaming:budget=0"),
-            "cache policy `streaming`: budget=0: expected a share above 0, up to 1"
+            shown("streaming:prefill=0"),
+            "cache policy `streaming`: prefill=0: expected a number of tokens, or off"
         );
         assert_eq!(shown("streaming:sinks=-1"), "cache policy `streaming`: sinks=-1: expected a number from 0");
     }

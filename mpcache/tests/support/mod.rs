@@ -1,9 +1,11 @@
 //! A made-up generation for policies.
 #![allow(dead_code, reason = "every test program uses a part")]
 
+use std::ops::Range;
+
 use engine::Engine;
 use mpcache::{HeadShape, KvCache, PolicySpec};
-use ndarray::{ArrayD, IxDyn};
+use ndarray::{ArrayD, Axis, IxDyn};
 use net::{Entry, Phase, Traffic};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -13,6 +15,12 @@ pub(crate) const HEADS: HeadShape = HeadShape { heads: 4, kv_heads: 2, head_dim:
 
 /// An even layer and an odd one, which may take over the even layer's choice.
 pub(crate) const LAYERS: usize = 2;
+
+/// Tokens that go through all layers together: some of those of a step.
+pub(crate) struct Pass {
+    pub(crate) step: usize,
+    pub(crate) tokens: Range<usize>,
+}
 
 /// A prompt of `prompt` tokens, then `steps` tokens one by one: queries, keys and values of every layer.
 pub(crate) struct Script {
@@ -49,22 +57,56 @@ impl Script {
         Script { steps: all }
     }
 
+    /// Tokens of the prompt.
+    pub(crate) fn prompt(&self) -> usize {
+        self.steps[0][0][1].shape()[0]
+    }
+
+    /// The passes over the prompt, in chunks of `chunk` tokens, and over every token after it.
+    pub(crate) fn passes(&self, chunk: Option<usize>) -> Vec<Pass> {
+        let (prompt, chunk) = (self.prompt(), chunk.unwrap_or(self.prompt()));
+        let reading = (0..prompt).step_by(chunk).map(|start| start..prompt.min(start + chunk));
+        let mut passes: Vec<Pass> = reading.map(|tokens| Pass { step: 0, tokens }).collect();
+        passes.extend((1..self.steps.len()).map(|step| Pass { step, tokens: 0..1 }));
+        passes
+    }
+
     /// Outputs of every layer at every decoding step, and what each head attended to, where it is known.
     pub(crate) fn play<E: Engine>(
         &self,
         engine: &mut E,
         spec: &PolicySpec,
+        tensor: impl FnMut(&ArrayD<f64>) -> E::Tensor,
+    ) -> (Vec<E::Tensor>, Vec<Vec<Vec<usize>>>) {
+        self.play_watched(engine, spec, tensor, |_, _, _| ())
+    }
+
+    /// [`play`](Script::play), which tells `held` a layer, a step and the number of tokens that the layer holds after
+    /// it.
+    pub(crate) fn play_watched<E: Engine>(
+        &self,
+        engine: &mut E,
+        spec: &PolicySpec,
         mut tensor: impl FnMut(&ArrayD<f64>) -> E::Tensor,
+        mut held: impl FnMut(usize, usize, usize),
     ) -> (Vec<E::Tensor>, Vec<Vec<Vec<usize>>>) {
         let mut cache = KvCache::<E>::new(LAYERS, HEADS, spec);
         let (mut outputs, mut attended) = (vec![], vec![]);
-        for (i, step) in self.steps.iter().enumerate() {
-            for (layer, [q, k, v]) in step.iter().enumerate() {
-                let tokens = k.shape()[0];
-                let window = cache.query_window(layer, tokens).max(1);
-                let q = q.slice_axis(ndarray::Axis(1), (tokens - window..tokens).into()).to_owned();
-                let (q, k, v) = (tensor(&q), tensor(k), tensor(v));
+        let prompt = self.prompt();
+        cache.expect_prompt(prompt);
+        for Pass { step: i, tokens } in self.passes(cache.prefill_chunk()) {
+            for (layer, [q, k, v]) in self.steps[i].iter().enumerate() {
+                let part = |x: &ArrayD<f64>| x.slice_axis(Axis(0), tokens.clone().into()).to_owned();
+                let (k, v) = (tensor(&part(k)), tensor(&part(v)));
+                let wanted = usize::from(i > 0 || tokens.end == prompt);
+                let window = cache.query_window(layer, tokens.len()).max(wanted);
+                if window == 0 {
+                    cache.append(engine, layer, &k, &v).expect("appended");
+                    continue;
+                }
+                let q = tensor(&q.slice_axis(Axis(1), (tokens.end - window..tokens.end).into()).to_owned());
                 let out = cache.attend(engine, layer, &q, &k, &v).expect("attention");
+                held(layer, i, cache.held(layer));
                 if i > 0 {
                     outputs.push(out);
                     attended.extend(cache.attended(layer).map(|rows| {

@@ -1,0 +1,130 @@
+//! When a store lets tokens go, and how many: functions of public lengths.
+//!
+//! Tokens are evicted in blocks. Whatever evicts rewrites the rows that are left, for which a session in two phases
+//! needs fresh masks, and a hidden choice costs many exchanges on top. A store that is full therefore lets a whole
+//! block go at once, and is left alone until it is full again.
+
+use crate::{Budget, Piece, PolicyError, PolicyOptions, Setting};
+
+/// The share of tokens that a policy keeps unless told otherwise.
+const DEFAULT_BUDGET: Budget = Budget::Share(0.25);
+
+/// The default block is this part of a budget in tokens.
+const BLOCKS: usize = 4;
+
+/// When a store lets tokens go, and how many.
+///
+/// With a budget in tokens a store holds no more than these, once the prompt is read: a full store lets a block go
+/// before the next token comes. While a prompt is read, its tokens come on top.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Schedule {
+    /// Tokens kept.
+    pub budget: Budget,
+    /// How many tokens go at once while text is generated, at most half of the budget.
+    pub block: usize,
+    /// Tokens of the prompt after each of which it is cut to the budget; `None` cuts it at its end.
+    pub prefill: Option<usize>,
+}
+
+/// A point of the text at which tokens are evicted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Cut {
+    /// Tokens seen by then.
+    pub(crate) at: usize,
+    /// Tokens that are left.
+    pub(crate) keep: usize,
+}
+
+/// Which tokens a policy evicts after the prompt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Later {
+    /// Under a share as under a number of tokens.
+    Always,
+    /// Under a number of tokens alone: a share is a share of the prompt.
+    Tokens,
+}
+
+impl Schedule {
+    /// Reads `budget` and `block`, and `prefill` if the policy has that option.
+    pub(crate) fn read(options: &mut PolicyOptions, later: Later, prefill: bool) -> Result<Self, PolicyError> {
+        let budget = options.value("budget", DEFAULT_BUDGET)?;
+        if later == Later::Tokens && budget.tokens().is_none() && options.given("block") {
+            return Err(options.no_effect("block", "a budget that is a share of the prompt"));
+        }
+        let default = budget.tokens().map_or(1, |tokens| (tokens / BLOCKS).max(1));
+        let block = options.number("block", 1, default)?;
+        if let Some(most) = budget.tokens().map(|tokens| tokens / 2).filter(|most| block > *most) {
+            return Err(options.refused("block", &block.to_string(), &format!("at most half of the budget, {most}")));
+        }
+        let chunk = |text: &str| match text {
+            "off" => Some(None),
+            number => number.parse().ok().filter(|n| (1..1 << 20).contains(n)).map(Some),
+        };
+        let prefill =
+            if prefill { options.read("prefill", "a number of tokens, or off", chunk)?.flatten() } else { None };
+        Ok(Schedule { budget, block, prefill })
+    }
+
+    /// The settings that [`read`](Schedule::read) reads.
+    pub(crate) fn settings(&self, later: Later, prefill: bool) -> Vec<Setting> {
+        let mut settings = vec![Setting::new("budget", self.budget)];
+        if later == Later::Always || self.budget.tokens().is_some() {
+            settings.push(Setting::new("block", self.block));
+        }
+        if prefill {
+            settings.push(Setting::new("prefill", self.prefill.map_or_else(|| "off".into(), |n| n.to_string())));
+        }
+        settings
+    }
+
+    /// What is left of `held` tokens where `most` may stay: a block less than that, and one more because a token that
+    /// came in or will come takes a place of its own. `None` where nothing goes.
+    pub(crate) fn left(&self, most: usize, held: usize) -> Option<usize> {
+        (held > most).then(|| most + 1 - self.block.min(most.div_ceil(2)))
+    }
+
+    /// Whether `piece` ends a chunk of the prompt, but not the prompt.
+    pub(crate) fn ends_chunk(&self, piece: Piece) -> bool {
+        let ends = |chunk| piece.end / chunk > (piece.end - piece.new) / chunk;
+        piece.in_prompt() && !piece.ends_prompt() && self.prefill.is_some_and(ends)
+    }
+
+    /// The most tokens that stay where `budget` of them are the budget: all of a share, which grows with the text,
+    /// and all but one of a number of tokens, so that there is room for the next.
+    pub(crate) fn stay(&self, budget: usize) -> usize {
+        match self.budget {
+            Budget::Share(_) => budget,
+            Budget::Tokens(_) => budget.max(2) - 1,
+        }
+    }
+
+    /// The budget of a text of `tokens` tokens: its share of them, or the number of tokens however short the text is.
+    pub(crate) fn budget_of(&self, tokens: usize) -> usize {
+        self.budget.tokens().unwrap_or_else(|| self.budget.of(tokens))
+    }
+
+    /// The next cut of a layer whose store is as after `piece`, if it will be cut. `budget` is the layer's budget,
+    /// [`budget_of`](Schedule::budget_of) or a part of it. Generated tokens are evicted under a budget in tokens
+    /// alone ([`Later::Tokens`]).
+    pub(crate) fn next(&self, budget: usize, piece: Piece) -> Option<Cut> {
+        let Piece { end, prompt, held, .. } = piece;
+        let most = self.stay(budget);
+        if piece.in_prompt() {
+            let chunk = self.prefill.unwrap_or(prompt);
+            let mut at = if self.ends_chunk(piece) { end } else { end.next_multiple_of(chunk) };
+            while at < prompt {
+                if held + at - end > most {
+                    return Some(Cut { at, keep: most });
+                }
+                at = (at / chunk + 1) * chunk;
+            }
+            if let Some(keep) = self.left(most, held + prompt - end) {
+                return Some(Cut { at: prompt, keep });
+            }
+        }
+        self.budget.tokens()?;
+        let at = end + (most + 1).saturating_sub(held);
+        let keep = self.left(most, held.max(most + 1))?;
+        Some(Cut { at, keep })
+    }
+}
