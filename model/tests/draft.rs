@@ -15,8 +15,8 @@ use model::party::{
     plan_kept,
 };
 use model::{
-    Drafts, Error, GenerateOptions, Generation, Guess, Input, Lengths, Lookup, Model, ModelFiles, Next, NoHooks,
-    Padding, Reveal, Sampler, SmallModel, Step, generate,
+    Drafts, Error, GenerateOptions, Generation, Guess, Hooks, Input, Lengths, Lookup, Model, ModelFiles, Next,
+    NoHooks, Padding, Reveal, Sampler, SmallModel, Step, generate, generate_with,
 };
 use net::{Channel, Entry, Link, NetError, Phase, Role, memory_pair};
 use proptest::prelude::*;
@@ -225,6 +225,34 @@ fn a_word_that_the_model_does_not_have_is_refused() {
     let input = Input { ids: Some(&PROMPT), count: PROMPT.len() };
     let refused = generate(&mut Float::default(), &model, input, &options, next, &mut NoHooks).unwrap_err();
     assert!(matches!(refused, Error::Engine(engine::Error::Token { id: 11, vocabulary: 11 })), "{refused}");
+}
+
+/// Hooks may be anybody's, and so may caches.
+#[test]
+fn counts_and_caches_that_do_not_fit_are_refused() {
+    struct Keeping(usize);
+    impl Hooks<Float> for Keeping {
+        fn agree_to_keep(&mut self, _: &mut Float, _: usize, _: Option<usize>) -> Result<usize, engine::Error> {
+            Ok(self.0)
+        }
+    }
+    let files = files(GPT2, None);
+    let model = Model::load(&mut FloatLoader, &files.spec, Some(&files.checkpoint)).unwrap();
+    let draft = Some(Drafts::new(2, 1.0).unwrap());
+    let options = GenerateOptions { tokens: 9, draft, ..Default::default() };
+    let run = |policy: &str, mut hooks: Keeping| {
+        let mut sampler = Sampler::greedy();
+        let next = Next::Drafted { sampler: &mut sampler, guess: &mut Lookup };
+        let input = Input { ids: Some(&PROMPT), count: PROMPT.len() };
+        let mut cache = model.cache(&policy.parse().unwrap());
+        generate_with(&mut Float::default(), &model, &mut cache, input, &options, next, &mut hooks)
+    };
+    for got in [0, 4, usize::MAX] {
+        let refused = run("full", Keeping(got)).unwrap_err();
+        assert!(matches!(refused, Error::DraftKept { got: same, most: 3 } if same == got), "{refused}");
+    }
+    // The options say `full`, but the cache is another policy's.
+    assert!(matches!(run("h2o", Keeping(1)), Err(Error::DraftPolicy { .. })));
 }
 
 /// A session in memory.
