@@ -98,6 +98,14 @@ pub enum Error {
         /// The most.
         most: usize,
     },
+    /// The hooks of a generation keep another number of tokens than a pass gives.
+    #[error("a pass that gives 1 to {most} tokens cannot keep {got}")]
+    DraftKept {
+        /// How many were to be kept.
+        got: usize,
+        /// The most.
+        most: usize,
+    },
     /// A model that guesses in another vocabulary.
     #[error("the model of the draft has {got} words, and the server's has {expected}")]
     DraftVocabulary {

@@ -163,6 +163,7 @@ pub fn generate_with<E: Engine>(
 ) -> Result<Generation, Error> {
     let spec = model.spec();
     check(&spec, prompt, options, cache.tokens())?;
+    check_draft(options.draft, &options.policy, cache.can_cut())?;
     if let Some(padding) = options.padding {
         cache.pad(padding);
     }
@@ -212,6 +213,9 @@ pub fn generate_with<E: Engine>(
             0 => 1,
             _ => hooks.agree_to_keep(engine, 1 + drafted, picked.as_ref().map(Vec::len))?,
         };
+        if !(1..=1 + drafted).contains(&kept) {
+            return Err(Error::DraftKept { got: kept, most: 1 + drafted });
+        }
         cache.cut(1 + drafted - kept);
         if index > 0 {
             out.passes.push(kept);
@@ -288,9 +292,9 @@ pub(crate) fn check_padding(padded: bool, policy: &PolicySpec) -> Result<(), Err
     Ok(())
 }
 
-/// Refuses drafts under a policy that cannot take tokens back.
-pub(crate) fn check_draft(draft: Option<Drafts>, policy: &PolicySpec) -> Result<(), Error> {
-    if draft.is_some() && !policy.can_cut() {
+/// Refuses drafts under `policy` unless it `can_cut`.
+pub(crate) fn check_draft(draft: Option<Drafts>, policy: &PolicySpec, can_cut: bool) -> Result<(), Error> {
+    if draft.is_some() && !can_cut {
         return Err(Error::DraftPolicy { policy: policy.to_string() });
     }
     Ok(())
@@ -301,7 +305,6 @@ fn check(spec: &ModelSpec, prompt: Input, options: &GenerateOptions, before: usi
     let lengths = Lengths { prompt: prompt.count, tokens: options.tokens };
     check_lengths(lengths, Lengths::MAX, spec.max_positions().saturating_sub(before))?;
     check_padding(options.padding.is_some(), &options.policy)?;
-    check_draft(options.draft, &options.policy)?;
     let hidden = options.padding.and_then(|padding| padding.tokens);
     if let Some(tokens) = hidden.filter(|tokens| *tokens >= prompt.count) {
         return Err(Error::AllPadding { tokens, prompt: prompt.count });

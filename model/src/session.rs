@@ -188,7 +188,7 @@ impl Request {
 
     /// Refuses drafts under a policy that cannot take tokens back.
     pub fn check_draft(&self, terms: &Terms) -> Result<(), Error> {
-        check_draft(self.draft, &terms.policy)
+        check_draft(self.draft, &terms.policy, terms.policy.can_cut())
     }
 
     /// Positions of which the client learns something, at most.

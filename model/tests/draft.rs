@@ -15,8 +15,8 @@ use model::party::{
     plan_kept,
 };
 use model::{
-    Drafts, Error, GenerateOptions, Generation, Guess, Input, Lengths, Lookup, Model, ModelFiles, Next, NoHooks,
-    Padding, Reveal, Sampler, SmallModel, Step, generate,
+    Drafts, Error, GenerateOptions, Generation, Guess, Hooks, Input, Lengths, Lookup, Model, ModelFiles, Next,
+    NoHooks, Padding, Reveal, Sampler, SmallModel, Step, generate, generate_with,
 };
 use net::{Channel, Entry, Link, NetError, Phase, Role, memory_pair};
 use proptest::prelude::*;
@@ -227,6 +227,34 @@ fn a_word_that_the_model_does_not_have_is_refused() {
     assert!(matches!(refused, Error::Engine(engine::Error::Token { id: 11, vocabulary: 11 })), "{refused}");
 }
 
+/// Hooks may be anybody's, and so may caches.
+#[test]
+fn counts_and_caches_that_do_not_fit_are_refused() {
+    struct Keeping(usize);
+    impl Hooks<Float> for Keeping {
+        fn agree_to_keep(&mut self, _: &mut Float, _: usize, _: Option<usize>) -> Result<usize, engine::Error> {
+            Ok(self.0)
+        }
+    }
+    let files = files(GPT2, None);
+    let model = Model::load(&mut FloatLoader, &files.spec, Some(&files.checkpoint)).unwrap();
+    let draft = Some(Drafts::new(2, 1.0).unwrap());
+    let options = GenerateOptions { tokens: 9, draft, ..Default::default() };
+    let run = |policy: &str, mut hooks: Keeping| {
+        let mut sampler = Sampler::greedy();
+        let next = Next::Drafted { sampler: &mut sampler, guess: &mut Lookup };
+        let input = Input { ids: Some(&PROMPT), count: PROMPT.len() };
+        let mut cache = model.cache(&policy.parse().unwrap());
+        generate_with(&mut Float::default(), &model, &mut cache, input, &options, next, &mut hooks)
+    };
+    for got in [0, 4, usize::MAX] {
+        let refused = run("full", Keeping(got)).unwrap_err();
+        assert!(matches!(refused, Error::DraftKept { got: same, most: 3 } if same == got), "{refused}");
+    }
+    // The options say `full`, but the cache is another policy's.
+    assert!(matches!(run("h2o", Keeping(1)), Err(Error::DraftPolicy { .. })));
+}
+
 /// A session in memory.
 struct Session<'a> {
     hosted: &'a ModelServer,
@@ -392,9 +420,10 @@ fn two_parties_write_the_same_text_and_each_pass_costs_what_was_planned() {
     let configs = [(GPT2, "full"), (LLAMA, "full"), (LLAMA, "snapkv:budget=0.6,window=2")];
     for ((config, policy), preprocess) in configs.into_iter().flat_map(|of| [(of, false), (of, true)]) {
         let hosted = ModelServer::load(files(config, None)).unwrap();
-        for (seed, reveal, stop) in
-            [(None, Reveal::Logits, false), (Some(5), Reveal::Logits, true), (None, Reveal::Token, false)]
-        {
+        let kinds = [(Some(5), Reveal::Logits, true), (None, Reveal::Logits, false), (None, Reveal::Token, false)];
+        // What picks and what is revealed does not depend on the model.
+        let some = if config == GPT2 { kinds.len() } else { 1 };
+        for (seed, reveal, stop) in kinds.into_iter().take(some) {
             let mut session = Session { seed, stop, ..Session::of(&hosted, preprocess) };
             session.terms.policy = policy.parse().unwrap();
             session.terms.reveal = reveal;

@@ -8,15 +8,16 @@ use crate::{HeadShape, Padding, Policy, PolicySpec, Store};
 pub struct KvCache<E: Engine> {
     stores: Vec<Store<E>>,
     policy: Box<dyn Policy<E>>,
+    can_cut: bool,
 }
 
 impl<E: Engine> KvCache<E> {
     /// An empty cache for `layers` layers of equal `shape`, read by the policy that `spec` names.
     pub fn new(layers: usize, shape: HeadShape, spec: &PolicySpec) -> Self {
-        Self::with_policy(layers, shape, spec.build(layers, shape))
+        KvCache { can_cut: spec.can_cut(), ..Self::with_policy(layers, shape, spec.build(layers, shape)) }
     }
 
-    /// An empty cache read by any policy, also one from outside this crate.
+    /// An empty cache read by any policy, also one from outside this crate. Nothing is cut from it.
     pub fn with_policy(layers: usize, shape: HeadShape, policy: Box<dyn Policy<E>>) -> Self {
         let store = |layer| {
             let mut store = Store::new(layer, shape);
@@ -25,7 +26,7 @@ impl<E: Engine> KvCache<E> {
             }
             store
         };
-        KvCache { stores: (0..layers).map(store).collect(), policy }
+        KvCache { stores: (0..layers).map(store).collect(), policy, can_cut: false }
     }
 
     /// Says that the first tokens of the prompt are padding. Called before the first token, and under the policy
@@ -79,15 +80,21 @@ impl<E: Engine> KvCache<E> {
         self.policy.appended(engine, layer, store)
     }
 
+    /// Whether tokens can be [cut](KvCache::cut) off: the policy can take tokens back ([`PolicySpec::can_cut`]).
+    pub fn can_cut(&self) -> bool {
+        self.can_cut
+    }
+
     /// Whether so many tokens have come after the prompt, so that they can be [cut](KvCache::cut) off.
     pub fn can_lose(&self, tokens: usize) -> bool {
         self.stores.first().is_some_and(|store| store.can_lose(tokens))
     }
 
-    /// Takes back the last `dropped` tokens, as if they had never come. All of them came after the prompt, and the
-    /// policy can take tokens back ([`PolicySpec::can_cut`]).
+    /// Takes back the last `dropped` tokens, as if they had never come. All of them came after the prompt
+    /// ([`KvCache::can_lose`]), and the policy can take tokens back ([`KvCache::can_cut`]).
     pub fn cut(&mut self, dropped: usize) {
         if dropped > 0 {
+            assert!(self.can_cut, "the policy of this cache cannot take tokens back");
             self.stores.iter_mut().for_each(|store| store.cut(dropped));
         }
     }
