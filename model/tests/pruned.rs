@@ -75,6 +75,8 @@ fn short_texts_close_clusters_while_they_grow() {
     let files = bundled("shakespeare-gpt2").expect("bundled");
     let ids = prompt(&files, &play(), 27);
     agree(files, &ids, 6, &["mpcache", "mpcache-2pc:budget=0.3,static=0.6"]);
+    let files = bundled("shakespeare-gpt2").expect("bundled");
+    agree(files, &ids, 6, &["snapkv:budget=20,block=4,window=4,prefill=8", "knorm:budget=20,block=4,recent=4"]);
     let files = bundled("shakespeare-llama").expect("bundled");
     let ids = prompt(&files, &play(), 22);
     agree(files, &ids, 6, &["mpcache:select=per-kv,gather=scores,clusters=4/2", "quest:clusters=4"]);
@@ -95,6 +97,10 @@ const ALL: &[&str] = &[
     "h2o:topk=shuffle-reveal",
     "tova:topk=shuffle-reveal",
     "snapkv:topk=shuffle-reveal",
+    "streaming:budget=96,prefill=64",
+    "h2o:budget=96,topk=shuffle-reveal",
+    "snapkv:budget=96,block=4,prefill=64,topk=shuffle-reveal",
+    "pyramid:budget=96,block=4,topk=shuffle-reveal",
     "infllm",
     "longcache:topk=shuffle-reveal",
     "quest",

@@ -128,3 +128,40 @@ impl Schedule {
         Some(Cut { at, keep })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A text goes through a schedule in pieces of any size that end where the schedule wants it. Each piece must
+    /// foresee the cut that comes, or none: what votes on a cut is decided long before it.
+    #[test]
+    fn every_piece_foresees_the_cut_that_comes() {
+        for budget in [Budget::Tokens(12), Budget::Tokens(2), Budget::Share(0.3), Budget::Share(1.0)] {
+            for (block, prefill) in [(1, None), (4, None), (1, Some(5)), (4, Some(8)), (6, Some(1))] {
+                let schedule = Schedule { budget, block: if budget.tokens().is_some() { block } else { 1 }, prefill };
+                for (prompt, step) in [(1, 1), (11, 3), (12, 12), (13, 4), (40, 40), (40, 7)] {
+                    let number = schedule.budget_of(prompt);
+                    let (mut end, mut held, mut foreseen) = (0, 0, None);
+                    while end < prompt + 30 {
+                        let chunk_ends = prefill.map_or(prompt, |chunk| ((end / chunk + 1) * chunk).min(prompt));
+                        let new = if end < prompt { step.min(chunk_ends - end) } else { 1 };
+                        (end, held) = (end + new, held + new);
+                        let piece = Piece { new, end, prompt, held };
+                        let cut = schedule.next(number, piece);
+                        assert_eq!(foreseen.unwrap_or(cut), cut, "{schedule:?} {piece:?}");
+                        foreseen = Some(cut);
+                        if let Some(Cut { keep, .. }) = cut.filter(|cut| cut.at == end) {
+                            assert!((1..held).contains(&keep), "{schedule:?} {piece:?}");
+                            (held, foreseen) = (keep, None);
+                        }
+                        assert!(cut.is_none_or(|cut| cut.at >= end), "{schedule:?} {piece:?}");
+                        if end >= prompt && budget.tokens().is_some() {
+                            assert!(held < number, "{schedule:?} {piece:?}: no room for the next token");
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
