@@ -104,7 +104,8 @@ fn check_shape<L: Lane + Into<u64>>(
     let beta_bits: Vec<u64> = (0..if bits { 2 * count } else { 0 }).map(|_| rng.next_u64()).collect();
     let [of_client, of_server] = [generation[0].bit_leaves(), generation[1].bit_leaves()];
     assert_eq!(of_client.len(), beta_bits.len());
-    let bit_corrections: Vec<u64> = (0..beta_bits.len()).map(|i| beta_bits[i] ^ of_client[i] ^ of_server[i]).collect();
+    let bit_corrections: Vec<u64> =
+        (0..beta_bits.len()).map(|i| beta_bits[i] ^ of_client[i] ^ of_server[i]).collect();
     let keys: Vec<Vec<u64>> =
         generation.into_iter().map(|g| g.finish(&corrections, &bit_corrections).unwrap()).collect();
     let mut expanders = [Expander::new(shape, Role::Client), Expander::new(shape, Role::Server)];
@@ -124,7 +125,8 @@ fn check_shape<L: Lane + Into<u64>>(
             own_words |= a;
         }
         seen |= 1u128 << (indices[tree] % 128);
-        for split in (0..=1 << depth).step_by(1 + (1 << depth) / 5).chain([1 << depth]).take(if bits { 9 } else { 0 }) {
+        for split in (0..=1 << depth).step_by(1 + (1 << depth) / 5).chain([1 << depth]).take(if bits { 9 } else { 0 })
+        {
             let mut sums = [[[0; 2]; 2]; 2];
             for (i, keys) in keys.iter().enumerate() {
                 let key = &keys[tree * shape.key_words()..(tree + 1) * shape.key_words()];

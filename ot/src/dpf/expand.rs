@@ -3,8 +3,8 @@
 use net::Role;
 use zeroize::ZeroizeOnDrop;
 
-use super::{block, second_pads};
 use super::shape::DpfShape;
+use super::{block, second_pads};
 use crate::Block;
 #[cfg(feature = "probe")]
 use crate::kernels::Simd;

@@ -5,8 +5,8 @@ use net::Role;
 use rayon::prelude::*;
 use zeroize::{ZeroizeOnDrop, Zeroizing};
 
-use super::{block, second_pads};
 use super::shape::{DpfShape, GROUP, level_bytes};
+use super::{block, second_pads};
 use crate::kernels::{Kernels, Permutation, Sums};
 use crate::keys::{ChosenKeys, SenderKeys};
 use crate::{Block, OtError};

@@ -94,7 +94,8 @@ pub fn max_counted<B: Abb>(b: &mut B, x: &B::Words, lengths: &Lengths) -> Result
 
         let low = b.apply(NonZero { width }, &fine)?;
         let digits = b.apply(B2a { width: VALUE_BITS }, &B::Bits::concat(1, &[&high, &low]))?;
-        let [high, low] = [0, 1].map(|digit| digits.slice(1, digit * (DIGIT - 1)..(digit + 1) * (DIGIT - 1)).sum_last());
+        let [high, low] =
+            [0, 1].map(|digit| digits.slice(1, digit * (DIGIT - 1)..(digit + 1) * (DIGIT - 1)).sum_last());
         let value = high.times(1 << DIGIT_BITS).plus(&low);
         // One more, and values begin with -2^9.
         let value = b.add_public(&value, 1u64.wrapping_sub(1 << (VALUE_BITS - 1)));

@@ -117,7 +117,8 @@ fn extensions_keep_the_value_and_cost_what_is_planned() {
     for widths in [vec![24, 30], vec![3], vec![63, 5, 44]] {
         let n = 50;
         let mut columns: Vec<_> = widths.iter().map(|&width| values(width)).collect();
-        let x: Vec<u64> = (0..n * widths.len()).map(|i| columns[i % widths.len()].next().unwrap_or(0) as u64).collect();
+        let x: Vec<u64> =
+            (0..n * widths.len()).map(|i| columns[i % widths.len()].next().unwrap_or(0) as u64).collect();
         let shape = [n, widths.len()];
         let twin = crate::Clear::new().apply(ExtendColumns { widths: &widths }, &shaped(&shape, x.clone()));
         let twin = twin.expect("in range");

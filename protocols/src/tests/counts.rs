@@ -47,7 +47,11 @@ fn counts_are_those_of_the_definition_and_cost_what_is_planned() {
         for (row, values) in rows().iter().enumerate() {
             for v in 0..VALUES {
                 let want = values.iter().filter(|x| **x >= v as u64).count() as u64;
-                assert_eq!(client[[row, v]].wrapping_add(server[[row, v]]) & mask(width), want, "row {row}, from {v}");
+                assert_eq!(
+                    client[[row, v]].wrapping_add(server[[row, v]]) & mask(width),
+                    want,
+                    "row {row}, from {v}"
+                );
                 assert_eq!(twin[[row, v]], want);
             }
         }
@@ -67,7 +71,8 @@ fn counts_are_those_of_the_definition_and_cost_what_is_planned() {
 #[test]
 fn words_other_than_zero_are_told_apart_in_every_ring() {
     for width in 8..=15 {
-        let x: Vec<u64> = (0..1 << 8).chain([1 << (width - 1), (1 << width) - 1, (1 << (width - 1)) - 1, 0]).collect();
+        let x: Vec<u64> =
+            (0..1 << 8).chain([1 << (width - 1), (1 << width) - 1, (1 << (width - 1)) - 1, 0]).collect();
         let x: Vec<u64> = x.into_iter().map(|x| x & mask(width)).collect();
         let shares = share(&x, 4);
         let [client, server] = pair()
@@ -78,7 +83,11 @@ fn words_other_than_zero_are_told_apart_in_every_ring() {
             .expect("protocol");
         let twin = Clear::new().apply(NonZero { width }, &shaped(&[x.len()], x.clone())).expect("any words");
         for (i, x) in x.iter().enumerate() {
-            assert_eq!((client[i] ^ server[i], twin[i]), (u8::from(*x != 0), u8::from(*x != 0)), "{x} of {width} bits");
+            assert_eq!(
+                (client[i] ^ server[i], twin[i]),
+                (u8::from(*x != 0), u8::from(*x != 0)),
+                "{x} of {width} bits"
+            );
         }
     }
 }

@@ -238,7 +238,8 @@ fn prepare_batch(s: &mut Session, shape: &FssShape, n: usize) -> Result<Vec<u64>
     for (correction, opened) in corrections.chunks_exact_mut(all).zip(opened.chunks_exact(used)) {
         correction[..used].copy_from_slice(opened);
     }
-    let last = if shape.cells { bit_leaves(s, &trees, &index, bits - CELL_BITS as usize..bits, bits)? } else { vec![] };
+    let last =
+        if shape.cells { bit_leaves(s, &trees, &index, bits - CELL_BITS as usize..bits, bits)? } else { vec![] };
     let keys = trees.finish(&corrections, &last)?;
     let masks = index_shares.iter().zip(&low).map(|(index, low)| (index << shape.low_bits).wrapping_add(*low));
     Ok(entries(masks, &keys, tree))

@@ -34,9 +34,9 @@ use ndarray::{Array2, Axis};
 use ot::dpf::Expander;
 use rayon::prelude::*;
 
+use super::TASK;
 use super::parabola::{Parabolas, Square};
 use super::table::{CELL_BITS, CurveSpec, FssShape, Payload};
-use super::TASK;
 use crate::Shape;
 use crate::operation::prelude::*;
 use crate::twin::mixed;
@@ -65,9 +65,8 @@ impl TailedTable {
         assert!(out_width <= 32 && low_bits <= 16, "parabolas in a ring of {out_width} bits, windows of {low_bits}");
         let (unit, scale) = ((1u64 << low_bits) as f64, (1u64 << out_frac) as f64);
         let at = |n: i64, z: f64| scale * f(base + step * (n as f64 * unit + z));
-        let parabolas = Parabolas::fit(index_bits, low_bits, at, |n| {
-            (NEAR << index_bits | n & mask(index_bits)) as i64
-        });
+        let parabolas =
+            Parabolas::fit(index_bits, low_bits, at, |n| (NEAR << index_bits | n & mask(index_bits)) as i64);
         let shape = FssShape { index_bits, low_bits, width: out_width, payload: Payload::Parabola, cells: true };
         TailedTable { shape, parabolas }
     }
