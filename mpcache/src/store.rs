@@ -154,8 +154,8 @@ impl<E: Engine> Store<E> {
         by_head(self.values(), self.shape)
     }
 
-    /// The scores of `queries` (kv_heads, rows, head_dim) against all keys, (kv_heads, rows, tokens), for a softmax. The
-    /// scores of padding lie below all others.
+    /// The scores of `queries` (kv_heads, rows, head_dim) against all keys, (kv_heads, rows, tokens), for a softmax.
+    /// The scores of padding lie below all others.
     pub(crate) fn scores(&mut self, engine: &mut E, queries: &E::Tensor) -> Result<E::Tensor, Error> {
         let scores = self.by_keys(engine, |e, keys| e.scores(queries, keys))?;
         match self.padding {

@@ -95,8 +95,8 @@ impl Expander {
         self.grow(key, Words::Xor(out));
     }
 
-    /// [`Self::expand`], and this party's shares of the bits of all leaves, by exclusive-or: their sum over the leaves
-    /// before `split`, and over those from it on. Panics if leaves have no bits.
+    /// [`Self::expand`], and this party's shares of the bits of all leaves, by exclusive-or: their sum over the
+    /// leaves before `split`, and over those from it on. Panics if leaves have no bits.
     pub fn expand_with_bits<L: Lane>(&mut self, key: &[u64], split: usize, out: &mut [L]) -> [[u64; 2]; 2] {
         assert!(self.shape.bits && split <= 1 << self.shape.depth, "bits of leaves");
         self.expand(key, out);

@@ -188,8 +188,8 @@ impl Generation {
         self.sums.iter().flat_map(|sums| sums.hashes.0).collect()
     }
 
-    /// The same for the bits of leaves: this party's shares, two words a tree, of what beta's bits have to be combined
-    /// with by exclusive-or. Empty if leaves have no bits.
+    /// The same for the bits of leaves: this party's shares, two words a tree, of what beta's bits have to be
+    /// combined with by exclusive-or. Empty if leaves have no bits.
     pub fn bit_leaves(&self) -> Vec<u64> {
         debug_assert!(self.is_grown(), "all levels are grown");
         if !self.shape.bits {
@@ -210,8 +210,8 @@ impl Generation {
         sums.into_iter().flat_map(|sum| sum.0).collect()
     }
 
-    /// The keys, [`DpfShape::key_words`] each, with the final corrections that both parties have opened: of the words,
-    /// and of the bits if leaves have some. Errors: another number of corrections.
+    /// The keys, [`DpfShape::key_words`] each, with the final corrections that both parties have opened: of the
+    /// words, and of the bits if leaves have some. Errors: another number of corrections.
     pub fn finish(mut self, corrections: &[u64], bits: &[u64]) -> Result<Vec<u64>, OtError> {
         const LAST: &str = "dpf/final correction";
         let DpfShape { words, .. } = self.shape;

@@ -21,16 +21,16 @@
 //! and t is the client's control bit at R. The parties' control bits differ only at R, so each party's number of set
 //! control bits, modulo 4, gives it an XOR share of t. The product is the caller's ([`Generation::leaves`]).
 //!
-//! **Bits.** A leaf may have a second block, of bits that are shared by exclusive-or ([`DpfShape::with_bits`]). Its pad
-//! is the hash of the leaf's node under another tweak, and its correction is the sum of both parties' pads and of the
-//! bits at R. There is no sign.
+//! **Bits.** A leaf may have a second block, of bits that are shared by exclusive-or ([`DpfShape::with_bits`]). Its
+//! pad is the hash of the leaf's node under another tweak, and its correction is the sum of both parties' pads and of
+//! the bits at R. There is no sign.
 //!
 //! **What each party sees.** It sees the corrections, and shares of them that follow from the correction and its own.
 //! A correction is a sum of H of the other party's nodes, which look random without that party's Delta: circular
 //! correlation robustness of `H(x) = pi(sigma(x)) ^ sigma(x)` (Guo et al., eprint 2019/074; bound in `hash.rs`), with
-//! pi = AES-128 under a public key that changes every [`GROUP`] keys. The hash of a node under a tweak is used once. Blocks of the
-//! OTs themselves leave a party only inside such sums, so their pads, under other keys of the cipher, stay as good as
-//! before.
+//! pi = AES-128 under a public key that changes every [`GROUP`] keys. The hash of a node under a tweak is used once.
+//! Blocks of the OTs themselves leave a party only inside such sums, so their pads, under other keys of the cipher,
+//! stay as good as before.
 //!
 //! **A key contains the party's Delta**: the nodes that it begins with add up to it. Who reads one key can compute
 //! all that the party's OT sender hides. Keep keys as the pools are kept.

@@ -6,8 +6,8 @@
 //! result = (inside ? y : 0) + (right ? x : 0)          one multiplexer
 //! ```
 //!
-//! Where keys are prepared, one opening gives y and both bits ([`EvaluateNear`]), another both selections, and a third
-//! extends what was selected to words of 64 bits.
+//! Where keys are prepared, one opening gives y and both bits ([`EvaluateNear`]), another both selections, and a
+//! third extends what was selected to words of 64 bits.
 //!
 //! The spline's input is x times a public ratio (7/8 or 5/4 for look-up), so that the windows reach just as far as
 //! the tails ask for and not to the next power of two.
@@ -104,8 +104,8 @@ const SILU: Forms = Forms {
     },
 };
 
-/// A function with tails, evaluated on a masked input. Its windows are 32 / (16 ratio) wide, so that 2^CELL_BITS cells
-/// of them reach beyond the range on both sides, and one cell reaches further than the tails ask for.
+/// A function with tails, evaluated on a masked input. Its windows are 32 / (16 ratio) wide, so that 2^CELL_BITS
+/// cells of them reach beyond the range on both sides, and one cell reaches further than the tails ask for.
 struct Tailed {
     /// The reduced input is x ratio / 2^RATIO_BITS.
     ratio: u64,

@@ -1,8 +1,9 @@
 //! The largest entry of every row, coarsely: exactly among groups, or by counts.
 //!
-//! *By a tournament* ([`max_ragged`]). Every entry is cut to a multiple of [`UNIT`]; on shares it may be cut to the next lower one. The maximum of these
-//! multiples is found exactly ([`RowMax`]). So the result lies less than 2 [`UNIT`] below the largest entry and never
-//! above it. A softmax tolerates this, because its exponential takes differences down to -[`EXP_MARGIN`].
+//! *By a tournament* ([`max_ragged`]). Every entry is cut to a multiple of [`UNIT`]; on shares it may be cut to the
+//! next lower one. The maximum of these multiples is found exactly ([`RowMax`]). So the result lies less than 2
+//! [`UNIT`] below the largest entry and never above it. A softmax tolerates this, because its exponential takes
+//! differences down to -[`EXP_MARGIN`].
 //!
 //! *By counts* ([`max_counted`]), for tables that have all differences. Every entry is cut to a whole number, or on
 //! shares to the next lower one, and counted. The largest of these numbers has two digits, each the number of places
@@ -19,8 +20,8 @@
 //! The result is one more, so that it lies less than 1 below the largest entry and at most 1 above. Both forms stay
 //! right for rows of equal entries, since counts have room for all of a row.
 //!
-//! **Range.** -2^9 + [`UNIT`] <= x < 2^9, and by counts -2^9 + 1 < x. **Revealed.** Nothing. *Cost.* One exact maximum
-//! of rows of words of 13 bits, or five exchanges.
+//! **Range.** -2^9 + [`UNIT`] <= x < 2^9, and by counts -2^9 + 1 < x. **Revealed.** Nothing. *Cost.* One exact
+//! maximum of rows of words of 13 bits, or five exchanges.
 
 use crate::abb::Abb;
 use crate::functions::exp::EXP_MARGIN;
@@ -65,8 +66,8 @@ const DIGIT: usize = 1 << DIGIT_BITS;
 /// Most entries of a row of which counts can be compared.
 pub const MOST_COUNTED: usize = (1 << threshold::MAX_WIDTH) - 1;
 
-/// (rows), modulo 2^([`FRAC`] + [`VALUE_BITS`]): numbers m with x - 1 <= m for all entries x of a row and m < x + 1 for
-/// the largest. Rows have up to [`MOST_COUNTED`] entries; otherwise they are as for [`max_ragged`].
+/// (rows), modulo 2^([`FRAC`] + [`VALUE_BITS`]): numbers m with x - 1 <= m for all entries x of a row and m < x + 1
+/// for the largest. Rows have up to [`MOST_COUNTED`] entries; otherwise they are as for [`max_ragged`].
 pub fn max_counted<B: Abb>(b: &mut B, x: &B::Words, lengths: &Lengths) -> Result<B::Words, Error> {
     let (rows, longest) = (lengths.rows(), lengths.counts().longest());
     assert!(x.len() == lengths.total() && longest <= MOST_COUNTED, "entries of the rows");
@@ -177,8 +178,8 @@ mod tests {
         }
     }
 
-    /// Counters must not wrap to 0: as many equal entries as a ring has numbers, and one less and more. And every place
-    /// of the largest entry at which a digit changes.
+    /// Counters must not wrap to 0: as many equal entries as a ring has numbers, and one less and more. And every
+    /// place of the largest entry at which a digit changes.
     #[test]
     fn maxima_by_counts_of_equal_entries_and_at_the_ends_of_digits() {
         for n in [1, 2, 127, 128, 255, 256, 257, 511, 512] {

@@ -5,14 +5,13 @@
 //! nothing. Terms with m - x above [`CUT`] are below a seventh of a unit in the last place and are set to zero.
 //!
 //! **Two forms of the terms.** Look-up and long rows compare m - x with the cut and mux; where keys are prepared, one
-//! table serves all differences ([`exp_to_zero`]). That table also takes a maximum by counts, which may be 1 above the
-//! largest entry, where flows cost more than the keys' leaves. The sum of a row is then at least 1 / e.
+//! table serves all differences ([`exp_to_zero`]). That table also takes a maximum by counts, which may be 1 above
+//! the largest entry, where flows cost more than the keys' leaves. The sum of a row is then at least 1 / e.
 //!
 //! **Range.** That of [`max`](super::max), about |x| < 2^9, with entries of a row less than [`WHOLE_RANGE`] apart in
-//! the second form, and up to [`MAX_SOFTMAX_COLUMNS`] columns -> [0, 1].
-//! **Error.** At most [`MAX_SOFTMAX_ERROR`] per entry plus [`MAX_TERM_ERROR`] times the number of visible entries; where
-//! keys are prepared [`MAX_MASKED_SOFTMAX_ERROR`] plus [`MAX_MASKED_TERM_ERROR`] times that number.
-//! **Revealed.** Nothing.
+//! the second form, and up to [`MAX_SOFTMAX_COLUMNS`] columns -> [0, 1]. **Error.** At most [`MAX_SOFTMAX_ERROR`] per
+//! entry plus [`MAX_TERM_ERROR`] times the number of visible entries; where keys are prepared
+//! [`MAX_MASKED_SOFTMAX_ERROR`] plus [`MAX_MASKED_TERM_ERROR`] times that number. **Revealed.** Nothing.
 //!
 //! **Long rows.** With n visible entries, of which the longest row has N:
 //!

@@ -3,8 +3,8 @@
 //! **Functionality.** XOR shares of b -> additive shares of b modulo 2^w.
 //!
 //! **Source.** b = b_s + b_c - 2 b_s b_c. The product of the two private bits is one correlated OT modulo 2^(w-1),
-//! half of what selecting a public 1 would take (CrypTFlow2, eprint 2020/1002, section 3.1). Prepared, it is the product
-//! of a [truncation](super::truncate)'s top bits: one exchange of a bit.
+//! half of what selecting a public 1 would take (CrypTFlow2, eprint 2020/1002, section 3.1). Prepared, it is the
+//! product of a [truncation](super::truncate)'s top bits: one exchange of a bit.
 //!
 //! **Range.** Any bit; 1 <= w <= 64. **Error.** None. **Revealed.** Nothing.
 

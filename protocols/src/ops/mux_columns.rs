@@ -11,8 +11,8 @@
 //!           b x = (d ^ B) (e + rho) is B e + B rho if d = 0, and x - (B e + B rho) if d = 1
 //! ```
 //!
-//! B (1, rho_s) is B_s (1, rho_s) + B_c (1 - 2 B_s) (1, rho_s): one random OT with the client's choice B_c. B rho_c takes
-//! one with the server's choice.
+//! B (1, rho_s) is B_s (1, rho_s) + B_c (1 - 2 B_s) (1, rho_s): one random OT with the client's choice B_c. B rho_c
+//! takes one with the server's choice.
 //!
 //! **Range.** Any. **Error.** None. **Revealed.** Nothing: every bit and word is opened under a mask that is uniform
 //! and masks nothing else.

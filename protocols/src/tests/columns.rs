@@ -1,5 +1,5 @@
-//! Selections by prepared bits and extensions, by both parties' messages: results against the definition, costs against
-//! the ledger, and what is opened against the uniform distribution.
+//! Selections by prepared bits and extensions, by both parties' messages: results against the definition, costs
+//! against the ledger, and what is opened against the uniform distribution.
 
 use net::{Ledger, Phase, Role};
 use rand::rngs::StdRng;

@@ -125,8 +125,8 @@ fn costs_are_the_ledger() {
     }
 }
 
-/// How far from uniform is what evaluations of `x` open, online and while they are prepared; without masks if they are
-/// `missing`.
+/// How far from uniform is what evaluations of `x` open, online and while they are prepared; without masks if they
+/// are `missing`.
 fn opened(x: u64, missing: bool) -> f64 {
     let (table, n) = (table(3, 4), 3000);
     let shape = table.shape();

@@ -1,8 +1,8 @@
-//! How many entries of a row are at least each value, by FSS keys. After preparation one masked word an entry is opened,
-//! and the rest is local.
+//! How many entries of a row are at least each value, by FSS keys. After preparation one masked word an entry is
+//! opened, and the rest is local.
 //!
-//! **Functionality.** Shares of rows of words modulo 2^[`VALUE_BITS`], of different public lengths -> for every row and
-//! every value v, shares modulo 2^width of the number of its entries that are at least v.
+//! **Functionality.** Shares of rows of words modulo 2^[`VALUE_BITS`], of different public lengths -> for every row
+//! and every value v, shares modulo 2^width of the number of its entries that are at least v.
 //!
 //! **Source.** A histogram of unit vectors: each entry's key hides the unit vector of its mask in counters, as in the
 //! [parent module](super).
@@ -15,8 +15,8 @@
 //!
 //! **Range.** Any words; rows of less than 2^width entries. **Error.** None.
 //!
-//! **What each party sees.** While preparing: as in the parent module. Online: y, which is used once and uniform modulo
-//! 2^[`VALUE_BITS`] since R is. **Revealed.** Nothing: the counts stay shared.
+//! **What each party sees.** While preparing: as in the parent module. Online: y, which is used once and uniform
+//! modulo 2^[`VALUE_BITS`] since R is. **Revealed.** Nothing: the counts stay shared.
 
 use ot::dpf::Expander;
 use rayon::prelude::*;

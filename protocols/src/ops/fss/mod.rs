@@ -399,8 +399,8 @@ fn grow_cost(n: usize, tree: DpfShape) -> Cost {
     })
 }
 
-/// Additive shares, modulo 2 to their bits, of the indices whose bits `index` are shared by the choices of the OTs. The
-/// OTs are spent.
+/// Additive shares, modulo 2 to their bits, of the indices whose bits `index` are shared by the choices of the OTs.
+/// The OTs are spent.
 fn index_shares(
     s: &mut Session,
     how: Index,

@@ -4,10 +4,10 @@
 //! **Functionality.** Shares of x modulo 2^(cell_bits + index_bits + low_bits) -> shares of f(x) modulo 2^width where
 //! x is near, and garbage elsewhere; XOR shares of two bits, which say whether x is near and whether it is beyond.
 //!
-//! **Source.** As in the [parent module](super). Windows are numbered on and on, and 2^index_bits of them are a *cell*.
-//! The table has the windows of one cell, which are near; lower cells and higher ones are the tails. A key hides the
-//! window of the mask as that of a table does, in the words of its leaves, and in their second block the unit vector
-//! of the mask's cell ([`ot::dpf`]):
+//! **Source.** As in the [parent module](super). Windows are numbered on and on, and 2^index_bits of them are a
+//! *cell*. The table has the windows of one cell, which are near; lower cells and higher ones are the tails. A key
+//! hides the window of the mask as that of a table does, in the words of its leaves, and in their second block the
+//! unit vector of the mask's cell ([`ot::dpf`]):
 //!
 //! ```text
 //! prepare:  share a random mask r = R 2^low_bits + rho_0 + rho_1, and a key whose leaf i holds the payload and the
