@@ -5,7 +5,7 @@ mod support;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use serde_json::Value;
+use serde_json::{Value, json as value};
 use support::{json, succeed, waggle};
 
 /// Bytes each way and flows by phase and path, of what was sent at all.
@@ -104,6 +104,11 @@ fn a_step_alone() {
                 let [alone, within] =
                     [&step, &session].map(|report| report["phases"]["decode"][key].as_u64().unwrap());
                 assert_eq!(alone, within, "{model} {phases}: {key}");
+            }
+            // What a pass costs is exact, and how many of its tokens are kept is assumed.
+            if let Some(draft) = step.get("draft") {
+                assert_eq!((&draft["passes"], &draft["tokens_per_pass"]), (&value!([4]), &value!(1.25)));
+                assert!(step["estimated"].as_array().unwrap().contains(&value!("tokens_per_pass")));
             }
             let offline = |report: &Value| report["phases"]["offline"]["bytes_client_to_server"].as_u64().unwrap();
             assert!(0 < offline(&step) && offline(&step) < offline(&session), "{model} {phases}");

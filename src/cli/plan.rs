@@ -96,11 +96,12 @@ pub(super) fn run(args: PlanArgs) -> Result<(), Error> {
     let mut report = report(&model, None, prompt, &outcome, &terms, chosen)?;
     report.predicted = true;
     report.kernels = None;
+    report.estimated = ["seconds", "cpu_seconds"].map(String::from).to_vec();
     if let Some(draft) = &mut report.draft {
         // How many guesses are right no plan knows.
         draft.tokens_per_pass = draft.rate;
+        report.estimated.push("tokens_per_pass".into());
     }
-    report.estimated = ["seconds", "cpu_seconds"].map(String::from).to_vec();
     if terms.policy.random_traffic() {
         // Quickselect sends what its coins say: the plan states the mean.
         report.estimated.extend(["bytes", "messages", "flows"].map(String::from));
