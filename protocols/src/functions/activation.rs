@@ -147,11 +147,11 @@ impl Tailed {
         let width = CELL_BITS + Self::INDEX_BITS + Self::LOW_BITS + dropped;
         // Reducing the input loses up to two units, on average one.
         let reduced = b.add_public(&x.times(self.ratio).drop_low(dropped, width), Self::ZERO + 1);
-        let (y, where_) = b.apply(EvaluateNear { table: self.table.clone() }, &reduced)?;
+        let (y, side) = b.apply(EvaluateNear { table: self.table.clone() }, &reduced)?;
         let [out, _] = Self::SELECTED;
         let y = b.apply(Truncation { width: Self::OUT_WIDTH, shift: Self::OUT_FRAC - FRAC, out }, &y)?;
         let both = B::Words::concat(1, &[&y.reshape(&[n, 1]), &x.reshape(&[n, 1])]);
-        let chosen = b.apply(MuxColumns { widths: &Self::SELECTED, words: 1 }, (&where_, &both))?;
+        let chosen = b.apply(MuxColumns { widths: &Self::SELECTED, words: 1 }, (&side, &both))?;
         let chosen = b.apply(ExtendColumns { widths: &Self::SELECTED }, &chosen)?;
         Ok(chosen.sum_last().reshape(&shape))
     }

@@ -66,8 +66,8 @@ const DIGIT: usize = 1 << DIGIT_BITS;
 /// Most entries of a row of which counts can be compared.
 pub const MOST_COUNTED: usize = (1 << threshold::MAX_WIDTH) - 1;
 
-/// (rows), modulo 2^([`FRAC`] + [`VALUE_BITS`]): numbers m with x - 1 <= m for all entries x of a row and m < x + 1
-/// for the largest. Rows have up to [`MOST_COUNTED`] entries; otherwise they are as for [`max_ragged`].
+/// (rows), modulo 2^([`FRAC`] + [`VALUE_BITS`]): for every row a number that lies less than 1 below its largest entry
+/// and at most 1 above. Rows have up to [`MOST_COUNTED`] entries; otherwise they are as for [`max_ragged`].
 pub fn max_counted<B: Abb>(b: &mut B, x: &B::Words, lengths: &Lengths) -> Result<B::Words, Error> {
     let (rows, longest) = (lengths.rows(), lengths.counts().longest());
     assert!(x.len() == lengths.total() && longest <= MOST_COUNTED, "entries of the rows");

@@ -197,9 +197,9 @@ impl Operation for EvaluateNear {
                 return Err(twin.out_of_range("evaluate", signed(v, input + 1).into(), 0, end - 1));
             }
             let rho = [mixed(v, i), mixed(!v, i)].map(|mixed| mixed & mask(low_bits));
-            let (value, where_) = self.table.value(v & mask(input), rho);
+            let (value, side) = self.table.value(v & mask(input), rho);
             words.push(value.map_or((1 << (width - 2)) - 1, |value| signed(value, width) as u64));
-            bits.iter_mut().zip(where_).for_each(|(bit, is)| *bit = u8::from(is));
+            bits.iter_mut().zip(side).for_each(|(bit, is)| *bit = u8::from(is));
         }
         Ok((shaped(&[words.len()], words), bits.into_dyn()))
     }
