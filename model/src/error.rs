@@ -74,7 +74,9 @@ pub enum Error {
         policy: String,
     },
     /// A draft under a policy that cannot take tokens back.
-    #[error("a draft needs a cache policy that can take tokens back (full or snapkv), which `{policy}` cannot")]
+    #[error(
+        "a draft needs a policy that can take tokens back: `full`, or `snapkv` or `pyramid` with a share, not `{policy}`"
+    )]
     DraftPolicy {
         /// The policy.
         policy: String,

@@ -101,11 +101,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Wire {
-    /// Writes to the socket; may block.
+    /// Writes to the socket; may block. Bytes count before they are written, so that whoever has heard the peer's
+    /// answer to them finds them counted.
     fn write(&self, bytes: &[u8]) -> io::Result<()> {
-        (&self.socket).write_all(bytes)?;
         self.sent.fetch_add(bytes.len() as u64, Ordering::Relaxed);
-        Ok(())
+        (&self.socket).write_all(bytes)
     }
 
     /// Encrypts `piece`, and whatever else TLS has to say, into `records`.
