@@ -135,12 +135,11 @@ fn check_shape<L: Lane + Into<u64>>(
                 let same = again.iter().zip(&shares[i]).all(|(a, b)| (*a).into() == (*b).into());
                 assert!(same, "the words are those without bits");
             }
-            for side in 0..2 {
+            for (side, (a, b)) in sums[0].iter().zip(&sums[1]).enumerate() {
                 let here = (indices[tree] >= split) == (side == 1);
-                for word in 0..2 {
-                    let want = if here { beta_bits[2 * tree + word] } else { 0 };
-                    assert_eq!(sums[0][side][word] ^ sums[1][side][word], want, "depth {depth}, split at {split}");
-                }
+                let want = |word: usize| if here { beta_bits[2 * tree + word] } else { 0 };
+                let sum = [a[0] ^ b[0], a[1] ^ b[1]];
+                assert_eq!(sum, [want(0), want(1)], "depth {depth}, split at {split}");
             }
         }
     }
