@@ -6,8 +6,8 @@
 //! result = (inside ? y : 0) + (right ? x : 0)          one multiplexer
 //! ```
 //!
-//! Where keys are prepared, one opening gives y and both bits ([`EvaluateNear`]), another both selections, and a
-//! third extends what was selected to words of 64 bits.
+//! Where keys are prepared and flows cost more than the work, one opening gives y and both bits ([`EvaluateNear`]),
+//! another both selections, and a third extends what was selected to words of 64 bits.
 //!
 //! The spline's input is x times a public ratio (7/8 or 5/4 for look-up), so that the windows reach just as far as
 //! the tails ask for and not to the next power of two.
@@ -55,7 +55,7 @@ struct Form {
     compared_frac: u32,
 }
 
-/// The forms for sessions that compare. Those with keys prepared have [`Tailed`].
+/// The forms that compare. Where keys are prepared there is [`Tailed`], too.
 struct Forms {
     lookup: Form,
     masked: Form,
@@ -103,6 +103,11 @@ const SILU: Forms = Forms {
         compared_frac: 3,
     },
 };
+
+/// Flows that a table with tails takes less than a comparison, and the leaves of keys to which its longer preparation
+/// is set equal: prompts over fast links do without it.
+const TAILS_SAVE: u32 = 4;
+const TAILS_LEAVES: u64 = 2;
 
 /// A function with tails, evaluated on a masked input. Its windows are 32 / (16 ratio) wide, so that 2^CELL_BITS
 /// cells of them reach beyond the range on both sides, and one cell reaches further than the tails ask for.
@@ -224,8 +229,10 @@ fn activation<B: Abb>(
 ) -> Result<B::Words, Error> {
     let form = match b.evaluation() {
         Evaluation::Lookup => forms.lookup,
-        Evaluation::Activations => forms.masked,
-        Evaluation::Masked => return tailed.apply(b, x),
+        Evaluation::Masked if b.flows_cost_more(TAILS_SAVE, x.len() as u64 * TAILS_LEAVES) => {
+            return tailed.apply(b, x);
+        }
+        Evaluation::Masked | Evaluation::Activations => forms.masked,
     };
     let activation = form.activation();
     let function = kept(name, b.evaluation(), &[], || activation.fit(f));

@@ -81,6 +81,9 @@ pub const MAX_SOFTMAX_COLUMNS: usize = 1 << 17;
 /// Flows of a maximum by counts.
 const COUNTED_FLOWS: u32 = 5;
 
+/// The leaves of keys that take as long as what a maximum by counts does for a row, whatever its length.
+const ROW_LEAVES: u64 = 20_000;
+
 /// Columns up to which the reciprocal of the sum has [`RECIPROCAL_FRAC`] fractional bits.
 const SHORT_ROW: usize = 1 << 12;
 
@@ -119,7 +122,8 @@ pub fn softmax<B: Abb>(b: &mut B, x: &B::Words, visible: &[usize]) -> Result<B::
         let whole = b.evaluation() == Evaluation::Masked && width == WHOLE_WIDTH && seen.len() <= MOST_WHOLE;
         // A tournament takes some 3 log2 n flows, and half of the time that the leaves take.
         let saved = (3 * longest.ilog2()).saturating_sub(COUNTED_FLOWS);
-        let counted = whole && b.flows_cost_more(saved, seen.len() as u64 * counts::LEAVES / 2);
+        let leaves = seen.len() as u64 * counts::LEAVES / 2 + lengths.rows() as u64 * ROW_LEAVES;
+        let counted = whole && b.flows_cost_more(saved, leaves);
 
         let x = x.reshape(&[rows * columns]).pick(&seen);
         let max = if counted { max_counted(b, &x, &lengths)? } else { max_ragged(b, &x, &lengths)? };
