@@ -15,7 +15,7 @@
 //! **Range.** |x| < 2^10. **Error.** At most [`MAX_GELU_ERROR`] and [`MAX_SILU_ERROR`]. **Revealed.**
 //! Nothing. *Cost.* One comparison, one evaluation, one truncation and one multiplexer; or three exchanges.
 
-use std::sync::{Arc, LazyLock};
+use std::sync::LazyLock;
 
 use crate::abb::Abb;
 use crate::functions::fit::kept;
@@ -104,9 +104,10 @@ const SILU: Forms = Forms {
     },
 };
 
-/// Flows that a table with tails takes less than a comparison, and the leaves of keys to which its longer preparation
-/// is set equal: prompts over fast links do without it.
+/// Flows that a table with tails takes less than a comparison.
 const TAILS_SAVE: u32 = 4;
+
+/// The leaves of keys that an entry counts for, since its preparation takes longer: prompts over fast links compare.
 const TAILS_LEAVES: u64 = 2;
 
 /// A function with tails, evaluated on a masked input. Its windows are 32 / (16 ratio) wide, so that 2^CELL_BITS
@@ -114,7 +115,7 @@ const TAILS_LEAVES: u64 = 2;
 struct Tailed {
     /// The reduced input is x ratio / 2^RATIO_BITS.
     ratio: u64,
-    table: Arc<TailedTable>,
+    table: TailedTable,
 }
 
 // 256 quadratic windows of 2/31 on [-8.26, 8.26].
@@ -141,7 +142,7 @@ impl Tailed {
         let base = -step * Self::ZERO as f64;
         let (out_frac, out_width) = (Self::OUT_FRAC, Self::OUT_WIDTH);
         let spec = CurveSpec { index_bits, low_bits, base, step, out_frac, out_width };
-        Tailed { ratio, table: Arc::new(TailedTable::fit(spec, f)) }
+        Tailed { ratio, table: TailedTable::fit(spec, f) }
     }
 
     fn apply<B: Abb>(&self, b: &mut B, x: &B::Words) -> Result<B::Words, Error> {
@@ -152,7 +153,7 @@ impl Tailed {
         let width = CELL_BITS + Self::INDEX_BITS + Self::LOW_BITS + dropped;
         // Reducing the input loses up to two units, on average one.
         let reduced = b.add_public(&x.times(self.ratio).drop_low(dropped, width), Self::ZERO + 1);
-        let (y, side) = b.apply(EvaluateNear { table: self.table.clone() }, &reduced)?;
+        let (y, side) = b.apply(EvaluateNear { table: &self.table }, &reduced)?;
         let [out, _] = Self::SELECTED;
         let y = b.apply(Truncation { width: Self::OUT_WIDTH, shift: Self::OUT_FRAC - FRAC, out }, &y)?;
         let both = B::Words::concat(1, &[&y.reshape(&[n, 1]), &x.reshape(&[n, 1])]);

@@ -1,8 +1,6 @@
 //! Tables with tails, by both parties' messages: results against the function, costs against the ledger, and opened
 //! words against the uniform distribution.
 
-use std::sync::Arc;
-
 use net::{Ledger, Phase, Role};
 
 use super::{TWO_PHASES, open, share};
@@ -84,19 +82,18 @@ fn the_table_holds_where_an_input_is_near_and_bits_tell_where_it_is() {
 
 #[test]
 fn two_parties_and_the_twin_agree_on_what_is_near() {
-    let table = Arc::new(table(8, 6));
+    let table = table(8, 6);
     // Clear of the ends, where either side may count.
     let x: Vec<u64> = inputs(8, 6).into_iter().filter(|x| x % (256 << 6) > 3 << 6).collect();
-    let (words, bits) = crate::Clear::new()
-        .apply(EvaluateNear { table: table.clone() }, &shaped(&[x.len()], x.clone()))
-        .expect("in range");
+    let (words, bits) =
+        crate::Clear::new().apply(EvaluateNear { table: &table }, &shaped(&[x.len()], x.clone())).expect("in range");
     for (i, x) in x.iter().enumerate() {
         let cell = x / (256 << 6);
         assert_eq!([bits[[i, 0]], bits[[i, 1]]], [u8::from(cell == NEAR), u8::from(cell > NEAR)]);
         assert!(cell != NEAR || (words[i] as i64).unsigned_abs() < 1 << 26, "{x}");
     }
     let end = shaped(&[1], vec![mask(table.shape().input_bits())]);
-    assert!(crate::Clear::new().apply(EvaluateNear { table }, &end).is_err(), "beyond the last cell");
+    assert!(crate::Clear::new().apply(EvaluateNear { table: &table }, &end).is_err(), "beyond the last cell");
 }
 
 #[test]

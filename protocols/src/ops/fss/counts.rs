@@ -21,6 +21,7 @@
 use ot::dpf::Expander;
 use rayon::prelude::*;
 
+use super::open_inputs;
 use super::table::{FssShape, Payload};
 use crate::operation::prelude::*;
 use crate::wire::opening;
@@ -76,10 +77,7 @@ impl Operation for CountAtLeast<'_> {
     fn run(&self, s: &mut Session, x: &ArrayD<u64>, correlations: Option<&[u64]>) -> Result<ArrayD<u64>, Error> {
         let (shape, x, entries) = (self.shape(), flat(x), correlations.unwrap_or_default());
         let size = shape.correlation_words();
-        assert_eq!(entries.len(), x.len() * size, "a correlation for every entry");
-        let masked: Vec<u64> =
-            x.iter().zip(entries.chunks_exact(size)).map(|(x, entry)| x.wrapping_sub(entry[0])).collect();
-        let opened = opening::masked(s, &masked, shape.input_bits())?;
+        let opened = open_inputs(s, entries, size, &x, shape.input_bits())?;
         let (role, spans): (_, Vec<_>) = (s.role(), self.lengths.spans().collect());
         let mut out = vec![0; spans.len() * VALUES];
         out.par_chunks_mut(VALUES).zip(spans).for_each(|(out, span)| {

@@ -476,10 +476,7 @@ fn payload(s: &mut Session, shape: &FssShape, low: &[u64]) -> Result<Vec<u64>, E
 pub fn run(s: &mut Session, table: &FssTable, correlations: &[u64], x: &[u64]) -> Result<Vec<u64>, Error> {
     let shape = table.shape();
     let size = shape.correlation_words();
-    assert_eq!(correlations.len(), x.len() * size, "a correlation for every input");
-    let masked: Vec<u64> =
-        x.iter().zip(correlations.chunks_exact(size)).map(|(x, entry)| x.wrapping_sub(entry[0])).collect();
-    let opened = opening::masked(s, &masked, shape.input_bits())?;
+    let opened = open_inputs(s, correlations, size, x, shape.input_bits())?;
     let role = s.role();
     Ok(match &table.windows {
         Windows::Lines(lines) => {
@@ -493,6 +490,14 @@ pub fn run(s: &mut Session, table: &FssTable, correlations: &[u64], x: &[u64]) -
         }
         Windows::Decay(powers) => decay(role, &shape, powers, correlations, &opened),
     })
+}
+
+/// Opens every word of `x`, modulo 2^`bits`, less the mask with which its correlation of `size` words begins.
+fn open_inputs(s: &mut Session, correlations: &[u64], size: usize, x: &[u64], bits: u32) -> Result<Vec<u64>, Error> {
+    assert_eq!(correlations.len(), x.len() * size, "a correlation for every input");
+    let masks = correlations.chunks_exact(size).map(|entry| entry[0]);
+    let masked: Vec<u64> = x.iter().zip(masks).map(|(x, mask)| x.wrapping_sub(mask)).collect();
+    opening::masked(s, &masked, bits)
 }
 
 /// Cost of [`run`] on `n` words.

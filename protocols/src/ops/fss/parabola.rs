@@ -155,6 +155,13 @@ impl Parabolas {
         })
     }
 
+    /// The value at a window, from the low part and the server's and the client's rho, each of `low_bits` bits.
+    pub(super) fn value(&self, n: usize, low: u64, rho: [u64; 2], low_bits: u32) -> u64 {
+        let words = [1, rho[0] + rho[1], Square::new(low_bits).value(rho)];
+        let terms = self.coefficients(n, low).into_iter().zip(words);
+        terms.fold(0, |sum: u64, (c, word)| sum.wrapping_add(u64::from(c).wrapping_mul(word)))
+    }
+
     /// The share of the result from this party's shares of the payload at every window n - `high`.
     pub(super) fn apply(&self, high: usize, low: u64, values: &[u32]) -> u64 {
         let low = self.low(low);

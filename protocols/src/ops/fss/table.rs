@@ -4,7 +4,7 @@ use std::f64::consts::FRAC_1_SQRT_2;
 use std::sync::LazyLock;
 
 use crate::ops::fss::dot::dot;
-use crate::ops::fss::parabola::{Parabolas, Square};
+use crate::ops::fss::parabola::Parabolas;
 use crate::words::mask;
 
 /// What the parties share, as the payload at the window index, of the low part rho = rho_0 + rho_1 of a mask.
@@ -150,11 +150,8 @@ impl FssTable {
     /// If the ring has more than 32 bits or a window more than 16 low bits, or if the function bends so much that a
     /// coefficient would not fit.
     pub fn parabolas(spec: CurveSpec, f: impl Fn(f64) -> f64) -> Self {
-        let CurveSpec { index_bits, low_bits, base, step, out_frac, out_width } = spec;
-        assert!(out_width <= 32 && low_bits <= 16, "parabolas in a ring of {out_width} bits, windows of {low_bits}");
-        let (unit, scale) = ((1u64 << low_bits) as f64, (1u64 << out_frac) as f64);
-        let at = |n: i64, z: f64| scale * f(base + step * (n as f64 * unit + z));
-        let parabolas = Parabolas::fit(index_bits, low_bits, at, |n| window(n, index_bits));
+        let CurveSpec { index_bits, low_bits, out_width, .. } = spec;
+        let parabolas = fitted(spec, f, |n| window(n, index_bits));
         let shape = FssShape { index_bits, low_bits, width: out_width, payload: Payload::Parabola, cells: false };
         FssTable { shape, windows: Windows::Parabolas(parabolas) }
     }
@@ -191,11 +188,7 @@ impl FssTable {
         let n = (n & mask(self.shape.index_bits)) as usize;
         let value = match &self.windows {
             Windows::Lines(lines) => lines.value(n, low, rho),
-            Windows::Parabolas(parabolas) => {
-                let words = [1, rho[0] + rho[1], Square::new(self.shape.low_bits).value(rho)];
-                let terms = parabolas.coefficients(n, low).into_iter().zip(words);
-                terms.fold(0, |sum: u64, (c, word)| sum.wrapping_add(u64::from(c).wrapping_mul(word)))
-            }
+            Windows::Parabolas(parabolas) => parabolas.value(n, low, rho, self.shape.low_bits),
             Windows::Powers(powers) => powers.value(n, low, rho, self.shape),
             // The first window is -2.
             Windows::Decay(powers) => match (n + 2) & mask(self.shape.index_bits) as usize {
@@ -205,6 +198,15 @@ impl FssTable {
         };
         value & mask(self.shape.width)
     }
+}
+
+/// The parabolas of `f`; `window` says which window an index stands for, from word 0 on.
+pub(super) fn fitted(spec: CurveSpec, f: impl Fn(f64) -> f64, window: impl Fn(u64) -> i64) -> Parabolas {
+    let CurveSpec { index_bits, low_bits, base, step, out_frac, out_width } = spec;
+    assert!(out_width <= 32 && low_bits <= 16, "parabolas in a ring of {out_width} bits, windows of {low_bits}");
+    let (unit, scale) = ((1u64 << low_bits) as f64, (1u64 << out_frac) as f64);
+    let at = |n: i64, z: f64| scale * f(base + step * (n as f64 * unit + z));
+    Parabolas::fit(index_bits, low_bits, at, window)
 }
 
 /// e^(start - n) at `frac` fractional bits, for a power of two factors that are slightly less than they should be.

@@ -28,15 +28,13 @@
 //! **What each party sees.** While preparing: as in the parent module, and bits masked by the second pads of leaves.
 //! Online: y, which is used once and uniform. **Revealed.** Nothing.
 
-use std::sync::Arc;
-
 use ndarray::{Array2, Axis};
 use ot::dpf::Expander;
 use rayon::prelude::*;
 
-use super::TASK;
-use super::parabola::{Parabolas, Square};
-use super::table::{CELL_BITS, CurveSpec, FssShape, Payload};
+use super::parabola::Parabolas;
+use super::table::{CELL_BITS, CurveSpec, FssShape, Payload, fitted};
+use super::{TASK, open_inputs};
 use crate::Shape;
 use crate::operation::prelude::*;
 use crate::twin::mixed;
@@ -61,12 +59,8 @@ impl TailedTable {
     /// # Panics
     /// As there.
     pub fn fit(spec: CurveSpec, f: impl Fn(f64) -> f64) -> Self {
-        let CurveSpec { index_bits, low_bits, base, step, out_frac, out_width } = spec;
-        assert!(out_width <= 32 && low_bits <= 16, "parabolas in a ring of {out_width} bits, windows of {low_bits}");
-        let (unit, scale) = ((1u64 << low_bits) as f64, (1u64 << out_frac) as f64);
-        let at = |n: i64, z: f64| scale * f(base + step * (n as f64 * unit + z));
-        let parabolas =
-            Parabolas::fit(index_bits, low_bits, at, |n| (NEAR << index_bits | n & mask(index_bits)) as i64);
+        let CurveSpec { index_bits, low_bits, out_width, .. } = spec;
+        let parabolas = fitted(spec, f, |n| (NEAR << index_bits | n & mask(index_bits)) as i64);
         let shape = FssShape { index_bits, low_bits, width: out_width, payload: Payload::Parabola, cells: true };
         TailedTable { shape, parabolas }
     }
@@ -88,10 +82,8 @@ impl TailedTable {
         let rest = x.wrapping_sub(rho[0]).wrapping_sub(rho[1]);
         let (n, low) = (rest >> low_bits & mask(self.shape.hidden_bits()), rest & mask(low_bits));
         let cell = n >> index_bits;
-        let words = [1, rho[0] + rho[1], Square::new(low_bits).value(rho)];
-        let terms = self.parabolas.coefficients((n & mask(index_bits)) as usize, low).into_iter().zip(words);
-        let sum = terms.fold(0, |sum: u64, (c, word)| sum.wrapping_add(u64::from(c).wrapping_mul(word)));
-        ((cell == NEAR).then_some(sum & mask(width)), [cell == NEAR, cell > NEAR])
+        let value = self.parabolas.value((n & mask(index_bits)) as usize, low, rho, low_bits);
+        ((cell == NEAR).then_some(value & mask(width)), [cell == NEAR, cell > NEAR])
     }
 }
 
@@ -105,10 +97,7 @@ pub fn run(
 ) -> Result<(Vec<u64>, Vec<u8>), Error> {
     let shape = table.shape;
     let size = shape.correlation_words();
-    assert_eq!(correlations.len(), x.len() * size, "a correlation for every input");
-    let masked: Vec<u64> =
-        x.iter().zip(correlations.chunks_exact(size)).map(|(x, entry)| x.wrapping_sub(entry[0])).collect();
-    let opened = opening::masked(s, &masked, shape.input_bits())?;
+    let opened = open_inputs(s, correlations, size, x, shape.input_bits())?;
     let (mut out, mut bits) = (vec![0; x.len()], vec![0; 2 * x.len()]);
     let role = s.role();
     let tasks = out.par_chunks_mut(TASK).zip(bits.par_chunks_mut(2 * TASK));
@@ -151,13 +140,13 @@ pub fn run_cost(shape: &FssShape, n: usize) -> Cost {
 
 /// f(x) of every entry of a vector as (entries), where it is near; and as (entries, 2) whether it is near and whether
 /// it is beyond.
-#[derive(Clone)]
-pub struct EvaluateNear {
+#[derive(Clone, Copy)]
+pub struct EvaluateNear<'t> {
     /// f.
-    pub table: Arc<TailedTable>,
+    pub table: &'t TailedTable,
 }
 
-impl Operation for EvaluateNear {
+impl Operation for EvaluateNear<'_> {
     type Input<'a, F: Form> = &'a F::Words;
     type Output<F: Form> = (F::Words, F::Bits);
     type Size = usize;
@@ -181,7 +170,7 @@ impl Operation for EvaluateNear {
         x: &ArrayD<u64>,
         correlations: Option<&[u64]>,
     ) -> Result<(ArrayD<u64>, ArrayD<u8>), Error> {
-        let (words, bits) = run(s, &self.table, correlations.unwrap_or_default(), &flat(x))?;
+        let (words, bits) = run(s, self.table, correlations.unwrap_or_default(), &flat(x))?;
         Ok((shaped(&[words.len()], words), shaped(&[x.len(), 2], bits)))
     }
 

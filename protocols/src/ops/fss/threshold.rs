@@ -24,8 +24,8 @@ use ot::dpf::{DpfShape, Expander};
 use rayon::prelude::*;
 
 use super::{
-    BATCH_LEAVES, Index, TASK, entries, grow, grow_cost, index_cost, index_shares, open_bits, placed, placed_cost,
-    plant, plant_cost,
+    BATCH_LEAVES, BIT_LEAVES_AT_ONCE, Index, TASK, entries, grow, grow_cost, index_cost, index_shares, open_bits,
+    open_inputs, placed, placed_cost, plant, plant_cost,
 };
 use crate::operation::prelude::*;
 use crate::ops::{batch_items, batched_cost};
@@ -88,7 +88,7 @@ pub fn correlation_words(width: u32) -> usize {
 
 /// Inputs prepared at once.
 fn batch(width: u32) -> usize {
-    batch_items(width as usize).min(BATCH_LEAVES >> tree(width).depth()).min(1 << 13)
+    batch_items(width as usize).min(BATCH_LEAVES >> tree(width).depth()).min(BIT_LEAVES_AT_ONCE)
 }
 
 /// Correlations for `n` comparisons modulo 2^`width`, [`correlation_words`] each, usable in any order. They are
@@ -146,10 +146,7 @@ pub fn run(
     width: u32,
 ) -> Result<Vec<u8>, Error> {
     let size = correlation_words(width);
-    assert_eq!(correlations.len(), x.len() * size, "a correlation for every input");
-    let masked: Vec<u64> =
-        x.iter().zip(correlations.chunks_exact(size)).map(|(x, entry)| x.wrapping_sub(entry[0])).collect();
-    let opened = opening::masked(s, &masked, width)?;
+    let opened = open_inputs(s, correlations, size, x, width)?;
     let (role, count) = (s.role(), thresholds.len());
     let mut out = vec![0; x.len() * count];
     let tasks =
