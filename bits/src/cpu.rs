@@ -226,6 +226,23 @@ impl Cpu {
     }
 }
 
+/// Runs a loop compiled for the wider registers of AVX2 where the processor has them. The compiler vectorises plain
+/// loops over slices; `work` should be one.
+#[inline]
+pub fn wide<R>(work: impl FnOnce() -> R) -> R {
+    #[cfg(target_arch = "x86_64")]
+    if Cpu::get().has(Feature::Avx2) {
+        #[target_feature(enable = "avx2")]
+        fn avx2<R>(work: impl FnOnce() -> R) -> R {
+            work()
+        }
+        // SAFETY: the processor has AVX2.
+        #[expect(unsafe_code, reason = "the same loop for wider registers")]
+        return unsafe { avx2(work) };
+    }
+    work()
+}
+
 /// The family of kernels, and the instructions for AES: `avx2 (VAES)`.
 impl fmt::Display for Cpu {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {

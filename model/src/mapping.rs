@@ -4,8 +4,7 @@ use std::fs::File;
 use std::ops::Range;
 use std::sync::Arc;
 
-use half::f16;
-use half::slice::HalfFloatSliceExt;
+use bits::cpu::wide;
 use memmap2::Mmap;
 
 /// The bytes of a file. Clones share them.
@@ -83,19 +82,28 @@ impl Number {
                 let numbers = out.iter_mut().zip(bytes.as_chunks().0);
                 numbers.for_each(|(out, b)| *out = f32::from_bits(u32::from(u16::from_le_bytes(*b)) << 16));
             }
-            Number::F16 => {
-                // The crate converts slices with the processor's instruction, but files are not aligned.
-                const PIECE: usize = 64;
-                let mut piece = [f16::ZERO; PIECE];
-                for (out, bytes) in out.chunks_mut(PIECE).zip(bytes.chunks(2 * PIECE)) {
-                    let piece = &mut piece[..out.len()];
-                    piece.iter_mut().zip(bytes.as_chunks().0).for_each(|(x, b)| *x = f16::from_le_bytes(*b));
-                    piece.convert_to_f32_slice(out);
-                }
-            }
+            Number::F16 => widen(bytes, out),
             Number::U8 => out.iter_mut().zip(bytes).for_each(|(out, b)| *out = f32::from(*b)),
         }
     }
+}
+
+/// Numbers of 16 bits, IEEE, in little-endian bytes.
+fn widen(bytes: &[u8], out: &mut [f32]) {
+    let numbers = out.iter_mut().zip(bytes.as_chunks().0);
+    wide(|| numbers.for_each(|(out, b)| *out = widened(u16::from_le_bytes(*b))));
+}
+
+/// The number that `bits` are in IEEE's format of 16 bits, without a branch, so that vectors can do the same.
+#[inline(always)]
+fn widened(bits: u16) -> f32 {
+    /// The difference of the two formats' exponents.
+    const SCALE: f32 = f32::from_bits((127 + 127 - 15) << 23);
+    let (sign, rest) = (u32::from(bits & 0x8000) << 16, u32::from(bits & 0x7fff) << 13);
+    // The product is exact, also where the exponent is 0 and the number has no leading one.
+    let finite = (f32::from_bits(rest) * SCALE).to_bits();
+    let special = if bits & 0x7c00 == 0x7c00 { 0x7f80_0000 } else { 0 };
+    f32::from_bits(sign | special | finite)
 }
 
 /// A tensor in a file: its numbers are read when they are asked for.
@@ -134,7 +142,22 @@ impl Numbers {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use half::bf16;
+    use half::{bf16, f16};
+
+    #[test]
+    fn every_number_of_16_bits_is_widened() {
+        let bytes: Vec<u8> = (0..=u16::MAX).flat_map(u16::to_le_bytes).collect();
+        let mut all = vec![0.0; 1 << 16];
+        widen(&bytes, &mut all);
+        for (bits, got) in (0..=u16::MAX).zip(all) {
+            let (want, alone) = (f16::from_bits(bits).to_f32(), widened(bits));
+            if want.is_nan() {
+                assert!(got.is_nan() && alone.is_nan(), "{bits:#x}");
+            } else {
+                assert_eq!([got.to_bits(), alone.to_bits()], [want.to_bits(); 2], "{bits:#x}");
+            }
+        }
+    }
 
     #[test]
     fn every_type_gives_its_numbers_at_any_place() {

@@ -5,8 +5,7 @@
 
 use std::sync::Arc;
 
-#[cfg(target_arch = "x86_64")]
-use bits::cpu::{Cpu, Feature};
+use bits::cpu::wide;
 use engine::{MatrixSource, Order, WeightData, WeightLoader, WeightSpec};
 use ndarray::Array1;
 use rayon::prelude::*;
@@ -238,16 +237,15 @@ impl MatrixSource for PublishedMatrix {
 
     fn read(&self, line: usize, from: usize, out: &mut [f32]) {
         self.stored(line, from, out);
-        if let Some(means) = &self.means {
-            out.iter_mut().for_each(|w| *w -= means[line]);
-        }
+        let mean = self.means.as_ref().map_or(0.0, |means| means[line]);
         match (&self.gain, self.order) {
-            (Some(gain), Order::Rows) => out.iter_mut().for_each(|w| *w *= gain[line]),
+            (None, _) if mean == 0.0 => {}
+            (None, _) => fold(out, mean, 1.0),
+            (Some(gain), Order::Rows) => fold(out, mean, gain[line]),
             (Some(gain), Order::Columns) => {
                 let gain = gain.as_slice().expect("a vector is contiguous");
-                multiply(out, &gain[from..]);
+                wide(|| out.iter_mut().zip(&gain[from..]).for_each(|(w, gain)| *w *= gain));
             }
-            (None, _) => {}
         }
         if let Some((columns, factor)) = self.scaled {
             let scaled = match self.order {
@@ -255,28 +253,14 @@ impl MatrixSource for PublishedMatrix {
                 Order::Columns if line < columns => out.len(),
                 Order::Columns => 0,
             };
-            out[..scaled].iter_mut().for_each(|w| *w *= factor);
+            fold(&mut out[..scaled], 0.0, factor);
         }
     }
 }
 
-/// Multiplies number by number.
-fn multiply(out: &mut [f32], by: &[f32]) {
-    #[inline(always)]
-    fn each(out: &mut [f32], by: &[f32]) {
-        out.iter_mut().zip(by).for_each(|(x, by)| *x *= by);
-    }
-    #[cfg(target_arch = "x86_64")]
-    if Cpu::get().has(Feature::Avx2) {
-        #[target_feature(enable = "avx2")]
-        fn avx2(out: &mut [f32], by: &[f32]) {
-            each(out, by);
-        }
-        // SAFETY: the processor has AVX2.
-        #[expect(unsafe_code, reason = "the same loop for wider registers")]
-        return unsafe { avx2(out, by) };
-    }
-    each(out, by);
+/// (w - `mean`) `factor` in place of every number w.
+fn fold(numbers: &mut [f32], mean: f32, factor: f32) {
+    wide(|| numbers.iter_mut().for_each(|w| *w = (*w - mean) * factor));
 }
 
 /// Gain and shift of the norm `name`.

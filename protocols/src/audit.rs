@@ -18,10 +18,17 @@ pub struct Audit {
 impl Audit {
     /// Counts words opened under `path`. Their widths are `widths`, repeated.
     pub(crate) fn note(&mut self, path: &str, words: &[u64], widths: &[u32]) {
-        for (word, &width) in words.iter().zip(widths.iter().cycle()) {
+        for (i, &width) in widths.iter().enumerate() {
+            let words = words.get(i..).unwrap_or_default();
+            if words.is_empty() {
+                return;
+            }
             let bits = width.min(BITS);
+            // Looked up once: there may be millions of words.
             let counts = self.counts.entry((path.to_owned(), bits)).or_insert_with(|| vec![0; 1 << bits]);
-            counts[(word >> (width - bits)) as usize & ((1 << bits) - 1)] += 1;
+            for word in words.iter().step_by(widths.len()) {
+                counts[(word >> (width - bits)) as usize & ((1 << bits) - 1)] += 1;
+            }
         }
     }
 

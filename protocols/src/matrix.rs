@@ -16,7 +16,7 @@ use crate::spread::Spread;
 /// Entries of a quantised weight are below 2^WEIGHT_BITS in magnitude.
 pub const WEIGHT_BITS: u32 = 20;
 
-/// Entries that are rounded at a time.
+/// Entries that are read and rounded at a time.
 const PIECE: usize = 1024;
 
 /// A matrix of integers below 2^[`WEIGHT_BITS`] in magnitude. Clones share it.
@@ -125,11 +125,10 @@ impl FixedMatrix {
             }
             Entries::Rounded { numbers, frac } => {
                 let unit = (1u32 << frac) as f32;
-                let mut piece = [0f32; PIECE];
+                // In place, piece by piece, while a piece is near the processor.
                 for (i, out) in out.chunks_mut(PIECE).enumerate() {
-                    let piece = &mut piece[..out.len()];
-                    numbers.read(line, from + i * PIECE, piece);
-                    round(piece, unit, out);
+                    numbers.read(line, from + i * PIECE, zerocopy::transmute_mut!(&mut *out));
+                    round(out, unit);
                 }
             }
         }
@@ -181,40 +180,40 @@ impl he::Entries for FixedMatrix {
     }
 }
 
-/// round(w unit) for a power of two `unit`, halves away from zero.
-fn round(numbers: &[f32], unit: f32, out: &mut [i32]) {
+/// round(w unit) for a power of two `unit`, halves away from zero, in place of the bits of every number w.
+fn round(numbers: &mut [i32], unit: f32) {
     #[cfg(target_arch = "x86_64")]
     if Cpu::get().has(Feature::Avx2) {
         // SAFETY: the processor has AVX2.
-        return unsafe { round_avx2(numbers, unit, out) };
+        return unsafe { round_avx2(numbers, unit) };
     }
-    round_portable(numbers, unit, out);
+    round_portable(numbers, unit);
 }
 
 /// [`round`] on any processor.
-fn round_portable(numbers: &[f32], unit: f32, out: &mut [i32]) {
-    round_each(numbers, unit, out, |x| x as i32);
+fn round_portable(numbers: &mut [i32], unit: f32) {
+    round_each(numbers, unit, |x| x as i32);
 }
 
 /// [`round`], compiled for wider registers.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
-fn round_avx2(numbers: &[f32], unit: f32, out: &mut [i32]) {
+fn round_avx2(numbers: &mut [i32], unit: f32) {
     // SAFETY: `round_each` asks for numbers of at most 2^20 in magnitude. What `as` does beyond takes longer.
-    round_each(numbers, unit, out, |x| unsafe { x.to_int_unchecked() });
+    round_each(numbers, unit, |x| unsafe { x.to_int_unchecked() });
 }
 
 /// `integer` drops the fraction of numbers of at most 2^[`WEIGHT_BITS`] in magnitude.
 #[inline(always)]
 #[expect(clippy::manual_clamp, reason = "what is no number must become one")]
-fn round_each(numbers: &[f32], unit: f32, out: &mut [i32], integer: impl Fn(f32) -> i32) {
+fn round_each(numbers: &mut [i32], unit: f32, integer: impl Fn(f32) -> i32) {
     const MOST: f32 = ((1 << WEIGHT_BITS) - 1) as f32;
     /// The number before 1/2. Adding 1/2 itself would round the number before 1/2 up to 1.
     const HALF: f32 = 0.5f32.next_down();
-    for (out, &w) in out.iter_mut().zip(numbers) {
+    for number in numbers {
         // A power of two changes the exponent alone. The order of the two bounds makes a number of what is none.
-        let scaled = (w * unit).max(-MOST).min(MOST);
-        *out = integer(scaled + HALF.copysign(scaled));
+        let scaled = (f32::from_bits(*number as u32) * unit).max(-MOST).min(MOST);
+        *number = integer(scaled + HALF.copysign(scaled));
     }
 }
 
@@ -242,8 +241,8 @@ mod tests {
             let matrix = FixedMatrix::rounded(Arc::new(matrix), frac);
             prop_assert_eq!(&matrix.to_integers(), &want);
             prop_assert_eq!(matrix.entry(0, columns / 2), want[columns / 2]);
-            let mut portable = vec![0; columns];
-            round_portable(&numbers, (1u32 << frac) as f32, &mut portable);
+            let mut portable: Vec<i32> = numbers.iter().map(|w| w.to_bits() as i32).collect();
+            round_portable(&mut portable, (1u32 << frac) as f32);
             prop_assert_eq!(portable, want);
         }
     }

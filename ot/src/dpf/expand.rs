@@ -1,5 +1,6 @@
 //! A party's shares of all leaves, from its keys.
 
+use bits::cpu::wide;
 use net::Role;
 use zeroize::ZeroizeOnDrop;
 
@@ -110,7 +111,7 @@ impl Expander {
         let last = block(&key[key.len() - 2..]);
         let sum = |range: std::ops::Range<usize>| {
             let leaves = pads[range.clone()].iter().zip(&nodes[range]);
-            leaves.fold(Block::ZERO, |sum, (pad, node)| sum ^ *pad ^ last.times(node.lsb())).0
+            wide(|| leaves.fold(Block::ZERO, |sum, (pad, node)| sum ^ *pad ^ last.times(node.lsb())).0)
         };
         [sum(0..split), sum(split..nodes.len())]
     }

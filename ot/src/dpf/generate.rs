@@ -1,5 +1,6 @@
 //! The generation of keys by both parties.
 
+use bits::cpu::wide;
 use bits::mask;
 use net::Role;
 use rayon::prelude::*;
@@ -204,7 +205,7 @@ impl Generation {
                 let (hash, mut pads) = (hash(keys), Zeroizing::new(vec![Block::ZERO; room]));
                 for (sum, nodes) in sums.iter_mut().zip(nodes.chunks_exact(room)) {
                     second_pads(&hash, nodes, &mut pads);
-                    *sum = pads.iter().fold(Block::ZERO, |sum, pad| sum ^ *pad);
+                    *sum = wide(|| pads.iter().fold(Block::ZERO, |sum, pad| sum ^ *pad));
                 }
             });
         sums.into_iter().flat_map(|sum| sum.0).collect()

@@ -44,6 +44,7 @@ pub use expand::Expander;
 pub use generate::Generation;
 pub use shape::{DpfShape, GROUP, LEAF_BITS, TOP, level_bytes};
 
+use bits::cpu::wide;
 use zeroize::Zeroize;
 
 use crate::Block;
@@ -60,7 +61,7 @@ fn second_pads(hash: &Permutation, nodes: &[Block], pads: &mut [Block]) {
     let mut tweaked = [Block::ZERO; RUN];
     for (nodes, pads) in nodes.chunks(RUN).zip(pads.chunks_mut(RUN)) {
         let tweaked = &mut tweaked[..nodes.len()];
-        tweaked.iter_mut().zip(nodes).for_each(|(tweaked, node)| *tweaked = *node ^ SECOND);
+        wide(|| tweaked.iter_mut().zip(nodes).for_each(|(tweaked, node)| *tweaked = *node ^ SECOND));
         hash.tree_hash(tweaked, pads);
     }
     tweaked.zeroize();
