@@ -57,10 +57,10 @@ const PLANS: [(&str, &str); 35] = [
          --policy mpcache:clusters=32/16,similarity=box,gather=scores,topk=sort,static=1,dense=1",
     ),
     (
-        "mpcache-2pc",
-        "--model {gpt2-two-layers} --link wan --prompt-len 96 --tokens 4 --preprocess --policy mpcache-2pc:budget=0.2",
+        "mpcache-scores",
+        "--model {gpt2-two-layers} --link wan --prompt-len 96 --tokens 4 --preprocess --policy mpcache-scores:budget=0.2",
     ),
-    ("mpcache-2pc-one-phase", "--model {llama-grouped} --link lan --prompt-len 64 --tokens 3 --policy mpcache-2pc"),
+    ("mpcache-scores-one-phase", "--model {llama-grouped} --link lan --prompt-len 64 --tokens 3 --policy mpcache-scores"),
     ("streaming", "--model shakespeare-llama --link lan --prompt-len 40 --tokens 4 --preprocess --policy streaming"),
     ("h2o", "--model shakespeare-gpt2 --link lan --prompt-len 40 --tokens 4 --preprocess --policy h2o"),
     ("tova", "--model shakespeare-llama --link wan --prompt-len 40 --tokens 4 --policy tova:topk=shuffle-reveal"),

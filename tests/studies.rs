@@ -22,7 +22,7 @@ const TOLERANCE: f64 = 1e-6;
 
 const TEXT: &str = "ROMEO:\nWhat say you to the king? My lord, I come to speak of it.\n";
 
-const POLICIES: &str = "mpcache;mpcache:similarity=box,topk=sort;mpcache:similarity=cuboid-mean,select=per-kv;mpcache-2pc;\
+const POLICIES: &str = "mpcache;mpcache:similarity=box,topk=sort;mpcache:similarity=cuboid-mean,select=per-kv;mpcache-scores;\
                         streaming;h2o;tova;snapkv:window=8;infllm:clusters=4,sinks=4;longcache;\
                         quest:clusters=4,sinks=4;arkvale:clusters=4,sinks=4;random;\
                         snapkv:window=8,prefill=12;pyramid;knorm:recent=4;knorm:recent=4,prefill=12";

@@ -31,7 +31,7 @@ const POLICIES: [&str; 14] = [
     "full",
     "mpcache:clusters=8/4,budget=0.3",
     "mpcache:clusters=4,share=off,dense=1,static=0.6,window=0.4",
-    "mpcache-2pc:static=0.5,budget=0.4",
+    "mpcache-scores:static=0.5,budget=0.4",
     "quest:budget=0.4",
     "h2o:budget=0.4",
     "tova:budget=0.4",

@@ -534,7 +534,7 @@ fn drafts_that_cannot_be_are_refused_before_anything_is_computed() {
         );
     }
     // The policy cannot take tokens back.
-    for policy in ["h2o", "tova", "streaming", "mpcache", "mpcache-2pc", "quest", "random"] {
+    for policy in ["h2o", "tova", "streaming", "mpcache", "mpcache-scores", "quest", "random"] {
         let mut session = Session { draft, ..Session::of(&hosted, false) };
         session.terms.policy = policy.parse().unwrap();
         let [client, _] = session.run(&mut Lookup, &mut Silent);

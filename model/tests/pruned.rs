@@ -74,7 +74,7 @@ fn play() -> String {
 fn short_texts_close_clusters_while_they_grow() {
     let files = bundled("shakespeare-gpt2").expect("bundled");
     let ids = prompt(&files, &play(), 27);
-    agree(files, &ids, 6, &["mpcache", "mpcache-2pc:budget=0.3,static=0.6"]);
+    agree(files, &ids, 6, &["mpcache", "mpcache-scores:budget=0.3,static=0.6"]);
     let files = bundled("shakespeare-gpt2").expect("bundled");
     agree(files, &ids, 6, &["snapkv:budget=20,block=4,window=4,prefill=8", "knorm:budget=20,block=4,recent=4"]);
     let files = bundled("shakespeare-llama").expect("bundled");
@@ -85,8 +85,8 @@ fn short_texts_close_clusters_while_they_grow() {
 /// Every policy, and every strategy of `mpcache`.
 const ALL: &[&str] = &[
     "mpcache",
-    "mpcache-2pc",
-    "mpcache-2pc:static=0.5",
+    "mpcache-scores",
+    "mpcache-scores:static=0.5",
     "mpcache:topk=shuffle-reveal",
     "mpcache:topk=sort,gather=scores",
     "mpcache:similarity=box,budget=0.01",
@@ -110,8 +110,8 @@ const ALL: &[&str] = &[
 /// One of each kind.
 const SOME: &[&str] = &[
     "mpcache",
-    "mpcache-2pc",
-    "mpcache-2pc:static=0.5",
+    "mpcache-scores",
+    "mpcache-scores:static=0.5",
     "mpcache:topk=sort,gather=scores,select=per-kv",
     "h2o:topk=shuffle-reveal",
     "quest:budget=0.01",

@@ -134,8 +134,8 @@ fn every_policy_serves_shorter_prompts() {
 #[test]
 fn scores_out_of_range_never_compare_in_a_circle() {
     for text in [
-        "mpcache-2pc",
-        "mpcache-2pc:select=per-head",
+        "mpcache-scores",
+        "mpcache-scores:select=per-head",
         "mpcache:topk=shuffle-reveal",
         "h2o:topk=shuffle-reveal",
         "h2o:budget=16,block=2,topk=shuffle-reveal",

@@ -74,7 +74,7 @@ pub(crate) fn policies() -> Vec<PolicySpec> {
         })
     });
     // What is opened differs from run to run here, and with it the number of messages.
-    let reveals = "mpcache-2pc:sinks=1,topk=shuffle-reveal".parse().expect("a policy");
+    let reveals = "mpcache-scores:sinks=1,topk=shuffle-reveal".parse().expect("a policy");
     known.filter(|policy| !policy.clear_only()).chain([reveals]).collect()
 }
 

@@ -49,13 +49,13 @@ pub(crate) fn configurations(budget: f64, keep: f64, only: &[String]) -> Result<
     ] {
         add(name, format!("{everything},{option}"), None)?;
     }
-    add("mpcache-2pc", format!("mpcache-2pc:budget={budget}"), None)?;
-    let evicted = format!("mpcache-2pc:static={keep},budget={budget}");
-    add("mpcache-2pc + static", evicted.clone(), None)?;
+    add("mpcache-scores", format!("mpcache-scores:budget={budget}"), None)?;
+    let evicted = format!("mpcache-scores:static={keep},budget={budget}");
+    add("mpcache-scores + static", evicted.clone(), None)?;
     for (name, option) in [
-        ("mpcache-2pc + static + share", "share=on"),
-        ("mpcache-2pc + static, per-head", "select=per-head"),
-        ("mpcache-2pc + static, clusters=4", "clusters=4,similarity=centroid"),
+        ("mpcache-scores + static + share", "share=on"),
+        ("mpcache-scores + static, per-head", "select=per-head"),
+        ("mpcache-scores + static, clusters=4", "clusters=4,similarity=centroid"),
     ] {
         add(name, format!("{evicted},{option}"), None)?;
     }

@@ -15,10 +15,10 @@ pub(super) const POLICIES: &[NamedPolicy<Clusters>] = &[
         read: |options| read(options, MPCACHE),
     },
     NamedPolicy {
-        name: "mpcache-2pc",
+        name: "mpcache-scores",
         keys: KEYS,
         about: "MPCache with the strategies that cost two parties least",
-        read: |options| read(options, MPCACHE_2PC),
+        read: |options| read(options, MPCACHE_SCORES),
     },
     NamedPolicy {
         name: "infllm",
@@ -100,7 +100,7 @@ const MPCACHE: Clusters = Clusters {
 /// summaries. One choice per layer takes one shuffle and one quickselect for all heads, so little that no layer needs
 /// to take over another's choice. Nothing is evicted, because a later query may ask for a token that no query of the
 /// prompt attended to; where that is no concern, `static` makes the policy cheaper.
-const MPCACHE_2PC: Clusters = Clusters {
+const MPCACHE_SCORES: Clusters = Clusters {
     sizes: Sizes::TOKENS,
     sinks: DEFAULT_SINKS,
     similarity: Similarity::Token,
@@ -196,7 +196,7 @@ mod tests {
                  select=per-head static=0.5 share=on dense=0 window=0.2, or 0.1 of long prompts",
             ),
             (
-                "mpcache-2pc",
+                "mpcache-scores",
                 "budget=0.25 clusters=1 sinks=4 similarity=token topk=shuffle-reveal gather=scores select=per-layer \
                  static=1 share=off dense=0",
             ),
@@ -229,7 +229,7 @@ mod tests {
             ),
             // What follows from the size of clusters.
             (
-                "mpcache-2pc:clusters=8",
+                "mpcache-scores:clusters=8",
                 "budget=0.25 clusters=8 sinks=8 similarity=linear alpha=0.6 topk=shuffle-reveal gather=scores \
                  select=per-layer static=1 share=off dense=0",
             ),
