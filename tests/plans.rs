@@ -60,7 +60,10 @@ const PLANS: [(&str, &str); 35] = [
         "mpcache-scores",
         "--model {gpt2-two-layers} --link wan --prompt-len 96 --tokens 4 --preprocess --policy mpcache-scores:budget=0.2",
     ),
-    ("mpcache-scores-one-phase", "--model {llama-grouped} --link lan --prompt-len 64 --tokens 3 --policy mpcache-scores"),
+    (
+        "mpcache-scores-one-phase",
+        "--model {llama-grouped} --link lan --prompt-len 64 --tokens 3 --policy mpcache-scores",
+    ),
     ("streaming", "--model shakespeare-llama --link lan --prompt-len 40 --tokens 4 --preprocess --policy streaming"),
     ("h2o", "--model shakespeare-gpt2 --link lan --prompt-len 40 --tokens 4 --preprocess --policy h2o"),
     ("tova", "--model shakespeare-llama --link wan --prompt-len 40 --tokens 4 --policy tova:topk=shuffle-reveal"),

@@ -3,7 +3,7 @@
 mod common;
 
 use net::Role;
-use ot::dpf::{DpfShape, Expander, Generation, Lane, level_bytes};
+use ot::dpf::{BitSum, DpfShape, Expander, Generation, Lane, MOST_BIT_BLOCKS, level_bytes};
 use ot::{Bits, ChosenKeys, OtReceiver, OtSender, SenderKeys, dealer};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -53,13 +53,14 @@ fn mask(width: u32) -> u64 {
 
 fn check<L: Lane + Into<u64>>(count: usize, depth: u32, spare: u32, width: u32, rng: &mut StdRng) {
     let shape = DpfShape::new(depth, L::WORDS, width).unwrap();
-    check_shape::<L>(shape, false, count, spare, width, rng);
-    check_shape::<L>(shape.with_bits(), true, count, spare, width, rng);
+    for blocks in 0..=MOST_BIT_BLOCKS {
+        check_shape::<L>(shape.with_bits(blocks).unwrap(), blocks, count, spare, width, rng);
+    }
 }
 
 fn check_shape<L: Lane + Into<u64>>(
     shape: DpfShape,
-    bits: bool,
+    blocks: usize,
     count: usize,
     spare: u32,
     width: u32,
@@ -101,7 +102,7 @@ fn check_shape<L: Lane + Into<u64>>(
             (if negative { sum.wrapping_neg() } else { sum }) & mask(width)
         })
         .collect();
-    let beta_bits: Vec<u64> = (0..if bits { 2 * count } else { 0 }).map(|_| rng.next_u64()).collect();
+    let beta_bits: Vec<u64> = (0..2 * blocks * count).map(|_| rng.next_u64()).collect();
     let [of_client, of_server] = [generation[0].bit_leaves(), generation[1].bit_leaves()];
     assert_eq!(of_client.len(), beta_bits.len());
     let bit_corrections: Vec<u64> =
@@ -125,9 +126,10 @@ fn check_shape<L: Lane + Into<u64>>(
             own_words |= a;
         }
         seen |= 1u128 << (indices[tree] % 128);
-        for split in (0..=1 << depth).step_by(1 + (1 << depth) / 5).chain([1 << depth]).take(if bits { 9 } else { 0 })
+        for split in
+            (0..=1 << depth).step_by(1 + (1 << depth) / 5).chain([1 << depth]).take(if blocks > 0 { 9 } else { 0 })
         {
-            let mut sums = [[[0; 2]; 2]; 2];
+            let mut sums = [[BitSum::default(); 2]; 2];
             for (i, keys) in keys.iter().enumerate() {
                 let key = &keys[tree * shape.key_words()..(tree + 1) * shape.key_words()];
                 let mut again = shares[i].clone();
@@ -137,9 +139,11 @@ fn check_shape<L: Lane + Into<u64>>(
             }
             for (side, (a, b)) in sums[0].iter().zip(&sums[1]).enumerate() {
                 let here = (indices[tree] >= split) == (side == 1);
-                let want = |word: usize| if here { beta_bits[2 * tree + word] } else { 0 };
-                let sum = [a[0] ^ b[0], a[1] ^ b[1]];
-                assert_eq!(sum, [want(0), want(1)], "depth {depth}, split at {split}");
+                let want = |word: usize| if here { beta_bits[2 * blocks * tree + word] } else { 0 };
+                for (word, (a, b)) in a.iter().zip(b).take(2 * blocks).enumerate() {
+                    assert_eq!(a ^ b, want(word), "depth {depth}, split at {split}, word {word}");
+                }
+                assert_eq!([a, b].map(|sum| sum[2 * blocks..].iter().sum::<u64>()), [0; 2], "bits that leaves have");
             }
         }
     }
@@ -187,7 +191,7 @@ fn shapes_and_lengths_are_checked() {
     assert!(generation.finish(&[0; 3], &[]).is_err());
     let whole = plant(shape, Role::Client, 4, client(4, &mut rng)).unwrap();
     assert!(whole.finish(&[0; 4], &[0; 2]).is_err(), "bits of leaves that have none");
-    let with_bits = shape.with_bits();
-    let whole = plant(with_bits, Role::Client, 4, client(4, &mut rng)).unwrap();
+    assert!(shape.with_bits(MOST_BIT_BLOCKS + 1).is_err());
+    let whole = plant(shape.with_bits(1).unwrap(), Role::Client, 4, client(4, &mut rng)).unwrap();
     assert!(whole.finish(&[0; 4], &[0; 3]).is_err(), "bits of fewer trees");
 }

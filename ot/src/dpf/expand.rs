@@ -5,11 +5,14 @@ use net::Role;
 use zeroize::ZeroizeOnDrop;
 
 use super::shape::DpfShape;
-use super::{block, second_pads};
+use super::{BLOCK_BITS, MOST_BIT_BLOCKS, bit_pads, block};
 use crate::Block;
 #[cfg(feature = "probe")]
 use crate::kernels::Simd;
 use crate::kernels::{Kernels, Lane, Permutation, Words};
+
+/// A sum of the bits of leaves, in words of 64; those beyond the blocks that leaves have are zero.
+pub type BitSum = [u64; MOST_BIT_BLOCKS * BLOCK_BITS / 64];
 
 /// Computes shares from keys, one after the other; keeps its buffers.
 #[derive(ZeroizeOnDrop)]
@@ -98,8 +101,8 @@ impl Expander {
 
     /// [`Self::expand`], and this party's shares of the bits of all leaves, by exclusive-or: their sum over the
     /// leaves before `split`, and over those from it on. Panics if leaves have no bits.
-    pub fn expand_with_bits<L: Lane>(&mut self, key: &[u64], split: usize, out: &mut [L]) -> [[u64; 2]; 2] {
-        assert!(self.shape.bits && split <= 1 << self.shape.depth, "bits of leaves");
+    pub fn expand_with_bits<L: Lane>(&mut self, key: &[u64], split: usize, out: &mut [L]) -> [BitSum; 2] {
+        assert!(self.shape.bit_blocks > 0 && split <= 1 << self.shape.depth, "bits of leaves");
         self.expand(key, out);
         // The levels alternate between the buffers.
         let [here, next] = &mut self.nodes;
@@ -107,13 +110,18 @@ impl Expander {
             true => (&*here, next),
             false => (&*next, here),
         };
-        second_pads(&self.hash.as_ref().expect("the key was read").1, nodes, pads);
-        let last = block(&key[key.len() - 2..]);
-        let sum = |range: std::ops::Range<usize>| {
-            let leaves = pads[range.clone()].iter().zip(&nodes[range]);
-            wide(|| leaves.fold(Block::ZERO, |sum, (pad, node)| sum ^ *pad ^ last.times(node.lsb())).0)
-        };
-        [sum(0..split), sum(split..nodes.len())]
+        let hash = &self.hash.as_ref().expect("the key was read").1;
+        let corrections = &key[key.len() - self.shape.bit_words()..];
+        let mut sums = [BitSum::default(); 2];
+        for (i, correction) in corrections.chunks_exact(2).map(block).enumerate() {
+            bit_pads(hash, i, nodes, pads);
+            for (sum, range) in sums.iter_mut().zip([0..split, split..nodes.len()]) {
+                let leaves = pads[range.clone()].iter().zip(&nodes[range]);
+                let bits = |sum, (pad, node): (&Block, &Block)| sum ^ *pad ^ correction.times(node.lsb());
+                sum[2 * i..2 * i + 2].copy_from_slice(&wide(|| leaves.fold(Block::ZERO, bits)).0);
+            }
+        }
+        sums
     }
 
     /// The nodes of level [`DpfShape::top`], the corrections of the levels below, and the last one. The hash becomes

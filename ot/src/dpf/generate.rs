@@ -7,7 +7,7 @@ use rayon::prelude::*;
 use zeroize::{ZeroizeOnDrop, Zeroizing};
 
 use super::shape::{DpfShape, GROUP, level_bytes};
-use super::{block, second_pads};
+use super::{bit_pads, block};
 use crate::kernels::{Kernels, Permutation, Sums};
 use crate::keys::{ChosenKeys, SenderKeys};
 use crate::{Block, OtError};
@@ -189,23 +189,26 @@ impl Generation {
         self.sums.iter().flat_map(|sums| sums.hashes.0).collect()
     }
 
-    /// The same for the bits of leaves: this party's shares, two words a tree, of what beta's bits have to be
-    /// combined with by exclusive-or. Empty if leaves have no bits.
+    /// The same for the bits of leaves: this party's shares, two words a block and tree, of what beta's bits have to
+    /// be combined with by exclusive-or. Empty if leaves have no bits.
     pub fn bit_leaves(&self) -> Vec<u64> {
         debug_assert!(self.is_grown(), "all levels are grown");
-        if !self.shape.bits {
+        let blocks = self.shape.bit_blocks;
+        if blocks == 0 {
             return Vec::new();
         }
         let (room, key_words) = (self.shape.room(), self.shape.key_words());
-        let mut sums = vec![Block::ZERO; self.len()];
-        sums.par_chunks_mut(GROUP)
+        let mut sums = vec![Block::ZERO; self.len() * blocks];
+        sums.par_chunks_mut(GROUP * blocks)
             .zip(self.nodes.par_chunks(GROUP * room))
             .zip(self.keys.par_chunks(GROUP * key_words))
             .for_each(|((sums, nodes), keys)| {
                 let (hash, mut pads) = (hash(keys), Zeroizing::new(vec![Block::ZERO; room]));
-                for (sum, nodes) in sums.iter_mut().zip(nodes.chunks_exact(room)) {
-                    second_pads(&hash, nodes, &mut pads);
-                    *sum = wide(|| pads.iter().fold(Block::ZERO, |sum, pad| sum ^ *pad));
+                for (sums, nodes) in sums.chunks_exact_mut(blocks).zip(nodes.chunks_exact(room)) {
+                    for (block, sum) in sums.iter_mut().enumerate() {
+                        bit_pads(&hash, block, nodes, &mut pads);
+                        *sum = wide(|| pads.iter().fold(Block::ZERO, |sum, pad| sum ^ *pad));
+                    }
                 }
             });
         sums.into_iter().flat_map(|sum| sum.0).collect()

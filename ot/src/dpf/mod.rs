@@ -21,9 +21,9 @@
 //! and t is the client's control bit at R. The parties' control bits differ only at R, so each party's number of set
 //! control bits, modulo 4, gives it an XOR share of t. The product is the caller's ([`Generation::leaves`]).
 //!
-//! **Bits.** A leaf may have a second block, of bits that are shared by exclusive-or ([`DpfShape::with_bits`]). Its
-//! pad is the hash of the leaf's node under another tweak, and its correction is the sum of both parties' pads and of
-//! the bits at R. There is no sign.
+//! **Bits.** A leaf may have further blocks, of bits that are shared by exclusive-or ([`DpfShape::with_bits`]). The
+//! pad of each is the hash of the leaf's node under a tweak of its own, and its correction is the sum of both parties'
+//! pads and of the bits at R. There is no sign.
 //!
 //! **What each party sees.** It sees the corrections, and shares of them that follow from the correction and its own.
 //! A correction is a sum of H of the other party's nodes, which look random without that party's Delta: circular
@@ -40,9 +40,9 @@ mod generate;
 mod shape;
 
 pub use crate::kernels::Lane;
-pub use expand::Expander;
+pub use expand::{BitSum, Expander};
 pub use generate::Generation;
-pub use shape::{DpfShape, GROUP, LEAF_BITS, TOP, level_bytes};
+pub use shape::{BLOCK_BITS, DpfShape, GROUP, MOST_BIT_BLOCKS, TOP, level_bytes};
 
 use bits::cpu::wide;
 use zeroize::Zeroize;
@@ -50,18 +50,21 @@ use zeroize::Zeroize;
 use crate::Block;
 use crate::kernels::Permutation;
 
-/// What is added to a leaf's node before its hash is the pad of its bits: the preimage under sigma of a tweak other
-/// than 0, see [`crate::hash`].
-const SECOND: Block = Block([0, 1]);
+/// What is added to a leaf's node before its hash is the pad of block `block` of its bits: the preimage under sigma of
+/// a tweak other than 0, see [`crate::hash`].
+fn tweak(block: usize) -> Block {
+    Block([0, 1 + block as u64])
+}
 
-/// The pads of the bits of leaves, from their nodes.
-fn second_pads(hash: &Permutation, nodes: &[Block], pads: &mut [Block]) {
+/// The pads of block `block` of the bits of leaves, from their nodes.
+fn bit_pads(hash: &Permutation, block: usize, nodes: &[Block], pads: &mut [Block]) {
     // A few at a time, on the stack.
     const RUN: usize = 64;
+    let tweak = tweak(block);
     let mut tweaked = [Block::ZERO; RUN];
     for (nodes, pads) in nodes.chunks(RUN).zip(pads.chunks_mut(RUN)) {
         let tweaked = &mut tweaked[..nodes.len()];
-        wide(|| tweaked.iter_mut().zip(nodes).for_each(|(tweaked, node)| *tweaked = *node ^ SECOND));
+        wide(|| tweaked.iter_mut().zip(nodes).for_each(|(tweaked, node)| *tweaked = *node ^ tweak));
         hash.tree_hash(tweaked, pads);
     }
     tweaked.zeroize();

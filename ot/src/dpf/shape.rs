@@ -12,12 +12,15 @@ pub const TOP: u32 = 3;
 /// Most levels of a tree.
 const MOST_LEVELS: u32 = 16;
 
-// A tree has one unknown node on each level from TOP to the leaves, and a leaf may be hashed twice; a key's calls on
-// them are what the bound of the hash allows.
-const _: () = assert!(GROUP * (MOST_LEVELS - TOP + 2) as usize <= CALLS_PER_KEY);
+/// Most blocks of bits that a leaf has ([`DpfShape::with_bits`]).
+pub const MOST_BIT_BLOCKS: usize = 2;
 
-/// Bits of the second block that a leaf may have ([`DpfShape::with_bits`]).
-pub const LEAF_BITS: u32 = 128;
+// A tree has one unknown node on each level from TOP to the leaves, and a leaf is hashed once for its words and once
+// for each block of bits; a key's calls on them are what the bound of the hash allows.
+const _: () = assert!(GROUP * ((MOST_LEVELS - TOP + 1) as usize + MOST_BIT_BLOCKS) <= CALLS_PER_KEY);
+
+/// Bits of a block ([`DpfShape::with_bits`]).
+pub const BLOCK_BITS: usize = 128;
 
 /// The shape of a tree and of its leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -25,7 +28,7 @@ pub struct DpfShape {
     pub(super) depth: u32,
     pub(super) words: usize,
     pub(super) width: u32,
-    pub(super) bits: bool,
+    pub(super) bit_blocks: usize,
 }
 
 impl DpfShape {
@@ -45,12 +48,16 @@ impl DpfShape {
                 got: width as usize,
             });
         }
-        Ok(DpfShape { depth, words, width, bits: false })
+        Ok(DpfShape { depth, words, width, bit_blocks: 0 })
     }
 
-    /// The same trees with a second block in every leaf: [`LEAF_BITS`] bits that are shared by exclusive-or.
-    pub fn with_bits(self) -> Self {
-        DpfShape { bits: true, ..self }
+    /// The same trees with `blocks` blocks more in every leaf, of [`BLOCK_BITS`] bits that are shared by exclusive-or.
+    /// Errors: more than [`MOST_BIT_BLOCKS`].
+    pub fn with_bits(self, blocks: usize) -> Result<Self, OtError> {
+        if blocks > MOST_BIT_BLOCKS {
+            return Err(OtError::Parameter { what: "blocks of bits of a leaf", allowed: "0..=2", got: blocks });
+        }
+        Ok(DpfShape { bit_blocks: blocks, ..self })
     }
 
     /// Levels of the tree: 2^depth leaves.
@@ -78,10 +85,10 @@ impl DpfShape {
         (1 << self.top()) - 1
     }
 
-    /// Nodes of the last level above the leaves, at least those of level [`Self::top`]. Leaves are kept if they are
-    /// hashed twice.
+    /// Nodes of the last level above the leaves, at least those of level [`Self::top`]. Leaves are kept if they have
+    /// bits.
     pub(super) fn room(&self) -> usize {
-        1 << if self.bits { self.depth } else { (self.depth - 1).max(self.top()) }
+        1 << if self.bit_blocks > 0 { self.depth } else { (self.depth - 1).max(self.top()) }
     }
 
     /// Words of the final corrections.
@@ -91,7 +98,7 @@ impl DpfShape {
 
     /// Words of a leaf's bits.
     pub(super) fn bit_words(&self) -> usize {
-        if self.bits { LEAF_BITS as usize / 64 } else { 0 }
+        self.bit_blocks * (BLOCK_BITS / 64)
     }
 
     /// Words of a key before the corrections: the cipher key and the nodes of level [`Self::top`].

@@ -24,8 +24,8 @@ use crate::functions::ring_for;
 use crate::ops::compare::AtLeast;
 use crate::ops::evaluate::{Evaluate, Function};
 use crate::ops::extend::ExtendColumns;
-use crate::ops::fss::table::{CELL_BITS, CurveSpec};
-use crate::ops::fss::tails::{EvaluateNear, NEAR, TailedTable};
+use crate::ops::fss::table::CurveSpec;
+use crate::ops::fss::tails::{EvaluateNear, TailedTable};
 use crate::ops::mux::{Choose, Select};
 use crate::ops::mux_columns::MuxColumns;
 use crate::ops::truncate::Truncation;
@@ -110,22 +110,41 @@ const TAILS_SAVE: u32 = 4;
 /// The leaves of keys that an entry counts for, since its preparation takes longer: prompts over fast links compare.
 const TAILS_LEAVES: u64 = 2;
 
-/// A function with tails, evaluated on a masked input. Its windows are 32 / (16 ratio) wide, so that 2^CELL_BITS
-/// cells of them reach beyond the range on both sides, and one cell reaches further than the tails ask for.
+/// A function with tails, evaluated on a masked input. Its windows are 32 / (16 ratio) wide, so that all cells of them
+/// reach beyond the range on both sides, and one cell reaches as far as the tails ask for.
 struct Tailed {
-    /// The reduced input is x ratio / 2^RATIO_BITS.
-    ratio: u64,
+    shape: TailedShape,
     table: TailedTable,
 }
 
-// 256 quadratic windows of 2/31 on [-8.26, 8.26].
-static GELU_TANH: LazyLock<Tailed> = LazyLock::new(|| Tailed::fit(31, gelu_tanh));
-static GELU_ERF: LazyLock<Tailed> = LazyLock::new(|| Tailed::fit(31, gelu_erf));
-// 256 quadratic windows of 2/21 on [-12.19, 12.19].
-static SILU_TAILED: LazyLock<Tailed> = LazyLock::new(|| Tailed::fit(21, silu_exact));
+#[derive(Clone, Copy)]
+struct TailedShape {
+    /// log2 of the number of windows.
+    index_bits: u32,
+    /// log2 of the number of cells.
+    cell_bits: u32,
+    /// The reduced input is x ratio / 2^RATIO_BITS.
+    ratio: u64,
+}
+
+// 128 quadratic windows of 2/31 on [-4.19, 4.06], two of which may count as tails on either side: 1e-4 there.
+const GELU_TAILED: TailedShape = TailedShape { index_bits: 7, cell_bits: 8, ratio: 31 };
+static GELU_TANH: LazyLock<Tailed> = LazyLock::new(|| Tailed::fit(GELU_TAILED, gelu_tanh));
+static GELU_ERF: LazyLock<Tailed> = LazyLock::new(|| Tailed::fit(GELU_TAILED, gelu_erf));
+// 256 quadratic windows of 2/21 on [-12.29, 12.1].
+static SILU_TAILED: LazyLock<Tailed> =
+    LazyLock::new(|| Tailed::fit(TailedShape { index_bits: 8, cell_bits: 7, ratio: 21 }, silu_exact));
+
+impl TailedShape {
+    /// The word of 0, a window above the middle of the cell that the table has: a word counts as one of up to two
+    /// windows below its own.
+    fn zero(self) -> u64 {
+        let middle = (1u64 << (self.cell_bits + self.index_bits) >> 1) + (1u64 << self.index_bits >> 1);
+        (middle + 1) << Tailed::LOW_BITS
+    }
+}
 
 impl Tailed {
-    const INDEX_BITS: u32 = 8;
     const LOW_BITS: u32 = 11;
     /// Fractional bits of the reduced input before the ratio.
     const IN_FRAC: u32 = 15;
@@ -133,16 +152,14 @@ impl Tailed {
     /// Bits of the rings in which the table's value, at [`FRAC`] fractional bits, and x are selected.
     const SELECTED: [u32; 2] = [Self::OUT_WIDTH - (Self::OUT_FRAC - FRAC), FRAC + RANGE_BITS + 2];
     const OUT_WIDTH: u32 = 32;
-    /// The word of 0: the middle of the cell that the table has.
-    const ZERO: u64 = ((NEAR << 1 | 1) << Self::INDEX_BITS >> 1) << Self::LOW_BITS;
 
-    fn fit(ratio: u64, f: impl Fn(f64) -> f64) -> Self {
-        let (index_bits, low_bits) = (Self::INDEX_BITS, Self::LOW_BITS);
+    fn fit(shape: TailedShape, f: impl Fn(f64) -> f64) -> Self {
+        let TailedShape { index_bits, cell_bits, ratio } = shape;
         let step = (1u64 << RATIO_BITS) as f64 / ratio as f64 / (1u64 << Self::IN_FRAC) as f64;
-        let base = -step * Self::ZERO as f64;
+        let (low_bits, base) = (Self::LOW_BITS, -step * shape.zero() as f64);
         let (out_frac, out_width) = (Self::OUT_FRAC, Self::OUT_WIDTH);
         let spec = CurveSpec { index_bits, low_bits, base, step, out_frac, out_width };
-        Tailed { ratio, table: TailedTable::fit(spec, f) }
+        Tailed { shape, table: TailedTable::fit(spec, cell_bits, f) }
     }
 
     fn apply<B: Abb>(&self, b: &mut B, x: &B::Words) -> Result<B::Words, Error> {
@@ -150,9 +167,10 @@ impl Tailed {
         let x = x.reshape(&[n]);
         b.expect_below(&x, FRAC + RANGE_BITS)?;
         let dropped = FRAC + RATIO_BITS - Self::IN_FRAC;
-        let width = CELL_BITS + Self::INDEX_BITS + Self::LOW_BITS + dropped;
+        let TailedShape { ratio, .. } = self.shape;
+        let width = self.table.shape().input_bits() + dropped;
         // Reducing the input loses up to two units, on average one.
-        let reduced = b.add_public(&x.times(self.ratio).drop_low(dropped, width), Self::ZERO + 1);
+        let reduced = b.add_public(&x.times(ratio).drop_low(dropped, width), self.shape.zero() + 1);
         let (y, side) = b.apply(EvaluateNear { table: &self.table }, &reduced)?;
         let [out, _] = Self::SELECTED;
         let y = b.apply(Truncation { width: Self::OUT_WIDTH, shift: Self::OUT_FRAC - FRAC, out }, &y)?;

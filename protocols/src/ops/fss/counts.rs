@@ -46,7 +46,7 @@ pub struct CountAtLeast<'l> {
 
 impl CountAtLeast<'_> {
     fn shape(&self) -> FssShape {
-        FssShape { index_bits: VALUE_BITS, low_bits: 0, width: self.width, payload: Payload::One, cells: false }
+        FssShape { index_bits: VALUE_BITS, low_bits: 0, width: self.width, payload: Payload::One, cell_bits: 0 }
     }
 }
 

@@ -63,7 +63,7 @@ impl LadderShape {
     /// What every rung's table is prepared as.
     fn rung(&self) -> FssShape {
         let LadderShape { index_bits, low_bits, .. } = *self;
-        FssShape { index_bits, low_bits, width: 64, payload: Payload::Line, cells: false }
+        FssShape { index_bits, low_bits, width: 64, payload: Payload::Line, cell_bits: 0 }
     }
 
     /// Bits B that choose among the rungs.

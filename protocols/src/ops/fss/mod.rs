@@ -44,7 +44,7 @@ pub mod tails;
 pub mod threshold;
 
 use net::Role;
-use ot::dpf::{DpfShape, Expander, Generation, Lane, level_bytes};
+use ot::dpf::{BLOCK_BITS, DpfShape, Expander, Generation, Lane, level_bytes};
 use ot::{Bits, ChosenKeys, SenderKeys};
 use rand::Rng;
 use rayon::prelude::*;
@@ -56,7 +56,7 @@ use crate::wire::cross::{self, Side};
 use crate::wire::opening;
 use crate::words::mask;
 pub(crate) use parabola::Square;
-use table::{CELL_BITS, FACTOR_FRAC, FssShape, FssTable, Payload, Powers, Windows, factor};
+use table::{FACTOR_FRAC, FssShape, FssTable, Payload, Powers, Windows, factor};
 
 const INDEX: &str = "masked/index";
 const TOP: &str = "masked/first levels";
@@ -65,8 +65,8 @@ const LEVEL: &str = "masked/level";
 /// Leaves of the trees that grow at once, a bound on memory: 64 MiB of nodes.
 const BATCH_LEAVES: usize = 1 << 23;
 
-/// Inputs at once of which the bits of a leaf are prepared, a word each.
-const BIT_LEAVES_AT_ONCE: usize = 1 << 13;
+/// Bits of leaves that are prepared at once, a word each.
+const BITS_AT_ONCE: usize = 1 << 20;
 
 /// Bits of the ring of a product of two factors, which is below 2^(2 FACTOR_FRAC).
 const POWER_WIDTH: u32 = 2 * FACTOR_FRAC + 2;
@@ -105,7 +105,7 @@ impl FssShape {
     fn tree(&self) -> DpfShape {
         let tree = DpfShape::new(self.index_bits - self.leaf_bits(), self.leaf_words(), self.width)
             .expect("2..=14 index bits, rings of 2..=64 or 32 bits");
-        if self.cells { tree.with_bits() } else { tree }
+        tree.with_bits((1 << self.cell_bits) / BLOCK_BITS).expect("at most 256 cells")
     }
 
     fn index(&self) -> Index {
@@ -124,7 +124,7 @@ impl FssShape {
             Payload::Power { .. } => self.hidden_bits().max(FACTOR_FRAC),
         };
         let batch = batch_items(ots as usize).min((BATCH_LEAVES >> self.tree().depth()).max(1));
-        if self.cells { batch.min(BIT_LEAVES_AT_ONCE) } else { batch }
+        if self.cell_bits > 0 { batch.min(BITS_AT_ONCE >> self.cell_bits) } else { batch }
     }
 
     /// The products of the leading bits of the client's rho with the server's.
@@ -207,7 +207,7 @@ fn prepare_batch_cost(shape: &FssShape, n: usize) -> Cost {
         .then(grow_cost(n, tree))
         .work_at_both(Kernel::LeafWord, n * words);
     let cost = cost.then(mux::rows_cost(n, words, shape.width - 1)).then(opening::open_cost(n * words, shape.width));
-    if shape.cells { cost.then(bit_leaves_cost(n, tree)) } else { cost }
+    if shape.cell_bits > 0 { cost.then(bit_leaves_cost(n, tree, shape.cell_bits)) } else { cost }
 }
 
 fn prepare_batch(s: &mut Session, shape: &FssShape, n: usize) -> Result<Vec<u64>, Error> {
@@ -238,8 +238,8 @@ fn prepare_batch(s: &mut Session, shape: &FssShape, n: usize) -> Result<Vec<u64>
     for (correction, opened) in corrections.chunks_exact_mut(all).zip(opened.chunks_exact(used)) {
         correction[..used].copy_from_slice(opened);
     }
-    let last =
-        if shape.cells { bit_leaves(s, &trees, &index, bits - CELL_BITS as usize..bits, bits)? } else { vec![] };
+    let cells = bits - shape.cell_bits as usize..bits;
+    let last = if cells.is_empty() { vec![] } else { bit_leaves(s, &trees, &index, cells, bits)? };
     let keys = trees.finish(&corrections, &last)?;
     let masks = index_shares.iter().zip(&low).map(|(index, low)| (index << shape.low_bits).wrapping_add(*low));
     Ok(entries(masks, &keys, tree))
@@ -255,8 +255,8 @@ fn entries(masks: impl Iterator<Item = u64>, keys: &[u64], tree: DpfShape) -> Ve
     out
 }
 
-/// The final corrections of the bits of leaves, which are the unit vector of the bits `places` of every index, two
-/// words a tree. They are masked by both parties' pads.
+/// The final corrections of the bits of leaves, which are the unit vector of the bits `places` of every index. They
+/// are masked by both parties' pads.
 fn bit_leaves(
     s: &mut Session,
     trees: &Generation,
@@ -269,11 +269,10 @@ fn bit_leaves(
     open_bits(s, unit, &trees.bit_leaves())
 }
 
-/// Cost of [`bit_leaves`] of `n` trees.
-fn bit_leaves_cost(n: usize, tree: DpfShape) -> Cost {
-    placed_cost(n, 1, 1, CELL_BITS)
-        .work_at_both(Kernel::TreeMade, n << (tree.depth() - 1))
-        .then(opening::open_cost(n << CELL_BITS, 1))
+/// Cost of [`bit_leaves`] of `n` trees with 2^`cell_bits` bits a leaf.
+fn bit_leaves_cost(n: usize, tree: DpfShape, cell_bits: u32) -> Cost {
+    let hashed = (n << cell_bits) / BLOCK_BITS << (tree.depth() - 1);
+    placed_cost(n, 1, 1, cell_bits).work_at_both(Kernel::TreeMade, hashed).then(opening::open_cost(n << cell_bits, 1))
 }
 
 /// Opens bits, one in every word, masked by those of `pads`, which has 64 in every word. The result has 64, too.

@@ -54,18 +54,15 @@ pub struct FssShape {
     pub width: u32,
     /// What is shared.
     pub payload: Payload,
-    /// Whether inputs go on for 2^[`CELL_BITS`] times the windows, of which the key also tells where an input is
-    /// ([`tails`](super::tails)).
-    pub cells: bool,
+    /// log2 of the number of times that the windows repeat, 7 or 8, of which the key also tells where an input is
+    /// ([`tails`](super::tails)); or 0.
+    pub cell_bits: u32,
 }
-
-/// log2 of the number of times that the windows repeat in a table with tails.
-pub const CELL_BITS: u32 = 7;
 
 impl FssShape {
     /// Bits of the index that a key hides: of the window, and of its repetition.
     pub(super) fn hidden_bits(&self) -> u32 {
-        self.index_bits + if self.cells { CELL_BITS } else { 0 }
+        self.index_bits + self.cell_bits
     }
 
     /// Bits of an input.
@@ -138,7 +135,7 @@ impl FssTable {
     /// f'' (3 window)^2 / 16. `f` must compute alike on every machine (the basic operations, and `libm`).
     pub fn lines(spec: CurveSpec, f: impl Fn(f64) -> f64) -> Self {
         let CurveSpec { index_bits, low_bits, out_width, .. } = spec;
-        let shape = FssShape { index_bits, low_bits, width: out_width, payload: Payload::Line, cells: false };
+        let shape = FssShape { index_bits, low_bits, width: out_width, payload: Payload::Line, cell_bits: 0 };
         FssTable { shape, windows: Windows::Lines(Lines::fit(spec, f)) }
     }
 
@@ -152,7 +149,7 @@ impl FssTable {
     pub fn parabolas(spec: CurveSpec, f: impl Fn(f64) -> f64) -> Self {
         let CurveSpec { index_bits, low_bits, out_width, .. } = spec;
         let parabolas = fitted(spec, f, |n| window(n, index_bits));
-        let shape = FssShape { index_bits, low_bits, width: out_width, payload: Payload::Parabola, cells: false };
+        let shape = FssShape { index_bits, low_bits, width: out_width, payload: Payload::Parabola, cell_bits: 0 };
         FssTable { shape, windows: Windows::Parabolas(parabolas) }
     }
 
@@ -216,7 +213,7 @@ fn height(n: i64, start: f64, frac: u32) -> f64 {
 }
 
 fn power_shape(index_bits: u32, unit: u32, frac: u32, width: u32) -> FssShape {
-    FssShape { index_bits, low_bits: unit, width, payload: Payload::Power { unit, frac }, cells: false }
+    FssShape { index_bits, low_bits: unit, width, payload: Payload::Power { unit, frac }, cell_bits: 0 }
 }
 
 /// The window that an index modulo 2^index_bits stands for.

@@ -6,8 +6,8 @@
 //!
 //! **Source.** As in the [parent module](super). Windows are numbered on and on, and 2^index_bits of them are a
 //! *cell*. The table has the windows of one cell, which are near; lower cells and higher ones are the tails. A key
-//! hides the window of the mask as that of a table does, in the words of its leaves, and in their second block the
-//! unit vector of the mask's cell ([`ot::dpf`]):
+//! hides the window of the mask as that of a table does, in the words of its leaves, and in their bits the unit vector
+//! of the mask's cell ([`ot::dpf`]):
 //!
 //! ```text
 //! prepare:  share a random mask r = R 2^low_bits + rho_0 + rho_1, and a key whose leaf i holds the payload and the
@@ -20,29 +20,26 @@
 //! high(y) + i is in one cell for the first leaves and in the next one for the others, so each party adds up the bits
 //! of both groups and looks at two intervals of each sum.
 //!
-//! **Range.** x from the first window of the table on to the last but two of 2^CELL_BITS cells; other inputs give
+//! **Range.** x from the first window of the table on to the last but two of 2^cell_bits cells; other inputs give
 //! garbage. A window serves three times its width, as in [`FssTable`](super::table::FssTable): an x in the first two
 //! windows of a cell may count as one of the cell before it. **Error.** That of the table; the bits have none but
 //! that.
 //!
-//! **What each party sees.** While preparing: as in the parent module, and bits masked by the second pads of leaves.
+//! **What each party sees.** While preparing: as in the parent module, and bits masked by further pads of leaves.
 //! Online: y, which is used once and uniform. **Revealed.** Nothing.
 
 use ndarray::{Array2, Axis};
-use ot::dpf::Expander;
+use ot::dpf::{BLOCK_BITS, BitSum, Expander};
 use rayon::prelude::*;
 
 use super::parabola::Parabolas;
-use super::table::{CELL_BITS, CurveSpec, FssShape, Payload, fitted};
+use super::table::{CurveSpec, FssShape, Payload, fitted};
 use super::{TASK, open_inputs};
 use crate::Shape;
 use crate::operation::prelude::*;
 use crate::twin::mixed;
 use crate::wire::opening;
 use crate::words::{mask, signed};
-
-/// The cell whose windows the table has.
-pub const NEAR: u64 = 1 << (CELL_BITS - 1);
 
 /// A piecewise quadratic function of the words of one cell, and where the others lie.
 #[derive(Clone, Debug)]
@@ -52,17 +49,18 @@ pub struct TailedTable {
 }
 
 impl TailedTable {
-    /// The piecewise quadratic interpolation of `f` on the cell [`NEAR`], as
+    /// The piecewise quadratic interpolation of `f` on the middle one of 2^`cell_bits` cells, as
     /// [`FssTable::parabolas`](super::table::FssTable::parabolas) has it. Arguments count from word 0 on, the first
     /// of cell 0.
     ///
     /// # Panics
-    /// As there.
-    pub fn fit(spec: CurveSpec, f: impl Fn(f64) -> f64) -> Self {
+    /// As there, and unless there are 7 or 8 cell bits.
+    pub fn fit(spec: CurveSpec, cell_bits: u32, f: impl Fn(f64) -> f64) -> Self {
+        assert!((7..=8).contains(&cell_bits), "whole blocks of bits");
         let CurveSpec { index_bits, low_bits, out_width, .. } = spec;
-        let parabolas = fitted(spec, f, |n| (NEAR << index_bits | n & mask(index_bits)) as i64);
-        let shape = FssShape { index_bits, low_bits, width: out_width, payload: Payload::Parabola, cells: true };
-        TailedTable { shape, parabolas }
+        let shape = FssShape { index_bits, low_bits, width: out_width, payload: Payload::Parabola, cell_bits };
+        let near = near(shape);
+        TailedTable { shape, parabolas: fitted(spec, f, |n| (near << index_bits | n & mask(index_bits)) as i64) }
     }
 
     /// What its preparation depends on.
@@ -81,10 +79,15 @@ impl TailedTable {
         let FssShape { index_bits, low_bits, width, .. } = self.shape;
         let rest = x.wrapping_sub(rho[0]).wrapping_sub(rho[1]);
         let (n, low) = (rest >> low_bits & mask(self.shape.hidden_bits()), rest & mask(low_bits));
-        let cell = n >> index_bits;
+        let (cell, near) = (n >> index_bits, near(self.shape));
         let value = self.parabolas.value((n & mask(index_bits)) as usize, low, rho, low_bits);
-        ((cell == NEAR).then_some(value & mask(width)), [cell == NEAR, cell > NEAR])
+        ((cell == near).then_some(value & mask(width)), [cell == near, cell > near])
     }
+}
+
+/// The cell whose windows a table of `shape` has: the middle one.
+pub fn near(shape: FssShape) -> u64 {
+    1 << (shape.cell_bits - 1)
 }
 
 /// Shares of the table's value of every word of `x`, modulo 2^width, and XOR shares of two bits for each: whether it
@@ -114,27 +117,42 @@ pub fn run(
             let sums = expander.expand_with_bits(&entry[1..], split as usize, &mut values);
             *out = table.parabolas.apply(window as usize, low, &values);
             *bits = [0; 2];
+            let (near, cells) = (near(shape), 1 << shape.cell_bits);
             for (sum, cell) in sums.into_iter().zip([cell, cell + 1]) {
-                let unit = turned(sum, cell);
-                bits[0] ^= (unit >> NEAR & 1) as u8;
-                bits[1] ^= ((unit >> NEAR >> 1).count_ones() & 1) as u8;
+                // The cell of x is this one plus that of the bit.
+                bits[0] ^= parity(&sum, near.wrapping_sub(cell), 1, cells);
+                bits[1] ^= parity(&sum, (near + 1).wrapping_sub(cell), cells - near - 1, cells);
             }
         }
     });
     Ok((out, bits))
 }
 
-/// The bits of `unit`, each moved up by `by` places around the circle.
-fn turned([low, high]: [u64; 2], by: u64) -> u128 {
-    (u128::from(low) | u128::from(high) << 64).rotate_left((by % u64::from(u128::BITS)) as u32)
+/// The sum modulo 2 of `count` bits from the bit `first` on, which count modulo `all`, a power of two.
+fn parity(bits: &BitSum, first: u64, count: u64, all: u64) -> u8 {
+    let (first, count) = (first & (all - 1), count & (all - 1));
+    // Of the bits before bit `end`.
+    let before = |end: u64| {
+        let words = (0u64..).step_by(64).zip(bits);
+        words.fold(0, |sum, (from, word)| match end.saturating_sub(from) {
+            whole if whole >= 64 => sum ^ word,
+            some => sum ^ (word & mask(some as u32)),
+        })
+    };
+    let end = first + count;
+    let sum = match end <= all {
+        true => before(end) ^ before(first),
+        false => before(all) ^ before(first) ^ before(end - all),
+    };
+    (sum.count_ones() & 1) as u8
 }
 
 /// Cost of [`run`] on `n` words.
 pub fn run_cost(shape: &FssShape, n: usize) -> Cost {
-    // Leaves are hashed twice.
-    let depth = shape.tree().depth();
+    // Leaves are hashed again for each block of bits.
+    let (depth, hashed) = (shape.tree().depth(), (n << shape.cell_bits) / BLOCK_BITS);
     opening::open_cost(n, shape.input_bits())
-        .work_at_both(Kernel::TreeExpanded, (n << depth) + (n << (depth - 1)))
+        .work_at_both(Kernel::TreeExpanded, (n << depth) + (hashed << (depth - 1)))
         .work_at_both(Kernel::WindowTerm, n * shape.tree().values())
 }
 
