@@ -65,8 +65,8 @@ const LEVEL: &str = "masked/level";
 /// Leaves of the trees that grow at once, a bound on memory: 64 MiB of nodes.
 const BATCH_LEAVES: usize = 1 << 23;
 
-/// Bits of leaves that are prepared at once, a word each.
-const BITS_AT_ONCE: usize = 1 << 20;
+/// Inputs at once of which the bits of a leaf are prepared, a word each.
+const BIT_LEAVES_AT_ONCE: usize = 1 << 13;
 
 /// Bits of the ring of a product of two factors, which is below 2^(2 FACTOR_FRAC).
 const POWER_WIDTH: u32 = 2 * FACTOR_FRAC + 2;
@@ -124,7 +124,7 @@ impl FssShape {
             Payload::Power { .. } => self.hidden_bits().max(FACTOR_FRAC),
         };
         let batch = batch_items(ots as usize).min((BATCH_LEAVES >> self.tree().depth()).max(1));
-        if self.cell_bits > 0 { batch.min(BITS_AT_ONCE >> self.cell_bits) } else { batch }
+        if self.cell_bits > 0 { batch.min(BIT_LEAVES_AT_ONCE) } else { batch }
     }
 
     /// The products of the leading bits of the client's rho with the server's.

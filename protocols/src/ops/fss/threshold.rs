@@ -24,7 +24,7 @@ use ot::dpf::{DpfShape, Expander};
 use rayon::prelude::*;
 
 use super::{
-    BATCH_LEAVES, BITS_AT_ONCE, Index, TASK, entries, grow, grow_cost, index_cost, index_shares, open_bits,
+    BATCH_LEAVES, BIT_LEAVES_AT_ONCE, Index, TASK, entries, grow, grow_cost, index_cost, index_shares, open_bits,
     open_inputs, placed, placed_cost, plant, plant_cost,
 };
 use crate::operation::prelude::*;
@@ -88,7 +88,7 @@ pub fn correlation_words(width: u32) -> usize {
 
 /// Inputs prepared at once.
 fn batch(width: u32) -> usize {
-    batch_items(width as usize).min(BATCH_LEAVES >> tree(width).depth()).min(BITS_AT_ONCE >> LEAF_BITS)
+    batch_items(width as usize).min(BATCH_LEAVES >> tree(width).depth()).min(BIT_LEAVES_AT_ONCE)
 }
 
 /// Correlations for `n` comparisons modulo 2^`width`, [`correlation_words`] each, usable in any order. They are
