@@ -97,13 +97,16 @@ fn widen(bytes: &[u8], out: &mut [f32]) {
 /// The number that `bits` are in IEEE's format of 16 bits, without a branch, so that vectors can do the same.
 #[inline(always)]
 fn widened(bits: u16) -> f32 {
-    /// The difference of the two formats' exponents.
-    const SCALE: f32 = f32::from_bits((127 + 127 - 15) << 23);
-    let (sign, rest) = (u32::from(bits & 0x8000) << 16, u32::from(bits & 0x7fff) << 13);
-    // The product is exact, also where the exponent is 0 and the number has no leading one.
-    let finite = (f32::from_bits(rest) * SCALE).to_bits();
-    let special = if bits & 0x7c00 == 0x7c00 { 0x7f80_0000 } else { 0 };
-    f32::from_bits(sign | special | finite)
+    /// The difference of the two formats' exponents, at their place.
+    const EXPONENT: u32 = (127 - 15) << 23;
+    /// The number 1 in the last place where the exponent is 0.
+    const LEAST: f32 = f32::from_bits((127 - 24) << 23);
+    let (sign, rest) = (u32::from(bits & 0x8000) << 16, u32::from(bits & 0x7fff));
+    let normal = (rest << 13) + EXPONENT;
+    // Exponent 0 has no leading one. The largest exponent stands for infinity or no number, and is the largest again.
+    let tiny = (rest as i32 as f32 * LEAST).to_bits();
+    let magnitude = if rest < 0x400 { tiny } else { normal };
+    f32::from_bits(sign | magnitude + if rest < 0x7c00 { 0 } else { EXPONENT })
 }
 
 /// A tensor in a file: its numbers are read when they are asked for.
