@@ -12,17 +12,24 @@ use crate::{Select, Store};
 /// Fractional bits of received attention that are compared.
 const FRAC: u32 = 16;
 
-/// The `keep` tokens of each row of `received` (rows, tokens) with the largest entries, in the order of the prompt.
-pub(crate) fn choose<E: Engine>(
-    engine: &mut E,
-    received: &E::Tensor,
-    keep: usize,
-    method: TopK,
-    size: Received,
-) -> Result<E::Selection, Error> {
+/// How the `k` tokens are found that received the most attention, of a size within `size`.
+pub(crate) fn by_attention(k: usize, method: TopK, size: Received) -> Ranking {
     let Received { magnitude, ceiling } = size;
-    let best = engine.top_k(received, &Ranking { k: keep, method, magnitude, ceiling, frac: FRAC })?;
+    Ranking { k, method, magnitude, ceiling, frac: FRAC }
+}
+
+/// The tokens of each row of `scores` (rows, tokens) with the largest entries, in the order of the text.
+pub(crate) fn choose<E: Engine>(engine: &mut E, scores: &E::Tensor, how: &Ranking) -> Result<E::Selection, Error> {
+    let best = engine.top_k(scores, how)?;
     engine.in_order(&best)
+}
+
+/// Keeps the tokens from row `first` of the store on, and no others.
+pub(crate) fn keep_latest<E: Engine>(store: &mut Store<E>, first: usize) {
+    let tokens = store.len();
+    let pairs = store.pairs_by_head(first..tokens);
+    store.replace_by_head(&pairs);
+    store.record_kept(|_| (first..tokens).collect());
 }
 
 /// Keeps the chosen ones of the first `tokens` tokens, and all tokens after these. The selection has one row per

@@ -163,14 +163,13 @@ impl SnapKv {
         let extra = usize::BITS - self.kernel.leading_zeros();
         let Received { magnitude, ceiling } = Received::new(engine, votes.voters, false, shape)?;
         let size = Received { magnitude: magnitude + extra, ceiling: ceiling.times(self.kernel) };
-        if keep > window {
-            let chosen = eviction::choose(engine, &smoothed, keep - window, self.top_k, size)?;
-            return eviction::keep(engine, store, &chosen, old, false);
+        if keep == window {
+            eviction::keep_latest(store, old);
+            return Ok(());
         }
-        let pairs = store.pairs_by_head(old..tokens);
-        store.replace_by_head(&pairs);
-        store.record_kept(|_| (old..tokens).collect());
-        Ok(())
+        let how = eviction::by_attention(keep - window, self.top_k, size);
+        let chosen = eviction::choose(engine, &smoothed, &how)?;
+        eviction::keep(engine, store, &chosen, old, false)
     }
 }
 
