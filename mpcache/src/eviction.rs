@@ -7,7 +7,7 @@ use engine::{Engine, Error, Ranking, Right, Tensor, TopK};
 
 use crate::attention::Received;
 use crate::store::KV_MAGNITUDE;
-use crate::{Select, Store};
+use crate::{HeadShape, Select, Store};
 
 /// Fractional bits of received attention that are compared.
 const FRAC: u32 = 16;
@@ -43,14 +43,42 @@ pub(crate) fn keep<E: Engine>(
 ) -> Result<(), Error> {
     let shape = store.heads();
     let select = if per_layer { Select::PerLayer } else { Select::PerKv };
-    let all = store.len();
     let payload = select.payload(&store.pairs_by_head(0..tokens), shape);
     let kept = engine.gather(chosen, Right::Fresh(&payload), KV_MAGNITUDE)?;
-    let kept = Select::unpack(&kept, shape.kv_heads);
+    replace(engine, store, chosen, tokens, &Select::unpack(&kept, shape.kv_heads));
+    Ok(())
+}
+
+/// [`keep`] with a choice for every key/value head. The `scores` (kv_heads, tokens) of all tokens of the store, below
+/// 2^`magnitude`, move along; returns those of the tokens that are left.
+pub(crate) fn keep_scored<E: Engine>(
+    engine: &mut E,
+    store: &mut Store<E>,
+    chosen: &E::Selection,
+    tokens: usize,
+    scores: &E::Tensor,
+    magnitude: u32,
+) -> Result<E::Tensor, Error> {
+    let HeadShape { kv_heads, head_dim, .. } = store.heads();
+    let before = scores.slice(1, 0..tokens).reshape(&[kv_heads, tokens, 1]);
+    let payload = E::Tensor::concat(2, &[&store.pairs_by_head(0..tokens), &before]);
+    let kept = engine.gather(chosen, Right::Fresh(&payload), scored_magnitude(magnitude))?;
+    replace(engine, store, chosen, tokens, &kept.slice(2, 0..2 * head_dim));
+    let left = kept.slice(2, 2 * head_dim..2 * head_dim + 1).reshape(&[kv_heads, kept.shape()[1]]);
+    Ok(E::Tensor::concat(1, &[&left, &scores.slice(1, tokens..scores.shape()[1])]))
+}
+
+/// log2 of a bound on what [`keep_scored`] moves.
+pub(crate) fn scored_magnitude(magnitude: u32) -> u32 {
+    magnitude.max(KV_MAGNITUDE)
+}
+
+/// Puts the chosen ones of the first `tokens` tokens, `kept` (kv_heads, chosen, 2 head_dim), in the place of these.
+fn replace<E: Engine>(engine: &E, store: &mut Store<E>, chosen: &E::Selection, tokens: usize, kept: &E::Tensor) {
+    let all = store.len();
     let rest = store.pairs_by_head(tokens..all);
-    store.replace_by_head(&E::Tensor::concat(1, &[&kept, &rest]));
+    store.replace_by_head(&E::Tensor::concat(1, &[kept, &rest]));
     if let Some(rows) = engine.chosen(chosen) {
         store.record_kept(|head| rows[head.min(rows.len() - 1)].iter().copied().chain(tokens..all).collect());
     }
-    Ok(())
 }
