@@ -52,6 +52,9 @@ fn bundled_models() {
     compare("shakespeare-gpt2", &[1, 2, 3, 4, 5, 6, 7, 8], 3, "--prefill-chunk 3 --preprocess");
     // A cache that is gathered from, and whose clusters close while tokens come in.
     compare("shakespeare-gpt2", &[1; 40], 4, "--preprocess --policy mpcache:budget=0.25,clusters=4/2,static=1");
+    // A matrix with columns for learned scores, and a cut while text is generated.
+    compare("shakespeare-gpt2", &[1; 14], 5, "--preprocess --policy kvzap:budget=16,block=4,prefill=8,topk=sort");
+    compare("shakespeare-llama", &[1; 14], 5, "--policy kvzap:budget=16,block=4,topk=sort");
 }
 
 /// Shapes that no power of two divides, with an untied head and with grouped-query attention.

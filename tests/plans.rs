@@ -20,7 +20,7 @@ use serde_json::Value;
 use support::{json, waggle};
 
 /// Name and arguments of each plan. A model in braces is a configuration in `tests/data/models`.
-const PLANS: [(&str, &str); 35] = [
+const PLANS: [(&str, &str); 39] = [
     // Every link, exact attention, one phase and two.
     ("gpt2-loopback", "--model shakespeare-gpt2 --link loopback --prompt-len 16 --tokens 3"),
     ("gpt2-lan-two-phases", "--model shakespeare-gpt2 --link lan --prompt-len 16 --tokens 3 --preprocess"),
@@ -97,6 +97,24 @@ const PLANS: [(&str, &str); 35] = [
     (
         "knorm",
         "--model {llama-odd} --link lan --prompt-len 48 --tokens 8 --preprocess --policy knorm:budget=32,block=4",
+    ),
+    (
+        "squeeze",
+        "--model {llama-grouped} --link lan --prompt-len 40 --tokens 4 --preprocess \
+         --policy squeeze:budget=24,block=3,layers=0",
+    ),
+    (
+        "kvzap",
+        "--model {llama-odd} --link lan --prompt-len 48 --tokens 8 --preprocess --policy kvzap:budget=32,block=4",
+    ),
+    (
+        "kvzap-shuffled",
+        "--model {gpt2-two-layers} --link wan --prompt-len 48 --tokens 8 \
+         --policy kvzap:budget=32,block=4,prefill=16,topk=shuffle-reveal",
+    ),
+    (
+        "keyformer",
+        "--model {gpt2-odd} --link lan --prompt-len 40 --tokens 6 --preprocess --policy keyformer:budget=32,block=4",
     ),
     ("random", "--model shakespeare-gpt2 --link 10mbit,20ms --prompt-len 24 --tokens 3 --policy random:seed=7"),
 ];

@@ -147,6 +147,13 @@ pub trait Engine: 'static {
         self.matmul(queries, keys)
     }
 
+    /// A bound on the entries of [`linear`](Engine::linear) by `weight`, whatever it was given: for
+    /// [`Ranking::ceiling`].
+    fn linear_ceiling(&self, weight: &Self::Weight) -> Ceiling;
+
+    /// x plus public numbers of its shape. Free.
+    fn shift(&mut self, x: &Self::Tensor, by: &ArrayD<f32>) -> Result<Self::Tensor, Error>;
+
     /// Softmax over the last axis of (..., rows, columns), where row i of `rows` sees only the first `visible[i]`
     /// columns (public, >= 1); the others get probability 0. `visible.len() == rows`.
     fn softmax(&mut self, x: &Self::Tensor, visible: &[usize]) -> Result<Self::Tensor, Error>;

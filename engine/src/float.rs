@@ -22,7 +22,22 @@ const STREAMED_ROWS: usize = 4;
 /// There is one process, so it is client and server at once: it wants every weight and every token id, and reveals
 /// all.
 #[derive(Debug, Default)]
-pub struct Float {}
+pub struct Float {
+    /// What the norms returned since the last look, if anybody wants to see it.
+    norms: Option<Vec<ArrayD<f32>>>,
+}
+
+impl Float {
+    /// An engine that keeps what root-mean-square norms return, for studies of hidden states.
+    pub fn keeping_norms() -> Self {
+        Float { norms: Some(Vec::new()) }
+    }
+
+    /// What the norms returned since the last call, in order.
+    pub fn take_norms(&mut self) -> Vec<ArrayD<f32>> {
+        self.norms.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+}
 
 /// The chosen positions of every row, of `n`.
 #[derive(Clone, Debug)]
@@ -117,6 +132,15 @@ impl Engine for Float {
         Ok(x * by)
     }
 
+    fn linear_ceiling(&self, _: &FloatWeight) -> Ceiling {
+        Ceiling::NONE
+    }
+
+    fn shift(&mut self, x: &T, by: &ArrayD<f32>) -> Result<T, Error> {
+        assert_eq!(x.shape(), by.shape());
+        Ok(x + by)
+    }
+
     fn operand(_: OperandId) {}
 
     fn cut(_: &mut (), _: usize) {}
@@ -177,6 +201,9 @@ impl Engine for Float {
             let mean = row.iter().map(|&v| f64::from(v).powi(2)).sum::<f64>() / row.len() as f64;
             let inverse = (mean + f64::from(eps)).sqrt().recip();
             row.mapv_inplace(|v| (f64::from(v) * inverse) as f32);
+        }
+        if let Some(norms) = &mut self.norms {
+            norms.push(out.clone());
         }
         Ok(out)
     }

@@ -13,6 +13,7 @@ use ndarray::{Array1, Array2};
 use serde::Deserialize;
 use thiserror::Error;
 
+use crate::beside::{Beside, LEARNED_FILE};
 use crate::mapping::{Bytes, Number, Numbers};
 
 /// A checkpoint that cannot be used.
@@ -95,6 +96,25 @@ pub enum CheckpointError {
         /// What it must be.
         what: &'static str,
     },
+    /// No file with learned columns.
+    #[error("there is no {file}, which cache policies with learned scores need; `waggle fit kvzap` writes one")]
+    NoLearned {
+        /// Where it should be.
+        file: String,
+    },
+    /// Learned columns of another model.
+    #[error("{LEARNED_FILE} was fitted to another checkpoint; `waggle fit kvzap` writes one for this")]
+    OtherLearned,
+    /// Learned columns whose scores may leave the range of the policies.
+    #[error("{LEARNED_FILE}: tensor `{tensor}` gives scores up to {most}, beyond {limit}")]
+    LargeLearned {
+        /// The tensor.
+        tensor: String,
+        /// The largest score of any hidden state.
+        most: f64,
+        /// The largest that is allowed.
+        limit: f64,
+    },
     /// A weight that is not a finite number.
     #[error("tensor `{tensor}` holds {value} at position {position}")]
     NotFinite {
@@ -144,6 +164,8 @@ const SAMPLE: usize = 512;
 /// Tensors of one model, read on demand.
 pub struct Checkpoint {
     tensors: HashMap<String, Entry>,
+    /// Where learned columns are.
+    pub(crate) beside: Beside,
 }
 
 struct Entry {
@@ -168,7 +190,7 @@ struct Index {
 impl Checkpoint {
     /// Opens `model.safetensors` of the directory `dir`, or the shards that its index names.
     pub fn open(dir: &Path) -> Result<Self, CheckpointError> {
-        let mut checkpoint = Checkpoint { tensors: HashMap::new() };
+        let mut checkpoint = Checkpoint { beside: Beside::File(dir.join(LEARNED_FILE)), ..Checkpoint::empty() };
         let (single, index) = (dir.join("model.safetensors"), dir.join("model.safetensors.index.json"));
         if single.is_file() {
             checkpoint.add_file(&single)?;
@@ -182,9 +204,14 @@ impl Checkpoint {
 
     /// A checkpoint in memory, one safetensors file.
     pub fn from_bytes(name: &str, bytes: &'static [u8]) -> Result<Self, CheckpointError> {
-        let mut checkpoint = Checkpoint { tensors: HashMap::new() };
+        let mut checkpoint = Checkpoint::empty();
         checkpoint.add(name.to_owned(), Bytes::Static(bytes))?;
         Ok(checkpoint)
+    }
+
+    /// A checkpoint without tensors.
+    pub(crate) fn empty() -> Self {
+        Checkpoint { tensors: HashMap::new(), beside: Beside::Nothing }
     }
 
     /// Names and shapes of all tensors.
@@ -224,7 +251,7 @@ impl Checkpoint {
         }
     }
 
-    fn add_file(&mut self, path: &Path) -> Result<(), CheckpointError> {
+    pub(crate) fn add_file(&mut self, path: &Path) -> Result<(), CheckpointError> {
         let name = path.display().to_string();
         let io = |source| CheckpointError::Io { file: name.clone(), source };
         let bytes = File::open(path).and_then(|file| Bytes::map(&file)).map_err(io)?;

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use mpcache::PolicySpec;
 use protocols::{FixedLoader, FixedMatrix, Spread};
 
 use crate::{ConfigError, Error, Model, ModelFiles};
@@ -11,11 +12,13 @@ const CONTEXT: &str = "waggle columns 1, model files";
 
 impl ModelFiles {
     /// A hash of what processes must have in common that multiply together: this program's version, the shape, and
-    /// name, type and shape of every tensor. Of the numbers it takes in all vectors, and a few places of every larger
-    /// tensor: enough to tell one checkpoint from another, but not from one that was damaged elsewhere.
+    /// name, type and shape of every tensor, learned columns included. Of the numbers it takes in all vectors, and a
+    /// few places of every larger tensor: enough to tell one checkpoint from another, but not from one that was
+    /// damaged elsewhere.
     ///
     /// # Errors
-    /// If the shape cannot be written as JSON, which no shape that was read can be.
+    /// If the shape cannot be written as JSON, which no shape that was read can be; if a file of learned columns is
+    /// no safetensors file.
     pub fn sampled_digest(&self) -> Result<String, Error> {
         let shape = serde_json::to_string(&self.spec).map_err(|e| ConfigError::Json(e.to_string()))?;
         let mut hasher = blake3::Hasher::new_derive_key(CONTEXT);
@@ -26,18 +29,26 @@ impl ModelFiles {
         take(env!("CARGO_PKG_VERSION").as_bytes());
         take(shape.as_bytes());
         self.checkpoint.sample(&mut take);
+        if let Some(learned) = self.checkpoint.beside()? {
+            learned.sample(&mut take);
+        }
         Ok(hasher.finalize().to_hex().to_string())
     }
 }
 
-/// The columns of all matrices that this process of `spread` has, in the order of their numbers. Every process of
-/// `spread` loads the model at the same time, because together they find the largest entries.
+/// The columns of all matrices, loaded for `policy`, that this process of `spread` has, in the order of their
+/// numbers. Every process of `spread` loads the model at the same time, because together they find the largest
+/// entries.
 ///
 /// # Errors
-/// Those of [`ModelServer::load`](crate::party::ModelServer::load), and [`protocols::Error::Spread`].
-pub fn own_columns(files: &ModelFiles, spread: Arc<dyn Spread>) -> Result<Vec<FixedMatrix>, Error> {
+/// Those of [`ModelServer::load_for`](crate::party::ModelServer::load_for), and [`protocols::Error::Spread`].
+pub fn own_columns(
+    policy: &PolicySpec,
+    files: &ModelFiles,
+    spread: Arc<dyn Spread>,
+) -> Result<Vec<FixedMatrix>, Error> {
     let mut loader = FixedLoader::default().spread_over(spread.clone());
-    let model = Model::load(&mut loader, &files.spec, Some(&files.checkpoint))?;
+    let model = Model::load_for(policy, &mut loader, &files.spec, Some(&files.checkpoint))?;
     let own = |matrix: &FixedMatrix| matrix.columns(spread.columns(matrix.shape().1));
     let weights = model.weights().into_iter();
     Ok(weights.map(|weight| Ok(own(&weight.known()?.matrix))).collect::<Result<_, protocols::Error>>()?)

@@ -73,9 +73,27 @@ pub enum Error {
         /// The policy.
         policy: String,
     },
+    /// A cache policy that the model does not fit.
+    #[error(transparent)]
+    Policy(#[from] mpcache::PolicyError),
+    /// A policy that ranks tokens by learned scores, and a model that gives none.
+    #[error("the cache policy needs learned scores, and the model was loaded without their columns")]
+    NotLearned,
+    /// A model that is served for other policies.
+    #[error(
+        "the model was loaded {} columns for learned scores, and cache policy `{policy}` {}",
+        if *.learned { "with" } else { "without" },
+        if *.learned { "has no use for them" } else { "needs them" }
+    )]
+    OtherColumns {
+        /// Whether the model gives learned scores.
+        learned: bool,
+        /// The policy of the session.
+        policy: String,
+    },
     /// A draft under a policy that cannot take tokens back.
     #[error(
-        "a draft needs a policy that can take tokens back: `full`, or `snapkv` or `pyramid` with a share, not `{policy}`"
+        "a draft needs a policy that can take tokens back: `full`, or `snapkv`, `pyramid` or `squeeze` with a share, not `{policy}`"
     )]
     DraftPolicy {
         /// The policy.

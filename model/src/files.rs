@@ -21,6 +21,7 @@ struct Bundled {
     config: &'static [u8],
     tokenizer: &'static [u8],
     weights: &'static [u8],
+    learned: &'static [u8],
 }
 
 macro_rules! include_models {
@@ -30,6 +31,7 @@ macro_rules! include_models {
             config: include_bytes!(concat!("../assets/", $name, "/config.json")),
             tokenizer: include_bytes!(concat!("../assets/", $name, "/tokenizer.json")),
             weights: include_bytes!(concat!("../assets/", $name, "/model.safetensors")),
+            learned: include_bytes!(concat!("../assets/", $name, "/kvzap.safetensors")),
         }),*]
     };
 }
@@ -67,7 +69,7 @@ pub fn bundled(name: &str) -> Result<ModelFiles, Error> {
     Ok(ModelFiles {
         name: name.into(),
         spec: ModelSpec::from_config_json(model.config)?,
-        checkpoint: Checkpoint::from_bytes(name, model.weights)?,
+        checkpoint: Checkpoint::from_bytes(name, model.weights)?.beside_bytes(model.learned),
         tokenizer: Some(model.tokenizer.to_vec()),
     })
 }

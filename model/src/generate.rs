@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::chunks::{chunk_size, read};
 use crate::draft::{Drafts, Guess, accepted, filled};
 use crate::lengths::Excess;
+use crate::surprise::Surprise;
 use crate::{Error, Input, Lengths, Model, ModelSpec, Rows, Sampler};
 
 /// What the client learns of each position.
@@ -170,6 +171,11 @@ pub fn generate_with<E: Engine>(
     if cache.tokens() == 0 {
         cache.expect_prompt(prompt.count);
     }
+    if cache.wants_learned() && !model.learned() {
+        return Err(Error::NotLearned);
+    }
+    options.policy.check_layers(spec.layers())?;
+    let mut surprise = Surprise::default();
     let most = options.draft.map_or(0, Drafts::tokens);
     let ends = |token: u32| options.stop_at_eos && spec.eos().contains(&token);
     let mut out = Generation::default();
@@ -185,7 +191,8 @@ pub fn generate_with<E: Engine>(
         let step = if index == 0 { Step::Prefill } else { Step::Decode { index, drafted } };
         hooks.go_on()?;
         hooks.begin(engine, step);
-        let wanted = if options.all_positions || drafted > 0 { Rows::All } else { Rows::Last };
+        let all = options.all_positions || drafted > 0 || cache.wants_surprise();
+        let wanted = if all { Rows::All } else { Rows::Last };
         let input = Input { ids: fed.as_deref(), count };
         let progress = &mut |done, all| hooks.layer(done, all);
         let hidden = read(engine, model, input, cache, wanted, chunk, progress)?;
@@ -194,16 +201,23 @@ pub fn generate_with<E: Engine>(
         let first = hidden.shape()[0] - 1 - drafted;
         let guesses = fed.as_deref().map_or(&[][..], |fed| &fed[count - drafted..]);
         let picked = match options.reveal {
-            Reveal::Logits => model.reveal_logits(engine, &hidden)?.map(|logits| {
-                let mut logits = logits.into_dimensionality::<Ix2>().expect("logits are (positions, vocabulary)");
-                let picked = accepted(guesses, ends, |i| {
-                    next.choose(index + i, |sampler| sampler.pick(logits.row(first + i)))
-                });
-                logits.slice_axis_inplace(Axis(0), Slice::from(..first + picked.len()));
-                rows.push(logits);
-                picked
-            }),
+            Reveal::Logits => {
+                let logits = model.reveal_logits(engine, &hidden)?;
+                let logits = logits
+                    .map(|logits| logits.into_dimensionality::<Ix2>().expect("logits are (positions, vocabulary)"));
+                surprise.tell(cache, fed.as_deref(), logits.as_ref())?;
+                logits.map(|mut logits| {
+                    let picked = accepted(guesses, ends, |i| {
+                        next.choose(index + i, |sampler| sampler.pick(logits.row(first + i)))
+                    });
+                    let start = if options.all_positions { 0 } else { first };
+                    logits.slice_axis_inplace(Axis(0), Slice::from(start..first + picked.len()));
+                    rows.push(logits);
+                    picked
+                })
+            }
             Reveal::Token => {
+                surprise.tell(cache, fed.as_deref(), None)?;
                 let logits = model.logits(engine, &hidden)?.slice(0, first..first + 1 + drafted);
                 let best = engine.scope("argmax", |e| e.argmax(&logits))?;
                 best.map(|best| accepted(guesses, ends, |i| next.choose(index + i, |_| best[i] as u32)))

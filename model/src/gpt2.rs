@@ -15,7 +15,7 @@ use mpcache::KvCache;
 use crate::Error;
 use crate::checkpoint::TensorSpec;
 use crate::config::Gpt2Config;
-use crate::layers::{Input, Rows, activate, attend, class};
+use crate::layers::{Input, Rows, activate, attend, class, learned};
 use crate::weights::{Builder, Published, norm};
 
 /// A GPT-2 whose matrices are prepared for an engine with weights `W`.
@@ -25,6 +25,7 @@ pub struct Gpt2<W> {
     wpe: W,
     h: Vec<Block<W>>,
     lm_head: W,
+    learned: bool,
 }
 
 struct Block<W> {
@@ -81,12 +82,17 @@ impl<W> Gpt2<W> {
             let (gain, shift) = norm(c, "transformer.ln_f")?;
             Ok(head.after_norm(gain, Some(&shift)))
         })?;
-        Ok(Gpt2 { config: config.clone(), wte, wpe, h, lm_head })
+        Ok(Gpt2 { config: config.clone(), wte, wpe, h, lm_head, learned: b.columns.count(1) > 0 })
     }
 
     /// The configuration.
     pub fn config(&self) -> &Gpt2Config {
         &self.config
+    }
+
+    /// Whether it gives learned scores.
+    pub(crate) fn learned(&self) -> bool {
+        self.learned
     }
 
     /// All weights, in the order of [`load`](Gpt2::load).
@@ -151,6 +157,7 @@ impl<W> Block<W> {
         if config.scale_attn_by_inverse_layer_idx {
             scale /= (i + 1) as f32;
         }
+        let (columns, further) = (b.columns.of(i), b.columns.count(n_head));
         let linear = |b: &mut Builder<W>, name: &str, shape, ln: Option<&str>, query_scale: Option<f32>| {
             b.weight(&format!("{p}.{name}.weight"), shape, |c| {
                 let bias = c.vector(&format!("{p}.{name}.bias"))?;
@@ -160,14 +167,14 @@ impl<W> Block<W> {
                     weight = weight.after_norm(gain, Some(&shift));
                 }
                 if let Some(factor) = query_scale {
-                    weight = weight.scale_outputs(e, factor);
+                    weight = weight.scale_outputs(e, factor).beside(columns.clone());
                 }
                 // What no norm comes before writes to the residual stream.
                 Ok(if ln.is_none() { weight.centred() } else { weight })
             })
         };
         Ok(Block {
-            attn_c_attn: linear(b, "attn.c_attn", (e, 3 * e), Some("ln_1"), Some(scale))?,
+            attn_c_attn: linear(b, "attn.c_attn", (e, 3 * e + further), Some("ln_1"), Some(scale))?,
             attn_c_proj: linear(b, "attn.c_proj", (e, e), None, None)?,
             mlp_c_fc: linear(b, "mlp.c_fc", (e, n_inner), Some("ln_2"), None)?,
             mlp_c_proj: linear(b, "mlp.c_proj", (n_inner, e), None, None)?,
@@ -193,6 +200,7 @@ impl<W> Block<W> {
         let x = engine.scope("attention", |engine| {
             let h = engine.scope("norm", |s| s.rms_norm(x, config.layer_norm_epsilon))?;
             let qkv = engine.scope("qkv", |s| s.linear(&h, &self.attn_c_attn))?;
+            learned(engine, cache, i, &qkv, 3 * e, &self.attn_c_attn);
             let q = qkv.slice(1, 0..e).reshape(&[n, config.n_head, e / config.n_head]);
             let (k, v) = (qkv.slice(1, e..2 * e), qkv.slice(1, 2 * e..3 * e));
             let Some(mixed) = attend(engine, cache, i, &q, &k, &v, wanted)? else { return Ok(None) };

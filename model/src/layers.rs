@@ -52,6 +52,22 @@ pub(crate) fn class<E: Engine>(cache: &KvCache<E>, index: usize, last: bool) -> 
     2 * cache.layer_class(index) + usize::from(last)
 }
 
+/// Hands the columns of `qkv` (n, columns) beyond the first `width` to the cache: the learned scores of new tokens,
+/// if `weight` has columns for them.
+pub(crate) fn learned<E: Engine>(
+    engine: &E,
+    cache: &mut KvCache<E>,
+    layer: usize,
+    qkv: &E::Tensor,
+    width: usize,
+    weight: &E::Weight,
+) {
+    let columns = qkv.shape()[1];
+    if columns > width {
+        cache.learned(layer, &qkv.slice(1, width..columns), engine.linear_ceiling(weight));
+    }
+}
+
 /// Attention of the last `wanted` of n new tokens: `q` (n, heads, head_dim), `k` and `v` (n, kv_heads * head_dim)
 /// -> (wanted, heads * head_dim), or nothing if none is wanted. A policy may want to see more queries than that.
 pub(crate) fn attend<E: Engine>(

@@ -5,6 +5,7 @@
 #![deny(missing_docs)]
 #![deny(unsafe_code)]
 
+mod beside;
 mod calibrate;
 mod check;
 mod checkpoint;
@@ -17,9 +18,11 @@ pub mod estimate;
 pub mod eval;
 mod files;
 mod fingerprint;
+pub mod fit;
 mod generate;
 mod gpt2;
 mod layers;
+mod learned;
 mod lengths;
 mod llama;
 mod mapping;
@@ -35,6 +38,7 @@ pub mod report;
 mod sampling;
 mod session;
 mod store;
+mod surprise;
 mod synth;
 mod text;
 mod tokenizer;
@@ -42,6 +46,7 @@ mod transformer;
 mod unread;
 mod weights;
 
+pub use beside::LEARNED_FILE;
 pub use calibrate::{CALIBRATION_TOKENS, Calibration, calibrate};
 pub use check::{Check, check};
 pub use checkpoint::{Checkpoint, CheckpointError, TensorSpec};

@@ -17,7 +17,7 @@ use ndarray::Array2;
 use crate::Error;
 use crate::checkpoint::TensorSpec;
 use crate::config::{LlamaConfig, RopeScaling};
-use crate::layers::{Input, Rows, activate, attend, class};
+use crate::layers::{Input, Rows, activate, attend, class, learned};
 use crate::weights::{Builder, Published};
 
 /// A LLaMA whose matrices are prepared for an engine with weights `W`.
@@ -27,6 +27,7 @@ pub struct Llama<W> {
     embed_tokens: W,
     layers: Vec<Block<W>>,
     lm_head: W,
+    learned: bool,
 }
 
 struct Block<W> {
@@ -92,12 +93,18 @@ impl<W> Llama<W> {
             let head = Published::linear(c, &[name.to_owned()], false)?;
             Ok(head.after_norm(c.vector("model.norm.weight")?, None))
         })?;
-        Ok(Llama { config: config.clone(), rope: Rope::new(config), embed_tokens, layers, lm_head })
+        let (rope, learned) = (Rope::new(config), b.columns.count(1) > 0);
+        Ok(Llama { config: config.clone(), rope, embed_tokens, layers, lm_head, learned })
     }
 
     /// The configuration.
     pub fn config(&self) -> &LlamaConfig {
         &self.config
+    }
+
+    /// Whether it gives learned scores.
+    pub(crate) fn learned(&self) -> bool {
+        self.learned
     }
 
     /// All weights, in the order of [`load`](Llama::load).
@@ -145,6 +152,7 @@ impl<W> Block<W> {
         let &LlamaConfig { hidden_size: h, intermediate_size: f, head_dim, attention_bias, mlp_bias, .. } = config;
         let (q, kv) = config.widths();
         let p = format!("model.layers.{i}");
+        let (columns, further) = (b.columns.of(i), b.columns.count(config.num_key_value_heads));
         let linear = |b: &mut Builder<W>, name: &str, parts: &[&str], shape, biased, norm: Option<&str>, scaled| {
             b.weight(&format!("{p}.{name}.weight"), shape, |c| {
                 let names: Vec<_> = parts.iter().map(|part| format!("{p}.{part}")).collect();
@@ -152,14 +160,24 @@ impl<W> Block<W> {
                 if let Some(norm) = norm {
                     weight = weight.after_norm(c.vector(&format!("{p}.{norm}.weight"))?, None);
                 }
-                Ok(weight.scale_outputs(scaled, (head_dim as f32).sqrt().recip()))
+                // Queries are scaled, and what comes beside them is learned.
+                let beside = columns.clone().filter(|_| scaled > 0);
+                Ok(weight.scale_outputs(scaled, (head_dim as f32).sqrt().recip()).beside(beside))
             })
         };
         let qkv = ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"];
         let gate_up = ["mlp.gate_proj", "mlp.up_proj"];
         let (before, after) = (Some("input_layernorm"), Some("post_attention_layernorm"));
         Ok(Block {
-            qkv_proj: linear(b, "self_attn.{q,k,v}_proj", &qkv, (h, q + 2 * kv), attention_bias, before, q)?,
+            qkv_proj: linear(
+                b,
+                "self_attn.{q,k,v}_proj",
+                &qkv,
+                (h, q + 2 * kv + further),
+                attention_bias,
+                before,
+                q,
+            )?,
             o_proj: linear(b, "self_attn.o_proj", &["self_attn.o_proj"], (q, h), attention_bias, None, 0)?,
             gate_up_proj: linear(b, "mlp.{gate,up}_proj", &gate_up, (h, 2 * f), mlp_bias, after, 0)?,
             down_proj: linear(b, "mlp.down_proj", &["mlp.down_proj"], (f, h), mlp_bias, None, 0)?,
@@ -188,6 +206,7 @@ impl<W> Block<W> {
         let x = engine.scope("attention", |engine| {
             let h = engine.scope("norm", |s| s.rms_norm(x, config.rms_norm_eps))?;
             let qkv = engine.scope("qkv", |s| s.linear(&h, &self.qkv_proj))?;
+            learned(engine, cache, i, &qkv, q + 2 * kv, &self.qkv_proj);
             let v = qkv.slice(1, q + kv..q + 2 * kv);
             // Queries and keys are heads of one tensor and turn together.
             let qk = qkv.slice(1, 0..q + kv).reshape(&[n, heads + kv_heads, head_dim]);

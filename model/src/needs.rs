@@ -52,7 +52,7 @@ pub(crate) fn listing(
     observer: &dyn Observer,
 ) -> Result<Plan, Error> {
     let mut engine = Plan::listing(terms.protocol);
-    let weights = Model::load(&mut FixedLoader::announced(frac_bits)?, spec, None)?;
+    let weights = Model::load_for(&terms.policy, &mut FixedLoader::announced(frac_bits)?, spec, None)?;
     let input = Input { ids: None, count: request.lengths.prompt };
     let mut unused = Sampler::greedy();
     let mut hooks = Planning { observer, schedule };

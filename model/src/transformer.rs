@@ -8,6 +8,7 @@ use crate::checkpoint::TensorSpec;
 use crate::config::ModelSpec;
 use crate::gpt2::{self, Gpt2};
 use crate::layers::{Input, Rows};
+use crate::learned::Columns;
 use crate::llama::{self, Llama};
 use crate::weights::Builder;
 use crate::{Checkpoint, Error};
@@ -29,10 +30,40 @@ impl<W> Model<W> {
         spec: &ModelSpec,
         checkpoint: Option<&Checkpoint>,
     ) -> Result<Self, Error> {
+        Self::load_for(&PolicySpec::default(), loader, spec, checkpoint)
+    }
+
+    /// [`Model::load`] for generations under `policy`. If it needs learned scores, the matrices that give query, key
+    /// and value have a further column for every key/value head. Their values stand beside the checkpoint, in
+    /// [`LEARNED_FILE`](crate::LEARNED_FILE). Such a model works under every policy, and costs as if all had asked
+    /// for the columns.
+    ///
+    /// # Errors
+    /// Those of [`Model::load`], and [`CheckpointError`](crate::CheckpointError) for a file that is missing or does
+    /// not fit.
+    pub fn load_for(
+        policy: &PolicySpec,
+        loader: &mut dyn WeightLoader<Weight = W>,
+        spec: &ModelSpec,
+        checkpoint: Option<&Checkpoint>,
+    ) -> Result<Self, Error> {
         if let Some(checkpoint) = checkpoint {
             checkpoint.check_all(spec)?;
         }
-        Self::build(spec, &mut Builder { checkpoint, loader })
+        let columns = match checkpoint {
+            _ if !policy.needs_columns() => Columns::None,
+            None => Columns::Shape,
+            Some(checkpoint) => Columns::Known(checkpoint.learned(spec)?),
+        };
+        Self::build(spec, &mut Builder { checkpoint, columns, loader })
+    }
+
+    /// Whether it gives learned scores of tokens, see [`Model::load_for`].
+    pub fn learned(&self) -> bool {
+        match self {
+            Model::Gpt2(model) => model.learned(),
+            Model::Llama(model) => model.learned(),
+        }
     }
 
     fn build(spec: &ModelSpec, builder: &mut Builder<W>) -> Result<Self, Error> {
@@ -116,12 +147,11 @@ impl ModelSpec {
         }
     }
 
-    /// The weights that [`Model::load`] prepares, in its order.
+    /// The weights that [`Model::load`] prepares, in its order. [`Model::load_for`] prepares as many, and some may be
+    /// wider.
     pub fn weight_specs(&self) -> Vec<WeightSpec> {
         let mut lister = Lister { specs: Vec::new() };
-        Model::build(self, &mut Builder { checkpoint: None, loader: &mut lister })
-            .map(|_| ())
-            .expect("without values nothing can be refused");
+        Model::load(&mut lister, self, None).map(|_| ()).expect("without values nothing can be refused");
         lister.specs
     }
 

@@ -7,9 +7,10 @@ use std::sync::Arc;
 
 use bits::cpu::wide;
 use engine::{MatrixSource, Order, WeightData, WeightLoader, WeightSpec};
-use ndarray::Array1;
+use ndarray::{Array1, Array2};
 use rayon::prelude::*;
 
+use crate::learned::{Columns, Widened};
 use crate::mapping::Numbers;
 use crate::{Checkpoint, CheckpointError, Error};
 
@@ -20,6 +21,8 @@ const STRIP: usize = 512;
 /// specifications) it builds the same weights without values.
 pub(crate) struct Builder<'a, W> {
     pub(crate) checkpoint: Option<&'a Checkpoint>,
+    /// What comes beside query, key and value.
+    pub(crate) columns: Columns,
     pub(crate) loader: &'a mut dyn WeightLoader<Weight = W>,
 }
 
@@ -62,6 +65,8 @@ impl<W> Builder<'_, W> {
 pub(crate) struct Published {
     matrix: PublishedMatrix,
     bias: Option<Array1<f32>>,
+    /// Further columns, which nothing is folded into.
+    beside: Option<Array2<f32>>,
 }
 
 /// Published matrices side by side, each entry less the mean of its input's outputs if they are centred, times the
@@ -103,6 +108,7 @@ impl Published {
         Ok(Published {
             matrix: PublishedMatrix { parts, order: Order::Rows, means: None, gain: None, scaled: None },
             bias,
+            beside: None,
         })
     }
 
@@ -120,7 +126,7 @@ impl Published {
         };
         let bias = if biased { Some(bias()?) } else { None };
         let matrix = PublishedMatrix { parts, order: Order::Columns, means: None, gain: None, scaled: None };
-        Ok(Published { matrix, bias })
+        Ok(Published { matrix, bias, beside: None })
     }
 
     /// The weight whose outputs have the mean 0 for every input: W (1 - 1/n) and b (1 - 1/n), where 1/n stands for
@@ -172,8 +178,17 @@ impl Published {
         self
     }
 
+    /// Puts `columns` (inputs, further outputs) beside the others, as they are.
+    pub(crate) fn beside(self, columns: Option<Array2<f32>>) -> Self {
+        Published { beside: columns, ..self }
+    }
+
     fn data(self) -> WeightData {
-        WeightData { matrix: Arc::new(self.matrix), bias: self.bias }
+        let matrix = Arc::new(self.matrix);
+        let Some(columns) = self.beside else { return WeightData { matrix, bias: self.bias } };
+        let none = std::iter::repeat_n(0.0, columns.ncols());
+        let bias = self.bias.map(|bias| bias.into_iter().chain(none).collect());
+        WeightData { matrix: Arc::new(Widened { matrix, columns }), bias }
     }
 }
 

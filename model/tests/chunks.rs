@@ -27,7 +27,7 @@ const GPT2: &str =
     r#"{"model_type": "gpt2", "n_layer": 3, "n_embd": 16, "n_head": 4, "vocab_size": 23, "n_positions": 128}"#;
 
 /// Every family, with settings under which a short prompt is pruned.
-const POLICIES: [&str; 14] = [
+const POLICIES: [&str; 17] = [
     "full",
     "mpcache:clusters=8/4,budget=0.3",
     "mpcache:clusters=4,share=off,dense=1,static=0.6,window=0.4",
@@ -41,6 +41,9 @@ const POLICIES: [&str; 14] = [
     // Without smoothing: the neighbours of a token that receives nearly everything have equal votes but for rounding.
     "snapkv:budget=12,block=3,window=4,prefill=10,kernel=1",
     "pyramid:budget=12,block=3,window=4,kernel=1",
+    "squeeze:budget=12,block=3,window=4,kernel=1,layers=0+2",
+    "keyformer:budget=0.5,recent=4",
+    "keyformer:budget=12,block=3,recent=4,prefill=10",
     "knorm:budget=12,block=3,recent=4",
     "knorm:budget=0.4,recent=4,prefill=9",
 ];

@@ -2,7 +2,7 @@
 
 mod support;
 
-use engine::Float;
+use engine::{Float, FloatLoader};
 use model::eval::{Candidate, EvalError, InClear, Metrics, Runner, Sequence, TwoParties, evaluate};
 use model::party::ModelServer;
 use model::{Model, ModelFiles, ModelSpec, bundled};
@@ -147,7 +147,9 @@ fn streaming_equals_a_naive_recomputation() {
 
 #[test]
 fn every_policy_at_full_budget_is_the_full_cache() {
-    let model = support::load(bundled("shakespeare-llama").unwrap());
+    let files = bundled("shakespeare-llama").unwrap();
+    let kvzap: PolicySpec = "kvzap".parse().unwrap();
+    let model = Model::load_for(&kvzap, &mut FloatLoader, &files.spec, Some(&files.checkpoint)).unwrap();
     let sequences = Sequence::cut(&random_ids(75, 96, 5), 48, 30, 2).unwrap();
     let names: Vec<&str> = PolicySpec::known().filter(|name| *name != "full").collect();
     assert!(names.len() >= 12, "{names:?}");
@@ -189,7 +191,7 @@ fn engines_agree_and_what_is_hidden_is_not_measured() {
     let fixed = InClear { model: &model, engine: Fixed::new };
     let (_, fixed) = evaluate(&fixed, &sequences, &candidates, &|| ()).unwrap();
     let server = ModelServer::load(bundled(name).unwrap()).unwrap();
-    let secure = TwoParties { server: &server, protocol: protocols::Options::default() };
+    let secure = TwoParties { server: &server, learned: None, protocol: protocols::Options::default() };
     let passes = std::sync::atomic::AtomicUsize::new(0);
     let tick = || {
         passes.fetch_add(1, std::sync::atomic::Ordering::Relaxed);

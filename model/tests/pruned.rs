@@ -9,7 +9,7 @@ use std::time::Instant;
 use model::{GenerateOptions, Input, ModelFiles, Next, NoHooks, Sampler, Tokenizer, bundled, generate};
 use mpcache::PolicySpec;
 use protocols::{Fixed, Options, Plan};
-use support::parties::{Phases, load_fixed, two_parties};
+use support::parties::{Phases, load_fixed_for, two_parties};
 use testing::asset;
 
 /// Largest difference of a logit between two parties and fixed point, in units of 2^-18. Without pruning it stays
@@ -21,9 +21,9 @@ const MAX_SECURE_ULPS: f32 = 65536.0;
 /// to it.
 fn agree(files: ModelFiles, ids: &[u32], tokens: usize, policies: &[&str]) {
     let name = files.name.clone();
-    let (weights, frac_bits) = load_fixed(&files.spec, Some(&files.checkpoint), &[]);
     for policy in policies {
         let spec: PolicySpec = policy.parse().expect("a policy");
+        let (weights, frac_bits) = load_fixed_for(&spec, &files.spec, Some(&files.checkpoint), &[]);
         let options = GenerateOptions { tokens, policy: spec.clone(), ..GenerateOptions::default() };
         let context = format!("{name}, {} tokens, {policy}", ids.len());
         let input = Input { ids: Some(ids), count: ids.len() };
@@ -38,7 +38,7 @@ fn agree(files: ModelFiles, ids: &[u32], tokens: usize, policies: &[&str]) {
         let worst = logits.map(|(s, f)| (s - f).abs()).fold(0.0, f32::max) * (1u32 << protocols::FRAC) as f32;
         println!("{context}: {worst} ulps, {seconds:.0} s");
         assert!(worst <= MAX_SECURE_ULPS, "{context}: {worst} ulps");
-        let (shapes, _) = load_fixed(&files.spec, None, &frac_bits);
+        let (shapes, _) = load_fixed_for(&spec, &files.spec, None, &frac_bits);
         let mut plan = Plan::new(Options::default());
         let (input, mut sampler) = (Input { ids: None, count: ids.len() }, Sampler::greedy());
         generate(&mut plan, &shapes, input, &options, Next::Pick(&mut sampler), &mut Phases).expect("plan");
@@ -76,7 +76,14 @@ fn short_texts_close_clusters_while_they_grow() {
     let ids = prompt(&files, &play(), 27);
     agree(files, &ids, 6, &["mpcache", "mpcache-scores:budget=0.3,static=0.6"]);
     let files = bundled("shakespeare-gpt2").expect("bundled");
-    agree(files, &ids, 6, &["snapkv:budget=20,block=4,window=4,prefill=8", "knorm:budget=20,block=4,recent=4"]);
+    let policies = [
+        "snapkv:budget=20,block=4,window=4,prefill=8",
+        "knorm:budget=20,block=4,recent=4",
+        "kvzap:budget=20,block=4,recent=4",
+        "squeeze:budget=20,block=4,window=4,layers=1",
+        "keyformer:budget=20,block=4,recent=4,rise=4",
+    ];
+    agree(files, &ids, 6, &policies);
     let files = bundled("shakespeare-llama").expect("bundled");
     let ids = prompt(&files, &play(), 22);
     agree(files, &ids, 6, &["mpcache:select=per-kv,gather=scores,clusters=4/2", "quest:clusters=4"]);

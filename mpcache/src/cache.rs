@@ -1,6 +1,6 @@
 //! The cache of a generation: a store per layer, read by one policy.
 
-use engine::{Engine, Error, Tensor};
+use engine::{Ceiling, Engine, Error, Tensor};
 
 use crate::{HeadShape, Padding, Policy, PolicySpec, Store};
 
@@ -70,6 +70,26 @@ impl<E: Engine> KvCache<E> {
     /// Number of tokens that `layer` holds.
     pub fn held(&self, layer: usize) -> usize {
         self.stores[layer].len()
+    }
+
+    /// Whether the policy needs learned scores, which a model gives that was loaded for it.
+    pub fn wants_learned(&self) -> bool {
+        self.policy.wants_learned()
+    }
+
+    /// Learned scores (new tokens, kv_heads) of the tokens that come next on `layer`, below `ceiling` in any case.
+    pub fn learned(&mut self, layer: usize, scores: &E::Tensor, ceiling: Ceiling) {
+        self.policy.learned(layer, scores, ceiling);
+    }
+
+    /// Whether the policy needs to know how unexpected every token was.
+    pub fn wants_surprise(&self) -> bool {
+        self.policy.wants_surprise()
+    }
+
+    /// Says how unexpected each of the tokens was that were read last on all layers, in nats.
+    pub fn surprised(&mut self, surprise: &[f32]) {
+        self.policy.surprised(surprise, &mut self.stores);
     }
 
     /// Appends the new tokens' `k` and `v` (new tokens, kv_heads * head_dim) to `layer`, where nobody wants their

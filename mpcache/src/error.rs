@@ -51,6 +51,18 @@ pub enum PolicyError {
         /// What makes it idle.
         with: String,
     },
+    /// An option names a layer that the model does not have.
+    #[error("cache policy `{policy}`: {key} names layer {layer}, the model has {layers}, numbered from 0")]
+    Layer {
+        /// The policy.
+        policy: &'static str,
+        /// The option.
+        key: &'static str,
+        /// The layer.
+        layer: usize,
+        /// Layers of the model.
+        layers: usize,
+    },
 }
 
 fn list(keys: &[&str]) -> String {

@@ -7,22 +7,29 @@ use engine::{Engine, Error, Ranking, Right, Tensor, TopK};
 
 use crate::attention::Received;
 use crate::store::KV_MAGNITUDE;
-use crate::{Select, Store};
+use crate::{HeadShape, Select, Store};
 
 /// Fractional bits of received attention that are compared.
 const FRAC: u32 = 16;
 
-/// The `keep` tokens of each row of `received` (rows, tokens) with the largest entries, in the order of the prompt.
-pub(crate) fn choose<E: Engine>(
-    engine: &mut E,
-    received: &E::Tensor,
-    keep: usize,
-    method: TopK,
-    size: Received,
-) -> Result<E::Selection, Error> {
+/// How the `k` tokens are found that received the most attention, of a size within `size`.
+pub(crate) fn by_attention(k: usize, method: TopK, size: Received) -> Ranking {
     let Received { magnitude, ceiling } = size;
-    let best = engine.top_k(received, &Ranking { k: keep, method, magnitude, ceiling, frac: FRAC })?;
+    Ranking { k, method, magnitude, ceiling, frac: FRAC }
+}
+
+/// The tokens of each row of `scores` (rows, tokens) with the largest entries, in the order of the text.
+pub(crate) fn choose<E: Engine>(engine: &mut E, scores: &E::Tensor, how: &Ranking) -> Result<E::Selection, Error> {
+    let best = engine.top_k(scores, how)?;
     engine.in_order(&best)
+}
+
+/// Keeps the tokens from row `first` of the store on, and no others.
+pub(crate) fn keep_latest<E: Engine>(store: &mut Store<E>, first: usize) {
+    let tokens = store.len();
+    let pairs = store.pairs_by_head(first..tokens);
+    store.replace_by_head(&pairs);
+    store.record_kept(|_| (first..tokens).collect());
 }
 
 /// Keeps the chosen ones of the first `tokens` tokens, and all tokens after these. The selection has one row per
@@ -36,14 +43,42 @@ pub(crate) fn keep<E: Engine>(
 ) -> Result<(), Error> {
     let shape = store.heads();
     let select = if per_layer { Select::PerLayer } else { Select::PerKv };
-    let all = store.len();
     let payload = select.payload(&store.pairs_by_head(0..tokens), shape);
     let kept = engine.gather(chosen, Right::Fresh(&payload), KV_MAGNITUDE)?;
-    let kept = Select::unpack(&kept, shape.kv_heads);
+    replace(engine, store, chosen, tokens, &Select::unpack(&kept, shape.kv_heads));
+    Ok(())
+}
+
+/// [`keep`] with a choice for every key/value head. The `scores` (kv_heads, tokens) of all tokens of the store, below
+/// 2^`magnitude`, move along; returns those of the tokens that are left.
+pub(crate) fn keep_scored<E: Engine>(
+    engine: &mut E,
+    store: &mut Store<E>,
+    chosen: &E::Selection,
+    tokens: usize,
+    scores: &E::Tensor,
+    magnitude: u32,
+) -> Result<E::Tensor, Error> {
+    let HeadShape { kv_heads, head_dim, .. } = store.heads();
+    let before = scores.slice(1, 0..tokens).reshape(&[kv_heads, tokens, 1]);
+    let payload = E::Tensor::concat(2, &[&store.pairs_by_head(0..tokens), &before]);
+    let kept = engine.gather(chosen, Right::Fresh(&payload), scored_magnitude(magnitude))?;
+    replace(engine, store, chosen, tokens, &kept.slice(2, 0..2 * head_dim));
+    let left = kept.slice(2, 2 * head_dim..2 * head_dim + 1).reshape(&[kv_heads, kept.shape()[1]]);
+    Ok(E::Tensor::concat(1, &[&left, &scores.slice(1, tokens..scores.shape()[1])]))
+}
+
+/// log2 of a bound on what [`keep_scored`] moves.
+pub(crate) fn scored_magnitude(magnitude: u32) -> u32 {
+    magnitude.max(KV_MAGNITUDE)
+}
+
+/// Puts the chosen ones of the first `tokens` tokens, `kept` (kv_heads, chosen, 2 head_dim), in the place of these.
+fn replace<E: Engine>(engine: &E, store: &mut Store<E>, chosen: &E::Selection, tokens: usize, kept: &E::Tensor) {
+    let all = store.len();
     let rest = store.pairs_by_head(tokens..all);
-    store.replace_by_head(&E::Tensor::concat(1, &[&kept, &rest]));
+    store.replace_by_head(&E::Tensor::concat(1, &[kept, &rest]));
     if let Some(rows) = engine.chosen(chosen) {
         store.record_kept(|head| rows[head.min(rows.len() - 1)].iter().copied().chain(tokens..all).collect());
     }
-    Ok(())
 }

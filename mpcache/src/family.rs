@@ -40,6 +40,20 @@ pub trait PolicyFamily: Sized + 'static {
         None
     }
 
+    /// Whether the model must be loaded with columns for the policy, see [`Policy::wants_learned`].
+    fn needs_columns(&self) -> bool {
+        false
+    }
+
+    /// Refuses settings that name layers which a model of `layers` layers does not have.
+    ///
+    /// # Errors
+    /// [`PolicyError::Layer`] by the policy.
+    fn check_layers(&self, layers: usize) -> Result<(), PolicyError> {
+        let _ = layers;
+        Ok(())
+    }
+
     /// A fresh policy for one generation of a model with `layers` layers of heads `shape`.
     fn build<E: Engine>(&self, layers: usize, shape: HeadShape) -> Box<dyn Policy<E>>;
 

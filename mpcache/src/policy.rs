@@ -1,6 +1,6 @@
 //! The interface of a cache policy.
 
-use engine::{Engine, Error};
+use engine::{Ceiling, Engine, Error};
 
 use crate::{Piece, Store};
 
@@ -45,6 +45,28 @@ pub trait Policy<E: Engine>: Send {
         q: &E::Tensor,
         store: &mut Store<E>,
     ) -> Result<E::Tensor, Error>;
+
+    /// Whether the policy wants what a model with columns for it says of every token ([`learned`](Policy::learned)).
+    fn wants_learned(&self) -> bool {
+        false
+    }
+
+    /// Learned scores of the tokens that come next on `layer`, (tokens, kv_heads), which nothing can lift beyond
+    /// `ceiling`. They come with every token if the policy [wants](Policy::wants_learned) them.
+    fn learned(&mut self, layer: usize, scores: &E::Tensor, ceiling: Ceiling) {
+        let _ = (layer, scores, ceiling);
+    }
+
+    /// Whether the policy wants to know how unexpected every token was ([`surprised`](Policy::surprised)).
+    fn wants_surprise(&self) -> bool {
+        false
+    }
+
+    /// How unexpected each of the last tokens was, in nats: they have been read on all layers, whose stores are
+    /// `stores`. Called where values are seen, and if the policy [wants](Policy::wants_surprise) it.
+    fn surprised(&mut self, surprise: &[f32], stores: &mut [Store<E>]) {
+        let _ = (surprise, stores);
+    }
 
     /// Called instead of [`attend`](Policy::attend) for new tokens in `store` whose queries nobody wants. A policy
     /// that evicts without looking at queries does so here.

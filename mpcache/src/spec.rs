@@ -80,6 +80,19 @@ impl PolicySpec {
         self.settings.can_cut()
     }
 
+    /// Whether the model must be loaded with columns for the policy, see [`Policy::wants_learned`].
+    pub fn needs_columns(&self) -> bool {
+        self.settings.needs_columns()
+    }
+
+    /// Refuses a policy that names layers which a model of `layers` layers does not have.
+    ///
+    /// # Errors
+    /// [`PolicyError::Layer`].
+    pub fn check_layers(&self, layers: usize) -> Result<(), PolicyError> {
+        self.settings.check_layers(layers)
+    }
+
     /// Tokens of the prompt after each of which the policy evicts, see [`Policy::prefill_chunk`].
     pub fn prefill(&self) -> Option<usize> {
         self.settings.prefill()

@@ -31,7 +31,7 @@ fn policies() -> Vec<PolicySpec> {
         .map(|name| name.parse::<PolicySpec>().expect("a policy"))
         .filter(PolicySpec::can_cut)
         .collect();
-    assert_eq!(can.iter().map(PolicySpec::name).collect::<Vec<_>>(), ["full", "snapkv", "pyramid"]);
+    assert_eq!(can.iter().map(PolicySpec::name).collect::<Vec<_>>(), ["full", "snapkv", "pyramid", "squeeze"]);
     can
 }
 

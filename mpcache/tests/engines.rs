@@ -108,6 +108,9 @@ fn what_was_prepared_is_all_that_is_needed() {
         "snapkv:budget=16,block=3,window=4,prefill=16",
         "pyramid:budget=16,block=3,window=4",
         "knorm:budget=16,block=3,recent=4",
+        "kvzap:budget=16,block=3,recent=4",
+        "squeeze:budget=16,block=3,window=4,layers=1",
+        "keyformer:budget=16,block=3,recent=4,rise=3",
     ] {
         // A cluster closes among the steps.
         let ledger = agree_after(text, 38, 6, options, Needs::clone);

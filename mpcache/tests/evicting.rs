@@ -256,6 +256,57 @@ fn knorm(seen: &Seen, kv: usize, head: &mut Head) {
     head.kept.extend(latest);
 }
 
+/// With 3 latest tokens protected.
+fn kvzap(seen: &Seen, kv: usize, head: &mut Head, keep: Option<usize>) {
+    let Some(keep) = keep else { return };
+    let latest = head.kept.split_off(head.kept.len() - 3);
+    let scores = head.kept.iter().map(|t| (*t, seen.script.scores[[seen.layer, *t, kv]])).collect();
+    head.kept = best(&head.kept, &scores, keep - 3);
+    head.kept.extend(latest);
+}
+
+/// With 1 sink and 3 latest tokens protected.
+fn sirllm(seen: &Seen, _kv: usize, head: &mut Head, keep: Option<usize>) {
+    let Some(keep) = keep else { return };
+    let latest = head.kept.split_off(head.kept.len() - 3);
+    let rest = head.kept.split_off(1);
+    let surprise = rest.iter().map(|t| (*t, f64::from(seen.script.surprise[*t]))).collect();
+    head.kept.extend(best(&rest, &surprise, keep - 4));
+    head.kept.extend(latest);
+}
+
+#[test]
+fn shares_of_the_prompt() {
+    let of_prompt = |seen: &Seen| (seen.tokens == seen.prompt).then(|| seen.keep());
+    let learned = |seen: &Seen, kv, head: &mut Head| kvzap(seen, kv, head, of_prompt(seen));
+    let surprised = |seen: &Seen, kv, head: &mut Head| sirllm(seen, kv, head, of_prompt(seen));
+    // Half of the mean in layer 1, and what it leaves in layer 0.
+    let squeezed = |seen: &Seen, kv, head: &mut Head| {
+        let (mean, of) = (seen.keep(), if seen.layer == 1 { 0.5 } else { 1.5 });
+        if seen.tokens == seen.prompt {
+            let light = (0.5 * mean as f64).round() as usize;
+            let keep = if of < 1.0 { light } else { 2 * mean - light };
+            let window = 4.min(keep.div_ceil(2));
+            let received = seen.received(group(kv), seen.prompt - window..seen.prompt, &head.kept);
+            let latest = head.kept.split_off(head.kept.len() - window);
+            head.kept = best(&head.kept, &received, keep - window);
+            head.kept.extend(latest);
+        }
+    };
+    for (text, rule) in [
+        ("kvzap:budget=0.25,recent=3", &learned as Rule),
+        ("sirllm:budget=0.25,sinks=1,recent=3", &surprised),
+        ("squeeze:budget=0.25,window=4,kernel=1,layers=1,part=0.5", &squeezed),
+    ] {
+        let spec: PolicySpec = text.parse().expect("a policy");
+        for prompt in [61, 30, 24] {
+            let script = Script::new(prompt, 12, 29);
+            let (_, looked) = script.play(&mut Float::default(), &spec, |x| x.mapv(|x| x as f32));
+            assert_eq!(looked, naive(&script, None, rule), "{text}, {prompt} tokens");
+        }
+    }
+}
+
 #[test]
 fn blocks_within_a_budget_in_tokens() {
     let window = |window: usize| move |seen: &Seen, kv, head: &mut Head| vote(seen, kv, head, TOKENS, BLOCK, window);
@@ -263,6 +314,9 @@ fn blocks_within_a_budget_in_tokens() {
     let layers = |seen: &Seen, kv, head: &mut Head| {
         vote(seen, kv, head, if seen.layer == 0 { 17 } else { 7 }, if seen.layer == 0 { BLOCK } else { 3 }, 2);
     };
+    let fixed = |seen: &Seen, head: &Head| left(seen, TOKENS, BLOCK, head.kept.len());
+    let learned = |seen: &Seen, kv, head: &mut Head| kvzap(seen, kv, head, fixed(seen, head));
+    let surprised = |seen: &Seen, kv, head: &mut Head| sirllm(seen, kv, head, fixed(seen, head));
     for (text, chunk, rule) in [
         ("h2o:budget=12,block=4", None, &h2o_in_blocks as Rule),
         ("tova:budget=12,block=4", None, &tova_in_blocks),
@@ -274,6 +328,9 @@ fn blocks_within_a_budget_in_tokens() {
         ("pyramid:budget=12,block=4,window=2,kernel=3,beta=2,prefill=7", Some(7), &layers),
         ("knorm:budget=12,block=4,recent=3", None, &knorm),
         ("knorm:budget=12,block=4,recent=3,prefill=5", Some(5), &knorm),
+        ("kvzap:budget=12,block=4,recent=3", None, &learned),
+        ("kvzap:budget=12,block=4,recent=3,prefill=5", Some(5), &learned),
+        ("sirllm:budget=12,block=4,sinks=1,recent=3", None, &surprised),
     ] {
         let spec: PolicySpec = text.parse().expect("a policy");
         assert_eq!(spec.prefill(), chunk, "{text}");
@@ -326,7 +383,8 @@ fn streaming_in_blocks() {
 
 #[test]
 fn a_store_never_holds_more_than_its_budget_in_tokens() {
-    for name in ["streaming", "h2o", "tova", "snapkv", "pyramid", "knorm"] {
+    let names = ["streaming", "h2o", "tova", "snapkv", "pyramid", "squeeze", "knorm", "kvzap", "keyformer", "sirllm"];
+    for name in names {
         for (budget, block) in [(2, 1), (3, 1), (5, 2), (16, 1), (16, 8), (16, 4)] {
             let spec: PolicySpec = format!("{name}:budget={budget},block={block}").parse().expect("a policy");
             for prompt in [1, 16, 20] {
@@ -336,7 +394,12 @@ fn a_store_never_holds_more_than_its_budget_in_tokens() {
                     &mut Float::default(),
                     &spec,
                     |x| x.mapv(|x| x as f32),
-                    |layer, _, held| layers[layer] = layers[layer].max(held),
+                    |layer, step, held| {
+                        // What surprised it is known when a prompt has been read, and then it is cut.
+                        if step > 0 || name != "sirllm" {
+                            layers[layer] = layers[layer].max(held);
+                        }
+                    },
                 );
                 // While a token attends it is among those that are held.
                 let attended: usize = (0..LAYERS)

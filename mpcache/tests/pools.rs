@@ -141,6 +141,8 @@ fn scores_out_of_range_never_compare_in_a_circle() {
         "h2o:budget=16,block=2,topk=shuffle-reveal",
         "snapkv:budget=16,block=2,topk=shuffle-reveal",
         "knorm:budget=16,block=2,topk=shuffle-reveal",
+        "kvzap:budget=16,block=2,topk=shuffle-reveal",
+        "keyformer:budget=16,block=2,topk=shuffle-reveal",
     ] {
         let spec: PolicySpec = text.parse().expect("a policy");
         let mut script = Script::new(PROMPT, STEPS, 3);
@@ -166,6 +168,9 @@ fn budgets_in_tokens_serve_shorter_prompts() {
         "snapkv:budget=16,block=2,window=4,prefill=16",
         "pyramid:budget=16,block=2,window=4,topk=shuffle-reveal",
         "knorm:budget=16,block=2,recent=4,prefill=16",
+        "kvzap:budget=16,block=2,recent=4,prefill=16",
+        "squeeze:budget=16,block=2,window=4,layers=0",
+        "keyformer:budget=16,block=2,recent=4,prefill=16",
     ]
     .into_iter()
     .flat_map(serves_every_prompt)

@@ -329,6 +329,18 @@ impl<B: Abb> Engine for FixedPoint<B> {
         Ok(self.round(&x.times(factor as u64), FRAC + SCALE_FRAC, 64)?)
     }
 
+    fn linear_ceiling(&self, weight: &FixedWeight) -> Ceiling {
+        let how = Truncation { width: LINEAR_WIDTH, shift: weight.frac, out: 64 };
+        Ceiling::of_units(truncate::ceiling(how))
+    }
+
+    fn shift(&mut self, x: &B::Words, by: &ArrayD<f32>) -> Result<B::Words, EngineError> {
+        assert_eq!(x.shape(), by.shape());
+        let units = f64::from(1u32 << FRAC);
+        let by = self.abb.public(by.shape(), |at| (f64::from(by[at]) * units).round() as i64 as u64);
+        Ok(x.plus(&by))
+    }
+
     fn operand(id: OperandId) -> Operand {
         Operand::new(id)
     }

@@ -122,7 +122,7 @@ pub(super) fn run(args: DemoArgs) -> Result<(), Error> {
     }
     if args.check {
         let files = open_model(&args.model)?;
-        let plain = Model::load(&mut FloatLoader, &files.spec, Some(&files.checkpoint))?;
+        let plain = Model::load_for(&terms.policy, &mut FloatLoader, &files.spec, Some(&files.checkpoint))?;
         let under = |policy: PolicySpec| {
             let options = GenerateOptions { tokens, reveal: terms.reveal, policy, ..Default::default() };
             check(&plain, &prompt, &options, &outcome.generation)
@@ -182,7 +182,7 @@ impl Client<'_> {
 
     /// Both parties as threads.
     fn in_one_process(&self, files: ModelFiles, next: Next, observer: &mut dyn Observer) -> Result<Finished, Error> {
-        let hosted = ModelServer::load_keeping(files, self.args.weight_cache)?;
+        let hosted = ModelServer::load_keeping(&self.terms.policy, files, self.args.weight_cache)?;
         let (here, there) = memory_pair(self.args.timeout);
         let lengths = Lengths { prompt: self.prompt.ids().len(), tokens: self.tokens };
         let limits = Limits { lengths, preprocess: None, drafted: self.guesses() };

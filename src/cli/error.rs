@@ -31,6 +31,9 @@ pub(super) enum Error {
     /// A model, an engine or the peer.
     #[error(transparent)]
     Model(#[from] model::Error),
+    /// Nothing is learned from a text.
+    #[error(transparent)]
+    Fit(#[from] model::fit::FitError),
     /// Processes that multiply together.
     #[error(transparent)]
     Spread(#[from] spread::SpreadError),

@@ -123,22 +123,31 @@ pub(super) fn run(args: EvalArgs) -> Result<(), Error> {
     let files = open_model(&args.model)?;
     let sequences = args.sequences(&files)?;
     let candidates = args.candidates()?;
+    // One model serves all: columns that a policy has no use for change nothing in the clear.
+    let widest = candidates.iter().map(|candidate| &candidate.policy).find(|policy| policy.needs_columns());
+    let widest = widest.cloned().unwrap_or_default();
     let info = ModelInfo::new(&files.name, &files.spec);
     let steps: usize = sequences.iter().map(Sequence::passes).sum();
     let bar = passes((1 + candidates.len()) * steps);
     let study = |runner: &dyn Runner| evaluate(runner, &sequences, &candidates, &|| bar.inc(1));
     let metrics = match args.engine {
         EngineArg::Float => {
-            let model = Model::load(&mut FloatLoader, &files.spec, Some(&files.checkpoint))?;
+            let model = Model::load_for(&widest, &mut FloatLoader, &files.spec, Some(&files.checkpoint))?;
             study(&clear(&model, Float::default))
         }
         EngineArg::Fixed => {
-            let model = Model::load(&mut FixedLoader::default(), &files.spec, Some(&files.checkpoint))?;
+            let model = Model::load_for(&widest, &mut FixedLoader::default(), &files.spec, Some(&files.checkpoint))?;
             study(&clear(&model, Fixed::new))
         }
         EngineArg::Secure => {
+            let learned = if widest.needs_columns() {
+                Some(ModelServer::load_for(&widest, open_model(&args.model)?)?)
+            } else {
+                None
+            };
             let server = ModelServer::load(files)?;
-            study(&TwoParties { server: &server, protocol: protocols::Options::default() })
+            let protocol = protocols::Options::default();
+            study(&TwoParties { server: &server, learned: learned.as_ref(), protocol })
         }
     };
     bar.finish_and_clear();
@@ -167,15 +176,7 @@ impl EvalArgs {
         let context = self.context.unwrap_or(DEFAULT_CONTEXT);
         let prompt = self.prompt.unwrap_or(context / 2);
         let count = self.sequences.unwrap_or(DEFAULT_SEQUENCES);
-        let tokenizer = files.tokenizer.as_deref().ok_or(Error::NoTokenizer)?;
-        let tokenizer = Tokenizer::from_bytes(tokenizer)?;
-        let mut ids = Vec::new();
-        for text in texts(path)? {
-            if ids.len() >= context.saturating_mul(count) {
-                break;
-            }
-            ids.extend(tokenizer.encode(&text)?);
-        }
+        let ids = text_ids(files, path, context.saturating_mul(count))?;
         Ok(Sequence::cut(&ids, context, prompt, count)?)
     }
 
@@ -224,6 +225,20 @@ impl EvalArgs {
         ];
         chosen.map(|(name, value)| (name.to_owned(), value)).into()
     }
+}
+
+/// The tokens of the texts in a file, joined: `enough` of them or more, if there are so many.
+pub(super) fn text_ids(files: &ModelFiles, path: &Path, enough: usize) -> Result<Vec<u32>, Error> {
+    let tokenizer = files.tokenizer.as_deref().ok_or(Error::NoTokenizer)?;
+    let tokenizer = Tokenizer::from_bytes(tokenizer)?;
+    let mut ids = Vec::new();
+    for text in texts(path)? {
+        if ids.len() >= enough {
+            break;
+        }
+        ids.extend(tokenizer.encode(&text)?);
+    }
+    Ok(ids)
 }
 
 /// The texts of a file.

@@ -56,8 +56,8 @@ pub(super) fn run(args: FloatArgs) -> Result<(), Error> {
     let files = open_model(&args.model)?;
     let tokenizer = files.tokenizer.as_deref().map(Tokenizer::from_bytes).transpose()?;
     let prompt = args.prompt.read()?.ids(tokenizer.as_ref())?;
-    let model: FloatModel = Model::load(&mut FloatLoader, &files.spec, Some(&files.checkpoint))?;
     let policy = args.policy.spec()?;
+    let model: FloatModel = Model::load_for(&policy, &mut FloatLoader, &files.spec, Some(&files.checkpoint))?;
     let all_positions = args.json.is_some();
     let draft = args.draft.drafts()?;
     let mut guess = args.draft.guess(&files.spec)?;

@@ -69,6 +69,13 @@ pub(super) struct PolicyArgs {
     select: Option<Select>,
 }
 
+impl TermsArgs {
+    /// The cache policy chosen.
+    pub(super) fn policy(&self) -> Result<PolicySpec, Error> {
+        self.policy.spec()
+    }
+}
+
 impl PolicyArgs {
     /// The policy chosen.
     pub(super) fn spec(&self) -> Result<PolicySpec, Error> {
@@ -95,7 +102,8 @@ fn policies() -> String {
          similarity: linear (with alpha), box, cuboid-mean, centroid, representatives (with count), token. topk: rank, \
          shuffle-reveal, sort. gather: one-hot, scores. static: share of the prompt that is kept. window: share of the \
          prompt that votes on it. share: on lets every other layer take over its neighbour's choice. dense: first layers \
-         that look at everything.\n",
+         that look at everything. layers: those with smaller budgets, as 3-5+7, or half for the later half. part: what of \
+         the mean budget these get. rise: tokens over which the temperature rises to 2.\n",
     );
     text
 }

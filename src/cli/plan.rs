@@ -6,6 +6,7 @@ use clap::Args;
 use model::estimate::Footprint;
 use model::party::{ClientOptions, ModelServer, PublicModel, Request, plan, plan_step, plan_timed};
 use model::{Lengths, ModelSpec};
+use mpcache::PolicySpec;
 
 use super::draft::DraftArgs;
 use super::files::{DEFAULT_MODEL, check_writable, mapped_bytes, open_model, write_json};
@@ -66,13 +67,13 @@ pub(super) fn run(args: PlanArgs) -> Result<(), Error> {
     check_writable(args.json.as_deref())?;
     let mut progress = Progress::bars(args.tokens);
     progress.spin("reading the model");
-    let model = describe(&args.model)?;
+    let terms = args.terms.terms(args.link)?;
+    let model = describe(&args.model, &terms.policy)?;
     let draft = args.draft.drafts()?;
     // The step after a prompt makes the second token.
     let (prompt, tokens) = args.cached.map_or((args.prompt_len, args.tokens), |cached| (cached, 2));
     let lengths = Lengths { prompt, tokens };
     let request = Request { lengths, stop_at_eos: args.stop_at_eos, padded: args.pad_prompt, draft };
-    let terms = args.terms.terms(args.link)?;
     request.check_draft(&terms)?;
     let calibrated = args.calibration.open()?;
     let options = ClientOptions::default();
@@ -132,12 +133,15 @@ pub(super) fn run(args: PlanArgs) -> Result<(), Error> {
 }
 
 /// What is public about a model that may be a configuration alone.
-fn describe(name: &str) -> Result<PublicModel, Error> {
+fn describe(name: &str, policy: &PolicySpec) -> Result<PublicModel, Error> {
     let path = Path::new(name);
     let weights = ["model.safetensors", "model.safetensors.index.json"];
     let only_config = path.is_file() || path.is_dir() && !weights.iter().any(|file| path.join(file).is_file());
     if !only_config {
-        return Ok(ModelServer::load(open_model(name)?)?.public().clone());
+        let files = open_model(name)?;
+        // A plan needs no columns, and no policy reads others than its own. They may change a matrix's scale.
+        let policy = if files.checkpoint.has_learned() { policy.clone() } else { PolicySpec::default() };
+        return Ok(ModelServer::load_for(&policy, files)?.public().clone());
     }
     let spec = ModelSpec::open(path)?;
     let name = path.file_stem().map_or_else(|| name.into(), |stem| stem.to_string_lossy().into_owned());

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use engine::{Engine, Error, Tensor};
+use engine::{Ceiling, Engine, Error, Tensor};
 use mpcache::{HeadShape, Piece, Policy, Store};
 
 use super::attention::{AttentionMeans, HeadRows, TokenSet, measure};
@@ -83,6 +83,22 @@ impl<E: Engine> Policy<E> for Observed<E> {
 
     fn prefill_chunk(&self) -> Option<usize> {
         self.inner.prefill_chunk()
+    }
+
+    fn wants_learned(&self) -> bool {
+        self.inner.wants_learned()
+    }
+
+    fn learned(&mut self, layer: usize, scores: &E::Tensor, ceiling: Ceiling) {
+        self.inner.learned(layer, scores, ceiling);
+    }
+
+    fn wants_surprise(&self) -> bool {
+        self.inner.wants_surprise()
+    }
+
+    fn surprised(&mut self, surprise: &[f32], stores: &mut [Store<E>]) {
+        self.inner.surprised(surprise, stores);
     }
 
     fn attend(

@@ -107,6 +107,8 @@ impl<E: Engine + 'static> Runner for InClear<'_, E> {
 pub struct TwoParties<'a> {
     /// The server's side.
     pub server: &'a ModelServer,
+    /// The server's side for policies that need learned scores, where there are some.
+    pub learned: Option<&'a ModelServer>,
     /// Choices of the protocols.
     pub protocol: protocols::Options,
 }
@@ -130,11 +132,12 @@ impl Runner for TwoParties<'_> {
 
     fn run(&self, sequence: &Sequence, policy: &PolicySpec, tick: &(dyn Fn() + Sync)) -> Result<Trace, EvalError> {
         let terms = Terms { protocol: self.protocol, policy: policy.clone(), ..Terms::default() };
+        let hosted = self.learned.filter(|_| policy.needs_columns()).unwrap_or(self.server);
         let (here, there) = memory_pair(PATIENCE);
         let (prompt, rest) = sequence.ids().split_at(sequence.prompt());
         let (client, server) = thread::scope(|scope| {
             let server = scope.spawn(|| {
-                self.server.serve(
+                hosted.serve(
                     Channel::new(Role::Server, there),
                     &Caller::default(),
                     &terms,
@@ -240,6 +243,7 @@ fn check(runner: &dyn Runner, sequences: &[Sequence], candidates: &[Candidate]) 
         }
         spec.check_ids(sequence.ids())?;
     }
+    candidates.iter().try_for_each(|candidate| candidate.policy.check_layers(spec.layers()))?;
     match candidates.iter().find(|c| c.policy.clear_only() && !runner.sees()) {
         Some(candidate) => Err(EvalError::Blind { policy: candidate.policy.name() }),
         None => Ok(()),

@@ -107,6 +107,7 @@ impl ClientSession {
         self.model.spec.check_ids(ids)?;
         request.check_padding(&self.terms)?;
         request.check_draft(&self.terms)?;
+        self.terms.policy.check_layers(self.model.spec.layers())?;
         request.check_planning(&self.model.spec, &self.terms)?;
         observer.setup();
         let peer = self.server.key.as_deref();
@@ -128,7 +129,7 @@ impl ClientSession {
             Some((pool, purposes)) => Some(correlations::spend(&mut channel, pool.claim(&purposes))?),
             None => None,
         };
-        let model = shapes(&public)?;
+        let model = shapes(&public, &terms)?;
         let mut engine = Secure::new(channel, terms.protocol)?;
         correlations::ready(&mut engine, &public, &model.weights(), &terms, request, stock, observer)?;
         let input = Input { ids: Some(ids), count: ids.len() };
@@ -166,12 +167,13 @@ impl ClientSession {
         observer.setup();
         let ClientSession { mut channel, server, terms, model: public, .. } = self;
         let request = Request::from(bound);
+        terms.policy.check_layers(public.spec.layers())?;
         request.check_planning(&public.spec, &terms)?;
         let purpose = Purpose::watched(&public, &terms, bound, None, server.key.as_deref(), &*observer)?;
         let purpose = purpose.part(part)?;
         opening::ask(&mut channel, &public.spec, &request, &SessionKind::Fill(part))?;
         let id = opening::learn_pool(&mut channel)?;
-        let model = shapes(&public)?;
+        let model = shapes(&public, &terms)?;
         let mut engine = Secure::new(channel, terms.protocol)?;
         let stock = correlations::make(&mut engine, &model.weights(), &purpose, observer)?;
         engine.confirm_transcript()?;
@@ -183,6 +185,6 @@ impl ClientSession {
 }
 
 /// The model as the client knows it.
-fn shapes(public: &PublicModel) -> Result<Model<FixedWeight>, Error> {
-    Model::load(&mut FixedLoader::announced(&public.frac_bits)?, &public.spec, None)
+fn shapes(public: &PublicModel, terms: &Terms) -> Result<Model<FixedWeight>, Error> {
+    Model::load_for(&terms.policy, &mut FixedLoader::announced(&public.frac_bits)?, &public.spec, None)
 }

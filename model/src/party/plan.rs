@@ -134,7 +134,7 @@ pub fn plan_step(
         engine.set_stock(&whole);
         observer.prepare(1, 1);
     }
-    let weights = Model::load(&mut FixedLoader::announced(&model.frac_bits)?, &model.spec, None)?;
+    let weights = Model::load_for(&terms.policy, &mut FixedLoader::announced(&model.frac_bits)?, &model.spec, None)?;
     let input = Input { ids: None, count: cached };
     let mut unused = Sampler::greedy();
     let mut hooks = StepAlone(Recorder::planning(observer, Schedule::of(vec![most])));
@@ -217,7 +217,7 @@ fn run(
     schedule: Schedule,
     observer: &mut dyn Observer,
 ) -> Result<Outcome, Error> {
-    let weights = Model::load(&mut FixedLoader::announced(&model.frac_bits)?, &model.spec, None)?;
+    let weights = Model::load_for(&terms.policy, &mut FixedLoader::announced(&model.frac_bits)?, &model.spec, None)?;
     let input = Input { ids: None, count: request.lengths.prompt };
     let mut unused = Sampler::greedy();
     let mut recorder = Recorder::planning(observer, schedule);

@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
+use mpcache::PolicySpec;
 use net::{Channel, Role};
 use protocols::{FixedLoader, FixedWeight, Secure, Spread, WeightCache};
 
@@ -38,24 +39,39 @@ impl ModelServer {
     /// # Errors
     /// By the tensor's name: what is missing, has another shape, is not finite or does not fit the fixed point.
     pub fn load(files: ModelFiles) -> Result<Self, Error> {
-        Self::load_keeping(files, 0)
+        Self::load_for(&PolicySpec::default(), files)
     }
 
-    /// [`ModelServer::load`] of weights whose transforms stay in memory, up to `kept_bytes` of them, once a product
-    /// under encryption has made them.
+    /// [`ModelServer::load`] for sessions under `policy`, and under those that need the same columns of the model
+    /// ([`Model::load_for`]). Others are refused.
     ///
     /// # Errors
-    /// By the tensor's name: what is missing, has another shape, is not finite or does not fit the fixed point.
-    pub fn load_keeping(files: ModelFiles, kept_bytes: usize) -> Result<Self, Error> {
-        Self::load_spread(files, kept_bytes, None)
+    /// Those of [`ModelServer::load`]; [`CheckpointError`](crate::CheckpointError) for a file of learned columns that
+    /// is missing or does not fit.
+    pub fn load_for(policy: &PolicySpec, files: ModelFiles) -> Result<Self, Error> {
+        Self::load_keeping(policy, files, 0)
+    }
+
+    /// [`ModelServer::load_for`] with weights whose transforms stay in memory, up to `kept_bytes` of them, once a
+    /// product under encryption has made them.
+    ///
+    /// # Errors
+    /// Those of [`ModelServer::load_for`].
+    pub fn load_keeping(policy: &PolicySpec, files: ModelFiles, kept_bytes: usize) -> Result<Self, Error> {
+        Self::load_spread(policy, files, kept_bytes, None)
     }
 
     /// [`ModelServer::load_keeping`], with products in the clear taken by all processes of `spread`. The others load
     /// the same files at the same time with [`own_columns`](crate::own_columns).
     ///
     /// # Errors
-    /// Those of [`ModelServer::load`], and [`protocols::Error::Spread`].
-    pub fn load_spread(files: ModelFiles, kept_bytes: usize, spread: Option<Arc<dyn Spread>>) -> Result<Self, Error> {
+    /// Those of [`ModelServer::load_for`], and [`protocols::Error::Spread`].
+    pub fn load_spread(
+        policy: &PolicySpec,
+        files: ModelFiles,
+        kept_bytes: usize,
+        spread: Option<Arc<dyn Spread>>,
+    ) -> Result<Self, Error> {
         let ModelFiles { name, spec, checkpoint, tokenizer } = files;
         let mut loader = match kept_bytes {
             0 => FixedLoader::default(),
@@ -64,7 +80,7 @@ impl ModelServer {
         if let Some(spread) = spread {
             loader = loader.spread_over(spread);
         }
-        let model = Model::load(&mut loader, &spec, Some(&checkpoint))?;
+        let model = Model::load_for(policy, &mut loader, &spec, Some(&checkpoint))?;
         let frac_bits = loader.frac_bits().to_vec();
         let public = PublicModel { name, spec, frac_bits, tokenizer };
         Ok(ModelServer { model, public, pools: None, digest: OnceLock::new() })
@@ -93,6 +109,7 @@ impl ModelServer {
     /// phases within the `limits`.
     ///
     /// # Errors
+    /// [`Error::OtherColumns`] if the model was loaded for other policies than that of the terms;
     /// [`net::NetError::Disagreement`] if the parties differ; [`Error::Limit`], [`Error::Phases`],
     /// [`Error::Planning`], [`Error::Quota`], [`Error::TooLong`], [`Error::TooWide`], [`Error::Nothing`],
     /// [`Error::Pool`] or [`Error::PoolFile`] for a request that is refused; an error that names the step if the
@@ -105,8 +122,13 @@ impl ModelServer {
         limits: &Limits,
         observer: &mut dyn Observer,
     ) -> Result<Outcome, Error> {
+        let learned = self.model.learned();
+        if terms.policy.needs_columns() != learned {
+            return Err(Error::OtherColumns { learned, policy: terms.policy.to_string() });
+        }
         let accept = |request: &Request, kind: SessionKind, terms: &Terms| {
             // Cheap checks come before those that take time.
+            terms.policy.check_layers(self.public.spec.layers())?;
             request.check_planning(&self.public.spec, terms)?;
             let learns = !matches!(kind, SessionKind::Fill(_)) && terms.reveal == Reveal::Logits;
             observer.ask(if learns { request.positions_shown() } else { 0 })?;

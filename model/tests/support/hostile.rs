@@ -26,9 +26,17 @@ pub(crate) const BOUND: Lengths = Lengths { prompt: PROMPT.len(), tokens: TOKENS
 
 /// The tiny model, ready to serve.
 pub(crate) fn tiny() -> ModelServer {
+    tiny_for(&PolicySpec::default())
+}
+
+/// The tiny model, ready to serve sessions under `policy`.
+fn tiny_for(policy: &PolicySpec) -> ModelServer {
     let dir = tempfile::tempdir().unwrap();
     super::tiny::write_tiny(dir.path());
-    ModelServer::load(ModelFiles::open(dir.path()).unwrap()).unwrap()
+    if policy.needs_columns() {
+        super::tiny::write_columns(dir.path());
+    }
+    ModelServer::load_for(policy, ModelFiles::open(dir.path()).unwrap()).unwrap()
 }
 
 /// What a session is for.
@@ -109,7 +117,8 @@ pub(crate) fn run(mode: Mode, policy: &PolicySpec, spoil: Option<Spoil>, dir: &P
             };
             match pools {
                 // Hosts with pools are made anew: the directory is the session's own.
-                Some(pools) => serve(&tiny().with_pools(Pools::open(&pools, 99)?)),
+                Some(pools) => serve(&tiny_for(&terms.policy).with_pools(Pools::open(&pools, 99)?)),
+                None if terms.policy.needs_columns() => serve(&tiny_for(&terms.policy)),
                 None => serve(shared()),
             }
         })

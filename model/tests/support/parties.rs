@@ -6,6 +6,7 @@ use engine::Engine;
 use model::{
     Checkpoint, GenerateOptions, Generation, Hooks, Input, Model, ModelSpec, Next, Padding, Sampler, Step, generate,
 };
+use mpcache::PolicySpec;
 use net::{Channel, Entry, Phase, Role, memory_pair};
 use protocols::{FixedLoader, FixedWeight, Options, Plan, Secure};
 
@@ -41,8 +42,18 @@ pub(crate) fn load_fixed(
     checkpoint: Option<&Checkpoint>,
     frac_bits: &[u32],
 ) -> (Model<FixedWeight>, Vec<u32>) {
+    load_fixed_for(&PolicySpec::default(), spec, checkpoint, frac_bits)
+}
+
+/// The same, for generations under `policy`.
+pub(crate) fn load_fixed_for(
+    policy: &PolicySpec,
+    spec: &ModelSpec,
+    checkpoint: Option<&Checkpoint>,
+    frac_bits: &[u32],
+) -> (Model<FixedWeight>, Vec<u32>) {
     let mut loader = FixedLoader::announced(frac_bits).expect("fractional bits");
-    let model = Model::load(&mut loader, spec, checkpoint).expect("model");
+    let model = Model::load_for(policy, &mut loader, spec, checkpoint).expect("model");
     (model, loader.frac_bits().to_vec())
 }
 
@@ -68,7 +79,7 @@ pub(crate) fn two_parties(
     };
     std::thread::scope(|scope| {
         let client = scope.spawn(|| {
-            let (model, _) = load_fixed(spec, None, frac_bits);
+            let (model, _) = load_fixed_for(&options.policy, spec, None, frac_bits);
             party(Channel::new(Role::Client, client), &model, Some(ids))
         });
         let server = party(Channel::new(Role::Server, server), server_model, None);

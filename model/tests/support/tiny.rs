@@ -3,7 +3,9 @@
 
 use std::path::Path;
 
-use model::{DType, ModelSpec, TensorSpec, write_safetensors};
+use engine::FloatLoader;
+use model::fit::fit_columns;
+use model::{DType, LEARNED_FILE, Model, ModelFiles, ModelSpec, TensorSpec, write_safetensors};
 
 const CONFIG: &str =
     r#"{"model_type": "gpt2", "n_layer": 1, "n_embd": 8, "n_head": 2, "vocab_size": 11, "n_positions": 32}"#;
@@ -11,6 +13,18 @@ const CONFIG: &str =
 /// Writes a model of one layer to the directory `dir`.
 pub(crate) fn write_tiny(dir: &Path) {
     write_model(dir, CONFIG);
+}
+
+/// Fits learned columns to the model in the directory `dir`, and writes them there.
+pub(crate) fn write_columns(dir: &Path) {
+    let files = ModelFiles::open(dir).unwrap();
+    let model = Model::load(&mut FloatLoader, &files.spec, Some(&files.checkpoint)).unwrap();
+    let vocabulary = files.spec.vocabulary() as u32;
+    let text = |i: u32| -> Vec<u32> { (0..32).map(|t| (t * t * (i + 2) + 3 * t + i) % vocabulary).collect() };
+    let texts: Vec<Vec<u32>> = (0..10).map(text).collect();
+    let texts: Vec<&[u32]> = texts.iter().map(Vec::as_slice).collect();
+    let columns = fit_columns(&model, &files.checkpoint, &texts, 2, &mut || ()).unwrap();
+    columns.write(&files.spec, &files.checkpoint, &dir.join(LEARNED_FILE)).unwrap();
 }
 
 /// Writes a model of this configuration to the directory `dir`. Its weights are so large that no rounding decides

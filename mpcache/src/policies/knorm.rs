@@ -101,9 +101,7 @@ impl<E: Engine> ByNorm<E> {
         let recent = self.settings.recent.min(keep.div_ceil(2));
         let old = tokens - recent;
         if keep == recent {
-            let pairs = store.pairs_by_head(old..tokens);
-            store.replace_by_head(&pairs);
-            store.record_kept(|_| (old..tokens).collect());
+            eviction::keep_latest(store, old);
             self.known[layer] = None;
             return Ok(());
         }
@@ -115,8 +113,7 @@ impl<E: Engine> ByNorm<E> {
             ceiling: ceiling(engine)?,
             frac: FRAC,
         };
-        let best = engine.top_k(&scores, &ranking)?;
-        let best = engine.in_order(&best)?;
+        let best = eviction::choose(engine, &scores, &ranking)?;
         eviction::keep(engine, store, &best, old, false)?;
         let (rows, entries) = (scores.shape()[0], scores.reshape(&[scores.shape()[0], old, 1]));
         let left = engine.gather(&best, Right::Fresh(&entries), MAGNITUDE)?;

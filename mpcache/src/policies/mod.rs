@@ -3,13 +3,17 @@
 
 mod clustered;
 mod full;
+mod keyformer;
 mod knorm;
+mod kvzap;
 mod random;
 mod rolling;
+mod sirllm;
 mod snapkv;
 mod streaming;
 
 pub use clustered::{Gather, Similarity, Sizes};
+pub use kvzap::MAGNITUDE as LEARNED_MAGNITUDE;
 pub use rolling::EvictionScore;
 
 use engine::Engine;
@@ -69,6 +73,18 @@ macro_rules! registry {
                 }
             }
 
+            pub(crate) fn needs_columns(&self) -> bool {
+                match self {
+                    $(Self::$family(family) => family.needs_columns(),)+
+                }
+            }
+
+            pub(crate) fn check_layers(&self, layers: usize) -> Result<(), PolicyError> {
+                match self {
+                    $(Self::$family(family) => family.check_layers(layers),)+
+                }
+            }
+
             pub(crate) fn prefill(&self) -> Option<usize> {
                 match self {
                     $(Self::$family(family) => family.prefill(),)+
@@ -91,6 +107,9 @@ registry! {
     rolling::Rolling,
     snapkv::SnapKv,
     knorm::KNorm,
+    kvzap::KvZap,
+    keyformer::Keyformer,
+    sirllm::SirLlm,
     random::Random,
 }
 

@@ -1,14 +1,17 @@
-//! `snapkv` and `pyramid`: the latest queries vote on the tokens before them.
+//! `snapkv`, `pyramid` and `squeeze`: the latest queries vote on the tokens before them.
 //!
 //! **Source.** SnapKV (Li et al., arXiv 2404.14469): the last queries of the prompt vote once. PyramidKV (Cai et al.,
-//! arXiv 2406.02069): the same votes, and budgets that decrease from layer to layer.
+//! arXiv 2406.02069): the same votes, and budgets that decrease from layer to layer. SqueezeAttention (Wang et al.,
+//! arXiv 2404.04793): smaller budgets for the layers whose attention changes the hidden state least. Its authors
+//! measure that on each prompt, which would tell about the prompt. Here the layers are a public option, which
+//! `waggle fit squeeze` finds on a text of the server's choice.
 //!
 //! **Cuts.** With a share the prompt is cut at its end, and generated tokens are kept. With a budget in tokens the
 //! store is cut again whenever it is full: the latest queries vote, those since the last cut and at most a window of
 //! them. With `prefill` a prompt is cut after every chunk, and the end of the chunk votes ([`Schedule`]). Tokens stay
 //! in the order of the text, and neighbours are those of what is kept.
 //!
-//! **Public.** When a layer is cut, and how many tokens it keeps. **Revealed.** Nothing; with
+//! **Public.** When a layer is cut, and how many tokens it keeps: the options say so. **Revealed.** Nothing; with
 //! [`TopK::ShuffleReveal`] what that method's documentation says. A step without a cut has no exchange more than
 //! `full`.
 
@@ -16,6 +19,7 @@ use engine::{Engine, Error, Tensor, TopK};
 
 use crate::attention::{self, Attended, Received};
 use crate::eviction;
+use crate::layered::{ByLayer, Light};
 use crate::schedule::{Cut, Later};
 use crate::{
     HeadShape, NamedPolicy, Piece, Policy, PolicyError, PolicyFamily, PolicyOptions, Schedule, Setting, Store,
@@ -28,6 +32,9 @@ const DEFAULT_KERNEL: usize = 5;
 
 /// The authors' ratio of the mean budget to that of the last layer, of what the window leaves.
 const DEFAULT_BETA: usize = 20;
+
+/// The part of the mean budget that the layers of `squeeze` get.
+const DEFAULT_PART: f64 = 0.35;
 
 /// Keeps the latest queries, the window, and those tokens before it that receive the most attention from the window.
 /// What a token receives is smoothed over its neighbours first.
@@ -44,13 +51,13 @@ pub struct SnapKv {
     pub kernel: usize,
     /// How the tokens with the most votes are found.
     pub top_k: TopK,
-    /// `pyramid`: how many times less than the mean the last layer keeps, of what the window leaves. `None` gives all
-    /// layers the same.
-    pub beta: Option<usize>,
+    /// How the budget is divided among the layers.
+    pub layers: ByLayer,
 }
 
 const SNAPKV_KEYS: &[&str] = &["budget", "block", "prefill", "window", "kernel", "topk"];
 const PYRAMID_KEYS: &[&str] = &["budget", "block", "prefill", "window", "kernel", "topk", "beta"];
+const SQUEEZE_KEYS: &[&str] = &["budget", "block", "prefill", "window", "kernel", "topk", "layers", "part"];
 
 impl PolicyFamily for SnapKv {
     const POLICIES: &'static [NamedPolicy<Self>] = &[
@@ -58,7 +65,7 @@ impl PolicyFamily for SnapKv {
             name: "snapkv",
             keys: SNAPKV_KEYS,
             about: "SnapKV: the latest queries vote, smoothed",
-            read: |options| read(options, SNAPKV_WINDOW, None),
+            read: |options| read(options, SNAPKV_WINDOW, ByLayer::Equal),
         },
         NamedPolicy {
             name: "pyramid",
@@ -66,7 +73,18 @@ impl PolicyFamily for SnapKv {
             about: "PyramidKV: as snapkv, with less for every further layer",
             read: |options| {
                 let beta = options.number("beta", 1, DEFAULT_BETA)?;
-                read(options, PYRAMID_WINDOW, Some(beta))
+                read(options, PYRAMID_WINDOW, ByLayer::Pyramid { beta })
+            },
+        },
+        NamedPolicy {
+            name: "squeeze",
+            keys: SQUEEZE_KEYS,
+            about: "SqueezeAttention: as snapkv, with less for the given layers",
+            read: |options| {
+                let expected = "layers as in 3-5+7, or half";
+                let light = options.read("layers", expected, |text| text.parse().ok())?.unwrap_or(Light::LaterHalf);
+                let share = options.fraction("part", DEFAULT_PART)?;
+                read(options, SNAPKV_WINDOW, ByLayer::Squeeze { light, share })
             },
         },
     ];
@@ -78,7 +96,13 @@ impl PolicyFamily for SnapKv {
             Setting::new("kernel", self.kernel),
             Setting::new("topk", self.top_k),
         ]);
-        settings.extend(self.beta.map(|beta| Setting::new("beta", beta)));
+        match self.layers {
+            ByLayer::Equal => {}
+            ByLayer::Pyramid { beta } => settings.push(Setting::new("beta", beta)),
+            ByLayer::Squeeze { light, share } => {
+                settings.extend([Setting::new("layers", light), Setting::new("part", share)]);
+            }
+        }
         settings
     }
 
@@ -95,19 +119,27 @@ impl PolicyFamily for SnapKv {
         self.schedule.prefill
     }
 
+    fn check_layers(&self, layers: usize) -> Result<(), PolicyError> {
+        let ByLayer::Squeeze { light: Light::Given(light), .. } = self.layers else { return Ok(()) };
+        match light.last().filter(|last| *last >= layers) {
+            Some(layer) => Err(PolicyError::Layer { policy: "squeeze", key: "layers", layer, layers }),
+            None => Ok(()),
+        }
+    }
+
     fn build<E: Engine>(&self, layers: usize, _shape: HeadShape) -> Box<dyn Policy<E>> {
         Box::new(Voting::<E> { settings: *self, votes: (0..layers).map(|_| None).collect() })
     }
 }
 
-fn read(options: &mut PolicyOptions, window: usize, beta: Option<usize>) -> Result<SnapKv, PolicyError> {
+fn read(options: &mut PolicyOptions, window: usize, layers: ByLayer) -> Result<SnapKv, PolicyError> {
     let odd = |text: &str| text.parse().ok().filter(|n| n % 2 == 1 && *n < 1000);
     Ok(SnapKv {
         schedule: Schedule::read(options, Later::Tokens, true)?,
         window: options.number("window", 1, window)?,
         kernel: options.read("kernel", "an odd number below 1000", odd)?.unwrap_or(DEFAULT_KERNEL),
         top_k: options.top_k(TopK::Rank)?,
-        beta,
+        layers,
     })
 }
 
@@ -136,14 +168,9 @@ struct Ballot {
 impl SnapKv {
     fn next(&self, layer: usize, layers: usize, piece: Piece) -> Option<Ballot> {
         let mean = self.schedule.budget_of(piece.prompt);
-        let budget = match self.beta {
-            None => mean,
-            Some(beta) => {
-                let window = self.window.min(mean.div_ceil(2));
-                let most = if self.schedule.budget.tokens().is_some() { usize::MAX } else { piece.prompt };
-                pyramid(mean, window, beta, layer, layers, most)
-            }
-        };
+        let most = if self.schedule.budget.tokens().is_some() { usize::MAX } else { piece.prompt };
+        let window = self.window.min(mean.div_ceil(2));
+        let budget = self.layers.budget(mean, window, layer, layers, most);
         let cut = self.schedule.next(budget, piece)?;
         Some(Ballot { cut, window: self.window.min(cut.keep.div_ceil(2)) })
     }
@@ -163,29 +190,14 @@ impl SnapKv {
         let extra = usize::BITS - self.kernel.leading_zeros();
         let Received { magnitude, ceiling } = Received::new(engine, votes.voters, false, shape)?;
         let size = Received { magnitude: magnitude + extra, ceiling: ceiling.times(self.kernel) };
-        if keep > window {
-            let chosen = eviction::choose(engine, &smoothed, keep - window, self.top_k, size)?;
-            return eviction::keep(engine, store, &chosen, old, false);
+        if keep == window {
+            eviction::keep_latest(store, old);
+            return Ok(());
         }
-        let pairs = store.pairs_by_head(old..tokens);
-        store.replace_by_head(&pairs);
-        store.record_kept(|_| (old..tokens).collect());
-        Ok(())
+        let how = eviction::by_attention(keep - window, self.top_k, size);
+        let chosen = eviction::choose(engine, &smoothed, &how)?;
+        eviction::keep(engine, store, &chosen, old, false)
     }
-}
-
-/// The budget of layer `layer` of `layers`, at most `most`, where the mean of all layers is `mean`, more than
-/// `window`. What is above the window decreases evenly: from twice the mean, less what the last layer has, to the
-/// mean divided by `beta`.
-fn pyramid(mean: usize, window: usize, beta: usize, layer: usize, layers: usize, most: usize) -> usize {
-    let rest = mean.saturating_sub(window);
-    // A layer that evicts while text is generated needs two places: for the newest token, and for one to look at.
-    let least = (rest / beta).max(2usize.saturating_sub(window));
-    let first = (2 * rest).saturating_sub(least).min(most.saturating_sub(window)).max(rest);
-    let last = 2 * rest - first;
-    // Rounded so that the layers together have no more than their mean.
-    let less = (layer * (first - last)).div_ceil(layers.max(2) - 1);
-    if layers == 1 { mean } else { window + first - less }
 }
 
 impl<E: Engine> Policy<E> for Voting<E> {
@@ -199,7 +211,7 @@ impl<E: Engine> Policy<E> for Voting<E> {
     }
 
     fn layer_class(&self, layer: usize) -> usize {
-        if self.settings.beta.is_some() { layer } else { 0 }
+        self.settings.layers.class(layer, self.votes.len())
     }
 
     fn attend(
@@ -251,7 +263,7 @@ mod tests {
     use engine::Float;
     use ndarray::ArrayD;
 
-    use super::{pyramid, smooth};
+    use super::smooth;
     use crate::policies::shown;
 
     #[test]
@@ -266,25 +278,22 @@ mod tests {
         assert_eq!(shown("pyramid:block=8"), format!("cache policy `pyramid`: {idle}"));
         assert_eq!(shown("snapkv:kernel=4"), "cache policy `snapkv`: kernel=4: expected an odd number below 1000");
         assert_eq!(shown("snapkv:window=0"), "cache policy `snapkv`: window=0: expected a number from 1");
+        assert_eq!(shown("squeeze"), "budget=0.25 prefill=off window=32 kernel=5 topk=rank layers=half part=0.35");
+        let text = "squeeze:budget=96,layers=7+3-5,part=0.5,window=8";
+        let settings = "budget=96 block=24 prefill=off window=8 kernel=5 topk=rank layers=3-5+7 part=0.5";
+        assert_eq!(shown(text), settings);
+        let refused = "cache policy `squeeze`: layers=5-3: expected layers as in 3-5+7, or half";
+        assert_eq!(shown("squeeze:layers=5-3"), refused);
     }
 
     #[test]
-    fn the_layers_of_a_pyramid_have_their_mean() {
-        let of = |mean, window, beta, most| -> Vec<usize> {
-            (0..5).map(|layer| pyramid(mean, window, beta, layer, 5, most)).collect()
-        };
-        // By hand: 120 tokens above the window, 234 in the first layer, 6 in the last, 57 less in each.
-        assert_eq!(of(128, 8, 20, usize::MAX), [242, 185, 128, 71, 14]);
-        // A prompt of 200 tokens: 192 in the first layer, so 48 in the last.
-        assert_eq!(of(128, 8, 20, 200), [200, 164, 128, 92, 56]);
-        assert_eq!(of(128, 8, 1, usize::MAX), [128; 5]);
-        assert_eq!(pyramid(128, 8, 20, 0, 1, usize::MAX), 128);
-        for (mean, window, beta) in [(2, 1, 20), (3, 1, 20), (3, 2, 7), (51, 8, 20), (77, 31, 3)] {
-            let layers = of(mean, window, beta, usize::MAX);
-            assert!(layers.is_sorted_by(|a, b| a >= b) && layers.iter().all(|n| *n >= window.max(2)), "{layers:?}");
-            let sum: usize = layers.iter().sum();
-            assert!((5 * mean - 4..=5 * mean).contains(&sum), "{layers:?} of {mean}");
-        }
+    fn layers_that_the_model_lacks_are_refused() {
+        let spec: crate::PolicySpec = "squeeze:layers=1+4".parse().unwrap();
+        assert_eq!(spec.check_layers(5), Ok(()));
+        let error = spec.check_layers(4).unwrap_err().to_string();
+        let expected = "cache policy `squeeze`: layers names layer 4, the model has 4, numbered from 0";
+        assert_eq!(error, expected);
+        assert_eq!("squeeze".parse::<crate::PolicySpec>().unwrap().check_layers(1), Ok(()));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use engine::Engine;
+use engine::{Ceiling, Engine};
 use mpcache::{HeadShape, KvCache, PolicySpec};
 use ndarray::{ArrayD, Axis, IxDyn};
 use net::{Entry, Phase, Traffic};
@@ -25,6 +25,10 @@ pub(crate) struct Pass {
 /// A prompt of `prompt` tokens, then `steps` tokens one by one: queries, keys and values of every layer.
 pub(crate) struct Script {
     pub(crate) steps: Vec<Vec<[ArrayD<f64>; 3]>>,
+    /// Learned scores, (layers, tokens, kv_heads), for policies that want them.
+    pub(crate) scores: ArrayD<f64>,
+    /// How unexpected each token was.
+    pub(crate) surprise: Vec<f32>,
 }
 
 impl Script {
@@ -54,7 +58,17 @@ impl Script {
         };
         let mut all = vec![step(prompt, &mut rng)];
         all.extend((0..steps).map(|_| step(1, &mut rng)));
-        Script { steps: all }
+        // Drawn last, so that they change nothing of the above.
+        let scores = ArrayD::from_shape_simple_fn(IxDyn(&[LAYERS, prompt + steps, HEADS.kv_heads]), || {
+            rng.random_range(-200.0..200.0)
+        });
+        let surprise = (0..prompt + steps).map(|_| rng.random_range(0.0..9.0)).collect();
+        Script { steps: all, scores, surprise }
+    }
+
+    /// Position in the text of the token `token` of step `step`.
+    fn position(&self, step: usize, token: usize) -> usize {
+        if step == 0 { token } else { self.prompt() + step - 1 }
     }
 
     /// Tokens of the prompt.
@@ -98,6 +112,12 @@ impl Script {
             for (layer, [q, k, v]) in self.steps[i].iter().enumerate() {
                 let part = |x: &ArrayD<f64>| x.slice_axis(Axis(0), tokens.clone().into()).to_owned();
                 let (k, v) = (tensor(&part(k)), tensor(&part(v)));
+                if cache.wants_learned() {
+                    let first = self.position(i, tokens.start);
+                    let scores = self.scores.index_axis(Axis(0), layer);
+                    let scores = scores.slice_axis(Axis(0), (first..first + tokens.len()).into()).to_owned();
+                    cache.learned(layer, &tensor(&scores), Ceiling::of_units(1 << 40));
+                }
                 let wanted = usize::from(i > 0 || tokens.end == prompt);
                 let window = cache.query_window(layer, tokens.len()).max(wanted);
                 if window == 0 {
@@ -118,6 +138,12 @@ impl Script {
                         rows.iter().map(sorted).collect::<Vec<_>>()
                     }));
                 }
+            }
+            // As in a generation, where the logits of a prompt come when all of it is read.
+            if cache.wants_surprise() && (i > 0 || tokens.end == prompt) {
+                let last = self.position(i, tokens.end - 1) + 1;
+                let first = if i == 0 { 0 } else { last - 1 };
+                cache.surprised(&self.surprise[first..last]);
             }
         }
         (outputs, attended)

@@ -191,7 +191,7 @@ pub(super) fn run(args: ServeArgs) -> Result<(), Error> {
     // The server of a demo belongs to the process that started it, not to a job.
     let job = if args.machine.is_some() { Job::alone() } else { Job::join()? };
     if job.is_helper() {
-        return job.help(|| open_model(&args.model));
+        return job.help(&args.terms.policy()?, || open_model(&args.model));
     }
     check_writable(args.json.as_deref())?;
     if args.pools.is_some() {
@@ -222,7 +222,7 @@ pub(super) fn run(args: ServeArgs) -> Result<(), Error> {
     let page = page.transpose()?;
 
     let files = job.meet(open_model(&args.model))?;
-    let hosted = ModelServer::load_spread(files, args.weight_cache, job.spread())?;
+    let hosted = ModelServer::load_spread(&args.terms.policy()?, files, args.weight_cache, job.spread())?;
     job.ready()?;
     if args.no_calibration {
         warn!(

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::thread;
 
 use model::{ModelFiles, own_columns};
+use mpcache::PolicySpec;
 use protocols::Spread;
 use spread::{Ranks, SpreadError};
 use tracing::info;
@@ -53,8 +54,12 @@ impl Job {
         Ok(())
     }
 
-    /// Multiplies for rank 0, with the model that `open` opens, until rank 0 ends.
-    pub(super) fn help(&self, open: impl FnOnce() -> Result<ModelFiles, Error>) -> Result<(), Error> {
+    /// Multiplies for rank 0, with the model that `open` opens and `policy` needs, until rank 0 ends.
+    pub(super) fn help(
+        &self,
+        policy: &PolicySpec,
+        open: impl FnOnce() -> Result<ModelFiles, Error>,
+    ) -> Result<(), Error> {
         let Some(ranks) = &self.0 else { return Ok(()) };
         // Whoever ends the job signals all ranks. Sessions that run need these until rank 0 ends.
         let rank = ranks.rank();
@@ -62,7 +67,7 @@ impl Job {
             .map_err(|source| Error::Serve { what: "wait for signals", source })?;
         let named = |source| Error::Rank { rank, host: ranks.host().into(), source: Box::new(source) };
         let files = self.meet(open()).map_err(named)?;
-        let loaded = own_columns(&files, Arc::new(ranks.clone()));
+        let loaded = own_columns(policy, &files, Arc::new(ranks.clone()));
         if loaded.as_ref().is_err_and(rank_0_has_ended) {
             // It says why. mpirun kills all when the first process fails, and would cut its words off.
             info!(rank, "rank 0 has ended");

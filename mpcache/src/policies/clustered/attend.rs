@@ -54,7 +54,7 @@ impl<E: Engine> Clustered<E> {
             None => {
                 let received = self.vote(engine, layer, p, store)?;
                 let size = Received::new(engine, c.window(tokens), per_layer, shape)?;
-                eviction::choose(engine, &received, c.kept(tokens), c.top_k, size)?
+                eviction::choose(engine, &received, &eviction::by_attention(c.kept(tokens), c.top_k, size))?
             }
         };
         eviction::keep(engine, store, &kept, tokens, per_layer)?;

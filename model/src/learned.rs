@@ -1,0 +1,252 @@
+//! Learned scores of tokens: columns beside query, key and value, from a file beside the checkpoint.
+//!
+//! A policy such as `kvzap` ranks tokens by a linear function of the hidden state. Its columns stand in the matrix
+//! that gives query, key and value, so that they cost no exchange. They are read from [`LEARNED_FILE`] in the model's
+//! directory, which [`fit`](crate::fit) writes: for every layer i a tensor `layers.{i}.weight` of shape (key/value
+//! heads, width), to be applied to the hidden state as its norm returns it, before gain and shift. The tensor
+//! `checkpoint` holds the 32 bytes of a hash of the checkpoint that they were fitted to.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use engine::{MatrixSource, Order};
+use mpcache::LEARNED_MAGNITUDE;
+use ndarray::{Array2, ArrayView2};
+
+use crate::beside::{Beside, LEARNED_FILE};
+use crate::store::{DType, write_safetensors};
+use crate::{Checkpoint, CheckpointError, Error, ModelSpec, TensorSpec};
+
+/// The key of the hash of a checkpoint, so that it is not that of the same bytes elsewhere.
+const CONTEXT: &str = "waggle learned columns 1, checkpoint";
+
+/// The name of the tensor with that hash.
+const HASH: &str = "checkpoint";
+
+/// Columns that a model has beside query, key and value.
+#[derive(Clone, Debug, Default)]
+pub(crate) enum Columns {
+    /// None.
+    #[default]
+    None,
+    /// One for every key/value head, with values that are not known here.
+    Shape,
+    /// These, by layer (width, kv_heads).
+    Known(Vec<Array2<f32>>),
+}
+
+impl Columns {
+    /// How many there are in a layer of `kv_heads` heads.
+    pub(crate) fn count(&self, kv_heads: usize) -> usize {
+        if matches!(self, Columns::None) { 0 } else { kv_heads }
+    }
+
+    /// Those of layer `layer`, where they are known.
+    pub(crate) fn of(&self, layer: usize) -> Option<Array2<f32>> {
+        match self {
+            Columns::Known(layers) => layers.get(layer).cloned(),
+            Columns::None | Columns::Shape => None,
+        }
+    }
+}
+
+/// The tensors of a file of learned columns for the model `spec`.
+fn layout(spec: &ModelSpec) -> Vec<TensorSpec> {
+    let shape = [spec.heads().kv_heads, spec.hidden()];
+    let layers = (0..spec.layers()).map(|layer| TensorSpec::new(format!("layers.{layer}.weight"), shape));
+    layers.chain([TensorSpec::new(HASH, [32])]).collect()
+}
+
+/// The most that a score of `columns` (width, kv_heads) can be. A norm returns hidden states whose squares have the
+/// mean 1 at most, and Cauchy's inequality does the rest.
+pub(crate) fn most(columns: ArrayView2<f32>) -> f64 {
+    let width = columns.nrows() as f64;
+    let squares = columns.columns().into_iter().map(|w| w.iter().map(|w| f64::from(*w).powi(2)).sum::<f64>());
+    squares.fold(0.0, f64::max).sqrt() * width.sqrt()
+}
+
+impl Checkpoint {
+    /// The file with learned columns, if there is one.
+    ///
+    /// # Errors
+    /// If it is no safetensors file.
+    pub(crate) fn beside(&self) -> Result<Option<Checkpoint>, CheckpointError> {
+        match &self.beside {
+            Beside::Static(bytes) => Checkpoint::from_bytes(LEARNED_FILE, bytes).map(Some),
+            Beside::File(path) if path.is_file() => {
+                let mut file = Checkpoint::empty();
+                file.add_file(path)?;
+                Ok(Some(file))
+            }
+            Beside::File(_) | Beside::Nothing => Ok(None),
+        }
+    }
+
+    /// The checkpoint with a file of learned columns that is in this program.
+    pub(crate) fn beside_bytes(mut self, bytes: &'static [u8]) -> Self {
+        self.beside = Beside::Static(bytes);
+        self
+    }
+
+    /// Whether there is a file with learned columns.
+    pub fn has_learned(&self) -> bool {
+        match &self.beside {
+            Beside::Nothing => false,
+            Beside::File(path) => path.is_file(),
+            Beside::Static(_) => true,
+        }
+    }
+
+    /// The learned columns of this checkpoint, of the model `spec`.
+    ///
+    /// # Errors
+    /// [`CheckpointError::NoLearned`] without a file; by the tensor if one is missing, has another shape, is not
+    /// finite, is unknown, was fitted to another checkpoint or gives larger scores than policies take.
+    pub(crate) fn learned(&self, spec: &ModelSpec) -> Result<Vec<Array2<f32>>, CheckpointError> {
+        let Some(file) = self.beside()? else {
+            let file = match &self.beside {
+                Beside::File(path) => path.display().to_string(),
+                Beside::Nothing | Beside::Static(_) => LEARNED_FILE.to_owned(),
+            };
+            return Err(CheckpointError::NoLearned { file });
+        };
+        let layout = layout(spec);
+        file.check(&layout)?;
+        let known = |name: &str| layout.iter().any(|tensor| tensor.name == name);
+        let unread: Vec<String> =
+            file.tensors().map(|(name, _)| name.to_owned()).filter(|name| !known(name)).collect();
+        if !unread.is_empty() {
+            return Err(CheckpointError::Unread { tensors: unread });
+        }
+        let expected = self.hash().map(f32::from);
+        if file.vector(HASH)?.as_slice() != Some(&expected[..]) {
+            return Err(CheckpointError::OtherLearned);
+        }
+        let layer = |layer: usize| {
+            let tensor = format!("layers.{layer}.weight");
+            // One row for a head, as linear layers are published.
+            let columns = file.matrix(&tensor)?.reversed_axes();
+            let (most, limit) = (most(columns.view()), f64::from(1u32 << LEARNED_MAGNITUDE));
+            if most > limit { Err(CheckpointError::LargeLearned { tensor, most, limit }) } else { Ok(columns) }
+        };
+        (0..spec.layers()).map(layer).collect()
+    }
+
+    /// A hash of name, type and shape of every tensor and of some of its numbers: enough to tell one checkpoint from
+    /// another.
+    fn hash(&self) -> [u8; 32] {
+        let mut hasher = blake3::Hasher::new_derive_key(CONTEXT);
+        self.sample(&mut |bytes| {
+            hasher.update(&(bytes.len() as u64).to_le_bytes());
+            hasher.update(bytes);
+        });
+        hasher.finalize().into()
+    }
+
+    /// Writes learned columns, by layer (width, kv_heads), for this checkpoint of the model `spec` to `path`.
+    ///
+    /// # Errors
+    /// [`Error::File`].
+    pub(crate) fn write_learned(&self, spec: &ModelSpec, columns: &[Array2<f32>], path: &Path) -> Result<(), Error> {
+        let mut layers = columns.iter();
+        write_safetensors(path, &layout(spec), DType::F32, |tensor, values| {
+            match layers.next().filter(|_| tensor.name != HASH) {
+                Some(columns) => values.extend(columns.t().iter()),
+                None => values.extend(self.hash().map(f32::from)),
+            }
+            Ok(())
+        })
+    }
+}
+
+/// A matrix with further columns beside it, which are in memory.
+#[derive(Debug)]
+pub(crate) struct Widened {
+    pub(crate) matrix: Arc<dyn MatrixSource>,
+    /// (inputs, further outputs).
+    pub(crate) columns: Array2<f32>,
+}
+
+impl MatrixSource for Widened {
+    fn shape(&self) -> (usize, usize) {
+        let (inputs, outputs) = self.matrix.shape();
+        (inputs, outputs + self.columns.ncols())
+    }
+
+    fn order(&self) -> Order {
+        self.matrix.order()
+    }
+
+    fn read(&self, line: usize, from: usize, out: &mut [f32]) {
+        let (lines, length) = self.matrix.lines();
+        match self.matrix.order() {
+            Order::Rows => {
+                let stored = length.saturating_sub(from).min(out.len());
+                let (first, rest) = out.split_at_mut(stored);
+                if !first.is_empty() {
+                    self.matrix.read(line, from, first);
+                }
+                let skipped = from.saturating_sub(length);
+                let row = self.columns.row(line);
+                assert!(skipped + rest.len() <= row.len(), "entries of a line");
+                rest.iter_mut().zip(row.iter().skip(skipped)).for_each(|(out, x)| *out = *x);
+            }
+            Order::Columns if line < lines => self.matrix.read(line, from, out),
+            Order::Columns => {
+                let column = self.columns.column(line - lines);
+                assert!(from + out.len() <= column.len(), "entries of a line");
+                out.iter_mut().zip(column.iter().skip(from)).for_each(|(out, x)| *out = *x);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_stand_beside_a_matrix_of_either_order() {
+        #[derive(Debug)]
+        struct ByColumns(Array2<f32>);
+        impl MatrixSource for ByColumns {
+            fn shape(&self) -> (usize, usize) {
+                self.0.dim()
+            }
+            fn order(&self) -> Order {
+                Order::Columns
+            }
+            fn read(&self, line: usize, from: usize, out: &mut [f32]) {
+                out.iter_mut().enumerate().for_each(|(i, out)| *out = self.0[[from + i, line]]);
+            }
+        }
+        let matrix = Array2::from_shape_fn((3, 4), |(i, j)| (10 * i + j) as f32);
+        let columns = Array2::from_shape_fn((3, 2), |(i, j)| (10 * i + j + 4) as f32);
+        let sources: [Arc<dyn MatrixSource>; 2] = [Arc::new(matrix.clone()), Arc::new(ByColumns(matrix))];
+        for matrix in sources {
+            let wide = Widened { matrix, columns: columns.clone() };
+            assert_eq!(wide.shape(), (3, 6));
+            let (lines, length) = wide.lines();
+            for line in 0..lines {
+                for from in 0..length {
+                    for len in 0..=length - from {
+                        let mut out = vec![0.0; len];
+                        wide.read(line, from, &mut out);
+                        let want = (from..from + len).map(|at| match wide.order() {
+                            Order::Rows => 10 * line + at,
+                            Order::Columns => 10 * at + line,
+                        });
+                        assert_eq!(out, want.map(|x| x as f32).collect::<Vec<_>>(), "{line}, {from}, {len}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn no_hidden_state_has_a_larger_score() {
+        let columns = Array2::from_shape_fn((4, 2), |(i, j)| if j == 0 { 0.5 } else { i as f32 });
+        // The worst state is a multiple of a column, with squares of mean 1.
+        assert!((most(columns.view()) - 14f64.sqrt() * 2.0).abs() < 1e-9);
+    }
+}
