@@ -39,7 +39,7 @@ struct Operands<E: Engine> {
 
 impl<E: Engine> Operands<E> {
     fn new(layer: usize, generation: usize) -> Self {
-        let operand = |kind| E::operand(OperandId { layer, kind, generation });
+        let operand = |kind| E::operand(OperandId { layer, kind, generation, part: 0 });
         Operands {
             layer,
             generation,
