@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use mpcache::PolicyError;
 use thiserror::Error;
 
 use crate::fingerprint::PinError;
@@ -73,6 +74,9 @@ pub enum Error {
         /// The policy.
         policy: String,
     },
+    /// A policy whose settings are for another model.
+    #[error(transparent)]
+    Policy(#[from] PolicyError),
     /// A draft under a policy that cannot take tokens back.
     #[error(
         "a draft needs a policy that can take tokens back: `full`, or `snapkv` or `pyramid` with a share, not `{policy}`"

@@ -292,6 +292,11 @@ pub(crate) fn check_padding(padded: bool, policy: &PolicySpec) -> Result<(), Err
     Ok(())
 }
 
+/// Refuses a policy whose settings are for another model.
+pub(crate) fn check_policy(spec: &ModelSpec, policy: &PolicySpec) -> Result<(), Error> {
+    Ok(policy.check(spec.layers(), spec.heads())?)
+}
+
 /// Refuses drafts under `policy` unless it `can_cut`.
 pub(crate) fn check_draft(draft: Option<Drafts>, policy: &PolicySpec, can_cut: bool) -> Result<(), Error> {
     if draft.is_some() && !can_cut {
@@ -305,6 +310,7 @@ fn check(spec: &ModelSpec, prompt: Input, options: &GenerateOptions, before: usi
     let lengths = Lengths { prompt: prompt.count, tokens: options.tokens };
     check_lengths(lengths, Lengths::MAX, spec.max_positions().saturating_sub(before))?;
     check_padding(options.padding.is_some(), &options.policy)?;
+    check_policy(spec, &options.policy)?;
     let hidden = options.padding.and_then(|padding| padding.tokens);
     if let Some(tokens) = hidden.filter(|tokens| *tokens >= prompt.count) {
         return Err(Error::AllPadding { tokens, prompt: prompt.count });

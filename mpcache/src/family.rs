@@ -17,6 +17,9 @@ pub trait PolicyFamily: Sized + 'static {
     /// The policies of the family, each with its name, option keys, help line and reader.
     const POLICIES: &'static [NamedPolicy<Self>];
 
+    /// Options that have no default, with values that fit every model: for [examples](crate::PolicySpec::examples).
+    const REQUIRED: &'static str = "";
+
     /// Every option with the value in force, given or default.
     fn settings(&self) -> Vec<Setting>;
 
@@ -33,6 +36,15 @@ pub trait PolicyFamily: Sized + 'static {
     /// of them, and evicts nothing because of them.
     fn can_cut(&self) -> bool {
         false
+    }
+
+    /// Refuses settings that do not fit a model with `layers` layers of heads `shape`.
+    ///
+    /// # Errors
+    /// [`PolicyError`] that names the option.
+    fn check(&self, layers: usize, shape: HeadShape) -> Result<(), PolicyError> {
+        let _ = (layers, shape);
+        Ok(())
     }
 
     /// Tokens of the prompt after each of which the policy evicts, see [`Policy::prefill_chunk`].

@@ -326,9 +326,9 @@ fn streaming_in_blocks() {
 
 #[test]
 fn a_store_never_holds_more_than_its_budget_in_tokens() {
-    for name in ["streaming", "h2o", "tova", "snapkv", "pyramid", "knorm"] {
+    for name in ["streaming:", "h2o:", "tova:", "snapkv:", "pyramid:", "knorm:", "duo:heads=0,"] {
         for (budget, block) in [(2, 1), (3, 1), (5, 2), (16, 1), (16, 8), (16, 4)] {
-            let spec: PolicySpec = format!("{name}:budget={budget},block={block}").parse().expect("a policy");
+            let spec: PolicySpec = format!("{name}budget={budget},block={block}").parse().expect("a policy");
             for prompt in [1, 16, 20] {
                 let mut layers = vec![0; LAYERS];
                 let script = Script::new(prompt, 40, 7);
@@ -345,7 +345,7 @@ fn a_store_never_holds_more_than_its_budget_in_tokens() {
                     })
                     .sum();
                 let held: usize = layers.iter().sum();
-                let context = format!("{name}, {budget} in blocks of {block} after {prompt}: {layers:?}");
+                let context = format!("{name} {budget} in blocks of {block} after {prompt}: {layers:?}");
                 assert!(held <= LAYERS * budget && attended <= LAYERS * budget, "{context}, {attended}");
                 // And the budget is used.
                 assert!(attended + LAYERS >= LAYERS * budget, "{context}, {attended}");

@@ -167,16 +167,7 @@ impl EvalArgs {
         let context = self.context.unwrap_or(DEFAULT_CONTEXT);
         let prompt = self.prompt.unwrap_or(context / 2);
         let count = self.sequences.unwrap_or(DEFAULT_SEQUENCES);
-        let tokenizer = files.tokenizer.as_deref().ok_or(Error::NoTokenizer)?;
-        let tokenizer = Tokenizer::from_bytes(tokenizer)?;
-        let mut ids = Vec::new();
-        for text in texts(path)? {
-            if ids.len() >= context.saturating_mul(count) {
-                break;
-            }
-            ids.extend(tokenizer.encode(&text)?);
-        }
-        Ok(Sequence::cut(&ids, context, prompt, count)?)
+        cut_text(files, path, context, prompt, count)
     }
 
     fn budgets(&self) -> &[f64] {
@@ -224,6 +215,27 @@ impl EvalArgs {
         ];
         chosen.map(|(name, value)| (name.to_owned(), value)).into()
     }
+}
+
+/// The first `count` sequences of `context` tokens of the text in `path`, whose first `prompt` tokens go through the
+/// model at once.
+pub(super) fn cut_text(
+    files: &ModelFiles,
+    path: &Path,
+    context: usize,
+    prompt: usize,
+    count: usize,
+) -> Result<Vec<Sequence>, Error> {
+    let tokenizer = files.tokenizer.as_deref().ok_or(Error::NoTokenizer)?;
+    let tokenizer = Tokenizer::from_bytes(tokenizer)?;
+    let mut ids = Vec::new();
+    for text in texts(path)? {
+        if ids.len() >= context.saturating_mul(count) {
+            break;
+        }
+        ids.extend(tokenizer.encode(&text)?);
+    }
+    Ok(Sequence::cut(&ids, context, prompt, count)?)
 }
 
 /// The texts of a file.

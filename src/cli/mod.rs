@@ -10,6 +10,7 @@ mod eval;
 mod files;
 mod float;
 mod generate;
+mod heads;
 mod keygen;
 mod machine;
 mod options;
@@ -53,6 +54,7 @@ enum Command {
     Plan(plan::PlanArgs),
     Calibrate(calibrate::CalibrateArgs),
     Eval(eval::EvalArgs),
+    Heads(heads::HeadsArgs),
     Synth(synth::SynthArgs),
     Keygen(keygen::KeygenArgs),
     /// Runs a server's tokenizer for `generate`, and talks JSON on standard input and output.
@@ -76,6 +78,7 @@ pub(crate) fn run() -> ExitCode {
         Command::Plan(args) => plan::run(args),
         Command::Calibrate(args) => calibrate::run(args),
         Command::Eval(args) => eval::run(args),
+        Command::Heads(args) => heads::run(args),
         Command::Synth(args) => synth::run(args),
         Command::TokenizerWorker => tokenizer_worker::run(),
         Command::Keygen(args) => keygen::run(args),

@@ -2,6 +2,7 @@
 //! and the `registry` makes them known by name.
 
 mod clustered;
+mod divided;
 mod full;
 mod knorm;
 mod random;
@@ -34,6 +35,13 @@ macro_rules! registry {
             /// All policies.
             pub(crate) fn help() -> impl Iterator<Item = PolicyHelp> {
                 std::iter::empty()$(.chain($family::POLICIES.iter().map(NamedPolicy::help)))+
+            }
+
+            /// All policies as texts, with the options that have no default.
+            pub(crate) fn examples() -> impl Iterator<Item = String> {
+                std::iter::empty()$(
+                    .chain($family::POLICIES.iter().map(|policy| format!("{}:{}", policy.name, $family::REQUIRED)))
+                )+
             }
 
             /// The policy of any family that `text` names.
@@ -69,6 +77,12 @@ macro_rules! registry {
                 }
             }
 
+            pub(crate) fn check(&self, layers: usize, shape: HeadShape) -> Result<(), PolicyError> {
+                match self {
+                    $(Self::$family(family) => family.check(layers, shape),)+
+                }
+            }
+
             pub(crate) fn prefill(&self) -> Option<usize> {
                 match self {
                     $(Self::$family(family) => family.prefill(),)+
@@ -88,6 +102,7 @@ registry! {
     full::Full,
     clustered::Clusters,
     streaming::Streaming,
+    divided::Divided,
     rolling::Rolling,
     snapkv::SnapKv,
     knorm::KNorm,
