@@ -31,7 +31,7 @@ pub fn causal_by_parts<E: Engine>(engine: &mut E, q: &E::Tensor, store: &mut Sto
 
 /// The mix of the values, (heads, rows, head_dim), and its weights by part, (kv_heads of the part, group * rows,
 /// tokens of the part).
-fn over_parts<E: Engine>(
+pub(crate) fn over_parts<E: Engine>(
     engine: &mut E,
     q: &E::Tensor,
     store: &mut Store<E>,

@@ -3,6 +3,7 @@
 
 mod clustered;
 mod divided;
+mod fastgen;
 mod full;
 mod knorm;
 mod random;
@@ -103,6 +104,7 @@ registry! {
     clustered::Clusters,
     streaming::Streaming,
     divided::Divided,
+    fastgen::FastGen,
     rolling::Rolling,
     snapkv::SnapKv,
     knorm::KNorm,
