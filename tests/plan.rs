@@ -50,6 +50,9 @@ fn bundled_models() {
     // A prompt in chunks, the last of which is shorter.
     compare("shakespeare-llama", &[1, 2, 3, 4, 5, 6, 7, 8], 3, "--prefill-chunk 3");
     compare("shakespeare-gpt2", &[1, 2, 3, 4, 5, 6, 7, 8], 3, "--prefill-chunk 3 --preprocess");
+    // Heads that hold different tokens, which they lose while text is generated. Three layers keep as many.
+    compare("shakespeare-gpt2", &[1; 20], 6, "--preprocess --policy duo:heads=3.5.8.9,budget=12,block=2");
+    compare("shakespeare-llama", &[1; 20], 6, "--policy razor:heads=1,budget=12,block=2");
     // A cache that is gathered from, and whose clusters close while tokens come in.
     compare("shakespeare-gpt2", &[1; 40], 4, "--preprocess --policy mpcache:budget=0.25,clusters=4/2,static=1");
     // A matrix with columns for learned scores, and a cut while text is generated.

@@ -1,4 +1,4 @@
-//! Plans of thirty-five sessions over models, policies, links and phases, compared with golden files.
+//! Plans of thirty-eight sessions over models, policies, links and phases, compared with golden files.
 //!
 //! A plan equals the ledger of its session (`tests/plan.rs`), so a change of the program that moves one byte or one
 //! flow of a session shows here, by phase and operation. If that is what the change is for, write the files anew and
@@ -20,7 +20,7 @@ use serde_json::Value;
 use support::{json, waggle};
 
 /// Name and arguments of each plan. A model in braces is a configuration in `tests/data/models`.
-const PLANS: [(&str, &str); 39] = [
+const PLANS: [(&str, &str); 42] = [
     // Every link, exact attention, one phase and two.
     ("gpt2-loopback", "--model shakespeare-gpt2 --link loopback --prompt-len 16 --tokens 3"),
     ("gpt2-lan-two-phases", "--model shakespeare-gpt2 --link lan --prompt-len 16 --tokens 3 --preprocess"),
@@ -115,6 +115,19 @@ const PLANS: [(&str, &str); 39] = [
     (
         "keyformer",
         "--model {gpt2-odd} --link lan --prompt-len 40 --tokens 6 --preprocess --policy keyformer:budget=32,block=4",
+    ),
+    // Heads that hold different tokens, in two phases and in one.
+    (
+        "duo",
+        "--model {gpt2-two-layers} --link lan --prompt-len 64 --tokens 6 --preprocess --policy duo:heads=3f.a05,budget=24",
+    ),
+    (
+        "duo-one-phase",
+        "--model {llama-odd} --link wan --prompt-len 40 --tokens 4 --policy duo:heads=1,budget=16,prefill=16",
+    ),
+    (
+        "razor",
+        "--model {llama-odd} --link wan --prompt-len 40 --tokens 6 --preprocess --policy razor:heads=2,budget=16,block=3",
     ),
     ("random", "--model shakespeare-gpt2 --link 10mbit,20ms --prompt-len 24 --tokens 3 --policy random:seed=7"),
 ];

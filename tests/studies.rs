@@ -26,7 +26,8 @@ const POLICIES: &str = "mpcache;mpcache:similarity=box,topk=sort;mpcache:similar
                         streaming;h2o;tova;snapkv:window=8;infllm:clusters=4,sinks=4;longcache;\
                         quest:clusters=4,sinks=4;arkvale:clusters=4,sinks=4;random;\
                         snapkv:window=8,prefill=12;pyramid;knorm:recent=4;knorm:recent=4,prefill=12;\
-                        squeeze:window=8;kvzap:recent=4;kvzap:recent=4,prefill=12;keyformer:recent=4;sirllm:recent=4";
+                        squeeze:window=8;kvzap:recent=4;kvzap:recent=4,prefill=12;keyformer:recent=4;sirllm:recent=4;\
+                        duo:heads=1,block=4;razor:heads=2,block=4;fastgen";
 
 /// The rows of a study of `model`.
 fn study(model: &str) -> Value {

@@ -153,10 +153,29 @@ pub trait Engine: 'static {
 
     /// x plus public numbers of its shape. Free.
     fn shift(&mut self, x: &Self::Tensor, by: &ArrayD<f32>) -> Result<Self::Tensor, Error>;
+    /// Several [`matmul`](Engine::matmul)s, none of which needs the result of another. Between two parties, products
+    /// with cached operands that are prepared take the flows of one.
+    fn matmul_each(&mut self, products: Vec<(&Self::Tensor, Right<Self>)>) -> Result<Vec<Self::Tensor>, Error> {
+        products.into_iter().map(|(a, b)| self.matmul(a, b)).collect()
+    }
+
+    /// Several [`scores`](Engine::scores), as [`matmul_each`](Engine::matmul_each) takes several products.
+    fn scores_each(&mut self, products: Vec<(&Self::Tensor, Right<Self>)>) -> Result<Vec<Self::Tensor>, Error> {
+        products.into_iter().map(|(queries, keys)| self.scores(queries, keys)).collect()
+    }
 
     /// Softmax over the last axis of (..., rows, columns), where row i of `rows` sees only the first `visible[i]`
     /// columns (public, >= 1); the others get probability 0. `visible.len() == rows`.
     fn softmax(&mut self, x: &Self::Tensor, visible: &[usize]) -> Result<Self::Tensor, Error>;
+
+    /// The [`softmax`](Engine::softmax) of several tensors, each with what its rows see. Between two parties it takes
+    /// the flows of one.
+    fn softmax_each(&mut self, parts: &[(&Self::Tensor, &[usize])]) -> Result<Vec<Self::Tensor>, Error> {
+        parts.iter().map(|(x, visible)| self.softmax(x, visible)).collect()
+    }
+
+    /// Adds to every column of `x` (..., columns) its entry of `by`. Both parties know these numbers. Free.
+    fn add_to_columns(&mut self, x: &Self::Tensor, by: &[f32]) -> Result<Self::Tensor, Error>;
 
     /// Scores (..., columns) with those of the `hidden` columns lowered by [`HIDE`], so that softmax gives them 0
     /// wherever another is visible. Which columns are hidden the client alone knows and passes as `Some`. Free.

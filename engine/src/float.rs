@@ -172,6 +172,11 @@ impl Engine for Float {
         Ok(out)
     }
 
+    fn add_to_columns(&mut self, x: &T, by: &[f32]) -> Result<T, Error> {
+        assert_eq!(x.shape().last(), Some(&by.len()), "a number for every column");
+        Ok(x + &Array1::from(by.to_vec()))
+    }
+
     fn gelu(&mut self, x: &T, form: Gelu) -> Result<T, Error> {
         Ok(match form {
             Gelu::Tanh => x.mapv(gelu_tanh),

@@ -45,17 +45,27 @@ pub struct OperandId {
     pub kind: OperandKind,
     /// How often its rows were replaced before.
     pub generation: usize,
+    /// Which heads of the layer, where these are divided into parts that hold different tokens. The first or only
+    /// part is not written out, so that a layer that is not divided has the name that it had before there were parts.
+    #[serde(default, skip_serializing_if = "is_first")]
+    pub part: usize,
+}
+
+fn is_first(part: &usize) -> bool {
+    *part == 0
 }
 
 impl fmt::Display for OperandId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let OperandId { layer, kind, generation } = self;
+        let OperandId { layer, kind, generation, part } = self;
         let kind = match kind {
             OperandKind::Keys => "keys",
             OperandKind::Values => "values",
             OperandKind::Digests => "digests",
             OperandKind::Clusters => "clusters",
         };
-        write!(f, "{kind} of layer {layer}, generation {generation}")
+        write!(f, "{kind} of layer {layer}, generation {generation}")?;
+        // Most layers are not divided.
+        if *part > 0 { write!(f, ", part {part}") } else { Ok(()) }
     }
 }

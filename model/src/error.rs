@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use mpcache::PolicyError;
 use thiserror::Error;
 
 use crate::fingerprint::PinError;
@@ -75,7 +76,7 @@ pub enum Error {
     },
     /// A cache policy that the model does not fit.
     #[error(transparent)]
-    Policy(#[from] mpcache::PolicyError),
+    Policy(#[from] PolicyError),
     /// A policy that ranks tokens by learned scores, and a model that gives none.
     #[error("the cache policy needs learned scores, and the model was loaded without their columns")]
     NotLearned,

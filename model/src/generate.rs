@@ -174,7 +174,6 @@ pub fn generate_with<E: Engine>(
     if cache.wants_learned() && !model.learned() {
         return Err(Error::NotLearned);
     }
-    options.policy.check_layers(spec.layers())?;
     let mut surprise = Surprise::default();
     let most = options.draft.map_or(0, Drafts::tokens);
     let ends = |token: u32| options.stop_at_eos && spec.eos().contains(&token);
@@ -306,6 +305,11 @@ pub(crate) fn check_padding(padded: bool, policy: &PolicySpec) -> Result<(), Err
     Ok(())
 }
 
+/// Refuses a policy whose settings are for another model.
+pub(crate) fn check_policy(spec: &ModelSpec, policy: &PolicySpec) -> Result<(), Error> {
+    Ok(policy.check(spec.layers(), spec.heads())?)
+}
+
 /// Refuses drafts under `policy` unless it `can_cut`.
 pub(crate) fn check_draft(draft: Option<Drafts>, policy: &PolicySpec, can_cut: bool) -> Result<(), Error> {
     if draft.is_some() && !can_cut {
@@ -319,6 +323,7 @@ fn check(spec: &ModelSpec, prompt: Input, options: &GenerateOptions, before: usi
     let lengths = Lengths { prompt: prompt.count, tokens: options.tokens };
     check_lengths(lengths, Lengths::MAX, spec.max_positions().saturating_sub(before))?;
     check_padding(options.padding.is_some(), &options.policy)?;
+    check_policy(spec, &options.policy)?;
     let hidden = options.padding.and_then(|padding| padding.tokens);
     if let Some(tokens) = hidden.filter(|tokens| *tokens >= prompt.count) {
         return Err(Error::AllPadding { tokens, prompt: prompt.count });

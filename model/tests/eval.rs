@@ -151,9 +151,11 @@ fn every_policy_at_full_budget_is_the_full_cache() {
     let kvzap: PolicySpec = "kvzap".parse().unwrap();
     let model = Model::load_for(&kvzap, &mut FloatLoader, &files.spec, Some(&files.checkpoint)).unwrap();
     let sequences = Sequence::cut(&random_ids(75, 96, 5), 48, 30, 2).unwrap();
-    let names: Vec<&str> = PolicySpec::known().filter(|name| *name != "full").collect();
-    assert!(names.len() >= 12, "{names:?}");
-    let candidates: Vec<Candidate> = names.iter().map(|name| candidate(name, 1.0)).collect();
+    let policies: Vec<PolicySpec> = PolicySpec::examples().filter(|policy| policy.name() != "full").collect();
+    assert!(policies.len() >= 12, "{policies:?}");
+    let candidates: Vec<Candidate> =
+        policies.iter().map(|policy| Candidate::new(policy, 1.0).expect("a budget")).collect();
+    let names: Vec<&str> = policies.iter().map(PolicySpec::name).collect();
     let (full, metrics) = on_float(&model, &sequences, &candidates).unwrap();
     for (name, m) in names.iter().zip(metrics).chain([(&"full", full)]) {
         assert!((m.perplexity_ratio - 1.0).abs() < 1e-6, "{name}: {m:?}");

@@ -3,6 +3,7 @@
 use engine::{Ceiling, Engine, Error, Origin, Right, Tensor};
 
 use crate::heads::{fold_heads, unfold_heads};
+pub use crate::tensors::take;
 use crate::{HeadShape, Store};
 
 /// What [`causal`] returns.
@@ -15,17 +16,40 @@ pub struct Attended<T> {
 }
 
 /// Exact causal attention of `q` (heads, rows, head_dim), the queries of the last `rows` tokens of the store, over
-/// all tokens that the store keeps.
+/// all tokens that the store keeps. All heads of the store hold the same tokens.
 pub fn causal<E: Engine>(engine: &mut E, q: &E::Tensor, store: &mut Store<E>) -> Result<Attended<E::Tensor>, Error> {
+    let (output, mut probabilities) = over_parts(engine, q, store)?;
+    assert_eq!(probabilities.len(), 1, "heads of a divided store hold different tokens");
+    Ok(Attended { output, probabilities: probabilities.remove(0) })
+}
+
+/// The same where heads may hold different tokens, each query over those of its head: (heads, rows, head_dim). In
+/// two phases it takes the flows of [`causal`], because all parts go through every step together.
+pub fn causal_by_parts<E: Engine>(engine: &mut E, q: &E::Tensor, store: &mut Store<E>) -> Result<E::Tensor, Error> {
+    Ok(over_parts(engine, q, store)?.0)
+}
+
+/// The mix of the values, (heads, rows, head_dim), and its weights by part, (kv_heads of the part, group * rows,
+/// tokens of the part).
+pub(crate) fn over_parts<E: Engine>(
+    engine: &mut E,
+    q: &E::Tensor,
+    store: &mut Store<E>,
+) -> Result<(E::Tensor, Vec<E::Tensor>), Error> {
     let shape = store.heads();
-    let (tokens, rows) = (store.len(), q.shape()[1]);
-    store.record_attended(|_| (0..tokens).collect());
+    let rows = q.shape()[1];
+    store.record_all_attended();
     // The last query sees all tokens; each query before it sees one token less.
-    let visible: Vec<usize> = (0..shape.group()).flat_map(|_| tokens - rows + 1..=tokens).collect();
-    let scores = store.scores(engine, &fold_heads(q, shape))?;
-    let p = engine.scope("softmax", |e| e.softmax(&scores, &visible))?;
-    let mixed = store.mix(engine, &p)?;
-    Ok(Attended { output: unfold_heads(&mixed, shape), probabilities: p })
+    let visible = |tokens: usize| (0..shape.group()).flat_map(move |_| tokens - rows + 1..=tokens);
+    let visible: Vec<Vec<usize>> = store.parts().iter().map(|part| visible(part.len()).collect()).collect();
+    let q = fold_heads(q, shape);
+    let queries: Vec<E::Tensor> = store.parts().iter().map(|part| part.own(&q, 0)).collect();
+    let scores = store.scores_each(engine, &queries)?;
+    let seen: Vec<_> = scores.iter().zip(&visible).map(|(scores, visible)| (scores, &visible[..])).collect();
+    let p = engine.scope("softmax", |e| e.softmax_each(&seen))?;
+    let mixed = store.mix_each(engine, &p)?;
+    let mixed = store.in_order(0, mixed);
+    Ok((unfold_heads(&mixed, shape), p))
 }
 
 /// Attention of one query per head, `q` (heads, 1, head_dim), over chosen tokens: (heads, 1, head_dim).
@@ -106,19 +130,4 @@ impl Received {
         let magnitude = usize::BITS - terms.leading_zeros() + 1;
         Ok(Received { magnitude, ceiling: engine.ceiling(Origin::Probability)?.times(terms) })
     }
-}
-
-/// The entries `index` of the axis `axis`; `index` ascends.
-pub fn take<T: Tensor>(x: &T, axis: usize, index: &[usize]) -> T {
-    let mut parts = Vec::new();
-    let mut start = 0;
-    while start < index.len() {
-        let mut end = start + 1;
-        while end < index.len() && index[end] == index[end - 1] + 1 {
-            end += 1;
-        }
-        parts.push(x.slice(axis, index[start]..index[end - 1] + 1));
-        start = end;
-    }
-    T::concat(axis, &parts.iter().collect::<Vec<_>>())
 }

@@ -20,7 +20,7 @@ impl<E: Engine> KvCache<E> {
     /// An empty cache read by any policy, also one from outside this crate. Nothing is cut from it.
     pub fn with_policy(layers: usize, shape: HeadShape, policy: Box<dyn Policy<E>>) -> Self {
         let store = |layer| {
-            let mut store = Store::new(layer, shape);
+            let mut store = Store::divided(layer, shape, policy.parts(layer, shape));
             if E::CLEAR {
                 store.track();
             }

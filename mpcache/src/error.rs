@@ -41,6 +41,16 @@ pub enum PolicyError {
         /// What it takes.
         expected: String,
     },
+    /// An option that the policy needs was not given.
+    #[error("cache policy `{policy}` needs {key}=...: {expected}")]
+    Missing {
+        /// The policy.
+        policy: &'static str,
+        /// The option.
+        key: &'static str,
+        /// What it takes, and where that comes from.
+        expected: &'static str,
+    },
     /// An option has no effect beside the others.
     #[error("cache policy `{policy}`: {key} has no effect with {with}")]
     NoEffect {

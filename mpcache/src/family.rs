@@ -17,6 +17,9 @@ pub trait PolicyFamily: Sized + 'static {
     /// The policies of the family, each with its name, option keys, help line and reader.
     const POLICIES: &'static [NamedPolicy<Self>];
 
+    /// Options that have no default, with values that fit every model: for [examples](crate::PolicySpec::examples).
+    const REQUIRED: &'static str = "";
+
     /// Every option with the value in force, given or default.
     fn settings(&self) -> Vec<Setting>;
 
@@ -35,6 +38,15 @@ pub trait PolicyFamily: Sized + 'static {
         false
     }
 
+    /// Refuses settings that do not fit a model with `layers` layers of heads `shape`.
+    ///
+    /// # Errors
+    /// [`PolicyError`] that names the option.
+    fn check(&self, layers: usize, shape: HeadShape) -> Result<(), PolicyError> {
+        let _ = (layers, shape);
+        Ok(())
+    }
+
     /// Tokens of the prompt after each of which the policy evicts, see [`Policy::prefill_chunk`].
     fn prefill(&self) -> Option<usize> {
         None
@@ -43,15 +55,6 @@ pub trait PolicyFamily: Sized + 'static {
     /// Whether the model must be loaded with columns for the policy, see [`Policy::wants_learned`].
     fn needs_columns(&self) -> bool {
         false
-    }
-
-    /// Refuses settings that name layers which a model of `layers` layers does not have.
-    ///
-    /// # Errors
-    /// [`PolicyError::Layer`] by the policy.
-    fn check_layers(&self, layers: usize) -> Result<(), PolicyError> {
-        let _ = layers;
-        Ok(())
     }
 
     /// A fresh policy for one generation of a model with `layers` layers of heads `shape`.

@@ -132,6 +132,11 @@ impl PolicyOptions {
         PolicyError::Value { policy: self.policy.name, key, value: value.into(), expected: expected.into() }
     }
 
+    /// The error for an option `key` without which the policy cannot be, and which was not given.
+    pub fn missing(&self, key: &'static str, expected: &'static str) -> PolicyError {
+        PolicyError::Missing { policy: self.policy.name, key, expected }
+    }
+
     /// The error for an option `key` that `with` makes idle.
     pub fn no_effect(&self, key: &'static str, with: impl Into<String>) -> PolicyError {
         PolicyError::NoEffect { policy: self.policy.name, key, with: with.into() }

@@ -2,7 +2,7 @@
 
 use engine::{Ceiling, Engine, Error};
 
-use crate::{Piece, Store};
+use crate::{HeadShape, Piece, Store};
 
 /// Computes attention over a store: over all of it or over a part that the policy chooses.
 ///
@@ -21,6 +21,14 @@ pub trait Policy<E: Engine>: Send {
     /// or before. `None` if the prompt sees itself whole.
     fn prefill_chunk(&self) -> Option<usize> {
         None
+    }
+
+    /// The key/value heads of `layer` by parts that hold different tokens, each part in ascending order and each head
+    /// in one of them. Public, as a session is planned by it. A store that is divided has no keys or values of all
+    /// heads, and [`attention::causal_by_parts`](crate::attention::causal_by_parts) attends to it.
+    fn parts(&self, layer: usize, shape: HeadShape) -> Vec<Vec<usize>> {
+        let _ = layer;
+        vec![(0..shape.kv_heads).collect()]
     }
 
     /// Layers with the same number cost the same: a plan computes one of them. Nobody does so unless the policy says

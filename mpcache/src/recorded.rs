@@ -15,6 +15,29 @@ impl<E: Engine> Store<E> {
         }
     }
 
+    /// Records that the heads of the part `part` now hold, of what they held before, the rows `rows`.
+    pub fn record_kept_by(&mut self, part: usize, rows: &[usize]) {
+        let Some(Positions { kept, .. }) = &mut self.positions else { return };
+        for head in self.parts[part].heads() {
+            kept[*head] = rows.iter().map(|i| kept[*head][*i]).collect();
+        }
+    }
+
+    /// Records that every head attends to all tokens that it holds. A row that stands for several is none of them.
+    pub(crate) fn record_all_attended(&mut self) {
+        let group = self.shape.group();
+        let Some(Positions { kept, attended }) = &mut self.positions else { return };
+        attended.resize(self.shape.heads, Vec::new());
+        for part in &self.parts {
+            let merged = part.merged().map(|merged| merged.row);
+            for kv in part.heads() {
+                let positions: Vec<usize> =
+                    kept[*kv].iter().enumerate().filter(|(row, _)| Some(*row) != merged).map(|(_, at)| *at).collect();
+                attended[kv * group..(kv + 1) * group].fill(positions);
+            }
+        }
+    }
+
     /// Records that the query of every query head h attends to the rows `rows(h)` of the store.
     pub fn record_attended(&mut self, rows: impl Fn(usize) -> Vec<usize>) {
         let shape = self.heads();

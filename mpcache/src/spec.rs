@@ -42,6 +42,11 @@ impl PolicySpec {
         BuiltIn::help()
     }
 
+    /// A policy of every name. Options that have no default have values that fit every model.
+    pub fn examples() -> impl Iterator<Item = Self> {
+        BuiltIn::examples().map(|text| text.parse().expect("a test reads every one of them"))
+    }
+
     /// Name of the policy.
     pub fn name(&self) -> &'static str {
         self.policy.name
@@ -85,12 +90,12 @@ impl PolicySpec {
         self.settings.needs_columns()
     }
 
-    /// Refuses a policy that names layers which a model of `layers` layers does not have.
+    /// Refuses the policy for a model with `layers` layers of heads `shape` whose settings name others.
     ///
     /// # Errors
-    /// [`PolicyError::Layer`].
-    pub fn check_layers(&self, layers: usize) -> Result<(), PolicyError> {
-        self.settings.check_layers(layers)
+    /// [`PolicyError`] that names the option.
+    pub fn check(&self, layers: usize, shape: HeadShape) -> Result<(), PolicyError> {
+        self.settings.check(layers, shape)
     }
 
     /// Tokens of the prompt after each of which the policy evicts, see [`Policy::prefill_chunk`].
@@ -111,7 +116,8 @@ impl PolicySpec {
         self.settings.settings()
     }
 
-    /// A fresh policy for one generation of a model with `layers` layers of heads `shape`.
+    /// A fresh policy for one generation of a model with `layers` layers of heads `shape`, which
+    /// [`check`](PolicySpec::check) does not refuse.
     pub fn build<E: Engine>(&self, layers: usize, shape: HeadShape) -> Box<dyn Policy<E>> {
         self.settings.build(layers, shape)
     }
@@ -171,9 +177,12 @@ mod tests {
         assert_eq!("full".parse(), Ok(PolicySpec::default()));
         assert_eq!("full:".parse(), Ok(PolicySpec::default()));
         assert_eq!(PolicySpec::default().to_string(), "full");
-        for name in PolicySpec::known() {
-            let spec: PolicySpec = name.parse().unwrap();
-            assert_eq!((spec.to_string(), spec.name()), (name.to_owned(), name));
+        for (spec, name) in PolicySpec::examples().zip(PolicySpec::known()) {
+            let text = spec.to_string();
+            assert_eq!(text.parse().as_ref(), Ok(&spec));
+            // Most names stand alone.
+            assert_eq!((spec.name(), text.split(':').next()), (name, Some(name)));
+            assert!(text.len() > name.len() || text.parse() == name.parse::<PolicySpec>());
         }
         let text = "mpcache:budget=0.1,clusters=32/16,gather=scores";
         assert_eq!(text.parse::<PolicySpec>().unwrap().to_string(), text);
@@ -181,8 +190,7 @@ mod tests {
 
     #[test]
     fn settings_written_out_give_the_same_policy() {
-        for PolicyHelp { name, keys, .. } in PolicySpec::help() {
-            let spec: PolicySpec = name.parse().unwrap();
+        for (PolicyHelp { name, keys, .. }, spec) in PolicySpec::help().zip(PolicySpec::examples()) {
             for Setting { key, value } in spec.settings() {
                 assert!(keys.contains(&key), "{name}: {key}");
                 // The default window depends on the prompt and has no value of its own.

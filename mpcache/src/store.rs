@@ -2,67 +2,46 @@
 
 use std::ops::Range;
 
-use engine::{Engine, Error, OperandId, OperandKind, Right, Tensor};
+use engine::{Engine, Error, Right, Tensor};
 
+use crate::part::{Part, by_head};
 use crate::positions::Positions;
+use crate::tensors::take;
 use crate::{HeadShape, Padding, Piece, Select};
 
 /// log2 of a bound on keys and values where they are gathered.
 pub(crate) const KV_MAGNITUDE: u32 = 9;
 
-/// Keys and values of one layer: two tensors of shape (tokens, kv_heads * head_dim) that grow along axis 0 in place.
+/// Keys and values of one layer, which grow along their tokens in place.
+///
+/// All heads hold the same tokens, unless the policy divides them into [parts](crate::Policy::parts) that hold
+/// different ones. Functions that speak of *the* keys, values or tokens are for a store that is not divided, and
+/// panic on another.
 pub struct Store<E: Engine> {
-    kv: Option<(E::Tensor, E::Tensor)>,
-    /// What the engine remembers of the rows while they only grow.
-    operands: Operands<E>,
+    pub(crate) parts: Vec<Part<E>>,
     seen: usize,
     fresh: usize,
     /// Tokens of the prompt; without a word on that, those that come first are all of it.
     prompt: Option<usize>,
-    shape: HeadShape,
+    pub(crate) shape: HeadShape,
     padding: Option<Padding>,
     pub(crate) positions: Option<Positions>,
-}
-
-/// One operand for every matrix that is made of the rows.
-///
-/// Rewritten rows belong to the next generation of operands, with fresh masks. Reusing a mask reveals whether, and by
-/// how much, a row changed. A policy that evicts one hidden token per step therefore rewrites all rows: those left
-/// alone would give away which one went.
-struct Operands<E: Engine> {
-    layer: usize,
-    generation: usize,
-    keys: E::Operand,
-    values: E::Operand,
-    clusters: E::Operand,
-}
-
-impl<E: Engine> Operands<E> {
-    fn new(layer: usize, generation: usize) -> Self {
-        let operand = |kind| E::operand(OperandId { layer, kind, generation });
-        Operands {
-            layer,
-            generation,
-            keys: operand(OperandKind::Keys),
-            values: operand(OperandKind::Values),
-            clusters: operand(OperandKind::Clusters),
-        }
-    }
 }
 
 impl<E: Engine> Store<E> {
     /// An empty store, of layer `layer` of the model.
     pub fn new(layer: usize, shape: HeadShape) -> Self {
-        Store {
-            kv: None,
-            operands: Operands::new(layer, 0),
-            seen: 0,
-            fresh: 0,
-            prompt: None,
-            shape,
-            padding: None,
-            positions: None,
-        }
+        Store::divided(layer, shape, vec![(0..shape.kv_heads).collect()])
+    }
+
+    /// An empty store of parts with these key/value heads, in which every head stands once.
+    pub(crate) fn divided(layer: usize, shape: HeadShape, parts: Vec<Vec<usize>>) -> Self {
+        assert!(parts.iter().all(|heads| heads.is_sorted() && !heads.is_empty()), "parts {parts:?}");
+        let mut all = parts.concat();
+        all.sort_unstable();
+        assert!(all.into_iter().eq(0..shape.kv_heads), "parts {parts:?} of {} heads", shape.kv_heads);
+        let parts = parts.into_iter().enumerate().map(|(index, heads)| Part::new(layer, index, heads, shape));
+        Store { parts: parts.collect(), seen: 0, fresh: 0, prompt: None, shape, padding: None, positions: None }
     }
 
     /// Starts to record the positions of tokens, before the first one.
@@ -95,21 +74,22 @@ impl<E: Engine> Store<E> {
         if let Some(positions) = &mut self.positions {
             positions.extend(self.seen - self.fresh, self.seen);
         }
-        match &mut self.kv {
-            Some((keys, values)) => {
-                keys.append(k);
-                values.append(v);
-            }
-            None => self.kv = Some((k.clone(), v.clone())),
-        }
+        self.parts.iter_mut().for_each(|part| part.append(k, v));
     }
 
     /// Replaces the rows that are kept, for policies that evict; [`Store::seen`] stays. Such a policy also says which
     /// rows it kept, see [`Store::record_kept`].
     pub fn replace(&mut self, keys: E::Tensor, values: E::Tensor) {
-        assert_eq!(keys.shape(), values.shape());
-        self.kv = Some((keys, values));
-        self.operands = Operands::new(self.operands.layer, self.operands.generation + 1);
+        self.whole_mut().replace(keys, values);
+    }
+
+    /// Leaves the rows `rows` of the part `part`, and no others, for policies that evict by a public rule. Says which
+    /// ones it kept, too.
+    pub fn keep_rows(&mut self, part: usize, rows: &[usize]) {
+        let of = &mut self.parts[part];
+        let (keys, values) = (take(of.keys(), 0, rows), take(of.values(), 0, rows));
+        of.replace(keys, values);
+        self.record_kept_by(part, rows);
     }
 
     /// Whether so many tokens have come after the prompt.
@@ -120,13 +100,11 @@ impl<E: Engine> Store<E> {
     /// Takes back the last `dropped` tokens, as if they had never come; all of them came after the prompt. Nothing
     /// happens in a store without tokens, as some are in a plan.
     pub(crate) fn cut(&mut self, dropped: usize) {
-        let can = self.can_lose(dropped);
-        let Some((keys, values)) = &mut self.kv else { return };
-        assert!(can, "{dropped} tokens are cut off, more than came after the prompt");
-        let kept = keys.shape()[0] - dropped;
-        (*keys, *values) = (keys.slice(0, 0..kept), values.slice(0, 0..kept));
-        E::cut(&mut self.operands.keys, kept);
-        E::cut(&mut self.operands.values, kept);
+        if self.is_empty() {
+            return;
+        }
+        assert!(self.can_lose(dropped), "{dropped} tokens are cut off, more than came after the prompt");
+        self.parts.iter_mut().for_each(|part| part.cut(dropped));
         self.seen -= dropped;
         self.fresh = self.fresh.saturating_sub(dropped);
         if let Some(positions) = &mut self.positions {
@@ -134,57 +112,121 @@ impl<E: Engine> Store<E> {
         }
     }
 
+    /// The parts, in the order in which the policy names them.
+    pub fn parts(&self) -> &[Part<E>] {
+        &self.parts
+    }
+
+    pub(crate) fn parts_mut(&mut self) -> &mut [Part<E>] {
+        &mut self.parts
+    }
+
+    /// The only part.
+    fn whole(&self) -> &Part<E> {
+        assert_eq!(self.parts.len(), 1, "heads of a divided store hold different tokens");
+        &self.parts[0]
+    }
+
+    fn whole_mut(&mut self) -> &mut Part<E> {
+        assert_eq!(self.parts.len(), 1, "heads of a divided store hold different tokens");
+        &mut self.parts[0]
+    }
+
     /// The keys, (tokens, kv_heads * head_dim). Panics on an empty store.
     pub fn keys(&self) -> &E::Tensor {
-        &self.kv.as_ref().expect("a store is read after its first tokens").0
+        self.whole().keys()
     }
 
     /// The values, (tokens, kv_heads * head_dim). Panics on an empty store.
     pub fn values(&self) -> &E::Tensor {
-        &self.kv.as_ref().expect("a store is read after its first tokens").1
+        self.whole().values()
+    }
+
+    /// Keys and values of the tokens that were appended last, (fresh, kv_heads * head_dim), in a divided store, too.
+    pub fn fresh_rows(&self) -> [E::Tensor; 2] {
+        let HeadShape { kv_heads, head_dim, .. } = self.shape;
+        let of = |rows: fn(&Part<E>) -> &E::Tensor| {
+            let parts = self.parts.iter().map(|part| {
+                let rows = rows(part).slice(0, part.len() - self.fresh..part.len());
+                rows.reshape(&[self.fresh, part.heads().len(), head_dim])
+            });
+            let all = self.in_order(1, parts.collect());
+            all.reshape(&[self.fresh, kv_heads * head_dim])
+        };
+        [of(Part::keys), of(Part::values)]
+    }
+
+    /// Tensors of all parts, with an entry for each head along `axis`, as one whose heads are in their order.
+    pub(crate) fn in_order(&self, axis: usize, parts: Vec<E::Tensor>) -> E::Tensor {
+        if let [one] = &parts[..] {
+            return one.clone();
+        }
+        let heads: Vec<usize> = self.parts.iter().flat_map(|part| part.heads()).copied().collect();
+        let mut places: Vec<usize> = (0..heads.len()).collect();
+        places.sort_unstable_by_key(|place| heads[*place]);
+        take(&E::Tensor::concat(axis, &parts.iter().collect::<Vec<_>>()), axis, &places)
     }
 
     /// Keys by head and transposed, (kv_heads, head_dim, tokens): the right operand of the scores.
     pub fn keys_by_head(&self) -> E::Tensor {
-        by_head(self.keys(), self.shape).permute(&[0, 2, 1])
+        self.whole().keys_by_head()
     }
 
     /// Values by head, (kv_heads, tokens, head_dim): the right operand of the mix.
     pub fn values_by_head(&self) -> E::Tensor {
-        by_head(self.values(), self.shape)
+        self.whole().values_by_head()
     }
 
-    /// The scores of `queries` (kv_heads, rows, head_dim) against all keys, (kv_heads, rows, tokens), for a softmax.
-    /// The scores of padding lie below all others.
-    pub(crate) fn scores(&mut self, engine: &mut E, queries: &E::Tensor) -> Result<E::Tensor, Error> {
-        let scores = self.by_keys(engine, |e, keys| e.scores(queries, keys))?;
-        match self.padding {
-            Some(padding) => padding.hide(engine, &scores),
-            None => Ok(scores),
+    /// The scores of the queries of each part, (its kv_heads, rows, head_dim), against all its keys, (its kv_heads,
+    /// rows, tokens), for a softmax. The scores of padding lie below all others, and a row that stands for several
+    /// tokens has the score of all of them.
+    pub(crate) fn scores_each(&mut self, engine: &mut E, queries: &[E::Tensor]) -> Result<Vec<E::Tensor>, Error> {
+        let keys: Vec<E::Tensor> = self.parts.iter().map(Part::keys_by_head).collect();
+        let operands = self.parts.iter_mut().map(|part| &mut part.operands.keys);
+        let products = keys
+            .iter()
+            .zip(operands)
+            .zip(queries)
+            .map(|((tensor, operand), queries)| (queries, Right::Cached { tensor, operand }));
+        let products = products.collect();
+        let mut scores = engine.scope("scores", |e| e.scores_each(products))?;
+        for (scores, part) in scores.iter_mut().zip(&self.parts) {
+            if let Some(padding) = self.padding {
+                *scores = padding.hide(engine, scores)?;
+            }
+            if let Some(merged) = part.merged() {
+                *scores = engine.add_to_columns(scores, &merged.weights(part.len()))?;
+            }
         }
+        Ok(scores)
     }
 
-    /// The same scores for any use, without padding.
+    /// The scores of `queries` (kv_heads, rows, head_dim) against all keys for any use, without padding.
     pub(crate) fn ranked_scores(&mut self, engine: &mut E, queries: &E::Tensor) -> Result<E::Tensor, Error> {
-        self.by_keys(engine, |e, keys| e.matmul(queries, keys))
-    }
-
-    /// A product with the keys by head, transposed.
-    fn by_keys(
-        &mut self,
-        engine: &mut E,
-        product: impl FnOnce(&mut E, Right<E>) -> Result<E::Tensor, Error>,
-    ) -> Result<E::Tensor, Error> {
         let keys = self.keys_by_head();
-        let keys = Right::Cached { tensor: &keys, operand: &mut self.operands.keys };
-        engine.scope("scores", |e| product(e, keys))
+        let keys = Right::Cached { tensor: &keys, operand: &mut self.whole_mut().operands.keys };
+        engine.scope("scores", |e| e.matmul(queries, keys))
     }
 
     /// The mix of all values by `weights` (kv_heads, rows, tokens): (kv_heads, rows, head_dim).
     pub(crate) fn mix(&mut self, engine: &mut E, weights: &E::Tensor) -> Result<E::Tensor, Error> {
         let values = self.values_by_head();
-        let values = Right::Cached { tensor: &values, operand: &mut self.operands.values };
+        let values = Right::Cached { tensor: &values, operand: &mut self.whole_mut().operands.values };
         engine.scope("values", |e| e.matmul(weights, values))
+    }
+
+    /// The mix of all values of each part by its `weights` (its kv_heads, rows, tokens): (its kv_heads, rows,
+    /// head_dim).
+    pub(crate) fn mix_each(&mut self, engine: &mut E, weights: &[E::Tensor]) -> Result<Vec<E::Tensor>, Error> {
+        let values: Vec<E::Tensor> = self.parts.iter().map(Part::values_by_head).collect();
+        let operands = self.parts.iter_mut().map(|part| &mut part.operands.values);
+        let products = values
+            .iter()
+            .zip(operands)
+            .zip(weights)
+            .map(|((tensor, operand), weights)| (weights, Right::Cached { tensor, operand }));
+        let products = products.collect();
+        engine.scope("values", |e| e.matmul_each(products))
     }
 
     /// The chosen clusters of `size` tokens among those in `range`, keys and values side by side: (selections,
@@ -202,13 +244,14 @@ impl<E: Engine> Store<E> {
         let clusters = self.pairs_by_head(range.clone());
         let clusters = clusters.reshape(&[kv_heads, range.len() / size, size * 2 * head_dim]);
         let payload = select.payload(&clusters, self.shape);
-        let payload = Right::Cached { tensor: &payload, operand: &mut self.operands.clusters };
+        let payload = Right::Cached { tensor: &payload, operand: &mut self.whole_mut().operands.clusters };
         engine.scope("gather", |e| e.gather(selection, payload, KV_MAGNITUDE))
     }
 
     /// Keys and values of the tokens in `range` side by side, (kv_heads, tokens, 2 head_dim).
     pub fn pairs_by_head(&self, range: Range<usize>) -> E::Tensor {
-        let part = |x: &E::Tensor| by_head(&x.slice(0, range.clone()), self.shape);
+        let HeadShape { kv_heads, head_dim, .. } = self.shape;
+        let part = |x: &E::Tensor| by_head(&x.slice(0, range.clone()), kv_heads, head_dim);
         E::Tensor::concat(2, &[&part(self.keys()), &part(self.values())])
     }
 
@@ -220,9 +263,9 @@ impl<E: Engine> Store<E> {
         self.replace(part(0..head_dim), part(head_dim..2 * head_dim));
     }
 
-    /// Number of tokens kept.
+    /// Number of tokens kept; in a divided store, by the part that keeps the most.
     pub fn len(&self) -> usize {
-        self.kv.as_ref().map_or(0, |(k, _)| k.shape()[0])
+        self.parts.iter().map(Part::len).max().unwrap_or(0)
     }
 
     /// Whether no token is kept.
@@ -256,9 +299,4 @@ impl<E: Engine> Store<E> {
     pub fn heads(&self) -> HeadShape {
         self.shape
     }
-}
-
-/// (tokens, kv_heads * head_dim) -> (kv_heads, tokens, head_dim).
-fn by_head<T: Tensor>(x: &T, shape: HeadShape) -> T {
-    x.reshape(&[x.shape()[0], shape.kv_heads, shape.head_dim]).permute(&[1, 0, 2])
 }

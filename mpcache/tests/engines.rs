@@ -111,6 +111,8 @@ fn what_was_prepared_is_all_that_is_needed() {
         "kvzap:budget=16,block=3,recent=4",
         "squeeze:budget=16,block=3,window=4,layers=1",
         "keyformer:budget=16,block=3,recent=4,rise=3",
+        "duo:heads=1.2,budget=16,block=3",
+        "razor:heads=2.1,budget=16,block=3,prefill=16",
     ] {
         // A cluster closes among the steps.
         let ledger = agree_after(text, 38, 6, options, Needs::clone);
@@ -176,6 +178,8 @@ fn baselines() {
         "arkvale:budget=0.4,clusters=4",
         "pyramid:budget=0.25,window=4",
         "knorm:budget=0.25,recent=4",
+        "duo:heads=2,budget=0.25",
+        "razor:heads=1,budget=0.25",
     ] {
         agree(policy, 34, 3);
     }
@@ -200,6 +204,11 @@ fn blocks_and_chunks() {
         "knorm:budget=12,block=4,recent=3",
         "knorm:budget=12,block=4,recent=3,topk=shuffle-reveal",
         "knorm:budget=0.3,recent=3,prefill=8",
+        // One layer is divided, and of the other all heads stream or none.
+        "duo:heads=1.0,budget=12,block=4",
+        "duo:heads=3.2,budget=12,block=4,prefill=8",
+        "razor:heads=2.0,budget=12,block=4",
+        "razor:heads=1,budget=12,block=4,prefill=8,sinks=0",
     ]
     .iter()
     .enumerate()

@@ -20,7 +20,7 @@ use net::Role;
 
 use crate::form::Form;
 use crate::operation::Operation;
-use crate::ops::cached::{Axis, Operand};
+use crate::ops::cached::{Axis, CachedProduct, Operand};
 use crate::words::Words;
 use crate::{Error, Evaluation, FixedWeight, Tensor};
 
@@ -85,7 +85,16 @@ pub trait Abb: 'static {
         width: u32,
         axis: Axis,
         operand: &mut Operand,
-    ) -> Result<Self::Words, Error>;
+    ) -> Result<Self::Words, Error> {
+        Ok(self.matmul_cached_each(vec![CachedProduct { a, b, axis, operand }], width)?.remove(0))
+    }
+
+    /// Several such products. In a two-phase session they open together what they open.
+    fn matmul_cached_each(
+        &mut self,
+        products: Vec<CachedProduct<'_, Self::Words>>,
+        width: u32,
+    ) -> Result<Vec<Self::Words>, Error>;
 
     /// Words with public values: at every place its `value`.
     fn public(&mut self, shape: &[usize], value: impl Fn(&[usize]) -> u64) -> Self::Words;

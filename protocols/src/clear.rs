@@ -12,7 +12,7 @@ use net::Role;
 use crate::abb::Abb;
 use crate::form::Values;
 use crate::operation::Operation;
-use crate::ops::cached::{Axis, Operand};
+use crate::ops::cached::CachedProduct;
 use crate::ops::matmul::Matmul;
 use crate::options::flows_cost_more;
 use crate::twin::Twin;
@@ -66,8 +66,8 @@ impl Abb for Clear {
         operation.twin(&mut self.twin, input)
     }
 
-    fn matmul_cached(&mut self, a: &W, b: &W, width: u32, _: Axis, _: &mut Operand) -> Result<W, Error> {
-        self.apply(Matmul { width }, (a, b))
+    fn matmul_cached_each(&mut self, products: Vec<CachedProduct<'_, W>>, width: u32) -> Result<Vec<W>, Error> {
+        products.into_iter().map(|CachedProduct { a, b, .. }| self.apply(Matmul { width }, (a, b))).collect()
     }
 
     fn public(&mut self, shape: &[usize], value: impl Fn(&[usize]) -> u64) -> W {

@@ -143,7 +143,7 @@ mod tests {
     fn operand(layer: usize, products: usize) -> (OperandId, Events) {
         let form = OperandForm { batch: 2, d: 4, axis: Axis::Rows, width: 40 };
         let list = (0..products).map(|i| Event { m: 1, tokens: 3 + i }).collect();
-        (OperandId { layer, kind: OperandKind::Values, generation: 0 }, Events { form, list })
+        (OperandId { layer, kind: OperandKind::Values, generation: 0, part: 0 }, Events { form, list })
     }
 
     fn needs() -> impl Strategy<Value = Needs> {

@@ -16,7 +16,7 @@ use crate::functions::selection::{self, payload_rounding};
 use crate::functions::softmax::{self, CUT};
 use crate::functions::top_k::Selection;
 use crate::functions::{self, argmax};
-use crate::ops::cached::Operand;
+use crate::ops::cached::{CachedProduct, Operand};
 use crate::ops::linear::Linear;
 use crate::ops::matmul::Matmul;
 use crate::ops::mul::Mul;
@@ -251,16 +251,44 @@ impl<B: Abb> FixedPoint<B> {
         self.abb.apply(Truncation { width: 64, shift: FRAC - NARROW_FRAC, out: MATMUL_WIDTH }, a)
     }
 
-    /// The product of matrices, with [`FRAC`] + [`NARROW_FRAC`] fractional bits modulo 2^[`MATMUL_WIDTH`].
-    fn product(&mut self, a: &B::Words, b: Right<Self>) -> Result<B::Words, EngineError> {
-        let a = self.narrow(a)?;
-        Ok(match b {
-            Right::Fresh(b) => self.abb.apply(Matmul { width: MATMUL_WIDTH }, (&a, b))?,
-            Right::Cached { tensor, operand } => {
-                let axis = operand.id().kind.axis();
-                self.abb.matmul_cached(&a, tensor, MATMUL_WIDTH, axis, operand)?
+    /// Products of matrices, with [`FRAC`] + [`NARROW_FRAC`] fractional bits modulo 2^[`MATMUL_WIDTH`]. Those with
+    /// cached operands go together.
+    fn products(&mut self, factors: Vec<(&B::Words, Right<Self>)>) -> Result<Vec<B::Words>, EngineError> {
+        let left = factors.iter().map(|(a, _)| self.narrow(a)).collect::<Result<Vec<_>, _>>()?;
+        let mut out: Vec<Option<B::Words>> = left.iter().map(|_| None).collect();
+        let (mut cached, mut places) = (Vec::new(), Vec::new());
+        for (i, (_, right)) in factors.into_iter().enumerate() {
+            match right {
+                Right::Fresh(b) => out[i] = Some(self.abb.apply(Matmul { width: MATMUL_WIDTH }, (&left[i], b))?),
+                Right::Cached { tensor, operand } => {
+                    let axis = operand.id().kind.axis();
+                    cached.push(CachedProduct { a: &left[i], b: tensor, axis, operand });
+                    places.push(i);
+                }
             }
-        })
+        }
+        if !cached.is_empty() {
+            let products = self.abb.matmul_cached_each(cached, MATMUL_WIDTH)?;
+            places.into_iter().zip(products).for_each(|(place, product)| out[place] = Some(product));
+        }
+        Ok(out.into_iter().flatten().collect())
+    }
+
+    /// The truncation `how` of all of `parts` at once.
+    fn rounded(&mut self, parts: Vec<B::Words>, how: Truncation) -> Result<Vec<B::Words>, Error> {
+        if let [one] = &parts[..] {
+            return Ok(vec![self.abb.apply(how, one)?]);
+        }
+        let flat: Vec<B::Words> = parts.iter().map(|part| part.reshape(&[part.len()])).collect();
+        let all = self.abb.apply(how, &B::Words::concat(0, &flat.iter().collect::<Vec<_>>()))?;
+        let mut start = 0;
+        let pieces = parts.iter().map(|part| {
+            let end = start + part.len();
+            let piece = all.slice(0, start..end).reshape(&part.shape());
+            start = end;
+            piece
+        });
+        Ok(pieces.collect())
     }
 
     /// Brings a product with `frac` fractional bits modulo 2^`width` back to an activation.
@@ -350,18 +378,40 @@ impl<B: Abb> Engine for FixedPoint<B> {
     }
 
     fn matmul(&mut self, a: &B::Words, b: Right<Self>) -> Result<B::Words, EngineError> {
-        let product = self.product(a, b)?;
-        Ok(self.abb.apply(MATMUL_ROUNDING, &product)?)
+        Ok(self.matmul_each(vec![(a, b)])?.remove(0))
     }
 
     fn scores(&mut self, queries: &B::Words, keys: Right<Self>) -> Result<B::Words, EngineError> {
-        let product = self.product(queries, keys)?;
-        self.abb.expect_below(&product, SCORES_ROUNDING.width - 2)?;
-        Ok(self.abb.apply(SCORES_ROUNDING, &product)?)
+        Ok(self.scores_each(vec![(queries, keys)])?.remove(0))
+    }
+
+    fn matmul_each(&mut self, products: Vec<(&B::Words, Right<Self>)>) -> Result<Vec<B::Words>, EngineError> {
+        let products = self.products(products)?;
+        Ok(self.rounded(products, MATMUL_ROUNDING)?)
+    }
+
+    fn scores_each(&mut self, products: Vec<(&B::Words, Right<Self>)>) -> Result<Vec<B::Words>, EngineError> {
+        let products = self.products(products)?;
+        for product in &products {
+            self.abb.expect_below(product, SCORES_ROUNDING.width - 2)?;
+        }
+        Ok(self.rounded(products, SCORES_ROUNDING)?)
     }
 
     fn softmax(&mut self, x: &B::Words, visible: &[usize]) -> Result<B::Words, EngineError> {
         Ok(functions::softmax(&mut self.abb, x, visible)?)
+    }
+
+    fn softmax_each(&mut self, parts: &[(&B::Words, &[usize])]) -> Result<Vec<B::Words>, EngineError> {
+        Ok(functions::softmax_each(&mut self.abb, parts)?)
+    }
+
+    fn add_to_columns(&mut self, x: &B::Words, by: &[f32]) -> Result<B::Words, EngineError> {
+        let shape = x.shape();
+        assert_eq!(shape.last(), Some(&by.len()), "a number for every column");
+        let words: Vec<u64> =
+            by.iter().map(|&by| (f64::from(by) * f64::from(1u32 << FRAC)).round() as i64 as u64).collect();
+        Ok(x.plus(&self.abb.public(&shape, |at| words[at[shape.len() - 1]])))
     }
 
     fn hide(&mut self, x: &B::Words, hidden: Option<&[bool]>) -> Result<B::Words, EngineError> {

@@ -32,6 +32,14 @@ impl Lengths {
         Lengths::repeated([n], rows)
     }
 
+    /// The lengths of several lists of rows, one list after another.
+    pub fn joined(lists: &[Self]) -> Self {
+        match lists {
+            [one] => one.clone(),
+            many => Lengths::repeated(many.iter().flat_map(Lengths::iter).collect::<Vec<_>>(), 1),
+        }
+    }
+
     /// Number of rows.
     pub fn rows(&self) -> usize {
         self.pattern.len() * self.times
@@ -165,6 +173,11 @@ mod tests {
             prop_assert_eq!(lengths.counts().divided(by), Lengths::from(&divided[..]).counts().clone());
             prop_assert_eq!(lengths.map(|n| n.div_ceil(by)).iter().collect::<Vec<_>>(), divided);
             prop_assert_eq!(lengths.clone().times(2).iter().collect::<Vec<_>>(), list.repeat(2));
+
+            let joined = Lengths::joined(&[lengths.clone(), Lengths::equal(3, 2), lengths.clone()]);
+            let lists = [&list[..], &[3, 3], &list];
+            prop_assert_eq!(joined.iter().collect::<Vec<_>>(), lists.concat());
+            prop_assert_eq!(joined.counts().clone(), Lengths::from(&lists.concat()[..]).counts().clone());
 
             let (mut owners, mut padded, mut spans, mut start) = (vec![], vec![], vec![], 0);
             for (row, &n) in list.iter().enumerate() {

@@ -14,7 +14,7 @@ use crate::forecast::Forecast;
 use crate::form::Shapes;
 use crate::operands::Events;
 use crate::operation::Operation;
-use crate::ops::cached::{self, Axis, Operand};
+use crate::ops::cached::{self, CachedProduct};
 use crate::ops::matmul::{Matmul, product_shape};
 use crate::plans::Plans;
 use crate::preparation;
@@ -250,29 +250,36 @@ impl Abb for Planner {
         Ok(operation.planned(size))
     }
 
-    fn matmul_cached(
+    fn matmul_cached_each(
         &mut self,
-        a: &Shape,
-        b: &Shape,
+        products: Vec<CachedProduct<'_, Shape>>,
         width: u32,
-        axis: Axis,
-        operand: &mut Operand,
-    ) -> Result<Shape, Error> {
+    ) -> Result<Vec<Shape>, Error> {
         if !self.options.preprocess {
-            return self.apply(Matmul { width }, (a, b));
+            let whole = |CachedProduct { a, b, .. }| self.apply(Matmul { width }, (a, b));
+            return products.into_iter().map(whole).collect();
         }
-        let shape = product_shape(&a.0, &b.0);
-        let planned = cached::plan(&mut self.stock.operands, operand, shape, axis, width)?;
-        let (form, event) = (planned.form, planned.event);
-        let operands = &mut self.list().operands;
-        let listed = operands.entry(operand.id()).or_insert_with(|| Events { form, list: Vec::new() });
-        listed.list.push(planned.listed);
-        if self.books && !planned.ready {
-            let cost = cached::prepare_cost(&mut self.plans, &Events { form, list: vec![event] })?;
+        let (mut all, mut out) = (Vec::new(), Vec::new());
+        for CachedProduct { a, b, axis, operand } in products {
+            let shape = product_shape(&a.0, &b.0);
+            let planned = cached::plan(&mut self.stock.operands, operand, shape, axis, width)?;
+            let form = planned.form;
+            let operands = &mut self.list().operands;
+            let listed = operands.entry(operand.id()).or_insert_with(|| Events { form, list: Vec::new() });
+            listed.list.push(planned.listed);
+            all.push(planned);
+            out.push(Shape(vec![shape.batch, shape.m, shape.n]));
+        }
+        for planned in &all {
+            if !self.books || planned.ready {
+                continue;
+            }
+            let events = Events { form: planned.form, list: vec![planned.event] };
+            let cost = cached::prepare_cost(&mut self.plans, &events)?;
             self.book(cost);
         }
-        self.play(planned.cost());
-        Ok(Shape(vec![shape.batch, shape.m, shape.n]))
+        self.play(cached::cost(&all, width));
+        Ok(out)
     }
 
     fn public(&mut self, shape: &[usize], _: impl Fn(&[usize]) -> u64) -> Shape {

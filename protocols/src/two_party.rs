@@ -7,7 +7,7 @@ use crate::abb::Abb;
 use crate::form::Values;
 use crate::matrix::FixedMatrix;
 use crate::operation::{Operation, flat, shaped};
-use crate::ops::cached::{self, Axis, Operand};
+use crate::ops::cached::{self, CachedProduct, Factors};
 use crate::ops::matmul::{Matmul, product_shape};
 use crate::preparation;
 use crate::session::Session;
@@ -74,21 +74,23 @@ impl Abb for TwoParty {
         operation.run(&mut self.session, input, correlations.as_ref().map(|words| &words[..]))
     }
 
-    fn matmul_cached(
+    fn matmul_cached_each(
         &mut self,
-        a: &ArrayD<u64>,
-        b: &ArrayD<u64>,
+        products: Vec<CachedProduct<'_, ArrayD<u64>>>,
         width: u32,
-        axis: Axis,
-        operand: &mut Operand,
-    ) -> Result<ArrayD<u64>, Error> {
+    ) -> Result<Vec<ArrayD<u64>>, Error> {
         if !self.session.preprocesses() {
-            return self.apply(Matmul { width }, (a, b));
+            let whole = |CachedProduct { a, b, .. }| self.apply(Matmul { width }, (a, b));
+            return products.into_iter().map(whole).collect();
         }
-        let shape = product_shape(a.shape(), b.shape());
-        let product =
-            cached::product(&mut self.session, &mut self.stock, operand, shape, axis, width, &flat(a), &flat(b))?;
-        Ok(shaped(&[shape.batch, shape.m, shape.n], product))
+        let shapes: Vec<_> = products.iter().map(|p| product_shape(p.a.shape(), p.b.shape())).collect();
+        let words: Vec<_> = products.iter().map(|p| [flat(p.a), flat(p.b)]).collect();
+        let factors = products.into_iter().zip(&shapes).zip(&words).map(|((product, &shape), [x, m])| {
+            let CachedProduct { axis, operand, .. } = product;
+            Factors { operand, shape, axis, x, m }
+        });
+        let out = cached::product_each(&mut self.session, &mut self.stock, factors.collect(), width)?;
+        Ok(out.into_iter().zip(shapes).map(|(words, of)| shaped(&[of.batch, of.m, of.n], words)).collect())
     }
 
     fn public(&mut self, shape: &[usize], value: impl Fn(&[usize]) -> u64) -> ArrayD<u64> {

@@ -23,8 +23,8 @@ use protocols::ops::shuffle::{Permute, Shuffle};
 use protocols::ops::sum_squares::SumSquares;
 use protocols::ops::truncate::Truncation;
 use protocols::{
-    Abb, Axis, EMBED_WIDTH, Error, FRAC, FixedMatrix, FixedValues, FixedWeight, LINEAR_WIDTH, Lengths, Operand,
-    OperandId, OperandKind, Options, Plans, Tensor, WEIGHT_BITS, WeightSpec, Words,
+    Abb, Axis, CachedProduct, EMBED_WIDTH, Error, FRAC, FixedMatrix, FixedValues, FixedWeight, LINEAR_WIDTH, Lengths,
+    Operand, OperandId, OperandKind, Options, Plans, Tensor, WEIGHT_BITS, WeightSpec, Words,
 };
 use testing::{DEALER, Function, Laws, Output, TWO_PHASES, signed_values};
 
@@ -414,7 +414,7 @@ impl Growing {
 
 impl Function for Growing {
     fn call<B: Abb>(&self, b: &mut B, words: &[B::Words], _: &[B::Bits]) -> Result<Output<B::Form>, Error> {
-        let mut operand = Operand::new(OperandId { layer: 3, kind: self.kind, generation: 1 });
+        let mut operand = Operand::new(OperandId { layer: 3, kind: self.kind, generation: 1, part: 0 });
         let axis = self.kind.axis();
         let mut products = Vec::new();
         for tokens in [20, 20, 30, Growing::MOST] {
@@ -444,6 +444,70 @@ fn matmul_cached() {
             .error(largest_shared_error())
             .refuses(&[vec![1 << 25; n], vec![1 << 25; size]])
             .hold();
+    }
+}
+
+/// Products of two operands at once, which have other numbers of heads, rows and tokens: of 10 and 30 tokens first,
+/// then of 25 and 40. The second pair has the name of one operand but for its part.
+#[derive(Clone)]
+struct Together {
+    kind: OperandKind,
+    width: u32,
+}
+
+impl Together {
+    const BATCHES: [usize; 2] = [3, 1];
+    const M: [usize; 2] = [8, 16];
+    const D: usize = 12;
+    const TOKENS: [[usize; 2]; 2] = [[10, 30], [25, 40]];
+
+    /// Shapes of the left and the right factor of part `part` with `tokens` tokens.
+    fn shapes(&self, part: usize, tokens: usize) -> [[usize; 3]; 2] {
+        let (batch, m, d) = (Self::BATCHES[part], Self::M[part], Self::D);
+        match self.kind.axis() {
+            Axis::Columns => [[batch, m, d], [batch, d, tokens]],
+            Axis::Rows => [[batch, m, tokens], [batch, tokens, d]],
+        }
+    }
+}
+
+impl Function for Together {
+    fn call<B: Abb>(&self, b: &mut B, words: &[B::Words], _: &[B::Bits]) -> Result<Output<B::Form>, Error> {
+        let id = |part| OperandId { layer: 3, kind: self.kind, generation: 0, part };
+        let mut operands = [0, 1].map(|part| Operand::new(id(part)));
+        let axis = self.kind.axis();
+        let mut out = Vec::new();
+        for tokens in Self::TOKENS {
+            let factors = [0, 1].map(|part| {
+                let (x, matrix) = (&words[2 * part], &words[2 * part + 1]);
+                match axis {
+                    Axis::Columns => (x.clone(), matrix.slice(2, 0..tokens[part])),
+                    Axis::Rows => (x.slice(2, 0..tokens[part]), matrix.slice(1, 0..tokens[part])),
+                }
+            });
+            let products = factors.iter().zip(&mut operands);
+            let products = products.map(|((a, b), operand)| CachedProduct { a, b, axis, operand }).collect();
+            let products = b.matmul_cached_each(products, self.width)?;
+            out.extend(products.iter().map(|product| product.reshape(&[product.len()])));
+        }
+        Ok(Output::Words(B::Words::concat(0, &out.iter().collect::<Vec<_>>())))
+    }
+}
+
+#[test]
+fn products_with_several_cached_operands() {
+    for kind in [OperandKind::Keys, OperandKind::Values] {
+        let together = Together { kind, width: 50 };
+        let mut laws = Laws::of(together.clone()).ring(50).error(largest_shared_error());
+        let mut beyond = Vec::new();
+        for part in 0..2 {
+            for (i, shape) in together.shapes(part, Together::TOKENS[1][part]).into_iter().enumerate() {
+                let n = shape.iter().product();
+                laws = laws.words(&shape, signed_values(20, n, (2 * part + i) as u64 + 1));
+                beyond.push(vec![1 << 25; n]);
+            }
+        }
+        laws.refuses(&beyond).hold();
     }
 }
 

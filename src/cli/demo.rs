@@ -91,6 +91,7 @@ pub(super) fn run(args: DemoArgs) -> Result<(), Error> {
     let drafts = args.draft.drafts()?;
     let stop_at_eos = args.sampling.stop_at_eos;
     let request = Request { lengths: Lengths { prompt: length, tokens }, stop_at_eos, padded, draft: drafts };
+    request.check_policy(&files.spec, &terms)?;
     request.check_draft(&terms)?;
     request.check(&files.spec, &Limits::NONE)?;
     files.spec.check_ids(&prompt)?;

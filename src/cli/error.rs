@@ -227,6 +227,9 @@ pub(super) enum Error {
     /// A text task without text.
     #[error("--text is missing")]
     NoText,
+    /// A text for a measure that takes random words.
+    #[error("--by echo judges heads on random words and takes no --text")]
+    TextBesideEcho,
     /// A file that is no text.
     #[error("{}: not UTF-8", path.display())]
     NotUtf8 {

@@ -176,8 +176,7 @@ impl EvalArgs {
         let context = self.context.unwrap_or(DEFAULT_CONTEXT);
         let prompt = self.prompt.unwrap_or(context / 2);
         let count = self.sequences.unwrap_or(DEFAULT_SEQUENCES);
-        let ids = text_ids(files, path, context.saturating_mul(count))?;
-        Ok(Sequence::cut(&ids, context, prompt, count)?)
+        cut_text(files, path, context, prompt, count)
     }
 
     fn budgets(&self) -> &[f64] {
@@ -225,6 +224,19 @@ impl EvalArgs {
         ];
         chosen.map(|(name, value)| (name.to_owned(), value)).into()
     }
+}
+
+/// The first `count` sequences of `context` tokens of the text in `path`, whose first `prompt` tokens go through the
+/// model at once.
+pub(super) fn cut_text(
+    files: &ModelFiles,
+    path: &Path,
+    context: usize,
+    prompt: usize,
+    count: usize,
+) -> Result<Vec<Sequence>, Error> {
+    let ids = text_ids(files, path, context.saturating_mul(count))?;
+    Ok(Sequence::cut(&ids, context, prompt, count)?)
 }
 
 /// The tokens of the texts in a file, joined: `enough` of them or more, if there are so many.

@@ -11,6 +11,7 @@ mod files;
 mod fit;
 mod float;
 mod generate;
+mod heads;
 mod keygen;
 mod machine;
 mod options;
@@ -55,6 +56,7 @@ enum Command {
     Calibrate(calibrate::CalibrateArgs),
     Eval(eval::EvalArgs),
     Fit(fit::FitArgs),
+    Heads(heads::HeadsArgs),
     Synth(synth::SynthArgs),
     Keygen(keygen::KeygenArgs),
     /// Runs a server's tokenizer for `generate`, and talks JSON on standard input and output.
@@ -79,6 +81,7 @@ pub(crate) fn run() -> ExitCode {
         Command::Calibrate(args) => calibrate::run(args),
         Command::Eval(args) => eval::run(args),
         Command::Fit(args) => fit::run(args),
+        Command::Heads(args) => heads::run(args),
         Command::Synth(args) => synth::run(args),
         Command::TokenizerWorker => tokenizer_worker::run(),
         Command::Keygen(args) => keygen::run(args),

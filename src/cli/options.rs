@@ -98,7 +98,8 @@ fn policies() -> String {
     text.push_str(
         "\n\nbudget: share of all tokens seen that a step looks at or, for policies with `block`, the most tokens that a layer \
          holds, from 2 on. block: tokens that go at once when a store is full. prefill: tokens of the prompt after each of \
-         which it is cut to the budget, or off. clusters: TOKENS or COARSE/FINE, for example 8/4. \
+         which it is cut to the budget, or off. heads: for every layer, with dots between them, a hexadecimal number whose \
+         bits say which key/value heads keep every token, as `waggle heads` finds them. clusters: TOKENS or COARSE/FINE, for example 8/4. \
          similarity: linear (with alpha), box, cuboid-mean, centroid, representatives (with count), token. topk: rank, \
          shuffle-reveal, sort. gather: one-hot, scores. static: share of the prompt that is kept. window: share of the \
          prompt that votes on it. share: on lets every other layer take over its neighbour's choice. dense: first layers \

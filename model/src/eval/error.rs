@@ -35,6 +35,23 @@ pub enum EvalError {
         /// Positions of the model.
         limit: usize,
     },
+    /// Texts in which nothing is ever out of sight of a head that streams.
+    #[error("texts of {context} tokens are too short to judge heads by: give {least} or more")]
+    Short {
+        /// Tokens of the longest text.
+        context: usize,
+        /// Tokens that it takes.
+        least: usize,
+    },
+    /// No share of heads.
+    #[error("a share of {share} of the heads is not between 0 and 1")]
+    Share {
+        /// The value given.
+        share: f64,
+    },
+    /// A model with more heads than a pattern can name.
+    #[error("a pattern names up to 128 key/value heads of a layer")]
+    Heads,
     /// Not enough text.
     #[error("the text has {tokens} tokens; {sequences} sequences of {context} need {}", .sequences * .context)]
     TooShort {

@@ -22,11 +22,12 @@
 //! an earlier layer or token shows in the metrics of the predictions, not in those of attention. The last five
 //! metrics need an engine that sees its values.
 //!
-//! [`Observed`] measures attention around any policy; [`evaluate`] runs a study with a [`Runner`]; an [`Evaluation`]
-//! holds the numbers.
+//! [`judge_heads`] finds the heads that need distant tokens. [`Observed`] measures attention around any policy;
+//! [`evaluate`] runs a study with a [`Runner`]; an [`Evaluation`] holds the numbers.
 
 mod attention;
 mod error;
+mod heads;
 mod metrics;
 mod observed;
 mod report;
@@ -36,6 +37,7 @@ mod trace;
 
 pub use attention::AttentionMeans;
 pub use error::EvalError;
+pub use heads::{HeadMeasure, HeadScores, InSight, judge_heads, repetitions};
 pub use metrics::{METRICS, Metric, Metrics};
 pub use observed::Observed;
 pub use report::{EVALUATION_VERSION, Evaluation, Row};

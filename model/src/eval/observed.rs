@@ -45,9 +45,8 @@ impl<E: Engine> Observed<E> {
     /// Copies the new tokens in `store`, before the policy may evict them.
     fn copy(&mut self, engine: &mut E, layer: usize, store: &Store<E>) -> Result<(), Error> {
         let seen = &mut self.layers[layer];
-        let new = store.len() - store.fresh()..store.len();
-        for (copy, tensor) in [(&mut seen.keys, store.keys()), (&mut seen.values, store.values())] {
-            copy.extend(engine.reveal(&tensor.slice(0, new.clone()))?.into_iter().flatten());
+        for (copy, rows) in [&mut seen.keys, &mut seen.values].into_iter().zip(store.fresh_rows()) {
+            copy.extend(engine.reveal(&rows)?.into_iter().flatten());
         }
         seen.tokens = store.seen();
         Ok(())
@@ -99,6 +98,10 @@ impl<E: Engine> Policy<E> for Observed<E> {
 
     fn surprised(&mut self, surprise: &[f32], stores: &mut [Store<E>]) {
         self.inner.surprised(surprise, stores);
+    }
+
+    fn parts(&self, layer: usize, shape: HeadShape) -> Vec<Vec<usize>> {
+        self.inner.parts(layer, shape)
     }
 
     fn attend(

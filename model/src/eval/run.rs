@@ -243,7 +243,7 @@ fn check(runner: &dyn Runner, sequences: &[Sequence], candidates: &[Candidate]) 
         }
         spec.check_ids(sequence.ids())?;
     }
-    candidates.iter().try_for_each(|candidate| candidate.policy.check_layers(spec.layers()))?;
+    candidates.iter().try_for_each(|c| c.policy.check(spec.layers(), spec.heads()))?;
     match candidates.iter().find(|c| c.policy.clear_only() && !runner.sees()) {
         Some(candidate) => Err(EvalError::Blind { policy: candidate.policy.name() }),
         None => Ok(()),
@@ -254,7 +254,7 @@ fn check(runner: &dyn Runner, sequences: &[Sequence], candidates: &[Candidate]) 
 ///
 /// Each worker owns a pool of threads: in a common pool, a job that waits for a part of a product would start another
 /// job on top of itself, and products would be cut finer than there are idle cores.
-fn parallel<T: Send>(
+pub(super) fn parallel<T: Send>(
     jobs: usize,
     at_once: usize,
     run: impl Fn(usize) -> Result<T, EvalError> + Sync,

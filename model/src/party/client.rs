@@ -106,8 +106,8 @@ impl ClientSession {
         }
         self.model.spec.check_ids(ids)?;
         request.check_padding(&self.terms)?;
+        request.check_policy(&self.model.spec, &self.terms)?;
         request.check_draft(&self.terms)?;
-        self.terms.policy.check_layers(self.model.spec.layers())?;
         request.check_planning(&self.model.spec, &self.terms)?;
         observer.setup();
         let peer = self.server.key.as_deref();
@@ -167,7 +167,7 @@ impl ClientSession {
         observer.setup();
         let ClientSession { mut channel, server, terms, model: public, .. } = self;
         let request = Request::from(bound);
-        terms.policy.check_layers(public.spec.layers())?;
+        request.check_policy(&public.spec, &terms)?;
         request.check_planning(&public.spec, &terms)?;
         let purpose = Purpose::watched(&public, &terms, bound, None, server.key.as_deref(), &*observer)?;
         let purpose = purpose.part(part)?;

@@ -86,6 +86,7 @@ pub(super) fn receive_client<T>(
         let verdict = limits
             .check_phases(&terms)
             .and_then(|()| request.check_padding(&terms))
+            .and_then(|()| request.check_policy(&model.spec, &terms))
             .and_then(|()| request.check_draft(&terms))
             .and_then(|()| request.check(&model.spec, limits));
         let verdict = verdict.and_then(|()| accept(&request, kind, &terms));

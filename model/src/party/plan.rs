@@ -85,6 +85,7 @@ fn plan_by(
     schedule: Schedule,
     observer: &mut dyn Observer,
 ) -> Result<(Outcome, Plan, Needs), Error> {
+    request.check_policy(&model.spec, terms)?;
     request.check_draft(terms)?;
     let opening = rehearse(model, terms, options, request, &SessionKind::Generate)?;
     let mut engine = change(Plan::after(opening, terms.protocol));

@@ -128,7 +128,7 @@ impl ModelServer {
         }
         let accept = |request: &Request, kind: SessionKind, terms: &Terms| {
             // Cheap checks come before those that take time.
-            terms.policy.check_layers(self.public.spec.layers())?;
+            request.check_policy(&self.public.spec, terms)?;
             request.check_planning(&self.public.spec, terms)?;
             let learns = !matches!(kind, SessionKind::Fill(_)) && terms.reveal == Reveal::Logits;
             observer.ask(if learns { request.positions_shown() } else { 0 })?;

@@ -25,7 +25,7 @@ pub(super) fn purpose(policy: &str) -> Purpose {
     let list = vec![Event { m: 8, tokens: 8 }, Event { m: 1, tokens: 9 }];
     let operand = |kind, axis| {
         let events = Events { form: OperandForm { batch: 2, d: 4, axis, width: 40 }, list: list.clone() };
-        (OperandId { layer: 0, kind, generation: 0 }, events)
+        (OperandId { layer: 0, kind, generation: 0, part: 0 }, events)
     };
     let operands =
         [operand(OperandKind::Keys, Axis::Columns), operand(OperandKind::Values, Axis::Rows)].into_iter().collect();

@@ -2,6 +2,8 @@
 //! and the `registry` makes them known by name.
 
 mod clustered;
+mod divided;
+mod fastgen;
 mod full;
 mod keyformer;
 mod knorm;
@@ -38,6 +40,13 @@ macro_rules! registry {
             /// All policies.
             pub(crate) fn help() -> impl Iterator<Item = PolicyHelp> {
                 std::iter::empty()$(.chain($family::POLICIES.iter().map(NamedPolicy::help)))+
+            }
+
+            /// All policies as texts, with the options that have no default.
+            pub(crate) fn examples() -> impl Iterator<Item = String> {
+                std::iter::empty()$(
+                    .chain($family::POLICIES.iter().map(|policy| format!("{}:{}", policy.name, $family::REQUIRED)))
+                )+
             }
 
             /// The policy of any family that `text` names.
@@ -79,9 +88,9 @@ macro_rules! registry {
                 }
             }
 
-            pub(crate) fn check_layers(&self, layers: usize) -> Result<(), PolicyError> {
+            pub(crate) fn check(&self, layers: usize, shape: HeadShape) -> Result<(), PolicyError> {
                 match self {
-                    $(Self::$family(family) => family.check_layers(layers),)+
+                    $(Self::$family(family) => family.check(layers, shape),)+
                 }
             }
 
@@ -104,6 +113,8 @@ registry! {
     full::Full,
     clustered::Clusters,
     streaming::Streaming,
+    divided::Divided,
+    fastgen::FastGen,
     rolling::Rolling,
     snapkv::SnapKv,
     knorm::KNorm,

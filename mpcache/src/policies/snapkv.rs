@@ -119,7 +119,7 @@ impl PolicyFamily for SnapKv {
         self.schedule.prefill
     }
 
-    fn check_layers(&self, layers: usize) -> Result<(), PolicyError> {
+    fn check(&self, layers: usize, _shape: HeadShape) -> Result<(), PolicyError> {
         let ByLayer::Squeeze { light: Light::Given(light), .. } = self.layers else { return Ok(()) };
         match light.last().filter(|last| *last >= layers) {
             Some(layer) => Err(PolicyError::Layer { policy: "squeeze", key: "layers", layer, layers }),
@@ -289,11 +289,12 @@ mod tests {
     #[test]
     fn layers_that_the_model_lacks_are_refused() {
         let spec: crate::PolicySpec = "squeeze:layers=1+4".parse().unwrap();
-        assert_eq!(spec.check_layers(5), Ok(()));
-        let error = spec.check_layers(4).unwrap_err().to_string();
+        let shape = crate::HeadShape { heads: 2, kv_heads: 1, head_dim: 4 };
+        assert_eq!(spec.check(5, shape), Ok(()));
+        let error = spec.check(4, shape).unwrap_err().to_string();
         let expected = "cache policy `squeeze`: layers names layer 4, the model has 4, numbered from 0";
         assert_eq!(error, expected);
-        assert_eq!("squeeze".parse::<crate::PolicySpec>().unwrap().check_layers(1), Ok(()));
+        assert_eq!("squeeze".parse::<crate::PolicySpec>().unwrap().check(1, shape), Ok(()));
     }
 
     #[test]

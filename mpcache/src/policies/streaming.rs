@@ -11,6 +11,7 @@ use engine::{Engine, Error, Tensor};
 use super::DEFAULT_SINKS;
 use crate::attention::{self, Attended};
 use crate::schedule::Later;
+use crate::window::Window;
 use crate::{HeadShape, NamedPolicy, Policy, PolicyFamily, Schedule, Setting, Store};
 
 /// Keeps the first tokens and the latest, and evicts all others. Tokens keep the positions at which they were
@@ -58,21 +59,13 @@ impl PolicyFamily for Streaming {
 }
 
 impl Streaming {
-    /// Evicts what does not fit into the budget, but none of the last `least` tokens.
-    fn cut<E: Engine>(&self, store: &mut Store<E>, least: usize) {
-        let most = self.schedule.budget_of(store.seen());
-        if let Some(left) = self.schedule.left(most, store.len()) {
-            cut(store, left.max(least), self.sinks);
-        }
+    fn window(&self) -> Window {
+        Window { schedule: self.schedule, sinks: self.sinks, merges: false }
     }
 
-    /// The same, where a chunk of the prompt ends or all of it.
     fn cut_prompt<E: Engine>(&self, store: &mut Store<E>) {
-        let piece = store.piece();
-        if self.schedule.ends_chunk(piece) {
-            cut(store, self.schedule.budget_of(piece.prompt), self.sinks);
-        } else if piece.ends_prompt() {
-            self.cut(store, 1);
+        if let Some(left) = self.window().after(store, 0) {
+            store.keep_rows(0, &left.rows());
         }
     }
 }
@@ -94,8 +87,8 @@ impl<E: Engine> Policy<E> for Streaming {
         store: &mut Store<E>,
     ) -> Result<E::Tensor, Error> {
         // The prompt, or each chunk of it, sees itself whole and is cut afterwards; later tokens see what is kept.
-        if !store.piece().in_prompt() {
-            self.cut(store, q.shape()[1]);
+        if let Some(left) = self.window().before(store, 0, q.shape()[1]) {
+            store.keep_rows(0, &left.rows());
         }
         let Attended { output, .. } = attention::causal(engine, q, store)?;
         self.cut_prompt(store);
@@ -106,19 +99,6 @@ impl<E: Engine> Policy<E> for Streaming {
         self.cut_prompt(store);
         Ok(())
     }
-}
-
-/// Keeps the first `sinks` tokens and the latest, `keep` in all.
-fn cut<E: Engine>(store: &mut Store<E>, keep: usize, sinks: usize) {
-    let tokens = store.len();
-    if keep >= tokens {
-        return;
-    }
-    let sinks = sinks.min(keep - 1);
-    let index: Vec<usize> = (0..sinks).chain(tokens - (keep - sinks)..tokens).collect();
-    let (keys, values) = (attention::take(store.keys(), 0, &index), attention::take(store.values(), 0, &index));
-    store.replace(keys, values);
-    store.record_kept(|_| index.clone());
 }
 
 #[cfg(test)]

@@ -31,7 +31,7 @@ pub use embed::{embed, rows};
 pub use extrema::{abs, extrema};
 pub use norm::{layer_norm, rms_norm};
 pub use rope::rope;
-pub use softmax::softmax;
+pub use softmax::{softmax, softmax_each};
 
 /// The narrowest ring whose truncation takes magnitudes up to `bound` at `frac` fractional bits, rounding errors of a
 /// few units included.

@@ -6,7 +6,7 @@ use rand::{RngExt, SeedableRng};
 
 use super::testing::{fixed, real, shaped};
 use crate::tests::{DEALER, Function, TWO_PHASES, secure};
-use crate::{Clear, Gelu, Options, function};
+use crate::{Clear, Gelu, Options, Tensor, function};
 
 /// Largest difference between the boxes on numbers of [-range, range].
 fn difference(options: Options, range: f64, shape: &[usize], function: impl Function) -> f64 {
@@ -42,6 +42,25 @@ fn both_boxes_agree(options: Options) {
             "softmax",
             1e-4,
             difference(options, 4.0, &[2, 3, 21], function!([] | b, x | super::softmax(b, &x[0], &[1, 20, 21]))),
+        ),
+        (
+            "softmax of parts",
+            1e-4,
+            difference(
+                options,
+                4.0,
+                &[2, 3, 21],
+                function!(
+                    [] | b,
+                    x | {
+                        // Two tensors of other shapes, from one.
+                        let [a, c] = [x[0].slice(0, 0..1), x[0].slice(0, 1..2).reshape(&[9, 1, 7])];
+                        let parts = super::softmax_each(b, &[(&a, &[1, 20, 21]), (&c, &[7])])?;
+                        let flat: Vec<_> = parts.iter().map(|part| part.reshape(&[63])).collect();
+                        Ok(Tensor::concat(0, &flat.iter().collect::<Vec<_>>()))
+                    }
+                ),
+            ),
         ),
         (
             "softmax wide",

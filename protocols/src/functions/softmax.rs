@@ -99,51 +99,103 @@ fn reciprocal_frac(longest: usize) -> u32 {
 /// (..., rows, columns) -> the same shape modulo 2^64. Row i of `rows` sees its first `visible[i]` columns, at
 /// least 1.
 pub fn softmax<B: Abb>(b: &mut B, x: &B::Words, visible: &[usize]) -> Result<B::Words, Error> {
-    let shape = x.shape();
-    assert!(shape.len() >= 2 && shape[shape.len() - 2] == visible.len(), "softmax of {shape:?}");
-    let columns = shape[shape.len() - 1];
-    assert!(visible.iter().all(|v| (1..=columns).contains(v)), "visible entries of {columns}");
+    Ok(softmax_each(b, &[(x, visible)])?.remove(0))
+}
+
+/// [`softmax`] of several tensors, whose rows go through it together.
+pub fn softmax_each<B: Abb>(b: &mut B, parts: &[(&B::Words, &[usize])]) -> Result<Vec<B::Words>, Error> {
+    let places: Vec<Place> = parts.iter().map(|(x, visible)| Place::of(&x.shape(), visible)).collect();
     b.scope("softmax", |b| {
-        let rows = x.len() / columns;
-        let lengths = Lengths::repeated(visible, rows / visible.len().max(1));
+        let lengths = Lengths::joined(&places.iter().map(|place| place.lengths.clone()).collect::<Vec<_>>());
         let longest = lengths.counts().longest().max(1);
         if longest > MAX_SOFTMAX_COLUMNS {
             return Err(Error::TooMany { operation: "softmax", limit: MAX_SOFTMAX_COLUMNS, got: longest });
         }
-        let seen = lengths.padded(columns);
-        if longest == 1 {
-            let ones = b.constant(&[rows], 1 << FRAC);
-            return Ok(ones.place(&seen, x.len()).reshape(&shape));
-        }
-
-        // A row's e / sum <= 1 up to the reciprocal's error.
-        let rounding = rounding(longest);
-        let width = rounding.width;
-        let whole = b.evaluation() == Evaluation::Masked && width == WHOLE_WIDTH && seen.len() <= MOST_WHOLE;
-        // A tournament takes some 3 log2 n flows, and half of the time that the leaves take.
-        let saved = (3 * longest.ilog2()).saturating_sub(COUNTED_FLOWS);
-        let leaves = seen.len() as u64 * counts::LEAVES / 2 + lengths.rows() as u64 * ROW_LEAVES;
-        let counted = whole && b.flows_cost_more(saved, leaves);
-
-        let x = x.reshape(&[rows * columns]).pick(&seen);
-        let max = if counted { max_counted(b, &x, &lengths)? } else { max_ragged(b, &x, &lengths)? };
-        let t = max.pick(&lengths.owners()).minus(&x);
-        let e = if whole { exp_to_zero(b, &t)? } else { near_terms(b, &t, width)? };
-
-        let sums = e.place(&lengths.padded(longest), rows * longest).reshape(&[rows, longest]).sum_last();
-        let inverse = if counted {
-            // A sum of n terms in (1 / e, e n) times 4 lies where those of 8 n terms do.
-            reciprocal(b, &sums.times(4), 8 * longest, width, rounding.shift + 2)?
+        let p = if longest == 1 {
+            b.constant(&[lengths.total()], 1 << FRAC)
         } else {
-            reciprocal(b, &sums, longest, width, rounding.shift)?
+            let seen: Vec<B::Words> = parts.iter().zip(&places).map(|((x, _), place)| place.seen(*x)).collect();
+            rows(b, &joined(&seen), &lengths, longest)?
         };
-
-        let Chunks { size, row, at } = Chunks::of(&lengths, width);
-        let e = e.place(&at, row.len() * size).reshape(&[row.len(), size]);
-        let p = b.apply(MulRows { width }, (&e, &inverse.pick(&row)))?.reshape(&[row.len() * size]).pick(&at);
-        let p = b.apply(rounding, &p)?;
-        Ok(p.place(&seen, rows * columns).reshape(&shape))
+        let mut start = 0;
+        let back = places.iter().map(|place| {
+            let entries = start..start + place.lengths.total();
+            start = entries.end;
+            let all = entries.len() == p.len();
+            place.back(&if all { p.clone() } else { p.slice(0, entries) })
+        });
+        Ok(back.collect())
     })
+}
+
+/// Where the visible entries of a tensor (..., rows, columns) lie.
+struct Place {
+    shape: Vec<usize>,
+    /// Of all rows, how much of each is visible.
+    lengths: Lengths,
+}
+
+impl Place {
+    fn of(shape: &[usize], visible: &[usize]) -> Self {
+        assert!(shape.len() >= 2 && shape[shape.len() - 2] == visible.len(), "softmax of {shape:?}");
+        let columns = shape[shape.len() - 1];
+        assert!(visible.iter().all(|v| (1..=columns).contains(v)), "visible entries of {columns}");
+        let rows = shape.iter().product::<usize>() / columns;
+        let lengths = Lengths::repeated(visible, rows / visible.len().max(1));
+        Place { shape: shape.to_vec(), lengths }
+    }
+
+    fn columns(&self) -> usize {
+        self.shape[self.shape.len() - 1]
+    }
+
+    /// The visible entries of `x`, row after row.
+    fn seen<W: Tensor + Words>(&self, x: &W) -> W {
+        x.reshape(&[x.len()]).pick(&self.lengths.padded(self.columns()))
+    }
+
+    /// The inverse of [`seen`](Place::seen), with zeros elsewhere.
+    fn back<W: Tensor + Words>(&self, p: &W) -> W {
+        p.place(&self.lengths.padded(self.columns()), self.shape.iter().product()).reshape(&self.shape)
+    }
+}
+
+/// Vectors one after another.
+fn joined<W: Tensor>(parts: &[W]) -> W {
+    match parts {
+        [one] => one.clone(),
+        many => W::concat(0, &many.iter().collect::<Vec<_>>()),
+    }
+}
+
+/// The softmax of rows of `lengths`, of which the longest has `longest` entries, from a vector of all their entries.
+fn rows<B: Abb>(b: &mut B, x: &B::Words, lengths: &Lengths, longest: usize) -> Result<B::Words, Error> {
+    // A row's e / sum <= 1 up to the reciprocal's error.
+    let rounding = rounding(longest);
+    let width = rounding.width;
+    let whole = b.evaluation() == Evaluation::Masked && width == WHOLE_WIDTH && x.len() <= MOST_WHOLE;
+    // A tournament takes some 3 log2 n flows, and half of the time that the leaves take.
+    let saved = (3 * longest.ilog2()).saturating_sub(COUNTED_FLOWS);
+    let leaves = x.len() as u64 * counts::LEAVES / 2 + lengths.rows() as u64 * ROW_LEAVES;
+    let counted = whole && b.flows_cost_more(saved, leaves);
+
+    let max = if counted { max_counted(b, x, lengths)? } else { max_ragged(b, x, lengths)? };
+    let t = max.pick(&lengths.owners()).minus(x);
+    let e = if whole { exp_to_zero(b, &t)? } else { near_terms(b, &t, width)? };
+
+    let rows = lengths.rows();
+    let sums = e.place(&lengths.padded(longest), rows * longest).reshape(&[rows, longest]).sum_last();
+    let inverse = if counted {
+        // A sum of n terms in (1 / e, e n) times 4 lies where those of 8 n terms do.
+        reciprocal(b, &sums.times(4), 8 * longest, width, rounding.shift + 2)?
+    } else {
+        reciprocal(b, &sums, longest, width, rounding.shift)?
+    };
+
+    let Chunks { size, row, at } = Chunks::of(lengths, width);
+    let e = e.place(&at, row.len() * size).reshape(&[row.len(), size]);
+    let p = b.apply(MulRows { width }, (&e, &inverse.pick(&row)))?.reshape(&[row.len() * size]).pick(&at);
+    b.apply(rounding, &p)
 }
 
 /// e^-t modulo 2^`width` where t is below [`CUT`], and 0 elsewhere.
@@ -202,6 +254,7 @@ mod tests {
     use super::*;
     use crate::Clear;
     use crate::functions::testing::{real, shaped};
+    use ndarray::Dimension;
     use rand::rngs::StdRng;
     use rand::{RngExt, SeedableRng};
 
@@ -260,6 +313,35 @@ mod tests {
         }
         println!("softmax: {largest:.2e}");
         assert!(largest < MAX_SOFTMAX_ERROR, "{largest}");
+    }
+
+    /// Tensors of other shapes, whose rows have other lengths, come out as they do alone.
+    #[test]
+    fn several_tensors_at_once() {
+        let mut rng = StdRng::seed_from_u64(9);
+        for evaluation in [Evaluation::Lookup, Evaluation::Masked] {
+            let both: [[(usize, &[usize]); 2]; 3] =
+                [[(2, &[3, 9, 40]), (1, &[7, 8, 12])], [(3, &[1]), (1, &[2])], [(1, &[1]), (1, &[1])]];
+            for shapes in both {
+                let parts = shapes.map(|(batch, visible)| {
+                    let shape = [batch, visible.len(), 40];
+                    let x: Vec<f64> = (0..shape.iter().product()).map(|_| rng.random_range(-9.0..9.0)).collect();
+                    (shaped(&x, &shape), visible)
+                });
+                let borrowed: Vec<_> = parts.iter().map(|(x, visible)| (x, *visible)).collect();
+                let together = softmax_each(&mut Clear::evaluating(evaluation), &borrowed).unwrap();
+                for (got, (x, visible)) in together.iter().zip(&parts) {
+                    let alone = softmax(&mut Clear::evaluating(evaluation), x, visible).unwrap();
+                    assert_eq!(got.shape(), alone.shape());
+                    // The longest row decides the form of the reciprocal of all.
+                    let off = got.iter().zip(&alone).map(|(a, b)| (real(*a) - real(*b)).abs()).fold(0.0, f64::max);
+                    assert!(off < 2.0 * MAX_MASKED_SOFTMAX_ERROR, "{visible:?}: off by {off}");
+                    let shows = |at: &[usize]| at[2] < visible[at[1]];
+                    let empty = got.indexed_iter().all(|(at, p)| shows(at.slice()) || *p == 0);
+                    assert!(empty, "{visible:?}: hidden entries");
+                }
+            }
+        }
     }
 
     /// The terms and the reciprocal have larger errors where tables serve their whole range.

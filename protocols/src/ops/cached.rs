@@ -14,6 +14,9 @@
 //!           X M = (X - B)(M - A) + (X - B) A + B (M - A) + B A
 //! ```
 //!
+//! Products that do not wait for each other, as those of heads that hold different tokens, open in one exchange what
+//! they open (`product_each`).
+//!
 //! Offline, the B of all products of a run are stacked, so that one encrypted product of matrices per layer and
 //! operand, or a few, makes all of them.
 //!
@@ -61,6 +64,28 @@ use crate::work::Kernel;
 
 #[cfg(test)]
 mod tests;
+
+/// A product with a cached operand, of hidden matrices (batch, m, k) and (batch, k, n).
+#[derive(Debug)]
+pub struct CachedProduct<'a, W> {
+    /// The left factor.
+    pub a: &'a W,
+    /// The matrix of the operand.
+    pub b: &'a W,
+    /// Where its tokens stand.
+    pub axis: Axis,
+    /// What is remembered of it.
+    pub operand: &'a mut Operand,
+}
+
+/// The same as one party's shares.
+pub(crate) struct Factors<'a> {
+    pub(crate) operand: &'a mut Operand,
+    pub(crate) shape: MatmulShape,
+    pub(crate) axis: Axis,
+    pub(crate) x: &'a [u64],
+    pub(crate) m: &'a [u64],
+}
 
 /// A cached operand: what a session remembers of it between its products. When rows change, take another, of the next
 /// generation.
@@ -190,16 +215,19 @@ pub(crate) struct Planned {
     new: usize,
 }
 
-impl Planned {
-    /// Cost of [`product`], apart from masks that are made on the spot.
-    pub(crate) fn cost(&self) -> Cost {
-        let Planned { form, event, new, .. } = *self;
+/// Cost of [`product_each`], apart from masks that are made on the spot.
+pub(crate) fn cost(products: &[Planned], width: u32) -> Cost {
+    let opened = |&Planned { form, event, new, .. }: &Planned| {
+        let MatmulShape { batch, m, k, .. } = form.shape(event.m, event.tokens);
+        batch * m * k + new * form.row()
+    };
+    let cost = opening::open_cost(products.iter().map(opened).sum(), width);
+    products.iter().fold(cost, |cost, &Planned { form, event, .. }| {
         let MatmulShape { batch, m, k, n } = form.shape(event.m, event.tokens);
-        opening::open_cost(batch * m * k + new * form.row(), form.width)
-            .work_at_both(Kernel::CachedWord, batch * k * n)
+        cost.work_at_both(Kernel::CachedWord, batch * k * n)
             .work_at_both(Kernel::StockWord, batch * m * (k + n))
             .work_at_both(Kernel::WordTerm, 2 * batch * m * k * n)
-    }
+    })
 }
 
 /// The product of `shape` in a plan, which takes its masks from `prepared`.
@@ -323,67 +351,117 @@ pub(crate) fn prepare_cost(plans: &mut Plans, events: &Events) -> Result<Cost, E
     })
 }
 
-/// Shares of X M modulo 2^`width` from shares of X (batch, m, k) and M (batch, k, n), whose tokens lie along `axis`.
-/// The tokens already in `operand` must be those of the previous product, less those cut off since.
+/// For each of `products`, shares of X M modulo 2^`width` from shares of X (batch, m, k) and M (batch, k, n), whose
+/// tokens lie along the axis. The tokens already in an operand must be those of its previous product, less those cut
+/// off since. What the products open, they open together.
 ///
 /// # Errors
 /// Before a word is sent: an operand that does not fit what was prepared under its name ([`Error::OperandForm`]),
 /// begins a second time ([`Error::OperandTwice`]) or loses tokens without a cut ([`Error::OperandShrinks`]). Later
 /// those of the link.
-#[allow(clippy::too_many_arguments, reason = "an operand with its state and its place")]
-pub(crate) fn product(
+pub(crate) fn product_each(
     s: &mut Session,
     stock: &mut Stock,
-    operand: &mut Operand,
-    shape: MatmulShape,
-    axis: Axis,
+    products: Vec<Factors<'_>>,
     width: u32,
-    x: &[u64],
-    m: &[u64],
-) -> Result<Vec<u64>, Error> {
-    let (form, wanted) = single(shape, axis, width);
-    let OperandForm { batch, d, .. } = form;
-    let Met { event, new, ready } = operand.ready(form, wanted, &mut stock.operands)?;
-    let begun = operand.begun.as_mut().expect("ready began it");
-    if !ready {
-        s.offline(|s| extend(s, &mut stock.spill, &mut begun.masks, &[event]))?;
+) -> Result<Vec<Vec<u64>>, Error> {
+    let mut met = Vec::new();
+    for Factors { operand, shape, axis, x, m } in products {
+        let (form, wanted) = single(shape, axis, width);
+        let how = operand.ready(form, wanted, &mut stock.operands)?;
+        met.push((operand.begun.as_mut().expect("ready began it"), how, x, m));
     }
-    let known = begun.live.len();
-    let first = begun.slots;
-    begun.take(new);
-    let Begun { masks, live, opened: before, .. } = begun;
-    masks.events.pop_front();
-    let slots = event.tokens;
-    let all_live = live.len() == slots;
-    let x = match axis {
-        Axis::Rows if !all_live => &spread(x, live, slots)[..],
-        Axis::Rows | Axis::Columns => x,
-    };
-    let masks_of_rows = &masks.a[..slots * form.row()];
-    let MatmulShape { m: rows, k, n, .. } = form.shape(event.m, slots);
-    let mut words = |count| masks.products.take(count, &mut stock.spill);
-    let (b, ba) = (words(batch * rows * k)?, words(batch * rows * n)?);
-    // x - B, and the new rows of M - A.
-    let mut difference: Vec<u64> = x.iter().zip(b.iter()).map(|(x, b)| x.wrapping_sub(*b)).collect();
-    let fresh = token_rows(m, batch, d, axis, known);
-    let fresh_masks = &masks_of_rows[first * form.row()..];
-    difference.extend(fresh.iter().zip(fresh_masks).map(|(m, a)| m.wrapping_sub(*a)));
-    let opened = opening::open(s, &difference, width)?;
-    let (left, opened_rows) = opened.split_at(x.len());
-    opening::note(s, "/factors", left, &[width]);
-    opening::note(s, "/rows", opened_rows, &[width]);
-    before.extend_from_slice(opened_rows);
-    let right = oriented(before, batch, d, axis);
-    let a = Zeroizing::new(oriented(masks_of_rows, batch, d, axis));
-    let server = s.is_server();
-    let mut out = Vec::with_capacity(ba.len());
-    for item in 0..batch {
-        let (l, r, y) = (
-            item * rows * k..(item + 1) * rows * k,
-            item * k * n..(item + 1) * k * n,
-            item * rows * n..(item + 1) * rows * n,
-        );
-        out.extend(open_product([rows, k, n], server, [&left[l.clone()], &b[l]], [&right[r.clone()], &a[r]], &ba[y]));
+    for (begun, how, ..) in &mut met {
+        if !how.ready {
+            s.offline(|s| extend(s, &mut stock.spill, &mut begun.masks, &[how.event]))?;
+        }
     }
-    Ok(if axis == Axis::Columns && !all_live { gather(&out, live, slots) } else { out })
+    let (mut masked, mut difference) = (Vec::new(), Vec::new());
+    for (begun, Met { event, new, .. }, x, m) in met {
+        masked.push(Masked::take(begun, event, new, (x, m), &mut stock.spill, &mut difference)?);
+    }
+    let mut opened = &opening::open(s, &difference, width)?[..];
+    let mut out = Vec::new();
+    for product in masked {
+        let (mine, rest) = opened.split_at(product.words());
+        opened = rest;
+        out.push(product.finish(s, mine));
+    }
+    Ok(out)
+}
+
+/// A product whose differences to masks are about to be opened.
+struct Masked<'a> {
+    begun: &'a mut Begun,
+    /// Its sizes, by slots.
+    shape: MatmulShape,
+    /// Words of the differences of rows of M.
+    rows: usize,
+    b: Zeroizing<Vec<u64>>,
+    ba: Zeroizing<Vec<u64>>,
+}
+
+impl<'a> Masked<'a> {
+    /// Takes the masks of a product with `new` tokens, and appends X - B and the new rows of M - A to `difference`.
+    fn take(
+        begun: &'a mut Begun,
+        event: Event,
+        new: usize,
+        (x, m): (&[u64], &[u64]),
+        spill: &mut Spill,
+        difference: &mut Vec<u64>,
+    ) -> Result<Self, Error> {
+        let OperandForm { batch, d, axis, .. } = begun.masks.form;
+        let (known, first) = (begun.live.len(), begun.slots);
+        begun.take(new);
+        begun.masks.events.pop_front();
+        let row = begun.masks.form.row();
+        let slots = event.tokens;
+        let all_live = begun.live.len() == slots;
+        let x = match axis {
+            Axis::Rows if !all_live => &spread(x, &begun.live, slots)[..],
+            Axis::Rows | Axis::Columns => x,
+        };
+        let shape = begun.masks.form.shape(event.m, slots);
+        let MatmulShape { m: lines, k, n, .. } = shape;
+        let mut words = |count| begun.masks.products.take(count, spill);
+        let (b, ba) = (words(batch * lines * k)?, words(batch * lines * n)?);
+        difference.extend(x.iter().zip(b.iter()).map(|(x, b)| x.wrapping_sub(*b)));
+        let fresh = token_rows(m, batch, d, axis, known);
+        let fresh_masks = &begun.masks.a[first * row..slots * row];
+        difference.extend(fresh.iter().zip(fresh_masks).map(|(m, a)| m.wrapping_sub(*a)));
+        Ok(Masked { begun, shape, rows: fresh.len(), b, ba })
+    }
+
+    /// Words of its differences.
+    fn words(&self) -> usize {
+        self.b.len() + self.rows
+    }
+
+    /// Shares of the product, from its differences as they were `opened`.
+    fn finish(self, s: &mut Session, opened: &[u64]) -> Vec<u64> {
+        let Masked { begun, shape, b, ba, .. } = self;
+        let OperandForm { batch, d, axis, width } = begun.masks.form;
+        let MatmulShape { m: rows, k, n, .. } = shape;
+        let slots = begun.slots;
+        let (left, opened_rows) = opened.split_at(b.len());
+        opening::note(s, "/factors", left, &[width]);
+        opening::note(s, "/rows", opened_rows, &[width]);
+        begun.opened.extend_from_slice(opened_rows);
+        let right = oriented(&begun.opened, batch, d, axis);
+        let a = Zeroizing::new(oriented(&begun.masks.a[..slots * batch * d], batch, d, axis));
+        let server = s.is_server();
+        let mut out = Vec::with_capacity(ba.len());
+        for item in 0..batch {
+            let (l, r, y) = (
+                item * rows * k..(item + 1) * rows * k,
+                item * k * n..(item + 1) * k * n,
+                item * rows * n..(item + 1) * rows * n,
+            );
+            let factors = [&left[l.clone()], &b[l]];
+            out.extend(open_product([rows, k, n], server, factors, [&right[r.clone()], &a[r]], &ba[y]));
+        }
+        let all_live = begun.live.len() == slots;
+        if axis == Axis::Columns && !all_live { gather(&out, &begun.live, slots) } else { out }
+    }
 }

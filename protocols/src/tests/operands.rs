@@ -6,7 +6,7 @@ use crate::operands::OperandForm as Form;
 use crate::preparation;
 use crate::{Axis, Error, Needs, Operand, OperandId, OperandKind, Shape};
 
-const KEYS: OperandId = OperandId { layer: 25, kind: OperandKind::Keys, generation: 1 };
+const KEYS: OperandId = OperandId { layer: 25, kind: OperandKind::Keys, generation: 1, part: 0 };
 const FORM: Form = Form { batch: 2, d: 4, axis: Axis::Rows, width: 29 };
 
 /// Shapes of a product of two rows with three tokens of a cached operand.
@@ -70,6 +70,7 @@ fn masks_of_another_name_stay_where_they_are() {
         OperandId { layer: 24, ..KEYS },
         OperandId { kind: OperandKind::Clusters, ..KEYS },
         OperandId { generation: 0, ..KEYS },
+        OperandId { part: 1, ..KEYS },
     ] {
         let needs = needs(other);
         let [(_, ledger), _] = run(TWO_PHASES, |abb| {

@@ -136,7 +136,8 @@ fn gathering_opens_the_entries_of_a_growing_payload_once() {
         function!(
             [] | b,
             x | {
-                let mut operand = Operand::new(OperandId { layer: 0, kind: OperandKind::Clusters, generation: 0 });
+                let mut operand =
+                    Operand::new(OperandId { layer: 0, kind: OperandKind::Clusters, generation: 0, part: 0 });
                 let mut out = Vec::new();
                 for (step, &n) in LENGTHS.iter().enumerate() {
                     let words = x[0].slice(0, step..step + 1).reshape(&[2, 3, 6]).slice(2, 0..n);

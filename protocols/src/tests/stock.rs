@@ -19,7 +19,7 @@ use crate::{
 const HEADS: usize = 2;
 const DIM: usize = 5;
 const WIDTH: u32 = 40;
-const KEYS: OperandId = OperandId { layer: 0, kind: OperandKind::Keys, generation: 0 };
+const KEYS: OperandId = OperandId { layer: 0, kind: OperandKind::Keys, generation: 0, part: 0 };
 const VALUES: OperandId = OperandId { kind: OperandKind::Values, ..KEYS };
 /// New tokens of each step.
 const STEPS: [usize; 4] = [4, 1, 1, 3];

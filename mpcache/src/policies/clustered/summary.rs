@@ -89,7 +89,7 @@ pub(super) struct Summaries<E: Engine> {
 impl<E: Engine> Summaries<E> {
     /// For layer `layer` of the model. No row is ever rewritten, so there is one generation of the operand.
     pub(super) fn new(layer: usize) -> Self {
-        let operand = E::operand(OperandId { layer, kind: OperandKind::Digests, generation: 0 });
+        let operand = E::operand(OperandId { layer, kind: OperandKind::Digests, generation: 0, part: 0 });
         Summaries { rows: None, operand, closed: 0 }
     }
 

@@ -13,7 +13,7 @@ use crate::{Needs, Planner, Shape, Tensor, TwoParty};
 const HEADS: usize = 2;
 const DIM: usize = 5;
 const WIDTH: u32 = 40;
-const KEYS: OperandId = OperandId { layer: 0, kind: OperandKind::Keys, generation: 0 };
+const KEYS: OperandId = OperandId { layer: 0, kind: OperandKind::Keys, generation: 0, part: 0 };
 const VALUES: OperandId = OperandId { kind: OperandKind::Values, ..KEYS };
 
 /// New tokens of a product, and how many of the last ones are cut off after it.

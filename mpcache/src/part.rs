@@ -1,0 +1,162 @@
+//! Keys and values of the heads of a layer that hold the same tokens.
+
+use engine::{Engine, OperandId, OperandKind, Tensor};
+
+use crate::HeadShape;
+use crate::tensors::take;
+
+/// Keys and values of the key/value heads of a layer that hold the same tokens: all heads, or a part of them.
+pub struct Part<E: Engine> {
+    heads: Vec<usize>,
+    shape: HeadShape,
+    /// (tokens, heads * head_dim) each.
+    kv: Option<(E::Tensor, E::Tensor)>,
+    /// What the engine remembers of the rows while they only grow.
+    pub(crate) operands: Operands<E>,
+    merged: Option<Merged>,
+}
+
+/// A row that stands for several tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Merged {
+    /// Which row.
+    pub row: usize,
+    /// How many tokens.
+    pub tokens: usize,
+}
+
+impl Merged {
+    /// What is added to the scores of all rows, of which there are `len`: softmax counts n equal tokens as one whose
+    /// score is larger by ln n.
+    pub(crate) fn weights(self, len: usize) -> Vec<f32> {
+        (0..len).map(|row| if row == self.row { (self.tokens as f64).ln() as f32 } else { 0.0 }).collect()
+    }
+}
+
+/// One operand for every matrix that is made of the rows.
+///
+/// Rewritten rows belong to the next generation of operands, with fresh masks. Reusing a mask reveals whether, and by
+/// how much, a row changed. A policy that evicts one hidden token per step therefore rewrites all rows: those left
+/// alone would give away which one went.
+pub(crate) struct Operands<E: Engine> {
+    layer: usize,
+    part: usize,
+    generation: usize,
+    pub(crate) keys: E::Operand,
+    pub(crate) values: E::Operand,
+    pub(crate) clusters: E::Operand,
+}
+
+impl<E: Engine> Operands<E> {
+    fn new(layer: usize, part: usize, generation: usize) -> Self {
+        let operand = |kind| E::operand(OperandId { layer, kind, generation, part });
+        Operands {
+            layer,
+            part,
+            generation,
+            keys: operand(OperandKind::Keys),
+            values: operand(OperandKind::Values),
+            clusters: operand(OperandKind::Clusters),
+        }
+    }
+}
+
+impl<E: Engine> Part<E> {
+    /// The empty part `index` of layer `layer`, with these key/value heads of the layer's.
+    pub(crate) fn new(layer: usize, index: usize, heads: Vec<usize>, shape: HeadShape) -> Self {
+        Part { heads, shape, kv: None, operands: Operands::new(layer, index, 0), merged: None }
+    }
+
+    /// Its key/value heads.
+    pub fn heads(&self) -> &[usize] {
+        &self.heads
+    }
+
+    /// The entries of its heads along `axis`, of which there is one for each head of the layer.
+    pub(crate) fn own<T: Tensor>(&self, x: &T, axis: usize) -> T {
+        if self.heads.len() == self.shape.kv_heads { x.clone() } else { take(x, axis, &self.heads) }
+    }
+
+    /// Appends its columns of the rows of new tokens, (new tokens, kv_heads * head_dim) each.
+    pub(crate) fn append(&mut self, k: &E::Tensor, v: &E::Tensor) {
+        let HeadShape { kv_heads, head_dim, .. } = self.shape;
+        let own = |x: &E::Tensor| {
+            if self.heads.len() == kv_heads {
+                return x.clone();
+            }
+            let new = x.shape()[0];
+            let own = take(&x.reshape(&[new, kv_heads, head_dim]), 1, &self.heads);
+            own.reshape(&[new, self.heads.len() * head_dim])
+        };
+        let (k, v) = (own(k), own(v));
+        match &mut self.kv {
+            Some((keys, values)) => {
+                keys.append(&k);
+                values.append(&v);
+            }
+            None => self.kv = Some((k, v)),
+        }
+    }
+
+    /// Replaces the rows that are kept.
+    pub(crate) fn replace(&mut self, keys: E::Tensor, values: E::Tensor) {
+        assert_eq!(keys.shape(), values.shape());
+        self.kv = Some((keys, values));
+        self.operands = Operands::new(self.operands.layer, self.operands.part, self.operands.generation + 1);
+        self.merged = None;
+    }
+
+    /// Says that a row stands for several tokens, until the rows are replaced.
+    pub(crate) fn merge(&mut self, merged: Merged) {
+        self.merged = Some(merged);
+    }
+
+    /// The row that stands for several tokens, if there is one.
+    pub fn merged(&self) -> Option<Merged> {
+        self.merged
+    }
+
+    /// Takes back the last `dropped` tokens. Nothing happens in a part without tokens.
+    pub(crate) fn cut(&mut self, dropped: usize) {
+        let Some((keys, values)) = &mut self.kv else { return };
+        let kept = keys.shape()[0] - dropped;
+        (*keys, *values) = (keys.slice(0, 0..kept), values.slice(0, 0..kept));
+        E::cut(&mut self.operands.keys, kept);
+        E::cut(&mut self.operands.values, kept);
+    }
+
+    /// The keys, (rows, heads * head_dim). Panics on an empty part.
+    pub fn keys(&self) -> &E::Tensor {
+        &self.kv.as_ref().expect("a store is read after its first tokens").0
+    }
+
+    /// The values, (rows, heads * head_dim). Panics on an empty part.
+    pub fn values(&self) -> &E::Tensor {
+        &self.kv.as_ref().expect("a store is read after its first tokens").1
+    }
+
+    /// Keys by head and transposed, (heads, head_dim, rows).
+    pub(crate) fn keys_by_head(&self) -> E::Tensor {
+        by_head(self.keys(), self.heads.len(), self.shape.head_dim).permute(&[0, 2, 1])
+    }
+
+    /// Values by head, (heads, rows, head_dim).
+    pub(crate) fn values_by_head(&self) -> E::Tensor {
+        by_head(self.values(), self.heads.len(), self.shape.head_dim)
+    }
+
+    /// Number of rows: of tokens kept, and one that stands for others if there is one.
+    pub fn len(&self) -> usize {
+        self.kv.as_ref().map_or(0, |(k, _)| k.shape()[0])
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// (tokens, heads * head_dim) -> (heads, tokens, head_dim).
+pub(crate) fn by_head<T: Tensor>(x: &T, heads: usize, head_dim: usize) -> T {
+    x.reshape(&[x.shape()[0], heads, head_dim]).permute(&[1, 0, 2])
+}

@@ -1,0 +1,288 @@
+//! `duo` and `razor`: some heads keep every token, and the others stream.
+//!
+//! **Source.** DuoAttention (Xiao et al., arXiv 2410.10819): *retrieval heads* look at all tokens, and *streaming
+//! heads* need no more than the first tokens and the latest. RazorAttention (Tang et al., arXiv 2407.15891): the
+//! same, and what a streaming head lets go stays as a *compensation token*. Its key and its value are the means of
+//! those that went, and the softmax counts it as often as tokens went.
+//!
+//! **The pattern.** The authors of DuoAttention train a gate for each head; those of RazorAttention choose heads that
+//! look back to an equal token, or to the one after it, in a random text that repeats itself. Here `waggle heads`
+//! finds the pattern, by the attention that a head loses when it streams or by repetitions, without training.
+//!
+//! **Steps.** The heads of a layer are divided into two parts with tokens of their own ([`Policy::parts`]). In two
+//! phases both parts go through each step of attention together, so a step has the flows of `full`. In one phase the
+//! products with keys and with values are taken one after another. A compensation token is a sum of shares. Its
+//! division by a public number takes two truncations in each cut, and the logarithm of that number is added to its
+//! score for nothing.
+//!
+//! **Blocks.** Streaming heads are cut as those of [`streaming`](super::streaming) are.
+//!
+//! **Public.** Which heads stream, and all lengths. The pattern comes from the model, so it tells something about the
+//! weights: a bit for each head. The server publishes it when it agrees to the policy. **Revealed.** Nothing else: no
+//! choice depends on the text.
+
+use engine::{Engine, Error, Tensor};
+
+use super::DEFAULT_SINKS;
+use crate::attention;
+use crate::schedule::Later;
+use crate::tensors::take;
+use crate::window::{Left, Window};
+use crate::{
+    HeadPattern, HeadShape, Merged, NamedPolicy, Policy, PolicyError, PolicyFamily, PolicyOptions, Schedule, Setting,
+    Store,
+};
+
+/// Keeps every token in some heads, and the first tokens and the latest in the others.
+///
+/// The pattern is public: no protocol runs to choose. See the documentation of the file for what it tells.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Divided {
+    /// The heads that keep every token.
+    pub heads: HeadPattern,
+    /// How much the other heads keep, of all tokens seen, and when the rest goes.
+    pub schedule: Schedule,
+    /// How many of the tokens that these keep stand at the start of the text.
+    pub sinks: usize,
+    /// `razor`: a token of their own stands for those that went.
+    pub compensates: bool,
+}
+
+const KEYS: &[&str] = &["heads", "budget", "block", "prefill", "sinks"];
+
+impl PolicyFamily for Divided {
+    const POLICIES: &'static [NamedPolicy<Self>] = &[
+        NamedPolicy {
+            name: DUO,
+            keys: KEYS,
+            about: "DuoAttention: some heads keep every token, others the first and the latest",
+            read: |options| read(options, false),
+        },
+        NamedPolicy {
+            name: RAZOR,
+            keys: KEYS,
+            about: "RazorAttention: as duo, with the mean of what went as a token",
+            read: |options| read(options, true),
+        },
+    ];
+
+    const REQUIRED: &'static str = "heads=1";
+
+    fn settings(&self) -> Vec<Setting> {
+        let mut settings = vec![Setting::new("heads", &self.heads)];
+        settings.extend(self.schedule.settings(Later::Always, true));
+        settings.push(Setting::new("sinks", self.sinks));
+        settings
+    }
+
+    fn random_traffic(&self) -> bool {
+        false
+    }
+
+    fn check(&self, layers: usize, shape: HeadShape) -> Result<(), PolicyError> {
+        let policy = if self.compensates { RAZOR } else { DUO };
+        let refused = |expected| PolicyError::Value { policy, key: "heads", value: self.heads.to_string(), expected };
+        self.heads.misfit(layers, shape).map_or(Ok(()), |expected| Err(refused(expected)))
+    }
+
+    fn prefill(&self) -> Option<usize> {
+        self.schedule.prefill
+    }
+
+    fn build<E: Engine>(&self, layers: usize, shape: HeadShape) -> Box<dyn Policy<E>> {
+        Box::new(Parts::<E> { settings: self.clone(), shape, gone: (0..layers).map(|_| None).collect() })
+    }
+}
+
+const DUO: &str = "duo";
+const RAZOR: &str = "razor";
+
+/// What is said where no pattern is given.
+const MISSING: &str = "the heads of each layer that keep every token, as `waggle heads` finds them";
+
+fn read(options: &mut PolicyOptions, compensates: bool) -> Result<Divided, PolicyError> {
+    let heads = options.given_value("heads")?;
+    Ok(Divided {
+        heads: heads.ok_or_else(|| options.missing("heads", MISSING))?,
+        schedule: Schedule::read(options, Later::Always, true)?,
+        sinks: options.number("sinks", 0, DEFAULT_SINKS)?,
+        compensates,
+    })
+}
+
+/// The policy of one generation.
+struct Parts<E: Engine> {
+    settings: Divided,
+    shape: HeadShape,
+    /// `razor`: by layer what its streaming heads let go.
+    gone: Vec<Option<Gone<E::Tensor>>>,
+}
+
+/// The sums of rows that went, (1, heads * head_dim) each, and their number.
+struct Gone<T> {
+    keys: T,
+    values: T,
+    tokens: usize,
+}
+
+impl<E: Engine> Parts<E> {
+    fn window(&self) -> Window {
+        let Divided { schedule, sinks, compensates, .. } = self.settings;
+        Window { schedule, sinks, merges: compensates }
+    }
+
+    /// The part of `layer` whose heads stream, if some do.
+    fn streaming(&self, layer: usize) -> Option<usize> {
+        let [keep, stream] = self.settings.heads.split(layer, self.shape.kv_heads);
+        (!stream.is_empty()).then_some(usize::from(!keep.is_empty()))
+    }
+
+    /// Leaves what `left` says of the part `part`, and the compensation token of what went.
+    fn cut(
+        &mut self,
+        engine: &mut E,
+        layer: usize,
+        store: &mut Store<E>,
+        part: usize,
+        left: Left,
+    ) -> Result<(), Error> {
+        if !self.settings.compensates {
+            store.keep_rows(part, &left.rows());
+            return Ok(());
+        }
+        let of = &store.parts()[part];
+        let merged = of.merged().map(|merged| merged.row);
+        let mut rows = left.gone();
+        // What stands for others is made anew from their sum.
+        rows.retain(|row| Some(*row) != merged);
+        let mut keys = sum(engine, &take(of.keys(), 0, &rows))?;
+        let mut values = sum(engine, &take(of.values(), 0, &rows))?;
+        let mut tokens = rows.len();
+        if let Some(before) = self.gone[layer].take() {
+            keys = engine.add(&keys, &before.keys)?;
+            values = engine.add(&values, &before.values)?;
+            tokens += before.tokens;
+        }
+        let [key, value] = engine.scope("eviction", |e| means(e, &keys, &values, tokens))?;
+        let (first, latest) = (left.first(), left.latest());
+        let around = |all: &E::Tensor, mean: &E::Tensor| {
+            let mut parts = vec![mean.clone(), take(all, 0, &latest)];
+            if !first.is_empty() {
+                parts.insert(0, take(all, 0, &first));
+            }
+            E::Tensor::concat(0, &parts.iter().collect::<Vec<_>>())
+        };
+        let (new_keys, new_values) = (around(of.keys(), &key), around(of.values(), &value));
+        let of = &mut store.parts_mut()[part];
+        of.replace(new_keys, new_values);
+        of.merge(Merged { row: first.len(), tokens });
+        self.gone[layer] = Some(Gone { keys, values, tokens });
+        // The row has a place among the positions, although it is no token.
+        store.record_kept_by(part, &[first, left.gone()[..1].to_vec(), latest].concat());
+        Ok(())
+    }
+
+    fn cut_prompt(&mut self, engine: &mut E, layer: usize, store: &mut Store<E>) -> Result<(), Error> {
+        let Some(part) = self.streaming(layer) else { return Ok(()) };
+        let Some(left) = self.window().after(store, part) else { return Ok(()) };
+        self.cut(engine, layer, store, part, left)
+    }
+}
+
+/// The sum of rows, (rows, n) -> (1, n). Free.
+fn sum<E: Engine>(engine: &mut E, rows: &E::Tensor) -> Result<E::Tensor, Error> {
+    let n = rows.shape()[1];
+    Ok(engine.sum_last(&rows.permute(&[1, 0]))?.reshape(&[1, n]))
+}
+
+/// Means of `tokens` rows from their sums.
+///
+/// A public factor has 16 fractional bits. A division by thousands would be off by percents, so a power of two goes
+/// first, which such a factor holds exactly.
+fn means<E: Engine>(
+    engine: &mut E,
+    keys: &E::Tensor,
+    values: &E::Tensor,
+    tokens: usize,
+) -> Result<[E::Tensor; 2], Error> {
+    let n = keys.shape()[1];
+    let power = tokens.ilog2().min(16);
+    let sums = E::Tensor::concat(1, &[keys, values]);
+    let small = engine.scale(&sums, (-f64::from(power)).exp2() as f32)?;
+    let means = engine.scale(&small, (f64::from(power).exp2() / tokens as f64) as f32)?;
+    Ok([means.slice(1, 0..n), means.slice(1, n..2 * n)])
+}
+
+impl<E: Engine> Policy<E> for Parts<E> {
+    fn prefill_chunk(&self) -> Option<usize> {
+        self.settings.schedule.prefill
+    }
+
+    fn parts(&self, layer: usize, shape: HeadShape) -> Vec<Vec<usize>> {
+        let mut parts = self.settings.heads.split(layer, shape.kv_heads).to_vec();
+        parts.retain(|heads| !heads.is_empty());
+        parts
+    }
+
+    /// The number of heads that keep every token: which ones they are makes no difference to what is sent.
+    fn layer_class(&self, layer: usize) -> usize {
+        self.settings.heads.split(layer, self.shape.kv_heads)[0].len()
+    }
+
+    fn attend(
+        &mut self,
+        engine: &mut E,
+        layer: usize,
+        q: &E::Tensor,
+        store: &mut Store<E>,
+    ) -> Result<E::Tensor, Error> {
+        // As in `streaming`: the prompt, or a chunk of it, sees itself whole.
+        if let Some(part) = self.streaming(layer)
+            && let Some(left) = self.window().before(store, part, q.shape()[1])
+        {
+            self.cut(engine, layer, store, part, left)?;
+        }
+        let output = attention::causal_by_parts(engine, q, store)?;
+        self.cut_prompt(engine, layer, store)?;
+        Ok(output)
+    }
+
+    fn appended(&mut self, engine: &mut E, layer: usize, store: &mut Store<E>) -> Result<(), Error> {
+        self.cut_prompt(engine, layer, store)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::policies::shown;
+    use crate::{HeadShape, PolicySpec};
+
+    #[test]
+    fn options_and_settings() {
+        for name in ["duo", "razor"] {
+            let text = format!("{name}:heads=1.0c");
+            assert_eq!(shown(&text), "heads=1.c budget=0.25 block=1 prefill=off sinks=4");
+            let text = format!("{name}:heads=3,budget=128,sinks=2,prefill=64");
+            assert_eq!(shown(&text), "heads=3 budget=128 block=32 prefill=64 sinks=2");
+            assert_eq!(shown(name), format!("cache policy `{name}` needs heads=...: {}", super::MISSING));
+            let expected = "expected hexadecimal numbers of the layers, with dots between them";
+            assert_eq!(shown(&format!("{name}:heads=1;2")), format!("cache policy `{name}`: heads=1;2: {expected}"));
+        }
+    }
+
+    #[test]
+    fn patterns_fit_their_model() {
+        let check = |text: &str, layers| {
+            let spec: PolicySpec = text.parse().unwrap();
+            spec.check(layers, HeadShape { heads: 4, kv_heads: 2, head_dim: 8 }).map_err(|e| e.to_string())
+        };
+        assert_eq!(check("duo:heads=3", 7), Ok(()));
+        assert_eq!(check("razor:heads=3.1", 2), Ok(()));
+        let beyond = "cache policy `razor`: heads=4: expected heads below 2, as many as a layer of the model has";
+        assert_eq!(check("razor:heads=4", 1), Err(beyond.into()));
+        let layers =
+            "cache policy `duo`: heads=3.1: expected a number for each of the model's 3 layers, or one for all";
+        assert_eq!(check("duo:heads=3.1", 3), Err(layers.into()));
+        assert_eq!(check("full", 3), Ok(()));
+    }
+}

@@ -1,0 +1,251 @@
+//! `fastgen`: every head keeps what its attention to the prompt asks for. FastGen (Ge et al., arXiv 2310.01801).
+//!
+//! At the end of the prompt each key/value head takes the first of these that has recovered the share `recovery` of
+//! its attention, on average over all queries of the prompt: the first tokens; those and the most frequent ones,
+//! which received the most attention; those and the latest; everything. The frequent tokens and the latest take half
+//! of the budget each. Sums of attention go on while text is generated, and what is no longer among them goes after
+//! each token.
+//!
+//! **What is left out.** The authors also keep punctuation. A policy sees no words, so here is none.
+//!
+//! **In the clear only.** Which head keeps what, and so how much, follows from the prompt. Two parties could hide
+//! that only if all heads held as much as the largest, which is the full cache. `duo` makes the choice once for a
+//! model instead.
+
+use engine::{Engine, Error, Tensor};
+
+use super::{DEFAULT_BUDGET, DEFAULT_SINKS};
+use crate::attention;
+use crate::{HeadShape, NamedPolicy, Piece, Policy, PolicyFamily, Setting, Store};
+
+/// The authors' share of the attention that is to be recovered.
+const DEFAULT_RECOVERY: f64 = 0.95;
+
+/// Gives every head a policy of its own, by its attention to the prompt. Only engines that see their values run it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct FastGen {
+    /// Share of all tokens seen that a head keeps which keeps the most of all that do not keep everything, besides
+    /// the first tokens: half of it by sums of attention, half of it the latest. With 1 all heads keep everything.
+    pub budget: f64,
+    /// Share of the attention of the prompt that what is kept would have received.
+    pub recovery: f64,
+    /// Tokens at the start of the text, which every head keeps.
+    pub sinks: usize,
+}
+
+impl PolicyFamily for FastGen {
+    const POLICIES: &'static [NamedPolicy<Self>] = &[NamedPolicy {
+        name: "fastgen",
+        keys: &["budget", "recovery", "sinks"],
+        about: "FastGen: what each head needs, by the prompt; only where values are seen",
+        read: |options| {
+            Ok(FastGen {
+                budget: options.fraction("budget", DEFAULT_BUDGET)?,
+                recovery: options.fraction("recovery", DEFAULT_RECOVERY)?,
+                sinks: options.number("sinks", 0, DEFAULT_SINKS)?,
+            })
+        },
+    }];
+
+    fn settings(&self) -> Vec<Setting> {
+        vec![
+            Setting::new("budget", self.budget),
+            Setting::new("recovery", self.recovery),
+            Setting::new("sinks", self.sinks),
+        ]
+    }
+
+    fn random_traffic(&self) -> bool {
+        false
+    }
+
+    fn clear_only(&self) -> bool {
+        true
+    }
+
+    fn build<E: Engine>(&self, layers: usize, shape: HeadShape) -> Box<dyn Policy<E>> {
+        Box::new(Profiled { settings: *self, layers: vec![vec![Head::default(); shape.kv_heads]; layers] })
+    }
+}
+
+/// What a head keeps besides the first tokens and the newest one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kept {
+    Nothing,
+    Frequent,
+    FrequentAndLatest,
+    Everything,
+}
+
+/// What is known of a key/value head.
+#[derive(Clone, Debug, Default)]
+struct Head {
+    /// By row the attention that it received so far.
+    received: Vec<f64>,
+    /// The probabilities of the queries of the prompt, until the head has its policy.
+    queries: Vec<Vec<f32>>,
+    kept: Option<Kept>,
+}
+
+/// The policy of one generation.
+struct Profiled {
+    settings: FastGen,
+    /// By layer and key/value head.
+    layers: Vec<Vec<Head>>,
+}
+
+impl FastGen {
+    /// Frequent tokens, and as many of the latest, of `tokens`.
+    fn half(&self, tokens: usize) -> usize {
+        (self.budget / 2.0 * tokens as f64).round() as usize
+    }
+
+    /// The rows of `received` that a head keeps by `kept` when it has seen `tokens` tokens.
+    fn rows(&self, kept: Kept, received: &[f64], tokens: usize) -> Vec<usize> {
+        let (held, half) = (received.len(), self.half(tokens));
+        let latest = match kept {
+            Kept::Everything => return (0..held).collect(),
+            Kept::FrequentAndLatest => half.max(1),
+            Kept::Nothing | Kept::Frequent => 1,
+        };
+        let rest = self.sinks.min(held)..held.saturating_sub(latest);
+        let mut order: Vec<usize> = rest.clone().collect();
+        order.sort_by(|a, b| received[*b].total_cmp(&received[*a]));
+        order.truncate(if kept == Kept::Nothing { 0 } else { half });
+        (0..held).filter(|row| !rest.contains(row) || order.contains(row)).collect()
+    }
+
+    /// What a head keeps whose queries of the prompt had these probabilities.
+    fn choose(&self, head: &Head) -> Kept {
+        if self.budget == 1.0 {
+            return Kept::Everything;
+        }
+        let tokens = head.received.len();
+        let recovers = |kept: Kept| {
+            let mut stays = vec![false; tokens];
+            // The latest are others for each query.
+            let far = if kept == Kept::FrequentAndLatest { Kept::Frequent } else { kept };
+            self.rows(far, &head.received, tokens).into_iter().for_each(|row| stays[row] = true);
+            let latest = if kept == Kept::FrequentAndLatest { self.half(tokens).max(1) } else { 1 };
+            let seen = |query: &Vec<f32>| -> f64 {
+                let recent = query.len().saturating_sub(latest);
+                let sees = |(row, p): (usize, &f32)| if stays[row] || row >= recent { f64::from(*p) } else { 0.0 };
+                query.iter().enumerate().map(sees).sum()
+            };
+            head.queries.iter().map(seen).sum::<f64>() >= self.recovery * head.queries.len() as f64
+        };
+        let cheapest =
+            [Kept::Nothing, Kept::Frequent, Kept::FrequentAndLatest].into_iter().find(|kept| recovers(*kept));
+        cheapest.unwrap_or(Kept::Everything)
+    }
+}
+
+impl Head {
+    /// Adds what `p` (queries, rows) gave to the `rows` rows. Of the queries of each head of a group, `each` stand
+    /// one after another, and the last one sees all rows.
+    fn watch(&mut self, p: &[f32], rows: usize, each: usize) {
+        self.received.resize(rows, 0.0);
+        for (query, p) in p.chunks(rows).enumerate() {
+            let p = &p[..rows - each + 1 + query % each];
+            self.received.iter_mut().zip(p).for_each(|(sum, p)| *sum += f64::from(*p));
+            if self.kept.is_none() {
+                self.queries.push(p.to_vec());
+            }
+        }
+    }
+}
+
+impl<E: Engine> Policy<E> for Profiled {
+    fn query_window(&self, _layer: usize, piece: Piece) -> usize {
+        if piece.in_prompt() { piece.new } else { 0 }
+    }
+
+    fn parts(&self, _layer: usize, shape: HeadShape) -> Vec<Vec<usize>> {
+        (0..shape.kv_heads).map(|head| vec![head]).collect()
+    }
+
+    fn attend(
+        &mut self,
+        engine: &mut E,
+        layer: usize,
+        q: &E::Tensor,
+        store: &mut Store<E>,
+    ) -> Result<E::Tensor, Error> {
+        let hidden = Error::NotInTheClear { operation: "the policy `fastgen`" };
+        if !E::CLEAR {
+            return Err(hidden);
+        }
+        let (output, probabilities) = attention::over_parts(engine, q, store)?;
+        let (piece, shape) = (store.piece(), store.heads());
+        for (part, p) in probabilities.iter().enumerate() {
+            let (queries, rows) = (p.shape()[1], p.shape()[2]);
+            let Some(p) = engine.reveal(p)? else { return Err(hidden) };
+            let head = &mut self.layers[layer][part];
+            head.watch(&p.into_iter().collect::<Vec<f32>>(), rows, queries / shape.group());
+            if piece.in_prompt() && !piece.ends_prompt() {
+                continue;
+            }
+            let kept = head.kept.unwrap_or_else(|| self.settings.choose(head));
+            head.kept = Some(kept);
+            head.queries.clear();
+            let rows = self.settings.rows(kept, &head.received, piece.end);
+            if rows.len() < head.received.len() {
+                head.received = rows.iter().map(|row| head.received[*row]).collect();
+                store.keep_rows(part, &rows);
+            }
+        }
+        Ok(output)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use engine::Float;
+    use ndarray::ArrayD;
+
+    use crate::policies::shown;
+    use crate::{HeadShape, KvCache, PolicySpec};
+
+    #[test]
+    fn options_and_settings() {
+        assert_eq!(shown("fastgen"), "budget=0.25 recovery=0.95 sinks=4");
+        assert_eq!(shown("fastgen:budget=0.5,recovery=0.9,sinks=1"), "budget=0.5 recovery=0.9 sinks=1");
+        let expected = "expected a share above 0, up to 1";
+        assert_eq!(shown("fastgen:budget=64"), format!("cache policy `fastgen`: budget=64: {expected}"));
+    }
+
+    /// Heads that look at the first token, at one far back, at the token before, and at all alike.
+    #[test]
+    fn every_head_keeps_what_it_looks_at() {
+        const PROMPT: usize = 20;
+        let shape = HeadShape { heads: 4, kv_heads: 4, head_dim: PROMPT + 1 };
+        let spec: PolicySpec = "fastgen:budget=0.2,sinks=2".parse().unwrap();
+        let mut cache = KvCache::<Float>::new(1, shape, &spec);
+        let d = shape.head_dim;
+        let looks = |head: usize, at: usize| match head {
+            0 => Some(0),
+            1 => Some(7.min(at)),
+            2 => Some(at.max(1) - 1),
+            _ => None,
+        };
+        let mut pass = |tokens: std::ops::Range<usize>| {
+            let (first, new) = (tokens.start, tokens.len());
+            // A key is a unit vector of its position.
+            let rows = ArrayD::from_shape_fn(vec![new, 4 * d], |at| f32::from(at[1] % d == first + at[0]));
+            let q = ArrayD::from_shape_fn(vec![4, new, d], |at| {
+                if looks(at[0], first + at[1]) == Some(at[2]) { 30.0 } else { 0.0 }
+            });
+            cache.attend(&mut Float::default(), 0, &q, &rows, &rows).unwrap();
+            cache.attended(0).unwrap().to_vec()
+        };
+        // The prompt sees itself whole.
+        assert!(pass(0..PROMPT).iter().all(|seen| seen.len() == PROMPT));
+        let seen = pass(PROMPT..PROMPT + 1);
+        assert_eq!(seen[0], [0, 1, 19, 20]);
+        // Two frequent ones beside the first two and the newest.
+        assert!(seen[1].contains(&7) && seen[1].len() == 6, "{seen:?}");
+        // The latest two are 18 and 19, and two more were looked at the most.
+        assert!(seen[2].ends_with(&[18, 19, 20]) && seen[2].len() == 7, "{seen:?}");
+        assert_eq!(seen[3], (0..PROMPT + 1).collect::<Vec<_>>());
+    }
+}
