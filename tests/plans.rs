@@ -20,7 +20,7 @@ use serde_json::Value;
 use support::{json, waggle};
 
 /// Name and arguments of each plan. A model in braces is a configuration in `tests/data/models`.
-const PLANS: [(&str, &str); 42] = [
+const PLANS: [(&str, &str); 43] = [
     // Every link, exact attention, one phase and two.
     ("gpt2-loopback", "--model shakespeare-gpt2 --link loopback --prompt-len 16 --tokens 3"),
     ("gpt2-lan-two-phases", "--model shakespeare-gpt2 --link lan --prompt-len 16 --tokens 3 --preprocess"),
@@ -102,6 +102,10 @@ const PLANS: [(&str, &str); 42] = [
         "squeeze",
         "--model {llama-grouped} --link lan --prompt-len 40 --tokens 4 --preprocess \
          --policy squeeze:budget=24,block=3,layers=0",
+    ),
+    (
+        "mpcache-2pc",
+        "--model {llama-grouped} --link lan --prompt-len 48 --tokens 6 --preprocess --policy mpcache-2pc:budget=0.3",
     ),
     (
         "kvzap",

@@ -94,7 +94,7 @@ pub enum Error {
     },
     /// A draft under a policy that cannot take tokens back.
     #[error(
-        "a draft needs a policy that can take tokens back: `full`, or `snapkv`, `pyramid` or `squeeze` with a share, not `{policy}`"
+        "a draft needs a policy that can take tokens back: `full`, or `snapkv`, `pyramid`, `squeeze` or `mpcache-2pc` with a share, not `{policy}`"
     )]
     DraftPolicy {
         /// The policy.

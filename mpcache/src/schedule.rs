@@ -7,7 +7,7 @@
 use crate::{Budget, Piece, PolicyError, PolicyOptions, Setting};
 
 /// The share of tokens that a policy keeps unless told otherwise.
-const DEFAULT_BUDGET: Budget = Budget::Share(0.25);
+pub(crate) const DEFAULT_BUDGET: Budget = Budget::Share(0.25);
 
 /// The default block is this part of a budget in tokens.
 const BLOCKS: usize = 4;
@@ -47,7 +47,17 @@ pub(crate) enum Later {
 impl Schedule {
     /// Reads `budget` and `block`, and `prefill` if the policy has that option.
     pub(crate) fn read(options: &mut PolicyOptions, later: Later, prefill: bool) -> Result<Self, PolicyError> {
-        let budget = options.value("budget", DEFAULT_BUDGET)?;
+        Self::read_or(options, DEFAULT_BUDGET, later, prefill)
+    }
+
+    /// The same for a policy with another budget unless told otherwise.
+    pub(crate) fn read_or(
+        options: &mut PolicyOptions,
+        budget: Budget,
+        later: Later,
+        prefill: bool,
+    ) -> Result<Self, PolicyError> {
+        let budget = options.value("budget", budget)?;
         if later == Later::Tokens && budget.tokens().is_none() && options.given("block") {
             return Err(options.no_effect("block", "a budget that is a share of the prompt"));
         }

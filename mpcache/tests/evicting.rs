@@ -383,7 +383,19 @@ fn streaming_in_blocks() {
 
 #[test]
 fn a_store_never_holds_more_than_its_budget_in_tokens() {
-    let plain = ["streaming", "h2o", "tova", "snapkv", "pyramid", "squeeze", "knorm", "kvzap", "keyformer", "sirllm"];
+    let plain = [
+        "streaming",
+        "h2o",
+        "tova",
+        "snapkv",
+        "pyramid",
+        "squeeze",
+        "mpcache-2pc",
+        "knorm",
+        "kvzap",
+        "keyformer",
+        "sirllm",
+    ];
     let plain = plain.map(|name| format!("{name}:"));
     for name in plain.iter().map(String::as_str).chain(["duo:heads=0,"]) {
         for (budget, block) in [(2, 1), (3, 1), (5, 2), (16, 1), (16, 8), (16, 4)] {

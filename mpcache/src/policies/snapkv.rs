@@ -1,10 +1,13 @@
-//! `snapkv`, `pyramid` and `squeeze`: the latest queries vote on the tokens before them.
+//! `snapkv`, `pyramid`, `squeeze` and `mpcache-2pc`: the latest queries vote on the tokens before them.
 //!
 //! **Source.** SnapKV (Li et al., arXiv 2404.14469): the last queries of the prompt vote once. PyramidKV (Cai et al.,
 //! arXiv 2406.02069): the same votes, and budgets that decrease from layer to layer. SqueezeAttention (Wang et al.,
 //! arXiv 2404.04793): smaller budgets for the layers whose attention changes the hidden state least. Its authors
 //! measure that on each prompt, which would tell about the prompt. Here the layers are a public option, which
-//! `waggle fit squeeze` finds on a text of the server's choice.
+//! `waggle fit squeeze` finds on a text of the server's choice. MPCache (Zeng et al., NeurIPS 2025), algorithm 3: its
+//! first step is such a vote, without smoothing. `mpcache-2pc` takes this step alone, and keeps less by it. The second
+//! step, a hidden choice for every query, sends more between two parties than the full cache does
+//! (`bench/results/eviction.md`).
 //!
 //! **Cuts.** With a share the prompt is cut at its end, and generated tokens are kept. With a budget in tokens the
 //! store is cut again whenever it is full: the latest queries vote, those since the last cut and at most a window of
@@ -20,15 +23,29 @@ use engine::{Engine, Error, Tensor, TopK};
 use crate::attention::{self, Attended, Received};
 use crate::eviction;
 use crate::layered::{ByLayer, Light};
-use crate::schedule::{Cut, Later};
+use crate::schedule::{Cut, DEFAULT_BUDGET, Later};
 use crate::{
-    HeadShape, NamedPolicy, Piece, Policy, PolicyError, PolicyFamily, PolicyOptions, Schedule, Setting, Store,
+    Budget, HeadShape, NamedPolicy, Piece, Policy, PolicyError, PolicyFamily, PolicyOptions, Schedule, Setting, Store,
 };
 
-/// Windows and kernel of the authors.
-const SNAPKV_WINDOW: usize = 32;
+/// What a policy does unless told otherwise.
+#[derive(Clone, Copy)]
+struct Defaults {
+    budget: Budget,
+    window: usize,
+    kernel: usize,
+    top_k: TopK,
+}
+
+/// Window and kernel of the authors.
+const SNAPKV: Defaults = Defaults { budget: DEFAULT_BUDGET, window: 32, kernel: 5, top_k: TopK::Rank };
+
+/// The window of PyramidKV's authors.
 const PYRAMID_WINDOW: usize = 8;
-const DEFAULT_KERNEL: usize = 5;
+
+/// At 0.15 attention is at least 3.4 times cheaper than with the full cache of 1000 tokens and more on every link,
+/// online and prepared (`bench/results/eviction.md`).
+const MPCACHE: Defaults = Defaults { budget: Budget::Share(0.15), kernel: 1, top_k: TopK::ShuffleReveal, ..SNAPKV };
 
 /// The authors' ratio of the mean budget to that of the last layer, of what the window leaves.
 const DEFAULT_BETA: usize = 20;
@@ -65,7 +82,7 @@ impl PolicyFamily for SnapKv {
             name: "snapkv",
             keys: SNAPKV_KEYS,
             about: "SnapKV: the latest queries vote, smoothed",
-            read: |options| read(options, SNAPKV_WINDOW, ByLayer::Equal),
+            read: |options| read(options, SNAPKV, ByLayer::Equal),
         },
         NamedPolicy {
             name: "pyramid",
@@ -73,7 +90,7 @@ impl PolicyFamily for SnapKv {
             about: "PyramidKV: as snapkv, with less for every further layer",
             read: |options| {
                 let beta = options.number("beta", 1, DEFAULT_BETA)?;
-                read(options, PYRAMID_WINDOW, ByLayer::Pyramid { beta })
+                read(options, Defaults { window: PYRAMID_WINDOW, ..SNAPKV }, ByLayer::Pyramid { beta })
             },
         },
         NamedPolicy {
@@ -84,8 +101,14 @@ impl PolicyFamily for SnapKv {
                 let expected = "layers as in 3-5+7, or half";
                 let light = options.read("layers", expected, |text| text.parse().ok())?.unwrap_or(Light::LaterHalf);
                 let share = options.fraction("part", DEFAULT_PART)?;
-                read(options, SNAPKV_WINDOW, ByLayer::Squeeze { light, share })
+                read(options, SNAPKV, ByLayer::Squeeze { light, share })
             },
+        },
+        NamedPolicy {
+            name: "mpcache-2pc",
+            keys: SNAPKV_KEYS,
+            about: "MPCache's look-once eviction alone, which pays between two parties",
+            read: |options| read(options, MPCACHE, ByLayer::Equal),
         },
     ];
 
@@ -132,13 +155,13 @@ impl PolicyFamily for SnapKv {
     }
 }
 
-fn read(options: &mut PolicyOptions, window: usize, layers: ByLayer) -> Result<SnapKv, PolicyError> {
+fn read(options: &mut PolicyOptions, default: Defaults, layers: ByLayer) -> Result<SnapKv, PolicyError> {
     let odd = |text: &str| text.parse().ok().filter(|n| n % 2 == 1 && *n < 1000);
     Ok(SnapKv {
-        schedule: Schedule::read(options, Later::Tokens, true)?,
-        window: options.number("window", 1, window)?,
-        kernel: options.read("kernel", "an odd number below 1000", odd)?.unwrap_or(DEFAULT_KERNEL),
-        top_k: options.top_k(TopK::Rank)?,
+        schedule: Schedule::read_or(options, default.budget, Later::Tokens, true)?,
+        window: options.number("window", 1, default.window)?,
+        kernel: options.read("kernel", "an odd number below 1000", odd)?.unwrap_or(default.kernel),
+        top_k: options.top_k(default.top_k)?,
         layers,
     })
 }
@@ -270,6 +293,7 @@ mod tests {
     fn options_and_settings() {
         assert_eq!(shown("snapkv"), "budget=0.25 prefill=off window=32 kernel=5 topk=rank");
         assert_eq!(shown("pyramid"), "budget=0.25 prefill=off window=8 kernel=5 topk=rank beta=20");
+        assert_eq!(shown("mpcache-2pc"), "budget=0.15 prefill=off window=32 kernel=1 topk=shuffle-reveal");
         let text = "snapkv:budget=0.5,kernel=7,topk=shuffle-reveal,window=8,prefill=64";
         assert_eq!(shown(text), "budget=0.5 prefill=64 window=8 kernel=7 topk=shuffle-reveal");
         let text = "snapkv:budget=96,block=8";
