@@ -1,4 +1,4 @@
-//! Softmax over rows. Only the first entries of a row are visible.
+//! Softmax over rows. Only some neighbouring entries of a row are visible, as a rule the first.
 //!
 //! The result is e^(x - m) / sum e^(x - m), where m is the largest visible entry, rounded coarsely (see
 //! [`max`](super::max)). Masked entries are public, so they are cut out at the start and put back as zeros: they cost
@@ -36,6 +36,8 @@
 //! *Cost.* Per visible entry: one place in the search of the maximum, one evaluation of the exponential, one
 //! truncation, one product with its row's word; in the first form also a coarse comparison, a truncation and a
 //! multiplexer. Per row: one reciprocal.
+
+use std::ops::Range;
 
 use crate::abb::Abb;
 #[cfg(doc)]
@@ -99,18 +101,24 @@ fn reciprocal_frac(longest: usize) -> u32 {
 /// (..., rows, columns) -> the same shape modulo 2^64. Row i of `rows` sees its first `visible[i]` columns, at
 /// least 1.
 pub fn softmax<B: Abb>(b: &mut B, x: &B::Words, visible: &[usize]) -> Result<B::Words, Error> {
+    softmax_within(b, x, &visible.iter().map(|end| 0..*end).collect::<Vec<_>>())
+}
+
+/// The same, where row i of `rows` sees the columns `seen[i]`, which are public and not empty.
+pub fn softmax_within<B: Abb>(b: &mut B, x: &B::Words, seen: &[Range<usize>]) -> Result<B::Words, Error> {
     let shape = x.shape();
-    assert!(shape.len() >= 2 && shape[shape.len() - 2] == visible.len(), "softmax of {shape:?}");
+    assert!(shape.len() >= 2 && shape[shape.len() - 2] == seen.len(), "softmax of {shape:?}");
     let columns = shape[shape.len() - 1];
-    assert!(visible.iter().all(|v| (1..=columns).contains(v)), "visible entries of {columns}");
+    assert!(seen.iter().all(|s| !s.is_empty() && s.end <= columns), "visible entries of {columns}");
     b.scope("softmax", |b| {
         let rows = x.len() / columns;
-        let lengths = Lengths::repeated(visible, rows / visible.len().max(1));
+        let visible: Vec<usize> = seen.iter().map(Range::len).collect();
+        let lengths = Lengths::repeated(visible, rows / seen.len().max(1));
         let longest = lengths.counts().longest().max(1);
         if longest > MAX_SOFTMAX_COLUMNS {
             return Err(Error::TooMany { operation: "softmax", limit: MAX_SOFTMAX_COLUMNS, got: longest });
         }
-        let seen = lengths.padded(columns);
+        let seen = places(&lengths, seen, columns);
         if longest == 1 {
             let ones = b.constant(&[rows], 1 << FRAC);
             return Ok(ones.place(&seen, x.len()).reshape(&shape));
@@ -143,6 +151,16 @@ pub fn softmax<B: Abb>(b: &mut B, x: &B::Words, visible: &[usize]) -> Result<B::
         let p = b.apply(MulRows { width }, (&e, &inverse.pick(&row)))?.reshape(&[row.len() * size]).pick(&at);
         let p = b.apply(rounding, &p)?;
         Ok(p.place(&seen, rows * columns).reshape(&shape))
+    })
+}
+
+/// The place of each entry that is `seen` where every row takes `columns`; `lengths` are those of `seen`, repeated.
+fn places(lengths: &Lengths, seen: &[Range<usize>], columns: usize) -> Indices<'static> {
+    let starts: Vec<usize> = seen.iter().map(|s| s.start).collect();
+    let lengths = lengths.clone();
+    Indices::new(lengths.total(), move || {
+        let starts = lengths.iter().zip(starts.iter().cycle()).enumerate();
+        starts.flat_map(|(row, (n, start))| row * columns + start..row * columns + start + n).collect()
     })
 }
 
@@ -307,6 +325,32 @@ mod tests {
                 let off = p.iter().zip(&x).map(|(&p, x)| (real(p) - (x - max).exp() / sum).abs()).fold(0.0, f64::max);
                 println!("{columns} entries within {spread}: {off:.1e}");
                 assert!(off < MAX_SOFTMAX_ERROR, "{columns} entries within {spread}: off by {off}");
+            }
+        }
+    }
+
+    /// What a row does not see is 0, and what it sees are the probabilities of a row of these entries alone.
+    #[test]
+    fn rows_that_see_a_window() {
+        let mut rng = StdRng::seed_from_u64(9);
+        let (heads, columns) = (3, 9);
+        let seen = [0..1, 0..4, 2..6, 5..9, 8..9, 0..9];
+        for evaluation in [Evaluation::Lookup, Evaluation::Masked] {
+            let x: Vec<f64> = (0..heads * seen.len() * columns).map(|_| rng.random_range(-6.0..6.0)).collect();
+            let words = shaped(&x, &[heads, seen.len(), columns]);
+            let got = softmax_within(&mut Clear::evaluating(evaluation), &words, &seen).unwrap();
+            for h in 0..heads {
+                for (i, seen) in seen.iter().enumerate() {
+                    let e = |j: usize| real(words[[h, i, j]]).exp();
+                    let sum: f64 = seen.clone().map(e).sum();
+                    for j in 0..columns {
+                        let got = got[[h, i, j]];
+                        match seen.contains(&j) {
+                            true => assert!((real(got) - e(j) / sum).abs() < 1e-4, "entry {j} of row {i}"),
+                            false => assert_eq!(got, 0, "entry {j} of row {i}"),
+                        }
+                    }
+                }
             }
         }
     }
