@@ -21,6 +21,7 @@ pub struct Store<E: Engine> {
     prompt: Option<usize>,
     shape: HeadShape,
     padding: Option<Padding>,
+    soft_cap: Option<f32>,
     pub(crate) positions: Option<Positions>,
 }
 
@@ -61,6 +62,7 @@ impl<E: Engine> Store<E> {
             prompt: None,
             shape,
             padding: None,
+            soft_cap: None,
             positions: None,
         }
     }
@@ -68,6 +70,17 @@ impl<E: Engine> Store<E> {
     /// Starts to record the positions of tokens, before the first one.
     pub(crate) fn track(&mut self) {
         self.positions = Some(Positions::new(self.shape.kv_heads));
+    }
+
+    /// Says that scores are capped before a softmax.
+    pub(crate) fn cap_scores(&mut self, cap: Option<f32>) {
+        self.soft_cap = cap;
+    }
+
+    /// What scores are capped at before a softmax. Products that a store computes for a softmax are;
+    /// [`ranked_scores`](Store::ranked_scores) are not, as a cap changes no order.
+    pub fn soft_cap(&self) -> Option<f32> {
+        self.soft_cap
     }
 
     /// Says that the first tokens are padding.
@@ -157,9 +170,16 @@ impl<E: Engine> Store<E> {
     /// The scores of `queries` (kv_heads, rows, head_dim) against all keys, (kv_heads, rows, tokens), for a softmax.
     /// The scores of padding lie below all others.
     pub(crate) fn scores(&mut self, engine: &mut E, queries: &E::Tensor) -> Result<E::Tensor, Error> {
-        let scores = self.by_keys(engine, |e, keys| e.scores(queries, keys))?;
+        let scores = match self.soft_cap {
+            None => self.by_keys(engine, |e, keys| e.scores(queries, keys))?,
+            // A cap needs the scores whole.
+            cap => {
+                let scores = self.ranked_scores(engine, queries)?;
+                capped(engine, cap, scores)?
+            }
+        };
         match self.padding {
-            Some(padding) => padding.hide(engine, &scores),
+            Some(padding) => padding.hide(engine, &scores, self.seen - self.len()),
             None => Ok(scores),
         }
     }
@@ -261,4 +281,12 @@ impl<E: Engine> Store<E> {
 /// (tokens, kv_heads * head_dim) -> (kv_heads, tokens, head_dim).
 fn by_head<T: Tensor>(x: &T, shape: HeadShape) -> T {
     x.reshape(&[x.shape()[0], shape.kv_heads, shape.head_dim]).permute(&[1, 0, 2])
+}
+
+/// The scores under the cap of a layer, if it has one.
+pub(crate) fn capped<E: Engine>(engine: &mut E, cap: Option<f32>, scores: E::Tensor) -> Result<E::Tensor, Error> {
+    match cap {
+        Some(cap) => engine.scope("cap", |e| e.soft_cap(&scores, cap)),
+        None => Ok(scores),
+    }
 }
