@@ -81,6 +81,14 @@ pub enum Error {
         /// The policy.
         policy: String,
     },
+    /// A cache policy where no layer is left for it.
+    #[error(
+        "every layer of the model sees a window of the latest tokens alone, which cache policy `{policy}` cannot prune"
+    )]
+    WindowedPolicy {
+        /// The policy.
+        policy: String,
+    },
     /// A draft in a generation from a pool.
     #[error("a pool is made for passes over one token, so a generation from a pool takes no draft")]
     DraftPool,

@@ -105,6 +105,7 @@ impl ClientSession {
             return Err(Error::DraftPool);
         }
         self.model.spec.check_ids(ids)?;
+        self.model.spec.check_policy(&self.terms.policy)?;
         request.check_padding(&self.terms)?;
         request.check_draft(&self.terms)?;
         request.check_planning(&self.model.spec, &self.terms)?;

@@ -87,7 +87,8 @@ pub(super) fn receive_client<T>(
             .check_phases(&terms)
             .and_then(|()| request.check_padding(&terms))
             .and_then(|()| request.check_draft(&terms))
-            .and_then(|()| request.check(&model.spec, limits));
+            .and_then(|()| request.check(&model.spec, limits))
+            .and_then(|()| model.spec.check_policy(&terms.policy));
         let verdict = verdict.and_then(|()| accept(&request, kind, &terms));
         send_verdict(channel, VERDICT, verdict.as_ref().err())?;
         let accepted = verdict?;
