@@ -44,8 +44,8 @@ pub(crate) trait Family: Sized {
         None
     }
 
-    /// The context of the training, where longer texts, of which it is public that they are, have another embedding of
-    /// positions from the first token on.
+    /// The context of the training, where longer texts, of which it is public that they are, have another embedding
+    /// of positions from the first token on.
     fn short_text(&self) -> Option<usize> {
         None
     }
@@ -86,7 +86,8 @@ pub(crate) enum Buffer {
     TiedHead(&'static str),
 }
 
-/// The number of the layer in a name like `layers.3.attention`, between `before` and `after`, if it is below `layers`.
+/// The number of the layer in a name like `layers.3.attention`, between `before` and `after`, if it is below
+/// `layers`.
 pub(crate) fn layer_index(name: &str, before: &str, after: &str, layers: usize) -> Option<usize> {
     let index = name.strip_prefix(before)?.strip_suffix(after)?;
     index.parse::<usize>().ok().filter(|i| *i < layers)

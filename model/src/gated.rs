@@ -2,9 +2,9 @@
 //!
 //! Mistral, Qwen2, Qwen3, SmolLM3 and Phi-3 compute this, and differ in what [`Style`] says. As in
 //! [`llama`](crate::llama), the gain of every norm before a matrix is folded into that matrix, the factor
-//! 1/sqrt(head_dim) into the query matrix, query, key and value are one matrix, and gate and up another. Where queries
-//! and keys are normalised (Qwen3), their gains stand between the norm and the rotation, which no matrix follows:
-//! they are a product of their own, with that factor in the queries' gains.
+//! 1/sqrt(head_dim) into the query matrix, query, key and value are one matrix, and gate and up another. Where
+//! queries and keys are normalised (Qwen3), their gains stand between the norm and the rotation, which no matrix
+//! follows: they are a product of their own, with that factor in the queries' gains.
 
 use engine::{Engine, Tensor};
 use mpcache::{HeadShape, KvCache};

@@ -2,9 +2,9 @@
 //!
 //! x + norm(attention(norm(x))), and the same for the MLP. A norm publishes its gain less 1. The gains of norms
 //! before a matrix are folded into it, as in [`llama`](crate::llama). No matrix follows the norms after attention and
-//! MLP, nor those of queries and keys: their gains are products of their own. Embeddings come times sqrt(hidden_size),
-//! which is folded into the table. The factor 1/sqrt(query_pre_attn_scalar) is in the query matrix, or in the queries'
-//! gains.
+//! MLP, nor those of queries and keys: their gains are products of their own. Embeddings come times
+//! sqrt(hidden_size), which is folded into the table. The factor 1/sqrt(query_pre_attn_scalar) is in the query
+//! matrix, or in the queries' gains.
 
 use engine::{Engine, Tensor};
 use mpcache::{HeadShape, KvCache};

@@ -1,7 +1,7 @@
 //! Gemma 2: norms before and after, windows in every other layer, scores and logits under soft caps.
 //!
-//! Gemma team, arXiv 2408.00118; weights by the names of `Gemma2ForCausalLM` in [`modeling_gemma2.py`]. The program is
-//! that of [`gemma`](crate::gemma). The cap of logits is applied by the client, to what it learns.
+//! Gemma team, arXiv 2408.00118; weights by the names of `Gemma2ForCausalLM` in [`modeling_gemma2.py`]. The program
+//! is that of [`gemma`](crate::gemma). The cap of logits is applied by the client, to what it learns.
 //!
 //! [`modeling_gemma2.py`]: https://github.com/huggingface/transformers/tree/main/src/transformers/models/gemma2
 

@@ -1,8 +1,8 @@
 //! Gemma 3: five layers with a window to one without, each kind with a rotary base of its own, and norms of queries
 //! and keys.
 //!
-//! Gemma team, arXiv 2503.19786; weights by the names of `Gemma3ForCausalLM` in [`modeling_gemma3.py`]: the text model
-//! alone. The program is that of [`gemma`](crate::gemma).
+//! Gemma team, arXiv 2503.19786; weights by the names of `Gemma3ForCausalLM` in [`modeling_gemma3.py`]: the text
+//! model alone. The program is that of [`gemma`](crate::gemma).
 //!
 //! [`modeling_gemma3.py`]: https://github.com/huggingface/transformers/tree/main/src/transformers/models/gemma3
 

@@ -1,8 +1,9 @@
 //! OLMo 2: norms after attention and after the MLP instead of before them, and norms of all queries and of all keys.
 //!
 //! OLMo team, arXiv 2501.00656; weights by the names of `Olmo2ForCausalLM` in [`modeling_olmo2.py`]. As in
-//! [`llama`](crate::llama), query, key and value are one matrix, and gate and up another. No matrix follows any of the
-//! norms but the last, so their gains are products of their own; the factor 1/sqrt(head_dim) is in the queries' gains.
+//! [`llama`](crate::llama), query, key and value are one matrix, and gate and up another. No matrix follows any of
+//! the norms but the last, so their gains are products of their own; the factor 1/sqrt(head_dim) is in the queries'
+//! gains.
 //!
 //! [`modeling_olmo2.py`]: https://github.com/huggingface/transformers/tree/main/src/transformers/models/olmo2
 

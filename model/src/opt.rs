@@ -1,7 +1,7 @@
 //! OPT: learned positions that begin at 2, pre-norm blocks, ReLU.
 //!
-//! Zhang et al., arXiv 2205.01068; weights by the names of `OPTForCausalLM` in [`modeling_opt.py`]. What is done once,
-//! when the weights are loaded, is as in [`gpt2`](crate::gpt2): gain and bias of every norm are folded into the
+//! Zhang et al., arXiv 2205.01068; weights by the names of `OPTForCausalLM` in [`modeling_opt.py`]. What is done
+//! once, when the weights are loaded, is as in [`gpt2`](crate::gpt2): gain and bias of every norm are folded into the
 //! matrix after it, the factor 1/sqrt(head_dim) into the queries, and what is added to the residual stream has its
 //! mean taken away, so that layer norms are root-mean-square norms.
 //!

@@ -1,10 +1,9 @@
 //! The public shape of a model of any family.
 
-use mpcache::{HeadShape, Layers, PolicySpec};
+use mpcache::{HeadShape, Layers};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::Error;
 use crate::checkpoint::TensorSpec;
 use crate::config::{ConfigError, Keys, foreign, unsupported};
 use crate::families::families;
@@ -210,23 +209,9 @@ impl ModelSpec {
         Layers { heads, windows, soft_cap: self.score_cap() }
     }
 
-    /// Refuses a cache policy that has no layer to act on.
-    pub fn check_policy(&self, policy: &PolicySpec) -> Result<(), Error> {
-        if self.attention().take(policy) { Ok(()) } else { Err(Error::WindowedPolicy { policy: policy.to_string() }) }
-    }
-
     fn check_windows(&self) -> Result<(), ConfigError> {
         match self.windows().into_iter().flatten().find(|window| *window == 0) {
             Some(window) => Err(unsupported("sliding_window", window, "at least 1")),
-            None => Ok(()),
-        }
-    }
-
-    /// Refuses token ids that the model does not have.
-    pub fn check_ids(&self, ids: &[u32]) -> Result<(), Error> {
-        let vocabulary = self.vocabulary();
-        match ids.iter().find(|id| **id as usize >= vocabulary) {
-            Some(&id) => Err(engine::Error::Token { id, vocabulary }.into()),
             None => Ok(()),
         }
     }

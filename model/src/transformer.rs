@@ -128,6 +128,20 @@ impl ModelSpec {
             .expect("without values nothing can be refused");
         lister.specs
     }
+
+    /// Refuses a cache policy that has no layer to act on.
+    pub fn check_policy(&self, policy: &PolicySpec) -> Result<(), Error> {
+        if self.attention().take(policy) { Ok(()) } else { Err(Error::WindowedPolicy { policy: policy.to_string() }) }
+    }
+
+    /// Refuses token ids that the model does not have.
+    pub fn check_ids(&self, ids: &[u32]) -> Result<(), Error> {
+        let vocabulary = self.vocabulary();
+        match ids.iter().find(|id| **id as usize >= vocabulary) {
+            Some(&id) => Err(engine::Error::Token { id, vocabulary }.into()),
+            None => Ok(()),
+        }
+    }
 }
 
 /// Loads nothing, and notes what it is asked for.

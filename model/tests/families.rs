@@ -14,7 +14,7 @@ use model::{
 use mpcache::PolicySpec;
 use ndarray::Array2;
 use net::Phase;
-use protocols::{Fixed, Options, Plan};
+use protocols::{Evaluation, Fixed, Options, Plan};
 use serde_json::Value;
 use support::parties::{Phases, load_fixed, two_parties};
 use support::{load, logits};
@@ -128,10 +128,14 @@ fn fixed_point_is_close() {
         let files = ModelFiles::open(&dir).unwrap();
         let (model, _) = load_fixed(&files.spec, Some(&files.checkpoint), &[]);
         for reference in references(&dir) {
-            let got = forced(&mut Fixed::new(), &model, &reference.ids, 30.min(reference.ids.len()), None);
-            let worst = got.iter().zip(&reference.logits).map(|(g, w)| (g - w).abs()).fold(0.0, f32::max);
-            println!("{name}: fixed point is off by {worst:.1e} of {:.1}", reference.scale());
-            reference.compare(&got, MAX_FIXED_ERROR, &name);
+            // One phase, and two.
+            for evaluation in [Evaluation::Lookup, Evaluation::Masked] {
+                let engine = &mut Fixed::evaluating(evaluation);
+                let got = forced(engine, &model, &reference.ids, 30.min(reference.ids.len()), None);
+                let worst = got.iter().zip(&reference.logits).map(|(g, w)| (g - w).abs()).fold(0.0, f32::max);
+                println!("{name}, {evaluation:?}: fixed point is off by {worst:.1e} of {:.1}", reference.scale());
+                reference.compare(&got, MAX_FIXED_ERROR, &name);
+            }
         }
     }
 }

@@ -15,8 +15,8 @@ use crate::heads::{fold_heads, unfold_heads};
 /// A block of evicted tokens is this part of the window.
 const BLOCKS: usize = 4;
 
-/// Exact attention of `q` (heads, rows, head_dim), the queries of the last `rows` tokens of the store, where each sees
-/// itself and the `window` - 1 tokens before it: (heads, rows, head_dim).
+/// Exact attention of `q` (heads, rows, head_dim), the queries of the last `rows` tokens of the store, where each
+/// sees itself and the `window` - 1 tokens before it: (heads, rows, head_dim).
 pub(crate) fn attend<E: Engine>(
     engine: &mut E,
     window: usize,

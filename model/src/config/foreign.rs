@@ -34,7 +34,9 @@ enum Neutral {
 /// Keys of models that call themselves by a name that is known here and compute something else: those of Mistral,
 /// Qwen, Gemma, Granite, MiniCPM, Cohere, OLMo, Mixtral, Falcon, GPT-NeoX, GPT-OSS and Llama 4, and of weights that
 /// are stored in fewer bits.
-const FOREIGN: [(&str, Neutral); 47] = [
+const FOREIGN: [(&str, Neutral); 49] = [
+    ("dual_chunk_attention_config", Neutral::Never),
+    ("use_mrope", Neutral::Off),
     ("quantization_config", Neutral::Never),
     ("compression_config", Neutral::Never),
     ("num_experts_per_tok", Neutral::AtMostOne),

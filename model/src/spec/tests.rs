@@ -47,7 +47,7 @@ fn missing_keys_take_the_defaults_of_transformers() {
 #[test]
 fn rope_is_read_in_old_and_new_style() {
     let old = llama(json!({"rope_theta": 5e5, "rope_scaling": {"type": "linear", "factor": 8.0}})).unwrap();
-    assert_eq!((old.rope_theta, old.rope_scaling), (5e5, RopeScaling::Linear { factor: 8.0 }));
+    assert_eq!((old.rope_theta, &old.rope_scaling), (5e5, &RopeScaling::Linear { factor: 8.0 }));
     let new = llama(json!({"rope_parameters": {"rope_theta": 5e5, "rope_type": "linear", "factor": 8}})).unwrap();
     assert_eq!((new.rope_theta, new.rope_scaling), (old.rope_theta, old.rope_scaling));
     let scaling = json!({"rope_type": "llama3", "factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0});
