@@ -161,6 +161,14 @@ impl Layout<'_> {
     }
 }
 
+/// The key `sliding_window`: `default` if it is missing, and no window with null.
+pub(crate) fn window(keys: &Keys, default: Option<usize>) -> Result<Option<usize>, ConfigError> {
+    match keys.0.get("sliding_window") {
+        None => Ok(default),
+        Some(_) => keys.size(&["sliding_window"]),
+    }
+}
+
 /// Which layers have a window: those that `layer_types` says, or else those for which `windowed` holds.
 pub(crate) fn window_layers(
     keys: &Keys,

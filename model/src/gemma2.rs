@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::TensorSpec;
 use crate::config::{Activation, ConfigError, Keys, RopeConfig, positive, unsupported};
-use crate::decoder::{Decoder, Defaults, check_length, window_layers};
+use crate::decoder::{Decoder, Defaults, check_length, window, window_layers};
 use crate::family::{Buffer, Dimensions, Family};
 use crate::gemma::{Gemma, GemmaConfig, layout};
 use crate::rope;
@@ -28,7 +28,7 @@ pub struct Gemma2Config {
     pub rope: RopeConfig,
     pub attention_bias: bool,
     pub query_pre_attn_scalar: f32,
-    pub sliding_window: usize,
+    pub sliding_window: Option<usize>,
     /// Which layers have the window: `layer_types`, or the first and every other one after it.
     pub window_layers: Vec<bool>,
     pub attn_logit_softcapping: Option<f32>,
@@ -71,7 +71,7 @@ impl Family for Gemma2Config {
             rope,
             attention_bias: keys.flag("attention_bias")?.unwrap_or(false),
             query_pre_attn_scalar: keys.number("query_pre_attn_scalar")?.unwrap_or(256.0) as f32,
-            sliding_window: keys.size(&["sliding_window"])?.unwrap_or(4096),
+            sliding_window: window(keys, Some(4096))?,
             attn_logit_softcapping: cap(keys, "attn_logit_softcapping", Some(50.0))?,
             final_logit_softcapping: cap(keys, "final_logit_softcapping", Some(30.0))?,
         })
@@ -80,6 +80,7 @@ impl Family for Gemma2Config {
     fn check(&self) -> Result<(), ConfigError> {
         self.decoder.check()?;
         self.rope.check(self.decoder.head_dim)?;
+        check_window(self.sliding_window)?;
         check_length("layer_types", self.window_layers.len(), self.decoder.num_hidden_layers)?;
         positive("query_pre_attn_scalar", f64::from(self.query_pre_attn_scalar))?;
         check_caps(self.attn_logit_softcapping, self.final_logit_softcapping)
@@ -90,7 +91,7 @@ impl Family for Gemma2Config {
     }
 
     fn windows(&self) -> Vec<Option<usize>> {
-        self.window_layers.iter().map(|windowed| windowed.then_some(self.sliding_window)).collect()
+        self.window_layers.iter().map(|windowed| self.sliding_window.filter(|_| *windowed)).collect()
     }
 
     fn score_cap(&self) -> Option<f32> {
@@ -147,4 +148,9 @@ pub(crate) fn check_caps(scores: Option<f32>, logits: Option<f32>) -> Result<(),
         return Err(unsupported("attn_logit_softcapping", cap, format!("{least} to {most}")));
     }
     logits.map_or(Ok(()), |cap| positive("final_logit_softcapping", f64::from(cap)))
+}
+
+/// Refuses models without a window: which layers have one says more than how far they see.
+pub(crate) fn check_window(window: Option<usize>) -> Result<(), ConfigError> {
+    window.map_or_else(|| Err(unsupported("sliding_window", "null", "at least 1")), |_| Ok(()))
 }

@@ -10,10 +10,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::TensorSpec;
 use crate::config::{Activation, ConfigError, Keys, RopeConfig, RopeScaling, positive, unsupported};
-use crate::decoder::{Decoder, Defaults, check_length, window_layers};
+use crate::decoder::{Decoder, Defaults, check_length, window, window_layers};
 use crate::family::{Buffer, Dimensions, Family};
 use crate::gemma::{Gemma, GemmaConfig, layout};
-use crate::gemma2::{cap, check_caps};
+use crate::gemma2::{cap, check_caps, check_window};
 use crate::rope;
 
 /// A Gemma 3.
@@ -32,7 +32,7 @@ pub struct Gemma3Config {
     pub rope_local_base_freq: f64,
     pub attention_bias: bool,
     pub query_pre_attn_scalar: f32,
-    pub sliding_window: usize,
+    pub sliding_window: Option<usize>,
     /// Which layers have the window: `layer_types`, or all but every `sliding_window_pattern`th.
     pub window_layers: Vec<bool>,
     pub attn_logit_softcapping: Option<f32>,
@@ -83,7 +83,7 @@ impl Family for Gemma3Config {
             rope_local_base_freq: keys.number("rope_local_base_freq")?.unwrap_or(10000.0),
             attention_bias: keys.flag("attention_bias")?.unwrap_or(false),
             query_pre_attn_scalar: keys.number("query_pre_attn_scalar")?.unwrap_or(256.0) as f32,
-            sliding_window: keys.size(&["sliding_window"])?.unwrap_or(4096),
+            sliding_window: window(keys, Some(4096))?,
             attn_logit_softcapping: cap(keys, "attn_logit_softcapping", None)?,
             final_logit_softcapping: cap(keys, "final_logit_softcapping", None)?,
         })
@@ -93,6 +93,7 @@ impl Family for Gemma3Config {
         self.decoder.check()?;
         self.rope.check(self.decoder.head_dim)?;
         positive("rope_local_base_freq", self.rope_local_base_freq)?;
+        check_window(self.sliding_window)?;
         check_length("layer_types", self.window_layers.len(), self.decoder.num_hidden_layers)?;
         positive("query_pre_attn_scalar", f64::from(self.query_pre_attn_scalar))?;
         check_caps(self.attn_logit_softcapping, self.final_logit_softcapping)
@@ -104,7 +105,7 @@ impl Family for Gemma3Config {
     }
 
     fn windows(&self) -> Vec<Option<usize>> {
-        self.window_layers.iter().map(|windowed| windowed.then_some(self.sliding_window)).collect()
+        self.window_layers.iter().map(|windowed| self.sliding_window.filter(|_| *windowed)).collect()
     }
 
     fn score_cap(&self) -> Option<f32> {

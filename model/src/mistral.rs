@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::TensorSpec;
 use crate::config::{Activation, ConfigError, Keys, RopeConfig};
-use crate::decoder::{Decoder, Defaults};
+use crate::decoder::{Decoder, Defaults, window};
 use crate::family::{Buffer, Dimensions, Family};
 use crate::gated::{GATE_UP, Gated, GatedConfig, QKV, Style, layout};
 use crate::rope::{self, Rope};
@@ -51,12 +51,7 @@ impl Family for MistralConfig {
             },
         )?;
         let rope = RopeConfig::read(keys, decoder.max_position_embeddings, None, (10000.0, 1.0))?;
-        // Without the key there is a window; with null there is none.
-        let sliding_window = match keys.0.get("sliding_window") {
-            None => Some(4096),
-            Some(_) => keys.size(&["sliding_window"])?,
-        };
-        Ok(MistralConfig { decoder, rope, sliding_window })
+        Ok(MistralConfig { decoder, rope, sliding_window: window(keys, Some(4096))? })
     }
 
     fn check(&self) -> Result<(), ConfigError> {

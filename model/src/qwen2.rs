@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::TensorSpec;
 use crate::config::{Activation, ConfigError, Keys, RopeConfig};
-use crate::decoder::{Decoder, Defaults, check_length, window_layers};
+use crate::decoder::{Decoder, Defaults, check_length, window, window_layers};
 use crate::family::{Buffer, Dimensions, Family};
 use crate::gated::{GATE_UP, Gated, GatedConfig, QKV, Style, layout};
 use crate::rope::{self, Rope};
@@ -25,7 +25,7 @@ pub struct Qwen2Config {
     pub decoder: Decoder,
     #[serde(flatten)]
     pub rope: RopeConfig,
-    pub sliding_window: usize,
+    pub sliding_window: Option<usize>,
     /// Which layers have the window: `layer_types`, or those from `max_window_layers` on.
     pub window_layers: Vec<bool>,
 }
@@ -53,11 +53,11 @@ impl Family for Qwen2Config {
             },
         )?;
         let rope = RopeConfig::read(keys, decoder.max_position_embeddings, None, (10000.0, 1.0))?;
-        let windows = keys.flag("use_sliding_window")?.unwrap_or(false);
+        let sliding_window = window(keys, Some(4096))?;
+        let windows = keys.flag("use_sliding_window")?.unwrap_or(false) && sliding_window.is_some();
         // The first layers see everything.
         let first = keys.size(&["max_window_layers"])?.unwrap_or(28);
         let window_layers = window_layers(keys, decoder.num_hidden_layers, |layer| windows && layer >= first)?;
-        let sliding_window = keys.size(&["sliding_window"])?.unwrap_or(4096);
         Ok(Qwen2Config { decoder, rope, sliding_window, window_layers })
     }
 
@@ -72,7 +72,7 @@ impl Family for Qwen2Config {
     }
 
     fn windows(&self) -> Vec<Option<usize>> {
-        self.window_layers.iter().map(|windowed| windowed.then_some(self.sliding_window)).collect()
+        self.window_layers.iter().map(|windowed| self.sliding_window.filter(|_| *windowed)).collect()
     }
 
     fn tensors(&self) -> Vec<TensorSpec> {

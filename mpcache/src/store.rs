@@ -77,8 +77,8 @@ impl<E: Engine> Store<E> {
         self.soft_cap = cap;
     }
 
-    /// What scores are capped at before a softmax. Products that a store computes for a softmax are;
-    /// [`ranked_scores`](Store::ranked_scores) are not, as a cap changes no order.
+    /// What scores are capped at before a softmax. Scores by which tokens are ranked are not, as a cap changes no
+    /// order.
     pub fn soft_cap(&self) -> Option<f32> {
         self.soft_cap
     }

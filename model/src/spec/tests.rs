@@ -179,7 +179,7 @@ fn unsupported_values_are_refused_by_name_and_value() {
         (json!({"model_type": "smollm3", "no_rope_layers": [1, 1]}), "no_rope_layers", "2"),
         (json!({"model_type": "smollm3", "no_rope_layers": vec![2; 36]}), "no_rope_layers", "2"),
         (json!({"model_type": "smollm3", "no_rope_layer_interval": 0}), "no_rope_layer_interval", "0"),
-        (json!({"model_type": "phi3", "partial_rotary_factor": 0.3}), "partial_rotary_factor", "0.3"),
+        (json!({"model_type": "phi3", "partial_rotary_factor": 0.305}), "partial_rotary_factor", "0.305"),
         (
             json!({"model_type": "phi3", "rope_scaling": {"type": "longrope", "short_factor": [1], "long_factor": [1]}}),
             "short_factor",

@@ -18,7 +18,7 @@ const RANGE_BITS: u32 = 10;
 const COMPARED_WIDTH: u32 = FRAC + RANGE_BITS + 2;
 
 /// Low bits that the comparison ignores: 2^-13 is half the error that other activations have.
-const DROPPED: u32 = 5;
+pub const DROPPED: u32 = 5;
 
 const _: () = assert!(MAX_RELU_ERROR > 1.0 / (1u64 << (FRAC - DROPPED)) as f64, "a unit of the comparison");
 
