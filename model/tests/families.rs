@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use engine::{Engine, Float};
 use model::{
     Checkpoint, CheckpointError, DType, Drafts, GenerateOptions, Input, Lookup, Model, ModelFiles, Next, NoHooks,
-    Padding, Sampler, TensorSpec, check, generate, write_safetensors,
+    Padding, Sampler, TensorSpec, calibrate, check, generate, synthesize, write_safetensors,
 };
 use mpcache::PolicySpec;
 use ndarray::Array2;
@@ -259,5 +259,20 @@ fn unread_tensors_are_refused_by_name() {
                 other => panic!("{name}: {other:?}"),
             }
         }
+    }
+}
+
+/// Random weights of every family's shape, with fewer layers, stay in the ranges of the protocols.
+#[test]
+fn synthesised_models_are_in_range() {
+    for (name, dir) in families() {
+        let config = std::fs::read(dir.join("config.json")).unwrap();
+        let out = tempfile::tempdir().unwrap();
+        let spec = synthesize(&config, out.path(), Some(2), DType::F16, None, 7).unwrap();
+        assert_eq!(spec.layers(), 2, "{name}");
+        let files = ModelFiles::open(out.path()).unwrap();
+        let (model, _) = load_fixed(&files.spec, Some(&files.checkpoint), &[]);
+        let done = calibrate(&model, None).unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert!(done.tokens >= 16, "{name}: {done:?}");
     }
 }

@@ -61,7 +61,7 @@ fn compare(layers: &Layers, policy: &str, pieces: &[usize], cuts: bool) {
             for row in 0..rows {
                 let position = end - rows + row;
                 for h in 0..HEADS.heads {
-                    let seen: Vec<usize> = match layers.windows[layer] {
+                    let mut seen: Vec<usize> = match layers.windows[layer] {
                         Some(window) => (position.saturating_sub(window - 1)..=position).collect(),
                         // What the policy says of the last query holds for those before it, less their future.
                         None => attended[h].iter().copied().filter(|t| *t <= position).collect(),
@@ -69,6 +69,7 @@ fn compare(layers: &Layers, policy: &str, pieces: &[usize], cuts: bool) {
                     if row + 1 == rows {
                         let mut said = attended[h].clone();
                         said.sort_unstable();
+                        seen.sort_unstable();
                         assert_eq!(said, seen, "layer {layer}, position {position}");
                     }
                     let want = script.naive(h, position, &seen, layers.soft_cap.map(f64::from));
