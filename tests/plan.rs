@@ -76,6 +76,24 @@ fn odd_shapes() {
     }
 }
 
+/// Windows that evict, gains that no matrix follows, soft caps, blocks in parallel, and the rest of every family.
+#[test]
+fn families() {
+    let all = Path::new(env!("CARGO_MANIFEST_DIR")).join("model/tests/data/families");
+    let prompt: Vec<u32> = (0..13).map(|i| (5 * i + 3) % 72).collect();
+    let mut found = 0;
+    for entry in std::fs::read_dir(all).unwrap() {
+        let model = entry.unwrap().path().display().to_string();
+        compare(&model, &prompt, 4, "--preprocess");
+        found += 1;
+    }
+    assert!(found >= 14, "{found} families");
+    for name in ["mistral", "gemma2", "phi"] {
+        let model = format!("{}/model/tests/data/families/{name}", env!("CARGO_MANIFEST_DIR"));
+        compare(&model, &prompt, 4, "--prefill-chunk 5");
+    }
+}
+
 fn synthesise(dir: &Path, name: &str, config: &str) -> String {
     let (file, out) = (dir.join(format!("{name}.json")), dir.join(name));
     std::fs::write(&file, config).unwrap();

@@ -1,5 +1,7 @@
 //! The interface: what a transformer and its cache policies compute with.
 
+use std::ops::Range;
+
 use ndarray::{Array2, ArrayD};
 
 use crate::ceiling::{Ceiling, Origin};
@@ -166,7 +168,15 @@ pub trait Engine: 'static {
 
     /// Softmax over the last axis of (..., rows, columns), where row i of `rows` sees only the first `visible[i]`
     /// columns (public, >= 1); the others get probability 0. `visible.len() == rows`.
-    fn softmax(&mut self, x: &Self::Tensor, visible: &[usize]) -> Result<Self::Tensor, Error>;
+    fn softmax(&mut self, x: &Self::Tensor, visible: &[usize]) -> Result<Self::Tensor, Error> {
+        self.softmax_within(x, &visible.iter().map(|end| 0..*end).collect::<Vec<_>>())
+    }
+
+    /// The same, where row i sees only the columns `seen[i]` (public, not empty).
+    fn softmax_within(&mut self, x: &Self::Tensor, seen: &[Range<usize>]) -> Result<Self::Tensor, Error>;
+
+    /// c tanh(x / c), entrywise, for a public `cap` c: a score or logit that cannot exceed c.
+    fn soft_cap(&mut self, x: &Self::Tensor, cap: f32) -> Result<Self::Tensor, Error>;
 
     /// The [`softmax`](Engine::softmax) of several tensors, each with what its rows see. Between two parties it takes
     /// the flows of one.
@@ -185,6 +195,9 @@ pub trait Engine: 'static {
 
     /// GELU, entrywise.
     fn gelu(&mut self, x: &Self::Tensor, form: Gelu) -> Result<Self::Tensor, Error>;
+
+    /// x where it is positive, and 0 elsewhere, entrywise.
+    fn relu(&mut self, x: &Self::Tensor) -> Result<Self::Tensor, Error>;
 
     /// x sigmoid(x), entrywise.
     fn silu(&mut self, x: &Self::Tensor) -> Result<Self::Tensor, Error>;

@@ -1,5 +1,7 @@
 //! The truth: the model in f32, as its authors run it.
 
+use std::ops::Range;
+
 use ndarray::linalg::general_mat_mul;
 use ndarray::{Array1, Array2, Array3, ArrayD, ArrayView1, ArrayView2, ArrayViewMut2, Axis, Ix3, IxDyn, Slice};
 use rayon::prelude::*;
@@ -157,13 +159,17 @@ impl Engine for Float {
         Ok(out.into_dyn())
     }
 
-    fn softmax(&mut self, x: &T, visible: &[usize]) -> Result<T, Error> {
+    fn softmax_within(&mut self, x: &T, seen: &[Range<usize>]) -> Result<T, Error> {
         let mut out = x.clone();
         let rows = x.shape()[x.ndim() - 2];
-        assert_eq!(rows, visible.len());
+        assert_eq!(rows, seen.len());
         for (i, row) in out.rows_mut().into_iter().enumerate() {
-            let (mut row, mut unseen) = row.split_at(Axis(0), visible[i % rows]);
-            unseen.fill(0.0);
+            let Range { start, end } = seen[i % rows];
+            assert!(start < end, "a row sees something");
+            let (row, mut after) = row.split_at(Axis(0), end);
+            let (mut before, mut row) = row.split_at(Axis(0), start);
+            before.fill(0.0);
+            after.fill(0.0);
             let max = row.fold(f32::NEG_INFINITY, |m, &v| m.max(v));
             row.mapv_inplace(|v| (v - max).exp());
             let sum: f64 = row.iter().map(|&v| f64::from(v)).sum();
@@ -182,6 +188,14 @@ impl Engine for Float {
             Gelu::Tanh => x.mapv(gelu_tanh),
             Gelu::Erf => x.mapv(gelu_erf),
         })
+    }
+
+    fn soft_cap(&mut self, x: &T, cap: f32) -> Result<T, Error> {
+        Ok(x.mapv(|v| cap * (v / cap).tanh()))
+    }
+
+    fn relu(&mut self, x: &T) -> Result<T, Error> {
+        Ok(x.mapv(|v| v.max(0.0)))
     }
 
     fn silu(&mut self, x: &T) -> Result<T, Error> {
@@ -458,6 +472,17 @@ mod tests {
                 }
             }
         }
+        let within = [1..3, 0..1, 4..5];
+        let p = Float::default().softmax_within(&x, &within).unwrap();
+        for h in 0..2 {
+            for (i, seen) in within.iter().enumerate() {
+                let sum: f64 = seen.clone().map(|j| f64::from(x[[h, i, j]]).exp()).sum();
+                for j in 0..5 {
+                    let want = if seen.contains(&j) { f64::from(x[[h, i, j]]).exp() / sum } else { 0.0 };
+                    assert!((f64::from(p[[h, i, j]]) - want).abs() < 1e-5);
+                }
+            }
+        }
         // Scores as large as real models produce do not overflow.
         let p = Float::default().softmax(&ArrayD::from_elem(IxDyn(&[1, 4]), 1e30), &[4]).unwrap();
         close(&p, &ArrayD::from_elem(IxDyn(&[1, 4]), 0.25), 1e-6);
@@ -475,6 +500,11 @@ mod tests {
             assert!((f64::from(silu) - f64::from(x) / (1.0 + f64::from(-x).exp())).abs() < 1e-5);
         }
         assert_eq!((gelu_tanh(40.0), gelu_tanh(-40.0)), (40.0, 0.0));
+        let x = ArrayD::from_shape_vec(IxDyn(&[4]), vec![-3.0, -0.0, 0.25, 700.0]).unwrap();
+        assert_eq!(Float::default().relu(&x).unwrap().into_raw_vec_and_offset().0, [0.0, 0.0, 0.25, 700.0]);
+        // tanh(1) = 0.7615941559 from any table.
+        let capped = Float::default().soft_cap(&(x / -3.0), 1.0).unwrap();
+        assert!((capped[[0]] - 0.761_594_2).abs() < 1e-6 && capped[[3]] == -1.0, "{capped}");
         let far = Float::default().silu(&ArrayD::from_elem(IxDyn(&[1]), -200.0)).unwrap()[[0]];
         assert_eq!(far, 0.0);
     }

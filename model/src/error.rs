@@ -77,6 +77,12 @@ pub enum Error {
     /// A cache policy that the model does not fit.
     #[error(transparent)]
     Policy(#[from] PolicyError),
+    /// A policy that ranks tokens by learned scores, and a family whose program gives none.
+    #[error("cache policy `{policy}` needs learned scores, which only GPT-2 and LLaMA models give")]
+    NoLearnedScores {
+        /// The policy.
+        policy: String,
+    },
     /// A policy that ranks tokens by learned scores, and a model that gives none.
     #[error("the cache policy needs learned scores, and the model was loaded without their columns")]
     NotLearned,
@@ -97,6 +103,14 @@ pub enum Error {
         "a draft needs a policy that can take tokens back: `full`, or `snapkv`, `pyramid`, `squeeze` or `mpcache-2pc` with a share, not `{policy}`"
     )]
     DraftPolicy {
+        /// The policy.
+        policy: String,
+    },
+    /// A cache policy where no layer is left for it.
+    #[error(
+        "every layer of the model sees a window of the latest tokens alone, which cache policy `{policy}` cannot prune"
+    )]
+    WindowedPolicy {
         /// The policy.
         policy: String,
     },

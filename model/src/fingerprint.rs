@@ -10,7 +10,8 @@ use std::str::FromStr;
 
 use thiserror::Error;
 
-use crate::config::{ConfigError, ModelSpec};
+use crate::config::ConfigError;
+use crate::spec::ModelSpec;
 
 /// What stands before the digits of a fingerprint.
 pub(crate) const PREFIX: &str = "waggle-model:";

@@ -147,6 +147,7 @@ pub fn generate<E: Engine>(
     next: Next,
     hooks: &mut dyn Hooks<E>,
 ) -> Result<Generation, Error> {
+    model.spec().check_policy(&options.policy)?;
     generate_with(engine, model, &mut model.cache(&options.policy), prompt, options, next, hooks)
 }
 
@@ -163,7 +164,13 @@ pub fn generate_with<E: Engine>(
     hooks: &mut dyn Hooks<E>,
 ) -> Result<Generation, Error> {
     let spec = model.spec();
-    check(&spec, prompt, options, cache.tokens())?;
+    check(&spec, prompt, options, cache)?;
+    if cache.tokens() == 0 {
+        cache.expect_text(Lengths { prompt: prompt.count, tokens: options.tokens }.positions());
+        if options.draft.is_some() {
+            cache.expect_cuts();
+        }
+    }
     check_draft(options.draft, &options.policy, cache.can_cut())?;
     if let Some(padding) = options.padding {
         cache.pad(padding);
@@ -305,11 +312,6 @@ pub(crate) fn check_padding(padded: bool, policy: &PolicySpec) -> Result<(), Err
     Ok(())
 }
 
-/// Refuses a policy whose settings are for another model.
-pub(crate) fn check_policy(spec: &ModelSpec, policy: &PolicySpec) -> Result<(), Error> {
-    Ok(policy.check(spec.layers(), spec.heads())?)
-}
-
 /// Refuses drafts under `policy` unless it `can_cut`.
 pub(crate) fn check_draft(draft: Option<Drafts>, policy: &PolicySpec, can_cut: bool) -> Result<(), Error> {
     if draft.is_some() && !can_cut {
@@ -318,12 +320,18 @@ pub(crate) fn check_draft(draft: Option<Drafts>, policy: &PolicySpec, can_cut: b
     Ok(())
 }
 
-/// Refuses what does not fit the model after `before` tokens.
-fn check(spec: &ModelSpec, prompt: Input, options: &GenerateOptions, before: usize) -> Result<(), Error> {
+/// Refuses what does not fit the model after the tokens in `cache`.
+fn check<E: Engine>(
+    spec: &ModelSpec,
+    prompt: Input,
+    options: &GenerateOptions,
+    cache: &KvCache<E>,
+) -> Result<(), Error> {
     let lengths = Lengths { prompt: prompt.count, tokens: options.tokens };
-    check_lengths(lengths, Lengths::MAX, spec.max_positions().saturating_sub(before))?;
+    let before = cache.tokens();
+    let positions = spec.max_positions_of(cache.text().filter(|_| before > 0));
+    check_lengths(lengths, Lengths::MAX, positions.saturating_sub(before))?;
     check_padding(options.padding.is_some(), &options.policy)?;
-    check_policy(spec, &options.policy)?;
     let hidden = options.padding.and_then(|padding| padding.tokens);
     if let Some(tokens) = hidden.filter(|tokens| *tokens >= prompt.count) {
         return Err(Error::AllPadding { tokens, prompt: prompt.count });

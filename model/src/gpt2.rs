@@ -10,11 +10,13 @@
 //! [`modeling_gpt2.py`]: https://github.com/huggingface/transformers/tree/main/src/transformers/models/gpt2
 
 use engine::{Engine, Layer, Tensor};
-use mpcache::KvCache;
+use mpcache::{HeadShape, KvCache};
 
 use crate::Error;
 use crate::checkpoint::TensorSpec;
-use crate::config::Gpt2Config;
+pub use crate::config::Gpt2Config;
+use crate::config::{ConfigError, Keys};
+use crate::family::{Buffer, Dimensions, Family, layer_index};
 use crate::layers::{Input, Rows, activate, attend, class, learned};
 use crate::weights::{Builder, Published, norm};
 
@@ -36,7 +38,7 @@ struct Block<W> {
 }
 
 /// Published tensors of a GPT-2. Linear layers are `Conv1D`: (inputs, outputs).
-pub(crate) fn layout(config: &Gpt2Config) -> Vec<TensorSpec> {
+fn layout(config: &Gpt2Config) -> Vec<TensorSpec> {
     let &Gpt2Config { vocab_size, n_positions, n_embd: e, n_inner, .. } = config;
     let mut out = vec![
         TensorSpec::new("transformer.wte.weight", [vocab_size, e]),
@@ -167,7 +169,7 @@ impl<W> Block<W> {
                     weight = weight.after_norm(gain, Some(&shift));
                 }
                 if let Some(factor) = query_scale {
-                    weight = weight.scale_outputs(e, factor).beside(columns.clone());
+                    weight = weight.scale_outputs(e, factor).widened(columns.clone());
                 }
                 // What no norm comes before writes to the residual stream.
                 Ok(if ln.is_none() { weight.centred() } else { weight })
@@ -215,5 +217,45 @@ impl<W> Block<W> {
             let out = engine.scope("down", |s| s.linear(&h, &self.mlp_c_proj))?;
             engine.add(&x, &out).map(Some)
         })
+    }
+}
+
+impl Family for Gpt2Config {
+    const CLASSES: &'static [&'static str] = &["GPT2LMHeadModel", "GPT2Model"];
+
+    fn parse(keys: &Keys) -> Result<Self, ConfigError> {
+        Gpt2Config::parse(keys)
+    }
+
+    fn check(&self) -> Result<(), ConfigError> {
+        Gpt2Config::check(self)
+    }
+
+    fn dimensions(&self) -> Dimensions<'_> {
+        Dimensions {
+            heads: HeadShape { heads: self.n_head, kv_heads: self.n_head, head_dim: self.n_embd / self.n_head },
+            layers: self.n_layer,
+            hidden: self.n_embd,
+            vocabulary: self.vocab_size,
+            max_positions: self.n_positions,
+            eos: &self.eos_token_id,
+        }
+    }
+
+    fn tensors(&self) -> Vec<TensorSpec> {
+        layout(self)
+    }
+
+    fn buffer(&self, name: &str) -> Option<Buffer> {
+        if name == "lm_head.weight" && self.tie_word_embeddings {
+            return Some(Buffer::TiedHead("transformer.wte.weight"));
+        }
+        let bare = name.strip_prefix("transformer.").unwrap_or(name);
+        let of_a_layer = |after| layer_index(bare, "h.", after, self.n_layer).is_some();
+        match () {
+            () if of_a_layer(".attn.bias") => Some(Buffer::CausalMask),
+            () if of_a_layer(".attn.masked_bias") => Some(Buffer::MaskedBias),
+            () => None,
+        }
     }
 }

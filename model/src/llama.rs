@@ -8,16 +8,16 @@
 //!
 //! [`modeling_llama.py`]: https://github.com/huggingface/transformers/tree/main/src/transformers/models/llama
 
-use std::f64::consts::TAU;
-
 use engine::{Engine, Layer, Tensor};
 use mpcache::{HeadShape, KvCache};
-use ndarray::Array2;
 
 use crate::Error;
 use crate::checkpoint::TensorSpec;
-use crate::config::{LlamaConfig, RopeScaling};
+pub use crate::config::LlamaConfig;
+use crate::config::{ConfigError, Keys};
+use crate::family::{Buffer, Dimensions, Family};
 use crate::layers::{Input, Rows, activate, attend, class, learned};
+use crate::rope::{self, Angles, Rope};
 use crate::weights::{Builder, Published};
 
 /// A LLaMA whose matrices are prepared for an engine with weights `W`.
@@ -49,7 +49,7 @@ impl LlamaConfig {
 }
 
 /// Published tensors of a LLaMA. Linear layers are (outputs, inputs).
-pub(crate) fn layout(config: &LlamaConfig) -> Vec<TensorSpec> {
+fn layout(config: &LlamaConfig) -> Vec<TensorSpec> {
     let &LlamaConfig { vocab_size, hidden_size: h, intermediate_size: f, .. } = config;
     let (q, kv) = config.widths();
     let mut out = vec![TensorSpec::new("model.embed_tokens.weight", [vocab_size, h])];
@@ -93,8 +93,14 @@ impl<W> Llama<W> {
             let head = Published::linear(c, &[name.to_owned()], false)?;
             Ok(head.after_norm(c.vector("model.norm.weight")?, None))
         })?;
-        let (rope, learned) = (Rope::new(config), b.columns.count(1) > 0);
-        Ok(Llama { config: config.clone(), rope, embed_tokens, layers, lm_head, learned })
+        Ok(Llama {
+            config: config.clone(),
+            rope: Rope::new(config.head_dim, config.rope_theta, &config.rope_scaling),
+            embed_tokens,
+            layers,
+            lm_head,
+            learned: b.columns.count(1) > 0,
+        })
     }
 
     /// The configuration.
@@ -123,7 +129,7 @@ impl<W> Llama<W> {
         rows: Rows,
         progress: &mut dyn FnMut(usize),
     ) -> Result<Option<E::Tensor>, engine::Error> {
-        let angles = self.rope.at(cache.tokens(), input.count);
+        let angles = self.rope.of(cache, input.count);
         let mut x = engine.scope("embedding", |e| e.embed(&self.embed_tokens, input.ids, input.count))?;
         for (i, layer) in self.layers.iter().enumerate() {
             // Beyond the last layer's keys and values only the wanted rows matter.
@@ -161,8 +167,8 @@ impl<W> Block<W> {
                     weight = weight.after_norm(c.vector(&format!("{p}.{norm}.weight"))?, None);
                 }
                 // Queries are scaled, and what comes beside them is learned.
-                let beside = columns.clone().filter(|_| scaled > 0);
-                Ok(weight.scale_outputs(scaled, (head_dim as f32).sqrt().recip()).beside(beside))
+                let further = columns.clone().filter(|_| scaled > 0);
+                Ok(weight.scale_outputs(scaled, (head_dim as f32).sqrt().recip()).widened(further))
             })
         };
         let qkv = ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"];
@@ -229,54 +235,34 @@ impl<W> Block<W> {
     }
 }
 
-/// Frequencies of the rotary embedding, one per pair of coordinates of a head.
-struct Rope {
-    frequencies: Vec<f32>,
-}
+impl Family for LlamaConfig {
+    const CLASSES: &'static [&'static str] = &["LlamaForCausalLM", "LLaMAForCausalLM", "LlamaModel"];
 
-/// Cosines and sines of (count, head_dim / 2).
-struct Angles {
-    cos: Array2<f32>,
-    sin: Array2<f32>,
-}
-
-/// Frequencies of the rotary embedding, with or without the scaling for longer contexts.
-pub(crate) fn frequencies(config: &LlamaConfig, scaled: bool) -> Vec<f32> {
-    let d = config.head_dim;
-    let plain = (0..d / 2).map(|i| config.rope_theta.powf(-(2.0 * i as f64) / d as f64));
-    plain.map(|w| if scaled { config.rope_scaling.stretch(w) } else { w } as f32).collect()
-}
-
-impl Rope {
-    fn new(config: &LlamaConfig) -> Self {
-        Rope { frequencies: frequencies(config, true) }
+    fn parse(keys: &Keys) -> Result<Self, ConfigError> {
+        LlamaConfig::parse(keys)
     }
 
-    /// Angles of `count` positions from `start` on.
-    fn at(&self, start: usize, count: usize) -> Angles {
-        // The product is rounded to f32 as in the original; at large positions that is visible.
-        let angle = |(t, i): (usize, usize)| f64::from((start + t) as f32 * self.frequencies[i]);
-        let shape = (count, self.frequencies.len());
-        Angles {
-            cos: Array2::from_shape_fn(shape, |at| angle(at).cos() as f32),
-            sin: Array2::from_shape_fn(shape, |at| angle(at).sin() as f32),
+    fn check(&self) -> Result<(), ConfigError> {
+        LlamaConfig::check(self)
+    }
+
+    fn dimensions(&self) -> Dimensions<'_> {
+        Dimensions {
+            heads: self.heads(),
+            layers: self.num_hidden_layers,
+            hidden: self.hidden_size,
+            vocabulary: self.vocab_size,
+            max_positions: self.rope_scaling.positions(self.max_position_embeddings),
+            eos: &self.eos_token_id,
         }
     }
-}
 
-impl RopeScaling {
-    /// The frequency that takes the place of `w`.
-    fn stretch(self, w: f64) -> f64 {
-        match self {
-            RopeScaling::None => w,
-            RopeScaling::Linear { factor } => w / factor,
-            RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_max_position_embeddings } => {
-                // Turns within the original context: few for low frequencies, which are stretched; many for high
-                // ones, which stay. Between the two factors, a linear ramp.
-                let turns = original_max_position_embeddings * w / TAU;
-                let kept = ((turns - low_freq_factor) / (high_freq_factor - low_freq_factor)).clamp(0.0, 1.0);
-                kept * w + (1.0 - kept) * w / factor
-            }
-        }
+    fn tensors(&self) -> Vec<TensorSpec> {
+        layout(self)
+    }
+
+    fn buffer(&self, name: &str) -> Option<Buffer> {
+        let tied = self.tie_word_embeddings;
+        rope::buffer(name, tied, self.num_hidden_layers, self.head_dim, self.rope_theta, &self.rope_scaling)
     }
 }

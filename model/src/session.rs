@@ -7,7 +7,7 @@ use protocols::functions::softmax::MAX_SOFTMAX_COLUMNS;
 
 use crate::chunks::{chunk_size, passes};
 use crate::draft::{Drafts, MAX_DRAFTED};
-use crate::generate::{GenerateOptions, Reveal, Step, check_draft, check_lengths, check_padding, check_policy};
+use crate::generate::{GenerateOptions, Reveal, Step, check_draft, check_lengths, check_padding};
 use crate::{Error, Lengths, ModelSpec};
 
 /// What both parties state before a session and must state alike. The client alone chooses the number of phases
@@ -188,7 +188,7 @@ impl Request {
 
     /// Refuses a policy whose settings are for another model.
     pub fn check_policy(&self, spec: &ModelSpec, terms: &Terms) -> Result<(), Error> {
-        check_policy(spec, &terms.policy)
+        spec.check_policy(&terms.policy)
     }
 
     /// Refuses drafts under a policy that cannot take tokens back.

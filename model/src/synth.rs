@@ -59,7 +59,7 @@ pub fn synthesize(
     let mut rng = StdRng::seed_from_u64(seed);
     write_shards(dir, &spec.tensors(), dtype, shard_bytes, |tensor, values| {
         let len = tensor.shape.iter().product();
-        match initial(tensor, residual) {
+        match initial(tensor, residual, spec.unit_gain()) {
             Initial::All(value) => values.resize(len, value),
             Initial::Normal(spread) => {
                 values.resize(len, 0.0);
@@ -79,13 +79,15 @@ enum Initial {
     Normal(f32),
 }
 
-fn initial(tensor: &TensorSpec, residual: f32) -> Initial {
-    match (&tensor.shape[..], tensor.name.as_str()) {
-        ([_], name) if name.ends_with(".bias") => Initial::All(0.0),
-        ([_], _) => Initial::All(1.0),
-        (_, name) if name.contains("c_proj") || name.contains("o_proj") || name.contains("down_proj") => {
-            Initial::Normal(residual)
-        }
+/// Matrices that write to the residual stream, by the last parts of their names.
+const RESIDUAL: [&str; 7] = ["c_proj", "o_proj", "down_proj", "dense", "dense_4h_to_h", "out_proj", "fc2"];
+
+fn initial(tensor: &TensorSpec, residual: f32, unit_gain: f32) -> Initial {
+    let module = tensor.name.strip_suffix(".weight").and_then(|name| name.rsplit('.').next());
+    match &tensor.shape[..] {
+        [_] if tensor.name.ends_with(".bias") => Initial::All(0.0),
+        [_] => Initial::All(unit_gain),
+        _ if module.is_some_and(|module| RESIDUAL.contains(&module)) => Initial::Normal(residual),
         _ => Initial::Normal(SPREAD),
     }
 }

@@ -1,25 +1,76 @@
-//! The choice between the architectures.
+//! The choice between the families.
 
 use engine::{Engine, WeightData, WeightLoader, WeightSpec};
 use mpcache::{KvCache, PolicySpec};
 use ndarray::ArrayD;
 
-use crate::checkpoint::TensorSpec;
-use crate::config::ModelSpec;
-use crate::gpt2::{self, Gpt2};
+use crate::families::families;
 use crate::layers::{Input, Rows};
 use crate::learned::Columns;
-use crate::llama::{self, Llama};
+use crate::spec::ModelSpec;
 use crate::weights::Builder;
 use crate::{Checkpoint, Error};
 
-/// A model whose matrices are prepared for an engine with weights `W`.
-pub enum Model<W> {
-    /// A GPT-2.
-    Gpt2(Gpt2<W>),
-    /// A LLaMA.
-    Llama(Llama<W>),
+/// Makes one type of the programs of all families.
+macro_rules! models {
+    ($($module:ident, $name:ident, $config:ident, $tag:literal;)+) => {
+        $(pub use crate::$module::$name;)+
+
+        /// A model whose matrices are prepared for an engine with weights `W`.
+        pub enum Model<W> {
+            $(
+                #[doc = concat!("`", $tag, "`")]
+                $name($name<W>),
+            )+
+        }
+
+        impl<W> Model<W> {
+            fn build(spec: &ModelSpec, builder: &mut Builder<W>) -> Result<Self, Error> {
+                Ok(match spec {
+                    $(ModelSpec::$name(config) => Model::$name($name::load(config, builder)?),)+
+                })
+            }
+
+            /// All weights, in the order in which they were prepared.
+            pub fn weights(&self) -> Vec<&W> {
+                match self {
+                    $(Model::$name(model) => model.weights(),)+
+                }
+            }
+
+            /// The public shape.
+            pub fn spec(&self) -> ModelSpec {
+                match self {
+                    $(Model::$name(model) => ModelSpec::$name(model.config().clone()),)+
+                }
+            }
+
+            /// The last hidden state, normalised, of the new tokens `input`, which follow those in `cache`: (1 or
+            /// count, width), or nothing with [`Rows::None`]. `progress` is called with the number of layers done
+            /// after each. Positions must stay below [`ModelSpec::max_positions`].
+            pub fn forward<E: Engine<Weight = W>>(
+                &self,
+                engine: &mut E,
+                input: Input,
+                cache: &mut KvCache<E>,
+                rows: Rows,
+                progress: &mut dyn FnMut(usize),
+            ) -> Result<Option<E::Tensor>, engine::Error> {
+                match self {
+                    $(Model::$name(model) => model.forward(engine, input, cache, rows, progress),)+
+                }
+            }
+
+            fn head(&self) -> &W {
+                match self {
+                    $(Model::$name(model) => model.head(),)+
+                }
+            }
+        }
+    };
 }
+
+families!(models);
 
 impl<W> Model<W> {
     /// Has `loader` prepare the weights of the model `spec`, one after another: with the values of `checkpoint` on
@@ -63,56 +114,20 @@ impl<W> Model<W> {
         match self {
             Model::Gpt2(model) => model.learned(),
             Model::Llama(model) => model.learned(),
-        }
-    }
-
-    fn build(spec: &ModelSpec, builder: &mut Builder<W>) -> Result<Self, Error> {
-        Ok(match spec {
-            ModelSpec::Gpt2(config) => Model::Gpt2(Gpt2::load(config, builder)?),
-            ModelSpec::Llama(config) => Model::Llama(Llama::load(config, builder)?),
-        })
-    }
-
-    /// All weights, in the order in which they were prepared.
-    pub fn weights(&self) -> Vec<&W> {
-        match self {
-            Model::Gpt2(model) => model.weights(),
-            Model::Llama(model) => model.weights(),
-        }
-    }
-
-    /// The public shape.
-    pub fn spec(&self) -> ModelSpec {
-        match self {
-            Model::Gpt2(model) => ModelSpec::Gpt2(model.config().clone()),
-            Model::Llama(model) => ModelSpec::Llama(model.config().clone()),
+            _ => false,
         }
     }
 
     /// An empty cache for one generation.
+    ///
+    /// # Panics
+    /// If the policy has no layer to act on ([`ModelSpec::check_policy`]).
     pub fn cache<E: Engine<Weight = W>>(&self, policy: &PolicySpec) -> KvCache<E> {
-        let spec = self.spec();
-        KvCache::new(spec.layers(), spec.heads(), policy)
+        KvCache::of(&self.spec().attention(), policy)
     }
 
-    /// The last hidden state, normalised, of the new tokens `input`, which follow those in `cache`: (1 or count,
-    /// width), or nothing with [`Rows::None`]. `progress` is called with the number of layers done after each.
-    /// Positions must stay below [`ModelSpec::max_positions`].
-    pub fn forward<E: Engine<Weight = W>>(
-        &self,
-        engine: &mut E,
-        input: Input,
-        cache: &mut KvCache<E>,
-        rows: Rows,
-        progress: &mut dyn FnMut(usize),
-    ) -> Result<Option<E::Tensor>, engine::Error> {
-        match self {
-            Model::Gpt2(model) => model.forward(engine, input, cache, rows, progress),
-            Model::Llama(model) => model.forward(engine, input, cache, rows, progress),
-        }
-    }
-
-    /// Logits (n, vocabulary) of hidden states (n, width) of [`Model::forward`].
+    /// Logits (n, vocabulary) of hidden states (n, width) of [`Model::forward`], without a
+    /// [cap](ModelSpec::logit_cap), which changes no order.
     pub fn logits<E: Engine<Weight = W>>(
         &self,
         engine: &mut E,
@@ -121,38 +136,46 @@ impl<W> Model<W> {
         engine.scope("head", |e| e.linear(hidden, self.head()))
     }
 
-    /// [`Model::logits`], opened to the client.
+    /// Logits of the same, opened to the client. A [cap](ModelSpec::logit_cap) is applied to what was opened: whoever
+    /// knows a logit under the cap knows it without.
     pub fn reveal_logits<E: Engine<Weight = W>>(
         &self,
         engine: &mut E,
         hidden: &E::Tensor,
     ) -> Result<Option<ArrayD<f32>>, engine::Error> {
-        engine.scope("head", |e| e.reveal_linear(hidden, self.head()))
-    }
-
-    fn head(&self) -> &W {
-        match self {
-            Model::Gpt2(model) => model.head(),
-            Model::Llama(model) => model.head(),
-        }
+        let logits = engine.scope("head", |e| e.reveal_linear(hidden, self.head()))?;
+        Ok(match self.spec().logit_cap() {
+            Some(cap) => logits.map(|logits| logits.mapv(|x| cap * (x / cap).tanh())),
+            None => logits,
+        })
     }
 }
 
 impl ModelSpec {
-    /// Names and shapes of the tensors that a checkpoint must hold.
-    pub fn tensors(&self) -> Vec<TensorSpec> {
-        match self {
-            ModelSpec::Gpt2(config) => gpt2::layout(config),
-            ModelSpec::Llama(config) => llama::layout(config),
-        }
-    }
-
     /// The weights that [`Model::load`] prepares, in its order. [`Model::load_for`] prepares as many, and some may be
     /// wider.
     pub fn weight_specs(&self) -> Vec<WeightSpec> {
         let mut lister = Lister { specs: Vec::new() };
         Model::load(&mut lister, self, None).map(|_| ()).expect("without values nothing can be refused");
         lister.specs
+    }
+
+    /// Whether the program of the family gives learned scores of tokens, see [`Model::load_for`].
+    fn learns(&self) -> bool {
+        matches!(self, ModelSpec::Gpt2(_) | ModelSpec::Llama(_))
+    }
+
+    /// Refuses a cache policy whose settings are for another model, that has no layer to act on, or that needs learned
+    /// scores where the family has none.
+    pub fn check_policy(&self, policy: &PolicySpec) -> Result<(), Error> {
+        let layers = self.attention();
+        if !layers.take(policy) {
+            return Err(Error::WindowedPolicy { policy: policy.to_string() });
+        }
+        if policy.needs_columns() && !self.learns() {
+            return Err(Error::NoLearnedScores { policy: policy.to_string() });
+        }
+        Ok(policy.check(layers.pruned(), layers.heads)?)
     }
 
     /// Refuses token ids that the model does not have.
@@ -162,11 +185,6 @@ impl ModelSpec {
             Some(&id) => Err(engine::Error::Token { id, vocabulary }.into()),
             None => Ok(()),
         }
-    }
-
-    /// Number of parameters as published.
-    pub fn parameters(&self) -> usize {
-        self.tensors().iter().map(|t| t.shape.iter().product::<usize>()).sum()
     }
 }
 

@@ -3,11 +3,12 @@
 //! Norm gains and the attention scale are folded into matrices when entries are read, so that a matrix is nowhere but
 //! where it is published.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use bits::cpu::wide;
 use engine::{MatrixSource, Order, WeightData, WeightLoader, WeightSpec};
-use ndarray::{Array1, Array2};
+use ndarray::{Array1, Array2, Axis};
 use rayon::prelude::*;
 
 use crate::learned::{Columns, Widened};
@@ -38,11 +39,11 @@ impl<W> Builder<'_, W> {
         let Some(published) = self.checkpoint.map(read).transpose()? else {
             return Ok(self.loader.load(&spec, None)?);
         };
-        let parts = published.matrix.parts.clone();
+        let names: Vec<_> = published.names().map(str::to_owned).collect();
         self.loader.load(&spec, Some(published.data())).map_err(|error| match (&error, self.checkpoint) {
             // Name the published tensor if it is to blame.
             (engine::Error::NotFinite { .. }, Some(checkpoint)) => {
-                let read = parts.iter().try_for_each(|part| checkpoint.values(&part.name).map(|_| ()));
+                let read = names.iter().try_for_each(|name| checkpoint.values(name).map(|_| ()));
                 read.err().map_or_else(|| error.into(), Error::from)
             }
             _ => error.into(),
@@ -52,6 +53,20 @@ impl<W> Builder<'_, W> {
     /// A table of `rows` rows, as published.
     pub(crate) fn table(&mut self, name: &str, shape: (usize, usize)) -> Result<W, Error> {
         self.weight(name, shape, |c| Published::stored(c, name, None))
+    }
+
+    /// A vector that activations are multiplied by, `width` long, whose values `read` finds: for
+    /// [`gain`](crate::layers::gain).
+    pub(crate) fn gains(
+        &mut self,
+        name: &str,
+        width: usize,
+        read: impl FnOnce(&Checkpoint) -> Result<Array1<f32>, CheckpointError>,
+    ) -> Result<W, Error> {
+        let spec = WeightSpec { name: name.into(), inputs: 1, outputs: width };
+        let data = self.checkpoint.map(read).transpose()?;
+        let data = data.map(|gains| WeightData::new(gains.insert_axis(Axis(0)), None));
+        Ok(self.loader.load(&spec, data)?)
     }
 
     /// The same, each row less its mean.
@@ -65,8 +80,10 @@ impl<W> Builder<'_, W> {
 pub(crate) struct Published {
     matrix: PublishedMatrix,
     bias: Option<Array1<f32>>,
+    /// Whose outputs come after these.
+    after: Option<Box<Published>>,
     /// Further columns, which nothing is folded into.
-    beside: Option<Array2<f32>>,
+    further: Option<Array2<f32>>,
 }
 
 /// Published matrices side by side, each entry less the mean of its input's outputs if they are centred, times the
@@ -76,16 +93,19 @@ struct PublishedMatrix {
     /// Their shapes as published agree in the length of a line.
     parts: Vec<Part>,
     order: Order,
-    /// The means of lines, each of which is an input.
+    /// The mean of the outputs of each input.
     means: Option<Vec<f32>>,
     gain: Option<Array1<f32>>,
     /// How many outputs are scaled, and by what.
     scaled: Option<(usize, f32)>,
 }
 
+/// Some neighbouring lines of a published tensor.
 #[derive(Clone, Debug)]
 struct Part {
     name: String,
+    /// The first of them.
+    first: usize,
     lines: usize,
     length: usize,
     numbers: Numbers,
@@ -95,7 +115,7 @@ impl Part {
     fn find(checkpoint: &Checkpoint, name: &str) -> Result<Self, CheckpointError> {
         let (shape, numbers) = checkpoint.numbers(name)?;
         match shape {
-            &[lines, length] => Ok(Part { name: name.into(), lines, length, numbers: numbers.clone() }),
+            &[lines, length] => Ok(Part { name: name.into(), first: 0, lines, length, numbers: numbers.clone() }),
             _ => Err(CheckpointError::Shape { tensor: name.into(), expected: vec![0, 0], got: shape.to_vec() }),
         }
     }
@@ -105,11 +125,45 @@ impl Published {
     /// The tensor `name`, published as (inputs, outputs).
     pub(crate) fn stored(c: &Checkpoint, name: &str, bias: Option<Array1<f32>>) -> Result<Self, CheckpointError> {
         let parts = vec![Part::find(c, name)?];
-        Ok(Published {
-            matrix: PublishedMatrix { parts, order: Order::Rows, means: None, gain: None, scaled: None },
-            bias,
-            beside: None,
-        })
+        Ok(Published::new(parts, Order::Rows, bias))
+    }
+
+    fn new(parts: Vec<Part>, order: Order, bias: Option<Array1<f32>>) -> Self {
+        let matrix = PublishedMatrix { parts, order, means: None, gain: None, scaled: None };
+        Published { matrix, bias, after: None, further: None }
+    }
+
+    /// One published linear layer (outputs, inputs) with its bias, whose outputs are taken in another order: those of
+    /// `ranges`, one after another.
+    ///
+    /// # Panics
+    /// If the tensor does not have them. The checkpoint is checked for shapes before.
+    pub(crate) fn reordered(
+        c: &Checkpoint,
+        name: &str,
+        ranges: impl Iterator<Item = Range<usize>>,
+    ) -> Result<Self, CheckpointError> {
+        let (whole, stored) = (Part::find(c, &format!("{name}.weight"))?, c.vector(&format!("{name}.bias"))?);
+        let (mut parts, mut bias) = (Vec::new(), Vec::new());
+        for Range { start, end } in ranges {
+            assert!(start <= end && end <= whole.lines, "outputs of `{name}`");
+            parts.push(Part { first: start, lines: end - start, ..whole.clone() });
+            bias.extend(stored.iter().skip(start).take(end - start));
+        }
+        Ok(Published::new(parts, Order::Columns, Some(bias.into())))
+    }
+
+    /// The weight whose outputs are those of this one and then those of `after`, which has as many inputs and is
+    /// published the same way.
+    pub(crate) fn beside(mut self, after: Published) -> Self {
+        self.after = Some(Box::new(after));
+        self
+    }
+
+    /// The names of the tensors that it is made of.
+    fn names(&self) -> impl Iterator<Item = &str> {
+        let after = self.after.iter().flat_map(|after| &after.matrix.parts);
+        self.matrix.parts.iter().chain(after).map(|part| part.name.as_str())
     }
 
     /// Published linear layers (outputs, inputs), with or without biases, side by side as one matrix.
@@ -125,29 +179,42 @@ impl Published {
             Ok(biases.into_iter().flatten().collect())
         };
         let bias = if biased { Some(bias()?) } else { None };
-        let matrix = PublishedMatrix { parts, order: Order::Columns, means: None, gain: None, scaled: None };
-        Ok(Published { matrix, bias, beside: None })
+        Ok(Published::new(parts, Order::Columns, bias))
     }
 
     /// The weight whose outputs have the mean 0 for every input: W (1 - 1/n) and b (1 - 1/n), where 1/n stands for
     /// the matrix that averages n outputs. A layer norm takes the mean away from what it is given. Where nothing else
     /// reads the sum of such outputs, the norm therefore finds none to take away, and is a root-mean-square norm.
-    ///
-    /// # Panics
-    /// If the weight is not published as (inputs, outputs).
     pub(crate) fn centred(mut self) -> Self {
-        assert_eq!(self.matrix.order, Order::Rows, "the outputs of an input lie together");
         let (inputs, outputs) = self.matrix.shape();
         let mean = |entries: &[f32]| {
             let sum: f64 = entries.iter().map(|&w| f64::from(w)).sum();
             (sum / entries.len().max(1) as f64) as f32
         };
-        let of_line = |line: usize| {
-            let mut entries = vec![0f32; outputs];
-            self.matrix.stored(line, 0, &mut entries);
-            mean(&entries)
-        };
-        self.matrix.means = Some((0..inputs).into_par_iter().map(of_line).collect());
+        self.matrix.means = Some(match self.matrix.order {
+            Order::Rows => {
+                let of_line = |line: usize| {
+                    let mut entries = vec![0f32; outputs];
+                    self.matrix.stored(line, 0, &mut entries);
+                    mean(&entries)
+                };
+                (0..inputs).into_par_iter().map(of_line).collect()
+            }
+            // The sums of all columns, by strips of inputs.
+            Order::Columns => {
+                let strip = |start: usize| {
+                    let mut sums = vec![0f64; STRIP.min(inputs - start)];
+                    let mut piece = vec![0f32; sums.len()];
+                    for line in 0..outputs {
+                        self.matrix.stored(line, start, &mut piece);
+                        sums.iter_mut().zip(&piece).for_each(|(sum, w)| *sum += f64::from(*w));
+                    }
+                    sums
+                };
+                let sums: Vec<Vec<f64>> = (0..inputs).into_par_iter().step_by(STRIP).map(strip).collect();
+                sums.into_iter().flatten().map(|sum| (sum / outputs.max(1) as f64) as f32).collect()
+            }
+        });
         if let Some(bias) = &mut self.bias {
             let mean = mean(bias.as_slice().expect("a vector is contiguous"));
             bias.iter_mut().for_each(|b| *b -= mean);
@@ -179,16 +246,56 @@ impl Published {
     }
 
     /// Puts `columns` (inputs, further outputs) beside the others, as they are.
-    pub(crate) fn beside(self, columns: Option<Array2<f32>>) -> Self {
-        Published { beside: columns, ..self }
+    pub(crate) fn widened(self, columns: Option<Array2<f32>>) -> Self {
+        Published { further: columns, ..self }
     }
 
     fn data(self) -> WeightData {
-        let matrix = Arc::new(self.matrix);
-        let Some(columns) = self.beside else { return WeightData { matrix, bias: self.bias } };
-        let none = std::iter::repeat_n(0.0, columns.ncols());
-        let bias = self.bias.map(|bias| bias.into_iter().chain(none).collect());
-        WeightData { matrix: Arc::new(Widened { matrix, columns }), bias }
+        let Published { matrix, bias, after, further } = self;
+        let Some(after) = after.map(|after| after.data()) else {
+            return widened(WeightData { matrix: Arc::new(matrix), bias }, further);
+        };
+        let zeros = |outputs: usize| Array1::zeros(outputs);
+        let (first, second) = (matrix.shape().1, after.matrix.shape().1);
+        let bias = (bias.is_some() || after.bias.is_some()).then(|| {
+            let biases = [bias.unwrap_or_else(|| zeros(first)), after.bias.unwrap_or_else(|| zeros(second))];
+            biases.into_iter().flatten().collect()
+        });
+        widened(WeightData { matrix: Arc::new(Beside { first: matrix, second: after.matrix }), bias }, further)
+    }
+}
+
+/// A weight with further columns, which have no bias.
+fn widened(weight: WeightData, further: Option<Array2<f32>>) -> WeightData {
+    let Some(columns) = further else { return weight };
+    let none = std::iter::repeat_n(0.0, columns.ncols());
+    let bias = weight.bias.map(|bias| bias.into_iter().chain(none).collect());
+    WeightData { matrix: Arc::new(Widened { matrix: weight.matrix, columns }), bias }
+}
+
+/// The outputs of two matrices, one after another. Both are stored by columns.
+#[derive(Debug)]
+struct Beside {
+    first: PublishedMatrix,
+    second: Arc<dyn MatrixSource>,
+}
+
+impl MatrixSource for Beside {
+    fn shape(&self) -> (usize, usize) {
+        let (inputs, outputs) = self.first.shape();
+        (inputs, outputs + self.second.shape().1)
+    }
+
+    fn order(&self) -> Order {
+        assert!(self.first.order == Order::Columns && self.second.order() == Order::Columns, "matrices side by side");
+        Order::Columns
+    }
+
+    fn read(&self, line: usize, from: usize, out: &mut [f32]) {
+        match line.checked_sub(self.first.shape().1) {
+            None => self.first.read(line, from, out),
+            Some(line) => self.second.read(line, from, out),
+        }
     }
 }
 
@@ -199,7 +306,7 @@ impl PublishedMatrix {
         for part in &self.parts {
             if line < part.lines {
                 assert!(from + out.len() <= part.length, "entries of a line of `{}`", part.name);
-                return part.numbers.read(line * part.length + from, out);
+                return part.numbers.read((part.first + line) * part.length + from, out);
             }
             line -= part.lines;
         }
@@ -253,6 +360,11 @@ impl MatrixSource for PublishedMatrix {
     fn read(&self, line: usize, from: usize, out: &mut [f32]) {
         self.stored(line, from, out);
         let mean = self.means.as_ref().map_or(0.0, |means| means[line]);
+        match (&self.means, self.order) {
+            (Some(means), Order::Rows) => out.iter_mut().for_each(|w| *w -= means[line]),
+            (Some(means), Order::Columns) => out.iter_mut().zip(&means[from..]).for_each(|(w, mean)| *w -= mean),
+            (None, _) => {}
+        }
         match (&self.gain, self.order) {
             (None, _) if mean == 0.0 => {}
             (None, _) => fold(out, mean, 1.0),

@@ -69,7 +69,7 @@ impl<E: Engine> Policy<E> for Strided {
         let index = self.index(store.len());
         store.record_attended(|_| index.clone());
         let pairs = attention::take(&store.pairs_by_head(0..store.len()), 1, &index);
-        attention::sparse(engine, q, &pairs, store.heads())
+        attention::sparse(engine, q, &pairs, store)
     }
 }
 

@@ -3,6 +3,7 @@
 use engine::{Ceiling, Engine, Error, Origin, Right, Tensor};
 
 use crate::heads::{fold_heads, unfold_heads};
+use crate::store::capped;
 pub use crate::tensors::take;
 use crate::{HeadShape, Store};
 
@@ -55,18 +56,24 @@ pub(crate) fn over_parts<E: Engine>(
 /// Attention of one query per head, `q` (heads, 1, head_dim), over chosen tokens: (heads, 1, head_dim).
 ///
 /// `pairs` is (batch, tokens, 2 head_dim), keys beside values, with a batch entry for every head or for every
-/// key/value head. The policy records which tokens these are ([`Store::record_attended`]).
+/// key/value head of `store`. The policy records which tokens these are ([`Store::record_attended`]).
 pub fn sparse<E: Engine>(
     engine: &mut E,
     q: &E::Tensor,
     pairs: &E::Tensor,
-    shape: HeadShape,
+    store: &Store<E>,
 ) -> Result<E::Tensor, Error> {
-    let HeadShape { heads, head_dim, .. } = shape;
+    let HeadShape { heads, head_dim, .. } = store.heads();
     let (batch, tokens) = (pairs.shape()[0], pairs.shape()[1]);
     let queries = q.reshape(&[batch, heads / batch, head_dim]);
     let keys = pairs.slice(2, 0..head_dim).permute(&[0, 2, 1]);
-    let scores = engine.scope("scores", |e| e.scores(&queries, Right::Fresh(&keys)))?;
+    let scores = match store.soft_cap() {
+        None => engine.scope("scores", |e| e.scores(&queries, Right::Fresh(&keys)))?,
+        cap => {
+            let scores = engine.scope("scores", |e| e.matmul(&queries, Right::Fresh(&keys)))?;
+            capped(engine, cap, scores)?
+        }
+    };
     let p = engine.scope("softmax", |e| e.softmax(&scores, &vec![tokens; heads / batch]))?;
     let values = pairs.slice(2, head_dim..2 * head_dim);
     let mixed = engine.scope("values", |e| e.matmul(&p, Right::Fresh(&values)))?;

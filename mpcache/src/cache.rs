@@ -2,31 +2,83 @@
 
 use engine::{Ceiling, Engine, Error, Tensor};
 
-use crate::{HeadShape, Padding, Policy, PolicySpec, Store};
+use crate::{HeadShape, Layers, Padding, Policy, PolicySpec, Store, window};
 
-/// The cache of one generation: a store per layer and the policy that reads them.
+/// The class of a layer with a window of so many tokens is this and the window: above those of all policies.
+const WINDOWED: usize = 1 << 20;
+
+/// The cache of one generation: a store per layer and the policy that reads them. Layers with a window are read
+/// through it, and the policy reads the others, which it knows as layers 0, 1, ...
 pub struct KvCache<E: Engine> {
     stores: Vec<Store<E>>,
+    attention: Vec<Attention>,
     policy: Box<dyn Policy<E>>,
     can_cut: bool,
+    /// Whether tokens may be taken back, so that windows keep what they may need again.
+    cuts: bool,
+    /// Positions of the whole text, if they were stated.
+    text: Option<usize>,
+}
+
+/// How a layer is read.
+#[derive(Clone, Copy, Debug)]
+enum Attention {
+    /// By the policy, as its layer of this index.
+    Policy(usize),
+    /// Through a window of so many tokens.
+    Window(usize),
 }
 
 impl<E: Engine> KvCache<E> {
     /// An empty cache for `layers` layers of equal `shape`, read by the policy that `spec` names.
     pub fn new(layers: usize, shape: HeadShape, spec: &PolicySpec) -> Self {
-        KvCache { can_cut: spec.can_cut(), ..Self::with_policy(layers, shape, spec.build(layers, shape)) }
+        Self::of(&Layers::global(layers, shape), spec)
+    }
+
+    /// The same for layers some of which have windows.
+    ///
+    /// # Panics
+    /// If no layer is left for a policy that prunes ([`Layers::take`]).
+    pub fn of(layers: &Layers, spec: &PolicySpec) -> Self {
+        assert!(layers.take(spec), "every layer has a window, and cache policy `{spec}` prunes none");
+        let policy = spec.build(layers.pruned().max(1), layers.heads);
+        KvCache { can_cut: spec.can_cut(), ..Self::of_policy(layers, policy) }
     }
 
     /// An empty cache read by any policy, also one from outside this crate. Nothing is cut from it.
     pub fn with_policy(layers: usize, shape: HeadShape, policy: Box<dyn Policy<E>>) -> Self {
-        let store = |layer| {
-            let mut store = Store::divided(layer, shape, policy.parts(layer, shape));
+        Self::of_policy(&Layers::global(layers, shape), policy)
+    }
+
+    /// The same for layers some of which have windows. The policy is one for as many layers as
+    /// [have none](Layers::pruned).
+    pub fn of_policy(layers: &Layers, policy: Box<dyn Policy<E>>) -> Self {
+        let mut pruned = 0..;
+        let attention = layers.windows.iter().map(|window| match window {
+            Some(window) => Attention::Window(*window),
+            None => Attention::Policy(pruned.next().unwrap_or_default()),
+        });
+        let attention: Vec<Attention> = attention.collect();
+        let store = |layer: usize| {
+            let parts = match attention[layer] {
+                Attention::Policy(index) => policy.parts(index, layers.heads),
+                Attention::Window(_) => vec![(0..layers.heads.kv_heads).collect()],
+            };
+            let mut store = Store::divided(layer, layers.heads, parts);
+            store.cap_scores(layers.soft_cap);
             if E::CLEAR {
                 store.track();
             }
             store
         };
-        KvCache { stores: (0..layers).map(store).collect(), policy, can_cut: false }
+        KvCache {
+            stores: (0..layers.windows.len()).map(store).collect(),
+            attention,
+            policy,
+            can_cut: false,
+            cuts: false,
+            text: None,
+        }
     }
 
     /// Says that the first tokens of the prompt are padding. Called before the first token, and under the policy
@@ -54,12 +106,18 @@ impl<E: Engine> KvCache<E> {
     /// How many trailing queries of `new` tokens that come next on `layer` the policy observes, up to all of them.
     /// The model computes these, although it needs the output of the last token only, or none.
     pub fn query_window(&self, layer: usize, new: usize) -> usize {
-        self.policy.query_window(layer, self.stores[layer].next(new)).min(new)
+        match self.attention[layer] {
+            Attention::Policy(index) => self.policy.query_window(index, self.stores[layer].next(new)).min(new),
+            Attention::Window(_) => 0,
+        }
     }
 
     /// Layers of the same class cost the same, see [`Policy::layer_class`].
     pub fn layer_class(&self, layer: usize) -> usize {
-        self.policy.layer_class(layer)
+        match self.attention[layer] {
+            Attention::Policy(index) => self.policy.layer_class(index),
+            Attention::Window(window) => WINDOWED + window,
+        }
     }
 
     /// How many tokens of the prompt the policy wants to read at a time, see [`Policy::prefill_chunk`].
@@ -79,7 +137,9 @@ impl<E: Engine> KvCache<E> {
 
     /// Learned scores (new tokens, kv_heads) of the tokens that come next on `layer`, below `ceiling` in any case.
     pub fn learned(&mut self, layer: usize, scores: &E::Tensor, ceiling: Ceiling) {
-        self.policy.learned(layer, scores, ceiling);
+        if let Attention::Policy(index) = self.attention[layer] {
+            self.policy.learned(index, scores, ceiling);
+        }
     }
 
     /// Whether the policy needs to know how unexpected every token was.
@@ -89,7 +149,10 @@ impl<E: Engine> KvCache<E> {
 
     /// Says how unexpected each of the tokens was that were read last on all layers, in nats.
     pub fn surprised(&mut self, surprise: &[f32]) {
-        self.policy.surprised(surprise, &mut self.stores);
+        let stores = self.stores.iter_mut().zip(&self.attention);
+        let pruned =
+            stores.filter(|(_, attention)| matches!(attention, Attention::Policy(_))).map(|(store, _)| store);
+        self.policy.surprised(surprise, &mut pruned.collect::<Vec<_>>());
     }
 
     /// Appends the new tokens' `k` and `v` (new tokens, kv_heads * head_dim) to `layer`, where nobody wants their
@@ -97,12 +160,41 @@ impl<E: Engine> KvCache<E> {
     pub fn append(&mut self, engine: &mut E, layer: usize, k: &E::Tensor, v: &E::Tensor) -> Result<(), Error> {
         let store = &mut self.stores[layer];
         store.append(k, v);
-        self.policy.appended(engine, layer, store)
+        match self.attention[layer] {
+            Attention::Policy(index) => self.policy.appended(engine, index, store)?,
+            Attention::Window(window) => self.leave(layer, window),
+        }
+        Ok(())
     }
 
-    /// Whether tokens can be [cut](KvCache::cut) off: the policy can take tokens back ([`PolicySpec::can_cut`]).
+    /// Evicts from `layer` what has left its window, unless it may be needed again.
+    fn leave(&mut self, layer: usize, window: usize) {
+        if !self.cuts {
+            window::evict(window, &mut self.stores[layer]);
+        }
+    }
+
+    /// Says that tokens will be [cut](KvCache::cut) off. Called before the first token.
+    pub fn expect_cuts(&mut self) {
+        self.cuts = true;
+    }
+
+    /// Says how many positions the whole text will have, prompt and generated tokens: public. Called before the first
+    /// token.
+    pub fn expect_text(&mut self, positions: usize) {
+        self.text = Some(positions);
+    }
+
+    /// How many positions the whole text has, as far as that was stated.
+    pub fn text(&self) -> Option<usize> {
+        self.text
+    }
+
+    /// Whether tokens can be [cut](KvCache::cut) off: the policy can take tokens back ([`PolicySpec::can_cut`]), and
+    /// layers with windows were told that it will be so ([`KvCache::expect_cuts`]).
     pub fn can_cut(&self) -> bool {
-        self.can_cut
+        let windowed = self.attention.iter().any(|attention| matches!(attention, Attention::Window(_)));
+        self.can_cut && (self.cuts || !windowed)
     }
 
     /// Whether so many tokens have come after the prompt, so that they can be [cut](KvCache::cut) off.
@@ -114,7 +206,7 @@ impl<E: Engine> KvCache<E> {
     /// ([`KvCache::can_lose`]), and the policy can take tokens back ([`KvCache::can_cut`]).
     pub fn cut(&mut self, dropped: usize) {
         if dropped > 0 {
-            assert!(self.can_cut, "the policy of this cache cannot take tokens back");
+            assert!(self.can_cut(), "the policy of this cache cannot take tokens back");
             self.stores.iter_mut().for_each(|store| store.cut(dropped));
         }
     }
@@ -137,9 +229,16 @@ impl<E: Engine> KvCache<E> {
     ) -> Result<E::Tensor, Error> {
         let store = &mut self.stores[layer];
         store.append(k, v);
-        let mixed = self.policy.attend(engine, layer, q, store)?;
+        let mixed = match self.attention[layer] {
+            Attention::Policy(index) => self.policy.attend(engine, index, q, store)?,
+            Attention::Window(window) => {
+                let mixed = window::attend(engine, window, q, store)?;
+                self.leave(layer, window);
+                mixed
+            }
+        };
         let rows = q.shape()[1];
-        let HeadShape { heads, head_dim, .. } = store.heads();
+        let HeadShape { heads, head_dim, .. } = self.stores[layer].heads();
         Ok(mixed.permute(&[1, 0, 2]).reshape(&[rows, heads * head_dim]))
     }
 }

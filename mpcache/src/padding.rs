@@ -12,10 +12,11 @@ pub struct Padding {
 }
 
 impl Padding {
-    /// Lowers the scores of the padding below all others in `scores` (..., tokens), see [`Engine::hide`]. Free.
-    pub(crate) fn hide<E: Engine>(self, engine: &mut E, scores: &E::Tensor) -> Result<E::Tensor, Error> {
+    /// Lowers the scores of the padding below all others in `scores` (..., tokens), see [`Engine::hide`]. Of all
+    /// tokens the first `gone` have no column any more. Free.
+    pub(crate) fn hide<E: Engine>(self, engine: &mut E, scores: &E::Tensor, gone: usize) -> Result<E::Tensor, Error> {
         let columns = scores.shape().last().copied().unwrap_or(0);
-        let hidden: Option<Vec<bool>> = self.tokens.map(|padding| (0..columns).map(|i| i < padding).collect());
+        let hidden: Option<Vec<bool>> = self.tokens.map(|padding| (0..columns).map(|i| gone + i < padding).collect());
         engine.hide(scores, hidden.as_deref())
     }
 

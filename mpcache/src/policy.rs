@@ -72,7 +72,7 @@ pub trait Policy<E: Engine>: Send {
 
     /// How unexpected each of the last tokens was, in nats: they have been read on all layers, whose stores are
     /// `stores`. Called where values are seen, and if the policy [wants](Policy::wants_surprise) it.
-    fn surprised(&mut self, surprise: &[f32], stores: &mut [Store<E>]) {
+    fn surprised(&mut self, surprise: &[f32], stores: &mut [&mut Store<E>]) {
         let _ = (surprise, stores);
     }
 

@@ -25,6 +25,7 @@ pub struct Store<E: Engine> {
     prompt: Option<usize>,
     pub(crate) shape: HeadShape,
     padding: Option<Padding>,
+    soft_cap: Option<f32>,
     pub(crate) positions: Option<Positions>,
 }
 
@@ -41,12 +42,32 @@ impl<E: Engine> Store<E> {
         all.sort_unstable();
         assert!(all.into_iter().eq(0..shape.kv_heads), "parts {parts:?} of {} heads", shape.kv_heads);
         let parts = parts.into_iter().enumerate().map(|(index, heads)| Part::new(layer, index, heads, shape));
-        Store { parts: parts.collect(), seen: 0, fresh: 0, prompt: None, shape, padding: None, positions: None }
+        Store {
+            parts: parts.collect(),
+            seen: 0,
+            fresh: 0,
+            prompt: None,
+            shape,
+            padding: None,
+            soft_cap: None,
+            positions: None,
+        }
     }
 
     /// Starts to record the positions of tokens, before the first one.
     pub(crate) fn track(&mut self) {
         self.positions = Some(Positions::new(self.shape.kv_heads));
+    }
+
+    /// Says that scores are capped before a softmax.
+    pub(crate) fn cap_scores(&mut self, cap: Option<f32>) {
+        self.soft_cap = cap;
+    }
+
+    /// What scores are capped at before a softmax. Scores by which tokens are ranked are not, as a cap changes no
+    /// order.
+    pub fn soft_cap(&self) -> Option<f32> {
+        self.soft_cap
     }
 
     /// Says that the first tokens are padding.
@@ -189,10 +210,17 @@ impl<E: Engine> Store<E> {
             .zip(queries)
             .map(|((tensor, operand), queries)| (queries, Right::Cached { tensor, operand }));
         let products = products.collect();
-        let mut scores = engine.scope("scores", |e| e.scores_each(products))?;
+        // A cap needs the scores whole.
+        let mut scores = engine.scope("scores", |e| match self.soft_cap {
+            None => e.scores_each(products),
+            Some(_) => e.matmul_each(products),
+        })?;
         for (scores, part) in scores.iter_mut().zip(&self.parts) {
+            if let Some(cap) = self.soft_cap {
+                *scores = engine.scope("cap", |e| e.soft_cap(scores, cap))?;
+            }
             if let Some(padding) = self.padding {
-                *scores = padding.hide(engine, scores)?;
+                *scores = padding.hide(engine, scores, self.seen - part.len())?;
             }
             if let Some(merged) = part.merged() {
                 *scores = engine.add_to_columns(scores, &merged.weights(part.len()))?;
@@ -298,5 +326,13 @@ impl<E: Engine> Store<E> {
     /// Heads of the layer.
     pub fn heads(&self) -> HeadShape {
         self.shape
+    }
+}
+
+/// The scores under the cap of a layer, if it has one.
+pub(crate) fn capped<E: Engine>(engine: &mut E, cap: Option<f32>, scores: E::Tensor) -> Result<E::Tensor, Error> {
+    match cap {
+        Some(cap) => engine.scope("cap", |e| e.soft_cap(&scores, cap)),
+        None => Ok(scores),
     }
 }

@@ -1,86 +1,49 @@
-//! Heads that stream: what is left of their tokens are the first ones and the latest.
+//! Layers that see a window: the latest tokens, as the model was trained.
+//!
+//! **Blocks.** What has left the window is never looked at again, so it can go. A store that is cut is rewritten, and
+//! in two phases all of its rows then need fresh masks. So a block goes at once, a quarter of the window.
+//!
+//! **Public.** The whole pattern. **Revealed.** Nothing: no protocol runs.
 
-use engine::Engine;
+use std::ops::Range;
 
-use crate::{Schedule, Store};
+use engine::{Engine, Error, Tensor};
 
-/// When heads that stream let tokens go, and which.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Window {
-    pub(crate) schedule: Schedule,
-    /// How many of the tokens kept stand at the start of the text.
-    pub(crate) sinks: usize,
-    /// Whether a row that stands for what went takes a place of its own, behind the first tokens.
-    pub(crate) merges: bool,
+use crate::Store;
+use crate::heads::{fold_heads, unfold_heads};
+
+/// A block of evicted tokens is this part of the window.
+const BLOCKS: usize = 4;
+
+/// Exact attention of `q` (heads, rows, head_dim), the queries of the last `rows` tokens of the store, where each
+/// sees itself and the `window` - 1 tokens before it: (heads, rows, head_dim).
+pub(crate) fn attend<E: Engine>(
+    engine: &mut E,
+    window: usize,
+    q: &E::Tensor,
+    store: &mut Store<E>,
+) -> Result<E::Tensor, Error> {
+    let shape = store.heads();
+    let (tokens, rows) = (store.len(), q.shape()[1]);
+    // The store has the latest tokens without gaps, so a window ends at its query's column.
+    let seen = |end: usize| end.saturating_sub(window)..end;
+    store.record_attended(|_| seen(tokens).collect());
+    let spans: Vec<Range<usize>> = (0..shape.group()).flat_map(|_| (tokens - rows + 1..=tokens).map(seen)).collect();
+    let scores = store.scores_each(engine, &[fold_heads(q, shape)])?.remove(0);
+    let p = engine.scope("softmax", |e| e.softmax_within(&scores, &spans))?;
+    let mixed = store.mix(engine, &p)?;
+    Ok(unfold_heads(&mixed, shape))
 }
 
-/// What a cut leaves of `held` rows: the first ones, and the latest.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Left {
-    held: usize,
-    first: usize,
-    latest: usize,
-}
-
-impl Left {
-    /// The first rows.
-    pub(crate) fn first(self) -> Vec<usize> {
-        (0..self.first).collect()
+/// Evicts what no later query sees, if that is a block.
+pub(crate) fn evict<E: Engine>(window: usize, store: &mut Store<E>) {
+    let keep = (window - 1).max(1);
+    let held = store.len();
+    if held < keep + (window / BLOCKS).max(1) {
+        return;
     }
-
-    /// The rows that go.
-    pub(crate) fn gone(self) -> Vec<usize> {
-        (self.first..self.held - self.latest).collect()
-    }
-
-    /// The latest rows.
-    pub(crate) fn latest(self) -> Vec<usize> {
-        (self.held - self.latest..self.held).collect()
-    }
-
-    /// All rows that are left.
-    pub(crate) fn rows(self) -> Vec<usize> {
-        [self.first(), self.latest()].concat()
-    }
-}
-
-impl Window {
-    /// What is left of the part `part` of `store` before its last `new` tokens attend, which came after the prompt
-    /// and all stay. `None` if nothing goes.
-    pub(crate) fn before<E: Engine>(&self, store: &Store<E>, part: usize, new: usize) -> Option<Left> {
-        if store.piece().in_prompt() { None } else { self.over(store, part, new) }
-    }
-
-    /// The same after a chunk of the prompt, or all of it, has seen itself whole.
-    pub(crate) fn after<E: Engine>(&self, store: &Store<E>, part: usize) -> Option<Left> {
-        let piece = store.piece();
-        if self.schedule.ends_chunk(piece) {
-            self.left(store, part, self.schedule.budget_of(piece.prompt), 1)
-        } else if piece.ends_prompt() {
-            self.over(store, part, 1)
-        } else {
-            None
-        }
-    }
-
-    /// What does not fit into the budget goes, but none of the last `least` tokens.
-    fn over<E: Engine>(&self, store: &Store<E>, part: usize, least: usize) -> Option<Left> {
-        let most = self.schedule.budget_of(store.seen());
-        let left = self.schedule.left(most, store.parts()[part].len())?;
-        self.left(store, part, left, least)
-    }
-
-    /// `keep` rows are left, at least the last `least` tokens.
-    fn left<E: Engine>(&self, store: &Store<E>, part: usize, keep: usize, least: usize) -> Option<Left> {
-        let part = &store.parts()[part];
-        let (held, merged) = (part.len(), usize::from(self.merges));
-        let keep = keep.max(least + merged);
-        if keep >= held {
-            return None;
-        }
-        let keep = keep - merged;
-        // A row that stands for others is none of the first tokens.
-        let first = self.sinks.min(keep - least).min(part.merged().map_or(usize::MAX, |merged| merged.row));
-        Some(Left { held, first, latest: keep - first })
-    }
+    let latest = held - keep..held;
+    let (keys, values) = (store.keys().slice(0, latest.clone()), store.values().slice(0, latest.clone()));
+    store.replace(keys, values);
+    store.record_kept(|_| latest.clone().collect());
 }

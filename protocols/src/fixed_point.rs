@@ -1,6 +1,7 @@
 //! The engines in fixed point: one program over the arithmetic black box, run by three boxes.
 
 use std::any::Any;
+use std::ops::Range;
 
 use engine::{
     Ceiling, Engine, Error as EngineError, Extrema, Gelu, HIDE, Layer, MAX_HIDDEN_SCORE, OperandId, Origin, Ranking,
@@ -398,8 +399,12 @@ impl<B: Abb> Engine for FixedPoint<B> {
         Ok(self.rounded(products, SCORES_ROUNDING)?)
     }
 
-    fn softmax(&mut self, x: &B::Words, visible: &[usize]) -> Result<B::Words, EngineError> {
-        Ok(functions::softmax(&mut self.abb, x, visible)?)
+    fn softmax_within(&mut self, x: &B::Words, seen: &[Range<usize>]) -> Result<B::Words, EngineError> {
+        Ok(softmax::softmax_within(&mut self.abb, x, seen)?)
+    }
+
+    fn soft_cap(&mut self, x: &B::Words, cap: f32) -> Result<B::Words, EngineError> {
+        Ok(functions::soft_cap(&mut self.abb, x, cap)?)
     }
 
     fn softmax_each(&mut self, parts: &[(&B::Words, &[usize])]) -> Result<Vec<B::Words>, EngineError> {
@@ -427,6 +432,10 @@ impl<B: Abb> Engine for FixedPoint<B> {
 
     fn gelu(&mut self, x: &B::Words, form: Gelu) -> Result<B::Words, EngineError> {
         Ok(functions::gelu(&mut self.abb, x, form)?)
+    }
+
+    fn relu(&mut self, x: &B::Words) -> Result<B::Words, EngineError> {
+        Ok(functions::relu(&mut self.abb, x)?)
     }
 
     fn silu(&mut self, x: &B::Words) -> Result<B::Words, EngineError> {

@@ -35,7 +35,7 @@ use clap::{Parser, Subcommand};
 
 use error::Error;
 
-/// Private text generation between two parties: a server with a GPT-2 or LLaMA model, and a client with a prompt. The
+/// Private text generation between two parties: a server with a language model, and a client with a prompt. The
 /// server learns neither the prompt nor the text, and the client does not learn the weights.
 #[derive(Parser, Debug)]
 #[command(name = "waggle", version = machine::PROGRAM, max_term_width = 100)]

@@ -4,9 +4,12 @@ use serde_json::Value;
 
 use super::keys::{ConfigError, Keys, unsupported};
 
-/// Refuses what only models of other architectures compute.
-pub(super) fn check(keys: &Keys) -> Result<(), ConfigError> {
-    FOREIGN.into_iter().try_for_each(|(key, neutral)| neutral.check(keys, key))
+/// Refuses what only models of other architectures compute, but for the keys that the model's own program `reads`.
+pub(crate) fn check(keys: &Keys, reads: &[&str]) -> Result<(), ConfigError> {
+    FOREIGN
+        .into_iter()
+        .filter(|(key, _)| !reads.contains(key))
+        .try_for_each(|(key, neutral)| neutral.check(keys, key))
 }
 
 /// The value at which a key of another architecture changes nothing; null and absence never do.
@@ -28,9 +31,23 @@ enum Neutral {
     Window,
 }
 
-/// Keys of models that call themselves GPT-2 or LLaMA and compute something else: those of Mistral, Qwen, Gemma,
-/// Granite, MiniCPM, Cohere, OLMo, Mixtral, Falcon, GPT-NeoX and Llama 4.
-const FOREIGN: [(&str, Neutral); 36] = [
+/// Keys of models that call themselves by a name that is known here and compute something else: those of Mistral,
+/// Qwen, Gemma, Granite, MiniCPM, Cohere, OLMo, Mixtral, Falcon, GPT-NeoX, GPT-OSS and Llama 4, and of weights that
+/// are stored in fewer bits.
+const FOREIGN: [(&str, Neutral); 49] = [
+    ("dual_chunk_attention_config", Neutral::Never),
+    ("use_mrope", Neutral::Off),
+    ("quantization_config", Neutral::Never),
+    ("compression_config", Neutral::Never),
+    ("num_experts_per_tok", Neutral::AtMostOne),
+    ("moe_intermediate_size", Neutral::Never),
+    ("linear_num_value_heads", Neutral::Never),
+    ("full_attention_interval", Neutral::Never),
+    ("swiglu_limit", Neutral::Never),
+    ("use_bidirectional_attention", Neutral::Off),
+    ("sliding_window_pattern", Neutral::Never),
+    ("rope_local_base_freq", Neutral::Never),
+    ("no_rope_layer_interval", Neutral::Never),
     ("add_cross_attention", Neutral::Off),
     ("is_encoder_decoder", Neutral::Off),
     ("sliding_window", Neutral::Window),

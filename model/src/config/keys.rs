@@ -22,21 +22,21 @@ pub enum ConfigError {
 }
 
 /// The value of a key is refused; `why` says what is supported.
-pub(super) fn unsupported(key: &str, value: impl ToString, why: impl Into<String>) -> ConfigError {
+pub(crate) fn unsupported(key: &str, value: impl ToString, why: impl Into<String>) -> ConfigError {
     ConfigError::Unsupported { key: key.into(), value: value.to_string(), why: why.into() }
 }
 
 /// Typed look-ups; JSON null counts as absent.
-pub(super) struct Keys<'a>(pub(super) &'a Map<String, Value>);
+pub(crate) struct Keys<'a>(pub(crate) &'a Map<String, Value>);
 
 impl Keys<'_> {
     /// The value of a key.
-    pub(super) fn get(&self, key: &str) -> Option<&Value> {
+    pub(crate) fn get(&self, key: &str) -> Option<&Value> {
         self.0.get(key).filter(|v| !v.is_null())
     }
 
     /// The value of a key, converted; `why` says what is supported.
-    pub(super) fn read<'a, T>(
+    pub(crate) fn read<'a, T>(
         &'a self,
         key: &str,
         why: &str,
@@ -47,7 +47,7 @@ impl Keys<'_> {
     }
 
     /// The first of several names of one size.
-    pub(super) fn size(&self, names: &[&str]) -> Result<Option<usize>, ConfigError> {
+    pub(crate) fn size(&self, names: &[&str]) -> Result<Option<usize>, ConfigError> {
         for key in names {
             let found = self.read(key, "a size", |v| v.as_u64().and_then(|n| usize::try_from(n).ok()))?;
             if found.is_some() {
@@ -58,22 +58,22 @@ impl Keys<'_> {
     }
 
     /// A number.
-    pub(super) fn number(&self, key: &str) -> Result<Option<f64>, ConfigError> {
+    pub(crate) fn number(&self, key: &str) -> Result<Option<f64>, ConfigError> {
         self.read(key, "a number", Value::as_f64)
     }
 
     /// True or false.
-    pub(super) fn flag(&self, key: &str) -> Result<Option<bool>, ConfigError> {
+    pub(crate) fn flag(&self, key: &str) -> Result<Option<bool>, ConfigError> {
         self.read(key, "true or false", Value::as_bool)
     }
 
     /// A string.
-    pub(super) fn text(&self, key: &str) -> Result<Option<&str>, ConfigError> {
+    pub(crate) fn text(&self, key: &str) -> Result<Option<&str>, ConfigError> {
         self.read(key, "a string", Value::as_str)
     }
 
     /// One id or a list of them. An explicit null means that the model has none.
-    pub(super) fn ids(&self, key: &str) -> Result<Option<Vec<u32>>, ConfigError> {
+    pub(crate) fn ids(&self, key: &str) -> Result<Option<Vec<u32>>, ConfigError> {
         let id = |v: &Value| v.as_u64().and_then(|n| u32::try_from(n).ok());
         match self.0.get(key) {
             Some(Value::Null) => Ok(Some(Vec::new())),

@@ -31,7 +31,7 @@ impl SmallModel {
             return Err(Error::DraftVocabulary { got, expected });
         }
         let model = Model::load(&mut FloatLoader, &spec, Some(&files.checkpoint))?;
-        let cache = model.cache(&PolicySpec::default());
+        let cache = fresh(&model);
         Ok(SmallModel { model, spec, cache, read: Vec::new() })
     }
 
@@ -47,6 +47,13 @@ impl SmallModel {
         let logits = logits.into_dimensionality::<Ix2>().expect("logits are (positions, vocabulary)");
         Ok(argmax(logits.row(0)) as u32)
     }
+}
+
+/// An empty cache from which tokens will be cut.
+fn fresh(model: &Model<FloatWeight>) -> KvCache<Float> {
+    let mut cache = model.cache(&PolicySpec::default());
+    cache.expect_cuts();
+    cache
 }
 
 impl Guess for SmallModel {
@@ -66,7 +73,7 @@ impl Guess for SmallModel {
                     self.read.truncate(known);
                 }
                 false => {
-                    self.cache = self.model.cache(&PolicySpec::default());
+                    self.cache = fresh(&self.model);
                     self.read.clear();
                 }
             }

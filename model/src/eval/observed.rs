@@ -96,7 +96,7 @@ impl<E: Engine> Policy<E> for Observed<E> {
         self.inner.wants_surprise()
     }
 
-    fn surprised(&mut self, surprise: &[f32], stores: &mut [Store<E>]) {
+    fn surprised(&mut self, surprise: &[f32], stores: &mut [&mut Store<E>]) {
         self.inner.surprised(surprise, stores);
     }
 

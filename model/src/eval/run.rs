@@ -88,9 +88,13 @@ impl<E: Engine + 'static> Runner for InClear<'_, E> {
     }
 
     fn run(&self, sequence: &Sequence, policy: &PolicySpec, tick: &(dyn Fn() + Sync)) -> Result<Trace, EvalError> {
-        let (layers, shape) = (self.model.spec().layers(), self.model.spec().heads());
-        let (observed, means) = Observed::new(policy.build(layers, shape), layers, sequence.scored());
-        let mut cache = KvCache::with_policy(layers, shape, Box::new(observed));
+        let spec = self.model.spec();
+        spec.check_policy(policy)?;
+        let layers = spec.attention();
+        // Where all layers have windows, one stands for those that a policy would act on.
+        let pruned = layers.pruned().max(1);
+        let (observed, means) = Observed::new(policy.build(pruned, layers.heads), pruned, sequence.scored());
+        let mut cache = KvCache::of_policy(&layers, Box::new(observed));
         let (prompt, rest) = sequence.ids().split_at(sequence.prompt());
         let options = GenerateOptions { tokens: sequence.passes(), ..GenerateOptions::default() };
         let input = Input { ids: Some(prompt), count: prompt.len() };
@@ -243,7 +247,7 @@ fn check(runner: &dyn Runner, sequences: &[Sequence], candidates: &[Candidate]) 
         }
         spec.check_ids(sequence.ids())?;
     }
-    candidates.iter().try_for_each(|c| c.policy.check(spec.layers(), spec.heads()))?;
+    candidates.iter().try_for_each(|c| spec.check_policy(&c.policy))?;
     match candidates.iter().find(|c| c.policy.clear_only() && !runner.sees()) {
         Some(candidate) => Err(EvalError::Blind { policy: candidate.policy.name() }),
         None => Ok(()),

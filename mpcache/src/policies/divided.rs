@@ -26,8 +26,8 @@ use engine::{Engine, Error, Tensor};
 use super::DEFAULT_SINKS;
 use crate::attention;
 use crate::schedule::Later;
+use crate::stream::{Left, Window};
 use crate::tensors::take;
-use crate::window::{Left, Window};
 use crate::{
     HeadPattern, HeadShape, Merged, NamedPolicy, Policy, PolicyError, PolicyFamily, PolicyOptions, Schedule, Setting,
     Store,

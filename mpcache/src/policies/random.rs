@@ -82,7 +82,7 @@ impl<E: Engine> Policy<E> for Draws {
         index.sort_unstable();
         store.record_attended(|_| index.clone());
         let pairs = attention::take(&store.pairs_by_head(0..tokens), 1, &index);
-        attention::sparse(engine, q, &pairs, store.heads())
+        attention::sparse(engine, q, &pairs, store)
     }
 }
 

@@ -99,9 +99,9 @@ impl<E: Engine> Policy<E> for BySurprise {
         true
     }
 
-    fn surprised(&mut self, surprise: &[f32], stores: &mut [Store<E>]) {
+    fn surprised(&mut self, surprise: &[f32], stores: &mut [&mut Store<E>]) {
         self.known.extend_from_slice(surprise);
-        let Some(piece) = stores.first().map(Store::piece) else { return };
+        let Some(piece) = stores.first().map(|store| store.piece()) else { return };
         let schedule = self.settings.schedule;
         let Some(Cut { at, keep }) = schedule.next(schedule.budget_of(piece.prompt), piece) else { return };
         if at != piece.end {

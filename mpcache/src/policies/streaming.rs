@@ -11,7 +11,7 @@ use engine::{Engine, Error, Tensor};
 use super::DEFAULT_SINKS;
 use crate::attention::{self, Attended};
 use crate::schedule::Later;
-use crate::window::Window;
+use crate::stream::Window;
 use crate::{HeadShape, NamedPolicy, Policy, PolicyFamily, Schedule, Setting, Store};
 
 /// Keeps the first tokens and the latest, and evicts all others. Tokens keep the positions at which they were

@@ -44,15 +44,15 @@ const COMPARED_WIDTH: u32 = FRAC + RANGE_BITS + 2;
 
 /// How an activation is evaluated.
 #[derive(Clone, Copy, Debug)]
-struct Form {
-    grid: Grid,
+pub(super) struct Form {
+    pub(super) grid: Grid,
     /// Fractional bits of the reduced input before the ratio.
-    in_frac: u32,
+    pub(super) in_frac: u32,
     /// The reduced input is x ratio / 2^RATIO_BITS.
-    ratio: u64,
-    out_frac: u32,
+    pub(super) ratio: u64,
+    pub(super) out_frac: u32,
     /// Fractional bits that the comparison looks at.
-    compared_frac: u32,
+    pub(super) compared_frac: u32,
 }
 
 /// The forms that compare. Where keys are prepared there is [`Tailed`], too.
@@ -61,7 +61,7 @@ struct Forms {
     masked: Form,
 }
 
-const RATIO_BITS: u32 = 5;
+pub(super) const RATIO_BITS: u32 = 5;
 
 const GELU: Forms = Forms {
     // 16 quartic windows of 4/7 on [-4.28, 4.28]: 1.3e-4 for 5525 bits per entry. 32 cubic windows of 2/7: 7.9e-5 for
@@ -182,7 +182,7 @@ impl Tailed {
 }
 
 /// A table with the thresholds around it.
-struct Activation {
+pub(super) struct Activation {
     form: Form,
     scale: Scale,
     /// Added to the reduced input, in its units, because the table begins at word 0.
@@ -192,7 +192,8 @@ struct Activation {
 }
 
 impl Form {
-    fn activation(self) -> Activation {
+    /// The activation of which `largest` is a bound on magnitudes inside the table.
+    pub(super) fn activation(self, largest: impl Fn(f64) -> f64) -> Activation {
         let Form { grid, in_frac, ratio, out_frac, compared_frac } = self;
         let step = (1u64 << RATIO_BITS) as f64 / ratio as f64 / (1u64 << in_frac) as f64;
         let window = step * (1u64 << grid.low_bits) as f64;
@@ -205,17 +206,32 @@ impl Form {
         let units = (half / step).floor();
         // A comparison loses up to a unit; two more keep the reduced input inside.
         let end = (half * (1u64 << compared_frac) as f64).floor() as i64 - 2;
-        let scale = Scale { base: -units * step, step, out_frac, out_width: ring_for(half + 1.0, out_frac) };
+        let scale = Scale { base: -units * step, step, out_frac, out_width: ring_for(largest(half), out_frac) };
         Activation { form: self, scale, offset: units as u64 + 1, thresholds: [-end, end] }
     }
 }
 
+/// What an activation is on the right of its table. On the left it is 0.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Right {
+    /// The identity.
+    Input,
+    /// This word.
+    Word(u64),
+}
+
 impl Activation {
-    fn fit(&self, f: impl Fn(f64) -> f64) -> Function {
+    pub(super) fn fit(&self, f: impl Fn(f64) -> f64) -> Function {
         self.form.grid.fit(self.scale, f)
     }
 
-    fn apply<B: Abb>(&self, b: &mut B, function: &Function, x: &B::Words) -> Result<B::Words, Error> {
+    pub(super) fn apply<B: Abb>(
+        &self,
+        b: &mut B,
+        function: &Function,
+        x: &B::Words,
+        beyond: Right,
+    ) -> Result<B::Words, Error> {
         let (shape, n) = (x.shape(), x.len());
         let x = x.reshape(&[n]);
         b.expect_below(&x, COMPARED_WIDTH - 2)?;
@@ -234,7 +250,11 @@ impl Activation {
         let how = Truncation { width: function.out_width(), shift: function.out_frac() - FRAC, out: 64 };
         let y = b.apply(how, &y)?;
 
-        let chosen = b.apply(Select { width: 64 }, (selector, &B::Words::concat(0, &[&y, &x])))?;
+        let beyond = match beyond {
+            Right::Input => x,
+            Right::Word(word) => b.constant(&[n], word),
+        };
+        let chosen = b.apply(Select { width: 64 }, (selector, &B::Words::concat(0, &[&y, &beyond])))?;
         Ok(chosen.slice(0, 0..n).plus(&chosen.slice(0, n..2 * n)).reshape(&shape))
     }
 }
@@ -253,9 +273,14 @@ fn activation<B: Abb>(
         }
         Evaluation::Masked | Evaluation::Activations => forms.masked,
     };
-    let activation = form.activation();
+    let activation = form.activation(identity);
     let function = kept(name, b.evaluation(), &[], || activation.fit(f));
-    activation.apply(b, &function, x)
+    activation.apply(b, &function, x, Right::Input)
+}
+
+/// The largest magnitude of a function that ends as the identity, in a table up to `half`.
+fn identity(half: f64) -> f64 {
+    half + 1.0
 }
 
 /// x Phi(x) entrywise, modulo 2^64.
@@ -292,12 +317,12 @@ mod tests {
     /// Errors over the whole range coarsely, and over the table and its borders at almost every word.
     fn sweep(end: f64, form: Form, f: impl Fn(f64) -> f64) -> f64 {
         let (activation, evaluation) = match form.grid.pieces {
-            Pieces::Powers { .. } => (form.activation(), Evaluation::Lookup),
-            Pieces::Lines | Pieces::Parabolas => (form.activation(), Evaluation::Activations),
+            Pieces::Powers { .. } => (form.activation(identity), Evaluation::Lookup),
+            Pieces::Lines | Pieces::Parabolas => (form.activation(identity), Evaluation::Activations),
         };
         let function = activation.fit(&f);
         println!("{:?}: {} bits", form.grid, function.online_bits());
-        let apply = |x: &[f64]| clear_map(evaluation, x, |b, x| activation.apply(b, &function, x));
+        let apply = |x: &[f64]| clear_map(evaluation, x, |b, x| activation.apply(b, &function, x, Right::Input));
         let far = worst(-1023.99, 1023.99, 200_001, apply, &f);
         far.max(worst(-end, end, 1_000_001, apply, &f))
     }

@@ -17,9 +17,11 @@ pub mod grid;
 pub mod max;
 pub mod norm;
 pub mod reciprocal;
+pub mod relu;
 pub mod rope;
 pub mod rsqrt;
 pub mod selection;
+pub mod soft_cap;
 pub mod softmax;
 pub mod spline;
 pub mod top_k;
@@ -30,8 +32,10 @@ pub use argmax::argmax;
 pub use embed::{embed, rows};
 pub use extrema::{abs, extrema};
 pub use norm::{layer_norm, rms_norm};
+pub use relu::relu;
 pub use rope::rope;
-pub use softmax::{softmax, softmax_each};
+pub use soft_cap::soft_cap;
+pub use softmax::{softmax, softmax_each, softmax_within};
 
 /// The narrowest ring whose truncation takes magnitudes up to `bound` at `frac` fractional bits, rounding errors of a
 /// few units included.

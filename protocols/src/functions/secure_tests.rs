@@ -38,6 +38,28 @@ fn both_boxes_agree(options: Options) {
         ),
         ("gelu", 3e-4, difference(options, 5.0, &[300], function!([] | b, x | super::gelu(b, &x[0], Gelu::Erf)))),
         ("silu", 3e-4, difference(options, 16.0, &[300], function!([] | b, x | super::silu(b, &x[0])))),
+        ("relu", 2e-4, difference(options, 2.0, &[300], function!([] | b, x | super::relu(b, &x[0])))),
+        ("relu far", 2e-4, difference(options, 1000.0, &[300], function!([] | b, x | super::relu(b, &x[0])))),
+        (
+            "soft cap",
+            2e-3,
+            difference(options, 120.0, &[300], function!([] | b, x | super::soft_cap(b, &x[0], 30.0))),
+        ),
+        (
+            "soft cap far",
+            2e-3,
+            difference(options, 1000.0, &[300], function!([] | b, x | super::soft_cap(b, &x[0], 50.0))),
+        ),
+        (
+            "softmax within",
+            1e-4,
+            difference(
+                options,
+                4.0,
+                &[2, 3, 21],
+                function!([] | b, x | super::softmax::softmax_within(b, &x[0], &[0..1, 3..20, 9..21])),
+            ),
+        ),
         (
             "softmax",
             1e-4,

@@ -1,4 +1,4 @@
-//! Softmax over rows. Only the first entries of a row are visible.
+//! Softmax over rows. Only some neighbouring entries of a row are visible, as a rule the first.
 //!
 //! The result is e^(x - m) / sum e^(x - m), where m is the largest visible entry, rounded coarsely (see
 //! [`max`](super::max)). Masked entries are public, so they are cut out at the start and put back as zeros: they cost
@@ -36,6 +36,8 @@
 //! *Cost.* Per visible entry: one place in the search of the maximum, one evaluation of the exponential, one
 //! truncation, one product with its row's word; in the first form also a coarse comparison, a truncation and a
 //! multiplexer. Per row: one reciprocal.
+
+use std::ops::Range;
 
 use crate::abb::Abb;
 #[cfg(doc)]
@@ -104,7 +106,18 @@ pub fn softmax<B: Abb>(b: &mut B, x: &B::Words, visible: &[usize]) -> Result<B::
 
 /// [`softmax`] of several tensors, whose rows go through it together.
 pub fn softmax_each<B: Abb>(b: &mut B, parts: &[(&B::Words, &[usize])]) -> Result<Vec<B::Words>, Error> {
-    let places: Vec<Place> = parts.iter().map(|(x, visible)| Place::of(&x.shape(), visible)).collect();
+    let seen = |visible: &[usize]| visible.iter().map(|end| 0..*end).collect();
+    let places = parts.iter().map(|(x, visible)| Place::of(&x.shape(), seen(visible))).collect();
+    over(b, &parts.iter().map(|(x, _)| *x).collect::<Vec<_>>(), places)
+}
+
+/// [`softmax`] where row i of `rows` sees the columns `seen[i]`, which are public and not empty.
+pub fn softmax_within<B: Abb>(b: &mut B, x: &B::Words, seen: &[Range<usize>]) -> Result<B::Words, Error> {
+    Ok(over(b, &[x], vec![Place::of(&x.shape(), seen.to_vec())])?.remove(0))
+}
+
+/// The softmax of the entries of several tensors that are visible.
+fn over<B: Abb>(b: &mut B, tensors: &[&B::Words], places: Vec<Place>) -> Result<Vec<B::Words>, Error> {
     b.scope("softmax", |b| {
         let lengths = Lengths::joined(&places.iter().map(|place| place.lengths.clone()).collect::<Vec<_>>());
         let longest = lengths.counts().longest().max(1);
@@ -114,7 +127,7 @@ pub fn softmax_each<B: Abb>(b: &mut B, parts: &[(&B::Words, &[usize])]) -> Resul
         let p = if longest == 1 {
             b.constant(&[lengths.total()], 1 << FRAC)
         } else {
-            let seen: Vec<B::Words> = parts.iter().zip(&places).map(|((x, _), place)| place.seen(*x)).collect();
+            let seen: Vec<B::Words> = tensors.iter().zip(&places).map(|(x, place)| place.seen(*x)).collect();
             rows(b, &joined(&seen), &lengths, longest)?
         };
         let mut start = 0;
@@ -133,30 +146,39 @@ struct Place {
     shape: Vec<usize>,
     /// Of all rows, how much of each is visible.
     lengths: Lengths,
+    /// Where that begins, for the rows of a batch.
+    starts: Vec<usize>,
 }
 
 impl Place {
-    fn of(shape: &[usize], visible: &[usize]) -> Self {
-        assert!(shape.len() >= 2 && shape[shape.len() - 2] == visible.len(), "softmax of {shape:?}");
+    fn of(shape: &[usize], seen: Vec<Range<usize>>) -> Self {
+        assert!(shape.len() >= 2 && shape[shape.len() - 2] == seen.len(), "softmax of {shape:?}");
         let columns = shape[shape.len() - 1];
-        assert!(visible.iter().all(|v| (1..=columns).contains(v)), "visible entries of {columns}");
+        assert!(seen.iter().all(|s| !s.is_empty() && s.end <= columns), "visible entries of {columns}");
         let rows = shape.iter().product::<usize>() / columns;
-        let lengths = Lengths::repeated(visible, rows / visible.len().max(1));
-        Place { shape: shape.to_vec(), lengths }
+        let visible: Vec<usize> = seen.iter().map(Range::len).collect();
+        let lengths = Lengths::repeated(visible, rows / seen.len().max(1));
+        Place { shape: shape.to_vec(), lengths, starts: seen.iter().map(|s| s.start).collect() }
     }
 
-    fn columns(&self) -> usize {
-        self.shape[self.shape.len() - 1]
+    /// The place of each visible entry in the tensor.
+    fn entries(&self) -> Indices<'static> {
+        let (lengths, starts, columns) =
+            (self.lengths.clone(), self.starts.clone(), self.shape[self.shape.len() - 1]);
+        Indices::new(lengths.total(), move || {
+            let starts = lengths.iter().zip(starts.iter().cycle()).enumerate();
+            starts.flat_map(|(row, (n, start))| row * columns + start..row * columns + start + n).collect()
+        })
     }
 
     /// The visible entries of `x`, row after row.
     fn seen<W: Tensor + Words>(&self, x: &W) -> W {
-        x.reshape(&[x.len()]).pick(&self.lengths.padded(self.columns()))
+        x.reshape(&[x.len()]).pick(&self.entries())
     }
 
     /// The inverse of [`seen`](Place::seen), with zeros elsewhere.
     fn back<W: Tensor + Words>(&self, p: &W) -> W {
-        p.place(&self.lengths.padded(self.columns()), self.shape.iter().product()).reshape(&self.shape)
+        p.place(&self.entries(), self.shape.iter().product()).reshape(&self.shape)
     }
 }
 
@@ -389,6 +411,32 @@ mod tests {
                 let off = p.iter().zip(&x).map(|(&p, x)| (real(p) - (x - max).exp() / sum).abs()).fold(0.0, f64::max);
                 println!("{columns} entries within {spread}: {off:.1e}");
                 assert!(off < MAX_SOFTMAX_ERROR, "{columns} entries within {spread}: off by {off}");
+            }
+        }
+    }
+
+    /// What a row does not see is 0, and what it sees are the probabilities of a row of these entries alone.
+    #[test]
+    fn rows_that_see_a_window() {
+        let mut rng = StdRng::seed_from_u64(9);
+        let (heads, columns) = (3, 9);
+        let seen = [0..1, 0..4, 2..6, 5..9, 8..9, 0..9];
+        for evaluation in [Evaluation::Lookup, Evaluation::Masked] {
+            let x: Vec<f64> = (0..heads * seen.len() * columns).map(|_| rng.random_range(-6.0..6.0)).collect();
+            let words = shaped(&x, &[heads, seen.len(), columns]);
+            let got = softmax_within(&mut Clear::evaluating(evaluation), &words, &seen).unwrap();
+            for h in 0..heads {
+                for (i, seen) in seen.iter().enumerate() {
+                    let e = |j: usize| real(words[[h, i, j]]).exp();
+                    let sum: f64 = seen.clone().map(e).sum();
+                    for j in 0..columns {
+                        let got = got[[h, i, j]];
+                        match seen.contains(&j) {
+                            true => assert!((real(got) - e(j) / sum).abs() < 1e-4, "entry {j} of row {i}"),
+                            false => assert_eq!(got, 0, "entry {j} of row {i}"),
+                        }
+                    }
+                }
             }
         }
     }

@@ -8,6 +8,7 @@ use super::summary::{Levels, Summaries};
 use super::{Clusters, Gather, Similarity};
 use crate::attention::{self, Attended, Received};
 use crate::heads::fold_heads;
+use crate::store::capped;
 use crate::{HeadShape, Piece, Policy, Select, Store, eviction};
 
 /// Fractional bits of scores that are compared: summaries are scaled down, so this is 1/512 of a score.
@@ -196,7 +197,7 @@ impl<E: Engine> Clustered<E> {
             &[&store.pairs_by_head(0..layout.sinks), &store.pairs_by_head(layout.tail()..layout.tokens)],
         );
         let forced = repeat_rows(&forced, batch / kv_heads);
-        attention::sparse(engine, q, &E::Tensor::concat(1, &[&forced, &chosen]), shape)
+        attention::sparse(engine, q, &E::Tensor::concat(1, &[&forced, &chosen]), store)
     }
 
     /// Attention by the gathered scores of the chosen clusters: their probabilities are scattered back before they
@@ -218,7 +219,8 @@ impl<E: Engine> Clustered<E> {
         let (sinks, tail) = (scores.slice(1, 0..layout.sinks), scores.slice(1, layout.tail()..layout.tokens));
         let all = E::Tensor::concat(1, &[&sinks, &tail, &chosen]);
         let (forced, n) = (layout.sinks + layout.tokens - layout.tail(), all.shape()[1]);
-        let p = engine.scope("softmax", |e| e.softmax(&all.reshape(&[heads, 1, n]), &[n]))?.reshape(&[heads, n]);
+        let all = capped(engine, store.soft_cap(), all.reshape(&[heads, 1, n]))?;
+        let p = engine.scope("softmax", |e| e.softmax(&all, &[n]))?.reshape(&[heads, n]);
         let chosen = p.slice(1, forced..n).reshape(&[heads, layout.wanted, size]);
         let back = engine.scope("scatter", |e| choice.scatter(e, &c.select.payload(&chosen, shape), 1))?;
         let back = Select::unpack(&back, heads).reshape(&[heads, layout.fine() * size]);

@@ -1,0 +1,141 @@
+"""Tiny checkpoints of every family, and the logits of the authors' programs in Hugging Face transformers.
+
+    python3 -m venv venv && venv/bin/pip install torch==2.5.1 transformers==4.51.3
+    venv/bin/python model/references/make.py model/tests/data/families
+
+SmolLM3, and the windows of Qwen by layer, came with transformers 4.53.3:
+
+    venv/bin/pip install transformers==4.53.3
+    venv/bin/python model/references/make.py model/tests/data/families smollm3 qwen2-window
+
+Each directory gets `config.json` and `model.safetensors` as transformers writes them, with weights in f16, and
+`reference.json`: sequences of token ids and the logits of every position, computed in f32 from the rounded weights.
+Gains are far from one, biases far from zero, and scores so large that attention is far from uniform: a step that is
+left out, or done twice, changes the logits. Windows are shorter than the sequences, and the longer sequence reaches
+beyond the lengths at which scaled rotary embeddings change. Equal versions give equal files.
+"""
+
+import json
+import sys
+import zlib
+from pathlib import Path
+
+import torch
+import transformers
+
+LONG, SHORT = 44, 11
+
+SHAPE = dict(
+    vocab_size=72,
+    hidden_size=32,
+    intermediate_size=56,
+    num_hidden_layers=3,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    max_position_embeddings=64,
+    bos_token_id=1,
+    eos_token_id=2,
+    pad_token_id=0,
+)
+
+
+def changed(**keys):
+    return {key: value for key, value in {**SHAPE, **keys}.items() if value != "absent"}
+
+
+LLAMA3 = dict(
+    rope_type="llama3", factor=4.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=16
+)
+
+LONG_ROPE = dict(
+    type="longrope",
+    short_factor=[1.0, 1.05, 1.2, 1.5],
+    long_factor=[1.0, 1.3, 2.5, 4.0],
+)
+
+# Directory: model type, keys of its configuration.
+FAMILIES = {
+    "llama3": ("llama", changed(rope_theta=500.0, rope_scaling=LLAMA3, tie_word_embeddings=True)),
+    "mistral": ("mistral", changed(head_dim=12, sliding_window=9)),
+    "qwen2": ("qwen2", changed(tie_word_embeddings=True, use_sliding_window=False, sliding_window=64)),
+    "qwen2-window": ("qwen2", changed(use_sliding_window=True, sliding_window=7, max_window_layers=1)),
+    "qwen3": ("qwen3", changed(head_dim=12, rope_theta=1000.0)),
+    "smollm3": ("smollm3", changed(num_hidden_layers=4, tie_word_embeddings=True)),
+    "phi3": ("phi3", changed(sliding_window=30)),
+    "phi3-longrope": (
+        "phi3",
+        changed(rope_scaling=LONG_ROPE, original_max_position_embeddings=16, num_key_value_heads=4),
+    ),
+    "phi": ("phi", changed(partial_rotary_factor=0.5, num_key_value_heads=4)),
+    "gpt_neox": (
+        "gpt_neox",
+        changed(rotary_pct=0.25, hidden_act="gelu", num_key_value_heads="absent", hidden_size=40, num_attention_heads=5),
+    ),
+    "opt": (
+        "opt",
+        changed(ffn_dim=56, word_embed_proj_dim=32, intermediate_size="absent", num_key_value_heads="absent"),
+    ),
+    "olmo2": ("olmo2", changed()),
+    "gemma2": (
+        "gemma2",
+        changed(head_dim=12, query_pre_attn_scalar=10, sliding_window=9, attn_logit_softcapping=6.0,
+                final_logit_softcapping=5.0),
+    ),
+    "gemma3": (
+        "gemma3_text",
+        changed(head_dim=12, query_pre_attn_scalar=10, sliding_window=9, sliding_window_pattern=3, num_hidden_layers=4,
+                rope_theta=1000.0, rope_local_base_freq=50.0, rope_scaling=dict(rope_type="linear", factor=2.0)),
+    ),
+}
+
+
+def fill(name, parameter, gemma):
+    """Random values of the size of trained ones."""
+    leaf = name.rsplit(".", 1)[-1]
+    if parameter.dim() == 1 and "norm" in name and leaf == "weight":
+        parameter.normal_(0.0 if gemma else 1.0, 0.35)
+    elif parameter.dim() == 1:
+        parameter.normal_(0.0, 0.3)
+    elif "embed" in name and "embed_out" not in name:
+        parameter.normal_(0.0, parameter.shape[1] ** -0.5 if gemma else 1.0)
+    else:
+        # Larger queries and keys: scores spread by a few units.
+        sharp = any(part in name for part in ("q_proj", "k_proj", "qkv_proj", "query_key_value"))
+        parameter.normal_(0.0, (1.6 if sharp else 1.1) * parameter.shape[1] ** -0.5)
+
+
+@torch.no_grad()
+def make(name, out):
+    kind, keys = FAMILIES[name]
+    torch.manual_seed(zlib.crc32(name.encode()))
+    config = transformers.AutoConfig.for_model(kind, **keys)
+    config._attn_implementation = "eager"
+    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+    model.float().eval()
+    for parameter_name, parameter in model.named_parameters():
+        fill(parameter_name, parameter, kind.startswith("gemma"))
+        parameter.copy_(parameter.half().float())
+
+    sequences = []
+    for length in (LONG, SHORT):
+        ids = torch.randint(0, config.vocab_size, (1, length))
+        logits = model(ids, use_cache=False).logits[0]
+        sequences.append({"ids": ids[0].tolist(), "logits": [[float(f"{x:.7g}") for x in row] for row in logits.tolist()]})
+
+    model.half().save_pretrained(out / name)
+    (out / name / "generation_config.json").unlink(missing_ok=True)
+    reference = {"transformers": transformers.__version__, "torch": torch.__version__, "sequences": sequences}
+    (out / name / "reference.json").write_text(json.dumps(reference, separators=(",", ":")) + "\n")
+    spread = torch.tensor(sequences[0]["logits"]).std().item()
+    size = sum(file.stat().st_size for file in (out / name).iterdir())
+    print(f"{name}: logits spread by {spread:.2f}, {size} bytes")
+
+
+def main():
+    out = Path(sys.argv[1])
+    wanted = sys.argv[2:] or [n for n in FAMILIES if n not in ("smollm3", "qwen2-window")]
+    for name in wanted:
+        make(name, out)
+
+
+main()

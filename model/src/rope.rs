@@ -1,0 +1,137 @@
+//! Rotary embeddings: public angles by which pairs of coordinates of queries and keys turn.
+
+use std::f64::consts::TAU;
+
+use engine::{Engine, Tensor};
+use mpcache::KvCache;
+use ndarray::Array2;
+
+use crate::config::{RopeConfig, RopeScaling};
+use crate::decoder::Decoder;
+use crate::family::{Buffer, layer_index};
+
+/// Frequencies of a rotary embedding, one for each pair of coordinates.
+pub(crate) struct Rope {
+    frequencies: Vec<f32>,
+    /// In texts of more positions than the number there are others.
+    long: Option<(usize, Vec<f32>)>,
+    /// What sines and cosines are multiplied by.
+    factor: f32,
+}
+
+/// Cosines and sines of (count, pairs).
+pub(crate) struct Angles {
+    pub(crate) cos: Array2<f32>,
+    pub(crate) sin: Array2<f32>,
+}
+
+impl Rope {
+    /// For heads of which `turned` coordinates turn.
+    pub(crate) fn new(turned: usize, theta: f64, scaling: &RopeScaling) -> Self {
+        let of = |scaling: &RopeScaling, long| frequencies(turned, theta, scaling, long);
+        let frequencies = of(scaling, false);
+        match scaling {
+            RopeScaling::LongRope { original_max_position_embeddings, attention_factor, .. } => Rope {
+                frequencies,
+                long: Some((*original_max_position_embeddings, of(scaling, true))),
+                factor: *attention_factor as f32,
+            },
+            RopeScaling::None | RopeScaling::Linear { .. } | RopeScaling::Llama3 { .. } => {
+                Rope { frequencies, long: None, factor: 1.0 }
+            }
+        }
+    }
+
+    /// That of a configuration, for heads of `head_dim`.
+    pub(crate) fn of_config(config: &RopeConfig, head_dim: usize) -> Self {
+        Rope::new(config.turned(head_dim), config.rope_theta, &config.rope_scaling)
+    }
+
+    /// Angles of the `count` positions that come next in `cache`.
+    ///
+    /// Where long texts have frequencies of their own, the length of the whole text decides, which is public and was
+    /// stated before its first token: keys that are cached keep the angles that they have.
+    pub(crate) fn of<E: Engine>(&self, cache: &KvCache<E>, count: usize) -> Angles {
+        let start = cache.tokens();
+        let text = cache.text().unwrap_or(start + count);
+        let frequencies = match &self.long {
+            Some((short, long)) if text > *short => long,
+            _ => &self.frequencies,
+        };
+        // The product is rounded to f32 as in the original; at large positions that is visible.
+        let angle = |(t, i): (usize, usize)| f64::from((start + t) as f32 * frequencies[i]);
+        let shape = (count, frequencies.len());
+        Angles {
+            cos: Array2::from_shape_fn(shape, |at| angle(at).cos() as f32 * self.factor),
+            sin: Array2::from_shape_fn(shape, |at| angle(at).sin() as f32 * self.factor),
+        }
+    }
+}
+
+/// Queries or keys (count, heads, head_dim) turned: their first coordinates, as many as there are angles for.
+pub(crate) fn turn<E: Engine>(engine: &mut E, x: &E::Tensor, angles: &Angles) -> Result<E::Tensor, engine::Error> {
+    let (d, turned) = (x.shape()[2], 2 * angles.cos.ncols());
+    engine.scope("rope", |e| {
+        if turned == d {
+            return e.rope(x, &angles.cos, &angles.sin);
+        }
+        let first = e.rope(&x.slice(2, 0..turned), &angles.cos, &angles.sin)?;
+        Ok(E::Tensor::concat(2, &[&first, &x.slice(2, turned..d)]))
+    })
+}
+
+/// Frequencies for `turned` coordinates, as `scaling` has them in long texts or in others.
+fn frequencies(turned: usize, theta: f64, scaling: &RopeScaling, long: bool) -> Vec<f32> {
+    let plain = (0..turned / 2).map(|i| theta.powf(-(2.0 * i as f64) / turned as f64));
+    plain.enumerate().map(|(i, w)| scaling.stretch(i, w, long) as f32).collect()
+}
+
+/// Of a model with tensors by the names of LLaMA: the frequencies that older programs stored, and a tied head.
+pub(crate) fn buffer(
+    name: &str,
+    tied: bool,
+    layers: usize,
+    turned: usize,
+    theta: f64,
+    scaling: &RopeScaling,
+) -> Option<Buffer> {
+    if name == "lm_head.weight" && tied {
+        return Some(Buffer::TiedHead("model.embed_tokens.weight"));
+    }
+    let bare = name.strip_prefix("model.").unwrap_or(name);
+    let of_a_layer = layer_index(bare, "layers.", ".self_attn.rotary_emb.inv_freq", layers).is_some();
+    (of_a_layer || bare == "rotary_emb.inv_freq").then(|| stored(turned, theta, scaling))
+}
+
+/// [`buffer`] of a model with the names of LLaMA.
+pub(crate) fn buffer_of(name: &str, decoder: &Decoder, rope: &RopeConfig) -> Option<Buffer> {
+    let turned = rope.turned(decoder.head_dim);
+    let Decoder { tie_word_embeddings, num_hidden_layers, .. } = decoder;
+    buffer(name, *tie_word_embeddings, *num_hidden_layers, turned, rope.rope_theta, &rope.rope_scaling)
+}
+
+/// Stored frequencies: scaled, or as they are before scaling, as older programs have them.
+pub(crate) fn stored(turned: usize, theta: f64, scaling: &RopeScaling) -> Buffer {
+    let of = |scaling: &RopeScaling| frequencies(turned, theta, scaling, false);
+    Buffer::Frequencies(vec![of(scaling), of(&RopeScaling::None)])
+}
+
+impl RopeScaling {
+    /// What takes the place of `w`, the frequency of pair `i`.
+    fn stretch(&self, i: usize, w: f64, long: bool) -> f64 {
+        match self {
+            RopeScaling::None => w,
+            RopeScaling::Linear { factor } => w / factor,
+            RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_max_position_embeddings } => {
+                // Turns within the original context: few for low frequencies, which are stretched; many for high
+                // ones, which stay. Between the two factors, a linear ramp.
+                let turns = original_max_position_embeddings * w / TAU;
+                let kept = ((turns - low_freq_factor) / (high_freq_factor - low_freq_factor)).clamp(0.0, 1.0);
+                kept * w + (1.0 - kept) * w / factor
+            }
+            RopeScaling::LongRope { short_factor, long_factor, .. } => {
+                w / if long { long_factor[i] } else { short_factor[i] }
+            }
+        }
+    }
+}

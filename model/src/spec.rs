@@ -1,0 +1,226 @@
+//! The public shape of a model of any family.
+
+use mpcache::{HeadShape, Layers};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::checkpoint::TensorSpec;
+use crate::config::{ConfigError, Keys, foreign, unsupported};
+use crate::families::families;
+use crate::family::{Buffer, Dimensions, Family};
+
+/// Makes one type of the configurations of all families.
+macro_rules! specs {
+    ($($module:ident, $name:ident, $config:ident, $tag:literal;)+) => {
+        $(pub use crate::$module::$config;)+
+
+        /// Architecture and shape of a model: public, everything that both parties must agree on to compute it.
+        ///
+        /// Deserialising checks it, so a specification that came from a peer has sizes that are safe to multiply.
+        #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+        #[serde(tag = "model_type", try_from = "Unchecked")]
+        pub enum ModelSpec {
+            $(
+                #[doc = concat!("`", $tag, "`")]
+                #[serde(rename = $tag)]
+                $name($config),
+            )+
+        }
+
+        #[derive(Deserialize)]
+        #[serde(tag = "model_type")]
+        enum Unchecked {
+            $(
+                #[serde(rename = $tag)]
+                $name($config),
+            )+
+        }
+
+        impl TryFrom<Unchecked> for ModelSpec {
+            type Error = ConfigError;
+
+            fn try_from(spec: Unchecked) -> Result<Self, ConfigError> {
+                match spec {
+                    $(Unchecked::$name(config) => ModelSpec::$name(config).checked(),)+
+                }
+            }
+        }
+
+        /// Classes of weights, and the `model_type` that each belongs to.
+        const CLASSES: &[(&[&str], &str)] = &[$((<$config as Family>::CLASSES, $tag),)+];
+
+        impl ModelSpec {
+            /// The values of `model_type`.
+            pub const TYPES: &'static [&'static str] = &[$($tag),+];
+
+            /// The configuration of the family `kind`, which is one of [`TYPES`](ModelSpec::TYPES).
+            fn parse(kind: &str, keys: &Keys) -> Result<Self, ConfigError> {
+                match kind {
+                    $($tag => {
+                        foreign::check(keys, <$config as Family>::READS)?;
+                        ModelSpec::$name(Family::parse(keys)?).checked()
+                    })+
+                    other => Err(unsupported("model_type", other, known())),
+                }
+            }
+
+            fn checked(self) -> Result<Self, ConfigError> {
+                match &self {
+                    $(ModelSpec::$name(config) => Family::check(config)?,)+
+                }
+                self.check_windows()?;
+                Ok(self)
+            }
+
+            fn dimensions(&self) -> Dimensions<'_> {
+                match self {
+                    $(ModelSpec::$name(config) => config.dimensions(),)+
+                }
+            }
+
+            fn windows(&self) -> Vec<Option<usize>> {
+                match self {
+                    $(ModelSpec::$name(config) => config.windows(),)+
+                }
+            }
+
+            fn score_cap(&self) -> Option<f32> {
+                match self {
+                    $(ModelSpec::$name(config) => config.score_cap(),)+
+                }
+            }
+
+            /// What logits are capped at, if they are: they are c tanh(x / c). The client applies it to the logits
+            /// that it learns.
+            pub fn logit_cap(&self) -> Option<f32> {
+                match self {
+                    $(ModelSpec::$name(config) => config.logit_cap(),)+
+                }
+            }
+
+            pub(crate) fn short_text(&self) -> Option<usize> {
+                match self {
+                    $(ModelSpec::$name(config) => config.short_text(),)+
+                }
+            }
+
+            /// What a norm publishes for a gain of 1.
+            pub(crate) fn unit_gain(&self) -> f32 {
+                match self {
+                    $(ModelSpec::$name(_) => <$config as Family>::UNIT_GAIN,)+
+                }
+            }
+
+            /// Names and shapes of the tensors that a checkpoint must hold.
+            pub fn tensors(&self) -> Vec<TensorSpec> {
+                match self {
+                    $(ModelSpec::$name(config) => Family::tensors(config),)+
+                }
+            }
+
+            pub(crate) fn buffer(&self, name: &str) -> Option<Buffer> {
+                match self {
+                    $(ModelSpec::$name(config) => config.buffer(name),)+
+                }
+            }
+        }
+    };
+}
+
+families!(specs);
+
+/// The families, for messages.
+fn known() -> String {
+    format!("the architectures are {}", ModelSpec::TYPES.join(", "))
+}
+
+/// The class that the weights belong to, and its `model_type`.
+fn architecture<'k>(keys: &'k Keys) -> Result<Option<(&'k str, &'static str)>, ConfigError> {
+    let names = keys.read("architectures", "a list of names", Value::as_array)?;
+    let Some(name) = names.and_then(|names| names.first()) else { return Ok(None) };
+    let of = |name: &str| CLASSES.iter().find(|(classes, _)| classes.contains(&name)).map(|(_, kind)| *kind);
+    match name.as_str().and_then(|name| Some((name, of(name)?))) {
+        Some(found) => Ok(Some(found)),
+        None => Err(unsupported("architectures", name, known())),
+    }
+}
+
+impl ModelSpec {
+    /// Parses the text of a `config.json`.
+    pub fn from_config_json(text: &[u8]) -> Result<Self, ConfigError> {
+        let value: Value = serde_json::from_slice(text).map_err(|e| ConfigError::Json(e.to_string()))?;
+        let Value::Object(map) = value else { return Err(ConfigError::Json("not an object".into())) };
+        let keys = Keys(&map);
+        let architecture = architecture(&keys)?;
+        let kind = match (keys.text("model_type")?, architecture) {
+            (Some(kind), Some((name, of))) if kind != of && Self::TYPES.contains(&kind) => {
+                return Err(unsupported("architectures", name, format!("model_type says {kind}")));
+            }
+            (Some(kind), _) | (None, Some((_, kind))) => kind,
+            (None, None) => return Err(unsupported("model_type", "missing", known())),
+        };
+        Self::parse(kind, &keys)
+    }
+
+    /// Heads of every attention layer.
+    pub fn heads(&self) -> HeadShape {
+        self.dimensions().heads
+    }
+
+    /// Number of layers.
+    pub fn layers(&self) -> usize {
+        self.dimensions().layers
+    }
+
+    /// Length of a residual vector.
+    pub fn hidden(&self) -> usize {
+        self.dimensions().hidden
+    }
+
+    /// Number of token ids.
+    pub fn vocabulary(&self) -> usize {
+        self.dimensions().vocabulary
+    }
+
+    /// Most positions that can go through the model: GPT-2 has a table of them. Rotary embeddings have no end, but
+    /// beyond the length that the configuration states a model was never trained to tell distances.
+    pub fn max_positions(&self) -> usize {
+        self.dimensions().max_positions
+    }
+
+    /// The same for a text of which it was stated before its first token that it has `text` positions. Longer texts
+    /// may have another embedding of positions, for which this one would have to be read again.
+    pub(crate) fn max_positions_of(&self, text: Option<usize>) -> usize {
+        match (self.short_text(), text) {
+            (Some(short), Some(text)) if text <= short => short,
+            _ => self.max_positions(),
+        }
+    }
+
+    /// Ids that end a text.
+    pub fn eos(&self) -> &[u32] {
+        self.dimensions().eos
+    }
+
+    /// What its layers of attention are like. A window that all positions fit into is none.
+    pub fn attention(&self) -> Layers {
+        let Dimensions { heads, max_positions, .. } = self.dimensions();
+        let windows = self.windows().into_iter().map(|window| window.filter(|w| *w < max_positions)).collect();
+        Layers { heads, windows, soft_cap: self.score_cap() }
+    }
+
+    fn check_windows(&self) -> Result<(), ConfigError> {
+        match self.windows().into_iter().flatten().find(|window| *window == 0) {
+            Some(window) => Err(unsupported("sliding_window", window, "at least 1")),
+            None => Ok(()),
+        }
+    }
+
+    /// Number of parameters as published.
+    pub fn parameters(&self) -> usize {
+        self.tensors().iter().map(|t| t.shape.iter().product::<usize>()).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,278 @@
+//! Every family against the program of its authors, on tiny checkpoints of `references/make.py`: logits of the whole
+//! text at once, token by token and in pieces; then the laws that hold the engines together.
+
+mod support;
+
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+
+use engine::{Engine, Float};
+use model::{
+    Checkpoint, CheckpointError, DType, Drafts, GenerateOptions, Input, Lookup, Model, ModelFiles, Next, NoHooks,
+    Padding, Sampler, TensorSpec, calibrate, check, generate, synthesize, write_safetensors,
+};
+use mpcache::PolicySpec;
+use ndarray::Array2;
+use net::Phase;
+use protocols::{Evaluation, Fixed, Options, Plan};
+use serde_json::Value;
+use support::parties::{Phases, load_fixed, two_parties};
+use support::{load, logits};
+
+/// Largest difference to a reference logit, as a share of the largest one.
+const MAX_LOGIT_ERROR: f32 = 1e-4;
+
+/// The same of fixed point against f32.
+const MAX_FIXED_ERROR: f32 = 5e-3;
+
+/// Largest difference of a logit between two parties and fixed point, in units of 2^-18, as on the bundled models.
+const MAX_SECURE_ULPS: f32 = 2048.0;
+
+/// A text, and the logits of its authors' program at every position.
+struct Reference {
+    ids: Vec<u32>,
+    logits: Array2<f32>,
+}
+
+impl Reference {
+    fn scale(&self) -> f32 {
+        self.logits.iter().fold(0.0, |most: f32, x| most.max(x.abs()))
+    }
+
+    fn compare(&self, got: &Array2<f32>, within: f32, what: &str) {
+        assert_eq!(got.dim(), self.logits.dim(), "{what}");
+        let scale = self.scale();
+        for ((at, got), want) in got.indexed_iter().zip(&self.logits) {
+            assert!((got - want).abs() <= within * scale, "{what}, {at:?}: {got} against {want}, of {scale}");
+        }
+    }
+}
+
+/// The directories of `references/make.py`.
+fn families() -> Vec<(String, PathBuf)> {
+    let all = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/families"));
+    let mut found: Vec<_> = std::fs::read_dir(all)
+        .unwrap()
+        .map(|entry| entry.unwrap())
+        .map(|entry| (entry.file_name().into_string().unwrap(), entry.path()))
+        .collect();
+    found.sort();
+    assert!(found.len() >= 14, "{found:?}");
+    found
+}
+
+fn references(dir: &std::path::Path) -> Vec<Reference> {
+    let value: Value = serde_json::from_slice(&std::fs::read(dir.join("reference.json")).unwrap()).unwrap();
+    let rows = |value: &Value| -> Array2<f32> {
+        let rows: Vec<Vec<f32>> = serde_json::from_value(value.clone()).unwrap();
+        Array2::from_shape_vec((rows.len(), rows[0].len()), rows.concat()).unwrap()
+    };
+    let all = value["sequences"].as_array().unwrap();
+    let found: Vec<_> = all
+        .iter()
+        .map(|sequence| Reference {
+            ids: serde_json::from_value(sequence["ids"].clone()).unwrap(),
+            logits: rows(&sequence["logits"]),
+        })
+        .collect();
+    assert_eq!(found.iter().map(|reference| reference.ids.len()).collect::<Vec<_>>(), [44, 11]);
+    found
+}
+
+/// Logits of every position of `ids`, of which the first `prompt` come together, `chunk` at a time.
+fn forced<E: Engine>(
+    engine: &mut E,
+    model: &Model<E::Weight>,
+    ids: &[u32],
+    prompt: usize,
+    chunk: Option<usize>,
+) -> Array2<f32> {
+    let options = GenerateOptions {
+        tokens: ids.len() - prompt + 1,
+        all_positions: true,
+        prefill_chunk: chunk.and_then(NonZeroUsize::new),
+        ..Default::default()
+    };
+    let input = Input { ids: Some(&ids[..prompt]), count: prompt };
+    let next = Next::Forced(&ids[prompt..]);
+    generate(engine, model, input, &options, next, &mut NoHooks).unwrap().logits.unwrap()
+}
+
+#[test]
+fn every_family_equals_the_program_of_its_authors() {
+    for (name, dir) in families() {
+        let model = load(ModelFiles::open(&dir).unwrap());
+        for reference in references(&dir) {
+            reference.compare(&logits(&model, &reference.ids), MAX_LOGIT_ERROR, &name);
+        }
+    }
+}
+
+/// Windows evict, rotary embeddings go on, and long texts have other frequencies from the first token on.
+#[test]
+fn token_by_token_and_in_pieces_the_logits_are_the_same() {
+    for (name, dir) in families() {
+        let model = load(ModelFiles::open(&dir).unwrap());
+        for reference in references(&dir) {
+            for (prompt, chunk) in [(1, None), (5, None), (reference.ids.len(), Some(7)), (11, Some(4))] {
+                let got = forced(&mut Float::default(), &model, &reference.ids, prompt, chunk);
+                reference.compare(&got, MAX_LOGIT_ERROR, &format!("{name}, prompt {prompt}, chunk {chunk:?}"));
+            }
+        }
+    }
+}
+
+#[test]
+fn fixed_point_is_close() {
+    for (name, dir) in families() {
+        let files = ModelFiles::open(&dir).unwrap();
+        let (model, _) = load_fixed(&files.spec, Some(&files.checkpoint), &[]);
+        for reference in references(&dir) {
+            // One phase, and two.
+            for evaluation in [Evaluation::Lookup, Evaluation::Masked] {
+                let engine = &mut Fixed::evaluating(evaluation);
+                let got = forced(engine, &model, &reference.ids, 30.min(reference.ids.len()), None);
+                let worst = got.iter().zip(&reference.logits).map(|(g, w)| (g - w).abs()).fold(0.0, f32::max);
+                println!("{name}, {evaluation:?}: fixed point is off by {worst:.1e} of {:.1}", reference.scale());
+                reference.compare(&got, MAX_FIXED_ERROR, &name);
+            }
+        }
+    }
+}
+
+/// Two parties, the plan of their session, and the same in fixed point: for every family, over a text that leaves the
+/// windows.
+#[test]
+fn two_parties_and_the_plan_agree() {
+    for (name, dir) in families() {
+        let files = ModelFiles::open(&dir).unwrap();
+        let ids = &references(&dir)[0].ids[..12];
+        let options = GenerateOptions { tokens: 3, ..GenerateOptions::default() };
+        let (weights, frac_bits) = load_fixed(&files.spec, Some(&files.checkpoint), &[]);
+        let input = Input { ids: Some(ids), count: ids.len() };
+        let mut sampler = Sampler::greedy();
+        let next = Next::Pick(&mut sampler);
+        let fixed = generate(&mut Fixed::new(), &weights, input, &options, next, &mut NoHooks).unwrap();
+
+        let [(client, client_ledger), (server, server_ledger)] =
+            two_parties(&files.spec, &weights, &frac_bits, ids, &options);
+        assert_eq!(client.tokens, fixed.tokens, "{name}");
+        assert!(server.tokens.is_empty() && server.logits.is_none(), "{name}: the server learns nothing");
+        let (secure, fixed) = (client.logits.unwrap(), fixed.logits.unwrap());
+        let worst = secure.iter().zip(&fixed).map(|(s, f)| (s - f).abs()).fold(0.0, f32::max);
+        let ulps = worst * (1u32 << protocols::FRAC) as f32;
+        println!("{name}: two parties against fixed {ulps} ulps");
+        assert!(ulps <= MAX_SECURE_ULPS, "{name}: {ulps} ulps");
+        assert_eq!(client_ledger, server_ledger, "{name}");
+
+        let (shapes, _) = load_fixed(&files.spec, None, &frac_bits);
+        let mut plan = Plan::new(Options::default());
+        let input = Input { ids: None, count: ids.len() };
+        let mut sampler = Sampler::greedy();
+        generate(&mut plan, &shapes, input, &options, Next::Pick(&mut sampler), &mut Phases).unwrap();
+        assert_eq!(plan.ledger().untimed(), client_ledger, "{name}: planned ledger");
+        println!("{name}: a token takes {:?}", plan.ledger().phase_total(Phase::Decode));
+    }
+}
+
+/// A policy prunes the layers that see all tokens. Where there are none it is refused.
+#[test]
+fn policies_act_on_layers_without_windows() {
+    for (name, dir) in families() {
+        let files = ModelFiles::open(&dir).unwrap();
+        let windows = files.spec.attention();
+        let policy: PolicySpec = "streaming:budget=12,sinks=1".parse().unwrap();
+        let model = load(files);
+        let ids = &references(&dir)[0].ids;
+        let options = GenerateOptions { tokens: 8, policy, ..GenerateOptions::default() };
+        let input = Input { ids: Some(ids), count: ids.len() };
+        let run = |options: &GenerateOptions| {
+            let mut sampler = Sampler::greedy();
+            generate(&mut Float::default(), &model, input, options, Next::Pick(&mut sampler), &mut NoHooks)
+        };
+        match run(&options) {
+            Ok(pruned) => {
+                assert!(windows.pruned() > 0, "{name}");
+                let compared =
+                    check(&model, ids, &GenerateOptions { policy: PolicySpec::default(), ..options }, &pruned);
+                assert!(compared.unwrap().max_abs_logit_error.unwrap() > 0.0, "{name}: something is pruned");
+            }
+            Err(error) => {
+                assert!(windows.pruned() == 0, "{name}: {error}");
+                assert!(matches!(error, model::Error::WindowedPolicy { .. }), "{name}: {error}");
+            }
+        }
+    }
+}
+
+/// Guesses that are taken back, and padding before a prompt, change no text, also where a window ends.
+#[test]
+fn drafts_and_padding_change_no_text() {
+    for (name, dir) in families() {
+        let model = load(ModelFiles::open(&dir).unwrap());
+        let reference = &references(&dir)[0];
+        let run = |ids: &[u32], options: &GenerateOptions| {
+            let (mut sampler, mut guess) = (Sampler::greedy(), Lookup);
+            let next = match options.draft {
+                Some(_) => Next::Drafted { sampler: &mut sampler, guess: &mut guess },
+                None => Next::Pick(&mut sampler),
+            };
+            let input = Input { ids: Some(ids), count: ids.len() };
+            generate(&mut Float::default(), &model, input, options, next, &mut NoHooks).unwrap()
+        };
+        let ids = &reference.ids[..6];
+        let plain = GenerateOptions { tokens: 20, ..GenerateOptions::default() };
+        let alone = run(ids, &plain);
+        let drafted = run(ids, &GenerateOptions { draft: Some(Drafts::new(3, 1.0).unwrap()), ..plain.clone() });
+        assert_eq!(drafted.tokens, alone.tokens, "{name}");
+        assert!(drafted.passes.iter().any(|kept| *kept < 4), "{name}: some guesses are wrong");
+
+        let padding = Some(Padding { tokens: Some(8) });
+        let padded = run(&[&[0; 8], ids].concat(), &GenerateOptions { padding, ..plain });
+        assert_eq!(padded.tokens, alone.tokens, "{name}");
+        let (got, want) = (padded.logits.unwrap(), alone.logits.unwrap());
+        let worst = got.iter().zip(&want).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        assert!(worst < 10.0 * MAX_LOGIT_ERROR * reference.scale(), "{name}: a logit is off by {worst}");
+    }
+}
+
+/// What a family's program does not read is refused by name: a norm, a bias, an expert.
+#[test]
+fn unread_tensors_are_refused_by_name() {
+    for (name, dir) in families() {
+        let files = ModelFiles::open(&dir).unwrap();
+        let mut tensors = files.spec.tensors();
+        for extra in
+            ["model.layers.0.self_attn.sinks", "model.layers.0.mlp.experts.0.up_proj.weight", "lm_head.scales"]
+        {
+            let dir = tempfile::tempdir().unwrap();
+            tensors.push(TensorSpec::new(extra, [2]));
+            write_safetensors(&dir.path().join("model.safetensors"), &tensors, DType::F16, |tensor, values| {
+                values.resize(tensor.shape.iter().product(), 0.5);
+                Ok(())
+            })
+            .unwrap();
+            tensors.pop();
+            let checkpoint = Checkpoint::open(dir.path()).unwrap();
+            match checkpoint.check_all(&files.spec) {
+                Err(CheckpointError::Unread { tensors }) => assert_eq!(tensors, [extra], "{name}"),
+                other => panic!("{name}: {other:?}"),
+            }
+        }
+    }
+}
+
+/// Random weights of every family's shape, with fewer layers, stay in the ranges of the protocols.
+#[test]
+fn synthesised_models_are_in_range() {
+    for (name, dir) in families() {
+        let config = std::fs::read(dir.join("config.json")).unwrap();
+        let out = tempfile::tempdir().unwrap();
+        let spec = synthesize(&config, out.path(), Some(2), DType::F16, None, 7).unwrap();
+        assert_eq!(spec.layers(), 2, "{name}");
+        let files = ModelFiles::open(out.path()).unwrap();
+        let (model, _) = load_fixed(&files.spec, Some(&files.checkpoint), &[]);
+        let done = calibrate(&model, None).unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert!(done.tokens >= 16, "{name}: {done:?}");
+    }
+}

@@ -1,0 +1,32 @@
+//! What a model's layers of attention are like: public.
+
+use crate::{HeadShape, PolicySpec};
+
+/// The layers of attention of a model.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Layers {
+    /// Heads of every layer.
+    pub heads: HeadShape,
+    /// For every layer how many tokens a query sees, its own included; `None` for all.
+    pub windows: Vec<Option<usize>>,
+    /// What scores are [capped](engine::Engine::soft_cap) at before the softmax, if they are.
+    pub soft_cap: Option<f32>,
+}
+
+impl Layers {
+    /// `layers` layers that see all tokens.
+    pub fn global(layers: usize, heads: HeadShape) -> Self {
+        Layers { heads, windows: vec![None; layers], soft_cap: None }
+    }
+
+    /// How many layers see all tokens. Those are the ones that a cache policy acts on: a layer with a window keeps
+    /// its window under every policy.
+    pub fn pruned(&self) -> usize {
+        self.windows.iter().filter(|window| window.is_none()).count()
+    }
+
+    /// Whether `policy` has a layer to act on, or is `full`, which acts on none.
+    pub fn take(&self, policy: &PolicySpec) -> bool {
+        *policy == PolicySpec::default() || self.pruned() > 0
+    }
+}
