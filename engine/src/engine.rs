@@ -175,7 +175,9 @@ pub trait Engine: 'static {
     /// The same, where row i sees only the columns `seen[i]` (public, not empty).
     fn softmax_within(&mut self, x: &Self::Tensor, seen: &[Range<usize>]) -> Result<Self::Tensor, Error>;
 
-    /// c tanh(x / c), entrywise, for a public `cap` c: a score or logit that cannot exceed c.
+    /// c tanh(x / c), entrywise, for a public `cap` c: a score that cannot exceed c.
+    ///
+    /// Range: |x| < 2^10, and caps from 1 to 128.
     fn soft_cap(&mut self, x: &Self::Tensor, cap: f32) -> Result<Self::Tensor, Error>;
 
     /// The [`softmax`](Engine::softmax) of several tensors, each with what its rows see. Between two parties it takes
