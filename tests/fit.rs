@@ -41,7 +41,7 @@ fn columns_are_fitted_once_and_then_serve_a_policy() {
         "demo --model {model} --link memory --prompt-ids 5,6,7,8,9,10,11 --tokens 2 --check --policy kvzap:budget=6"
     );
     let report = support::json(&mut waggle(&demo));
-    assert_eq!(report["check"]["token_agreement"], 1.0, "{}", report["check"]);
+    assert_eq!(report["token_agreement"], 1.0, "{report}");
 
     // Too little text, and a distance that leaves nothing to learn from.
     let short = fail(&mut waggle(&format!("fit kvzap --model {model} --text {text} --context 200")), 1);
