@@ -54,7 +54,8 @@ fn compare(layers: &Layers, policy: &str, pieces: &[usize], cuts: bool) {
         let end = start + new;
         for (layer, script) in scripts.iter().enumerate() {
             let part = |x: &ArrayD<f32>| Tensor::slice(x, 0, start..end);
-            let rows = new.min(3);
+            // As many as the policy wants to see, or the last few.
+            let rows = cache.query_window(layer, new).max(new.min(3));
             let queries = Tensor::slice(&script.q, 1, end - rows..end);
             let out = cache.attend(&mut engine, layer, &queries, &part(&script.k), &part(&script.v)).unwrap();
             let attended = cache.attended(layer).unwrap().to_vec();
