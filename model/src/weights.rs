@@ -359,19 +359,22 @@ impl MatrixSource for PublishedMatrix {
 
     fn read(&self, line: usize, from: usize, out: &mut [f32]) {
         self.stored(line, from, out);
-        let mean = self.means.as_ref().map_or(0.0, |means| means[line]);
-        match (&self.means, self.order) {
-            (Some(means), Order::Rows) => out.iter_mut().for_each(|w| *w -= means[line]),
-            (Some(means), Order::Columns) => out.iter_mut().zip(&means[from..]).for_each(|(w, mean)| *w -= mean),
-            (None, _) => {}
-        }
-        match (&self.gain, self.order) {
-            (None, _) if mean == 0.0 => {}
-            (None, _) => fold(out, mean, 1.0),
-            (Some(gain), Order::Rows) => fold(out, mean, gain[line]),
-            (Some(gain), Order::Columns) => {
-                let gain = gain.as_slice().expect("a vector is contiguous");
-                wide(|| out.iter_mut().zip(&gain[from..]).for_each(|(w, gain)| *w *= gain));
+        match self.order {
+            Order::Rows => {
+                let mean = self.means.as_ref().map_or(0.0, |means| means[line]);
+                let gain = self.gain.as_ref().map_or(1.0, |gain| gain[line]);
+                if (mean, gain) != (0.0, 1.0) {
+                    fold(out, mean, gain);
+                }
+            }
+            Order::Columns => {
+                if let Some(means) = &self.means {
+                    wide(|| out.iter_mut().zip(&means[from..]).for_each(|(w, mean)| *w -= mean));
+                }
+                if let Some(gain) = &self.gain {
+                    let gain = gain.as_slice().expect("a vector is contiguous");
+                    wide(|| out.iter_mut().zip(&gain[from..]).for_each(|(w, gain)| *w *= gain));
+                }
             }
         }
         if let Some((columns, factor)) = self.scaled {

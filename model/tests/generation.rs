@@ -244,7 +244,9 @@ fn published_configurations_open_and_count_their_parameters() {
     let Some(dir) = asset("configs") else { return };
     let count = |file: &str| ModelSpec::open(&dir.join(file)).unwrap().parameters();
     assert_eq!(count("gpt2.json"), 124_439_808);
-    assert_eq!(count("gpt2-kv260-int8.json"), 124_439_808);
+    // Quantised weights are another format.
+    let quantised = ModelSpec::open(&dir.join("gpt2-kv260-int8.json")).unwrap_err().to_string();
+    assert!(quantised.contains("quantization_config"), "{quantised}");
     assert_eq!(count("gpt2-medium.json"), 354_823_168);
     assert_eq!(count("gpt2-large.json"), 774_030_080);
     assert_eq!(count("gpt2-xl.json"), 1_557_611_200);
@@ -252,7 +254,11 @@ fn published_configurations_open_and_count_their_parameters() {
     assert_eq!(count("meta-llama-3-8b.json"), 8_030_261_248);
     assert_eq!(count("longchat-7b-v1.5-32k.RECONSTRUCTED.json"), 6_738_415_616);
     for entry in std::fs::read_dir(&dir).unwrap() {
-        let spec = ModelSpec::open(&entry.unwrap().path()).unwrap();
+        let path = entry.unwrap().path();
+        if path.ends_with("gpt2-kv260-int8.json") {
+            continue;
+        }
+        let spec = ModelSpec::open(&path).unwrap();
         let names: HashSet<_> = spec.tensors().into_iter().map(|t| t.name).collect();
         assert_eq!(names.len(), spec.tensors().len());
         if let ModelSpec::Llama(config) = spec {

@@ -2,7 +2,7 @@
 //!
 //! A model of 7 billion weights is 27 GB as integers of 32 bits and 13.5 GB as published. So a matrix stays where it
 //! is published, in the page cache, and the products that need it round a few thousand entries at a time
-//! ([`kernel`](crate::kernel), [`he::Entries`]).
+//! (`kernel`, [`he::Entries`]).
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -40,7 +40,7 @@ const COPIES: usize = 4;
 /// Of so many heads that [`HeadMeasure::Echo`] names, one is chosen by its echoes.
 const HEADS_PER_ECHO: usize = 15;
 
-/// How heads are judged; the [module](self) defines it.
+/// How heads are judged; the module defines it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HeadMeasure {
     /// By how much the output of attention changes.

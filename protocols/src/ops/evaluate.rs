@@ -3,7 +3,7 @@
 //! **Functionality.** Shares of x -> shares of f(x) modulo the ring of the result.
 //!
 //! **Source.** A [`Function`] holds its table for one of three protocols: [`lookup`], which is direct, and [`fss`]
-//! and [`ladder`](fss::ladder), which are prepared. The options of a session decide which one it uses
+//! and [`fss::ladder`], which are prepared. The options of a session decide which one it uses
 //! ([`Options::evaluation`]); the choice is made when the table is fitted.
 //!
 //! **Range.** That of the table; other inputs give garbage, which the caller muxes away. **Error.** That of the

@@ -1,6 +1,6 @@
 //! Extension of words to the ring of 64 bits, for columns of different rings at once.
 //!
-//! **Functionality.** Rows of signed words, the word in column i modulo 2^widths[i] -> the same words modulo 2^64.
+//! **Functionality.** Rows of signed words, the word in column i modulo `2^widths[i]` -> the same words modulo 2^64.
 //!
 //! **Source.** As a [truncation](super::truncate) that drops nothing, in its prepared form: one exchange of a bit a
 //! word.

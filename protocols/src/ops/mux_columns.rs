@@ -1,7 +1,7 @@
 //! Selection by prepared bits: shared bits times shared words, in one exchange.
 //!
 //! **Functionality.** Items of b bits, shared by exclusive-or, and of w words for each bit, those of bit i modulo
-//! 2^widths[i] -> shares of bit i times its words.
+//! `2^widths[i]` -> shares of bit i times its words.
 //!
 //! **Source.** Beaver's masks (CRYPTO 1991), of which one is a bit:
 //!
