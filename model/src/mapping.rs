@@ -106,7 +106,8 @@ fn widened(bits: u16) -> f32 {
     // Exponent 0 has no leading one. The largest exponent stands for infinity or no number, and is the largest again.
     let tiny = (rest as i32 as f32 * LEAST).to_bits();
     let magnitude = if rest < 0x400 { tiny } else { normal };
-    f32::from_bits(sign | magnitude + if rest < 0x7c00 { 0 } else { EXPONENT })
+    let special = if rest < 0x7c00 { 0 } else { EXPONENT };
+    f32::from_bits(sign | (magnitude + special))
 }
 
 /// A tensor in a file: its numbers are read when they are asked for.

@@ -271,7 +271,7 @@ fn bit_leaves(
 
 /// Cost of [`bit_leaves`] of `n` trees with 2^`cell_bits` bits a leaf.
 fn bit_leaves_cost(n: usize, tree: DpfShape, cell_bits: u32) -> Cost {
-    let hashed = (n << cell_bits) / BLOCK_BITS << (tree.depth() - 1);
+    let hashed = ((n << cell_bits) / BLOCK_BITS) << (tree.depth() - 1);
     placed_cost(n, 1, 1, cell_bits).work_at_both(Kernel::TreeMade, hashed).then(opening::open_cost(n << cell_bits, 1))
 }
 
