@@ -165,8 +165,8 @@ impl ModelSpec {
         matches!(self, ModelSpec::Gpt2(_) | ModelSpec::Llama(_))
     }
 
-    /// Refuses a cache policy whose settings are for another model, that has no layer to act on, or that needs learned
-    /// scores where the family has none.
+    /// Refuses a cache policy whose settings are for another model, that has no layer to act on, or that needs
+    /// learned scores where the family has none.
     pub fn check_policy(&self, policy: &PolicySpec) -> Result<(), Error> {
         let layers = self.attention();
         if !layers.take(policy) {

@@ -24,7 +24,8 @@ pub(super) struct DraftArgs {
     /// up how the text went on after the same words before; `model:DIR[:K]` runs a small public model with the same
     /// vocabulary, on this machine and in the clear. The server learns how many tokens each pass keeps, and nothing
     /// of the guesses. The client learns what the model says after wrong guesses too, so the server must agree
-    /// (`serve --max-draft`). Needs the policy `full`, or `snapkv`, `pyramid`, `squeeze` or `mpcache-2pc` with a share, and no pool.
+    /// (`serve --max-draft`). Needs the policy `full`, or `snapkv`, `pyramid`, `squeeze` or `mpcache-2pc` with a
+    /// share, and no pool.
     #[arg(long, value_name = "lookup[:K]|model:DIR[:K]")]
     draft: Option<Draft>,
     /// Tokens that a pass is expected to keep on average, between 1 and K + 1. With --preprocess correlations are

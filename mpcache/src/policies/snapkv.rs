@@ -3,9 +3,9 @@
 //! **Source.** SnapKV (Li et al., arXiv 2404.14469): the last queries of the prompt vote once. PyramidKV (Cai et al.,
 //! arXiv 2406.02069): the same votes, and budgets that decrease from layer to layer. SqueezeAttention (Wang et al.,
 //! arXiv 2404.04793): smaller budgets for the layers whose attention changes the hidden state least. Its authors
-//! measure that on each prompt, which would tell about the prompt. Here the layers are a public option, which
-//! `waggle fit squeeze` finds on a text of the server's choice. MPCache (Zeng et al., NeurIPS 2025), algorithm 3: its
-//! first step is such a vote, without smoothing. `mpcache-2pc` takes this step alone, and keeps less by it. The second
+//! measure that on each prompt, which would tell about the prompt. Here the layers are a public option, which `waggle
+//! fit squeeze` finds on a text of the server's choice. MPCache (Zeng et al., NeurIPS 2025), algorithm 3: its first
+//! step is such a vote, without smoothing. `mpcache-2pc` takes this step alone, and keeps less by it. The second
 //! step, a hidden choice for every query, sends more between two parties than the full cache does
 //! (`bench/results/eviction.md`).
 //!

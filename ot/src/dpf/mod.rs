@@ -22,8 +22,8 @@
 //! control bits, modulo 4, gives it an XOR share of t. The product is the caller's ([`Generation::leaves`]).
 //!
 //! **Bits.** A leaf may have further blocks, of bits that are shared by exclusive-or ([`DpfShape::with_bits`]). The
-//! pad of each is the hash of the leaf's node under a tweak of its own, and its correction is the sum of both parties'
-//! pads and of the bits at R. There is no sign.
+//! pad of each is the hash of the leaf's node under a tweak of its own, and its correction is the sum of both
+//! parties' pads and of the bits at R. There is no sign.
 //!
 //! **What each party sees.** It sees the corrections, and shares of them that follow from the correction and its own.
 //! A correction is a sum of H of the other party's nodes, which look random without that party's Delta: circular
@@ -50,8 +50,8 @@ use zeroize::Zeroize;
 use crate::Block;
 use crate::kernels::Permutation;
 
-/// What is added to a leaf's node before its hash is the pad of block `block` of its bits: the preimage under sigma of
-/// a tweak other than 0, see [`crate::hash`].
+/// What is added to a leaf's node before its hash is the pad of block `block` of its bits: the preimage under sigma
+/// of a tweak other than 0, see [`crate::hash`].
 fn tweak(block: usize) -> Block {
     Block([0, 1 + block as u64])
 }

@@ -110,8 +110,8 @@ const TAILS_SAVE: u32 = 4;
 /// The leaves of keys that an entry counts for, since its preparation takes longer: prompts over fast links compare.
 const TAILS_LEAVES: u64 = 2;
 
-/// A function with tails, evaluated on a masked input. Its windows are 32 / (16 ratio) wide, so that all cells of them
-/// reach beyond the range on both sides, and one cell reaches as far as the tails ask for.
+/// A function with tails, evaluated on a masked input. Its windows are 32 / (16 ratio) wide, so that all cells of
+/// them reach beyond the range on both sides, and one cell reaches as far as the tails ask for.
 struct Tailed {
     shape: TailedShape,
     table: TailedTable,

@@ -6,8 +6,8 @@
 //!
 //! **Source.** As in the [parent module](super). Windows are numbered on and on, and 2^index_bits of them are a
 //! *cell*. The table has the windows of one cell, which are near; lower cells and higher ones are the tails. A key
-//! hides the window of the mask as that of a table does, in the words of its leaves, and in their bits the unit vector
-//! of the mask's cell ([`ot::dpf`]):
+//! hides the window of the mask as that of a table does, in the words of its leaves, and in their bits the unit
+//! vector of the mask's cell ([`ot::dpf`]):
 //!
 //! ```text
 //! prepare:  share a random mask r = R 2^low_bits + rho_0 + rho_1, and a key whose leaf i holds the payload and the
