@@ -7,7 +7,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use clap::Args;
+use clap::{Args, CommandFactory};
 use engine::FloatLoader;
 use model::party::{
     Caller, ClientOptions, ClientSession, Limits, ModelServer, Observer, Outcome, Prompt, PublicModel, Request,
@@ -28,6 +28,7 @@ use super::progress::Progress;
 use super::prompt::PromptArgs;
 use super::report::{report, tables, verdict};
 use super::serve::{Line, Used};
+use super::settings::forget_variables;
 use super::{Error, out};
 
 /// Generates text with both parties on this machine: two processes, unless the link is `memory`.
@@ -276,6 +277,8 @@ impl Server {
         for (name, value) in by_name(client.terms) {
             command.args([&format!("--{name}"), &value]);
         }
+        // Variables that stand for options are meant for this process.
+        forget_variables(&mut command, &super::Cli::command());
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().map_err(failed)?;
         match child.stdout.take() {
             Some(out) => Ok(Server { child, out: BufReader::new(out) }),

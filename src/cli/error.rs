@@ -47,6 +47,9 @@ pub(super) enum Error {
         /// What happened.
         source: Box<Error>,
     },
+    /// Options of a file.
+    #[error(transparent)]
+    Settings(#[from] super::settings::SettingsError),
     /// A family of kernels that the processor lacks.
     #[error(transparent)]
     Cpu(#[from] bits::cpu::CpuError),

@@ -25,24 +25,35 @@ mod progress;
 mod prompt;
 mod report;
 mod serve;
+mod settings;
+mod shell;
 mod synth;
 mod tokenizer_worker;
 mod trust;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 use error::Error;
 
 /// Private text generation between two parties: a server with a language model, and a client with a prompt. The
 /// server learns neither the prompt nor the text, and the client does not learn the weights.
 #[derive(Parser, Debug)]
-#[command(name = "waggle", version = machine::PROGRAM, max_term_width = 100)]
+#[command(name = "waggle", version = machine::PROGRAM, max_term_width = 100, after_help = SETTINGS)]
 struct Cli {
+    /// Take options from this file, unless the command line or the environment gives them: `tokens = 20` for every
+    /// command that has `--tokens`, and under `[generate]` for `generate` alone. Stands before the command.
+    #[arg(long, value_name = "FILE.toml")]
+    config: Option<PathBuf>,
     #[command(subcommand)]
     command: Command,
 }
+
+/// Under the commands in the help.
+const SETTINGS: &str = "Every option of a command can also be given as a variable, --prompt-len as WAGGLE_PROMPT_LEN, and \
+     in a file (--config, or WAGGLE_CONFIG). The command line comes first, then variables, then the file.";
 
 #[derive(Subcommand, Debug)]
 enum Command {
@@ -59,14 +70,32 @@ enum Command {
     Heads(heads::HeadsArgs),
     Synth(synth::SynthArgs),
     Keygen(keygen::KeygenArgs),
+    Completions(shell::CompletionsArgs),
+    Man(shell::ManArgs),
     /// Runs a server's tokenizer for `generate`, and talks JSON on standard input and output.
     #[command(hide = true)]
     TokenizerWorker,
 }
 
+/// The command line, with what the environment and a file add to it.
+fn parse() -> Result<Cli, ExitCode> {
+    let completed = settings::complete(&Cli::command(), std::env::args_os().collect(), |name| std::env::var_os(name))
+        .map_err(|error| out::fail(&error.into()))?;
+    Cli::try_parse_from(completed.arguments).map_err(|error| {
+        // Help and version are no errors.
+        if error.use_stderr() && !completed.added.is_empty() {
+            out::note(format_args!("with {}", completed.added.join(", ")));
+        }
+        error.exit()
+    })
+}
+
 /// Runs the command line; an error is one line on standard error and exit code 1.
 pub(crate) fn run() -> ExitCode {
-    let command = Cli::parse().command;
+    let Cli { command, config: _ } = match parse() {
+        Ok(cli) => cli,
+        Err(code) => return code,
+    };
     if let Err(error) = bits::cpu::Cpu::choose() {
         return out::fail(&error.into());
     }
@@ -85,6 +114,8 @@ pub(crate) fn run() -> ExitCode {
         Command::Synth(args) => synth::run(args),
         Command::TokenizerWorker => tokenizer_worker::run(),
         Command::Keygen(args) => keygen::run(args),
+        Command::Completions(args) => shell::completions(&args),
+        Command::Man(args) => shell::man(&args),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

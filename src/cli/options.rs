@@ -47,6 +47,10 @@ pub(super) struct TermsArgs {
     /// and sends more.
     #[arg(long, value_name = "N", default_value_t = protocols::DEFAULT_CORES, value_parser = clap::value_parser!(u32).range(1..=65536))]
     cores: u32,
+    /// Plan for this network, whatever `--link` imitates. Give it to both parties of a session over a real network,
+    /// whose rate and delay the program cannot know.
+    #[arg(long, value_name = PLANNED_LINKS)]
+    plan_for: Option<Shape>,
     /// How products with weights are prepared, in two phases: with masks that public seeds make (`seeded`), or with
     /// masks that the parties draw and send (`sent`), which takes about twice the bytes.
     #[arg(long, value_parser = named(&MASKS), default_value = "seeded")]
@@ -128,7 +132,7 @@ impl TermsArgs {
             #[command(flatten)]
             terms: TermsArgs,
         }
-        let names = ["reveal", "policy", "ot", "preprocess", "packing", "cores", "masks"];
+        let names = ["reveal", "policy", "ot", "preprocess", "packing", "cores", "masks", "plan-for"];
         let given = names.into_iter().map(|name| (name, option(name))).filter(|(_, value)| !value.is_empty());
         let arguments =
             std::iter::once("waggle".to_owned()).chain(given.map(|(name, value)| format!("--{name}={value}")));
@@ -152,9 +156,9 @@ impl TermsArgs {
         Ok(TermsArgs { preprocess: Some(true), ..self.clone() })
     }
 
-    /// The terms of a session over `link`.
+    /// The terms of a session over `link`, planned for that network unless `--plan-for` names another.
     pub(super) fn terms(&self, link: LinkArg) -> Result<Terms, Error> {
-        let link = link.shape().unwrap_or(LOOPBACK);
+        let link = self.plan_for.or(link.shape()).unwrap_or(LOOPBACK);
         let preprocess = self.preprocess.unwrap_or(false);
         let TermsArgs { packing, cores, masks, .. } = *self;
         let protocol = protocols::Options { ot: self.ot, preprocess, link, packing, cores, masks };
@@ -186,6 +190,7 @@ pub(super) fn by_name(terms: &Terms) -> Vec<(&'static str, String)> {
         ("packing", name(&PACKINGS, &protocol.packing).to_owned()),
         ("cores", protocol.cores.to_string()),
         ("masks", name(&MASKS, &protocol.masks).to_owned()),
+        ("plan-for", protocol.link.to_string()),
     ]
     .into_iter()
     .chain(chunk)
@@ -247,6 +252,9 @@ pub(super) enum LinkArg {
 
 /// Names of links, for help texts.
 pub(super) const LINKS: &str = "loopback|lan|lan-1g|wan|wan-far|RATEmbit,DELAYms";
+
+/// Names of networks that a program can be planned for.
+const PLANNED_LINKS: &str = "lan|lan-1g|wan|wan-far|RATEmbit,DELAYms";
 
 /// A link between two processes, for clap.
 pub(super) fn link_between_processes(text: &str) -> Result<LinkArg, String> {

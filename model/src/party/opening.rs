@@ -121,6 +121,7 @@ pub(super) fn send_verdict(channel: &mut Channel, step: &'static str, error: Opt
 fn reason(error: &Error) -> String {
     match error {
         Error::PoolFile { source, .. } | Error::Pool(source) => source.for_peer(),
+        Error::File { source, .. } => format!("a file of the server's fails: {}", source.kind()),
         other => other.to_string(),
     }
 }
@@ -314,6 +315,13 @@ fn malformed(step: &'static str, what: impl Into<String>) -> NetError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_client_reads_no_path_of_the_server() {
+        let source = std::io::Error::from(std::io::ErrorKind::PermissionDenied);
+        let told = reason(&Error::File { path: "/home/owner/accounts.json".into(), source });
+        assert_eq!(told, "a file of the server's fails: permission denied");
+    }
 
     #[test]
     fn a_request_has_one_encoding() {

@@ -14,6 +14,7 @@ use model::{Error as ModelError, Replacement};
 use serde::{Deserialize, Serialize};
 
 use crate::cli::Error;
+use crate::cli::trust::make_home;
 
 /// The account of clients on plaintext links.
 const NOBODY: &str = "plaintext";
@@ -72,6 +73,8 @@ impl Book {
     /// Changes one account in the file as it is now.
     fn change<T>(&self, key: Option<&str>, change: impl FnOnce(&mut Account) -> T) -> io::Result<T> {
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        // Without encryption no identity has made the folder.
+        make_home(&self.path).map_err(io::Error::other)?;
         let lock = beside(&self.path, ".lock");
         let lock = OpenOptions::new().create(true).truncate(false).write(true).open(lock)?;
         lock.lock()?;
@@ -131,6 +134,14 @@ mod tests {
         // Clients without a key have an account too, and one together.
         book().charge(None, 10).unwrap();
         assert!(book().charge(None, 1).is_err());
+    }
+
+    #[test]
+    fn the_folder_of_a_first_account_is_made() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("home").join("accounts.json");
+        Book::open(path.clone(), None).unwrap().charge(None, 1).unwrap();
+        assert_eq!(read(&path).unwrap()[NOBODY].revealed, 1);
     }
 
     #[test]

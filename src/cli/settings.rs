@@ -1,0 +1,391 @@
+//! Options from the environment and from a file.
+//!
+//! What the command line says comes first, then the variable `WAGGLE_NAME` for an option `--name`, then the file of
+//! `waggle --config FILE COMMAND`, then the default. An option that contradicts one of a higher place is left out,
+//! so that `--prompt-ids` on the command line replaces a `prompt` of the file.
+//!
+//! The file is TOML. A key at the top serves every command that has the option, and a key of a table such as
+//! `[generate]` or `[pools.rm]` serves that command. A key that no command has is an error.
+
+use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+
+use clap::{Arg, ArgAction, Command, Id};
+use thiserror::Error;
+use toml::{Table, Value};
+
+/// The option that names the file. It stands before the command, because `synth` has a `--config` of its own.
+const FILE_OPTION: &str = "--config";
+
+/// What a file says that cannot be an option.
+#[derive(Debug, Error)]
+pub(super) enum SettingsError {
+    /// The file cannot be read.
+    #[error("{}: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: std::io::Error,
+    },
+    /// The file is not TOML.
+    #[error("{}: {source}", path.display())]
+    Syntax {
+        /// The file.
+        path: PathBuf,
+        /// Where and why.
+        source: Box<toml::de::Error>,
+    },
+    /// No command has the option.
+    #[error("{}: {command} no option `{key}`", path.display())]
+    Unknown {
+        /// The file.
+        path: PathBuf,
+        /// Whose table it is: "`generate` has", or "no command has".
+        command: String,
+        /// The key.
+        key: String,
+    },
+    /// A value that an option cannot have.
+    #[error("{}: `{key}` wants {expected}, and the file says {got}", path.display())]
+    Kind {
+        /// The file.
+        path: PathBuf,
+        /// The key.
+        key: String,
+        /// What an option takes.
+        expected: &'static str,
+        /// What stands there.
+        got: &'static str,
+    },
+}
+
+/// A command line with the options that the environment and a file add.
+pub(super) struct Completed {
+    /// The whole command line.
+    pub(super) arguments: Vec<OsString>,
+    /// What was added, with where it is from, for messages.
+    pub(super) added: Vec<String>,
+}
+
+/// Adds to `arguments`, whose first is the program, what `variable` and the file say to its command.
+///
+/// # Errors
+/// [`SettingsError`] if the file cannot be read or says what no option takes.
+pub(super) fn complete(
+    root: &Command,
+    arguments: Vec<OsString>,
+    variable: impl Fn(&str) -> Option<OsString>,
+) -> Result<Completed, SettingsError> {
+    let mut root = root.clone();
+    root.build();
+    let (file, rest) = leading(&arguments);
+    let file = file.or_else(|| variable("WAGGLE_CONFIG").filter(|path| !path.is_empty()).map(PathBuf::from));
+    let file = file.map(|path| File::open(&path, &root)).transpose()?;
+    // From the root to the command that is called.
+    let mut path: Vec<&Command> = vec![&root];
+    for argument in &arguments[rest..] {
+        let last = path[path.len() - 1];
+        let Some(next) = argument.to_str().and_then(|name| last.find_subcommand(name)) else { break };
+        path.push(next);
+    }
+    let command = path[path.len() - 1];
+    let at = rest + path.len() - 1;
+    let mut completed = Completed { arguments, added: Vec::new() };
+    if path.len() == 1 || command.has_subcommands() {
+        return Ok(completed);
+    }
+    let mut given = on_command_line(command, &completed.arguments[at..]);
+    let names: Vec<&str> = path[1..].iter().map(|command| command.get_name()).collect();
+    let mut more = Vec::new();
+    let options = || command.get_arguments().filter(|option| option.get_long().is_some() && !built_in(option));
+    // A whole place before the next one, so that what contradicts a higher place is seen.
+    let environment = options().filter_map(|option| {
+        let name = variable_name(option.get_long()?);
+        let value = variable(&name).filter(|value| !value.is_empty() && name != "WAGGLE_CONFIG")?;
+        Some((option, of_text(option, &value), name))
+    });
+    add(command, environment, &mut given, &mut more, &mut completed.added);
+    if let Some(file) = &file {
+        let mut found = Vec::new();
+        for option in options() {
+            let Some(value) = option.get_long().and_then(|key| file.value(&names, key)) else { continue };
+            found.push((option, file.of_value(option, value)?, file.path.display().to_string()));
+        }
+        add(command, found.into_iter(), &mut given, &mut more, &mut completed.added);
+    }
+    completed.arguments.splice(at..at, more);
+    Ok(completed)
+}
+
+/// Takes the variables that stand for options out of a child's environment: its command line says everything.
+pub(super) fn forget_variables(child: &mut std::process::Command, root: &Command) {
+    let mut commands = vec![root];
+    while let Some(command) = commands.pop() {
+        for option in command.get_arguments().filter_map(Arg::get_long) {
+            child.env_remove(variable_name(option));
+        }
+        commands.extend(command.get_subcommands());
+    }
+}
+
+/// `WAGGLE_PROMPT_LEN` for `prompt-len`.
+fn variable_name(option: &str) -> String {
+    format!("WAGGLE_{}", option.replace('-', "_").to_uppercase())
+}
+
+/// `--help` and `--version`.
+fn built_in(option: &Arg) -> bool {
+    matches!(option.get_action(), ArgAction::Help | ArgAction::HelpShort | ArgAction::HelpLong | ArgAction::Version)
+}
+
+/// The file that stands before the command, and where the command stands.
+fn leading(arguments: &[OsString]) -> (Option<PathBuf>, usize) {
+    let (mut file, mut at) = (None, 1);
+    while let Some(argument) = arguments.get(at).and_then(|argument| argument.to_str()) {
+        if argument == FILE_OPTION {
+            file = arguments.get(at + 1).map(PathBuf::from);
+            at += 2;
+        } else if let Some(path) = argument.strip_prefix(FILE_OPTION).and_then(|rest| rest.strip_prefix('=')) {
+            file = Some(path.into());
+            at += 1;
+        } else {
+            break;
+        }
+    }
+    (file, at.min(arguments.len()))
+}
+
+/// The options of `command` that stand in `arguments`.
+fn on_command_line(command: &Command, arguments: &[OsString]) -> BTreeSet<Id> {
+    let words = arguments.iter().map(|argument| argument.as_encoded_bytes()).take_while(|word| *word != b"--");
+    let names: BTreeSet<&[u8]> = words
+        .filter_map(|word| word.strip_prefix(b"--"))
+        .map(|word| word.split(|byte| *byte == b'=').next().unwrap_or_default())
+        .collect();
+    let given = |option: &&Arg| option.get_long().is_some_and(|name| names.contains(name.as_bytes()));
+    command.get_arguments().filter(given).map(|option| option.get_id().clone()).collect()
+}
+
+/// Adds the options that nothing given says or contradicts.
+fn add<'a>(
+    command: &'a Command,
+    options: impl Iterator<Item = (&'a Arg, Vec<OsString>, String)>,
+    given: &mut BTreeSet<Id>,
+    more: &mut Vec<OsString>,
+    added: &mut Vec<String>,
+) {
+    let above = given.clone();
+    for (option, words, origin) in options {
+        if words.is_empty() || above.contains(option.get_id()) || contradicted(command, option, &above) {
+            continue;
+        }
+        given.insert(option.get_id().clone());
+        added.push(format!("{} ({origin})", words.iter().map(|w| w.to_string_lossy()).collect::<Vec<_>>().join(" ")));
+        more.extend(words);
+    }
+}
+
+/// Whether `option` cannot stand beside one that is `given`.
+fn contradicted(command: &Command, option: &Arg, given: &BTreeSet<Id>) -> bool {
+    let conflict = |a: &Arg, b: &Id| command.get_arg_conflicts_with(a).iter().any(|other| other.get_id() == b);
+    let one_of = |id: &Id| {
+        let mut groups = command.get_groups().filter(|group| !(*group).clone().is_multiple());
+        groups.any(|group| {
+            let members: Vec<&Id> = group.get_args().collect();
+            members.contains(&id) && members.contains(&option.get_id())
+        })
+    };
+    command
+        .get_arguments()
+        .filter(|other| given.contains(other.get_id()))
+        .any(|other| conflict(option, other.get_id()) || conflict(other, option.get_id()) || one_of(other.get_id()))
+}
+
+/// Whether `option` is a switch without a value.
+fn switch(option: &Arg) -> bool {
+    matches!(option.get_action(), ArgAction::SetTrue)
+}
+
+/// An option with a value from the environment. A switch is on unless the variable says `0` or `false`.
+fn of_text(option: &Arg, value: &OsStr) -> Vec<OsString> {
+    if switch(option) {
+        return if value == "0" || value == "false" { Vec::new() } else { vec![long(option, None)] };
+    }
+    vec![long(option, Some(value))]
+}
+
+/// `--name` or `--name=value`.
+fn long(option: &Arg, value: Option<&OsStr>) -> OsString {
+    let mut word = OsString::from("--");
+    word.push(option.get_long().unwrap_or_default());
+    if let Some(value) = value {
+        word.push("=");
+        word.push(value);
+    }
+    word
+}
+
+/// A file of options whose every key is one of some command.
+struct File {
+    path: PathBuf,
+    table: Table,
+}
+
+impl File {
+    fn open(path: &Path, root: &Command) -> Result<Self, SettingsError> {
+        let text =
+            std::fs::read_to_string(path).map_err(|source| SettingsError::Read { path: path.into(), source })?;
+        let table =
+            text.parse().map_err(|source| SettingsError::Syntax { path: path.into(), source: Box::new(source) })?;
+        let file = File { path: path.into(), table };
+        file.check(root, &file.table, true)?;
+        Ok(file)
+    }
+
+    /// Every key of `table` is an option of `command`, at the top of the file one of any command, or a table of a
+    /// command.
+    fn check(&self, command: &Command, table: &Table, top: bool) -> Result<(), SettingsError> {
+        for (key, value) in table {
+            let unknown = || SettingsError::Unknown {
+                path: self.path.clone(),
+                command: if top { "no command has".into() } else { format!("`{}` has", command.get_name()) },
+                key: key.clone(),
+            };
+            match value {
+                Value::Table(inner) => {
+                    self.check(command.find_subcommand(key).ok_or_else(unknown)?, inner, false)?;
+                }
+                _ if has(command, key, top) => (),
+                _ => return Err(unknown()),
+            }
+        }
+        Ok(())
+    }
+
+    /// What the file says to an option of the command `names`: the closest table wins.
+    fn value(&self, names: &[&str], key: &str) -> Option<&Value> {
+        let mut tables = vec![&self.table];
+        for name in names {
+            let Some(Value::Table(inner)) = tables[tables.len() - 1].get(*name) else { break };
+            tables.push(inner);
+        }
+        let plain = |value: &&Value| !matches!(value, Value::Table(_));
+        tables.into_iter().rev().find_map(|table| table.get(key).filter(plain))
+    }
+
+    /// The words of an option with a value of the file.
+    fn of_value(&self, option: &Arg, value: &Value) -> Result<Vec<OsString>, SettingsError> {
+        let key = option.get_long().unwrap_or_default();
+        let wrong = |expected, got: &Value| SettingsError::Kind {
+            path: self.path.clone(),
+            key: key.to_owned(),
+            expected,
+            got: got.type_str(),
+        };
+        if switch(option) {
+            return match value {
+                Value::Boolean(true) => Ok(vec![long(option, None)]),
+                Value::Boolean(false) => Ok(Vec::new()),
+                other => Err(wrong("true or false", other)),
+            };
+        }
+        let text = |value: &Value| match value {
+            Value::String(text) => Ok(text.clone()),
+            Value::Integer(_) | Value::Float(_) | Value::Boolean(_) => Ok(value.to_string()),
+            other => Err(wrong("a text, a number or true or false", other)),
+        };
+        let Value::Array(values) = value else { return Ok(vec![long(option, Some(text(value)?.as_ref()))]) };
+        let texts = values.iter().map(text).collect::<Result<Vec<_>, _>>()?;
+        match (option.get_value_delimiter(), option.get_action()) {
+            (Some(mark), _) => Ok(vec![long(option, Some(texts.join(&mark.to_string()).as_ref()))]),
+            (None, ArgAction::Append) => Ok(texts.iter().map(|text| long(option, Some(text.as_ref()))).collect()),
+            _ => Err(wrong("one value", value)),
+        }
+    }
+}
+
+/// Whether `command`, or with `below` any command under it, has the option `key`.
+fn has(command: &Command, key: &str, below: bool) -> bool {
+    let own = || command.get_arguments().any(|option| option.get_long() == Some(key) && !built_in(option));
+    if below { command.get_subcommands().any(|inner| has(inner, key, false) || has(inner, key, true)) } else { own() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn root() -> Command {
+        let flag = |name: &'static str| Arg::new(name).long(name).action(ArgAction::SetTrue);
+        let write = Command::new("write")
+            .args([Arg::new("text").long("text"), Arg::new("ids").long("ids").value_delimiter(',')])
+            .group(clap::ArgGroup::new("prompt").args(["text", "ids"]))
+            .args([flag("fast"), Arg::new("cached").long("cached"), Arg::new("tokens").long("tokens")])
+            .mut_arg("cached", |arg| arg.conflicts_with("tokens"));
+        let rm = Command::new("rm").arg(Arg::new("id").long("id").action(ArgAction::Append)).arg(Arg::new("path"));
+        Command::new("waggle")
+            .arg(Arg::new("config").long("config"))
+            .subcommand(write)
+            .subcommand(Command::new("pools").subcommand(rm))
+    }
+
+    /// The completed line of `line` with variables and the text of a file.
+    fn completed(line: &str, variables: &[(&str, &str)], file: Option<&str>) -> Result<String, SettingsError> {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("waggle.toml");
+        let mut words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+        if let Some(text) = file {
+            std::fs::write(&path, text).unwrap();
+            words.splice(1..1, [OsString::from("--config"), path.clone().into()]);
+        }
+        let variable = |name: &str| variables.iter().find(|(n, _)| *n == name).map(|(_, value)| value.into());
+        let done = complete(&root(), words, variable)?.arguments;
+        let skip = if file.is_some() { 3 } else { 1 };
+        Ok(done[skip..].iter().map(|word| word.to_str().unwrap()).collect::<Vec<_>>().join(" "))
+    }
+
+    #[test]
+    fn the_command_line_comes_before_the_environment_and_that_before_the_file() {
+        let file = Some("tokens = 1\ntext = 'a b'\nfast = true");
+        assert_eq!(completed("waggle write", &[], file).unwrap(), "write --text=a b --fast --tokens=1");
+        let variables = [("WAGGLE_TOKENS", "2"), ("WAGGLE_FAST", "0")];
+        assert_eq!(completed("waggle write", &variables, file).unwrap(), "write --tokens=2 --text=a b --fast");
+        assert_eq!(completed("waggle write --tokens 3", &variables, None).unwrap(), "write --tokens 3");
+        assert_eq!(
+            completed("waggle write --tokens=3", &[("WAGGLE_FAST", "1")], None).unwrap(),
+            "write --fast --tokens=3"
+        );
+    }
+
+    #[test]
+    fn what_the_command_line_contradicts_is_left_out() {
+        let file = Some("tokens = 1\ntext = 'a'");
+        assert_eq!(completed("waggle write --ids 1", &[], file).unwrap(), "write --tokens=1 --ids 1");
+        assert_eq!(completed("waggle write --cached 5", &[], file).unwrap(), "write --text=a --cached 5");
+        assert_eq!(completed("waggle write", &[("WAGGLE_IDS", "7")], file).unwrap(), "write --ids=7 --tokens=1");
+    }
+
+    #[test]
+    fn a_table_serves_its_command_alone_and_wins_over_the_top() {
+        let file = Some("tokens = 1\n[write]\ntokens = 2\nids = [1, 2]\n[pools.rm]\nid = ['a', 'b']");
+        assert_eq!(completed("waggle write", &[], file).unwrap(), "write --ids=1,2 --tokens=2");
+        assert_eq!(completed("waggle pools rm x", &[], file).unwrap(), "pools rm --id=a --id=b x");
+        // Without a command there is nothing to add, and no panic.
+        assert_eq!(completed("waggle pools", &[], file).unwrap(), "pools");
+    }
+
+    #[test]
+    fn a_file_that_says_what_no_option_takes_is_refused() {
+        let refused = |text: &str| completed("waggle write", &[], Some(text)).unwrap_err();
+        assert!(matches!(refused("tokns = 1"), SettingsError::Unknown { key, .. } if key == "tokns"));
+        assert!(matches!(refused("[write]\nid = 'a'"), SettingsError::Unknown { key, .. } if key == "id"));
+        assert!(matches!(refused("[wrte]\n"), SettingsError::Unknown { key, .. } if key == "wrte"));
+        assert!(matches!(refused("fast = 1"), SettingsError::Kind { expected: "true or false", got: "integer", .. }));
+        assert!(matches!(refused("tokens = [1, 2]"), SettingsError::Kind { expected: "one value", .. }));
+        assert!(matches!(refused("tokens ="), SettingsError::Syntax { .. }));
+        let missing =
+            complete(&root(), ["waggle", "--config=/nowhere", "write"].map(OsString::from).into(), |_| None);
+        assert!(matches!(missing, Err(SettingsError::Read { .. })));
+    }
+}
