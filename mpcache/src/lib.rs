@@ -5,6 +5,7 @@
 pub mod attention;
 mod budget;
 mod cache;
+mod catalogue;
 mod error;
 pub mod eviction;
 mod family;
@@ -32,6 +33,7 @@ mod window;
 
 pub use budget::{Budget, budget};
 pub use cache::KvCache;
+pub use catalogue::{Listed, ListedOption, catalogue};
 pub use error::{PolicyError, UnknownValue};
 pub use family::{CLEAR_ONLY, NamedPolicy, PolicyFamily, Setting, shown};
 pub use heads::{HeadShape, fold_heads, unfold_heads};

@@ -73,6 +73,11 @@ impl PolicySpec {
         self.policy.name
     }
 
+    /// What help texts say of the policy.
+    pub fn policy(&self) -> PolicyHelp {
+        self.policy
+    }
+
     /// Value of an option, if it was given.
     pub fn option(&self, key: &str) -> Option<&str> {
         self.options.get(key).map(String::as_str)

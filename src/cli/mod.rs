@@ -19,6 +19,7 @@ mod out;
 mod padding;
 mod plan;
 mod plot;
+mod policies;
 mod pools;
 mod preprocess;
 mod progress;
@@ -53,6 +54,7 @@ enum Command {
     Pools(pools::PoolsArgs),
     Float(float::FloatArgs),
     Plan(plan::PlanArgs),
+    Policies(policies::PoliciesArgs),
     Calibrate(calibrate::CalibrateArgs),
     Eval(eval::EvalArgs),
     Fit(fit::FitArgs),
@@ -64,8 +66,8 @@ enum Command {
     TokenizerWorker,
 }
 
-/// Runs the command line; an error is one line on standard error and exit code 1.
-pub(crate) fn run() -> ExitCode {
+/// Runs the command that this process was started with; an error is one line on standard error and exit code 1.
+pub fn run() -> ExitCode {
     let command = Cli::parse().command;
     if let Err(error) = bits::cpu::Cpu::choose() {
         return out::fail(&error.into());
@@ -78,6 +80,7 @@ pub(crate) fn run() -> ExitCode {
         Command::Pools(args) => pools::run(args),
         Command::Float(args) => float::run(args),
         Command::Plan(args) => plan::run(args),
+        Command::Policies(args) => policies::run(args),
         Command::Calibrate(args) => calibrate::run(args),
         Command::Eval(args) => eval::run(args),
         Command::Fit(args) => fit::run(args),
