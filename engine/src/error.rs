@@ -57,6 +57,14 @@ pub enum Error {
         /// Largest value supported.
         high: f64,
     },
+    /// A function of another crate that is not registered for this engine.
+    #[error("the function `{function}` is not registered for the engine {engine}")]
+    NotRegistered {
+        /// Its name.
+        function: String,
+        /// The type of the engine.
+        engine: &'static str,
+    },
     /// An operation that needs an engine which sees its values.
     #[error("{operation} works only where values are seen, not between two parties or as a plan")]
     NotInTheClear {

@@ -15,19 +15,7 @@ pub(crate) use keys::{Keys, unsupported};
 pub(crate) use rope::rope;
 pub use rope::{RopeConfig, RopeScaling};
 
-/// Entrywise non-linearity of the MLP.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Activation {
-    /// `gelu_new`, `gelu_pytorch_tanh`.
-    GeluTanh,
-    /// `gelu`.
-    GeluErf,
-    /// `silu`, `swish`.
-    Silu,
-    /// `relu`.
-    Relu,
-}
+pub(crate) use crate::activation::Activation;
 
 /// `config.json` of a GPT-2; fields have their published names.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -172,13 +160,7 @@ pub(crate) fn epsilon(key: &str, value: f32) -> Result<(), ConfigError> {
 
 impl Keys<'_> {
     pub(crate) fn activation(&self, key: &str, default: Activation) -> Result<Activation, ConfigError> {
-        match self.text(key)? {
-            None => Ok(default),
-            Some("gelu_new" | "gelu_pytorch_tanh") => Ok(Activation::GeluTanh),
-            Some("gelu") => Ok(Activation::GeluErf),
-            Some("silu" | "swish") => Ok(Activation::Silu),
-            Some("relu") => Ok(Activation::Relu),
-            Some(other) => Err(unsupported(key, other, "gelu_new, gelu_pytorch_tanh, gelu, silu and relu")),
-        }
+        let Some(name) = self.text(key)? else { return Ok(default) };
+        Activation::published(name).ok_or_else(|| unsupported(key, name, Activation::known().join(", ")))
     }
 }

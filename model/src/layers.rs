@@ -45,6 +45,7 @@ pub(crate) fn activate<E: Engine>(
         Activation::GeluErf => engine.gelu(x, Gelu::Erf),
         Activation::Silu => engine.silu(x),
         Activation::Relu => engine.relu(x),
+        Activation::Registered(function) => function.apply(engine, x),
     }
 }
 

@@ -5,6 +5,7 @@
 #![deny(missing_docs)]
 #![deny(unsafe_code)]
 
+mod activation;
 mod beside;
 mod calibrate;
 mod check;
@@ -50,6 +51,7 @@ mod pool_error;
 mod pool_id;
 mod qwen2;
 mod qwen3;
+mod register;
 mod replace;
 pub mod report;
 mod rope;
@@ -66,12 +68,13 @@ mod transformer;
 mod unread;
 mod weights;
 
+pub use activation::{Activation, ActivationFunction, RegisteredActivation, UnknownActivation};
 pub use beside::LEARNED_FILE;
 pub use calibrate::{CALIBRATION_TOKENS, Calibration, calibrate};
 pub use check::{Check, check};
 pub use checkpoint::{Checkpoint, CheckpointError, TensorSpec};
 pub use columns::own_columns;
-pub use config::{Activation, ConfigError, RopeConfig, RopeScaling};
+pub use config::{ConfigError, RopeConfig, RopeScaling};
 pub use decoder::Decoder;
 pub use draft::{DEFAULT_RATE, Drafts, Guess, Lookup, MAX_DRAFTED, SmallModel};
 pub use error::Error;
@@ -85,6 +88,7 @@ pub use lengths::Lengths;
 pub use mpcache::Padding;
 pub use parallel::Parallel;
 pub use pin::Expectation;
+pub use register::{RegisterError, register_activation, register_policy};
 pub use replace::Replacement;
 pub use report::Report;
 pub use sampling::Sampler;

@@ -37,6 +37,10 @@ impl PolicyFamily for Strided {
         vec![Setting::new("recent", self.recent), Setting::new("stride", self.stride)]
     }
 
+    fn shows(&self) -> String {
+        "the whole pattern, which follows from lengths".into()
+    }
+
     fn random_traffic(&self) -> bool {
         false
     }

@@ -3,7 +3,7 @@
 use engine::{Ceiling, Engine, Error, Origin, Right, Tensor};
 
 use crate::heads::{fold_heads, unfold_heads};
-use crate::store::capped;
+pub use crate::store::capped;
 pub use crate::tensors::take;
 use crate::{HeadShape, Store};
 
@@ -32,7 +32,7 @@ pub fn causal_by_parts<E: Engine>(engine: &mut E, q: &E::Tensor, store: &mut Sto
 
 /// The mix of the values, (heads, rows, head_dim), and its weights by part, (kv_heads of the part, group * rows,
 /// tokens of the part).
-pub(crate) fn over_parts<E: Engine>(
+pub fn over_parts<E: Engine>(
     engine: &mut E,
     q: &E::Tensor,
     store: &mut Store<E>,
@@ -84,7 +84,7 @@ pub fn sparse<E: Engine>(
 ///
 /// It is the sum of the probabilities `p` (kv_heads, group * rows, tokens) over these queries and over the heads of a
 /// group, or with `per_layer` over all heads.
-pub(crate) fn received<E: Engine>(
+pub fn received<E: Engine>(
     engine: &mut E,
     p: &E::Tensor,
     window: usize,
@@ -104,7 +104,7 @@ pub(crate) fn received<E: Engine>(
 
 /// What tokens received (rows, tokens) from queries of this piece and of those `before` it, (rows, fewer tokens). A
 /// token that comes later received none before.
-pub(crate) fn accumulate<E: Engine>(
+pub fn accumulate<E: Engine>(
     engine: &mut E,
     before: Option<E::Tensor>,
     received: E::Tensor,
@@ -117,21 +117,16 @@ pub(crate) fn accumulate<E: Engine>(
 
 /// Bounds on what [`received`] returns.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Received {
+pub struct Received {
     /// log2 of a bound for scores in range, where every term is a probability.
-    pub(crate) magnitude: u32,
+    pub magnitude: u32,
     /// A bound that holds whatever the scores were.
-    pub(crate) ceiling: Ceiling,
+    pub ceiling: Ceiling,
 }
 
 impl Received {
     /// For sums over a window of `window` queries, on `engine`.
-    pub(crate) fn new<E: Engine>(
-        engine: &E,
-        window: usize,
-        per_layer: bool,
-        shape: HeadShape,
-    ) -> Result<Self, Error> {
+    pub fn new<E: Engine>(engine: &E, window: usize, per_layer: bool, shape: HeadShape) -> Result<Self, Error> {
         let terms = window * if per_layer { shape.heads } else { shape.group() };
         // Rounding may lift a probability a little above 1.
         let magnitude = usize::BITS - terms.leading_zeros() + 1;

@@ -13,19 +13,19 @@ use crate::{HeadShape, Select, Store};
 const FRAC: u32 = 16;
 
 /// How the `k` tokens are found that received the most attention, of a size within `size`.
-pub(crate) fn by_attention(k: usize, method: TopK, size: Received) -> Ranking {
+pub fn by_attention(k: usize, method: TopK, size: Received) -> Ranking {
     let Received { magnitude, ceiling } = size;
     Ranking { k, method, magnitude, ceiling, frac: FRAC }
 }
 
 /// The tokens of each row of `scores` (rows, tokens) with the largest entries, in the order of the text.
-pub(crate) fn choose<E: Engine>(engine: &mut E, scores: &E::Tensor, how: &Ranking) -> Result<E::Selection, Error> {
+pub fn choose<E: Engine>(engine: &mut E, scores: &E::Tensor, how: &Ranking) -> Result<E::Selection, Error> {
     let best = engine.top_k(scores, how)?;
     engine.in_order(&best)
 }
 
 /// Keeps the tokens from row `first` of the store on, and no others.
-pub(crate) fn keep_latest<E: Engine>(store: &mut Store<E>, first: usize) {
+pub fn keep_latest<E: Engine>(store: &mut Store<E>, first: usize) {
     let tokens = store.len();
     let pairs = store.pairs_by_head(first..tokens);
     store.replace_by_head(&pairs);
@@ -34,7 +34,7 @@ pub(crate) fn keep_latest<E: Engine>(store: &mut Store<E>, first: usize) {
 
 /// Keeps the chosen ones of the first `tokens` tokens, and all tokens after these. The selection has one row per
 /// key/value head, or with `per_layer` one for the layer.
-pub(crate) fn keep<E: Engine>(
+pub fn keep<E: Engine>(
     engine: &mut E,
     store: &mut Store<E>,
     chosen: &E::Selection,
@@ -51,7 +51,7 @@ pub(crate) fn keep<E: Engine>(
 
 /// [`keep`] with a choice for every key/value head. The `scores` (kv_heads, tokens) of all tokens of the store, below
 /// 2^`magnitude`, move along; returns those of the tokens that are left.
-pub(crate) fn keep_scored<E: Engine>(
+pub fn keep_scored<E: Engine>(
     engine: &mut E,
     store: &mut Store<E>,
     chosen: &E::Selection,
@@ -69,7 +69,7 @@ pub(crate) fn keep_scored<E: Engine>(
 }
 
 /// log2 of a bound on what [`keep_scored`] moves.
-pub(crate) fn scored_magnitude(magnitude: u32) -> u32 {
+pub fn scored_magnitude(magnitude: u32) -> u32 {
     magnitude.max(KV_MAGNITUDE)
 }
 

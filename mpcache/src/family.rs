@@ -1,8 +1,9 @@
 //! How a policy describes itself: names, option keys, help, settings and construction.
 
+use std::any::Any;
 use std::collections::BTreeMap;
 
-use engine::Engine;
+use engine::{Engine, TopK};
 
 use crate::options::PolicyText;
 use crate::{HeadShape, Policy, PolicyError, PolicyHelp, PolicyOptions};
@@ -11,8 +12,8 @@ use crate::{HeadShape, Policy, PolicyError, PolicyHelp, PolicyOptions};
 ///
 /// A policy is one file: the settings with this trait, and a [`Policy`] that [`build`](PolicyFamily::build) makes of
 /// them. Policies of this crate are listed in [`policies`](crate::policies) and so have names in
-/// [`PolicySpec`](crate::PolicySpec); a policy of another crate is parsed by [`PolicyFamily::parse`] and handed to
-/// [`KvCache::with_policy`](crate::KvCache::with_policy), see `examples/new_policy.rs`.
+/// [`PolicySpec`](crate::PolicySpec). Those of another crate have names once they are registered
+/// ([`Registration`](crate::Registration), `model::register_policy`).
 pub trait PolicyFamily: Sized + 'static {
     /// The policies of the family, each with its name, option keys, help line and reader.
     const POLICIES: &'static [NamedPolicy<Self>];
@@ -22,6 +23,9 @@ pub trait PolicyFamily: Sized + 'static {
 
     /// Every option with the value in force, given or default.
     fn settings(&self) -> Vec<Setting>;
+
+    /// What both parties learn under these settings, besides the lengths of prompt and text: a line for users.
+    fn shows(&self) -> String;
 
     /// Whether the policy's traffic is random, so that a plan can only state its mean. True of policies that select
     /// by [`TopK::ShuffleReveal`](engine::TopK::ShuffleReveal).
@@ -71,6 +75,68 @@ pub trait PolicyFamily: Sized + 'static {
             known: Self::POLICIES.iter().map(|p| p.name).collect(),
         })?;
         Ok(policy.parse(options)?.settings)
+    }
+}
+
+/// What [`PolicyFamily::shows`] says of a policy that no two parties run.
+pub const CLEAR_ONLY: &str = "runs in the clear only";
+
+/// What [`PolicyFamily::shows`] says of a policy that shows `what` and selects by `top_k`.
+pub fn shown(what: &str, top_k: TopK) -> String {
+    match top_k {
+        TopK::Rank | TopK::Sort => what.to_owned(),
+        TopK::ShuffleReveal => format!("{what}; how shuffled scores compare"),
+    }
+}
+
+/// What settings say of themselves, whatever family they are of.
+pub(crate) trait Facts: Any {
+    fn as_any(&self) -> &dyn Any;
+    fn settings(&self) -> Vec<Setting>;
+    fn shows(&self) -> String;
+    fn random_traffic(&self) -> bool;
+    fn clear_only(&self) -> bool;
+    fn can_cut(&self) -> bool;
+    fn needs_columns(&self) -> bool;
+    fn check(&self, layers: usize, shape: HeadShape) -> Result<(), PolicyError>;
+    fn prefill(&self) -> Option<usize>;
+}
+
+impl<F: PolicyFamily> Facts for F {
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn settings(&self) -> Vec<Setting> {
+        PolicyFamily::settings(self)
+    }
+
+    fn shows(&self) -> String {
+        PolicyFamily::shows(self)
+    }
+
+    fn random_traffic(&self) -> bool {
+        PolicyFamily::random_traffic(self)
+    }
+
+    fn clear_only(&self) -> bool {
+        PolicyFamily::clear_only(self)
+    }
+
+    fn can_cut(&self) -> bool {
+        PolicyFamily::can_cut(self)
+    }
+
+    fn needs_columns(&self) -> bool {
+        PolicyFamily::needs_columns(self)
+    }
+
+    fn check(&self, layers: usize, shape: HeadShape) -> Result<(), PolicyError> {
+        PolicyFamily::check(self, layers, shape)
+    }
+
+    fn prefill(&self) -> Option<usize> {
+        PolicyFamily::prefill(self)
     }
 }
 

@@ -10,3 +10,10 @@ pub struct PolicyHelp {
     /// One line of description.
     pub about: &'static str,
 }
+
+impl PolicyHelp {
+    /// The policy as a text, with the options `required`, which have no default.
+    pub(crate) fn example(&self, required: &str) -> String {
+        format!("{}:{required}", self.name)
+    }
+}

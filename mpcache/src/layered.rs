@@ -40,7 +40,7 @@ pub struct LayerSet(u128);
 impl ByLayer {
     /// The budget of layer `layer` of `layers`, at most `most`, where the mean of all layers is `mean`, of which the
     /// window takes `window`.
-    pub(crate) fn budget(self, mean: usize, window: usize, layer: usize, layers: usize, most: usize) -> usize {
+    pub fn budget(self, mean: usize, window: usize, layer: usize, layers: usize, most: usize) -> usize {
         match self {
             ByLayer::Equal => mean,
             ByLayer::Pyramid { beta } => pyramid(mean, window, beta, layer, layers, most),
@@ -49,7 +49,7 @@ impl ByLayer {
     }
 
     /// Layers of one class have the same budget.
-    pub(crate) fn class(self, layer: usize, layers: usize) -> usize {
+    pub fn class(self, layer: usize, layers: usize) -> usize {
         match self {
             ByLayer::Equal => 0,
             ByLayer::Pyramid { .. } => layer,
@@ -82,7 +82,7 @@ impl LayerSet {
     }
 
     /// The largest layer.
-    pub(crate) fn last(self) -> Option<usize> {
+    pub fn last(self) -> Option<usize> {
         (0..128).rev().find(|layer| self.has(*layer))
     }
 }

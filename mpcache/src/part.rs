@@ -73,7 +73,7 @@ impl<E: Engine> Part<E> {
     }
 
     /// The entries of its heads along `axis`, of which there is one for each head of the layer.
-    pub(crate) fn own<T: Tensor>(&self, x: &T, axis: usize) -> T {
+    pub fn own<T: Tensor>(&self, x: &T, axis: usize) -> T {
         if self.heads.len() == self.shape.kv_heads { x.clone() } else { take(x, axis, &self.heads) }
     }
 
@@ -136,12 +136,12 @@ impl<E: Engine> Part<E> {
     }
 
     /// Keys by head and transposed, (heads, head_dim, rows).
-    pub(crate) fn keys_by_head(&self) -> E::Tensor {
+    pub fn keys_by_head(&self) -> E::Tensor {
         by_head(self.keys(), self.heads.len(), self.shape.head_dim).permute(&[0, 2, 1])
     }
 
     /// Values by head, (heads, rows, head_dim).
-    pub(crate) fn values_by_head(&self) -> E::Tensor {
+    pub fn values_by_head(&self) -> E::Tensor {
         by_head(self.values(), self.heads.len(), self.shape.head_dim)
     }
 

@@ -40,13 +40,13 @@ impl HeadPattern {
     }
 
     /// The heads of `layer` that keep every token, and the others.
-    pub(crate) fn split(&self, layer: usize, heads: usize) -> [Vec<usize>; 2] {
+    pub fn split(&self, layer: usize, heads: usize) -> [Vec<usize>; 2] {
         let (keep, rest) = (0..heads).partition(|head| self.keeps(layer, *head));
         [keep, rest]
     }
 
     /// What the pattern should be for a model of `layers` layers of heads `shape`, if it is not.
-    pub(crate) fn misfit(&self, layers: usize, shape: HeadShape) -> Option<String> {
+    pub fn misfit(&self, layers: usize, shape: HeadShape) -> Option<String> {
         let heads = shape.kv_heads;
         let beyond = |bits: &u128| heads < MAX_HEADS && bits >> heads != 0;
         if heads > MAX_HEADS {

@@ -7,7 +7,7 @@
 use crate::{Budget, Piece, PolicyError, PolicyOptions, Setting};
 
 /// The share of tokens that a policy keeps unless told otherwise.
-pub(crate) const DEFAULT_BUDGET: Budget = Budget::Share(0.25);
+pub const DEFAULT_BUDGET: Budget = Budget::Share(0.25);
 
 /// The default block is this part of a budget in tokens.
 const BLOCKS: usize = 4;
@@ -28,16 +28,16 @@ pub struct Schedule {
 
 /// A point of the text at which tokens are evicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Cut {
+pub struct Cut {
     /// Tokens seen by then.
-    pub(crate) at: usize,
+    pub at: usize,
     /// Tokens that are left.
-    pub(crate) keep: usize,
+    pub keep: usize,
 }
 
 /// Which tokens a policy evicts after the prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Later {
+pub enum Later {
     /// Under a share as under a number of tokens.
     Always,
     /// Under a number of tokens alone: a share is a share of the prompt.
@@ -46,12 +46,12 @@ pub(crate) enum Later {
 
 impl Schedule {
     /// Reads `budget` and `block`, and `prefill` if the policy has that option.
-    pub(crate) fn read(options: &mut PolicyOptions, later: Later, prefill: bool) -> Result<Self, PolicyError> {
+    pub fn read(options: &mut PolicyOptions, later: Later, prefill: bool) -> Result<Self, PolicyError> {
         Self::read_or(options, DEFAULT_BUDGET, later, prefill)
     }
 
     /// The same for a policy with another budget unless told otherwise.
-    pub(crate) fn read_or(
+    pub fn read_or(
         options: &mut PolicyOptions,
         budget: Budget,
         later: Later,
@@ -76,7 +76,7 @@ impl Schedule {
     }
 
     /// The settings that [`read`](Schedule::read) reads.
-    pub(crate) fn settings(&self, later: Later, prefill: bool) -> Vec<Setting> {
+    pub fn settings(&self, later: Later, prefill: bool) -> Vec<Setting> {
         let mut settings = vec![Setting::new("budget", self.budget)];
         if later == Later::Always || self.budget.tokens().is_some() {
             settings.push(Setting::new("block", self.block));
@@ -89,19 +89,19 @@ impl Schedule {
 
     /// What is left of `held` tokens where `most` may stay: a block less than that, and one more because a token that
     /// came in or will come takes a place of its own. `None` where nothing goes.
-    pub(crate) fn left(&self, most: usize, held: usize) -> Option<usize> {
+    pub fn left(&self, most: usize, held: usize) -> Option<usize> {
         (held > most).then(|| most + 1 - self.block.min(most.div_ceil(2)))
     }
 
     /// Whether `piece` ends a chunk of the prompt, but not the prompt.
-    pub(crate) fn ends_chunk(&self, piece: Piece) -> bool {
+    pub fn ends_chunk(&self, piece: Piece) -> bool {
         let ends = |chunk| piece.end / chunk > (piece.end - piece.new) / chunk;
         piece.in_prompt() && !piece.ends_prompt() && self.prefill.is_some_and(ends)
     }
 
     /// The most tokens that stay where `budget` of them are the budget: all of a share, which grows with the text,
     /// and all but one of a number of tokens, so that there is room for the next.
-    pub(crate) fn stay(&self, budget: usize) -> usize {
+    pub fn stay(&self, budget: usize) -> usize {
         match self.budget {
             Budget::Share(_) => budget,
             Budget::Tokens(_) => budget.max(2) - 1,
@@ -109,14 +109,14 @@ impl Schedule {
     }
 
     /// The budget of a text of `tokens` tokens: its share of them, or the number of tokens however short the text is.
-    pub(crate) fn budget_of(&self, tokens: usize) -> usize {
+    pub fn budget_of(&self, tokens: usize) -> usize {
         self.budget.tokens().unwrap_or_else(|| self.budget.of(tokens))
     }
 
     /// The next cut of a layer whose store is as after `piece`, if it will be cut. `budget` is the layer's budget,
     /// [`budget_of`](Schedule::budget_of) or a part of it. Generated tokens are evicted under a budget in tokens
     /// alone ([`Later::Tokens`]).
-    pub(crate) fn next(&self, budget: usize, piece: Piece) -> Option<Cut> {
+    pub fn next(&self, budget: usize, piece: Piece) -> Option<Cut> {
         let Piece { end, prompt, held, .. } = piece;
         let most = self.stay(budget);
         if piece.in_prompt() {

@@ -24,7 +24,7 @@ impl Select {
     pub const ALL: [Self; 3] = [Self::PerHead, Self::PerKv, Self::PerLayer];
 
     /// Selections of a layer.
-    pub(crate) fn rows(self, shape: HeadShape) -> usize {
+    pub fn rows(self, shape: HeadShape) -> usize {
         match self {
             Select::PerHead => shape.heads,
             Select::PerKv => shape.kv_heads,
@@ -33,12 +33,7 @@ impl Select {
     }
 
     /// Sums the scores of the query heads that share a selection: (heads, n) -> (rows, n).
-    pub(crate) fn sum<E: Engine>(
-        self,
-        engine: &mut E,
-        scores: &E::Tensor,
-        shape: HeadShape,
-    ) -> Result<E::Tensor, Error> {
+    pub fn sum<E: Engine>(self, engine: &mut E, scores: &E::Tensor, shape: HeadShape) -> Result<E::Tensor, Error> {
         let (rows, n) = (self.rows(shape), scores.shape()[1]);
         if rows == shape.heads {
             return Ok(scores.clone());
@@ -48,7 +43,7 @@ impl Select {
 
     /// Lays n things of every head, `x` (heads, n, w), side by side for the heads that share a selection: the payload
     /// of the selections, (min(rows, heads), n, w * heads per row). The heads are query heads or key/value heads.
-    pub(crate) fn payload<T: Tensor>(self, x: &T, shape: HeadShape) -> T {
+    pub fn payload<T: Tensor>(self, x: &T, shape: HeadShape) -> T {
         let [heads, n, w] = x.shape()[..] else { panic!("payload of shape {:?}", x.shape()) };
         let rows = self.rows(shape).min(heads);
         x.reshape(&[rows, heads / rows, n, w]).permute(&[0, 2, 1, 3]).reshape(&[rows, n, heads / rows * w])
@@ -56,7 +51,7 @@ impl Select {
 
     /// The inverse of [`payload`](Select::payload), of k gathered things: (rows, k, w') -> (heads, k, w) for `heads`
     /// heads, or one entry per selection if there are more of these.
-    pub(crate) fn unpack<T: Tensor>(x: &T, heads: usize) -> T {
+    pub fn unpack<T: Tensor>(x: &T, heads: usize) -> T {
         let [rows, k, w] = x.shape()[..] else { panic!("gathered shape {:?}", x.shape()) };
         let each = (heads / rows).max(1);
         x.reshape(&[rows, k, each, w / each]).permute(&[0, 2, 1, 3]).reshape(&[rows * each, k, w / each])

@@ -7,17 +7,37 @@ use std::str::FromStr;
 use engine::Engine;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-use crate::family::Parsed;
+use crate::family::{Facts, Parsed};
 use crate::options::PolicyText;
 use crate::policies::{BuiltIn, Clusters, Full};
+use crate::registry::{self, Registered};
 use crate::{HeadShape, Policy, PolicyError, PolicyFamily, PolicyHelp, Setting};
 
-/// A policy of this crate with its options, by name. Public: two parties agree on it. Only valid ones exist.
+/// A policy of this crate, or a [registered](crate::Registration) one of another, with its options, by name. Public:
+/// two parties agree on it. Only valid ones exist.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PolicySpec {
     policy: PolicyHelp,
     options: BTreeMap<&'static str, String>,
-    settings: BuiltIn,
+    settings: Known,
+}
+
+/// The settings of a policy that has a name.
+#[derive(Clone, Debug, PartialEq)]
+enum Known {
+    /// One of this crate.
+    BuiltIn(BuiltIn),
+    /// One of another crate.
+    Registered(Registered),
+}
+
+impl Known {
+    fn facts(&self) -> &dyn Facts {
+        match self {
+            Known::BuiltIn(settings) => settings.facts(),
+            Known::Registered(settings) => settings.facts(),
+        }
+    }
 }
 
 /// Numbers in settings are never NaN.
@@ -27,7 +47,7 @@ impl Default for PolicySpec {
     /// The policy `full`.
     fn default() -> Self {
         const FULL: PolicyHelp = Full::POLICIES[0].help();
-        PolicySpec { policy: FULL, options: BTreeMap::new(), settings: BuiltIn::Full(Full) }
+        PolicySpec { policy: FULL, options: BTreeMap::new(), settings: Known::BuiltIn(BuiltIn::Full(Full)) }
     }
 }
 
@@ -39,17 +59,23 @@ impl PolicySpec {
 
     /// Name, option keys and description of every policy, for help texts.
     pub fn help() -> impl Iterator<Item = PolicyHelp> {
-        BuiltIn::help()
+        BuiltIn::help().chain(registry::help())
     }
 
     /// A policy of every name. Options that have no default have values that fit every model.
     pub fn examples() -> impl Iterator<Item = Self> {
-        BuiltIn::examples().map(|text| text.parse().expect("a test reads every one of them"))
+        // Whoever registers a policy may have forgotten an option that has no default.
+        BuiltIn::examples().chain(registry::examples()).filter_map(|text| text.parse().ok())
     }
 
     /// Name of the policy.
     pub fn name(&self) -> &'static str {
         self.policy.name
+    }
+
+    /// What help texts say of the policy.
+    pub fn policy(&self) -> PolicyHelp {
+        self.policy
     }
 
     /// Value of an option, if it was given.
@@ -72,22 +98,22 @@ impl PolicySpec {
 
     /// Whether only engines that see their values can run the policy.
     pub fn clear_only(&self) -> bool {
-        self.settings.clear_only()
+        self.settings.facts().clear_only()
     }
 
     /// Whether the traffic of the policy is random: a plan then states its mean.
     pub fn random_traffic(&self) -> bool {
-        self.settings.random_traffic()
+        self.settings.facts().random_traffic()
     }
 
     /// Whether generated tokens can be taken back, see [`KvCache::cut`](crate::KvCache::cut).
     pub fn can_cut(&self) -> bool {
-        self.settings.can_cut()
+        self.settings.facts().can_cut()
     }
 
     /// Whether the model must be loaded with columns for the policy, see [`Policy::wants_learned`].
     pub fn needs_columns(&self) -> bool {
-        self.settings.needs_columns()
+        self.settings.facts().needs_columns()
     }
 
     /// Refuses the policy for a model with `layers` layers of heads `shape` whose settings name others.
@@ -95,35 +121,52 @@ impl PolicySpec {
     /// # Errors
     /// [`PolicyError`] that names the option.
     pub fn check(&self, layers: usize, shape: HeadShape) -> Result<(), PolicyError> {
-        self.settings.check(layers, shape)
+        self.settings.facts().check(layers, shape)
     }
 
     /// Tokens of the prompt after each of which the policy evicts, see [`Policy::prefill_chunk`].
     pub fn prefill(&self) -> Option<usize> {
-        self.settings.prefill()
+        self.settings.facts().prefill()
     }
 
     /// The settings of a policy that chooses clusters.
     pub fn clusters(&self) -> Option<&Clusters> {
         match &self.settings {
-            BuiltIn::Clusters(clusters) => Some(clusters),
+            Known::BuiltIn(BuiltIn::Clusters(clusters)) => Some(clusters),
             _ => None,
         }
     }
 
     /// Every option with the value in force, given or default: the policy as a report states it.
     pub fn settings(&self) -> Vec<Setting> {
-        self.settings.settings()
+        self.settings.facts().settings()
+    }
+
+    /// What both parties learn under these settings, besides the lengths of prompt and text: a line for users.
+    pub fn shows(&self) -> String {
+        self.settings.facts().shows()
     }
 
     /// A fresh policy for one generation of a model with `layers` layers of heads `shape`, which
     /// [`check`](PolicySpec::check) does not refuse.
+    ///
+    /// # Panics
+    /// If another crate registered the policy, but not for the engine `E`. `model::register_policy` registers for
+    /// every engine of this workspace.
     pub fn build<E: Engine>(&self, layers: usize, shape: HeadShape) -> Box<dyn Policy<E>> {
-        self.settings.build(layers, shape)
+        match &self.settings {
+            Known::BuiltIn(settings) => settings.build(layers, shape),
+            Known::Registered(settings) => settings.build(layers, shape).unwrap_or_else(|| {
+                panic!("cache policy `{self}` is not registered for {}", std::any::type_name::<E>())
+            }),
+        }
     }
 
-    fn new(text: PolicyText) -> Result<Self, PolicyError> {
-        let Parsed { policy, options, settings } = BuiltIn::parse(text)?;
+    fn new(PolicyText { name, options }: PolicyText) -> Result<Self, PolicyError> {
+        let built_in = BuiltIn::parse(name, &options).map(|parsed| parsed.map(|parsed| parsed.map(Known::BuiltIn)));
+        let registered = || Some(registry::parse(name, &options)?.map(|parsed| parsed.map(Known::Registered)));
+        let unknown = || Err(PolicyError::Name { name: name.into(), known: Self::known().collect() });
+        let Parsed { policy, options, settings } = built_in.or_else(registered).unwrap_or_else(unknown)?;
         Ok(PolicySpec { policy, options, settings })
     }
 }

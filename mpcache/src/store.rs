@@ -7,10 +7,10 @@ use engine::{Engine, Error, Right, Tensor};
 use crate::part::{Part, by_head};
 use crate::positions::Positions;
 use crate::tensors::take;
-use crate::{HeadShape, Padding, Piece, Select};
+use crate::{HeadShape, Merged, Padding, Piece, Select};
 
-/// log2 of a bound on keys and values where they are gathered.
-pub(crate) const KV_MAGNITUDE: u32 = 9;
+/// log2 of a bound on keys and values where they are gathered: the `magnitude` of [`Engine::gather`].
+pub const KV_MAGNITUDE: u32 = 9;
 
 /// Keys and values of one layer, which grow along their tokens in place.
 ///
@@ -81,7 +81,7 @@ impl<E: Engine> Store<E> {
     }
 
     /// The padding before the first token, if there may be some.
-    pub(crate) fn padding(&self) -> Option<Padding> {
+    pub fn padding(&self) -> Option<Padding> {
         self.padding
     }
 
@@ -113,6 +113,14 @@ impl<E: Engine> Store<E> {
         self.record_kept_by(part, rows);
     }
 
+    /// Leaves the rows `keys` and `values` in the part `part`, (rows, its kv_heads * head_dim), of which the row
+    /// `merged` stands for several tokens. Such a policy also says which rows it kept, see [`Store::record_kept_by`].
+    pub fn replace_merged(&mut self, part: usize, keys: E::Tensor, values: E::Tensor, merged: Merged) {
+        let of = &mut self.parts[part];
+        of.replace(keys, values);
+        of.merge(merged);
+    }
+
     /// Whether so many tokens have come after the prompt.
     pub(crate) fn can_lose(&self, tokens: usize) -> bool {
         self.seen >= self.prompt.unwrap_or(0).saturating_add(tokens)
@@ -136,10 +144,6 @@ impl<E: Engine> Store<E> {
     /// The parts, in the order in which the policy names them.
     pub fn parts(&self) -> &[Part<E>] {
         &self.parts
-    }
-
-    pub(crate) fn parts_mut(&mut self) -> &mut [Part<E>] {
-        &mut self.parts
     }
 
     /// The only part.
@@ -178,7 +182,7 @@ impl<E: Engine> Store<E> {
     }
 
     /// Tensors of all parts, with an entry for each head along `axis`, as one whose heads are in their order.
-    pub(crate) fn in_order(&self, axis: usize, parts: Vec<E::Tensor>) -> E::Tensor {
+    pub fn in_order(&self, axis: usize, parts: Vec<E::Tensor>) -> E::Tensor {
         if let [one] = &parts[..] {
             return one.clone();
         }
@@ -201,7 +205,7 @@ impl<E: Engine> Store<E> {
     /// The scores of the queries of each part, (its kv_heads, rows, head_dim), against all its keys, (its kv_heads,
     /// rows, tokens), for a softmax. The scores of padding lie below all others, and a row that stands for several
     /// tokens has the score of all of them.
-    pub(crate) fn scores_each(&mut self, engine: &mut E, queries: &[E::Tensor]) -> Result<Vec<E::Tensor>, Error> {
+    pub fn scores_each(&mut self, engine: &mut E, queries: &[E::Tensor]) -> Result<Vec<E::Tensor>, Error> {
         let keys: Vec<E::Tensor> = self.parts.iter().map(Part::keys_by_head).collect();
         let operands = self.parts.iter_mut().map(|part| &mut part.operands.keys);
         let products = keys
@@ -230,14 +234,14 @@ impl<E: Engine> Store<E> {
     }
 
     /// The scores of `queries` (kv_heads, rows, head_dim) against all keys for any use, without padding.
-    pub(crate) fn ranked_scores(&mut self, engine: &mut E, queries: &E::Tensor) -> Result<E::Tensor, Error> {
+    pub fn ranked_scores(&mut self, engine: &mut E, queries: &E::Tensor) -> Result<E::Tensor, Error> {
         let keys = self.keys_by_head();
         let keys = Right::Cached { tensor: &keys, operand: &mut self.whole_mut().operands.keys };
         engine.scope("scores", |e| e.matmul(queries, keys))
     }
 
     /// The mix of all values by `weights` (kv_heads, rows, tokens): (kv_heads, rows, head_dim).
-    pub(crate) fn mix(&mut self, engine: &mut E, weights: &E::Tensor) -> Result<E::Tensor, Error> {
+    pub fn mix(&mut self, engine: &mut E, weights: &E::Tensor) -> Result<E::Tensor, Error> {
         let values = self.values_by_head();
         let values = Right::Cached { tensor: &values, operand: &mut self.whole_mut().operands.values };
         engine.scope("values", |e| e.matmul(weights, values))
@@ -245,7 +249,7 @@ impl<E: Engine> Store<E> {
 
     /// The mix of all values of each part by its `weights` (its kv_heads, rows, tokens): (its kv_heads, rows,
     /// head_dim).
-    pub(crate) fn mix_each(&mut self, engine: &mut E, weights: &[E::Tensor]) -> Result<Vec<E::Tensor>, Error> {
+    pub fn mix_each(&mut self, engine: &mut E, weights: &[E::Tensor]) -> Result<Vec<E::Tensor>, Error> {
         let values: Vec<E::Tensor> = self.parts.iter().map(Part::values_by_head).collect();
         let operands = self.parts.iter_mut().map(|part| &mut part.operands.values);
         let products = values
@@ -260,7 +264,7 @@ impl<E: Engine> Store<E> {
     /// The chosen clusters of `size` tokens among those in `range`, keys and values side by side: (selections,
     /// chosen, size * 2 head_dim * heads per selection). Heads share selections as `select` says. From call to call
     /// `range` begins at the same token, and `size` and `select` are the same.
-    pub(crate) fn gather(
+    pub fn gather(
         &mut self,
         engine: &mut E,
         selection: &E::Selection,
@@ -330,7 +334,7 @@ impl<E: Engine> Store<E> {
 }
 
 /// The scores under the cap of a layer, if it has one.
-pub(crate) fn capped<E: Engine>(engine: &mut E, cap: Option<f32>, scores: E::Tensor) -> Result<E::Tensor, Error> {
+pub fn capped<E: Engine>(engine: &mut E, cap: Option<f32>, scores: E::Tensor) -> Result<E::Tensor, Error> {
     match cap {
         Some(cap) => engine.scope("cap", |e| e.soft_cap(&scores, cap)),
         None => Ok(scores),

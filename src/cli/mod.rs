@@ -19,6 +19,7 @@ mod out;
 mod padding;
 mod plan;
 mod plot;
+mod policies;
 mod pools;
 mod preprocess;
 mod progress;
@@ -64,6 +65,7 @@ enum Command {
     Pools(pools::PoolsArgs),
     Float(float::FloatArgs),
     Plan(plan::PlanArgs),
+    Policies(policies::PoliciesArgs),
     Calibrate(calibrate::CalibrateArgs),
     Eval(eval::EvalArgs),
     Fit(fit::FitArgs),
@@ -90,8 +92,8 @@ fn parse() -> Result<Cli, ExitCode> {
     })
 }
 
-/// Runs the command line; an error is one line on standard error and exit code 1.
-pub(crate) fn run() -> ExitCode {
+/// Runs the command that this process was started with; an error is one line on standard error and exit code 1.
+pub fn run() -> ExitCode {
     let Cli { command, config: _ } = match parse() {
         Ok(cli) => cli,
         Err(code) => return code,
@@ -107,6 +109,7 @@ pub(crate) fn run() -> ExitCode {
         Command::Pools(args) => pools::run(args),
         Command::Float(args) => float::run(args),
         Command::Plan(args) => plan::run(args),
+        Command::Policies(args) => policies::run(args),
         Command::Calibrate(args) => calibrate::run(args),
         Command::Eval(args) => eval::run(args),
         Command::Fit(args) => fit::run(args),

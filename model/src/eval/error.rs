@@ -87,9 +87,6 @@ pub enum EvalError {
     /// Threads cannot be started.
     #[error("cannot start threads: {0}")]
     Threads(#[from] rayon::ThreadPoolBuildError),
-    /// A bug.
-    #[error("a party of the session panicked")]
-    Panicked,
 }
 
 impl From<engine::Error> for EvalError {

@@ -8,13 +8,12 @@ use std::time::Duration;
 use engine::Engine;
 use mpcache::{Budget, KvCache, PolicySpec};
 use ndarray::{Array2, Axis};
-use net::{Channel, NetError, Role, memory_pair};
 
 use super::metrics::{Metrics, Totals};
 use super::trace::Trace;
 use super::{EvalError, Observed, Sequence};
 use crate::generate::{GenerateOptions, Generation, Hooks, Next, Step, generate_with};
-use crate::party::{Caller, ClientOptions, ClientSession, Limits, ModelServer, Observer, Request, Silent, Terms};
+use crate::party::{Limits, ModelServer, Observer, Request, Terms, in_one_process};
 use crate::{Input, Lengths, Model, ModelSpec};
 
 /// A policy at a budget.
@@ -137,39 +136,10 @@ impl Runner for TwoParties<'_> {
     fn run(&self, sequence: &Sequence, policy: &PolicySpec, tick: &(dyn Fn() + Sync)) -> Result<Trace, EvalError> {
         let terms = Terms { protocol: self.protocol, policy: policy.clone(), ..Terms::default() };
         let hosted = self.learned.filter(|_| policy.needs_columns()).unwrap_or(self.server);
-        let (here, there) = memory_pair(PATIENCE);
         let (prompt, rest) = sequence.ids().split_at(sequence.prompt());
-        let (client, server) = thread::scope(|scope| {
-            let server = scope.spawn(|| {
-                hosted.serve(
-                    Channel::new(Role::Server, there),
-                    &Caller::default(),
-                    &terms,
-                    &Limits::NONE,
-                    &mut Silent,
-                )
-            });
-            let client = ClientSession::open(
-                Channel::new(Role::Client, here),
-                &Caller::default(),
-                &terms,
-                &ClientOptions::default(),
-            )
-            .and_then(|open| open.generate(prompt, sequence.passes(), false, Next::Forced(rest), &mut Ticks(tick)));
-            (client, server.join())
-        });
-        let server = server.map_err(|_| EvalError::Panicked)?;
-        let out = match (client, server) {
-            // A party whose peer hung up is not the cause.
-            (Err(hung_up), Err(error)) if matches!(hung_up.net(), Some(NetError::Closed { .. })) => {
-                return Err(error.into());
-            }
-            (client, server) => {
-                let out = client?;
-                server?;
-                out
-            }
-        };
+        let [out, _] = in_one_process(hosted, &terms, &Limits::NONE, PATIENCE, |open| {
+            open.generate(prompt, sequence.passes(), false, Next::Forced(rest), &mut Ticks(tick))
+        })?;
         Ok(Trace { logits: scored_rows(sequence, &out.generation), attention: None })
     }
 }
@@ -303,8 +273,8 @@ mod tests {
         let squares = parallel(50, usize::MAX, |i| Ok(i * i)).unwrap();
         assert_eq!(squares, (0..50).map(|i| i * i).collect::<Vec<_>>());
         assert!(parallel(0, 1, Ok).unwrap().is_empty());
-        let failed = parallel(50, 3, |i| if i == 7 { Err(EvalError::Panicked) } else { Ok(i) });
-        assert!(matches!(failed, Err(EvalError::Panicked)));
+        let failed = parallel(50, 3, |i| if i == 7 { Err(EvalError::Budget { budget: 7.0 }) } else { Ok(i) });
+        assert!(matches!(failed, Err(EvalError::Budget { .. })));
     }
 
     #[test]

@@ -47,6 +47,7 @@
 
 mod client;
 mod correlations;
+mod local;
 mod opening;
 mod plan;
 mod prompt;
@@ -57,6 +58,7 @@ use net::Entry;
 use protocols::Part;
 
 pub use client::ClientSession;
+pub use local::in_one_process;
 pub use opening::{MAX_REASON_BYTES, MAX_SHAPE_BYTES};
 pub use plan::{plan, plan_filling, plan_kept, plan_spending, plan_step, plan_timed, plan_work};
 pub use prompt::Prompt;

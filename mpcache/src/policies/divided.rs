@@ -27,7 +27,6 @@ use super::DEFAULT_SINKS;
 use crate::attention;
 use crate::schedule::Later;
 use crate::stream::{Left, Window};
-use crate::tensors::take;
 use crate::{
     HeadPattern, HeadShape, Merged, NamedPolicy, Policy, PolicyError, PolicyFamily, PolicyOptions, Schedule, Setting,
     Store,
@@ -73,6 +72,10 @@ impl PolicyFamily for Divided {
         settings.extend(self.schedule.settings(Later::Always, true));
         settings.push(Setting::new("sinks", self.sinks));
         settings
+    }
+
+    fn shows(&self) -> String {
+        "which heads keep every token, which follows from the weights".into()
     }
 
     fn random_traffic(&self) -> bool {
@@ -155,8 +158,8 @@ impl<E: Engine> Parts<E> {
         let mut rows = left.gone();
         // What stands for others is made anew from their sum.
         rows.retain(|row| Some(*row) != merged);
-        let mut keys = sum(engine, &take(of.keys(), 0, &rows))?;
-        let mut values = sum(engine, &take(of.values(), 0, &rows))?;
+        let mut keys = sum(engine, &attention::take(of.keys(), 0, &rows))?;
+        let mut values = sum(engine, &attention::take(of.values(), 0, &rows))?;
         let mut tokens = rows.len();
         if let Some(before) = self.gone[layer].take() {
             keys = engine.add(&keys, &before.keys)?;
@@ -166,16 +169,14 @@ impl<E: Engine> Parts<E> {
         let [key, value] = engine.scope("eviction", |e| means(e, &keys, &values, tokens))?;
         let (first, latest) = (left.first(), left.latest());
         let around = |all: &E::Tensor, mean: &E::Tensor| {
-            let mut parts = vec![mean.clone(), take(all, 0, &latest)];
+            let mut parts = vec![mean.clone(), attention::take(all, 0, &latest)];
             if !first.is_empty() {
-                parts.insert(0, take(all, 0, &first));
+                parts.insert(0, attention::take(all, 0, &first));
             }
             E::Tensor::concat(0, &parts.iter().collect::<Vec<_>>())
         };
         let (new_keys, new_values) = (around(of.keys(), &key), around(of.values(), &value));
-        let of = &mut store.parts_mut()[part];
-        of.replace(new_keys, new_values);
-        of.merge(Merged { row: first.len(), tokens });
+        store.replace_merged(part, new_keys, new_values, Merged { row: first.len(), tokens });
         self.gone[layer] = Some(Gone { keys, values, tokens });
         // The row has a place among the positions, although it is no token.
         store.record_kept_by(part, &[first, left.gone()[..1].to_vec(), latest].concat());

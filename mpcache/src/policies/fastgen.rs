@@ -16,6 +16,7 @@ use engine::{Engine, Error, Tensor};
 
 use super::{DEFAULT_BUDGET, DEFAULT_SINKS};
 use crate::attention;
+use crate::family::CLEAR_ONLY;
 use crate::{HeadShape, NamedPolicy, Piece, Policy, PolicyFamily, Setting, Store};
 
 /// The authors' share of the attention that is to be recovered.
@@ -53,6 +54,10 @@ impl PolicyFamily for FastGen {
             Setting::new("recovery", self.recovery),
             Setting::new("sinks", self.sinks),
         ]
+    }
+
+    fn shows(&self) -> String {
+        CLEAR_ONLY.into()
     }
 
     fn random_traffic(&self) -> bool {

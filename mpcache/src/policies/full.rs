@@ -21,6 +21,10 @@ impl PolicyFamily for Full {
         Vec::new()
     }
 
+    fn shows(&self) -> String {
+        "nothing".into()
+    }
+
     fn random_traffic(&self) -> bool {
         false
     }

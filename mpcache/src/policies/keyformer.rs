@@ -24,6 +24,7 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
 use crate::attention::{self, Received};
+use crate::family::shown;
 use crate::schedule::{Cut, Later};
 use crate::{
     HeadShape, NamedPolicy, Piece, Policy, PolicyFamily, Schedule, Setting, Store, eviction, fold_heads, unfold_heads,
@@ -86,6 +87,10 @@ impl PolicyFamily for Keyformer {
             Setting::new("topk", self.top_k),
         ]);
         settings
+    }
+
+    fn shows(&self) -> String {
+        shown("the noise, and how many tokens are kept", self.top_k)
     }
 
     fn random_traffic(&self) -> bool {

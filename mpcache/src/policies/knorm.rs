@@ -16,6 +16,7 @@
 use engine::{Ceiling, Engine, Error, Origin, Ranking, Right, Tensor, TopK};
 
 use crate::attention;
+use crate::family::shown;
 use crate::schedule::{Cut, Later};
 use crate::{HeadShape, NamedPolicy, Policy, PolicyFamily, Schedule, Setting, Store, eviction};
 
@@ -60,6 +61,10 @@ impl PolicyFamily for KNorm {
         let mut settings = self.schedule.settings(Later::Tokens, true);
         settings.extend([Setting::new("recent", self.recent), Setting::new("topk", self.top_k)]);
         settings
+    }
+
+    fn shows(&self) -> String {
+        shown("how many tokens are kept", self.top_k)
     }
 
     fn random_traffic(&self) -> bool {

@@ -22,6 +22,7 @@
 use engine::{Ceiling, Engine, Error, Origin, Ranking, Tensor, TopK};
 
 use crate::attention;
+use crate::family::shown;
 use crate::schedule::{Cut, Later};
 use crate::{HeadShape, NamedPolicy, Policy, PolicyFamily, Schedule, Setting, Store, eviction};
 
@@ -66,6 +67,10 @@ impl PolicyFamily for KvZap {
         let mut settings = self.schedule.settings(Later::Tokens, true);
         settings.extend([Setting::new("recent", self.recent), Setting::new("topk", self.top_k)]);
         settings
+    }
+
+    fn shows(&self) -> String {
+        shown("that the model has learned columns, and how many tokens are kept", self.top_k)
     }
 
     fn random_traffic(&self) -> bool {

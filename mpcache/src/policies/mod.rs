@@ -18,11 +18,12 @@ pub use clustered::{Gather, Similarity, Sizes};
 pub use kvzap::MAGNITUDE as LEARNED_MAGNITUDE;
 pub use rolling::EvictionScore;
 
+use std::collections::BTreeMap;
+
 use engine::Engine;
 
-use crate::family::{Parsed, find};
-use crate::options::PolicyText;
-use crate::{HeadShape, NamedPolicy, Policy, PolicyError, PolicyFamily, PolicyHelp, Setting};
+use crate::family::{Facts, Parsed, find};
+use crate::{HeadShape, NamedPolicy, Policy, PolicyError, PolicyFamily, PolicyHelp};
 
 /// Makes one type of all families. A line here is all that a policy's file needs to be known by name; the compiler
 /// reports a family without a line as dead code.
@@ -45,58 +46,25 @@ macro_rules! registry {
             /// All policies as texts, with the options that have no default.
             pub(crate) fn examples() -> impl Iterator<Item = String> {
                 std::iter::empty()$(
-                    .chain($family::POLICIES.iter().map(|policy| format!("{}:{}", policy.name, $family::REQUIRED)))
+                    .chain($family::POLICIES.iter().map(|policy| policy.help().example($family::REQUIRED)))
                 )+
             }
 
-            /// The policy of any family that `text` names.
-            pub(crate) fn parse(text: PolicyText) -> Result<Parsed<Self>, PolicyError> {
-                $(if let Some(policy) = find::<$family>(text.name) {
-                    return Ok(policy.parse(text.options)?.map(Self::$family));
+            /// The settings of the policy `name` with these options; `None` if this crate has none of that name.
+            pub(crate) fn parse(
+                name: &str,
+                options: &BTreeMap<String, String>,
+            ) -> Option<Result<Parsed<Self>, PolicyError>> {
+                $(if let Some(policy) = find::<$family>(name) {
+                    return Some(policy.parse(options.clone()).map(|parsed| parsed.map(Self::$family)));
                 })+
-                let known = Self::help().map(|policy| policy.name).collect();
-                Err(PolicyError::Name { name: text.name.into(), known })
+                None
             }
 
-            pub(crate) fn settings(&self) -> Vec<Setting> {
+            /// What the settings say of themselves.
+            pub(crate) fn facts(&self) -> &dyn Facts {
                 match self {
-                    $(Self::$family(family) => family.settings(),)+
-                }
-            }
-
-            pub(crate) fn random_traffic(&self) -> bool {
-                match self {
-                    $(Self::$family(family) => family.random_traffic(),)+
-                }
-            }
-
-            pub(crate) fn clear_only(&self) -> bool {
-                match self {
-                    $(Self::$family(family) => family.clear_only(),)+
-                }
-            }
-
-            pub(crate) fn can_cut(&self) -> bool {
-                match self {
-                    $(Self::$family(family) => family.can_cut(),)+
-                }
-            }
-
-            pub(crate) fn needs_columns(&self) -> bool {
-                match self {
-                    $(Self::$family(family) => family.needs_columns(),)+
-                }
-            }
-
-            pub(crate) fn check(&self, layers: usize, shape: HeadShape) -> Result<(), PolicyError> {
-                match self {
-                    $(Self::$family(family) => family.check(layers, shape),)+
-                }
-            }
-
-            pub(crate) fn prefill(&self) -> Option<usize> {
-                match self {
-                    $(Self::$family(family) => family.prefill(),)+
+                    $(Self::$family(family) => family,)+
                 }
             }
 

@@ -41,6 +41,10 @@ impl PolicyFamily for Random {
         vec![Setting::new("budget", self.budget), Setting::new("sinks", self.sinks), Setting::new("seed", self.seed)]
     }
 
+    fn shows(&self) -> String {
+        "the whole pattern, by a public seed".into()
+    }
+
     fn random_traffic(&self) -> bool {
         false
     }

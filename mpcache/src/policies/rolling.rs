@@ -13,10 +13,11 @@ use std::ops::Range;
 use engine::{Ceiling, Engine, Error, Origin, Ranking, Right, Tensor, TopK};
 
 use crate::attention::{self, Attended, Received};
+use crate::family::shown;
 use crate::schedule::Later;
-use crate::store::KV_MAGNITUDE;
 use crate::{
-    HeadShape, NamedPolicy, Piece, Policy, PolicyError, PolicyFamily, PolicyOptions, Schedule, Select, Setting, Store,
+    HeadShape, KV_MAGNITUDE, NamedPolicy, Piece, Policy, PolicyError, PolicyFamily, PolicyOptions, Schedule, Select,
+    Setting, Store,
 };
 
 /// Fractional bits of received attention that are compared.
@@ -67,6 +68,10 @@ impl PolicyFamily for Rolling {
         let mut settings = self.schedule.settings(Later::Always, false);
         settings.push(Setting::new("topk", self.top_k));
         settings
+    }
+
+    fn shows(&self) -> String {
+        shown("how many tokens are kept", self.top_k)
     }
 
     fn random_traffic(&self) -> bool {

@@ -17,6 +17,7 @@ use engine::{Engine, Error};
 
 use super::DEFAULT_SINKS;
 use crate::attention;
+use crate::family::CLEAR_ONLY;
 use crate::schedule::{Cut, Later};
 use crate::{HeadShape, NamedPolicy, Policy, PolicyFamily, Schedule, Setting, Store};
 
@@ -52,6 +53,10 @@ impl PolicyFamily for SirLlm {
         let mut settings = self.schedule.settings(Later::Tokens, false);
         settings.extend([Setting::new("sinks", self.sinks), Setting::new("recent", self.recent)]);
         settings
+    }
+
+    fn shows(&self) -> String {
+        CLEAR_ONLY.into()
     }
 
     fn random_traffic(&self) -> bool {

@@ -22,6 +22,7 @@ use engine::{Engine, Error, Tensor, TopK};
 
 use crate::attention::{self, Attended, Received};
 use crate::eviction;
+use crate::family::shown;
 use crate::layered::{ByLayer, Light};
 use crate::schedule::{Cut, DEFAULT_BUDGET, Later};
 use crate::{
@@ -127,6 +128,15 @@ impl PolicyFamily for SnapKv {
             }
         }
         settings
+    }
+
+    fn shows(&self) -> String {
+        match self.layers {
+            ByLayer::Squeeze { light: Light::Given(_), .. } => {
+                shown("the layers that get less, which follow from a text of the server's", self.top_k)
+            }
+            _ => shown("how many tokens are kept", self.top_k),
+        }
     }
 
     fn random_traffic(&self) -> bool {

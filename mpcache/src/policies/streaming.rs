@@ -45,6 +45,10 @@ impl PolicyFamily for Streaming {
         settings
     }
 
+    fn shows(&self) -> String {
+        "the whole pattern, which follows from lengths".into()
+    }
+
     fn random_traffic(&self) -> bool {
         false
     }

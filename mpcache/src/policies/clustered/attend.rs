@@ -7,9 +7,7 @@ use super::layout::Layout;
 use super::summary::{Levels, Summaries};
 use super::{Clusters, Gather, Similarity};
 use crate::attention::{self, Attended, Received};
-use crate::heads::fold_heads;
-use crate::store::capped;
-use crate::{HeadShape, Piece, Policy, Select, Store, eviction};
+use crate::{HeadShape, Piece, Policy, Select, Store, eviction, fold_heads};
 
 /// Fractional bits of scores that are compared: summaries are scaled down, so this is 1/512 of a score.
 const SCORE_FRAC: u32 = 12;
@@ -219,7 +217,7 @@ impl<E: Engine> Clustered<E> {
         let (sinks, tail) = (scores.slice(1, 0..layout.sinks), scores.slice(1, layout.tail()..layout.tokens));
         let all = E::Tensor::concat(1, &[&sinks, &tail, &chosen]);
         let (forced, n) = (layout.sinks + layout.tokens - layout.tail(), all.shape()[1]);
-        let all = capped(engine, store.soft_cap(), all.reshape(&[heads, 1, n]))?;
+        let all = attention::capped(engine, store.soft_cap(), all.reshape(&[heads, 1, n]))?;
         let p = engine.scope("softmax", |e| e.softmax(&all, &[n]))?.reshape(&[heads, n]);
         let chosen = p.slice(1, forced..n).reshape(&[heads, layout.wanted, size]);
         let back = engine.scope("scatter", |e| choice.scatter(e, &c.select.payload(&chosen, shape), 1))?;

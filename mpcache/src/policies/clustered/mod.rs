@@ -34,6 +34,7 @@ use engine::{Engine, TopK};
 pub use layout::Sizes;
 pub use summary::Similarity;
 
+use crate::family::{CLEAR_ONLY, shown};
 use crate::{HeadShape, NamedPolicy, Policy, PolicyFamily, Select, Setting, UnknownValue, budget};
 
 /// Longer prompts vote with a smaller window.
@@ -163,6 +164,14 @@ impl PolicyFamily for Clusters {
             settings.push(Setting::new("window", self.window.map_or_else(default, |share| share.to_string())));
         }
         settings
+    }
+
+    fn shows(&self) -> String {
+        if self.clear_only {
+            CLEAR_ONLY.into()
+        } else {
+            shown("how many tokens are kept, and how many clusters are chosen", self.top_k)
+        }
     }
 
     fn random_traffic(&self) -> bool {

@@ -6,9 +6,7 @@ use std::str::FromStr;
 use engine::{Engine, Error, Extrema, OperandId, OperandKind, Origin, Ranking, Right, Tensor, TopK};
 
 use super::{Clusters, Sizes};
-use crate::heads::fold_heads;
-use crate::store::KV_MAGNITUDE;
-use crate::{HeadShape, UnknownValue};
+use crate::{HeadShape, KV_MAGNITUDE, UnknownValue, fold_heads};
 
 /// Summaries hold keys times this, so that scores of boxes, which exceed those of tokens, stay within a product's
 /// range. Only the order of scores matters.

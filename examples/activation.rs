@@ -1,0 +1,153 @@
+//! An activation of another crate, under the name that `config.json` uses.
+//!
+//! `quick_gelu` is x sigmoid(1.702 x), which CLIP and others use in place of GELU. It is a composition of operations
+//! that every engine has, so it needs no protocol of its own.
+//!
+//! ```text
+//! cargo run --release --example activation                                       # on every engine, see `show`
+//! cargo run --release --example activation -- demo --model DIR --tokens 20 --check
+//! ```
+//!
+//! With arguments the program is `waggle` for models with one activation more. Both parties of a session need it.
+
+use std::error::Error as StdError;
+use std::fs;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use engine::{Engine, Error, Float, FloatLoader, Tensor};
+use model::party::{ClientOptions, Limits, ModelServer, Outcome, Request, Silent, Terms, in_one_process, plan};
+use model::{
+    ActivationFunction, GenerateOptions, Input, Lengths, Model, ModelFiles, Next, NoHooks, Sampler, Tokenizer, check,
+    generate,
+};
+use ndarray::{ArrayD, IxDyn};
+use protocols::{FRAC, Fixed, FixedLoader};
+
+/// x sigmoid(1.702 x).
+struct QuickGelu;
+
+/// sigmoid(1.702 x) is close to the normal distribution's function.
+const STEEPNESS: f32 = 1.702;
+
+impl ActivationFunction for QuickGelu {
+    const NAME: &'static str = "quick_gelu";
+
+    fn exact(x: f32) -> f32 {
+        x / (1.0 + (-STEEPNESS * x).exp())
+    }
+
+    // silu(y) = y sigmoid(y), so silu(1.702 x) is 1.702 times too large.
+    fn apply<E: Engine>(engine: &mut E, x: &E::Tensor) -> Result<E::Tensor, Error> {
+        let steeper = engine.scale(x, STEEPNESS)?;
+        let y = engine.silu(&steeper)?;
+        engine.scale(&y, STEEPNESS.recip())
+    }
+}
+
+/// Largest difference of `apply` to `exact`: that of [`Engine::silu`], and two products with public numbers.
+const MAX_ERROR: f32 = 3e-4;
+
+/// Tokens that are generated.
+const TOKENS: usize = 12;
+
+/// The bundled model with `quick_gelu` in place of `gelu_new`, which it was trained with. It still writes text.
+fn write_model(dir: &Path) -> Result<(), Box<dyn StdError>> {
+    let bundled = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/model/assets/shakespeare-gpt2"));
+    let config = fs::read_to_string(bundled.join("config.json"))?;
+    fs::write(dir.join("config.json"), config.replace("gelu_new", QuickGelu::NAME))?;
+    for file in ["model.safetensors", "tokenizer.json"] {
+        fs::copy(bundled.join(file), dir.join(file))?;
+    }
+    Ok(())
+}
+
+/// The largest error of the function in fixed point, over the range of its spline and beyond.
+fn error_in_fixed_point() -> Result<f32, Error> {
+    let x: Vec<f32> = (-4000..=4000).map(|i| i as f32 / 200.0).collect();
+    let words = x.iter().map(|x| (f64::from(*x) * f64::from(1 << FRAC)).round() as i64 as u64).collect();
+    let words = ArrayD::from_shape_vec(IxDyn(&[x.len()]), words).expect("as many entries");
+    let y = QuickGelu::apply(&mut Fixed::new(), &words)?;
+    assert_eq!(Tensor::shape(&y), [x.len()]);
+    let real = |word: u64| word as i64 as f32 / (1 << FRAC) as f32;
+    Ok(x.iter().zip(y).map(|(x, y)| (real(y) - QuickGelu::exact(*x)).abs()).fold(0.0, f32::max))
+}
+
+/// Puts the function into a model, and runs it on every engine: in floating point, in fixed point, as a plan, and
+/// between two parties, whose tokens are those in the clear and whose traffic is that of the plan.
+fn show() -> Result<(), Box<dyn StdError>> {
+    let error = error_in_fixed_point()?;
+    println!("in fixed point: an error of {error:.1e} at the most");
+    assert!(error < MAX_ERROR, "an error of {error}");
+
+    let dir = tempfile::tempdir()?;
+    write_model(dir.path())?;
+    let files = ModelFiles::open(dir.path())?;
+    let tokenizer = Tokenizer::from_bytes(files.tokenizer.as_deref().ok_or("the bundled model has a tokenizer")?)?;
+    let prompt = tokenizer.encode("JULIET:\nO Romeo, Romeo!")?;
+    let clear = Model::load(&mut FloatLoader, &files.spec, Some(&files.checkpoint))?;
+    let fixed = Model::load(&mut FixedLoader::default(), &files.spec, Some(&files.checkpoint))?;
+    let in_clear = written(&mut Float::default(), &clear, &prompt)?;
+    println!("in the clear: {:?}", tokenizer.decode(&in_clear)?);
+    assert_eq!(written(&mut Fixed::new(), &fixed, &prompt)?, in_clear, "fixed point writes the same");
+
+    let server = ModelServer::load(files)?;
+    let terms = Terms::default();
+    let lengths = Lengths { prompt: prompt.len(), tokens: TOKENS };
+    let request = Request { lengths, stop_at_eos: false, padded: false, draft: None };
+    let planned = plan(server.public(), &terms, &ClientOptions::default(), &request, &mut Silent)?;
+    let patience = Duration::from_secs(600);
+    let [client, _] = in_one_process(&server, &terms, &Limits::NONE, patience, |session| {
+        let mut greedy = Sampler::greedy();
+        session.generate(&prompt[..], TOKENS, false, Next::Pick(&mut greedy), &mut Silent)
+    })?;
+    println!("two parties: {} bytes, {} planned", bytes(&client), bytes(&planned));
+    assert_eq!(client.generation.tokens, in_clear, "two parties write the same");
+    assert_eq!(bytes(&client), bytes(&planned), "a session takes what was planned");
+    let options = GenerateOptions { tokens: TOKENS, ..GenerateOptions::default() };
+    let found = check(&clear, &prompt, &options, &client.generation)?;
+    println!("largest error of a logit: {:?}", found.max_abs_logit_error);
+    Ok(())
+}
+
+/// The tokens that `model` writes after `prompt` on `engine`.
+fn written<E: Engine>(engine: &mut E, model: &Model<E::Weight>, prompt: &[u32]) -> Result<Vec<u32>, model::Error> {
+    let input = Input { ids: Some(prompt), count: prompt.len() };
+    let options = GenerateOptions { tokens: TOKENS, ..GenerateOptions::default() };
+    let mut greedy = Sampler::greedy();
+    Ok(generate(engine, model, input, &options, Next::Pick(&mut greedy), &mut NoHooks)?.tokens)
+}
+
+fn bytes(outcome: &Outcome) -> u64 {
+    outcome.entries.iter().map(|entry| entry.traffic.bytes()).sum()
+}
+
+fn main() -> ExitCode {
+    let shown = match model::register_activation::<QuickGelu>() {
+        Ok(()) if std::env::args().len() > 1 => return waggle::run(),
+        Ok(()) => show(),
+        Err(error) => Err(error.into()),
+    };
+    match shown {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// One test, because what is registered stays for the whole process.
+#[test]
+fn a_registered_activation_runs_on_every_engine() {
+    let config = r#"{"model_type": "llama", "hidden_act": "quick_gelu"}"#;
+    let refused = model::ModelSpec::from_config_json(config.as_bytes()).unwrap_err().to_string();
+    assert!(refused.contains("`hidden_act` = quick_gelu is not supported (gelu_new, "), "{refused}");
+    model::register_activation::<QuickGelu>().unwrap();
+    let spec = model::ModelSpec::from_config_json(config.as_bytes()).unwrap();
+    let sent = serde_json::to_string(&spec).unwrap();
+    assert!(sent.contains(r#""hidden_act":"quick_gelu""#), "{sent}");
+    assert_eq!(serde_json::from_str::<model::ModelSpec>(&sent).unwrap(), spec);
+    show().unwrap();
+}

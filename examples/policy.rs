@@ -1,0 +1,266 @@
+//! A cache policy of another crate, which then has a name like all others.
+//!
+//! `value-aware` evicts at the end of the prompt, as SnapKV does, but weighs what a token received from the latest
+//! queries by the size of its value: VATP (Guo et al., arXiv 2406.12335). Attention to a token with a small value
+//! changes little.
+//!
+//! ```text
+//! cargo run --release --example policy                                            # on every engine, see `show`
+//! cargo run --release --example policy -- demo --policy value-aware:budget=0.3 --tokens 20 --check
+//! cargo run --release --example policy -- policies
+//! ```
+//!
+//! With arguments the program is `waggle` with one policy more. Both parties of a session need the policy: `serve`
+//! and `generate` are then run by this program, too.
+
+use std::error::Error as StdError;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use engine::{Ceiling, Engine, Error, Float, FloatLoader, Ranking, Tensor, TopK};
+use model::eval::{Candidate, Evaluation, InClear, Sequence, evaluate};
+use model::party::{ClientOptions, Limits, ModelServer, Outcome, Request, Silent, Terms, in_one_process, plan};
+use model::report::ModelInfo;
+use model::{GenerateOptions, Lengths, Model, Next, Sampler, Tokenizer, bundled, check};
+use mpcache::attention::{self, Attended};
+use mpcache::{HeadShape, NamedPolicy, Piece, Policy, PolicyFamily, PolicySpec, Setting, Store, budget, eviction};
+
+/// The settings, and what the program says of them.
+#[derive(Clone, Copy, Debug)]
+struct ValueAware {
+    /// Share of the prompt that is kept.
+    budget: f64,
+    /// Latest queries of the prompt, which vote. Their own tokens stay.
+    window: usize,
+}
+
+impl PolicyFamily for ValueAware {
+    const POLICIES: &'static [NamedPolicy<Self>] = &[NamedPolicy {
+        name: "value-aware",
+        keys: &["budget", "window"],
+        about: "VATP: the latest queries vote, and large values count more",
+        read: |options| {
+            Ok(ValueAware { budget: options.fraction("budget", 0.25)?, window: options.number("window", 1, 16)? })
+        },
+    }];
+
+    fn settings(&self) -> Vec<Setting> {
+        vec![Setting::new("budget", self.budget), Setting::new("window", self.window)]
+    }
+
+    fn shows(&self) -> String {
+        "how many tokens are kept".into()
+    }
+
+    fn random_traffic(&self) -> bool {
+        false
+    }
+
+    // Nothing that comes after the prompt is evicted or remembered.
+    fn can_cut(&self) -> bool {
+        true
+    }
+
+    fn build<E: Engine>(&self, layers: usize, _shape: HeadShape) -> Box<dyn Policy<E>> {
+        Box::new(Voting::<E> { settings: *self, votes: (0..layers).map(|_| None).collect() })
+    }
+}
+
+/// The policy of one generation.
+struct Voting<E: Engine> {
+    settings: ValueAware,
+    /// By layer what tokens received so far, (kv_heads, tokens): a long prompt comes in pieces.
+    votes: Vec<Option<E::Tensor>>,
+}
+
+/// log2 of a bound on scores: at most 16 times 4 probabilities of 1 (the default window, heads that share a key), and
+/// values whose entries add up to less than 2^10.
+const MAGNITUDE: u32 = 16;
+
+/// Fractional bits of scores that are compared.
+const FRAC: u32 = 10;
+
+impl<E: Engine> Policy<E> for Voting<E> {
+    fn query_window(&self, _layer: usize, piece: Piece) -> usize {
+        piece.among_last(self.settings.window)
+    }
+
+    fn layer_class(&self, _layer: usize) -> usize {
+        0
+    }
+
+    fn attend(
+        &mut self,
+        engine: &mut E,
+        layer: usize,
+        q: &E::Tensor,
+        store: &mut Store<E>,
+    ) -> Result<E::Tensor, Error> {
+        let Attended { output, probabilities } = attention::causal(engine, q, store)?;
+        let piece = store.piece();
+        let voters = piece.among_last(self.settings.window);
+        if voters > 0 {
+            engine.scope("eviction", |engine| {
+                let received = attention::received(engine, &probabilities, voters, false, store.heads())?;
+                let votes = attention::accumulate(engine, self.votes[layer].take(), received)?;
+                if piece.ends_prompt() {
+                    return self.evict(engine, &votes, store);
+                }
+                self.votes[layer] = Some(votes);
+                Ok(())
+            })?;
+        }
+        Ok(output)
+    }
+}
+
+impl<E: Engine> Voting<E> {
+    /// Evicts what got the fewest `votes` (kv_heads, tokens). No party learns which tokens these are.
+    fn evict(&self, engine: &mut E, votes: &E::Tensor, store: &mut Store<E>) -> Result<(), Error> {
+        let tokens = store.len();
+        let keep = budget(self.settings.budget, tokens);
+        let recent = self.settings.window.min(keep.div_ceil(2));
+        let old = tokens - recent;
+        if keep == recent {
+            eviction::keep_latest(store, old);
+            return Ok(());
+        }
+        let sizes = engine.abs(&store.values_by_head().slice(1, 0..old))?;
+        let sizes = engine.sum_last(&sizes)?;
+        let scores = engine.mul(&votes.slice(1, 0..old), &sizes)?;
+        // No ceiling is needed, because `rank` opens no comparison.
+        let (k, method) = (keep - recent, TopK::Rank);
+        let how = Ranking { k, method, magnitude: MAGNITUDE, ceiling: Ceiling::NONE, frac: FRAC };
+        let chosen = eviction::choose(engine, &scores, &how)?;
+        eviction::keep(engine, store, &chosen, old, false)
+    }
+}
+
+/// Public domain, and of the kind that the bundled model writes.
+const TEXT: &str = "First Citizen:\nBefore we proceed any further, hear me speak.\n\nAll:\nSpeak, speak.\n\nFirst \
+    Citizen:\nYou are all resolved rather to die than to famish?\n\nAll:\nResolved. resolved.\n\nFirst Citizen:\n\
+    First, you know Caius Marcius is chief enemy to the people.\n";
+
+/// Tokens that are generated.
+const TOKENS: usize = 12;
+
+/// Runs the policy on every engine: in the clear, as a plan, and between two parties, whose tokens are those in the
+/// clear and whose traffic is that of the plan.
+fn show() -> Result<(), Box<dyn StdError>> {
+    let policy: PolicySpec = "value-aware:budget=0.5".parse()?;
+    let files = bundled("shakespeare-gpt2")?;
+    let tokenizer = Tokenizer::from_bytes(files.tokenizer.as_deref().ok_or("the bundled model has a tokenizer")?)?;
+    let ids = tokenizer.encode(TEXT)?;
+    let clear = Model::load(&mut FloatLoader, &files.spec, Some(&files.checkpoint))?;
+
+    // What it costs in accuracy, beside SnapKV.
+    let sequences = Sequence::cut(&ids, 128, 96, 2)?;
+    let policies = ["value-aware", "snapkv"].map(|name| name.parse::<PolicySpec>());
+    let mut candidates = Vec::new();
+    for policy in policies {
+        candidates.push(Candidate::new(&policy?, 0.25)?);
+    }
+    let metrics = evaluate(&InClear { model: &clear, engine: Float::default }, &sequences, &candidates, &|| ())?;
+    let model = ModelInfo::new(&files.name, &files.spec);
+    println!("{}", Evaluation::new(model, Default::default(), &sequences, &candidates, metrics).table());
+
+    // What it costs two parties, from shapes alone.
+    let prompt = &ids[..64];
+    let server = ModelServer::load(files)?;
+    let terms = Terms { policy: policy.clone(), ..Terms::default() };
+    let lengths = Lengths { prompt: prompt.len(), tokens: TOKENS };
+    let request = Request { lengths, stop_at_eos: false, padded: false, draft: None };
+    let planned = |terms: &Terms| plan(server.public(), terms, &ClientOptions::default(), &request, &mut Silent);
+    let (pruned, full) = (planned(&terms)?, planned(&Terms::default())?);
+    println!("planned: {} bytes, and {} under `full`", bytes(&pruned), bytes(&full));
+
+    // And between two parties.
+    let patience = Duration::from_secs(600);
+    let [client, _] = in_one_process(&server, &terms, &Limits::NONE, patience, |session| {
+        let mut greedy = Sampler::greedy();
+        session.generate(prompt, TOKENS, false, Next::Pick(&mut greedy), &mut Silent)
+    })?;
+    println!("two parties: {} bytes for {:?}", bytes(&client), tokenizer.decode(&client.generation.tokens)?);
+    let options = GenerateOptions { policy, tokens: TOKENS, ..GenerateOptions::default() };
+    let found = check(&clear, prompt, &options, &client.generation)?;
+    println!("in the clear: {:.0} % of the tokens are the same", 100.0 * found.token_agreement);
+    assert_eq!(found.token_agreement, 1.0, "two parties write what the model writes in the clear");
+    assert_eq!(bytes(&client), bytes(&pruned), "a session takes what was planned");
+    Ok(())
+}
+
+fn bytes(outcome: &Outcome) -> u64 {
+    outcome.entries.iter().map(|entry| entry.traffic.bytes()).sum()
+}
+
+fn main() -> ExitCode {
+    let shown = match model::register_policy::<ValueAware>() {
+        Ok(()) if std::env::args().len() > 1 => return waggle::run(),
+        Ok(()) => show(),
+        Err(error) => Err(error.into()),
+    };
+    match shown {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+#[test]
+fn a_registered_policy_runs_on_every_engine() {
+    model::register_policy::<ValueAware>().unwrap();
+    show().unwrap();
+}
+
+#[test]
+fn the_name_is_known_like_those_of_other_policies() {
+    assert!(model::register_policy::<ValueAware>().is_ok(), "once more changes nothing");
+    let spec: PolicySpec = "value-aware:window=4".parse().unwrap();
+    assert_eq!(serde_json::to_string(&spec).unwrap(), "\"value-aware:window=4\"");
+    assert_ne!(spec, "value-aware".parse().unwrap());
+    assert_eq!(
+        spec.with("window", "16").unwrap().settings(),
+        "value-aware".parse::<PolicySpec>().unwrap().settings()
+    );
+    let refused = |text: &str| text.parse::<PolicySpec>().unwrap_err().to_string();
+    let unknown = refused("value-awar");
+    assert!(
+        unknown.starts_with("unknown cache policy `value-awar`") && unknown.ends_with(", value-aware"),
+        "{unknown}"
+    );
+    assert_eq!(refused("value-aware:k=1"), "cache policy `value-aware` has no option `k`; it takes: budget, window");
+    assert_eq!(refused("value-aware:window=0"), "cache policy `value-aware`: window=0: expected a number from 1");
+    assert!(mpcache::catalogue().iter().any(|policy| policy.name == "value-aware"));
+}
+
+/// A family with a name that is taken.
+struct Taken;
+
+impl PolicyFamily for Taken {
+    const POLICIES: &'static [NamedPolicy<Self>] =
+        &[NamedPolicy { name: "h2o", keys: &[], about: "", read: |_| Ok(Taken) }];
+
+    fn settings(&self) -> Vec<Setting> {
+        Vec::new()
+    }
+
+    fn shows(&self) -> String {
+        String::new()
+    }
+
+    fn random_traffic(&self) -> bool {
+        false
+    }
+
+    fn build<E: Engine>(&self, layers: usize, shape: HeadShape) -> Box<dyn Policy<E>> {
+        PolicySpec::default().build(layers, shape)
+    }
+}
+
+#[test]
+fn a_name_stands_for_one_policy() {
+    let refused = model::register_policy::<Taken>().unwrap_err().to_string();
+    assert_eq!(refused, "there is a cache policy `h2o` already");
+}

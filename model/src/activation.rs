@@ -1,0 +1,249 @@
+//! Entrywise non-linearities, those of this crate and those of others.
+//!
+//! A function of another crate is written once over [`Engine`], as a composition of its operations. Nothing generic
+//! can stand behind a pointer, so [`register_activation`](crate::register_activation) fixes one instance for every
+//! engine, and a model looks up that of its own.
+
+use std::any::Any;
+use std::fmt;
+use std::sync::{PoisonError, RwLock};
+
+use engine::{Engine, Float};
+use ndarray::ArrayD;
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::register::RegisterError;
+
+/// Entrywise non-linearity of the MLP. As a text it has a name of its own, which parties send each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "&'static str", try_from = "String")]
+pub enum Activation {
+    /// `gelu_new`, `gelu_pytorch_tanh`.
+    GeluTanh,
+    /// `gelu`.
+    GeluErf,
+    /// `silu`, `swish`.
+    Silu,
+    /// `relu`.
+    Relu,
+    /// One of another crate, see [`register_activation`](crate::register_activation).
+    Registered(RegisteredActivation),
+}
+
+/// The names that parties send, and those of `config.json`.
+const BUILT_IN: &[(Activation, &str, &[&str])] = &[
+    (Activation::GeluTanh, "gelu_tanh", &["gelu_new", "gelu_pytorch_tanh"]),
+    (Activation::GeluErf, "gelu_erf", &["gelu"]),
+    (Activation::Silu, "silu", &["silu", "swish"]),
+    (Activation::Relu, "relu", &["relu"]),
+];
+
+impl Activation {
+    /// The function that a `config.json` calls `name`.
+    pub(crate) fn published(name: &str) -> Option<Self> {
+        let built_in = BUILT_IN.iter().find(|(_, _, names)| names.contains(&name)).map(|(function, ..)| *function);
+        built_in.or_else(|| RegisteredActivation::named(name).map(Activation::Registered))
+    }
+
+    /// The names that a `config.json` may use.
+    pub(crate) fn known() -> Vec<&'static str> {
+        let built_in = BUILT_IN.iter().flat_map(|(.., names)| names.iter().copied());
+        built_in.chain(registered().into_iter().map(|function| function.name())).collect()
+    }
+}
+
+/// A name that stands for no activation in this process.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("unknown activation `{name}`; known are: {}", .known.join(", "))]
+pub struct UnknownActivation {
+    /// The name.
+    pub name: String,
+    /// The names that exist.
+    pub known: Vec<&'static str>,
+}
+
+impl From<Activation> for &'static str {
+    fn from(function: Activation) -> Self {
+        match function {
+            Activation::Registered(function) => function.name(),
+            _ => BUILT_IN.iter().find(|(built_in, ..)| *built_in == function).map_or("", |(_, sent, _)| sent),
+        }
+    }
+}
+
+impl TryFrom<String> for Activation {
+    type Error = UnknownActivation;
+
+    fn try_from(name: String) -> Result<Self, UnknownActivation> {
+        let built_in = BUILT_IN.iter().find(|(_, sent, _)| *sent == name).map(|(function, ..)| *function);
+        let found = built_in.or_else(|| RegisteredActivation::named(&name).map(Activation::Registered));
+        found.ok_or_else(|| {
+            let built_in = BUILT_IN.iter().map(|(_, sent, _)| *sent);
+            let known = built_in.chain(registered().into_iter().map(|function| function.name())).collect();
+            UnknownActivation { name, known }
+        })
+    }
+}
+
+/// An entrywise function of another crate.
+pub trait ActivationFunction: 'static {
+    /// The name that `config.json` uses for it, as in `"hidden_act": "quick_gelu"`.
+    const NAME: &'static str;
+
+    /// The function in the clear, which [`Float`] computes.
+    fn exact(x: f32) -> f32;
+
+    /// The function over an engine: entries of `x`, of any shape, give entries of the same shape.
+    ///
+    /// It is a composition of the engine's operations, and what they reveal (nothing, for all that come in question)
+    /// it reveals. Inputs are below 2^10 in magnitude, and so must be what every operation is given. Errors of the
+    /// operations add up: the tests of `engine` and `protocols` name those of each.
+    fn apply<E: Engine>(engine: &mut E, x: &E::Tensor) -> Result<E::Tensor, engine::Error>;
+}
+
+/// A function that has been registered, by name.
+#[derive(Clone, Copy)]
+pub struct RegisteredActivation(&'static Entry);
+
+struct Entry {
+    name: &'static str,
+    /// An [`Apply`] for each engine.
+    functions: Vec<Box<dyn Any + Send + Sync>>,
+}
+
+type Apply<E> = fn(&mut E, &<E as Engine>::Tensor) -> Result<<E as Engine>::Tensor, engine::Error>;
+
+/// All functions of other crates. What is registered stays for as long as the process.
+static ENTRIES: RwLock<Vec<RegisteredActivation>> = RwLock::new(Vec::new());
+
+fn registered() -> Vec<RegisteredActivation> {
+    ENTRIES.read().unwrap_or_else(PoisonError::into_inner).clone()
+}
+
+/// Functions are told apart by name.
+impl PartialEq for RegisteredActivation {
+    fn eq(&self, other: &Self) -> bool {
+        self.name() == other.name()
+    }
+}
+
+impl Eq for RegisteredActivation {}
+
+impl fmt::Debug for RegisteredActivation {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl RegisteredActivation {
+    /// The name that `config.json` uses for it.
+    pub fn name(self) -> &'static str {
+        self.0.name
+    }
+
+    fn named(name: &str) -> Option<Self> {
+        registered().into_iter().find(|function| function.name() == name)
+    }
+
+    /// Puts `x` through the function.
+    pub(crate) fn apply<E: Engine>(self, engine: &mut E, x: &E::Tensor) -> Result<E::Tensor, engine::Error> {
+        match self.0.functions.iter().find_map(|function| function.downcast_ref::<Apply<E>>()) {
+            Some(apply) => engine.scope(self.name(), |engine| apply(engine, x)),
+            None => Err(engine::Error::NotRegistered {
+                function: self.name().to_owned(),
+                engine: std::any::type_name::<E>(),
+            }),
+        }
+    }
+}
+
+/// A function and the engines on which it runs, on its way into the registry.
+pub(crate) struct Functions(Vec<Box<dyn Any + Send + Sync>>);
+
+impl Functions {
+    /// The function `A` on [`Float`], where it is exact.
+    pub(crate) fn exact<A: ActivationFunction>() -> Self {
+        let exact: Apply<Float> = |_: &mut Float, x: &ArrayD<f32>| Ok(x.mapv(A::exact));
+        Functions(vec![Box::new(exact)])
+    }
+
+    /// And on the engine `E`.
+    pub(crate) fn on<A: ActivationFunction, E: Engine>(mut self) -> Self {
+        let apply: Apply<E> = A::apply::<E>;
+        self.0.push(Box::new(apply));
+        self
+    }
+
+    /// Makes `A` known by its name.
+    pub(crate) fn register<A: ActivationFunction>(self) -> Result<(), RegisterError> {
+        let name = A::NAME;
+        let built_in = BUILT_IN.iter().any(|(_, sent, names)| *sent == name || names.contains(&name));
+        // A writer only pushes whole entries, so a poisoned lock is harmless.
+        let mut entries = ENTRIES.write().unwrap_or_else(PoisonError::into_inner);
+        if built_in || name.is_empty() || entries.iter().any(|entry| entry.name() == name) {
+            return Err(RegisterError::Activation { name });
+        }
+        entries.push(RegisteredActivation(Box::leak(Box::new(Entry { name, functions: self.0 }))));
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Squared;
+
+    impl ActivationFunction for Squared {
+        const NAME: &'static str = "squared_relu_of_the_tests";
+
+        fn exact(x: f32) -> f32 {
+            x.max(0.0).powi(2)
+        }
+
+        fn apply<E: Engine>(engine: &mut E, x: &E::Tensor) -> Result<E::Tensor, engine::Error> {
+            let positive = engine.relu(x)?;
+            engine.mul(&positive, &positive)
+        }
+    }
+
+    /// A function under a name that is taken.
+    struct Silu;
+
+    impl ActivationFunction for Silu {
+        const NAME: &'static str = "swish";
+
+        fn exact(x: f32) -> f32 {
+            x
+        }
+
+        fn apply<E: Engine>(_: &mut E, x: &E::Tensor) -> Result<E::Tensor, engine::Error> {
+            Ok(x.clone())
+        }
+    }
+
+    #[test]
+    fn names_on_the_wire_and_in_configurations_are_told_apart_and_stay() {
+        for (function, sent, names) in BUILT_IN {
+            assert_eq!(serde_json::to_string(function).unwrap(), format!("\"{sent}\""));
+            assert_eq!(serde_json::from_str::<Activation>(&format!("\"{sent}\"")).unwrap(), *function);
+            assert!(names.iter().all(|name| Activation::published(name) == Some(*function)));
+        }
+        let unknown = serde_json::from_str::<Activation>("\"gelu_new\"").unwrap_err().to_string();
+        assert!(unknown.starts_with("unknown activation `gelu_new`; known are: gelu_tanh, gelu_erf, silu, relu"));
+    }
+
+    #[test]
+    fn a_registered_function_has_a_name_once() {
+        assert_eq!(Activation::published(Squared::NAME), None);
+        crate::register_activation::<Squared>().unwrap();
+        let function = Activation::published(Squared::NAME).unwrap();
+        let sent = serde_json::to_string(&function).unwrap();
+        assert_eq!(serde_json::from_str::<Activation>(&sent).unwrap(), function);
+        assert!(Activation::known().contains(&Squared::NAME));
+        for again in [crate::register_activation::<Squared>(), crate::register_activation::<Silu>()] {
+            assert!(matches!(again, Err(RegisterError::Activation { .. })), "{again:?}");
+        }
+    }
+}

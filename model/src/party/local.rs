@@ -1,0 +1,43 @@
+//! Both parties in one process.
+
+use std::thread;
+use std::time::Duration;
+
+use net::{Channel, NetError, Role, memory_pair};
+
+use super::{Caller, ClientOptions, ClientSession, Limits, ModelServer, Outcome, Silent, Terms};
+use crate::Error;
+
+/// Runs a session between two threads over memory: the whole protocol, as over a network. `client` is given the open
+/// session of the client, in the thread of the caller. A party waits for the other for `patience` at most. Returns
+/// the outcomes of client and server.
+///
+/// # Errors
+/// Those of [`ClientSession::open`], of `client` and of [`ModelServer::serve`]: the cause, where one follows from the
+/// other.
+///
+/// # Panics
+/// If the server does, which is a bug.
+pub fn in_one_process(
+    server: &ModelServer,
+    terms: &Terms,
+    limits: &Limits,
+    patience: Duration,
+    client: impl FnOnce(ClientSession) -> Result<Outcome, Error>,
+) -> Result<[Outcome; 2], Error> {
+    let (here, there) = memory_pair(patience);
+    let (client, server) = thread::scope(|scope| {
+        let server = scope.spawn(|| {
+            server.serve(Channel::new(Role::Server, there), &Caller::default(), terms, limits, &mut Silent)
+        });
+        let channel = Channel::new(Role::Client, here);
+        let open = ClientSession::open(channel, &Caller::default(), terms, &ClientOptions::default());
+        let client = open.and_then(client);
+        (client, server.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+    });
+    match (client, server) {
+        // A party whose peer hung up is not the cause.
+        (Err(hung_up), Err(error)) if matches!(hung_up.net(), Some(NetError::Closed { .. })) => Err(error),
+        (client, server) => Ok([client?, server?]),
+    }
+}

@@ -1,0 +1,90 @@
+//! All policies with their options, as a list for users and programs.
+
+use serde::Serialize;
+
+use crate::{PolicyHelp, PolicySpec, Setting};
+
+/// A policy as a list of policies has it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Listed {
+    /// Its name.
+    pub name: &'static str,
+    /// One line of description.
+    pub about: &'static str,
+    /// Its options.
+    pub options: Vec<ListedOption>,
+    /// What both parties learn with the default options, besides the lengths of prompt and text.
+    pub shows: String,
+    /// Whether only engines that see their values run it.
+    pub clear_only: bool,
+    /// Whether generated tokens can be taken back, as drafts need.
+    pub can_cut: bool,
+}
+
+/// An option of a policy.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ListedOption {
+    /// Its key.
+    pub key: &'static str,
+    /// Its value unless another is given. `None` if it has none then: it must be given, or goes with another option.
+    pub default: Option<String>,
+    /// Whether it must be given.
+    pub required: bool,
+}
+
+/// Every policy that has a name in this process.
+pub fn catalogue() -> Vec<Listed> {
+    let listed = |spec: PolicySpec| {
+        let PolicyHelp { name, keys, about } = spec.policy();
+        let settings = spec.settings();
+        let option = |key: &&'static str| {
+            // An example gives what must be given.
+            let required = spec.option(key).is_some();
+            let default = settings.iter().find(|setting| setting.key == *key).filter(|_| !required);
+            ListedOption { key, default: default.map(|Setting { value, .. }| value.clone()), required }
+        };
+        Listed {
+            name,
+            about,
+            options: keys.iter().map(option).collect(),
+            shows: spec.shows(),
+            clear_only: spec.clear_only(),
+            can_cut: spec.can_cut(),
+        }
+    };
+    PolicySpec::examples().map(listed).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_policy_is_listed_once_with_all_of_its_options() {
+        let listed = catalogue();
+        assert_eq!(
+            listed.iter().map(|policy| policy.name).collect::<Vec<_>>(),
+            PolicySpec::known().collect::<Vec<_>>()
+        );
+        for (policy, help) in listed.iter().zip(PolicySpec::help()) {
+            assert_eq!(
+                policy.options.iter().map(|option| option.key).collect::<Vec<_>>(),
+                help.keys,
+                "{}",
+                help.name
+            );
+            // A policy stands for itself unless an option must be given.
+            let required = policy.options.iter().any(|option| option.required);
+            assert_eq!(policy.name.parse::<PolicySpec>().is_err(), required, "{}", policy.name);
+            assert!(!policy.shows.is_empty() && !policy.about.is_empty(), "{}", policy.name);
+            assert_eq!(policy.clear_only, policy.shows == crate::CLEAR_ONLY, "{}", policy.name);
+        }
+        let default = |name: &str, key: &str| {
+            let policy = listed.iter().find(|policy| policy.name == name).unwrap();
+            policy.options.iter().find(|option| option.key == key).unwrap().default.clone()
+        };
+        assert_eq!(default("h2o", "budget").as_deref(), Some("0.25"));
+        assert_eq!(default("streaming", "sinks").as_deref(), Some("4"));
+        assert_eq!(default("duo", "heads"), None);
+    }
+}

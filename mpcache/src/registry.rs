@@ -1,0 +1,184 @@
+//! Policies of other crates, which get names like those of this one.
+//!
+//! [`PolicyFamily::build`] is generic over the engine, and nothing with a generic method can stand behind a pointer. A
+//! family is therefore registered together with the engines on which it runs. Each of them fixes one instance of
+//! `build`, and [`PolicySpec::build`](crate::PolicySpec::build) looks up that of its own engine. This crate knows no
+//! engine of the protocols; `model::register_policy` names all that there are.
+
+use std::any::{Any, TypeId};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use engine::Engine;
+use thiserror::Error;
+
+use crate::family::{Facts, Parsed};
+use crate::policies::BuiltIn;
+use crate::{HeadShape, NamedPolicy, Policy, PolicyError, PolicyFamily, PolicyHelp};
+
+/// A family that cannot be registered.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum RegisterError {
+    /// Another policy has the name.
+    #[error("there is a cache policy `{name}` already")]
+    Taken {
+        /// The name.
+        name: &'static str,
+    },
+    /// The name would not stand for the policy in a text.
+    #[error("cache policy `{name}`: a name has letters, digits and `-` alone")]
+    Name {
+        /// The name.
+        name: &'static str,
+    },
+}
+
+/// A family of policies of another crate and the engines on which it runs, on their way into the registry.
+///
+/// `model::register_policy` does all of this for the engines that exist; whoever writes an engine of their own
+/// registers for that one, too.
+pub struct Registration<F> {
+    builds: Vec<Box<dyn Any + Send + Sync>>,
+    family: PhantomData<F>,
+}
+
+/// [`PolicyFamily::build`] of one family for the engine `E`. The family's type stands in the function alone.
+type Build<E> = fn(&dyn Any, usize, HeadShape) -> Box<dyn Policy<E>>;
+
+fn build<F: PolicyFamily, E: Engine>(family: &dyn Any, layers: usize, shape: HeadShape) -> Box<dyn Policy<E>> {
+    family.downcast_ref::<F>().expect("a family is registered with its own functions").build(layers, shape)
+}
+
+impl<F: PolicyFamily + Send + Sync> Default for Registration<F> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<F: PolicyFamily + Send + Sync> Registration<F> {
+    /// A family that runs on no engine so far.
+    pub fn new() -> Self {
+        Registration { builds: Vec::new(), family: PhantomData }
+    }
+
+    /// Has it run on the engine `E`.
+    pub fn on<E: Engine>(mut self) -> Self {
+        let build: Build<E> = build::<F, E>;
+        self.builds.push(Box::new(build));
+        self
+    }
+
+    /// Makes all policies of the family known by name, in this process, from now on. Registering a family once more
+    /// changes nothing.
+    ///
+    /// # Errors
+    /// [`RegisterError`] if a name is taken or is none. No policy of the family is then known.
+    pub fn register(self) -> Result<(), RegisterError> {
+        // A writer only pushes whole entries, so a poisoned lock is harmless.
+        let mut entries = ENTRIES.write().unwrap_or_else(PoisonError::into_inner);
+        if entries.iter().any(|entry| entry.family == TypeId::of::<F>()) {
+            return Ok(());
+        }
+        for NamedPolicy { name, .. } in F::POLICIES {
+            if name.is_empty() || !name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-') {
+                return Err(RegisterError::Name { name });
+            }
+            let known = BuiltIn::help().chain(entries.iter().map(|entry| entry.help));
+            if known.into_iter().any(|help| help.name == *name) {
+                return Err(RegisterError::Taken { name });
+            }
+        }
+        let builds: Arc<[_]> = self.builds.into();
+        entries.extend(F::POLICIES.iter().map(|policy| Entry {
+            family: TypeId::of::<F>(),
+            help: policy.help(),
+            required: F::REQUIRED,
+            parse: |options, name, builds| {
+                let policy = F::POLICIES.iter().find(|policy| policy.name == name).expect("an entry's own name");
+                let facts = |family| Registered { facts: Arc::new(family), builds };
+                Ok(policy.parse(options)?.map(facts))
+            },
+            builds: builds.clone(),
+        }));
+        Ok(())
+    }
+}
+
+type Builds = Arc<[Box<dyn Any + Send + Sync>]>;
+
+/// Reads the options of the policy of this name.
+type Parse = fn(BTreeMap<String, String>, &str, Builds) -> Result<Parsed<Registered>, PolicyError>;
+
+/// A policy of another crate.
+struct Entry {
+    family: TypeId,
+    help: PolicyHelp,
+    required: &'static str,
+    parse: Parse,
+    builds: Builds,
+}
+
+/// All policies of other crates, in the order in which they were registered.
+static ENTRIES: RwLock<Vec<Entry>> = RwLock::new(Vec::new());
+
+fn each<T>(of: impl FnMut(&Entry) -> T) -> Vec<T> {
+    ENTRIES.read().unwrap_or_else(PoisonError::into_inner).iter().map(of).collect()
+}
+
+/// What help texts say of them.
+pub(crate) fn help() -> Vec<PolicyHelp> {
+    each(|entry| entry.help)
+}
+
+/// All of them as texts, with the options that have no default.
+pub(crate) fn examples() -> Vec<String> {
+    each(|entry| entry.help.example(entry.required))
+}
+
+/// The settings of the policy `name` with these options; `None` if no other crate has registered such a one.
+pub(crate) fn parse(
+    name: &str,
+    options: &BTreeMap<String, String>,
+) -> Option<Result<Parsed<Registered>, PolicyError>> {
+    let found = {
+        let entries = ENTRIES.read().unwrap_or_else(PoisonError::into_inner);
+        entries.iter().find(|entry| entry.help.name == name).map(|entry| (entry.parse, entry.builds.clone()))
+    };
+    // Parsed without the lock: a policy may read others.
+    found.map(|(parse, builds)| parse(options.clone(), name, builds))
+}
+
+/// The settings of a policy of another crate.
+#[derive(Clone)]
+pub(crate) struct Registered {
+    facts: Arc<dyn Facts + Send + Sync>,
+    builds: Builds,
+}
+
+impl Registered {
+    pub(crate) fn facts(&self) -> &dyn Facts {
+        &*self.facts
+    }
+
+    /// The policy on the engine `E`, if it is registered for that.
+    pub(crate) fn build<E: Engine>(&self, layers: usize, shape: HeadShape) -> Option<Box<dyn Policy<E>>> {
+        let build = self.builds.iter().find_map(|build| build.downcast_ref::<Build<E>>())?;
+        Some(build(self.facts.as_any(), layers, shape))
+    }
+}
+
+/// Settings of one family are what they say of themselves.
+impl PartialEq for Registered {
+    fn eq(&self, other: &Self) -> bool {
+        self.facts.as_any().type_id() == other.facts.as_any().type_id()
+            && self.facts.settings() == other.facts.settings()
+    }
+}
+
+impl fmt::Debug for Registered {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.debug_list().entries(self.facts.settings()).finish()
+    }
+}
