@@ -2,6 +2,7 @@
 
 mod against;
 mod calibrate;
+mod compare;
 mod connect;
 mod demo;
 mod draft;
@@ -23,8 +24,10 @@ mod pools;
 mod preprocess;
 mod progress;
 mod prompt;
+mod published;
 mod report;
 mod serve;
+mod sweep;
 mod synth;
 mod tokenizer_worker;
 mod trust;
@@ -54,6 +57,8 @@ enum Command {
     Float(float::FloatArgs),
     Plan(plan::PlanArgs),
     Calibrate(calibrate::CalibrateArgs),
+    Sweep(sweep::SweepArgs),
+    Compare(compare::CompareArgs),
     Eval(eval::EvalArgs),
     Fit(fit::FitArgs),
     Heads(heads::HeadsArgs),
@@ -79,6 +84,8 @@ pub(crate) fn run() -> ExitCode {
         Command::Float(args) => float::run(args),
         Command::Plan(args) => plan::run(args),
         Command::Calibrate(args) => calibrate::run(args),
+        Command::Sweep(args) => sweep::run(args),
+        Command::Compare(args) => compare::run(args),
         Command::Eval(args) => eval::run(args),
         Command::Fit(args) => fit::run(args),
         Command::Heads(args) => heads::run(args),
