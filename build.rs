@@ -25,7 +25,8 @@ fn main() {
     }
     let version = env!("CARGO_PKG_VERSION");
     let revision = git(&["rev-parse", "--short=12", "HEAD"]);
-    let changed = git(&["status", "--porcelain", "--untracked-files=no", "--", "*.rs", "*.toml", "Cargo.lock", "model/assets"]);
+    let changed =
+        git(&["status", "--porcelain", "--untracked-files=no", "--", "*.rs", "*.toml", "Cargo.lock", "model/assets"]);
     let mark = if changed.is_some() { "-dirty" } else { "" };
     let record = revision.as_ref().map_or_else(String::new, |revision| format!("{revision}{mark}"));
     println!("cargo::rustc-env=WAGGLE_REVISION={record}");

@@ -158,6 +158,8 @@ mod tests {
         for (name, text) in TEXTS {
             assert!(std::str::from_utf8(text).is_ok_and(|text| text.len() > 10_000), "{name}");
         }
-        assert!(bundled_text("queries.jsonl").is_some() && bundled_text("absent").is_none() && shape("absent").is_none());
+        assert!(
+            bundled_text("queries.jsonl").is_some() && bundled_text("absent").is_none() && shape("absent").is_none()
+        );
     }
 }

@@ -78,7 +78,8 @@ impl Provenance {
     /// Processor and cores, in words.
     pub fn machine(&self) -> String {
         let processor = if self.processor.is_empty() { "an unknown processor" } else { &self.processor };
-        let features = if self.features.is_empty() { String::new() } else { format!(" ({})", self.features.join(", ")) };
+        let features =
+            if self.features.is_empty() { String::new() } else { format!(" ({})", self.features.join(", ")) };
         format!("{} cores of {processor}{features}", self.cores)
     }
 }
@@ -197,7 +198,8 @@ mod tests {
         assert_eq!(line(&["plan", "--json=/home/someone/plan.json"]), "waggle plan --json=plan.json");
         assert_eq!(line(&["demo", "--model", "../models/x", "~/y"]), "waggle demo --model x y");
         assert_eq!(line(&["demo", "--draft", "model:/home/someone/small:3"]), "waggle demo --draft model:small:3");
-        let secret = ["generate", "--connect", "host:7411", "--prompt", "my secret", "--prompt-ids=1,2", "--tokens", "3"];
+        let secret =
+            ["generate", "--connect", "host:7411", "--prompt", "my secret", "--prompt-ids=1,2", "--tokens", "3"];
         assert_eq!(line(&secret), "waggle generate --connect ... --prompt ... --prompt-ids=... --tokens 3");
     }
 

@@ -150,6 +150,11 @@ impl Table {
         Table { columns: columns.into_iter().map(column).collect(), rows: Vec::new(), names }
     }
 
+    /// The same table with another number of columns that name a row.
+    pub fn with_names(self, names: usize) -> Self {
+        Table { names, ..self }
+    }
+
     /// Adds a row, which has a cell for each column.
     pub fn add(&mut self, cells: impl IntoIterator<Item = Cell>) {
         let mut row: Vec<Cell> = cells.into_iter().collect();
@@ -268,11 +273,7 @@ impl fmt::Display for Table {
 
 /// A cell of CSV, in quotes where it needs them.
 fn csv_cell(text: &str) -> String {
-    if text.contains([',', '"', '\n', '\r']) {
-        format!("\"{}\"", text.replace('"', "\"\""))
-    } else {
-        text.to_owned()
-    }
+    if text.contains([',', '"', '\n', '\r']) { format!("\"{}\"", text.replace('"', "\"\"")) } else { text.to_owned() }
 }
 
 /// Text that LaTeX shows as it is.
@@ -353,7 +354,8 @@ mod tests {
     #[test]
     fn programs_read_values_and_readers_texts() {
         let csv = table().render(Format::Csv, None);
-        let expected = "policy,client_to_server_bytes,faster,note\nfull,7000000,1.0,\n\"a_b, 50 %\",12,2.5,\"say \"\"no\"\"\"";
+        let expected =
+            "policy,client_to_server_bytes,faster,note\nfull,7000000,1.0,\n\"a_b, 50 %\",12,2.5,\"say \"\"no\"\"\"";
         assert_eq!(csv, expected);
         let json: Value = serde_json::from_str(&table().render(Format::Json, None)).unwrap();
         assert_eq!(json[0]["client_to_server_bytes"], 7_000_000);
@@ -370,7 +372,10 @@ mod tests {
         assert_eq!(lines[0], r"\begin{tabular}{lrrr}");
         assert_eq!(lines[2], r"policy & client to server & faster & note \\");
         assert_eq!(lines[5], "a\\_b, 50 \\% & 12 B & 2.50 & say \"no\" \\\\");
-        assert_eq!([lines[1], lines[3], lines[6], lines[7]], [r"\toprule", r"\midrule", r"\bottomrule", r"\end{tabular}"]);
+        assert_eq!(
+            [lines[1], lines[3], lines[6], lines[7]],
+            [r"\toprule", r"\midrule", r"\bottomrule", r"\end{tabular}"]
+        );
         assert_eq!(latex(r"x^2 \ {~}"), r"x\textasciicircum{}2 \textbackslash{} \{\textasciitilde{}\}");
     }
 

@@ -53,6 +53,9 @@ pub(super) enum Error {
     /// A tokenizer.
     #[error(transparent)]
     Tokenizer(#[from] model::TokenizerError),
+    /// Pages of results.
+    #[error(transparent)]
+    Tables(tables::TablesError),
     /// What a server's model must be, or was.
     #[error(transparent)]
     Pin(#[from] model::PinError),
@@ -349,4 +352,13 @@ pub(super) fn describe(error: &dyn std::error::Error) -> String {
     }
     // Lists that an error puts on lines of their own.
     text.replace(":\n", ": ").replace('\n', "; ").chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+impl From<tables::TablesError> for Error {
+    fn from(error: tables::TablesError) -> Self {
+        match error {
+            tables::TablesError::Output(source) => Error::Output { source },
+            error => Error::Tables(error),
+        }
+    }
 }

@@ -60,6 +60,7 @@ enum Command {
     Sweep(sweep::SweepArgs),
     Compare(compare::CompareArgs),
     Eval(eval::EvalArgs),
+    Tables(tables::TablesArgs),
     Fit(fit::FitArgs),
     Heads(heads::HeadsArgs),
     Synth(synth::SynthArgs),
@@ -87,6 +88,9 @@ pub(crate) fn run() -> ExitCode {
         Command::Sweep(args) => sweep::run(args),
         Command::Compare(args) => compare::run(args),
         Command::Eval(args) => eval::run(args),
+        Command::Tables(args) => {
+            tables::run(&args, machine::built(), &mut std::io::stdout().lock()).map_err(Error::from)
+        }
         Command::Fit(args) => fit::run(args),
         Command::Heads(args) => heads::run(args),
         Command::Synth(args) => synth::run(args),

@@ -205,7 +205,8 @@ pub(super) fn run(args: SweepArgs) -> Result<(), Error> {
     let planned: Result<Vec<Planned>, Error> = tasks
         .par_iter()
         .map(|task| {
-            let cell = args.cell(task).map_err(|source| Error::Cell { cell: task.choice.name(), source: source.into() });
+            let cell =
+                args.cell(task).map_err(|source| Error::Cell { cell: task.choice.name(), source: source.into() });
             bar.inc(1);
             cell
         })
@@ -216,7 +217,10 @@ pub(super) fn run(args: SweepArgs) -> Result<(), Error> {
     let about = published.as_ref().map(|published| published.about.clone());
     let figures = published.map(|published| published.of(&args.models)).unwrap_or_default();
     if let Some(path) = &args.json {
-        write_json(path, &Sweep { version: SWEEP_VERSION, provenance: provenance(), cells: &cells, published: &figures })?;
+        write_json(
+            path,
+            &Sweep { version: SWEEP_VERSION, provenance: provenance(), cells: &cells, published: &figures },
+        )?;
     }
     let mut document = Document::default();
     if cells.iter().any(|cell| cell.random) {

@@ -221,7 +221,8 @@ fn of_studies(names: [String; 2], studies: [&Evaluation; 2]) -> Document {
         study.rows.iter().map(|row| (row.label.clone(), row.budget.map(|budget| budget.to_string()))).collect()
     };
     let (mine, theirs) = (keys(a), keys(b));
-    let alone = mine.iter().filter(|key| !theirs.contains(key)).chain(theirs.iter().filter(|key| !mine.contains(key)));
+    let alone =
+        mine.iter().filter(|key| !theirs.contains(key)).chain(theirs.iter().filter(|key| !mine.contains(key)));
     for (label, budget) in alone {
         let budget = budget.as_ref().map_or_else(String::new, |budget| format!(" at {budget}"));
         document.note(format!("only one of them has {label}{budget}"));
