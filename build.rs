@@ -2,6 +2,10 @@
 
 use std::process::Command;
 
+/// The packages that the program is made of.
+const SOURCES: [&str; 10] =
+    ["bits", "engine", "net", "he", "ot", "protocols", "mpcache", "model", "spread", "tables"];
+
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     let git = |arguments: &[&str]| -> Option<String> {
@@ -14,8 +18,18 @@ fn main() {
     if let Some(log) = log.filter(|path| std::path::Path::new(path).exists()) {
         println!("cargo::rerun-if-changed={log}");
     }
+    // Records say whether the sources were those of the commit. Whoever changes one of them builds this package again.
+    let sources: Vec<String> = SOURCES.iter().map(|folder| format!("{folder}/src")).collect();
+    for path in sources.iter().map(String::as_str).chain(["src", "build.rs", "model/assets", "Cargo.lock"]) {
+        println!("cargo::rerun-if-changed={path}");
+    }
     let version = env!("CARGO_PKG_VERSION");
     let revision = git(&["rev-parse", "--short=12", "HEAD"]);
+    let changed =
+        git(&["status", "--porcelain", "--untracked-files=no", "--", "*.rs", "*.toml", "Cargo.lock", "model/assets"]);
+    let mark = if changed.is_some() { "-dirty" } else { "" };
+    let record = revision.as_ref().map_or_else(String::new, |revision| format!("{revision}{mark}"));
+    println!("cargo::rustc-env=WAGGLE_REVISION={record}");
     let program = revision.map_or_else(|| version.to_owned(), |revision| format!("{version} ({revision})"));
     println!("cargo::rustc-env=WAGGLE_PROGRAM={program}");
 }

@@ -19,25 +19,63 @@ pub struct ModelFiles {
 struct Bundled {
     name: &'static str,
     config: &'static [u8],
-    tokenizer: &'static [u8],
+    tokenizer: Option<&'static [u8]>,
     weights: &'static [u8],
-    learned: &'static [u8],
+    learned: Option<&'static [u8]>,
 }
 
-macro_rules! include_models {
-    ($($name:literal),*) => {
-        &[$(Bundled {
-            name: $name,
-            config: include_bytes!(concat!("../assets/", $name, "/config.json")),
-            tokenizer: include_bytes!(concat!("../assets/", $name, "/tokenizer.json")),
-            weights: include_bytes!(concat!("../assets/", $name, "/model.safetensors")),
-            learned: include_bytes!(concat!("../assets/", $name, "/kvzap.safetensors")),
-        }),*]
+/// A file under `assets`.
+macro_rules! asset {
+    ($($part:literal),*) => {
+        include_bytes!(concat!("../assets/", $($part),*)) as &[u8]
     };
 }
 
 /// The models in this program.
-static BUNDLED: &[Bundled] = include_models!["shakespeare-gpt2", "shakespeare-llama"];
+static BUNDLED: &[Bundled] = &[
+    Bundled {
+        name: "shakespeare-gpt2",
+        config: asset!("shakespeare-gpt2/config.json"),
+        tokenizer: Some(asset!("shakespeare-gpt2/tokenizer.json")),
+        weights: asset!("shakespeare-gpt2/model.safetensors"),
+        learned: Some(asset!("shakespeare-gpt2/kvzap.safetensors")),
+    },
+    Bundled {
+        name: "shakespeare-llama",
+        config: asset!("shakespeare-llama/config.json"),
+        tokenizer: Some(asset!("shakespeare-llama/tokenizer.json")),
+        weights: asset!("shakespeare-llama/model.safetensors"),
+        learned: Some(asset!("shakespeare-llama/kvzap.safetensors")),
+    },
+    Bundled {
+        name: "stories260k",
+        config: asset!("stories260k/config.json"),
+        tokenizer: Some(asset!("stories260k/tokenizer.json")),
+        weights: asset!("stories260k/model.safetensors"),
+        learned: None,
+    },
+    Bundled {
+        name: "recall",
+        config: asset!("recall/config.json"),
+        tokenizer: None,
+        weights: asset!("recall/model.safetensors"),
+        learned: None,
+    },
+];
+
+/// Published shapes without weights, by name: what plans and random weights need.
+static SHAPES: &[(&str, &[u8])] = &[
+    ("gpt2", asset!("shapes/gpt2.json")),
+    ("llama-2-7b", asset!("shapes/llama-2-7b.json")),
+    ("llama-3-8b", asset!("shapes/llama-3-8b.json")),
+];
+
+/// Texts and queries for studies, by the names of their files.
+static TEXTS: &[(&str, &[u8])] = &[
+    ("tinystories.json", asset!("text/tinystories.json")),
+    ("tinyshakespeare.txt", asset!("text/tinyshakespeare.txt")),
+    ("queries.jsonl", asset!("recall/queries.jsonl")),
+];
 
 impl ModelFiles {
     /// Opens a Hugging Face directory.
@@ -66,11 +104,15 @@ pub fn bundled(name: &str) -> Result<ModelFiles, Error> {
     let Some(model) = BUNDLED.iter().find(|m| m.name == name) else {
         return Err(Error::NotBundled { name: name.into(), known: bundled_names().collect() });
     };
+    let checkpoint = Checkpoint::from_bytes(name, model.weights)?;
     Ok(ModelFiles {
         name: name.into(),
         spec: ModelSpec::from_config_json(model.config)?,
-        checkpoint: Checkpoint::from_bytes(name, model.weights)?.beside_bytes(model.learned),
-        tokenizer: Some(model.tokenizer.to_vec()),
+        checkpoint: match model.learned {
+            Some(learned) => checkpoint.beside_bytes(learned),
+            None => checkpoint,
+        },
+        tokenizer: model.tokenizer.map(<[u8]>::to_vec),
     })
 }
 
@@ -79,6 +121,45 @@ pub fn bundled_names() -> impl Iterator<Item = &'static str> {
     BUNDLED.iter().map(|m| m.name)
 }
 
+/// The `config.json` of the published shape `name`, which has no weights here; [`shape_names`] lists them.
+pub fn shape(name: &str) -> Option<&'static [u8]> {
+    SHAPES.iter().find(|(known, _)| *known == name).map(|(_, config)| *config)
+}
+
+/// Names of the published shapes.
+pub fn shape_names() -> impl Iterator<Item = &'static str> {
+    SHAPES.iter().map(|(name, _)| *name)
+}
+
+/// The bundled text, or file of queries, called `name`.
+pub fn bundled_text(name: &str) -> Option<&'static [u8]> {
+    TEXTS.iter().find(|(known, _)| *known == name).map(|(_, text)| *text)
+}
+
 fn read(path: PathBuf) -> Result<Vec<u8>, Error> {
     std::fs::read(&path).map_err(|source| Error::File { path, source })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everything_bundled_is_whole() {
+        for name in bundled_names() {
+            let files = bundled(name).unwrap();
+            files.checkpoint.check(&files.spec.tensors()).unwrap();
+        }
+        let parameters: Vec<usize> = shape_names()
+            .map(|name| ModelSpec::from_config_json(shape(name).unwrap()).unwrap().parameters())
+            .collect();
+        // As their authors count them, GPT-2 without its tied head.
+        assert_eq!(parameters, [124_439_808, 6_738_415_616, 8_030_261_248]);
+        for (name, text) in TEXTS {
+            assert!(std::str::from_utf8(text).is_ok_and(|text| text.len() > 10_000), "{name}");
+        }
+        assert!(
+            bundled_text("queries.jsonl").is_some() && bundled_text("absent").is_none() && shape("absent").is_none()
+        );
+    }
 }

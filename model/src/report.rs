@@ -7,11 +7,12 @@
 
 use std::collections::BTreeMap;
 
-use comfy_table::{CellAlignment, Table, presets};
 use net::{Entry, Phase, Traffic};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::provenance::Provenance;
+use crate::table::{Cell, Table};
 use crate::{Check, ModelSpec};
 
 /// Version of the report's schema; raised when a field changes its meaning or goes.
@@ -22,6 +23,9 @@ pub const REPORT_VERSION: u32 = 1;
 pub struct Report {
     /// [`REPORT_VERSION`].
     pub version: u32,
+    /// What made the report. Reports that are older than the field have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub provenance: Option<Provenance>,
     /// Whether the costs were computed from shapes instead of measured.
     pub predicted: bool,
     /// Fields whose numbers are estimates, by name (for example `seconds`); all others are exact.
@@ -283,6 +287,7 @@ impl Report {
     pub fn new(model: ModelInfo) -> Self {
         Report {
             version: REPORT_VERSION,
+            provenance: None,
             predicted: false,
             estimated: Vec::new(),
             model,
@@ -326,7 +331,7 @@ impl Report {
         self.operations.sort_by(|a, b| (a.phase, &a.path).cmp(&(b.phase, &b.path)));
     }
 
-    /// The cost by phase, for a terminal.
+    /// The cost by phase.
     pub fn phase_table(&self) -> Table {
         let Phases { setup, offline, prefill, decode } = &self.phases;
         let phases = [("setup", setup), ("offline", offline), ("prefill", prefill), ("decode", &decode.total)];
@@ -348,7 +353,7 @@ impl Report {
         self.cost_table("phase", rows.into_iter())
     }
 
-    /// The `limit` operations with the largest shares of bytes or of CPU time, all layers together, for a terminal.
+    /// The `limit` operations with the largest shares of bytes or of CPU time, all layers together.
     pub fn operation_table(&self, limit: usize) -> Table {
         let mut sums: BTreeMap<(Phase, String), Cost> = BTreeMap::new();
         for op in &self.operations {
@@ -377,37 +382,33 @@ impl Report {
     /// estimated, and no seconds unless a link was given.
     fn cost_table(&self, first: &str, rows: impl Iterator<Item = (String, Cost)>) -> Table {
         let mut columns: Vec<Column> = vec![
-            ("client to server", |c| bytes(c.bytes_client_to_server)),
-            ("server to client", |c| bytes(c.bytes_server_to_client)),
-            ("flows", |c| c.flows.to_string()),
+            ("client to server", "bytes", |c| Cell::bytes(c.bytes_client_to_server)),
+            ("server to client", "bytes", |c| Cell::bytes(c.bytes_server_to_client)),
+            ("flows", "", |c| Cell::count(c.flows)),
         ];
         if !self.predicted || self.phases.costs().any(|cost| cost.seconds > 0.0) {
-            columns.push(("seconds", |c| seconds(c.seconds)));
+            columns.push(("seconds", "", |c| Cell::seconds(c.seconds)));
         }
         if !self.predicted || self.phases.costs().any(|cost| cost.cpu_seconds > 0.0) {
-            columns.push(("cpu seconds", |c| seconds(c.cpu_seconds)));
+            columns.push(("cpu seconds", "", |c| Cell::seconds(c.cpu_seconds)));
         }
         if self.phases.setup.peer_cpu_seconds.is_some() {
-            columns.push(("peer cpu seconds", |c| seconds(c.peer_cpu_seconds.unwrap_or(0.0))));
+            columns.push(("peer cpu seconds", "", |c| Cell::seconds(c.peer_cpu_seconds.unwrap_or(0.0))));
         }
-        let mut table = Table::new();
-        let header = std::iter::once(first).chain(columns.iter().map(|(title, _)| *title));
-        table.load_style(presets::UTF8_BORDERS_ONLY).set_header(header);
+        let header = std::iter::once((first, "")).chain(columns.iter().map(|(title, unit, _)| (*title, *unit)));
+        let mut table = Table::new(1, header);
         for (name, cost) in rows {
-            table.add_row(std::iter::once(name).chain(columns.iter().map(|(_, of)| of(&cost))));
-        }
-        for column in table.column_iter_mut().skip(1) {
-            column.set_cell_alignment(CellAlignment::Right);
+            table.add(std::iter::once(Cell::text(name)).chain(columns.iter().map(|(_, _, of)| of(&cost))));
         }
         table
     }
 }
 
-/// The title of a column of costs, and its entries.
-type Column = (&'static str, fn(&Cost) -> String);
+/// The title of a column of costs, its unit, and its entries.
+type Column = (&'static str, &'static str, fn(&Cost) -> Cell);
 
 /// `layer 3/attention` -> `layer */attention`.
-fn any_layer(path: &str) -> String {
+pub fn any_layer(path: &str) -> String {
     let parts = path.split('/').map(|part| match part.strip_prefix("layer ") {
         Some(number) if number.bytes().all(|b| b.is_ascii_digit()) => "layer *",
         _ => part,
@@ -422,10 +423,6 @@ fn name(phase: Phase) -> &'static str {
         Phase::Prefill => "prefill",
         Phase::Decode => "decode",
     }
-}
-
-fn seconds(seconds: f64) -> String {
-    format!("{seconds:.3}")
 }
 
 /// Bytes in decimal units, as networks count.

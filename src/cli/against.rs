@@ -3,13 +3,14 @@
 use std::path::PathBuf;
 
 use model::Lengths;
-use model::party::{ClientOptions, PublicModel, Request, Silent, plan_timed};
+use model::party::{ClientOptions, Request, Silent, plan_timed};
 use model::report::{Cost, Phases, Report, bytes};
 use serde_json::Value;
 
 use super::files::read;
 use super::machine::Calibrated;
 use super::options::{LinkArg, TermsArgs};
+use super::plan::unweighted;
 use super::report::{report, set_estimates};
 use super::{Error, out};
 
@@ -94,9 +95,7 @@ fn plan_again(measured: &Report, calibrated: &Calibrated) -> Result<Report, Erro
         return Err(unknown("draft"));
     }
     let request = Request { stop_at_eos, padded: count("padded_prompt").is_some(), ..lengths.into() };
-    let spec = measured.model.config.clone();
-    let frac_bits = vec![protocols::DEFAULT_WEIGHT_FRAC; spec.weight_specs().len()];
-    let model = PublicModel { name: measured.model.name.clone(), spec, frac_bits, tokenizer: None };
+    let model = unweighted(measured.model.name.clone(), measured.model.config.clone());
     let setting = calibrated.setting(link);
     let options = ClientOptions::default();
     let (outcome, footprint) = plan_timed(&model, &terms, &options, &request, &setting, &mut Silent)?;

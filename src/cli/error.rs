@@ -56,6 +56,9 @@ pub(super) enum Error {
     /// A tokenizer.
     #[error(transparent)]
     Tokenizer(#[from] model::TokenizerError),
+    /// Pages of results.
+    #[error(transparent)]
+    Tables(tables::TablesError),
     /// What a server's model must be, or was.
     #[error(transparent)]
     Pin(#[from] model::PinError),
@@ -204,6 +207,40 @@ pub(super) enum Error {
         /// What is wrong with it.
         what: String,
     },
+    /// The figures of other systems.
+    #[error("bench/published.json: {source}")]
+    Published {
+        /// What is wrong with them.
+        source: serde_json::Error,
+    },
+    /// A cell of a sweep.
+    #[error("{cell}")]
+    Cell {
+        /// Which.
+        cell: String,
+        /// What happened.
+        source: Box<Error>,
+    },
+    /// Positions for a model that has weights for them.
+    #[error("--positions raises those of shapes and of `config.json` files; {name} is neither")]
+    PositionsOfWeights {
+        /// The model.
+        name: String,
+    },
+    /// Two files that cannot be compared.
+    #[error("{} and {}: one is the report of a run, the other a study", paths[0].display(), paths[1].display())]
+    Incomparable {
+        /// Both.
+        paths: [PathBuf; 2],
+    },
+    /// A run of a comparison failed.
+    #[error("{program}: {what}")]
+    Compared {
+        /// The program.
+        program: String,
+        /// How it ended, and the end of what it said.
+        what: String,
+    },
     /// Sampling options without sampling.
     #[error("--top-p and --seed need a --temperature above 0")]
     NothingToSample,
@@ -318,4 +355,13 @@ pub(super) fn describe(error: &dyn std::error::Error) -> String {
     }
     // Lists that an error puts on lines of their own.
     text.replace(":\n", ": ").replace('\n', "; ").chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+impl From<tables::TablesError> for Error {
+    fn from(error: tables::TablesError) -> Self {
+        match error {
+            tables::TablesError::Output(source) => Error::Output { source },
+            error => Error::Tables(error),
+        }
+    }
 }

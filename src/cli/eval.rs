@@ -13,7 +13,9 @@ use mpcache::PolicySpec;
 use protocols::{Fixed, FixedLoader};
 use serde_json::Value;
 
-use super::files::{DEFAULT_MODEL, check_writable, open_model, read, write, write_json};
+use super::files::{DEFAULT_MODEL, check_writable, open_model, read_text, write, write_json};
+use super::machine::provenance;
+use super::options::FormatArgs;
 use super::plot::plots;
 use super::progress::passes;
 use super::{Error, out};
@@ -33,11 +35,12 @@ pub(super) struct EvalArgs {
     /// What is scored: the next token of a text, or the answers to the queries of --data.
     #[arg(long, value_enum, default_value = "text")]
     task: Task,
-    /// Text to score: a file, or with the ending .json a list of texts, which are joined.
+    /// Text to score: a file, or with the ending .json a list of texts, which are joined. Bundled are tinystories.json
+    /// and tinyshakespeare.txt.
     #[arg(long, value_name = "FILE", required_unless_present = "data", conflicts_with = "data")]
     text: Option<PathBuf>,
     /// Sequences with queries: JSON lines {"ids": [...], "queries": [...]}; the right token after the position q of a
-    /// query is ids[q + 1].
+    /// query is ids[q + 1]. Bundled are the queries of the model `recall`: queries.jsonl.
     #[arg(long, value_name = "FILE", required_if_eq("task", "recall"))]
     data: Option<PathBuf>,
     /// Policies to compare with `full`; may be repeated. The form of a list is given above.
@@ -60,6 +63,8 @@ pub(super) struct EvalArgs {
     /// What computes: f32, fixed point in the clear, or two parties in this process.
     #[arg(long, value_enum, default_value = "float")]
     engine: EngineArg,
+    #[command(flatten)]
+    format: FormatArgs,
     /// Write the report here.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -86,7 +91,7 @@ enum EngineArg {
 
 /// One value of `--policies`.
 #[derive(Clone, Debug)]
-struct Policies(Vec<PolicySpec>);
+pub(super) struct Policies(pub(super) Vec<PolicySpec>);
 
 /// Budgets where none are given.
 const DEFAULT_BUDGETS: [f64; 5] = [0.05, 0.1, 0.25, 0.5, 1.0];
@@ -98,7 +103,7 @@ const DEFAULT_CONTEXT: usize = 256;
 const DEFAULT_SEQUENCES: usize = 4;
 
 /// A list of policies, for clap.
-fn policies(text: &str) -> Result<Policies, String> {
+pub(super) fn policies(text: &str) -> Result<Policies, String> {
     let mut all = Vec::new();
     for entry in text.split(';') {
         if let Some((names, _)) = entry.split_once(':')
@@ -151,10 +156,11 @@ pub(super) fn run(args: EvalArgs) -> Result<(), Error> {
         }
     };
     bar.finish_and_clear();
-    let study = Evaluation::new(info, args.chosen(&sequences), &sequences, &candidates, metrics?);
+    let mut study = Evaluation::new(info, args.chosen(&sequences), &sequences, &candidates, metrics?);
+    study.provenance = provenance();
     // The files first: who reads the table may leave early.
     outputs.write(&study)?;
-    out::line(study.table())
+    out::line(study.table().render(args.format.format, out::width()))
 }
 
 /// A runner on engines that see their values.
@@ -168,7 +174,7 @@ impl EvalArgs {
             if self.task != Task::Recall {
                 return Err(Error::DataWithoutRecall);
             }
-            let lines = String::from_utf8(read(path)?).map_err(|_| Error::NotUtf8 { path: path.clone() })?;
+            let lines = String::from_utf8(read_text(path)?).map_err(|_| Error::NotUtf8 { path: path.clone() })?;
             return Ok(Sequence::of_queries(&lines, self.prompt, self.sequences)?);
         }
         // Clap makes sure that a task has its file.
@@ -255,7 +261,7 @@ pub(super) fn text_ids(files: &ModelFiles, path: &Path, enough: usize) -> Result
 
 /// The texts of a file.
 fn texts(path: &Path) -> Result<Vec<String>, Error> {
-    let bytes = read(path)?;
+    let bytes = read_text(path)?;
     if path.extension().is_some_and(|end| end == "json") {
         return serde_json::from_slice(&bytes)
             .map_err(|source| Error::NotTexts { path: path.into(), what: source.to_string() });

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 use std::path::Path;
 
-use model::{ModelFiles, Replacement, bundled, bundled_names};
+use model::{ModelFiles, Replacement, bundled, bundled_names, bundled_text};
 use serde::Serialize;
 
 use super::Error;
@@ -34,6 +34,14 @@ pub(super) fn mapped_bytes(name: &str) -> Option<u64> {
 /// The bytes of `path`.
 pub(super) fn read(path: &Path) -> Result<Vec<u8>, Error> {
     std::fs::read(path).map_err(|source| Error::File { path: path.into(), source })
+}
+
+/// The bytes of the text or the queries in `path` or, if there is no such file, in the bundled one of that name.
+pub(super) fn read_text(path: &Path) -> Result<Vec<u8>, Error> {
+    match path.to_str().and_then(bundled_text) {
+        Some(text) if !path.exists() => Ok(text.to_vec()),
+        _ => read(path),
+    }
 }
 
 /// Makes sure that `path`, if given, can be written, before long work is done for it. An older file stays as it is

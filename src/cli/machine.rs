@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 use bits::cpu::Cpu;
 use clap::Args;
 use model::estimate::{Profile, ProfileError};
+pub(super) use model::provenance::processor;
+use model::provenance::{Program, Provenance};
 use protocols::Setting;
 
 use super::files::read;
@@ -17,11 +19,15 @@ const FILE: &str = "calibration.json";
 /// Version and, where git knew it, revision of this program.
 pub(super) const PROGRAM: &str = env!("WAGGLE_PROGRAM");
 
-/// The name of this machine's processor.
-pub(super) fn processor() -> String {
-    let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let named = text.lines().filter_map(|line| line.split_once(':')).find(|(key, _)| key.trim() == "model name");
-    named.map_or_else(|| std::env::consts::ARCH.to_owned(), |(_, name)| name.trim().to_owned())
+/// This program as it was built, for records.
+pub(super) fn built() -> Program {
+    let revision = env!("WAGGLE_REVISION");
+    Program { version: env!("CARGO_PKG_VERSION"), revision: Some(revision).filter(|revision| !revision.is_empty()) }
+}
+
+/// What makes the records of this process.
+pub(super) fn provenance() -> Option<Provenance> {
+    Some(Provenance::current(built()))
 }
 
 /// The family of kernels in use.

@@ -2,6 +2,7 @@
 
 mod against;
 mod calibrate;
+mod compare;
 mod connect;
 mod demo;
 mod draft;
@@ -24,10 +25,12 @@ mod pools;
 mod preprocess;
 mod progress;
 mod prompt;
+mod published;
 mod report;
 mod serve;
 mod settings;
 mod shell;
+mod sweep;
 mod synth;
 mod tokenizer_worker;
 mod trust;
@@ -67,7 +70,10 @@ enum Command {
     Plan(plan::PlanArgs),
     Policies(policies::PoliciesArgs),
     Calibrate(calibrate::CalibrateArgs),
+    Sweep(sweep::SweepArgs),
+    Compare(compare::CompareArgs),
     Eval(eval::EvalArgs),
+    Tables(tables::TablesArgs),
     Fit(fit::FitArgs),
     Heads(heads::HeadsArgs),
     Synth(synth::SynthArgs),
@@ -111,7 +117,12 @@ pub fn run() -> ExitCode {
         Command::Plan(args) => plan::run(args),
         Command::Policies(args) => policies::run(args),
         Command::Calibrate(args) => calibrate::run(args),
+        Command::Sweep(args) => sweep::run(args),
+        Command::Compare(args) => compare::run(args),
         Command::Eval(args) => eval::run(args),
+        Command::Tables(args) => {
+            tables::run(&args, machine::built(), &mut std::io::stdout().lock()).map_err(Error::from)
+        }
         Command::Fit(args) => fit::run(args),
         Command::Heads(args) => heads::run(args),
         Command::Synth(args) => synth::run(args),

@@ -9,6 +9,7 @@ use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use model::names::{MASKS, OT_SOURCES, PACKINGS, REVEALS, name};
 use model::party::Terms;
+use model::table::Format;
 use model::{Reveal, Sampler};
 use mpcache::{PolicyHelp, PolicySpec, Select, Setting};
 use net::shaped::ParseShapeError;
@@ -248,6 +249,14 @@ pub(super) enum LinkArg {
     Loopback,
     /// TCP slowed to a network.
     Shaped(Shape),
+}
+
+/// The form of what a command writes to standard output.
+#[derive(Args, Clone, Copy, Debug)]
+pub(super) struct FormatArgs {
+    /// Form of the tables. CSV and JSON have raw values, bytes and seconds; LaTeX needs the package booktabs.
+    #[arg(long, value_parser = named(&Format::NAMES), default_value = "terminal")]
+    pub(super) format: Format,
 }
 
 /// Names of links, for help texts.

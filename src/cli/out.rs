@@ -23,6 +23,27 @@ pub(super) fn line(text: impl Display) -> Result<(), Error> {
     print(format_args!("{text}\n"))
 }
 
+/// Columns of the terminal that standard output is; `None` if it is none.
+pub(super) fn width() -> Option<usize> {
+    columns(&io::stdout())
+}
+
+/// The same of standard error.
+pub(super) fn error_width() -> Option<usize> {
+    columns(&io::stderr())
+}
+
+#[cfg(unix)]
+fn columns(stream: &impl std::os::fd::AsFd) -> Option<usize> {
+    let size = rustix::termios::tcgetwinsize(stream).ok()?;
+    Some(usize::from(size.ws_col)).filter(|columns| *columns > 0)
+}
+
+#[cfg(not(unix))]
+fn columns<T>(_: &T) -> Option<usize> {
+    None
+}
+
 /// Writes a line to standard error. A failure is ignored, because there is nobody left to tell.
 pub(super) fn note(text: impl Display) {
     let _ = writeln!(io::stderr().lock(), "{text}");

@@ -5,22 +5,23 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use model::estimate::Footprint;
 use model::party::{ClientOptions, ModelServer, PublicModel, Request, plan, plan_step, plan_timed};
-use model::{Lengths, ModelSpec};
+use model::{Lengths, ModelSpec, shape};
 use mpcache::PolicySpec;
 
 use super::draft::DraftArgs;
 use super::files::{DEFAULT_MODEL, check_writable, mapped_bytes, open_model, write_json};
 use super::machine::CalibrationArgs;
-use super::options::{LINKS, LinkArg, TermsArgs};
+use super::options::{FormatArgs, LINKS, LinkArg, TermsArgs};
 use super::progress::Progress;
-use super::report::{predict_seconds, report, set_estimates, tables};
+use super::report::{planned, predict_seconds, report, set_estimates};
 use super::{Error, against, out};
 
 /// Predicts the exact bytes and flows of a session from shapes alone. (A flow is a maximal run of messages in one
 /// direction.) The session is that of `demo`, where the client has the tokenizer.
 #[derive(Args, Debug)]
 pub(super) struct PlanArgs {
-    /// Hugging Face directory, a `config.json` alone, or the name of a bundled model. The number of fractional bits
+    /// Hugging Face directory, a `config.json` alone, the name of a bundled model, or that of a published shape: gpt2,
+    /// llama-2-7b, llama-3-8b. The number of fractional bits
     /// of a matrix follows from its weights; from a configuration alone all weights are assumed to be below 16.
     #[arg(long, value_name = "DIR|CONFIG", default_value = DEFAULT_MODEL)]
     model: String,
@@ -43,6 +44,8 @@ pub(super) struct PlanArgs {
     /// rounds a maximum takes. The predicted seconds are its transfer and delay, without computation.
     #[arg(long, value_name = LINKS, default_value = "lan")]
     link: LinkArg,
+    #[command(flatten)]
+    format: FormatArgs,
     /// Write the report here.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -103,10 +106,11 @@ pub(super) fn run(args: PlanArgs) -> Result<(), Error> {
         draft.tokens_per_pass = draft.rate;
         report.estimated.push("tokens_per_pass".into());
     }
+    let mut notes = Vec::new();
     if terms.policy.random_traffic() {
         // Quickselect sends what its coins say: the plan states the mean.
         report.estimated.extend(["bytes", "messages", "flows"].map(String::from));
-        out::line("the traffic of this policy is random: bytes and flows are means (estimated)")?;
+        notes.push("the traffic of this policy is random: bytes and flows are means (estimated)".to_owned());
     }
     let seconds = match &calibrated {
         Ok(calibrated) => {
@@ -120,12 +124,12 @@ pub(super) fn run(args: PlanArgs) -> Result<(), Error> {
             "seconds are those of the network alone"
         }
     };
-    out::line(match &calibrated {
-        Ok(calibrated) => &calibrated.line,
+    notes.push(match calibrated {
+        Ok(calibrated) => calibrated.line,
         Err(line) => line,
-    })?;
-    let what = format_args!("predicted for {} over {}; {seconds}", model.name, args.link);
-    out::line(format_args!("{what}\n{}", tables(&report)))?;
+    });
+    notes.push(format!("predicted for {} over {}; {seconds}", model.name, args.link));
+    out::line(planned(&report, &notes, args.format.format))?;
     if let Some(path) = &args.json {
         write_json(path, &report)?;
     }
@@ -133,8 +137,11 @@ pub(super) fn run(args: PlanArgs) -> Result<(), Error> {
 }
 
 /// What is public about a model that may be a configuration alone.
-fn describe(name: &str, policy: &PolicySpec) -> Result<PublicModel, Error> {
+pub(super) fn describe(name: &str, policy: &PolicySpec) -> Result<PublicModel, Error> {
     let path = Path::new(name);
+    if let (false, Some(config)) = (path.exists(), shape(name)) {
+        return Ok(unweighted(name.into(), ModelSpec::from_config_json(config).map_err(model::Error::from)?));
+    }
     let weights = ["model.safetensors", "model.safetensors.index.json"];
     let only_config = path.is_file() || path.is_dir() && !weights.iter().any(|file| path.join(file).is_file());
     if !only_config {
@@ -145,6 +152,11 @@ fn describe(name: &str, policy: &PolicySpec) -> Result<PublicModel, Error> {
     }
     let spec = ModelSpec::open(path)?;
     let name = path.file_stem().map_or_else(|| name.into(), |stem| stem.to_string_lossy().into_owned());
+    Ok(unweighted(name, spec))
+}
+
+/// The model of a shape alone: all weights are assumed to be below 16.
+pub(super) fn unweighted(name: String, spec: ModelSpec) -> PublicModel {
     let frac_bits = vec![protocols::DEFAULT_WEIGHT_FRAC; spec.weight_specs().len()];
-    Ok(PublicModel { name, spec, frac_bits, tokenizer: None })
+    PublicModel { name, spec, frac_bits, tokenizer: None }
 }

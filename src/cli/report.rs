@@ -3,12 +3,15 @@
 use model::estimate::Footprint;
 use model::party::{Outcome, PublicModel, Terms};
 use model::report::{DraftReport, ModelInfo, PeakMemory, Report, bytes};
+use model::table::{Document, Format};
 use model::{Check, Drafts, Tokenizer};
 use net::Shape;
 use serde_json::Value;
 
 use super::Error;
+use super::machine::provenance;
 use super::options::reported;
+use super::out;
 
 /// Operations in the table.
 const TABLE_ROWS: usize = 12;
@@ -23,6 +26,7 @@ pub(super) fn report<'a>(
     options: impl IntoIterator<Item = (&'a str, Value)>,
 ) -> Result<Report, Error> {
     let mut report = Report::new(ModelInfo::new(&model.name, &model.spec));
+    report.provenance = provenance();
     report.options = options.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
     report.options.extend(reported(terms));
     report.prompt_tokens = prompt_tokens;
@@ -78,7 +82,27 @@ pub(super) fn set_estimates(report: &mut Report, footprint: Footprint, base: [u6
 
 /// Phases and the costliest operations, as text.
 pub(super) fn tables(report: &Report) -> String {
-    format!("{}{}{}\n{}", memory(report), guessed(report), report.phase_table(), report.operation_table(TABLE_ROWS))
+    let width = out::error_width();
+    let [phases, operations] =
+        [report.phase_table(), report.operation_table(TABLE_ROWS)].map(|table| table.render(Format::Terminal, width));
+    format!("{}{phases}\n{operations}", about(report))
+}
+
+/// What stands before the tables of a report.
+fn about(report: &Report) -> String {
+    memory(report) + &guessed(report)
+}
+
+/// A plan in `format` for standard output; `notes` stand before its tables.
+pub(super) fn planned(report: &Report, notes: &[String], format: Format) -> String {
+    let mut document = Document::default();
+    for note in notes {
+        document.note(note);
+    }
+    about(report).lines().for_each(|line| document.note(line));
+    document.table("phases", report.phase_table());
+    document.table("operations", report.operation_table(TABLE_ROWS));
+    document.render(format, out::width())
 }
 
 /// One line on what guesses did in `passes`.

@@ -1,20 +1,33 @@
 //! Tables and numbers as Markdown shows them.
 
-use comfy_table::{CellAlignment, Table, presets};
+use std::fmt;
 
-/// An empty table with these columns.
+use model::table::{Cell, Format};
+
+/// A table of words and of numbers that are words already.
+pub(crate) struct Table(model::table::Table);
+
+/// An empty table with these columns, which begin at the left.
 pub(crate) fn table(header: &[&str]) -> Table {
-    let mut table = Table::new();
-    table.load_style(presets::ASCII_MARKDOWN).set_header(header);
-    table
+    Table(model::table::Table::new(header.len(), header.iter().map(|title| (*title, ""))))
 }
 
 /// Its columns of numbers, all but the first, end at the right.
-pub(crate) fn right_align(mut table: Table) -> Table {
-    for column in table.column_iter_mut().skip(1) {
-        column.set_cell_alignment(CellAlignment::Right);
+pub(crate) fn right_align(Table(table): Table) -> Table {
+    Table(table.with_names(1))
+}
+
+impl Table {
+    /// Adds a row.
+    pub(crate) fn add_row(&mut self, cells: impl IntoIterator<Item = String>) {
+        self.0.add(cells.into_iter().map(Cell::text));
     }
-    table
+}
+
+impl fmt::Display for Table {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str(&self.0.render(Format::Markdown, None))
+    }
 }
 
 /// Millions of bytes, with at least three digits.

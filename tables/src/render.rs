@@ -1,4 +1,4 @@
-//! `waggle-tables render`: a table from the records that an earlier run kept.
+//! `waggle tables render`: a table from the records that an earlier run kept.
 
 use std::path::PathBuf;
 
@@ -24,7 +24,7 @@ pub(crate) struct RenderArgs {
 
 /// What ends the command.
 #[derive(Debug, Error)]
-pub(crate) enum RenderError {
+pub enum RenderError {
     /// A file is missing or spoilt.
     #[error(transparent)]
     File(#[from] FileError),
@@ -50,16 +50,15 @@ struct Kind {
     table: Table,
 }
 
-pub(crate) fn run(args: &RenderArgs) -> Result<(), RenderError> {
+pub(crate) fn run(args: &RenderArgs) -> Result<String, RenderError> {
     let text = records::read(&args.records)?;
     let kinds: Vec<Kind> = records::parse(&text)?;
     let table = match kinds.first() {
         None => return Err(RenderError::Empty(args.records.clone())),
         Some(Kind { table: Table::Ablation }) => ablation::render(&records::parse(&text)?)?,
     };
-    println!("{table}");
     if let Some(path) = &args.markdown {
-        std::fs::write(path, table).map_err(|source| RenderError::Write { path: path.clone(), source })?;
+        std::fs::write(path, &table).map_err(|source| RenderError::Write { path: path.clone(), source })?;
     }
-    Ok(())
+    Ok(table)
 }

@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use comfy_table::{CellAlignment, Table, presets};
 use mpcache::PolicySpec;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{Candidate, METRICS, Metrics, Sequence};
+use crate::provenance::Provenance;
 use crate::report::ModelInfo;
+use crate::table::{Cell, Format, Table};
 
 /// Version of the document's schema; raised when a field changes its meaning or goes.
 pub const EVALUATION_VERSION: u32 = 1;
@@ -18,6 +19,9 @@ pub const EVALUATION_VERSION: u32 = 1;
 pub struct Evaluation {
     /// [`EVALUATION_VERSION`].
     pub version: u32,
+    /// What made the study. Studies that are older than the field have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub provenance: Option<Provenance>,
     /// The model.
     pub model: ModelInfo,
     /// Everything that was chosen, by name.
@@ -57,6 +61,7 @@ impl Evaluation {
         let rows = all.map(|(Candidate { label, budget, policy }, metrics)| Row { label, budget, policy, metrics });
         Evaluation {
             version: EVALUATION_VERSION,
+            provenance: None,
             model,
             options,
             sequences: sequences.len(),
@@ -65,25 +70,22 @@ impl Evaluation {
         }
     }
 
-    /// All numbers, for a terminal. What could not be measured is a dash.
+    /// All numbers. What could not be measured is a dash.
     pub fn table(&self) -> Table {
-        let mut table = Table::new();
         let heads = ["policy", "budget"].into_iter().chain(METRICS.iter().map(|metric| metric.short));
-        table.load_style(presets::UTF8_BORDERS_ONLY).set_header(heads);
+        let mut table = Table::new(1, heads.map(|title| (title, "")));
         for row in &self.rows {
-            let budget = row.budget.map_or_else(|| "-".into(), |budget| budget.to_string());
-            let numbers = METRICS.iter().map(|metric| (metric.of)(&row.metrics).map_or_else(|| "-".into(), number));
-            table.add_row([row.label.clone(), budget].into_iter().chain(numbers));
-        }
-        for column in table.column_iter_mut().skip(1) {
-            column.set_cell_alignment(CellAlignment::Right);
+            let cell = |value: f64| Cell::number(value, number(value));
+            let budget = Cell::maybe(row.budget, |budget| Cell::number(budget, budget.to_string()));
+            let numbers = METRICS.iter().map(|metric| Cell::maybe((metric.of)(&row.metrics), cell));
+            table.add([Cell::text(row.label.clone()), budget].into_iter().chain(numbers));
         }
         table
     }
 
     /// The same table in Markdown.
     pub fn markdown(&self) -> String {
-        self.table().load_style(presets::ASCII_MARKDOWN).to_string()
+        self.table().render(Format::Markdown, None)
     }
 }
 

@@ -10,8 +10,8 @@ use thiserror::Error;
 
 use super::cost::{Cost, Split};
 use super::findings::{Attention, Check, Findings, Measured, MeasuredRest, Operation, Paper, Rest, Row, Setting};
-use crate::command::Run;
 use crate::records::{self, Table, Unit};
+use model::provenance::Provenance;
 
 const STEP: &str = "step";
 const EVICTION: &str = "eviction";
@@ -46,7 +46,7 @@ pub(crate) struct Choice {
 
 /// Records that do not make a table.
 #[derive(Debug, Error)]
-pub(crate) enum RecordsError {
+pub enum RecordsError {
     /// A number is not there.
     #[error("{row}: no record of {metric}")]
     Missing {
@@ -56,24 +56,24 @@ pub(crate) enum RecordsError {
         metric: String,
     },
     /// Records of different tables.
-    #[error("the records differ in what was chosen for the whole table: {first:?}, {other:?}")]
+    #[error("the records differ in what was chosen for the whole table: {first}, {other}")]
     Mixed {
         /// What the first record says.
-        first: Setting,
+        first: String,
         /// What another says.
-        other: Setting,
+        other: String,
     },
 }
 
 /// Writes the records of one row, or of the rest of the step.
 struct Writer<'a> {
     choice: Choice,
-    run: &'a Run,
+    run: &'a Provenance,
     records: Vec<Record>,
 }
 
 impl<'a> Writer<'a> {
-    fn new(setting: &Setting, attention: Option<&Attention>, run: &'a Run) -> Self {
+    fn new(setting: &Setting, attention: Option<&Attention>, run: &'a Provenance) -> Self {
         let choice = Choice { setting: setting.clone(), attention: attention.cloned() };
         Writer { choice, run, records: Vec::new() }
     }
@@ -102,7 +102,7 @@ impl<'a> Writer<'a> {
 }
 
 /// The records of the rest of a step.
-pub(crate) fn of_rest(rest: &Rest, setting: &Setting, run: &Run) -> Vec<Record> {
+pub(crate) fn of_rest(rest: &Rest, setting: &Setting, run: &Provenance) -> Vec<Record> {
     let mut writer = Writer::new(setting, None, run);
     writer.split(STEP, rest.planned, true);
     if let Some(MeasuredRest { step, logit_error }) = rest.measured {
@@ -113,7 +113,7 @@ pub(crate) fn of_rest(rest: &Rest, setting: &Setting, run: &Run) -> Vec<Record> 
 }
 
 /// The records of a row.
-pub(crate) fn of_row(row: &Row, setting: &Setting, run: &Run) -> Vec<Record> {
+pub(crate) fn of_row(row: &Row, setting: &Setting, run: &Provenance) -> Vec<Record> {
     let mut writer = Writer::new(setting, Some(&row.attention), run);
     if let Some(Paper { faster, less }) = row.paper {
         writer.add(PAPER_FASTER, faster, Unit::Times, false);
@@ -253,13 +253,13 @@ pub(crate) fn findings(records: &[Record]) -> Result<Findings, RecordsError> {
     }
     let mut rest = Cells::new("the rest of the step".into());
     let mut groups: Vec<Group<'_>> = Vec::new();
-    let mut runs: Vec<Run> = Vec::new();
+    let mut runs: Vec<Provenance> = Vec::new();
     let mut setting: Option<&Setting> = None;
     for record in records {
         let Choice { setting: other, attention } = &record.configuration;
         let first = *setting.get_or_insert(other);
         if first != other {
-            return Err(RecordsError::Mixed { first: first.clone(), other: other.clone() });
+            return Err(RecordsError::Mixed { first: format!("{first:?}"), other: format!("{other:?}") });
         }
         if !runs.contains(&record.run) {
             runs.push(record.run.clone());

@@ -10,7 +10,7 @@ use crate::records::FileError;
 
 /// What ends the ablation.
 #[derive(Debug, Error)]
-pub(crate) enum AblationError {
+pub enum AblationError {
     /// A configuration that is none.
     #[error(transparent)]
     Policy(#[from] PolicyError),

@@ -4,7 +4,7 @@ use mpcache::PolicySpec;
 use serde::{Deserialize, Serialize};
 
 use super::cost::Split;
-use crate::command::Run;
+use model::provenance::Provenance;
 
 /// What was chosen for all rows together.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -34,7 +34,7 @@ pub(crate) struct Attention {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Findings {
     /// The runs that found it.
-    pub(crate) runs: Vec<Run>,
+    pub(crate) runs: Vec<Provenance>,
     /// What was chosen for all rows.
     pub(crate) setting: Setting,
     /// The rest of the model's step.

@@ -36,13 +36,14 @@ mod table;
 use std::path::PathBuf;
 
 use clap::Args;
+use model::provenance::{Program, Provenance};
 use net::Shape;
 use protocols::Options;
 
-pub(crate) use cells::{Record, RecordsError};
-pub(crate) use error::AblationError;
+pub(crate) use cells::Record;
+pub use cells::RecordsError;
+pub use error::AblationError;
 
-use crate::command::Run;
 use crate::records::Book;
 use configurations::configurations;
 use findings::{Rest, Setting};
@@ -115,10 +116,10 @@ impl AblationArgs {
     }
 }
 
-/// Measures, keeps the records, and prints the table.
-pub(crate) fn run(args: &AblationArgs) -> Result<(), AblationError> {
+/// Measures, keeps the records, and returns the table.
+pub(crate) fn run(args: &AblationArgs, program: Program) -> Result<String, AblationError> {
     let configurations = configurations(args.budget, args.keep, &args.only)?;
-    let (method, run) = (args.method(), Run::current());
+    let (method, run) = (args.method(), Provenance::current(program));
     let setting =
         Setting { budget: args.budget, keep: args.keep, link: args.link.to_string(), preprocess: args.preprocess };
     let mut book = Book::create(args.records_file()?.as_deref())?;
@@ -136,11 +137,10 @@ pub(crate) fn run(args: &AblationArgs) -> Result<(), AblationError> {
         }
     }
     let table = render(book.records())?;
-    println!("{table}");
     if let Some(path) = &args.markdown {
-        std::fs::write(path, table).map_err(|source| AblationError::Write { path: path.clone(), source })?;
+        std::fs::write(path, &table).map_err(|source| AblationError::Write { path: path.clone(), source })?;
     }
-    Ok(())
+    Ok(table)
 }
 
 /// The table that `records` make.

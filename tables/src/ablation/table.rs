@@ -3,13 +3,12 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use comfy_table::Table;
 use net::Shape;
 
 use super::cost::{Cost, Split};
 use super::findings::{Findings, Paper, Rest, Row, Setting};
-use crate::command::Run;
-use crate::markdown::{megabytes, ratio, right_align, table};
+use crate::markdown::{Table, megabytes, ratio, right_align, table};
+use model::provenance::Provenance;
 
 /// Steps listed for each configuration.
 const LISTED: usize = 5;
@@ -17,7 +16,7 @@ const LISTED: usize = 5;
 /// The whole report.
 pub(crate) fn markdown(findings: &Findings) -> String {
     let mut out = String::from("# Ablation of MPCache on the shapes of GPT-2 small\n\n");
-    for Run { command, .. } in &findings.runs {
+    for Provenance { command, .. } in &findings.runs {
         let _ = writeln!(out, "    {command}");
     }
     out.push('\n');

@@ -12,7 +12,7 @@ use super::Record;
 
 /// A file of records that cannot be used.
 #[derive(Debug, Error)]
-pub(crate) enum FileError {
+pub enum FileError {
     /// It cannot be read.
     #[error("cannot read {path}: {source}", path = .path.display())]
     Read {
@@ -98,8 +98,8 @@ pub(crate) fn parse<T: DeserializeOwned>(text: &str) -> Result<Vec<T>, FileError
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::command::Run;
     use crate::records::{Table, Unit};
+    use model::provenance::Provenance;
 
     fn record(value: f64, commit: Option<&str>) -> Record<String> {
         Record {
@@ -109,7 +109,12 @@ mod tests {
             value,
             unit: Unit::Flows,
             estimated: true,
-            run: Run { commit: commit.map(str::to_owned), command: "make it".into(), cores: 2 },
+            run: Provenance {
+                revision: commit.map(str::to_owned),
+                command: "make it".into(),
+                cores: 2,
+                ..Provenance::default()
+            },
         }
     }
 

@@ -7,9 +7,10 @@ mod file;
 
 use serde::{Deserialize, Serialize};
 
-use crate::command::Run;
+use model::provenance::Provenance;
 
-pub(crate) use file::{Book, FileError, parse, read};
+pub use file::FileError;
+pub(crate) use file::{Book, parse, read};
 
 /// A number, and what it is the number of. `C` is what a table varies.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -27,7 +28,7 @@ pub(crate) struct Record<C> {
     /// Whether it was computed instead of observed in a run, as the numbers of a plan are.
     pub(crate) estimated: bool,
     /// What made it.
-    pub(crate) run: Run,
+    pub(crate) run: Provenance,
 }
 
 /// The tables that can be rendered.

@@ -1,0 +1,417 @@
+//! Tables of results, and the forms in which they are written.
+//!
+//! A cell has a text for readers and a value for programs: a terminal, Markdown and LaTeX show `7.00 MB` where CSV and
+//! JSON have 7000000. The key of a column, which CSV and JSON use, is made of its title and its unit.
+
+use std::fmt::{self, Write};
+use std::str::FromStr;
+
+use comfy_table::{CellAlignment, ContentArrangement, presets};
+use serde_json::{Map, Value};
+use thiserror::Error;
+
+use crate::report::bytes;
+
+/// A form in which results are written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Format {
+    /// A frame of lines, as wide as the terminal at the most.
+    #[default]
+    Terminal,
+    /// A table of Markdown.
+    Markdown,
+    /// Comma-separated values (RFC 4180), with raw values.
+    Csv,
+    /// A `tabular` of LaTeX with the rules of the package booktabs.
+    Latex,
+    /// An array of objects, with raw values.
+    Json,
+}
+
+impl Format {
+    /// Every form by its name.
+    pub const NAMES: [(&'static str, Format); 5] = [
+        ("terminal", Format::Terminal),
+        ("markdown", Format::Markdown),
+        ("csv", Format::Csv),
+        ("latex", Format::Latex),
+        ("json", Format::Json),
+    ];
+}
+
+/// A name that is no [`Format`].
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("`{0}` is not one of terminal, markdown, csv, latex, json")]
+pub struct ParseFormatError(String);
+
+impl FromStr for Format {
+    type Err = ParseFormatError;
+
+    fn from_str(text: &str) -> Result<Self, ParseFormatError> {
+        let named = Format::NAMES.iter().find(|(name, _)| *name == text);
+        named.map(|(_, format)| *format).ok_or_else(|| ParseFormatError(text.into()))
+    }
+}
+
+/// An entry of a table.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Cell {
+    text: String,
+    value: Value,
+}
+
+impl Cell {
+    /// Words.
+    pub fn text(text: impl Into<String>) -> Self {
+        let text = text.into();
+        Cell { value: text.clone().into(), text }
+    }
+
+    /// A number that readers see as `text`.
+    pub fn number(value: impl Into<Value>, text: impl Into<String>) -> Self {
+        Cell { text: text.into(), value: value.into() }
+    }
+
+    /// A count.
+    pub fn count(count: u64) -> Self {
+        Cell::number(count, count.to_string())
+    }
+
+    /// A number of bytes.
+    pub fn bytes(count: u64) -> Self {
+        Cell::number(count, bytes(count))
+    }
+
+    /// Seconds, with three digits behind the point.
+    pub fn seconds(seconds: f64) -> Self {
+        Cell::number(seconds, format!("{seconds:.3}"))
+    }
+
+    /// How many times as much: two digits behind the point.
+    pub fn times(times: f64) -> Self {
+        Cell::number(times, format!("{times:.2}"))
+    }
+
+    /// Nothing is known: a dash, or null.
+    pub fn absent() -> Self {
+        Cell { text: "-".into(), value: Value::Null }
+    }
+
+    /// The cell of a value that may be absent.
+    pub fn maybe<T>(value: Option<T>, cell: impl FnOnce(T) -> Cell) -> Self {
+        value.map_or_else(Cell::absent, cell)
+    }
+
+    /// As CSV writes it, before quoting.
+    fn raw(&self) -> String {
+        match &self.value {
+            Value::Null => String::new(),
+            Value::String(text) => text.clone(),
+            other => other.to_string(),
+        }
+    }
+}
+
+/// A column: its title, and the unit of its values, empty for words and plain numbers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Column {
+    title: String,
+    unit: String,
+}
+
+impl Column {
+    /// The name for programs: `client to server` in bytes is `client_to_server_bytes`.
+    fn key(&self) -> String {
+        let mut key = String::new();
+        for c in self.title.chars().chain([' ']).chain(self.unit.chars()) {
+            match c {
+                c if c.is_alphanumeric() => key.extend(c.to_lowercase()),
+                _ if key.ends_with('_') || key.is_empty() => {}
+                _ => key.push('_'),
+            }
+        }
+        key.trim_end_matches('_').to_owned()
+    }
+}
+
+/// Rows of cells under titles.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Table {
+    columns: Vec<Column>,
+    rows: Vec<Vec<Cell>>,
+    names: usize,
+}
+
+impl Table {
+    /// An empty table with columns of these titles and units. The first `names` columns say what a row is of: they
+    /// begin at the left, and a table that is too wide for its terminal repeats them.
+    pub fn new<T: Into<String>>(names: usize, columns: impl IntoIterator<Item = (T, &'static str)>) -> Self {
+        let column = |(title, unit): (T, &str)| Column { title: title.into(), unit: unit.into() };
+        Table { columns: columns.into_iter().map(column).collect(), rows: Vec::new(), names }
+    }
+
+    /// The same table with another number of columns that name a row.
+    pub fn with_names(self, names: usize) -> Self {
+        Table { names, ..self }
+    }
+
+    /// Adds a row, which has a cell for each column.
+    pub fn add(&mut self, cells: impl IntoIterator<Item = Cell>) {
+        let mut row: Vec<Cell> = cells.into_iter().collect();
+        debug_assert_eq!(row.len(), self.columns.len(), "a cell for each column");
+        row.resize(self.columns.len(), Cell::absent());
+        self.rows.push(row);
+    }
+
+    /// Whether there are no rows.
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    /// The table in `format`, without a line end behind it. A terminal has `width` columns, if they are known.
+    pub fn render(&self, format: Format, width: Option<usize>) -> String {
+        match format {
+            Format::Terminal => self.terminal(width),
+            Format::Markdown => self.framed(true, &self.all()).to_string(),
+            Format::Csv => self.csv(),
+            Format::Latex => self.latex(),
+            Format::Json => format!("{:#}", self.json()),
+        }
+    }
+
+    /// The rows as objects.
+    pub fn json(&self) -> Value {
+        let keys: Vec<String> = self.columns.iter().map(Column::key).collect();
+        let object = |row: &Vec<Cell>| {
+            let pairs = keys.iter().cloned().zip(row.iter().map(|cell| cell.value.clone()));
+            Value::Object(pairs.collect::<Map<_, _>>())
+        };
+        self.rows.iter().map(object).collect()
+    }
+
+    fn all(&self) -> Vec<usize> {
+        (0..self.columns.len()).collect()
+    }
+
+    /// A frame around `columns`, in Markdown or for a terminal.
+    fn framed(&self, markdown: bool, columns: &[usize]) -> comfy_table::Table {
+        let mut table = comfy_table::Table::new();
+        table.load_style(if markdown { presets::ASCII_MARKDOWN } else { presets::UTF8_BORDERS_ONLY });
+        // A cell of Markdown must not end at a bar of its own.
+        let shown = |text: &str| if markdown { text.replace('|', r"\|") } else { text.to_owned() };
+        table.set_header(columns.iter().map(|&i| shown(&self.columns[i].title)));
+        for row in &self.rows {
+            table.add_row(columns.iter().map(|&i| shown(&row[i].text)));
+        }
+        for (column, &i) in table.column_iter_mut().zip(columns) {
+            if i >= self.names {
+                column.set_cell_alignment(CellAlignment::Right);
+            }
+        }
+        table
+    }
+
+    /// The table, or where it is too wide several below each other, each with the names of the rows.
+    fn terminal(&self, width: Option<usize>) -> String {
+        let Some(width) = width else { return self.framed(false, &self.all()).to_string() };
+        let names: Vec<usize> = (0..self.names.min(self.columns.len())).collect();
+        // Two spaces beside each cell, and the frame.
+        let taken = |columns: &[usize]| 2 + columns.iter().map(|&i| self.width(i) + 3).sum::<usize>();
+        let mut parts = vec![names.clone()];
+        for column in names.len()..self.columns.len() {
+            let part = parts.len() - 1;
+            let wider = [&parts[part][..], &[column]].concat();
+            if taken(&wider) <= width || parts[part].len() == names.len() {
+                parts[part] = wider;
+            } else {
+                parts.push([&names[..], &[column]].concat());
+            }
+        }
+        let part = |columns: &Vec<usize>| {
+            let mut table = self.framed(false, columns);
+            if taken(columns) > width {
+                table.set_content_arrangement(ContentArrangement::Dynamic).set_width(width.min(9999) as u16);
+            }
+            table.to_string()
+        };
+        parts.iter().map(part).collect::<Vec<_>>().join("\n")
+    }
+
+    /// Characters of the widest cell of column `i`.
+    fn width(&self, i: usize) -> usize {
+        let cells = self.rows.iter().map(|row| &row[i].text).chain([&self.columns[i].title]);
+        cells.map(|text| text.chars().count()).max().unwrap_or_default()
+    }
+
+    fn csv(&self) -> String {
+        let line = |cells: Vec<String>| cells.iter().map(|cell| csv_cell(cell)).collect::<Vec<_>>().join(",");
+        let head = line(self.columns.iter().map(Column::key).collect());
+        let rows = self.rows.iter().map(|row| line(row.iter().map(Cell::raw).collect()));
+        std::iter::once(head).chain(rows).collect::<Vec<_>>().join("\n")
+    }
+
+    fn latex(&self) -> String {
+        let line = |cells: Vec<String>| cells.join(" & ") + r" \\";
+        let mut text = String::from("\\begin{tabular}{");
+        text.extend((0..self.columns.len()).map(|i| if i < self.names { 'l' } else { 'r' }));
+        text.push_str("}\n\\toprule\n");
+        let head = line(self.columns.iter().map(|column| latex(&column.title)).collect());
+        let _ = writeln!(text, "{head}\n\\midrule");
+        for row in &self.rows {
+            let _ = writeln!(text, "{}", line(row.iter().map(|cell| latex(&cell.text)).collect()));
+        }
+        text + "\\bottomrule\n\\end{tabular}"
+    }
+}
+
+/// As on a terminal of any width.
+impl fmt::Display for Table {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str(&self.terminal(None))
+    }
+}
+
+/// A cell of CSV, in quotes where it needs them.
+fn csv_cell(text: &str) -> String {
+    if text.contains([',', '"', '\n', '\r']) { format!("\"{}\"", text.replace('"', "\"\"")) } else { text.to_owned() }
+}
+
+/// Text that LaTeX shows as it is.
+fn latex(text: &str) -> String {
+    let mut out = String::new();
+    for c in text.chars() {
+        match c {
+            '&' | '%' | '$' | '#' | '_' | '{' | '}' => out.extend(['\\', c]),
+            '~' => out.push_str(r"\textasciitilde{}"),
+            '^' => out.push_str(r"\textasciicircum{}"),
+            '\\' => out.push_str(r"\textbackslash{}"),
+            '<' => out.push_str(r"\textless{}"),
+            '>' => out.push_str(r"\textgreater{}"),
+            '|' => out.push_str(r"\textbar{}"),
+            '*' => out.push_str(r"\textasteriskcentered{}"),
+            '\n' => out.push(' '),
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+/// Several tables with titles, and remarks before them.
+#[derive(Clone, Debug, Default)]
+pub struct Document {
+    notes: Vec<String>,
+    tables: Vec<(String, Table)>,
+}
+
+impl Document {
+    /// A remark that stands before all tables. CSV and JSON have no room for it.
+    pub fn note(&mut self, note: impl Into<String>) {
+        self.notes.push(note.into());
+    }
+
+    /// A table. Its title tells it from the others.
+    pub fn table(&mut self, title: impl Into<String>, table: Table) {
+        self.tables.push((title.into(), table));
+    }
+
+    /// Everything in `format`, without a line end behind it. A terminal has `width` columns, if they are known.
+    pub fn render(&self, format: Format, width: Option<usize>) -> String {
+        let table = |(_, table): &(String, Table)| table.render(format, width);
+        match format {
+            Format::Json => {
+                let pairs = self.tables.iter().map(|(title, table)| (title.clone(), table.json()));
+                format!("{:#}", Value::Object(pairs.collect()))
+            }
+            Format::Csv => self.tables.iter().map(table).collect::<Vec<_>>().join("\n\n"),
+            Format::Terminal => {
+                let titled = self.tables.iter().map(|named| format!("{}\n{}", named.0, table(named)));
+                self.notes.iter().cloned().chain(titled).collect::<Vec<_>>().join("\n")
+            }
+            Format::Markdown => {
+                let titled = self.tables.iter().map(|named| format!("**{}**\n\n{}", named.0, table(named)));
+                self.notes.iter().cloned().chain(titled).collect::<Vec<_>>().join("\n\n")
+            }
+            Format::Latex => {
+                let notes = self.notes.iter().map(|note| format!("% {note}"));
+                let titled = self.tables.iter().map(|named| format!("% {}\n{}", named.0, table(named)));
+                notes.chain(titled).collect::<Vec<_>>().join("\n")
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table() -> Table {
+        let mut table = Table::new(1, [("policy", ""), ("client to server", "bytes"), ("faster", ""), ("note", "")]);
+        table.add([Cell::text("full"), Cell::bytes(7_000_000), Cell::times(1.0), Cell::absent()]);
+        table.add([Cell::text("a_b, 50 %"), Cell::bytes(12), Cell::times(2.5), Cell::text("say \"no\"")]);
+        table
+    }
+
+    #[test]
+    fn programs_read_values_and_readers_texts() {
+        let csv = table().render(Format::Csv, None);
+        let expected =
+            "policy,client_to_server_bytes,faster,note\nfull,7000000,1.0,\n\"a_b, 50 %\",12,2.5,\"say \"\"no\"\"\"";
+        assert_eq!(csv, expected);
+        let json: Value = serde_json::from_str(&table().render(Format::Json, None)).unwrap();
+        assert_eq!(json[0]["client_to_server_bytes"], 7_000_000);
+        assert_eq!((&json[0]["note"], &json[1]["note"]), (&Value::Null, &"say \"no\"".into()));
+        let markdown = table().render(Format::Markdown, None);
+        assert_eq!(markdown.lines().count(), 4, "{markdown}");
+        assert!(markdown.contains("7.00 MB") && !markdown.contains("7000000"), "{markdown}");
+    }
+
+    #[test]
+    fn latex_has_rules_and_escapes() {
+        let text = table().render(Format::Latex, None);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines[0], r"\begin{tabular}{lrrr}");
+        assert_eq!(lines[2], r"policy & client to server & faster & note \\");
+        assert_eq!(lines[5], "a\\_b, 50 \\% & 12 B & 2.50 & say \"no\" \\\\");
+        assert_eq!(
+            [lines[1], lines[3], lines[6], lines[7]],
+            [r"\toprule", r"\midrule", r"\bottomrule", r"\end{tabular}"]
+        );
+        assert_eq!(latex(r"x^2 \ {~}"), r"x\textasciicircum{}2 \textbackslash{} \{\textasciitilde{}\}");
+    }
+
+    #[test]
+    fn a_narrow_terminal_gets_several_tables_with_the_names_of_the_rows() {
+        let wide = table().render(Format::Terminal, Some(200));
+        assert_eq!(wide, table().to_string());
+        let narrow = table().render(Format::Terminal, Some(36));
+        assert_eq!(narrow.matches("a_b, 50 %").count(), 2, "{narrow}");
+        assert!(narrow.lines().all(|line| line.chars().count() <= 36), "{narrow}");
+        let cells = ["7.00 MB", "2.50", "say \"no\""];
+        assert!(cells.iter().all(|cell| narrow.contains(cell)), "{narrow}");
+        // One column alone may be wider than the terminal: then its words go on lines of their own.
+        let tiny = table().render(Format::Terminal, Some(20));
+        assert!(tiny.lines().all(|line| line.chars().count() <= 20), "{tiny}");
+    }
+
+    #[test]
+    fn documents_name_their_tables() {
+        let mut document = Document::default();
+        document.note("exact");
+        document.table("phases", table());
+        document.table("operations", table());
+        let json: Value = serde_json::from_str(&document.render(Format::Json, None)).unwrap();
+        assert_eq!(json["operations"][1]["faster"], 2.5);
+        assert!(document.render(Format::Markdown, None).starts_with("exact\n\n**phases**\n\n| policy"));
+        assert!(document.render(Format::Latex, None).starts_with("% exact\n% phases\n\\begin"));
+        assert_eq!(document.render(Format::Csv, None).split("\n\n").count(), 2);
+        assert!("html".parse::<Format>().is_err() && "latex".parse() == Ok(Format::Latex));
+    }
+
+    #[test]
+    fn a_bar_in_a_cell_does_not_end_it() {
+        let mut table = Table::new(1, [("a", "")]);
+        table.add([Cell::text("x|y")]);
+        assert!(table.render(Format::Markdown, None).contains(r"x\|y"));
+        assert!(table.to_string().contains("x|y"));
+    }
+}

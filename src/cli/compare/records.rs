@@ -1,0 +1,248 @@
+//! Two records that were written before.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use model::eval::{Evaluation, METRICS};
+use model::provenance::Provenance;
+use model::report::{Cost, ModelInfo, Phases, Report, any_layer};
+use model::table::{Cell, Document, Format, Table};
+use serde_json::Value;
+
+use super::{differences, ratio};
+use crate::cli::files::read;
+use crate::cli::{Error, out};
+
+/// A record of either kind.
+enum Record {
+    Run(Box<Report>),
+    Study(Box<Evaluation>),
+}
+
+impl Record {
+    fn open(path: &Path) -> Result<Self, Error> {
+        let bytes = read(path)?;
+        let unread = |e: serde_json::Error| Error::NotReport { path: path.into(), what: e.to_string() };
+        let value: Value = serde_json::from_slice(&bytes).map_err(unread)?;
+        // Studies have rows, reports have phases. What has neither gives the error of a report.
+        if value.get("rows").is_some() {
+            return serde_json::from_value(value).map(|study| Record::Study(Box::new(study))).map_err(unread);
+        }
+        serde_json::from_value(value).map(|report| Record::Run(Box::new(report))).map_err(unread)
+    }
+}
+
+/// Shows the records in `paths` side by side.
+pub(super) fn run(paths: [&Path; 2], operations: usize, format: Format) -> Result<(), Error> {
+    let names = names(paths);
+    let [first, second] = paths;
+    let document = match (Record::open(first)?, Record::open(second)?) {
+        (Record::Run(first), Record::Run(second)) => of_runs(names, [&first, &second], operations),
+        (Record::Study(first), Record::Study(second)) => of_studies(names, [&first, &second]),
+        _ => return Err(Error::Incomparable { paths: paths.map(Path::to_owned) }),
+    };
+    out::line(document.render(format, out::width()))
+}
+
+/// The files' names, or `first` and `second` if they are the same.
+fn names(paths: [&Path; 2]) -> [String; 2] {
+    let name = |path: &Path| path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
+    let [first, second] = paths.map(name);
+    if first == second { ["first".into(), "second".into()] } else { [first, second] }
+}
+
+/// What was chosen and where, by name.
+type Facts = BTreeMap<String, String>;
+
+/// The facts of a run or a study.
+fn facts(provenance: Option<&Provenance>, model: &ModelInfo, options: &BTreeMap<String, Value>) -> Facts {
+    let mut facts = Facts::new();
+    facts.insert("model".into(), format!("{}, {} parameters", model.name, model.parameters));
+    if let Some(provenance) = provenance {
+        facts.insert("program".into(), provenance.program());
+        facts.insert("machine".into(), provenance.machine());
+        facts.insert("command".into(), provenance.command.clone());
+        facts.insert("date".into(), provenance.date.clone());
+    }
+    for (name, value) in options {
+        let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        facts.insert(format!("option {name}"), text);
+    }
+    facts
+}
+
+/// The facts in which two records differ.
+fn differing(names: [String; 2], [first, second]: [Facts; 2]) -> Table {
+    let all: BTreeSet<&String> = first.keys().chain(second.keys()).collect();
+    let pair = |name: &String| (name.clone(), [first.get(name).cloned(), second.get(name).cloned()]);
+    differences(names, all.into_iter().map(pair))
+}
+
+fn of_runs(names: [String; 2], reports: [&Report; 2], operations: usize) -> Document {
+    let facts = reports.map(|report| {
+        let mut facts = facts(report.provenance.as_ref(), &report.model, &report.options);
+        facts.insert("prompt tokens".into(), report.prompt_tokens.to_string());
+        facts.insert("generated tokens".into(), report.tokens.len().to_string());
+        facts.insert("numbers".into(), if report.predicted { "planned" } else { "measured" }.into());
+        if let Some(kernels) = &report.kernels {
+            facts.insert("kernels".into(), kernels.clone());
+        }
+        facts
+    });
+    let mut document = begin(names.clone(), facts);
+    let phases = reports.map(|report| by_phase(&report.phases));
+    document.table("phases", costs("phase", &names, aligned(phases)));
+    let mut summed = aligned(reports.map(by_operation));
+    let largest = |(_, pair): &(String, [Cost; 2])| pair.iter().map(|cost| bytes(cost)).max().unwrap_or_default();
+    summed.sort_by_key(|row| std::cmp::Reverse(largest(row)));
+    summed.truncate(operations);
+    document.table("operations", costs("operation", &names, summed));
+    document
+}
+
+/// A document that begins with what differs.
+fn begin(names: [String; 2], facts: [Facts; 2]) -> Document {
+    let mut document = Document::default();
+    let differing = differing(names, facts);
+    if differing.is_empty() {
+        document.note("the records differ in nothing but their numbers");
+    } else {
+        document.table("differences", differing);
+    }
+    document
+}
+
+fn bytes(cost: &Cost) -> u64 {
+    cost.bytes_client_to_server + cost.bytes_server_to_client
+}
+
+/// Costs by name, in order.
+type Costs = Vec<(String, Cost)>;
+
+fn by_phase(phases: &Phases) -> Costs {
+    let Phases { setup, offline, prefill, decode } = phases;
+    let named = [("setup", setup), ("offline", offline), ("prefill", prefill), ("decode", &decode.total)];
+    named.map(|(name, cost)| (name.to_owned(), *cost)).to_vec()
+}
+
+/// Operations by name, all layers together.
+fn by_operation(report: &Report) -> Costs {
+    let mut sums: BTreeMap<String, Cost> = BTreeMap::new();
+    for op in &report.operations {
+        let phase = serde_json::to_value(op.phase).ok();
+        let phase = phase.as_ref().and_then(Value::as_str).unwrap_or_default();
+        let sum = sums.entry(format!("{phase} {}", any_layer(&op.path))).or_default();
+        sum.bytes_client_to_server += op.bytes_client_to_server;
+        sum.bytes_server_to_client += op.bytes_server_to_client;
+        sum.flows += op.flows;
+        sum.seconds += op.seconds;
+        sum.cpu_seconds += op.cpu_seconds;
+    }
+    sums.into_iter().collect()
+}
+
+/// Two lists of costs by name; what one lacks costs nothing.
+fn aligned([first, second]: [Costs; 2]) -> Vec<(String, [Cost; 2])> {
+    let mut rows: Vec<(String, [Cost; 2])> = Vec::new();
+    for (name, cost) in first {
+        rows.push((name, [cost, Cost::default()]));
+    }
+    for (name, cost) in second {
+        match rows.iter_mut().find(|(known, _)| *known == name) {
+            Some((_, pair)) => pair[1] = cost,
+            None => rows.push((name, [Cost::default(), cost])),
+        }
+    }
+    rows
+}
+
+/// A table of pairs of costs.
+fn costs(title: &str, [first, second]: &[String; 2], rows: Vec<(String, [Cost; 2])>) -> Table {
+    let of = |what: &str, name: &str| format!("{what}, {name}");
+    let columns = [
+        (title.to_owned(), ""),
+        (of("sent", first), "bytes"),
+        (of("sent", second), "bytes"),
+        ("ratio of bytes".into(), ""),
+        (of("flows", first), ""),
+        (of("flows", second), ""),
+        ("ratio of flows".into(), ""),
+        (of("seconds", first), ""),
+        (of("seconds", second), ""),
+        ("ratio of seconds".into(), ""),
+    ];
+    let mut table = Table::new(1, columns);
+    for (name, [a, b]) in rows {
+        table.add([
+            Cell::text(name),
+            Cell::bytes(bytes(&a)),
+            Cell::bytes(bytes(&b)),
+            ratio(bytes(&a) as f64, bytes(&b) as f64),
+            Cell::count(a.flows),
+            Cell::count(b.flows),
+            ratio(a.flows as f64, b.flows as f64),
+            Cell::seconds(a.seconds),
+            Cell::seconds(b.seconds),
+            ratio(a.seconds, b.seconds),
+        ]);
+    }
+    table
+}
+
+fn of_studies(names: [String; 2], studies: [&Evaluation; 2]) -> Document {
+    let facts = studies.map(|study| {
+        let mut facts = facts(study.provenance.as_ref(), &study.model, &study.options);
+        facts.insert("sequences".into(), study.sequences.to_string());
+        facts.insert("scored positions".into(), study.scored.to_string());
+        facts
+    });
+    let mut document = begin(names.clone(), facts);
+    let [first, second] = names;
+    let columns = [("policy", ""), ("budget", ""), ("metric", ""), (&first, ""), (&second, ""), ("ratio", "")];
+    let mut table = Table::new(3, columns);
+    let [a, b] = studies;
+    for row in &a.rows {
+        let same = |other: &&model::eval::Row| other.label == row.label && other.budget == row.budget;
+        let Some(other) = b.rows.iter().find(same) else { continue };
+        for metric in &METRICS {
+            let (Some(x), Some(y)) = ((metric.of)(&row.metrics), (metric.of)(&other.metrics)) else { continue };
+            let number = |value: f64| Cell::number(value, format!("{value:.4}"));
+            table.add([
+                Cell::text(row.label.clone()),
+                Cell::maybe(row.budget, |budget| Cell::number(budget, budget.to_string())),
+                Cell::text(metric.key),
+                number(x),
+                number(y),
+                ratio(x, y),
+            ]);
+        }
+    }
+    let keys = |study: &Evaluation| -> Vec<(String, Option<String>)> {
+        study.rows.iter().map(|row| (row.label.clone(), row.budget.map(|budget| budget.to_string()))).collect()
+    };
+    let (mine, theirs) = (keys(a), keys(b));
+    let alone =
+        mine.iter().filter(|key| !theirs.contains(key)).chain(theirs.iter().filter(|key| !mine.contains(key)));
+    for (label, budget) in alone {
+        let budget = budget.as_ref().map_or_else(String::new, |budget| format!(" at {budget}"));
+        document.note(format!("only one of them has {label}{budget}"));
+    }
+    document.table("metrics", table);
+    document
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_one_lacks_costs_nothing() {
+        let cost = |flows| Cost { flows, ..Cost::default() };
+        let rows = aligned([
+            vec![("a".into(), cost(1)), ("b".into(), cost(2))],
+            vec![("b".into(), cost(4)), ("c".into(), cost(3))],
+        ]);
+        let flows: Vec<_> = rows.iter().map(|(name, [a, b])| (&name[..], a.flows, b.flows)).collect();
+        assert_eq!(flows, [("a", 1, 0), ("b", 2, 4), ("c", 0, 3)]);
+    }
+}

@@ -1,0 +1,288 @@
+//! A page: prose, and blocks that a command makes.
+//!
+//! ```text
+//! <!-- waggle: sweep --models gpt2 --format markdown -->
+//! what the command writes
+//! <!-- end: 1 s -->
+//! ```
+//!
+//! `waggle:` begins a block of planned numbers, which are the same wherever they are made; `waggle measured:` one of
+//! measured numbers. The seconds in the last line say how long the command took.
+
+use std::path::{Path, PathBuf};
+
+use model::Replacement;
+use thiserror::Error;
+
+const PLANNED: &str = "<!-- waggle: ";
+const MEASURED: &str = "<!-- waggle measured: ";
+const CLOSE: &str = " -->";
+const END: &str = "<!-- end";
+
+/// The last line of a block's text says what made it, which changes with every revision.
+const MADE: &str = "*Made by ";
+
+/// A page that cannot be used.
+#[derive(Debug, Error)]
+pub enum PageError {
+    /// It cannot be read or written.
+    #[error("{}: {source}", path.display())]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// A block without an end.
+    #[error("{}:{line}: the block has no `<!-- end -->`", path.display())]
+    NoEnd {
+        /// The page.
+        path: PathBuf,
+        /// The line in which the block begins.
+        line: usize,
+    },
+    /// A command that no shell would split.
+    #[error("{}:{line}: a quote in the command has no end", path.display())]
+    Quote {
+        /// The page.
+        path: PathBuf,
+        /// The line of the command.
+        line: usize,
+    },
+    /// A command that pages do not run.
+    #[error("{}:{line}: a page does not run `waggle {command}` for {kind} numbers", path.display())]
+    Command {
+        /// The page.
+        path: PathBuf,
+        /// The line of the command.
+        line: usize,
+        /// The command.
+        command: String,
+        /// What it was to make.
+        kind: &'static str,
+    },
+}
+
+/// Where the numbers of a block come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// A plan: the same on every machine.
+    Planned,
+    /// A run on a machine.
+    Measured,
+}
+
+/// A block of a page.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Block {
+    /// The line in which it begins, from one.
+    pub(crate) line: usize,
+    pub(crate) kind: Kind,
+    /// The command as the page has it, without `waggle`.
+    pub(crate) command: String,
+    /// Its arguments.
+    pub(crate) arguments: Vec<String>,
+    /// The lines between the marks.
+    pub(crate) text: Vec<String>,
+    /// How long the command took when the block was made.
+    pub(crate) seconds: Option<f64>,
+}
+
+/// A part of a page.
+#[derive(Clone, Debug, PartialEq)]
+enum Part {
+    Prose(String),
+    Block(Block),
+}
+
+/// A page with its blocks.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Page {
+    pub(crate) path: PathBuf,
+    parts: Vec<Part>,
+}
+
+impl Page {
+    /// Reads the page at `path`.
+    pub(crate) fn open(path: &Path) -> Result<Self, PageError> {
+        let text =
+            std::fs::read_to_string(path).map_err(|source| PageError::File { path: path.to_owned(), source })?;
+        Page::parse(path, &text)
+    }
+
+    fn parse(path: &Path, text: &str) -> Result<Self, PageError> {
+        let mut parts = Vec::new();
+        let mut lines = text.lines().enumerate().map(|(at, line)| (at + 1, line));
+        while let Some((at, line)) = lines.next() {
+            let Some((kind, command)) = opening(line) else {
+                parts.push(Part::Prose(line.to_owned()));
+                continue;
+            };
+            let arguments = shlex::split(command).ok_or(PageError::Quote { path: path.to_owned(), line: at })?;
+            if !allowed(kind, &arguments) {
+                let kind = if kind == Kind::Planned { "planned" } else { "measured" };
+                return Err(PageError::Command { path: path.to_owned(), line: at, command: command.into(), kind });
+            }
+            let mut block =
+                Block { line: at, kind, command: command.into(), arguments, text: Vec::new(), seconds: None };
+            loop {
+                match lines.next() {
+                    None => return Err(PageError::NoEnd { path: path.to_owned(), line: at }),
+                    Some((_, line)) if line.starts_with(END) => {
+                        block.seconds = seconds(line);
+                        break;
+                    }
+                    Some((_, line)) => block.text.push(line.to_owned()),
+                }
+            }
+            parts.push(Part::Block(block));
+        }
+        Ok(Page { path: path.to_owned(), parts })
+    }
+
+    /// Its blocks in order.
+    pub(crate) fn blocks(&self) -> impl Iterator<Item = &Block> {
+        self.parts.iter().filter_map(|part| match part {
+            Part::Block(block) => Some(block),
+            Part::Prose(_) => None,
+        })
+    }
+
+    /// The same, to be changed.
+    pub(crate) fn blocks_mut(&mut self) -> impl Iterator<Item = &mut Block> {
+        self.parts.iter_mut().filter_map(|part| match part {
+            Part::Block(block) => Some(block),
+            Part::Prose(_) => None,
+        })
+    }
+
+    /// The name of its file.
+    pub(crate) fn name(&self) -> String {
+        self.path.file_name().unwrap_or(self.path.as_os_str()).to_string_lossy().into_owned()
+    }
+
+    /// Replaces its file.
+    pub(crate) fn write(&self) -> Result<(), PageError> {
+        let write = || {
+            let mut file = Replacement::create(&self.path)?;
+            std::io::Write::write_all(&mut file, self.render().as_bytes())?;
+            file.commit()
+        };
+        write().map_err(|source| PageError::File { path: self.path.clone(), source })
+    }
+
+    fn render(&self) -> String {
+        let mut text = String::new();
+        for part in &self.parts {
+            match part {
+                Part::Prose(line) => text += line,
+                Part::Block(block) => text += &block.render(),
+            }
+            text.push('\n');
+        }
+        text
+    }
+}
+
+impl Block {
+    /// What the page says, without the line that says what made it.
+    pub(crate) fn numbers(&self) -> &[String] {
+        let end = self.text.iter().rposition(|line| !line.is_empty() && !line.starts_with(MADE));
+        &self.text[..end.map_or(0, |end| end + 1)]
+    }
+
+    /// Takes over what the command wrote, and says by what it was `made`.
+    pub(crate) fn set(&mut self, output: &str, made: &str, seconds: f64) {
+        self.text = std::iter::once(String::new()).chain(output.trim_end().lines().map(str::to_owned)).collect();
+        self.text.extend([String::new(), format!("{MADE}`waggle {}`, {made}.*", self.command)]);
+        self.seconds = Some(seconds);
+    }
+
+    fn render(&self) -> String {
+        let open = match self.kind {
+            Kind::Planned => PLANNED,
+            Kind::Measured => MEASURED,
+        };
+        let text: String = self.text.iter().map(|line| format!("{line}\n")).collect();
+        let seconds = self.seconds.map_or_else(String::new, |seconds| format!(": {seconds:.0} s"));
+        format!("{open}{}{CLOSE}\n{text}{END}{seconds}{CLOSE}", self.command)
+    }
+}
+
+/// The kind and the command of a line that begins a block.
+fn opening(line: &str) -> Option<(Kind, &str)> {
+    let kinds = [(Kind::Planned, PLANNED), (Kind::Measured, MEASURED)];
+    kinds.into_iter().find_map(|(kind, open)| Some((kind, line.strip_prefix(open)?.strip_suffix(CLOSE)?)))
+}
+
+/// The seconds of an end mark.
+fn seconds(line: &str) -> Option<f64> {
+    line.strip_prefix(END)?.strip_prefix(": ")?.strip_suffix(CLOSE)?.strip_suffix(" s")?.parse().ok()
+}
+
+/// Whether a page may run these arguments. A plan must be the same on every machine, and no block writes a file.
+fn allowed(kind: Kind, arguments: &[String]) -> bool {
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let writes = ["--json", "--out", "--plots", "--markdown", "--records"];
+    let given = |option: &str, word: &&str| *word == option || word.starts_with(&format!("{option}="));
+    if writes.iter().any(|option| words.iter().any(|word| given(option, word))) {
+        return false;
+    }
+    match (kind, &words[..]) {
+        (Kind::Planned, ["sweep", ..]) => true,
+        (Kind::Planned, ["tables", "ablation", rest @ ..]) => rest.contains(&"--plan-only"),
+        (Kind::Measured, ["eval" | "demo" | "compare" | "heads" | "float", ..]) => true,
+        (Kind::Measured, ["tables", "ablation", ..]) => true,
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = "# Title\n\nprose\n\n<!-- waggle: sweep --policies 'full;h2o' -->\n\n| 1 |\n\n*Made by x.*\n<!-- end: 2 s -->\n\
+                        more\n<!-- waggle measured: eval --text tinystories.json -->\n<!-- end -->\n";
+
+    fn parsed(text: &str) -> Result<Page, PageError> {
+        Page::parse(Path::new("page.md"), text)
+    }
+
+    #[test]
+    fn prose_stays_and_blocks_are_found() {
+        let page = parsed(TEXT).unwrap();
+        assert_eq!(page.render(), TEXT);
+        let blocks: Vec<&Block> = page.blocks().collect();
+        assert_eq!((blocks[0].line, blocks[0].kind, blocks[0].seconds), (5, Kind::Planned, Some(2.0)));
+        assert_eq!(blocks[0].arguments, ["sweep", "--policies", "full;h2o"]);
+        assert_eq!(blocks[0].numbers(), ["", "| 1 |"]);
+        assert_eq!((blocks[1].kind, blocks[1].numbers().len()), (Kind::Measured, 0));
+    }
+
+    #[test]
+    fn a_block_takes_over_what_its_command_wrote() {
+        let mut page = parsed(TEXT).unwrap();
+        for block in page.blocks_mut() {
+            block.set("| 2 |\n| 3 |\n", "0.1.0 (abc)", 3.4);
+        }
+        let again = parsed(&page.render()).unwrap();
+        assert_eq!(again.render(), page.render());
+        let block = again.blocks().next().unwrap();
+        assert_eq!((block.numbers(), block.seconds), (&["".into(), "| 2 |".into(), "| 3 |".into()][..], Some(3.0)));
+        assert!(page.render().contains("*Made by `waggle sweep --policies 'full;h2o'`, 0.1.0 (abc).*"));
+        assert!(page.render().starts_with("# Title\n\nprose\n") && page.render().contains("\nmore\n"));
+    }
+
+    #[test]
+    fn what_a_page_must_not_do_is_refused() {
+        let refused = |command: &str| parsed(&format!("<!-- {command} -->\n<!-- end -->\n")).unwrap_err().to_string();
+        assert!(parsed("\n<!-- waggle: sweep -->\n").unwrap_err().to_string().contains("page.md:2"));
+        assert!(refused("waggle: sweep 'x").contains("no end"));
+        // The plan of `plan` depends on the machine's calibration, and only runs may take long.
+        for command in ["waggle: plan", "waggle: demo", "waggle: tables ablation", "waggle measured: serve"] {
+            assert!(refused(command).contains("does not run"), "{command}");
+        }
+        assert!(refused("waggle: sweep --json=x").contains("does not run"));
+        assert!(refused("waggle measured: eval --out x").contains("does not run"));
+    }
+}
