@@ -406,8 +406,8 @@ impl Report {
 /// The title of a column of costs, and its entries.
 type Column = (&'static str, fn(&Cost) -> String);
 
-/// `layer 3/attention` -> `layer */attention`.
-fn any_layer(path: &str) -> String {
+/// The path of an operation in any layer: `layer 3/attention` -> `layer */attention`.
+pub fn any_layer(path: &str) -> String {
     let parts = path.split('/').map(|part| match part.strip_prefix("layer ") {
         Some(number) if number.bytes().all(|b| b.is_ascii_digit()) => "layer *",
         _ => part,

@@ -12,6 +12,7 @@ mod fit;
 mod float;
 mod generate;
 mod heads;
+mod html;
 mod keygen;
 mod machine;
 mod options;
@@ -23,8 +24,10 @@ mod pools;
 mod preprocess;
 mod progress;
 mod prompt;
+mod record;
 mod report;
 mod serve;
+mod shown;
 mod synth;
 mod tokenizer_worker;
 mod trust;
@@ -55,6 +58,8 @@ enum Command {
     Plan(plan::PlanArgs),
     Calibrate(calibrate::CalibrateArgs),
     Eval(eval::EvalArgs),
+    Plot(plot::PlotArgs),
+    Report(shown::ReportArgs),
     Fit(fit::FitArgs),
     Heads(heads::HeadsArgs),
     Synth(synth::SynthArgs),
@@ -80,6 +85,8 @@ pub(crate) fn run() -> ExitCode {
         Command::Plan(args) => plan::run(args),
         Command::Calibrate(args) => calibrate::run(args),
         Command::Eval(args) => eval::run(args),
+        Command::Plot(args) => plot::run(args),
+        Command::Report(args) => shown::run(args),
         Command::Fit(args) => fit::run(args),
         Command::Heads(args) => heads::run(args),
         Command::Synth(args) => synth::run(args),

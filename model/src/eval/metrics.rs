@@ -66,6 +66,25 @@ impl Metric {
         METRICS.iter().find(|metric| metric.key == key)
     }
 
+    /// The title in a few words, for an axis.
+    pub fn short_title(&self) -> &'static str {
+        match self.key {
+            "perplexity_ratio" => "perplexity / that of the full cache",
+            "accuracy" => "share of right tokens",
+            "agreement" => "agreement with the full cache",
+            "kl" => "KL divergence, nats",
+            "output_error" => "relative error",
+            "top_k_recall" => "recall",
+            "layer_overlap" => "overlap",
+            "attended" => "share of tokens",
+            "exact_match" => "share of right answers",
+            "score" => "mean score",
+            "attention_mass" => "attention mass",
+            "attended_tokens" => "tokens",
+            _ => self.short,
+        }
+    }
+
     /// Whether its intervals are made of logarithms: these metrics are geometric means, so their errors are factors.
     pub(super) fn geometric(&self) -> bool {
         matches!(self.key, "perplexity" | "perplexity_ratio")
