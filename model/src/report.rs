@@ -407,7 +407,7 @@ impl Report {
 /// The title of a column of costs, its unit, and its entries.
 type Column = (&'static str, &'static str, fn(&Cost) -> Cell);
 
-/// `layer 3/attention` -> `layer */attention`.
+/// The path of an operation in any layer: `layer 3/attention` -> `layer */attention`.
 pub fn any_layer(path: &str) -> String {
     let parts = path.split('/').map(|part| match part.strip_prefix("layer ") {
         Some(number) if number.bytes().all(|b| b.is_ascii_digit()) => "layer *",

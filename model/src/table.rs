@@ -168,6 +168,16 @@ impl Table {
         self.rows.is_empty()
     }
 
+    /// The titles of the columns.
+    pub fn titles(&self) -> impl Iterator<Item = &str> {
+        self.columns.iter().map(|column| column.title.as_str())
+    }
+
+    /// What readers see of each row.
+    pub fn texts(&self) -> impl Iterator<Item = Vec<&str>> {
+        self.rows.iter().map(|row| row.iter().map(|cell| cell.text.as_str()).collect())
+    }
+
     /// The table in `format`, without a line end behind it. A terminal has `width` columns, if they are known.
     pub fn render(&self, format: Format, width: Option<usize>) -> String {
         match format {

@@ -3,7 +3,7 @@
 mod support;
 
 use engine::{Float, FloatLoader};
-use model::eval::{Candidate, EvalError, InClear, Metrics, Runner, Sequence, TwoParties, evaluate};
+use model::eval::{Candidate, EvalError, InClear, Metrics, Runner, Scores, Sequence, TwoParties, evaluate};
 use model::party::ModelServer;
 use model::{Model, ModelFiles, ModelSpec, bundled};
 use mpcache::PolicySpec;
@@ -23,7 +23,12 @@ fn on_float(
     sequences: &[Sequence],
     candidates: &[Candidate],
 ) -> Result<(Metrics, Vec<Metrics>), EvalError> {
-    evaluate(&InClear { model, engine: Float::default }, sequences, candidates, &|| ())
+    evaluate(&InClear { model, engine: Float::default }, sequences, candidates, &|| ()).map(metrics)
+}
+
+/// The metrics alone.
+fn metrics((full, scores): (Scores, Vec<Scores>)) -> (Metrics, Vec<Metrics>) {
+    (full.metrics, scores.into_iter().map(|scores| scores.metrics).collect())
 }
 
 fn random_ids(vocabulary: usize, count: usize, seed: u64) -> Vec<u32> {
@@ -191,14 +196,14 @@ fn engines_agree_and_what_is_hidden_is_not_measured() {
     let model: Model<FixedWeight> =
         Model::load(&mut FixedLoader::default(), &files.spec, Some(&files.checkpoint)).unwrap();
     let fixed = InClear { model: &model, engine: Fixed::new };
-    let (_, fixed) = evaluate(&fixed, &sequences, &candidates, &|| ()).unwrap();
+    let (_, fixed) = metrics(evaluate(&fixed, &sequences, &candidates, &|| ()).unwrap());
     let server = ModelServer::load(bundled(name).unwrap()).unwrap();
     let secure = TwoParties { server: &server, learned: None, protocol: protocols::Options::default() };
     let passes = std::sync::atomic::AtomicUsize::new(0);
     let tick = || {
         passes.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
     };
-    let (_, secret) = evaluate(&secure, &sequences, &candidates, &tick).unwrap();
+    let (_, secret) = metrics(evaluate(&secure, &sequences, &candidates, &tick).unwrap());
     assert_eq!(passes.into_inner(), 2 * sequences[0].passes());
     for other in [fixed[0], secret[0]] {
         assert!((other.perplexity / float[0].perplexity - 1.0).abs() < 0.02, "{other:?} against {float:?}");

@@ -195,6 +195,18 @@ pub(super) enum Error {
         /// What is wrong.
         what: String,
     },
+    /// Plots of a study and of something else.
+    #[error("{}: a study is plotted alone", path.display())]
+    StudyBesideOthers {
+        /// The study.
+        path: PathBuf,
+    },
+    /// A document without anything to draw.
+    #[error("there is nothing to plot: a study needs a policy beside `full`, and a report costs")]
+    NothingToPlot,
+    /// A page of HTML.
+    #[error("the page cannot be made: {0}")]
+    Page(#[from] minijinja::Error),
     /// A report of a run that cannot be planned again.
     #[error("its options cannot be planned: {what}")]
     Unplannable {

@@ -16,9 +16,9 @@ use serde_json::Value;
 use super::files::{DEFAULT_MODEL, check_writable, open_model, read_text, write, write_json};
 use super::machine::provenance;
 use super::options::FormatArgs;
-use super::plot::plots;
+use super::plot;
 use super::progress::passes;
-use super::{Error, out};
+use super::{Error, html, out};
 
 /// Measures what cache policies cost in accuracy, on text or on a recall task, teacher-forced, for every policy at
 /// every budget.
@@ -68,10 +68,10 @@ pub(super) struct EvalArgs {
     /// Write the report here.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Write a plot of each metric into this directory, as SVG.
+    /// Write plots into this directory, as SVG and as PDF.
     #[arg(long, value_name = "DIR")]
     plots: Option<PathBuf>,
-    /// Write everything into this directory: table.md, report.json and the plots.
+    /// Write everything into this directory: table.md, report.json, report.html and the plots.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 }
@@ -274,6 +274,7 @@ struct Outputs {
     json: Vec<PathBuf>,
     plots: Vec<PathBuf>,
     table: Option<PathBuf>,
+    page: Option<PathBuf>,
 }
 
 impl Outputs {
@@ -283,12 +284,13 @@ impl Outputs {
             json: args.json.iter().cloned().chain(inside("report.json")).collect(),
             plots: args.plots.iter().chain(&args.out).cloned().collect(),
             table: inside("table.md"),
+            page: inside("report.html"),
         };
         for dir in &outputs.plots {
             std::fs::create_dir_all(dir).map_err(|source| Error::File { path: dir.clone(), source })?;
         }
         let plots = outputs.plots.iter().map(|dir| dir.join("plot.svg"));
-        for file in outputs.json.iter().chain(&outputs.table).cloned().chain(plots) {
+        for file in outputs.json.iter().chain(&outputs.table).chain(&outputs.page).cloned().chain(plots) {
             check_writable(Some(&file))?;
         }
         Ok(outputs)
@@ -299,12 +301,18 @@ impl Outputs {
             write_json(path, study)?;
         }
         for dir in &self.plots {
-            plots(study, dir)?;
+            plot::save(&plot::of_study(study), dir)?;
         }
-        match &self.table {
-            Some(path) => write(path, format!("{}\n", study.markdown()).as_bytes()),
-            None => Ok(()),
+        if let Some(path) = &self.table {
+            write(path, format!("{}\n", study.markdown()).as_bytes())?;
         }
+        if let Some(path) = &self.page {
+            let name = self.table.iter().find_map(|path| path.parent()?.file_name()).unwrap_or_default();
+            let json =
+                serde_json::to_value(study).map_err(|e| Error::File { path: path.clone(), source: e.into() })?;
+            write(path, html::of_study(&name.to_string_lossy(), study, &json)?.as_bytes())?;
+        }
+        Ok(())
     }
 }
 

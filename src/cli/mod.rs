@@ -13,6 +13,7 @@ mod fit;
 mod float;
 mod generate;
 mod heads;
+mod html;
 mod keygen;
 mod machine;
 mod options;
@@ -26,10 +27,12 @@ mod preprocess;
 mod progress;
 mod prompt;
 mod published;
+mod record;
 mod report;
 mod serve;
 mod settings;
 mod shell;
+mod shown;
 mod sweep;
 mod synth;
 mod tokenizer_worker;
@@ -74,6 +77,8 @@ enum Command {
     Compare(compare::CompareArgs),
     Eval(eval::EvalArgs),
     Tables(tables::TablesArgs),
+    Plot(plot::PlotArgs),
+    Report(shown::ReportArgs),
     Fit(fit::FitArgs),
     Heads(heads::HeadsArgs),
     Synth(synth::SynthArgs),
@@ -123,6 +128,8 @@ pub fn run() -> ExitCode {
         Command::Tables(args) => {
             tables::run(&args, machine::built(), &mut std::io::stdout().lock()).map_err(Error::from)
         }
+        Command::Plot(args) => plot::run(args),
+        Command::Report(args) => shown::run(args),
         Command::Fit(args) => fit::run(args),
         Command::Heads(args) => heads::run(args),
         Command::Synth(args) => synth::run(args),

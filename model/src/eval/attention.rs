@@ -18,6 +18,11 @@ impl Mean {
         self.count += other.count;
     }
 
+    /// The mean without `other`, which was merged into it.
+    pub(super) fn without(self, other: Mean) -> Mean {
+        Mean { sum: self.sum - other.sum, count: self.count - other.count }
+    }
+
     /// `None` of nothing.
     pub(super) fn get(self) -> Option<f64> {
         (self.count > 0).then(|| self.sum / self.count as f64)
@@ -32,17 +37,32 @@ pub struct AttentionMeans {
     pub(super) top_k_recall: Mean,
     pub(super) layer_overlap: Mean,
     pub(super) attended: Mean,
+    pub(super) attended_tokens: Mean,
 }
 
 impl AttentionMeans {
     /// Adds what another sequence gave.
     pub(super) fn merge(&mut self, other: AttentionMeans) {
-        let AttentionMeans { mass, output_error, top_k_recall, layer_overlap, attended } = other;
+        let AttentionMeans { mass, output_error, top_k_recall, layer_overlap, attended, attended_tokens } = other;
         self.mass.merge(mass);
         self.output_error.merge(output_error);
         self.top_k_recall.merge(top_k_recall);
         self.layer_overlap.merge(layer_overlap);
         self.attended.merge(attended);
+        self.attended_tokens.merge(attended_tokens);
+    }
+
+    /// The means without `other`, which was merged into them.
+    pub(super) fn without(self, other: AttentionMeans) -> AttentionMeans {
+        let AttentionMeans { mass, output_error, top_k_recall, layer_overlap, attended, attended_tokens } = other;
+        AttentionMeans {
+            mass: self.mass.without(mass),
+            output_error: self.output_error.without(output_error),
+            top_k_recall: self.top_k_recall.without(top_k_recall),
+            layer_overlap: self.layer_overlap.without(layer_overlap),
+            attended: self.attended.without(attended),
+            attended_tokens: self.attended_tokens.without(attended_tokens),
+        }
     }
 
     /// Attention mass kept.
@@ -68,6 +88,11 @@ impl AttentionMeans {
     /// Share of the tokens that was looked at.
     pub fn attended(&self) -> Option<f64> {
         self.attended.get()
+    }
+
+    /// Number of tokens that were looked at.
+    pub fn attended_tokens(&self) -> Option<f64> {
+        self.attended_tokens.get()
     }
 }
 
@@ -153,6 +178,7 @@ pub(super) fn measure(
     let best = scores.iter().zip(&set.member).filter(|(s, member)| **member && **s >= *threshold).count();
     means.top_k_recall.add(best as f64 / set.len as f64);
     means.attended.add(set.share());
+    means.attended_tokens.add(set.len as f64);
 }
 
 #[cfg(test)]
@@ -175,6 +201,7 @@ mod tests {
         close(means.output_error(), 3.0);
         close(means.top_k_recall(), 0.0);
         close(means.attended(), 0.5);
+        assert_eq!(means.attended_tokens(), Some(1.0));
         assert_eq!(means.layer_overlap(), None);
         let both = TokenSet::new(&[0, 1], 2);
         assert_eq!((second.overlap(&both), both.overlap(&second)), (1.0, 0.5));
@@ -184,6 +211,7 @@ mod tests {
         close(whole.output_error(), 0.0);
         whole.merge(means);
         close(whole.mass(), 0.625);
+        assert_eq!(whole.without(means).mass(), Some(1.0));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use ndarray::{Array2, ArrayView1};
 use serde::{Deserialize, Serialize};
 
+use super::EvalError;
 use super::attention::{AttentionMeans, Mean};
 use super::sequence::Sequence;
 use super::trace::Trace;
@@ -31,6 +32,15 @@ pub struct Metrics {
     pub layer_overlap: Option<f64>,
     /// Share of the tokens that was looked at.
     pub attended: Option<f64>,
+    /// Number of tokens that were looked at.
+    #[serde(default)]
+    pub attended_tokens: Option<f64>,
+    /// Share of the answers of which every token is right.
+    #[serde(default)]
+    pub exact_match: Option<f64>,
+    /// Mean score of generated answers.
+    #[serde(default)]
+    pub score: Option<f64>,
 }
 
 /// How a metric is shown.
@@ -44,28 +54,75 @@ pub struct Metric {
     pub title: &'static str,
     /// Whether it is a share of 1; others have no upper end.
     pub share: bool,
+    /// Whether less is better.
+    pub loss: bool,
     /// The number.
     pub of: fn(&Metrics) -> Option<f64>,
 }
 
+impl Metric {
+    /// The metric called `key`.
+    pub fn named(key: &str) -> Option<&'static Metric> {
+        METRICS.iter().find(|metric| metric.key == key)
+    }
+
+    /// The title in a few words, for an axis.
+    pub fn short_title(&self) -> &'static str {
+        match self.key {
+            "perplexity_ratio" => "perplexity / that of the full cache",
+            "accuracy" => "share of right tokens",
+            "agreement" => "agreement with the full cache",
+            "kl" => "KL divergence, nats",
+            "output_error" => "relative error",
+            "top_k_recall" => "recall",
+            "layer_overlap" => "overlap",
+            "attended" => "share of tokens",
+            "exact_match" => "share of right answers",
+            "score" => "mean score",
+            "attention_mass" => "attention mass",
+            "attended_tokens" => "tokens",
+            _ => self.short,
+        }
+    }
+
+    /// Whether its intervals are made of logarithms: these metrics are geometric means, so their errors are factors.
+    pub(super) fn geometric(&self) -> bool {
+        matches!(self.key, "perplexity" | "perplexity_ratio")
+    }
+}
+
 macro_rules! metric {
-    ($key:ident, $short:literal, $title:literal, $share:literal, $of:expr) => {
-        Metric { key: stringify!($key), short: $short, title: $title, share: $share, of: $of }
+    ($key:ident, $short:literal, $title:literal, $kind:ident, $of:expr) => {
+        Metric {
+            key: stringify!($key),
+            short: $short,
+            title: $title,
+            share: metric!(@share $kind),
+            loss: metric!(@loss $kind),
+            of: $of,
+        }
     };
+    (@share share) => { true };
+    (@share $other:ident) => { false };
+    (@loss loss) => { true };
+    (@loss $other:ident) => { false };
 }
 
 /// All metrics, in the order of tables.
-pub const METRICS: [Metric; 10] = [
-    metric!(perplexity, "ppl", "Perplexity", false, |m| Some(m.perplexity)),
-    metric!(perplexity_ratio, "ratio", "Perplexity relative to the full cache", false, |m| Some(m.perplexity_ratio)),
-    metric!(accuracy, "right", "Share of right next tokens", true, |m| Some(m.accuracy)),
-    metric!(agreement, "agree", "Next-token agreement with the full cache", true, |m| Some(m.agreement)),
-    metric!(kl, "KL", "KL(full || pruned) of next-token distributions, nats", false, |m| Some(m.kl)),
-    metric!(attention_mass, "mass", "Attention mass kept", true, |m| m.attention_mass),
-    metric!(output_error, "error", "Relative error of the attention output", false, |m| m.output_error),
-    metric!(top_k_recall, "recall", "Recall of the tokens with the largest scores", true, |m| m.top_k_recall),
-    metric!(layer_overlap, "overlap", "Overlap of adjacent layers' token sets", true, |m| m.layer_overlap),
-    metric!(attended, "attended", "Share of the tokens attended to", true, |m| m.attended),
+pub const METRICS: [Metric; 13] = [
+    metric!(perplexity, "ppl", "Perplexity", loss, |m| Some(m.perplexity)),
+    metric!(perplexity_ratio, "ratio", "Perplexity relative to the full cache", loss, |m| Some(m.perplexity_ratio)),
+    metric!(accuracy, "right", "Share of right next tokens", share, |m| Some(m.accuracy)),
+    metric!(agreement, "agree", "Next-token agreement with the full cache", share, |m| Some(m.agreement)),
+    metric!(kl, "KL", "KL(full || pruned) of next-token distributions, nats", loss, |m| Some(m.kl)),
+    metric!(attention_mass, "mass", "Attention mass kept", share, |m| m.attention_mass),
+    metric!(output_error, "error", "Relative error of the attention output", loss, |m| m.output_error),
+    metric!(top_k_recall, "recall", "Recall of the tokens with the largest scores", share, |m| m.top_k_recall),
+    metric!(layer_overlap, "overlap", "Overlap of adjacent layers' token sets", share, |m| m.layer_overlap),
+    metric!(attended, "attended", "Share of the tokens attended to", share, |m| m.attended),
+    metric!(attended_tokens, "tokens", "Tokens attended to", count, |m| m.attended_tokens),
+    metric!(exact_match, "exact", "Share of answers that are right in every token", share, |m| m.exact_match),
+    metric!(score, "score", "Mean score of generated answers", share, |m| m.score),
 ];
 
 /// Sums over sequences.
@@ -75,32 +132,65 @@ pub(super) struct Totals {
     accuracy: Mean,
     agreement: Mean,
     kl: Mean,
+    exact: Mean,
+    score: Mean,
     attention: AttentionMeans,
 }
 
 impl Totals {
     /// The sums of `trace` over `sequence`; `full` has the logits of the full cache.
-    pub(super) fn new(sequence: &Sequence, trace: &Trace, full: &Array2<f32>) -> Self {
+    pub(super) fn new(sequence: &Sequence, trace: &Trace, full: &Array2<f32>) -> Result<Self, EvalError> {
         let mut totals = Totals { attention: trace.attention.unwrap_or_default(), ..Totals::default() };
         assert_eq!(trace.logits.dim(), full.dim(), "one row for every scored position");
+        let mut right = Vec::with_capacity(full.nrows());
         for ((row, full), target) in trace.logits.rows().into_iter().zip(full.rows()).zip(sequence.targets()) {
             let (log_p, log_full) = (log_softmax(row), log_softmax(full));
             let best = argmax(row);
+            right.push(best == target as usize);
             totals.nll.add(-log_p[target as usize]);
             totals.accuracy.add(f64::from(best == target as usize));
             totals.agreement.add(f64::from(best == argmax(full)));
             totals.kl.add(log_full.iter().zip(&log_p).map(|(f, p)| f.exp() * (f - p)).sum());
         }
-        totals
+        for answer in sequence.answers() {
+            totals.exact.add(f64::from(right[answer].iter().all(|right| *right)));
+        }
+        if let (Some(wanted), Some(ids)) = (sequence.wanted(), &trace.generated) {
+            totals.score.add(wanted.grader.grade(ids)?);
+        }
+        Ok(totals)
     }
 
     pub(super) fn merge(&mut self, other: &Totals) {
-        let Totals { nll, accuracy, agreement, kl, attention } = *other;
+        let Totals { nll, accuracy, agreement, kl, exact, score, attention } = *other;
         self.nll.merge(nll);
         self.accuracy.merge(accuracy);
         self.agreement.merge(agreement);
         self.kl.merge(kl);
+        self.exact.merge(exact);
+        self.score.merge(score);
         self.attention.merge(attention);
+    }
+
+    /// The sum of several.
+    pub(super) fn sum(all: &[Totals]) -> Totals {
+        let mut sum = Totals::default();
+        all.iter().for_each(|totals| sum.merge(totals));
+        sum
+    }
+
+    /// The sums without `other`, which was merged into them.
+    pub(super) fn without(&self, other: &Totals) -> Totals {
+        let Totals { nll, accuracy, agreement, kl, exact, score, attention } = *other;
+        Totals {
+            nll: self.nll.without(nll),
+            accuracy: self.accuracy.without(accuracy),
+            agreement: self.agreement.without(agreement),
+            kl: self.kl.without(kl),
+            exact: self.exact.without(exact),
+            score: self.score.without(score),
+            attention: self.attention.without(attention),
+        }
     }
 
     /// The metrics, beside those sums of the full cache. Sequences have a scored position each.
@@ -119,6 +209,9 @@ impl Totals {
             top_k_recall: self.attention.top_k_recall(),
             layer_overlap: self.attention.layer_overlap(),
             attended: self.attention.attended(),
+            attended_tokens: self.attention.attended_tokens(),
+            exact_match: self.exact.get(),
+            score: self.score.get(),
         }
     }
 }
@@ -142,8 +235,10 @@ mod tests {
         // The policy gives token 1 probabilities 1/2 and 3/4, the full cache 3/4 and 3/4.
         let pruned = array![[ln(0.5), ln(0.5)], [ln(0.25), ln(0.75)]];
         let full = array![[ln(0.25), ln(0.75)], [ln(0.25), ln(0.75)]];
-        let totals =
-            |logits: &Array2<f32>| Totals::new(&sequence, &Trace { logits: logits.clone(), attention: None }, &full);
+        let totals = |logits: &Array2<f32>| {
+            let trace = Trace { logits: logits.clone(), attention: None, generated: None };
+            Totals::new(&sequence, &trace, &full).unwrap()
+        };
         let got = totals(&pruned).metrics(&totals(&full));
         let close = |got: f64, want: f64| assert!((got - want).abs() < 1e-6, "{got} for {want}");
         close(got.perplexity, (0.5f64 * 0.25).powf(-0.5));
@@ -169,6 +264,9 @@ mod tests {
             top_k_recall: Some(7.0),
             layer_overlap: Some(8.0),
             attended: Some(9.0),
+            attended_tokens: Some(10.0),
+            exact_match: Some(11.0),
+            score: Some(12.0),
         };
         let json = serde_json::to_value(metrics).unwrap();
         assert_eq!(json.as_object().unwrap().len(), METRICS.len());

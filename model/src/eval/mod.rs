@@ -16,11 +16,17 @@
 //! | `top_k_recall` | positions, layers, heads | share of A among the \|A\| tokens of largest q . k, ties in favour |
 //! | `layer_overlap` | positions, pairs of adjacent layers, heads | \|A_l ∩ A_(l+1)\| / \|A_l\| |
 //! | `attended` | positions, layers, heads | \|A\| / n |
+//! | `attended_tokens` | positions, layers, heads | \|A\| |
+//! | `exact_match` | answers | 1 where the most probable token is right at every position of the answer, so that greedy generation gives it |
+//! | `score` | sequences | what the task's [`Grader`] gives a generated answer, 0 to 1 |
 //!
 //! A is the set of tokens that the query looked at. K and V are those of all n tokens up to the query's own, evicted
 //! ones included, and q is the query that the pruned model really asks. All are those of the pruned run: an error of
-//! an earlier layer or token shows in the metrics of the predictions, not in those of attention. The last five
-//! metrics need an engine that sees its values.
+//! an earlier layer or token shows in the metrics of the predictions, not in those of attention. The metrics of
+//! attention, `attention_mass` to `attended_tokens`, need an engine that sees its values.
+//!
+//! Every number comes with a 95 % confidence [`Interval`] over the sequences, paired with the full cache, and a row
+//! has the metrics of each sequence alone.
 //!
 //! [`judge_heads`] finds the heads that need distant tokens. [`Observed`] measures attention around any policy;
 //! [`evaluate`] runs a study with a [`Runner`]; an [`Evaluation`] holds the numbers.
@@ -28,6 +34,7 @@
 mod attention;
 mod error;
 mod heads;
+mod interval;
 mod metrics;
 mod observed;
 mod report;
@@ -38,9 +45,10 @@ mod trace;
 pub use attention::AttentionMeans;
 pub use error::EvalError;
 pub use heads::{HeadMeasure, HeadScores, InSight, judge_heads, repetitions};
+pub use interval::{CONFIDENCE, Interval};
 pub use metrics::{METRICS, Metric, Metrics};
 pub use observed::Observed;
-pub use report::{EVALUATION_VERSION, Evaluation, Row};
-pub use run::{Candidate, InClear, Runner, TwoParties, evaluate};
-pub use sequence::Sequence;
+pub use report::{EVALUATION_VERSION, Evaluation, Row, SequenceInfo, TokenCost};
+pub use run::{Candidate, InClear, Runner, Scores, TwoParties, evaluate};
+pub use sequence::{Grader, Sequence, Wanted};
 pub use trace::Trace;

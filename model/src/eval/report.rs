@@ -6,7 +6,7 @@ use mpcache::PolicySpec;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{Candidate, METRICS, Metrics, Sequence};
+use super::{Candidate, Interval, METRICS, Metric, Metrics, Scores, Sequence};
 use crate::provenance::Provenance;
 use crate::report::ModelInfo;
 use crate::table::{Cell, Format, Table};
@@ -32,6 +32,34 @@ pub struct Evaluation {
     pub scored: usize,
     /// The full cache, then every policy at every budget.
     pub rows: Vec<Row>,
+    /// The sequences, in the order of every [`Row::by_sequence`]; empty in reports older than the field.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub of_sequences: Vec<SequenceInfo>,
+}
+
+/// A sequence of a study.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SequenceInfo {
+    /// Tokens, the answer's included.
+    pub tokens: usize,
+    /// Tokens that went through the model at once.
+    pub prompt: usize,
+    /// Scored positions: the weight of this sequence in the metrics of all.
+    pub scored: usize,
+    /// What its task says of it, for example how deep the needle lies.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub tags: BTreeMap<String, Value>,
+}
+
+impl From<&Sequence> for SequenceInfo {
+    fn from(sequence: &Sequence) -> Self {
+        SequenceInfo {
+            tokens: sequence.ids().len(),
+            prompt: sequence.prompt(),
+            scored: sequence.scored().len(),
+            tags: sequence.tags().clone(),
+        }
+    }
 }
 
 /// A policy at a budget.
@@ -46,6 +74,33 @@ pub struct Row {
     /// Its accuracy.
     #[serde(flatten)]
     pub metrics: Metrics,
+    /// 95 % confidence intervals of the metrics over the sequences, by key; see [`Interval`].
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub intervals: BTreeMap<String, Interval>,
+    /// The metrics of each sequence alone.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub by_sequence: Vec<Metrics>,
+    /// The answers that were generated for each sequence, where they were asked for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub generated: Vec<String>,
+    /// What one token costs two parties under this policy, if it was planned.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cost: Option<TokenCost>,
+}
+
+/// What two parties pay for one token after a cache of a given length, by plan.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TokenCost {
+    /// Cached tokens.
+    pub cached: usize,
+    /// Bytes both ways while the token is made.
+    pub online_bytes: u64,
+    /// Bytes both ways of what is prepared for it.
+    pub prepared_bytes: u64,
+    /// Flows while the token is made.
+    pub flows: u64,
+    /// Seconds that the link needs for both.
+    pub seconds: f64,
 }
 
 impl Evaluation {
@@ -55,10 +110,14 @@ impl Evaluation {
         options: BTreeMap<String, Value>,
         sequences: &[Sequence],
         candidates: &[Candidate],
-        (full, metrics): (Metrics, Vec<Metrics>),
+        (full, scores): (Scores, Vec<Scores>),
     ) -> Self {
-        let all = std::iter::once((Candidate::full(), full)).chain(candidates.iter().cloned().zip(metrics));
-        let rows = all.map(|(Candidate { label, budget, policy }, metrics)| Row { label, budget, policy, metrics });
+        let all = std::iter::once((Candidate::full(), full)).chain(candidates.iter().cloned().zip(scores));
+        let rows = all.map(|(candidate, scores)| {
+            let Candidate { label, budget, policy } = candidate;
+            let Scores { metrics, intervals, by_sequence, generated } = scores;
+            Row { label, budget, policy, metrics, intervals, by_sequence, generated, cost: None }
+        });
         Evaluation {
             version: EVALUATION_VERSION,
             provenance: None,
@@ -67,18 +126,39 @@ impl Evaluation {
             sequences: sequences.len(),
             scored: sequences.iter().map(|s| s.scored().len()).sum(),
             rows: rows.collect(),
+            of_sequences: sequences.iter().map(SequenceInfo::from).collect(),
         }
     }
 
-    /// All numbers. What could not be measured is a dash.
+    /// All numbers, each with half the width of its 95 % confidence interval where there is one. What could not be
+    /// measured is a dash, and what no row has, has no column; costs have columns where they were planned.
     pub fn table(&self) -> Table {
-        let heads = ["policy", "budget"].into_iter().chain(METRICS.iter().map(|metric| metric.short));
-        let mut table = Table::new(1, heads.map(|title| (title, "")));
+        let measured = |metric: &&Metric| self.rows.iter().any(|row| (metric.of)(&row.metrics).is_some());
+        let always = METRICS.len() - OPTIONAL;
+        let metrics: Vec<&Metric> = METRICS
+            .iter()
+            .enumerate()
+            .filter(|(i, metric)| *i < always || measured(metric))
+            .map(|(_, m)| m)
+            .collect();
+        let costs = self.rows.iter().any(|row| row.cost.is_some());
+        let heads = ["policy", "budget"].into_iter().chain(metrics.iter().map(|metric| metric.short));
+        let heads = heads.map(|title| (title, ""));
+        let cost_heads = [("online", "bytes"), ("prepared", "bytes"), ("flows", "")];
+        let mut table = Table::new(1, heads.chain(cost_heads.into_iter().filter(|_| costs)));
         for row in &self.rows {
-            let cell = |value: f64| Cell::number(value, number(value));
             let budget = Cell::maybe(row.budget, |budget| Cell::number(budget, budget.to_string()));
-            let numbers = METRICS.iter().map(|metric| Cell::maybe((metric.of)(&row.metrics), cell));
-            table.add([Cell::text(row.label.clone()), budget].into_iter().chain(numbers));
+            let numbers = metrics.iter().map(|metric| {
+                let cell = |value: f64| Cell::number(value, with_spread(value, row.interval(metric)));
+                Cell::maybe((metric.of)(&row.metrics), cell)
+            });
+            let cost = [
+                Cell::maybe(row.cost, |cost| Cell::bytes(cost.online_bytes)),
+                Cell::maybe(row.cost, |cost| Cell::bytes(cost.prepared_bytes)),
+                Cell::maybe(row.cost, |cost| Cell::count(cost.flows)),
+            ];
+            let cost = cost.into_iter().filter(|_| costs);
+            table.add([Cell::text(row.label.clone()), budget].into_iter().chain(numbers).chain(cost));
         }
         table
     }
@@ -87,6 +167,23 @@ impl Evaluation {
     pub fn markdown(&self) -> String {
         self.table().render(Format::Markdown, None)
     }
+}
+
+impl Row {
+    /// The interval of `metric`.
+    pub fn interval(&self, metric: &Metric) -> Option<&Interval> {
+        self.intervals.get(metric.key)
+    }
+}
+
+/// Metrics at the end of the list that only some tasks have.
+const OPTIONAL: usize = 2;
+
+/// A number and how far its interval reaches, where that is anything. An interval need not be symmetric: its larger
+/// half is told.
+fn with_spread(value: f64, interval: Option<&Interval>) -> String {
+    let reach = interval.map_or(0.0, |interval| (interval.high - value).max(value - interval.low));
+    if reach < 5e-4 { number(value) } else { format!("{} ±{}", number(value), number(reach)) }
 }
 
 /// Three digits behind the point, and more significance for large numbers than that is noise.
@@ -112,18 +209,33 @@ mod tests {
             top_k_recall: None,
             layer_overlap: None,
             attended: None,
+            attended_tokens: None,
+            exact_match: None,
+            score: None,
+        };
+        let interval = Interval { low: 0.2, high: 0.35, standard_error: 0.03 };
+        let scores = Scores {
+            metrics,
+            intervals: BTreeMap::from([("accuracy".to_owned(), interval)]),
+            by_sequence: vec![metrics; 2],
+            generated: Vec::new(),
         };
         let spec = ModelSpec::from_config_json(br#"{"model_type": "gpt2", "n_layer": 1}"#).unwrap();
         let sequences = Sequence::cut(&[1; 20], 10, 5, 2).unwrap();
         let options = BTreeMap::from([("engine".to_owned(), Value::from("secure"))]);
-        let study = Evaluation::new(ModelInfo::new("small", &spec), options, &sequences, &[], (metrics, Vec::new()));
+        let study = Evaluation::new(ModelInfo::new("small", &spec), options, &sequences, &[], (scores, Vec::new()));
         assert_eq!((study.sequences, study.scored), (2, 8));
         let json = serde_json::to_value(&study).unwrap();
         assert_eq!((&json["rows"][0]["kl"], &json["rows"][0]["policy"]), (&Value::from(0.125), &Value::from("full")));
         assert_eq!(serde_json::from_value::<Evaluation>(json).unwrap(), study);
         let markdown = study.markdown();
         let cells: Vec<&str> = markdown.lines().last().unwrap().split('|').map(str::trim).collect();
-        assert_eq!(cells[1..8], ["full", "-", "1.23e4", "1.500", "0.250", "0.500", "0.125"]);
-        assert_eq!(cells[8..13], ["-"; 5]);
+        assert_eq!(cells[1..8], ["full", "-", "1.23e4", "1.500", "0.250 ±0.100", "0.500", "0.125"]);
+        assert_eq!(cells[8..], ["-", "-", "-", "-", "-", "-", ""]);
+        let mut study = study;
+        study.rows[0].cost =
+            Some(TokenCost { cached: 9, online_bytes: 1500, prepared_bytes: 0, flows: 7, seconds: 1.0 });
+        let markdown = study.markdown();
+        assert!(markdown.contains("1.50 kB") && markdown.contains("prepared"), "{markdown}");
     }
 }

@@ -1,20 +1,22 @@
 //! Policies over sequences, on all cores.
 
+use std::collections::BTreeMap;
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use engine::Engine;
-use mpcache::{Budget, KvCache, PolicySpec};
+use mpcache::{Budget, KvCache, Policy, PolicySpec};
 use ndarray::{Array2, Axis};
 
+use super::interval::{Interval, intervals};
 use super::metrics::{Metrics, Totals};
 use super::trace::Trace;
-use super::{EvalError, Observed, Sequence};
-use crate::generate::{GenerateOptions, Generation, Hooks, Next, Step, generate_with};
-use crate::party::{Limits, ModelServer, Observer, Request, Terms, in_one_process};
-use crate::{Input, Lengths, Model, ModelSpec};
+use super::{EvalError, Observed, Sequence, Wanted};
+use crate::generate::{GenerateOptions, Generation, Hooks, Next, NoHooks, Step, generate_with};
+use crate::party::{Limits, ModelServer, Observer, Request, Silent, Terms, in_one_process};
+use crate::{Input, Lengths, Model, ModelSpec, Sampler};
 
 /// A policy at a budget.
 #[derive(Clone, Debug, PartialEq)]
@@ -61,7 +63,8 @@ pub trait Runner: Sync {
     /// Most sequences to run at once.
     fn most_at_once(&self) -> usize;
 
-    /// Runs `sequence` under `policy`. `tick` is called after each of its [`passes`](Sequence::passes).
+    /// Runs `sequence` under `policy`. `tick` is called after each of its [`passes`](Sequence::passes), and not while
+    /// an answer that it [wants](Sequence::wanted) is generated.
     fn run(&self, sequence: &Sequence, policy: &PolicySpec, tick: &(dyn Fn() + Sync)) -> Result<Trace, EvalError>;
 }
 
@@ -92,17 +95,27 @@ impl<E: Engine + 'static> Runner for InClear<'_, E> {
         let layers = spec.attention();
         // Where all layers have windows, one stands for those that a policy would act on.
         let pruned = layers.pruned().max(1);
-        let (observed, means) = Observed::new(policy.build(pruned, layers.heads), pruned, sequence.scored());
-        let mut cache = KvCache::of_policy(&layers, Box::new(observed));
+        // The prompt's last position may be scored, but tokens that come together are not watched.
+        let alone: Vec<usize> = sequence.scored().iter().copied().filter(|p| *p >= sequence.prompt()).collect();
+        let (observed, means) = Observed::new(policy.build(pruned, layers.heads), pruned, &alone);
         let (prompt, rest) = sequence.ids().split_at(sequence.prompt());
-        let options = GenerateOptions { tokens: sequence.passes(), ..GenerateOptions::default() };
         let input = Input { ids: Some(prompt), count: prompt.len() };
-        let mut engine = (self.engine)();
         let mut ticks = Ticks(tick);
-        let out =
-            generate_with(&mut engine, self.model, &mut cache, input, &options, Next::Forced(rest), &mut ticks)?;
+        let generate =
+            |policy: Box<dyn Policy<E>>, options: GenerateOptions, next: Next, hooks: &mut dyn Hooks<E>| {
+                let mut cache = KvCache::of_policy(&layers, policy);
+                generate_with(&mut (self.engine)(), self.model, &mut cache, input, &options, next, hooks)
+            };
+        let options = GenerateOptions { tokens: sequence.passes(), ..GenerateOptions::default() };
+        let out = generate(Box::new(observed), options, Next::Forced(rest), &mut ticks)?;
         let means = *means.lock().unwrap_or_else(PoisonError::into_inner);
-        Ok(Trace { logits: scored_rows(sequence, &out), attention: Some(means) })
+        let generated = sequence.wanted().map(|Wanted { tokens, .. }| {
+            let options = GenerateOptions { tokens: *tokens, stop_at_eos: true, ..GenerateOptions::default() };
+            let mut greedy = Sampler::greedy();
+            generate(policy.build(pruned, layers.heads), options, Next::Pick(&mut greedy), &mut NoHooks)
+        });
+        let generated = generated.transpose()?.map(|out| out.tokens);
+        Ok(Trace { logits: scored_rows(sequence, &out), attention: Some(means), generated })
     }
 }
 
@@ -134,13 +147,33 @@ impl Runner for TwoParties<'_> {
     }
 
     fn run(&self, sequence: &Sequence, policy: &PolicySpec, tick: &(dyn Fn() + Sync)) -> Result<Trace, EvalError> {
+        let (prompt, rest) = sequence.ids().split_at(sequence.prompt());
+        let out = self.session(policy, prompt, sequence.passes(), false, Next::Forced(rest), &mut Ticks(tick))?;
+        let generated = sequence.wanted().map(|Wanted { tokens, .. }| {
+            self.session(policy, prompt, *tokens, true, Next::Pick(&mut Sampler::greedy()), &mut Silent)
+        });
+        let generated = generated.transpose()?.map(|out| out.tokens);
+        Ok(Trace { logits: scored_rows(sequence, &out), attention: None, generated })
+    }
+}
+
+impl TwoParties<'_> {
+    /// A session under `policy` that gives `tokens` after `prompt`, perhaps fewer with `stop_at_eos`.
+    fn session(
+        &self,
+        policy: &PolicySpec,
+        prompt: &[u32],
+        tokens: usize,
+        stop_at_eos: bool,
+        next: Next<'_>,
+        observer: &mut dyn Observer,
+    ) -> Result<Generation, EvalError> {
         let terms = Terms { protocol: self.protocol, policy: policy.clone(), ..Terms::default() };
         let hosted = self.learned.filter(|_| policy.needs_columns()).unwrap_or(self.server);
-        let (prompt, rest) = sequence.ids().split_at(sequence.prompt());
         let [out, _] = in_one_process(hosted, &terms, &Limits::NONE, PATIENCE, |open| {
-            open.generate(prompt, sequence.passes(), false, Next::Forced(rest), &mut Ticks(tick))
+            open.generate(prompt, tokens, stop_at_eos, next, observer)
         })?;
-        Ok(Trace { logits: scored_rows(sequence, &out.generation), attention: None })
+        Ok(out.generation)
     }
 }
 
@@ -165,7 +198,33 @@ impl Observer for Ticks<'_> {
     }
 }
 
-/// The metrics of the full cache, then those of `candidates`, over `sequences`.
+/// What a policy gave on all sequences.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Scores {
+    /// Its metrics, over all scored positions of all sequences.
+    pub metrics: Metrics,
+    /// How sure they are: 95 % confidence intervals by the metric's key. None of a single sequence.
+    pub intervals: BTreeMap<String, Interval>,
+    /// The metrics of each sequence alone, beside the full cache on the same one.
+    pub by_sequence: Vec<Metrics>,
+    /// What was generated for each sequence, where answers are wanted.
+    pub generated: Vec<String>,
+}
+
+impl Scores {
+    fn new(of: &[(Totals, Option<String>)], full: &[(Totals, Option<String>)]) -> Self {
+        let totals = |all: &[(Totals, Option<String>)]| all.iter().map(|(totals, _)| *totals).collect::<Vec<_>>();
+        let (policy, full) = (totals(of), totals(full));
+        Scores {
+            metrics: Totals::sum(&policy).metrics(&Totals::sum(&full)),
+            intervals: intervals(&policy, &full),
+            by_sequence: policy.iter().zip(&full).map(|(policy, full)| policy.metrics(full)).collect(),
+            generated: of.iter().filter_map(|(_, text)| text.clone()).collect(),
+        }
+    }
+}
+
+/// The scores of the full cache, then those of `candidates`, over `sequences`.
 ///
 /// Runs are spread over all cores, each on as few threads as leave none idle. `tick` is called after each pass
 /// through the model: (1 + candidates) times the [`passes`](Sequence::passes) of all sequences.
@@ -178,42 +237,46 @@ pub fn evaluate(
     sequences: &[Sequence],
     candidates: &[Candidate],
     tick: &(dyn Fn() + Sync),
-) -> Result<(Metrics, Vec<Metrics>), EvalError> {
+) -> Result<(Scores, Vec<Scores>), EvalError> {
     check(runner, sequences, candidates)?;
     let full = Candidate::full();
     let at_once = runner.most_at_once();
     let reference = parallel(sequences.len(), at_once, |s| runner.run(&sequences[s], &full.policy, tick))?;
-    let sum = |totals: Vec<Totals>| {
-        let mut all = Totals::default();
-        totals.iter().for_each(|t| all.merge(t));
-        all
+    let score = |s: usize, trace: &Trace| {
+        let totals = Totals::new(&sequences[s], trace, &reference[s].logits)?;
+        let text = match (sequences[s].wanted(), &trace.generated) {
+            (Some(wanted), Some(ids)) => Some(wanted.grader.text(ids)?),
+            _ => None,
+        };
+        Ok::<_, EvalError>((totals, text))
     };
-    let of_full: Vec<Totals> =
-        sequences.iter().zip(&reference).map(|(s, trace)| Totals::new(s, trace, &trace.logits)).collect();
-    let of_full = sum(of_full);
+    let of_full = reference.iter().enumerate().map(|(s, trace)| score(s, trace)).collect::<Result<Vec<_>, _>>()?;
     let mut totals = parallel(candidates.len() * sequences.len(), at_once, |job| {
         let (candidate, s) = (&candidates[job / sequences.len()], job % sequences.len());
-        let trace = runner.run(&sequences[s], &candidate.policy, tick)?;
-        Ok(Totals::new(&sequences[s], &trace, &reference[s].logits))
+        score(s, &runner.run(&sequences[s], &candidate.policy, tick)?)
     })?;
-    let mut metrics = Vec::with_capacity(candidates.len());
+    let mut scores = Vec::with_capacity(candidates.len());
     while !totals.is_empty() {
         let rest = totals.split_off(sequences.len());
-        metrics.push(sum(totals).metrics(&of_full));
+        scores.push(Scores::new(&totals, &of_full));
         totals = rest;
     }
-    Ok((of_full.metrics(&of_full), metrics))
+    Ok((Scores::new(&of_full, &of_full), scores))
 }
 
 fn check(runner: &dyn Runner, sequences: &[Sequence], candidates: &[Candidate]) -> Result<(), EvalError> {
     let spec = runner.spec();
     for sequence in sequences {
-        let request = Request::from(Lengths { prompt: sequence.prompt(), tokens: sequence.passes() });
-        match request.check(&spec, &Limits::NONE) {
-            Err(crate::Error::TooLong { limit, .. }) => {
-                return Err(EvalError::Context { context: sequence.ids().len(), limit });
+        let wanted = sequence.wanted().map(|wanted| wanted.tokens);
+        for tokens in std::iter::once(sequence.passes()).chain(wanted) {
+            let request = Request::from(Lengths { prompt: sequence.prompt(), tokens });
+            match request.check(&spec, &Limits::NONE) {
+                Err(crate::Error::TooLong { limit, .. }) => {
+                    let context = sequence.ids().len().max(sequence.prompt() + tokens);
+                    return Err(EvalError::Context { context, limit });
+                }
+                other => other?,
             }
-            other => other?,
         }
         spec.check_ids(sequence.ids())?;
     }

@@ -1,15 +1,49 @@
 //! Token sequences, and which of their positions are scored.
 
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::ops::Range;
+use std::sync::Arc;
+
 use serde::Deserialize;
+use serde_json::Value;
 
 use super::EvalError;
 
 /// Tokens that are fed to a model, and the positions whose prediction counts.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Sequence {
     ids: Vec<u32>,
     prompt: usize,
     scored: Vec<usize>,
+    /// Ranges of `scored` that are one answer each.
+    answers: Vec<Range<usize>>,
+    wanted: Option<Wanted>,
+    tags: BTreeMap<String, Value>,
+}
+
+/// An answer that the model shall generate after the prompt, greedily, until a token that ends a text.
+#[derive(Clone, Debug)]
+pub struct Wanted {
+    /// The most tokens.
+    pub tokens: usize,
+    /// Judges what came out.
+    pub grader: Arc<dyn Grader>,
+}
+
+/// Judges a generated answer.
+pub trait Grader: Debug + Send + Sync {
+    /// The score of the tokens `ids`, from 0 to 1.
+    ///
+    /// # Errors
+    /// Those of the tokenizer that turns them into text.
+    fn grade(&self, ids: &[u32]) -> Result<f64, EvalError>;
+
+    /// The text of the tokens `ids`, for the record.
+    ///
+    /// # Errors
+    /// As [`grade`](Self::grade).
+    fn text(&self, ids: &[u32]) -> Result<String, EvalError>;
 }
 
 /// A line of a file of queries.
@@ -26,7 +60,42 @@ impl Sequence {
         if prompt == 0 || prompt + 1 >= context {
             return Err(EvalError::Prompt { prompt, context });
         }
-        Ok(Sequence { ids: ids.to_vec(), prompt, scored: (prompt..context - 1).collect() })
+        Ok(Sequence::new(ids.to_vec(), prompt, (prompt..context - 1).collect()))
+    }
+
+    /// `ids`, the first `prompt` of them at once; the last `answer` of them are one answer, and the positions before
+    /// these are scored.
+    ///
+    /// # Errors
+    /// [`EvalError::Prompt`] unless a prompt stands before the answer.
+    pub fn of_answer(ids: Vec<u32>, prompt: usize, answer: usize) -> Result<Self, EvalError> {
+        let context = ids.len();
+        let last = context.saturating_sub(1);
+        // The position before the answer predicts its first token, and it may be the prompt's last one.
+        let first = last.saturating_sub(answer);
+        if prompt == 0 || answer == 0 || answer >= context || first + 1 < prompt {
+            return Err(EvalError::Prompt { prompt, context });
+        }
+        let mut sequence = Sequence::new(ids, prompt, (first..last).collect());
+        sequence.answers = std::iter::once(0..answer).collect();
+        Ok(sequence)
+    }
+
+    fn new(ids: Vec<u32>, prompt: usize, scored: Vec<usize>) -> Self {
+        Sequence { ids, prompt, scored, answers: Vec::new(), wanted: None, tags: BTreeMap::new() }
+    }
+
+    /// The same with an answer to be generated after the prompt.
+    #[must_use]
+    pub fn with_wanted(self, wanted: Wanted) -> Self {
+        Sequence { wanted: Some(wanted), ..self }
+    }
+
+    /// The same with a property that the report names, for example its length.
+    #[must_use]
+    pub fn with_tag(mut self, name: &str, value: impl Into<Value>) -> Self {
+        self.tags.insert(name.to_owned(), value.into());
+        self
     }
 
     /// The first `count` runs of `context` tokens of `ids`, one after another, as [`of_text`](Self::of_text).
@@ -64,7 +133,8 @@ impl Sequence {
             if scored.is_empty() {
                 return Err(wrong(format!("no query follows a prompt of {prompt} tokens")));
             }
-            Ok(Sequence { ids, prompt, scored })
+            let answers = (0..scored.len()).map(|i| i..i + 1).collect();
+            Ok(Sequence { answers, ..Sequence::new(ids, prompt, scored) })
         });
         let sequences = sequences.collect::<Result<Vec<_>, _>>()?;
         let wanted = count.unwrap_or(1).max(1);
@@ -84,8 +154,8 @@ impl Sequence {
         self.prompt
     }
 
-    /// Positions whose prediction is scored: ascending, each at least [`prompt`](Self::prompt) and with a token
-    /// after.
+    /// Positions whose prediction is scored: ascending, each at least the [`prompt`](Self::prompt)'s last and with a
+    /// token after.
     pub fn scored(&self) -> &[usize] {
         &self.scored
     }
@@ -93,6 +163,21 @@ impl Sequence {
     /// Passes through the model: one over the prompt and one for each token up to the last scored one.
     pub fn passes(&self) -> usize {
         self.scored.last().map_or(0, |last| last + 2 - self.prompt)
+    }
+
+    /// Ranges of the [`scored`](Self::scored) positions that are one answer each; none in a text.
+    pub fn answers(&self) -> impl Iterator<Item = Range<usize>> {
+        self.answers.iter().cloned()
+    }
+
+    /// The answer that shall be generated, if there is one.
+    pub fn wanted(&self) -> Option<&Wanted> {
+        self.wanted.as_ref()
+    }
+
+    /// Properties that the report names.
+    pub fn tags(&self) -> &BTreeMap<String, Value> {
+        &self.tags
     }
 
     /// The tokens that stand after the scored positions.
@@ -118,6 +203,19 @@ mod tests {
         assert!(matches!(Sequence::cut(&ids, 6, 0, 1), Err(EvalError::Prompt { .. })));
         assert!(matches!(Sequence::cut(&ids, 6, 3, 3), Err(EvalError::TooShort { tokens: 13, .. })));
         assert!(matches!(Sequence::cut(&ids, 0, usize::MAX, 1), Err(EvalError::Prompt { .. })));
+    }
+
+    #[test]
+    fn an_answer_is_predicted_from_the_position_before_it() {
+        let sequence = Sequence::of_answer(vec![5, 6, 7, 8, 9], 3, 2).unwrap().with_tag("depth", 0.5);
+        assert_eq!((sequence.scored(), sequence.passes()), (&[2, 3][..], 2));
+        assert_eq!(sequence.targets().collect::<Vec<_>>(), [8, 9]);
+        assert_eq!(sequence.answers().collect::<Vec<_>>(), std::iter::once(0..2).collect::<Vec<_>>());
+        assert_eq!(sequence.tags()["depth"], 0.5);
+        for (prompt, answer) in [(0, 2), (3, 0), (4, 2), (3, 5)] {
+            let refused = Sequence::of_answer(vec![5, 6, 7, 8, 9], prompt, answer);
+            assert!(matches!(refused, Err(EvalError::Prompt { .. })), "{prompt} {answer}");
+        }
     }
 
     #[test]

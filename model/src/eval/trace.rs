@@ -11,4 +11,6 @@ pub struct Trace {
     pub logits: Array2<f32>,
     /// What was seen of attention, where values are seen.
     pub attention: Option<AttentionMeans>,
+    /// The tokens that were generated after the prompt, for a sequence that asks for some.
+    pub generated: Option<Vec<u32>>,
 }

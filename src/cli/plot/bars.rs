@@ -1,0 +1,157 @@
+//! Stacked bars, with the legend outside, and the timeline of a session.
+
+use super::axis::{Axis, Scale};
+use super::chart::Unit;
+use super::scene::{Anchor, Ink, Scene, Stroke};
+use super::style::INKS;
+use super::text::{lines, width};
+
+const BAR: f64 = 24.0;
+const GAP: f64 = 16.0;
+const LENGTH: f64 = 470.0;
+const TITLE: f64 = 15.0;
+const TEXT: f64 = 11.5;
+const NAMES: f64 = 240.0;
+
+/// Bars before they are drawn.
+#[derive(Clone, Debug)]
+pub(super) struct Bars {
+    pub(super) title: String,
+    pub(super) note: String,
+    /// What the length of a bar is, if bars are not all of the same length.
+    pub(super) axis: Option<String>,
+    pub(super) unit: Unit,
+    /// The parts of every bar, in order.
+    pub(super) parts: Vec<String>,
+    /// Name and a value for each part. Without an axis every bar is its own whole, told at its end.
+    pub(super) rows: Vec<(String, Vec<f64>)>,
+}
+
+impl Bars {
+    /// The drawing; `None` where nothing has a length.
+    pub(super) fn draw(&self) -> Option<Scene> {
+        let totals: Vec<f64> = self.rows.iter().map(|(_, values)| values.iter().sum()).collect();
+        let longest = totals.iter().copied().fold(0.0, f64::max);
+        if longest <= 0.0 {
+            return None;
+        }
+        let names: Vec<Vec<String>> = self.rows.iter().map(|(name, _)| lines(name, TEXT, 190.0)).collect();
+        let left = 24.0 + names.iter().flatten().map(|line| width(line, TEXT)).fold(0.0, f64::max);
+        let totals_width = totals.iter().map(|total| width(&self.unit.write(*total), TEXT)).fold(0.0, f64::max);
+        let legend: Vec<Vec<String>> = self.parts.iter().map(|part| lines(part, TEXT, NAMES)).collect();
+        let legend_width = legend.iter().flatten().map(|line| width(line, TEXT)).fold(0.0, f64::max);
+        let (top, legend_left) = (64.0, left + LENGTH + totals_width + 32.0);
+        let legend_height = legend.iter().map(|lines| lines.len() as f64 * 15.0 + 3.0).sum::<f64>();
+        let heights: Vec<f64> = names.iter().map(|lines| BAR.max(lines.len() as f64 * 14.0) + GAP).collect();
+        let bottom = top + heights.iter().sum::<f64>();
+        let whole = (legend_left + 26.0 + legend_width + 12.0).max(24.0 + width(&self.title, TITLE));
+        let whole = whole.max(24.0 + width(&self.note, TEXT));
+        let below = if self.axis.is_some() { 46.0 } else { 6.0 };
+        let mut scene = Scene::new(whole.ceil(), (bottom + below).max(top + legend_height + 8.0).ceil(), &self.title);
+        scene.text(&self.title, (12.0, 24.0), TITLE, Ink::Text, Anchor::Start);
+        scene.text(&self.note, (12.0, 42.0), TEXT, Ink::Muted, Anchor::Start);
+
+        let axis = Axis { scale: Scale::Linear, low: 0.0, high: longest, from: left, to: left + LENGTH };
+        if let Some(label) = &self.axis {
+            ticks(&mut scene, &axis, self.unit, top - 6.0, bottom);
+            let middle = left + LENGTH / 2.0;
+            scene.text(label, (middle, bottom + 36.0), TEXT, Ink::Text, Anchor::Middle);
+        }
+        let mut y = top;
+        for (((_, values), total), (name, height)) in self.rows.iter().zip(&totals).zip(names.iter().zip(&heights)) {
+            let middle = y + BAR / 2.0;
+            let mut base = middle + TEXT * 0.36 - (name.len() as f64 - 1.0) * 7.0;
+            for line in name {
+                scene.text(line, (left - 10.0, base), TEXT, Ink::Text, Anchor::End);
+                base += 14.0;
+            }
+            let scale = if self.axis.is_some() { LENGTH / longest } else { LENGTH / total.max(f64::MIN_POSITIVE) };
+            let mut x = left;
+            for (i, value) in values.iter().enumerate() {
+                let long = value * scale;
+                part(&mut scene, i, (x, y), long);
+                x += long;
+            }
+            scene.text(self.unit.write(*total), (x + 8.0, middle + TEXT * 0.36), TEXT, Ink::Text, Anchor::Start);
+            y += height;
+        }
+        let mut y = top;
+        for (i, lines) in legend.iter().enumerate() {
+            part(&mut scene, i, (legend_left, y - 1.0), 19.0);
+            for line in lines {
+                scene.text(line, (legend_left + 26.0, y + 12.0), TEXT, Ink::Text, Anchor::Start);
+                y += 15.0;
+            }
+            y += 3.0;
+        }
+        Some(scene)
+    }
+}
+
+/// Part `i` of a bar: its colour, and its number where there is room, so that it is found in grey as well.
+fn part(scene: &mut Scene, i: usize, (x, y): (f64, f64), long: f64) {
+    if long <= 0.0 {
+        return;
+    }
+    let edge = Stroke { ink: Ink::Paper, width: 1.0, dash: &[] };
+    let high = if long == 19.0 { 15.0 } else { BAR };
+    scene.rectangle((x, y), (long, high), INKS[i % INKS.len()], Some(edge));
+    let number = (i + 1).to_string();
+    if long >= width(&number, TEXT) + 5.0 {
+        let at = (x + long / 2.0, y + high / 2.0 + TEXT * 0.36);
+        scene.text(number, at, TEXT, Ink::Rgb(0xff, 0xff, 0xff), Anchor::Middle);
+    }
+}
+
+/// Lines and numbers of an axis below.
+fn ticks(scene: &mut Scene, axis: &Axis, unit: Unit, top: f64, bottom: f64) {
+    let grid = Stroke { ink: Ink::Grid, width: 1.0, dash: &[] };
+    for tick in axis.ticks(5) {
+        let at = axis.at(tick);
+        scene.line([(at, top), (at, bottom)], grid);
+        scene.text(unit.write(tick), (at, bottom + 16.0), TEXT, Ink::Muted, Anchor::Middle);
+    }
+}
+
+/// A part of a timeline.
+#[derive(Clone, Debug)]
+pub(super) struct Span {
+    pub(super) name: String,
+    pub(super) seconds: f64,
+    /// Parts of one kind have one colour, by turns lighter.
+    pub(super) kind: usize,
+}
+
+/// Spans one after another, their names above where there is room.
+pub(super) fn timeline(title: &str, spans: &[Span]) -> Option<Scene> {
+    let total: f64 = spans.iter().map(|span| span.seconds).sum();
+    if total <= 0.0 {
+        return None;
+    }
+    let (left, long, top) = (16.0, 860.0, 62.0);
+    let mut scene = Scene::new(left + long + 44.0, 128.0, title);
+    scene.text(title, (12.0, 24.0), TITLE, Ink::Text, Anchor::Start);
+    let axis = Axis { scale: Scale::Linear, low: 0.0, high: total, from: left, to: left + long };
+    ticks(&mut scene, &axis, Unit::Number, top, top + 36.0);
+    scene.text("seconds", (left + long / 2.0, top + 60.0), TEXT, Ink::Muted, Anchor::Middle);
+    let edge = Stroke { ink: Ink::Paper, width: 0.6, dash: &[] };
+    let (mut x, mut free, mut kind) = (left, 0.0, None);
+    for span in spans {
+        let wide = span.seconds / total * long;
+        let ink = INKS[span.kind % INKS.len()];
+        scene.rectangle((x, top), (wide, 30.0), ink, (wide > 2.0).then_some(edge));
+        // One name for spans of one kind.
+        if kind != Some(span.kind) {
+            let of_kind = spans.iter().filter(|other| other.kind == span.kind);
+            let group: f64 = of_kind.map(|span| span.seconds / total * long).sum();
+            let name = width(&span.name, TEXT);
+            if x >= free && group >= name.min(40.0) && x + name < left + long + 40.0 {
+                scene.text(&span.name, (x, top - 6.0), TEXT, Ink::Text, Anchor::Start);
+                free = x + name + 8.0;
+            }
+            kind = Some(span.kind);
+        }
+        x += wide;
+    }
+    Some(scene)
+}

@@ -1,0 +1,52 @@
+//! `waggle plot`: plots of what other commands wrote.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::{of_session, of_sessions, of_study, save};
+use crate::cli::files::check_writable;
+use crate::cli::record::{self, Record};
+use crate::cli::{Error, out};
+
+/// Draws plots of documents that other commands wrote with --json, each as SVG and as PDF.
+///
+/// A study of `eval` gives each metric against the budget, and accuracy against the tokens attended to and against
+/// bytes. One report of `demo`, `generate`, `serve` or `plan` gives its timeline, its cost by operation as stacked bars,
+/// and the cost of each token. Several reports give the cost of a decoded token against the length of the cache, a line
+/// for each policy, and bars by operation of each.
+#[derive(Args, Debug)]
+pub(in crate::cli) struct PlotArgs {
+    /// Documents: one study, or any number of reports of sessions and plans.
+    #[arg(value_name = "FILE", required = true)]
+    files: Vec<PathBuf>,
+    /// Write the plots into this directory.
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+}
+
+pub(in crate::cli) fn run(args: PlotArgs) -> Result<(), Error> {
+    let mut sessions = Vec::new();
+    let mut scenes = Vec::new();
+    for path in &args.files {
+        match record::open(path)?.0 {
+            Record::Session(report) => sessions.push((record::name(path), *report)),
+            Record::Study(_) if args.files.len() > 1 => return Err(Error::StudyBesideOthers { path: path.clone() }),
+            Record::Study(study) => scenes = of_study(&study),
+        }
+    }
+    match sessions.as_slice() {
+        [] => {}
+        [(_, report)] => scenes = of_session(report),
+        several => scenes = of_sessions(several),
+    }
+    if scenes.is_empty() {
+        return Err(Error::NothingToPlot);
+    }
+    std::fs::create_dir_all(&args.out).map_err(|source| Error::File { path: args.out.clone(), source })?;
+    check_writable(Some(&args.out.join("plot.svg")))?;
+    for file in save(&scenes, &args.out)? {
+        out::line(file.display())?;
+    }
+    Ok(())
+}

@@ -1,0 +1,267 @@
+//! The plots of sessions, measured or planned.
+
+use std::collections::BTreeMap;
+
+use model::report::{Cost, Operation, Report, any_layer};
+use net::Phase;
+
+use super::axis::Scale;
+use super::bars::{Bars, Span, timeline};
+use super::chart::{Chart, Mark, Quantity, Series, Unit};
+use super::scene::Scene;
+
+/// Operations with a part of their own; the others are one part.
+const PARTS: usize = 8;
+
+/// A number of an operation or of a phase.
+struct Kind {
+    key: &'static str,
+    title: &'static str,
+    unit: Unit,
+    of_operation: fn(&Operation) -> f64,
+    of_cost: fn(&Cost) -> f64,
+}
+
+const KINDS: [Kind; 3] = [
+    Kind {
+        key: "bytes",
+        title: "Bytes both ways",
+        unit: Unit::Bytes,
+        of_operation: |op| (op.bytes_client_to_server + op.bytes_server_to_client) as f64,
+        of_cost: |cost| (cost.bytes_client_to_server + cost.bytes_server_to_client) as f64,
+    },
+    Kind {
+        key: "flows",
+        title: "Flows",
+        unit: Unit::Number,
+        of_operation: |op| op.flows as f64,
+        of_cost: |cost| cost.flows as f64,
+    },
+    Kind {
+        key: "seconds",
+        title: "Seconds",
+        unit: Unit::Number,
+        of_operation: |op| op.seconds,
+        of_cost: |cost| cost.seconds,
+    },
+];
+
+/// The plots of one session, by name.
+pub(super) fn scenes(report: &Report) -> Vec<(String, Scene)> {
+    let mut scenes = Vec::new();
+    scenes.extend(whole(report).map(|scene| ("timeline".to_owned(), scene)));
+    for kind in &KINDS {
+        scenes.extend(operations(report, kind).map(|scene| (format!("operations-{}", kind.key), scene)));
+    }
+    for kind in &KINDS {
+        scenes.extend(tokens(report, kind).map(|scene| (format!("tokens-{}", kind.key), scene)));
+    }
+    scenes
+}
+
+/// A short name of an operation: its path without the layer's number, `other` for what has none.
+fn part(op: &Operation) -> String {
+    let path = any_layer(&op.path);
+    let short = path.strip_prefix("layer */").unwrap_or(&path);
+    if short.is_empty() { "outside of operations".into() } else { short.into() }
+}
+
+/// Each phase as a bar, in parts by operation.
+fn operations(report: &Report, kind: &Kind) -> Option<Scene> {
+    let phases = [
+        ("setup", Phase::Setup),
+        ("offline", Phase::Offline),
+        ("prefill", Phase::Prefill),
+        ("decode", Phase::Decode),
+    ];
+    let sum = |phase: Phase| -> BTreeMap<String, f64> {
+        let mut sums = BTreeMap::new();
+        for op in report.operations.iter().filter(|op| op.phase == phase) {
+            *sums.entry(part(op)).or_default() += (kind.of_operation)(op);
+        }
+        sums
+    };
+    let rows: Vec<(String, BTreeMap<String, f64>)> =
+        phases.map(|(name, phase)| (name.to_owned(), sum(phase))).into_iter().collect();
+    stacked(rows, kind, format!("{} by operation and phase", kind.title), describe(report), None)
+}
+
+/// Bars with the largest parts of all; a part counts by its largest share of a bar.
+fn stacked(
+    rows: Vec<(String, BTreeMap<String, f64>)>,
+    kind: &Kind,
+    title: String,
+    note: String,
+    axis: Option<String>,
+) -> Option<Scene> {
+    let rows: Vec<_> = rows.into_iter().filter(|(_, sums)| sums.values().sum::<f64>() > 0.0).collect();
+    let mut shares: BTreeMap<&str, f64> = BTreeMap::new();
+    for (_, sums) in &rows {
+        let total: f64 = sums.values().sum();
+        for (name, value) in sums {
+            let share = shares.entry(name).or_default();
+            *share = share.max(value / total);
+        }
+    }
+    let mut order: Vec<(&str, f64)> = shares.into_iter().collect();
+    order.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(b.0)));
+    let named: Vec<&str> =
+        order.iter().take(PARTS).filter(|(_, share)| *share > 0.0).map(|(name, _)| *name).collect();
+    let others = order.iter().skip(PARTS).filter(|(_, share)| *share > 0.0).count();
+    let mut parts: Vec<String> = named.iter().map(|name| (*name).to_owned()).collect();
+    if others > 0 {
+        parts.push(format!("{others} other operations"));
+    }
+    let values = |sums: &BTreeMap<String, f64>| {
+        let mut values: Vec<f64> = named.iter().map(|name| sums.get(*name).copied().unwrap_or(0.0)).collect();
+        if others > 0 {
+            values.push((sums.values().sum::<f64>() - values.iter().sum::<f64>()).max(0.0));
+        }
+        values
+    };
+    let rows = rows.iter().map(|(name, sums)| (name.clone(), values(sums))).collect();
+    Bars { title, note, axis, unit: kind.unit, parts, rows }.draw()
+}
+
+/// The decoded tokens one by one.
+fn tokens(report: &Report, kind: &Kind) -> Option<Scene> {
+    let costs = &report.phases.decode.per_token;
+    let marks = |of: &dyn Fn(&Cost) -> f64| -> Vec<Mark> {
+        costs.iter().enumerate().map(|(i, cost)| Mark { x: (i + 2) as f64, y: of(cost), interval: None }).collect()
+    };
+    let marks = marks(&kind.of_cost);
+    if marks.len() < 2 || marks.iter().all(|mark| mark.y == 0.0) {
+        return None;
+    }
+    let label = kind.title.to_lowercase();
+    let chart = Chart {
+        title: format!("{} of each decoded token, online", kind.title),
+        note: describe(report),
+        x: Quantity { label: "generated token".into(), scale: Scale::Linear, unit: Unit::Number },
+        y: Quantity { label: label.clone(), scale: Scale::Linear, unit: kind.unit },
+        x_ticks: Vec::new(),
+        series: vec![Series { label, marks }],
+        full: None,
+        floor: None,
+    };
+    chart.draw()
+}
+
+/// Setup, preparation, prompt and tokens, one after another.
+fn whole(report: &Report) -> Option<Scene> {
+    let phases = &report.phases;
+    let span = |name: &str, cost: &Cost, kind| Span { name: name.into(), seconds: cost.seconds, kind };
+    let mut spans = vec![
+        span("setup", &phases.setup, 8),
+        span("preparation", &phases.offline, 0),
+        span("prompt and first token", &phases.prefill, 1),
+    ];
+    if phases.decode.per_token.is_empty() {
+        spans.push(span("decoding", &phases.decode.total, 2));
+    } else {
+        spans.extend(phases.decode.per_token.iter().map(|cost| span("tokens", cost, 2)));
+    }
+    let seconds: f64 = spans.iter().map(|span| span.seconds).sum();
+    let estimated = if report.predicted { ", predicted" } else { "" };
+    timeline(&format!("Timeline: {seconds:.2} s{estimated}"), &spans)
+}
+
+/// What was run, below a title.
+fn describe(report: &Report) -> String {
+    let option = |name: &str| report.options.get(name).and_then(|value| value.as_str());
+    let mut parts = vec![report.model.name.clone()];
+    parts.extend(option("policy").map(|policy| format!("policy {policy}")));
+    parts.extend(option("link").map(|link| format!("link {link}")));
+    parts.push(format!("prompt of {} tokens", report.prompt_tokens));
+    if report.predicted {
+        parts.push("planned".into());
+    }
+    parts.join(" · ")
+}
+
+/// The plots of several sessions: what a decoded token costs against the length of the cache, a line for each policy,
+/// and bars of each session by operation.
+pub(super) fn compared(reports: &[(String, Report)]) -> Vec<(String, Scene)> {
+    let mut scenes = Vec::new();
+    for kind in &KINDS {
+        scenes.extend(against_context(reports, kind, true).map(|scene| (format!("{}-context", kind.key), scene)));
+        let offline = against_context(reports, kind, false);
+        scenes.extend(offline.map(|scene| (format!("{}-context-prepared", kind.key), scene)));
+        let rows = reports.iter().map(|(name, report)| {
+            let mut sums: BTreeMap<String, f64> = BTreeMap::new();
+            let decoded = report.phases.decode.per_token.len().max(1) as f64;
+            for op in report.operations.iter().filter(|op| op.phase == Phase::Decode) {
+                *sums.entry(part(op)).or_default() += (kind.of_operation)(op) / decoded;
+            }
+            (name.clone(), sums)
+        });
+        let title = format!("{} of a decoded token by operation, online", kind.title);
+        let axis = Some(kind.title.to_lowercase());
+        let bars = stacked(rows.collect(), kind, title, String::new(), axis);
+        scenes.extend(bars.map(|scene| (format!("operations-{}", kind.key), scene)));
+    }
+    scenes
+}
+
+/// The number of cached tokens at which a session's decoded tokens stand, on average.
+fn context(report: &Report) -> Option<f64> {
+    let decoded = report.phases.decode.per_token.len();
+    if decoded == 0 {
+        return None;
+    }
+    let cached = report.options.get("cached").and_then(serde_json::Value::as_u64);
+    Some(cached.map_or(report.prompt_tokens as f64 + decoded as f64 / 2.0, |cached| cached as f64))
+}
+
+fn against_context(reports: &[(String, Report)], kind: &Kind, online: bool) -> Option<Scene> {
+    let option = |report: &Report, name: &str| {
+        report.options.get(name).and_then(|value| value.as_str()).unwrap_or_default().to_owned()
+    };
+    // What all have in common is told once; what differs is in the label.
+    let same = |of: &dyn Fn(&Report) -> String| reports.iter().all(|(_, report)| of(report) == of(&reports[0].1));
+    let model = |report: &Report| report.model.name.clone();
+    let link = |report: &Report| option(report, "link");
+    let (same_model, same_link) = (same(&model), same(&link));
+    let mut series: Vec<Series> = Vec::new();
+    for (_, report) in reports {
+        let Some(x) = context(report) else { continue };
+        let decoded = report.phases.decode.per_token.len() as f64;
+        let cost = if online { &report.phases.decode.total } else { &report.phases.offline };
+        let y = (kind.of_cost)(cost) / decoded;
+        let mut label = option(report, "policy");
+        if !same_model {
+            label = format!("{label}: {}", model(report));
+        }
+        if !same_link {
+            label = format!("{label}: {}", link(report));
+        }
+        let mark = Mark { x, y, interval: None };
+        match series.iter_mut().find(|series| series.label == label) {
+            Some(series) => series.marks.push(mark),
+            None => series.push(Series { label, marks: vec![mark] }),
+        }
+    }
+    series.iter_mut().for_each(|series| series.marks.sort_by(|a, b| a.x.total_cmp(&b.x)));
+    let contexts = || series.iter().flat_map(|series| series.marks.iter().map(|mark| mark.x));
+    let mut x_ticks: Vec<f64> = contexts().collect();
+    x_ticks.sort_by(f64::total_cmp);
+    x_ticks.dedup();
+    if x_ticks.len() < 2 || series.iter().flat_map(|series| &series.marks).all(|mark| mark.y <= 0.0) {
+        return None;
+    }
+    let (first, when) = (&reports[0].1, if online { "online" } else { "prepared" });
+    let mut note: Vec<String> = Vec::new();
+    note.extend(same_model.then(|| model(first)));
+    note.extend(same_link.then(|| format!("link {}", link(first))));
+    let chart = Chart {
+        title: format!("{} of a decoded token, {when}", kind.title),
+        note: note.join(" · "),
+        x: Quantity { label: "cached tokens".into(), scale: Scale::Log, unit: Unit::Number },
+        y: Quantity { label: kind.title.to_lowercase(), scale: Scale::Log, unit: kind.unit },
+        x_ticks,
+        series,
+        full: None,
+        floor: None,
+    };
+    chart.draw()
+}

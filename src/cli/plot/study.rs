@@ -1,0 +1,142 @@
+//! The plots of a study of cache policies.
+
+use model::eval::{Evaluation, METRICS, Metric, Row};
+
+use super::axis::Scale;
+use super::chart::{Chart, Mark, Quantity, Series, Unit};
+use super::scene::Scene;
+
+/// Logarithmic axes of what may be zero begin here.
+const FLOOR: f64 = 1e-4;
+
+/// What is drawn against bytes and against the tokens attended to.
+const QUALITIES: [&str; 4] = ["perplexity_ratio", "accuracy", "exact_match", "score"];
+
+/// What a policy spends.
+struct Spent {
+    /// The end of a plot's name.
+    key: &'static str,
+    label: &'static str,
+    unit: Unit,
+    of: fn(&Row) -> Option<f64>,
+}
+
+const SPENT: [Spent; 3] = [
+    Spent {
+        key: "online-bytes",
+        label: "bytes both ways for a decoded token, online",
+        unit: Unit::Bytes,
+        of: |row| row.cost.map(|cost| cost.online_bytes as f64),
+    },
+    Spent {
+        key: "bytes",
+        label: "bytes both ways for a decoded token, online and prepared",
+        unit: Unit::Bytes,
+        of: |row| row.cost.map(|cost| (cost.online_bytes + cost.prepared_bytes) as f64),
+    },
+    Spent {
+        key: "tokens",
+        label: "tokens attended to, mean over queries and heads",
+        unit: Unit::Number,
+        of: |row| row.metrics.attended_tokens,
+    },
+];
+
+/// Every plot of `study`, by name: each metric against the budget, and what matters most against what is spent.
+pub(super) fn scenes(study: &Evaluation) -> Vec<(String, Scene)> {
+    let by_budget = METRICS.iter().map(|metric| {
+        let chart = chart(study, metric, |row| row.budget, None);
+        let x = Quantity { label: budget_label(study), scale: Scale::Log, unit: Unit::Number };
+        (metric.key.to_owned(), Chart { x_ticks: budgets(study), x, ..chart })
+    });
+    let qualities = QUALITIES.iter().filter_map(|key| Metric::named(key));
+    let pairs = qualities.flat_map(|metric| SPENT.iter().map(move |spent| (metric, spent)));
+    let by_cost = pairs.map(|(metric, spent)| {
+        let full = study.rows.iter().find(|row| row.budget.is_none()).and_then(spent.of);
+        let chart = chart(study, metric, spent.of, full);
+        let x = Quantity { label: spent.label.into(), scale: Scale::Log, unit: spent.unit };
+        (format!("{}-{}", metric.key, spent.key), Chart { x, ..chart })
+    });
+    let charts = by_budget.chain(by_cost).filter(|(_, chart)| !chart.series.is_empty());
+    charts.filter_map(|(name, chart)| Some((name, chart.draw()?))).collect()
+}
+
+/// `metric` of every row against `x`, a line for each policy. The full cache stands at `place`, or has a level alone.
+fn chart(study: &Evaluation, metric: &Metric, x: impl Fn(&Row) -> Option<f64>, place: Option<f64>) -> Chart {
+    let mut series: Vec<Series> = Vec::new();
+    for row in study.rows.iter().filter(|row| row.budget.is_some()) {
+        let (Some(x), Some(mark)) = (x(row), mark(row, metric)) else { continue };
+        let (label, mark) = (line_of(&row.label), Mark { x, ..mark });
+        match series.iter_mut().find(|series| series.label == label) {
+            Some(series) => series.marks.push(mark),
+            None => series.push(Series { label, marks: vec![mark] }),
+        }
+    }
+    series.iter_mut().for_each(|series| series.marks.sort_by(|a, b| a.x.total_cmp(&b.x)));
+    let full = study.rows.iter().find(|row| row.budget.is_none()).and_then(|row| mark(row, metric));
+    let count = metric.key == "attended_tokens";
+    let y = Quantity {
+        label: metric.short_title().into(),
+        scale: if metric.share { Scale::Linear } else { Scale::Log },
+        unit: if metric.share { Unit::Share } else { Unit::Number },
+    };
+    Chart {
+        title: metric.title.into(),
+        note: note(study),
+        x: Quantity { label: String::new(), scale: Scale::Log, unit: Unit::Number },
+        y,
+        x_ticks: Vec::new(),
+        series,
+        full: full.map(|mark| (place, Mark { x: place.unwrap_or(1.0), ..mark })),
+        floor: (!metric.share && !count).then_some(FLOOR),
+    }
+}
+
+fn mark(row: &Row, metric: &Metric) -> Option<Mark> {
+    let interval = row.interval(metric).map(|interval| (interval.low, interval.high));
+    (metric.of)(&row.metrics).map(|y| Mark { x: 0.0, y, interval })
+}
+
+/// The policy without its budget: points of one policy are one line, whether they brought their budget or not.
+fn line_of(label: &str) -> String {
+    let Some((name, options)) = label.split_once(':') else { return label.into() };
+    let rest: Vec<&str> = options.split(',').filter(|option| !option.starts_with("budget=")).collect();
+    if rest.is_empty() { name.into() } else { format!("{name}:{}", rest.join(",")) }
+}
+
+/// What was measured on, below the title.
+fn note(study: &Evaluation) -> String {
+    let option = |name: &str| {
+        let value = study.options.get(name).filter(|value| !value.is_null())?;
+        Some(value.as_str().map_or_else(|| value.to_string(), str::to_owned))
+    };
+    let mut parts = vec![study.model.name.clone()];
+    parts.extend(option("task").map(|task| format!("task {task}")));
+    parts.push(match study.sequences {
+        1 => "one sequence".into(),
+        n => format!("{n} sequences"),
+    });
+    parts.extend(option("context").map(|context| format!("{context} tokens")));
+    if study.rows.iter().any(|row| !row.intervals.is_empty()) {
+        parts.push("bars: 95 % confidence over sequences".into());
+    }
+    parts.join(" · ")
+}
+
+/// The budgets of the study, each once.
+fn budgets(study: &Evaluation) -> Vec<f64> {
+    let mut budgets: Vec<f64> = study.rows.iter().filter_map(|row| row.budget).collect();
+    budgets.sort_by(f64::total_cmp);
+    budgets.dedup();
+    budgets
+}
+
+fn budget_label(study: &Evaluation) -> String {
+    let budgets = budgets(study);
+    let (shares, tokens) = (budgets.iter().any(|b| *b <= 1.0), budgets.iter().any(|b| *b > 1.0));
+    match (shares, tokens) {
+        (true, true) => "budget: share of the cache, or tokens from 2 on".into(),
+        (false, true) => "budget: tokens".into(),
+        _ => "budget: share of the cache".into(),
+    }
+}
