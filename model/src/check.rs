@@ -33,10 +33,15 @@ pub fn check(
     let input = Input { ids: Some(prompt), count: prompt.len() };
     let forced = Next::Forced(&generation.tokens);
     let truth = generate(&mut Float::default(), model, input, &options, forced, &mut NoHooks)?;
-    let Some(truth) = truth.logits else { return Err(Error::Nothing) };
+    compare(&truth, generation)
+}
+
+/// Compares `generation` with `truth`, the plaintext engine's on the same text: it was forced to take the same tokens.
+pub fn compare(truth: &Generation, generation: &Generation) -> Result<Check, Error> {
+    let Some(truth) = &truth.logits else { return Err(Error::Nothing) };
     let found = generation.logits.as_ref().filter(|logits| logits.dim() == truth.dim());
     let max_abs_logit_error =
-        found.map(|logits| logits.iter().zip(&truth).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max));
+        found.map(|logits| logits.iter().zip(truth).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max));
     // With the prompt's rows in front, the last rows belong to the generated tokens.
     let first = truth.nrows() - generation.tokens.len();
     let (mut agreed, mut missed) = (0, None::<f32>);

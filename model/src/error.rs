@@ -60,6 +60,27 @@ pub enum Error {
         /// Positions of the model.
         limit: usize,
     },
+    /// A turn that does not fit the positions that a conversation has left.
+    #[error("the conversation has taken {used} of {limit} positions, and this turn would take up to {wanted} more")]
+    Full {
+        /// Positions taken.
+        used: usize,
+        /// Positions of the turn.
+        wanted: usize,
+        /// Positions of the model.
+        limit: usize,
+    },
+    /// A cache policy whose budget is a share of the prompt, in a conversation.
+    #[error(
+        "cache policy `{policy}` keeps a share of the first prompt alone; a conversation needs a budget in tokens, as `budget=128`, or `full`"
+    )]
+    TalkPolicy {
+        /// The policy.
+        policy: String,
+    },
+    /// A chat whose session failed before.
+    #[error("the session is over")]
+    ChatOver,
     /// More positions than the softmax in fixed point has columns for, in a model that has them.
     #[error("{got} positions are more than the {limit} that this program can attend to")]
     TooWide {
@@ -117,6 +138,9 @@ pub enum Error {
     /// A draft in a generation from a pool.
     #[error("a pool is made for passes over one token, so a generation from a pool takes no draft")]
     DraftPool,
+    /// A draft in a chat.
+    #[error("a chat takes no draft")]
+    DraftChat,
     /// A number of guesses that no pass has.
     #[error("a draft has 1 to {limit} tokens, not {got}")]
     Draft {

@@ -73,7 +73,7 @@ mod weights;
 pub use activation::{Activation, ActivationFunction, RegisteredActivation, UnknownActivation};
 pub use beside::LEARNED_FILE;
 pub use calibrate::{CALIBRATION_TOKENS, Calibration, calibrate};
-pub use check::{Check, check};
+pub use check::{Check, check, compare};
 pub use checkpoint::{Checkpoint, CheckpointError, TensorSpec};
 pub use columns::own_columns;
 pub use config::{ConfigError, RopeConfig, RopeScaling};
@@ -98,7 +98,7 @@ pub use spec::*;
 pub use store::{DType, write_safetensors, write_shards};
 pub use synth::synthesize;
 pub use tokenizer::{
-    MAX_TEXT_BYTES, MAX_TEXT_IDS, MAX_TOKENIZER_BYTES, TextStream, Tokenizer, TokenizerError, WorkerCommand,
-    run_worker,
+    ChatTemplate, MAX_TEMPLATE_BYTES, MAX_TEXT_BYTES, MAX_TEXT_IDS, MAX_TOKENIZER_BYTES, Message, TextStream,
+    Tokenizer, TokenizerError, WorkerCommand, run_worker,
 };
 pub use transformer::*;

@@ -247,6 +247,11 @@ impl TokenMeter {
         self.before = decode;
     }
 
+    /// One cost per token so far.
+    pub fn costs(&self) -> &[Cost] {
+        &self.costs
+    }
+
     /// One cost per token.
     pub fn into_costs(self) -> Vec<Cost> {
         self.costs

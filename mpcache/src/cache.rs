@@ -120,6 +120,12 @@ impl<E: Engine> KvCache<E> {
         }
     }
 
+    /// What the engine remembers of all rows, layer by layer.
+    pub fn operands(&mut self) -> impl Iterator<Item = &mut E::Operand> {
+        let parts = self.stores.iter_mut().flat_map(|store| store.parts_mut());
+        parts.flat_map(|part| [&mut part.operands.keys, &mut part.operands.values, &mut part.operands.clusters])
+    }
+
     /// How many tokens of the prompt the policy wants to read at a time, see [`Policy::prefill_chunk`].
     pub fn prefill_chunk(&self) -> Option<usize> {
         self.policy.prefill_chunk()

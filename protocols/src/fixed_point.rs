@@ -134,6 +134,31 @@ impl Secure {
         self.abb.prepare(needs, matrix, progress)
     }
 
+    /// [`Secure::prepare`] with what a run that goes on needs beyond what is in stock. `operands` are those of its
+    /// caches: masks for further products with them are made, too, in the place of any that are left.
+    ///
+    /// Both parties call it with equal `needs`, after the same run.
+    pub fn prepare_more<'a>(
+        &mut self,
+        needs: &Needs,
+        operands: impl IntoIterator<Item = &'a mut Operand>,
+        weights: &[&FixedWeight],
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<(), Error> {
+        let mut operands: Vec<&mut Operand> = operands.into_iter().collect();
+        let begun = |id: &OperandId| operands.iter().any(|operand| operand.has_begun() && operand.id() == *id);
+        let role = self.channel().role();
+        let mut missing = self.abb.stock().missing(needs, role);
+        missing.operands.retain(|id, _| !begun(id));
+        self.prepare(&missing, weights, progress)?;
+        self.abb.prepare_more(needs, operands.iter_mut().map(|operand| &mut **operand))
+    }
+
+    /// Forgets all cached operands: their caches are gone, and those of another text take their names.
+    pub fn forget_operands(&mut self) {
+        self.abb.stock().forget_operands();
+    }
+
     /// Takes out what was prepared, for a later session with the same peer.
     pub fn take_stock(&mut self) -> Stock {
         std::mem::take(self.abb.stock())

@@ -1,5 +1,6 @@
 //! The offline phase: fills a stock with everything that a run will take from it.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use net::Role;
@@ -10,7 +11,7 @@ use crate::correlation::CorrelationKind;
 use crate::cost::Cost;
 use crate::matrix::FixedMatrix;
 use crate::operands::Events;
-use crate::ops::cached;
+use crate::ops::cached::{self, Operand};
 use crate::plans::Plans;
 use crate::session::Session;
 use crate::stock::{MAX_COTS_AHEAD, Needs, Stock};
@@ -110,6 +111,27 @@ pub(crate) fn prepare_all<'a>(
         session.channel().ledger_mut().leave();
         done += cost.total_bytes();
         progress(done, total);
+    }
+    session.channel().ledger_mut().leave();
+    Ok(())
+}
+
+/// [`prepare_all`] of the products in `needs` with those of the `operands` that have had products already. They follow
+/// the order of their names, which is the same at both parties.
+pub(crate) fn prepare_more<'a>(
+    session: &mut Session,
+    stock: &mut Stock,
+    needs: &Needs,
+    operands: impl IntoIterator<Item = &'a mut Operand>,
+) -> Result<(), Error> {
+    let begun = operands.into_iter().filter(|operand| operand.has_begun());
+    let mut begun: BTreeMap<OperandId, &mut Operand> = begun.map(|operand| (operand.id(), operand)).collect();
+    session.channel().ledger_mut().enter(SCOPE);
+    for (id, events) in &needs.operands {
+        let Some(operand) = begun.get_mut(id) else { continue };
+        session.channel().ledger_mut().enter(Job::Operand(*id, events).scope());
+        session.offline(|s| operand.prepare(s, &mut stock.spill, events))?;
+        session.channel().ledger_mut().leave();
     }
     session.channel().ledger_mut().leave();
     Ok(())

@@ -7,7 +7,7 @@ use crate::abb::Abb;
 use crate::form::Values;
 use crate::matrix::FixedMatrix;
 use crate::operation::{Operation, flat, shaped};
-use crate::ops::cached::{self, CachedProduct, Factors};
+use crate::ops::cached::{self, CachedProduct, Factors, Operand};
 use crate::ops::matmul::{Matmul, product_shape};
 use crate::preparation;
 use crate::session::Session;
@@ -45,6 +45,15 @@ impl TwoParty {
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<(), Error> {
         preparation::prepare_all(&mut self.session, &mut self.stock, needs, matrix, progress)
+    }
+
+    /// Makes the masks of the products in `needs` with those of the `operands` that have had products already.
+    pub fn prepare_more<'a>(
+        &mut self,
+        needs: &Needs,
+        operands: impl IntoIterator<Item = &'a mut Operand>,
+    ) -> Result<(), Error> {
+        preparation::prepare_more(&mut self.session, &mut self.stock, needs, operands)
     }
 
     fn is_server(&self) -> bool {

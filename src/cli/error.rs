@@ -149,6 +149,34 @@ pub(super) enum Error {
     /// A prompt in words for a model that knows none.
     #[error("this model has no tokenizer: give the prompt as token ids, for example --prompt-ids 1,2,3")]
     NoTokenizer,
+    /// A conversation with a model that knows no words.
+    #[error("a conversation needs a tokenizer, and the server's model has none: give one with --tokenizer")]
+    ChatNeedsTokenizer,
+    /// Answers that end and do not end.
+    #[error("--stop-at-eos and --no-stop-at-eos exclude each other")]
+    StopAndNot,
+    /// A plaintext model that is not the server's.
+    #[error("`{name}` has another shape than the server's model, so --check would compare different models")]
+    CheckShape {
+        /// The name given.
+        name: String,
+    },
+    /// A session with a conversation failed.
+    #[error("{}; the conversation so far is in {}", describe(.source), file.display())]
+    ChatBroken {
+        /// What happened.
+        source: Box<Error>,
+        /// Where it is.
+        file: PathBuf,
+    },
+    /// A session with a conversation failed, and the conversation cannot be kept.
+    #[error("{}; the conversation so far cannot be kept: {what}", describe(.source))]
+    ChatLost {
+        /// What happened.
+        source: Box<Error>,
+        /// Why it cannot.
+        what: String,
+    },
     /// A prompt that no model takes.
     #[error("{}: a prompt has at most {limit} bytes", path.display())]
     LongPrompt {

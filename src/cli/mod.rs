@@ -2,6 +2,7 @@
 
 mod against;
 mod calibrate;
+mod chat;
 mod compare;
 mod connect;
 mod demo;
@@ -67,6 +68,7 @@ enum Command {
     Demo(demo::DemoArgs),
     Serve(serve::ServeArgs),
     Generate(generate::GenerateArgs),
+    Chat(chat::ChatArgs),
     Preprocess(preprocess::PreprocessArgs),
     Pools(pools::PoolsArgs),
     Float(float::FloatArgs),
@@ -116,6 +118,7 @@ pub fn run() -> ExitCode {
         Command::Demo(args) => demo::run(args),
         Command::Serve(args) => serve::run(args),
         Command::Generate(args) => generate::run(args),
+        Command::Chat(args) => chat::run(args),
         Command::Preprocess(args) => preprocess::run(args),
         Command::Pools(args) => pools::run(args),
         Command::Float(args) => float::run(args),

@@ -155,7 +155,7 @@ impl Observer for Progress<'_> {
 
 /// Text without control characters except line ends and tabs, because the tokenizer may be the server's and the
 /// terminal is ours.
-fn harmless(text: &str) -> String {
+pub(super) fn harmless(text: &str) -> String {
     text.chars().filter(|c| !c.is_control() || matches!(c, '\n' | '\t')).collect()
 }
 

@@ -140,7 +140,8 @@ pub(super) fn verdict(report: &Report) -> Option<String> {
     Some(lines.collect::<Vec<_>>().join("\n"))
 }
 
-fn compared(with: &str, check: &Check) -> String {
+/// A line on `check`.
+pub(super) fn compared(with: &str, check: &Check) -> String {
     let mut line = format!("{with}: {:.1} % of the tokens agree", check.token_agreement * 100.0);
     if let Some(error) = check.max_abs_logit_error {
         line += &format!(", largest logit error {error:.5}");

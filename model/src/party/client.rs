@@ -9,7 +9,8 @@ use protocols::{FixedLoader, FixedWeight, Part, Secure};
 use super::opening::SessionKind;
 use super::recorder::{Booked, Recorder, finish};
 use super::{
-    Caller, ClientOptions, Filled, Observer, Outcome, Prompt, PublicModel, Request, Terms, correlations, opening,
+    Caller, ChatSession, ClientOptions, Filled, Observer, Outcome, Prompt, PublicModel, Request, Terms, chat,
+    correlations, opening,
 };
 use crate::pool::{Draft, PoolSet, Purpose};
 use crate::{Drafts, Error, GenerateOptions, Generation, Input, Lengths, Model, Next, generate};
@@ -140,6 +141,26 @@ impl ClientSession {
         let generation = opening::complaining(engine.channel(), generation)?;
         engine.confirm_transcript()?;
         Ok(finish(&mut engine, &terms, request, generation, recorder))
+    }
+
+    /// Opens a chat whose turns have at most the lengths `bound`. With `stop_at_eos` an answer ends at the end of a
+    /// text.
+    ///
+    /// # Errors
+    /// Before anything is sent if the lengths do not fit the model, or the policy cuts the first turn alone
+    /// ([`Error::TalkPolicy`]); [`Error::Refused`] if the server will not do as much.
+    pub fn chat(self, bound: Lengths, stop_at_eos: bool, observer: &mut dyn Observer) -> Result<ChatSession, Error> {
+        if self.draft.is_some() {
+            return Err(Error::DraftChat);
+        }
+        let ClientSession { mut channel, terms, model: public, .. } = self;
+        let bound = Request { stop_at_eos, ..bound.into() };
+        chat::check_talk(&terms.policy)?;
+        bound.check_policy(&public.spec, &terms)?;
+        bound.check_planning(&public.spec, &terms)?;
+        opening::ask(&mut channel, &public.spec, &bound, &SessionKind::Chat)?;
+        let model = shapes(&public, &terms)?;
+        ChatSession::begin(channel, public, terms, model, bound, observer)
     }
 
     /// Makes the correlations of generations up to `bound` and ends with the client's in the file `path`, which must

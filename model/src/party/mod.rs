@@ -13,7 +13,7 @@
 //! | shape: a [`ModelSpec`](crate::ModelSpec) as JSON | server | up to [`MAX_SHAPE_BYTES`] |
 //! | scales: fractional bits of each weight, in the order of [`Model::load`](crate::Model::load) | server | 1 per weight |
 //! | tokenizer: the text of `tokenizer.json`; empty unless there is one and the client wants it | server | up to [`MAX_TOKENIZER_BYTES`] |
-//! | request: tokens of the prompt, tokens to generate (u32, little endian), a byte that adds 1 to stop at the end of a text and 2 if the prompt may be padded; 0 to generate (guesses in a pass, and the thousandth tokens that it is expected to keep, u32, and zeros follow), 1 to fill part i of n of a pool (i, n, u32, and zeros follow), 2 to generate from the pool whose parts have the ids that follow | client | 26, and 16 more for each part after the first |
+//! | request: tokens of the prompt, tokens to generate (u32, little endian), a byte that adds 1 to stop at the end of a text and 2 if the prompt may be padded; 0 to generate (guesses in a pass, and the thousandth tokens that it is expected to keep, u32, and zeros follow), 1 to fill part i of n of a pool (i, n, u32, and zeros follow), 2 to generate from the pool whose parts have the ids that follow, 3 for a chat, whose turns have at most these lengths (zeros follow) | client | 26, and 16 more for each part after the first |
 //! | verdict: empty, or why the request is refused | server | up to [`MAX_REASON_BYTES`] |
 //! | id of the pool to be filled, if that is the request | server | 16 |
 //!
@@ -38,6 +38,8 @@
 //! ([`ClientSession::fill_part`]). They are spent together ([`PoolSet`](crate::pool::PoolSet)): both parties check
 //! all parts before the verdict and claim all of them at once.
 //!
+//! A session may have several turns: see [`chat`]. A server that is older than chats rejects their request by name.
+//!
 //! What each party has after a crash is in [`crate::pool`]. A generation may be shorter than what the pool was made
 //! for. Rows of masks serve any lengths. Masks of keys and values serve the prompt of the pool's own length and any
 //! number of tokens after it. What does not fit a shorter prompt is made on the spot, booked as `offline`.
@@ -45,6 +47,7 @@
 //! Neither party trusts the other's numbers: lengths are bounded before anything is allocated, the shape is checked
 //! like one from a file, and a request is compared with the model's positions and the server's [`Limits`].
 
+pub mod chat;
 mod client;
 mod correlations;
 mod local;
@@ -57,6 +60,7 @@ mod server;
 use net::Entry;
 use protocols::Part;
 
+pub use chat::ChatSession;
 pub use client::ClientSession;
 pub use local::in_one_process;
 pub use opening::{MAX_REASON_BYTES, MAX_SHAPE_BYTES};

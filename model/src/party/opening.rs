@@ -45,6 +45,8 @@ pub(super) enum SessionKind {
     Fill(Part),
     /// A generation with the correlations of the pool that has these parts, in order: 1 to [`MAX_PARTS`].
     Spend(Vec<PoolId>),
+    /// Several turns; the request bounds each of them. See [`super::chat`].
+    Chat,
 }
 
 /// The server's part up to and including the verdict, which `accept` gives on a request within the `limits`; fails if
@@ -237,6 +239,11 @@ fn encode_request(request: &Request, kind: &SessionKind) -> Result<Vec<u8>, Erro
             Drafts::to_words(request.draft).iter().for_each(|word| message.extend(word.to_le_bytes()));
             message.resize(REQUEST_HEAD + POOL_BYTES, 0);
         }
+        SessionKind::Chat if request.draft.is_some() => return Err(Error::DraftChat),
+        SessionKind::Chat => {
+            message.extend([flags, 3]);
+            message.resize(REQUEST_HEAD + POOL_BYTES, 0);
+        }
         SessionKind::Fill(_) | SessionKind::Spend(_) if request.draft.is_some() => return Err(Error::DraftPool),
         SessionKind::Fill(part) => {
             message.extend([flags, 1]);
@@ -278,8 +285,9 @@ fn decode_request(message: &[u8]) -> Result<(Request, SessionKind), NetError> {
         }
         // The length of the message bounds their number.
         (2, [_, ..]) => SessionKind::Spend(fields.iter().copied().map(PoolId).collect()),
-        (0..=2, _) => return Err(malformed(REQUEST, "what follows the tenth byte does not belong to it")),
-        _ => return Err(malformed(REQUEST, "the tenth byte is none of 0, 1, 2")),
+        (3, [[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]]) if flags & 2 == 0 => SessionKind::Chat,
+        (0..=3, _) => return Err(malformed(REQUEST, "what follows the tenth byte does not belong to it")),
+        _ => return Err(malformed(REQUEST, "the tenth byte is none of 0, 1, 2, 3")),
     };
     let length = |bytes| number(bytes) as usize;
     let request = Request {
@@ -333,7 +341,16 @@ mod tests {
         };
         let ids = |count: u32| SessionKind::Spend((0..count).map(|id| PoolId([id as u8; POOL_BYTES])).collect());
         let part = |number, of| SessionKind::Fill(Part::new(number, of).unwrap());
-        let kinds = [SessionKind::Generate, part(1, 1), part(3, 4), part(256, 256), ids(1), ids(3), ids(MAX_PARTS)];
+        let kinds = [
+            SessionKind::Chat,
+            SessionKind::Generate,
+            part(1, 1),
+            part(3, 4),
+            part(256, 256),
+            ids(1),
+            ids(3),
+            ids(MAX_PARTS),
+        ];
         for (at, kind) in (0..4).cycle().zip(kinds) {
             let message = encode_request(&request(at), &kind).unwrap();
             assert!(message.len() <= MAX_REQUEST_BYTES, "{kind:?}");
@@ -363,7 +380,10 @@ mod tests {
             [&head(0)[..], &field([4, 5001, 0, 0])].concat(),
             [&head(0)[..], &field([65, 1000, 0, 0])].concat(),
             [&head(0)[..], &field([4, 1500, 1, 0])].concat(),
-            [&head(3)[..], &[0; 16]].concat(),
+            [&head(4)[..], &[0; 16]].concat(),
+            head(3).to_vec(),
+            [&[7, 0, 0, 0, 2, 0, 0, 0, 2, 3][..], &[0; 16]].concat(),
+            [&head(3)[..], &field([0, 0, 0, 1])].concat(),
             [&head(1)[..], &field([0, 0, 0, 0])].concat(),
             [&head(1)[..], &field([0, 1, 0, 0])].concat(),
             [&head(1)[..], &field([5, 4, 0, 0])].concat(),

@@ -126,6 +126,16 @@ impl<'a> Recorder<'a> {
         Recorder { observer, meter: TokenMeter::default(), schedule: None }
     }
 
+    /// The recorder of a generation that goes on where another one ended, whose `meter` this is.
+    pub(super) fn resuming(observer: &'a mut dyn Observer, meter: TokenMeter) -> Self {
+        Recorder { meter, ..Recorder::new(observer) }
+    }
+
+    /// The meter, for the generation that goes on after this one.
+    pub(super) fn into_meter(self) -> TokenMeter {
+        self.meter
+    }
+
     /// The recorder of a plan, whose passes keep what `schedule` says.
     pub(super) fn planning(observer: &'a mut dyn Observer, schedule: Schedule) -> Self {
         Recorder { schedule: Some(schedule), ..Recorder::new(observer) }

@@ -8,10 +8,11 @@ use protocols::{FixedLoader, FixedWeight, Secure, Spread, WeightCache};
 
 use super::opening::SessionKind;
 use super::recorder::{Booked, Recorder, finish};
-use super::{Caller, Filled, Limits, Observer, Outcome, PublicModel, Request, Terms, correlations, opening};
+use super::{Caller, Filled, Limits, Observer, Outcome, PublicModel, Request, Terms, chat, correlations, opening};
 use crate::pool::{Place, PoolError, PoolId, PoolSet, Pools, Purpose, digest};
 use crate::{
-    Calibration, Error, Generation, Input, Lengths, Model, ModelFiles, Next, Reveal, Sampler, calibrate, generate,
+    Calibration, ChatTemplate, Error, Generation, Input, Lengths, Model, ModelFiles, Next, Reveal, Sampler,
+    calibrate, generate,
 };
 
 /// A model in fixed point, ready for any number of sessions, one after another or at once.
@@ -19,6 +20,8 @@ pub struct ModelServer {
     model: Model<FixedWeight>,
     public: PublicModel,
     pools: Option<Pools>,
+    /// How conversations are written for the model.
+    template: Option<ChatTemplate>,
     /// Of the weights; made when a pool first asks for it.
     digest: OnceLock<String>,
 }
@@ -31,6 +34,8 @@ enum Grant {
     Spend(Box<(PoolSet, Vec<Purpose>)>),
     /// A new pool, or a part of one.
     Fill(Box<(Filled, Place, Purpose)>),
+    /// A chat.
+    Chat,
 }
 
 impl ModelServer {
@@ -83,7 +88,7 @@ impl ModelServer {
         let model = Model::load_for(policy, &mut loader, &spec, Some(&checkpoint))?;
         let frac_bits = loader.frac_bits().to_vec();
         let public = PublicModel { name, spec, frac_bits, tokenizer };
-        Ok(ModelServer { model, public, pools: None, digest: OnceLock::new() })
+        Ok(ModelServer { model, public, pools: None, template: None, digest: OnceLock::new() })
     }
 
     /// Puts a short text through the model in the clear, see [`calibrate()`].
@@ -98,6 +103,11 @@ impl ModelServer {
     /// Lets clients fill and spend pools, of which the server keeps its part in `pools`.
     pub fn with_pools(self, pools: Pools) -> Self {
         ModelServer { pools: Some(pools), ..self }
+    }
+
+    /// Sends clients `template` when they begin a chat.
+    pub fn with_template(self, template: Option<ChatTemplate>) -> Self {
+        ModelServer { template, ..self }
     }
 
     /// What clients may know.
@@ -130,7 +140,8 @@ impl ModelServer {
             // Cheap checks come before those that take time.
             request.check_policy(&self.public.spec, terms)?;
             request.check_planning(&self.public.spec, terms)?;
-            let learns = !matches!(kind, SessionKind::Fill(_)) && terms.reveal == Reveal::Logits;
+            // A chat asks for each of its turns.
+            let learns = !matches!(kind, SessionKind::Fill(_) | SessionKind::Chat) && terms.reveal == Reveal::Logits;
             observer.ask(if learns { request.positions_shown() } else { 0 })?;
             self.accept(caller, request, kind, terms, &*observer)
         };
@@ -142,6 +153,10 @@ impl ModelServer {
             Grant::Spend(spent) => {
                 let (pool, purposes) = *spent;
                 Some(correlations::spend_for_client(&mut channel, || pool.claim(&purposes))?)
+            }
+            Grant::Chat => {
+                let setting = chat::Setting { public: &self.public, model: &self.model, terms, bound: &request };
+                return chat::talk(channel, &setting, self.template.as_ref(), observer);
             }
             Grant::Fill(place) => return self.fill(channel, terms, &request, *place, observer),
         };
@@ -174,6 +189,10 @@ impl ModelServer {
         let pools = || self.pools.as_ref().ok_or(PoolError::NoPools);
         match kind {
             SessionKind::Generate => Ok(Grant::Generate),
+            SessionKind::Chat => {
+                chat::check_talk(&terms.policy)?;
+                Ok(Grant::Chat)
+            }
             SessionKind::Fill(part) => {
                 let filled = Filled { id: PoolId::random(), part };
                 let place = pools()?.draft(filled.id, peer, request.lengths, part)?;

@@ -45,6 +45,12 @@ pub enum TokenizerError {
         /// Its words.
         what: String,
     },
+    /// The chat template cannot be used, or refuses a conversation.
+    #[error("chat template: {what}")]
+    Template {
+        /// What is wrong.
+        what: String,
+    },
     /// The process that is to run the tokenizer cannot be started.
     #[error("the tokenizer's process cannot be started: {what}")]
     Spawn {
@@ -84,6 +90,7 @@ impl TokenizerError {
             Refused { part, why } => Refused { part: quoted(part), why: quoted(why) },
             TooMuch { what, got, limit } => TooMuch { what: quoted(what), got, limit },
             Failed { what } => Failed { what: quoted(what) },
+            Template { what } => Template { what: quoted(what) },
             Spawn { what } => Spawn { what: quoted(what) },
             Died { step, status } => Died { step: quoted(step), status: quoted(status) },
             TimedOut { step, seconds } => TimedOut { step: quoted(step), seconds: quoted(seconds) },
@@ -93,6 +100,10 @@ impl TokenizerError {
 
     pub(super) fn format(error: impl ToString) -> Self {
         TokenizerError::Format { what: quoted(error) }
+    }
+
+    pub(super) fn template(error: impl ToString) -> Self {
+        TokenizerError::Template { what: quoted(error) }
     }
 
     pub(super) fn refused(part: impl ToString, why: impl ToString) -> Self {

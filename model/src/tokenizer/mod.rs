@@ -6,10 +6,12 @@
 
 mod error;
 mod regex;
+mod template;
 mod vet;
 mod worker;
 
 pub use error::TokenizerError;
+pub use template::{ChatTemplate, MAX_TEMPLATE_BYTES, Message};
 pub use vet::MAX_TOKENIZER_BYTES;
 pub use worker::{MAX_TEXT_BYTES, MAX_TEXT_IDS, WorkerCommand, run_worker};
 
@@ -48,8 +50,37 @@ impl Tokenizer {
     /// [`MAX_TEXT_IDS`], and those of a process that dies or takes too long.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, TokenizerError> {
         match &self.0 {
-            Place::Here(local) => local.encode(text),
+            Place::Here(local) => local.encode(text, true),
             Place::Worker(worker) => worker.encode(text),
+        }
+    }
+
+    /// Ids of a text that follows another one: without the special tokens that begin a text.
+    ///
+    /// # Errors
+    /// As [`Tokenizer::encode`].
+    pub fn encode_more(&self, text: &str) -> Result<Vec<u32>, TokenizerError> {
+        match &self.0 {
+            Place::Here(local) => local.encode(text, false),
+            Place::Worker(worker) => worker.encode_more(text),
+        }
+    }
+
+    /// The text of `messages` by `template`, in the process of the tokenizer if it has one. With `generate` it ends
+    /// where an answer begins.
+    ///
+    /// # Errors
+    /// [`TokenizerError::Template`] for a template that fails, refuses the messages or takes too many steps;
+    /// [`TokenizerError::TooMuch`]; those of a process that dies or takes too long.
+    pub fn render(
+        &self,
+        template: &ChatTemplate,
+        messages: &[Message],
+        generate: bool,
+    ) -> Result<String, TokenizerError> {
+        match &self.0 {
+            Place::Here(_) => template.render(messages, generate),
+            Place::Worker(worker) => worker.render(template, messages, generate),
         }
     }
 
@@ -92,8 +123,9 @@ impl Local {
         Ok(Local { library, growth })
     }
 
-    fn encode(&self, text: &str) -> Result<Vec<u32>, TokenizerError> {
-        Ok(self.library.encode(text, true).map_err(TokenizerError::failed)?.get_ids().to_vec())
+    /// `begins` says whether the special tokens that begin a text are put before it.
+    fn encode(&self, text: &str, begins: bool) -> Result<Vec<u32>, TokenizerError> {
+        Ok(self.library.encode(text, begins).map_err(TokenizerError::failed)?.get_ids().to_vec())
     }
 
     fn decode(&self, ids: &[u32]) -> Result<String, TokenizerError> {

@@ -8,7 +8,9 @@
 //! |---|---|
 //! | `{"load":N}`, N bytes of `tokenizer.json` | `{"loaded":{"vocabulary":V}}` |
 //! | `{"encode":"text"}` | `{"ids":[1,2]}` |
+//! | `{"encode_more":"text"}` | `{"ids":[1,2]}`, without the tokens that begin a text |
 //! | `{"decode":[1,2]}` | `{"text":"text"}` |
+//! | `{"render":{"template":…,"messages":[…],"generate":true}}` | `{"text":"text"}` |
 //! | any | `{"failed":…}` with a [`TokenizerError`] |
 //!
 //! The worker gives up its rights before it reads anything (Unix): it has [`MEMORY_BYTES`] of address space and
@@ -28,6 +30,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use super::error::at_most;
+use super::template::{ChatTemplate, Message};
 use super::vet::MAX_TOKENIZER_BYTES;
 use super::{Local, TokenizerError};
 
@@ -66,7 +69,18 @@ impl WorkerCommand {
 enum Request {
     Load(usize),
     Encode(String),
+    EncodeMore(String),
     Decode(Vec<u32>),
+    Render(Rendering),
+}
+
+/// A conversation and the template that makes a text of it.
+#[derive(Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+struct Rendering {
+    template: ChatTemplate,
+    messages: Vec<Message>,
+    generate: bool,
 }
 
 #[derive(Deserialize, Serialize)]
@@ -83,8 +97,9 @@ impl Request {
     fn step(&self) -> &'static str {
         match self {
             Request::Load(_) => "read tokenizer.json",
-            Request::Encode(_) => "encode a text",
+            Request::Encode(_) | Request::EncodeMore(_) => "encode a text",
             Request::Decode(_) => "decode ids",
+            Request::Render(_) => "apply a chat template",
         }
     }
 }
@@ -116,8 +131,30 @@ impl Worker {
     }
 
     pub(super) fn encode(&self, text: &str) -> Result<Vec<u32>, TokenizerError> {
+        self.encode_by(Request::Encode, text)
+    }
+
+    pub(super) fn encode_more(&self, text: &str) -> Result<Vec<u32>, TokenizerError> {
+        self.encode_by(Request::EncodeMore, text)
+    }
+
+    pub(super) fn render(
+        &self,
+        template: &ChatTemplate,
+        messages: &[Message],
+        generate: bool,
+    ) -> Result<String, TokenizerError> {
+        at_most("bytes of text", messages.iter().map(|m| m.role.len() + m.content.len()).sum(), MAX_TEXT_BYTES)?;
+        let rendering = Rendering { template: template.clone(), messages: messages.to_vec(), generate };
+        self.ask(&Request::Render(rendering), |response| match response {
+            Response::Text(text) if text.len() <= MAX_TEXT_BYTES => Some(text),
+            _ => None,
+        })
+    }
+
+    fn encode_by(&self, request: fn(String) -> Request, text: &str) -> Result<Vec<u32>, TokenizerError> {
         at_most("bytes of text", text.len(), MAX_TEXT_BYTES)?;
-        let request = Request::Encode(text.to_owned());
+        let request = request(text.to_owned());
         self.ask(&request, |response| match response {
             Response::Ids(ids) if ids.len() <= MAX_TEXT_IDS => Some(ids),
             _ => None,
@@ -277,7 +314,11 @@ fn serve(input: impl Read, mut output: impl Write) -> io::Result<()> {
                 Local::from_bytes(&bytes)
                     .map(|local| Response::Loaded { vocabulary: tokenizer.insert(local).vocabulary() })
             }
-            Ok(Request::Encode(text)) => loaded(&tokenizer).and_then(|local| encode(local, &text)),
+            Ok(Request::Encode(text)) => loaded(&tokenizer).and_then(|local| encode(local, &text, true)),
+            Ok(Request::EncodeMore(text)) => loaded(&tokenizer).and_then(|local| encode(local, &text, false)),
+            Ok(Request::Render(Rendering { template, messages, generate })) => {
+                template.render(&messages, generate).map(Response::Text)
+            }
             Ok(Request::Decode(ids)) => loaded(&tokenizer).and_then(|local| decode(local, &ids)),
             Err(error) => Err(error),
         };
@@ -293,9 +334,9 @@ fn loaded(tokenizer: &Option<Local>) -> Result<&Local, TokenizerError> {
     tokenizer.as_ref().ok_or_else(|| TokenizerError::failed("no tokenizer was loaded"))
 }
 
-fn encode(local: &Local, text: &str) -> Result<Response, TokenizerError> {
+fn encode(local: &Local, text: &str, begins: bool) -> Result<Response, TokenizerError> {
     at_most("bytes of text", text.len(), MAX_TEXT_BYTES / local.growth.max(1))?;
-    let ids = local.encode(text)?;
+    let ids = local.encode(text, begins)?;
     at_most("ids of a text", ids.len(), MAX_TEXT_IDS)?;
     Ok(Response::Ids(ids))
 }

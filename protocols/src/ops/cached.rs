@@ -167,6 +167,35 @@ impl Operand {
         }
     }
 
+    /// Whether it has had a product.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.begun.is_some()
+    }
+
+    /// Makes masks for the products `events` that come next, in the place of those that were made for others. Nothing
+    /// happens before the first product.
+    ///
+    /// # Errors
+    /// Masks of another form, and fewer tokens than there are.
+    pub(crate) fn prepare(&mut self, s: &mut Session, spill: &mut Spill, events: &Events) -> Result<(), Error> {
+        let id = self.id;
+        let Some(begun) = &mut self.begun else { return Ok(()) };
+        if begun.masks.form != events.form {
+            return Err(Error::OperandForm { operand: id, expected: begun.masks.form, got: events.form });
+        }
+        begun.masks.events.clear();
+        begun.masks.products = Queue::default();
+        begun.forget();
+        let (expected, got) = (begun.slots, events.list.first().map_or(begun.slots, |event| event.tokens));
+        if got < expected {
+            return Err(Error::OperandShrinks { operand: id, expected, got });
+        }
+        for batch in events.batches(s.plans().operand_batch) {
+            extend(s, spill, &mut begun.masks, &batch.list)?;
+        }
+        Ok(())
+    }
+
     /// Gets ready for a product of the sizes `wanted`. At the first product the masks move here from
     /// `prepared`. Masks for another product than this are discarded, with all after them. Both parties, and a plan,
     /// see the same sizes and so decide alike.

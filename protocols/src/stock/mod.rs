@@ -114,6 +114,21 @@ impl Stock {
         Ok(())
     }
 
+    /// What of `needs` is not there. OTs are listed as they are, because their pools are filled up to a number, and so
+    /// are operands, whose masks fit the products of one run alone.
+    pub fn missing(&self, needs: &Needs, role: Role) -> Needs {
+        let units = needs.units.iter().filter_map(|(kind, &units)| {
+            let held = self.queues.get(kind).map_or(0, |queue| queue.len() / kind.words(role));
+            (units > held).then(|| (kind.clone(), units - held))
+        });
+        Needs { units: units.collect(), ..needs.clone() }
+    }
+
+    /// Forgets all cached operands, with masks that no product has asked for. Other operands may take their names.
+    pub(crate) fn forget_operands(&mut self) {
+        self.operands = Prepared::default();
+    }
+
     /// Takes `need` out, after making what is missing on the spot. `matrix` is the server's, if the kind has one.
     pub(crate) fn take(
         &mut self,

@@ -38,6 +38,18 @@ impl Needs {
         Needs { cots: self.cots, ..Needs::default() }
     }
 
+    /// The same without products with cached operands.
+    pub fn without_operands(&self) -> Needs {
+        Needs { operands: BTreeMap::new(), ..self.clone() }
+    }
+
+    /// The part `count` / `of` of everything but products with cached operands, rounded up.
+    pub fn share(&self, count: usize, of: usize) -> Needs {
+        let part = |all: u64| (u128::from(all) * count as u128).div_ceil(of.max(1) as u128) as u64;
+        let units = self.units.iter().map(|(kind, units)| (kind.clone(), part(*units as u64) as usize));
+        Needs { units: units.collect(), operands: BTreeMap::new(), cots: self.cots.map(part) }
+    }
+
     /// What is listed here and not in `before`, the list of a part of the same run that ended earlier.
     pub fn since(&self, before: &Needs) -> Needs {
         let units = self.units.iter().map(|(kind, units)| {

@@ -25,7 +25,7 @@ mod visit;
 mod watch;
 
 use std::net::{SocketAddr, TcpListener};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
@@ -35,7 +35,7 @@ use clap::Args;
 use model::party::{Limits, ModelServer, Outcome, Terms};
 use model::pool::{Pools, count, find, writable_by_others};
 use model::report::Cost;
-use model::{Calibration, Lengths};
+use model::{Calibration, ChatTemplate, Lengths};
 use net::{Entry, NetError, PublicKey};
 use serde::{Deserialize, Serialize};
 use tracing::{info, warn};
@@ -241,6 +241,7 @@ pub(super) fn run(args: ServeArgs) -> Result<(), Error> {
         Some(pools) => hosted.with_pools(pools),
         None => hosted,
     };
+    let hosted = hosted.with_template(template(&args.model));
     let sessions = match args.sessions {
         _ if args.once => 1,
         Some(sessions) => sessions.max(1),
@@ -295,6 +296,14 @@ pub(super) fn run(args: ServeArgs) -> Result<(), Error> {
         let _ = out::line(format_args!("serving {name} on {address}"));
     }
     server.until_the_end(&args, &happened)
+}
+
+/// The chat template of the model directory `name`, if it has one that can be sent. Sessions without a chat need none.
+fn template(name: &str) -> Option<ChatTemplate> {
+    ChatTemplate::open(Path::new(name)).unwrap_or_else(|error| {
+        warn!(%error, "no chat template is served: conversations are raw text");
+        None
+    })
 }
 
 /// What the main thread waits for.

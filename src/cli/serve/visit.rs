@@ -84,6 +84,7 @@ fn end_of(error: &Error, stage: Stage) -> End {
             | ModelError::TooWide { .. }
             | ModelError::Nothing
             | ModelError::DraftPolicy { .. }
+            | ModelError::TalkPolicy { .. }
             | ModelError::Pool(_)
             | ModelError::PoolFile { .. },
         ) => End::Refused,
@@ -247,7 +248,7 @@ impl Observer for Watcher<'_> {
             && positions > 0
         {
             accounts.charge(self.caller.key.as_deref(), positions)?;
-            self.charged = positions;
+            self.charged += positions;
         }
         Ok(())
     }

@@ -1,0 +1,63 @@
+//! A session of several turns: the private cache stays, and only new words go through the model.
+//!
+//! After the request of a chat and its verdict ([`super`]) the server sends its chat template, and base OTs follow.
+//! From then on the client sends commands, and the server answers each before both carry it out. All of them are
+//! booked under `chat`, commands and answers in phase `setup`:
+//!
+//! | message | from | bytes |
+//! |---|---|---|
+//! | template: a [`ChatTemplate`](crate::ChatTemplate) as JSON; empty if there is none | server | up to [`MAX_TEMPLATE_BYTES`](crate::MAX_TEMPLATE_BYTES) |
+//! | command: a byte that is 0 to end, 1 for a turn, 2 to prepare, 3 to begin a new conversation, 4 to stay; then two numbers (u32, little endian) | client | 9 |
+//! | answer: empty, or why the command is refused | server | up to [`MAX_REASON_BYTES`](super::MAX_REASON_BYTES) |
+//!
+//! - **A turn** has the number of its new tokens and of the tokens that may be generated. It is a generation whose
+//!   cache holds the turns before it ([`generate_with`](crate::generate_with)). The last token of an answer was not
+//!   read, so it begins the next turn. With `stop_at_eos` a byte after each pass says whether the answer ends. The
+//!   parties compare their transcripts after every turn.
+//! - **To prepare** makes one of several equal [slices](slices) of what the longest turn needs, in a session of two
+//!   phases. A client does so while its user types. When the turn comes, its lengths are known. What it needs beyond
+//!   that is made then, in large batches, with the masks of keys and values, which fit one length alone. What a turn
+//!   leaves serves the next one.
+//! - **To begin a new conversation** drops the caches of both parties.
+//! - **To stay** shows that the other party is there while nothing happens.
+//!
+//! A refused command leaves everything as it was.
+//!
+//! The server learns the numbers above and when each command comes, and nothing else: see `SECURITY.md`.
+
+mod client;
+mod command;
+mod conversation;
+mod server;
+
+pub use client::ChatSession;
+pub use conversation::TurnCost;
+pub(super) use conversation::{Setting, check_talk};
+pub(super) use server::talk;
+
+use crate::{Generation, Lengths};
+
+/// Scope of commands in the ledger, and of the time in which nothing happens.
+const SCOPE: &str = "chat";
+const TEMPLATE: &str = "chat/template";
+const COMMAND: &str = "chat/command";
+const ANSWER: &str = "chat/answer";
+
+/// Tokens of a slice of preparation. Fewer would let a user wait less, and cost more bytes.
+const SLICE: usize = 16;
+
+/// How many slices the preparation of a turn of at most `turn` has.
+pub fn slices(turn: Lengths) -> usize {
+    turn.prompt.saturating_add(turn.tokens).div_ceil(SLICE).max(1)
+}
+
+/// What one party has of a turn.
+#[derive(Clone, Debug)]
+pub struct Turn {
+    /// Tokens that were read: those that are new, and the last one of the answer before.
+    pub prompt_tokens: usize,
+    /// Tokens and logits, on the client; their number on both.
+    pub generation: Generation,
+    /// What it took.
+    pub cost: TurnCost,
+}

@@ -1,0 +1,294 @@
+//! Conversations: several turns on one private cache, the same as the clear engines, at both parties alike.
+
+mod support;
+#[path = "support/tiny.rs"]
+mod tiny;
+
+use std::thread;
+use std::time::Duration;
+
+use engine::{Engine, Float, FloatLoader};
+use model::party::chat::{Turn, slices};
+use model::party::{
+    Caller, ChatSession, ClientOptions, ClientSession, Limits, ModelServer, Observer, Outcome, Silent, Terms,
+};
+use model::{
+    ChatTemplate, Error, GenerateOptions, Input, Lengths, Model, ModelFiles, Next, NoHooks, Sampler, generate,
+    generate_with,
+};
+use net::{Channel, Phase, Role, memory_pair};
+use protocols::Fixed;
+use support::parties::load_fixed;
+use support::untimed;
+
+const LLAMA: &str = r#"{"model_type": "llama", "num_hidden_layers": 3, "hidden_size": 16, "intermediate_size": 24,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 23, "max_position_embeddings": 96}"#;
+
+const BOUND: Lengths = Lengths { prompt: 12, tokens: 6 };
+
+/// New tokens and generated ones of five turns.
+const TURNS: [(u32, usize); 5] = [(9, 4), (3, 6), (11, 1), (1, 5), (7, 3)];
+
+fn files() -> (tempfile::TempDir, ModelFiles) {
+    let dir = tempfile::tempdir().unwrap();
+    tiny::write_model(dir.path(), LLAMA);
+    let files = ModelFiles::open(dir.path()).unwrap();
+    (dir, files)
+}
+
+fn words(turn: u32, count: u32) -> Vec<u32> {
+    (0..count).map(|i| (i * i + 5 * i + 3 * turn) % 23).collect()
+}
+
+fn terms(policy: &str, preprocess: bool) -> Terms {
+    let mut terms = Terms { policy: policy.parse().unwrap(), ..Terms::default() };
+    terms.protocol.preprocess = preprocess;
+    terms
+}
+
+/// Runs both parties of a chat; `talk` is the client's side.
+fn session<T: Send>(
+    terms: &Terms,
+    template: Option<ChatTemplate>,
+    observer: &mut (dyn Observer + Send),
+    talk: impl FnOnce(ChatSession) -> T + Send,
+) -> (T, Result<Outcome, Error>) {
+    let hosted = ModelServer::load_for(&terms.policy, files().1).unwrap().with_template(template);
+    let (client, server) = memory_pair(Duration::from_secs(60));
+    thread::scope(|scope| {
+        let server = Channel::new(Role::Server, server);
+        let hosted = &hosted;
+        let server =
+            scope.spawn(move || hosted.serve(server, &Caller::default(), terms, &Limits::default(), observer));
+        let client = Channel::new(Role::Client, client);
+        let session = ClientSession::open(client, &Caller::default(), terms, &ClientOptions::default()).unwrap();
+        let talked = talk(session.chat(BOUND, false, &mut Silent).unwrap());
+        (talked, server.join().unwrap())
+    })
+}
+
+fn turn(chat: &mut ChatSession, ids: &[u32], tokens: usize) -> Result<Turn, Error> {
+    chat.turn(ids, tokens, Next::Pick(&mut Sampler::greedy()), &mut Silent)
+}
+
+/// The answers of five turns by a clear engine on one cache.
+fn clear<E: Engine>(engine: &mut E, model: &Model<E::Weight>, policy: &str) -> Vec<Vec<u32>> {
+    let policy = policy.parse().unwrap();
+    let mut cache = model.cache(&policy);
+    let mut last = None;
+    let answers = (0..).zip(TURNS).map(|(i, (count, tokens))| {
+        let ids: Vec<u32> = last.into_iter().chain(words(i, count)).collect();
+        let options = GenerateOptions { tokens, policy: policy.clone(), ..GenerateOptions::default() };
+        let input = Input { ids: Some(&ids), count: ids.len() };
+        let next = Next::Pick(&mut Sampler::greedy());
+        let got = generate_with(engine, model, &mut cache, input, &options, next, &mut NoHooks).unwrap();
+        last = got.tokens.last().copied();
+        got.tokens
+    });
+    answers.collect()
+}
+
+/// Policies that keep what they promise in a conversation.
+const POLICIES: [&str; 10] = [
+    "full",
+    "streaming:budget=16,block=4",
+    "snapkv:budget=16,block=4,window=4",
+    "h2o:budget=16,block=4",
+    "tova:budget=16,block=4",
+    "pyramid:budget=16,block=4,window=4",
+    "keyformer:budget=16,block=4,recent=4",
+    "streaming:budget=0.4",
+    "mpcache:clusters=8/4,budget=0.3",
+    "quest:budget=0.4",
+];
+
+#[test]
+fn five_turns_are_those_of_the_clear_engine_under_every_policy() {
+    let (_dir, files) = files();
+    let (fixed, _) = load_fixed(&files.spec, Some(&files.checkpoint), &[]);
+    for (i, policy) in POLICIES.into_iter().enumerate() {
+        let truth = clear(&mut Fixed::new(), &fixed, policy);
+        for preprocess in [i % 2 == 0, i % 2 == 1].into_iter().take(if i == 0 { 2 } else { 1 }) {
+            let terms = terms(policy, preprocess);
+            let (client, server) = session(&terms, None, &mut Silent, |mut chat| {
+                for (i, (count, tokens)) in (0..).zip(TURNS) {
+                    let got = turn(&mut chat, &words(i, count), tokens).unwrap();
+                    assert_eq!(got.generation.tokens, truth[i as usize], "{policy}, turn {i}");
+                    assert_eq!(got.prompt_tokens, (count + u32::from(i > 0)) as usize);
+                }
+                chat.finish().unwrap()
+            });
+            let server = server.unwrap();
+            assert_eq!(untimed(&client), untimed(&server), "{policy}");
+            assert_eq!((server.generation.count, server.prompt_tokens), (19, 31 + 4));
+            assert!(server.generation.tokens.is_empty());
+            // Everything that a turn needs is made before its first message, but what policies keep of clusters.
+            let clusters = ["mpcache", "quest"].iter().any(|name| policy.starts_with(name));
+            let inside = client.entries.iter().filter(|e| e.phase == Phase::Offline && e.path.starts_with("layer"));
+            let bytes: u64 = inside.map(|e| e.traffic.bytes()).sum();
+            assert!(!preprocess || clusters || bytes == 0, "{policy}: {bytes} bytes are made on the spot");
+        }
+    }
+}
+
+/// A clear engine that reads everything again at each turn finds the same answers.
+#[test]
+fn the_cache_stands_for_the_whole_transcript() {
+    let (_dir, files) = files();
+    let float = Model::load(&mut FloatLoader, &files.spec, Some(&files.checkpoint)).unwrap();
+    let answers = clear(&mut Float::default(), &float, "full");
+    let mut text = Vec::new();
+    for (i, (count, tokens)) in (0..).zip(TURNS) {
+        text.extend(words(i, count));
+        let input = Input { ids: Some(&text), count: text.len() };
+        let options = GenerateOptions { tokens, ..GenerateOptions::default() };
+        let next = Next::Pick(&mut Sampler::greedy());
+        let whole = generate(&mut Float::default(), &float, input, &options, next, &mut NoHooks).unwrap();
+        assert_eq!(whole.tokens, answers[i as usize]);
+        text.extend(whole.tokens);
+    }
+}
+
+/// A cache with a budget in tokens keeps it after every turn.
+#[test]
+fn a_budget_holds_while_the_talk_grows() {
+    let (_dir, files) = files();
+    let (fixed, _) = load_fixed(&files.spec, Some(&files.checkpoint), &[]);
+    for policy in POLICIES.into_iter().filter(|policy| policy.contains("budget=16")) {
+        let spec = policy.parse().unwrap();
+        let mut cache = fixed.cache(&spec);
+        let mut last = None;
+        for (i, (count, tokens)) in (0..).zip(TURNS) {
+            let ids: Vec<u32> = last.into_iter().chain(words(i, count)).collect();
+            let options = GenerateOptions { tokens, policy: spec.clone(), ..GenerateOptions::default() };
+            let input = Input { ids: Some(&ids), count: ids.len() };
+            let next = Next::Pick(&mut Sampler::greedy());
+            let mut engine = Fixed::new();
+            let got = generate_with(&mut engine, &fixed, &mut cache, input, &options, next, &mut NoHooks).unwrap();
+            last = got.tokens.last().copied();
+            let held: Vec<usize> = (0..3).map(|layer| cache.held(layer)).collect();
+            assert!(held.iter().sum::<usize>() <= 3 * 16, "{policy}, turn {i}: {held:?}");
+        }
+    }
+}
+
+#[test]
+fn what_is_prepared_ahead_serves_the_turn() {
+    let (_dir, files) = files();
+    let (fixed, _) = load_fixed(&files.spec, Some(&files.checkpoint), &[]);
+    for policy in ["full", "streaming:budget=16,block=4"] {
+        let truth = clear(&mut Fixed::new(), &fixed, policy);
+        let (costs, server) = session(&terms(policy, true), None, &mut Silent, |mut chat| {
+            let mut costs = Vec::new();
+            for (i, (count, tokens)) in (0..).zip(TURNS) {
+                let mut prepared = 0;
+                while let Some((done, all)) = chat.prepare(&mut Silent).unwrap() {
+                    prepared += 1;
+                    assert_eq!((done, all), (prepared, slices(BOUND)));
+                }
+                assert_eq!(prepared, slices(BOUND));
+                chat.stay().unwrap();
+                let got = turn(&mut chat, &words(i, count), tokens).unwrap();
+                assert_eq!(got.generation.tokens, truth[i as usize], "{policy}, turn {i}");
+                costs.push(got.cost);
+            }
+            chat.finish().unwrap();
+            costs
+        });
+        server.unwrap();
+        let bytes = |cost: &model::report::Cost| cost.bytes_client_to_server + cost.bytes_server_to_client;
+        // Keys and values alone are left.
+        for cost in &costs {
+            assert!(bytes(&cost.before.offline) > 0, "{policy}: {cost:?}");
+        }
+        let (ahead, then): (u64, u64) = costs.iter().fold((0, 0), |(ahead, then), cost| {
+            (ahead + bytes(&cost.before.offline), then + bytes(&cost.phases.offline))
+        });
+        assert!(then < ahead, "{policy}: {ahead} bytes ahead, {then} at the turn");
+    }
+}
+
+#[test]
+fn another_conversation_begins_from_nothing() {
+    for preprocess in [false, true] {
+        let ((), server) = session(&terms("full", preprocess), None, &mut Silent, |mut chat| {
+            let first = turn(&mut chat, &words(0, 9), 4).unwrap();
+            turn(&mut chat, &words(1, 3), 4).unwrap();
+            chat.reset().unwrap();
+            assert_eq!((chat.positions().0, chat.last()), (0, None));
+            let again = turn(&mut chat, &words(0, 9), 4).unwrap();
+            assert_eq!(again.generation.tokens, first.generation.tokens);
+            chat.finish().unwrap();
+        });
+        server.unwrap();
+    }
+}
+
+/// Counts tokens, and allows a number of positions.
+struct Stingy {
+    left: u64,
+}
+
+impl Observer for Stingy {
+    fn ask(&mut self, positions: u64) -> Result<(), Error> {
+        let (wanted, limit) = (positions, self.left);
+        match self.left.checked_sub(positions) {
+            Some(left) => {
+                self.left = left;
+                Ok(())
+            }
+            None => Err(Error::Quota { what: "positions with logits", used: 0, wanted, limit }),
+        }
+    }
+}
+
+#[test]
+fn a_refused_turn_leaves_the_session_as_it_was() {
+    let ((), server) = session(&terms("full", false), None, &mut Stingy { left: 46 }, |mut chat| {
+        let first = turn(&mut chat, &words(0, 9), 4).unwrap();
+        assert!(matches!(turn(&mut chat, &words(1, 12), 4), Err(Error::Limit { got: 13, limit: 12, .. })));
+        assert!(matches!(turn(&mut chat, &words(1, 3), 7), Err(Error::Limit { got: 7, limit: 6, .. })));
+        assert!(matches!(turn(&mut chat, &words(1, 3), 0), Err(Error::Nothing)));
+        assert!(matches!(turn(&mut chat, &[99], 1), Err(Error::Engine(_))));
+        assert!(chat.is_open());
+        assert_eq!(chat.positions(), (12, 96));
+        for i in 1..=7 {
+            turn(&mut chat, &words(i, 6), 6).unwrap();
+            assert_eq!(chat.positions().0, 12 + 12 * i as usize);
+        }
+        // The model is full, which both parties know.
+        let full = turn(&mut chat, &[1], 6).unwrap_err();
+        assert!(matches!(full, Error::Full { used: 96, wanted: 7, limit: 96 }), "{full}");
+        chat.reset().unwrap();
+        // The server's account is empty, which it alone knows.
+        let refused = turn(&mut chat, &words(0, 9), 4).unwrap_err();
+        assert!(
+            matches!(&refused, Error::Refused { reason } if reason.contains("positions with logits")),
+            "{refused}"
+        );
+        assert!(chat.is_open());
+        let _ = first;
+        chat.finish().unwrap();
+    });
+    server.unwrap();
+}
+
+#[test]
+fn a_client_that_leaves_ends_the_session() {
+    let ((), server) = session(&terms("full", false), None, &mut Silent, |mut chat| {
+        turn(&mut chat, &words(0, 9), 4).unwrap();
+    });
+    server.unwrap_err();
+}
+
+#[test]
+fn the_template_comes_from_the_server() {
+    let template = ChatTemplate { template: "{{ 1 }}".into(), bos_token: "<s>".into(), eos_token: String::new() };
+    let (got, server) = session(&terms("full", false), Some(template.clone()), &mut Silent, |chat| {
+        let got = chat.template().cloned();
+        chat.finish().unwrap();
+        got
+    });
+    server.unwrap();
+    assert_eq!(got, Some(template));
+}

@@ -1,0 +1,71 @@
+//! The same conversation with a plaintext model.
+
+use engine::{Float, FloatLoader, FloatWeight};
+use model::party::Terms;
+use model::{Check, GenerateOptions, Generation, Input, Model, ModelSpec, Next, NoHooks, compare, generate_with};
+use mpcache::KvCache;
+
+use crate::cli::Error;
+use crate::cli::files::open_model;
+use crate::cli::report::compared;
+
+/// A plaintext model that reads the same conversation under the same policy.
+pub(super) struct Clear {
+    model: Model<FloatWeight>,
+    cache: KvCache<Float>,
+    options: GenerateOptions,
+    checks: Vec<(usize, Check)>,
+}
+
+impl Clear {
+    /// The model `name`, which must have the shape `spec`.
+    pub(super) fn open(name: &str, spec: &ModelSpec, terms: &Terms) -> Result<Self, Error> {
+        let files = open_model(name)?;
+        if files.spec != *spec {
+            return Err(Error::CheckShape { name: name.into() });
+        }
+        let model = Model::load_for(&terms.policy, &mut FloatLoader, &files.spec, Some(&files.checkpoint))?;
+        let options = GenerateOptions {
+            policy: terms.policy.clone(),
+            prefill_chunk: terms.prefill_chunk,
+            ..GenerateOptions::default()
+        };
+        Ok(Clear { cache: model.cache(&terms.policy), model, options, checks: Vec::new() })
+    }
+
+    /// Begins another conversation.
+    pub(super) fn reset(&mut self) {
+        self.cache = self.model.cache(&self.options.policy);
+    }
+
+    /// Compares a turn in which `ids` were read and `generation` came out.
+    pub(super) fn turn(&mut self, ids: &[u32], generation: &Generation) -> Result<Check, Error> {
+        let Clear { model, cache, options, .. } = self;
+        let options = GenerateOptions { tokens: generation.tokens.len(), ..options.clone() };
+        let input = Input { ids: Some(ids), count: ids.len() };
+        let forced = Next::Forced(&generation.tokens);
+        let truth = generate_with(&mut Float::default(), model, cache, input, &options, forced, &mut NoHooks)?;
+        let check = compare(&truth, generation)?;
+        self.checks.push((generation.tokens.len(), check));
+        Ok(check)
+    }
+
+    /// All turns together.
+    pub(super) fn all(&self) -> Option<Check> {
+        let tokens: usize = self.checks.iter().map(|(tokens, _)| tokens).sum();
+        let agreed: f64 = self.checks.iter().map(|(tokens, check)| *tokens as f64 * check.token_agreement).sum();
+        let most =
+            |of: fn(&Check) -> Option<f32>| self.checks.iter().filter_map(|(_, check)| of(check)).reduce(f32::max);
+        (tokens > 0).then(|| Check {
+            max_abs_logit_error: most(|check| check.max_abs_logit_error),
+            token_agreement: agreed / tokens as f64,
+            largest_margin_missed: most(|check| check.largest_margin_missed),
+        })
+    }
+
+    /// The same in words.
+    pub(super) fn verdict(&self) -> String {
+        let name = "plaintext engine on the whole conversation, same policy";
+        self.all().map_or_else(|| "nothing to compare".into(), |check| compared(name, &check))
+    }
+}

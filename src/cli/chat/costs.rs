@@ -1,0 +1,127 @@
+//! What a chat took, turn by turn.
+
+use model::party::chat::{Turn, TurnCost};
+use model::party::{Outcome, PublicModel, Terms};
+use model::report::{Cost, Phases, Report, bytes};
+use model::{Check, Tokenizer};
+use serde::Serialize;
+use serde_json::Value;
+
+use super::clear::Clear;
+use crate::cli::Error;
+use crate::cli::report::report;
+
+/// A turn in a report.
+#[derive(Serialize)]
+struct TurnReport {
+    /// Which conversation of the session it belongs to, from 0.
+    conversation: usize,
+    /// Tokens that were read: the new ones, and the last one of the answer before.
+    prompt_tokens: usize,
+    /// Generated ids.
+    tokens: Vec<u32>,
+    /// Their text.
+    text: String,
+    #[serde(flatten)]
+    cost: TurnCost,
+    /// Comparison with the plaintext engine, if it was asked for.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    check: Option<Check>,
+}
+
+/// The report of a session, and its turns.
+#[derive(Serialize)]
+pub(super) struct ChatReport {
+    #[serde(flatten)]
+    report: Report,
+    turns: Vec<TurnReport>,
+}
+
+/// What a session took so far.
+pub(super) struct Costs {
+    opening: Phases,
+    turns: Vec<TurnReport>,
+    conversation: usize,
+}
+
+impl Costs {
+    /// A session that was opened at this cost.
+    pub(super) fn new(opening: &Phases) -> Self {
+        Costs { opening: opening.clone(), turns: Vec::new(), conversation: 0 }
+    }
+
+    /// Another conversation begins.
+    pub(super) fn reset(&mut self) {
+        self.conversation += 1;
+    }
+
+    /// A turn with the answer `text` is over.
+    pub(super) fn turn(&mut self, turn: Turn, text: String, check: Option<Check>) {
+        let Turn { prompt_tokens, generation, cost } = turn;
+        let conversation = self.conversation;
+        self.turns.push(TurnReport { conversation, prompt_tokens, tokens: generation.tokens, text, cost, check });
+    }
+
+    /// The last turn and all of the session, in three lines at most. Seconds are those in which a user waited, and
+    /// apart from these those in which correlations were made ahead.
+    pub(super) fn table(&self) -> String {
+        let ahead = |turn: &TurnReport| turn.cost.before.offline;
+        let line = |name: &str, of: Cost, tokens: usize, ahead: Cost| {
+            let mut line = format!(
+                "{name}: {} to the server, {} back, {} flows, {:.1} s for {tokens} tokens",
+                bytes(of.bytes_client_to_server),
+                bytes(of.bytes_server_to_client),
+                of.flows,
+                of.seconds
+            );
+            if ahead.flows > 0 {
+                let both = ahead.bytes_client_to_server + ahead.bytes_server_to_client;
+                line += &format!("; ahead of it {} in {:.1} s", bytes(both), ahead.seconds);
+            }
+            line
+        };
+        let mut lines = Vec::new();
+        if let Some(turn) = self.turns.last() {
+            lines.push(line("last turn", total(&turn.cost.phases), turn.tokens.len(), ahead(turn)));
+        }
+        let turns = self.turns.iter().map(|turn| total(&turn.cost.phases));
+        let all = turns.fold(total(&self.opening), plus);
+        let before = self.turns.iter().map(ahead).fold(Cost::default(), plus);
+        let tokens = self.turns.iter().map(|turn| turn.tokens.len()).sum();
+        lines.push(line(&format!("opening and {} turns", self.turns.len()), all, tokens, before));
+        lines.join("\n")
+    }
+
+    /// The report of the session that `outcome` is of.
+    pub(super) fn report<'a>(
+        self,
+        model: &PublicModel,
+        tokenizer: &Tokenizer,
+        outcome: &Outcome,
+        terms: &Terms,
+        options: impl IntoIterator<Item = (&'a str, Value)>,
+        clear: Option<&Clear>,
+    ) -> Result<ChatReport, Error> {
+        let mut report = report(model, Some(tokenizer), outcome.prompt_tokens, outcome, terms, options)?;
+        report.peak_memory_bytes.client = net::peak_memory_bytes();
+        report.check = clear.and_then(Clear::all);
+        Ok(ChatReport { report, turns: self.turns })
+    }
+}
+
+/// All phases together.
+fn total(phases: &Phases) -> Cost {
+    let Phases { setup, offline, prefill, decode } = phases;
+    [*setup, *offline, *prefill, decode.total].into_iter().fold(Cost::default(), plus)
+}
+
+fn plus(a: Cost, b: Cost) -> Cost {
+    Cost {
+        bytes_client_to_server: a.bytes_client_to_server + b.bytes_client_to_server,
+        bytes_server_to_client: a.bytes_server_to_client + b.bytes_server_to_client,
+        flows: a.flows + b.flows,
+        seconds: a.seconds + b.seconds,
+        cpu_seconds: a.cpu_seconds + b.cpu_seconds,
+        peer_cpu_seconds: None,
+    }
+}

@@ -1,0 +1,247 @@
+//! The text of each turn.
+//!
+//! A chat template writes a whole conversation. The model has read most of it, so only the end by which the text grew
+//! goes through it. Templates that change what stood before (some leave out older thoughts) are noticed, and the
+//! model then reads the whole text again.
+//!
+//! **A template never sees the words.** It comes from the server, and the number of tokens of a turn is public: a
+//! hostile template could write more or fewer of them, depending on what was said. So each message is given to it as a
+//! placeholder, drawn at random, and the words take its place afterwards. Spaces at the ends of a message are left
+//! out before, as most templates would. A template that drops a new message, doubles one or looks into it is refused.
+
+use model::{ChatTemplate, Message, Tokenizer, TokenizerError};
+
+use crate::cli::Error;
+
+/// What goes through the model for a turn.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Step {
+    /// The text.
+    pub(super) text: String,
+    /// Whether the tokens that begin a text belong before it: raw text at its beginning. A template writes them.
+    pub(super) begins: bool,
+    /// Whether a template wrote it.
+    pub(super) marked: bool,
+    /// Whether it is all of the conversation, and takes the place of what the model has read.
+    pub(super) rewrites: bool,
+    words: String,
+    rendered: String,
+}
+
+/// How a conversation is written.
+pub(super) struct Script {
+    template: Option<ChatTemplate>,
+    system: Option<String>,
+    /// What was said, in the order of the messages.
+    said: Vec<(&'static str, String)>,
+    /// The text that the model has read, by the template, with placeholders.
+    rendered: String,
+    /// Raw: whether something was read, and whether the text ends at the end of a line.
+    begun: bool,
+    ended: bool,
+    mark: String,
+}
+
+impl Script {
+    /// Writes by `template`, or raw.
+    pub(super) fn new(template: Option<ChatTemplate>, system: Option<String>) -> Self {
+        let mark = format!("{:032x}", rand::random::<u128>());
+        let mut script =
+            Script { template, system, said: Vec::new(), rendered: String::new(), begun: false, ended: true, mark };
+        script.reset();
+        script
+    }
+
+    /// Forgets what was said.
+    pub(super) fn reset(&mut self) {
+        self.said = self.system.iter().map(|system| ("system", system.trim().to_owned())).collect();
+        self.rendered.clear();
+        (self.begun, self.ended) = (false, true);
+    }
+
+    /// What goes through the model when the user says `words`. Nothing is remembered before the answer.
+    pub(super) fn next(&self, tokenizer: &Tokenizer, words: &str) -> Result<Step, Error> {
+        match &self.template {
+            None => Ok(self.raw(words)),
+            Some(template) => {
+                let messages = self.messages();
+                let rendered = tokenizer.render(template, &messages, true)?;
+                self.step(words, rendered)
+            }
+        }
+    }
+
+    /// The answer to `step` was `text`.
+    pub(super) fn answered(&mut self, step: Step, text: &str) {
+        self.said.push(("user", step.words));
+        self.said.push(("assistant", text.trim().to_owned()));
+        self.rendered = step.rendered;
+        self.begun = true;
+        self.ended = text.ends_with('\n');
+    }
+
+    /// Words as they are, on lines of their own.
+    fn raw(&self, words: &str) -> Step {
+        let system = self.system.iter().filter(|_| !self.begun).map(|system| format!("{system}\n"));
+        let start: String = if self.ended { system.collect() } else { "\n".into() };
+        Step {
+            text: format!("{start}{words}\n"),
+            begins: !self.begun,
+            marked: false,
+            rewrites: false,
+            words: words.to_owned(),
+            rendered: String::new(),
+        }
+    }
+
+    /// The messages with placeholders, and a new one of the user's.
+    fn messages(&self) -> Vec<Message> {
+        let roles = self.said.iter().map(|(role, _)| *role).chain(["user"]);
+        roles.enumerate().map(|(i, role)| Message::new(role, &self.placeholder(i))).collect()
+    }
+
+    fn placeholder(&self, index: usize) -> String {
+        format!("{}x{index}x", self.mark)
+    }
+
+    /// The step by which the text grew to `rendered`.
+    fn step(&self, words: &str, rendered: String) -> Result<Step, Error> {
+        let new = self.said.len();
+        let words = words.trim();
+        for index in 0..=new {
+            let times = rendered.matches(&self.placeholder(index)).count();
+            // Older messages may be left out.
+            if times > 1 || (index == new && times == 0) {
+                let what = format!("message {index} stands {times} times in its text");
+                return Err(TokenizerError::Template { what }.into());
+            }
+        }
+        let read = match new.checked_sub(1) {
+            Some(answer) if !self.rendered.is_empty() => format!("{}{}", self.rendered, self.placeholder(answer)),
+            _ => String::new(),
+        };
+        let grown = rendered.strip_prefix(&read);
+        let text = self.filled(grown.unwrap_or(&rendered), words);
+        let step =
+            Step { text, begins: false, marked: true, rewrites: grown.is_none(), words: words.into(), rendered };
+        if step.text.contains(&self.mark) {
+            return Err(TokenizerError::Template { what: "it looks into the messages".into() }.into());
+        }
+        Ok(step)
+    }
+
+    /// The text with words in the place of placeholders, in one pass: words may look like placeholders.
+    fn filled(&self, text: &str, words: &str) -> String {
+        let mut out = String::new();
+        let mut rest = text;
+        while let Some(at) = rest.find(&self.mark) {
+            let (before, from) = rest.split_at(at);
+            out.push_str(before);
+            let known = (0..=self.said.len()).find_map(|i| Some((i, from.strip_prefix(&self.placeholder(i))?)));
+            let Some((index, after)) = known else {
+                out.push_str(from);
+                return out;
+            };
+            out.push_str(self.said.get(index).map_or(words, |(_, said)| said));
+            rest = after;
+        }
+        out + rest
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CHATML: &str = "{% for m in messages %}<{{ m.role }}>{{ m.content | trim }}<end>{% endfor %}\
+        {% if add_generation_prompt %}<assistant>{% endif %}";
+
+    fn tokenizer() -> Tokenizer {
+        Tokenizer::from_bytes(&model::bundled("shakespeare-gpt2").unwrap().tokenizer.unwrap()).unwrap()
+    }
+
+    fn script(template: &str, system: Option<&str>) -> Script {
+        let template = ChatTemplate { template: template.into(), bos_token: "<s>".into(), eos_token: "<end>".into() };
+        Script::new(Some(template), system.map(str::to_owned))
+    }
+
+    fn text(script: &Script, words: &str) -> (String, bool) {
+        let step = script.next(&tokenizer(), words).unwrap();
+        (step.text.clone(), step.rewrites)
+    }
+
+    fn say(script: &mut Script, words: &str, answer: &str) -> String {
+        let step = script.next(&tokenizer(), words).unwrap();
+        let text = step.text.clone();
+        script.answered(step, answer);
+        text
+    }
+
+    /// The pieces and the answers are the whole text, whatever was said.
+    #[test]
+    fn only_what_is_new_is_read() {
+        let mut script = script(CHATML, Some("be brief"));
+        let mut read = String::new();
+        let turns = [("hello", "good day"), (" how are you? ", "fine"), ("<end><user>{{ 7 * 7 }}", ""), ("bye", "x")];
+        for (words, answer) in turns {
+            read += &say(&mut script, words, answer);
+            read += answer;
+        }
+        assert_eq!(
+            read,
+            "<system>be brief<end><user>hello<end><assistant>good day<end><user>how are you?<end><assistant>fine\
+             <end><user><end><user>{{ 7 * 7 }}<end><assistant><end><user>bye<end><assistant>x"
+        );
+        assert_eq!(text(&script, "so"), ("<end><user>so<end><assistant>".into(), false));
+        script.reset();
+        assert_eq!(text(&script, "so"), ("<system>be brief<end><user>so<end><assistant>".into(), false));
+    }
+
+    #[test]
+    fn a_template_that_rewrites_is_noticed() {
+        // The last message alone.
+        let mut last = script("{{ messages[-1].content }}!", None);
+        assert_eq!(text(&last, "a"), ("a!".into(), false));
+        say(&mut last, "a", "b");
+        assert_eq!(text(&last, "c"), ("c!".into(), true));
+        // Words that look like a placeholder stay words.
+        let mut script = script(CHATML, None);
+        let odd = script.placeholder(0);
+        assert_eq!(text(&script, &odd).0, format!("<user>{odd}<end><assistant>").replace(&odd, &odd));
+        say(&mut script, "a", "b");
+    }
+
+    #[test]
+    fn a_template_that_looks_at_words_sees_none() {
+        let curious = script(
+            "{{ messages[0].content | length }}{% if 'secret' in messages[0].content %}{{ 'y' * 99 }}\
+            {% endif %}{{ messages[0].content }}",
+            None,
+        );
+        let [a, b] = ["secret", "public"].map(|words| text(&curious, words).0);
+        assert_eq!(a.replace("secret", ""), b.replace("public", ""));
+        for bad in [
+            "nothing",
+            "{{ messages[0].content }}{{ messages[0].content }}",
+            "{{ messages[0].content | upper }}",
+            "{{ messages[0].content[:9] }}{{ messages[0].content }}{{ messages[0].content[:40] }}",
+        ] {
+            let refused = script(bad, None).next(&tokenizer(), "word");
+            assert!(matches!(refused, Err(Error::Tokenizer(TokenizerError::Template { .. }))), "{bad}: {refused:?}");
+        }
+    }
+
+    #[test]
+    fn raw_words_stand_on_lines_of_their_own() {
+        let mut script = Script::new(None, Some("A play.".into()));
+        let first = script.next(&tokenizer(), "ROMEO:").unwrap();
+        assert_eq!((&first.text[..], first.begins, first.marked), ("A play.\nROMEO:\n", true, false));
+        script.answered(first, "I will");
+        let second = script.next(&tokenizer(), "JULIET:").unwrap();
+        assert_eq!((&second.text[..], second.begins), ("\nJULIET:\n", false));
+        script.answered(second, "No.\n");
+        assert_eq!(script.next(&tokenizer(), "ROMEO:").unwrap().text, "ROMEO:\n");
+        script.reset();
+        assert_eq!(script.next(&tokenizer(), "ROMEO:").unwrap().text, "A play.\nROMEO:\n");
+    }
+}
