@@ -122,7 +122,7 @@ impl<E: Engine> KvCache<E> {
 
     /// What the engine remembers of all rows, layer by layer.
     pub fn operands(&mut self) -> impl Iterator<Item = &mut E::Operand> {
-        let parts = self.stores.iter_mut().flat_map(|store| store.parts_mut());
+        let parts = self.stores.iter_mut().flat_map(|store| &mut store.parts);
         parts.flat_map(|part| [&mut part.operands.keys, &mut part.operands.values, &mut part.operands.clusters])
     }
 
