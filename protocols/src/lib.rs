@@ -71,6 +71,7 @@ pub use operation::Operation;
 pub use ops::cached::{CachedProduct, Operand};
 pub use options::{DEFAULT_LINK, Evaluation, Masks, Options};
 pub use planner::Planner;
+pub use preparation::Made;
 pub use plans::Plans;
 pub use session::Session;
 pub use spill::{StockError, check_space};
