@@ -131,8 +131,7 @@ fn the_last_turn_does_not_read_the_first_one_again() {
     let server = Server::start("--model shakespeare-llama");
     let last = |first: &str| {
         let turns = [first, "b", "c", "d", "e"];
-        let (output, report) =
-            chat(&server, "--tokens 2 --turn-tokens 110 --no-stop-at-eos", &lines(&turns));
+        let (output, report) = chat(&server, "--tokens 2 --turn-tokens 110 --no-stop-at-eos", &lines(&turns));
         assert!(output.status.success(), "{}", text(&output.stderr));
         report.unwrap()["turns"][4].clone()
     };
@@ -156,7 +155,9 @@ fn commands_are_carried_out() {
     let (output, report) = chat(&server, &format!("--tokens 6 --transcript {}", kept.display()), &input);
     let notes = text(&output.stderr);
     assert!(output.status.success(), "{notes}");
-    for words in ["last turn: ", "opening and 1 turns: ", "another conversation", "/quit", "/nonsense", "name of a file"] {
+    for words in
+        ["last turn: ", "opening and 1 turns: ", "another conversation", "/quit", "/nonsense", "name of a file"]
+    {
         assert!(notes.contains(words), "{words}: {notes}");
     }
     let report = report.unwrap();
@@ -271,7 +272,8 @@ fn correlations_are_made_while_nobody_talks() {
     let report: Value = serde_json::from_slice(&std::fs::read(report).unwrap()).unwrap();
     for turn in report["turns"].as_array().unwrap() {
         let ahead = &turn["before"]["offline"];
-        let ahead = ahead["bytes_client_to_server"].as_u64().unwrap() + ahead["bytes_server_to_client"].as_u64().unwrap();
+        let ahead =
+            ahead["bytes_client_to_server"].as_u64().unwrap() + ahead["bytes_server_to_client"].as_u64().unwrap();
         println!("ahead {ahead} bytes, at the turn {} bytes", bytes(turn, &["offline"]));
         assert!(ahead > bytes(turn, &["offline"]), "{turn}");
     }

@@ -92,7 +92,7 @@ pub use spec::*;
 pub use store::{DType, write_safetensors, write_shards};
 pub use synth::synthesize;
 pub use tokenizer::{
-    ChatTemplate, MAX_TEMPLATE_BYTES, MAX_TEXT_BYTES, MAX_TEXT_IDS, MAX_TOKENIZER_BYTES, Message, TextStream, Tokenizer, TokenizerError, WorkerCommand,
-    run_worker,
+    ChatTemplate, MAX_TEMPLATE_BYTES, MAX_TEXT_BYTES, MAX_TEXT_IDS, MAX_TOKENIZER_BYTES, Message, TextStream,
+    Tokenizer, TokenizerError, WorkerCommand, run_worker,
 };
 pub use transformer::*;

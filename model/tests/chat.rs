@@ -262,7 +262,10 @@ fn a_refused_turn_leaves_the_session_as_it_was() {
         chat.reset().unwrap();
         // The server's account is empty, which it alone knows.
         let refused = turn(&mut chat, &words(0, 9), 4).unwrap_err();
-        assert!(matches!(&refused, Error::Refused { reason } if reason.contains("positions with logits")), "{refused}");
+        assert!(
+            matches!(&refused, Error::Refused { reason } if reason.contains("positions with logits")),
+            "{refused}"
+        );
         assert!(chat.is_open());
         let _ = first;
         chat.finish().unwrap();

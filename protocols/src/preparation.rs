@@ -92,7 +92,9 @@ pub(crate) fn costs(needs: &Needs, plans: &mut Plans) -> Result<Vec<(&'static st
 
 /// Seconds that `cost` takes, as the rates say. Both parties' work counts: at most steps one of them waits.
 fn seconds(rates: &Rates, cost: &Cost) -> f64 {
-    cost.all_work().map(|Work { kernel, units: [client, server], .. }| rates.of(kernel) * (client + server) as f64).sum()
+    cost.all_work()
+        .map(|Work { kernel, units: [client, server], .. }| rates.of(kernel) * (client + server) as f64)
+        .sum()
 }
 
 /// The same of a refill of a pool of OTs with `count` OTs. How many are made at once depends on what the pool holds.

@@ -82,11 +82,11 @@ mod tests {
     #[test]
     fn uneven_pieces_are_weighed_by_their_plan() {
         // Pieces of very different lengths that take what is planned, on a machine that is three times slower.
-        let even: Vec<(f64, f64)> = (0..200).map(|i| 0.05 * f64::from(1 + (i * 37) % 11)).map(|s| (s, 3.0 * s)).collect();
+        let even: Vec<(f64, f64)> =
+            (0..200).map(|i| 0.05 * f64::from(1 + (i * 37) % 11)).map(|s| (s, 3.0 * s)).collect();
         assert!(worst(&even) < 1.01, "{}", worst(&even));
         // All of one kind first, which is planned a fifth too short, then all of another.
-        let kinds: Vec<(f64, f64)> =
-            (0..100).map(|i| if i < 50 { (1.0, 1.2) } else { (0.3, 0.3) }).collect();
+        let kinds: Vec<(f64, f64)> = (0..100).map(|i| if i < 50 { (1.0, 1.2) } else { (0.3, 0.3) }).collect();
         assert!(worst(&kinds) < 4.0 / 3.0, "{}", worst(&kinds));
         // Noise of a half up and down.
         let noise: Vec<(f64, f64)> = (0..300).map(|i| (1.0, if (i * 7) % 3 == 0 { 1.5 } else { 0.75 })).collect();
@@ -134,6 +134,9 @@ mod tests {
     #[test]
     fn times_are_said_in_words() {
         let say = |seconds| words(Duration::from_secs(seconds));
-        assert_eq!([0, 42, 100, 185, 7200].map(say), ["1 s left", "43 s left", "2 min left", "3 min left", "2 h left"]);
+        assert_eq!(
+            [0, 42, 100, 185, 7200].map(say),
+            ["1 s left", "43 s left", "2 min left", "3 min left", "2 h left"]
+        );
     }
 }

@@ -9,7 +9,8 @@ use protocols::{FixedLoader, FixedWeight, Part, Secure};
 use super::opening::SessionKind;
 use super::recorder::{Booked, Recorder, finish};
 use super::{
-    Caller, ChatSession, ClientOptions, Filled, Observer, Outcome, Prompt, PublicModel, Request, Terms, chat, correlations, opening,
+    Caller, ChatSession, ClientOptions, Filled, Observer, Outcome, Prompt, PublicModel, Request, Terms, chat,
+    correlations, opening,
 };
 use crate::pool::{Draft, PoolSet, Purpose};
 use crate::{Drafts, Error, GenerateOptions, Generation, Input, Lengths, Model, Next, generate};

@@ -333,7 +333,16 @@ mod tests {
         };
         let ids = |count: u32| SessionKind::Spend((0..count).map(|id| PoolId([id as u8; POOL_BYTES])).collect());
         let part = |number, of| SessionKind::Fill(Part::new(number, of).unwrap());
-        let kinds = [SessionKind::Chat, SessionKind::Generate, part(1, 1), part(3, 4), part(256, 256), ids(1), ids(3), ids(MAX_PARTS)];
+        let kinds = [
+            SessionKind::Chat,
+            SessionKind::Generate,
+            part(1, 1),
+            part(3, 4),
+            part(256, 256),
+            ids(1),
+            ids(3),
+            ids(MAX_PARTS),
+        ];
         for (at, kind) in (0..4).cycle().zip(kinds) {
             let message = encode_request(&request(at), &kind).unwrap();
             assert!(message.len() <= MAX_REQUEST_BYTES, "{kind:?}");

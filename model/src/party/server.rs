@@ -11,7 +11,8 @@ use super::recorder::{Booked, Recorder, finish};
 use super::{Caller, Filled, Limits, Observer, Outcome, PublicModel, Request, Terms, chat, correlations, opening};
 use crate::pool::{Place, PoolError, PoolId, PoolSet, Pools, Purpose, digest};
 use crate::{
-    Calibration, ChatTemplate, Error, Generation, Input, Lengths, Model, ModelFiles, Next, Reveal, Sampler, calibrate, generate,
+    Calibration, ChatTemplate, Error, Generation, Input, Lengths, Model, ModelFiles, Next, Reveal, Sampler,
+    calibrate, generate,
 };
 
 /// A model in fixed point, ready for any number of sessions, one after another or at once.

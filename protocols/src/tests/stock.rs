@@ -103,7 +103,9 @@ fn a_prepared_run_equals_the_naive_one_and_its_plan() {
             let weight = weight(known);
             let matrix = weight.values.as_ref().map(|v| &v.matrix);
             let mut bytes = Vec::new();
-            abb.prepare(&needs, |name| matrix.filter(|_| name == "w"), &mut |made| bytes.push((made.bytes, made.all_bytes)))?;
+            abb.prepare(&needs, |name| matrix.filter(|_| name == "w"), &mut |made| {
+                bytes.push((made.bytes, made.all_bytes))
+            })?;
             assert!(bytes.is_sorted() && bytes.last().is_some_and(|(done, all)| done == all), "{bytes:?}");
             abb.session().channel().ledger_mut().set_phase(Phase::Decode);
             let words: Vec<_> = shares.iter().map(|s| own(abb, s, &shape)).collect();

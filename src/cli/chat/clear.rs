@@ -54,7 +54,8 @@ impl Clear {
     pub(super) fn all(&self) -> Option<Check> {
         let tokens: usize = self.checks.iter().map(|(tokens, _)| tokens).sum();
         let agreed: f64 = self.checks.iter().map(|(tokens, check)| *tokens as f64 * check.token_agreement).sum();
-        let most = |of: fn(&Check) -> Option<f32>| self.checks.iter().filter_map(|(_, check)| of(check)).reduce(f32::max);
+        let most =
+            |of: fn(&Check) -> Option<f32>| self.checks.iter().filter_map(|(_, check)| of(check)).reduce(f32::max);
         (tokens > 0).then(|| Check {
             max_abs_logit_error: most(|check| check.max_abs_logit_error),
             token_agreement: agreed / tokens as f64,

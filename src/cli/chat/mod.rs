@@ -255,7 +255,9 @@ impl Chat<'_> {
                 Err(error) => out::note(format_args!("not saved: {}", describe(&error))),
             },
             ("save", _) => out::note("/save needs the name of a file"),
-            _ => out::note(format_args!("there is no command /{}; /help lists those that there are", shorter(command))),
+            _ => {
+                out::note(format_args!("there is no command /{}; /help lists those that there are", shorter(command)))
+            }
         }
         Ok(After::Goes)
     }
@@ -279,7 +281,9 @@ impl Chat<'_> {
             }
         };
         if step.rewrites {
-            out::note("the chat template changes what was said before: the model reads the conversation from its beginning");
+            out::note(
+                "the chat template changes what was said before: the model reads the conversation from its beginning",
+            );
             self.session.reset()?;
             self.clear.iter_mut().for_each(Clear::reset);
         }
@@ -320,11 +324,8 @@ impl Chat<'_> {
 
     /// The new ids of a turn.
     fn ids(&self, step: &Step) -> Result<Vec<u32>, Error> {
-        let mut ids = if step.begins {
-            self.tokenizer.encode(&step.text)?
-        } else {
-            self.tokenizer.encode_more(&step.text)?
-        };
+        let mut ids =
+            if step.begins { self.tokenizer.encode(&step.text)? } else { self.tokenizer.encode_more(&step.text)? };
         // A mark that ended the answer is read as the first token of the turn; the template writes it again.
         let ended = self.session.last().filter(|last| self.session.model().spec.eos().contains(last));
         if step.marked && ended.is_some() && ended == ids.first().copied() {

@@ -122,7 +122,8 @@ impl Script {
         };
         let grown = rendered.strip_prefix(&read);
         let text = self.filled(grown.unwrap_or(&rendered), words);
-        let step = Step { text, begins: false, marked: true, rewrites: grown.is_none(), words: words.into(), rendered };
+        let step =
+            Step { text, begins: false, marked: true, rewrites: grown.is_none(), words: words.into(), rendered };
         if step.text.contains(&self.mark) {
             return Err(TokenizerError::Template { what: "it looks into the messages".into() }.into());
         }
@@ -193,10 +194,7 @@ mod tests {
         );
         assert_eq!(text(&script, "so"), ("<end><user>so<end><assistant>".into(), false));
         script.reset();
-        assert_eq!(
-            text(&script, "so"),
-            ("<system>be brief<end><user>so<end><assistant>".into(), false)
-        );
+        assert_eq!(text(&script, "so"), ("<system>be brief<end><user>so<end><assistant>".into(), false));
     }
 
     #[test]
@@ -215,8 +213,11 @@ mod tests {
 
     #[test]
     fn a_template_that_looks_at_words_sees_none() {
-        let curious = script("{{ messages[0].content | length }}{% if 'secret' in messages[0].content %}{{ 'y' * 99 }}\
-            {% endif %}{{ messages[0].content }}", None);
+        let curious = script(
+            "{{ messages[0].content | length }}{% if 'secret' in messages[0].content %}{{ 'y' * 99 }}\
+            {% endif %}{{ messages[0].content }}",
+            None,
+        );
         let [a, b] = ["secret", "public"].map(|words| text(&curious, words).0);
         assert_eq!(a.replace("secret", ""), b.replace("public", ""));
         for bad in [

@@ -268,7 +268,8 @@ mod tests {
     #[test]
     fn a_share_of_the_first_turn_is_no_budget_of_a_conversation() {
         let check = |text: &str| check_talk(&text.parse().unwrap());
-        for policy in ["full", "streaming:budget=0.25", "snapkv:budget=64", "h2o", "mpcache", "knorm:budget=32", "quest"]
+        for policy in
+            ["full", "streaming:budget=0.25", "snapkv:budget=64", "h2o", "mpcache", "knorm:budget=32", "quest"]
         {
             check(policy).unwrap();
         }
