@@ -3,6 +3,7 @@
 use std::num::NonZeroUsize;
 
 use mpcache::{Padding, PolicySpec};
+use protocols::Made;
 use protocols::functions::softmax::MAX_SOFTMAX_COLUMNS;
 
 use crate::chunks::{chunk_size, passes};
@@ -104,9 +105,9 @@ pub trait Observer {
         let _ = bytes;
     }
 
-    /// The offline phase of a two-phase session: `done` of `total` bytes have been exchanged.
-    fn prepare(&mut self, done: u64, total: u64) {
-        let _ = (done, total);
+    /// The offline phase of a two-phase session is so far.
+    fn prepare(&mut self, made: Made) {
+        let _ = made;
     }
 
     /// `step` begins.

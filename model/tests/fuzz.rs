@@ -12,7 +12,7 @@ use fuzzing::{Corpus, memory};
 use hostile::{BOUND, Mode, PROMPT, TOKENS, public, run, shared};
 use model::party::{Caller, ClientOptions, ClientSession, Limits, Request, Silent, Terms};
 use model::pool::{Pool, PoolError, Purpose};
-use model::{Checkpoint, CheckpointError, Error, ModelSpec, Next, Sampler};
+use model::{ChatTemplate, Checkpoint, CheckpointError, Error, MAX_TEMPLATE_BYTES, ModelSpec, Next, Sampler};
 use mpcache::PolicySpec;
 use net::{Channel, NetError, Role};
 
@@ -186,6 +186,20 @@ fn fuzz_request() {
     let [honest, _] = opening(Mode::Plain);
     fuzzing::target!(Corpus::open(dir("request")), |bytes: &[u8]| {
         host(&[&honest[0][..], &frame("handshake/request", bytes)].concat(), Mode::Plain);
+    });
+}
+
+/// A chat template that a server sends is bounded and has one encoding. What it does when it runs is bounded by the
+/// process that it runs in.
+#[test]
+fn fuzz_chat_template() {
+    fuzzing::target!(Corpus::open(dir("chat-template")), |bytes: &[u8]| {
+        if let Ok(template) = ChatTemplate::from_bytes(bytes) {
+            let again = template.to_bytes().and_then(|bytes| ChatTemplate::from_bytes(&bytes));
+            // Escapes may be longer than what they stand for.
+            assert!(again.is_err() || again.as_ref() == Ok(&template));
+            assert!(bytes.len() <= MAX_TEMPLATE_BYTES);
+        }
     });
 }
 
@@ -368,7 +382,18 @@ fn write_corpora() {
             ("spend-nothing", request(7, 2, [0, 2], &[])),
             ("nothing", request(0, 0, [0, 0], &nothing)),
             ("too-much", request(u32::MAX, u32::MAX, [0, 0], &nothing)),
-            ("other-errand", request(7, 2, [0, 3], &nothing)),
+            ("chat", request(7, 2, [1, 3], &nothing)),
+            ("chat-padded", request(7, 2, [2, 3], &nothing)),
+            ("other-errand", request(7, 2, [0, 4], &nothing)),
+        ],
+    );
+    write(
+        "chat-template",
+        vec![
+            ("plain", text(r#"{"template":"{{ messages[0].content }}","bos_token":"<s>","eos_token":"</s>"}"#)),
+            ("without-tokens", text(r#"{"template":""}"#)),
+            ("unknown-field", text(r#"{"template":"","file":"/etc/passwd"}"#)),
+            ("no-template", text("{}")),
         ],
     );
     let place = tempfile::tempdir().unwrap();

@@ -140,7 +140,7 @@ type Spent = (Vec<ArrayD<u64>>, Vec<Entry>, Audit);
 fn secure(drafted: &Drafted, spec: &PolicySpec, needs: &Needs) -> [Spent; 2] {
     fn party(link: impl Link + 'static, role: Role, drafted: &Drafted, spec: &PolicySpec, needs: &Needs) -> Spent {
         let mut engine = Secure::new(Channel::new(role, link), options()).expect("set-up");
-        engine.prepare(needs, &[], &mut |_, _| ()).expect("preparation");
+        engine.prepare(needs, &[], &mut |_| ()).expect("preparation");
         let mut masks = StdRng::seed_from_u64(5);
         let (outputs, _) = drafted.play(&mut engine, spec, &PASSES, |x| share_of(&to_fixed(x), role, &mut masks));
         (outputs, engine.channel().ledger().untimed(), engine.abb().session().audit().clone())

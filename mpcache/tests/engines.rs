@@ -29,7 +29,7 @@ fn party(
     needs: &Needs,
 ) -> (Vec<ArrayD<u64>>, Vec<Entry>) {
     let mut engine = Secure::new(Channel::new(role, link), options).expect("set-up");
-    engine.prepare(needs, &[], &mut |_, _| ()).expect("preparation");
+    engine.prepare(needs, &[], &mut |_| ()).expect("preparation");
     // Both parties draw the same masks: one keeps the mask, the other the value less the mask.
     let mut masks = StdRng::seed_from_u64(5);
     let (outputs, _) = script.play(&mut engine, spec, |x| share_of(&to_fixed(x), role, &mut masks));

@@ -64,7 +64,7 @@ type Spent = (Vec<ArrayD<u64>>, Vec<Entry>, Audit);
 /// A stock for the longest prompt, as the words of either party.
 fn filled(needs: &Needs) -> [Vec<u64>; 2] {
     both(|engine, role| {
-        engine.prepare(needs, &[], &mut |_, _| ()).expect("preparation");
+        engine.prepare(needs, &[], &mut |_| ()).expect("preparation");
         let mut words = Vec::new();
         let sink = |piece: &[u64]| {
             words.extend_from_slice(piece);

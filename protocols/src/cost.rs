@@ -195,6 +195,16 @@ impl Cost {
         self.runs.iter().map(|run| run.times * run.steps.iter().map(&of).sum::<u64>()).sum()
     }
 
+    /// All work, that of equal batches as one.
+    pub(crate) fn all_work(&self) -> impl Iterator<Item = Work> {
+        self.runs.iter().flat_map(|run| {
+            run.steps.iter().filter_map(|step| match *step {
+                Step::Work(work) => Some(Work { units: work.units.map(|units| units * run.times), ..work }),
+                _ => None,
+            })
+        })
+    }
+
     /// Bytes on the wire in `direction`, online and offline, refills of the pools not included.
     pub fn bytes(&self, direction: Direction) -> u64 {
         self.sum(|step| match *step {

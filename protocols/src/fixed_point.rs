@@ -26,6 +26,7 @@ use crate::ops::reveal::RevealRounded;
 use crate::ops::sum_squares::SumSquares;
 use crate::ops::truncate;
 use crate::ops::truncate::Truncation;
+use crate::preparation::Made;
 use crate::session::Session;
 use crate::stock::{Needs, Stock};
 use crate::timeline::{Setting, Tallies};
@@ -122,12 +123,12 @@ impl Secure {
 
     /// The offline phase of a two-phase session. It makes all correlations of `needs`, which a [`Plan`] of the same
     /// run lists, and books them as `offline`. The server passes all its weights, whose names must differ. `progress`
-    /// is called with the bytes done so far and the total.
+    /// is called with what is done so far.
     pub fn prepare(
         &mut self,
         needs: &Needs,
         weights: &[&FixedWeight],
-        progress: &mut dyn FnMut(u64, u64),
+        progress: &mut dyn FnMut(Made),
     ) -> Result<(), Error> {
         let weight = |name: &str| weights.iter().find(|weight| weight.spec.name == name);
         let matrix = |name: &str| weight(name).and_then(|weight| weight.values.as_ref()).map(|v| &v.matrix);
@@ -143,7 +144,7 @@ impl Secure {
         needs: &Needs,
         operands: impl IntoIterator<Item = &'a mut Operand>,
         weights: &[&FixedWeight],
-        progress: &mut dyn FnMut(u64, u64),
+        progress: &mut dyn FnMut(Made),
     ) -> Result<(), Error> {
         let mut operands: Vec<&mut Operand> = operands.into_iter().collect();
         let begun = |id: &OperandId| operands.iter().any(|operand| operand.has_begun() && operand.id() == *id);

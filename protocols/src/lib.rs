@@ -72,6 +72,7 @@ pub use ops::cached::{CachedProduct, Operand};
 pub use options::{DEFAULT_LINK, Evaluation, Masks, Options};
 pub use planner::Planner;
 pub use plans::Plans;
+pub use preparation::Made;
 pub use session::Session;
 pub use spill::{StockError, check_space};
 pub use spread::Spread;

@@ -15,9 +15,22 @@ use crate::ops::cached::{self, Operand};
 use crate::plans::Plans;
 use crate::session::Session;
 use crate::stock::{MAX_COTS_AHEAD, Needs, Stock};
+use crate::work::{Kernel, Rates, Work};
 
 /// Scope of the offline phase in the ledger.
 pub const SCOPE: &str = "preprocess";
+
+/// How far the offline phase is.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Made {
+    /// Bytes that were exchanged, refills of the pools of OTs not included.
+    pub bytes: u64,
+    /// All of them.
+    pub all_bytes: u64,
+    /// The share of the work that is done, 0 to 1: by the units of every kernel, at the rates of a machine of
+    /// reference. Bytes would tell less, because some correlations take much computation and few bytes.
+    pub work: f64,
+}
 
 /// A piece of the offline phase.
 enum Job<'a> {
@@ -77,29 +90,53 @@ pub(crate) fn costs(needs: &Needs, plans: &mut Plans) -> Result<Vec<(&'static st
     Ok(costs)
 }
 
+/// Seconds that `cost` takes, as the rates say. Both parties' work counts: at most steps one of them waits.
+fn seconds(rates: &Rates, cost: &Cost) -> f64 {
+    cost.all_work()
+        .map(|Work { kernel, units: [client, server], .. }| rates.of(kernel) * (client + server) as f64)
+        .sum()
+}
+
+/// The same of a refill of a pool of OTs with `count` OTs. How many are made at once depends on what the pool holds.
+fn refill_seconds(rates: &Rates, count: usize) -> f64 {
+    count as f64 * (rates.of(Kernel::SilentSend) + rates.of(Kernel::SilentReceive))
+}
+
 /// Fills `stock` with everything in `needs`. On the server, `matrix` returns the values of a weight by its name.
-/// `progress` is called with the bytes done so far and the total.
+/// `progress` is called with what is done so far.
 pub(crate) fn prepare_all<'a>(
     session: &mut Session,
     stock: &mut Stock,
     needs: &Needs,
     matrix: impl Fn(&str) -> Option<&'a FixedMatrix>,
-    progress: &mut dyn FnMut(u64, u64),
+    progress: &mut dyn FnMut(Made),
 ) -> Result<(), Error> {
     let costs = costs(needs, session.plans())?;
-    let total = costs.iter().map(|(_, cost)| cost.total_bytes()).sum();
-    let mut done = 0;
-    progress(done, total);
+    let rates = Rates::reference();
+    let seconds_of = |job: &Job, cost: &Cost| match job {
+        Job::Cots(_, count) => refill_seconds(&rates, *count),
+        Job::Units(..) | Job::Operand(..) => seconds(&rates, cost),
+    };
+    let all_bytes = costs.iter().map(|(_, cost)| cost.total_bytes()).sum();
+    let all_seconds: f64 = jobs(needs).iter().zip(&costs).map(|(job, (_, cost))| seconds_of(job, cost)).sum();
+    let mut tell = |bytes: u64, seconds: f64| {
+        let work = if all_seconds > 0.0 { (seconds / all_seconds).min(1.0) } else { 1.0 };
+        progress(Made { bytes, all_bytes, work });
+    };
+    let (mut done, mut worked) = (0, 0.0);
+    tell(done, worked);
     session.channel().ledger_mut().enter(SCOPE);
     for (job, (scope, cost)) in jobs(needs).into_iter().zip(costs) {
         session.channel().ledger_mut().enter(scope);
+        let job_seconds = seconds_of(&job, &cost);
         match job {
             Job::Units(kind, units) => {
-                let mut made = done;
+                let (mut made, mut units_made) = (done, 0);
                 for batch in kind.batches(units) {
                     stock.fill(session, kind, batch, kind.weight().and_then(&matrix))?;
                     made += kind.cost(session.plans(), batch)?.total_bytes();
-                    progress(made, total);
+                    units_made += batch;
+                    tell(made, worked + job_seconds * units_made as f64 / units.max(1) as f64);
                 }
             }
             Job::Operand(id, events) => {
@@ -110,7 +147,8 @@ pub(crate) fn prepare_all<'a>(
         }
         session.channel().ledger_mut().leave();
         done += cost.total_bytes();
-        progress(done, total);
+        worked += job_seconds;
+        tell(done, worked);
     }
     session.channel().ledger_mut().leave();
     Ok(())

@@ -9,7 +9,7 @@ use crate::matrix::FixedMatrix;
 use crate::operation::{Operation, flat, shaped};
 use crate::ops::cached::{self, CachedProduct, Factors, Operand};
 use crate::ops::matmul::{Matmul, product_shape};
-use crate::preparation;
+use crate::preparation::{self, Made};
 use crate::session::Session;
 use crate::stock::{Needs, Stock};
 use crate::{Error, Evaluation};
@@ -37,12 +37,12 @@ impl TwoParty {
     }
 
     /// The offline phase: makes all correlations of `needs`. On the server, `matrix` returns the values of a weight
-    /// by its name. `progress` is called with the bytes done so far and the total.
+    /// by its name. `progress` is called with what is done so far.
     pub fn prepare<'a>(
         &mut self,
         needs: &Needs,
         matrix: impl Fn(&str) -> Option<&'a FixedMatrix>,
-        progress: &mut dyn FnMut(u64, u64),
+        progress: &mut dyn FnMut(Made),
     ) -> Result<(), Error> {
         preparation::prepare_all(&mut self.session, &mut self.stock, needs, matrix, progress)
     }

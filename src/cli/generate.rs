@@ -8,7 +8,6 @@ use model::pool::PoolSet;
 use net::Role;
 use serde_json::Value;
 
-use super::Error;
 use super::connect::ConnectArgs;
 use super::draft::{DraftArgs, next};
 use super::files::{check_writable, read, write_json};
@@ -17,8 +16,8 @@ use super::padding::PaddingArgs;
 use super::pools::warn_of_others;
 use super::progress::Progress;
 use super::prompt::PromptArgs;
-use super::report::report;
-use super::tokenizer_worker;
+use super::report::{cost_line, report};
+use super::{Error, out, tokenizer_worker};
 
 /// Generates text with the model of a server, which learns neither the prompt nor the text.
 #[derive(Args, Debug)]
@@ -93,6 +92,7 @@ pub(super) fn run(args: GenerateArgs) -> Result<(), Error> {
         None => session.generate(whole, args.tokens, stop, next, &mut progress),
     };
     let outcome = progress.finish(outcome)?;
+    out::note(cost_line(&outcome));
     if let Some(path) = &args.json {
         let chosen = [
             ("link", args.connect.link.to_string().into()),

@@ -8,6 +8,7 @@ mod connect;
 mod demo;
 mod draft;
 mod error;
+mod eta;
 mod eval;
 mod files;
 mod fit;

@@ -1,16 +1,23 @@
 //! Progress on a terminal, text on standard output.
 
+use std::fmt::Write;
 use std::io::IsTerminal;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
+use indicatif::{HumanBytes, ProgressBar, ProgressState, ProgressStyle};
 use model::party::Observer;
 use model::{Step, TextStream, Tokenizer};
+use protocols::Made;
 
+use super::eta::{Eta, words};
 use super::{Error, out};
 
 /// Prepared correlations of so many bytes are told before they are made.
 const ANNOUNCED: u64 = 1 << 28;
+
+/// Steps of the bar of a preparation.
+const STEPS: f64 = 1000.0;
 
 /// Shows bars on standard error if it is a terminal, and streams generated text to standard output.
 pub(super) struct Progress<'a> {
@@ -23,6 +30,8 @@ pub(super) struct Progress<'a> {
     /// What is on the current line of a terminal while the bar is below it.
     line: String,
     printed: usize,
+    /// How long what the bar shows will take.
+    eta: SharedEta,
     /// Why standard output took no more; nothing is written after that.
     failed: Option<Error>,
 }
@@ -38,7 +47,16 @@ impl<'a> Progress<'a> {
 
     /// Progress without text, for a party that learns none.
     pub(super) fn bars(tokens: usize) -> Self {
-        Progress { bar: bar(), tokens, stream: None, text: false, line: String::new(), printed: 0, failed: None }
+        Progress {
+            bar: bar(),
+            tokens,
+            stream: None,
+            text: false,
+            line: String::new(),
+            printed: 0,
+            eta: SharedEta::default(),
+            failed: None,
+        }
     }
 
     /// Shows `what` until something else happens.
@@ -111,14 +129,21 @@ impl Observer for Progress<'_> {
         }
     }
 
-    fn prepare(&mut self, done: u64, total: u64) {
-        if done == 0 {
-            self.bar.disable_steady_tick();
+    fn prepare(&mut self, made: Made) {
+        if made.bytes == 0 && made.work == 0.0 {
             self.bar.reset_elapsed();
-            self.bar.set_style(style("preprocess {bar:32} {bytes}/{total_bytes} {elapsed}, {eta} left"));
-            self.bar.set_length(total);
+            self.eta.begin();
+            self.bar.set_style(self.eta.style("preprocess {bar:32} {msg} {elapsed}{left}"));
+            self.bar.set_length(STEPS as u64);
+            // The time left counts down between two batches.
+            self.bar.enable_steady_tick(Duration::from_millis(500));
         }
-        self.bar.set_position(done);
+        let elapsed = self.bar.elapsed();
+        self.eta.mark(elapsed, made.work);
+        let rate = made.bytes as f64 / elapsed.as_secs_f64().max(1e-3);
+        let [done, all, rate] = [made.bytes, made.all_bytes, rate as u64].map(HumanBytes);
+        self.bar.set_message(format!("{done} of {all}, {rate}/s,"));
+        self.bar.set_position((made.work * STEPS) as u64);
     }
 
     fn begin(&mut self, step: Step) {
@@ -137,10 +162,20 @@ impl Observer for Progress<'_> {
 
     fn token(&mut self, token: Option<u32>) {
         if self.printed == 0 {
-            self.bar.set_style(style("{msg}\ntokens {bar:32} {pos}/{len} {elapsed}, {per_sec}"));
+            // The prompt had a pace of its own.
+            self.bar.reset_elapsed();
+            self.eta.begin();
+            // A party that does not know how many there will be shows how many there are.
+            let count = if self.tokens > 0 { "{bar:32} {pos}/{len}" } else { "{pos}" };
+            self.bar.set_message(String::new());
+            self.bar.set_style(self.eta.style(&format!("{{msg}}\ntokens {count} {{elapsed}}, {{per_sec}}{{left}}")));
             self.bar.set_length(self.tokens as u64);
+            self.bar.enable_steady_tick(Duration::from_millis(500));
         }
         self.printed += 1;
+        if self.tokens > 1 {
+            self.eta.mark(self.bar.elapsed(), (self.printed - 1) as f64 / (self.tokens - 1) as f64);
+        }
         self.bar.set_position(self.printed as u64);
         let (true, Some(token)) = (self.text, token) else { return };
         let text = match &mut self.stream {
@@ -150,6 +185,36 @@ impl Observer for Progress<'_> {
             None => format!(",{token}"),
         };
         self.show(&text);
+    }
+}
+
+/// An estimate that is read while the bar is drawn.
+#[derive(Clone, Default)]
+struct SharedEta(Arc<Mutex<Eta>>);
+
+impl SharedEta {
+    fn get(&self) -> MutexGuard<'_, Eta> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Other work begins.
+    fn begin(&self) {
+        *self.get() = Eta::default();
+    }
+
+    fn mark(&self, elapsed: Duration, share: f64) {
+        self.get().mark(elapsed, share);
+    }
+
+    /// The style of `template`, in which `{left}` is the time left behind a comma, or nothing where it is not known.
+    fn style(&self, template: &str) -> ProgressStyle {
+        let eta = self.clone();
+        style(template).with_key("left", move |state: &ProgressState, to: &mut dyn Write| {
+            if let Some(left) = eta.get().left(state.elapsed()) {
+                // A bar has no way to fail.
+                let _ = write!(to, ", {}", words(left));
+            }
+        })
     }
 }
 

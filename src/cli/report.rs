@@ -2,7 +2,7 @@
 
 use model::estimate::Footprint;
 use model::party::{Outcome, PublicModel, Terms};
-use model::report::{DraftReport, ModelInfo, PeakMemory, Report, bytes};
+use model::report::{Cost, DraftReport, ModelInfo, PeakMemory, Phases, Report, bytes};
 use model::table::{Document, Format};
 use model::{Check, Drafts, Tokenizer};
 use net::Shape;
@@ -78,6 +78,23 @@ pub(super) fn set_estimates(report: &mut Report, footprint: Footprint, base: [u6
         server: Some(server + footprint.server + mapped),
         mapped: Some(mapped),
     };
+}
+
+/// What a session took, in one line.
+pub(super) fn cost_line(outcome: &Outcome) -> String {
+    let phases = Phases::new(&outcome.entries, Vec::new());
+    let [setup, offline, prefill, decode] = [phases.setup, phases.offline, phases.prefill, phases.decode.total];
+    let all = [setup, offline, prefill, decode];
+    let sum = |of: fn(&Cost) -> u64| all.iter().map(of).sum::<u64>();
+    let [up, down] = [sum(|cost| cost.bytes_client_to_server), sum(|cost| cost.bytes_server_to_client)].map(bytes);
+    let (flows, seconds) = (sum(|cost| cost.flows), all.iter().map(|cost| cost.seconds).sum::<f64>());
+    let online = prefill.seconds + decode.seconds;
+    let tokens = outcome.generation.count;
+    let rate = tokens as f64 / online.max(1e-9);
+    format!(
+        "{up} to the server, {down} back, {flows} flows, {seconds:.1} s; {tokens} tokens in {online:.1} s online, \
+         {rate:.2} tokens/s"
+    )
 }
 
 /// Phases and the costliest operations, as text.

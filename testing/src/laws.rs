@@ -258,7 +258,7 @@ impl<'l, F: Function> Laws<'l, F> {
             if let Some(needs) = ahead {
                 let server = abb.session().is_server();
                 let matrix = |name: &str| self.weights.get(name).copied().filter(|_| server);
-                abb.prepare(needs, matrix, &mut |_, _| ())?;
+                abb.prepare(needs, matrix, &mut |_| ())?;
             }
             once(abb)
         });

@@ -31,7 +31,7 @@ pub(super) fn ready(
     let needs = needs_watched(&model.spec, &model.frac_bits, terms, request, &*observer)?;
     match stock {
         Some(stock) => {
-            engine.prepare(&needs.ots(), weights, &mut |_, _| ())?;
+            engine.prepare(&needs.ots(), weights, &mut |_| ())?;
             engine.set_stock(stock);
         }
         None => prepare(engine, &needs, weights, observer)?,
@@ -60,7 +60,7 @@ fn prepare(
     let bytes = needs.bytes(engine.channel().role());
     observer.stock(bytes);
     check_space(bytes).map_err(protocols::Error::from)?;
-    Ok(engine.prepare(needs, weights, &mut |done, total| observer.prepare(done, total))?)
+    Ok(engine.prepare(needs, weights, &mut |made| observer.prepare(made))?)
 }
 
 /// The client's end of a filling, booked as `offline`: its pool is published when the server's part is safe; see

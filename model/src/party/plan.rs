@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use net::{Channel, Ledger, Role, memory_pair};
-use protocols::{FixedLoader, Needs, Part, Plan, Setting, Tallies};
+use protocols::{FixedLoader, Made, Needs, Part, Plan, Setting, Tallies};
 
 use super::opening::SessionKind;
 use super::recorder::{Booked, Recorder, finish};
@@ -96,7 +96,7 @@ fn plan_by(
         prepared = listed.needs();
         engine = engine.with_plans_of(listed);
         engine.prepare(&prepared)?;
-        observer.prepare(1, 1);
+        observer.prepare(Made { work: 1.0, ..Made::default() });
     }
     let outcome = run(&mut engine, model, terms, request, schedule, observer)?;
     Ok((outcome, engine, prepared))
@@ -133,7 +133,7 @@ pub fn plan_step(
         prepared = whole.since(&needs(&before, Schedule::of(Vec::new()))?);
         engine.prepare(&prepared)?;
         engine.set_stock(&whole);
-        observer.prepare(1, 1);
+        observer.prepare(Made { work: 1.0, ..Made::default() });
     }
     let weights = Model::load_for(&terms.policy, &mut FixedLoader::announced(&model.frac_bits)?, &model.spec, None)?;
     let input = Input { ids: None, count: cached };

@@ -49,7 +49,7 @@ fn masks_of_another_form_are_refused_before_a_word_is_sent() {
         let shapes = shapes(form);
         let shares = shapes.map(|shape| share(&vec![1 << 28; shape.iter().product()], 1));
         run(TWO_PHASES, |abb| {
-            abb.prepare(&needs, |_| None, &mut |_, _| ())?;
+            abb.prepare(&needs, |_| None, &mut |_| ())?;
             let before = abb.session().channel().ledger_mut().total().messages;
             let words = [0, 1].map(|i| own(abb, &shares[i], &shapes[i]));
             refused(product(abb, form, &mut Operand::new(KEYS), &words).map(|_| ()));
@@ -74,7 +74,7 @@ fn masks_of_another_name_stay_where_they_are() {
     ] {
         let needs = needs(other);
         let [(_, ledger), _] = run(TWO_PHASES, |abb| {
-            abb.prepare(&needs, |_| None, &mut |_, _| ())?;
+            abb.prepare(&needs, |_| None, &mut |_| ())?;
             let words = [0, 1].map(|i| own(abb, &shares[i], &shapes[i]));
             product(abb, FORM, &mut Operand::new(KEYS), &words)?;
             let left = abb.stock().operands.remove(other).expect("masks of the other");
@@ -97,7 +97,7 @@ fn no_mask_serves_two_operands_and_no_token_is_taken_back() {
     let shares = shapes.map(|shape| share(&vec![1; shape.iter().product()], 1));
     let needs = needs(KEYS);
     run(TWO_PHASES, |abb| {
-        abb.prepare(&needs, |_| None, &mut |_, _| ())?;
+        abb.prepare(&needs, |_| None, &mut |_| ())?;
         let words = [0, 1].map(|i| own(abb, &shares[i], &shapes[i]));
         let mut operand = Operand::new(KEYS);
         product(abb, FORM, &mut operand, &words)?;

@@ -103,7 +103,9 @@ fn a_prepared_run_equals_the_naive_one_and_its_plan() {
             let weight = weight(known);
             let matrix = weight.values.as_ref().map(|v| &v.matrix);
             let mut bytes = Vec::new();
-            abb.prepare(&needs, |name| matrix.filter(|_| name == "w"), &mut |done, all| bytes.push((done, all)))?;
+            abb.prepare(&needs, |name| matrix.filter(|_| name == "w"), &mut |made| {
+                bytes.push((made.bytes, made.all_bytes))
+            })?;
             assert!(bytes.is_sorted() && bytes.last().is_some_and(|(done, all)| done == all), "{bytes:?}");
             abb.session().channel().ledger_mut().set_phase(Phase::Decode);
             let words: Vec<_> = shares.iter().map(|s| own(abb, s, &shape)).collect();
@@ -145,7 +147,7 @@ fn a_stock_outlives_its_session() {
         let role = abb.session().role();
         let weight = weight(known(role));
         let matrix = weight.values.as_ref().map(|v| &v.matrix);
-        abb.prepare(&stored, |_| matrix, &mut |_, _| ())?;
+        abb.prepare(&stored, |_| matrix, &mut |_| ())?;
         let mut words = Vec::new();
         let stock = std::mem::take(abb.stock());
         stock.drain(&stored, role, |piece| {
@@ -170,9 +172,9 @@ fn a_stock_outlives_its_session() {
                     Ok::<_, Error>(())
                 })?;
                 assert!(rest.is_empty());
-                abb.prepare(&needs.ots(), |_| None, &mut |_, _| ())?;
+                abb.prepare(&needs.ots(), |_| None, &mut |_| ())?;
             } else {
-                abb.prepare(&needs, |_| matrix, &mut |_, _| ())?;
+                abb.prepare(&needs, |_| matrix, &mut |_| ())?;
             }
             let words: Vec<_> = shares.iter().map(|s| own(abb, s, &shape)).collect();
             program(known(role)).call(abb, &words)
@@ -205,7 +207,7 @@ fn a_run_that_was_not_prepared_for_makes_what_it_needs() {
         let known = abb.session().role() == Role::Server;
         let weight = weight(known);
         let matrix = weight.values.as_ref().map(|v| &v.matrix);
-        abb.prepare(&other, |_| matrix, &mut |_, _| ())?;
+        abb.prepare(&other, |_| matrix, &mut |_| ())?;
         let words: Vec<_> = shares.iter().map(|s| own(abb, s, &shape)).collect();
         program(known).call(abb, &words)
     });

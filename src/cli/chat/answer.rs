@@ -27,11 +27,11 @@ impl<'a> Answer<'a> {
     }
 
     /// Ends the line. Returns the text, and what standard output said.
-    pub(super) fn finish(mut self) -> (String, Result<(), Error>) {
-        let stream = std::mem::replace(&mut self.text, String::new());
-        let rest = self.stream.finish().unwrap_or_default();
-        let text = stream + &rest;
-        let printed = match self.failed {
+    pub(super) fn finish(self) -> (String, Result<(), Error>) {
+        let Answer { stream, text, failed } = self;
+        let rest = stream.finish().unwrap_or_default();
+        let text = text + &rest;
+        let printed = match failed {
             Some(error) => Err(error),
             None if text.is_empty() => Ok(()),
             None => out::print(harmless(&rest) + if text.ends_with('\n') { "" } else { "\n" }),

@@ -49,7 +49,7 @@ impl Lines {
             .spawn(move || {
                 let mut from = BufReader::new(from);
                 loop {
-                    let input = next(&mut from).map_or_else(|source| Input::Failed(named(source)), |line| line);
+                    let input = next(&mut from).unwrap_or_else(|source| Input::Failed(named(source)));
                     let last = !matches!(input, Input::Line(_));
                     if send.send(input).is_err() || last {
                         return;

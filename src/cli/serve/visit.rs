@@ -8,6 +8,7 @@ use std::time::Duration;
 use model::party::{Caller, Observer, Outcome};
 use model::{Error as ModelError, Step};
 use net::{Admission, Channel, Link, NetError, PublicKey, Role, SendHalf, WireBytes, await_client, send_admission};
+use protocols::Made;
 use tracing::{debug, info, warn};
 
 use super::Server;
@@ -272,9 +273,9 @@ impl Observer for Watcher<'_> {
         info!(bytes, "preparing correlations");
     }
 
-    fn prepare(&mut self, done: u64, total: u64) {
-        if done == 0 {
-            debug!(bytes = total, "preprocessing");
+    fn prepare(&mut self, made: Made) {
+        if made.bytes == 0 && made.work == 0.0 {
+            debug!(bytes = made.all_bytes, "preprocessing");
         }
     }
 

@@ -185,7 +185,7 @@ impl Conversation {
         let bytes = needs.bytes(self.engine.channel().role());
         check_space(bytes).map_err(protocols::Error::from)?;
         let weights = setting.model.weights();
-        let progress = &mut |done, total| observer.prepare(done, total);
+        let progress = &mut |made| observer.prepare(made);
         Ok(self.engine.prepare_more(needs, self.cache.operands(), &weights, progress)?)
     }
 

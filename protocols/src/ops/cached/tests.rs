@@ -125,7 +125,7 @@ fn products_after_cuts_equal_the_naive_ones_and_their_plan() {
     for (made_for, fits) in prepared {
         let made = if made_for.is_empty() { Needs::default() } else { needs(made_for) };
         let [(client, ledger), (server, server_ledger)] = run(TWO_PHASES, |abb| {
-            abb.prepare(&made, |_| None, &mut |_, _| ())?;
+            abb.prepare(&made, |_| None, &mut |_| ())?;
             let words = [0, 1].map(|i| own(abb, &shares[i], &shape));
             cuts.call(abb, &words)
         });
@@ -170,7 +170,7 @@ fn differences(prepared: bool, cut: impl Fn(&mut Operand, usize) + Sync) -> (Vec
     let inputs = vec![5; HEADS * cuts.rows() * DIM];
     let shares = share(&inputs, 1);
     let [(client, _), (server, _)] = run(TWO_PHASES, |abb: &mut TwoParty| {
-        abb.prepare(&made, |_| None, &mut |_, _| ())?;
+        abb.prepare(&made, |_| None, &mut |_| ())?;
         let words = own(abb, &shares, &cuts.shape());
         let words = [words.clone(), words];
         let mut operand = Operand::new(KEYS);
@@ -222,7 +222,7 @@ fn a_mask_serves_one_row_whatever_is_cut() {
         let cuts = Cuts(&steps);
         let made = if prepared { needs(&steps[..6]) } else { Needs::default() };
         run(TWO_PHASES, |abb: &mut TwoParty| {
-            abb.prepare(&made, |_| None, &mut |_, _| ())?;
+            abb.prepare(&made, |_| None, &mut |_| ())?;
             let words = own(abb, &shares, &[HEADS, 40, DIM]);
             let words = [words.clone(), words];
             let mut operand = Operand::new(VALUES);

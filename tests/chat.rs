@@ -1,0 +1,307 @@
+//! Conversations between two processes.
+
+mod support;
+
+use std::io::Write;
+use std::path::Path;
+use std::process::{Child, Stdio};
+use std::time::Duration;
+
+use serde_json::Value;
+use support::{Server, ended, ids, join, json, succeed, text, until, waggle};
+
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// Five turns of a play. The tokens are letters, so that lengths are seen.
+const TURNS: [&str; 5] = ["ROMEO:", "What says my lady", "JULIET:", "Good night", "NURSE:"];
+
+/// A chat of `server` with its report; standard input is what comes first.
+fn chat(server: &Server, arguments: &str, input: &str) -> (std::process::Output, Option<Value>) {
+    let dir = tempfile::tempdir().unwrap();
+    let report = dir.path().join("report.json");
+    let mut child = start(server, &format!("{arguments} --json {}", report.display()), dir.path());
+    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    let output = ended(child, LIMIT);
+    (output, std::fs::read(report).ok().map(|bytes| serde_json::from_slice(&bytes).unwrap()))
+}
+
+fn start(server: &Server, arguments: &str, dir: &Path) -> Child {
+    let mut command = waggle(&format!("chat --connect {} {arguments}", server.address));
+    command.current_dir(dir).stdin(Stdio::piped()).spawn().unwrap()
+}
+
+fn lines(turns: &[&str]) -> String {
+    turns.iter().map(|turn| format!("{turn}\n")).collect()
+}
+
+/// Bytes of a turn, all of its phases together.
+fn bytes(turn: &Value, phases: &[&str]) -> u64 {
+    let of = |phase: &str| {
+        let phase = &turn["phases"][phase];
+        phase["bytes_client_to_server"].as_u64().unwrap() + phase["bytes_server_to_client"].as_u64().unwrap()
+    };
+    phases.iter().map(|phase| of(phase)).sum()
+}
+
+const ALL: [&str; 4] = ["setup", "offline", "prefill", "decode"];
+
+/// What the clear model says to the whole conversation up to each answer, read anew.
+fn whole(model: &str, turns: &[Value], words: &[Vec<u32>]) -> Vec<Vec<u32>> {
+    let mut read: Vec<u32> = Vec::new();
+    let answers = turns.iter().zip(words).map(|(turn, words)| {
+        read.extend(words);
+        let tokens = ids(&turn["tokens"]);
+        let report = json(&mut waggle(&format!(
+            "float --model {model} --prompt-ids {} --tokens {}",
+            join(&read),
+            tokens.len()
+        )));
+        read.extend(tokens);
+        ids(&report["tokens"])
+    });
+    answers.collect()
+}
+
+/// The ids of the new words of each turn of a raw conversation.
+fn words(model: &str, turns: &[Value], said: &[&str]) -> Vec<Vec<u32>> {
+    let files = model::bundled(model).unwrap();
+    let tokenizer = model::Tokenizer::from_bytes(&files.tokenizer.unwrap()).unwrap();
+    let mut before = String::new();
+    let all = turns.iter().zip(said).map(|(turn, said)| {
+        let start = if before.is_empty() || before.ends_with('\n') { "" } else { "\n" };
+        before = turn["text"].as_str().unwrap().to_owned();
+        tokenizer.encode(&format!("{start}{said}\n")).unwrap()
+    });
+    all.collect()
+}
+
+#[test]
+fn five_turns_are_those_of_the_clear_model_on_the_whole_transcript() {
+    let model = "shakespeare-llama";
+    let server = Server::start(&format!("--model {model}"));
+    for (preprocess, turn_five) in [(false, None), (true, Some(()))] {
+        let arguments = format!("--tokens 8 --turn-tokens 24 --check {model} --preprocess {preprocess}");
+        let (output, report) = chat(&server, &arguments, &lines(&TURNS));
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        let report = report.unwrap();
+        let turns = report["turns"].as_array().unwrap();
+        assert_eq!(turns.len(), 5);
+        assert_eq!(report["token_agreement"], 1.0);
+        let words = words(model, turns, &TURNS);
+        // The last token of an answer is read with the next turn.
+        for (i, (turn, words)) in turns.iter().zip(&words).enumerate() {
+            assert_eq!(turn["prompt_tokens"], words.len() + usize::from(i > 0));
+            assert_eq!(turn["conversation"], 0);
+        }
+        let answers: Vec<Vec<u32>> = turns.iter().map(|turn| ids(&turn["tokens"])).collect();
+        assert_eq!(whole(model, turns, &words), answers);
+        // Standard output has the answers and nothing else.
+        let printed: String = turns
+            .iter()
+            .map(|turn| turn["text"].as_str().unwrap().to_owned())
+            .map(|text| if text.ends_with('\n') { text } else { text + "\n" })
+            .collect();
+        assert_eq!(text(&output.stdout), printed);
+
+        // The last turn beside a generation that reads the whole transcript.
+        let read: Vec<u32> =
+            words[..4].iter().zip(&answers).flat_map(|(words, answer)| [&words[..], &answer[..]].concat()).collect();
+        let read = [&read[..], &words[4]].concat();
+        let again = json(&mut server.client(&format!(
+            "--prompt-ids {} --tokens {} --preprocess {preprocess}",
+            join(&read),
+            answers[4].len()
+        )));
+        assert_eq!(ids(&again["tokens"]), answers[4]);
+        let again = serde_json::json!({ "phases": again["phases"] });
+        let [five, one_shot] = [&turns[4], &again].map(|turn| bytes(turn, &["offline", "prefill", "decode"]));
+        println!(
+            "preprocess {preprocess}: turn five reads {} tokens, {five} bytes; one shot reads {}, {one_shot} bytes",
+            turns[4]["prompt_tokens"],
+            read.len()
+        );
+        assert!(five * 2 < one_shot, "{five} bytes of turn five, {one_shot} of a generation on all");
+        assert!(turn_five.is_none() || bytes(&turns[4], &["offline"]) > 0);
+    }
+}
+
+/// What turn five costs beyond the cached length does not depend on how long the first turn was.
+#[test]
+fn the_last_turn_does_not_read_the_first_one_again() {
+    let server = Server::start("--model shakespeare-llama");
+    let last = |first: &str| {
+        let turns = [first, "b", "c", "d", "e"];
+        let (output, report) = chat(&server, "--tokens 2 --turn-tokens 110 --no-stop-at-eos", &lines(&turns));
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        report.unwrap()["turns"][4].clone()
+    };
+    let (short, long) = (last("a"), last(&"Now is the winter of our discontent ".repeat(3)));
+    assert_eq!(short["prompt_tokens"], long["prompt_tokens"]);
+    let [short, long] = [&short, &long].map(|turn| bytes(turn, &ALL));
+    // A hundred more cached tokens: the attention of three tokens to them, and not a hundred tokens' passes.
+    println!("turn five after a turn of 2 tokens: {short} bytes; of 109 tokens: {long} bytes");
+    assert!(long < 2 * short, "{short} and {long} bytes");
+}
+
+#[test]
+fn commands_are_carried_out() {
+    let server = Server::start("--model shakespeare-gpt2");
+    let dir = tempfile::tempdir().unwrap();
+    let [readable, kept] = ["saved.txt", "kept.jsonl"].map(|name| dir.path().join(name));
+    let input = format!(
+        "ROMEO:\n/cost\n/save {}\n/reset\n/help\n/nonsense\n/save\n//slash\nROMEO:\n/quit\nnever read\n",
+        readable.display()
+    );
+    let (output, report) = chat(&server, &format!("--tokens 6 --transcript {}", kept.display()), &input);
+    let notes = text(&output.stderr);
+    assert!(output.status.success(), "{notes}");
+    for words in
+        ["last turn: ", "opening and 1 turns: ", "another conversation", "/quit", "/nonsense", "name of a file"]
+    {
+        assert!(notes.contains(words), "{words}: {notes}");
+    }
+    let report = report.unwrap();
+    let turns = report["turns"].as_array().unwrap();
+    let conversations: Vec<u64> = turns.iter().map(|turn| turn["conversation"].as_u64().unwrap()).collect();
+    assert_eq!(conversations, [0, 1, 1]);
+    let saved = std::fs::read_to_string(readable).unwrap();
+    assert_eq!(saved, format!("> ROMEO:\n\n{}\n\n", turns[0]["text"].as_str().unwrap().trim_end_matches('\n')));
+    let kept = std::fs::read_to_string(kept).unwrap();
+    let kept: Vec<Value> =
+        kept.lines().filter(|line| !line.is_empty()).map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(kept.len(), 6);
+    assert_eq!((&kept[2]["role"], &kept[2]["text"]), (&"user".into(), &"/slash".into()));
+    assert_eq!(kept[1]["text"], turns[0]["text"]);
+}
+
+#[test]
+fn a_full_model_offers_another_conversation() {
+    let server = Server::start("--model shakespeare-gpt2");
+    let long = "a".repeat(60);
+    let input = lines(&[&long, &long, &long, &long, "/reset", &long]);
+    let (output, report) = chat(&server, "--tokens 20 --turn-tokens 62 --no-stop-at-eos", &input);
+    let notes = text(&output.stderr);
+    assert!(output.status.success(), "{notes}");
+    assert!(notes.contains("of 256 positions") && notes.contains("/reset"), "{notes}");
+    assert_eq!(report.unwrap()["turns"].as_array().unwrap().len(), 4);
+    // One that is too long for a turn.
+    let (output, report) = chat(&server, "--tokens 2 --turn-tokens 9", &lines(&["a long turn indeed", "short"]));
+    assert!(text(&output.stderr).contains("--turn-tokens 9"), "{}", text(&output.stderr));
+    assert_eq!(report.unwrap()["turns"].as_array().unwrap().len(), 1);
+}
+
+#[test]
+fn a_link_that_breaks_keeps_the_transcript() {
+    let mut server = Server::start("--model shakespeare-llama");
+    let dir = tempfile::tempdir().unwrap();
+    let mut child = start(&server, "--tokens 100 --no-stop-at-eos --timeout 20", dir.path());
+    let mut input = child.stdin.take().unwrap();
+    input.write_all(b"ROMEO:\n").unwrap();
+    // The server dies in the middle of the answer.
+    server.log().wait_for("session begins");
+    std::thread::sleep(Duration::from_secs(4));
+    server.child.kill().unwrap();
+    let output = ended(child, LIMIT);
+    assert_eq!(output.status.code(), Some(1));
+    let errors = text(&output.stderr);
+    let told: Vec<&str> = errors.lines().filter(|line| line.starts_with("error: ")).collect();
+    assert_eq!(told.len(), 1, "{errors}");
+    assert!(told[0].contains("the conversation so far is in waggle-chat-"), "{errors}");
+    let kept = std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().path()).next().unwrap();
+    let kept = std::fs::read_to_string(kept).unwrap();
+    let first: Value = serde_json::from_str(kept.lines().next().unwrap()).unwrap();
+    assert_eq!((&first["role"], &first["text"]), (&"user".into(), &"ROMEO:".into()));
+}
+
+#[test]
+fn a_server_that_dies_while_nobody_talks_is_noticed() {
+    let mut server = Server::start("--model shakespeare-llama");
+    let dir = tempfile::tempdir().unwrap();
+    let mut child = start(&server, "--tokens 2 --no-stop-at-eos", dir.path());
+    let mut input = child.stdin.take().unwrap();
+    input.write_all(b"ROMEO:\n").unwrap();
+    server.log().wait_for("session begins");
+    std::thread::sleep(Duration::from_secs(5));
+    server.child.kill().unwrap();
+    let output = ended(child, LIMIT);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("error: "), "{}", text(&output.stderr));
+    drop(input);
+}
+
+#[test]
+fn a_budget_holds_and_a_share_of_the_first_turn_is_refused() {
+    let server = Server::start("--model shakespeare-llama --policy streaming:budget=32,block=8");
+    let arguments = "--policy streaming:budget=32,block=8 --tokens 6 --check shakespeare-llama --preprocess";
+    let (output, report) = chat(&server, arguments, &lines(&TURNS));
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let report = report.unwrap();
+    assert_eq!(report["token_agreement"], 1.0);
+    assert_eq!(report["turns"].as_array().unwrap().len(), 5);
+    drop(server);
+    let server = Server::start("--model shakespeare-llama --policy snapkv");
+    let (output, report) = chat(&server, "--policy snapkv", "ROMEO:\n");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("budget in tokens"), "{}", text(&output.stderr));
+    assert!(report.is_none());
+}
+
+/// While the user types, the next turn is prepared. A server serves a generation besides.
+#[test]
+fn correlations_are_made_while_nobody_talks() {
+    let server = Server::start("--model shakespeare-llama --sessions 2");
+    let dir = tempfile::tempdir().unwrap();
+    let report = dir.path().join("report.json");
+    let arguments = format!("--preprocess --tokens 4 --turn-tokens 12 --no-stop-at-eos --json {}", report.display());
+    let child = start(&server, &arguments, dir.path());
+    std::thread::scope(|scope| {
+        let mut child = child;
+        let mut input = child.stdin.take().unwrap();
+        scope.spawn(move || {
+            for turn in ["ROMEO:", "JULIET:"] {
+                std::thread::sleep(Duration::from_secs(20));
+                input.write_all(format!("{turn}\n").as_bytes()).unwrap();
+            }
+        });
+        let generated = succeed(&mut server.client("--prompt ROMEO: --tokens 2"));
+        assert!(!generated.is_empty());
+        let output = ended(child, LIMIT);
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        assert!(text(&output.stderr).contains("prepared: 16 of 16 tokens"), "{}", text(&output.stderr));
+    });
+    let report: Value = serde_json::from_slice(&std::fs::read(report).unwrap()).unwrap();
+    for turn in report["turns"].as_array().unwrap() {
+        let ahead = &turn["before"]["offline"];
+        let ahead =
+            ahead["bytes_client_to_server"].as_u64().unwrap() + ahead["bytes_server_to_client"].as_u64().unwrap();
+        println!("ahead {ahead} bytes, at the turn {} bytes", bytes(turn, &["offline"]));
+        assert!(ahead > bytes(turn, &["offline"]), "{turn}");
+    }
+}
+
+/// A model directory with a chat template in the manner of ChatML, over the letters of the bundled tokenizer.
+#[test]
+fn a_template_of_the_server_writes_the_conversation() {
+    let dir = tempfile::tempdir().unwrap();
+    let assets = Path::new(env!("CARGO_MANIFEST_DIR")).join("model/assets/shakespeare-llama");
+    for file in ["config.json", "model.safetensors", "tokenizer.json"] {
+        std::fs::copy(assets.join(file), dir.path().join(file)).unwrap();
+    }
+    let template = "{% for m in messages %}{{ m.role | upper }}:\n{{ m.content }}\n\n{% endfor %}\
+        {% if add_generation_prompt %}ASSISTANT:\n{% endif %}";
+    std::fs::write(dir.path().join("chat_template.jinja"), template).unwrap();
+    let server = Server::start(&format!("--model {} --no-calibration", dir.path().display()));
+    let arguments = format!("--tokens 5 --system Speak --check {}", dir.path().display());
+    let (output, report) = chat(&server, &arguments, &lines(&["Who is there?", "Nay"]));
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let report = report.unwrap();
+    assert_eq!(report["token_agreement"], 1.0);
+    let read = |i: usize| report["turns"][i]["prompt_tokens"].as_u64().unwrap() as usize;
+    assert_eq!(read(0), "SYSTEM:\nSpeak\n\nUSER:\nWho is there?\n\nASSISTANT:\n".len());
+    // After the answer: the end of its message and the next one. Its last letter was not read, unless the model
+    // ended it with the line end that the template writes, too.
+    let suffix = "\n\nUSER:\nNay\n\nASSISTANT:\n".len();
+    assert!([suffix, suffix + 1].contains(&read(1)), "{}", read(1));
+    let notes = until(|| Some(text(&output.stderr)));
+    assert!(!notes.contains("from its beginning"), "{notes}");
+}
