@@ -1,6 +1,7 @@
 //! Commands and their arguments.
 
 mod against;
+pub mod api;
 mod calibrate;
 mod connect;
 mod demo;
@@ -22,6 +23,7 @@ mod plot;
 mod policies;
 mod pools;
 mod preprocess;
+mod program;
 mod progress;
 mod prompt;
 mod report;
@@ -30,6 +32,7 @@ mod synth;
 mod tokenizer_worker;
 mod trust;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -68,7 +71,12 @@ enum Command {
 
 /// Runs the command that this process was started with; an error is one line on standard error and exit code 1.
 pub fn run() -> ExitCode {
-    let command = Cli::parse().command;
+    run_from(std::env::args_os())
+}
+
+/// The same with these words, the first of which is the program's name. Words that make no command end the process.
+pub fn run_from(words: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let command = Cli::parse_from(words).command;
     if let Err(error) = bits::cpu::Cpu::choose() {
         return out::fail(&error.into());
     }

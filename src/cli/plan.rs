@@ -68,7 +68,7 @@ pub(super) fn run(args: PlanArgs) -> Result<(), Error> {
     let mut progress = Progress::bars(args.tokens);
     progress.spin("reading the model");
     let terms = args.terms.terms(args.link)?;
-    let model = describe(&args.model, &terms.policy)?;
+    let model = public_model(&args.model, &terms.policy)?;
     let draft = args.draft.drafts()?;
     // The step after a prompt makes the second token.
     let (prompt, tokens) = args.cached.map_or((args.prompt_len, args.tokens), |cached| (cached, 2));
@@ -133,7 +133,7 @@ pub(super) fn run(args: PlanArgs) -> Result<(), Error> {
 }
 
 /// What is public about a model that may be a configuration alone.
-fn describe(name: &str, policy: &PolicySpec) -> Result<PublicModel, Error> {
+pub(super) fn public_model(name: &str, policy: &PolicySpec) -> Result<PublicModel, Error> {
     let path = Path::new(name);
     let weights = ["model.safetensors", "model.safetensors.index.json"];
     let only_config = path.is_file() || path.is_dir() && !weights.iter().any(|file| path.join(file).is_file());
