@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use engine::{Engine, Error, Tensor};
+use engine::{Engine, Error};
 use mpcache::attention::over_parts;
 use mpcache::{
     Budget, CLEAR_ONLY, DEFAULT_BUDGET, HeadShape, NamedPolicy, Piece, Policy, PolicyFamily, Setting, Store,
@@ -69,7 +69,8 @@ impl PolicyFamily for Function {
             let expected = "a function that `waggle.evaluate` was given";
             let name = options.read("function", expected, |name| Some(name.to_owned()))?;
             Ok(Function {
-                name: name.ok_or_else(|| options.missing("function", "a function that `waggle.evaluate` is given"))?,
+                name: name
+                    .ok_or_else(|| options.missing("function", "a function that `waggle.evaluate` is given"))?,
                 budget: options.value("budget", DEFAULT_BUDGET)?,
             })
         },
@@ -208,8 +209,7 @@ impl Called {
         let name = &self.settings.name;
         let answer = Python::attach(|py| -> PyResult<Vec<Vec<usize>>> {
             let function = functions().get(name).map(|entry| entry.function.clone_ref(py));
-            let function =
-                function.ok_or_else(|| super::failed(format!("no study has a function `{name}` now")))?;
+            let function = function.ok_or_else(|| super::failed(format!("no study has a function `{name}` now")))?;
             let heads = &self.layers[layer];
             let of = |what: fn(&Head) -> &[f64]| heads.iter().map(|head| what(head).to_vec()).collect::<Vec<_>>();
             let view = PyDict::new(py);

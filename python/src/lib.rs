@@ -7,6 +7,7 @@ mod function;
 mod interrupt;
 
 use std::collections::BTreeMap;
+use std::process::ExitCode;
 
 use model::Lengths;
 use model::party::Observer;
@@ -157,8 +158,10 @@ fn evaluate(
 
 /// Runs the command line on `words`, the first of which is the program's name; returns the exit code.
 #[pyfunction]
-fn run(py: Python<'_>, words: Vec<String>) -> bool {
-    py.detach(|| waggle::run_from(words.into_iter().map(Into::into)) == std::process::ExitCode::SUCCESS)
+fn run(py: Python<'_>, words: Vec<String>) -> u8 {
+    let code = py.detach(|| waggle::run_from(words.into_iter().map(Into::into)));
+    // A code tells its number to the system alone.
+    (0..=u8::MAX).find(|number| code == ExitCode::from(*number)).unwrap_or(1)
 }
 
 /// What the package needs of the program.
