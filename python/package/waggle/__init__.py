@@ -73,9 +73,12 @@ class Report(dict):
         if what == "operations":
             return pandas.DataFrame(self["operations"])
         if what == "phases":
-            phases = {name: cost for name, cost in self["phases"].items() if isinstance(cost, Mapping)}
-            flat = {name: cost["total"] if "total" in cost else cost for name, cost in phases.items()}
-            return pandas.DataFrame.from_dict(flat, orient="index").rename_axis("phase").reset_index()
+            # The tokens after the first have a list beside their sum.
+            sums = {
+                phase: {name: value for name, value in cost.items() if name != "per_token"}
+                for phase, cost in self["phases"].items()
+            }
+            return pandas.DataFrame.from_dict(sums, orient="index").rename_axis("phase").reset_index()
         raise ValueError(f"what={what!r}: one of operations, phases")
 
 
