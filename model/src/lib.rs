@@ -70,7 +70,7 @@ mod transformer;
 mod unread;
 mod weights;
 
-pub use activation::{Activation, ActivationFunction, RegisteredActivation, UnknownActivation};
+pub use activation::{Activation, ActivationFunction, RegisteredActivation, TakenActivation, UnknownActivation};
 pub use beside::LEARNED_FILE;
 pub use calibrate::{CALIBRATION_TOKENS, Calibration, calibrate};
 pub use check::{Check, check, compare};

@@ -1,7 +1,7 @@
 //! Policies of other crates, which get names like those of this one.
 //!
-//! [`PolicyFamily::build`] is generic over the engine, and nothing with a generic method can stand behind a pointer. A
-//! family is therefore registered together with the engines on which it runs. Each of them fixes one instance of
+//! [`PolicyFamily::build`] is generic over the engine, and nothing with a generic method can stand behind a pointer.
+//! A family is therefore registered together with the engines on which it runs. Each of them fixes one instance of
 //! `build`, and [`PolicySpec::build`](crate::PolicySpec::build) looks up that of its own engine. This crate knows no
 //! engine of the protocols; `model::register_policy` names all that there are.
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use clap::Args;
 use model::estimate::{Footprint, Observation, PROFILE_VERSION, Profile, fit};
@@ -18,7 +18,7 @@ use super::machine::{PROGRAM, default_file, kernels, processor};
 use super::options::{LinkArg, TermsArgs};
 use super::progress::Progress;
 use super::trust::make_home;
-use super::{Error, out};
+use super::{Error, out, program};
 
 /// Measures this machine, in less than a minute: runs small sessions with both parties on it, and fits the time of
 /// each kernel to theirs. `waggle plan` then predicts seconds and memory of other sessions. Nothing else should run
@@ -227,7 +227,7 @@ impl<'a> Measured<'a> {
         let failed = |source| Error::Spawn { source };
         let model = dir.join(SHAPES[trial.shape].name);
         let json = dir.join("report.json");
-        let mut command = Command::new(std::env::current_exe().map_err(failed)?);
+        let mut command = program::command().map_err(failed)?;
         let ids = vec!["1"; trial.prompt].join(",");
         command.arg("demo").arg("--model").arg(&model).args(["--prompt-ids", &ids]);
         command.args(["--tokens", &trial.tokens.to_string(), "--link", trial.link]);

@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdout, Stdio};
 use std::thread;
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ use super::prompt::PromptArgs;
 use super::report::{report, tables, verdict};
 use super::serve::{Line, Used};
 use super::settings::forget_variables;
-use super::{Error, out};
+use super::{Error, out, program};
 
 /// Generates text with both parties on this machine: two processes, unless the link is `memory`.
 #[derive(Args, Debug)]
@@ -255,7 +255,7 @@ impl Server {
     fn spawn(client: &Client, key: PublicKey) -> Result<Self, Error> {
         let DemoArgs { model, link, timeout, .. } = client.args;
         let failed = |source| Error::Spawn { source };
-        let mut command = Command::new(std::env::current_exe().map_err(failed)?);
+        let mut command = program::command().map_err(failed)?;
         command.args(["serve", "--once", "--listen", "127.0.0.1:0", "--model", model]);
         command.args(["--machine", &key.to_string()]);
         if client.args.insecure_plaintext {

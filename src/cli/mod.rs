@@ -1,6 +1,7 @@
 //! Commands and their arguments.
 
 mod against;
+pub mod api;
 mod calibrate;
 mod chat;
 mod compare;
@@ -26,6 +27,7 @@ mod plot;
 mod policies;
 mod pools;
 mod preprocess;
+mod program;
 mod progress;
 mod prompt;
 mod published;
@@ -40,6 +42,7 @@ mod synth;
 mod tokenizer_worker;
 mod trust;
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -94,8 +97,8 @@ enum Command {
 }
 
 /// The command line, with what the environment and a file add to it.
-fn parse() -> Result<Cli, ExitCode> {
-    let completed = settings::complete(&Cli::command(), std::env::args_os().collect(), |name| std::env::var_os(name))
+fn parse(words: Vec<OsString>) -> Result<Cli, ExitCode> {
+    let completed = settings::complete(&Cli::command(), words, |name| std::env::var_os(name))
         .map_err(|error| out::fail(&error.into()))?;
     Cli::try_parse_from(completed.arguments).map_err(|error| {
         // Help and version are no errors.
@@ -108,7 +111,12 @@ fn parse() -> Result<Cli, ExitCode> {
 
 /// Runs the command that this process was started with; an error is one line on standard error and exit code 1.
 pub fn run() -> ExitCode {
-    let Cli { command, config: _ } = match parse() {
+    run_from(std::env::args_os())
+}
+
+/// The same with these words, the first of which is the program's name. Words that make no command end the process.
+pub fn run_from(words: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let Cli { command, config: _ } = match parse(words.into_iter().collect()) {
         Ok(cli) => cli,
         Err(code) => return code,
     };

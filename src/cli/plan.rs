@@ -71,7 +71,7 @@ pub(super) fn run(args: PlanArgs) -> Result<(), Error> {
     let mut progress = Progress::bars(args.tokens);
     progress.spin("reading the model");
     let terms = args.terms.terms(args.link)?;
-    let model = describe(&args.model, &terms.policy)?;
+    let model = public_model(&args.model, &terms.policy)?;
     let draft = args.draft.drafts()?;
     // The step after a prompt makes the second token.
     let (prompt, tokens) = args.cached.map_or((args.prompt_len, args.tokens), |cached| (cached, 2));
@@ -137,7 +137,7 @@ pub(super) fn run(args: PlanArgs) -> Result<(), Error> {
 }
 
 /// What is public about a model that may be a configuration alone.
-pub(super) fn describe(name: &str, policy: &PolicySpec) -> Result<PublicModel, Error> {
+pub(super) fn public_model(name: &str, policy: &PolicySpec) -> Result<PublicModel, Error> {
     let path = Path::new(name);
     if let (false, Some(config)) = (path.exists(), shape(name)) {
         return Ok(unweighted(name.into(), ModelSpec::from_config_json(config).map_err(model::Error::from)?));

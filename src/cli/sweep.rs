@@ -19,7 +19,7 @@ use super::eval::{Policies, policies};
 use super::files::{check_writable, read, write_json};
 use super::machine::provenance;
 use super::options::FormatArgs;
-use super::plan::{describe, unweighted};
+use super::plan::{public_model, unweighted};
 use super::progress::passes;
 use super::published::{self, Figure, Published};
 use super::{Error, out};
@@ -268,7 +268,7 @@ impl SweepArgs {
 
     /// What is public about the model `name`.
     fn model(&self, name: &str, policy: &PolicySpec) -> Result<PublicModel, Error> {
-        let Some(positions) = self.positions else { return describe(name, policy) };
+        let Some(positions) = self.positions else { return public_model(name, policy) };
         let path = Path::new(name);
         let config = match shape(name) {
             Some(config) if !path.exists() => config.to_vec(),

@@ -2,15 +2,17 @@
 
 use model::{Tokenizer, TokenizerError, WorkerCommand, run_worker};
 
-use super::Error;
+use super::{Error, program};
 
 /// The name of the command.
 const COMMAND: &str = "tokenizer-worker";
 
 /// Runs the tokenizer `bytes` of a server in another process of this program.
 pub(super) fn foreign(bytes: &[u8]) -> Result<Tokenizer, Error> {
-    let program = std::env::current_exe().map_err(|source| TokenizerError::Spawn { what: source.to_string() })?;
-    let arguments = vec![COMMAND.into()];
+    let words = program::words().map_err(|source| TokenizerError::Spawn { what: source.to_string() })?;
+    let mut words = words.into_iter();
+    let program = words.next().unwrap_or_default().into();
+    let arguments = words.chain([COMMAND.into()]).collect();
     let command = WorkerCommand { program, arguments, time_out: WorkerCommand::TIME_OUT };
     Ok(Tokenizer::foreign(bytes, &command)?)
 }

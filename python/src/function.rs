@@ -1,0 +1,250 @@
+//! An eviction policy that is a function of Python: scores in, kept indices out.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use engine::{Engine, Error};
+use mpcache::attention::over_parts;
+use mpcache::{
+    Budget, CLEAR_ONLY, DEFAULT_BUDGET, HeadShape, NamedPolicy, Piece, Policy, PolicyFamily, Setting, Store,
+};
+use ndarray::{ArrayD, Axis};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+/// The functions that studies run now, by the names that they have in policies.
+static FUNCTIONS: Mutex<BTreeMap<String, Entry>> = Mutex::new(BTreeMap::new());
+
+struct Entry {
+    function: Py<PyAny>,
+    /// What it raised first.
+    raised: Option<PyErr>,
+}
+
+fn functions() -> MutexGuard<'static, BTreeMap<String, Entry>> {
+    FUNCTIONS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Functions with names, for as long as this lives.
+pub(crate) struct Named(Vec<String>);
+
+impl Named {
+    pub(crate) fn new(named: BTreeMap<String, Py<PyAny>>) -> Self {
+        let names = named.keys().cloned().collect();
+        functions().extend(named.into_iter().map(|(name, function)| (name, Entry { function, raised: None })));
+        Named(names)
+    }
+
+    /// What one of them raised.
+    pub(crate) fn raised(&self) -> Option<PyErr> {
+        let mut all = functions();
+        self.0.iter().find_map(|name| all.get_mut(name)?.raised.take())
+    }
+}
+
+impl Drop for Named {
+    fn drop(&mut self) {
+        let gone: Vec<_> = {
+            let mut all = functions();
+            self.0.iter().map(|name| all.remove(name)).collect()
+        };
+        // Functions are let go without the lock, as their destructors may run anything.
+        drop(gone);
+    }
+}
+
+/// The settings.
+#[derive(Clone, Debug)]
+pub(crate) struct Function {
+    name: String,
+    budget: Budget,
+}
+
+impl PolicyFamily for Function {
+    const POLICIES: &'static [NamedPolicy<Self>] = &[NamedPolicy {
+        name: "python",
+        keys: &["function", "budget"],
+        about: "a function of Python, see `waggle.evaluate`",
+        read: |options| {
+            let expected = "a function that `waggle.evaluate` was given";
+            let name = options.read("function", expected, |name| Some(name.to_owned()))?;
+            Ok(Function {
+                name: name
+                    .ok_or_else(|| options.missing("function", "a function that `waggle.evaluate` is given"))?,
+                budget: options.value("budget", DEFAULT_BUDGET)?,
+            })
+        },
+    }];
+
+    const REQUIRED: &'static str = "function=NAME";
+
+    fn settings(&self) -> Vec<Setting> {
+        vec![Setting::new("function", &self.name), Setting::new("budget", self.budget)]
+    }
+
+    fn shows(&self) -> String {
+        CLEAR_ONLY.into()
+    }
+
+    fn random_traffic(&self) -> bool {
+        false
+    }
+
+    // The function sees scores.
+    fn clear_only(&self) -> bool {
+        true
+    }
+
+    fn build<E: Engine>(&self, layers: usize, shape: HeadShape) -> Box<dyn Policy<E>> {
+        Box::new(Called { settings: self.clone(), layers: vec![vec![Head::default(); shape.kv_heads]; layers] })
+    }
+}
+
+/// The policy of one generation.
+struct Called {
+    settings: Function,
+    layers: Vec<Vec<Head>>,
+}
+
+/// What is known of the tokens that a key/value head holds.
+#[derive(Clone, Default)]
+struct Head {
+    /// Attention received so far.
+    scores: Vec<f64>,
+    /// From the latest query.
+    latest: Vec<f64>,
+    /// Positions in the text.
+    positions: Vec<usize>,
+}
+
+/// Why a function's answer is of no use.
+#[derive(Debug, thiserror::Error)]
+enum Answer {
+    /// The function raised; the study raises it again.
+    #[error("the policy `{name}` raised an exception")]
+    Raised { name: String },
+    /// Indices of too few or too many heads.
+    #[error("the policy `{name}` returned lists for {got} heads; the layer has {heads} key/value heads")]
+    Heads { name: String, got: usize, heads: usize },
+    /// Indices that do not select.
+    #[error("the policy `{name}`, layer {layer}, head {head}: {what}")]
+    Indices { name: String, layer: usize, head: usize, what: String },
+}
+
+impl<E: Engine> Policy<E> for Called {
+    /// All queries count.
+    fn query_window(&self, _layer: usize, piece: Piece) -> usize {
+        piece.new
+    }
+
+    /// Every key/value head holds tokens of its own.
+    fn parts(&self, _layer: usize, shape: HeadShape) -> Vec<Vec<usize>> {
+        (0..shape.kv_heads).map(|head| vec![head]).collect()
+    }
+
+    fn attend(
+        &mut self,
+        engine: &mut E,
+        layer: usize,
+        q: &E::Tensor,
+        store: &mut Store<E>,
+    ) -> Result<E::Tensor, Error> {
+        let (output, probabilities) = over_parts(engine, q, store)?;
+        let piece = store.piece();
+        for (p, head) in probabilities.iter().zip(&mut self.layers[layer]) {
+            let values = engine.reveal(p)?.ok_or_else(|| backend(blind()))?;
+            head.receive(&values, store.heads().group(), piece);
+        }
+        if piece.in_prompt() && !piece.ends_prompt() {
+            return Ok(output);
+        }
+        let keep = self.settings.budget.of(store.seen());
+        if store.len() > keep {
+            let kept = self.call(layer, store.seen(), keep)?;
+            for (part, rows) in kept.iter().enumerate() {
+                store.keep_rows(part, rows);
+                self.layers[layer][part].keep(rows);
+            }
+        }
+        Ok(output)
+    }
+}
+
+fn blind() -> std::io::Error {
+    std::io::Error::other("a policy of Python needs an engine that sees its values")
+}
+
+fn backend(error: impl std::error::Error + Send + Sync + 'static) -> Error {
+    Error::Backend(Box::new(error))
+}
+
+impl Head {
+    /// Adds what tokens received, `p` (1, group * rows, tokens): the rows of each query head of the group stand
+    /// together.
+    fn receive(&mut self, p: &ArrayD<f32>, group: usize, piece: Piece) {
+        let p = p.index_axis(Axis(0), 0);
+        let (rows, tokens) = (p.shape()[0] / group, p.shape()[1]);
+        self.positions.extend(piece.end - piece.new..piece.end);
+        self.scores.resize(tokens, 0.0);
+        self.latest = vec![0.0; tokens];
+        for (row, weights) in p.outer_iter().enumerate() {
+            for (token, weight) in weights.iter().enumerate() {
+                self.scores[token] += f64::from(*weight);
+                if row % rows == rows - 1 {
+                    self.latest[token] += f64::from(*weight);
+                }
+            }
+        }
+    }
+
+    fn keep(&mut self, rows: &[usize]) {
+        self.scores = rows.iter().map(|row| self.scores[*row]).collect();
+        self.positions = rows.iter().map(|row| self.positions[*row]).collect();
+    }
+}
+
+impl Called {
+    /// The indices that the function keeps, ascending, for every head.
+    fn call(&self, layer: usize, seen: usize, keep: usize) -> Result<Vec<Vec<usize>>, Error> {
+        let name = &self.settings.name;
+        let answer = Python::attach(|py| -> PyResult<Vec<Vec<usize>>> {
+            let function = functions().get(name).map(|entry| entry.function.clone_ref(py));
+            let function = function.ok_or_else(|| super::failed(format!("no study has a function `{name}` now")))?;
+            let heads = &self.layers[layer];
+            let of = |what: fn(&Head) -> &[f64]| heads.iter().map(|head| what(head).to_vec()).collect::<Vec<_>>();
+            let view = PyDict::new(py);
+            view.set_item("layer", layer)?;
+            view.set_item("seen", seen)?;
+            view.set_item("scores", of(|head| &head.scores))?;
+            view.set_item("latest", of(|head| &head.latest))?;
+            view.set_item("positions", heads.iter().map(|head| head.positions.clone()).collect::<Vec<_>>())?;
+            py.import("waggle")?.getattr("_kept")?.call1((function, view, keep))?.extract()
+        });
+        let mut kept = answer.map_err(|error| {
+            if let Some(entry) = functions().get_mut(name) {
+                entry.raised.get_or_insert(error);
+            }
+            backend(Answer::Raised { name: name.clone() })
+        })?;
+        let heads = self.layers[layer].len();
+        if kept.len() != heads {
+            return Err(backend(Answer::Heads { name: name.clone(), got: kept.len(), heads }));
+        }
+        for (head, rows) in kept.iter_mut().enumerate() {
+            let wrong = |what: String| backend(Answer::Indices { name: name.clone(), layer, head, what });
+            let (given, held) = (rows.len(), self.layers[layer][head].scores.len());
+            rows.sort_unstable();
+            rows.dedup();
+            if rows.len() < given {
+                return Err(wrong("an index stands there twice".into()));
+            }
+            if let Some(row) = rows.last().filter(|row| **row >= held) {
+                return Err(wrong(format!("index {row} of {held} tokens")));
+            }
+            if rows.is_empty() || rows.len() > keep {
+                return Err(wrong(format!("{} tokens are kept, not 1 to {keep}", rows.len())));
+            }
+        }
+        Ok(kept)
+    }
+}

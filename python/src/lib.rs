@@ -1,0 +1,189 @@
+//! The module `waggle._waggle`: what the package `waggle` needs of the program. Reports are JSON texts here and
+//! dictionaries in the package.
+#![deny(missing_docs)]
+#![forbid(unsafe_code)]
+
+mod function;
+mod interrupt;
+
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+
+use model::Lengths;
+use model::party::Observer;
+use pyo3::create_exception;
+use pyo3::exceptions::{PyException, PyValueError};
+use pyo3::prelude::*;
+use waggle::api::{self, Options, Planned, Prompt, Study, StudyEngine};
+
+use interrupt::{Flag, interruptible};
+
+create_exception!(_waggle, WaggleError, PyException, "What went wrong, in the words of the command line.");
+
+/// The error of Python for `error`.
+fn failed(error: impl std::fmt::Display) -> PyErr {
+    WaggleError::new_err(error.to_string())
+}
+
+/// A document as JSON.
+fn json(document: &impl serde::Serialize) -> PyResult<String> {
+    serde_json::to_string(document).map_err(failed)
+}
+
+/// A prompt: words, or token ids.
+#[derive(FromPyObject)]
+enum Words {
+    Text(String),
+    Ids(Vec<u32>),
+}
+
+impl From<Words> for Prompt {
+    fn from(words: Words) -> Self {
+        match words {
+            Words::Text(text) => Prompt::Text(text),
+            Words::Ids(ids) => Prompt::Ids(ids),
+        }
+    }
+}
+
+/// Watches a session, and ends it where the user interrupts.
+struct Watch(Flag);
+
+impl Observer for Watch {
+    fn abandoned(&self) -> bool {
+        self.0.is_up()
+    }
+
+    fn prepare(&mut self, _: u64, _: u64) {
+        self.0.check();
+    }
+
+    fn layer(&mut self, _: usize, _: usize) {
+        self.0.check();
+    }
+}
+
+/// All cache policies, as JSON.
+#[pyfunction]
+fn policies() -> PyResult<String> {
+    json(&mpcache::catalogue())
+}
+
+/// Names of the bundled models.
+#[pyfunction]
+fn models() -> Vec<&'static str> {
+    model::bundled_names().collect()
+}
+
+/// The report of a plan, as JSON.
+#[pyfunction]
+fn plan(
+    py: Python<'_>,
+    model: String,
+    prompt_len: usize,
+    tokens: usize,
+    cached: Option<usize>,
+    options: Options,
+) -> PyResult<String> {
+    let planned = match cached {
+        Some(cached) => Planned::Step(cached),
+        None => Planned::Session(Lengths { prompt: prompt_len, tokens }),
+    };
+    let report = interruptible(py, move |flag| api::plan(&model, planned, &options, &mut Watch(flag)))?;
+    json(&report.map_err(failed)?)
+}
+
+/// The report of both parties in this process, as JSON.
+#[pyfunction]
+fn demo(
+    py: Python<'_>,
+    model: String,
+    prompt: Words,
+    tokens: usize,
+    check: bool,
+    options: Options,
+) -> PyResult<String> {
+    let prompt = prompt.into();
+    let report =
+        interruptible(py, move |flag| api::demo(&model, &prompt, tokens, check, &options, &mut Watch(flag)))?;
+    json(&report.map_err(failed)?)
+}
+
+/// The report of a client, as JSON.
+#[pyfunction]
+fn generate(py: Python<'_>, prompt: Words, tokens: usize, options: Options) -> PyResult<String> {
+    let prompt = prompt.into();
+    let report = interruptible(py, move |flag| api::generate(&prompt, tokens, &options, &mut Watch(flag)))?;
+    json(&report.map_err(failed)?)
+}
+
+/// What is studied, apart from the policies.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+struct Setting {
+    model: String,
+    text: Words,
+    budgets: Vec<f64>,
+    context: usize,
+    prompt: usize,
+    sequences: usize,
+    engine: String,
+}
+
+/// A study of cache policies, as JSON. `functions` are the policies `python:function=NAME` among them, each with what
+/// is called.
+#[pyfunction]
+fn evaluate(
+    py: Python<'_>,
+    setting: Setting,
+    policies: Vec<String>,
+    functions: BTreeMap<String, Py<PyAny>>,
+) -> PyResult<String> {
+    let engine = match setting.engine.as_str() {
+        "float" => StudyEngine::Float,
+        "fixed" => StudyEngine::Fixed,
+        "secure" => StudyEngine::Secure,
+        other => return Err(PyValueError::new_err(format!("engine {other:?}: one of float, fixed, secure"))),
+    };
+    let Setting { model, text, budgets, context, prompt, sequences, .. } = setting;
+    let study = Study { model, text: text.into(), policies, budgets, context, prompt, sequences, engine };
+    let named = function::Named::new(functions);
+    let outcome = interruptible(py, move |flag| study.run(&|_| flag.check()));
+    // What the function raised says more than the study that ended by it.
+    if let Some(raised) = named.raised() {
+        return Err(raised);
+    }
+    json(&outcome?.map_err(failed)?)
+}
+
+/// Runs the command line on `words`, the first of which is the program's name; returns the exit code.
+#[pyfunction]
+fn run(py: Python<'_>, words: Vec<String>) -> u8 {
+    let code = py.detach(|| waggle::run_from(words.into_iter().map(Into::into)));
+    // A code tells its number to the system alone.
+    (0..=u8::MAX).find(|number| code == ExitCode::from(*number)).unwrap_or(1)
+}
+
+/// What the package needs of the program.
+#[pymodule]
+fn _waggle(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    let py = module.py();
+    bits::cpu::Cpu::choose().map_err(failed)?;
+    model::register_policy::<function::Function>().map_err(failed)?;
+    // A server's tokenizer runs in a process of its own, which is this interpreter again.
+    let python: String = py.import("sys")?.getattr("executable")?.extract()?;
+    api::started_by([python, "-m".into(), "waggle".into()].map(Into::into).to_vec());
+    module.add("WaggleError", py.get_type::<WaggleError>())?;
+    for function in [
+        wrap_pyfunction!(policies, module)?,
+        wrap_pyfunction!(models, module)?,
+        wrap_pyfunction!(plan, module)?,
+        wrap_pyfunction!(demo, module)?,
+        wrap_pyfunction!(generate, module)?,
+        wrap_pyfunction!(evaluate, module)?,
+        wrap_pyfunction!(run, module)?,
+    ] {
+        module.add_function(function)?;
+    }
+    Ok(())
+}

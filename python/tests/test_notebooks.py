@@ -1,0 +1,28 @@
+"""The notebooks, executed, give what is committed."""
+
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+NOTEBOOKS = sorted((Path(__file__).parent.parent / "notebooks").glob("*.ipynb"))
+
+
+def outputs(notebook, kind):
+    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    return [output.data[kind] for cell in cells for output in cell.outputs if kind in output.get("data", {})]
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_gives_what_it_shows(path):
+    shown = nbformat.read(path, as_version=4)
+    run = nbformat.read(path, as_version=4)
+    for cell in run.cells:
+        if cell.cell_type == "code":
+            cell.outputs, cell.execution_count = [], None
+    NotebookClient(run, timeout=900, kernel_name="python3").execute()
+    assert outputs(shown, "image/png") and outputs(run, "image/png"), "a plot is shown"
+    # The model runs in f32, and sums of another processor may differ in the last place. Tables are rounded.
+    tables = outputs(shown, "text/html")
+    assert tables and outputs(run, "text/html") == tables

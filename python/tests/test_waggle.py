@@ -1,0 +1,216 @@
+"""The package, from plans to sessions between two processes."""
+
+import _thread
+import json
+import subprocess
+import sys
+import threading
+import time
+
+import numpy
+import pytest
+
+import waggle
+
+TEXT = """GLOUCESTER:
+Now is the winter of our discontent
+Made glorious summer by this sun of York;
+And all the clouds that lour'd upon our house
+In the deep bosom of the ocean buried.
+Now are our brows bound with victorious wreaths;
+Our bruised arms hung up for monuments;
+Our stern alarums changed to merry meetings,
+Our dreadful marches to delightful measures.
+"""
+
+MODEL = "shakespeare-gpt2"
+
+
+def total(report):
+    return sum(op["bytes_client_to_server"] + op["bytes_server_to_client"] for op in report["operations"])
+
+
+def heavy(scores, keep):
+    """What received most stays."""
+    return [numpy.argsort(head)[-keep:] for head in scores]
+
+
+def study(policies, **setting):
+    setting = {"context": 64, "prompt": 48, "sequences": 2, "budgets": [0.25], **setting}
+    return waggle.evaluate(TEXT, policies, model=MODEL, **setting)
+
+
+def test_policies_have_options_with_defaults():
+    named = {policy["name"]: policy for policy in waggle.policies()}
+    assert len(named) == len(waggle.policies()) and "python" not in named
+    budget = {"key": "budget", "default": "0.25", "required": False}
+    assert budget in named["h2o"]["options"]
+    assert named["oracle"]["clear_only"] and not named["full"]["clear_only"]
+    assert waggle.models() == ["shakespeare-gpt2", "shakespeare-llama"]
+
+
+def test_a_plan_is_the_session_to_the_byte():
+    options = {"policy": "h2o:budget=0.5", "reveal": "token"}
+    ran = waggle.demo("ROMEO:\nSpeak", tokens=3, check=True, **options)
+    planned = waggle.plan(prompt_len=len("ROMEO:\nSpeak"), tokens=3, link="memory", **options)
+    assert planned["predicted"] and not ran["predicted"]
+    assert total(planned) == total(ran) > 1e6
+    assert ran["check"]["token_agreement"] == 1.0
+    assert len(ran["tokens"]) == 3 and isinstance(ran["text"], str)
+
+
+def test_a_step_alone_is_planned_without_its_prompt():
+    step = waggle.plan(cached=128, preprocess=True)
+    assert step["phases"]["prefill"]["flows"] == 0 and total(step) > 0
+
+
+def test_options_are_refused_in_the_words_of_the_command_line():
+    with pytest.raises(waggle.WaggleError, match="unknown cache policy `h2`; known are: full, "):
+        waggle.plan(policy="h2")
+    with pytest.raises(waggle.WaggleError, match="unexpected argument '--polcy'"):
+        waggle.plan(polcy="h2o")
+    with pytest.raises(waggle.WaggleError, match="neither|no such|is no|not"):
+        waggle.plan("no/such/model")
+    with pytest.raises(waggle.WaggleError, match="oracle"):
+        waggle.demo(policy="oracle")
+    with pytest.raises(TypeError, match="only evaluate"):
+        waggle.plan(policy=heavy)
+
+
+def test_a_function_of_python_is_a_policy():
+    seen = []
+
+    def watching(scores, keep):
+        assert len(scores) == 4, "four key/value heads"
+        for head, latest, positions in zip(scores, scores.latest, scores.positions):
+            assert isinstance(head, numpy.ndarray) and head.shape == latest.shape == positions.shape
+            # A query's weights add up to 1, and the latest one sees what is there.
+            assert latest.sum() == pytest.approx(1, abs=1e-3)
+            assert (numpy.diff(positions) > 0).all() and positions[-1] == scores.seen - 1
+            assert len(head) > keep
+        seen.append((scores.layer, scores.seen, keep))
+        return heavy(scores, keep)
+
+    report = study(["h2o", watching, "full"])
+    rows = {row["label"]: row for row in report["rows"]}
+    assert list(rows) == ["full", "h2o", "python:function=watching"]
+    own = rows["python:function=watching"]
+    assert own["policy"] == "python:budget=0.25,function=watching"
+    assert rows["full"]["perplexity"] < own["perplexity"] < 3 * rows["full"]["perplexity"]
+    assert 0.2 < own["attended"] < 0.4, "what the budget says, and the newest tokens"
+    # The end of the prompt, and every token after it that leaves too many.
+    assert {(layer, 48, 12) for layer in range(4)} <= set(seen)
+
+
+def test_a_function_that_keeps_everything_is_the_full_cache():
+    report = waggle.evaluate(TEXT, policy=lambda scores, keep: [range(len(s)) for s in scores], context=64, sequences=1,
+                             budgets=[1])
+    full, own = report["rows"]
+    assert own["perplexity"] == full["perplexity"] and own["agreement"] == 1
+
+
+def test_what_a_function_raises_is_raised():
+    def broken(scores, keep):
+        raise KeyError("broken")
+
+    with pytest.raises(KeyError, match="broken"):
+        study(broken)
+    for wrong, message in [
+        (lambda scores, keep: scores, "index|cannot|float"),
+        (lambda scores, keep: [[0]], "lists for 1 heads; the layer has 4"),
+        (lambda scores, keep: [[0, 0]] * 4, "stands there twice"),
+        (lambda scores, keep: [[1000]] * 4, "index 1000 of 48 tokens"),
+        (lambda scores, keep: [[]] * 4, "0 tokens are kept, not 1 to 12"),
+        (lambda scores, keep: [range(13)] * 4, "13 tokens are kept, not 1 to 12"),
+    ]:
+        with pytest.raises((waggle.WaggleError, IndexError), match=message):
+            study(wrong)
+
+
+def test_only_engines_in_the_clear_run_a_function():
+    assert len(study(heavy, engine="fixed", sequences=1)["rows"]) == 2
+    with pytest.raises(waggle.WaggleError, match="python"):
+        study(heavy, engine="secure")
+    with pytest.raises(ValueError, match="one of float, fixed, secure"):
+        study(heavy, engine="gpu")
+    with pytest.raises(waggle.WaggleError, match="python"):
+        waggle.demo(policy="python:function=heavy")
+
+
+def test_a_server_and_a_client(tmp_path, monkeypatch):
+    monkeypatch.setenv("WAGGLE_HOME", str(tmp_path))
+    with waggle.Server(MODEL, no_calibration=True) as server:
+        client = waggle.Client(server.address)
+        first = client.generate("ROMEO:\n", tokens=4)
+        # The client has no tokenizer but the server's, which runs in a process of its own.
+        assert first["tokens"] == waggle.demo("ROMEO:\n", tokens=4)["tokens"] and len(first["text"]) == 4
+        assert first["wire"] is not None
+        with pytest.raises(waggle.WaggleError, match="policy"):
+            client.generate("ROMEO:\n", tokens=4, policy="h2o")
+    with pytest.raises(waggle.WaggleError):
+        waggle.Client(server.address, connect_timeout=1).generate(tokens=1)
+    with pytest.raises(waggle.WaggleError, match="nosuchmodel"):
+        waggle.Server("nosuchmodel")
+
+
+def interrupted(work):
+    """Seconds from Ctrl-C to the end of `work`."""
+    at = []
+
+    def interrupt():
+        at.append(time.monotonic())
+        _thread.interrupt_main()
+
+    timer = threading.Timer(1.5, interrupt)
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        work()
+    return time.monotonic() - at[0]
+
+
+def test_ctrl_c_ends_long_calls():
+    assert interrupted(lambda: waggle.demo(TEXT[:200], tokens=50)) < 20
+    assert interrupted(lambda: waggle.evaluate(TEXT * 20, ["h2o", "snapkv"], sequences=20)) < 20
+    # And nothing is left that would spoil the next call.
+    assert len(study("h2o")["rows"]) == 2
+
+
+def test_other_threads_run_meanwhile():
+    ticks = []
+    done = threading.Event()
+
+    def tick():
+        while not done.wait(0.01):
+            ticks.append(time.monotonic())
+
+    thread = threading.Thread(target=tick)
+    thread.start()
+    begin = time.monotonic()
+    waggle.demo(TEXT[:40], tokens=2)
+    seconds = time.monotonic() - begin
+    done.set()
+    thread.join()
+    # A machine with two cores is busy: a tick in a tenth of a second is enough.
+    assert len(ticks) > 10 * seconds * 0.5
+
+
+def test_reports_become_data_frames():
+    pandas = pytest.importorskip("pandas")
+    report = waggle.plan(preprocess=True)
+    operations = report.to_pandas()
+    assert isinstance(operations, pandas.DataFrame) and len(operations) == len(report["operations"])
+    assert operations["bytes_client_to_server"].sum() + operations["bytes_server_to_client"].sum() == total(report)
+    assert {"offline", "prefill", "decode"} <= set(report.to_pandas("phases")["phase"])
+    with pytest.raises(ValueError):
+        report.to_pandas("nothing")
+    frame = study(["h2o", "snapkv"]).to_pandas()
+    assert list(frame["label"]) == ["full", "h2o", "snapkv"] and (frame["perplexity"] > 1).all()
+
+
+def test_the_command_line_comes_with_the_package(tmp_path):
+    file = tmp_path / "policies.json"
+    ran = subprocess.run([sys.executable, "-m", "waggle", "policies", f"--json={file}"], capture_output=True, text=True)
+    assert ran.returncode == 0 and "streaming" in ran.stdout, ran.stderr
+    assert json.loads(file.read_text())[0]["name"] == "full"
+    failed = subprocess.run([sys.executable, "-m", "waggle", "plan", "--model", "none"], capture_output=True, text=True)
+    assert failed.returncode == 1 and failed.stderr.startswith("error: ")

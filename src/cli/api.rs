@@ -1,0 +1,420 @@
+//! Commands as functions, for programs in other languages.
+//!
+//! Options have the names and texts of the command line, so both take the same values with the same defaults and
+//! refuse the same things in the same words. Nothing is printed.
+
+use std::fmt;
+use std::time::Duration;
+
+use clap::Parser;
+use engine::{Engine, Float, FloatLoader};
+use model::eval::{Candidate, Evaluation, InClear, Runner, Sequence, TwoParties, evaluate as run_study};
+use model::party::{ClientOptions, Limits, ModelServer, Observer, Outcome, PublicModel, Request, in_one_process};
+use model::report::{ModelInfo, Report};
+use model::{GenerateOptions, Lengths, Model, ModelFiles, Next, Tokenizer, check};
+use mpcache::PolicySpec;
+use protocols::{Fixed, FixedLoader};
+use serde_json::Value;
+
+use super::connect::ConnectArgs;
+use super::error::describe;
+use super::files::open_model;
+use super::options::{LinkArg, SamplingArgs, TermsArgs};
+use super::plan::public_model;
+use super::report::{predict_seconds, report};
+use super::{Error, tokenizer_worker};
+
+pub use super::program::started_by;
+
+/// Why a function failed, in the words of the command line.
+#[derive(Debug)]
+pub struct Failure(Cause);
+
+#[derive(Debug)]
+enum Cause {
+    Command(Error),
+    Options(clap::Error),
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match &self.0 {
+            Cause::Command(error) => f.write_str(&describe(error)),
+            // The first paragraph says what is wrong, and the rest how the command line is used.
+            Cause::Options(error) => {
+                let text = error.to_string();
+                let first = text.split("\n\n").next().unwrap_or_default().trim();
+                f.write_str(&first.strip_prefix("error: ").unwrap_or(first).replace('\n', " "))
+            }
+        }
+    }
+}
+
+impl std::error::Error for Failure {}
+
+impl<E: Into<Error>> From<E> for Failure {
+    fn from(error: E) -> Self {
+        Failure(Cause::Command(error.into()))
+    }
+}
+
+/// Options by their names on the command line, without dashes: a value, or none for a switch.
+pub type Options = Vec<(String, Option<String>)>;
+
+/// Reads options as the command line does.
+fn parse<P: Parser>(options: &Options) -> Result<P, Failure> {
+    let words = options.iter().map(|(name, value)| match value {
+        Some(value) => format!("--{name}={value}"),
+        None => format!("--{name}"),
+    });
+    P::try_parse_from(std::iter::once("waggle".to_owned()).chain(words)).map_err(|e| Failure(Cause::Options(e)))
+}
+
+/// Options of a plan.
+#[derive(Parser)]
+struct PlanOptions {
+    #[arg(long, default_value = "lan")]
+    link: LinkArg,
+    #[arg(long)]
+    stop_at_eos: bool,
+    #[command(flatten)]
+    terms: TermsArgs,
+}
+
+/// Options of a session in one process.
+#[derive(Parser)]
+struct DemoOptions {
+    #[command(flatten)]
+    sampling: SamplingArgs,
+    #[command(flatten)]
+    terms: TermsArgs,
+}
+
+/// Options of a client.
+#[derive(Parser)]
+struct ClientArgs {
+    #[command(flatten)]
+    connect: ConnectArgs,
+    #[command(flatten)]
+    sampling: SamplingArgs,
+    #[command(flatten)]
+    terms: TermsArgs,
+}
+
+/// What a plan is of.
+#[derive(Clone, Copy, Debug)]
+pub enum Planned {
+    /// A whole session.
+    Session(Lengths),
+    /// A decoding step after so many tokens, alone.
+    Step(usize),
+}
+
+/// The prompt of a session.
+#[derive(Clone, Debug)]
+pub enum Prompt {
+    /// Words, for a model with a tokenizer.
+    Text(String),
+    /// Token ids.
+    Ids(Vec<u32>),
+}
+
+impl Prompt {
+    fn ids(&self, tokenizer: Option<&Tokenizer>) -> Result<Vec<u32>, Error> {
+        let text = match self {
+            Prompt::Ids(ids) => return Ok(ids.clone()),
+            Prompt::Text(text) => text,
+        };
+        let ids = tokenizer.ok_or(Error::NoTokenizer)?.encode(text)?;
+        if ids.is_empty() { Err(Error::EmptyPrompt) } else { Ok(ids) }
+    }
+}
+
+/// Predicts a session of `model`, a directory, a `config.json` or a bundled name: the report of `waggle plan`, whose
+/// seconds are those of the network alone.
+///
+/// # Errors
+/// Those of the command.
+pub fn plan(
+    model: &str,
+    planned: Planned,
+    options: &Options,
+    observer: &mut dyn Observer,
+) -> Result<Report, Failure> {
+    let PlanOptions { link, stop_at_eos, terms } = parse(options)?;
+    let terms = terms.terms(link)?;
+    let model = public_model(model, &terms.policy)?;
+    let client = ClientOptions::default();
+    let (outcome, lengths) = match planned {
+        Planned::Session(lengths) => {
+            let request = Request { stop_at_eos, ..Request::from(lengths) };
+            (model::party::plan(&model, &terms, &client, &request, observer)?, lengths)
+        }
+        Planned::Step(cached) => {
+            let (outcome, _) = model::party::plan_step(&model, &terms, &client, cached, None, None, observer)?;
+            // The step after a prompt makes the second token.
+            (outcome, Lengths { prompt: cached, tokens: 2 })
+        }
+    };
+    let chosen = [
+        ("link", link.to_string().into()),
+        ("tokens", lengths.tokens.into()),
+        ("stop_at_eos", stop_at_eos.into()),
+        ("cached", if let Planned::Step(cached) = planned { cached.into() } else { Value::Null }),
+    ];
+    let mut report = report(&model, None, lengths.prompt, &outcome, &terms, chosen)?;
+    report.predicted = true;
+    report.kernels = None;
+    report.estimated = ["seconds", "cpu_seconds"].map(String::from).to_vec();
+    if terms.policy.random_traffic() {
+        report.estimated.extend(["bytes", "messages", "flows"].map(String::from));
+    }
+    predict_seconds(&mut report, link.shape());
+    Ok(report)
+}
+
+/// How long a party of this process waits for the other one.
+const PATIENCE: Duration = Duration::from_secs(3600);
+
+/// Generates `tokens` tokens with both parties in this process, over memory: the report of `waggle demo --link
+/// memory`. With `compared` the tokens are held against the model in the clear.
+///
+/// # Errors
+/// Those of the command.
+pub fn demo(
+    model: &str,
+    prompt: &Prompt,
+    tokens: usize,
+    compared: bool,
+    options: &Options,
+    observer: &mut dyn Observer,
+) -> Result<Report, Failure> {
+    let DemoOptions { sampling, terms } = parse(options)?;
+    let terms = terms.terms(LinkArg::Memory)?;
+    let mut sampler = sampling.sampler(&terms)?;
+    let files = open_model(model)?;
+    let tokenizer = files.tokenizer.as_deref().map(Tokenizer::from_bytes).transpose()?;
+    let prompt = prompt.ids(tokenizer.as_ref())?;
+    let lengths = Lengths { prompt: prompt.len(), tokens };
+    let request = Request { stop_at_eos: sampling.stop_at_eos, ..Request::from(lengths) };
+    request.check_policy(&files.spec, &terms)?;
+    request.check(&files.spec, &Limits::NONE)?;
+    files.spec.check_ids(&prompt)?;
+    let clear = compared
+        .then(|| Model::load_for(&terms.policy, &mut FloatLoader, &files.spec, Some(&files.checkpoint)))
+        .transpose()?;
+    let server = ModelServer::load_for(&terms.policy, files)?;
+    let next = Next::Pick(&mut sampler);
+    let [outcome, _] = in_one_process(&server, &terms, &Limits::NONE, PATIENCE, |session| {
+        session.generate(&prompt[..], tokens, sampling.stop_at_eos, next, observer)
+    })?;
+    let chosen = sampling.reported().into_iter();
+    let chosen = chosen.chain([("link", "memory".into()), ("tokens", tokens.into()), ("processes", 1.into())]);
+    let mut report = report(server.public(), tokenizer.as_ref(), prompt.len(), &outcome, &terms, chosen)?;
+    if let Some(clear) = clear {
+        let under = |policy: PolicySpec| {
+            let options = GenerateOptions { tokens, reveal: terms.reveal, policy, ..GenerateOptions::default() };
+            check(&clear, &prompt, &options, &outcome.generation)
+        };
+        report.check = Some(under(terms.policy.clone())?);
+        if terms.policy != PolicySpec::default() {
+            report.against_full_cache = Some(under(PolicySpec::default())?);
+        }
+    }
+    Ok(report)
+}
+
+/// Generates text with the model of a server, whose address is the option `connect`: the report of `waggle generate`.
+/// Keys and trust are those of the command line.
+///
+/// # Errors
+/// Those of the command.
+pub fn generate(
+    prompt: &Prompt,
+    tokens: usize,
+    options: &Options,
+    observer: &mut dyn Observer,
+) -> Result<Report, Failure> {
+    let ClientArgs { connect, sampling, terms } = parse(options)?;
+    let terms = terms.terms(connect.link)?;
+    let mut sampler = sampling.sampler(&terms)?;
+    let session = connect.open(&terms, true)?;
+    let model: PublicModel = session.model().clone();
+    let tokenizer = model.tokenizer.as_deref().map(tokenizer_worker::foreign).transpose()?;
+    let prompt = prompt.ids(tokenizer.as_ref())?;
+    let next = Next::Pick(&mut sampler);
+    let outcome: Outcome = session.generate(&prompt[..], tokens, sampling.stop_at_eos, next, observer)?;
+    let chosen = sampling.reported().into_iter();
+    let chosen = chosen.chain([("link", connect.link.to_string().into()), ("tokens", tokens.into())]);
+    let mut report = report(&model, tokenizer.as_ref(), prompt.len(), &outcome, &terms, chosen)?;
+    report.peak_memory_bytes.client = net::peak_memory_bytes();
+    Ok(report)
+}
+
+/// What computes a study.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StudyEngine {
+    /// f32.
+    Float,
+    /// Fixed point, in the clear.
+    Fixed,
+    /// Two parties in this process.
+    Secure,
+}
+
+/// A study of what cache policies cost in accuracy.
+#[derive(Clone, Debug)]
+pub struct Study {
+    /// Model directory or bundled name.
+    pub model: String,
+    /// The text, which is cut into sequences.
+    pub text: Prompt,
+    /// Policies as texts. One with a `budget` of its own runs at that one alone.
+    pub policies: Vec<String>,
+    /// Shares of the cache, or tokens from 2 on.
+    pub budgets: Vec<f64>,
+    /// Tokens of a sequence.
+    pub context: usize,
+    /// Tokens of a sequence that go through the model at once; what follows is scored.
+    pub prompt: usize,
+    /// Sequences.
+    pub sequences: usize,
+    /// What computes.
+    pub engine: StudyEngine,
+}
+
+impl Study {
+    /// Runs it. `tick` is called after each pass through the model, from any thread, with how many there are in all.
+    ///
+    /// # Errors
+    /// Those of `waggle eval`.
+    pub fn run(&self, tick: &(dyn Fn(usize) + Sync)) -> Result<Evaluation, Failure> {
+        let files = open_model(&self.model)?;
+        let sequences = self.cut(&files)?;
+        let candidates = self.candidates()?;
+        let widest = candidates.iter().map(|candidate| &candidate.policy).find(|policy| policy.needs_columns());
+        let widest = widest.cloned().unwrap_or_default();
+        let info = ModelInfo::new(&files.name, &files.spec);
+        let passes: usize = sequences.iter().map(Sequence::passes).sum();
+        let all = (1 + candidates.len()) * passes;
+        let study = |runner: &dyn Runner| run_study(runner, &sequences, &candidates, &|| tick(all));
+        let metrics = match self.engine {
+            StudyEngine::Float => {
+                let model = Model::load_for(&widest, &mut FloatLoader, &files.spec, Some(&files.checkpoint))?;
+                study(&clear(&model, Float::default))
+            }
+            StudyEngine::Fixed => {
+                let mut loader = FixedLoader::default();
+                let model = Model::load_for(&widest, &mut loader, &files.spec, Some(&files.checkpoint))?;
+                study(&clear(&model, Fixed::new))
+            }
+            StudyEngine::Secure => {
+                let learned = match widest.needs_columns() {
+                    true => Some(ModelServer::load_for(&widest, open_model(&self.model)?)?),
+                    false => None,
+                };
+                let server = ModelServer::load(files)?;
+                let protocol = protocols::Options::default();
+                study(&TwoParties { server: &server, learned: learned.as_ref(), protocol })
+            }
+        };
+        let engine = format!("{:?}", self.engine).to_lowercase();
+        let options = [
+            ("task", "text".into()),
+            ("engine", engine.into()),
+            ("policies", self.policies.clone().into()),
+            ("budgets", self.budgets.clone().into()),
+            ("context", self.context.into()),
+            ("prompt", self.prompt.into()),
+        ];
+        let options = options.map(|(name, value)| (name.to_owned(), value)).into();
+        Ok(Evaluation::new(info, options, &sequences, &candidates, metrics?))
+    }
+
+    fn cut(&self, files: &ModelFiles) -> Result<Vec<Sequence>, Error> {
+        let tokenizer = files.tokenizer.as_deref().map(Tokenizer::from_bytes).transpose()?;
+        let ids = self.text.ids(tokenizer.as_ref())?;
+        Ok(Sequence::cut(&ids, self.context, self.prompt, self.sequences)?)
+    }
+
+    fn candidates(&self) -> Result<Vec<Candidate>, Error> {
+        let mut candidates = Vec::new();
+        for text in &self.policies {
+            let policy: PolicySpec = text.parse()?;
+            if policy == PolicySpec::default() {
+                continue;
+            }
+            match Candidate::with_own_budget(&policy)? {
+                Some(candidate) => candidates.push(candidate),
+                None => {
+                    for &budget in &self.budgets {
+                        candidates.push(Candidate::new(&policy, budget)?);
+                    }
+                }
+            }
+        }
+        Ok(candidates)
+    }
+}
+
+/// A runner on engines that see their values.
+fn clear<E: Engine>(model: &Model<E::Weight>, engine: fn() -> E) -> InClear<'_, E> {
+    InClear { model, engine }
+}
+
+#[cfg(test)]
+mod tests {
+    use model::party::Silent;
+
+    use super::*;
+
+    fn planned(options: &[(&str, Option<&str>)]) -> Result<Report, Failure> {
+        let options = options.iter().map(|(name, value)| ((*name).to_owned(), value.map(str::to_owned))).collect();
+        let lengths = Lengths { prompt: 8, tokens: 2 };
+        plan("shakespeare-gpt2", Planned::Session(lengths), &options, &mut Silent)
+    }
+
+    #[test]
+    fn options_are_those_of_the_command_line() {
+        let report = planned(&[("policy", Some("h2o")), ("preprocess", None), ("link", Some("wan"))]).unwrap();
+        assert_eq!(report.options["policy"], "h2o");
+        assert_eq!(report.options["preprocess"], "true");
+        assert_eq!(report.options["link"], "wan");
+        assert!(report.predicted);
+        let refused = |options: &[(&str, Option<&str>)]| planned(options).unwrap_err().to_string();
+        let unknown = refused(&[("policy", Some("h2"))]);
+        assert!(unknown.contains("unknown cache policy `h2`; known are: full,"), "{unknown}");
+        assert!(refused(&[("polcy", Some("h2o"))]).contains("unexpected argument '--polcy' found"));
+        assert!(refused(&[("policy", Some("oracle"))]).contains("oracle"));
+    }
+
+    #[test]
+    fn a_study_takes_a_policy_with_its_own_budget_once() {
+        let text = "First Citizen:\nBefore we proceed any further, hear me speak.\n".repeat(2);
+        let mut study = Study {
+            model: "shakespeare-gpt2".into(),
+            text: Prompt::Text(text),
+            policies: vec!["streaming:budget=0.5".into(), "h2o".into()],
+            budgets: vec![0.25, 0.5],
+            context: 48,
+            prompt: 40,
+            sequences: 1,
+            engine: StudyEngine::Float,
+        };
+        let ticks = std::sync::atomic::AtomicUsize::new(0);
+        let report = study
+            .run(&|all| {
+                assert_eq!(all, 4 * 8);
+                ticks.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            })
+            .unwrap();
+        assert_eq!(ticks.into_inner(), 4 * 8);
+        assert_eq!(
+            report.rows.iter().map(|row| row.label.as_str()).collect::<Vec<_>>(),
+            ["full", "streaming:budget=0.5", "h2o", "h2o"]
+        );
+        study.engine = StudyEngine::Secure;
+        study.policies = vec!["oracle".into()];
+        assert!(study.run(&|_| ()).unwrap_err().to_string().contains("oracle"));
+    }
+}
