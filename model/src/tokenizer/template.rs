@@ -122,10 +122,7 @@ impl ChatTemplate {
             bos_token => self.bos_token,
             eos_token => self.eos_token,
         };
-        let text =
-            environment.render_str(&self.template, context).map_err(|e| TokenizerError::template(words(&e)))?;
-        at_most("bytes of text", text.len(), MAX_TEXT_BYTES)?;
-        Ok(text)
+        environment.render_str(&self.template, context).map_err(|e| TokenizerError::template(words(&e)))
     }
 }
 
