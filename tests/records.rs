@@ -151,3 +151,63 @@ fn two_programs_run_in_turn() {
 fn compared(dir: &Path) -> std::path::PathBuf {
     dir.join("compared.json")
 }
+
+#[test]
+fn a_sweep_is_the_plan_of_every_cell_and_goes_on_where_it_was() {
+    let dir = tempfile::tempdir().unwrap();
+    let cells = dir.path().join("cells");
+    let line = "sweep --models gpt2,shakespeare-llama --contexts 16,64 --policies full,mpcache-2pc --links lan,wan --phases one,two";
+    let sweep = |rest: &str| json(waggle(&format!("{line} {rest} --out")).arg(&cells));
+    let record = sweep("");
+    let planned = record["cells"].as_array().unwrap();
+    assert_eq!(planned.len(), 2 * 2 * 2 * 2 * 2);
+    // A cell is what `plan` says of the same step.
+    let plan = json(&mut waggle("plan --model gpt2 --cached 64 --preprocess --link wan"));
+    let cell = planned
+        .iter()
+        .find(|cell| {
+            let chosen = ["model", "link", "policy", "phases"].map(|key| cell[key].as_str().unwrap());
+            chosen == ["gpt2", "wan", "full", "two"] && cell["context"] == 64
+        })
+        .unwrap();
+    for (part, phase) in [("online", "decode"), ("prepared", "offline")] {
+        for key in ["bytes_client_to_server", "bytes_server_to_client", "flows"] {
+            assert_eq!(cell[part][key].as_f64(), plan["phases"][phase][key].as_f64(), "{part} {key}");
+        }
+    }
+    let published = record["published"].as_array().unwrap();
+    assert!(published.iter().all(|figure| figure["model"] == "gpt2") && !published.is_empty());
+    assert_eq!(std::fs::read_dir(&cells).unwrap().count(), planned.len());
+    // What is kept is planned anew when it is spoilt, or of a program with changes.
+    let first = std::fs::read_dir(&cells).unwrap().next().unwrap().unwrap().path();
+    std::fs::write(&first, "{").unwrap();
+    assert_eq!(sweep("")["cells"], record["cells"]);
+    assert!(std::fs::read(&first).unwrap().len() > 10);
+
+    let csv = succeed(&mut waggle("sweep --contexts 16 --format csv"));
+    assert!(csv.starts_with("model,cached_tokens,policy,link,phases,online_bytes,"), "{csv}");
+    let latex = succeed(&mut waggle("sweep --contexts 16 --no-published --format latex"));
+    assert!(latex.contains("\\begin{tabular}{lllllrrrrrrrrr}") && latex.contains("\\bottomrule"), "{latex}");
+    assert!(fail(&mut waggle("sweep --policies oracle"), 1).contains("only in the clear"));
+    assert!(fail(&mut waggle("sweep --contexts 2000"), 1).contains("gpt2, 2000 tokens, full, lan, 2 phase(s)"));
+    assert!(fail(&mut waggle("sweep --models recall --positions 4096"), 1).contains("--positions raises"));
+    assert!(fail(&mut waggle("demo --model gpt2"), 1).contains("is a shape without weights"));
+}
+
+#[test]
+fn tables_of_plans_and_studies_have_every_form() {
+    let plan =
+        |format: &str| succeed(&mut waggle(&format!("plan --model gpt2 --cached 16 --preprocess --format {format}")));
+    let value: Value = serde_json::from_str(&plan("json")).unwrap();
+    assert_eq!(value["phases"][3]["phase"], "decode");
+    assert!(value["phases"][3]["client_to_server_bytes"].as_u64().unwrap() > 0, "{value}");
+    assert!(plan("markdown").contains("**phases**") && plan("latex").contains("\\toprule"));
+    let line =
+        "eval --text tinystories.json --model stories260k --context 24 --sequences 1 --policies h2o --budgets 0.5";
+    let study = succeed(&mut waggle(&format!("{line} --format csv")));
+    assert!(study.lines().nth(2).unwrap().starts_with("h2o,0.5,"), "{study}");
+    // Bundled queries and their model.
+    let recall = "eval --task recall --model recall --data queries.jsonl --sequences 1 --format json";
+    let value: Value = serde_json::from_str(&succeed(&mut waggle(recall))).unwrap();
+    assert!(value[0]["right"].as_f64().unwrap() > 0.9, "{value}");
+}

@@ -1,7 +1,7 @@
 //! Tables of results, and the forms in which they are written.
 //!
-//! A cell has a text for readers and a value for programs: a terminal, Markdown and LaTeX show `7.00 MB` where CSV and
-//! JSON have 7000000. The key of a column, which CSV and JSON use, is made of its title and its unit.
+//! A cell has a text for readers and a value for programs: a terminal, Markdown and LaTeX show `7.00 MB` where CSV
+//! and JSON have 7000000. The key of a column, which CSV and JSON use, is made of its title and its unit.
 
 use std::fmt::{self, Write};
 use std::str::FromStr;
@@ -9,8 +9,6 @@ use std::str::FromStr;
 use comfy_table::{CellAlignment, ContentArrangement, presets};
 use serde_json::{Map, Value};
 use thiserror::Error;
-
-use crate::report::bytes;
 
 /// A form in which results are written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -342,6 +340,16 @@ impl Document {
                 notes.chain(titled).collect::<Vec<_>>().join("\n")
             }
         }
+    }
+}
+
+/// Bytes in decimal units, as networks count.
+pub fn bytes(n: u64) -> String {
+    match n {
+        0..1_000 => format!("{n} B"),
+        1_000..1_000_000 => format!("{:.2} kB", n as f64 / 1e3),
+        1_000_000..1_000_000_000 => format!("{:.2} MB", n as f64 / 1e6),
+        _ => format!("{:.2} GB", n as f64 / 1e9),
     }
 }
 

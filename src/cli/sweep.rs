@@ -16,10 +16,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::eval::{Policies, policies};
-use super::files::{check_writable, read, write_json};
+use super::files::{check_writable, describe, read, unweighted, write_json};
 use super::machine::provenance;
 use super::options::FormatArgs;
-use super::plan::{describe, unweighted};
 use super::progress::passes;
 use super::published::{self, Figure, Published};
 use super::{Error, out};

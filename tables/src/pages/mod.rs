@@ -1,7 +1,7 @@
 //! The pages of results: which there are, making them again, and holding their planned numbers to the program.
 //!
-//! A block of a page is made by this program, in a process of its own. [`page`] reads and writes pages, [`store`] keeps
-//! what was made, so that a run that was interrupted goes on where it was.
+//! A block of a page is made by this program, in a process of its own. [`page`] reads and writes pages, [`store`]
+//! keeps what was made, so that a run that was interrupted goes on where it was.
 
 mod page;
 mod store;
