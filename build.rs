@@ -18,7 +18,8 @@ fn main() {
     if let Some(log) = log.filter(|path| std::path::Path::new(path).exists()) {
         println!("cargo::rerun-if-changed={log}");
     }
-    // Records say whether the sources were those of the commit. Whoever changes one of them builds this package again.
+    // Records say whether the sources were those of the commit. Whoever changes one of them builds this package
+    // again.
     let sources: Vec<String> = SOURCES.iter().map(|folder| format!("{folder}/src")).collect();
     for path in sources.iter().map(String::as_str).chain(["src", "build.rs", "model/assets", "Cargo.lock"]) {
         println!("cargo::rerun-if-changed={path}");

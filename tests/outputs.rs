@@ -71,6 +71,8 @@ fn a_full_disk_is_an_error_and_a_closed_pipe_an_end() {
         format!("demo {IDS}"),
         format!("pools list {}", dir.path().display()),
         "keygen".into(),
+        "sweep --models shakespeare-gpt2 --contexts 16".into(),
+        format!("tables list --pages {}", dir.path().display()),
     ] {
         assert_survives(|| waggle(&line));
     }

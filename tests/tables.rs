@@ -69,7 +69,7 @@ fn files_that_make_no_table_are_refused() {
         text(&output.stderr)
     };
     assert!(refused("").ends_with("has no records\n"));
-    assert!(refused("{}\n").starts_with("render: line 1 is no record: missing field `table`"));
+    assert!(refused("{}\n").starts_with("error: render: line 1 is no record: missing field `table`"));
     let whole = std::fs::read_to_string(data().join("ablation.jsonl")).expect("records");
     let cut: Vec<&str> = whole.lines().skip(1).collect();
     assert!(refused(&cut.join("\n")).contains("the rest of the step: no record of step/online/bytes to server"));

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::provenance::Provenance;
+pub use crate::table::bytes;
 use crate::table::{Cell, Table};
 use crate::{Check, ModelSpec};
 
@@ -427,16 +428,6 @@ fn name(phase: Phase) -> &'static str {
         Phase::Offline => "offline",
         Phase::Prefill => "prefill",
         Phase::Decode => "decode",
-    }
-}
-
-/// Bytes in decimal units, as networks count.
-pub fn bytes(n: u64) -> String {
-    match n {
-        0..1_000 => format!("{n} B"),
-        1_000..1_000_000 => format!("{:.2} kB", n as f64 / 1e3),
-        1_000_000..1_000_000_000 => format!("{:.2} MB", n as f64 / 1e6),
-        _ => format!("{:.2} GB", n as f64 / 1e9),
     }
 }
 

@@ -1,7 +1,7 @@
 //! Tables of results, and the forms in which they are written.
 //!
-//! A cell has a text for readers and a value for programs: a terminal, Markdown and LaTeX show `7.00 MB` where CSV and
-//! JSON have 7000000. The key of a column, which CSV and JSON use, is made of its title and its unit.
+//! A cell has a text for readers and a value for programs: a terminal, Markdown and LaTeX show `7.00 MB` where CSV
+//! and JSON have 7000000. The key of a column, which CSV and JSON use, is made of its title and its unit.
 
 use std::fmt::{self, Write};
 use std::str::FromStr;
@@ -9,8 +9,6 @@ use std::str::FromStr;
 use comfy_table::{CellAlignment, ContentArrangement, presets};
 use serde_json::{Map, Value};
 use thiserror::Error;
-
-use crate::report::bytes;
 
 /// A form in which results are written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -143,8 +141,8 @@ pub struct Table {
 }
 
 impl Table {
-    /// An empty table with columns of these titles and units. The first `names` columns say what a row is of: they
-    /// begin at the left, and a table that is too wide for its terminal repeats them.
+    /// An empty table with columns of these titles and units. The first `names` columns say what a row is of: a table
+    /// that is too wide for its terminal repeats them. They begin at the left, as all columns with words do.
     pub fn new<T: Into<String>>(names: usize, columns: impl IntoIterator<Item = (T, &'static str)>) -> Self {
         let column = |(title, unit): (T, &str)| Column { title: title.into(), unit: unit.into() };
         Table { columns: columns.into_iter().map(column).collect(), rows: Vec::new(), names }
@@ -214,7 +212,7 @@ impl Table {
             table.add_row(columns.iter().map(|&i| shown(&row[i].text)));
         }
         for (column, &i) in table.column_iter_mut().zip(columns) {
-            if i >= self.names {
+            if self.is_numeric(i) {
                 column.set_cell_alignment(CellAlignment::Right);
             }
         }
@@ -247,6 +245,11 @@ impl Table {
         parts.iter().map(part).collect::<Vec<_>>().join("\n")
     }
 
+    /// Whether column `i` has numbers, which end at the right.
+    fn is_numeric(&self, i: usize) -> bool {
+        i >= self.names && self.rows.iter().all(|row| !row[i].value.is_string())
+    }
+
     /// Characters of the widest cell of column `i`.
     fn width(&self, i: usize) -> usize {
         let cells = self.rows.iter().map(|row| &row[i].text).chain([&self.columns[i].title]);
@@ -263,7 +266,7 @@ impl Table {
     fn latex(&self) -> String {
         let line = |cells: Vec<String>| cells.join(" & ") + r" \\";
         let mut text = String::from("\\begin{tabular}{");
-        text.extend((0..self.columns.len()).map(|i| if i < self.names { 'l' } else { 'r' }));
+        text.extend((0..self.columns.len()).map(|i| if self.is_numeric(i) { 'r' } else { 'l' }));
         text.push_str("}\n\\toprule\n");
         let head = line(self.columns.iter().map(|column| latex(&column.title)).collect());
         let _ = writeln!(text, "{head}\n\\midrule");
@@ -350,6 +353,16 @@ impl Document {
     }
 }
 
+/// Bytes in decimal units, as networks count.
+pub fn bytes(n: u64) -> String {
+    match n {
+        0..1_000 => format!("{n} B"),
+        1_000..1_000_000 => format!("{:.2} kB", n as f64 / 1e3),
+        1_000_000..1_000_000_000 => format!("{:.2} MB", n as f64 / 1e6),
+        _ => format!("{:.2} GB", n as f64 / 1e9),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -379,7 +392,7 @@ mod tests {
     fn latex_has_rules_and_escapes() {
         let text = table().render(Format::Latex, None);
         let lines: Vec<&str> = text.lines().collect();
-        assert_eq!(lines[0], r"\begin{tabular}{lrrr}");
+        assert_eq!(lines[0], r"\begin{tabular}{lrrl}");
         assert_eq!(lines[2], r"policy & client to server & faster & note \\");
         assert_eq!(lines[5], "a\\_b, 50 \\% & 12 B & 2.50 & say \"no\" \\\\");
         assert_eq!(

@@ -7,10 +7,9 @@ use model::party::{ClientOptions, Request, Silent, plan_timed};
 use model::report::{Cost, Phases, Report, bytes};
 use serde_json::Value;
 
-use super::files::read;
+use super::files::{read, unweighted};
 use super::machine::Calibrated;
 use super::options::{LinkArg, TermsArgs};
-use super::plan::unweighted;
 use super::report::{report, set_estimates};
 use super::{Error, out};
 

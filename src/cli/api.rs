@@ -19,8 +19,8 @@ use serde_json::Value;
 use super::connect::ConnectArgs;
 use super::error::describe;
 use super::files::open_model;
+use super::files::public_model;
 use super::options::{LinkArg, SamplingArgs, TermsArgs};
-use super::plan::public_model;
 use super::report::{predict_seconds, report};
 use super::{Error, tokenizer_worker};
 

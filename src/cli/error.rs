@@ -146,6 +146,14 @@ pub(super) enum Error {
         /// The names that exist.
         bundled: Vec<&'static str>,
     },
+    /// A shape where weights are needed.
+    #[error(
+        "`{name}` is a shape without weights, for `plan` and `sweep`: `waggle synth --config {name} --out DIR` makes random ones"
+    )]
+    NoWeights {
+        /// The shape.
+        name: String,
+    },
     /// A prompt in words for a model that knows none.
     #[error("this model has no tokenizer: give the prompt as token ids, for example --prompt-ids 1,2,3")]
     NoTokenizer,

@@ -35,8 +35,8 @@ pub(super) struct EvalArgs {
     /// What is scored: the next token of a text, or the answers to the queries of --data.
     #[arg(long, value_enum, default_value = "text")]
     task: Task,
-    /// Text to score: a file, or with the ending .json a list of texts, which are joined. Bundled are tinystories.json
-    /// and tinyshakespeare.txt.
+    /// Text to score: a file, or with the ending .json a list of texts, which are joined. Bundled are
+    /// tinystories.json and tinyshakespeare.txt.
     #[arg(long, value_name = "FILE", required_unless_present = "data", conflicts_with = "data")]
     text: Option<PathBuf>,
     /// Sequences with queries: JSON lines {"ids": [...], "queries": [...]}; the right token after the position q of a

@@ -3,7 +3,9 @@
 use std::io::{self, Write};
 use std::path::Path;
 
-use model::{ModelFiles, Replacement, bundled, bundled_names, bundled_text};
+use model::party::{ModelServer, PublicModel};
+use model::{ModelFiles, ModelSpec, Replacement, bundled, bundled_names, bundled_text, shape};
+use mpcache::PolicySpec;
 use serde::Serialize;
 
 use super::Error;
@@ -17,10 +19,38 @@ pub(super) fn open_model(name: &str) -> Result<ModelFiles, Error> {
     if !path.exists() && bundled_names().any(|bundled| bundled == name) {
         return Ok(bundled(name)?);
     }
+    if !path.exists() && shape(name).is_some() {
+        return Err(Error::NoWeights { name: name.into() });
+    }
     if !path.is_dir() {
         return Err(Error::NoModel { name: name.into(), bundled: bundled_names().collect() });
     }
     Ok(ModelFiles::open(path)?)
+}
+
+/// What is public about a model that may be a configuration alone.
+pub(super) fn public_model(name: &str, policy: &PolicySpec) -> Result<PublicModel, Error> {
+    let path = Path::new(name);
+    if let (false, Some(config)) = (path.exists(), shape(name)) {
+        return Ok(unweighted(name.into(), ModelSpec::from_config_json(config).map_err(model::Error::from)?));
+    }
+    let weights = ["model.safetensors", "model.safetensors.index.json"];
+    let only_config = path.is_file() || path.is_dir() && !weights.iter().any(|file| path.join(file).is_file());
+    if !only_config {
+        let files = open_model(name)?;
+        // A plan needs no columns, and no policy reads others than its own. They may change a matrix's scale.
+        let policy = if files.checkpoint.has_learned() { policy.clone() } else { PolicySpec::default() };
+        return Ok(ModelServer::load_for(&policy, files)?.public().clone());
+    }
+    let spec = ModelSpec::open(path)?;
+    let name = path.file_stem().map_or_else(|| name.into(), |stem| stem.to_string_lossy().into_owned());
+    Ok(unweighted(name, spec))
+}
+
+/// The model of a shape alone: all weights are assumed to be below 16.
+pub(super) fn unweighted(name: String, spec: ModelSpec) -> PublicModel {
+    let frac_bits = vec![protocols::DEFAULT_WEIGHT_FRAC; spec.weight_specs().len()];
+    PublicModel { name, spec, frac_bits, tokenizer: None }
 }
 
 /// Bytes of the weights that a server of the model directory `name` maps; `None` if there are none.

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use engine::{Float, FloatLoader, FloatWeight};
+use model::provenance::Provenance;
 use model::{GenerateOptions, Input, Model, NoHooks, Sampler, Tokenizer, generate};
 use serde::Serialize;
 
@@ -37,6 +38,7 @@ pub(super) struct FloatArgs {
 /// What `--json` writes.
 #[derive(Serialize)]
 struct FloatReport<'a> {
+    provenance: Option<Provenance>,
     model: model::report::ModelInfo,
     prompt_tokens: usize,
     prompt_ids: &'a [u32],
@@ -76,6 +78,7 @@ pub(super) fn run(args: FloatArgs) -> Result<(), Error> {
     }
     if let (Some(path), Some(logits)) = (&args.json, &out.logits) {
         let report = FloatReport {
+            provenance: super::machine::provenance(),
             model: model::report::ModelInfo::new(&files.name, &files.spec),
             prompt_tokens: prompt.len(),
             prompt_ids: &prompt,

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use engine::FloatLoader;
 use model::eval::{HeadMeasure, HeadScores, InSight, Sequence, judge_heads, repetitions};
+use model::provenance::Provenance;
 use model::report::ModelInfo;
 use model::{Model, ModelFiles};
 use mpcache::PolicySpec;
@@ -65,6 +66,7 @@ enum Named {
 /// The file of `--json`.
 #[derive(Serialize)]
 struct HeadsReport {
+    provenance: Option<Provenance>,
     model: ModelInfo,
     by: String,
     share: f64,
@@ -93,6 +95,7 @@ pub(super) fn run(args: HeadsArgs) -> Result<(), Error> {
     let policy = args.policy(&scores.pattern(args.share)?.to_string())?;
     if let Some(path) = &args.json {
         let report = HeadsReport {
+            provenance: super::machine::provenance(),
             model: ModelInfo::new(&files.name, &files.spec),
             by: measure.to_string(),
             share: args.share,

@@ -1,15 +1,14 @@
 //! `waggle plan`: what a session would send, without one.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::Args;
+use model::Lengths;
 use model::estimate::Footprint;
-use model::party::{ClientOptions, ModelServer, PublicModel, Request, plan, plan_step, plan_timed};
-use model::{Lengths, ModelSpec, shape};
-use mpcache::PolicySpec;
+use model::party::{ClientOptions, Request, plan, plan_step, plan_timed};
 
 use super::draft::DraftArgs;
-use super::files::{DEFAULT_MODEL, check_writable, mapped_bytes, open_model, write_json};
+use super::files::{DEFAULT_MODEL, check_writable, mapped_bytes, public_model, write_json};
 use super::machine::CalibrationArgs;
 use super::options::{FormatArgs, LINKS, LinkArg, TermsArgs};
 use super::progress::Progress;
@@ -20,9 +19,9 @@ use super::{Error, against, out};
 /// direction.) The session is that of `demo`, where the client has the tokenizer.
 #[derive(Args, Debug)]
 pub(super) struct PlanArgs {
-    /// Hugging Face directory, a `config.json` alone, the name of a bundled model, or that of a published shape: gpt2,
-    /// llama-2-7b, llama-3-8b. The number of fractional bits
-    /// of a matrix follows from its weights; from a configuration alone all weights are assumed to be below 16.
+    /// Hugging Face directory, a `config.json` alone, the name of a bundled model, or that of a published shape:
+    /// gpt2, llama-2-7b, llama-3-8b. The number of fractional bits of a matrix follows from its weights; from a
+    /// configuration alone all weights are assumed to be below 16.
     #[arg(long, value_name = "DIR|CONFIG", default_value = DEFAULT_MODEL)]
     model: String,
     /// Tokens of the prompt.
@@ -134,29 +133,4 @@ pub(super) fn run(args: PlanArgs) -> Result<(), Error> {
         write_json(path, &report)?;
     }
     Ok(())
-}
-
-/// What is public about a model that may be a configuration alone.
-pub(super) fn public_model(name: &str, policy: &PolicySpec) -> Result<PublicModel, Error> {
-    let path = Path::new(name);
-    if let (false, Some(config)) = (path.exists(), shape(name)) {
-        return Ok(unweighted(name.into(), ModelSpec::from_config_json(config).map_err(model::Error::from)?));
-    }
-    let weights = ["model.safetensors", "model.safetensors.index.json"];
-    let only_config = path.is_file() || path.is_dir() && !weights.iter().any(|file| path.join(file).is_file());
-    if !only_config {
-        let files = open_model(name)?;
-        // A plan needs no columns, and no policy reads others than its own. They may change a matrix's scale.
-        let policy = if files.checkpoint.has_learned() { policy.clone() } else { PolicySpec::default() };
-        return Ok(ModelServer::load_for(&policy, files)?.public().clone());
-    }
-    let spec = ModelSpec::open(path)?;
-    let name = path.file_stem().map_or_else(|| name.into(), |stem| stem.to_string_lossy().into_owned());
-    Ok(unweighted(name, spec))
-}
-
-/// The model of a shape alone: all weights are assumed to be below 16.
-pub(super) fn unweighted(name: String, spec: ModelSpec) -> PublicModel {
-    let frac_bits = vec![protocols::DEFAULT_WEIGHT_FRAC; spec.weight_specs().len()];
-    PublicModel { name, spec, frac_bits, tokenizer: None }
 }

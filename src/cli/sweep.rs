@@ -16,10 +16,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::eval::{Policies, policies};
-use super::files::{check_writable, read, write_json};
+use super::files::{check_writable, public_model, read, unweighted, write_json};
 use super::machine::provenance;
 use super::options::FormatArgs;
-use super::plan::{public_model, unweighted};
 use super::progress::passes;
 use super::published::{self, Figure, Published};
 use super::{Error, out};
@@ -57,6 +56,9 @@ pub(super) struct SweepArgs {
     /// Give shapes and configurations so many positions, for contexts beyond those of the published model.
     #[arg(long, value_name = "N")]
     positions: Option<usize>,
+    /// Plan products under encryption for parties with so many cores each.
+    #[arg(long, value_name = "N", default_value_t = protocols::DEFAULT_CORES, value_parser = clap::value_parser!(u32).range(1..=65536))]
+    cores: u32,
     /// Show no figures of other systems.
     #[arg(long)]
     no_published: bool,
@@ -104,6 +106,7 @@ struct Choice {
     policy: PolicySpec,
     link: String,
     phases: Phases,
+    cores: u32,
     /// Tokens of the mean; one step alone without it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     tokens: Option<u16>,
@@ -112,8 +115,8 @@ struct Choice {
 impl Choice {
     /// The cell in words.
     fn name(&self) -> String {
-        let Choice { model, context, policy, link, phases, .. } = self;
-        format!("{model}, {context} tokens, {policy}, {link}, {} phase(s)", *phases as u8 + 1)
+        let Choice { model, context, policy, link, phases, cores, .. } = self;
+        format!("{model}, {context} tokens, {policy}, {link}, {} phase(s), {cores} cores", *phases as u8 + 1)
     }
 
     /// Everything that its comparison shares, all but the policy.
@@ -255,6 +258,7 @@ impl SweepArgs {
                                 policy: (*policy).clone(),
                                 link: link.to_string(),
                                 phases,
+                                cores: self.cores,
                                 tokens: self.tokens,
                             };
                             tasks.push(Task { choice, model: model.clone(), link });
@@ -333,7 +337,8 @@ fn of_phase(outcome: &Outcome, phases: &[Phase]) -> Traffic {
 fn planned(task: &Task) -> Result<Planned, Error> {
     let Task { choice, model, link } = task;
     let preprocess = choice.phases == Phases::Two;
-    let protocol = protocols::Options { preprocess, link: *link, ..protocols::Options::default() };
+    let protocol =
+        protocols::Options { preprocess, link: *link, cores: choice.cores, ..protocols::Options::default() };
     let terms = Terms { protocol, reveal: Reveal::Logits, policy: choice.policy.clone(), prefill_chunk: None };
     let options = ClientOptions::default();
     let made = |traffic: [Traffic; 2], tokens: f64| {

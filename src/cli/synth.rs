@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use model::{DType, synthesize};
+use model::{DType, shape, synthesize};
 
 use super::files::read;
 use super::{Error, out};
@@ -11,7 +11,7 @@ use super::{Error, out};
 /// Writes a model directory with random weights, for timing shapes whose trained weights are not at hand.
 #[derive(Args, Debug)]
 pub(super) struct SynthArgs {
-    /// A `config.json` that gives the shape.
+    /// A `config.json` that gives the shape, or a published one by name: gpt2, llama-2-7b, llama-3-8b.
     #[arg(long, value_name = "FILE")]
     config: PathBuf,
     /// Directory to write.
@@ -39,7 +39,10 @@ enum StoredAs {
 }
 
 pub(super) fn run(args: SynthArgs) -> Result<(), Error> {
-    let config = read(&args.config)?;
+    let config = match args.config.to_str().and_then(shape) {
+        Some(config) if !args.config.exists() => config.to_vec(),
+        _ => read(&args.config)?,
+    };
     let dtype = match args.dtype {
         StoredAs::F32 => DType::F32,
         StoredAs::F16 => DType::F16,

@@ -4,8 +4,8 @@
 //! and by which command. A table is rendered from records alone, so it can be made again, and differently, without a
 //! new measurement. Each table is a module: [`ablation`] is the first.
 //!
-//! A page of `bench/results` has prose and generated blocks, each with the command that makes it: [`pages`] makes them
-//! again, and tells which of the planned ones are out of date.
+//! A page of `bench/results` has prose and generated blocks, each with the command that makes it: [`pages`] makes
+//! them again, and tells which of the planned ones are out of date.
 #![forbid(unsafe_code)]
 
 mod ablation;

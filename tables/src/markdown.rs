@@ -3,6 +3,7 @@
 use std::fmt;
 
 use model::table::{Cell, Format};
+use serde_json::Value;
 
 /// A table of words and of numbers that are words already.
 pub(crate) struct Table(model::table::Table);
@@ -20,7 +21,8 @@ pub(crate) fn right_align(Table(table): Table) -> Table {
 impl Table {
     /// Adds a row.
     pub(crate) fn add_row(&mut self, cells: impl IntoIterator<Item = String>) {
-        self.0.add(cells.into_iter().map(Cell::text));
+        // No column is one of words in itself: `right_align` decides.
+        self.0.add(cells.into_iter().map(|text| Cell::number(Value::Null, text)));
     }
 }
 

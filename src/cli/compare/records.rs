@@ -65,8 +65,15 @@ fn facts(provenance: Option<&Provenance>, model: &ModelInfo, options: &BTreeMap<
         facts.insert("date".into(), provenance.date.clone());
     }
     for (name, value) in options {
-        let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-        facts.insert(format!("option {name}"), text);
+        let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        match value {
+            Value::Object(settings) => {
+                facts.extend(settings.iter().map(|(key, value)| (format!("option {name}, {key}"), text(value))));
+            }
+            value => {
+                facts.insert(format!("option {name}"), text(value));
+            }
+        }
     }
     facts
 }
@@ -93,7 +100,7 @@ fn of_runs(names: [String; 2], reports: [&Report; 2], operations: usize) -> Docu
     let phases = reports.map(|report| by_phase(&report.phases));
     document.table("phases", costs("phase", &names, aligned(phases)));
     let mut summed = aligned(reports.map(by_operation));
-    let largest = |(_, pair): &(String, [Cost; 2])| pair.iter().map(|cost| bytes(cost)).max().unwrap_or_default();
+    let largest = |(_, pair): &(String, [Cost; 2])| pair.iter().map(bytes).max().unwrap_or_default();
     summed.sort_by_key(|row| std::cmp::Reverse(largest(row)));
     summed.truncate(operations);
     document.table("operations", costs("operation", &names, summed));

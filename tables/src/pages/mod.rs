@@ -1,12 +1,12 @@
 //! The pages of results: which there are, making them again, and holding their planned numbers to the program.
 //!
-//! A block of a page is made by this program, in a process of its own. [`page`] reads and writes pages, [`store`] keeps
-//! what was made, so that a run that was interrupted goes on where it was.
+//! A block of a page is made by this program, in a process of its own. [`page`] reads and writes pages, [`store`]
+//! keeps what was made, so that a run that was interrupted goes on where it was.
 
 mod page;
 mod store;
 
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
@@ -60,10 +60,12 @@ pub enum PagesError {
         what: String,
     },
     /// Numbers that the program does not plan any more.
-    #[error("{} of {blocks} planned blocks are out of date:\n{}", stale.len(), stale.join("\n"))]
+    #[error(
+        "{stale} of {blocks} planned blocks are out of date; `waggle tables run --planned PAGE` makes them again"
+    )]
     Stale {
-        /// Where, with the old line and the new one.
-        stale: Vec<String>,
+        /// Blocks that are out of date; where, with the old line and the new one, is told on standard error.
+        stale: usize,
         /// Planned blocks of all pages.
         blocks: usize,
     },
@@ -176,9 +178,9 @@ pub(crate) fn run(args: &RunArgs, program: Program) -> Result<String, PagesError
     let mut made = Vec::new();
     for page in &mut pages {
         if page.blocks().next().is_none() {
-            bar.suspend(|| {
-                eprintln!("{}: skipped, no block of it is generated; its commands are on the page", page.name());
-            });
+            let skipped =
+                format!("{}: skipped, no block of it is generated; its commands are on the page", page.name());
+            bar.suspend(|| note(&skipped));
             continue;
         }
         let path = page.path.clone();
@@ -241,7 +243,15 @@ pub(crate) fn check(args: &CheckArgs) -> Result<String, PagesError> {
     if stale.is_empty() {
         return Ok(format!("{blocks} planned blocks of {} pages are what this program plans", pages.len()));
     }
-    Err(PagesError::Stale { stale, blocks })
+    for place in &stale {
+        note(place);
+    }
+    Err(PagesError::Stale { stale: stale.len(), blocks })
+}
+
+/// Writes a line to standard error. If it is closed, there is nobody to tell.
+fn note(text: &str) {
+    let _ = writeln!(std::io::stderr().lock(), "{text}");
 }
 
 /// The first line in which the numbers of a block differ.
