@@ -133,7 +133,7 @@ pub(super) fn run(args: PlanArgs) -> Result<(), Error> {
 }
 
 /// What is public about a model that may be a configuration alone.
-fn describe(name: &str, policy: &PolicySpec) -> Result<PublicModel, Error> {
+pub(super) fn describe(name: &str, policy: &PolicySpec) -> Result<PublicModel, Error> {
     let path = Path::new(name);
     let weights = ["model.safetensors", "model.safetensors.index.json"];
     let only_config = path.is_file() || path.is_dir() && !weights.iter().any(|file| path.join(file).is_file());

@@ -29,7 +29,10 @@ pub(super) fn run(args: ReportArgs) -> Result<(), Error> {
         return match record {
             Record::Session(report) => {
                 let what = if report.predicted { "planned" } else { "session" };
-                out::line(format_args!("{name}: {what} of {}, prompt of {} tokens", report.model.name, report.prompt_tokens))?;
+                out::line(format_args!(
+                    "{name}: {what} of {}, prompt of {} tokens",
+                    report.model.name, report.prompt_tokens
+                ))?;
                 out::line(tables(&report))?;
                 verdict(&report).map_or(Ok(()), out::line)
             }

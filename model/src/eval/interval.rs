@@ -144,8 +144,7 @@ mod tests {
             let parts: Vec<Totals> = (0..n)
                 .map(|_| {
                     let p = rng.random_range(0.3..0.9);
-                    let right: Vec<f64> =
-                        (0..20).map(|_| if rng.random_bool(p) { 0.9 } else { 0.1 }).collect();
+                    let right: Vec<f64> = (0..20).map(|_| if rng.random_bool(p) { 0.9 } else { 0.1 }).collect();
                     totals(&right)
                 })
                 .collect();

@@ -132,8 +132,12 @@ impl Evaluation {
         let mut table = Table::new();
         let measured = |metric: &&Metric| self.rows.iter().any(|row| (metric.of)(&row.metrics).is_some());
         let always = METRICS.len() - OPTIONAL;
-        let metrics: Vec<&Metric> =
-            METRICS.iter().enumerate().filter(|(i, metric)| *i < always || measured(metric)).map(|(_, m)| m).collect();
+        let metrics: Vec<&Metric> = METRICS
+            .iter()
+            .enumerate()
+            .filter(|(i, metric)| *i < always || measured(metric))
+            .map(|(_, m)| m)
+            .collect();
         let costs = self.rows.iter().any(|row| row.cost.is_some());
         let heads = ["policy", "budget"].into_iter().chain(metrics.iter().map(|metric| metric.short));
         let heads = heads.chain(["online", "prepared", "flows"].into_iter().filter(|_| costs));
@@ -225,7 +229,8 @@ mod tests {
         assert_eq!(cells[1..8], ["full", "-", "1.23e4", "1.500", "0.250 ±0.100", "0.500", "0.125"]);
         assert_eq!(cells[8..], ["-", "-", "-", "-", "-", "-", ""]);
         let mut study = study;
-        study.rows[0].cost = Some(TokenCost { cached: 9, online_bytes: 1500, prepared_bytes: 0, flows: 7, seconds: 1.0 });
+        study.rows[0].cost =
+            Some(TokenCost { cached: 9, online_bytes: 1500, prepared_bytes: 0, flows: 7, seconds: 1.0 });
         let markdown = study.markdown();
         assert!(markdown.contains("1.50 kB") && markdown.contains("prepared"), "{markdown}");
     }

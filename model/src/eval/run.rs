@@ -102,10 +102,11 @@ impl<E: Engine + 'static> Runner for InClear<'_, E> {
         let (prompt, rest) = sequence.ids().split_at(sequence.prompt());
         let input = Input { ids: Some(prompt), count: prompt.len() };
         let mut ticks = Ticks(tick);
-        let generate = |policy: Box<dyn Policy<E>>, options: GenerateOptions, next: Next, hooks: &mut dyn Hooks<E>| {
-            let mut cache = KvCache::of_policy(&layers, policy);
-            generate_with(&mut (self.engine)(), self.model, &mut cache, input, &options, next, hooks)
-        };
+        let generate =
+            |policy: Box<dyn Policy<E>>, options: GenerateOptions, next: Next, hooks: &mut dyn Hooks<E>| {
+                let mut cache = KvCache::of_policy(&layers, policy);
+                generate_with(&mut (self.engine)(), self.model, &mut cache, input, &options, next, hooks)
+            };
         let options = GenerateOptions { tokens: sequence.passes(), ..GenerateOptions::default() };
         let out = generate(Box::new(observed), options, Next::Forced(rest), &mut ticks)?;
         let means = *means.lock().unwrap_or_else(PoisonError::into_inner);

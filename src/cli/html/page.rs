@@ -81,7 +81,8 @@ impl Page {
         environment.set_undefined_behavior(UndefinedBehavior::SemiStrict);
         // The ending of the name turns on escaping.
         environment.add_template("page.html", include_str!("page.html"))?;
-        let context = minijinja::context! { style => include_str!("style.css"), ..minijinja::Value::from_serialize(self) };
+        let context =
+            minijinja::context! { style => include_str!("style.css"), ..minijinja::Value::from_serialize(self) };
         environment.get_template("page.html")?.render(context)
     }
 }

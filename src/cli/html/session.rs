@@ -23,12 +23,12 @@ pub(super) fn page(name: &str, report: &Report, json: &Value) -> Page {
         Section::new("Phases", [Block::Text(PHASES.into()), Block::Table(Rows::from(&report.phase_table()))]),
         Section::new(
             "Operations",
-            drawings("operations")
-                .chain([Block::Table(Rows::from(&report.operation_table(OPERATIONS)))])
-                .chain([Block::Folded {
+            drawings("operations").chain([Block::Table(Rows::from(&report.operation_table(OPERATIONS)))]).chain([
+                Block::Folded {
                     name: format!("All {} operations, layer by layer", report.operations.len()),
                     table: operations(report),
-                }]),
+                },
+            ]),
         ),
         Section::new("Tokens", tokens(report).into_iter().chain(drawings("tokens")).chain(token_table(report))),
         Section::new("Text", report.text.iter().map(|text| Block::Quote(text.clone()))),
@@ -126,13 +126,7 @@ fn tokens(report: &Report) -> Vec<Block> {
     seconds.sort_by(f64::total_cmp);
     let (least, most) = (seconds[0], seconds[seconds.len() - 1]);
     let median = seconds[seconds.len() / 2];
-    let line = format!(
-        "{} decoded tokens: median {}, {} to {}.",
-        costs.len(),
-        time(median),
-        time(least),
-        time(most)
-    );
+    let line = format!("{} decoded tokens: median {}, {} to {}.", costs.len(), time(median), time(least), time(most));
     vec![Block::Text(line)]
 }
 
@@ -164,7 +158,8 @@ fn checks(report: &Report) -> Vec<Block> {
             number(check.largest_margin_missed),
         ]
     };
-    let same = report.check.as_ref().map(|check| compared("under the same policy: what the protocols changed", check));
+    let same =
+        report.check.as_ref().map(|check| compared("under the same policy: what the protocols changed", check));
     let full = report.against_full_cache.as_ref();
     let full = full.map(|check| compared("with the full cache: what pruning changed as well", check));
     let rows: Vec<Vec<String>> = same.into_iter().chain(full).collect();

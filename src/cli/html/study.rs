@@ -22,8 +22,9 @@ pub(super) fn page(name: &str, study: &Evaluation, json: &Value) -> Page {
     let columns = METRICS.iter().map(|metric| format!("{}: {}", metric.short, metric.title)).collect::<Vec<_>>();
     let text = format!("Every policy at every budget, beside the full cache.{spread}");
     let sections = [
-        Section::new("Accuracy", [Block::Text(text), Block::Table(Rows::from(&study.table()))].into_iter().chain([
-            Block::Folded {
+        Section::new(
+            "Accuracy",
+            [Block::Text(text), Block::Table(Rows::from(&study.table()))].into_iter().chain([Block::Folded {
                 name: "What the columns are".into(),
                 table: Rows {
                     head: vec!["column".into(), "metric".into()],
@@ -33,8 +34,8 @@ pub(super) fn page(name: &str, study: &Evaluation, json: &Value) -> Page {
                         .map(|(short, title)| vec![short.to_owned(), title.to_owned()])
                         .collect(),
                 },
-            },
-        ])),
+            }]),
+        ),
         Section::new("Against what is spent", drawings(true)),
         Section::new("Against the budget", drawings(false)),
         Section::new("Sequences", sequences(study)),

@@ -57,7 +57,10 @@ fn linear(low: f64, high: f64, wanted: usize) -> Vec<f64> {
     let step = step.unwrap_or(10.0 * power);
     let (first, last) = ((low / step - 1e-9).ceil(), (high / step + 1e-9).floor());
     let count = (last - first).max(-1.0) as usize + 1;
-    (0..count.min(100)).map(|i| (first + i as f64) * step).map(|v| if v.abs() < step * 1e-9 { 0.0 } else { v }).collect()
+    (0..count.min(100))
+        .map(|i| (first + i as f64) * step)
+        .map(|v| if v.abs() < step * 1e-9 { 0.0 } else { v })
+        .collect()
 }
 
 /// Powers of ten with as many values between them as are wanted; in a short range, what a linear axis has.
@@ -97,12 +100,18 @@ fn scaled(digit: f64, power: i32) -> f64 {
 pub(super) fn range(lines: &[Vec<f64>], scale: Scale) -> Option<(f64, f64)> {
     let ends = |values: &[f64]| {
         let of = values.iter().copied().filter(|v| v.is_finite() && (scale == Scale::Linear || *v > 0.0));
-        of.fold(None, |ends: Option<(f64, f64)>, v| Some(ends.map_or((v, v), |(low, high)| (low.min(v), high.max(v)))))
+        of.fold(None, |ends: Option<(f64, f64)>, v| {
+            Some(ends.map_or((v, v), |(low, high)| (low.min(v), high.max(v))))
+        })
     };
     let mut spans: Vec<(f64, f64)> = lines.iter().filter_map(|line| ends(line)).collect();
     let most = spans.len() / 3;
     let join = |spans: &[(f64, f64)]| {
-        spans.iter().copied().reduce(|(low, high), (l, h)| (low.min(l), high.max(h))).map(|(l, h)| (scale.of(l), scale.of(h)))
+        spans
+            .iter()
+            .copied()
+            .reduce(|(low, high), (l, h)| (low.min(l), high.max(h)))
+            .map(|(l, h)| (scale.of(l), scale.of(h)))
     };
     let whole = join(&spans)?;
     let mut best = whole;

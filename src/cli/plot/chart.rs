@@ -327,7 +327,15 @@ fn clip(a: Point, b: Point, top: f64, bottom: f64) -> Option<[Point; 2]> {
         let share = (y - a.1) / (b.1 - a.1);
         (a.0 + share * (b.0 - a.0), y)
     };
-    let inside = |p: Point| if p.1 < top { at(top) } else if p.1 > bottom { at(bottom) } else { p };
+    let inside = |p: Point| {
+        if p.1 < top {
+            at(top)
+        } else if p.1 > bottom {
+            at(bottom)
+        } else {
+            p
+        }
+    };
     Some([inside(a), inside(b)])
 }
 

@@ -106,7 +106,11 @@ impl Pen for Outlines<'_> {
 fn path(out: &mut Content, points: &[Point]) {
     for (i, (x, y)) in points.iter().enumerate() {
         let (x, y) = (*x as f32, *y as f32);
-        if i == 0 { out.move_to(x, y) } else { out.line_to(x, y) };
+        if i == 0 {
+            out.move_to(x, y)
+        } else {
+            out.line_to(x, y)
+        };
     }
 }
 

@@ -105,7 +105,8 @@ fn stacked(
     }
     let mut order: Vec<(&str, f64)> = shares.into_iter().collect();
     order.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(b.0)));
-    let named: Vec<&str> = order.iter().take(PARTS).filter(|(_, share)| *share > 0.0).map(|(name, _)| *name).collect();
+    let named: Vec<&str> =
+        order.iter().take(PARTS).filter(|(_, share)| *share > 0.0).map(|(name, _)| *name).collect();
     let others = order.iter().skip(PARTS).filter(|(_, share)| *share > 0.0).count();
     let mut parts: Vec<String> = named.iter().map(|name| (*name).to_owned()).collect();
     if others > 0 {

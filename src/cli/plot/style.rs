@@ -173,7 +173,8 @@ mod tests {
     #[test]
     fn every_policy_has_a_style_of_its_own_that_shows_in_grey() {
         let names: Vec<&str> = PolicySpec::known().filter(|name| *name != "full").collect();
-        let styles: Vec<Style> = names.iter().map(|name| Style::of(name).unwrap_or_else(|| panic!("{name}"))).collect();
+        let styles: Vec<Style> =
+            names.iter().map(|name| Style::of(name).unwrap_or_else(|| panic!("{name}"))).collect();
         for (i, style) in styles.iter().enumerate() {
             for (j, other) in styles.iter().enumerate().take(i) {
                 assert_ne!(in_grey(style), in_grey(other), "{} and {}", names[i], names[j]);

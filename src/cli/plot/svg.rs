@@ -78,7 +78,8 @@ fn path(points: &[Point]) -> String {
 }
 
 fn edge(Stroke { ink, width, dash }: &Stroke, theme: Theme) -> String {
-    let mut out = format!("{} stroke-width=\"{}\" stroke-linejoin=\"round\"", paint("stroke", *ink, theme), number(*width));
+    let mut out =
+        format!("{} stroke-width=\"{}\" stroke-linejoin=\"round\"", paint("stroke", *ink, theme), number(*width));
     if !dash.is_empty() {
         let dashes: Vec<String> = dash.iter().map(|length| number(*length)).collect();
         let _ = write!(out, " stroke-dasharray=\"{}\"", dashes.join(" "));
