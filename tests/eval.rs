@@ -135,7 +135,8 @@ fn costs_and_foreign_forms_come_with_a_study() {
 
 #[test]
 fn needles_are_asked_for_at_every_length_and_depth() {
-    let line = "--model shakespeare-llama --task needle --lengths 100,200 --depths 0,1 --policies streaming --budgets 0.2";
+    let line =
+        "--model shakespeare-llama --task needle --lengths 100,200 --depths 0,1 --policies streaming --budgets 0.2";
     let report = support::json(&mut eval(line));
     assert_eq!(report["sequences"], 4);
     assert_eq!(report["of_sequences"][3]["tags"], serde_json::json!({ "length": 200, "depth": 1.0 }));
@@ -216,7 +217,11 @@ fn what_cannot_be_studied_is_refused() {
     refuse(1, "--sequences 1000", "1000 sequences of 40 need 40000");
     refuse(1, "--policies oracle --engine secure", "needs an engine that sees its values");
     refuse(2, "--task recall --data x", "cannot be used with");
-    refuse(1, "--task key-value", "--text is no option of --task key-value, which takes --context, --sequences, --seed");
+    refuse(
+        1,
+        "--task key-value",
+        "--text is no option of --task key-value, which takes --context, --sequences, --seed",
+    );
     refuse(1, "--depths 0.5", "--depths is no option of --task text");
     let long = fail(&mut eval(&format!("--text {file} --context 300 --sequences 1")), 1);
     assert!(long.contains("sequences of 300 tokens for a model of 256 positions"), "{long}");

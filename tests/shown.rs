@@ -71,7 +71,10 @@ fn plans_of_several_lengths_become_lines_and_bars() {
     let out = dir.path().join("plots");
     let listed = succeed(command.arg("--out").arg(&out));
     for name in ["bytes-context", "flows-context", "seconds-context", "bytes-context-prepared", "operations-bytes"] {
-        assert!(listed.contains(&format!("{name}.svg")) && out.join(format!("{name}.pdf")).exists(), "{name}: {listed}");
+        assert!(
+            listed.contains(&format!("{name}.svg")) && out.join(format!("{name}.pdf")).exists(),
+            "{name}: {listed}"
+        );
     }
     let svg = std::fs::read_to_string(out.join("bytes-context.svg")).unwrap();
     for word in [">full<", ">streaming:budget=0.25<", ">32<", ">64<", ">128<", ">cached tokens<"] {

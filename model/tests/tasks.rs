@@ -35,8 +35,7 @@ fn sequences(task: &str, input: &TaskInput) -> Result<Vec<Sequence>, EvalError> 
 fn on_float(model: &support::FloatModel, sequences: &[Sequence], policies: &[(&str, f64)]) -> Vec<Scores> {
     let candidates: Vec<Candidate> =
         policies.iter().map(|(policy, budget)| Candidate::new(&policy.parse().unwrap(), *budget).unwrap()).collect();
-    let (full, rest) =
-        evaluate(&InClear { model, engine: Float::default }, sequences, &candidates, &|| ()).unwrap();
+    let (full, rest) = evaluate(&InClear { model, engine: Float::default }, sequences, &candidates, &|| ()).unwrap();
     std::iter::once(full).chain(rest).collect()
 }
 
@@ -62,7 +61,8 @@ fn a_needle_of_words_lies_where_it_is_asked_to() {
     assert_eq!(all.len(), 6);
     for sequence in &all {
         let text = text_of(&files, sequence.ids());
-        let (length, depth) = (sequence.tags()["length"].as_u64().unwrap(), sequence.tags()["depth"].as_f64().unwrap());
+        let (length, depth) =
+            (sequence.tags()["length"].as_u64().unwrap(), sequence.tags()["depth"].as_f64().unwrap());
         assert!(sequence.ids().len() as u64 <= length && sequence.ids().len() as u64 > length - 80, "{text}");
         let (fact, question) = text.split_once('\n').unwrap();
         let (asked, secret) = question.rsplit_once(' ').unwrap();

@@ -46,8 +46,8 @@ pub(super) struct EvalArgs {
     /// query is ids[q + 1]. For longbench the field's own lines: input, context, answers, dataset.
     #[arg(long, value_name = "FILE", required_if_eq_any = [("task", "recall"), ("task", "longbench")])]
     data: Option<PathBuf>,
-    /// Prompts of longbench by data set: a JSON object like the authors' dataset2prompt.json [default: the context, an
-    /// empty line, the input].
+    /// Prompts of longbench by data set: a JSON object like the authors' dataset2prompt.json [default: the context,
+    /// an empty line, the input].
     #[arg(long, value_name = "FILE", requires = "data")]
     prompts: Option<PathBuf>,
     /// Lengths of needle's haystacks in tokens [default: a quarter, a half and all of --context].
@@ -66,7 +66,8 @@ pub(super) struct EvalArgs {
     /// 0.05,0.1,0.25,0.5,1].
     #[arg(long, value_name = "B,B", value_delimiter = ',', num_args = 1)]
     budgets: Option<Vec<f64>>,
-    /// Tokens of a sequence of text, or at most of another task's [default: 256 of a text, else the model's positions].
+    /// Tokens of a sequence of text, or at most of another task's [default: 256 of a text, else the model's
+    /// positions].
     #[arg(long, value_name = "N")]
     context: Option<usize>,
     /// Tokens that go through the model at once; what follows is scored [default: half of a text, four fifths of a
@@ -79,8 +80,8 @@ pub(super) struct EvalArgs {
     /// What computes: f32, fixed point in the clear, or two parties in this process.
     #[arg(long, value_enum, default_value = "float")]
     engine: EngineArg,
-    /// Plan one decoded token of every policy over LINK as well, with preparation, after as many tokens as a sequence has:
-    /// bytes and flows, for the table and for plots of accuracy against bytes.
+    /// Plan one decoded token of every policy over LINK as well, with preparation, after as many tokens as a sequence
+    /// has: bytes and flows, for the table and for plots of accuracy against bytes.
     #[arg(long, value_name = LINKS)]
     costs: Option<LinkArg>,
     /// Write the report here.

@@ -7,7 +7,8 @@ use super::{Evaluation, Metric, Row, Task};
 impl Evaluation {
     /// The results in the form of lm-evaluation-harness: `results`, `configs`, `versions`, `n-shot`, `n-samples`,
     /// `higher_is_better` and `config`. The full cache is the task itself, and a policy is `TASK@POLICY`. Numbers of
-    /// a task are its own metrics and the accuracy of next tokens; a standard error that is not known is `"N/A"`, as there.
+    /// a task are its own metrics and the accuracy of next tokens; a standard error that is not known is `"N/A"`, as
+    /// there.
     pub fn lm_eval(&self, task: &Task) -> Value {
         let mut metrics: Vec<&Metric> = task.metrics.iter().filter_map(|key| Metric::named(key)).collect();
         metrics.extend(Metric::named("accuracy").filter(|metric| !task.metrics.contains(&metric.key)));

@@ -125,7 +125,8 @@ impl Evaluation {
         }
     }
 
-    /// All numbers, for a terminal: each with half the width of its 95 % confidence interval, where there is one.
+    /// All numbers, for a terminal; those that a study is read for with the larger half of their 95 % confidence
+    /// intervals, where there are some.
     /// What could not be measured is a dash, and what no row has, has no column; costs have columns where they were
     /// planned.
     pub fn table(&self) -> Table {
@@ -145,7 +146,8 @@ impl Evaluation {
         for row in &self.rows {
             let budget = row.budget.map_or_else(|| "-".into(), |budget| budget.to_string());
             let numbers = metrics.iter().map(|metric| {
-                (metric.of)(&row.metrics).map_or_else(|| "-".into(), |value| with_spread(value, row.interval(metric)))
+                let interval = row.interval(metric).filter(|_| WITH_SPREAD.contains(&metric.key));
+                (metric.of)(&row.metrics).map_or_else(|| "-".into(), |value| with_spread(value, interval))
             });
             let cost = row.cost.map_or(["-"; 3].map(String::from), |cost| {
                 [bytes(cost.online_bytes), bytes(cost.prepared_bytes), cost.flows.to_string()]
@@ -175,11 +177,21 @@ impl Row {
 /// Metrics at the end of the list that only some tasks have.
 const OPTIONAL: usize = 2;
 
+/// Metrics whose intervals the table tells: what a study is read for. The document has all of them.
+const WITH_SPREAD: [&str; 6] = ["perplexity_ratio", "accuracy", "agreement", "kl", "exact_match", "score"];
+
 /// A number and how far its interval reaches, where that is anything. An interval need not be symmetric: its larger
-/// half is told.
+/// half is told, with two digits.
 fn with_spread(value: f64, interval: Option<&Interval>) -> String {
     let reach = interval.map_or(0.0, |interval| (interval.high - value).max(value - interval.low));
-    if reach < 5e-4 { number(value) } else { format!("{} ±{}", number(value), number(reach)) }
+    let spread = match reach {
+        r if r < 5e-4 => return number(value),
+        r if r < 0.1 => format!("{r:.3}"),
+        r if r < 1.0 => format!("{r:.2}"),
+        r if r < 100.0 => format!("{r:.1}"),
+        r => format!("{r:.0e}"),
+    };
+    format!("{} ±{spread}", number(value))
 }
 
 /// Three digits behind the point, and more significance for large numbers than that is noise.
@@ -226,7 +238,7 @@ mod tests {
         assert_eq!(serde_json::from_value::<Evaluation>(json).unwrap(), study);
         let markdown = study.markdown();
         let cells: Vec<&str> = markdown.lines().last().unwrap().split('|').map(str::trim).collect();
-        assert_eq!(cells[1..8], ["full", "-", "1.23e4", "1.500", "0.250 ±0.100", "0.500", "0.125"]);
+        assert_eq!(cells[1..8], ["full", "-", "1.23e4", "1.500", "0.250 ±0.10", "0.500", "0.125"]);
         assert_eq!(cells[8..], ["-", "-", "-", "-", "-", "-", ""]);
         let mut study = study;
         study.rows[0].cost =

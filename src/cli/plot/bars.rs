@@ -118,40 +118,54 @@ fn ticks(scene: &mut Scene, axis: &Axis, unit: Unit, top: f64, bottom: f64) {
 pub(super) struct Span {
     pub(super) name: String,
     pub(super) seconds: f64,
-    /// Parts of one kind have one colour, by turns lighter.
+    /// Spans of one kind have one colour.
     pub(super) kind: usize,
 }
 
-/// Spans one after another, their names above where there is room.
+/// Spans one after another, and below them how long each kind took.
 pub(super) fn timeline(title: &str, spans: &[Span]) -> Option<Scene> {
     let total: f64 = spans.iter().map(|span| span.seconds).sum();
     if total <= 0.0 {
         return None;
     }
-    let (left, long, top) = (16.0, 860.0, 62.0);
-    let mut scene = Scene::new(left + long + 44.0, 128.0, title);
-    scene.text(title, (12.0, 24.0), TITLE, Ink::Text, Anchor::Start);
+    let mut kinds: Vec<(usize, &str, f64)> = Vec::new();
+    for span in spans {
+        match kinds.iter_mut().find(|(kind, ..)| *kind == span.kind) {
+            Some((_, _, seconds)) => *seconds += span.seconds,
+            None => kinds.push((span.kind, &span.name, span.seconds)),
+        }
+    }
+    let (left, long, top) = (16.0, 860.0, 42.0);
+    let mut scene = Scene::new(left + long + 34.0, top + 92.0, title);
+    scene.text(title, (left, 24.0), TITLE, Ink::Text, Anchor::Start);
     let axis = Axis { scale: Scale::Linear, low: 0.0, high: total, from: left, to: left + long };
-    ticks(&mut scene, &axis, Unit::Number, top, top + 36.0);
-    scene.text("seconds", (left + long / 2.0, top + 60.0), TEXT, Ink::Muted, Anchor::Middle);
+    let grid = Stroke { ink: Ink::Grid, width: 1.0, dash: &[] };
+    for tick in axis.ticks(8) {
+        let at = axis.at(tick);
+        scene.line([(at, top + 30.0), (at, top + 36.0)], grid);
+        let text = format!("{} s", Unit::Number.write(tick));
+        scene.text(
+            text,
+            (at, top + 48.0),
+            TEXT,
+            Ink::Muted,
+            if tick == 0.0 { Anchor::Start } else { Anchor::Middle },
+        );
+    }
     let edge = Stroke { ink: Ink::Paper, width: 0.6, dash: &[] };
-    let (mut x, mut free, mut kind) = (left, 0.0, None);
+    let mut x = left;
     for span in spans {
         let wide = span.seconds / total * long;
         let ink = INKS[span.kind % INKS.len()];
         scene.rectangle((x, top), (wide, 30.0), ink, (wide > 2.0).then_some(edge));
-        // One name for spans of one kind.
-        if kind != Some(span.kind) {
-            let of_kind = spans.iter().filter(|other| other.kind == span.kind);
-            let group: f64 = of_kind.map(|span| span.seconds / total * long).sum();
-            let name = width(&span.name, TEXT);
-            if x >= free && group >= name.min(40.0) && x + name < left + long + 40.0 {
-                scene.text(&span.name, (x, top - 6.0), TEXT, Ink::Text, Anchor::Start);
-                free = x + name + 8.0;
-            }
-            kind = Some(span.kind);
-        }
         x += wide;
+    }
+    let mut x = left;
+    for (kind, name, seconds) in kinds {
+        scene.rectangle((x, top + 67.0), (11.0, 11.0), INKS[kind % INKS.len()], None);
+        let text = format!("{name} {seconds:.2} s");
+        scene.text(&text, (x + 16.0, top + 77.0), TEXT, Ink::Text, Anchor::Start);
+        x += 16.0 + width(&text, TEXT) + 22.0;
     }
     Some(scene)
 }

@@ -2,7 +2,7 @@
 
 use super::axis::{Axis, Scale, range, short, short_bytes, widened};
 use super::scene::{Anchor, Ink, Point, Scene, Stroke};
-use super::style::{FULL, Style, styles};
+use super::style::{FULL, PLAIN, Style, styles};
 use super::text::{lines, width};
 
 const PLOT: Point = (520.0, 330.0);
@@ -70,6 +70,8 @@ pub(super) struct Chart {
     pub(super) full: Option<(Option<f64>, Mark)>,
     /// Smaller values are drawn here: for logarithms of what may be zero.
     pub(super) floor: Option<f64>,
+    /// One line that is no policy: it needs no legend.
+    pub(super) plain: bool,
 }
 
 /// The rectangle of the data.
@@ -84,7 +86,7 @@ impl Chart {
     /// The drawing; `None` without points.
     pub(super) fn draw(&self) -> Option<Scene> {
         let labels: Vec<&str> = self.series.iter().map(|series| series.label.as_str()).collect();
-        let looks = styles(&labels);
+        let looks = if self.plain { vec![PLAIN; labels.len()] } else { styles(&labels) };
         let (x_range, y_range) = (self.x_range()?, self.y_range()?);
 
         let y_guess = Axis { scale: self.y.scale, low: y_range.0, high: y_range.1, from: PLOT.1, to: 0.0 };
@@ -100,7 +102,8 @@ impl Chart {
         let plot_height = PLOT.1.max(legend_lines as f64 * LEGEND_LINE);
         let frame = Frame { left, right: left + PLOT.0, top, bottom: top + plot_height };
         let title_width = width(&self.title, TITLE).max(width(&self.note, TICK));
-        let whole = (frame.right + 16.0 + 34.0 + legend_width + 12.0).max(left + title_width + 12.0);
+        let beside = if self.plain { 12.0 } else { 16.0 + 34.0 + legend_width + 12.0 };
+        let whole = (frame.right + beside).max(left + title_width + 12.0);
         let mut scene = Scene::new(whole.ceil(), (frame.bottom + 52.0).ceil(), &self.title);
         scene.text(&self.title, (frame.left, 24.0), TITLE, Ink::Text, Anchor::Start);
         scene.text(&self.note, (frame.left, 42.0), TICK, Ink::Muted, Anchor::Start);
@@ -115,7 +118,9 @@ impl Chart {
             self.line(&mut scene, &frame, (&x, &y), series, style, dodge, &mut clipped);
         }
         arrows(&mut scene, &frame, clipped, self.y.unit);
-        self.legend(&mut scene, &frame, &entries, &looks);
+        if !self.plain {
+            self.legend(&mut scene, &frame, &entries, &looks);
+        }
         Some(scene)
     }
 
@@ -123,7 +128,7 @@ impl Chart {
         let full = self.full.as_ref().and_then(|(x, _)| *x);
         let all = self.series.iter().flat_map(|series| series.marks.iter().map(|mark| mark.x)).chain(full);
         // All points are shown along x: ranges are cut by values alone.
-        Some(widened(range(&[all.collect()], self.x.scale)?, self.x.scale))
+        Some(widened(range(&[], &all.collect::<Vec<_>>(), self.x.scale)?, self.x.scale))
     }
 
     /// The value as it is drawn.
@@ -132,12 +137,14 @@ impl Chart {
     }
 
     fn y_range(&self) -> Option<(f64, f64)> {
-        let mut all: Vec<Vec<f64>> =
-            self.series.iter().map(|series| series.marks.iter().map(|mark| self.raised(mark.y)).collect()).collect();
-        all.extend(self.full.as_ref().map(|(_, mark)| vec![self.raised(mark.y)]));
-        let range = range(&all, self.y.scale)?;
+        let lines = self.series.iter().map(|series| series.marks.iter().map(|mark| self.raised(mark.y)).collect());
+        let mut always: Vec<f64> = self.full.iter().map(|(_, mark)| self.raised(mark.y)).collect();
+        // Sums of costs are seen from zero.
+        always.extend((self.y.scale == Scale::Linear && self.y.unit != Unit::Share).then_some(0.0));
+        let range = range(&lines.collect::<Vec<_>>(), &always, self.y.scale)?;
         if self.y.unit != Unit::Share {
-            return Some(widened(range, self.y.scale));
+            let (low, high) = widened(range, self.y.scale);
+            return Some((if range.0 == 0.0 { 0.0 } else { low }, high));
         }
         // A share: from zero, unless all of it would lie at the upper end.
         let low = if range.0 > 0.6 { range.0 - (1.0 - range.0) * 0.15 - 0.005 } else { -0.02 };
@@ -354,6 +361,7 @@ mod tests {
             series,
             full: Some((None, Mark { x: 0.0, y: 4.0, interval: None })),
             floor: None,
+            plain: false,
         }
     }
 

@@ -1,7 +1,7 @@
 //! Plots: charts of studies and of sessions, each as SVG and as PDF.
 //!
-//! `axis` scales and counts, `style` gives a policy its look, `chart`, `bars` and `grid` lay out, and `scene` is what they draw
-//! on; `svg` and `pdf` write it. `study` and `session` choose what is drawn.
+//! `axis` scales and counts, `style` gives a policy its look, `chart`, `bars` and `grid` lay out, and `scene` is what
+//! they draw on; `svg` and `pdf` write it. `study` and `session` choose what is drawn.
 
 mod axis;
 mod bars;

@@ -1,12 +1,12 @@
 //! Question answering, summaries and more over long texts, from files in the form of LongBench.
 //!
-//! Each line of `--data` is an object with `input`, `context`, `answers`, `all_classes`, `dataset` and `length`; other
-//! keys are ignored. The prompt is made by the data set's entry in `--prompts`, a file like the authors'
-//! `dataset2prompt.json` (without one: the context, an empty line, the input). A prompt that is too long for the model
-//! loses its middle, as published. The answer is generated greedily, with the published number of tokens at most, and
-//! scored by the published metric of its data set; beside that the first reference answer is scored token by token, for
-//! `perplexity` and all that is relative to the full cache. Data sets in Chinese need a segmenter of Chinese words for
-//! their metrics and are refused.
+//! Each line of `--data` is an object with `input`, `context`, `answers`, `all_classes`, `dataset` and `length`;
+//! other keys are ignored. The prompt is made by the data set's entry in `--prompts`, a file like the authors'
+//! `dataset2prompt.json` (without one: the context, an empty line, the input). A prompt that is too long for the
+//! model loses its middle, as published. The answer is generated greedily, with the published number of tokens at
+//! most, and scored by the published metric of its data set; beside that the first reference answer is scored token
+//! by token, for `perplexity` and all that is relative to the full cache. Data sets in Chinese need a segmenter of
+//! Chinese words for their metrics and are refused.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -141,8 +141,8 @@ fn common_subsequence<T: PartialEq>(a: &[T], b: &[T]) -> Vec<usize> {
     places
 }
 
-/// One over the number of classes that `generated` names, if the right one is among them. A class whose name is a part
-/// of the right one's is named by it.
+/// One over the number of classes that `generated` names, if the right one is among them. A class whose name is a
+/// part of the right one's is named by it.
 fn class(generated: &str, right: &str, classes: &[String]) -> f64 {
     let named = classes.iter().filter(|class| generated.contains(class.as_str()));
     let named: Vec<&String> = named.filter(|class| *class == right || !right.contains(class.as_str())).collect();
@@ -163,8 +163,8 @@ fn share_of_numbers(generated: &str, right: &str) -> f64 {
     if numbers.is_empty() { 0.0 } else { found as f64 / numbers.len() as f64 }
 }
 
-/// The first line of `generated` that is code beside `right`: twice their longest common subsequence of characters over
-/// both lengths, in whole percent.
+/// The first line of `generated` that is code beside `right`: twice their longest common subsequence of characters
+/// over both lengths, in whole percent.
 fn code(generated: &str, right: &str) -> f64 {
     let is_code = |line: &&str| !line.contains(['`', '#']) && !line.contains("//");
     let line = generated.trim_start_matches('\n').split('\n').find(is_code).unwrap_or_default();

@@ -28,8 +28,8 @@ pub(super) fn words(rng: &mut StdRng, count: usize) -> Vec<&'static str> {
 /// How many words there are.
 pub(super) const KNOWN: usize = WORDS.len();
 
-/// Keys and values as single tokens, for a model without a tokenizer: it is taken to be trained for recall, with token
-/// 0 before a text, then so many keys, and as many values after them.
+/// Keys and values as single tokens, for a model without a tokenizer: it is taken to be trained for recall, with
+/// token 0 before a text, then so many keys, and as many values after them.
 pub(super) struct Pairs {
     /// Keys and their values, in random order.
     pub(super) pairs: Vec<[u32; 2]>,
