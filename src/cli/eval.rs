@@ -187,12 +187,17 @@ fn plan_costs(study: &mut Evaluation, model: &str, link: LinkArg) -> Result<(), 
     // The step reads the last of two more tokens.
     let cached = longest.min(study.model.config.max_positions().saturating_sub(2)).max(1);
     let shape = link.shape();
+    let plain = describe(model, &PolicySpec::default())?;
+    let rows = study.rows.iter().filter(|row| !row.policy.clear_only()).count();
+    let bar = passes(rows);
     for row in study.rows.iter_mut().filter(|row| !row.policy.clear_only()) {
-        let public = describe(model, &row.policy)?;
+        // Columns of the policy's own change the shape of the model.
+        let learned = row.policy.needs_columns().then(|| describe(model, &row.policy)).transpose()?;
+        let public = learned.as_ref().unwrap_or(&plain);
         let protocol =
             protocols::Options { preprocess: true, link: shape.unwrap_or(LOOPBACK), ..protocols::Options::default() };
         let terms = Terms { protocol, policy: row.policy.clone(), ..Terms::default() };
-        let (outcome, _) = plan_step(&public, &terms, &ClientOptions::default(), cached, None, None, &mut Silent)?;
+        let (outcome, _) = plan_step(public, &terms, &ClientOptions::default(), cached, None, None, &mut Silent)?;
         let phases = Phases::new(&outcome.entries, outcome.per_token);
         let both = |cost: &Cost| cost.bytes_client_to_server + cost.bytes_server_to_client;
         let seconds = [&phases.offline, &phases.decode.total].map(|cost| {
@@ -206,7 +211,9 @@ fn plan_costs(study: &mut Evaluation, model: &str, link: LinkArg) -> Result<(), 
             flows: phases.decode.total.flows,
             seconds: seconds.iter().sum(),
         });
+        bar.inc(1);
     }
+    bar.finish_and_clear();
     Ok(())
 }
 

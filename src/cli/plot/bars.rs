@@ -169,3 +169,50 @@ pub(super) fn timeline(title: &str, spans: &[Span]) -> Option<Scene> {
     }
     Some(scene)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bars(axis: Option<&str>) -> Bars {
+        let rows = [("setup", [5.0, 0.0, 1.0]), ("decode", [0.01, 2.0, 7.5])];
+        Bars {
+            title: "Bytes".into(),
+            note: "a model".into(),
+            axis: axis.map(String::from),
+            unit: Unit::Bytes,
+            parts: ["softmax", "a very long name of an operation/which has several parts/and one more", "other"]
+                .map(String::from)
+                .to_vec(),
+            rows: rows.map(|(name, values)| (name.to_owned(), values.to_vec())).to_vec(),
+        }
+    }
+
+    #[test]
+    fn bars_tell_their_parts_and_totals() {
+        for axis in [None, Some("bytes")] {
+            let scene = bars(axis).draw().unwrap();
+            scene.assert_legible();
+            let texts: Vec<String> = scene.boxes().into_iter().map(|(text, _)| text).collect();
+            for wanted in ["setup", "decode", "6 B", "9.51 B", "1", "2", "3"] {
+                assert!(texts.iter().any(|text| text == wanted), "{wanted} in {texts:?}");
+            }
+        }
+        let empty = Bars { rows: vec![("setup".into(), vec![0.0; 3])], ..bars(None) };
+        assert!(empty.draw().is_none());
+    }
+
+    #[test]
+    fn a_timeline_tells_every_kind_however_short() {
+        let span = |name: &str, seconds, kind| Span { name: name.into(), seconds, kind };
+        let spans =
+            [span("setup", 0.001, 8), span("preparation", 20.0, 0), span("tokens", 0.1, 2), span("tokens", 0.2, 2)];
+        let scene = timeline("Timeline", &spans).unwrap();
+        scene.assert_legible();
+        let texts: Vec<String> = scene.boxes().into_iter().map(|(text, _)| text).collect();
+        for wanted in ["setup 0.00 s", "preparation 20.00 s", "tokens 0.30 s", "0 s", "20 s"] {
+            assert!(texts.iter().any(|text| text == wanted), "{wanted} in {texts:?}");
+        }
+        assert!(timeline("Timeline", &[span("setup", 0.0, 0)]).is_none());
+    }
+}
