@@ -53,23 +53,94 @@ fn a_study_leaves_a_table_a_report_and_plots() {
         assert!(part["attention_mass"].as_f64().unwrap() < 1.0 && part["kl"].as_f64().unwrap() > 0.0, "{part}");
     }
     assert_eq!(row(&report, "mpcache:topk=sort", Some(0.25))["policy"], "mpcache:budget=0.25,topk=sort");
-    let mut plots = 0;
+    let (mut plots, mut pdfs) = (0, 0);
     for entry in std::fs::read_dir(&out).unwrap() {
         let path = entry.unwrap().path();
-        if path.extension().is_none_or(|end| end != "svg") {
-            continue;
+        let bytes = std::fs::read(&path).unwrap();
+        match path.extension().and_then(|end| end.to_str()) {
+            Some("pdf") => {
+                pdfs += 1;
+                assert!(bytes.starts_with(b"%PDF-") && bytes.trim_ascii_end().ends_with(b"%%EOF"));
+                // Words are outlines: no reader needs a font.
+                assert!(!bytes.windows(5).any(|part| part == b"/Font"), "{}", path.display());
+            }
+            Some("svg") => {
+                plots += 1;
+                let svg = String::from_utf8(bytes).unwrap();
+                assert_well_formed(&svg);
+                for name in ["full", "streaming", "quest", "mpcache:topk=sort"] {
+                    assert!(svg.contains(&format!(">{name}</text>")), "{} has no {name}", path.display());
+                }
+                let key = path.file_stem().unwrap().to_str().unwrap();
+                match key.split_once('-') {
+                    Some((metric, spent)) => assert!(spent == "tokens" && report["rows"][0][metric].is_number()),
+                    None => {
+                        assert!(report["rows"][0][key].is_number(), "{key} is a metric");
+                        for budget in ["0.25", "1"] {
+                            assert!(svg.contains(&format!(">{budget}</text>")), "{key} has a tick at {budget}");
+                        }
+                    }
+                }
+            }
+            _ => {}
         }
-        plots += 1;
-        let svg = std::fs::read_to_string(&path).unwrap();
-        assert_well_formed(&svg);
-        for name in ["full", "streaming", "quest", "mpcache:topk=sort"] {
-            assert!(svg.contains(&format!("\n{name}\n")), "{} has no {name}", path.display());
-        }
-        assert!(svg.matches("<circle").count() >= 6, "a mark for every point");
-        let key = path.file_stem().unwrap().to_str().unwrap();
-        assert!(report["rows"][0][key].is_number(), "{key} is a metric");
     }
-    assert_eq!(plots, 10);
+    assert_eq!((plots, pdfs), (13, 13));
+    let page = std::fs::read_to_string(out.join("report.html")).unwrap();
+    assert_eq!(page.matches("<svg").count(), 13);
+    assert!(page.contains("mpcache:topk=sort") && page.contains("text.txt"));
+    // Both sequences stand in the report, and intervals come from them.
+    let part = row(&report, "streaming", Some(0.25));
+    assert_eq!(part["by_sequence"].as_array().unwrap().len(), 2);
+    let interval = &part["intervals"]["perplexity_ratio"];
+    let (low, high) = (interval["low"].as_f64().unwrap(), interval["high"].as_f64().unwrap());
+    let ratio = part["perplexity_ratio"].as_f64().unwrap();
+    assert!(low < ratio && ratio < high, "{interval} around {ratio}");
+    assert!(table.contains('±'), "{table}");
+}
+
+#[test]
+fn costs_and_foreign_forms_come_with_a_study() {
+    let dir = tempfile::tempdir().unwrap();
+    let (text, out) = (text(dir.path()), dir.path().join("out"));
+    let line = format!("--model shakespeare-gpt2 --text {text} --context 40 --sequences 2 --budgets 0.5 --costs wan");
+    let foreign = dir.path().join("lm.json");
+    let mut command = eval(&format!("{line} --policies streaming,oracle --lm-eval"));
+    let shown = succeed(command.arg(&foreign).arg("--out").arg(&out));
+    assert!(shown.contains("prepared") && shown.contains("flows"), "{shown}");
+    let report: Value = serde_json::from_slice(&std::fs::read(out.join("report.json")).unwrap()).unwrap();
+    let cost = |label, budget| row(&report, label, budget)["cost"].clone();
+    // The plan of the same step says the same.
+    let plan = support::json(&mut waggle("plan --model shakespeare-gpt2 --cached 40 --preprocess --link wan"));
+    let decode = &plan["phases"]["decode"];
+    let both = |cost: &Value| {
+        cost["bytes_client_to_server"].as_u64().unwrap() + cost["bytes_server_to_client"].as_u64().unwrap()
+    };
+    assert_eq!(cost("full", None)["online_bytes"], both(decode));
+    assert_eq!(cost("full", None)["prepared_bytes"], both(&plan["phases"]["offline"]));
+    assert_eq!(cost("full", None)["flows"], decode["flows"]);
+    assert!(cost("streaming", Some(0.5))["online_bytes"].as_u64() < cost("full", None)["online_bytes"].as_u64());
+    assert!(cost("oracle", Some(0.5)).is_null(), "two parties cannot run it");
+    assert!(out.join("accuracy-online-bytes.svg").exists() && out.join("perplexity_ratio-bytes.pdf").exists());
+
+    let foreign: Value = serde_json::from_slice(&std::fs::read(foreign).unwrap()).unwrap();
+    let results = &foreign["results"]["text@streaming:budget=0.5"];
+    let streaming = row(&report, "streaming", Some(0.5));
+    assert_eq!(results["perplexity,none"], streaming["perplexity"]);
+    assert_eq!(results["accuracy_stderr,none"], streaming["intervals"]["accuracy"]["standard_error"]);
+    assert_eq!(foreign["versions"]["text"], 1);
+    assert_eq!(foreign["n-samples"]["text"]["effective"], 2);
+    assert_eq!(foreign["higher_is_better"]["text"], serde_json::json!({ "perplexity": false, "accuracy": true }));
+}
+
+#[test]
+fn needles_are_asked_for_at_every_length_and_depth() {
+    let line =
+        "--model shakespeare-llama --task needle --lengths 100,200 --depths 0,1 --policies streaming --budgets 0.2";
+    let report = support::json(&mut eval(line));
+    assert_eq!(report["sequences"], 4);
+    assert_eq!(report["of_sequences"][3]["tags"], serde_json::json!({ "length": 200, "depth": 1.0 }));
+    assert!(row(&report, "streaming", Some(0.2))["exact_match"].is_number());
 }
 
 /// Every element of `xml` is closed in order, attributes are quoted.
@@ -114,7 +185,7 @@ fn two_parties_are_asked_for_predictions_alone() {
     let line = format!("--text {} --context 10 --sequences 1 --policies streaming --budgets 0.5", text(dir.path()));
     let shown = succeed(&mut eval(&format!("{line} --engine secure")));
     let cells: Vec<&str> = shown.lines().find(|l| l.contains("streaming")).unwrap().split_whitespace().collect();
-    assert_eq!(cells[8..13], ["-"; 5], "{shown}");
+    assert_eq!(cells[8..14], ["-"; 6], "{shown}");
     assert!(cells[3].parse::<f64>().unwrap() > 1.0, "{shown}");
 }
 
@@ -146,6 +217,12 @@ fn what_cannot_be_studied_is_refused() {
     refuse(1, "--sequences 1000", "1000 sequences of 40 need 40000");
     refuse(1, "--policies oracle --engine secure", "needs an engine that sees its values");
     refuse(2, "--task recall --data x", "cannot be used with");
+    refuse(
+        1,
+        "--task key-value",
+        "--text is no option of --task key-value, which takes --context, --sequences, --seed",
+    );
+    refuse(1, "--depths 0.5", "--depths is no option of --task text");
     let long = fail(&mut eval(&format!("--text {file} --context 300 --sequences 1")), 1);
     assert!(long.contains("sequences of 300 tokens for a model of 256 positions"), "{long}");
     let none = fail(&mut eval("--policies full"), 2);

@@ -306,9 +306,16 @@ pub(super) enum Error {
     /// A study of cache policies.
     #[error(transparent)]
     Eval(#[from] model::eval::EvalError),
-    /// Queries for a task that has none.
-    #[error("--data belongs to --task recall")]
-    DataWithoutRecall,
+    /// An option that a task does not read.
+    #[error("--{option} is no option of --task {task}, which takes --{}", .takes.join(", --"))]
+    NotOfTask {
+        /// The option.
+        option: &'static str,
+        /// The task.
+        task: &'static str,
+        /// The options that it reads.
+        takes: &'static [&'static str],
+    },
     /// Options about pruning where nothing is pruned.
     #[error("--budgets and --plots need a policy beside `full`, and --budgets one without a budget of its own")]
     NothingPruned,

@@ -2,20 +2,24 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::{Args, ValueEnum};
 use engine::{Engine, Float, FloatLoader};
-use model::eval::{Candidate, Evaluation, InClear, Runner, Sequence, TwoParties, evaluate};
-use model::party::ModelServer;
-use model::report::ModelInfo;
+use model::eval::{
+    Candidate, Evaluation, InClear, Runner, Sequence, TASKS, Task, TaskInput, TokenCost, TwoParties, evaluate,
+};
+use model::party::{ClientOptions, ModelServer, Silent, Terms, plan_step};
+use model::report::{Cost, ModelInfo, Phases};
 use model::{Model, ModelFiles, Tokenizer};
 use mpcache::PolicySpec;
 use protocols::{Fixed, FixedLoader};
 use serde_json::Value;
 
-use super::files::{DEFAULT_MODEL, check_writable, open_model, read_text, write, write_json};
+use super::files::{DEFAULT_MODEL, check_writable, open_model, public_model, read_text, write, write_json};
 use super::machine::provenance;
-use super::options::FormatArgs;
+use super::options::{FormatArgs, LINKS, LOOPBACK, LinkArg};
 use super::plot;
 use super::progress::passes;
 use super::{Error, html, out};
@@ -32,17 +36,30 @@ pub(super) struct EvalArgs {
     /// Hugging Face directory, or the name of a bundled model.
     #[arg(long, value_name = "DIR", default_value = DEFAULT_MODEL)]
     model: String,
-    /// What is scored: the next token of a text, or the answers to the queries of --data.
-    #[arg(long, value_enum, default_value = "text")]
-    task: Task,
-    /// Text to score: a file, or with the ending .json a list of texts, which are joined. Bundled are
-    /// tinystories.json and tinyshakespeare.txt.
-    #[arg(long, value_name = "FILE", required_unless_present = "data", conflicts_with = "data")]
+    /// What is asked.
+    #[arg(long, default_value = "text", value_parser = task_names())]
+    task: String,
+    /// Text to score, or the haystack of needles: a file, or with the ending .json a list of texts, which are joined.
+    /// Bundled are tinystories.json and tinyshakespeare.txt.
+    #[arg(long, value_name = "FILE", required_unless_present_any = ["data", "task"], conflicts_with = "data")]
     text: Option<PathBuf>,
-    /// Sequences with queries: JSON lines {"ids": [...], "queries": [...]}; the right token after the position q of a
-    /// query is ids[q + 1]. Bundled are the queries of the model `recall`: queries.jsonl.
-    #[arg(long, value_name = "FILE", required_if_eq("task", "recall"))]
+    /// Sequences. For recall JSON lines {"ids": [...], "queries": [...]}; the right token after the position q of a
+    /// query is ids[q + 1]; bundled are those of the model `recall`, queries.jsonl. For longbench the field's own lines: input, context, answers, dataset.
+    #[arg(long, value_name = "FILE", required_if_eq_any = [("task", "recall"), ("task", "longbench")])]
     data: Option<PathBuf>,
+    /// Prompts of longbench by data set: a JSON object like the authors' dataset2prompt.json [default: the context,
+    /// an empty line, the input].
+    #[arg(long, value_name = "FILE", requires = "data")]
+    prompts: Option<PathBuf>,
+    /// Lengths of needle's haystacks in tokens [default: a quarter, a half and all of --context].
+    #[arg(long, value_name = "N,N", value_delimiter = ',', num_args = 1)]
+    lengths: Option<Vec<usize>>,
+    /// Depths of needles, from 0 at the beginning to 1 [default: 0,0.25,0.5,0.75,1].
+    #[arg(long, value_name = "D,D", value_delimiter = ',', num_args = 1)]
+    depths: Option<Vec<f64>>,
+    /// What needle and key-value draw at random follows from it [default: 0].
+    #[arg(long, value_name = "S")]
+    seed: Option<u64>,
     /// Policies to compare with `full`; may be repeated. The form of a list is given above.
     #[arg(long, value_name = "POLICIES", value_parser = policies, default_value = "full")]
     policies: Vec<Policies>,
@@ -50,36 +67,38 @@ pub(super) struct EvalArgs {
     /// 0.05,0.1,0.25,0.5,1].
     #[arg(long, value_name = "B,B", value_delimiter = ',', num_args = 1)]
     budgets: Option<Vec<f64>>,
-    /// Tokens of a sequence of text [default: 256].
-    #[arg(long, value_name = "N", conflicts_with = "data")]
+    /// Tokens of a sequence of text, or at most of another task's [default: 256 of a text, else the model's
+    /// positions].
+    #[arg(long, value_name = "N")]
     context: Option<usize>,
     /// Tokens that go through the model at once; what follows is scored [default: half of a text, four fifths of a
-    /// recall sequence].
+    /// recall sequence; the other tasks choose it].
     #[arg(long, value_name = "P")]
     prompt: Option<usize>,
-    /// Sequences [default: 4 of a text, all of the recall data].
+    /// Sequences [default: 4 of a text, all of the data, 16 of key-value, 1 for each length and depth of needle].
     #[arg(long, value_name = "S")]
     sequences: Option<usize>,
     /// What computes: f32, fixed point in the clear, or two parties in this process.
     #[arg(long, value_enum, default_value = "float")]
     engine: EngineArg,
+    /// Plan one decoded token of every policy over LINK as well, with preparation, after as many tokens as a sequence
+    /// has: bytes and flows, for the table and for plots of accuracy against bytes.
+    #[arg(long, value_name = LINKS)]
+    costs: Option<LinkArg>,
     #[command(flatten)]
     format: FormatArgs,
     /// Write the report here.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Write the results here in the form of lm-evaluation-harness.
+    #[arg(long, value_name = "FILE")]
+    lm_eval: Option<PathBuf>,
     /// Write plots into this directory, as SVG and as PDF.
     #[arg(long, value_name = "DIR")]
     plots: Option<PathBuf>,
     /// Write everything into this directory: table.md, report.json, report.html and the plots.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Task {
-    Text,
-    Recall,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -96,11 +115,10 @@ pub(super) struct Policies(pub(super) Vec<PolicySpec>);
 /// Budgets where none are given.
 const DEFAULT_BUDGETS: [f64; 5] = [0.05, 0.1, 0.25, 0.5, 1.0];
 
-/// Tokens of a sequence of text where no number is given.
-const DEFAULT_CONTEXT: usize = 256;
-
-/// Sequences of text where no number is given.
-const DEFAULT_SEQUENCES: usize = 4;
+/// The tasks, for clap.
+fn task_names() -> PossibleValuesParser {
+    PossibleValuesParser::new(TASKS.iter().map(|task| PossibleValue::new(task.name).help(task.about)))
+}
 
 /// A list of policies, for clap.
 pub(super) fn policies(text: &str) -> Result<Policies, String> {
@@ -126,7 +144,8 @@ pub(super) fn policies(text: &str) -> Result<Policies, String> {
 pub(super) fn run(args: EvalArgs) -> Result<(), Error> {
     let outputs = Outputs::new(&args)?;
     let files = open_model(&args.model)?;
-    let sequences = args.sequences(&files)?;
+    let task = Task::named(&args.task).ok_or(Error::NoText)?;
+    let sequences = args.sequences(task, &files)?;
     let candidates = args.candidates()?;
     // One model serves all: columns that a policy has no use for change nothing in the clear.
     let widest = candidates.iter().map(|candidate| &candidate.policy).find(|policy| policy.needs_columns());
@@ -158,9 +177,48 @@ pub(super) fn run(args: EvalArgs) -> Result<(), Error> {
     bar.finish_and_clear();
     let mut study = Evaluation::new(info, args.chosen(&sequences), &sequences, &candidates, metrics?);
     study.provenance = provenance();
+    if let Some(link) = args.costs {
+        plan_costs(&mut study, &args.model, link)?;
+    }
     // The files first: who reads the table may leave early.
-    outputs.write(&study)?;
+    outputs.write(&study, task)?;
     out::line(study.table().render(args.format.format, out::width()))
+}
+
+/// Plans one token after the longest sequence under every policy of `study` that two parties can run.
+fn plan_costs(study: &mut Evaluation, model: &str, link: LinkArg) -> Result<(), Error> {
+    let longest = study.of_sequences.iter().map(|sequence| sequence.tokens).max().unwrap_or(1);
+    // The step reads the last of two more tokens.
+    let cached = longest.min(study.model.config.max_positions().saturating_sub(2)).max(1);
+    let shape = link.shape();
+    let plain = public_model(model, &PolicySpec::default())?;
+    let rows = study.rows.iter().filter(|row| !row.policy.clear_only()).count();
+    let bar = passes(rows);
+    for row in study.rows.iter_mut().filter(|row| !row.policy.clear_only()) {
+        // Columns of the policy's own change the shape of the model.
+        let learned = row.policy.needs_columns().then(|| public_model(model, &row.policy)).transpose()?;
+        let public = learned.as_ref().unwrap_or(&plain);
+        let protocol =
+            protocols::Options { preprocess: true, link: shape.unwrap_or(LOOPBACK), ..protocols::Options::default() };
+        let terms = Terms { protocol, policy: row.policy.clone(), ..Terms::default() };
+        let (outcome, _) = plan_step(public, &terms, &ClientOptions::default(), cached, None, None, &mut Silent)?;
+        let phases = Phases::new(&outcome.entries, outcome.per_token);
+        let both = |cost: &Cost| cost.bytes_client_to_server + cost.bytes_server_to_client;
+        let seconds = [&phases.offline, &phases.decode.total].map(|cost| {
+            let bytes = [cost.bytes_client_to_server, cost.bytes_server_to_client];
+            shape.map_or(0.0, |shape| shape.predict(bytes, cost.flows).as_secs_f64())
+        });
+        row.cost = Some(TokenCost {
+            cached,
+            online_bytes: both(&phases.decode.total),
+            prepared_bytes: both(&phases.offline),
+            flows: phases.decode.total.flows,
+            seconds: seconds.iter().sum(),
+        });
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+    Ok(())
 }
 
 /// A runner on engines that see their values.
@@ -169,20 +227,44 @@ fn clear<E: Engine>(model: &Model<E::Weight>, engine: fn() -> E) -> InClear<'_, 
 }
 
 impl EvalArgs {
-    fn sequences(&self, files: &ModelFiles) -> Result<Vec<Sequence>, Error> {
-        if let Some(path) = &self.data {
-            if self.task != Task::Recall {
-                return Err(Error::DataWithoutRecall);
-            }
-            let lines = String::from_utf8(read_text(path)?).map_err(|_| Error::NotUtf8 { path: path.clone() })?;
-            return Ok(Sequence::of_queries(&lines, self.prompt, self.sequences)?);
+    fn sequences(&self, task: &Task, files: &ModelFiles) -> Result<Vec<Sequence>, Error> {
+        let given = [
+            ("text", self.text.is_some()),
+            ("data", self.data.is_some()),
+            ("prompts", self.prompts.is_some()),
+            ("context", self.context.is_some()),
+            ("prompt", self.prompt.is_some()),
+            ("sequences", self.sequences.is_some()),
+            ("lengths", self.lengths.is_some()),
+            ("depths", self.depths.is_some()),
+            ("seed", self.seed.is_some()),
+        ];
+        if let Some((option, _)) = given.iter().find(|(name, given)| *given && !task.takes.contains(name)) {
+            return Err(Error::NotOfTask { option, task: task.name, takes: task.takes });
         }
-        // Clap makes sure that a task has its file.
-        let Some(path) = &self.text else { return Err(Error::NoText) };
-        let context = self.context.unwrap_or(DEFAULT_CONTEXT);
-        let prompt = self.prompt.unwrap_or(context / 2);
-        let count = self.sequences.unwrap_or(DEFAULT_SEQUENCES);
-        cut_text(files, path, context, prompt, count)
+        let tokenizer = files.tokenizer.as_deref().map(Tokenizer::from_bytes).transpose()?.map(Arc::new);
+        if tokenizer.is_none() && self.text.is_some() {
+            return Err(Error::NoTokenizer);
+        }
+        let utf8 =
+            |path: &PathBuf| String::from_utf8(read_text(path)?).map_err(|_| Error::NotUtf8 { path: path.clone() });
+        let texts = self.text.as_deref().map(texts).transpose()?;
+        let data = self.data.as_ref().map(utf8).transpose()?;
+        let prompts = self.prompts.as_ref().map(utf8).transpose()?;
+        let input = TaskInput {
+            spec: &files.spec,
+            tokenizer,
+            texts: texts.as_deref(),
+            data: data.as_deref(),
+            prompts: prompts.as_deref(),
+            context: self.context,
+            prompt: self.prompt,
+            sequences: self.sequences,
+            lengths: self.lengths.as_deref(),
+            depths: self.depths.as_deref(),
+            seed: self.seed.unwrap_or(0),
+        };
+        Ok((task.sequences)(&input)?)
     }
 
     fn budgets(&self) -> &[f64] {
@@ -219,10 +301,13 @@ impl EvalArgs {
         };
         let name = |value: Option<clap::builder::PossibleValue>| value.map(|v| v.get_name().to_owned());
         let chosen = [
-            ("task", name(self.task.to_possible_value()).into()),
+            ("task", self.task.clone().into()),
             ("engine", name(self.engine.to_possible_value()).into()),
             ("text", file(&self.text).into()),
             ("data", file(&self.data).into()),
+            ("prompts", file(&self.prompts).into()),
+            ("seed", self.seed.into()),
+            ("costs", self.costs.map(|link| link.to_string()).into()),
             ("policies", self.named().map(PolicySpec::to_string).collect::<Vec<_>>().into()),
             ("budgets", self.budgets().into()),
             ("context", sequences.iter().map(|s| s.ids().len()).max().into()),
@@ -275,6 +360,7 @@ struct Outputs {
     plots: Vec<PathBuf>,
     table: Option<PathBuf>,
     page: Option<PathBuf>,
+    lm_eval: Option<PathBuf>,
 }
 
 impl Outputs {
@@ -285,20 +371,32 @@ impl Outputs {
             plots: args.plots.iter().chain(&args.out).cloned().collect(),
             table: inside("table.md"),
             page: inside("report.html"),
+            lm_eval: args.lm_eval.clone(),
         };
         for dir in &outputs.plots {
             std::fs::create_dir_all(dir).map_err(|source| Error::File { path: dir.clone(), source })?;
         }
         let plots = outputs.plots.iter().map(|dir| dir.join("plot.svg"));
-        for file in outputs.json.iter().chain(&outputs.table).chain(&outputs.page).cloned().chain(plots) {
+        for file in outputs
+            .json
+            .iter()
+            .chain(&outputs.table)
+            .chain(&outputs.page)
+            .chain(&outputs.lm_eval)
+            .cloned()
+            .chain(plots)
+        {
             check_writable(Some(&file))?;
         }
         Ok(outputs)
     }
 
-    fn write(&self, study: &Evaluation) -> Result<(), Error> {
+    fn write(&self, study: &Evaluation, task: &Task) -> Result<(), Error> {
         for path in &self.json {
             write_json(path, study)?;
+        }
+        if let Some(path) = &self.lm_eval {
+            write_json(path, &study.lm_eval(task))?;
         }
         for dir in &self.plots {
             plot::save(&plot::of_study(study), dir)?;

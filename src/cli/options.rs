@@ -123,7 +123,7 @@ fn named<T: Copy + Send + Sync + 'static>(table: &'static [(&'static str, T)]) -
 }
 
 /// The link that two processes of one machine are assumed to have.
-const LOOPBACK: Shape = Shape { bytes_per_second: 4_000_000_000, round_trip: Duration::from_micros(50) };
+pub(super) const LOOPBACK: Shape = Shape { bytes_per_second: 4_000_000_000, round_trip: Duration::from_micros(50) };
 
 impl TermsArgs {
     /// The terms that a report names: `option` gives the text of each of [`by_name`], or none for the default.

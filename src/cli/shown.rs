@@ -9,14 +9,15 @@ use super::record::{self, Record};
 use super::report::{tables, verdict};
 use super::{Error, html, out};
 
-/// Shows a document that another command wrote with --json: the report of a session or of a plan, or a study of `eval`.
+/// Shows a document that another command wrote with --json: the report of a session or of a plan, or a study of
+/// `eval`.
 #[derive(Args, Debug)]
 pub(super) struct ReportArgs {
     /// The document.
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// Write a page of HTML here instead, with tables, plots and the timeline of the session. It is one file and loads
-    /// nothing.
+    /// Write a page of HTML here instead, with tables, plots and the timeline of the session. It is one file and
+    /// loads nothing.
     #[arg(long, value_name = "OUT")]
     html: Option<PathBuf>,
 }

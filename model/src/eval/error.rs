@@ -78,6 +78,42 @@ pub enum EvalError {
         /// What is wrong.
         what: String,
     },
+    /// A task without something that it is made of.
+    #[error("the task `{task}` needs {what}")]
+    TaskNeeds {
+        /// Its name.
+        task: &'static str,
+        /// What is missing.
+        what: &'static str,
+    },
+    /// A task whose least question does not fit.
+    #[error("the task `{task}` has no room in {length} tokens: it takes {least}")]
+    TaskLength {
+        /// Its name.
+        task: &'static str,
+        /// Tokens wanted.
+        length: usize,
+        /// Tokens that it takes at least.
+        least: usize,
+    },
+    /// No depth of a text.
+    #[error("a depth of {depth} is not between 0 and 1")]
+    Depth {
+        /// The value given.
+        depth: f64,
+    },
+    /// A file of prompts that cannot be used.
+    #[error("the prompts are not an object of texts: {what}")]
+    Prompts {
+        /// What is wrong.
+        what: String,
+    },
+    /// A text that the tokenizer does not take.
+    #[error("tokenizer: {what}")]
+    Tokenizer {
+        /// What it says.
+        what: String,
+    },
     /// A policy that needs to see values on an engine that does not.
     #[error("policy `{policy}` looks at the true scores: it needs an engine that sees its values")]
     Blind {

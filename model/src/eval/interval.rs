@@ -1,8 +1,8 @@
 //! How sure the numbers are: 95 % confidence intervals over sequences.
 //!
 //! Sequences are taken for independent draws from the texts that a study stands for. A metric pools the positions of
-//! all of them, so it is not a mean of equal parts, and `perplexity` is not linear. The jackknife deals with both: with
-//! n sequences, T the metric and T(i) the metric without sequence i, the pseudo-values
+//! all of them, so it is not a mean of equal parts, and `perplexity` is not linear. The jackknife deals with both:
+//! with n sequences, T the metric and T(i) the metric without sequence i, the pseudo-values
 //!
 //! ```text
 //! p(i) = n T - (n - 1) T(i)
@@ -10,9 +10,9 @@
 //!
 //! are about as good as n independent draws, so the interval is T ± t s / sqrt(n), where s² is their variance and t
 //! the 97.5 % point of Student's t with n - 1 degrees of freedom. For a mean over sequences of equal length the
-//! pseudo-values are the sequences' own means and the interval is the classical one. Perplexities are made of logarithms: there T
-//! is the logarithm, and the interval is a factor. What is relative to the full cache leaves the same sequence out of
-//! both runs, so it is paired: what is hard about a sequence cancels.
+//! pseudo-values are the sequences' own means and the interval is the classical one. Perplexities are made of
+//! logarithms: there T is the logarithm, and the interval is a factor. What is relative to the full cache leaves the
+//! same sequence out of both runs, so it is paired: what is hard about a sequence cancels.
 //!
 //! Against a bootstrap this needs no random numbers, and it holds its level with few sequences, where percentiles of
 //! resamples are too narrow. With one sequence there is no interval. Where all sequences agree, as where every answer
@@ -70,8 +70,8 @@ pub(super) fn intervals(policy: &[Totals], full: &[Totals]) -> BTreeMap<String, 
     METRICS.iter().filter_map(of).collect()
 }
 
-/// The standard error of a statistic that is `whole` of all parts, and `without[i]` of all but one; `None` unless there
-/// are two parts.
+/// The standard error of a statistic that is `whole` of all parts, and `without[i]` of all but one; `None` unless
+/// there are two parts.
 fn jackknife(whole: f64, without: &[f64]) -> Option<f64> {
     let n = without.len() as f64;
     if n < 2.0 {

@@ -28,6 +28,7 @@
 //! Every number comes with a 95 % confidence [`Interval`] over the sequences, paired with the full cache, and a row
 //! has the metrics of each sequence alone.
 //!
+//! A [`Task`] makes the sequences: it is one file of `tasks` and a line in [`TASKS`].
 //! [`judge_heads`] finds the heads that need distant tokens. [`Observed`] measures attention around any policy;
 //! [`evaluate`] runs a study with a [`Runner`]; an [`Evaluation`] holds the numbers.
 
@@ -35,11 +36,13 @@ mod attention;
 mod error;
 mod heads;
 mod interval;
+mod lm_eval;
 mod metrics;
 mod observed;
 mod report;
 mod run;
 mod sequence;
+mod tasks;
 mod trace;
 
 pub use attention::AttentionMeans;
@@ -51,4 +54,5 @@ pub use observed::Observed;
 pub use report::{EVALUATION_VERSION, Evaluation, Row, SequenceInfo, TokenCost};
 pub use run::{Candidate, InClear, Runner, Scores, TwoParties, evaluate};
 pub use sequence::{Grader, Sequence, Wanted};
+pub use tasks::{TASKS, Task, TaskInput};
 pub use trace::Trace;

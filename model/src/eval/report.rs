@@ -130,8 +130,9 @@ impl Evaluation {
         }
     }
 
-    /// All numbers, each with half the width of its 95 % confidence interval where there is one. What could not be
-    /// measured is a dash, and what no row has, has no column; costs have columns where they were planned.
+    /// All numbers; those that a study is read for with the larger half of their 95 % confidence intervals, where
+    /// there are some. What could not be measured is a dash, and what no row has, has no column; costs have columns
+    /// where they were planned.
     pub fn table(&self) -> Table {
         let measured = |metric: &&Metric| self.rows.iter().any(|row| (metric.of)(&row.metrics).is_some());
         let always = METRICS.len() - OPTIONAL;
@@ -149,7 +150,8 @@ impl Evaluation {
         for row in &self.rows {
             let budget = Cell::maybe(row.budget, |budget| Cell::number(budget, budget.to_string()));
             let numbers = metrics.iter().map(|metric| {
-                let cell = |value: f64| Cell::number(value, with_spread(value, row.interval(metric)));
+                let interval = row.interval(metric).filter(|_| WITH_SPREAD.contains(&metric.key));
+                let cell = |value: f64| Cell::number(value, with_spread(value, interval));
                 Cell::maybe((metric.of)(&row.metrics), cell)
             });
             let cost = [
@@ -179,11 +181,21 @@ impl Row {
 /// Metrics at the end of the list that only some tasks have.
 const OPTIONAL: usize = 2;
 
+/// Metrics whose intervals the table tells: what a study is read for. The document has all of them.
+const WITH_SPREAD: [&str; 6] = ["perplexity_ratio", "accuracy", "agreement", "kl", "exact_match", "score"];
+
 /// A number and how far its interval reaches, where that is anything. An interval need not be symmetric: its larger
-/// half is told.
+/// half is told, with two digits.
 fn with_spread(value: f64, interval: Option<&Interval>) -> String {
     let reach = interval.map_or(0.0, |interval| (interval.high - value).max(value - interval.low));
-    if reach < 5e-4 { number(value) } else { format!("{} ±{}", number(value), number(reach)) }
+    let spread = match reach {
+        r if r < 5e-4 => return number(value),
+        r if r < 0.1 => format!("{r:.3}"),
+        r if r < 1.0 => format!("{r:.2}"),
+        r if r < 100.0 => format!("{r:.1}"),
+        r => format!("{r:.0e}"),
+    };
+    format!("{} ±{spread}", number(value))
 }
 
 /// Three digits behind the point, and more significance for large numbers than that is noise.
@@ -230,7 +242,7 @@ mod tests {
         assert_eq!(serde_json::from_value::<Evaluation>(json).unwrap(), study);
         let markdown = study.markdown();
         let cells: Vec<&str> = markdown.lines().last().unwrap().split('|').map(str::trim).collect();
-        assert_eq!(cells[1..8], ["full", "-", "1.23e4", "1.500", "0.250 ±0.100", "0.500", "0.125"]);
+        assert_eq!(cells[1..8], ["full", "-", "1.23e4", "1.500", "0.250 ±0.10", "0.500", "0.125"]);
         assert_eq!(cells[8..], ["-", "-", "-", "-", "-", "-", ""]);
         let mut study = study;
         study.rows[0].cost =

@@ -7,12 +7,16 @@ use super::entries;
 use super::page::{Block, Page, Rows, Section};
 use crate::cli::plot;
 
+/// The plot of lengths and depths.
+const GRID: &str = "grid";
+
 pub(super) fn page(name: &str, study: &Evaluation, json: &Value) -> Page {
     let scenes = plot::of_study(study);
     let drawings = |pairs: bool| {
-        let wanted = move |name: &str| name.contains('-') == pairs;
+        let wanted = move |name: &str| name.contains('-') == pairs && name != GRID;
         scenes.iter().filter(move |(name, _)| wanted(name)).map(|(_, scene)| Block::drawing(scene))
     };
+    let grid = scenes.iter().find(|(name, _)| name == GRID);
     let intervals = study.rows.iter().any(|row| !row.intervals.is_empty());
     let spread = if intervals {
         " Behind ± stands the larger half of the 95 % confidence interval over the sequences (jackknife, Student's t)."
@@ -36,6 +40,7 @@ pub(super) fn page(name: &str, study: &Evaluation, json: &Value) -> Page {
                 },
             }]),
         ),
+        Section::new("Lengths and depths", grid.map(|(_, scene)| Block::drawing(scene))),
         Section::new("Against what is spent", drawings(true)),
         Section::new("Against the budget", drawings(false)),
         Section::new("Sequences", sequences(study)),

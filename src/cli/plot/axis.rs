@@ -93,11 +93,13 @@ fn scaled(digit: f64, power: i32) -> f64 {
     if power < 0 { digit / 10f64.powi(-power) } else { digit * 10f64.powi(power) }
 }
 
-/// The range that shows `lines` well, of values above zero on a logarithmic scale; `None` of nothing.
+/// The range that shows `lines` well and all of `always`, of values above zero on a logarithmic scale; `None` of
+/// nothing.
 ///
-/// Lines that would stretch the range of all others more than two and a half times are left out, at most a third of
-/// all; the drawing clips them. All lines are seen where no line stands out.
-pub(super) fn range(lines: &[Vec<f64>], scale: Scale) -> Option<(f64, f64)> {
+/// Lines that reach so high that they would stretch the range of all others more than two and a half times are left
+/// out, at most a third of all; the drawing clips them. What is plotted gets better downwards or ends at 1, so bad
+/// lines are high ones.
+pub(super) fn range(lines: &[Vec<f64>], always: &[f64], scale: Scale) -> Option<(f64, f64)> {
     let ends = |values: &[f64]| {
         let of = values.iter().copied().filter(|v| v.is_finite() && (scale == Scale::Linear || *v > 0.0));
         of.fold(None, |ends: Option<(f64, f64)>, v| {
@@ -105,29 +107,21 @@ pub(super) fn range(lines: &[Vec<f64>], scale: Scale) -> Option<(f64, f64)> {
         })
     };
     let mut spans: Vec<(f64, f64)> = lines.iter().filter_map(|line| ends(line)).collect();
-    let most = spans.len() / 3;
+    spans.sort_by(|a, b| b.1.total_cmp(&a.1));
+    let always = ends(always);
     let join = |spans: &[(f64, f64)]| {
-        spans
-            .iter()
-            .copied()
-            .reduce(|(low, high), (l, h)| (low.min(l), high.max(h)))
-            .map(|(l, h)| (scale.of(l), scale.of(h)))
+        let all = spans.iter().copied().chain(always);
+        all.reduce(|(low, high), (l, h)| (low.min(l), high.max(h)))
     };
-    let whole = join(&spans)?;
-    let mut best = whole;
-    // The worst lines first, by their upper and then by their lower ends.
-    for end in [|s: &(f64, f64)| -s.1, |s: &(f64, f64)| s.0] {
-        spans.sort_by(|a, b| end(a).total_cmp(&end(b)));
-        for left_out in 1..=most {
-            let Some(rest) = join(&spans[left_out..]) else { break };
-            let (now, then) = (best.1 - best.0, rest.1 - rest.0);
-            if then > 0.0 && then * 2.5 < now {
-                best = rest;
-            }
+    let length = |(low, high): (f64, f64)| scale.of(high) - scale.of(low);
+    let mut best = join(&spans)?;
+    for left_out in 1..=spans.len() / 3 {
+        let Some(rest) = join(&spans[left_out..]) else { break };
+        if length(rest) > 0.0 && length(rest) * 2.5 < length(best) {
+            best = rest;
         }
     }
-    let back = |v: f64| if scale == Scale::Log { v.exp() } else { v };
-    Some((back(best.0), back(best.1)))
+    Some(best)
 }
 
 /// `(low, high)` with a little air, and wider than a point.
@@ -196,15 +190,18 @@ mod tests {
     #[test]
     fn one_bad_line_does_not_stretch_the_rest() {
         let good = [vec![1.0, 1.5], vec![1.1, 1.3], vec![1.0, 1.2]];
-        assert_eq!(range(&good, Scale::Linear), Some((1.0, 1.5)));
-        let with = |bad: Vec<f64>| range(&[&good[..], &[bad]].concat(), Scale::Linear).unwrap();
-        assert_eq!(with(vec![1.2, 40.0]), (1.0, 1.5));
-        assert_eq!(with(vec![1.2, 1.9]), (1.0, 1.9));
-        let (low, high) = range(&[&good[..], &[vec![1e4, 1.1]]].concat(), Scale::Log).unwrap();
-        assert!((low - 1.0).abs() < 1e-9 && (high - 1.5).abs() < 1e-9);
+        let of = |lines: &[Vec<f64>], scale| range(lines, &[], scale);
+        assert_eq!(of(&good, Scale::Linear), Some((1.0, 1.5)));
+        let with = |bad: Vec<f64>, scale| of(&[&good[..], &[bad]].concat(), scale);
+        assert_eq!(with(vec![1.2, 40.0], Scale::Linear), Some((1.0, 1.5)));
+        assert_eq!(with(vec![1.2, 1.9], Scale::Linear), Some((1.0, 1.9)));
+        assert_eq!(with(vec![1e4, 1.1], Scale::Log), Some((1.0, 1.5)));
+        // A line that is better than all others is never left out, nor what is always shown.
+        assert_eq!(with(vec![1e-4], Scale::Log), Some((1e-4, 1.5)));
+        assert_eq!(range(&good, &[1e-3], Scale::Log), Some((1e-3, 1.5)));
         // Two lines: nobody can say which is the bad one.
-        assert_eq!(range(&[vec![1.0], vec![50.0]], Scale::Linear), Some((1.0, 50.0)));
-        assert_eq!(range(&[vec![f64::NAN]], Scale::Linear), None);
+        assert_eq!(of(&[vec![1.0], vec![50.0]], Scale::Linear), Some((1.0, 50.0)));
+        assert_eq!(of(&[vec![f64::NAN]], Scale::Linear), None);
     }
 
     #[test]

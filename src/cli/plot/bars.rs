@@ -118,40 +118,101 @@ fn ticks(scene: &mut Scene, axis: &Axis, unit: Unit, top: f64, bottom: f64) {
 pub(super) struct Span {
     pub(super) name: String,
     pub(super) seconds: f64,
-    /// Parts of one kind have one colour, by turns lighter.
+    /// Spans of one kind have one colour.
     pub(super) kind: usize,
 }
 
-/// Spans one after another, their names above where there is room.
+/// Spans one after another, and below them how long each kind took.
 pub(super) fn timeline(title: &str, spans: &[Span]) -> Option<Scene> {
     let total: f64 = spans.iter().map(|span| span.seconds).sum();
     if total <= 0.0 {
         return None;
     }
-    let (left, long, top) = (16.0, 860.0, 62.0);
-    let mut scene = Scene::new(left + long + 44.0, 128.0, title);
-    scene.text(title, (12.0, 24.0), TITLE, Ink::Text, Anchor::Start);
+    let mut kinds: Vec<(usize, &str, f64)> = Vec::new();
+    for span in spans {
+        match kinds.iter_mut().find(|(kind, ..)| *kind == span.kind) {
+            Some((_, _, seconds)) => *seconds += span.seconds,
+            None => kinds.push((span.kind, &span.name, span.seconds)),
+        }
+    }
+    let (left, long, top) = (16.0, 860.0, 42.0);
+    let mut scene = Scene::new(left + long + 34.0, top + 92.0, title);
+    scene.text(title, (left, 24.0), TITLE, Ink::Text, Anchor::Start);
     let axis = Axis { scale: Scale::Linear, low: 0.0, high: total, from: left, to: left + long };
-    ticks(&mut scene, &axis, Unit::Number, top, top + 36.0);
-    scene.text("seconds", (left + long / 2.0, top + 60.0), TEXT, Ink::Muted, Anchor::Middle);
+    let grid = Stroke { ink: Ink::Grid, width: 1.0, dash: &[] };
+    for tick in axis.ticks(8) {
+        let at = axis.at(tick);
+        scene.line([(at, top + 30.0), (at, top + 36.0)], grid);
+        let text = format!("{} s", Unit::Number.write(tick));
+        scene.text(
+            text,
+            (at, top + 48.0),
+            TEXT,
+            Ink::Muted,
+            if tick == 0.0 { Anchor::Start } else { Anchor::Middle },
+        );
+    }
     let edge = Stroke { ink: Ink::Paper, width: 0.6, dash: &[] };
-    let (mut x, mut free, mut kind) = (left, 0.0, None);
+    let mut x = left;
     for span in spans {
         let wide = span.seconds / total * long;
         let ink = INKS[span.kind % INKS.len()];
         scene.rectangle((x, top), (wide, 30.0), ink, (wide > 2.0).then_some(edge));
-        // One name for spans of one kind.
-        if kind != Some(span.kind) {
-            let of_kind = spans.iter().filter(|other| other.kind == span.kind);
-            let group: f64 = of_kind.map(|span| span.seconds / total * long).sum();
-            let name = width(&span.name, TEXT);
-            if x >= free && group >= name.min(40.0) && x + name < left + long + 40.0 {
-                scene.text(&span.name, (x, top - 6.0), TEXT, Ink::Text, Anchor::Start);
-                free = x + name + 8.0;
-            }
-            kind = Some(span.kind);
-        }
         x += wide;
     }
+    let mut x = left;
+    for (kind, name, seconds) in kinds {
+        scene.rectangle((x, top + 67.0), (11.0, 11.0), INKS[kind % INKS.len()], None);
+        let text = format!("{name} {seconds:.2} s");
+        scene.text(&text, (x + 16.0, top + 77.0), TEXT, Ink::Text, Anchor::Start);
+        x += 16.0 + width(&text, TEXT) + 22.0;
+    }
     Some(scene)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bars(axis: Option<&str>) -> Bars {
+        let rows = [("setup", [5.0, 0.0, 1.0]), ("decode", [0.01, 2.0, 7.5])];
+        Bars {
+            title: "Bytes".into(),
+            note: "a model".into(),
+            axis: axis.map(String::from),
+            unit: Unit::Bytes,
+            parts: ["softmax", "a very long name of an operation/which has several parts/and one more", "other"]
+                .map(String::from)
+                .to_vec(),
+            rows: rows.map(|(name, values)| (name.to_owned(), values.to_vec())).to_vec(),
+        }
+    }
+
+    #[test]
+    fn bars_tell_their_parts_and_totals() {
+        for axis in [None, Some("bytes")] {
+            let scene = bars(axis).draw().unwrap();
+            scene.assert_legible();
+            let texts: Vec<String> = scene.boxes().into_iter().map(|(text, _)| text).collect();
+            for wanted in ["setup", "decode", "6 B", "9.51 B", "1", "2", "3"] {
+                assert!(texts.iter().any(|text| text == wanted), "{wanted} in {texts:?}");
+            }
+        }
+        let empty = Bars { rows: vec![("setup".into(), vec![0.0; 3])], ..bars(None) };
+        assert!(empty.draw().is_none());
+    }
+
+    #[test]
+    fn a_timeline_tells_every_kind_however_short() {
+        let span = |name: &str, seconds, kind| Span { name: name.into(), seconds, kind };
+        let spans =
+            [span("setup", 0.001, 8), span("preparation", 20.0, 0), span("tokens", 0.1, 2), span("tokens", 0.2, 2)];
+        let scene = timeline("Timeline", &spans).unwrap();
+        scene.assert_legible();
+        let texts: Vec<String> = scene.boxes().into_iter().map(|(text, _)| text).collect();
+        for wanted in ["setup 0.00 s", "preparation 20.00 s", "tokens 0.30 s", "0 s", "20 s"] {
+            assert!(texts.iter().any(|text| text == wanted), "{wanted} in {texts:?}");
+        }
+        assert!(timeline("Timeline", &[span("setup", 0.0, 0)]).is_none());
+    }
 }

@@ -2,7 +2,7 @@
 
 use super::axis::{Axis, Scale, range, short, short_bytes, widened};
 use super::scene::{Anchor, Ink, Point, Scene, Stroke};
-use super::style::{FULL, Style, styles};
+use super::style::{FULL, PLAIN, Style, styles};
 use super::text::{lines, width};
 
 const PLOT: Point = (520.0, 330.0);
@@ -70,21 +70,25 @@ pub(super) struct Chart {
     pub(super) full: Option<(Option<f64>, Mark)>,
     /// Smaller values are drawn here: for logarithms of what may be zero.
     pub(super) floor: Option<f64>,
+    /// One line that is no policy: it needs no legend.
+    pub(super) plain: bool,
 }
 
-/// The rectangle of the data.
+/// The rectangle of the data, and its axes.
 struct Frame {
     left: f64,
     right: f64,
     top: f64,
     bottom: f64,
+    x: Axis,
+    y: Axis,
 }
 
 impl Chart {
     /// The drawing; `None` without points.
     pub(super) fn draw(&self) -> Option<Scene> {
         let labels: Vec<&str> = self.series.iter().map(|series| series.label.as_str()).collect();
-        let looks = styles(&labels);
+        let looks = if self.plain { vec![PLAIN; labels.len()] } else { styles(&labels) };
         let (x_range, y_range) = (self.x_range()?, self.y_range()?);
 
         let y_guess = Axis { scale: self.y.scale, low: y_range.0, high: y_range.1, from: PLOT.1, to: 0.0 };
@@ -98,24 +102,27 @@ impl Chart {
         let left = 14.0 + LABEL + 10.0 + widest + 8.0;
         let top = if self.note.is_empty() { 40.0 } else { 56.0 };
         let plot_height = PLOT.1.max(legend_lines as f64 * LEGEND_LINE);
-        let frame = Frame { left, right: left + PLOT.0, top, bottom: top + plot_height };
+        let (right, bottom) = (left + PLOT.0, top + plot_height);
+        let x = Axis { scale: self.x.scale, low: x_range.0, high: x_range.1, from: left, to: right };
+        let y = Axis { scale: self.y.scale, low: y_range.0, high: y_range.1, from: bottom, to: top };
+        let frame = Frame { left, right, top, bottom, x, y };
         let title_width = width(&self.title, TITLE).max(width(&self.note, TICK));
-        let whole = (frame.right + 16.0 + 34.0 + legend_width + 12.0).max(left + title_width + 12.0);
+        let beside = if self.plain { 12.0 } else { 16.0 + 34.0 + legend_width + 12.0 };
+        let whole = (frame.right + beside).max(left + title_width + 12.0);
         let mut scene = Scene::new(whole.ceil(), (frame.bottom + 52.0).ceil(), &self.title);
         scene.text(&self.title, (frame.left, 24.0), TITLE, Ink::Text, Anchor::Start);
         scene.text(&self.note, (frame.left, 42.0), TICK, Ink::Muted, Anchor::Start);
 
-        let x = Axis { scale: self.x.scale, low: x_range.0, high: x_range.1, from: frame.left, to: frame.right };
-        let y = Axis { scale: self.y.scale, low: y_range.0, high: y_range.1, from: frame.bottom, to: frame.top };
-        self.axes(&mut scene, &frame, &x, &y, &y_ticks);
-        self.full_cache(&mut scene, &frame, &x, &y);
+        self.axes(&mut scene, &frame, &y_ticks);
+        self.full_cache(&mut scene, &frame);
         let mut clipped = Vec::new();
         for (i, (series, style)) in self.series.iter().zip(&looks).enumerate() {
-            let dodge = self.dodge(i);
-            self.line(&mut scene, &frame, (&x, &y), series, style, dodge, &mut clipped);
+            clipped.extend(self.line(&mut scene, &frame, series, style, self.dodge(i)));
         }
         arrows(&mut scene, &frame, clipped, self.y.unit);
-        self.legend(&mut scene, &frame, &entries, &looks);
+        if !self.plain {
+            self.legend(&mut scene, &frame, &entries, &looks);
+        }
         Some(scene)
     }
 
@@ -123,7 +130,7 @@ impl Chart {
         let full = self.full.as_ref().and_then(|(x, _)| *x);
         let all = self.series.iter().flat_map(|series| series.marks.iter().map(|mark| mark.x)).chain(full);
         // All points are shown along x: ranges are cut by values alone.
-        Some(widened(range(&[all.collect()], self.x.scale)?, self.x.scale))
+        Some(widened(range(&[], &all.collect::<Vec<_>>(), self.x.scale)?, self.x.scale))
     }
 
     /// The value as it is drawn.
@@ -132,12 +139,14 @@ impl Chart {
     }
 
     fn y_range(&self) -> Option<(f64, f64)> {
-        let mut all: Vec<Vec<f64>> =
-            self.series.iter().map(|series| series.marks.iter().map(|mark| self.raised(mark.y)).collect()).collect();
-        all.extend(self.full.as_ref().map(|(_, mark)| vec![self.raised(mark.y)]));
-        let range = range(&all, self.y.scale)?;
+        let lines = self.series.iter().map(|series| series.marks.iter().map(|mark| self.raised(mark.y)).collect());
+        let mut always: Vec<f64> = self.full.iter().map(|(_, mark)| self.raised(mark.y)).collect();
+        // Sums of costs are seen from zero.
+        always.extend((self.y.scale == Scale::Linear && self.y.unit != Unit::Share).then_some(0.0));
+        let range = range(&lines.collect::<Vec<_>>(), &always, self.y.scale)?;
         if self.y.unit != Unit::Share {
-            return Some(widened(range, self.y.scale));
+            let (low, high) = widened(range, self.y.scale);
+            return Some((if range.0 == 0.0 { 0.0 } else { low }, high));
         }
         // A share: from zero, unless all of it would lie at the upper end.
         let low = if range.0 > 0.6 { range.0 - (1.0 - range.0) * 0.15 - 0.005 } else { -0.02 };
@@ -164,7 +173,8 @@ impl Chart {
         format!("{}{}", if at_floor { "≤ " } else { "" }, self.y.unit.write(tick))
     }
 
-    fn axes(&self, scene: &mut Scene, frame: &Frame, x: &Axis, y: &Axis, y_ticks: &[f64]) {
+    fn axes(&self, scene: &mut Scene, frame: &Frame, y_ticks: &[f64]) {
+        let Frame { x, y, .. } = frame;
         let grid = Stroke { ink: Ink::Grid, width: 1.0, dash: &[] };
         let line = Stroke { ink: Ink::Muted, width: 1.0, dash: &[] };
         for tick in y_ticks {
@@ -199,14 +209,14 @@ impl Chart {
     }
 
     /// The level of the full cache, and its point where it has a place.
-    fn full_cache(&self, scene: &mut Scene, frame: &Frame, x: &Axis, y: &Axis) {
+    fn full_cache(&self, scene: &mut Scene, frame: &Frame) {
         let Some((place, mark)) = &self.full else { return };
-        let at = y.at(self.raised(mark.y));
+        let at = frame.y.at(self.raised(mark.y));
         if (frame.top - 0.5..=frame.bottom + 0.5).contains(&at) {
             let stroke = Stroke { width: 1.2, ..FULL.stroke() };
             scene.line([(frame.left, at), (frame.right, at)], stroke);
             if let Some(place) = place {
-                FULL.mark(scene, (x.at(*place), at));
+                FULL.mark(scene, (frame.x.at(*place), at));
             }
         }
     }
@@ -222,17 +232,9 @@ impl Chart {
         (i as f64 - (n as f64 - 1.0) / 2.0) * step
     }
 
-    #[allow(clippy::too_many_arguments)]
-    fn line(
-        &self,
-        scene: &mut Scene,
-        frame: &Frame,
-        (x, y): (&Axis, &Axis),
-        series: &Series,
-        style: &Style,
-        dodge: f64,
-        clipped: &mut Vec<Clipped>,
-    ) {
+    /// Draws a line with its intervals and markers; returns the points that lie outside.
+    fn line(&self, scene: &mut Scene, frame: &Frame, series: &Series, style: &Style, dodge: f64) -> Vec<Clipped> {
+        let Frame { x, y, .. } = frame;
         let place = |mark: &Mark| (x.at(mark.x) + dodge, y.at(self.raised(mark.y)));
         let points: Vec<Point> = series.marks.iter().map(place).collect();
         for ends in points.windows(2) {
@@ -252,6 +254,7 @@ impl Chart {
                 }
             }
         }
+        let mut clipped = Vec::new();
         for (mark, at) in series.marks.iter().zip(points) {
             if (frame.top - 0.5..=frame.bottom + 0.5).contains(&at.1) {
                 style.mark(scene, at);
@@ -259,6 +262,7 @@ impl Chart {
                 clipped.push(Clipped { x: at.0, above: at.1 < frame.top, value: mark.y, ink: style.ink });
             }
         }
+        clipped
     }
 
     fn legend(&self, scene: &mut Scene, frame: &Frame, entries: &[Vec<String>], looks: &[Style]) {
@@ -354,6 +358,7 @@ mod tests {
             series,
             full: Some((None, Mark { x: 0.0, y: 4.0, interval: None })),
             floor: None,
+            plain: false,
         }
     }
 
@@ -363,18 +368,6 @@ mod tests {
         Series { label: label.into(), marks: xs.iter().zip(ys).map(mark).collect() }
     }
 
-    /// No two texts of the drawing cover each other, and all lie inside.
-    pub(crate) fn assert_legible(scene: &Scene) {
-        let boxes = scene.boxes();
-        for (i, (text, a)) in boxes.iter().enumerate().filter(|(_, (text, _))| !text.is_empty()) {
-            assert!(a[0] >= 0.0 && a[1] >= 0.0 && a[2] <= scene.width && a[3] <= scene.height, "{text} at {a:?}");
-            for (other, b) in boxes[..i].iter().filter(|(text, _)| !text.is_empty()) {
-                let apart = a[2] <= b[0] || b[2] <= a[0] || a[3] <= b[1] || b[3] <= a[1];
-                assert!(apart, "`{text}` at {a:?} covers `{other}` at {b:?}");
-            }
-        }
-    }
-
     #[test]
     fn many_policies_and_a_bad_one_stay_legible() {
         let names = ["streaming", "h2o", "tova", "snapkv", "quest", "knorm", "duo", "razor", "oracle", "random"];
@@ -382,7 +375,7 @@ mod tests {
         all.push(series("mpcache:similarity=cuboid-mean,topk=shuffle-reveal", &[5.9, 5.1, 4.4, 4.1, 4.0]));
         all.push(series("sirllm", &[900.0, 700.0, 90.0, 30.0, 4.0]));
         let scene = chart(all).draw().unwrap();
-        assert_legible(&scene);
+        scene.assert_legible();
         let texts: Vec<String> = scene.boxes().into_iter().map(|(text, _)| text).collect();
         for wanted in ["0.05", "0.1", "0.25", "0.5", "1", "4", "5", "6", "900", "700", "90", "30", "full"] {
             assert!(texts.iter().any(|text| text == wanted), "{wanted} in {texts:?}");

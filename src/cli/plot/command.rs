@@ -12,9 +12,9 @@ use crate::cli::{Error, out};
 /// Draws plots of documents that other commands wrote with --json, each as SVG and as PDF.
 ///
 /// A study of `eval` gives each metric against the budget, and accuracy against the tokens attended to and against
-/// bytes. One report of `demo`, `generate`, `serve` or `plan` gives its timeline, its cost by operation as stacked bars,
-/// and the cost of each token. Several reports give the cost of a decoded token against the length of the cache, a line
-/// for each policy, and bars by operation of each.
+/// bytes. One report of `demo`, `generate`, `serve` or `plan` gives its timeline, its cost by operation as stacked
+/// bars, and the cost of each token. Several reports give the cost of a decoded token against the length of the
+/// cache, a line for each policy, and bars by operation of each.
 #[derive(Args, Debug)]
 pub(in crate::cli) struct PlotArgs {
     /// Documents: one study, or any number of reports of sessions and plans.

@@ -1,12 +1,13 @@
 //! Plots: charts of studies and of sessions, each as SVG and as PDF.
 //!
-//! `axis` scales and counts, `style` gives a policy its look, `chart` and `bars` lay out, and `scene` is what they draw
-//! on; `svg` and `pdf` write it. `study` and `session` choose what is drawn.
+//! `axis` scales and counts, `style` gives a policy its look, `chart`, `bars` and `grid` lay out, and `scene` is what
+//! they draw on; `svg` and `pdf` write it. `study` and `session` choose what is drawn.
 
 mod axis;
 mod bars;
 mod chart;
 mod command;
+mod grid;
 mod pdf;
 mod scene;
 mod session;
@@ -29,7 +30,8 @@ use super::files::write;
 
 /// The plots of a study, by name.
 pub(super) fn of_study(study: &Evaluation) -> Vec<(String, Scene)> {
-    study::scenes(study)
+    let grid = grid::scene(study).map(|scene| ("grid".to_owned(), scene));
+    grid.into_iter().chain(study::scenes(study)).collect()
 }
 
 /// The plots of a session, by name.

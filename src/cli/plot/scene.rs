@@ -101,7 +101,20 @@ impl Scene {
         self.shapes.push(Shape::Text(Words { text: text.into(), at, size, ink, anchor, upright: true }));
     }
 
-    /// The rectangles that texts cover: left, top, right, bottom. For tests: no two may overlap.
+    /// No two texts cover each other, and all lie inside.
+    #[cfg(test)]
+    pub(super) fn assert_legible(&self) {
+        let boxes: Vec<_> = self.boxes().into_iter().filter(|(text, _)| !text.is_empty()).collect();
+        for (i, (text, a)) in boxes.iter().enumerate() {
+            assert!(a[0] >= 0.0 && a[1] >= 0.0 && a[2] <= self.width && a[3] <= self.height, "{text} at {a:?}");
+            for (other, b) in &boxes[..i] {
+                let apart = a[2] <= b[0] || b[2] <= a[0] || a[3] <= b[1] || b[3] <= a[1];
+                assert!(apart, "`{text}` at {a:?} covers `{other}` at {b:?}");
+            }
+        }
+    }
+
+    /// The texts and the rectangles that they cover: left, top, right, bottom.
     #[cfg(test)]
     pub(super) fn boxes(&self) -> Vec<(String, [f64; 4])> {
         let texts = self.shapes.iter().filter_map(|shape| match shape {

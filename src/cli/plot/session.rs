@@ -59,11 +59,11 @@ pub(super) fn scenes(report: &Report) -> Vec<(String, Scene)> {
     scenes
 }
 
-/// A short name of an operation: its path without the layer's number, `other` for what has none.
+/// A short name of an operation: the first two scopes of its path below the layer.
 fn part(op: &Operation) -> String {
     let path = any_layer(&op.path);
-    let short = path.strip_prefix("layer */").unwrap_or(&path);
-    if short.is_empty() { "outside of operations".into() } else { short.into() }
+    let short: Vec<&str> = path.strip_prefix("layer */").unwrap_or(&path).split('/').take(2).collect();
+    if short == [""] { "outside of operations".into() } else { short.join("/") }
 }
 
 /// Each phase as a bar, in parts by operation.
@@ -143,6 +143,7 @@ fn tokens(report: &Report, kind: &Kind) -> Option<Scene> {
         series: vec![Series { label, marks }],
         full: None,
         floor: None,
+        plain: true,
     };
     chart.draw()
 }
@@ -262,6 +263,7 @@ fn against_context(reports: &[(String, Report)], kind: &Kind, online: bool) -> O
         series,
         full: None,
         floor: None,
+        plain: false,
     };
     chart.draw()
 }

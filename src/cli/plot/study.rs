@@ -89,6 +89,7 @@ fn chart(study: &Evaluation, metric: &Metric, x: impl Fn(&Row) -> Option<f64>, p
         series,
         full: full.map(|mark| (place, Mark { x: place.unwrap_or(1.0), ..mark })),
         floor: (!metric.share && !count).then_some(FLOOR),
+        plain: false,
     }
 }
 
@@ -116,7 +117,9 @@ fn note(study: &Evaluation) -> String {
         1 => "one sequence".into(),
         n => format!("{n} sequences"),
     });
-    parts.extend(option("context").map(|context| format!("{context} tokens")));
+    let lengths = || study.of_sequences.iter().map(|sequence| sequence.tokens);
+    let same = lengths().min() == lengths().max();
+    parts.extend(option("context").map(|most| format!("{}{most} tokens", if same { "" } else { "up to " })));
     if study.rows.iter().any(|row| !row.intervals.is_empty()) {
         parts.push("bars: 95 % confidence over sequences".into());
     }

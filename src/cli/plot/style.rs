@@ -78,6 +78,9 @@ const POLICIES: [(&str, Ink, Marker, bool, &[f64]); 22] = [
 /// The full cache, which has a level and no points.
 pub(super) const FULL: Style = Style { ink: Ink::Text, marker: Circle, hollow: true, dash: &[5.0, 4.0] };
 
+/// A line that is no policy.
+pub(super) const PLAIN: Style = Style { ink: BLUE, marker: Circle, hollow: false, dash: SOLID };
+
 impl Style {
     /// The style of the policy `name` without options.
     fn of(name: &str) -> Option<Self> {
@@ -94,7 +97,7 @@ impl Style {
         const DASHES: [&[f64]; 4] = [MIXED, DOTTED, SOLID, DASHED];
         // Neighbours differ in everything: the numbers of inks, markers and dashes have little in common.
         let (ink, marker) = (INKS[index % 8], MARKERS[index * 3 % MARKERS.len()]);
-        Style { ink, marker, hollow: index / 2 % 2 == 0, dash: DASHES[index / 3 % DASHES.len()] }
+        Style { ink, marker, hollow: (index / 2).is_multiple_of(2), dash: DASHES[index / 3 % DASHES.len()] }
     }
 }
 

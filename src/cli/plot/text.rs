@@ -1,7 +1,7 @@
 //! Words: their widths, their outlines, and where they are broken.
 //!
-//! The font is a part of DejaVu Sans (`font/LICENSE`): Latin, Greek and some signs. Drawings look the same on machines
-//! without fonts, and space is measured, not guessed.
+//! The font is a part of DejaVu Sans (`font/LICENSE`): Latin, Greek and some signs. Drawings look the same on
+//! machines without fonts, and space is measured, not guessed.
 
 use std::sync::LazyLock;
 

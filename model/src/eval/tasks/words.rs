@@ -1,0 +1,59 @@
+//! Words and pairs of tokens that tasks ask for.
+
+use rand::RngExt;
+use rand::rngs::StdRng;
+use rand::seq::SliceRandom;
+
+use super::TaskInput;
+use crate::eval::EvalError;
+
+/// Common words of plain letters, which every tokenizer of English has.
+const WORDS: [&str; 64] = [
+    "amber", "anchor", "apple", "arrow", "basket", "beacon", "bridge", "butter", "candle", "castle", "cherry",
+    "clover", "copper", "cotton", "dragon", "eagle", "ember", "falcon", "feather", "forest", "garden", "ginger",
+    "hammer", "harbor", "honey", "island", "ivory", "jacket", "jungle", "kettle", "ladder", "lantern", "lemon",
+    "marble", "meadow", "mirror", "monkey", "needle", "nickel", "ocean", "olive", "orange", "pepper", "pigeon",
+    "pillow", "planet", "pocket", "prince", "rabbit", "ribbon", "river", "saddle", "silver", "spider", "summer",
+    "temple", "thunder", "timber", "tunnel", "valley", "velvet", "violet", "willow", "window",
+];
+
+/// `count` different words.
+pub(super) fn words(rng: &mut StdRng, count: usize) -> Vec<&'static str> {
+    let mut words = WORDS.to_vec();
+    words.shuffle(rng);
+    words.truncate(count);
+    words
+}
+
+/// How many words there are.
+pub(super) const KNOWN: usize = WORDS.len();
+
+/// Keys and values as single tokens, for a model without a tokenizer: it is taken to be trained for recall, with
+/// token 0 before a text, then so many keys, and as many values after them.
+pub(super) struct Pairs {
+    /// Keys and their values, in random order.
+    pub(super) pairs: Vec<[u32; 2]>,
+}
+
+/// The token before a text of pairs.
+pub(super) const BEGIN: u32 = 0;
+
+impl Pairs {
+    /// Up to `most` different keys with random values.
+    pub(super) fn draw(
+        input: &TaskInput,
+        task: &'static str,
+        rng: &mut StdRng,
+        most: usize,
+    ) -> Result<Self, EvalError> {
+        let keys = (input.spec.vocabulary().saturating_sub(1) / 2) as u32;
+        if keys < 2 {
+            return Err(EvalError::TaskNeeds { task, what: "a tokenizer, or a vocabulary of keys and values" });
+        }
+        let mut all: Vec<u32> = (1..=keys).collect();
+        all.shuffle(rng);
+        all.truncate(most);
+        let pairs = all.into_iter().map(|key| [key, rng.random_range(keys + 1..=2 * keys)]).collect();
+        Ok(Pairs { pairs })
+    }
+}

@@ -1,0 +1,100 @@
+//! `waggle report` and `waggle plot`: what they make of documents that other commands wrote.
+
+mod support;
+
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+use support::{fail, succeed, waggle};
+
+/// The plan of a step after `cached` tokens under `policy`, in a file.
+fn plan(dir: &Path, policy: &str, cached: usize) -> PathBuf {
+    let file = dir.join(format!("{}-{cached}.json", policy.split(':').next().unwrap()));
+    let line = format!("plan --model shakespeare-gpt2 --cached {cached} --preprocess --policy {policy} --json");
+    succeed(waggle(&line).arg(&file));
+    file
+}
+
+fn page(file: &Path) -> String {
+    let out = file.with_extension("html");
+    succeed(waggle("report").arg(file).arg("--html").arg(&out));
+    std::fs::read_to_string(out).unwrap()
+}
+
+#[test]
+fn a_session_becomes_a_page_of_its_own() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("run.json");
+    let line = "demo --model shakespeare-gpt2 --prompt O --tokens 3 --link memory --check --json";
+    succeed(waggle(line).arg(&file));
+    let shown = succeed(waggle("report").arg(&file));
+    assert!(shown.contains("per decoded token") && shown.contains("tokens agree"), "{shown}");
+    let html = page(&file);
+    let text = html.replace("http://www.w3.org/2000/svg", "");
+    // Nothing is loaded and nothing runs.
+    for foreign in ["http", "<script", "src=", "@import", "url(", "<link"] {
+        assert!(!text.contains(foreign), "{foreign}");
+    }
+    for part in ["Timeline", "Phases", "Operations", "Tokens", "Against the plaintext model", "What ran", "prefill"] {
+        assert!(html.contains(part), "{part}");
+    }
+    // A timeline, three bars of operations, and three lines of tokens.
+    assert_eq!(html.matches("<svg").count(), 7);
+}
+
+#[test]
+fn words_of_a_file_are_never_markup() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = plan(dir.path(), "full", 16);
+    let mut report: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    let bad = "<script>alert(1)</script>";
+    report["model"]["name"] = bad.into();
+    report["text"] = bad.into();
+    report["options"]["policy"] = bad.into();
+    report["options"][bad] = serde_json::json!({ bad: [bad] });
+    report["operations"][0]["path"] = bad.into();
+    report["provenance"] = serde_json::json!({ "revision": bad });
+    std::fs::write(&file, report.to_string()).unwrap();
+    let html = page(&file);
+    assert!(!html.contains("<script") && html.matches("&lt;script&gt;").count() >= 6, "{html}");
+}
+
+#[test]
+fn plans_of_several_lengths_become_lines_and_bars() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut command = waggle("plot");
+    for policy in ["full", "streaming:budget=0.25"] {
+        for cached in [32, 64, 128] {
+            command.arg(plan(dir.path(), policy, cached));
+        }
+    }
+    let out = dir.path().join("plots");
+    let listed = succeed(command.arg("--out").arg(&out));
+    for name in ["bytes-context", "flows-context", "seconds-context", "bytes-context-prepared", "operations-bytes"] {
+        assert!(
+            listed.contains(&format!("{name}.svg")) && out.join(format!("{name}.pdf")).exists(),
+            "{name}: {listed}"
+        );
+    }
+    let svg = std::fs::read_to_string(out.join("bytes-context.svg")).unwrap();
+    for word in [">full<", ">streaming:budget=0.25<", ">32<", ">64<", ">128<", ">cached tokens<"] {
+        assert!(svg.contains(word), "{word}");
+    }
+    // One report alone has other plots.
+    let one = dir.path().join("one");
+    let listed = succeed(waggle("plot").arg(plan(dir.path(), "full", 64)).arg("--out").arg(&one));
+    assert!(listed.contains("timeline.svg") && listed.contains("operations-flows.pdf"), "{listed}");
+}
+
+#[test]
+fn other_files_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("other.json");
+    for content in ["", "[]", "{\"rows\": 3}", "{\"version\": 1}"] {
+        std::fs::write(&file, content).unwrap();
+        let error = fail(waggle("report").arg(&file), 1);
+        assert!(error.contains("other.json"), "{error}");
+        fail(waggle("plot").arg(&file).arg("--out").arg(dir.path()), 1);
+    }
+    fail(&mut waggle("report missing.json"), 1);
+}
