@@ -5,6 +5,7 @@
 macro_rules! families {
     ($with:ident) => {
         $with! {
+            // ANCHOR: families
             gpt2, Gpt2, Gpt2Config, "gpt2";
             llama, Llama, LlamaConfig, "llama";
             mistral, Mistral, MistralConfig, "mistral";
@@ -18,6 +19,7 @@ macro_rules! families {
             olmo2, Olmo2, Olmo2Config, "olmo2";
             gemma2, Gemma2, Gemma2Config, "gemma2";
             gemma3, Gemma3, Gemma3Config, "gemma3_text";
+            // ANCHOR_END: families
         }
     };
 }

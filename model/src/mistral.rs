@@ -63,9 +63,11 @@ impl Family for MistralConfig {
         self.decoder.dimensions(self.rope.rope_scaling.positions(self.decoder.max_position_embeddings))
     }
 
+    // ANCHOR: windows
     fn windows(&self) -> Vec<Option<usize>> {
         vec![self.sliding_window; self.decoder.num_hidden_layers]
     }
+    // ANCHOR_END: windows
 
     fn tensors(&self) -> Vec<TensorSpec> {
         layout(&self.decoder, &self.style())
@@ -81,6 +83,7 @@ impl GatedConfig for MistralConfig {
         &self.decoder
     }
 
+    // ANCHOR: style
     fn style(&self) -> Style {
         Style {
             qkv: QKV,
@@ -93,4 +96,5 @@ impl GatedConfig for MistralConfig {
             turns: vec![true; self.decoder.num_hidden_layers],
         }
     }
+    // ANCHOR_END: style
 }

@@ -23,6 +23,7 @@ struct Strided {
     stride: usize,
 }
 
+// ANCHOR: family
 impl PolicyFamily for Strided {
     const POLICIES: &'static [NamedPolicy<Self>] = &[NamedPolicy {
         name: "strided",
@@ -32,6 +33,7 @@ impl PolicyFamily for Strided {
             Ok(Strided { recent: options.number("recent", 1, 8)?, stride: options.number("stride", 1, 4)? })
         },
     }];
+// ANCHOR_END: family
 
     fn settings(&self) -> Vec<Setting> {
         vec![Setting::new("recent", self.recent), Setting::new("stride", self.stride)]
@@ -55,6 +57,7 @@ impl Strided {
 }
 
 impl<E: Engine> Policy<E> for Strided {
+    // ANCHOR: attend
     fn attend(
         &mut self,
         engine: &mut E,
@@ -71,6 +74,7 @@ impl<E: Engine> Policy<E> for Strided {
         let pairs = attention::take(&store.pairs_by_head(0..store.len()), 1, &index);
         attention::sparse(engine, q, &pairs, store)
     }
+    // ANCHOR_END: attend
 }
 
 /// Two query heads per key/value head.

@@ -24,6 +24,7 @@ use protocols::{Abb, Clear, Planner, Shape};
 use rand::Rng;
 use testing::{Laws, lawful};
 
+// ANCHOR: functionality
 /// x y entrywise; shapes equal.
 #[derive(Clone, Copy, Debug)]
 struct And;
@@ -32,6 +33,7 @@ impl Operation for And {
     type Input<'a, F: Form> = (&'a F::Bits, &'a F::Bits);
     type Output<F: Form> = F::Bits;
     type Size = Vec<usize>;
+// ANCHOR_END: functionality
 
     fn size<F: Form>(&self, (x, y): &(&F::Bits, &F::Bits)) -> Vec<usize> {
         assert_eq!(x.shape(), y.shape(), "shapes of a conjunction");
@@ -42,10 +44,12 @@ impl Operation for And {
         options.preprocess.then(|| Need::new(BitTriple, shape.iter().product()))
     }
 
+    // ANCHOR: cost
     fn cost(&self, shape: &Vec<usize>, prepared: bool, _: &mut Plans) -> Result<Cost, Error> {
         let n = shape.iter().product();
         Ok(if prepared { opening::open_cost(2 * n, 1) } else { direct_cost(n) })
     }
+    // ANCHOR_END: cost
 
     fn run(
         &self,
@@ -61,9 +65,11 @@ impl Operation for And {
         Ok(shaped(x.shape(), bits))
     }
 
+    // ANCHOR: twin
     fn twin(&self, _: &mut Twin, (x, y): (&ArrayD<u8>, &ArrayD<u8>)) -> Result<ArrayD<u8>, Error> {
         Ok(Zip::from(x).and(y).map_collect(|x, y| x & y))
     }
+    // ANCHOR_END: twin
 
     fn planned(&self, shape: Vec<usize>) -> Shape {
         Shape(shape)
@@ -78,6 +84,7 @@ fn transfers(n: usize) -> ot::Correlation {
     ot::Correlation::new(n, 1, &[1]).expect("a width of 1")
 }
 
+// ANCHOR: direct
 fn direct(session: &mut Session, x: &[u8], y: &[u8]) -> Result<Vec<u8>, Error> {
     if x.is_empty() {
         return Ok(Vec::new());
@@ -87,6 +94,7 @@ fn direct(session: &mut Session, x: &[u8], y: &[u8]) -> Result<Vec<u8>, Error> {
     let crossed = cross::two_way(session, &transfers(x.len()), &choices, &words)?;
     Ok(x.iter().zip(y).zip(crossed).map(|((x, y), crossed)| x & y ^ (crossed & 1) as u8).collect())
 }
+// ANCHOR_END: direct
 
 fn direct_cost(n: usize) -> Cost {
     if n == 0 { Cost::free() } else { cross::two_way_cost(&transfers(n)) }
@@ -149,6 +157,7 @@ fn all_three<B: Abb>(b: &mut B, shape: &[usize], own: Option<&ArrayD<u64>>) -> R
 
 /// Results, costs and what is opened, over an ideal dealer and over real OTs. Every bit is in range, and no error is
 /// allowed.
+// ANCHOR: laws
 fn hold_to_its_laws() {
     let n = 1000;
     let bits = |divisor: usize| (0..n).map(|i| (i / divisor % 2) as u8).collect();
@@ -156,6 +165,7 @@ fn hold_to_its_laws() {
     laws().hold();
     laws().over(&[false, true].map(|preprocess| Options { preprocess, ..Options::default() })).hold();
 }
+// ANCHOR_END: laws
 
 fn main() -> Result<(), Error> {
     hold_to_its_laws();

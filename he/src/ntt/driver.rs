@@ -70,6 +70,7 @@ pub(super) trait Kernel: Copy {
         x
     }
 
+    // ANCHOR: butterflies
     /// `(u + v w, u - v w)`.
     fn forward(self, u: Self::Vector, v: Self::Vector, w: [Self::Vector; 2]) -> [Self::Vector; 2];
     /// `2^log p` as [`Self::inverse`] takes it, where bounds matter.
@@ -82,6 +83,7 @@ pub(super) trait Kernel: Copy {
         v: Self::Vector,
         w: [Self::Vector; 2],
     ) -> [Self::Vector; 2];
+    // ANCHOR_END: butterflies
     /// `x w` as words in `[0, p)`.
     fn scale(self, x: Self::Vector, w: [Self::Vector; 2]) -> Self::Vector;
 

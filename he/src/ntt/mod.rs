@@ -41,6 +41,7 @@ pub use ifma::IfmaNtt;
 pub use portable::TfheNtt;
 
 /// The fastest backend that [`bits::cpu::Cpu::get`] allows. Errors: see [`TfheNtt::new`].
+// ANCHOR: best
 pub(crate) fn best(n: usize, p: u64) -> Result<Box<dyn NttBackend>, HeError> {
     let portable = TfheNtt::new(n, p)?;
     #[cfg(target_arch = "x86_64")]
@@ -57,3 +58,4 @@ pub(crate) fn best(n: usize, p: u64) -> Result<Box<dyn NttBackend>, HeError> {
     }
     Ok(Box::new(portable))
 }
+// ANCHOR_END: best

@@ -1,0 +1,176 @@
+//! Runs the commands of a chapter as a reader would: one after another in one shell.
+
+use std::fs::File;
+use std::io::Write;
+use std::net::TcpListener;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::chapter::{Block, Chapter, Kind, Wrong};
+
+/// The address in the book; each run takes a free port in its place.
+const ADDRESS: &str = "127.0.0.1:7411";
+
+/// Runs all blocks of a chapter within `limit`, and compares what they print with what the chapter says.
+pub(crate) fn chapter(chapter: &Chapter, limit: Duration) -> Result<(), Wrong> {
+    let runs: Vec<&Block> = chapter.blocks.iter().filter(|b| matches!(b.kind, Kind::Runs | Kind::Fails)).collect();
+    if runs.is_empty() {
+        return Ok(());
+    }
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let work = dir.path().join("work");
+    std::fs::create_dir(&work).expect("a directory for the commands");
+    let address = free_address();
+    let script = script(&runs, dir.path()).replace(ADDRESS, &address);
+    let mut shell = Group::start(&script, &work, dir.path());
+
+    let ended = shell.wait(limit);
+    drop(shell);
+    let output =
+        |i: usize| std::fs::read(log(dir.path(), i)).ok().map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+    // The last block that was begun is the one that failed.
+    let last = (0..runs.len()).rev().find(|&i| output(i).is_some()).unwrap_or(0);
+    let failed = |what: String| Wrong {
+        line: runs[last].line,
+        what: what + "; it wrote:\n" + &output(last).unwrap_or_default(),
+    };
+    match ended {
+        None => return Err(failed(format!("still running after {} s", limit.as_secs()))),
+        Some(false) => return Err(failed("it fails, or succeeds where it should fail".into())),
+        Some(true) => (),
+    }
+
+    let mut ran = 0;
+    for block in &chapter.blocks {
+        match block.kind {
+            Kind::Runs | Kind::Fails => ran += 1,
+            Kind::Printed => {
+                let printed = output(ran - 1).unwrap_or_default();
+                holds(&block.text.replace(ADDRESS, &address), &printed).map_err(|line| Wrong {
+                    line: block.line,
+                    what: format!("`{line}` is not in the output where it should be:\n{printed}"),
+                })?;
+            }
+            Kind::Excerpt | Kind::Shown => (),
+        }
+    }
+    Ok(())
+}
+
+/// Whether `shown` is in `printed`: its lines stand there in this order and next to each other, where a line `...`
+/// stands for any lines and `...` within a line for any text. Spaces at the ends of lines do not count. If not, returns the
+/// first line that is missing.
+pub(crate) fn holds(shown: &str, printed: &str) -> Result<(), String> {
+    let printed: Vec<&str> = printed.lines().map(str::trim_end).collect();
+    let mut from = 0;
+    for run in shown.lines().map(str::trim_end).collect::<Vec<_>>().split(|line| *line == "...") {
+        let at = (from..printed.len().saturating_sub(run.len()) + 1)
+            .find(|&at| run.iter().zip(&printed[at..]).all(|(shown, printed)| fits(shown, printed)));
+        match at {
+            Some(at) => from = at + run.len(),
+            // A line of the run that is nowhere tells more than its first line.
+            None => {
+                let missing = run.iter().find(|shown| !printed.iter().any(|printed| fits(shown, printed)));
+                return Err(missing.or(run.first()).copied().unwrap_or_default().to_owned());
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Whether a line is the one shown, in which `...` stands for any text.
+fn fits(shown: &str, printed: &str) -> bool {
+    let Some((start, rest)) = shown.split_once("...") else { return shown == printed };
+    let Some(mut left) = printed.strip_prefix(start) else { return false };
+    let mut parts = rest.split("...").peekable();
+    while let Some(part) = parts.next() {
+        if parts.peek().is_none() {
+            return left.ends_with(part);
+        }
+        let Some(at) = left.find(part) else { return false };
+        left = &left[at + part.len()..];
+    }
+    true
+}
+
+/// One script of all blocks, each of which writes to a file of its own.
+fn script(runs: &[&Block], dir: &Path) -> String {
+    let mut script = String::from("set -eu\n");
+    for (i, block) in runs.iter().enumerate() {
+        script += &format!("exec >'{}' 2>&1\n", log(dir, i).display());
+        script += &match block.kind {
+            Kind::Fails => format!("set +e\n(set -e\n{})\ncode=$?\nset -e\ntest $code -ne 0\n", block.text),
+            _ => block.text.clone(),
+        };
+    }
+    script
+}
+
+fn log(dir: &Path, i: usize) -> std::path::PathBuf {
+    dir.join(format!("{i}.log"))
+}
+
+/// An address of this machine on which nobody listens.
+fn free_address() -> String {
+    TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a free port").to_string()
+}
+
+/// A shell with everything that it starts; all of it is killed when dropped.
+struct Group(Child);
+
+impl Group {
+    /// Starts a script in the directory `work`; `waggle` is the program under test, with keys of its own.
+    fn start(script: &str, work: &Path, dir: &Path) -> Self {
+        let file = dir.join("script");
+        File::create(&file).and_then(|mut file| file.write_all(script.as_bytes())).expect("the script is written");
+        let program = Path::new(env!("CARGO_BIN_EXE_waggle")).parent().expect("the folder of the program");
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let path = std::env::join_paths([program.to_owned()].into_iter().chain(std::env::split_paths(&path)));
+        let mut command = Command::new("sh");
+        // Options of whoever runs the test are not those of a reader; the family of kernels is the machine's.
+        for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("WAGGLE_")) {
+            if name != "WAGGLE_CPU" {
+                command.env_remove(name);
+            }
+        }
+        command.env("PATH", path.expect("no folder has a colon")).env("WAGGLE_HOME", dir.join("home"));
+        command.arg(file).current_dir(work).stdin(Stdio::null()).process_group(0);
+        Group(command.spawn().expect("sh"))
+    }
+
+    /// Whether it succeeded; nothing if it still runs after `limit`.
+    fn wait(&mut self, limit: Duration) -> Option<bool> {
+        let start = Instant::now();
+        while start.elapsed() < limit {
+            if let Some(status) = self.0.try_wait().expect("the shell is ours") {
+                return Some(status.success());
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        None
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let group = format!("-{}", self.0.id());
+        // Nobody may be left in the group, which is no failure.
+        let _ = Command::new("kill").args(["-KILL", "--", &group]).stderr(Stdio::null()).status();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn shown_lines_are_looked_for_in_order() {
+    let printed = "a\nb 12 c 7\n\nd  \ne";
+    for shown in ["a", "b 12 c 7", "a\nb ... c ...\n\nd", "a\n...\ne", "...", "b ...7", "...\ne\n..."] {
+        assert_eq!(holds(shown, printed), Ok(()), "{shown}");
+    }
+    for (shown, missing) in
+        [("x", "x"), ("a\nd", "a"), ("e\n...\na", "a"), ("b ... 8", "b ... 8"), ("b", "b"), ("a\nx", "x")]
+    {
+        assert_eq!(holds(shown, printed), Err(missing.to_owned()), "{shown}");
+    }
+}
