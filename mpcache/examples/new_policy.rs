@@ -33,7 +33,7 @@ impl PolicyFamily for Strided {
             Ok(Strided { recent: options.number("recent", 1, 8)?, stride: options.number("stride", 1, 4)? })
         },
     }];
-// ANCHOR_END: family
+    // ANCHOR_END: family
 
     fn settings(&self) -> Vec<Setting> {
         vec![Setting::new("recent", self.recent), Setting::new("stride", self.stride)]

@@ -33,7 +33,7 @@ impl Operation for And {
     type Input<'a, F: Form> = (&'a F::Bits, &'a F::Bits);
     type Output<F: Form> = F::Bits;
     type Size = Vec<usize>;
-// ANCHOR_END: functionality
+    // ANCHOR_END: functionality
 
     fn size<F: Form>(&self, (x, y): &(&F::Bits, &F::Bits)) -> Vec<usize> {
         assert_eq!(x.shape(), y.shape(), "shapes of a conjunction");
