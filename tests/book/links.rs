@@ -1,4 +1,4 @@
-//! Links of the book.
+//! Links of the book. (`cargo xtask docs` looks for the files that any document links to; here headings count too.)
 
 use std::path::Path;
 

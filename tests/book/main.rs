@@ -160,9 +160,14 @@ mod planted {
         assert!(told.starts_with("1: ") && told.contains("after 1 s"), "{told}");
         let child = told.lines().last().unwrap().trim();
         assert!(child.parse::<u32>().is_ok(), "{told}");
-        // A killed process may stay as a zombie until its new parent has noticed.
-        let state = std::fs::read_to_string(format!("/proc/{child}/stat")).unwrap_or_default();
-        assert!(state.is_empty() || state.contains(") Z "), "{state}");
+        // The system takes its time, and what was killed may stay as a zombie until its new parent has noticed.
+        let state = || std::fs::read_to_string(format!("/proc/{child}/stat")).unwrap_or_default();
+        let gone = || state().is_empty() || state().contains(") Z ");
+        let patience = std::time::Instant::now() + Duration::from_secs(30);
+        while !gone() {
+            assert!(std::time::Instant::now() < patience, "{}", state());
+            std::thread::sleep(Duration::from_millis(10));
+        }
     }
 
     #[test]

@@ -63,10 +63,14 @@ fn strings(source: &str) -> String {
     while let Some(at) = rest.find(['\\', '{']) {
         text.push_str(&rest[..at]);
         let (what, after) = rest[at..].split_at(1);
-        let placeholder = after.find(['}', '\n', '{']).filter(|&end| after[end..].starts_with('}'));
+        // A name with a format; what else stands in braces is code.
+        let end = after.find(|c: char| !(c.is_alphanumeric() || "_.:?#".contains(c)));
+        let placeholder = end.filter(|&end| after[end..].starts_with('}'));
         rest = match (what, placeholder) {
             ("{", Some(end)) => {
-                text.push('…');
+                if !text.ends_with('…') {
+                    text.push('…');
+                }
                 &after[end + 1..]
             }
             ("{", None) => after,
@@ -80,6 +84,6 @@ fn strings(source: &str) -> String {
 
 #[test]
 fn placeholders_and_line_ends_are_read_as_in_a_string() {
-    let source = "#[error(\"`{text}` has \\\"{n:02x}\\\" \\\n    words, {}\", x)]\nfn f() {\n g(); }\n";
-    assert_eq!(strings(source), "#[error(\"`…` has \"…\" words, …\", x)]\nfn f() \n g(); }\n");
+    let source = "#[error(\"`{text}` has \\\"{n:02x}\\\" \\\n    words, {}{n}\", x)]\nfn f() {\n Tls { what: 1 } }\n";
+    assert_eq!(strings(source), "#[error(\"`…` has \"…\" words, …\", x)]\nfn f() \n Tls  what: 1 } }\n");
 }
