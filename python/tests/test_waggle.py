@@ -74,6 +74,7 @@ def test_a_step_alone_is_planned_without_its_prompt():
 
 
 def test_options_are_refused_in_the_words_of_the_command_line():
+    assert waggle.WaggleError.__module__ == "waggle"
     with pytest.raises(waggle.WaggleError, match="unknown cache policy `h2`; known are: full, "):
         waggle.plan(policy="h2")
     with pytest.raises(waggle.WaggleError, match="unexpected argument '--polcy'"):
