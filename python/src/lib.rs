@@ -18,7 +18,7 @@ use waggle::api::{self, Options, Planned, Prompt, Study, StudyEngine};
 
 use interrupt::{Flag, interruptible};
 
-create_exception!(_waggle, WaggleError, PyException, "What went wrong, in the words of the command line.");
+create_exception!(waggle, WaggleError, PyException, "What went wrong, in the words of the command line.");
 
 /// The error of Python for `error`.
 fn failed(error: impl std::fmt::Display) -> PyErr {

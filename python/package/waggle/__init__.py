@@ -156,7 +156,7 @@ def demo(
 
     :param prompt: words, or token ids
     :param tokens: tokens to generate
-    :param check: hold the tokens against the model in the clear: ``report["check"]``
+    :param check: hold the tokens against the model in the clear: ``report["token_agreement"]``, a share from 0 to 1
     :param options: ``policy``, ``preprocess``, ``reveal``, ``temperature``, ``seed`` and others of ``waggle demo``
     """
     return Report(_json.loads(_waggle.demo(fspath(model), _prompt(prompt), tokens, check, _options(options))))
