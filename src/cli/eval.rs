@@ -24,7 +24,7 @@ use super::plot;
 use super::progress::passes;
 use super::{Error, html, out};
 
-/// Measures what cache policies cost in accuracy, on text or on a recall task, teacher-forced, for every policy at
+/// Measures what cache policies cost in accuracy, on a text or another task, teacher-forced, for every policy at
 /// every budget.
 ///
 /// POLICIES are entries with `;` between them. An entry is a name, several names with commas between them, or one

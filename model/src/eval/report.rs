@@ -225,7 +225,7 @@ mod tests {
             exact_match: None,
             score: None,
         };
-        let interval = Interval { low: 0.2, high: 0.35, standard_error: 0.03 };
+        let interval = Interval { low: 0.2, high: 0.37, standard_error: 0.03 };
         let scores = Scores {
             metrics,
             intervals: BTreeMap::from([("accuracy".to_owned(), interval)]),
@@ -242,7 +242,7 @@ mod tests {
         assert_eq!(serde_json::from_value::<Evaluation>(json).unwrap(), study);
         let markdown = study.markdown();
         let cells: Vec<&str> = markdown.lines().last().unwrap().split('|').map(str::trim).collect();
-        assert_eq!(cells[1..8], ["full", "-", "1.23e4", "1.500", "0.250 ±0.10", "0.500", "0.125"]);
+        assert_eq!(cells[1..8], ["full", "-", "1.23e4", "1.500", "0.250 ±0.12", "0.500", "0.125"]);
         assert_eq!(cells[8..], ["-", "-", "-", "-", "-", "-", ""]);
         let mut study = study;
         study.rows[0].cost =

@@ -73,8 +73,8 @@ fn logarithmic(low: f64, high: f64, wanted: usize) -> Vec<f64> {
         values.filter(inside).collect()
     };
     let choices = [
-        of(&[1.0, 2.0, 3.0, 5.0, 7.0], 1),
         of(&[1.0, 2.0, 5.0], 1),
+        of(&[1.0, 2.0, 3.0, 5.0, 7.0], 1),
         of(&[1.0, 3.0], 1),
         of(&[1.0], 1),
         of(&[1.0], 2),

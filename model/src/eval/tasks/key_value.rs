@@ -45,19 +45,18 @@ fn of_words(tokenizer: &Tokenizer, length: usize, rng: &mut StdRng) -> Result<Se
     let pairs: Vec<(&str, &str)> = drawn[..PAIRS].iter().copied().zip(drawn[PAIRS..].iter().copied()).collect();
     let list =
         |count: usize| pairs[..count].iter().map(|(key, value)| format!("{key} is {value}.\n")).collect::<String>();
-    // Room for the longest question.
+    let place = rng.random_range(0.0..1.0);
+    let asked = |count: usize| ((place * count as f64) as usize).min(count - 1);
+    let question = |count: usize| format!("{}{} is", list(count), pairs[asked(count)].0);
+    let whole = |count: usize| encode(tokenizer, &format!("{} {}", question(count), pairs[asked(count)].1));
     let mut count = PAIRS;
-    let tokens = |count: usize| encode(tokenizer, &format!("{}{}", list(count), list(1)));
-    while count > 0 && tokens(count)?.len() > length {
+    while count > 2 && whole(count)?.len() > length {
         count -= 1;
     }
-    if count < 2 {
-        return Err(EvalError::TaskLength { task: TASK.name, length, least: tokens(2)?.len() });
+    let (question, whole, asked) = (question(count), whole(count)?, asked(count));
+    if whole.len() > length {
+        return Err(EvalError::TaskLength { task: TASK.name, length, least: whole.len() });
     }
-    let asked = rng.random_range(0..count);
-    let (key, value) = pairs[asked];
-    let question = format!("{}{key} is", list(count));
-    let whole = encode(tokenizer, &format!("{question} {value}"))?;
     let prompt = common(&encode(tokenizer, &list(count))?, &whole);
     let answer = whole.len() - common(&encode(tokenizer, &question)?, &whole);
     Ok(tagged(Sequence::of_answer(whole, prompt, answer)?, asked, count))
