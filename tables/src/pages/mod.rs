@@ -289,7 +289,8 @@ fn output(block: &Block, path: &Path) -> Result<String, PagesError> {
     Err(failed(format!("{}: {}", output.status, said.lines().last().unwrap_or_default())))
 }
 
-/// Whether a variable stands for an option of a command: all that are ours but for the folder of keys and the kernels.
+/// Whether a variable stands for an option of a command: all that are ours but for the folder of keys and the
+/// kernels.
 fn is_option(name: &str) -> bool {
     name.starts_with("WAGGLE_") && !["WAGGLE_HOME", "WAGGLE_CPU"].contains(&name)
 }
