@@ -85,8 +85,7 @@ fn page(dir: &Path, command: &str) -> PathBuf {
     path
 }
 
-const SWEEP: &str =
-    "sweep --models shakespeare-gpt2 --contexts 16 --policies 'full;h2o:budget=8' --format markdown --no-published";
+const SWEEP: &str = "sweep --models shakespeare-gpt2 --contexts 16 --policies 'full;h2o:budget=8' --format markdown --no-published --digest";
 
 #[test]
 fn a_page_is_made_again_and_a_stale_number_is_found() {
@@ -143,6 +142,6 @@ fn pages_run_no_other_commands() {
 #[test]
 fn a_committed_page_is_what_this_program_plans() {
     let pages = Path::new(env!("CARGO_MANIFEST_DIR")).join("bench/results");
-    let checked = succeed(waggle("tables check plans --pages").arg(pages));
+    let checked = succeed(waggle("tables check online --pages").arg(pages));
     assert!(checked.contains("of 1 pages are what this program plans"), "{checked}");
 }

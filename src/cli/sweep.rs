@@ -59,6 +59,9 @@ pub(super) struct SweepArgs {
     /// Plan products under encryption for parties with so many cores each.
     #[arg(long, value_name = "N", default_value_t = protocols::DEFAULT_CORES, value_parser = clap::value_parser!(u32).range(1..=65536))]
     cores: u32,
+    /// Add a digest of the exact bytes and flows: it shows changes that rounding hides.
+    #[arg(long)]
+    digest: bool,
     /// Show no figures of other systems.
     #[arg(long)]
     no_published: bool,
@@ -229,6 +232,12 @@ pub(super) fn run(args: SweepArgs) -> Result<(), Error> {
     if cells.iter().any(|cell| cell.random) {
         document.note("(*) The traffic of the policy is random: bytes and flows are means.");
     }
+    if args.digest {
+        document.note(format!(
+            "Exact bytes and flows have the digest {}.",
+            digest(&cells.iter().map(exact).collect::<Vec<_>>())
+        ));
+    }
     document.table("planned, a decoded token", table(&cells));
     if let (false, Some(about)) = (figures.is_empty(), about) {
         document.note(about);
@@ -253,7 +262,8 @@ impl SweepArgs {
                         for (policy, model) in policies.iter().zip(&models) {
                             let choice = Choice {
                                 model: model.name.clone(),
-                                model_digest: digest(model),
+                                // What a plan depends on, for the cells of one revision.
+                                model_digest: digest(&(&model.spec, &model.frac_bits)),
                                 context,
                                 policy: (*policy).clone(),
                                 link: link.to_string(),
@@ -314,10 +324,14 @@ fn with_positions(config: &[u8], positions: usize) -> Result<ModelSpec, Error> {
     Ok(ModelSpec::from_config_json(Value::Object(object).to_string().as_bytes()).map_err(model::Error::from)?)
 }
 
-/// A digest of what a plan depends on, for the cells of one revision.
-fn digest(model: &PublicModel) -> String {
-    let text = format!("{:?}", (&model.spec, &model.frac_bits));
-    blake3::hash(text.as_bytes()).to_hex()[..16].to_owned()
+/// A digest of values, by how they are written for debugging.
+fn digest(values: &impl std::fmt::Debug) -> String {
+    blake3::hash(format!("{values:?}").as_bytes()).to_hex()[..16].to_owned()
+}
+
+/// Bytes and flows of a cell.
+fn exact(cell: &Planned) -> [[f64; 3]; 2] {
+    [cell.online, cell.prepared].map(|cost| [cost.bytes_client_to_server, cost.bytes_server_to_client, cost.flows])
 }
 
 /// The file of a cell in its folder.

@@ -274,16 +274,25 @@ fn output(block: &Block, path: &Path) -> Result<String, PagesError> {
         what,
     };
     let program = std::env::current_exe().map_err(|e| failed(e.to_string()))?;
-    let output = Command::new(program)
-        .args(&block.arguments)
-        .stdin(Stdio::null())
-        .output()
-        .map_err(|e| failed(e.to_string()))?;
+    let mut command = Command::new(program);
+    command.args(&block.arguments).stdin(Stdio::null());
+    // A block's command says everything: the options that a user has set in the environment are not for pages.
+    let options = std::env::vars_os().map(|(name, _)| name).filter(|name| is_option(&name.to_string_lossy()));
+    options.for_each(|name| {
+        command.env_remove(name);
+    });
+    let output = command.output().map_err(|e| failed(e.to_string()))?;
     if output.status.success() {
         return String::from_utf8(output.stdout).map_err(|e| failed(e.to_string()));
     }
     let said = String::from_utf8_lossy(&output.stderr);
     Err(failed(format!("{}: {}", output.status, said.lines().last().unwrap_or_default())))
+}
+
+/// Whether a variable stands for an option of a command: all that are ours but for the folder of keys and the
+/// kernels.
+fn is_option(name: &str) -> bool {
+    name.starts_with("WAGGLE_") && !["WAGGLE_HOME", "WAGGLE_CPU"].contains(&name)
 }
 
 /// The part of `block` in the bar: the seconds it took before.
