@@ -156,7 +156,7 @@ fn commands_are_carried_out() {
     let notes = text(&output.stderr);
     assert!(output.status.success(), "{notes}");
     for words in
-        ["last turn: ", "opening and 1 turns: ", "another conversation", "/quit", "/nonsense", "name of a file"]
+        ["last turn: ", "opening and a turn: ", "another conversation", "/quit", "/nonsense", "name of a file"]
     {
         assert!(notes.contains(words), "{words}: {notes}");
     }

@@ -168,7 +168,7 @@ impl Observer for Progress<'_> {
             // A party that does not know how many there will be shows how many there are.
             let count = if self.tokens > 0 { "{bar:32} {pos}/{len}" } else { "{pos}" };
             self.bar.set_message(String::new());
-            self.bar.set_style(self.eta.style(&format!("{{msg}}\ntokens {count} {{elapsed}}, {{per_sec}}{{left}}")));
+            self.bar.set_style(self.eta.style(&format!("{{msg}}\ntokens {count} {{elapsed}}, {{pace}}{{left}}")));
             self.bar.set_length(self.tokens as u64);
             self.bar.enable_steady_tick(Duration::from_millis(500));
         }
@@ -209,7 +209,10 @@ impl SharedEta {
     /// The style of `template`, in which `{left}` is the time left behind a comma, or nothing where it is not known.
     fn style(&self, template: &str) -> ProgressStyle {
         let eta = self.clone();
-        style(template).with_key("left", move |state: &ProgressState, to: &mut dyn Write| {
+        let pace = |state: &ProgressState, to: &mut dyn Write| {
+            let _ = write!(to, "{:.1}/s", state.per_sec());
+        };
+        style(template).with_key("pace", pace).with_key("left", move |state: &ProgressState, to: &mut dyn Write| {
             if let Some(left) = eta.get().left(state.elapsed()) {
                 // A bar has no way to fail.
                 let _ = write!(to, ", {}", words(left));

@@ -79,7 +79,11 @@ impl Tokenizer {
         generate: bool,
     ) -> Result<String, TokenizerError> {
         match &self.0 {
-            Place::Here(_) => template.render(messages, generate),
+            Place::Here(_) => {
+                let text = template.render(messages, generate)?;
+                error::at_most("bytes of text", text.len(), MAX_TEXT_BYTES)?;
+                Ok(text)
+            }
             Place::Worker(worker) => worker.render(template, messages, generate),
         }
     }

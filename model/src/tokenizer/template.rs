@@ -2,8 +2,7 @@
 //!
 //! A template is a small program in Jinja's language, `chat_template` in `tokenizer_config.json` or a file
 //! `chat_template.jinja` beside it. A client gets it from the server, so it may be hostile. It has no access to files
-//! or other templates, its steps are counted ([`FUEL`]), its text is bounded ([`MAX_TEMPLATE_BYTES`],
-//! [`MAX_TEXT_BYTES`]), and [`Tokenizer::render`](super::Tokenizer::render) runs it in the process of the server's
+//! or other templates, its steps are counted ([`FUEL`]), it is bounded ([`MAX_TEMPLATE_BYTES`]), as its text is, and [`Tokenizer::render`](super::Tokenizer::render) runs it in the process of the server's
 //! tokenizer, whose memory and time are bounded, too.
 
 use std::path::Path;
@@ -15,7 +14,6 @@ use serde_json::Value;
 
 use super::TokenizerError;
 use super::error::at_most;
-use super::worker::MAX_TEXT_BYTES;
 
 /// Longest template with the names of its tokens, in bytes. Those of current models have up to 20 kB.
 pub const MAX_TEMPLATE_BYTES: usize = 64 << 10;
@@ -124,10 +122,7 @@ impl ChatTemplate {
             bos_token => self.bos_token,
             eos_token => self.eos_token,
         };
-        let text =
-            environment.render_str(&self.template, context).map_err(|e| TokenizerError::template(words(&e)))?;
-        at_most("bytes of text", text.len(), MAX_TEXT_BYTES)?;
-        Ok(text)
+        environment.render_str(&self.template, context).map_err(|e| TokenizerError::template(words(&e)))
     }
 }
 

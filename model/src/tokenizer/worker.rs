@@ -317,7 +317,7 @@ fn serve(input: impl Read, mut output: impl Write) -> io::Result<()> {
             Ok(Request::Encode(text)) => loaded(&tokenizer).and_then(|local| encode(local, &text, true)),
             Ok(Request::EncodeMore(text)) => loaded(&tokenizer).and_then(|local| encode(local, &text, false)),
             Ok(Request::Render(Rendering { template, messages, generate })) => {
-                template.render(&messages, generate).map(Response::Text)
+                template.render(&messages, generate).and_then(text)
             }
             Ok(Request::Decode(ids)) => loaded(&tokenizer).and_then(|local| decode(local, &ids)),
             Err(error) => Err(error),
@@ -342,7 +342,10 @@ fn encode(local: &Local, text: &str, begins: bool) -> Result<Response, Tokenizer
 }
 
 fn decode(local: &Local, ids: &[u32]) -> Result<Response, TokenizerError> {
-    let text = local.decode(ids)?;
+    text(local.decode(ids)?)
+}
+
+fn text(text: String) -> Result<Response, TokenizerError> {
     at_most("bytes of text", text.len(), MAX_TEXT_BYTES)?;
     Ok(Response::Text(text))
 }

@@ -88,7 +88,11 @@ impl Costs {
         let all = turns.fold(total(&self.opening), plus);
         let before = self.turns.iter().map(ahead).fold(Cost::default(), plus);
         let tokens = self.turns.iter().map(|turn| turn.tokens.len()).sum();
-        lines.push(line(&format!("opening and {} turns", self.turns.len()), all, tokens, before));
+        let turns = match self.turns.len() {
+            1 => "a turn".to_owned(),
+            turns => format!("{turns} turns"),
+        };
+        lines.push(line(&format!("opening and {turns}"), all, tokens, before));
         lines.join("\n")
     }
 
