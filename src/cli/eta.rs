@@ -6,8 +6,8 @@ use std::time::Duration;
 const MIN_ELAPSED: Duration = Duration::from_secs(1);
 const MIN_SHARE: f64 = 0.02;
 
-/// The weight of what was done lately in the pace; the rest is that of all so far. Work that is planned well keeps its
-/// pace, and lately finds a machine that became slower.
+/// The weight of what was done lately in the pace; the rest is that of all so far. Work that is planned well keeps
+/// its pace, and lately finds a machine that became slower.
 const LATELY: f64 = 0.3;
 
 /// The work that counts as lately, as a share of what is done.

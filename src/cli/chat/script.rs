@@ -5,8 +5,8 @@
 //! model then reads the whole text again.
 //!
 //! **A template never sees the words.** It comes from the server, and the number of tokens of a turn is public: a
-//! hostile template could write more or fewer of them, depending on what was said. So each message is given to it as a
-//! placeholder, drawn at random, and the words take its place afterwards. Spaces at the ends of a message are left
+//! hostile template could write more or fewer of them, depending on what was said. So each message is given to it as
+//! a placeholder, drawn at random, and the words take its place afterwards. Spaces at the ends of a message are left
 //! out before, as most templates would. A template that drops a new message, doubles one or looks into it is refused.
 
 use model::{ChatTemplate, Message, Tokenizer, TokenizerError};
