@@ -36,7 +36,8 @@ pub fn check(
     compare(&truth, generation)
 }
 
-/// Compares `generation` with `truth`, the plaintext engine's on the same text: it was forced to take the same tokens.
+/// Compares `generation` with `truth`, the plaintext engine's on the same text, which was forced to take the same
+/// tokens.
 pub fn compare(truth: &Generation, generation: &Generation) -> Result<Check, Error> {
     let Some(truth) = &truth.logits else { return Err(Error::Nothing) };
     let found = generation.logits.as_ref().filter(|logits| logits.dim() == truth.dim());

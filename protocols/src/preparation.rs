@@ -154,8 +154,8 @@ pub(crate) fn prepare_all<'a>(
     Ok(())
 }
 
-/// [`prepare_all`] of the products in `needs` with those of the `operands` that have had products already. They follow
-/// the order of their names, which is the same at both parties.
+/// [`prepare_all`] of the products in `needs` with those of the `operands` that have had products already. They
+/// follow the order of their names, which is the same at both parties.
 pub(crate) fn prepare_more<'a>(
     session: &mut Session,
     stock: &mut Stock,

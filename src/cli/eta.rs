@@ -6,8 +6,8 @@ use std::time::Duration;
 const MIN_ELAPSED: Duration = Duration::from_secs(1);
 const MIN_SHARE: f64 = 0.02;
 
-/// The weight of what was done lately in the pace; the rest is that of all so far. Work that is planned well keeps its
-/// pace, and lately finds a machine that became slower.
+/// The weight of what was done lately in the pace; the rest is that of all so far. Work that is planned well keeps
+/// its pace, and lately finds a machine that became slower.
 const LATELY: f64 = 0.3;
 
 /// The work that counts as lately, as a share of what is done.
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     /// The worst estimate, as a ratio, of work whose pieces have planned and true seconds, from a tenth of the work
-    /// on until all but the last piece is done.
+    /// to nine tenths.
     fn worst(pieces: &[(f64, f64)]) -> f64 {
         let (planned, took): (f64, f64) = pieces.iter().fold((0.0, 0.0), |(p, t), piece| (p + piece.0, t + piece.1));
         let (mut eta, mut share, mut time, mut worst) = (Eta::default(), 0.0, 0.0, 1.0f64);
@@ -70,7 +70,7 @@ mod tests {
             (share, time) = (share + plan / planned, time + seconds);
             let now = Duration::from_secs_f64(time);
             eta.mark(now, share);
-            if share > 0.1 {
+            if (0.1..0.9).contains(&share) {
                 let left = eta.left(now).expect("enough was done").as_secs_f64();
                 let ratio = left / (took - time);
                 worst = worst.max(ratio).max(1.0 / ratio);

@@ -2,8 +2,9 @@
 //!
 //! A template is a small program in Jinja's language, `chat_template` in `tokenizer_config.json` or a file
 //! `chat_template.jinja` beside it. A client gets it from the server, so it may be hostile. It has no access to files
-//! or other templates, its steps are counted ([`FUEL`]), it is bounded ([`MAX_TEMPLATE_BYTES`]), as its text is, and [`Tokenizer::render`](super::Tokenizer::render) runs it in the process of the server's
-//! tokenizer, whose memory and time are bounded, too.
+//! or other templates, its steps are counted ([`FUEL`]), and it is bounded ([`MAX_TEMPLATE_BYTES`]), as its text is.
+//! [`Tokenizer::render`](super::Tokenizer::render) runs it in the process of the server's tokenizer, whose memory and
+//! time are bounded, too.
 
 use std::path::Path;
 

@@ -114,8 +114,8 @@ impl Stock {
         Ok(())
     }
 
-    /// What of `needs` is not there. OTs are listed as they are, because their pools are filled up to a number, and so
-    /// are operands, whose masks fit the products of one run alone.
+    /// What of `needs` is not there. OTs are listed as they are, because their pools are filled up to a number, and
+    /// so are operands, whose masks fit the products of one run alone.
     pub fn missing(&self, needs: &Needs, role: Role) -> Needs {
         let units = needs.units.iter().filter_map(|(kind, &units)| {
             let held = self.queues.get(kind).map_or(0, |queue| queue.len() / kind.words(role));

@@ -5,8 +5,8 @@
 //! model then reads the whole text again.
 //!
 //! **A template never sees the words.** It comes from the server, and the number of tokens of a turn is public: a
-//! hostile template could write more or fewer of them, depending on what was said. So each message is given to it as a
-//! placeholder, drawn at random, and the words take its place afterwards. Spaces at the ends of a message are left
+//! hostile template could write more or fewer of them, depending on what was said. So each message is given to it as
+//! a placeholder, drawn at random, and the words take its place afterwards. Spaces at the ends of a message are left
 //! out before, as most templates would. A template that drops a new message, doubles one or looks into it is refused.
 
 use model::{ChatTemplate, Message, Tokenizer, TokenizerError};
@@ -121,31 +121,27 @@ impl Script {
             _ => String::new(),
         };
         let grown = rendered.strip_prefix(&read);
-        let text = self.filled(grown.unwrap_or(&rendered), words);
-        let step =
-            Step { text, begins: false, marked: true, rewrites: grown.is_none(), words: words.into(), rendered };
-        if step.text.contains(&self.mark) {
-            return Err(TokenizerError::Template { what: "it looks into the messages".into() }.into());
-        }
-        Ok(step)
+        let text = self
+            .filled(grown.unwrap_or(&rendered), words)
+            .ok_or_else(|| TokenizerError::Template { what: "it takes the messages apart".into() })?;
+        let rewrites = grown.is_none();
+        Ok(Step { text, begins: false, marked: true, rewrites, words: words.into(), rendered })
     }
 
-    /// The text with words in the place of placeholders, in one pass: words may look like placeholders.
-    fn filled(&self, text: &str, words: &str) -> String {
+    /// The text with words in the place of placeholders, in one pass: words may look like placeholders. `None` if a
+    /// piece of a placeholder is there.
+    fn filled(&self, text: &str, words: &str) -> Option<String> {
         let mut out = String::new();
         let mut rest = text;
         while let Some(at) = rest.find(&self.mark) {
             let (before, from) = rest.split_at(at);
             out.push_str(before);
-            let known = (0..=self.said.len()).find_map(|i| Some((i, from.strip_prefix(&self.placeholder(i))?)));
-            let Some((index, after)) = known else {
-                out.push_str(from);
-                return out;
-            };
+            let known = |i: usize| Some((i, from.strip_prefix(&self.placeholder(i))?));
+            let (index, after) = (0..=self.said.len()).find_map(known)?;
             out.push_str(self.said.get(index).map_or(words, |(_, said)| said));
             rest = after;
         }
-        out + rest
+        Some(out + rest)
     }
 }
 
@@ -224,7 +220,8 @@ mod tests {
             "nothing",
             "{{ messages[0].content }}{{ messages[0].content }}",
             "{{ messages[0].content | upper }}",
-            "{{ messages[0].content[:9] }}{{ messages[0].content }}{{ messages[0].content[:40] }}",
+            "{{ messages[0].content }}{{ messages[0].content[:40] }}",
+            "{{ messages[0].content }}{{ messages[0].content[:34] }}",
         ] {
             let refused = script(bad, None).next(&tokenizer(), "word");
             assert!(matches!(refused, Err(Error::Tokenizer(TokenizerError::Template { .. }))), "{bad}: {refused:?}");

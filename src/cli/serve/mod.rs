@@ -298,7 +298,8 @@ pub(super) fn run(args: ServeArgs) -> Result<(), Error> {
     server.until_the_end(&args, &happened)
 }
 
-/// The chat template of the model directory `name`, if it has one that can be sent. Sessions without a chat need none.
+/// The chat template of the model directory `name`, if it has one that can be sent. Sessions without a chat need
+/// none.
 fn template(name: &str) -> Option<ChatTemplate> {
     ChatTemplate::open(Path::new(name)).unwrap_or_else(|error| {
         warn!(%error, "no chat template is served: conversations are raw text");

@@ -85,8 +85,8 @@ impl ChatSession {
     ///
     /// # Errors
     /// [`Error::Full`] if the model has too few positions left, [`Error::Limit`] beyond the longest turn,
-    /// [`Error::Nothing`], [`Error::Planning`] and [`Error::Refused`]: then nothing has happened, and the session goes
-    /// on. After all others it is over.
+    /// [`Error::Nothing`], [`Error::Planning`] and [`Error::Refused`]: then nothing has happened, and the session
+    /// goes on. After all others it is over.
     pub fn turn(
         &mut self,
         ids: &[u32],
