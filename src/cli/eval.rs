@@ -44,7 +44,8 @@ pub(super) struct EvalArgs {
     #[arg(long, value_name = "FILE", required_unless_present_any = ["data", "task"], conflicts_with = "data")]
     text: Option<PathBuf>,
     /// Sequences. For recall JSON lines {"ids": [...], "queries": [...]}; the right token after the position q of a
-    /// query is ids[q + 1]; bundled are those of the model `recall`, queries.jsonl. For longbench the field's own lines: input, context, answers, dataset.
+    /// query is ids[q + 1]; bundled are those of the model `recall`, queries.jsonl. For longbench the field's own
+    /// lines: input, context, answers, dataset.
     #[arg(long, value_name = "FILE", required_if_eq_any = [("task", "recall"), ("task", "longbench")])]
     data: Option<PathBuf>,
     /// Prompts of longbench by data set: a JSON object like the authors' dataset2prompt.json [default: the context,
