@@ -152,13 +152,14 @@ fn plan(arguments: &str) -> Value {
     json(&mut command)
 }
 
-/// A report as lines: first all that is not a list of costs, then a line for every phase, token and operation with
-/// its bytes to the server, bytes to the client, flows and seconds.
+/// A report as lines: first what is neither a list of costs nor of this machine, then a line for every phase, token
+/// and operation with its bytes to the server, bytes to the client, flows and seconds.
 fn lines(mut report: Value) -> String {
     let operations = report["operations"].take();
     let mut phases = report["phases"].take();
     let tokens = phases["decode"]["per_token"].take();
     let head = report.as_object_mut().unwrap();
+    head.remove("provenance").expect("a report says where it was made");
     head.retain(|_, value| !value.is_null());
     let mut out = format!("{report}\n");
     let mut row = |name: &str, cost: &Value| {
