@@ -41,7 +41,9 @@ fn records() -> Vec<Value> {
         json(&mut waggle(&format!("{DEMO} loopback --check --policy snapkv:budget=0.5"))),
         json(&mut waggle(&format!("{DEMO} memory --preprocess --draft lookup:2"))),
         json(&mut waggle("plan --cached 20 --preprocess --policy mpcache")),
-        json(&mut waggle(&format!("eval --text {text} --context 32 --sequences 2 --policies h2o --budgets 0.5"))),
+        json(&mut waggle(&format!(
+            "eval --text {text} --context 32 --sequences 2 --policies h2o --budgets 0.5 --costs lan"
+        ))),
         json(&mut waggle("sweep --models gpt2 --contexts 16 --tokens 2 --policies full,mpcache-2pc")),
     ];
     let file = compared(dir.path());

@@ -87,7 +87,7 @@ mod tests {
     #[test]
     fn every_figure_says_something_and_where_it_stands() {
         let Published { figures, about } = Published::open().unwrap();
-        assert!(about.contains("abstract"));
+        assert!(about.contains("Abstracts are quoted"));
         for figure in &figures {
             let Figure { seconds, bytes, faster, fewer, .. } = figure;
             let said = seconds.is_some() || bytes.is_some() || faster.is_some() || fewer.is_some();
