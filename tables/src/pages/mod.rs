@@ -188,16 +188,22 @@ pub(crate) fn run(args: &RunArgs, program: Program) -> Result<String, PagesError
         for block in page.blocks_mut().filter(|block| wanted(block)) {
             bar.set_message(format!("{}: waggle {}", path.display(), block.command));
             let expected = weight(block);
-            let (output, seconds) = match store.find(&block.command)? {
+            let filled = block.folder().map(|name| (name, store.filled(&block.command, name)));
+            let folder = filled.as_ref().map(|(_, folder)| folder.as_path());
+            let kept = store.find(&block.command)?.filter(|_| folder.is_none_or(Path::is_dir));
+            let (output, seconds) = match kept {
                 Some(kept) => kept,
                 None => {
                     let begun = Instant::now();
-                    let output = output(block, &path)?;
+                    let output = output(block, &path, folder)?;
                     let seconds = begun.elapsed().as_secs_f64();
                     store.keep(&block.command, &output, seconds)?;
                     (output, seconds)
                 }
             };
+            if let Some((name, folder)) = &filled {
+                store::install(folder, &path.with_file_name(name))?;
+            }
             block.set(&output, &made_by(block.kind, &provenance), seconds);
             bar.inc(expected);
             count += 1;
@@ -232,7 +238,7 @@ pub(crate) fn check(args: &CheckArgs) -> Result<String, PagesError> {
         .par_iter()
         .map(|(page, block)| {
             let mut new = block.clone();
-            new.set(&output(block, &page.path)?, "", 0.0);
+            new.set(&output(block, &page.path, None)?, "", 0.0);
             bar.inc(weight(block));
             Ok(difference(page, block, &new))
         })
@@ -265,8 +271,8 @@ fn difference(page: &Page, old: &Block, new: &Block) -> Option<String> {
     Some(format!("{}:{number}:\n  old {}\n  new {}", page.path.display(), line(old_lines), line(new_lines)))
 }
 
-/// What the command of `block` writes.
-fn output(block: &Block, path: &Path) -> Result<String, PagesError> {
+/// What the command of `block` writes. A command that fills a folder fills `folder`.
+fn output(block: &Block, path: &Path, folder: Option<&Path>) -> Result<String, PagesError> {
     let failed = |what: String| PagesError::Failed {
         path: path.to_owned(),
         line: block.line,
@@ -275,7 +281,11 @@ fn output(block: &Block, path: &Path) -> Result<String, PagesError> {
     };
     let program = std::env::current_exe().map_err(|e| failed(e.to_string()))?;
     let mut command = Command::new(program);
-    command.args(&block.arguments).stdin(Stdio::null());
+    match folder {
+        Some(folder) => command.args(block.arguments_with(folder)),
+        None => command.args(&block.arguments),
+    };
+    command.stdin(Stdio::null());
     // A block's command says everything: the options that a user has set in the environment are not for pages.
     let options = std::env::vars_os().map(|(name, _)| name).filter(|name| is_option(&name.to_string_lossy()));
     options.for_each(|name| {

@@ -7,9 +7,11 @@
 //! ```
 //!
 //! `waggle:` begins a block of planned numbers, which are the same wherever they are made; `waggle measured:` one of
-//! measured numbers. The seconds in the last line say how long the command took.
+//! measured numbers. The seconds in the last line say how long the command took. A command `eval ... --out NAME` fills a
+//! folder beside the page as well.
 
-use std::path::{Path, PathBuf};
+use std::ffi::OsString;
+use std::path::{Component, Path, PathBuf};
 
 use model::Replacement;
 use thiserror::Error;
@@ -185,6 +187,21 @@ impl Page {
 }
 
 impl Block {
+    /// The folder beside the page that the command fills, if it fills one.
+    pub(crate) fn folder(&self) -> Option<&str> {
+        self.arguments[folder_at(&self.arguments)?].strip_prefix(OUT)
+    }
+
+    /// The arguments for a command that fills `folder` instead.
+    pub(crate) fn arguments_with(&self, folder: &Path) -> Vec<OsString> {
+        let mut arguments: Vec<OsString> = self.arguments.iter().map(Into::into).collect();
+        if let Some(at) = folder_at(&self.arguments) {
+            arguments[at] = OUT.into();
+            arguments[at].push(folder);
+        }
+        arguments
+    }
+
     /// What the page says, without the line that says what made it.
     pub(crate) fn numbers(&self) -> &[String] {
         let end = self.text.iter().rposition(|line| !line.is_empty() && !line.starts_with(MADE));
@@ -220,9 +237,27 @@ fn seconds(line: &str) -> Option<f64> {
     line.strip_prefix(END)?.strip_prefix(": ")?.strip_suffix(CLOSE)?.strip_suffix(" s")?.parse().ok()
 }
 
-/// Whether a page may run these arguments. A plan must be the same on every machine, and no block writes a file.
+/// The option for a folder. Its value is joined to it, so that one word says all.
+const OUT: &str = "--out=";
+
+/// Where `arguments` name the folder to fill.
+fn folder_at(arguments: &[String]) -> Option<usize> {
+    arguments.iter().position(|word| word.starts_with(OUT))
+}
+
+/// Whether `word` names a folder that lies in the folder of the pages.
+fn beside_the_page(word: &str) -> bool {
+    let mut parts = word.strip_prefix(OUT).map(|name| Path::new(name).components()).into_iter().flatten();
+    matches!((parts.next(), parts.next()), (Some(Component::Normal(_)), None))
+}
+
+/// Whether a page may run these arguments. A plan must be the same on every machine. No block writes a file, but a study
+/// fills a folder of its page.
 fn allowed(kind: Kind, arguments: &[String]) -> bool {
-    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let mut words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    if kind == Kind::Measured && words.first() == Some(&"eval") {
+        words.retain(|word| !beside_the_page(word));
+    }
     let writes = ["--json", "--out", "--plots", "--markdown", "--records"];
     let given = |option: &str, word: &&str| *word == option || word.starts_with(&format!("{option}="));
     if writes.iter().any(|option| words.iter().any(|word| given(option, word))) {
@@ -283,6 +318,18 @@ mod tests {
             assert!(refused(command).contains("does not run"), "{command}");
         }
         assert!(refused("waggle: sweep --json=x").contains("does not run"));
-        assert!(refused("waggle measured: eval --out x").contains("does not run"));
+        for out in ["--out x", "--out=../x", "--out=/x", "--out=x/y", "--out=."] {
+            assert!(refused(&format!("waggle measured: eval {out}")).contains("does not run"), "{out}");
+        }
+        assert!(refused("waggle measured: demo --out=x").contains("does not run"));
+        assert!(refused("waggle: sweep --out=x").contains("does not run"));
+    }
+
+    #[test]
+    fn a_study_fills_a_folder_of_its_page() {
+        let page = parsed("<!-- waggle measured: eval --out=study --budgets 0.1 -->\n<!-- end -->\n").unwrap();
+        let block = page.blocks().next().unwrap();
+        assert_eq!(block.folder(), Some("study"));
+        assert_eq!(block.arguments_with(Path::new("/kept/study")), ["eval", "--out=/kept/study", "--budgets", "0.1"]);
     }
 }

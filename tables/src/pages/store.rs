@@ -9,10 +9,11 @@ use serde::{Deserialize, Serialize};
 
 use super::PagesError;
 
-/// A folder of outputs of commands. A program with changes keeps and finds nothing, as its commit does not say what
+/// A folder of outputs of commands. A program with changes finds nothing that it made, as its commit does not say what
 /// it does.
 pub(crate) struct Store {
     folder: Option<PathBuf>,
+    dir: PathBuf,
 }
 
 /// The output of a command.
@@ -27,12 +28,17 @@ impl Store {
     /// What the program of `provenance` keeps under `dir`.
     pub(crate) fn new(dir: &Path, provenance: &Provenance) -> Self {
         let revision = provenance.revision.as_ref().filter(|_| provenance.is_clean());
-        Store { folder: revision.map(|revision| dir.join(revision)) }
+        Store { folder: revision.map(|revision| dir.join(revision)), dir: dir.to_owned() }
     }
 
     fn file(&self, command: &str) -> Option<PathBuf> {
-        let digest = blake3::hash(command.as_bytes()).to_hex();
-        self.folder.as_ref().map(|folder| folder.join(format!("{}.json", &digest[..16])))
+        self.folder.as_ref().map(|folder| folder.join(format!("{}.json", digest(command))))
+    }
+
+    /// Where `command` fills the folder called `name`.
+    pub(crate) fn filled(&self, command: &str, name: &str) -> PathBuf {
+        let folder = self.folder.clone().unwrap_or_else(|| self.dir.join("changed"));
+        folder.join(digest(command)).join(name)
     }
 
     /// Output and seconds of `command`. A file that was cut off counts as none.
@@ -59,6 +65,31 @@ impl Store {
     }
 }
 
+fn digest(command: &str) -> String {
+    blake3::hash(command.as_bytes()).to_hex()[..16].to_owned()
+}
+
+/// Replaces the files of `to` by those of `from` that belong to a page: tables, records and plots that pages can show.
+/// Other forms are made of the records by `waggle plot` and `waggle report --html`.
+pub(crate) fn install(from: &Path, to: &Path) -> Result<(), PagesError> {
+    let belongs = |path: &Path| path.extension().is_some_and(|end| ["md", "json", "svg"].iter().any(|e| end == *e));
+    let files = |dir: &Path| -> std::io::Result<Vec<PathBuf>> {
+        let paths: Vec<PathBuf> =
+            fs::read_dir(dir)?.map(|entry| Ok(entry?.path())).collect::<std::io::Result<_>>()?;
+        Ok(paths.into_iter().filter(|path| belongs(path)).collect())
+    };
+    let replace = || {
+        let new = files(from)?;
+        fs::create_dir_all(to)?;
+        files(to)?.iter().try_for_each(fs::remove_file)?;
+        new.iter().try_for_each(|path| {
+            let name = path.file_name().unwrap_or_default();
+            fs::copy(path, to.join(name)).map(|_| ())
+        })
+    };
+    replace().map_err(|source| PagesError::Store { path: to.to_owned(), source })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -79,5 +110,20 @@ mod tests {
         assert_eq!(of("abc").find("sweep --models x").unwrap(), None);
         of("abc-dirty").keep("sweep", "", 1.0).unwrap();
         assert_eq!(of("abc-dirty").find("sweep").unwrap(), None);
+    }
+    #[test]
+    fn a_page_has_the_files_of_the_last_run_and_no_older_ones() {
+        let dir = tempfile::tempdir().unwrap();
+        let [from, to] = ["from", "to"].map(|name| dir.path().join(name));
+        for (folder, file) in [(&from, "report.json"), (&from, "kl.svg"), (&from, "kl.pdf"), (&to, "old.svg")] {
+            fs::create_dir_all(folder).unwrap();
+            fs::write(folder.join(file), file).unwrap();
+        }
+        install(&from, &to).unwrap();
+        let mut files: Vec<_> = fs::read_dir(&to).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        files.sort();
+        assert_eq!(files, ["kl.svg", "report.json"]);
+        assert!(install(&dir.path().join("none"), &to).is_err());
+        assert!(to.join("kl.svg").exists());
     }
 }
