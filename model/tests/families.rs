@@ -39,12 +39,17 @@ impl Reference {
         self.logits.iter().fold(0.0, |most: f32, x| most.max(x.abs()))
     }
 
-    fn compare(&self, got: &Array2<f32>, within: f32, what: &str) {
+    /// The largest error of `got`, which is at most `within`, both as shares of the largest logit.
+    fn compare(&self, got: &Array2<f32>, within: f32, what: &str) -> f32 {
         assert_eq!(got.dim(), self.logits.dim(), "{what}");
         let scale = self.scale();
+        let mut worst = 0.0f32;
         for ((at, got), want) in got.indexed_iter().zip(&self.logits) {
-            assert!((got - want).abs() <= within * scale, "{what}, {at:?}: {got} against {want}, of {scale}");
+            let error = (got - want).abs() / scale;
+            assert!(error <= within, "{what}, {at:?}: {got} against {want}, of {scale}");
+            worst = worst.max(error);
         }
+        worst
     }
 }
 
@@ -98,45 +103,37 @@ fn forced<E: Engine>(
     generate(engine, model, input, &options, next, &mut NoHooks).unwrap().logits.unwrap()
 }
 
+/// Windows evict, rotary embeddings go on, and long texts have other frequencies from the first token on. Prints the
+/// first table of bench/results/families.md.
 #[test]
 fn every_family_equals_the_program_of_its_authors() {
-    for (name, dir) in families() {
-        let model = load(ModelFiles::open(&dir).unwrap());
-        for reference in references(&dir) {
-            reference.compare(&logits(&model, &reference.ids), MAX_LOGIT_ERROR, &name);
-        }
-    }
-}
-
-/// Windows evict, rotary embeddings go on, and long texts have other frequencies from the first token on.
-#[test]
-fn token_by_token_and_in_pieces_the_logits_are_the_same() {
-    for (name, dir) in families() {
-        let model = load(ModelFiles::open(&dir).unwrap());
-        for reference in references(&dir) {
-            for (prompt, chunk) in [(1, None), (5, None), (reference.ids.len(), Some(7)), (11, Some(4))] {
-                let got = forced(&mut Float::default(), &model, &reference.ids, prompt, chunk);
-                reference.compare(&got, MAX_LOGIT_ERROR, &format!("{name}, prompt {prompt}, chunk {chunk:?}"));
-            }
-        }
-    }
-}
-
-#[test]
-fn fixed_point_is_close() {
+    println!("| checkpoint | f32, at once | token by token | in chunks | fixed point, one phase | two phases |");
+    println!("|---|---|---|---|---|---|");
     for (name, dir) in families() {
         let files = ModelFiles::open(&dir).unwrap();
-        let (model, _) = load_fixed(&files.spec, Some(&files.checkpoint), &[]);
+        let (fixed, _) = load_fixed(&files.spec, Some(&files.checkpoint), &[]);
+        let model = load(files);
+        let mut worst = [0.0f32; 5];
         for reference in references(&dir) {
-            // One phase, and two.
-            for evaluation in [Evaluation::Lookup, Evaluation::Masked] {
-                let engine = &mut Fixed::evaluating(evaluation);
-                let got = forced(engine, &model, &reference.ids, 30.min(reference.ids.len()), None);
-                let worst = got.iter().zip(&reference.logits).map(|(g, w)| (g - w).abs()).fold(0.0, f32::max);
-                println!("{name}, {evaluation:?}: fixed point is off by {worst:.1e} of {:.1}", reference.scale());
-                reference.compare(&got, MAX_FIXED_ERROR, &name);
-            }
+            let (ids, all) = (&reference.ids, reference.ids.len());
+            let float = |prompt, chunk| {
+                let got = forced(&mut Float::default(), &model, ids, prompt, chunk);
+                reference.compare(&got, MAX_LOGIT_ERROR, &format!("{name}, prompt {prompt}, chunk {chunk:?}"))
+            };
+            let fixed = |evaluation| {
+                let got = forced(&mut Fixed::evaluating(evaluation), &fixed, ids, 30.min(all), None);
+                reference.compare(&got, MAX_FIXED_ERROR, &format!("{name}, {evaluation:?}"))
+            };
+            let errors = [
+                reference.compare(&logits(&model, ids), MAX_LOGIT_ERROR, &name),
+                float(1, None).max(float(5, None)),
+                float(all, Some(7)).max(float(11, Some(4))),
+                fixed(Evaluation::Lookup),
+                fixed(Evaluation::Masked),
+            ];
+            worst.iter_mut().zip(errors).for_each(|(worst, error)| *worst = worst.max(error));
         }
+        println!("| {name} | {} |", worst.map(|error| format!("{error:.1e}")).join(" | "));
     }
 }
 

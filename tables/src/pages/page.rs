@@ -7,8 +7,8 @@
 //! ```
 //!
 //! `waggle:` begins a block of planned numbers, which are the same wherever they are made; `waggle measured:` one of
-//! measured numbers. The seconds in the last line say how long the command took. A command `eval ... --out NAME` fills a
-//! folder beside the page as well.
+//! measured numbers. The seconds in the last line say how long the command took. A command `eval ... --out NAME`
+//! fills a folder beside the page as well.
 
 use std::ffi::OsString;
 use std::path::{Component, Path, PathBuf};
@@ -251,8 +251,8 @@ fn beside_the_page(word: &str) -> bool {
     matches!((parts.next(), parts.next()), (Some(Component::Normal(_)), None))
 }
 
-/// Whether a page may run these arguments. A plan must be the same on every machine. No block writes a file, but a study
-/// fills a folder of its page.
+/// Whether a page may run these arguments. A plan must be the same on every machine. No block writes a file, but a
+/// study fills a folder of its page.
 fn allowed(kind: Kind, arguments: &[String]) -> bool {
     let mut words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     if kind == Kind::Measured && words.first() == Some(&"eval") {

@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use super::PagesError;
 
-/// A folder of outputs of commands. A program with changes finds nothing that it made, as its commit does not say what
-/// it does.
+/// A folder of outputs of commands. A program with changes finds nothing that it made, as its commit does not say
+/// what it does.
 pub(crate) struct Store {
     folder: Option<PathBuf>,
     dir: PathBuf,
@@ -69,8 +69,8 @@ fn digest(command: &str) -> String {
     blake3::hash(command.as_bytes()).to_hex()[..16].to_owned()
 }
 
-/// Replaces the files of `to` by those of `from` that belong to a page: tables, records and plots that pages can show.
-/// Other forms are made of the records by `waggle plot` and `waggle report --html`.
+/// Replaces the files of `to` by those of `from` that belong to a page: tables, records and plots that pages can
+/// show. Other forms are made of the records by `waggle plot` and `waggle report --html`.
 pub(crate) fn install(from: &Path, to: &Path) -> Result<(), PagesError> {
     let belongs = |path: &Path| path.extension().is_some_and(|end| ["md", "json", "svg"].iter().any(|e| end == *e));
     let files = |dir: &Path| -> std::io::Result<Vec<PathBuf>> {
