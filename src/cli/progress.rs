@@ -3,8 +3,9 @@
 use std::fmt::Write;
 use std::io::IsTerminal;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use indicatif::style::ProgressTracker;
 use indicatif::{HumanBytes, ProgressBar, ProgressState, ProgressStyle};
 use model::party::Observer;
 use model::{Step, TextStream, Tokenizer};
@@ -212,12 +213,16 @@ impl SharedEta {
         let pace = |state: &ProgressState, to: &mut dyn Write| {
             let _ = write!(to, "{:.1}/s", state.per_sec());
         };
-        style(template).with_key("pace", pace).with_key("left", move |state: &ProgressState, to: &mut dyn Write| {
-            if let Some(left) = eta.get().left(state.elapsed()) {
-                // A bar has no way to fail.
-                let _ = write!(to, ", {}", words(left));
-            }
-        })
+        let left = move |state: &ProgressState, to: &mut dyn Write| write_left(&eta.get(), state, to);
+        style(template).with_key("pace", pace).with_key("left", left)
+    }
+}
+
+/// Writes the time left behind a comma, or nothing where it is not known.
+fn write_left(eta: &Eta, state: &ProgressState, to: &mut dyn Write) {
+    if let Some(left) = eta.left(state.elapsed()) {
+        // A bar has no way to fail.
+        let _ = write!(to, ", {}", words(left));
     }
 }
 
@@ -230,9 +235,31 @@ pub(super) fn harmless(text: &str) -> String {
 /// A bar over `total` passes of a study.
 pub(super) fn passes(total: usize) -> ProgressBar {
     let bar = bar();
-    bar.set_style(style("{bar:32} {pos}/{len} passes {elapsed}, {eta} left"));
+    bar.set_style(style("{bar:32} {pos}/{len} passes {elapsed}{left}").with_key("left", Left::default()));
     bar.set_length(total as u64);
     bar
+}
+
+/// The time left of a bar whose length is its work.
+#[derive(Clone, Default)]
+struct Left(Eta);
+
+impl ProgressTracker for Left {
+    fn clone_box(&self) -> Box<dyn ProgressTracker> {
+        Box::new(self.clone())
+    }
+
+    fn tick(&mut self, state: &ProgressState, _: Instant) {
+        self.0.mark(state.elapsed(), state.fraction().into());
+    }
+
+    fn reset(&mut self, _: &ProgressState, _: Instant) {
+        self.0 = Eta::default();
+    }
+
+    fn write(&self, state: &ProgressState, to: &mut dyn Write) {
+        write_left(&self.0, state, to);
+    }
 }
 
 /// A bar on standard error, hidden if that is no terminal.

@@ -12,7 +12,7 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use clap::Args;
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{HumanDuration, ProgressBar, ProgressState, ProgressStyle};
 use model::provenance::{Program, Provenance};
 use model::table::{Cell, Format, Table};
 use rayon::prelude::*;
@@ -314,7 +314,14 @@ fn weight(block: &Block) -> u64 {
 fn bar<'a>(blocks: impl Iterator<Item = &'a Block>) -> ProgressBar {
     let total = blocks.map(weight).sum();
     let bar = if std::io::stderr().is_terminal() { ProgressBar::new(total) } else { ProgressBar::hidden() };
-    let style = ProgressStyle::with_template("{wide_msg}\n{bar:32} {percent} % {elapsed}, {eta} left");
-    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    let style = ProgressStyle::with_template("{wide_msg}\n{bar:32} {percent} % {elapsed}{left}");
+    // Before the first block is done nothing is known.
+    let left = |state: &ProgressState, text: &mut dyn std::fmt::Write| {
+        let _ = match state.pos() {
+            0 => Ok(()),
+            _ => write!(text, ", {:#} left", HumanDuration(state.eta())),
+        };
+    };
+    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()).with_key("left", left));
     bar
 }
