@@ -11,6 +11,7 @@ use std::process::ExitCode;
 
 use model::Lengths;
 use model::party::Observer;
+use protocols::Made;
 use pyo3::create_exception;
 use pyo3::exceptions::{PyException, PyValueError};
 use pyo3::prelude::*;
@@ -54,7 +55,7 @@ impl Observer for Watch {
         self.0.is_up()
     }
 
-    fn prepare(&mut self, _: u64, _: u64) {
+    fn prepare(&mut self, _: Made) {
         self.0.check();
     }
 
