@@ -3,6 +3,7 @@
 #![deny(missing_docs)]
 #![forbid(unsafe_code)]
 
+mod chat;
 mod function;
 mod interrupt;
 
@@ -175,6 +176,7 @@ fn _waggle(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let python: String = py.import("sys")?.getattr("executable")?.extract()?;
     api::started_by([python, "-m".into(), "waggle".into()].map(Into::into).to_vec());
     module.add("WaggleError", py.get_type::<WaggleError>())?;
+    module.add_class::<chat::Chat>()?;
     for function in [
         wrap_pyfunction!(policies, module)?,
         wrap_pyfunction!(models, module)?,
