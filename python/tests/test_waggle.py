@@ -2,10 +2,13 @@
 
 import _thread
 import json
+import pathlib
+import shutil
 import subprocess
 import sys
 import threading
 import time
+import warnings
 
 import numpy
 import pytest
@@ -213,11 +216,7 @@ def test_a_conversation_of_five_turns_with_another_process(served, tmp_path):
     assert [message["role"] for message in chat.transcript] == ["user", "assistant"] * 5
     assert [json.loads(line) for line in kept.read_text().splitlines()] == chat.transcript
     # The first turn is a generation on the same text.
-    assert served_text(served, "ROMEO:\n", 5) == turns[0]["text"]
-
-
-def served_text(server, prompt, tokens):
-    return waggle.Client(server.address).generate(prompt, tokens=tokens)["text"]
+    assert waggle.Client(served.address).generate("ROMEO:\n", tokens=5)["text"] == turns[0]["text"]
 
 
 def test_a_refused_turn_leaves_the_conversation(served):
@@ -241,6 +240,23 @@ def test_a_refused_turn_leaves_the_conversation(served):
     for closed in (lambda: chat.say("short"), chat.reset):
         with pytest.raises(waggle.WaggleError, match="over"):
             closed()
+
+
+def test_a_template_that_rewrites_is_a_warning(tmp_path):
+    assets = pathlib.Path(__file__).parents[2] / "model/assets/shakespeare-llama"
+    for file in ["config.json", "model.safetensors", "tokenizer.json"]:
+        shutil.copy(assets / file, tmp_path)
+    # The last message alone.
+    (tmp_path / "chat_template.jinja").write_text("{{ messages[-1].content }}!")
+    with waggle.Server(tmp_path, no_calibration=True, insecure_plaintext=True) as server:
+        client = waggle.Client(server.address, insecure_plaintext=True)
+        with client.chat(tokens=2, check=tmp_path) as chat, warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert chat.say("Nay")["prompt_tokens"] == len("Nay!")
+            with pytest.warns(UserWarning, match="from its beginning"):
+                turn = chat.say("Good night")
+            assert turn["prompt_tokens"] == len("Good night!") and turn["conversation"] == 0
+    assert chat.report["token_agreement"] == 1.0
 
 
 def test_positions_are_used_up():
@@ -289,7 +305,7 @@ def test_a_conversation_that_nobody_closes_ends_with_the_object_or_the_program(s
     words = f"import waggle; chat = waggle.Client({served.address!r}).chat(tokens=2); print(chat.say('ROMEO:')['tokens'])"
     ran = subprocess.run([sys.executable, "-c", words], capture_output=True, text=True, timeout=120)
     assert ran.returncode == 0 and ran.stdout.startswith("["), ran.stderr
-    assert len(served_text(served, "ROMEO:", 2)) == 2
+    assert len(waggle.Client(served.address).generate("ROMEO:", tokens=2)["tokens"]) == 2
     assert not [line for line in served.log if "error" in line.lower()], served.log
 
 

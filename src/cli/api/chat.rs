@@ -100,8 +100,8 @@ impl Chat {
         }
     }
 
-    /// For how many tokens of the next turn correlations are there, and for how many there will be. Without the option
-    /// `preprocess` both are 0.
+    /// For how many tokens of the next turn correlations are there, and for how many there will be. Both are 0 without
+    /// the option `preprocess`.
     pub fn prepared(&self) -> (usize, usize) {
         lock(&self.state).prepared
     }
@@ -145,6 +145,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// What the thread waits for.
 struct Commands(Receiver<Command>);
 
 impl Incoming for Commands {
@@ -224,6 +225,7 @@ fn next(talk: &mut Talk, commands: &Commands, state: &Mutex<State>) -> Result<Co
     }
 }
 
+/// Shows what a command has changed.
 fn publish(talk: &Talk, state: &Mutex<State>) {
     let mut state = lock(state);
     state.transcript = talk.transcript().said();
