@@ -58,7 +58,7 @@ def test_policies_have_options_with_defaults():
     budget = {"key": "budget", "default": "0.25", "required": False}
     assert budget in named["h2o"]["options"]
     assert named["oracle"]["clear_only"] and not named["full"]["clear_only"]
-    assert waggle.models() == ["shakespeare-gpt2", "shakespeare-llama"]
+    assert waggle.models() == ["shakespeare-gpt2", "shakespeare-llama", "stories260k", "recall"]
 
 
 def test_a_plan_is_the_session_to_the_byte():

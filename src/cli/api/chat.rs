@@ -100,8 +100,8 @@ impl Chat {
         }
     }
 
-    /// For how many tokens of the next turn correlations are there, and for how many there will be. Both are 0 without
-    /// the option `preprocess`.
+    /// For how many tokens of the next turn correlations are there, and for how many there will be. Without the
+    /// option `preprocess` there are none.
     pub fn prepared(&self) -> (usize, usize) {
         lock(&self.state).prepared
     }
