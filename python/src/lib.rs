@@ -3,6 +3,7 @@
 #![deny(missing_docs)]
 #![forbid(unsafe_code)]
 
+mod chat;
 mod function;
 mod interrupt;
 
@@ -11,6 +12,7 @@ use std::process::ExitCode;
 
 use model::Lengths;
 use model::party::Observer;
+use protocols::Made;
 use pyo3::create_exception;
 use pyo3::exceptions::{PyException, PyValueError};
 use pyo3::prelude::*;
@@ -54,7 +56,7 @@ impl Observer for Watch {
         self.0.is_up()
     }
 
-    fn prepare(&mut self, _: u64, _: u64) {
+    fn prepare(&mut self, _: Made) {
         self.0.check();
     }
 
@@ -174,6 +176,7 @@ fn _waggle(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let python: String = py.import("sys")?.getattr("executable")?.extract()?;
     api::started_by([python, "-m".into(), "waggle".into()].map(Into::into).to_vec());
     module.add("WaggleError", py.get_type::<WaggleError>())?;
+    module.add_class::<chat::Chat>()?;
     for function in [
         wrap_pyfunction!(policies, module)?,
         wrap_pyfunction!(models, module)?,

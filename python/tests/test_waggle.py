@@ -2,10 +2,13 @@
 
 import _thread
 import json
+import pathlib
+import shutil
 import subprocess
 import sys
 import threading
 import time
+import warnings
 
 import numpy
 import pytest
@@ -55,7 +58,7 @@ def test_policies_have_options_with_defaults():
     budget = {"key": "budget", "default": "0.25", "required": False}
     assert budget in named["h2o"]["options"]
     assert named["oracle"]["clear_only"] and not named["full"]["clear_only"]
-    assert waggle.models() == ["shakespeare-gpt2", "shakespeare-llama"]
+    assert waggle.models() == ["shakespeare-gpt2", "shakespeare-llama", "stories260k", "recall"]
 
 
 def test_a_plan_is_the_session_to_the_byte():
@@ -164,6 +167,148 @@ def test_a_server_and_a_client(tmp_path, monkeypatch):
         waggle.Server("nosuchmodel")
 
 
+TURNS = ["ROMEO:", "What says my lady", "JULIET:", "Good night", "NURSE:"]
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    """A server for several conversations."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("WAGGLE_HOME", str(tmp_path_factory.mktemp("home")))
+        with waggle.Server("shakespeare-llama", no_calibration=True) as server:
+            yield server
+
+
+def prepared(chat):
+    """Waits until the next turn is prepared."""
+    end = time.monotonic() + 120
+    while chat.prepared[0] < chat.prepared[1]:
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    return chat.prepared
+
+
+def bytes_of(cost):
+    return cost["bytes_client_to_server"] + cost["bytes_server_to_client"]
+
+
+def test_a_conversation_of_five_turns_with_another_process(served, tmp_path):
+    kept = tmp_path / "kept.jsonl"
+    options = {"turn_tokens": 24, "check": "shakespeare-llama", "no_stop_at_eos": True, "transcript": kept}
+    with waggle.Client(served.address).chat(tokens=5, preprocess=True, **options) as chat:
+        turns = []
+        for words in TURNS:
+            assert prepared(chat) == (29, 29)
+            pieces = []
+            turns.append(chat.say(words, stream=pieces.append))
+            assert "".join(pieces) == turns[-1]["text"] == str(turns[-1])
+        assert chat.report is None
+    assert chat.report["turns"] == turns and isinstance(chat.report, waggle.Report)
+    assert chat.report["token_agreement"] == 1.0
+    for words, turn in zip(TURNS, turns):
+        assert len(turn["tokens"]) == 5 and turn["token_agreement"] == 1.0
+        # New words alone are read, with the end of their line and of the one before.
+        assert turn["prompt_tokens"] <= len(words) + 3
+        # Most was made before the turn.
+        assert bytes_of(turn["before"]["offline"]) > bytes_of(turn["phases"]["offline"]) > 0
+    said = [text for words, turn in zip(TURNS, turns) for text in (words, turn["text"])]
+    assert [message["text"] for message in chat.transcript] == said
+    assert [message["role"] for message in chat.transcript] == ["user", "assistant"] * 5
+    assert [json.loads(line) for line in kept.read_text().splitlines()] == chat.transcript
+    # The first turn is a generation on the same text.
+    assert waggle.Client(served.address).generate("ROMEO:\n", tokens=5)["text"] == turns[0]["text"]
+
+
+def test_a_refused_turn_leaves_the_conversation(served):
+    with waggle.Client(served.address).chat(tokens=3, turn_tokens=9) as chat:
+        assert chat.prepared == (0, 0) and chat.transcript == []
+        with pytest.raises(waggle.WaggleError, match="a turn of 19 tokens is longer than --turn-tokens 9"):
+            chat.say("a long turn indeed")
+        assert chat.transcript == []
+        first = chat.say("short")
+        with pytest.raises(ZeroDivisionError):
+            chat.say("again", stream=lambda text: 1 / 0)
+        assert len(chat.transcript) == 4
+        chat.reset()
+        assert chat.transcript == []
+        again = chat.say("short")
+        assert again["text"] == first["text"] and (first["conversation"], again["conversation"]) == (0, 1)
+        with pytest.raises(waggle.WaggleError, match="no tokens"):
+            chat.say("")
+    assert [turn["conversation"] for turn in chat.report["turns"]] == [0, 0, 1]
+    chat.close()
+    for closed in (lambda: chat.say("short"), chat.reset):
+        with pytest.raises(waggle.WaggleError, match="over"):
+            closed()
+
+
+def test_a_template_that_rewrites_is_a_warning(tmp_path):
+    assets = pathlib.Path(__file__).parents[2] / "model/assets/shakespeare-llama"
+    for file in ["config.json", "model.safetensors", "tokenizer.json"]:
+        shutil.copy(assets / file, tmp_path)
+    # The last message alone.
+    (tmp_path / "chat_template.jinja").write_text("{{ messages[-1].content }}!")
+    with waggle.Server(tmp_path, no_calibration=True, insecure_plaintext=True) as server:
+        client = waggle.Client(server.address, insecure_plaintext=True)
+        with client.chat(tokens=2, check=tmp_path) as chat, warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert chat.say("Nay")["prompt_tokens"] == len("Nay!")
+            with pytest.warns(UserWarning, match="from its beginning"):
+                turn = chat.say("Good night")
+            assert turn["prompt_tokens"] == len("Good night!") and turn["conversation"] == 0
+    assert chat.report["token_agreement"] == 1.0
+
+
+def test_positions_are_used_up():
+    with waggle.Server(MODEL, no_calibration=True, insecure_plaintext=True) as server:
+        client = waggle.Client(server.address, insecure_plaintext=True)
+        with client.chat(tokens=1, turn_tokens=200, no_stop_at_eos=True) as chat:
+            chat.say("a" * 150)
+            with pytest.raises(waggle.WaggleError, match="of 256 positions"):
+                chat.say("a" * 150)
+            assert len(chat.transcript) == 2
+            chat.reset()
+            chat.say("b")
+
+
+def test_conversations_are_refused_in_the_words_of_the_command_line(served):
+    client = waggle.Client(served.address)
+    with pytest.raises(waggle.WaggleError, match="exclude each other"):
+        client.chat(stop_at_eos=True, no_stop_at_eos=True)
+    with pytest.raises(waggle.WaggleError, match="unexpected argument '--turns'"):
+        client.chat(turns="file")
+    with pytest.raises(waggle.WaggleError, match="nosuchmodel"):
+        client.chat(check="nosuchmodel")
+
+
+def test_an_error_of_the_session_is_raised_and_the_transcript_stays():
+    server = waggle.Server("shakespeare-llama", no_calibration=True, insecure_plaintext=True)
+    chat = waggle.Client(server.address, insecure_plaintext=True).chat(tokens=2, timeout=20)
+    chat.say("ROMEO:")
+    server._process.kill()
+    server.close()
+    with pytest.raises(waggle.WaggleError) as failed:
+        chat.say("JULIET:")
+    assert "the session is over" not in str(failed.value)
+    assert chat.transcript[0] == {"role": "user", "text": "ROMEO:"}
+    with pytest.raises(waggle.WaggleError, match="the session is over"):
+        chat.say("JULIET:")
+    chat.close()
+    assert chat.report is None
+
+
+def test_a_conversation_that_nobody_closes_ends_with_the_object_or_the_program(served):
+    chat = waggle.Client(served.address).chat(tokens=2)
+    chat.say("ROMEO:")
+    del chat
+    # A server of one session serves the next one.
+    words = f"import waggle; chat = waggle.Client({served.address!r}).chat(tokens=2); print(chat.say('ROMEO:')['tokens'])"
+    ran = subprocess.run([sys.executable, "-c", words], capture_output=True, text=True, timeout=120)
+    assert ran.returncode == 0 and ran.stdout.startswith("["), ran.stderr
+    assert len(waggle.Client(served.address).generate("ROMEO:", tokens=2)["tokens"]) == 2
+    assert not [line for line in served.log if "error" in line.lower()], served.log
+
+
 def interrupted(work):
     """Seconds from Ctrl-C to the end of `work`."""
     at = []
@@ -179,9 +324,14 @@ def interrupted(work):
     return time.monotonic() - at[0]
 
 
-def test_ctrl_c_ends_long_calls():
+def test_ctrl_c_ends_long_calls(served):
     assert interrupted(lambda: waggle.demo(TEXT[:200], tokens=50)) < 20
     assert interrupted(lambda: waggle.evaluate(TEXT * 20, ["h2o", "snapkv"], sequences=20)) < 20
+    with waggle.Client(served.address).chat(tokens=100, no_stop_at_eos=True) as chat:
+        assert interrupted(lambda: chat.say("ROMEO:")) < 20
+        assert chat.transcript[0] == {"role": "user", "text": "ROMEO:"}
+        with pytest.raises(waggle.WaggleError, match="over"):
+            chat.say("ROMEO:")
     # And nothing is left that would spoil the next call.
     assert len(study("h2o")["rows"]) == 2
 

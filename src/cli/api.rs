@@ -3,6 +3,8 @@
 //! Options have the names and texts of the command line, so both take the same values with the same defaults and
 //! refuse the same things in the same words. Nothing is printed.
 
+mod chat;
+
 use std::fmt;
 use std::time::Duration;
 
@@ -16,6 +18,7 @@ use mpcache::PolicySpec;
 use protocols::{Fixed, FixedLoader};
 use serde_json::Value;
 
+use super::chat::Refusal;
 use super::connect::ConnectArgs;
 use super::error::describe;
 use super::files::open_model;
@@ -24,6 +27,8 @@ use super::options::{LinkArg, SamplingArgs, TermsArgs};
 use super::report::{predict_seconds, report};
 use super::{Error, tokenizer_worker};
 
+pub use self::chat::Chat;
+pub use super::chat::{ChatReport, Listener, Role, Said, TurnReport};
 pub use super::program::started_by;
 
 /// Why a function failed, in the words of the command line.
@@ -33,6 +38,7 @@ pub struct Failure(Cause);
 #[derive(Debug)]
 enum Cause {
     Command(Error),
+    Turn(Box<Refusal>),
     Options(clap::Error),
 }
 
@@ -40,6 +46,7 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         match &self.0 {
             Cause::Command(error) => f.write_str(&describe(error)),
+            Cause::Turn(refusal) => f.write_str(&describe(refusal.as_ref())),
             // The first paragraph says what is wrong, and the rest how the command line is used.
             Cause::Options(error) => {
                 let text = error.to_string();
@@ -55,6 +62,12 @@ impl std::error::Error for Failure {}
 impl<E: Into<Error>> From<E> for Failure {
     fn from(error: E) -> Self {
         Failure(Cause::Command(error.into()))
+    }
+}
+
+impl From<Refusal> for Failure {
+    fn from(refusal: Refusal) -> Self {
+        Failure(Cause::Turn(refusal.into()))
     }
 }
 

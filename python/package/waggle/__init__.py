@@ -9,6 +9,7 @@ prompt nor the text, and the client does not learn the weights.
 :func:`demo`        both parties in this process
 :class:`Server`     a server of a model, in a process of its own
 :class:`Client`     generates with the model of a server
+:class:`Chat`       a conversation with it, of several turns
 :func:`policies`    the cache policies, with options and defaults
 :func:`models`      the bundled models
 ==================  ==================================================================================
@@ -27,6 +28,8 @@ import signal as _signal
 import subprocess as _subprocess
 import sys as _sys
 import threading as _threading
+import warnings as _warnings
+import weakref as _weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from os import PathLike, fspath
 from typing import Any, Union
@@ -35,11 +38,13 @@ from . import _waggle
 from ._waggle import WaggleError
 
 __all__ = [
+    "Chat",
     "Client",
     "Evaluation",
     "Report",
     "Scores",
     "Server",
+    "Turn",
     "WaggleError",
     "demo",
     "evaluate",
@@ -234,6 +239,124 @@ class Client:
         """Generates ``tokens`` tokens after ``prompt`` (words, or token ids), in a session of its own."""
         options = {**self._options, **options, "connect": self.address}
         return Report(_json.loads(_waggle.generate(_prompt(prompt), tokens, _options(options))))
+
+    def chat(
+        self,
+        *,
+        tokens: int = 64,
+        turn_tokens: int = 64,
+        system: str | None = None,
+        check: str | PathLike[str] | None = None,
+        **options: Option,
+    ) -> Chat:
+        """Opens a session of several turns, which ends with :meth:`Chat.close` or at the end of a ``with`` block.
+
+        :param tokens: most tokens of an answer
+        :param turn_tokens: most tokens that a turn adds before its answer, the marks of the chat template included. With
+            ``preprocess=True`` so much is prepared between turns.
+        :param system: a message that stands before the first turn
+        :param check: hold every answer against this model in the clear, a directory or a bundled name:
+            ``turn["token_agreement"]``, a share from 0 to 1
+        :param options: ``preprocess``, ``no_template``, ``no_stop_at_eos``, ``transcript`` (a file), ``policy``,
+            ``temperature`` and others of ``waggle chat``
+        """
+        given = {"tokens": tokens, "turn_tokens": turn_tokens, "system": system, "check": check}
+        return Chat(**{**self._options, **options, **given, "connect": self.address})
+
+
+class Turn(dict):
+    """A turn of a conversation, as ``waggle chat --json`` lists it. ``str(turn)`` is the answer.
+
+    ``text`` and ``tokens`` are the answer, ``prompt_tokens`` the number of tokens that the model read for it, and
+    ``conversation`` counts resets from 0. ``before`` is what was prepared ahead, ``phases`` what the turn itself took:
+    ``setup``, ``offline``, ``prefill`` and ``decode``, each with bytes each way, flows and seconds of the client's clock.
+    With ``check`` also ``token_agreement``, a share from 0 to 1.
+    """
+
+    def __str__(self) -> str:
+        return self["text"]
+
+
+class Chat:
+    """A conversation with the model of a server, by :meth:`Client.chat`::
+
+        with waggle.Client(address).chat(tokens=40, preprocess=True) as chat:
+            print(chat.say("ROMEO:"))
+        chat.report
+
+    The words of a turn alone go through the model, on a private cache that both parties keep. The server learns how many
+    tokens each turn has, and when it comes. Between turns a thread keeps the session, and with ``preprocess`` prepares the
+    next turn while Python does other things. A session that has failed raises its error at the next call; the
+    transcript stays.
+    """
+
+    #: After :meth:`close`: that of the whole session, with a list of its ``turns``. None if the session has failed.
+    report: Report | None
+
+    def __init__(self, **options: Option) -> None:
+        self._chat = _waggle.Chat(_options(options))
+        self.report = None
+        # A session that nobody closes ends with the object or with the program.
+        self._end = _weakref.finalize(self, _left, self._chat)
+
+    def say(self, words: str, *, stream: Callable[[str], object] | None = None) -> Turn:
+        """Says ``words`` and returns the answer.
+
+        A turn that is refused, because it is too long or the model's positions are used up, raises :class:`WaggleError`,
+        and the conversation goes on. Ctrl-C in the middle of a turn ends the session.
+
+        :param stream: called with each piece of the answer as it comes, in another thread. What it raises, ``say``
+            raises after the turn, which is then part of the conversation.
+        """
+        turn, rereads = self._chat.say(words, stream)
+        if rereads:
+            _warnings.warn(
+                "the chat template changes what was said before: the model read the conversation from its beginning",
+                stacklevel=2,
+            )
+        return Turn(_json.loads(turn))
+
+    def reset(self) -> None:
+        """Begins another conversation in the same session: both parties drop the cache, and :attr:`transcript` begins
+        anew."""
+        self._chat.reset()
+
+    @property
+    def prepared(self) -> tuple[int, int]:
+        """For how many tokens of the next turn correlations are there, and for how many there will be: ``(32, 128)``.
+        Without ``preprocess`` it is ``(0, 0)``."""
+        return self._chat.prepared()
+
+    @property
+    def transcript(self) -> list[dict[str, str]]:
+        """What was said in this conversation: ``role`` (``"user"`` or ``"assistant"``) and ``text`` of each message. A turn
+        under way is not in it before its end."""
+        return _json.loads(self._chat.transcript())
+
+    def close(self) -> None:
+        """Ends the session; a second time does nothing. Raises what ended the session before, if no call did."""
+        if self._end.detach() is not None:
+            report = self._chat.close()
+            self.report = None if report is None else Report(_json.loads(report))
+
+    def __enter__(self) -> Chat:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        try:
+            self.close()
+        except WaggleError:
+            # An error of the block says more than the end of the session.
+            if kind is None:
+                raise
+
+
+def _left(chat: _waggle.Chat) -> None:
+    """Ends a session whose end nobody waits for."""
+    try:
+        chat.close()
+    except Exception:
+        pass
 
 
 class Server:

@@ -2,54 +2,80 @@
 
 use model::party::Observer;
 use model::{TextStream, Tokenizer};
+use protocols::Made;
 
-use crate::cli::progress::harmless;
-use crate::cli::{Error, out};
+use super::transcript::Transcript;
 
-/// Prints an answer token by token, and remembers it.
+/// Hears the answer of a turn.
+pub trait Listener {
+    /// The answer goes on with `text`.
+    fn text(&mut self, text: &str);
+
+    /// The chat template changes what was said before: the model reads the conversation from its beginning.
+    fn rereads(&mut self) {}
+
+    /// A part of the work is done: a layer of the model, or some correlations.
+    fn tick(&mut self) {}
+
+    /// The answer is over.
+    fn end(&mut self) {}
+
+    /// Whether nobody wants the rest; asked before each token. The session then ends.
+    fn abandoned(&self) -> bool {
+        false
+    }
+}
+
+/// Makes text of the tokens of an answer, for a listener and the transcript.
 pub(super) struct Answer<'a> {
     stream: TextStream<'a>,
-    text: String,
-    /// Why standard output took no more.
-    failed: Option<Error>,
+    transcript: &'a mut Transcript,
+    listener: &'a mut dyn Listener,
 }
 
 impl<'a> Answer<'a> {
     /// The answer after the tokens `before`.
-    pub(super) fn new(tokenizer: &'a Tokenizer, before: Vec<u32>) -> Self {
-        Answer { stream: tokenizer.stream(&before), text: String::new(), failed: None }
+    pub(super) fn new(
+        tokenizer: &'a Tokenizer,
+        before: &[u32],
+        transcript: &'a mut Transcript,
+        listener: &'a mut dyn Listener,
+    ) -> Self {
+        Answer { stream: tokenizer.stream(before), transcript, listener }
     }
 
-    fn print(&mut self, text: &str) {
-        if self.failed.is_none() {
-            self.failed = out::print(harmless(text)).err();
-        }
+    /// Tells the rest.
+    pub(super) fn finish(self) {
+        let Answer { stream, transcript, listener } = self;
+        tell(&stream.finish().unwrap_or_default(), transcript, listener);
+        listener.end();
     }
+}
 
-    /// Ends the line. Returns the text, and what standard output said.
-    pub(super) fn finish(self) -> (String, Result<(), Error>) {
-        let Answer { stream, text, failed } = self;
-        let rest = stream.finish().unwrap_or_default();
-        let text = text + &rest;
-        let printed = match failed {
-            Some(error) => Err(error),
-            None if text.is_empty() => Ok(()),
-            None => out::print(harmless(&rest) + if text.ends_with('\n') { "" } else { "\n" }),
-        };
-        (text, printed)
+fn tell(text: &str, transcript: &mut Transcript, listener: &mut dyn Listener) {
+    if !text.is_empty() {
+        transcript.hear(text);
+        listener.text(text);
     }
 }
 
 impl Observer for Answer<'_> {
     fn abandoned(&self) -> bool {
-        self.failed.is_some()
+        self.listener.abandoned()
+    }
+
+    fn prepare(&mut self, _: Made) {
+        self.listener.tick();
+    }
+
+    fn layer(&mut self, _: usize, _: usize) {
+        self.listener.tick();
     }
 
     fn token(&mut self, token: Option<u32>) {
         let Some(token) = token else { return };
         // The tokenizer has taken these ids before; what it cannot show is left out.
         let text = self.stream.push(token).unwrap_or_default();
-        self.print(&text);
-        self.text.push_str(&text);
+        tell(&text, self.transcript, self.listener);
     }
 }

@@ -12,33 +12,36 @@ use crate::cli::Error;
 use crate::cli::report::report;
 
 /// A turn in a report.
-#[derive(Serialize)]
-struct TurnReport {
+#[derive(Clone, Debug, Serialize)]
+pub struct TurnReport {
     /// Which conversation of the session it belongs to, from 0.
-    conversation: usize,
+    pub conversation: usize,
     /// Tokens that were read: the new ones, and the last one of the answer before.
-    prompt_tokens: usize,
+    pub prompt_tokens: usize,
     /// Generated ids.
-    tokens: Vec<u32>,
+    pub tokens: Vec<u32>,
     /// Their text.
-    text: String,
+    pub text: String,
+    /// What it took.
     #[serde(flatten)]
-    cost: TurnCost,
+    pub cost: TurnCost,
     /// Comparison with the plaintext engine, if it was asked for.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
-    check: Option<Check>,
+    pub check: Option<Check>,
 }
 
 /// The report of a session, and its turns.
-#[derive(Serialize)]
-pub(super) struct ChatReport {
+#[derive(Debug, Serialize)]
+pub struct ChatReport {
+    /// All of the session.
     #[serde(flatten)]
-    report: Report,
-    turns: Vec<TurnReport>,
+    pub report: Report,
+    /// The turns of all its conversations.
+    pub turns: Vec<TurnReport>,
 }
 
 /// What a session took so far.
-pub(super) struct Costs {
+pub(in crate::cli) struct Costs {
     opening: Phases,
     turns: Vec<TurnReport>,
     conversation: usize,
@@ -56,10 +59,12 @@ impl Costs {
     }
 
     /// A turn with the answer `text` is over.
-    pub(super) fn turn(&mut self, turn: Turn, text: String, check: Option<Check>) {
+    pub(super) fn turn(&mut self, turn: Turn, text: String, check: Option<Check>) -> TurnReport {
         let Turn { prompt_tokens, generation, cost } = turn;
         let conversation = self.conversation;
-        self.turns.push(TurnReport { conversation, prompt_tokens, tokens: generation.tokens, text, cost, check });
+        let turn = TurnReport { conversation, prompt_tokens, tokens: generation.tokens, text, cost, check };
+        self.turns.push(turn.clone());
+        turn
     }
 
     /// The last turn and all of the session, in three lines at most. Seconds are those in which a user waited, and

@@ -6,6 +6,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, sync_channel};
 use std::thread;
 use std::time::Duration;
 
+use super::talk::Incoming;
 use crate::cli::Error;
 
 /// Longest line, in bytes; far above what any model takes.
@@ -82,9 +83,12 @@ impl Lines {
             let _ = write!(to, "\x1b7\x1b[1A\r\x1b[2K{text}\x1b8").and_then(|()| to.flush());
         }
     }
+}
 
-    /// A line that is there.
-    pub(super) fn look(&self) -> Option<Input> {
+impl Incoming for Lines {
+    type Item = Input;
+
+    fn look(&self) -> Option<Input> {
         match self.lines.try_recv() {
             Ok(input) => Some(input),
             Err(TryRecvError::Empty) => None,
@@ -92,8 +96,7 @@ impl Lines {
         }
     }
 
-    /// A line that comes within `limit`.
-    pub(super) fn wait(&self, limit: Duration) -> Option<Input> {
+    fn wait(&self, limit: Duration) -> Option<Input> {
         match self.lines.recv_timeout(limit) {
             Ok(input) => Some(input),
             Err(RecvTimeoutError::Timeout) => None,

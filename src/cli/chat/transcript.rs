@@ -13,22 +13,33 @@ use crate::cli::progress::harmless;
 /// Whose words they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum Role {
+pub enum Role {
     /// The person.
     User,
     /// The model.
     Assistant,
 }
 
+/// Words of one side.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-struct Said {
-    role: Role,
-    text: String,
+pub struct Said {
+    /// Whose they are.
+    pub role: Role,
+    /// The words.
+    pub text: String,
+}
+
+impl Said {
+    fn new(role: Role, text: &str) -> Self {
+        Said { role, text: text.to_owned() }
+    }
 }
 
 /// A conversation.
-pub(super) struct Transcript {
+pub(in crate::cli) struct Transcript {
     said: Vec<Said>,
+    /// A turn that is not over: the user's words, and what was heard of the answer.
+    turn: Option<(String, String)>,
     /// What was said in conversations before this one, as lines.
     before: String,
     /// All of it is kept there after every turn.
@@ -39,13 +50,51 @@ impl Transcript {
     /// An empty conversation, which is kept in `file` if there is one.
     pub(super) fn open(file: Option<PathBuf>) -> Result<Self, Error> {
         check_writable(file.as_deref())?;
-        Ok(Transcript { said: Vec::new(), before: String::new(), file })
+        Ok(Transcript { said: Vec::new(), turn: None, before: String::new(), file })
     }
 
-    /// `role` says `text`.
-    pub(super) fn say(&mut self, role: Role, text: &str) -> Result<(), Error> {
-        self.said.push(Said { role, text: text.to_owned() });
+    /// The user says `words`.
+    pub(super) fn begin(&mut self, words: &str) {
+        self.turn = Some((words.to_owned(), String::new()));
+    }
+
+    /// The answer goes on with `text`.
+    pub(super) fn hear(&mut self, text: &str) {
+        if let Some((_, answer)) = &mut self.turn {
+            answer.push_str(text);
+        }
+    }
+
+    /// The words were refused: nobody said them.
+    pub(super) fn take_back(&mut self) {
+        self.turn = None;
+    }
+
+    /// The answer is over; returns it.
+    pub(super) fn end(&mut self) -> Result<String, Error> {
+        let (words, answer) = self.turn.take().unwrap_or_default();
+        self.said.extend([Said::new(Role::User, &words), Said::new(Role::Assistant, &answer)]);
+        self.keep()?;
+        Ok(answer)
+    }
+
+    /// The answer ends before its end.
+    pub(super) fn break_off(&mut self) -> Result<(), Error> {
+        self.said = self.said();
+        self.turn = None;
         self.keep()
+    }
+
+    /// All of this conversation, with what there is of a turn that is not over.
+    pub(in crate::cli) fn said(&self) -> Vec<Said> {
+        let mut said = self.said.clone();
+        if let Some((words, answer)) = &self.turn {
+            said.push(Said::new(Role::User, words));
+            if !answer.is_empty() {
+                said.push(Said::new(Role::Assistant, answer));
+            }
+        }
+        said
     }
 
     /// Another conversation begins, after an empty line.
@@ -137,8 +186,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("kept.jsonl");
         let mut transcript = Transcript::open(Some(file.clone())).unwrap();
-        transcript.say(Role::User, "a \"b\"").unwrap();
-        transcript.say(Role::Assistant, "c\nd\n").unwrap();
+        transcript.begin("a \"b\"");
+        transcript.hear("c\n");
+        transcript.hear("d\n");
+        assert_eq!(transcript.end().unwrap(), "c\nd\n");
         let lines = "{\"role\":\"user\",\"text\":\"a \\\"b\\\"\"}\n{\"role\":\"assistant\",\"text\":\"c\\nd\\n\"}\n";
         assert_eq!(std::fs::read_to_string(&file).unwrap(), lines);
         let [text, json] = ["saved.txt", "saved"].map(|name| dir.path().join(name));
@@ -147,7 +198,11 @@ mod tests {
         assert_eq!(std::fs::read_to_string(text).unwrap(), "> a \"b\"\n\nc\nd\n\n");
         assert_eq!(std::fs::read_to_string(json).unwrap(), lines);
         transcript.reset().unwrap();
-        transcript.say(Role::User, "e").unwrap();
+        transcript.begin("never said");
+        transcript.take_back();
+        transcript.begin("e");
+        assert_eq!(transcript.said(), [Said::new(Role::User, "e")]);
+        transcript.break_off().unwrap();
         let both = format!("{lines}\n{{\"role\":\"user\",\"text\":\"e\"}}\n");
         assert_eq!(std::fs::read_to_string(&file).unwrap(), both);
         let error = transcript.keep_after(Error::ClientLeft).to_string();
