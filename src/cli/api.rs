@@ -9,13 +9,12 @@ use std::fmt;
 use std::time::Duration;
 
 use clap::Parser;
-use engine::{Engine, Float, FloatLoader};
-use model::eval::{Candidate, Evaluation, InClear, Runner, Sequence, TwoParties, evaluate as run_study};
+use engine::FloatLoader;
+use model::eval::{Evaluation, Sequence};
 use model::party::{ClientOptions, Limits, ModelServer, Observer, Outcome, PublicModel, Request, in_one_process};
 use model::report::{ModelInfo, Report};
 use model::{GenerateOptions, Lengths, Model, ModelFiles, Next, Tokenizer, check};
 use mpcache::PolicySpec;
-use protocols::{Fixed, FixedLoader};
 use serde_json::Value;
 
 use super::chat::Refusal;
@@ -25,11 +24,12 @@ use super::files::open_model;
 use super::files::public_model;
 use super::options::{LinkArg, SamplingArgs, TermsArgs};
 use super::report::{predict_seconds, report};
-use super::{Error, tokenizer_worker};
+use super::{Error, study, tokenizer_worker};
 
 pub use self::chat::Chat;
 pub use super::chat::{ChatReport, Listener, Role, Said, TurnReport};
 pub use super::program::started_by;
+pub use super::study::StudyEngine;
 
 /// Why a function failed, in the words of the command line.
 #[derive(Debug)]
@@ -264,17 +264,6 @@ pub fn generate(
     Ok(report)
 }
 
-/// What computes a study.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StudyEngine {
-    /// f32.
-    Float,
-    /// Fixed point, in the clear.
-    Fixed,
-    /// Two parties in this process.
-    Secure,
-}
-
 /// A study of what cache policies cost in accuracy.
 #[derive(Clone, Debug)]
 pub struct Study {
@@ -304,44 +293,22 @@ impl Study {
     pub fn run(&self, tick: &(dyn Fn(usize) + Sync)) -> Result<Evaluation, Failure> {
         let files = open_model(&self.model)?;
         let sequences = self.cut(&files)?;
-        let candidates = self.candidates()?;
-        let widest = candidates.iter().map(|candidate| &candidate.policy).find(|policy| policy.needs_columns());
-        let widest = widest.cloned().unwrap_or_default();
+        let policies = self.policies.iter().map(|text| text.parse()).collect::<Result<Vec<PolicySpec>, _>>()?;
+        let candidates = study::candidates(&policies, &self.budgets)?;
         let info = ModelInfo::new(&files.name, &files.spec);
-        let passes: usize = sequences.iter().map(Sequence::passes).sum();
-        let all = (1 + candidates.len()) * passes;
-        let study = |runner: &dyn Runner| run_study(runner, &sequences, &candidates, &|| tick(all));
-        let metrics = match self.engine {
-            StudyEngine::Float => {
-                let model = Model::load_for(&widest, &mut FloatLoader, &files.spec, Some(&files.checkpoint))?;
-                study(&clear(&model, Float::default))
-            }
-            StudyEngine::Fixed => {
-                let mut loader = FixedLoader::default();
-                let model = Model::load_for(&widest, &mut loader, &files.spec, Some(&files.checkpoint))?;
-                study(&clear(&model, Fixed::new))
-            }
-            StudyEngine::Secure => {
-                let learned = match widest.needs_columns() {
-                    true => Some(ModelServer::load_for(&widest, open_model(&self.model)?)?),
-                    false => None,
-                };
-                let server = ModelServer::load(files)?;
-                let protocol = protocols::Options::default();
-                study(&TwoParties { server: &server, learned: learned.as_ref(), protocol })
-            }
-        };
-        let engine = format!("{:?}", self.engine).to_lowercase();
+        let all = study::passes(&sequences, &candidates);
+        let tick = || tick(all);
+        let scores = study::scores(&self.model, files, self.engine, &sequences, &candidates, &tick)?;
         let options = [
             ("task", "text".into()),
-            ("engine", engine.into()),
+            ("engine", self.engine.name().into()),
             ("policies", self.policies.clone().into()),
             ("budgets", self.budgets.clone().into()),
             ("context", self.context.into()),
             ("prompt", self.prompt.into()),
         ];
         let options = options.map(|(name, value)| (name.to_owned(), value)).into();
-        Ok(Evaluation::new(info, options, &sequences, &candidates, metrics?))
+        Ok(Evaluation::new(info, options, &sequences, &candidates, scores))
     }
 
     fn cut(&self, files: &ModelFiles) -> Result<Vec<Sequence>, Error> {
@@ -349,30 +316,6 @@ impl Study {
         let ids = self.text.ids(tokenizer.as_ref())?;
         Ok(Sequence::cut(&ids, self.context, self.prompt, self.sequences)?)
     }
-
-    fn candidates(&self) -> Result<Vec<Candidate>, Error> {
-        let mut candidates = Vec::new();
-        for text in &self.policies {
-            let policy: PolicySpec = text.parse()?;
-            if policy == PolicySpec::default() {
-                continue;
-            }
-            match Candidate::with_own_budget(&policy)? {
-                Some(candidate) => candidates.push(candidate),
-                None => {
-                    for &budget in &self.budgets {
-                        candidates.push(Candidate::new(&policy, budget)?);
-                    }
-                }
-            }
-        }
-        Ok(candidates)
-    }
-}
-
-/// A runner on engines that see their values.
-fn clear<E: Engine>(model: &Model<E::Weight>, engine: fn() -> E) -> InClear<'_, E> {
-    InClear { model, engine }
 }
 
 #[cfg(test)]

@@ -4,17 +4,13 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser};
-use clap::{Args, ValueEnum};
-use engine::{Engine, Float, FloatLoader};
-use model::eval::{
-    Candidate, Evaluation, InClear, Runner, Sequence, TASKS, Task, TaskInput, TokenCost, TwoParties, evaluate,
-};
-use model::party::{ClientOptions, ModelServer, Silent, Terms, plan_step};
+use model::eval::{Candidate, Evaluation, Sequence, TASKS, Task, TaskInput, TokenCost};
+use model::party::{ClientOptions, Silent, Terms, plan_step};
 use model::report::{Cost, ModelInfo, Phases};
-use model::{Model, ModelFiles, Tokenizer};
+use model::{ModelFiles, Tokenizer};
 use mpcache::PolicySpec;
-use protocols::{Fixed, FixedLoader};
 use serde_json::Value;
 
 use super::files::{DEFAULT_MODEL, check_writable, open_model, public_model, read_text, write, write_json};
@@ -22,6 +18,7 @@ use super::machine::provenance;
 use super::options::{FormatArgs, LINKS, LOOPBACK, LinkArg};
 use super::plot;
 use super::progress::passes;
+use super::study::{self, StudyEngine};
 use super::{Error, html, out};
 
 /// Measures what cache policies cost in accuracy, on a text or another task, teacher-forced, for every policy at
@@ -81,7 +78,7 @@ pub(super) struct EvalArgs {
     sequences: Option<usize>,
     /// What computes: f32, fixed point in the clear, or two parties in this process.
     #[arg(long, value_enum, default_value = "float")]
-    engine: EngineArg,
+    engine: StudyEngine,
     /// Plan one decoded token of every policy over LINK as well, with preparation, after as many tokens as a sequence
     /// has: bytes and flows, for the table and for plots of accuracy against bytes.
     #[arg(long, value_name = LINKS)]
@@ -100,13 +97,6 @@ pub(super) struct EvalArgs {
     /// Write everything into this directory: table.md, report.json, report.html and the plots.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum EngineArg {
-    Float,
-    Fixed,
-    Secure,
 }
 
 /// One value of `--policies`.
@@ -148,35 +138,12 @@ pub(super) fn run(args: EvalArgs) -> Result<(), Error> {
     let task = Task::named(&args.task).ok_or(Error::NoText)?;
     let sequences = args.sequences(task, &files)?;
     let candidates = args.candidates()?;
-    // One model serves all: columns that a policy has no use for change nothing in the clear.
-    let widest = candidates.iter().map(|candidate| &candidate.policy).find(|policy| policy.needs_columns());
-    let widest = widest.cloned().unwrap_or_default();
     let info = ModelInfo::new(&files.name, &files.spec);
-    let steps: usize = sequences.iter().map(Sequence::passes).sum();
-    let bar = passes((1 + candidates.len()) * steps);
-    let study = |runner: &dyn Runner| evaluate(runner, &sequences, &candidates, &|| bar.inc(1));
-    let metrics = match args.engine {
-        EngineArg::Float => {
-            let model = Model::load_for(&widest, &mut FloatLoader, &files.spec, Some(&files.checkpoint))?;
-            study(&clear(&model, Float::default))
-        }
-        EngineArg::Fixed => {
-            let model = Model::load_for(&widest, &mut FixedLoader::default(), &files.spec, Some(&files.checkpoint))?;
-            study(&clear(&model, Fixed::new))
-        }
-        EngineArg::Secure => {
-            let learned = if widest.needs_columns() {
-                Some(ModelServer::load_for(&widest, open_model(&args.model)?)?)
-            } else {
-                None
-            };
-            let server = ModelServer::load(files)?;
-            let protocol = protocols::Options::default();
-            study(&TwoParties { server: &server, learned: learned.as_ref(), protocol })
-        }
-    };
+    let bar = passes(study::passes(&sequences, &candidates));
+    let tick = || bar.inc(1);
+    let scores = study::scores(&args.model, files, args.engine, &sequences, &candidates, &tick)?;
     bar.finish_and_clear();
-    let mut study = Evaluation::new(info, args.chosen(&sequences), &sequences, &candidates, metrics?);
+    let mut study = Evaluation::new(info, args.chosen(&sequences), &sequences, &candidates, scores);
     study.provenance = provenance();
     if let Some(link) = args.costs {
         plan_costs(&mut study, &args.model, link)?;
@@ -220,11 +187,6 @@ fn plan_costs(study: &mut Evaluation, model: &str, link: LinkArg) -> Result<(), 
     }
     bar.finish_and_clear();
     Ok(())
-}
-
-/// A runner on engines that see their values.
-fn clear<E: Engine>(model: &Model<E::Weight>, engine: fn() -> E) -> InClear<'_, E> {
-    InClear { model, engine }
 }
 
 impl EvalArgs {
@@ -273,18 +235,9 @@ impl EvalArgs {
     }
 
     fn candidates(&self) -> Result<Vec<Candidate>, Error> {
-        let mut candidates = Vec::new();
-        let mut used = false;
-        for policy in self.named().filter(|policy| *policy != &PolicySpec::default()) {
-            if let Some(candidate) = Candidate::with_own_budget(policy)? {
-                candidates.push(candidate);
-                continue;
-            }
-            used = true;
-            for &budget in self.budgets() {
-                candidates.push(Candidate::new(policy, budget)?);
-            }
-        }
+        let candidates = study::candidates(self.named(), self.budgets())?;
+        let pruned = self.named().filter(|policy| **policy != PolicySpec::default());
+        let used = pruned.into_iter().any(|policy| policy.option("budget").is_none());
         if !used && self.budgets.is_some() || candidates.is_empty() && self.plots.is_some() {
             return Err(Error::NothingPruned);
         }
@@ -300,10 +253,9 @@ impl EvalArgs {
         let file = |path: &Option<PathBuf>| {
             path.as_ref().and_then(|p| p.file_name()).map(|name| name.to_string_lossy().into_owned())
         };
-        let name = |value: Option<clap::builder::PossibleValue>| value.map(|v| v.get_name().to_owned());
         let chosen = [
             ("task", self.task.clone().into()),
-            ("engine", name(self.engine.to_possible_value()).into()),
+            ("engine", self.engine.name().into()),
             ("text", file(&self.text).into()),
             ("data", file(&self.data).into()),
             ("prompts", file(&self.prompts).into()),

@@ -37,6 +37,7 @@ mod serve;
 mod settings;
 mod shell;
 mod shown;
+mod study;
 mod sweep;
 mod synth;
 mod tokenizer_worker;
