@@ -1,10 +1,10 @@
 //! `waggle tables`: makes the tables of measurements and the pages that show them.
 //!
-//! Every number of a table is first a [`Record`](records::Record), a line of JSON that says what was measured, how,
+//! Every number of a table is first a `Record`, a line of JSON that says what was measured, how,
 //! and by which command. A table is rendered from records alone, so it can be made again, and differently, without a
-//! new measurement. Each table is a module: [`ablation`] is the first.
+//! new measurement. Each table is a module: `ablation` is the first.
 //!
-//! A page of `bench/results` has prose and generated blocks, each with the command that makes it: [`pages`] makes
+//! A page of `bench/results` has prose and generated blocks, each with the command that makes it: `pages` makes
 //! them again, and tells which of the planned ones are out of date.
 #![forbid(unsafe_code)]
 

@@ -14,7 +14,7 @@
 //!   cache holds the turns before it ([`generate_with`](crate::generate_with)). The last token of an answer was not
 //!   read, so it begins the next turn. With `stop_at_eos` a byte after each pass says whether the answer ends. The
 //!   parties compare their transcripts after every turn.
-//! - **To prepare** makes one of several equal [slices](slices) of what the longest turn needs, in a session of two
+//! - **To prepare** makes one of several equal [slices] of what the longest turn needs, in a session of two
 //!   phases. A client does so while its user types. When the turn comes, its lengths are known. What it needs beyond
 //!   that is made then, in large batches, with the masks of keys and values, which fit one length alone. What a turn
 //!   leaves serves the next one.
