@@ -61,11 +61,11 @@ fn kill(signal: &str, pid: &str) {
     assert!(Command::new("kill").args([&format!("-{signal}"), pid]).status().unwrap().success());
 }
 
-/// Whatever a report counts, and what was generated; not what is measured.
+/// Whatever a report counts, and what was generated; not what is measured, nor what made the report and when.
 fn counted(report: &Value) -> Value {
     match report {
         Value::Object(fields) => {
-            let measured = ["seconds", "cpu", "memory", "wire", "model", "per_second"];
+            let measured = ["seconds", "cpu", "memory", "wire", "model", "per_second", "provenance"];
             let counted = fields.iter().filter(|(name, _)| !measured.iter().any(|word| name.contains(word)));
             Value::Object(counted.map(|(name, value)| (name.clone(), self::counted(value))).collect())
         }
