@@ -3,7 +3,7 @@
 mod support;
 
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 use support::{Server, ended, fail, succeed, text, waggle};
@@ -172,14 +172,24 @@ fn parties_that_differ_both_say_where() {
 fn arguments_that_make_no_sense_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let empty = dir.path().display();
+    let quantized = dir.path().join("quantized.json");
+    let config = r#"{"model_type": "llama", "quantization_config": {"quant_method": "gptq", "bits": 4}}"#;
+    std::fs::write(&quantized, config).unwrap();
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap();
     for (line, words) in [
         ("float --model nowhere", "neither a directory nor a bundled model (shakespeare-gpt2, "),
         (&*format!("float --model {empty}"), "config.json"),
+        ("float --model meta-llama/Llama-3.1-8B", "a name of a model hub is not looked up"),
+        (&*format!("plan --model {}", quantized.display()), "take the checkpoint in bf16, fp16 or fp32"),
+        (&*format!("serve --listen {address}"), "port 0 any that is free"),
         ("float --prompt-ids 65", "token id 65 is outside the vocabulary of 65"),
         ("float --prompt-ids 1 --tokens 0", "at least one"),
         ("demo --prompt-ids 65", "token id 65 is outside the vocabulary of 65"),
         ("demo --prompt-ids 1 --tokens 257", "257 positions would go through a model that has 256"),
         ("demo --prompt-ids 1 --tokens 0", "at least one"),
+        ("demo --pad-prompt --policy h2o --prompt-ids 1 --tokens 1", "a padded prompt needs cache policy `full`"),
+        ("plan --pad-prompt --policy h2o", "a padded prompt needs cache policy `full`"),
         ("demo --reveal token --temperature 1", "--temperature needs --reveal logits"),
         ("demo --temperature=-1", "temperature = -1 is outside 0 or more"),
         ("plan --prompt-len 250 --tokens 8", "257 positions would go through a model that has 256"),

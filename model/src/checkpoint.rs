@@ -14,6 +14,7 @@ use serde::Deserialize;
 use thiserror::Error;
 
 use crate::beside::{Beside, LEARNED_FILE};
+use crate::hints;
 use crate::mapping::{Bytes, Number, Numbers};
 
 /// A checkpoint that cannot be used.
@@ -21,8 +22,13 @@ use crate::mapping::{Bytes, Number, Numbers};
 #[non_exhaustive]
 pub enum CheckpointError {
     /// The directory holds neither `model.safetensors` nor `model.safetensors.index.json`.
-    #[error("{} holds no model.safetensors and no model.safetensors.index.json", .0.display())]
-    NoWeights(PathBuf),
+    #[error("{} holds no model.safetensors and no model.safetensors.index.json{hint}", dir.display())]
+    NoWeights {
+        /// The directory.
+        dir: PathBuf,
+        /// What to do about what it holds, or nothing.
+        hint: &'static str,
+    },
     /// A file cannot be read.
     #[error("{file}: {source}")]
     Io {
@@ -197,7 +203,7 @@ impl Checkpoint {
         } else if index.is_file() {
             checkpoint.add_shards(dir, &index)?;
         } else {
-            return Err(CheckpointError::NoWeights(dir.to_owned()));
+            return Err(CheckpointError::NoWeights { dir: dir.to_owned(), hint: hints::of_directory(dir) });
         }
         Ok(checkpoint)
     }
@@ -282,6 +288,9 @@ impl Checkpoint {
     fn add(&mut self, file: String, bytes: Bytes) -> Result<(), CheckpointError> {
         let malformed = |what: String| CheckpointError::Malformed { file: file.clone(), what };
         let length = bytes.get().len() as u64;
+        if hints::is_lfs(bytes.get()) {
+            return Err(malformed(hints::LFS.to_owned()));
+        }
         let Some((prefix, rest)) = bytes.get().split_first_chunk() else {
             return Err(malformed(format!("{length} bytes are no safetensors file")));
         };

@@ -44,6 +44,17 @@ pub enum Error {
         /// The cause.
         source: std::io::Error,
     },
+    /// A directory without a configuration.
+    #[error("{} holds no config.json{hint}", dir.display())]
+    NoConfig {
+        /// The directory.
+        dir: PathBuf,
+        /// What to do about what it holds, or nothing.
+        hint: &'static str,
+    },
+    /// A file that was not downloaded.
+    #[error("{}: {}", .0.display(), crate::hints::LFS)]
+    Pointer(PathBuf),
     /// No bundled model has this name.
     #[error("no bundled model is called `{name}`; there are: {}", .known.join(", "))]
     NotBundled {

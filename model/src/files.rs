@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::{Checkpoint, Error, ModelSpec};
+use crate::{Checkpoint, Error, ModelSpec, hints};
 
 /// Configuration, weights and, if there is one, tokenizer of a model.
 pub struct ModelFiles {
@@ -63,11 +63,11 @@ static BUNDLED: &[Bundled] = &[
     },
 ];
 
-/// Published shapes without weights, by name: what plans and random weights need.
-static SHAPES: &[(&str, &[u8])] = &[
-    ("gpt2", asset!("shapes/gpt2.json")),
-    ("llama-2-7b", asset!("shapes/llama-2-7b.json")),
-    ("llama-3-8b", asset!("shapes/llama-3-8b.json")),
+/// Published shapes without weights, by their names, the usual one first: what plans and random weights need.
+static SHAPES: &[(&[&str], &[u8])] = &[
+    (&["gpt2", "gpt2-small", "openai-community/gpt2"], asset!("shapes/gpt2.json")),
+    (&["llama-2-7b", "llama2-7b", "llama-2-7b-hf", "meta-llama/llama-2-7b-hf"], asset!("shapes/llama-2-7b.json")),
+    (&["llama-3-8b", "llama3-8b", "meta-llama-3-8b", "meta-llama/meta-llama-3-8b"], asset!("shapes/llama-3-8b.json")),
 ];
 
 /// Texts and queries for studies, by the names of their files.
@@ -80,7 +80,7 @@ static TEXTS: &[(&str, &[u8])] = &[
 impl ModelFiles {
     /// Opens a Hugging Face directory.
     pub fn open(dir: &Path) -> Result<Self, Error> {
-        let spec = ModelSpec::from_config_json(&read(dir.join("config.json"))?)?;
+        let spec = ModelSpec::open(dir)?;
         let tokenizer = dir.join("tokenizer.json");
         let tokenizer = if tokenizer.is_file() { Some(read(tokenizer)?) } else { None };
         let name = match dir.canonicalize().unwrap_or_else(|_| dir.to_owned()).file_name() {
@@ -95,6 +95,9 @@ impl ModelSpec {
     /// The shape of a model from its directory or from a `config.json` alone.
     pub fn open(path: &Path) -> Result<Self, Error> {
         let file = if path.is_dir() { path.join("config.json") } else { path.to_owned() };
+        if path.is_dir() && !file.exists() {
+            return Err(Error::NoConfig { dir: path.to_owned(), hint: hints::of_directory(path) });
+        }
         Ok(ModelSpec::from_config_json(&read(file)?)?)
     }
 }
@@ -121,14 +124,21 @@ pub fn bundled_names() -> impl Iterator<Item = &'static str> {
     BUNDLED.iter().map(|m| m.name)
 }
 
-/// The `config.json` of the published shape `name`, which has no weights here; [`shape_names`] lists them.
+/// The `config.json` of the published shape `name`, which has no weights here; [`shape_names`] lists them. Each has
+/// several names, in any case.
 pub fn shape(name: &str) -> Option<&'static [u8]> {
-    SHAPES.iter().find(|(known, _)| *known == name).map(|(_, config)| *config)
+    let named = |names: &[&str]| names.iter().any(|known| known.eq_ignore_ascii_case(name));
+    SHAPES.iter().find(|(names, _)| named(names)).map(|(_, config)| *config)
 }
 
-/// Names of the published shapes.
+/// The usual names of the published shapes.
 pub fn shape_names() -> impl Iterator<Item = &'static str> {
-    SHAPES.iter().map(|(name, _)| *name)
+    SHAPES.iter().map(|(names, _)| names[0])
+}
+
+/// Names of the bundled texts and files of queries.
+pub fn bundled_texts() -> impl Iterator<Item = &'static str> {
+    TEXTS.iter().map(|(name, _)| *name)
 }
 
 /// The bundled text, or file of queries, called `name`.
@@ -137,7 +147,11 @@ pub fn bundled_text(name: &str) -> Option<&'static [u8]> {
 }
 
 fn read(path: PathBuf) -> Result<Vec<u8>, Error> {
-    std::fs::read(&path).map_err(|source| Error::File { path, source })
+    match std::fs::read(&path) {
+        Ok(bytes) if hints::is_lfs(&bytes) => Err(Error::Pointer(path)),
+        Ok(bytes) => Ok(bytes),
+        Err(source) => Err(Error::File { path, source }),
+    }
 }
 
 #[cfg(test)]
@@ -155,6 +169,7 @@ mod tests {
             .collect();
         // As their authors count them, GPT-2 without its tied head.
         assert_eq!(parameters, [124_439_808, 6_738_415_616, 8_030_261_248]);
+        assert!(shape("meta-llama/Llama-2-7b-hf") == shape("llama-2-7b") && shape("llama-2-7b").is_some());
         for (name, text) in TEXTS {
             assert!(std::str::from_utf8(text).is_ok_and(|text| text.len() > 10_000), "{name}");
         }

@@ -24,6 +24,7 @@ mod files;
 mod fingerprint;
 pub mod fit;
 mod generate;
+pub mod hints;
 
 mod gated;
 mod gemma;
@@ -80,7 +81,7 @@ pub use config::{ConfigError, RopeConfig, RopeScaling};
 pub use decoder::Decoder;
 pub use draft::{DEFAULT_RATE, Drafts, Guess, Lookup, MAX_DRAFTED, SmallModel};
 pub use error::Error;
-pub use files::{ModelFiles, bundled, bundled_names, bundled_text, shape, shape_names};
+pub use files::{ModelFiles, bundled, bundled_names, bundled_text, bundled_texts, shape, shape_names};
 pub use fingerprint::{Fingerprint, PinError};
 pub use gated::Gated;
 pub use gemma::Gemma;

@@ -182,14 +182,10 @@ impl Request {
         Ok(())
     }
 
-    /// Refuses padding under a policy that would choose among it.
-    pub(crate) fn check_padding(&self, terms: &Terms) -> Result<(), Error> {
-        check_padding(self.padded, &terms.policy)
-    }
-
-    /// Refuses a policy whose settings are for another model.
+    /// Refuses a policy whose settings are for another model, and padding under one that would choose among it.
     pub fn check_policy(&self, spec: &ModelSpec, terms: &Terms) -> Result<(), Error> {
-        spec.check_policy(&terms.policy)
+        spec.check_policy(&terms.policy)?;
+        check_padding(self.padded, &terms.policy)
     }
 
     /// Refuses drafts under a policy that cannot take tokens back.

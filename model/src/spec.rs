@@ -8,6 +8,7 @@ use crate::checkpoint::TensorSpec;
 use crate::config::{ConfigError, Keys, foreign, unsupported};
 use crate::families::families;
 use crate::family::{Buffer, Dimensions, Family};
+use crate::hints;
 
 /// Makes one type of the configurations of all families.
 macro_rules! specs {
@@ -60,7 +61,7 @@ macro_rules! specs {
                         foreign::check(keys, <$config as Family>::READS)?;
                         ModelSpec::$name(Family::parse(keys)?).checked()
                     })+
-                    other => Err(unsupported("model_type", other, known())),
+                    other => Err(unsupported("model_type", other, known(other))),
                 }
             }
 
@@ -129,9 +130,9 @@ macro_rules! specs {
 
 families!(specs);
 
-/// The families, for messages.
-fn known() -> String {
-    format!("the architectures are {}", ModelSpec::TYPES.join(", "))
+/// The families, for a message about `other`.
+fn known(other: &str) -> String {
+    format!("the values of model_type are {}{}", ModelSpec::TYPES.join(", "), hints::of_type(other))
 }
 
 /// The class that the weights belong to, and its `model_type`.
@@ -141,7 +142,7 @@ fn architecture<'k>(keys: &'k Keys) -> Result<Option<(&'k str, &'static str)>, C
     let of = |name: &str| CLASSES.iter().find(|(classes, _)| classes.contains(&name)).map(|(_, kind)| *kind);
     match name.as_str().and_then(|name| Some((name, of(name)?))) {
         Some(found) => Ok(Some(found)),
-        None => Err(unsupported("architectures", name, known())),
+        None => Err(unsupported("architectures", name, known(name.as_str().unwrap_or_default()))),
     }
 }
 
@@ -157,7 +158,7 @@ impl ModelSpec {
                 return Err(unsupported("architectures", name, format!("model_type says {kind}")));
             }
             (Some(kind), _) | (None, Some((_, kind))) => kind,
-            (None, None) => return Err(unsupported("model_type", "missing", known())),
+            (None, None) => return Err(unsupported("model_type", "missing", known(""))),
         };
         Self::parse(kind, &keys)
     }

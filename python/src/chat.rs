@@ -27,10 +27,10 @@ impl Chat {
         let heard = Arc::new(Heard::default());
         let theirs = Arc::clone(&heard);
         let turn = interruptible(py, move |flag| {
-            self.0.say(&words, Box::new(Stream { flag, function: stream, heard: theirs }))
+            self.0.say(&words, Box::new(Stream::new(flag, stream, theirs)))
         })?;
         let turn = turn.map_err(failed)?;
-        match heard.raised.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        match heard.raised() {
             Some(raised) => Err(raised),
             None => Ok((json(&turn)?, heard.rereads.load(Ordering::Relaxed))),
         }
@@ -57,25 +57,39 @@ impl Chat {
     }
 }
 
-/// What is left of a turn beside its report.
+/// What is left of a text beside its report.
 #[derive(Default)]
-struct Heard {
+pub(crate) struct Heard {
     raised: Mutex<Option<PyErr>>,
     rereads: AtomicBool,
 }
 
-/// Hands an answer to a function of Python.
-struct Stream {
+impl Heard {
+    /// What the function raised.
+    pub(crate) fn raised(&self) -> Option<PyErr> {
+        self.raised.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+/// Hands a text to a function of Python.
+pub(crate) struct Stream {
     flag: Flag,
     function: Option<Py<PyAny>>,
     heard: Arc<Heard>,
+}
+
+impl Stream {
+    /// Calls `function`, if there is one; what it raises is left in `heard`.
+    pub(crate) fn new(flag: Flag, function: Option<Py<PyAny>>, heard: Arc<Heard>) -> Self {
+        Stream { flag, function, heard }
+    }
 }
 
 impl Listener for Stream {
     fn text(&mut self, text: &str) {
         let Some(function) = &self.function else { return };
         if let Err(raised) = Python::attach(|py| function.call1(py, (text,)).map(drop)) {
-            // The turn goes on, because half a turn would end the session.
+            // The text goes on, because half a turn would end the session.
             *self.heard.raised.lock().unwrap_or_else(PoisonError::into_inner) = Some(raised);
             self.function = None;
         }

@@ -8,16 +8,20 @@ mod function;
 mod interrupt;
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use model::Lengths;
 use model::party::Observer;
+use model::report::Report;
 use protocols::Made;
 use pyo3::create_exception;
 use pyo3::exceptions::{PyException, PyValueError};
 use pyo3::prelude::*;
-use waggle::api::{self, Options, Planned, Prompt, Study, StudyEngine};
+use waggle::api::{self, Failure, Options, Planned, Prompt, Study, StudyEngine};
 
+use chat::{Heard, Stream};
 use interrupt::{Flag, interruptible};
 
 create_exception!(waggle, WaggleError, PyException, "What went wrong, in the words of the command line.");
@@ -32,11 +36,12 @@ fn json(document: &impl serde::Serialize) -> PyResult<String> {
     serde_json::to_string(document).map_err(failed)
 }
 
-/// A prompt: words, or token ids.
+/// A prompt: words, token ids, or a file.
 #[derive(FromPyObject)]
 enum Words {
     Text(String),
     Ids(Vec<u32>),
+    File(PathBuf),
 }
 
 impl From<Words> for Prompt {
@@ -44,6 +49,7 @@ impl From<Words> for Prompt {
         match words {
             Words::Text(text) => Prompt::Text(text),
             Words::Ids(ids) => Prompt::Ids(ids),
+            Words::File(path) => Prompt::File(path),
         }
     }
 }
@@ -95,7 +101,20 @@ fn plan(
     json(&report.map_err(failed)?)
 }
 
-/// The report of both parties in this process, as JSON.
+/// Runs a session whose text `stream` is called with, and which ends where the user interrupts; its report as JSON.
+fn streamed(
+    py: Python<'_>,
+    stream: Option<Py<PyAny>>,
+    session: impl FnOnce(&mut Stream) -> Result<Report, Failure> + Send,
+) -> PyResult<String> {
+    let heard = Arc::new(Heard::default());
+    let theirs = Arc::clone(&heard);
+    let report = interruptible(py, move |flag| session(&mut Stream::new(flag, stream, theirs)))?;
+    let report = json(&report.map_err(failed)?)?;
+    heard.raised().map_or(Ok(report), Err)
+}
+
+/// The report of both parties in this process, as JSON. `stream` is called with the pieces of the text.
 #[pyfunction]
 fn demo(
     py: Python<'_>,
@@ -103,20 +122,42 @@ fn demo(
     prompt: Words,
     tokens: usize,
     check: bool,
+    stream: Option<Py<PyAny>>,
     options: Options,
 ) -> PyResult<String> {
     let prompt = prompt.into();
-    let report =
-        interruptible(py, move |flag| api::demo(&model, &prompt, tokens, check, &options, &mut Watch(flag)))?;
-    json(&report.map_err(failed)?)
+    streamed(py, stream, move |heard| api::demo(&model, &prompt, tokens, check, &options, heard))
 }
 
-/// The report of a client, as JSON.
+/// The report of a client, as JSON. `stream` is called with the pieces of the text.
 #[pyfunction]
-fn generate(py: Python<'_>, prompt: Words, tokens: usize, options: Options) -> PyResult<String> {
+fn generate(
+    py: Python<'_>,
+    prompt: Words,
+    tokens: usize,
+    stream: Option<Py<PyAny>>,
+    options: Options,
+) -> PyResult<String> {
     let prompt = prompt.into();
-    let report = interruptible(py, move |flag| api::generate(&prompt, tokens, &options, &mut Watch(flag)))?;
-    json(&report.map_err(failed)?)
+    streamed(py, stream, move |heard| api::generate(&prompt, tokens, &options, heard))
+}
+
+/// The page of a report or a study, whose document is `json`.
+#[pyfunction]
+fn page(name: &str, json: &str) -> PyResult<String> {
+    api::page(name, json.as_bytes()).map_err(failed)
+}
+
+/// The words of a command line with `options` for `command`.
+#[pyfunction]
+fn words(command: &str, options: Options) -> PyResult<Vec<String>> {
+    api::words(command, &options).map_err(failed)
+}
+
+/// Names of the bundled texts.
+#[pyfunction]
+fn texts() -> Vec<&'static str> {
+    model::bundled_texts().collect()
 }
 
 /// What is studied, apart from the policies.
@@ -175,6 +216,7 @@ fn _waggle(module: &Bound<'_, PyModule>) -> PyResult<()> {
     // A server's tokenizer runs in a process of its own, which is this interpreter again.
     let python: String = py.import("sys")?.getattr("executable")?.extract()?;
     api::started_by([python, "-m".into(), "waggle".into()].map(Into::into).to_vec());
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add("WaggleError", py.get_type::<WaggleError>())?;
     module.add_class::<chat::Chat>()?;
     for function in [
@@ -185,6 +227,9 @@ fn _waggle(module: &Bound<'_, PyModule>) -> PyResult<()> {
         wrap_pyfunction!(generate, module)?,
         wrap_pyfunction!(evaluate, module)?,
         wrap_pyfunction!(run, module)?,
+        wrap_pyfunction!(page, module)?,
+        wrap_pyfunction!(words, module)?,
+        wrap_pyfunction!(texts, module)?,
     ] {
         module.add_function(function)?;
     }

@@ -1,7 +1,9 @@
 """The package, from plans to sessions between two processes."""
 
 import _thread
+import importlib.metadata
 import json
+import math
 import pathlib
 import shutil
 import subprocess
@@ -64,11 +66,47 @@ def test_policies_have_options_with_defaults():
 def test_a_plan_is_the_session_to_the_byte():
     options = {"policy": "h2o:budget=0.5", "reveal": "token"}
     ran = waggle.demo("ROMEO:\nSpeak", tokens=3, check=True, **options)
-    planned = waggle.plan(prompt_len=len("ROMEO:\nSpeak"), tokens=3, link="memory", **options)
+    planned = waggle.plan(prompt_len=len("ROMEO:\nSpeak"), tokens=3, link="memory", stop_at_eos=False, **options)
     assert planned["predicted"] and not ran["predicted"]
     assert total(planned) == total(ran) > 1e6
     assert ran["token_agreement"] == 1.0
     assert len(ran["tokens"]) == 3 and isinstance(ran["text"], str)
+    # No calibration, no CPU seconds.
+    assert math.isnan(planned["phases"]["decode"]["cpu_seconds"]) and ran["phases"]["decode"]["cpu_seconds"] > 0
+
+
+def test_text_comes_as_it_is_generated():
+    pieces = []
+    ran = waggle.demo("ROMEO:\n", tokens=4, stream=pieces.append)
+    assert len(pieces) > 1 and "".join(pieces) == ran["text"]
+    with pytest.raises(ZeroDivisionError):
+        waggle.demo("ROMEO:\n", tokens=2, stream=lambda text: 1 / 0)
+
+
+def test_documents_show_themselves_in_a_line_and_as_a_page():
+    planned = waggle.plan(tokens=3)
+    assert len(repr(planned)) < 300 and "plan of shakespeare-gpt2" in repr(planned)
+    study = waggle.evaluate(TEXT, "streaming", budgets=[0.5], context=48, sequences=1)
+    assert len(repr(study)) < 300
+    for document in (planned, study):
+        assert document._repr_html_().startswith("<iframe srcdoc=") and "&lt;html" in document._repr_html_()
+
+
+def test_files_are_files(tmp_path):
+    setting = {"budgets": [0.5], "context": 48, "sequences": 1}
+    file = tmp_path / "text.txt"
+    file.write_text(TEXT)
+    words = waggle.evaluate(TEXT, "streaming", **setting)
+    for given in (file, str(file)):
+        assert waggle.evaluate(given, "streaming", **setting)["rows"] == words["rows"]
+    bundled = waggle.evaluate("tinyshakespeare.txt", "streaming", **setting)
+    assert bundled["rows"] != words["rows"]
+    file.write_text(TEXT[:40])
+    assert waggle.demo(file, tokens=1)["prompt_tokens"] == 40
+
+
+def test_the_version_is_that_of_the_package():
+    assert waggle.__version__ == importlib.metadata.version("waggle")
 
 
 def test_a_step_alone_is_planned_without_its_prompt():
@@ -80,7 +118,7 @@ def test_options_are_refused_in_the_words_of_the_command_line():
     assert waggle.WaggleError.__module__ == "waggle"
     with pytest.raises(waggle.WaggleError, match="unknown cache policy `h2`; known are: full, "):
         waggle.plan(policy="h2")
-    with pytest.raises(waggle.WaggleError, match="unexpected argument '--polcy'"):
+    with pytest.raises(waggle.WaggleError, match="no option `polcy`"):
         waggle.plan(polcy="h2o")
     with pytest.raises(waggle.WaggleError, match="neither|no such|is no|not"):
         waggle.plan("no/such/model")
@@ -275,7 +313,7 @@ def test_conversations_are_refused_in_the_words_of_the_command_line(served):
     client = waggle.Client(served.address)
     with pytest.raises(waggle.WaggleError, match="exclude each other"):
         client.chat(stop_at_eos=True, no_stop_at_eos=True)
-    with pytest.raises(waggle.WaggleError, match="unexpected argument '--turns'"):
+    with pytest.raises(waggle.WaggleError, match="no option `turns`"):
         client.chat(turns="file")
     with pytest.raises(waggle.WaggleError, match="nosuchmodel"):
         client.chat(check="nosuchmodel")

@@ -6,25 +6,29 @@
 mod chat;
 
 use std::fmt;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use clap::Parser;
+use clap::{ArgAction, Command, CommandFactory, Parser};
 use engine::FloatLoader;
 use model::eval::{Evaluation, Sequence};
 use model::party::{ClientOptions, Limits, ModelServer, Observer, Outcome, PublicModel, Request, in_one_process};
 use model::report::{ModelInfo, Report};
-use model::{GenerateOptions, Lengths, Model, ModelFiles, Next, Tokenizer, check};
+use model::{GenerateOptions, Lengths, Model, ModelFiles, Next, TextStream, Tokenizer, check};
 use mpcache::PolicySpec;
+use protocols::Made;
 use serde_json::Value;
 
 use super::chat::Refusal;
 use super::connect::ConnectArgs;
 use super::error::describe;
-use super::files::open_model;
-use super::files::public_model;
+use super::eval::texts;
+use super::files::{open_model, public_model};
 use super::options::{LinkArg, SamplingArgs, TermsArgs};
+use super::progress::harmless;
+use super::record::{self, Record};
 use super::report::{predict_seconds, report};
-use super::{Error, study, tokenizer_worker};
+use super::{Error, html, study, tokenizer_worker};
 
 pub use self::chat::Chat;
 pub use super::chat::{ChatReport, Listener, Role, Said, TurnReport};
@@ -40,6 +44,7 @@ enum Cause {
     Command(Error),
     Turn(Box<Refusal>),
     Options(clap::Error),
+    NoOption(String),
 }
 
 impl fmt::Display for Failure {
@@ -47,6 +52,7 @@ impl fmt::Display for Failure {
         match &self.0 {
             Cause::Command(error) => f.write_str(&describe(error)),
             Cause::Turn(refusal) => f.write_str(&describe(refusal.as_ref())),
+            Cause::NoOption(name) => write!(f, "there is no option `{name}`; the command's --help lists all"),
             // The first paragraph says what is wrong, and the rest how the command line is used.
             Cause::Options(error) => {
                 let text = error.to_string();
@@ -71,16 +77,38 @@ impl From<Refusal> for Failure {
     }
 }
 
-/// Options by their names on the command line, without dashes: a value, or none for a switch.
+/// Options by their names on the command line, without dashes: a value, or none for one that stands alone. A switch
+/// that is `false` is not given.
 pub type Options = Vec<(String, Option<String>)>;
 
 /// Reads options as the command line does.
 fn parse<P: Parser>(options: &Options) -> Result<P, Failure> {
-    let words = options.iter().map(|(name, value)| match value {
-        Some(value) => format!("--{name}={value}"),
-        None => format!("--{name}"),
-    });
-    P::try_parse_from(std::iter::once("waggle".to_owned()).chain(words)).map_err(|e| Failure(Cause::Options(e)))
+    let words = std::iter::once("waggle".to_owned()).chain(words_of(&P::command(), options)?);
+    P::try_parse_from(words).map_err(|e| Failure(Cause::Options(e)))
+}
+
+/// The words of `options` for the command called `name`, which another process is to run.
+///
+/// # Errors
+/// If the command has no such option.
+pub fn words(name: &str, options: &Options) -> Result<Vec<String>, Failure> {
+    let root = super::Cli::command();
+    words_of(root.find_subcommand(name).unwrap_or(&root), options)
+}
+
+fn words_of(command: &Command, options: &Options) -> Result<Vec<String>, Failure> {
+    let mut words = Vec::new();
+    for (name, value) in options {
+        let option = command.get_arguments().find(|option| option.get_long() == Some(name));
+        let option = option.ok_or_else(|| Failure(Cause::NoOption(name.clone())))?;
+        let switch = matches!(option.get_action(), ArgAction::SetTrue);
+        match value.as_deref() {
+            Some("false") if switch => (),
+            None => words.push(format!("--{name}")),
+            Some(value) => words.push(format!("--{name}={value}")),
+        }
+    }
+    Ok(words)
 }
 
 /// Options of a plan.
@@ -130,15 +158,22 @@ pub enum Prompt {
     Text(String),
     /// Token ids.
     Ids(Vec<u32>),
+    /// The text of a file, or the texts of a bundled or another file of JSON.
+    File(PathBuf),
 }
 
 impl Prompt {
     fn ids(&self, tokenizer: Option<&Tokenizer>) -> Result<Vec<u32>, Error> {
-        let text = match self {
+        let texts = match self {
             Prompt::Ids(ids) => return Ok(ids.clone()),
-            Prompt::Text(text) => text,
+            Prompt::Text(text) => vec![text.clone()],
+            Prompt::File(path) => texts(path)?,
         };
-        let ids = tokenizer.ok_or(Error::NoTokenizer)?.encode(text)?;
+        let tokenizer = tokenizer.ok_or(Error::NoTokenizer)?;
+        let mut ids = Vec::new();
+        for text in &texts {
+            ids.extend(tokenizer.encode(text)?);
+        }
         if ids.is_empty() { Err(Error::EmptyPrompt) } else { Ok(ids) }
     }
 }
@@ -189,6 +224,43 @@ pub fn plan(
 /// How long a party of this process waits for the other one.
 const PATIENCE: Duration = Duration::from_secs(3600);
 
+/// A session whose listener gets the text as it comes.
+struct Heard<'a> {
+    stream: Option<TextStream<'a>>,
+    listener: &'a mut dyn Listener,
+}
+
+impl Observer for Heard<'_> {
+    fn abandoned(&self) -> bool {
+        self.listener.abandoned()
+    }
+
+    fn prepare(&mut self, _: Made) {
+        self.listener.tick();
+    }
+
+    fn layer(&mut self, _: usize, _: usize) {
+        self.listener.tick();
+    }
+
+    fn token(&mut self, token: Option<u32>) {
+        let (Some(stream), Some(token)) = (&mut self.stream, token) else { return };
+        // The tokenizer has taken these ids before; what it cannot show is left out.
+        self.listener.text(&harmless(&stream.push(token).unwrap_or_default()));
+    }
+}
+
+impl Heard<'_> {
+    /// Tells the rest.
+    fn finish(self) {
+        let rest = self.stream.and_then(|stream| stream.finish().ok()).unwrap_or_default();
+        if !rest.is_empty() {
+            self.listener.text(&harmless(&rest));
+        }
+        self.listener.end();
+    }
+}
+
 /// Generates `tokens` tokens with both parties in this process, over memory: the report of `waggle demo --link
 /// memory`. With `compared` the tokens are held against the model in the clear.
 ///
@@ -200,7 +272,7 @@ pub fn demo(
     tokens: usize,
     compared: bool,
     options: &Options,
-    observer: &mut dyn Observer,
+    listener: &mut dyn Listener,
 ) -> Result<Report, Failure> {
     let DemoOptions { sampling, terms } = parse(options)?;
     let terms = terms.terms(LinkArg::Memory)?;
@@ -218,9 +290,11 @@ pub fn demo(
         .transpose()?;
     let server = ModelServer::load_for(&terms.policy, files)?;
     let next = Next::Pick(&mut sampler);
+    let mut heard = Heard { stream: tokenizer.as_ref().map(|tokenizer| tokenizer.stream(&prompt)), listener };
     let [outcome, _] = in_one_process(&server, &terms, &Limits::NONE, PATIENCE, |session| {
-        session.generate(&prompt[..], tokens, sampling.stop_at_eos, next, observer)
+        session.generate(&prompt[..], tokens, sampling.stop_at_eos, next, &mut heard)
     })?;
+    heard.finish();
     let chosen = sampling.reported().into_iter();
     let chosen = chosen.chain([("link", "memory".into()), ("tokens", tokens.into()), ("processes", 1.into())]);
     let mut report = report(server.public(), tokenizer.as_ref(), prompt.len(), &outcome, &terms, chosen)?;
@@ -246,7 +320,7 @@ pub fn generate(
     prompt: &Prompt,
     tokens: usize,
     options: &Options,
-    observer: &mut dyn Observer,
+    listener: &mut dyn Listener,
 ) -> Result<Report, Failure> {
     let ClientArgs { connect, sampling, terms } = parse(options)?;
     let terms = terms.terms(connect.link)?;
@@ -256,12 +330,25 @@ pub fn generate(
     let tokenizer = model.tokenizer.as_deref().map(tokenizer_worker::foreign).transpose()?;
     let prompt = prompt.ids(tokenizer.as_ref())?;
     let next = Next::Pick(&mut sampler);
-    let outcome: Outcome = session.generate(&prompt[..], tokens, sampling.stop_at_eos, next, observer)?;
+    let mut heard = Heard { stream: tokenizer.as_ref().map(|tokenizer| tokenizer.stream(&prompt)), listener };
+    let outcome: Outcome = session.generate(&prompt[..], tokens, sampling.stop_at_eos, next, &mut heard)?;
+    heard.finish();
     let chosen = sampling.reported().into_iter();
     let chosen = chosen.chain([("link", connect.link.to_string().into()), ("tokens", tokens.into())]);
     let mut report = report(&model, tokenizer.as_ref(), prompt.len(), &outcome, &terms, chosen)?;
     report.peak_memory_bytes.client = net::peak_memory_bytes();
     Ok(report)
+}
+
+/// The page of HTML of a report or a study, as `waggle report --html` writes it; `json` is its document.
+///
+/// # Errors
+/// If `json` is no such document.
+pub fn page(name: &str, json: &[u8]) -> Result<String, Failure> {
+    Ok(match record::read_as(Path::new(name), json)? {
+        (Record::Session(report), json) => html::of_session(name, &report, &json)?,
+        (Record::Study(study), json) => html::of_study(name, &study, &json)?,
+    })
 }
 
 /// A study of what cache policies cost in accuracy.
@@ -340,7 +427,10 @@ mod tests {
         let refused = |options: &[(&str, Option<&str>)]| planned(options).unwrap_err().to_string();
         let unknown = refused(&[("policy", Some("h2"))]);
         assert!(unknown.contains("unknown cache policy `h2`; known are: full,"), "{unknown}");
-        assert!(refused(&[("polcy", Some("h2o"))]).contains("unexpected argument '--polcy' found"));
+        assert!(refused(&[("polcy", Some("h2o"))]).contains("no option `polcy`"));
+        // Off is the absence of a switch, and a value where the option has values.
+        let off = planned(&[("stop-at-eos", Some("false")), ("preprocess", Some("false"))]).unwrap();
+        assert_eq!((&off.options["stop_at_eos"], &off.options["preprocess"]), (&false.into(), &"false".into()));
         assert!(refused(&[("policy", Some("oracle"))]).contains("oracle"));
     }
 

@@ -1,5 +1,7 @@
 //! How a client reaches its server.
 
+use std::convert::Infallible;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use clap::Args;
@@ -15,8 +17,8 @@ use super::{Error, out};
 /// The server, and what it must be.
 #[derive(Args, Clone, Debug)]
 pub(super) struct ConnectArgs {
-    /// Address of the server.
-    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7411")]
+    /// Address of the server; without a port, 7411.
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7411", value_parser = with_port)]
     connect: String,
     /// Insist on this model: a `config.json` (shape and end tokens), a directory with one (and with its tokenizer, if
     /// there is one), the name of a bundled model, or a fingerprint (`waggle-model:` and digits). A changed model of
@@ -41,6 +43,21 @@ pub(super) struct ConnectArgs {
     /// Encrypt nothing and ask for no key, for measurements; the server must do the same.
     #[arg(long, conflicts_with_all = ["identity", "server_key"])]
     insecure_plaintext: bool,
+}
+
+/// The port of a server where none is named.
+const PORT: u16 = 7411;
+
+/// `address` with a port. One in figures has brackets only with a port.
+fn with_port(address: &str) -> Result<String, Infallible> {
+    let has_port = address.parse::<SocketAddr>().is_ok()
+        || address.parse::<IpAddr>().is_err()
+            && address.rsplit_once(':').is_some_and(|(_, port)| !port.ends_with(']'));
+    Ok(match address.parse::<IpAddr>() {
+        _ if has_port => address.to_owned(),
+        Ok(ip) => SocketAddr::new(ip, PORT).to_string(),
+        Err(_) => format!("{address}:{PORT}"),
+    })
 }
 
 /// What is known of a server, and the key that it has proved.
@@ -102,4 +119,24 @@ fn wait_for_turn(link: &mut dyn Link) -> Result<(), Error> {
         }
     };
     Ok(await_admission(link, &mut on_busy)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_without_a_port_has_the_usual_one() {
+        for (given, meant) in [
+            ("localhost", "localhost:7411"),
+            ("localhost:80", "localhost:80"),
+            ("10.0.0.1", "10.0.0.1:7411"),
+            ("10.0.0.1:80", "10.0.0.1:80"),
+            ("::1", "[::1]:7411"),
+            ("[::1]", "[::1]:7411"),
+            ("[::1]:80", "[::1]:80"),
+        ] {
+            assert_eq!(with_port(given), Ok(meant.to_owned()), "{given}");
+        }
+    }
 }

@@ -139,12 +139,15 @@ pub(super) enum Error {
         paths: Vec<PathBuf>,
     },
     /// No such model.
-    #[error("`{name}` is neither a directory nor a bundled model ({})", .bundled.join(", "))]
+    #[error(
+        "`{name}` is neither a directory nor a bundled model ({}) nor a published shape ({}){}",
+        model::bundled_names().collect::<Vec<_>>().join(", "),
+        model::shape_names().collect::<Vec<_>>().join(", "),
+        model::hints::of_name(.name)
+    )]
     NoModel {
         /// The name given.
         name: String,
-        /// The names that exist.
-        bundled: Vec<&'static str>,
     },
     /// A shape where weights are needed.
     #[error(
@@ -360,7 +363,10 @@ pub(super) enum Error {
         seconds: f64,
     },
     /// A server cannot listen.
-    #[error("cannot listen on {address}: {source}")]
+    #[error(
+        "cannot listen on {address}: {source}{}",
+        if source.kind() == std::io::ErrorKind::AddrInUse { "; --listen takes another one, port 0 any that is free" } else { "" }
+    )]
     Listen {
         /// Where.
         address: String,

@@ -298,7 +298,7 @@ pub(super) fn text_ids(files: &ModelFiles, path: &Path, enough: usize) -> Result
 }
 
 /// The texts of a file.
-fn texts(path: &Path) -> Result<Vec<String>, Error> {
+pub(super) fn texts(path: &Path) -> Result<Vec<String>, Error> {
     let bytes = read_text(path)?;
     if path.extension().is_some_and(|end| end == "json") {
         return serde_json::from_slice(&bytes)

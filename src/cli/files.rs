@@ -23,7 +23,7 @@ pub(super) fn open_model(name: &str) -> Result<ModelFiles, Error> {
         return Err(Error::NoWeights { name: name.into() });
     }
     if !path.is_dir() {
-        return Err(Error::NoModel { name: name.into(), bundled: bundled_names().collect() });
+        return Err(Error::NoModel { name: name.into() });
     }
     Ok(ModelFiles::open(path)?)
 }

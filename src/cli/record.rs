@@ -22,8 +22,13 @@ pub(super) enum Record {
 /// # Errors
 /// [`Error::NotReport`] for a file that holds neither.
 pub(super) fn open(path: &Path) -> Result<(Record, Value), Error> {
+    read_as(path, &read(path)?)
+}
+
+/// The same of the `bytes` of `path`.
+pub(super) fn read_as(path: &Path, bytes: &[u8]) -> Result<(Record, Value), Error> {
     let unread = |what: String| Error::NotReport { path: path.into(), what };
-    let json: Value = serde_json::from_slice(&read(path)?).map_err(|e| unread(e.to_string()))?;
+    let json: Value = serde_json::from_slice(bytes).map_err(|e| unread(e.to_string()))?;
     let record = if json.get("rows").is_some() {
         let study: Evaluation = serde_json::from_value(json.clone()).map_err(|e| unread(e.to_string()))?;
         Record::Study(Box::new(study))

@@ -38,11 +38,11 @@ pub(super) enum SettingsError {
         source: Box<toml::de::Error>,
     },
     /// No command has the option.
-    #[error("{}: {command} no option `{key}`", path.display())]
+    #[error("{}: {command} option `{key}`", path.display())]
     Unknown {
         /// The file.
         path: PathBuf,
-        /// Whose table it is: "`generate` has", or "no command has".
+        /// Whose table it is: "`generate` has no", or "no command has an".
         command: String,
         /// The key.
         key: String,
@@ -227,6 +227,9 @@ fn long(option: &Arg, value: Option<&OsStr>) -> OsString {
     word
 }
 
+/// What an option of a file takes that is no switch.
+const ONE_VALUE: &str = "a text, a number or true or false";
+
 /// A file of options whose every key is one of some command.
 struct File {
     path: PathBuf,
@@ -250,10 +253,13 @@ impl File {
         for (key, value) in table {
             let unknown = || SettingsError::Unknown {
                 path: self.path.clone(),
-                command: if top { "no command has".into() } else { format!("`{}` has", command.get_name()) },
+                command: if top { "no command has an".into() } else { format!("`{}` has no", command.get_name()) },
                 key: key.clone(),
             };
             match value {
+                Value::Table(_) if command.find_subcommand(key).is_none() && has(command, key, top) => {
+                    return Err(self.kind(key, ONE_VALUE, value));
+                }
                 Value::Table(inner) => {
                     self.check(command.find_subcommand(key).ok_or_else(unknown)?, inner, false)?;
                 }
@@ -262,6 +268,10 @@ impl File {
             }
         }
         Ok(())
+    }
+
+    fn kind(&self, key: &str, expected: &'static str, got: &Value) -> SettingsError {
+        SettingsError::Kind { path: self.path.clone(), key: key.to_owned(), expected, got: got.type_str() }
     }
 
     /// What the file says to an option of the command `names`: the closest table wins.
@@ -278,12 +288,7 @@ impl File {
     /// The words of an option with a value of the file.
     fn of_value(&self, option: &Arg, value: &Value) -> Result<Vec<OsString>, SettingsError> {
         let key = option.get_long().unwrap_or_default();
-        let wrong = |expected, got: &Value| SettingsError::Kind {
-            path: self.path.clone(),
-            key: key.to_owned(),
-            expected,
-            got: got.type_str(),
-        };
+        let wrong = |expected, got: &Value| self.kind(key, expected, got);
         if switch(option) {
             return match value {
                 Value::Boolean(true) => Ok(vec![long(option, None)]),
@@ -294,7 +299,7 @@ impl File {
         let text = |value: &Value| match value {
             Value::String(text) => Ok(text.clone()),
             Value::Integer(_) | Value::Float(_) | Value::Boolean(_) => Ok(value.to_string()),
-            other => Err(wrong("a text, a number or true or false", other)),
+            other => Err(wrong(ONE_VALUE, other)),
         };
         let Value::Array(values) = value else { return Ok(vec![long(option, Some(text(value)?.as_ref()))]) };
         let texts = values.iter().map(text).collect::<Result<Vec<_>, _>>()?;

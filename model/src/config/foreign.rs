@@ -27,6 +27,8 @@ enum Neutral {
     AnyOf(&'static [&'static str]),
     /// No value.
     Never,
+    /// No value: what is said of weights in fewer bits.
+    NoQuantized,
     /// Any value beside `use_sliding_window: false`, otherwise none.
     Window,
 }
@@ -37,8 +39,8 @@ enum Neutral {
 const FOREIGN: [(&str, Neutral); 49] = [
     ("dual_chunk_attention_config", Neutral::Never),
     ("use_mrope", Neutral::Off),
-    ("quantization_config", Neutral::Never),
-    ("compression_config", Neutral::Never),
+    ("quantization_config", Neutral::NoQuantized),
+    ("compression_config", Neutral::NoQuantized),
     ("num_experts_per_tok", Neutral::AtMostOne),
     ("moe_intermediate_size", Neutral::Never),
     ("linear_num_value_heads", Neutral::Never),
@@ -99,6 +101,11 @@ impl Neutral {
             }
             Neutral::AnyOf(texts) => (texts.iter().any(|text| value == text), texts.join(", ")),
             Neutral::Never => (false, "only null".to_owned()),
+            Neutral::NoQuantized => {
+                let method = value.get("quant_method").unwrap_or(&Value::Null);
+                let why = "quantized weights are not computed: take the checkpoint in bf16, fp16 or fp32";
+                return Err(unsupported(key, format_args!("{{\"quant_method\": {method}, ...}}"), why));
+            }
             Neutral::Window => {
                 (keys.flag("use_sliding_window")? == Some(false), "attention sees all tokens".to_owned())
             }

@@ -106,7 +106,6 @@ impl ClientSession {
             return Err(Error::DraftPool);
         }
         self.model.spec.check_ids(ids)?;
-        request.check_padding(&self.terms)?;
         request.check_policy(&self.model.spec, &self.terms)?;
         request.check_draft(&self.terms)?;
         request.check_planning(&self.model.spec, &self.terms)?;

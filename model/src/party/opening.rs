@@ -87,7 +87,6 @@ pub(super) fn receive_client<T>(
         let (request, kind) = decode_request(&channel.recv_up_to(REQUEST, MAX_REQUEST_BYTES)?)?;
         let verdict = limits
             .check_phases(&terms)
-            .and_then(|()| request.check_padding(&terms))
             .and_then(|()| request.check_policy(&model.spec, &terms))
             .and_then(|()| request.check_draft(&terms))
             .and_then(|()| request.check(&model.spec, limits));

@@ -22,7 +22,9 @@ a study, and other threads of Python run meanwhile.
 
 from __future__ import annotations
 
+import html as _html
 import json as _json
+import math as _math
 import re as _re
 import signal as _signal
 import subprocess as _subprocess
@@ -32,10 +34,12 @@ import warnings as _warnings
 import weakref as _weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from os import PathLike, fspath
+from os.path import isfile as _isfile
+from pathlib import Path as _Path
 from typing import Any, Union
 
 from . import _waggle
-from ._waggle import WaggleError
+from ._waggle import WaggleError, __version__
 
 __all__ = [
     "Chat",
@@ -46,6 +50,7 @@ __all__ = [
     "Server",
     "Turn",
     "WaggleError",
+    "__version__",
     "demo",
     "evaluate",
     "models",
@@ -53,9 +58,9 @@ __all__ = [
     "policies",
 ]
 
-Option = Union[str, int, float, bool, None]
-#: Words, or token ids.
-Prompt = Union[str, Sequence[int]]
+Option = Union[str, int, float, bool, PathLike, None]
+#: Words, token ids, or a file of words (a `pathlib.Path`).
+Prompt = Union[str, Sequence[int], PathLike]
 #: Scores in, kept indices out: see :func:`evaluate`.
 Function = Callable[["Scores", int], Iterable[Iterable[int]]]
 
@@ -64,8 +69,21 @@ class Report(dict):
     """The report of a session or a plan, as ``waggle --json`` writes it: bytes, flows and seconds by phase and operation.
 
     Bytes are counted on the wire, each way. Seconds are those of the client's clock; in a plan they are those of the
-    network alone. ``report["text"]`` and ``report["tokens"]`` are what was generated.
+    network alone, and CPU seconds are NaN. ``report["text"]`` and ``report["tokens"]`` are what was generated. A
+    notebook shows the page of ``waggle report --html``.
     """
+
+    def __repr__(self) -> str:
+        costs = self.get("phases", {}).values()
+        both = ("bytes_client_to_server", "bytes_server_to_client")
+        bytes_ = sum(cost.get(way, 0) for cost in costs for way in both)
+        flows = sum(cost.get("flows", 0) for cost in costs)
+        what = "plan" if self.get("predicted") else "session"
+        name = self.get("model", {}).get("name", "a model")
+        return f"<waggle.Report: {what} of {name}, {bytes_ / 1e6:.1f} MB, {flows} flows, keys {', '.join(self)}>"
+
+    def _repr_html_(self) -> str:
+        return _frame("session", self)
 
     def to_pandas(self, what: str = "operations"):
         """A data frame of the ``"operations"`` or the ``"phases"``, one row for each.
@@ -89,7 +107,13 @@ class Report(dict):
 
 class Evaluation(dict):
     """A study of cache policies, as ``waggle eval --json`` writes it. ``study["rows"]`` has a policy at a budget each;
-    the first one is the full cache."""
+    the first one is the full cache. A notebook shows the page of ``waggle report --html``."""
+
+    def __repr__(self) -> str:
+        return f"<waggle.Evaluation: {len(self.get('rows', []))} rows, keys {', '.join(self)}>"
+
+    def _repr_html_(self) -> str:
+        return _frame("study", self)
 
     def to_pandas(self):
         """A data frame with a row for every policy at every budget. Needs pandas.
@@ -146,7 +170,8 @@ def plan(
     :param options: ``policy``, ``link`` (``"lan"``, ``"wan"``, ``"RATEmbit,DELAYms"``), ``preprocess``, ``reveal`` and
         others of ``waggle plan``
     """
-    return Report(_json.loads(_waggle.plan(fspath(model), prompt_len, tokens, cached, _options(options))))
+    report = _json.loads(_waggle.plan(fspath(model), prompt_len, tokens, cached, _options(options)))
+    return Report(_without_cpu(report))
 
 
 def demo(
@@ -155,16 +180,19 @@ def demo(
     model: str | PathLike[str] = "shakespeare-gpt2",
     tokens: int = 32,
     check: bool = False,
+    stream: Callable[[str], object] | None = None,
     **options: Option,
 ) -> Report:
     """Generates text with both parties in this process: the whole protocol, over memory.
 
-    :param prompt: words, or token ids
+    :param prompt: words, token ids, or a file
     :param tokens: tokens to generate
     :param check: hold the tokens against the model in the clear: ``report["token_agreement"]``, a share from 0 to 1
+    :param stream: called with each piece of the text as it comes, in another thread. What it raises, ``demo`` raises
+        at the end.
     :param options: ``policy``, ``preprocess``, ``reveal``, ``temperature``, ``seed`` and others of ``waggle demo``
     """
-    return Report(_json.loads(_waggle.demo(fspath(model), _prompt(prompt), tokens, check, _options(options))))
+    return Report(_json.loads(_waggle.demo(fspath(model), _prompt(prompt), tokens, check, stream, _options(options))))
 
 
 def evaluate(
@@ -194,7 +222,8 @@ def evaluate(
     than the budget allows. It gets :class:`Scores` and the number of tokens that may stay, and returns the indices that
     each key/value head keeps: 1 to ``keep`` of them, in any order. What it raises, ``evaluate`` raises.
 
-    :param text: words, or token ids
+    :param text: words, token ids, or a file: a ``pathlib.Path``, or a text that is the path of a file or the name of
+        a bundled one (``"tinystories.json"``)
     :param policies: the policies; ``policy`` names a single one
     :param budgets: shares of the cache in (0, 1], or numbers of tokens from 2 on. A policy with a ``budget`` of its own
         runs at that one alone.
@@ -210,7 +239,7 @@ def evaluate(
     texts = [one if isinstance(one, str) else _named(one, functions) for one in given]
     setting = {
         "model": fspath(model),
-        "text": _prompt(text),
+        "text": _Path(text) if isinstance(text, str) and (text in _waggle.texts() or _isfile(text)) else _prompt(text),
         "budgets": list(budgets),
         "context": context,
         "prompt": context // 2 if prompt is None else prompt,
@@ -235,10 +264,18 @@ class Client:
         self.address = address
         self._options = options
 
-    def generate(self, prompt: Prompt = "ROMEO:\n", *, tokens: int = 32, **options: Option) -> Report:
-        """Generates ``tokens`` tokens after ``prompt`` (words, or token ids), in a session of its own."""
+    def generate(
+        self,
+        prompt: Prompt = "ROMEO:\n",
+        *,
+        tokens: int = 32,
+        stream: Callable[[str], object] | None = None,
+        **options: Option,
+    ) -> Report:
+        """Generates ``tokens`` tokens after ``prompt`` (words, token ids, or a file), in a session of its own. ``stream``
+        is called with each piece of the text as it comes, in another thread; what it raises is raised at the end."""
         options = {**self._options, **options, "connect": self.address}
-        return Report(_json.loads(_waggle.generate(_prompt(prompt), tokens, _options(options))))
+        return Report(_json.loads(_waggle.generate(_prompt(prompt), tokens, stream, _options(options))))
 
     def chat(
         self,
@@ -376,7 +413,7 @@ class Server:
         self, model: str | PathLike[str], *, listen: str = "127.0.0.1:0", log: str = "warn", **options: Option
     ) -> None:
         words = [_sys.executable, "-m", "waggle", "serve", f"--model={fspath(model)}", f"--listen={listen}", f"--log={log}"]
-        words += [f"--{name}" if value is None else f"--{name}={value}" for name, value in _options(options)]
+        words += _waggle.words("serve", _options(options))
         self._process = _subprocess.Popen(
             words, stdin=_subprocess.DEVNULL, stdout=_subprocess.PIPE, stderr=_subprocess.PIPE, text=True
         )
@@ -427,19 +464,44 @@ class Server:
         self.close()
 
 
-def _prompt(prompt: Prompt) -> str | list[int]:
-    return prompt if isinstance(prompt, str) else [int(token) for token in prompt]
+def _prompt(prompt: Prompt) -> str | PathLike | list[int]:
+    return prompt if isinstance(prompt, (str, PathLike)) else [int(token) for token in prompt]
+
+
+def _without_cpu(value: Any) -> Any:
+    """The same without CPU seconds, which no plan without a calibration has."""
+    if isinstance(value, dict):
+        return {name: _math.nan if name.endswith("cpu_seconds") else _without_cpu(of) for name, of in value.items()}
+    return [_without_cpu(entry) for entry in value] if isinstance(value, list) else value
+
+
+def _finite(value: Any) -> Any:
+    """The same as the program writes it, with zeros for what is not known."""
+    if isinstance(value, dict):
+        return {name: _finite(of) for name, of in value.items()}
+    if isinstance(value, list):
+        return [_finite(entry) for entry in value]
+    return 0.0 if isinstance(value, float) and _math.isnan(value) else value
+
+
+def _frame(name: str, document: dict) -> str:
+    """The page of a document, for a notebook: in a frame of its own, so that its styles stay there."""
+    page = _html.escape(_waggle.page(name, _json.dumps(_finite(document))))
+    return f'<iframe srcdoc="{page}" style="width: 100%; height: 40em; border: 0" sandbox></iframe>'
 
 
 def _options(options: Mapping[str, Any]) -> list[tuple[str, str | None]]:
-    """Options as the command line has them. A switch that is off is left out."""
+    """Options as the command line has them."""
     given = []
     for name, value in options.items():
-        if value is None or value is False:
+        if value is None:
             continue
         if callable(value):
             raise TypeError(f"{name}: only evaluate() runs a function of Python")
-        given.append((name.replace("_", "-"), None if value is True else str(value)))
+        if isinstance(value, PathLike):
+            value = fspath(value)
+        text = None if value is True else "false" if value is False else str(value)
+        given.append((name.replace("_", "-"), text))
     return given
 
 

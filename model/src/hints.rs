@@ -1,0 +1,97 @@
+//! Models that are published in another form, and what to do about each.
+
+use std::path::Path;
+
+/// A file that Git LFS would have replaced.
+pub(crate) const LFS: &str = "a pointer of Git LFS in the place of the file: `git lfs pull` fetches it";
+
+/// Whether `bytes` are such a pointer.
+pub(crate) fn is_lfs(bytes: &[u8]) -> bool {
+    bytes.starts_with(b"version https://git-lfs")
+}
+
+const GGUF: &str = "; GGUF has quantised weights in a form of its own: take the safetensors that it was made from";
+
+/// What the directory `dir` holds in the place of a model, and what to do about it; empty if nothing is known.
+pub(crate) fn of_directory(dir: &Path) -> &'static str {
+    let names: Vec<String> = std::fs::read_dir(dir)
+        .map(|files| files.flatten().map(|file| file.file_name().to_string_lossy().into_owned()).collect())
+        .unwrap_or_default();
+    let any = |fits: &dyn Fn(&str) -> bool| names.iter().any(|name| fits(name));
+    if any(&|name| name == "adapter_config.json") {
+        "; it is an adapter (LoRA): merge it into its base model, with `merge_and_unload()` of peft, and save that"
+    } else if any(&|name| name.starts_with("pytorch_model") && name.contains(".bin")) {
+        "; it has pytorch_model.bin: in Python, `AutoModelForCausalLM.from_pretrained(DIR).save_pretrained(OUT)` of \
+         transformers writes safetensors"
+    } else if any(&|name| name.ends_with(".gguf")) {
+        GGUF
+    } else {
+        ""
+    }
+}
+
+/// What `name`, which is no model on this machine, may stand for; empty if nothing is known.
+pub fn of_name(name: &str) -> &'static str {
+    let owner_and_model =
+        name.split('/').filter(|part| !part.is_empty() && *part != "." && *part != "..").count() == 2;
+    if name.ends_with(".gguf") {
+        GGUF
+    } else if name.ends_with(".safetensors") {
+        "; give the directory that has this file and its config.json"
+    } else if owner_and_model && !name.starts_with(['/', '.']) {
+        "; a name of a model hub is not looked up: `hf download NAME --local-dir DIR` fetches it, then give DIR"
+    } else {
+        ""
+    }
+}
+
+/// What to do about a model of the type `kind`, which no family here has; empty if nothing is known.
+pub(crate) fn of_type(kind: &str) -> &'static str {
+    let is = |names: &[&str]| names.iter().any(|name| kind.to_ascii_lowercase().starts_with(name));
+    if is(&["gemma3for", "llava", "mllama", "mistral3", "qwen2_vl", "qwen2_5_vl", "paligemma"]) || kind == "gemma3" {
+        "; a model with pictures wraps one of text: in Python, `Gemma3ForCausalLM` (or the class of the family) \
+         `.from_pretrained(DIR).save_pretrained(OUT)` writes the text model alone"
+    } else if is(&[
+        "bert",
+        "roberta",
+        "distilbert",
+        "albert",
+        "electra",
+        "deberta",
+        "xlm-roberta",
+        "xlmroberta",
+        "vit",
+    ]) {
+        "; this is an encoder, and only decoders are computed here"
+    } else if is(&["t5", "mt5", "bart", "whisper"]) {
+        "; this is an encoder with a decoder, and only models of a decoder alone are computed here"
+    } else {
+        ""
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_form_is_told_what_to_do() {
+        for (file, word) in [
+            ("adapter_config.json", "merge"),
+            ("pytorch_model-00001-of-00002.bin", "save_pretrained"),
+            ("pytorch_model.bin", "save_pretrained"),
+            ("model.Q4_K_M.gguf", "GGUF"),
+        ] {
+            let dir = tempfile::tempdir().unwrap();
+            assert_eq!(of_directory(dir.path()), "");
+            std::fs::write(dir.path().join(file), b"").unwrap();
+            assert!(of_directory(dir.path()).contains(word), "{file}");
+        }
+        assert!(of_name("meta-llama/Llama-2-7b-hf").contains("hub") && of_name("a.gguf").contains("GGUF"));
+        assert!(of_name("dir/model.safetensors").contains("directory"));
+        assert!(["./models/x", "/models/x", "../x", "gpt3"].iter().all(|name| of_name(name).is_empty()));
+        assert!(of_type("BertModel").contains("encoder") && of_type("t5").contains("decoder"));
+        assert!(of_type("gemma3").contains("text model") && of_type("gemma3_text").is_empty());
+        assert!(is_lfs(b"version https://git-lfs.github.com/spec/v1\noid") && !is_lfs(b"{}"));
+    }
+}
