@@ -235,11 +235,14 @@ fn a_table_is_one_table_and_says_what_its_seconds_are() {
             );
         }
     }
-    let of = |name: &str| rows.iter().map(|row| row[heads.iter().position(|head| *head == name).unwrap()]);
-    assert_eq!(of("policy").collect::<Vec<_>>(), ["full", "mpcache-2pc"]);
-    assert_eq!(of("random").collect::<Vec<_>>(), ["false", "true"]);
+    let of = |name: &str| -> Vec<&str> {
+        let at = heads.iter().position(|head| *head == name).unwrap();
+        rows.iter().map(|row| row[at]).collect()
+    };
+    assert_eq!(of("policy"), ["full", "mpcache-2pc"]);
+    assert_eq!(of("random"), ["false", "true"]);
     // The mean of 64 tokens is the default.
-    assert!(of("mean_of_tokens").all(|tokens| tokens == "64") && of("prompt_tokens").all(|tokens| tokens == "16"));
+    assert_eq!((of("mean_of_tokens"), of("prompt_tokens")), (vec!["64"; 2], vec!["16"; 2]));
     assert!(heads.contains(&"online_network_seconds") && !heads.iter().any(|head| head.contains("predicted")));
 
     for format in ["terminal", "markdown", "latex"] {
@@ -248,7 +251,9 @@ fn a_table_is_one_table_and_says_what_its_seconds_are() {
     }
     let latex = succeed(&mut waggle(&format!("{line} --format latex")));
     assert!(latex.contains("\\begin{tabular}{lllllrrrrrrrrrrrrr}") && latex.contains("\\bottomrule"), "{latex}");
-    assert!(latex.contains("online, MB & ") && !latex.contains(" MB &"), "units stand in the head alone: {latex}");
+    assert!(latex.contains("online, MB & "), "{latex}");
+    let rows = latex.lines().filter(|line| line.starts_with("gpt2"));
+    assert!(rows.into_iter().all(|row| !row.contains("MB")), "units stand in the head alone: {latex}");
     // What others measured has a table of its own.
     let published = succeed(&mut waggle("sweep --published --format csv"));
     assert!(published.starts_with("system,what,measured_seconds,sent_bytes,"), "{published}");

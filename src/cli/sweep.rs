@@ -223,9 +223,9 @@ impl Sweep {
         let mut tokens: Vec<u16> = self.cells.iter().map(|cell| cell.choice.tokens).collect();
         tokens.dedup();
         let mut caption = match tokens[..] {
-            [1] => "the first token after a prompt, alone".to_owned(),
-            [tokens] => format!("a decoded token, mean of {tokens} tokens after a prompt"),
-            _ => "a decoded token".to_owned(),
+            [1] => "The first token after a prompt, alone".to_owned(),
+            [tokens] => format!("A decoded token, mean of {tokens} tokens after a prompt"),
+            _ => "A decoded token".to_owned(),
         };
         caption += ". Network s: of the link alone, without computation.";
         if any(|cell| cell.mean.online.predicted_seconds.is_some()) {
