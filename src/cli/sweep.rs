@@ -31,8 +31,8 @@ pub(super) const SWEEP_VERSION: u32 = 2;
 /// tokens after a prompt.
 ///
 /// Bytes and flows are exact. `network s` are seconds of the link alone, without computation; with a calibration
-/// (`waggle calibrate`) there are also `predicted s`, which are estimated. Each policy is compared with the first one.
-/// The traffic of some policies is random, as a column says: their bytes and flows are means.
+/// (`waggle calibrate`) there are also `predicted s`, which are estimated. Each policy is compared with the first
+/// one. The traffic of some policies is random, as a column says: their bytes and flows are means.
 #[derive(Args, Debug)]
 pub(super) struct SweepArgs {
     /// Models: directories, `config.json` files, bundled models, or published shapes (gpt2, llama-2-7b, llama-3-8b).
