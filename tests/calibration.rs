@@ -83,6 +83,52 @@ fn estimates_are_marked_and_bytes_stay_what_they_are() {
 }
 
 #[test]
+fn a_sweep_predicts_as_a_plan_does() {
+    let home = tempfile::tempdir().unwrap();
+    let file = home.path().join("other.json");
+    write(&file, &profile());
+    let sweep = |rest: &str| {
+        let mut command = waggle("sweep --models shakespeare-gpt2 --contexts 8 --tokens 3");
+        command.args(rest.split_whitespace()).env("WAGGLE_HOME", home.path());
+        command
+    };
+    let calibrated = format!("--calibration {}", file.display());
+    let cells = home.path().join("cells");
+    let kept = |rest: &str| json(sweep(rest).arg("--out").arg(&cells))["cells"][0].clone();
+    // What was kept without a calibration is not taken for what one says.
+    let (bare, timed) = (kept(""), kept(&calibrated));
+    let report = json(&mut plan(home.path(), &format!("--preprocess {calibrated}")));
+    assert_eq!(report["seconds_are"], "predicted");
+    let seconds = |value: &Value| value.as_f64().unwrap();
+    let decode = seconds(&report["phases"]["decode"]["seconds"]);
+    assert!((3.0 * seconds(&timed["online"]["predicted_seconds"]) - decode).abs() < 1e-9, "{timed} {decode}");
+    assert!(seconds(&timed["prepared_token"]["predicted_seconds"]) > 0.0 && decode > 0.0);
+    assert_eq!(timed["online"]["network_seconds"], bare["online"]["network_seconds"]);
+    assert_eq!(bare["online"]["predicted_seconds"], Value::Null);
+    let shown = succeed(&mut sweep(&calibrated));
+    for head in ["online, network s", "online, predicted s", "faster, predicted", "estimated by a calibration"] {
+        assert!(shown.contains(head), "{head}: {shown}");
+    }
+    assert!(!succeed(&mut sweep("")).contains("redicted"));
+
+    // The user's own calibration serves both, and no page of results.
+    let own = Profile {
+        processor: model::provenance::processor(),
+        kernels: bits::cpu::Cpu::get().to_string(),
+        ..profile()
+    };
+    write(&home.path().join("calibration.json"), &own);
+    assert!(succeed(&mut sweep("")).contains("online, predicted s"));
+    let page = home.path().join("page.md");
+    std::fs::write(&page, "<!-- waggle: sweep --models shakespeare-gpt2 --contexts 8 --tokens 3 -->\n<!-- end -->\n")
+        .unwrap();
+    let pages = home.path().display();
+    succeed(waggle(&format!("tables run page --pages {pages} --keep {pages}/keep")).env("WAGGLE_HOME", home.path()));
+    let made = std::fs::read_to_string(page).unwrap();
+    assert!(made.contains("online, network s") && !made.contains("predicted"), "{made}");
+}
+
+#[test]
 fn parties_that_share_cores_are_slower() {
     let home = tempfile::tempdir().unwrap();
     let file = home.path().join("one.json");

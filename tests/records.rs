@@ -157,25 +157,45 @@ fn compared(dir: &Path) -> std::path::PathBuf {
 fn a_sweep_is_the_plan_of_every_cell_and_goes_on_where_it_was() {
     let dir = tempfile::tempdir().unwrap();
     let cells = dir.path().join("cells");
-    let line = "sweep --models gpt2,shakespeare-llama --contexts 16,64 --policies full,mpcache-2pc --links lan,wan --phases one,two";
+    let line = "sweep --models gpt2,shakespeare-llama --contexts 16,64 --policies full,mpcache-2pc --links lan,wan --phases one,two --tokens 4";
     let sweep = |rest: &str| json(waggle(&format!("{line} {rest} --out")).arg(&cells));
     let record = sweep("");
     let planned = record["cells"].as_array().unwrap();
     assert_eq!(planned.len(), 2 * 2 * 2 * 2 * 2);
-    // A cell is what `plan` says of the same step.
-    let plan = json(&mut waggle("plan --model gpt2 --cached 64 --preprocess --link wan"));
-    let cell = planned
-        .iter()
-        .find(|cell| {
+    let find = |cells: &[Value]| {
+        let wanted = |cell: &&Value| {
             let chosen = ["model", "link", "policy", "phases"].map(|key| cell[key].as_str().unwrap());
             chosen == ["gpt2", "wan", "full", "two"] && cell["context"] == 64
-        })
-        .unwrap();
-    for (part, phase) in [("online", "decode"), ("prepared", "offline")] {
+        };
+        cells.iter().find(wanted).unwrap().clone()
+    };
+    // A cell is what `plan` says of the same session: four tokens after the one that the prompt gives.
+    let cell = find(planned);
+    let plan = json(&mut waggle("plan --model gpt2 --prompt-len 64 --tokens 5 --preprocess --link wan"));
+    let number = |value: &Value| value.as_f64().unwrap();
+    for key in ["bytes_client_to_server", "bytes_server_to_client", "flows"] {
+        let [setup, offline, decode] =
+            ["setup", "offline", "decode"].map(|phase| number(&plan["phases"][phase][key]));
+        assert_eq!(4.0 * number(&cell["online"][key]), decode, "{key}");
+        let [prompt, token] = ["prepared_prompt", "prepared_token"].map(|part| number(&cell[part][key]));
+        assert!((prompt + 4.0 * token - setup - offline).abs() < 1e-3, "{key}: {cell}");
+        assert!(token > 0.0 && prompt > 64.0 / 8.0 * token, "{key}: {cell}");
+    }
+    let seconds = number(&plan["phases"]["decode"]["seconds"]);
+    assert!((4.0 * number(&cell["online"]["network_seconds"]) - seconds).abs() < 1e-6);
+    assert_eq!((&plan["seconds_are"], &cell["online"]["predicted_seconds"]), (&"network".into(), &Value::Null));
+    // The first step alone has no prompt.
+    let first = json(&mut waggle("sweep --first-step --contexts 64 --links wan"));
+    let (cell, step) = (
+        find(first["cells"].as_array().unwrap()),
+        json(&mut waggle("plan --model gpt2 --cached 64 --preprocess --link wan")),
+    );
+    for (part, phase) in [("online", "decode"), ("prepared_token", "offline")] {
         for key in ["bytes_client_to_server", "bytes_server_to_client", "flows"] {
-            assert_eq!(cell[part][key].as_f64(), plan["phases"][phase][key].as_f64(), "{part} {key}");
+            assert_eq!(cell[part][key].as_f64(), step["phases"][phase][key].as_f64(), "{part} {key}");
         }
     }
+    assert_eq!((&cell["tokens"], &cell["prepared_prompt"]), (&1.into(), &Value::Null));
     let published = record["published"].as_array().unwrap();
     assert!(published.iter().all(|figure| figure["model"] == "gpt2") && !published.is_empty());
     assert_eq!(std::fs::read_dir(&cells).unwrap().count(), planned.len());
@@ -185,14 +205,112 @@ fn a_sweep_is_the_plan_of_every_cell_and_goes_on_where_it_was() {
     assert_eq!(sweep("")["cells"], record["cells"]);
     assert!(std::fs::read(&first).unwrap().len() > 10);
 
-    let csv = succeed(&mut waggle("sweep --contexts 16 --format csv"));
-    assert!(csv.starts_with("model,cached_tokens,policy,link,phases,online_bytes,"), "{csv}");
-    let latex = succeed(&mut waggle("sweep --contexts 16 --no-published --format latex"));
-    assert!(latex.contains("\\begin{tabular}{lllllrrrrrrrrr}") && latex.contains("\\bottomrule"), "{latex}");
+    assert!(fail(&mut waggle("sweep --first-step --tokens 8"), 2).contains("--tokens"));
+    assert!(fail(&mut waggle("sweep --tokens 1"), 2).contains("--tokens"));
     assert!(fail(&mut waggle("sweep --policies oracle"), 1).contains("only in the clear"));
     assert!(fail(&mut waggle("sweep --contexts 2000"), 1).contains("gpt2, 2000 tokens, full, lan, 2 phase(s)"));
     assert!(fail(&mut waggle("sweep --models recall --positions 4096"), 1).contains("--positions raises"));
     assert!(fail(&mut waggle("demo --model gpt2"), 1).contains("is a shape without weights"));
+}
+
+/// Columns and rows of a CSV whose cells have no quotes.
+fn columns(csv: &str) -> (Vec<&str>, Vec<Vec<&str>>) {
+    let mut lines = csv.lines().map(|line| line.split(',').collect::<Vec<_>>());
+    (lines.next().unwrap(), lines.collect())
+}
+
+#[test]
+fn a_table_is_one_table_and_says_what_its_seconds_are() {
+    let line = "sweep --contexts 16 --policies full,mpcache-2pc";
+    let csv = succeed(&mut waggle(&format!("{line} --format csv")));
+    let (heads, rows) = columns(&csv);
+    let words = ["model", "policy", "link", "phases"];
+    for row in &rows {
+        assert_eq!(row.len(), heads.len(), "{csv}");
+        for (head, cell) in heads.iter().zip(row) {
+            let number = cell.parse::<f64>().is_ok();
+            assert!(
+                number || words.contains(head) || *head == "random" && ["true", "false"].contains(cell),
+                "{head}: {cell}"
+            );
+        }
+    }
+    let of = |name: &str| -> Vec<&str> {
+        let at = heads.iter().position(|head| *head == name).unwrap();
+        rows.iter().map(|row| row[at]).collect()
+    };
+    assert_eq!(of("policy"), ["full", "mpcache-2pc"]);
+    assert_eq!(of("random"), ["false", "true"]);
+    // The mean of 64 tokens is the default.
+    assert_eq!((of("mean_of_tokens"), of("prompt_tokens")), (vec!["64"; 2], vec!["16"; 2]));
+    assert!(heads.contains(&"online_network_seconds") && !heads.iter().any(|head| head.contains("predicted")));
+
+    for format in ["terminal", "markdown", "latex"] {
+        let shown = succeed(&mut waggle(&format!("{line} --format {format}")));
+        assert!(shown.contains("online, network s") && shown.contains("mean of 64 tokens after a prompt"), "{shown}");
+    }
+    let latex = succeed(&mut waggle(&format!("{line} --format latex")));
+    assert!(latex.contains("\\begin{tabular}{lllllrrrrrrrrrrrrr}") && latex.contains("\\bottomrule"), "{latex}");
+    assert!(latex.contains("online, MB & "), "{latex}");
+    let rows = latex.lines().filter(|line| line.starts_with("gpt2"));
+    assert!(rows.into_iter().all(|row| !row.contains("MB")), "units stand in the head alone: {latex}");
+    // What others measured has a table of its own.
+    let published = succeed(&mut waggle("sweep --published --format csv"));
+    assert!(published.starts_with("system,what,measured_seconds,sent_bytes,"), "{published}");
+    assert!(!published.contains("network"), "{published}");
+
+    // A plan has two tables, and is one for programs.
+    let csv = succeed(&mut waggle("plan --model gpt2 --cached 16 --preprocess --format csv"));
+    let (heads, rows) = columns(&csv);
+    assert!(rows.iter().all(|row| row.len() == heads.len()), "{csv}");
+    assert_eq!((heads[0], rows[0][0], rows[rows.len() - 1][0]), ("table", "phases", "operations"));
+    assert!(heads.contains(&"network_seconds"), "{csv}");
+}
+
+/// The control characters that move a cursor or name a window.
+const BAD: &str = "a\u{1b}]0;title\u{7}b\u{9b}2Jc";
+
+#[test]
+fn documents_and_tokenizers_send_nothing_to_the_terminal() {
+    let dir = tempfile::tempdir().unwrap();
+    let [good, bad] = ["good.json", "bad.json"].map(|name| dir.path().join(name));
+    succeed(waggle(&format!("{DEMO} memory --json")).arg(&good));
+    let mut record: Value = serde_json::from_slice(&std::fs::read(&good).unwrap()).unwrap();
+    record["options"][BAD] = BAD.into();
+    record["text"] = BAD.into();
+    record["model"]["name"] = BAD.into();
+    record["operations"][0]["path"] = BAD.into();
+    std::fs::write(&bad, record.to_string()).unwrap();
+    let page = dir.path().join("page.html");
+    succeed(waggle("report").arg(&bad).arg("--html").arg(&page));
+    let shown = [
+        succeed(waggle("compare").args([&bad, &good])),
+        succeed(waggle("compare --format markdown").args([&good, &bad])),
+        succeed(waggle("report").arg(&bad)),
+        std::fs::read_to_string(page).unwrap(),
+    ];
+    for text in shown {
+        assert!(text.contains("a]0;titleb2Jc"), "{text:?}");
+        assert!(!text.contains(|c: char| c.is_control() && !matches!(c, '\n' | '\t')), "{text:?}");
+    }
+
+    let model = dir.path().join("model");
+    std::fs::create_dir(&model).unwrap();
+    for file in ["config.json", "model.safetensors", "tokenizer.json"] {
+        let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("model/assets/shakespeare-gpt2").join(file);
+        std::fs::copy(from, model.join(file)).unwrap();
+    }
+    // A space is more than a space.
+    let tokenizer = std::fs::read_to_string(model.join("tokenizer.json")).unwrap();
+    let hostile = tokenizer.replacen("\" \": 1", "\" \\u001b[2J\": 1", 1).replacen(
+        "\"unk_token\": \" \"",
+        "\"unk_token\": \"e\"",
+        1,
+    );
+    assert_ne!(hostile, tokenizer);
+    std::fs::write(model.join("tokenizer.json"), hostile).unwrap();
+    let said = succeed(waggle("float --prompt-ids 30,27,25 --tokens 40 --model").arg(&model));
+    assert!(said.contains("[2J") && !said.contains('\u{1b}'), "{said:?}");
 }
 
 #[test]

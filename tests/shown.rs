@@ -98,3 +98,63 @@ fn other_files_are_refused() {
     }
     fail(&mut waggle("report missing.json"), 1);
 }
+
+/// A document of extreme numbers, finite as all of JSON, becomes a page and plots.
+#[test]
+fn extreme_numbers_are_drawn() {
+    let dir = tempfile::tempdir().unwrap();
+    let (run, study) = (plan(dir.path(), "full", 16), dir.path().join("study.json"));
+    let line = "eval --text tinyshakespeare.txt --context 16 --sequences 2 --policies h2o --budgets 0.25,0.5 --costs lan --json";
+    succeed(waggle(line).arg(&study));
+    for extreme in [1e300, 1e-320, 1.7e308] {
+        for file in [&run, &study] {
+            let mut document: Value = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
+            let changed = match document.get_mut("rows") {
+                Some(rows) => &mut rows[2],
+                None => &mut document["phases"],
+            };
+            let mut count = 0;
+            replace(changed, extreme, &mut count);
+            assert!(count >= 10, "{changed}");
+            let hostile = dir.path().join("hostile.json");
+            std::fs::write(&hostile, document.to_string()).unwrap();
+            assert!(page(&hostile).contains("<svg"));
+            succeed(waggle("plot").arg(&hostile).arg("--out").arg(dir.path().join("plots")));
+        }
+    }
+}
+
+/// Puts `extreme` in the place of every number that is no count.
+fn replace(value: &mut Value, extreme: f64, count: &mut usize) {
+    match value {
+        Value::Number(number) if number.is_f64() => {
+            *value = extreme.into();
+            *count += 1;
+        }
+        Value::Array(all) => all.iter_mut().for_each(|value| replace(value, extreme, count)),
+        Value::Object(all) => all.values_mut().for_each(|value| replace(value, extreme, count)),
+        _ => {}
+    }
+}
+
+#[test]
+fn a_page_goes_to_standard_output_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = plan(dir.path(), "full", 16);
+    let html = succeed(waggle("report").arg(&file).args(["--html", "-"]).current_dir(dir.path()));
+    assert!(html.contains("<svg") && html.trim_end().ends_with("</html>"), "{html}");
+    assert!(!dir.path().join("-").exists());
+}
+
+#[test]
+fn a_sweep_is_shown_as_its_table_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("sweep.json");
+    let table = succeed(waggle("sweep --models shakespeare-gpt2 --contexts 16 --json").arg(&file));
+    assert_eq!(succeed(waggle("report").arg(&file)), table);
+    for line in ["plot --out plots", "report --html page.html", "compare good.json"] {
+        std::fs::copy(plan(dir.path(), "full", 16), dir.path().join("good.json")).unwrap();
+        let told = fail(waggle(line).arg(&file).current_dir(dir.path()), 1);
+        assert!(told.contains("sweep.json: a sweep is a table, which `waggle report` shows"), "{told}");
+    }
+}

@@ -85,7 +85,7 @@ fn page(dir: &Path, command: &str) -> PathBuf {
     path
 }
 
-const SWEEP: &str = "sweep --models shakespeare-gpt2 --contexts 16 --policies 'full;h2o:budget=8' --format markdown --no-published --digest";
+const SWEEP: &str = "sweep --models shakespeare-gpt2 --contexts 16 --policies 'full;h2o:budget=8' --tokens 2 --format markdown --digest";
 
 #[test]
 fn a_page_is_made_again_and_a_stale_number_is_found() {

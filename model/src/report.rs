@@ -31,6 +31,9 @@ pub struct Report {
     pub predicted: bool,
     /// Fields whose numbers are estimates, by name (for example `seconds`); all others are exact.
     pub estimated: Vec<String>,
+    /// What all `seconds` are. Reports that are older than the field have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seconds_are: Option<Seconds>,
     /// The model.
     pub model: ModelInfo,
     /// Everything that was chosen for the run, by name.
@@ -64,6 +67,29 @@ pub struct Report {
     /// The same with the full cache, if the policy was another: it shows what pruning changed as well.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub against_full_cache: Option<Check>,
+}
+
+/// What a number of seconds is: the three are never put beside each other without its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Seconds {
+    /// The clock of a run.
+    Measured,
+    /// The clock of a run that was not made, by a calibration of the machines.
+    Predicted,
+    /// What the link alone takes for bytes and flows, without computation.
+    Network,
+}
+
+impl Seconds {
+    /// Its name, with which a column begins.
+    pub fn name(self) -> &'static str {
+        match self {
+            Seconds::Measured => "measured",
+            Seconds::Predicted => "predicted",
+            Seconds::Network => "network",
+        }
+    }
 }
 
 /// What the guesses of a run did, or in a plan what they are assumed to do.
@@ -296,6 +322,7 @@ impl Report {
             provenance: None,
             predicted: false,
             estimated: Vec::new(),
+            seconds_are: Some(Seconds::Measured),
             model,
             options: BTreeMap::new(),
             prompt_tokens: 0,
@@ -310,6 +337,16 @@ impl Report {
             check: None,
             against_full_cache: None,
         }
+    }
+
+    /// What its seconds are. Plans that are older than the field have processor time if they were predicted.
+    pub fn seconds(&self) -> Seconds {
+        let computed = self.phases.costs().any(|cost| cost.cpu_seconds > 0.0);
+        self.seconds_are.unwrap_or(match (self.predicted, computed) {
+            (false, _) => Seconds::Measured,
+            (true, true) => Seconds::Predicted,
+            (true, false) => Seconds::Network,
+        })
     }
 
     /// Fills phases and operations from the accounts of a ledger or a plan.
@@ -393,7 +430,7 @@ impl Report {
             ("flows", "", |c| Cell::count(c.flows)),
         ];
         if !self.predicted || self.phases.costs().any(|cost| cost.seconds > 0.0) {
-            columns.push(("seconds", "", |c| Cell::seconds(c.seconds)));
+            columns.push((self.seconds().name(), "seconds", |c| Cell::seconds(c.seconds)));
         }
         if !self.predicted || self.phases.costs().any(|cost| cost.cpu_seconds > 0.0) {
             columns.push(("cpu seconds", "", |c| Cell::seconds(c.cpu_seconds)));
@@ -557,10 +594,17 @@ mod tests {
         report.predicted = true;
         let untimed = |cost: &mut Cost| (cost.seconds, cost.cpu_seconds, cost.peer_cpu_seconds) = (0.0, 0.0, None);
         report.phases.costs_mut().for_each(untimed);
-        assert!(!report.phase_table().to_string().contains("seconds"));
+        assert!(!report.phase_table().to_string().contains(" s "));
         report.phases.decode.total.seconds = 1.5;
+        report.seconds_are = Some(Seconds::Network);
         let phases = report.phase_table().to_string();
-        assert!(phases.contains("1.500") && !phases.contains("cpu seconds"), "{phases}");
+        assert!(phases.contains("network s") && phases.contains("1.500"), "{phases}");
+        assert!(!phases.contains("cpu seconds"), "{phases}");
+        // Older plans did not say which seconds they have.
+        report.seconds_are = None;
+        assert_eq!(report.seconds(), Seconds::Network);
+        report.phases.decode.total.cpu_seconds = 1.0;
+        assert_eq!(report.seconds(), Seconds::Predicted);
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! Tables of results, and the forms in which they are written.
 //!
-//! A cell has a text for readers and a value for programs: a terminal, Markdown and LaTeX show `7.00 MB` where CSV
-//! and JSON have 7000000. The key of a column, which CSV and JSON use, is made of its title and its unit.
+//! A cell has a text for readers and a value for programs: a terminal and Markdown show `7.00 MB` where CSV and JSON
+//! have 7000000. The key of a column, which CSV and JSON use, is made of its title and its unit. In LaTeX a column of
+//! bytes has one unit, which its head names.
 
 use std::fmt::{self, Write};
 use std::str::FromStr;
@@ -75,6 +76,11 @@ impl Cell {
         Cell::number(count, count.to_string())
     }
 
+    /// True or false.
+    pub fn flag(flag: bool) -> Self {
+        Cell::number(flag, if flag { "yes" } else { "no" })
+    }
+
     /// A number of bytes.
     pub fn bytes(count: u64) -> Self {
         Cell::number(count, bytes(count))
@@ -118,6 +124,11 @@ struct Column {
 }
 
 impl Column {
+    /// What readers see: seconds say what they are here, because their cells do not.
+    fn head(&self) -> String {
+        if self.unit == SECONDS { format!("{} s", self.title) } else { self.title.clone() }
+    }
+
     /// The name for programs: `client to server` in bytes is `client_to_server_bytes`.
     fn key(&self) -> String {
         let mut key = String::new();
@@ -131,6 +142,10 @@ impl Column {
         key.trim_end_matches('_').to_owned()
     }
 }
+
+/// Units that are written in a way of their own.
+const BYTES: &str = "bytes";
+const SECONDS: &str = "seconds";
 
 /// Rows of cells under titles.
 #[derive(Clone, Debug, PartialEq)]
@@ -166,9 +181,9 @@ impl Table {
         self.rows.is_empty()
     }
 
-    /// The titles of the columns.
-    pub fn titles(&self) -> impl Iterator<Item = &str> {
-        self.columns.iter().map(|column| column.title.as_str())
+    /// What stands above the columns.
+    pub fn heads(&self) -> impl Iterator<Item = String> {
+        self.columns.iter().map(Column::head)
     }
 
     /// What readers see of each row.
@@ -207,7 +222,7 @@ impl Table {
         table.load_style(if markdown { presets::ASCII_MARKDOWN } else { presets::UTF8_BORDERS_ONLY });
         // A cell of Markdown must not end at a bar of its own.
         let shown = |text: &str| if markdown { text.replace('|', r"\|") } else { text.to_owned() };
-        table.set_header(columns.iter().map(|&i| shown(&self.columns[i].title)));
+        table.set_header(columns.iter().map(|&i| shown(&self.columns[i].head())));
         for row in &self.rows {
             table.add_row(columns.iter().map(|&i| shown(&row[i].text)));
         }
@@ -252,8 +267,8 @@ impl Table {
 
     /// Characters of the widest cell of column `i`.
     fn width(&self, i: usize) -> usize {
-        let cells = self.rows.iter().map(|row| &row[i].text).chain([&self.columns[i].title]);
-        cells.map(|text| text.chars().count()).max().unwrap_or_default()
+        let head = self.columns[i].head().chars().count();
+        self.rows.iter().map(|row| row[i].text.chars().count()).fold(head, usize::max)
     }
 
     fn csv(&self) -> String {
@@ -263,15 +278,31 @@ impl Table {
         std::iter::once(head).chain(rows).collect::<Vec<_>>().join("\n")
     }
 
+    /// The largest unit in which no number of bytes of column `i` is below one, but for zeros.
+    fn one_unit(&self, i: usize) -> Option<(f64, &'static str)> {
+        let numbers = self.rows.iter().filter_map(|row| row[i].value.as_f64()).filter(|bytes| *bytes > 0.0);
+        let least = numbers.fold(f64::INFINITY, f64::min);
+        let unit = BYTE_UNITS.into_iter().find(|(size, _)| least >= *size).unwrap_or((1.0, "B"));
+        (self.columns[i].unit == BYTES && least.is_finite()).then_some(unit)
+    }
+
     fn latex(&self) -> String {
         let line = |cells: Vec<String>| cells.join(" & ") + r" \\";
         let mut text = String::from("\\begin{tabular}{");
         text.extend((0..self.columns.len()).map(|i| if self.is_numeric(i) { 'r' } else { 'l' }));
         text.push_str("}\n\\toprule\n");
-        let head = line(self.columns.iter().map(|column| latex(&column.title)).collect());
-        let _ = writeln!(text, "{head}\n\\midrule");
+        let units: Vec<_> = self.all().into_iter().map(|i| self.one_unit(i)).collect();
+        let head = self.columns.iter().zip(&units).map(|(column, unit)| match unit {
+            Some((_, unit)) => latex(&format!("{}, {unit}", column.head())),
+            None => latex(&column.head()),
+        });
+        let _ = writeln!(text, "{}\n\\midrule", line(head.collect()));
         for row in &self.rows {
-            let _ = writeln!(text, "{}", line(row.iter().map(|cell| latex(&cell.text)).collect()));
+            let cells = row.iter().zip(&units).map(|(cell, unit)| match (unit, cell.value.as_f64()) {
+                (Some((size, _)), Some(bytes)) => format!("{:.2}", bytes / size),
+                _ => latex(&cell.text),
+            });
+            let _ = writeln!(text, "{}", line(cells.collect()));
         }
         text + "\\bottomrule\n\\end{tabular}"
     }
@@ -313,6 +344,7 @@ fn latex(text: &str) -> String {
 #[derive(Clone, Debug, Default)]
 pub struct Document {
     notes: Vec<String>,
+    caption: Option<String>,
     tables: Vec<(String, Table)>,
 }
 
@@ -320,6 +352,11 @@ impl Document {
     /// A remark that stands before all tables. CSV and JSON have no room for it.
     pub fn note(&mut self, note: impl Into<String>) {
         self.notes.push(note.into());
+    }
+
+    /// What the numbers are: a remark that LaTeX makes the caption of its tables.
+    pub fn caption(&mut self, caption: impl Into<String>) {
+        self.caption = Some(caption.into());
     }
 
     /// A table. Its title tells it from the others.
@@ -330,36 +367,69 @@ impl Document {
     /// Everything in `format`, without a line end behind it. A terminal has `width` columns, if they are known.
     pub fn render(&self, format: Format, width: Option<usize>) -> String {
         let table = |(_, table): &(String, Table)| table.render(format, width);
+        let remarks = || self.caption.iter().chain(&self.notes).cloned();
         match format {
             Format::Json => {
                 let pairs = self.tables.iter().map(|(title, table)| (title.clone(), table.json()));
                 format!("{:#}", Value::Object(pairs.collect()))
             }
-            Format::Csv => self.tables.iter().map(table).collect::<Vec<_>>().join("\n\n"),
+            Format::Csv => self.one_table().csv(),
             Format::Terminal => {
                 let titled = self.tables.iter().map(|named| format!("{}\n{}", named.0, table(named)));
-                self.notes.iter().cloned().chain(titled).collect::<Vec<_>>().join("\n")
+                remarks().chain(titled).collect::<Vec<_>>().join("\n")
             }
             Format::Markdown => {
                 let titled = self.tables.iter().map(|named| format!("**{}**\n\n{}", named.0, table(named)));
-                self.notes.iter().cloned().chain(titled).collect::<Vec<_>>().join("\n\n")
+                remarks().chain(titled).collect::<Vec<_>>().join("\n\n")
             }
             Format::Latex => {
                 let notes = self.notes.iter().map(|note| format!("% {note}"));
-                let titled = self.tables.iter().map(|named| format!("% {}\n{}", named.0, table(named)));
+                let titled = self.tables.iter().map(|named| {
+                    let Some(caption) = &self.caption else { return format!("% {}\n{}", named.0, table(named)) };
+                    let caption = latex(&format!("{}: {caption}", named.0));
+                    format!("\\begin{{table}}\n\\caption{{{caption}}}\n{}\n\\end{{table}}", table(named))
+                });
                 notes.chain(titled).collect::<Vec<_>>().join("\n")
             }
         }
     }
+
+    /// All tables as one, for programs that read one table a file: their titles are a column, and a table has no
+    /// values in the columns of the others.
+    fn one_table(&self) -> Table {
+        if let [(_, table)] = &self.tables[..] {
+            return table.clone();
+        }
+        let mut columns = vec![Column { title: "table".into(), unit: String::new() }];
+        for column in self.tables.iter().flat_map(|(_, table)| &table.columns) {
+            if !columns[1..].contains(column) {
+                columns.push(column.clone());
+            }
+        }
+        let cell = |table: &Table, row: &[Cell], column: &Column| {
+            let own = table.columns.iter().position(|own| own == column);
+            own.map_or_else(Cell::absent, |own| row[own].clone())
+        };
+        let rows = self.tables.iter().flat_map(|(title, table)| {
+            let of = |row: &Vec<Cell>| {
+                let cells = columns[1..].iter().map(|column| cell(table, row, column));
+                std::iter::once(Cell::text(title)).chain(cells).collect()
+            };
+            table.rows.iter().map(of).collect::<Vec<_>>()
+        });
+        Table { rows: rows.collect(), columns, names: 1 }
+    }
 }
+
+/// Decimal units of bytes, the largest first.
+const BYTE_UNITS: [(f64, &str); 4] = [(1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B")];
 
 /// Bytes in decimal units, as networks count.
 pub fn bytes(n: u64) -> String {
-    match n {
-        0..1_000 => format!("{n} B"),
-        1_000..1_000_000 => format!("{:.2} kB", n as f64 / 1e3),
-        1_000_000..1_000_000_000 => format!("{:.2} MB", n as f64 / 1e6),
-        _ => format!("{:.2} GB", n as f64 / 1e9),
+    let of = n as f64;
+    match BYTE_UNITS.into_iter().find(|(size, _)| of >= *size) {
+        Some((size, unit)) if size > 1.0 => format!("{:.2} {unit}", of / size),
+        _ => format!("{n} B"),
     }
 }
 
@@ -370,15 +440,14 @@ mod tests {
     fn table() -> Table {
         let mut table = Table::new(1, [("policy", ""), ("client to server", "bytes"), ("faster", ""), ("note", "")]);
         table.add([Cell::text("full"), Cell::bytes(7_000_000), Cell::times(1.0), Cell::absent()]);
-        table.add([Cell::text("a_b, 50 %"), Cell::bytes(12), Cell::times(2.5), Cell::text("say \"no\"")]);
+        table.add([Cell::text("a_b, 50 %"), Cell::bytes(12_000), Cell::times(2.5), Cell::text("say \"no\"")]);
         table
     }
 
     #[test]
     fn programs_read_values_and_readers_texts() {
         let csv = table().render(Format::Csv, None);
-        let expected =
-            "policy,client_to_server_bytes,faster,note\nfull,7000000,1.0,\n\"a_b, 50 %\",12,2.5,\"say \"\"no\"\"\"";
+        let expected = "policy,client_to_server_bytes,faster,note\nfull,7000000,1.0,\n\"a_b, 50 %\",12000,2.5,\"say \"\"no\"\"\"";
         assert_eq!(csv, expected);
         let json: Value = serde_json::from_str(&table().render(Format::Json, None)).unwrap();
         assert_eq!(json[0]["client_to_server_bytes"], 7_000_000);
@@ -393,8 +462,10 @@ mod tests {
         let text = table().render(Format::Latex, None);
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines[0], r"\begin{tabular}{lrrl}");
-        assert_eq!(lines[2], r"policy & client to server & faster & note \\");
-        assert_eq!(lines[5], "a\\_b, 50 \\% & 12 B & 2.50 & say \"no\" \\\\");
+        // One unit a column: that of its smallest number.
+        assert_eq!(lines[2], r"policy & client to server, kB & faster & note \\");
+        assert_eq!(lines[4], r"full & 7000.00 & 1.00 & - \\");
+        assert_eq!(lines[5], "a\\_b, 50 \\% & 12.00 & 2.50 & say \"no\" \\\\");
         assert_eq!(
             [lines[1], lines[3], lines[6], lines[7]],
             [r"\toprule", r"\midrule", r"\bottomrule", r"\end{tabular}"]
@@ -426,8 +497,27 @@ mod tests {
         assert_eq!(json["operations"][1]["faster"], 2.5);
         assert!(document.render(Format::Markdown, None).starts_with("exact\n\n**phases**\n\n| policy"));
         assert!(document.render(Format::Latex, None).starts_with("% exact\n% phases\n\\begin"));
-        assert_eq!(document.render(Format::Csv, None).split("\n\n").count(), 2);
         assert!("html".parse::<Format>().is_err() && "latex".parse() == Ok(Format::Latex));
+    }
+
+    #[test]
+    fn csv_is_one_table() {
+        let mut other = Table::new(1, [("operation", ""), ("faster", ""), ("network", "seconds"), ("random", "")]);
+        other.add([Cell::text("softmax"), Cell::times(3.0), Cell::seconds(0.25), Cell::flag(true)]);
+        assert!(other.render(Format::Markdown, None).contains("| network s |"));
+        let mut document = Document::default();
+        document.caption("exact");
+        document.table("phases", table());
+        assert_eq!(document.render(Format::Csv, None), table().render(Format::Csv, None));
+        assert!(
+            document.render(Format::Latex, None).starts_with("\\begin{table}\n\\caption{phases: exact}\n\\begin{tab")
+        );
+        document.table("operations", other);
+        let csv = document.render(Format::Csv, None);
+        let lines: Vec<&str> = csv.lines().collect();
+        assert_eq!(lines[0], "table,policy,client_to_server_bytes,faster,note,operation,network_seconds,random");
+        assert_eq!((lines[1], lines[3]), ("phases,full,7000000,1.0,,,,", "operations,,,3.0,,softmax,0.25,true"));
+        assert_eq!(lines.len(), 4);
     }
 
     #[test]

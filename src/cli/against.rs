@@ -95,7 +95,7 @@ fn plan_again(measured: &Report, calibrated: &Calibrated) -> Result<Report, Erro
     }
     let request = Request { stop_at_eos, padded: count("padded_prompt").is_some(), ..lengths.into() };
     let model = unweighted(measured.model.name.clone(), measured.model.config.clone());
-    let setting = calibrated.setting(link);
+    let setting = calibrated.setting(link.shape());
     let options = ClientOptions::default();
     let (outcome, footprint) = plan_timed(&model, &terms, &options, &request, &setting, &mut Silent)?;
     let mut planned = report(&model, None, lengths.prompt, &outcome, &terms, [])?;

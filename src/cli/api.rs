@@ -348,6 +348,7 @@ pub fn page(name: &str, json: &[u8]) -> Result<String, Failure> {
     Ok(match record::read_as(Path::new(name), json)? {
         (Record::Session(report), json) => html::of_session(name, &report, &json)?,
         (Record::Study(study), json) => html::of_study(name, &study, &json)?,
+        (Record::Sweep(_), _) => return Err(Error::SweepAlone { path: name.into() }.into()),
     })
 }
 

@@ -240,6 +240,12 @@ pub(super) enum Error {
         /// The study.
         path: PathBuf,
     },
+    /// A sweep where it is of no use.
+    #[error("{}: a sweep is a table, which `waggle report` shows; it has no plot and no page, and is not compared", path.display())]
+    SweepAlone {
+        /// The sweep.
+        path: PathBuf,
+    },
     /// A document without anything to draw.
     #[error("there is nothing to plot: a study needs a policy beside `full`, and a report costs")]
     NothingToPlot,

@@ -7,14 +7,16 @@ use std::sync::Arc;
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use model::eval::{Candidate, Evaluation, Sequence, TASKS, Task, TaskInput, TokenCost};
-use model::party::{ClientOptions, Silent, Terms, plan_step};
-use model::report::{Cost, ModelInfo, Phases};
+use model::party::Terms;
+use model::report::ModelInfo;
 use model::{ModelFiles, Tokenizer};
 use mpcache::PolicySpec;
+use rayon::prelude::*;
 use serde_json::Value;
 
 use super::files::{DEFAULT_MODEL, check_writable, open_model, public_model, read_text, write, write_json};
 use super::machine::provenance;
+use super::mean_token::{MeanToken, mean_token};
 use super::options::{FormatArgs, LINKS, LOOPBACK, LinkArg};
 use super::plot;
 use super::progress::passes;
@@ -79,8 +81,8 @@ pub(super) struct EvalArgs {
     /// What computes: f32, fixed point in the clear, or two parties in this process.
     #[arg(long, value_enum, default_value = "float")]
     engine: StudyEngine,
-    /// Plan one decoded token of every policy over LINK as well, with preparation, after as many tokens as a sequence
-    /// has: bytes and flows, for the table and for plots of accuracy against bytes.
+    /// Plan the longest sequence between two parties over LINK as well, under every policy: bytes, flows and network
+    /// seconds of a token, the mean of those decoded after the prompt, for the table and for plots.
     #[arg(long, value_name = LINKS)]
     costs: Option<LinkArg>,
     #[command(flatten)]
@@ -146,45 +148,43 @@ pub(super) fn run(args: EvalArgs) -> Result<(), Error> {
     let mut study = Evaluation::new(info, args.chosen(&sequences), &sequences, &candidates, scores);
     study.provenance = provenance();
     if let Some(link) = args.costs {
-        plan_costs(&mut study, &args.model, link)?;
+        plan_costs(&mut study, &args.model, &sequences, link)?;
     }
     // The files first: who reads the table may leave early.
     outputs.write(&study, task)?;
     out::line(study.table().render(args.format.format, out::width()))
 }
 
-/// Plans one token after the longest sequence under every policy of `study` that two parties can run.
-fn plan_costs(study: &mut Evaluation, model: &str, link: LinkArg) -> Result<(), Error> {
-    let longest = study.of_sequences.iter().map(|sequence| sequence.tokens).max().unwrap_or(1);
-    // The step reads the last of two more tokens.
-    let cached = longest.min(study.model.config.max_positions().saturating_sub(2)).max(1);
+/// Plans the longest of `sequences` under every policy of `study` that two parties can run.
+fn plan_costs(study: &mut Evaluation, model: &str, sequences: &[Sequence], link: LinkArg) -> Result<(), Error> {
+    let Some(longest) = sequences.iter().max_by_key(|sequence| sequence.ids().len()) else { return Ok(()) };
+    // The pass over the prompt is the first. Where it is the only one, the token after it is planned.
+    let (prompt, tokens) = (longest.prompt(), longest.passes().saturating_sub(1).max(1));
     let shape = link.shape();
     let plain = public_model(model, &PolicySpec::default())?;
-    let rows = study.rows.iter().filter(|row| !row.policy.clear_only()).count();
-    let bar = passes(rows);
-    for row in study.rows.iter_mut().filter(|row| !row.policy.clear_only()) {
+    let mut rows: Vec<_> = study.rows.iter_mut().filter(|row| !row.policy.clear_only()).collect();
+    let bar = passes(rows.len());
+    rows.par_iter_mut().try_for_each(|row| {
         // Columns of the policy's own change the shape of the model.
         let learned = row.policy.needs_columns().then(|| public_model(model, &row.policy)).transpose()?;
         let public = learned.as_ref().unwrap_or(&plain);
         let protocol =
             protocols::Options { preprocess: true, link: shape.unwrap_or(LOOPBACK), ..protocols::Options::default() };
         let terms = Terms { protocol, policy: row.policy.clone(), ..Terms::default() };
-        let (outcome, _) = plan_step(public, &terms, &ClientOptions::default(), cached, None, None, &mut Silent)?;
-        let phases = Phases::new(&outcome.entries, outcome.per_token);
-        let both = |cost: &Cost| cost.bytes_client_to_server + cost.bytes_server_to_client;
-        let seconds = [&phases.offline, &phases.decode.total].map(|cost| {
-            let bytes = [cost.bytes_client_to_server, cost.bytes_server_to_client];
-            shape.map_or(0.0, |shape| shape.predict(bytes, cost.flows).as_secs_f64())
-        });
+        let mean = mean_token(public, &terms, shape, None, prompt, tokens)?;
+        let MeanToken { online, prepared_token, prepared_prompt } = mean;
         row.cost = Some(TokenCost {
-            cached,
-            online_bytes: both(&phases.decode.total),
-            prepared_bytes: both(&phases.offline),
-            flows: phases.decode.total.flows,
-            seconds: seconds.iter().sum(),
+            prompt,
+            tokens,
+            online_bytes: online.bytes(),
+            prepared_bytes: prepared_token.bytes(),
+            prepared_prompt_bytes: prepared_prompt.map(|cost| cost.bytes()),
+            flows: online.flows,
+            network_seconds: online.network_seconds + prepared_token.network_seconds,
         });
         bar.inc(1);
-    }
+        Ok::<_, Error>(())
+    })?;
     bar.finish_and_clear();
     Ok(())
 }

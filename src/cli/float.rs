@@ -70,7 +70,7 @@ pub(super) fn run(args: FloatArgs) -> Result<(), Error> {
     let out = generate(&mut Float::default(), &model, input, &options, next, &mut NoHooks)?;
     let text = tokenizer.as_ref().map(|tokenizer| tokenizer.decode(&out.tokens)).transpose()?;
     match &text {
-        Some(text) => super::out::line(text)?,
+        Some(text) => super::out::line(super::progress::harmless(text))?,
         None => super::out::line(super::prompt::join(&out.tokens))?,
     }
     if draft.is_some() {

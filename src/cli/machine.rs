@@ -7,10 +7,10 @@ use clap::Args;
 use model::estimate::{Profile, ProfileError};
 pub(super) use model::provenance::processor;
 use model::provenance::{Program, Provenance};
+use net::Shape;
 use protocols::Setting;
 
 use super::files::read;
-use super::options::LinkArg;
 use super::{Error, trust};
 
 /// File of the measurements, among the user's keys.
@@ -67,13 +67,13 @@ pub(super) struct Calibrated {
 
 impl Calibrated {
     /// What a plan over `link` computes with.
-    pub(super) fn setting(&self, link: LinkArg) -> Setting {
+    pub(super) fn setting(&self, link: Option<Shape>) -> Setting {
         let [client, server] = &self.profiles;
         Setting {
             machines: [client.machine(), server.machine()],
             together: self.together,
-            link: link.shape(),
-            imitated: self.together && link.shape().is_some(),
+            link,
+            imitated: self.together && link.is_some(),
             wake: (client.wake_nanoseconds + server.wake_nanoseconds) / 2e9,
         }
     }

@@ -19,6 +19,7 @@ mod heads;
 mod html;
 mod keygen;
 mod machine;
+mod mean_token;
 mod options;
 mod out;
 mod padding;

@@ -40,7 +40,7 @@ pub(super) struct PlanArgs {
     #[arg(long)]
     pad_prompt: bool,
     /// Network of the session. Its rate decides which matrix products are packed, and rate and delay decide how many
-    /// rounds a maximum takes. The predicted seconds are its transfer and delay, without computation.
+    /// rounds a maximum takes. Without a calibration the seconds are its transfer and delay, without computation.
     #[arg(long, value_name = LINKS, default_value = "lan")]
     link: LinkArg,
     #[command(flatten)]
@@ -79,7 +79,7 @@ pub(super) fn run(args: PlanArgs) -> Result<(), Error> {
     request.check_draft(&terms)?;
     let calibrated = args.calibration.open()?;
     let options = ClientOptions::default();
-    let setting = calibrated.as_ref().ok().map(|calibrated| calibrated.setting(args.link));
+    let setting = calibrated.as_ref().ok().map(|calibrated| calibrated.setting(args.link.shape()));
     let (outcome, footprint) = match (args.cached, &setting) {
         (Some(cached), setting) => {
             plan_step(&model, &terms, &options, cached, draft, setting.as_ref(), &mut progress)?

@@ -2,7 +2,7 @@
 
 use model::estimate::Footprint;
 use model::party::{Outcome, PublicModel, Terms};
-use model::report::{Cost, DraftReport, ModelInfo, PeakMemory, Phases, Report, bytes};
+use model::report::{Cost, DraftReport, ModelInfo, PeakMemory, Phases, Report, Seconds, bytes};
 use model::table::{Document, Format};
 use model::{Check, Drafts, Tokenizer};
 use net::Shape;
@@ -50,6 +50,7 @@ pub(super) fn predict_seconds(report: &mut Report, shape: Option<Shape>) {
     let time = |to_server: u64, to_client: u64, flows: u64| {
         shape.map_or(0.0, |shape| shape.predict([to_server, to_client], flows).as_secs_f64())
     };
+    report.seconds_are = Some(Seconds::Network);
     for cost in report.phases.costs_mut() {
         cost.seconds = time(cost.bytes_client_to_server, cost.bytes_server_to_client, cost.flows);
     }
@@ -66,6 +67,7 @@ pub(super) fn set_estimates(report: &mut Report, footprint: Footprint, base: [u6
             report.estimated.push(name);
         }
     }
+    report.seconds_are = Some(Seconds::Predicted);
     for cost in report.phases.costs_mut() {
         cost.peer_cpu_seconds.get_or_insert(0.0);
     }

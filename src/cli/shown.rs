@@ -1,32 +1,34 @@
 //! `waggle report`: a document of another command, in the terminal or as a page.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
+use model::table::Format;
 
 use super::files::{check_writable, write};
 use super::record::{self, Record};
 use super::report::{tables, verdict};
 use super::{Error, html, out};
 
-/// Shows a document that another command wrote with --json: the report of a session or of a plan, or a study of
-/// `eval`.
+/// Shows a document that another command wrote with --json: the report of a session or of a plan, a study of `eval`,
+/// or a sweep.
 #[derive(Args, Debug)]
 pub(super) struct ReportArgs {
     /// The document.
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// Write a page of HTML here instead, with tables, plots and the timeline of the session. It is one file and
-    /// loads nothing.
+    /// Write a page of HTML here instead (`-` for standard output), with tables, plots and the timeline of the
+    /// session. It is one file and loads nothing. Sweeps have none.
     #[arg(long, value_name = "OUT")]
     html: Option<PathBuf>,
 }
 
 pub(super) fn run(args: ReportArgs) -> Result<(), Error> {
-    check_writable(args.html.as_deref())?;
+    let to_file = args.html.as_deref().filter(|path| *path != Path::new("-"));
+    check_writable(to_file)?;
     let (record, json) = record::open(&args.file)?;
     let name = record::name(&args.file);
-    let Some(path) = &args.html else {
+    if args.html.is_none() {
         return match record {
             Record::Session(report) => {
                 let what = if report.predicted { "planned" } else { "session" };
@@ -38,11 +40,16 @@ pub(super) fn run(args: ReportArgs) -> Result<(), Error> {
                 verdict(&report).map_or(Ok(()), out::line)
             }
             Record::Study(study) => out::line(study.table()),
+            Record::Sweep(sweep) => out::line(sweep.document().render(Format::Terminal, out::width())),
         };
-    };
+    }
     let page = match record {
         Record::Session(report) => html::of_session(&name, &report, &json)?,
         Record::Study(study) => html::of_study(&name, &study, &json)?,
+        Record::Sweep(_) => return Err(Error::SweepAlone { path: args.file }),
     };
-    write(path, page.as_bytes())
+    match to_file {
+        Some(path) => write(path, page.as_bytes()),
+        None => out::line(page.trim_end()),
+    }
 }

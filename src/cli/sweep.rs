@@ -2,42 +2,43 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use model::party::{ClientOptions, Outcome, PublicModel, Request, Silent, Terms, plan, plan_step};
+use model::party::{PublicModel, Terms};
 use model::provenance::Provenance;
 use model::table::{Cell, Document, Table};
-use model::{Lengths, ModelSpec, Reveal, shape};
+use model::{ModelSpec, Reveal, shape};
 use mpcache::PolicySpec;
-use net::{Phase, Shape, Traffic};
+use net::Shape;
+use protocols::Setting;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::eval::{Policies, policies};
 use super::files::{check_writable, public_model, read, unweighted, write_json};
-use super::machine::provenance;
+use super::machine::{CalibrationArgs, provenance};
+use super::mean_token::{Cost, MeanToken, mean_token};
 use super::options::FormatArgs;
 use super::progress::passes;
 use super::published::{self, Figure, Published};
 use super::{Error, out};
 
 /// Version of the record's schema; raised when a field changes its meaning or goes.
-pub(super) const SWEEP_VERSION: u32 = 1;
+pub(super) const SWEEP_VERSION: u32 = 2;
 
-/// Plans what a decoded token costs, for every model, context, policy, link and number of phases, and shows beside it
-/// what other systems publish.
+/// Plans what a decoded token costs, for every model, context, policy, link and number of phases: the mean of some
+/// tokens after a prompt.
 ///
-/// Bytes and flows are exact; seconds are those of the link alone, without computation, which `waggle calibrate` and
-/// `waggle plan` add. Each policy is compared with the first one. The traffic of some policies is random (marked with
-/// a star): their bytes and flows are means.
+/// Bytes and flows are exact. `network s` are seconds of the link alone, without computation; with a calibration
+/// (`waggle calibrate`) there are also `predicted s`, which are estimated. Each policy is compared with the first
+/// one. The traffic of some policies is random, as a column says: their bytes and flows are means.
 #[derive(Args, Debug)]
 pub(super) struct SweepArgs {
     /// Models: directories, `config.json` files, bundled models, or published shapes (gpt2, llama-2-7b, llama-3-8b).
     #[arg(long, value_name = "M,M", value_delimiter = ',', default_value = "gpt2")]
     models: Vec<String>,
-    /// Tokens in the cache.
+    /// Tokens of the prompt.
     #[arg(long, value_name = "N,N", value_delimiter = ',', default_value = "128,512")]
     contexts: Vec<usize>,
     /// Policies, with `;` between those that have options: 'full,h2o;mpcache:topk=rank'. May be repeated.
@@ -49,10 +50,14 @@ pub(super) struct SweepArgs {
     /// One phase makes correlations on the spot, two make them before the prompt is known.
     #[arg(long, value_enum, value_delimiter = ',', default_value = "two")]
     phases: Vec<Phases>,
-    /// Take the mean of so many tokens, in the middle of which the cache has the stated length, instead of one step.
-    /// It then has its share of what happens every few tokens, and preparation is that of a long text.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
-    tokens: Option<u16>,
+    /// Take the mean of so many decoded tokens after the prompt. It has its share of what happens once or every few
+    /// tokens, as evictions do. What the prompt prepares stands apart.
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(2..))]
+    tokens: u16,
+    /// Plan the first token after the prompt alone instead, with the preparation of a single token. It pays at once
+    /// for what some policies do at the end of a prompt, and no other token is like it.
+    #[arg(long, conflicts_with = "tokens")]
+    first_step: bool,
     /// Give shapes and configurations so many positions, for contexts beyond those of the published model.
     #[arg(long, value_name = "N")]
     positions: Option<usize>,
@@ -62,9 +67,11 @@ pub(super) struct SweepArgs {
     /// Add a digest of the exact bytes and flows: it shows changes that rounding hides.
     #[arg(long)]
     digest: bool,
-    /// Show no figures of other systems.
-    #[arg(long)]
-    no_published: bool,
+    /// Write the table of what other systems publish for these models instead, and plan nothing.
+    #[arg(long, conflicts_with_all = ["json", "out", "digest"])]
+    published: bool,
+    #[command(flatten)]
+    calibration: CalibrationArgs,
     #[command(flatten)]
     format: FormatArgs,
     /// Write the record here.
@@ -110,9 +117,11 @@ struct Choice {
     link: String,
     phases: Phases,
     cores: u32,
-    /// Tokens of the mean; one step alone without it.
+    /// Tokens of the mean; 1 is the first one after the prompt, alone.
+    tokens: u16,
+    /// Of the calibration that predicts seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    tokens: Option<u16>,
+    calibration: Option<String>,
 }
 
 impl Choice {
@@ -128,33 +137,6 @@ impl Choice {
     }
 }
 
-/// What a token costs in a phase; fractions come from means.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-struct Cost {
-    bytes_client_to_server: f64,
-    bytes_server_to_client: f64,
-    flows: f64,
-    /// Of the link alone.
-    seconds: f64,
-}
-
-impl Cost {
-    fn new(traffic: &Traffic, tokens: f64, link: Shape) -> Self {
-        let Traffic { bytes_client_to_server: up, bytes_server_to_client: down, flows, .. } = *traffic;
-        let time: Duration = link.predict([up, down], flows);
-        Cost {
-            bytes_client_to_server: up as f64 / tokens,
-            bytes_server_to_client: down as f64 / tokens,
-            flows: flows as f64 / tokens,
-            seconds: time.as_secs_f64() / tokens,
-        }
-    }
-
-    fn bytes(&self) -> f64 {
-        self.bytes_client_to_server + self.bytes_server_to_client
-    }
-}
-
 /// A planned cell.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Planned {
@@ -162,18 +144,14 @@ struct Planned {
     choice: Choice,
     /// Whether bytes and flows are means of random traffic.
     random: bool,
-    online: Cost,
-    /// Preparation; in one phase what is made on the spot.
-    prepared: Cost,
+    #[serde(flatten)]
+    mean: MeanToken,
 }
 
 impl Planned {
-    fn bytes(&self) -> f64 {
-        self.online.bytes() + self.prepared.bytes()
-    }
-
-    fn seconds(&self) -> f64 {
-        self.online.seconds + self.prepared.seconds
+    /// A token and its preparation.
+    fn total(&self) -> Cost {
+        self.mean.online.plus(1.0, self.mean.prepared_token)
     }
 }
 
@@ -186,12 +164,12 @@ struct Kept {
 }
 
 /// The record of a sweep.
-#[derive(Serialize)]
-struct Sweep<'a> {
+#[derive(Serialize, Deserialize)]
+pub(super) struct Sweep {
     version: u32,
     provenance: Option<Provenance>,
-    cells: &'a [Planned],
-    published: &'a [Figure],
+    cells: Vec<Planned>,
+    published: Vec<Figure>,
 }
 
 /// A cell to be planned.
@@ -199,10 +177,18 @@ struct Task {
     choice: Choice,
     model: PublicModel,
     link: Shape,
+    setting: Option<Setting>,
 }
 
 pub(super) fn run(args: SweepArgs) -> Result<(), Error> {
     check_writable(args.json.as_deref())?;
+    let Published { about, figures } = Published::of(&args.models)?;
+    if args.published {
+        let mut document = Document::default();
+        document.caption(about);
+        document.table("published", published::table(&figures));
+        return out::line(document.render(args.format.format, out::width()));
+    }
     if let Some(dir) = &args.out {
         fs::create_dir_all(dir).map_err(|source| Error::File { path: dir.clone(), source })?;
     }
@@ -218,32 +204,44 @@ pub(super) fn run(args: SweepArgs) -> Result<(), Error> {
         })
         .collect();
     bar.finish_and_clear();
-    let cells = planned?;
-    let published = if args.no_published { None } else { Some(Published::open()?) };
-    let about = published.as_ref().map(|published| published.about.clone());
-    let figures = published.map(|published| published.of(&args.models)).unwrap_or_default();
+    let sweep = Sweep { version: SWEEP_VERSION, provenance: provenance(), cells: planned?, published: figures };
     if let Some(path) = &args.json {
-        write_json(
-            path,
-            &Sweep { version: SWEEP_VERSION, provenance: provenance(), cells: &cells, published: &figures },
-        )?;
+        write_json(path, &sweep)?;
     }
-    let mut document = Document::default();
-    if cells.iter().any(|cell| cell.random) {
-        document.note("(*) The traffic of the policy is random: bytes and flows are means.");
-    }
+    let mut document = sweep.document();
     if args.digest {
-        document.note(format!(
-            "Exact bytes and flows have the digest {}.",
-            digest(&cells.iter().map(exact).collect::<Vec<_>>())
-        ));
-    }
-    document.table("planned, a decoded token", table(&cells));
-    if let (false, Some(about)) = (figures.is_empty(), about) {
-        document.note(about);
-        document.table("published", published::table(&figures));
+        let exact: Vec<_> = sweep.cells.iter().map(exact).collect();
+        document.note(format!("Exact bytes and flows have the digest {}.", digest(&exact)));
     }
     out::line(document.render(args.format.format, out::width()))
+}
+
+impl Sweep {
+    /// The table, with what its numbers are.
+    pub(super) fn document(&self) -> Document {
+        let any = |of: fn(&Planned) -> bool| self.cells.iter().any(of);
+        let mut tokens: Vec<u16> = self.cells.iter().map(|cell| cell.choice.tokens).collect();
+        tokens.dedup();
+        let mut caption = match tokens[..] {
+            [1] => "The first token after a prompt, alone".to_owned(),
+            [tokens] => format!("A decoded token, mean of {tokens} tokens after a prompt"),
+            _ => "A decoded token".to_owned(),
+        };
+        caption += ". Network s: of the link alone, without computation.";
+        if any(|cell| cell.mean.online.predicted_seconds.is_some()) {
+            caption += " Predicted s: with computation, estimated by a calibration.";
+        }
+        if any(|cell| cell.mean.prepared_prompt.is_some()) {
+            caption += " Total: a token and its preparation; that of the prompt is paid once.";
+        }
+        if any(|cell| cell.random) {
+            caption += " Random: bytes and flows are means.";
+        }
+        let mut document = Document::default();
+        document.caption(caption);
+        document.table("planned", table(&self.cells));
+        document
+    }
 }
 
 impl SweepArgs {
@@ -253,11 +251,13 @@ impl SweepArgs {
         if let Some(policy) = policies.iter().find(|policy| policy.clear_only()) {
             return Err(Error::ClearOnly { policy: policy.to_string() });
         }
+        let calibrated = self.calibration.open()?.ok();
         let mut tasks = Vec::new();
         for name in &self.models {
             let models = policies.iter().map(|policy| self.model(name, policy)).collect::<Result<Vec<_>, _>>()?;
             for &context in &self.contexts {
                 for &link in &self.links.0 {
+                    let setting = calibrated.as_ref().map(|calibrated| calibrated.setting(Some(link)));
                     for &phases in &self.phases {
                         for (policy, model) in policies.iter().zip(&models) {
                             let choice = Choice {
@@ -269,9 +269,10 @@ impl SweepArgs {
                                 link: link.to_string(),
                                 phases,
                                 cores: self.cores,
-                                tokens: self.tokens,
+                                tokens: if self.first_step { 1 } else { self.tokens },
+                                calibration: setting.as_ref().map(digest),
                             };
-                            tasks.push(Task { choice, model: model.clone(), link });
+                            tasks.push(Task { choice, model: model.clone(), link, setting: setting.clone() });
                         }
                     }
                 }
@@ -330,92 +331,95 @@ fn digest(values: &impl std::fmt::Debug) -> String {
 }
 
 /// Bytes and flows of a cell.
-fn exact(cell: &Planned) -> [[f64; 3]; 2] {
-    [cell.online, cell.prepared].map(|cost| [cost.bytes_client_to_server, cost.bytes_server_to_client, cost.flows])
+fn exact(cell: &Planned) -> [Option<[f64; 3]>; 3] {
+    let MeanToken { online, prepared_token, prepared_prompt } = cell.mean;
+    [Some(online), Some(prepared_token), prepared_prompt]
+        .map(|cost| cost.map(|cost| [cost.bytes_client_to_server, cost.bytes_server_to_client, cost.flows]))
 }
 
 /// The file of a cell in its folder.
 fn file_name(choice: &Choice) -> String {
-    let name = format!("{} {}", choice.name(), choice.tokens.map_or_else(|| "step".into(), |n| n.to_string()));
+    let name = format!("{} {}", choice.name(), choice.tokens);
     let plain = |c: char| if c.is_ascii_alphanumeric() || c == '.' { c } else { '-' };
     name.chars().map(plain).collect::<String>() + ".json"
 }
 
-/// Traffic of a phase.
-fn of_phase(outcome: &Outcome, phases: &[Phase]) -> Traffic {
-    let mut sum = Traffic::default();
-    outcome.entries.iter().filter(|e| phases.contains(&e.phase)).for_each(|e| sum.add(&e.traffic));
-    sum
-}
-
 fn planned(task: &Task) -> Result<Planned, Error> {
-    let Task { choice, model, link } = task;
+    let Task { choice, model, link, setting } = task;
     let preprocess = choice.phases == Phases::Two;
     let protocol =
         protocols::Options { preprocess, link: *link, cores: choice.cores, ..protocols::Options::default() };
     let terms = Terms { protocol, reveal: Reveal::Logits, policy: choice.policy.clone(), prefill_chunk: None };
-    let options = ClientOptions::default();
-    let made = |traffic: [Traffic; 2], tokens: f64| {
-        let [online, prepared] = traffic.map(|traffic| Cost::new(&traffic, tokens, *link));
-        Planned { choice: choice.clone(), random: terms.policy.random_traffic(), online, prepared }
-    };
-    let Some(tokens) = choice.tokens.map(usize::from) else {
-        let (outcome, _) = plan_step(model, &terms, &options, choice.context, None, None, &mut Silent)?;
-        return Ok(made([Phase::Decode, Phase::Offline].map(|phase| of_phase(&outcome, &[phase])), 1.0));
-    };
-    let prompt = choice.context.saturating_sub(tokens / 2).max(1);
-    let session = |tokens: usize| {
-        let lengths = Lengths { prompt, tokens };
-        let request = Request { lengths, stop_at_eos: false, padded: false, draft: None };
-        plan(model, &terms, &options, &request, &mut Silent)
-    };
-    let (long, short) = (session(tokens + 1)?, session(1)?);
-    // Set-up is paid once, but what it sends may depend on how much follows.
-    let before = [Phase::Setup, Phase::Offline];
-    let prepared = of_phase(&long, &before).since(&of_phase(&short, &before));
-    Ok(made([of_phase(&long, &[Phase::Decode]), prepared], tokens as f64))
+    let tokens = usize::from(choice.tokens);
+    let mean = mean_token(model, &terms, Some(*link), setting.as_ref(), choice.context, tokens)?;
+    Ok(Planned { choice: choice.clone(), random: terms.policy.random_traffic(), mean })
 }
 
 /// All cells, each compared with the first policy of its setting.
 fn table(cells: &[Planned]) -> Table {
-    let columns = [
+    let predicted = cells.iter().any(|cell| cell.mean.online.predicted_seconds.is_some());
+    // The kinds of seconds, with the unit by which tables know them.
+    let seconds = |of: &str| {
+        let titles = [format!("{of}, network"), format!("{of}, predicted")];
+        titles.into_iter().take(if predicted { 2 } else { 1 }).map(|title| (title, "seconds"))
+    };
+    let own = |(title, unit): (&str, &'static str)| (title.to_owned(), unit);
+    let mut columns: Vec<(String, &'static str)> = [
         ("model", ""),
-        ("cached", "tokens"),
+        ("prompt", "tokens"),
         ("policy", ""),
         ("link", ""),
         ("phases", ""),
+        ("mean of", "tokens"),
+        ("random", ""),
         ("online", "bytes"),
         ("online flows", ""),
-        ("online time", "seconds"),
-        ("prepared", "bytes"),
-        ("prepared time", "seconds"),
-        ("total", "bytes"),
-        ("total time", "seconds"),
-        ("fewer bytes", ""),
-        ("faster", ""),
-    ];
+    ]
+    .map(own)
+    .to_vec();
+    columns.extend(seconds("online"));
+    columns.push(own(("prepared, token", "bytes")));
+    columns.extend(seconds("prepared, token"));
+    columns.push(own(("total", "bytes")));
+    columns.extend(seconds("total"));
+    let faster = if predicted { "faster, predicted" } else { "faster, network" };
+    columns.extend([("fewer bytes", ""), (faster, ""), ("prepared, prompt", "bytes")].map(own));
+    columns.extend(seconds("prepared, prompt"));
     let mut table = Table::new(5, columns);
     for cell in cells {
-        let Planned { choice, online, prepared, .. } = cell;
+        let Planned { choice, mean: MeanToken { online, prepared_token, prepared_prompt }, random } = cell;
         let first = cells.iter().find(|other| other.choice.setting() == choice.setting()).unwrap_or(cell);
-        let bytes = |bytes: f64| Cell::bytes(bytes.round() as u64);
-        let mark = if cell.random { " *" } else { "" };
-        table.add([
+        let (mine, other) = (cell.total(), first.total());
+        let bytes = |cost: Cost| Cell::bytes(cost.bytes().round() as u64);
+        let times = |cost: Option<Cost>| {
+            let network = Cell::maybe(cost, |cost| Cell::seconds(cost.network_seconds));
+            let other = predicted.then(|| Cell::maybe(cost.and_then(|cost| cost.predicted_seconds), Cell::seconds));
+            std::iter::once(network).chain(other)
+        };
+        let clock = |cost: Cost| cost.predicted_seconds.unwrap_or(cost.network_seconds);
+        let mut cells = vec![
             Cell::text(choice.model.clone()),
             Cell::count(choice.context as u64),
-            Cell::text(format!("{}{mark}", choice.policy)),
+            Cell::text(choice.policy.to_string()),
             Cell::text(choice.link.clone()),
             Cell::text(if choice.phases == Phases::One { "one" } else { "two" }),
-            bytes(online.bytes()),
+            Cell::count(choice.tokens.into()),
+            Cell::flag(*random),
+            bytes(*online),
             Cell::number(online.flows, format!("{:.0}", online.flows)),
-            Cell::seconds(online.seconds),
-            bytes(prepared.bytes()),
-            Cell::seconds(prepared.seconds),
-            bytes(cell.bytes()),
-            Cell::seconds(cell.seconds()),
-            Cell::times(first.bytes() / cell.bytes()),
-            Cell::times(first.seconds() / cell.seconds()),
+        ];
+        cells.extend(times(Some(*online)));
+        cells.push(bytes(*prepared_token));
+        cells.extend(times(Some(*prepared_token)));
+        cells.push(bytes(mine));
+        cells.extend(times(Some(mine)));
+        cells.extend([
+            Cell::times(other.bytes() / mine.bytes()),
+            Cell::times(clock(other) / clock(mine)),
+            Cell::maybe(*prepared_prompt, bytes),
         ]);
+        cells.extend(times(*prepared_prompt));
+        table.add(cells);
     }
     table
 }

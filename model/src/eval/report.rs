@@ -12,7 +12,7 @@ use crate::report::ModelInfo;
 use crate::table::{Cell, Format, Table};
 
 /// Version of the document's schema; raised when a field changes its meaning or goes.
-pub const EVALUATION_VERSION: u32 = 1;
+pub const EVALUATION_VERSION: u32 = 2;
 
 /// The numbers of a study.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -88,19 +88,32 @@ pub struct Row {
     pub cost: Option<TokenCost>,
 }
 
-/// What two parties pay for one token after a cache of a given length, by plan.
+/// What two parties pay for a token, by plan: the mean of the tokens after a prompt. Studies that are older than
+/// `tokens` have the first of them alone.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TokenCost {
-    /// Cached tokens.
-    pub cached: usize,
-    /// Bytes both ways while the token is made.
-    pub online_bytes: u64,
+    /// Tokens of the prompt.
+    #[serde(alias = "cached")]
+    pub prompt: usize,
+    /// Tokens of the mean.
+    #[serde(default = "one")]
+    pub tokens: usize,
+    /// Bytes both ways while a token is made.
+    pub online_bytes: f64,
     /// Bytes both ways of what is prepared for it.
-    pub prepared_bytes: u64,
-    /// Flows while the token is made.
-    pub flows: u64,
-    /// Seconds that the link needs for both.
-    pub seconds: f64,
+    pub prepared_bytes: f64,
+    /// The same for the prompt, once, where there is more than one token to tell them apart.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prepared_prompt_bytes: Option<f64>,
+    /// Flows while a token is made.
+    pub flows: f64,
+    /// Seconds that the link needs for a token and its preparation, without computation.
+    #[serde(alias = "seconds")]
+    pub network_seconds: f64,
+}
+
+fn one() -> usize {
+    1
 }
 
 impl Evaluation {
@@ -145,19 +158,35 @@ impl Evaluation {
         let costs = self.rows.iter().any(|row| row.cost.is_some());
         let heads = ["policy", "budget"].into_iter().chain(metrics.iter().map(|metric| metric.short));
         let heads = heads.map(|title| (title, ""));
-        let cost_heads = [("online", "bytes"), ("prepared", "bytes"), ("flows", "")];
+        let cost_heads = [
+            ("prompt", "tokens"),
+            ("mean of", "tokens"),
+            ("online", "bytes"),
+            ("prepared, token", "bytes"),
+            ("prepared, prompt", "bytes"),
+            ("flows", ""),
+            ("network", "seconds"),
+        ];
         let mut table = Table::new(1, heads.chain(cost_heads.into_iter().filter(|_| costs)));
         for row in &self.rows {
             let budget = Cell::maybe(row.budget, |budget| Cell::number(budget, budget.to_string()));
             let numbers = metrics.iter().map(|metric| {
-                let interval = row.interval(metric).filter(|_| WITH_SPREAD.contains(&metric.key));
-                let cell = |value: f64| Cell::number(value, with_spread(value, interval));
+                let spread = WITH_SPREAD.contains(&metric.key) && row.intervals.contains_key(metric.key);
+                let cell = |value: f64| {
+                    let text = if spread { with_spread(value, row.interval(metric)) } else { number(value) };
+                    Cell::number(value, text)
+                };
                 Cell::maybe((metric.of)(&row.metrics), cell)
             });
+            let bytes = |bytes: f64| Cell::bytes(bytes.round() as u64);
             let cost = [
-                Cell::maybe(row.cost, |cost| Cell::bytes(cost.online_bytes)),
-                Cell::maybe(row.cost, |cost| Cell::bytes(cost.prepared_bytes)),
-                Cell::maybe(row.cost, |cost| Cell::count(cost.flows)),
+                Cell::maybe(row.cost, |cost| Cell::count(cost.prompt as u64)),
+                Cell::maybe(row.cost, |cost| Cell::count(cost.tokens as u64)),
+                Cell::maybe(row.cost, |cost| bytes(cost.online_bytes)),
+                Cell::maybe(row.cost, |cost| bytes(cost.prepared_bytes)),
+                Cell::maybe(row.cost.and_then(|cost| cost.prepared_prompt_bytes), bytes),
+                Cell::maybe(row.cost, |cost| Cell::number(cost.flows, format!("{:.0}", cost.flows))),
+                Cell::maybe(row.cost, |cost| Cell::seconds(cost.network_seconds)),
             ];
             let cost = cost.into_iter().filter(|_| costs);
             table.add([Cell::text(row.label.clone()), budget].into_iter().chain(numbers).chain(cost));
@@ -172,11 +201,15 @@ impl Evaluation {
 }
 
 impl Row {
-    /// The interval of `metric`.
+    /// The interval of `metric`; none where it reaches up to ten times the number or more, and so says nothing.
     pub fn interval(&self, metric: &Metric) -> Option<&Interval> {
-        self.intervals.get(metric.key)
+        let (interval, value) = (self.intervals.get(metric.key)?, (metric.of)(&self.metrics)?);
+        (!metric.geometric() || interval.high < MEANINGLESS * value).then_some(interval)
     }
 }
+
+/// The factor of an interval of logarithms that says nothing.
+const MEANINGLESS: f64 = 10.0;
 
 /// Metrics at the end of the list that only some tasks have.
 const OPTIONAL: usize = 2;
@@ -184,11 +217,11 @@ const OPTIONAL: usize = 2;
 /// Metrics whose intervals the table tells: what a study is read for. The document has all of them.
 const WITH_SPREAD: [&str; 6] = ["perplexity_ratio", "accuracy", "agreement", "kl", "exact_match", "score"];
 
-/// A number and how far its interval reaches, where that is anything. An interval need not be symmetric: its larger
-/// half is told, with two digits.
+/// A number and how far its interval reaches, where that is anything; a dash of an interval that says nothing. An
+/// interval need not be symmetric: its larger half is told, with two digits.
 fn with_spread(value: f64, interval: Option<&Interval>) -> String {
-    let reach = interval.map_or(0.0, |interval| (interval.high - value).max(value - interval.low));
-    let spread = match reach {
+    let Some(interval) = interval else { return format!("{} ±-", number(value)) };
+    let spread = match (interval.high - value).max(value - interval.low) {
         r if r < 5e-4 => return number(value),
         r if r < 0.1 => format!("{r:.3}"),
         r if r < 1.0 => format!("{r:.2}"),
@@ -245,9 +278,16 @@ mod tests {
         assert_eq!(cells[1..8], ["full", "-", "1.23e4", "1.500", "0.250 ±0.12", "0.500", "0.125"]);
         assert_eq!(cells[8..], ["-", "-", "-", "-", "-", "-", ""]);
         let mut study = study;
-        study.rows[0].cost =
-            Some(TokenCost { cached: 9, online_bytes: 1500, prepared_bytes: 0, flows: 7, seconds: 1.0 });
+        // Older studies planned the first token after a cache.
+        let old = r#"{"cached": 9, "online_bytes": 1500, "prepared_bytes": 0, "flows": 7, "seconds": 1.0}"#;
+        let cost: TokenCost = serde_json::from_str(old).unwrap();
+        assert_eq!((cost.prompt, cost.tokens, cost.prepared_prompt_bytes), (9, 1, None));
+        study.rows[0].cost = Some(cost);
         let markdown = study.markdown();
-        assert!(markdown.contains("1.50 kB") && markdown.contains("prepared"), "{markdown}");
+        assert!(markdown.contains("1.50 kB") && markdown.contains("network s"), "{markdown}");
+        // A factor of hundreds either way is no interval.
+        let interval = Interval { low: 1e-3, high: 700.0, standard_error: 9.0 };
+        study.rows[0].intervals.insert("perplexity_ratio".into(), interval);
+        assert!(study.markdown().contains("| 1.500 ±- |"), "{}", study.markdown());
     }
 }

@@ -161,7 +161,7 @@ fn flows(phases: &Phases) -> u64 {
 /// Medians in seconds with the least and the largest, and the ratios of runs that followed each other.
 fn times(old: &Side, new: &Side) -> Table {
     let columns = [
-        ("seconds of", ""),
+        ("measured seconds of", ""),
         ("old, median", ""),
         ("old, least", ""),
         ("old, largest", ""),
@@ -214,7 +214,7 @@ mod tests {
         };
         let side = |seconds: [f64; 3]| Side { program: String::new(), samples: seconds.map(run).to_vec() };
         let json = times(&side([1.0, 2.0, 4.0]), &side([2.0, 2.0, 12.0])).json();
-        assert_eq!((&json[0]["seconds_of"], &json[0]["old_median"]), (&"decode".into(), &2.0.into()));
+        assert_eq!((&json[0]["measured_seconds_of"], &json[0]["old_median"]), (&"decode".into(), &2.0.into()));
         assert_eq!(
             (&json[0]["new_old_median"], &json[0]["least"], &json[0]["largest"]),
             (&2.0.into(), &1.0.into(), &3.0.into())

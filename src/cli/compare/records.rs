@@ -5,40 +5,23 @@ use std::path::Path;
 
 use model::eval::{Evaluation, METRICS};
 use model::provenance::Provenance;
-use model::report::{Cost, ModelInfo, Phases, Report, any_layer};
+use model::report::{Cost, ModelInfo, Phases, Report, Seconds, any_layer};
 use model::table::{Cell, Document, Format, Table};
 use serde_json::Value;
 
 use super::{differences, ratio};
-use crate::cli::files::read;
+use crate::cli::record::{self, Record};
 use crate::cli::{Error, out};
-
-/// A record of either kind.
-enum Record {
-    Run(Box<Report>),
-    Study(Box<Evaluation>),
-}
-
-impl Record {
-    fn open(path: &Path) -> Result<Self, Error> {
-        let bytes = read(path)?;
-        let unread = |e: serde_json::Error| Error::NotReport { path: path.into(), what: e.to_string() };
-        let value: Value = serde_json::from_slice(&bytes).map_err(unread)?;
-        // Studies have rows, reports have phases. What has neither gives the error of a report.
-        if value.get("rows").is_some() {
-            return serde_json::from_value(value).map(|study| Record::Study(Box::new(study))).map_err(unread);
-        }
-        serde_json::from_value(value).map(|report| Record::Run(Box::new(report))).map_err(unread)
-    }
-}
 
 /// Shows the records in `paths` side by side.
 pub(super) fn run(paths: [&Path; 2], operations: usize, format: Format) -> Result<(), Error> {
     let names = names(paths);
     let [first, second] = paths;
-    let document = match (Record::open(first)?, Record::open(second)?) {
-        (Record::Run(first), Record::Run(second)) => of_runs(names, [&first, &second], operations),
+    let document = match (record::open(first)?.0, record::open(second)?.0) {
+        (Record::Session(first), Record::Session(second)) => of_runs(names, [&first, &second], operations),
         (Record::Study(first), Record::Study(second)) => of_studies(names, [&first, &second]),
+        (Record::Sweep(_), _) => return Err(Error::SweepAlone { path: first.into() }),
+        (_, Record::Sweep(_)) => return Err(Error::SweepAlone { path: second.into() }),
         _ => return Err(Error::Incomparable { paths: paths.map(Path::to_owned) }),
     };
     out::line(document.render(format, out::width()))
@@ -98,12 +81,14 @@ fn of_runs(names: [String; 2], reports: [&Report; 2], operations: usize) -> Docu
     });
     let mut document = begin(names.clone(), facts);
     let phases = reports.map(|report| by_phase(&report.phases));
-    document.table("phases", costs("phase", &names, aligned(phases)));
+    // What the seconds of each are, in the heads of their columns.
+    let titles = [0, 1].map(|i| (names[i].as_str(), reports[i].seconds()));
+    document.table("phases", costs("phase", titles, aligned(phases)));
     let mut summed = aligned(reports.map(by_operation));
     let largest = |(_, pair): &(String, [Cost; 2])| pair.iter().map(bytes).max().unwrap_or_default();
     summed.sort_by_key(|row| std::cmp::Reverse(largest(row)));
     summed.truncate(operations);
-    document.table("operations", costs("operation", &names, summed));
+    document.table("operations", costs("operation", titles, summed));
     document
 }
 
@@ -164,8 +149,9 @@ fn aligned([first, second]: [Costs; 2]) -> Vec<(String, [Cost; 2])> {
 }
 
 /// A table of pairs of costs.
-fn costs(title: &str, [first, second]: &[String; 2], rows: Vec<(String, [Cost; 2])>) -> Table {
-    let of = |what: &str, name: &str| format!("{what}, {name}");
+fn costs(title: &str, [first, second]: [(&str, Seconds); 2], rows: Vec<(String, [Cost; 2])>) -> Table {
+    let of = |what: &str, (name, _): (&str, Seconds)| format!("{what}, {name}");
+    let clock = |(name, seconds): (&str, Seconds)| format!("{name}, {}", seconds.name());
     let columns = [
         (title.to_owned(), ""),
         (of("sent", first), "bytes"),
@@ -174,8 +160,8 @@ fn costs(title: &str, [first, second]: &[String; 2], rows: Vec<(String, [Cost; 2
         (of("flows", first), ""),
         (of("flows", second), ""),
         ("ratio of flows".into(), ""),
-        (of("seconds", first), ""),
-        (of("seconds", second), ""),
+        (clock(first), "seconds"),
+        (clock(second), "seconds"),
         ("ratio of seconds".into(), ""),
     ];
     let mut table = Table::new(1, columns);

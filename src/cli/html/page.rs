@@ -55,7 +55,7 @@ pub(super) struct Rows {
 impl From<&Table> for Rows {
     fn from(table: &Table) -> Self {
         let cells = |row: Vec<&str>| row.into_iter().map(str::to_owned).collect();
-        Rows { head: cells(table.titles().collect()), rows: table.texts().map(cells).collect() }
+        Rows { head: table.heads().collect(), rows: table.texts().map(cells).collect() }
     }
 }
 

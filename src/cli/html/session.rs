@@ -66,14 +66,14 @@ fn cards(report: &Report) -> Vec<(String, String)> {
     let all = [&phases.setup, &phases.offline, &phases.prefill, &phases.decode.total];
     let sum = |of: fn(&Cost) -> u64| all.iter().map(|cost| of(cost)).sum::<u64>();
     let seconds: f64 = all.iter().map(|cost| cost.seconds).sum();
-    let estimated = |name: &str| if report.estimated.iter().any(|field| field == name) { ", estimated" } else { "" };
+    let clock = report.seconds().name();
     let mut cards = vec![
         ("client to server".to_owned(), bytes(sum(|cost| cost.bytes_client_to_server))),
         ("server to client".to_owned(), bytes(sum(|cost| cost.bytes_server_to_client))),
         ("flows".to_owned(), sum(|cost| cost.flows).to_string()),
     ];
     if seconds > 0.0 {
-        cards.push((format!("in all{}", estimated("seconds")), time(seconds)));
+        cards.push((format!("in all, {clock}"), time(seconds)));
     }
     let decoded = phases.decode.per_token.len();
     if decoded > 0 {
@@ -82,7 +82,7 @@ fn cards(report: &Report) -> Vec<(String, String)> {
         let both = total.bytes_client_to_server + total.bytes_server_to_client;
         cards.push(("a decoded token, online".into(), bytes((both as f64 / n) as u64)));
         if total.seconds > 0.0 {
-            cards.push((format!("a decoded token, online{}", estimated("seconds")), time(total.seconds / n)));
+            cards.push((format!("a decoded token, online, {clock}"), time(total.seconds / n)));
         }
     }
     if let Some(check) = &report.check {
@@ -102,7 +102,9 @@ fn time(seconds: f64) -> String {
 }
 
 fn operations(report: &Report) -> Rows {
-    let head = ["phase", "operation", "client to server", "server to client", "flows", "seconds", "CPU seconds"];
+    let clock = report.seconds().name();
+    let head =
+        ["phase", "operation", "client to server", "server to client", "flows", &format!("{clock} s"), "CPU seconds"];
     let rows = report.operations.iter().map(|op| {
         vec![
             format!("{:?}", op.phase).to_lowercase(),
@@ -132,7 +134,8 @@ fn tokens(report: &Report) -> Vec<Block> {
 
 fn token_table(report: &Report) -> Option<Block> {
     let costs = &report.phases.decode.per_token;
-    let head = ["token", "client to server", "server to client", "flows", "seconds", "CPU seconds"];
+    let clock = report.seconds().name();
+    let head = ["token", "client to server", "server to client", "flows", &format!("{clock} s"), "CPU seconds"];
     let row = |(i, cost): (usize, &Cost)| {
         vec![
             (i + 2).to_string(),

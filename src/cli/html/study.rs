@@ -42,7 +42,7 @@ pub(super) fn page(name: &str, study: &Evaluation, json: &Value) -> Page {
         ),
         Section::new("Lengths and depths", grid.map(|(_, scene)| Block::drawing(scene))),
         Section::new("Against what is spent", drawings(true)),
-        Section::new("Against the budget", drawings(false)),
+        Section::new("Against the share attended to", drawings(false)),
         Section::new("Sequences", sequences(study)),
         Section::new("Generated answers", generated(study)),
         Section::new("What ran", [Block::Pairs(ran(study, json))]),

@@ -8,12 +8,24 @@ pub(super) enum Scale {
     Log,
 }
 
+/// What is larger is drawn here, and on a logarithmic axis what is smaller than one over it: a document may hold any
+/// number, and axes compute with products of theirs.
+const LARGEST: f64 = 1e100;
+
 impl Scale {
     /// The value on the axis before it is stretched to the drawing.
     fn of(self, value: f64) -> f64 {
         match self {
-            Scale::Linear => value,
-            Scale::Log => value.ln(),
+            Scale::Linear => self.bounded(value),
+            Scale::Log => self.bounded(value).ln(),
+        }
+    }
+
+    /// `value` where axes can compute with it.
+    fn bounded(self, value: f64) -> f64 {
+        match self {
+            Scale::Linear => value.clamp(-LARGEST, LARGEST),
+            Scale::Log => value.clamp(1.0 / LARGEST, LARGEST),
         }
     }
 }
@@ -84,7 +96,7 @@ fn logarithmic(low: f64, high: f64, wanted: usize) -> Vec<f64> {
     match choices.into_iter().find(fits) {
         Some(ticks) => ticks,
         None if high / low < 100.0 => linear(low, high, wanted).into_iter().filter(|v| *v > 0.0).collect(),
-        None => of(&[1.0], 4),
+        None => of(&[1.0], 4.max((high / low).log10() as i32 / wanted.max(1) as i32)),
     }
 }
 
@@ -103,6 +115,7 @@ pub(super) fn range(lines: &[Vec<f64>], always: &[f64], scale: Scale) -> Option<
     let ends = |values: &[f64]| {
         let of = values.iter().copied().filter(|v| v.is_finite() && (scale == Scale::Linear || *v > 0.0));
         of.fold(None, |ends: Option<(f64, f64)>, v| {
+            let v = scale.bounded(v);
             Some(ends.map_or((v, v), |(low, high)| (low.min(v), high.max(v))))
         })
     };
@@ -185,6 +198,14 @@ mod tests {
             assert!(ticks.iter().all(|t| (low..=high).contains(t)), "{ticks:?}");
         }
         assert_eq!(axis(Scale::Log, 1.0, 100.0).at(10.0), 50.0);
+        // Documents of extreme numbers.
+        for scale in [Scale::Linear, Scale::Log] {
+            let (low, high) = widened(range(&[], &[1e-320, 1.0, 1e300], scale).unwrap(), scale);
+            let ticks = axis(scale, low, high).ticks(6);
+            assert!((2..=12).contains(&ticks.len()), "{scale:?}: {ticks:?}");
+            let ends = [1e-320, 1e300].map(|value| axis(scale, low, high).at(value));
+            assert!(ends.iter().all(|end| (-0.1..=100.1).contains(end)), "{scale:?}: {ends:?}");
+        }
     }
 
     #[test]

@@ -10,6 +10,8 @@ const TITLE: f64 = 15.0;
 const LABEL: f64 = 12.5;
 const TICK: f64 = 11.5;
 const LEGEND: f64 = 11.5;
+/// Numbers beside points.
+const SMALL: f64 = 10.0;
 /// The widest text of the legend before it is broken.
 const LEGEND_WIDTH: f64 = 230.0;
 const LEGEND_LINE: f64 = 15.0;
@@ -46,6 +48,8 @@ pub(super) struct Mark {
     pub(super) x: f64,
     pub(super) y: f64,
     pub(super) interval: Option<(f64, f64)>,
+    /// A number to write beside it, where there is room.
+    pub(super) label: Option<f64>,
 }
 
 /// The points of one policy, joined by lines in the order of x.
@@ -119,7 +123,9 @@ impl Chart {
         for (i, (series, style)) in self.series.iter().zip(&looks).enumerate() {
             clipped.extend(self.line(&mut scene, &frame, series, style, self.dodge(i)));
         }
-        arrows(&mut scene, &frame, clipped, self.y.unit);
+        let mut taken = Vec::new();
+        arrows(&mut scene, &frame, clipped, self.y.unit, &mut taken);
+        self.labels(&mut scene, &frame, &mut taken);
         if !self.plain {
             self.legend(&mut scene, &frame, &entries, &looks);
         }
@@ -265,6 +271,24 @@ impl Chart {
         clipped
     }
 
+    /// The numbers of the points: above or below them, where no other number stands.
+    fn labels(&self, scene: &mut Scene, frame: &Frame, taken: &mut Vec<[f64; 4]>) {
+        for mark in self.series.iter().flat_map(|series| &series.marks) {
+            let (Some(label), (x, y)) = (mark.label, (frame.x.at(mark.x), frame.y.at(self.raised(mark.y)))) else {
+                continue;
+            };
+            let text = short(label);
+            let half = width(&text, SMALL) / 2.0;
+            let place = [y - 7.0, y + 7.0 + SMALL].into_iter().find(|base| {
+                let inside = *base - SMALL > frame.top && *base < frame.bottom - 2.0;
+                inside && free(taken, [x - half - 1.0, base - SMALL, x + half + 1.0, base + 2.0])
+            });
+            if let Some(base) = place {
+                scene.text(text, (x, base), SMALL, Ink::Muted, Anchor::Middle);
+            }
+        }
+    }
+
     fn legend(&self, scene: &mut Scene, frame: &Frame, entries: &[Vec<String>], looks: &[Style]) {
         let x = frame.right + 16.0;
         let mut y = frame.top + LEGEND;
@@ -298,28 +322,32 @@ struct Clipped {
 }
 
 /// An arrow at the edge for each point outside, and its number where no other number stands.
-fn arrows(scene: &mut Scene, frame: &Frame, mut clipped: Vec<Clipped>, unit: Unit) {
+fn arrows(scene: &mut Scene, frame: &Frame, mut clipped: Vec<Clipped>, unit: Unit, taken: &mut Vec<[f64; 4]>) {
     clipped.sort_by(|a, b| a.x.total_cmp(&b.x));
-    let mut taken: Vec<[f64; 4]> = Vec::new();
     for Clipped { x, above, value, ink } in clipped {
         let (edge, down) = if above { (frame.top, 1.0) } else { (frame.bottom, -1.0) };
         scene.polygon([(x, edge), (x - 4.0, edge + 7.0 * down), (x + 4.0, edge + 7.0 * down)], ink, None);
         let text = unit.write(value);
-        let size = 10.0;
-        let wide = width(&text, size);
+        let wide = width(&text, SMALL);
         // Beside the arrow on the inner side of the frame, or below what stands there.
         let left = if x + 7.0 + wide > frame.right { x - 7.0 - wide } else { x + 7.0 };
         for row in 0..12 {
             let base = edge + down * (4.0 + 12.0 * f64::from(row)) + if above { 5.0 } else { 0.0 };
-            let cover = [left - 2.0, base - size, left + wide + 2.0, base + 2.0];
-            let free = taken.iter().all(|t| cover[2] < t[0] || cover[0] > t[2] || cover[3] < t[1] || cover[1] > t[3]);
-            if free {
-                scene.text(text, (left, base), size, ink, Anchor::Start);
-                taken.push(cover);
+            if free(taken, [left - 2.0, base - SMALL, left + wide + 2.0, base + 2.0]) {
+                scene.text(text, (left, base), SMALL, ink, Anchor::Start);
                 break;
             }
         }
     }
+}
+
+/// Takes the rectangle `cover`, unless another one touches it.
+fn free(taken: &mut Vec<[f64; 4]>, cover: [f64; 4]) -> bool {
+    let free = taken.iter().all(|t| cover[2] < t[0] || cover[0] > t[2] || cover[3] < t[1] || cover[1] > t[3]);
+    if free {
+        taken.push(cover);
+    }
+    free
 }
 
 /// The part of a line between two heights.
@@ -356,7 +384,7 @@ mod tests {
             y: quantity("perplexity", Scale::Log, Unit::Number),
             x_ticks: vec![0.05, 0.1, 0.25, 0.5, 1.0],
             series,
-            full: Some((None, Mark { x: 0.0, y: 4.0, interval: None })),
+            full: Some((None, Mark { x: 0.0, y: 4.0, interval: None, label: None })),
             floor: None,
             plain: false,
         }
@@ -364,7 +392,8 @@ mod tests {
 
     fn series(label: &str, ys: &[f64]) -> Series {
         let xs = [0.05, 0.1, 0.25, 0.5, 1.0];
-        let mark = |(x, y): (&f64, &f64)| Mark { x: *x, y: *y, interval: Some((y * 0.97, y * 1.02)) };
+        let mark =
+            |(x, y): (&f64, &f64)| Mark { x: *x, y: *y, interval: Some((y * 0.97, y * 1.02)), label: Some(*x) };
         Series { label: label.into(), marks: xs.iter().zip(ys).map(mark).collect() }
     }
 

@@ -11,10 +11,10 @@ use crate::cli::{Error, out};
 
 /// Draws plots of documents that other commands wrote with --json, each as SVG and as PDF.
 ///
-/// A study of `eval` gives each metric against the budget, and accuracy against the tokens attended to and against
-/// bytes. One report of `demo`, `generate`, `serve` or `plan` gives its timeline, its cost by operation as stacked
-/// bars, and the cost of each token. Several reports give the cost of a decoded token against the length of the
-/// cache, a line for each policy, and bars by operation of each.
+/// A study of `eval` gives each metric against the share of the tokens attended to, with the budget beside each
+/// point, and accuracy against their number and against bytes. One report of `demo`, `generate`, `serve` or `plan`
+/// gives its timeline, its cost by operation as stacked bars, and the cost of each token. Several reports give the
+/// cost of a decoded token against the length of the cache, a line for each policy, and bars by operation of each.
 #[derive(Args, Debug)]
 pub(in crate::cli) struct PlotArgs {
     /// Documents: one study, or any number of reports of sessions and plans.
@@ -33,6 +33,7 @@ pub(in crate::cli) fn run(args: PlotArgs) -> Result<(), Error> {
             Record::Session(report) => sessions.push((record::name(path), *report)),
             Record::Study(_) if args.files.len() > 1 => return Err(Error::StudyBesideOthers { path: path.clone() }),
             Record::Study(study) => scenes = of_study(&study),
+            Record::Sweep(_) => return Err(Error::SweepAlone { path: path.clone() }),
         }
     }
     match sessions.as_slice() {

@@ -46,6 +46,13 @@ const KINDS: [Kind; 3] = [
     },
 ];
 
+impl Kind {
+    /// Its title for `report`, whose seconds may be those of the network alone.
+    fn title(&self, report: &Report) -> String {
+        if self.key == "seconds" { format!("Seconds, {}", report.seconds().name()) } else { self.title.into() }
+    }
+}
+
 /// The plots of one session, by name.
 pub(super) fn scenes(report: &Report) -> Vec<(String, Scene)> {
     let mut scenes = Vec::new();
@@ -83,7 +90,7 @@ fn operations(report: &Report, kind: &Kind) -> Option<Scene> {
     };
     let rows: Vec<(String, BTreeMap<String, f64>)> =
         phases.map(|(name, phase)| (name.to_owned(), sum(phase))).into_iter().collect();
-    stacked(rows, kind, format!("{} by operation and phase", kind.title), describe(report), None)
+    stacked(rows, kind, format!("{} by operation and phase", kind.title(report)), describe(report), None)
 }
 
 /// Bars with the largest parts of all; a part counts by its largest share of a bar.
@@ -127,15 +134,19 @@ fn stacked(
 fn tokens(report: &Report, kind: &Kind) -> Option<Scene> {
     let costs = &report.phases.decode.per_token;
     let marks = |of: &dyn Fn(&Cost) -> f64| -> Vec<Mark> {
-        costs.iter().enumerate().map(|(i, cost)| Mark { x: (i + 2) as f64, y: of(cost), interval: None }).collect()
+        costs
+            .iter()
+            .enumerate()
+            .map(|(i, cost)| Mark { x: (i + 2) as f64, y: of(cost), interval: None, label: None })
+            .collect()
     };
     let marks = marks(&kind.of_cost);
     if marks.len() < 2 || marks.iter().all(|mark| mark.y == 0.0) {
         return None;
     }
-    let label = kind.title.to_lowercase();
+    let label = kind.title(report).to_lowercase();
     let chart = Chart {
-        title: format!("{} of each decoded token, online", kind.title),
+        title: format!("{} of each decoded token, online", kind.title(report)),
         note: describe(report),
         x: Quantity { label: "generated token".into(), scale: Scale::Linear, unit: Unit::Number },
         y: Quantity { label: label.clone(), scale: Scale::Linear, unit: kind.unit },
@@ -163,8 +174,7 @@ fn whole(report: &Report) -> Option<Scene> {
         spans.extend(phases.decode.per_token.iter().map(|cost| span("tokens", cost, 2)));
     }
     let seconds: f64 = spans.iter().map(|span| span.seconds).sum();
-    let estimated = if report.predicted { ", predicted" } else { "" };
-    timeline(&format!("Timeline: {seconds:.2} s{estimated}"), &spans)
+    timeline(&format!("Timeline: {seconds:.2} s, {}", report.seconds().name()), &spans)
 }
 
 /// What was run, below a title.
@@ -184,7 +194,11 @@ fn describe(report: &Report) -> String {
 /// and bars of each session by operation.
 pub(super) fn compared(reports: &[(String, Report)]) -> Vec<(String, Scene)> {
     let mut scenes = Vec::new();
-    for kind in &KINDS {
+    let Some((_, first)) = reports.first() else { return scenes };
+    // Seconds of two kinds are not drawn beside each other.
+    let same = reports.iter().all(|(_, report)| report.seconds() == first.seconds());
+    for kind in KINDS.iter().filter(|kind| same || kind.key != "seconds") {
+        let title = kind.title(first);
         scenes.extend(against_context(reports, kind, true).map(|scene| (format!("{}-context", kind.key), scene)));
         let offline = against_context(reports, kind, false);
         scenes.extend(offline.map(|scene| (format!("{}-context-prepared", kind.key), scene)));
@@ -196,8 +210,8 @@ pub(super) fn compared(reports: &[(String, Report)]) -> Vec<(String, Scene)> {
             }
             (name.clone(), sums)
         });
-        let title = format!("{} of a decoded token by operation, online", kind.title);
-        let axis = Some(kind.title.to_lowercase());
+        let axis = Some(title.to_lowercase());
+        let title = format!("{title} of a decoded token by operation, online");
         let bars = stacked(rows.collect(), kind, title, String::new(), axis);
         scenes.extend(bars.map(|scene| (format!("operations-{}", kind.key), scene)));
     }
@@ -236,7 +250,7 @@ fn against_context(reports: &[(String, Report)], kind: &Kind, online: bool) -> O
         if !same_link {
             label = format!("{label}: {}", link(report));
         }
-        let mark = Mark { x, y, interval: None };
+        let mark = Mark { x, y, interval: None, label: None };
         match series.iter_mut().find(|series| series.label == label) {
             Some(series) => series.marks.push(mark),
             None => series.push(Series { label, marks: vec![mark] }),
@@ -255,10 +269,10 @@ fn against_context(reports: &[(String, Report)], kind: &Kind, online: bool) -> O
     note.extend(same_model.then(|| model(first)));
     note.extend(same_link.then(|| format!("link {}", link(first))));
     let chart = Chart {
-        title: format!("{} of a decoded token, {when}", kind.title),
+        title: format!("{} of a decoded token, {when}", kind.title(first)),
         note: note.join(" · "),
         x: Quantity { label: "cached tokens".into(), scale: Scale::Log, unit: Unit::Number },
-        y: Quantity { label: kind.title.to_lowercase(), scale: Scale::Log, unit: kind.unit },
+        y: Quantity { label: kind.title(first).to_lowercase(), scale: Scale::Log, unit: kind.unit },
         x_ticks,
         series,
         full: None,

@@ -26,13 +26,13 @@ const SPENT: [Spent; 3] = [
         key: "online-bytes",
         label: "bytes both ways for a decoded token, online",
         unit: Unit::Bytes,
-        of: |row| row.cost.map(|cost| cost.online_bytes as f64),
+        of: |row| row.cost.map(|cost| cost.online_bytes),
     },
     Spent {
         key: "bytes",
         label: "bytes both ways for a decoded token, online and prepared",
         unit: Unit::Bytes,
-        of: |row| row.cost.map(|cost| (cost.online_bytes + cost.prepared_bytes) as f64),
+        of: |row| row.cost.map(|cost| cost.online_bytes + cost.prepared_bytes),
     },
     Spent {
         key: "tokens",
@@ -42,12 +42,23 @@ const SPENT: [Spent; 3] = [
     },
 ];
 
-/// Every plot of `study`, by name: each metric against the budget, and what matters most against what is spent.
+/// Every plot of `study`, by name: each metric against the share attended to, and what matters most against what is
+/// spent. A budget is no axis, since policies count it in their own ways; it is written beside the points. It is the
+/// axis of the share itself, and of all where an engine did not see what was attended to.
 pub(super) fn scenes(study: &Evaluation) -> Vec<(String, Scene)> {
-    let by_budget = METRICS.iter().map(|metric| {
-        let chart = chart(study, metric, |row| row.budget, None);
-        let x = Quantity { label: budget_label(study), scale: Scale::Log, unit: Unit::Number };
-        (metric.key.to_owned(), Chart { x_ticks: budgets(study), x, ..chart })
+    let seen = study.rows.iter().any(|row| row.metrics.attended.is_some());
+    let full = study.rows.iter().find(|row| row.budget.is_none()).and_then(|row| row.metrics.attended);
+    let by_share = METRICS.iter().map(|metric| {
+        let (chart, label, x_ticks) = if seen && !metric.key.starts_with("attended") {
+            let label = "share of the tokens attended to, measured; numbers at points are budgets".to_owned();
+            (chart(study, metric, |row| row.metrics.attended, full), label, Vec::new())
+        } else {
+            let mut chart = chart(study, metric, |row| row.budget, None);
+            chart.series.iter_mut().flat_map(|series| &mut series.marks).for_each(|mark| mark.label = None);
+            (chart, budget_label(study), budgets(study))
+        };
+        let x = Quantity { label, scale: Scale::Log, unit: Unit::Number };
+        (metric.key.to_owned(), Chart { x_ticks, x, ..chart })
     });
     let qualities = QUALITIES.iter().filter_map(|key| Metric::named(key));
     let pairs = qualities.flat_map(|metric| SPENT.iter().map(move |spent| (metric, spent)));
@@ -57,7 +68,7 @@ pub(super) fn scenes(study: &Evaluation) -> Vec<(String, Scene)> {
         let x = Quantity { label: spent.label.into(), scale: Scale::Log, unit: spent.unit };
         (format!("{}-{}", metric.key, spent.key), Chart { x, ..chart })
     });
-    let charts = by_budget.chain(by_cost).filter(|(_, chart)| !chart.series.is_empty());
+    let charts = by_share.chain(by_cost).filter(|(_, chart)| !chart.series.is_empty());
     charts.filter_map(|(name, chart)| Some((name, chart.draw()?))).collect()
 }
 
@@ -66,7 +77,7 @@ fn chart(study: &Evaluation, metric: &Metric, x: impl Fn(&Row) -> Option<f64>, p
     let mut series: Vec<Series> = Vec::new();
     for row in study.rows.iter().filter(|row| row.budget.is_some()) {
         let (Some(x), Some(mark)) = (x(row), mark(row, metric)) else { continue };
-        let (label, mark) = (line_of(&row.label), Mark { x, ..mark });
+        let (label, mark) = (line_of(&row.label), Mark { x, label: row.budget, ..mark });
         match series.iter_mut().find(|series| series.label == label) {
             Some(series) => series.marks.push(mark),
             None => series.push(Series { label, marks: vec![mark] }),
@@ -95,7 +106,7 @@ fn chart(study: &Evaluation, metric: &Metric, x: impl Fn(&Row) -> Option<f64>, p
 
 fn mark(row: &Row, metric: &Metric) -> Option<Mark> {
     let interval = row.interval(metric).map(|interval| (interval.low, interval.high));
-    (metric.of)(&row.metrics).map(|y| Mark { x: 0.0, y, interval })
+    (metric.of)(&row.metrics).map(|y| Mark { x: 0.0, y, interval, label: None })
 }
 
 /// The policy without its budget: points of one policy are one line, whether they brought their budget or not.
@@ -120,6 +131,8 @@ fn note(study: &Evaluation) -> String {
     let lengths = || study.of_sequences.iter().map(|sequence| sequence.tokens);
     let same = lengths().min() == lengths().max();
     parts.extend(option("context").map(|most| format!("{}{most} tokens", if same { "" } else { "up to " })));
+    let cost = study.rows.iter().find_map(|row| row.cost);
+    parts.extend(cost.map(|cost| format!("costs: mean of {} tokens after {}", cost.tokens, cost.prompt)));
     if study.rows.iter().any(|row| !row.intervals.is_empty()) {
         parts.push("bars: 95 % confidence over sequences".into());
     }

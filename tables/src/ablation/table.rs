@@ -84,13 +84,14 @@ pub(crate) fn markdown(findings: &Findings) -> String {
 /// Attention and whole steps.
 fn steps(findings: &Findings, rows: &[&Row]) -> Table {
     let measured = rows.iter().any(|row| row.measured.is_some());
-    let mut header = vec!["configuration", "attention MB", "offline", "flows", "less", "net s lan", "net s wan"];
+    let mut header =
+        vec!["configuration", "attention MB", "offline", "flows", "less", "network s, lan", "network s, wan"];
     if measured {
-        header.extend(["seconds", "faster"]);
+        header.extend(["measured s", "faster"]);
     }
     header.extend(["step MB", "less"]);
     if measured {
-        header.extend(["seconds", "faster"]);
+        header.extend(["measured s", "faster"]);
     }
     header.push("paper: faster / less");
     let mut table = table(&header);
@@ -135,8 +136,8 @@ fn two_phase_steps(rows: &[&Row]) -> Table {
         "online MB",
         "less",
         "flows",
-        "net s lan",
-        "net s wan",
+        "network s, lan",
+        "network s, wan",
         "offline MB",
         "less",
         "both MB",

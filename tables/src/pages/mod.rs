@@ -159,7 +159,7 @@ pub(crate) fn list(args: &ListArgs) -> Result<String, PagesError> {
         let seconds: f64 = page.blocks().filter_map(|block| block.seconds).sum();
         let [planned, measured] = [Kind::Planned, Kind::Measured].map(of);
         let time = (planned + measured > 0).then_some(seconds);
-        let time = Cell::maybe(time, |seconds| Cell::number(seconds, format!("{seconds:.0} s")));
+        let time = Cell::maybe(time, |seconds| Cell::number(seconds, format!("{seconds:.0}")));
         table.add([Cell::text(page.name()), Cell::count(planned), Cell::count(measured), time]);
     }
     Ok(table.render(Format::Terminal, None))
@@ -291,6 +291,10 @@ fn output(block: &Block, path: &Path, folder: Option<&Path>) -> Result<String, P
     options.for_each(|name| {
         command.env_remove(name);
     });
+    if block.kind == Kind::Planned {
+        // A calibration of this machine would add its own seconds: no folder lies below a file.
+        command.env("WAGGLE_HOME", path.join("no-calibration"));
+    }
     let output = command.output().map_err(|e| failed(e.to_string()))?;
     if output.status.success() {
         return String::from_utf8(output.stdout).map_err(|e| failed(e.to_string()));
