@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::files::{check_writable, write};
+use super::options::OperationsArgs;
 use super::record::{self, Record};
 use super::report::{tables, verdict};
 use super::{Error, html, out};
@@ -20,6 +21,8 @@ pub(super) struct ReportArgs {
     /// loads nothing.
     #[arg(long, value_name = "OUT")]
     html: Option<PathBuf>,
+    #[command(flatten)]
+    operations: OperationsArgs,
 }
 
 pub(super) fn run(args: ReportArgs) -> Result<(), Error> {
@@ -34,7 +37,7 @@ pub(super) fn run(args: ReportArgs) -> Result<(), Error> {
                     "{name}: {what} of {}, prompt of {} tokens",
                     report.model.name, report.prompt_tokens
                 ))?;
-                out::line(tables(&report))?;
+                out::line(tables(&report, &args.operations))?;
                 verdict(&report).map_or(Ok(()), out::line)
             }
             Record::Study(study) => out::line(study.table()),

@@ -39,8 +39,8 @@ pub(crate) fn logits(model: &FloatModel, ids: &[u32]) -> Array2<f32> {
 /// What all ledgers of a session agree on.
 pub(crate) fn untimed(outcome: &Outcome) -> Vec<Entry> {
     let mut entries = outcome.entries.clone();
-    entries.retain(|entry| entry.traffic.messages > 0);
     entries.iter_mut().for_each(|entry| entry.traffic = entry.traffic.untimed());
+    entries.retain(|entry| entry.traffic != Default::default());
     entries
 }
 
