@@ -108,7 +108,7 @@ fn preparation_has_its_purpose() {
     let rows = |table: &str| table.lines().filter(|line| line.contains("layer *")).count();
     let (few, all, two) = (tables(""), tables("--operations"), tables("--operations 2"));
     assert!(rows(&few) <= 12 && rows(&two) == 2 && rows(&all) > 30, "{few}\n{all}");
-    assert!(all.contains("kind of correlation") && !few.contains("kind of correlation"), "{all}");
+    assert!(all.contains("kind_of_correlation") && !few.contains("kind_of_correlation"), "{all}");
 }
 
 /// Shapes that no power of two divides, with an untied head and with grouped-query attention.

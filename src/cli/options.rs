@@ -262,8 +262,8 @@ pub(super) struct FormatArgs {
 /// How much of the table of operations is shown.
 #[derive(Args, Clone, Copy, Debug)]
 pub(super) struct OperationsArgs {
-    /// Rows of the table of operations: the largest ones, or all, which `--operations` alone asks for. With all of them
-    /// stands a table of what was prepared by kind of correlation.
+    /// Rows of the table of operations: the largest ones, or all, which `--operations` alone asks for. With all of
+    /// them, a run or a plan also shows what was prepared by kind of correlation.
     #[arg(long = "operations", value_name = "N|all", num_args = 0..=1, default_value = "12", default_missing_value = "all", value_parser = row_count)]
     pub(super) rows: usize,
 }
