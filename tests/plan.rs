@@ -70,8 +70,8 @@ fn bundled_models() {
     compare("shakespeare-llama", &[1; 14], 5, "--policy kvzap:budget=16,block=4,topk=sort");
 }
 
-/// What papers print: softmax, GELU, norms, products. Nothing that is made ahead is left without its purpose, and both
-/// views of it add up to the phase.
+/// What papers print: softmax, GELU, norms, products. Nothing that is made ahead is left without its purpose, and
+/// both views of it add up to the phase.
 #[test]
 fn preparation_has_its_purpose() {
     let arguments = "--model gpt2 --prompt-len 16 --tokens 2 --link lan";

@@ -78,8 +78,8 @@ impl Job<'_> {
     }
 }
 
-/// Each piece of [`prepare_all`] and its cost, in order. All costs are `offline`; they do not include refills of the OT
-/// pools.
+/// Each piece of [`prepare_all`] and its cost, in order. All costs are `offline`; they do not include refills of the
+/// OT pools.
 pub(crate) fn costs<'a>(needs: &'a Needs, plans: &mut Plans) -> Result<Vec<(Job<'a>, Arc<Cost>)>, Error> {
     // The operands of all layers grow alike, and the cost of a long prompt's is large.
     let mut operands: Vec<(&Events, Arc<Cost>)> = Vec::new();
