@@ -18,12 +18,12 @@ use model::{
     Drafts, Error, GenerateOptions, Generation, Guess, Hooks, Input, Lengths, Lookup, Model, ModelFiles, Next,
     NoHooks, Padding, Reveal, Sampler, SmallModel, Step, generate, generate_with,
 };
-use net::{Channel, Entry, Link, NetError, Phase, Role, memory_pair};
+use net::{Channel, Link, NetError, Role, memory_pair};
 use proptest::prelude::*;
 use protocols::{Evaluation, Fixed, FixedLoader};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
-use support::untimed;
+use support::{late, untimed};
 use tiny::write_model;
 
 const PROMPT: [u32; 7] = [3, 1, 4, 1, 5, 9, 2];
@@ -407,14 +407,6 @@ fn a_client_that_lies_about_its_draft_gets_nothing_and_a_typed_error() {
     let mut knowing = Knowing { tokens: &plain.generation.tokens, prompt: PROMPT.len(), wrong: 1 };
     let [client, server] = session.run_lying(Some(2), &mut knowing, &mut Silent);
     assert!(client.is_err() && server.is_err());
-}
-
-/// Offline bytes that were not made ahead.
-fn late(outcome: &Outcome) -> u64 {
-    let sum = |entries: &[Entry]| -> u64 {
-        entries.iter().filter(|e| e.phase == Phase::Offline).map(|e| e.traffic.bytes()).sum()
-    };
-    sum(&outcome.entries) - sum(&outcome.kinds)
 }
 
 #[test]

@@ -12,7 +12,7 @@ use model::party::Outcome;
 use model::{GenerateOptions, Generation, Input, Model, ModelFiles, Next, NoHooks, Sampler, generate};
 use naive::Weights;
 use ndarray::Array2;
-use net::Entry;
+use net::{Entry, Phase};
 use safetensors::tensor::{Dtype, TensorView};
 
 /// A model on the plaintext engine.
@@ -42,6 +42,14 @@ pub(crate) fn untimed(outcome: &Outcome) -> Vec<Entry> {
     entries.iter_mut().for_each(|entry| entry.traffic = entry.traffic.untimed());
     entries.retain(|entry| entry.traffic != Default::default());
     entries
+}
+
+/// Offline bytes that were not made ahead.
+pub(crate) fn late(outcome: &Outcome) -> u64 {
+    let sum = |entries: &[Entry]| -> u64 {
+        entries.iter().filter(|e| e.phase == Phase::Offline).map(|e| e.traffic.bytes()).sum()
+    };
+    sum(&outcome.entries) - sum(&outcome.kinds)
 }
 
 /// Writes `weights` as f32 by the format's own library.
