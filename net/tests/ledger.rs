@@ -75,7 +75,7 @@ fn a_division_keeps_the_sum_and_says_what_it_divided() {
     assert_eq!(found("preprocess/functions"), None);
     assert_eq!(found("preprocess/linear"), Some([100, 2, 2, 2]), "nobody takes it");
     let keys = entries.iter().filter(|e| e.phase == Phase::Setup);
-    assert_eq!(keys.map(|e| (&e.path[..], e.traffic.bytes())).last(), Some(("preprocess/linear", 7)));
+    assert_eq!(keys.map(|e| (&e.path[..], e.traffic.bytes())).next_back(), Some(("preprocess/linear", 7)));
     let [kind] = &ledger.divided()[..] else { panic!("{:?}", ledger.divided()) };
     assert_eq!((kind.phase, &kind.path[..], kind.traffic.bytes()), (Phase::Offline, "functions", 1003));
 }

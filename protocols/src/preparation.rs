@@ -140,8 +140,8 @@ pub(crate) fn prepare_all<'a>(
     for (job, cost) in costs {
         session.channel().ledger_mut().enter(job.scope());
         let job_seconds = seconds_of(&job, &cost);
-        match &job {
-            &Job::Units(kind, units) => {
+        match job {
+            Job::Units(kind, units) => {
                 let (mut made, mut units_made) = (done, 0);
                 for batch in kind.batches(units) {
                     stock.fill(session, kind, batch, kind.weight().and_then(&matrix))?;
@@ -150,11 +150,11 @@ pub(crate) fn prepare_all<'a>(
                     tell(made, worked + job_seconds * units_made as f64 / units.max(1) as f64);
                 }
             }
-            &Job::Operand(id, events) => {
+            Job::Operand(id, events) => {
                 let masks = session.offline(|s| cached::prepare(s, &mut stock.spill, events))?;
                 drop(stock.operands.insert(id, masks));
             }
-            &Job::Cots(sender, count) => session.reserve(sender, count)?,
+            Job::Cots(sender, count) => session.reserve(sender, count)?,
         }
         job.end(needs, session.channel().ledger_mut());
         done += cost.total_bytes();
