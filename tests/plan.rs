@@ -10,8 +10,17 @@ use support::{json, succeed, waggle};
 
 /// Bytes each way and flows by phase and path, of what was sent at all.
 fn operations(report: &Value) -> BTreeMap<(String, String), [u64; 3]> {
+    costs(&report["operations"])
+}
+
+/// The same by phase and kind of correlation of what was made ahead.
+fn kinds(report: &Value) -> BTreeMap<(String, String), [u64; 3]> {
+    report.get("preparation_kinds").map(costs).unwrap_or_default()
+}
+
+fn costs(list: &Value) -> BTreeMap<(String, String), [u64; 3]> {
     let text = |value: &Value| value.as_str().unwrap().to_owned();
-    let rows = report["operations"].as_array().unwrap().iter().map(|op| {
+    let rows = list.as_array().unwrap().iter().map(|op| {
         let numbers = ["bytes_client_to_server", "bytes_server_to_client", "flows"].map(|k| op[k].as_u64().unwrap());
         ((text(&op["phase"]), text(&op["path"])), numbers)
     });
@@ -32,6 +41,7 @@ fn compare(model: &str, prompt: &[u32], tokens: usize, arguments: &str) {
         }
     }
     assert_eq!(operations(&run), operations(&plan), "{model} {arguments}");
+    assert_eq!(kinds(&run), kinds(&plan), "{model} {arguments}");
     let flows = |report: &Value| -> Vec<u64> {
         let tokens = report["phases"]["decode"]["per_token"].as_array().unwrap();
         tokens.iter().map(|token| token["flows"].as_u64().unwrap()).collect()
@@ -58,6 +68,47 @@ fn bundled_models() {
     // A matrix with columns for learned scores, and a cut while text is generated.
     compare("shakespeare-gpt2", &[1; 14], 5, "--preprocess --policy kvzap:budget=16,block=4,prefill=8,topk=sort");
     compare("shakespeare-llama", &[1; 14], 5, "--policy kvzap:budget=16,block=4,topk=sort");
+}
+
+/// What papers print: softmax, GELU, norms, products. Nothing that is made ahead is left without its purpose, and
+/// both views of it add up to the phase.
+#[test]
+fn preparation_has_its_purpose() {
+    let arguments = "--model gpt2 --prompt-len 16 --tokens 2 --link lan";
+    let plan = json(&mut waggle(&format!("plan {arguments} --preprocess")));
+    let offline = |costs: BTreeMap<(String, String), [u64; 3]>| -> BTreeMap<String, [u64; 3]> {
+        let costs = costs.into_iter().filter(|((phase, _), _)| phase == "offline");
+        costs.map(|((_, path), numbers)| (path, numbers)).collect()
+    };
+    let (purposes, kinds) = (offline(operations(&plan)), offline(kinds(&plan)));
+    let sum = |costs: &BTreeMap<String, [u64; 3]>, of: &str| {
+        let found = costs.iter().filter(|(path, _)| path.contains(of));
+        found.fold([0; 3], |sum, (_, numbers)| [0, 1, 2].map(|i| sum[i] + numbers[i]))
+    };
+    let phase = &plan["phases"]["offline"];
+    let all = ["bytes_client_to_server", "bytes_server_to_client", "flows"].map(|key| phase[key].as_u64().unwrap());
+    assert_eq!(sum(&purposes, ""), all);
+    assert_eq!(sum(&kinds, ""), all);
+    assert_eq!(sum(&purposes, "preprocess"), [0; 3], "{purposes:#?}");
+    let share = |of: &str| {
+        let [up, down, _] = sum(&purposes, of);
+        (up + down) as f64 / (all[0] + all[1]) as f64
+    };
+    let parts =
+        ["/softmax", "/mlp/activation/gelu", "norm", "/attention/scores", "/attention/values", "/qkv", "/mlp/up"];
+    for part in parts {
+        assert!(share(part) > 0.005, "{part}: {} of {purposes:#?}", share(part));
+    }
+    // The layers are alike, and so is what they take; the last one of a prompt reads a single row.
+    let [first, second] = [0, 1].map(|layer| sum(&purposes, &format!("layer {layer}/mlp/activation/gelu")));
+    assert!(first[0].abs_diff(second[0]) <= 1 && first[1].abs_diff(second[1]) <= 1, "{first:?} and {second:?}");
+    assert_eq!(kinds.keys().filter(|kind| *kind == "functions" || *kind == "linear").count(), 2, "{kinds:?}");
+
+    let tables = |rows: &str| succeed(&mut waggle(&format!("plan {arguments} --preprocess --format csv {rows}")));
+    let rows = |table: &str| table.lines().filter(|line| line.contains("layer *")).count();
+    let (few, all, two) = (tables(""), tables("--operations"), tables("--operations 2"));
+    assert!(rows(&few) <= 12 && rows(&two) == 2 && rows(&all) > 30, "{few}\n{all}");
+    assert!(all.contains("kind_of_correlation") && !few.contains("kind_of_correlation"), "{all}");
 }
 
 /// Shapes that no power of two divides, with an untied head and with grouped-query attention.

@@ -152,10 +152,10 @@ fn plan(arguments: &str) -> Value {
     json(&mut command)
 }
 
-/// A report as lines: first what is neither a list of costs nor of this machine, then a line for every phase, token
-/// and operation with its bytes to the server, bytes to the client, flows and seconds.
+/// A report as lines: first what is neither a list of costs nor of this machine, then a line for every phase, token,
+/// operation and kind of correlation with its bytes to the server, bytes to the client, flows and seconds.
 fn lines(mut report: Value) -> String {
-    let operations = report["operations"].take();
+    let [operations, kinds] = ["operations", "preparation_kinds"].map(|key| report[key].take());
     let mut phases = report["phases"].take();
     let tokens = phases["decode"]["per_token"].take();
     let head = report.as_object_mut().unwrap();
@@ -177,6 +177,9 @@ fn lines(mut report: Value) -> String {
     for operation in operations.as_array().unwrap() {
         let [phase, path] = ["phase", "path"].map(|key| operation[key].as_str().unwrap());
         row(&format!("{phase} /{path}"), operation);
+    }
+    for kind in kinds.as_array().into_iter().flatten() {
+        row(&format!("kind {}", kind["path"].as_str().unwrap()), kind);
     }
     out
 }

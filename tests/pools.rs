@@ -42,11 +42,10 @@ fn a_pool_serves_one_generation() {
     // The OTs alone are left, which no file holds.
     let (before, left) = (bytes(&made, "offline"), bytes(&report, "offline"));
     assert!(2 * left < before, "{left} bytes are left of {before}");
-    let late =
-        report["operations"].as_array().unwrap().iter().find(|op| {
-            op["phase"] == "offline" && op["path"] != "preprocess/OTs" && op["flows"].as_u64().unwrap() > 0
-        });
-    assert_eq!(late, None);
+    let kinds = report["preparation_kinds"].as_array().unwrap();
+    assert!(kinds.len() == 1 && kinds[0]["path"] == "OTs", "{kinds:?}");
+    let flows = &report["phases"]["offline"]["flows"];
+    assert_eq!(&kinds[0]["flows"], flows, "nothing is made on the spot");
     assert_eq!(files(&kept) + usize::from(pool.exists()), 0, "both files are gone");
 
     let error = fail(&mut generate(&pool, PROMPT), 1);

@@ -48,6 +48,10 @@ pub struct Report {
     pub phases: Phases,
     /// Cost by phase and operation path.
     pub operations: Vec<Operation>,
+    /// A second view of what was made ahead: by kind of correlation, which stands in the place of the path. The
+    /// operations hold it as well, each its share: see [`net::Ledger::divide`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub preparation_kinds: Vec<Operation>,
     /// What guesses did, if there were some.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub draft: Option<DraftReport>,
@@ -330,6 +334,7 @@ impl Report {
             text: None,
             phases: Phases::default(),
             operations: Vec::new(),
+            preparation_kinds: Vec::new(),
             draft: None,
             wire: None,
             kernels: Some(bits::cpu::Cpu::get().to_string()),
@@ -349,29 +354,27 @@ impl Report {
         })
     }
 
-    /// Fills phases and operations from the accounts of a ledger or a plan.
-    pub fn set_costs(&mut self, entries: Vec<Entry>, per_token: Vec<Cost>) {
+    /// Fills phases and operations from the accounts of a ledger or a plan, and from what it divided.
+    pub fn set_costs(&mut self, entries: Vec<Entry>, kinds: Vec<Entry>, per_token: Vec<Cost>) {
         self.phases = Phases::new(&entries, per_token);
-        self.operations = entries.into_iter().map(Operation::from).collect();
+        [self.operations, self.preparation_kinds] =
+            [entries, kinds].map(|entries| entries.into_iter().map(Operation::from).collect());
+    }
+
+    /// All operations and kinds, to be changed.
+    pub fn operations_mut(&mut self) -> impl Iterator<Item = &mut Operation> {
+        self.operations.iter_mut().chain(&mut self.preparation_kinds)
     }
 
     /// Adds what the other party's process took, from its accounts and its costs by token. An account that only the
     /// other party has, because nothing was sent in it, becomes an operation of its own.
-    pub fn set_peer_cpu(&mut self, entries: &[Entry], per_token: &[Cost]) {
-        let mut times: BTreeMap<(Phase, String), f64> =
-            entries.iter().map(|e| ((e.phase, e.path.clone()), e.traffic.cpu.as_secs_f64())).collect();
+    pub fn set_peer_cpu(&mut self, entries: &[Entry], kinds: &[Entry], per_token: &[Cost]) {
         let phases = Phases::new(entries, per_token.to_vec());
         for (mine, theirs) in self.phases.costs_mut().zip(phases.costs()) {
             mine.peer_cpu_seconds = Some(theirs.cpu_seconds);
         }
-        for op in &mut self.operations {
-            op.peer_cpu_seconds = Some(times.remove(&(op.phase, op.path.clone())).unwrap_or(0.0));
-        }
-        self.operations.extend(times.into_iter().map(|((phase, path), seconds)| {
-            let entry = Entry { phase, path, traffic: Traffic::default() };
-            Operation { peer_cpu_seconds: Some(seconds), ..entry.into() }
-        }));
-        self.operations.sort_by(|a, b| (a.phase, &a.path).cmp(&(b.phase, &b.path)));
+        add_peer_cpu(&mut self.operations, entries);
+        add_peer_cpu(&mut self.preparation_kinds, kinds);
     }
 
     /// The cost by phase.
@@ -398,8 +401,19 @@ impl Report {
 
     /// The `limit` operations with the largest shares of bytes or of CPU time, all layers together.
     pub fn operation_table(&self, limit: usize) -> Table {
+        self.summed("operation", &self.operations, limit)
+    }
+
+    /// What was made ahead by kind of correlation, if something was.
+    pub fn preparation_table(&self) -> Option<Table> {
+        let kinds = &self.preparation_kinds;
+        (!kinds.is_empty()).then(|| self.summed("kind of correlation", kinds, usize::MAX))
+    }
+
+    /// The `limit` largest of `operations`, all layers together.
+    fn summed(&self, title: &str, operations: &[Operation], limit: usize) -> Table {
         let mut sums: BTreeMap<(Phase, String), Cost> = BTreeMap::new();
-        for op in &self.operations {
+        for op in operations {
             let sum = sums.entry((op.phase, any_layer(&op.path))).or_default();
             sum.bytes_client_to_server += op.bytes_client_to_server;
             sum.bytes_server_to_client += op.bytes_server_to_client;
@@ -418,7 +432,7 @@ impl Report {
         rows.sort_by(|(_, a), (_, b)| share(b).total_cmp(&share(a)));
         let rows = rows.into_iter().take(limit);
         let named = rows.map(|((phase, path), cost)| (format!("{} {path}", name(*phase)), *cost));
-        self.cost_table("operation", named)
+        self.cost_table(title, named)
     }
 
     /// A table of costs with these rows and the columns that are known: a plan has no processor time unless it was
@@ -449,6 +463,20 @@ impl Report {
 
 /// The title of a column of costs, its unit, and its entries.
 type Column = (&'static str, &'static str, fn(&Cost) -> Cell);
+
+/// Adds to `operations` what the other party's `entries` say of its process.
+fn add_peer_cpu(operations: &mut Vec<Operation>, entries: &[Entry]) {
+    let mut times: BTreeMap<(Phase, String), f64> =
+        entries.iter().map(|e| ((e.phase, e.path.clone()), e.traffic.cpu.as_secs_f64())).collect();
+    for op in &mut *operations {
+        op.peer_cpu_seconds = Some(times.remove(&(op.phase, op.path.clone())).unwrap_or(0.0));
+    }
+    operations.extend(times.into_iter().map(|((phase, path), seconds)| {
+        let entry = Entry { phase, path, traffic: Traffic::default() };
+        Operation { peer_cpu_seconds: Some(seconds), ..entry.into() }
+    }));
+    operations.sort_by(|a, b| (a.phase, &a.path).cmp(&(b.phase, &b.path)));
+}
 
 /// The path of an operation in any layer: `layer 3/attention` -> `layer */attention`.
 pub fn any_layer(path: &str) -> String {
@@ -496,7 +524,7 @@ mod tests {
         }
         let spec = ModelSpec::from_config_json(br#"{"model_type": "gpt2"}"#).unwrap();
         let mut report = Report::new(ModelInfo::new("small", &spec));
-        report.set_costs(ledger.entries(), meter.into_costs());
+        report.set_costs(ledger.entries(), ledger.divided(), meter.into_costs());
         report
     }
 
@@ -560,13 +588,13 @@ mod tests {
         let mut report = report();
         let costs = |ms: [u64; 2]| ms.map(|ms| Cost::from(entry(Decode, "", 0, ms).traffic)).to_vec();
         let mine = [entry(Setup, "keys", 8, 3), entry(Decode, "layer 0/softmax", 7, 40), entry(Decode, "stop", 1, 2)];
-        report.set_costs(mine.to_vec(), costs([30, 12]));
+        report.set_costs(mine.to_vec(), Vec::new(), costs([30, 12]));
         let theirs = [
             entry(Setup, "keys", 8, 5),
             entry(Decode, "layer 0/softmax", 7, 1000),
             entry(Decode, "layer 1/reshape", 0, 2000),
         ];
-        report.set_peer_cpu(&theirs, &costs([100, 2900]));
+        report.set_peer_cpu(&theirs, &[], &costs([100, 2900]));
         let times = |op: &Operation| (op.path.clone(), op.cpu_seconds, op.peer_cpu_seconds);
         let expected = [
             ("keys", 0.003, 0.005),

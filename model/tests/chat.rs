@@ -16,10 +16,10 @@ use model::{
     ChatTemplate, Error, GenerateOptions, Input, Lengths, Model, ModelFiles, Next, NoHooks, Sampler, generate,
     generate_with,
 };
-use net::{Channel, Phase, Role, memory_pair};
+use net::{Channel, Role, memory_pair};
 use protocols::Fixed;
 use support::parties::load_fixed;
-use support::untimed;
+use support::{late, untimed};
 
 const LLAMA: &str = r#"{"model_type": "llama", "num_hidden_layers": 3, "hidden_size": 16, "intermediate_size": 24,
     "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 23, "max_position_embeddings": 96}"#;
@@ -124,9 +124,8 @@ fn five_turns_are_those_of_the_clear_engine_under_every_policy() {
             assert!(server.generation.tokens.is_empty());
             // Everything that a turn needs is made before its first message, but what policies keep of clusters.
             let clusters = ["mpcache", "quest"].iter().any(|name| policy.starts_with(name));
-            let inside = client.entries.iter().filter(|e| e.phase == Phase::Offline && e.path.starts_with("layer"));
-            let bytes: u64 = inside.map(|e| e.traffic.bytes()).sum();
-            assert!(!preprocess || clusters || bytes == 0, "{policy}: {bytes} bytes are made on the spot");
+            let late = late(&client);
+            assert!(!preprocess || clusters || late == 0, "{policy}: {late} bytes are made on the spot");
         }
     }
 }

@@ -18,12 +18,12 @@ use model::{
     Drafts, Error, GenerateOptions, Generation, Guess, Hooks, Input, Lengths, Lookup, Model, ModelFiles, Next,
     NoHooks, Padding, Reveal, Sampler, SmallModel, Step, generate, generate_with,
 };
-use net::{Channel, Entry, Link, NetError, Phase, Role, memory_pair};
+use net::{Channel, Link, NetError, Role, memory_pair};
 use proptest::prelude::*;
 use protocols::{Evaluation, Fixed, FixedLoader};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
-use support::untimed;
+use support::{late, untimed};
 use tiny::write_model;
 
 const PROMPT: [u32; 7] = [3, 1, 4, 1, 5, 9, 2];
@@ -409,12 +409,6 @@ fn a_client_that_lies_about_its_draft_gets_nothing_and_a_typed_error() {
     assert!(client.is_err() && server.is_err());
 }
 
-/// Bytes that were made late.
-fn late(entries: &[Entry]) -> u64 {
-    let late = entries.iter().filter(|e| e.phase == Phase::Offline && !e.path.starts_with("preprocess"));
-    late.map(|e| e.traffic.bytes()).sum()
-}
-
 #[test]
 fn two_parties_write_the_same_text_and_each_pass_costs_what_was_planned() {
     let configs = [(GPT2, "full"), (LLAMA, "full"), (LLAMA, "snapkv:budget=0.6,window=2")];
@@ -469,13 +463,13 @@ fn correlations_are_prepared_for_the_passes_expected() {
     let mut session = Session { tokens: 21, ..Session::of(&hosted, true) };
     let [plain, _] = session.run(&mut Lookup, &mut Silent).map(Result::unwrap);
     let text = &plain.generation.tokens;
-    assert_eq!(late(&plain.entries), 0);
+    assert_eq!(late(&plain), 0);
     let mut run = |rate, wrong| {
         session.draft = Some(Drafts::new(3, rate).unwrap());
         let mut knowing = Knowing { tokens: text, prompt: PROMPT.len(), wrong };
         let [client, _] = session.run(&mut knowing, &mut Silent).map(Result::unwrap);
         assert_eq!(&client.generation.tokens, text);
-        (late(&client.entries), client.generation.passes)
+        (late(&client), client.generation.passes)
     };
     // All right, as expected: 20 tokens in 5 passes. All wrong, as expected: 20 passes.
     assert_eq!(run(4.0, usize::MAX), (0, vec![4; 5]));

@@ -7,7 +7,7 @@ use std::path::Path;
 use model::party::{ClientOptions, ModelServer, Outcome, Request, Silent, plan_filling, plan_spending};
 use model::pool::{PoolError, PoolSet, Pools, State};
 use model::{Error, Lengths, ModelFiles, Next, Sampler, bundled};
-use net::{Entry, Phase, Role};
+use net::{Phase, Role};
 use protocols::Part;
 use support::pools::{NEVER, both, cut, session, states, terms, untimed};
 use support::{greedy, load};
@@ -45,6 +45,8 @@ fn two_sessions_do_the_work_of_one() {
         assert_eq!(untimed(&client), untimed(&server));
         let planned = plan_filling(hosted.public(), &terms(), &ClientOptions::default(), BOUND, Part::WHOLE).unwrap();
         assert_eq!(untimed(&client), untimed(&planned));
+        let left = client.entries.iter().filter(|e| e.phase == Phase::Offline && e.path.starts_with("preprocess"));
+        assert_eq!(left.map(|e| e.traffic.bytes()).sum::<u64>(), 0, "a pool is for something");
 
         let [used, other] = both(spend(&hosted, &path, prompt, tokens));
         assert_eq!(used.generation.tokens, truth(prompt, tokens));
@@ -62,12 +64,8 @@ fn two_sessions_do_the_work_of_one() {
         .unwrap();
         assert_eq!(untimed(&used), untimed(&planned));
         if prompt.len() == BOUND.prompt {
-            let late: Vec<&Entry> = used
-                .entries
-                .iter()
-                .filter(|e| e.phase == Phase::Offline && e.traffic.messages > 0 && e.path != "preprocess/OTs")
-                .collect();
-            assert!(late.is_empty(), "made on the spot: {late:#?}");
+            let [ots] = &used.kinds[..] else { panic!("made ahead: {:#?}", used.kinds) };
+            assert_eq!((&ots.path[..], ots.traffic.bytes()), ("OTs", offline(&used)), "nothing is made on the spot");
             assert!(offline(&used) * 3 < offline(&client), "{} of {}", offline(&used), offline(&client));
         }
         assert!(!path.exists() && std::fs::read_dir(&kept).unwrap().next().is_none(), "both files are gone");

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::usage::process_cpu_time;
 
 /// The two parties.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
     /// The party that connects; in Waggle it has the prompt.
@@ -110,6 +110,19 @@ impl Traffic {
         }
     }
 
+    /// The quantities of an account, times in nanoseconds.
+    fn quantities(&self) -> [u64; 7] {
+        let Traffic { bytes_client_to_server, bytes_server_to_client, messages, flows, time, cpu, peer_cpu } = *self;
+        let [time, cpu, peer_cpu] = [time, cpu, peer_cpu].map(|time| time.as_nanos() as u64);
+        [bytes_client_to_server, bytes_server_to_client, messages, flows, time, cpu, peer_cpu]
+    }
+
+    /// The account of these [quantities](Traffic::quantities).
+    fn of([bytes_client_to_server, bytes_server_to_client, messages, flows, times @ ..]: [u64; 7]) -> Self {
+        let [time, cpu, peer_cpu] = times.map(Duration::from_nanos);
+        Traffic { bytes_client_to_server, bytes_server_to_client, messages, flows, time, cpu, peer_cpu }
+    }
+
     /// The same with all times zero. The two ledgers of a session and its plan agree on this part.
     pub fn untimed(&self) -> Traffic {
         Traffic { time: Duration::ZERO, cpu: Duration::ZERO, peer_cpu: Duration::ZERO, ..*self }
@@ -144,6 +157,8 @@ pub struct Ledger {
     phase: Phase,
     last: Option<Direction>,
     clock: Option<Clock>,
+    /// What was divided, by the names of the scopes that had it.
+    divided: BTreeMap<(Phase, String), Traffic>,
 }
 
 /// A scope and its accounts.
@@ -181,7 +196,8 @@ impl Default for Ledger {
 impl Ledger {
     /// An empty ledger in `phase`, after a message in the direction `last`, that books no times: for plans.
     pub fn untimed_until(phase: Phase, last: Option<Direction>) -> Self {
-        Ledger { scopes: vec![Scope::default()], outer: Vec::new(), current: 0, phase, last, clock: None }
+        let (scopes, divided) = (vec![Scope::default()], BTreeMap::new());
+        Ledger { scopes, outer: Vec::new(), current: 0, phase, last, clock: None, divided }
     }
 
     /// The same, which books no times from now on: for plans.
@@ -229,15 +245,17 @@ impl Ledger {
     /// Opens the scope `name` inside the current path.
     pub fn enter(&mut self, name: &str) {
         self.checkpoint();
-        let known = self.scopes[self.current].inner.get(name).copied();
-        let inner = known.unwrap_or_else(|| self.add_scope(name));
+        let inner = self.scope(self.current, name);
         self.outer.push(std::mem::replace(&mut self.current, inner));
     }
 
-    /// Adds the scope `name` inside the current one.
-    fn add_scope(&mut self, name: &str) -> usize {
+    /// The scope `name` inside `outside`.
+    fn scope(&mut self, outside: usize, name: &str) -> usize {
         let index = self.scopes.len();
-        let outside = &mut self.scopes[self.current];
+        let outside = &mut self.scopes[outside];
+        if let Some(known) = outside.inner.get(name) {
+            return *known;
+        }
         let path = if outside.path.is_empty() { name.to_owned() } else { format!("{}/{name}", outside.path) };
         outside.inner.insert(name.to_owned(), index);
         self.scopes.push(Scope { path, ..Scope::default() });
@@ -292,6 +310,38 @@ impl Ledger {
         self.last = last;
     }
 
+    /// Divides what the current scope's account of `phase` holds among the accounts of `shares`, which are paths from
+    /// the outermost scope on, in proportion to their weights. Every quantity is divided by itself, in whole units:
+    /// all are rounded down, and what is left goes, one unit each, to those that lost most, of equals to the first.
+    /// So the shares add up to what was there. A message, or a flow, that serves several accounts is therefore booked
+    /// in one of them. Without shares everything stays.
+    ///
+    /// The order of messages does not change, and neither does the sum of a phase. [`Ledger::divided`] has what was
+    /// divided by the name of this scope.
+    pub fn divide(&mut self, phase: Phase, shares: &[(&str, u64)]) {
+        self.checkpoint();
+        let scope = &mut self.scopes[self.current];
+        let Some(whole) = scope.accounts[phase as usize].take_if(|_| !shares.is_empty()) else { return };
+        let name = scope.path.rsplit('/').next().unwrap_or_default().to_owned();
+        self.divided.entry((phase, name)).or_default().add(&whole);
+        let weights: Vec<u64> = shares.iter().map(|(_, weight)| *weight).collect();
+        let quantities = whole.quantities().map(|quantity| parts(quantity, &weights));
+        for (i, (path, _)) in shares.iter().enumerate() {
+            let scope = path.split('/').filter(|name| !name.is_empty()).fold(0, |at, name| self.scope(at, name));
+            let account = self.scopes[scope].accounts[phase as usize].get_or_insert_default();
+            account.add(&Traffic::of(std::array::from_fn(|quantity| quantities[quantity][i])));
+        }
+    }
+
+    /// What was divided ([`Ledger::divide`]), by phase and by the name of the scope that had it: a second view
+    /// of amounts that the accounts hold as well.
+    pub fn divided(&self) -> Vec<Entry> {
+        let entries = self.divided.iter();
+        entries
+            .map(|((phase, name), traffic)| Entry { phase: *phase, path: name.clone(), traffic: *traffic })
+            .collect()
+    }
+
     /// All accounts, ordered by phase and path.
     pub fn entries(&self) -> Vec<Entry> {
         self.by_path(|path| path)
@@ -320,13 +370,11 @@ impl Ledger {
         })
     }
 
-    /// The accounts that carried messages, without their times. Both ledgers of a session give the same list.
+    /// The accounts that carried something, without their times. Both ledgers of a session give the same list.
     pub fn untimed(&self) -> Vec<Entry> {
         let mut entries = self.entries();
-        entries.retain(|entry| entry.traffic.messages > 0);
-        for entry in &mut entries {
-            entry.traffic = entry.traffic.untimed();
-        }
+        entries.iter_mut().for_each(|entry| entry.traffic = entry.traffic.untimed());
+        entries.retain(|entry| entry.traffic != Traffic::default());
         entries
     }
 
@@ -345,12 +393,10 @@ impl Ledger {
     pub fn checkpoint(&mut self) {
         // Reading the CPU clock is a system call, 0.3 us on a Xeon of 2.5 GHz; a decoded token of the GPT-2-small
         // shape changes account 2,300 times in two phases and 3,500 times in one: about a millisecond in a second.
-        let times = self.clock.as_mut().map(|clock| {
-            let before = std::mem::replace(clock, Clock::now());
-            (clock.wall - before.wall, clock.cpu.saturating_sub(before.cpu))
-        });
+        let Some(clock) = &mut self.clock else { return };
+        let before = std::mem::replace(clock, Clock::now());
+        let (time, cpu) = (clock.wall - before.wall, clock.cpu.saturating_sub(before.cpu));
         let account = self.account();
-        let (time, cpu) = times.unwrap_or_default();
         account.time += time;
         account.cpu += cpu;
     }
@@ -364,6 +410,21 @@ impl Ledger {
     fn account(&mut self) -> &mut Traffic {
         self.scopes[self.current].accounts[self.phase as usize].get_or_insert_default()
     }
+}
+
+/// `whole` in parts in proportion to `weights`, by the largest remainder: see [`Ledger::divide`]. If all weights are
+/// zero, they count as equal.
+fn parts(whole: u64, weights: &[u64]) -> Vec<u64> {
+    let all: u128 = weights.iter().map(|weight| u128::from(*weight)).sum();
+    let weight = |weight: &u64| if all == 0 { 1 } else { u128::from(*weight) };
+    let all = if all == 0 { weights.len() as u128 } else { all };
+    let exact: Vec<u128> = weights.iter().map(|of| u128::from(whole) * weight(of)).collect();
+    let mut parts: Vec<u64> = exact.iter().map(|part| (part / all) as u64).collect();
+    let left = whole - parts.iter().sum::<u64>();
+    let mut order: Vec<usize> = (0..parts.len()).collect();
+    order.sort_by_key(|part| std::cmp::Reverse(exact[*part] % all));
+    order.iter().take(left as usize).for_each(|part| parts[*part] += 1);
+    parts
 }
 
 /// The first `depth` segments of `path`.

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use net::{Direction, Ledger, Phase, Traffic, process_cpu_time};
+use net::{Direction, Entry, Ledger, Phase, Traffic, process_cpu_time};
 
 fn example() -> Ledger {
     let mut ledger = Ledger::default();
@@ -42,6 +42,42 @@ fn prefixes_sum_what_lies_below() {
         ledger.by_prefix(depth).iter().for_each(|entry| sum.add(&entry.traffic));
         assert_eq!(sum, ledger.total(), "depth {depth}");
     }
+}
+
+#[test]
+fn a_division_keeps_the_sum_and_says_what_it_divided() {
+    let mut ledger = Ledger::default();
+    ledger.set_phase(Phase::Offline);
+    ledger.enter("preprocess");
+    for (kind, bytes) in [("linear", 100), ("functions", 1001)] {
+        ledger.enter(kind);
+        ledger.book(Direction::ClientToServer, bytes);
+        ledger.book(Direction::ServerToClient, 2);
+        let phase = ledger.set_phase(Phase::Setup);
+        ledger.book(Direction::ClientToServer, 7);
+        ledger.set_phase(phase);
+        let before = ledger.phase_total(Phase::Offline).untimed();
+        // 2 : 4 : 1; what rounding leaves goes to the largest remainder.
+        let shares = [("layer 0/gelu", 2), ("layer 1/gelu", 4), ("head", 1)];
+        ledger.divide(Phase::Offline, if kind == "linear" { &[] } else { &shares });
+        assert_eq!(ledger.phase_total(Phase::Offline).untimed(), before);
+        ledger.leave();
+    }
+    let entries = ledger.untimed();
+    let found = |path: &str| {
+        let entry = entries.iter().find(|e| e.phase == Phase::Offline && e.path == path);
+        entry
+            .map(|Entry { traffic: t, .. }| [t.bytes_client_to_server, t.bytes_server_to_client, t.messages, t.flows])
+    };
+    assert_eq!(found("layer 0/gelu"), Some([286, 1, 1, 0]));
+    assert_eq!(found("layer 1/gelu"), Some([572, 1, 1, 1]));
+    assert_eq!(found("head"), Some([143, 0, 0, 0]));
+    assert_eq!(found("preprocess/functions"), None);
+    assert_eq!(found("preprocess/linear"), Some([100, 2, 2, 2]), "nobody takes it");
+    let keys = entries.iter().filter(|e| e.phase == Phase::Setup);
+    assert_eq!(keys.map(|e| (&e.path[..], e.traffic.bytes())).next_back(), Some(("preprocess/linear", 7)));
+    let [kind] = &ledger.divided()[..] else { panic!("{:?}", ledger.divided()) };
+    assert_eq!((kind.phase, &kind.path[..], kind.traffic.bytes()), (Phase::Offline, "functions", 1003));
 }
 
 #[test]

@@ -9,7 +9,7 @@ use crate::FixedWeight;
 use crate::correlation::{CorrelationKind, Need};
 use crate::cost::Cost;
 use crate::forecast::Passage;
-use crate::stock::Needs;
+use crate::stock::{Needs, Use, Uses};
 
 /// The classes of the layers of a run.
 #[derive(Debug, Default)]
@@ -41,6 +41,8 @@ struct Class {
 #[derive(Debug)]
 struct Member {
     index: usize,
+    /// Its scope in the ledger.
+    path: String,
     /// Names of its weights.
     weights: Vec<String>,
 }
@@ -82,13 +84,13 @@ pub(crate) enum Begun {
 }
 
 impl Classes {
-    /// A layer begins.
-    pub(crate) fn begin(&mut self, layer: &Layer<FixedWeight>) -> Begun {
+    /// A layer begins in the scope `path`.
+    pub(crate) fn begin(&mut self, layer: &Layer<FixedWeight>, path: &str) -> Begun {
         let weights = layer.weights.iter().map(|w| (w.spec.inputs, w.spec.outputs, w.frac));
         let key = (layer.class, weights.collect());
         let member = || {
             let weights = layer.weights.iter().map(|weight| weight.spec.name.clone()).collect();
-            Member { index: layer.index, weights }
+            Member { index: layer.index, path: path.to_owned(), weights }
         };
         let known = self.list.iter().position(|class| class.key == key);
         let class = known.unwrap_or_else(|| {
@@ -153,6 +155,16 @@ fn renamed(needs: &Needs, from: &Member, to: &Member) -> Needs {
         place.and_then(|place| kind.for_weight(&to.weights[place])).unwrap_or_else(|| kind.clone())
     };
     let operand = |id: OperandId| if id.layer == from.index { OperandId { layer: to.index, ..id } } else { id };
+    let mut uses = Uses::default();
+    needs.uses.each(|what, path, amount| {
+        let what = match what {
+            Use::Units(of) => Use::Units(kind(of)),
+            Use::Operand(id) => Use::Operand(operand(*id)),
+            Use::Cots(sender) => Use::Cots(*sender),
+        };
+        let path = path.strip_prefix(&from.path).map_or_else(|| path.to_owned(), |rest| to.path.clone() + rest);
+        uses.note(what, &path, amount);
+    });
     Needs {
         units: needs.units.iter().map(|(of, units)| (kind(of), *units)).collect(),
         operands: needs
@@ -161,5 +173,6 @@ fn renamed(needs: &Needs, from: &Member, to: &Member) -> Needs {
             .map(|(id, events)| (operand(*id), events.clone()))
             .collect::<BTreeMap<_, _>>(),
         cots: needs.cots,
+        uses,
     }
 }

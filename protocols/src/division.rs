@@ -99,7 +99,7 @@ impl Needs {
     /// The OTs of a part, and nothing else yet.
     fn cots_of(&self, part: Part) -> Needs {
         let cots = self.cots.map(|count| range(count, part.index(), part.of() as usize));
-        Needs { cots, ..Needs::default() }
+        Needs { cots, uses: self.uses.clone(), ..Needs::default() }
     }
 }
 
@@ -153,6 +153,7 @@ mod tests {
             units: units.into_iter().map(|(seed, units)| (kind(seed), units)).collect(),
             operands: operands.into_iter().map(|(layer, products)| operand(layer, products)).collect(),
             cots: cots.map(u64::from),
+            ..Needs::default()
         })
     }
 

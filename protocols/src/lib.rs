@@ -76,7 +76,7 @@ pub use preparation::Made;
 pub use session::Session;
 pub use spill::{StockError, check_space};
 pub use spread::Spread;
-pub use stock::{MAX_PARTS, Needs, Part, PartError, Stock};
+pub use stock::{MAX_PARTS, Needs, Part, PartError, Stock, Uses};
 pub use timeline::{Machine, Setting, Tallies, Units};
 pub use two_party::TwoParty;
 pub use weight::{DEFAULT_WEIGHT_FRAC, FixedLoader, FixedValues, FixedWeight, MIN_WEIGHT_FRAC, quantise};

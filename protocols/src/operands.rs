@@ -35,7 +35,7 @@ impl OperandForm {
     }
 
     /// Words of one party's shares of B and of B A for `event`.
-    fn product_words(&self, event: &Event) -> u64 {
+    pub(crate) fn product_words(&self, event: &Event) -> u64 {
         let MatmulShape { batch, m, k, n } = self.shape(event.m, event.tokens);
         (batch * m * (k + n)) as u64
     }

@@ -18,7 +18,7 @@ use crate::ops::cached::{self, CachedProduct};
 use crate::ops::matmul::{Matmul, product_shape};
 use crate::plans::Plans;
 use crate::preparation;
-use crate::stock::{Levels, Needs};
+use crate::stock::{Levels, Needs, Use};
 use crate::timeline::{Machine, Setting, Tallies};
 use crate::words::Words;
 use crate::work::Rates;
@@ -101,10 +101,10 @@ impl Planner {
     /// Fills the stock with all of `needs`, as [`Secure::prepare`](crate::Secure::prepare) does.
     pub fn prepare(&mut self, needs: &Needs) -> Result<(), Error> {
         self.ledger.enter(preparation::SCOPE);
-        for (name, cost) in preparation::costs(needs, &mut self.plans)? {
-            self.ledger.enter(name);
+        for (job, cost) in preparation::costs(needs, &mut self.plans)? {
+            self.ledger.enter(job.scope());
             self.forecast.play(&cost, &mut self.ledger);
-            self.ledger.leave();
+            job.end(needs, &mut self.ledger);
         }
         self.ledger.leave();
         self.set_stock(needs);
@@ -139,14 +139,20 @@ impl Planner {
         self.needs().cots[sender as usize]
     }
 
-    /// Where what is taken now is listed.
-    fn list(&mut self) -> &mut Needs {
-        self.classes.running().unwrap_or(&mut self.needs)
+    /// Where what is taken now is listed, and the account that takes it.
+    fn list(&mut self) -> (&mut Needs, &str) {
+        (self.classes.running().unwrap_or(&mut self.needs), self.ledger.path())
     }
 
     fn play(&mut self, cost: Cost) {
-        let cots = [Role::Client, Role::Server].map(|role| cost.cots_used(role));
-        self.list().cots.iter_mut().zip(cots).for_each(|(all, more)| *all += more);
+        let (list, path) = self.list();
+        for role in [Role::Client, Role::Server] {
+            let cots = cost.cots_used(role);
+            list.cots[role as usize] += cots;
+            if cots > 0 {
+                list.uses.note(Use::Cots(role), path, cots);
+            }
+        }
         self.book(cost);
     }
 
@@ -159,11 +165,12 @@ impl Planner {
 
     /// Takes `need`, and books making it on the spot if it is not in stock.
     fn take(&mut self, need: Need) -> Result<(), Error> {
-        let units = &mut self.list().units;
-        match units.get_mut(&need.kind) {
+        let (list, path) = self.list();
+        match list.units.get_mut(&need.kind) {
             Some(units) => *units += need.units,
-            None => drop(units.insert(need.kind.clone(), need.units)),
+            None => drop(list.units.insert(need.kind.clone(), need.units)),
         }
+        list.uses.note(Use::Units(need.kind.clone()), path, need.units as u64);
         if self.books {
             let cost = taking(&mut self.stock, &mut self.plans, &need, self.forecast.is_timed())?;
             if need.kind.weight().is_some() {
@@ -211,21 +218,21 @@ impl Abb for Planner {
     const PLAN: bool = true;
 
     fn enter(&mut self, name: &str) {
+        self.ledger.enter(name);
         if self.books {
-            self.ledger.enter(name);
             self.classes.note(|| Event::Enter(name.to_owned()));
         }
     }
 
     fn leave(&mut self) {
+        self.ledger.leave();
         if self.books {
-            self.ledger.leave();
             self.classes.note(|| Event::Leave);
         }
     }
 
     fn begin_layer(&mut self, layer: &Layer<FixedWeight>) -> Result<Option<&dyn Any>, Error> {
-        match self.classes.begin(layer) {
+        match self.classes.begin(layer, self.ledger.path()) {
             Begun::Run => Ok(None),
             Begun::Like(class) => {
                 self.replay(class)?;
@@ -264,9 +271,10 @@ impl Abb for Planner {
             let shape = product_shape(&a.0, &b.0);
             let planned = cached::plan(&mut self.stock.operands, operand, shape, axis, width)?;
             let form = planned.form;
-            let operands = &mut self.list().operands;
-            let listed = operands.entry(operand.id()).or_insert_with(|| Events { form, list: Vec::new() });
+            let (list, path) = self.list();
+            let listed = list.operands.entry(operand.id()).or_insert_with(|| Events { form, list: Vec::new() });
             listed.list.push(planned.listed);
+            list.uses.note(Use::Operand(operand.id()), path, form.product_words(&planned.listed));
             all.push(planned);
             out.push(Shape(vec![shape.batch, shape.m, shape.n]));
         }

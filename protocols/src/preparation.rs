@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use net::Role;
+use net::{Ledger, Phase, Role};
 
 use crate::Error;
 use crate::OperandId;
@@ -14,7 +14,7 @@ use crate::operands::Events;
 use crate::ops::cached::{self, Operand};
 use crate::plans::Plans;
 use crate::session::Session;
-use crate::stock::{MAX_COTS_AHEAD, Needs, Stock};
+use crate::stock::{MAX_COTS_AHEAD, Needs, Stock, Use};
 use crate::work::{Kernel, Rates, Work};
 
 /// Scope of the offline phase in the ledger.
@@ -33,7 +33,7 @@ pub struct Made {
 }
 
 /// A piece of the offline phase.
-enum Job<'a> {
+pub(crate) enum Job<'a> {
     Units(&'a CorrelationKind, usize),
     Operand(OperandId, &'a Events),
     Cots(Role, usize),
@@ -50,12 +50,23 @@ fn jobs(needs: &Needs) -> Vec<Job<'_>> {
 
 impl Job<'_> {
     /// Scope in the ledger.
-    fn scope(&self) -> &'static str {
+    pub(crate) fn scope(&self) -> &'static str {
         match self {
             Job::Units(kind, _) => kind.scope(),
             Job::Operand(..) => "keys and values",
             Job::Cots(..) => "OTs",
         }
+    }
+
+    /// Ends the scope of this in `ledger`, whose bytes go to the accounts that `needs` made it for.
+    pub(crate) fn end(&self, needs: &Needs, ledger: &mut Ledger) {
+        let what = match self {
+            Job::Units(kind, _) => Use::Units((*kind).clone()),
+            Job::Operand(id, _) => Use::Operand(*id),
+            Job::Cots(sender, _) => Use::Cots(*sender),
+        };
+        ledger.divide(Phase::Offline, &needs.uses.shares(&what));
+        ledger.leave();
     }
 
     fn cost(&self, plans: &mut Plans) -> Result<Cost, Error> {
@@ -67,9 +78,9 @@ impl Job<'_> {
     }
 }
 
-/// Scope and cost of each piece of [`prepare_all`], in order. All costs are `offline`; they do not include refills of
-/// the OT pools.
-pub(crate) fn costs(needs: &Needs, plans: &mut Plans) -> Result<Vec<(&'static str, Arc<Cost>)>, Error> {
+/// Each piece of [`prepare_all`] and its cost, in order. All costs are `offline`; they do not include refills of the
+/// OT pools.
+pub(crate) fn costs<'a>(needs: &'a Needs, plans: &mut Plans) -> Result<Vec<(Job<'a>, Arc<Cost>)>, Error> {
     // The operands of all layers grow alike, and the cost of a long prompt's is large.
     let mut operands: Vec<(&Events, Arc<Cost>)> = Vec::new();
     let mut costs = Vec::new();
@@ -85,7 +96,7 @@ pub(crate) fn costs(needs: &Needs, plans: &mut Plans) -> Result<Vec<(&'static st
         if let (Job::Operand(_, events), None) = (&job, known) {
             operands.push((events, cost.clone()));
         }
-        costs.push((job.scope(), cost));
+        costs.push((job, cost));
     }
     Ok(costs)
 }
@@ -118,7 +129,7 @@ pub(crate) fn prepare_all<'a>(
         Job::Units(..) | Job::Operand(..) => seconds(&rates, cost),
     };
     let all_bytes = costs.iter().map(|(_, cost)| cost.total_bytes()).sum();
-    let all_seconds: f64 = jobs(needs).iter().zip(&costs).map(|(job, (_, cost))| seconds_of(job, cost)).sum();
+    let all_seconds: f64 = costs.iter().map(|(job, cost)| seconds_of(job, cost)).sum();
     let mut tell = |bytes: u64, seconds: f64| {
         let work = if all_seconds > 0.0 { (seconds / all_seconds).min(1.0) } else { 1.0 };
         progress(Made { bytes, all_bytes, work });
@@ -126,8 +137,8 @@ pub(crate) fn prepare_all<'a>(
     let (mut done, mut worked) = (0, 0.0);
     tell(done, worked);
     session.channel().ledger_mut().enter(SCOPE);
-    for (job, (scope, cost)) in jobs(needs).into_iter().zip(costs) {
-        session.channel().ledger_mut().enter(scope);
+    for (job, cost) in costs {
+        session.channel().ledger_mut().enter(job.scope());
         let job_seconds = seconds_of(&job, &cost);
         match job {
             Job::Units(kind, units) => {
@@ -145,7 +156,7 @@ pub(crate) fn prepare_all<'a>(
             }
             Job::Cots(sender, count) => session.reserve(sender, count)?,
         }
-        session.channel().ledger_mut().leave();
+        job.end(needs, session.channel().ledger_mut());
         done += cost.total_bytes();
         worked += job_seconds;
         tell(done, worked);
@@ -167,9 +178,10 @@ pub(crate) fn prepare_more<'a>(
     session.channel().ledger_mut().enter(SCOPE);
     for (id, events) in &needs.operands {
         let Some(operand) = begun.get_mut(id) else { continue };
-        session.channel().ledger_mut().enter(Job::Operand(*id, events).scope());
+        let job = Job::Operand(*id, events);
+        session.channel().ledger_mut().enter(job.scope());
         session.offline(|s| operand.prepare(s, &mut stock.spill, events))?;
-        session.channel().ledger_mut().leave();
+        job.end(needs, session.channel().ledger_mut());
     }
     session.channel().ledger_mut().leave();
     Ok(())

@@ -10,7 +10,7 @@ use model::party::{ClientOptions, ModelServer, PublicModel, Request, Silent, Ter
 use model::report::PeakMemory;
 use model::{DType, Lengths, ModelFiles, Report, synthesize};
 use net::Phase;
-use protocols::{Kernel, Rates, Setting, Units};
+use protocols::{Kernel, Rates, Setting, Units, preparation};
 use serde::Serialize;
 
 use super::files::{check_writable, mapped_bytes, read, write_json};
@@ -300,12 +300,20 @@ impl<'a> Measured<'a> {
         let none = || ([0.0; 2], [(); 2].map(|()| vec![0.0; Kernel::ALL.len()]));
         let place =
             |phase: Phase, path: &str| (phase, if phase == Phase::Setup { String::new() } else { path.into() });
-        for ((phase, path), units) in &work {
+        // By purpose kernels of several kinds would mix, so what was made ahead counts by kind.
+        let kinds = &self.report.preparation_kinds;
+        let divided = |phase: Phase, path: &str| {
+            phase == Phase::Offline && !kinds.is_empty() && !path.starts_with(preparation::SCOPE)
+        };
+        for ((phase, path), units) in work.iter().filter(|((phase, path), _)| !divided(*phase, path)) {
             let (_, sum) = sums.entry(place(*phase, path)).or_insert_with(none);
             sum.iter_mut().zip(units).for_each(|(sum, units)| sum.iter_mut().zip(units).for_each(|(s, u)| *s += u));
         }
-        for operation in &self.report.operations {
-            let (seconds, _) = sums.entry(place(operation.phase, &operation.path)).or_insert_with(none);
+        let operations = self.report.operations.iter().filter(|op| !divided(op.phase, &op.path));
+        let operations = operations.map(|op| (op, op.path.clone()));
+        let kinds = kinds.iter().map(|op| (op, format!("{}/{}", preparation::SCOPE, op.path)));
+        for (operation, path) in operations.chain(kinds) {
+            let (seconds, _) = sums.entry(place(operation.phase, &path)).or_insert_with(none);
             seconds[0] += operation.cpu_seconds;
             seconds[1] += operation.peer_cpu_seconds.unwrap_or(0.0);
         }

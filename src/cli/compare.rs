@@ -10,7 +10,7 @@ use model::table::{Cell, Table};
 
 use super::Error;
 use super::files::check_writable;
-use super::options::FormatArgs;
+use super::options::{FormatArgs, OperationsArgs};
 
 /// Shows two reports, or two studies, side by side: first what differs between the runs, then phases and operations
 /// with their ratios. A ratio is that of the second to the first.
@@ -31,9 +31,8 @@ pub(super) struct CompareArgs {
     /// Runs of each program before them, which are not counted.
     #[arg(long, value_name = "N", default_value_t = 1, requires = "binaries")]
     warm_up: u16,
-    /// Rows of the table of operations.
-    #[arg(long, value_name = "N", default_value_t = 12)]
-    operations: usize,
+    #[command(flatten)]
+    operations: OperationsArgs,
     #[command(flatten)]
     format: FormatArgs,
     /// Write the record here, with every sample of --binaries.
@@ -47,7 +46,7 @@ pub(super) struct CompareArgs {
 pub(super) fn run(args: CompareArgs) -> Result<(), Error> {
     check_writable(args.json.as_deref())?;
     match (&args.records[..], &args.binaries[..]) {
-        ([first, second], _) => records::run([first, second], args.operations, args.format.format),
+        ([first, second], _) => records::run([first, second], args.operations.rows, args.format.format),
         (_, [old, new]) => binaries::run([old, new], &args),
         // Clap asks for two of either.
         _ => Ok(()),

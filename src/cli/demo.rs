@@ -22,7 +22,7 @@ use net::{Channel, Identity, Link, PublicKey, Role, await_admission, memory_pair
 use super::draft::{DraftArgs, next};
 use super::error::describe;
 use super::files::{DEFAULT_MODEL, check_writable, open_model, write_json};
-use super::options::{LINKS, LinkArg, SamplingArgs, TermsArgs, by_name, seconds};
+use super::options::{LINKS, LinkArg, OperationsArgs, SamplingArgs, TermsArgs, by_name, seconds};
 use super::padding::PaddingArgs;
 use super::progress::Progress;
 use super::prompt::PromptArgs;
@@ -58,6 +58,8 @@ pub(super) struct DemoArgs {
     /// Write the report here.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    #[command(flatten)]
+    operations: OperationsArgs,
     /// Encrypt nothing between the two processes, for measurements.
     #[arg(long)]
     insecure_plaintext: bool,
@@ -120,7 +122,7 @@ pub(super) fn run(args: DemoArgs) -> Result<(), Error> {
     let mut report = report(&model, tokenizer.as_ref(), prompt.len(), &outcome, &terms, chosen)?;
     report.peak_memory_bytes = memory;
     if let Some(server) = server {
-        report.set_peer_cpu(&server.entries, &server.per_token);
+        report.set_peer_cpu(&server.entries, &server.kinds, &server.per_token);
     }
     if args.check {
         let files = open_model(&args.model)?;
@@ -134,7 +136,7 @@ pub(super) fn run(args: DemoArgs) -> Result<(), Error> {
             report.against_full_cache = Some(under(PolicySpec::default())?);
         }
     }
-    out::note(format_args!("\n{}", tables(&report)));
+    out::note(format_args!("\n{}", tables(&report, &args.operations)));
     if let Some(line) = verdict(&report) {
         out::note(line);
     }

@@ -259,6 +259,28 @@ pub(super) struct FormatArgs {
     pub(super) format: Format,
 }
 
+/// How much of the table of operations is shown.
+#[derive(Args, Clone, Copy, Debug)]
+pub(super) struct OperationsArgs {
+    /// Rows of the table of operations: the largest ones, or all, which `--operations` alone asks for. With all of
+    /// them, a run or a plan also shows what was prepared by kind of correlation.
+    #[arg(long = "operations", value_name = "N|all", num_args = 0..=1, default_value = "12", default_missing_value = "all", value_parser = row_count)]
+    pub(super) rows: usize,
+}
+
+impl OperationsArgs {
+    /// Whether all are shown.
+    pub(super) fn all(&self) -> bool {
+        self.rows == usize::MAX
+    }
+}
+
+/// A number of rows, or `all`.
+fn row_count(text: &str) -> Result<usize, String> {
+    let number = || text.parse().map_err(|_| "a number of rows, or `all`, is expected".to_owned());
+    if text == "all" { Ok(usize::MAX) } else { number() }
+}
+
 /// Names of links, for help texts.
 pub(super) const LINKS: &str = "loopback|lan|lan-1g|wan|wan-far|RATEmbit,DELAYms";
 

@@ -10,7 +10,7 @@ use model::party::{ClientOptions, Request, plan, plan_step, plan_timed};
 use super::draft::DraftArgs;
 use super::files::{DEFAULT_MODEL, check_writable, mapped_bytes, public_model, write_json};
 use super::machine::CalibrationArgs;
-use super::options::{FormatArgs, LINKS, LinkArg, TermsArgs};
+use super::options::{FormatArgs, LINKS, LinkArg, OperationsArgs, TermsArgs};
 use super::progress::Progress;
 use super::report::{planned, predict_seconds, report, set_estimates};
 use super::{Error, against, out};
@@ -45,6 +45,8 @@ pub(super) struct PlanArgs {
     link: LinkArg,
     #[command(flatten)]
     format: FormatArgs,
+    #[command(flatten)]
+    operations: OperationsArgs,
     /// Write the report here.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -128,7 +130,7 @@ pub(super) fn run(args: PlanArgs) -> Result<(), Error> {
         Err(line) => line,
     });
     notes.push(format!("predicted for {} over {}; {seconds}", model.name, args.link));
-    out::line(planned(&report, &notes, args.format.format))?;
+    out::line(planned(&report, &args.operations, &notes, args.format.format))?;
     if let Some(path) = &args.json {
         write_json(path, &report)?;
     }

@@ -3,18 +3,15 @@
 use model::estimate::Footprint;
 use model::party::{Outcome, PublicModel, Terms};
 use model::report::{Cost, DraftReport, ModelInfo, PeakMemory, Phases, Report, Seconds, bytes};
-use model::table::{Document, Format};
+use model::table::{Document, Format, Table};
 use model::{Check, Drafts, Tokenizer};
 use net::Shape;
 use serde_json::Value;
 
 use super::Error;
 use super::machine::provenance;
-use super::options::reported;
+use super::options::{OperationsArgs, reported};
 use super::out;
-
-/// Operations in the table.
-const TABLE_ROWS: usize = 12;
 
 /// The report of a run of `model` under `terms`; `options` are what else was chosen.
 pub(super) fn report<'a>(
@@ -34,7 +31,7 @@ pub(super) fn report<'a>(
     report.text = tokenizer.map(|tokenizer| tokenizer.decode(&report.tokens)).transpose()?;
     report.wire = outcome.wire;
     report.draft = outcome.draft.map(|draft| drafted(draft, outcome.generation.passes.clone()));
-    report.set_costs(outcome.entries.clone(), outcome.per_token.clone());
+    report.set_costs(outcome.entries.clone(), outcome.kinds.clone(), outcome.per_token.clone());
     Ok(report)
 }
 
@@ -54,7 +51,7 @@ pub(super) fn predict_seconds(report: &mut Report, shape: Option<Shape>) {
     for cost in report.phases.costs_mut() {
         cost.seconds = time(cost.bytes_client_to_server, cost.bytes_server_to_client, cost.flows);
     }
-    for op in &mut report.operations {
+    for op in report.operations_mut() {
         op.seconds = time(op.bytes_client_to_server, op.bytes_server_to_client, op.flows);
     }
 }
@@ -71,7 +68,7 @@ pub(super) fn set_estimates(report: &mut Report, footprint: Footprint, base: [u6
     for cost in report.phases.costs_mut() {
         cost.peer_cpu_seconds.get_or_insert(0.0);
     }
-    for operation in &mut report.operations {
+    for operation in report.operations_mut() {
         operation.peer_cpu_seconds.get_or_insert(0.0);
     }
     let [client, server] = base;
@@ -99,12 +96,19 @@ pub(super) fn cost_line(outcome: &Outcome) -> String {
     )
 }
 
-/// Phases and the costliest operations, as text.
-pub(super) fn tables(report: &Report) -> String {
-    let width = out::error_width();
-    let [phases, operations] =
-        [report.phase_table(), report.operation_table(TABLE_ROWS)].map(|table| table.render(Format::Terminal, width));
-    format!("{}{phases}\n{operations}", about(report))
+/// Phases and the costliest `operations`, as text.
+pub(super) fn tables(report: &Report, operations: &OperationsArgs) -> String {
+    let tables = costs(report, operations).into_iter();
+    let tables: Vec<_> = tables.map(|(_, table)| table.render(Format::Terminal, out::error_width())).collect();
+    about(report) + &tables.join("\n")
+}
+
+/// The tables of a report by name. Whoever asks for all operations also sees what was prepared, by kind.
+fn costs(report: &Report, operations: &OperationsArgs) -> Vec<(&'static str, Table)> {
+    let kinds = report.preparation_table().filter(|_| operations.all());
+    let mut tables = vec![("phases", report.phase_table()), ("operations", report.operation_table(operations.rows))];
+    tables.extend(kinds.map(|table| ("preparation by kind", table)));
+    tables
 }
 
 /// What stands before the tables of a report.
@@ -113,14 +117,13 @@ fn about(report: &Report) -> String {
 }
 
 /// A plan in `format` for standard output; `notes` stand before its tables.
-pub(super) fn planned(report: &Report, notes: &[String], format: Format) -> String {
+pub(super) fn planned(report: &Report, operations: &OperationsArgs, notes: &[String], format: Format) -> String {
     let mut document = Document::default();
     for note in notes {
         document.note(note);
     }
     about(report).lines().for_each(|line| document.note(line));
-    document.table("phases", report.phase_table());
-    document.table("operations", report.operation_table(TABLE_ROWS));
+    costs(report, operations).into_iter().for_each(|(name, table)| document.table(name, table));
     document.render(format, out::width())
 }
 

@@ -6,6 +6,7 @@ use clap::Args;
 use model::table::Format;
 
 use super::files::{check_writable, write};
+use super::options::OperationsArgs;
 use super::record::{self, Record};
 use super::report::{tables, verdict};
 use super::{Error, html, out};
@@ -21,6 +22,8 @@ pub(super) struct ReportArgs {
     /// session. It is one file and loads nothing. Sweeps have none.
     #[arg(long, value_name = "OUT")]
     html: Option<PathBuf>,
+    #[command(flatten)]
+    operations: OperationsArgs,
 }
 
 pub(super) fn run(args: ReportArgs) -> Result<(), Error> {
@@ -36,7 +39,7 @@ pub(super) fn run(args: ReportArgs) -> Result<(), Error> {
                     "{name}: {what} of {}, prompt of {} tokens",
                     report.model.name, report.prompt_tokens
                 ))?;
-                out::line(tables(&report))?;
+                out::line(tables(&report, &args.operations))?;
                 verdict(&report).map_or(Ok(()), out::line)
             }
             Record::Study(study) => out::line(study.table()),

@@ -102,6 +102,8 @@ pub struct Outcome {
     pub generation: Generation,
     /// All accounts of the ledger.
     pub entries: Vec<Entry>,
+    /// What was made ahead, by kind: [`net::Ledger::divided`].
+    pub kinds: Vec<Entry>,
     /// Cost of each token after the first. The stop byte that follows a token counts for the next one. Of the tokens
     /// of one pass the first has all of its cost.
     pub per_token: Vec<Cost>,

@@ -194,6 +194,7 @@ pub(super) fn finish(
         prompt_tokens: request.lengths.prompt,
         generation,
         entries: ledger.entries(),
+        kinds: ledger.divided(),
         per_token: recorder.meter.into_costs(),
         filled: None,
         preprocess: terms.protocol.preprocess,

@@ -30,7 +30,7 @@ pub(super) fn purpose(policy: &str) -> Purpose {
     let operands =
         [operand(OperandKind::Keys, Axis::Columns), operand(OperandKind::Values, Axis::Rows)].into_iter().collect();
     let facts = [("policy", policy), ("model", "a shape")].map(|(name, value)| (name.to_owned(), value.to_owned()));
-    Purpose { bound: BOUND, facts: facts.into(), needs: Needs { units, operands, cots: [0; 2] } }
+    Purpose { bound: BOUND, facts: facts.into(), needs: Needs { units, operands, ..Needs::default() } }
 }
 
 /// Word number i of every stock here.

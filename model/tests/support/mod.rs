@@ -12,7 +12,7 @@ use model::party::Outcome;
 use model::{GenerateOptions, Generation, Input, Model, ModelFiles, Next, NoHooks, Sampler, generate};
 use naive::Weights;
 use ndarray::Array2;
-use net::Entry;
+use net::{Entry, Phase};
 use safetensors::tensor::{Dtype, TensorView};
 
 /// A model on the plaintext engine.
@@ -39,9 +39,17 @@ pub(crate) fn logits(model: &FloatModel, ids: &[u32]) -> Array2<f32> {
 /// What all ledgers of a session agree on.
 pub(crate) fn untimed(outcome: &Outcome) -> Vec<Entry> {
     let mut entries = outcome.entries.clone();
-    entries.retain(|entry| entry.traffic.messages > 0);
     entries.iter_mut().for_each(|entry| entry.traffic = entry.traffic.untimed());
+    entries.retain(|entry| entry.traffic != Default::default());
     entries
+}
+
+/// Offline bytes that were not made ahead.
+pub(crate) fn late(outcome: &Outcome) -> u64 {
+    let sum = |entries: &[Entry]| -> u64 {
+        entries.iter().filter(|e| e.phase == Phase::Offline).map(|e| e.traffic.bytes()).sum()
+    };
+    sum(&outcome.entries) - sum(&outcome.kinds)
 }
 
 /// Writes `weights` as f32 by the format's own library.

@@ -23,8 +23,8 @@ pub(crate) fn terms() -> Terms {
 /// The accounts of a session, without times.
 pub(crate) fn untimed(outcome: &Outcome) -> Vec<Entry> {
     let mut entries = outcome.entries.clone();
-    entries.retain(|entry| entry.traffic.messages > 0);
     entries.iter_mut().for_each(|entry| entry.traffic = entry.traffic.untimed());
+    entries.retain(|entry| entry.traffic != Default::default());
     entries
 }
 

@@ -23,6 +23,7 @@
 pub(crate) mod masks;
 mod needs;
 mod part;
+mod uses;
 
 use std::collections::BTreeMap;
 
@@ -39,6 +40,8 @@ use crate::spill::{Queue, Spill, StockError};
 use masks::{Masks, Prepared};
 pub use needs::{MAX_COTS_AHEAD, Needs};
 pub use part::{MAX_PARTS, Part, PartError};
+pub(crate) use uses::Use;
+pub use uses::Uses;
 
 /// One party's correlations.
 #[derive(Debug, Default)]

@@ -9,6 +9,7 @@ use engine::OperandId;
 
 use crate::correlation::CorrelationKind;
 use crate::operands::Events;
+use crate::stock::Uses;
 
 /// The most OTs that are made ahead in each direction, of 16 bytes each on either side. A run that needs more makes
 /// them when the pool runs dry.
@@ -25,6 +26,8 @@ pub struct Needs {
     pub operands: BTreeMap<OperandId, Events>,
     /// OTs of the online steps with the client as OT sender, and with the server.
     pub cots: [u64; 2],
+    /// What all of it is for.
+    pub uses: Uses,
 }
 
 impl Needs {
@@ -35,7 +38,7 @@ impl Needs {
 
     /// The OTs alone, which live in the pools of a session.
     pub fn ots(&self) -> Needs {
-        Needs { cots: self.cots, ..Needs::default() }
+        Needs { cots: self.cots, uses: self.uses.clone(), ..Needs::default() }
     }
 
     /// The same without products with cached operands.
@@ -47,7 +50,8 @@ impl Needs {
     pub fn share(&self, count: usize, of: usize) -> Needs {
         let part = |all: u64| (u128::from(all) * count as u128).div_ceil(of.max(1) as u128) as u64;
         let units = self.units.iter().map(|(kind, units)| (kind.clone(), part(*units as u64) as usize));
-        Needs { units: units.collect(), operands: BTreeMap::new(), cots: self.cots.map(part) }
+        let (units, operands) = (units.collect(), BTreeMap::new());
+        Needs { units, operands, cots: self.cots.map(part), uses: self.uses.clone() }
     }
 
     /// What is listed here and not in `before`, the list of a part of the same run that ended earlier.
@@ -64,6 +68,7 @@ impl Needs {
             units: units.filter(|(_, units)| *units > 0).collect(),
             operands: operands.filter(|(_, events)| !events.list.is_empty()).collect(),
             cots: [0, 1].map(|role| self.cots[role].saturating_sub(before.cots[role])),
+            uses: self.uses.since(&before.uses),
         }
     }
 
@@ -79,6 +84,7 @@ impl Needs {
             }
         }
         self.cots.iter_mut().zip(other.cots).for_each(|(all, more)| *all += more);
+        self.uses.add(&other.uses);
     }
 
     /// Bytes of the temporary file of `role`, at most.

@@ -18,7 +18,7 @@ mod work;
 use std::time::Duration;
 
 use ndarray::{ArrayD, IxDyn};
-use net::{Channel, Entry, Role};
+use net::{Channel, Entry, Phase, Role};
 use ot::CotKind;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -81,6 +81,13 @@ pub(crate) fn planner(options: Options) -> Planner {
     let mut planner = Planner::new(options);
     planner.plans().operand_batch = OPERAND_BATCH;
     planner
+}
+
+/// Offline bytes of a plan that were not made ahead.
+pub(crate) fn late(planner: &mut Planner) -> u64 {
+    let ledger = planner.ledger();
+    let ahead: u64 = ledger.divided().iter().map(|kind| kind.traffic.bytes()).sum();
+    ledger.phase_total(Phase::Offline).bytes() - ahead
 }
 
 /// Random shares of `values`.

@@ -3,7 +3,6 @@
 use super::{TWO_PHASES, own, run, share};
 use crate::abb::Abb;
 use crate::operands::OperandForm as Form;
-use crate::preparation;
 use crate::{Axis, Error, Needs, Operand, OperandId, OperandKind, Shape};
 
 const KEYS: OperandId = OperandId { layer: 25, kind: OperandKind::Keys, generation: 1, part: 0 };
@@ -85,9 +84,7 @@ fn masks_of_another_name_stay_where_they_are() {
         planner.prepare(&needs).expect("plan");
         product(&mut planner, FORM, &mut Operand::new(KEYS), &shapes.map(|s| Shape(s.to_vec()))).expect("plan");
         assert_eq!(planner.ledger().untimed(), ledger, "{other}");
-        let late =
-            ledger.iter().filter(|e| !e.path.starts_with(preparation::SCOPE) && e.phase == net::Phase::Offline);
-        assert!(late.map(|e| e.traffic.bytes()).sum::<u64>() > 0, "{other}: made on the spot");
+        assert!(super::late(&mut planner) > 0, "{other}: made on the spot");
     }
 }
 

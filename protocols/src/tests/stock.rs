@@ -126,12 +126,7 @@ fn a_prepared_run_equals_the_naive_one_and_its_plan() {
         program(false).call(&mut planner, &[Shape(shape.to_vec()), Shape(shape.to_vec())]).expect("plan");
         assert_eq!(planner.ledger().untimed(), client_ledger, "planned ledger");
         // Nothing was left to make on the spot.
-        let late: u64 = client_ledger
-            .iter()
-            .filter(|e| e.phase == Phase::Offline && !e.path.starts_with("preprocess"))
-            .map(|e| e.traffic.bytes())
-            .sum();
-        assert_eq!(late, 0, "{client_ledger:#?}");
+        assert_eq!(super::late(&mut planner), 0, "{client_ledger:#?}");
         assert_eq!(planner.needs(), needs, "a run takes the same whether or not it was prepared");
     }
 }

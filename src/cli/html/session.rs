@@ -30,6 +30,7 @@ pub(super) fn page(name: &str, report: &Report, json: &Value) -> Page {
                 },
             ]),
         ),
+        Section::new("Preparation by kind of correlation", kinds(report)),
         Section::new("Tokens", tokens(report).into_iter().chain(drawings("tokens")).chain(token_table(report))),
         Section::new("Text", report.text.iter().map(|text| Block::Quote(text.clone()))),
         Section::new("Against the plaintext model", checks(report)),
@@ -53,6 +54,9 @@ pub(super) fn page(name: &str, report: &Report, json: &Value) -> Page {
 
 const PHASES: &str = "Setup: handshake, keys, base OTs. Offline: what does not depend on the words. Prefill: the prompt \
                       and the first token. Decode: all further tokens.";
+
+const KINDS: &str = "A second view of what was made ahead. Batches of one kind serve many operations; the operations above \
+                     have it by what it is for, divided in proportion to what each takes.";
 
 fn generated(report: &Report) -> String {
     match report.phases.decode.per_token.len() {
@@ -99,6 +103,11 @@ fn time(seconds: f64) -> String {
         s if s < 99.95 => format!("{s:.2} s"),
         s => format!("{s:.0} s"),
     }
+}
+
+fn kinds(report: &Report) -> Vec<Block> {
+    let Some(table) = report.preparation_table() else { return Vec::new() };
+    vec![Block::Text(KINDS.into()), Block::Table(Rows::from(&table))]
 }
 
 fn operations(report: &Report) -> Rows {

@@ -176,6 +176,8 @@ pub(super) struct Used {
     pub(super) peak_memory_bytes: Option<u64>,
     /// All accounts, for their CPU times.
     pub(super) entries: Vec<Entry>,
+    /// What was made ahead, by kind.
+    pub(super) kinds: Vec<Entry>,
     /// Cost of each token after the first.
     pub(super) per_token: Vec<Cost>,
 }
@@ -407,9 +409,10 @@ impl Server {
     }
 
     fn report_once(&self, args: &ServeArgs, outcome: Result<Outcome, Error>) -> Result<(), Error> {
-        let Outcome { entries, per_token, .. } = outcome?;
+        let Outcome { entries, kinds, per_token, .. } = outcome?;
         if args.machine.is_some() {
-            Line::Ended(Used { peak_memory_bytes: net::peak_memory_bytes(), entries, per_token }).print()?;
+            let peak_memory_bytes = net::peak_memory_bytes();
+            Line::Ended(Used { peak_memory_bytes, entries, kinds, per_token }).print()?;
         }
         Ok(())
     }

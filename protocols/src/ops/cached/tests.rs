@@ -1,14 +1,13 @@
 //! Tokens are cut off and others come in their places.
 
 use ndarray::ArrayD;
-use net::Phase;
 
 use super::*;
 use crate::abb::Abb;
 use crate::audit::deviation;
-use crate::tests::{Function, TWO_PHASES, own, planner, run, share};
+use crate::tests::{Function, TWO_PHASES, late, own, planner, run, share};
 use crate::words::Words;
-use crate::{Needs, Planner, Shape, Tensor, TwoParty};
+use crate::{Needs, Shape, Tensor, TwoParty};
 
 const HEADS: usize = 2;
 const DIM: usize = 5;
@@ -102,12 +101,6 @@ fn needs(steps: &[Step]) -> Needs {
     let shape = || Shape(cuts.shape().to_vec());
     cuts.call(&mut planner, &[shape(), shape()]).expect("plan");
     planner.needs()
-}
-
-fn late(planner: &mut Planner) -> u64 {
-    let ledger = planner.ledger().untimed();
-    let late = ledger.iter().filter(|e| e.phase == Phase::Offline && !e.path.starts_with(crate::preparation::SCOPE));
-    late.map(|e| e.traffic.bytes()).sum()
 }
 
 #[test]

@@ -1,0 +1,77 @@
+//! What is made ahead, and for what.
+//!
+//! Correlations of one kind are made in large batches, over all layers at once, so that one message serves many
+//! operations. The ledger books it where it is needed: what the making of a kind sent is divided among the accounts
+//! of the operations that take it, in proportion to what each takes, in whole bytes ([`net::Ledger::divide`]). That
+//! is units of a kind of correlation; words of the masks of a product with a cached operand; OTs of online steps.
+//! Both parties count it in the same plan, so both ledgers and the plan of a session divide alike, to the byte.
+//!
+//! - Refills of the pools of OTs while a kind is made count as a part of it.
+//! - Keys of homomorphic encryption are booked as `setup`. They stay with the kind that first needs them: they are
+//!   sent once, and serve everything that follows.
+//! - A part of a pool, or some slices of a turn, are divided as the whole would be.
+//! - What is made on the spot is booked where it is needed from the start.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use engine::OperandId;
+use net::Role;
+
+use crate::correlation::CorrelationKind;
+
+/// What is made in one go.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Use {
+    /// Units of a kind of correlation.
+    Units(CorrelationKind),
+    /// Masks of a cached operand.
+    Operand(OperandId),
+    /// OTs with this OT sender.
+    Cots(Role),
+}
+
+/// How much each account takes of what is made ahead, by path.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Uses(Arc<BTreeMap<Use, BTreeMap<String, u64>>>);
+
+impl Uses {
+    /// The account `path` takes so much of `what`.
+    pub(crate) fn note(&mut self, what: Use, path: &str, amount: u64) {
+        let accounts = Arc::make_mut(&mut self.0).entry(what).or_default();
+        match accounts.get_mut(path) {
+            Some(all) => *all += amount,
+            None => drop(accounts.insert(path.to_owned(), amount)),
+        }
+    }
+
+    /// The accounts that take `what`, and how much.
+    pub(crate) fn shares(&self, what: &Use) -> Vec<(&str, u64)> {
+        let accounts = self.0.get(what).into_iter().flatten();
+        accounts.map(|(path, amount)| (&path[..], *amount)).collect()
+    }
+
+    /// Adds what `other` has.
+    pub(crate) fn add(&mut self, other: &Uses) {
+        other.each(|what, path, amount| self.note(what.clone(), path, amount));
+    }
+
+    /// What is noted here and not in `before`.
+    pub(crate) fn since(&self, before: &Uses) -> Uses {
+        let mut since = Uses::default();
+        self.each(|what, path, amount| {
+            let earlier = before.0.get(what).and_then(|accounts| accounts.get(path)).copied().unwrap_or(0);
+            if amount > earlier {
+                since.note(what.clone(), path, amount - earlier);
+            }
+        });
+        since
+    }
+
+    /// Hands all accounts to `see`.
+    pub(crate) fn each(&self, mut see: impl FnMut(&Use, &str, u64)) {
+        for (what, accounts) in &*self.0 {
+            accounts.iter().for_each(|(path, amount)| see(what, path, *amount));
+        }
+    }
+}
