@@ -191,6 +191,23 @@ fn a_step_alone() {
     }
 }
 
+/// A long prompt prepares its activations in one phase as well, over slow links too; a token looks them up. Nothing
+/// leaps at 1 Gbit/s.
+#[test]
+fn activations_follow_the_volume() {
+    let seconds = |link: &str, phase: &str| {
+        let plan = json(&mut waggle(&format!("plan --model gpt2 --prompt-len 128 --tokens 2 --link {link}")));
+        let predicted = |phase: &str| plan["phases"][phase]["seconds"].as_f64().unwrap();
+        predicted(phase) + if phase == "prefill" { predicted("offline") } else { 0.0 }
+    };
+    let prompt = seconds("wan", "prefill");
+    assert!(prompt < 67.0, "{prompt} s");
+    for phase in ["prefill", "decode"] {
+        let [below, above] = ["999mbit,4ms", "1001mbit,4ms"].map(|link| seconds(link, phase));
+        assert!((below / above - 1.0).abs() < 0.01, "{phase}: {below} s, {above} s");
+    }
+}
+
 #[test]
 fn a_configuration_alone_is_enough() {
     let dir = tempfile::tempdir().unwrap();

@@ -2,10 +2,13 @@
 
 mod support;
 
+use std::collections::HashSet;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
 use std::path::Path;
 
 use serde_json::Value;
-use support::{Server, fail, json, succeed, waggle};
+use support::{Server, fail, json, succeed, until, waggle};
 
 const PROMPT: &str = "--prompt-ids 30,27,25,17,27,10,0 --tokens 4";
 
@@ -116,4 +119,51 @@ fn a_pool_in_parts_serves_one_generation() {
         report["options"]["pool"].as_array().unwrap().iter().map(|id| id.as_str().unwrap()).collect();
     assert_eq!(ids, parts("client").iter().map(|(_, id)| id.as_str()).collect::<Vec<_>>());
     assert_eq!(files(&kept) + files(dir.path()), 1, "all files are gone, a directory is left");
+}
+
+/// Places in the memory that a process may write where 32 bytes of `secret` stand together.
+#[cfg(target_os = "linux")]
+fn copies(process: u32, secret: &[u8]) -> usize {
+    const RUN: usize = 32;
+    let first = |run: &[u8]| u64::from_le_bytes(*run.first_chunk().unwrap());
+    let random = |run: &&[u8]| run.iter().collect::<HashSet<_>>().len() > RUN / 2;
+    let runs: HashSet<&[u8]> = secret.chunks_exact(RUN).filter(random).collect();
+    let firsts: HashSet<u64> = runs.iter().map(|run| first(run)).collect();
+    let mut memory = File::open(format!("/proc/{process}/mem")).unwrap();
+    let maps = BufReader::new(File::open(format!("/proc/{process}/maps")).unwrap());
+    // Addresses, permissions, offset, device, inode, and the name of a file if there is one.
+    let own = maps.lines().map(Result::unwrap).filter(|map| {
+        let mut fields = map.split_whitespace();
+        fields.nth(1).unwrap().contains('w') && !fields.nth(3).is_some_and(|name| name.starts_with('/'))
+    });
+    let found = own.map(|map| {
+        let ends = map.split_whitespace().next().unwrap().split('-');
+        let [start, end] = ends.map(|at| u64::from_str_radix(at, 16).unwrap()).collect::<Vec<_>>()[..] else {
+            panic!()
+        };
+        let mut bytes = vec![0; (end - start) as usize];
+        memory.seek(SeekFrom::Start(start)).unwrap();
+        // What was unmapped in between is gone as well.
+        if memory.read_exact(&mut bytes).is_err() {
+            return 0;
+        }
+        bytes.windows(RUN).filter(|run| firsts.contains(&first(run)) && runs.contains(run)).count()
+    });
+    found.sum()
+}
+
+/// What a server frees it wipes: after the session that made a pool, none of the pool's words are in its memory.
+#[cfg(target_os = "linux")]
+#[test]
+fn nothing_of_a_pool_stays_in_memory() {
+    let dir = tempfile::tempdir().unwrap();
+    let (kept, pool) = (dir.path().join("kept"), dir.path().join("a.pool"));
+    let server = Server::start(&format!("--model shakespeare-gpt2 --pools {}", kept.display()));
+    let bound = format!("--pool {} --prompt-len 3 --tokens 2", pool.display());
+    succeed(&mut waggle(&format!("preprocess --connect {} {bound}", server.address)));
+    server.log().wait_for(" filled");
+    let words = std::fs::read(std::fs::read_dir(&kept).unwrap().next().unwrap().unwrap().path()).unwrap();
+    assert!(copies(std::process::id(), &words) > 10_000, "they are in the memory of whoever reads the file");
+    // Its thread may still be at the end of the session.
+    until(|| (copies(server.child.id(), &words) == 0).then_some(()));
 }

@@ -13,11 +13,13 @@
 //! otherwise. "Signed w-bit value" is the representative in [-2^(w-1), 2^(w-1)).
 
 use std::any::Any;
+use std::time::Duration;
 
 use engine::Layer;
 use ndarray::ArrayD;
 use net::Role;
 
+use crate::cost::Cost;
 use crate::form::Form;
 use crate::operation::Operation;
 use crate::ops::cached::{Axis, CachedProduct, Operand};
@@ -120,6 +122,9 @@ pub trait Abb: 'static {
 
     /// Which kind of table [`Evaluate`](crate::ops::evaluate::Evaluate) uses in this box.
     fn evaluation(&self) -> Evaluation;
+
+    /// What `cost` takes on the link for which this box plans: [`Options::wire_time`](crate::Options::wire_time).
+    fn wire_time(&self, cost: &Cost) -> Duration;
 
     /// Whether this box evaluates a function in a form that takes `flows` fewer online, and for which each party
     /// expands `leaves` leaves of keys more: [`Options::flows_cost_more`](crate::Options::flows_cost_more).

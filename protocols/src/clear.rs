@@ -10,13 +10,14 @@ use ndarray::{ArrayD, Dimension, IxDyn, Zip};
 use net::Role;
 
 use crate::abb::Abb;
+use crate::cost::Cost;
 use crate::form::Values;
 use crate::operation::Operation;
 use crate::ops::cached::CachedProduct;
 use crate::ops::matmul::Matmul;
 use crate::options::flows_cost_more;
 use crate::twin::Twin;
-use crate::{Error, Evaluation};
+use crate::{Error, Evaluation, Options};
 
 /// Exact operations on visible values: runs the twin of every operation.
 ///
@@ -110,6 +111,10 @@ impl Abb for Clear {
 
     fn evaluation(&self) -> Evaluation {
         self.evaluation
+    }
+
+    fn wire_time(&self, cost: &Cost) -> Duration {
+        Options::default().wire_time(cost)
     }
 
     fn flows_cost_more(&self, flows: u32, leaves: u64) -> bool {

@@ -450,7 +450,7 @@ impl<B: Abb> Engine for FixedPoint<B> {
         let shape = x.shape();
         let lowered = ((HIDE as i64) << FRAC).wrapping_neg() as u64;
         let shift = hidden.map(|hidden| {
-            ArrayD::from_shape_fn(shape.as_slice(), |at| if hidden[at[shape.len() - 1]] { lowered } else { 0 })
+            ArrayD::from_shape_fn(shape.as_slice(), |at| u64::from(hidden[at[shape.len() - 1]]) * lowered)
         });
         let shift = self.abb.input(Role::Client, &shape, shift.as_ref())?;
         Ok(x.plus(&shift))

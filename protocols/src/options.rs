@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use he::Packing;
-use net::Shape;
+use net::{Role, Shape};
 use ot::CotKind;
+
+use crate::cost::Cost;
 
 /// How tabulated functions are evaluated on shares, see [`Options::evaluation`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -12,7 +14,8 @@ pub enum Evaluation {
     /// By transfers of table rows ([`crate::ops::lookup`]): no preparation, and the fewest rounds in total.
     #[default]
     Lookup,
-    /// Activations by FSS keys, all other functions by look-up: the fewest bytes in total.
+    /// By look-up, but for activations of so many entries that FSS keys take less time on the link
+    /// ([`Options::wire_time`]): half the bytes, and some twenty flows more.
     Activations,
     /// By FSS keys on masked inputs ([`crate::ops::fss`]): a long preparation, then one masked word a value.
     Masked,
@@ -75,17 +78,16 @@ impl Default for Options {
 }
 
 impl Options {
-    /// How functions are evaluated. Two-phase sessions use FSS keys. One-phase sessions use them for activations
-    /// only, and only over fast links: FSS keys take half the bytes of a look-up and as much processor time, but
-    /// twenty more flows.
+    /// How functions are evaluated: in two phases by FSS keys, in one phase by look-up or keys.
     pub fn evaluation(&self) -> Evaluation {
-        if self.preprocess {
-            Evaluation::Masked
-        } else if self.slow_link() {
-            Evaluation::Lookup
-        } else {
-            Evaluation::Activations
-        }
+        if self.preprocess { Evaluation::Masked } else { Evaluation::Activations }
+    }
+
+    /// What `cost` takes on the link: its bytes, those by which its OTs are made, and its flows.
+    pub fn wire_time(&self, cost: &Cost) -> Duration {
+        let ots = cost.cots_used(Role::Client) + cost.cots_used(Role::Server);
+        let making = ots * self.ot.bits_per_ot() as u64 / 8;
+        self.link.predict([cost.total_bytes(), making], cost.flows())
     }
 
     /// Whether a two-phase session evaluates so that it takes `flows` fewer and expands `leaves` leaves of keys more.

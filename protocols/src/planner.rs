@@ -1,6 +1,7 @@
 //! The arithmetic black box on bare shapes: adds up what every operation would send.
 
 use std::any::Any;
+use std::time::Duration;
 
 use engine::Layer;
 use ndarray::ArrayD;
@@ -320,6 +321,10 @@ impl Abb for Planner {
 
     fn evaluation(&self) -> Evaluation {
         self.options.evaluation()
+    }
+
+    fn wire_time(&self, cost: &Cost) -> Duration {
+        self.options.wire_time(cost)
     }
 
     fn flows_cost_more(&self, flows: u32, leaves: u64) -> bool {

@@ -9,11 +9,17 @@
 //! used for this chunk alone and forgotten when the chunk is read. The key and the BLAKE3 hash of the ciphertext stay
 //! in memory. So the file alone tells nothing, and who sees the memory later cannot read spent chunks. Nothing but
 //! what was written is ever taken back.
+//!
+//! The place of a chunk is written anew once the chunk is gone, so the file is as long as the most chunks that waited
+//! at a time. A chunk owns its place, and gives it back after its key is wiped: when it was read, or when its queue is
+//! dropped. No key of the old chunk is left then that would decrypt either ciphertext, and no other chunk can have the
+//! place. A chunk that could not be read stays in its queue and keeps its place.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use chacha20::ChaCha20;
 use chacha20::cipher::{KeyIvInit, StreamCipher};
@@ -90,19 +96,56 @@ fn free_bytes(_: &Path) -> Option<u64> {
 #[derive(Debug, Default)]
 pub(crate) struct Spill {
     file: Option<File>,
-    /// Bytes written.
-    end: u64,
+    places: Arc<Mutex<Places>>,
     /// Chunks as they go to the file, at most [`GROUP`]: fresh memory would cost as much as the cipher.
     hidden: Vec<u64>,
 }
 
+/// Where chunks may be written.
+#[derive(Debug, Default)]
+struct Places {
+    /// Bytes of the file that have been given out.
+    end: u64,
+    /// Places of chunks that are gone.
+    free: BTreeSet<u64>,
+}
+
+/// The place of a chunk in the file. It is free when it is dropped.
+struct Place {
+    at: u64,
+    places: Arc<Mutex<Places>>,
+}
+
+fn lock(places: &Mutex<Places>) -> MutexGuard<'_, Places> {
+    places.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Place {
+    /// The first free place, or one behind all others.
+    fn take(places: &Arc<Mutex<Places>>) -> Self {
+        let mut held = lock(places);
+        let at = held.free.pop_first().unwrap_or_else(|| {
+            held.end += CHUNK_BYTES as u64;
+            held.end - CHUNK_BYTES as u64
+        });
+        Place { at, places: places.clone() }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        lock(&self.places).free.insert(self.at);
+    }
+}
+
 /// A chunk in the file: [`CHUNK_WORDS`] words.
 struct Chunk {
-    at: u64,
-    /// Boxed: moving the chunk leaves no copy.
+    /// Boxed: moving the chunk leaves no copy. Fields are dropped in this order, so it is wiped before the place is
+    /// free.
     key: Box<Zeroizing<[u8; 32]>>,
     /// Of the bytes in the file.
     hash: blake3::Hash,
+    place: Place,
 }
 
 impl Spill {
@@ -115,10 +158,10 @@ impl Spill {
         };
         for words in words.chunks(GROUP * CHUNK_WORDS) {
             let mut chunks = Vec::with_capacity(GROUP);
-            for at in (self.end..).step_by(CHUNK_BYTES).take(words.len() / CHUNK_WORDS) {
+            for _ in 0..words.len() / CHUNK_WORDS {
                 let mut key = Box::new(Zeroizing::new([0; 32]));
                 SysRng.try_fill_bytes(&mut **key).map_err(io::Error::other)?;
-                chunks.push(Chunk { at, key, hash: blake3::Hash::from_bytes([0; 32]) });
+                chunks.push(Chunk { key, hash: blake3::Hash::from_bytes([0; 32]), place: Place::take(&self.places) });
             }
             // All of it is encrypted below, before anything is written.
             self.hidden.resize(words.len().max(self.hidden.len()), 0);
@@ -129,9 +172,10 @@ impl Spill {
                 cipher(&chunk.key).apply_keystream(hidden.as_mut_bytes());
                 chunk.hash = blake3::hash(hidden.as_bytes());
             });
-            file.seek(SeekFrom::Start(self.end))?;
-            file.write_all(hidden.as_bytes())?;
-            self.end += (chunks.len() * CHUNK_BYTES) as u64;
+            for (chunk, hidden) in chunks.iter().zip(hidden.chunks_exact(CHUNK_WORDS)) {
+                file.seek(SeekFrom::Start(chunk.place.at))?;
+                file.write_all(hidden.as_bytes())?;
+            }
             chunks.into_iter().for_each(&mut keep);
         }
         Ok(())
@@ -142,13 +186,13 @@ impl Spill {
         let file = self.file.as_mut().expect("chunks were written to it");
         let mut read = Vec::with_capacity(words.len() / CHUNK_WORDS);
         for (chunk, words) in chunks.zip(words.chunks_exact_mut(CHUNK_WORDS)) {
-            file.seek(SeekFrom::Start(chunk.at))?;
+            file.seek(SeekFrom::Start(chunk.place.at))?;
             file.read_exact(words.as_mut_bytes())?;
             read.push((chunk, words));
         }
         read.into_par_iter().try_for_each(|(chunk, words)| {
             if blake3::hash(words.as_bytes()) != chunk.hash {
-                return Err(StockError::Changed { at: chunk.at });
+                return Err(StockError::Changed { at: chunk.place.at });
             }
             cipher(&chunk.key).apply_keystream(words.as_mut_bytes());
             words.iter_mut().for_each(|word| *word = u64::from_le(*word));
@@ -220,13 +264,16 @@ impl Queue {
                 if whole > 0 {
                     let start = out.len();
                     out.resize(start + whole * CHUNK_WORDS, 0);
-                    spill.read(self.chunks.drain(..whole).collect::<Vec<_>>().iter(), &mut out[start..])?;
+                    spill.read(self.chunks.range(..whole), &mut out[start..])?;
+                    self.chunks.drain(..whole);
+                    self.len -= whole * CHUNK_WORDS;
                     continue;
                 }
-                self.front = match self.chunks.pop_front() {
+                self.front = match self.chunks.front() {
                     Some(chunk) => {
                         let mut words = Zeroizing::new(vec![0; CHUNK_WORDS]);
-                        spill.read(std::iter::once(&chunk), &mut words)?;
+                        spill.read(std::iter::once(chunk), &mut words)?;
+                        self.chunks.pop_front();
                         words
                     }
                     None => std::mem::take(&mut self.back),
@@ -234,9 +281,9 @@ impl Queue {
             }
             let end = self.front.len().min(self.gone + count - out.len());
             out.extend_from_slice(&self.front[self.gone..end]);
+            self.len -= end - self.gone;
             self.gone = end;
         }
-        self.len -= count;
         Ok(out)
     }
 
@@ -381,6 +428,21 @@ mod tests {
         assert_eq!(*fresh.take(CHUNK_WORDS, &mut spill).unwrap(), words(0, 0..CHUNK_WORDS));
     }
 
+    /// The file is as long as the most that waited at a time, also where queues are dropped with chunks left.
+    #[test]
+    fn places_of_chunks_that_are_gone_are_used_again() {
+        let (mut spill, stock) = (Spill::default(), 5 * CHUNK_WORDS + 100);
+        let mut left = queue(stock, &mut spill);
+        for round in 0..100 {
+            left.push(&words(0, (round + 1) * stock..(round + 2) * stock), &mut spill).unwrap();
+            let taken = left.take(stock, &mut spill).unwrap();
+            assert_eq!(*taken, words(0, round * stock..(round + 1) * stock), "round {round}");
+            drop(queue(stock, &mut spill));
+        }
+        let bytes = file(&mut spill).metadata().unwrap().len();
+        assert!(bytes <= 2 * 8 * stock as u64, "{bytes} bytes for two stocks of {}", 8 * stock);
+    }
+
     /// Equal words do not look equal in the file, because no two chunks have the same key.
     #[test]
     fn every_chunk_has_a_key_of_its_own() {
@@ -413,17 +475,21 @@ mod tests {
     fn a_file_that_was_changed_is_an_error() {
         for at in [0, CHUNK_BYTES as u64 - 1, 2 * CHUNK_BYTES as u64 - 1] {
             let mut spill = Spill::default();
-            let mut queue = queue(2 * CHUNK_WORDS, &mut spill);
-            let file = file(&mut spill);
-            let mut byte = [0];
-            file.seek(SeekFrom::Start(at)).unwrap();
-            file.read_exact(&mut byte).unwrap();
-            file.seek(SeekFrom::Start(at)).unwrap();
-            file.write_all(&[byte[0] ^ 1]).unwrap();
+            let mut left = queue(2 * CHUNK_WORDS, &mut spill);
+            let flip = |spill: &mut Spill| {
+                let (file, mut byte) = (file(spill), [0]);
+                file.seek(SeekFrom::Start(at)).unwrap();
+                file.read_exact(&mut byte).unwrap();
+                file.seek(SeekFrom::Start(at)).unwrap();
+                file.write_all(&[byte[0] ^ 1]).unwrap();
+            };
+            flip(&mut spill);
             let chunk = at / CHUNK_BYTES as u64 * CHUNK_BYTES as u64;
-            assert!(
-                matches!(queue.take(2 * CHUNK_WORDS, &mut spill), Err(StockError::Changed { at }) if at == chunk)
-            );
+            assert!(matches!(left.take(2 * CHUNK_WORDS, &mut spill), Err(StockError::Changed { at }) if at == chunk));
+            // What could not be read keeps its place, whatever is written next.
+            drop(queue(CHUNK_WORDS, &mut spill));
+            flip(&mut spill);
+            assert_eq!(*left.take(2 * CHUNK_WORDS, &mut spill).unwrap(), words(0, 0..2 * CHUNK_WORDS));
         }
     }
 

@@ -1,9 +1,12 @@
 //! The arithmetic black box between two parties: words as additive shares modulo 2^64, bits as exclusive-or shares.
 
+use std::time::Duration;
+
 use ndarray::{ArrayD, Dimension, IxDyn};
 use net::Role;
 
 use crate::abb::Abb;
+use crate::cost::Cost;
 use crate::form::Values;
 use crate::matrix::FixedMatrix;
 use crate::operation::{Operation, flat, shaped};
@@ -135,6 +138,10 @@ impl Abb for TwoParty {
 
     fn evaluation(&self) -> Evaluation {
         self.session.options().evaluation()
+    }
+
+    fn wire_time(&self, cost: &Cost) -> Duration {
+        self.session.options().wire_time(cost)
     }
 
     fn flows_cost_more(&self, flows: u32, leaves: u64) -> bool {

@@ -9,26 +9,30 @@
 //! Where keys are prepared and flows cost more than the work, one opening gives y and both bits ([`EvaluateNear`]),
 //! another both selections, and a third extends what was selected to words of 64 bits.
 //!
+//! Over a slow link few entries are looked up, since keys take more flows; many take keys, which take fewer bytes
+//! ([`choose`]).
+//!
 //! The spline's input is x times a public ratio (7/8 or 5/4 for look-up), so that the windows reach just as far as
 //! the tails ask for and not to the next power of two.
 //!
 //! **Range.** |x| < 2^10. **Error.** At most [`MAX_GELU_ERROR`] and [`MAX_SILU_ERROR`]. **Revealed.**
 //! Nothing. *Cost.* One comparison, one evaluation, one truncation and one multiplexer; or three exchanges.
 
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 
 use crate::abb::Abb;
+use crate::cost::Cost;
 use crate::functions::fit::kept;
 use crate::functions::grid::{Grid, Pieces, Scale};
 use crate::functions::ring_for;
-use crate::ops::compare::AtLeast;
+use crate::ops::compare::{self, AtLeast};
 use crate::ops::evaluate::{Evaluate, Function};
 use crate::ops::extend::ExtendColumns;
 use crate::ops::fss::table::CurveSpec;
 use crate::ops::fss::tails::{EvaluateNear, TailedTable};
 use crate::ops::mux::{Choose, Select};
 use crate::ops::mux_columns::MuxColumns;
-use crate::ops::truncate::Truncation;
+use crate::ops::truncate::{self, Truncation};
 use crate::words::Words;
 use crate::{Error, Evaluation, FRAC, Gelu, Tensor};
 
@@ -62,6 +66,15 @@ struct Forms {
 }
 
 pub(super) const RATIO_BITS: u32 = 5;
+
+impl Forms {
+    fn fitted(&self, evaluation: Evaluation, name: &'static str, f: impl Fn(f64) -> f64) -> Fitted {
+        let form = if evaluation == Evaluation::Lookup { self.lookup } else { self.masked };
+        let activation = form.activation(identity);
+        let function = kept(name, evaluation, &[], || activation.fit(f));
+        (activation, function)
+    }
+}
 
 const GELU: Forms = Forms {
     // 16 quartic windows of 4/7 on [-4.28, 4.28]: 1.3e-4 for 5525 bits per entry. 32 cubic windows of 2/7: 7.9e-5 for
@@ -257,6 +270,29 @@ impl Activation {
         let chosen = b.apply(Select { width: 64 }, (selector, &B::Words::concat(0, &[&y, &beyond])))?;
         Ok(chosen.slice(0, 0..n).plus(&chosen.slice(0, n..2 * n)).reshape(&shape))
     }
+
+    /// What `n` entries cost, less what the other form takes as well.
+    fn cost(&self, function: &Function, n: usize) -> Cost {
+        let width = COMPARED_WIDTH - (FRAC - self.form.compared_frac);
+        let how = Truncation { width: function.out_width(), shift: function.out_frac() - FRAC, out: 64 };
+        compare::cost(n, self.thresholds.len(), width).then(function.cost(n)).then(truncate::cost(n, how))
+    }
+}
+
+/// An activation in one of its forms, with the function of its table.
+pub(super) type Fitted = (Activation, Arc<Function>);
+
+/// The form in which `b` evaluates `entries` values, of those that `fitted` makes for look-up and for keys. Where both
+/// may be used, it is the one that takes less time on the link. It follows from public numbers.
+pub(super) fn choose<B: Abb>(b: &B, entries: usize, fitted: impl Fn(Evaluation) -> Fitted) -> Fitted {
+    match b.evaluation() {
+        Evaluation::Activations => {
+            let [lookup, masked] = [Evaluation::Lookup, Evaluation::Masked].map(fitted);
+            let time = |(activation, function): &Fitted| b.wire_time(&activation.cost(function, entries));
+            if time(&lookup) <= time(&masked) { lookup } else { masked }
+        }
+        only => fitted(only),
+    }
 }
 
 fn activation<B: Abb>(
@@ -266,15 +302,10 @@ fn activation<B: Abb>(
     (forms, tailed): (&Forms, &LazyLock<Tailed>),
     f: impl Fn(f64) -> f64,
 ) -> Result<B::Words, Error> {
-    let form = match b.evaluation() {
-        Evaluation::Lookup => forms.lookup,
-        Evaluation::Masked if b.flows_cost_more(TAILS_SAVE, x.len() as u64 * TAILS_LEAVES) => {
-            return tailed.apply(b, x);
-        }
-        Evaluation::Masked | Evaluation::Activations => forms.masked,
-    };
-    let activation = form.activation(identity);
-    let function = kept(name, b.evaluation(), &[], || activation.fit(f));
+    if b.evaluation() == Evaluation::Masked && b.flows_cost_more(TAILS_SAVE, x.len() as u64 * TAILS_LEAVES) {
+        return tailed.apply(b, x);
+    }
+    let (activation, function) = choose(b, x.len(), |evaluation| forms.fitted(evaluation, name, &f));
     activation.apply(b, &function, x, Right::Input)
 }
 
@@ -311,14 +342,18 @@ fn silu_exact(x: f64) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::functions::testing::{clear_map, worst};
+    use crate::tests::DEALER;
+    use crate::{Options, Planner, Shape};
 
     /// Errors over the whole range coarsely, and over the table and its borders at almost every word.
     fn sweep(end: f64, form: Form, f: impl Fn(f64) -> f64) -> f64 {
         let (activation, evaluation) = match form.grid.pieces {
             Pieces::Powers { .. } => (form.activation(identity), Evaluation::Lookup),
-            Pieces::Lines | Pieces::Parabolas => (form.activation(identity), Evaluation::Activations),
+            Pieces::Lines | Pieces::Parabolas => (form.activation(identity), Evaluation::Masked),
         };
         let function = activation.fit(&f);
         println!("{:?}: {} bits", form.grid, function.online_bits());
@@ -332,6 +367,36 @@ mod tests {
         let apply = |x: &[f64]| clear_map(Evaluation::Masked, x, |b, x| tailed.apply(b, x));
         let far = worst(-1023.99, 1023.99, 200_001, apply, &f);
         far.max(worst(-end, end, 1_000_001, apply, &f))
+    }
+
+    /// What a session with `options` sends for `n` entries takes on its link.
+    fn planned(
+        options: Options,
+        n: usize,
+        run: impl FnOnce(&mut Planner, &Shape) -> Result<Shape, Error>,
+    ) -> Duration {
+        let mut planner = Planner::new(options);
+        run(&mut planner, &Shape(vec![n])).unwrap();
+        let total = planner.ledger().total();
+        options.link.predict([total.bytes_client_to_server, total.bytes_server_to_client], total.flows)
+    }
+
+    /// One phase takes the form that is sent faster, however fast the link is and however many entries there are.
+    #[test]
+    fn the_form_follows_link_and_volume() {
+        for (megabits, milliseconds) in [(100, 80), (400, 4), (999, 4), (1001, 4), (999, 20), (1000, 1), (3016, 1)] {
+            let round_trip = Duration::from_millis(milliseconds);
+            let link = net::Shape { bytes_per_second: megabits * 125_000, round_trip };
+            let options = Options { link, ..DEALER };
+            for n in [1, 64, 3072, 10_000, 128 * 3072] {
+                let [lookup, masked] = [Evaluation::Lookup, Evaluation::Masked].map(|evaluation| {
+                    let (activation, function) = GELU.fitted(evaluation, "gelu tanh", gelu_tanh);
+                    planned(options, n, |b, x| activation.apply(b, &function, x, Right::Input))
+                });
+                let chosen = planned(options, n, |b, x| gelu(b, x, Gelu::Tanh));
+                assert_eq!(chosen, lookup.min(masked), "{n} over {link:?}: {lookup:?} or {masked:?}");
+            }
+        }
     }
 
     #[test]

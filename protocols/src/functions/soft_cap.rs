@@ -7,10 +7,10 @@
 //! place. **Revealed.** Nothing. *Cost.* That of an activation with a comparison.
 
 use crate::abb::Abb;
-use crate::functions::activation::{Activation, Form, RATIO_BITS, Right};
+use crate::functions::activation::{Activation, Form, RATIO_BITS, Right, choose};
 use crate::functions::fit::kept;
 use crate::functions::grid::{Grid, Pieces};
-use crate::{Error, Evaluation, FRAC};
+use crate::{Error, Evaluation, FRAC, Tensor};
 
 /// Largest error of a result, as a share of the cap.
 pub const MAX_SOFT_CAP_ERROR: f64 = 5e-5;
@@ -30,10 +30,7 @@ const MASKED: Grid = Grid { index_bits: 9, low_bits: 11, pieces: Pieces::Parabol
 
 fn form(evaluation: Evaluation, cap: f64) -> Form {
     // Results up to 2 c have so many bits; those of parabolas must fit a ring of 32.
-    let (grid, out_bits) = match evaluation {
-        Evaluation::Lookup => (LOOKUP, 31),
-        Evaluation::Masked | Evaluation::Activations => (MASKED, 29),
-    };
+    let (grid, out_bits) = if evaluation == Evaluation::Lookup { (LOOKUP, 31) } else { (MASKED, 29) };
     // As many words a unit as there are, rounded down to a multiple of a power of two.
     let words = (f64::from(grid.index_bits + grid.low_bits)).exp2() / (2.0 * REACH * cap);
     let in_frac = (words.log2().floor() as u32 + 1).min(FRAC);
@@ -52,9 +49,12 @@ pub fn soft_cap<B: Abb>(b: &mut B, x: &B::Words, cap: f32) -> Result<B::Words, E
     assert!((CAPS[0]..=CAPS[1]).contains(&cap), "a cap of {cap}");
     b.scope("soft cap", |b| {
         let c = f64::from(cap);
-        let activation = activation(b.evaluation(), c);
-        let parameters = [u64::from(cap.to_bits())];
-        let function = kept("soft cap", b.evaluation(), &parameters, || activation.fit(|x| raised(x, c)));
+        let (activation, function) = choose(b, x.len(), |evaluation| {
+            let activation = activation(evaluation, c);
+            let function =
+                kept("soft cap", evaluation, &[u64::from(cap.to_bits())], || activation.fit(|x| raised(x, c)));
+            (activation, function)
+        });
         let unit = (1u64 << FRAC) as f64;
         let twice = Right::Word((2.0 * c * unit).round() as u64);
         let raised = activation.apply(b, &function, x, twice)?;

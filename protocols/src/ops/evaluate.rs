@@ -74,6 +74,17 @@ impl Function {
         }
     }
 
+    /// What `n` entries take, their correlations included.
+    pub fn cost(&self, n: usize) -> Cost {
+        match &self.method {
+            Method::Lookup(table) => lookup::cost(&**table, n),
+            Method::Masked(table) => fss::prepare_cost(&table.shape(), n).then(fss::run_cost(table, n)),
+            Method::Ladder(ladder) => {
+                ladder::prepare_cost(&ladder.shape(), n).then(ladder::run_cost(&ladder.shape(), n))
+            }
+        }
+    }
+
     /// Bits that both parties send online for one entry.
     pub fn online_bits(&self) -> u64 {
         let cost = match &self.method {
