@@ -77,6 +77,8 @@ pub struct PublicModel {
     pub frac_bits: Vec<u32>,
     /// Text of `tokenizer.json`, if there is one and the client asked for it.
     pub tokenizer: Option<Vec<u8>>,
+    /// The chat template as JSON, empty if there is none; only if the client asked for it.
+    pub template: Option<Vec<u8>>,
 }
 
 /// What a client wants from a server beyond the terms.
@@ -86,6 +88,8 @@ pub struct ClientOptions<'a> {
     pub expected: Option<&'a ModelSpec>,
     /// Whether to send the tokenizer.
     pub tokenizer: bool,
+    /// Whether to send the chat template.
+    pub template: bool,
 }
 
 /// Watches a session, and may end it. Every method has a default that does nothing.

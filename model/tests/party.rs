@@ -21,7 +21,8 @@ fn channels() -> (Channel, Channel) {
 fn a_session_gives_the_plaintext_and_three_equal_ledgers() {
     let hosted = ModelServer::load(bundled("shakespeare-llama").unwrap()).unwrap();
     let terms = Terms::default();
-    let options = ClientOptions { tokenizer: true, expected: Some(&hosted.public().spec) };
+    let options =
+        ClientOptions { tokenizer: true, expected: Some(&hosted.public().spec), ..ClientOptions::default() };
     let (client, server) = channels();
     let (client, server) = thread::scope(|scope| {
         let server = scope

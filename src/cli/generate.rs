@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use model::Tokenizer;
+use model::party::ClientOptions;
 use model::pool::PoolSet;
 use net::Role;
 use serde_json::Value;
@@ -63,7 +64,7 @@ pub(super) fn run(args: GenerateArgs) -> Result<(), Error> {
     // A bad file is reported before a server is bothered.
     let pool = args.pool.as_ref().map(|path| PoolSet::open(path, Role::Client)).transpose()?;
     args.pool.iter().for_each(|path| warn_of_others(path));
-    let session = args.connect.open(&terms, own.is_none())?;
+    let session = args.connect.open(&terms, ClientOptions { tokenizer: own.is_none(), ..Default::default() })?;
 
     let model = session.model().clone();
     let tokenizer = match (own, &model.tokenizer) {

@@ -13,6 +13,7 @@
 //! | shape: a [`ModelSpec`](crate::ModelSpec) as JSON | server | up to [`MAX_SHAPE_BYTES`] |
 //! | scales: fractional bits of each weight, in the order of [`Model::load`](crate::Model::load) | server | 1 per weight |
 //! | tokenizer: the text of `tokenizer.json`; empty unless there is one and the client wants it | server | up to [`MAX_TOKENIZER_BYTES`] |
+//! | chat template: a [`ChatTemplate`](crate::ChatTemplate) as JSON, empty if there is none; no message unless the client wants it | server | up to [`MAX_TEMPLATE_BYTES`](crate::MAX_TEMPLATE_BYTES) |
 //! | request: tokens of the prompt, tokens to generate (u32, little endian), a byte that adds 1 to stop at the end of a text and 2 if the prompt may be padded; 0 to generate (guesses in a pass, and the thousandth tokens that it is expected to keep, u32, and zeros follow), 1 to fill part i of n of a pool (i, n, u32, and zeros follow), 2 to generate from the pool whose parts have the ids that follow, 3 for a chat, whose turns have at most these lengths (zeros follow) | client | 26, and 16 more for each part after the first |
 //! | verdict: empty, or why the request is refused | server | up to [`MAX_REASON_BYTES`] |
 //! | id of the pool to be filled, if that is the request | server | 16 |

@@ -8,7 +8,7 @@ use crate::draft::Drafts;
 use crate::names::{MASKS, OT_SOURCES, PACKINGS, REVEALS, name};
 use crate::pool::PoolId;
 use crate::text::printable;
-use crate::{Error, Lengths, MAX_TOKENIZER_BYTES, ModelSpec, TokenizerError};
+use crate::{Error, Lengths, MAX_TEMPLATE_BYTES, MAX_TOKENIZER_BYTES, ModelSpec, TokenizerError};
 
 /// Longest shape of a model.
 pub const MAX_SHAPE_BYTES: usize = 16 << 10;
@@ -20,6 +20,7 @@ const SCOPE: &str = "handshake";
 const SHAPE: &str = "handshake/shape";
 const FRAC_BITS: &str = "handshake/scales";
 const TOKENIZER: &str = "handshake/tokenizer";
+const TEMPLATE: &str = "handshake/template";
 const REQUEST: &str = "handshake/request";
 /// Bytes of a request before those about pools.
 const REQUEST_HEAD: usize = 10;
@@ -31,6 +32,8 @@ const POOL_BYTES: usize = 16;
 
 /// The name under which a client says whether it needs the tokenizer.
 const WANTS_TOKENIZER: &str = "tokenizer";
+/// The same for the chat template; a client that does not need it says nothing.
+const WANTS_TEMPLATE: &str = "template";
 /// The name of the model's name.
 const NAME: &str = "name";
 /// The name of the client's choice of one phase (`false`) or two (`true`).
@@ -62,7 +65,8 @@ pub(super) fn receive_client<T>(
     let hello =
         stated(terms).tell("model", &shape).tell(NAME, printable(&model.name, net::handshake::MAX_VALUE_BYTES));
     let theirs = hello.run(channel)?;
-    let wanted = theirs.iter().any(|field| field.name == WANTS_TOKENIZER && field.value == "true");
+    let wants = |name: &str| theirs.iter().any(|field| field.name == name && field.value == "true");
+    let (wanted, wants_template) = (wants(WANTS_TOKENIZER), wants(WANTS_TEMPLATE));
     let mut terms = terms.clone();
     terms.protocol.preprocess = match theirs.iter().find(|field| field.name == PREPROCESS).map(|field| &*field.value)
     {
@@ -84,6 +88,9 @@ pub(super) fn receive_client<T>(
             return Err(TokenizerError::TooMuch { what: "bytes of tokenizer.json".into(), got, limit }.into());
         }
         channel.send(TOKENIZER, tokenizer)?;
+        if wants_template {
+            channel.send(TEMPLATE, model.template.as_deref().unwrap_or_default())?;
+        }
         let (request, kind) = decode_request(&channel.recv_up_to(REQUEST, MAX_REQUEST_BYTES)?)?;
         let verdict = limits
             .check_phases(&terms)
@@ -145,6 +152,9 @@ pub(super) fn meet_server(
 ) -> Result<PublicModel, Error> {
     let mut hello =
         stated(terms).tell(PREPROCESS, terms.protocol.preprocess).tell(WANTS_TOKENIZER, options.tokenizer);
+    if options.template {
+        hello = hello.tell(WANTS_TEMPLATE, true);
+    }
     if let Some(spec) = options.expected {
         hello = hello.agree("model", shape_text(spec)?);
     }
@@ -164,7 +174,8 @@ pub(super) fn meet_server(
         }
         let max = if options.tokenizer { MAX_TOKENIZER_BYTES } else { 0 };
         let tokenizer = Some(channel.recv_up_to(TOKENIZER, max)?).filter(|bytes| !bytes.is_empty());
-        Ok(PublicModel { name, spec, frac_bits, tokenizer })
+        let template = options.template.then(|| channel.recv_up_to(TEMPLATE, MAX_TEMPLATE_BYTES)).transpose()?;
+        Ok(PublicModel { name, spec, frac_bits, tokenizer, template })
     })
 }
 

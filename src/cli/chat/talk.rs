@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use model::party::{ChatSession, Observer, Outcome, PublicModel, Silent, Terms};
-use model::{Error as ModelError, Lengths, Next, Sampler, Tokenizer};
+use model::party::{ChatSession, ClientOptions, Observer, Outcome, PublicModel, Silent, Terms};
+use model::{ChatTemplate, Error as ModelError, Lengths, Next, Sampler, Tokenizer};
 use thiserror::Error;
 
 use super::answer::{Answer, Listener};
@@ -39,6 +39,10 @@ pub(in crate::cli) struct TalkArgs {
     /// Do not use the model's chat template: what you type goes to the model as it is, with the end of its line.
     #[arg(long)]
     no_template: bool,
+    /// Use this chat template: the directory of a model, or a file with the template's text, whose tokens are those
+    /// of a `tokenizer_config.json` beside it, if there is one. That of the server is then neither used nor compared.
+    #[arg(long, value_name = "FILE", conflicts_with = "no_template")]
+    template: Option<PathBuf>,
     /// Let every answer have all of its tokens, though the model ends it earlier. Without this the server learns how
     /// many tokens an answer has.
     #[arg(long)]
@@ -122,10 +126,17 @@ impl Talk {
         }
         let transcript = Transcript::open(args.transcript.clone())?;
         let own = args.tokenizer.as_deref().map(read).transpose()?;
-        let opened = args.connect.open(&terms, own.is_none())?;
+        let own_template = args.template.as_deref().map(ChatTemplate::read).transpose()?;
+        let wanted = ClientOptions {
+            tokenizer: own.is_none(),
+            template: own_template.is_none() && !args.no_template,
+            expected: None,
+        };
+        let opened = args.connect.open(&terms, wanted)?;
         let model = opened.model().clone();
+        let template = own_template.map_or_else(|| model.chat_template(), |own| Ok(Some(own)))?;
         let bytes = own.or_else(|| model.tokenizer.clone()).ok_or(Error::ChatNeedsTokenizer)?;
-        // The template is the server's, so it runs where a foreign tokenizer does.
+        // The template may be the server's, so it runs where a foreign tokenizer does.
         let tokenizer = tokenizer_worker::foreign(&bytes)?;
         let clear = args.check.as_deref().map(|name| Clear::open(name, &model.spec, &terms)).transpose()?;
         let stop = !args.no_stop_at_eos && !model.spec.eos().is_empty();
@@ -134,7 +145,6 @@ impl Talk {
         let bound = Lengths { prompt: longest.prompt.saturating_add(1), ..longest };
         let slices = (0, if terms.protocol.preprocess { model::party::chat::slices(bound) } else { 0 });
         let session = opened.chat(bound, stop, observer)?;
-        let template = session.template().filter(|_| !args.no_template).cloned();
         let costs = Costs::new(session.opening());
         let script = Script::new(template, args.system.clone());
         Ok(Talk {
