@@ -38,8 +38,13 @@ fn a_session_gives_the_plaintext_and_three_equal_ledgers() {
     assert_eq!((server.generation.tokens.len(), server.generation.logits.as_ref()), (0, None));
     assert_eq!((client.generation.count, server.generation.count, server.prompt_tokens), (2, 2, 4));
 
-    let request =
-        Request { lengths: Lengths { prompt: 4, tokens: 2 }, stop_at_eos: true, padded: false, draft: None };
+    let request = Request {
+        lengths: Lengths { prompt: 4, tokens: 2 },
+        stop_at_eos: true,
+        pad_answer: false,
+        padded: false,
+        draft: None,
+    };
     let planned = plan(hosted.public(), &terms, &options, &request, &mut Silent).unwrap();
     assert_eq!(untimed(&client), untimed(&server));
     assert_eq!(untimed(&client), untimed(&planned));

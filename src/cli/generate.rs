@@ -80,6 +80,7 @@ pub(super) fn run(args: GenerateArgs) -> Result<(), Error> {
         Some(drafts) => session.drafting(drafts),
         None => session,
     };
+    let session = if args.padding.pad_answer { session.padding_answers() } else { session };
     let mut progress = Progress::of_text(tokenizer.as_ref(), &prompt, args.tokens);
     let next = next(&mut sampler, &mut guess);
     let stop = args.sampling.stop_at_eos;
@@ -102,6 +103,7 @@ pub(super) fn run(args: GenerateArgs) -> Result<(), Error> {
             ("pool", pool_ids.into()),
         ];
         let chosen = args.sampling.reported().into_iter().chain(args.draft.reported()).chain(chosen);
+        let chosen = chosen.chain(args.padding.pad_answer.then_some(("pad_answer", true.into())));
         let mut report = report(&model, tokenizer.as_ref(), prompt.len(), &outcome, &terms, chosen)?;
         report.peak_memory_bytes.client = net::peak_memory_bytes();
         write_json(path, &report)?;

@@ -366,7 +366,7 @@ fn planned(task: &Task) -> Result<Planned, Error> {
     let prompt = choice.context.saturating_sub(tokens / 2).max(1);
     let session = |tokens: usize| {
         let lengths = Lengths { prompt, tokens };
-        let request = Request { lengths, stop_at_eos: false, padded: false, draft: None };
+        let request = Request { lengths, stop_at_eos: false, pad_answer: false, padded: false, draft: None };
         plan(model, &terms, &options, &request, &mut Silent)
     };
     let (long, short) = (session(tokens + 1)?, session(1)?);

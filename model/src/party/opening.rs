@@ -243,7 +243,7 @@ fn encode_request(request: &Request, kind: &SessionKind) -> Result<Vec<u8>, Erro
         let number = u32::try_from(number).map_err(|_| Error::Limit { what, got: number, limit })?;
         message.extend(number.to_le_bytes());
     }
-    let flags = u8::from(request.stop_at_eos) | u8::from(request.padded) << 1;
+    let flags = u8::from(request.stop_at_eos) | u8::from(request.padded) << 1 | u8::from(request.pad_answer) << 2;
     match kind {
         SessionKind::Generate => {
             message.extend([flags, 0]);
@@ -275,8 +275,9 @@ fn decode_request(message: &[u8]) -> Result<(Request, SessionKind), NetError> {
         return Err(malformed(REQUEST, format!("{} bytes are too few", message.len())));
     };
     let (fields, beyond) = rest.as_chunks::<POOL_BYTES>();
-    if flags > 3 {
-        return Err(malformed(REQUEST, "the ninth byte is above 3"));
+    // An answer that does not end is not padded.
+    if flags > 7 || flags & 5 == 4 {
+        return Err(malformed(REQUEST, format!("the ninth byte is {flags}")));
     }
     if !beyond.is_empty() {
         return Err(malformed(REQUEST, format!("{} bytes are no number of ids", rest.len())));
@@ -284,8 +285,8 @@ fn decode_request(message: &[u8]) -> Result<(Request, SessionKind), NetError> {
     let number = |bytes| u32::from_le_bytes(bytes);
     let mut draft = None;
     let kind = match (kind, fields) {
-        (0, [[k0, k1, k2, k3, r0, r1, r2, r3, 0, 0, 0, 0, 0, 0, 0, 0]]) => {
-            let words = [number([*k0, *k1, *k2, *k3]), number([*r0, *r1, *r2, *r3])];
+        (0, [[k0, k1, k2, k3, r0, r1, r2, r3, s0, s1, s2, s3, 0, 0, 0, 0]]) => {
+            let words = [[k0, k1, k2, k3], [r0, r1, r2, r3], [s0, s1, s2, s3]].map(|word| number(word.map(|b| *b)));
             let stated = Drafts::from_words(words);
             draft = stated.ok_or_else(|| malformed(REQUEST, format!("no draft has the numbers {words:?}")))?;
             SessionKind::Generate
@@ -304,6 +305,7 @@ fn decode_request(message: &[u8]) -> Result<(Request, SessionKind), NetError> {
     let request = Request {
         lengths: Lengths { prompt: length([p0, p1, p2, p3]), tokens: length([t0, t1, t2, t3]) },
         stop_at_eos: flags & 1 == 1,
+        pad_answer: flags & 4 == 4,
         padded: flags & 2 == 2,
         draft,
     };
@@ -347,6 +349,7 @@ mod tests {
         let request = |kind: u8| Request {
             lengths: Lengths { prompt: 7, tokens: 300 },
             stop_at_eos: kind % 2 == 1,
+            pad_answer: kind == 1,
             padded: kind > 1,
             draft: None,
         };
@@ -367,11 +370,13 @@ mod tests {
             assert!(message.len() <= MAX_REQUEST_BYTES, "{kind:?}");
             assert_eq!(decode_request(&message).unwrap(), (request(at), kind));
         }
-        let draft = Some(Drafts::new(4, 1.5).unwrap());
-        let drafted = Request { draft, ..request(0) };
-        let message = encode_request(&drafted, &SessionKind::Generate).unwrap();
-        assert_eq!(message.len(), REQUEST_HEAD + POOL_BYTES);
-        assert_eq!(decode_request(&message).unwrap(), (drafted, SessionKind::Generate));
+        let draft = Drafts::new(4, 1.5).unwrap();
+        let drafted = Request { draft: Some(draft), ..request(0) };
+        for request in [Request { draft: Some(draft.steady()), ..drafted }, drafted] {
+            let message = encode_request(&request, &SessionKind::Generate).unwrap();
+            assert_eq!(message.len(), REQUEST_HEAD + POOL_BYTES);
+            assert_eq!(decode_request(&message).unwrap(), (request, SessionKind::Generate));
+        }
         for kind in [part(1, 1), ids(1)] {
             assert!(matches!(encode_request(&drafted, &kind), Err(Error::DraftPool)), "{kind:?}");
         }
@@ -390,7 +395,10 @@ mod tests {
             [&head(0)[..], &field([4, 999, 0, 0])].concat(),
             [&head(0)[..], &field([4, 5001, 0, 0])].concat(),
             [&head(0)[..], &field([65, 1000, 0, 0])].concat(),
-            [&head(0)[..], &field([4, 1500, 1, 0])].concat(),
+            [&head(0)[..], &field([4, 1500, 2, 0])].concat(),
+            [&head(0)[..], &field([4, 1500, 0, 1])].concat(),
+            [&[7, 0, 0, 0, 2, 0, 0, 0, 4, 0][..], &[0; 16]].concat(),
+            [&[7, 0, 0, 0, 2, 0, 0, 0, 9, 0][..], &[0; 16]].concat(),
             [&head(4)[..], &[0; 16]].concat(),
             head(3).to_vec(),
             [&[7, 0, 0, 0, 2, 0, 0, 0, 2, 3][..], &[0; 16]].concat(),

@@ -192,7 +192,7 @@ impl ModelServer {
         match kind {
             SessionKind::Generate => Ok(Grant::Generate),
             SessionKind::Chat => {
-                chat::check_talk(&terms.policy)?;
+                chat::check_talk(&terms.policy, request)?;
                 Ok(Grant::Chat)
             }
             SessionKind::Fill(part) => {
