@@ -123,7 +123,8 @@ impl Fingerprint {
         }
     }
 
-    /// Whether whoever states this fingerprint means `met`, tokenizer and chat template included where `met` has them.
+    /// Whether whoever states this fingerprint means `met`, tokenizer and chat template included where `met` has
+    /// them.
     pub fn names(&self, met: &Self) -> bool {
         let all = |stated, met: Option<Digest>| met.is_none() || stated == met;
         self.shape == met.shape && all(self.tokenizer, met.tokenizer) && all(self.template, met.template)

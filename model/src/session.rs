@@ -40,8 +40,8 @@ pub struct Request {
     pub lengths: Lengths,
     /// End after an end-of-text token; the server then learns how many tokens there are.
     pub stop_at_eos: bool,
-    /// End at the first [`bucket`](crate::bucket) of tokens behind that, so that the server learns no more than it. In
-    /// a chat only with the policy `full`; takes no draft.
+    /// End at the first [`bucket`](crate::bucket) of tokens behind that, so that the server learns no more than it.
+    /// In a chat only with the policy `full`; takes no draft.
     pub pad_answer: bool,
     /// The first tokens of the prompt may be padding, see [`Prompt::padded`](crate::party::Prompt::padded).
     pub padded: bool,

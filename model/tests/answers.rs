@@ -1,4 +1,5 @@
-//! Answers that run on behind their end: the text is the same, and the server learns a bucket in the place of a length.
+//! Answers that run on behind their end: the text is the same, and the server learns a bucket in the place of a
+//! length.
 
 mod support;
 #[path = "support/tiny.rs"]

@@ -217,8 +217,8 @@ impl<E: Engine> Store<E> {
     }
 
     /// The scores of the queries of each part, (its kv_heads, rows, head_dim), against all its keys, (its kv_heads,
-    /// rows, tokens), for a softmax. The scores of padding and of tokens behind an end lie below all others, and a row
-    /// that stands for several tokens has the score of all of them.
+    /// rows, tokens), for a softmax. The scores of padding and of tokens behind an end lie below all others, and a
+    /// row that stands for several tokens has the score of all of them.
     pub fn scores_each(&mut self, engine: &mut E, queries: &[E::Tensor]) -> Result<Vec<E::Tensor>, Error> {
         let keys: Vec<E::Tensor> = self.parts.iter().map(Part::keys_by_head).collect();
         let operands = self.parts.iter_mut().map(|part| &mut part.operands.keys);

@@ -9,10 +9,11 @@
 //! Every pass has the same number of guesses, of which the server learns nothing: where there are fewer the rest is
 //! filled up. Only the end of the text makes passes shorter, so that no position beyond it is read. The server learns
 //! how many tokens each pass keeps: up to log2(k + 1) bits a pass, which the server's weights may choose. A
-//! [steady](Drafts::steady) draft says less: a pass keeps a number that was fixed before, or one token. What the client knows
-//! beyond that it keeps to itself, and reads again as guesses that are right. The client learns logits (or the most probable tokens) at guesses that were
-//! wrong, too: they answer queries of its own choice, up to `k` more in each pass. A server therefore agrees to a
-//! draft ([`Limits::drafted`](crate::party::Limits)), and counts all positions.
+//! [steady](Drafts::steady) draft says less: a pass keeps a number that was fixed before, or one token. What the
+//! client knows beyond that it keeps to itself, and reads again as guesses that are right. The client learns logits
+//! (or the most probable tokens) at guesses that were wrong, too: they answer queries of its own choice, up to `k`
+//! more in each pass. A server therefore agrees to a draft ([`Limits::drafted`](crate::party::Limits)), and counts
+//! all positions.
 
 mod lookup;
 mod small;

@@ -18,8 +18,8 @@ pub(super) struct Clear {
 }
 
 impl Clear {
-    /// The model `name`, which must have the shape `spec`. With `pad_answer` it goes on behind the end of an answer, as
-    /// the parties do, and later turns do not attend to that either.
+    /// The model `name`, which must have the shape `spec`. With `pad_answer` it goes on behind the end of an answer,
+    /// as the parties do, and later turns do not attend to that either.
     pub(super) fn open(name: &str, spec: &ModelSpec, terms: &Terms, pad_answer: bool) -> Result<Self, Error> {
         let files = open_model(name)?;
         if files.spec != *spec {
