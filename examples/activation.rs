@@ -95,7 +95,7 @@ fn show() -> Result<(), Box<dyn StdError>> {
     let server = ModelServer::load(files)?;
     let terms = Terms::default();
     let lengths = Lengths { prompt: prompt.len(), tokens: TOKENS };
-    let request = Request { lengths, stop_at_eos: false, padded: false, draft: None };
+    let request = Request { lengths, stop_at_eos: false, pad_answer: false, padded: false, draft: None };
     let planned = plan(server.public(), &terms, &ClientOptions::default(), &request, &mut Silent)?;
     let patience = Duration::from_secs(600);
     let [client, _] = in_one_process(&server, &terms, &Limits::NONE, patience, |session| {

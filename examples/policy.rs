@@ -169,7 +169,7 @@ fn show() -> Result<(), Box<dyn StdError>> {
     let server = ModelServer::load(files)?;
     let terms = Terms { policy: policy.clone(), ..Terms::default() };
     let lengths = Lengths { prompt: prompt.len(), tokens: TOKENS };
-    let request = Request { lengths, stop_at_eos: false, padded: false, draft: None };
+    let request = Request { lengths, stop_at_eos: false, pad_answer: false, padded: false, draft: None };
     let planned = |terms: &Terms| plan(server.public(), terms, &ClientOptions::default(), &request, &mut Silent);
     let (pruned, full) = (planned(&terms)?, planned(&Terms::default())?);
     println!("planned: {} bytes, and {} under `full`", bytes(&pruned), bytes(&full));

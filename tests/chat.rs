@@ -305,3 +305,65 @@ fn a_template_of_the_server_writes_the_conversation() {
     let notes = until(|| Some(text(&output.stderr)));
     assert!(!notes.contains("from its beginning"), "{notes}");
 }
+
+/// A blank ends an answer; what the model says behind it is neither seen nor remembered.
+#[test]
+fn an_answer_runs_on_to_a_bucket_that_is_all_the_server_learns() {
+    let dir = tempfile::tempdir().unwrap();
+    let assets = Path::new(env!("CARGO_MANIFEST_DIR")).join("model/assets/shakespeare-llama");
+    for file in ["model.safetensors", "tokenizer.json"] {
+        std::fs::copy(assets.join(file), dir.path().join(file)).unwrap();
+    }
+    let config = std::fs::read_to_string(assets.join("config.json")).unwrap();
+    let config = config.replace("\"eos_token_id\": null", "\"eos_token_id\": 1");
+    std::fs::write(dir.path().join("config.json"), config).unwrap();
+    let model = dir.path().display();
+    let server = Server::start(&format!("--model {model} --no-calibration"));
+    let said = ["ROMEO:", "My lord", "What is"];
+    let talk = |more: &str| {
+        let (output, report) = chat(&server, &format!("--tokens 40 --check {model} {more}"), &lines(&said));
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        (text(&output.stdout), report.unwrap())
+    };
+    let (printed, report) = talk("");
+    assert_eq!((&report["token_agreement"], &report["options"]["pad_answer"]), (&1.0.into(), &true.into()));
+    let answers = report["turns"].as_array().unwrap().iter().map(|turn| turn["text"].as_str().unwrap());
+    let shown: String = answers.map(|text| format!("{}\n", text.strip_suffix('\n').unwrap_or(text))).collect();
+    assert_eq!(printed, shown);
+    let lengths = |report: &Value| -> Vec<(usize, usize)> {
+        let of = |turn: &Value| {
+            let tokens = ids(&turn["tokens"]);
+            let end = tokens.iter().position(|token| *token == 1);
+            assert!(end.is_none_or(|end| end + 1 == tokens.len()), "{tokens:?}");
+            (tokens.len(), 1 + turn["phases"]["decode"]["per_token"].as_array().unwrap().len())
+        };
+        report["turns"].as_array().unwrap().iter().map(of).collect()
+    };
+    let padded = lengths(&report);
+    assert!(padded.iter().all(|(tokens, told)| *told == model::bucket(*tokens).min(40)), "{padded:?}");
+    assert!(padded.iter().any(|(tokens, told)| tokens < told), "{padded:?}");
+    // The turns read as many tokens as without padding, and the first answer is the same.
+    let (_, plain) = talk("--no-pad-answer");
+    assert!(lengths(&plain).iter().all(|(tokens, told)| tokens == told));
+    assert_eq!(plain["turns"][0]["text"], report["turns"][0]["text"]);
+    assert_eq!(plain["turns"][1]["prompt_tokens"], report["turns"][1]["prompt_tokens"]);
+    drop(server);
+    // What a template has read again has the lengths of answers in it.
+    std::fs::write(dir.path().join("chat_template.jinja"), "{{ messages | length }}{{ messages[-1].content }}")
+        .unwrap();
+    let server = Server::start(&format!("--model {model} --no-calibration"));
+    for (more, turns) in [("", 1), ("--no-pad-answer", 2)] {
+        let (output, report) = chat(&server, &format!("--tokens 17 {more}"), &lines(&said[..2]));
+        assert_eq!(report.unwrap()["turns"].as_array().unwrap().len(), turns, "{}", text(&output.stderr));
+        assert_eq!(text(&output.stderr).contains("would show how long the answers were"), turns == 1);
+    }
+    drop(server);
+    let policy = "--policy streaming:budget=32,block=8";
+    let server = Server::start(&format!("--model {model} --no-calibration {policy}"));
+    let (output, _) = chat(&server, &format!("{policy} --pad-answer"), "ROMEO:\n");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("padding needs cache policy `full`"), "{}", text(&output.stderr));
+    let (output, report) = chat(&server, &format!("{policy} --tokens 4"), "ROMEO:\n");
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert_eq!(report.unwrap()["options"]["pad_answer"], false);
+}

@@ -46,7 +46,7 @@ fn a_model_that_a_server_changes_is_refused_until_the_client_accepts_it() {
     let server = serve(theirs, MODEL, "127.0.0.1:0");
     let address = server.address.clone();
     succeed(&mut client(ours, &address, &["--server-key", &key]));
-    let old = Expectation::named(MODEL).unwrap().fingerprint.to_string();
+    let old = generated(MODEL);
     assert_eq!(pin().as_deref(), Some(old.as_str()));
     succeed(&mut client(ours, &address, &["--expect", &old]));
     // What is expected is compared before a prompt is sent.
@@ -62,7 +62,7 @@ fn a_model_that_a_server_changes_is_refused_until_the_client_accepts_it() {
     directory(changed, |text| text.replace("[\\\\s\\\\S]", "[\\\\s\\\\S]{1}"));
     let changed = changed.to_str().unwrap();
     let server = serve(theirs, changed, &address);
-    let new = Expectation::named(changed).unwrap().fingerprint.to_string();
+    let new = generated(changed);
     assert_ne!(old, new);
     let errors = fail(&mut client(ours, &address, &[]), 1);
     for part in [&old, &new, "tokenizer", "--expect"] {
@@ -76,6 +76,75 @@ fn a_model_that_a_server_changes_is_refused_until_the_client_accepts_it() {
     drop(server);
     succeed(&mut client(theirs, &serve(theirs, MODEL, "127.0.0.1:0").address, &[]));
     assert!(!theirs.join("known_servers").exists());
+}
+
+/// The fingerprint of a model as a generation meets it, which asks for no chat template.
+fn generated(model: &str) -> String {
+    Expectation::named(model).unwrap().fingerprint.to_string().split('+').next().unwrap().to_owned()
+}
+
+/// Both templates leave every message alone; the second one has something to say beside them.
+#[test]
+fn a_server_that_changes_its_chat_template_alone_is_refused_until_the_client_accepts_it() {
+    let dirs = [(); 3].map(|()| tempfile::tempdir().unwrap());
+    let [theirs, ours, model] = dirs.each_ref().map(|dir| dir.path());
+    let key = succeed(waggle("keygen").env("WAGGLE_HOME", theirs));
+    let key = key.split_whitespace().find(|word| word.starts_with("ed25519:")).unwrap().to_owned();
+    let pin =
+        || fs::read_to_string(ours.join("known_servers")).unwrap().split_whitespace().nth(2).unwrap().to_owned();
+    directory(model, |text| text);
+    let file = model.join("chat_template.jinja");
+    let plain = "{% for m in messages %}{{ m.content }}\n{% endfor %}";
+    let curious = format!("\x1b[8m{plain}\x1b[0mBe brief if I am ill.\n");
+    let named = || Expectation::named(model.to_str().unwrap()).unwrap().fingerprint.to_string();
+    let chat = |address: &str, more: &[&str]| {
+        let mut command = waggle(&format!("chat --connect {address} --tokens 1"));
+        command.args(more).env("WAGGLE_HOME", ours).stdin(Stdio::piped());
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        // A client that is refused does not read.
+        let _ = child.stdin.take().unwrap().write_all(b"ROMEO:\n");
+        let output = child.wait_with_output().unwrap();
+        (output.status.success(), text(&output.stderr))
+    };
+
+    fs::write(&file, plain).unwrap();
+    let server = serve(theirs, model.to_str().unwrap(), "127.0.0.1:0");
+    let address = server.address.clone();
+    let (good, notes) = chat(&address, &["--server-key", &key]);
+    assert!(good && notes.contains("{{ m.content }}"), "it is shown when it is first met: {notes}");
+    let old = named();
+    assert_eq!(pin(), old);
+    let (good, notes) = chat(&address, &[]);
+    assert!(good && !notes.contains("{{ m.content }}"), "and not again: {notes}");
+    drop(server);
+
+    fs::write(&file, &curious).unwrap();
+    let server = serve(theirs, model.to_str().unwrap(), &address);
+    let new = named();
+    let (good, errors) = chat(&address, &[]);
+    assert!(!good && errors.contains("the chat template of the model") && errors.contains(&new), "{errors}");
+    let (good, errors) = chat(&address, &["--expect", &old]);
+    assert!(!good && errors.contains("the server's chat template is not the expected one"), "{errors}");
+    // Whoever has no use for it does not compare it, and does not forget it.
+    succeed(&mut client(ours, &address, &[]));
+    let own = ours.join("own.jinja");
+    fs::write(&own, plain).unwrap();
+    for more in [&["--no-template"][..], &["--template", own.to_str().unwrap()]] {
+        let (good, errors) = chat(&address, more);
+        assert!(good, "{errors}");
+    }
+    assert_eq!(pin(), old);
+    let (good, notes) = chat(&address, &["--expect", &new]);
+    assert!(good && notes.contains("Be brief if I am ill."), "{notes}");
+    assert!(!notes.contains('\x1b'), "a terminal gets no control character: {notes:?}");
+    assert_eq!(pin(), new);
+    drop(server);
+
+    // A template that goes is a change, too.
+    fs::remove_file(&file).unwrap();
+    let _server = serve(theirs, model.to_str().unwrap(), &address);
+    let (good, errors) = chat(&address, &[]);
+    assert!(!good && errors.contains("the chat template of the model"), "{errors}");
 }
 
 /// A configuration with another set of end tokens.

@@ -100,8 +100,8 @@ pub enum Error {
         /// [`MAX_SOFTMAX_COLUMNS`](protocols::functions::softmax::MAX_SOFTMAX_COLUMNS).
         limit: usize,
     },
-    /// A prompt with padding under a policy that does not see it.
-    #[error("a padded prompt needs cache policy `full`: `{policy}` would choose among tokens that stand for nothing")]
+    /// A prompt with padding, or a chat with padded answers, under a policy that does not see it.
+    #[error("padding needs cache policy `full`: `{policy}` would choose among tokens that stand for nothing")]
     PaddedPolicy {
         /// The policy.
         policy: String,
@@ -152,6 +152,9 @@ pub enum Error {
     /// A draft in a chat.
     #[error("a chat takes no draft")]
     DraftChat,
+    /// A draft where answers are padded.
+    #[error("an answer that is padded takes no draft: what its passes keep would tell where the text ends")]
+    PaddedDraft,
     /// A number of guesses that no pass has.
     #[error("a draft has 1 to {limit} tokens, not {got}")]
     Draft {

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::chunks::{chunk_size, read};
 use crate::draft::{Drafts, Guess, accepted, filled};
-use crate::lengths::Excess;
+use crate::lengths::{Excess, bucket};
 use crate::surprise::Surprise;
 use crate::{Error, Input, Lengths, Model, ModelSpec, Rows, Sampler};
 
@@ -33,6 +33,9 @@ pub struct GenerateOptions {
     pub reveal: Reveal,
     /// End after an end-of-text token; the server then learns how many tokens there are.
     pub stop_at_eos: bool,
+    /// End at the first [`bucket`](crate::bucket) of tokens behind an end-of-text token. The tokens in between stand
+    /// for nothing and are seen by nobody; later turns do not attend to them. The server learns the bucket alone.
+    pub pad_answer: bool,
     /// Reveal the logits of every position of the prompt too, not only of its last: for evaluation.
     pub all_positions: bool,
     /// Which part of the cache a token looks at.
@@ -100,14 +103,15 @@ pub trait Hooks<E: Engine> {
         Ok(kept.unwrap_or(1))
     }
 
-    /// The current step is over, or has given one of several tokens. `token` is known to the client only. The place
-    /// to stream text and settle accounts.
+    /// The current step is over, or has given one of several tokens. `token` is known to the client only, and not
+    /// there behind the end of a text. The place to stream text and settle accounts.
     fn token(&mut self, engine: &mut E, step: Step, token: Option<u32>) {
         let _ = (engine, step, token);
     }
 
-    /// Whether to end here; called after each step but the last, with `stop_at_eos` only. The client passes its own
-    /// decision and tells the server; the server passes `None` and learns it.
+    /// Whether to end here; called after each step but the last, with `stop_at_eos` only, and with `pad_answer` only
+    /// where a bucket is full. The client passes its own decision and tells the server; the server passes `None` and
+    /// learns it.
     fn agree_to_stop(&mut self, engine: &mut E, stop: Option<bool>) -> Result<bool, engine::Error> {
         let _ = engine;
         Ok(stop.unwrap_or(false))
@@ -122,7 +126,7 @@ impl<E: Engine> Hooks<E> for NoHooks {}
 /// The result of a generation.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Generation {
-    /// Number of tokens generated; public.
+    /// Number of tokens generated; public. With `pad_answer` the client has fewer.
     pub count: usize,
     /// Their ids; empty on the server and in a plan.
     pub tokens: Vec<u32>,
@@ -183,13 +187,17 @@ pub fn generate_with<E: Engine>(
     }
     let mut surprise = Surprise::default();
     let most = options.draft.map_or(0, Drafts::tokens);
+    let mut steady = options.draft.and_then(Drafts::schedule);
     let ends = |token: u32| options.stop_at_eos && spec.eos().contains(&token);
     let mut out = Generation::default();
     let mut rows = Vec::new();
-    // What the client knows: its words without padding, and then what comes out.
+    // What the client knows: its words without padding, and then what was picked, which may be more than was kept.
     let padding = options.padding.and_then(|padding| padding.tokens).unwrap_or(0);
-    let mut text: Option<Vec<u32>> = prompt.ids.map(|ids| ids[padding..].to_vec());
+    let mut text: Vec<u32> = prompt.ids.map(|ids| ids[padding..].to_vec()).unwrap_or_default();
+    let words = text.len();
     let mut fed: Option<Vec<u32>> = prompt.ids.map(<[u32]>::to_vec);
+    // Whether the text is over, and goes on so that nobody sees it.
+    let mut over = false;
     let (mut count, mut drafted) = (prompt.count, 0);
     let mut chunk = chunk_size(&spec, cache.tokens() + count, options.prefill_chunk);
     while out.count < options.tokens {
@@ -206,50 +214,69 @@ pub fn generate_with<E: Engine>(
         // The last token that is known, and the guesses after it.
         let first = hidden.shape()[0] - 1 - drafted;
         let guesses = fed.as_deref().map_or(&[][..], |fed| &fed[count - drafted..]);
-        let picked = match options.reveal {
+        // A token that was picked in an earlier pass stays what it is.
+        let mut pick = |i: usize, pick: &dyn Fn(&mut Sampler) -> u32| {
+            let at = words + index + i;
+            if at == text.len() {
+                text.push(next.choose(index + i, pick));
+            }
+            text[at]
+        };
+        let (picked, mut logits) = match options.reveal {
             Reveal::Logits => {
                 let logits = model.reveal_logits(engine, &hidden)?;
                 let logits = logits
                     .map(|logits| logits.into_dimensionality::<Ix2>().expect("logits are (positions, vocabulary)"));
                 surprise.tell(cache, fed.as_deref(), logits.as_ref())?;
-                logits.map(|mut logits| {
-                    let picked = accepted(guesses, ends, |i| {
-                        next.choose(index + i, |sampler| sampler.pick(logits.row(first + i)))
-                    });
-                    let start = if options.all_positions { 0 } else { first };
-                    logits.slice_axis_inplace(Axis(0), Slice::from(start..first + picked.len()));
-                    rows.push(logits);
-                    picked
-                })
+                let picked = logits.as_ref().map(|logits| {
+                    accepted(guesses, ends, |i| pick(i, &|sampler| sampler.pick(logits.row(first + i))))
+                });
+                (picked, logits)
             }
             Reveal::Token => {
                 surprise.tell(cache, fed.as_deref(), None)?;
                 let logits = model.logits(engine, &hidden)?.slice(0, first..first + 1 + drafted);
                 let best = engine.scope("argmax", |e| e.argmax(&logits))?;
-                best.map(|best| accepted(guesses, ends, |i| next.choose(index + i, |_| best[i] as u32)))
+                (best.map(|best| accepted(guesses, ends, |i| pick(i, &|_| best[i] as u32))), None)
             }
         };
         let kept = match drafted {
             0 => 1,
-            _ => hooks.agree_to_keep(engine, 1 + drafted, picked.as_ref().map(Vec::len))?,
+            _ => {
+                let all = 1 + drafted;
+                let most = steady.as_mut().map_or(all, |steady| steady.next(all));
+                let right = picked.as_ref().map(|picked| match picked.len() {
+                    right if steady.is_some() && right < most => 1,
+                    right => right.min(most),
+                });
+                let kept = hooks.agree_to_keep(engine, most, right)?;
+                let possible = (1..=right.unwrap_or(most)).contains(&kept);
+                if !possible || (steady.is_some() && ![1, most].contains(&kept)) {
+                    return Err(Error::DraftKept { got: kept, most });
+                }
+                kept
+            }
         };
-        if !(1..=1 + drafted).contains(&kept) {
-            return Err(Error::DraftKept { got: kept, most: 1 + drafted });
-        }
         cache.cut(1 + drafted - kept);
         if index > 0 {
             out.passes.push(kept);
         }
+        if let Some(logits) = logits.as_mut().filter(|_| !over) {
+            let start = if options.all_positions { 0 } else { first };
+            logits.slice_axis_inplace(Axis(0), Slice::from(start..first + kept));
+            rows.push(std::mem::take(logits));
+        }
         for i in 0..kept {
-            let token = picked.as_ref().and_then(|picked| picked.get(i)).copied();
+            let token = picked.as_ref().and_then(|picked| picked.get(i)).copied().filter(|_| !over);
             out.count += 1;
             out.tokens.extend(token);
-            text.iter_mut().for_each(|text| text.extend(token));
             hooks.token(engine, step, token);
         }
+        over |= options.pad_answer && out.tokens.last().is_some_and(|token| ends(*token));
         let left = options.tokens - out.count;
-        if options.stop_at_eos && left > 0 {
-            let ended = picked.and_then(|picked| picked.last().map(|token| spec.eos().contains(token)));
+        let asked = options.stop_at_eos && (!options.pad_answer || bucket(out.count) == out.count);
+        if asked && left > 0 {
+            let ended = picked.and_then(|_| out.tokens.last().map(|token| over || ends(*token)));
             if hooks.agree_to_stop(engine, ended)? {
                 break;
             }
@@ -258,14 +285,19 @@ pub fn generate_with<E: Engine>(
         drafted = most.min(left.saturating_sub(1));
         count = 1 + drafted;
         chunk = count;
-        fed = match text.as_deref() {
-            Some(text @ [.., last]) if left > 0 => {
-                let guesses = next.guess(text, drafted)?;
+        fed = match fed {
+            Some(_) if left > 0 => {
+                let known = words + out.count;
+                let guesses = next.guess(&text, drafted.saturating_sub(text.len() - known))?;
                 spec.check_ids(&guesses)?;
-                Some([&[*last], &guesses[..]].concat())
+                let fed = text[known - 1..].iter().copied().chain(guesses);
+                Some(fed.take(count).collect())
             }
             _ => None,
         };
+    }
+    if options.pad_answer {
+        cache.bury(prompt.ids.map(|_| out.count - out.tokens.len()));
     }
     if !rows.is_empty() {
         let views: Vec<_> = rows.iter().map(|r: &Array2<f32>| r.view()).collect();
@@ -275,7 +307,7 @@ pub fn generate_with<E: Engine>(
 }
 
 impl Next<'_> {
-    fn choose(&mut self, index: usize, pick: impl FnOnce(&mut Sampler) -> u32) -> u32 {
+    fn choose(&mut self, index: usize, pick: &dyn Fn(&mut Sampler) -> u32) -> u32 {
         match self {
             Next::Pick(sampler) | Next::Drafted { sampler, .. } => pick(sampler),
             Next::Forced(tokens) => tokens.get(index).copied().unwrap_or_else(|| pick(&mut Sampler::greedy())),
@@ -304,7 +336,7 @@ pub(crate) fn check_lengths(lengths: Lengths, bound: Lengths, limit: usize) -> R
     if positions > limit { Err(Error::TooLong { positions, limit }) } else { Ok(()) }
 }
 
-/// Refuses padding under a policy that would choose among it.
+/// Refuses padding, of a prompt or of the answers of a conversation, under a policy that would choose among it.
 pub(crate) fn check_padding(padded: bool, policy: &PolicySpec) -> Result<(), Error> {
     if padded && *policy != PolicySpec::default() {
         return Err(Error::PaddedPolicy { policy: policy.to_string() });
@@ -331,7 +363,8 @@ fn check<E: Engine>(
     let before = cache.tokens();
     let positions = spec.max_positions_of(cache.text().filter(|_| before > 0));
     check_lengths(lengths, Lengths::MAX, positions.saturating_sub(before))?;
-    check_padding(options.padding.is_some(), &options.policy)?;
+    // What stands for nothing comes last in a generation, and before other words in the next turn.
+    check_padding(options.padding.is_some() || (options.pad_answer && before > 0), &options.policy)?;
     let hidden = options.padding.and_then(|padding| padding.tokens);
     if let Some(tokens) = hidden.filter(|tokens| *tokens >= prompt.count) {
         return Err(Error::AllPadding { tokens, prompt: prompt.count });

@@ -11,6 +11,14 @@ pub struct Lengths {
     pub tokens: usize,
 }
 
+/// The shortest bucket.
+const SHORTEST: usize = 16;
+
+/// The length that stands for one of `tokens` tokens where lengths are hidden: the next power of two from 16 on.
+pub fn bucket(tokens: usize) -> usize {
+    tokens.next_power_of_two().max(SHORTEST)
+}
+
 /// One of two lengths, beyond its bound.
 pub(crate) struct Excess {
     /// Which.

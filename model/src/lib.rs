@@ -87,7 +87,7 @@ pub use gated::Gated;
 pub use gemma::Gemma;
 pub use generate::{GenerateOptions, Generation, Hooks, Next, NoHooks, Reveal, Step, generate, generate_with};
 pub use layers::{Input, Rows};
-pub use lengths::Lengths;
+pub use lengths::{Lengths, bucket};
 pub use mpcache::Padding;
 pub use parallel::Parallel;
 pub use pin::Expectation;

@@ -4,15 +4,24 @@ use std::path::{Path, PathBuf};
 
 use crate::fingerprint::{Fingerprint, PREFIX};
 use crate::session::PublicModel;
-use crate::{Error, ModelFiles, ModelSpec, bundled, bundled_names};
+use crate::{ChatTemplate, Error, ModelFiles, ModelSpec, bundled, bundled_names};
 
 impl PublicModel {
-    /// Its fingerprint; without the tokenizer if the server was not asked for it.
+    /// Its fingerprint; without the tokenizer and without the chat template if the server was not asked for them.
     ///
     /// # Errors
     /// See [`Fingerprint::new`].
     pub fn fingerprint(&self) -> Result<Fingerprint, Error> {
-        Ok(Fingerprint::new(&self.spec, self.tokenizer.as_deref())?)
+        Ok(Fingerprint::new(&self.spec, self.tokenizer.as_deref(), self.template.as_deref())?)
+    }
+
+    /// How the model wants conversations written, if it says so.
+    ///
+    /// # Errors
+    /// See [`ChatTemplate::from_bytes`].
+    pub fn chat_template(&self) -> Result<Option<ChatTemplate>, Error> {
+        let bytes = self.template.as_deref().filter(|bytes| !bytes.is_empty());
+        Ok(bytes.map(ChatTemplate::from_bytes).transpose()?)
     }
 }
 
@@ -27,7 +36,7 @@ pub struct Expectation {
 
 impl Expectation {
     /// From a fingerprint, a `config.json`, a directory with one and perhaps a tokenizer, or the name of a bundled
-    /// model.
+    /// model. A directory says which chat template there is, or that there is none; so does a bundled model.
     ///
     /// # Errors
     /// [`PinError::Malformed`](crate::PinError::Malformed) for a text that begins as a fingerprint does; [`Error`] by
@@ -37,15 +46,20 @@ impl Expectation {
             return Ok(Expectation { spec: None, fingerprint: name.parse()? });
         }
         let path = Path::new(name);
-        let (spec, tokenizer) = if !path.exists() && bundled_names().any(|bundled| bundled == name) {
+        let (spec, tokenizer, template) = if !path.exists() && bundled_names().any(|bundled| bundled == name) {
             let ModelFiles { spec, tokenizer, .. } = bundled(name)?;
-            (spec, tokenizer)
+            (spec, tokenizer, Some(Vec::new()))
         } else {
             let file = path.join("tokenizer.json");
             let read = |path: PathBuf| std::fs::read(&path).map_err(|source| Error::File { path, source });
-            (ModelSpec::open(path)?, file.is_file().then(|| read(file)).transpose()?)
+            let template = || match ChatTemplate::open(path)? {
+                Some(template) => template.to_bytes(),
+                None => Ok(Vec::new()),
+            };
+            let tokenizer = file.is_file().then(|| read(file)).transpose()?;
+            (ModelSpec::open(path)?, tokenizer, path.is_dir().then(template).transpose()?)
         };
-        let fingerprint = Fingerprint::new(&spec, tokenizer.as_deref())?;
+        let fingerprint = Fingerprint::new(&spec, tokenizer.as_deref(), template.as_deref())?;
         Ok(Expectation { spec: Some(spec), fingerprint })
     }
 }
@@ -60,7 +74,12 @@ mod tests {
     }
 
     fn print(eos: u32, tokenizer: Option<&str>) -> Fingerprint {
-        Fingerprint::new(&spec(eos), tokenizer.map(str::as_bytes)).unwrap()
+        Fingerprint::new(&spec(eos), tokenizer.map(str::as_bytes), None).unwrap()
+    }
+
+    /// The same with a chat template.
+    fn talking(eos: u32, tokenizer: Option<&str>, template: &str) -> Fingerprint {
+        Fingerprint::new(&spec(eos), tokenizer.map(str::as_bytes), Some(template.as_bytes())).unwrap()
     }
 
     #[test]
@@ -77,11 +96,18 @@ mod tests {
         print(1, None).expect(&all).unwrap();
         assert!(all.names(&all) && all.names(&print(1, None)));
         assert!(!print(1, None).names(&all), "a shape alone accepts no tokenizer");
+        let [a, b, none] = ["a", "b", ""].map(|template| talking(1, Some("t"), template));
+        for (expected, met) in [(a, b), (a, none), (none, a)] {
+            assert!(matches!(expected.expect(&met), Err(PinError::NotExpected { part: "chat template", .. })));
+        }
+        a.expect(&all).unwrap();
+        assert!(a.names(&a) && a.names(&all) && !all.names(&a) && !b.names(&a));
+        assert!(a.has_new_template(None) && a.has_new_template(Some(&all)) && !a.has_new_template(Some(&a)));
     }
 
     #[test]
     fn a_fingerprint_is_a_line_of_text() {
-        for fingerprint in [print(1, None), print(1, Some("t"))] {
+        for fingerprint in [print(1, None), print(1, Some("t")), talking(1, None, "c"), talking(1, Some("t"), "c")] {
             let text = fingerprint.to_string();
             assert_eq!(text.parse::<Fingerprint>().unwrap(), fingerprint);
             assert_eq!(Expectation::named(&text).unwrap(), Expectation { spec: None, fingerprint });
@@ -98,7 +124,7 @@ mod tests {
         assert_eq!(Expectation::named(assets).unwrap(), by_name);
         let by_config = Expectation::named(&format!("{assets}/config.json")).unwrap();
         assert_eq!(by_config.spec, by_name.spec);
-        assert_eq!(by_config.fingerprint, Fingerprint::new(by_name.spec.as_ref().unwrap(), None).unwrap());
+        assert_eq!(by_config.fingerprint, Fingerprint::new(by_name.spec.as_ref().unwrap(), None, None).unwrap());
         by_config.fingerprint.expect(&by_name.fingerprint).unwrap();
         assert!(matches!(Expectation::named("/nonexistent"), Err(Error::File { .. })));
         assert!(matches!(Expectation::named("waggle-model:12"), Err(Error::Pin(PinError::Malformed { .. }))));
@@ -107,8 +133,7 @@ mod tests {
     #[test]
     fn a_server_that_changes_its_model_is_refused_until_the_change_is_accepted() {
         let meet = |known: Option<&Fingerprint>, met: &Fingerprint, accepted| {
-            let known = known.map(Fingerprint::to_string);
-            met.meet("a:1", known.as_deref(), Path::new("known_servers"), accepted)
+            met.meet("a:1", known, Path::new("known_servers"), accepted)
         };
         let (shape, old, new) = (print(1, None), print(1, Some("t")), print(1, Some("u")));
         assert_eq!(meet(None, &shape, false).unwrap(), Some(shape));
@@ -123,10 +148,13 @@ mod tests {
         let other = print(2, None);
         assert!(matches!(meet(Some(&old), &other, false), Err(PinError::Changed { part: "shape", .. })));
         assert_eq!(meet(Some(&old), &new, true).unwrap(), Some(new));
-        assert_eq!(meet(Some(&old), &other, true).unwrap(), Some(other));
-        assert!(matches!(
-            shape.meet("a:1", Some("sha256:12"), Path::new("f"), true),
-            Err(PinError::Malformed { .. })
-        ));
+        assert_eq!(meet(Some(&old), &other, true).unwrap(), Some(print(2, Some("t"))), "its tokenizer was not met");
+        // The template is a part of its own: met later, not asked for, changed.
+        let [a, b] = ["a", "b"].map(|template| talking(1, Some("t"), template));
+        assert_eq!(meet(Some(&old), &a, false).unwrap(), Some(a));
+        assert_eq!(meet(Some(&a), &old, false).unwrap(), None);
+        assert!(matches!(meet(Some(&a), &b, false), Err(PinError::Changed { part: "chat template", .. })));
+        assert_eq!(meet(Some(&a), &b, true).unwrap(), Some(b));
+        assert_eq!(meet(Some(&a), &other, true).unwrap(), Some(talking(2, Some("t"), "a")));
     }
 }

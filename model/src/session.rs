@@ -40,6 +40,9 @@ pub struct Request {
     pub lengths: Lengths,
     /// End after an end-of-text token; the server then learns how many tokens there are.
     pub stop_at_eos: bool,
+    /// End at the first [`bucket`](crate::bucket) of tokens behind that, so that the server learns no more than it.
+    /// In a chat only with the policy `full`; takes no draft.
+    pub pad_answer: bool,
     /// The first tokens of the prompt may be padding, see [`Prompt::padded`](crate::party::Prompt::padded).
     pub padded: bool,
     /// Guesses that each pass checks. The server then learns how many tokens each pass keeps, and the client learns
@@ -77,6 +80,8 @@ pub struct PublicModel {
     pub frac_bits: Vec<u32>,
     /// Text of `tokenizer.json`, if there is one and the client asked for it.
     pub tokenizer: Option<Vec<u8>>,
+    /// The chat template as JSON, empty if there is none; only if the client asked for it.
+    pub template: Option<Vec<u8>>,
 }
 
 /// What a client wants from a server beyond the terms.
@@ -86,6 +91,8 @@ pub struct ClientOptions<'a> {
     pub expected: Option<&'a ModelSpec>,
     /// Whether to send the tokenizer.
     pub tokenizer: bool,
+    /// Whether to send the chat template.
+    pub template: bool,
 }
 
 /// Watches a session, and may end it. Every method has a default that does nothing.
@@ -159,7 +166,7 @@ impl Limits {
 impl From<Lengths> for Request {
     /// A generation of these lengths to the end, without padding or drafts.
     fn from(lengths: Lengths) -> Self {
-        Request { lengths, stop_at_eos: false, padded: false, draft: None }
+        Request { lengths, stop_at_eos: false, pad_answer: false, padded: false, draft: None }
     }
 }
 
@@ -188,8 +195,11 @@ impl Request {
         check_padding(self.padded, &terms.policy)
     }
 
-    /// Refuses drafts under a policy that cannot take tokens back.
+    /// Refuses drafts under a policy that cannot take tokens back, and beside padded answers.
     pub fn check_draft(&self, terms: &Terms) -> Result<(), Error> {
+        if self.pad_answer && self.draft.is_some() {
+            return Err(Error::PaddedDraft);
+        }
         check_draft(self.draft, &terms.policy, terms.policy.can_cut())
     }
 
@@ -204,6 +214,7 @@ impl Request {
             tokens: self.lengths.tokens,
             reveal: terms.reveal,
             stop_at_eos: self.stop_at_eos,
+            pad_answer: self.pad_answer,
             all_positions: false,
             policy: terms.policy.clone(),
             prefill_chunk: terms.prefill_chunk,

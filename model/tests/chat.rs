@@ -53,7 +53,8 @@ fn session<T: Send>(
     observer: &mut (dyn Observer + Send),
     talk: impl FnOnce(ChatSession) -> T + Send,
 ) -> (T, Result<Outcome, Error>) {
-    let hosted = ModelServer::load_for(&terms.policy, files().1).unwrap().with_template(template);
+    let hosted = ModelServer::load_for(&terms.policy, files().1).unwrap();
+    let hosted = hosted.with_template(template.as_ref()).unwrap();
     let (client, server) = memory_pair(Duration::from_secs(60));
     thread::scope(|scope| {
         let server = Channel::new(Role::Server, server);
@@ -61,7 +62,8 @@ fn session<T: Send>(
         let server =
             scope.spawn(move || hosted.serve(server, &Caller::default(), terms, &Limits::default(), observer));
         let client = Channel::new(Role::Client, client);
-        let session = ClientSession::open(client, &Caller::default(), terms, &ClientOptions::default()).unwrap();
+        let options = ClientOptions { template: true, ..ClientOptions::default() };
+        let session = ClientSession::open(client, &Caller::default(), terms, &options).unwrap();
         let talked = talk(session.chat(BOUND, false, &mut Silent).unwrap());
         (talked, server.join().unwrap())
     })
@@ -284,7 +286,7 @@ fn a_client_that_leaves_ends_the_session() {
 fn the_template_comes_from_the_server() {
     let template = ChatTemplate { template: "{{ 1 }}".into(), bos_token: "<s>".into(), eos_token: String::new() };
     let (got, server) = session(&terms("full", false), Some(template.clone()), &mut Silent, |chat| {
-        let got = chat.template().cloned();
+        let got = chat.model().chat_template().unwrap();
         chat.finish().unwrap();
         got
     });

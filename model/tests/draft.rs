@@ -95,8 +95,14 @@ fn same_text<E: Engine>(
 ) {
     let want = alone(&mut make(), model, options, seed, None);
     assert!(want.passes.iter().all(|kept| *kept == 1));
-    for guesses in [1, 2, 5, 40] {
-        let options = GenerateOptions { draft: Some(Drafts::new(guesses, 1.0).unwrap()), ..options.clone() };
+    let kinds = [1, 2, 5, 40].into_iter().flat_map(|guesses| {
+        let [one, half, all] = [1.0, 1.0 + guesses as f64 / 2.0, 1.0 + guesses as f64];
+        let drafts = |rate| Drafts::new(guesses, rate).unwrap();
+        [drafts(one), drafts(half).steady(), drafts(all).steady()]
+    });
+    for drafts in kinds {
+        let guesses = drafts.tokens();
+        let options = GenerateOptions { draft: Some(drafts), ..options.clone() };
         for wrong in [1, 2, 3, 4, usize::MAX, 0] {
             let got = match wrong {
                 0 => alone(&mut make(), model, &options, seed, Some(&mut Lookup)),
@@ -109,7 +115,9 @@ fn same_text<E: Engine>(
             assert_eq!((&got.tokens, got.count), (&want.tokens, want.count), "{context}");
             assert_eq!(got.passes.iter().sum::<usize>(), want.count - 1, "{context}");
             assert!(got.passes.iter().all(|kept| (1..=1 + guesses).contains(kept)), "{context}: {:?}", got.passes);
-            if wrong == usize::MAX {
+            // A pass within which the text ends is not full.
+            let full = drafts.rate() == 1.0 + guesses as f64 && !options.stop_at_eos;
+            if wrong == usize::MAX && (full || !drafts.is_steady()) {
                 assert_eq!(got.passes.len(), (want.count - 1).div_ceil(1 + guesses), "{context}: {:?}", got.passes);
             }
             match (&got.logits, &want.logits) {
@@ -325,6 +333,7 @@ impl<'a> Session<'a> {
         Request {
             lengths: Lengths { prompt: self.prompt.ids().len(), tokens: self.tokens },
             stop_at_eos: self.stop,
+            pad_answer: false,
             padded: self.prompt.padding().is_some(),
             draft: self.draft,
         }
@@ -423,8 +432,11 @@ fn two_parties_write_the_same_text_and_each_pass_costs_what_was_planned() {
             session.terms.reveal = reveal;
             let [plain, _] = session.run(&mut Lookup, &mut Silent).map(Result::unwrap);
             let text = &plain.generation.tokens;
-            for (guesses, wrong) in [(3, 1), (3, 3), (2, 4), (4, usize::MAX)] {
-                session.draft = Some(Drafts::new(guesses, 2.0).unwrap());
+            let of = |guesses, rate| Drafts::new(guesses, rate).unwrap();
+            let [free, mixed] = [of(3, 2.0), of(3, 1.5).steady()];
+            let some = [(free, 1), (free, 3), (of(2, 2.0), 4), (of(4, 2.0), usize::MAX)];
+            for (draft, wrong) in some.into_iter().chain([(mixed, 1), (mixed, 2), (of(2, 3.0).steady(), 4)]) {
+                session.draft = Some(draft);
                 let context = format!("{config}, {policy}, preprocess {preprocess}, {seed:?}, {reveal:?}, {wrong}");
                 let mut knowing = Knowing { tokens: text, prompt: PROMPT.len(), wrong };
                 let mut charges = Charges::default();
@@ -440,6 +452,15 @@ fn two_parties_write_the_same_text_and_each_pass_costs_what_was_planned() {
                     // Each pass keeps one token, so all positions are charged and shown that may be.
                     assert_eq!(kept, &vec![1; TOKENS - 1], "{context}");
                     assert!(charges.revealed == charges.asked || reveal == Reveal::Token, "{context}");
+                }
+                if draft == mixed {
+                    // Passes of one and of two take turns: every other one says a bit, and those between say nothing.
+                    assert!(kept.iter().enumerate().all(|(i, kept)| (1..=1 + i % 2).contains(kept)), "{kept:?}");
+                    let told = client.entries.iter().filter(|entry| entry.path == "draft");
+                    let told: u64 = told.map(|entry| entry.traffic.messages).sum();
+                    // The last pass has no guesses.
+                    let bits = kept.len() / 2;
+                    assert!((bits - 1..=bits).contains(&(told as usize)), "{told} of {kept:?}");
                 }
                 assert_eq!(untimed(&client), untimed(&server), "{context}");
                 let planned = plan_kept(

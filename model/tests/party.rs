@@ -21,7 +21,8 @@ fn channels() -> (Channel, Channel) {
 fn a_session_gives_the_plaintext_and_three_equal_ledgers() {
     let hosted = ModelServer::load(bundled("shakespeare-llama").unwrap()).unwrap();
     let terms = Terms::default();
-    let options = ClientOptions { tokenizer: true, expected: Some(&hosted.public().spec) };
+    let options =
+        ClientOptions { tokenizer: true, expected: Some(&hosted.public().spec), ..ClientOptions::default() };
     let (client, server) = channels();
     let (client, server) = thread::scope(|scope| {
         let server = scope
@@ -37,8 +38,13 @@ fn a_session_gives_the_plaintext_and_three_equal_ledgers() {
     assert_eq!((server.generation.tokens.len(), server.generation.logits.as_ref()), (0, None));
     assert_eq!((client.generation.count, server.generation.count, server.prompt_tokens), (2, 2, 4));
 
-    let request =
-        Request { lengths: Lengths { prompt: 4, tokens: 2 }, stop_at_eos: true, padded: false, draft: None };
+    let request = Request {
+        lengths: Lengths { prompt: 4, tokens: 2 },
+        stop_at_eos: true,
+        pad_answer: false,
+        padded: false,
+        draft: None,
+    };
     let planned = plan(hosted.public(), &terms, &options, &request, &mut Silent).unwrap();
     assert_eq!(untimed(&client), untimed(&server));
     assert_eq!(untimed(&client), untimed(&planned));

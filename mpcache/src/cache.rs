@@ -92,6 +92,12 @@ impl<E: Engine> KvCache<E> {
         self.stores.first().and_then(Store::padding)
     }
 
+    /// Says that of the tokens seen last so many stand for nothing, of which only the client knows how many there
+    /// are: no later token attends to them. They keep their positions. Under the policy `full`, as padding.
+    pub fn bury(&mut self, tokens: Option<usize>) {
+        self.stores.iter_mut().for_each(|store| store.bury(tokens));
+    }
+
     /// Number of tokens seen: the position of the next one.
     pub fn tokens(&self) -> usize {
         self.stores.first().map_or(0, Store::seen)

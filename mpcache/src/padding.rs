@@ -1,6 +1,5 @@
 //! Prompts whose length is hidden.
 
-use engine::{Engine, Error, Tensor};
 use serde::{Deserialize, Serialize};
 
 /// Tokens before the first word of a prompt that stand for nothing, so that prompts of many lengths look alike. No
@@ -12,14 +11,6 @@ pub struct Padding {
 }
 
 impl Padding {
-    /// Lowers the scores of the padding below all others in `scores` (..., tokens), see [`Engine::hide`]. Of all
-    /// tokens the first `gone` have no column any more. Free.
-    pub(crate) fn hide<E: Engine>(self, engine: &mut E, scores: &E::Tensor, gone: usize) -> Result<E::Tensor, Error> {
-        let columns = scores.shape().last().copied().unwrap_or(0);
-        let hidden: Option<Vec<bool>> = self.tokens.map(|padding| (0..columns).map(|i| gone + i < padding).collect());
-        engine.hide(scores, hidden.as_deref())
-    }
-
     /// The positions in the text of the tokens `start..start + count`. Padding gets 0, which does not matter.
     pub fn positions(self, start: usize, count: usize) -> Option<Vec<u32>> {
         let padding = self.tokens?;

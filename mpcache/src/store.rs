@@ -25,6 +25,8 @@ pub struct Store<E: Engine> {
     prompt: Option<usize>,
     pub(crate) shape: HeadShape,
     padding: Option<Padding>,
+    /// Tokens that stand for nothing, if there may be some; empty where only the other party knows them.
+    hidden: Option<Vec<Range<usize>>>,
     soft_cap: Option<f32>,
     pub(crate) positions: Option<Positions>,
 }
@@ -49,6 +51,7 @@ impl<E: Engine> Store<E> {
             prompt: None,
             shape,
             padding: None,
+            hidden: None,
             soft_cap: None,
             positions: None,
         }
@@ -73,6 +76,17 @@ impl<E: Engine> Store<E> {
     /// Says that the first tokens are padding.
     pub(crate) fn pad(&mut self, padding: Padding) {
         self.padding = Some(padding);
+        self.hide(padding.tokens.map(|tokens| 0..tokens));
+    }
+
+    /// Says that of the tokens seen so far the last ones stand for nothing; their number on the client.
+    pub(crate) fn bury(&mut self, tokens: Option<usize>) {
+        self.hide(tokens.map(|tokens| self.seen - tokens..self.seen));
+    }
+
+    /// From now on no token attends to these, which the client alone names.
+    fn hide(&mut self, tokens: Option<Range<usize>>) {
+        self.hidden.get_or_insert_default().extend(tokens);
     }
 
     /// Says that the prompt, which may come in pieces, has `tokens` tokens.
@@ -203,8 +217,8 @@ impl<E: Engine> Store<E> {
     }
 
     /// The scores of the queries of each part, (its kv_heads, rows, head_dim), against all its keys, (its kv_heads,
-    /// rows, tokens), for a softmax. The scores of padding lie below all others, and a row that stands for several
-    /// tokens has the score of all of them.
+    /// rows, tokens), for a softmax. The scores of padding and of tokens behind an end lie below all others, and a
+    /// row that stands for several tokens has the score of all of them.
     pub fn scores_each(&mut self, engine: &mut E, queries: &[E::Tensor]) -> Result<Vec<E::Tensor>, Error> {
         let keys: Vec<E::Tensor> = self.parts.iter().map(Part::keys_by_head).collect();
         let operands = self.parts.iter_mut().map(|part| &mut part.operands.keys);
@@ -223,8 +237,11 @@ impl<E: Engine> Store<E> {
             if let Some(cap) = self.soft_cap {
                 *scores = engine.scope("cap", |e| e.soft_cap(scores, cap))?;
             }
-            if let Some(padding) = self.padding {
-                *scores = padding.hide(engine, scores, self.seen - part.len())?;
+            if let Some(hidden) = &self.hidden {
+                let gone = self.seen - part.len();
+                let is_hidden = |token: usize| hidden.iter().any(|tokens| tokens.contains(&token));
+                let known = (!hidden.is_empty()).then(|| (gone..self.seen).map(is_hidden).collect::<Vec<bool>>());
+                *scores = engine.hide(scores, known.as_deref())?;
             }
             if let Some(merged) = part.merged() {
                 *scores = engine.add_to_columns(scores, &merged.weights(part.len()))?;

@@ -88,12 +88,13 @@ fn plan_again(measured: &Report, calibrated: &Calibrated) -> Result<Report, Erro
         prompt: count("padded_prompt").map_or(measured.prompt_tokens, |n| n as usize),
         tokens: count("tokens").ok_or_else(|| unknown("tokens"))? as usize,
     };
-    let stop_at_eos = measured.options.get("stop_at_eos").and_then(Value::as_bool).unwrap_or(false);
+    let flag = |name: &str| measured.options.get(name).and_then(Value::as_bool).unwrap_or(false);
+    let (stop_at_eos, pad_answer) = (flag("stop_at_eos"), flag("pad_answer"));
     // How many tokens each pass kept is a fact of the run, and no prediction.
     if measured.draft.is_some() {
         return Err(unknown("draft"));
     }
-    let request = Request { stop_at_eos, padded: count("padded_prompt").is_some(), ..lengths.into() };
+    let request = Request { stop_at_eos, pad_answer, padded: count("padded_prompt").is_some(), ..lengths.into() };
     let model = unweighted(measured.model.name.clone(), measured.model.config.clone());
     let setting = calibrated.setting(link.shape());
     let options = ClientOptions::default();

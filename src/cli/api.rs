@@ -325,7 +325,7 @@ pub fn generate(
     let ClientArgs { connect, sampling, terms } = parse(options)?;
     let terms = terms.terms(connect.link)?;
     let mut sampler = sampling.sampler(&terms)?;
-    let session = connect.open(&terms, true)?;
+    let session = connect.open(&terms, ClientOptions { tokenizer: true, ..Default::default() })?;
     let model: PublicModel = session.model().clone();
     let tokenizer = model.tokenizer.as_deref().map(tokenizer_worker::foreign).transpose()?;
     let prompt = prompt.ids(tokenizer.as_ref())?;

@@ -5,14 +5,19 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use clap::Args;
-use model::Expectation;
 use model::party::{Caller, ClientOptions, ClientSession, Terms};
+use model::{ChatTemplate, Expectation};
 use net::tcp::{self, ConnectOptions};
 use net::{Channel, Link, NetError, PublicKey, Role, await_admission, tls};
 
 use super::options::{LINKS, LinkArg, link_between_processes, seconds};
+use super::progress::harmless;
 use super::trust::{IdentityArgs, ServerTrust};
 use super::{Error, out};
+
+/// The most characters that are shown of a server's chat template, and of each token that it names.
+const SHOWN_TEMPLATE: usize = 8192;
+const SHOWN_TOKEN: usize = 80;
 
 /// The server, and what it must be.
 #[derive(Args, Clone, Debug)]
@@ -21,8 +26,8 @@ pub(super) struct ConnectArgs {
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7411", value_parser = with_port)]
     connect: String,
     /// Insist on this model: a `config.json` (shape and end tokens), a directory with one (and with its tokenizer, if
-    /// there is one), the name of a bundled model, or a fingerprint (`waggle-model:` and digits). A changed model of
-    /// a known server is accepted if this names it.
+    /// there is one, and its chat template or none), the name of a bundled model, or a fingerprint (`waggle-model:`
+    /// and digits). A changed model of a known server is accepted if this names it.
     #[arg(long, value_name = "FILE|HASH")]
     expect: Option<String>,
     /// Slow this party's messages down to those of a network; the server must do the same.
@@ -64,13 +69,14 @@ fn with_port(address: &str) -> Result<String, Infallible> {
 type Proved = (ServerTrust, PublicKey);
 
 impl ConnectArgs {
-    /// Opens a session under `terms`, with or without the server's tokenizer.
-    pub(super) fn open(&self, terms: &Terms, tokenizer: bool) -> Result<ClientSession, Error> {
+    /// Opens a session under `terms`, with what is `wanted` of the server. A chat template that was not met before is
+    /// shown.
+    pub(super) fn open(&self, terms: &Terms, wanted: ClientOptions) -> Result<ClientSession, Error> {
         let expected = self.expect.as_deref().map(Expectation::named).transpose()?;
         let (link, server) = self.link()?;
         let channel = Channel::new(Role::Client, self.link.wrap(link)?);
         let options =
-            ClientOptions { expected: expected.as_ref().and_then(|expected| expected.spec.as_ref()), tokenizer };
+            ClientOptions { expected: expected.as_ref().and_then(|expected| expected.spec.as_ref()), ..wanted };
         let caller = Caller { key: server.as_ref().map(|(_, key)| key.to_string()) };
         let session = ClientSession::open(channel, &caller, terms, &options)?;
         let met = session.model().fingerprint()?;
@@ -78,7 +84,9 @@ impl ConnectArgs {
             expected.fingerprint.expect(&met)?;
         }
         if let Some((mut trust, key)) = server {
-            trust.met(key, &met, expected.is_some_and(|expected| expected.fingerprint.names(&met)))?;
+            let news = trust.met(key, &met, expected.is_some_and(|expected| expected.fingerprint.names(&met)))?;
+            let template = session.model().chat_template()?.filter(|_| news);
+            template.iter().for_each(|template| out::note(shown(&self.connect, template)));
         }
         Ok(session)
     }
@@ -107,6 +115,24 @@ impl ConnectArgs {
         let key = link.peer_key();
         Ok((Box::new(link), Some((trust, key))))
     }
+}
+
+/// What a user sees of a server's chat template: it adds to the words, so it has a say in how long answers are.
+fn shown(address: &str, template: &ChatTemplate) -> String {
+    let ChatTemplate { template, bos_token, eos_token } = template;
+    let cut = |text: &str, most: usize| match text.chars().count().checked_sub(most) {
+        None | Some(0) => harmless(text),
+        Some(more) => {
+            let start: String = text.chars().take(most).collect();
+            format!("{} ... and {more} characters more", harmless(&start))
+        }
+    };
+    let [begins, ends] = [bos_token, eos_token].map(|token| cut(token, SHOWN_TOKEN));
+    format!(
+        "the server at {address} has its chat template put these words around yours; --template FILE takes your \
+         own\nbos_token: {begins}\neos_token: {ends}\n{}",
+        cut(template, SHOWN_TEMPLATE)
+    )
 }
 
 /// Waits until the server has a place for this client, and says so to the user.

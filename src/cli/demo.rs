@@ -93,7 +93,9 @@ pub(super) fn run(args: DemoArgs) -> Result<(), Error> {
     let padded = whole.padding().is_some();
     let drafts = args.draft.drafts()?;
     let stop_at_eos = args.sampling.stop_at_eos;
-    let request = Request { lengths: Lengths { prompt: length, tokens }, stop_at_eos, padded, draft: drafts };
+    let pad_answer = args.padding.pad_answer;
+    let lengths = Lengths { prompt: length, tokens };
+    let request = Request { lengths, stop_at_eos, pad_answer, padded, draft: drafts };
     request.check_policy(&files.spec, &terms)?;
     request.check_draft(&terms)?;
     request.check(&files.spec, &Limits::NONE)?;
@@ -119,6 +121,7 @@ pub(super) fn run(args: DemoArgs) -> Result<(), Error> {
         ("processes", if args.link == LinkArg::Memory { 1 } else { 2 }.into()),
     ];
     let chosen = args.sampling.reported().into_iter().chain(args.draft.reported()).chain(chosen);
+    let chosen = chosen.chain(pad_answer.then_some(("pad_answer", true.into())));
     let mut report = report(&model, tokenizer.as_ref(), prompt.len(), &outcome, &terms, chosen)?;
     report.peak_memory_bytes = memory;
     if let Some(server) = server {
@@ -178,6 +181,7 @@ impl Client<'_> {
             Some(drafts) => session.drafting(drafts),
             None => session,
         };
+        let session = if self.args.padding.pad_answer { session.padding_answers() } else { session };
         let model = session.model().clone();
         let stop = self.args.sampling.stop_at_eos;
         let outcome = session.generate(self.prompt.clone(), self.tokens, stop, next, observer)?;

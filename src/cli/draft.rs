@@ -22,7 +22,7 @@ pub(super) struct DraftArgs {
     /// Guess the next K tokens (4 unless given) and check all of them in one pass, which takes about as many flows as
     /// a pass over one token, and K + 1 times the bytes of most operations. The text is the same. `lookup[:K]` looks
     /// up how the text went on after the same words before; `model:DIR[:K]` runs a small public model with the same
-    /// vocabulary, on this machine and in the clear. The server learns how many tokens each pass keeps, and nothing
+    /// vocabulary, on this machine and in the clear. The server learns how many tokens each pass keeps, and no word
     /// of the guesses. The client learns what the model says after wrong guesses too, so the server must agree
     /// (`serve --max-draft`). Needs the policy `full`, or `snapkv`, `pyramid`, `squeeze` or `mpcache-2pc` with a
     /// share, and no pool.
@@ -33,6 +33,11 @@ pub(super) struct DraftArgs {
     /// the flows, and fewer passes leave some over: say rather too little.
     #[arg(long, value_name = "R", requires = "draft", default_value_t = DEFAULT_RATE)]
     draft_rate: f64,
+    /// Let the server learn less: a pass keeps the number of tokens that --draft-rate says for it, if so many are
+    /// right, and one otherwise. That is a bit for each pass that may keep several, and no word of the others. The
+    /// rate is then also how fast the text can be at most: K + 1 means all or one.
+    #[arg(long, requires = "draft")]
+    draft_steady: bool,
 }
 
 /// Who guesses, and how many tokens.
@@ -88,7 +93,8 @@ impl DraftArgs {
     pub(super) fn drafts(&self) -> Result<Option<Drafts>, Error> {
         let Some(draft) = &self.draft else { return Ok(None) };
         // The default suits any number of guesses.
-        Ok(Some(Drafts::new(draft.tokens, self.draft_rate)?))
+        let drafts = Drafts::new(draft.tokens, self.draft_rate)?;
+        Ok(Some(if self.draft_steady { drafts.steady() } else { drafts }))
     }
 
     /// Refuses a draft beside `pool`.
@@ -111,7 +117,8 @@ impl DraftArgs {
             .draft
             .as_ref()
             .map(|draft| [("draft", draft.to_string().into()), ("draft_rate", self.draft_rate.into())]);
-        draft.into_iter().flatten()
+        let steady = self.draft_steady.then(|| ("draft_steady", true.into()));
+        draft.into_iter().flatten().chain(steady)
     }
 }
 

@@ -163,6 +163,12 @@ pub(super) enum Error {
     /// A conversation with a model that knows no words.
     #[error("a conversation needs a tokenizer, and the server's model has none: give one with --tokenizer")]
     ChatNeedsTokenizer,
+    /// A conversation that would be read again where the lengths of answers are hidden.
+    #[error(
+        "the chat template changes what was said before, and reading it again would show how long the answers were: \
+         give another --template, or --no-pad-answer"
+    )]
+    Rereads,
     /// Answers that end and do not end.
     #[error("--stop-at-eos and --no-stop-at-eos exclude each other")]
     StopAndNot,

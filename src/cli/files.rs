@@ -50,7 +50,7 @@ pub(super) fn public_model(name: &str, policy: &PolicySpec) -> Result<PublicMode
 /// The model of a shape alone: all weights are assumed to be below 16.
 pub(super) fn unweighted(name: String, spec: ModelSpec) -> PublicModel {
     let frac_bits = vec![protocols::DEFAULT_WEIGHT_FRAC; spec.weight_specs().len()];
-    PublicModel { name, spec, frac_bits, tokenizer: None }
+    PublicModel { name, spec, frac_bits, tokenizer: None, template: None }
 }
 
 /// Bytes of the weights that a server of the model directory `name` maps; `None` if there are none.

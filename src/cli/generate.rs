@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use model::Tokenizer;
+use model::party::ClientOptions;
 use model::pool::PoolSet;
 use net::Role;
 use serde_json::Value;
@@ -63,7 +64,7 @@ pub(super) fn run(args: GenerateArgs) -> Result<(), Error> {
     // A bad file is reported before a server is bothered.
     let pool = args.pool.as_ref().map(|path| PoolSet::open(path, Role::Client)).transpose()?;
     args.pool.iter().for_each(|path| warn_of_others(path));
-    let session = args.connect.open(&terms, own.is_none())?;
+    let session = args.connect.open(&terms, ClientOptions { tokenizer: own.is_none(), ..Default::default() })?;
 
     let model = session.model().clone();
     let tokenizer = match (own, &model.tokenizer) {
@@ -79,6 +80,7 @@ pub(super) fn run(args: GenerateArgs) -> Result<(), Error> {
         Some(drafts) => session.drafting(drafts),
         None => session,
     };
+    let session = if args.padding.pad_answer { session.padding_answers() } else { session };
     let mut progress = Progress::of_text(tokenizer.as_ref(), &prompt, args.tokens);
     let next = next(&mut sampler, &mut guess);
     let stop = args.sampling.stop_at_eos;
@@ -101,6 +103,7 @@ pub(super) fn run(args: GenerateArgs) -> Result<(), Error> {
             ("pool", pool_ids.into()),
         ];
         let chosen = args.sampling.reported().into_iter().chain(args.draft.reported()).chain(chosen);
+        let chosen = chosen.chain(args.padding.pad_answer.then_some(("pad_answer", true.into())));
         let mut report = report(&model, tokenizer.as_ref(), prompt.len(), &outcome, &terms, chosen)?;
         report.peak_memory_bytes.client = net::peak_memory_bytes();
         write_json(path, &report)?;

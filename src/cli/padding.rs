@@ -3,6 +3,7 @@
 use std::str::FromStr;
 
 use clap::Args;
+use model::bucket;
 use model::party::Prompt;
 
 use super::Error;
@@ -15,6 +16,10 @@ pub(super) struct PaddingArgs {
     /// policy `full`.
     #[arg(long, value_name = "LENGTHS", num_args = 0..=1, default_missing_value = "auto")]
     pad_prompt: Option<Lengths>,
+    /// With --stop-at-eos: let the text go on behind its end, unseen, to the next power of two from 16 on or to
+    /// --tokens. The server learns that number in the place of the text's length. Takes no draft.
+    #[arg(long, requires = "stop_at_eos")]
+    pub(super) pad_answer: bool,
 }
 
 /// Lengths that anybody may know.
@@ -25,9 +30,6 @@ enum Lengths {
     /// These, ascending.
     List(Vec<usize>),
 }
-
-/// The shortest of [`Lengths::Auto`].
-const SHORTEST: usize = 16;
 
 impl FromStr for Lengths {
     type Err = String;
@@ -48,7 +50,7 @@ impl Lengths {
     fn of(&self, tokens: usize, room: usize) -> Result<usize, Error> {
         let next = match self {
             // What the model has room for is public too.
-            Lengths::Auto => Some(tokens.next_power_of_two().max(SHORTEST).min(room.max(tokens))),
+            Lengths::Auto => Some(bucket(tokens).min(room.max(tokens))),
             Lengths::List(lengths) => lengths.iter().copied().find(|length| *length >= tokens),
         };
         next.ok_or_else(|| Error::NoLength {

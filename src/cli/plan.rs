@@ -31,11 +31,14 @@ pub(super) struct PlanArgs {
     #[arg(long, value_name = "N", default_value_t = 32)]
     tokens: usize,
     /// Plan one decoding step after so many tokens, and its preparation, without the pass over the prompt.
-    #[arg(long, value_name = "N", conflicts_with_all = ["prompt_len", "tokens", "stop_at_eos", "pad_prompt"])]
+    #[arg(long, value_name = "N", conflicts_with_all = ["prompt_len", "tokens", "stop_at_eos", "pad_prompt", "pad_answer"])]
     cached: Option<usize>,
     /// Count the byte after each token by which a client says whether it goes on.
     #[arg(long)]
     stop_at_eos: bool,
+    /// Count that byte after 16, 32, 64... tokens alone, as with `generate --pad-answer`.
+    #[arg(long, requires = "stop_at_eos")]
+    pad_answer: bool,
     /// The prompt is padded, as by `generate --pad-prompt`; --prompt-len is the padded length.
     #[arg(long)]
     pad_prompt: bool,
@@ -77,7 +80,8 @@ pub(super) fn run(args: PlanArgs) -> Result<(), Error> {
     // The step after a prompt makes the second token.
     let (prompt, tokens) = args.cached.map_or((args.prompt_len, args.tokens), |cached| (cached, 2));
     let lengths = Lengths { prompt, tokens };
-    let request = Request { lengths, stop_at_eos: args.stop_at_eos, padded: args.pad_prompt, draft };
+    let PlanArgs { stop_at_eos, pad_answer, pad_prompt, .. } = args;
+    let request = Request { lengths, stop_at_eos, pad_answer, padded: pad_prompt, draft };
     request.check_draft(&terms)?;
     let calibrated = args.calibration.open()?;
     let options = ClientOptions::default();
@@ -93,11 +97,11 @@ pub(super) fn run(args: PlanArgs) -> Result<(), Error> {
     let chosen = [
         ("link", args.link.to_string().into()),
         ("tokens", tokens.into()),
-        ("stop_at_eos", args.stop_at_eos.into()),
-        ("pad_prompt", args.pad_prompt.into()),
+        ("stop_at_eos", stop_at_eos.into()),
+        ("pad_prompt", pad_prompt.into()),
     ];
     let chosen = chosen.into_iter().chain(args.cached.map(|cached| ("cached", cached.into())));
-    let chosen = chosen.chain(args.draft.reported());
+    let chosen = chosen.chain(args.draft.reported()).chain(pad_answer.then_some(("pad_answer", true.into())));
     let mut report = report(&model, None, prompt, &outcome, &terms, chosen)?;
     report.predicted = true;
     report.kernels = None;

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use model::Lengths;
+use model::party::ClientOptions;
 use model::pool::{Draft, part_path};
 use protocols::Part;
 
@@ -53,7 +54,7 @@ pub(super) fn run(args: PreprocessArgs) -> Result<(), Error> {
     Draft::create(&path).map_err(|e| e.at(&path))?;
     warn_of_others(&path);
     let terms = args.terms.two_phases()?.terms(args.connect.link)?;
-    let session = args.connect.open(&terms, false)?;
+    let session = args.connect.open(&terms, ClientOptions::default())?;
     let model = session.model().clone();
     let mut progress = Progress::bars(0);
     let bound = Lengths { prompt: args.prompt_len, tokens: args.tokens };

@@ -115,18 +115,19 @@ impl ServerTrust {
 
 impl ServerTrust {
     /// Compares the public model that the server with `key` has with the one that it had, and remembers it at the
-    /// first meeting. With `accepted` the user has named this model, so a changed one is remembered.
-    pub(super) fn met(&mut self, key: PublicKey, met: &Fingerprint, accepted: bool) -> Result<(), Error> {
+    /// first meeting. With `accepted` the user has named this model, so a changed one is remembered. Returns whether
+    /// its chat template is news.
+    pub(super) fn met(&mut self, key: PublicKey, met: &Fingerprint, accepted: bool) -> Result<bool, Error> {
         // Who serves oneself may change the model.
         if key == self.own {
-            return Ok(());
+            return Ok(false);
         }
-        let known =
-            self.known.lookup(&self.address).filter(|known| known.key == key).and_then(|known| known.pin.as_deref());
-        match met.meet(&self.address, known, self.known.path(), accepted)? {
-            Some(pin) => Ok(self.known.pin(&self.address, key, &pin.to_string())?),
-            None => Ok(()),
+        let known = self.known.lookup(&self.address).filter(|known| known.key == key);
+        let known = known.and_then(|known| known.pin.as_deref()).map(str::parse::<Fingerprint>).transpose()?;
+        if let Some(pin) = met.meet(&self.address, known.as_ref(), self.known.path(), accepted)? {
+            self.known.pin(&self.address, key, &pin.to_string())?;
         }
+        Ok(met.has_new_template(known.as_ref()))
     }
 }
 

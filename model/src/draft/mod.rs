@@ -8,9 +8,12 @@
 //!
 //! Every pass has the same number of guesses, of which the server learns nothing: where there are fewer the rest is
 //! filled up. Only the end of the text makes passes shorter, so that no position beyond it is read. The server learns
-//! how many tokens each pass keeps. The client learns logits (or the most probable tokens) at guesses that were
-//! wrong, too: they answer queries of its own choice, up to `k` more in each pass. A server therefore agrees to a
-//! draft ([`Limits::drafted`](crate::party::Limits)), and counts all positions.
+//! how many tokens each pass keeps: up to log2(k + 1) bits a pass, which the server's weights may choose. A
+//! [steady](Drafts::steady) draft says less: a pass keeps a number that was fixed before, or one token. What the
+//! client knows beyond that it keeps to itself, and reads again as guesses that are right. The client learns logits
+//! (or the most probable tokens) at guesses that were wrong, too: they answer queries of its own choice, up to `k`
+//! more in each pass. A server therefore agrees to a draft ([`Limits::drafted`](crate::party::Limits)), and counts
+//! all positions.
 
 mod lookup;
 mod small;
@@ -38,6 +41,7 @@ pub struct Drafts {
     tokens: u32,
     /// In thousandths.
     rate: u32,
+    steady: bool,
 }
 
 impl Drafts {
@@ -56,7 +60,7 @@ impl Drafts {
             return Err(Error::DraftRate { rate, most });
         }
         // Both are small: checked above.
-        Ok(Drafts { tokens: tokens as u32, rate: (rate * f64::from(THOUSAND)).round() as u32 })
+        Ok(Drafts { tokens: tokens as u32, rate: (rate * f64::from(THOUSAND)).round() as u32, steady: false })
     }
 
     /// Guesses in a pass.
@@ -69,19 +73,41 @@ impl Drafts {
         f64::from(self.rate) / f64::from(THOUSAND)
     }
 
+    /// The same drafts, whose passes keep what the rate says, if so many tokens are right, and otherwise one: a bit
+    /// for each pass that might keep more than one, and nothing for the others.
+    pub fn steady(self) -> Self {
+        Drafts { steady: true, ..self }
+    }
+
+    /// The same drafts, whose passes keep all that is right.
+    pub(crate) fn free(self) -> Self {
+        Drafts { steady: false, ..self }
+    }
+
+    /// Whether they are [steady](Drafts::steady).
+    pub fn is_steady(self) -> bool {
+        self.steady
+    }
+
+    /// What the passes of steady drafts may keep beside one token.
+    pub(crate) fn schedule(self) -> Option<Schedule> {
+        self.steady.then(|| self.expected())
+    }
+
     /// As a request states them.
-    pub(crate) fn to_words(drafts: Option<Self>) -> [u32; 2] {
-        drafts.map_or([0, 0], |Drafts { tokens, rate }| [tokens, rate])
+    pub(crate) fn to_words(drafts: Option<Self>) -> [u32; 3] {
+        drafts.map_or([0; 3], |Drafts { tokens, rate, steady }| [tokens, rate, steady.into()])
     }
 
     /// What a request states; `None` if no drafts are like this.
-    pub(crate) fn from_words(words: [u32; 2]) -> Option<Option<Self>> {
+    pub(crate) fn from_words(words: [u32; 3]) -> Option<Option<Self>> {
         match words {
-            [0, 0] => Some(None),
-            [tokens, rate] => {
+            [0, 0, 0] => Some(None),
+            [tokens, rate, steady @ (0 | 1)] => {
                 let drafts = Drafts::new(tokens as usize, f64::from(rate) / f64::from(THOUSAND)).ok()?;
-                Some(Some(drafts))
+                Some(Some(Drafts { steady: steady == 1, ..drafts }))
             }
+            _ => None,
         }
     }
 
@@ -177,10 +203,14 @@ mod tests {
 
     #[test]
     fn a_request_states_drafts_in_one_way() {
-        for drafts in [None, Some(Drafts::new(1, 2.0).unwrap()), Some(Drafts::new(64, 1.234).unwrap())] {
+        let some = Drafts::new(64, 1.234).unwrap();
+        for drafts in [None, Some(Drafts::new(1, 2.0).unwrap()), Some(some), Some(some.steady())] {
             assert_eq!(Drafts::from_words(Drafts::to_words(drafts)), Some(drafts));
         }
-        for words in [[0, 1], [0, 1000], [1, 0], [1, 999], [1, 2001], [65, 1000], [u32::MAX, u32::MAX]] {
+        for [a, b] in [[0, 1], [0, 1000], [1, 0], [1, 999], [1, 2001], [65, 1000], [u32::MAX, u32::MAX]] {
+            assert_eq!(Drafts::from_words([a, b, 0]), None, "{a}, {b}");
+        }
+        for words in [[0, 0, 1], [1, 1000, 2], [1, 1000, u32::MAX]] {
             assert_eq!(Drafts::from_words(words), None, "{words:?}");
         }
     }

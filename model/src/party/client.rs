@@ -22,6 +22,7 @@ pub struct ClientSession {
     terms: Terms,
     model: PublicModel,
     draft: Option<Drafts>,
+    pad_answer: bool,
 }
 
 impl ClientSession {
@@ -37,13 +38,26 @@ impl ClientSession {
     ) -> Result<Self, Error> {
         let met = opening::meet_server(&mut channel, terms, options);
         let model = opening::complaining(&mut channel, met)?;
-        Ok(ClientSession { channel, server: server.clone(), terms: terms.clone(), model, draft: None })
+        Ok(ClientSession {
+            channel,
+            server: server.clone(),
+            terms: terms.clone(),
+            model,
+            draft: None,
+            pad_answer: false,
+        })
     }
 
     /// The same, for a generation with guesses: the server learns how many tokens each pass keeps. The words of
     /// [`Next::Drafted`] are checked; without them nothing sensible is guessed.
     pub fn drafting(self, draft: Drafts) -> Self {
         ClientSession { draft: Some(draft), ..self }
+    }
+
+    /// The same, where a text that ends at its end-of-text token goes on to the next [`bucket`](crate::bucket) of
+    /// tokens, which nobody sees: the server learns the bucket alone.
+    pub fn padding_answers(self) -> Self {
+        ClientSession { pad_answer: true, ..self }
     }
 
     /// What the server says about its model.
@@ -99,6 +113,7 @@ impl ClientSession {
         let request = &Request {
             lengths: Lengths { prompt: ids.len(), tokens },
             stop_at_eos,
+            pad_answer: stop_at_eos && self.pad_answer,
             padded: prompt.padding().is_some(),
             draft: self.draft,
         };
@@ -147,14 +162,15 @@ impl ClientSession {
     ///
     /// # Errors
     /// Before anything is sent if the lengths do not fit the model, or the policy cuts the first turn alone
-    /// ([`Error::TalkPolicy`]); [`Error::Refused`] if the server will not do as much.
+    /// ([`Error::TalkPolicy`]) or would choose among padding ([`Error::PaddedPolicy`]); [`Error::Refused`] if the
+    /// server will not do as much.
     pub fn chat(self, bound: Lengths, stop_at_eos: bool, observer: &mut dyn Observer) -> Result<ChatSession, Error> {
         if self.draft.is_some() {
             return Err(Error::DraftChat);
         }
-        let ClientSession { mut channel, terms, model: public, .. } = self;
-        let bound = Request { stop_at_eos, ..bound.into() };
-        chat::check_talk(&terms.policy)?;
+        let ClientSession { mut channel, terms, model: public, pad_answer, .. } = self;
+        let bound = Request { stop_at_eos, pad_answer: stop_at_eos && pad_answer, ..bound.into() };
+        chat::check_talk(&terms.policy, &bound)?;
         bound.check_policy(&public.spec, &terms)?;
         bound.check_planning(&public.spec, &terms)?;
         opening::ask(&mut channel, &public.spec, &bound, &SessionKind::Chat)?;

@@ -13,14 +13,16 @@
 //! | shape: a [`ModelSpec`](crate::ModelSpec) as JSON | server | up to [`MAX_SHAPE_BYTES`] |
 //! | scales: fractional bits of each weight, in the order of [`Model::load`](crate::Model::load) | server | 1 per weight |
 //! | tokenizer: the text of `tokenizer.json`; empty unless there is one and the client wants it | server | up to [`MAX_TOKENIZER_BYTES`] |
-//! | request: tokens of the prompt, tokens to generate (u32, little endian), a byte that adds 1 to stop at the end of a text and 2 if the prompt may be padded; 0 to generate (guesses in a pass, and the thousandth tokens that it is expected to keep, u32, and zeros follow), 1 to fill part i of n of a pool (i, n, u32, and zeros follow), 2 to generate from the pool whose parts have the ids that follow, 3 for a chat, whose turns have at most these lengths (zeros follow) | client | 26, and 16 more for each part after the first |
+//! | chat template: a [`ChatTemplate`](crate::ChatTemplate) as JSON, empty if there is none; no message unless the client wants it | server | up to [`MAX_TEMPLATE_BYTES`](crate::MAX_TEMPLATE_BYTES) |
+//! | request: tokens of the prompt, tokens to generate (u32, little endian), a byte that adds 1 to stop at the end of a text, 2 if the prompt may be padded and 4 if the answer is padded behind its end; 0 to generate (guesses in a pass, the thousandth tokens that it is expected to keep, and 1 for a steady draft, u32, and zeros follow), 1 to fill part i of n of a pool (i, n, u32, and zeros follow), 2 to generate from the pool whose parts have the ids that follow, 3 for a chat, whose turns have at most these lengths (zeros follow) | client | 26, and 16 more for each part after the first |
 //! | verdict: empty, or why the request is refused | server | up to [`MAX_REASON_BYTES`] |
 //! | id of the pool to be filled, if that is the request | server | 16 |
 //!
 //! Then come base OTs, and the generation follows. In a two-phase session ([`protocols::Options::preprocess`]) the
 //! correlations that [`needs`] lists are made in between. With `stop_at_eos` the client sends one more byte after
-//! each pass. With a draft ([`Request::draft`]) it sends how many tokens a pass keeps, a byte, after each pass that
-//! has guesses; the server refuses a number that no such pass keeps.
+//! each pass; where answers are padded ([`Request::pad_answer`]) it does so after the passes alone that fill a
+//! [`bucket`](crate::bucket). With a draft ([`Request::draft`]) it sends how many tokens a pass keeps, a byte, after
+//! each pass that may keep several; the server refuses a number that no such pass keeps.
 //!
 //! At the end both parties compare their transcripts of the session ([`net::Channel::confirm_transcript`]). Results
 //! are final only then.

@@ -8,7 +8,7 @@ use crate::draft::Drafts;
 use crate::names::{MASKS, OT_SOURCES, PACKINGS, REVEALS, name};
 use crate::pool::PoolId;
 use crate::text::printable;
-use crate::{Error, Lengths, MAX_TOKENIZER_BYTES, ModelSpec, TokenizerError};
+use crate::{Error, Lengths, MAX_TEMPLATE_BYTES, MAX_TOKENIZER_BYTES, ModelSpec, TokenizerError};
 
 /// Longest shape of a model.
 pub const MAX_SHAPE_BYTES: usize = 16 << 10;
@@ -20,6 +20,7 @@ const SCOPE: &str = "handshake";
 const SHAPE: &str = "handshake/shape";
 const FRAC_BITS: &str = "handshake/scales";
 const TOKENIZER: &str = "handshake/tokenizer";
+const TEMPLATE: &str = "handshake/template";
 const REQUEST: &str = "handshake/request";
 /// Bytes of a request before those about pools.
 const REQUEST_HEAD: usize = 10;
@@ -31,6 +32,8 @@ const POOL_BYTES: usize = 16;
 
 /// The name under which a client says whether it needs the tokenizer.
 const WANTS_TOKENIZER: &str = "tokenizer";
+/// The same for the chat template; a client that does not need it says nothing.
+const WANTS_TEMPLATE: &str = "template";
 /// The name of the model's name.
 const NAME: &str = "name";
 /// The name of the client's choice of one phase (`false`) or two (`true`).
@@ -62,7 +65,8 @@ pub(super) fn receive_client<T>(
     let hello =
         stated(terms).tell("model", &shape).tell(NAME, printable(&model.name, net::handshake::MAX_VALUE_BYTES));
     let theirs = hello.run(channel)?;
-    let wanted = theirs.iter().any(|field| field.name == WANTS_TOKENIZER && field.value == "true");
+    let wants = |name: &str| theirs.iter().any(|field| field.name == name && field.value == "true");
+    let (wanted, wants_template) = (wants(WANTS_TOKENIZER), wants(WANTS_TEMPLATE));
     let mut terms = terms.clone();
     terms.protocol.preprocess = match theirs.iter().find(|field| field.name == PREPROCESS).map(|field| &*field.value)
     {
@@ -84,6 +88,9 @@ pub(super) fn receive_client<T>(
             return Err(TokenizerError::TooMuch { what: "bytes of tokenizer.json".into(), got, limit }.into());
         }
         channel.send(TOKENIZER, tokenizer)?;
+        if wants_template {
+            channel.send(TEMPLATE, model.template.as_deref().unwrap_or_default())?;
+        }
         let (request, kind) = decode_request(&channel.recv_up_to(REQUEST, MAX_REQUEST_BYTES)?)?;
         let verdict = limits
             .check_phases(&terms)
@@ -144,6 +151,9 @@ pub(super) fn meet_server(
 ) -> Result<PublicModel, Error> {
     let mut hello =
         stated(terms).tell(PREPROCESS, terms.protocol.preprocess).tell(WANTS_TOKENIZER, options.tokenizer);
+    if options.template {
+        hello = hello.tell(WANTS_TEMPLATE, true);
+    }
     if let Some(spec) = options.expected {
         hello = hello.agree("model", shape_text(spec)?);
     }
@@ -163,7 +173,8 @@ pub(super) fn meet_server(
         }
         let max = if options.tokenizer { MAX_TOKENIZER_BYTES } else { 0 };
         let tokenizer = Some(channel.recv_up_to(TOKENIZER, max)?).filter(|bytes| !bytes.is_empty());
-        Ok(PublicModel { name, spec, frac_bits, tokenizer })
+        let template = options.template.then(|| channel.recv_up_to(TEMPLATE, MAX_TEMPLATE_BYTES)).transpose()?;
+        Ok(PublicModel { name, spec, frac_bits, tokenizer, template })
     })
 }
 
@@ -231,7 +242,7 @@ fn encode_request(request: &Request, kind: &SessionKind) -> Result<Vec<u8>, Erro
         let number = u32::try_from(number).map_err(|_| Error::Limit { what, got: number, limit })?;
         message.extend(number.to_le_bytes());
     }
-    let flags = u8::from(request.stop_at_eos) | u8::from(request.padded) << 1;
+    let flags = u8::from(request.stop_at_eos) | u8::from(request.padded) << 1 | u8::from(request.pad_answer) << 2;
     match kind {
         SessionKind::Generate => {
             message.extend([flags, 0]);
@@ -263,8 +274,9 @@ fn decode_request(message: &[u8]) -> Result<(Request, SessionKind), NetError> {
         return Err(malformed(REQUEST, format!("{} bytes are too few", message.len())));
     };
     let (fields, beyond) = rest.as_chunks::<POOL_BYTES>();
-    if flags > 3 {
-        return Err(malformed(REQUEST, "the ninth byte is above 3"));
+    // An answer that does not end is not padded.
+    if flags > 7 || flags & 5 == 4 {
+        return Err(malformed(REQUEST, format!("the ninth byte is {flags}")));
     }
     if !beyond.is_empty() {
         return Err(malformed(REQUEST, format!("{} bytes are no number of ids", rest.len())));
@@ -272,8 +284,8 @@ fn decode_request(message: &[u8]) -> Result<(Request, SessionKind), NetError> {
     let number = |bytes| u32::from_le_bytes(bytes);
     let mut draft = None;
     let kind = match (kind, fields) {
-        (0, [[k0, k1, k2, k3, r0, r1, r2, r3, 0, 0, 0, 0, 0, 0, 0, 0]]) => {
-            let words = [number([*k0, *k1, *k2, *k3]), number([*r0, *r1, *r2, *r3])];
+        (0, [[k0, k1, k2, k3, r0, r1, r2, r3, s0, s1, s2, s3, 0, 0, 0, 0]]) => {
+            let words = [[k0, k1, k2, k3], [r0, r1, r2, r3], [s0, s1, s2, s3]].map(|word| number(word.map(|b| *b)));
             let stated = Drafts::from_words(words);
             draft = stated.ok_or_else(|| malformed(REQUEST, format!("no draft has the numbers {words:?}")))?;
             SessionKind::Generate
@@ -292,6 +304,7 @@ fn decode_request(message: &[u8]) -> Result<(Request, SessionKind), NetError> {
     let request = Request {
         lengths: Lengths { prompt: length([p0, p1, p2, p3]), tokens: length([t0, t1, t2, t3]) },
         stop_at_eos: flags & 1 == 1,
+        pad_answer: flags & 4 == 4,
         padded: flags & 2 == 2,
         draft,
     };
@@ -335,6 +348,7 @@ mod tests {
         let request = |kind: u8| Request {
             lengths: Lengths { prompt: 7, tokens: 300 },
             stop_at_eos: kind % 2 == 1,
+            pad_answer: kind == 1,
             padded: kind > 1,
             draft: None,
         };
@@ -355,11 +369,13 @@ mod tests {
             assert!(message.len() <= MAX_REQUEST_BYTES, "{kind:?}");
             assert_eq!(decode_request(&message).unwrap(), (request(at), kind));
         }
-        let draft = Some(Drafts::new(4, 1.5).unwrap());
-        let drafted = Request { draft, ..request(0) };
-        let message = encode_request(&drafted, &SessionKind::Generate).unwrap();
-        assert_eq!(message.len(), REQUEST_HEAD + POOL_BYTES);
-        assert_eq!(decode_request(&message).unwrap(), (drafted, SessionKind::Generate));
+        let draft = Drafts::new(4, 1.5).unwrap();
+        let drafted = Request { draft: Some(draft), ..request(0) };
+        for request in [Request { draft: Some(draft.steady()), ..drafted }, drafted] {
+            let message = encode_request(&request, &SessionKind::Generate).unwrap();
+            assert_eq!(message.len(), REQUEST_HEAD + POOL_BYTES);
+            assert_eq!(decode_request(&message).unwrap(), (request, SessionKind::Generate));
+        }
         for kind in [part(1, 1), ids(1)] {
             assert!(matches!(encode_request(&drafted, &kind), Err(Error::DraftPool)), "{kind:?}");
         }
@@ -378,7 +394,10 @@ mod tests {
             [&head(0)[..], &field([4, 999, 0, 0])].concat(),
             [&head(0)[..], &field([4, 5001, 0, 0])].concat(),
             [&head(0)[..], &field([65, 1000, 0, 0])].concat(),
-            [&head(0)[..], &field([4, 1500, 1, 0])].concat(),
+            [&head(0)[..], &field([4, 1500, 2, 0])].concat(),
+            [&head(0)[..], &field([4, 1500, 0, 1])].concat(),
+            [&[7, 0, 0, 0, 2, 0, 0, 0, 4, 0][..], &[0; 16]].concat(),
+            [&[7, 0, 0, 0, 2, 0, 0, 0, 9, 0][..], &[0; 16]].concat(),
             [&head(4)[..], &[0; 16]].concat(),
             head(3).to_vec(),
             [&[7, 0, 0, 0, 2, 0, 0, 0, 2, 3][..], &[0; 16]].concat(),

@@ -104,7 +104,7 @@ fn plan_by(
 
 /// [`plan`] of one decoding step after `cached` tokens, in `setting` if there is one: what it sends, and what
 /// prepares it. The pools of OTs begin empty, so that everything that the step costs is its own. With a `draft` the
-/// step reads all guesses; how many it keeps costs nothing.
+/// step reads all guesses; how many it keeps costs nothing, and the plan is that of one that keeps all.
 pub fn plan_step(
     model: &PublicModel,
     terms: &Terms,
@@ -114,6 +114,7 @@ pub fn plan_step(
     setting: Option<&Setting>,
     observer: &mut dyn Observer,
 ) -> Result<(Outcome, Footprint), Error> {
+    let draft = draft.map(Drafts::free);
     let of = |tokens| Request { draft, ..Lengths { prompt: cached, tokens }.into() };
     // As many tokens as a step gives at most: no other step follows.
     let most = 1 + draft.map_or(0, Drafts::tokens);

@@ -170,6 +170,9 @@ impl<E: Booked> Hooks<E> for Recorder<'_> {
 
     fn agree_to_keep(&mut self, engine: &mut E, most: usize, kept: Option<usize>) -> Result<usize, engine::Error> {
         let kept = kept.or_else(|| self.schedule.as_mut().map(|schedule| schedule.next(most)));
+        if most == 1 {
+            return Ok(1);
+        }
         engine.scope(DRAFT, |engine| Ok(engine.tell_kept(most, kept)?))
     }
 

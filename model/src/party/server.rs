@@ -20,8 +20,6 @@ pub struct ModelServer {
     model: Model<FixedWeight>,
     public: PublicModel,
     pools: Option<Pools>,
-    /// How conversations are written for the model.
-    template: Option<ChatTemplate>,
     /// Of the weights; made when a pool first asks for it.
     digest: OnceLock<String>,
 }
@@ -87,8 +85,8 @@ impl ModelServer {
         }
         let model = Model::load_for(policy, &mut loader, &spec, Some(&checkpoint))?;
         let frac_bits = loader.frac_bits().to_vec();
-        let public = PublicModel { name, spec, frac_bits, tokenizer };
-        Ok(ModelServer { model, public, pools: None, template: None, digest: OnceLock::new() })
+        let public = PublicModel { name, spec, frac_bits, tokenizer, template: None };
+        Ok(ModelServer { model, public, pools: None, digest: OnceLock::new() })
     }
 
     /// Puts a short text through the model in the clear, see [`calibrate()`].
@@ -105,9 +103,13 @@ impl ModelServer {
         ModelServer { pools: Some(pools), ..self }
     }
 
-    /// Sends clients `template` when they begin a chat.
-    pub fn with_template(self, template: Option<ChatTemplate>) -> Self {
-        ModelServer { template, ..self }
+    /// Sends `template` to clients that ask for one.
+    ///
+    /// # Errors
+    /// [`ChatTemplate::to_bytes`].
+    pub fn with_template(mut self, template: Option<&ChatTemplate>) -> Result<Self, Error> {
+        self.public.template = template.map(ChatTemplate::to_bytes).transpose()?;
+        Ok(self)
     }
 
     /// What clients may know.
@@ -156,7 +158,7 @@ impl ModelServer {
             }
             Grant::Chat => {
                 let setting = chat::Setting { public: &self.public, model: &self.model, terms, bound: &request };
-                return chat::talk(channel, &setting, self.template.as_ref(), observer);
+                return chat::talk(channel, &setting, observer);
             }
             Grant::Fill(place) => return self.fill(channel, terms, &request, *place, observer),
         };
@@ -190,7 +192,7 @@ impl ModelServer {
         match kind {
             SessionKind::Generate => Ok(Grant::Generate),
             SessionKind::Chat => {
-                chat::check_talk(&terms.policy)?;
+                chat::check_talk(&terms.policy, request)?;
                 Ok(Grant::Chat)
             }
             SessionKind::Fill(part) => {

@@ -59,13 +59,25 @@ impl ChatTemplate {
     /// # Errors
     /// [`TokenizerError::Template`] for files that cannot be read or have another form; [`TokenizerError::TooMuch`].
     pub fn open(dir: &Path) -> Result<Option<Self>, TokenizerError> {
-        let text = |name: &str| {
-            let path = dir.join(name);
-            let found = path.is_file().then(|| std::fs::read_to_string(&path));
-            found.transpose().map_err(|e| TokenizerError::template(format!("{}: {e}", path.display())))
+        Self::beside(dir, text(&dir.join("chat_template.jinja"))?)
+    }
+
+    /// The template of the model directory `path`, or that whose text is the file `path`. Its tokens are those of
+    /// `tokenizer_config.json` in the directory.
+    ///
+    /// # Errors
+    /// Those of [`ChatTemplate::open`]; [`TokenizerError::Template`] if there is none.
+    pub fn read(path: &Path) -> Result<Self, TokenizerError> {
+        let found = match path.is_dir() {
+            true => Self::open(path)?,
+            false => Self::beside(path.parent().unwrap_or(path), text(path)?)?.filter(|_| path.is_file()),
         };
-        let alone = text("chat_template.jinja")?;
-        let config: Value = match text("tokenizer_config.json")? {
+        found.ok_or_else(|| TokenizerError::template(format!("there is none in {}", path.display())))
+    }
+
+    /// The template `alone` or that of the configuration, with the tokens of the directory `dir`.
+    fn beside(dir: &Path, alone: Option<String>) -> Result<Option<Self>, TokenizerError> {
+        let config: Value = match text(&dir.join("tokenizer_config.json"))? {
             Some(config) => serde_json::from_str(&config)
                 .map_err(|e| TokenizerError::template(format!("tokenizer_config.json: {e}")))?,
             None => Value::Null,
@@ -130,6 +142,12 @@ impl ChatTemplate {
 /// What went wrong, with the reason that a template gives.
 fn words(error: &minijinja::Error) -> String {
     error.detail().map_or_else(|| error.to_string(), |detail| format!("{}: {detail}", error.kind()))
+}
+
+/// The text of a file, if there is one.
+fn text(path: &Path) -> Result<Option<String>, TokenizerError> {
+    let found = path.is_file().then(|| std::fs::read_to_string(path));
+    found.transpose().map_err(|e| TokenizerError::template(format!("{}: {e}", path.display())))
 }
 
 /// The template in a configuration: a text, or the one called `default` of a list.
@@ -198,6 +216,11 @@ mod tests {
         assert_eq!(ChatTemplate::open(dir.path()).unwrap(), Some(template("c")));
         std::fs::write(dir.path().join("chat_template.jinja"), "j").unwrap();
         assert_eq!(ChatTemplate::open(dir.path()).unwrap(), Some(template("j")));
+        // A file of any name, with the tokens beside it.
+        std::fs::write(dir.path().join("own.txt"), "o").unwrap();
+        assert_eq!(ChatTemplate::read(&dir.path().join("own.txt")).unwrap(), template("o"));
+        assert_eq!(ChatTemplate::read(dir.path()).unwrap(), template("j"));
+        assert!(matches!(ChatTemplate::read(&dir.path().join("none.jinja")), Err(TokenizerError::Template { .. })));
         std::fs::write(&config, "{").unwrap();
         assert!(matches!(ChatTemplate::open(dir.path()), Err(TokenizerError::Template { .. })));
     }

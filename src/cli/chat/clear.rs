@@ -18,8 +18,9 @@ pub(super) struct Clear {
 }
 
 impl Clear {
-    /// The model `name`, which must have the shape `spec`.
-    pub(super) fn open(name: &str, spec: &ModelSpec, terms: &Terms) -> Result<Self, Error> {
+    /// The model `name`, which must have the shape `spec`. With `pad_answer` it goes on behind the end of an answer,
+    /// as the parties do, and later turns do not attend to that either.
+    pub(super) fn open(name: &str, spec: &ModelSpec, terms: &Terms, pad_answer: bool) -> Result<Self, Error> {
         let files = open_model(name)?;
         if files.spec != *spec {
             return Err(Error::CheckShape { name: name.into() });
@@ -28,6 +29,8 @@ impl Clear {
         let options = GenerateOptions {
             policy: terms.policy.clone(),
             prefill_chunk: terms.prefill_chunk,
+            stop_at_eos: pad_answer,
+            pad_answer,
             ..GenerateOptions::default()
         };
         Ok(Clear { cache: model.cache(&terms.policy), model, options, checks: Vec::new() })
@@ -41,7 +44,7 @@ impl Clear {
     /// Compares a turn in which `ids` were read and `generation` came out.
     pub(super) fn turn(&mut self, ids: &[u32], generation: &Generation) -> Result<Check, Error> {
         let Clear { model, cache, options, .. } = self;
-        let options = GenerateOptions { tokens: generation.tokens.len(), ..options.clone() };
+        let options = GenerateOptions { tokens: generation.count, ..options.clone() };
         let input = Input { ids: Some(ids), count: ids.len() };
         let forced = Next::Forced(&generation.tokens);
         let truth = generate_with(&mut Float::default(), model, cache, input, &options, forced, &mut NoHooks)?;

@@ -47,7 +47,8 @@ A line that begins with // is a turn that begins with /.";
 /// Talks with the model of a server, which learns neither the words nor the answers.
 ///
 /// Each line of standard input is a turn; its words alone go through the model, on a private cache that both parties
-/// keep. For every turn the server learns how many tokens are new, how many are generated, and when. Answers go to
+/// keep. For every turn the server learns how many tokens are new, how many are generated (rounded up, see
+/// --pad-answer), and when. Answers go to
 /// standard output as they come, all else to standard error. Lines that begin with / are commands; /help lists them.
 #[derive(Args, Debug)]
 pub(super) struct ChatArgs {

@@ -4,8 +4,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use model::party::{ChatSession, Observer, Outcome, PublicModel, Silent, Terms};
-use model::{Error as ModelError, Lengths, Next, Sampler, Tokenizer};
+use model::party::{ChatSession, ClientOptions, Observer, Outcome, PublicModel, Silent, Terms};
+use model::{ChatTemplate, Error as ModelError, Lengths, Next, Sampler, Tokenizer};
+use mpcache::PolicySpec;
 use thiserror::Error;
 
 use super::answer::{Answer, Listener};
@@ -39,10 +40,22 @@ pub(in crate::cli) struct TalkArgs {
     /// Do not use the model's chat template: what you type goes to the model as it is, with the end of its line.
     #[arg(long)]
     no_template: bool,
-    /// Let every answer have all of its tokens, though the model ends it earlier. Without this the server learns how
-    /// many tokens an answer has.
+    /// Use this chat template: the directory of a model, or a file with the template's text, whose tokens are those
+    /// of a `tokenizer_config.json` beside it, if there is one. That of the server is then neither used nor compared.
+    #[arg(long, value_name = "FILE", conflicts_with = "no_template")]
+    template: Option<PathBuf>,
+    /// Let every answer have all of its tokens, though the model ends it earlier. Then its length tells the server
+    /// nothing.
     #[arg(long)]
     no_stop_at_eos: bool,
+    /// Let an answer that the model ends go on, unseen, to the next power of two of tokens from 16 on or to --tokens:
+    /// the server learns that number in the place of the answer's length. This is the default under the policy
+    /// `full`; under other policies it is refused.
+    #[arg(long, conflicts_with_all = ["no_pad_answer", "no_stop_at_eos"])]
+    pad_answer: bool,
+    /// Let the server learn how many tokens an answer has: answers end where the model ends them.
+    #[arg(long)]
+    no_pad_answer: bool,
     /// Keep the conversation in this file, from the first turn on: one JSON object with `role` and `text` on a line.
     /// Without it a conversation that breaks is kept in `waggle-chat-` and the time, in the current directory.
     #[arg(long, value_name = "FILE")]
@@ -97,8 +110,9 @@ pub(in crate::cli) trait Incoming {
 pub(in crate::cli) struct Talk {
     args: TalkArgs,
     terms: Terms,
-    /// Whether an answer ends where the model says so.
+    /// Whether an answer ends where the model says so, and whether it is padded then.
     stop: bool,
+    pads: bool,
     longest: Lengths,
     session: ChatSession,
     model: PublicModel,
@@ -122,25 +136,34 @@ impl Talk {
         }
         let transcript = Transcript::open(args.transcript.clone())?;
         let own = args.tokenizer.as_deref().map(read).transpose()?;
-        let opened = args.connect.open(&terms, own.is_none())?;
+        let own_template = args.template.as_deref().map(ChatTemplate::read).transpose()?;
+        let wanted = ClientOptions {
+            tokenizer: own.is_none(),
+            template: own_template.is_none() && !args.no_template,
+            expected: None,
+        };
+        let opened = args.connect.open(&terms, wanted)?;
         let model = opened.model().clone();
+        let template = own_template.map_or_else(|| model.chat_template(), |own| Ok(Some(own)))?;
         let bytes = own.or_else(|| model.tokenizer.clone()).ok_or(Error::ChatNeedsTokenizer)?;
-        // The template is the server's, so it runs where a foreign tokenizer does.
+        // The template may be the server's, so it runs where a foreign tokenizer does.
         let tokenizer = tokenizer_worker::foreign(&bytes)?;
-        let clear = args.check.as_deref().map(|name| Clear::open(name, &model.spec, &terms)).transpose()?;
         let stop = !args.no_stop_at_eos && !model.spec.eos().is_empty();
+        let pads = stop && !args.no_pad_answer && (args.pad_answer || terms.policy == PolicySpec::default());
+        let clear = args.check.as_deref().map(|name| Clear::open(name, &model.spec, &terms, pads)).transpose()?;
         let longest = Lengths { prompt: args.turn_tokens, tokens: args.tokens };
         // A turn begins with the last token of the answer before it.
         let bound = Lengths { prompt: longest.prompt.saturating_add(1), ..longest };
         let slices = (0, if terms.protocol.preprocess { model::party::chat::slices(bound) } else { 0 });
+        let opened = if pads { opened.padding_answers() } else { opened };
         let session = opened.chat(bound, stop, observer)?;
-        let template = session.template().filter(|_| !args.no_template).cloned();
         let costs = Costs::new(session.opening());
         let script = Script::new(template, args.system.clone());
         Ok(Talk {
             args,
             terms,
             stop,
+            pads,
             longest,
             session,
             model,
@@ -234,6 +257,10 @@ impl Talk {
             Ok(step) => step,
             Err(error) => return Ok(Err(Refusal::Other(error))),
         };
+        // How many tokens are read again would tell how long the answers were.
+        if step.rewrites && self.pads {
+            return Ok(Err(Refusal::Other(Error::Rereads)));
+        }
         if step.rewrites {
             listener.rereads();
             self.reread()?;
@@ -291,9 +318,9 @@ impl Talk {
 
     /// Ends the session. What was said is there even if this fails.
     pub(in crate::cli) fn finish(self) -> (Transcript, Result<Ended, Error>) {
-        let Talk { args, terms, stop, session, model, tokenizer, transcript, costs, clear, .. } = self;
+        let Talk { args, terms, stop, pads, session, model, tokenizer, transcript, costs, clear, .. } = self;
         let ended = session.finish().map_err(Error::from);
-        let ended = ended.map(|outcome| Ended { args, terms, stop, model, tokenizer, costs, clear, outcome });
+        let ended = ended.map(|outcome| Ended { args, terms, stop, pads, model, tokenizer, costs, clear, outcome });
         (transcript, ended)
     }
 }
@@ -303,6 +330,7 @@ pub(in crate::cli) struct Ended {
     args: TalkArgs,
     terms: Terms,
     stop: bool,
+    pads: bool,
     model: PublicModel,
     tokenizer: Tokenizer,
     costs: Costs,
@@ -322,6 +350,7 @@ impl Ended {
             ("link", self.args.connect.link.to_string().into()),
             ("tokens", self.args.tokens.into()),
             ("turn_tokens", self.args.turn_tokens.into()),
+            ("pad_answer", self.pads.into()),
         ];
         let stop = self.stop;
         let sampling = self.args.sampling.reported().into_iter().map(|(name, value)| match name {

@@ -243,7 +243,7 @@ pub(super) fn run(args: ServeArgs) -> Result<(), Error> {
         Some(pools) => hosted.with_pools(pools),
         None => hosted,
     };
-    let hosted = hosted.with_template(template(&args.model));
+    let hosted = hosted.with_template(template(&args.model).as_ref())?;
     let sessions = match args.sessions {
         _ if args.once => 1,
         Some(sessions) => sessions.max(1),

@@ -8,9 +8,9 @@ use super::super::recorder::Booked;
 use super::super::{Observer, Outcome, PublicModel, Request, Terms};
 use super::command::Command;
 use super::conversation::{Conversation, Setting, TurnCost};
-use super::{ANSWER, COMMAND, SCOPE, TEMPLATE, Turn, slices};
+use super::{ANSWER, COMMAND, Turn, slices};
 use crate::report::Phases;
-use crate::{ChatTemplate, Error, Lengths, MAX_TEMPLATE_BYTES, Model, Next};
+use crate::{Error, Lengths, Model, Next};
 
 /// A session of several turns, on the client's side.
 pub struct ChatSession {
@@ -19,7 +19,6 @@ pub struct ChatSession {
     terms: Terms,
     model: Model<FixedWeight>,
     bound: Request,
-    template: Option<ChatTemplate>,
     /// The last token of the last answer, which was not read.
     last: Option<u32>,
     /// Slices of preparation that are there.
@@ -32,32 +31,23 @@ pub struct ChatSession {
 impl ChatSession {
     /// The session on `channel`, after the request `bound` was accepted.
     pub(in super::super) fn begin(
-        mut channel: Channel,
+        channel: Channel,
         public: PublicModel,
         terms: Terms,
         model: Model<FixedWeight>,
         bound: Request,
         observer: &mut dyn Observer,
     ) -> Result<Self, Error> {
-        channel.ledger_mut().enter(SCOPE);
-        let received = channel.recv_up_to(TEMPLATE, MAX_TEMPLATE_BYTES)?;
-        channel.ledger_mut().leave();
-        let template = (!received.is_empty()).then(|| ChatTemplate::from_bytes(&received)).transpose()?;
         observer.setup();
         let setting = Setting { public: &public, model: &model, terms: &terms, bound: &bound };
         let mut talk = Conversation::begin(channel, &setting)?;
         let opening = talk.settle(0);
-        Ok(ChatSession { talk, public, terms, model, bound, template, last: None, ready: 0, open: true, opening })
+        Ok(ChatSession { talk, public, terms, model, bound, last: None, ready: 0, open: true, opening })
     }
 
     /// What the server says about its model.
     pub fn model(&self) -> &PublicModel {
         &self.public
-    }
-
-    /// How the model wants conversations written, as the server says.
-    pub fn template(&self) -> Option<&ChatTemplate> {
-        self.template.as_ref()
     }
 
     /// What it took to open the session.

@@ -10,7 +10,7 @@ use super::super::opening;
 use super::super::recorder::{Booked, Recorder, finish};
 use super::super::{Observer, Outcome, PublicModel, Request, Silent, Terms};
 use super::{SCOPE, Turn, slices};
-use crate::generate::{check_lengths, generate_with};
+use crate::generate::{check_lengths, check_padding, generate_with};
 use crate::report::{Cost, DecodeCost, Phases, TokenMeter};
 use crate::{Error, Generation, Hooks, Input, Lengths, Model, ModelSpec, Next, Sampler};
 
@@ -56,8 +56,9 @@ pub(super) struct Conversation {
 }
 
 /// Refuses a policy that would not do in a conversation what it does in a generation: one whose budget is a share of
-/// the prompt would cut the first turn alone.
-pub(in super::super) fn check_talk(policy: &PolicySpec) -> Result<(), Error> {
+/// the prompt would cut the first turn alone, and most would choose among the padding of earlier answers.
+pub(in super::super) fn check_talk(policy: &PolicySpec, bound: &Request) -> Result<(), Error> {
+    check_padding(bound.pad_answer, policy)?;
     let settings = policy.settings();
     let has = |key: &str| settings.iter().any(|setting| setting.key == key);
     // A policy with blocks has none where its budget is a share of the prompt.
@@ -267,7 +268,8 @@ mod tests {
 
     #[test]
     fn a_share_of_the_first_turn_is_no_budget_of_a_conversation() {
-        let check = |text: &str| check_talk(&text.parse().unwrap());
+        let bound = Request::from(Lengths { prompt: 1, tokens: 1 });
+        let check = |text: &str| check_talk(&text.parse().unwrap(), &bound);
         for policy in
             ["full", "streaming:budget=0.25", "snapkv:budget=64", "h2o", "mpcache", "knorm:budget=32", "quest"]
         {

@@ -1,18 +1,18 @@
 //! A session of several turns: the private cache stays, and only new words go through the model.
 //!
-//! After the request of a chat and its verdict ([`super`]) the server sends its chat template, and base OTs follow.
+//! After the request of a chat and its verdict ([`super`]) base OTs follow.
 //! From then on the client sends commands, and the server answers each before both carry it out. All of them are
 //! booked under `chat`, commands and answers in phase `setup`:
 //!
 //! | message | from | bytes |
 //! |---|---|---|
-//! | template: a [`ChatTemplate`](crate::ChatTemplate) as JSON; empty if there is none | server | up to [`MAX_TEMPLATE_BYTES`](crate::MAX_TEMPLATE_BYTES) |
 //! | command: a byte that is 0 to end, 1 for a turn, 2 to prepare, 3 to begin a new conversation, 4 to stay; then two numbers (u32, little endian) | client | 9 |
 //! | answer: empty, or why the command is refused | server | up to [`MAX_REASON_BYTES`](super::MAX_REASON_BYTES) |
 //!
 //! - **A turn** has the number of its new tokens and of the tokens that may be generated. It is a generation whose
 //!   cache holds the turns before it ([`generate_with`](crate::generate_with)). The last token of an answer was not
-//!   read, so it begins the next turn. With `stop_at_eos` a byte after each pass says whether the answer ends. The
+//!   read, so it begins the next turn. With `stop_at_eos` a byte after each pass says whether the answer ends, or
+//!   after those alone that fill a [`bucket`](crate::bucket), where answers are padded. The
 //!   parties compare their transcripts after every turn.
 //! - **To prepare** makes one of several equal [slices] of what the longest turn needs, in a session of two
 //!   phases. A client does so while its user types. When the turn comes, its lengths are known. What it needs beyond
@@ -39,7 +39,6 @@ use crate::{Generation, Lengths};
 
 /// Scope of commands in the ledger, and of the time in which nothing happens.
 const SCOPE: &str = "chat";
-const TEMPLATE: &str = "chat/template";
 const COMMAND: &str = "chat/command";
 const ANSWER: &str = "chat/answer";
 

@@ -7,20 +7,15 @@ use super::super::recorder::Booked;
 use super::super::{Observer, Outcome};
 use super::command::{COMMAND_BYTES, Command};
 use super::conversation::{Conversation, Setting};
-use super::{ANSWER, COMMAND, SCOPE, TEMPLATE};
-use crate::{ChatTemplate, Error, Lengths, Next, Reveal, Sampler};
+use super::{ANSWER, COMMAND};
+use crate::{Error, Lengths, Next, Reveal, Sampler};
 
 /// Serves a chat whose request was accepted, to its end.
 pub(in super::super) fn talk(
-    mut channel: Channel,
+    channel: Channel,
     setting: &Setting,
-    template: Option<&ChatTemplate>,
     observer: &mut dyn Observer,
 ) -> Result<Outcome, Error> {
-    let template = template.map(ChatTemplate::to_bytes).transpose()?.unwrap_or_default();
-    channel.ledger_mut().enter(SCOPE);
-    channel.send(TEMPLATE, &template)?;
-    channel.ledger_mut().leave();
     observer.setup();
     let mut talk = Conversation::begin(channel, setting)?;
     loop {
