@@ -1,6 +1,7 @@
 //! The party with the prompt.
 
 use std::path::Path;
+use std::time::Instant;
 
 use mpcache::Padding;
 use net::{Channel, Role};
@@ -22,6 +23,8 @@ pub struct ClientSession {
     terms: Terms,
     model: PublicModel,
     draft: Option<Drafts>,
+    /// When it began.
+    since: Instant,
 }
 
 impl ClientSession {
@@ -35,9 +38,10 @@ impl ClientSession {
         terms: &Terms,
         options: &ClientOptions,
     ) -> Result<Self, Error> {
+        let since = Instant::now();
         let met = opening::meet_server(&mut channel, terms, options);
         let model = opening::complaining(&mut channel, met)?;
-        Ok(ClientSession { channel, server: server.clone(), terms: terms.clone(), model, draft: None })
+        Ok(ClientSession { channel, server: server.clone(), terms: terms.clone(), model, draft: None, since })
     }
 
     /// The same, for a generation with guesses: the server learns how many tokens each pass keeps. The words of
@@ -153,14 +157,14 @@ impl ClientSession {
         if self.draft.is_some() {
             return Err(Error::DraftChat);
         }
-        let ClientSession { mut channel, terms, model: public, .. } = self;
+        let ClientSession { mut channel, terms, model: public, since, .. } = self;
         let bound = Request { stop_at_eos, ..bound.into() };
         chat::check_talk(&terms.policy)?;
         bound.check_policy(&public.spec, &terms)?;
         bound.check_planning(&public.spec, &terms)?;
         opening::ask(&mut channel, &public.spec, &bound, &SessionKind::Chat)?;
         let model = shapes(&public, &terms)?;
-        ChatSession::begin(channel, public, terms, model, bound, observer)
+        ChatSession::begin(channel, public, terms, model, bound, since, observer)
     }
 
     /// Makes the correlations of generations up to `bound` and ends with the client's in the file `path`, which must
