@@ -391,7 +391,10 @@ fn refused_turns_leave_the_conversation_and_a_code() {
     // A file that is there stays as it is.
     std::fs::write(dir.path().join("mine.txt"), "mine").unwrap();
     let (code, notes) = talk(b"ROMEO:\n/save mine.txt\n/save new.txt\n", &[]);
-    assert!(code == Some(0) && notes.contains("not saved: mine.txt") && notes.contains("saved in new.txt"), "{notes}");
+    assert!(
+        code == Some(0) && notes.contains("not saved: mine.txt") && notes.contains("saved in new.txt"),
+        "{notes}"
+    );
     assert_eq!(std::fs::read_to_string(dir.path().join("mine.txt")).unwrap(), "mine");
     drop(server);
     let model = templated("{{ raise_exception('no') }}");
@@ -436,7 +439,9 @@ fn an_interrupt_stops_the_answer_and_keeps_the_talk() {
     let server = Server::start("--model shakespeare-llama");
     let dir = tempfile::tempdir().unwrap();
     // The server learns the end of an answer, or it does not: then the rest comes unseen.
-    for (i, (arguments, tokens)) in [("--tokens 300", None), ("--tokens 100 --no-stop-at-eos", Some(100))].into_iter().enumerate() {
+    for (i, (arguments, tokens)) in
+        [("--tokens 300", None), ("--tokens 100 --no-stop-at-eos", Some(100))].into_iter().enumerate()
+    {
         let report = dir.path().join(format!("{i}.json"));
         let arguments = format!("{arguments} --json {}", report.display());
         let (child, mut input, log, answers) = answering(&server, &arguments, dir.path());

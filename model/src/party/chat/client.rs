@@ -236,7 +236,10 @@ mod tests {
             assert_eq!((chat.positions(), chat.silence()), ((0, 8), Duration::from_secs(60)));
             chat.talk.limit = usize::MAX;
             let refused = chat.turn(&[1; 8], 2, Next::Pick(&mut Sampler::greedy()), &mut Silent).unwrap_err();
-            assert!(matches!(&refused, Error::Refused { reason } if reason.contains("0 of 8 positions")), "{refused}");
+            assert!(
+                matches!(&refused, Error::Refused { reason } if reason.contains("0 of 8 positions")),
+                "{refused}"
+            );
             assert!(chat.is_open());
             chat.finish().unwrap();
             assert_eq!(served.join().unwrap().unwrap().generation.count, 0);
