@@ -10,8 +10,8 @@ use crate::{HeadShape, Piece, Store};
 /// prompt, and use on one layer what it selected on another.
 pub trait Policy<E: Engine>: Send {
     /// The policy with all of its state once more, for plans that go on from here in several ways
-    /// ([`KvCache::fork`](crate::KvCache::fork)). A plan of a conversation under a policy that has no fork begins with
-    /// the first turn each time.
+    /// ([`KvCache::fork`](crate::KvCache::fork)). A plan of a conversation under a policy that has no fork begins
+    /// with the first turn each time.
     fn fork(&self) -> Option<Box<dyn Policy<E>>> {
         None
     }

@@ -19,8 +19,8 @@ use crate::cli::files::read;
 use crate::cli::options::{SamplingArgs, TermsArgs};
 use crate::cli::{Error, tokenizer_worker};
 
-/// How often a client that waits shows that it is there, at least and at most. In between it is a third of the silence
-/// after which the server gives up.
+/// How often a client that waits shows that it is there, at least and at most. In between it is a third of the
+/// silence after which the server gives up.
 const STAY: [Duration; 2] = [Duration::from_millis(10), Duration::from_secs(10)];
 
 /// A conversation and its server.

@@ -82,8 +82,8 @@ pub(super) struct ServeArgs {
     /// Most tokens to generate for a client.
     #[arg(long, value_name = "N", default_value_t = Limits::default().lengths.tokens)]
     max_tokens: usize,
-    /// Most positions of a conversation (`waggle chat`): the tokens of all its turns and answers, which stay in memory
-    /// until the client begins another one [default: --max-prompt and --max-tokens together].
+    /// Most positions of a conversation (`waggle chat`): the tokens of all its turns and answers, which stay in
+    /// memory until the client begins another one [default: --max-prompt and --max-tokens together].
     #[arg(long, value_name = "N")]
     max_positions: Option<usize>,
     /// Allow no conversations.

@@ -23,9 +23,9 @@
 //! - **To stay** shows that the other party is there while nothing happens. The client does so several times within
 //!   the silence that the server allows.
 //!
-//! A refused command leaves everything as it was. Turns are refused that do not fit the positions of a conversation, and
-//! in two phases those beyond what a session may plan: a plan goes on from the turns before, and what the longest turn of
-//! an empty conversation needs is planned once.
+//! A refused command leaves everything as it was. Turns are refused that do not fit the positions of a conversation,
+//! and in two phases those beyond what a session may plan: a plan goes on from the turns before, and what the longest
+//! turn of an empty conversation needs is planned once.
 //!
 //! The server learns the numbers above and when each command comes, and nothing else: see `SECURITY.md`.
 
