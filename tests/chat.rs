@@ -2,13 +2,13 @@
 
 mod support;
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::path::Path;
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
 use serde_json::Value;
-use support::{Server, ended, ids, join, json, succeed, text, until, waggle};
+use support::{Log, Server, ended, ids, join, json, succeed, text, until, waggle};
 
 const LIMIT: Duration = Duration::from_secs(600);
 
@@ -279,17 +279,23 @@ fn correlations_are_made_while_nobody_talks() {
     }
 }
 
-/// A model directory with a chat template in the manner of ChatML, over the letters of the bundled tokenizer.
-#[test]
-fn a_template_of_the_server_writes_the_conversation() {
+/// A model directory with this chat template.
+fn templated(template: &str) -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     let assets = Path::new(env!("CARGO_MANIFEST_DIR")).join("model/assets/shakespeare-llama");
     for file in ["config.json", "model.safetensors", "tokenizer.json"] {
         std::fs::copy(assets.join(file), dir.path().join(file)).unwrap();
     }
+    std::fs::write(dir.path().join("chat_template.jinja"), template).unwrap();
+    dir
+}
+
+/// A chat template in the manner of ChatML, over the letters of the bundled tokenizer.
+#[test]
+fn a_template_of_the_server_writes_the_conversation() {
     let template = "{% for m in messages %}{{ m.role | upper }}:\n{{ m.content }}\n\n{% endfor %}\
         {% if add_generation_prompt %}ASSISTANT:\n{% endif %}";
-    std::fs::write(dir.path().join("chat_template.jinja"), template).unwrap();
+    let dir = templated(template);
     let server = Server::start(&format!("--model {} --no-calibration", dir.path().display()));
     let arguments = format!("--tokens 5 --system Speak --check {}", dir.path().display());
     let (output, report) = chat(&server, &arguments, &lines(&["Who is there?", "Nay"]));
@@ -366,4 +372,175 @@ fn an_answer_runs_on_to_a_bucket_that_is_all_the_server_learns() {
     let (output, report) = chat(&server, &format!("{policy} --tokens 4"), "ROMEO:\n");
     assert!(output.status.success(), "{}", text(&output.stderr));
     assert_eq!(report.unwrap()["options"]["pad_answer"], false);
+}
+
+#[test]
+fn a_server_bounds_conversations_or_allows_none() {
+    let server = Server::start("--model shakespeare-gpt2 --max-prompt 31 --max-tokens 9");
+    let long = "a".repeat(25);
+    let input = lines(&[&long, &long, "/reset", &long]);
+    let (output, report) = chat(&server, "--tokens 4 --turn-tokens 30 --no-stop-at-eos", &input);
+    let notes = text(&output.stderr);
+    assert!(output.status.success(), "{notes}");
+    assert!(notes.contains("has taken 29 of 40 positions") && notes.contains("/reset"), "{notes}");
+    assert_eq!(report.unwrap()["turns"].as_array().unwrap().len(), 2);
+    drop(server);
+    let server = Server::start("--model shakespeare-gpt2 --no-chat");
+    let (output, _) = chat(&server, "--tokens 4", "a\n");
+    let errors = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{errors}");
+    assert!(errors.contains("this server allows no conversations (--no-chat)"), "{errors}");
+}
+
+/// Signs of life come in time for a server that is less patient than most, while nobody talks and while all lines are
+/// refused.
+#[test]
+fn a_client_that_thinks_is_not_given_up() {
+    let server = Server::start("--model shakespeare-gpt2 --timeout 9 --log debug");
+    let dir = tempfile::tempdir().unwrap();
+    let mut child = start(&server, "--tokens 2 --turn-tokens 9", dir.path());
+    let log = Log::of(child.stderr.take().unwrap());
+    let mut input = child.stdin.take().unwrap();
+    let signs = || server.log().so_far().matches("the client is there").count();
+    until(|| (signs() >= 7).then_some(()));
+    while signs() < 14 {
+        input.write_all(b"a turn that is too long\n").unwrap();
+    }
+    input.write_all(b"ROMEO:\n/quit\n").unwrap();
+    let output = ended(child, LIMIT);
+    assert!(output.status.success(), "{}\n{}", server.log().so_far(), log.into_text());
+    assert!(!output.stdout.is_empty());
+}
+
+#[test]
+fn a_client_hears_that_its_time_is_up() {
+    let server = Server::start("--model shakespeare-gpt2 --session-limit 15 --timeout 9");
+    let dir = tempfile::tempdir().unwrap();
+    let mut child = start(&server, "--tokens 2", dir.path());
+    let input = child.stdin.take().unwrap();
+    let output = ended(child, LIMIT);
+    drop(input);
+    let errors = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{errors}");
+    assert!(errors.contains("the server ends a session after 15 s (--session-limit)"), "{errors}");
+}
+
+/// One bad line is refused, and a conversation of nothing else is a failure.
+#[test]
+fn refused_turns_leave_the_conversation_and_a_code() {
+    let server = Server::start("--model shakespeare-gpt2");
+    let dir = tempfile::tempdir().unwrap();
+    let talk = |bytes: &[u8], arguments: &[&str]| {
+        let mut command = waggle(&format!("chat --connect {} --tokens 2", server.address));
+        let mut child = command.args(arguments).current_dir(dir.path()).stdin(Stdio::piped()).spawn().unwrap();
+        child.stdin.take().unwrap().write_all(bytes).unwrap();
+        let output = ended(child, LIMIT);
+        (output.status.code(), text(&output.stderr))
+    };
+    let bad = b"caf\xe9\n";
+    let (code, notes) = talk(&[b"ROMEO:\n", &bad[..], b"JULIET:\n"].concat(), &[]);
+    assert!(code == Some(0) && notes.contains("refused: the line is not UTF-8"), "{code:?} {notes}");
+    let turns = dir.path().join("turns");
+    std::fs::write(&turns, bad).unwrap();
+    for (bytes, arguments) in [(&bad[..], &[][..]), (b"", &["--turns", turns.to_str().unwrap()])] {
+        let (code, notes) = talk(bytes, arguments);
+        assert!(code == Some(1) && notes.contains("error: no turn was taken"), "{code:?} {notes}");
+    }
+    // What stands before the first turn is too long, and is named.
+    let (code, notes) = talk(b"ROMEO:\n", &["--turn-tokens", "20", "--system", "Speak in verse, or be silent"]);
+    assert!(code == Some(1) && notes.contains("the text of --system"), "{code:?} {notes}");
+    assert!(notes.contains("has 28 tokens"), "{notes}");
+    // A file that is there stays as it is.
+    std::fs::write(dir.path().join("mine.txt"), "mine").unwrap();
+    let (code, notes) = talk(b"ROMEO:\n/save mine.txt\n/save new.txt\n", &[]);
+    assert!(
+        code == Some(0) && notes.contains("not saved: mine.txt") && notes.contains("saved in new.txt"),
+        "{notes}"
+    );
+    assert_eq!(std::fs::read_to_string(dir.path().join("mine.txt")).unwrap(), "mine");
+    drop(server);
+    let model = templated("{{ raise_exception('no') }}");
+    let server = Server::start(&format!("--model {} --no-calibration", model.path().display()));
+    let (output, _) = chat(&server, "--tokens 2", &lines(&TURNS));
+    let notes = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{notes}");
+    assert!(notes.contains("no turn was taken; refused: 5"), "{notes}");
+}
+
+/// A chat in the middle of its first answer: what it wrote to standard error, and a thread that reads its answers.
+#[cfg(unix)]
+fn answering(
+    server: &Server,
+    arguments: &str,
+    dir: &Path,
+) -> (Child, std::process::ChildStdin, Log, std::thread::JoinHandle<String>) {
+    let mut child = start(server, arguments, dir);
+    let log = Log::of(child.stderr.take().unwrap());
+    let mut input = child.stdin.take().unwrap();
+    input.write_all(b"ROMEO:\n").unwrap();
+    let mut answers = child.stdout.take().unwrap();
+    let mut first = [0];
+    answers.read_exact(&mut first).unwrap();
+    let rest = std::thread::spawn(move || {
+        let mut all = first.to_vec();
+        answers.read_to_end(&mut all).unwrap();
+        text(&all)
+    });
+    (child, input, log, rest)
+}
+
+#[cfg(unix)]
+fn interrupt(child: &Child) {
+    let sent = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert!(sent.success());
+}
+
+#[test]
+#[cfg(unix)]
+fn an_interrupt_stops_the_answer_and_keeps_the_talk() {
+    let server = Server::start("--model shakespeare-llama");
+    let dir = tempfile::tempdir().unwrap();
+    // The server learns the end of an answer, or it does not: then the rest comes unseen.
+    for (i, (arguments, tokens)) in
+        [("--tokens 300", None), ("--tokens 100 --no-stop-at-eos", Some(100))].into_iter().enumerate()
+    {
+        let report = dir.path().join(format!("{i}.json"));
+        let arguments = format!("{arguments} --json {}", report.display());
+        let (child, mut input, log, answers) = answering(&server, &arguments, dir.path());
+        interrupt(&child);
+        log.wait_for("the answer stops");
+        input.write_all(b"/cost\n/quit\n").unwrap();
+        let output = ended(child, LIMIT);
+        let (notes, answers) = (log.into_text(), answers.join().unwrap());
+        assert!(output.status.success(), "{notes}");
+        assert!(notes.contains("opening and a turn: "), "{notes}");
+        let report: Value = serde_json::from_slice(&std::fs::read(report).unwrap()).unwrap();
+        let (got, said) = (ids(&report["turns"][0]["tokens"]).len(), report["turns"][0]["text"].as_str().unwrap());
+        match tokens {
+            None => assert!((1..300).contains(&got), "{got} tokens"),
+            Some(tokens) => assert!(got == tokens && answers.len() < said.len(), "{got} tokens: {answers}"),
+        }
+        assert!(said.starts_with(answers.trim_end_matches('\n')), "{said:?} and {answers:?}");
+    }
+}
+
+#[test]
+#[cfg(unix)]
+fn a_second_interrupt_ends_the_session_and_keeps_what_was_said() {
+    let server = Server::start("--model shakespeare-llama");
+    let dir = tempfile::tempdir().unwrap();
+    let (child, input, log, answers) = answering(&server, "--tokens 300 --no-stop-at-eos", dir.path());
+    interrupt(&child);
+    log.wait_for("the answer stops");
+    interrupt(&child);
+    let output = ended(child, LIMIT);
+    drop(input);
+    let notes = log.into_text();
+    assert_eq!(output.status.code(), Some(130), "{notes}");
+    assert!(notes.contains("error: interrupted; the conversation so far is in waggle-chat-"), "{notes}");
+    let kept = std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().path()).next().unwrap();
+    let kept: Vec<Value> =
+        std::fs::read_to_string(kept).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!((&kept[0]["role"], &kept[0]["text"]), (&"user".into(), &"ROMEO:".into()));
+    assert!(kept[1]["text"].as_str().unwrap().starts_with(answers.join().unwrap().trim_end_matches('\n')));
 }

@@ -140,6 +140,9 @@ pub trait Engine: 'static {
     /// Both parties know how many are left.
     fn cut(operand: &mut Self::Operand, tokens: usize);
 
+    /// The same operand for a plan that goes on in another way; `None` if it holds anything but sizes.
+    fn fork(operand: &Self::Operand) -> Option<Self::Operand>;
+
     /// Batched matrix product: (batch, m, k) x (batch, k, n) -> (batch, m, n).
     fn matmul(&mut self, a: &Self::Tensor, b: Right<Self>) -> Result<Self::Tensor, Error>;
 

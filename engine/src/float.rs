@@ -147,6 +147,10 @@ impl Engine for Float {
 
     fn cut(_: &mut (), _: usize) {}
 
+    fn fork((): &()) -> Option<()> {
+        Some(())
+    }
+
     fn matmul(&mut self, a: &T, b: Right<Self>) -> Result<T, Error> {
         let a = a.view().into_dimensionality::<Ix3>().expect("three axes");
         let b = b.tensor().view().into_dimensionality::<Ix3>().expect("three axes");

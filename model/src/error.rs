@@ -78,7 +78,7 @@ pub enum Error {
         used: usize,
         /// Positions of the turn.
         wanted: usize,
-        /// Positions of the model.
+        /// Positions of the model, or those that the server allows.
         limit: usize,
     },
     /// A cache policy whose budget is a share of the prompt, in a conversation.
@@ -244,6 +244,29 @@ pub enum Error {
         steps: usize,
         /// [`crate::party::MAX_PLANNING_STEPS`].
         limit: usize,
+    },
+    /// A turn of a session that was kept busy with planning for long enough.
+    #[error("this session has planned {spent} steps, and {steps} more are beyond its {limit}: begin another session")]
+    SessionPlanning {
+        /// Steps so far.
+        spent: usize,
+        /// Those of the turn.
+        steps: usize,
+        /// The most.
+        limit: usize,
+    },
+    /// A conversation with a server that allows none.
+    #[error("this server allows no conversations (--no-chat)")]
+    NoChats,
+    /// A session that broke when it had taken as long as the server allows.
+    #[error("{source}; the server ends a session after {limit} s (--session-limit), and this one took {took:.1} s")]
+    TimeUp {
+        /// How it broke.
+        source: Box<Error>,
+        /// The limit.
+        limit: f64,
+        /// How long it took.
+        took: f64,
     },
     /// The server refuses a request.
     #[error("the server refuses: {reason}")]

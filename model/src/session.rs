@@ -1,6 +1,7 @@
 //! What two parties say about a session before it begins, and who watches it.
 
 use std::num::NonZeroUsize;
+use std::time::Duration;
 
 use mpcache::{Padding, PolicySpec};
 use protocols::Made;
@@ -55,6 +56,10 @@ pub struct Request {
 pub struct Limits {
     /// Longest prompt and longest text.
     pub lengths: Lengths,
+    /// Most positions of a conversation, in which all of its turns are; `None` allows no conversation.
+    pub conversation: Option<usize>,
+    /// How long a session may take, for a client that has a conversation to know.
+    pub session: Option<Duration>,
     /// Whether sessions have two phases ([`protocols::Options::preprocess`]); `None` leaves it to the client.
     pub preprocess: Option<bool>,
     /// Most guesses in a pass; 0 allows no drafts.
@@ -62,9 +67,11 @@ pub struct Limits {
 }
 
 impl Default for Limits {
-    /// A thousand of each, in as many phases as the client likes, and eight guesses in a pass.
+    /// A thousand of each, conversations of as many positions together, as many phases as the client likes, and eight
+    /// guesses in a pass.
     fn default() -> Self {
-        Limits { lengths: Lengths { prompt: 1024, tokens: 1024 }, preprocess: None, drafted: 8 }
+        let lengths = Lengths { prompt: 1024, tokens: 1024 };
+        Limits { lengths, conversation: Some(2048), drafted: 8, ..Limits::NONE }
     }
 }
 
@@ -104,6 +111,9 @@ pub trait Observer {
         Ok(())
     }
 
+    /// On the server: the client of a conversation, who says nothing, shows that it is there.
+    fn stays(&mut self) {}
+
     /// The parties agree on what they run and set up base OTs.
     fn setup(&mut self) {}
 
@@ -132,6 +142,11 @@ pub trait Observer {
         let _ = token;
     }
 
+    /// On the client: whether the text is to end after this token, where it may end early ([`Request::stop_at_eos`]).
+    fn stops(&self) -> bool {
+        false
+    }
+
     /// Whether nobody wants the rest; asked before each step. The session then ends with [`Error::Abandoned`].
     fn abandoned(&self) -> bool {
         false
@@ -151,7 +166,13 @@ impl Observer for Silent {}
 
 impl Limits {
     /// No limits but the model's own.
-    pub const NONE: Limits = Limits { lengths: Lengths::MAX, preprocess: None, drafted: MAX_DRAFTED };
+    pub const NONE: Limits = Limits {
+        lengths: Lengths::MAX,
+        conversation: Some(usize::MAX),
+        session: None,
+        preprocess: None,
+        drafted: MAX_DRAFTED,
+    };
 
     /// Refuses a number of phases that the server does not offer.
     pub(crate) fn check_phases(&self, terms: &Terms) -> Result<(), Error> {
@@ -175,8 +196,14 @@ impl Request {
     /// layers once for each token and each chunk of the prompt. A step takes half a millisecond if no two layers are
     /// alike, and a tenth or less of that where they are. Reading the shape of a layer costs as much as eight tokens.
     pub fn planning_steps(&self, spec: &ModelSpec, terms: &Terms) -> usize {
+        self.steps_after(0, spec, terms)
+    }
+
+    /// The same of a turn after `before` positions.
+    pub(crate) fn steps_after(&self, before: usize, spec: &ModelSpec, terms: &Terms) -> usize {
         let Lengths { prompt, tokens } = self.lengths;
-        let chunks = passes(prompt, chunk_size(spec, prompt, terms.prefill_chunk), terms.policy.prefill());
+        let chunk = chunk_size(spec, before.saturating_add(prompt), terms.prefill_chunk);
+        let chunks = passes(prompt, chunk, terms.policy.prefill());
         spec.layers().saturating_mul(tokens.saturating_add(chunks).saturating_add(8))
     }
 

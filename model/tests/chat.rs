@@ -4,6 +4,8 @@ mod support;
 #[path = "support/tiny.rs"]
 mod tiny;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -53,18 +55,28 @@ fn session<T: Send>(
     observer: &mut (dyn Observer + Send),
     talk: impl FnOnce(ChatSession) -> T + Send,
 ) -> (T, Result<Outcome, Error>) {
+    within(&Limits::default(), terms, template, observer, |chat| talk(chat.unwrap()))
+}
+
+/// The same with a server of these limits.
+fn within<T: Send>(
+    limits: &Limits,
+    terms: &Terms,
+    template: Option<ChatTemplate>,
+    observer: &mut (dyn Observer + Send),
+    talk: impl FnOnce(Result<ChatSession, Error>) -> T + Send,
+) -> (T, Result<Outcome, Error>) {
     let hosted = ModelServer::load_for(&terms.policy, files().1).unwrap();
     let hosted = hosted.with_template(template.as_ref()).unwrap();
     let (client, server) = memory_pair(Duration::from_secs(60));
     thread::scope(|scope| {
         let server = Channel::new(Role::Server, server);
         let hosted = &hosted;
-        let server =
-            scope.spawn(move || hosted.serve(server, &Caller::default(), terms, &Limits::default(), observer));
+        let server = scope.spawn(move || hosted.serve(server, &Caller::default(), terms, limits, observer));
         let client = Channel::new(Role::Client, client);
         let options = ClientOptions { template: true, ..ClientOptions::default() };
         let session = ClientSession::open(client, &Caller::default(), terms, &options).unwrap();
-        let talked = talk(session.chat(BOUND, false, &mut Silent).unwrap());
+        let talked = talk(session.chat(BOUND, false, &mut Silent));
         (talked, server.join().unwrap())
     })
 }
@@ -269,6 +281,94 @@ fn a_refused_turn_leaves_the_session_as_it_was() {
         );
         assert!(chat.is_open());
         let _ = first;
+        chat.finish().unwrap();
+    });
+    server.unwrap();
+}
+
+#[test]
+fn turns_that_fit_alone_and_not_together_are_refused() {
+    let limits = Limits { conversation: Some(20), ..Limits::default() };
+    for preprocess in [false, true] {
+        let terms = terms("full", preprocess);
+        let ((), server) = within(&limits, &terms, None, &mut Silent, |chat| {
+            let mut chat = chat.unwrap();
+            while chat.prepare(&mut Silent).unwrap().is_some() {}
+            let first = turn(&mut chat, &words(0, 9), 6).unwrap();
+            assert_eq!(chat.positions(), (14, 20));
+            let full = turn(&mut chat, &words(0, 9), 6).unwrap_err();
+            assert!(matches!(full, Error::Full { used: 14, wanted: 15, limit: 20 }), "{full}");
+            while chat.prepare(&mut Silent).unwrap().is_some() {}
+            // What is left fits, to the last position.
+            turn(&mut chat, &words(1, 4), 2).unwrap();
+            assert_eq!(chat.positions(), (20, 20));
+            assert!(matches!(turn(&mut chat, &[1], 1), Err(Error::Full { wanted: 2, .. })));
+            while chat.prepare(&mut Silent).unwrap().is_some() {}
+            chat.reset().unwrap();
+            assert_eq!(turn(&mut chat, &words(0, 9), 6).unwrap().generation.tokens, first.generation.tokens);
+            chat.finish().unwrap();
+        });
+        assert_eq!(server.unwrap().generation.count, 14);
+    }
+}
+
+#[test]
+fn a_server_may_allow_no_conversations() {
+    let limits = Limits { conversation: None, ..Limits::default() };
+    let (refused, server) = within(&limits, &terms("full", false), None, &mut Silent, |chat| chat.err());
+    assert!(matches!(&refused, Some(Error::Refused { reason }) if reason.contains("--no-chat")), "{refused:?}");
+    assert!(matches!(server, Err(Error::NoChats)));
+}
+
+/// Counts how often it is asked whether to go on: once for every pass that is planned or run.
+#[derive(Clone, Default)]
+struct Passes(Arc<AtomicUsize>);
+
+impl Passes {
+    fn since(&self, before: &mut usize) -> usize {
+        let now = self.0.load(Ordering::SeqCst);
+        now - std::mem::replace(before, now)
+    }
+}
+
+impl Observer for Passes {
+    fn abandoned(&self) -> bool {
+        self.0.fetch_add(1, Ordering::SeqCst);
+        false
+    }
+}
+
+/// The server plans each turn alone, however many came before it, under every policy.
+#[test]
+fn only_the_new_turn_is_planned() {
+    for policy in POLICIES {
+        let passes = Passes::default();
+        let ((), server) = session(&terms(policy, true), None, &mut passes.clone(), |mut chat| {
+            let mut before = 0;
+            let counts = (0..5).map(|i| {
+                turn(&mut chat, &words(i, 4), 3).unwrap();
+                // The server has answered, so it has taken the turn.
+                chat.stay().unwrap();
+                passes.since(&mut before)
+            });
+            assert_eq!(counts.collect::<Vec<_>>(), [6; 5], "{policy}");
+            chat.finish().unwrap();
+        });
+        server.unwrap();
+    }
+}
+
+/// A client that drops conversations again and again makes the server plan the longest turn once.
+#[test]
+fn the_longest_turn_of_an_empty_conversation_is_planned_once() {
+    let passes = Passes::default();
+    let ((), server) = session(&terms("full", true), None, &mut passes.clone(), |mut chat| {
+        let mut before = 0;
+        for times in 0..5 {
+            while chat.prepare(&mut Silent).unwrap().is_some() {}
+            chat.reset().unwrap();
+            assert_eq!(passes.since(&mut before), if times == 0 { BOUND.tokens } else { 0 });
+        }
         chat.finish().unwrap();
     });
     server.unwrap();

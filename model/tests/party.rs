@@ -56,7 +56,7 @@ fn a_session_gives_the_plaintext_and_three_equal_ledgers() {
 fn requests_beyond_the_limits_are_refused_on_both_sides() {
     let hosted = ModelServer::load(bundled("shakespeare-gpt2").unwrap()).unwrap();
     let terms = Terms::default();
-    let limits = Limits { lengths: Lengths { prompt: 3, tokens: 9 }, preprocess: None, drafted: 0 };
+    let limits = Limits { lengths: Lengths { prompt: 3, tokens: 9 }, drafted: 0, ..Limits::NONE };
     let (client, server) = channels();
     thread::scope(|scope| {
         let server = scope.spawn(|| hosted.serve(server, &Caller::default(), &terms, &limits, &mut Silent));

@@ -81,6 +81,13 @@ impl<E: Engine> KvCache<E> {
         }
     }
 
+    /// The cache of a plan once more, which goes on in another way. `None` if it holds masks, or if the policy is not
+    /// made for it ([`Policy::fork`]).
+    pub fn fork(&self) -> Option<Self> {
+        let stores = self.stores.iter().map(Store::fork).collect::<Option<_>>()?;
+        Some(KvCache { stores, attention: self.attention.clone(), policy: self.policy.fork()?, ..*self })
+    }
+
     /// Says that the first tokens of the prompt are padding. Called before the first token, and under the policy
     /// `full` alone: other policies would choose among tokens that stand for nothing.
     pub fn pad(&mut self, padding: Padding) {

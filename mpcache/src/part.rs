@@ -59,12 +59,22 @@ impl<E: Engine> Operands<E> {
             clusters: operand(OperandKind::Clusters),
         }
     }
+
+    fn fork(&self) -> Option<Self> {
+        let Operands { keys, values, clusters, .. } = self;
+        Some(Operands { keys: E::fork(keys)?, values: E::fork(values)?, clusters: E::fork(clusters)?, ..*self })
+    }
 }
 
 impl<E: Engine> Part<E> {
     /// The empty part `index` of layer `layer`, with these key/value heads of the layer's.
     pub(crate) fn new(layer: usize, index: usize, heads: Vec<usize>, shape: HeadShape) -> Self {
         Part { heads, shape, kv: None, operands: Operands::new(layer, index, 0), merged: None }
+    }
+
+    pub(crate) fn fork(&self) -> Option<Self> {
+        let operands = self.operands.fork()?;
+        Some(Part { heads: self.heads.clone(), kv: self.kv.clone(), operands, ..*self })
     }
 
     /// Its key/value heads.

@@ -9,6 +9,13 @@ use crate::{HeadShape, Piece, Store};
 /// One value serves all layers of one generation, so a policy may keep state per layer, look at the attention of the
 /// prompt, and use on one layer what it selected on another.
 pub trait Policy<E: Engine>: Send {
+    /// The policy with all of its state once more, for plans that go on from here in several ways
+    /// ([`KvCache::fork`](crate::KvCache::fork)). A plan of a conversation under a policy that has no fork begins
+    /// with the first turn each time.
+    fn fork(&self) -> Option<Box<dyn Policy<E>>> {
+        None
+    }
+
     /// How many trailing queries of `piece` the policy observes on `layer`, besides those whose output the model
     /// needs. A policy that scores tokens by the attention of a window of the prompt asks for that window
     /// ([`Piece::among_last`]).

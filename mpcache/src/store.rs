@@ -57,6 +57,12 @@ impl<E: Engine> Store<E> {
         }
     }
 
+    /// See [`KvCache::fork`](crate::KvCache::fork).
+    pub(crate) fn fork(&self) -> Option<Self> {
+        let parts = self.parts.iter().map(Part::fork).collect::<Option<_>>()?;
+        Some(Store { parts, positions: self.positions.clone(), ..*self })
+    }
+
     /// Starts to record the positions of tokens, before the first one.
     pub(crate) fn track(&mut self) {
         self.positions = Some(Positions::new(self.shape.kv_heads));

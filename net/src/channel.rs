@@ -7,6 +7,7 @@
 //! step at fault. Every frame but that one goes into the transcript, a hash in each direction.
 
 use std::io;
+use std::time::Duration;
 
 use crate::link::WireBytes;
 use crate::{Ledger, Link, NetError, Phase, Role};
@@ -104,6 +105,11 @@ impl Channel {
         let payload = self.unframe(step, len, len)?;
         self.ledger.book(self.role.peer().sends(), (payload.len() + HEADER_BYTES) as u64);
         Ok(payload)
+    }
+
+    /// How long a peer may be silent.
+    pub fn timeout(&self) -> Duration {
+        self.link.timeout()
     }
 
     /// Receives the message of `step`, which may have any length up to `max`.

@@ -404,6 +404,10 @@ impl<B: Abb> Engine for FixedPoint<B> {
         operand.cut(tokens);
     }
 
+    fn fork(operand: &Operand) -> Option<Operand> {
+        operand.fork()
+    }
+
     fn matmul(&mut self, a: &B::Words, b: Right<Self>) -> Result<B::Words, EngineError> {
         Ok(self.matmul_each(vec![(a, b)])?.remove(0))
     }

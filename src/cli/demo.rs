@@ -193,7 +193,7 @@ impl Client<'_> {
         let hosted = ModelServer::load_keeping(&self.terms.policy, files, self.args.weight_cache)?;
         let (here, there) = memory_pair(self.args.timeout);
         let lengths = Lengths { prompt: self.prompt.ids().len(), tokens: self.tokens };
-        let limits = Limits { lengths, preprocess: None, drafted: self.guesses() };
+        let limits = Limits { lengths, drafted: self.guesses(), ..Limits::NONE };
         let (client, server) = thread::scope(|scope| {
             let server = scope.spawn(|| {
                 let channel = Channel::new(Role::Server, there);

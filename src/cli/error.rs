@@ -178,6 +178,15 @@ pub(super) enum Error {
         /// The name given.
         name: String,
     },
+    /// Ctrl-C in a conversation.
+    #[error("interrupted")]
+    Interrupted,
+    /// A conversation without a turn.
+    #[error("no turn was taken; refused: {refused}")]
+    AllRefused {
+        /// How many were refused.
+        refused: usize,
+    },
     /// A session with a conversation failed.
     #[error("{}; the conversation so far is in {}", describe(.source), file.display())]
     ChatBroken {

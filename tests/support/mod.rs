@@ -208,7 +208,7 @@ pub(crate) fn until<T>(mut look: impl FnMut() -> Option<T>) -> T {
         if let Some(found) = look() {
             return found;
         }
-        assert!(start.elapsed() < Duration::from_secs(30), "it never came");
+        assert!(start.elapsed() < Duration::from_secs(60), "it never came");
         std::thread::sleep(Duration::from_millis(10));
     }
 }

@@ -1,6 +1,7 @@
 //! The party with the prompt.
 
 use std::path::Path;
+use std::time::Instant;
 
 use mpcache::Padding;
 use net::{Channel, Role};
@@ -23,6 +24,8 @@ pub struct ClientSession {
     model: PublicModel,
     draft: Option<Drafts>,
     pad_answer: bool,
+    /// When it began.
+    since: Instant,
 }
 
 impl ClientSession {
@@ -36,6 +39,7 @@ impl ClientSession {
         terms: &Terms,
         options: &ClientOptions,
     ) -> Result<Self, Error> {
+        let since = Instant::now();
         let met = opening::meet_server(&mut channel, terms, options);
         let model = opening::complaining(&mut channel, met)?;
         Ok(ClientSession {
@@ -45,6 +49,7 @@ impl ClientSession {
             model,
             draft: None,
             pad_answer: false,
+            since,
         })
     }
 
@@ -168,14 +173,14 @@ impl ClientSession {
         if self.draft.is_some() {
             return Err(Error::DraftChat);
         }
-        let ClientSession { mut channel, terms, model: public, pad_answer, .. } = self;
+        let ClientSession { mut channel, terms, model: public, pad_answer, since, .. } = self;
         let bound = Request { stop_at_eos, pad_answer: stop_at_eos && pad_answer, ..bound.into() };
         chat::check_talk(&terms.policy, &bound)?;
         bound.check_policy(&public.spec, &terms)?;
         bound.check_planning(&public.spec, &terms)?;
         opening::ask(&mut channel, &public.spec, &bound, &SessionKind::Chat)?;
         let model = shapes(&public, &terms)?;
-        ChatSession::begin(channel, public, terms, model, bound, observer)
+        ChatSession::begin(channel, public, terms, model, bound, since, observer)
     }
 
     /// Makes the correlations of generations up to `bound` and ends with the client's in the file `path`, which must

@@ -177,6 +177,7 @@ impl<E: Booked> Hooks<E> for Recorder<'_> {
     }
 
     fn agree_to_stop(&mut self, engine: &mut E, stop: Option<bool>) -> Result<bool, engine::Error> {
+        let stop = stop.map(|stop| stop || self.observer.stops());
         engine.scope(STOP, |engine| Ok(engine.tell_stop(stop)?))
     }
 }

@@ -123,9 +123,9 @@ impl ModelServer {
     /// # Errors
     /// [`Error::OtherColumns`] if the model was loaded for other policies than that of the terms;
     /// [`net::NetError::Disagreement`] if the parties differ; [`Error::Limit`], [`Error::Phases`],
-    /// [`Error::Planning`], [`Error::Quota`], [`Error::TooLong`], [`Error::TooWide`], [`Error::Nothing`],
-    /// [`Error::Pool`] or [`Error::PoolFile`] for a request that is refused; an error that names the step if the
-    /// client vanishes or sends nonsense. None of them affects the next session.
+    /// [`Error::Planning`], [`Error::NoChats`], [`Error::Quota`], [`Error::TooLong`], [`Error::TooWide`],
+    /// [`Error::Nothing`], [`Error::Pool`] or [`Error::PoolFile`] for a request that is refused; an error that names
+    /// the step if the client vanishes or sends nonsense. None of them affects the next session.
     pub fn serve(
         &self,
         mut channel: Channel,
@@ -140,6 +140,9 @@ impl ModelServer {
         }
         let accept = |request: &Request, kind: SessionKind, terms: &Terms| {
             // Cheap checks come before those that take time.
+            if kind == SessionKind::Chat && limits.conversation.is_none() {
+                return Err(Error::NoChats);
+            }
             request.check_policy(&self.public.spec, terms)?;
             request.check_planning(&self.public.spec, terms)?;
             // A chat asks for each of its turns.
@@ -158,7 +161,7 @@ impl ModelServer {
             }
             Grant::Chat => {
                 let setting = chat::Setting { public: &self.public, model: &self.model, terms, bound: &request };
-                return chat::talk(channel, &setting, observer);
+                return chat::talk(channel, &setting, limits, observer);
             }
             Grant::Fill(place) => return self.fill(channel, terms, &request, *place, observer),
         };

@@ -122,6 +122,7 @@ struct Parts<E: Engine> {
 }
 
 /// The sums of rows that went, (1, heads * head_dim) each, and their number.
+#[derive(Clone)]
 struct Gone<T> {
     keys: T,
     values: T,
@@ -215,6 +216,10 @@ fn means<E: Engine>(
 }
 
 impl<E: Engine> Policy<E> for Parts<E> {
+    fn fork(&self) -> Option<Box<dyn Policy<E>>> {
+        Some(Box::new(Parts { settings: self.settings.clone(), gone: self.gone.clone(), ..*self }))
+    }
+
     fn prefill_chunk(&self) -> Option<usize> {
         self.settings.schedule.prefill
     }

@@ -39,6 +39,10 @@ impl PolicyFamily for Full {
 }
 
 impl<E: Engine> Policy<E> for Full {
+    fn fork(&self) -> Option<Box<dyn Policy<E>>> {
+        Some(Box::new(*self))
+    }
+
     fn layer_class(&self, _layer: usize) -> usize {
         0
     }

@@ -148,6 +148,7 @@ struct ByNoisyScores<E: Engine> {
 }
 
 /// Accumulated scores of one layer.
+#[derive(Clone)]
 struct Known<T> {
     /// (kv_heads, tokens).
     scores: T,
@@ -210,6 +211,10 @@ impl<E: Engine> ByNoisyScores<E> {
 }
 
 impl<E: Engine> Policy<E> for ByNoisyScores<E> {
+    fn fork(&self) -> Option<Box<dyn Policy<E>>> {
+        Some(Box::new(ByNoisyScores { known: self.known.clone(), ..*self }))
+    }
+
     fn query_window(&self, _layer: usize, piece: Piece) -> usize {
         if self.settings.next(piece).is_some() { piece.new } else { 0 }
     }

@@ -147,6 +147,10 @@ fn ceiling<E: Engine>(engine: &E) -> Result<Ceiling, Error> {
 }
 
 impl<E: Engine> Policy<E> for ByNorm<E> {
+    fn fork(&self) -> Option<Box<dyn Policy<E>>> {
+        Some(Box::new(ByNorm { known: self.known.clone(), ..*self }))
+    }
+
     fn prefill_chunk(&self) -> Option<usize> {
         self.settings.schedule.prefill
     }

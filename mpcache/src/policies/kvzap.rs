@@ -136,6 +136,10 @@ impl<E: Engine> ByLearned<E> {
 }
 
 impl<E: Engine> Policy<E> for ByLearned<E> {
+    fn fork(&self) -> Option<Box<dyn Policy<E>>> {
+        Some(Box::new(ByLearned { known: self.known.clone(), ..*self }))
+    }
+
     fn prefill_chunk(&self) -> Option<usize> {
         self.settings.schedule.prefill
     }

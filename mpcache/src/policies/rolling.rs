@@ -137,6 +137,10 @@ impl EvictionScore {
 }
 
 impl<E: Engine> Policy<E> for Evicting<E> {
+    fn fork(&self) -> Option<Box<dyn Policy<E>>> {
+        Some(Box::new(Evicting { layers: self.layers.clone(), ..*self }))
+    }
+
     fn query_window(&self, _layer: usize, piece: Piece) -> usize {
         match self.settings.score {
             EvictionScore::Accumulated => piece.new,

@@ -184,6 +184,7 @@ struct Voting<E: Engine> {
 }
 
 /// What tokens received.
+#[derive(Clone)]
 struct Votes<T> {
     /// (kv_heads, tokens).
     received: T,
@@ -234,6 +235,10 @@ impl SnapKv {
 }
 
 impl<E: Engine> Policy<E> for Voting<E> {
+    fn fork(&self) -> Option<Box<dyn Policy<E>>> {
+        Some(Box::new(Voting { votes: self.votes.clone(), ..*self }))
+    }
+
     fn query_window(&self, layer: usize, piece: Piece) -> usize {
         let ballot = self.settings.next(layer, self.votes.len(), piece);
         ballot.map_or(0, |Ballot { cut, window }| piece.among_last_before(cut.at, window))

@@ -75,6 +75,10 @@ impl Streaming {
 }
 
 impl<E: Engine> Policy<E> for Streaming {
+    fn fork(&self) -> Option<Box<dyn Policy<E>>> {
+        Some(Box::new(*self))
+    }
+
     fn prefill_chunk(&self) -> Option<usize> {
         self.schedule.prefill
     }

@@ -23,7 +23,7 @@
 //! **Range.** Any, modulo 2^w. **Error.** That of [`matmul::shared`]. The naive twin is the product itself.
 //!
 //! **Revealed.** Nothing. A row of M is opened under a mask that masks this row and nothing else. An [`Operand`]
-//! cannot be copied, and a matrix whose rows change (eviction) takes a new one with a new mask.
+//! with masks cannot be copied, and a matrix whose rows change (eviction) takes a new one with a new mask.
 //!
 //! **Cuts.** A row of A is a *slot*. A new token takes the next slot that none had, so the token that comes in the
 //! place of one that was cut off is opened under another mask. Otherwise the two openings would show how the two
@@ -165,6 +165,19 @@ impl Operand {
         if let Some(begun) = &mut self.begun {
             begun.live.truncate(tokens);
         }
+    }
+
+    /// The operand of a plan once more; `None` if there are masks or opened rows.
+    pub(crate) fn fork(&self) -> Option<Operand> {
+        let begun = match &self.begun {
+            None => None,
+            Some(Begun { masks, slots, live, taken, opened }) if masks.words() == 0 && opened.is_empty() => {
+                let masks = Masks { events: masks.events.clone(), ..Masks::none(masks.form) };
+                Some(Begun { masks, slots: *slots, live: live.clone(), taken: *taken, opened: Vec::new() })
+            }
+            Some(_) => return None,
+        };
+        Some(Operand { id: self.id, begun })
     }
 
     /// Whether it has had a product.

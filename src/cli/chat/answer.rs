@@ -1,10 +1,12 @@
 //! An answer as it comes.
 
+use std::sync::Mutex;
+
 use model::party::Observer;
 use model::{TextStream, Tokenizer};
 use protocols::Made;
 
-use super::transcript::Transcript;
+use super::transcript::{Transcript, lock};
 
 /// Hears the answer of a turn.
 pub trait Listener {
@@ -20,6 +22,12 @@ pub trait Listener {
     /// The answer is over.
     fn end(&mut self) {}
 
+    /// Whether nobody wants to hear more of this answer. It ends where the server learns its end anyway, and what
+    /// comes until then is not told.
+    fn stops(&self) -> bool {
+        false
+    }
+
     /// Whether nobody wants the rest; asked before each token. The session then ends.
     fn abandoned(&self) -> bool {
         false
@@ -29,7 +37,7 @@ pub trait Listener {
 /// Makes text of the tokens of an answer, for a listener and the transcript.
 pub(super) struct Answer<'a> {
     stream: TextStream<'a>,
-    transcript: &'a mut Transcript,
+    transcript: &'a Mutex<Transcript>,
     listener: &'a mut dyn Listener,
 }
 
@@ -38,7 +46,7 @@ impl<'a> Answer<'a> {
     pub(super) fn new(
         tokenizer: &'a Tokenizer,
         before: &[u32],
-        transcript: &'a mut Transcript,
+        transcript: &'a Mutex<Transcript>,
         listener: &'a mut dyn Listener,
     ) -> Self {
         Answer { stream: tokenizer.stream(before), transcript, listener }
@@ -52,14 +60,21 @@ impl<'a> Answer<'a> {
     }
 }
 
-fn tell(text: &str, transcript: &mut Transcript, listener: &mut dyn Listener) {
-    if !text.is_empty() {
-        transcript.hear(text);
+fn tell(text: &str, transcript: &Mutex<Transcript>, listener: &mut dyn Listener) {
+    if text.is_empty() {
+        return;
+    }
+    lock(transcript).hear(text);
+    if !listener.stops() {
         listener.text(text);
     }
 }
 
 impl Observer for Answer<'_> {
+    fn stops(&self) -> bool {
+        self.listener.stops()
+    }
+
     fn abandoned(&self) -> bool {
         self.listener.abandoned()
     }

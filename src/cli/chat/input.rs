@@ -2,12 +2,13 @@
 
 use std::io::{BufRead, BufReader, IsTerminal, Read, Write};
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, sync_channel};
 use std::thread;
 use std::time::Duration;
 
 use super::talk::Incoming;
-use crate::cli::Error;
+use crate::cli::progress::harmless;
+use crate::cli::{Error, out};
 
 /// Longest line, in bytes; far above what any model takes.
 const MAX_LINE_BYTES: u64 = 4 << 20;
@@ -19,6 +20,10 @@ const AHEAD: usize = 16;
 pub(super) enum Input {
     /// A line, perhaps with its end.
     Line(String),
+    /// A line that is no text.
+    Bad,
+    /// Ctrl-C, where a person types.
+    Interrupted,
     /// There are no more.
     End,
     /// They cannot be read.
@@ -28,6 +33,7 @@ pub(super) enum Input {
 /// Lines that a thread reads, so that the session goes on meanwhile.
 pub(super) struct Lines {
     lines: Receiver<Input>,
+    sender: SyncSender<Input>,
     terminal: bool,
 }
 
@@ -36,6 +42,7 @@ impl Lines {
     pub(super) fn read(file: Option<&Path>) -> Result<Self, Error> {
         let terminal = file.is_none() && std::io::stdin().is_terminal() && std::io::stderr().is_terminal();
         let (send, lines) = sync_channel(AHEAD);
+        let sender = send.clone();
         let path = file.map_or_else(|| PathBuf::from("standard input"), Path::to_owned);
         let from: Box<dyn Read + Send> = match file {
             Some(file) => {
@@ -51,19 +58,25 @@ impl Lines {
                 let mut from = BufReader::new(from);
                 loop {
                     let input = next(&mut from).unwrap_or_else(|source| Input::Failed(named(source)));
-                    let last = !matches!(input, Input::Line(_));
+                    let last = !matches!(input, Input::Line(_) | Input::Bad);
                     if send.send(input).is_err() || last {
                         return;
                     }
                 }
             })
             .map_err(|source| Error::Serve { what: "start a thread", source })?;
-        Ok(Lines { lines, terminal })
+        Ok(Lines { lines, sender, terminal })
     }
 
     /// Whether a person types, and sees standard error.
     pub(super) fn is_terminal(&self) -> bool {
         self.terminal
+    }
+
+    /// Wakes who waits for a line. If lines are there already, nobody waits.
+    pub(super) fn interrupter(&self) -> impl Fn() + Send + 'static {
+        let sender = self.sender.clone();
+        move || drop(sender.try_send(Input::Interrupted))
     }
 
     /// Asks a person for a line. The line above is for [`Lines::show`].
@@ -72,6 +85,13 @@ impl Lines {
             let mut to = std::io::stderr().lock();
             // Nobody is left to tell of a failure.
             let _ = write!(to, "\n> ").and_then(|()| to.flush());
+        }
+    }
+
+    /// Shows a person a line that was typed before they were asked.
+    pub(super) fn echo(&self, input: &Input) {
+        if let Input::Line(line) = input {
+            out::note(harmless(line.trim_end()));
         }
     }
 
@@ -106,15 +126,15 @@ impl Incoming for Lines {
 }
 
 fn next(from: &mut impl BufRead) -> std::io::Result<Input> {
-    let mut line = String::new();
-    if from.by_ref().take(MAX_LINE_BYTES + 1).read_line(&mut line)? == 0 {
+    let mut line = Vec::new();
+    if from.by_ref().take(MAX_LINE_BYTES + 1).read_until(b'\n', &mut line)? == 0 {
         return Ok(Input::End);
     }
     if line.len() as u64 > MAX_LINE_BYTES {
         let what = format!("a line has more than {MAX_LINE_BYTES} bytes");
         return Err(std::io::Error::new(std::io::ErrorKind::InvalidData, what));
     }
-    Ok(Input::Line(line))
+    Ok(String::from_utf8(line).map_or(Input::Bad, Input::Line))
 }
 
 #[cfg(test)]
@@ -129,6 +149,7 @@ mod tests {
             loop {
                 match next(&mut from) {
                     Ok(Input::Line(line)) => all.push(Ok(line)),
+                    Ok(Input::Bad) => all.push(Ok("bad".into())),
                     Ok(_) => return all,
                     Err(error) => {
                         all.push(Err(error.kind()));
@@ -138,7 +159,7 @@ mod tests {
             }
         };
         assert_eq!(lines(b"a\n\nb"), [Ok("a\n".into()), Ok("\n".into()), Ok("b".into())]);
-        assert_eq!(lines(b"\xff\n"), [Err(std::io::ErrorKind::InvalidData)]);
+        assert_eq!(lines(b"caf\xe9\nb"), [Ok("bad".into()), Ok("b".into())]);
         let long = vec![b'a'; MAX_LINE_BYTES as usize + 1];
         assert_eq!(lines(&long), [Err(std::io::ErrorKind::InvalidData)]);
     }

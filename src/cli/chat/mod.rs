@@ -3,6 +3,7 @@
 //! | part | what it does |
 //! |---|---|
 //! | [`talk`] | the conversation, without a terminal: shared with programs in other languages |
+//! | [`interrupts`] | Ctrl-C |
 //! | [`input`] | lines of a person, a pipe or a file, read by a thread of its own |
 //! | [`script`] | the text of each turn, by the model's chat template or raw |
 //! | [`answer`] | an answer as it comes |
@@ -17,10 +18,12 @@ mod answer;
 mod clear;
 mod costs;
 mod input;
+mod interrupts;
 mod script;
 mod talk;
 mod transcript;
 
+use std::fmt::Display;
 use std::path::PathBuf;
 
 use clap::Args;
@@ -29,7 +32,9 @@ use model::party::Silent;
 pub use self::answer::Listener;
 pub use self::costs::{ChatReport, TurnReport};
 use self::input::{Input, Lines};
+use self::interrupts::Interrupts;
 pub(super) use self::talk::{Incoming, Refusal, Talk, TalkArgs};
+use self::transcript::lock;
 pub use self::transcript::{Role, Said};
 use super::error::describe;
 use super::files::{check_writable, write_json};
@@ -38,10 +43,11 @@ use super::{Error, out};
 
 const HELP: &str = "\
 /reset       begin another conversation in the same session
-/save FILE   write the conversation: as text if the name ends in .txt or .md, as JSON lines otherwise
+/save FILE   write the conversation into a new file: as text if the name ends in .txt or .md, as JSON lines otherwise
 /cost        bytes each way, flows and seconds of the last turn and of all
 /help        this list
 /quit        end the session, as the end of input does
+Ctrl-C       stop the answer; once more, end the session and keep the conversation in a file
 A line that begins with // is a turn that begins with /.";
 
 /// Talks with the model of a server, which learns neither the words nor the answers.
@@ -69,28 +75,40 @@ pub(super) fn run(args: ChatArgs) -> Result<(), Error> {
     if lines.is_terminal() {
         out::note("/help lists commands, /quit ends");
     }
-    let mut chat = Chat { talk, lines };
+    let (interrupts, said) = (Interrupts::default(), talk.shared());
+    let end = move || {
+        let _ = out::fail(&lock(&said).keep_after(Error::Interrupted));
+    };
+    interrupts
+        .take(lines.is_terminal(), lines.interrupter(), end)
+        .map_err(|source| Error::Serve { what: "wait for signals", source })?;
+    let mut chat = Chat { talk, lines, interrupts, taken: 0, refused: 0 };
     let talked = chat.take_turns();
+    let Chat { talk, taken, refused, .. } = chat;
     let (transcript, ended) = match talked {
-        Ok(()) => chat.talk.finish(),
+        Ok(()) => talk.finish(),
         // A reader that has gone did not break the session.
         Err(error @ Error::Output { .. }) => return Err(error),
-        Err(error) => return Err(chat.talk.transcript().keep_after(error)),
+        Err(error) => return Err(talk.transcript().keep_after(error)),
     };
-    let ended = ended.map_err(|error| transcript.keep_after(error))?;
+    let ended = ended.map_err(|error| lock(&transcript).keep_after(error))?;
     if let Some(verdict) = ended.verdict() {
         out::note(verdict);
     }
-    match &args.json {
-        Some(path) => write_json(path, &ended.report()?),
-        None => Ok(()),
+    if let Some(path) = &args.json {
+        write_json(path, &ended.report()?)?;
     }
+    if refused > 0 && taken == 0 { Err(Error::AllRefused { refused }) } else { Ok(()) }
 }
 
 /// A conversation with lines.
 struct Chat {
     talk: Talk,
     lines: Lines,
+    interrupts: Interrupts,
+    /// Turns that were taken, and those that were refused.
+    taken: usize,
+    refused: usize,
 }
 
 /// Whether the conversation goes on.
@@ -106,8 +124,17 @@ impl Chat {
             let after = match self.wait()? {
                 Input::End => After::Ends,
                 Input::Failed(error) => return Err(error),
+                Input::Interrupted => {
+                    out::note("\n(Ctrl-C again, Ctrl-D or /quit ends the session)");
+                    continue;
+                }
+                Input::Bad => {
+                    self.refuse("refused: the line is not UTF-8");
+                    After::Goes
+                }
                 Input::Line(line) => self.line(&line)?,
             };
+            self.interrupts.line();
             if let After::Ends = after {
                 return Ok(());
             }
@@ -116,8 +143,15 @@ impl Chat {
 
     /// The next line. Until it comes, correlations are made.
     fn wait(&mut self) -> Result<Input, Error> {
-        let Chat { talk, lines } = self;
+        let Chat { talk, lines, .. } = self;
         lines.ask();
+        // What was typed while an answer came was not shown.
+        if lines.is_terminal()
+            && let Some(input) = lines.look()
+        {
+            lines.echo(&input);
+            return Ok(input);
+        }
         let mut shown = None;
         let found = talk.prepare_until(lines, |(done, all)| {
             let line = format!("prepared: {done} of {all} tokens");
@@ -167,29 +201,37 @@ impl Chat {
 
     /// A turn of the user. What is refused before it begins is told, and the conversation goes on.
     fn turn(&mut self, words: &str) -> Result<(), Error> {
-        let mut printed = Printed::default();
+        let mut printed = Printed { within: false, failed: None, interrupts: self.interrupts.clone() };
+        let answering = self.interrupts.answering(self.lines.is_terminal());
         let taken = self.talk.turn(words, &mut printed);
+        drop(answering);
         // What standard output says comes first, because it ended the session.
         if let Some(error) = printed.failed {
             return Err(error);
         }
         match taken? {
-            Ok(_) => {}
-            Err(full @ Refusal::Full(_)) => out::note(format_args!("{full}: /reset begins another conversation")),
-            Err(long @ Refusal::Long { .. }) => out::note(long),
-            Err(other @ Refusal::Other(_)) => out::note(format_args!("refused: {}", describe(&other))),
+            Ok(_) => self.taken += 1,
+            Err(full @ Refusal::Full(_)) => self.refuse(format_args!("{full}: /reset begins another conversation")),
+            Err(long @ Refusal::Long { .. }) => self.refuse(long),
+            Err(other @ Refusal::Other(_)) => self.refuse(format_args!("refused: {}", describe(&other))),
         }
         Ok(())
+    }
+
+    /// Says why there is no turn.
+    fn refuse(&mut self, why: impl Display) {
+        self.refused += 1;
+        out::note(why);
     }
 }
 
 /// Prints an answer as it comes.
-#[derive(Default)]
 struct Printed {
     /// Whether it stands in the middle of a line.
     within: bool,
     /// Why standard output took no more.
     failed: Option<Error>,
+    interrupts: Interrupts,
 }
 
 impl Printed {
@@ -216,6 +258,10 @@ impl Listener for Printed {
         if self.within {
             self.print("\n");
         }
+    }
+
+    fn stops(&self) -> bool {
+        self.interrupts.stops()
     }
 
     fn abandoned(&self) -> bool {

@@ -59,6 +59,11 @@ impl Script {
         (self.begun, self.ended) = (false, true);
     }
 
+    /// The system text, if it belongs to the turn that comes next.
+    pub(super) fn system(&self) -> Option<&str> {
+        self.system.as_deref().filter(|_| !self.begun)
+    }
+
     /// What goes through the model when the user says `words`. Nothing is remembered before the answer.
     pub(super) fn next(&self, tokenizer: &Tokenizer, words: &str) -> Result<Step, Error> {
         match &self.template {
@@ -82,7 +87,7 @@ impl Script {
 
     /// Words as they are, on lines of their own.
     fn raw(&self, words: &str) -> Step {
-        let system = self.system.iter().filter(|_| !self.begun).map(|system| format!("{system}\n"));
+        let system = self.system().into_iter().map(|system| format!("{system}\n"));
         let start: String = if self.ended { system.collect() } else { "\n".into() };
         Step {
             text: format!("{start}{words}\n"),

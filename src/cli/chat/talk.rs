@@ -1,7 +1,8 @@
 //! A conversation without a terminal: what the command has in common with programs in other languages.
 
 use std::path::PathBuf;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use model::party::{ChatSession, ClientOptions, Observer, Outcome, PublicModel, Silent, Terms};
@@ -13,14 +14,15 @@ use super::answer::{Answer, Listener};
 use super::clear::Clear;
 use super::costs::{ChatReport, Costs, TurnReport};
 use super::script::{Script, Step};
-use super::transcript::Transcript;
+use super::transcript::{Transcript, lock};
 use crate::cli::connect::ConnectArgs;
 use crate::cli::files::read;
 use crate::cli::options::{SamplingArgs, TermsArgs};
 use crate::cli::{Error, tokenizer_worker};
 
-/// How often a client that waits shows that it is there. A server gives up on silence after `--timeout`.
-const STAY: Duration = Duration::from_secs(10);
+/// How often a client that waits shows that it is there, at least and at most. In between it is a third of the
+/// silence after which the server gives up.
+const STAY: [Duration; 2] = [Duration::from_millis(10), Duration::from_secs(10)];
 
 /// A conversation and its server.
 #[derive(Args, Clone, Debug)]
@@ -44,8 +46,8 @@ pub(in crate::cli) struct TalkArgs {
     /// of a `tokenizer_config.json` beside it, if there is one. That of the server is then neither used nor compared.
     #[arg(long, value_name = "FILE", conflicts_with = "no_template")]
     template: Option<PathBuf>,
-    /// Let every answer have all of its tokens, though the model ends it earlier. Then its length tells the server
-    /// nothing.
+    /// Let every answer have all of its tokens, though the model or Ctrl-C ends it earlier. Then its length tells the
+    /// server nothing.
     #[arg(long)]
     no_stop_at_eos: bool,
     /// Let an answer that the model ends go on, unseen, to the next power of two of tokens from 16 on or to --tokens:
@@ -80,14 +82,17 @@ pub(in crate::cli) enum Refusal {
     #[error(transparent)]
     Full(ModelError),
     /// More new tokens than a turn may have.
-    #[error(
-        "a turn of {got} tokens is longer than --turn-tokens {limit} allows: say it in parts, or begin with more"
-    )]
+    #[error("a turn of {got} tokens is longer than --turn-tokens {limit} allows: {}", match system {
+        Some(tokens) => format!("the text of --system, which stands before it, has {tokens} tokens"),
+        None => "say it in parts, or begin with more".into(),
+    })]
     Long {
         /// Tokens of the turn.
         got: usize,
         /// The most.
         limit: usize,
+        /// Those of the system text, if the turn has it.
+        system: Option<usize>,
     },
     /// Everything else.
     #[error(transparent)]
@@ -110,7 +115,7 @@ pub(in crate::cli) trait Incoming {
 pub(in crate::cli) struct Talk {
     args: TalkArgs,
     terms: Terms,
-    /// Whether an answer ends where the model says so, and whether it is padded then.
+    /// Whether an answer may end early, and whether it is padded then.
     stop: bool,
     pads: bool,
     longest: Lengths,
@@ -119,11 +124,13 @@ pub(in crate::cli) struct Talk {
     tokenizer: Tokenizer,
     script: Script,
     sampler: Sampler,
-    transcript: Transcript,
+    transcript: Arc<Mutex<Transcript>>,
     costs: Costs,
     clear: Option<Clear>,
     /// Slices of the next turn that are there, and all of them.
     slices: (usize, usize),
+    /// When the server last heard from this client.
+    heard: Instant,
 }
 
 impl Talk {
@@ -134,7 +141,7 @@ impl Talk {
         if args.sampling.stop_at_eos && args.no_stop_at_eos {
             return Err(Error::StopAndNot);
         }
-        let transcript = Transcript::open(args.transcript.clone())?;
+        let transcript = Arc::new(Mutex::new(Transcript::open(args.transcript.clone())?));
         let own = args.tokenizer.as_deref().map(read).transpose()?;
         let own_template = args.template.as_deref().map(ChatTemplate::read).transpose()?;
         let wanted = ClientOptions {
@@ -148,8 +155,9 @@ impl Talk {
         let bytes = own.or_else(|| model.tokenizer.clone()).ok_or(Error::ChatNeedsTokenizer)?;
         // The template may be the server's, so it runs where a foreign tokenizer does.
         let tokenizer = tokenizer_worker::foreign(&bytes)?;
-        let stop = !args.no_stop_at_eos && !model.spec.eos().is_empty();
-        let pads = stop && !args.no_pad_answer && (args.pad_answer || terms.policy == PolicySpec::default());
+        let stop = !args.no_stop_at_eos;
+        let by_default = terms.policy == PolicySpec::default() && !model.spec.eos().is_empty();
+        let pads = stop && !args.no_pad_answer && (args.pad_answer || by_default);
         let clear = args.check.as_deref().map(|name| Clear::open(name, &model.spec, &terms, pads)).transpose()?;
         let longest = Lengths { prompt: args.turn_tokens, tokens: args.tokens };
         // A turn begins with the last token of the answer before it.
@@ -174,12 +182,18 @@ impl Talk {
             costs,
             clear,
             slices,
+            heard: Instant::now(),
         })
     }
 
     /// What was said.
-    pub(in crate::cli) fn transcript(&self) -> &Transcript {
-        &self.transcript
+    pub(in crate::cli) fn transcript(&self) -> MutexGuard<'_, Transcript> {
+        lock(&self.transcript)
+    }
+
+    /// The same for another thread.
+    pub(super) fn shared(&self) -> Arc<Mutex<Transcript>> {
+        self.transcript.clone()
     }
 
     /// What it took so far.
@@ -204,13 +218,17 @@ impl Talk {
         incoming: &I,
         mut shown: impl FnMut((usize, usize)),
     ) -> Result<Option<I::Item>, Error> {
+        // A long run of refused turns says nothing to the server.
+        if self.heard.elapsed() > self.rest() {
+            self.stay()?;
+        }
         loop {
             if let Some(item) = incoming.look() {
                 return Ok(Some(item));
             }
             match self.session.prepare(&mut Silent)? {
                 Some(slices) => {
-                    self.slices = slices;
+                    (self.slices, self.heard) = (slices, Instant::now());
                     shown(self.prepared());
                 }
                 None => return Ok(None),
@@ -221,11 +239,23 @@ impl Talk {
     /// Keeps the session until something comes.
     pub(in crate::cli) fn stay_until<I: Incoming>(&mut self, incoming: &I) -> Result<I::Item, Error> {
         loop {
-            match incoming.wait(STAY) {
+            match incoming.wait(self.rest().saturating_sub(self.heard.elapsed())) {
                 Some(item) => return Ok(item),
-                None => self.session.stay()?,
+                None => self.stay()?,
             }
         }
+    }
+
+    /// How long this client may say nothing.
+    fn rest(&self) -> Duration {
+        (self.session.silence() / 3).clamp(STAY[0], STAY[1])
+    }
+
+    /// Shows the server that this client is there.
+    fn stay(&mut self) -> Result<(), Error> {
+        self.session.stay()?;
+        self.heard = Instant::now();
+        Ok(())
     }
 
     /// Begins another conversation in the same session.
@@ -233,7 +263,7 @@ impl Talk {
         self.reread()?;
         self.script.reset();
         self.costs.reset();
-        self.transcript.reset()
+        self.transcript().reset()
     }
 
     /// The parties drop their caches.
@@ -268,27 +298,27 @@ impl Talk {
         let ids = self.ids(&step)?;
         let before = self.session.last();
         let read: Vec<u32> = before.into_iter().chain(ids.iter().copied()).collect();
-        self.transcript.begin(words);
-        let mut answer = Answer::new(&self.tokenizer, &read, &mut self.transcript, listener);
+        self.transcript().begin(words);
+        let mut answer = Answer::new(&self.tokenizer, &read, &self.transcript, listener);
         let next = Next::Pick(&mut self.sampler);
         let taken = self.session.turn(&ids, self.longest.tokens, next, &mut answer);
         answer.finish();
         let turn = match taken {
             Ok(turn) => turn,
             Err(error) if self.session.is_open() => {
-                self.transcript.take_back();
+                self.transcript().take_back();
                 if step.rewrites {
                     self.script.reset();
                 }
-                return Ok(Err(self.refusal(error)));
+                return Ok(Err(self.refusal(error)?));
             }
             Err(error) => {
-                self.transcript.break_off()?;
+                self.transcript().break_off()?;
                 return Err(error.into());
             }
         };
-        self.slices.0 = 0;
-        let text = self.transcript.end()?;
+        (self.slices.0, self.heard) = (0, Instant::now());
+        let text = self.transcript().end()?;
         self.script.answered(step, &text);
         let check = self.clear.as_mut().map(|clear| clear.turn(&read, &turn.generation)).transpose()?;
         Ok(Ok(self.costs.turn(turn, text, check)))
@@ -306,18 +336,19 @@ impl Talk {
         Ok(ids)
     }
 
-    fn refusal(&self, error: ModelError) -> Refusal {
-        match error {
+    fn refusal(&self, error: ModelError) -> Result<Refusal, Error> {
+        Ok(match error {
             ModelError::Full { .. } => Refusal::Full(error),
             ModelError::Limit { what: "tokens of a prompt", got, .. } => {
-                Refusal::Long { got, limit: self.longest.prompt }
+                let system = self.script.system().map(|text| self.tokenizer.encode_more(text)).transpose()?;
+                Refusal::Long { got, limit: self.longest.prompt, system: system.map(|ids| ids.len()) }
             }
             error => Refusal::Other(error.into()),
-        }
+        })
     }
 
     /// Ends the session. What was said is there even if this fails.
-    pub(in crate::cli) fn finish(self) -> (Transcript, Result<Ended, Error>) {
+    pub(in crate::cli) fn finish(self) -> (Arc<Mutex<Transcript>>, Result<Ended, Error>) {
         let Talk { args, terms, stop, pads, session, model, tokenizer, transcript, costs, clear, .. } = self;
         let ended = session.finish().map_err(Error::from);
         let ended = ended.map(|outcome| Ended { args, terms, stop, pads, model, tokenizer, costs, clear, outcome });

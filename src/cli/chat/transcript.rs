@@ -1,6 +1,7 @@
 //! What was said, and where it is kept.
 
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
@@ -44,6 +45,11 @@ pub(in crate::cli) struct Transcript {
     before: String,
     /// All of it is kept there after every turn.
     file: Option<PathBuf>,
+}
+
+/// The conversation, for one thread at a time. One that panicked leaves it whole.
+pub(super) fn lock(transcript: &Mutex<Transcript>) -> MutexGuard<'_, Transcript> {
+    transcript.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Transcript {
@@ -113,15 +119,20 @@ impl Transcript {
         }
     }
 
-    /// Writes this conversation: as text for a person if the name ends so, as JSON lines otherwise.
+    /// Writes this conversation into a new file: as text for a person if the name ends so, as JSON lines otherwise.
     pub(super) fn save(&self, file: &Path) -> Result<(), Error> {
+        if file.symlink_metadata().is_ok() {
+            let source = std::io::ErrorKind::AlreadyExists.into();
+            return Err(Error::File { path: file.into(), source });
+        }
         let readable = file.extension().is_some_and(|end| end == "txt" || end == "md");
         write(file, if readable { self.text() } else { self.lines() }.as_bytes())
     }
 
     /// Keeps everything because `error` ended the session; the error that says where.
     pub(super) fn keep_after(&self, error: Error) -> Error {
-        if self.said.is_empty() && self.before.is_empty() {
+        let said = self.said();
+        if said.is_empty() && self.before.is_empty() {
             return error;
         }
         let file = self.file.clone().unwrap_or_else(|| {
@@ -129,19 +140,14 @@ impl Transcript {
             format!("waggle-chat-{}.jsonl", stamp(seconds)).into()
         });
         let source = Box::new(error);
-        match write(&file, (self.before.clone() + &self.lines()).as_bytes()) {
+        match write(&file, (self.before.clone() + &lines(&said)).as_bytes()) {
             Ok(()) => Error::ChatBroken { source, file },
             Err(lost) => Error::ChatLost { source, what: describe(&lost) },
         }
     }
 
-    /// One JSON object a line.
     fn lines(&self) -> String {
-        let line = |said: &Said| {
-            let role = if said.role == Role::User { "user" } else { "assistant" };
-            format!("{}\n", serde_json::json!({"role": role, "text": said.text}))
-        };
-        self.said.iter().map(line).collect()
+        lines(&self.said)
     }
 
     /// What a person reads: the user's words behind a mark, the answers as they are.
@@ -152,6 +158,15 @@ impl Transcript {
         };
         self.said.iter().map(part).collect()
     }
+}
+
+/// One JSON object a line.
+fn lines(said: &[Said]) -> String {
+    let line = |said: &Said| {
+        let role = if said.role == Role::User { "user" } else { "assistant" };
+        format!("{}\n", serde_json::json!({"role": role, "text": said.text}))
+    };
+    said.iter().map(line).collect()
 }
 
 /// The time `seconds` after 1970 began, in UTC, as a part of a name: 20260131-235959.

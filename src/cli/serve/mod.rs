@@ -82,6 +82,13 @@ pub(super) struct ServeArgs {
     /// Most tokens to generate for a client.
     #[arg(long, value_name = "N", default_value_t = Limits::default().lengths.tokens)]
     max_tokens: usize,
+    /// Most positions of a conversation (`waggle chat`): the tokens of all its turns and answers, which stay in
+    /// memory until the client begins another one [default: --max-prompt and --max-tokens together].
+    #[arg(long, value_name = "N")]
+    max_positions: Option<usize>,
+    /// Allow no conversations.
+    #[arg(long, conflicts_with = "max_positions")]
+    no_chat: bool,
     /// Keep up to so many bytes of transformed weights in memory. Products under encryption make them, and later ones
     /// need not make them again. A weight takes 16 to 96 bytes.
     #[arg(long, value_name = "BYTES", default_value_t = 0)]
@@ -116,16 +123,18 @@ pub(super) struct ServeArgs {
     /// Do not run the model on a text in the clear first. That run finds models that leave the ranges of operations.
     #[arg(long)]
     no_calibration: bool,
-    /// Give up on a client that is silent for this many seconds.
+    /// Give up on a client that is silent for this many seconds. The client of a conversation is told, and shows in
+    /// time that it is there.
     #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "120")]
     timeout: Duration,
-    /// End a session after this many seconds.
+    /// End a session after this many seconds. The client of a conversation is told.
     #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "3600")]
     session_limit: Duration,
     /// Give up on a client that has not proved its key after this many seconds.
     #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "10")]
     handshake_timeout: Duration,
-    /// Most connections at once that have not proved a key; those beyond are dropped.
+    /// Most connections at once that have not proved a key; those beyond are dropped before anything can be said to
+    /// them, so their clients read that the connection was closed.
     #[arg(long, value_name = "N", default_value_t = 256)]
     max_idle: usize,
     /// The same from one address (IPv6: one network).
@@ -255,6 +264,9 @@ pub(super) fn run(args: ServeArgs) -> Result<(), Error> {
         terms: args.terms.terms(args.link)?,
         limits: Limits {
             lengths: Lengths { prompt: args.max_prompt, tokens: args.max_tokens },
+            conversation: (!args.no_chat)
+                .then(|| args.max_positions.unwrap_or(args.max_prompt.saturating_add(args.max_tokens))),
+            session: Some(args.session_limit),
             preprocess: args.terms.fixed_preprocess(),
             drafted: args.draft.max_draft,
         },

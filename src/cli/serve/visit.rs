@@ -81,6 +81,7 @@ fn end_of(error: &Error, stage: Stage) -> End {
             | ModelError::Phases { .. }
             | ModelError::Quota { .. }
             | ModelError::Planning { .. }
+            | ModelError::NoChats
             | ModelError::TooLong { .. }
             | ModelError::TooWide { .. }
             | ModelError::Nothing
@@ -252,6 +253,10 @@ impl Observer for Watcher<'_> {
             self.charged += positions;
         }
         Ok(())
+    }
+
+    fn stays(&mut self) {
+        debug!("the client is there");
     }
 
     fn abandoned(&self) -> bool {

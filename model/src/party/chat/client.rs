@@ -1,14 +1,17 @@
 //! The party with the words.
 
+use std::time::{Duration, Instant};
+
 use net::Channel;
 use protocols::FixedWeight;
 
 use super::super::opening::{complaining, receive_verdict};
 use super::super::recorder::Booked;
 use super::super::{Observer, Outcome, PublicModel, Request, Terms};
+use super::bounds::{BOUNDS_BYTES, Bounds};
 use super::command::Command;
 use super::conversation::{Conversation, Setting, TurnCost};
-use super::{ANSWER, COMMAND, Turn, slices};
+use super::{ANSWER, BOUNDS, COMMAND, SCOPE, Turn, slices};
 use crate::report::Phases;
 use crate::{Error, Lengths, Model, Next};
 
@@ -19,6 +22,9 @@ pub struct ChatSession {
     terms: Terms,
     model: Model<FixedWeight>,
     bound: Request,
+    bounds: Bounds,
+    /// When the session began.
+    since: Instant,
     /// The last token of the last answer, which was not read.
     last: Option<u32>,
     /// Slices of preparation that are there.
@@ -36,18 +42,30 @@ impl ChatSession {
         terms: Terms,
         model: Model<FixedWeight>,
         bound: Request,
+        since: Instant,
         observer: &mut dyn Observer,
     ) -> Result<Self, Error> {
+        channel.ledger_mut().enter(SCOPE);
+        let mut bytes = [0; BOUNDS_BYTES];
+        bytes.copy_from_slice(&channel.recv(BOUNDS, BOUNDS_BYTES)?);
+        let bounds = Bounds::decode(bytes);
+        channel.ledger_mut().leave();
         observer.setup();
         let setting = Setting { public: &public, model: &model, terms: &terms, bound: &bound };
-        let mut talk = Conversation::begin(channel, &setting)?;
+        let mut talk = Conversation::begin(channel, &setting, bounds.positions)?;
         let opening = talk.settle(0);
-        Ok(ChatSession { talk, public, terms, model, bound, last: None, ready: 0, open: true, opening })
+        let (last, ready, open) = (None, 0, true);
+        Ok(ChatSession { talk, public, terms, model, bound, bounds, since, last, ready, open, opening })
     }
 
     /// What the server says about its model.
     pub fn model(&self) -> &PublicModel {
         &self.public
+    }
+
+    /// How long the server waits for a word of this party, which may [stay](ChatSession::stay) meanwhile.
+    pub fn silence(&self) -> Duration {
+        self.bounds.silence
     }
 
     /// What it took to open the session.
@@ -65,7 +83,8 @@ impl ChatSession {
         self.last
     }
 
-    /// Positions that the conversation has taken, and those that there are.
+    /// Positions that the conversation has taken, and those that there are in the model or, if fewer, that the server
+    /// allows.
     pub fn positions(&self) -> (usize, usize) {
         self.talk.positions(&self.public.spec)
     }
@@ -74,9 +93,9 @@ impl ChatSession {
     /// learns both numbers, and how many tokens there are in the end.
     ///
     /// # Errors
-    /// [`Error::Full`] if the model has too few positions left, [`Error::Limit`] beyond the longest turn,
-    /// [`Error::Nothing`], [`Error::Planning`] and [`Error::Refused`]: then nothing has happened, and the session
-    /// goes on. After all others it is over.
+    /// [`Error::Full`] if the conversation has too few positions left, [`Error::Limit`] beyond the longest turn,
+    /// [`Error::Nothing`], [`Error::Planning`], [`Error::SessionPlanning`] and [`Error::Refused`]: then nothing has
+    /// happened, and the session goes on. After all others it is over.
     pub fn turn(
         &mut self,
         ids: &[u32],
@@ -164,13 +183,58 @@ impl ChatSession {
         let sent = channel.send(COMMAND, &command.encode()).map_err(Error::from);
         let answered = sent.and_then(|()| receive_verdict(channel, ANSWER));
         let answered = complaining(channel, answered);
-        self.open = matches!(answered, Ok(()) | Err(Error::Refused { .. }));
-        answered
+        if matches!(answered, Err(Error::Refused { .. })) { answered } else { self.stepped(answered) }
     }
 
-    /// Remembers a failure, after which the parties are out of step.
+    /// Remembers a failure, after which the parties are out of step. One that comes when the server's time is up says
+    /// so.
     fn stepped<T>(&mut self, done: Result<T, Error>) -> Result<T, Error> {
         self.open = done.is_ok();
-        done
+        done.map_err(|error| match self.bounds.session {
+            Some(limit)
+                if error.net().is_some() && self.since.elapsed().as_secs_f64() > 0.95 * limit.as_secs_f64() =>
+            {
+                let (limit, took) = (limit.as_secs_f64(), self.since.elapsed().as_secs_f64());
+                Error::TimeUp { source: Box::new(error), limit, took }
+            }
+            _ => error,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use net::{Role, memory_pair};
+
+    use super::*;
+    use crate::Sampler;
+    use crate::party::{Caller, ClientOptions, ClientSession, Limits, ModelServer, Silent};
+
+    /// The server holds a client to its bound that forgets it.
+    #[test]
+    fn a_turn_beyond_the_servers_bound_is_refused_by_the_server() {
+        let hosted = ModelServer::load(crate::bundled("shakespeare-gpt2").unwrap()).unwrap();
+        let (client, server) = memory_pair(Duration::from_secs(60));
+        let terms = Terms::default();
+        std::thread::scope(|scope| {
+            let (hosted, terms) = (&hosted, &terms);
+            let served = scope.spawn(move || {
+                let limits = Limits { conversation: Some(8), ..Limits::default() };
+                hosted.serve(Channel::new(Role::Server, server), &Caller::default(), terms, &limits, &mut Silent)
+            });
+            let channel = Channel::new(Role::Client, client);
+            let session = ClientSession::open(channel, &Caller::default(), terms, &ClientOptions::default()).unwrap();
+            let mut chat = session.chat(Lengths { prompt: 9, tokens: 2 }, false, &mut Silent).unwrap();
+            assert_eq!((chat.positions(), chat.silence()), ((0, 8), Duration::from_secs(60)));
+            chat.talk.limit = usize::MAX;
+            let refused = chat.turn(&[1; 8], 2, Next::Pick(&mut Sampler::greedy()), &mut Silent).unwrap_err();
+            assert!(
+                matches!(&refused, Error::Refused { reason } if reason.contains("0 of 8 positions")),
+                "{refused}"
+            );
+            assert!(chat.is_open());
+            chat.finish().unwrap();
+            assert_eq!(served.join().unwrap().unwrap().generation.count, 0);
+        });
     }
 }

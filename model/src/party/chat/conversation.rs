@@ -3,16 +3,17 @@
 use mpcache::{KvCache, PolicySpec};
 use net::{Channel, Phase, Traffic};
 use protocols::functions::softmax::MAX_SOFTMAX_COLUMNS;
-use protocols::{FixedLoader, FixedWeight, Needs, Plan, Secure, check_space};
+use protocols::{FixedWeight, Needs, Secure, check_space};
 use serde::{Deserialize, Serialize};
 
 use super::super::opening;
 use super::super::recorder::{Booked, Recorder, finish};
 use super::super::{Observer, Outcome, PublicModel, Request, Silent, Terms};
+use super::rehearsal::Rehearsal;
 use super::{SCOPE, Turn, slices};
 use crate::generate::{check_lengths, check_padding, generate_with};
 use crate::report::{Cost, DecodeCost, Phases, TokenMeter};
-use crate::{Error, Generation, Hooks, Input, Lengths, Model, ModelSpec, Next, Sampler};
+use crate::{Error, Generation, Input, Lengths, Model, ModelSpec, Next};
 
 /// All phases, in the order of their numbers.
 const PHASES: [Phase; 4] = [Phase::Setup, Phase::Offline, Phase::Prefill, Phase::Decode];
@@ -42,10 +43,14 @@ pub(in super::super) struct Setting<'a> {
 pub(super) struct Conversation {
     pub(super) engine: Secure,
     cache: KvCache<Secure>,
-    /// Lengths of the turns that the cache holds.
-    turns: Vec<Lengths>,
+    /// Most positions of a conversation, as the server says.
+    limit: usize,
+    /// The turns that the cache holds, in a session of two phases.
+    rehearsal: Option<Rehearsal>,
     /// What a turn of the greatest lengths would need next, once that is known.
     ahead: Option<Needs>,
+    /// The same in an empty conversation.
+    first: Option<Needs>,
     /// Costs of tokens so far.
     meter: TokenMeter,
     /// Accounts of the phases at the end of the turn before.
@@ -68,15 +73,17 @@ pub(in super::super) fn check_talk(policy: &PolicySpec, bound: &Request) -> Resu
 
 impl Conversation {
     /// Sets up OTs with the peer.
-    pub(super) fn begin(channel: Channel, setting: &Setting) -> Result<Self, Error> {
+    pub(super) fn begin(channel: Channel, setting: &Setting, limit: usize) -> Result<Self, Error> {
         let mut engine = Secure::new(channel, setting.terms.protocol)?;
         engine.ledger().set_phase(Phase::Setup);
         engine.ledger().enter(SCOPE);
         Ok(Conversation {
             engine,
             cache: setting.model.cache(&setting.terms.policy),
-            turns: Vec::new(),
+            limit,
+            rehearsal: setting.terms.protocol.preprocess.then(|| Rehearsal::new(setting)).transpose()?,
             ahead: None,
+            first: None,
             meter: TokenMeter::default(),
             settled: Default::default(),
             read: 0,
@@ -88,18 +95,18 @@ impl Conversation {
     pub(super) fn reset(&mut self, setting: &Setting) {
         self.cache = setting.model.cache(&setting.terms.policy);
         self.engine.forget_operands();
-        self.turns.clear();
-        self.ahead = None;
+        self.rehearsal.iter_mut().for_each(Rehearsal::reset);
+        self.ahead.clone_from(&self.first);
     }
 
-    /// Positions that are taken, and those of the model.
+    /// Positions that are taken, and those that there are: the model's, or fewer if the server says so.
     pub(super) fn positions(&self, spec: &ModelSpec) -> (usize, usize) {
         let used = self.cache.tokens();
         let all = spec.max_positions_of(self.cache.text().filter(|_| used > 0));
-        (used, all.min(MAX_SOFTMAX_COLUMNS))
+        (used, all.min(MAX_SOFTMAX_COLUMNS).min(self.limit))
     }
 
-    /// Refuses a turn that is longer than was agreed, does not fit what is left of the model, or takes too long to
+    /// Refuses a turn that is longer than was agreed, does not fit the positions that are left, or takes too long to
     /// plan.
     pub(super) fn check(&self, setting: &Setting, turn: Lengths) -> Result<(), Error> {
         check_lengths(turn, setting.bound.lengths, usize::MAX)?;
@@ -107,15 +114,7 @@ impl Conversation {
         if turn.positions() > limit - used.min(limit) {
             return Err(Error::Full { used, wanted: turn.positions(), limit });
         }
-        self.check_planning(setting, turn)
-    }
-
-    fn check_planning(&self, setting: &Setting, turn: Lengths) -> Result<(), Error> {
-        let all = self.turns.iter().chain([&turn]).fold(Lengths { prompt: 0, tokens: 0 }, |all, turn| Lengths {
-            prompt: all.prompt.saturating_add(turn.prompt),
-            tokens: all.tokens.saturating_add(turn.tokens),
-        });
-        Request::from(all).check_planning(&setting.public.spec, setting.terms)
+        self.rehearsal.iter().try_for_each(|rehearsal| rehearsal.check(setting, turn))
     }
 
     /// Makes the first `count` slices of what a turn of the greatest lengths needs, as far as they are not there.
@@ -132,53 +131,41 @@ impl Conversation {
     /// Refuses slices that there are not.
     pub(super) fn check_slices(&self, setting: &Setting, count: usize) -> Result<(), Error> {
         let limit = slices(setting.bound.lengths);
-        if !setting.terms.protocol.preprocess {
-            return Err(Error::Phases { expected: false, got: true });
-        }
+        let Some(rehearsal) = &self.rehearsal else { return Err(Error::Phases { expected: false, got: true }) };
         if count > limit {
             return Err(Error::Limit { what: "slices of a turn", got: count, limit });
         }
-        self.check_planning(setting, self.longest(setting))
+        // It is planned once for all slices.
+        match self.longest(setting) {
+            Some(longest) if self.ahead.is_none() => rehearsal.check(setting, longest),
+            _ => Ok(()),
+        }
     }
 
-    /// The longest turn that fits.
-    fn longest(&self, setting: &Setting) -> Lengths {
+    /// The longest turn that fits; `None` if no position is left.
+    fn longest(&self, setting: &Setting) -> Option<Lengths> {
         let Lengths { prompt, tokens } = setting.bound.lengths;
         let (used, limit) = self.positions(&setting.public.spec);
         // The last token is not read.
-        let left = (limit + 1).saturating_sub(used);
-        let prompt = prompt.min(left.saturating_sub(1)).max(1);
-        Lengths { prompt, tokens: tokens.min(left.saturating_sub(prompt)).max(1) }
+        let left = (limit + 1).checked_sub(used).filter(|left| *left > 1)?;
+        let prompt = prompt.min(left - 1);
+        Some(Lengths { prompt, tokens: tokens.min(left - prompt) })
     }
 
     /// What the longest turn would need, without the masks of keys and values.
-    fn ahead(&mut self, setting: &Setting, observer: &dyn Observer) -> Result<&Needs, Error> {
-        let needs = match self.ahead.take() {
-            Some(needs) => needs,
-            None => self.needs(setting, self.longest(setting), observer)?.without_operands(),
-        };
-        Ok(self.ahead.insert(needs))
+    fn ahead(&mut self, setting: &Setting, observer: &dyn Observer) -> Result<Needs, Error> {
+        if let (None, Some(longest)) = (&self.ahead, self.longest(setting)) {
+            self.ahead = self.needs(setting, longest, observer)?.map(|needs| needs.without_operands());
+            if self.rehearsal.as_ref().is_some_and(Rehearsal::is_empty) {
+                self.first.clone_from(&self.ahead);
+            }
+        }
+        Ok(self.ahead.clone().unwrap_or_default())
     }
 
-    /// What `turn` needs after the turns so far.
-    fn needs(&self, setting: &Setting, turn: Lengths, observer: &dyn Observer) -> Result<Needs, Error> {
-        let Setting { public, terms, .. } = setting;
-        let weights =
-            Model::load_for(&terms.policy, &mut FixedLoader::announced(&public.frac_bits)?, &public.spec, None)?;
-        let mut plan = Plan::listing(terms.protocol);
-        let mut cache = weights.cache(&terms.policy);
-        let mut before = Needs::default();
-        for (i, lengths) in self.turns.iter().chain([&turn]).enumerate() {
-            if i == self.turns.len() {
-                before = plan.needs();
-            }
-            let input = Input { ids: None, count: lengths.prompt };
-            let options = Request::from(*lengths).options(terms);
-            let mut unused = Sampler::greedy();
-            let hooks = &mut Planning { observer };
-            generate_with(&mut plan, &weights, &mut cache, input, &options, Next::Pick(&mut unused), hooks)?;
-        }
-        Ok(plan.needs().since(&before))
+    /// What `turn` needs after the turns so far, in a session of two phases.
+    fn needs(&mut self, setting: &Setting, turn: Lengths, observer: &dyn Observer) -> Result<Option<Needs>, Error> {
+        self.rehearsal.as_mut().map(|rehearsal| rehearsal.needs(setting, turn, observer)).transpose()
     }
 
     /// Makes what of `needs` is not there.
@@ -199,8 +186,7 @@ impl Conversation {
         next: Next,
         observer: &mut dyn Observer,
     ) -> Result<Turn, Error> {
-        if setting.terms.protocol.preprocess {
-            let needs = self.needs(setting, turn, &*observer)?;
+        if let Some(needs) = self.needs(setting, turn, &*observer)? {
             self.make(setting, &needs, observer)?;
         }
         let input = Input { ids, count: turn.prompt };
@@ -214,7 +200,8 @@ impl Conversation {
         engine.confirm_transcript()?;
         engine.ledger().set_phase(Phase::Setup);
         engine.ledger().enter(SCOPE);
-        self.turns.push(Lengths { prompt: turn.prompt, tokens: generation.count });
+        let took = Lengths { prompt: turn.prompt, tokens: generation.count };
+        self.rehearsal.iter_mut().for_each(|rehearsal| rehearsal.took(took));
         self.ahead = None;
         self.read += turn.prompt;
         self.generation.count += generation.count;
@@ -248,17 +235,6 @@ impl Conversation {
         let recorder = Recorder::resuming(&mut silent, self.meter);
         let request = Request { lengths, ..*setting.bound };
         finish(&mut self.engine, setting.terms, &request, self.generation, recorder)
-    }
-}
-
-/// Ends planning when the observer says that nobody wants it any more.
-struct Planning<'a> {
-    observer: &'a dyn Observer,
-}
-
-impl Hooks<Plan> for Planning<'_> {
-    fn go_on(&mut self) -> Result<(), Error> {
-        if self.observer.abandoned() { Err(Error::Abandoned) } else { Ok(()) }
     }
 }
 

@@ -6,6 +6,7 @@
 //!
 //! | message | from | bytes |
 //! |---|---|---|
+//! | bounds: positions of a conversation (u32), milliseconds of silence and of a session that the server allows (u32, little endian; all ones for no bound) | server | 12 |
 //! | command: a byte that is 0 to end, 1 for a turn, 2 to prepare, 3 to begin a new conversation, 4 to stay; then two numbers (u32, little endian) | client | 9 |
 //! | answer: empty, or why the command is refused | server | up to [`MAX_REASON_BYTES`](super::MAX_REASON_BYTES) |
 //!
@@ -19,15 +20,20 @@
 //!   that is made then, in large batches, with the masks of keys and values, which fit one length alone. What a turn
 //!   leaves serves the next one.
 //! - **To begin a new conversation** drops the caches of both parties.
-//! - **To stay** shows that the other party is there while nothing happens.
+//! - **To stay** shows that the other party is there while nothing happens. The client does so several times within
+//!   the silence that the server allows.
 //!
-//! A refused command leaves everything as it was.
+//! A refused command leaves everything as it was. Turns are refused that do not fit the positions of a conversation,
+//! and in two phases those beyond what a session may plan: a plan goes on from the turns before, and what the longest
+//! turn of an empty conversation needs is planned once.
 //!
 //! The server learns the numbers above and when each command comes, and nothing else: see `SECURITY.md`.
 
+mod bounds;
 mod client;
 mod command;
 mod conversation;
+mod rehearsal;
 mod server;
 
 pub use client::ChatSession;
@@ -39,6 +45,7 @@ use crate::{Generation, Lengths};
 
 /// Scope of commands in the ledger, and of the time in which nothing happens.
 const SCOPE: &str = "chat";
+const BOUNDS: &str = "chat/bounds";
 const COMMAND: &str = "chat/command";
 const ANSWER: &str = "chat/answer";
 

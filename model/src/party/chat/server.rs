@@ -4,20 +4,26 @@ use net::Channel;
 
 use super::super::opening::{complaining, send_verdict};
 use super::super::recorder::Booked;
-use super::super::{Observer, Outcome};
+use super::super::{Limits, Observer, Outcome};
+use super::bounds::Bounds;
 use super::command::{COMMAND_BYTES, Command};
 use super::conversation::{Conversation, Setting};
-use super::{ANSWER, COMMAND};
+use super::{ANSWER, BOUNDS, COMMAND, SCOPE};
 use crate::{Error, Lengths, Next, Reveal, Sampler};
 
 /// Serves a chat whose request was accepted, to its end.
 pub(in super::super) fn talk(
-    channel: Channel,
+    mut channel: Channel,
     setting: &Setting,
+    limits: &Limits,
     observer: &mut dyn Observer,
 ) -> Result<Outcome, Error> {
+    let bounds = Bounds::of(limits, channel.timeout());
+    channel.ledger_mut().enter(SCOPE);
+    channel.send(BOUNDS, &bounds.encode())?;
+    channel.ledger_mut().leave();
     observer.setup();
-    let mut talk = Conversation::begin(channel, setting)?;
+    let mut talk = Conversation::begin(channel, setting, bounds.positions)?;
     loop {
         let received = talk.engine.channel().recv(COMMAND, COMMAND_BYTES)?;
         let command = Command::decode(&received).map_err(Error::from);
@@ -43,7 +49,7 @@ pub(in super::super) fn talk(
             }
             Command::Prepare(count) => talk.prepare(setting, count, observer)?,
             Command::Reset => talk.reset(setting),
-            Command::Stay => {}
+            Command::Stay => observer.stays(),
         }
     }
 }

@@ -230,6 +230,12 @@ impl<E: Engine> Clustered<E> {
 }
 
 impl<E: Engine> Policy<E> for Clustered<E> {
+    fn fork(&self) -> Option<Box<dyn Policy<E>>> {
+        let summaries = self.summaries.iter().map(Summaries::fork).collect::<Option<_>>()?;
+        let (votes, kept, choice) = (self.votes.clone(), self.kept.clone(), self.choice.clone());
+        Some(Box::new(Clustered { summaries, votes, kept, choice, ..*self }))
+    }
+
     fn query_window(&self, layer: usize, piece: Piece) -> usize {
         let c = self.settings;
         let votes = c.evicts(layer, piece.prompt) && !c.follows(layer);

@@ -6,6 +6,7 @@ use engine::{Engine, Error, Right, Tensor};
 ///
 /// It has one selection among all fine clusters, or two: of coarse clusters and, among the parts of these, of fine
 /// ones.
+#[derive(Clone)]
 pub(super) struct Choice<S> {
     /// The selection of coarse clusters, if there is one.
     pub(super) first: Option<S>,

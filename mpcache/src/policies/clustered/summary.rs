@@ -91,6 +91,10 @@ impl<E: Engine> Summaries<E> {
         Summaries { rows: None, operand, closed: 0 }
     }
 
+    pub(super) fn fork(&self) -> Option<Self> {
+        Some(Summaries { rows: self.rows.clone(), operand: E::fork(&self.operand)?, ..*self })
+    }
+
     /// Summarises the coarse clusters that `keys` (clusters * size, kv_heads * head_dim) make up. `q` is the query
     /// that closes them, (heads, 1, head_dim).
     pub(super) fn close(
