@@ -5,6 +5,7 @@ mod support;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 use support::*;
 
@@ -69,4 +70,41 @@ fn nobody_falls_back_to_plaintext() {
     let plain = serve(&home, "--insecure-plaintext");
     let error = fail(of(&mut plain.client(SHORT), &home), 1);
     assert!(error.contains("no encrypted link") || error.contains("closed the connection during `tls`"), "{error}");
+}
+
+/// A word that is neither yes nor no must not open a server.
+#[test]
+fn a_variable_that_says_no_turns_no_protection_off() {
+    let dir = tempfile::tempdir().unwrap();
+    let home = dir.path().join("home");
+    for (variable, value) in [("WAGGLE_ALLOW_ANY", "off"), ("WAGGLE_INSECURE_PLAINTEXT", "no")] {
+        let mut command = waggle("serve --listen 127.0.0.1:0 --model shakespeare-gpt2 --once");
+        let child = of(command.env(variable, value), &home).spawn().unwrap();
+        let output = ended(child, Duration::from_secs(60));
+        let error = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{error}");
+        let words = format!("error: {variable} wants true or false, 1 or 0, and the variable says {value:?}\n");
+        assert_eq!(error, words);
+    }
+}
+
+#[test]
+fn a_server_says_what_protection_is_off() {
+    let dir = tempfile::tempdir().unwrap();
+    let home = dir.path().join("home");
+    for (option, words) in [
+        ("--allow-any", "--allow-any: every client that proves any key is let in"),
+        ("--insecure-plaintext", "--insecure-plaintext: nothing is encrypted, and everybody is let in"),
+    ] {
+        let log = serve(&home, option).log().wait_for("serving");
+        assert!(log.lines().any(|line| line.contains(" WARN ") && line.ends_with(words)), "{log}");
+        let log = serve(&home, &format!("{option} --log-format json")).log().wait_for("serving");
+        let warned = |line: &str| {
+            let event: serde_json::Value = serde_json::from_str(line).unwrap();
+            event["level"] == "WARN" && event["message"] == words
+        };
+        assert!(log.lines().any(warned), "{log}");
+    }
+    let log = serve(&home, "").log().wait_for("serving");
+    assert!(!log.contains("WARN"), "{log}");
 }

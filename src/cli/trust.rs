@@ -193,6 +193,15 @@ impl HostArgs {
     pub(super) fn is_plaintext(&self) -> bool {
         self.insecure_plaintext
     }
+
+    /// What protection is off, for the log.
+    pub(super) fn warning(&self) -> Option<&'static str> {
+        match (self.insecure_plaintext, self.allow_any) {
+            (true, _) => Some("--insecure-plaintext: nothing is encrypted, and everybody is let in"),
+            (false, true) => Some("--allow-any: every client that proves any key is let in"),
+            (false, false) => None,
+        }
+    }
 }
 
 impl Host {
