@@ -2,7 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::{Checkpoint, Error, ModelSpec};
+use crate::config::MAX_CONFIG_BYTES;
+use crate::{Checkpoint, Error, MAX_TOKENIZER_BYTES, ModelSpec};
 
 /// Configuration, weights and, if there is one, tokenizer of a model.
 pub struct ModelFiles {
@@ -80,9 +81,8 @@ static TEXTS: &[(&str, &[u8])] = &[
 impl ModelFiles {
     /// Opens a Hugging Face directory.
     pub fn open(dir: &Path) -> Result<Self, Error> {
-        let spec = ModelSpec::from_config_json(&read(dir.join("config.json"))?)?;
-        let tokenizer = dir.join("tokenizer.json");
-        let tokenizer = if tokenizer.is_file() { Some(read(tokenizer)?) } else { None };
+        let spec = ModelSpec::open(dir)?;
+        let tokenizer = tokenizer_beside(dir)?;
         let name = match dir.canonicalize().unwrap_or_else(|_| dir.to_owned()).file_name() {
             Some(name) => name.to_string_lossy().into_owned(),
             None => dir.display().to_string(),
@@ -95,7 +95,7 @@ impl ModelSpec {
     /// The shape of a model from its directory or from a `config.json` alone.
     pub fn open(path: &Path) -> Result<Self, Error> {
         let file = if path.is_dir() { path.join("config.json") } else { path.to_owned() };
-        Ok(ModelSpec::from_config_json(&read(file)?)?)
+        Ok(ModelSpec::from_config_json(&read(file, MAX_CONFIG_BYTES)?)?)
     }
 }
 
@@ -136,8 +136,14 @@ pub fn bundled_text(name: &str) -> Option<&'static [u8]> {
     TEXTS.iter().find(|(known, _)| *known == name).map(|(_, text)| *text)
 }
 
-fn read(path: PathBuf) -> Result<Vec<u8>, Error> {
-    std::fs::read(&path).map_err(|source| Error::File { path, source })
+/// The text of `tokenizer.json` in the directory of a model, if it has one.
+pub(crate) fn tokenizer_beside(dir: &Path) -> Result<Option<Vec<u8>>, Error> {
+    let path = dir.join("tokenizer.json");
+    path.exists().then(|| read(path, MAX_TOKENIZER_BYTES as u64)).transpose()
+}
+
+fn read(path: PathBuf, limit: u64) -> Result<Vec<u8>, Error> {
+    net::files::read(&path, limit).map_err(|source| Error::File { path, source })
 }
 
 #[cfg(test)]

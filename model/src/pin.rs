@@ -1,7 +1,8 @@
 //! What a client knows of a public model, and where it knows it from.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
+use crate::files::tokenizer_beside;
 use crate::fingerprint::{Fingerprint, PREFIX};
 use crate::session::PublicModel;
 use crate::{Error, ModelFiles, ModelSpec, bundled, bundled_names};
@@ -41,9 +42,7 @@ impl Expectation {
             let ModelFiles { spec, tokenizer, .. } = bundled(name)?;
             (spec, tokenizer)
         } else {
-            let file = path.join("tokenizer.json");
-            let read = |path: PathBuf| std::fs::read(&path).map_err(|source| Error::File { path, source });
-            (ModelSpec::open(path)?, file.is_file().then(|| read(file)).transpose()?)
+            (ModelSpec::open(path)?, tokenizer_beside(path)?)
         };
         let fingerprint = Fingerprint::new(&spec, tokenizer.as_deref())?;
         Ok(Expectation { spec: Some(spec), fingerprint })

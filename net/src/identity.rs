@@ -17,6 +17,8 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use zeroize::Zeroizing;
 
+use crate::files;
+
 /// Bytes of a public key and of a seed.
 const KEY_BYTES: usize = 32;
 
@@ -189,7 +191,7 @@ impl Identity {
     pub fn read(path: impl AsRef<Path>) -> Result<Self, KeyError> {
         let path = path.as_ref();
         let failed = |source| KeyError::File { path: path.into(), source };
-        let file = File::open(path).map_err(failed)?;
+        let file = files::open(path).map_err(failed)?;
         if readable_by_others(&file).map_err(failed)? {
             return Err(KeyError::Readable { path: path.into() });
         }

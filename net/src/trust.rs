@@ -1,10 +1,10 @@
 //! Whom a party trusts: servers a client has met, clients a server lets in.
 
 use std::fs::{self, File};
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use crate::{KeyError, PublicKey};
+use crate::{KeyError, PublicKey, files};
 
 /// A list of keys has at most this many bytes.
 const MAX_FILE_BYTES: u64 = 16 << 20;
@@ -209,15 +209,8 @@ fn printable(text: &str) -> String {
 
 /// The text of `path`, empty if there is no such file.
 fn read_or_empty(path: &Path) -> Result<String, KeyError> {
-    let failed = |source| KeyError::File { path: path.into(), source };
-    let file = match File::open(path) {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(String::new()),
-        file => file.map_err(failed)?,
-    };
-    let mut text = String::new();
-    file.take(MAX_FILE_BYTES + 1).read_to_string(&mut text).map_err(failed)?;
-    if text.len() as u64 > MAX_FILE_BYTES {
-        return Err(failed(io::Error::new(io::ErrorKind::FileTooLarge, "too large for a list of keys")));
+    match files::read_text(path, MAX_FILE_BYTES) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(String::new()),
+        text => text.map_err(|source| KeyError::File { path: path.into(), source }),
     }
-    Ok(text)
 }

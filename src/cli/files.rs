@@ -61,9 +61,12 @@ pub(super) fn mapped_bytes(name: &str) -> Option<u64> {
     (bytes > 0).then_some(bytes)
 }
 
+/// Longest report, text or file of settings that is read.
+pub(super) const MAX_FILE_BYTES: u64 = 1 << 30;
+
 /// The bytes of `path`.
 pub(super) fn read(path: &Path) -> Result<Vec<u8>, Error> {
-    std::fs::read(path).map_err(|source| Error::File { path: path.into(), source })
+    net::files::read(path, MAX_FILE_BYTES).map_err(|source| Error::File { path: path.into(), source })
 }
 
 /// The bytes of the text or the queries in `path` or, if there is no such file, in the bundled one of that name.

@@ -18,6 +18,9 @@ use toml::{Table, Value};
 /// The option that names the file. It stands before the command, because `synth` has a `--config` of its own.
 const FILE_OPTION: &str = "--config";
 
+/// Longest file of options.
+const MAX_FILE_BYTES: u64 = 1 << 20;
+
 /// What a file says that cannot be an option.
 #[derive(Debug, Error)]
 pub(super) enum SettingsError {
@@ -260,8 +263,8 @@ struct File {
 
 impl File {
     fn open(path: &Path, root: &Command) -> Result<Self, SettingsError> {
-        let text =
-            std::fs::read_to_string(path).map_err(|source| SettingsError::Read { path: path.into(), source })?;
+        let text = net::files::read_text(path, MAX_FILE_BYTES)
+            .map_err(|source| SettingsError::Read { path: path.into(), source })?;
         let table =
             text.parse().map_err(|source| SettingsError::Syntax { path: path.into(), source: Box::new(source) })?;
         let file = File { path: path.into(), table };

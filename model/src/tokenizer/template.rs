@@ -15,6 +15,7 @@ use serde_json::Value;
 
 use super::TokenizerError;
 use super::error::at_most;
+use crate::config::MAX_CONFIG_BYTES;
 
 /// Longest template with the names of its tokens, in bytes. Those of current models have up to 20 kB.
 pub const MAX_TEMPLATE_BYTES: usize = 64 << 10;
@@ -61,7 +62,7 @@ impl ChatTemplate {
     pub fn open(dir: &Path) -> Result<Option<Self>, TokenizerError> {
         let text = |name: &str| {
             let path = dir.join(name);
-            let found = path.is_file().then(|| std::fs::read_to_string(&path));
+            let found = path.exists().then(|| net::files::read_text(&path, MAX_CONFIG_BYTES));
             found.transpose().map_err(|e| TokenizerError::template(format!("{}: {e}", path.display())))
         };
         let alone = text("chat_template.jinja")?;

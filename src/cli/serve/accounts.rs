@@ -5,7 +5,7 @@
 //! too much, never too little. Clients without keys share the account [`NOBODY`].
 
 use std::collections::BTreeMap;
-use std::fs::{self, OpenOptions};
+use std::fs::OpenOptions;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -14,6 +14,7 @@ use model::{Error as ModelError, Replacement};
 use serde::{Deserialize, Serialize};
 
 use crate::cli::Error;
+use crate::cli::files::MAX_FILE_BYTES;
 use crate::cli::trust::make_home;
 
 /// The account of clients on plaintext links.
@@ -102,7 +103,7 @@ fn beside(path: &Path, ending: &str) -> PathBuf {
 /// The accounts in `path`; none if there is no such file. A damaged file is an error, because forgetting accounts is
 /// not safe.
 fn read(path: &Path) -> io::Result<Accounts> {
-    match fs::read(path) {
+    match net::files::read(path, MAX_FILE_BYTES) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(Accounts::new()),
         bytes => Ok(serde_json::from_slice(&bytes?)?),
     }
@@ -148,7 +149,7 @@ mod tests {
     fn a_damaged_file_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("accounts.json");
-        fs::write(&path, b"{").unwrap();
+        std::fs::write(&path, b"{").unwrap();
         assert!(Book::open(path, None).is_err());
     }
 
