@@ -1,7 +1,7 @@
-//! Files of a user's disk, where anything may lie under a name.
+//! Files of a user's disk, where anything may lie under a name, and which others may share.
 
-use std::fs::{File, OpenOptions};
-use std::io::{self, ErrorKind, Read};
+use std::fs::{File, Metadata, OpenOptions};
+use std::io::{self, ErrorKind, Read, Write};
 use std::path::Path;
 
 /// Opens the regular file `path` for reading.
@@ -28,7 +28,13 @@ pub fn open(path: &Path) -> io::Result<File> {
 ///
 /// Errors: those of [`open`], and [`ErrorKind::FileTooLarge`].
 pub fn read(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
-    let file = open(path)?;
+    contents(open(path)?, limit)
+}
+
+/// [`read`] of an open file.
+///
+/// Errors: those of [`read`].
+pub fn contents(file: File, limit: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     // The length is looked at before anything is read, and the file may grow meanwhile.
     if file.metadata()?.len() <= limit {
@@ -42,9 +48,62 @@ pub fn read(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
 
 /// [`read`] of a text.
 ///
-/// Errors: those of [`read`], and [`ErrorKind::InvalidData`] for bytes that are no UTF-8.
+/// Errors: those of [`read`], and of [`text`].
 pub fn read_text(path: &Path, limit: u64) -> io::Result<String> {
-    String::from_utf8(read(path, limit)?).map_err(|error| io::Error::new(ErrorKind::InvalidData, error.utf8_error()))
+    text(read(path, limit)?)
+}
+
+/// The text that `bytes` are.
+///
+/// Errors: [`ErrorKind::InvalidData`] for bytes that are no UTF-8.
+pub fn text(bytes: Vec<u8>) -> io::Result<String> {
+    String::from_utf8(bytes).map_err(|error| io::Error::new(ErrorKind::InvalidData, error.utf8_error()))
+}
+
+/// Options for writing a file that is made, if it is, for its owner alone to read and write (Unix).
+pub fn private() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.write(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    options
+}
+
+/// Writes a new [`private`] file and syncs it.
+///
+/// Errors: [`ErrorKind::AlreadyExists`], and those of the system.
+pub fn write_new(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut file = private().create_new(true).open(path)?;
+    file.write_all(bytes)?;
+    file.sync_all()
+}
+
+/// What others than its owner may not do with a file or a directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Forbidden {
+    /// Change it.
+    Writing,
+    /// Read or change it.
+    ReadingAndWriting,
+}
+
+/// Whether its permissions let others do with a file or a directory what is `forbidden` (Unix). The owner's group is
+/// others, too.
+pub fn others_may(metadata: &Metadata, forbidden: Forbidden) -> bool {
+    #[cfg(unix)]
+    {
+        let mode = std::os::unix::fs::PermissionsExt::mode(&metadata.permissions());
+        let bits = match forbidden {
+            Forbidden::Writing => 0o022,
+            Forbidden::ReadingAndWriting => 0o077,
+        };
+        mode & bits != 0
+    }
+    #[cfg(not(unix))]
+    {
+        let _ = (metadata, forbidden);
+        false
+    }
 }
 
 #[cfg(test)]

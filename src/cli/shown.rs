@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::files::{check_writable, write};
+use super::files::{check_writable, write_private};
 use super::record::{self, Record};
 use super::report::{tables, verdict};
 use super::{Error, html, out};
@@ -44,5 +44,5 @@ pub(super) fn run(args: ReportArgs) -> Result<(), Error> {
         Record::Session(report) => html::of_session(&name, &report, &json)?,
         Record::Study(study) => html::of_study(&name, &study, &json)?,
     };
-    write(path, page.as_bytes())
+    write_private(path, page.as_bytes())
 }

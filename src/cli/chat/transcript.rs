@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::cli::Error;
 use crate::cli::error::describe;
-use crate::cli::files::{check_writable, write};
+use crate::cli::files::{check_writable, write_private};
 use crate::cli::progress::harmless;
 
 /// Whose words they are.
@@ -108,7 +108,7 @@ impl Transcript {
 
     fn keep(&self) -> Result<(), Error> {
         match &self.file {
-            Some(file) => write(file, (self.before.clone() + &self.lines()).as_bytes()),
+            Some(file) => write_private(file, (self.before.clone() + &self.lines()).as_bytes()),
             None => Ok(()),
         }
     }
@@ -116,7 +116,7 @@ impl Transcript {
     /// Writes this conversation: as text for a person if the name ends so, as JSON lines otherwise.
     pub(super) fn save(&self, file: &Path) -> Result<(), Error> {
         let readable = file.extension().is_some_and(|end| end == "txt" || end == "md");
-        write(file, if readable { self.text() } else { self.lines() }.as_bytes())
+        write_private(file, if readable { self.text() } else { self.lines() }.as_bytes())
     }
 
     /// Keeps everything because `error` ended the session; the error that says where.
@@ -129,7 +129,7 @@ impl Transcript {
             format!("waggle-chat-{}.jsonl", stamp(seconds)).into()
         });
         let source = Box::new(error);
-        match write(&file, (self.before.clone() + &self.lines()).as_bytes()) {
+        match write_private(&file, (self.before.clone() + &self.lines()).as_bytes()) {
             Ok(()) => Error::ChatBroken { source, file },
             Err(lost) => Error::ChatLost { source, what: describe(&lost) },
         }

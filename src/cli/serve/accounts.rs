@@ -5,7 +5,6 @@
 //! too much, never too little. Clients without keys share the account [`NOBODY`].
 
 use std::collections::BTreeMap;
-use std::fs::OpenOptions;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -77,7 +76,7 @@ impl Book {
         // Without encryption no identity has made the folder.
         make_home(&self.path).map_err(io::Error::other)?;
         let lock = beside(&self.path, ".lock");
-        let lock = OpenOptions::new().create(true).truncate(false).write(true).open(lock)?;
+        let lock = net::files::private().create(true).truncate(false).open(lock)?;
         lock.lock()?;
         let mut accounts = read(&self.path)?;
         let account = accounts.entry(key.unwrap_or(NOBODY).to_owned()).or_default();
@@ -111,7 +110,7 @@ fn read(path: &Path) -> io::Result<Accounts> {
 
 /// Replaces the file in one step.
 fn write(path: &Path, accounts: &Accounts) -> io::Result<()> {
-    let mut file = Replacement::create(path)?;
+    let mut file = Replacement::private(path)?;
     serde_json::to_writer_pretty(&mut file, accounts)?;
     file.commit()
 }
