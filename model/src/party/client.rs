@@ -12,7 +12,7 @@ use super::{
     Caller, ChatSession, ClientOptions, Filled, Observer, Outcome, Prompt, PublicModel, Request, Terms, chat,
     correlations, opening,
 };
-use crate::pool::{Draft, PoolSet, Purpose};
+use crate::pool::{Draft, PoolId, PoolSet, Purpose};
 use crate::{Drafts, Error, GenerateOptions, Generation, Input, Lengths, Model, Next, generate};
 
 /// A session that is open: the parties agree, and the client knows what is public about the model.
@@ -22,6 +22,7 @@ pub struct ClientSession {
     terms: Terms,
     model: PublicModel,
     draft: Option<Drafts>,
+    kept: Option<Vec<PoolId>>,
 }
 
 impl ClientSession {
@@ -37,13 +38,19 @@ impl ClientSession {
     ) -> Result<Self, Error> {
         let met = opening::meet_server(&mut channel, terms, options);
         let model = opening::complaining(&mut channel, met)?;
-        Ok(ClientSession { channel, server: server.clone(), terms: terms.clone(), model, draft: None })
+        Ok(ClientSession { channel, server: server.clone(), terms: terms.clone(), model, draft: None, kept: None })
     }
 
     /// The same, for a generation with guesses: the server learns how many tokens each pass keeps. The words of
     /// [`Next::Drafted`] are checked; without them nothing sensible is guessed.
     pub fn drafting(self, draft: Drafts) -> Self {
         ClientSession { draft: Some(draft), ..self }
+    }
+
+    /// The same, for [`ClientSession::fill`]: before it the server removes its parts of all pools of this client's but
+    /// those of `kept`, which must be all that the client has.
+    pub fn having_only(self, kept: Vec<PoolId>) -> Self {
+        ClientSession { kept: Some(kept), ..self }
     }
 
     /// What the server says about its model.
@@ -186,13 +193,13 @@ impl ClientSession {
     ) -> Result<Outcome, Error> {
         let draft = Draft::create(path).map_err(|e| e.at(path))?;
         observer.setup();
-        let ClientSession { mut channel, server, terms, model: public, .. } = self;
+        let ClientSession { mut channel, server, terms, model: public, kept, .. } = self;
         let request = Request::from(bound);
         request.check_policy(&public.spec, &terms)?;
         request.check_planning(&public.spec, &terms)?;
         let purpose = Purpose::watched(&public, &terms, bound, None, server.key.as_deref(), &*observer)?;
         let purpose = purpose.part(part)?;
-        opening::ask(&mut channel, &public.spec, &request, &SessionKind::Fill(part))?;
+        opening::ask(&mut channel, &public.spec, &request, &SessionKind::Fill { part, kept })?;
         let id = opening::learn_pool(&mut channel)?;
         let model = shapes(&public, &terms)?;
         let mut engine = Secure::new(channel, terms.protocol)?;
