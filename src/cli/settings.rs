@@ -392,10 +392,7 @@ mod tests {
         }
         for text in ["off", "no", "yes", "2", " 1", "disabled"] {
             let refused = completed("waggle write", &[("WAGGLE_FAST", text)], None).unwrap_err().to_string();
-            assert_eq!(
-                refused,
-                format!("WAGGLE_FAST wants true or false, 1 or 0, and the variable says {text:?}")
-            );
+            assert_eq!(refused, format!("WAGGLE_FAST wants true or false, 1 or 0, and the variable says {text:?}"));
             assert!(completed("waggle write", &[], Some(&format!("fast = '{text}'"))).is_err(), "{text}");
         }
     }
