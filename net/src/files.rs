@@ -6,8 +6,8 @@ use std::path::Path;
 
 /// Opens the regular file `path` for reading.
 ///
-/// Errors: those of the system; [`ErrorKind::InvalidInput`] for a directory, a pipe or a device, whose bytes may never
-/// come or never end. No pipe is waited for.
+/// Errors: those of the system; [`ErrorKind::InvalidInput`] for a directory, a pipe or a device, whose bytes may
+/// never come or never end. No pipe is waited for.
 pub fn open(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true);

@@ -38,8 +38,8 @@ pub(super) struct ConnectArgs {
     /// under the address, in `known_servers` beside the default identity.
     #[arg(long, value_name = "KEY")]
     server_key: Option<PublicKey>,
-    /// Encrypt nothing and ask for no key, for measurements; the server must do the same. A text is unverified until it
-    /// has ended: what was changed on its way is noticed then, after it was printed.
+    /// Encrypt nothing and ask for no key, for measurements; the server must do the same. A text is unverified until
+    /// it has ended: what was changed on its way is noticed then, after it was printed.
     #[arg(long, conflicts_with_all = ["identity", "server_key"])]
     insecure_plaintext: bool,
 }

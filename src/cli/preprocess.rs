@@ -37,9 +37,9 @@ pub(super) struct PreprocessArgs {
     /// Make part I of N alone, from 1/N to N/N; N is at most 256. All parts take the same bounds and terms.
     #[arg(long, value_name = "I/N", default_value_t = Part::WHOLE)]
     part: Part,
-    /// Before that, give up all pools that this identity had with the server, but those in this directory or file; may
-    /// be repeated. It makes room for pools that were lost here: damaged, deleted, or used up by a client that was
-    /// killed. Run nothing else with this identity meanwhile.
+    /// Before that, give up all pools that this identity had with the server, but those in this directory or file;
+    /// may be repeated. It makes room for pools that were lost here: damaged, deleted, or used up by a client that
+    /// was killed. Run nothing else with this identity meanwhile.
     #[arg(long, value_name = "PATH")]
     forget_all_but: Vec<PathBuf>,
     /// Write the report here.

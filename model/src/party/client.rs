@@ -47,8 +47,8 @@ impl ClientSession {
         ClientSession { draft: Some(draft), ..self }
     }
 
-    /// The same, for [`ClientSession::fill`]: before it the server removes its parts of all pools of this client's but
-    /// those of `kept`, which must be all that the client has.
+    /// The same, for [`ClientSession::fill`]: before it the server removes its parts of all pools of this client's
+    /// but those of `kept`, which must be all that the client has.
     pub fn having_only(self, kept: Vec<PoolId>) -> Self {
         ClientSession { kept: Some(kept), ..self }
     }

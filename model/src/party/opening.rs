@@ -360,8 +360,6 @@ mod tests {
         let keeping =
             |count: usize| SessionKind::Fill { part: Part::WHOLE, kept: Some(vec![PoolId::random(); count]) };
         let kinds = [
-            keeping(0),
-            keeping(MAX_KEPT),
             SessionKind::Chat,
             SessionKind::Generate,
             part(1, 1),
@@ -370,6 +368,8 @@ mod tests {
             ids(1),
             ids(3),
             ids(MAX_PARTS),
+            keeping(0),
+            keeping(MAX_KEPT),
         ];
         for (at, kind) in (0..4).cycle().zip(kinds) {
             let message = encode_request(&request(at), &kind).unwrap();

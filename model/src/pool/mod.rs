@@ -25,7 +25,8 @@
 //!
 //! A file is worth nothing without the peer's. Both parties therefore gain and lose their files in steps. A server's
 //! file is *pending* while the client may or may not have the partner: it is no pool, the client can spend it, and it
-//! is removed [`PENDING_AGE`] after the last session that concerned it. A client may have as many as it may have pools.
+//! is removed [`PENDING_AGE`] after the last session that concerned it. A client may have as many as it may have
+//! pools.
 //!
 //! | state | name | counts | leaves it by |
 //! |---|---|---|---|
