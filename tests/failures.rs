@@ -99,6 +99,40 @@ fn a_demo_ends_when_its_server_dies() {
     assert!(text(&output.stderr).contains("the server's process failed"), "{}", text(&output.stderr));
 }
 
+/// A pipe that nobody writes to, and a device without an end.
+#[cfg(unix)]
+#[test]
+fn what_is_no_regular_file_is_not_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let pipe = dir.path().join("pipe");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    for special in [&pipe, std::path::Path::new("/dev/zero")] {
+        let model = tempfile::tempdir_in(dir.path()).unwrap();
+        std::os::unix::fs::symlink(special, model.path().join("config.json")).unwrap();
+        let (special, out) = (special.display(), dir.path().join("out"));
+        for line in [
+            format!("keygen --identity {special}"),
+            format!("--config {special} policies"),
+            format!("serve --listen 127.0.0.1:0 --model shakespeare-gpt2 --allow {special}"),
+            format!("float --prompt-ids 1 --tokens 1 --model {}", model.path().display()),
+            format!("float --tokens 1 --prompt-file {special}"),
+            format!("generate --connect 127.0.0.1:1 --tokenizer {special}"),
+            format!("generate --connect 127.0.0.1:1 --expect {}", model.path().display()),
+            format!("synth --config {special} --out {}", out.display()),
+            format!("report {special}"),
+            format!("compare {special} {special}"),
+            format!("plot {special} --out {}", out.display()),
+            format!("eval --text {special}"),
+            format!("plan --calibration {special}"),
+        ] {
+            let output = ended(waggle(&line).spawn().unwrap(), Duration::from_secs(60));
+            let error = text(&output.stderr);
+            assert_eq!(output.status.code(), Some(1), "{line}: {error}");
+            assert!(error.contains("not a regular file"), "{line}: {error}");
+        }
+    }
+}
+
 /// Bytes of a frame of `len` bytes for `step`, as `net` writes them.
 fn frame_header(len: u32, step: &str) -> Vec<u8> {
     let tag = step.bytes().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));

@@ -206,3 +206,43 @@ fn a_place_for_the_pool_is_tried_before_anybody_is_asked() {
     assert!(error.contains("127.0.0.1:1") && error.lines().count() == 1, "the address is named: {error}");
     assert!(names(dir.path()).is_empty());
 }
+
+/// Conversations, reports and what the program keeps by itself, also in the place of a file that others could read.
+#[test]
+fn what_holds_words_is_for_its_owner_alone() {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = tempfile::tempdir().unwrap();
+    let home = dir.path().join("home");
+    let of = |line: &str| {
+        let mut command = waggle(line);
+        command.env("WAGGLE_HOME", &home).current_dir(dir.path());
+        command
+    };
+    for name in ["talk.jsonl", "demo.json"] {
+        fs::write(dir.path().join(name), "old").unwrap();
+        fs::set_permissions(dir.path().join(name), fs::Permissions::from_mode(0o644)).unwrap();
+    }
+    fs::write(dir.path().join("lines"), "ROMEO:\n/save saved.txt\n").unwrap();
+    let key = succeed(&mut of("keygen"));
+    let server = Server::run(&mut of("serve --listen 127.0.0.1:0 --model shakespeare-gpt2"));
+    let connect = format!("--connect {} --server-key {}", server.address, key.trim());
+    let talk = "--tokens 2 --turns lines --transcript talk.jsonl --json chat.json";
+    succeed(&mut of(&format!("chat {connect} {talk}")));
+    succeed(&mut of(&format!("generate {connect} {IDS} --json generate.json")));
+    succeed(&mut of(&format!("demo --link memory {IDS} --json demo.json")));
+    succeed(&mut of("report demo.json --html page.html"));
+    for name in [
+        "talk.jsonl",
+        "saved.txt",
+        "chat.json",
+        "generate.json",
+        "demo.json",
+        "page.html",
+        "home/accounts.json",
+        "home/known_servers",
+        "home/identity",
+    ] {
+        let mode = fs::metadata(dir.path().join(name)).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "{name}");
+    }
+}

@@ -99,7 +99,7 @@ fn a_pool_in_parts_serves_one_generation() {
     assert_eq!(report["options"]["part"], "2/3");
     // Three thirds are the one pool that a key may have.
     let error = fail(&mut preprocess(0, "1/1"), 1);
-    assert!(error.contains("this server keeps 1 pools for this client already"), "{error}");
+    assert!(error.contains("this server keeps 1 pool for this client already"), "{error}");
     let listed = json(&mut waggle(&format!("pools list {} {}", dir.path().display(), kept.display())));
     let parts = |role: &str| {
         let of = listed.as_array().unwrap().iter().filter(|file| file["role"] == role);
@@ -166,4 +166,80 @@ fn nothing_of_a_pool_stays_in_memory() {
     assert!(copies(std::process::id(), &words) > 10_000, "they are in the memory of whoever reads the file");
     // Its thread may still be at the end of the session.
     until(|| (copies(server.child.id(), &words) == 0).then_some(()));
+}
+
+/// Flips a bit of `file`, `from_end` bytes before its end or, if that is 0, in its header.
+fn damage(file: &Path, from_end: usize) {
+    let mut bytes = std::fs::read(file).unwrap();
+    let at = if from_end == 0 { 20 } else { bytes.len() - from_end };
+    bytes[at] ^= 1;
+    std::fs::write(file, bytes).unwrap();
+}
+
+#[test]
+fn a_pool_that_was_lost_makes_room_for_another() {
+    let dir = tempfile::tempdir().unwrap();
+    let (kept, mine) = (dir.path().join("kept"), dir.path().join("mine"));
+    std::fs::create_dir(&mine).unwrap();
+    let server = Server::start(&format!("--model shakespeare-gpt2 --max-pools 1 --pools {}", kept.display()));
+    let at = |name: &str| mine.join(name);
+    let fill = |name: &str, more: &str| {
+        let connect = format!("preprocess --connect {} --prompt-len 2 --tokens 1", server.address);
+        waggle(&format!("{connect} --pool {} {more}", at(name).display()))
+    };
+    let spend = |name: &str| server.client(&format!("--prompt-ids 1,2 --tokens 1 --pool {}", at(name).display()));
+    let only_mine = format!("--forget-all-but {}", mine.display());
+
+    // Words that are damaged: the client notices when it claims them, and the server hears of it.
+    succeed(&mut fill("a", ""));
+    damage(&at("a"), 40);
+    let error = fail(&mut spend("a"), 1);
+    assert!(error.contains("the checksum of its words") && error.contains("; the pool is lost"), "{error}");
+    server.log().wait_for("the client gives up: its part is lost: its pool is corrupted in its words");
+    assert_eq!((files(&kept), files(&mine)), (0, 0), "both files are gone");
+
+    // A damaged header: the client cannot know which pool it was, so it says which ones it has.
+    succeed(&mut fill("b", ""));
+    damage(&at("b"), 0);
+    let error = fail(&mut spend("b"), 1);
+    assert!(error.contains("the checksum of its header"), "{error}");
+    let error = fail(&mut fill("c", ""), 1);
+    assert!(error.contains("this server keeps 1 pool for this client already; spend some"), "{error}");
+    succeed(&mut fill("c", &only_mine));
+    assert_eq!(files(&kept), 1);
+
+    // What a client that was killed in the middle of a spend leaves: its own file is gone, and the server's waits.
+    std::fs::remove_file(at("c")).unwrap();
+    let theirs = std::fs::read_dir(&kept).unwrap().next().unwrap().unwrap().path();
+    std::fs::rename(&theirs, theirs.with_extension("pending")).unwrap();
+    let error = fail(&mut fill("d", ""), 1);
+    assert!(error.contains("1 pool of this client's may wait for its word"), "{error}");
+    succeed(&mut fill("d", &only_mine));
+
+    // What the client has is not forgotten, and counts.
+    let error = fail(&mut fill("e", &only_mine), 1);
+    assert!(error.contains("this server keeps 1 pool for this client already"), "{error}");
+    succeed(&mut spend("d"));
+    assert_eq!(files(&kept), 0);
+}
+
+#[cfg(unix)]
+#[test]
+fn a_pool_that_others_may_read_is_refused() {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = tempfile::tempdir().unwrap();
+    let (kept, pool) = (dir.path().join("kept"), dir.path().join("a.pool"));
+    let server = Server::start(&format!("--model shakespeare-gpt2 --pools {}", kept.display()));
+    let fill = format!("preprocess --connect {} --prompt-len 2 --tokens 1 --pool", server.address);
+    succeed(waggle(&fill).arg(&pool));
+    let mode = |path: &Path, mode: u32| std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
+    let spend = || server.client(&format!("--prompt-ids 1,2 --tokens 1 --pool {}", pool.display()));
+    let theirs = std::fs::read_dir(&kept).unwrap().next().unwrap().unwrap().path();
+    for (file, open) in [(&pool, 0o640), (&pool, 0o602), (&theirs, 0o604)] {
+        mode(file, open);
+        let error = fail(&mut spend(), 1);
+        assert!(error.contains("others may read or write the pool"), "{error}");
+        mode(file, 0o600);
+    }
+    succeed(&mut spend());
 }

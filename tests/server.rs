@@ -240,6 +240,22 @@ fn the_metrics_count_sessions_and_bytes() {
     assert!(number(&page, "waggle_phase_seconds_total{phase=\"prefill\"}") > 0.0);
 }
 
+#[test]
+fn silent_readers_of_the_metrics_hold_up_no_others() {
+    let server = Server::start(&format!("{MODEL} --metrics 127.0.0.1:0"));
+    let log = server.log().wait_for("metrics at http://");
+    let address = log.split("http://").nth(1).unwrap().split('/').next().unwrap().to_owned();
+    // More than there are places.
+    let silent: Vec<_> = (0..100).map(|_| TcpStream::connect(&address).unwrap()).collect();
+    let mut stream = TcpStream::connect(&address).unwrap();
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: bees\r\n\r\n").unwrap();
+    stream.set_read_timeout(Some(LIMIT)).unwrap();
+    let mut page = String::new();
+    stream.read_to_string(&mut page).unwrap();
+    assert!(page.contains("waggle_sessions_running 0"), "{page}");
+    drop(silent);
+}
+
 /// A user with keys of its own.
 fn other_user(command: &mut Command, home: &Path) -> Command {
     let mut other = Command::new(command.get_program());

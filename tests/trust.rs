@@ -5,6 +5,7 @@ mod support;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 use support::*;
 
@@ -68,5 +69,105 @@ fn nobody_falls_back_to_plaintext() {
     assert!(error.contains("the peer encrypts"), "{error}");
     let plain = serve(&home, "--insecure-plaintext");
     let error = fail(of(&mut plain.client(SHORT), &home), 1);
-    assert!(error.contains("no encrypted link") || error.contains("closed the connection during `tls`"), "{error}");
+    let told = "the peer closed the connection during `tls`; perhaps the server runs in plaintext";
+    assert!(error.contains("is one party run in plaintext?") || error.contains(told), "{error}");
+}
+
+/// A word that is neither yes nor no must not open a server.
+#[test]
+fn a_variable_that_says_no_turns_no_protection_off() {
+    let dir = tempfile::tempdir().unwrap();
+    let home = dir.path().join("home");
+    for (variable, value) in [("WAGGLE_ALLOW_ANY", "off"), ("WAGGLE_INSECURE_PLAINTEXT", "no")] {
+        let mut command = waggle("serve --listen 127.0.0.1:0 --model shakespeare-gpt2 --once");
+        let child = of(command.env(variable, value), &home).spawn().unwrap();
+        let output = ended(child, Duration::from_secs(60));
+        let error = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{error}");
+        let words = format!("error: {variable} wants true or false, 1 or 0, and the variable says {value:?}\n");
+        assert_eq!(error, words);
+    }
+}
+
+#[test]
+fn a_server_says_what_protection_is_off() {
+    let dir = tempfile::tempdir().unwrap();
+    let home = dir.path().join("home");
+    for (option, words) in [
+        ("--allow-any", "--allow-any: every client that proves any key is let in"),
+        ("--insecure-plaintext", "--insecure-plaintext: nothing is encrypted, and everybody is let in"),
+    ] {
+        let log = serve(&home, option).log().wait_for("serving");
+        assert!(log.lines().any(|line| line.contains(" WARN ") && line.ends_with(words)), "{log}");
+        let log = serve(&home, &format!("{option} --log-format json")).log().wait_for("serving");
+        let warned = |line: &str| {
+            let event: serde_json::Value = serde_json::from_str(line).unwrap();
+            event["level"] == "WARN" && event["message"] == words
+        };
+        assert!(log.lines().any(warned), "{log}");
+    }
+    let log = serve(&home, "").log().wait_for("serving");
+    assert!(!log.contains("WARN"), "{log}");
+}
+
+/// Whoever may add a line to a list of keys decides who is trusted.
+#[cfg(unix)]
+#[test]
+fn lists_that_others_may_write_are_refused() {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = tempfile::tempdir().unwrap();
+    let [home, allow] = ["home", "allow"].map(|name| dir.path().join(name));
+    fs::write(&allow, "").unwrap();
+    let server = serve(&home, &format!("--allow {}", allow.display()));
+    let (known, own) = (home.join("known_servers"), key(&home));
+    let generate = || {
+        let mut client = server.client(&format!("{SHORT} --server-key {own}"));
+        of(&mut client, &home);
+        client
+    };
+    succeed(&mut generate());
+    let mode = |path: &Path, mode: u32| fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
+    for (path, open, closed) in [(&known, 0o666, 0o600), (&known, 0o620, 0o600), (&home, 0o777, 0o700)] {
+        mode(path, open);
+        let error = fail(&mut generate(), 1);
+        assert!(error.contains(&format!("{}: others may write here", path.display())), "{error}");
+        mode(path, closed);
+    }
+    // A server looks at its list for every client, and when it starts.
+    mode(&allow, 0o666);
+    let error = fail(&mut generate(), 1);
+    assert!(error.contains("the server refused: it cannot tell who may come in"), "{error}");
+    server.log().wait_for(&format!("{}: others may write here", allow.display()));
+    let line = format!("serve --listen 127.0.0.1:0 --model shakespeare-gpt2 --once --allow {}", allow.display());
+    let output = ended(of(&mut waggle(&line), &home).spawn().unwrap(), Duration::from_secs(60));
+    assert!(text(&output.stderr).contains("others may write here"), "{}", text(&output.stderr));
+    mode(&allow, 0o644);
+    succeed(&mut generate());
+}
+
+/// What a plaintext link brings is compared at its end, so a reader of standard output must hear it before the text.
+#[test]
+fn text_of_a_plaintext_link_is_declared_unverified() {
+    let home = tempfile::tempdir().unwrap();
+    let warning = "--insecure-plaintext: nothing is encrypted, and the text is unverified until it has ended\n";
+    for option in ["", "--insecure-plaintext"] {
+        let server = serve(home.path(), option);
+        fs::write(home.path().join("lines"), "ROMEO:\n").unwrap();
+        for line in [
+            format!("generate --connect {} --prompt-ids 30,27,25 --tokens 2 {option}", server.address),
+            format!("chat --connect {} --turns lines --tokens 2 {option}", server.address),
+            format!("demo --prompt-ids 30,27,25 --tokens 2 {option}"),
+        ] {
+            // One pipe for both, so that the order shows.
+            let (reader, writer) = std::io::pipe().unwrap();
+            let mut command = waggle(&line);
+            of(&mut command, home.path()).current_dir(home.path());
+            let mut child = command.stdout(writer.try_clone().unwrap()).stderr(writer).spawn().unwrap();
+            drop(command);
+            let written = std::io::read_to_string(reader).unwrap();
+            assert!(child.wait().unwrap().success(), "{line}: {written}");
+            assert_eq!(written.contains(warning), !option.is_empty(), "{line}: {written}");
+            assert_eq!(written.starts_with(warning), !option.is_empty(), "{line}: {written}");
+        }
+    }
 }

@@ -6,7 +6,6 @@
 //! trusted: lengths are checked before anything is allocated.
 
 use std::collections::{BTreeMap, HashMap};
-use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use ndarray::{Array1, Array2};
@@ -260,13 +259,14 @@ impl Checkpoint {
     pub(crate) fn add_file(&mut self, path: &Path) -> Result<(), CheckpointError> {
         let name = path.display().to_string();
         let io = |source| CheckpointError::Io { file: name.clone(), source };
-        let bytes = File::open(path).and_then(|file| Bytes::map(&file)).map_err(io)?;
+        let bytes = net::files::open(path).and_then(|file| Bytes::map(&file)).map_err(io)?;
         self.add(name, bytes)
     }
 
     fn add_shards(&mut self, dir: &Path, index: &Path) -> Result<(), CheckpointError> {
         let file = index.display().to_string();
-        let text = std::fs::read(index).map_err(|source| CheckpointError::Io { file: file.clone(), source })?;
+        let text = net::files::read(index, MAX_HEADER_BYTES)
+            .map_err(|source| CheckpointError::Io { file: file.clone(), source })?;
         let malformed = |what: String| CheckpointError::Malformed { file: file.clone(), what };
         let Index { weight_map } = serde_json::from_slice(&text).map_err(|e| malformed(e.to_string()))?;
         let mut shards: Vec<&String> = weight_map.values().collect();

@@ -17,6 +17,9 @@ pub use rope::{RopeConfig, RopeScaling};
 
 pub(crate) use crate::activation::Activation;
 
+/// Longest `config.json`, and longest file of settings beside it.
+pub(crate) const MAX_CONFIG_BYTES: u64 = 16 << 20;
+
 /// `config.json` of a GPT-2; fields have their published names.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "the names are Hugging Face's")]

@@ -2,7 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::{Checkpoint, Error, ModelSpec, hints};
+use crate::config::MAX_CONFIG_BYTES;
+use crate::{Checkpoint, Error, MAX_TOKENIZER_BYTES, ModelSpec, hints};
 
 /// Configuration, weights and, if there is one, tokenizer of a model.
 pub struct ModelFiles {
@@ -81,8 +82,7 @@ impl ModelFiles {
     /// Opens a Hugging Face directory.
     pub fn open(dir: &Path) -> Result<Self, Error> {
         let spec = ModelSpec::open(dir)?;
-        let tokenizer = dir.join("tokenizer.json");
-        let tokenizer = if tokenizer.is_file() { Some(read(tokenizer)?) } else { None };
+        let tokenizer = tokenizer_beside(dir)?;
         let name = match dir.canonicalize().unwrap_or_else(|_| dir.to_owned()).file_name() {
             Some(name) => name.to_string_lossy().into_owned(),
             None => dir.display().to_string(),
@@ -98,7 +98,7 @@ impl ModelSpec {
         if path.is_dir() && !file.exists() {
             return Err(Error::NoConfig { dir: path.to_owned(), hint: hints::of_directory(path) });
         }
-        Ok(ModelSpec::from_config_json(&read(file)?)?)
+        Ok(ModelSpec::from_config_json(&read(file, MAX_CONFIG_BYTES)?)?)
     }
 }
 
@@ -146,8 +146,14 @@ pub fn bundled_text(name: &str) -> Option<&'static [u8]> {
     TEXTS.iter().find(|(known, _)| *known == name).map(|(_, text)| *text)
 }
 
-fn read(path: PathBuf) -> Result<Vec<u8>, Error> {
-    match std::fs::read(&path) {
+/// The text of `tokenizer.json` in the directory of a model, if it has one.
+pub(crate) fn tokenizer_beside(dir: &Path) -> Result<Option<Vec<u8>>, Error> {
+    let path = dir.join("tokenizer.json");
+    path.exists().then(|| read(path, MAX_TOKENIZER_BYTES as u64)).transpose()
+}
+
+fn read(path: PathBuf, limit: u64) -> Result<Vec<u8>, Error> {
+    match net::files::read(&path, limit) {
         Ok(bytes) if hints::is_lfs(&bytes) => Err(Error::Pointer(path)),
         Ok(bytes) => Ok(bytes),
         Err(source) => Err(Error::File { path, source }),

@@ -1,7 +1,8 @@
 //! What a client knows of a public model, and where it knows it from.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
+use crate::files::tokenizer_beside;
 use crate::fingerprint::{Fingerprint, PREFIX};
 use crate::session::PublicModel;
 use crate::{ChatTemplate, Error, ModelFiles, ModelSpec, bundled, bundled_names};
@@ -50,14 +51,11 @@ impl Expectation {
             let ModelFiles { spec, tokenizer, .. } = bundled(name)?;
             (spec, tokenizer, Some(Vec::new()))
         } else {
-            let file = path.join("tokenizer.json");
-            let read = |path: PathBuf| std::fs::read(&path).map_err(|source| Error::File { path, source });
             let template = || match ChatTemplate::open(path)? {
                 Some(template) => template.to_bytes(),
                 None => Ok(Vec::new()),
             };
-            let tokenizer = file.is_file().then(|| read(file)).transpose()?;
-            (ModelSpec::open(path)?, tokenizer, path.is_dir().then(template).transpose()?)
+            (ModelSpec::open(path)?, tokenizer_beside(path)?, path.is_dir().then(template).transpose()?)
         };
         let fingerprint = Fingerprint::new(&spec, tokenizer.as_deref(), template.as_deref())?;
         Ok(Expectation { spec: Some(spec), fingerprint })

@@ -64,6 +64,11 @@ pub enum PoolError {
     /// The path is a directory, a pipe or the like.
     #[error("not a regular file")]
     NotAFile,
+    /// Others than the owner may read or write the file.
+    #[error(
+        "others may read or write the pool, which is as secret as a key; if nobody did, close it to them: chmod 600"
+    )]
+    Exposed,
     /// A process works on the file.
     #[error("in use by another process")]
     InUse,
@@ -115,6 +120,12 @@ pub enum PoolError {
         /// Whose file it is.
         found: Role,
     },
+    /// The file was claimed and cannot be used: nothing will read it again, and its partner is worth nothing.
+    #[error("{source}; the pool is lost")]
+    Lost {
+        /// What is wrong with it.
+        source: Box<PoolError>,
+    },
     /// The file was made for another model or other terms.
     #[error("the pool was made for another session: {}", listed(.differences))]
     Mismatch {
@@ -146,19 +157,26 @@ pub enum PoolError {
     #[error("this server keeps no pools")]
     NoPools,
     /// The server keeps as many pools as it may.
-    #[error("this server keeps {limit} pools already")]
+    #[error("this server keeps {} already", counted(.limit))]
     Full {
         /// The most that it keeps.
         limit: usize,
     },
     /// The server keeps as many pools for this client as it may.
-    #[error("this server keeps {limit} pools for this client already")]
+    #[error(
+        "this server keeps {} for this client already; spend some, or give up those that are lost (--forget-all-but)",
+        counted(.limit)
+    )]
     FullForPeer {
         /// The most that it keeps.
         limit: usize,
     },
-    /// Too many fillings of this client's were cut off in their last moment.
-    #[error("{limit} pools of this client's wait for its word that it has its part: spend them")]
+    /// Too many sessions of this client's were cut off in their last moment.
+    #[error(
+        "{} of this client's may wait for its word that it has its part, and no more: spend what waits, or give up \
+         what is lost (--forget-all-but)",
+        counted(.limit)
+    )]
     Waiting {
         /// The most that may wait.
         limit: usize,
@@ -196,7 +214,15 @@ fn listed(differences: &[Difference]) -> String {
     differences.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
 }
 
+/// Begins what the peer reads of a pool that this party has no more.
+pub(crate) const LOST: &str = "its part is lost: ";
+
 impl PoolError {
+    /// The same for a file that was claimed.
+    pub(crate) fn lost(self) -> Self {
+        PoolError::Lost { source: Box::new(self) }
+    }
+
     /// What the peer may read: of a mismatch the names alone, because a server's values tell about its weights, and
     /// of the system's errors their kind.
     pub(crate) fn for_peer(&self) -> String {
@@ -205,6 +231,7 @@ impl PoolError {
                 let names: Vec<&str> = differences.iter().map(|difference| &*difference.name).collect();
                 format!("its pool was made for another session; these differ: {}", names.join(", "))
             }
+            PoolError::Lost { source } => format!("{LOST}{}", source.for_peer()),
             PoolError::Checksum { part, .. } => format!("its pool is corrupted in its {part}"),
             PoolError::Stock(_) => "its stock cannot be kept".into(),
             PoolError::Io(error) => format!("its pool: {}", error.kind()),
@@ -229,6 +256,10 @@ fn named(parts: &[Part]) -> String {
     };
     let (plural, are) = if parts.len() == 1 { ("", "is") } else { ("s", "are") };
     format!("part{plural} {}{more} of the pool {are}", named.join(", "))
+}
+
+fn counted(limit: &usize) -> String {
+    if *limit == 1 { "1 pool".into() } else { format!("{limit} pools") }
 }
 
 fn name(role: &Role) -> &'static str {

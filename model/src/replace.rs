@@ -17,11 +17,23 @@ pub struct Replacement {
 }
 
 impl Replacement {
-    /// Begins a file that will be at `path`.
+    /// Begins a file that will be at `path`, with the permissions of the file that it replaces.
     ///
     /// # Errors
     /// If no file can be made there, or the file there must not be written.
     pub fn create(path: &Path) -> io::Result<Self> {
+        Replacement::begin(path, false)
+    }
+
+    /// The same for its owner alone to read and write (Unix), also where others could read the file that it replaces.
+    ///
+    /// # Errors
+    /// As [`Replacement::create`].
+    pub fn private(path: &Path) -> io::Result<Self> {
+        Replacement::begin(path, true)
+    }
+
+    fn begin(path: &Path, private: bool) -> io::Result<Self> {
         // Where a link leads to nothing, the link is replaced.
         let path = fs::canonicalize(path).unwrap_or_else(|_| path.into());
         let old = fs::metadata(&path).ok();
@@ -34,10 +46,11 @@ impl Replacement {
         let name = path.file_name().ok_or(io::ErrorKind::IsADirectory)?.to_string_lossy();
         let random = rand::make_rng::<rand::rngs::StdRng>().next_u64();
         let temporary = path.with_file_name(format!(".{name}.{random:016x}.tmp"));
-        let file = OpenOptions::new().write(true).create_new(true).open(&temporary)?;
+        let mut options = if private { net::files::private() } else { OpenOptions::new() };
+        let file = options.write(true).create_new(true).open(&temporary)?;
         let replacement =
             Replacement { out: BufWriter::with_capacity(1 << 18, file), names: Some((temporary, path)) };
-        if let Some(old) = old {
+        if let (Some(old), false) = (old, private) {
             replacement.out.get_ref().set_permissions(old.permissions())?;
         }
         Ok(replacement)
@@ -134,6 +147,8 @@ mod tests {
         new.commit().unwrap();
         assert!(link.is_symlink() && fs::read_to_string(&path).unwrap() == "new");
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o640);
+        Replacement::private(&link).unwrap().commit().unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         // What is no regular file is written directly.
         let full = Path::new("/dev/full");
         if full.exists() {

@@ -196,7 +196,7 @@ fn a_server_refuses_what_is_no_set() {
     // A server whose directory holds fewer pools than a set needs refuses the rest by their share.
     let small = ModelServer::load(bundled(MODEL).unwrap()).unwrap().with_pools(Pools::open(&kept, 1).unwrap());
     let [client, _] = fill(&small, &mine.join("other"), part(1, 256));
-    assert!(matches!(client, Err(Error::Refused { reason }) if reason == "this server keeps 1 pools already"));
+    assert!(matches!(client, Err(Error::Refused { reason }) if reason == "this server keeps 1 pool already"));
     both(spend(&hosted, &pool, &PROMPT, 1));
 }
 

@@ -85,7 +85,7 @@ fn a_server_refuses_what_it_does_not_have() {
     let hosted = hosted.with_pools(Pools::open(&kept, 1).unwrap());
     fill(&hosted, &path);
     let [client, server] = session(&hosted, |opened| opened.fill(BOUND, &copy, &mut Silent));
-    assert!(matches!(client, Err(Error::Refused { reason }) if reason.contains("1 pools already")));
+    assert!(matches!(client, Err(Error::Refused { reason }) if reason.contains("1 pool already")));
     assert!(matches!(server, Err(Error::Pool(PoolError::Full { limit: 1 }))) && !copy.exists());
 
     // More than the pool was made for: the client sees it, nothing is used up.
@@ -107,8 +107,10 @@ fn a_server_refuses_what_it_does_not_have() {
     bytes[middle] ^= 1;
     std::fs::write(&file, bytes).unwrap();
     let [client, server] = spend(&hosted, &path, &PROMPT, 1);
-    assert!(matches!(client, Err(Error::Refused { reason }) if reason == "its pool is corrupted in its words"));
-    assert!(matches!(server, Err(Error::PoolFile { source: PoolError::Checksum { .. }, .. })));
+    assert!(
+        matches!(client, Err(Error::Refused { reason }) if reason == "its part is lost: its pool is corrupted in its words")
+    );
+    assert!(matches!(server, Err(Error::PoolFile { source: PoolError::Lost { .. }, .. })));
 
     // Other weights of the same shape are another model.
     std::fs::remove_file(&file).ok();

@@ -4,8 +4,7 @@
 //! have comments that begin with `#`. Only its owner may read it.
 
 use std::fmt;
-use std::fs::{File, OpenOptions};
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
@@ -16,6 +15,8 @@ use rustls::sign::SigningKey;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use zeroize::Zeroizing;
+
+use crate::files::{self, Forbidden};
 
 /// Bytes of a public key and of a seed.
 const KEY_BYTES: usize = 32;
@@ -54,6 +55,12 @@ pub enum KeyError {
     #[error("{0}: others may read this secret key; close it to them: chmod 600 {0}", path.display())]
     Readable {
         /// The file.
+        path: PathBuf,
+    },
+    /// A file or directory that says whom a party trusts, and that other users of the machine may change.
+    #[error("{0}: others may write here, and so decide whom this party trusts; close it to them: chmod go-w {0}", path.display())]
+    Writable {
+        /// The file or directory.
         path: PathBuf,
     },
     /// A line that is not what the file is made of.
@@ -189,8 +196,8 @@ impl Identity {
     pub fn read(path: impl AsRef<Path>) -> Result<Self, KeyError> {
         let path = path.as_ref();
         let failed = |source| KeyError::File { path: path.into(), source };
-        let file = File::open(path).map_err(failed)?;
-        if readable_by_others(&file).map_err(failed)? {
+        let file = files::open(path).map_err(failed)?;
+        if files::others_may(&file.metadata().map_err(failed)?, Forbidden::ReadingAndWriting) {
             return Err(KeyError::Readable { path: path.into() });
         }
         let mut text = Zeroizing::new(String::new());
@@ -232,7 +239,7 @@ impl Identity {
         let draft = path.with_file_name(draft);
         // Removes what a crashed process with the same number left.
         let _ = std::fs::remove_file(&draft);
-        let outcome = write_secret(&draft, text.as_bytes()).and_then(|()| rename_new(&draft, path));
+        let outcome = files::write_new(&draft, text.as_bytes()).and_then(|()| rename_new(&draft, path));
         let _ = std::fs::remove_file(&draft);
         outcome.map_err(|source| match source.kind() {
             io::ErrorKind::AlreadyExists => KeyError::Exists { path: path.into() },
@@ -273,17 +280,6 @@ fn signing_key(seed: &[u8; KEY_BYTES]) -> Result<Arc<dyn SigningKey>, KeyError> 
     any_eddsa_type(&PrivatePkcs8KeyDer::from(der.as_slice())).map_err(|e| KeyError::Provider { what: e.to_string() })
 }
 
-/// Writes a new file that its owner alone may read.
-fn write_secret(path: &Path, text: &[u8]) -> io::Result<()> {
-    let mut options = OpenOptions::new();
-    options.write(true).create_new(true);
-    #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    let mut file = options.open(path)?;
-    file.write_all(text)?;
-    file.sync_all()
-}
-
 /// Gives `draft` the name `path`, which must not exist.
 fn rename_new(draft: &Path, path: &Path) -> io::Result<()> {
     match std::fs::hard_link(draft, path) {
@@ -294,14 +290,4 @@ fn rename_new(draft: &Path, path: &Path) -> io::Result<()> {
         }
         linked => linked,
     }
-}
-
-#[cfg(unix)]
-fn readable_by_others(file: &File) -> io::Result<bool> {
-    Ok(std::os::unix::fs::PermissionsExt::mode(&file.metadata()?.permissions()) & 0o077 != 0)
-}
-
-#[cfg(not(unix))]
-fn readable_by_others(_: &File) -> io::Result<bool> {
-    Ok(false)
 }

@@ -9,6 +9,7 @@
 pub mod admission;
 mod channel;
 mod error;
+pub mod files;
 pub mod handshake;
 mod identity;
 mod ledger;

@@ -1,9 +1,10 @@
 //! Whom a party trusts: servers a client has met, clients a server lets in.
 
-use std::fs::{self, File};
-use std::io::{self, Read, Write};
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::files::{self, Forbidden};
 use crate::{KeyError, PublicKey};
 
 /// A list of keys has at most this many bytes.
@@ -39,8 +40,8 @@ enum Line {
 impl KnownServers {
     /// Reads the file `path`; if there is none, nobody is known.
     ///
-    /// Errors: [`KeyError::File`], [`KeyError::Line`] for a line that does not parse and for an address that stands
-    /// there twice.
+    /// Errors: [`KeyError::File`], [`KeyError::Writable`] if others may write the file (Unix), [`KeyError::Line`] for
+    /// a line that does not parse and for an address that stands there twice.
     pub fn read(path: impl Into<PathBuf>) -> Result<Self, KeyError> {
         let path = path.into();
         let mut servers = KnownServers { path, lines: Vec::new() };
@@ -131,19 +132,15 @@ impl KnownServers {
             }
             content.push('\n');
         }
-        let failed = |source| KeyError::File { path: self.path.clone(), source };
         let mut name = self.path.file_name().unwrap_or_default().to_owned();
         name.push(format!(".{}.new", std::process::id()));
         let draft = self.path.with_file_name(name);
-        let written = (|| {
-            let mut file = File::create(&draft)?;
-            file.write_all(content.as_bytes())?;
-            file.sync_all()?;
-            fs::rename(&draft, &self.path)
-        })();
+        // Removes what a crashed process with the same number left.
+        let _ = fs::remove_file(&draft);
+        let written = files::write_new(&draft, content.as_bytes()).and_then(|()| fs::rename(&draft, &self.path));
         written.map_err(|source| {
             let _ = fs::remove_file(&draft);
-            failed(source)
+            KeyError::File { path: self.path.clone(), source }
         })
     }
 }
@@ -177,7 +174,8 @@ pub struct AllowList {
 impl AllowList {
     /// Reads the file `path`; if there is none, nobody is let in.
     ///
-    /// Errors: [`KeyError::File`], [`KeyError::Line`] for a line that does not begin with a key.
+    /// Errors: [`KeyError::File`], [`KeyError::Writable`] if others may write the file (Unix), [`KeyError::Line`] for
+    /// a line that does not begin with a key.
     pub fn read(path: impl AsRef<Path>) -> Result<Self, KeyError> {
         let path = path.as_ref();
         let mut keys = std::collections::BTreeSet::new();
@@ -210,14 +208,12 @@ fn printable(text: &str) -> String {
 /// The text of `path`, empty if there is no such file.
 fn read_or_empty(path: &Path) -> Result<String, KeyError> {
     let failed = |source| KeyError::File { path: path.into(), source };
-    let file = match File::open(path) {
+    let file = match files::open(path) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(String::new()),
         file => file.map_err(failed)?,
     };
-    let mut text = String::new();
-    file.take(MAX_FILE_BYTES + 1).read_to_string(&mut text).map_err(failed)?;
-    if text.len() as u64 > MAX_FILE_BYTES {
-        return Err(failed(io::Error::new(io::ErrorKind::FileTooLarge, "too large for a list of keys")));
+    if files::others_may(&file.metadata().map_err(failed)?, Forbidden::Writing) {
+        return Err(KeyError::Writable { path: path.into() });
     }
-    Ok(text)
+    files::contents(file, MAX_FILE_BYTES).and_then(files::text).map_err(failed)
 }

@@ -45,7 +45,8 @@ pub(super) struct ConnectArgs {
     /// under the address, in `known_servers` beside the default identity.
     #[arg(long, value_name = "KEY")]
     server_key: Option<PublicKey>,
-    /// Encrypt nothing and ask for no key, for measurements; the server must do the same.
+    /// Encrypt nothing and ask for no key, for measurements; the server must do the same. A text is unverified until
+    /// it has ended: what was changed on its way is noticed then, after it was printed.
     #[arg(long, conflicts_with_all = ["identity", "server_key"])]
     insecure_plaintext: bool,
 }
@@ -65,10 +66,22 @@ fn with_port(address: &str) -> Result<String, Infallible> {
     })
 }
 
+/// Says before a text what a link without encryption does not hold.
+pub(super) fn warn_of_plaintext(is_plaintext: bool) {
+    if is_plaintext {
+        out::note("--insecure-plaintext: nothing is encrypted, and the text is unverified until it has ended");
+    }
+}
+
 /// What is known of a server, and the key that it has proved.
 type Proved = (ServerTrust, PublicKey);
 
 impl ConnectArgs {
+    /// Whether nothing is encrypted.
+    pub(super) fn is_plaintext(&self) -> bool {
+        self.insecure_plaintext
+    }
+
     /// Opens a session under `terms`, with what is `wanted` of the server. A chat template that was not met before is
     /// shown.
     pub(super) fn open(&self, terms: &Terms, wanted: ClientOptions) -> Result<ClientSession, Error> {
@@ -107,6 +120,7 @@ impl ConnectArgs {
             tls::connect(address, &identity, move |key| keys.contains(key), options).map_err(
                 |error| match error {
                     NetError::Untrusted { key } => trust.refusal(key),
+                    source @ NetError::Closed { .. } => Error::NoAnswer { source },
                     error => error.into(),
                 },
             )?;

@@ -19,6 +19,7 @@ use mpcache::PolicySpec;
 use net::tcp::{self, ConnectOptions};
 use net::{Channel, Identity, Link, PublicKey, Role, await_admission, memory_pair, tls};
 
+use super::connect::warn_of_plaintext;
 use super::draft::{DraftArgs, next};
 use super::error::describe;
 use super::files::{DEFAULT_MODEL, check_writable, open_model, write_json};
@@ -60,7 +61,7 @@ pub(super) struct DemoArgs {
     json: Option<PathBuf>,
     #[command(flatten)]
     operations: OperationsArgs,
-    /// Encrypt nothing between the two processes, for measurements.
+    /// Encrypt nothing between the two processes, for measurements. A text is unverified until it has ended.
     #[arg(long)]
     insecure_plaintext: bool,
     #[command(flatten)]
@@ -101,6 +102,7 @@ pub(super) fn run(args: DemoArgs) -> Result<(), Error> {
     request.check(&files.spec, &Limits::NONE)?;
     files.spec.check_ids(&prompt)?;
     let mut guess = args.draft.guess(&files.spec)?;
+    warn_of_plaintext(args.insecure_plaintext);
     let client = Client { args: &args, terms: &terms, prompt: &whole, tokens, drafts };
     let mut progress = Progress::of_text(tokenizer.as_ref(), &prompt, tokens);
     progress.spin("the server reads its model");

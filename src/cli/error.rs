@@ -71,6 +71,12 @@ pub(super) enum Error {
     /// Nowhere to look for keys.
     #[error("no place for keys: set WAGGLE_HOME or HOME, or give --identity")]
     NoHome,
+    /// A server that ended the connection before it proved a key.
+    #[error("{source}; perhaps the server runs in plaintext, or has too many connections from this address")]
+    NoAnswer {
+        /// The step.
+        source: net::NetError,
+    },
     /// A server that nobody has vouched for.
     #[error(
         "the server at {address} is not known here; if its owner says that its key is {key}, trust it with --server-key {key}"

@@ -61,9 +61,12 @@ pub(super) fn mapped_bytes(name: &str) -> Option<u64> {
     (bytes > 0).then_some(bytes)
 }
 
+/// Longest report, text or file of settings that is read.
+pub(super) const MAX_FILE_BYTES: u64 = 1 << 30;
+
 /// The bytes of `path`.
 pub(super) fn read(path: &Path) -> Result<Vec<u8>, Error> {
-    std::fs::read(path).map_err(|source| Error::File { path: path.into(), source })
+    net::files::read(path, MAX_FILE_BYTES).map_err(|source| Error::File { path: path.into(), source })
 }
 
 /// The bytes of the text or the queries in `path` or, if there is no such file, in the bundled one of that name.
@@ -81,21 +84,30 @@ pub(super) fn check_writable(path: Option<&Path>) -> Result<(), Error> {
     Replacement::check(path).map_err(|source| Error::File { path: path.into(), source })
 }
 
-/// Replaces `path` by `bytes`.
+/// Replaces `path` by `bytes` that hold nobody's words.
 pub(super) fn write(path: &Path, bytes: &[u8]) -> Result<(), Error> {
-    replace(path, |out| out.write_all(bytes))
+    replace(path, Replacement::create(path), |out| out.write_all(bytes))
 }
 
-/// Replaces `path` by `value` as JSON.
+/// Replaces `path` by `bytes` for its owner alone to read.
+pub(super) fn write_private(path: &Path, bytes: &[u8]) -> Result<(), Error> {
+    replace(path, Replacement::private(path), |out| out.write_all(bytes))
+}
+
+/// Replaces `path` by `value` as JSON. A report may hold a text, so its owner alone may read it.
 pub(super) fn write_json(path: &Path, value: &impl Serialize) -> Result<(), Error> {
-    replace(path, |out| {
+    replace(path, Replacement::private(path), |out| {
         serde_json::to_writer(&mut *out, value)?;
         out.write_all(b"\n")
     })
 }
 
-fn replace(path: &Path, fill: impl FnOnce(&mut Replacement) -> io::Result<()>) -> Result<(), Error> {
-    let replaced = Replacement::create(path).and_then(|mut out| {
+fn replace(
+    path: &Path,
+    new: io::Result<Replacement>,
+    fill: impl FnOnce(&mut Replacement) -> io::Result<()>,
+) -> Result<(), Error> {
+    let replaced = new.and_then(|mut out| {
         fill(&mut out)?;
         out.commit()
     });

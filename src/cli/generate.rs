@@ -9,7 +9,7 @@ use model::pool::PoolSet;
 use net::Role;
 use serde_json::Value;
 
-use super::connect::ConnectArgs;
+use super::connect::{ConnectArgs, warn_of_plaintext};
 use super::draft::{DraftArgs, next};
 use super::files::{check_writable, read, write_json};
 use super::options::{SamplingArgs, TermsArgs};
@@ -64,6 +64,7 @@ pub(super) fn run(args: GenerateArgs) -> Result<(), Error> {
     // A bad file is reported before a server is bothered.
     let pool = args.pool.as_ref().map(|path| PoolSet::open(path, Role::Client)).transpose()?;
     args.pool.iter().for_each(|path| warn_of_others(path));
+    warn_of_plaintext(args.connect.is_plaintext());
     let session = args.connect.open(&terms, ClientOptions { tokenizer: own.is_none(), ..Default::default() })?;
 
     let model = session.model().clone();

@@ -10,7 +10,7 @@ use model::provenance::{Program, Provenance};
 use net::Shape;
 use protocols::Setting;
 
-use super::files::read;
+use super::files::{MAX_FILE_BYTES, read};
 use super::{Error, trust};
 
 /// File of the measurements, among the user's keys.
@@ -132,7 +132,7 @@ fn named(path: &Path) -> Result<Profile, Error> {
 
 /// The default file, if there is one, or what is wrong with it.
 fn usable(path: &Path) -> Result<Option<Profile>, String> {
-    let text = match std::fs::read(path) {
+    let text = match net::files::read(path, MAX_FILE_BYTES) {
         Ok(text) => text,
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(e) => return Err(e.to_string()),

@@ -67,7 +67,8 @@ struct Cli {
 
 /// Under the commands in the help.
 const SETTINGS: &str = "Every option of a command can also be given as a variable, --prompt-len as WAGGLE_PROMPT_LEN, and \
-     in a file (--config, or WAGGLE_CONFIG). The command line comes first, then variables, then the file.";
+     in a file (--config, or WAGGLE_CONFIG). The command line comes first, then variables, then the file. There a \
+     switch is true or false, 1 or 0.";
 
 #[derive(Subcommand, Debug)]
 enum Command {

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use model::pool::{Found, PoolId, find, writable_by_others};
+use model::pool::{Found, PoolId, State, find, writable_by_others};
 use net::Role;
 use protocols::Part;
 use serde_json::{Value, json};
@@ -73,6 +73,14 @@ fn all(paths: &[PathBuf]) -> Result<Vec<Found>, Error> {
         all.extend(find(path).map_err(|source| Error::File { path: path.clone(), source })?);
     }
     Ok(all)
+}
+
+/// Ids of the client's pools at `paths`: those that can be spent, and those that a process works on.
+pub(super) fn own_pools(paths: &[PathBuf]) -> Result<Vec<PoolId>, Error> {
+    let found = all(paths)?;
+    let usable = |file: &&Found| file.state() == State::Pool || file.in_use();
+    let own = found.iter().filter(|file| file.role() == Some(Role::Client)).filter(usable);
+    Ok(own.filter_map(Found::id).collect())
 }
 
 fn list(args: &ListArgs) -> Result<(), Error> {

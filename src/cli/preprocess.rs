@@ -11,7 +11,7 @@ use protocols::Part;
 use super::connect::ConnectArgs;
 use super::files::{check_writable, write_json};
 use super::options::TermsArgs;
-use super::pools::warn_of_others;
+use super::pools::{own_pools, warn_of_others};
 use super::progress::Progress;
 use super::report::report;
 use super::{Error, out};
@@ -38,6 +38,11 @@ pub(super) struct PreprocessArgs {
     /// Make part I of N alone, from 1/N to N/N; N is at most 256. All parts take the same bounds and terms.
     #[arg(long, value_name = "I/N", default_value_t = Part::WHOLE)]
     part: Part,
+    /// Before that, give up all pools that this identity had with the server, but those in this directory or file;
+    /// may be repeated. It makes room for pools that were lost here: damaged, deleted, or used up by a client that
+    /// was killed. Run nothing else with this identity meanwhile.
+    #[arg(long, value_name = "PATH")]
+    forget_all_but: Vec<PathBuf>,
     /// Write the report here.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -56,6 +61,11 @@ pub(super) fn run(args: PreprocessArgs) -> Result<(), Error> {
     let terms = args.terms.two_phases()?.terms(args.connect.link)?;
     let session = args.connect.open(&terms, ClientOptions::default())?;
     let model = session.model().clone();
+    let session = match &args.forget_all_but[..] {
+        [] => session,
+        // Looked for only now that the session has begun: the server keeps what is made from here on.
+        paths => session.having_only(own_pools(paths)?),
+    };
     let mut progress = Progress::bars(0);
     let bound = Lengths { prompt: args.prompt_len, tokens: args.tokens };
     let outcome = session.fill_part(bound, args.part, &path, &mut progress);

@@ -18,6 +18,9 @@ use toml::{Table, Value};
 /// The option that names the file. It stands before the command, because `synth` has a `--config` of its own.
 const FILE_OPTION: &str = "--config";
 
+/// Longest file of options.
+const MAX_FILE_BYTES: u64 = 1 << 20;
+
 /// What a file says that cannot be an option.
 #[derive(Debug, Error)]
 pub(super) enum SettingsError {
@@ -46,6 +49,14 @@ pub(super) enum SettingsError {
         command: String,
         /// The key.
         key: String,
+    },
+    /// A switch that a variable neither turns on nor off.
+    #[error("{name} wants {SWITCH}, and the variable says {value:?}")]
+    Switch {
+        /// The variable.
+        name: String,
+        /// What it says.
+        value: OsString,
     },
     /// A value that an option cannot have.
     #[error("{}: `{key}` wants {expected}, and the file says {got}", path.display())]
@@ -101,19 +112,23 @@ pub(super) fn complete(
     let mut more = Vec::new();
     let options = || command.get_arguments().filter(|option| option.get_long().is_some() && !built_in(option));
     // A whole place before the next one, so that what contradicts a higher place is seen.
-    let environment = options().filter_map(|option| {
-        let name = variable_name(option.get_long()?);
-        let value = variable(&name).filter(|value| !value.is_empty() && name != "WAGGLE_CONFIG")?;
-        Some((option, of_text(option, &value), name))
-    });
+    let mut environment = Vec::new();
+    for option in options() {
+        let name = variable_name(option.get_long().unwrap_or_default());
+        let value = variable(&name).filter(|value| !value.is_empty() && name != "WAGGLE_CONFIG");
+        let Some(value) = value else { continue };
+        environment.push((option, of_text(option, &name, value)?, name));
+    }
+    // A variable that turns a switch off adds no word, and the file does not turn it on again.
+    let said: BTreeSet<&Id> = environment.iter().map(|(option, ..)| option.get_id()).collect();
     add(command, environment, &mut given, &mut more, &mut completed.added);
     if let Some(file) = &file {
         let mut found = Vec::new();
-        for option in options() {
+        for option in options().filter(|option| !said.contains(option.get_id())) {
             let Some(value) = option.get_long().and_then(|key| file.value(&names, key)) else { continue };
             found.push((option, file.of_value(option, value)?, file.path.display().to_string()));
         }
-        add(command, found.into_iter(), &mut given, &mut more, &mut completed.added);
+        add(command, found, &mut given, &mut more, &mut completed.added);
     }
     completed.arguments.splice(at..at, more);
     Ok(completed)
@@ -171,7 +186,7 @@ fn on_command_line(command: &Command, arguments: &[OsString]) -> BTreeSet<Id> {
 /// Adds the options that nothing given says or contradicts.
 fn add<'a>(
     command: &'a Command,
-    options: impl Iterator<Item = (&'a Arg, Vec<OsString>, String)>,
+    options: Vec<(&'a Arg, Vec<OsString>, String)>,
     given: &mut BTreeSet<Id>,
     more: &mut Vec<OsString>,
     added: &mut Vec<String>,
@@ -208,12 +223,25 @@ fn switch(option: &Arg) -> bool {
     matches!(option.get_action(), ArgAction::SetTrue)
 }
 
-/// An option with a value from the environment. A switch is on unless the variable says `0` or `false`.
-fn of_text(option: &Arg, value: &OsStr) -> Vec<OsString> {
-    if switch(option) {
-        return if value == "0" || value == "false" { Vec::new() } else { vec![long(option, None)] };
+/// What turns a switch on or off.
+const SWITCH: &str = "true or false, 1 or 0";
+
+/// The words of a switch that is told `text`, by a variable and by a file alike; `None` for any other word.
+fn switched(option: &Arg, text: &str) -> Option<Vec<OsString>> {
+    match &*text.to_ascii_lowercase() {
+        "true" | "1" => Some(vec![long(option, None)]),
+        "false" | "0" => Some(Vec::new()),
+        _ => None,
     }
-    vec![long(option, Some(value))]
+}
+
+/// An option with the value of the variable `name`.
+fn of_text(option: &Arg, name: &str, value: OsString) -> Result<Vec<OsString>, SettingsError> {
+    if !switch(option) {
+        return Ok(vec![long(option, Some(&value))]);
+    }
+    let words = value.to_str().and_then(|text| switched(option, text));
+    words.ok_or_else(|| SettingsError::Switch { name: name.to_owned(), value })
 }
 
 /// `--name` or `--name=value`.
@@ -238,8 +266,8 @@ struct File {
 
 impl File {
     fn open(path: &Path, root: &Command) -> Result<Self, SettingsError> {
-        let text =
-            std::fs::read_to_string(path).map_err(|source| SettingsError::Read { path: path.into(), source })?;
+        let text = net::files::read_text(path, MAX_FILE_BYTES)
+            .map_err(|source| SettingsError::Read { path: path.into(), source })?;
         let table =
             text.parse().map_err(|source| SettingsError::Syntax { path: path.into(), source: Box::new(source) })?;
         let file = File { path: path.into(), table };
@@ -289,18 +317,15 @@ impl File {
     fn of_value(&self, option: &Arg, value: &Value) -> Result<Vec<OsString>, SettingsError> {
         let key = option.get_long().unwrap_or_default();
         let wrong = |expected, got: &Value| self.kind(key, expected, got);
-        if switch(option) {
-            return match value {
-                Value::Boolean(true) => Ok(vec![long(option, None)]),
-                Value::Boolean(false) => Ok(Vec::new()),
-                other => Err(wrong("true or false", other)),
-            };
-        }
         let text = |value: &Value| match value {
             Value::String(text) => Ok(text.clone()),
             Value::Integer(_) | Value::Float(_) | Value::Boolean(_) => Ok(value.to_string()),
             other => Err(wrong(ONE_VALUE, other)),
         };
+        if switch(option) {
+            let words = text(value).ok().and_then(|text| switched(option, &text));
+            return words.ok_or_else(|| wrong(SWITCH, value));
+        }
         let Value::Array(values) = value else { return Ok(vec![long(option, Some(text(value)?.as_ref()))]) };
         let texts = values.iter().map(text).collect::<Result<Vec<_>, _>>()?;
         match (option.get_value_delimiter(), option.get_action()) {
@@ -355,12 +380,26 @@ mod tests {
         let file = Some("tokens = 1\ntext = 'a b'\nfast = true");
         assert_eq!(completed("waggle write", &[], file).unwrap(), "write --text=a b --fast --tokens=1");
         let variables = [("WAGGLE_TOKENS", "2"), ("WAGGLE_FAST", "0")];
-        assert_eq!(completed("waggle write", &variables, file).unwrap(), "write --tokens=2 --text=a b --fast");
+        assert_eq!(completed("waggle write", &variables, file).unwrap(), "write --tokens=2 --text=a b");
         assert_eq!(completed("waggle write --tokens 3", &variables, None).unwrap(), "write --tokens 3");
         assert_eq!(
             completed("waggle write --tokens=3", &[("WAGGLE_FAST", "1")], None).unwrap(),
             "write --fast --tokens=3"
         );
+    }
+
+    #[test]
+    fn a_switch_is_turned_on_or_off_and_nothing_else() {
+        for (text, on) in [("true", true), ("1", true), ("True", true), ("FALSE", false), ("0", false)] {
+            let words = if on { "write --fast" } else { "write" };
+            assert_eq!(completed("waggle write", &[("WAGGLE_FAST", text)], None).unwrap(), words);
+            assert_eq!(completed("waggle write", &[], Some(&format!("fast = '{text}'"))).unwrap(), words);
+        }
+        for text in ["off", "no", "yes", "2", " 1", "disabled"] {
+            let refused = completed("waggle write", &[("WAGGLE_FAST", text)], None).unwrap_err().to_string();
+            assert_eq!(refused, format!("WAGGLE_FAST wants true or false, 1 or 0, and the variable says {text:?}"));
+            assert!(completed("waggle write", &[], Some(&format!("fast = '{text}'"))).is_err(), "{text}");
+        }
     }
 
     #[test]
@@ -386,7 +425,7 @@ mod tests {
         assert!(matches!(refused("tokns = 1"), SettingsError::Unknown { key, .. } if key == "tokns"));
         assert!(matches!(refused("[write]\nid = 'a'"), SettingsError::Unknown { key, .. } if key == "id"));
         assert!(matches!(refused("[wrte]\n"), SettingsError::Unknown { key, .. } if key == "wrte"));
-        assert!(matches!(refused("fast = 1"), SettingsError::Kind { expected: "true or false", got: "integer", .. }));
+        assert!(matches!(refused("fast = 2"), SettingsError::Kind { expected: SWITCH, got: "integer", .. }));
         assert!(matches!(refused("tokens = [1, 2]"), SettingsError::Kind { expected: "one value", .. }));
         assert!(matches!(refused("tokens ="), SettingsError::Syntax { .. }));
         let missing =

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use model::table::Format;
 
-use super::files::{check_writable, write};
+use super::files::{check_writable, write_private};
 use super::options::OperationsArgs;
 use super::record::{self, Record};
 use super::report::{tables, verdict};
@@ -52,7 +52,7 @@ pub(super) fn run(args: ReportArgs) -> Result<(), Error> {
         Record::Sweep(_) => return Err(Error::SweepAlone { path: args.file }),
     };
     match to_file {
-        Some(path) => write(path, page.as_bytes()),
+        Some(path) => write_private(path, page.as_bytes()),
         None => out::line(page.trim_end()),
     }
 }

@@ -299,7 +299,7 @@ impl SweepArgs {
     fn cell(&self, task: &Task) -> Result<Planned, Error> {
         let file = self.out.as_ref().map(|dir| dir.join(file_name(&task.choice)));
         let now = provenance().unwrap_or_default();
-        if let Some(kept) = file.as_ref().and_then(|file| fs::read(file).ok())
+        if let Some(kept) = file.as_ref().and_then(|file| read(file).ok())
             && let Ok(Kept { version: SWEEP_VERSION, provenance, cell }) = serde_json::from_slice(&kept)
             && (provenance.is_clean() && provenance.program() == now.program() && cell.choice == task.choice)
         {

@@ -4,13 +4,14 @@
 //! its own key, so a server and a client of one user need no set-up.
 
 use std::env;
-use std::fs::DirBuilder;
+use std::fs::{self, DirBuilder};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
 use model::Fingerprint;
+use net::files::{Forbidden, others_may};
 use net::tcp::TcpLink;
 use net::{AllowList, Identity, KeyError, KnownServers, Link, NetError, PublicKey, tls};
 
@@ -49,13 +50,17 @@ impl IdentityArgs {
     }
 }
 
-/// The file `name` among the user's keys.
+/// The file `name` among the user's keys, in a directory that others may not write.
 pub(super) fn file(name: &str) -> Result<PathBuf, Error> {
     let set = |name| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let home = set("WAGGLE_HOME")
         .or_else(|| set("XDG_CONFIG_HOME").map(|dir| dir.join("waggle")))
         .or_else(|| set("HOME").map(|dir| dir.join(".config").join("waggle")));
-    Ok(home.ok_or(Error::NoHome)?.join(name))
+    let home = home.ok_or(Error::NoHome)?;
+    if fs::metadata(&home).is_ok_and(|home| others_may(&home, Forbidden::Writing)) {
+        return Err(KeyError::Writable { path: home }.into());
+    }
+    Ok(home.join(name))
 }
 
 /// Makes the directory of `path`, closed to others.
@@ -193,6 +198,15 @@ impl HostArgs {
     /// Whether nothing is encrypted.
     pub(super) fn is_plaintext(&self) -> bool {
         self.insecure_plaintext
+    }
+
+    /// What protection is off, for the log.
+    pub(super) fn warning(&self) -> Option<&'static str> {
+        match (self.insecure_plaintext, self.allow_any) {
+            (true, _) => Some("--insecure-plaintext: nothing is encrypted, and everybody is let in"),
+            (false, true) => Some("--allow-any: every client that proves any key is let in"),
+            (false, false) => None,
+        }
     }
 }
 

@@ -13,7 +13,7 @@ use super::{
     Caller, ChatSession, ClientOptions, Filled, Observer, Outcome, Prompt, PublicModel, Request, Terms, chat,
     correlations, opening,
 };
-use crate::pool::{Draft, PoolSet, Purpose};
+use crate::pool::{Draft, PoolId, PoolSet, Purpose};
 use crate::{Drafts, Error, GenerateOptions, Generation, Input, Lengths, Model, Next, generate};
 
 /// A session that is open: the parties agree, and the client knows what is public about the model.
@@ -26,6 +26,7 @@ pub struct ClientSession {
     pad_answer: bool,
     /// When it began.
     since: Instant,
+    kept: Option<Vec<PoolId>>,
 }
 
 impl ClientSession {
@@ -50,6 +51,7 @@ impl ClientSession {
             draft: None,
             pad_answer: false,
             since,
+            kept: None,
         })
     }
 
@@ -63,6 +65,12 @@ impl ClientSession {
     /// tokens, which nobody sees: the server learns the bucket alone.
     pub fn padding_answers(self) -> Self {
         ClientSession { pad_answer: true, ..self }
+    }
+
+    /// The same, for [`ClientSession::fill`]: before it the server removes its parts of all pools of this client's
+    /// but those of `kept`, which must be all that the client has.
+    pub fn having_only(self, kept: Vec<PoolId>) -> Self {
+        ClientSession { kept: Some(kept), ..self }
     }
 
     /// What the server says about its model.
@@ -206,13 +214,13 @@ impl ClientSession {
     ) -> Result<Outcome, Error> {
         let draft = Draft::create(path).map_err(|e| e.at(path))?;
         observer.setup();
-        let ClientSession { mut channel, server, terms, model: public, .. } = self;
+        let ClientSession { mut channel, server, terms, model: public, kept, .. } = self;
         let request = Request::from(bound);
         request.check_policy(&public.spec, &terms)?;
         request.check_planning(&public.spec, &terms)?;
         let purpose = Purpose::watched(&public, &terms, bound, None, server.key.as_deref(), &*observer)?;
         let purpose = purpose.part(part)?;
-        opening::ask(&mut channel, &public.spec, &request, &SessionKind::Fill(part))?;
+        opening::ask(&mut channel, &public.spec, &request, &SessionKind::Fill { part, kept })?;
         let id = opening::learn_pool(&mut channel)?;
         let model = shapes(&public, &terms)?;
         let mut engine = Secure::new(channel, terms.protocol)?;

@@ -6,7 +6,8 @@ use protocols::{FixedWeight, Needs, Secure, Stock, check_space};
 use super::{Observer, PublicModel, Request, Terms, opening};
 use crate::Error;
 use crate::needs::needs_watched;
-use crate::pool::{Purpose, Waiting, Written};
+use crate::pool::{PoolSet, Purpose, Waiting, Written};
+use crate::pool_error::LOST;
 
 /// Scope of the words that the parties exchange about their files, and their steps.
 const SCOPE: &str = "pool";
@@ -112,14 +113,17 @@ pub(super) fn spend(channel: &mut Channel, claimed: Result<Stock, Error>) -> Res
     })
 }
 
-/// The server claims its part when the client has claimed its own.
-pub(super) fn spend_for_client(
-    channel: &mut Channel,
-    claim: impl FnOnce() -> Result<Stock, Error>,
-) -> Result<Stock, Error> {
+/// The server claims its part when the client has claimed its own, and removes it when the client has lost its own.
+pub(super) fn spend_for_client(channel: &mut Channel, pool: PoolSet, purposes: &[Purpose]) -> Result<Stock, Error> {
     in_scope(channel, |channel| {
-        receive_word(channel, CLAIMED)?;
-        let claimed = claim();
+        match receive_word(channel, CLAIMED) {
+            Err(Error::Withdrawn { reason }) if reason.starts_with(LOST) => {
+                pool.discard()?;
+                return Err(Error::Withdrawn { reason });
+            }
+            word => word?,
+        }
+        let claimed = pool.claim(purposes);
         opening::send_verdict(channel, CLAIMED, claimed.as_ref().err())?;
         claimed
     })

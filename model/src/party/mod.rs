@@ -14,7 +14,7 @@
 //! | scales: fractional bits of each weight, in the order of [`Model::load`](crate::Model::load) | server | 1 per weight |
 //! | tokenizer: the text of `tokenizer.json`; empty unless there is one and the client wants it | server | up to [`MAX_TOKENIZER_BYTES`] |
 //! | chat template: a [`ChatTemplate`](crate::ChatTemplate) as JSON, empty if there is none; no message unless the client wants it | server | up to [`MAX_TEMPLATE_BYTES`](crate::MAX_TEMPLATE_BYTES) |
-//! | request: tokens of the prompt, tokens to generate (u32, little endian), a byte that adds 1 to stop at the end of a text, 2 if the prompt may be padded and 4 if the answer is padded behind its end; 0 to generate (guesses in a pass, the thousandth tokens that it is expected to keep, and 1 for a steady draft, u32, and zeros follow), 1 to fill part i of n of a pool (i, n, u32, and zeros follow), 2 to generate from the pool whose parts have the ids that follow, 3 for a chat, whose turns have at most these lengths (zeros follow) | client | 26, and 16 more for each part after the first |
+//! | request: tokens of the prompt, tokens to generate (u32, little endian), a byte that adds 1 to stop at the end of a text, 2 if the prompt may be padded and 4 if the answer is padded behind its end; 0 to generate (guesses in a pass, the thousandth tokens that it is expected to keep, and 1 for a steady draft, u32, and zeros follow), 1 to fill part i of n of a pool (i, n, u32; then 1 if the client has no pools but those whose ids follow, else 0, u32; and zeros), 2 to generate from the pool whose parts have the ids that follow, 3 for a chat, whose turns have at most these lengths (zeros follow) | client | 26, and 16 more for each part after the first and each id of a pool that the client has |
 //! | verdict: empty, or why the request is refused | server | up to [`MAX_REASON_BYTES`] |
 //! | id of the pool to be filled, if that is the request | server | 16 |
 //!
@@ -35,6 +35,10 @@
 //! - [`ClientSession::spend`] checks the client's [`PoolSet`](crate::pool::PoolSet), and a server [with
 //!   pools](ModelServer::with_pools) checks that of the same id before its verdict. Then the client and after it the
 //!   server claim their parts and say `pool/claimed`, and both reserve the OTs that the generation needs.
+//!
+//! A client that finds its file damaged when it claims it says that its part is lost, and the server removes its own.
+//! For parts that were lost otherwise a client that fills a pool says which ones it has, and the server removes the
+//! others of its key ([`ClientSession::having_only`]).
 //!
 //! A pool may be made in parts, each in a session of its own, between any two processes of the same two parties
 //! ([`ClientSession::fill_part`]). They are spent together ([`PoolSet`](crate::pool::PoolSet)): both parties check

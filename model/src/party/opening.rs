@@ -24,8 +24,10 @@ const TEMPLATE: &str = "handshake/template";
 const REQUEST: &str = "handshake/request";
 /// Bytes of a request before those about pools.
 const REQUEST_HEAD: usize = 10;
-/// Longest request: to generate from a pool in as many parts as there may be.
-const MAX_REQUEST_BYTES: usize = REQUEST_HEAD + POOL_BYTES * MAX_PARTS as usize;
+/// Most files that a client names as those that it has.
+const MAX_KEPT: usize = 4095;
+/// Longest request: to fill a pool, with the names of those that the client has.
+const MAX_REQUEST_BYTES: usize = REQUEST_HEAD + POOL_BYTES * (1 + MAX_KEPT);
 const VERDICT: &str = "handshake/verdict";
 const POOL: &str = "handshake/pool";
 const POOL_BYTES: usize = 16;
@@ -44,8 +46,13 @@ const PREPROCESS: &str = "preprocess";
 pub(super) enum SessionKind {
     /// A generation; what it needs is made in the session.
     Generate,
-    /// The correlations of a generation, for a pool, or a part of them.
-    Fill(Part),
+    /// The correlations of a generation, for a pool.
+    Fill {
+        /// Which part of them.
+        part: Part,
+        /// The parts of pools that the client has. It has none but these, if it says so.
+        kept: Option<Vec<PoolId>>,
+    },
     /// A generation with the correlations of the pool that has these parts, in order: 1 to [`MAX_PARTS`].
     Spend(Vec<PoolId>),
     /// Several turns; the request bounds each of them. See [`super::chat`].
@@ -254,12 +261,16 @@ fn encode_request(request: &Request, kind: &SessionKind) -> Result<Vec<u8>, Erro
             message.extend([flags, 3]);
             message.resize(REQUEST_HEAD + POOL_BYTES, 0);
         }
-        SessionKind::Fill(_) | SessionKind::Spend(_) if request.draft.is_some() => return Err(Error::DraftPool),
-        SessionKind::Fill(part) => {
+        SessionKind::Fill { .. } | SessionKind::Spend(_) if request.draft.is_some() => return Err(Error::DraftPool),
+        SessionKind::Fill { part, kept } => {
+            let got = kept.as_ref().map_or(0, Vec::len);
+            if got > MAX_KEPT {
+                return Err(Error::Limit { what: "files of pools", got, limit: MAX_KEPT });
+            }
             message.extend([flags, 1]);
-            message.extend(part.number().to_le_bytes());
-            message.extend(part.of().to_le_bytes());
-            message.resize(REQUEST_HEAD + POOL_BYTES, 0);
+            let numbers = [part.number(), part.of(), u32::from(kept.is_some()), 0];
+            numbers.iter().for_each(|number| message.extend(number.to_le_bytes()));
+            kept.iter().flatten().for_each(|id| message.extend(id.0));
         }
         SessionKind::Spend(ids) => {
             message.extend([flags, 2]);
@@ -290,12 +301,17 @@ fn decode_request(message: &[u8]) -> Result<(Request, SessionKind), NetError> {
             draft = stated.ok_or_else(|| malformed(REQUEST, format!("no draft has the numbers {words:?}")))?;
             SessionKind::Generate
         }
-        (1, [[n0, n1, n2, n3, o0, o1, o2, o3, 0, 0, 0, 0, 0, 0, 0, 0]]) => {
+        (1, [[n0, n1, n2, n3, o0, o1, o2, o3, told @ 0..=1, 0, 0, 0, 0, 0, 0, 0], kept @ ..])
+            if *told == 1 || kept.is_empty() =>
+        {
             let part = Part::new(number([*n0, *n1, *n2, *n3]), number([*o0, *o1, *o2, *o3]));
-            SessionKind::Fill(part.map_err(|e| malformed(REQUEST, e.to_string()))?)
+            let part = part.map_err(|e| malformed(REQUEST, e.to_string()))?;
+            // The length of the message bounds their number.
+            SessionKind::Fill { part, kept: (*told == 1).then(|| kept.iter().copied().map(PoolId).collect()) }
         }
-        // The length of the message bounds their number.
-        (2, [_, ..]) => SessionKind::Spend(fields.iter().copied().map(PoolId).collect()),
+        (2, [_, ..]) if fields.len() <= MAX_PARTS as usize => {
+            SessionKind::Spend(fields.iter().copied().map(PoolId).collect())
+        }
         (3, [[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]]) if flags & 2 == 0 => SessionKind::Chat,
         (0..=3, _) => return Err(malformed(REQUEST, "what follows the tenth byte does not belong to it")),
         _ => return Err(malformed(REQUEST, "the tenth byte is none of 0, 1, 2, 3")),
@@ -353,7 +369,9 @@ mod tests {
             draft: None,
         };
         let ids = |count: u32| SessionKind::Spend((0..count).map(|id| PoolId([id as u8; POOL_BYTES])).collect());
-        let part = |number, of| SessionKind::Fill(Part::new(number, of).unwrap());
+        let part = |number, of| SessionKind::Fill { part: Part::new(number, of).unwrap(), kept: None };
+        let keeping =
+            |count: usize| SessionKind::Fill { part: Part::WHOLE, kept: Some(vec![PoolId::random(); count]) };
         let kinds = [
             SessionKind::Chat,
             SessionKind::Generate,
@@ -363,6 +381,8 @@ mod tests {
             ids(1),
             ids(3),
             ids(MAX_PARTS),
+            keeping(0),
+            keeping(MAX_KEPT),
         ];
         for (at, kind) in (0..4).cycle().zip(kinds) {
             let message = encode_request(&request(at), &kind).unwrap();
@@ -376,6 +396,8 @@ mod tests {
             assert_eq!(message.len(), REQUEST_HEAD + POOL_BYTES);
             assert_eq!(decode_request(&message).unwrap(), (request, SessionKind::Generate));
         }
+        let beyond = encode_request(&request(0), &keeping(MAX_KEPT + 1));
+        assert!(matches!(beyond, Err(Error::Limit { got: 4096, limit: MAX_KEPT, .. })));
         for kind in [part(1, 1), ids(1)] {
             assert!(matches!(encode_request(&drafted, &kind), Err(Error::DraftPool)), "{kind:?}");
         }
@@ -407,6 +429,9 @@ mod tests {
             [&head(1)[..], &field([5, 4, 0, 0])].concat(),
             [&head(1)[..], &field([1, 257, 0, 0])].concat(),
             [&head(1)[..], &field([1, 1, 0, 1])].concat(),
+            [&head(1)[..], &field([1, 1, 2, 0])].concat(),
+            [&head(1)[..], &field([1, 1, 1, 0]), &[0; 15]].concat(),
+            [&head(2)[..], &[0; POOL_BYTES].repeat(1 + MAX_PARTS as usize)].concat(),
             [&head(1)[..], &field([1, 1, 0, 0]), &[0; 16]].concat(),
         ];
         for message in bad {

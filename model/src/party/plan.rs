@@ -178,7 +178,7 @@ pub fn plan_filling(
     part: Part,
 ) -> Result<Outcome, Error> {
     let purpose = Purpose::new(model, terms, bound, None, None)?.part(part)?;
-    let opening = rehearse(model, terms, options, &bound.into(), &SessionKind::Fill(part))?;
+    let opening = rehearse(model, terms, options, &bound.into(), &SessionKind::Fill { part, kept: None })?;
     let mut engine = Plan::after(opening, terms.protocol);
     engine.prepare(purpose.needs())?;
     engine.confirm_transcript()?;
@@ -241,7 +241,7 @@ fn rehearse(
     let (client, server) = memory_pair(REHEARSAL);
     let mut client = Channel::new(Role::Client, client);
     let mut server = Channel::new(Role::Server, server);
-    let fills = matches!(kind, SessionKind::Fill(_));
+    let fills = matches!(kind, SessionKind::Fill { .. });
     std::thread::scope(|scope| {
         let receiving = scope.spawn(move || {
             opening::receive_client(&mut server, model, terms, &Limits::NONE, |_, _, _| Ok(()))?;

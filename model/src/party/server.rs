@@ -1,6 +1,7 @@
 //! The party with the model.
 
 use std::sync::{Arc, OnceLock};
+use std::time::SystemTime;
 
 use mpcache::PolicySpec;
 use net::{Channel, Role};
@@ -134,6 +135,7 @@ impl ModelServer {
         limits: &Limits,
         observer: &mut dyn Observer,
     ) -> Result<Outcome, Error> {
+        let begun = SystemTime::now();
         let learned = self.model.learned();
         if terms.policy.needs_columns() != learned {
             return Err(Error::OtherColumns { learned, policy: terms.policy.to_string() });
@@ -146,9 +148,10 @@ impl ModelServer {
             request.check_policy(&self.public.spec, terms)?;
             request.check_planning(&self.public.spec, terms)?;
             // A chat asks for each of its turns.
-            let learns = !matches!(kind, SessionKind::Fill(_) | SessionKind::Chat) && terms.reveal == Reveal::Logits;
+            let learns =
+                !matches!(kind, SessionKind::Fill { .. } | SessionKind::Chat) && terms.reveal == Reveal::Logits;
             observer.ask(if learns { request.positions_shown() } else { 0 })?;
-            self.accept(caller, request, kind, terms, &*observer)
+            self.accept(caller, request, kind, terms, begun, &*observer)
         };
         let received = opening::receive_client(&mut channel, &self.public, terms, limits, accept);
         let (request, terms, grant) = opening::complaining(&mut channel, received)?;
@@ -157,7 +160,7 @@ impl ModelServer {
             Grant::Generate => None,
             Grant::Spend(spent) => {
                 let (pool, purposes) = *spent;
-                Some(correlations::spend_for_client(&mut channel, || pool.claim(&purposes))?)
+                Some(correlations::spend_for_client(&mut channel, pool, &purposes)?)
             }
             Grant::Chat => {
                 let setting = chat::Setting { public: &self.public, model: &self.model, terms, bound: &request };
@@ -181,13 +184,14 @@ impl ModelServer {
         Ok(finish(&mut engine, terms, &request, generation, recorder))
     }
 
-    /// Grants or refuses a session within the limits. Nothing is used up by it.
+    /// Grants or refuses a session that began at `begun`, within the limits. Nothing is used up by it.
     fn accept(
         &self,
         caller: &Caller,
         request: &Request,
         kind: SessionKind,
         terms: &Terms,
+        begun: SystemTime,
         observer: &dyn Observer,
     ) -> Result<Grant, Error> {
         let peer = caller.key.as_deref();
@@ -198,8 +202,11 @@ impl ModelServer {
                 chat::check_talk(&terms.policy, request)?;
                 Ok(Grant::Chat)
             }
-            SessionKind::Fill(part) => {
+            SessionKind::Fill { part, kept } => {
                 let filled = Filled { id: PoolId::random(), part };
+                if let Some(kept) = kept {
+                    pools()?.forget(peer, &kept, begun)?;
+                }
                 let place = pools()?.draft(filled.id, peer, request.lengths, part)?;
                 let purpose = self.purpose(peer, terms, request.lengths, observer)?.part(part)?;
                 Ok(Grant::Fill(Box::new((filled, place, purpose))))

@@ -17,10 +17,18 @@ impl Pool {
     /// processes one succeeds, once. Whatever happens after the file was renamed, it will not be read again.
     ///
     /// # Errors
-    /// [`PoolError::Gone`] if somebody was faster, [`PoolError::Length`], [`PoolError::Checksum`] if the file is
-    /// damaged, [`PoolError::Replaced`] if another file took its place.
+    /// [`PoolError::Gone`] if somebody was faster, [`PoolError::Replaced`] if another file took its place,
+    /// [`PoolError::Lost`] if the file was damaged or cannot be read: then it is gone.
     pub fn claim(self, purpose: &Purpose) -> Result<Stock, PoolError> {
         claim_all(vec![self], std::slice::from_ref(purpose)).map_err(|(_, error)| error)
+    }
+
+    /// Removes the file: the peer has no partner of it any more.
+    pub(super) fn discard(&self) -> Result<(), PoolError> {
+        match self.where_it_is(|path| fs::remove_file(path).map_err(or_gone)) {
+            Err(PoolError::Gone) => Ok(()),
+            other => other.and_then(|()| Ok(sync_directory(&self.path)?)),
+        }
     }
 
     /// Does `act` at the name under which the file is.
@@ -92,10 +100,10 @@ pub(super) fn claim_all(mut parts: Vec<Pool>, purposes: &[Purpose]) -> Result<St
     })?;
     let mut stock = Stock::default();
     for (at, (pool, purpose)) in parts.iter_mut().zip(purposes).enumerate() {
-        pool.read_into(&mut stock, purpose).map_err(|error| (at, error))?;
+        pool.read_into(&mut stock, purpose).map_err(|error| (at, error.lost()))?;
     }
     for (at, claimed) in claimed.into_iter().enumerate() {
-        claimed.remove().map_err(|error| (at, error))?;
+        claimed.remove().map_err(|error| (at, error.lost()))?;
     }
     Ok(stock)
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::SystemTime;
 
 use net::Role;
 use protocols::Part;
@@ -102,6 +103,17 @@ impl Pools {
         let draft = Draft::create(&self.path(id))?;
         filling.push(new.clone());
         Ok(Place { draft, pending: self.pending(id), quota: Quota { filling: self.filling.clone(), entry: new } })
+    }
+
+    /// Removes `peer`'s files but those of `kept`: the client says that it has no part of any other. A file that
+    /// another session has worked on since `then` stays, because the client may not have seen its own.
+    pub(crate) fn forget(&self, peer: Option<&str>, kept: &[PoolId], then: SystemTime) -> Result<(), PoolError> {
+        let lost = |file: &&Found| {
+            matches!(file.state(), State::Pool | State::Pending)
+                && file.is_older_than(then)
+                && file.id().is_some_and(|id| file.peer() == peer && !kept.contains(&id))
+        };
+        self.files()?.iter().filter(lost).try_for_each(Found::remove)
     }
 
     /// The pool `id`, be it published or waiting. The client names it, which proves that the client has its part.
@@ -253,8 +265,9 @@ pub fn writable_by_others(path: &Path) -> bool {
     {
         let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let dir = if path.is_dir() { path } else { parent };
-        let mode = |m: fs::Metadata| std::os::unix::fs::PermissionsExt::mode(&m.permissions());
-        fs::metadata(dir).map(mode).is_ok_and(|mode| mode & 0o022 != 0 && mode & 0o1000 == 0)
+        use net::files::{Forbidden, others_may};
+        let sticky = |m: &fs::Metadata| std::os::unix::fs::PermissionsExt::mode(&m.permissions()) & 0o1000 != 0;
+        fs::metadata(dir).is_ok_and(|dir| others_may(&dir, Forbidden::Writing) && !sticky(&dir))
     }
     #[cfg(not(unix))]
     {

@@ -1,6 +1,6 @@
 //! A file that is no pool yet, and how it becomes one: alone, or in two steps with the peer's.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -10,7 +10,7 @@ use protocols::Stock;
 use rand::Rng;
 use zeroize::Zeroizing;
 
-use super::file::{FORMAT, Hashed, Header, MAGIC, PIECE_WORDS, beside, or_gone, sync_directory};
+use super::file::{FORMAT, Hashed, Header, MAGIC, PIECE_WORDS, beside, check_closed, or_gone, sync_directory};
 use super::{MAX_HEADER_BYTES, PoolError, PoolId, Purpose, hex};
 
 /// Ends the name of a draft.
@@ -30,18 +30,17 @@ impl Draft {
     /// Makes the file, beside `path`, which must be free. Under Unix it can be read by its owner alone.
     ///
     /// # Errors
-    /// [`PoolError::Exists`], or [`PoolError::Io`] if no file can be made there.
+    /// [`PoolError::Exists`], [`PoolError::Io`] if no file can be made there, [`PoolError::Exposed`] if none can be
+    /// closed to others.
     pub fn create(path: &Path) -> Result<Self, PoolError> {
         check_absent(path)?;
         let mut random = [0; 8];
         rand::make_rng::<rand::rngs::StdRng>().fill_bytes(&mut random);
         let draft = beside(path, &format!(".{}{DRAFT}", hex(&random)));
-        let mut options = OpenOptions::new();
-        options.write(true).create_new(true);
-        #[cfg(unix)]
-        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-        let file = options.open(&draft)?;
+        let file = net::files::private().create_new(true).open(&draft)?;
         let draft = Draft { draft: Some(draft), path: path.into(), file };
+        // Where the file system keeps no permissions, no pool would be opened again.
+        check_closed(&draft.file)?;
         // A process that lists the directory may hold the lock for a moment.
         match draft.file.lock() {
             Err(error) if error.kind() != io::ErrorKind::Unsupported => Err(error.into()),

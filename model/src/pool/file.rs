@@ -8,6 +8,7 @@ use std::time::SystemTime;
 
 use blake3::Hasher;
 use net::Role;
+use net::files::{Forbidden, others_may};
 use protocols::Part;
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroize;
@@ -76,12 +77,13 @@ impl Pool {
     ///
     /// # Errors
     /// [`PoolError`] if there is no file, or one that is reached through a link, is something else, of another
-    /// format, length or role, or whose header is corrupted.
+    /// format, length or role, open to others, or whose header is corrupted.
     pub fn open(path: &Path, role: Role) -> Result<Self, PoolError> {
         let (header, source) = read_header(path)?;
         if header.role != role {
             return Err(PoolError::Role { expected: role, found: header.role });
         }
+        check_closed(&source.file)?;
         let part = header.part()?;
         Ok(Pool { path: path.into(), alias: None, header, part, source })
     }
@@ -240,6 +242,11 @@ fn open_only_name(path: &Path) -> Result<File, PoolError> {
         return Err(PoolError::Link);
     }
     Ok(file)
+}
+
+/// Refuses a file that others may read or write (Unix): what they did with it cannot be known.
+pub(super) fn check_closed(file: &File) -> Result<(), PoolError> {
+    if others_may(&file.metadata()?, Forbidden::ReadingAndWriting) { Err(PoolError::Exposed) } else { Ok(()) }
 }
 
 /// Whether `path` is a name of the open `file`.

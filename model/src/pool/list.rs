@@ -40,7 +40,7 @@ pub struct Found {
     path: PathBuf,
     state: State,
     bytes: u64,
-    age: Duration,
+    modified: Option<SystemTime>,
     in_use: bool,
     header: Result<Header, PoolError>,
 }
@@ -63,7 +63,12 @@ impl Found {
 
     /// Time since it was written; for a file that waits, since the last session that concerned it.
     pub fn age(&self) -> Duration {
-        self.age
+        self.modified.and_then(|then| SystemTime::now().duration_since(then).ok()).unwrap_or_default()
+    }
+
+    /// Whether the last session that concerned it was before `then`.
+    pub(super) fn is_older_than(&self, then: SystemTime) -> bool {
+        self.modified.is_some_and(|modified| modified < then)
     }
 
     /// Whether a process works on it now.
@@ -106,7 +111,7 @@ impl Found {
     pub fn is_stale(&self) -> bool {
         match self.state {
             State::Pool => false,
-            State::Pending => self.age > PENDING_AGE,
+            State::Pending => self.age() > PENDING_AGE,
             State::Draft | State::Claimed => !self.in_use,
         }
     }
@@ -176,9 +181,8 @@ fn look_at(path: &Path) -> io::Result<Option<Found>> {
         Err(PoolError::Gone) => return Ok(None),
         other => other.map(|(header, _)| header),
     };
-    let age = metadata.modified().ok().and_then(|then| SystemTime::now().duration_since(then).ok());
-    let age = age.unwrap_or_default();
-    Ok(Some(Found { path: path.into(), state, bytes: metadata.len(), age, in_use, header }))
+    let modified = metadata.modified().ok();
+    Ok(Some(Found { path: path.into(), state, bytes: metadata.len(), modified, in_use, header }))
 }
 
 /// The state that a file's name tells.

@@ -24,8 +24,9 @@
 //! # No part without the other
 //!
 //! A file is worth nothing without the peer's. Both parties therefore gain and lose their files in steps. A server's
-//! file is *pending* while the client may or may not have the partner: it is no pool and counts for no quota, the
-//! client can spend it, and it is removed [`PENDING_AGE`] after the last session that concerned it.
+//! file is *pending* while the client may or may not have the partner: it is no pool, the client can spend it, and it
+//! is removed [`PENDING_AGE`] after the last session that concerned it. A client may have as many as it may have
+//! pools.
 //!
 //! | state | name | counts | leaves it by |
 //! |---|---|---|---|
@@ -76,6 +77,10 @@
 //! place of a part that would have been removed. So after any crash a client's pool has its partner, as pool or
 //! pending, and a server's pool has the client's. A part without a partner is pending at the server and is removed by
 //! age. If the server was silent for longer than that, it refuses the client's pool by its id.
+//!
+//! *Giving up.* A client that has claimed its file and cannot use it says that it is lost, and the server removes its
+//! own ([`PoolError::Lost`]). A client that lost files otherwise says which ones it has when it fills a pool, and the
+//! server removes the others of its key, but for those that a session has worked on since that session began.
 
 mod claim;
 mod dir;

@@ -123,6 +123,11 @@ impl PoolSet {
         Ok(PoolSet { parts: each.collect::<Result<_, Error>>()? })
     }
 
+    /// Removes the files of all parts: the peer says that it has lost its own.
+    pub(crate) fn discard(&self) -> Result<(), Error> {
+        self.each(|pool, _| pool.discard())
+    }
+
     /// Takes all words out of all parts, for which [`PoolSet::check`] passed `purposes`, and removes the files: of
     /// several processes one succeeds, once.
     ///

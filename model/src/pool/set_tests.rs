@@ -246,7 +246,7 @@ fn a_damaged_part_spoils_the_set_and_leaves_nothing() {
     bytes[last] ^= 1;
     fs::write(&damaged, bytes).unwrap();
     match spend(open(&path).unwrap()) {
-        Err(Error::PoolFile { path, source: PoolError::Checksum { part: "words", .. } }) => assert_eq!(path, damaged),
+        Err(Error::PoolFile { path, source: PoolError::Lost { .. } }) => assert_eq!(path, damaged),
         other => panic!("{other:?}"),
     }
     assert!(names(dir.path()).is_empty(), "what was read will not be read again");

@@ -168,14 +168,16 @@ fn damaged_files_are_refused() {
         let mut bytes = whole.clone();
         bytes[at] ^= 1 << (at % 8);
         let _ = fs::remove_file(&path);
-        fs::write(&path, bytes).unwrap();
+        net::files::write_new(&path, &bytes).unwrap();
         match spend(&path, Role::Client).expect_err("a bit is wrong") {
             PoolError::NotAPool { .. } => assert!(at < 8, "{at}"),
             PoolError::Format { found, .. } => assert!((8..12).contains(&at) && found != 1, "{at}"),
             PoolError::Header { .. } | PoolError::Length { .. } => assert!((12..16).contains(&at), "{at}"),
             PoolError::Checksum { part: "header", .. } => assert!((12..header).contains(&at), "{at}"),
-            PoolError::Checksum { part: "words", expected, found } => {
-                assert!(at >= header && expected != found, "{at}");
+            PoolError::Lost { source } => {
+                let words =
+                    matches!(&*source, PoolError::Checksum { part: "words", expected, found } if expected != found);
+                assert!(at >= header && words, "{at}");
                 assert!(names(dir.path()).is_empty(), "it was claimed and will not be read again");
             }
             other => panic!("byte {at}: {other:?}"),

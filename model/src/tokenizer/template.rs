@@ -15,6 +15,7 @@ use serde_json::Value;
 
 use super::TokenizerError;
 use super::error::at_most;
+use crate::config::MAX_CONFIG_BYTES;
 
 /// Longest template with the names of its tokens, in bytes. Those of current models have up to 20 kB.
 pub const MAX_TEMPLATE_BYTES: usize = 64 << 10;
@@ -70,7 +71,7 @@ impl ChatTemplate {
     pub fn read(path: &Path) -> Result<Self, TokenizerError> {
         let found = match path.is_dir() {
             true => Self::open(path)?,
-            false => Self::beside(path.parent().unwrap_or(path), text(path)?)?.filter(|_| path.is_file()),
+            false => Self::beside(path.parent().unwrap_or(path), text(path)?)?.filter(|_| path.exists()),
         };
         found.ok_or_else(|| TokenizerError::template(format!("there is none in {}", path.display())))
     }
@@ -146,7 +147,7 @@ fn words(error: &minijinja::Error) -> String {
 
 /// The text of a file, if there is one.
 fn text(path: &Path) -> Result<Option<String>, TokenizerError> {
-    let found = path.is_file().then(|| std::fs::read_to_string(path));
+    let found = path.exists().then(|| net::files::read_text(path, MAX_CONFIG_BYTES));
     found.transpose().map_err(|e| TokenizerError::template(format!("{}: {e}", path.display())))
 }
 

@@ -36,6 +36,7 @@ use self::interrupts::Interrupts;
 pub(super) use self::talk::{Incoming, Refusal, Talk, TalkArgs};
 use self::transcript::lock;
 pub use self::transcript::{Role, Said};
+use super::connect::warn_of_plaintext;
 use super::error::describe;
 use super::files::{check_writable, write_json};
 use super::progress::harmless;
@@ -71,6 +72,7 @@ pub(super) struct ChatArgs {
 pub(super) fn run(args: ChatArgs) -> Result<(), Error> {
     check_writable(args.json.as_deref())?;
     let lines = Lines::read(args.turns.as_deref())?;
+    warn_of_plaintext(args.talk.connect.is_plaintext());
     let talk = Talk::open(args.talk, &mut Silent)?;
     if lines.is_terminal() {
         out::note("/help lists commands, /quit ends");

@@ -28,7 +28,7 @@ const STAY: [Duration; 2] = [Duration::from_millis(10), Duration::from_secs(10)]
 #[derive(Args, Clone, Debug)]
 pub(in crate::cli) struct TalkArgs {
     #[command(flatten)]
-    connect: ConnectArgs,
+    pub(super) connect: ConnectArgs,
     /// Most tokens of an answer.
     #[arg(long, value_name = "N", default_value_t = 64)]
     tokens: usize,

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::cli::Error;
 use crate::cli::error::describe;
-use crate::cli::files::{check_writable, write};
+use crate::cli::files::{check_writable, write_private};
 use crate::cli::progress::harmless;
 
 /// Whose words they are.
@@ -114,7 +114,7 @@ impl Transcript {
 
     fn keep(&self) -> Result<(), Error> {
         match &self.file {
-            Some(file) => write(file, (self.before.clone() + &self.lines()).as_bytes()),
+            Some(file) => write_private(file, (self.before.clone() + &self.lines()).as_bytes()),
             None => Ok(()),
         }
     }
@@ -126,7 +126,7 @@ impl Transcript {
             return Err(Error::File { path: file.into(), source });
         }
         let readable = file.extension().is_some_and(|end| end == "txt" || end == "md");
-        write(file, if readable { self.text() } else { self.lines() }.as_bytes())
+        write_private(file, if readable { self.text() } else { self.lines() }.as_bytes())
     }
 
     /// Keeps everything because `error` ended the session; the error that says where.
@@ -140,7 +140,7 @@ impl Transcript {
             format!("waggle-chat-{}.jsonl", stamp(seconds)).into()
         });
         let source = Box::new(error);
-        match write(&file, (self.before.clone() + &lines(&said)).as_bytes()) {
+        match write_private(&file, (self.before.clone() + &lines(&said)).as_bytes()) {
             Ok(()) => Error::ChatBroken { source, file },
             Err(lost) => Error::ChatLost { source, what: describe(&lost) },
         }

@@ -5,7 +5,6 @@
 //! too much, never too little. Clients without keys share the account [`NOBODY`].
 
 use std::collections::BTreeMap;
-use std::fs::{self, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -14,6 +13,7 @@ use model::{Error as ModelError, Replacement};
 use serde::{Deserialize, Serialize};
 
 use crate::cli::Error;
+use crate::cli::files::MAX_FILE_BYTES;
 use crate::cli::trust::make_home;
 
 /// The account of clients on plaintext links.
@@ -76,7 +76,7 @@ impl Book {
         // Without encryption no identity has made the folder.
         make_home(&self.path).map_err(io::Error::other)?;
         let lock = beside(&self.path, ".lock");
-        let lock = OpenOptions::new().create(true).truncate(false).write(true).open(lock)?;
+        let lock = net::files::private().create(true).truncate(false).open(lock)?;
         lock.lock()?;
         let mut accounts = read(&self.path)?;
         let account = accounts.entry(key.unwrap_or(NOBODY).to_owned()).or_default();
@@ -102,7 +102,7 @@ fn beside(path: &Path, ending: &str) -> PathBuf {
 /// The accounts in `path`; none if there is no such file. A damaged file is an error, because forgetting accounts is
 /// not safe.
 fn read(path: &Path) -> io::Result<Accounts> {
-    match fs::read(path) {
+    match net::files::read(path, MAX_FILE_BYTES) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(Accounts::new()),
         bytes => Ok(serde_json::from_slice(&bytes?)?),
     }
@@ -110,7 +110,7 @@ fn read(path: &Path) -> io::Result<Accounts> {
 
 /// Replaces the file in one step.
 fn write(path: &Path, accounts: &Accounts) -> io::Result<()> {
-    let mut file = Replacement::create(path)?;
+    let mut file = Replacement::private(path)?;
     serde_json::to_writer_pretty(&mut file, accounts)?;
     file.commit()
 }
@@ -148,7 +148,7 @@ mod tests {
     fn a_damaged_file_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("accounts.json");
-        fs::write(&path, b"{").unwrap();
+        std::fs::write(&path, b"{").unwrap();
         assert!(Book::open(path, None).is_err());
     }
 

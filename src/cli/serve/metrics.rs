@@ -1,9 +1,10 @@
 //! The server's counters, and the page on which a Prometheus reads them.
 
+use std::collections::VecDeque;
 use std::io::{self, Read, Write};
-use std::net::{TcpListener, TcpStream};
-use std::sync::Arc;
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -15,9 +16,11 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::{Registry, Unit};
 
-/// How long a reader of the page may take, and how long its request may be. Readers come one after another.
+/// How long a reader of the page may take, and how long its request may be.
 const READER: Duration = Duration::from_secs(2);
 const REQUEST_BYTES: usize = 8 << 10;
+/// Readers at once. One more takes the place of the one that came first.
+const READERS: usize = 64;
 
 /// One label with its value.
 type Label = [(&'static str, &'static str); 1];
@@ -171,25 +174,37 @@ pub(super) struct Now {
     pub(super) pools: usize,
 }
 
-/// Serves the page on `listener` in a thread that lives as long as the process.
+/// Serves the page on `listener` in a thread that lives as long as the process, and in one for each reader.
 pub(super) fn publish(
     metrics: Arc<Metrics>,
     listener: TcpListener,
-    now: impl Fn() -> Now + Send + 'static,
+    now: impl Fn() -> Now + Send + Sync + 'static,
 ) -> io::Result<()> {
-    thread::Builder::new().name("waggle-metrics".into()).spawn(move || {
+    let page = Arc::new(move || metrics.page(now()));
+    let named = || thread::Builder::new().name("waggle-metrics".into());
+    named().spawn(move || {
+        let mut readers: VecDeque<Weak<TcpStream>> = VecDeque::new();
         loop {
-            match listener.accept() {
-                Ok((stream, peer)) => {
-                    if let Err(error) = answer(&stream, || metrics.page(now())) {
+            let answering = listener.accept().and_then(|(stream, peer)| {
+                readers.retain(|reader| reader.strong_count() > 0);
+                if readers.len() >= READERS
+                    && let Some(first) = readers.pop_front().and_then(|reader| reader.upgrade())
+                {
+                    // Its thread notices and ends. It may have gone by itself.
+                    let _ = first.shutdown(Shutdown::Both);
+                }
+                let (stream, page) = (Arc::new(stream), page.clone());
+                readers.push_back(Arc::downgrade(&stream));
+                named().spawn(move || {
+                    if let Err(error) = answer(&stream, || page()) {
                         tracing::debug!(%peer, %error, "a reader of the metrics failed");
                     }
-                }
-                Err(error) => {
-                    tracing::warn!(%error, "cannot accept a reader of the metrics");
-                    // It may fail again at once.
-                    thread::sleep(Duration::from_millis(100));
-                }
+                })
+            });
+            if let Err(error) = answering {
+                tracing::warn!(%error, "cannot take a reader of the metrics");
+                // It may fail again at once.
+                thread::sleep(Duration::from_millis(100));
             }
         }
     })?;

@@ -219,6 +219,9 @@ pub(super) fn run(args: ServeArgs) -> Result<(), Error> {
         Some(client) if !args.host.is_plaintext() => Host::for_one(client)?,
         _ => args.host.open()?,
     };
+    if let Some(warning) = args.host.warning() {
+        warn!("{warning}");
+    }
     let accounts = match args.machine {
         Some(_) => None,
         None => Some(Book::open(file("accounts.json")?, args.max_reveals)?),

@@ -82,9 +82,12 @@ fn lines<C: Serialize>(records: &[Record<C>]) -> Result<String, serde_json::Erro
     records.iter().map(|record| Ok(serde_json::to_string(record)? + "\n")).collect()
 }
 
+/// Longest file of records.
+const MAX_FILE_BYTES: u64 = 1 << 30;
+
 /// The text of the file at `path`.
 pub(crate) fn read(path: &Path) -> Result<String, FileError> {
-    std::fs::read_to_string(path).map_err(|source| FileError::Read { path: path.to_owned(), source })
+    net::files::read_text(path, MAX_FILE_BYTES).map_err(|source| FileError::Read { path: path.to_owned(), source })
 }
 
 /// The lines of a file as values, one each; empty lines are left out.
