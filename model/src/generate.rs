@@ -2,7 +2,7 @@
 
 use std::num::NonZeroUsize;
 
-use engine::{Engine, Tensor};
+use engine::{Engine, LogitBits, Tensor};
 use mpcache::{KvCache, Padding, PolicySpec};
 use ndarray::{Array2, Axis, Ix2, Slice};
 use serde::{Deserialize, Serialize};
@@ -31,6 +31,8 @@ pub struct GenerateOptions {
     pub tokens: usize,
     /// What the client learns.
     pub reveal: Reveal,
+    /// Fractional bits of the logits that it learns.
+    pub logit_bits: LogitBits,
     /// End after an end-of-text token; the server then learns how many tokens there are.
     pub stop_at_eos: bool,
     /// Reveal the logits of every position of the prompt too, not only of its last: for evaluation.
@@ -208,7 +210,7 @@ pub fn generate_with<E: Engine>(
         let guesses = fed.as_deref().map_or(&[][..], |fed| &fed[count - drafted..]);
         let picked = match options.reveal {
             Reveal::Logits => {
-                let logits = model.reveal_logits(engine, &hidden)?;
+                let logits = model.reveal_logits(engine, &hidden, options.logit_bits)?;
                 let logits = logits
                     .map(|logits| logits.into_dimensionality::<Ix2>().expect("logits are (positions, vocabulary)"));
                 surprise.tell(cache, fed.as_deref(), logits.as_ref())?;

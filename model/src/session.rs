@@ -2,6 +2,7 @@
 
 use std::num::NonZeroUsize;
 
+use engine::LogitBits;
 use mpcache::{Padding, PolicySpec};
 use protocols::Made;
 use protocols::functions::softmax::MAX_SOFTMAX_COLUMNS;
@@ -19,6 +20,8 @@ pub struct Terms {
     pub protocol: protocols::Options,
     /// What the client learns of each position.
     pub reveal: Reveal,
+    /// Fractional bits of the logits that the client learns.
+    pub logit_bits: LogitBits,
     /// Which part of the cache a token looks at.
     pub policy: PolicySpec,
     /// Tokens of the prompt that go through the model together; `None` lets memory decide, which is the same for both
@@ -207,6 +210,7 @@ impl Request {
         GenerateOptions {
             tokens: self.lengths.tokens,
             reveal: terms.reveal,
+            logit_bits: terms.logit_bits,
             stop_at_eos: self.stop_at_eos,
             all_positions: false,
             policy: terms.policy.clone(),

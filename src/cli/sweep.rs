@@ -8,7 +8,7 @@ use clap::{Args, ValueEnum};
 use model::party::{ClientOptions, Outcome, PublicModel, Request, Silent, Terms, plan, plan_step};
 use model::provenance::Provenance;
 use model::table::{Cell, Document, Table};
-use model::{Lengths, ModelSpec, Reveal, shape};
+use model::{Lengths, ModelSpec, shape};
 use mpcache::PolicySpec;
 use net::{Phase, Shape, Traffic};
 use rayon::prelude::*;
@@ -353,7 +353,7 @@ fn planned(task: &Task) -> Result<Planned, Error> {
     let preprocess = choice.phases == Phases::Two;
     let protocol =
         protocols::Options { preprocess, link: *link, cores: choice.cores, ..protocols::Options::default() };
-    let terms = Terms { protocol, reveal: Reveal::Logits, policy: choice.policy.clone(), prefill_chunk: None };
+    let terms = Terms { protocol, policy: choice.policy.clone(), ..Terms::default() };
     let options = ClientOptions::default();
     let made = |traffic: [Traffic; 2], tokens: f64| {
         let [online, prepared] = traffic.map(|traffic| Cost::new(&traffic, tokens, *link));
