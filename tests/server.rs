@@ -341,6 +341,21 @@ fn a_key_learns_logits_up_to_its_limit() {
 }
 
 #[test]
+fn a_key_learns_a_million_positions_unless_the_server_says_otherwise() {
+    let home = tempfile::tempdir().unwrap();
+    std::fs::write(home.path().join("accounts.json"), r#"{"plaintext": {"revealed": 999999}}"#).unwrap();
+    for (option, words) in [("", Some("would exceed the 1000000")), ("--max-reveals unlimited", None)] {
+        let serve = format!("serve --listen 127.0.0.1:0 {MODEL} --insecure-plaintext {option}");
+        let server = Server::run(&mut other_user(&mut waggle(&serve), home.path()));
+        let mut client = server.client(&format!("{SHORT} --insecure-plaintext"));
+        match words {
+            Some(words) => assert!(fail(&mut client, 1).contains(words)),
+            None => drop(succeed(&mut client)),
+        }
+    }
+}
+
+#[test]
 fn a_report_says_what_the_link_sent() {
     for (option, encrypted) in [("", true), (" --insecure-plaintext", false)] {
         let report = json(&mut waggle(&format!("demo {SHORT}{option}")));

@@ -7,6 +7,7 @@ use ndarray::{Array2, ArrayD};
 use crate::ceiling::{Ceiling, Origin};
 use crate::error::Error;
 use crate::layer::Layer;
+use crate::logit_bits::LogitBits;
 use crate::operand::OperandId;
 use crate::tensor::Tensor;
 use crate::top_k::Ranking;
@@ -220,9 +221,15 @@ pub trait Engine: 'static {
     /// Opens `x` to the client, which gets `Some`. A plan gives `None`.
     fn reveal(&mut self, x: &Self::Tensor) -> Result<Option<ArrayD<f32>>, Error>;
 
-    /// x W + b, opened to the client as [`reveal`](Engine::reveal) opens it. Between two parties it is rounded at
-    /// random: its lowest bits would tell about weights.
-    fn reveal_linear(&mut self, x: &Self::Tensor, weight: &Self::Weight) -> Result<Option<ArrayD<f32>>, Error> {
+    /// x W + b, opened to the client as [`reveal`](Engine::reveal) opens it. Engines in fixed point round it to `bits`
+    /// fractional bits, two parties at random: its lowest bits would tell about weights.
+    fn reveal_linear(
+        &mut self,
+        x: &Self::Tensor,
+        weight: &Self::Weight,
+        bits: LogitBits,
+    ) -> Result<Option<ArrayD<f32>>, Error> {
+        let _ = bits;
         let y = self.linear(x, weight)?;
         self.reveal(&y)
     }

@@ -2,7 +2,7 @@
 
 use std::num::NonZeroUsize;
 
-use engine::{Engine, Tensor};
+use engine::{Engine, LogitBits, Tensor};
 use mpcache::{KvCache, Padding, PolicySpec};
 use ndarray::{Array2, Axis, Ix2, Slice};
 use serde::{Deserialize, Serialize};
@@ -31,6 +31,8 @@ pub struct GenerateOptions {
     pub tokens: usize,
     /// What the client learns.
     pub reveal: Reveal,
+    /// Fractional bits of the logits that it learns.
+    pub logit_bits: LogitBits,
     /// End after an end-of-text token; the server then learns how many tokens there are.
     pub stop_at_eos: bool,
     /// End at the first [`bucket`](crate::bucket) of tokens behind an end-of-text token. The tokens in between stand
@@ -224,7 +226,7 @@ pub fn generate_with<E: Engine>(
         };
         let (picked, mut logits) = match options.reveal {
             Reveal::Logits => {
-                let logits = model.reveal_logits(engine, &hidden)?;
+                let logits = model.reveal_logits(engine, &hidden, options.logit_bits)?;
                 let logits = logits
                     .map(|logits| logits.into_dimensionality::<Ix2>().expect("logits are (positions, vocabulary)"));
                 surprise.tell(cache, fed.as_deref(), logits.as_ref())?;

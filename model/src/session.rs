@@ -3,6 +3,7 @@
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
+use engine::LogitBits;
 use mpcache::{Padding, PolicySpec};
 use protocols::Made;
 use protocols::functions::softmax::MAX_SOFTMAX_COLUMNS;
@@ -20,6 +21,8 @@ pub struct Terms {
     pub protocol: protocols::Options,
     /// What the client learns of each position.
     pub reveal: Reveal,
+    /// Fractional bits of the logits that the client learns.
+    pub logit_bits: LogitBits,
     /// Which part of the cache a token looks at.
     pub policy: PolicySpec,
     /// Tokens of the prompt that go through the model together; `None` lets memory decide, which is the same for both
@@ -240,6 +243,7 @@ impl Request {
         GenerateOptions {
             tokens: self.lengths.tokens,
             reveal: terms.reveal,
+            logit_bits: terms.logit_bits,
             stop_at_eos: self.stop_at_eos,
             pad_answer: self.pad_answer,
             all_positions: false,

@@ -1,6 +1,6 @@
 //! The choice between the families.
 
-use engine::{Engine, WeightData, WeightLoader, WeightSpec};
+use engine::{Engine, LogitBits, WeightData, WeightLoader, WeightSpec};
 use mpcache::{KvCache, PolicySpec};
 use ndarray::ArrayD;
 
@@ -136,14 +136,15 @@ impl<W> Model<W> {
         engine.scope("head", |e| e.linear(hidden, self.head()))
     }
 
-    /// Logits of the same, opened to the client. A [cap](ModelSpec::logit_cap) is applied to what was opened: whoever
+    /// Logits of the same with `bits` fractional bits, opened to the client. A [cap](ModelSpec::logit_cap) is applied to what was opened: whoever
     /// knows a logit under the cap knows it without.
     pub fn reveal_logits<E: Engine<Weight = W>>(
         &self,
         engine: &mut E,
         hidden: &E::Tensor,
+        bits: LogitBits,
     ) -> Result<Option<ArrayD<f32>>, engine::Error> {
-        let logits = engine.scope("head", |e| e.reveal_linear(hidden, self.head()))?;
+        let logits = engine.scope("head", |e| e.reveal_linear(hidden, self.head(), bits))?;
         Ok(match self.spec().logit_cap() {
             Some(cap) => logits.map(|logits| logits.mapv(|x| cap * (x / cap).tanh())),
             None => logits,

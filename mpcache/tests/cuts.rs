@@ -9,7 +9,7 @@ use engine::{Engine, Float, Shape, Tensor};
 use mpcache::{KvCache, PolicySpec};
 use ndarray::{ArrayD, Axis, concatenate};
 use net::{Channel, Entry, Link, Role, memory_pair};
-use protocols::audit::Audit;
+use protocols::audit::{Audit, LIMIT};
 use protocols::{Fixed, Needs, Options, Plan, Secure};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
@@ -38,9 +38,6 @@ fn policies() -> Vec<PolicySpec> {
     );
     can
 }
-
-/// A correct session exceeds it with probability below 1e-9 in each operation (six standard deviations, one-sided).
-const LIMIT: f64 = 6.0;
 
 /// The words of a script, and others that are taken back.
 struct Drafted {

@@ -9,7 +9,7 @@ use engine::Shape;
 use mpcache::PolicySpec;
 use ndarray::ArrayD;
 use net::{Channel, Entry, Link, Role, memory_pair};
-use protocols::audit::Audit;
+use protocols::audit::{Audit, LIMIT};
 use protocols::{Error, Fixed, Needs, Options, Plan, Secure, Stock};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
@@ -22,9 +22,6 @@ const STEPS: usize = 2;
 
 /// Prompts that spend it.
 const SHORTER: [usize; 4] = [2, 15, 37, PROMPT];
-
-/// A correct session exceeds it with probability below 1e-9 in each operation (six standard deviations, one-sided).
-const LIMIT: f64 = 6.0;
 
 /// Largest difference of an output between two parties and fixed point.
 const SECURE: f64 = 2e-3;

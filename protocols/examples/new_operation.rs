@@ -134,7 +134,8 @@ fn prepared(session: &mut Session, x: &[u8], y: &[u8], triples: &[u64]) -> Resul
     let masked = |x: &[u8], at: usize| x.iter().zip(triples.chunks(3)).map(|(x, t)| u64::from(*x) ^ t[at]).collect();
     let mut words: Vec<u64> = masked(x, 0);
     words.extend::<Vec<u64>>(masked(y, 1));
-    let opened = opening::masked(session, &words, 1)?;
+    let used = [0, 1].into_iter().flat_map(|at| triples.chunks(3).map(move |t| t[at]));
+    let opened = opening::masked(session, &words, used, 1)?;
     let (d, e) = opened.split_at(x.len());
     let server = u64::from(session.is_server());
     let bit = |((d, e), t): ((&u64, &u64), &[u64])| (server & d & e ^ d & t[1] ^ e & t[0] ^ t[2]) as u8;

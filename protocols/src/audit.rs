@@ -1,6 +1,21 @@
-//! Counts what a session opens under masks, for tests that compare it with the uniform distribution.
+//! Watches what sessions open under masks, for tests: whether opened words are uniform, whether what one place opens
+//! next differs from what it opened before by uniform words, and whether a mask serves twice. Uniform words alone say
+//! little: two secrets under one mask both look uniform, and their difference does not.
+//!
+//! A mask is known by itself, not by where the stock believes that it stands. Its name is what a party holds of it:
+//! the last 128 bits of the masks that are opened side by side, and the first words of a unit of a correlation. They
+//! are random, so they occur twice only if somebody handed them out twice. What has fewer than [`NAME_BITS`] bits has
+//! no name.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use net::Role;
+use zeroize::Zeroizing;
+
+use crate::Error;
+use crate::correlation::CorrelationKind;
+use crate::words::mask;
 
 /// How many of a word's highest bits are counted.
 const BITS: u32 = 4;
@@ -8,51 +23,216 @@ const BITS: u32 = 4;
 /// The fewest words that a cell of a test should expect.
 const LEAST: usize = 16;
 
-/// How often the highest bits of the words opened under masks had each value, by operation path.
+/// Positions of one place that are compared with what it opened before.
+const COMPARED: usize = 1 << 16;
+
+/// Names of masks that are remembered, at most. Of a longer session a part is: those below a bound that falls.
+const REMEMBERED: usize = 1 << 18;
+
+/// Bits that a name has, at least. Two of 2^20 names are equal by chance with a probability below 2^-56.
+const NAME_BITS: u32 = 96;
+
+/// Words that name a unit, at most.
+const UNIT_WORDS: usize = 8;
+
+/// [`Audit::worst`] of a correct session exceeds this with a probability below 10^-15 for each place and statistic.
+/// All tests together have fewer than 10^5 of them.
+pub const LIMIT: f64 = 9.0;
+
+/// How often the highest bits of words had each value, by operation path and number of bits looked at.
+type Counts = BTreeMap<(String, u32), Vec<usize>>;
+
+/// What one party opened under masks. Copies share it.
 #[derive(Clone, Debug, Default)]
-pub struct Audit {
-    /// By path and number of bits looked at.
-    counts: BTreeMap<(String, u32), Vec<usize>>,
+pub struct Audit(Arc<Mutex<Book>>);
+
+#[derive(Debug, Default)]
+struct Book {
+    words: Counts,
+    /// Of every word less the one that its place opened before.
+    differences: Counts,
+    /// By path and position the highest byte of the word opened last.
+    last: HashMap<String, Vec<u8>>,
+    /// By name of a mask where it served.
+    spent: HashMap<u128, Arc<str>>,
+    /// Names with so many leading zeros are remembered.
+    zeros: u32,
+    reused: Option<String>,
+    broken: Option<Broken>,
+    /// The words of every kind that the stock handed out first, for [`Broken::Units`].
+    first: BTreeMap<CorrelationKind, Vec<u64>>,
+}
+
+/// What is broken on purpose, so that a test sees the audit notice it. Sessions then go on after a mask served twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Broken {
+    /// The stock hands out the units that it handed out first.
+    Units,
+    /// The row that comes in the place of one that was cut off takes its mask.
+    Slots,
+}
+
+static WATCHED: Mutex<Option<[Audit; 2]>> = Mutex::new(None);
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+/// Runs `sessions` of this process under one audit for each party, so that a mask serves once in all of them. Waits
+/// for other calls to end.
+pub fn watch<T>(broken: Option<Broken>, sessions: impl FnOnce(&[Audit; 2]) -> T) -> T {
+    let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let audits = [(); 2].map(|()| Audit::breaking(broken));
+    let set = |audits| *WATCHED.lock().unwrap_or_else(PoisonError::into_inner) = audits;
+    set(Some(audits.clone()));
+    let done = sessions(&audits);
+    set(None);
+    done
 }
 
 impl Audit {
-    /// Counts words opened under `path`. Their widths are `widths`, repeated.
-    pub(crate) fn note(&mut self, path: &str, words: &[u64], widths: &[u32]) {
-        for (i, &width) in widths.iter().enumerate() {
-            let words = words.get(i..).unwrap_or_default();
-            if words.is_empty() {
-                return;
-            }
+    /// Of sessions in which `broken` is.
+    pub(crate) fn breaking(broken: Option<Broken>) -> Self {
+        Audit(Arc::new(Mutex::new(Book { broken, ..Book::default() })))
+    }
+
+    /// Of a new session.
+    pub(crate) fn of(role: Role) -> Self {
+        let watched = WATCHED.lock().unwrap_or_else(PoisonError::into_inner);
+        watched.as_ref().map(|audits| audits[role as usize].clone()).unwrap_or_default()
+    }
+
+    fn book(&self) -> MutexGuard<'_, Book> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn breaks(&self, what: Broken) -> bool {
+        self.book().broken == Some(what)
+    }
+
+    /// Counts words opened under `path`, where they have the positions from `start` on. Their widths are `widths`,
+    /// repeated.
+    pub(crate) fn note(&self, path: &str, start: usize, words: &[u64], widths: &[u32]) {
+        let Book { words: counted, differences, last, .. } = &mut *self.book();
+        let last = last.entry(path.to_owned()).or_default();
+        let top = |word: u64, width: u32| (word << (64 - width) >> 56) as u8;
+        for (i, &width) in widths.iter().enumerate().take(words.len()) {
             let bits = width.min(BITS);
             // Looked up once: there may be millions of words.
-            let counts = self.counts.entry((path.to_owned(), bits)).or_insert_with(|| vec![0; 1 << bits]);
-            for word in words.iter().step_by(widths.len()) {
-                counts[(word >> (width - bits)) as usize & ((1 << bits) - 1)] += 1;
+            let key = (path.to_owned(), bits);
+            let values = counted.entry(key.clone()).or_insert_with(|| vec![0; 1 << bits]);
+            let changes = differences.entry(key).or_insert_with(|| vec![0; 1 << bits]);
+            for (at, word) in words.iter().enumerate().skip(i).step_by(widths.len()) {
+                let top = top(*word, width);
+                values[usize::from(top >> (8 - bits))] += 1;
+                if let Some(before) = last.get(start + at) {
+                    changes[usize::from(top.wrapping_sub(*before) >> (8 - bits))] += 1;
+                }
             }
         }
+        for (at, (word, &width)) in (start..COMPARED).zip(words.iter().zip(widths.iter().cycle())) {
+            let known = last.len();
+            match last.get_mut(at) {
+                Some(last) => *last = top(*word, width),
+                None if at == known => last.push(top(*word, width)),
+                None => return,
+            }
+        }
+    }
+
+    /// This party's part of `masks`, whose widths are `widths`, repeated, serves under `path`.
+    pub(crate) fn spend(
+        &self,
+        path: &str,
+        masks: impl IntoIterator<Item = u64>,
+        widths: &[u32],
+    ) -> Result<(), Error> {
+        let (mut book, path) = (self.book(), Arc::from(path));
+        let (mut name, mut bits) = (0, 0);
+        for (word, &width) in masks.into_iter().zip(widths.iter().cycle()) {
+            name = name << width | u128::from(word & mask(width));
+            bits += width;
+            if bits >= NAME_BITS {
+                book.serve(name, &path)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The stock hands out `words`, which are units of `kind`.
+    pub(crate) fn hand_out(
+        &self,
+        kind: &CorrelationKind,
+        role: Role,
+        mut words: Zeroizing<Vec<u64>>,
+    ) -> Result<Zeroizing<Vec<u64>>, Error> {
+        let mut book = self.book();
+        if book.broken == Some(Broken::Units) {
+            let first = book.first.entry(kind.clone()).or_insert_with(|| words.to_vec());
+            words.iter_mut().zip(first).for_each(|(word, first)| *word = *first);
+        }
+        let path = Arc::from(format!("a unit of {}", kind.scope()));
+        for unit in words.chunks_exact(kind.words(role).max(1)) {
+            let unit = unit.iter().take(UNIT_WORDS);
+            if unit.clone().map(|word| u64::BITS - word.leading_zeros()).sum::<u32>() >= NAME_BITS {
+                let mixed = |name: u128, word: &u64| {
+                    (name.rotate_left(64) ^ u128::from(*word)).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835)
+                };
+                book.serve(unit.fold(0, mixed), &path)?;
+            }
+        }
+        Ok(words)
+    }
+
+    /// The first mask that served twice, if one did: in words.
+    pub fn reused(&self) -> Option<String> {
+        self.book().reused.clone()
     }
 
     /// Words noted.
     pub fn words(&self) -> usize {
-        self.counts.values().flatten().sum()
+        self.book().words.values().flatten().sum()
     }
 
-    /// The path whose words are furthest from uniform, and their [`deviation`]. Paths with few words are counted
-    /// together.
+    /// The place whose words, or whose differences, are furthest from uniform, and their [`deviation`]. Places with
+    /// few words are counted together.
     pub fn worst(&self) -> (String, f64) {
-        let mut rest: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
-        let mut all = Vec::new();
-        for ((path, bits), counts) in &self.counts {
-            if counts.iter().sum::<usize>() >= LEAST << bits {
-                all.push((path.clone(), deviation(counts)));
-                continue;
-            }
-            let sums = rest.entry(*bits).or_insert_with(|| vec![0; 1 << bits]);
-            sums.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
-        }
-        all.extend(rest.values().map(|counts| ("paths of few words".to_owned(), deviation(counts))));
-        all.into_iter().max_by(|a, b| a.1.total_cmp(&b.1)).unwrap_or_default()
+        let book = self.book();
+        let both = [worst(&book.words, "words"), worst(&book.differences, "differences")];
+        both.into_iter().flatten().max_by(|a, b| a.1.total_cmp(&b.1)).unwrap_or_default()
     }
+}
+
+impl Book {
+    /// A mask called `name` serves under `path`.
+    fn serve(&mut self, name: u128, path: &Arc<str>) -> Result<(), Error> {
+        if name.leading_zeros() < self.zeros {
+            return Ok(());
+        }
+        if let Some(before) = self.spent.insert(name, path.clone()) {
+            let error = Error::MaskTwice { path: path.to_string(), before: before.to_string() };
+            self.reused.get_or_insert(error.to_string());
+            return if self.broken.is_some() { Ok(()) } else { Err(error) };
+        }
+        if self.spent.len() > REMEMBERED {
+            self.zeros += 1;
+            self.spent.retain(|name, _| name.leading_zeros() >= self.zeros);
+        }
+        Ok(())
+    }
+}
+
+fn worst(counts: &Counts, what: &str) -> Option<(String, f64)> {
+    let mut rest: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
+    let mut all = Vec::new();
+    for ((path, bits), counts) in counts {
+        if counts.iter().sum::<usize>() >= LEAST << bits {
+            all.push((format!("{path} ({what})"), deviation(counts)));
+            continue;
+        }
+        let sums = rest.entry(*bits).or_insert_with(|| vec![0; 1 << bits]);
+        sums.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
+    }
+    let rest = rest.into_iter().filter(|(bits, counts)| counts.iter().sum::<usize>() >= LEAST << bits);
+    all.extend(rest.map(|(_, counts)| (format!("paths of few words ({what})"), deviation(&counts))));
+    all.into_iter().max_by(|a, b| a.1.total_cmp(&b.1))
 }
 
 /// Pearson's statistic of counts that should be equal, [`standardised`].
@@ -65,4 +245,42 @@ pub fn deviation(counts: &[usize]) -> f64 {
 /// A chi-square variable of `df` degrees of freedom as a nearly normal one (Wilson and Hilferty, 1931).
 pub fn standardised(chi2: f64, df: f64) -> f64 {
     ((chi2 / df).cbrt() - (1.0 - 2.0 / (9.0 * df))) / (2.0 / (9.0 * df)).sqrt()
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::rngs::StdRng;
+    use rand::{Rng, SeedableRng};
+
+    use super::*;
+
+    const WIDTH: u32 = 44;
+
+    fn random(count: usize) -> Vec<u64> {
+        let mut rng = StdRng::seed_from_u64(4);
+        (0..count).map(|_| rng.next_u64() & mask(WIDTH)).collect()
+    }
+
+    #[test]
+    fn words_under_one_mask_look_uniform_and_their_differences_do_not() {
+        let audit = Audit::default();
+        let masks = random(20_000);
+        for row in [3u64, 5] {
+            let opened: Vec<u64> = masks.iter().map(|m| (row << 20).wrapping_sub(*m) & mask(WIDTH)).collect();
+            audit.note("keys", 0, &opened, &[WIDTH]);
+        }
+        let book = audit.book();
+        assert!(worst(&book.words, "").is_some_and(|(_, worst)| worst < LIMIT));
+        assert!(worst(&book.differences, "").is_some_and(|(_, worst)| worst > 10.0 * LIMIT));
+    }
+
+    #[test]
+    fn a_mask_that_comes_back_is_named_in_a_long_session_too() {
+        let (audit, masks) = (Audit::default(), random(3 * REMEMBERED));
+        let spend = |path: &str, masks: &[u64]| audit.spend(path, masks.iter().copied(), &[WIDTH]);
+        spend("first", &masks).unwrap();
+        assert!(audit.book().spent.len() <= REMEMBERED);
+        let again = spend("again", &masks[500..600]);
+        assert!(matches!(again, Err(Error::MaskTwice { path, before }) if path == "again" && before == "first"));
+    }
 }

@@ -94,6 +94,15 @@ pub enum Error {
         /// Tokens now.
         got: usize,
     },
+    /// A mask served a second time. Only builds for tests look.
+    #[cfg(any(test, feature = "audit"))]
+    #[error("a mask that served under `{before}` serves again under `{path}`")]
+    MaskTwice {
+        /// Where it serves now.
+        path: String,
+        /// Where it served before.
+        before: String,
+    },
     /// An operation over more entries than it supports.
     #[error("{operation} over {got} entries, at most {limit} are supported")]
     TooMany {

@@ -4,8 +4,8 @@ use std::any::Any;
 use std::ops::Range;
 
 use engine::{
-    Ceiling, Engine, Error as EngineError, Extrema, Gelu, HIDE, Layer, MAX_HIDDEN_SCORE, OperandId, Origin, Ranking,
-    Right, Tensor,
+    Ceiling, Engine, Error as EngineError, Extrema, Gelu, HIDE, Layer, LogitBits, MAX_HIDDEN_SCORE, OperandId,
+    Origin, Ranking, Right, Tensor,
 };
 use ndarray::{Array2, ArrayD};
 use net::{Channel, Ledger, Role};
@@ -30,7 +30,7 @@ use crate::preparation::Made;
 use crate::session::Session;
 use crate::stock::{Needs, Stock};
 use crate::timeline::{Setting, Tallies};
-use crate::weight::FixedWeight;
+use crate::weight::{FixedWeight, MIN_WEIGHT_FRAC};
 use crate::words::Words;
 use crate::words::signed;
 use crate::{Clear, EMBED_FRAC, EMBED_WIDTH, Error, Evaluation, FRAC, LINEAR_WIDTH, Options, Planner, TwoParty};
@@ -62,13 +62,11 @@ const _: () = assert!(SCORES_ROUNDING.out >= MAX_WIDTH, "a softmax looks at so m
 /// Bits of a revealed activation: magnitudes below 2^(REVEAL_WIDTH - 1 - FRAC) = 2^25.
 const REVEAL_WIDTH: u32 = 44;
 
-/// Fractional bits of a linear layer whose result is revealed; the error is below one of these units.
-pub const REVEAL_FRAC: u32 = 14;
-
 /// Fractional bits of the public factor of [`Engine::scale`].
 const SCALE_FRAC: u32 = 16;
 
 const _: () = assert!(HIDE as f64 - 2.0 * MAX_HIDDEN_SCORE as f64 > CUT, "hidden scores have the probability 0");
+const _: () = assert!(LogitBits::MAX <= FRAC + MIN_WEIGHT_FRAC, "products have as many fractional bits");
 const _: () = assert!(HIDE + MAX_HIDDEN_SCORE < 511.0, "softmax takes scores from -2^9 on");
 
 /// A bound on the words that the operation `origin` returns, in units of the last place. It also holds for inputs
@@ -490,13 +488,18 @@ impl<B: Abb> Engine for FixedPoint<B> {
         Ok(opened.map(|words| words.mapv(|word| (signed(word, REVEAL_WIDTH) as f64 / scale) as f32)))
     }
 
-    fn reveal_linear(&mut self, x: &B::Words, weight: &FixedWeight) -> Result<Option<ArrayD<f32>>, EngineError> {
+    fn reveal_linear(
+        &mut self,
+        x: &B::Words,
+        weight: &FixedWeight,
+        bits: LogitBits,
+    ) -> Result<Option<ArrayD<f32>>, EngineError> {
         let y = self.abb.apply(Linear { weight }, x)?;
         let frac = FRAC + weight.frac;
         let scale = (frac as f64).exp2();
         let opened = self.scope("reveal", |e| {
             e.abb
-                .apply(RevealRounded { width: LINEAR_WIDTH, drop: frac - REVEAL_FRAC, to: Role::Client }, &y)
+                .apply(RevealRounded { width: LINEAR_WIDTH, drop: frac - bits.get(), to: Role::Client }, &y)
                 .map_err(EngineError::from)
         })?;
         Ok(opened.map(|words| words.mapv(|word| (signed(word, LINEAR_WIDTH) as f64 / scale) as f32)))

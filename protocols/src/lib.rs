@@ -61,7 +61,7 @@ pub use correlation::{Correlation, CorrelationKind};
 // Types of the engine that appear in signatures of this crate.
 pub use engine::{Axis, Ceiling, Gelu, OperandId, OperandKind, Ranking, Shape, Tensor, WeightSpec};
 pub use error::Error;
-pub use fixed_point::{Fixed, FixedPoint, Plan, REVEAL_FRAC, Secure};
+pub use fixed_point::{Fixed, FixedPoint, Plan, Secure};
 pub use form::Form;
 pub use he::{DEFAULT_CORES, Packing, WeightCache};
 pub use indices::Indices;

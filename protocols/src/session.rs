@@ -56,7 +56,7 @@ impl Session {
         Session {
             options,
             #[cfg(any(test, feature = "audit"))]
-            audit: crate::audit::Audit::default(),
+            audit: crate::audit::Audit::of(channel.role()),
             channel,
             sender,
             receiver,

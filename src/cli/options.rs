@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
+use engine::LogitBits;
 use model::names::{MASKS, OT_SOURCES, PACKINGS, REVEALS, name};
 use model::party::Terms;
 use model::table::Format;
@@ -28,6 +29,10 @@ pub(super) struct TermsArgs {
     /// What the client learns of each position: all logits, or only the most probable token.
     #[arg(long, value_parser = named(&REVEALS), default_value = "logits")]
     reveal: Reveal,
+    /// Fractional bits of the logits that the client learns, 0 to 14, rounded at random. With fewer, more positions are
+    /// needed to learn about the weights from what they leave out (SECURITY), and messages are smaller.
+    #[arg(long, value_name = "N", default_value_t)]
+    logit_bits: LogitBits,
     #[command(flatten)]
     policy: PolicyArgs,
     /// Source of correlated oblivious transfers. `silent` sends least; of the others a larger number sends less and
@@ -133,7 +138,7 @@ impl TermsArgs {
             #[command(flatten)]
             terms: TermsArgs,
         }
-        let names = ["reveal", "policy", "ot", "preprocess", "packing", "cores", "masks", "plan-for"];
+        let names = ["reveal", "logit-bits", "policy", "ot", "preprocess", "packing", "cores", "masks", "plan-for"];
         let given = names.into_iter().map(|name| (name, option(name))).filter(|(_, value)| !value.is_empty());
         let arguments =
             std::iter::once("waggle".to_owned()).chain(given.map(|(name, value)| format!("--{name}={value}")));
@@ -167,7 +172,13 @@ impl TermsArgs {
         if policy.clear_only() {
             return Err(Error::ClearOnly { policy: policy.to_string() });
         }
-        Ok(Terms { protocol, reveal: self.reveal, policy, prefill_chunk: self.prefill_chunk })
+        Ok(Terms {
+            protocol,
+            reveal: self.reveal,
+            logit_bits: self.logit_bits,
+            policy,
+            prefill_chunk: self.prefill_chunk,
+        })
     }
 }
 
@@ -181,10 +192,11 @@ pub(super) fn reported(terms: &Terms) -> impl Iterator<Item = (String, Value)> {
 
 /// Terms by name, for the command line of the other party.
 pub(super) fn by_name(terms: &Terms) -> Vec<(&'static str, String)> {
-    let Terms { protocol, reveal, policy, prefill_chunk } = terms;
+    let Terms { protocol, reveal, logit_bits, policy, prefill_chunk } = terms;
     let chunk = prefill_chunk.map(|chunk| ("prefill-chunk", chunk.to_string()));
     [
         ("reveal", name(&REVEALS, reveal).to_owned()),
+        ("logit-bits", logit_bits.to_string()),
         ("policy", policy.to_string()),
         ("ot", name(&OT_SOURCES, &protocol.ot).to_owned()),
         ("preprocess", protocol.preprocess.to_string()),

@@ -7,7 +7,7 @@ use clap::{Args, ValueEnum};
 use model::party::{PublicModel, Terms};
 use model::provenance::Provenance;
 use model::table::{Cell, Document, Table};
-use model::{ModelSpec, Reveal, shape};
+use model::{ModelSpec, shape};
 use mpcache::PolicySpec;
 use net::Shape;
 use protocols::Setting;
@@ -349,7 +349,7 @@ fn planned(task: &Task) -> Result<Planned, Error> {
     let preprocess = choice.phases == Phases::Two;
     let protocol =
         protocols::Options { preprocess, link: *link, cores: choice.cores, ..protocols::Options::default() };
-    let terms = Terms { protocol, reveal: Reveal::Logits, policy: choice.policy.clone(), prefill_chunk: None };
+    let terms = Terms { protocol, policy: choice.policy.clone(), ..Terms::default() };
     let tokens = usize::from(choice.tokens);
     let mean = mean_token(model, &terms, Some(*link), setting.as_ref(), choice.context, tokens)?;
     Ok(Planned { choice: choice.clone(), random: terms.policy.random_traffic(), mean })

@@ -9,6 +9,7 @@
 //! | cost | both ledgers equal that of the plan, and the shapes are those that it says |
 //! | range | the twin refuses inputs outside the range |
 //! | uniform | what the parties open under masks is uniformly distributed, by chi-square |
+//! | spent once | no mask serves twice, and what a place opens next differs from what it opened before by uniform words |
 //!
 //! In two phases the correlations are made on the spot once, and once ahead.
 
@@ -17,6 +18,7 @@ use std::collections::HashMap;
 
 use ndarray::ArrayD;
 use net::Role;
+use protocols::audit::LIMIT;
 use protocols::form::Values;
 use protocols::ops::{b2a, compare, embed, evaluate, linear, matmul, mul, mux, one_hot, reveal, row_max};
 use protocols::ops::{sum_squares, truncate};
@@ -93,9 +95,6 @@ lawful!(reveal::RevealRounded, |words, _| &words[0], Opened);
 lawful!(row_max::RowMax<'_>, |words, _| &words[0], Words);
 lawful!(sum_squares::SumSquares, |words, _| &words[0], Words);
 lawful!(truncate::Truncation, |words, _| &words[0], Words);
-
-/// A correct run deviates by more with probability below 1e-6: five standard deviations, one-sided.
-pub const UNIFORM_LIMIT: f64 = 5.0;
 
 /// Words opened under masks that the chi-square test wants, at least: 128 for each value of the four bits it looks
 /// at.
@@ -283,7 +282,7 @@ impl<'l, F: Function> Laws<'l, F> {
         pair.run(|abb| (0..more).try_for_each(|_| once(abb).map(|_| ()))).expect("the same once more");
         for role in [Role::Client, Role::Server] {
             let (path, worst) = pair.party(role).session().audit().worst();
-            assert!(worst < UNIFORM_LIMIT, "uniform: the {role:?} sees {worst} at `{path}` of {name}");
+            assert!(worst < LIMIT, "uniform: the {role:?} sees {worst} at `{path}` of {name}");
         }
     }
 

@@ -3,7 +3,8 @@
 use protocols::Words;
 use protocols::operation::prelude::*;
 use protocols::wire::opening;
-use rand::Rng;
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
 use testing::{Laws, lawful, signed_values};
 
 /// Ring of the opened words.
@@ -20,6 +21,7 @@ enum Fault {
     Cost,
     Range,
     Uniform,
+    Reuse,
 }
 
 /// Shares x anew: opens it under masks of both parties, who take theirs off again. Range: signed 30-bit values.
@@ -42,8 +44,13 @@ impl Operation for Again {
     }
 
     fn run(&self, s: &mut Session, x: &ArrayD<u64>, _: Option<&[u64]>) -> Result<ArrayD<u64>, Error> {
-        let mask = x.mapv(|_| if self.0 == Fault::Uniform { 0 } else { s.rng().next_u64() });
-        let opened = shaped(x.shape(), opening::masked(s, &flat(&x.plus(&mask)), WIDTH)?);
+        let mut same = StdRng::seed_from_u64(1);
+        let mask = x.mapv(|_| match self.0 {
+            Fault::Uniform => u64::from(s.rng().next_u32() >> 8),
+            Fault::Reuse => same.next_u64(),
+            _ => s.rng().next_u64(),
+        });
+        let opened = shaped(x.shape(), opening::masked(s, &flat(&x.plus(&mask)), mask.iter().copied(), WIDTH)?);
         let wrong = u64::from(self.0 == Fault::Twin);
         let unmasked = if s.is_server() { opened.minus(&mask) } else { mask.times(u64::MAX) };
         Ok(unmasked.mapv(|word| word.wrapping_add(wrong)))
@@ -92,6 +99,12 @@ fn a_twin_without_a_range_is_noticed() {
 
 #[test]
 #[should_panic(expected = "uniform: ")]
-fn an_opening_without_a_mask_is_noticed() {
+fn an_opening_under_small_masks_is_noticed() {
     hold(Fault::Uniform);
+}
+
+#[test]
+#[should_panic(expected = "MaskTwice")]
+fn masks_that_come_back_are_noticed() {
+    hold(Fault::Reuse);
 }

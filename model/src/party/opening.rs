@@ -1,5 +1,6 @@
 //! The messages before the first secret: handshake, description of the model, request.
 
+use engine::LogitBits;
 use net::{Channel, Handshake, NetError};
 use protocols::{DEFAULT_WEIGHT_FRAC, MAX_PARTS, MIN_WEIGHT_FRAC, Part};
 
@@ -211,8 +212,9 @@ fn stated(terms: &Terms) -> Handshake {
 impl Terms {
     /// Version and terms by name.
     pub(crate) fn facts(&self) -> Vec<(String, String)> {
-        let Terms { protocol, reveal, policy, prefill_chunk } = self;
+        let Terms { protocol, reveal, logit_bits, policy, prefill_chunk } = self;
         let chunk = prefill_chunk.map(|chunk| ("prefill-chunk", chunk.to_string()));
+        let bits = (*logit_bits != LogitBits::default()).then(|| ("logit-bits", logit_bits.to_string()));
         [
             ("version", env!("CARGO_PKG_VERSION").to_owned()),
             ("ot", name(&OT_SOURCES, &protocol.ot).to_owned()),
@@ -226,6 +228,7 @@ impl Terms {
         ]
         .into_iter()
         .chain(chunk)
+        .chain(bits)
         .map(|(name, value)| (name.to_owned(), value))
         .collect()
     }

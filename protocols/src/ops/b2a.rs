@@ -46,7 +46,7 @@ impl Operation for B2a {
         let words = match correlations {
             Some(wraps) => {
                 let own: Vec<u64> = bits.iter().map(|bit| u64::from(*bit)).collect();
-                let both = prepared(s, &own, wraps)?;
+                let both = prepared(s, &own, wraps, self.width - 1)?;
                 own.iter().zip(both).map(|(bit, both)| bit.wrapping_sub(both << 1)).collect()
             }
             None => b2a(s, &flat(bits), self.width)?,

@@ -180,6 +180,16 @@ impl Operand {
         Some(Operand { id: self.id, begun })
     }
 
+    /// The next tokens take the slots of those that were cut off, and so their masks: wrong, and what an audit must
+    /// notice.
+    #[cfg(any(test, feature = "audit"))]
+    fn take_slots_back(&mut self) {
+        if let Some(begun) = &mut self.begun {
+            begun.slots = begun.live.len();
+            begun.opened.truncate(begun.slots * begun.masks.form.row());
+        }
+    }
+
     /// Whether it has had a product.
     pub(crate) fn has_begun(&self) -> bool {
         self.begun.is_some()
@@ -409,6 +419,10 @@ pub(crate) fn product_each(
 ) -> Result<Vec<Vec<u64>>, Error> {
     let mut met = Vec::new();
     for Factors { operand, shape, axis, x, m } in products {
+        #[cfg(any(test, feature = "audit"))]
+        if s.audit.breaks(crate::audit::Broken::Slots) {
+            operand.take_slots_back();
+        }
         let (form, wanted) = single(shape, axis, width);
         let how = operand.ready(form, wanted, &mut stock.operands)?;
         met.push((operand.begun.as_mut().expect("ready began it"), how, x, m));
@@ -421,6 +435,10 @@ pub(crate) fn product_each(
     let (mut masked, mut difference) = (Vec::new(), Vec::new());
     for (begun, Met { event, new, .. }, x, m) in met {
         masked.push(Masked::take(begun, event, new, (x, m), &mut stock.spill, &mut difference)?);
+    }
+    for product in &masked {
+        opening::spend(s, "/factors", product.b.iter().copied(), &[width])?;
+        opening::spend(s, "/rows", product.fresh_masks().iter().copied(), &[width])?;
     }
     let mut opened = &opening::open(s, &difference, width)?[..];
     let mut out = Vec::new();
@@ -437,6 +455,8 @@ struct Masked<'a> {
     begun: &'a mut Begun,
     /// Its sizes, by slots.
     shape: MatmulShape,
+    /// Tokens that the operand had before.
+    known: usize,
     /// Words of the differences of rows of M.
     rows: usize,
     b: Zeroizing<Vec<u64>>,
@@ -472,7 +492,13 @@ impl<'a> Masked<'a> {
         let fresh = token_rows(m, batch, d, axis, known);
         let fresh_masks = &begun.masks.a[first * row..slots * row];
         difference.extend(fresh.iter().zip(fresh_masks).map(|(m, a)| m.wrapping_sub(*a)));
-        Ok(Masked { begun, shape, rows: fresh.len(), b, ba })
+        Ok(Masked { begun, shape, known, rows: fresh.len(), b, ba })
+    }
+
+    /// The masks of its new rows.
+    fn fresh_masks(&self) -> &[u64] {
+        let end = self.begun.slots * self.begun.masks.form.row();
+        &self.begun.masks.a[end - self.rows..end]
     }
 
     /// Words of its differences.
@@ -482,13 +508,13 @@ impl<'a> Masked<'a> {
 
     /// Shares of the product, from its differences as they were `opened`.
     fn finish(self, s: &mut Session, opened: &[u64]) -> Vec<u64> {
-        let Masked { begun, shape, b, ba, .. } = self;
+        let Masked { begun, shape, known, b, ba, .. } = self;
         let OperandForm { batch, d, axis, width } = begun.masks.form;
         let MatmulShape { m: rows, k, n, .. } = shape;
         let slots = begun.slots;
         let (left, opened_rows) = opened.split_at(b.len());
-        opening::note(s, "/factors", left, &[width]);
-        opening::note(s, "/rows", opened_rows, &[width]);
+        opening::note(s, "/factors", 0, left, &[width]);
+        opening::note(s, "/rows", known * batch * d, opened_rows, &[width]);
         begun.opened.extend_from_slice(opened_rows);
         let right = oriented(&begun.opened, batch, d, axis);
         let a = Zeroizing::new(oriented(&begun.masks.a[..slots * batch * d], batch, d, axis));

@@ -186,7 +186,7 @@ fn prepared(
     let (b, ab) = rest.split_at(batch * k * n);
     let mut difference: Vec<u64> = minus(x, a.iter().copied()).collect();
     difference.extend(minus(y, b.iter().copied()));
-    let opened = opening::masked(s, &difference, width)?;
+    let opened = opening::masked(s, &difference, a.iter().chain(b).copied(), width)?;
     let (d, e) = opened.split_at(x.len());
     let server = s.is_server();
     let mut out = Vec::with_capacity(ab.len());

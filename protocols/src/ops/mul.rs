@@ -291,9 +291,10 @@ fn rows_by_ot_cost(rows: usize, n: usize, width: u32) -> Cost {
 /// Shares of rows of `n` times their words `y`, with as many units of `masks`.
 fn prepared(s: &mut Session, x: &[u64], y: &[u64], n: usize, width: u32, masks: &[u64]) -> Result<Vec<u64>, Error> {
     let units = masks.chunks_exact(2 * n + 1);
-    let mut difference: Vec<u64> = minus(x, units.clone().flat_map(|unit| unit[..n].iter().copied())).collect();
-    difference.extend(minus(y, units.clone().map(|unit| unit[n])));
-    let opened = opening::masked(s, &difference, width)?;
+    let a = units.clone().flat_map(|unit| unit[..n].iter().copied());
+    let b = units.clone().map(|unit| unit[n]);
+    let difference: Vec<u64> = minus(x, a.clone()).chain(minus(y, b.clone())).collect();
+    let opened = opening::masked(s, &difference, a.chain(b), width)?;
     let (d, e) = opened.split_at(x.len());
     let server = s.is_server();
     let rows = d.chunks_exact(n).zip(e).zip(units);

@@ -202,7 +202,10 @@ impl Operation for MuxColumns<'_> {
             })
             .collect();
         let widths = selection.opened_widths();
-        let opened = opening::masked_each(s, &masked, &widths)?;
+        let masks = entries.chunks_exact(size).flat_map(|entry| {
+            (0..columns).map(|i| entry[0] >> i).chain(entry[1 + columns..].iter().step_by(2).copied())
+        });
+        let opened = opening::masked_each(s, &masked, masks, &widths)?;
         let mut out = Vec::with_capacity(words.len());
         for (((_, words), entry), opened) in
             items().zip(entries.chunks_exact(size)).zip(opened.chunks_exact(widths.len()))

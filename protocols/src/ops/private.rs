@@ -264,6 +264,7 @@ fn prepared(
             let rows = x.chunks_exact(inputs).zip(masks.chunks_exact(inputs + outputs));
             let masked: Vec<u64> =
                 rows.clone().flat_map(|(x, mask)| x.iter().zip(mask).map(|(x, r)| x.wrapping_sub(*r))).collect();
+            opening::spend(s, "", rows.clone().flat_map(|(_, mask)| &mask[..inputs]).copied(), &[width])?;
             s.deliver(MASKED, bits::pack(&masked, &[width]))?;
             Ok(rows.flat_map(|(_, mask)| &mask[inputs..]).copied().collect())
         }
@@ -274,7 +275,7 @@ fn prepared(
             if let Some(x) = x {
                 masked.iter_mut().zip(x).for_each(|(m, x)| *m = m.wrapping_add(*x));
             }
-            opening::note(s, "", &masked, &[width]);
+            opening::note(s, "", 0, &masked, &[width]);
             let mut y = matrix.times(&masked)?;
             y.iter_mut().zip(masks).for_each(|(y, share)| *y = y.wrapping_add(*share));
             Ok(y)

@@ -151,8 +151,8 @@ fn square_cost(plans: &mut Plans, n: usize, width: u32) -> Result<Cost, Error> {
 /// Shares of the sums of squares of rows of `n`, with as many units of `masks`.
 fn prepared(s: &mut Session, x: &[u64], n: usize, width: u32, masks: &[u64]) -> Result<Vec<u64>, Error> {
     let a = masks.chunks_exact(n + 1).flat_map(|unit| unit[..n].iter().copied());
-    let difference: Vec<u64> = minus(x, a).collect();
-    let d = opening::masked(s, &difference, width)?;
+    let difference: Vec<u64> = minus(x, a.clone()).collect();
+    let d = opening::masked(s, &difference, a, width)?;
     let server = s.is_server();
     let rows = d.chunks_exact(n).zip(masks.chunks_exact(n + 1));
     // d^2 + 2 d a + a^2

@@ -86,7 +86,10 @@ impl Operation for Truncation {
     fn run(&self, s: &mut Session, x: &ArrayD<u64>, correlations: Option<&[u64]>) -> Result<ArrayD<u64>, Error> {
         let mut words = flat(x);
         match correlations {
-            Some(wraps) => truncate_by(s, &mut words, *self, |s, tops| prepared(s, tops, wraps))?,
+            Some(wraps) => {
+                let bits = wrap_bits(*self).unwrap_or_default();
+                truncate_by(s, &mut words, *self, |s, tops| prepared(s, tops, wraps, bits))?;
+            }
             None => truncate(s, &mut words, *self)?,
         }
         Ok(shaped(x.shape(), words))
@@ -164,16 +167,18 @@ impl Correlation for Wrap {
     }
 }
 
-/// Shares of a b for the server's bits a and the client's b, of which `own` are this party's, by as many `wraps`.
-pub(super) fn prepared(s: &mut Session, own: &[u64], wraps: &[u64]) -> Result<Vec<u64>, Error> {
+/// Shares of a b for the server's bits a and the client's b, of which `own` are this party's, by as many `wraps` of
+/// `bits` bits.
+pub(super) fn prepared(s: &mut Session, own: &[u64], wraps: &[u64], bits: u32) -> Result<Vec<u64>, Error> {
     assert_eq!(own.len(), wraps.len(), "a correlation for every word");
+    opening::spend(s, "", wraps.iter().copied(), &[bits + 1])?;
     let masked: Vec<u64> = own.iter().zip(wraps).map(|(top, wrap)| (top ^ wrap) & 1).collect();
     let bytes = bits::packed_bytes(own.len(), &[1]);
     let message = s.channel().exchange(TOPS, &bits::pack(&masked, &[1]), bytes)?;
     let theirs = bits::unpack(TOPS, &message, own.len(), &[1])?;
     let (server, client) = if s.is_server() { (&masked, &theirs) } else { (&theirs, &masked) };
     let opened: Vec<u64> = server.iter().zip(client).map(|(a, b)| a << 1 | b).collect();
-    opening::note(s, "", &opened, &[2]);
+    opening::note(s, "", 0, &opened, &[2]);
     let sign = |bit: u64| 1u64.wrapping_sub(bit << 1);
     let is_server = s.is_server();
     let items = opened.iter().zip(own).zip(wraps);

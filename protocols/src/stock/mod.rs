@@ -145,10 +145,11 @@ impl Stock {
         for batch in kind.batches(units.saturating_sub(held)) {
             self.fill(session, kind, batch, matrix)?;
         }
-        match self.queues.get_mut(kind) {
-            Some(queue) => Ok(queue.take(units * words, &mut self.spill)?),
-            None => Ok(Zeroizing::default()),
-        }
+        let Some(queue) = self.queues.get_mut(kind) else { return Ok(Zeroizing::default()) };
+        let taken = queue.take(units * words, &mut self.spill)?;
+        #[cfg(any(test, feature = "audit"))]
+        let taken = session.audit.hand_out(kind, session.role(), taken)?;
+        Ok(taken)
     }
 
     /// Makes a batch of `kind` and puts it in.

@@ -13,8 +13,8 @@ use crate::words::{mask, signed};
 use crate::{Clear, Shape};
 use ndarray::{ArrayD, IxDyn};
 
-/// Ring and dropped bits of a head with 16 fractional bits a weight, and of a small ring.
-const SHAPES: [(u32, u32); 3] = [(56, 20), (24, 7), (64, 1)];
+/// Ring and dropped bits of a head with 16 fractional bits a weight, for logits of 14 bits and of 8, and other rings.
+const SHAPES: [(u32, u32); 4] = [(56, 20), (56, 26), (24, 7), (64, 1)];
 
 /// Random values of magnitude below 2^`bits`, and the edges.
 fn values(bits: u32, count: usize) -> Vec<u64> {

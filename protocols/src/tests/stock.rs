@@ -5,11 +5,13 @@ use net::{Phase, Role};
 
 use super::{DEALER, Function, TWO_PHASES, own, run, share};
 use crate::abb::Abb;
+use crate::function;
 use crate::ops::linear::Linear;
 use crate::ops::matmul::Matmul;
 use crate::ops::matmul::multiply;
-use crate::ops::mul::MulRows;
+use crate::ops::mul::{Mul, MulRows};
 use crate::ops::sum_squares::SumSquares;
+use crate::ops::truncate::Truncation;
 use crate::words::Words;
 use crate::{
     Axis, Error, FixedMatrix, FixedValues, FixedWeight, Operand, OperandId, OperandKind, Options, Shape, Tensor,
@@ -253,4 +255,41 @@ fn cached_products_equal_the_naive_ones() {
             }
         }
     }
+}
+
+/// A stock that took the words of `function` in twice believes that it has enough for two runs.
+fn comes_twice(shape: &[usize], function: impl Function) {
+    let mut planner = super::planner(TWO_PHASES);
+    function.call(&mut planner, &[Shape(shape.to_vec())]).expect("plan");
+    let needs = planner.needs();
+    let shares = share(&vec![3; shape.iter().product()], 1);
+    run(TWO_PHASES, |abb| {
+        abb.prepare(&needs, |_| None, &mut |_| ())?;
+        let role = abb.session().role();
+        let mut words = Vec::new();
+        std::mem::take(abb.stock()).drain(&needs, role, |piece| {
+            words.extend_from_slice(piece);
+            Ok::<_, Error>(())
+        })?;
+        for _ in 0..2 {
+            let mut rest = words.iter();
+            abb.stock().add(&needs, role, |piece| {
+                piece.iter_mut().zip(rest.by_ref()).for_each(|(word, kept)| *word = *kept);
+                Ok::<_, Error>(())
+            })?;
+        }
+        let x = own(abb, &shares, shape);
+        function.call(abb, std::slice::from_ref(&x))?;
+        let again = function.call(abb, &[x]).map(|_| ());
+        assert!(matches!(again, Err(Error::MaskTwice { .. })), "{again:?}");
+        Ok(())
+    });
+}
+
+#[test]
+fn units_that_come_out_of_the_stock_twice_are_noticed() {
+    // Single units, and enough words of a few bits.
+    comes_twice(&[1], function!([] | abb, x | abb.apply(Mul { width: 48 }, (&x[0], &x[0]))));
+    comes_twice(&[1, 5], function!([] | abb, x | abb.apply(SumSquares { width: 40 }, &x[0])));
+    comes_twice(&[40], function!([] | abb, x | abb.apply(Truncation { width: 44, shift: 15, out: 32 }, &x[0])));
 }

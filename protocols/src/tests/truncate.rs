@@ -3,7 +3,7 @@
 
 use net::{Ledger, Phase, Role};
 
-use super::{TWO_PHASES, open, share};
+use super::{DEALER, TWO_PHASES, open, own, run, share, without_masks};
 use crate::abb::Abb;
 use crate::correlation::{CorrelationKind, Need};
 use crate::forecast::Forecast;
@@ -12,7 +12,7 @@ use crate::local::Pair;
 use crate::operation::{Operation, shaped};
 use crate::ops::truncate::{Truncation, Wrap};
 use crate::plans::Plans;
-use crate::words::mask;
+use crate::words::{Words, mask};
 
 fn pair() -> Pair {
     Pair::connect(|channel| open(channel, TWO_PHASES)).expect("set-up")
@@ -100,6 +100,7 @@ fn opened(x: u64, missing: bool) -> f64 {
         let s = abb.session();
         let mut wraps = CorrelationKind::new(Wrap { bits: 36 }).make(s, n, None)?;
         if missing {
+            without_masks(s);
             wraps.fill(0);
         }
         let own = if s.is_server() { 0 } else { x };
@@ -116,7 +117,25 @@ fn what_is_opened_is_uniform_whatever_the_input() {
     // A correct run exceeds 5 with probability below 1e-6 (one-sided).
     for x in [0, 1, 1 << 37, (1 << 38) - 1, (1u64 << 38).wrapping_neg() + 1] {
         let deviation = opened(x, false);
-        assert!(deviation < 5.0, "{deviation} for {x}");
+        assert!(deviation < crate::audit::LIMIT, "{deviation} for {x}");
     }
     assert!(opened(1, true) > 30.0, "masks that are missing show");
+}
+
+/// The formula of SECURITY: the client's own share decides how its truncation is rounded.
+#[test]
+fn an_error_is_decided_by_the_share_of_the_client() {
+    let how = Truncation { width: 56, shift: 24, out: 64 };
+    let x: Vec<u64> = (0..500u64).map(|i| (i * i * 77_777_777).wrapping_sub(i << 33)).collect();
+    let shares = share(&x, 3);
+    let [(client, _), (server, _)] = run(DEALER, |abb| {
+        let words = own(abb, &shares, &[x.len()]);
+        abb.apply(how, &words)
+    });
+    let low = |x: u64| x & mask(how.shift);
+    for (i, got) in client.plus(&server).iter().enumerate() {
+        let below = x[i].wrapping_sub(1);
+        let want = (below as i64 >> how.shift) + 1 - i64::from(low(shares[0][i]) > low(below));
+        assert_eq!(*got as i64, want, "{}", x[i] as i64);
+    }
 }

@@ -230,6 +230,6 @@ fn masked_operands_of_private_matrices_are_uniform() {
             Ok((audit.words(), audit.worst().1))
         });
         assert_eq!((client.0, server.0), (0, rows * inputs));
-        assert!(server.1 < LIMIT, "{} for {value} and {masks:?}", server.1);
+        assert!(server.1 < crate::audit::LIMIT, "{} for {value} and {masks:?}", server.1);
     }
 }

@@ -42,26 +42,57 @@ pub(crate) fn open_each_cost(n: usize, widths: &[u32]) -> Cost {
 }
 
 /// Opens `x` to both parties, modulo 2^`width`. Every word must be the difference of a secret and a mask that is
-/// uniform modulo 2^`width` and masks nothing else.
-pub fn masked(s: &mut Session, x: &[u64], width: u32) -> Result<Vec<u64>, Error> {
-    masked_each(s, x, &[width])
+/// uniform modulo 2^`width` and masks nothing else. `masks` are this party's parts of the masks: nothing but an audit
+/// looks at them.
+pub fn masked(
+    s: &mut Session,
+    x: &[u64],
+    masks: impl IntoIterator<Item = u64>,
+    width: u32,
+) -> Result<Vec<u64>, Error> {
+    masked_each(s, x, masks, &[width])
 }
 
 /// [`masked`] for words of different widths: those of `widths`, repeated.
-pub(crate) fn masked_each(s: &mut Session, x: &[u64], widths: &[u32]) -> Result<Vec<u64>, Error> {
+pub(crate) fn masked_each(
+    s: &mut Session,
+    x: &[u64],
+    masks: impl IntoIterator<Item = u64>,
+    widths: &[u32],
+) -> Result<Vec<u64>, Error> {
+    spend(s, "", masks, widths)?;
     let opened = open_each(s, x, widths)?;
-    note(s, "", &opened, widths);
+    note(s, "", 0, &opened, widths);
     Ok(opened)
 }
 
-/// Lets the audit count words opened under masks, as the part `part` of the current operation. Their widths are
-/// `widths`, repeated.
-pub(crate) fn note(s: &mut Session, part: &str, opened: &[u64], widths: &[u32]) {
+/// Shows an audit this party's parts of masks that are about to serve, in the part `part` of the current operation.
+/// It fails if one served before. Their widths are `widths`, repeated. Without an audit this does nothing.
+pub(crate) fn spend(
+    s: &mut Session,
+    part: &str,
+    masks: impl IntoIterator<Item = u64>,
+    widths: &[u32],
+) -> Result<(), Error> {
     #[cfg(any(test, feature = "audit"))]
-    {
-        let path = s.channel().ledger_mut().path().to_owned() + part;
-        s.audit.note(&path, opened, widths);
-    }
+    return s.audit.clone().spend(&path(s, part), masks, widths);
     #[cfg(not(any(test, feature = "audit")))]
-    let _ = (s, part, opened, widths);
+    {
+        let _ = (s, part, masks, widths);
+        Ok(())
+    }
+}
+
+/// Shows an audit words opened under masks, which have the positions from `start` on in the part `part` of the
+/// current operation. Their widths are `widths`, repeated.
+pub(crate) fn note(s: &mut Session, part: &str, start: usize, opened: &[u64], widths: &[u32]) {
+    #[cfg(any(test, feature = "audit"))]
+    s.audit.clone().note(&path(s, part), start, opened, widths);
+    #[cfg(not(any(test, feature = "audit")))]
+    let _ = (s, part, start, opened, widths);
+}
+
+#[cfg(any(test, feature = "audit"))]
+fn path(s: &mut Session, part: &str) -> String {
+    s.channel().ledger_mut().path().to_owned() + part
 }

@@ -32,21 +32,21 @@ type Accounts = BTreeMap<String, Account>;
 pub(super) struct Book {
     path: PathBuf,
     /// Positions that a key may learn the logits of, in all.
-    limit: Option<u64>,
+    limit: u64,
     /// Between the threads of this process; a lock on a file beside it is between processes.
     turn: Mutex<()>,
 }
 
 impl Book {
     /// The accounts in the file `path`, which is made when something is first charged.
-    pub(super) fn open(path: PathBuf, limit: Option<u64>) -> Result<Self, Error> {
+    pub(super) fn open(path: PathBuf, limit: u64) -> Result<Self, Error> {
         read(&path).map_err(at(&path))?;
         Ok(Book { path, limit, turn: Mutex::default() })
     }
 
     /// Charges `positions` to `key`, or refuses if that would be more than the limit.
     pub(super) fn charge(&self, key: Option<&str>, positions: u64) -> Result<(), ModelError> {
-        let limit = self.limit.unwrap_or(u64::MAX);
+        let limit = self.limit;
         let charged = self.change(key, |account| {
             let after = account.revealed.saturating_add(positions);
             let fits = after <= limit;
@@ -123,7 +123,7 @@ mod tests {
     fn a_key_learns_no_more_than_its_limit_across_restarts() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("accounts.json");
-        let book = || Book::open(path.clone(), Some(10)).unwrap();
+        let book = || Book::open(path.clone(), 10).unwrap();
         book().charge(Some("a"), 7).unwrap();
         let refused = book().charge(Some("a"), 4).unwrap_err();
         assert!(matches!(refused, ModelError::Quota { used: 7, wanted: 4, limit: 10, .. }), "{refused}");
@@ -140,7 +140,7 @@ mod tests {
     fn the_folder_of_a_first_account_is_made() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("home").join("accounts.json");
-        Book::open(path.clone(), None).unwrap().charge(None, 1).unwrap();
+        Book::open(path.clone(), u64::MAX).unwrap().charge(None, 1).unwrap();
         assert_eq!(read(&path).unwrap()[NOBODY].revealed, 1);
     }
 
@@ -149,7 +149,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("accounts.json");
         std::fs::write(&path, b"{").unwrap();
-        assert!(Book::open(path, None).is_err());
+        assert!(Book::open(path, u64::MAX).is_err());
     }
 
     #[test]
@@ -159,7 +159,7 @@ mod tests {
         std::thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {
-                    let book = Book::open(path.clone(), None).unwrap();
+                    let book = Book::open(path.clone(), u64::MAX).unwrap();
                     (0..5).for_each(|_| book.charge(Some("a"), 1).unwrap());
                 });
             }

@@ -106,9 +106,10 @@ pub(super) struct ServeArgs {
     #[arg(long, value_name = "N", default_value_t = 1024, requires = "pools")]
     max_pools_total: usize,
     /// Most positions whose logits a key may learn, in all, because logits tell about the weights. Counted across
-    /// restarts, in `accounts.json` beside the default identity [default: no limit].
-    #[arg(long, value_name = "N")]
-    max_reveals: Option<u64>,
+    /// restarts, in `accounts.json` beside the default identity; clients without keys share an account. `unlimited`
+    /// lifts the bound.
+    #[arg(long, value_name = "N", value_parser = positions, default_value = "1000000")]
+    max_reveals: u64,
     #[command(flatten)]
     draft: DraftLimitArgs,
     /// Most sessions at once. They share the processor's cores [default: one for every two cores].
@@ -161,6 +162,11 @@ pub(super) struct ServeArgs {
     /// `demo`.
     #[arg(long, hide = true, requires = "once", value_name = "KEY")]
     machine: Option<PublicKey>,
+}
+
+/// A number of positions, or all that there can be.
+fn positions(text: &str) -> Result<u64, String> {
+    if text == "unlimited" { Ok(u64::MAX) } else { text.parse().map_err(|_| "give a number, or `unlimited`".into()) }
 }
 
 /// What `--machine` prints: a line when clients may come, and a line at the end.

@@ -4,7 +4,7 @@ use ndarray::ArrayD;
 
 use super::*;
 use crate::abb::Abb;
-use crate::audit::deviation;
+use crate::audit::{Audit, Broken, LIMIT, deviation};
 use crate::tests::{Function, TWO_PHASES, late, own, planner, run, share};
 use crate::words::Words;
 use crate::{Needs, Shape, Tensor, TwoParty};
@@ -153,8 +153,8 @@ fn dead_slots_cost_nothing_where_masks_are_made_on_the_spot() {
 }
 
 /// What the parties see of tokens that come in the places of others: the differences of what was opened, for tokens
-/// that are the same.
-fn differences(prepared: bool, cut: impl Fn(&mut Operand, usize) + Sync) -> (Vec<u64>, f64) {
+/// that are the same. And what the audit says.
+fn differences(prepared: bool, broken: Option<Broken>) -> (Vec<u64>, f64, Option<String>) {
     const PROMPT: usize = 3;
     const DRAFT: usize = 200;
     let steps: [Step; 3] = [(PROMPT, 0), (DRAFT, DRAFT), (DRAFT, 0)];
@@ -163,6 +163,7 @@ fn differences(prepared: bool, cut: impl Fn(&mut Operand, usize) + Sync) -> (Vec
     let inputs = vec![5; HEADS * cuts.rows() * DIM];
     let shares = share(&inputs, 1);
     let [(client, _), (server, _)] = run(TWO_PHASES, |abb: &mut TwoParty| {
+        abb.session().audit = Audit::breaking(broken);
         abb.prepare(&made, |_| None, &mut |_| ())?;
         let words = own(abb, &shares, &cuts.shape());
         let words = [words.clone(), words];
@@ -173,10 +174,11 @@ fn differences(prepared: bool, cut: impl Fn(&mut Operand, usize) + Sync) -> (Vec
             abb.matmul_cached(&q, &kt, WIDTH, Axis::Columns, &mut operand)?;
             let rows = &operand.begun.as_ref().expect("begun").opened;
             opened.push(rows[rows.len() - steps[s].0 * HEADS * DIM..].to_vec());
-            cut(&mut operand, if s == 1 { PROMPT } else { usize::MAX });
+            operand.cut(if s == 1 { PROMPT } else { usize::MAX });
         }
         let differences: Vec<u64> = opened[1].iter().zip(&opened[2]).map(|(a, b)| a.wrapping_sub(*b)).collect();
-        Ok((differences, abb.session().audit.worst().1))
+        let audit = &abb.session().audit;
+        Ok((differences, audit.worst().1, audit.reused()))
     });
     assert_eq!(client.0, server.0, "both parties see the same");
     client
@@ -184,25 +186,22 @@ fn differences(prepared: bool, cut: impl Fn(&mut Operand, usize) + Sync) -> (Vec
 
 #[test]
 fn a_token_in_the_place_of_another_is_opened_under_another_mask() {
-    /// As in the other tests of what is seen: exceeded with probability below 1e-6.
-    const LIMIT: f64 = 5.0;
     let uniform = |differences: &[u64]| {
         let mut counts = vec![0; 16];
         differences.iter().for_each(|word| counts[(word >> (WIDTH - 4)) as usize & 15] += 1);
         deviation(&counts)
     };
     for prepared in [true, false] {
-        let (seen, worst) = differences(prepared, Operand::cut);
-        assert_eq!(seen.len(), 200 * HEADS * DIM);
+        let (seen, worst, reused) = differences(prepared, None);
+        assert_eq!((seen.len(), reused), (200 * HEADS * DIM, None));
         assert!(uniform(&seen) < LIMIT && worst < LIMIT, "{} and {worst}, prepared: {prepared}", uniform(&seen));
         // A cut that takes the slots back, too: the tokens are seen to be the same.
-        let (seen, _) = differences(prepared, |operand, tokens| {
-            let begun = operand.begun.as_mut().expect("begun");
-            begun.live.truncate(tokens);
-            begun.slots = begun.live.len();
-            begun.opened.truncate(begun.slots * HEADS * DIM);
-        });
+        let (seen, worst, reused) = differences(prepared, Some(Broken::Slots));
         assert!(seen.iter().all(|word| word << (64 - WIDTH) == 0) && uniform(&seen) > 10.0 * LIMIT);
+        assert!(
+            worst > 10.0 * LIMIT && reused.is_some_and(|said| said.contains("/rows")),
+            "the audit sees it: {worst}"
+        );
     }
 }
 

@@ -301,12 +301,12 @@ pub fn run(s: &mut Session, ladder: &Ladder, correlations: &[u64], x: &[u64]) ->
     let inputs = || x.iter().zip(correlations.chunks_exact(size));
     let masked: Vec<u64> = inputs()
         .flat_map(|(x, entry)| {
-            let masks = entry.chunks_exact(rung_words).map(|entry| entry[0]);
             let x = x & mask(ladder.in_width);
-            ladder.shifts.iter().zip(masks).map(move |(&shift, mask)| (x >> shift).wrapping_sub(mask))
+            ladder.shifts.iter().zip(masks(&shape, entry)).map(move |(&shift, mask)| (x >> shift).wrapping_sub(mask))
         })
         .collect();
-    let opened = opening::masked(s, &masked, shape.rung().input_bits())?;
+    let used = inputs().flat_map(|(_, entry)| masks(&shape, entry));
+    let opened = opening::masked(s, &masked, used, shape.rung().input_bits())?;
     let keys: Vec<u64> = inputs().flat_map(|(_, entry)| &entry[..rungs * rung_words]).copied().collect();
     // One party rounds up and one down, so that the sum is right on average.
     let up = if s.is_server() { mask(ladder.dropped) } else { 0 };
@@ -327,7 +327,11 @@ pub fn run(s: &mut Session, ladder: &Ladder, correlations: &[u64], x: &[u64]) ->
         })
         .collect();
     let widths = widths(&shape);
-    let opened = opening::masked_each(s, &difference, &widths)?;
+    let used = inputs().flat_map(|(_, entry)| {
+        let choice = &entry[rungs * rung_words..];
+        choice[1..=rungs].iter().copied().chain((0..shape.bits()).map(|k| choice[0] >> k))
+    });
+    let opened = opening::masked_each(s, &difference, used, &widths)?;
     Ok(inputs()
         .zip(opened.chunks_exact(widths.len()))
         .map(|((_, entry), opened)| {
@@ -341,6 +345,11 @@ pub fn run(s: &mut Session, ladder: &Ladder, correlations: &[u64], x: &[u64]) ->
             }) & mask(width)
         })
         .collect())
+}
+
+/// This party's parts of the masks of the rungs, from the correlation of an input.
+fn masks(shape: &LadderShape, entry: &[u64]) -> impl Iterator<Item = u64> {
+    entry.chunks_exact(shape.rung().correlation_words()).take(shape.rungs).map(|entry| entry[0])
 }
 
 /// Widths of what is opened to choose among the rungs.

@@ -233,7 +233,8 @@ fn prepare_batch(s: &mut Session, shape: &FssShape, n: usize) -> Result<Vec<u64>
     }
     let negated = mux::mux(s, &negative, &leaf, shape.width - 1)?;
     leaf.iter_mut().zip(negated).for_each(|(leaf, negated)| *leaf = leaf.wrapping_sub(negated << 1));
-    let opened = opening::masked(s, &leaf, shape.width)?;
+    let masks = sums.chunks_exact(all).flat_map(|sums| &sums[..used]).copied();
+    let opened = opening::masked(s, &leaf, masks, shape.width)?;
     let mut corrections = vec![0; n * all];
     for (correction, opened) in corrections.chunks_exact_mut(all).zip(opened.chunks_exact(used)) {
         correction[..used].copy_from_slice(opened);
@@ -277,8 +278,9 @@ fn bit_leaves_cost(n: usize, tree: DpfShape, cell_bits: u32) -> Cost {
 
 /// Opens bits, one in every word, masked by those of `pads`, which has 64 in every word. The result has 64, too.
 fn open_bits(s: &mut Session, mut bits: Vec<u64>, pads: &[u64]) -> Result<Vec<u64>, Error> {
-    bits.iter_mut().enumerate().for_each(|(i, bit)| *bit ^= pads[i / 64] >> (i % 64));
-    let opened = opening::masked(s, &bits, 1)?;
+    let pad = |i: usize| pads[i / 64] >> (i % 64);
+    bits.iter_mut().enumerate().for_each(|(i, bit)| *bit ^= pad(i));
+    let opened = opening::masked(s, &bits, (0..bits.len()).map(pad), 1)?;
     let word = |bits: &[u64]| bits.iter().enumerate().fold(0, |word, (i, bit)| word | bit << i);
     Ok(opened.chunks_exact(64).map(word).collect())
 }
@@ -495,8 +497,8 @@ pub fn run(s: &mut Session, table: &FssTable, correlations: &[u64], x: &[u64]) -
 fn open_inputs(s: &mut Session, correlations: &[u64], size: usize, x: &[u64], bits: u32) -> Result<Vec<u64>, Error> {
     assert_eq!(correlations.len(), x.len() * size, "a correlation for every input");
     let masks = correlations.chunks_exact(size).map(|entry| entry[0]);
-    let masked: Vec<u64> = x.iter().zip(masks).map(|(x, mask)| x.wrapping_sub(mask)).collect();
-    opening::masked(s, &masked, bits)
+    let masked: Vec<u64> = x.iter().zip(masks.clone()).map(|(x, mask)| x.wrapping_sub(mask)).collect();
+    opening::masked(s, &masked, masks, bits)
 }
 
 /// Cost of [`run`] on `n` words.

@@ -458,7 +458,7 @@ fn pass(s: &mut Session, shape: &Shape<'_>, permuter: Role, halves: Vec<Half>, x
     if s.role() == permuter {
         let message = s.channel().recv(DIFFERENCE, bits::packed_bytes(x.len(), shape.widths))?;
         let theirs = bits::unpack(DIFFERENCE, &message, x.len(), shape.widths)?;
-        opening::note(s, "", &theirs, shape.widths);
+        opening::note(s, "", 0, &theirs, shape.widths);
         let sum: Vec<u64> = x.iter().zip(theirs).map(|(x, d)| x.wrapping_add(d)).collect();
         let mut out = Vec::with_capacity(x.len());
         let mut rows = sum.chunks_exact(shape.words());
@@ -489,6 +489,7 @@ fn pass(s: &mut Session, shape: &Shape<'_>, permuter: Role, halves: Vec<Half>, x
     let (mut difference, mut out) = (Vec::with_capacity(x.len()), Vec::with_capacity(x.len()));
     for half in halves {
         let Half::Supplier(a, b) = half else { unreachable!("the supplier's correlations") };
+        opening::spend(s, "", a.iter().copied(), shape.widths)?;
         let x = &x[difference.len()..];
         difference.extend(x.iter().zip(a).map(|(x, a)| x.wrapping_sub(a)));
         out.extend(b);
