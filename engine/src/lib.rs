@@ -21,5 +21,5 @@ pub use layer::Layer;
 pub use matrix::{ColumnRange, MatrixSource, Order, largest};
 pub use operand::{Axis, OperandId, OperandKind};
 pub use tensor::{Shape, Tensor};
-pub use top_k::{Ranking, TopK, UnknownTopK};
+pub use top_k::{GRID_NOISE, Ranking, TopK, UnknownTopK};
 pub use weight::{WeightData, WeightLoader, WeightSpec};
