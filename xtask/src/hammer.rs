@@ -104,15 +104,22 @@ fn ended(words: &[String]) -> Result<Ended, Error> {
         });
     }
     let value = serde_json::from_str::<Value>(&read(&report)?);
-    let check = &value.map_err(|source| Error::Report { path: report.clone(), source })?["check"];
+    let check = value.map_err(|source| Error::Report { path: report.clone(), source })?;
     std::fs::remove_file(&report).map_err(|source| Error::File { path: report, source })?;
-    let [error, margin] = ["max_abs_logit_error", "largest_margin_missed"].map(|name| check[name].as_f64());
+    let numbers = ["max_abs_logit_error", "largest_margin_missed", "token_agreement", "close_choices"];
+    let [error, margin, agreement, close] = numbers.map(|name| check[name].as_f64());
+    let Some(agreement) = agreement else { return Ok(Ended::Failed("no comparison".into())) };
     let differs = [error, margin].into_iter().flatten().any(|off| off > LOGIT_ERROR);
-    Ok(match check["close_choices"].as_u64() {
-        _ if check["token_agreement"].is_null() => Ended::Failed("no comparison".into()),
-        _ if !differs => Ended::Alike,
-        Some(1..) => Ended::Close(check.to_string()),
-        _ => Ended::Failed(check.to_string()),
+    let close = close.unwrap_or(0.0);
+    let found = || {
+        let [error, margin] =
+            [error, margin].map(|number| number.map_or("-".into(), |number| format!("{number:.4}")));
+        format!("logit error {error}, {agreement} of the tokens agree, margin missed {margin}, close choices {close}")
+    };
+    Ok(match differs {
+        false => Ended::Alike,
+        true if close > 0.0 => Ended::Close(found()),
+        true => Ended::Failed(found()),
     })
 }
 
