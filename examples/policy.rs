@@ -130,7 +130,7 @@ impl<E: Engine> Voting<E> {
         let scores = engine.mul(&votes.slice(1, 0..old), &sizes)?;
         // No ceiling is needed, because `rank` opens no comparison.
         let (k, method) = (keep - recent, TopK::Rank);
-        let how = Ranking { k, method, magnitude: MAGNITUDE, ceiling: Ceiling::NONE, frac: FRAC };
+        let how = Ranking { k, method, magnitude: MAGNITUDE, ceiling: Ceiling::NONE, frac: FRAC, rounded: false };
         let chosen = eviction::choose(engine, &scores, &how)?;
         eviction::keep(engine, store, &chosen, old, false)
     }

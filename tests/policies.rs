@@ -26,6 +26,31 @@ fn every_policy_is_listed_once() {
     assert_eq!(streaming["shows"], "the whole pattern, which follows from lengths");
 }
 
+/// Sessions in which votes are equal, or nearly: three tokens under a kernel that covers them all, tokens beside the
+/// only one that was looked at, tokens that nobody looked at. Their text and logits hung on rounding noise.
+#[test]
+fn nearly_equal_votes_do_not_hang_on_rounding() {
+    const IDS: &str = "--model recall --prompt-ids 27,48,29,57,13,36,7,32,27 --policy";
+    let lines = [
+        (format!("{IDS} snapkv:budget=0.2 --tokens 2"), "", 4),
+        (format!("{IDS} snapkv:budget=0.2 --tokens 2 --preprocess --draft lookup:1 --masks sent"), "", 4),
+        ("--model shakespeare-gpt2 --policy snapkv:budget=0.5 --tokens 2".into(), " pala", 2),
+        ("--model stories260k --policy squeeze:budget=0.5,layers=1 --tokens 8".into(), " a se", 1),
+    ];
+    for (line, prompt, runs) in lines {
+        for _ in 0..runs {
+            let mut demo = waggle(&format!("demo --check --link memory {line}"));
+            if !prompt.is_empty() {
+                demo.args(["--prompt", prompt]);
+            }
+            let check = json(&mut demo);
+            let [agreement, error] =
+                ["token_agreement", "max_abs_logit_error"].map(|name| check[name].as_f64().unwrap());
+            assert!(agreement == 1.0 && error < 0.05, "{line}: {agreement} of the tokens agree, error {error}");
+        }
+    }
+}
+
 #[test]
 fn a_file_that_cannot_be_written_is_an_error() {
     let error = fail(&mut waggle("policies --json /no/such/directory/list.json"), 1);

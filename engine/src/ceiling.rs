@@ -48,13 +48,6 @@ pub enum Origin {
         /// The `magnitude` that the operation was given.
         magnitude: u32,
     },
-    /// [`Engine::scale`](crate::Engine::scale) of entries below a ceiling.
-    Scaled {
-        /// Their ceiling.
-        from: Ceiling,
-        /// The factor.
-        by: f32,
-    },
 }
 
 #[cfg(test)]

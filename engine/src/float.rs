@@ -27,12 +27,20 @@ const STREAMED_ROWS: usize = 4;
 pub struct Float {
     /// What the norms returned since the last look, if anybody wants to see it.
     norms: Option<Vec<ArrayD<f32>>>,
+    /// Selections that another engine's rounding may change.
+    close: u64,
 }
 
 impl Float {
     /// An engine that keeps what root-mean-square norms return, for studies of hidden states.
     pub fn keeping_norms() -> Self {
-        Float { norms: Some(Vec::new()) }
+        Float { norms: Some(Vec::new()), ..Float::default() }
+    }
+
+    /// How many selections were close: they may come out otherwise in an engine that rounds. The entries chosen and
+    /// the others are then no further apart than [`Ranking::noise`] says.
+    pub fn close_choices(&self) -> u64 {
+        self.close
     }
 
     /// What the norms returned since the last call, in order.
@@ -307,13 +315,24 @@ impl Engine for Float {
     fn top_k(&mut self, x: &T, how: &Ranking) -> Result<FloatSelection, Error> {
         let [_, n] = x.shape()[..] else { panic!("ranking of {:?}", x.shape()) };
         assert!((1..=n).contains(&how.k), "{} of {n}", how.k);
-        let largest = |row: ArrayView1<f32>| {
-            let mut order: Vec<usize> = (0..n).collect();
-            order.sort_by(|&i, &j| row[j].total_cmp(&row[i]));
-            order.truncate(how.k);
-            order
+        let units = f64::from(how.frac).exp2();
+        let mut largest = |row: ArrayView1<f32>| {
+            let seen = |i: usize, off: f64| {
+                let x = f64::from(row[i]) * units + off;
+                if how.rounded { (x + 0.5).floor() } else { x }
+            };
+            // The larger comes first, and of equals the one before.
+            let by = |(a, i): &(f64, usize), (b, j): &(f64, usize)| b.total_cmp(a).then(i.cmp(j));
+            let mut order: Vec<(f64, usize)> = (0..n).map(|i| (seen(i, 0.0), i)).collect();
+            order.sort_by(by);
+            let (chosen, others) = order.split_at(how.k);
+            let least = chosen.iter().map(|(_, i)| (seen(*i, -how.noise()), *i)).max_by(by);
+            let most = others.iter().map(|(_, i)| (seen(*i, how.noise()), *i)).min_by(by);
+            let close = least.zip(most).is_some_and(|(least, most)| by(&least, &most).is_gt());
+            self.close += u64::from(close);
+            chosen.iter().map(|(_, i)| *i).collect()
         };
-        Ok(FloatSelection { n, rows: x.rows().into_iter().map(largest).collect() })
+        Ok(FloatSelection { n, rows: x.rows().into_iter().map(&mut largest).collect() })
     }
 
     fn one_hot(&mut self, selection: &FloatSelection) -> Result<FloatSelection, Error> {
@@ -419,6 +438,7 @@ fn stream_row(x: ArrayView1<f32>, b: ArrayView2<f32>, y: &mut [f32]) {
 mod tests {
     use super::*;
     use crate::tensor::Tensor;
+    use crate::top_k::TopK;
     use rand::rngs::StdRng;
     use rand::{RngExt, SeedableRng};
 
@@ -524,6 +544,22 @@ mod tests {
         for row in Float::default().rms_norm(&x, 0.0).unwrap().rows() {
             assert!((row.mapv(|v| v * v).sum() / 40.0 - 1.0).abs() < 1e-5);
         }
+    }
+
+    #[test]
+    fn entries_of_a_cell_go_by_position_and_close_choices_are_counted() {
+        let x = |row: [f32; 5]| ArrayD::from_shape_vec(IxDyn(&[1, 5]), row.to_vec()).unwrap();
+        let mut float = Float::default();
+        let mut chosen = |row, rounded| {
+            let how = Ranking { k: 2, method: TopK::Rank, magnitude: 4, ceiling: Ceiling::NONE, frac: 2, rounded };
+            (float.top_k(&x(row), &how).unwrap().rows[0].clone(), float.close_choices())
+        };
+        // Of cells as wide as 1/4, in the middle of which 0 and 1 lie.
+        assert_eq!(chosen([0.9, 0.01, -0.02, 0.0, 0.1], true), (vec![0, 1], 0));
+        assert_eq!(chosen([0.9, 0.01, -0.02, 0.0, 0.13], true), (vec![0, 4], 1));
+        assert_eq!(chosen([0.9, 1.1, 0.02, 0.1, -3.0], true), (vec![0, 1], 1));
+        assert_eq!(chosen([0.9, -4.0, -3.0, -1.0, 2.0], false), (vec![4, 0], 1));
+        assert_eq!(chosen([0.9, -4.0, 0.8, -1.0, 2.0], false), (vec![4, 0], 2));
     }
 
     #[test]

@@ -23,5 +23,5 @@ pub use logit_bits::{LogitBits, LogitBitsError};
 pub use matrix::{ColumnRange, MatrixSource, Order, largest};
 pub use operand::{Axis, OperandId, OperandKind};
 pub use tensor::{Shape, Tensor};
-pub use top_k::{Ranking, TopK, UnknownTopK};
+pub use top_k::{GRID_NOISE, Ranking, TopK, UnknownTopK};
 pub use weight::{WeightData, WeightLoader, WeightSpec};

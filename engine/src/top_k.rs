@@ -65,7 +65,24 @@ pub struct Ranking {
     /// A bound that nothing can exceed, whatever weights and inputs: [`TopK::ShuffleReveal`] compares in a ring that
     /// holds it, because comparisons of values that wrapped would show something about them.
     pub ceiling: Ceiling,
-    /// Fractional bits that are compared, at most those that the engine's activations have: entries closer than a
-    /// unit of them are taken in either order. An engine in floating point compares all it has.
+    /// Fractional bits that are compared, at most those that the engine's activations have.
     pub frac: u32,
+    /// Whether entries are first rounded to the nearest multiple of 2^-frac, by every engine alike, and equal ones are
+    /// taken in their order. Rounding noise then decides only about entries beside the middle between two multiples.
+    /// Otherwise entries closer than two such units are taken in either order, and an engine in floating point
+    /// compares all it has.
+    pub rounded: bool,
 }
+
+impl Ranking {
+    /// How far entries may be off in an engine that rounds, in units of 2^-frac.
+    pub fn noise(&self) -> f64 {
+        // Dropped bits of the shares, and as much for what came before.
+        if self.rounded { GRID_NOISE } else { 2.0 }
+    }
+}
+
+/// The part of the distance between multiples by which entries that are [rounded](Ranking::rounded) may be off.
+/// Whoever chooses the multiples chooses them so far apart. An entry changes its multiple only if it lies so close to
+/// the middle between two, which two such parts of all positions do.
+pub const GRID_NOISE: f64 = 1.0 / 16.0;

@@ -18,6 +18,10 @@ pub struct Check {
     /// How far ahead the plaintext engine's own token was (its top-1 margin in logits) at the clearest disagreement;
     /// absent if there is none.
     pub largest_margin_missed: Option<f32>,
+    /// Choices of the policy that the plaintext engine made, but rounding may make otherwise
+    /// ([`Float::close_choices`]): what follows them may differ.
+    #[serde(default)]
+    pub close_choices: u64,
 }
 
 /// Runs the plaintext model over `prompt` and the tokens of `generation`, which came from `options`, and compares.
@@ -32,8 +36,9 @@ pub fn check(
     let options = GenerateOptions { reveal: Reveal::Logits, tokens: generation.tokens.len(), ..options.clone() };
     let input = Input { ids: Some(prompt), count: prompt.len() };
     let forced = Next::Forced(&generation.tokens);
-    let truth = generate(&mut Float::default(), model, input, &options, forced, &mut NoHooks)?;
-    compare(&truth, generation)
+    let mut engine = Float::default();
+    let truth = generate(&mut engine, model, input, &options, forced, &mut NoHooks)?;
+    Ok(Check { close_choices: engine.close_choices(), ..compare(&truth, generation)? })
 }
 
 /// Compares `generation` with `truth`, the plaintext engine's on the same text, which was forced to take the same
@@ -56,7 +61,7 @@ pub fn compare(truth: &Generation, generation: &Generation) -> Result<Check, Err
         }
     }
     let token_agreement = f64::from(agreed) / generation.tokens.len() as f64;
-    Ok(Check { max_abs_logit_error, token_agreement, largest_margin_missed: missed })
+    Ok(Check { max_abs_logit_error, token_agreement, largest_margin_missed: missed, close_choices: 0 })
 }
 
 /// Distance of the largest entry to the second largest; infinite for a single entry.

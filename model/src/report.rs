@@ -531,8 +531,12 @@ mod tests {
     #[test]
     fn json_has_the_promised_fields_and_comes_back_equal() {
         let mut report = report();
-        report.check =
-            Some(Check { max_abs_logit_error: Some(0.25), token_agreement: 1.0, largest_margin_missed: None });
+        report.check = Some(Check {
+            max_abs_logit_error: Some(0.25),
+            token_agreement: 1.0,
+            largest_margin_missed: None,
+            close_choices: 0,
+        });
         let json = serde_json::to_value(&report).unwrap();
         for key in [
             "prompt_tokens",

@@ -115,21 +115,33 @@ pub fn accumulate<E: Engine>(
     Ok(E::Tensor::concat(1, &[&both, &received.slice(1, known..tokens)]))
 }
 
-/// Bounds on what [`received`] returns.
+/// Bounds on what [`received`] returns, and how it is compared.
 #[derive(Clone, Copy, Debug)]
 pub struct Received {
     /// log2 of a bound for scores in range, where every term is a probability.
     pub magnitude: u32,
+    /// Fractional bits to which it is rounded before it is compared.
+    pub frac: u32,
     /// A bound that holds whatever the scores were.
     pub ceiling: Ceiling,
 }
 
 impl Received {
-    /// For sums over a window of `window` queries, on `engine`.
+    /// For sums over a window of `window` queries, on `engine`; over a kernel as well, of as many times more terms.
     pub fn new<E: Engine>(engine: &E, window: usize, per_layer: bool, shape: HeadShape) -> Result<Self, Error> {
         let terms = window * if per_layer { shape.heads } else { shape.group() };
         // Rounding may lift a probability a little above 1.
         let magnitude = usize::BITS - terms.leading_zeros() + 1;
-        Ok(Received { magnitude, ceiling: engine.ceiling(Origin::Probability)?.times(terms) })
+        Ok(Received { magnitude, frac: grid(terms), ceiling: engine.ceiling(Origin::Probability)?.times(terms) })
     }
+}
+
+/// Fractional bits of the grid for sums of `terms` probabilities: a cell is 2^8 units of 2^-18 wide, times the root of
+/// the terms.
+///
+/// The part of a cell by which a sum may be off ([`engine::GRID_NOISE`]) is then 16 units, times that root. Two parties
+/// round a probability at random, by half a unit on average, and errors of a sum add up to the root. The rest is for
+/// what rounding in earlier layers did to scores: an error of 2^-12 moves a probability of 1/4 by 12 units.
+fn grid(terms: usize) -> u32 {
+    10u32.saturating_sub(terms.ilog2().div_ceil(2))
 }

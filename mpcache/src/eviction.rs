@@ -9,13 +9,10 @@ use crate::attention::Received;
 use crate::store::KV_MAGNITUDE;
 use crate::{HeadShape, Select, Store};
 
-/// Fractional bits of received attention that are compared.
-const FRAC: u32 = 16;
-
 /// How the `k` tokens are found that received the most attention, of a size within `size`.
 pub fn by_attention(k: usize, method: TopK, size: Received) -> Ranking {
-    let Received { magnitude, ceiling } = size;
-    Ranking { k, method, magnitude, ceiling, frac: FRAC }
+    let Received { magnitude, frac, ceiling } = size;
+    Ranking { k, method, magnitude, ceiling, frac, rounded: true }
 }
 
 /// The tokens of each row of `scores` (rows, tokens) with the largest entries, in the order of the text.

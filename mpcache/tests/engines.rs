@@ -47,19 +47,23 @@ fn agree(text: &str, prompt: usize, steps: usize) {
 /// Plays a script on all engines and compares, after the parties prepared the part of its needs that `needs` chooses.
 /// Returns the offline bytes that were not made ahead.
 fn agree_after(text: &str, prompt: usize, steps: usize, options: Options, needs: impl Fn(&Needs) -> Needs) -> u64 {
+    agree_on(&Script::new(prompt, steps, 17), text, options, needs)
+}
+
+/// The same for a script.
+fn agree_on(script: &Script, text: &str, options: Options, needs: impl Fn(&Needs) -> Needs) -> u64 {
     let spec: PolicySpec = text.parse().expect("a policy");
-    let script = Script::new(prompt, steps, 17);
     let (float, looked) = script.play(&mut Float::default(), &spec, |x| x.mapv(|x| x as f32));
     let mut plan = Plan::new(options);
     script.play(&mut plan, &spec, |x| Shape(x.shape().to_vec()));
     let needs = needs(&plan.needs());
     let (fixed, looked_fixed) = script.play(&mut Fixed::evaluating(options.evaluation()), &spec, to_fixed);
-    let context = format!("{text}, {prompt} tokens");
+    let context = format!("{text}, {} tokens", script.prompt());
     assert_eq!(looked, looked_fixed, "{context}: tokens that fixed point attends to");
     let (client, server) = memory_pair(Duration::from_secs(300));
     let [(client, ledger), (server, other)] = std::thread::scope(|scope| {
-        let client = scope.spawn(|| party(client, Role::Client, &script, &spec, options, &needs));
-        let server = party(server, Role::Server, &script, &spec, options, &needs);
+        let client = scope.spawn(|| party(client, Role::Client, script, &spec, options, &needs));
+        let server = party(server, Role::Server, script, &spec, options, &needs);
         [client.join().expect("client"), server]
     });
     assert_eq!(ledger, other, "{context}: ledgers");
@@ -209,6 +213,38 @@ fn blocks_and_chunks() {
     {
         agree(policy, 20 + i % 2, 9);
         agree(policy, 21 - i % 2, 9);
+    }
+}
+
+/// Tokens whose keys are equal and that queries see alike: rounding tells them apart, and must not.
+#[test]
+fn equal_tokens_are_kept_by_their_position_on_every_engine() {
+    for (i, policy) in [
+        "h2o:budget=0.25",
+        "h2o:budget=12,block=4,topk=shuffle-reveal",
+        "tova:budget=0.25",
+        "tova:budget=12,block=4,topk=sort",
+        "snapkv:budget=0.25,window=4",
+        "snapkv:budget=12,block=4,window=3,kernel=1,topk=shuffle-reveal",
+        "pyramid:budget=0.25,window=4,topk=sort",
+        "squeeze:budget=0.5,window=4",
+        "mpcache-2pc:budget=0.3,window=4",
+        "knorm:budget=0.25,recent=4",
+        "knorm:budget=12,block=4,recent=3,topk=shuffle-reveal",
+        "kvzap:budget=0.25,recent=4",
+        "kvzap:budget=12,block=4,recent=3",
+    ]
+    .iter()
+    .enumerate()
+    {
+        let mut script = Script::new(33 + i % 2, 6, 17);
+        script.scores.fill(-1.37);
+        script.steps.iter_mut().flatten().for_each(|[q, k, _]| {
+            q.fill(0.0);
+            k.fill(0.37);
+        });
+        let options = Options { preprocess: i % 2 == 1, ..Options::default() };
+        agree_on(&script, policy, options, |_| Needs::default());
     }
 }
 

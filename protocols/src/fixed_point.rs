@@ -81,14 +81,6 @@ pub(crate) fn ceiling(origin: Origin) -> Result<Ceiling, Error> {
         Origin::Squares => SQUARES_ROUNDING,
         Origin::Probability => softmax::rounding(softmax::MAX_SOFTMAX_COLUMNS),
         Origin::Moved { magnitude } => payload_rounding(magnitude)?,
-        Origin::Scaled { from, by } => {
-            // Below 2^62 the truncation is in range, and off by less than one.
-            let product = from.units() as f64 * (f64::from(by).abs() + 1.0);
-            if product * f64::from(1u32 << SCALE_FRAC) < (1u64 << 62) as f64 {
-                return Ok(Ceiling::of_units(product as u64 + 1));
-            }
-            Truncation { width: 64, shift: SCALE_FRAC, out: 64 }
-        }
     };
     Ok(Ceiling::of_units(truncate::ceiling(how)))
 }

@@ -171,5 +171,8 @@ pub(super) fn compared(with: &str, check: &Check) -> String {
     if let Some(margin) = check.largest_margin_missed {
         line += &format!(", clearest disagreement at a margin of {margin:.5}");
     }
+    if check.close_choices > 0 {
+        line += &format!("; choices of the policy within rounding noise: {}", check.close_choices);
+    }
     line
 }

@@ -1,7 +1,7 @@
 //! `cargo xtask`: the daily commands of the repository.
 //!
 //! Each command is a file: [`cycles`] and [`comments`] read the sources, [`mod@bench`] compares with an older commit,
-//! and [`mod@cargo`] runs what is a line of cargo.
+//! [`hammer`] runs sessions with options drawn at random, and [`mod@cargo`] runs what is a line of cargo.
 #![forbid(unsafe_code)]
 
 mod bench;
@@ -10,6 +10,7 @@ mod comments;
 mod cycles;
 mod error;
 mod files;
+mod hammer;
 mod links;
 
 use std::process::ExitCode;
@@ -34,6 +35,7 @@ enum Command {
     Test(cargo::TestArgs),
     Bench(bench::BenchArgs),
     Fuzz(cargo::FuzzArgs),
+    Hammer(hammer::HammerArgs),
     Docs(cargo::DocsArgs),
 }
 
@@ -45,6 +47,7 @@ fn main() -> ExitCode {
         Command::Test(args) => cargo::test(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Fuzz(args) => cargo::fuzz(&args),
+        Command::Hammer(args) => hammer::run(&args),
         Command::Docs(args) => cargo::docs(&args),
     };
     match outcome {

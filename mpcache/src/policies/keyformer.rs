@@ -199,12 +199,11 @@ impl<E: Engine> ByNoisyScores<E> {
             return Ok(());
         }
         // All queries so far have given a probability of each head at most.
-        let Received { magnitude, .. } = Received::new(engine, store.seen(), false, store.heads())?;
-        let size = Received { magnitude, ceiling };
+        let size = Received { ceiling, ..Received::new(engine, store.seen(), false, store.heads())? };
         let how = eviction::by_attention(keep - recent, self.settings.top_k, size);
         let best = eviction::choose(engine, &scores.slice(1, 0..old), &how)?;
-        let scores = eviction::keep_scored(engine, store, &best, old, &scores, magnitude)?;
-        let moved = Origin::Moved { magnitude: eviction::scored_magnitude(magnitude) };
+        let scores = eviction::keep_scored(engine, store, &best, old, &scores, size.magnitude)?;
+        let moved = Origin::Moved { magnitude: eviction::scored_magnitude(size.magnitude) };
         self.known[layer] = Some(Known { scores, ceiling: ceiling.max(engine.ceiling(moved)?) });
         Ok(())
     }

@@ -2,8 +2,8 @@
 //!
 //! Keys with small norms receive the most attention, so the choice needs no query. The square of a key's norm is
 //! computed once, by the first cut after the token came in, and stays hidden beside the key. Rotary embeddings keep
-//! norms, so a token that is repeated has equal norms in the first layer of such a model, and rounding decides which
-//! of its copies stays.
+//! norms, so a token that is repeated has equal norms in the first layer of such a model. Squares are rounded before
+//! they are compared, so that the earlier of its copies stays.
 //!
 //! **Cuts.** Those of `snapkv` ([`Schedule`]): with a share the prompt at its end, with a budget in tokens every full
 //! store, with `prefill` every chunk. The latest tokens stay: the authors judge prompts alone, but a token that has
@@ -26,8 +26,9 @@ const DEFAULT_RECENT: usize = 32;
 /// log2 of a bound on the squares of norms ([`Engine::sum_squares`]).
 const MAGNITUDE: u32 = 20;
 
-/// Fractional bits of squares of norms that are compared.
-const FRAC: u32 = 16;
+/// Fractional bits to which squares of norms are rounded before they are compared. Rounding moves a square by about
+/// 2^-17 times the norm, so that a part of 2^-10 bears norms up to a hundred.
+const FRAC: u32 = 6;
 
 /// Keeps the latest tokens and those whose keys have the smallest norms, per key/value head.
 ///
@@ -117,6 +118,7 @@ impl<E: Engine> ByNorm<E> {
             magnitude: MAGNITUDE,
             ceiling: ceiling(engine)?,
             frac: FRAC,
+            rounded: true,
         };
         let best = eviction::choose(engine, &scores, &ranking)?;
         eviction::keep(engine, store, &best, old, false)?;

@@ -11,7 +11,8 @@
 //! no bias. Scores are compared within a head alone, so their unit is free, and the fit chooses it so that their size
 //! is below 2^`MAGNITUDE` for every hidden state. A hidden state that a norm has made has a length, and Cauchy's
 //! inequality bounds the product; the loader refuses columns beyond that. In the first layer of a LLaMA a token that
-//! is repeated has equal scores, and rounding decides which of its copies stays.
+//! is repeated has equal scores. They are rounded before they are compared, so that the
+//! earlier of its copies stays.
 //!
 //! **Cuts.** Those of `snapkv` ([`Schedule`]). The latest tokens stay. Tokens stay in the order of the text.
 //!
@@ -32,8 +33,8 @@ const DEFAULT_RECENT: usize = 32;
 /// log2 of a bound on scores, which a model that gives them guarantees.
 pub const MAGNITUDE: u32 = 8;
 
-/// Fractional bits of scores that are compared: a thousandth of a typical one.
-const FRAC: u32 = 8;
+/// Fractional bits to which scores are rounded before they are compared: a 250th of a typical one.
+const FRAC: u32 = 6;
 
 /// Keeps the latest tokens and those with the largest learned scores, per key/value head.
 ///
@@ -126,7 +127,8 @@ impl<E: Engine> ByLearned<E> {
             return Ok(());
         }
         let k = keep - recent;
-        let how = Ranking { k, method: self.settings.top_k, magnitude: MAGNITUDE, ceiling, frac: FRAC };
+        let how =
+            Ranking { k, method: self.settings.top_k, magnitude: MAGNITUDE, ceiling, frac: FRAC, rounded: true };
         let best = eviction::choose(engine, &scores.slice(1, 0..old), &how)?;
         let left = eviction::keep_scored(engine, store, &best, old, &scores, MAGNITUDE)?;
         let moved = Origin::Moved { magnitude: eviction::scored_magnitude(MAGNITUDE) };

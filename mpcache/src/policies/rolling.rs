@@ -17,11 +17,8 @@ use crate::family::shown;
 use crate::schedule::Later;
 use crate::{
     HeadShape, KV_MAGNITUDE, NamedPolicy, Piece, Policy, PolicyError, PolicyFamily, PolicyOptions, Schedule, Select,
-    Setting, Store,
+    Setting, Store, eviction,
 };
-
-/// Fractional bits of received attention that are compared.
-const FRAC: u32 = 16;
 
 /// The score by which tokens are evicted; the least goes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,18 +100,18 @@ struct Evicting<E: Engine> {
 struct How {
     score: EvictionScore,
     method: TopK,
-    /// log2 of a bound on the attention received.
-    magnitude: u32,
+    /// Of the attention received.
+    size: Received,
 }
 
 impl How {
     /// log2 of a bound on what is known of a token.
     fn payload(self) -> u32 {
-        self.magnitude.max(KV_MAGNITUDE)
+        self.size.magnitude.max(KV_MAGNITUDE)
     }
 
     fn ranking(self, k: usize, ceiling: Ceiling) -> Ranking {
-        Ranking { k, method: self.method, magnitude: self.magnitude, ceiling, frac: FRAC }
+        eviction::by_attention(k, self.method, Received { ceiling, ..self.size })
     }
 }
 
@@ -180,8 +177,8 @@ impl<E: Engine> Policy<E> for Evicting<E> {
         }
         let most = schedule.stay(schedule.budget_of(store.seen()));
         let queries = if score == EvictionScore::Accumulated { store.seen() } else { 1 };
-        let Received { magnitude, .. } = Received::new(engine, queries, score.per_layer(), shape)?;
-        let how = How { score, method: top_k, magnitude };
+        let size = Received::new(engine, queries, score.per_layer(), shape)?;
+        let how = How { score, method: top_k, size };
         engine.scope("eviction", |engine| {
             let held = store.len();
             match schedule.left(most, held) {
@@ -252,12 +249,11 @@ fn evict<E: Engine>(
 ) -> Result<(E::Tensor, Ceiling), Error> {
     let tokens = store.len();
     let old = tokens - how.score.protected(tokens - 1).min(tokens - 1);
-    let negative = engine.scale(&scores.slice(1, 0..old), -1.0)?;
-    let opposite = engine.ceiling(Origin::Scaled { from: ceiling, by: -1.0 })?;
-    let least = engine.top_k(&negative, &how.ranking(1, opposite))?;
+    let negative = engine.negate(&scores.slice(1, 0..old))?;
+    let least = engine.top_k(&negative, &how.ranking(1, ceiling))?;
     let candidates = known::<E>(how.score, scores, store, 0..old);
     let leaving = engine.gather(&least, Right::Fresh(&candidates), how.payload())?;
-    let leaving = engine.scale(&leaving, -1.0)?;
+    let leaving = engine.negate(&leaving)?;
     let moving = known::<E>(how.score, scores, store, old..old + 1);
     let change = engine.add(&leaving, &moving)?;
     let change = engine.scatter(&least, &change, how.payload() + 1)?;

@@ -221,9 +221,7 @@ impl SnapKv {
         let Ballot { cut: Cut { keep, .. }, window } = *ballot;
         let old = tokens - window;
         let smoothed = smooth(engine, &votes.received.slice(1, 0..old), self.kernel)?;
-        let extra = usize::BITS - self.kernel.leading_zeros();
-        let Received { magnitude, ceiling } = Received::new(engine, votes.voters, false, shape)?;
-        let size = Received { magnitude: magnitude + extra, ceiling: ceiling.times(self.kernel) };
+        let size = Received::new(engine, votes.voters * self.kernel, false, shape)?;
         if keep == window {
             eviction::keep_latest(store, old);
             return Ok(());

@@ -49,14 +49,15 @@ const THRESHOLD_BATCH: usize = 32;
 
 /// The k largest entries of each row of (rows, n), by the method of `how`.
 pub fn choose<B: Abb>(b: &mut B, x: &B::Words, how: &engine::Ranking) -> Result<Selection<B>, Error> {
-    let scores = Scores::below(how.magnitude, how.frac);
+    let scores = Scores::below(how.magnitude, how.frac).rounding(how.rounded);
     match how.method {
         engine::TopK::Rank => top_k::rank(b, x, how.k, scores, SELECTION_WIDTH),
         engine::TopK::Sort => top_k::sort(b, x, how.k, scores, SELECTION_WIDTH),
         engine::TopK::ShuffleReveal => {
             b.expect_below(x, how.magnitude + FRAC)?;
             // Comparisons are opened, so no word may leave the ring, whatever the weights.
-            top_k::shuffle_reveal(b, x, how.k, Scores::within(how.ceiling, how.frac)).map(Selection::Shuffled)
+            let scores = Scores::within(how.ceiling, how.frac).rounding(how.rounded);
+            top_k::shuffle_reveal(b, x, how.k, scores).map(Selection::Shuffled)
         }
     }
 }

@@ -14,7 +14,7 @@ use super::top_k::{self, Scores, Selection};
 use crate::abb::Abb;
 use crate::fixed_point::ceiling;
 use crate::ops::shuffle::Shuffle;
-use crate::tests::{DEALER, own, run, secure, share};
+use crate::tests::{DEALER, TWO_PHASES, own, run, secure, share};
 use crate::words::{mask, signed};
 use crate::{Clear, Error, FRAC, Options, Planner, Shape, Tensor, function};
 
@@ -108,6 +108,46 @@ fn unit_vectors_of_the_largest_by_rank_and_by_sorting() {
                 assert_eq!(vectors.iter().copied().collect::<Vec<_>>(), exact);
             }
         }
+    }
+}
+
+/// Entries of a cell are equal wherever they lie in it, so that their indices decide, between two parties too.
+#[test]
+fn rounded_entries_go_by_their_cell_and_then_by_index() {
+    const ROUNDED: Scores = SCORES.rounding(true);
+    let (rows, n, k) = (5, 20, 7);
+    let half = 1i64 << (FRAC - 11);
+    for distinct in [1, 5, 60_000] {
+        let cells = scores(rows, n, distinct, 3);
+        let mut rng = StdRng::seed_from_u64(distinct);
+        let x: Vec<u64> = cells.iter().map(|cell| cell.wrapping_add_signed(rng.random_range(-half..half))).collect();
+        let want: Vec<Vec<usize>> = cells.chunks(n).map(|row| largest(row, k)).collect();
+        let found = |vectors: &[u64]| -> Vec<Vec<usize>> {
+            let one = |vector: &[u64]| vector.iter().position(|v| v & 0xFF == 1).expect("a one");
+            vectors.chunks(k * n).map(|row| row.chunks(n).map(one).collect()).collect()
+        };
+        let inputs: [(&[u64], &[usize]); 1] = [(&x, &[rows, n])];
+        for options in [DEALER, TWO_PHASES] {
+            let by_rank = function!([k: usize] |b, x| Ok(vectors(top_k::rank(b, &x[0], *k, ROUNDED, 8)?)));
+            assert_eq!(found(&secure(options, &inputs, by_rank)), want);
+            let by_sorting = function!([k: usize] |b, x| Ok(vectors(top_k::sort(b, &x[0], *k, ROUNDED, 8)?)));
+            assert_eq!(found(&secure(options, &inputs, by_sorting)), want);
+        }
+        let shares = share(&x, 1);
+        let [(client, _), (server, _)] = run(DEALER, |abb| {
+            let words = own(abb, &shares, &[rows, n]);
+            let chosen = top_k::shuffle_reveal(abb, &words, k, ROUNDED)?;
+            top_k::one_hot_of_shuffled(abb, &chosen, 8)
+        });
+        let opened: Vec<u64> = client.iter().zip(&server).map(|(c, s)| c.wrapping_add(*s)).collect();
+        let sorted = |mut rows: Vec<Vec<usize>>| {
+            rows.iter_mut().for_each(|row| row.sort_unstable());
+            rows
+        };
+        assert_eq!(sorted(found(&opened)), sorted(want.clone()));
+        let words = ArrayD::from_shape_vec(IxDyn(&[rows, n]), x.clone()).expect("shape");
+        let clear = vectors(top_k::rank(&mut Clear::new(), &words, k, ROUNDED, 8).expect("range"));
+        assert_eq!(found(&clear.iter().copied().collect::<Vec<_>>()), want);
     }
 }
 

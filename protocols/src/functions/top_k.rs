@@ -18,6 +18,8 @@
 //! **Error.** Each entry is compared as a multiple of 2^-frac that is at most x and more than x - 2^(1 - frac), since
 //! the shares' low halves may carry. Entries apart by at least twice that unit are ordered right. Closer ones may
 //! come in either order, but in the same order throughout a run. Equal multiples go by their index, the lower first.
+//! Where [`Scores::rounding`] asks for it the multiple is the nearest one, exactly: one more comparison, of the low
+//! bits, for each entry.
 //!
 //! **What each party sees.** `rank` and `sort`: only masked messages. `shuffle_reveal`: comparisons of shuffled keys,
 //! and the positions of the k largest among them.
@@ -51,6 +53,8 @@ pub struct Scores {
     bound: u64,
     /// Fractional bits that comparisons look at, at most [`FRAC`].
     frac: u32,
+    /// Whether entries are rounded to them exactly, see [`rounded`].
+    rounded: bool,
 }
 
 impl Scores {
@@ -58,20 +62,25 @@ impl Scores {
     pub const fn below(magnitude: u32, frac: u32) -> Self {
         assert!(frac <= FRAC, "no more fractional bits than there are");
         let bound = if magnitude < 64 - FRAC { (1 << (magnitude + FRAC)) - 1 } else { u64::MAX };
-        Scores { bound, frac }
+        Scores { bound, frac, rounded: false }
     }
 
     /// Words that cannot exceed `ceiling`, compared at `frac` fractional bits.
     pub fn within(ceiling: Ceiling, frac: u32) -> Self {
         assert!(frac <= FRAC, "{frac} fractional bits of {FRAC}");
-        Scores { bound: ceiling.units(), frac }
+        Scores { bound: ceiling.units(), frac, rounded: false }
+    }
+
+    /// The same, rounded to their fractional bits if `rounded`.
+    pub const fn rounding(self, rounded: bool) -> Self {
+        Scores { rounded, ..self }
     }
 
     /// Bits of a ring in which differences of keys are signed. A key is a value with `bits` bits of an index behind
     /// it.
     ///
     /// Let d bits be dropped and b = `bound`. A value lies in [-ceil(b / 2^d) - 1, floor(b / 2^d)]; the 1 is for the
-    /// carry that shares lose. So two values differ by at most D = floor(b / 2^d) + ceil(b / 2^d) + 1, and their keys
+    /// carry that shares lose, or of [ceil(-b / 2^d - 1 / 2), floor(b / 2^d + 1 / 2)] where values are rounded. So two values differ by at most D = floor(b / 2^d) + ceil(b / 2^d) + 1, and their keys
     /// by at most D 2^bits + 2^bits - 1. That is below 2^(width - 1) for the width returned.
     fn width(self, bits: u32) -> Result<u32, Error> {
         let drop = FRAC - self.frac;
@@ -90,7 +99,8 @@ impl Scores {
     fn coarse<B: Abb>(self, b: &mut B, x: &B::Words) -> Result<(B::Words, u32), Error> {
         b.expect_below(x, u64::BITS - self.bound.leading_zeros())?;
         let (drop, width) = (FRAC - self.frac, self.width(0)?);
-        Ok((x.drop_low(drop, width + drop), width))
+        let coarse = if self.rounded { rounded(b, x, drop, width)? } else { x.drop_low(drop, width + drop) };
+        Ok((coarse, width))
     }
 
     /// Distinct keys that carry the index, and their ring. A key is value 2^b + (n - 1 - index) with b index bits.
@@ -102,6 +112,22 @@ impl Scores {
         let reverse = b.public(&[rows, n], |at| (n - 1 - at[1]) as u64);
         Ok((coarse.times(1 << bits).plus(&reverse), width))
     }
+}
+
+/// The multiple of 2^`drop` nearest to each entry, the upper one in the middle, by that unit and modulo 2^`width`.
+/// Exact: the low halves of the shares carry where the bit above them is not the sum of the shares' bits.
+fn rounded<B: Abb>(b: &mut B, x: &B::Words, drop: u32, width: u32) -> Result<B::Words, Error> {
+    if drop == 0 {
+        return Ok(x.clone());
+    }
+    b.scope("round", |b| {
+        let x = b.add_public(x, 1 << (drop - 1));
+        let coarse = x.drop_low(drop, width + drop);
+        let even = b.apply(AtLeast { thresholds: &[0], width: drop + 1 }, &x)?.reshape(&x.shape());
+        let (odd, sum) = (b.not(&even), b.low_bit(&coarse));
+        let carry = b.xor(&odd, &sum);
+        Ok(coarse.plus(&b.apply(B2a { width }, &carry)?))
+    })
 }
 
 /// Which entries are the k largest.

@@ -47,8 +47,9 @@ impl Clear {
         let options = GenerateOptions { tokens: generation.count, ..options.clone() };
         let input = Input { ids: Some(ids), count: ids.len() };
         let forced = Next::Forced(&generation.tokens);
-        let truth = generate_with(&mut Float::default(), model, cache, input, &options, forced, &mut NoHooks)?;
-        let check = compare(&truth, generation)?;
+        let mut engine = Float::default();
+        let truth = generate_with(&mut engine, model, cache, input, &options, forced, &mut NoHooks)?;
+        let check = Check { close_choices: engine.close_choices(), ..compare(&truth, generation)? };
         self.checks.push((generation.tokens.len(), check));
         Ok(check)
     }
@@ -63,6 +64,7 @@ impl Clear {
             max_abs_logit_error: most(|check| check.max_abs_logit_error),
             token_agreement: agreed / tokens as f64,
             largest_margin_missed: most(|check| check.largest_margin_missed),
+            close_choices: self.checks.iter().map(|(_, check)| check.close_choices).sum(),
         })
     }
 

@@ -115,7 +115,8 @@ impl<E: Engine> Clustered<E> {
         // A sum over heads has log2 of their number more bits.
         let terms = shape.heads / rows;
         let magnitude = SCORE_MAGNITUDE + terms.next_power_of_two().trailing_zeros();
-        let ranking = |k, ceiling| Ranking { k, method: c.top_k, magnitude, ceiling, frac: SCORE_FRAC };
+        let ranking =
+            |k, ceiling| Ranking { k, method: c.top_k, magnitude, ceiling, frac: SCORE_FRAC, rounded: false };
         // All scores, of tokens and of summaries, are products of matrices.
         let ceiling = engine.ceiling(Origin::Product)?.times(terms);
         let (first, fine, ceiling) = match (layout.survivors(), coarse) {

@@ -275,7 +275,7 @@ fn representatives<E: Engine>(
     let scores = engine.matmul(&queries, Right::Fresh(&keys.permute(&[0, 2, 1])))?;
     let scores = scores.reshape(&[kv_heads * clusters, size]);
     let ceiling = engine.ceiling(Origin::Product)?;
-    let ranking = Ranking { k: count, method, magnitude: 10, ceiling, frac: 12 };
+    let ranking = Ranking { k: count, method, magnitude: 10, ceiling, frac: 12, rounded: false };
     let best = engine.top_k(&scores, &ranking)?;
     let keys = keys.reshape(&[kv_heads * clusters, size, d]);
     let best = engine.gather(&best, Right::Fresh(&keys), KV_MAGNITUDE)?;

@@ -1,0 +1,227 @@
+//! `cargo xtask hammer`: combinations of options of `waggle demo --check`, drawn at random.
+//!
+//! Each run is a session of both parties in one process. Its text and its logits are compared with the plaintext
+//! engine's under the same policy. A run *differs* if a logit is off by more than [`LOGIT_ERROR`], or if another token
+//! came out where the plaintext engine's was ahead by more than that. A difference is explained where `--check` found
+//! a choice of the policy within rounding noise of another one; every other difference is a failure.
+
+use std::collections::BTreeMap;
+use std::process::Command;
+
+use clap::Args;
+use rand::rngs::StdRng;
+use rand::seq::IndexedRandom;
+use rand::{RngExt, SeedableRng};
+use serde_json::Value;
+
+use crate::Error;
+use crate::files::{read, say, succeed};
+
+/// Runs `waggle demo --check` with options drawn at random, and fails on a difference that nothing explains.
+#[derive(Args)]
+pub(crate) struct HammerArgs {
+    /// Combinations.
+    #[arg(long, value_name = "N", default_value_t = 500)]
+    runs: u64,
+    /// Draws the combinations: run I of a seed is always the same line.
+    #[arg(long, value_name = "S", default_value_t = 1)]
+    seed: u64,
+    /// The first of them.
+    #[arg(long, value_name = "I", default_value_t = 0)]
+    from: u64,
+}
+
+/// The largest logit error of a session with a bundled model that README states.
+const LOGIT_ERROR: f64 = 0.05;
+
+/// What prompts are cut from.
+const TEXT: &str =
+    "Once upon a time there was a king, a king of all the land, who said: speak! Speak, my lord, speak.";
+
+/// Ids of the model `recall`.
+const IDS: u32 = 60;
+
+/// How a run ended.
+enum Ended {
+    /// As the plaintext engine.
+    Alike,
+    /// Otherwise, beside a choice that hangs on rounding.
+    Close(String),
+    /// Before it began, for this reason.
+    Refused(String),
+    /// Otherwise.
+    Failed(String),
+}
+
+pub(crate) fn run(args: &HammerArgs) -> Result<(), Error> {
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    succeed(cargo.current_dir(crate::files::root()).args(["build", "--release", "--package", "waggle"]))?;
+    let (mut alike, mut refused, mut close, mut failed) = (0, BTreeMap::<String, usize>::new(), 0, 0);
+    for index in args.from..args.from + args.runs {
+        let words = draw(&mut StdRng::seed_from_u64(args.seed << 32 | index));
+        let shown = || format!("run {index}: waggle demo {}", shell(&words));
+        match ended(&words)? {
+            Ended::Alike => alike += 1,
+            Ended::Refused(reason) => *refused.entry(reason).or_default() += 1,
+            Ended::Close(why) => {
+                close += 1;
+                say(format_args!("{}\n  close: {why}", shown()));
+            }
+            Ended::Failed(why) => {
+                failed += 1;
+                say(format_args!("{}\n  FAILED: {why}", shown()));
+            }
+        }
+    }
+    refused.iter().for_each(|(reason, times)| say(format_args!("refused {times} times: {reason}")));
+    let refused: usize = refused.values().sum();
+    let counts = format!("{alike} alike, {close} beside a close choice, {refused} refused, {failed} failed");
+    say(format_args!("seed {}, {} runs: {counts}", args.seed, args.runs));
+    if failed == 0 { Ok(()) } else { Err(Error::Found(format!("{failed} runs differ"))) }
+}
+
+/// The words of a command line, quoted where a shell wants it.
+fn shell(words: &[String]) -> String {
+    let quoted = |word: &String| if word.contains([' ', '!', ':']) { format!("'{word}'") } else { word.clone() };
+    words.iter().map(quoted).collect::<Vec<_>>().join(" ")
+}
+
+/// Runs `waggle demo` with `words`.
+fn ended(words: &[String]) -> Result<Ended, Error> {
+    let report = std::env::temp_dir().join(format!("waggle-hammer-{}.json", std::process::id()));
+    // Cargo puts all programs of a profile into one folder.
+    let program = std::env::current_exe().map_err(|source| Error::Start { line: "waggle".into(), source })?;
+    let mut command = Command::new(program.with_file_name("waggle"));
+    command.arg("demo").args(words).arg("--json").arg(&report);
+    let output = command.output().map_err(|source| Error::Start { line: shell(words), source })?;
+    if !output.status.success() {
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        let reason = error.lines().find_map(|line| line.strip_prefix("error: ")).map(str::to_owned);
+        return Ok(match reason {
+            // What is refused is refused in a line, before a word is printed.
+            Some(reason) if output.stdout.is_empty() && !error.contains("panicked") => Ended::Refused(reason),
+            _ => Ended::Failed(error),
+        });
+    }
+    let value = serde_json::from_str::<Value>(&read(&report)?);
+    let check = value.map_err(|source| Error::Report { path: report.clone(), source })?;
+    std::fs::remove_file(&report).map_err(|source| Error::File { path: report, source })?;
+    let numbers = ["max_abs_logit_error", "largest_margin_missed", "token_agreement", "close_choices"];
+    let [error, margin, agreement, close] = numbers.map(|name| check[name].as_f64());
+    let Some(agreement) = agreement else { return Ok(Ended::Failed("no comparison".into())) };
+    let differs = [error, margin].into_iter().flatten().any(|off| off > LOGIT_ERROR);
+    let close = close.unwrap_or(0.0);
+    let found = || {
+        let [error, margin] =
+            [error, margin].map(|number| number.map_or("-".into(), |number| format!("{number:.4}")));
+        format!("logit error {error}, {agreement} of the tokens agree, margin missed {margin}, close choices {close}")
+    };
+    Ok(match differs {
+        false => Ended::Alike,
+        true if close > 0.0 => Ended::Close(found()),
+        true => Ended::Failed(found()),
+    })
+}
+
+/// Options of a run.
+fn draw(rng: &mut StdRng) -> Vec<String> {
+    let mut words: Vec<String> = ["--check", "--link", "memory"].map(String::from).to_vec();
+    let mut say = |option: &str, value: String| words.extend([format!("--{option}"), value]);
+    let model = pick(rng, &["recall", "shakespeare-gpt2", "shakespeare-llama", "stories260k"]);
+    say("model", model.into());
+    if model == "recall" {
+        let ids: Vec<String> = (0..rng.random_range(1..=40)).map(|_| rng.random_range(0..IDS).to_string()).collect();
+        say("prompt-ids", ids.join(","));
+    } else {
+        let (from, length) = (rng.random_range(0..TEXT.len() - 60), rng.random_range(1..=60));
+        say("prompt", TEXT[from..from + length].into());
+    }
+    say("tokens", rng.random_range(1..=8).to_string());
+    say("policy", policy(rng));
+    say("reveal", pick(rng, &["logits", "logits", "token"]).into());
+    say("ot", pick(rng, &["silent", "softspoken2", "softspoken4", "softspoken8"]).into());
+    say("packing", pick(rng, &["auto", "always", "never"]).into());
+    if rng.random_bool(0.5) {
+        say("preprocess", "true".into());
+        say("masks", pick(rng, &["seeded", "sent"]).into());
+    }
+    if rng.random_bool(0.3) {
+        say("draft", format!("lookup:{}", rng.random_range(1..=4)));
+    }
+    if rng.random_bool(0.2) {
+        say("prefill-chunk", rng.random_range(1..=16).to_string());
+    }
+    if rng.random_bool(0.1) {
+        say("pad-prompt", "auto".into());
+    }
+    words
+}
+
+/// A policy with a budget and options.
+fn policy(rng: &mut StdRng) -> String {
+    const VOTE: &[&str] = &["window=4", "kernel=1", "kernel=3", "prefill=6", "topk=shuffle-reveal", "topk=sort"];
+    const ROLL: &[&str] = &["block=2", "topk=shuffle-reveal", "topk=sort"];
+    const KEEP: &[&str] = &["recent=2", "prefill=6", "topk=shuffle-reveal", "topk=sort"];
+    const CLUSTER: &[&str] = &[
+        "topk=rank",
+        "topk=sort",
+        "gather=one-hot",
+        "gather=scores",
+        "clusters=4",
+        "clusters=4/2",
+        "sinks=2",
+        "static=0.5",
+        "similarity=box",
+        "select=per-kv",
+        "dense=1",
+    ];
+    let policies: [(&str, &[&str]); 15] = [
+        ("full", &[]),
+        ("streaming", &["sinks=1"]),
+        ("random", &[]),
+        ("snapkv", VOTE),
+        ("pyramid", VOTE),
+        ("squeeze", VOTE),
+        ("mpcache-2pc", VOTE),
+        ("h2o", ROLL),
+        ("tova", ROLL),
+        ("knorm", KEEP),
+        ("kvzap", KEEP),
+        ("keyformer", KEEP),
+        ("mpcache", CLUSTER),
+        ("mpcache-scores", CLUSTER),
+        ("quest", CLUSTER),
+    ];
+    let (name, options) = policies[rng.random_range(0..policies.len())];
+    if name == "full" {
+        return name.into();
+    }
+    let share = options.contains(&"sinks=2") || rng.random_bool(0.6);
+    let budget = if share { rng.random_range(2..=8) as f64 / 10.0 } else { f64::from(rng.random_range(4..=24)) };
+    let mut text = format!("{name}:budget={budget}");
+    let mut keys = Vec::new();
+    for option in options.sample(rng, options.len().min(2)) {
+        let key = option.split('=').next().unwrap_or_default();
+        if !keys.contains(&key) {
+            keys.push(key);
+            text += &format!(",{option}");
+        }
+    }
+    text
+}
+
+fn pick<'a>(rng: &mut StdRng, of: &[&'a str]) -> &'a str {
+    of[rng.random_range(0..of.len())]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seed_draws_the_same_line_again() {
+        let line = |seed| shell(&draw(&mut StdRng::seed_from_u64(seed)));
+        assert_eq!(line(7), line(7));
+        assert!((0..20).any(|seed| line(seed).contains("--draft")) && line(7) != line(8));
+    }
+}
