@@ -60,7 +60,8 @@ impl<E: Engine> Store<E> {
     /// See [`KvCache::fork`](crate::KvCache::fork).
     pub(crate) fn fork(&self) -> Option<Self> {
         let parts = self.parts.iter().map(Part::fork).collect::<Option<_>>()?;
-        Some(Store { parts, positions: self.positions.clone(), ..*self })
+        let (hidden, positions) = (self.hidden.clone(), self.positions.clone());
+        Some(Store { parts, hidden, positions, ..*self })
     }
 
     /// Starts to record the positions of tokens, before the first one.

@@ -185,7 +185,11 @@ impl Process {
     fn spawn(command: &WorkerCommand) -> Result<Self, TokenizerError> {
         let failed =
             |source: io::Error| TokenizerError::Spawn { what: format!("{}: {source}", command.program.display()) };
-        let mut child = Command::new(&command.program)
+        let mut program = Command::new(&command.program);
+        // Ctrl-C at a terminal is meant for this process alone: the other one ends with its input.
+        #[cfg(unix)]
+        std::os::unix::process::CommandExt::process_group(&mut program, 0);
+        let mut child = program
             .args(&command.arguments)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

@@ -37,7 +37,7 @@ pub struct ChatSession {
 impl ChatSession {
     /// The session on `channel`, after the request `bound` was accepted.
     pub(in super::super) fn begin(
-        channel: Channel,
+        mut channel: Channel,
         public: PublicModel,
         terms: Terms,
         model: Model<FixedWeight>,
