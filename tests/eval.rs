@@ -227,6 +227,9 @@ fn what_cannot_be_studied_is_refused() {
     refuse(1, "--budgets 0.5", "need a policy beside `full`");
     refuse(1, "--prompt 39", "a prompt of 39 tokens in sequences of 40: give 1 to 38");
     refuse(1, "--prompt 0", "give 1 to 38");
+    refuse(2, "--sequences 0", "0 is not in 1..");
+    let empty = fail(&mut eval(&format!("--text {file} --context 0")), 1);
+    assert!(empty.contains("a prompt of 0 tokens in sequences of 0: a sequence needs 3 or more"), "{empty}");
     refuse(1, "--sequences 1000", "1000 sequences of 40 need 40000");
     refuse(1, "--policies oracle --engine secure", "needs an engine that sees its values");
     refuse(2, "--task recall --data x", "cannot be used with");

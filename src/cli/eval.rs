@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::Args;
-use clap::builder::{PossibleValue, PossibleValuesParser};
+use clap::builder::{PossibleValue, PossibleValuesParser, RangedU64ValueParser};
 use model::eval::{Candidate, Evaluation, Sequence, TASKS, Task, TaskInput, TokenCost};
 use model::party::Terms;
 use model::report::ModelInfo;
@@ -76,7 +76,7 @@ pub(super) struct EvalArgs {
     #[arg(long, value_name = "P")]
     prompt: Option<usize>,
     /// Sequences [default: 4 of a text, all of the data, 16 of key-value, 1 for each length and depth of needle].
-    #[arg(long, value_name = "S")]
+    #[arg(long, value_name = "S", value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
     sequences: Option<usize>,
     /// What computes: f32, fixed point in the clear, or two parties in this process.
     #[arg(long, value_enum, default_value = "float")]

@@ -20,7 +20,7 @@ pub enum EvalError {
         budget: f64,
     },
     /// No position would be scored.
-    #[error("a prompt of {prompt} tokens in sequences of {context}: give 1 to {}", .context.saturating_sub(2))]
+    #[error("a prompt of {prompt} tokens in sequences of {context}: {}", prompts_of(*context))]
     Prompt {
         /// Tokens of the prompt.
         prompt: usize,
@@ -128,5 +128,13 @@ pub enum EvalError {
 impl From<engine::Error> for EvalError {
     fn from(error: engine::Error) -> Self {
         EvalError::Model(error.into())
+    }
+}
+
+/// The prompts that leave something to score.
+fn prompts_of(context: usize) -> String {
+    match context.saturating_sub(2) {
+        0 => "a sequence needs 3 or more".into(),
+        most => format!("give 1 to {most}"),
     }
 }

@@ -20,9 +20,10 @@ use crate::cli::files::read;
 use crate::cli::options::{SamplingArgs, TermsArgs};
 use crate::cli::{Error, tokenizer_worker};
 
-/// How often a client that waits shows that it is there, at least and at most. In between it is a third of the
-/// silence after which the server gives up.
-const STAY: [Duration; 2] = [Duration::from_millis(10), Duration::from_secs(10)];
+/// How long a client may say nothing to a server that gives up after `silence`: a third of that, within bounds.
+fn rest(silence: Duration) -> Duration {
+    (silence / 3).clamp(Duration::from_millis(10), Duration::from_secs(10))
+}
 
 /// A conversation and its server.
 #[derive(Args, Clone, Debug)]
@@ -219,7 +220,7 @@ impl Talk {
         mut shown: impl FnMut((usize, usize)),
     ) -> Result<Option<I::Item>, Error> {
         // A long run of refused turns says nothing to the server.
-        if self.heard.elapsed() > self.rest() {
+        if self.heard.elapsed() > rest(self.session.silence()) {
             self.stay()?;
         }
         loop {
@@ -239,16 +240,11 @@ impl Talk {
     /// Keeps the session until something comes.
     pub(in crate::cli) fn stay_until<I: Incoming>(&mut self, incoming: &I) -> Result<I::Item, Error> {
         loop {
-            match incoming.wait(self.rest().saturating_sub(self.heard.elapsed())) {
+            match incoming.wait(rest(self.session.silence()).saturating_sub(self.heard.elapsed())) {
                 Some(item) => return Ok(item),
                 None => self.stay()?,
             }
         }
-    }
-
-    /// How long this client may say nothing.
-    fn rest(&self) -> Duration {
-        (self.session.silence() / 3).clamp(STAY[0], STAY[1])
     }
 
     /// Shows the server that this client is there.
@@ -390,5 +386,16 @@ impl Ended {
         });
         let chosen = sampling.chain(chosen);
         self.costs.report(&self.model, &self.tokenizer, &self.outcome, &self.terms, chosen, self.clear.as_ref())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn signs_of_life_come_before_the_server_gives_up() {
+        let seconds = Duration::from_secs;
+        assert_eq!([3, 9, 120].map(|silence| rest(seconds(silence))), [1, 3, 10].map(seconds));
     }
 }
