@@ -96,7 +96,8 @@ fn two_sessions_run_at_once() {
 
 #[test]
 fn a_session_has_a_limit_and_so_has_a_key() {
-    let server = Server::start(&format!("{MODEL} --link wan --session-limit 20 --sessions 2 --max-sessions-per-key 1"));
+    let server =
+        Server::start(&format!("{MODEL} --link wan --session-limit 20 --sessions 2 --max-sessions-per-key 1"));
     let long = Client::of(&server, &format!("{LONG} --link wan"));
     server.log().wait_for("session begins");
     let refused = fail(&mut server.client(&format!("{SHORT} --link wan")), 1);

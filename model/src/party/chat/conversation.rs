@@ -44,7 +44,7 @@ pub(super) struct Conversation {
     pub(super) engine: Secure,
     cache: KvCache<Secure>,
     /// Most positions of a conversation, as the server says.
-    limit: usize,
+    pub(super) limit: usize,
     /// The turns that the cache holds, in a session of two phases.
     rehearsal: Option<Rehearsal>,
     /// What a turn of the greatest lengths would need next, once that is known.

@@ -157,7 +157,7 @@ mod tests {
     fn a_turn_needs_what_a_plan_of_all_turns_says() {
         let spec = llama(2);
         let frac_bits = vec![protocols::DEFAULT_WEIGHT_FRAC; spec.weight_specs().len()];
-        let public = PublicModel { name: String::new(), spec, frac_bits, tokenizer: None };
+        let public = PublicModel { name: String::new(), spec, frac_bits, tokenizer: None, template: None };
         let policies = [
             "full",
             "streaming:budget=8,block=4",
@@ -197,7 +197,7 @@ mod tests {
     fn a_session_plans_a_bounded_number_of_steps() {
         let spec = llama(8);
         let frac_bits = vec![protocols::DEFAULT_WEIGHT_FRAC; spec.weight_specs().len()];
-        let public = PublicModel { name: String::new(), spec, frac_bits, tokenizer: None };
+        let public = PublicModel { name: String::new(), spec, frac_bits, tokenizer: None, template: None };
         let (terms, bound) = (two_phases(), Request::from(Lengths { prompt: 12, tokens: 6 }));
         let mut loader = FixedLoader::announced(&public.frac_bits).unwrap();
         let model = Model::load_for(&terms.policy, &mut loader, &public.spec, None).unwrap();
