@@ -216,7 +216,7 @@ fn arguments_that_make_no_sense_are_refused() {
         (&*format!("float --model {empty}"), "config.json"),
         ("float --model meta-llama/Llama-3.1-8B", "a name of a model hub is not looked up"),
         (&*format!("plan --model {}", quantized.display()), "take the checkpoint in bf16, fp16 or fp32"),
-        (&*format!("serve --listen {address}"), "port 0 any that is free"),
+        (&*format!("serve --listen {address} --model shakespeare-gpt2"), "port 0 any that is free"),
         ("float --prompt-ids 65", "token id 65 is outside the vocabulary of 65"),
         ("float --prompt-ids 1 --tokens 0", "at least one"),
         ("demo --prompt-ids 65", "token id 65 is outside the vocabulary of 65"),
