@@ -24,6 +24,9 @@ impl LogitBits {
     /// The most. Products with weights have 22 fractional bits or more, so that 8 of them are left to chance.
     pub const MAX: u32 = 14;
 
+    /// The finest logits.
+    pub const FINEST: LogitBits = LogitBits(Self::MAX);
+
     /// The number.
     pub fn get(self) -> u32 {
         self.0

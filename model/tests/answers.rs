@@ -44,7 +44,7 @@ fn sampler() -> Sampler {
 /// The text of the fixed-point engine, which ends where it ends.
 fn alone(files: &ModelFiles, tokens: usize) -> Vec<u32> {
     let model = Model::load(&mut FixedLoader::default(), &files.spec, Some(&files.checkpoint)).unwrap();
-    let options = GenerateOptions { tokens, stop_at_eos: true, ..GenerateOptions::default() };
+    let options = GenerateOptions { tokens, stop_at_eos: true, ..support::fine() };
     let input = Input { ids: Some(&PROMPT), count: PROMPT.len() };
     let next = Next::Pick(&mut sampler());
     generate(&mut Fixed::new(), &model, input, &options, next, &mut NoHooks).unwrap().tokens
@@ -70,7 +70,7 @@ fn parties<T>(
 }
 
 fn terms(policy: &str, preprocess: bool) -> Terms {
-    let mut terms = Terms { policy: policy.parse().unwrap(), ..Terms::default() };
+    let mut terms = Terms { policy: policy.parse().unwrap(), ..support::fine_terms() };
     terms.protocol.preprocess = preprocess;
     terms
 }
@@ -148,8 +148,7 @@ fn turns_after_a_padded_answer_are_those_of_the_clear_engine() {
         let (mut last, mut sampler) = (None, sampler());
         for (i, turn) in (0..).zip(&turns) {
             let ids: Vec<u32> = last.into_iter().chain(words(i)).collect();
-            let options =
-                GenerateOptions { tokens: 18, stop_at_eos: true, pad_answer: true, ..GenerateOptions::default() };
+            let options = GenerateOptions { tokens: 18, stop_at_eos: true, pad_answer: true, ..support::fine() };
             let input = Input { ids: Some(&ids), count: ids.len() };
             let next = Next::Pick(&mut sampler);
             let mut engine = Fixed::new();
@@ -172,7 +171,7 @@ fn what_stands_behind_an_end_changes_no_later_turn() {
         let float = Model::load(&mut FloatLoader, &files.spec, Some(&files.checkpoint)).unwrap();
         let second = |dummies: &[u32], pad_answer| {
             let mut cache = float.cache(&"full".parse().unwrap());
-            let options = GenerateOptions { tokens: 16, stop_at_eos: true, pad_answer, ..GenerateOptions::default() };
+            let options = GenerateOptions { tokens: 16, stop_at_eos: true, pad_answer, ..support::fine() };
             let answer = [&[1, 2, 3, 9], dummies].concat();
             let input = Input { ids: Some(&PROMPT), count: PROMPT.len() };
             let engine = &mut Float::default();

@@ -43,7 +43,7 @@ fn words(turn: u32, count: u32) -> Vec<u32> {
 }
 
 fn terms(policy: &str, preprocess: bool) -> Terms {
-    let mut terms = Terms { policy: policy.parse().unwrap(), ..Terms::default() };
+    let mut terms = Terms { policy: policy.parse().unwrap(), ..support::fine_terms() };
     terms.protocol.preprocess = preprocess;
     terms
 }
@@ -92,7 +92,7 @@ fn clear<E: Engine>(engine: &mut E, model: &Model<E::Weight>, policy: &str) -> V
     let mut last = None;
     let answers = (0..).zip(TURNS).map(|(i, (count, tokens))| {
         let ids: Vec<u32> = last.into_iter().chain(words(i, count)).collect();
-        let options = GenerateOptions { tokens, policy: policy.clone(), ..GenerateOptions::default() };
+        let options = GenerateOptions { tokens, policy: policy.clone(), ..support::fine() };
         let input = Input { ids: Some(&ids), count: ids.len() };
         let next = Next::Pick(&mut Sampler::greedy());
         let got = generate_with(engine, model, &mut cache, input, &options, next, &mut NoHooks).unwrap();
@@ -154,7 +154,7 @@ fn the_cache_stands_for_the_whole_transcript() {
     for (i, (count, tokens)) in (0..).zip(TURNS) {
         text.extend(words(i, count));
         let input = Input { ids: Some(&text), count: text.len() };
-        let options = GenerateOptions { tokens, ..GenerateOptions::default() };
+        let options = GenerateOptions { tokens, ..support::fine() };
         let next = Next::Pick(&mut Sampler::greedy());
         let whole = generate(&mut Float::default(), &float, input, &options, next, &mut NoHooks).unwrap();
         assert_eq!(whole.tokens, answers[i as usize]);
@@ -173,7 +173,7 @@ fn a_budget_holds_while_the_talk_grows() {
         let mut last = None;
         for (i, (count, tokens)) in (0..).zip(TURNS) {
             let ids: Vec<u32> = last.into_iter().chain(words(i, count)).collect();
-            let options = GenerateOptions { tokens, policy: spec.clone(), ..GenerateOptions::default() };
+            let options = GenerateOptions { tokens, policy: spec.clone(), ..support::fine() };
             let input = Input { ids: Some(&ids), count: ids.len() };
             let next = Next::Pick(&mut Sampler::greedy());
             let mut engine = Fixed::new();

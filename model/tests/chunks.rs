@@ -75,7 +75,7 @@ fn prompt(count: u32) -> Vec<u32> {
 
 fn options(policy: &str, chunk: usize, tokens: usize) -> GenerateOptions {
     let policy: PolicySpec = policy.parse().unwrap();
-    GenerateOptions { tokens, policy, prefill_chunk: NonZeroUsize::new(chunk), ..GenerateOptions::default() }
+    GenerateOptions { tokens, policy, prefill_chunk: NonZeroUsize::new(chunk), ..support::fine() }
 }
 
 fn run<E: Engine>(engine: &mut E, model: &Model<E::Weight>, ids: &[u32], options: &GenerateOptions) -> Generation {
@@ -178,8 +178,11 @@ fn two_parties_read_chunks_as_planned() {
             let truth = run(&mut Fixed::new(), &fixed, &ids, &options);
             // Every policy once in either number of phases.
             let preprocess = (i % 2 == 0) == (config == LLAMA);
-            let mut terms =
-                Terms { policy: options.policy.clone(), prefill_chunk: options.prefill_chunk, ..Terms::default() };
+            let mut terms = Terms {
+                policy: options.policy.clone(),
+                prefill_chunk: options.prefill_chunk,
+                ..support::fine_terms()
+            };
             terms.protocol.preprocess = preprocess;
             let (client, server) = memory_pair(Duration::from_secs(60));
             let (client, server) = thread::scope(|scope| {
@@ -209,8 +212,8 @@ fn two_parties_read_chunks_as_planned() {
 #[test]
 fn parties_that_want_other_chunks_hear_of_it() {
     let hosted = ModelServer::load(files(LLAMA).1).unwrap();
-    let server_terms = Terms::default();
-    let client_terms = Terms { prefill_chunk: NonZeroUsize::new(5), ..Terms::default() };
+    let server_terms = support::fine_terms();
+    let client_terms = Terms { prefill_chunk: NonZeroUsize::new(5), ..support::fine_terms() };
     let (client, server) = memory_pair(Duration::from_secs(60));
     thread::scope(|scope| {
         let server = Channel::new(Role::Server, server);

@@ -151,7 +151,7 @@ fn the_text_is_the_same_in_the_clear() {
                 policy: policy.parse().unwrap(),
                 prefill_chunk: chunk,
                 all_positions,
-                ..Default::default()
+                ..support::fine()
             };
             same_text(Float::default, &float, &options, seed);
             for evaluation in [Evaluation::Masked, Evaluation::Lookup] {
@@ -160,10 +160,10 @@ fn the_text_is_the_same_in_the_clear() {
         }
         // Up to the last position of the model.
         let tokens = 32 + 1 - PROMPT.len();
-        same_text(Float::default, &float, &GenerateOptions { tokens, ..Default::default() }, None);
+        same_text(Float::default, &float, &GenerateOptions { tokens, ..support::fine() }, None);
         // One token takes no pass, two take one without guesses.
         for tokens in [1, 2, 3] {
-            same_text(Float::default, &float, &GenerateOptions { tokens, ..Default::default() }, None);
+            same_text(Float::default, &float, &GenerateOptions { tokens, ..support::fine() }, None);
         }
     }
 }
@@ -172,7 +172,7 @@ fn the_text_is_the_same_in_the_clear() {
 fn a_text_ends_where_it_would_without_guesses() {
     let whole = files(GPT2, None);
     let float = Model::load(&mut FloatLoader, &whole.spec, Some(&whole.checkpoint)).unwrap();
-    let options = GenerateOptions { tokens: TOKENS, stop_at_eos: true, ..Default::default() };
+    let options = GenerateOptions { tokens: TOKENS, stop_at_eos: true, ..support::fine() };
     for seed in [None, Some(3), Some(4)] {
         let text = alone(&mut Float::default(), &float, &options, seed, None).tokens;
         // Each of its words may end it: the first one, and those within and at the end of a draft.
@@ -208,7 +208,7 @@ proptest! {
         }
         let files = files(GPT2, None);
         let model = Model::load(&mut FloatLoader, &files.spec, Some(&files.checkpoint)).unwrap();
-        let options = GenerateOptions { tokens, ..Default::default() };
+        let options = GenerateOptions { tokens, ..support::fine() };
         let want = alone(&mut Float::default(), &model, &options, seed, None);
         let options = GenerateOptions { draft: Some(Drafts::new(count, 1.0).unwrap()), ..options };
         let got = alone(&mut Float::default(), &model, &options, seed, Some(&mut Any(guesses.iter().cycle())));
@@ -227,7 +227,7 @@ fn a_word_that_the_model_does_not_have_is_refused() {
     let files = files(GPT2, None);
     let model = Model::load(&mut FloatLoader, &files.spec, Some(&files.checkpoint)).unwrap();
     let draft = Some(Drafts::new(1, 1.0).unwrap());
-    let options = GenerateOptions { tokens: 4, draft, ..Default::default() };
+    let options = GenerateOptions { tokens: 4, draft, ..support::fine() };
     let mut sampler = Sampler::greedy();
     let next = Next::Drafted { sampler: &mut sampler, guess: &mut Foreign };
     let input = Input { ids: Some(&PROMPT), count: PROMPT.len() };
@@ -247,7 +247,7 @@ fn counts_and_caches_that_do_not_fit_are_refused() {
     let files = files(GPT2, None);
     let model = Model::load(&mut FloatLoader, &files.spec, Some(&files.checkpoint)).unwrap();
     let draft = Some(Drafts::new(2, 1.0).unwrap());
-    let options = GenerateOptions { tokens: 9, draft, ..Default::default() };
+    let options = GenerateOptions { tokens: 9, draft, ..support::fine() };
     let run = |policy: &str, mut hooks: Keeping| {
         let mut sampler = Sampler::greedy();
         let next = Next::Drafted { sampler: &mut sampler, guess: &mut Lookup };
@@ -277,7 +277,7 @@ struct Session<'a> {
 
 impl<'a> Session<'a> {
     fn of(hosted: &'a ModelServer, preprocess: bool) -> Self {
-        let mut terms = Terms::default();
+        let mut terms = support::fine_terms();
         terms.protocol.preprocess = preprocess;
         let prompt = Prompt::from(&PROMPT[..]);
         Session {
@@ -516,7 +516,7 @@ fn padding_and_guesses_go_together() {
     // In the clear, too, the client's words are what is looked up.
     let files = files(GPT2, None);
     let model = Model::load(&mut FloatLoader, &files.spec, Some(&files.checkpoint)).unwrap();
-    let text = alone(&mut Float::default(), &model, &GenerateOptions { tokens: 8, ..Default::default() }, None, None);
+    let text = alone(&mut Float::default(), &model, &GenerateOptions { tokens: 8, ..support::fine() }, None, None);
     let ids = [&[0; 3][..], &PROMPT].concat();
     let options = GenerateOptions {
         tokens: 8,

@@ -96,7 +96,7 @@ fn forced<E: Engine>(
         tokens: ids.len() - prompt + 1,
         all_positions: true,
         prefill_chunk: chunk.and_then(NonZeroUsize::new),
-        ..Default::default()
+        ..support::fine()
     };
     let input = Input { ids: Some(&ids[..prompt]), count: prompt };
     let next = Next::Forced(&ids[prompt..]);
@@ -144,7 +144,7 @@ fn two_parties_and_the_plan_agree() {
     for (name, dir) in families() {
         let files = ModelFiles::open(&dir).unwrap();
         let ids = &references(&dir)[0].ids[..12];
-        let options = GenerateOptions { tokens: 3, ..GenerateOptions::default() };
+        let options = GenerateOptions { tokens: 3, ..support::fine() };
         let (weights, frac_bits) = load_fixed(&files.spec, Some(&files.checkpoint), &[]);
         let input = Input { ids: Some(ids), count: ids.len() };
         let mut sampler = Sampler::greedy();
@@ -181,7 +181,7 @@ fn policies_act_on_layers_without_windows() {
         let policy: PolicySpec = "streaming:budget=12,sinks=1".parse().unwrap();
         let model = load(files);
         let ids = &references(&dir)[0].ids;
-        let options = GenerateOptions { tokens: 8, policy, ..GenerateOptions::default() };
+        let options = GenerateOptions { tokens: 8, policy, ..support::fine() };
         let input = Input { ids: Some(ids), count: ids.len() };
         let run = |options: &GenerateOptions| {
             let mut sampler = Sampler::greedy();
@@ -218,7 +218,7 @@ fn drafts_and_padding_change_no_text() {
             generate(&mut Float::default(), &model, input, options, next, &mut NoHooks).unwrap()
         };
         let ids = &reference.ids[..6];
-        let plain = GenerateOptions { tokens: 20, ..GenerateOptions::default() };
+        let plain = GenerateOptions { tokens: 20, ..support::fine() };
         let alone = run(ids, &plain);
         let drafted = run(ids, &GenerateOptions { draft: Some(Drafts::new(3, 1.0).unwrap()), ..plain.clone() });
         assert_eq!(drafted.tokens, alone.tokens, "{name}");

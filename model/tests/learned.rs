@@ -68,7 +68,7 @@ fn the_matrix_is_wider_for_the_policy_alone_and_all_else_is_as_it_was() {
         assert_eq!(more, files.spec.layers());
         // The text under another policy does not change.
         let ids = ids(20);
-        let options = GenerateOptions { tokens: 5, ..GenerateOptions::default() };
+        let options = GenerateOptions { tokens: 5, ..support::fine() };
         let text = |model: &Model<protocols::FixedWeight>| {
             let input = Input { ids: Some(&ids), count: ids.len() };
             generate(&mut Fixed::new(), model, input, &options, Next::Forced(&[]), &mut NoHooks).unwrap()
@@ -90,7 +90,7 @@ fn two_parties_evict_as_fixed_point_does_and_a_plan_knows_the_cost() {
         let policy = kvzap(policy);
         let (weights, frac_bits) = load_fixed_for(&policy, &files.spec, Some(&files.checkpoint), &[]);
         let ids = ids(22);
-        let options = GenerateOptions { tokens: 7, policy: policy.clone(), ..GenerateOptions::default() };
+        let options = GenerateOptions { tokens: 7, policy: policy.clone(), ..support::fine() };
         let input = Input { ids: Some(&ids), count: ids.len() };
         let fixed = generate(&mut Fixed::new(), &weights, input, &options, Next::Forced(&[]), &mut NoHooks).unwrap();
         let full = GenerateOptions { policy: PolicySpec::default(), ..options.clone() };
@@ -182,7 +182,7 @@ fn models_and_servers_of_other_policies_are_refused() {
     let files = fitted(dir.path(), GPT2);
     let plain = Model::load(&mut FloatLoader, &files.spec, Some(&files.checkpoint)).unwrap();
     let policy = kvzap("budget=0.5");
-    let options = GenerateOptions { tokens: 2, policy: policy.clone(), ..GenerateOptions::default() };
+    let options = GenerateOptions { tokens: 2, policy: policy.clone(), ..support::fine() };
     let ids = ids(9);
     let input = Input { ids: Some(&ids), count: 9 };
     let refused = generate(&mut Float::default(), &plain, input, &options, Next::Forced(&[]), &mut NoHooks);
@@ -191,7 +191,7 @@ fn models_and_servers_of_other_policies_are_refused() {
     let serve = |loaded: &PolicySpec, asked: &PolicySpec| {
         let server = ModelServer::load_for(loaded, ModelFiles::open(dir.path()).unwrap()).unwrap();
         let (_client, link) = memory_pair(std::time::Duration::from_secs(1));
-        let terms = Terms { policy: asked.clone(), ..Terms::default() };
+        let terms = Terms { policy: asked.clone(), ..support::fine_terms() };
         let channel = Channel::new(Role::Server, link);
         let limits = model::party::Limits::NONE;
         server.serve(channel, &Caller::default(), &terms, &limits, &mut Silent).map(|_| ()).unwrap_err()

@@ -22,8 +22,7 @@ const MAX_FIXED_ERROR: f32 = 0.02;
 /// `ids` behind as many tokens of padding as make [`LENGTH`], and the options that say so.
 fn padded(ids: &[u32], tokens: usize) -> (Vec<u32>, GenerateOptions) {
     let padding = LENGTH - ids.len();
-    let options =
-        GenerateOptions { tokens, padding: Some(Padding { tokens: Some(padding) }), ..GenerateOptions::default() };
+    let options = GenerateOptions { tokens, padding: Some(Padding { tokens: Some(padding) }), ..support::fine() };
     ([vec![0; padding], ids.to_vec()].concat(), options)
 }
 
@@ -52,7 +51,7 @@ fn padding_changes_no_text_in_the_clear() {
     for name in ["shakespeare-gpt2", "shakespeare-llama"] {
         let files = bundled(name).expect("bundled");
         let ids = prompt(&files, 5);
-        let plain = GenerateOptions { tokens: 6, ..GenerateOptions::default() };
+        let plain = GenerateOptions { tokens: 6, ..support::fine() };
         let (with_padding, options) = padded(&ids, 6);
 
         let float = Model::load(&mut FloatLoader, &files.spec, Some(&files.checkpoint)).expect("float");
@@ -93,8 +92,7 @@ fn prompts_of_one_padded_length_look_alike_to_the_server() {
 
         let (shapes, _) = load_fixed(&files.spec, None, &frac_bits);
         let mut plan = Plan::new(Options::default());
-        let options =
-            GenerateOptions { tokens: 2, padding: Some(Padding { tokens: None }), ..GenerateOptions::default() };
+        let options = GenerateOptions { tokens: 2, padding: Some(Padding { tokens: None }), ..support::fine() };
         let input = Input { ids: None, count: LENGTH };
         let mut sampler = Sampler::greedy();
         generate(&mut plan, &shapes, input, &options, Next::Pick(&mut sampler), &mut Phases).expect("plan");

@@ -24,7 +24,7 @@ fn agree(files: ModelFiles, ids: &[u32], tokens: usize, policies: &[&str]) {
     for policy in policies {
         let spec: PolicySpec = policy.parse().expect("a policy");
         let (weights, frac_bits) = load_fixed_for(&spec, &files.spec, Some(&files.checkpoint), &[]);
-        let options = GenerateOptions { tokens, policy: spec.clone(), ..GenerateOptions::default() };
+        let options = GenerateOptions { tokens, policy: spec.clone(), ..support::fine() };
         let context = format!("{name}, {} tokens, {policy}", ids.len());
         let input = Input { ids: Some(ids), count: ids.len() };
         let next = || Next::Forced(&[]);

@@ -4,7 +4,7 @@ mod support;
 
 use engine::Float;
 use mpcache::PolicySpec;
-use support::{HEADS, LAYERS, Script};
+use support::{HEADS, LAYERS, Script, grid, nearest};
 
 /// Settings of the naive program.
 #[derive(Clone, Copy)]
@@ -101,6 +101,8 @@ fn naive(script: &Script, case: Case) -> Vec<Vec<Vec<usize>>> {
                                 e.iter().enumerate().for_each(|(j, e)| votes[j] += e / sum);
                             }
                         }
+                        let frac = grid(rounded(case.window, prompt) * group);
+                        let votes: Vec<f64> = votes.iter().map(|vote| nearest(*vote, frac)).collect();
                         kept[layer][h] = top(&votes, keep);
                         kept[layer][h].sort_unstable();
                     }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use engine::Float;
 use mpcache::PolicySpec;
-use support::{HEADS, LAYERS, Pass, Script};
+use support::{HEADS, LAYERS, Pass, Script, grid, nearest};
 
 /// Budget of all policies here.
 const BUDGET: f64 = 0.25;
@@ -67,6 +67,11 @@ impl Seen<'_> {
         sum
     }
 
+    /// Fractional bits of sums over `queries` queries of one group.
+    fn grid(&self, queries: usize) -> u32 {
+        grid(queries * group(0).len())
+    }
+
     fn keep(&self) -> usize {
         ((BUDGET * self.tokens as f64).round() as usize).max(1)
     }
@@ -77,25 +82,30 @@ impl Seen<'_> {
     }
 }
 
-/// The `k` of `tokens` with the largest `votes`, in the order of `tokens`.
-fn best(tokens: &[usize], votes: &BTreeMap<usize, f64>, k: usize) -> Vec<usize> {
+/// Fractional bits to which squares of norms and learned scores are rounded.
+const FRAC: u32 = 6;
+
+/// The `k` of `tokens` with the largest `votes`, rounded to `frac` fractional bits, in the order of `tokens`; of equals
+/// the first ones.
+fn best(tokens: &[usize], votes: &BTreeMap<usize, f64>, k: usize, frac: u32) -> Vec<usize> {
     let mut order = tokens.to_vec();
-    order.sort_by(|a, b| votes[b].total_cmp(&votes[a]));
+    order.sort_by(|a, b| nearest(votes[b], frac).total_cmp(&nearest(votes[a], frac)));
     order.truncate(k);
     tokens.iter().copied().filter(|t| order.contains(t)).collect()
 }
 
 /// Evicts until `keep` tokens are left. The latest ones are protected; `protected` says how many of a number of
-/// tokens.
-fn evict(kept: &mut Vec<usize>, votes: &BTreeMap<usize, f64>, keep: usize, protected: fn(usize) -> usize) {
+/// tokens. Votes have `frac` fractional bits.
+fn evict(kept: &mut Vec<usize>, votes: &BTreeMap<usize, f64>, frac: u32, keep: usize, protected: fn(usize) -> usize) {
     if kept.len() > keep + 1 {
         let latest = kept.split_off(kept.len() - protected(keep));
-        *kept = best(kept, votes, keep - latest.len());
+        *kept = best(kept, votes, keep - latest.len(), frac);
         kept.extend(latest);
     }
     while kept.len() > keep {
         let old = kept.len() - protected(kept.len() - 1).min(kept.len() - 1);
-        let least = (0..old).min_by(|&a, &b| votes[&kept[a]].total_cmp(&votes[&kept[b]])).expect("an old token");
+        let vote = |slot: usize| nearest(votes[&kept[slot]], frac);
+        let least = (0..old).min_by(|&a, &b| vote(a).total_cmp(&vote(b))).expect("an old token");
         // The oldest protected token takes the slot.
         kept[least] = kept[old];
         kept.remove(old);
@@ -118,12 +128,12 @@ fn h2o(seen: &Seen, kv: usize, head: &mut Head) {
     for (k, p) in seen.received(group(kv), seen.fresh(), &head.kept) {
         *head.received.entry(k).or_default() += p;
     }
-    evict(&mut head.kept, &head.received, seen.keep(), |keep| (keep / 2).max(1));
+    evict(&mut head.kept, &head.received, seen.grid(seen.tokens), seen.keep(), |keep| (keep / 2).max(1));
 }
 
 fn tova(seen: &Seen, _kv: usize, head: &mut Head) {
     let votes = seen.received(0..HEADS.heads, seen.tokens - 1..seen.tokens, &head.kept);
-    evict(&mut head.kept, &votes, seen.keep(), |_| 1);
+    evict(&mut head.kept, &votes, grid(HEADS.heads), seen.keep(), |_| 1);
 }
 
 /// With a window of 4 and a kernel of 3.
@@ -137,7 +147,7 @@ fn snapkv(seen: &Seen, kv: usize, head: &mut Head) {
     let around = |t: usize| (t.max(1) - 1..(t + 2).min(old)).map(|near| received[&near]).sum();
     let votes = (0..old).map(|t| (t, around(t))).collect();
     let window = head.kept.split_off(old);
-    head.kept = best(&head.kept, &votes, keep - window.len());
+    head.kept = best(&head.kept, &votes, keep - window.len(), seen.grid(window.len() * 3));
     head.kept.extend(window);
 }
 
@@ -216,14 +226,14 @@ fn h2o_in_blocks(seen: &Seen, kv: usize, head: &mut Head) {
         *head.received.entry(k).or_default() += p;
     }
     if let Some(keep) = left(seen, TOKENS, BLOCK, head.kept.len()) {
-        evict(&mut head.kept, &head.received, keep, |keep| (keep / 2).max(1));
+        evict(&mut head.kept, &head.received, seen.grid(seen.tokens), keep, |keep| (keep / 2).max(1));
     }
 }
 
 fn tova_in_blocks(seen: &Seen, _kv: usize, head: &mut Head) {
     let votes = seen.received(0..HEADS.heads, seen.tokens - 1..seen.tokens, &head.kept);
     if let Some(keep) = left(seen, TOKENS, BLOCK, head.kept.len()) {
-        evict(&mut head.kept, &votes, keep, |_| 1);
+        evict(&mut head.kept, &votes, grid(HEADS.heads), keep, |_| 1);
     }
 }
 
@@ -232,11 +242,12 @@ fn vote(seen: &Seen, kv: usize, head: &mut Head, tokens: usize, block: usize, wi
     let Some(keep) = left(seen, tokens, block, head.kept.len()) else { return };
     let window = window.min(keep.div_ceil(2));
     let voters = head.cut.max(seen.tokens - window)..seen.tokens;
+    let frac = seen.grid(voters.len() * 3);
     let received = seen.received(group(kv), voters, &head.kept);
     let latest = head.kept.split_off(head.kept.len() - window);
     let around = |i: usize| (i.max(1) - 1..(i + 2).min(head.kept.len())).map(|near| received[&head.kept[near]]).sum();
     let votes = head.kept.iter().enumerate().map(|(i, t)| (*t, around(i))).collect();
-    head.kept = best(&head.kept, &votes, keep - window);
+    head.kept = best(&head.kept, &votes, keep - window, frac);
     head.kept.extend(latest);
     head.cut = seen.tokens;
 }
@@ -252,7 +263,7 @@ fn knorm(seen: &Seen, kv: usize, head: &mut Head) {
         -(0..d).map(|c| k[[place, kv * d + c]].powi(2)).sum::<f64>()
     };
     let scores = head.kept.iter().map(|t| (*t, score(*t))).collect();
-    head.kept = best(&head.kept, &scores, keep - 3);
+    head.kept = best(&head.kept, &scores, keep - 3, FRAC);
     head.kept.extend(latest);
 }
 
@@ -261,7 +272,7 @@ fn kvzap(seen: &Seen, kv: usize, head: &mut Head, keep: Option<usize>) {
     let Some(keep) = keep else { return };
     let latest = head.kept.split_off(head.kept.len() - 3);
     let scores = head.kept.iter().map(|t| (*t, seen.script.scores[[seen.layer, *t, kv]])).collect();
-    head.kept = best(&head.kept, &scores, keep - 3);
+    head.kept = best(&head.kept, &scores, keep - 3, FRAC);
     head.kept.extend(latest);
 }
 
@@ -271,7 +282,7 @@ fn sirllm(seen: &Seen, _kv: usize, head: &mut Head, keep: Option<usize>) {
     let latest = head.kept.split_off(head.kept.len() - 3);
     let rest = head.kept.split_off(1);
     let surprise = rest.iter().map(|t| (*t, f64::from(seen.script.surprise[*t]))).collect();
-    head.kept.extend(best(&rest, &surprise, keep - 4));
+    head.kept.extend(best(&rest, &surprise, keep - 4, 40));
     head.kept.extend(latest);
 }
 
@@ -289,7 +300,7 @@ fn shares_of_the_prompt() {
             let window = 4.min(keep.div_ceil(2));
             let received = seen.received(group(kv), seen.prompt - window..seen.prompt, &head.kept);
             let latest = head.kept.split_off(head.kept.len() - window);
-            head.kept = best(&head.kept, &received, keep - window);
+            head.kept = best(&head.kept, &received, keep - window, seen.grid(window));
             head.kept.extend(latest);
         }
     };

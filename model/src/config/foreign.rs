@@ -102,9 +102,11 @@ impl Neutral {
             Neutral::AnyOf(texts) => (texts.iter().any(|text| value == text), texts.join(", ")),
             Neutral::Never => (false, "only null".to_owned()),
             Neutral::NoQuantized => {
-                let method = value.get("quant_method").unwrap_or(&Value::Null);
                 let why = "quantized weights are not computed: take the checkpoint in bf16, fp16 or fp32";
-                return Err(unsupported(key, format_args!("{{\"quant_method\": {method}, ...}}"), why));
+                return Err(match value.get("quant_method") {
+                    Some(method) => unsupported(key, format_args!("{{\"quant_method\": {method}, ...}}"), why),
+                    None => unsupported(key, value, why),
+                });
             }
             Neutral::Window => {
                 (keys.flag("use_sliding_window")? == Some(false), "attention sees all tokens".to_owned())

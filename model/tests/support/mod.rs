@@ -7,8 +7,8 @@ pub(crate) mod pools;
 
 use std::path::Path;
 
-use engine::{Float, FloatLoader, FloatWeight};
-use model::party::Outcome;
+use engine::{Float, FloatLoader, FloatWeight, LogitBits};
+use model::party::{Outcome, Terms};
 use model::{GenerateOptions, Generation, Input, Model, ModelFiles, Next, NoHooks, Sampler, generate};
 use naive::Weights;
 use ndarray::Array2;
@@ -17,6 +17,17 @@ use safetensors::tensor::{Dtype, TensorView};
 
 /// A model on the plaintext engine.
 pub(crate) type FloatModel = Model<FloatWeight>;
+
+/// For texts that are compared: logits so fine that rounding does not choose between two words that a small model
+/// finds nearly alike.
+pub(crate) fn fine() -> GenerateOptions {
+    GenerateOptions { logit_bits: LogitBits::FINEST, ..GenerateOptions::default() }
+}
+
+/// The same for sessions.
+pub(crate) fn fine_terms() -> Terms {
+    Terms { logit_bits: LogitBits::FINEST, ..Terms::default() }
+}
 
 /// Prepares `files` for [`Float`].
 pub(crate) fn load(files: ModelFiles) -> FloatModel {

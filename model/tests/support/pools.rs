@@ -15,7 +15,7 @@ use net::{Channel, Entry, Link, Role, memory_pair};
 
 /// Two phases.
 pub(crate) fn terms() -> Terms {
-    let mut terms = Terms::default();
+    let mut terms = super::fine_terms();
     terms.protocol.preprocess = true;
     terms
 }

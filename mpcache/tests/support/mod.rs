@@ -16,6 +16,16 @@ pub(crate) const HEADS: HeadShape = HeadShape { heads: 4, kv_heads: 2, head_dim:
 /// An even layer and an odd one, which may take over the even layer's choice.
 pub(crate) const LAYERS: usize = 2;
 
+/// Fractional bits to which sums of `terms` probabilities are rounded before they are compared.
+pub(crate) fn grid(terms: usize) -> u32 {
+    10 - ((terms as f64).log2().floor() / 2.0).ceil() as u32
+}
+
+/// The multiple of 2^-`frac` nearest to `x`, in these units.
+pub(crate) fn nearest(x: f64, frac: u32) -> f64 {
+    (x * f64::from(frac).exp2() + 0.5).floor()
+}
+
 /// Tokens that go through all layers together: some of those of a step.
 pub(crate) struct Pass {
     pub(crate) step: usize,
