@@ -15,9 +15,10 @@ use model::party::{
     Caller, ChatSession, ClientOptions, ClientSession, Limits, ModelServer, Observer, Outcome, Silent, Terms,
 };
 use model::{
-    ChatTemplate, Error, GenerateOptions, Input, Lengths, Model, ModelFiles, Next, NoHooks, Sampler, generate,
-    generate_with,
+    ChatTemplate, Error, GenerateOptions, Input, Lengths, Model, ModelFiles, Next, NoHooks, Sampler, bundled,
+    generate, generate_with,
 };
+use mpcache::PolicySpec;
 use net::{Channel, Role, memory_pair};
 use protocols::Fixed;
 use support::parties::load_fixed;
@@ -141,6 +142,23 @@ fn five_turns_are_those_of_the_clear_engine_under_every_policy() {
             let late = late(&client);
             assert!(!preprocess || clusters || late == 0, "{policy}: {late} bytes are made on the spot");
         }
+    }
+}
+
+/// Words of a turn look at everything, in the last layer as well, which has the query of the last of them alone: no
+/// layer takes over clusters that were chosen in an earlier turn.
+#[test]
+fn clusters_of_one_turn_serve_no_other() {
+    let model = support::load(bundled("shakespeare-llama").unwrap());
+    let policy: PolicySpec = "mpcache:clusters=8/4,budget=0.3".parse().unwrap();
+    let mut cache = model.cache(&policy);
+    for count in [37, 5, 9, 41] {
+        let ids: Vec<u32> = (0..count as u32).map(|i| i % 60).collect();
+        let options = GenerateOptions { tokens: 6, policy: policy.clone(), ..support::fine() };
+        let (input, mut sampler) = (Input { ids: Some(&ids), count }, Sampler::greedy());
+        let next = Next::Pick(&mut sampler);
+        let turn = generate_with(&mut Float::default(), &model, &mut cache, input, &options, next, &mut NoHooks);
+        assert_eq!(turn.unwrap().tokens.len(), 6);
     }
 }
 

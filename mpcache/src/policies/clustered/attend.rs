@@ -261,8 +261,9 @@ impl<E: Engine> Policy<E> for Clustered<E> {
         let c = self.settings;
         let piece = store.piece();
         let layout = Layout::new(&c, store.len(), store.seen());
-        // Several new tokens after the prompt look at everything, like a prompt.
-        if !piece.in_prompt() && q.shape()[1] == 1 && layer >= c.dense && !layout.is_dense() {
+        // Several new tokens after the prompt look at everything, like a prompt; the last layer does, too, where only
+        // the query of the last of them is left.
+        if !piece.in_prompt() && piece.new == 1 && layer >= c.dense && !layout.is_dense() {
             return self.attend_chosen(engine, layer, &layout, q, store);
         }
         let Attended { output, probabilities } = attention::causal(engine, q, store)?;
