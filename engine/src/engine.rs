@@ -221,8 +221,8 @@ pub trait Engine: 'static {
     /// Opens `x` to the client, which gets `Some`. A plan gives `None`.
     fn reveal(&mut self, x: &Self::Tensor) -> Result<Option<ArrayD<f32>>, Error>;
 
-    /// x W + b, opened to the client as [`reveal`](Engine::reveal) opens it. Engines in fixed point round it to `bits`
-    /// fractional bits, two parties at random: its lowest bits would tell about weights.
+    /// x W + b, opened to the client as [`reveal`](Engine::reveal) opens it. Engines in fixed point round it to
+    /// `bits` fractional bits, two parties at random: its lowest bits would tell about weights.
     fn reveal_linear(
         &mut self,
         x: &Self::Tensor,

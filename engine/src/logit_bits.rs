@@ -6,8 +6,8 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// Fractional bits of the logits that a client learns: 0..=[`LogitBits::MAX`], 8 unless stated. Finer logits tell more
-/// about the weights, and sampling hardly notices.
+/// Fractional bits of the logits that a client learns: 0..=[`LogitBits::MAX`], 8 unless stated. Finer logits tell
+/// more about the weights, and sampling hardly notices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "u32", into = "u32")]
 pub struct LogitBits(u32);

@@ -67,10 +67,10 @@ pub struct Ranking {
     pub ceiling: Ceiling,
     /// Fractional bits that are compared, at most those that the engine's activations have.
     pub frac: u32,
-    /// Whether entries are first rounded to the nearest multiple of 2^-frac, by every engine alike, and equal ones are
-    /// taken in their order. Rounding noise then decides only about entries beside the middle between two multiples.
-    /// Otherwise entries closer than two such units are taken in either order, and an engine in floating point
-    /// compares all it has.
+    /// Whether entries are first rounded to the nearest multiple of 2^-frac, by every engine alike, and equal ones
+    /// are taken in their order. Rounding noise then decides only about entries beside the middle between two
+    /// multiples. Otherwise entries closer than two such units are taken in either order, and an engine in floating
+    /// point compares all it has.
     pub rounded: bool,
 }
 

@@ -85,8 +85,8 @@ impl Seen<'_> {
 /// Fractional bits to which squares of norms and learned scores are rounded.
 const FRAC: u32 = 6;
 
-/// The `k` of `tokens` with the largest `votes`, rounded to `frac` fractional bits, in the order of `tokens`; of equals
-/// the first ones.
+/// The `k` of `tokens` with the largest `votes`, rounded to `frac` fractional bits, in the order of `tokens`; of
+/// equals the first ones.
 fn best(tokens: &[usize], votes: &BTreeMap<usize, f64>, k: usize, frac: u32) -> Vec<usize> {
     let mut order = tokens.to_vec();
     order.sort_by(|a, b| nearest(votes[b], frac).total_cmp(&nearest(votes[a], frac)));

@@ -14,7 +14,6 @@ use net::Role;
 use zeroize::Zeroizing;
 
 use crate::Error;
-use crate::correlation::CorrelationKind;
 use crate::words::mask;
 
 /// How many of a word's highest bits are counted.
@@ -60,7 +59,7 @@ struct Book {
     reused: Option<String>,
     broken: Option<Broken>,
     /// The words of every kind that the stock handed out first, for [`Broken::Units`].
-    first: BTreeMap<CorrelationKind, Vec<u64>>,
+    first: BTreeMap<String, Vec<u64>>,
 }
 
 /// What is broken on purpose, so that a test sees the audit notice it. Sessions then go on after a mask served twice.
@@ -156,20 +155,20 @@ impl Audit {
         Ok(())
     }
 
-    /// The stock hands out `words`, which are units of `kind`.
+    /// The stock hands out `words`, which are units of the correlation `kind`, of `width` words each.
     pub(crate) fn hand_out(
         &self,
-        kind: &CorrelationKind,
-        role: Role,
+        kind: String,
+        width: usize,
         mut words: Zeroizing<Vec<u64>>,
     ) -> Result<Zeroizing<Vec<u64>>, Error> {
         let mut book = self.book();
+        let path = Arc::from(format!("a unit of {kind}"));
         if book.broken == Some(Broken::Units) {
-            let first = book.first.entry(kind.clone()).or_insert_with(|| words.to_vec());
+            let first = book.first.entry(kind).or_insert_with(|| words.to_vec());
             words.iter_mut().zip(first).for_each(|(word, first)| *word = *first);
         }
-        let path = Arc::from(format!("a unit of {}", kind.scope()));
-        for unit in words.chunks_exact(kind.words(role).max(1)) {
+        for unit in words.chunks_exact(width.max(1)) {
             let unit = unit.iter().take(UNIT_WORDS);
             if unit.clone().map(|word| u64::BITS - word.leading_zeros()).sum::<u32>() >= NAME_BITS {
                 let mixed = |name: u128, word: &u64| {

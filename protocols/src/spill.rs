@@ -11,9 +11,9 @@
 //! what was written is ever taken back.
 //!
 //! The place of a chunk is written anew once the chunk is gone, so the file is as long as the most chunks that waited
-//! at a time. A chunk owns its place, and gives it back after its key is wiped: when it was read, or when its queue is
-//! dropped. No key of the old chunk is left then that would decrypt either ciphertext, and no other chunk can have the
-//! place. A chunk that could not be read stays in its queue and keeps its place.
+//! at a time. A chunk owns its place, and gives it back after its key is wiped: when it was read, or when its queue
+//! is dropped. No key of the old chunk is left then that would decrypt either ciphertext, and no other chunk can have
+//! the place. A chunk that could not be read stays in its queue and keeps its place.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::fs::File;

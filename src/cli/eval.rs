@@ -19,6 +19,7 @@ use super::machine::provenance;
 use super::mean_token::{MeanToken, mean_token};
 use super::options::{FormatArgs, LINKS, LOOPBACK, LinkArg};
 use super::plot;
+use super::policies::{self, Policies};
 use super::progress::passes;
 use super::study::{self, StudyEngine};
 use super::{Error, html, out};
@@ -61,7 +62,7 @@ pub(super) struct EvalArgs {
     #[arg(long, value_name = "S")]
     seed: Option<u64>,
     /// Policies to compare with `full`; may be repeated. The form of a list is given above.
-    #[arg(long, value_name = "POLICIES", value_parser = policies, default_value = "full")]
+    #[arg(long, value_name = "POLICIES", value_parser = policies::list, default_value = "full")]
     policies: Vec<Policies>,
     /// Shares of the cache, in (0, 1], or tokens, from 2 on, for policies that take them [default:
     /// 0.05,0.1,0.25,0.5,1].
@@ -101,37 +102,12 @@ pub(super) struct EvalArgs {
     out: Option<PathBuf>,
 }
 
-/// One value of `--policies`.
-#[derive(Clone, Debug)]
-pub(super) struct Policies(pub(super) Vec<PolicySpec>);
-
 /// Budgets where none are given.
 const DEFAULT_BUDGETS: [f64; 5] = [0.05, 0.1, 0.25, 0.5, 1.0];
 
 /// The tasks, for clap.
 fn task_names() -> PossibleValuesParser {
     PossibleValuesParser::new(TASKS.iter().map(|task| PossibleValue::new(task.name).help(task.about)))
-}
-
-/// A list of policies, for clap.
-pub(super) fn policies(text: &str) -> Result<Policies, String> {
-    let mut all = Vec::new();
-    for entry in text.split(';') {
-        if let Some((names, _)) = entry.split_once(':')
-            && let Some((name, rest)) = names.rsplit_once(',')
-        {
-            return Err(format!("`{entry}`: put a `;` between `{name}` and `{rest}`, which has options"));
-        }
-        let one = entry.contains(':');
-        for policy in entry.split(',').take(if one { 1 } else { usize::MAX }) {
-            let policy: PolicySpec = if one { entry } else { policy }.parse().map_err(|e| format!("{e}"))?;
-            if all.contains(&policy) {
-                return Err(format!("`{policy}` stands there twice"));
-            }
-            all.push(policy);
-        }
-    }
-    Ok(Policies(all))
 }
 
 pub(super) fn run(args: EvalArgs) -> Result<(), Error> {
@@ -364,20 +340,5 @@ impl Outputs {
             write(path, html::of_study(&name.to_string_lossy(), study, &json)?.as_bytes())?;
         }
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_list_of_policies_says_where_each_ends() {
-        let one = policies("full").unwrap();
-        assert_eq!(one.0, [PolicySpec::default()]);
-        assert!(policies("full,full").unwrap_err().contains("twice"));
-        assert!(policies("full,fll").unwrap_err().contains("unknown cache policy `fll`"));
-        assert!(policies("full;").unwrap_err().contains("unknown cache policy ``"));
-        assert!(policies("full,full:a=1").unwrap_err().contains("put a `;` between `full` and `full`"));
     }
 }

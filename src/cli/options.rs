@@ -29,8 +29,8 @@ pub(super) struct TermsArgs {
     /// What the client learns of each position: all logits, or only the most probable token.
     #[arg(long, value_parser = named(&REVEALS), default_value = "logits")]
     reveal: Reveal,
-    /// Fractional bits of the logits that the client learns, 0 to 14, rounded at random. With fewer, more positions are
-    /// needed to learn about the weights from what they leave out (SECURITY), and messages are smaller.
+    /// Fractional bits of the logits that the client learns, 0 to 14, rounded at random. With fewer, more positions
+    /// are needed to learn about the weights from what they leave out (SECURITY), and messages are smaller.
     #[arg(long, value_name = "N", default_value_t)]
     logit_bits: LogitBits,
     #[command(flatten)]

@@ -1,10 +1,10 @@
-//! `waggle policies`: every cache policy that has a name.
+//! `waggle policies`: every cache policy that has a name; and lists of them in options of other commands.
 
 use std::path::PathBuf;
 
 use clap::Args;
 use comfy_table::{ContentArrangement, Table, presets};
-use mpcache::{Listed, ListedOption, catalogue};
+use mpcache::{Listed, ListedOption, PolicySpec, catalogue};
 
 use super::files::{check_writable, write_json};
 use super::{Error, out};
@@ -16,6 +16,31 @@ pub(super) struct PoliciesArgs {
     /// Write the list here, as JSON.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+}
+
+/// One value of `--policies`.
+#[derive(Clone, Debug)]
+pub(super) struct Policies(pub(super) Vec<PolicySpec>);
+
+/// A list of policies, for clap.
+pub(super) fn list(text: &str) -> Result<Policies, String> {
+    let mut all = Vec::new();
+    for entry in text.split(';') {
+        if let Some((names, _)) = entry.split_once(':')
+            && let Some((name, rest)) = names.rsplit_once(',')
+        {
+            return Err(format!("`{entry}`: put a `;` between `{name}` and `{rest}`, which has options"));
+        }
+        let one = entry.contains(':');
+        for policy in entry.split(',').take(if one { 1 } else { usize::MAX }) {
+            let policy: PolicySpec = if one { entry } else { policy }.parse().map_err(|e| format!("{e}"))?;
+            if all.contains(&policy) {
+                return Err(format!("`{policy}` stands there twice"));
+            }
+            all.push(policy);
+        }
+    }
+    Ok(Policies(all))
 }
 
 pub(super) fn run(args: PoliciesArgs) -> Result<(), Error> {
@@ -47,5 +72,20 @@ fn option(ListedOption { key, default, required }: &ListedOption) -> String {
         Some(value) if !value.contains(' ') => format!("{key}={value}"),
         _ if *required => format!("{key}=(required)"),
         _ => format!("{key}="),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_of_policies_says_where_each_ends() {
+        let one = list("full").unwrap();
+        assert_eq!(one.0, [PolicySpec::default()]);
+        assert!(list("full,full").unwrap_err().contains("twice"));
+        assert!(list("full,fll").unwrap_err().contains("unknown cache policy `fll`"));
+        assert!(list("full;").unwrap_err().contains("unknown cache policy ``"));
+        assert!(list("full,full:a=1").unwrap_err().contains("put a `;` between `full` and `full`"));
     }
 }

@@ -19,7 +19,7 @@ pub(super) enum Record {
     /// A study of cache policies.
     Study(Box<Evaluation>),
     /// Planned cells.
-    Sweep(Sweep),
+    Sweep(Box<Sweep>),
 }
 
 /// The document in `path`, and the same as bare JSON, both without control characters: it may be anybody's, and it is

@@ -15,11 +15,11 @@ use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::eval::{Policies, policies};
 use super::files::{check_writable, public_model, read, unweighted, write_json};
 use super::machine::{CalibrationArgs, provenance};
 use super::mean_token::{Cost, MeanToken, mean_token};
 use super::options::FormatArgs;
+use super::policies::{self, Policies};
 use super::progress::passes;
 use super::published::{self, Figure, Published};
 use super::{Error, out};
@@ -42,7 +42,7 @@ pub(super) struct SweepArgs {
     #[arg(long, value_name = "N,N", value_delimiter = ',', default_value = "128,512")]
     contexts: Vec<usize>,
     /// Policies, with `;` between those that have options: 'full,h2o;mpcache:topk=rank'. May be repeated.
-    #[arg(long, value_name = "POLICIES", value_parser = policies, default_value = "full")]
+    #[arg(long, value_name = "POLICIES", value_parser = policies::list, default_value = "full")]
     policies: Vec<Policies>,
     /// Networks: lan, lan-1g, wan, wan-far, or RATEmbit,DELAYms.
     #[arg(long, value_name = "LINK,LINK", value_parser = links, default_value = "lan")]

@@ -1,9 +1,9 @@
 //! `cargo xtask hammer`: combinations of options of `waggle demo --check`, drawn at random.
 //!
 //! Each run is a session of both parties in one process. Its text and its logits are compared with the plaintext
-//! engine's under the same policy. A run *differs* if a logit is off by more than [`LOGIT_ERROR`], or if another token
-//! came out where the plaintext engine's was ahead by more than that. A difference is explained where `--check` found
-//! a choice of the policy within rounding noise of another one; every other difference is a failure.
+//! engine's under the same policy. A run *differs* if a logit is off by more than [`LOGIT_ERROR`], or if another
+//! token came out where the plaintext engine's was ahead by more than that. A difference is explained where `--check`
+//! found a choice of the policy within rounding noise of another one; every other difference is a failure.
 
 use std::collections::BTreeMap;
 use std::process::Command;

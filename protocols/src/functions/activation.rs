@@ -10,7 +10,7 @@
 //! another both selections, and a third extends what was selected to words of 64 bits.
 //!
 //! Over a slow link few entries are looked up, since keys take more flows; many take keys, which take fewer bytes
-//! ([`choose`]).
+//! (`choose`).
 //!
 //! The spline's input is x times a public ratio (7/8 or 5/4 for look-up), so that the windows reach just as far as
 //! the tails ask for and not to the next power of two.
@@ -282,8 +282,8 @@ impl Activation {
 /// An activation in one of its forms, with the function of its table.
 pub(super) type Fitted = (Activation, Arc<Function>);
 
-/// The form in which `b` evaluates `entries` values, of those that `fitted` makes for look-up and for keys. Where both
-/// may be used, it is the one that takes less time on the link. It follows from public numbers.
+/// The form in which `b` evaluates `entries` values, of those that `fitted` makes for look-up and for keys. Where
+/// both may be used, it is the one that takes less time on the link. It follows from public numbers.
 pub(super) fn choose<B: Abb>(b: &B, entries: usize, fitted: impl Fn(Evaluation) -> Fitted) -> Fitted {
     match b.evaluation() {
         Evaluation::Activations => {

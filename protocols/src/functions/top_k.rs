@@ -80,8 +80,9 @@ impl Scores {
     /// it.
     ///
     /// Let d bits be dropped and b = `bound`. A value lies in [-ceil(b / 2^d) - 1, floor(b / 2^d)]; the 1 is for the
-    /// carry that shares lose, or of [ceil(-b / 2^d - 1 / 2), floor(b / 2^d + 1 / 2)] where values are rounded. So two values differ by at most D = floor(b / 2^d) + ceil(b / 2^d) + 1, and their keys
-    /// by at most D 2^bits + 2^bits - 1. That is below 2^(width - 1) for the width returned.
+    /// carry that shares lose, or of [ceil(-b / 2^d - 1 / 2), floor(b / 2^d + 1 / 2)] where values are rounded. So
+    /// two values differ by at most D = floor(b / 2^d) + ceil(b / 2^d) + 1, and their keys by at most D 2^bits +
+    /// 2^bits - 1. That is below 2^(width - 1) for the width returned.
     fn width(self, bits: u32) -> Result<u32, Error> {
         let drop = FRAC - self.frac;
         let bound = u128::from(self.bound);

@@ -148,7 +148,7 @@ impl Stock {
         let Some(queue) = self.queues.get_mut(kind) else { return Ok(Zeroizing::default()) };
         let taken = queue.take(units * words, &mut self.spill)?;
         #[cfg(any(test, feature = "audit"))]
-        let taken = session.audit.hand_out(kind, session.role(), taken)?;
+        let taken = session.audit.hand_out(format!("{kind:?}"), kind.words(session.role()), taken)?;
         Ok(taken)
     }
 

@@ -10,8 +10,8 @@ use super::super::recorder::Booked;
 use super::super::{Observer, Outcome, PublicModel, Request, Terms};
 use super::bounds::{BOUNDS_BYTES, Bounds};
 use super::command::Command;
-use super::conversation::{Conversation, Setting, TurnCost};
-use super::{ANSWER, BOUNDS, COMMAND, SCOPE, Turn, slices};
+use super::conversation::{Conversation, TurnCost};
+use super::{ANSWER, BOUNDS, COMMAND, SCOPE, Setting, Turn, slices};
 use crate::report::Phases;
 use crate::{Error, Lengths, Model, Next};
 

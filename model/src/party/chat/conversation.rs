@@ -3,17 +3,17 @@
 use mpcache::{KvCache, PolicySpec};
 use net::{Channel, Phase, Traffic};
 use protocols::functions::softmax::MAX_SOFTMAX_COLUMNS;
-use protocols::{FixedWeight, Needs, Secure, check_space};
+use protocols::{Needs, Secure, check_space};
 use serde::{Deserialize, Serialize};
 
 use super::super::opening;
 use super::super::recorder::{Booked, Recorder, finish};
-use super::super::{Observer, Outcome, PublicModel, Request, Silent, Terms};
+use super::super::{Observer, Outcome, Request, Silent};
 use super::rehearsal::Rehearsal;
-use super::{SCOPE, Turn, slices};
+use super::{SCOPE, Setting, Turn, slices};
 use crate::generate::{check_lengths, check_padding, generate_with};
 use crate::report::{Cost, DecodeCost, Phases, TokenMeter};
-use crate::{Error, Generation, Input, Lengths, Model, ModelSpec, Next};
+use crate::{Error, Generation, Input, Lengths, ModelSpec, Next};
 
 /// All phases, in the order of their numbers.
 const PHASES: [Phase; 4] = [Phase::Setup, Phase::Offline, Phase::Prefill, Phase::Decode];
@@ -25,18 +25,6 @@ pub struct TurnCost {
     pub before: Phases,
     /// From the command to the end of the answer. `offline` is what was prepared when the lengths were known.
     pub phases: Phases,
-}
-
-/// What a chat is about, the same at both parties.
-pub(in super::super) struct Setting<'a> {
-    /// What is public about the model.
-    pub(in super::super) public: &'a PublicModel,
-    /// Its weights, on the server; its shapes on the client.
-    pub(in super::super) model: &'a Model<FixedWeight>,
-    /// What the parties agree on.
-    pub(in super::super) terms: &'a Terms,
-    /// The longest turn, and whether an answer ends at the end of a text.
-    pub(in super::super) bound: &'a Request,
 }
 
 /// A conversation: the private cache, and the lengths of the turns in it.

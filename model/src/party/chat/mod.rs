@@ -38,10 +38,25 @@ mod server;
 
 pub use client::ChatSession;
 pub use conversation::TurnCost;
-pub(super) use conversation::{Setting, check_talk};
+pub(super) use conversation::check_talk;
 pub(super) use server::talk;
 
-use crate::{Generation, Lengths};
+use protocols::FixedWeight;
+
+use super::{PublicModel, Request, Terms};
+use crate::{Generation, Lengths, Model};
+
+/// What a chat is about, the same at both parties.
+pub(super) struct Setting<'a> {
+    /// What is public about the model.
+    pub(super) public: &'a PublicModel,
+    /// Its weights, on the server; its shapes on the client.
+    pub(super) model: &'a Model<FixedWeight>,
+    /// What the parties agree on.
+    pub(super) terms: &'a Terms,
+    /// The longest turn, and whether an answer ends at the end of a text.
+    pub(super) bound: &'a Request,
+}
 
 /// Scope of commands in the ledger, and of the time in which nothing happens.
 const SCOPE: &str = "chat";

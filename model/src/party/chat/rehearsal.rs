@@ -4,7 +4,7 @@ use mpcache::KvCache;
 use protocols::{FixedLoader, FixedWeight, Needs, Plan};
 
 use super::super::{MAX_PLANNING_STEPS, Observer, Request};
-use super::conversation::Setting;
+use super::Setting;
 use crate::generate::generate_with;
 use crate::{Error, Hooks, Input, Lengths, Model, Next, Sampler};
 

@@ -7,8 +7,8 @@ use super::super::recorder::Booked;
 use super::super::{Limits, Observer, Outcome};
 use super::bounds::Bounds;
 use super::command::{COMMAND_BYTES, Command};
-use super::conversation::{Conversation, Setting};
-use super::{ANSWER, BOUNDS, COMMAND, SCOPE};
+use super::conversation::Conversation;
+use super::{ANSWER, BOUNDS, COMMAND, SCOPE, Setting};
 use crate::{Error, Lengths, Next, Reveal, Sampler};
 
 /// Serves a chat whose request was accepted, to its end.
