@@ -26,9 +26,7 @@ impl Chat {
     fn say(&self, py: Python<'_>, words: String, stream: Option<Py<PyAny>>) -> PyResult<(String, bool)> {
         let heard = Arc::new(Heard::default());
         let theirs = Arc::clone(&heard);
-        let turn = interruptible(py, move |flag| {
-            self.0.say(&words, Box::new(Stream::new(flag, stream, theirs)))
-        })?;
+        let turn = interruptible(py, move |flag| self.0.say(&words, Box::new(Stream::new(flag, stream, theirs))))?;
         let turn = turn.map_err(failed)?;
         match heard.raised() {
             Some(raised) => Err(raised),
