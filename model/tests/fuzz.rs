@@ -5,6 +5,7 @@ mod hostile;
 #[path = "support/tiny.rs"]
 mod tiny;
 
+use std::io::Write;
 use std::path::Path;
 
 use fuzzing::link::{Recorded, frame, frames};
@@ -209,7 +210,13 @@ fn write_pool(path: &Path, header: &[u8], words: usize) {
     bytes.extend_from_slice(blake3::hash(&bytes).as_bytes());
     bytes.resize(bytes.len() + 8 * words, 0);
     bytes.extend_from_slice(blake3::hash(&bytes).as_bytes());
-    std::fs::write(path, bytes).unwrap();
+    write_private(path, &bytes);
+}
+
+/// Writes what only its owner may read, as a pool must be.
+fn write_private(path: &Path, bytes: &[u8]) {
+    let mut file = net::files::private().create(true).truncate(true).open(path).unwrap();
+    file.write_all(bytes).unwrap();
 }
 
 /// What pools of the tiny sessions are for.
@@ -249,7 +256,7 @@ fn fuzz_pool_file() {
     let most = 4 * honest.len() + 8 * SLACK;
     let corpus = Corpus::open(dir("pool-file")).and([("honest".to_owned(), honest.clone())]);
     fuzzing::target!(corpus, |bytes: &[u8]| {
-        std::fs::write(&path, bytes).unwrap();
+        write_private(&path, bytes);
         let (outcome, memory) = memory::peak(|| {
             let pool = Pool::open(&path, Role::Client)?;
             pool.check(&purpose, &request)?;
