@@ -1,14 +1,12 @@
 //! `waggle plan` with measurements of the machine, and without.
 
-mod support;
-
 use std::path::Path;
 use std::process::Command;
 
+use crate::support::{fail, json, succeed, text, waggle};
 use model::estimate::{PROFILE_VERSION, Profile};
 use protocols::Rates;
 use serde_json::Value;
-use support::{fail, json, succeed, text, waggle};
 
 /// Version and revision of the program under test.
 fn program() -> String {

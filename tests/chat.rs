@@ -1,14 +1,12 @@
 //! Conversations between two processes.
 
-mod support;
-
 use std::io::{Read, Write};
 use std::path::Path;
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
+use crate::support::{Log, Server, ended, ids, join, json, succeed, text, until, waggle};
 use serde_json::Value;
-use support::{Log, Server, ended, ids, join, json, succeed, text, until, waggle};
 
 const LIMIT: Duration = Duration::from_secs(600);
 

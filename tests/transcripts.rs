@@ -1,13 +1,11 @@
 //! What each party receives, read off the wire.
 
-mod support;
-
 use std::collections::HashSet;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::thread::{self, JoinHandle};
 
-use support::{Server, succeed};
+use crate::support::{Server, succeed};
 
 /// The prompt of these tests, distinct from anything that the parties say in the open.
 const PROMPT: &str = "summer's day\n";

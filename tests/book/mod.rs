@@ -21,7 +21,7 @@ mod run;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use chapter::Chapter;
+use self::chapter::Chapter;
 
 /// The repository.
 fn root() -> &'static Path {
@@ -90,14 +90,31 @@ fn the_summary_names_the_chapters_that_are_tested() {
     assert_eq!(named, files);
 }
 
-#[test]
-fn links_of_the_book_lead_somewhere() {
-    let mut broken = Vec::new();
-    for file in CHAPTERS.iter().copied().chain(["SUMMARY.md"]) {
-        let path = source(file);
-        let text = std::fs::read_to_string(&path).unwrap();
-        broken.extend(links::broken(&text, path.parent().unwrap()).into_iter().map(|what| format!("{file}:{what}")));
+/// The Markdown files below `folder`, without what was built and what git keeps.
+fn pages(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_string_lossy();
+        if path.is_dir() && !["target", ".git", ".venv"].contains(&&*name) {
+            pages(&path, found);
+        } else if name.ends_with(".md") {
+            found.push(path);
+        }
     }
+}
+
+#[test]
+fn links_of_all_pages_lead_somewhere() {
+    let mut found = Vec::new();
+    pages(root(), &mut found);
+    assert!(found.len() > 30, "only {} pages were found", found.len());
+    let broken: Vec<String> = found
+        .iter()
+        .flat_map(|path| {
+            let text = std::fs::read_to_string(path).unwrap();
+            links::broken(&text, path.parent().unwrap()).into_iter().map(|what| format!("{}:{what}", path.display()))
+        })
+        .collect();
     assert!(broken.is_empty(), "{}", broken.join("\n"));
 }
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Makes a pool in parts, each a task of Ray, wherever the cluster has room:
 
-    recipes/ray_pool.py --parts 8 --pool /shared/juliet.pool -- --prompt-len 64 --tokens 40
+    examples/recipes/ray_pool.py --parts 8 --pool /shared/juliet.pool -- --prompt-len 64 --tokens 40
 
 What follows `--` are options of `waggle preprocess`. A part that failed is made again alone, up to --attempts times.
 Called again, it makes the parts that are missing, and no others. Ray comes from the package index: pip install ray.

@@ -21,7 +21,7 @@ pub fn asset(path: impl AsRef<Path>) -> Option<PathBuf> {
 fn find(path: &Path) -> Option<PathBuf> {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let named = std::env::var_os("WAGGLE_ASSETS").map(PathBuf::from);
-    let beside = ["../../shared", "../../../shared"].map(|up| here.join(up));
+    let beside = ["../../../shared", "../../../../shared"].map(|up| here.join(up));
     named.into_iter().chain(beside).map(|root| root.join(path)).find(|path| path.exists())
 }
 

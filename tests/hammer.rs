@@ -1,35 +1,19 @@
-//! `cargo xtask hammer`: combinations of options of `waggle demo --check`, drawn at random.
+//! Combinations of options of `waggle demo --check`, drawn at random: `.ci/run long` runs 500 of them.
 //!
 //! Each run is a session of both parties in one process. Its text and its logits are compared with the plaintext
 //! engine's under the same policy. A run *differs* if a logit is off by more than [`LOGIT_ERROR`], or if another
 //! token came out where the plaintext engine's was ahead by more than that. A difference is explained where `--check`
 //! found a choice of the policy within rounding noise of another one; every other difference is a failure.
+//! `WAGGLE_RUNS` says how many combinations, and `WAGGLE_SEED` draws others.
 
 use std::collections::BTreeMap;
-use std::process::Command;
 
-use clap::Args;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
 use serde_json::Value;
 
-use crate::Error;
-use crate::files::{read, say, succeed};
-
-/// Runs `waggle demo --check` with options drawn at random, and fails on a difference that nothing explains.
-#[derive(Args)]
-pub(crate) struct HammerArgs {
-    /// Combinations.
-    #[arg(long, value_name = "N", default_value_t = 500)]
-    runs: u64,
-    /// Draws the combinations: run I of a seed is always the same line.
-    #[arg(long, value_name = "S", default_value_t = 1)]
-    seed: u64,
-    /// The first of them.
-    #[arg(long, value_name = "I", default_value_t = 0)]
-    from: u64,
-}
+use crate::support::{text, waggle};
 
 /// The largest logit error of a session with a bundled model that README states.
 const LOGIT_ERROR: f64 = 0.05;
@@ -53,31 +37,31 @@ enum Ended {
     Failed(String),
 }
 
-pub(crate) fn run(args: &HammerArgs) -> Result<(), Error> {
-    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    succeed(cargo.current_dir(crate::files::root()).args(["build", "--release", "--package", "waggle"]))?;
-    let (mut alike, mut refused, mut close, mut failed) = (0, BTreeMap::<String, usize>::new(), 0, 0);
-    for index in args.from..args.from + args.runs {
-        let words = draw(&mut StdRng::seed_from_u64(args.seed << 32 | index));
+/// The number in the variable `name`, or `usual`.
+fn number(name: &str, usual: u64) -> u64 {
+    std::env::var(name).map_or(usual, |value| value.parse().unwrap())
+}
+
+#[test]
+#[ignore = "hours; `.ci/run long` runs it"]
+fn sessions_with_options_drawn_at_random_are_those_of_the_plaintext_engine() {
+    let (runs, seed) = (number("WAGGLE_RUNS", 500), number("WAGGLE_SEED", 1));
+    let (mut alike, mut refused, mut failed) = (0, BTreeMap::<String, usize>::new(), 0);
+    for index in 0..runs {
+        let words = draw(&mut StdRng::seed_from_u64(seed << 32 | index));
         let shown = || format!("run {index}: waggle demo {}", shell(&words));
-        match ended(&words)? {
+        match ended(&words) {
             Ended::Alike => alike += 1,
             Ended::Refused(reason) => *refused.entry(reason).or_default() += 1,
-            Ended::Close(why) => {
-                close += 1;
-                say(format_args!("{}\n  close: {why}", shown()));
-            }
+            Ended::Close(why) => println!("{}\n  close: {why}", shown()),
             Ended::Failed(why) => {
                 failed += 1;
-                say(format_args!("{}\n  FAILED: {why}", shown()));
+                println!("{}\n  FAILED: {why}", shown());
             }
         }
     }
-    refused.iter().for_each(|(reason, times)| say(format_args!("refused {times} times: {reason}")));
-    let refused: usize = refused.values().sum();
-    let counts = format!("{alike} alike, {close} beside a close choice, {refused} refused, {failed} failed");
-    say(format_args!("seed {}, {} runs: {counts}", args.seed, args.runs));
-    if failed == 0 { Ok(()) } else { Err(Error::Found(format!("{failed} runs differ"))) }
+    println!("seed {seed}, {runs} runs: {alike} alike, {failed} failed; refused: {refused:#?}");
+    assert_eq!(failed, 0, "runs differ");
 }
 
 /// The words of a command line, quoted where a shell wants it.
@@ -87,28 +71,23 @@ fn shell(words: &[String]) -> String {
 }
 
 /// Runs `waggle demo` with `words`.
-fn ended(words: &[String]) -> Result<Ended, Error> {
-    let report = std::env::temp_dir().join(format!("waggle-hammer-{}.json", std::process::id()));
-    // Cargo puts all programs of a profile into one folder.
-    let program = std::env::current_exe().map_err(|source| Error::Start { line: "waggle".into(), source })?;
-    let mut command = Command::new(program.with_file_name("waggle"));
-    command.arg("demo").args(words).arg("--json").arg(&report);
-    let output = command.output().map_err(|source| Error::Start { line: shell(words), source })?;
+fn ended(words: &[String]) -> Ended {
+    let dir = tempfile::tempdir().unwrap();
+    let report = dir.path().join("report.json");
+    let output = waggle("demo").args(words).arg("--json").arg(&report).output().unwrap();
     if !output.status.success() {
-        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        let error = text(&output.stderr);
         let reason = error.lines().find_map(|line| line.strip_prefix("error: ")).map(str::to_owned);
-        return Ok(match reason {
+        return match reason {
             // What is refused is refused in a line, before a word is printed.
             Some(reason) if output.stdout.is_empty() && !error.contains("panicked") => Ended::Refused(reason),
             _ => Ended::Failed(error),
-        });
+        };
     }
-    let value = serde_json::from_str::<Value>(&read(&report)?);
-    let check = value.map_err(|source| Error::Report { path: report.clone(), source })?;
-    std::fs::remove_file(&report).map_err(|source| Error::File { path: report, source })?;
+    let report: Value = serde_json::from_slice(&std::fs::read(report).unwrap()).unwrap();
     let numbers = ["max_abs_logit_error", "largest_margin_missed", "token_agreement", "close_choices"];
-    let [error, margin, agreement, close] = numbers.map(|name| check[name].as_f64());
-    let Some(agreement) = agreement else { return Ok(Ended::Failed("no comparison".into())) };
+    let [error, margin, agreement, close] = numbers.map(|name| report[name].as_f64());
+    let Some(agreement) = agreement else { return Ended::Failed("no comparison".into()) };
     let differs = [error, margin].into_iter().flatten().any(|off| off > LOGIT_ERROR);
     let close = close.unwrap_or(0.0);
     let found = || {
@@ -116,11 +95,11 @@ fn ended(words: &[String]) -> Result<Ended, Error> {
             [error, margin].map(|number| number.map_or("-".into(), |number| format!("{number:.4}")));
         format!("logit error {error}, {agreement} of the tokens agree, margin missed {margin}, close choices {close}")
     };
-    Ok(match differs {
+    match differs {
         false => Ended::Alike,
         true if close > 0.0 => Ended::Close(found()),
         true => Ended::Failed(found()),
-    })
+    }
 }
 
 /// Options of a run.
@@ -214,14 +193,9 @@ fn pick<'a>(rng: &mut StdRng, of: &[&'a str]) -> &'a str {
     of[rng.random_range(0..of.len())]
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_seed_draws_the_same_line_again() {
-        let line = |seed| shell(&draw(&mut StdRng::seed_from_u64(seed)));
-        assert_eq!(line(7), line(7));
-        assert!((0..20).any(|seed| line(seed).contains("--draft")) && line(7) != line(8));
-    }
+#[test]
+fn a_seed_draws_the_same_line_again() {
+    let line = |seed| shell(&draw(&mut StdRng::seed_from_u64(seed)));
+    assert_eq!(line(7), line(7));
+    assert!((0..20).any(|seed| line(seed).contains("--draft")) && line(7) != line(8));
 }

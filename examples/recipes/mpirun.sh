@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Makes a pool in parts, one in each process of an MPI job:
 #
-#   MPIRUN_ARGS='--hostfile hosts' recipes/mpirun.sh 8 /shared/juliet.pool --prompt-len 64 --tokens 40
+#   MPIRUN_ARGS='--hostfile hosts' examples/recipes/mpirun.sh 8 /shared/juliet.pool --prompt-len 64 --tokens 40
 #
 # Called again, it makes the parts that are missing, and no others.
 set -euo pipefail
@@ -18,7 +18,7 @@ if [[ ${WAGGLE_MPI_PARTS:-} && $rank ]]; then
 fi
 
 if [[ $# -lt 2 || ! $1 =~ ^[1-9][0-9]*$ ]]; then
-    echo "usage: recipes/mpirun.sh N POOL OPTIONS..." >&2
+    echo "usage: examples/recipes/mpirun.sh N POOL OPTIONS..." >&2
     exit 2
 fi
 of=$1 pool=$2
