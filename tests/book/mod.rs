@@ -66,11 +66,16 @@ chapters! {
     ten_minutes: "ten-minutes.md",
     two_hosts: "two-hosts.md",
     conversation: "conversation.md",
+    preparing: "preparing.md",
+    drafts: "drafts.md",
+    pruning: "pruning.md",
     tables: "tables.md",
     what_each_party_sees: "what-each-party-sees.md",
+    serving: "serving.md",
     your_own: "your-own.md",
     reading_a_report: "reading-a-report.md",
     predicting: "predicting.md",
+    commands: "commands.md",
     troubleshooting: "troubleshooting.md",
 }
 
