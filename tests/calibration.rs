@@ -5,9 +5,9 @@ mod support;
 use std::path::Path;
 use std::process::Command;
 
-use model::estimate::{PROFILE_VERSION, Profile};
 use protocols::Rates;
 use serde_json::Value;
+use session::estimate::{PROFILE_VERSION, Profile};
 use support::{fail, json, succeed, text, waggle};
 
 /// Version and revision of the program under test.
@@ -113,7 +113,7 @@ fn a_sweep_predicts_as_a_plan_does() {
 
     // The user's own calibration serves both, and no page of results.
     let own = Profile {
-        processor: model::provenance::processor(),
+        processor: report::provenance::processor(),
         kernels: bits::cpu::Cpu::get().to_string(),
         ..profile()
     };

@@ -4,7 +4,8 @@
 //! `cargo test --release --test fuzz_processes -- --ignored --nocapture --test-threads 1`.
 
 mod hostile;
-#[path = "../model/tests/support/tiny.rs"]
+#[path = "../model/tests/all/support/tiny.rs"]
+#[allow(dead_code, reason = "every crate's tests use a part")]
 mod tiny;
 
 use std::collections::BTreeMap;

@@ -7,7 +7,7 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use model::Expectation;
+use session::Expectation;
 use support::{Server, fail, succeed, text, waggle};
 
 const MODEL: &str = "shakespeare-gpt2";

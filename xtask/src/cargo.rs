@@ -71,7 +71,7 @@ pub(crate) fn test(args: &TestArgs) -> Result<(), Error> {
 
 pub(crate) fn fuzz(args: &FuzzArgs) -> Result<(), Error> {
     if args.sessions {
-        let mut command = cargo("test --release --package waggle-model --test fuzz_sessions");
+        let mut command = cargo("test --release --package waggle-session --test all fuzz_sessions");
         return succeed(command.env("WAGGLE_FUZZ_STRIDE", "1"));
     }
     if args.processes {
