@@ -29,7 +29,8 @@ mod shown;
 mod studies;
 mod support;
 mod tables;
-#[path = "../model/tests/support/tiny.rs"]
+#[path = "../model/tests/all/support/tiny.rs"]
+#[allow(dead_code, reason = "every crate's tests use a part")]
 mod tiny;
 mod tokenizer;
 mod transcripts;

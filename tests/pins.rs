@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::support::{Server, fail, succeed, text, waggle};
-use model::Expectation;
+use session::Expectation;
 
 const MODEL: &str = "shakespeare-gpt2";
 

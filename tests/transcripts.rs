@@ -82,7 +82,7 @@ const OPENING: usize = 16 << 10;
 #[test]
 fn the_server_never_sees_the_prompt() {
     let files = model::bundled("shakespeare-gpt2").unwrap();
-    let tokenizer = model::Tokenizer::from_bytes(files.tokenizer.as_deref().unwrap()).unwrap();
+    let tokenizer = tokenizer::Tokenizer::from_bytes(files.tokenizer.as_deref().unwrap()).unwrap();
     let ids = tokenizer.encode(PROMPT).unwrap();
     let (text, Transcript { to_server, .. }) = session("shakespeare-gpt2");
     assert!(to_server.len() > 1 << 20);

@@ -4,25 +4,25 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use ::study::eval::{Candidate, Evaluation, Sequence, TASKS, Task, TaskInput, TokenCost};
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, RangedU64ValueParser};
-use model::eval::{Candidate, Evaluation, Sequence, TASKS, Task, TaskInput, TokenCost};
-use model::party::Terms;
-use model::report::ModelInfo;
-use model::{ModelFiles, Tokenizer};
+use model::ModelFiles;
 use mpcache::PolicySpec;
 use rayon::prelude::*;
+use report::ModelInfo;
 use serde_json::Value;
+use session::party::Terms;
+use tokenizer::Tokenizer;
 
 use super::files::{DEFAULT_MODEL, check_writable, open_model, public_model, read_text, write, write_json};
 use super::machine::provenance;
 use super::mean_token::{MeanToken, mean_token};
 use super::options::{FormatArgs, LINKS, LOOPBACK, LinkArg};
-use super::plot;
 use super::policies::{self, Policies};
 use super::progress::passes;
 use super::study::{self, StudyEngine};
-use super::{Error, html, out};
+use super::{Error, html, out, plot};
 
 /// Measures what cache policies cost in accuracy, on a text or another task, teacher-forced, for every policy at
 /// every budget.

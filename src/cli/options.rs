@@ -8,9 +8,6 @@ use std::time::Duration;
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use engine::LogitBits;
-use model::names::{MASKS, OT_SOURCES, PACKINGS, REVEALS, name};
-use model::party::Terms;
-use model::table::Format;
 use model::{Reveal, Sampler};
 use mpcache::{PolicyHelp, PolicySpec, Select, Setting};
 use net::shaped::ParseShapeError;
@@ -19,7 +16,10 @@ use ot::CotKind;
 use protocols::{Masks, Packing};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
+use report::table::Format;
 use serde_json::{Map, Value};
+use session::names::{MASKS, OT_SOURCES, PACKINGS, REVEALS, name};
+use session::party::Terms;
 
 use super::Error;
 

@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 
 use indicatif::style::ProgressTracker;
 use indicatif::{HumanBytes, ProgressBar, ProgressState, ProgressStyle};
-use model::party::Observer;
-use model::{Step, TextStream, Tokenizer};
+use model::Step;
 use protocols::Made;
+use session::party::Observer;
+use tokenizer::{TextStream, Tokenizer};
 
 use super::eta::{Eta, words};
 use super::{Error, out};

@@ -2,11 +2,11 @@
 
 use clap::ValueEnum;
 use engine::{Engine, Float, FloatLoader};
-use model::eval::{Candidate, InClear, Runner, Scores, Sequence, TwoParties, evaluate};
-use model::party::ModelServer;
 use model::{Model, ModelFiles};
 use mpcache::PolicySpec;
 use protocols::{Fixed, FixedLoader};
+use session::party::ModelServer;
+use study::eval::{Candidate, InClear, Runner, Scores, Sequence, TwoParties, evaluate};
 
 use super::Error;
 use super::files::open_model;

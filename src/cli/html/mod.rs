@@ -4,8 +4,8 @@ mod page;
 mod session;
 mod study;
 
-use model::eval::Evaluation;
-use model::report::Report;
+use ::study::eval::Evaluation;
+use report::Report;
 use serde_json::Value;
 
 use super::Error;

@@ -1,7 +1,7 @@
 //! A page as a list of sections; the template makes HTML of it and escapes every word.
 
 use minijinja::{Environment, UndefinedBehavior};
-use model::table::Table;
+use report::table::Table;
 use serde::Serialize;
 
 use crate::cli::plot::{Scene, Theme, svg};

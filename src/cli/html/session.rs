@@ -1,7 +1,7 @@
 //! The page of a session.
 
 use model::Check;
-use model::report::{Cost, Report, Wire, bytes};
+use report::{Cost, Report, Wire, bytes};
 use serde_json::Value;
 
 use super::entries;

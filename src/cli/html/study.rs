@@ -1,7 +1,7 @@
 //! The page of a study.
 
-use model::eval::{Evaluation, METRICS};
 use serde_json::Value;
+use study::eval::{Evaluation, METRICS};
 
 use super::entries;
 use super::page::{Block, Page, Rows, Section};

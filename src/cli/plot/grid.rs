@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use model::eval::{Evaluation, Row};
+use study::eval::{Evaluation, Row};
 
 use super::axis::short;
 use super::scene::{Anchor, Ink, Scene, Stroke};

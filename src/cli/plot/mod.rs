@@ -18,8 +18,8 @@ mod text;
 
 use std::path::{Path, PathBuf};
 
-use model::eval::Evaluation;
-use model::report::Report;
+use ::study::eval::Evaluation;
+use report::Report;
 
 pub(super) use command::{PlotArgs, run};
 pub(super) use scene::Scene;
