@@ -5,7 +5,7 @@ mod support;
 use std::path::Path;
 use std::process::Command;
 
-use model::estimate::{PROFILE_VERSION, Profile};
+use planner::{PROFILE_VERSION, Profile};
 use protocols::Rates;
 use serde_json::Value;
 use support::{fail, json, succeed, text, waggle};

@@ -16,7 +16,6 @@ mod config;
 mod decoder;
 mod draft;
 mod error;
-pub mod estimate;
 pub mod eval;
 mod families;
 mod family;

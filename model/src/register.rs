@@ -6,7 +6,8 @@
 
 use engine::Float;
 use mpcache::{PolicyFamily, Registration};
-use protocols::{Fixed, Plan, Secure};
+use planner::Plan;
+use protocols::{Fixed, Secure};
 use thiserror::Error;
 
 use crate::activation::{ActivationFunction, Functions, TakenActivation};

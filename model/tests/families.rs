@@ -14,7 +14,8 @@ use model::{
 use mpcache::PolicySpec;
 use ndarray::Array2;
 use net::Phase;
-use protocols::{Evaluation, Fixed, Options, Plan};
+use planner::Planner;
+use protocols::{Evaluation, Fixed, Options};
 use serde_json::Value;
 use support::parties::{Phases, load_fixed, two_parties};
 use support::{load, logits};
@@ -163,12 +164,12 @@ fn two_parties_and_the_plan_agree() {
         assert_eq!(client_ledger, server_ledger, "{name}");
 
         let (shapes, _) = load_fixed(&files.spec, None, &frac_bits);
-        let mut plan = Plan::new(Options::default());
+        let mut plan = Planner::new(Options::default()).engine();
         let input = Input { ids: None, count: ids.len() };
         let mut sampler = Sampler::greedy();
         generate(&mut plan, &shapes, input, &options, Next::Pick(&mut sampler), &mut Phases).unwrap();
-        assert_eq!(plan.ledger().untimed(), client_ledger, "{name}: planned ledger");
-        println!("{name}: a token takes {:?}", plan.ledger().phase_total(Phase::Decode));
+        assert_eq!(plan.abb().ledger().untimed(), client_ledger, "{name}: planned ledger");
+        println!("{name}: a token takes {:?}", plan.abb().ledger().phase_total(Phase::Decode));
     }
 }
 

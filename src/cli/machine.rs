@@ -4,11 +4,10 @@ use std::path::{Path, PathBuf};
 
 use bits::cpu::Cpu;
 use clap::Args;
-use model::estimate::{Profile, ProfileError};
 pub(super) use model::provenance::processor;
 use model::provenance::{Program, Provenance};
 use net::Shape;
-use protocols::Setting;
+use planner::{Profile, ProfileError, Setting};
 
 use super::files::{MAX_FILE_BYTES, read};
 use super::{Error, trust};

@@ -3,7 +3,7 @@
 use model::Lengths;
 use model::party::{ClientOptions, Outcome, PublicModel, Request, Silent, Terms, plan, plan_step, plan_timed};
 use net::{Phase, Shape, Traffic};
-use protocols::Setting;
+use planner::Setting;
 use serde::{Deserialize, Serialize};
 
 use super::Error;

@@ -1,11 +1,11 @@
 //! From an outcome to a report and its tables.
 
-use model::estimate::Footprint;
 use model::party::{Outcome, PublicModel, Terms};
 use model::report::{Cost, DraftReport, ModelInfo, PeakMemory, Phases, Report, Seconds, bytes};
 use model::table::{Document, Format, Table};
 use model::{Check, Drafts, Tokenizer};
 use net::Shape;
+use planner::Footprint;
 use serde_json::Value;
 
 use super::Error;

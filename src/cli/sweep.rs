@@ -10,7 +10,7 @@ use model::table::{Cell, Document, Table};
 use model::{ModelSpec, shape};
 use mpcache::PolicySpec;
 use net::Shape;
-use protocols::Setting;
+use planner::Setting;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
