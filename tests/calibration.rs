@@ -4,9 +4,9 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::support::{fail, json, succeed, text, waggle};
+use planner::{PROFILE_VERSION, Profile};
 use protocols::Rates;
 use serde_json::Value;
-use session::estimate::{PROFILE_VERSION, Profile};
 
 /// Version and revision of the program under test.
 fn program() -> String {

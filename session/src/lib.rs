@@ -7,7 +7,6 @@
 mod calibrate;
 mod columns;
 mod error;
-pub mod estimate;
 mod fingerprint;
 pub mod names;
 mod needs;

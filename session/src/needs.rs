@@ -1,7 +1,8 @@
 //! What a session in two phases takes from its stock, from shapes alone.
 
 use model::{Hooks, Input, Model, ModelSpec, Next, Sampler, Schedule, generate};
-use protocols::{FixedLoader, Needs, Plan};
+use planner::{Plan, Planner};
+use protocols::{FixedLoader, Needs};
 
 use crate::Error;
 use crate::terms::{Observer, Request, Silent, Terms};
@@ -48,15 +49,15 @@ pub(crate) fn listing(
     request: &Request,
     schedule: Schedule,
     observer: &dyn Observer,
-) -> Result<Plan, Error> {
-    let mut engine = Plan::listing(terms.protocol);
+) -> Result<Planner, Error> {
+    let mut engine = Planner::listing(terms.protocol).engine();
     let weights = Model::load_for(&terms.policy, &mut FixedLoader::announced(frac_bits)?, spec, None)?;
     let input = Input { ids: None, count: request.lengths.prompt };
     let mut unused = Sampler::greedy();
     let mut hooks = Planning { observer, schedule };
     let next = Next::Pick(&mut unused);
     generate(&mut engine, &weights, input, &request.options(terms), next, &mut hooks)?;
-    Ok(engine)
+    Ok(engine.into_abb())
 }
 
 #[cfg(test)]

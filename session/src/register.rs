@@ -7,7 +7,8 @@
 use engine::Float;
 use model::{ActivationFunction, Functions, TakenActivation};
 use mpcache::{PolicyFamily, Registration};
-use protocols::{Fixed, Plan, Secure};
+use planner::Plan;
+use protocols::{Fixed, Secure};
 use thiserror::Error;
 
 /// What cannot be registered.

@@ -245,7 +245,7 @@ pub(super) enum Error {
         /// The file.
         path: PathBuf,
         /// What is wrong with it.
-        source: session::estimate::ProfileError,
+        source: planner::ProfileError,
     },
     /// A file that is no report.
     #[error("{}: no report of a run: {what}", path.display())]

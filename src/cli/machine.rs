@@ -5,10 +5,9 @@ use std::path::{Path, PathBuf};
 use bits::cpu::Cpu;
 use clap::Args;
 use net::Shape;
-use protocols::Setting;
+use planner::{Profile, ProfileError, Setting};
 pub(super) use report::provenance::processor;
 use report::provenance::{Program, Provenance};
-use session::estimate::{Profile, ProfileError};
 
 use super::files::{MAX_FILE_BYTES, read};
 use super::{Error, trust};

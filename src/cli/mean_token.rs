@@ -2,7 +2,7 @@
 
 use model::Lengths;
 use net::{Phase, Shape, Traffic};
-use protocols::Setting;
+use planner::Setting;
 use serde::{Deserialize, Serialize};
 use session::party::{ClientOptions, Outcome, PublicModel, Request, Silent, Terms, plan, plan_step, plan_timed};
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use model::Lengths;
-use session::estimate::Footprint;
+use planner::Footprint;
 use session::party::{ClientOptions, Request, plan, plan_step, plan_timed};
 
 use super::draft::DraftArgs;

@@ -2,10 +2,10 @@
 
 use model::{Check, Drafts};
 use net::Shape;
+use planner::Footprint;
 use report::table::{Document, Format, Table};
 use report::{Cost, DraftReport, ModelInfo, PeakMemory, Phases, Report, Seconds, bytes};
 use serde_json::Value;
-use session::estimate::Footprint;
 use session::party::{Outcome, PublicModel, Terms};
 use tokenizer::Tokenizer;
 

@@ -7,7 +7,7 @@ use clap::{Args, ValueEnum};
 use model::{ModelSpec, shape};
 use mpcache::PolicySpec;
 use net::Shape;
-use protocols::Setting;
+use planner::Setting;
 use rayon::prelude::*;
 use report::provenance::Provenance;
 use report::table::{Cell, Document, Table};

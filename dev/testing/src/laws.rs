@@ -18,11 +18,12 @@ use std::collections::HashMap;
 
 use ndarray::ArrayD;
 use net::Role;
+use planner::Planner;
 use protocols::audit::LIMIT;
 use protocols::form::Values;
 use protocols::ops::{b2a, compare, embed, evaluate, linear, matmul, mul, mux, one_hot, reveal, row_max};
 use protocols::ops::{sum_squares, truncate};
-use protocols::{Abb, Clear, Error, FixedMatrix, Form, Needs, Operation, Options, Planner, Shape};
+use protocols::{Abb, Clear, Error, FixedMatrix, Form, Needs, Operation, Options, Shape};
 use rand::Rng;
 
 use crate::parties::{DEALER, TWO_PHASES, open, pair, share};

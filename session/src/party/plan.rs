@@ -2,15 +2,16 @@
 
 use std::time::Duration;
 
-use model::{Drafts, Generation, Hooks, Input, Lengths, Model, Next, Sampler, Schedule, Step, generate};
+use model::{Drafts, Generation, Hooks, Input, Lengths, Model, ModelSpec, Next, Sampler, Schedule, Step, generate};
+use mpcache::HeadShape;
 use net::{Channel, Ledger, Role, memory_pair};
-use protocols::{FixedLoader, Made, Needs, Part, Plan, Setting, Tallies};
+use planner::{Footprint, Plan, Planner, Setting, Tallies};
+use protocols::{FixedLoader, Made, Needs, Part};
 
 use super::opening::SessionKind;
 use super::recorder::{Booked, Recorder, finish};
 use super::{ClientOptions, Limits, Observer, Outcome, PublicModel, Request, Silent, Terms, correlations, opening};
 use crate::Error;
-use crate::estimate::{Footprint, footprint};
 use crate::needs::{listing, needs};
 use crate::pool::{PoolId, Purpose, check_bound};
 
@@ -56,10 +57,18 @@ pub fn plan_timed(
     setting: &Setting,
     observer: &mut dyn Observer,
 ) -> Result<(Outcome, Footprint), Error> {
-    let timed = |plan: Plan| plan.timed(setting.clone());
+    let timed = |planner: Planner| planner.timed(setting.clone());
     let schedule = Schedule::expected(request.draft);
-    let (outcome, engine, needs) = plan_by(timed, model, terms, options, request, schedule, observer)?;
-    Ok((outcome, footprint(&model.spec, request, &needs, engine.room())))
+    let (outcome, mut engine, needs) = plan_by(timed, model, terms, options, request, schedule, observer)?;
+    Ok((outcome, footprint(&model.spec, request, &needs, &mut engine)))
+}
+
+/// The memory of a session that `engine` planned and that prepares `needs`.
+fn footprint(spec: &ModelSpec, request: &Request, needs: &Needs, engine: &mut Plan) -> Footprint {
+    let HeadShape { kv_heads, head_dim, .. } = spec.heads();
+    let positions = (request.lengths.prompt + request.lengths.tokens) as u64;
+    let cached = 2 * (spec.layers() * kv_heads * head_dim) as u64 * positions;
+    Footprint::of(cached, needs, engine.abb().room())
 }
 
 /// The work of the same session: units of every kernel by account. `imitated` says whether its network is.
@@ -70,14 +79,14 @@ pub fn plan_work(
     request: &Request,
     imitated: bool,
 ) -> Result<Tallies, Error> {
-    let (tallied, schedule) = (|plan: Plan| plan.tallied(imitated), Schedule::expected(request.draft));
-    let (_, engine, _) = plan_by(tallied, model, terms, options, request, schedule, &mut Silent)?;
-    Ok(engine.tallies().cloned().unwrap_or_default())
+    let (tallied, schedule) = (|planner: Planner| planner.tallied(imitated), Schedule::expected(request.draft));
+    let (_, mut engine, _) = plan_by(tallied, model, terms, options, request, schedule, &mut Silent)?;
+    Ok(engine.abb().tallies().cloned().unwrap_or_default())
 }
 
-/// The session of a plan that `change` made count more than messages; also the plan, and what the session prepares.
+/// The session of a planner that `change` made count more than messages; also the plan, and what the session prepares.
 fn plan_by(
-    change: impl FnOnce(Plan) -> Plan,
+    change: impl FnOnce(Planner) -> Planner,
     model: &PublicModel,
     terms: &Terms,
     options: &ClientOptions,
@@ -88,16 +97,17 @@ fn plan_by(
     request.check_policy(&model.spec, terms)?;
     request.check_draft(terms)?;
     let opening = rehearse(model, terms, options, request, &SessionKind::Generate)?;
-    let mut engine = change(Plan::after(opening, terms.protocol));
+    let mut planner = change(Planner::after(opening, terms.protocol));
     let mut prepared = Needs::default();
     if terms.protocol.preprocess {
         let listed =
             listing(&model.spec, &model.frac_bits, terms, request, Schedule::expected(request.draft), &Silent)?;
         prepared = listed.needs();
-        engine = engine.with_plans_of(listed);
-        engine.prepare(&prepared)?;
+        planner = planner.with_plans_of(listed);
+        planner.prepare(&prepared)?;
         observer.prepare(Made { work: 1.0, ..Made::default() });
     }
+    let mut engine = planner.engine();
     let outcome = run(&mut engine, model, terms, request, schedule, observer)?;
     Ok((outcome, engine, prepared))
 }
@@ -120,9 +130,9 @@ pub fn plan_step(
     let most = 1 + draft.map_or(0, Drafts::tokens);
     let (before, after) = (of(1), of(1 + most));
     let opening = rehearse(model, terms, options, &after, &SessionKind::Generate)?;
-    let mut engine = Plan::after(opening, terms.protocol);
+    let mut planner = Planner::after(opening, terms.protocol);
     if let Some(setting) = setting {
-        engine = engine.timed(setting.clone());
+        planner = planner.timed(setting.clone());
     }
     let mut prepared = Needs::default();
     if terms.protocol.preprocess {
@@ -132,10 +142,11 @@ pub fn plan_step(
         };
         let whole = needs(&after, Schedule::of(vec![most]))?;
         prepared = whole.since(&needs(&before, Schedule::of(Vec::new()))?);
-        engine.prepare(&prepared)?;
-        engine.set_stock(&whole);
+        planner.prepare(&prepared)?;
+        planner.set_stock(&whole);
         observer.prepare(Made { work: 1.0, ..Made::default() });
     }
+    let mut engine = planner.engine();
     let weights = Model::load_for(&terms.policy, &mut FixedLoader::announced(&model.frac_bits)?, &model.spec, None)?;
     let input = Input { ids: None, count: cached };
     let mut unused = Sampler::greedy();
@@ -143,7 +154,7 @@ pub fn plan_step(
     let generation =
         generate(&mut engine, &weights, input, &after.options(terms), Next::Pick(&mut unused), &mut hooks)?;
     engine.confirm_transcript()?;
-    let footprint = footprint(&model.spec, &after, &prepared, engine.room());
+    let footprint = footprint(&model.spec, &after, &prepared, &mut engine);
     Ok((finish(&mut engine, terms, &after, generation, hooks.0), footprint))
 }
 
@@ -152,7 +163,7 @@ struct StepAlone<'a>(Recorder<'a>);
 
 impl Hooks<Plan> for StepAlone<'_> {
     fn begin(&mut self, engine: &mut Plan, step: Step) {
-        engine.set_booking(step != Step::Prefill);
+        engine.abb().set_booking(step != Step::Prefill);
         self.0.begin(engine, step);
     }
 
@@ -179,10 +190,11 @@ pub fn plan_filling(
 ) -> Result<Outcome, Error> {
     let purpose = Purpose::new(model, terms, bound, None, None)?.part(part)?;
     let opening = rehearse(model, terms, options, &bound.into(), &SessionKind::Fill { part, kept: None })?;
-    let mut engine = Plan::after(opening, terms.protocol);
-    engine.prepare(purpose.needs())?;
+    let mut planner = Planner::after(opening, terms.protocol);
+    planner.prepare(purpose.needs())?;
+    let mut engine = planner.engine();
     engine.confirm_transcript()?;
-    correlations::plan_keeping(engine.ledger());
+    correlations::plan_keeping(engine.abb().ledger());
     let mut silent = Silent;
     let recorder = Recorder::new(&mut silent);
     Ok(finish(&mut engine, terms, &bound.into(), Generation::default(), recorder))
@@ -204,10 +216,10 @@ pub fn plan_spending(
     let parts = SessionKind::Spend(vec![PoolId::default(); part.of() as usize]);
     let mut opening = rehearse(model, terms, options, request, &parts)?;
     correlations::plan_claiming(&mut opening);
-    let mut engine = Plan::after(opening, terms.protocol);
-    engine.prepare(&needs(&model.spec, &model.frac_bits, terms, request)?.ots())?;
-    engine.set_stock(purpose.needs());
-    run(&mut engine, model, terms, request, Schedule::expected(None), observer)
+    let mut planner = Planner::after(opening, terms.protocol);
+    planner.prepare(&needs(&model.spec, &model.frac_bits, terms, request)?.ots())?;
+    planner.set_stock(purpose.needs());
+    run(&mut planner.engine(), model, terms, request, Schedule::expected(None), observer)
 }
 
 /// The generation, after what comes before it.

@@ -3,7 +3,8 @@
 use engine::Engine;
 use model::{Generation, Hooks, Schedule, Step};
 use net::{Direction, HEADER_BYTES, Ledger, NetError, Phase, Role, TRANSCRIPT_BYTES, WireBytes};
-use protocols::{Plan, Secure};
+use planner::Plan;
+use protocols::Secure;
 use report::{TokenMeter, Wire};
 
 use super::{Observer, Outcome, Request, Terms};
@@ -84,21 +85,21 @@ impl Booked for Secure {
 
 impl Booked for Plan {
     fn ledger(&mut self) -> &mut Ledger {
-        Plan::ledger(self)
+        self.abb().ledger()
     }
 
     fn tell_stop(&mut self, _: Option<bool>) -> Result<bool, protocols::Error> {
-        Plan::ledger(self).book(Direction::ClientToServer, (1 + HEADER_BYTES) as u64);
+        self.abb().ledger().book(Direction::ClientToServer, (1 + HEADER_BYTES) as u64);
         Ok(false)
     }
 
     fn tell_kept(&mut self, _: usize, kept: Option<usize>) -> Result<usize, protocols::Error> {
-        Plan::ledger(self).book(Direction::ClientToServer, (1 + HEADER_BYTES) as u64);
+        self.abb().ledger().book(Direction::ClientToServer, (1 + HEADER_BYTES) as u64);
         Ok(kept.unwrap_or(1))
     }
 
     fn confirm_transcript(&mut self) -> Result<(), NetError> {
-        let ledger = Plan::ledger(self);
+        let ledger = self.abb().ledger();
         let phase = ledger.set_phase(Phase::Setup);
         ledger.enter(TRANSCRIPT);
         ledger.book_exchange([(TRANSCRIPT_BYTES + HEADER_BYTES) as u64; 2]);

@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 
 use model::{DType, GenerateOptions, Input, ModelFiles, Next, NoHooks, Sampler, generate, synthesize};
 use net::Phase;
-use protocols::{Fixed, Options, Plan};
+use planner::Planner;
+use protocols::{Fixed, Options};
 use waggle_session::calibrate;
 
 use crate::parties::{Phases, load_fixed, two_parties};
@@ -46,12 +47,12 @@ fn two_parties_and_the_plan_agree() {
         assert_eq!(client_ledger, server_ledger, "{name}");
 
         let (shapes, _) = load_fixed(&files.spec, None, &frac_bits);
-        let mut plan = Plan::new(Options::default());
+        let mut plan = Planner::new(Options::default()).engine();
         let input = Input { ids: None, count: ids.len() };
         let mut sampler = Sampler::greedy();
         generate(&mut plan, &shapes, input, &options, Next::Pick(&mut sampler), &mut Phases).unwrap();
-        assert_eq!(plan.ledger().untimed(), client_ledger, "{name}: planned ledger");
-        println!("{name}: a token takes {:?}", plan.ledger().phase_total(Phase::Decode));
+        assert_eq!(plan.abb().ledger().untimed(), client_ledger, "{name}: planned ledger");
+        println!("{name}: a token takes {:?}", plan.abb().ledger().phase_total(Phase::Decode));
     }
 }
 

@@ -10,7 +10,8 @@ use model::{
 };
 use mpcache::PolicySpec;
 use net::{Channel, Role, memory_pair};
-use protocols::{Fixed, Options, Plan};
+use planner::Planner;
+use protocols::{Fixed, Options};
 use waggle_session::Error;
 use waggle_session::party::{Caller, ModelServer, Silent, Terms};
 
@@ -101,11 +102,11 @@ fn two_parties_evict_as_fixed_point_does_and_a_plan_knows_the_cost() {
         let worst = secure.iter().zip(&fixed).map(|(s, f)| (s - f).abs()).fold(0.0, f32::max);
         assert!(worst < 0.02, "{policy}: two parties err by {worst}");
         let (shapes, _) = load_fixed_for(&policy, &files.spec, None, &frac_bits);
-        let mut plan = Plan::new(Options::default());
+        let mut plan = Planner::new(Options::default()).engine();
         let input = Input { ids: None, count: ids.len() };
         generate(&mut plan, &shapes, input, &options, Next::Forced(&[]), &mut Phases).unwrap();
         if !policy.random_traffic() {
-            assert_eq!(plan.ledger().untimed(), ledger, "{policy}: planned ledger");
+            assert_eq!(plan.abb().ledger().untimed(), ledger, "{policy}: planned ledger");
         }
     }
 }

@@ -4,8 +4,9 @@ use std::path::Path;
 
 use engine::{Engine, FloatLoader, Right};
 use model::{GenerateOptions, Input, Model, ModelFiles, Next, NoHooks, Sampler, check, generate};
+use planner::Planner;
 use protocols::functions::softmax::MAX_SOFTMAX_COLUMNS;
-use protocols::{Fixed, Options, Plan, Shape};
+use protocols::{Fixed, Options, Shape};
 
 use crate::parties::{Phases, load_fixed, two_parties};
 use crate::support::tiny::write_model;
@@ -78,11 +79,11 @@ fn two_parties_agree_with_fixed_point_and_with_the_plan() {
     assert_eq!(client_ledger, server_ledger);
 
     let (shapes, _) = load_fixed(&files.spec, None, &frac_bits);
-    let mut plan = Plan::new(Options::default());
+    let mut plan = Planner::new(Options::default()).engine();
     let input = Input { ids: None, count: ids.len() };
     let next = &mut Sampler::greedy();
     generate(&mut plan, &shapes, input, &options, Next::Pick(next), &mut Phases).unwrap();
-    assert_eq!(plan.ledger().untimed(), client_ledger, "planned ledger");
+    assert_eq!(plan.abb().ledger().untimed(), client_ledger, "planned ledger");
 }
 
 /// Attention of one token over as many others as softmax takes, on shapes.
@@ -90,7 +91,7 @@ fn two_parties_agree_with_fixed_point_and_with_the_plan() {
 fn the_longest_row_can_be_planned() {
     let n = MAX_SOFTMAX_COLUMNS;
     for preprocess in [false, true] {
-        let mut plan = Plan::new(Options { preprocess, ..Options::default() });
+        let mut plan = Planner::new(Options { preprocess, ..Options::default() }).engine();
         let [q, k, v] = [[8, 1, 64], [8, 64, n], [8, n, 64]].map(|shape| Shape(shape.to_vec()));
         let scores = plan.matmul(&q, Right::Fresh(&k)).unwrap();
         let p = plan.softmax(&scores, &[n]).unwrap();

@@ -5,7 +5,8 @@ use model::{
     Error, GenerateOptions, Generation, Input, Model, ModelFiles, Next, NoHooks, Padding, Sampler, bundled, generate,
 };
 use net::Phase;
-use protocols::{Fixed, Options, Plan};
+use planner::Planner;
+use protocols::{Fixed, Options};
 
 use crate::parties::{Phases, load_fixed, two_parties};
 
@@ -92,14 +93,14 @@ fn prompts_of_one_padded_length_look_alike_to_the_server() {
         assert_eq!(ledgers[0], ledgers[1], "{name}");
 
         let (shapes, _) = load_fixed(&files.spec, None, &frac_bits);
-        let mut plan = Plan::new(Options::default());
+        let mut plan = Planner::new(Options::default()).engine();
         let options =
             GenerateOptions { tokens: 2, padding: Some(Padding { tokens: None }), ..crate::support::fine() };
         let input = Input { ids: None, count: LENGTH };
         let mut sampler = Sampler::greedy();
         generate(&mut plan, &shapes, input, &options, Next::Pick(&mut sampler), &mut Phases).expect("plan");
-        assert_eq!(plan.ledger().untimed(), ledgers[0], "{name}: planned ledger");
-        assert!(plan.ledger().phase_total(Phase::Prefill).bytes() > 0);
+        assert_eq!(plan.abb().ledger().untimed(), ledgers[0], "{name}: planned ledger");
+        assert!(plan.abb().ledger().phase_total(Phase::Prefill).bytes() > 0);
     }
 }
 

@@ -8,7 +8,8 @@ use model::{
 };
 use mpcache::PolicySpec;
 use net::{Channel, Entry, Phase, Role, memory_pair};
-use protocols::{FixedLoader, FixedWeight, Options, Plan, Secure};
+use planner::Plan;
+use protocols::{FixedLoader, FixedWeight, Options, Secure};
 
 /// Books prefill and decode apart.
 pub(crate) struct Phases;
@@ -25,7 +26,7 @@ impl Booked for Secure {
 
 impl Booked for Plan {
     fn phase(&mut self, phase: Phase) {
-        self.ledger().set_phase(phase);
+        self.abb().ledger().set_phase(phase);
     }
 }
 

@@ -6,7 +6,8 @@ use std::time::Instant;
 
 use model::{GenerateOptions, Input, ModelFiles, Next, NoHooks, Sampler, bundled, generate};
 use mpcache::PolicySpec;
-use protocols::{Fixed, Options, Plan};
+use planner::Planner;
+use protocols::{Fixed, Options};
 use testing::asset;
 use tokenizer::Tokenizer;
 
@@ -39,10 +40,10 @@ fn agree(files: ModelFiles, ids: &[u32], tokens: usize, policies: &[&str]) {
         println!("{context}: {worst} ulps, {seconds:.0} s");
         assert!(worst <= MAX_SECURE_ULPS, "{context}: {worst} ulps");
         let (shapes, _) = load_fixed_for(&spec, &files.spec, None, &frac_bits);
-        let mut plan = Plan::new(Options::default());
+        let mut plan = Planner::new(Options::default()).engine();
         let (input, mut sampler) = (Input { ids: None, count: ids.len() }, Sampler::greedy());
         generate(&mut plan, &shapes, input, &options, Next::Pick(&mut sampler), &mut Phases).expect("plan");
-        let planned = plan.ledger().untimed();
+        let planned = plan.abb().ledger().untimed();
         if spec.random_traffic() {
             let bytes = |entries: &[net::Entry]| entries.iter().map(|e| e.traffic.bytes()).sum::<u64>() as f64;
             let ratio = bytes(&planned) / bytes(&ledger);

@@ -4,7 +4,8 @@
 use engine::FloatLoader;
 use model::{GenerateOptions, Input, Model, Next, NoHooks, Reveal, Sampler, bundled, check, generate};
 use net::Phase;
-use protocols::{Fixed, Options, Plan};
+use planner::Planner;
+use protocols::{Fixed, Options};
 
 use crate::parties::{Phases, load_fixed, two_parties};
 
@@ -61,13 +62,13 @@ fn one_text_in_all_engines_and_one_cost() {
         assert_eq!(client_ledger, server_ledger, "{name}");
 
         let (shapes, _) = load_fixed(&files.spec, None, &frac_bits);
-        let mut plan = Plan::new(Options::default());
+        let mut plan = Planner::new(Options::default()).engine();
         let input = Input { ids: None, count: ids.len() };
         let mut sampler = Sampler::greedy();
         generate(&mut plan, &shapes, input, &options, Next::Pick(&mut sampler), &mut Phases).expect("plan");
-        assert_eq!(plan.ledger().untimed(), client_ledger, "{name}: planned ledger");
+        assert_eq!(plan.abb().ledger().untimed(), client_ledger, "{name}: planned ledger");
         for phase in [Phase::Setup, Phase::Offline, Phase::Prefill, Phase::Decode] {
-            println!("{name} {phase:?}: {:?}", plan.ledger().phase_total(phase));
+            println!("{name} {phase:?}: {:?}", plan.abb().ledger().phase_total(phase));
         }
     }
 }

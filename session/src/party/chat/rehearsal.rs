@@ -2,7 +2,8 @@
 
 use model::{Hooks, Input, Lengths, Model, Next, Sampler, generate_with};
 use mpcache::KvCache;
-use protocols::{FixedLoader, FixedWeight, Needs, Plan};
+use planner::{Plan, Planner};
+use protocols::{FixedLoader, FixedWeight, Needs};
 
 use super::super::{MAX_PLANNING_STEPS, Observer, Request};
 use super::Setting;
@@ -93,8 +94,8 @@ impl Rehearsal {
         self.steps = self.steps.saturating_add(self.steps(setting, turn));
         let options = setting.terms.protocol;
         let listing = |plan: Option<Plan>| match plan {
-            Some(plan) => Plan::listing(options).with_plans_of(plan),
-            None => Plan::listing(options),
+            Some(plan) => Planner::listing(options).with_plans_of(plan.into_abb()).engine(),
+            None => Planner::listing(options).engine(),
         };
         let mut plan = listing(self.plan.take());
         let mut cache = self.cache.take().unwrap_or_else(|| self.model.cache(&setting.terms.policy));
@@ -107,7 +108,7 @@ impl Rehearsal {
         };
         let mut plan = listing(Some(plan));
         self.play(&mut plan, &mut cache, setting, turn, observer)?;
-        let needs = plan.needs();
+        let needs = plan.abb().needs();
         (self.tried, self.plan) = (Some((turn, cache)), Some(plan));
         Ok(needs)
     }

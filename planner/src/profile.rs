@@ -2,9 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use protocols::{Kernel, Machine, Rates};
+use protocols::{Kernel, Rates};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
+
+use crate::Machine;
 
 /// Version of the file's form.
 pub const PROFILE_VERSION: u32 = 1;

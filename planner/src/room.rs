@@ -5,8 +5,8 @@
 
 use net::{Direction, Role};
 
-use crate::cost::{Cost, Run, Step};
-use crate::work::{Kernel, Work};
+use protocols::cost::{Cost, Run, Step};
+use protocols::{Kernel, Work};
 
 /// Bytes of an OT in a pool.
 pub(crate) const POOLED_OT: u64 = 16;

@@ -5,11 +5,12 @@ use std::collections::BTreeMap;
 
 use engine::{Layer, OperandId};
 
-use crate::FixedWeight;
-use crate::correlation::{CorrelationKind, Need};
-use crate::cost::Cost;
+use protocols::correlation::Need;
+use protocols::cost::Cost;
+use protocols::stock::Use;
+use protocols::{CorrelationKind, FixedWeight, Needs, Uses};
+
 use crate::forecast::Passage;
-use crate::stock::{Needs, Use, Uses};
 
 /// The classes of the layers of a run.
 #[derive(Debug, Default)]

@@ -1,22 +1,20 @@
 //! Selections, compactions and extrema between two parties against naive twins. The plan's ledger is compared with
 //! the parties' too, except for quickselect, whose traffic is random.
 
-use engine::Origin;
+use engine::{Engine, Origin};
 use ndarray::{ArrayD, IxDyn};
+use planner::Planner;
+use protocols::functions::compact::compact;
+use protocols::functions::extrema::{self, EXTREMA_WIDTH, UNIT};
+use protocols::functions::selection;
+use protocols::functions::top_k::{self, Scores, Selection};
+use protocols::ops::shuffle::Shuffle;
+use protocols::words::{mask, signed};
+use protocols::{Abb, Clear, Error, FRAC, Fixed, Options, Shape, Tensor};
 use rand::rngs::StdRng;
 use rand::{Rng, RngExt, SeedableRng};
 
-use super::compact::compact;
-use super::extrema::{self, EXTREMA_WIDTH, UNIT};
-use super::selection;
-use super::testing::{fixed, real};
-use super::top_k::{self, Scores, Selection};
-use crate::abb::Abb;
-use crate::fixed_point::ceiling;
-use crate::ops::shuffle::Shuffle;
-use crate::tests::{DEALER, TWO_PHASES, own, run, secure, share};
-use crate::words::{mask, signed};
-use crate::{Clear, Error, FRAC, Options, Planner, Shape, Tensor, function};
+use crate::{DEALER, TWO_PHASES, fixed, own, real, run, secure, share};
 
 const SCORES: Scores = Scores::below(5, 10);
 
@@ -339,9 +337,9 @@ fn sizes_beyond_every_ring_are_refused() {
         assert!(matches!(gathered, Err(Error::Width { limit: 44, .. })), "{gathered:?}");
         let scattered = selection::scatter(&mut planner, &chosen, &words(&[1, 2, 4]), magnitude);
         assert!(matches!(scattered, Err(Error::Width { limit: 44, .. })), "{scattered:?}");
-        assert!(matches!(ceiling(Origin::Moved { magnitude }), Err(Error::Width { .. })));
+        assert!(Fixed::new().ceiling(Origin::Moved { magnitude }).is_err());
     }
-    let beyond = ceiling(Origin::Product).expect("supported").times(1 << 40);
+    let beyond = Fixed::new().ceiling(Origin::Product).expect("supported").times(1 << 40);
     for scores in [Scores::below(45, 12), Scores::below(u32::MAX, 0), Scores::within(beyond, 12)] {
         let sorted = top_k::sort(&mut Planner::new(DEALER), &words(&[1, 8]), 2, scores, 44).map(|_| ());
         assert!(matches!(sorted, Err(Error::Width { operation: "top-k", limit: 64, .. })), "{sorted:?}");

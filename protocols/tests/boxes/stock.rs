@@ -2,21 +2,18 @@
 
 use ndarray::ArrayD;
 use net::{Phase, Role};
-
-use super::{DEALER, Function, TWO_PHASES, own, run, share};
-use crate::abb::Abb;
-use crate::function;
-use crate::ops::linear::Linear;
-use crate::ops::matmul::Matmul;
-use crate::ops::matmul::multiply;
-use crate::ops::mul::{Mul, MulRows};
-use crate::ops::sum_squares::SumSquares;
-use crate::ops::truncate::Truncation;
-use crate::words::Words;
-use crate::{
-    Axis, Error, FixedMatrix, FixedValues, FixedWeight, Operand, OperandId, OperandKind, Options, Shape, Tensor,
-    WeightSpec,
+use protocols::ops::linear::Linear;
+use protocols::ops::matmul::Matmul;
+use protocols::ops::matmul::multiply;
+use protocols::ops::mul::{Mul, MulRows};
+use protocols::ops::sum_squares::SumSquares;
+use protocols::ops::truncate::Truncation;
+use protocols::{
+    Abb, Axis, Error, FixedMatrix, FixedValues, FixedWeight, Operand, OperandId, OperandKind, Options, Shape, Tensor,
+    WeightSpec, Words,
 };
+
+use crate::{DEALER, Function, TWO_PHASES, own, run, share};
 
 const HEADS: usize = 2;
 const DIM: usize = 5;
@@ -76,9 +73,9 @@ fn program(known: bool) -> Steps {
     Steps { weight: weight(known), fixed: true }
 }
 
-fn needs(options: Options) -> crate::Needs {
+fn needs(options: Options) -> protocols::Needs {
     let (_, shape) = inputs();
-    let mut planner = super::planner(options);
+    let mut planner = crate::planner(options);
     let shapes = [Shape(shape.to_vec()), Shape(shape.to_vec())];
     program(false).call(&mut planner, &shapes).expect("plan");
     planner.needs()
@@ -89,7 +86,7 @@ fn a_prepared_run_equals_the_naive_one_and_its_plan() {
     let (values, shape) = inputs();
     let shares: Vec<_> = (0..).zip(&values).map(|(seed, v)| share(v, seed)).collect();
     let want = {
-        let mut clear = crate::Clear::new();
+        let mut clear = protocols::Clear::new();
         let words: Vec<ArrayD<u64>> =
             values.iter().map(|v| ArrayD::from_shape_vec(shape.to_vec(), v.clone()).unwrap()).collect();
         program(true).call(&mut clear, &words).expect("clear")
@@ -97,7 +94,7 @@ fn a_prepared_run_equals_the_naive_one_and_its_plan() {
     for options in [TWO_PHASES, Options { preprocess: true, ..Options::default() }] {
         let needs = needs(options);
         assert!(needs.operands.len() == 2 && needs.operands[&KEYS].list.len() == STEPS.len(), "{needs:?}");
-        let batches = needs.operands[&KEYS].batches(super::OPERAND_BATCH);
+        let batches = needs.operands[&KEYS].batches(crate::OPERAND_BATCH);
         assert!(batches.len() > 1, "{batches:?}");
         assert_eq!(batches.into_iter().flat_map(|batch| batch.list).collect::<Vec<_>>(), needs.operands[&KEYS].list);
         let parties = run(options, |abb| {
@@ -122,13 +119,13 @@ fn a_prepared_run_equals_the_naive_one_and_its_plan() {
             let got = number(c.wrapping_add(*s));
             assert!((got - number(*want)).abs() < 0.01 * largest, "{got} for {}, largest {largest}", number(*want));
         }
-        let mut planner = super::planner(options);
+        let mut planner = crate::planner(options);
         planner.prepare(&needs).expect("plan");
         planner.ledger().set_phase(Phase::Decode);
         program(false).call(&mut planner, &[Shape(shape.to_vec()), Shape(shape.to_vec())]).expect("plan");
         assert_eq!(planner.ledger().untimed(), client_ledger, "planned ledger");
         // Nothing was left to make on the spot.
-        assert_eq!(super::late(&mut planner), 0, "{client_ledger:#?}");
+        assert_eq!(crate::late(&mut planner), 0, "{client_ledger:#?}");
         assert_eq!(planner.needs(), needs, "a run takes the same whether or not it was prepared");
     }
 }
@@ -162,7 +159,7 @@ fn a_stock_outlives_its_session() {
             let matrix = weight.values.as_ref().map(|v| &v.matrix);
             if stored {
                 let mut rest = &kept[role as usize][..];
-                *abb.stock() = crate::Stock::refill(&needs, role, |piece| {
+                *abb.stock() = protocols::Stock::refill(&needs, role, |piece| {
                     let (now, later) = rest.split_at(piece.len());
                     piece.copy_from_slice(now);
                     rest = later;
@@ -185,7 +182,7 @@ fn a_stock_outlives_its_session() {
         let (want, got) = (value(&fresh), value(&reused));
         assert!((want - got).abs() <= 1e-2 * want.abs().max(1e6), "entry {i}: {got}, expected {want}");
     }
-    let mut planner = super::planner(TWO_PHASES);
+    let mut planner = crate::planner(TWO_PHASES);
     planner.prepare(&needs.ots()).expect("plan");
     planner.set_stock(&needs);
     program(false).call(&mut planner, &[Shape(shape.to_vec()), Shape(shape.to_vec())]).expect("plan");
@@ -208,7 +205,7 @@ fn a_run_that_was_not_prepared_for_makes_what_it_needs() {
         let words: Vec<_> = shares.iter().map(|s| own(abb, s, &shape)).collect();
         program(known).call(abb, &words)
     });
-    let mut planner = super::planner(TWO_PHASES);
+    let mut planner = crate::planner(TWO_PHASES);
     planner.prepare(&other).expect("plan");
     program(false).call(&mut planner, &[Shape(shape.to_vec()), Shape(shape.to_vec())]).expect("plan");
     assert_eq!(planner.ledger().untimed(), parties[0].1);
@@ -259,7 +256,7 @@ fn cached_products_equal_the_naive_ones() {
 
 /// A stock that took the words of `function` in twice believes that it has enough for two runs.
 fn comes_twice(shape: &[usize], function: impl Function) {
-    let mut planner = super::planner(TWO_PHASES);
+    let mut planner = crate::planner(TWO_PHASES);
     function.call(&mut planner, &[Shape(shape.to_vec())]).expect("plan");
     let needs = planner.needs();
     let shares = share(&vec![3; shape.iter().product()], 1);

@@ -1,14 +1,13 @@
 //! The work of a plan, held against what a session counts itself.
 
 use net::Role;
+use planner::Tallies;
+use protocols::ops::b2a::B2a;
+use protocols::ops::compare::AtLeast;
+use protocols::ops::mul::Mul;
+use protocols::{Abb, Error, Kernel, Options, Shape};
 
-use super::{own, planner, run, share};
-use crate::abb::Abb;
-use crate::ops::b2a::B2a;
-use crate::ops::compare::AtLeast;
-use crate::ops::mul::Mul;
-use crate::work::Kernel;
-use crate::{Error, Options, Shape, Tallies};
+use crate::{own, planner, run, share};
 
 /// Signs as words, times the values: OTs in both directions.
 fn positive<B: Abb>(abb: &mut B, x: &B::Words) -> Result<B::Words, Error> {

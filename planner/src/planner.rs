@@ -7,25 +7,26 @@ use engine::Layer;
 use ndarray::ArrayD;
 use net::{Ledger, Role};
 
-use crate::abb::Abb;
-use crate::classes::{Begun, Classes, Event};
-use crate::correlation::Need;
-use crate::cost::Cost;
-use crate::forecast::Forecast;
-use crate::form::Shapes;
-use crate::operands::Events;
-use crate::operation::Operation;
-use crate::ops::cached::{self, CachedProduct};
-use crate::ops::matmul::{Matmul, product_shape};
-use crate::plans::Plans;
-use crate::preparation;
-use crate::stock::{Levels, Needs, Use};
-use crate::timeline::{Machine, Setting, Tallies};
-use crate::words::Words;
-use crate::work::Rates;
-use crate::{Error, Evaluation, FixedWeight, Options, Shape};
+use protocols::correlation::Need;
+use protocols::cost::Cost;
+use protocols::form::Shapes;
+use protocols::operands::Events;
+use protocols::ops::cached;
+use protocols::ops::matmul::{Matmul, product_shape};
+use protocols::stock::{Levels, Use};
+use protocols::{
+    Abb, CachedProduct, Error, Evaluation, FixedPoint, FixedWeight, Needs, Operation, Options, Plans, Rates, Shape,
+    Words, preparation,
+};
 
-/// Books the cost of every operation, pools and keys included, as a [`Session`](crate::Session) with the same options
+use crate::classes::{Begun, Classes, Event};
+use crate::forecast::Forecast;
+use crate::timeline::{Machine, Setting, Tallies};
+
+/// The model on shapes alone: what [`Secure`](protocols::Secure) would send.
+pub type Plan = FixedPoint<Planner>;
+
+/// Books the cost of every operation, pools and keys included, as a [`Session`](protocols::Session) with the same options
 /// would. After the same operations both ledgers are equal except for times.
 #[derive(Debug)]
 pub struct Planner {
@@ -99,7 +100,7 @@ impl Planner {
         self.books = books;
     }
 
-    /// Fills the stock with all of `needs`, as [`Secure::prepare`](crate::Secure::prepare) does.
+    /// Fills the stock with all of `needs`, as [`Secure::prepare`](protocols::Secure::prepare) does.
     pub fn prepare(&mut self, needs: &Needs) -> Result<(), Error> {
         self.ledger.enter(preparation::SCOPE);
         for (job, cost) in preparation::costs(needs, &mut self.plans)? {
@@ -130,9 +131,13 @@ impl Planner {
     }
 
     /// Plans of HE operations.
-    #[cfg(test)]
-    pub(crate) fn plans(&mut self) -> &mut Plans {
+    pub fn plans(&mut self) -> &mut Plans {
         &mut self.plans
+    }
+
+    /// The engine over this box.
+    pub fn engine(self) -> Plan {
+        FixedPoint::over(self)
     }
 
     /// OTs used so far by online steps with `sender` as OT sender.
@@ -270,7 +275,7 @@ impl Abb for Planner {
         let (mut all, mut out) = (Vec::new(), Vec::new());
         for CachedProduct { a, b, axis, operand } in products {
             let shape = product_shape(&a.0, &b.0);
-            let planned = cached::plan(&mut self.stock.operands, operand, shape, axis, width)?;
+            let planned = cached::plan(&mut self.stock, operand, shape, axis, width)?;
             let form = planned.form;
             let (list, path) = self.list();
             let listed = list.operands.entry(operand.id()).or_insert_with(|| Events { form, list: Vec::new() });

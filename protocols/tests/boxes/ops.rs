@@ -4,34 +4,32 @@
 use ndarray::{ArrayD, IxDyn};
 use net::Role;
 use proptest::prelude::*;
+use protocols::functions::embed;
+use protocols::ops::b2a::B2a;
+use protocols::ops::compare::AtLeast;
+use protocols::ops::evaluate::{Evaluate, Function};
+use protocols::ops::extend::ExtendColumns;
+use protocols::ops::linear::Linear;
+use protocols::ops::lookup::Table;
+use protocols::ops::matmul::Matmul;
+use protocols::ops::matmul::multiply;
+use protocols::ops::mul::Mul;
+use protocols::ops::mul::MulRows;
+use protocols::ops::mux::Mux;
+use protocols::ops::mux_all;
+use protocols::ops::reveal::Reveal;
+use protocols::ops::row_max::RowMax;
+use protocols::ops::sum_squares::SumSquares;
+use protocols::ops::truncate::Truncation;
+use protocols::words::{mask, signed};
+use protocols::{
+    Abb, Clear, EMBED_FRAC, EMBED_WIDTH, FixedMatrix, FixedValues, FixedWeight, LINEAR_WIDTH, Lengths, Masks,
+    Options, Tensor, WeightSpec, Words,
+};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
-use super::{BOTH, DEALER, run, secure, share};
-use crate::abb::Abb;
-use crate::function;
-use crate::functions::embed;
-use crate::ops::b2a::B2a;
-use crate::ops::compare::AtLeast;
-use crate::ops::evaluate::{Evaluate, Function};
-use crate::ops::linear::Linear;
-use crate::ops::lookup::Table;
-use crate::ops::matmul::Matmul;
-use crate::ops::matmul::multiply;
-use crate::ops::mul::Mul;
-use crate::ops::mul::MulRows;
-use crate::ops::mux::Mux;
-use crate::ops::mux_all;
-use crate::ops::reveal::Reveal;
-use crate::ops::row_max::RowMax;
-use crate::ops::sum_squares::SumSquares;
-use crate::ops::truncate::Truncation;
-use crate::words::Words;
-use crate::words::{mask, signed};
-use crate::{
-    Clear, EMBED_FRAC, EMBED_WIDTH, FixedMatrix, FixedValues, FixedWeight, LINEAR_WIDTH, Lengths, Masks, Options,
-    Tensor, WeightSpec,
-};
+use crate::{BOTH, DEALER, TWO_PHASES, run, secure, share};
 
 /// Signed values of the open range (-2^bits, 2^bits): random ones and the edges.
 fn values(bits: u32, count: usize, seed: u64) -> Vec<u64> {
@@ -136,7 +134,7 @@ fn equality_and_bits_as_words_are_exact() {
             DEALER,
             &[(&x, &[n])],
             function!([values: [i64; 5], width: u32] |abb, x| {
-                let bits = crate::functions::equal::equal(abb, &x[0], values, 8)?;
+                let bits = protocols::functions::equal::equal(abb, &x[0], values, 8)?;
                 abb.apply(B2a { width: *width }, &bits)
             }),
         );
@@ -385,15 +383,15 @@ fn embedding_is_private_to_the_client_and_right() {
         embedding_is_right(options, &ids);
     }
     // An id beyond the table is the client's error, before anything is sent.
-    let session = crate::Session::with_pools(
+    let session = protocols::Session::with_pools(
         net::Channel::new(Role::Client, net::memory_pair(std::time::Duration::from_secs(1)).0),
         DEALER,
         ot::dealer::setup(Role::Client, 1).0,
         ot::dealer::setup(Role::Client, 1).1,
         rand::make_rng(),
     );
-    let refused = embed(&mut crate::TwoParty::new(session), &weight(17, 9, 4, false), Some(&[17]), 1);
-    assert!(matches!(refused, Err(crate::Error::Engine(engine::Error::Token { id: 17, vocabulary: 17 }))));
+    let refused = embed(&mut protocols::TwoParty::new(session), &weight(17, 9, 4, false), Some(&[17]), 1);
+    assert!(matches!(refused, Err(protocols::Error::Engine(engine::Error::Token { id: 17, vocabulary: 17 }))));
 }
 
 fn embedding_is_right(options: Options, ids: &[u32]) {
@@ -406,7 +404,7 @@ fn embedding_is_right(options: Options, ids: &[u32]) {
         let want = i64::from(table.matrix.entry(ids[i / 9] as usize, i % 9)) << (EMBED_FRAC - 16);
         assert!(distance(c.wrapping_add(*s), want as u64, EMBED_WIDTH) <= 8);
     }
-    let mut planner = super::planner(options);
+    let mut planner = crate::planner(options);
     embed(&mut planner, &weight(17, 9, 4, false), None, ids.len()).expect("plan");
     assert_eq!(planner.ledger().untimed(), ledger);
 }
@@ -415,17 +413,17 @@ fn embedding_is_right(options: Options, ids: &[u32]) {
 fn only_the_named_party_learns_a_revealed_word() {
     for to in [Role::Client, Role::Server] {
         let x = values(62, 33, 1);
-        let shares = super::share(&x, 2);
+        let shares = crate::share(&x, 2);
         let outcomes = run(DEALER, |abb| {
-            let words = super::own(abb, &shares, &[33]);
+            let words = crate::own(abb, &shares, &[33]);
             abb.apply(Reveal { width: 23, to }, &words)
         });
         for (outcome, role) in outcomes.iter().zip([Role::Client, Role::Server]) {
             let want = (role == to).then(|| x.iter().map(|x| x & mask(23)).collect::<Vec<_>>());
             assert_eq!(outcome.0.as_ref().map(|o| o.iter().copied().collect::<Vec<_>>()), want);
         }
-        let mut planner = super::planner(DEALER);
-        planner.apply(Reveal { width: 23, to }, &crate::Shape(vec![33])).expect("plan");
+        let mut planner = crate::planner(DEALER);
+        planner.apply(Reveal { width: 23, to }, &protocols::Shape(vec![33])).expect("plan");
         assert_eq!(planner.ledger().untimed(), outcomes[0].1);
     }
 }
@@ -476,28 +474,28 @@ fn empty_tensors_cost_nothing() {
 
 #[test]
 fn the_box_in_the_clear_names_what_leaves_a_range() {
-    let unit = 1u64 << crate::FRAC;
+    let unit = 1u64 << protocols::FRAC;
     let words = |x: u64| ArrayD::from_elem(IxDyn(&[1, 1]), x);
-    let mut clear = crate::Clear::new();
-    let refused = |result: Result<ArrayD<u64>, crate::Error>, operation: &str| match result {
-        Err(crate::Error::Engine(engine::Error::Range { path, .. })) => {
+    let mut clear = protocols::Clear::new();
+    let refused = |result: Result<ArrayD<u64>, protocols::Error>, operation: &str| match result {
+        Err(protocols::Error::Engine(engine::Error::Range { path, .. })) => {
             assert!(path.contains(operation), "{path} for {operation}");
         }
         other => panic!("{operation}: {other:?}"),
     };
     refused(
-        clear.scope("layer 3", |b| crate::functions::gelu(b, &words(2100 * unit), crate::Gelu::Tanh)),
+        clear.scope("layer 3", |b| protocols::functions::gelu(b, &words(2100 * unit), protocols::Gelu::Tanh)),
         "layer 3/gelu",
     );
-    refused(crate::functions::silu(&mut clear, &words((-2100i64 as u64).wrapping_mul(unit))), "silu");
-    refused(crate::functions::argmax(&mut clear, &words(1 << 40)), "argmax");
+    refused(protocols::functions::silu(&mut clear, &words((-2100i64 as u64).wrapping_mul(unit))), "silu");
+    refused(protocols::functions::argmax(&mut clear, &words(1 << 40)), "argmax");
     refused(clear.apply(Truncation { width: 56, shift: 16, out: 64 }, &words(1 << 54)), "truncate");
     refused(clear.apply(Mul { width: 56 }, (&words(1 << 30), &words(1 << 30))), "mul");
     let wide = Tensor::reshape(&words(1 << 30), &[1, 1, 1]);
     refused(clear.apply(Matmul { width: 44 }, (&wide, &wide)), "matmul");
     // The same values inside the range pass.
     assert!(clear.apply(Truncation { width: 56, shift: 16, out: 64 }, &words((1 << 54) - 1)).is_ok());
-    assert!(crate::functions::silu(&mut clear, &words(1000 * unit)).is_ok());
+    assert!(protocols::functions::silu(&mut clear, &words(1000 * unit)).is_ok());
 }
 
 proptest! {
@@ -512,4 +510,28 @@ proptest! {
         prop_assert_eq!(x.sum_last().plus(&x.sum_last()), twice.sum_last());
         prop_assert_eq!(x.repeat_last(3).sum_last(), x.times(3));
     }
+}
+
+#[test]
+fn extensions_keep_the_value_and_cost_what_is_planned() {
+    let values = |width: u32| {
+        let bound = (1i64 << (width - 2)) - 1;
+        [-bound, bound, 0, 1, -1, bound / 3, -bound / 5].into_iter().cycle()
+    };
+    for widths in [vec![24, 30], vec![3], vec![63, 5, 44]] {
+        let n = 50;
+        let mut columns: Vec<_> = widths.iter().map(|&width| values(width)).collect();
+        let x: Vec<u64> =
+            (0..n * widths.len()).map(|i| columns[i % widths.len()].next().unwrap_or(0) as u64).collect();
+        let shape = [n, widths.len()];
+        let twin =
+            Clear::new().apply(ExtendColumns { widths: &widths }, &protocols::operation::shaped(&shape, x.clone()));
+        let twin = twin.expect("in range");
+        let extend = function!([widths: Vec<u32>] |b, inputs| b.apply(ExtendColumns { widths }, &inputs[0]));
+        assert_eq!(secure(TWO_PHASES, &[(&x, &shape)], extend), x);
+        assert_eq!(twin.into_raw_vec_and_offset().0, x);
+    }
+    let out = protocols::operation::shaped(&[1, 1], vec![1u64 << 22]);
+    assert!(Clear::new().apply(ExtendColumns { widths: &[24] }, &out).is_err(), "a word out of range");
+    assert_eq!(signed(1 << 23, 24), -(1 << 23));
 }

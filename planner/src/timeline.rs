@@ -1,6 +1,6 @@
 //! When the two parties of a planned session would be where: the clocks of both, moved by work and messages.
 //!
-//! The steps of a [`Cost`](crate::cost::Cost) stand in the order in which both parties take them. Work moves the
+//! The steps of a [`Cost`](protocols::cost::Cost) stand in the order in which both parties take them. Work moves the
 //! clock of its party. A message leaves once its sender's clock and the wire are free; its receiver goes on when it
 //! has arrived, so computation at one party overlaps with the wire and with the other party exactly where the
 //! protocol lets it. A thread of its own encrypts and sends, so sending costs processor time, but its party goes on.
@@ -17,8 +17,8 @@ use std::time::Duration;
 
 use net::{Direction, Phase, Role, Shape, Traffic};
 
-use crate::cost::Step;
-use crate::work::{Kernel, Rates, Work};
+use protocols::cost::Step;
+use protocols::{Kernel, Rates, Work};
 
 /// What a party computes with.
 #[derive(Clone, Debug, PartialEq)]
@@ -357,7 +357,7 @@ fn duration(seconds: f64) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cost::Cost;
+    use protocols::cost::Cost;
 
     /// A kernel in one thread, and one in tasks of the pool.
     const SINGLE: Kernel = Kernel::Call;

@@ -1,17 +1,16 @@
 //! What the receiver of an opened value sees.
 
+use ndarray::{ArrayD, IxDyn};
 use net::Role;
+use protocols::ops::reveal::Reveal;
+use protocols::ops::reveal::RevealRounded;
+use protocols::ops::truncate::Truncation;
+use protocols::words::{mask, signed};
+use protocols::{Abb, Clear, Shape};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
-use super::{BOTH, DEALER, Outcome, own, run, share};
-use crate::abb::Abb;
-use crate::ops::reveal::Reveal;
-use crate::ops::reveal::RevealRounded;
-use crate::ops::truncate::Truncation;
-use crate::words::{mask, signed};
-use crate::{Clear, Shape};
-use ndarray::{ArrayD, IxDyn};
+use crate::{BOTH, DEALER, Outcome, own, run, share};
 
 /// Ring and dropped bits of a head with 16 fractional bits a weight, for logits of 14 bits and of 8, and other rings.
 const SHAPES: [(u32, u32); 4] = [(56, 20), (56, 26), (24, 7), (64, 1)];
@@ -28,7 +27,7 @@ fn revealed(
     shares: &[Vec<u64>; 2],
     width: u32,
     drop: u32,
-    options: crate::Options,
+    options: protocols::Options,
 ) -> [Outcome<Option<Vec<u64>>>; 2] {
     let n = shares[0].len();
     run(options, |abb| {
@@ -54,7 +53,7 @@ fn a_rounded_opening_is_close_to_its_twin_and_costs_what_the_plan_says() {
                 let half = signed(twin.wrapping_sub(*x) & mask(width), width);
                 assert!(half.unsigned_abs() <= 1 << (drop - 1), "the twin of {} off by {half}", *x as i64);
             }
-            let mut planner = super::planner(options);
+            let mut planner = crate::planner(options);
             planner.apply(RevealRounded { width, drop, to: Role::Client }, &Shape(vec![x.len()])).expect("plan");
             assert_eq!(planner.ledger().untimed(), ledger);
             assert_eq!(ledger, peer_ledger);

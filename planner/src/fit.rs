@@ -9,7 +9,9 @@
 //! over x >= 0, T being the mean of all t: accounts count as much as they take. The second sum holds kernels that the
 //! accounts hardly tell apart near the rates r of a machine of reference, times the speed s of this machine.
 
-use protocols::{Kernel, Rates, Units};
+use protocols::{Kernel, Rates};
+
+use crate::Units;
 
 /// How much the reference counts: a kernel off by all of its time weighs as much as so many accounts of the mean.
 const REFERENCE_WEIGHT: f64 = 0.3;

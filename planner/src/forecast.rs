@@ -8,16 +8,16 @@ use he::{GaloisKeys, ParamSet, PublicKey};
 use net::{Direction, HEADER_BYTES, Ledger, Phase, Role};
 use ot::Wire;
 
-use crate::Options;
-use crate::cost::{Cost, Run, Step};
+use protocols::cost::{Cost, Run, Step};
+use protocols::{Kernel, Options, Work};
+
 use crate::room;
 use crate::timeline::{Setting, Tallies, Timeline};
-use crate::work::{Kernel, Work};
 pub(crate) use passage::Passage;
 use pools::{Draw, Pools};
 
 /// The state on which a session's traffic depends, besides its operations: the levels of the pools and the keys
-/// already sent. It plays costs into a ledger exactly as [`Session`](crate::Session) would book them.
+/// already sent. It plays costs into a ledger exactly as [`Session`](protocols::Session) would book them.
 #[derive(Debug)]
 pub(crate) struct Forecast {
     pools: Pools,
@@ -30,7 +30,7 @@ pub(crate) struct Forecast {
 }
 
 impl Forecast {
-    /// The state after [`Session::new`](crate::Session::new), whose own traffic is booked in `ledger`.
+    /// The state after [`Session::new`](protocols::Session::new), whose own traffic is booked in `ledger`.
     pub(crate) fn new(options: Options, ledger: &mut Ledger) -> Self {
         ledger.enter("base OT");
         // Booked as exchanges: how the bytes are split among them does not show in any account.
@@ -105,7 +105,7 @@ impl Forecast {
 
     fn play_once(&mut self, steps: &[Step], ledger: &mut Ledger) {
         for step in steps {
-            book_message(step, ledger);
+            step.book(ledger);
             if let Some(draw) = Draw::of(step) {
                 let made = self.pools.made()[draw.sender as usize];
                 let amount = self.pools.refill(&draw);
@@ -218,17 +218,6 @@ const MAKE_GALOIS: [Kernel; 2] = [Kernel::MakeGalois, Kernel::ReadGalois];
 /// From how many times on equal steps are not played one by one.
 const MANY: u64 = 4;
 
-/// Books the messages of `step`.
-fn book_message(step: &Step, ledger: &mut Ledger) {
-    match *step {
-        Step::Message { direction, bytes, offline } => {
-            booked(ledger, offline, |ledger| ledger.book(direction, bytes))
-        }
-        Step::Exchange { bytes, offline } => booked(ledger, offline, |ledger| ledger.book_exchange(bytes)),
-        Step::Cots { .. } | Step::Pooled { .. } | Step::Key { .. } | Step::GaloisKeys { .. } | Step::Work(_) => {}
-    }
-}
-
 /// The messages of a refill of the pool with OT sender `sender`, in order.
 fn runs(sender: Role, wire: Wire) -> [(Direction, ot::Run); 2] {
     [(sender.peer().sends(), wire.to_sender), (sender.sends(), wire.to_receiver)]
@@ -241,18 +230,6 @@ fn book_refill(sender: Role, wire: Wire, ledger: &mut Ledger) {
         ledger.book_run(direction, run.bytes, run.messages);
     }
     ledger.set_phase(phase);
-}
-
-/// Runs `book`, in the offline phase if `offline` says so.
-fn booked(ledger: &mut Ledger, offline: bool, book: impl FnOnce(&mut Ledger)) {
-    let phase = ledger.phase();
-    if offline {
-        ledger.set_phase(Phase::Offline);
-    }
-    book(ledger);
-    if offline {
-        ledger.set_phase(phase);
-    }
 }
 
 /// Books the message of a key as `setup` unless it was sent before. Returns whether it is sent now.

@@ -5,8 +5,8 @@ use ot::{Run, Wire};
 
 use super::pools::{Draw, Pools, add, waiting};
 use super::steady::Steady;
-use super::{book_message, book_refill, runs};
-use crate::cost::Step;
+use super::{book_refill, runs};
+use protocols::cost::Step;
 
 /// Draws of which a [`Pattern`] can tell whether they wait.
 const MOST_DRAWS: usize = u64::BITS as usize / 2;
@@ -228,7 +228,7 @@ impl Pattern {
         let mut ledger = Ledger::untimed_until(phase, first);
         let mut draws_left = draws;
         for step in steps {
-            book_message(step, &mut ledger);
+            step.book(&mut ledger);
             if let Some(draw) = Draw::of(step) {
                 draws_left -= 1;
                 let bits = waits >> (2 * draws_left);

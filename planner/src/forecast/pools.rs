@@ -3,7 +3,7 @@
 use net::Role;
 use ot::{CotKind, PoolPlan, Wire};
 
-use crate::cost::Step;
+use protocols::cost::Step;
 
 /// The pools of both directions, by OT sender.
 #[derive(Debug)]
