@@ -9,7 +9,6 @@ mod connect;
 mod demo;
 mod draft;
 mod error;
-mod eta;
 mod eval;
 mod files;
 mod fit;
