@@ -23,6 +23,7 @@ mod options;
 mod out;
 mod padding;
 mod plan;
+#[cfg(feature = "plots")]
 mod plot;
 mod policies;
 mod pools;
@@ -85,6 +86,7 @@ enum Command {
     Compare(compare::CompareArgs),
     Eval(eval::EvalArgs),
     Tables(tables::TablesArgs),
+    #[cfg(feature = "plots")]
     Plot(plot::PlotArgs),
     Report(shown::ReportArgs),
     Fit(fit::FitArgs),
@@ -142,6 +144,7 @@ pub fn run_from(words: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Tables(args) => {
             tables::run(&args, machine::built(), &mut std::io::stdout().lock()).map_err(Error::from)
         }
+        #[cfg(feature = "plots")]
         Command::Plot(args) => plot::run(args),
         Command::Report(args) => shown::run(args),
         Command::Fit(args) => fit::run(args),
