@@ -256,6 +256,7 @@ pub(super) enum Error {
         what: String,
     },
     /// Plots of a study and of something else.
+    #[cfg(feature = "plots")]
     #[error("{}: a study is plotted alone", path.display())]
     StudyBesideOthers {
         /// The study.
@@ -268,8 +269,13 @@ pub(super) enum Error {
         path: PathBuf,
     },
     /// A document without anything to draw.
+    #[cfg(feature = "plots")]
     #[error("there is nothing to plot: a study needs a policy beside `full`, and a report costs")]
     NothingToPlot,
+    /// A drawing.
+    #[cfg(feature = "plots")]
+    #[error("a plot: {0}")]
+    Drawing(#[from] super::plot::DrawError),
     /// A page of HTML.
     #[error("the page cannot be made: {0}")]
     Page(#[from] minijinja::Error),

@@ -19,10 +19,12 @@ use super::files::{DEFAULT_MODEL, check_writable, open_model, public_model, read
 use super::machine::provenance;
 use super::mean_token::{MeanToken, mean_token};
 use super::options::{FormatArgs, LINKS, LOOPBACK, LinkArg};
+#[cfg(feature = "plots")]
+use super::plot;
 use super::policies::{self, Policies};
 use super::progress::passes;
 use super::study::{self, StudyEngine};
-use super::{Error, html, out, plot};
+use super::{Error, html, out};
 
 /// Measures what cache policies cost in accuracy, on a text or another task, teacher-forced, for every policy at
 /// every budget.
@@ -95,6 +97,7 @@ pub(super) struct EvalArgs {
     #[arg(long, value_name = "FILE")]
     lm_eval: Option<PathBuf>,
     /// Write plots into this directory, as SVG and as PDF.
+    #[cfg(feature = "plots")]
     #[arg(long, value_name = "DIR")]
     plots: Option<PathBuf>,
     /// Write everything into this directory: table.md, report.json, report.html and the plots.
@@ -214,10 +217,17 @@ impl EvalArgs {
         let candidates = study::candidates(self.named(), self.budgets())?;
         let pruned = self.named().filter(|policy| **policy != PolicySpec::default());
         let used = pruned.into_iter().any(|policy| policy.option("budget").is_none());
-        if !used && self.budgets.is_some() || candidates.is_empty() && self.plots.is_some() {
+        if !used && self.budgets.is_some() || candidates.is_empty() && self.plots().is_some() {
             return Err(Error::NothingPruned);
         }
         Ok(candidates)
+    }
+
+    fn plots(&self) -> Option<&PathBuf> {
+        #[cfg(feature = "plots")]
+        return self.plots.as_ref();
+        #[cfg(not(feature = "plots"))]
+        return None;
     }
 
     fn named(&self) -> impl Iterator<Item = &PolicySpec> {
@@ -286,6 +296,7 @@ pub(super) fn texts(path: &Path) -> Result<Vec<String>, Error> {
 /// Where the report goes; made before any work.
 struct Outputs {
     json: Vec<PathBuf>,
+    /// Directories.
     plots: Vec<PathBuf>,
     table: Option<PathBuf>,
     page: Option<PathBuf>,
@@ -297,7 +308,7 @@ impl Outputs {
         let inside = |name: &str| args.out.as_ref().map(|dir| dir.join(name));
         let outputs = Outputs {
             json: args.json.iter().cloned().chain(inside("report.json")).collect(),
-            plots: args.plots.iter().chain(&args.out).cloned().collect(),
+            plots: args.plots().into_iter().chain(&args.out).cloned().collect(),
             table: inside("table.md"),
             page: inside("report.html"),
             lm_eval: args.lm_eval.clone(),
@@ -327,8 +338,9 @@ impl Outputs {
         if let Some(path) = &self.lm_eval {
             write_json(path, &study.lm_eval(task))?;
         }
+        #[cfg(feature = "plots")]
         for dir in &self.plots {
-            plot::save(&plot::of_study(study), dir)?;
+            plot::save(&plot::of_study(study)?, dir)?;
         }
         if let Some(path) = &self.table {
             write(path, format!("{}\n", study.markdown()).as_bytes())?;

@@ -429,52 +429,54 @@ enum PrependScheme {
 }
 
 #[derive(Deserialize, Serialize)]
-#[serde(tag = "type", deny_unknown_fields)]
-enum PreTokenizer {
-    ByteLevel {
-        add_prefix_space: bool,
-        trim_offsets: bool,
-        #[serde(default = "yes")]
-        use_regex: bool,
-    },
-    Split {
-        pattern: Pattern,
-        behavior: Behavior,
-        invert: bool,
-    },
-    Digits {
-        individual_digits: bool,
-    },
-    Metaspace {
-        replacement: char,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        prepend_scheme: Option<PrependScheme>,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        add_prefix_space: Option<bool>,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        split: Option<bool>,
-        /// Older files have it; the library ignores it.
-        #[serde(skip_serializing)]
-        str_rep: Option<String>,
-    },
-    Whitespace,
-    WhitespaceSplit,
+#[serde(deny_unknown_fields)]
+struct ByteLevel {
+    add_prefix_space: bool,
+    trim_offsets: bool,
+    #[serde(default = "yes")]
+    use_regex: bool,
 }
 
 fn yes() -> bool {
     true
 }
 
+#[derive(Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+struct Metaspace {
+    replacement: char,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prepend_scheme: Option<PrependScheme>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    add_prefix_space: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    split: Option<bool>,
+    #[serde(skip_serializing)]
+    #[expect(dead_code, reason = "older files have it; the library ignores it")]
+    str_rep: Option<String>,
+}
+
+#[derive(Deserialize, Serialize)]
+#[serde(tag = "type", deny_unknown_fields)]
+enum PreTokenizer {
+    ByteLevel(ByteLevel),
+    Split { pattern: Pattern, behavior: Behavior, invert: bool },
+    Digits { individual_digits: bool },
+    Metaspace(Metaspace),
+    Whitespace,
+    WhitespaceSplit,
+}
+
 impl PreTokenizer {
     fn growth(&self) -> Result<usize, TokenizerError> {
         match self {
             // Each byte becomes a character of one or two bytes.
-            PreTokenizer::ByteLevel { .. } => Ok(2),
+            PreTokenizer::ByteLevel(_) => Ok(2),
             PreTokenizer::Split { pattern, .. } => {
                 pattern.check("pre_tokenizer")?;
                 Ok(1)
             }
-            PreTokenizer::Metaspace { replacement, .. } => Ok(replacement.len_utf8()),
+            PreTokenizer::Metaspace(metaspace) => Ok(metaspace.replacement.len_utf8()),
             PreTokenizer::Digits { .. } | PreTokenizer::Whitespace | PreTokenizer::WhitespaceSplit => Ok(1),
         }
     }
@@ -483,44 +485,21 @@ impl PreTokenizer {
 #[derive(Deserialize, Serialize)]
 #[serde(tag = "type", deny_unknown_fields)]
 enum Decoder {
-    ByteLevel {
-        add_prefix_space: bool,
-        trim_offsets: bool,
-        #[serde(default = "yes")]
-        use_regex: bool,
-    },
-    Replace {
-        pattern: Pattern,
-        content: String,
-    },
-    Metaspace {
-        replacement: char,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        prepend_scheme: Option<PrependScheme>,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        add_prefix_space: Option<bool>,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        split: Option<bool>,
-        /// Older files have it; the library ignores it.
-        #[serde(skip_serializing)]
-        str_rep: Option<String>,
-    },
+    ByteLevel(ByteLevel),
+    Replace { pattern: Pattern, content: String },
+    Metaspace(Metaspace),
     ByteFallback,
     Fuse,
-    Strip {
-        content: char,
-        start: usize,
-        stop: usize,
-    },
+    Strip { content: char, start: usize, stop: usize },
 }
 
 impl Decoder {
     fn growth(&self) -> Result<usize, TokenizerError> {
         match self {
             // Bytes that are no text become replacement characters of three bytes.
-            Decoder::ByteLevel { .. } | Decoder::ByteFallback => Ok(3),
+            Decoder::ByteLevel(_) | Decoder::ByteFallback => Ok(3),
             Decoder::Replace { pattern, content } => pattern.growth("decoder", content),
-            Decoder::Metaspace { .. } | Decoder::Fuse => Ok(1),
+            Decoder::Metaspace(_) | Decoder::Fuse => Ok(1),
             // The library panics at a token that is shorter than `stop`.
             Decoder::Strip { stop, .. } if *stop != 0 => {
                 Err(TokenizerError::refused("decoder", format!("Strip with stop = {stop}; only 0 is supported")))
@@ -536,12 +515,7 @@ impl Decoder {
 #[derive(Deserialize, Serialize)]
 #[serde(tag = "type", deny_unknown_fields)]
 enum PostProcessor {
-    ByteLevel {
-        add_prefix_space: bool,
-        trim_offsets: bool,
-        #[serde(default = "yes")]
-        use_regex: bool,
-    },
+    ByteLevel(ByteLevel),
     TemplateProcessing {
         single: Vec<Piece>,
         /// Of two texts, which nobody encodes here.

@@ -205,7 +205,7 @@ impl Line {
 }
 
 pub(super) fn run(args: ServeArgs) -> Result<(), Error> {
-    let _flush = log::start(if args.machine.is_some() { log::Level::Error } else { args.log }, args.log_format)?;
+    let _flush = log::start(if args.machine.is_some() { log::Level::Error } else { args.log }, args.log_format);
     // The server of a demo belongs to the process that started it, not to a job.
     let job = if args.machine.is_some() { Job::alone() } else { Job::join()? };
     if job.is_helper() {
