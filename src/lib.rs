@@ -1,7 +1,7 @@
 //! The command line `waggle`: private text generation between two parties.
 //!
-//! What the parties do lies in [`session::party`]. This library has the commands, one file each under `cli`, so that a
-//! program of another crate has all of them, with its own policies and activations among the names:
+//! What the parties do lies in [`session::party`]. This library has the commands, one file each under `cli`, so that
+//! a program of another crate has all of them, with its own policies and activations among the names:
 //!
 //! ```no_run
 //! # mod mine { pub fn register() -> Result<(), session::RegisterError> { Ok(()) } }

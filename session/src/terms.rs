@@ -271,8 +271,8 @@ impl Request {
         }
     }
 
-    /// Refuses a request that the model `spec` ([`model::Error::TooLong`]), the softmax in fixed point ([`Error::TooWide`])
-    /// or the server's `limits` do not allow.
+    /// Refuses a request that the model `spec` ([`model::Error::TooLong`]), the softmax in fixed point
+    /// ([`Error::TooWide`]) or the server's `limits` do not allow.
     pub fn check(&self, spec: &ModelSpec, limits: &Limits) -> Result<(), Error> {
         check_bounded(self.lengths, limits.lengths, spec.max_positions())?;
         let (got, limit) = (self.draft.map_or(0, Drafts::tokens), limits.drafted);

@@ -176,8 +176,8 @@ impl ClientSession {
     ///
     /// # Errors
     /// Before anything is sent if the lengths do not fit the model, or the policy cuts the first turn alone
-    /// ([`Error::TalkPolicy`]) or would choose among padding ([`Error::PaddedPolicy`]); [`Error::Refused`] if the
-    /// server will not do as much.
+    /// ([`Error::TalkPolicy`]) or would choose among padding ([`model::Error::PaddedPolicy`]); [`Error::Refused`] if
+    /// the server will not do as much.
     pub fn chat(self, bound: Lengths, stop_at_eos: bool, observer: &mut dyn Observer) -> Result<ChatSession, Error> {
         if self.draft.is_some() {
             return Err(Error::DraftChat);

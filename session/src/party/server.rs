@@ -123,9 +123,9 @@ impl ModelServer {
     /// # Errors
     /// [`Error::OtherColumns`] if the model was loaded for other policies than that of the terms;
     /// [`net::NetError::Disagreement`] if the parties differ; [`Error::Limit`], [`Error::Phases`],
-    /// [`Error::Planning`], [`Error::NoChats`], [`Error::Quota`], [`Error::TooLong`], [`Error::TooWide`],
-    /// [`Error::Nothing`], [`Error::Pool`] or [`Error::PoolFile`] for a request that is refused; an error that names
-    /// the step if the client vanishes or sends nonsense. None of them affects the next session.
+    /// [`Error::Planning`], [`Error::NoChats`], [`Error::Quota`], [`model::Error::TooLong`], [`Error::TooWide`],
+    /// [`model::Error::Nothing`], [`Error::Pool`] or [`Error::PoolFile`] for a request that is refused; an error that
+    /// names the step if the client vanishes or sends nonsense. None of them affects the next session.
     pub fn serve(
         &self,
         mut channel: Channel,

@@ -36,7 +36,7 @@ impl Pools {
     /// [`PENDING_AGE`](super::PENDING_AGE).
     ///
     /// # Errors
-    /// [`Error::File`] if the directory cannot be made or read.
+    /// [`model::Error::File`] if the directory cannot be made or read.
     pub fn open(dir: &Path, max: usize) -> Result<Self, Error> {
         let mut builder = fs::DirBuilder::new();
         builder.recursive(true);

@@ -95,8 +95,8 @@ impl ChatSession {
     ///
     /// # Errors
     /// [`Error::Full`] if the conversation has too few positions left, [`Error::Limit`] beyond the longest turn,
-    /// [`Error::Nothing`], [`Error::Planning`], [`Error::SessionPlanning`] and [`Error::Refused`]: then nothing has
-    /// happened, and the session goes on. After all others it is over.
+    /// [`model::Error::Nothing`], [`Error::Planning`], [`Error::SessionPlanning`] and [`Error::Refused`]: then nothing
+    /// has happened, and the session goes on. After all others it is over.
     pub fn turn(
         &mut self,
         ids: &[u32],
