@@ -17,13 +17,15 @@ use std::error::Error as StdError;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use engine::{Ceiling, Engine, Error, Float, FloatLoader, Ranking, Tensor, TopK};
+use engine::{Ceiling, Error, Float, FloatLoader, Ranking, Select, Tensor, TopK};
 use model::eval::{Candidate, Evaluation, InClear, Sequence, evaluate};
 use model::party::{ClientOptions, Limits, ModelServer, Outcome, Request, Silent, Terms, in_one_process, plan};
 use model::report::ModelInfo;
 use model::{GenerateOptions, Lengths, Model, Next, Sampler, Tokenizer, bundled, check};
-use mpcache::attention::{self, Attended};
-use mpcache::{HeadShape, NamedPolicy, Piece, Policy, PolicyFamily, PolicySpec, Setting, Store, budget, eviction};
+use mpcache::Granularity::PerKv;
+use mpcache::{
+    HeadShape, NamedPolicy, Piece, Policy, PolicyFamily, PolicySpec, Setting, Store, attention, budget, eviction,
+};
 
 /// The settings, and what the program says of them.
 #[derive(Clone, Copy, Debug)]
@@ -61,13 +63,13 @@ impl PolicyFamily for ValueAware {
         true
     }
 
-    fn build<E: Engine>(&self, layers: usize, _shape: HeadShape) -> Box<dyn Policy<E>> {
+    fn build<E: Select>(&self, layers: usize, _shape: HeadShape) -> Box<dyn Policy<E>> {
         Box::new(Voting::<E> { settings: *self, votes: (0..layers).map(|_| None).collect() })
     }
 }
 
 /// The policy of one generation.
-struct Voting<E: Engine> {
+struct Voting<E: Select> {
     settings: ValueAware,
     /// By layer what tokens received so far, (kv_heads, tokens): a long prompt comes in pieces.
     votes: Vec<Option<E::Tensor>>,
@@ -80,7 +82,7 @@ const MAGNITUDE: u32 = 16;
 /// Fractional bits of scores that are compared.
 const FRAC: u32 = 10;
 
-impl<E: Engine> Policy<E> for Voting<E> {
+impl<E: Select> Policy<E> for Voting<E> {
     fn query_window(&self, _layer: usize, piece: Piece) -> usize {
         piece.among_last(self.settings.window)
     }
@@ -96,12 +98,12 @@ impl<E: Engine> Policy<E> for Voting<E> {
         q: &E::Tensor,
         store: &mut Store<E>,
     ) -> Result<E::Tensor, Error> {
-        let Attended { output, probabilities } = attention::causal(engine, q, store)?;
+        let attended = attention::causal(engine, q, store)?;
         let piece = store.piece();
         let voters = piece.among_last(self.settings.window);
         if voters > 0 {
             engine.scope("eviction", |engine| {
-                let received = attention::received(engine, &probabilities, voters, false, store.heads())?;
+                let received = attention::received(engine, attended.probabilities(), voters, PerKv, store.heads())?;
                 let votes = attention::accumulate(engine, self.votes[layer].take(), received)?;
                 if piece.ends_prompt() {
                     return self.evict(engine, &votes, store);
@@ -110,11 +112,11 @@ impl<E: Engine> Policy<E> for Voting<E> {
                 Ok(())
             })?;
         }
-        Ok(output)
+        Ok(attended.output)
     }
 }
 
-impl<E: Engine> Voting<E> {
+impl<E: Select> Voting<E> {
     /// Evicts what got the fewest `votes` (kv_heads, tokens). No party learns which tokens these are.
     fn evict(&self, engine: &mut E, votes: &E::Tensor, store: &mut Store<E>) -> Result<(), Error> {
         let tokens = store.len();
@@ -132,7 +134,7 @@ impl<E: Engine> Voting<E> {
         let (k, method) = (keep - recent, TopK::Rank);
         let how = Ranking { k, method, magnitude: MAGNITUDE, ceiling: Ceiling::NONE, frac: FRAC, rounded: false };
         let chosen = eviction::choose(engine, &scores, &how)?;
-        eviction::keep(engine, store, &chosen, old, false)
+        eviction::keep(engine, store, &chosen, old, PerKv)
     }
 }
 
@@ -261,7 +263,7 @@ mod tests {
             false
         }
 
-        fn build<E: Engine>(&self, layers: usize, shape: HeadShape) -> Box<dyn Policy<E>> {
+        fn build<E: Select>(&self, layers: usize, shape: HeadShape) -> Box<dyn Policy<E>> {
             PolicySpec::default().build(layers, shape)
         }
     }

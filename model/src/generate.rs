@@ -2,7 +2,7 @@
 
 use std::num::NonZeroUsize;
 
-use engine::{Engine, LogitBits, Tensor};
+use engine::{Engine, LogitBits, Select, Tensor};
 use mpcache::{KvCache, Padding, PolicySpec};
 use ndarray::{Array2, Axis, Ix2, Slice};
 use serde::{Deserialize, Serialize};
@@ -145,7 +145,7 @@ pub struct Generation {
 /// Both parties call it with equal options; only the client passes ids. N tokens take one pass over the prompt and
 /// N - 1 passes over one token each; with a draft fewer, over several tokens each. Fails before the first message if
 /// the positions do not fit the model.
-pub fn generate<E: Engine>(
+pub fn generate<E: Select>(
     engine: &mut E,
     model: &Model<E::Weight>,
     prompt: Input,

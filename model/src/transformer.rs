@@ -1,6 +1,6 @@
 //! The choice between the families.
 
-use engine::{Engine, LogitBits, WeightData, WeightLoader, WeightSpec};
+use engine::{Engine, LogitBits, Select, WeightData, WeightLoader, WeightSpec};
 use mpcache::{KvCache, PolicySpec};
 use ndarray::ArrayD;
 
@@ -122,7 +122,7 @@ impl<W> Model<W> {
     ///
     /// # Panics
     /// If the policy has no layer to act on ([`ModelSpec::check_policy`]).
-    pub fn cache<E: Engine<Weight = W>>(&self, policy: &PolicySpec) -> KvCache<E> {
+    pub fn cache<E: Select<Weight = W>>(&self, policy: &PolicySpec) -> KvCache<E> {
         KvCache::of(&self.spec().attention(), policy)
     }
 

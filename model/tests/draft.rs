@@ -9,7 +9,7 @@ use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
-use engine::{Engine, Float, FloatLoader};
+use engine::{Float, FloatLoader, Select};
 use model::party::{
     Caller, ClientOptions, ClientSession, Limits, ModelServer, Observer, Outcome, Prompt, Request, Silent, Terms,
     plan_kept,
@@ -70,7 +70,7 @@ fn sampler(seed: Option<u64>) -> Sampler {
 }
 
 /// A generation in one process, with the guesses of `guess`.
-fn alone<E: Engine>(
+fn alone<E: Select>(
     engine: &mut E,
     model: &Model<E::Weight>,
     options: &GenerateOptions,
@@ -87,7 +87,7 @@ fn alone<E: Engine>(
 }
 
 /// Compares generations with guesses of many kinds with the one without.
-fn same_text<E: Engine>(
+fn same_text<E: Select>(
     make: impl Fn() -> E,
     model: &Model<E::Weight>,
     options: &GenerateOptions,

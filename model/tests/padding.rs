@@ -2,7 +2,7 @@
 
 mod support;
 
-use engine::{Engine, Float, FloatLoader};
+use engine::{Float, FloatLoader, Select};
 use model::{Error, GenerateOptions, Generation, Input, Model, ModelFiles, Next, NoHooks, Padding, Sampler};
 use model::{bundled, generate};
 use net::Phase;
@@ -26,7 +26,7 @@ fn padded(ids: &[u32], tokens: usize) -> (Vec<u32>, GenerateOptions) {
     ([vec![0; padding], ids.to_vec()].concat(), options)
 }
 
-fn run<E: Engine>(
+fn run<E: Select>(
     engine: &mut E,
     model: &Model<E::Weight>,
     ids: &[u32],

@@ -10,7 +10,7 @@
 
 use std::error::Error as StdError;
 
-use engine::{Engine, Error, Float, Shape, Tensor};
+use engine::{Error, Float, Select, Shape, Tensor};
 use mpcache::{HeadShape, KvCache, NamedPolicy, Policy, PolicyFamily, PolicySpec, Setting, Store, attention};
 use ndarray::{ArrayD, IxDyn};
 use protocols::{Options, Plan};
@@ -47,7 +47,7 @@ impl PolicyFamily for Strided {
         false
     }
 
-    fn build<E: Engine>(&self, _layers: usize, _shape: HeadShape) -> Box<dyn Policy<E>> {
+    fn build<E: Select>(&self, _layers: usize, _shape: HeadShape) -> Box<dyn Policy<E>> {
         Box::new(*self)
     }
 }
@@ -60,7 +60,7 @@ impl Strided {
     }
 }
 
-impl<E: Engine> Policy<E> for Strided {
+impl<E: Select> Policy<E> for Strided {
     // ANCHOR: attend
     fn attend(
         &mut self,
@@ -115,7 +115,7 @@ struct Last<T> {
 }
 
 /// Plays the made-up text on any engine.
-fn play<E: Engine>(
+fn play<E: Select>(
     engine: &mut E,
     policy: Box<dyn Policy<E>>,
     tensor: impl Fn(&ArrayD<f32>) -> E::Tensor,

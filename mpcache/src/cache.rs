@@ -1,6 +1,6 @@
 //! The cache of a generation: a store per layer, read by one policy.
 
-use engine::{Ceiling, Engine, Error, Tensor};
+use engine::{Ceiling, Engine, Error, Select, Tensor};
 
 use crate::{HeadShape, Layers, Padding, Policy, PolicySpec, Store, window};
 
@@ -29,7 +29,7 @@ enum Attention {
     Window(usize),
 }
 
-impl<E: Engine> KvCache<E> {
+impl<E: Select> KvCache<E> {
     /// An empty cache for `layers` layers of equal `shape`, read by the policy that `spec` names.
     pub fn new(layers: usize, shape: HeadShape, spec: &PolicySpec) -> Self {
         Self::of(&Layers::global(layers, shape), spec)
@@ -44,7 +44,9 @@ impl<E: Engine> KvCache<E> {
         let policy = spec.build(layers.pruned().max(1), layers.heads);
         KvCache { can_cut: spec.can_cut(), ..Self::of_policy(layers, policy) }
     }
+}
 
+impl<E: Engine> KvCache<E> {
     /// An empty cache read by any policy, also one from outside this crate. Nothing is cut from it.
     pub fn with_policy(layers: usize, shape: HeadShape, policy: Box<dyn Policy<E>>) -> Self {
         Self::of_policy(&Layers::global(layers, shape), policy)

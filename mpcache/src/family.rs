@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::collections::BTreeMap;
 
-use engine::{Engine, TopK};
+use engine::{Select, TopK};
 
 use crate::options::PolicyText;
 use crate::{HeadShape, Policy, PolicyError, PolicyHelp, PolicyOptions};
@@ -62,7 +62,7 @@ pub trait PolicyFamily: Sized + 'static {
     }
 
     /// A fresh policy for one generation of a model with `layers` layers of heads `shape`.
-    fn build<E: Engine>(&self, layers: usize, shape: HeadShape) -> Box<dyn Policy<E>>;
+    fn build<E: Select>(&self, layers: usize, shape: HeadShape) -> Box<dyn Policy<E>>;
 
     /// The settings that `text`, `NAME:key=value,key=value`, stands for.
     ///

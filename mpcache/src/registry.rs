@@ -11,7 +11,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use engine::Engine;
+use engine::Select;
 use thiserror::Error;
 
 use crate::family::{Facts, Parsed};
@@ -47,7 +47,7 @@ pub struct Registration<F> {
 /// [`PolicyFamily::build`] of one family for the engine `E`. The family's type stands in the function alone.
 type Build<E> = fn(&dyn Any, usize, HeadShape) -> Box<dyn Policy<E>>;
 
-fn build<F: PolicyFamily, E: Engine>(family: &dyn Any, layers: usize, shape: HeadShape) -> Box<dyn Policy<E>> {
+fn build<F: PolicyFamily, E: Select>(family: &dyn Any, layers: usize, shape: HeadShape) -> Box<dyn Policy<E>> {
     family.downcast_ref::<F>().expect("a family is registered with its own functions").build(layers, shape)
 }
 
@@ -64,7 +64,7 @@ impl<F: PolicyFamily + Send + Sync> Registration<F> {
     }
 
     /// Has it run on the engine `E`.
-    pub fn on<E: Engine>(mut self) -> Self {
+    pub fn on<E: Select>(mut self) -> Self {
         let build: Build<E> = build::<F, E>;
         self.builds.push(Box::new(build));
         self
@@ -163,7 +163,7 @@ impl Registered {
     }
 
     /// The policy on the engine `E`, if it is registered for that.
-    pub(crate) fn build<E: Engine>(&self, layers: usize, shape: HeadShape) -> Option<Box<dyn Policy<E>>> {
+    pub(crate) fn build<E: Select>(&self, layers: usize, shape: HeadShape) -> Option<Box<dyn Policy<E>>> {
         let build = self.builds.iter().find_map(|build| build.downcast_ref::<Build<E>>())?;
         Some(build(self.facts.as_any(), layers, shape))
     }

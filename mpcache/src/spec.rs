@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
-use engine::Engine;
+use engine::Select;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use crate::family::{Facts, Parsed};
@@ -153,7 +153,7 @@ impl PolicySpec {
     /// # Panics
     /// If another crate registered the policy, but not for the engine `E`. `model::register_policy` registers for
     /// every engine of this workspace.
-    pub fn build<E: Engine>(&self, layers: usize, shape: HeadShape) -> Box<dyn Policy<E>> {
+    pub fn build<E: Select>(&self, layers: usize, shape: HeadShape) -> Box<dyn Policy<E>> {
         match &self.settings {
             Known::BuiltIn(settings) => settings.build(layers, shape),
             Known::Registered(settings) => settings.build(layers, shape).unwrap_or_else(|| {

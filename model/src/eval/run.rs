@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use engine::Engine;
+use engine::{Engine, Select};
 use mpcache::{Budget, KvCache, Policy, PolicySpec};
 use ndarray::{Array2, Axis};
 
@@ -76,7 +76,7 @@ pub struct InClear<'a, E: Engine> {
     pub engine: fn() -> E,
 }
 
-impl<E: Engine + 'static> Runner for InClear<'_, E> {
+impl<E: Select> Runner for InClear<'_, E> {
     fn spec(&self) -> ModelSpec {
         self.model.spec()
     }

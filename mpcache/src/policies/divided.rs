@@ -21,7 +21,7 @@
 //! weights: a bit for each head. The server publishes it when it agrees to the policy. **Revealed.** Nothing else: no
 //! choice depends on the text.
 
-use engine::{Engine, Error, Tensor};
+use engine::{Error, Select, Tensor};
 
 use super::DEFAULT_SINKS;
 use crate::attention;
@@ -92,7 +92,7 @@ impl PolicyFamily for Divided {
         self.schedule.prefill
     }
 
-    fn build<E: Engine>(&self, layers: usize, shape: HeadShape) -> Box<dyn Policy<E>> {
+    fn build<E: Select>(&self, layers: usize, shape: HeadShape) -> Box<dyn Policy<E>> {
         Box::new(Parts::<E> { settings: self.clone(), shape, gone: (0..layers).map(|_| None).collect() })
     }
 }
@@ -114,7 +114,7 @@ fn read(options: &mut PolicyOptions, compensates: bool) -> Result<Divided, Polic
 }
 
 /// The policy of one generation.
-struct Parts<E: Engine> {
+struct Parts<E: Select> {
     settings: Divided,
     shape: HeadShape,
     /// `razor`: by layer what its streaming heads let go.
@@ -129,7 +129,7 @@ struct Gone<T> {
     tokens: usize,
 }
 
-impl<E: Engine> Parts<E> {
+impl<E: Select> Parts<E> {
     fn window(&self) -> Window {
         let Divided { schedule, sinks, compensates, .. } = self.settings;
         Window { schedule, sinks, merges: compensates }
@@ -192,7 +192,7 @@ impl<E: Engine> Parts<E> {
 }
 
 /// The sum of rows, (rows, n) -> (1, n). Free.
-fn sum<E: Engine>(engine: &mut E, rows: &E::Tensor) -> Result<E::Tensor, Error> {
+fn sum<E: Select>(engine: &mut E, rows: &E::Tensor) -> Result<E::Tensor, Error> {
     let n = rows.shape()[1];
     Ok(engine.sum_last(&rows.permute(&[1, 0]))?.reshape(&[1, n]))
 }
@@ -201,7 +201,7 @@ fn sum<E: Engine>(engine: &mut E, rows: &E::Tensor) -> Result<E::Tensor, Error> 
 ///
 /// A public factor has 16 fractional bits. A division by thousands would be off by percents, so a power of two goes
 /// first, which such a factor holds exactly.
-fn means<E: Engine>(
+fn means<E: Select>(
     engine: &mut E,
     keys: &E::Tensor,
     values: &E::Tensor,
@@ -215,7 +215,7 @@ fn means<E: Engine>(
     Ok([means.slice(1, 0..n), means.slice(1, n..2 * n)])
 }
 
-impl<E: Engine> Policy<E> for Parts<E> {
+impl<E: Select> Policy<E> for Parts<E> {
     fn fork(&self) -> Option<Box<dyn Policy<E>>> {
         Some(Box::new(Parts { settings: self.settings.clone(), gone: self.gone.clone(), ..*self }))
     }
@@ -248,7 +248,7 @@ impl<E: Engine> Policy<E> for Parts<E> {
         {
             self.cut(engine, layer, store, part, left)?;
         }
-        let output = attention::causal_by_parts(engine, q, store)?;
+        let output = attention::causal(engine, q, store)?.output;
         self.cut_prompt(engine, layer, store)?;
         Ok(output)
     }

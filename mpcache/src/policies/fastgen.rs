@@ -12,10 +12,10 @@
 //! that only if all heads held as much as the largest, which is the full cache. `duo` makes the choice once for a
 //! model instead.
 
-use engine::{Engine, Error, Tensor};
+use engine::{Error, Select, Tensor};
 
 use super::{DEFAULT_BUDGET, DEFAULT_SINKS};
-use crate::attention;
+use crate::attention::{self, Attended};
 use crate::family::CLEAR_ONLY;
 use crate::{HeadShape, NamedPolicy, Piece, Policy, PolicyFamily, Setting, Store};
 
@@ -68,7 +68,7 @@ impl PolicyFamily for FastGen {
         true
     }
 
-    fn build<E: Engine>(&self, layers: usize, shape: HeadShape) -> Box<dyn Policy<E>> {
+    fn build<E: Select>(&self, layers: usize, shape: HeadShape) -> Box<dyn Policy<E>> {
         Box::new(Profiled { settings: *self, layers: vec![vec![Head::default(); shape.kv_heads]; layers] })
     }
 }
@@ -160,7 +160,7 @@ impl Head {
     }
 }
 
-impl<E: Engine> Policy<E> for Profiled {
+impl<E: Select> Policy<E> for Profiled {
     fn query_window(&self, _layer: usize, piece: Piece) -> usize {
         if piece.in_prompt() { piece.new } else { 0 }
     }
@@ -180,9 +180,9 @@ impl<E: Engine> Policy<E> for Profiled {
         if !E::CLEAR {
             return Err(hidden);
         }
-        let (output, probabilities) = attention::over_parts(engine, q, store)?;
+        let Attended { output, by_part } = attention::causal(engine, q, store)?;
         let (piece, shape) = (store.piece(), store.heads());
-        for (part, p) in probabilities.iter().enumerate() {
+        for (part, p) in by_part.iter().enumerate() {
             let (queries, rows) = (p.shape()[1], p.shape()[2]);
             let Some(p) = engine.reveal(p)? else { return Err(hidden) };
             let head = &mut self.layers[layer][part];

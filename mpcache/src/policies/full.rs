@@ -1,8 +1,8 @@
 //! `full`: every token attends to every token before it.
 
-use engine::{Engine, Error};
+use engine::{Error, Select};
 
-use crate::attention::{self, Attended};
+use crate::attention;
 use crate::{HeadShape, NamedPolicy, Policy, PolicyFamily, Setting, Store};
 
 /// Exact attention over the whole cache. Nothing is revealed.
@@ -33,12 +33,12 @@ impl PolicyFamily for Full {
         true
     }
 
-    fn build<E: Engine>(&self, _layers: usize, _shape: HeadShape) -> Box<dyn Policy<E>> {
+    fn build<E: Select>(&self, _layers: usize, _shape: HeadShape) -> Box<dyn Policy<E>> {
         Box::new(*self)
     }
 }
 
-impl<E: Engine> Policy<E> for Full {
+impl<E: Select> Policy<E> for Full {
     fn fork(&self) -> Option<Box<dyn Policy<E>>> {
         Some(Box::new(*self))
     }
@@ -54,8 +54,7 @@ impl<E: Engine> Policy<E> for Full {
         q: &E::Tensor,
         store: &mut Store<E>,
     ) -> Result<E::Tensor, Error> {
-        let Attended { output, .. } = attention::causal(engine, q, store)?;
-        Ok(output)
+        Ok(attention::causal(engine, q, store)?.output)
     }
 }
 

@@ -18,16 +18,18 @@
 //! **Public.** The noise and the temperature, when a layer is cut, and how many tokens it keeps. **Revealed.**
 //! Nothing; with [`TopK::ShuffleReveal`] what that method's documentation says.
 
-use engine::{Ceiling, Engine, Error, Origin, Tensor, TopK};
+use engine::{Ceiling, Error, Origin, Select, Tensor, TopK};
 use ndarray::{ArrayD, IxDyn};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
+use std::ops::Range;
 
 use crate::attention::{self, Received};
 use crate::family::shown;
 use crate::schedule::{Cut, Later};
 use crate::{
-    HeadShape, NamedPolicy, Piece, Policy, PolicyFamily, Schedule, Setting, Store, eviction, fold_heads, unfold_heads,
+    Granularity, HeadShape, NamedPolicy, Piece, Policy, PolicyFamily, Schedule, Setting, Store, eviction, fold_heads,
+    unfold_heads,
 };
 
 /// Latest tokens that stay unless told otherwise.
@@ -101,7 +103,7 @@ impl PolicyFamily for Keyformer {
         self.schedule.prefill
     }
 
-    fn build<E: Engine>(&self, layers: usize, _shape: HeadShape) -> Box<dyn Policy<E>> {
+    fn build<E: Select>(&self, layers: usize, _shape: HeadShape) -> Box<dyn Policy<E>> {
         Box::new(ByNoisyScores::<E> { settings: *self, known: (0..layers).map(|_| None).collect() })
     }
 }
@@ -141,7 +143,7 @@ impl Keyformer {
 }
 
 /// The policy of one generation.
-struct ByNoisyScores<E: Engine> {
+struct ByNoisyScores<E: Select> {
     settings: Keyformer,
     /// By layer what is known of the tokens that the store holds, once a query was scored.
     known: Vec<Option<Known<E::Tensor>>>,
@@ -156,27 +158,28 @@ struct Known<T> {
     ceiling: Ceiling,
 }
 
-impl<E: Engine> ByNoisyScores<E> {
+impl<E: Select> ByNoisyScores<E> {
     /// Adds what the `rows` queries of the newest tokens say, from their `logits` (kv_heads, group * rows, tokens).
     fn score(
         &mut self,
         engine: &mut E,
         layer: usize,
         logits: &E::Tensor,
-        visible: &[usize],
+        seen: &[Range<usize>],
         store: &Store<E>,
     ) -> Result<(), Error> {
         let (piece, shape) = (store.piece(), store.heads());
-        let rows = visible.len() / shape.group();
+        let rows = seen.len() / shape.group();
         let noise = self.settings.noise(layer, piece.end, rows, store.len(), shape);
-        let mut noisy = engine.shift(logits, &noise)?;
+        let noise = engine.public(&noise);
+        let mut noisy = engine.add(logits, &noise)?;
         let tau = self.settings.tau(piece);
         if tau != FIRST_TAU {
             noisy = engine.scale(&noisy, tau.recip() as f32)?;
         }
-        let p = engine.scope("softmax", |e| e.softmax(&noisy, visible))?;
-        let received = attention::received(engine, &p, rows, false, shape)?;
-        let Received { ceiling, .. } = Received::new(engine, rows, false, shape)?;
+        let p = engine.scope("softmax", |e| e.softmax(&noisy, seen))?;
+        let received = attention::received(engine, &p, rows, Granularity::PerKv, shape)?;
+        let Received { ceiling, .. } = Received::new(engine, rows, Granularity::PerKv, shape)?;
         let (before, bound) = self.known[layer].take().map(|known| (known.scores, known.ceiling)).unzip();
         let scores = attention::accumulate(engine, before, received)?;
         let ceiling = bound.map_or(ceiling, |bound| ceiling.plus(bound));
@@ -199,7 +202,7 @@ impl<E: Engine> ByNoisyScores<E> {
             return Ok(());
         }
         // All queries so far have given a probability of each head at most.
-        let size = Received { ceiling, ..Received::new(engine, store.seen(), false, store.heads())? };
+        let size = Received { ceiling, ..Received::new(engine, store.seen(), Granularity::PerKv, store.heads())? };
         let how = eviction::by_attention(keep - recent, self.settings.top_k, size);
         let best = eviction::choose(engine, &scores.slice(1, 0..old), &how)?;
         let scores = eviction::keep_scored(engine, store, &best, old, &scores, size.magnitude)?;
@@ -209,7 +212,7 @@ impl<E: Engine> ByNoisyScores<E> {
     }
 }
 
-impl<E: Engine> Policy<E> for ByNoisyScores<E> {
+impl<E: Select> Policy<E> for ByNoisyScores<E> {
     fn fork(&self) -> Option<Box<dyn Policy<E>>> {
         Some(Box::new(ByNoisyScores { known: self.known.clone(), ..*self }))
     }
@@ -240,12 +243,12 @@ impl<E: Engine> Policy<E> for ByNoisyScores<E> {
         };
         let (shape, tokens, rows) = (store.heads(), store.len(), q.shape()[1]);
         store.record_attended(|_| (0..tokens).collect());
-        let visible: Vec<usize> = (0..shape.group()).flat_map(|_| tokens - rows + 1..=tokens).collect();
+        let seen = attention::causal_spans(shape, rows, tokens);
         let logits = store.ranked_scores(engine, &fold_heads(q, shape))?;
-        let p = engine.scope("softmax", |e| e.softmax(&logits, &visible))?;
+        let p = engine.scope("softmax", |e| e.softmax(&logits, &seen))?;
         let mixed = store.mix(engine, &p)?;
         engine.scope("eviction", |engine| {
-            self.score(engine, layer, &logits, &visible, store)?;
+            self.score(engine, layer, &logits, &seen, store)?;
             if at == piece.end { self.evict(engine, layer, keep, store) } else { Ok(()) }
         })?;
         Ok(unfold_heads(&mixed, shape))

@@ -13,17 +13,17 @@
 //! [`TopK::ShuffleReveal`] what that method's documentation says. A step without a cut has no exchange more than
 //! `full`.
 
-use engine::{Ceiling, Engine, Error, Origin, Ranking, Right, Tensor, TopK};
+use engine::{Ceiling, Error, Origin, Ranking, Right, Select, Tensor, TopK};
 
 use crate::attention;
 use crate::family::shown;
 use crate::schedule::{Cut, Later};
-use crate::{HeadShape, NamedPolicy, Policy, PolicyFamily, Schedule, Setting, Store, eviction};
+use crate::{Granularity, HeadShape, NamedPolicy, Policy, PolicyFamily, Schedule, Setting, Store, eviction};
 
 /// Latest tokens that stay unless told otherwise.
 const DEFAULT_RECENT: usize = 32;
 
-/// log2 of a bound on the squares of norms ([`Engine::sum_squares`]).
+/// log2 of a bound on the squares of norms ([`Select::sum_squares`]).
 const MAGNITUDE: u32 = 20;
 
 /// Fractional bits to which squares of norms are rounded before they are compared. Rounding moves a square by about
@@ -76,20 +76,20 @@ impl PolicyFamily for KNorm {
         self.schedule.prefill
     }
 
-    fn build<E: Engine>(&self, layers: usize, _shape: HeadShape) -> Box<dyn Policy<E>> {
+    fn build<E: Select>(&self, layers: usize, _shape: HeadShape) -> Box<dyn Policy<E>> {
         Box::new(ByNorm::<E> { settings: *self, known: (0..layers).map(|_| None).collect() })
     }
 }
 
 /// The policy of one generation.
-struct ByNorm<E: Engine> {
+struct ByNorm<E: Select> {
     settings: KNorm,
     /// By layer the scores of the first tokens of the store, those that an earlier cut left: (kv_heads, tokens). A
     /// score is the square of a key's norm, less than zero.
     known: Vec<Option<E::Tensor>>,
 }
 
-impl<E: Engine> ByNorm<E> {
+impl<E: Select> ByNorm<E> {
     /// Evicts where a cut is due.
     fn cut(&mut self, engine: &mut E, layer: usize, store: &mut Store<E>) -> Result<(), Error> {
         let (piece, schedule) = (store.piece(), self.settings.schedule);
@@ -121,7 +121,7 @@ impl<E: Engine> ByNorm<E> {
             rounded: true,
         };
         let best = eviction::choose(engine, &scores, &ranking)?;
-        eviction::keep(engine, store, &best, old, false)?;
+        eviction::keep(engine, store, &best, old, Granularity::PerKv)?;
         let (rows, entries) = (scores.shape()[0], scores.reshape(&[scores.shape()[0], old, 1]));
         let left = engine.gather(&best, Right::Fresh(&entries), MAGNITUDE)?;
         self.known[layer] = Some(left.reshape(&[rows, keep - recent]));
@@ -144,11 +144,11 @@ impl<E: Engine> ByNorm<E> {
 }
 
 /// A bound on scores, computed or moved by an earlier cut, that nothing can exceed.
-fn ceiling<E: Engine>(engine: &E) -> Result<Ceiling, Error> {
+fn ceiling<E: Select>(engine: &E) -> Result<Ceiling, Error> {
     Ok(engine.ceiling(Origin::Squares)?.max(engine.ceiling(Origin::Moved { magnitude: MAGNITUDE })?))
 }
 
-impl<E: Engine> Policy<E> for ByNorm<E> {
+impl<E: Select> Policy<E> for ByNorm<E> {
     fn fork(&self) -> Option<Box<dyn Policy<E>>> {
         Some(Box::new(ByNorm { known: self.known.clone(), ..*self }))
     }

@@ -20,7 +20,7 @@
 //! Nothing: the columns are weights of the server, and scores stay shared; with [`TopK::ShuffleReveal`] what that
 //! method's documentation says. A step without a cut has no exchange more than `full`.
 
-use engine::{Ceiling, Engine, Error, Origin, Ranking, Tensor, TopK};
+use engine::{Ceiling, Error, Origin, Ranking, Select, Tensor, TopK};
 
 use crate::attention;
 use crate::family::shown;
@@ -86,20 +86,20 @@ impl PolicyFamily for KvZap {
         true
     }
 
-    fn build<E: Engine>(&self, layers: usize, _shape: HeadShape) -> Box<dyn Policy<E>> {
+    fn build<E: Select>(&self, layers: usize, _shape: HeadShape) -> Box<dyn Policy<E>> {
         Box::new(ByLearned::<E> { settings: *self, known: (0..layers).map(|_| None).collect() })
     }
 }
 
 /// The policy of one generation.
-struct ByLearned<E: Engine> {
+struct ByLearned<E: Select> {
     settings: KvZap,
     /// By layer the scores of all tokens that the store holds, and of those that come next: (kv_heads, tokens).
     /// Nothing lifts them beyond the ceiling.
     known: Vec<Option<(E::Tensor, Ceiling)>>,
 }
 
-impl<E: Engine> ByLearned<E> {
+impl<E: Select> ByLearned<E> {
     /// Evicts where a cut is due.
     fn cut(&mut self, engine: &mut E, layer: usize, store: &mut Store<E>) -> Result<(), Error> {
         let (piece, schedule) = (store.piece(), self.settings.schedule);
@@ -137,7 +137,7 @@ impl<E: Engine> ByLearned<E> {
     }
 }
 
-impl<E: Engine> Policy<E> for ByLearned<E> {
+impl<E: Select> Policy<E> for ByLearned<E> {
     fn fork(&self) -> Option<Box<dyn Policy<E>>> {
         Some(Box::new(ByLearned { known: self.known.clone(), ..*self }))
     }

@@ -20,7 +20,7 @@ pub use rolling::EvictionScore;
 
 use std::collections::BTreeMap;
 
-use engine::Engine;
+use engine::Select;
 
 use crate::family::{Facts, Parsed, find};
 use crate::{HeadShape, NamedPolicy, Policy, PolicyError, PolicyFamily, PolicyHelp};
@@ -68,7 +68,7 @@ macro_rules! registry {
                 }
             }
 
-            pub(crate) fn build<E: Engine>(&self, layers: usize, shape: HeadShape) -> Box<dyn Policy<E>> {
+            pub(crate) fn build<E: Select>(&self, layers: usize, shape: HeadShape) -> Box<dyn Policy<E>> {
                 match self {
                     $(Self::$family(family) => family.build(layers, shape),)+
                 }

@@ -1,12 +1,12 @@
 //! `random`: a public random choice, the control that every other policy must beat.
 
-use engine::{Engine, Error, Tensor};
+use engine::{Error, Select, Tensor};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use rand::seq::index::sample;
 
 use super::{DEFAULT_BUDGET, DEFAULT_SINKS};
-use crate::attention::{self, Attended};
+use crate::attention;
 use crate::{HeadShape, NamedPolicy, Policy, PolicyFamily, Setting, Store, budget};
 
 /// Attends to the first tokens, the newest, and a random choice of the others, a fresh one on every layer and step.
@@ -49,7 +49,7 @@ impl PolicyFamily for Random {
         false
     }
 
-    fn build<E: Engine>(&self, _layers: usize, _shape: HeadShape) -> Box<dyn Policy<E>> {
+    fn build<E: Select>(&self, _layers: usize, _shape: HeadShape) -> Box<dyn Policy<E>> {
         Box::new(Draws { settings: *self, coins: StdRng::seed_from_u64(self.seed) })
     }
 }
@@ -60,7 +60,7 @@ struct Draws {
     coins: StdRng,
 }
 
-impl<E: Engine> Policy<E> for Draws {
+impl<E: Select> Policy<E> for Draws {
     fn layer_class(&self, _layer: usize) -> usize {
         0
     }
@@ -75,8 +75,7 @@ impl<E: Engine> Policy<E> for Draws {
         let (tokens, rows) = (store.len(), q.shape()[1]);
         let keep = budget(self.settings.budget, tokens);
         if rows > 1 || store.piece().in_prompt() || keep >= tokens {
-            let Attended { output, .. } = attention::causal(engine, q, store)?;
-            return Ok(output);
+            return Ok(attention::causal(engine, q, store)?.output);
         }
         // The newest always, then sinks, then the draw.
         let sinks = self.settings.sinks.min(keep - 1);

@@ -13,7 +13,7 @@
 //! **Cuts.** With a share at the end of the prompt; with a budget in tokens whenever the store is full
 //! ([`Schedule`]).
 
-use engine::{Engine, Error};
+use engine::{Error, Select};
 
 use super::DEFAULT_SINKS;
 use crate::attention;
@@ -67,7 +67,7 @@ impl PolicyFamily for SirLlm {
         true
     }
 
-    fn build<E: Engine>(&self, _layers: usize, _shape: HeadShape) -> Box<dyn Policy<E>> {
+    fn build<E: Select>(&self, _layers: usize, _shape: HeadShape) -> Box<dyn Policy<E>> {
         Box::new(BySurprise { settings: *self, known: Vec::new() })
     }
 }
@@ -95,7 +95,7 @@ impl SirLlm {
     }
 }
 
-impl<E: Engine> Policy<E> for BySurprise {
+impl<E: Select> Policy<E> for BySurprise {
     fn layer_class(&self, _layer: usize) -> usize {
         0
     }

@@ -18,9 +18,10 @@
 //! [`TopK::ShuffleReveal`] what that method's documentation says. A step without a cut has no exchange more than
 //! `full`.
 
-use engine::{Engine, Error, Tensor, TopK};
+use engine::{Error, Select, Tensor, TopK};
 
-use crate::attention::{self, Attended, Received};
+use crate::Granularity::PerKv;
+use crate::attention::{self, Received};
 use crate::eviction;
 use crate::family::shown;
 use crate::layered::{ByLayer, Light};
@@ -160,7 +161,7 @@ impl PolicyFamily for SnapKv {
         }
     }
 
-    fn build<E: Engine>(&self, layers: usize, _shape: HeadShape) -> Box<dyn Policy<E>> {
+    fn build<E: Select>(&self, layers: usize, _shape: HeadShape) -> Box<dyn Policy<E>> {
         Box::new(Voting::<E> { settings: *self, votes: (0..layers).map(|_| None).collect() })
     }
 }
@@ -177,7 +178,7 @@ fn read(options: &mut PolicyOptions, default: Defaults, layers: ByLayer) -> Resu
 }
 
 /// The policy of one generation.
-struct Voting<E: Engine> {
+struct Voting<E: Select> {
     settings: SnapKv,
     /// By layer what the window of the next cut gave so far.
     votes: Vec<Option<Votes<E::Tensor>>>,
@@ -210,7 +211,7 @@ impl SnapKv {
     }
 
     /// Evicts all but `ballot.cut.keep` tokens, by `votes`.
-    fn evict<E: Engine>(
+    fn evict<E: Select>(
         &self,
         engine: &mut E,
         votes: &Votes<E::Tensor>,
@@ -221,18 +222,18 @@ impl SnapKv {
         let Ballot { cut: Cut { keep, .. }, window } = *ballot;
         let old = tokens - window;
         let smoothed = smooth(engine, &votes.received.slice(1, 0..old), self.kernel)?;
-        let size = Received::new(engine, votes.voters * self.kernel, false, shape)?;
+        let size = Received::new(engine, votes.voters * self.kernel, PerKv, shape)?;
         if keep == window {
             eviction::keep_latest(store, old);
             return Ok(());
         }
         let how = eviction::by_attention(keep - window, self.top_k, size);
         let chosen = eviction::choose(engine, &smoothed, &how)?;
-        eviction::keep(engine, store, &chosen, old, false)
+        eviction::keep(engine, store, &chosen, old, PerKv)
     }
 }
 
-impl<E: Engine> Policy<E> for Voting<E> {
+impl<E: Select> Policy<E> for Voting<E> {
     fn fork(&self) -> Option<Box<dyn Policy<E>>> {
         Some(Box::new(Voting { votes: self.votes.clone(), ..*self }))
     }
@@ -259,14 +260,14 @@ impl<E: Engine> Policy<E> for Voting<E> {
     ) -> Result<E::Tensor, Error> {
         let piece = store.piece();
         let ballot = self.settings.next(layer, self.votes.len(), piece);
-        let Attended { output, probabilities } = attention::causal(engine, q, store)?;
-        let Some(ballot) = ballot else { return Ok(output) };
+        let attended = attention::causal(engine, q, store)?;
+        let Some(ballot) = ballot else { return Ok(attended.output) };
         let voters = piece.among_last_before(ballot.cut.at, ballot.window);
         if voters == 0 {
-            return Ok(output);
+            return Ok(attended.output);
         }
         engine.scope("eviction", |engine| {
-            let received = attention::received(engine, &probabilities, voters, false, store.heads())?;
+            let received = attention::received(engine, attended.probabilities(), voters, PerKv, store.heads())?;
             let (before, known) = self.votes[layer].take().map_or((None, 0), |v| (Some(v.received), v.voters));
             let received = attention::accumulate(engine, before, received)?;
             let votes = Votes { received, voters: known + voters };
@@ -276,12 +277,12 @@ impl<E: Engine> Policy<E> for Voting<E> {
             self.votes[layer] = Some(votes);
             Ok(())
         })?;
-        Ok(output)
+        Ok(attended.output)
     }
 }
 
 /// Sums over the `kernel` entries around each one, (rows, n) -> (rows, n); fewer at the ends.
-fn smooth<E: Engine>(engine: &mut E, x: &E::Tensor, kernel: usize) -> Result<E::Tensor, Error> {
+fn smooth<E: Select>(engine: &mut E, x: &E::Tensor, kernel: usize) -> Result<E::Tensor, Error> {
     let n = x.shape()[1];
     let mut sum = x.clone();
     for by in (1..=kernel / 2).filter(|&by| by < n) {

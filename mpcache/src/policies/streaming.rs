@@ -6,10 +6,10 @@
 //!
 //! **Public.** The whole pattern. **Revealed.** Nothing: no protocol runs.
 
-use engine::{Engine, Error, Tensor};
+use engine::{Error, Select, Tensor};
 
 use super::DEFAULT_SINKS;
-use crate::attention::{self, Attended};
+use crate::attention;
 use crate::schedule::Later;
 use crate::stream::Window;
 use crate::{HeadShape, NamedPolicy, Policy, PolicyFamily, Schedule, Setting, Store};
@@ -57,7 +57,7 @@ impl PolicyFamily for Streaming {
         self.schedule.prefill
     }
 
-    fn build<E: Engine>(&self, _layers: usize, _shape: HeadShape) -> Box<dyn Policy<E>> {
+    fn build<E: Select>(&self, _layers: usize, _shape: HeadShape) -> Box<dyn Policy<E>> {
         Box::new(*self)
     }
 }
@@ -67,14 +67,14 @@ impl Streaming {
         Window { schedule: self.schedule, sinks: self.sinks, merges: false }
     }
 
-    fn cut_prompt<E: Engine>(&self, store: &mut Store<E>) {
+    fn cut_prompt<E: Select>(&self, store: &mut Store<E>) {
         if let Some(left) = self.window().after(store, 0) {
             store.keep_rows(0, &left.rows());
         }
     }
 }
 
-impl<E: Engine> Policy<E> for Streaming {
+impl<E: Select> Policy<E> for Streaming {
     fn fork(&self) -> Option<Box<dyn Policy<E>>> {
         Some(Box::new(*self))
     }
@@ -98,7 +98,7 @@ impl<E: Engine> Policy<E> for Streaming {
         if let Some(left) = self.window().before(store, 0, q.shape()[1]) {
             store.keep_rows(0, &left.rows());
         }
-        let Attended { output, .. } = attention::causal(engine, q, store)?;
+        let output = attention::causal(engine, q, store)?.output;
         self.cut_prompt(store);
         Ok(output)
     }

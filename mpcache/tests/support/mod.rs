@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use engine::{Ceiling, Engine};
+use engine::{Ceiling, Select};
 use mpcache::{HeadShape, KvCache, PolicySpec};
 use ndarray::{ArrayD, Axis, IxDyn};
 use net::{Entry, Phase, Traffic};
@@ -96,7 +96,7 @@ impl Script {
     }
 
     /// Outputs of every layer at every decoding step, and what each head attended to, where it is known.
-    pub(crate) fn play<E: Engine>(
+    pub(crate) fn play<E: Select>(
         &self,
         engine: &mut E,
         spec: &PolicySpec,
@@ -107,7 +107,7 @@ impl Script {
 
     /// [`play`](Script::play), which tells `held` a layer, a step and the number of tokens that the layer holds after
     /// it.
-    pub(crate) fn play_watched<E: Engine>(
+    pub(crate) fn play_watched<E: Select>(
         &self,
         engine: &mut E,
         spec: &PolicySpec,

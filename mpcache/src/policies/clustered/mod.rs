@@ -29,13 +29,13 @@ mod summary;
 use std::fmt;
 use std::str::FromStr;
 
-use engine::{Engine, TopK};
+use engine::{Select, TopK};
 
 pub use layout::Sizes;
 pub use summary::Similarity;
 
 use crate::family::{CLEAR_ONLY, shown};
-use crate::{HeadShape, NamedPolicy, Policy, PolicyFamily, Select, Setting, UnknownValue, budget};
+use crate::{Granularity, HeadShape, NamedPolicy, Policy, PolicyFamily, Setting, UnknownValue, budget};
 
 /// Longer prompts vote with a smaller window.
 const LONG_PROMPT: usize = 24_000;
@@ -92,7 +92,7 @@ pub struct Clusters {
     /// How the chosen tokens come together.
     pub gather: Gather,
     /// Who shares a selection.
-    pub select: Select,
+    pub select: Granularity,
     /// Share of the prompt that the static eviction keeps; at least the budget is kept, and 1 evicts nothing.
     pub static_share: f64,
     /// Share of the prompt whose queries vote on that; `None` stands for the paper's 20 %, or 10 % of long prompts.
@@ -182,7 +182,7 @@ impl PolicyFamily for Clusters {
         self.clear_only
     }
 
-    fn build<E: Engine>(&self, layers: usize, _shape: HeadShape) -> Box<dyn Policy<E>> {
+    fn build<E: Select>(&self, layers: usize, _shape: HeadShape) -> Box<dyn Policy<E>> {
         Box::new(attend::Clustered::<E>::new(*self, layers))
     }
 }

@@ -4,7 +4,7 @@ use engine::TopK;
 
 use super::{Clusters, Gather, Similarity, Sizes};
 use crate::policies::{DEFAULT_BUDGET, DEFAULT_SINKS};
-use crate::{NamedPolicy, PolicyError, PolicyOptions, Select};
+use crate::{Granularity, NamedPolicy, PolicyError, PolicyOptions};
 
 /// One entry per policy: name, option keys, help line, settings.
 pub(super) const POLICIES: &[NamedPolicy<Clusters>] = &[
@@ -30,7 +30,7 @@ pub(super) const POLICIES: &[NamedPolicy<Clusters>] = &[
         name: "longcache",
         keys: KEYS,
         about: "LongCache: single tokens by their scores, one choice per layer",
-        read: |options| read(options, Clusters { select: Select::PerLayer, ..TOKENS }),
+        read: |options| read(options, Clusters { select: Granularity::PerLayer, ..TOKENS }),
     },
     NamedPolicy {
         name: "quest",
@@ -86,7 +86,7 @@ const MPCACHE: Clusters = Clusters {
     similarity: Similarity::Linear { alpha: 0.6 },
     top_k: TopK::Rank,
     gather: Gather::OneHot,
-    select: Select::PerHead,
+    select: Granularity::PerHead,
     static_share: 0.5,
     window: None,
     sharing: true,
@@ -106,7 +106,7 @@ const MPCACHE_SCORES: Clusters = Clusters {
     similarity: Similarity::Token,
     top_k: TopK::ShuffleReveal,
     gather: Gather::Scores,
-    select: Select::PerLayer,
+    select: Granularity::PerLayer,
     static_share: 1.0,
     sharing: false,
     ..MPCACHE
