@@ -24,7 +24,8 @@ use model::report::ModelInfo;
 use model::{GenerateOptions, Lengths, Model, Next, Sampler, Tokenizer, bundled, check};
 use mpcache::Granularity::PerKv;
 use mpcache::{
-    HeadShape, NamedPolicy, Piece, Policy, PolicyFamily, PolicySpec, Setting, Store, attention, budget, eviction,
+    Facts, HeadShape, NamedPolicy, Piece, Policy, PolicyFamily, PolicySpec, Setting, Store, attention, budget,
+    eviction,
 };
 
 /// The settings, and what the program says of them.
@@ -50,17 +51,9 @@ impl PolicyFamily for ValueAware {
         vec![Setting::new("budget", self.budget), Setting::new("window", self.window)]
     }
 
-    fn shows(&self) -> String {
-        "how many tokens are kept".into()
-    }
-
-    fn random_traffic(&self) -> bool {
-        false
-    }
-
-    // Nothing that comes after the prompt is evicted or remembered.
-    fn can_cut(&self) -> bool {
-        true
+    fn facts(&self) -> Facts {
+        // Nothing that comes after the prompt is evicted or remembered.
+        Facts { can_cut: true, ..Facts::shows("how many tokens are kept") }
     }
 
     fn build<E: Select>(&self, layers: usize, _shape: HeadShape) -> Box<dyn Policy<E>> {
@@ -255,12 +248,8 @@ mod tests {
             Vec::new()
         }
 
-        fn shows(&self) -> String {
-            String::new()
-        }
-
-        fn random_traffic(&self) -> bool {
-            false
+        fn facts(&self) -> Facts {
+            Facts::default()
         }
 
         fn build<E: Select>(&self, layers: usize, shape: HeadShape) -> Box<dyn Policy<E>> {

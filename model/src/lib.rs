@@ -62,7 +62,7 @@ mod session;
 mod smollm3;
 mod spec;
 mod store;
-mod surprise;
+mod surprisal;
 mod synth;
 pub mod table;
 mod text;

@@ -102,7 +102,7 @@ impl<W> Model<W> {
             checkpoint.check_all(spec)?;
         }
         let columns = match checkpoint {
-            _ if !policy.needs_columns() => Columns::None,
+            _ if !policy.needs_scoring_head() => Columns::None,
             None => Columns::Shape,
             Some(checkpoint) => Columns::Known(checkpoint.learned(spec)?),
         };
@@ -173,7 +173,7 @@ impl ModelSpec {
         if !layers.take(policy) {
             return Err(Error::WindowedPolicy { policy: policy.to_string() });
         }
-        if policy.needs_columns() && !self.learns() {
+        if policy.needs_scoring_head() && !self.learns() {
             return Err(Error::NoLearnedScores { policy: policy.to_string() });
         }
         Ok(policy.check(layers.pruned(), layers.heads)?)

@@ -11,7 +11,7 @@
 use std::error::Error as StdError;
 
 use engine::{Error, Float, Select, Shape, Tensor};
-use mpcache::{HeadShape, KvCache, NamedPolicy, Policy, PolicyFamily, PolicySpec, Setting, Store, attention};
+use mpcache::{Facts, HeadShape, KvCache, NamedPolicy, Policy, PolicyFamily, PolicySpec, Setting, Store, attention};
 use ndarray::{ArrayD, IxDyn};
 use protocols::{Options, Plan};
 
@@ -39,12 +39,8 @@ impl PolicyFamily for Strided {
         vec![Setting::new("recent", self.recent), Setting::new("stride", self.stride)]
     }
 
-    fn shows(&self) -> String {
-        "the whole pattern, which follows from lengths".into()
-    }
-
-    fn random_traffic(&self) -> bool {
-        false
+    fn facts(&self) -> Facts {
+        Facts::shows("the whole pattern, which follows from lengths")
     }
 
     fn build<E: Select>(&self, _layers: usize, _shape: HeadShape) -> Box<dyn Policy<E>> {

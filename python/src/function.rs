@@ -5,9 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use engine::{Error, Select};
 use mpcache::attention::{Attended, causal};
-use mpcache::{
-    Budget, CLEAR_ONLY, DEFAULT_BUDGET, HeadShape, NamedPolicy, Piece, Policy, PolicyFamily, Setting, Store,
-};
+use mpcache::{Budget, DEFAULT_BUDGET, Facts, HeadShape, NamedPolicy, Piece, Policy, PolicyFamily, Setting, Store};
 use ndarray::{ArrayD, Axis};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -82,17 +80,9 @@ impl PolicyFamily for Function {
         vec![Setting::new("function", &self.name), Setting::new("budget", self.budget)]
     }
 
-    fn shows(&self) -> String {
-        CLEAR_ONLY.into()
-    }
-
-    fn random_traffic(&self) -> bool {
-        false
-    }
-
-    // The function sees scores.
-    fn clear_only(&self) -> bool {
-        true
+    fn facts(&self) -> Facts {
+        // The function sees scores.
+        Facts::in_the_clear()
     }
 
     fn build<E: Select>(&self, layers: usize, shape: HeadShape) -> Box<dyn Policy<E>> {

@@ -169,7 +169,7 @@ impl TwoParties<'_> {
         observer: &mut dyn Observer,
     ) -> Result<Generation, EvalError> {
         let terms = Terms { protocol: self.protocol, policy: policy.clone(), ..Terms::default() };
-        let hosted = self.learned.filter(|_| policy.needs_columns()).unwrap_or(self.server);
+        let hosted = self.learned.filter(|_| policy.needs_scoring_head()).unwrap_or(self.server);
         let [out, _] = in_one_process(hosted, &terms, &Limits::NONE, PATIENCE, |open| {
             open.generate(prompt, tokens, stop_at_eos, next, observer)
         })?;

@@ -28,8 +28,8 @@ use crate::attention;
 use crate::schedule::Later;
 use crate::stream::{Left, Window};
 use crate::{
-    HeadPattern, HeadShape, Merged, NamedPolicy, Policy, PolicyError, PolicyFamily, PolicyOptions, Schedule, Setting,
-    Store,
+    Facts, HeadPattern, HeadShape, Merged, NamedPolicy, Policy, PolicyError, PolicyFamily, PolicyOptions, Schedule,
+    Setting, Store,
 };
 
 /// Keeps every token in some heads, and the first tokens and the latest in the others.
@@ -69,27 +69,20 @@ impl PolicyFamily for Divided {
 
     fn settings(&self) -> Vec<Setting> {
         let mut settings = vec![Setting::new("heads", &self.heads)];
-        settings.extend(self.schedule.settings(Later::Always, true));
+        settings.extend(self.schedule.settings(Later::Always));
         settings.push(Setting::new("sinks", self.sinks));
         settings
     }
 
-    fn shows(&self) -> String {
-        "which heads keep every token, which follows from the weights".into()
-    }
-
-    fn random_traffic(&self) -> bool {
-        false
+    fn facts(&self) -> Facts {
+        let shows = "which heads keep every token, which follows from the weights";
+        Facts { prefill: self.schedule.prefill, ..Facts::shows(shows) }
     }
 
     fn check(&self, layers: usize, shape: HeadShape) -> Result<(), PolicyError> {
         let policy = if self.compensates { RAZOR } else { DUO };
         let refused = |expected| PolicyError::Value { policy, key: "heads", value: self.heads.to_string(), expected };
         self.heads.misfit(layers, shape).map_or(Ok(()), |expected| Err(refused(expected)))
-    }
-
-    fn prefill(&self) -> Option<usize> {
-        self.schedule.prefill
     }
 
     fn build<E: Select>(&self, layers: usize, shape: HeadShape) -> Box<dyn Policy<E>> {
@@ -107,7 +100,7 @@ fn read(options: &mut PolicyOptions, compensates: bool) -> Result<Divided, Polic
     let heads = options.given_value("heads")?;
     Ok(Divided {
         heads: heads.ok_or_else(|| options.missing("heads", MISSING))?,
-        schedule: Schedule::read(options, Later::Always, true)?,
+        schedule: Schedule::read(options, Later::Always)?,
         sinks: options.number("sinks", 0, DEFAULT_SINKS)?,
         compensates,
     })
@@ -260,21 +253,7 @@ impl<E: Select> Policy<E> for Parts<E> {
 
 #[cfg(test)]
 mod tests {
-    use crate::policies::shown;
     use crate::{HeadShape, PolicySpec};
-
-    #[test]
-    fn options_and_settings() {
-        for name in ["duo", "razor"] {
-            let text = format!("{name}:heads=1.0c");
-            assert_eq!(shown(&text), "heads=1.c budget=0.25 block=1 prefill=off sinks=4");
-            let text = format!("{name}:heads=3,budget=128,sinks=2,prefill=64");
-            assert_eq!(shown(&text), "heads=3 budget=128 block=32 prefill=64 sinks=2");
-            assert_eq!(shown(name), format!("cache policy `{name}` needs heads=...: {}", super::MISSING));
-            let expected = "expected hexadecimal numbers of the layers, with dots between them";
-            assert_eq!(shown(&format!("{name}:heads=1;2")), format!("cache policy `{name}`: heads=1;2: {expected}"));
-        }
-    }
 
     #[test]
     fn patterns_fit_their_model() {

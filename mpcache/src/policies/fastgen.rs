@@ -16,8 +16,7 @@ use engine::{Error, Select, Tensor};
 
 use super::{DEFAULT_BUDGET, DEFAULT_SINKS};
 use crate::attention::{self, Attended};
-use crate::family::CLEAR_ONLY;
-use crate::{HeadShape, NamedPolicy, Piece, Policy, PolicyFamily, Setting, Store};
+use crate::{Facts, HeadShape, NamedPolicy, Piece, Policy, PolicyFamily, Setting, Store};
 
 /// The authors' share of the attention that is to be recovered.
 const DEFAULT_RECOVERY: f64 = 0.95;
@@ -56,16 +55,8 @@ impl PolicyFamily for FastGen {
         ]
     }
 
-    fn shows(&self) -> String {
-        CLEAR_ONLY.into()
-    }
-
-    fn random_traffic(&self) -> bool {
-        false
-    }
-
-    fn clear_only(&self) -> bool {
-        true
+    fn facts(&self) -> Facts {
+        Facts::in_the_clear()
     }
 
     fn build<E: Select>(&self, layers: usize, shape: HeadShape) -> Box<dyn Policy<E>> {
@@ -208,16 +199,7 @@ mod tests {
     use engine::Float;
     use ndarray::ArrayD;
 
-    use crate::policies::shown;
     use crate::{HeadShape, KvCache, PolicySpec};
-
-    #[test]
-    fn options_and_settings() {
-        assert_eq!(shown("fastgen"), "budget=0.25 recovery=0.95 sinks=4");
-        assert_eq!(shown("fastgen:budget=0.5,recovery=0.9,sinks=1"), "budget=0.5 recovery=0.9 sinks=1");
-        let expected = "expected a share above 0, up to 1";
-        assert_eq!(shown("fastgen:budget=64"), format!("cache policy `fastgen`: budget=64: {expected}"));
-    }
 
     /// Heads that look at the first token, at one far back, at the token before, and at all alike.
     #[test]

@@ -3,7 +3,7 @@
 use engine::{Error, Select};
 
 use crate::attention;
-use crate::{HeadShape, NamedPolicy, Policy, PolicyFamily, Setting, Store};
+use crate::{Facts, HeadShape, NamedPolicy, Policy, PolicyFamily, Setting, Store};
 
 /// Exact attention over the whole cache. Nothing is revealed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -21,16 +21,8 @@ impl PolicyFamily for Full {
         Vec::new()
     }
 
-    fn shows(&self) -> String {
-        "nothing".into()
-    }
-
-    fn random_traffic(&self) -> bool {
-        false
-    }
-
-    fn can_cut(&self) -> bool {
-        true
+    fn facts(&self) -> Facts {
+        Facts { can_cut: true, ..Facts::shows("nothing") }
     }
 
     fn build<E: Select>(&self, _layers: usize, _shape: HeadShape) -> Box<dyn Policy<E>> {
@@ -55,16 +47,5 @@ impl<E: Select> Policy<E> for Full {
         store: &mut Store<E>,
     ) -> Result<E::Tensor, Error> {
         Ok(attention::causal(engine, q, store)?.output)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use crate::policies::shown;
-
-    #[test]
-    fn takes_no_options() {
-        assert_eq!(shown("full"), "");
-        assert_eq!(shown("full:budget=0.5"), "cache policy `full` has no option `budget`; it takes none");
     }
 }

@@ -7,7 +7,7 @@ use rand::seq::index::sample;
 
 use super::{DEFAULT_BUDGET, DEFAULT_SINKS};
 use crate::attention;
-use crate::{HeadShape, NamedPolicy, Policy, PolicyFamily, Setting, Store, budget};
+use crate::{Facts, HeadShape, NamedPolicy, Policy, PolicyFamily, Setting, Store, budget};
 
 /// Attends to the first tokens, the newest, and a random choice of the others, a fresh one on every layer and step.
 /// Nothing is evicted.
@@ -41,12 +41,8 @@ impl PolicyFamily for Random {
         vec![Setting::new("budget", self.budget), Setting::new("sinks", self.sinks), Setting::new("seed", self.seed)]
     }
 
-    fn shows(&self) -> String {
-        "the whole pattern, by a public seed".into()
-    }
-
-    fn random_traffic(&self) -> bool {
-        false
+    fn facts(&self) -> Facts {
+        Facts::shows("the whole pattern, by a public seed")
     }
 
     fn build<E: Select>(&self, _layers: usize, _shape: HeadShape) -> Box<dyn Policy<E>> {
@@ -86,17 +82,5 @@ impl<E: Select> Policy<E> for Draws {
         store.record_attended(|_| index.clone());
         let pairs = attention::take(&store.pairs_by_head(0..tokens), 1, &index);
         attention::sparse(engine, q, &pairs, store)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use crate::policies::shown;
-
-    #[test]
-    fn options_and_settings() {
-        assert_eq!(shown("random"), "budget=0.25 sinks=4 seed=0");
-        assert_eq!(shown("random:budget=1,sinks=2,seed=9"), "budget=1 sinks=2 seed=9");
-        assert_eq!(shown("random:seed=one"), "cache policy `random`: seed=one: expected a number");
     }
 }

@@ -13,11 +13,10 @@ use std::ops::Range;
 use engine::{Ceiling, Error, Origin, Ranking, Right, Select, Tensor, TopK};
 
 use crate::attention::{self, Received};
-use crate::family::shown;
 use crate::schedule::Later;
 use crate::{
-    Granularity, HeadShape, KV_MAGNITUDE, NamedPolicy, Piece, Policy, PolicyError, PolicyFamily, PolicyOptions,
-    Schedule, Setting, Store, eviction,
+    Facts, Granularity, HeadShape, KV_MAGNITUDE, NamedPolicy, Piece, Policy, PolicyError, PolicyFamily,
+    PolicyOptions, Schedule, Setting, Store, eviction,
 };
 
 /// The score by which tokens are evicted; the least goes first.
@@ -62,17 +61,13 @@ impl PolicyFamily for Rolling {
     ];
 
     fn settings(&self) -> Vec<Setting> {
-        let mut settings = self.schedule.settings(Later::Always, false);
+        let mut settings = self.schedule.settings(Later::Always);
         settings.push(Setting::new("topk", self.top_k));
         settings
     }
 
-    fn shows(&self) -> String {
-        shown("how many tokens are kept", self.top_k)
-    }
-
-    fn random_traffic(&self) -> bool {
-        self.top_k == TopK::ShuffleReveal
+    fn facts(&self) -> Facts {
+        Facts::selecting("how many tokens are kept", self.top_k)
     }
 
     fn build<E: Select>(&self, layers: usize, _shape: HeadShape) -> Box<dyn Policy<E>> {
@@ -83,7 +78,7 @@ impl PolicyFamily for Rolling {
 const KEYS: &[&str] = &["budget", "block", "topk"];
 
 fn read(options: &mut PolicyOptions, score: EvictionScore) -> Result<Rolling, PolicyError> {
-    let schedule = Schedule::read(options, Later::Always, false)?;
+    let schedule = Schedule::read(options, Later::Always)?;
     Ok(Rolling { schedule, score, top_k: options.top_k(TopK::Rank)? })
 }
 
@@ -271,20 +266,4 @@ fn evict<E: Select>(
     // A score is what was in the slot plus what the scatter added.
     let added = engine.ceiling(Origin::Moved { magnitude: how.payload() + 1 })?;
     Ok((store_known::<E>(&all, store), ceiling.plus(added)))
-}
-
-#[cfg(test)]
-mod tests {
-    use crate::policies::shown;
-
-    #[test]
-    fn options_and_settings() {
-        for name in ["h2o", "tova"] {
-            assert_eq!(shown(name), "budget=0.25 block=1 topk=rank");
-            assert_eq!(shown(&format!("{name}:budget=0.1,topk=sort")), "budget=0.1 block=1 topk=sort");
-            assert_eq!(shown(&format!("{name}:budget=64,block=8")), "budget=64 block=8 topk=rank");
-            let refused = format!("cache policy `{name}`: topk=fast: expected one of rank, shuffle-reveal, sort");
-            assert_eq!(shown(&format!("{name}:topk=fast")), refused);
-        }
-    }
 }

@@ -12,7 +12,7 @@ use super::DEFAULT_SINKS;
 use crate::attention;
 use crate::schedule::Later;
 use crate::stream::Window;
-use crate::{HeadShape, NamedPolicy, Policy, PolicyFamily, Schedule, Setting, Store};
+use crate::{Facts, HeadShape, NamedPolicy, Policy, PolicyFamily, Schedule, Setting, Store};
 
 /// Keeps the first tokens and the latest, and evicts all others. Tokens keep the positions at which they were
 /// encoded.
@@ -33,28 +33,20 @@ impl PolicyFamily for Streaming {
         about: "StreamingLLM: the first tokens and the latest",
         read: |options| {
             Ok(Streaming {
-                schedule: Schedule::read(options, Later::Always, true)?,
+                schedule: Schedule::read(options, Later::Always)?,
                 sinks: options.number("sinks", 0, DEFAULT_SINKS)?,
             })
         },
     }];
 
     fn settings(&self) -> Vec<Setting> {
-        let mut settings = self.schedule.settings(Later::Always, true);
+        let mut settings = self.schedule.settings(Later::Always);
         settings.push(Setting::new("sinks", self.sinks));
         settings
     }
 
-    fn shows(&self) -> String {
-        "the whole pattern, which follows from lengths".into()
-    }
-
-    fn random_traffic(&self) -> bool {
-        false
-    }
-
-    fn prefill(&self) -> Option<usize> {
-        self.schedule.prefill
+    fn facts(&self) -> Facts {
+        Facts { prefill: self.schedule.prefill, ..Facts::shows("the whole pattern, which follows from lengths") }
     }
 
     fn build<E: Select>(&self, _layers: usize, _shape: HeadShape) -> Box<dyn Policy<E>> {
@@ -106,27 +98,5 @@ impl<E: Select> Policy<E> for Streaming {
     fn appended(&mut self, _engine: &mut E, _layer: usize, store: &mut Store<E>) -> Result<(), Error> {
         self.cut_prompt(store);
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use crate::policies::shown;
-
-    #[test]
-    fn options_and_settings() {
-        assert_eq!(shown("streaming"), "budget=0.25 block=1 prefill=off sinks=4");
-        assert_eq!(shown("streaming:budget=0.5,sinks=0"), "budget=0.5 block=1 prefill=off sinks=0");
-        assert_eq!(shown("streaming:budget=128"), "budget=128 block=32 prefill=off sinks=4");
-        assert_eq!(shown("streaming:budget=100,block=8,prefill=64"), "budget=100 block=8 prefill=64 sinks=4");
-        let expected = "expected a share above 0, up to 1, or tokens from 2";
-        assert_eq!(shown("streaming:budget=0"), format!("cache policy `streaming`: budget=0: {expected}"));
-        let half = "cache policy `streaming`: block=51: expected at most half of the budget, 50";
-        assert_eq!(shown("streaming:budget=100,block=51"), half);
-        assert_eq!(
-            shown("streaming:prefill=0"),
-            "cache policy `streaming`: prefill=0: expected a number of tokens, or off"
-        );
-        assert_eq!(shown("streaming:sinks=-1"), "cache policy `streaming`: sinks=-1: expected a number from 0");
     }
 }

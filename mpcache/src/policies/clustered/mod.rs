@@ -34,8 +34,7 @@ use engine::{Select, TopK};
 pub use layout::Sizes;
 pub use summary::Similarity;
 
-use crate::family::{CLEAR_ONLY, shown};
-use crate::{Granularity, HeadShape, NamedPolicy, Policy, PolicyFamily, Setting, UnknownValue, budget};
+use crate::{Facts, Granularity, HeadShape, NamedPolicy, Policy, PolicyFamily, Setting, UnknownValue, budget};
 
 /// Longer prompts vote with a smaller window.
 const LONG_PROMPT: usize = 24_000;
@@ -137,9 +136,6 @@ impl PolicyFamily for Clusters {
     const POLICIES: &'static [NamedPolicy<Self>] = presets::POLICIES;
 
     fn settings(&self) -> Vec<Setting> {
-        if self.clear_only {
-            return vec![Setting::new("budget", self.budget), Setting::new("select", self.select)];
-        }
         let mut settings = vec![
             Setting::new("budget", self.budget),
             Setting::new("clusters", self.sizes),
@@ -166,20 +162,11 @@ impl PolicyFamily for Clusters {
         settings
     }
 
-    fn shows(&self) -> String {
+    fn facts(&self) -> Facts {
         if self.clear_only {
-            CLEAR_ONLY.into()
-        } else {
-            shown("how many tokens are kept, and how many clusters are chosen", self.top_k)
+            return Facts::in_the_clear();
         }
-    }
-
-    fn random_traffic(&self) -> bool {
-        self.top_k == TopK::ShuffleReveal
-    }
-
-    fn clear_only(&self) -> bool {
-        self.clear_only
+        Facts::selecting("how many tokens are kept, and how many clusters are chosen", self.top_k)
     }
 
     fn build<E: Select>(&self, layers: usize, _shape: HeadShape) -> Box<dyn Policy<E>> {
