@@ -9,7 +9,7 @@ use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use engine::LogitBits;
 use model::{Reveal, Sampler};
-use mpcache::{PolicyHelp, PolicySpec, Select, Setting};
+use mpcache::{Granularity, PolicyHelp, PolicySpec, Setting};
 use net::shaped::ParseShapeError;
 use net::{Link, Shape, Shaped};
 use ot::CotKind;
@@ -76,7 +76,7 @@ pub(super) struct PolicyArgs {
     /// Who shares a choice of clusters: every query head has its own (per-head), the heads of one key/value head
     /// share one (per-kv), or the whole layer shares one (per-layer). The same as the policy's option `select`.
     #[arg(long, value_name = "per-head|per-kv|per-layer")]
-    select: Option<Select>,
+    select: Option<Granularity>,
 }
 
 impl TermsArgs {
