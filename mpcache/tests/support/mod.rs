@@ -2,13 +2,17 @@
 #![allow(dead_code, reason = "every test program uses a part")]
 
 use std::ops::Range;
+use std::time::Duration;
 
 use engine::{Ceiling, Select};
 use mpcache::{HeadShape, KvCache, PolicySpec, ScoreSource};
 use ndarray::{ArrayD, Axis, IxDyn};
-use net::{Entry, Phase, Traffic};
+use net::{Channel, Entry, Link, Phase, Role, Traffic, memory_pair};
+use protocols::audit::Audit;
+use protocols::{Options, Secure};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
+use testing::{largest_difference, share_of, to_fixed, to_real};
 
 /// Two key/value heads under four query heads, so that selections per head, per group and per layer all differ.
 pub(crate) const HEADS: HeadShape = HeadShape { heads: 4, kv_heads: 2, head_dim: 8 };
@@ -167,4 +171,58 @@ pub(crate) fn certain(entries: &[Entry]) -> Vec<(Phase, String, [u64; 3])> {
     let traffic = |t: &Traffic| [t.bytes_client_to_server, t.bytes_server_to_client, t.messages];
     let entries = entries.iter().filter(|e| !random(e));
     entries.map(|e| (e.phase, e.path.clone(), traffic(&e.traffic))).collect()
+}
+
+/// Largest difference of an output between two parties and fixed point.
+const SECURE: f64 = 2e-3;
+
+/// Runs both parties.
+pub(crate) fn both<T: Send>(options: Options, party: impl Fn(&mut Secure, Role) -> T + Sync) -> [T; 2] {
+    fn run<T>(link: impl Link + 'static, role: Role, options: Options, party: impl Fn(&mut Secure, Role) -> T) -> T {
+        party(&mut Secure::new(Channel::new(role, link), options).expect("set-up"), role)
+    }
+    let (client, server) = memory_pair(Duration::from_secs(300));
+    std::thread::scope(|scope| {
+        let client = scope.spawn(|| run(client, Role::Client, options, &party));
+        let server = run(server, Role::Server, options, &party);
+        [client.join().expect("client"), server]
+    })
+}
+
+/// Makes one party's share of a tensor.
+pub(crate) type Share<'a> = &'a mut dyn FnMut(&ArrayD<f64>) -> ArrayD<u64>;
+
+/// What two parties computed, who booked the same.
+pub(crate) struct Shared {
+    pub(crate) ledger: Vec<Entry>,
+    /// What was opened under masks.
+    pub(crate) audit: Audit,
+}
+
+impl Shared {
+    /// `play` by both parties, each after `prepare`. Their outputs are those of `fixed`.
+    pub(crate) fn play(
+        context: &str,
+        options: Options,
+        fixed: &[ArrayD<u64>],
+        prepare: impl Fn(&mut Secure, Role) + Sync,
+        play: impl Fn(&mut Secure, Share) -> Vec<ArrayD<u64>> + Sync,
+    ) -> Self {
+        let [(client, ledger, audit), (server, other, _)] = both(options, |engine, role| {
+            prepare(engine, role);
+            // Both parties draw the same masks: one keeps the mask, the other the value less the mask.
+            let mut masks = StdRng::seed_from_u64(5);
+            let outputs = play(engine, &mut |x| share_of(&to_fixed(x), role, &mut masks));
+            (outputs, engine.channel().ledger().untimed(), engine.abb().session().audit().clone())
+        });
+        assert_eq!(ledger, other, "{context}: ledgers");
+        let outputs: Vec<_> =
+            client.iter().zip(&server).map(|(client, server)| to_real(&(client + server))).collect();
+        assert_eq!(outputs.len(), fixed.len(), "{context}");
+        for (i, (output, fixed)) in outputs.iter().zip(fixed).enumerate() {
+            let off = largest_difference(output, &to_real(fixed));
+            assert!(off < SECURE, "{context}, output {i}: two parties err by {off}");
+        }
+        Shared { ledger, audit }
+    }
 }
