@@ -150,9 +150,11 @@ pub struct PolicyHelp {
 }
 
 impl PolicyHelp {
-    /// The policy as a text, with the options `required`, which have no default.
+    /// The policy as a text, with those of the options `required`, which have no default, that it takes.
     pub(crate) fn example(&self, required: &str) -> String {
-        format!("{}:{required}", self.name)
+        let takes = |option: &&str| option.split_once('=').is_none_or(|(key, _)| self.keys.contains(&key));
+        let required: Vec<&str> = required.split(',').filter(takes).collect();
+        format!("{}:{}", self.name, required.join(","))
     }
 }
 

@@ -25,7 +25,6 @@ mod registry;
 mod schedule;
 mod spec;
 mod store;
-pub mod stream;
 mod window;
 
 pub use budget::{Budget, budget};

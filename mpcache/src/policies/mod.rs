@@ -9,7 +9,7 @@ mod random;
 mod rolling;
 mod scored;
 mod snapkv;
-mod streaming;
+mod stream;
 
 pub use clustered::{Gather, Similarity, Sizes};
 pub use rolling::EvictionScore;
@@ -77,7 +77,6 @@ macro_rules! registry {
 registry! {
     full::Full,
     clustered::Clusters,
-    streaming::Streaming,
     divided::Divided,
     fastgen::FastGen,
     rolling::Rolling,
