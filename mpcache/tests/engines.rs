@@ -7,7 +7,7 @@ use engine::{Float, Shape};
 use mpcache::{KvCache, PolicySpec};
 use net::{Entry, Phase};
 use protocols::{Fixed, Needs, Options, Plan, Secure};
-use support::{HEADS, LAYERS, Script, Shared, certain};
+use support::{HEADS, LAYERS, Script, Shared, certain, dot};
 use testing::{largest_difference, to_fixed, to_real};
 
 /// Largest difference of an output between fixed point and f32.
@@ -221,17 +221,13 @@ fn the_oracle_looks_at_the_largest_scores() {
     let spec: PolicySpec = "oracle:budget=0.2".parse().expect("a policy");
     let script = Script::new(30, 4, 3);
     let (_, looked) = script.play(&mut Float::default(), &spec, |x| x.mapv(|x| x as f32));
-    let (d, group) = (HEADS.head_dim, HEADS.group());
     for (i, rows) in looked.iter().enumerate() {
         let (step, layer) = (1 + i / LAYERS, i % LAYERS);
-        let keys: Vec<_> = script.steps[..=step].iter().flat_map(|s| s[layer][1].outer_iter()).collect();
-        let newest = keys.len() - 1;
+        let newest = script.prompt() + step - 1;
         for (head, row) in rows.iter().enumerate() {
-            let q = &script.steps[step][layer][0];
-            let score = |key: &ndarray::ArrayViewD<f64>| {
-                (0..d).map(|c| q[[head, 0, c]] * key[[head / group * d + c]]).sum::<f64>()
-            };
-            let scores: Vec<f64> = keys.iter().map(score).collect();
+            let q = script.query(layer, newest, head);
+            let scores: Vec<f64> =
+                (0..newest).map(|t| dot(&q, &script.key(layer, t, head / HEADS.group()))).collect();
             let mut best: Vec<usize> = (0..newest).collect();
             best.sort_by(|&a, &b| scores[b].total_cmp(&scores[a]));
             best.truncate(row.len() - 1);
@@ -241,7 +237,7 @@ fn the_oracle_looks_at_the_largest_scores() {
         }
     }
     let mut cache = KvCache::<Plan>::new(LAYERS, HEADS, &spec);
-    let (q, row) = (Shape(vec![HEADS.heads, 1, d]), Shape(vec![1, HEADS.kv_heads * d]));
+    let (q, row) = (Shape(vec![HEADS.heads, 1, HEADS.head_dim]), Shape(vec![1, HEADS.kv_heads * HEADS.head_dim]));
     let refused = cache.attend(&mut Plan::new(Options::default()), 0, &q, &row, &row);
     assert!(matches!(refused, Err(engine::Error::NotInTheClear { .. })));
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use engine::Float;
 use mpcache::PolicySpec;
-use support::{HEADS, LAYERS, Pass, Script, grid, nearest};
+use support::{HEADS, LAYERS, Pass, Script, dot, grid, nearest};
 
 /// Share of the policies here that have one.
 const BUDGET: f64 = 0.25;
@@ -33,21 +33,10 @@ struct Seen<'a> {
 }
 
 impl Seen<'_> {
-    /// The step in which the token `t` came, and its place there.
-    fn place(&self, t: usize) -> (usize, usize) {
-        if t < self.prompt { (0, t) } else { (1 + t - self.prompt, 0) }
-    }
-
     /// The probabilities with which query `t` of query head `head` attends to the tokens `kept` up to its own.
     fn attention(&self, head: usize, t: usize, kept: &[usize]) -> BTreeMap<usize, f64> {
-        let (kv, d) = (head / (HEADS.heads / HEADS.kv_heads), HEADS.head_dim);
-        let (step, row) = self.place(t);
-        let q = &self.script.steps[step][self.layer][0];
-        let score = |token: usize| {
-            let (step, place) = self.place(token);
-            let k = &self.script.steps[step][self.layer][1];
-            (0..d).map(|c| q[[head, row, c]] * k[[place, kv * d + c]]).sum::<f64>().exp()
-        };
+        let q = self.script.query(self.layer, t, head);
+        let score = |token: usize| dot(&q, &self.script.key(self.layer, token, head / HEADS.group())).exp();
         let scores: Vec<(usize, f64)> = kept.iter().filter(|k| **k <= t).map(|&k| (k, score(k))).collect();
         let total: f64 = scores.iter().map(|(_, e)| e).sum();
         scores.into_iter().map(|(k, e)| (k, e / total)).collect()
@@ -199,11 +188,9 @@ const FRAC: u32 = 6;
 
 fn knorm(seen: &Seen, kv: usize, head: &mut Head, left: Left) {
     let Some(keep) = left(seen, head.kept.len()) else { return };
-    let d = HEADS.head_dim;
     head.keep(keep, (0, 3), FRAC, |token| {
-        let (step, place) = seen.place(token);
-        let k = &seen.script.steps[step][seen.layer][1];
-        -(0..d).map(|c| k[[place, kv * d + c]].powi(2)).sum::<f64>()
+        let key = seen.script.key(seen.layer, token, kv);
+        -dot(&key, &key)
     });
 }
 

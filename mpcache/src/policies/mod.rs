@@ -8,8 +8,8 @@ mod full;
 mod random;
 mod rolling;
 mod scored;
-mod snapkv;
 mod stream;
+mod voting;
 
 pub use clustered::{Gather, Similarity, Sizes};
 pub use rolling::EvictionScore;
@@ -80,7 +80,7 @@ registry! {
     divided::Divided,
     fastgen::FastGen,
     rolling::Rolling,
-    snapkv::SnapKv,
+    voting::Voting,
     scored::Scored,
     random::Random,
 }

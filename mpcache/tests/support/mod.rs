@@ -30,6 +30,10 @@ pub(crate) fn nearest(x: f64, frac: u32) -> f64 {
     (x * f64::from(frac).exp2() + 0.5).floor()
 }
 
+pub(crate) fn dot(a: &[f64], b: &[f64]) -> f64 {
+    a.iter().zip(b).map(|(a, b)| a * b).sum()
+}
+
 /// Tokens that go through all layers together: some of those of a step.
 pub(crate) struct Pass {
     pub(crate) step: usize,
@@ -83,6 +87,33 @@ impl Script {
     /// Position in the text of the token `token` of step `step`.
     fn position(&self, step: usize, token: usize) -> usize {
         if step == 0 { token } else { self.prompt() + step - 1 }
+    }
+
+    /// The step in which the token at `position` came, and its place there.
+    fn place(&self, position: usize) -> (usize, usize) {
+        let prompt = self.prompt();
+        if position < prompt { (0, position) } else { (1 + position - prompt, 0) }
+    }
+
+    /// The query of the token at `position` in the query head `head`.
+    pub(crate) fn query(&self, layer: usize, position: usize, head: usize) -> Vec<f64> {
+        let (step, place) = self.place(position);
+        (0..HEADS.head_dim).map(|c| self.steps[step][layer][0][[head, place, c]]).collect()
+    }
+
+    /// Its key in the key/value head `kv`.
+    pub(crate) fn key(&self, layer: usize, position: usize, kv: usize) -> Vec<f64> {
+        self.row(layer, 1, position, kv)
+    }
+
+    /// Its value.
+    pub(crate) fn value(&self, layer: usize, position: usize, kv: usize) -> Vec<f64> {
+        self.row(layer, 2, position, kv)
+    }
+
+    fn row(&self, layer: usize, part: usize, position: usize, kv: usize) -> Vec<f64> {
+        let (d, (step, place)) = (HEADS.head_dim, self.place(position));
+        (0..d).map(|c| self.steps[step][layer][part][[place, kv * d + c]]).collect()
     }
 
     /// Tokens of the prompt.
