@@ -7,7 +7,7 @@ use model::table::Format;
 
 use super::files::{check_writable, write_private};
 use super::options::OperationsArgs;
-use super::record::{self, Record};
+use super::record::{self, Record, RecordError};
 use super::report::{tables, verdict};
 use super::{Error, html, out};
 
@@ -49,10 +49,10 @@ pub(super) fn run(args: ReportArgs) -> Result<(), Error> {
     let page = match record {
         Record::Session(report) => html::of_session(&name, &report, &json)?,
         Record::Study(study) => html::of_study(&name, &study, &json)?,
-        Record::Sweep(_) => return Err(Error::SweepAlone { path: args.file }),
+        Record::Sweep(_) => return Err(RecordError::SweepAlone { path: args.file }.into()),
     };
     match to_file {
-        Some(path) => write_private(path, page.as_bytes()),
+        Some(path) => Ok(write_private(path, page.as_bytes())?),
         None => out::line(page.trim_end()),
     }
 }

@@ -64,7 +64,7 @@ pub(super) fn start(level: Level, format: Format) -> Result<Flush, Error> {
     let log = Log { queue, lost: Arc::default() };
     let lost = log.lost.clone();
     let writing = thread::Builder::new().name("waggle-log".into()).spawn(move || write(&items, &lost, io::stderr()));
-    writing.map_err(|source| Error::Serve { what: "start the log", source })?;
+    writing.map_err(|source| crate::Error::System { what: "start the log", source })?;
     let level = match level {
         Level::Off => LevelFilter::OFF,
         Level::Error => LevelFilter::ERROR,

@@ -12,9 +12,9 @@ use std::sync::{Mutex, PoisonError};
 use model::{Error as ModelError, Replacement};
 use serde::{Deserialize, Serialize};
 
-use crate::cli::Error;
-use crate::cli::files::MAX_FILE_BYTES;
-use crate::cli::trust::make_home;
+use crate::Error;
+use crate::files::MAX_FILE_BYTES;
+use crate::keys::make_home;
 
 /// The account of clients on plaintext links.
 const NOBODY: &str = "plaintext";
