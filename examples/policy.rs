@@ -18,12 +18,13 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use engine::{Ceiling, Engine, Error, Float, FloatLoader, Ranking, Tensor, TopK};
-use model::eval::{Candidate, Evaluation, InClear, Sequence, evaluate};
-use model::party::{ClientOptions, Limits, ModelServer, Outcome, Request, Silent, Terms, in_one_process, plan};
-use model::report::ModelInfo;
-use model::{GenerateOptions, Lengths, Model, Next, Sampler, Tokenizer, bundled, check};
+use model::{GenerateOptions, Lengths, Model, Next, Sampler, bundled, check};
 use mpcache::attention::{self, Attended};
 use mpcache::{HeadShape, NamedPolicy, Piece, Policy, PolicyFamily, PolicySpec, Setting, Store, budget, eviction};
+use report::ModelInfo;
+use session::party::{ClientOptions, Limits, ModelServer, Outcome, Request, Silent, Terms, in_one_process, plan};
+use study::eval::{Candidate, Evaluation, InClear, Sequence, evaluate};
+use tokenizer::Tokenizer;
 
 /// The settings, and what the program says of them.
 #[derive(Clone, Copy, Debug)]
@@ -194,7 +195,7 @@ fn bytes(outcome: &Outcome) -> u64 {
 }
 
 fn main() -> ExitCode {
-    let shown = match model::register_policy::<ValueAware>() {
+    let shown = match session::register_policy::<ValueAware>() {
         Ok(()) if std::env::args().len() > 1 => return waggle::run(),
         Ok(()) => show(),
         Err(error) => Err(error.into()),
@@ -214,13 +215,13 @@ mod tests {
 
     #[test]
     fn a_registered_policy_runs_on_every_engine() {
-        model::register_policy::<ValueAware>().unwrap();
+        session::register_policy::<ValueAware>().unwrap();
         show().unwrap();
     }
 
     #[test]
     fn the_name_is_known_like_those_of_other_policies() {
-        assert!(model::register_policy::<ValueAware>().is_ok(), "once more changes nothing");
+        assert!(session::register_policy::<ValueAware>().is_ok(), "once more changes nothing");
         let spec: PolicySpec = "value-aware:window=4".parse().unwrap();
         assert_eq!(serde_json::to_string(&spec).unwrap(), "\"value-aware:window=4\"");
         assert_ne!(spec, "value-aware".parse().unwrap());
@@ -268,7 +269,7 @@ mod tests {
 
     #[test]
     fn a_name_stands_for_one_policy() {
-        let refused = model::register_policy::<Taken>().unwrap_err().to_string();
+        let refused = session::register_policy::<Taken>().unwrap_err().to_string();
         assert_eq!(refused, "there is a cache policy `h2o` already");
     }
 }

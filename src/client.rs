@@ -5,19 +5,20 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use model::party::{Caller, ClientOptions, ClientSession, Filled, Terms as Agreed};
-use model::pool::{Draft, Found, PoolId, PoolSet, State, find, part_path};
-use model::{Expectation, Lengths};
+use model::Lengths;
 use net::tcp::{self, ConnectOptions};
 use net::{Channel, Link, NetError, PublicKey, Role, await_admission, tls};
 use protocols::Part;
 use serde_json::Value;
+use session::Expectation;
+use session::party::{Caller, ClientOptions, ClientSession, Filled, Terms as Agreed};
+use session::pool::{Draft, Found, PoolId, PoolSet, State, find, part_path};
 
 use crate::error::TrustError;
 use crate::generate::{Generate, Generated, Heard, Listener};
 use crate::keys::{Proof, ServerTrust};
 use crate::options::options;
-use crate::report::report;
+use crate::summary::report;
 use crate::{Chat, ChatOptions, Error, Network, Report, Terms, worker};
 
 options! {
@@ -129,7 +130,7 @@ impl Client {
     pub fn preprocess(&self, fill: &Fill, listener: &mut dyn Listener) -> Result<Prepared, Error> {
         let path = part_path(&fill.pool, fill.part);
         // This draft is gone at once. The one that stays is made when the server has agreed.
-        Draft::create(&path).map_err(|e| e.at(&path)).map_err(model::Error::from)?;
+        Draft::create(&path).map_err(|e| e.at(&path))?;
         let terms = self.terms.two_phases()?.over(self.network)?;
         let session = self.open(&terms, ClientOptions::default(), listener)?;
         let model = session.model().clone();
@@ -141,11 +142,8 @@ impl Client {
         let bound = Lengths { prompt: fill.prompt, tokens: fill.tokens };
         let outcome = session.fill_part(bound, fill.part, &path, listener)?;
         let part = Some(fill.part.to_string()).filter(|_| !fill.part.is_whole());
-        let chosen = [
-            ("link", self.network.to_string().into()),
-            ("tokens", fill.tokens.into()),
-            ("part", part.into()),
-        ];
+        let chosen =
+            [("link", self.network.to_string().into()), ("tokens", fill.tokens.into()), ("part", part.into())];
         let mut report = report(&model, None, fill.prompt, &outcome, &terms, chosen)?;
         report.peak_memory_bytes.client = net::peak_memory_bytes();
         Ok(Prepared { report, filled: outcome.filled })
@@ -238,7 +236,9 @@ fn own_pools(paths: &[PathBuf]) -> Result<Vec<PoolId>, Error> {
     let mut ids = Vec::new();
     for path in paths {
         let found = pools_at(path)?;
-        ids.extend(found.iter().filter(|file| file.role() == Some(Role::Client) && usable(file)).filter_map(Found::id));
+        ids.extend(
+            found.iter().filter(|file| file.role() == Some(Role::Client) && usable(file)).filter_map(Found::id),
+        );
     }
     Ok(ids)
 }

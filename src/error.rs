@@ -11,19 +11,19 @@ use thiserror::Error;
 pub enum Error {
     /// A model, an engine or the peer.
     #[error(transparent)]
-    Model(#[from] model::Error),
+    Session(#[from] session::Error),
     /// A study of cache policies.
     #[error(transparent)]
-    Study(#[from] model::eval::EvalError),
+    Study(#[from] study::eval::EvalError),
     /// Nothing is learned from a text.
     #[error(transparent)]
-    Fit(#[from] model::fit::FitError),
+    Fit(#[from] study::fit::FitError),
     /// A tokenizer.
     #[error(transparent)]
-    Tokenizer(#[from] model::TokenizerError),
+    Tokenizer(#[from] tokenizer::TokenizerError),
     /// The public model of a server is not the one that it must be, or was.
     #[error(transparent)]
-    Pin(#[from] model::PinError),
+    Pin(#[from] session::PinError),
     /// The network.
     #[error(transparent)]
     Net(#[from] net::NetError),
@@ -83,9 +83,15 @@ impl Error {
     }
 }
 
+impl From<model::Error> for Error {
+    fn from(error: model::Error) -> Self {
+        Error::Session(error.into())
+    }
+}
+
 impl From<mpcache::PolicyError> for Error {
     fn from(error: mpcache::PolicyError) -> Self {
-        Error::Model(error.into())
+        model::Error::from(error).into()
     }
 }
 
@@ -277,7 +283,7 @@ pub enum ChatError {
 pub enum Refusal {
     /// The model has too few positions left.
     #[error(transparent)]
-    Full(model::Error),
+    Full(session::Error),
     /// More new tokens than a turn may have.
     #[error("a turn of {got} tokens is longer than --turn-tokens {limit} allows: {}", match system {
         Some(tokens) => format!("the text of --system, which stands before it, has {tokens} tokens"),

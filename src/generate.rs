@@ -4,23 +4,24 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use model::party::{self, ClientSession, Limits, Observer, Outcome, Request, Silent};
-use model::pool::PoolSet;
 use model::{
-    ChatTemplate, DEFAULT_RATE, Drafts, Guess, Lengths, Lookup, MAX_DRAFTED, Model, ModelSpec, Next, Reveal, Sampler,
-    SmallModel, Step, TextStream, Tokenizer, bucket, check,
+    DEFAULT_RATE, Drafts, Guess, Lengths, Lookup, MAX_DRAFTED, Model, ModelSpec, Next, Reveal, Sampler, SmallModel,
+    Step, bucket, check,
 };
 use mpcache::PolicySpec;
 use protocols::Made;
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use serde_json::Value;
+use session::party::{self, ClientSession, Limits, Observer, Outcome, Request, Silent};
+use session::pool::PoolSet;
+use tokenizer::{ChatTemplate, TextStream, Tokenizer};
 
 use crate::chat::Transcript;
 use crate::error::{OptionsError, PromptError};
 use crate::models::{Prompt, Words, harmless, open_model};
 use crate::options::options;
-use crate::report::{Chosen, report};
+use crate::summary::{Chosen, report};
 use crate::{Error, Report};
 
 options! {
@@ -73,7 +74,7 @@ impl TokenizerOf {
     pub(crate) fn own(&self) -> Result<Option<Option<Tokenizer>>, Error> {
         Ok(match self {
             TokenizerOf::Server => None,
-            TokenizerOf::File(path) => Some(Some(Tokenizer::from_bytes(&crate::files::read(path)?)?)),
+            TokenizerOf::File(path) => Some(Some(Tokenizer::from_bytes(&crate::disk::read(path)?)?)),
             TokenizerOf::Model(name) => Some(crate::models::tokenizer(&open_model(name)?)?),
         })
     }
@@ -108,11 +109,7 @@ impl Sampling {
 
     /// What a report says of it.
     pub(crate) fn chosen(&self) -> [Chosen; 3] {
-        [
-            ("temperature", self.temperature.into()),
-            ("top_p", self.top_p.into()),
-            ("seed", self.seed.into()),
-        ]
+        [("temperature", self.temperature.into()), ("top_p", self.top_p.into()), ("seed", self.seed.into())]
     }
 }
 
@@ -376,7 +373,7 @@ impl Generate {
     /// Checks and reads what needs no server.
     pub(crate) fn ask<'a>(&'a self, terms: &'a party::Terms) -> Result<Asked<'a>, Error> {
         if self.pool.is_some() && self.draft.is_some() {
-            return Err(model::Error::DraftPool.into());
+            return Err(session::Error::DraftPool.into());
         }
         let sampler = self.sampling.sampler(terms)?;
         let drafts = self.draft.as_ref().map(Draft::drafts).transpose()?;
@@ -441,7 +438,7 @@ impl Ready<'_> {
         session: ClientSession,
         pool: Option<PoolSet>,
         heard: &mut Heard,
-    ) -> Result<Outcome, model::Error> {
+    ) -> Result<Outcome, session::Error> {
         let session = match self.drafts {
             Some(drafts) => session.drafting(drafts),
             None => session,
@@ -513,7 +510,8 @@ impl Generated {
         let files = open_model(model)?;
         let Generated { report, outcome, ids, terms } = self;
         let clear = Model::load_for(&terms.policy, &mut engine::FloatLoader, &files.spec, Some(&files.checkpoint))?;
-        let tokens = report.options.get("tokens").and_then(Value::as_u64).map_or(outcome.generation.count, |n| n as usize);
+        let tokens =
+            report.options.get("tokens").and_then(Value::as_u64).map_or(outcome.generation.count, |n| n as usize);
         let under = |policy: PolicySpec| {
             let options =
                 model::GenerateOptions { tokens, reveal: terms.reveal, policy, ..model::GenerateOptions::default() };

@@ -8,9 +8,9 @@ use std::fs::{self, DirBuilder};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use model::Fingerprint;
-use net::files::{Forbidden, others_may};
+use files::{Forbidden, others_may};
 use net::{Identity, KeyError, KnownServers, PublicKey};
+use session::Fingerprint;
 
 use crate::Error;
 use crate::error::TrustError;

@@ -33,30 +33,32 @@ mod chat;
 #[cfg(feature = "cli")]
 mod cli;
 mod client;
+mod disk;
 mod error;
-mod files;
 mod generate;
 mod keys;
 mod local;
 mod models;
 mod options;
 mod plan;
-mod report;
 #[cfg(feature = "server")]
 mod server;
 mod study;
+mod summary;
 mod terms;
 mod worker;
 
+pub use ::study::eval::Evaluation;
 pub use engine::LogitBits;
-pub use model::eval::Evaluation;
-pub use model::party::{Observer, Silent};
-pub use model::report::Report;
-pub use model::{ChatTemplate, Lengths, RegisterError, Reveal, register_activation, register_policy};
+pub use model::{Lengths, Reveal};
 pub use mpcache::PolicySpec;
 pub use net::{Identity, PublicKey, Shape};
 pub use ot::CotKind;
 pub use protocols::{Made, Masks, Packing, Part};
+pub use report::Report;
+pub use session::party::{Observer, Silent};
+pub use session::{RegisterError, register_activation, register_policy};
+pub use tokenizer::ChatTemplate;
 
 pub use chat::{
     BackgroundChat, Chat, ChatOptions, ChatReport, Readiness, Role, Said, Template, Transcript, TurnReport,

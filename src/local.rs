@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use model::party::{Limits, ModelServer, in_one_process};
-use model::{Lengths, ModelSpec, Tokenizer};
+use model::{Lengths, ModelSpec};
+use session::party::{Limits, ModelServer, in_one_process};
+use tokenizer::Tokenizer;
 
 use crate::generate::{Generate, Generated, Heard, Listener};
 use crate::models::{open_model, tokenizer};
@@ -68,9 +69,8 @@ impl Local {
         ready.check(&self.spec)?;
         let server = ModelServer::load_keeping(&terms.policy, open_model(&self.name)?, *weight_cache)?;
         let mut heard = Heard::new(self.tokenizer.as_ref(), ready.ids(), listener);
-        let [outcome, _] = in_one_process(&server, &terms, &Limits::NONE, *timeout, |session| {
-            ready.run(session, None, &mut heard)
-        })?;
+        let [outcome, _] =
+            in_one_process(&server, &terms, &Limits::NONE, *timeout, |session| ready.run(session, None, &mut heard))?;
         heard.finish();
         let chosen = [("link", Network::Memory.to_string().into()), ("processes", 1.into())];
         let mut generated = ready.report(server.public(), self.tokenizer.as_ref(), outcome, chosen)?;

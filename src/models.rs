@@ -2,13 +2,14 @@
 
 use std::path::{Path, PathBuf};
 
-use model::party::{ModelServer, PublicModel};
-use model::{ModelFiles, ModelSpec, Tokenizer, bundled, bundled_names, bundled_text, shape};
+use model::{ModelFiles, ModelSpec, bundled, bundled_names, bundled_text, shape};
 use mpcache::PolicySpec;
+use session::party::{ModelServer, PublicModel};
+use tokenizer::Tokenizer;
 
 use crate::Error;
+use crate::disk::read;
 use crate::error::{NameError, PromptError};
-use crate::files::read;
 
 /// Opens the model directory `name` or, if there is no such path, the bundled model of that name.
 pub(crate) fn open_model(name: &str) -> Result<ModelFiles, Error> {

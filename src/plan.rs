@@ -1,16 +1,16 @@
 //! What a session would send, without one.
 
-use model::estimate::{Footprint, Profile};
-use model::party::{self, ClientOptions, Observer, PublicModel, Request, plan, plan_step, plan_timed};
-use model::report::{PeakMemory, Seconds};
 use model::Lengths;
 use net::Shape;
-use protocols::Setting;
+use planner::Setting;
+use planner::{Footprint, Profile};
+use report::{PeakMemory, Seconds};
+use session::party::{self, ClientOptions, Observer, PublicModel, Request, plan, plan_step, plan_timed};
 
 use crate::generate::Draft;
 use crate::models::{mapped_bytes, public_model};
 use crate::options::options;
-use crate::report::{Chosen, report};
+use crate::summary::{Chosen, report};
 use crate::{Error, Network, Report, Terms};
 
 options! {
@@ -108,9 +108,7 @@ impl Plan {
         let link = self.network.shape();
         let setting = self.machines.as_ref().map(|machines| machines.setting(link));
         let (outcome, footprint) = match (self.cached, &setting) {
-            (Some(cached), setting) => {
-                plan_step(model, terms, &options, cached, drafts, setting.as_ref(), observer)?
-            }
+            (Some(cached), setting) => plan_step(model, terms, &options, cached, drafts, setting.as_ref(), observer)?,
             (None, Some(setting)) => plan_timed(model, terms, &options, &request, setting, observer)?,
             (None, None) => (plan(model, terms, &options, &request, observer)?, Footprint::default()),
         };

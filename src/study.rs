@@ -4,17 +4,17 @@ use std::fmt;
 use std::str::FromStr;
 
 use engine::{Engine, Float, FloatLoader};
-use model::eval::{Candidate, Evaluation, InClear, Runner, Scores, Sequence, TwoParties, evaluate};
-use model::party::ModelServer;
-use model::report::ModelInfo;
 use model::{Model, ModelFiles};
 use mpcache::PolicySpec;
 use protocols::{Fixed, FixedLoader};
+use report::ModelInfo;
+use session::party::ModelServer;
+use study::eval::{Candidate, Evaluation, InClear, Runner, Scores, Sequence, TwoParties, evaluate};
 
 use crate::Error;
 use crate::models::{Prompt, open_model, tokenizer};
 use crate::options::options;
-use crate::report::provenance;
+use crate::summary::provenance;
 
 /// What computes a study.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

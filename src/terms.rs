@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use engine::LogitBits;
 use model::Reveal;
-use model::names::{MASKS, OT_SOURCES, PACKINGS, REVEALS, name};
-use model::party;
 use mpcache::PolicySpec;
 use net::shaped::ParseShapeError;
 use net::{Link, Shape, Shaped};
 use ot::CotKind;
 use protocols::{Masks, Packing};
 use serde_json::{Map, Value};
+use session::names::{MASKS, OT_SOURCES, PACKINGS, REVEALS, name};
+use session::party;
 
 use crate::error::OptionsError;
 use crate::options::options;
@@ -78,7 +78,11 @@ impl Terms {
     /// # Errors
     /// [`OptionsError::Unplannable`] for a value that this version does not know.
     pub fn of_report(report: &Report) -> Result<Self, Error> {
-        fn read<T>(report: &Report, name: &'static str, of: impl FnOnce(&str) -> Option<T>) -> Result<Option<T>, Error> {
+        fn read<T>(
+            report: &Report,
+            name: &'static str,
+            of: impl FnOnce(&str) -> Option<T>,
+        ) -> Result<Option<T>, Error> {
             let Some(text) = report.options.get(name).and_then(Value::as_str) else { return Ok(None) };
             of(text).map(Some).ok_or_else(|| OptionsError::Unplannable { what: name }.into())
         }
@@ -124,7 +128,8 @@ pub(crate) fn by_name(terms: &party::Terms) -> Vec<(&'static str, String)> {
 /// What a report says of terms: by name, and every setting of the policy, given or default.
 pub(crate) fn named(terms: &party::Terms) -> impl Iterator<Item = (String, Value)> {
     let settings = terms.policy.settings().into_iter();
-    let settings: Map<String, Value> = settings.map(|setting| (setting.key.to_owned(), setting.value.into())).collect();
+    let settings: Map<String, Value> =
+        settings.map(|setting| (setting.key.to_owned(), setting.value.into())).collect();
     let by_name = by_name(terms).into_iter().map(|(name, value)| (name.to_owned(), value.into()));
     by_name.chain([("policy_settings".to_owned(), settings.into())])
 }

@@ -6,7 +6,7 @@
 use std::ffi::OsString;
 use std::sync::OnceLock;
 
-use model::{Tokenizer, TokenizerError, WorkerCommand, run_worker};
+use tokenizer::{Tokenizer, TokenizerError, WorkerCommand, run_worker};
 
 use crate::Error;
 

@@ -18,6 +18,9 @@ use crate::top_k::Ranking;
 /// more, so that every engine gives the lowered one the probability 0.
 pub const HIDE: f32 = 320.0;
 
+/// Caps of [`Engine::soft_cap`], from the first to the second.
+pub const SOFT_CAPS: [f32; 2] = [1.0, 128.0];
+
 /// Bound on the scores that [`Engine::hide`] takes.
 pub const MAX_HIDDEN_SCORE: f32 = 128.0;
 

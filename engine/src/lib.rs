@@ -15,7 +15,7 @@ mod top_k;
 mod weight;
 
 pub use ceiling::{Ceiling, Origin};
-pub use engine::{Engine, Extrema, Gelu, HIDE, MAX_HIDDEN_SCORE, Right};
+pub use engine::{Engine, Extrema, Gelu, HIDE, MAX_HIDDEN_SCORE, Right, SOFT_CAPS};
 pub use error::Error;
 pub use float::{Float, FloatLoader, FloatSelection, FloatWeight};
 pub use layer::Layer;

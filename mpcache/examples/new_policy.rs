@@ -13,7 +13,8 @@ use std::error::Error as StdError;
 use engine::{Engine, Error, Float, Shape, Tensor};
 use mpcache::{HeadShape, KvCache, NamedPolicy, Policy, PolicyFamily, PolicySpec, Setting, Store, attention};
 use ndarray::{ArrayD, IxDyn};
-use protocols::{Options, Plan};
+use planner::{Plan, Planner};
+use protocols::Options;
 
 /// Attends to the `recent` latest tokens and to every `stride`-th token before them. Public: the pattern depends on
 /// the number of tokens alone, so nothing is revealed.
@@ -142,9 +143,9 @@ fn naive(head: usize, index: &[usize]) -> Vec<f64> {
 
 /// Bytes between two parties, with the policy that `build` makes.
 fn planned(policy: Box<dyn Policy<Plan>>) -> Result<u64, Error> {
-    let mut plan = Plan::new(Options::default());
+    let mut plan = Planner::new(Options::default()).engine();
     play(&mut plan, policy, |x| Shape(x.shape().to_vec()))?;
-    Ok(plan.ledger().untimed().iter().map(|entry| entry.traffic.bytes()).sum())
+    Ok(plan.abb().ledger().untimed().iter().map(|entry| entry.traffic.bytes()).sum())
 }
 
 /// Runs the policy `text` on both engines and checks what comes out.

@@ -13,7 +13,7 @@ use crate::{HeadShape, Policy, PolicyError, PolicyHelp, PolicyOptions};
 /// A policy is one file: the settings with this trait, and a [`Policy`] that [`build`](PolicyFamily::build) makes of
 /// them. Policies of this crate are listed in [`policies`](crate::policies) and so have names in
 /// [`PolicySpec`](crate::PolicySpec). Those of another crate have names once they are registered
-/// ([`Registration`](crate::Registration), `model::register_policy`).
+/// ([`Registration`](crate::Registration), `session::register_policy`).
 pub trait PolicyFamily: Sized + 'static {
     /// The policies of the family, each with its name, option keys, help line and reader.
     const POLICIES: &'static [NamedPolicy<Self>];

@@ -151,7 +151,7 @@ impl PolicySpec {
     /// [`check`](PolicySpec::check) does not refuse.
     ///
     /// # Panics
-    /// If another crate registered the policy, but not for the engine `E`. `model::register_policy` registers for
+    /// If another crate registered the policy, but not for the engine `E`. `session::register_policy` registers for
     /// every engine of this workspace.
     pub fn build<E: Engine>(&self, layers: usize, shape: HeadShape) -> Box<dyn Policy<E>> {
         match &self.settings {

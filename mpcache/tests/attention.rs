@@ -3,7 +3,7 @@
 use engine::{Float, Shape, Tensor};
 use mpcache::{HeadShape, KvCache, PolicySpec};
 use ndarray::{ArrayD, IxDyn};
-use protocols::Plan;
+use planner::Plan;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 

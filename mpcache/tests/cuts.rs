@@ -9,8 +9,9 @@ use engine::{Engine, Float, Shape, Tensor};
 use mpcache::{KvCache, PolicySpec};
 use ndarray::{ArrayD, Axis, concatenate};
 use net::{Channel, Entry, Link, Role, memory_pair};
+use planner::Planner;
 use protocols::audit::{Audit, LIMIT};
-use protocols::{Fixed, Needs, Options, Plan, Secure};
+use protocols::{Fixed, Needs, Options, Secure};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use support::{HEADS, LAYERS, Script};
@@ -161,16 +162,16 @@ fn two_parties_cut_as_fixed_point_does_and_open_nothing_but_masked_words() {
         for prepared in [true, false] {
             let mut needs = Needs::default();
             if prepared {
-                let mut listing = Plan::listing(options());
+                let mut listing = Planner::listing(options()).engine();
                 drafted.play(&mut listing, &spec, &EXPECTED, shape);
-                needs = listing.needs();
+                needs = listing.abb().needs();
             }
             let [(client, ledger, audit), (server, other, _)] = secure(&drafted, &spec, &needs);
             assert_eq!(ledger, other, "{spec}: ledgers");
-            let mut plan = Plan::new(options());
-            plan.prepare(&needs).expect("plan");
+            let mut plan = Planner::new(options()).engine();
+            plan.abb().prepare(&needs).expect("plan");
             drafted.play(&mut plan, &spec, &PASSES, shape);
-            assert_eq!(plan.ledger().untimed(), ledger, "{spec}: planned ledger");
+            assert_eq!(plan.abb().ledger().untimed(), ledger, "{spec}: planned ledger");
             for (i, fixed) in fixed.iter().enumerate() {
                 let off = largest_difference(&to_real(&(&client[i] + &server[i])), &to_real(fixed));
                 assert!(off < 2e-3, "{spec}, output {i}: two parties err by {off}");

@@ -8,7 +8,8 @@ use std::collections::BTreeMap;
 use engine::{Float, Shape};
 use mpcache::{HeadPattern, PolicySpec};
 use net::Phase;
-use protocols::{Options, Plan};
+use planner::Planner;
+use protocols::Options;
 use support::{HEADS, LAYERS, Pass, Script};
 
 /// Settings of both policies, as plain numbers.
@@ -143,11 +144,11 @@ fn heads_that_all_stream_are_streaming_and_heads_that_all_stay_are_full() {
     {
         let run = |text: &str| {
             let spec: PolicySpec = text.parse().expect("a policy");
-            let mut plan = Plan::new(Options { preprocess: true, ..Options::default() });
+            let mut plan = Planner::new(Options { preprocess: true, ..Options::default() }).engine();
             let script = Script::new(20, 10, 3);
             script.play(&mut plan, &spec, |x| Shape(x.shape().to_vec()));
             let float = script.play(&mut Float::default(), &spec, |x| x.mapv(|x| x as f32));
-            (plan.ledger().untimed(), plan.needs(), float)
+            (plan.abb().ledger().untimed(), plan.abb().needs(), float)
         };
         let (ledger, needs, float) = run(divided);
         let (plain_ledger, plain_needs, plain_float) = run(plain);
@@ -158,12 +159,12 @@ fn heads_that_all_stream_are_streaming_and_heads_that_all_stay_are_full() {
 /// Messages by the first part of the path, and bytes in all, of what is sent online.
 fn traffic(text: &str, options: Options) -> (BTreeMap<String, u64>, u64) {
     let spec: PolicySpec = text.parse().expect("a policy");
-    let mut plan = Plan::new(options);
+    let mut plan = Planner::new(options).engine();
     // Keys of encryption are sent when they are first needed, and booked as set-up.
-    plan.ledger().set_phase(Phase::Decode);
+    plan.abb().ledger().set_phase(Phase::Decode);
     Script::new(64, 4, 3).play(&mut plan, &spec, |x| Shape(x.shape().to_vec()));
     let (mut messages, mut bytes) = (BTreeMap::new(), 0);
-    for entry in plan.ledger().untimed().iter().filter(|entry| entry.phase == Phase::Decode) {
+    for entry in plan.abb().ledger().untimed().iter().filter(|entry| entry.phase == Phase::Decode) {
         let name = entry.path.split('/').next().expect("a path").to_owned();
         *messages.entry(name).or_default() += entry.traffic.messages;
         bytes += entry.traffic.bytes();

@@ -9,7 +9,8 @@ use engine::{Float, Shape};
 use mpcache::{KvCache, PolicySpec};
 use ndarray::ArrayD;
 use net::{Channel, Entry, Phase, Role, memory_pair};
-use protocols::{Fixed, Needs, Options, Plan, Secure};
+use planner::{Plan, Planner};
+use protocols::{Fixed, Needs, Options, Secure};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use support::{HEADS, LAYERS, Script, certain};
@@ -54,9 +55,9 @@ fn agree_after(text: &str, prompt: usize, steps: usize, options: Options, needs:
 fn agree_on(script: &Script, text: &str, options: Options, needs: impl Fn(&Needs) -> Needs) -> u64 {
     let spec: PolicySpec = text.parse().expect("a policy");
     let (float, looked) = script.play(&mut Float::default(), &spec, |x| x.mapv(|x| x as f32));
-    let mut plan = Plan::new(options);
+    let mut plan = Planner::new(options).engine();
     script.play(&mut plan, &spec, |x| Shape(x.shape().to_vec()));
-    let needs = needs(&plan.needs());
+    let needs = needs(&plan.abb().needs());
     let (fixed, looked_fixed) = script.play(&mut Fixed::evaluating(options.evaluation()), &spec, to_fixed);
     let context = format!("{text}, {} tokens", script.prompt());
     assert_eq!(looked, looked_fixed, "{context}: tokens that fixed point attends to");
@@ -76,16 +77,16 @@ fn agree_on(script: &Script, text: &str, options: Options, needs: impl Fn(&Needs
         let difference = largest_difference(&secure, &fixed);
         assert!(difference < SECURE, "{context}, output {i}: two parties err by {difference}");
     }
-    let mut plan = Plan::new(options);
-    plan.prepare(&needs).expect("plan");
+    let mut plan = Planner::new(options).engine();
+    plan.abb().prepare(&needs).expect("plan");
     script.play(&mut plan, &spec, |x| Shape(x.shape().to_vec()));
-    let ahead: u64 = plan.ledger().divided().iter().map(|kind| kind.traffic.bytes()).sum();
-    let late = plan.ledger().phase_total(Phase::Offline).bytes() - ahead;
+    let ahead: u64 = plan.abb().ledger().divided().iter().map(|kind| kind.traffic.bytes()).sum();
+    let late = plan.abb().ledger().phase_total(Phase::Offline).bytes() - ahead;
     if !spec.random_traffic() {
-        assert_eq!(plan.ledger().untimed(), ledger, "{context}: planned ledger");
+        assert_eq!(plan.abb().ledger().untimed(), ledger, "{context}: planned ledger");
         return late;
     }
-    let planned = plan.ledger().untimed();
+    let planned = plan.abb().ledger().untimed();
     assert_eq!(certain(&planned), certain(&ledger), "{context}: planned ledger");
     let bytes = |entries: &[Entry]| entries.iter().map(|e| e.traffic.bytes()).sum::<u64>() as f64;
     let ratio = bytes(&planned) / bytes(&ledger);
@@ -276,7 +277,7 @@ fn the_oracle_looks_at_the_largest_scores() {
     let shape = |dims: &[usize]| Shape(dims.to_vec());
     let mut plan_cache = plan;
     let refused = plan_cache.attend(
-        &mut Plan::new(Options::default()),
+        &mut Planner::new(Options::default()).engine(),
         0,
         &shape(&[HEADS.heads, 1, d]),
         &shape(&[1, HEADS.kv_heads * d]),

@@ -9,8 +9,9 @@ use engine::Shape;
 use mpcache::PolicySpec;
 use ndarray::ArrayD;
 use net::{Channel, Entry, Link, Role, memory_pair};
+use planner::Planner;
 use protocols::audit::{Audit, LIMIT};
-use protocols::{Error, Fixed, Needs, Options, Plan, Secure, Stock};
+use protocols::{Error, Fixed, Needs, Options, Secure, Stock};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use support::{Script, certain};
@@ -47,12 +48,12 @@ fn run<T>(link: impl Link + 'static, role: Role, party: impl Fn(&mut Secure, Rol
 
 /// The ledger and the needs of a plan of `script` that spends `stock`, if there is one.
 fn plan(script: &Script, spec: &PolicySpec, stock: Option<&Needs>) -> (Vec<Entry>, Needs) {
-    let mut plan = Plan::new(options());
+    let mut plan = Planner::new(options()).engine();
     if let Some(needs) = stock {
-        plan.set_stock(needs);
+        plan.abb().set_stock(needs);
     }
     script.play(&mut plan, spec, |x| Shape(x.shape().to_vec()));
-    (plan.ledger().untimed(), plan.needs())
+    (plan.abb().ledger().untimed(), plan.abb().needs())
 }
 
 /// One party's outputs, its ledger, and the audit of what was opened under masks.

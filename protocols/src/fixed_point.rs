@@ -8,7 +8,7 @@ use engine::{
     Origin, Ranking, Right, Tensor,
 };
 use ndarray::{Array2, ArrayD};
-use net::{Channel, Ledger, Role};
+use net::{Channel, Role};
 
 use crate::abb::Abb;
 use crate::functions::extrema::EXTREMA_WIDTH;
@@ -29,11 +29,10 @@ use crate::ops::truncate::Truncation;
 use crate::preparation::Made;
 use crate::session::Session;
 use crate::stock::{Needs, Stock};
-use crate::timeline::{Setting, Tallies};
 use crate::weight::{FixedWeight, MIN_WEIGHT_FRAC};
 use crate::words::Words;
 use crate::words::signed;
-use crate::{Clear, EMBED_FRAC, EMBED_WIDTH, Error, Evaluation, FRAC, LINEAR_WIDTH, Options, Planner, TwoParty};
+use crate::{Clear, EMBED_FRAC, EMBED_WIDTH, Error, Evaluation, FRAC, LINEAR_WIDTH, Options, TwoParty};
 
 /// Bits of the ring of products of activations: |x y| < 2^(PRODUCT_WIDTH - 2 - 2 FRAC) = 2^18.
 const PRODUCT_WIDTH: u32 = 56;
@@ -97,9 +96,6 @@ pub type Secure = FixedPoint<TwoParty>;
 /// cryptography. It refuses values outside the range of an operation and names the operation.
 pub type Fixed = FixedPoint<Clear>;
 
-/// The model on shapes alone: what [`Secure`] would send.
-pub type Plan = FixedPoint<Planner>;
-
 impl Secure {
     /// Sets up a session with the peer over `channel`; both pass equal `options`.
     pub fn new(channel: Channel, options: Options) -> Result<Self, Error> {
@@ -111,8 +107,8 @@ impl Secure {
         self.abb.session().channel()
     }
 
-    /// The offline phase of a two-phase session. It makes all correlations of `needs`, which a [`Plan`] of the same
-    /// run lists, and books them as `offline`. The server passes all its weights, whose names must differ. `progress`
+    /// The offline phase of a two-phase session. It makes all correlations of `needs`, which a plan of the same run
+    /// lists, and books them as `offline`. The server passes all its weights, whose names must differ. `progress`
     /// is called with what is done so far.
     pub fn prepare(
         &mut self,
@@ -175,78 +171,6 @@ impl Fixed {
     }
 }
 
-impl Plan {
-    /// The state after session set-up with `options`.
-    pub fn new(options: Options) -> Self {
-        FixedPoint::over(Planner::new(options))
-    }
-
-    /// An engine that lists what a run takes from its stock ([`Plan::needs`]) and books nothing.
-    pub fn listing(options: Options) -> Self {
-        FixedPoint::over(Planner::listing(options))
-    }
-
-    /// The state after everything in `ledger`, an opening for instance, and session set-up with `options`.
-    pub fn after(ledger: Ledger, options: Options) -> Self {
-        FixedPoint::over(Planner::after(ledger, options))
-    }
-
-    /// The same, with the plans that `other` has searched for; see [`Planner::with_plans_of`].
-    pub fn with_plans_of(self, other: Self) -> Self {
-        FixedPoint::over(self.abb.with_plans_of(other.abb))
-    }
-
-    /// The same, which predicts times too; see [`Planner::timed`].
-    pub fn timed(self, setting: Setting) -> Self {
-        FixedPoint::over(self.abb.timed(setting))
-    }
-
-    /// The same, which counts units of kernels; see [`Planner::tallied`].
-    pub fn tallied(self, imitated: bool) -> Self {
-        FixedPoint::over(self.abb.tallied(imitated))
-    }
-
-    /// The most bytes that an operation holds; see [`Planner::room`].
-    pub fn room(&self) -> [u64; 2] {
-        self.abb.room()
-    }
-
-    /// Units of kernels by account, if they are counted.
-    pub fn tallies(&self) -> Option<&Tallies> {
-        self.abb.tallies()
-    }
-
-    /// The ledger: what [`Secure`] would book, except for times.
-    pub fn ledger(&mut self) -> &mut Ledger {
-        self.abb.ledger()
-    }
-
-    /// What the run so far takes from a stock, for [`Secure::prepare`].
-    pub fn needs(&self) -> Needs {
-        self.abb.needs()
-    }
-
-    /// The offline phase with `needs`, as [`Secure::prepare`] books it.
-    pub fn prepare(&mut self, needs: &Needs) -> Result<(), Error> {
-        self.abb.prepare(needs)
-    }
-
-    /// The stock of a session that prepared `needs`, as [`Secure::set_stock`] puts it in.
-    pub fn set_stock(&mut self, needs: &Needs) {
-        self.abb.set_stock(needs);
-    }
-
-    /// Whether costs go into the ledger from now on.
-    pub fn set_booking(&mut self, books: bool) {
-        self.abb.set_booking(books);
-    }
-
-    /// Correlated OTs used so far by online steps with `sender` as OT sender.
-    pub fn cots_used(&self, sender: Role) -> u64 {
-        self.abb.cots_used(sender)
-    }
-}
-
 impl<B: Abb> FixedPoint<B> {
     /// An engine over the box `abb`.
     pub fn over(abb: B) -> Self {
@@ -256,6 +180,11 @@ impl<B: Abb> FixedPoint<B> {
     /// The box, for operations beyond [`Engine`].
     pub fn abb(&mut self) -> &mut B {
         &mut self.abb
+    }
+
+    /// The box alone.
+    pub fn into_abb(self) -> B {
+        self.abb
     }
 
     /// Words modulo 2^EXTREMA_WIDTH as activations.

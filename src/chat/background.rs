@@ -118,7 +118,7 @@ impl BackgroundChat {
     }
 
     fn over<T>(&self) -> Result<T, Error> {
-        Err(self.failure().unwrap_or_else(|| model::Error::ChatOver.into()))
+        Err(self.failure().unwrap_or_else(|| session::Error::ChatOver.into()))
     }
 }
 

@@ -1,14 +1,15 @@
 //! What a chat took, turn by turn.
 
-use model::party::chat::{Turn, TurnCost};
-use model::party::{Outcome, PublicModel, Terms};
-use model::report::{Phases, Report};
-use model::{Check, Tokenizer};
+use model::Check;
+use report::{Phases, Report};
 use serde::Serialize;
+use session::party::chat::{Turn, TurnCost};
+use session::party::{Outcome, PublicModel, Terms};
+use tokenizer::Tokenizer;
 
 use super::clear::Clear;
 use crate::Error;
-use crate::report::{Chosen, report};
+use crate::summary::{Chosen, report};
 
 /// A turn in a report.
 #[derive(Clone, Debug, Serialize)]

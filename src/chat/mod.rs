@@ -17,10 +17,11 @@ mod transcript;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use model::party::{ChatSession, ClientOptions, PublicModel, Silent, Terms};
-use model::report::Phases;
-use model::{ChatTemplate, Error as ModelError, Lengths, Next, Sampler, Tokenizer};
+use model::{Lengths, Next, Sampler};
 use mpcache::PolicySpec;
+use report::Phases;
+use session::party::{ChatSession, ClientOptions, PublicModel, Silent, Terms};
+use tokenizer::{ChatTemplate, Tokenizer};
 
 pub use self::background::BackgroundChat;
 use self::clear::Clear;
@@ -28,8 +29,8 @@ use self::costs::Costs;
 pub use self::costs::{ChatReport, TurnReport};
 use self::script::{Script, Step};
 pub use self::transcript::{Role, Said, Transcript};
+use crate::disk::read;
 use crate::error::{ChatError, PromptError, Refusal};
-use crate::files::read;
 use crate::generate::{Heard, Listener, Sampling};
 use crate::options::options;
 use crate::{Client, Error, worker};
@@ -136,7 +137,7 @@ impl Chat {
         let longest = Lengths { prompt: options.turn_tokens, tokens: options.tokens };
         // A turn begins with the last token of the answer before it.
         let bound = Lengths { prompt: longest.prompt.saturating_add(1), ..longest };
-        let slices = (0, if terms.protocol.preprocess { model::party::chat::slices(bound) } else { 0 });
+        let slices = (0, if terms.protocol.preprocess { session::party::chat::slices(bound) } else { 0 });
         let opened = if pads { opened.padding_answers() } else { opened };
         let session = opened.chat(bound, options.stop_at_eos, listener)?;
         Ok(Chat {
@@ -307,10 +308,10 @@ impl Chat {
         Ok(ids)
     }
 
-    fn refusal(&self, error: ModelError) -> Result<Refusal, Error> {
+    fn refusal(&self, error: session::Error) -> Result<Refusal, Error> {
         Ok(match error {
-            ModelError::Full { .. } => Refusal::Full(error),
-            ModelError::Limit { what: "tokens of a prompt", got, .. } => {
+            session::Error::Full { .. } => Refusal::Full(error),
+            session::Error::Limit { what: "tokens of a prompt", got, .. } => {
                 let system = self.script.system().map(|text| self.tokenizer.encode_more(text)).transpose()?;
                 Refusal::Long { got, limit: self.longest.prompt, system: system.map(|ids| ids.len()) }
             }

@@ -7,8 +7,8 @@ use std::time::SystemTime;
 use serde::Serialize;
 
 use crate::Error;
+use crate::disk::{check_writable, write_private};
 use crate::error::{ChatError, describe};
-use crate::files::{check_writable, write_private};
 use crate::models::harmless;
 
 /// Whose words they are.

@@ -2,14 +2,14 @@
 
 use std::path::PathBuf;
 
-use model::party::Silent;
-use model::report::{Cost, Phases, Report, bytes};
+use report::{Cost, Phases, Report, bytes};
 use serde_json::Value;
+use session::party::Silent;
 
-use super::files::read;
 use super::machine::Calibrated;
 use super::record::RecordError;
 use super::{Error, out};
+use crate::disk::read;
 use crate::models::unweighted;
 use crate::{Network, OptionsError, Plan, Terms};
 
@@ -98,5 +98,10 @@ fn plan_again(measured: &Report, calibrated: &Calibrated) -> Result<Report, crat
         .pad_prompt(option("padded_prompt").is_some_and(|length| !length.is_null()))
         .network(link)
         .machines(calibrated.machines.clone())
-        .run_with(&model, &Terms::of_report(measured)?.over(link)?, || 2 * measured.model.parameters as u64, &mut Silent)
+        .run_with(
+            &model,
+            &Terms::of_report(measured)?.over(link)?,
+            || 2 * measured.model.parameters as u64,
+            &mut Silent,
+        )
 }

@@ -5,18 +5,20 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use clap::Args;
-use model::estimate::{Footprint, Observation, PROFILE_VERSION, Profile, fit};
-use model::party::{ClientOptions, ModelServer, PublicModel, Request, Silent, Terms, plan_timed, plan_work};
-use model::report::PeakMemory;
-use model::{DType, Lengths, ModelFiles, Report, synthesize};
+use model::{DType, Lengths, ModelFiles, synthesize};
 use net::Phase;
-use protocols::{Kernel, Rates, Units, preparation};
+use planner::{Footprint, Observation, PROFILE_VERSION, Profile, fit};
+use planner::{Kernel, Rates, Units};
+use protocols::preparation;
+use report::PeakMemory;
+use report::Report;
 use serde::Serialize;
+use session::party::{ClientOptions, ModelServer, PublicModel, Request, Silent, Terms, plan_timed, plan_work};
 
-use super::files::{check_writable, read, write_json};
 use super::machine::{PROGRAM, default_file, kernels, processor};
 use super::progress::Progress;
 use super::{Error, out};
+use crate::disk::{check_writable, read, write_json};
 use crate::keys::make_home;
 use crate::models::mapped_bytes;
 use crate::{Machines, Network, worker};

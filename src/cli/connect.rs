@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use model::ChatTemplate;
 use net::PublicKey;
+use tokenizer::ChatTemplate;
 
 use super::options::{LINKS, link_between_processes, seconds};
 use super::out;

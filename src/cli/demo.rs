@@ -10,11 +10,10 @@ use std::time::Duration;
 
 use clap::{Args, CommandFactory};
 use model::Lengths;
-use model::report::PeakMemory;
 use net::{Identity, PublicKey};
+use report::PeakMemory;
 
 use super::connect::warn_of_plaintext;
-use super::files::{check_writable, write_json};
 use super::generate::TextArgs;
 use super::options::{LINKS, OperationsArgs, TermsArgs, seconds};
 use super::progress::Progress;
@@ -22,6 +21,7 @@ use super::report::{tables, verdict};
 use super::serve::{Line, Used};
 use super::settings::forget_variables;
 use super::{Error, out};
+use crate::disk::{check_writable, write_json};
 use crate::terms::by_name;
 use crate::{
     Client, DEFAULT_MODEL, Generate, Generated, Listener, Local, LocalOptions, Network, Proof, Terms, TokenizerOf,

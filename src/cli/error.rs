@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use model::pool::PoolId;
+use session::pool::PoolId;
 use thiserror::Error;
 
 use super::eval::EvalError;
@@ -30,6 +30,10 @@ pub(super) enum Error {
     /// A page of HTML.
     #[error("the page cannot be made: {0}")]
     Page(#[from] minijinja::Error),
+    /// A plot.
+    #[cfg(feature = "plots")]
+    #[error("a plot: {0}")]
+    Drawing(#[from] super::plot::DrawError),
     /// A file cannot be read or written.
     #[error("{}: {source}", path.display())]
     File {
@@ -75,7 +79,7 @@ pub(super) enum Error {
         /// The file.
         path: PathBuf,
         /// What is wrong with it.
-        source: model::estimate::ProfileError,
+        source: planner::ProfileError,
     },
     /// Nothing to predict times with.
     #[error("predictions need a calibration: {what}")]

@@ -4,25 +4,26 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use ::study::eval::{Candidate, Evaluation, Sequence, TASKS, Task, TaskInput, TokenCost};
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, RangedU64ValueParser};
-use model::eval::{Candidate, Evaluation, Sequence, TASKS, Task, TaskInput, TokenCost};
-use model::party::Terms;
-use model::report::ModelInfo;
 use model::ModelFiles;
 use mpcache::PolicySpec;
 use rayon::prelude::*;
+use report::ModelInfo;
 use serde_json::Value;
+use session::party::Terms;
 
-use super::files::{check_writable, write, write_json};
 use super::mean_token::{MeanToken, mean_token};
 use super::options::{FormatArgs, LINKS, named};
+#[cfg(feature = "plots")]
 use super::plot;
 use super::policies::{self, Policies};
 use super::progress::passes;
 use super::{Error, html, out};
+use crate::disk::{check_writable, write, write_json};
 use crate::models::{ids_of, open_model, public_model, read_text, texts, tokenizer};
-use crate::report::provenance;
+use crate::summary::provenance;
 use crate::terms::LOOPBACK;
 use crate::{DEFAULT_MODEL, Network, PromptError, StudyEngine, study};
 
@@ -97,6 +98,7 @@ pub(super) struct EvalArgs {
     #[arg(long, value_name = "FILE")]
     lm_eval: Option<PathBuf>,
     /// Write plots into this directory, as SVG and as PDF.
+    #[cfg(feature = "plots")]
     #[arg(long, value_name = "DIR")]
     plots: Option<PathBuf>,
     /// Write everything into this directory: table.md, report.json, report.html and the plots.
@@ -238,10 +240,17 @@ impl EvalArgs {
         let candidates = study::candidates(self.named(), self.budgets())?;
         let pruned = self.named().filter(|policy| **policy != PolicySpec::default());
         let used = pruned.into_iter().any(|policy| policy.option("budget").is_none());
-        if !used && self.budgets.is_some() || candidates.is_empty() && self.plots.is_some() {
+        if !used && self.budgets.is_some() || candidates.is_empty() && self.plots().is_some() {
             return Err(EvalError::NothingPruned.into());
         }
         Ok(candidates)
+    }
+
+    fn plots(&self) -> Option<&PathBuf> {
+        #[cfg(feature = "plots")]
+        return self.plots.as_ref();
+        #[cfg(not(feature = "plots"))]
+        return None;
     }
 
     fn named(&self) -> impl Iterator<Item = &PolicySpec> {
@@ -291,6 +300,7 @@ pub(super) fn text_ids(files: &ModelFiles, path: &Path, enough: usize) -> Result
 /// Where the report goes; made before any work.
 struct Outputs {
     json: Vec<PathBuf>,
+    /// Directories.
     plots: Vec<PathBuf>,
     table: Option<PathBuf>,
     page: Option<PathBuf>,
@@ -302,7 +312,7 @@ impl Outputs {
         let inside = |name: &str| args.out.as_ref().map(|dir| dir.join(name));
         let outputs = Outputs {
             json: args.json.iter().cloned().chain(inside("report.json")).collect(),
-            plots: args.plots.iter().chain(&args.out).cloned().collect(),
+            plots: args.plots().into_iter().chain(&args.out).cloned().collect(),
             table: inside("table.md"),
             page: inside("report.html"),
             lm_eval: args.lm_eval.clone(),
@@ -332,8 +342,9 @@ impl Outputs {
         if let Some(path) = &self.lm_eval {
             write_json(path, &study.lm_eval(task))?;
         }
+        #[cfg(feature = "plots")]
         for dir in &self.plots {
-            plot::save(&plot::of_study(study), dir)?;
+            plot::save(&plot::of_study(study)?, dir)?;
         }
         if let Some(path) = &self.table {
             write(path, format!("{}\n", study.markdown()).as_bytes())?;

@@ -4,16 +4,16 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use engine::FloatLoader;
-use model::eval::Sequence;
-use model::fit::{fit_columns, fit_layers};
 use model::{LEARNED_FILE, Model, ModelFiles};
 use mpcache::LayerSet;
+use study::eval::Sequence;
+use study::fit::{fit_columns, fit_layers};
 
 use super::eval::{EvalError, text_ids};
-use super::files::{check_writable, read};
 use super::float::FloatModel;
 use super::progress::passes;
 use super::{Error, out};
+use crate::disk::{check_writable, read};
 use crate::models::open_model;
 use crate::{DEFAULT_MODEL, PromptError};
 
@@ -74,7 +74,8 @@ impl TextArgs {
         let wanted = self.skip.saturating_add(self.sequences);
         let sequences: Vec<Vec<u32>> = match (&self.data, &self.text) {
             (Some(path), _) => {
-                let lines = String::from_utf8(read(path)?).map_err(|_| PromptError::NotUtf8 { path: path.clone() })?;
+                let lines =
+                    String::from_utf8(read(path)?).map_err(|_| PromptError::NotUtf8 { path: path.clone() })?;
                 let sequences = Sequence::of_queries(&lines, None, None)?;
                 let ids: Vec<Vec<u32>> =
                     sequences.iter().take(wanted).map(|sequence| sequence.ids().to_vec()).collect();

@@ -4,19 +4,19 @@ use std::path::PathBuf;
 
 use clap::Args;
 use engine::{Float, FloatLoader, FloatWeight};
-use model::provenance::Provenance;
 use model::{GenerateOptions, Input, Model, Next, NoHooks, Sampler, generate};
+use report::provenance::Provenance;
 use serde::Serialize;
 
 use super::Error;
 use super::draft::DraftArgs;
-use super::files::{check_writable, write_json};
 use super::options::PolicyArgs;
 use super::prompt::{PromptArgs, join};
 use super::report::guesses;
 use crate::DEFAULT_MODEL;
+use crate::disk::{check_writable, write_json};
 use crate::models::{harmless, open_model, tokenizer};
-use crate::report::provenance;
+use crate::summary::provenance;
 
 /// Writes text with a model in the clear, in f32. The protocols are compared with this.
 #[derive(Args, Debug)]
@@ -42,7 +42,7 @@ pub(super) struct FloatArgs {
 #[derive(Serialize)]
 struct FloatReport<'a> {
     provenance: Option<Provenance>,
-    model: model::report::ModelInfo,
+    model: report::ModelInfo,
     prompt_tokens: usize,
     prompt_ids: &'a [u32],
     tokens: &'a [u32],
@@ -86,7 +86,7 @@ pub(super) fn run(args: FloatArgs) -> Result<(), Error> {
     if let (Some(path), Some(logits)) = (&args.json, &out.logits) {
         let report = FloatReport {
             provenance: provenance(),
-            model: model::report::ModelInfo::new(&files.name, &files.spec),
+            model: report::ModelInfo::new(&files.name, &files.spec),
             prompt_tokens: prompt.len(),
             prompt_ids: &prompt,
             tokens: &out.tokens,

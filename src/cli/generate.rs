@@ -6,7 +6,6 @@ use clap::Args;
 
 use super::connect::ConnectArgs;
 use super::draft::DraftArgs;
-use super::files::{check_writable, write_json};
 use super::options::{SamplingArgs, TermsArgs};
 use super::padding::PaddingArgs;
 use super::pools::warn_of_others;
@@ -14,6 +13,7 @@ use super::progress::Progress;
 use super::prompt::PromptArgs;
 use super::report::cost_line;
 use super::{Error, out};
+use crate::disk::{check_writable, write_json};
 use crate::{Generate, TokenizerOf};
 
 /// Generates text with the model of a server, which learns neither the prompt nor the text.

@@ -4,20 +4,20 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use engine::FloatLoader;
-use model::eval::{HeadMeasure, HeadScores, InSight, Sequence, judge_heads, repetitions};
-use model::provenance::Provenance;
-use model::report::ModelInfo;
 use model::{Model, ModelFiles};
 use mpcache::PolicySpec;
+use report::ModelInfo;
+use report::provenance::Provenance;
 use serde::Serialize;
+use study::eval::{HeadMeasure, HeadScores, InSight, Sequence, judge_heads, repetitions};
 
 use super::eval::{EvalError, cut_text};
-use super::files::{check_writable, write_json};
 use super::progress::passes;
 use super::{Error, out};
 use crate::DEFAULT_MODEL;
+use crate::disk::{check_writable, write_json};
 use crate::models::open_model;
-use crate::report::provenance;
+use crate::summary::provenance;
 
 /// Finds the heads of a model that need every token, and prints the policy in which the others stream: a text for
 /// --policy. Nothing is trained, and all is in the clear.

@@ -4,12 +4,12 @@ use std::path::{Path, PathBuf};
 
 use bits::cpu::Cpu;
 use clap::Args;
-use model::estimate::{Profile, ProfileError};
-pub(super) use model::provenance::processor;
+use planner::{Profile, ProfileError};
+pub(super) use report::provenance::processor;
 
-use super::files::{MAX_FILE_BYTES, read};
 use super::Error;
-pub(super) use crate::report::{built, provenance};
+use crate::disk::{MAX_FILE_BYTES, read};
+pub(super) use crate::summary::{built, provenance};
 use crate::{Machines, keys};
 
 /// File of the measurements, among the user's keys.
@@ -100,7 +100,7 @@ fn named(path: &Path) -> Result<Profile, Error> {
 
 /// The default file, if there is one, or what is wrong with it.
 fn usable(path: &Path) -> Result<Option<Profile>, String> {
-    let text = match net::files::read(path, MAX_FILE_BYTES) {
+    let text = match files::read(path, MAX_FILE_BYTES) {
         Ok(text) => text,
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(e) => return Err(e.to_string()),

@@ -8,7 +8,6 @@ mod connect;
 mod demo;
 mod draft;
 mod error;
-mod eta;
 mod eval;
 mod fit;
 mod float;
@@ -22,6 +21,7 @@ mod options;
 mod out;
 mod padding;
 mod plan;
+#[cfg(feature = "plots")]
 mod plot;
 mod policies;
 mod pools;
@@ -46,7 +46,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 use error::Error;
 
-use crate::{ServerConfig, files};
+use crate::ServerConfig;
 use record::{Record, RecordError};
 
 /// Private text generation between two parties: a server with a language model, and a client with a prompt. The
@@ -83,6 +83,7 @@ enum Command {
     Compare(compare::CompareArgs),
     Eval(eval::EvalArgs),
     Tables(tables::TablesArgs),
+    #[cfg(feature = "plots")]
     Plot(plot::PlotArgs),
     Report(shown::ReportArgs),
     Fit(fit::FitArgs),
@@ -139,6 +140,7 @@ pub fn run_from(words: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Tables(args) => {
             tables::run(&args, machine::built(), &mut std::io::stdout().lock()).map_err(Error::from)
         }
+        #[cfg(feature = "plots")]
         Command::Plot(args) => plot::run(args),
         Command::Report(args) => shown::run(args),
         Command::Fit(args) => fit::run(args),

@@ -7,13 +7,13 @@ use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use engine::LogitBits;
 use model::Reveal;
-use model::names::{MASKS, OT_SOURCES, PACKINGS, REVEALS};
-use model::table::Format;
 use mpcache::{PolicyHelp, PolicySpec, Select};
 use net::Shape;
 use net::shaped::ParseShapeError;
 use ot::CotKind;
 use protocols::{Masks, Packing};
+use report::table::Format;
+use session::names::{MASKS, OT_SOURCES, PACKINGS, REVEALS};
 
 use super::Error;
 use crate::{Network, Sampling, Terms};
@@ -108,7 +108,9 @@ fn policies() -> String {
 }
 
 /// The values of `table` by their names, for clap.
-pub(super) fn named<T: Copy + Send + Sync + 'static>(table: &'static [(&'static str, T)]) -> impl TypedValueParser<Value = T> {
+pub(super) fn named<T: Copy + Send + Sync + 'static>(
+    table: &'static [(&'static str, T)],
+) -> impl TypedValueParser<Value = T> {
     PossibleValuesParser::new(table.iter().map(|(name, _)| *name)).try_map(|given: String| {
         let known = table.iter().find(|(name, _)| **name == *given);
         known.map(|(_, value)| *value).ok_or("no such value")

@@ -5,12 +5,12 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::draft::DraftArgs;
-use super::files::{check_writable, write_json};
 use super::machine::CalibrationArgs;
 use super::options::{FormatArgs, LINKS, OperationsArgs, TermsArgs};
 use super::progress::Progress;
 use super::report::planned;
 use super::{Error, against, out};
+use crate::disk::{check_writable, write_json};
 use crate::{DEFAULT_MODEL, Network, Plan};
 
 /// Predicts the exact bytes and flows of a session from shapes alone. (A flow is a maximal run of messages in one

@@ -4,14 +4,14 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use model::pool::{Found, PoolId, writable_by_others};
 use net::Role;
 use protocols::Part;
 use serde_json::{Value, json};
+use session::pool::{Found, PoolId, writable_by_others};
 
-use super::files::{check_writable, write_json};
 use super::{Error, out};
 use crate::client::pools_at;
+use crate::disk::{check_writable, write_json};
 
 /// Lists and removes pools of both roles.
 #[derive(Args, Debug)]

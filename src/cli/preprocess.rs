@@ -3,16 +3,16 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use model::pool::part_path;
 use protocols::Part;
+use session::pool::part_path;
 
 use super::connect::ConnectArgs;
-use super::files::{check_writable, write_json};
 use super::options::TermsArgs;
 use super::pools::warn_of_others;
 use super::progress::Progress;
 use super::{Error, out};
 use crate::Fill;
+use crate::disk::{check_writable, write_json};
 
 /// Makes the correlations of a generation before its prompt is known. This party's part goes into a file, the
 /// server's (`serve --pools`) into a file of its own. `generate --pool` uses both up, once. The file is as secret as

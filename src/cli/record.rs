@@ -2,14 +2,14 @@
 
 use std::path::{Path, PathBuf};
 
-use model::eval::Evaluation;
-use model::report::Report;
+use report::Report;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use study::eval::Evaluation;
 
 use super::Error;
-use super::files::read;
 use super::sweep::Sweep;
+use crate::disk::read;
 use crate::models::harmless;
 
 /// A document that is of no use.

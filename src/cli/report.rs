@@ -1,8 +1,8 @@
 //! Tables and lines of a report.
 
-use model::report::{Cost, PeakMemory, Report, bytes};
 use model::Check;
-use model::table::{Document, Format, Table};
+use report::table::{Document, Format, Table};
+use report::{Cost, PeakMemory, Report, bytes};
 
 use super::options::OperationsArgs;
 use super::out;

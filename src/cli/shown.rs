@@ -3,13 +3,13 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use model::table::Format;
+use report::table::Format;
 
-use super::files::{check_writable, write_private};
 use super::options::OperationsArgs;
 use super::record::{self, Record, RecordError};
 use super::report::{tables, verdict};
 use super::{Error, html, out};
+use crate::disk::{check_writable, write_private};
 
 /// Shows a document that another command wrote with --json: the report of a session or of a plan, a study of `eval`,
 /// or a sweep.

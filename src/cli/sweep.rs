@@ -4,18 +4,17 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
-use model::party::{PublicModel, Terms};
-use model::provenance::Provenance;
-use model::table::{Cell, Document, Table};
 use model::{ModelSpec, shape};
 use mpcache::PolicySpec;
 use net::Shape;
-use protocols::Setting;
+use planner::Setting;
 use rayon::prelude::*;
+use report::provenance::Provenance;
+use report::table::{Cell, Document, Table};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use session::party::{PublicModel, Terms};
 
-use super::files::{check_writable, read, write_json};
 use super::machine::{CalibrationArgs, provenance};
 use super::mean_token::{Cost, MeanToken, mean_token};
 use super::options::FormatArgs;
@@ -24,6 +23,7 @@ use super::progress::passes;
 use super::published::{self, Figure, Published};
 use super::{Error, out};
 use crate::OptionsError;
+use crate::disk::{check_writable, read, write_json};
 use crate::models::{public_model, unweighted};
 
 /// Version of the record's schema; raised when a field changes its meaning or goes.

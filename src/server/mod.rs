@@ -32,10 +32,12 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use model::party::{Limits, ModelServer, Outcome};
-use model::pool::{Pools, count, find, writable_by_others};
-use model::{Calibration, ChatTemplate, Lengths};
+use model::Lengths;
 use net::{NetError, PublicKey};
+use session::Calibration;
+use session::party::{Limits, ModelServer, Outcome};
+use session::pool::{Pools, count, find, writable_by_others};
+use tokenizer::ChatTemplate;
 use tracing::{info, warn};
 
 pub use self::host::Allow;
@@ -129,7 +131,7 @@ impl ServerConfig {
     /// # Errors
     /// Those of [`ServerConfig::bind`], and if the ranks have different models.
     pub fn bind_as(self, job: &Job) -> Result<Server, Error> {
-        crate::files::check_writable(self.report.as_deref())?;
+        crate::disk::check_writable(self.report.as_deref())?;
         let pools = match &self.pools {
             Some(dir) => {
                 self.terms.two_phases()?;
@@ -247,7 +249,7 @@ enum Event {
 struct Service {
     config: ServerConfig,
     hosted: ModelServer,
-    terms: model::party::Terms,
+    terms: session::party::Terms,
     limits: Limits,
     host: Host,
     accounts: Option<Book>,

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::thread;
 
-use model::{ModelFiles, own_columns};
+use model::ModelFiles;
 use protocols::Spread;
+use session::own_columns;
 use spread::{Ranks, SpreadError};
 use tracing::info;
 
@@ -67,7 +68,8 @@ impl Job {
         let rank = ranks.rank();
         signals::on_signal(move |signal| info!(rank, "{signal}: this rank ends with rank 0"))
             .map_err(|source| Error::System { what: "wait for signals", source })?;
-        let named = |source| Error::from(ServeError::Rank { rank, host: ranks.host().into(), source: Box::new(source) });
+        let named =
+            |source| Error::from(ServeError::Rank { rank, host: ranks.host().into(), source: Box::new(source) });
         let files = self.meet(open_model(&config.model)).map_err(named)?;
         let loaded = own_columns(&config.terms.policy, &files, Arc::new(ranks.clone()));
         if loaded.as_ref().is_err_and(rank_0_has_ended) {
@@ -94,8 +96,8 @@ impl Job {
 }
 
 /// Whether a model could not be read because rank 0 has ended.
-fn rank_0_has_ended(error: &model::Error) -> bool {
-    let model::Error::Engine(error) = error else { return false };
+fn rank_0_has_ended(error: &session::Error) -> bool {
+    let session::Error::Model(model::Error::Engine(error)) = error else { return false };
     match error.backend::<protocols::Error>() {
         Some(protocols::Error::Spread(error)) => error.downcast_ref() == Some(&SpreadError::Ended),
         _ => false,

@@ -5,10 +5,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use model::party::{Caller, Observer, Outcome};
-use model::{Error as ModelError, Step};
+use model::Step;
 use net::{Admission, Channel, Link, NetError, PublicKey, Role, SendHalf, WireBytes, await_client, send_admission};
 use protocols::Made;
+use session::Error as SessionError;
+use session::party::{Caller, Observer, Outcome};
 use tracing::{debug, info, warn};
 
 use super::Service;
@@ -17,9 +18,9 @@ use super::door::Place;
 use super::host::{Accepted, Host};
 use super::metrics::{End, Metrics};
 use crate::Error;
+use crate::disk::write_json;
 use crate::error::{ServeError, describe};
-use crate::files::write_json;
-use crate::report::report;
+use crate::summary::report;
 
 /// How often a client that waits hears its place.
 const BUSY: Duration = Duration::from_secs(1);
@@ -55,7 +56,8 @@ pub(super) fn visit(server: &Arc<Service>, stream: TcpStream, peer: SocketAddr, 
         },
     }
     if stage == Stage::Served {
-        let outcome = outcome.map_err(|source| ServeError::Session { peer: peer.to_string(), source: Box::new(source) }.into());
+        let outcome =
+            outcome.map_err(|source| ServeError::Session { peer: peer.to_string(), source: Box::new(source) }.into());
         server.served(outcome);
     }
 }
@@ -74,21 +76,21 @@ enum Stage {
 fn end_of(error: &Error, stage: Stage) -> End {
     match error {
         Error::Serve(ServeError::Stranger { .. } | ServeError::Full(_)) => End::Refused,
-        Error::Serve(ServeError::Left) | Error::Model(ModelError::Abandoned) => End::Left,
+        Error::Serve(ServeError::Left) | Error::Session(SessionError::Model(model::Error::Abandoned)) => End::Left,
         Error::Serve(ServeError::TooLong { .. }) => End::Expired,
-        Error::Model(
-            ModelError::Limit { .. }
-            | ModelError::Phases { .. }
-            | ModelError::Quota { .. }
-            | ModelError::Planning { .. }
-            | ModelError::NoChats
-            | ModelError::TooLong { .. }
-            | ModelError::TooWide { .. }
-            | ModelError::Nothing
-            | ModelError::DraftPolicy { .. }
-            | ModelError::TalkPolicy { .. }
-            | ModelError::Pool(_)
-            | ModelError::PoolFile { .. },
+        Error::Session(
+            SessionError::Limit { .. }
+            | SessionError::Phases { .. }
+            | SessionError::Quota { .. }
+            | SessionError::Planning { .. }
+            | SessionError::NoChats
+            | SessionError::TooWide { .. }
+            | SessionError::TalkPolicy { .. }
+            | SessionError::Pool(_)
+            | SessionError::PoolFile { .. }
+            | SessionError::Model(
+                model::Error::TooLong { .. } | model::Error::Nothing | model::Error::DraftPolicy { .. },
+            ),
         ) => End::Refused,
         _ if stage == Stage::Unproved => End::Unproved,
         _ => End::Failed,
@@ -105,7 +107,8 @@ fn attend(
 ) -> Result<Outcome, Error> {
     let io = |source| NetError::Io { step: "accept", source };
     let own = stream.try_clone().map_err(io)?;
-    let Accepted { mut link, key } = server.host.accept(own, server.config.handshake_timeout, server.config.timeout)?;
+    let Accepted { mut link, key } =
+        server.host.accept(own, server.config.handshake_timeout, server.config.timeout)?;
     // The first words on a link without encryption, which has the time-out of a session.
     let hurry = server.watch.limit(stream, server.config.handshake_timeout).map_err(io)?;
     await_client(&mut link).map_err(|error| match hurry.expired() {
@@ -148,8 +151,10 @@ fn attend(
     *stage = Stage::Served;
     server.begun();
     info!("session begins");
-    let limit =
-        server.watch.limit(stream, server.config.session_limit).map_err(|source| NetError::Io { step: "accept", source })?;
+    let limit = server
+        .watch
+        .limit(stream, server.config.session_limit)
+        .map_err(|source| NetError::Io { step: "accept", source })?;
     let served = serve(server, stream, link, &caller);
     match served {
         Err(_) if limit.expired() => {
@@ -247,7 +252,7 @@ impl Watcher<'_> {
 }
 
 impl Observer for Watcher<'_> {
-    fn ask(&mut self, positions: u64) -> Result<(), ModelError> {
+    fn ask(&mut self, positions: u64) -> Result<(), SessionError> {
         if let Some(accounts) = &self.server.accounts
             && positions > 0
         {

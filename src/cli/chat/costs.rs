@@ -1,6 +1,6 @@
 //! What a chat took so far, in lines.
 
-use model::report::{Cost, Phases, bytes};
+use report::{Cost, Phases, bytes};
 
 use crate::{Chat, TurnReport};
 

@@ -17,15 +17,15 @@ use std::fmt::Display;
 use std::path::PathBuf;
 
 use clap::Args;
-use model::ChatTemplate;
+use tokenizer::ChatTemplate;
 
 use self::input::{Input, Lines};
 use self::interrupts::Interrupts;
 use super::connect::{ConnectArgs, note_place, note_template};
-use super::files::{check_writable, write_json};
 use super::options::{SamplingArgs, TermsArgs};
 use super::report::compared;
 use super::{Error, out};
+use crate::disk::{check_writable, write_json};
 use crate::models::harmless;
 use crate::{Chat, ChatError, ChatOptions, Listener, Observer, Readiness, Refusal, Template, describe};
 
@@ -219,11 +219,14 @@ impl Talk {
             return Ok(input);
         }
         let mut shown = None;
-        let found = chat.prepare_until(|| lines.look(), |Readiness { tokens, of }| {
-            let line = format!("prepared: {tokens} of {of} tokens");
-            lines.show(&line);
-            shown = Some(line);
-        })?;
+        let found = chat.prepare_until(
+            || lines.look(),
+            |Readiness { tokens, of }| {
+                let line = format!("prepared: {tokens} of {of} tokens");
+                lines.show(&line);
+                shown = Some(line);
+            },
+        )?;
         if let Some(line) = shown.filter(|_| !lines.is_terminal()) {
             out::note(line);
         }

@@ -8,10 +8,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use model::party::{Limits, Outcome};
-use model::report::Cost;
 use net::{Entry, Identity, PublicKey};
+use report::Cost;
 use serde::{Deserialize, Serialize};
+use session::party::{Limits, Outcome};
 
 use super::connect::IdentityArgs;
 use super::options::{LINKS, TermsArgs, link_between_processes, seconds};
@@ -227,7 +227,7 @@ impl ServeArgs {
 /// Serves until a signal, without a job.
 pub(super) fn run_as(config: ServerConfig, level: &str) -> Result<(), Error> {
     let level = log::Level::from_str(level, true).map_err(|_| OptionsError::Level { level: level.into() })?;
-    let _flush = log::start(level, log::Format::Text)?;
+    let _flush = log::start(level, log::Format::Text);
     Ok(announced(config, &Job::alone())?.run()?)
 }
 
@@ -240,7 +240,7 @@ fn announced(config: ServerConfig, job: &Job) -> Result<Server, Error> {
 }
 
 pub(super) fn run(args: ServeArgs) -> Result<(), Error> {
-    let _flush = log::start(if args.machine.is_some() { log::Level::Error } else { args.log }, args.log_format)?;
+    let _flush = log::start(if args.machine.is_some() { log::Level::Error } else { args.log }, args.log_format);
     // The server of a demo belongs to the process that started it, not to a job.
     let job = if args.machine.is_some() { Job::alone() } else { Job::join()? };
     let config = args.config()?;
