@@ -1,24 +1,89 @@
-//! The command line `waggle`: private text generation between two parties.
+//! Private text generation between two parties: a server with a language model, and a client with a prompt. The server
+//! learns neither the prompt nor the text, and the client does not learn the weights.
 //!
-//! What the parties do lies in [`session::party`]. This library has the commands, one file each under `cli`, so that
-//! a program of another crate has all of them, with its own policies and activations among the names:
+//! | name | what it is |
+//! |---|---|
+//! | [`Client`] | generates and talks with the model of a server |
+//! | [`Chat`] | a conversation |
+//! | [`Server`] | serves a model to many clients (feature `server`) |
+//! | [`Local`] | both parties in one process |
+//! | [`Plan`] | what a session would send, from shapes alone |
+//! | [`Study`] | what cache policies cost in accuracy |
+//! | [`register_policy`], [`register_activation`] | make names known that other crates bring |
 //!
 //! ```no_run
-//! # mod mine { pub fn register() -> Result<(), session::RegisterError> { Ok(()) } }
-//! fn main() -> std::process::ExitCode {
-//!     if let Err(error) = mine::register() {
-//!         eprintln!("error: {error}");
-//!         return std::process::ExitCode::FAILURE;
-//!     }
-//!     waggle::run()
+//! use waggle::{Client, Generate, Text};
+//!
+//! fn main() -> Result<(), waggle::Error> {
+//!     waggle::init();
+//!     let asked = Generate::after("Once upon a time").tokens(20);
+//!     let text = Client::new("example.org").generate(&asked, &mut Text(|piece: &str| print!("{piece}")))?;
+//!     println!("\n{} seconds", text.report.phases.decode.total.seconds);
+//!     Ok(())
 //! }
 //! ```
 //!
-//! [`session::register_policy`] and [`session::register_activation`] make names known; `examples/policy.rs` and
-//! `examples/activation.rs` are such programs.
+//! The command line `waggle` is the feature `cli`, which is on unless default features are off. A program of another
+//! crate has all commands, with its own policies and activations among the names, by `waggle::run()` after it has
+//! registered them; `examples/policy.rs` and `examples/activation.rs` are such programs.
 #![deny(missing_docs)]
 #![forbid(unsafe_code)]
 
+mod chat;
+#[cfg(feature = "cli")]
 mod cli;
+mod client;
+mod disk;
+mod error;
+mod generate;
+mod keys;
+mod local;
+mod models;
+mod options;
+mod plan;
+#[cfg(feature = "server")]
+mod server;
+mod study;
+mod summary;
+mod terms;
+mod worker;
 
-pub use cli::{api, run, run_from};
+pub use ::study::eval::Evaluation;
+pub use engine::LogitBits;
+pub use model::{Lengths, Reveal};
+pub use mpcache::PolicySpec;
+pub use net::{Identity, PublicKey, Shape};
+pub use ot::CotKind;
+pub use protocols::{Made, Masks, Packing, Part};
+pub use report::Report;
+pub use session::party::{Observer, Silent};
+pub use session::{RegisterError, register_activation, register_policy};
+pub use tokenizer::ChatTemplate;
+
+pub use chat::{
+    BackgroundChat, Chat, ChatOptions, ChatReport, Readiness, Role, Said, Template, Transcript, TurnReport,
+};
+#[cfg(feature = "cli")]
+pub use cli::{page, run, run_from, serve};
+pub use client::{Client, Fill, Prepared};
+pub use error::{
+    ChatError, Error, Full, NameError, OptionsError, PromptError, Refusal, ServeError, TrustError, describe,
+};
+pub use generate::{Draft, Generate, Generated, Guesser, Listener, Pads, Sampling, Text, TokenizerOf};
+pub use keys::{KeyFile, Proof, identity};
+pub use local::{Local, LocalOptions};
+pub use models::Prompt;
+pub use plan::{Machines, Plan};
+#[cfg(feature = "server")]
+pub use server::{Allow, Job, Server, ServerConfig, Stop};
+pub use study::{Study, StudyEngine};
+pub use terms::{Network, Terms};
+pub use worker::{init, init_as};
+
+/// The bundled model that is used where none is named.
+pub const DEFAULT_MODEL: &str = "shakespeare-gpt2";
+
+/// Names of the bundled models.
+pub fn models() -> impl Iterator<Item = &'static str> {
+    model::bundled_names()
+}

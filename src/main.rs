@@ -12,5 +12,6 @@ use zeroizing_alloc::ZeroAlloc;
 static ALLOCATOR: ZeroAlloc<System> = ZeroAlloc(System);
 
 fn main() -> ExitCode {
+    waggle::init();
     waggle::run()
 }

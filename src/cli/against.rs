@@ -2,16 +2,16 @@
 
 use std::path::PathBuf;
 
-use model::Lengths;
 use report::{Cost, Phases, Report, bytes};
 use serde_json::Value;
-use session::party::{ClientOptions, Request, Silent, plan_timed};
+use session::party::Silent;
 
-use super::files::{read, unweighted};
 use super::machine::Calibrated;
-use super::options::{LinkArg, TermsArgs};
-use super::report::{report, set_estimates};
+use super::record::RecordError;
 use super::{Error, out};
+use crate::disk::read;
+use crate::models::unweighted;
+use crate::{Network, OptionsError, Plan, Terms};
 
 /// The cost of a phase, by name.
 type OfPhase = (&'static str, fn(&Phases) -> &Cost);
@@ -26,7 +26,7 @@ const LEAST_SECONDS: f64 = 0.05;
 pub(super) fn run(reports: &[PathBuf], calibrated: &Calibrated) -> Result<(), Error> {
     out::line("| run | | measured | predicted | ratio |\n|---|---|---|---|---|")?;
     for path in reports {
-        let unread = |what: String| Error::NotReport { path: path.clone(), what };
+        let unread = |what: String| RecordError::NotReport { path: path.clone(), what };
         let measured: Report = serde_json::from_slice(&read(path)?).map_err(|e| unread(e.to_string()))?;
         let planned = plan_again(&measured, calibrated).map_err(|e| unread(e.to_string()))?;
         let name = path.file_stem().unwrap_or(path.as_os_str()).to_string_lossy();
@@ -78,28 +78,30 @@ fn rows(measured: &Report, planned: &Report) -> Vec<Row> {
 }
 
 /// The plan of the session that `measured` reports.
-fn plan_again(measured: &Report, calibrated: &Calibrated) -> Result<Report, Error> {
-    let text = |name: &str| measured.options.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
-    let unknown = |what: &str| Error::Unplannable { what: what.to_owned() };
-    let link: LinkArg = text("link").parse().map_err(|_| unknown("link"))?;
-    let count = |name: &str| measured.options.get(name).and_then(Value::as_u64);
-    let terms = TermsArgs::reported(text)?.terms(link)?;
-    let lengths = Lengths {
-        prompt: count("padded_prompt").map_or(measured.prompt_tokens, |n| n as usize),
-        tokens: count("tokens").ok_or_else(|| unknown("tokens"))? as usize,
-    };
-    let flag = |name: &str| measured.options.get(name).and_then(Value::as_bool).unwrap_or(false);
-    let (stop_at_eos, pad_answer) = (flag("stop_at_eos"), flag("pad_answer"));
+fn plan_again(measured: &Report, calibrated: &Calibrated) -> Result<Report, crate::Error> {
+    let unknown = |what| OptionsError::Unplannable { what };
+    let option = |name: &str| measured.options.get(name);
+    let count = |name: &str| option(name).and_then(Value::as_u64).map(|count| count as usize);
+    let flag = |name: &str| option(name).and_then(Value::as_bool).unwrap_or(false);
+    let link = option("link").and_then(Value::as_str).and_then(|link| link.parse::<Network>().ok());
+    let link = link.ok_or(unknown("link"))?;
     // How many tokens each pass kept is a fact of the run, and no prediction.
     if measured.draft.is_some() {
-        return Err(unknown("draft"));
+        return Err(unknown("draft").into());
     }
-    let request = Request { stop_at_eos, pad_answer, padded: count("padded_prompt").is_some(), ..lengths.into() };
     let model = unweighted(measured.model.name.clone(), measured.model.config.clone());
-    let setting = calibrated.setting(link.shape());
-    let options = ClientOptions::default();
-    let (outcome, footprint) = plan_timed(&model, &terms, &options, &request, &setting, &mut Silent)?;
-    let mut planned = report(&model, None, lengths.prompt, &outcome, &terms, [])?;
-    set_estimates(&mut planned, footprint, calibrated.base_bytes(), 2 * measured.model.parameters as u64);
-    Ok(planned)
+    Plan::default()
+        .prompt(count("padded_prompt").unwrap_or(measured.prompt_tokens))
+        .tokens(count("tokens").ok_or(unknown("tokens"))?)
+        .stop_at_eos(flag("stop_at_eos"))
+        .pad_answer(flag("pad_answer"))
+        .pad_prompt(option("padded_prompt").is_some_and(|length| !length.is_null()))
+        .network(link)
+        .machines(calibrated.machines.clone())
+        .run_with(
+            &model,
+            &Terms::of_report(measured)?.over(link)?,
+            || 2 * measured.model.parameters as u64,
+            &mut Silent,
+        )
 }

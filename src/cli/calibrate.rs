@@ -7,18 +7,21 @@ use std::process::Stdio;
 use clap::Args;
 use model::{DType, Lengths, ModelFiles, synthesize};
 use net::Phase;
-use planner::{Footprint, Kernel, Observation, PROFILE_VERSION, Profile, Rates, Setting, Units, fit};
+use planner::{Footprint, Observation, PROFILE_VERSION, Profile, fit};
+use planner::{Kernel, Rates, Units};
 use protocols::preparation;
-use report::{PeakMemory, Report};
+use report::PeakMemory;
+use report::Report;
 use serde::Serialize;
 use session::party::{ClientOptions, ModelServer, PublicModel, Request, Silent, Terms, plan_timed, plan_work};
 
-use super::files::{check_writable, mapped_bytes, read, write_json};
 use super::machine::{PROGRAM, default_file, kernels, processor};
-use super::options::{LinkArg, TermsArgs};
 use super::progress::Progress;
-use super::trust::make_home;
-use super::{Error, out, program};
+use super::{Error, out};
+use crate::disk::{check_writable, read, write_json};
+use crate::keys::make_home;
+use crate::models::mapped_bytes;
+use crate::{Machines, Network, worker};
 
 /// Measures this machine, in less than a minute: runs small sessions with both parties on it, and fits the time of
 /// each kernel to theirs. `waggle plan` then predicts seconds and memory of other sessions. Nothing else should run
@@ -100,7 +103,7 @@ struct Measured<'a> {
     trial: &'a Trial,
     model: PublicModel,
     terms: Terms,
-    link: LinkArg,
+    link: Network,
     request: Request,
     report: Report,
     /// Bytes of the weights.
@@ -227,7 +230,7 @@ impl<'a> Measured<'a> {
         let failed = |source| Error::Spawn { source };
         let model = dir.join(SHAPES[trial.shape].name);
         let json = dir.join("report.json");
-        let mut command = program::command().map_err(failed)?;
+        let mut command = worker::command()?;
         let ids = vec!["1"; trial.prompt].join(",");
         command.arg("demo").arg("--model").arg(&model).args(["--prompt-ids", &ids]);
         command.args(["--tokens", &trial.tokens.to_string(), "--link", trial.link]);
@@ -241,13 +244,9 @@ impl<'a> Measured<'a> {
         }
         let report: Report =
             serde_json::from_slice(&read(&json)?).map_err(|e| Error::Child { what: e.to_string() })?;
-        let link: LinkArg =
+        let link: Network =
             trial.link.parse().map_err(|e: net::shaped::ParseShapeError| Error::Child { what: e.to_string() })?;
-        let terms = TermsArgs::reported(|name| match name {
-            "preprocess" => trial.preprocess.to_string(),
-            _ => String::new(),
-        })?
-        .terms(link)?;
+        let terms = crate::Terms::default().preprocess(trial.preprocess).over(link)?;
         let mapped = mapped_bytes(&model.to_string_lossy()).unwrap_or(0);
         let public = ModelServer::load(ModelFiles::open(&model)?)?.public().clone();
         let lengths = Lengths { prompt: trial.prompt, tokens: trial.tokens };
@@ -273,14 +272,8 @@ impl<'a> Measured<'a> {
 
     /// Seconds of the phases that `profile` predicts, and the memory.
     fn predict(&self, profile: &Profile) -> Result<([(Phase, f64); TIMED.len()], Footprint), Error> {
-        let machine = profile.machine();
-        let setting = Setting {
-            machines: [machine.clone(), machine],
-            together: true,
-            link: self.link.shape(),
-            imitated: self.link.shape().is_some(),
-            wake: profile.wake_nanoseconds / 1e9,
-        };
+        let machines = Machines { client: profile.clone(), server: profile.clone(), together: true };
+        let setting = machines.setting(self.link.shape());
         let (model, terms) = (&self.model, &self.terms);
         let options = ClientOptions::default();
         let (outcome, footprint) = plan_timed(model, terms, &options, &self.request, &setting, &mut Silent)?;

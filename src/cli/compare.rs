@@ -9,8 +9,8 @@ use clap::Args;
 use report::table::{Cell, Table};
 
 use super::Error;
-use super::files::check_writable;
 use super::options::{FormatArgs, OperationsArgs};
+use crate::disk::check_writable;
 
 /// Shows two reports, or two studies, side by side: first what differs between the runs, then phases and operations
 /// with their ratios. A ratio is that of the second to the first.

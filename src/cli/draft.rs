@@ -1,20 +1,9 @@
 //! Drafts: who guesses, and how much.
 
-use std::fmt;
-use std::str::FromStr;
-
 use clap::Args;
-use model::{DEFAULT_RATE, Drafts, Guess, Lookup, MAX_DRAFTED, ModelSpec, Next, Sampler, SmallModel};
-use serde_json::Value;
-use session::party::Limits;
+use model::DEFAULT_RATE;
 
-use super::Error;
-use super::files::open_model;
-
-/// Guesses of a pass unless told otherwise.
-const DEFAULT_GUESSES: usize = 4;
-
-const _: () = assert!(DEFAULT_GUESSES <= MAX_DRAFTED);
+use crate::Draft;
 
 /// How the client guesses the next tokens.
 #[derive(Args, Clone, Debug)]
@@ -40,126 +29,9 @@ pub(super) struct DraftArgs {
     draft_steady: bool,
 }
 
-/// Who guesses, and how many tokens.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Draft {
-    guesser: Guesser,
-    tokens: usize,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Guesser {
-    Lookup,
-    /// The model in this directory, or of this bundled name.
-    Model(String),
-}
-
-impl FromStr for Draft {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let number = |text: &str| {
-            let tokens = text.parse().ok().filter(|tokens| (1..=MAX_DRAFTED).contains(tokens));
-            tokens.ok_or_else(|| format!("a draft has 1 to {MAX_DRAFTED} tokens, not `{text}`"))
-        };
-        let (kind, rest) = text.split_once(':').map_or((text, None), |(kind, rest)| (kind, Some(rest)));
-        let (guesser, tokens) = match (kind, rest) {
-            ("lookup", None) => (Guesser::Lookup, DEFAULT_GUESSES),
-            ("lookup", Some(tokens)) => (Guesser::Lookup, number(tokens)?),
-            ("model", Some(rest)) if !rest.is_empty() => match rest.rsplit_once(':') {
-                // A directory may have a colon in its name; a number after the last one is not part of it.
-                Some((dir, tokens)) if !dir.is_empty() && tokens.bytes().all(|b| b.is_ascii_digit()) => {
-                    (Guesser::Model(dir.to_owned()), number(tokens)?)
-                }
-                _ => (Guesser::Model(rest.to_owned()), DEFAULT_GUESSES),
-            },
-            _ => return Err("give `lookup`, `lookup:K`, `model:DIR` or `model:DIR:K`".into()),
-        };
-        Ok(Draft { guesser, tokens })
-    }
-}
-
-impl fmt::Display for Draft {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        match &self.guesser {
-            Guesser::Lookup => write!(f, "lookup:{}", self.tokens),
-            Guesser::Model(dir) => write!(f, "model:{dir}:{}", self.tokens),
-        }
-    }
-}
-
 impl DraftArgs {
-    /// What the parties agree on.
-    pub(super) fn drafts(&self) -> Result<Option<Drafts>, Error> {
-        let Some(draft) = &self.draft else { return Ok(None) };
-        // The default suits any number of guesses.
-        let drafts = Drafts::new(draft.tokens, self.draft_rate)?;
-        Ok(Some(if self.draft_steady { drafts.steady() } else { drafts }))
-    }
-
-    /// Refuses a draft beside `pool`.
-    pub(super) fn check_pool(&self, pool: bool) -> Result<(), Error> {
-        if pool && self.draft.is_some() { Err(session::Error::DraftPool.into()) } else { Ok(()) }
-    }
-
-    /// Who guesses for a model of the shape `target`, if anybody does.
-    pub(super) fn guess(&self, target: &ModelSpec) -> Result<Option<Box<dyn Guess>>, Error> {
-        let Some(draft) = &self.draft else { return Ok(None) };
-        Ok(Some(match &draft.guesser {
-            Guesser::Lookup => Box::new(Lookup),
-            Guesser::Model(name) => Box::new(SmallModel::new(&open_model(name)?, target)?),
-        }))
-    }
-
-    /// What a report says of it.
-    pub(super) fn reported(&self) -> impl Iterator<Item = (&'static str, Value)> {
-        let draft = self
-            .draft
-            .as_ref()
-            .map(|draft| [("draft", draft.to_string().into()), ("draft_rate", self.draft_rate.into())]);
-        let steady = self.draft_steady.then(|| ("draft_steady", true.into()));
-        draft.into_iter().flatten().chain(steady)
-    }
-}
-
-/// What picks tokens: `sampler`, with guesses if there are some.
-pub(super) fn next<'a>(sampler: &'a mut Sampler, guess: &'a mut Option<Box<dyn Guess>>) -> Next<'a> {
-    match guess {
-        Some(guess) => Next::Drafted { sampler, guess: &mut **guess },
-        None => Next::Pick(sampler),
-    }
-}
-
-/// The most guesses in a pass that a server allows.
-#[derive(Args, Clone, Debug)]
-pub(super) struct DraftLimitArgs {
-    /// Most guesses in a pass of a client that drafts (`generate --draft`); 0 refuses drafts. The client learns
-    /// logits after wrong guesses too, which count for --max-reveals.
-    #[arg(long, value_name = "K", default_value_t = Limits::default().drafted)]
-    pub(super) max_draft: usize,
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_draft_has_one_text() {
-        let lookup = |tokens| Draft { guesser: Guesser::Lookup, tokens };
-        let model = |dir: &str, tokens| Draft { guesser: Guesser::Model(dir.into()), tokens };
-        for (text, draft) in [
-            ("lookup", lookup(4)),
-            ("lookup:8", lookup(8)),
-            ("model:a/b", model("a/b", 4)),
-            ("model:a/b:2", model("a/b", 2)),
-            ("model:c:/dir", model("c:/dir", 4)),
-            ("model:x:y:64", model("x:y", 64)),
-        ] {
-            assert_eq!(text.parse(), Ok(draft.clone()), "{text}");
-            assert_eq!(draft.to_string().parse(), Ok(draft));
-        }
-        for text in ["", "look", "lookup:", "lookup:0", "lookup:65", "lookup:x", "model", "model:", "model:a:0"] {
-            assert!(text.parse::<Draft>().is_err(), "{text}");
-        }
+    /// The guesses, if there are any.
+    pub(super) fn draft(&self) -> Option<Draft> {
+        self.draft.clone().map(|draft| draft.rate(self.draft_rate).steady(self.draft_steady))
     }
 }

@@ -13,18 +13,19 @@ use rayon::prelude::*;
 use report::ModelInfo;
 use serde_json::Value;
 use session::party::Terms;
-use tokenizer::Tokenizer;
 
-use super::files::{DEFAULT_MODEL, check_writable, open_model, public_model, read_text, write, write_json};
-use super::machine::provenance;
 use super::mean_token::{MeanToken, mean_token};
-use super::options::{FormatArgs, LINKS, LOOPBACK, LinkArg};
+use super::options::{FormatArgs, LINKS, named};
 #[cfg(feature = "plots")]
 use super::plot;
 use super::policies::{self, Policies};
 use super::progress::passes;
-use super::study::{self, StudyEngine};
 use super::{Error, html, out};
+use crate::disk::{check_writable, write, write_json};
+use crate::models::{ids_of, open_model, public_model, read_text, texts, tokenizer};
+use crate::summary::provenance;
+use crate::terms::LOOPBACK;
+use crate::{DEFAULT_MODEL, Network, PromptError, StudyEngine, study};
 
 /// Measures what cache policies cost in accuracy, on a text or another task, teacher-forced, for every policy at
 /// every budget.
@@ -82,12 +83,12 @@ pub(super) struct EvalArgs {
     #[arg(long, value_name = "S", value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
     sequences: Option<usize>,
     /// What computes: f32, fixed point in the clear, or two parties in this process.
-    #[arg(long, value_enum, default_value = "float")]
+    #[arg(long, value_parser = named(&StudyEngine::NAMES), default_value = "float")]
     engine: StudyEngine,
     /// Plan the longest sequence between two parties over LINK as well, under every policy: bytes, flows and network
     /// seconds of a token, the mean of those decoded after the prompt, for the table and for plots.
     #[arg(long, value_name = LINKS)]
-    costs: Option<LinkArg>,
+    costs: Option<Network>,
     #[command(flatten)]
     format: FormatArgs,
     /// Write the report here.
@@ -105,6 +106,30 @@ pub(super) struct EvalArgs {
     out: Option<PathBuf>,
 }
 
+/// Options of a study that do not go together.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum EvalError {
+    /// An option that a task does not read.
+    #[error("--{option} is no option of --task {task}, which takes --{}", .takes.join(", --"))]
+    NotOfTask {
+        /// The option.
+        option: &'static str,
+        /// The task.
+        task: &'static str,
+        /// The options that it reads.
+        takes: &'static [&'static str],
+    },
+    /// Options about pruning where nothing is pruned.
+    #[error("--budgets and --plots need a policy beside `full`, and --budgets one without a budget of its own")]
+    NothingPruned,
+    /// A text task without text.
+    #[error("--text is missing")]
+    NoText,
+    /// A text for a measure that takes random words.
+    #[error("--by echo judges heads on random words and takes no --text")]
+    TextBesideEcho,
+}
+
 /// Budgets where none are given.
 const DEFAULT_BUDGETS: [f64; 5] = [0.05, 0.1, 0.25, 0.5, 1.0];
 
@@ -116,7 +141,7 @@ fn task_names() -> PossibleValuesParser {
 pub(super) fn run(args: EvalArgs) -> Result<(), Error> {
     let outputs = Outputs::new(&args)?;
     let files = open_model(&args.model)?;
-    let task = Task::named(&args.task).ok_or(Error::NoText)?;
+    let task = Task::named(&args.task).ok_or(EvalError::NoText)?;
     let sequences = args.sequences(task, &files)?;
     let candidates = args.candidates()?;
     let info = ModelInfo::new(&files.name, &files.spec);
@@ -135,7 +160,7 @@ pub(super) fn run(args: EvalArgs) -> Result<(), Error> {
 }
 
 /// Plans the longest of `sequences` under every policy of `study` that two parties can run.
-fn plan_costs(study: &mut Evaluation, model: &str, sequences: &[Sequence], link: LinkArg) -> Result<(), Error> {
+fn plan_costs(study: &mut Evaluation, model: &str, sequences: &[Sequence], link: Network) -> Result<(), Error> {
     let Some(longest) = sequences.iter().max_by_key(|sequence| sequence.ids().len()) else { return Ok(()) };
     // The pass over the prompt is the first. Where it is the only one, the token after it is planned.
     let (prompt, tokens) = (longest.prompt(), longest.passes().saturating_sub(1).max(1));
@@ -182,17 +207,15 @@ impl EvalArgs {
             ("seed", self.seed.is_some()),
         ];
         if let Some((option, _)) = given.iter().find(|(name, given)| *given && !task.takes.contains(name)) {
-            return Err(Error::NotOfTask { option, task: task.name, takes: task.takes });
+            return Err(EvalError::NotOfTask { option, task: task.name, takes: task.takes }.into());
         }
-        let tokenizer = files.tokenizer.as_deref().map(Tokenizer::from_bytes).transpose()?.map(Arc::new);
+        let tokenizer = tokenizer(files)?.map(Arc::new);
         if tokenizer.is_none() && self.text.is_some() {
-            return Err(Error::NoTokenizer);
+            return Err(PromptError::NoTokenizer.into());
         }
-        let utf8 =
-            |path: &PathBuf| String::from_utf8(read_text(path)?).map_err(|_| Error::NotUtf8 { path: path.clone() });
         let texts = self.text.as_deref().map(texts).transpose()?;
-        let data = self.data.as_ref().map(utf8).transpose()?;
-        let prompts = self.prompts.as_ref().map(utf8).transpose()?;
+        let data = self.data.as_deref().map(read_text).transpose()?;
+        let prompts = self.prompts.as_deref().map(read_text).transpose()?;
         let input = TaskInput {
             spec: &files.spec,
             tokenizer,
@@ -218,7 +241,7 @@ impl EvalArgs {
         let pruned = self.named().filter(|policy| **policy != PolicySpec::default());
         let used = pruned.into_iter().any(|policy| policy.option("budget").is_none());
         if !used && self.budgets.is_some() || candidates.is_empty() && self.plots().is_some() {
-            return Err(Error::NothingPruned);
+            return Err(EvalError::NothingPruned.into());
         }
         Ok(candidates)
     }
@@ -241,7 +264,7 @@ impl EvalArgs {
         };
         let chosen = [
             ("task", self.task.clone().into()),
-            ("engine", self.engine.name().into()),
+            ("engine", self.engine.to_string().into()),
             ("text", file(&self.text).into()),
             ("data", file(&self.data).into()),
             ("prompts", file(&self.prompts).into()),
@@ -271,26 +294,7 @@ pub(super) fn cut_text(
 
 /// The tokens of the texts in a file, joined: `enough` of them or more, if there are so many.
 pub(super) fn text_ids(files: &ModelFiles, path: &Path, enough: usize) -> Result<Vec<u32>, Error> {
-    let tokenizer = files.tokenizer.as_deref().ok_or(Error::NoTokenizer)?;
-    let tokenizer = Tokenizer::from_bytes(tokenizer)?;
-    let mut ids = Vec::new();
-    for text in texts(path)? {
-        if ids.len() >= enough {
-            break;
-        }
-        ids.extend(tokenizer.encode(&text)?);
-    }
-    Ok(ids)
-}
-
-/// The texts of a file.
-pub(super) fn texts(path: &Path) -> Result<Vec<String>, Error> {
-    let bytes = read_text(path)?;
-    if path.extension().is_some_and(|end| end == "json") {
-        return serde_json::from_slice(&bytes)
-            .map_err(|source| Error::NotTexts { path: path.into(), what: source.to_string() });
-    }
-    Ok(vec![String::from_utf8(bytes).map_err(|_| Error::NotUtf8 { path: path.into() })?])
+    Ok(ids_of(&texts(path)?, tokenizer(files)?.as_ref(), enough)?)
 }
 
 /// Where the report goes; made before any work.

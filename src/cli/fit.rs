@@ -9,11 +9,13 @@ use mpcache::LayerSet;
 use study::eval::Sequence;
 use study::fit::{fit_columns, fit_layers};
 
-use super::eval::text_ids;
-use super::files::{DEFAULT_MODEL, check_writable, open_model, read};
+use super::eval::{EvalError, text_ids};
 use super::float::FloatModel;
 use super::progress::passes;
 use super::{Error, out};
+use crate::disk::{check_writable, read};
+use crate::models::open_model;
+use crate::{DEFAULT_MODEL, PromptError};
 
 /// Finds what a cache policy needs to know of a model, on a text in the clear. The text should be like those to come,
 /// and it should not be one on which the policy is measured.
@@ -72,7 +74,8 @@ impl TextArgs {
         let wanted = self.skip.saturating_add(self.sequences);
         let sequences: Vec<Vec<u32>> = match (&self.data, &self.text) {
             (Some(path), _) => {
-                let lines = String::from_utf8(read(path)?).map_err(|_| Error::NotUtf8 { path: path.clone() })?;
+                let lines =
+                    String::from_utf8(read(path)?).map_err(|_| PromptError::NotUtf8 { path: path.clone() })?;
                 let sequences = Sequence::of_queries(&lines, None, None)?;
                 let ids: Vec<Vec<u32>> =
                     sequences.iter().take(wanted).map(|sequence| sequence.ids().to_vec()).collect();
@@ -86,7 +89,7 @@ impl TextArgs {
                 ids.chunks_exact(context).take(wanted).map(<[u32]>::to_vec).collect()
             }
             // Clap makes sure that there is one of them.
-            (None, None) => return Err(Error::NoText),
+            (None, None) => return Err(EvalError::NoText.into()),
         };
         sequences.iter().try_for_each(|ids| files.spec.check_ids(ids))?;
         Ok(sequences.into_iter().skip(self.skip).collect())

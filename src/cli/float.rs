@@ -4,17 +4,19 @@ use std::path::PathBuf;
 
 use clap::Args;
 use engine::{Float, FloatLoader, FloatWeight};
-use model::{GenerateOptions, Input, Model, NoHooks, Sampler, generate};
+use model::{GenerateOptions, Input, Model, Next, NoHooks, Sampler, generate};
 use report::provenance::Provenance;
 use serde::Serialize;
-use tokenizer::Tokenizer;
 
 use super::Error;
-use super::draft::{DraftArgs, next};
-use super::files::{DEFAULT_MODEL, check_writable, open_model, write_json};
+use super::draft::DraftArgs;
 use super::options::PolicyArgs;
-use super::prompt::PromptArgs;
+use super::prompt::{PromptArgs, join};
 use super::report::guesses;
+use crate::DEFAULT_MODEL;
+use crate::disk::{check_writable, write_json};
+use crate::models::{harmless, open_model, tokenizer};
+use crate::summary::provenance;
 
 /// Writes text with a model in the clear, in f32. The protocols are compared with this.
 #[derive(Args, Debug)]
@@ -57,29 +59,33 @@ pub(super) type FloatModel = Model<FloatWeight>;
 pub(super) fn run(args: FloatArgs) -> Result<(), Error> {
     check_writable(args.json.as_deref())?;
     let files = open_model(&args.model)?;
-    let tokenizer = files.tokenizer.as_deref().map(Tokenizer::from_bytes).transpose()?;
-    let prompt = args.prompt.read()?.ids(tokenizer.as_ref())?;
+    let tokenizer = tokenizer(&files)?;
+    let prompt = args.prompt.read()?.read()?.ids(tokenizer.as_ref())?;
     let policy = args.policy.spec()?;
     let model: FloatModel = Model::load_for(&policy, &mut FloatLoader, &files.spec, Some(&files.checkpoint))?;
     let all_positions = args.json.is_some();
-    let draft = args.draft.drafts()?;
-    let mut guess = args.draft.guess(&files.spec)?;
+    let draft = args.draft.draft();
+    let mut guess = draft.as_ref().map(|draft| draft.guess(&files.spec)).transpose()?;
+    let draft = draft.map(|draft| draft.drafts()).transpose()?;
     let options = GenerateOptions { tokens: args.tokens, all_positions, policy, draft, ..Default::default() };
     let input = Input { ids: Some(&prompt), count: prompt.len() };
     let mut sampler = Sampler::greedy();
-    let next = next(&mut sampler, &mut guess);
+    let next = match &mut guess {
+        Some(guess) => Next::Drafted { sampler: &mut sampler, guess: &mut **guess },
+        None => Next::Pick(&mut sampler),
+    };
     let out = generate(&mut Float::default(), &model, input, &options, next, &mut NoHooks)?;
     let text = tokenizer.as_ref().map(|tokenizer| tokenizer.decode(&out.tokens)).transpose()?;
     match &text {
-        Some(text) => super::out::line(super::progress::harmless(text))?,
-        None => super::out::line(super::prompt::join(&out.tokens))?,
+        Some(text) => super::out::line(harmless(text))?,
+        None => super::out::line(join(&out.tokens))?,
     }
     if draft.is_some() {
         super::out::note(guesses(&out.passes))
     }
     if let (Some(path), Some(logits)) = (&args.json, &out.logits) {
         let report = FloatReport {
-            provenance: super::machine::provenance(),
+            provenance: provenance(),
             model: report::ModelInfo::new(&files.name, &files.spec),
             prompt_tokens: prompt.len(),
             prompt_ids: &prompt,

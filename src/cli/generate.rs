@@ -3,22 +3,18 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use net::Role;
-use serde_json::Value;
-use session::party::ClientOptions;
-use session::pool::PoolSet;
-use tokenizer::Tokenizer;
 
-use super::connect::{ConnectArgs, warn_of_plaintext};
-use super::draft::{DraftArgs, next};
-use super::files::{check_writable, read, write_json};
+use super::connect::ConnectArgs;
+use super::draft::DraftArgs;
 use super::options::{SamplingArgs, TermsArgs};
 use super::padding::PaddingArgs;
 use super::pools::warn_of_others;
 use super::progress::Progress;
 use super::prompt::PromptArgs;
-use super::report::{cost_line, report};
-use super::{Error, out, tokenizer_worker};
+use super::report::cost_line;
+use super::{Error, out};
+use crate::disk::{check_writable, write_json};
+use crate::{Generate, TokenizerOf};
 
 /// Generates text with the model of a server, which learns neither the prompt nor the text.
 #[derive(Args, Debug)]
@@ -26,9 +22,7 @@ pub(super) struct GenerateArgs {
     #[command(flatten)]
     connect: ConnectArgs,
     #[command(flatten)]
-    prompt: PromptArgs,
-    #[command(flatten)]
-    padding: PaddingArgs,
+    text: TextArgs,
     /// Tokens to generate.
     #[arg(long, value_name = "N", default_value_t = 32)]
     tokens: usize,
@@ -44,70 +38,46 @@ pub(super) struct GenerateArgs {
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     #[command(flatten)]
+    terms: TermsArgs,
+}
+
+/// What is generated.
+#[derive(Args, Clone, Debug)]
+pub(super) struct TextArgs {
+    #[command(flatten)]
+    prompt: PromptArgs,
+    #[command(flatten)]
+    padding: PaddingArgs,
+    #[command(flatten)]
     draft: DraftArgs,
     #[command(flatten)]
     sampling: SamplingArgs,
-    #[command(flatten)]
-    terms: TermsArgs,
+}
+
+impl TextArgs {
+    /// All of it but the number of tokens. Reads a prompt that is in a file.
+    pub(super) fn asked(&self) -> Result<Generate, Error> {
+        Ok(Generate::after(self.prompt.read()?)
+            .sampling(self.sampling.sampling())
+            .stop_at_eos(self.sampling.stop_at_eos)
+            .pad_prompt(self.padding.pad_prompt.clone())
+            .pad_answer(self.padding.pad_answer)
+            .draft(self.draft.draft()))
+    }
 }
 
 pub(super) fn run(args: GenerateArgs) -> Result<(), Error> {
     check_writable(args.json.as_deref())?;
-    let terms = if args.pool.is_some() { args.terms.two_phases()? } else { args.terms.clone() };
-    let terms = terms.terms(args.connect.link)?;
-    let mut sampler = args.sampling.sampler(&terms)?;
-    args.draft.check_pool(args.pool.is_some())?;
-    let drafts = args.draft.drafts()?;
-    let prompt = args.prompt.read()?;
-    let own = args.tokenizer.as_deref().map(read).transpose()?;
-    let own = own.as_deref().map(Tokenizer::from_bytes).transpose()?;
-    // A bad file is reported before a server is bothered.
-    let pool = args.pool.as_ref().map(|path| PoolSet::open(path, Role::Client)).transpose()?;
     args.pool.iter().for_each(|path| warn_of_others(path));
-    warn_of_plaintext(args.connect.is_plaintext());
-    let session = args.connect.open(&terms, ClientOptions { tokenizer: own.is_none(), ..Default::default() })?;
-
-    let model = session.model().clone();
-    let tokenizer = match (own, &model.tokenizer) {
-        (Some(own), _) => Some(own),
-        (None, Some(bytes)) => Some(tokenizer_worker::foreign(bytes)?),
-        (None, None) => None,
-    };
-    let prompt = prompt.ids(tokenizer.as_ref())?;
-    let room = (model.spec.max_positions() + 1).saturating_sub(args.tokens);
-    let whole = args.padding.prompt(&prompt, room)?;
-    let mut guess = args.draft.guess(&model.spec)?;
-    let session = match drafts {
-        Some(drafts) => session.drafting(drafts),
-        None => session,
-    };
-    let session = if args.padding.pad_answer { session.padding_answers() } else { session };
-    let mut progress = Progress::of_text(tokenizer.as_ref(), &prompt, args.tokens);
-    let next = next(&mut sampler, &mut guess);
-    let stop = args.sampling.stop_at_eos;
-    let padded = whole.padding().map(|_| whole.ids().len());
-    let pool_ids = pool.as_ref().map(|pool| match &pool.ids()[..] {
-        [id] => id.to_string().into(),
-        ids => ids.iter().map(ToString::to_string).collect::<Value>(),
-    });
-    let outcome = match pool {
-        Some(pool) => session.spend(pool, whole, args.tokens, stop, next, &mut progress),
-        None => session.generate(whole, args.tokens, stop, next, &mut progress),
-    };
-    let outcome = progress.finish(outcome)?;
-    out::note(cost_line(&outcome));
+    let tokenizer = args.tokenizer.map_or(TokenizerOf::Server, TokenizerOf::File);
+    let asked = args.text.asked()?.tokens(args.tokens).pool(args.pool).tokenizer(tokenizer);
+    let client = args.connect.client(args.terms.terms()?);
+    let mut progress = Progress::of_text(args.tokens);
+    let generated = client.generate(&asked, &mut progress);
+    let generated = progress.finish(generated)?;
+    out::note(cost_line(&generated));
     if let Some(path) = &args.json {
-        let chosen = [
-            ("link", args.connect.link.to_string().into()),
-            ("tokens", args.tokens.into()),
-            ("padded_prompt", padded.into()),
-            ("pool", pool_ids.into()),
-        ];
-        let chosen = args.sampling.reported().into_iter().chain(args.draft.reported()).chain(chosen);
-        let chosen = chosen.chain(args.padding.pad_answer.then_some(("pad_answer", true.into())));
-        let mut report = report(&model, tokenizer.as_ref(), prompt.len(), &outcome, &terms, chosen)?;
-        report.peak_memory_bytes.client = net::peak_memory_bytes();
-        write_json(path, &report)?;
+        write_json(path, &generated.report)?;
     }
     Ok(())
 }

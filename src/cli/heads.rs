@@ -11,10 +11,13 @@ use report::provenance::Provenance;
 use serde::Serialize;
 use study::eval::{HeadMeasure, HeadScores, InSight, Sequence, judge_heads, repetitions};
 
-use super::eval::cut_text;
-use super::files::{DEFAULT_MODEL, check_writable, open_model, write_json};
+use super::eval::{EvalError, cut_text};
 use super::progress::passes;
 use super::{Error, out};
+use crate::DEFAULT_MODEL;
+use crate::disk::{check_writable, write_json};
+use crate::models::open_model;
+use crate::summary::provenance;
 
 /// Finds the heads of a model that need every token, and prints the policy in which the others stream: a text for
 /// --policy. Nothing is trained, and all is in the clear.
@@ -95,7 +98,7 @@ pub(super) fn run(args: HeadsArgs) -> Result<(), Error> {
     let policy = args.policy(&scores.pattern(args.share)?.to_string())?;
     if let Some(path) = &args.json {
         let report = HeadsReport {
-            provenance: super::machine::provenance(),
+            provenance: provenance(),
             model: ModelInfo::new(&files.name, &files.spec),
             by: measure.to_string(),
             share: args.share,
@@ -129,8 +132,8 @@ impl HeadsArgs {
             (Some(HeadMeasure::Echo), None) => {
                 return Ok(repetitions(files.spec.vocabulary(), self.context, self.sequences)?);
             }
-            (Some(HeadMeasure::Echo), Some(_)) => return Err(Error::TextBesideEcho),
-            (_, path) => path.as_ref().ok_or(Error::NoText)?,
+            (Some(HeadMeasure::Echo), Some(_)) => return Err(EvalError::TextBesideEcho.into()),
+            (_, path) => path.as_ref().ok_or(EvalError::NoText)?,
         };
         let sequences = cut_text(files, path, self.context, 1, self.sequences)?;
         Ok(sequences.iter().map(|sequence: &Sequence| sequence.ids().to_vec()).collect())

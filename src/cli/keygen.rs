@@ -2,8 +2,9 @@
 
 use clap::Args;
 
-use super::trust::IdentityArgs;
+use super::connect::IdentityArgs;
 use super::{Error, out};
+use crate::{KeyFile, identity};
 
 /// Prints the public key by which others know this party. Makes the key pair first if there is none. A server's owner
 /// adds a client's key to the file of `serve --allow`; a client gives a server's key as `generate --server-key`.
@@ -14,8 +15,7 @@ pub(super) struct KeygenArgs {
 }
 
 pub(super) fn run(args: KeygenArgs) -> Result<(), Error> {
-    let (identity, made) = args.identity.open()?;
-    let path = args.identity.path()?;
+    let KeyFile { identity, path, made } = identity(args.identity.identity.as_deref())?;
     out::note(format_args!("{} {}", if made { "new key pair in" } else { "the key pair in" }, path.display()));
     out::line(identity.public())
 }

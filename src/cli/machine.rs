@@ -4,30 +4,19 @@ use std::path::{Path, PathBuf};
 
 use bits::cpu::Cpu;
 use clap::Args;
-use net::Shape;
-use planner::{Profile, ProfileError, Setting};
+use planner::{Profile, ProfileError};
 pub(super) use report::provenance::processor;
-use report::provenance::{Program, Provenance};
 
-use super::files::{MAX_FILE_BYTES, read};
-use super::{Error, trust};
+use super::Error;
+use crate::disk::{MAX_FILE_BYTES, read};
+pub(super) use crate::summary::{built, provenance};
+use crate::{Machines, keys};
 
 /// File of the measurements, among the user's keys.
 const FILE: &str = "calibration.json";
 
 /// Version and, where git knew it, revision of this program.
 pub(super) const PROGRAM: &str = env!("WAGGLE_PROGRAM");
-
-/// This program as it was built, for records.
-pub(super) fn built() -> Program {
-    let revision = env!("WAGGLE_REVISION");
-    Program { version: env!("CARGO_PKG_VERSION"), revision: Some(revision).filter(|revision| !revision.is_empty()) }
-}
-
-/// What makes the records of this process.
-pub(super) fn provenance() -> Option<Provenance> {
-    Some(Provenance::current(built()))
-}
 
 /// The family of kernels in use.
 pub(super) fn kernels() -> String {
@@ -36,7 +25,7 @@ pub(super) fn kernels() -> String {
 
 /// Where the measurements are kept if no file is named.
 pub(super) fn default_file() -> Result<PathBuf, Error> {
-    trust::file(FILE)
+    Ok(keys::file(FILE)?)
 }
 
 /// Measurements of the parties' machines.
@@ -57,30 +46,9 @@ pub(super) struct CalibrationArgs {
 
 /// The measurements that a prediction rests on.
 pub(super) struct Calibrated {
-    /// Of the client's machine and the server's.
-    profiles: [Profile; 2],
-    together: bool,
+    pub(super) machines: Machines,
     /// One line about them.
     pub(super) line: String,
-}
-
-impl Calibrated {
-    /// What a plan over `link` computes with.
-    pub(super) fn setting(&self, link: Option<Shape>) -> Setting {
-        let [client, server] = &self.profiles;
-        Setting {
-            machines: [client.machine(), server.machine()],
-            together: self.together,
-            link,
-            imitated: self.together && link.is_some(),
-            wake: (client.wake_nanoseconds + server.wake_nanoseconds) / 2e9,
-        }
-    }
-
-    /// Memory of both processes before they have a model.
-    pub(super) fn base_bytes(&self) -> [u64; 2] {
-        [0, 1].map(|party: usize| self.profiles[party].base_bytes[party])
-    }
 }
 
 impl CalibrationArgs {
@@ -114,7 +82,8 @@ impl CalibrationArgs {
             }
         };
         line += if self.one_machine { ", shared by both parties" } else { ", for each party" };
-        Ok(Ok(Calibrated { profiles: [own, peer], together: self.one_machine, line }))
+        let machines = Machines { client: own, server: peer, together: self.one_machine };
+        Ok(Ok(Calibrated { machines, line }))
     }
 }
 

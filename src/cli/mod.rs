@@ -1,7 +1,6 @@
 //! Commands and their arguments.
 
 mod against;
-pub mod api;
 mod calibrate;
 mod chat;
 mod compare;
@@ -10,7 +9,6 @@ mod demo;
 mod draft;
 mod error;
 mod eval;
-mod files;
 mod fit;
 mod float;
 mod generate;
@@ -28,7 +26,6 @@ mod plot;
 mod policies;
 mod pools;
 mod preprocess;
-mod program;
 mod progress;
 mod prompt;
 mod published;
@@ -38,11 +35,8 @@ mod serve;
 mod settings;
 mod shell;
 mod shown;
-mod study;
 mod sweep;
 mod synth;
-mod tokenizer_worker;
-mod trust;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -51,6 +45,9 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand};
 
 use error::Error;
+
+use crate::ServerConfig;
+use record::{Record, RecordError};
 
 /// Private text generation between two parties: a server with a language model, and a client with a prompt. The
 /// server learns neither the prompt nor the text, and the client does not learn the weights.
@@ -95,9 +92,6 @@ enum Command {
     Keygen(keygen::KeygenArgs),
     Completions(shell::CompletionsArgs),
     Man(shell::ManArgs),
-    /// Runs a server's tokenizer for `generate`, and talks JSON on standard input and output.
-    #[command(hide = true)]
-    TokenizerWorker,
 }
 
 /// The command line, with what the environment and a file add to it.
@@ -120,7 +114,9 @@ pub fn run() -> ExitCode {
 
 /// The same with these words, the first of which is the program's name. Words that make no command end the process.
 pub fn run_from(words: impl IntoIterator<Item = OsString>) -> ExitCode {
-    let Cli { command, config: _ } = match parse(words.into_iter().collect()) {
+    let words: Vec<OsString> = words.into_iter().collect();
+    crate::worker::called(words.get(1));
+    let Cli { command, config: _ } = match parse(words) {
         Ok(cli) => cli,
         Err(code) => return code,
     };
@@ -150,12 +146,32 @@ pub fn run_from(words: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Fit(args) => fit::run(args),
         Command::Heads(args) => heads::run(args),
         Command::Synth(args) => synth::run(args),
-        Command::TokenizerWorker => tokenizer_worker::run(),
         Command::Keygen(args) => keygen::run(args),
         Command::Completions(args) => shell::completions(&args),
         Command::Man(args) => shell::man(&args),
     };
     match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => out::fail(&error),
+    }
+}
+
+/// The page of HTML of a report or a study, as `waggle report --html` writes it; `json` is its document.
+///
+/// # Errors
+/// If `json` is no such document.
+pub fn page(name: &str, json: &[u8]) -> Result<String, Box<dyn std::error::Error + Send + Sync>> {
+    Ok(match record::read_as(name.as_ref(), json)? {
+        (Record::Session(report), json) => html::of_session(name, &report, &json)?,
+        (Record::Study(study), json) => html::of_study(name, &study, &json)?,
+        (Record::Sweep(_), _) => return Err(RecordError::SweepAlone { path: name.into() }.into()),
+    })
+}
+
+/// Serves as `waggle serve` does: logs what is of `level` or worse on standard error, writes a line on standard output
+/// when clients may come, and ends by a signal. An error is one line on standard error.
+pub fn serve(config: ServerConfig, level: &str) -> ExitCode {
+    match serve::run_as(config, level) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => out::fail(&error),
     }

@@ -1,27 +1,22 @@
 //! Options that several commands share.
 
-use std::fmt;
 use std::num::NonZeroUsize;
-use std::str::FromStr;
 use std::time::Duration;
 
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use engine::LogitBits;
-use model::{Reveal, Sampler};
-use mpcache::{Granularity, PolicyHelp, PolicySpec, Setting};
+use model::Reveal;
+use mpcache::{Granularity, PolicyHelp, PolicySpec};
+use net::Shape;
 use net::shaped::ParseShapeError;
-use net::{Link, Shape, Shaped};
 use ot::CotKind;
 use protocols::{Masks, Packing};
-use rand::SeedableRng;
-use rand::rngs::StdRng;
 use report::table::Format;
-use serde_json::{Map, Value};
-use session::names::{MASKS, OT_SOURCES, PACKINGS, REVEALS, name};
-use session::party::Terms;
+use session::names::{MASKS, OT_SOURCES, PACKINGS, REVEALS};
 
 use super::Error;
+use crate::{Network, Sampling, Terms};
 
 /// What both parties must state alike.
 #[derive(Args, Clone, Debug)]
@@ -79,13 +74,6 @@ pub(super) struct PolicyArgs {
     select: Option<Granularity>,
 }
 
-impl TermsArgs {
-    /// The cache policy chosen.
-    pub(super) fn policy(&self) -> Result<PolicySpec, Error> {
-        self.policy.spec()
-    }
-}
-
 impl PolicyArgs {
     /// The policy chosen.
     pub(super) fn spec(&self) -> Result<PolicySpec, Error> {
@@ -120,94 +108,30 @@ fn policies() -> String {
 }
 
 /// The values of `table` by their names, for clap.
-fn named<T: Copy + Send + Sync + 'static>(table: &'static [(&'static str, T)]) -> impl TypedValueParser<Value = T> {
+pub(super) fn named<T: Copy + Send + Sync + 'static>(
+    table: &'static [(&'static str, T)],
+) -> impl TypedValueParser<Value = T> {
     PossibleValuesParser::new(table.iter().map(|(name, _)| *name)).try_map(|given: String| {
         let known = table.iter().find(|(name, _)| **name == *given);
         known.map(|(_, value)| *value).ok_or("no such value")
     })
 }
 
-/// The link that two processes of one machine are assumed to have.
-pub(super) const LOOPBACK: Shape = Shape { bytes_per_second: 4_000_000_000, round_trip: Duration::from_micros(50) };
-
 impl TermsArgs {
-    /// The terms that a report names: `option` gives the text of each of [`by_name`], or none for the default.
-    pub(super) fn reported(option: impl Fn(&str) -> String) -> Result<Self, Error> {
-        #[derive(clap::Parser)]
-        struct Alone {
-            #[command(flatten)]
-            terms: TermsArgs,
-        }
-        let names = ["reveal", "logit-bits", "policy", "ot", "preprocess", "packing", "cores", "masks", "plan-for"];
-        let given = names.into_iter().map(|name| (name, option(name))).filter(|(_, value)| !value.is_empty());
-        let arguments =
-            std::iter::once("waggle".to_owned()).chain(given.map(|(name, value)| format!("--{name}={value}")));
-        let parsed = <Alone as clap::Parser>::try_parse_from(arguments);
-        Ok(parsed.map_err(|e| Error::Unplannable { what: e.kind().to_string() })?.terms)
+    /// The terms chosen.
+    pub(super) fn terms(&self) -> Result<Terms, Error> {
+        Ok(Terms::default()
+            .reveal(self.reveal)
+            .logit_bits(self.logit_bits)
+            .policy(self.policy.spec()?)
+            .ot(self.ot)
+            .preprocess(self.preprocess)
+            .packing(self.packing)
+            .cores(self.cores)
+            .plan_for(self.plan_for)
+            .masks(self.masks)
+            .prefill_chunk(self.prefill_chunk))
     }
-
-    /// The number of phases that the command line asks for. A server that is told nothing leaves it to its clients.
-    pub(super) fn fixed_preprocess(&self) -> Option<bool> {
-        self.preprocess
-    }
-
-    /// Refuses one phase for a command that needs two.
-    pub(super) fn allow_two_phases(&self) -> Result<(), Error> {
-        if self.preprocess == Some(false) { Err(Error::PoolNeedsPreprocess) } else { Ok(()) }
-    }
-
-    /// The same for a command that needs two phases.
-    pub(super) fn two_phases(&self) -> Result<Self, Error> {
-        self.allow_two_phases()?;
-        Ok(TermsArgs { preprocess: Some(true), ..self.clone() })
-    }
-
-    /// The terms of a session over `link`, planned for that network unless `--plan-for` names another.
-    pub(super) fn terms(&self, link: LinkArg) -> Result<Terms, Error> {
-        let link = self.plan_for.or(link.shape()).unwrap_or(LOOPBACK);
-        let preprocess = self.preprocess.unwrap_or(false);
-        let TermsArgs { packing, cores, masks, .. } = *self;
-        let protocol = protocols::Options { ot: self.ot, preprocess, link, packing, cores, masks };
-        let policy = self.policy.spec()?;
-        if policy.clear_only() {
-            return Err(Error::ClearOnly { policy: policy.to_string() });
-        }
-        Ok(Terms {
-            protocol,
-            reveal: self.reveal,
-            logit_bits: self.logit_bits,
-            policy,
-            prefill_chunk: self.prefill_chunk,
-        })
-    }
-}
-
-/// What a report says of terms: by name, and every setting of the policy, given or default.
-pub(super) fn reported(terms: &Terms) -> impl Iterator<Item = (String, Value)> {
-    let pair = |Setting { key, value }: Setting| (key.to_owned(), value.into());
-    let settings: Map<String, Value> = terms.policy.settings().into_iter().map(pair).collect();
-    let by_name = by_name(terms).into_iter().map(|(name, value)| (name.to_owned(), value.into()));
-    by_name.chain([("policy_settings".to_owned(), settings.into())])
-}
-
-/// Terms by name, for the command line of the other party.
-pub(super) fn by_name(terms: &Terms) -> Vec<(&'static str, String)> {
-    let Terms { protocol, reveal, logit_bits, policy, prefill_chunk } = terms;
-    let chunk = prefill_chunk.map(|chunk| ("prefill-chunk", chunk.to_string()));
-    [
-        ("reveal", name(&REVEALS, reveal).to_owned()),
-        ("logit-bits", logit_bits.to_string()),
-        ("policy", policy.to_string()),
-        ("ot", name(&OT_SOURCES, &protocol.ot).to_owned()),
-        ("preprocess", protocol.preprocess.to_string()),
-        ("packing", name(&PACKINGS, &protocol.packing).to_owned()),
-        ("cores", protocol.cores.to_string()),
-        ("masks", name(&MASKS, &protocol.masks).to_owned()),
-        ("plan-for", protocol.link.to_string()),
-    ]
-    .into_iter()
-    .chain(chunk)
-    .collect()
 }
 
 /// How the client picks tokens where it learns logits.
@@ -215,52 +139,24 @@ pub(super) fn by_name(terms: &Terms) -> Vec<(&'static str, String)> {
 pub(super) struct SamplingArgs {
     /// Sample from softmax(logits / T); 0 takes the most probable token.
     #[arg(long, value_name = "T", default_value_t = 0.0)]
-    pub(super) temperature: f32,
+    temperature: f32,
     /// Sample among the most probable tokens that together reach this probability.
     #[arg(long, value_name = "P", default_value_t = 1.0)]
-    pub(super) top_p: f32,
+    top_p: f32,
     /// Repeat a sampled text. The seed decides the choice of tokens alone; cryptographic randomness always comes from
     /// the operating system.
     #[arg(long, value_name = "S")]
-    pub(super) seed: Option<u64>,
+    seed: Option<u64>,
     /// End after an end-of-text token; the server then learns how many tokens there are.
     #[arg(long)]
     pub(super) stop_at_eos: bool,
 }
 
 impl SamplingArgs {
-    /// What a report says of it.
-    pub(super) fn reported(&self) -> [(&'static str, Value); 4] {
-        [
-            ("temperature", self.temperature.into()),
-            ("top_p", self.top_p.into()),
-            ("seed", self.seed.into()),
-            ("stop_at_eos", self.stop_at_eos.into()),
-        ]
+    /// How tokens are picked.
+    pub(super) fn sampling(&self) -> Sampling {
+        Sampling::default().temperature(self.temperature).top_p(self.top_p).seed(self.seed)
     }
-
-    /// The sampler under `terms`.
-    pub(super) fn sampler(&self, terms: &Terms) -> Result<Sampler, Error> {
-        if terms.reveal == Reveal::Token && self.temperature != 0.0 {
-            return Err(Error::SamplingNeedsLogits);
-        }
-        if self.temperature == 0.0 && (self.top_p != 1.0 || self.seed.is_some()) {
-            return Err(Error::NothingToSample);
-        }
-        let rng = self.seed.map_or_else(rand::make_rng, StdRng::seed_from_u64);
-        Ok(Sampler::random(self.temperature, self.top_p, rng)?)
-    }
-}
-
-/// The connection between the parties.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum LinkArg {
-    /// Both parties in one process.
-    Memory,
-    /// TCP as it is.
-    Loopback,
-    /// TCP slowed to a network.
-    Shaped(Shape),
 }
 
 /// The form of what a command writes to standard output.
@@ -300,50 +196,10 @@ pub(super) const LINKS: &str = "loopback|lan|lan-1g|wan|wan-far|RATEmbit,DELAYms
 const PLANNED_LINKS: &str = "lan|lan-1g|wan|wan-far|RATEmbit,DELAYms";
 
 /// A link between two processes, for clap.
-pub(super) fn link_between_processes(text: &str) -> Result<LinkArg, String> {
+pub(super) fn link_between_processes(text: &str) -> Result<Network, String> {
     match text.parse().map_err(|e: ParseShapeError| e.to_string())? {
-        LinkArg::Memory => Err("two processes have no memory in common; only `demo` offers it".into()),
+        Network::Memory => Err("two processes have no memory in common; only `demo` offers it".into()),
         link => Ok(link),
-    }
-}
-
-impl FromStr for LinkArg {
-    type Err = ParseShapeError;
-
-    fn from_str(text: &str) -> Result<Self, ParseShapeError> {
-        match text {
-            "memory" => Ok(LinkArg::Memory),
-            "loopback" => Ok(LinkArg::Loopback),
-            _ => text.parse().map(LinkArg::Shaped),
-        }
-    }
-}
-
-impl fmt::Display for LinkArg {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        match self {
-            LinkArg::Memory => f.write_str("memory"),
-            LinkArg::Loopback => f.write_str("loopback"),
-            LinkArg::Shaped(shape) => shape.fmt(f),
-        }
-    }
-}
-
-impl LinkArg {
-    /// The shape to imitate, if there is one.
-    pub(super) fn shape(self) -> Option<Shape> {
-        match self {
-            LinkArg::Shaped(shape) => Some(shape),
-            LinkArg::Memory | LinkArg::Loopback => None,
-        }
-    }
-
-    /// Slows what this party sends on `link`.
-    pub(super) fn wrap(self, link: impl Link + 'static) -> Result<Box<dyn Link>, Error> {
-        let Some(shape) = self.shape() else { return Ok(Box::new(link)) };
-        let shaped =
-            Shaped::new(link, shape).map_err(|source| net::NetError::Io { step: "shape the link", source })?;
-        Ok(Box::new(shaped))
     }
 }
 

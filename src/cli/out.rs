@@ -55,7 +55,7 @@ pub(super) fn fail(error: &Error) -> ExitCode {
     match error {
         Error::Output { source } if source.kind() == ErrorKind::BrokenPipe => ExitCode::from(128 + 13),
         _ => {
-            note(format_args!("error: {}", super::error::describe(error)));
+            note(format_args!("error: {}", crate::describe(error)));
             ExitCode::FAILURE
         }
     }

@@ -6,8 +6,8 @@ use clap::Args;
 use comfy_table::{ContentArrangement, Table, presets};
 use mpcache::{Listed, ListedOption, PolicySpec, catalogue};
 
-use super::files::{check_writable, write_json};
 use super::{Error, out};
+use crate::disk::{check_writable, write_json};
 
 /// Lists all cache policies: their options with defaults, and what both parties learn besides the lengths of prompt
 /// and text.

@@ -7,10 +7,11 @@ use clap::{Args, Subcommand};
 use net::Role;
 use protocols::Part;
 use serde_json::{Value, json};
-use session::pool::{Found, PoolId, State, find, writable_by_others};
+use session::pool::{Found, PoolId, writable_by_others};
 
-use super::files::{check_writable, write_json};
 use super::{Error, out};
+use crate::client::pools_at;
+use crate::disk::{check_writable, write_json};
 
 /// Lists and removes pools of both roles.
 #[derive(Args, Debug)]
@@ -70,17 +71,9 @@ pub(super) fn run(args: PoolsArgs) -> Result<(), Error> {
 fn all(paths: &[PathBuf]) -> Result<Vec<Found>, Error> {
     let mut all = Vec::new();
     for path in paths {
-        all.extend(find(path).map_err(|source| Error::File { path: path.clone(), source })?);
+        all.extend(pools_at(path)?);
     }
     Ok(all)
-}
-
-/// Ids of the client's pools at `paths`: those that can be spent, and those that a process works on.
-pub(super) fn own_pools(paths: &[PathBuf]) -> Result<Vec<PoolId>, Error> {
-    let found = all(paths)?;
-    let usable = |file: &&Found| file.state() == State::Pool || file.in_use();
-    let own = found.iter().filter(|file| file.role() == Some(Role::Client)).filter(usable);
-    Ok(own.filter_map(Found::id).collect())
 }
 
 fn list(args: &ListArgs) -> Result<(), Error> {

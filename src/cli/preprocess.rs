@@ -3,18 +3,16 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use model::Lengths;
 use protocols::Part;
-use session::party::ClientOptions;
-use session::pool::{Draft, part_path};
+use session::pool::part_path;
 
 use super::connect::ConnectArgs;
-use super::files::{check_writable, write_json};
 use super::options::TermsArgs;
-use super::pools::{own_pools, warn_of_others};
+use super::pools::warn_of_others;
 use super::progress::Progress;
-use super::report::report;
 use super::{Error, out};
+use crate::Fill;
+use crate::disk::{check_writable, write_json};
 
 /// Makes the correlations of a generation before its prompt is known. This party's part goes into a file, the
 /// server's (`serve --pools`) into a file of its own. `generate --pool` uses both up, once. The file is as secret as
@@ -54,29 +52,19 @@ pub(super) struct PreprocessArgs {
 
 pub(super) fn run(args: PreprocessArgs) -> Result<(), Error> {
     check_writable(args.json.as_deref())?;
-    let path = part_path(&args.pool, args.part);
-    // This draft is gone at once. The one that stays is made when the server has agreed.
-    Draft::create(&path).map_err(|e| e.at(&path))?;
-    warn_of_others(&path);
-    let terms = args.terms.two_phases()?.terms(args.connect.link)?;
-    let session = args.connect.open(&terms, ClientOptions::default())?;
-    let model = session.model().clone();
-    let session = match &args.forget_all_but[..] {
-        [] => session,
-        // Looked for only now that the session has begun: the server keeps what is made from here on.
-        paths => session.having_only(own_pools(paths)?),
-    };
+    warn_of_others(&part_path(&args.pool, args.part));
+    let fill = Fill::default()
+        .pool(args.pool)
+        .prompt(args.prompt_len)
+        .tokens(args.tokens)
+        .part(args.part)
+        .forget_all_but(args.forget_all_but);
+    let client = args.connect.client(args.terms.terms()?);
     let mut progress = Progress::bars(0);
-    let bound = Lengths { prompt: args.prompt_len, tokens: args.tokens };
-    let outcome = session.fill_part(bound, args.part, &path, &mut progress);
-    let outcome = progress.finish(outcome)?;
+    let prepared = client.preprocess(&fill, &mut progress);
+    let prepared = progress.finish(prepared)?;
     if let Some(path) = &args.json {
-        let part = Some(args.part.to_string()).filter(|_| !args.part.is_whole());
-        let chosen =
-            [("link", args.connect.link.to_string().into()), ("tokens", args.tokens.into()), ("part", part.into())];
-        let mut report = report(&model, None, args.prompt_len, &outcome, &terms, chosen)?;
-        report.peak_memory_bytes.client = net::peak_memory_bytes();
-        write_json(path, &report)?;
+        write_json(path, &prepared.report)?;
     }
-    outcome.filled.map_or(Ok(()), out::line)
+    prepared.filled.map_or(Ok(()), out::line)
 }

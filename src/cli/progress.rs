@@ -8,9 +8,11 @@ use indicatif::{HumanBytes, HumanDuration, ProgressBar, ProgressState, ProgressS
 use model::Step;
 use protocols::Made;
 use session::party::Observer;
-use tokenizer::{TextStream, Tokenizer};
+use tokenizer::ChatTemplate;
 
+use super::connect::{note_place, note_template};
 use super::{Error, out};
+use crate::Listener;
 
 /// Prepared correlations of so many bytes are told before they are made.
 const ANNOUNCED: u64 = 1 << 28;
@@ -19,12 +21,10 @@ const ANNOUNCED: u64 = 1 << 28;
 const STEPS: f64 = 1000.0;
 
 /// Shows bars on standard error if it is a terminal, and streams generated text to standard output.
-pub(super) struct Progress<'a> {
+pub(super) struct Progress {
     bar: ProgressBar,
     tokens: usize,
-    /// `None` where ids are printed.
-    stream: Option<TextStream<'a>>,
-    /// Whether text goes out at all: a server has none.
+    /// Whether text goes out at all: a preparation has none.
     text: bool,
     /// What is on the current line of a terminal while the bar is below it.
     line: String,
@@ -33,18 +33,17 @@ pub(super) struct Progress<'a> {
     failed: Option<Error>,
 }
 
-impl<'a> Progress<'a> {
-    /// Progress of a generation of `tokens` tokens after `prompt`.
-    pub(super) fn of_text(tokenizer: Option<&'a Tokenizer>, prompt: &[u32], tokens: usize) -> Self {
+impl Progress {
+    /// Progress of a generation of `tokens` tokens.
+    pub(super) fn of_text(tokens: usize) -> Self {
         let mut progress = Progress::bars(tokens);
-        progress.stream = tokenizer.map(|tokenizer| tokenizer.stream(prompt));
         progress.text = true;
         progress
     }
 
-    /// Progress without text, for a party that learns none.
+    /// Progress without text.
     pub(super) fn bars(tokens: usize) -> Self {
-        Progress { bar: bar(), tokens, stream: None, text: false, line: String::new(), printed: 0, failed: None }
+        Progress { bar: bar(), tokens, text: false, line: String::new(), printed: 0, failed: None }
     }
 
     /// Shows `what` until something else happens.
@@ -92,8 +91,7 @@ impl<'a> Progress<'a> {
     pub(super) fn finish<T>(mut self, session: Result<T, impl Into<Error>>) -> Result<T, Error> {
         self.bar.finish_and_clear();
         if self.text && session.is_ok() {
-            let rest = self.stream.take().and_then(|stream| stream.finish().ok()).unwrap_or_default();
-            let last = format!("{}{}\n", std::mem::take(&mut self.line), harmless(&rest));
+            let last = std::mem::take(&mut self.line) + "\n";
             self.print(&last);
         }
         match self.failed.take() {
@@ -103,13 +101,13 @@ impl<'a> Progress<'a> {
     }
 }
 
-impl Drop for Progress<'_> {
+impl Drop for Progress {
     fn drop(&mut self) {
         self.bar.finish_and_clear();
     }
 }
 
-impl Observer for Progress<'_> {
+impl Observer for Progress {
     fn abandoned(&self) -> bool {
         self.failed.is_some()
     }
@@ -151,7 +149,7 @@ impl Observer for Progress<'_> {
         }
     }
 
-    fn token(&mut self, token: Option<u32>) {
+    fn token(&mut self, _: Option<u32>) {
         if self.printed == 0 {
             // A party that does not know how many there will be shows how many there are.
             let count = if self.tokens > 0 { "{bar:32} {pos}/{len}" } else { "{pos}" };
@@ -160,21 +158,21 @@ impl Observer for Progress<'_> {
         }
         self.printed += 1;
         self.bar.set_position(self.printed as u64);
-        let (true, Some(token)) = (self.text, token) else { return };
-        let text = match &mut self.stream {
-            // The tokenizer has taken these ids before; what it cannot show is left out.
-            Some(stream) => harmless(&stream.push(token).unwrap_or_default()),
-            None if self.printed == 1 => token.to_string(),
-            None => format!(",{token}"),
-        };
-        self.show(&text);
     }
 }
 
-/// Text without control characters except line ends and tabs, because the tokenizer may be the server's and the
-/// terminal is ours.
-pub(super) fn harmless(text: &str) -> String {
-    text.chars().filter(|c| !c.is_control() || matches!(c, '\n' | '\t')).collect()
+impl Listener for Progress {
+    fn waits(&mut self, place: u32) {
+        note_place(place);
+    }
+
+    fn template(&mut self, address: &str, template: &ChatTemplate) {
+        note_template(address, template);
+    }
+
+    fn text(&mut self, text: &str) {
+        self.show(text);
+    }
 }
 
 /// A bar over `total` passes of a study.

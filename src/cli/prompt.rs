@@ -4,9 +4,9 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use tokenizer::Tokenizer;
 
 use super::Error;
+use crate::{Prompt, PromptError};
 
 /// A prompt as text or as token ids.
 #[derive(Args, Clone, Debug)]
@@ -43,27 +43,6 @@ impl PromptArgs {
     }
 }
 
-/// A prompt as it was given.
-pub(super) enum Prompt {
-    /// Words.
-    Text(String),
-    /// Token ids.
-    Ids(Vec<u32>),
-}
-
-impl Prompt {
-    /// The prompt as ids.
-    pub(super) fn ids(&self, tokenizer: Option<&Tokenizer>) -> Result<Vec<u32>, Error> {
-        let text = match self {
-            Prompt::Ids(ids) => return Ok(ids.clone()),
-            Prompt::Text(text) => text,
-        };
-        let tokenizer = tokenizer.ok_or(Error::NoTokenizer)?;
-        let ids = tokenizer.encode(text)?;
-        if ids.is_empty() { Err(Error::EmptyPrompt) } else { Ok(ids) }
-    }
-}
-
 /// The text of `path`, or of standard input.
 fn read_text(path: &Path) -> Result<String, Error> {
     let failed = |source| Error::File { path: path.into(), source };
@@ -79,7 +58,7 @@ fn read_text(path: &Path) -> Result<String, Error> {
     if bytes.len() as u64 > MAX_PROMPT_BYTES {
         return Err(Error::LongPrompt { path: path.into(), limit: MAX_PROMPT_BYTES });
     }
-    String::from_utf8(bytes).map_err(|_| Error::NotUtf8 { path: path.into() })
+    String::from_utf8(bytes).map_err(|_| PromptError::NotUtf8 { path: path.into() }.into())
 }
 
 /// Ids as they are given on a command line.
@@ -100,7 +79,7 @@ mod tests {
         std::fs::write(&file, "two\nlines\n").unwrap();
         assert!(matches!(args.read(), Ok(Prompt::Text(text)) if text == "two\nlines\n"));
         std::fs::write(&file, [0xff]).unwrap();
-        assert!(matches!(args.read(), Err(Error::NotUtf8 { .. })));
+        assert!(matches!(args.read(), Err(Error::Library(crate::Error::Prompt(PromptError::NotUtf8 { .. })))));
         std::fs::File::options().write(true).open(&file).unwrap().set_len(MAX_PROMPT_BYTES + 1).unwrap();
         assert!(matches!(args.read(), Err(Error::LongPrompt { .. })));
     }

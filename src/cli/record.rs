@@ -1,6 +1,6 @@
 //! Documents that commands wrote with `--json`, read again.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use report::Report;
 use serde::de::DeserializeOwned;
@@ -8,9 +8,43 @@ use serde_json::Value;
 use study::eval::Evaluation;
 
 use super::Error;
-use super::files::read;
-use super::progress::harmless;
 use super::sweep::Sweep;
+use crate::disk::read;
+use crate::models::harmless;
+
+/// A document that is of no use.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum RecordError {
+    /// A file that is no report.
+    #[error("{}: no report of a run: {what}", path.display())]
+    NotReport {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        what: String,
+    },
+    /// Plots of a study and of something else.
+    #[error("{}: a study is plotted alone", path.display())]
+    StudyBesideOthers {
+        /// The study.
+        path: PathBuf,
+    },
+    /// A sweep where it is of no use.
+    #[error("{}: a sweep is a table, which `waggle report` shows; it has no plot and no page, and is not compared", path.display())]
+    SweepAlone {
+        /// The sweep.
+        path: PathBuf,
+    },
+    /// A document without anything to draw.
+    #[error("there is nothing to plot: a study needs a policy beside `full`, and a report costs")]
+    NothingToPlot,
+    /// Two files that cannot be compared.
+    #[error("{} and {}: one is the report of a run, the other a study", paths[0].display(), paths[1].display())]
+    Incomparable {
+        /// Both.
+        paths: [PathBuf; 2],
+    },
+}
 
 /// What a file holds.
 pub(super) enum Record {
@@ -26,14 +60,14 @@ pub(super) enum Record {
 /// shown.
 ///
 /// # Errors
-/// [`Error::NotReport`] for a file that holds none.
+/// [`RecordError::NotReport`] for a file that holds none.
 pub(super) fn open(path: &Path) -> Result<(Record, Value), Error> {
     read_as(path, &read(path)?)
 }
 
 /// The same of the `bytes` of `path`.
 pub(super) fn read_as(path: &Path, bytes: &[u8]) -> Result<(Record, Value), Error> {
-    let unread = |what: serde_json::Error| Error::NotReport { path: path.into(), what: what.to_string() };
+    let unread = |what: serde_json::Error| RecordError::NotReport { path: path.into(), what: what.to_string() };
     let json = clean(serde_json::from_slice(bytes).map_err(unread)?);
     // Studies have rows, sweeps cells. What has neither gives the error of a report.
     let record = if json.get("rows").is_some() {

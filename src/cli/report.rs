@@ -1,94 +1,23 @@
-//! From an outcome to a report and its tables.
+//! Tables and lines of a report.
 
-use model::{Check, Drafts};
-use net::Shape;
-use planner::Footprint;
+use model::Check;
 use report::table::{Document, Format, Table};
-use report::{Cost, DraftReport, ModelInfo, PeakMemory, Phases, Report, Seconds, bytes};
-use serde_json::Value;
-use session::party::{Outcome, PublicModel, Terms};
-use tokenizer::Tokenizer;
+use report::{Cost, PeakMemory, Report, bytes};
 
-use super::machine::provenance;
-use super::options::{OperationsArgs, reported};
-use super::{Error, out};
-
-/// The report of a run of `model` under `terms`; `options` are what else was chosen.
-pub(super) fn report<'a>(
-    model: &PublicModel,
-    tokenizer: Option<&Tokenizer>,
-    prompt_tokens: usize,
-    outcome: &Outcome,
-    terms: &Terms,
-    options: impl IntoIterator<Item = (&'a str, Value)>,
-) -> Result<Report, Error> {
-    let mut report = Report::new(ModelInfo::new(&model.name, &model.spec));
-    report.provenance = provenance();
-    report.options = options.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
-    report.options.extend(reported(terms));
-    report.prompt_tokens = prompt_tokens;
-    report.tokens = outcome.generation.tokens.clone();
-    report.text = tokenizer.map(|tokenizer| tokenizer.decode(&report.tokens)).transpose()?;
-    report.wire = outcome.wire;
-    report.draft = outcome.draft.map(|draft| drafted(draft, outcome.generation.passes.clone()));
-    report.set_costs(outcome.entries.clone(), outcome.kinds.clone(), outcome.per_token.clone());
-    Ok(report)
-}
-
-/// What `draft` did in `passes`.
-fn drafted(draft: Drafts, passes: Vec<usize>) -> DraftReport {
-    let tokens_per_pass = passes.iter().sum::<usize>() as f64 / passes.len().max(1) as f64;
-    DraftReport { guesses: draft.tokens(), rate: draft.rate(), passes, tokens_per_pass }
-}
-
-/// Puts the time that `shape` alone would take in the place of the seconds: bytes at its rate, half a round trip for
-/// every flow.
-pub(super) fn predict_seconds(report: &mut Report, shape: Option<Shape>) {
-    let time = |to_server: u64, to_client: u64, flows: u64| {
-        shape.map_or(0.0, |shape| shape.predict([to_server, to_client], flows).as_secs_f64())
-    };
-    report.seconds_are = Some(Seconds::Network);
-    for cost in report.phases.costs_mut() {
-        cost.seconds = time(cost.bytes_client_to_server, cost.bytes_server_to_client, cost.flows);
-    }
-    for op in report.operations_mut() {
-        op.seconds = time(op.bytes_client_to_server, op.bytes_server_to_client, op.flows);
-    }
-}
-
-/// Puts in what a calibration says: the times of the plan as they are, the memory of both processes, and the mark of
-/// an estimate. `base` are bytes of a process without a model, `mapped` those of the weights.
-pub(super) fn set_estimates(report: &mut Report, footprint: Footprint, base: [u64; 2], mapped: u64) {
-    for name in ["seconds", "cpu_seconds", "peer_cpu_seconds", "peak_memory_bytes"].map(String::from) {
-        if !report.estimated.contains(&name) {
-            report.estimated.push(name);
-        }
-    }
-    report.seconds_are = Some(Seconds::Predicted);
-    for cost in report.phases.costs_mut() {
-        cost.peer_cpu_seconds.get_or_insert(0.0);
-    }
-    for operation in report.operations_mut() {
-        operation.peer_cpu_seconds.get_or_insert(0.0);
-    }
-    let [client, server] = base;
-    report.peak_memory_bytes = PeakMemory {
-        client: Some(client + footprint.client),
-        server: Some(server + footprint.server + mapped),
-        mapped: Some(mapped),
-    };
-}
+use super::options::OperationsArgs;
+use super::out;
+use crate::Generated;
 
 /// What a session took, in one line.
-pub(super) fn cost_line(outcome: &Outcome) -> String {
-    let phases = Phases::new(&outcome.entries, Vec::new());
+pub(super) fn cost_line(generated: &Generated) -> String {
+    let phases = &generated.report.phases;
     let [setup, offline, prefill, decode] = [phases.setup, phases.offline, phases.prefill, phases.decode.total];
     let all = [setup, offline, prefill, decode];
     let sum = |of: fn(&Cost) -> u64| all.iter().map(of).sum::<u64>();
     let [up, down] = [sum(|cost| cost.bytes_client_to_server), sum(|cost| cost.bytes_server_to_client)].map(bytes);
     let (flows, seconds) = (sum(|cost| cost.flows), all.iter().map(|cost| cost.seconds).sum::<f64>());
     let online = prefill.seconds + decode.seconds;
-    let tokens = outcome.generation.count;
+    let tokens = generated.count();
     let rate = tokens as f64 / online.max(1e-9);
     format!(
         "{up} to the server, {down} back, {flows} flows, {seconds:.1} s; {tokens} tokens in {online:.1} s online, \

@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use report::table::Format;
 
-use super::files::{check_writable, write_private};
 use super::options::OperationsArgs;
-use super::record::{self, Record};
+use super::record::{self, Record, RecordError};
 use super::report::{tables, verdict};
 use super::{Error, html, out};
+use crate::disk::{check_writable, write_private};
 
 /// Shows a document that another command wrote with --json: the report of a session or of a plan, a study of `eval`,
 /// or a sweep.
@@ -49,10 +49,10 @@ pub(super) fn run(args: ReportArgs) -> Result<(), Error> {
     let page = match record {
         Record::Session(report) => html::of_session(&name, &report, &json)?,
         Record::Study(study) => html::of_study(&name, &study, &json)?,
-        Record::Sweep(_) => return Err(Error::SweepAlone { path: args.file }),
+        Record::Sweep(_) => return Err(RecordError::SweepAlone { path: args.file }.into()),
     };
     match to_file {
-        Some(path) => write_private(path, page.as_bytes()),
+        Some(path) => Ok(write_private(path, page.as_bytes())?),
         None => out::line(page.trim_end()),
     }
 }

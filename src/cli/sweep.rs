@@ -15,7 +15,6 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use session::party::{PublicModel, Terms};
 
-use super::files::{check_writable, public_model, read, unweighted, write_json};
 use super::machine::{CalibrationArgs, provenance};
 use super::mean_token::{Cost, MeanToken, mean_token};
 use super::options::FormatArgs;
@@ -23,6 +22,9 @@ use super::policies::{self, Policies};
 use super::progress::passes;
 use super::published::{self, Figure, Published};
 use super::{Error, out};
+use crate::OptionsError;
+use crate::disk::{check_writable, read, write_json};
+use crate::models::{public_model, unweighted};
 
 /// Version of the record's schema; raised when a field changes its meaning or goes.
 pub(super) const SWEEP_VERSION: u32 = 2;
@@ -249,7 +251,7 @@ impl SweepArgs {
     fn tasks(&self) -> Result<Vec<Task>, Error> {
         let policies: Vec<&PolicySpec> = self.policies.iter().flat_map(|list| &list.0).collect();
         if let Some(policy) = policies.iter().find(|policy| policy.clear_only()) {
-            return Err(Error::ClearOnly { policy: policy.to_string() });
+            return Err(OptionsError::ClearOnly { policy: policy.to_string() }.into());
         }
         let calibrated = self.calibration.open()?.ok();
         let mut tasks = Vec::new();
@@ -257,7 +259,7 @@ impl SweepArgs {
             let models = policies.iter().map(|policy| self.model(name, policy)).collect::<Result<Vec<_>, _>>()?;
             for &context in &self.contexts {
                 for &link in &self.links.0 {
-                    let setting = calibrated.as_ref().map(|calibrated| calibrated.setting(Some(link)));
+                    let setting = calibrated.as_ref().map(|calibrated| calibrated.machines.setting(Some(link)));
                     for &phases in &self.phases {
                         for (policy, model) in policies.iter().zip(&models) {
                             let choice = Choice {
@@ -283,7 +285,7 @@ impl SweepArgs {
 
     /// What is public about the model `name`.
     fn model(&self, name: &str, policy: &PolicySpec) -> Result<PublicModel, Error> {
-        let Some(positions) = self.positions else { return public_model(name, policy) };
+        let Some(positions) = self.positions else { return Ok(public_model(name, policy)?) };
         let path = Path::new(name);
         let config = match shape(name) {
             Some(config) if !path.exists() => config.to_vec(),

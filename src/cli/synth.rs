@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use model::{DType, shape, synthesize};
 
-use super::files::read;
 use super::{Error, out};
+use crate::disk::read;
 
 /// Writes a model directory with random weights, for timing shapes whose trained weights are not at hand.
 #[derive(Args, Debug)]

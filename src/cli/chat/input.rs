@@ -2,13 +2,12 @@
 
 use std::io::{BufRead, BufReader, IsTerminal, Read, Write};
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread;
 use std::time::Duration;
 
-use super::talk::Incoming;
-use crate::cli::progress::harmless;
 use crate::cli::{Error, out};
+use crate::models::harmless;
 
 /// Longest line, in bytes; far above what any model takes.
 const MAX_LINE_BYTES: u64 = 4 << 20;
@@ -50,7 +49,7 @@ impl Lines {
             }
             None => Box::new(std::io::stdin()),
         };
-        let named = move |source| Error::File { path: path.clone(), source };
+        let named = move |source| crate::Error::File { path: path.clone(), source }.into();
         let reader = thread::Builder::new().name("waggle-lines".into());
         // It ends with the program: nothing interrupts the reading of a terminal.
         reader
@@ -64,7 +63,7 @@ impl Lines {
                     }
                 }
             })
-            .map_err(|source| Error::Serve { what: "start a thread", source })?;
+            .map_err(|source| crate::Error::System { what: "start a thread", source })?;
         Ok(Lines { lines, sender, terminal })
     }
 
@@ -105,18 +104,14 @@ impl Lines {
     }
 }
 
-impl Incoming for Lines {
-    type Item = Input;
-
-    fn look(&self) -> Option<Input> {
-        match self.lines.try_recv() {
-            Ok(input) => Some(input),
-            Err(TryRecvError::Empty) => None,
-            Err(TryRecvError::Disconnected) => Some(Input::End),
-        }
+impl Lines {
+    /// What is there.
+    pub(super) fn look(&self) -> Option<Input> {
+        self.wait(Duration::ZERO)
     }
 
-    fn wait(&self, limit: Duration) -> Option<Input> {
+    /// What comes within `limit`.
+    pub(super) fn wait(&self, limit: Duration) -> Option<Input> {
         match self.lines.recv_timeout(limit) {
             Ok(input) => Some(input),
             Err(RecvTimeoutError::Timeout) => None,

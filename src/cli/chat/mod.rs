@@ -2,45 +2,32 @@
 //!
 //! | part | what it does |
 //! |---|---|
-//! | [`talk`] | the conversation, without a terminal: shared with programs in other languages |
 //! | [`interrupts`] | Ctrl-C |
 //! | [`input`] | lines of a person, a pipe or a file, read by a thread of its own |
-//! | [`script`] | the text of each turn, by the model's chat template or raw |
-//! | [`answer`] | an answer as it comes |
-//! | [`clear`] | the same conversation with a plaintext model |
-//! | [`transcript`] | what was said, and where it is kept |
 //! | [`costs`] | what it took |
 //!
 //! The thread of the session takes a line when there is one. Until then it prepares correlations for the next turn,
 //! slice by slice, and then shows the server from time to time that it is there.
 
-mod answer;
-mod clear;
 mod costs;
 mod input;
 mod interrupts;
-mod script;
-mod talk;
-mod transcript;
 
 use std::fmt::Display;
 use std::path::PathBuf;
 
 use clap::Args;
-use session::party::Silent;
+use tokenizer::ChatTemplate;
 
-pub use self::answer::Listener;
-pub use self::costs::{ChatReport, TurnReport};
 use self::input::{Input, Lines};
 use self::interrupts::Interrupts;
-pub(super) use self::talk::{Incoming, Refusal, Talk, TalkArgs};
-use self::transcript::lock;
-pub use self::transcript::{Role, Said};
-use super::connect::warn_of_plaintext;
-use super::error::describe;
-use super::files::{check_writable, write_json};
-use super::progress::harmless;
+use super::connect::{ConnectArgs, note_place, note_template};
+use super::options::{SamplingArgs, TermsArgs};
+use super::report::compared;
 use super::{Error, out};
+use crate::disk::{check_writable, write_json};
+use crate::models::harmless;
+use crate::{Chat, ChatError, ChatOptions, Listener, Observer, Readiness, Refusal, Template, describe};
 
 const HELP: &str = "\
 /reset       begin another conversation in the same session
@@ -60,7 +47,51 @@ A line that begins with // is a turn that begins with /.";
 #[derive(Args, Debug)]
 pub(super) struct ChatArgs {
     #[command(flatten)]
-    talk: TalkArgs,
+    connect: ConnectArgs,
+    /// Most tokens of an answer.
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    tokens: usize,
+    /// Most tokens that a turn adds to the conversation before its answer, the marks of the chat template included.
+    /// With --preprocess so much is prepared while you read and type.
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    turn_tokens: usize,
+    /// A message that stands before the first turn.
+    #[arg(long, value_name = "TEXT")]
+    system: Option<String>,
+    /// Do not use the model's chat template: what you type goes to the model as it is, with the end of its line.
+    #[arg(long)]
+    no_template: bool,
+    /// Use this chat template: the directory of a model, or a file with the template's text, whose tokens are those
+    /// of a `tokenizer_config.json` beside it, if there is one. That of the server is then neither used nor compared.
+    #[arg(long, value_name = "FILE", conflicts_with = "no_template")]
+    template: Option<PathBuf>,
+    /// Let every answer have all of its tokens, though the model or Ctrl-C ends it earlier. Then its length tells the
+    /// server nothing.
+    #[arg(long)]
+    no_stop_at_eos: bool,
+    /// Let an answer that the model ends go on, unseen, to the next power of two of tokens from 16 on or to --tokens:
+    /// the server learns that number in the place of the answer's length. This is the default under the policy
+    /// `full`; under other policies it is refused.
+    #[arg(long, conflicts_with_all = ["no_pad_answer", "no_stop_at_eos"])]
+    pad_answer: bool,
+    /// Let the server learn how many tokens an answer has: answers end where the model ends them.
+    #[arg(long)]
+    no_pad_answer: bool,
+    /// Keep the conversation in this file, from the first turn on: one JSON object with `role` and `text` on a line.
+    /// Without it a conversation that breaks is kept in `waggle-chat-` and the time, in the current directory.
+    #[arg(long, value_name = "FILE")]
+    transcript: Option<PathBuf>,
+    /// Compare every answer with that of this model in the clear, on the same conversation: a Hugging Face directory,
+    /// or the name of a bundled model. For tests: it tells nothing to the server.
+    #[arg(long, value_name = "DIR")]
+    check: Option<String>,
+    /// Use this `tokenizer.json` instead of the server's.
+    #[arg(long, value_name = "FILE")]
+    tokenizer: Option<PathBuf>,
+    #[command(flatten)]
+    sampling: SamplingArgs,
+    #[command(flatten)]
+    terms: TermsArgs,
     /// Take the turns from this file, one a line, instead of standard input.
     #[arg(long, value_name = "FILE")]
     turns: Option<PathBuf>,
@@ -69,43 +100,76 @@ pub(super) struct ChatArgs {
     json: Option<PathBuf>,
 }
 
+impl ChatArgs {
+    /// How the conversation goes.
+    fn options(&self) -> Result<ChatOptions, Error> {
+        if self.sampling.stop_at_eos && self.no_stop_at_eos {
+            return Err(Error::StopAndNot);
+        }
+        let template = match &self.template {
+            _ if self.no_template => Template::Raw,
+            Some(file) => Template::File(file.clone()),
+            None => Template::Server,
+        };
+        let pad_answer = match (self.pad_answer, self.no_pad_answer) {
+            (true, _) => Some(true),
+            (_, true) => Some(false),
+            _ => None,
+        };
+        Ok(ChatOptions::default()
+            .tokens(self.tokens)
+            .turn_tokens(self.turn_tokens)
+            .system(self.system.clone())
+            .template(template)
+            .stop_at_eos(!self.no_stop_at_eos)
+            .pad_answer(pad_answer)
+            .transcript(self.transcript.clone())
+            .check(self.check.clone())
+            .tokenizer(self.tokenizer.clone())
+            .sampling(self.sampling.sampling()))
+    }
+}
+
 pub(super) fn run(args: ChatArgs) -> Result<(), Error> {
     check_writable(args.json.as_deref())?;
     let lines = Lines::read(args.turns.as_deref())?;
-    warn_of_plaintext(args.talk.connect.is_plaintext());
-    let talk = Talk::open(args.talk, &mut Silent)?;
+    let interrupts = Interrupts::default();
+    let mut printed = Printed { within: false, failed: None, interrupts: interrupts.clone() };
+    let chat = args.connect.client(args.terms.terms()?).chat(args.options()?, &mut printed)?;
     if lines.is_terminal() {
         out::note("/help lists commands, /quit ends");
     }
-    let (interrupts, said) = (Interrupts::default(), talk.shared());
+    let transcript = chat.transcript().clone();
+    let said = transcript.clone();
     let end = move || {
-        let _ = out::fail(&lock(&said).keep_after(Error::Interrupted));
+        let _ = out::fail(&said.keep_after(ChatError::Interrupted.into()).into());
     };
     interrupts
         .take(lines.is_terminal(), lines.interrupter(), end)
-        .map_err(|source| Error::Serve { what: "wait for signals", source })?;
-    let mut chat = Chat { talk, lines, interrupts, taken: 0, refused: 0 };
-    let talked = chat.take_turns();
-    let Chat { talk, taken, refused, .. } = chat;
-    let (transcript, ended) = match talked {
-        Ok(()) => talk.finish(),
+        .map_err(|source| crate::Error::System { what: "wait for signals", source })?;
+    let mut talk = Talk { chat, lines, interrupts, taken: 0, refused: 0 };
+    let report = match talk.take_turns() {
+        Ok(()) => talk.chat.finish(),
+        Err(Error::Library(error)) => Err(error),
         // A reader that has gone did not break the session.
-        Err(error @ Error::Output { .. }) => return Err(error),
-        Err(error) => return Err(talk.transcript().keep_after(error)),
+        Err(error) => return Err(error),
     };
-    let ended = ended.map_err(|error| lock(&transcript).keep_after(error))?;
-    if let Some(verdict) = ended.verdict() {
-        out::note(verdict);
+    let report = report.map_err(|error| transcript.keep_after(error))?;
+    if args.check.is_some() {
+        let name = "plaintext engine on the whole conversation, same policy";
+        let check = report.report.check.as_ref();
+        out::note(check.map_or_else(|| "nothing to compare".into(), |check| compared(name, check)));
     }
     if let Some(path) = &args.json {
-        write_json(path, &ended.report()?)?;
+        write_json(path, &report)?;
     }
+    let Talk { taken, refused, .. } = talk;
     if refused > 0 && taken == 0 { Err(Error::AllRefused { refused }) } else { Ok(()) }
 }
 
 /// A conversation with lines.
-struct Chat {
-    talk: Talk,
+struct Talk {
+    chat: Chat,
     lines: Lines,
     interrupts: Interrupts,
     /// Turns that were taken, and those that were refused.
@@ -119,7 +183,7 @@ enum After {
     Ends,
 }
 
-impl Chat {
+impl Talk {
     /// Takes turns until the input ends.
     fn take_turns(&mut self) -> Result<(), Error> {
         loop {
@@ -145,7 +209,7 @@ impl Chat {
 
     /// The next line. Until it comes, correlations are made.
     fn wait(&mut self) -> Result<Input, Error> {
-        let Chat { talk, lines, .. } = self;
+        let Talk { chat, lines, .. } = self;
         lines.ask();
         // What was typed while an answer came was not shown.
         if lines.is_terminal()
@@ -155,17 +219,20 @@ impl Chat {
             return Ok(input);
         }
         let mut shown = None;
-        let found = talk.prepare_until(lines, |(done, all)| {
-            let line = format!("prepared: {done} of {all} tokens");
-            lines.show(&line);
-            shown = Some(line);
-        })?;
+        let found = chat.prepare_until(
+            || lines.look(),
+            |Readiness { tokens, of }| {
+                let line = format!("prepared: {tokens} of {of} tokens");
+                lines.show(&line);
+                shown = Some(line);
+            },
+        )?;
         if let Some(line) = shown.filter(|_| !lines.is_terminal()) {
             out::note(line);
         }
         match found {
             Some(input) => Ok(input),
-            None => talk.stay_until(lines),
+            None => Ok(chat.stay_until(|limit| lines.wait(limit))?),
         }
     }
 
@@ -184,12 +251,12 @@ impl Chat {
         match (name, argument) {
             ("quit", "") => return Ok(After::Ends),
             ("help", "") => out::note(HELP),
-            ("cost", "") => out::note(self.talk.costs().table()),
+            ("cost", "") => out::note(costs::table(&self.chat)),
             ("reset", "") => {
-                self.talk.reset()?;
+                self.chat.reset()?;
                 out::note("another conversation");
             }
-            ("save", file) if !file.is_empty() => match self.talk.transcript().save(file.as_ref()) {
+            ("save", file) if !file.is_empty() => match self.chat.transcript().save(file.as_ref()) {
                 Ok(()) => out::note(format_args!("saved in {file}")),
                 Err(error) => out::note(format_args!("not saved: {}", describe(&error))),
             },
@@ -205,17 +272,24 @@ impl Chat {
     fn turn(&mut self, words: &str) -> Result<(), Error> {
         let mut printed = Printed { within: false, failed: None, interrupts: self.interrupts.clone() };
         let answering = self.interrupts.answering(self.lines.is_terminal());
-        let taken = self.talk.turn(words, &mut printed);
+        let taken = self.chat.turn(words, &mut printed);
         drop(answering);
         // What standard output says comes first, because it ended the session.
         if let Some(error) = printed.failed {
             return Err(error);
         }
-        match taken? {
-            Ok(_) => self.taken += 1,
-            Err(full @ Refusal::Full(_)) => self.refuse(format_args!("{full}: /reset begins another conversation")),
-            Err(long @ Refusal::Long { .. }) => self.refuse(long),
-            Err(other @ Refusal::Other(_)) => self.refuse(format_args!("refused: {}", describe(&other))),
+        let refusal = match taken {
+            Ok(_) => {
+                self.taken += 1;
+                return Ok(());
+            }
+            Err(crate::Error::Chat(ChatError::Refused(refusal))) => *refusal,
+            Err(error) => return Err(error.into()),
+        };
+        match refusal {
+            Refusal::Full(_) => self.refuse(format_args!("{refusal}: /reset begins another conversation")),
+            Refusal::Long { .. } => self.refuse(refusal),
+            refusal => self.refuse(format_args!("refused: {}", describe(&refusal))),
         }
         Ok(())
     }
@@ -244,9 +318,27 @@ impl Printed {
     }
 }
 
+impl Observer for Printed {
+    fn stops(&self) -> bool {
+        self.interrupts.stops()
+    }
+
+    fn abandoned(&self) -> bool {
+        self.failed.is_some()
+    }
+}
+
 impl Listener for Printed {
+    fn waits(&mut self, place: u32) {
+        note_place(place);
+    }
+
+    fn template(&mut self, address: &str, template: &ChatTemplate) {
+        note_template(address, template);
+    }
+
     fn text(&mut self, text: &str) {
-        self.print(&harmless(text));
+        self.print(text);
         self.within = !text.ends_with('\n');
     }
 
@@ -260,14 +352,6 @@ impl Listener for Printed {
         if self.within {
             self.print("\n");
         }
-    }
-
-    fn stops(&self) -> bool {
-        self.interrupts.stops()
-    }
-
-    fn abandoned(&self) -> bool {
-        self.failed.is_some()
     }
 }
 

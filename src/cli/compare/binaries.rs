@@ -9,10 +9,10 @@ use report::{Cost, Phases};
 use serde::{Deserialize, Serialize};
 
 use super::{CompareArgs, differences};
-use crate::cli::files::{read, write_json};
 use crate::cli::machine::provenance;
 use crate::cli::progress::passes;
 use crate::cli::{Error, out};
+use crate::disk::{read, write_json};
 
 /// Version of the record's schema; raised when a field changes its meaning or goes.
 const COMPARISON_VERSION: u32 = 1;

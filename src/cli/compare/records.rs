@@ -10,7 +10,7 @@ use serde_json::Value;
 use study::eval::{Evaluation, METRICS};
 
 use super::{differences, ratio};
-use crate::cli::record::{self, Record};
+use crate::cli::record::{self, Record, RecordError};
 use crate::cli::{Error, out};
 
 /// Shows the records in `paths` side by side.
@@ -20,9 +20,9 @@ pub(super) fn run(paths: [&Path; 2], operations: usize, format: Format) -> Resul
     let document = match (record::open(first)?.0, record::open(second)?.0) {
         (Record::Session(first), Record::Session(second)) => of_runs(names, [&first, &second], operations),
         (Record::Study(first), Record::Study(second)) => of_studies(names, [&first, &second]),
-        (Record::Sweep(_), _) => return Err(Error::SweepAlone { path: first.into() }),
-        (_, Record::Sweep(_)) => return Err(Error::SweepAlone { path: second.into() }),
-        _ => return Err(Error::Incomparable { paths: paths.map(Path::to_owned) }),
+        (Record::Sweep(_), _) => return Err(RecordError::SweepAlone { path: first.into() }.into()),
+        (_, Record::Sweep(_)) => return Err(RecordError::SweepAlone { path: second.into() }.into()),
+        _ => return Err(RecordError::Incomparable { paths: paths.map(Path::to_owned) }.into()),
     };
     out::line(document.render(format, out::width()))
 }

@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::{of_session, of_sessions, of_study, save};
-use crate::cli::files::check_writable;
-use crate::cli::record::{self, Record};
+use crate::cli::record::{self, Record, RecordError};
 use crate::cli::{Error, out};
+use crate::disk::check_writable;
 
 /// Draws plots of documents that other commands wrote with --json, each as SVG and as PDF.
 ///
@@ -31,9 +31,11 @@ pub(in crate::cli) fn run(args: PlotArgs) -> Result<(), Error> {
     for path in &args.files {
         match record::open(path)?.0 {
             Record::Session(report) => sessions.push((record::name(path), *report)),
-            Record::Study(_) if args.files.len() > 1 => return Err(Error::StudyBesideOthers { path: path.clone() }),
+            Record::Study(_) if args.files.len() > 1 => {
+                return Err(RecordError::StudyBesideOthers { path: path.clone() }.into());
+            }
             Record::Study(study) => plots = of_study(&study)?,
-            Record::Sweep(_) => return Err(Error::SweepAlone { path: path.clone() }),
+            Record::Sweep(_) => return Err(RecordError::SweepAlone { path: path.clone() }.into()),
         }
     }
     match sessions.as_slice() {
@@ -42,7 +44,7 @@ pub(in crate::cli) fn run(args: PlotArgs) -> Result<(), Error> {
         several => plots = of_sessions(several)?,
     }
     if plots.is_empty() {
-        return Err(Error::NothingToPlot);
+        return Err(RecordError::NothingToPlot.into());
     }
     std::fs::create_dir_all(&args.out).map_err(|source| Error::File { path: args.out.clone(), source })?;
     check_writable(Some(&args.out.join("plot.svg")))?;

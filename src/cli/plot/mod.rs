@@ -23,7 +23,7 @@ pub(super) use canvas::{DrawError, Drawing};
 pub(super) use command::{PlotArgs, run};
 
 use super::Error;
-use super::files::write;
+use crate::disk::write;
 use canvas::Picture;
 
 /// Drawings by name.

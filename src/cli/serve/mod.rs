@@ -1,58 +1,22 @@
 //! `waggle serve`: the party with the model, for many clients at once.
-//!
-//! | part | what it does |
-//! |---|---|
-//! | [`door`] | bounds connections that have proved no key yet |
-//! | [`visit`] | one connection in a thread of its own: TLS, admission, the session |
-//! | [`desk`] | who is served and who waits |
-//! | [`watch`] | time limits: closes a connection under its session |
-//! | [`accounts`] | what each key has had, kept across restarts |
-//! | [`metrics`] | counters and their page |
-//! | [`log`] | events to standard error, which may fail |
-//! | [`signals`] | the end |
-//! | [`ranks`] | products spread over the ranks of mpirun |
-//!
-//! The main thread waits for the end: a signal, or with `--once` the first session.
 
-mod accounts;
-mod desk;
-mod door;
 mod log;
-mod metrics;
-mod ranks;
-mod signals;
-mod visit;
-mod watch;
 
-use std::net::{SocketAddr, TcpListener};
-use std::path::{Path, PathBuf};
+use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use accounts::Book;
-use clap::Args;
-use desk::{Desk, Places};
-use door::{Door, Idle};
-use metrics::{Metrics, Now};
-use model::Lengths;
-use net::{Entry, NetError, PublicKey};
-use ranks::Job;
+use clap::{Args, ValueEnum};
+use net::{Entry, Identity, PublicKey};
 use report::Cost;
 use serde::{Deserialize, Serialize};
-use session::Calibration;
-use session::party::{Limits, ModelServer, Outcome, Terms};
-use session::pool::{Pools, count, find, writable_by_others};
-use tokenizer::ChatTemplate;
-use tracing::{info, warn};
-use watch::Watch;
+use session::party::{Limits, Outcome};
 
-use super::draft::DraftLimitArgs;
-use super::files::{check_writable, open_model};
-use super::options::{LINKS, LinkArg, TermsArgs, link_between_processes, seconds};
-use super::trust::{Host, HostArgs, file};
+use super::connect::IdentityArgs;
+use super::options::{LINKS, TermsArgs, link_between_processes, seconds};
 use super::{Error, out};
+use crate::{Allow, Job, Network, OptionsError, Proof, Server, ServerConfig};
 
 /// Serves a model: clients generate text with it and do not learn its weights. Many clients are served at once; the
 /// others wait in a queue and hear their place. SIGTERM or SIGINT lets running sessions finish; a second signal ends
@@ -76,7 +40,7 @@ pub(super) struct ServeArgs {
     once: bool,
     /// Slow this party's messages down to those of a network; the client must do the same.
     #[arg(long, value_name = LINKS, value_parser = link_between_processes, default_value = "loopback")]
-    link: LinkArg,
+    link: Network,
     /// Most tokens of a prompt.
     #[arg(long, value_name = "N", default_value_t = Limits::default().lengths.prompt)]
     max_prompt: usize,
@@ -111,8 +75,10 @@ pub(super) struct ServeArgs {
     /// lifts the bound.
     #[arg(long, value_name = "N", value_parser = positions, default_value = "1000000")]
     max_reveals: u64,
-    #[command(flatten)]
-    draft: DraftLimitArgs,
+    /// Most guesses in a pass of a client that drafts (`generate --draft`); 0 refuses drafts. The client learns
+    /// logits after wrong guesses too, which count for --max-reveals.
+    #[arg(long, value_name = "K", default_value_t = Limits::default().drafted)]
+    max_draft: usize,
     /// Most sessions at once. They share the processor's cores [default: one for every two cores].
     #[arg(long, value_name = "N")]
     sessions: Option<usize>,
@@ -156,7 +122,17 @@ pub(super) struct ServeArgs {
     #[arg(long, value_name = "ADDR")]
     metrics: Option<String>,
     #[command(flatten)]
-    host: HostArgs,
+    identity: IdentityArgs,
+    /// Let in the clients whose keys stand in this file, one on each line. The file is read anew for every client
+    /// [default: `allowed_clients` beside the default identity]. This server's own key is let in as well.
+    #[arg(long, value_name = "FILE", conflicts_with = "allow_any")]
+    allow: Option<PathBuf>,
+    /// Let in every client that proves any key.
+    #[arg(long)]
+    allow_any: bool,
+    /// Encrypt nothing and let in everybody, for measurements; clients must be told the same.
+    #[arg(long, conflicts_with_all = ["identity", "allow", "allow_any"])]
+    insecure_plaintext: bool,
     #[command(flatten)]
     terms: TermsArgs,
     /// Talk JSON on standard output, let in one client alone, and wait for it no longer than the time-out. For
@@ -204,264 +180,82 @@ impl Line {
     }
 }
 
+impl ServeArgs {
+    /// The server that is asked for.
+    fn config(&self) -> Result<ServerConfig, Error> {
+        let allow = match (self.machine, &self.allow) {
+            (Some(client), _) => Allow::One(client),
+            (None, _) if self.allow_any => Allow::Any,
+            (None, Some(file)) => Allow::List(file.clone()),
+            (None, None) => Allow::Known,
+        };
+        let proof = match self.machine {
+            Some(_) if !self.insecure_plaintext => Proof::Own(Arc::new(Identity::generate()?)),
+            _ => self.identity.proof(self.insecure_plaintext),
+        };
+        Ok(ServerConfig::default()
+            .model(&*self.model)
+            .listen(&*self.listen)
+            .terms(self.terms.terms()?)
+            .network(self.link)
+            .max_prompt(self.max_prompt)
+            .max_tokens(self.max_tokens)
+            .conversations(!self.no_chat)
+            .max_positions(self.max_positions)
+            .max_draft(self.max_draft)
+            .weight_cache(self.weight_cache)
+            .pools(self.pools.clone())
+            .max_pools(self.max_pools)
+            .max_pools_total(self.max_pools_total)
+            .max_reveals(Some(self.max_reveals).filter(|_| self.machine.is_none()))
+            .sessions(if self.once { Some(1) } else { self.sessions })
+            .queue(self.queue)
+            .max_sessions_per_key(self.max_sessions_per_key)
+            .calibration(!self.no_calibration)
+            .timeout(self.timeout)
+            .session_limit(self.session_limit)
+            .handshake_timeout(self.handshake_timeout)
+            .max_idle(self.max_idle)
+            .max_idle_per_address(self.max_idle_per_address)
+            .report(self.json.clone())
+            .metrics(self.metrics.clone())
+            .allow(allow)
+            .proof(proof))
+    }
+}
+
+/// Serves until a signal, without a job.
+pub(super) fn run_as(config: ServerConfig, level: &str) -> Result<(), Error> {
+    let level = log::Level::from_str(level, true).map_err(|_| OptionsError::Level { level: level.into() })?;
+    let _flush = log::start(level, log::Format::Text);
+    Ok(announced(config, &Job::alone())?.run()?)
+}
+
+/// A server that says when clients may come.
+fn announced(config: ServerConfig, job: &Job) -> Result<Server, Error> {
+    let server = config.bind_as(job)?.until_signalled()?;
+    // If nobody takes the line, the server goes on.
+    let _ = out::line(format_args!("serving {} on {}", server.model(), server.address()));
+    Ok(server)
+}
+
 pub(super) fn run(args: ServeArgs) -> Result<(), Error> {
     let _flush = log::start(if args.machine.is_some() { log::Level::Error } else { args.log }, args.log_format);
     // The server of a demo belongs to the process that started it, not to a job.
     let job = if args.machine.is_some() { Job::alone() } else { Job::join()? };
+    let config = args.config()?;
     if job.is_helper() {
-        return job.help(&args.terms.policy()?, || open_model(&args.model));
+        return Ok(job.help(&config)?);
     }
-    check_writable(args.json.as_deref())?;
-    if args.pools.is_some() {
-        args.terms.allow_two_phases()?;
+    if args.machine.is_none() {
+        let server = announced(config, &job)?;
+        return Ok(if args.once { server.run_once(None).map(drop) } else { server.run() }?);
     }
-    let pools = match &args.pools {
-        Some(dir) => Some(Pools::open(dir, args.max_pools_total)?.with_max_per_peer(args.max_pools)),
-        None => None,
-    };
-    if let Some(dir) = args.pools.as_deref().filter(|dir| writable_by_others(dir)) {
-        warn!("others can write to {}, and could bring a used pool back", dir.display());
+    let server = config.bind()?.until_signalled()?;
+    Line::Listening { address: server.address(), key: server.key() }.print()?;
+    if let Some(Outcome { entries, kinds, per_token, .. }) = server.run_once(Some(args.timeout))? {
+        let peak_memory_bytes = net::peak_memory_bytes();
+        Line::Ended(Used { peak_memory_bytes, entries, kinds, per_token }).print()?;
     }
-    let host = match args.machine {
-        Some(client) if !args.host.is_plaintext() => Host::for_one(client)?,
-        _ => args.host.open()?,
-    };
-    if let Some(warning) = args.host.warning() {
-        warn!("{warning}");
-    }
-    let accounts = match args.machine {
-        Some(_) => None,
-        None => Some(Book::open(file("accounts.json")?, args.max_reveals)?),
-    };
-    let io = |what| move |source| Error::Serve { what, source };
-    let listener =
-        TcpListener::bind(&args.listen).map_err(|source| Error::Listen { address: args.listen.clone(), source })?;
-    let address = listener.local_addr().map_err(io("listen"))?;
-    let page = args.metrics.as_ref().map(|address| {
-        TcpListener::bind(address).map_err(|source| Error::Listen { address: address.clone(), source })
-    });
-    let page = page.transpose()?;
-
-    let files = job.meet(open_model(&args.model))?;
-    let hosted = ModelServer::load_spread(&args.terms.policy()?, files, args.weight_cache, job.spread())?;
-    job.ready()?;
-    if args.no_calibration {
-        warn!(
-            "not calibrated: if values of this model leave the ranges of operations, texts are spoilt and nobody notices"
-        );
-    } else {
-        let start = Instant::now();
-        let Calibration { tokens } = hosted.calibrate()?;
-        info!(
-            tokens,
-            seconds = start.elapsed().as_secs_f64(),
-            "calibrated: a text stays in the ranges of all operations"
-        );
-    }
-    let hosted = match pools {
-        Some(pools) => hosted.with_pools(pools),
-        None => hosted,
-    };
-    let hosted = hosted.with_template(template(&args.model).as_ref())?;
-    let sessions = match args.sessions {
-        _ if args.once => 1,
-        Some(sessions) => sessions.max(1),
-        None => thread::available_parallelism().map_or(1, usize::from).div_ceil(2),
-    };
-    let (events, happened) = channel();
-    let server = Arc::new(Server {
-        hosted,
-        terms: args.terms.terms(args.link)?,
-        limits: Limits {
-            lengths: Lengths { prompt: args.max_prompt, tokens: args.max_tokens },
-            conversation: (!args.no_chat)
-                .then(|| args.max_positions.unwrap_or(args.max_prompt.saturating_add(args.max_tokens))),
-            session: Some(args.session_limit),
-            preprocess: args.terms.fixed_preprocess(),
-            drafted: args.draft.max_draft,
-        },
-        link: args.link,
-        json: args.json.clone(),
-        pools: args.pools.clone(),
-        host,
-        accounts,
-        desk: Desk::new(Places { sessions, queue: args.queue, per_key: args.max_sessions_per_key }),
-        door: Door::new(Idle { all: args.max_idle.max(1), per_address: args.max_idle_per_address.max(1) }),
-        watch: Watch::start().map_err(io("start a thread"))?,
-        metrics: Arc::new(Metrics::new()),
-        times: Times { silence: args.timeout, session: args.session_limit, handshake: args.handshake_timeout },
-        events: events.clone(),
-    });
-    signals::on_signal(move |signal| {
-        // The main thread has ended already, and takes the process along.
-        let _ = events.send(Event::Signal(signal));
-    })
-    .map_err(io("wait for signals"))?;
-    if let Some(page) = page {
-        let at = page.local_addr().map_err(io("listen"))?;
-        let server = server.clone();
-        let metrics = server.metrics.clone();
-        metrics::publish(metrics, page, move || server.now()).map_err(io("start a thread"))?;
-        info!("metrics at http://{at}/metrics");
-    }
-    let accepting = server.clone();
-    thread::Builder::new()
-        .name("waggle-accept".into())
-        .spawn(move || accepting.accept(&listener))
-        .map_err(io("start a thread"))?;
-    let name = &server.hosted.public().name;
-    let key = server.host.key();
-    if args.machine.is_some() {
-        Line::Listening { address, key }.print()?;
-    } else {
-        let proves = key.map_or("without encryption".into(), |key| format!("with the key {key}"));
-        info!(sessions, "serving {name} on {address} {proves}");
-        // If nobody takes the line, the server goes on.
-        let _ = out::line(format_args!("serving {name} on {address}"));
-    }
-    server.until_the_end(&args, &happened)
-}
-
-/// The chat template of the model directory `name`, if it has one that can be sent. Sessions without a chat need
-/// none.
-fn template(name: &str) -> Option<ChatTemplate> {
-    ChatTemplate::open(Path::new(name)).unwrap_or_else(|error| {
-        warn!(%error, "no chat template is served: conversations are raw text");
-        None
-    })
-}
-
-/// What the main thread waits for.
-enum Event {
-    /// A session began.
-    Begun,
-    /// A session ended.
-    Ended(Box<Result<Outcome, Error>>),
-    /// The server must end.
-    Signal(&'static str),
-}
-
-/// How long things may take.
-struct Times {
-    /// Silence in a session.
-    silence: Duration,
-    /// A whole session.
-    session: Duration,
-    /// Until a client has proved its key.
-    handshake: Duration,
-}
-
-/// What all sessions share.
-struct Server {
-    hosted: ModelServer,
-    terms: Terms,
-    limits: Limits,
-    link: LinkArg,
-    json: Option<PathBuf>,
-    pools: Option<PathBuf>,
-    host: Host,
-    accounts: Option<Book>,
-    desk: Arc<Desk>,
-    door: Arc<Door>,
-    watch: Arc<Watch>,
-    metrics: Arc<Metrics>,
-    times: Times,
-    events: Sender<Event>,
-}
-
-impl Server {
-    /// Gives every connection a thread, as long as the process lives.
-    fn accept(self: &Arc<Self>, listener: &TcpListener) {
-        loop {
-            let (stream, peer) = match listener.accept() {
-                Ok(accepted) => accepted,
-                Err(error) => {
-                    warn!(%error, "cannot accept a connection");
-                    // A listener that cannot accept fails again at once.
-                    thread::sleep(Duration::from_millis(10));
-                    continue;
-                }
-            };
-            let Some(place) = self.door.enter(peer.ip()) else {
-                self.metrics.dropped();
-                tracing::debug!(%peer, "dropped: too many connections that have proved no key");
-                continue;
-            };
-            let server = self.clone();
-            let session = thread::Builder::new().name("waggle-session".into());
-            if let Err(error) = session.spawn(move || visit::visit(&server, stream, peer, place)) {
-                self.metrics.dropped();
-                warn!(%peer, %error, "dropped: no thread for the connection");
-            }
-        }
-    }
-
-    /// Waits until the server may end, and lets what runs come to its end.
-    fn until_the_end(&self, args: &ServeArgs, happened: &Receiver<Event>) -> Result<(), Error> {
-        let mut patience = args.machine.map(|_| args.timeout);
-        loop {
-            let event = match patience {
-                Some(limit) => happened.recv_timeout(limit),
-                None => happened.recv().map_err(|_| RecvTimeoutError::Disconnected),
-            };
-            match event {
-                Ok(Event::Begun) => patience = None,
-                Ok(Event::Ended(outcome)) if args.once => {
-                    self.desk.end();
-                    self.desk.drained();
-                    return self.report_once(args, *outcome);
-                }
-                Ok(Event::Ended(_)) => {}
-                Ok(Event::Signal(signal)) => {
-                    let (running, waiting) = self.desk.counts();
-                    info!(running, waiting, "{signal}: what runs is finished, nobody else comes in");
-                    self.desk.end();
-                    self.desk.drained();
-                    info!("the end");
-                    return Ok(());
-                }
-                Err(RecvTimeoutError::Timeout) => {
-                    let seconds = args.timeout.as_secs_f64();
-                    return Err(NetError::TimedOut { step: "accept", seconds }.into());
-                }
-                // The server itself holds a sender.
-                Err(RecvTimeoutError::Disconnected) => return Ok(()),
-            }
-        }
-    }
-
-    fn report_once(&self, args: &ServeArgs, outcome: Result<Outcome, Error>) -> Result<(), Error> {
-        let Outcome { entries, kinds, per_token, .. } = outcome?;
-        if args.machine.is_some() {
-            let peak_memory_bytes = net::peak_memory_bytes();
-            Line::Ended(Used { peak_memory_bytes, entries, kinds, per_token }).print()?;
-        }
-        Ok(())
-    }
-
-    /// A session begins.
-    fn begun(&self) {
-        self.tell(Event::Begun);
-    }
-
-    /// A session is over.
-    fn served(&self, outcome: Result<Outcome, Error>) {
-        self.tell(Event::Ended(Box::new(outcome)));
-    }
-
-    fn tell(&self, event: Event) {
-        // The main thread has ended already, and takes the process along.
-        let _ = self.events.send(event);
-    }
-
-    /// Pools in the directory; a directory that cannot be read shows none.
-    fn pools_kept(&self) -> usize {
-        self.pools.as_deref().and_then(|dir| find(dir).ok()).map_or(0, |files| count(&files))
-    }
-
-    /// What the page of the metrics says is so now.
-    fn now(&self) -> Now {
-        let (running, waiting) = self.desk.counts();
-        Now { running, waiting, pools: self.pools_kept() }
-    }
+    Ok(())
 }

@@ -12,15 +12,15 @@ use session::Error as SessionError;
 use session::party::{Caller, Observer, Outcome};
 use tracing::{debug, info, warn};
 
-use super::Server;
+use super::Service;
 use super::desk::Seat;
 use super::door::Place;
+use super::host::{Accepted, Host};
 use super::metrics::{End, Metrics};
-use crate::cli::Error;
-use crate::cli::error::describe;
-use crate::cli::files::write_json;
-use crate::cli::report::report;
-use crate::cli::trust::{Accepted, Host};
+use crate::Error;
+use crate::disk::write_json;
+use crate::error::{ServeError, describe};
+use crate::summary::report;
 
 /// How often a client that waits hears its place.
 const BUSY: Duration = Duration::from_secs(1);
@@ -28,7 +28,7 @@ const BUSY: Duration = Duration::from_secs(1);
 const LOOK: Duration = Duration::from_millis(50);
 
 /// Runs the session on `stream` and books how it ended. Even a bug that a client triggers does not end the server.
-pub(super) fn visit(server: &Arc<Server>, stream: TcpStream, peer: SocketAddr, place: Place) {
+pub(super) fn visit(server: &Arc<Service>, stream: TcpStream, peer: SocketAddr, place: Place) {
     let span = tracing::info_span!("session", %peer, key = tracing::field::Empty);
     let _entered = span.enter();
     let mut stage = Stage::Unproved;
@@ -56,7 +56,8 @@ pub(super) fn visit(server: &Arc<Server>, stream: TcpStream, peer: SocketAddr, p
         },
     }
     if stage == Stage::Served {
-        let outcome = outcome.map_err(|source| Error::Session { peer: peer.to_string(), source: Box::new(source) });
+        let outcome =
+            outcome.map_err(|source| ServeError::Session { peer: peer.to_string(), source: Box::new(source) }.into());
         server.served(outcome);
     }
 }
@@ -74,10 +75,10 @@ enum Stage {
 
 fn end_of(error: &Error, stage: Stage) -> End {
     match error {
-        Error::Stranger { .. } | Error::Full(_) => End::Refused,
-        Error::ClientLeft | Error::Model(SessionError::Model(model::Error::Abandoned)) => End::Left,
-        Error::SessionLimit { .. } => End::Expired,
-        Error::Model(
+        Error::Serve(ServeError::Stranger { .. } | ServeError::Full(_)) => End::Refused,
+        Error::Serve(ServeError::Left) | Error::Session(SessionError::Model(model::Error::Abandoned)) => End::Left,
+        Error::Serve(ServeError::TooLong { .. }) => End::Expired,
+        Error::Session(
             SessionError::Limit { .. }
             | SessionError::Phases { .. }
             | SessionError::Quota { .. }
@@ -98,7 +99,7 @@ fn end_of(error: &Error, stage: Stage) -> End {
 
 /// The session itself.
 fn attend(
-    server: &Arc<Server>,
+    server: &Arc<Service>,
     stream: &TcpStream,
     place: Place,
     stage: &mut Stage,
@@ -106,11 +107,12 @@ fn attend(
 ) -> Result<Outcome, Error> {
     let io = |source| NetError::Io { step: "accept", source };
     let own = stream.try_clone().map_err(io)?;
-    let Accepted { mut link, key } = server.host.accept(own, server.times.handshake, server.times.silence)?;
+    let Accepted { mut link, key } =
+        server.host.accept(own, server.config.handshake_timeout, server.config.timeout)?;
     // The first words on a link without encryption, which has the time-out of a session.
-    let hurry = server.watch.limit(stream, server.times.handshake).map_err(io)?;
+    let hurry = server.watch.limit(stream, server.config.handshake_timeout).map_err(io)?;
     await_client(&mut link).map_err(|error| match hurry.expired() {
-        true => NetError::TimedOut { step: "admission", seconds: server.times.handshake.as_secs_f64() },
+        true => NetError::TimedOut { step: "admission", seconds: server.config.handshake_timeout.as_secs_f64() },
         false => error,
     })?;
     drop(hurry);
@@ -131,14 +133,14 @@ fn attend(
     let mut last = 0;
     let waited = seat.wait(LOOK, |position| {
         if left(stream) {
-            return Err(Error::ClientLeft);
+            return Err(ServeError::Left.into());
         }
         if position != last || told >= BUSY {
             if last == 0 {
                 info!(position, "the client waits");
             }
             (last, told) = (position, Duration::ZERO);
-            send_admission(&mut link, &Admission::Busy { position }).map_err(|_| Error::ClientLeft)?;
+            send_admission(&mut link, &Admission::Busy { position }).map_err(|_| ServeError::Left)?;
         }
         told += LOOK;
         Ok(())
@@ -149,19 +151,23 @@ fn attend(
     *stage = Stage::Served;
     server.begun();
     info!("session begins");
-    let limit =
-        server.watch.limit(stream, server.times.session).map_err(|source| NetError::Io { step: "accept", source })?;
+    let limit = server
+        .watch
+        .limit(stream, server.config.session_limit)
+        .map_err(|source| NetError::Io { step: "accept", source })?;
     let served = serve(server, stream, link, &caller);
     match served {
-        Err(_) if limit.expired() => Err(Error::SessionLimit { seconds: server.times.session.as_secs_f64() }),
+        Err(_) if limit.expired() => {
+            Err(ServeError::TooLong { seconds: server.config.session_limit.as_secs_f64() }.into())
+        }
         served => served,
     }
 }
 
 /// A place for the client with `key`, if it may come in.
-fn let_in(server: &Server, key: Option<PublicKey>) -> Result<Seat, Error> {
+fn let_in(server: &Service, key: Option<PublicKey>) -> Result<Seat, Error> {
     if let (false, Some(key)) = (server.host.admits(key)?, key) {
-        return Err(Error::Stranger { key, advice: server.host.advice(key) });
+        return Err(ServeError::Stranger { key, advice: server.host.advice(key) }.into());
     }
     Ok(server.desk.enter(key.map(|key| key.to_string()).as_deref())?)
 }
@@ -169,9 +175,9 @@ fn let_in(server: &Server, key: Option<PublicKey>) -> Result<Seat, Error> {
 /// Tells the client why it is not served.
 fn turn_away(mut link: Tallied, error: Error) -> Error {
     let reason = match &error {
-        Error::Stranger { key, .. } => Host::refusal(*key),
-        Error::Full(full) => full.to_string(),
-        Error::ClientLeft => return error,
+        Error::Serve(ServeError::Stranger { key, .. }) => Host::refusal(*key),
+        Error::Serve(ServeError::Full(full)) => full.to_string(),
+        Error::Serve(ServeError::Left) => return error,
         _ => "it cannot tell who may come in".into(),
     };
     // It may be gone.
@@ -179,17 +185,17 @@ fn turn_away(mut link: Tallied, error: Error) -> Error {
     error
 }
 
-fn serve(server: &Arc<Server>, stream: &TcpStream, mut link: Tallied, caller: &Caller) -> Result<Outcome, Error> {
+fn serve(server: &Arc<Service>, stream: &TcpStream, mut link: Tallied, caller: &Caller) -> Result<Outcome, Error> {
     send_admission(&mut link, &Admission::Granted)?;
-    let channel = Channel::new(Role::Server, server.link.wrap(link)?);
+    let channel = Channel::new(Role::Server, server.config.network.wrap(link)?);
     let mut watcher = Watcher { server, stream, caller, charged: 0, begun: 0, tokens: 0 };
     let served = server.hosted.serve(channel, caller, &server.terms, &server.limits, &mut watcher);
     watcher.settle();
     let outcome = served?;
-    if let Some(path) = &server.json {
+    if let Some(path) = &server.config.report {
         let mut terms = server.terms.clone();
         terms.protocol.preprocess = outcome.preprocess;
-        let chosen = [("link", server.link.to_string().into())];
+        let chosen = [("link", server.config.network.to_string().into())];
         let mut report = report(server.hosted.public(), None, outcome.prompt_tokens, &outcome, &terms, chosen)?;
         report.peak_memory_bytes.server = net::peak_memory_bytes();
         // One session after another.
@@ -223,7 +229,7 @@ fn left(stream: &TcpStream) -> bool {
 
 /// The server's eyes on a session.
 struct Watcher<'a> {
-    server: &'a Server,
+    server: &'a Service,
     stream: &'a TcpStream,
     caller: &'a Caller,
     /// Positions whose logits are charged, and those that may have been revealed.

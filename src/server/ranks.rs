@@ -1,36 +1,39 @@
-//! `waggle serve` under mpirun: rank 0 serves clients, the others multiply for it. See [`spread`].
+//! A server under mpirun: rank 0 serves clients, the others multiply for it. See [`spread`].
 
 use std::sync::Arc;
 use std::thread;
 
 use model::ModelFiles;
-use mpcache::PolicySpec;
 use protocols::Spread;
 use session::own_columns;
 use spread::{Ranks, SpreadError};
 use tracing::info;
 
-use super::signals;
-use crate::cli::Error;
-use crate::cli::error::describe;
+use super::{ServerConfig, signals};
+use crate::Error;
+use crate::error::{ServeError, describe};
+use crate::models::open_model;
 
 /// This process's part in a job, if there is one. Dropping it on rank 0 ends the other ranks, whatever rank 0 ends
 /// with.
-pub(super) struct Job(Option<Ranks>);
+pub struct Job(Option<Ranks>);
 
 impl Job {
     /// A process by itself.
-    pub(super) fn alone() -> Self {
+    pub fn alone() -> Self {
         Job(None)
     }
 
     /// Joins the job if mpirun started this process along with others.
-    pub(super) fn join() -> Result<Self, Error> {
+    ///
+    /// # Errors
+    /// If the ranks cannot talk.
+    pub fn join() -> Result<Self, Error> {
         Ok(Job(spread::start()?))
     }
 
     /// Whether this rank multiplies for another one.
-    pub(super) fn is_helper(&self) -> bool {
+    pub fn is_helper(&self) -> bool {
         self.0.as_ref().is_some_and(|ranks| ranks.rank() > 0)
     }
 
@@ -55,20 +58,20 @@ impl Job {
         Ok(())
     }
 
-    /// Multiplies for rank 0, with the model that `open` opens and `policy` needs, until rank 0 ends.
-    pub(super) fn help(
-        &self,
-        policy: &PolicySpec,
-        open: impl FnOnce() -> Result<ModelFiles, Error>,
-    ) -> Result<(), Error> {
+    /// Multiplies for rank 0, with the model that `config` names and its policy needs, until rank 0 ends.
+    ///
+    /// # Errors
+    /// If this rank has another model, or rank 0 is gone.
+    pub fn help(&self, config: &ServerConfig) -> Result<(), Error> {
         let Some(ranks) = &self.0 else { return Ok(()) };
         // Whoever ends the job signals all ranks. Sessions that run need these until rank 0 ends.
         let rank = ranks.rank();
         signals::on_signal(move |signal| info!(rank, "{signal}: this rank ends with rank 0"))
-            .map_err(|source| Error::Serve { what: "wait for signals", source })?;
-        let named = |source| Error::Rank { rank, host: ranks.host().into(), source: Box::new(source) };
-        let files = self.meet(open()).map_err(named)?;
-        let loaded = own_columns(policy, &files, Arc::new(ranks.clone()));
+            .map_err(|source| Error::System { what: "wait for signals", source })?;
+        let named =
+            |source| Error::from(ServeError::Rank { rank, host: ranks.host().into(), source: Box::new(source) });
+        let files = self.meet(open_model(&config.model)).map_err(named)?;
+        let loaded = own_columns(&config.terms.policy, &files, Arc::new(ranks.clone()));
         if loaded.as_ref().is_err_and(rank_0_has_ended) {
             // It says why. mpirun kills all when the first process fails, and would cut its words off.
             info!(rank, "rank 0 has ended");

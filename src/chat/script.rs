@@ -11,25 +11,25 @@
 
 use tokenizer::{ChatTemplate, Message, Tokenizer, TokenizerError};
 
-use crate::cli::Error;
+use crate::Error;
 
 /// What goes through the model for a turn.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Step {
+pub(crate) struct Step {
     /// The text.
-    pub(super) text: String,
+    pub(crate) text: String,
     /// Whether the tokens that begin a text belong before it: raw text at its beginning. A template writes them.
-    pub(super) begins: bool,
+    pub(crate) begins: bool,
     /// Whether a template wrote it.
-    pub(super) marked: bool,
+    pub(crate) marked: bool,
     /// Whether it is all of the conversation, and takes the place of what the model has read.
-    pub(super) rewrites: bool,
+    pub(crate) rewrites: bool,
     words: String,
     rendered: String,
 }
 
 /// How a conversation is written.
-pub(super) struct Script {
+pub(crate) struct Script {
     template: Option<ChatTemplate>,
     system: Option<String>,
     /// What was said, in the order of the messages.
@@ -44,7 +44,7 @@ pub(super) struct Script {
 
 impl Script {
     /// Writes by `template`, or raw.
-    pub(super) fn new(template: Option<ChatTemplate>, system: Option<String>) -> Self {
+    pub(crate) fn new(template: Option<ChatTemplate>, system: Option<String>) -> Self {
         let mark = format!("{:032x}", rand::random::<u128>());
         let mut script =
             Script { template, system, said: Vec::new(), rendered: String::new(), begun: false, ended: true, mark };
@@ -53,19 +53,19 @@ impl Script {
     }
 
     /// Forgets what was said.
-    pub(super) fn reset(&mut self) {
+    pub(crate) fn reset(&mut self) {
         self.said = self.system.iter().map(|system| ("system", system.trim().to_owned())).collect();
         self.rendered.clear();
         (self.begun, self.ended) = (false, true);
     }
 
     /// The system text, if it belongs to the turn that comes next.
-    pub(super) fn system(&self) -> Option<&str> {
+    pub(crate) fn system(&self) -> Option<&str> {
         self.system.as_deref().filter(|_| !self.begun)
     }
 
     /// What goes through the model when the user says `words`. Nothing is remembered before the answer.
-    pub(super) fn next(&self, tokenizer: &Tokenizer, words: &str) -> Result<Step, Error> {
+    pub(crate) fn next(&self, tokenizer: &Tokenizer, words: &str) -> Result<Step, Error> {
         match &self.template {
             None => Ok(self.raw(words)),
             Some(template) => {
@@ -77,7 +77,7 @@ impl Script {
     }
 
     /// The answer to `step` was `text`.
-    pub(super) fn answered(&mut self, step: Step, text: &str) {
+    pub(crate) fn answered(&mut self, step: Step, text: &str) {
         self.said.push(("user", step.words));
         self.said.push(("assistant", text.trim().to_owned()));
         self.rendered = step.rendered;

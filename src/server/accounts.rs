@@ -13,9 +13,9 @@ use files::Replacement;
 use serde::{Deserialize, Serialize};
 use session::Error as SessionError;
 
-use crate::cli::Error;
-use crate::cli::files::MAX_FILE_BYTES;
-use crate::cli::trust::make_home;
+use crate::Error;
+use crate::disk::MAX_FILE_BYTES;
+use crate::keys::make_home;
 
 /// The account of clients on plaintext links.
 const NOBODY: &str = "plaintext";

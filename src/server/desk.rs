@@ -7,7 +7,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::cli::error::Full;
+use crate::error::Full;
 
 /// How many are served and wait.
 #[derive(Clone, Copy, Debug)]

@@ -1,28 +1,18 @@
 //! A conversation in a thread of its own, which prepares the next turn while the program does other things.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use clap::Parser;
-use session::party::Observer;
+use super::{Chat, ChatReport, Readiness, Said, TurnReport};
+use crate::Error;
+use crate::generate::Listener;
 
-use super::{Failure, Options, parse};
-use crate::cli::Error;
-use crate::cli::chat::{ChatReport, Incoming, Listener, Said, Talk, TalkArgs, TurnReport};
-
-/// Options of a conversation.
-#[derive(Parser)]
-struct ChatOptions {
-    #[command(flatten)]
-    talk: TalkArgs,
-}
-
-/// A conversation with the model of a server, as `waggle chat` has it. Between turns a thread keeps the session, and
-/// with the option `preprocess` makes correlations for the next turn. Dropping it ends the session.
-pub struct Chat {
+/// A [`Chat`] that a thread keeps: in two phases it makes correlations for the next turn between turns. Dropping it ends
+/// the session.
+pub struct BackgroundChat {
     commands: Sender<Command>,
     state: Arc<Mutex<State>>,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -31,9 +21,9 @@ pub struct Chat {
 /// What is known without asking the thread.
 struct State {
     transcript: Vec<Said>,
-    prepared: (usize, usize),
+    prepared: Readiness,
     /// Why the session ended while nobody asked for anything.
-    failed: Option<Failure>,
+    failed: Option<Error>,
 }
 
 /// What the thread is to do, and where it answers.
@@ -41,43 +31,43 @@ enum Command {
     Say {
         words: String,
         listener: Box<dyn Listener + Send>,
-        answer: Sender<Result<TurnReport, Failure>>,
+        answer: Sender<Result<TurnReport, Error>>,
     },
     Reset {
-        answer: Sender<Result<(), Failure>>,
+        answer: Sender<Result<(), Error>>,
     },
     Close {
-        answer: Sender<Result<ChatReport, Failure>>,
+        answer: Sender<Result<ChatReport, Error>>,
     },
     /// Nobody can ask any more.
     Leave,
 }
 
 impl Chat {
-    /// Opens a session with the server whose address is the option `connect`.
+    /// Lets a thread keep the conversation.
     ///
     /// # Errors
-    /// Those of the command.
-    pub fn open(options: &Options, observer: &mut dyn Observer) -> Result<Self, Failure> {
-        let ChatOptions { talk } = parse(options)?;
-        let talk = Talk::open(talk, observer)?;
-        let state = State { transcript: Vec::new(), prepared: talk.prepared(), failed: None };
+    /// If the system gives no thread.
+    pub fn in_background(self) -> Result<BackgroundChat, Error> {
+        let state = State { transcript: Vec::new(), prepared: self.prepared(), failed: None };
         let state = Arc::new(Mutex::new(state));
         let (commands, received) = channel();
         let shared = Arc::clone(&state);
         let thread = thread::Builder::new().name("waggle-chat".into());
         let thread = thread
-            .spawn(move || host(talk, &Commands(received), &shared))
-            .map_err(|source| Error::Serve { what: "start a thread", source })?;
-        Ok(Chat { commands, state, thread: Mutex::new(Some(thread)) })
+            .spawn(move || host(self, &received, &shared))
+            .map_err(|source| Error::System { what: "start a thread", source })?;
+        Ok(BackgroundChat { commands, state, thread: Mutex::new(Some(thread)) })
     }
+}
 
+impl BackgroundChat {
     /// Says `words` and waits for the answer, which `listener` hears as it comes, in another thread. What a listener
     /// panics with, this panics with, and the session is over.
     ///
     /// # Errors
     /// A refused turn, after which the conversation goes on, and what ends the session.
-    pub fn say(&self, words: &str, listener: Box<dyn Listener + Send>) -> Result<TurnReport, Failure> {
+    pub fn say(&self, words: &str, listener: Box<dyn Listener + Send>) -> Result<TurnReport, Error> {
         self.ask(|answer| Command::Say { words: words.to_owned(), listener, answer }).unwrap_or_else(|| self.over())
     }
 
@@ -85,7 +75,7 @@ impl Chat {
     ///
     /// # Errors
     /// What ends the session.
-    pub fn reset(&self) -> Result<(), Failure> {
+    pub fn reset(&self) -> Result<(), Error> {
         self.ask(|answer| Command::Reset { answer }).unwrap_or_else(|| self.over())
     }
 
@@ -93,16 +83,15 @@ impl Chat {
     ///
     /// # Errors
     /// What ended the session, if nobody was told.
-    pub fn close(&self) -> Result<Option<ChatReport>, Failure> {
+    pub fn close(&self) -> Result<Option<ChatReport>, Error> {
         match self.ask(|answer| Command::Close { answer }) {
             Some(report) => report.map(Some),
             None => self.failure().map_or(Ok(None), Err),
         }
     }
 
-    /// For how many tokens of the next turn correlations are there, and for how many there will be. Without the
-    /// option `preprocess` there are none.
-    pub fn prepared(&self) -> (usize, usize) {
+    /// For how many tokens of the next turn correlations are there.
+    pub fn prepared(&self) -> Readiness {
         lock(&self.state).prepared
     }
 
@@ -120,7 +109,7 @@ impl Chat {
     }
 
     /// Why the thread has ended, if nobody was told.
-    fn failure(&self) -> Option<Failure> {
+    fn failure(&self) -> Option<Error> {
         let thread = lock(&self.thread).take();
         if let Some(Err(panic)) = thread.map(JoinHandle::join) {
             resume_unwind(panic);
@@ -128,12 +117,12 @@ impl Chat {
         lock(&self.state).failed.take()
     }
 
-    fn over<T>(&self) -> Result<T, Failure> {
+    fn over<T>(&self) -> Result<T, Error> {
         Err(self.failure().unwrap_or_else(|| session::Error::ChatOver.into()))
     }
 }
 
-impl Drop for Chat {
+impl Drop for BackgroundChat {
     fn drop(&mut self) {
         // Both fail if the thread has ended, and nobody is left to tell.
         let _ = self.commands.send(Command::Leave);
@@ -145,36 +134,22 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What the thread waits for.
-struct Commands(Receiver<Command>);
-
-impl Incoming for Commands {
-    type Item = Command;
-
-    fn look(&self) -> Option<Command> {
-        match self.0.try_recv() {
-            Ok(command) => Some(command),
-            Err(TryRecvError::Empty) => None,
-            Err(TryRecvError::Disconnected) => Some(Command::Leave),
-        }
-    }
-
-    fn wait(&self, limit: Duration) -> Option<Command> {
-        match self.0.recv_timeout(limit) {
-            Ok(command) => Some(command),
-            Err(RecvTimeoutError::Timeout) => None,
-            Err(RecvTimeoutError::Disconnected) => Some(Command::Leave),
-        }
+/// What comes within `limit`.
+fn received(commands: &Receiver<Command>, limit: Duration) -> Option<Command> {
+    match commands.recv_timeout(limit) {
+        Ok(command) => Some(command),
+        Err(RecvTimeoutError::Timeout) => None,
+        Err(RecvTimeoutError::Disconnected) => Some(Command::Leave),
     }
 }
 
 /// Does what `commands` say until the session ends. An answer that nobody waits for any more is dropped.
-fn host(mut talk: Talk, commands: &Commands, state: &Mutex<State>) {
+fn host(mut talk: Chat, commands: &Receiver<Command>, state: &Mutex<State>) {
     loop {
         let command = match next(&mut talk, commands, state) {
             Ok(command) => command,
             Err(error) => {
-                lock(state).failed = Some(error.into());
+                lock(state).failed = Some(error);
                 return;
             }
         };
@@ -188,8 +163,8 @@ fn host(mut talk: Talk, commands: &Commands, state: &Mutex<State>) {
                 drop(listener);
                 publish(&talk, state);
                 let said = said.unwrap_or_else(|panic| resume_unwind(panic));
-                let over = said.is_err();
-                let _ = answer.send(said.map_err(Failure::from).and_then(|turn| turn.map_err(Failure::from)));
+                let over = said.as_ref().is_err_and(|error| !error.leaves_the_conversation());
+                let _ = answer.send(said);
                 if over {
                     return;
                 }
@@ -198,15 +173,13 @@ fn host(mut talk: Talk, commands: &Commands, state: &Mutex<State>) {
                 let reset = talk.reset();
                 publish(&talk, state);
                 let over = reset.is_err();
-                let _ = answer.send(reset.map_err(Failure::from));
+                let _ = answer.send(reset);
                 if over {
                     return;
                 }
             }
             Command::Close { answer } => {
-                let (_, ended) = talk.finish();
-                let report = ended.and_then(|ended| ended.report());
-                let _ = answer.send(report.map_err(Failure::from));
+                let _ = answer.send(talk.finish());
                 return;
             }
             Command::Leave => {
@@ -218,15 +191,15 @@ fn host(mut talk: Talk, commands: &Commands, state: &Mutex<State>) {
 }
 
 /// The next command. Until it comes, correlations are made.
-fn next(talk: &mut Talk, commands: &Commands, state: &Mutex<State>) -> Result<Command, Error> {
-    match talk.prepare_until(commands, |prepared| lock(state).prepared = prepared)? {
+fn next(talk: &mut Chat, commands: &Receiver<Command>, state: &Mutex<State>) -> Result<Command, Error> {
+    match talk.prepare_until(|| received(commands, Duration::ZERO), |prepared| lock(state).prepared = prepared)? {
         Some(command) => Ok(command),
-        None => talk.stay_until(commands),
+        None => talk.stay_until(|limit| received(commands, limit)),
     }
 }
 
 /// Shows what a command has changed.
-fn publish(talk: &Talk, state: &Mutex<State>) {
+fn publish(talk: &Chat, state: &Mutex<State>) {
     let mut state = lock(state);
     state.transcript = talk.transcript().said();
     state.prepared = talk.prepared();

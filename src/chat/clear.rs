@@ -5,12 +5,12 @@ use model::{Check, GenerateOptions, Generation, Input, Model, ModelSpec, Next, N
 use mpcache::KvCache;
 use session::party::Terms;
 
-use crate::cli::Error;
-use crate::cli::files::open_model;
-use crate::cli::report::compared;
+use crate::Error;
+use crate::error::NameError;
+use crate::models::open_model;
 
 /// A plaintext model that reads the same conversation under the same policy.
-pub(super) struct Clear {
+pub(crate) struct Clear {
     model: Model<FloatWeight>,
     cache: KvCache<Float>,
     options: GenerateOptions,
@@ -20,10 +20,10 @@ pub(super) struct Clear {
 impl Clear {
     /// The model `name`, which must have the shape `spec`. With `pad_answer` it goes on behind the end of an answer,
     /// as the parties do, and later turns do not attend to that either.
-    pub(super) fn open(name: &str, spec: &ModelSpec, terms: &Terms, pad_answer: bool) -> Result<Self, Error> {
+    pub(crate) fn open(name: &str, spec: &ModelSpec, terms: &Terms, pad_answer: bool) -> Result<Self, Error> {
         let files = open_model(name)?;
         if files.spec != *spec {
-            return Err(Error::CheckShape { name: name.into() });
+            return Err(NameError::CheckShape { name: name.into() }.into());
         }
         let model = Model::load_for(&terms.policy, &mut FloatLoader, &files.spec, Some(&files.checkpoint))?;
         let options = GenerateOptions {
@@ -37,12 +37,12 @@ impl Clear {
     }
 
     /// Begins another conversation.
-    pub(super) fn reset(&mut self) {
+    pub(crate) fn reset(&mut self) {
         self.cache = self.model.cache(&self.options.policy);
     }
 
     /// Compares a turn in which `ids` were read and `generation` came out.
-    pub(super) fn turn(&mut self, ids: &[u32], generation: &Generation) -> Result<Check, Error> {
+    pub(crate) fn turn(&mut self, ids: &[u32], generation: &Generation) -> Result<Check, Error> {
         let Clear { model, cache, options, .. } = self;
         let options = GenerateOptions { tokens: generation.count, ..options.clone() };
         let input = Input { ids: Some(ids), count: ids.len() };
@@ -55,7 +55,7 @@ impl Clear {
     }
 
     /// All turns together.
-    pub(super) fn all(&self) -> Option<Check> {
+    pub(crate) fn all(&self) -> Option<Check> {
         let tokens: usize = self.checks.iter().map(|(tokens, _)| tokens).sum();
         let agreed: f64 = self.checks.iter().map(|(tokens, check)| *tokens as f64 * check.token_agreement).sum();
         let most =
@@ -66,11 +66,5 @@ impl Clear {
             largest_margin_missed: most(|check| check.largest_margin_missed),
             close_choices: self.checks.iter().map(|(_, check)| check.close_choices).sum(),
         })
-    }
-
-    /// The same in words.
-    pub(super) fn verdict(&self) -> String {
-        let name = "plaintext engine on the whole conversation, same policy";
-        self.all().map_or_else(|| "nothing to compare".into(), |check| compared(name, &check))
     }
 }

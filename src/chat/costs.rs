@@ -1,0 +1,85 @@
+//! What a chat took, turn by turn.
+
+use model::Check;
+use report::{Phases, Report};
+use serde::Serialize;
+use session::party::chat::{Turn, TurnCost};
+use session::party::{Outcome, PublicModel, Terms};
+use tokenizer::Tokenizer;
+
+use super::clear::Clear;
+use crate::Error;
+use crate::summary::{Chosen, report};
+
+/// A turn in a report.
+#[derive(Clone, Debug, Serialize)]
+pub struct TurnReport {
+    /// Which conversation of the session it belongs to, from 0.
+    pub conversation: usize,
+    /// Tokens that were read: the new ones, and the last one of the answer before.
+    pub prompt_tokens: usize,
+    /// Generated ids.
+    pub tokens: Vec<u32>,
+    /// Their text.
+    pub text: String,
+    /// What it took.
+    #[serde(flatten)]
+    pub cost: TurnCost,
+    /// Comparison with the plaintext engine, if it was asked for.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub check: Option<Check>,
+}
+
+/// The report of a session, and its turns.
+#[derive(Debug, Serialize)]
+pub struct ChatReport {
+    /// All of the session.
+    #[serde(flatten)]
+    pub report: Report,
+    /// The turns of all its conversations.
+    pub turns: Vec<TurnReport>,
+}
+
+/// What a session took so far.
+pub(crate) struct Costs {
+    pub(super) opening: Phases,
+    pub(super) turns: Vec<TurnReport>,
+    conversation: usize,
+}
+
+impl Costs {
+    /// A session that was opened at this cost.
+    pub(crate) fn new(opening: &Phases) -> Self {
+        Costs { opening: opening.clone(), turns: Vec::new(), conversation: 0 }
+    }
+
+    /// Another conversation begins.
+    pub(crate) fn reset(&mut self) {
+        self.conversation += 1;
+    }
+
+    /// A turn with the answer `text` is over.
+    pub(crate) fn turn(&mut self, turn: Turn, text: String, check: Option<Check>) -> TurnReport {
+        let Turn { prompt_tokens, generation, cost } = turn;
+        let conversation = self.conversation;
+        let turn = TurnReport { conversation, prompt_tokens, tokens: generation.tokens, text, cost, check };
+        self.turns.push(turn.clone());
+        turn
+    }
+
+    /// The report of the session that `outcome` is of.
+    pub(crate) fn report(
+        self,
+        model: &PublicModel,
+        tokenizer: &Tokenizer,
+        outcome: &Outcome,
+        terms: &Terms,
+        options: impl IntoIterator<Item = Chosen>,
+        clear: Option<&Clear>,
+    ) -> Result<ChatReport, Error> {
+        let mut report = report(model, Some(tokenizer), outcome.prompt_tokens, outcome, terms, options)?;
+        report.peak_memory_bytes.client = net::peak_memory_bytes();
+        report.check = clear.and_then(Clear::all);
+        Ok(ChatReport { report, turns: self.turns })
+    }
+}

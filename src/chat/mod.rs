@@ -1,0 +1,354 @@
+//! A conversation with a server's model.
+//!
+//! | part | what it does |
+//! |---|---|
+//! | [`script`] | the text of each turn, by the model's chat template or raw |
+//! | [`transcript`] | what was said, and where it is kept |
+//! | [`costs`] | what it took |
+//! | [`clear`] | the same conversation with a plaintext model |
+//! | [`background`] | a thread that keeps the session between turns |
+
+mod background;
+mod clear;
+mod costs;
+mod script;
+mod transcript;
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use model::{Lengths, Next, Sampler};
+use mpcache::PolicySpec;
+use report::Phases;
+use session::party::{ChatSession, ClientOptions, PublicModel, Silent, Terms};
+use tokenizer::{ChatTemplate, Tokenizer};
+
+pub use self::background::BackgroundChat;
+use self::clear::Clear;
+use self::costs::Costs;
+pub use self::costs::{ChatReport, TurnReport};
+use self::script::{Script, Step};
+pub use self::transcript::{Role, Said, Transcript};
+use crate::disk::read;
+use crate::error::{ChatError, PromptError, Refusal};
+use crate::generate::{Heard, Listener, Sampling};
+use crate::options::options;
+use crate::{Client, Error, worker};
+
+/// How long a client may say nothing to a server that gives up after `silence`: a third of that, within bounds.
+fn rest(silence: Duration) -> Duration {
+    (silence / 3).clamp(Duration::from_millis(10), Duration::from_secs(10))
+}
+
+/// Who writes a conversation as a model wants it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Template {
+    /// The chat template of the server.
+    #[default]
+    Server,
+    /// Nobody: words go to the model as they are, with the end of their line.
+    Raw,
+    /// The chat template of this directory of a model, or in this file.
+    File(PathBuf),
+}
+
+options! {
+    /// How a conversation goes.
+    ChatOptions {
+        /// Most tokens of an answer.
+        tokens: usize = 64,
+        /// Most tokens that a turn adds to the conversation before its answer, the marks of the chat template
+        /// included. In two phases so much is prepared between turns.
+        turn_tokens: usize = 64,
+        /// A message that stands before the first turn.
+        system: Option<String> as impl Into<Option<String>> = None,
+        /// Who writes the conversation.
+        template: Template = Template::Server,
+        /// Whether an answer ends where the model ends it. Otherwise its length tells the server nothing.
+        stop_at_eos: bool = true,
+        /// Whether an answer that the model ends goes on, unseen, to the next power of two of tokens from 16 on. It
+        /// does under the policy `full` unless told otherwise.
+        pad_answer: Option<bool> as impl Into<Option<bool>> = None,
+        /// Keep the conversation in this file, from the first turn on: one JSON object with `role` and `text` on a
+        /// line.
+        transcript: Option<PathBuf> as impl Into<Option<PathBuf>> = None,
+        /// Compare every answer with that of this model in the clear, a directory or a bundled name.
+        check: Option<String> as impl Into<Option<String>> = None,
+        /// Use this `tokenizer.json` instead of the server's.
+        tokenizer: Option<PathBuf> as impl Into<Option<PathBuf>> = None,
+        /// How tokens are picked.
+        sampling: Sampling = Sampling::default(),
+    }
+}
+
+/// A conversation, in a session of its own.
+pub struct Chat {
+    options: ChatOptions,
+    network: String,
+    terms: Terms,
+    /// Whether answers are padded.
+    pads: bool,
+    longest: Lengths,
+    session: ChatSession,
+    model: PublicModel,
+    tokenizer: Tokenizer,
+    script: Script,
+    sampler: Sampler,
+    transcript: Transcript,
+    costs: Costs,
+    clear: Option<Clear>,
+    /// Slices of the next turn that are there, and all of them.
+    slices: (usize, usize),
+    /// When the server last heard from this client.
+    heard: Instant,
+}
+
+/// For how many tokens of the next turn correlations are there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Readiness {
+    /// For so many.
+    pub tokens: usize,
+    /// And for so many there will be; none in a session of one phase.
+    pub of: usize,
+}
+
+impl Chat {
+    /// Opens a session with the server of `client`.
+    pub(crate) fn open(client: &Client, options: ChatOptions, listener: &mut dyn Listener) -> Result<Self, Error> {
+        let terms = client.terms.over(client.network)?;
+        let sampler = options.sampling.sampler(&terms)?;
+        let transcript = Transcript::open(options.transcript.clone())?;
+        let own = options.tokenizer.as_deref().map(read).transpose()?;
+        let own_template = match &options.template {
+            Template::File(path) => Some(ChatTemplate::read(path)?),
+            Template::Server | Template::Raw => None,
+        };
+        let template = options.template == Template::Server;
+        let wanted = ClientOptions { tokenizer: own.is_none(), template, expected: None };
+        let opened = client.open(&terms, wanted, listener)?;
+        let model = opened.model().clone();
+        let template = own_template.map_or_else(|| model.chat_template(), |own| Ok(Some(own)))?;
+        let bytes = own.or_else(|| model.tokenizer.clone()).ok_or(ChatError::NoTokenizer)?;
+        // The template may be the server's, so it runs where a foreign tokenizer does.
+        let tokenizer = worker::foreign(&bytes)?;
+        let by_default = terms.policy == PolicySpec::default() && !model.spec.eos().is_empty();
+        let pads = options.stop_at_eos && options.pad_answer.unwrap_or(by_default);
+        let clear = options.check.as_deref().map(|name| Clear::open(name, &model.spec, &terms, pads)).transpose()?;
+        let longest = Lengths { prompt: options.turn_tokens, tokens: options.tokens };
+        // A turn begins with the last token of the answer before it.
+        let bound = Lengths { prompt: longest.prompt.saturating_add(1), ..longest };
+        let slices = (0, if terms.protocol.preprocess { session::party::chat::slices(bound) } else { 0 });
+        let opened = if pads { opened.padding_answers() } else { opened };
+        let session = opened.chat(bound, options.stop_at_eos, listener)?;
+        Ok(Chat {
+            network: client.network.to_string(),
+            script: Script::new(template, options.system.clone()),
+            costs: Costs::new(session.opening()),
+            heard: Instant::now(),
+            options,
+            terms,
+            pads,
+            longest,
+            session,
+            model,
+            tokenizer,
+            sampler,
+            transcript,
+            clear,
+            slices,
+        })
+    }
+
+    /// What was said.
+    pub fn transcript(&self) -> &Transcript {
+        &self.transcript
+    }
+
+    /// What it took to open the session.
+    pub fn opening(&self) -> &Phases {
+        &self.costs.opening
+    }
+
+    /// The turns of all conversations of the session.
+    pub fn turns(&self) -> &[TurnReport] {
+        &self.costs.turns
+    }
+
+    /// For how many tokens of the next turn correlations are there.
+    pub fn prepared(&self) -> Readiness {
+        let of = self.longest.prompt + self.longest.tokens;
+        match self.slices {
+            (_, 0) => Readiness::default(),
+            (done, all) => Readiness { tokens: (of * done).div_ceil(all), of },
+        }
+    }
+
+    /// Makes correlations for the next turn, slice by slice, until `look` finds something (`None`: until all are
+    /// there). `shown` is called after each slice with [`Chat::prepared`].
+    ///
+    /// # Errors
+    /// What ends the session.
+    pub fn prepare_until<T>(
+        &mut self,
+        look: impl Fn() -> Option<T>,
+        mut shown: impl FnMut(Readiness),
+    ) -> Result<Option<T>, Error> {
+        // A long run of refused turns says nothing to the server.
+        if self.heard.elapsed() > rest(self.session.silence()) {
+            self.stay()?;
+        }
+        loop {
+            if let Some(item) = look() {
+                return Ok(Some(item));
+            }
+            match self.session.prepare(&mut Silent)? {
+                Some(slices) => {
+                    (self.slices, self.heard) = (slices, Instant::now());
+                    shown(self.prepared());
+                }
+                None => return Ok(None),
+            }
+        }
+    }
+
+    /// Keeps the session until something comes: `wait` waits for it, no longer than the time that it is given.
+    ///
+    /// # Errors
+    /// What ends the session.
+    pub fn stay_until<T>(&mut self, wait: impl Fn(Duration) -> Option<T>) -> Result<T, Error> {
+        loop {
+            match wait(rest(self.session.silence()).saturating_sub(self.heard.elapsed())) {
+                Some(item) => return Ok(item),
+                None => self.stay()?,
+            }
+        }
+    }
+
+    /// Shows the server that this client is there.
+    fn stay(&mut self) -> Result<(), Error> {
+        self.session.stay()?;
+        self.heard = Instant::now();
+        Ok(())
+    }
+
+    /// Begins another conversation in the same session.
+    ///
+    /// # Errors
+    /// What ends the session.
+    pub fn reset(&mut self) -> Result<(), Error> {
+        self.reread()?;
+        self.script.reset();
+        self.costs.reset();
+        self.transcript.reset()
+    }
+
+    /// The parties drop their caches.
+    fn reread(&mut self) -> Result<(), Error> {
+        self.session.reset()?;
+        self.slices.0 = 0;
+        self.clear.iter_mut().for_each(Clear::reset);
+        Ok(())
+    }
+
+    /// A turn of the user.
+    ///
+    /// # Errors
+    /// [`ChatError::Refused`] for a turn that did not begin; after every other error the session is over.
+    pub fn turn(&mut self, words: &str, listener: &mut dyn Listener) -> Result<TurnReport, Error> {
+        if words.trim().is_empty() {
+            return Err(refused(Refusal::Other(PromptError::Empty.into())));
+        }
+        let step = self.script.next(&self.tokenizer, words).map_err(|error| refused(Refusal::Other(error)))?;
+        // How many tokens are read again would tell how long the answers were.
+        if step.rewrites && self.pads {
+            return Err(refused(Refusal::Rereads));
+        }
+        if step.rewrites {
+            listener.rereads();
+            self.reread()?;
+        }
+        let ids = self.ids(&step)?;
+        let before = self.session.last();
+        let read: Vec<u32> = before.into_iter().chain(ids.iter().copied()).collect();
+        self.transcript.begin(words);
+        let mut answer = Heard::new(Some(&self.tokenizer), &read, listener).kept_in(&self.transcript);
+        let next = Next::Pick(&mut self.sampler);
+        let taken = self.session.turn(&ids, self.longest.tokens, next, &mut answer);
+        answer.finish();
+        let turn = match taken {
+            Ok(turn) => turn,
+            Err(error) if self.session.is_open() => {
+                self.transcript.take_back();
+                if step.rewrites {
+                    self.script.reset();
+                }
+                return Err(refused(self.refusal(error)?));
+            }
+            Err(error) => {
+                self.transcript.break_off()?;
+                return Err(error.into());
+            }
+        };
+        (self.slices.0, self.heard) = (0, Instant::now());
+        let text = self.transcript.end()?;
+        self.script.answered(step, &text);
+        let check = self.clear.as_mut().map(|clear| clear.turn(&read, &turn.generation)).transpose()?;
+        Ok(self.costs.turn(turn, text, check))
+    }
+
+    /// The new ids of a turn.
+    fn ids(&self, step: &Step) -> Result<Vec<u32>, Error> {
+        let mut ids =
+            if step.begins { self.tokenizer.encode(&step.text)? } else { self.tokenizer.encode_more(&step.text)? };
+        // A mark that ended the answer is read as the first token of the turn; the template writes it again.
+        let ended = self.session.last().filter(|last| self.session.model().spec.eos().contains(last));
+        if step.marked && ended.is_some() && ended == ids.first().copied() {
+            ids.remove(0);
+        }
+        Ok(ids)
+    }
+
+    fn refusal(&self, error: session::Error) -> Result<Refusal, Error> {
+        Ok(match error {
+            session::Error::Full { .. } => Refusal::Full(error),
+            session::Error::Limit { what: "tokens of a prompt", got, .. } => {
+                let system = self.script.system().map(|text| self.tokenizer.encode_more(text)).transpose()?;
+                Refusal::Long { got, limit: self.longest.prompt, system: system.map(|ids| ids.len()) }
+            }
+            error => Refusal::Other(error.into()),
+        })
+    }
+
+    /// Ends the session, and reports on it.
+    ///
+    /// # Errors
+    /// If the parties do not agree on what was said.
+    pub fn finish(self) -> Result<ChatReport, Error> {
+        let Chat { options, network, terms, pads, session, model, tokenizer, costs, clear, .. } = self;
+        let outcome = session.finish()?;
+        let chosen = [
+            ("link", network.into()),
+            ("tokens", options.tokens.into()),
+            ("turn_tokens", options.turn_tokens.into()),
+            ("stop_at_eos", options.stop_at_eos.into()),
+            ("pad_answer", pads.into()),
+        ];
+        let chosen = options.sampling.chosen().into_iter().chain(chosen);
+        costs.report(&model, &tokenizer, &outcome, &terms, chosen, clear.as_ref())
+    }
+}
+
+fn refused(refusal: Refusal) -> Error {
+    ChatError::Refused(Box::new(refusal)).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn signs_of_life_come_before_the_server_gives_up() {
+        let seconds = Duration::from_secs;
+        assert_eq!([3, 9, 120].map(|silence| rest(seconds(silence))), [1, 3, 10].map(seconds));
+    }
+}

@@ -1,0 +1,269 @@
+//! The party with the prompt.
+
+use std::convert::Infallible;
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use model::Lengths;
+use net::tcp::{self, ConnectOptions};
+use net::{Channel, Link, NetError, PublicKey, Role, await_admission, tls};
+use protocols::Part;
+use serde_json::Value;
+use session::Expectation;
+use session::party::{Caller, ClientOptions, ClientSession, Filled, Terms as Agreed};
+use session::pool::{Draft, Found, PoolId, PoolSet, State, find, part_path};
+
+use crate::error::TrustError;
+use crate::generate::{Generate, Generated, Heard, Listener};
+use crate::keys::{Proof, ServerTrust};
+use crate::options::options;
+use crate::summary::report;
+use crate::{Chat, ChatOptions, Error, Network, Report, Terms, worker};
+
+options! {
+    /// The server that a client talks to, and what it must be: `Client::new("example.org").terms(terms)`. A server and
+    /// a client of one user trust each other; every other server is trusted by its key.
+    Client {
+        /// Address of the server; without a port, 7411.
+        address: String as impl Into<String> = "127.0.0.1".into(),
+        /// What both parties must state alike.
+        terms: Terms = Terms::default(),
+        /// Slow this party's messages down to those of a network; the server must do the same.
+        network: Network = Network::Loopback,
+        /// Insist on this model: a `config.json`, a directory, a bundled model, or a fingerprint. A changed model of a
+        /// known server is accepted if this names it.
+        expect: Option<String> as impl Into<Option<String>> = None,
+        /// Trust the server with this key, which is remembered under the address.
+        server_key: Option<PublicKey> as impl Into<Option<PublicKey>> = None,
+        /// Give up on a server that is silent for so long.
+        timeout: Duration = Duration::from_secs(120),
+        /// Give up on a server that cannot be reached for so long.
+        connect_timeout: Duration = Duration::from_secs(30),
+        /// Who this party is.
+        proof: Proof = Proof::User,
+    }
+}
+
+/// The port of a server where none is named.
+const PORT: u16 = 7411;
+
+/// `address` with a port. One in figures has brackets only with a port.
+pub(crate) fn with_port(address: &str) -> Result<String, Infallible> {
+    let has_port = address.parse::<SocketAddr>().is_ok()
+        || address.parse::<IpAddr>().is_err()
+            && address.rsplit_once(':').is_some_and(|(_, port)| !port.ends_with(']'));
+    Ok(match address.parse::<IpAddr>() {
+        _ if has_port => address.to_owned(),
+        Ok(ip) => SocketAddr::new(ip, PORT).to_string(),
+        Err(_) => format!("{address}:{PORT}"),
+    })
+}
+
+options! {
+    /// Correlations that are made before a prompt is known. They fit generations up to these lengths, once.
+    Fill {
+        /// The file to write, which must not exist.
+        pool: PathBuf as impl Into<PathBuf> = PathBuf::new(),
+        /// Tokens of the prompt, at most.
+        prompt: usize = 0,
+        /// Tokens to generate, at most.
+        tokens: usize = 32,
+        /// Make this part alone.
+        part: Part = Part::WHOLE,
+        /// Before that, give up all pools that this identity had with the server, but those in these directories and
+        /// files; none given, none is given up.
+        forget_all_but: Vec<PathBuf> = Vec::new(),
+    }
+}
+
+impl Client {
+    /// A client of the server at `address`.
+    pub fn new(address: impl Into<String>) -> Self {
+        Client::default().address(address)
+    }
+
+    /// Generates text in a session of its own. The server learns the length of the prompt and nothing else of it.
+    ///
+    /// # Errors
+    /// Options that contradict each other, before the server is asked; a server that is not trusted, refuses the
+    /// request, vanishes or sends nonsense.
+    pub fn generate(&self, asked: &Generate, listener: &mut dyn Listener) -> Result<Generated, Error> {
+        let terms = if asked.pool.is_some() { self.terms.two_phases()? } else { self.terms.clone() };
+        let terms = terms.over(self.network)?;
+        let words = asked.ask(&terms)?;
+        let own = asked.tokenizer.own()?;
+        // A bad file is reported before a server is bothered.
+        let pool = asked.pool.as_deref().map(|path| PoolSet::open(path, Role::Client)).transpose()?;
+        let wanted = ClientOptions { tokenizer: own.is_none(), ..ClientOptions::default() };
+        let session = self.open(&terms, wanted, listener)?;
+        let model = session.model().clone();
+        let tokenizer = match own {
+            Some(own) => own,
+            None => model.tokenizer.as_deref().map(worker::foreign).transpose()?,
+        };
+        let mut ready = words.ids(&model.spec, tokenizer.as_ref())?;
+        let mut heard = Heard::new(tokenizer.as_ref(), ready.ids(), listener);
+        let ids = pool.as_ref().map(|pool| match &pool.ids()[..] {
+            [id] => id.to_string().into(),
+            ids => ids.iter().map(ToString::to_string).collect::<Value>(),
+        });
+        let outcome = ready.run(session, pool, &mut heard)?;
+        heard.finish();
+        let chosen = [("link", self.network.to_string().into()), ("pool", ids.into())];
+        ready.report(&model, tokenizer.as_ref(), outcome, chosen)
+    }
+
+    /// Opens a conversation, in one session.
+    ///
+    /// # Errors
+    /// As [`Client::generate`].
+    pub fn chat(&self, options: ChatOptions, listener: &mut dyn Listener) -> Result<Chat, Error> {
+        Chat::open(self, options, listener)
+    }
+
+    /// Makes the correlations of generations before their prompts are known. This party's go into a file, the server's
+    /// into one of its own; [`Generate::pool`] uses both up, once. The file is as secret as the prompt.
+    ///
+    /// # Errors
+    /// As [`Client::generate`], and if the file is there.
+    pub fn preprocess(&self, fill: &Fill, listener: &mut dyn Listener) -> Result<Prepared, Error> {
+        let path = part_path(&fill.pool, fill.part);
+        // This draft is gone at once. The one that stays is made when the server has agreed.
+        Draft::create(&path).map_err(|e| e.at(&path))?;
+        let terms = self.terms.two_phases()?.over(self.network)?;
+        let session = self.open(&terms, ClientOptions::default(), listener)?;
+        let model = session.model().clone();
+        let session = match &fill.forget_all_but[..] {
+            [] => session,
+            // Looked for only now that the session has begun: the server keeps what is made from here on.
+            paths => session.having_only(own_pools(paths)?),
+        };
+        let bound = Lengths { prompt: fill.prompt, tokens: fill.tokens };
+        let outcome = session.fill_part(bound, fill.part, &path, listener)?;
+        let part = Some(fill.part.to_string()).filter(|_| !fill.part.is_whole());
+        let chosen =
+            [("link", self.network.to_string().into()), ("tokens", fill.tokens.into()), ("part", part.into())];
+        let mut report = report(&model, None, fill.prompt, &outcome, &terms, chosen)?;
+        report.peak_memory_bytes.client = net::peak_memory_bytes();
+        Ok(Prepared { report, filled: outcome.filled })
+    }
+
+    /// Opens a session under `terms`, with what is `wanted` of the server.
+    pub(crate) fn open(
+        &self,
+        terms: &Agreed,
+        wanted: ClientOptions,
+        listener: &mut dyn Listener,
+    ) -> Result<ClientSession, Error> {
+        let Ok(address) = with_port(&self.address);
+        let expected = self.expect.as_deref().map(Expectation::named).transpose()?;
+        let (link, server) = self.link(&address, listener)?;
+        let channel = Channel::new(Role::Client, self.network.wrap(link)?);
+        let spec = expected.as_ref().and_then(|expected| expected.spec.as_ref());
+        let caller = Caller { key: server.as_ref().map(|server| server.key.to_string()) };
+        let session = ClientSession::open(channel, &caller, terms, &ClientOptions { expected: spec, ..wanted })?;
+        let met = session.model().fingerprint()?;
+        if let Some(expected) = &expected {
+            expected.fingerprint.expect(&met)?;
+        }
+        if let Some(Proved { key, trust: Some(mut trust) }) = server {
+            let named = expected.is_some_and(|expected| expected.fingerprint.names(&met));
+            let news = trust.met(key, &met, named)?;
+            if let Some(template) = session.model().chat_template()?.filter(|_| news) {
+                listener.template(&address, &template);
+            }
+        }
+        Ok(session)
+    }
+
+    /// A link to the server, which has proved a trusted key (`None`: without encryption) and lets this client in.
+    fn link(&self, address: &str, listener: &mut dyn Listener) -> Result<(Box<dyn Link>, Option<Proved>), Error> {
+        let options = ConnectOptions { connect_timeout: self.connect_timeout, read_timeout: self.timeout };
+        let Some(identity) = self.proof.identity()? else {
+            let mut link = tcp::connect(address, options)?;
+            wait_for_turn(&mut link, listener)?;
+            return Ok((Box::new(link), None));
+        };
+        let mut trust = match &self.proof {
+            Proof::Own(_) => None,
+            _ => Some(ServerTrust::of(address, self.server_key, identity.public())?),
+        };
+        let keys = trust.as_ref().map_or_else(|| self.server_key.into_iter().collect(), ServerTrust::keys);
+        let connected = tls::connect(address, &identity, move |key| keys.contains(key), options);
+        let mut link = connected.map_err(|error| match (error, &trust) {
+            (NetError::Untrusted { key }, Some(trust)) => trust.refusal(key).into(),
+            (source @ NetError::Closed { .. }, Some(_)) => TrustError::NoAnswer { source }.into(),
+            (error, _) => Error::from(error),
+        })?;
+        trust.as_mut().map_or(Ok(()), ServerTrust::proved)?;
+        wait_for_turn(&mut link, listener)?;
+        let key = link.peer_key();
+        Ok((Box::new(link), Some(Proved { key, trust })))
+    }
+}
+
+/// A server that has proved a key, and what is known of it.
+struct Proved {
+    key: PublicKey,
+    trust: Option<ServerTrust>,
+}
+
+/// Waits until the server has a place for this client.
+fn wait_for_turn(link: &mut dyn Link, listener: &mut dyn Listener) -> Result<(), Error> {
+    let mut last = None;
+    let mut on_busy = |place| {
+        // The server repeats itself as a sign of life.
+        if last.replace(place) != Some(place) {
+            listener.waits(place);
+        }
+    };
+    Ok(await_admission(link, &mut on_busy)?)
+}
+
+/// A pool that was filled.
+#[derive(Debug)]
+pub struct Prepared {
+    /// What it took.
+    pub report: Report,
+    /// Its id, and which part it is.
+    pub filled: Option<Filled>,
+}
+
+/// Ids of the client's pools at `paths`: those that can be spent, and those that a process works on.
+fn own_pools(paths: &[PathBuf]) -> Result<Vec<PoolId>, Error> {
+    let usable = |file: &Found| file.state() == State::Pool || file.in_use();
+    let mut ids = Vec::new();
+    for path in paths {
+        let found = pools_at(path)?;
+        ids.extend(
+            found.iter().filter(|file| file.role() == Some(Role::Client) && usable(file)).filter_map(Found::id),
+        );
+    }
+    Ok(ids)
+}
+
+/// The pools at `path`, a directory or a file.
+pub(crate) fn pools_at(path: &Path) -> Result<Vec<Found>, Error> {
+    find(path).map_err(|source| Error::File { path: path.into(), source })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_without_a_port_has_the_usual_one() {
+        for (given, meant) in [
+            ("localhost", "localhost:7411"),
+            ("localhost:80", "localhost:80"),
+            ("10.0.0.1", "10.0.0.1:7411"),
+            ("10.0.0.1:80", "10.0.0.1:80"),
+            ("::1", "[::1]:7411"),
+            ("[::1]", "[::1]:7411"),
+            ("[::1]:80", "[::1]:80"),
+        ] {
+            assert_eq!(with_port(given), Ok(meant.to_owned()), "{given}");
+        }
+    }
+}

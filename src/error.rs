@@ -1,0 +1,407 @@
+//! What ends a call of this library.
+
+use std::path::PathBuf;
+
+use net::PublicKey;
+use thiserror::Error;
+
+/// Why a session, a plan or a study came to nothing.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A model, an engine or the peer.
+    #[error(transparent)]
+    Session(#[from] session::Error),
+    /// A study of cache policies.
+    #[error(transparent)]
+    Study(#[from] study::eval::EvalError),
+    /// Nothing is learned from a text.
+    #[error(transparent)]
+    Fit(#[from] study::fit::FitError),
+    /// A tokenizer.
+    #[error(transparent)]
+    Tokenizer(#[from] tokenizer::TokenizerError),
+    /// The public model of a server is not the one that it must be, or was.
+    #[error(transparent)]
+    Pin(#[from] session::PinError),
+    /// The network.
+    #[error(transparent)]
+    Net(#[from] net::NetError),
+    /// A key or a file of keys.
+    #[error(transparent)]
+    Key(#[from] net::KeyError),
+    /// A family of kernels that the processor lacks.
+    #[error(transparent)]
+    Cpu(#[from] bits::cpu::CpuError),
+    /// Processes that multiply together.
+    #[cfg(feature = "server")]
+    #[error(transparent)]
+    Spread(#[from] spread::SpreadError),
+    /// A server whose key is not trusted.
+    #[error(transparent)]
+    Trust(#[from] TrustError),
+    /// A model that cannot be found.
+    #[error(transparent)]
+    Name(#[from] NameError),
+    /// Options that contradict each other.
+    #[error(transparent)]
+    Options(#[from] OptionsError),
+    /// Words that make no prompt.
+    #[error(transparent)]
+    Prompt(#[from] PromptError),
+    /// A conversation. After [`ChatError::Refused`] it goes on.
+    #[error(transparent)]
+    Chat(#[from] ChatError),
+    /// A client that a server did not serve to the end.
+    #[error(transparent)]
+    Serve(#[from] ServeError),
+    /// A file cannot be read or written.
+    #[error("{}: {source}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: std::io::Error,
+    },
+    /// The system refuses what a session needs.
+    #[error("cannot {what}: {source}")]
+    System {
+        /// What.
+        what: &'static str,
+        /// The cause.
+        source: std::io::Error,
+    },
+    /// A bug.
+    #[error("the session panicked")]
+    Panicked,
+}
+
+impl Error {
+    /// Whether a conversation goes on after it.
+    pub fn leaves_the_conversation(&self) -> bool {
+        matches!(self, Error::Chat(ChatError::Refused(_)))
+    }
+}
+
+impl From<model::Error> for Error {
+    fn from(error: model::Error) -> Self {
+        Error::Session(error.into())
+    }
+}
+
+impl From<mpcache::PolicyError> for Error {
+    fn from(error: mpcache::PolicyError) -> Self {
+        model::Error::from(error).into()
+    }
+}
+
+/// Why a client does not talk to a server.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum TrustError {
+    /// Nowhere to look for keys.
+    #[error("no place for keys: set WAGGLE_HOME or HOME, or give --identity")]
+    NoHome,
+    /// A server that ended the connection before it proved a key.
+    #[error("{source}; perhaps the server runs in plaintext, or has too many connections from this address")]
+    NoAnswer {
+        /// The step.
+        source: net::NetError,
+    },
+    /// A server that nobody has vouched for.
+    #[error(
+        "the server at {address} is not known here; if its owner says that its key is {key}, trust it with --server-key {key}"
+    )]
+    Unknown {
+        /// The server's address.
+        address: String,
+        /// The key it showed.
+        key: PublicKey,
+    },
+    /// A known server with another key.
+    #[error(
+        "THE KEY OF THE SERVER AT {address} HAS CHANGED: it was {known} (in {}) and is {key}; somebody may pretend to be it. \
+         Only if its owner says that the key is new, trust it with --server-key {key}",
+        file.display()
+    )]
+    Changed {
+        /// The server's address.
+        address: String,
+        /// The key remembered.
+        known: PublicKey,
+        /// Where it is remembered.
+        file: PathBuf,
+        /// The key it showed.
+        key: PublicKey,
+    },
+    /// Another server than the one asked for.
+    #[error("the server at {address} has the key {key}, not {given} as --server-key says")]
+    Other {
+        /// The server's address.
+        address: String,
+        /// The key asked for.
+        given: PublicKey,
+        /// The key it showed.
+        key: PublicKey,
+    },
+}
+
+/// Why a name stands for no model.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum NameError {
+    /// No such model.
+    #[error(
+        "`{name}` is neither a directory nor a bundled model ({}) nor a published shape ({}){}",
+        model::bundled_names().collect::<Vec<_>>().join(", "),
+        model::shape_names().collect::<Vec<_>>().join(", "),
+        model::hints::of_name(.name)
+    )]
+    NoModel {
+        /// The name given.
+        name: String,
+    },
+    /// A shape where weights are needed.
+    #[error(
+        "`{name}` is a shape without weights, for `plan` and `sweep`: `waggle synth --config {name} --out DIR` makes random ones"
+    )]
+    NoWeights {
+        /// The shape.
+        name: String,
+    },
+    /// A plaintext model that is not the server's.
+    #[error("`{name}` has another shape than the server's model, so --check would compare different models")]
+    CheckShape {
+        /// The name given.
+        name: String,
+    },
+}
+
+/// Options that contradict each other.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum OptionsError {
+    /// A policy that needs to see values, between two parties.
+    #[error("cache policy `{policy}` works only in the clear, not between two parties")]
+    ClearOnly {
+        /// The policy.
+        policy: String,
+    },
+    /// Sampling where the client learns one token.
+    #[error(
+        "--temperature needs --reveal logits: with --reveal token the client learns the most probable token only"
+    )]
+    SamplingNeedsLogits,
+    /// Sampling options without sampling.
+    #[error("--top-p and --seed need a --temperature above 0")]
+    NothingToSample,
+    /// Pools in one-phase sessions.
+    #[error("pools belong to sessions with --preprocess, not --preprocess false")]
+    PoolNeedsPreprocess,
+    /// No level of a log.
+    #[error("there is no log level `{level}`: give off, error, warn, info, debug or trace")]
+    Level {
+        /// The level given.
+        level: String,
+    },
+    /// A report whose session cannot be planned again.
+    #[error("its options cannot be planned: {what}")]
+    Unplannable {
+        /// Which option.
+        what: &'static str,
+    },
+}
+
+/// Words that make no prompt.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum PromptError {
+    /// A prompt in words for a model that knows none.
+    #[error("this model has no tokenizer: give the prompt as token ids, for example --prompt-ids 1,2,3")]
+    NoTokenizer,
+    /// The prompt has no tokens.
+    #[error("the prompt has no tokens")]
+    Empty,
+    /// A prompt longer than all lengths it may be padded to.
+    #[error("the prompt has {tokens} tokens, the longest of --pad-prompt is {longest}")]
+    NoLength {
+        /// Tokens of the prompt.
+        tokens: usize,
+        /// The longest padded prompt.
+        longest: usize,
+    },
+    /// A file that is no text.
+    #[error("{}: not UTF-8", path.display())]
+    NotUtf8 {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A JSON file that is no list of texts.
+    #[error("{}: not a list of texts: {what}", path.display())]
+    NotTexts {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        what: String,
+    },
+}
+
+/// What stops a conversation, or a turn of it.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ChatError {
+    /// A conversation with a model that knows no words.
+    #[error("a conversation needs a tokenizer, and the server's model has none: give one with --tokenizer")]
+    NoTokenizer,
+    /// A turn that did not begin. Nothing has happened, and the conversation goes on.
+    #[error(transparent)]
+    Refused(Box<Refusal>),
+    /// A session failed; the conversation is kept.
+    #[error("{}; the conversation so far is in {}", describe(.source), file.display())]
+    Broken {
+        /// What happened.
+        source: Box<Error>,
+        /// Where it is.
+        file: PathBuf,
+    },
+    /// A session failed, and the conversation cannot be kept.
+    #[error("{}; the conversation so far cannot be kept: {what}", describe(.source))]
+    Lost {
+        /// What happened.
+        source: Box<Error>,
+        /// Why it cannot.
+        what: String,
+    },
+    /// Somebody wanted the end.
+    #[error("interrupted")]
+    Interrupted,
+}
+
+/// Why a turn did not begin.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// The model has too few positions left.
+    #[error(transparent)]
+    Full(session::Error),
+    /// More new tokens than a turn may have.
+    #[error("a turn of {got} tokens is longer than --turn-tokens {limit} allows: {}", match system {
+        Some(tokens) => format!("the text of --system, which stands before it, has {tokens} tokens"),
+        None => "say it in parts, or begin with more".into(),
+    })]
+    Long {
+        /// Tokens of the turn.
+        got: usize,
+        /// The most.
+        limit: usize,
+        /// Those of the system text, if the turn has it.
+        system: Option<usize>,
+    },
+    /// A conversation that would be read again where the lengths of answers are hidden.
+    #[error(
+        "the chat template changes what was said before, and reading it again would show how long the answers were: \
+         give another --template, or --no-pad-answer"
+    )]
+    Rereads,
+    /// Everything else.
+    #[error(transparent)]
+    Other(Error),
+}
+
+/// Why a client was not served to the end.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ServeError {
+    /// A client whose key is not on the list.
+    #[error("{advice}")]
+    Stranger {
+        /// Its key.
+        key: PublicKey,
+        /// How to let it in.
+        advice: String,
+    },
+    /// A client for which there is no place.
+    #[error(transparent)]
+    Full(#[from] Full),
+    /// A client that waited and left.
+    #[error("the client left the queue")]
+    Left,
+    /// A session that took too long.
+    #[error("the session took longer than {seconds} s (--session-limit)")]
+    TooLong {
+        /// The limit.
+        seconds: f64,
+    },
+    /// A session failed.
+    #[error("session with {peer}")]
+    Session {
+        /// The client's address.
+        peer: String,
+        /// What happened.
+        source: Box<Error>,
+    },
+    /// A server cannot listen.
+    #[error(
+        "cannot listen on {address}: {source}{}",
+        if source.kind() == std::io::ErrorKind::AddrInUse { "; --listen takes another one, port 0 any that is free" } else { "" }
+    )]
+    Listen {
+        /// Where.
+        address: String,
+        /// The cause.
+        source: std::io::Error,
+    },
+    /// A process that multiplies for another one.
+    #[error("rank {rank} on {host}")]
+    Rank {
+        /// Which.
+        rank: usize,
+        /// Its machine.
+        host: String,
+        /// What happened.
+        source: Box<Error>,
+    },
+}
+
+/// Why a client gets no place.
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Full {
+    /// Everybody serves, and the queue is full.
+    #[error("this server is busy: {waiting} clients wait already")]
+    Queue {
+        /// Clients that wait.
+        waiting: usize,
+    },
+    /// The key has as many sessions as it may, those that wait included.
+    #[error("this key has {limit} sessions here already")]
+    Key {
+        /// The most at once.
+        limit: usize,
+    },
+    /// The server finishes what runs and then ends.
+    #[error("this server is ending")]
+    Ending,
+}
+
+impl From<Full> for Error {
+    fn from(full: Full) -> Self {
+        ServeError::Full(full).into()
+    }
+}
+
+/// The error and its causes, in one line without control characters.
+pub fn describe(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let part = error.to_string();
+        // Transparent errors and those that quote their cause say everything already.
+        if !text.contains(&part) {
+            text = format!("{text}: {part}");
+        }
+        cause = error.source();
+    }
+    // Lists that an error puts on lines of their own.
+    text.replace(":\n", ": ").replace('\n', "; ").chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}

@@ -1,0 +1,561 @@
+//! A generation: what is asked for, and who hears the text.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use model::{
+    DEFAULT_RATE, Drafts, Guess, Lengths, Lookup, MAX_DRAFTED, Model, ModelSpec, Next, Reveal, Sampler, SmallModel,
+    Step, bucket, check,
+};
+use mpcache::PolicySpec;
+use protocols::Made;
+use rand::SeedableRng;
+use rand::rngs::StdRng;
+use serde_json::Value;
+use session::party::{self, ClientSession, Limits, Observer, Outcome, Request, Silent};
+use session::pool::PoolSet;
+use tokenizer::{ChatTemplate, TextStream, Tokenizer};
+
+use crate::chat::Transcript;
+use crate::error::{OptionsError, PromptError};
+use crate::models::{Prompt, Words, harmless, open_model};
+use crate::options::options;
+use crate::summary::{Chosen, report};
+use crate::{Error, Report};
+
+options! {
+    /// What a client asks for: `Generate::after("Once upon a time").tokens(64)`.
+    Generate {
+        /// The prompt.
+        prompt: Prompt as impl Into<Prompt> = Prompt::Text(String::new()),
+        /// Tokens to generate.
+        tokens: usize = 32,
+        /// How tokens are picked where the client learns logits.
+        sampling: Sampling = Sampling::default(),
+        /// End after an end-of-text token; the server then learns how many tokens there are.
+        stop_at_eos: bool = false,
+        /// Hide how long the prompt is, up to these lengths. Needs the policy `full`.
+        pad_prompt: Option<Pads> as impl Into<Option<Pads>> = None,
+        /// Where the text ends early, go on unseen to the next power of two of tokens from 16 on: the server learns
+        /// that number alone.
+        pad_answer: bool = false,
+        /// Guess tokens and check several in a pass.
+        draft: Option<Draft> as impl Into<Option<Draft>> = None,
+        /// Take the correlations from this file of [`Client::preprocess`](crate::Client::preprocess), or from all
+        /// parts of it, and use them up.
+        pool: Option<PathBuf> as impl Into<Option<PathBuf>> = None,
+        /// Whose tokenizer makes ids of words.
+        tokenizer: TokenizerOf = TokenizerOf::Server,
+    }
+}
+
+impl Generate {
+    /// A generation after `prompt`.
+    pub fn after(prompt: impl Into<Prompt>) -> Self {
+        Generate::default().prompt(prompt)
+    }
+}
+
+/// Whose tokenizer a client takes.
+#[derive(Clone, Debug, Default)]
+pub enum TokenizerOf {
+    /// That of the server, which runs in a process of its own: see [`init`](crate::init).
+    #[default]
+    Server,
+    /// This `tokenizer.json`.
+    File(PathBuf),
+    /// That of a model of one's own, a directory or a bundled name; none if the model has none.
+    Model(String),
+}
+
+impl TokenizerOf {
+    /// The client's own, outside of which the server's is asked for.
+    pub(crate) fn own(&self) -> Result<Option<Option<Tokenizer>>, Error> {
+        Ok(match self {
+            TokenizerOf::Server => None,
+            TokenizerOf::File(path) => Some(Some(Tokenizer::from_bytes(&crate::disk::read(path)?)?)),
+            TokenizerOf::Model(name) => Some(crate::models::tokenizer(&open_model(name)?)?),
+        })
+    }
+}
+
+options! {
+    /// How the client picks tokens where it learns logits.
+    #[derive(Copy)]
+    Sampling {
+        /// Sample from softmax(logits / T); 0 takes the most probable token.
+        temperature: f32 = 0.0,
+        /// Sample among the most probable tokens that together reach this probability.
+        top_p: f32 = 1.0,
+        /// Repeat a sampled text. It decides the choice of tokens alone; cryptographic randomness always comes from
+        /// the operating system.
+        seed: Option<u64> as impl Into<Option<u64>> = None,
+    }
+}
+
+impl Sampling {
+    /// The sampler under `terms`.
+    pub(crate) fn sampler(&self, terms: &party::Terms) -> Result<Sampler, Error> {
+        if terms.reveal == Reveal::Token && self.temperature != 0.0 {
+            return Err(OptionsError::SamplingNeedsLogits.into());
+        }
+        if self.temperature == 0.0 && (self.top_p != 1.0 || self.seed.is_some()) {
+            return Err(OptionsError::NothingToSample.into());
+        }
+        let rng = self.seed.map_or_else(rand::make_rng, StdRng::seed_from_u64);
+        Ok(Sampler::random(self.temperature, self.top_p, rng)?)
+    }
+
+    /// What a report says of it.
+    pub(crate) fn chosen(&self) -> [Chosen; 3] {
+        [("temperature", self.temperature.into()), ("top_p", self.top_p.into()), ("seed", self.seed.into())]
+    }
+}
+
+/// The lengths to which prompts are padded, which anybody may know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Pads {
+    /// Powers of two from 16 on.
+    Auto,
+    /// These, ascending.
+    List(Vec<usize>),
+}
+
+impl FromStr for Pads {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "auto" {
+            return Ok(Pads::Auto);
+        }
+        let lengths: Result<Vec<usize>, _> = text.split(',').map(str::parse).collect();
+        let mut lengths = lengths.map_err(|_| "give `auto` or lengths, for example 32,128,512".to_owned())?;
+        lengths.sort_unstable();
+        Ok(Pads::List(lengths))
+    }
+}
+
+impl Pads {
+    /// The length that a prompt of `tokens` tokens gets where the model has room for `room`.
+    fn of(&self, tokens: usize, room: usize) -> Result<usize, PromptError> {
+        let (next, longest) = match self {
+            // What the model has room for is public too.
+            Pads::Auto => (Some(bucket(tokens).min(room.max(tokens))), room),
+            Pads::List(lengths) => {
+                let next = lengths.iter().copied().find(|length| *length >= tokens);
+                (next, lengths.last().copied().unwrap_or_default())
+            }
+        };
+        next.ok_or(PromptError::NoLength { tokens, longest })
+    }
+}
+
+/// Guesses of a pass unless told otherwise.
+const DEFAULT_GUESSES: usize = 4;
+
+const _: () = assert!(DEFAULT_GUESSES <= MAX_DRAFTED);
+
+options! {
+    /// Who guesses the next tokens, and how many: `"lookup:4".parse()?`.
+    #[derive(PartialEq)]
+    Draft {
+        /// Who guesses.
+        guesser: Guesser = Guesser::Lookup,
+        /// Guesses of a pass.
+        guesses: usize = DEFAULT_GUESSES,
+        /// Tokens that a pass is expected to keep on average, between 1 and one more than there are guesses.
+        rate: f64 = DEFAULT_RATE,
+        /// Let every pass keep 1 token or as many as the rate says, so that the server learns less.
+        steady: bool = false,
+    }
+}
+
+/// Who guesses tokens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Guesser {
+    /// How the text went on after the same words before.
+    Lookup,
+    /// The model in this directory, or of this bundled name.
+    Model(String),
+}
+
+impl FromStr for Draft {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let number = |text: &str| {
+            let tokens = text.parse().ok().filter(|tokens| (1..=MAX_DRAFTED).contains(tokens));
+            tokens.ok_or_else(|| format!("a draft has 1 to {MAX_DRAFTED} tokens, not `{text}`"))
+        };
+        let (kind, rest) = text.split_once(':').map_or((text, None), |(kind, rest)| (kind, Some(rest)));
+        let (guesser, guesses) = match (kind, rest) {
+            ("lookup", None) => (Guesser::Lookup, DEFAULT_GUESSES),
+            ("lookup", Some(tokens)) => (Guesser::Lookup, number(tokens)?),
+            ("model", Some(rest)) if !rest.is_empty() => match rest.rsplit_once(':') {
+                // A directory may have a colon in its name; a number after the last one is not part of it.
+                Some((dir, tokens)) if !dir.is_empty() && tokens.bytes().all(|b| b.is_ascii_digit()) => {
+                    (Guesser::Model(dir.to_owned()), number(tokens)?)
+                }
+                _ => (Guesser::Model(rest.to_owned()), DEFAULT_GUESSES),
+            },
+            _ => return Err("give `lookup`, `lookup:K`, `model:DIR` or `model:DIR:K`".into()),
+        };
+        Ok(Draft { guesser, guesses, ..Draft::default() })
+    }
+}
+
+impl fmt::Display for Draft {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match &self.guesser {
+            Guesser::Lookup => write!(f, "lookup:{}", self.guesses),
+            Guesser::Model(dir) => write!(f, "model:{dir}:{}", self.guesses),
+        }
+    }
+}
+
+impl Draft {
+    /// What the parties agree on.
+    pub(crate) fn drafts(&self) -> Result<Drafts, Error> {
+        let drafts = Drafts::new(self.guesses, self.rate)?;
+        Ok(if self.steady { drafts.steady() } else { drafts })
+    }
+
+    /// Guesses for a model of the shape `target`.
+    pub(crate) fn guess(&self, target: &ModelSpec) -> Result<Box<dyn Guess>, Error> {
+        Ok(match &self.guesser {
+            Guesser::Lookup => Box::new(Lookup),
+            Guesser::Model(name) => Box::new(SmallModel::new(&open_model(name)?, target)?),
+        })
+    }
+
+    /// What a report says of it.
+    pub(crate) fn chosen(&self) -> impl Iterator<Item = Chosen> {
+        let steady = self.steady.then(|| ("draft_steady", true.into()));
+        [("draft", self.to_string().into()), ("draft_rate", self.rate.into())].into_iter().chain(steady)
+    }
+}
+
+/// Watches a session of a client and hears its text. Every method has a default that does nothing.
+pub trait Listener: Observer {
+    /// The server is busy, and this client is number `place` of those that wait.
+    fn waits(&mut self, place: u32) {
+        let _ = place;
+    }
+
+    /// The server at `address` has a chat template that was not met before. It adds to the words, so it has a say in
+    /// how long answers are.
+    fn template(&mut self, address: &str, template: &ChatTemplate) {
+        let _ = (address, template);
+    }
+
+    /// The text goes on with `text`, which has no control characters but line ends and tabs.
+    fn text(&mut self, text: &str) {
+        let _ = text;
+    }
+
+    /// The chat template changes what was said before: the model reads the conversation from its beginning.
+    fn rereads(&mut self) {}
+
+    /// The text is over.
+    fn end(&mut self) {}
+}
+
+impl Listener for Silent {}
+
+/// Hands the pieces of a text to a function.
+pub struct Text<F>(
+    /// The function.
+    pub F,
+);
+
+impl<F: FnMut(&str)> Observer for Text<F> {}
+
+impl<F: FnMut(&str)> Listener for Text<F> {
+    fn text(&mut self, text: &str) {
+        (self.0)(text);
+    }
+}
+
+/// Makes text of the tokens of a generation: words, or ids with commas between them where there is no tokenizer.
+pub(crate) struct Heard<'a> {
+    stream: Option<TextStream<'a>>,
+    count: usize,
+    listener: &'a mut dyn Listener,
+    /// Hears the text as it is.
+    transcript: Option<Transcript>,
+}
+
+impl<'a> Heard<'a> {
+    /// The text after the tokens `before`.
+    pub(crate) fn new(tokenizer: Option<&'a Tokenizer>, before: &[u32], listener: &'a mut dyn Listener) -> Self {
+        Heard { stream: tokenizer.map(|tokenizer| tokenizer.stream(before)), count: 0, listener, transcript: None }
+    }
+
+    /// The same text for a transcript, too.
+    pub(crate) fn kept_in(self, transcript: &Transcript) -> Self {
+        Heard { transcript: Some(transcript.clone()), ..self }
+    }
+
+    /// Tells the rest.
+    pub(crate) fn finish(mut self) {
+        let rest = self.stream.take().and_then(|stream| stream.finish().ok()).unwrap_or_default();
+        self.tell(&rest);
+        self.listener.end();
+    }
+
+    fn tell(&mut self, text: &str) {
+        if text.is_empty() {
+            return;
+        }
+        if let Some(transcript) = &self.transcript {
+            transcript.hear(text);
+        }
+        if !self.listener.stops() {
+            self.listener.text(&harmless(text));
+        }
+    }
+}
+
+impl Observer for Heard<'_> {
+    fn setup(&mut self) {
+        self.listener.setup();
+    }
+
+    fn stock(&mut self, bytes: u64) {
+        self.listener.stock(bytes);
+    }
+
+    fn prepare(&mut self, made: Made) {
+        self.listener.prepare(made);
+    }
+
+    fn begin(&mut self, step: Step) {
+        self.listener.begin(step);
+    }
+
+    fn layer(&mut self, done: usize, layers: usize) {
+        self.listener.layer(done, layers);
+    }
+
+    fn token(&mut self, token: Option<u32>) {
+        self.listener.token(token);
+        let Some(token) = token else { return };
+        self.count += 1;
+        let text = match &mut self.stream {
+            // The tokenizer has taken these ids before; what it cannot show is left out.
+            Some(stream) => stream.push(token).unwrap_or_default(),
+            None if self.count == 1 => token.to_string(),
+            None => format!(",{token}"),
+        };
+        self.tell(&text);
+    }
+
+    fn stops(&self) -> bool {
+        self.listener.stops()
+    }
+
+    fn abandoned(&self) -> bool {
+        self.listener.abandoned()
+    }
+}
+
+/// A generation whose options were checked and whose files were read.
+pub(crate) struct Asked<'a> {
+    options: &'a Generate,
+    terms: &'a party::Terms,
+    words: Words,
+    sampler: Sampler,
+    drafts: Option<Drafts>,
+}
+
+impl Generate {
+    /// Checks and reads what needs no server.
+    pub(crate) fn ask<'a>(&'a self, terms: &'a party::Terms) -> Result<Asked<'a>, Error> {
+        if self.pool.is_some() && self.draft.is_some() {
+            return Err(session::Error::DraftPool.into());
+        }
+        let sampler = self.sampling.sampler(terms)?;
+        let drafts = self.draft.as_ref().map(Draft::drafts).transpose()?;
+        Ok(Asked { options: self, terms, words: self.prompt.clone().read()?, sampler, drafts })
+    }
+}
+
+/// A generation in the ids of a model.
+pub(crate) struct Ready<'a> {
+    options: &'a Generate,
+    terms: &'a party::Terms,
+    ids: Vec<u32>,
+    whole: party::Prompt,
+    sampler: Sampler,
+    drafts: Option<Drafts>,
+    guess: Option<Box<dyn Guess>>,
+}
+
+impl<'a> Asked<'a> {
+    /// Makes ids of the words.
+    pub(crate) fn ids(self, spec: &ModelSpec, tokenizer: Option<&Tokenizer>) -> Result<Ready<'a>, Error> {
+        let Asked { options, terms, words, sampler, drafts } = self;
+        let ids = words.ids(tokenizer)?;
+        let whole = match &options.pad_prompt {
+            None => (&ids).into(),
+            Some(pads) => {
+                // The last token goes through no model.
+                let room = (spec.max_positions() + 1).saturating_sub(options.tokens);
+                party::Prompt::padded(&ids, pads.of(ids.len(), room)?)?
+            }
+        };
+        let guess = options.draft.as_ref().map(|draft| draft.guess(spec)).transpose()?;
+        Ok(Ready { options, terms, ids, whole, sampler, drafts, guess })
+    }
+}
+
+impl Ready<'_> {
+    /// The prompt, without padding.
+    pub(crate) fn ids(&self) -> &[u32] {
+        &self.ids
+    }
+
+    /// Lengths of prompt and text as the server sees them.
+    pub(crate) fn lengths(&self) -> Lengths {
+        Lengths { prompt: self.whole.ids().len(), tokens: self.options.tokens }
+    }
+
+    /// Refuses what cannot work with the model `spec`, before a server is bothered.
+    pub(crate) fn check(&self, spec: &ModelSpec) -> Result<(), Error> {
+        let Generate { stop_at_eos, pad_answer, .. } = *self.options;
+        let padded = self.whole.padding().is_some();
+        let request = Request { lengths: self.lengths(), stop_at_eos, pad_answer, padded, draft: self.drafts };
+        request.check_policy(spec, self.terms)?;
+        request.check_draft(self.terms)?;
+        request.check(spec, &Limits::NONE)?;
+        Ok(spec.check_ids(&self.ids)?)
+    }
+
+    /// Generates, in a session that is open.
+    pub(crate) fn run(
+        &mut self,
+        session: ClientSession,
+        pool: Option<PoolSet>,
+        heard: &mut Heard,
+    ) -> Result<Outcome, session::Error> {
+        let session = match self.drafts {
+            Some(drafts) => session.drafting(drafts),
+            None => session,
+        };
+        let session = if self.options.pad_answer { session.padding_answers() } else { session };
+        let sampler = &mut self.sampler;
+        let next = match &mut self.guess {
+            Some(guess) => Next::Drafted { sampler, guess: &mut **guess },
+            None => Next::Pick(sampler),
+        };
+        let Generate { tokens, stop_at_eos, .. } = *self.options;
+        match pool {
+            Some(pool) => session.spend(pool, self.whole.clone(), tokens, stop_at_eos, next, heard),
+            None => session.generate(self.whole.clone(), tokens, stop_at_eos, next, heard),
+        }
+    }
+
+    /// Generates and reports; `chosen` are options beside those of the generation.
+    pub(crate) fn report(
+        self,
+        model: &party::PublicModel,
+        tokenizer: Option<&Tokenizer>,
+        outcome: Outcome,
+        chosen: impl IntoIterator<Item = Chosen>,
+    ) -> Result<Generated, Error> {
+        let Ready { options, terms, ids, whole, .. } = self;
+        let padded = whole.padding().map(|_| whole.ids().len());
+        let own = [
+            ("tokens", options.tokens.into()),
+            ("padded_prompt", padded.into()),
+            ("stop_at_eos", options.stop_at_eos.into()),
+        ];
+        let chosen = options.sampling.chosen().into_iter().chain(own).chain(chosen);
+        let chosen = chosen.chain(options.draft.iter().flat_map(Draft::chosen));
+        let chosen = chosen.chain(options.pad_answer.then_some(("pad_answer", Value::from(true))));
+        let mut report = report(model, tokenizer, ids.len(), &outcome, terms, chosen)?;
+        report.peak_memory_bytes.client = net::peak_memory_bytes();
+        Ok(Generated { report, outcome, ids, terms: terms.clone() })
+    }
+}
+
+/// A text and what it took.
+#[derive(Debug)]
+pub struct Generated {
+    /// The report.
+    pub report: Report,
+    pub(crate) outcome: Outcome,
+    ids: Vec<u32>,
+    terms: party::Terms,
+}
+
+impl Generated {
+    /// The text; empty if there is no tokenizer.
+    pub fn text(&self) -> &str {
+        self.report.text.as_deref().unwrap_or_default()
+    }
+
+    /// How many tokens there are, unseen ones behind the end of the text included.
+    pub fn count(&self) -> usize {
+        self.outcome.generation.count
+    }
+
+    /// Holds the tokens against `model` in the clear, a directory or a bundled name: under the policy of the session,
+    /// which shows what the protocol changed, and with the full cache, which shows what pruning changed.
+    ///
+    /// # Errors
+    /// If the model cannot be read or has another shape.
+    pub fn compare(&mut self, model: &str) -> Result<(), Error> {
+        let files = open_model(model)?;
+        let Generated { report, outcome, ids, terms } = self;
+        let clear = Model::load_for(&terms.policy, &mut engine::FloatLoader, &files.spec, Some(&files.checkpoint))?;
+        let tokens =
+            report.options.get("tokens").and_then(Value::as_u64).map_or(outcome.generation.count, |n| n as usize);
+        let under = |policy: PolicySpec| {
+            let options =
+                model::GenerateOptions { tokens, reveal: terms.reveal, policy, ..model::GenerateOptions::default() };
+            check(&clear, ids, &options, &outcome.generation)
+        };
+        report.check = Some(under(terms.policy.clone())?);
+        if terms.policy != PolicySpec::default() {
+            report.against_full_cache = Some(under(PolicySpec::default())?);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_draft_has_one_text() {
+        let lookup = |guesses| Draft::default().guesses(guesses);
+        let model = |dir: &str, guesses| lookup(guesses).guesser(Guesser::Model(dir.into()));
+        for (text, draft) in [
+            ("lookup", lookup(4)),
+            ("lookup:8", lookup(8)),
+            ("model:a/b", model("a/b", 4)),
+            ("model:a/b:2", model("a/b", 2)),
+            ("model:c:/dir", model("c:/dir", 4)),
+            ("model:x:y:64", model("x:y", 64)),
+        ] {
+            assert_eq!(text.parse(), Ok(draft.clone()), "{text}");
+            assert_eq!(draft.to_string().parse(), Ok(draft));
+        }
+        for text in ["", "look", "lookup:", "lookup:0", "lookup:65", "lookup:x", "model", "model:", "model:a:0"] {
+            assert!(text.parse::<Draft>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_padded_length_tells_no_more_than_its_list() {
+        let of = |text: &str, tokens, room| text.parse::<Pads>().unwrap().of(tokens, room).ok();
+        assert_eq!([1, 16, 17, 100].map(|tokens| of("auto", tokens, 1000)), [16, 16, 32, 128].map(Some));
+        assert_eq!([of("auto", 90, 100), of("auto", 5, 100)], [Some(100), Some(16)]);
+        assert_eq!([1, 8, 9, 40].map(|tokens| of("40,8", tokens, 1000)), [8, 8, 40, 40].map(Some));
+        assert_eq!(of("40,8", 41, 1000), None);
+        assert!("8,x".parse::<Pads>().is_err());
+    }
+}

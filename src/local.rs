@@ -1,0 +1,81 @@
+//! Both parties in one process.
+
+use std::time::Duration;
+
+use model::{Lengths, ModelSpec};
+use session::party::{Limits, ModelServer, in_one_process};
+use tokenizer::Tokenizer;
+
+use crate::generate::{Generate, Generated, Heard, Listener};
+use crate::models::{open_model, tokenizer};
+use crate::options::options;
+use crate::{Error, Network, Terms};
+
+options! {
+    /// How both parties run in one process.
+    LocalOptions {
+        /// What both parties would state.
+        terms: Terms = Terms::default(),
+        /// Bytes of transformed weights that the server may keep in memory.
+        weight_cache: usize = 0,
+        /// How long a party waits for the other one.
+        timeout: Duration = Duration::from_secs(3600),
+    }
+}
+
+/// Both parties of sessions with one model, in one process: the whole protocol, over memory.
+pub struct Local {
+    name: String,
+    options: LocalOptions,
+    spec: ModelSpec,
+    tokenizer: Option<Tokenizer>,
+}
+
+impl Local {
+    /// Opens `model`, a directory or a bundled name.
+    ///
+    /// # Errors
+    /// If there is no such model, or it is damaged.
+    pub fn open(model: &str, options: LocalOptions) -> Result<Self, Error> {
+        let files = open_model(model)?;
+        let tokenizer = tokenizer(&files)?;
+        Ok(Local { name: model.into(), options, spec: files.spec, tokenizer })
+    }
+
+    /// Most positions of the model.
+    pub fn positions(&self) -> usize {
+        self.spec.max_positions()
+    }
+
+    /// Lengths of prompt and text as the server sees them.
+    ///
+    /// # Errors
+    /// If the generation cannot work with the model.
+    pub fn lengths(&self, asked: &Generate) -> Result<Lengths, Error> {
+        let terms = self.options.terms.over(Network::Memory)?;
+        let ready = asked.ask(&terms)?.ids(&self.spec, self.tokenizer.as_ref())?;
+        ready.check(&self.spec)?;
+        Ok(ready.lengths())
+    }
+
+    /// Generates text.
+    ///
+    /// # Errors
+    /// If the generation cannot work with the model, or the model leaves the ranges of operations.
+    pub fn generate(&self, asked: &Generate, listener: &mut dyn Listener) -> Result<Generated, Error> {
+        let LocalOptions { terms, weight_cache, timeout } = &self.options;
+        let terms = terms.over(Network::Memory)?;
+        let mut ready = asked.ask(&terms)?.ids(&self.spec, self.tokenizer.as_ref())?;
+        ready.check(&self.spec)?;
+        let server = ModelServer::load_keeping(&terms.policy, open_model(&self.name)?, *weight_cache)?;
+        let mut heard = Heard::new(self.tokenizer.as_ref(), ready.ids(), listener);
+        let [outcome, _] =
+            in_one_process(&server, &terms, &Limits::NONE, *timeout, |session| ready.run(session, None, &mut heard))?;
+        heard.finish();
+        let chosen = [("link", Network::Memory.to_string().into()), ("processes", 1.into())];
+        let mut generated = ready.report(server.public(), self.tokenizer.as_ref(), outcome, chosen)?;
+        let memory = &mut generated.report.peak_memory_bytes;
+        memory.server = memory.client;
+        Ok(generated)
+    }
+}

@@ -1,0 +1,159 @@
+//! Models by directory or name, and texts.
+
+use std::path::{Path, PathBuf};
+
+use model::{ModelFiles, ModelSpec, bundled, bundled_names, bundled_text, shape};
+use mpcache::PolicySpec;
+use session::party::{ModelServer, PublicModel};
+use tokenizer::Tokenizer;
+
+use crate::Error;
+use crate::disk::read;
+use crate::error::{NameError, PromptError};
+
+/// Opens the model directory `name` or, if there is no such path, the bundled model of that name.
+pub(crate) fn open_model(name: &str) -> Result<ModelFiles, Error> {
+    let path = Path::new(name);
+    if !path.exists() && bundled_names().any(|bundled| bundled == name) {
+        return Ok(bundled(name)?);
+    }
+    if !path.exists() && shape(name).is_some() {
+        return Err(NameError::NoWeights { name: name.into() }.into());
+    }
+    if !path.is_dir() {
+        return Err(NameError::NoModel { name: name.into() }.into());
+    }
+    Ok(ModelFiles::open(path)?)
+}
+
+/// What is public about a model that may be a configuration alone.
+pub(crate) fn public_model(name: &str, policy: &PolicySpec) -> Result<PublicModel, Error> {
+    let path = Path::new(name);
+    if let (false, Some(config)) = (path.exists(), shape(name)) {
+        return Ok(unweighted(name.into(), ModelSpec::from_config_json(config).map_err(model::Error::from)?));
+    }
+    let weights = ["model.safetensors", "model.safetensors.index.json"];
+    let only_config = path.is_file() || path.is_dir() && !weights.iter().any(|file| path.join(file).is_file());
+    if !only_config {
+        let files = open_model(name)?;
+        // A plan needs no columns, and no policy reads others than its own. They may change a matrix's scale.
+        let policy = if files.checkpoint.has_learned() { policy.clone() } else { PolicySpec::default() };
+        return Ok(ModelServer::load_for(&policy, files)?.public().clone());
+    }
+    let spec = ModelSpec::open(path)?;
+    let name = path.file_stem().map_or_else(|| name.into(), |stem| stem.to_string_lossy().into_owned());
+    Ok(unweighted(name, spec))
+}
+
+/// The model of a shape alone: all weights are assumed to be below 16.
+pub(crate) fn unweighted(name: String, spec: ModelSpec) -> PublicModel {
+    let frac_bits = vec![protocols::DEFAULT_WEIGHT_FRAC; spec.weight_specs().len()];
+    PublicModel { name, spec, frac_bits, tokenizer: None, template: None }
+}
+
+/// Bytes of the weights that a server of the model directory `name` maps; `None` if there are none.
+pub(crate) fn mapped_bytes(name: &str) -> Option<u64> {
+    let files = std::fs::read_dir(name).ok()?.flatten();
+    let weights = files.filter(|file| file.path().extension().is_some_and(|end| end == "safetensors"));
+    let bytes: u64 = weights.filter_map(|file| std::fs::metadata(file.path()).ok()).map(|data| data.len()).sum();
+    (bytes > 0).then_some(bytes)
+}
+
+/// The tokenizer of a model of one's own, if it has one.
+pub(crate) fn tokenizer(files: &ModelFiles) -> Result<Option<Tokenizer>, Error> {
+    Ok(files.tokenizer.as_deref().map(Tokenizer::from_bytes).transpose()?)
+}
+
+/// What a model reads.
+#[derive(Clone, Debug)]
+pub enum Prompt {
+    /// Words, for a model with a tokenizer.
+    Text(String),
+    /// Token ids.
+    Ids(Vec<u32>),
+    /// The text of a file, or with the ending `.json` a list of texts; some are bundled.
+    File(PathBuf),
+}
+
+impl From<&str> for Prompt {
+    fn from(text: &str) -> Self {
+        Prompt::Text(text.to_owned())
+    }
+}
+
+impl From<String> for Prompt {
+    fn from(text: String) -> Self {
+        Prompt::Text(text)
+    }
+}
+
+impl From<Vec<u32>> for Prompt {
+    fn from(ids: Vec<u32>) -> Self {
+        Prompt::Ids(ids)
+    }
+}
+
+impl Prompt {
+    /// Reads a file, once and before anybody is bothered.
+    pub(crate) fn read(self) -> Result<Words, Error> {
+        Ok(match self {
+            Prompt::Text(text) => Words::Texts(vec![text]),
+            Prompt::Ids(ids) => Words::Ids(ids),
+            Prompt::File(path) => Words::Texts(texts(&path)?),
+        })
+    }
+}
+
+/// A prompt that needs no file any more.
+pub(crate) enum Words {
+    Texts(Vec<String>),
+    Ids(Vec<u32>),
+}
+
+impl Words {
+    /// The prompt as ids.
+    pub(crate) fn ids(self, tokenizer: Option<&Tokenizer>) -> Result<Vec<u32>, Error> {
+        match self {
+            Words::Ids(ids) => Ok(ids),
+            Words::Texts(texts) => ids_of(&texts, tokenizer, usize::MAX),
+        }
+    }
+}
+
+/// The tokens of `texts`, joined: `enough` of them or more, if there are so many.
+pub(crate) fn ids_of(texts: &[String], tokenizer: Option<&Tokenizer>, enough: usize) -> Result<Vec<u32>, Error> {
+    let tokenizer = tokenizer.ok_or(PromptError::NoTokenizer)?;
+    let mut ids = Vec::new();
+    for text in texts {
+        if ids.len() >= enough {
+            break;
+        }
+        ids.extend(tokenizer.encode(text)?);
+    }
+    if ids.is_empty() { Err(PromptError::Empty.into()) } else { Ok(ids) }
+}
+
+/// The texts of a file.
+pub(crate) fn texts(path: &Path) -> Result<Vec<String>, Error> {
+    let text = read_text(path)?;
+    if path.extension().is_some_and(|end| end == "json") {
+        return serde_json::from_str(&text)
+            .map_err(|source| PromptError::NotTexts { path: path.into(), what: source.to_string() }.into());
+    }
+    Ok(vec![text])
+}
+
+/// The text or the queries in `path` or, if there is no such file, in the bundled one of that name.
+pub(crate) fn read_text(path: &Path) -> Result<String, Error> {
+    let bytes = match path.to_str().and_then(bundled_text) {
+        Some(text) if !path.exists() => text.to_vec(),
+        _ => read(path)?,
+    };
+    String::from_utf8(bytes).map_err(|_| PromptError::NotUtf8 { path: path.into() }.into())
+}
+
+/// Text without control characters except line ends and tabs, because the tokenizer may be the server's and the
+/// terminal is ours.
+pub(crate) fn harmless(text: &str) -> String {
+    text.chars().filter(|c| !c.is_control() || matches!(c, '\n' | '\t')).collect()
+}

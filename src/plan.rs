@@ -1,0 +1,185 @@
+//! What a session would send, without one.
+
+use model::Lengths;
+use net::Shape;
+use planner::Setting;
+use planner::{Footprint, Profile};
+use report::{PeakMemory, Seconds};
+use session::party::{self, ClientOptions, Observer, PublicModel, Request, plan, plan_step, plan_timed};
+
+use crate::generate::Draft;
+use crate::models::{mapped_bytes, public_model};
+use crate::options::options;
+use crate::summary::{Chosen, report};
+use crate::{Error, Network, Report, Terms};
+
+options! {
+    /// What is planned: `Plan::of("gpt2").prompt(512).network("wan".parse()?)`. The report of a plan has exactly the
+    /// bytes, messages and flows of the session's.
+    Plan {
+        /// A directory, a `config.json`, a bundled model or a published shape.
+        model: String as impl Into<String> = crate::DEFAULT_MODEL.into(),
+        /// Tokens of the prompt.
+        prompt: usize = 32,
+        /// Tokens to generate.
+        tokens: usize = 32,
+        /// Plan one decoding step after so many tokens instead, and its preparation, without the pass over the prompt.
+        cached: Option<usize> as impl Into<Option<usize>> = None,
+        /// Count the byte after each token by which a client says whether it goes on.
+        stop_at_eos: bool = false,
+        /// Count that byte after 16, 32, 64... tokens alone.
+        pad_answer: bool = false,
+        /// The prompt is padded, and its length is the padded one.
+        pad_prompt: bool = false,
+        /// Guesses of the client.
+        draft: Option<Draft> as impl Into<Option<Draft>> = None,
+        /// What both parties would state.
+        terms: Terms = Terms::default(),
+        /// The network of the session.
+        network: Network = LAN,
+        /// Measurements of the parties' machines, which predict seconds and memory. Without them seconds are those of
+        /// the network alone.
+        machines: Option<Machines> as impl Into<Option<Machines>> = None,
+    }
+}
+
+/// A local network.
+const LAN: Network = Network::Imitated(Shape::PRESETS[0].1);
+
+/// Measurements of the parties' machines.
+#[derive(Clone, Debug)]
+pub struct Machines {
+    /// Of the client's.
+    pub client: Profile,
+    /// Of the server's.
+    pub server: Profile,
+    /// Whether both parties run on one machine and share its cores.
+    pub together: bool,
+}
+
+impl Machines {
+    /// What a plan over `link` computes with.
+    pub(crate) fn setting(&self, link: Option<Shape>) -> Setting {
+        let Machines { client, server, together } = self;
+        Setting {
+            machines: [client.machine(), server.machine()],
+            together: *together,
+            link,
+            imitated: *together && link.is_some(),
+            wake: (client.wake_nanoseconds + server.wake_nanoseconds) / 2e9,
+        }
+    }
+}
+
+impl Plan {
+    /// Plans sessions of `model`.
+    pub fn of(model: impl Into<String>) -> Self {
+        Plan::default().model(model)
+    }
+
+    /// Predicts the session.
+    ///
+    /// # Errors
+    /// If there is no such model, or the session could not be.
+    pub fn run(&self, observer: &mut dyn Observer) -> Result<Report, Error> {
+        let terms = self.terms.over(self.network)?;
+        let model = public_model(&self.model, &terms.policy)?;
+        // Without weights, two bytes for each.
+        let mapped = || mapped_bytes(&self.model).unwrap_or(2 * model.spec.parameters() as u64);
+        self.run_with(&model, &terms, mapped, observer)
+    }
+
+    /// The same for a model that is known and maps so many bytes.
+    pub(crate) fn run_with(
+        &self,
+        model: &PublicModel,
+        terms: &party::Terms,
+        mapped: impl FnOnce() -> u64,
+        observer: &mut dyn Observer,
+    ) -> Result<Report, Error> {
+        let Plan { stop_at_eos, pad_answer, .. } = *self;
+        let drafts = self.draft.as_ref().map(Draft::drafts).transpose()?;
+        // The step after a prompt makes the second token.
+        let (prompt, tokens) = self.cached.map_or((self.prompt, self.tokens), |cached| (cached, 2));
+        let lengths = Lengths { prompt, tokens };
+        let request = Request { lengths, stop_at_eos, pad_answer, padded: self.pad_prompt, draft: drafts };
+        request.check_draft(terms)?;
+        let options = ClientOptions::default();
+        let link = self.network.shape();
+        let setting = self.machines.as_ref().map(|machines| machines.setting(link));
+        let (outcome, footprint) = match (self.cached, &setting) {
+            (Some(cached), setting) => plan_step(model, terms, &options, cached, drafts, setting.as_ref(), observer)?,
+            (None, Some(setting)) => plan_timed(model, terms, &options, &request, setting, observer)?,
+            (None, None) => (plan(model, terms, &options, &request, observer)?, Footprint::default()),
+        };
+        let mut report = report(model, None, prompt, &outcome, terms, self.chosen(tokens))?;
+        report.predicted = true;
+        report.kernels = None;
+        report.estimated = ["seconds", "cpu_seconds"].map(String::from).to_vec();
+        if let Some(draft) = &mut report.draft {
+            // How many guesses are right no plan knows.
+            draft.tokens_per_pass = draft.rate;
+            report.estimated.push("tokens_per_pass".into());
+        }
+        if terms.policy.random_traffic() {
+            // Quickselect sends what its coins say: the plan states the mean.
+            report.estimated.extend(["bytes", "messages", "flows"].map(String::from));
+        }
+        match &self.machines {
+            Some(machines) => set_estimates(&mut report, footprint, machines, mapped()),
+            None => predict_seconds(&mut report, link),
+        }
+        Ok(report)
+    }
+
+    /// What the report says was chosen.
+    fn chosen(&self, tokens: usize) -> impl Iterator<Item = Chosen> {
+        let chosen = [
+            ("link", self.network.to_string().into()),
+            ("tokens", tokens.into()),
+            ("stop_at_eos", self.stop_at_eos.into()),
+            ("pad_prompt", self.pad_prompt.into()),
+        ];
+        let chosen = chosen.into_iter().chain(self.cached.map(|cached| ("cached", cached.into())));
+        let chosen = chosen.chain(self.draft.iter().flat_map(Draft::chosen));
+        chosen.chain(self.pad_answer.then_some(("pad_answer", true.into())))
+    }
+}
+
+/// Puts the time that `shape` alone would take in the place of the seconds: bytes at its rate, half a round trip for
+/// every flow.
+fn predict_seconds(report: &mut Report, shape: Option<Shape>) {
+    let time = |to_server: u64, to_client: u64, flows: u64| {
+        shape.map_or(0.0, |shape| shape.predict([to_server, to_client], flows).as_secs_f64())
+    };
+    report.seconds_are = Some(Seconds::Network);
+    for cost in report.phases.costs_mut() {
+        cost.seconds = time(cost.bytes_client_to_server, cost.bytes_server_to_client, cost.flows);
+    }
+    for op in report.operations_mut() {
+        op.seconds = time(op.bytes_client_to_server, op.bytes_server_to_client, op.flows);
+    }
+}
+
+/// Puts in what a calibration says: the times of the plan as they are, the memory of both processes, and the mark of
+/// an estimate. `mapped` are the bytes of the weights.
+fn set_estimates(report: &mut Report, footprint: Footprint, machines: &Machines, mapped: u64) {
+    for name in ["seconds", "cpu_seconds", "peer_cpu_seconds", "peak_memory_bytes"].map(String::from) {
+        if !report.estimated.contains(&name) {
+            report.estimated.push(name);
+        }
+    }
+    report.seconds_are = Some(Seconds::Predicted);
+    for cost in report.phases.costs_mut() {
+        cost.peer_cpu_seconds.get_or_insert(0.0);
+    }
+    for operation in report.operations_mut() {
+        operation.peer_cpu_seconds.get_or_insert(0.0);
+    }
+    // Before they have a model, processes take what was measured of each party's.
+    report.peak_memory_bytes = PeakMemory {
+        client: Some(machines.client.base_bytes[0] + footprint.client),
+        server: Some(machines.server.base_bytes[1] + footprint.server + mapped),
+        mapped: Some(mapped),
+    };
+}

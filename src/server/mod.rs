@@ -1,0 +1,441 @@
+//! The party with the model, for many clients at once.
+//!
+//! | part | what it does |
+//! |---|---|
+//! | [`host`] | who the server is, and whom it lets in |
+//! | [`door`] | bounds connections that have proved no key yet |
+//! | [`visit`] | one connection in a thread of its own: TLS, admission, the session |
+//! | [`desk`] | who is served and who waits |
+//! | [`watch`] | time limits: closes a connection under its session |
+//! | [`accounts`] | what each key has had, kept across restarts |
+//! | [`metrics`] | counters and their page |
+//! | [`signals`] | the end |
+//! | [`ranks`] | products spread over the ranks of mpirun |
+//!
+//! The thread that calls [`Server::run`] waits for the end. Events go to [`tracing`].
+
+mod accounts;
+mod desk;
+mod door;
+mod host;
+mod metrics;
+mod ranks;
+mod signals;
+mod visit;
+mod watch;
+
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use model::Lengths;
+use net::{NetError, PublicKey};
+use session::Calibration;
+use session::party::{Limits, ModelServer, Outcome};
+use session::pool::{Pools, count, find, writable_by_others};
+use tokenizer::ChatTemplate;
+use tracing::{info, warn};
+
+pub use self::host::Allow;
+pub use self::ranks::Job;
+use crate::error::ServeError;
+use crate::keys::{Proof, file};
+use crate::models::open_model;
+use crate::options::options;
+use crate::{Error, Network, Terms};
+
+use accounts::Book;
+use desk::{Desk, Places};
+use door::{Door, Idle};
+use host::Host;
+use metrics::{Metrics, Now};
+use watch::Watch;
+
+options! {
+    /// How a server serves: `Server::of("shakespeare-gpt2").listen("127.0.0.1:7411").bind()?.run()`.
+    ServerConfig {
+        /// Hugging Face directory, or the name of a bundled model.
+        model: String as impl Into<String> = crate::DEFAULT_MODEL.into(),
+        /// Address to listen on; port 0 takes a free one.
+        listen: String as impl Into<String> = "127.0.0.1:7411".into(),
+        /// What both parties must state alike. A server that is given a number of phases refuses the other one.
+        terms: Terms = Terms::default(),
+        /// Slow this party's messages down to those of a network; the client must do the same.
+        network: Network = Network::Loopback,
+        /// Most tokens of a prompt.
+        max_prompt: usize = Limits::default().lengths.prompt,
+        /// Most tokens to generate for a client.
+        max_tokens: usize = Limits::default().lengths.tokens,
+        /// Whether there are conversations.
+        conversations: bool = true,
+        /// Most positions of a conversation; those of prompt and text together unless told otherwise.
+        max_positions: Option<usize> as impl Into<Option<usize>> = None,
+        /// Most guesses in a pass of a client that drafts; 0 refuses drafts.
+        max_draft: usize = Limits::default().drafted,
+        /// Bytes of transformed weights that stay in memory.
+        weight_cache: usize = 0,
+        /// Keep this party's part of the pools that clients fill and spend in this directory. They are as secret as
+        /// the weights: never copy or restore them.
+        pools: Option<PathBuf> as impl Into<Option<PathBuf>> = None,
+        /// Most pools of one key in the directory.
+        max_pools: usize = 64,
+        /// Most pools of all keys together.
+        max_pools_total: usize = 1024,
+        /// Most positions whose logits a key may learn, in all and across restarts, because logits tell about the
+        /// weights; `None` counts nothing.
+        max_reveals: Option<u64> as impl Into<Option<u64>> = Some(1_000_000),
+        /// Most sessions at once; one for every two cores unless told otherwise.
+        sessions: Option<usize> as impl Into<Option<usize>> = None,
+        /// Most clients that wait for a session.
+        queue: usize = 64,
+        /// Most sessions of one key at once, those that wait included.
+        max_sessions_per_key: Option<usize> as impl Into<Option<usize>> = None,
+        /// Run the model on a text in the clear first, which finds models that leave the ranges of operations.
+        calibration: bool = true,
+        /// Give up on a client that is silent for so long.
+        timeout: Duration = Duration::from_secs(120),
+        /// End a session after so long.
+        session_limit: Duration = Duration::from_secs(3600),
+        /// Give up on a client that has not proved its key after so long.
+        handshake_timeout: Duration = Duration::from_secs(10),
+        /// Most connections at once that have not proved a key.
+        max_idle: usize = 256,
+        /// The same from one address (IPv6: one network).
+        max_idle_per_address: usize = 32,
+        /// Write the report of the last session here.
+        report: Option<PathBuf> as impl Into<Option<PathBuf>> = None,
+        /// Show counters in Prometheus' text format at http://ADDR/metrics, to everybody who reaches the address.
+        metrics: Option<String> as impl Into<Option<String>> = None,
+        /// Whom it lets in, beside itself.
+        allow: Allow = Allow::Known,
+        /// Who this party is.
+        proof: Proof = Proof::User,
+    }
+}
+
+impl ServerConfig {
+    /// Reads the model and listens. Clients may come from here on, and are served by [`Server::run`].
+    ///
+    /// # Errors
+    /// If the model cannot be served, a file not be read or the address not be taken.
+    pub fn bind(self) -> Result<Server, Error> {
+        self.bind_as(&Job::alone())
+    }
+
+    /// [`ServerConfig::bind`] on rank 0 of `job`.
+    ///
+    /// # Errors
+    /// Those of [`ServerConfig::bind`], and if the ranks have different models.
+    pub fn bind_as(self, job: &Job) -> Result<Server, Error> {
+        crate::disk::check_writable(self.report.as_deref())?;
+        let pools = match &self.pools {
+            Some(dir) => {
+                self.terms.two_phases()?;
+                Some(Pools::open(dir, self.max_pools_total)?.with_max_per_peer(self.max_pools))
+            }
+            None => None,
+        };
+        if let Some(dir) = self.pools.as_deref().filter(|dir| writable_by_others(dir)) {
+            warn!("others can write to {}, and could bring a used pool back", dir.display());
+        }
+        let host = Host::open(&self.proof, self.allow.clone())?;
+        match (&self.proof, &self.allow) {
+            (Proof::Plaintext, _) => warn!("--insecure-plaintext: nothing is encrypted, and everybody is let in"),
+            (_, Allow::Any) => warn!("--allow-any: every client that proves any key is let in"),
+            _ => {}
+        }
+        let book = |limit| Book::open(file("accounts.json")?, limit);
+        let accounts = self.max_reveals.map(book).transpose()?;
+        let listener = listen(&self.listen)?;
+        let address = listener.local_addr().map_err(system("listen"))?;
+        let page = self.metrics.as_deref().map(listen).transpose()?;
+
+        let files = job.meet(open_model(&self.model))?;
+        let hosted = ModelServer::load_spread(&self.terms.policy, files, self.weight_cache, job.spread())?;
+        job.ready()?;
+        if self.calibration {
+            let start = Instant::now();
+            let Calibration { tokens } = hosted.calibrate()?;
+            let seconds = start.elapsed().as_secs_f64();
+            info!(tokens, seconds, "calibrated: a text stays in the ranges of all operations");
+        } else {
+            warn!(
+                "not calibrated: if values of this model leave the ranges of operations, texts are spoilt and nobody notices"
+            );
+        }
+        let hosted = match pools {
+            Some(pools) => hosted.with_pools(pools),
+            None => hosted,
+        };
+        let hosted = hosted.with_template(template(&self.model).as_ref())?;
+        let sessions = self.sessions.map_or_else(
+            || thread::available_parallelism().map_or(1, usize::from).div_ceil(2),
+            |sessions| sessions.max(1),
+        );
+        let (events, happened) = channel();
+        let desk = Desk::new(Places { sessions, queue: self.queue, per_key: self.max_sessions_per_key });
+        let door = Door::new(Idle { all: self.max_idle.max(1), per_address: self.max_idle_per_address.max(1) });
+        let service = Arc::new(Service {
+            hosted,
+            terms: self.terms.over(self.network)?,
+            limits: self.limits(),
+            host,
+            accounts,
+            desk,
+            door,
+            watch: Watch::start().map_err(system("start a thread"))?,
+            metrics: Arc::new(Metrics::new()),
+            config: self,
+            over: AtomicBool::new(false),
+            events,
+        });
+        if let Some(page) = page {
+            let at = page.local_addr().map_err(system("listen"))?;
+            let (metrics, looked_at) = (service.metrics.clone(), service.clone());
+            metrics::publish(metrics, page, move || looked_at.now()).map_err(system("start a thread"))?;
+            info!("metrics at http://{at}/metrics");
+        }
+        let key = service.host.key();
+        let proves = key.map_or("without encryption".into(), |key| format!("with the key {key}"));
+        info!(sessions, "serving {} on {address} {proves}", service.hosted.public().name);
+        Ok(Server { service, listener, address, happened })
+    }
+
+    /// The most that is done for one client.
+    fn limits(&self) -> Limits {
+        let both = self.max_prompt.saturating_add(self.max_tokens);
+        Limits {
+            lengths: Lengths { prompt: self.max_prompt, tokens: self.max_tokens },
+            conversation: self.conversations.then(|| self.max_positions.unwrap_or(both)),
+            session: Some(self.session_limit),
+            preprocess: self.terms.preprocess,
+            drafted: self.max_draft,
+        }
+    }
+}
+
+fn listen(address: &str) -> Result<TcpListener, Error> {
+    TcpListener::bind(address).map_err(|source| ServeError::Listen { address: address.into(), source }.into())
+}
+
+fn system(what: &'static str) -> impl Fn(std::io::Error) -> Error {
+    move |source| Error::System { what, source }
+}
+
+/// The chat template of the model directory `name`, if it has one that can be sent. Sessions without a chat need
+/// none.
+fn template(name: &str) -> Option<ChatTemplate> {
+    ChatTemplate::open(Path::new(name)).unwrap_or_else(|error| {
+        warn!(%error, "no chat template is served: conversations are raw text");
+        None
+    })
+}
+
+/// What a server waits for.
+enum Event {
+    /// A session began.
+    Begun,
+    /// A session ended.
+    Ended(Box<Result<Outcome, Error>>),
+    /// The server must end.
+    Stop(&'static str),
+}
+
+/// What all sessions share.
+struct Service {
+    config: ServerConfig,
+    hosted: ModelServer,
+    terms: session::party::Terms,
+    limits: Limits,
+    host: Host,
+    accounts: Option<Book>,
+    desk: Arc<Desk>,
+    door: Arc<Door>,
+    watch: Arc<Watch>,
+    metrics: Arc<Metrics>,
+    /// Nobody is accepted any more.
+    over: AtomicBool,
+    events: Sender<Event>,
+}
+
+/// A server that listens.
+pub struct Server {
+    service: Arc<Service>,
+    listener: TcpListener,
+    address: SocketAddr,
+    happened: Receiver<Event>,
+}
+
+/// Ends a server.
+#[derive(Clone)]
+pub struct Stop(Sender<Event>);
+
+impl Stop {
+    /// Lets running sessions finish, lets nobody else in, and ends [`Server::run`].
+    pub fn stop(&self) {
+        self.because("stop");
+    }
+
+    fn because(&self, why: &'static str) {
+        // It may have ended already.
+        let _ = self.0.send(Event::Stop(why));
+    }
+}
+
+impl Server {
+    /// A server of `model`, a directory or a bundled name.
+    pub fn of(model: impl Into<String>) -> ServerConfig {
+        ServerConfig::default().model(model)
+    }
+
+    /// Where clients find it.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The key that it proves; `None` without encryption.
+    pub fn key(&self) -> Option<PublicKey> {
+        self.service.host.key()
+    }
+
+    /// The name of its model.
+    pub fn model(&self) -> &str {
+        &self.service.hosted.public().name
+    }
+
+    /// What ends it.
+    pub fn stop(&self) -> Stop {
+        Stop(self.service.events.clone())
+    }
+
+    /// Lets SIGTERM and SIGINT end it: the first in good order, the second at once.
+    ///
+    /// # Errors
+    /// If the system does not allow it.
+    pub fn until_signalled(self) -> Result<Self, Error> {
+        let stop = self.stop();
+        signals::on_signal(move |signal| stop.because(signal)).map_err(system("wait for signals"))?;
+        Ok(self)
+    }
+
+    /// Serves until somebody stops it.
+    ///
+    /// # Errors
+    /// If the system gives no thread.
+    pub fn run(self) -> Result<(), Error> {
+        self.serve(false, None).map(drop)
+    }
+
+    /// Serves one client and returns what its session took; `None` if somebody stopped it before. With `patience` the
+    /// client must come within it.
+    ///
+    /// # Errors
+    /// Those of the session, and [`NetError::TimedOut`].
+    pub fn run_once(self, patience: Option<Duration>) -> Result<Option<Outcome>, Error> {
+        self.serve(true, patience)
+    }
+
+    fn serve(self, once: bool, mut patience: Option<Duration>) -> Result<Option<Outcome>, Error> {
+        let Server { service, listener, address, happened } = self;
+        let accepting = service.clone();
+        let thread = thread::Builder::new().name("waggle-accept".into());
+        let accepting = thread.spawn(move || accepting.accept(&listener)).map_err(system("start a thread"))?;
+        let ended = loop {
+            let event = match patience {
+                Some(limit) => happened.recv_timeout(limit),
+                None => happened.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            };
+            match event {
+                Ok(Event::Begun) => patience = None,
+                Ok(Event::Ended(outcome)) if once => {
+                    service.desk.end();
+                    service.desk.drained();
+                    break outcome.map(Some);
+                }
+                Ok(Event::Ended(_)) => {}
+                Ok(Event::Stop(why)) => {
+                    let (running, waiting) = service.desk.counts();
+                    info!(running, waiting, "{why}: what runs is finished, nobody else comes in");
+                    service.desk.end();
+                    service.desk.drained();
+                    info!("the end");
+                    break Ok(None);
+                }
+                Err(RecvTimeoutError::Timeout) => {
+                    let seconds = patience.unwrap_or_default().as_secs_f64();
+                    break Err(NetError::TimedOut { step: "accept", seconds }.into());
+                }
+                // The service itself holds a sender.
+                Err(RecvTimeoutError::Disconnected) => break Ok(None),
+            }
+        };
+        service.over.store(true, Ordering::Release);
+        // Wakes the thread that accepts. Where this fails it ends with the process.
+        if TcpStream::connect_timeout(&address, Duration::from_secs(1)).is_ok() {
+            let _ = accepting.join();
+        }
+        ended
+    }
+}
+
+impl Service {
+    /// Gives every connection a thread, until the end.
+    fn accept(self: &Arc<Self>, listener: &TcpListener) {
+        loop {
+            let accepted = listener.accept();
+            if self.over.load(Ordering::Acquire) {
+                return;
+            }
+            let (stream, peer) = match accepted {
+                Ok(accepted) => accepted,
+                Err(error) => {
+                    warn!(%error, "cannot accept a connection");
+                    // A listener that cannot accept fails again at once.
+                    thread::sleep(Duration::from_millis(10));
+                    continue;
+                }
+            };
+            let Some(place) = self.door.enter(peer.ip()) else {
+                self.metrics.dropped();
+                tracing::debug!(%peer, "dropped: too many connections that have proved no key");
+                continue;
+            };
+            let service = self.clone();
+            let session = thread::Builder::new().name("waggle-session".into());
+            if let Err(error) = session.spawn(move || visit::visit(&service, stream, peer, place)) {
+                self.metrics.dropped();
+                warn!(%peer, %error, "dropped: no thread for the connection");
+            }
+        }
+    }
+
+    /// A session begins.
+    fn begun(&self) {
+        self.tell(Event::Begun);
+    }
+
+    /// A session is over.
+    fn served(&self, outcome: Result<Outcome, Error>) {
+        self.tell(Event::Ended(Box::new(outcome)));
+    }
+
+    fn tell(&self, event: Event) {
+        // Nobody waits for it if the server has ended.
+        let _ = self.events.send(event);
+    }
+
+    /// Pools in the directory; a directory that cannot be read shows none.
+    fn pools_kept(&self) -> usize {
+        self.config.pools.as_deref().and_then(|dir| find(dir).ok()).map_or(0, |files| count(&files))
+    }
+
+    /// What the page of the metrics says is so now.
+    fn now(&self) -> Now {
+        let (running, waiting) = self.desk.counts();
+        Now { running, waiting, pools: self.pools_kept() }
+    }
+}

@@ -1,0 +1,202 @@
+//! Studies of cache policies.
+
+use std::fmt;
+use std::str::FromStr;
+
+use engine::{Engine, Float, FloatLoader};
+use model::{Model, ModelFiles};
+use mpcache::PolicySpec;
+use protocols::{Fixed, FixedLoader};
+use report::ModelInfo;
+use session::party::ModelServer;
+use study::eval::{Candidate, Evaluation, InClear, Runner, Scores, Sequence, TwoParties, evaluate};
+
+use crate::Error;
+use crate::models::{Prompt, open_model, tokenizer};
+use crate::options::options;
+use crate::summary::provenance;
+
+/// What computes a study.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StudyEngine {
+    /// f32.
+    Float,
+    /// Fixed point as the parties compute it, in the clear.
+    Fixed,
+    /// Two parties.
+    Secure,
+}
+
+impl StudyEngine {
+    /// All of them by name.
+    pub const NAMES: [(&'static str, StudyEngine); 3] =
+        [("float", StudyEngine::Float), ("fixed", StudyEngine::Fixed), ("secure", StudyEngine::Secure)];
+}
+
+impl fmt::Display for StudyEngine {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        let [(float, _), (fixed, _), (secure, _)] = StudyEngine::NAMES;
+        f.write_str(match self {
+            StudyEngine::Float => float,
+            StudyEngine::Fixed => fixed,
+            StudyEngine::Secure => secure,
+        })
+    }
+}
+
+impl FromStr for StudyEngine {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let known = StudyEngine::NAMES.iter().find(|(name, _)| *name == text);
+        known.map(|(_, engine)| *engine).ok_or_else(|| format!("engine '{text}': one of float, fixed, secure"))
+    }
+}
+
+options! {
+    /// A study of what cache policies cost in accuracy on a text, beside the full cache.
+    Study {
+        /// Model directory or bundled name.
+        model: String as impl Into<String> = crate::DEFAULT_MODEL.into(),
+        /// The text, which is cut into sequences.
+        text: Prompt as impl Into<Prompt> = Prompt::Text(String::new()),
+        /// The policies. One with a `budget` of its own runs at that one alone.
+        policies: Vec<PolicySpec> = Vec::new(),
+        /// Shares of the cache, or tokens from 2 on.
+        budgets: Vec<f64> = vec![0.05, 0.1, 0.25, 0.5, 1.0],
+        /// Tokens of a sequence.
+        context: usize = 256,
+        /// Tokens of a sequence that go through the model at once; what follows is scored.
+        prompt: usize = 128,
+        /// Sequences.
+        sequences: usize = 4,
+        /// What computes.
+        engine: StudyEngine = StudyEngine::Float,
+    }
+}
+
+impl Study {
+    /// Runs it. `tick` is called after each pass through the model, from any thread, with how many there are in all.
+    ///
+    /// # Errors
+    /// If there is no such model, the text is too short, or a policy does not fit model or engine.
+    pub fn run(&self, tick: &(dyn Fn(usize) + Sync)) -> Result<Evaluation, Error> {
+        let files = open_model(&self.model)?;
+        let ids = self.text.clone().read()?.ids(tokenizer(&files)?.as_ref())?;
+        let sequences = Sequence::cut(&ids, self.context, self.prompt, self.sequences)?;
+        let candidates = candidates(&self.policies, &self.budgets)?;
+        let info = ModelInfo::new(&files.name, &files.spec);
+        let all = passes(&sequences, &candidates);
+        let scores = scores(&self.model, files, self.engine, &sequences, &candidates, &|| tick(all))?;
+        let policies: Vec<String> = self.policies.iter().map(PolicySpec::to_string).collect();
+        let options = [
+            ("task", "text".into()),
+            ("engine", self.engine.to_string().into()),
+            ("policies", policies.into()),
+            ("budgets", self.budgets.clone().into()),
+            ("context", self.context.into()),
+            ("prompt", self.prompt.into()),
+        ];
+        let options = options.map(|(name, value)| (name.to_owned(), value)).into();
+        let mut study = Evaluation::new(info, options, &sequences, &candidates, scores);
+        study.provenance = provenance();
+        Ok(study)
+    }
+}
+
+/// Each of `policies` at each of `budgets`, or at its own budget alone. The full cache is no candidate: it always
+/// runs.
+pub(crate) fn candidates<'a>(
+    policies: impl IntoIterator<Item = &'a PolicySpec>,
+    budgets: &[f64],
+) -> Result<Vec<Candidate>, Error> {
+    let mut candidates = Vec::new();
+    for policy in policies.into_iter().filter(|policy| **policy != PolicySpec::default()) {
+        match Candidate::with_own_budget(policy)? {
+            Some(candidate) => candidates.push(candidate),
+            None => {
+                for &budget in budgets {
+                    candidates.push(Candidate::new(policy, budget)?);
+                }
+            }
+        }
+    }
+    Ok(candidates)
+}
+
+/// Passes through the model that a study takes.
+pub(crate) fn passes(sequences: &[Sequence], candidates: &[Candidate]) -> usize {
+    (1 + candidates.len()) * sequences.iter().map(Sequence::passes).sum::<usize>()
+}
+
+/// Runs a study of the model called `name`, whose files are `files`: the scores of the full cache and of the
+/// candidates. `tick` is called after each pass, from any thread.
+pub(crate) fn scores(
+    name: &str,
+    files: ModelFiles,
+    engine: StudyEngine,
+    sequences: &[Sequence],
+    candidates: &[Candidate],
+    tick: &(dyn Fn() + Sync),
+) -> Result<(Scores, Vec<Scores>), Error> {
+    // One model serves all: columns that a policy has no use for change nothing in the clear.
+    let widest = candidates.iter().map(|candidate| &candidate.policy).find(|policy| policy.needs_scoring_head());
+    let widest = widest.cloned().unwrap_or_default();
+    let run = |runner: &dyn Runner| evaluate(runner, sequences, candidates, tick);
+    let scores = match engine {
+        StudyEngine::Float => {
+            let model = Model::load_for(&widest, &mut FloatLoader, &files.spec, Some(&files.checkpoint))?;
+            run(&in_clear(&model, Float::default))
+        }
+        StudyEngine::Fixed => {
+            let model = Model::load_for(&widest, &mut FixedLoader::default(), &files.spec, Some(&files.checkpoint))?;
+            run(&in_clear(&model, Fixed::new))
+        }
+        StudyEngine::Secure => {
+            let learned = match widest.needs_scoring_head() {
+                true => Some(ModelServer::load_for(&widest, open_model(name)?)?),
+                false => None,
+            };
+            let server = ModelServer::load(files)?;
+            let protocol = protocols::Options::default();
+            run(&TwoParties { server: &server, learned: learned.as_ref(), protocol })
+        }
+    };
+    Ok(scores?)
+}
+
+/// A runner on engines that see their values.
+fn in_clear<E: Engine>(model: &Model<E::Weight>, engine: fn() -> E) -> InClear<'_, E> {
+    InClear { model, engine }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_study_takes_a_policy_with_its_own_budget_once() {
+        let text = "First Citizen:\nBefore we proceed any further, hear me speak.\n".repeat(2);
+        let policies = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect();
+        let study = Study::default()
+            .model("shakespeare-gpt2")
+            .text(text)
+            .policies(policies(&["streaming:budget=0.5", "h2o"]))
+            .budgets(vec![0.25, 0.5])
+            .context(48)
+            .prompt(40)
+            .sequences(1);
+        let ticks = std::sync::atomic::AtomicUsize::new(0);
+        let report = study
+            .run(&|all| {
+                assert_eq!(all, 4 * 8);
+                ticks.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            })
+            .unwrap();
+        assert_eq!(ticks.into_inner(), 4 * 8);
+        let labels: Vec<&str> = report.rows.iter().map(|row| row.label.as_str()).collect();
+        assert_eq!(labels, ["full", "streaming:budget=0.5", "h2o", "h2o"]);
+        let secure = study.engine(StudyEngine::Secure).policies(policies(&["oracle"]));
+        assert!(secure.run(&|_| ()).unwrap_err().to_string().contains("oracle"));
+    }
+}

@@ -1,0 +1,53 @@
+//! From an outcome to a report.
+
+use model::Drafts;
+use report::provenance::{Program, Provenance};
+use report::{DraftReport, ModelInfo};
+use serde_json::Value;
+use session::party::{Outcome, PublicModel, Terms};
+use tokenizer::Tokenizer;
+
+use crate::terms::named;
+use crate::{Error, Report};
+
+/// This program as it was built, for records.
+pub(crate) fn built() -> Program {
+    let revision = env!("WAGGLE_REVISION");
+    Program { version: env!("CARGO_PKG_VERSION"), revision: Some(revision).filter(|revision| !revision.is_empty()) }
+}
+
+/// What makes the records of this process.
+pub(crate) fn provenance() -> Option<Provenance> {
+    Some(Provenance::current(built()))
+}
+
+/// An option by name and its value.
+pub(crate) type Chosen = (&'static str, Value);
+
+/// The report of a run of `model` under `terms`; `options` are what else was chosen.
+pub(crate) fn report(
+    model: &PublicModel,
+    tokenizer: Option<&Tokenizer>,
+    prompt_tokens: usize,
+    outcome: &Outcome,
+    terms: &Terms,
+    options: impl IntoIterator<Item = Chosen>,
+) -> Result<Report, Error> {
+    let mut report = Report::new(ModelInfo::new(&model.name, &model.spec));
+    report.provenance = provenance();
+    report.options = options.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+    report.options.extend(named(terms));
+    report.prompt_tokens = prompt_tokens;
+    report.tokens = outcome.generation.tokens.clone();
+    report.text = tokenizer.map(|tokenizer| tokenizer.decode(&report.tokens)).transpose()?;
+    report.wire = outcome.wire;
+    report.draft = outcome.draft.map(|draft| drafted(draft, outcome.generation.passes.clone()));
+    report.set_costs(outcome.entries.clone(), outcome.kinds.clone(), outcome.per_token.clone());
+    Ok(report)
+}
+
+/// What `draft` did in `passes`.
+fn drafted(draft: Drafts, passes: Vec<usize>) -> DraftReport {
+    let tokens_per_pass = passes.iter().sum::<usize>() as f64 / passes.len().max(1) as f64;
+    DraftReport { guesses: draft.tokens(), rate: draft.rate(), passes, tokens_per_pass }
+}

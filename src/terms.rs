@@ -1,0 +1,186 @@
+//! What both parties must state alike, and the network between them.
+
+use std::fmt;
+use std::num::NonZeroUsize;
+use std::str::FromStr;
+use std::time::Duration;
+
+use engine::LogitBits;
+use model::Reveal;
+use mpcache::PolicySpec;
+use net::shaped::ParseShapeError;
+use net::{Link, Shape, Shaped};
+use ot::CotKind;
+use protocols::{Masks, Packing};
+use serde_json::{Map, Value};
+use session::names::{MASKS, OT_SOURCES, PACKINGS, REVEALS, name};
+use session::party;
+
+use crate::error::OptionsError;
+use crate::options::options;
+use crate::{Error, Report};
+
+options! {
+    /// What both parties of a session must state alike. The client alone chooses the number of phases.
+    Terms {
+        /// What the client learns of each position: all logits, or only the most probable token.
+        reveal: Reveal = Reveal::default(),
+        /// Fractional bits of the logits that the client learns, rounded at random.
+        logit_bits: LogitBits = LogitBits::default(),
+        /// Which part of the key/value cache a token looks at: `"h2o:budget=0.25".parse()?`.
+        policy: PolicySpec = PolicySpec::default(),
+        /// Source of correlated oblivious transfers.
+        ot: CotKind = CotKind::Silent,
+        /// Whether all correlations that do not depend on the prompt's words are made first, in large batches. Unless
+        /// told, a client makes none, and a server leaves it to its clients.
+        preprocess: Option<bool> as impl Into<Option<bool>> = None,
+        /// Whether several results of a matrix product share a ciphertext.
+        packing: Packing = Packing::Auto,
+        /// Cores of each party that products under encryption are planned for.
+        cores: u32 = protocols::DEFAULT_CORES,
+        /// The network that the session is planned for, whatever network is imitated. Over a real network give it to
+        /// both parties.
+        plan_for: Option<Shape> as impl Into<Option<Shape>> = None,
+        /// How products with weights are prepared, in two phases.
+        masks: Masks = Masks::Seeded,
+        /// The prompt is read in chunks of so many tokens; `None` bounds memory.
+        prefill_chunk: Option<NonZeroUsize> as impl Into<Option<NonZeroUsize>> = None,
+    }
+}
+
+/// The link that two processes of one machine are assumed to have.
+pub(crate) const LOOPBACK: Shape = Shape { bytes_per_second: 4_000_000_000, round_trip: Duration::from_micros(50) };
+
+impl Terms {
+    /// The terms of a session over `network`, planned for it unless told otherwise.
+    pub(crate) fn over(&self, network: Network) -> Result<party::Terms, Error> {
+        let link = self.plan_for.or(network.shape()).unwrap_or(LOOPBACK);
+        let preprocess = self.preprocess.unwrap_or(false);
+        let Terms { ot, packing, cores, masks, reveal, logit_bits, prefill_chunk, .. } = *self;
+        let protocol = protocols::Options { ot, preprocess, link, packing, cores, masks };
+        let policy = self.policy.clone();
+        if policy.clear_only() {
+            return Err(OptionsError::ClearOnly { policy: policy.to_string() }.into());
+        }
+        Ok(party::Terms { protocol, reveal, logit_bits, policy, prefill_chunk })
+    }
+
+    /// The same terms with two phases, which pools need.
+    pub(crate) fn two_phases(&self) -> Result<Self, Error> {
+        match self.preprocess {
+            Some(false) => Err(OptionsError::PoolNeedsPreprocess.into()),
+            _ => Ok(self.clone().preprocess(true)),
+        }
+    }
+
+    /// The terms that `report` names.
+    ///
+    /// # Errors
+    /// [`OptionsError::Unplannable`] for a value that this version does not know.
+    pub fn of_report(report: &Report) -> Result<Self, Error> {
+        fn read<T>(
+            report: &Report,
+            name: &'static str,
+            of: impl FnOnce(&str) -> Option<T>,
+        ) -> Result<Option<T>, Error> {
+            let Some(text) = report.options.get(name).and_then(Value::as_str) else { return Ok(None) };
+            of(text).map(Some).ok_or_else(|| OptionsError::Unplannable { what: name }.into())
+        }
+        fn of<T: Copy, const N: usize>(table: [(&'static str, T); N]) -> impl FnOnce(&str) -> Option<T> {
+            move |text| table.into_iter().find(|(name, _)| *name == text).map(|(_, value)| value)
+        }
+        let terms = Terms::default();
+        Ok(Terms {
+            reveal: read(report, "reveal", of(REVEALS))?.unwrap_or(terms.reveal),
+            logit_bits: read(report, "logit-bits", |text| text.parse().ok())?.unwrap_or(terms.logit_bits),
+            policy: read(report, "policy", |text| text.parse().ok())?.unwrap_or(terms.policy),
+            ot: read(report, "ot", of(OT_SOURCES))?.unwrap_or(terms.ot),
+            preprocess: read(report, "preprocess", |text| text.parse().ok())?,
+            packing: read(report, "packing", of(PACKINGS))?.unwrap_or(terms.packing),
+            cores: read(report, "cores", |text| text.parse().ok())?.unwrap_or(terms.cores),
+            masks: read(report, "masks", of(MASKS))?.unwrap_or(terms.masks),
+            plan_for: read(report, "plan-for", |text| text.parse().ok())?,
+            prefill_chunk: None,
+        })
+    }
+}
+
+/// Terms by name, as options of the command line and reports have them.
+pub(crate) fn by_name(terms: &party::Terms) -> Vec<(&'static str, String)> {
+    let party::Terms { protocol, reveal, logit_bits, policy, prefill_chunk } = terms;
+    let chunk = prefill_chunk.map(|chunk| ("prefill-chunk", chunk.to_string()));
+    [
+        ("reveal", name(&REVEALS, reveal).to_owned()),
+        ("logit-bits", logit_bits.to_string()),
+        ("policy", policy.to_string()),
+        ("ot", name(&OT_SOURCES, &protocol.ot).to_owned()),
+        ("preprocess", protocol.preprocess.to_string()),
+        ("packing", name(&PACKINGS, &protocol.packing).to_owned()),
+        ("cores", protocol.cores.to_string()),
+        ("masks", name(&MASKS, &protocol.masks).to_owned()),
+        ("plan-for", protocol.link.to_string()),
+    ]
+    .into_iter()
+    .chain(chunk)
+    .collect()
+}
+
+/// What a report says of terms: by name, and every setting of the policy, given or default.
+pub(crate) fn named(terms: &party::Terms) -> impl Iterator<Item = (String, Value)> {
+    let settings = terms.policy.settings().into_iter();
+    let settings: Map<String, Value> =
+        settings.map(|setting| (setting.key.to_owned(), setting.value.into())).collect();
+    let by_name = by_name(terms).into_iter().map(|(name, value)| (name.to_owned(), value.into()));
+    by_name.chain([("policy_settings".to_owned(), settings.into())])
+}
+
+/// The connection between the parties.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Network {
+    /// Both parties in one process.
+    Memory,
+    /// TCP as it is.
+    Loopback,
+    /// TCP slowed to a network, by both parties.
+    Imitated(Shape),
+}
+
+impl FromStr for Network {
+    type Err = ParseShapeError;
+
+    fn from_str(text: &str) -> Result<Self, ParseShapeError> {
+        match text {
+            "memory" => Ok(Network::Memory),
+            "loopback" => Ok(Network::Loopback),
+            _ => text.parse().map(Network::Imitated),
+        }
+    }
+}
+
+impl fmt::Display for Network {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match self {
+            Network::Memory => f.write_str("memory"),
+            Network::Loopback => f.write_str("loopback"),
+            Network::Imitated(shape) => shape.fmt(f),
+        }
+    }
+}
+
+impl Network {
+    /// The shape to imitate, if there is one.
+    pub fn shape(self) -> Option<Shape> {
+        match self {
+            Network::Imitated(shape) => Some(shape),
+            Network::Memory | Network::Loopback => None,
+        }
+    }
+
+    /// Slows what this party sends on `link`.
+    pub(crate) fn wrap(self, link: impl Link + 'static) -> Result<Box<dyn Link>, Error> {
+        let Some(shape) = self.shape() else { return Ok(Box::new(link)) };
+        let shaped =
+            Shaped::new(link, shape).map_err(|source| net::NetError::Io { step: "shape the link", source })?;
+        Ok(Box::new(shaped))
+    }
+}
