@@ -198,6 +198,9 @@ pub enum OptionsError {
     /// Pools in one-phase sessions.
     #[error("pools belong to sessions with --preprocess, not --preprocess false")]
     PoolNeedsPreprocess,
+    /// A link within one process for two of them.
+    #[error("two processes have no memory in common; only `demo` offers it")]
+    NoMemory,
     /// No level of a log.
     #[error("there is no log level `{level}`: give off, error, warn, info, debug or trace")]
     Level {

@@ -197,10 +197,8 @@ const PLANNED_LINKS: &str = "lan|lan-1g|wan|wan-far|RATEmbit,DELAYms";
 
 /// A link between two processes, for clap.
 pub(super) fn link_between_processes(text: &str) -> Result<Network, String> {
-    match text.parse().map_err(|e: ParseShapeError| e.to_string())? {
-        Network::Memory => Err("two processes have no memory in common; only `demo` offers it".into()),
-        link => Ok(link),
-    }
+    let network: Network = text.parse().map_err(|e: ParseShapeError| e.to_string())?;
+    network.between_processes().map_err(|e| e.to_string())
 }
 
 /// A duration in seconds, for clap.
