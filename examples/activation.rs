@@ -16,7 +16,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use engine::{Engine, Error, Float, FloatLoader, Tensor};
+use engine::{Engine, Error, Float, FloatLoader, Select, Tensor};
 use model::{
     ActivationFunction, GenerateOptions, Input, Lengths, Model, ModelFiles, Next, NoHooks, Sampler, check, generate,
 };
@@ -112,7 +112,7 @@ fn show() -> Result<(), Box<dyn StdError>> {
 }
 
 /// The tokens that `model` writes after `prompt` on `engine`.
-fn written<E: Engine>(engine: &mut E, model: &Model<E::Weight>, prompt: &[u32]) -> Result<Vec<u32>, model::Error> {
+fn written<E: Select>(engine: &mut E, model: &Model<E::Weight>, prompt: &[u32]) -> Result<Vec<u32>, model::Error> {
     let input = Input { ids: Some(prompt), count: prompt.len() };
     let options = GenerateOptions { tokens: TOKENS, ..GenerateOptions::default() };
     let mut greedy = Sampler::greedy();

@@ -140,7 +140,7 @@ pub(crate) fn scores(
     tick: &(dyn Fn() + Sync),
 ) -> Result<(Scores, Vec<Scores>), Error> {
     // One model serves all: columns that a policy has no use for change nothing in the clear.
-    let widest = candidates.iter().map(|candidate| &candidate.policy).find(|policy| policy.needs_columns());
+    let widest = candidates.iter().map(|candidate| &candidate.policy).find(|policy| policy.needs_scoring_head());
     let widest = widest.cloned().unwrap_or_default();
     let run = |runner: &dyn Runner| evaluate(runner, sequences, candidates, tick);
     let scores = match engine {
@@ -153,7 +153,7 @@ pub(crate) fn scores(
             run(&in_clear(&model, Fixed::new))
         }
         StudyEngine::Secure => {
-            let learned = match widest.needs_columns() {
+            let learned = match widest.needs_scoring_head() {
                 true => Some(ModelServer::load_for(&widest, open_model(name)?)?),
                 false => None,
             };

@@ -2,15 +2,15 @@
 
 use std::num::NonZeroUsize;
 
-use engine::{Engine, LogitBits, Tensor};
-use mpcache::{KvCache, Padding, PolicySpec};
+use engine::{Engine, LogitBits, Select, Tensor};
+use mpcache::{KvCache, Padding, PolicySpec, ScoreSource};
 use ndarray::{Array2, Axis, Ix2, Slice};
 use serde::{Deserialize, Serialize};
 
 use crate::chunks::{chunk_size, read};
 use crate::draft::{Drafts, Guess, accepted, filled};
 use crate::lengths::bucket;
-use crate::surprise::Surprise;
+use crate::surprisal::Surprisal;
 use crate::{Error, Input, Lengths, Model, ModelSpec, Rows, Sampler};
 
 /// What the client learns of each position.
@@ -145,7 +145,7 @@ pub struct Generation {
 /// Both parties call it with equal options; only the client passes ids. N tokens take one pass over the prompt and
 /// N - 1 passes over one token each; with a draft fewer, over several tokens each. Fails before the first message if
 /// the positions do not fit the model.
-pub fn generate<E: Engine>(
+pub fn generate<E: Select>(
     engine: &mut E,
     model: &Model<E::Weight>,
     prompt: Input,
@@ -184,10 +184,10 @@ pub fn generate_with<E: Engine>(
     if cache.tokens() == 0 {
         cache.expect_prompt(prompt.count);
     }
-    if cache.wants_learned() && !model.learned() {
+    if cache.wants_scores() == Some(ScoreSource::ScoringHead) && !model.learned() {
         return Err(Error::NotLearned);
     }
-    let mut surprise = Surprise::default();
+    let mut surprisal = Surprisal::default();
     let most = options.draft.map_or(0, Drafts::tokens);
     let mut steady = options.draft.and_then(Drafts::schedule);
     let ends = |token: u32| options.stop_at_eos && spec.eos().contains(&token);
@@ -207,7 +207,7 @@ pub fn generate_with<E: Engine>(
         let step = if index == 0 { Step::Prefill } else { Step::Decode { index, drafted } };
         hooks.go_on()?;
         hooks.begin(engine, step);
-        let all = options.all_positions || drafted > 0 || cache.wants_surprise();
+        let all = options.all_positions || drafted > 0 || cache.wants_scores() == Some(ScoreSource::Surprisal);
         let wanted = if all { Rows::All } else { Rows::Last };
         let input = Input { ids: fed.as_deref(), count };
         let progress = &mut |done, all| hooks.layer(done, all);
@@ -229,14 +229,14 @@ pub fn generate_with<E: Engine>(
                 let logits = model.reveal_logits(engine, &hidden, options.logit_bits)?;
                 let logits = logits
                     .map(|logits| logits.into_dimensionality::<Ix2>().expect("logits are (positions, vocabulary)"));
-                surprise.tell(cache, fed.as_deref(), logits.as_ref())?;
+                surprisal.tell(engine, cache, fed.as_deref(), logits.as_ref())?;
                 let picked = logits.as_ref().map(|logits| {
                     accepted(guesses, ends, |i| pick(i, &|sampler| sampler.pick(logits.row(first + i))))
                 });
                 (picked, logits)
             }
             Reveal::Token => {
-                surprise.tell(cache, fed.as_deref(), None)?;
+                surprisal.tell(engine, cache, fed.as_deref(), None)?;
                 let logits = model.logits(engine, &hidden)?.slice(0, first..first + 1 + drafted);
                 let best = engine.scope("argmax", |e| e.argmax(&logits))?;
                 (best.map(|best| accepted(guesses, ends, |i| pick(i, &|_| best[i] as u32))), None)

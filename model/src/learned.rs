@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use engine::{MatrixSource, Order};
-use mpcache::LEARNED_MAGNITUDE;
+use mpcache::HEAD_MAGNITUDE;
 use ndarray::{Array2, ArrayView2};
 
 use crate::beside::{Beside, LEARNED_FILE};
@@ -126,7 +126,7 @@ impl Checkpoint {
             let tensor = format!("layers.{layer}.weight");
             // One row for a head, as linear layers are published.
             let columns = file.matrix(&tensor)?.reversed_axes();
-            let (most, limit) = (most(columns.view()), f64::from(1u32 << LEARNED_MAGNITUDE));
+            let (most, limit) = (most(columns.view()), f64::from(1u32 << HEAD_MAGNITUDE));
             if most > limit { Err(CheckpointError::LargeLearned { tensor, most, limit }) } else { Ok(columns) }
         };
         (0..spec.layers()).map(layer).collect()

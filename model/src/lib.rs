@@ -44,7 +44,7 @@ mod sampling;
 mod smollm3;
 mod spec;
 mod store;
-mod surprise;
+mod surprisal;
 mod synth;
 mod transformer;
 mod unread;

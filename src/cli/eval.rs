@@ -170,7 +170,7 @@ fn plan_costs(study: &mut Evaluation, model: &str, sequences: &[Sequence], link:
     let bar = passes(rows.len());
     rows.par_iter_mut().try_for_each(|row| {
         // Columns of the policy's own change the shape of the model.
-        let learned = row.policy.needs_columns().then(|| public_model(model, &row.policy)).transpose()?;
+        let learned = row.policy.needs_scoring_head().then(|| public_model(model, &row.policy)).transpose()?;
         let public = learned.as_ref().unwrap_or(&plain);
         let protocol =
             protocols::Options { preprocess: true, link: shape.unwrap_or(LOOPBACK), ..protocols::Options::default() };

@@ -7,7 +7,7 @@ use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use engine::LogitBits;
 use model::Reveal;
-use mpcache::{PolicyHelp, PolicySpec, Select};
+use mpcache::{Granularity, PolicyHelp, PolicySpec};
 use net::Shape;
 use net::shaped::ParseShapeError;
 use ot::CotKind;
@@ -71,7 +71,7 @@ pub(super) struct PolicyArgs {
     /// Who shares a choice of clusters: every query head has its own (per-head), the heads of one key/value head
     /// share one (per-kv), or the whole layer shares one (per-layer). The same as the policy's option `select`.
     #[arg(long, value_name = "per-head|per-kv|per-layer")]
-    select: Option<Select>,
+    select: Option<Granularity>,
 }
 
 impl PolicyArgs {

@@ -3,7 +3,7 @@
 //!
 //! The long text takes minutes: `cargo test --release -p waggle-model --test all endless -- --ignored`.
 
-use engine::{Engine, Float, FloatLoader};
+use engine::{Float, FloatLoader, Select};
 use fuzzing::memory;
 use model::{GenerateOptions, Input, Model, ModelFiles, Next, NoHooks, Sampler, generate_with};
 use mpcache::{Budget, KvCache};
@@ -29,7 +29,7 @@ fn fixed(files: &ModelFiles) -> Model<FixedWeight> {
 }
 
 /// Generates `tokens` tokens after `prompt` under the policy `text`, one call for each.
-fn write<E: Engine>(engine: &mut E, model: &Model<E::Weight>, text: &str, prompt: &[u32], tokens: usize) -> Taken {
+fn write<E: Select>(engine: &mut E, model: &Model<E::Weight>, text: &str, prompt: &[u32], tokens: usize) -> Taken {
     let layers = model.spec().layers();
     let policy = text.parse().expect("a policy");
     let mut cache: KvCache<E> = model.cache(&policy);
@@ -57,7 +57,7 @@ fn write<E: Engine>(engine: &mut E, model: &Model<E::Weight>, text: &str, prompt
 }
 
 /// Holds a text under `policy` to its `budget`, the mean of its layers, and its memory to that of its beginning.
-fn stays<E: Engine>(
+fn stays<E: Select>(
     engine: impl FnOnce() -> E,
     model: &Model<E::Weight>,
     policy: &str,

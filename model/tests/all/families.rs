@@ -4,7 +4,7 @@
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
-use engine::{Engine, Float};
+use engine::{Float, Select};
 use model::{
     Checkpoint, CheckpointError, DType, Drafts, GenerateOptions, Input, Lookup, Model, ModelFiles, Next, NoHooks,
     Padding, Sampler, TensorSpec, check, generate, write_safetensors,
@@ -79,7 +79,7 @@ fn references(dir: &std::path::Path) -> Vec<Reference> {
 }
 
 /// Logits of every position of `ids`, of which the first `prompt` come together, `chunk` at a time.
-fn forced<E: Engine>(
+fn forced<E: Select>(
     engine: &mut E,
     model: &Model<E::Weight>,
     ids: &[u32],

@@ -136,7 +136,7 @@ impl ModelServer {
     ) -> Result<Outcome, Error> {
         let begun = SystemTime::now();
         let learned = self.model.learned();
-        if terms.policy.needs_columns() != learned {
+        if terms.policy.needs_scoring_head() != learned {
             return Err(Error::OtherColumns { learned, policy: terms.policy.to_string() });
         }
         let accept = |request: &Request, kind: SessionKind, terms: &Terms| {

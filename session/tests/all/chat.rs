@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use engine::{Engine, Float, FloatLoader};
+use engine::{Float, FloatLoader, Select};
 use model::{
     GenerateOptions, Input, Lengths, Model, ModelFiles, Next, NoHooks, Sampler, bundled, generate, generate_with,
 };
@@ -85,7 +85,7 @@ fn turn(chat: &mut ChatSession, ids: &[u32], tokens: usize) -> Result<Turn, Erro
 }
 
 /// The answers of five turns by a clear engine on one cache.
-fn clear<E: Engine>(engine: &mut E, model: &Model<E::Weight>, policy: &str) -> Vec<Vec<u32>> {
+fn clear<E: Select>(engine: &mut E, model: &Model<E::Weight>, policy: &str) -> Vec<Vec<u32>> {
     let policy = policy.parse().unwrap();
     let mut cache = model.cache(&policy);
     let mut last = None;

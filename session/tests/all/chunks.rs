@@ -4,7 +4,7 @@ use std::num::NonZeroUsize;
 use std::thread;
 use std::time::Duration;
 
-use engine::{Engine, Float, FloatLoader};
+use engine::{Float, FloatLoader, Select};
 use model::{
     GenerateOptions, Generation, Input, Lengths, Model, ModelFiles, Next, NoHooks, Padding, Sampler, generate,
     generate_with,
@@ -77,7 +77,7 @@ fn options(policy: &str, chunk: usize, tokens: usize) -> GenerateOptions {
     GenerateOptions { tokens, policy, prefill_chunk: NonZeroUsize::new(chunk), ..crate::support::fine() }
 }
 
-fn run<E: Engine>(engine: &mut E, model: &Model<E::Weight>, ids: &[u32], options: &GenerateOptions) -> Generation {
+fn run<E: Select>(engine: &mut E, model: &Model<E::Weight>, ids: &[u32], options: &GenerateOptions) -> Generation {
     let input = Input { ids: Some(ids), count: ids.len() };
     let sampler = &mut Sampler::greedy();
     generate(engine, model, input, options, Next::Pick(sampler), &mut NoHooks).unwrap()

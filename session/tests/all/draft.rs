@@ -5,7 +5,7 @@ use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
-use engine::{Engine, Float, FloatLoader};
+use engine::{Float, FloatLoader, Select};
 use model::{
     Drafts, GenerateOptions, Generation, Guess, Hooks, Input, Lengths, Lookup, Model, ModelFiles, Next, NoHooks,
     Padding, Reveal, Sampler, SmallModel, Step, generate, generate_with,
@@ -68,7 +68,7 @@ fn sampler(seed: Option<u64>) -> Sampler {
 }
 
 /// A generation in one process, with the guesses of `guess`.
-fn alone<E: Engine>(
+fn alone<E: Select>(
     engine: &mut E,
     model: &Model<E::Weight>,
     options: &GenerateOptions,
@@ -85,7 +85,7 @@ fn alone<E: Engine>(
 }
 
 /// Compares generations with guesses of many kinds with the one without.
-fn same_text<E: Engine>(
+fn same_text<E: Select>(
     make: impl Fn() -> E,
     model: &Model<E::Weight>,
     options: &GenerateOptions,

@@ -34,7 +34,7 @@ pub(crate) fn tiny() -> ModelServer {
 fn tiny_for(policy: &PolicySpec) -> ModelServer {
     let dir = tempfile::tempdir().unwrap();
     crate::support::tiny::write_tiny(dir.path());
-    if policy.needs_columns() {
+    if policy.needs_scoring_head() {
         crate::support::tiny::write_columns(dir.path());
     }
     ModelServer::load_for(policy, ModelFiles::open(dir.path()).unwrap()).unwrap()
@@ -118,7 +118,7 @@ pub(crate) fn run(mode: Mode, policy: &PolicySpec, spoil: Option<Spoil>, dir: &P
             match pools {
                 // Hosts with pools are made anew: the directory is the session's own.
                 Some(pools) => serve(&tiny_for(&terms.policy).with_pools(Pools::open(&pools, 99)?)),
-                None if terms.policy.needs_columns() => serve(&tiny_for(&terms.policy)),
+                None if terms.policy.needs_scoring_head() => serve(&tiny_for(&terms.policy)),
                 None => serve(shared()),
             }
         })

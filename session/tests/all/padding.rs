@@ -1,6 +1,6 @@
 //! A padded prompt gives the text of the prompt alone, and looks like any other prompt of the padded length.
 
-use engine::{Engine, Float, FloatLoader};
+use engine::{Float, FloatLoader, Select};
 use model::{
     Error, GenerateOptions, Generation, Input, Model, ModelFiles, Next, NoHooks, Padding, Sampler, bundled, generate,
 };
@@ -28,7 +28,7 @@ fn padded(ids: &[u32], tokens: usize) -> (Vec<u32>, GenerateOptions) {
     ([vec![0; padding], ids.to_vec()].concat(), options)
 }
 
-fn run<E: Engine>(
+fn run<E: Select>(
     engine: &mut E,
     model: &Model<E::Weight>,
     ids: &[u32],

@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use engine::{Error, Float, FloatWeight};
 use model::{Input, Model, Rows};
-use mpcache::attention::{self, Attended};
+use mpcache::attention;
 use mpcache::{HeadPattern, HeadShape, KvCache, Piece, Policy, Store, UnknownValue};
 use ndarray::{ArrayD, ArrayView1, ArrayView2, Axis, Ix3, s};
 use rand::rngs::StdRng;
@@ -251,11 +251,11 @@ impl Policy<Float> for Profiler {
         q: &ArrayD<f32>,
         store: &mut Store<Float>,
     ) -> Result<ArrayD<f32>, Error> {
-        let Attended { output, probabilities } = attention::causal(engine, q, store)?;
+        let attended = attention::causal(engine, q, store)?;
         let (tokens, rows, shape) = (store.len(), q.shape()[1], store.heads());
         let values = store.values_by_head();
         let three = |x: &ArrayD<f32>| x.clone().into_dimensionality::<Ix3>().expect("three axes");
-        let (values, outputs, p) = (three(&values), three(&output), three(&probabilities));
+        let (values, outputs, p) = (three(&values), three(&attended.output), three(attended.probabilities()));
         let means = &mut self.means.lock().unwrap_or_else(PoisonError::into_inner)[layer];
         for (head, means) in means.iter_mut().enumerate() {
             let (kv, member) = (head / shape.group(), head % shape.group());
@@ -273,7 +273,7 @@ impl Policy<Float> for Profiler {
                 }
             }
         }
-        Ok(output)
+        Ok(attended.output)
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use engine::{Ceiling, Engine, Error, Tensor};
-use mpcache::{HeadShape, Piece, Policy, Store};
+use mpcache::{HeadShape, Piece, Policy, ScoreSource, Store};
 
 use super::attention::{AttentionMeans, HeadRows, TokenSet, measure};
 
@@ -42,9 +42,12 @@ impl<E: Engine> Observed<E> {
         (Observed { inner, layers, positions: positions.to_vec(), before: Vec::new(), means: means.clone() }, means)
     }
 
-    /// Copies the new tokens in `store`, before the policy may evict them.
+    /// Copies the new tokens in `store`, if there are any, before the policy may evict them.
     fn copy(&mut self, engine: &mut E, layer: usize, store: &Store<E>) -> Result<(), Error> {
         let seen = &mut self.layers[layer];
+        if seen.tokens == store.seen() {
+            return Ok(());
+        }
         for (copy, rows) in [&mut seen.keys, &mut seen.values].into_iter().zip(store.fresh_rows()) {
             copy.extend(engine.reveal(&rows)?.into_iter().flatten());
         }
@@ -84,20 +87,12 @@ impl<E: Engine> Policy<E> for Observed<E> {
         self.inner.prefill_chunk()
     }
 
-    fn wants_learned(&self) -> bool {
-        self.inner.wants_learned()
+    fn wants_scores(&self) -> Option<ScoreSource> {
+        self.inner.wants_scores()
     }
 
-    fn learned(&mut self, layer: usize, scores: &E::Tensor, ceiling: Ceiling) {
-        self.inner.learned(layer, scores, ceiling);
-    }
-
-    fn wants_surprise(&self) -> bool {
-        self.inner.wants_surprise()
-    }
-
-    fn surprised(&mut self, surprise: &[f32], stores: &mut [&mut Store<E>]) {
-        self.inner.surprised(surprise, stores);
+    fn score(&mut self, layer: usize, scores: &E::Tensor, ceiling: Ceiling) {
+        self.inner.score(layer, scores, ceiling);
     }
 
     fn parts(&self, layer: usize, shape: HeadShape) -> Vec<Vec<usize>> {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use engine::Engine;
+use engine::{Engine, Select};
 use model::{
     GenerateOptions, Generation, Hooks, Input, Lengths, Model, ModelSpec, Next, NoHooks, Sampler, Step, generate_with,
 };
@@ -77,7 +77,7 @@ pub struct InClear<'a, E: Engine> {
     pub engine: fn() -> E,
 }
 
-impl<E: Engine + 'static> Runner for InClear<'_, E> {
+impl<E: Select> Runner for InClear<'_, E> {
     fn spec(&self) -> ModelSpec {
         self.model.spec()
     }
@@ -170,7 +170,7 @@ impl TwoParties<'_> {
         observer: &mut dyn Observer,
     ) -> Result<Generation, EvalError> {
         let terms = Terms { protocol: self.protocol, policy: policy.clone(), ..Terms::default() };
-        let hosted = self.learned.filter(|_| policy.needs_columns()).unwrap_or(self.server);
+        let hosted = self.learned.filter(|_| policy.needs_scoring_head()).unwrap_or(self.server);
         let [out, _] = in_one_process(hosted, &terms, &Limits::NONE, PATIENCE, |open| {
             open.generate(prompt, tokens, stop_at_eos, next, observer)
         })?;

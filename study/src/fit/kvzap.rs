@@ -18,7 +18,7 @@ use std::path::Path;
 
 use engine::{FloatWeight, WeightData, WeightLoader, WeightSpec, largest};
 use model::{Checkpoint, Error, Model, ModelSpec, largest_score as most};
-use mpcache::LEARNED_MAGNITUDE;
+use mpcache::HEAD_MAGNITUDE;
 use ndarray::{Array2, s};
 
 use super::ridge::Samples;
@@ -134,7 +134,7 @@ fn pairs(shown: &Shown, layer: usize, tokens: usize) -> (Array2<f32>, Array2<f32
 
 /// `columns` in the unit of a layer, beside a matrix with entries up to `largest`.
 fn scaled(columns: Array2<f32>, largest: f32) -> Array2<f32> {
-    let limit = f64::from(1u32 << LEARNED_MAGNITUDE) / 2.0;
+    let limit = f64::from(1u32 << HEAD_MAGNITUDE) / 2.0;
     let entry = f64::from(columns.iter().fold(0f32, |most, w| most.max(w.abs())));
     let factor = (limit / most(columns.view())).min(f64::from(largest) / entry);
     if factor.is_finite() { columns.mapv(|w| (f64::from(w) * factor) as f32) } else { columns }

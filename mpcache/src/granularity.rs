@@ -3,13 +3,13 @@
 use std::fmt;
 use std::str::FromStr;
 
-use engine::{Engine, Error, Tensor};
+use engine::{Error, Select, Tensor};
 
 use crate::{HeadShape, UnknownValue};
 
 /// Who shares a selection of tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Select {
+pub enum Granularity {
     /// Every query head has a selection of its own, as in the MPCache paper.
     #[default]
     PerHead,
@@ -19,21 +19,26 @@ pub enum Select {
     PerLayer,
 }
 
-impl Select {
+impl Granularity {
     /// All values.
     pub const ALL: [Self; 3] = [Self::PerHead, Self::PerKv, Self::PerLayer];
 
     /// Selections of a layer.
     pub fn rows(self, shape: HeadShape) -> usize {
         match self {
-            Select::PerHead => shape.heads,
-            Select::PerKv => shape.kv_heads,
-            Select::PerLayer => 1,
+            Granularity::PerHead => shape.heads,
+            Granularity::PerKv => shape.kv_heads,
+            Granularity::PerLayer => 1,
         }
     }
 
+    /// Selections of what a layer stores: heads that read the same keys and values share one.
+    pub(crate) fn stores(self, shape: HeadShape) -> usize {
+        self.rows(shape).min(shape.kv_heads)
+    }
+
     /// Sums the scores of the query heads that share a selection: (heads, n) -> (rows, n).
-    pub fn sum<E: Engine>(self, engine: &mut E, scores: &E::Tensor, shape: HeadShape) -> Result<E::Tensor, Error> {
+    pub fn sum<E: Select>(self, engine: &mut E, scores: &E::Tensor, shape: HeadShape) -> Result<E::Tensor, Error> {
         let (rows, n) = (self.rows(shape), scores.shape()[1]);
         if rows == shape.heads {
             return Ok(scores.clone());
@@ -49,7 +54,7 @@ impl Select {
         x.reshape(&[rows, heads / rows, n, w]).permute(&[0, 2, 1, 3]).reshape(&[rows, n, heads / rows * w])
     }
 
-    /// The inverse of [`payload`](Select::payload), of k gathered things: (rows, k, w') -> (heads, k, w) for `heads`
+    /// The inverse of [`payload`](Granularity::payload), of k gathered things: (rows, k, w') -> (heads, k, w) for `heads`
     /// heads, or one entry per selection if there are more of these.
     pub fn unpack<T: Tensor>(x: &T, heads: usize) -> T {
         let [rows, k, w] = x.shape()[..] else { panic!("gathered shape {:?}", x.shape()) };
@@ -58,17 +63,17 @@ impl Select {
     }
 }
 
-impl fmt::Display for Select {
+impl fmt::Display for Granularity {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         f.write_str(match self {
-            Select::PerHead => "per-head",
-            Select::PerKv => "per-kv",
-            Select::PerLayer => "per-layer",
+            Granularity::PerHead => "per-head",
+            Granularity::PerKv => "per-kv",
+            Granularity::PerLayer => "per-layer",
         })
     }
 }
 
-impl FromStr for Select {
+impl FromStr for Granularity {
     type Err = UnknownValue;
 
     fn from_str(name: &str) -> Result<Self, UnknownValue> {
