@@ -15,8 +15,7 @@ use std::sync::Arc;
 use pyo3::create_exception;
 use pyo3::exceptions::{PyException, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyDict, PyList};
-use serde_json::Value;
+use pyo3::types::PyDict;
 use waggle::{Error, Local, LocalOptions, Made, Observer, Plan, PolicySpec, Prompt, Report, Study, describe};
 
 use chat::{Heard, Stream};
@@ -37,31 +36,8 @@ fn said(error: Error) -> PyErr {
 
 /// A document as Python has it.
 fn document<'py>(py: Python<'py>, document: &impl serde::Serialize) -> PyResult<Bound<'py, PyAny>> {
-    object(py, serde_json::to_value(document).map_err(failed)?)
-}
-
-fn object(py: Python<'_>, value: Value) -> PyResult<Bound<'_, PyAny>> {
-    Ok(match value {
-        Value::Null => py.None().into_bound(py),
-        Value::Bool(value) => PyBool::new(py, value).to_owned().into_any(),
-        Value::Number(number) => match (number.as_u64(), number.as_i64()) {
-            (Some(value), _) => value.into_pyobject(py)?.into_any(),
-            (None, Some(value)) => value.into_pyobject(py)?.into_any(),
-            (None, None) => number.as_f64().into_pyobject(py)?.into_any(),
-        },
-        Value::String(text) => text.into_pyobject(py)?.into_any(),
-        Value::Array(all) => {
-            let all = all.into_iter().map(|value| object(py, value)).collect::<PyResult<Vec<_>>>()?;
-            PyList::new(py, all)?.into_any()
-        }
-        Value::Object(all) => {
-            let dict = PyDict::new(py);
-            for (name, value) in all {
-                dict.set_item(name, object(py, value)?)?;
-            }
-            dict.into_any()
-        }
-    })
+    let text = serde_json::to_string(document).map_err(failed)?;
+    py.import("json")?.call_method1("loads", (text,))
 }
 
 /// A prompt: words, token ids, or a file.

@@ -335,7 +335,7 @@ impl Table {
 /// As on a terminal of any width.
 impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        f.write_str(&self.terminal(None))
+        f.write_str(&self.render(Format::Terminal, None))
     }
 }
 
