@@ -14,16 +14,13 @@ use std::error::Error as StdError;
 use std::fs;
 use std::path::Path;
 use std::process::ExitCode;
-use std::time::Duration;
 
 use engine::{Engine, Error, Float, FloatLoader, Select, Tensor};
-use model::{
-    ActivationFunction, GenerateOptions, Input, Lengths, Model, ModelFiles, Next, NoHooks, Sampler, check, generate,
-};
+use model::{ActivationFunction, GenerateOptions, Input, Model, ModelFiles, Next, NoHooks, Sampler, generate};
 use ndarray::{ArrayD, IxDyn};
 use protocols::{FRAC, Fixed, FixedLoader};
-use session::party::{ClientOptions, Limits, ModelServer, Outcome, Request, Silent, Terms, in_one_process, plan};
 use tokenizer::Tokenizer;
+use waggle::{Generate, Local, LocalOptions, Network, Plan, Silent, register_activation};
 
 /// x sigmoid(1.702 x).
 struct QuickGelu;
@@ -83,6 +80,7 @@ fn show() -> Result<(), Box<dyn StdError>> {
 
     let dir = tempfile::tempdir()?;
     write_model(dir.path())?;
+    let model = dir.path().to_string_lossy().into_owned();
     let files = ModelFiles::open(dir.path())?;
     let tokenizer = Tokenizer::from_bytes(files.tokenizer.as_deref().ok_or("the bundled model has a tokenizer")?)?;
     let prompt = tokenizer.encode("JULIET:\nO Romeo, Romeo!")?;
@@ -92,22 +90,15 @@ fn show() -> Result<(), Box<dyn StdError>> {
     println!("in the clear: {:?}", tokenizer.decode(&in_clear)?);
     assert_eq!(written(&mut Fixed::new(), &fixed, &prompt)?, in_clear, "fixed point writes the same");
 
-    let server = ModelServer::load(files)?;
-    let terms = Terms::default();
-    let lengths = Lengths { prompt: prompt.len(), tokens: TOKENS };
-    let request = Request { lengths, stop_at_eos: false, pad_answer: false, padded: false, draft: None };
-    let planned = plan(server.public(), &terms, &ClientOptions::default(), &request, &mut Silent)?;
-    let patience = Duration::from_secs(600);
-    let [client, _] = in_one_process(&server, &terms, &Limits::NONE, patience, |session| {
-        let mut greedy = Sampler::greedy();
-        session.generate(&prompt[..], TOKENS, false, Next::Pick(&mut greedy), &mut Silent)
-    })?;
-    println!("two parties: {} bytes, {} planned", bytes(&client), bytes(&planned));
-    assert_eq!(client.generation.tokens, in_clear, "two parties write the same");
-    assert_eq!(bytes(&client), bytes(&planned), "a session takes what was planned");
-    let options = GenerateOptions { tokens: TOKENS, ..GenerateOptions::default() };
-    let found = check(&clear, &prompt, &options, &client.generation)?;
-    println!("largest error of a logit: {:?}", found.max_abs_logit_error);
+    let plan = Plan::of(&model).prompt(prompt.len()).tokens(TOKENS).network(Network::Memory);
+    let planned = plan.run(&mut Silent)?.bytes();
+    let asked = Generate::after(prompt).tokens(TOKENS);
+    let mut written = Local::open(&model, LocalOptions::default())?.generate(&asked, &mut Silent)?;
+    println!("two parties: {} bytes, {planned} planned", written.report.bytes());
+    assert_eq!(written.report.tokens, in_clear, "two parties write the same");
+    assert_eq!(written.report.bytes(), planned, "a session takes what was planned");
+    written.compare(&model)?;
+    println!("largest error of a logit: {:?}", written.report.check.and_then(|check| check.max_abs_logit_error));
     Ok(())
 }
 
@@ -119,12 +110,9 @@ fn written<E: Select>(engine: &mut E, model: &Model<E::Weight>, prompt: &[u32]) 
     Ok(generate(engine, model, input, &options, Next::Pick(&mut greedy), &mut NoHooks)?.tokens)
 }
 
-fn bytes(outcome: &Outcome) -> u64 {
-    outcome.entries.iter().map(|entry| entry.traffic.bytes()).sum()
-}
-
 fn main() -> ExitCode {
-    let shown = match session::register_activation::<QuickGelu>() {
+    waggle::init();
+    let shown = match register_activation::<QuickGelu>() {
         Ok(()) if std::env::args().len() > 1 => return waggle::run(),
         Ok(()) => show(),
         Err(error) => Err(error.into()),
@@ -144,7 +132,7 @@ fn a_registered_activation_runs_on_every_engine() {
     let config = r#"{"model_type": "llama", "hidden_act": "quick_gelu"}"#;
     let refused = model::ModelSpec::from_config_json(config.as_bytes()).unwrap_err().to_string();
     assert!(refused.contains("`hidden_act` = quick_gelu is not supported (gelu_new, "), "{refused}");
-    session::register_activation::<QuickGelu>().unwrap();
+    register_activation::<QuickGelu>().unwrap();
     let spec = model::ModelSpec::from_config_json(config.as_bytes()).unwrap();
     let sent = serde_json::to_string(&spec).unwrap();
     assert!(sent.contains(r#""hidden_act":"quick_gelu""#), "{sent}");

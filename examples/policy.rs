@@ -13,21 +13,14 @@
 //! With arguments the program is `waggle` with one policy more. Both parties of a session need the policy: `serve`
 //! and `generate` are then run by this program, too.
 
-use std::error::Error as StdError;
 use std::process::ExitCode;
-use std::time::Duration;
 
-use engine::{Ceiling, Error, Float, FloatLoader, Ranking, Select, Tensor, TopK};
-use model::{GenerateOptions, Lengths, Model, Next, Sampler, bundled, check};
+use engine::{Ceiling, Error, Ranking, Select, Tensor, TopK};
 use mpcache::Granularity::PerKv;
 use mpcache::{
-    Facts, HeadShape, NamedPolicy, Piece, Policy, PolicyFamily, PolicySpec, Setting, Store, attention, budget,
-    eviction,
+    Facts, HeadShape, NamedPolicy, Piece, Policy, PolicyFamily, Setting, Store, attention, budget, eviction,
 };
-use report::ModelInfo;
-use session::party::{ClientOptions, Limits, ModelServer, Outcome, Request, Silent, Terms, in_one_process, plan};
-use study::eval::{Candidate, Evaluation, InClear, Sequence, evaluate};
-use tokenizer::Tokenizer;
+use waggle::{Generate, Local, LocalOptions, Network, Plan, Silent, Study, Terms, register_policy};
 
 /// The settings, and what the program says of them.
 #[derive(Clone, Copy, Debug)]
@@ -137,63 +130,44 @@ const TEXT: &str = "First Citizen:\nBefore we proceed any further, hear me speak
     Citizen:\nYou are all resolved rather to die than to famish?\n\nAll:\nResolved. resolved.\n\nFirst Citizen:\n\
     First, you know Caius Marcius is chief enemy to the people.\n";
 
-/// Tokens that are generated.
+/// The model that it is shown with, and tokens of the prompt and of the text.
+const MODEL: &str = "shakespeare-gpt2";
+const PROMPT: usize = 64;
 const TOKENS: usize = 12;
 
 /// Runs the policy on every engine: in the clear, as a plan, and between two parties, whose tokens are those in the
 /// clear and whose traffic is that of the plan.
-fn show() -> Result<(), Box<dyn StdError>> {
-    let policy: PolicySpec = "value-aware:budget=0.5".parse()?;
-    let files = bundled("shakespeare-gpt2")?;
-    let tokenizer = Tokenizer::from_bytes(files.tokenizer.as_deref().ok_or("the bundled model has a tokenizer")?)?;
-    let ids = tokenizer.encode(TEXT)?;
-    let clear = Model::load(&mut FloatLoader, &files.spec, Some(&files.checkpoint))?;
-
+fn show() -> Result<(), waggle::Error> {
     // What it costs in accuracy, beside SnapKV.
-    let sequences = Sequence::cut(&ids, 120, 88, 2)?;
-    let policies = ["value-aware", "snapkv"].map(|name| name.parse::<PolicySpec>());
-    let mut candidates = Vec::new();
-    for policy in policies {
-        candidates.push(Candidate::new(&policy?, 0.25)?);
-    }
-    let metrics = evaluate(&InClear { model: &clear, engine: Float::default }, &sequences, &candidates, &|| ())?;
-    let model = ModelInfo::new(&files.name, &files.spec);
-    println!("{}", Evaluation::new(model, Default::default(), &sequences, &candidates, metrics).table());
+    let policies = vec!["value-aware".parse()?, "snapkv".parse()?];
+    let study = Study::default().model(MODEL).text(TEXT).policies(policies).budgets(vec![0.25]);
+    println!("{}", study.context(120).prompt(88).sequences(2).run(&|_| ())?.table());
 
     // What it costs two parties, from shapes alone.
-    let prompt = &ids[..64];
-    let server = ModelServer::load(files)?;
-    let terms = Terms { policy: policy.clone(), ..Terms::default() };
-    let lengths = Lengths { prompt: prompt.len(), tokens: TOKENS };
-    let request = Request { lengths, stop_at_eos: false, pad_answer: false, padded: false, draft: None };
-    let planned = |terms: &Terms| plan(server.public(), terms, &ClientOptions::default(), &request, &mut Silent);
-    let (pruned, full) = (planned(&terms)?, planned(&Terms::default())?);
-    println!("planned: {} bytes, and {} under `full`", bytes(&pruned), bytes(&full));
+    let terms = Terms::default().policy("value-aware:budget=0.5".parse()?);
+    let plan = Plan::of(MODEL).prompt(PROMPT).tokens(TOKENS).network(Network::Memory);
+    let [pruned, full] = [terms.clone(), Terms::default()].map(|terms| plan.clone().terms(terms).run(&mut Silent));
+    let (pruned, full) = (pruned?.bytes(), full?.bytes());
+    println!("planned: {pruned} bytes, and {full} under `full`");
 
-    // And between two parties.
-    let patience = Duration::from_secs(600);
-    let [client, _] = in_one_process(&server, &terms, &Limits::NONE, patience, |session| {
-        let mut greedy = Sampler::greedy();
-        session.generate(prompt, TOKENS, false, Next::Pick(&mut greedy), &mut Silent)
-    })?;
-    println!("two parties: {} bytes for {:?}", bytes(&client), tokenizer.decode(&client.generation.tokens)?);
-    let options = GenerateOptions { policy, tokens: TOKENS, ..GenerateOptions::default() };
-    let found = check(&clear, prompt, &options, &client.generation)?;
-    println!("in the clear: {:.0} % of the tokens are the same", 100.0 * found.token_agreement);
-    assert_eq!(found.token_agreement, 1.0, "two parties write what the model writes in the clear");
-    assert_eq!(bytes(&client), bytes(&pruned), "a session takes what was planned");
+    // And between two parties. The model reads characters.
+    let local = Local::open(MODEL, LocalOptions::default().terms(terms))?;
+    let mut written = local.generate(&Generate::after(&TEXT[..PROMPT]).tokens(TOKENS), &mut Silent)?;
+    println!("two parties: {} bytes for {:?}", written.report.bytes(), written.text());
+    written.compare(MODEL)?;
+    let agreement = written.report.check.map(|check| check.token_agreement);
+    println!("in the clear: {:.0} % of the tokens are the same", 100.0 * agreement.unwrap_or_default());
+    assert_eq!(agreement, Some(1.0), "two parties write what the model writes in the clear");
+    assert_eq!(written.report.bytes(), pruned, "a session takes what was planned");
     Ok(())
 }
 
-fn bytes(outcome: &Outcome) -> u64 {
-    outcome.entries.iter().map(|entry| entry.traffic.bytes()).sum()
-}
-
 fn main() -> ExitCode {
-    let shown = match session::register_policy::<ValueAware>() {
+    waggle::init();
+    let shown = match register_policy::<ValueAware>() {
         Ok(()) if std::env::args().len() > 1 => return waggle::run(),
-        Ok(()) => show(),
-        Err(error) => Err(error.into()),
+        Ok(()) => show().map_err(|error| waggle::describe(&error)),
+        Err(error) => Err(error.to_string()),
     };
     match shown {
         Ok(()) => ExitCode::SUCCESS,
@@ -206,17 +180,19 @@ fn main() -> ExitCode {
 
 #[cfg(test)]
 mod tests {
+    use waggle::PolicySpec;
+
     use super::*;
 
     #[test]
     fn a_registered_policy_runs_on_every_engine() {
-        session::register_policy::<ValueAware>().unwrap();
+        register_policy::<ValueAware>().unwrap();
         show().unwrap();
     }
 
     #[test]
     fn the_name_is_known_like_those_of_other_policies() {
-        assert!(session::register_policy::<ValueAware>().is_ok(), "once more changes nothing");
+        assert!(register_policy::<ValueAware>().is_ok(), "once more changes nothing");
         let spec: PolicySpec = "value-aware:window=4".parse().unwrap();
         assert_eq!(serde_json::to_string(&spec).unwrap(), "\"value-aware:window=4\"");
         assert_ne!(spec, "value-aware".parse().unwrap());
@@ -260,7 +236,7 @@ mod tests {
 
     #[test]
     fn a_name_stands_for_one_policy() {
-        let refused = session::register_policy::<Taken>().unwrap_err().to_string();
+        let refused = register_policy::<Taken>().unwrap_err().to_string();
         assert_eq!(refused, "there is a cache policy `h2o` already");
     }
 }

@@ -156,6 +156,7 @@ impl Client {
         wanted: ClientOptions,
         listener: &mut dyn Listener,
     ) -> Result<ClientSession, Error> {
+        self.network.between_processes()?;
         let Ok(address) = with_port(&self.address);
         let expected = self.expect.as_deref().map(Expectation::named).transpose()?;
         let (link, server) = self.link(&address, listener)?;

@@ -198,6 +198,12 @@ pub enum OptionsError {
     /// Pools in one-phase sessions.
     #[error("pools belong to sessions with --preprocess, not --preprocess false")]
     PoolNeedsPreprocess,
+    /// A pool where both parties are in one process.
+    #[error("a pool is filled and spent with a server, not within one process")]
+    PoolNeedsServer,
+    /// A link within one process for two of them.
+    #[error("two processes have no memory in common; only `demo` offers it")]
+    NoMemory,
     /// No level of a log.
     #[error("there is no log level `{level}`: give off, error, warn, info, debug or trace")]
     Level {

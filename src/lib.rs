@@ -56,6 +56,7 @@ pub use net::{Identity, PublicKey, Shape};
 pub use ot::CotKind;
 pub use protocols::{Made, Masks, Packing, Part};
 pub use report::Report;
+pub use session::names;
 pub use session::party::{Observer, Silent};
 pub use session::{RegisterError, register_activation, register_policy};
 pub use tokenizer::ChatTemplate;
@@ -83,7 +84,5 @@ pub use worker::{init, init_as};
 /// The bundled model that is used where none is named.
 pub const DEFAULT_MODEL: &str = "shakespeare-gpt2";
 
-/// Names of the bundled models.
-pub fn models() -> impl Iterator<Item = &'static str> {
-    model::bundled_names()
-}
+pub use model::{bundled_names as models, bundled_texts as texts};
+pub use mpcache::catalogue as policies;

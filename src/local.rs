@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use model::{Lengths, ModelSpec};
-use session::party::{Limits, ModelServer, in_one_process};
+use session::party::{Limits, ModelServer, Terms as Agreed, in_one_process};
 use tokenizer::Tokenizer;
 
-use crate::generate::{Generate, Generated, Heard, Listener};
+use crate::error::OptionsError;
+use crate::generate::{Generate, Generated, Heard, Listener, Ready};
 use crate::models::{open_model, tokenizer};
 use crate::options::options;
 use crate::{Error, Network, Terms};
@@ -53,9 +54,28 @@ impl Local {
     /// If the generation cannot work with the model.
     pub fn lengths(&self, asked: &Generate) -> Result<Lengths, Error> {
         let terms = self.options.terms.over(Network::Memory)?;
-        let ready = asked.ask(&terms)?.ids(&self.spec, self.tokenizer.as_ref())?;
+        let own = asked.tokenizer.own()?;
+        Ok(self.ready(asked, &terms, self.tokenizer(own.as_ref()))?.lengths())
+    }
+
+    /// The tokenizer that is asked for, or that of the model.
+    fn tokenizer<'a>(&'a self, own: Option<&'a Option<Tokenizer>>) -> Option<&'a Tokenizer> {
+        own.unwrap_or(&self.tokenizer).as_ref()
+    }
+
+    /// A generation that can work with the model.
+    fn ready<'a>(
+        &self,
+        asked: &'a Generate,
+        terms: &'a Agreed,
+        tokenizer: Option<&Tokenizer>,
+    ) -> Result<Ready<'a>, Error> {
+        if asked.pool.is_some() {
+            return Err(OptionsError::PoolNeedsServer.into());
+        }
+        let ready = asked.ask(terms)?.ids(&self.spec, tokenizer)?;
         ready.check(&self.spec)?;
-        Ok(ready.lengths())
+        Ok(ready)
     }
 
     /// Generates text.
@@ -65,15 +85,16 @@ impl Local {
     pub fn generate(&self, asked: &Generate, listener: &mut dyn Listener) -> Result<Generated, Error> {
         let LocalOptions { terms, weight_cache, timeout } = &self.options;
         let terms = terms.over(Network::Memory)?;
-        let mut ready = asked.ask(&terms)?.ids(&self.spec, self.tokenizer.as_ref())?;
-        ready.check(&self.spec)?;
+        let own = asked.tokenizer.own()?;
+        let tokenizer = self.tokenizer(own.as_ref());
+        let mut ready = self.ready(asked, &terms, tokenizer)?;
         let server = ModelServer::load_keeping(&terms.policy, open_model(&self.name)?, *weight_cache)?;
-        let mut heard = Heard::new(self.tokenizer.as_ref(), ready.ids(), listener);
+        let mut heard = Heard::new(tokenizer, ready.ids(), listener);
         let [outcome, _] =
             in_one_process(&server, &terms, &Limits::NONE, *timeout, |session| ready.run(session, None, &mut heard))?;
         heard.finish();
         let chosen = [("link", Network::Memory.to_string().into()), ("processes", 1.into())];
-        let mut generated = ready.report(server.public(), self.tokenizer.as_ref(), outcome, chosen)?;
+        let mut generated = ready.report(server.public(), tokenizer, outcome, chosen)?;
         let memory = &mut generated.report.peak_memory_bytes;
         memory.server = memory.client;
         Ok(generated)

@@ -168,6 +168,14 @@ impl fmt::Display for Network {
 }
 
 impl Network {
+    /// The same, unless it is within one process.
+    ///
+    /// # Errors
+    /// [`OptionsError::NoMemory`].
+    pub(crate) fn between_processes(self) -> Result<Self, OptionsError> {
+        if self == Network::Memory { Err(OptionsError::NoMemory) } else { Ok(self) }
+    }
+
     /// The shape to imitate, if there is one.
     pub fn shape(self) -> Option<Shape> {
         match self {
@@ -176,9 +184,9 @@ impl Network {
         }
     }
 
-    /// Slows what this party sends on `link`.
+    /// Slows what this party sends to another process on `link`.
     pub(crate) fn wrap(self, link: impl Link + 'static) -> Result<Box<dyn Link>, Error> {
-        let Some(shape) = self.shape() else { return Ok(Box::new(link)) };
+        let Some(shape) = self.between_processes()?.shape() else { return Ok(Box::new(link)) };
         let shaped =
             Shaped::new(link, shape).map_err(|source| net::NetError::Io { step: "shape the link", source })?;
         Ok(Box::new(shaped))

@@ -20,14 +20,19 @@ static PROGRAM: OnceLock<Vec<OsString>> = OnceLock::new();
 /// process does not return from here.
 pub fn init() {
     called(std::env::args_os().nth(1).as_ref());
-    init_as(std::env::current_exe().map(OsString::from).into_iter().collect());
+    let _ = PROGRAM.set(std::env::current_exe().map(OsString::from).into_iter().collect());
 }
 
 /// [`init`] for a program that is not started by its file alone: `words` start it, an interpreter and the module that
-/// it runs.
-pub fn init_as(words: Vec<OsString>) {
+/// it runs, and that one calls [`run_from`](crate::run_from).
+///
+/// # Errors
+/// [`Error::Cpu`] if the environment names kernels that the processor lacks.
+pub fn init_as(words: Vec<OsString>) -> Result<(), Error> {
     // Words that were said before stay.
     let _ = PROGRAM.set(words);
+    bits::cpu::Cpu::choose()?;
+    Ok(())
 }
 
 /// Does not return if the program was `called` to run a tokenizer.

@@ -6,6 +6,7 @@ mod book;
 mod calibration;
 mod chat;
 mod eval;
+mod examples;
 mod failures;
 mod fit;
 mod fuzz_processes;

@@ -4,54 +4,70 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use pyo3::prelude::*;
-use waggle::api::{self, Listener, Options};
+use pyo3::types::PyDict;
+use waggle::{BackgroundChat, Listener, Made, Observer};
 
 use crate::interrupt::{Flag, interruptible};
-use crate::{Watch, failed, json};
+use crate::keywords::Keywords;
+use crate::{document, said};
 
 /// A conversation, whose session a thread of the program keeps.
 #[pyclass(frozen, module = "waggle._waggle")]
-pub(crate) struct Chat(api::Chat);
+pub(crate) struct Chat(BackgroundChat);
 
 #[pymethods]
 impl Chat {
     #[new]
-    fn new(py: Python<'_>, options: Options) -> PyResult<Self> {
-        let chat = interruptible(py, move |flag| api::Chat::open(&options, &mut Watch(flag)))?;
-        chat.map(Chat).map_err(failed)
+    #[pyo3(signature = (address, **options))]
+    fn new<'py>(py: Python<'py>, address: String, options: Option<&Bound<'py, PyDict>>) -> PyResult<Self> {
+        let options = Keywords::new(py, options)?;
+        let (client, conversation) = (options.client(address)?, options.chat()?);
+        options.finish()?;
+        let chat = interruptible(py, move |flag| {
+            let mut listener = Stream::new(flag, None, Arc::default());
+            client.chat(conversation, &mut listener)?.in_background()
+        })?;
+        chat.map(Chat).map_err(said)
     }
 
-    /// The report of a turn as JSON, and whether the model read the conversation from its beginning. `stream` is
-    /// called with the pieces of the answer.
-    fn say(&self, py: Python<'_>, words: String, stream: Option<Py<PyAny>>) -> PyResult<(String, bool)> {
+    /// The report of a turn, and whether the model read the conversation from its beginning. `stream` is called with
+    /// the pieces of the answer.
+    fn say<'py>(
+        &self,
+        py: Python<'py>,
+        words: String,
+        stream: Option<Py<PyAny>>,
+    ) -> PyResult<(Bound<'py, PyAny>, bool)> {
         let heard = Arc::new(Heard::default());
         let theirs = Arc::clone(&heard);
         let turn = interruptible(py, move |flag| self.0.say(&words, Box::new(Stream::new(flag, stream, theirs))))?;
-        let turn = turn.map_err(failed)?;
+        let turn = turn.map_err(said)?;
         match heard.raised() {
             Some(raised) => Err(raised),
-            None => Ok((json(&turn)?, heard.rereads.load(Ordering::Relaxed))),
+            None => Ok((document(py, &turn)?, heard.rereads.load(Ordering::Relaxed))),
         }
     }
 
     /// Begins another conversation.
     fn reset(&self, py: Python<'_>) -> PyResult<()> {
-        interruptible(py, |_| self.0.reset())?.map_err(failed)
+        interruptible(py, |_| self.0.reset())?.map_err(said)
     }
 
-    /// Ends the session; its report as JSON, unless it was over before.
-    fn close(&self, py: Python<'_>) -> PyResult<Option<String>> {
-        interruptible(py, |_| self.0.close())?.map_err(failed)?.map(|report| json(&report)).transpose()
+    /// Ends the session; its report, unless it was over before.
+    fn close<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let report = interruptible(py, |_| self.0.close())?.map_err(said)?;
+        report.map(|report| document(py, &report)).transpose()
     }
 
     /// For how many tokens of the next turn correlations are there, and for how many there will be.
     fn prepared(&self) -> (usize, usize) {
-        self.0.prepared()
+        let prepared = self.0.prepared();
+        (prepared.tokens, prepared.of)
     }
 
-    /// What was said, as JSON.
-    fn transcript(&self) -> PyResult<String> {
-        json(&self.0.transcript())
+    /// What was said.
+    fn transcript<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        document(py, &self.0.transcript())
     }
 }
 
@@ -96,8 +112,14 @@ impl Listener for Stream {
     fn rereads(&mut self) {
         self.heard.rereads.store(true, Ordering::Relaxed);
     }
+}
 
-    fn tick(&mut self) {
+impl Observer for Stream {
+    fn prepare(&mut self, _: Made) {
+        self.flag.check();
+    }
+
+    fn layer(&mut self, _: usize, _: usize) {
         self.flag.check();
     }
 

@@ -1,27 +1,26 @@
-//! The module `waggle._waggle`: what the package `waggle` needs of the program. Reports are JSON texts here and
-//! dictionaries in the package.
+//! The module `waggle._waggle`: what the package `waggle` needs of the program.
 #![deny(missing_docs)]
 #![forbid(unsafe_code)]
 
 mod chat;
 mod function;
 mod interrupt;
+mod keywords;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use model::Lengths;
-use session::party::Observer;
-use report::Report;
-use protocols::Made;
 use pyo3::create_exception;
 use pyo3::exceptions::{PyException, PyValueError};
 use pyo3::prelude::*;
-use waggle::api::{self, Failure, Options, Planned, Prompt, Study, StudyEngine};
+use pyo3::types::PyDict;
+use waggle::{Error, Local, LocalOptions, Made, Observer, Plan, PolicySpec, Prompt, Report, Study, describe};
+
 use chat::{Heard, Stream};
 use interrupt::{Flag, interruptible};
+use keywords::Keywords;
 
 create_exception!(waggle, WaggleError, PyException, "What went wrong, in the words of the command line.");
 
@@ -30,9 +29,15 @@ fn failed(error: impl std::fmt::Display) -> PyErr {
     WaggleError::new_err(error.to_string())
 }
 
-/// A document as JSON.
-fn json(document: &impl serde::Serialize) -> PyResult<String> {
-    serde_json::to_string(document).map_err(failed)
+/// The error of Python for one of the library.
+fn said(error: Error) -> PyErr {
+    failed(describe(&error))
+}
+
+/// A document as Python has it.
+fn document<'py>(py: Python<'py>, document: &impl serde::Serialize) -> PyResult<Bound<'py, PyAny>> {
+    let text = serde_json::to_string(document).map_err(failed)?;
+    py.import("json")?.call_method1("loads", (text,))
 }
 
 /// A prompt: words, token ids, or a file.
@@ -70,93 +75,123 @@ impl Observer for Watch {
     }
 }
 
-/// All cache policies, as JSON.
+/// All cache policies.
 #[pyfunction]
-fn policies() -> PyResult<String> {
-    json(&mpcache::catalogue())
+fn policies(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
+    document(py, &waggle::policies())
 }
 
 /// Names of the bundled models.
 #[pyfunction]
 fn models() -> Vec<&'static str> {
-    model::bundled_names().collect()
+    waggle::models().collect()
 }
 
-/// The report of a plan, as JSON.
+/// The report of a plan.
 #[pyfunction]
-fn plan(
-    py: Python<'_>,
+#[pyo3(signature = (model, prompt_len, tokens, cached, **options))]
+fn plan<'py>(
+    py: Python<'py>,
     model: String,
     prompt_len: usize,
     tokens: usize,
     cached: Option<usize>,
-    options: Options,
-) -> PyResult<String> {
-    let planned = match cached {
-        Some(cached) => Planned::Step(cached),
-        None => Planned::Session(Lengths { prompt: prompt_len, tokens }),
-    };
-    let report = interruptible(py, move |flag| api::plan(&model, planned, &options, &mut Watch(flag)))?;
-    json(&report.map_err(failed)?)
+    options: Option<&Bound<'py, PyDict>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let options = Keywords::new(py, options)?;
+    let mut plan = Plan::of(model).prompt(prompt_len).tokens(tokens).cached(cached).terms(options.terms()?);
+    if let Some(network) = options.network()? {
+        plan = plan.network(network);
+    }
+    if let Some(stop) = options.take("stop_at_eos")? {
+        plan = plan.stop_at_eos(stop);
+    }
+    options.finish()?;
+    let report = interruptible(py, move |flag| plan.run(&mut Watch(flag)))?;
+    document(py, &report.map_err(said)?)
 }
 
-/// Runs a session whose text `stream` is called with, and which ends where the user interrupts; its report as JSON.
-fn streamed(
-    py: Python<'_>,
+/// Runs a session whose text `stream` is called with, and which ends where the user interrupts; its report.
+fn streamed<'py>(
+    py: Python<'py>,
     stream: Option<Py<PyAny>>,
-    session: impl FnOnce(&mut Stream) -> Result<Report, Failure> + Send,
-) -> PyResult<String> {
+    session: impl FnOnce(&mut Stream) -> Result<Report, Error> + Send,
+) -> PyResult<Bound<'py, PyAny>> {
     let heard = Arc::new(Heard::default());
     let theirs = Arc::clone(&heard);
     let report = interruptible(py, move |flag| session(&mut Stream::new(flag, stream, theirs)))?;
-    let report = json(&report.map_err(failed)?)?;
+    let report = document(py, &report.map_err(said)?)?;
     heard.raised().map_or(Ok(report), Err)
 }
 
-/// The report of both parties in this process, as JSON. `stream` is called with the pieces of the text.
+/// The report of both parties in this process. `stream` is called with the pieces of the text.
 #[pyfunction]
-fn demo(
-    py: Python<'_>,
+#[pyo3(signature = (model, prompt, tokens, check, stream, **options))]
+fn demo<'py>(
+    py: Python<'py>,
     model: String,
     prompt: Words,
     tokens: usize,
     check: bool,
     stream: Option<Py<PyAny>>,
-    options: Options,
-) -> PyResult<String> {
-    let prompt = prompt.into();
-    streamed(py, stream, move |heard| api::demo(&model, &prompt, tokens, check, &options, heard))
+    options: Option<&Bound<'py, PyDict>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let options = Keywords::new(py, options)?;
+    let (terms, asked) = (options.terms()?, options.generate(prompt, tokens)?);
+    options.finish()?;
+    streamed(py, stream, move |heard| {
+        let local = Local::open(&model, LocalOptions::default().terms(terms))?;
+        let mut generated = local.generate(&asked, heard)?;
+        if check {
+            generated.compare(&model)?;
+        }
+        Ok(generated.report)
+    })
 }
 
-/// The report of a client, as JSON. `stream` is called with the pieces of the text.
+/// The report of a client. `stream` is called with the pieces of the text.
 #[pyfunction]
-fn generate(
-    py: Python<'_>,
+#[pyo3(signature = (address, prompt, tokens, stream, **options))]
+fn generate<'py>(
+    py: Python<'py>,
+    address: String,
     prompt: Words,
     tokens: usize,
     stream: Option<Py<PyAny>>,
-    options: Options,
-) -> PyResult<String> {
-    let prompt = prompt.into();
-    streamed(py, stream, move |heard| api::generate(&prompt, tokens, &options, heard))
+    options: Option<&Bound<'py, PyDict>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let options = Keywords::new(py, options)?;
+    let (client, asked) = (options.client(address)?, options.generate(prompt, tokens)?);
+    options.finish()?;
+    streamed(py, stream, move |heard| Ok(client.generate(&asked, heard)?.report))
+}
+
+/// Serves a model in this process until a signal; the exit code.
+#[pyfunction]
+#[pyo3(signature = (model, listen, log, **options))]
+fn serve(
+    py: Python<'_>,
+    model: String,
+    listen: String,
+    log: String,
+    options: Option<&Bound<'_, PyDict>>,
+) -> PyResult<u8> {
+    let options = Keywords::new(py, options)?;
+    let config = options.server(model, listen)?;
+    options.finish()?;
+    Ok(number(py.detach(|| waggle::serve(config, &log))))
 }
 
 /// The page of a report or a study, whose document is `json`.
 #[pyfunction]
 fn page(name: &str, json: &str) -> PyResult<String> {
-    api::page(name, json.as_bytes()).map_err(failed)
-}
-
-/// The words of a command line with `options` for `command`.
-#[pyfunction]
-fn words(command: &str, options: Options) -> PyResult<Vec<String>> {
-    api::words(command, &options).map_err(failed)
+    waggle::page(name, json.as_bytes()).map_err(|error| failed(describe(&*error)))
 }
 
 /// Names of the bundled texts.
 #[pyfunction]
 fn texts() -> Vec<&'static str> {
-    model::bundled_texts().collect()
+    waggle::texts().collect()
 }
 
 /// What is studied, apart from the policies.
@@ -172,37 +207,42 @@ struct Setting {
     engine: String,
 }
 
-/// A study of cache policies, as JSON. `functions` are the policies `python:function=NAME` among them, each with what
-/// is called.
+/// A study of cache policies. `functions` are the policies `python:function=NAME` among them, each with what is
+/// called.
 #[pyfunction]
-fn evaluate(
-    py: Python<'_>,
+fn evaluate<'py>(
+    py: Python<'py>,
     setting: Setting,
     policies: Vec<String>,
     functions: BTreeMap<String, Py<PyAny>>,
-) -> PyResult<String> {
-    let engine = match setting.engine.as_str() {
-        "float" => StudyEngine::Float,
-        "fixed" => StudyEngine::Fixed,
-        "secure" => StudyEngine::Secure,
-        other => return Err(PyValueError::new_err(format!("engine {other:?}: one of float, fixed, secure"))),
-    };
-    let Setting { model, text, budgets, context, prompt, sequences, .. } = setting;
-    let study = Study { model, text: text.into(), policies, budgets, context, prompt, sequences, engine };
+) -> PyResult<Bound<'py, PyAny>> {
     let named = function::Named::new(functions);
+    let policies: Result<Vec<PolicySpec>, _> = policies.iter().map(|policy| policy.parse()).collect();
+    let study = Study::default()
+        .model(setting.model)
+        .text(setting.text)
+        .policies(policies.map_err(failed)?)
+        .budgets(setting.budgets)
+        .context(setting.context)
+        .prompt(setting.prompt)
+        .sequences(setting.sequences)
+        .engine(setting.engine.parse().map_err(PyValueError::new_err)?);
     let outcome = interruptible(py, move |flag| study.run(&|_| flag.check()));
     // What the function raised says more than the study that ended by it.
     if let Some(raised) = named.raised() {
         return Err(raised);
     }
-    json(&outcome?.map_err(failed)?)
+    document(py, &outcome?.map_err(said)?)
 }
 
 /// Runs the command line on `words`, the first of which is the program's name; returns the exit code.
 #[pyfunction]
 fn run(py: Python<'_>, words: Vec<String>) -> u8 {
-    let code = py.detach(|| waggle::run_from(words.into_iter().map(Into::into)));
-    // A code tells its number to the system alone.
+    number(py.detach(|| waggle::run_from(words.into_iter().map(Into::into))))
+}
+
+/// A code tells its number to the system alone.
+fn number(code: ExitCode) -> u8 {
     (0..=u8::MAX).find(|number| code == ExitCode::from(*number)).unwrap_or(1)
 }
 
@@ -210,11 +250,10 @@ fn run(py: Python<'_>, words: Vec<String>) -> u8 {
 #[pymodule]
 fn _waggle(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let py = module.py();
-    bits::cpu::Cpu::choose().map_err(failed)?;
-    session::register_policy::<function::Function>().map_err(failed)?;
+    waggle::register_policy::<function::Function>().map_err(failed)?;
     // A server's tokenizer runs in a process of its own, which is this interpreter again.
     let python: String = py.import("sys")?.getattr("executable")?.extract()?;
-    api::started_by([python, "-m".into(), "waggle".into()].map(Into::into).to_vec());
+    waggle::init_as([python, "-m".into(), "waggle".into()].map(Into::into).to_vec()).map_err(said)?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add("WaggleError", py.get_type::<WaggleError>())?;
     module.add_class::<chat::Chat>()?;
@@ -227,7 +266,7 @@ fn _waggle(module: &Bound<'_, PyModule>) -> PyResult<()> {
         wrap_pyfunction!(evaluate, module)?,
         wrap_pyfunction!(run, module)?,
         wrap_pyfunction!(page, module)?,
-        wrap_pyfunction!(words, module)?,
+        wrap_pyfunction!(serve, module)?,
         wrap_pyfunction!(texts, module)?,
     ] {
         module.add_function(function)?;

@@ -378,6 +378,11 @@ impl Report {
         add_peer_cpu(&mut self.preparation_kinds, kinds);
     }
 
+    /// Bytes of all phases, both ways.
+    pub fn bytes(&self) -> u64 {
+        self.phases.costs().map(|cost| cost.bytes_client_to_server + cost.bytes_server_to_client).sum()
+    }
+
     /// The cost by phase.
     pub fn phase_table(&self) -> Table {
         let Phases { setup, offline, prefill, decode } = &self.phases;

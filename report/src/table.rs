@@ -7,14 +7,13 @@
 use std::fmt::{self, Write};
 use std::str::FromStr;
 
-use comfy_table::{CellAlignment, ContentArrangement, presets};
 use serde_json::{Map, Value};
 use thiserror::Error;
 
 /// A form in which results are written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Format {
-    /// A frame of lines, as wide as the terminal at the most.
+    /// A frame of lines, as wide as the terminal at the most; without the feature `frames` that of Markdown.
     #[default]
     Terminal,
     /// A table of Markdown.
@@ -194,8 +193,14 @@ impl Table {
     /// The table in `format`, without a line end behind it. A terminal has `width` columns, if they are known.
     pub fn render(&self, format: Format, width: Option<usize>) -> String {
         match format {
+            #[cfg(feature = "frames")]
             Format::Terminal => self.terminal(width),
-            Format::Markdown => self.framed(true, &self.all()).to_string(),
+            #[cfg(not(feature = "frames"))]
+            Format::Terminal => {
+                let _ = width;
+                self.markdown()
+            }
+            Format::Markdown => self.markdown(),
             Format::Csv => self.csv(),
             Format::Latex => self.latex(),
             Format::Json => format!("{:#}", self.json()),
@@ -212,31 +217,48 @@ impl Table {
         self.rows.iter().map(object).collect()
     }
 
-    fn all(&self) -> Vec<usize> {
-        (0..self.columns.len()).collect()
+    fn markdown(&self) -> String {
+        // A cell must not end at a bar of its own.
+        let shown = |text: &str| text.replace('|', r"\|");
+        let rows: Vec<Vec<String>> =
+            std::iter::once(self.columns.iter().map(|column| shown(&column.head())).collect())
+                .chain(self.rows.iter().map(|row| row.iter().map(|cell| shown(&cell.text)).collect()))
+                .collect();
+        let width = |i: usize| rows.iter().map(|row| row[i].chars().count()).max().unwrap_or_default();
+        let widths: Vec<usize> = (0..self.columns.len()).map(width).collect();
+        let padded = |(i, text): (usize, &String)| match self.is_numeric(i) {
+            true => format!(" {text:>0$} |", widths[i]),
+            false => format!(" {text:0$} |", widths[i]),
+        };
+        let mut lines: Vec<String> =
+            rows.iter().map(|row| format!("|{}", row.iter().enumerate().map(padded).collect::<String>())).collect();
+        let rule = widths.iter().map(|width| "-".repeat(width + 2) + "|").collect::<String>();
+        lines.insert(1, format!("|{rule}"));
+        lines.join("\n")
     }
 
-    /// A frame around `columns`, in Markdown or for a terminal.
-    fn framed(&self, markdown: bool, columns: &[usize]) -> comfy_table::Table {
+    /// A frame around `columns`, for a terminal.
+    #[cfg(feature = "frames")]
+    fn framed(&self, columns: &[usize]) -> comfy_table::Table {
         let mut table = comfy_table::Table::new();
-        table.load_style(if markdown { presets::ASCII_MARKDOWN } else { presets::UTF8_BORDERS_ONLY });
-        // A cell of Markdown must not end at a bar of its own.
-        let shown = |text: &str| if markdown { text.replace('|', r"\|") } else { text.to_owned() };
-        table.set_header(columns.iter().map(|&i| shown(&self.columns[i].head())));
+        table.load_style(comfy_table::presets::UTF8_BORDERS_ONLY);
+        table.set_header(columns.iter().map(|&i| self.columns[i].head()));
         for row in &self.rows {
-            table.add_row(columns.iter().map(|&i| shown(&row[i].text)));
+            table.add_row(columns.iter().map(|&i| &row[i].text));
         }
         for (column, &i) in table.column_iter_mut().zip(columns) {
             if self.is_numeric(i) {
-                column.set_cell_alignment(CellAlignment::Right);
+                column.set_cell_alignment(comfy_table::CellAlignment::Right);
             }
         }
         table
     }
 
     /// The table, or where it is too wide several below each other, each with the names of the rows.
+    #[cfg(feature = "frames")]
     fn terminal(&self, width: Option<usize>) -> String {
-        let Some(width) = width else { return self.framed(false, &self.all()).to_string() };
+        let all: Vec<usize> = (0..self.columns.len()).collect();
+        let Some(width) = width else { return self.framed(&all).to_string() };
         let names: Vec<usize> = (0..self.names.min(self.columns.len())).collect();
         // Two spaces beside each cell, and the frame.
         let taken = |columns: &[usize]| 2 + columns.iter().map(|&i| self.width(i) + 3).sum::<usize>();
@@ -251,9 +273,10 @@ impl Table {
             }
         }
         let part = |columns: &Vec<usize>| {
-            let mut table = self.framed(false, columns);
+            let mut table = self.framed(columns);
             if taken(columns) > width {
-                table.set_content_arrangement(ContentArrangement::Dynamic).set_width(width.min(9999) as u16);
+                table.set_content_arrangement(comfy_table::ContentArrangement::Dynamic);
+                table.set_width(width.min(9999) as u16);
             }
             table.to_string()
         };
@@ -266,6 +289,7 @@ impl Table {
     }
 
     /// Characters of the widest cell of column `i`.
+    #[cfg(feature = "frames")]
     fn width(&self, i: usize) -> usize {
         let head = self.columns[i].head().chars().count();
         self.rows.iter().map(|row| row[i].text.chars().count()).fold(head, usize::max)
@@ -291,7 +315,7 @@ impl Table {
         let mut text = String::from("\\begin{tabular}{");
         text.extend((0..self.columns.len()).map(|i| if self.is_numeric(i) { 'r' } else { 'l' }));
         text.push_str("}\n\\toprule\n");
-        let units: Vec<_> = self.all().into_iter().map(|i| self.one_unit(i)).collect();
+        let units: Vec<_> = (0..self.columns.len()).map(|i| self.one_unit(i)).collect();
         let head = self.columns.iter().zip(&units).map(|(column, unit)| match unit {
             Some((_, unit)) => latex(&format!("{}, {unit}", column.head())),
             None => latex(&column.head()),
@@ -311,7 +335,7 @@ impl Table {
 /// As on a terminal of any width.
 impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        f.write_str(&self.terminal(None))
+        f.write_str(&self.render(Format::Terminal, None))
     }
 }
 
@@ -473,6 +497,7 @@ mod tests {
         assert_eq!(latex(r"x^2 \ {~}"), r"x\textasciicircum{}2 \textbackslash{} \{\textasciitilde{}\}");
     }
 
+    #[cfg(feature = "frames")]
     #[test]
     fn a_narrow_terminal_gets_several_tables_with_the_names_of_the_rows() {
         let wide = table().render(Format::Terminal, Some(200));

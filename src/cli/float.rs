@@ -9,8 +9,7 @@ use report::provenance::Provenance;
 use serde::Serialize;
 
 use super::Error;
-use super::draft::DraftArgs;
-use super::options::PolicyArgs;
+use super::options::{DraftArgs, PolicyArgs};
 use super::prompt::{PromptArgs, join};
 use super::report::guesses;
 use crate::DEFAULT_MODEL;

@@ -5,16 +5,14 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::connect::ConnectArgs;
-use super::draft::DraftArgs;
-use super::options::{SamplingArgs, TermsArgs};
-use super::padding::PaddingArgs;
+use super::options::{DraftArgs, SamplingArgs, TermsArgs};
 use super::pools::warn_of_others;
 use super::progress::Progress;
 use super::prompt::PromptArgs;
 use super::report::cost_line;
 use super::{Error, out};
 use crate::disk::{check_writable, write_json};
-use crate::{Generate, TokenizerOf};
+use crate::{Generate, Pads, TokenizerOf};
 
 /// Generates text with the model of a server, which learns neither the prompt nor the text.
 #[derive(Args, Debug)]
@@ -46,8 +44,15 @@ pub(super) struct GenerateArgs {
 pub(super) struct TextArgs {
     #[command(flatten)]
     prompt: PromptArgs,
-    #[command(flatten)]
-    padding: PaddingArgs,
+    /// Hide how long the prompt is. It is padded to the next power of two from 16 on, or to the next of these
+    /// lengths. No token attends to the padding, so the text stays the same; the longer prompt costs more. Needs the
+    /// policy `full`.
+    #[arg(long, value_name = "LENGTHS", num_args = 0..=1, default_missing_value = "auto")]
+    pad_prompt: Option<Pads>,
+    /// With --stop-at-eos: let the text go on behind its end, unseen, to the next power of two from 16 on or to
+    /// --tokens. The server learns that number in the place of the text's length. Takes no draft.
+    #[arg(long, requires = "stop_at_eos")]
+    pad_answer: bool,
     #[command(flatten)]
     draft: DraftArgs,
     #[command(flatten)]
@@ -60,8 +65,8 @@ impl TextArgs {
         Ok(Generate::after(self.prompt.read()?)
             .sampling(self.sampling.sampling())
             .stop_at_eos(self.sampling.stop_at_eos)
-            .pad_prompt(self.padding.pad_prompt.clone())
-            .pad_answer(self.padding.pad_answer)
+            .pad_prompt(self.pad_prompt.clone())
+            .pad_answer(self.pad_answer)
             .draft(self.draft.draft()))
     }
 }

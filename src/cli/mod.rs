@@ -6,7 +6,6 @@ mod chat;
 mod compare;
 mod connect;
 mod demo;
-mod draft;
 mod error;
 mod eval;
 mod fit;
@@ -19,7 +18,6 @@ mod machine;
 mod mean_token;
 mod options;
 mod out;
-mod padding;
 mod plan;
 #[cfg(feature = "plots")]
 mod plot;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use engine::LogitBits;
-use model::Reveal;
+use model::{DEFAULT_RATE, Reveal};
 use mpcache::{Granularity, PolicyHelp, PolicySpec};
 use net::Shape;
 use net::shaped::ParseShapeError;
@@ -16,7 +16,7 @@ use report::table::Format;
 use session::names::{MASKS, OT_SOURCES, PACKINGS, REVEALS};
 
 use super::Error;
-use crate::{Network, Sampling, Terms};
+use crate::{Draft, Network, Sampling, Terms};
 
 /// What both parties must state alike.
 #[derive(Args, Clone, Debug)]
@@ -159,6 +159,37 @@ impl SamplingArgs {
     }
 }
 
+/// How the client guesses the next tokens.
+#[derive(Args, Clone, Debug)]
+pub(super) struct DraftArgs {
+    /// Guess the next K tokens (4 unless given) and check all of them in one pass, which takes about as many flows as
+    /// a pass over one token, and K + 1 times the bytes of most operations. The text is the same. `lookup[:K]` looks
+    /// up how the text went on after the same words before; `model:DIR[:K]` runs a small public model with the same
+    /// vocabulary, on this machine and in the clear. The server learns how many tokens each pass keeps, and no word
+    /// of the guesses. The client learns what the model says after wrong guesses too, so the server must agree
+    /// (`serve --max-draft`). Needs the policy `full`, or `snapkv`, `pyramid`, `squeeze` or `mpcache-2pc` with a
+    /// share, and no pool.
+    #[arg(long, value_name = "lookup[:K]|model:DIR[:K]")]
+    draft: Option<Draft>,
+    /// Tokens that a pass is expected to keep on average, between 1 and K + 1. With --preprocess correlations are
+    /// made for as many passes as that takes; passes beyond that make their own on the spot, with several times
+    /// the flows, and fewer passes leave some over: say rather too little.
+    #[arg(long, value_name = "R", requires = "draft", default_value_t = DEFAULT_RATE)]
+    draft_rate: f64,
+    /// Let the server learn less: a pass keeps the number of tokens that --draft-rate says for it, if so many are
+    /// right, and one otherwise. That is a bit for each pass that may keep several, and no word of the others. The
+    /// rate is then also how fast the text can be at most: K + 1 means all or one.
+    #[arg(long, requires = "draft")]
+    draft_steady: bool,
+}
+
+impl DraftArgs {
+    /// The guesses, if there are any.
+    pub(super) fn draft(&self) -> Option<Draft> {
+        self.draft.clone().map(|draft| draft.rate(self.draft_rate).steady(self.draft_steady))
+    }
+}
+
 /// The form of what a command writes to standard output.
 #[derive(Args, Clone, Copy, Debug)]
 pub(super) struct FormatArgs {
@@ -197,10 +228,8 @@ const PLANNED_LINKS: &str = "lan|lan-1g|wan|wan-far|RATEmbit,DELAYms";
 
 /// A link between two processes, for clap.
 pub(super) fn link_between_processes(text: &str) -> Result<Network, String> {
-    match text.parse().map_err(|e: ParseShapeError| e.to_string())? {
-        Network::Memory => Err("two processes have no memory in common; only `demo` offers it".into()),
-        link => Ok(link),
-    }
+    let network: Network = text.parse().map_err(|e: ParseShapeError| e.to_string())?;
+    network.between_processes().map_err(|e| e.to_string())
 }
 
 /// A duration in seconds, for clap.

@@ -4,9 +4,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::draft::DraftArgs;
 use super::machine::CalibrationArgs;
-use super::options::{FormatArgs, LINKS, OperationsArgs, TermsArgs};
+use super::options::{DraftArgs, FormatArgs, LINKS, OperationsArgs, TermsArgs};
 use super::progress::Progress;
 use super::report::planned;
 use super::{Error, against, out};

@@ -131,6 +131,7 @@ impl ServerConfig {
     /// # Errors
     /// Those of [`ServerConfig::bind`], and if the ranks have different models.
     pub fn bind_as(self, job: &Job) -> Result<Server, Error> {
+        self.network.between_processes()?;
         crate::disk::check_writable(self.report.as_deref())?;
         let pools = match &self.pools {
             Some(dir) => {

@@ -14,9 +14,9 @@ prompt nor the text, and the client does not learn the weights.
 :func:`models`      the bundled models
 ==================  ==================================================================================
 
-Further keyword arguments are the options of the command line, with underscores for dashes: ``policy="h2o:budget=0.25"``,
-``preprocess=True``, ``reveal="token"``. ``python -m waggle --help`` lists them. What goes wrong is a
-:class:`WaggleError` with the words of the command line. Ctrl-C ends every call within a layer of the model or a pass of
+Further keyword arguments are called as the options of the command line, with underscores for dashes, and are texts,
+numbers and booleans: ``policy="h2o:budget=0.25"``, ``preprocess=True``, ``temperature=0.7``. ``python -m waggle --help``
+lists them. What goes wrong is a :class:`WaggleError` with the words of the command line. Ctrl-C ends every call within a layer of the model or a pass of
 a study, and other threads of Python run meanwhile.
 """
 
@@ -32,7 +32,7 @@ import sys as _sys
 import threading as _threading
 import warnings as _warnings
 import weakref as _weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from os import PathLike, fspath
 from os.path import isfile as _isfile
 from pathlib import Path as _Path
@@ -145,7 +145,7 @@ class Scores(list):
 def policies() -> list[dict[str, Any]]:
     """Every cache policy: ``name``, ``about``, ``options`` (``key``, ``default``, ``required``), ``shows`` (what both
     parties learn besides lengths), ``clear_only`` and ``can_cut``."""
-    return [policy for policy in _json.loads(_waggle.policies()) if policy["name"] != "python"]
+    return [policy for policy in _waggle.policies() if policy["name"] != "python"]
 
 
 def models() -> list[str]:
@@ -170,8 +170,7 @@ def plan(
     :param options: ``policy``, ``link`` (``"lan"``, ``"wan"``, ``"RATEmbit,DELAYms"``), ``preprocess``, ``reveal`` and
         others of ``waggle plan``
     """
-    report = _json.loads(_waggle.plan(fspath(model), prompt_len, tokens, cached, _options(options)))
-    return Report(_without_cpu(report))
+    return Report(_without_cpu(_waggle.plan(fspath(model), prompt_len, tokens, cached, **options)))
 
 
 def demo(
@@ -192,7 +191,7 @@ def demo(
         at the end.
     :param options: ``policy``, ``preprocess``, ``reveal``, ``temperature``, ``seed`` and others of ``waggle demo``
     """
-    return Report(_json.loads(_waggle.demo(fspath(model), _prompt(prompt), tokens, check, stream, _options(options))))
+    return Report(_waggle.demo(fspath(model), _prompt(prompt), tokens, check, stream, **options))
 
 
 def evaluate(
@@ -246,7 +245,7 @@ def evaluate(
         "sequences": sequences,
         "engine": engine,
     }
-    return Evaluation(_json.loads(_waggle.evaluate(setting, texts, functions)))
+    return Evaluation(_waggle.evaluate(setting, texts, functions))
 
 
 class Client:
@@ -274,8 +273,8 @@ class Client:
     ) -> Report:
         """Generates ``tokens`` tokens after ``prompt`` (words, token ids, or a file), in a session of its own. ``stream``
         is called with each piece of the text as it comes, in another thread; what it raises is raised at the end."""
-        options = {**self._options, **options, "connect": self.address}
-        return Report(_json.loads(_waggle.generate(_prompt(prompt), tokens, stream, _options(options))))
+        options = {**self._options, **options}
+        return Report(_waggle.generate(self.address, _prompt(prompt), tokens, stream, **options))
 
     def chat(
         self,
@@ -298,7 +297,7 @@ class Client:
             ``temperature`` and others of ``waggle chat``
         """
         given = {"tokens": tokens, "turn_tokens": turn_tokens, "system": system, "check": check}
-        return Chat(**{**self._options, **options, **given, "connect": self.address})
+        return Chat(self.address, **{**self._options, **options, **given})
 
 
 class Turn(dict):
@@ -330,8 +329,8 @@ class Chat:
     #: After :meth:`close`: that of the whole session, with a list of its ``turns``. None if the session has failed.
     report: Report | None
 
-    def __init__(self, **options: Option) -> None:
-        self._chat = _waggle.Chat(_options(options))
+    def __init__(self, address: str, **options: Option) -> None:
+        self._chat = _waggle.Chat(address, **options)
         self.report = None
         # A session that nobody closes ends with the object or with the program.
         self._end = _weakref.finalize(self, _left, self._chat)
@@ -351,7 +350,7 @@ class Chat:
                 "the chat template changes what was said before: the model read the conversation from its beginning",
                 stacklevel=2,
             )
-        return Turn(_json.loads(turn))
+        return Turn(turn)
 
     def reset(self) -> None:
         """Begins another conversation in the same session: both parties drop the cache, and :attr:`transcript` begins
@@ -368,13 +367,13 @@ class Chat:
     def transcript(self) -> list[dict[str, str]]:
         """What was said in this conversation: ``role`` (``"user"`` or ``"assistant"``) and ``text`` of each message. A turn
         under way is not in it before its end."""
-        return _json.loads(self._chat.transcript())
+        return self._chat.transcript()
 
     def close(self) -> None:
         """Ends the session; a second time does nothing. Raises what ended the session before, if no call did."""
         if self._end.detach() is not None:
             report = self._chat.close()
-            self.report = None if report is None else Report(_json.loads(report))
+            self.report = None if report is None else Report(report)
 
     def __enter__(self) -> Chat:
         return self
@@ -397,7 +396,7 @@ def _left(chat: _waggle.Chat) -> None:
 
 
 class Server:
-    """A server of a model, in a process of its own: ``python -m waggle serve``.
+    """A server of a model, in a process of its own.
 
     It listens when the constructor returns, and ends with :meth:`close` or at the end of a ``with`` block::
 
@@ -412,11 +411,16 @@ class Server:
     def __init__(
         self, model: str | PathLike[str], *, listen: str = "127.0.0.1:0", log: str = "warn", **options: Option
     ) -> None:
-        words = [_sys.executable, "-m", "waggle", "serve", f"--model={fspath(model)}", f"--listen={listen}", f"--log={log}"]
-        words += _waggle.words("serve", _options(options))
+        asked = _json.dumps({**options, "model": model, "listen": listen, "log": log}, default=fspath)
         self._process = _subprocess.Popen(
-            words, stdin=_subprocess.DEVNULL, stdout=_subprocess.PIPE, stderr=_subprocess.PIPE, text=True
+            [_sys.executable, "-m", "waggle._server"],
+            stdin=_subprocess.PIPE,
+            stdout=_subprocess.PIPE,
+            stderr=_subprocess.PIPE,
+            text=True,
         )
+        self._process.stdin.write(asked)
+        self._process.stdin.close()
         self._log: list[str] = []
         # Somebody reads what it says, or it would wait for that.
         self._reader = _threading.Thread(target=self._read, daemon=True)
@@ -488,21 +492,6 @@ def _frame(name: str, document: dict) -> str:
     """The page of a document, for a notebook: in a frame of its own, so that its styles stay there."""
     page = _html.escape(_waggle.page(name, _json.dumps(_finite(document))))
     return f'<iframe srcdoc="{page}" style="width: 100%; height: 40em; border: 0" sandbox></iframe>'
-
-
-def _options(options: Mapping[str, Any]) -> list[tuple[str, str | None]]:
-    """Options as the command line has them."""
-    given = []
-    for name, value in options.items():
-        if value is None:
-            continue
-        if callable(value):
-            raise TypeError(f"{name}: only evaluate() runs a function of Python")
-        if isinstance(value, PathLike):
-            value = fspath(value)
-        text = None if value is True else "false" if value is False else str(value)
-        given.append((name.replace("_", "-"), text))
-    return given
 
 
 def _named(function: Function, functions: dict[str, Function]) -> str:

@@ -1,0 +1,210 @@
+//! Keyword arguments, each of which has its type.
+
+use std::fmt::Display;
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use pyo3::conversion::FromPyObjectOwned;
+use pyo3::exceptions::PyTypeError;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use waggle::{
+    Allow, ChatOptions, Client, Draft, Generate, Network, Pads, PolicySpec, Proof, PublicKey, Sampling, ServerConfig,
+    Shape, Template, Terms, TokenizerOf, names,
+};
+
+use crate::{Words, failed};
+
+/// Keyword arguments that are taken one by one. `None` is one that is not given.
+pub(crate) struct Keywords<'py>(Bound<'py, PyDict>);
+
+/// Sets options by the methods that are called as the keywords are.
+macro_rules! set {
+    ($options:ident, $keywords:ident: $($name:ident $(= $from:literal)? $how:ident $(($of:expr))?),* $(,)?) => {
+        $(
+            let keyword = [$($from,)? stringify!($name)][0];
+            if let Some(value) = $keywords.$how(keyword $(, $of)?)? {
+                $options = $options.$name(value);
+            }
+        )*
+    };
+}
+
+impl<'py> Keywords<'py> {
+    pub(crate) fn new(py: Python<'py>, given: Option<&Bound<'py, PyDict>>) -> PyResult<Self> {
+        given.map_or_else(|| Ok(PyDict::new(py)), |given| given.copy()).map(Keywords)
+    }
+
+    /// Refuses what nobody took.
+    pub(crate) fn finish(self) -> PyResult<()> {
+        match self.0.keys().iter().next() {
+            Some(name) => Err(failed(format!("there is no option `{name}`"))),
+            None => Ok(()),
+        }
+    }
+
+    fn any(&self, name: &str) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let Some(value) = self.0.get_item(name)? else { return Ok(None) };
+        self.0.del_item(name)?;
+        if value.is_callable() {
+            return Err(PyTypeError::new_err(format!("{name}: only evaluate() runs a function of Python")));
+        }
+        Ok(Some(value).filter(|value| !value.is_none()))
+    }
+
+    /// A value of this type.
+    pub(crate) fn take<T: FromPyObjectOwned<'py>>(&self, name: &str) -> PyResult<Option<T>> {
+        let Some(value) = self.any(name)? else { return Ok(None) };
+        match value.extract() {
+            Ok(value) => Ok(Some(value)),
+            Err(error) => {
+                let error: PyErr = error.into();
+                Err(PyTypeError::new_err(format!("{name}: {error}")))
+            }
+        }
+    }
+
+    /// What a text, or the text of a number, stands for.
+    fn read<T: FromStr<Err: Display>>(&self, name: &str) -> PyResult<Option<T>> {
+        let Some(value) = self.any(name)? else { return Ok(None) };
+        let value = value.str()?.to_string().parse().map_err(|error| failed(format!("{name}: {error}")))?;
+        Ok(Some(value))
+    }
+
+    /// What has this name in a table.
+    fn named<T: Copy>(&self, name: &str, table: &[(&'static str, T)]) -> PyResult<Option<T>> {
+        let Some(text) = self.take::<String>(name)? else { return Ok(None) };
+        let known = table.iter().find(|(known, _)| *known == text);
+        let names = || table.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
+        let value = known.ok_or_else(|| failed(format!("{name}: `{text}` is none of {}", names())))?;
+        Ok(Some(value.1))
+    }
+
+    fn seconds(&self, name: &str) -> PyResult<Option<Duration>> {
+        let Some(seconds) = self.take::<f64>(name)? else { return Ok(None) };
+        // A day is beyond every step of a protocol.
+        match (0.001..=86_400.0).contains(&seconds) {
+            true => Ok(Some(Duration::from_secs_f64(seconds))),
+            false => Err(failed(format!("{name}: give 0.001 to 86400 seconds"))),
+        }
+    }
+
+    /// The opposite of a switch.
+    fn not(&self, name: &str) -> PyResult<Option<bool>> {
+        Ok(self.take::<bool>(name)?.map(|given| !given))
+    }
+
+    fn is(&self, name: &str) -> PyResult<bool> {
+        Ok(self.take(name)?.unwrap_or(false))
+    }
+
+    pub(crate) fn terms(&self) -> PyResult<Terms> {
+        let mut terms = Terms::default();
+        let mut policy: PolicySpec = self.read("policy")?.unwrap_or_default();
+        if let Some(select) = self.take::<String>("select")? {
+            policy = policy.with("select", &select).map_err(failed)?;
+        }
+        set!(terms, self: reveal named(&names::REVEALS), logit_bits read, ot named(&names::OT_SOURCES),
+            packing named(&names::PACKINGS), cores take, masks named(&names::MASKS));
+        Ok(terms
+            .policy(policy)
+            .preprocess(self.take::<bool>("preprocess")?)
+            .plan_for(self.read::<Shape>("plan_for")?)
+            .prefill_chunk(self.read::<NonZeroUsize>("prefill_chunk")?))
+    }
+
+    fn sampling(&self) -> PyResult<Sampling> {
+        let mut sampling = Sampling::default();
+        set!(sampling, self: temperature take, top_p take);
+        Ok(sampling.seed(self.take::<u64>("seed")?))
+    }
+
+    pub(crate) fn network(&self) -> PyResult<Option<Network>> {
+        self.read("link")
+    }
+
+    fn proof(&self) -> PyResult<Proof> {
+        let identity = self.take::<PathBuf>("identity")?;
+        Ok(match self.is("insecure_plaintext")? {
+            true => Proof::Plaintext,
+            false => identity.map_or(Proof::User, Proof::File),
+        })
+    }
+
+    pub(crate) fn client(&self, address: String) -> PyResult<Client> {
+        let mut client = Client::new(address).terms(self.terms()?).proof(self.proof()?);
+        set!(client, self: network = "link" read, timeout seconds, connect_timeout seconds);
+        Ok(client.expect(self.text("expect")?).server_key(self.read::<PublicKey>("server_key")?))
+    }
+
+    /// A text, or a path.
+    fn text(&self, name: &str) -> PyResult<Option<String>> {
+        Ok(self.take::<PathBuf>(name)?.map(|path| path.to_string_lossy().into_owned()))
+    }
+
+    pub(crate) fn generate(&self, prompt: Words, tokens: usize) -> PyResult<Generate> {
+        let mut asked = Generate::after(prompt).tokens(tokens).sampling(self.sampling()?);
+        let mut draft: Option<Draft> = self.read("draft")?;
+        if let Some(rate) = self.take("draft_rate")? {
+            draft = draft.map(|draft| draft.rate(rate));
+        }
+        let tokenizer = self.take::<PathBuf>("tokenizer")?.map_or(TokenizerOf::Server, TokenizerOf::File);
+        set!(asked, self: stop_at_eos take, pad_answer take);
+        Ok(asked
+            .pad_prompt(self.read::<Pads>("pad_prompt")?)
+            .draft(draft)
+            .pool(self.take::<PathBuf>("pool")?)
+            .tokenizer(tokenizer))
+    }
+
+    pub(crate) fn chat(&self) -> PyResult<ChatOptions> {
+        let mut options = ChatOptions::default().sampling(self.sampling()?);
+        let (stops, never) = (self.is("stop_at_eos")?, self.is("no_stop_at_eos")?);
+        if stops && never {
+            return Err(failed("stop_at_eos and no_stop_at_eos exclude each other"));
+        }
+        let template = match (self.is("no_template")?, self.take::<PathBuf>("template")?) {
+            (true, Some(_)) => return Err(failed("template and no_template exclude each other")),
+            (true, None) => Template::Raw,
+            (false, file) => file.map_or(Template::Server, Template::File),
+        };
+        set!(options, self: tokens take, turn_tokens take);
+        let never_padded = self.not("no_pad_answer")?;
+        Ok(options
+            .stop_at_eos(!never)
+            .template(template)
+            .system(self.take::<String>("system")?)
+            .check(self.text("check")?)
+            .pad_answer(self.take::<bool>("pad_answer")?.or(never_padded))
+            .transcript(self.take::<PathBuf>("transcript")?)
+            .tokenizer(self.take::<PathBuf>("tokenizer")?))
+    }
+
+    pub(crate) fn server(&self, model: String, listen: String) -> PyResult<ServerConfig> {
+        let mut config =
+            ServerConfig::default().model(model).listen(listen).terms(self.terms()?).proof(self.proof()?);
+        set!(config, self: network = "link" read, max_prompt take, max_tokens take, conversations = "no_chat" not,
+            max_draft take, weight_cache take, max_pools take, max_pools_total take, queue take,
+            calibration = "no_calibration" not, timeout seconds, session_limit seconds, handshake_timeout seconds,
+            max_idle take, max_idle_per_address take);
+        if let Some(text) = self.any("max_reveals")? {
+            let limit = if text.str()? == "unlimited" { u64::MAX } else { text.extract()? };
+            config = config.max_reveals(limit);
+        }
+        let allow = match (self.is("allow_any")?, self.take::<PathBuf>("allow")?) {
+            (true, Some(_)) => return Err(failed("allow and allow_any exclude each other")),
+            (true, None) => Allow::Any,
+            (false, list) => list.map_or(Allow::Known, Allow::List),
+        };
+        Ok(config
+            .allow(allow)
+            .max_positions(self.take::<usize>("max_positions")?)
+            .sessions(self.take::<usize>("sessions")?)
+            .max_sessions_per_key(self.take::<usize>("max_sessions_per_key")?)
+            .pools(self.take::<PathBuf>("pools")?)
+            .report(self.take::<PathBuf>("json")?)
+            .metrics(self.take::<String>("metrics")?))
+    }
+}
