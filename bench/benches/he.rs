@@ -9,7 +9,7 @@ use std::time::Duration;
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use he::{
     Ciphertexts, EvaluationKeys, GaloisKeys, MatmulPlan, MatmulShape, MatmulSpec, NttBackend, ParamSet, SecretKey,
-    TfheNtt, Weights,
+    Split, TfheNtt, Weights,
 };
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -129,7 +129,7 @@ impl Product {
         self.plan.encrypt(&self.keys.0, &self.shares[0], &mut rand::rng()).expect("key and length are the plan's")
     }
 
-    fn evaluate(&self, upload: &[u8]) -> (Vec<u8>, Vec<u64>) {
+    fn evaluate(&self, upload: &[u8]) -> Split {
         let weights = Weights::I32(&self.weights);
         let keys = EvaluationKeys { public: &self.keys.1, galois: self.galois.as_ref() };
         self.plan
@@ -144,7 +144,7 @@ impl Product {
     /// Compares both shares of the product with the plain product; returns the message that was decrypted.
     fn check(&self) -> Vec<u8> {
         let upload = self.encrypt();
-        let (download, server) = self.evaluate(&upload);
+        let Split { message: download, share: server } = self.evaluate(&upload);
         let client = self.decrypt(&download);
         assert_eq!((upload.len(), download.len()), (self.plan.upload_bytes(), self.plan.download_bytes()));
         let MatmulShape { m, k, n, .. } = self.plan.spec().shape;

@@ -134,7 +134,7 @@ fn timed(
     let (encrypt, upload) = best(|| plan.encrypt(&sk, &x, &mut rand::rng()));
     let upload = upload?;
     let (evaluate, result) = best(|| plan.evaluate(keys, &upload, Some(&x), Weights::U64(&w), &mut rand::rng()));
-    let download = result?.0;
+    let download = result?.message;
     let cache = WeightCache::new(usize::MAX);
     let from_cache = Some(CachedWeights { cache: &cache, key: 0 });
     let (cached, again) =
@@ -196,7 +196,7 @@ fn prepared((m, k, n): (usize, usize, usize), options: PlanOptions) -> Result<()
     let (first, upload) = best(|| plan.encrypt(&sk, &x, &mut rand::rng()));
     let upload = upload?;
     let (second, result) = best(|| plan.evaluate(keyring, &upload, None, weights, &mut rand::rng()));
-    let download = result?.0;
+    let download = result?.message;
     let (third, opened) = best(|| plan.decrypt(&sk, &download));
     opened?;
     line("direct", plan.set(), plan.tile(), (upload.len(), download.len()), [first, second, third]);
@@ -204,9 +204,9 @@ fn prepared((m, k, n): (usize, usize, usize), options: PlanOptions) -> Result<()
     let (sk, public, galois) = keys(plan.set(), plan.packed())?;
     let keyring = EvaluationKeys { public: &public, galois: galois.as_ref() };
     let (first, request) = best(|| plan.request(&sk, &mut rand::rng()));
-    let upload = request?.1;
-    let (second, result) = best(|| plan.respond(keyring, &upload, weights, &mut rand::rng()));
-    let download = result?.0;
+    let upload = request?.message;
+    let (second, result) = best(|| plan.respond(keyring, &upload, weights, None, &mut rand::rng()));
+    let download = result?.message;
     let (third, opened) = best(|| plan.finish(&sk, &download));
     opened?;
     line("seeded", plan.set(), plan.tile(), (upload.len(), download.len()), [first, second, third]);
@@ -223,7 +223,7 @@ fn elementwise(len: usize, width: u32, kind: OleKind) -> Result<(), HeError> {
     let (encrypt, upload) = best(|| plan.encrypt(&sk, &operands, &mut rand::rng()));
     let upload = upload?;
     let (evaluate, result) = best(|| plan.evaluate(&pk, &upload, &operands, &mut rand::rng()));
-    let download = result?.0;
+    let download = result?.message;
     let (decrypt, opened) = best(|| plan.decrypt(&sk, &download));
     opened?;
     let ms = |d: Duration| d.as_secs_f64() * 1e3;

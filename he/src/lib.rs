@@ -19,7 +19,7 @@ mod set;
 mod test_keys;
 mod work;
 
-pub use ciphertext::Ciphertexts;
+pub use ciphertext::{Ciphertexts, Split};
 pub use error::HeError;
 pub use galois::{EvaluationKeys, GaloisKeys};
 pub use keys::{PublicKey, SecretKey};

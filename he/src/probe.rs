@@ -215,7 +215,7 @@ fn matrices(add: Add<'_>) {
         let weights = Weights::I32(weights);
         plan.evaluate(pk, upload, Some(x), weights, &mut known()).expect("fitting lengths")
     };
-    let download = evaluate(&plan, &pk, &upload, &vec![2; m * k], &weights).0;
+    let download = evaluate(&plan, &pk, &upload, &vec![2; m * k], &weights).message;
 
     let (of, key) = (plan.clone(), sk);
     add("matrix product, encryption of a share", 8 * m * k, {
@@ -253,7 +253,7 @@ fn elementwise(add: Add<'_>) {
     let (sk, pk) = (Arc::new(sk), Arc::new(pk));
     let ones = [1; LEN];
     let upload = plan.encrypt(&sk, &[&ones], &mut known()).expect("a fitting length");
-    let download = plan.evaluate(&pk, &upload, &[&ones], &mut known()).expect("fitting lengths").0;
+    let download = plan.evaluate(&pk, &upload, &[&ones], &mut known()).expect("fitting lengths").message;
 
     let (of, key) = (plan.clone(), sk);
     add("elementwise product, encryption of a share", 8 * LEN, {

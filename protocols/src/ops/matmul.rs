@@ -17,7 +17,7 @@
 
 use std::sync::Arc;
 
-use he::{MatmulPlan, MatmulShape, MatmulSpec, Weights};
+use he::{MatmulPlan, MatmulShape, MatmulSpec, Split, Weights};
 use ndarray::Ix3;
 use net::Role;
 use rayon::prelude::*;
@@ -163,7 +163,8 @@ pub fn shared(s: &mut Session, shape: MatmulShape, a: &[u64], b: &[u64], width: 
     let upload = plan.encrypt(key, &mine, rng)?;
     let theirs = s.channel().exchange(UPLOAD, &upload, plan.upload_bytes())?;
     let (keys, rng) = s.evaluation_keys(set);
-    let (download, mut cross) = plan.evaluate(keys, &theirs, None, Weights::U64(&other), rng)?;
+    let Split { message: download, share: mut cross } =
+        plan.evaluate(keys, &theirs, None, Weights::U64(&other), rng)?;
     let response = s.channel().exchange(DOWNLOAD, &download, plan.download_bytes())?;
     let opened = plan.decrypt(s.secret_key(set).0, &response)?;
     cross.iter_mut().zip(opened).for_each(|(c, o)| *c = c.wrapping_add(o));

@@ -24,7 +24,7 @@
 
 use std::sync::Arc;
 
-use he::{MatmulShape, OleKind, OlePlan};
+use he::{MatmulShape, OleKind, OlePlan, Split};
 use ndarray::Zip;
 use net::{HEADER_BYTES, Role};
 use ot::Bits;
@@ -369,8 +369,8 @@ pub(super) fn ole(s: &mut Session, plan: &OlePlan, operands: &[&[u64]]) -> Resul
         Role::Server => {
             let upload = s.channel().recv(UPLOAD, plan.upload_bytes())?;
             let (key, rng) = s.peer_key(set);
-            let (download, share) = plan.evaluate(key, &upload, &operands, rng)?;
-            s.deliver(DOWNLOAD, download)?;
+            let Split { message, share } = plan.evaluate(key, &upload, &operands, rng)?;
+            s.deliver(DOWNLOAD, message)?;
             Ok(share)
         }
     }

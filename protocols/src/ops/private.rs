@@ -24,7 +24,7 @@
 //! **Revealed.** Nothing: X_c - R is uniform for the server, and every R is used once. For the direct form see the
 //! module documentation of he's products.
 
-use he::{MatmulShape, MatmulSpec, Weights};
+use he::{MatmulShape, MatmulSpec, Split, Weights};
 use net::Role;
 use rand::Rng;
 
@@ -194,9 +194,9 @@ fn direct(s: &mut Session, spec: MatmulSpec, side: Side<'_>) -> Result<Vec<u64>,
             let x = x.map(reduced);
             let upload = s.channel().recv(UPLOAD, plan.upload_bytes())?;
             let (keys, rng) = s.evaluation_keys(set);
-            let (download, share) =
+            let Split { message, share } =
                 plan.evaluate_cached(keys, &upload, x.as_deref(), Weights::Entries(w), w.kept(), rng)?;
-            s.deliver(DOWNLOAD, download)?;
+            s.deliver(DOWNLOAD, message)?;
             Ok(share)
         }
     }
@@ -207,8 +207,8 @@ fn seeded_masks(s: &mut Session, spec: MatmulSpec) -> Result<(Vec<u64>, Vec<u64>
     let plan = s.plans().seeded(spec)?;
     s.ensure_keys(Role::Client, plan.set(), plan.packed())?;
     let (key, rng) = s.secret_key(plan.set());
-    let (r, request) = plan.request(key, rng)?;
-    s.deliver(REQUEST, request)?;
+    let Split { message, share: r } = plan.request(key, rng)?;
+    s.deliver(REQUEST, message)?;
     let response = s.channel().recv(RESPONSE, plan.download_bytes())?;
     Ok((r, plan.finish(s.secret_key(plan.set()).0, &response)?))
 }
@@ -219,8 +219,8 @@ fn seeded_share(s: &mut Session, spec: MatmulSpec, matrix: &FixedMatrix) -> Resu
     s.ensure_keys(Role::Client, plan.set(), plan.packed())?;
     let request = s.channel().recv(REQUEST, plan.upload_bytes())?;
     let (keys, rng) = s.evaluation_keys(plan.set());
-    let (response, share) = plan.respond_cached(keys, &request, Weights::Entries(matrix), matrix.kept(), rng)?;
-    s.deliver(RESPONSE, response)?;
+    let Split { message, share } = plan.respond(keys, &request, Weights::Entries(matrix), matrix.kept(), rng)?;
+    s.deliver(RESPONSE, message)?;
     Ok(share)
 }
 
