@@ -21,7 +21,6 @@ pub mod audit;
 mod clear;
 pub mod correlation;
 pub mod cost;
-mod division;
 mod error;
 mod fixed_point;
 pub mod form;

@@ -20,6 +20,7 @@
 //! What a run needs is a list of independent demands, so several sessions may each make a [`Part`] of it
 //! ([`Needs::part`]). [`Stock::add`] puts the parts together, in the same order at both parties.
 
+mod division;
 pub(crate) mod masks;
 mod needs;
 mod part;
