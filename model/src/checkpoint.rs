@@ -2,13 +2,15 @@
 //!
 //! Only headers are kept in memory. A file is mapped, so that its numbers stay in the page cache and are read when
 //! they are used. The format (<https://github.com/huggingface/safetensors>): eight bytes of header length (little
-//! endian), a JSON object from tensor name to `{dtype, shape, data_offsets}`, then the data. Nothing in a file is
-//! trusted: lengths are checked before anything is allocated.
+//! endian), the header, which its own crate reads, then the data. Nothing in a file is trusted: lengths are checked
+//! here, before anything is allocated.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 
 use ndarray::{Array1, Array2};
+use safetensors::Dtype;
+use safetensors::tensor::Metadata;
 use serde::Deserialize;
 use thiserror::Error;
 
@@ -174,17 +176,10 @@ pub struct Checkpoint {
 }
 
 struct Entry {
-    dtype: String,
+    dtype: Dtype,
     shape: Vec<usize>,
     /// `None` for a type that is not known.
     numbers: Option<Numbers>,
-}
-
-#[derive(Deserialize)]
-struct Header {
-    dtype: String,
-    shape: Vec<usize>,
-    data_offsets: (u64, u64),
 }
 
 #[derive(Deserialize)]
@@ -259,13 +254,13 @@ impl Checkpoint {
     pub(crate) fn add_file(&mut self, path: &Path) -> Result<(), CheckpointError> {
         let name = path.display().to_string();
         let io = |source| CheckpointError::Io { file: name.clone(), source };
-        let bytes = net::files::open(path).and_then(|file| Bytes::map(&file)).map_err(io)?;
+        let bytes = ::files::open(path).and_then(|file| Bytes::map(&file)).map_err(io)?;
         self.add(name, bytes)
     }
 
     fn add_shards(&mut self, dir: &Path, index: &Path) -> Result<(), CheckpointError> {
         let file = index.display().to_string();
-        let text = net::files::read(index, MAX_HEADER_BYTES)
+        let text = ::files::read(index, MAX_HEADER_BYTES)
             .map_err(|source| CheckpointError::Io { file: file.clone(), source })?;
         let malformed = |what: String| CheckpointError::Malformed { file: file.clone(), what };
         let Index { weight_map } = serde_json::from_slice(&text).map_err(|e| malformed(e.to_string()))?;
@@ -299,24 +294,18 @@ impl Checkpoint {
             return Err(malformed(format!("a header of {header_bytes} bytes in a file of {length}")));
         }
         let text = &rest[..header_bytes as usize];
-        let mut header: HashMap<String, serde_json::Value> =
-            serde_json::from_slice(text).map_err(|e| malformed(format!("header: {e}")))?;
-        header.remove("__metadata__");
-        let (data, available) = (8 + header_bytes, length - 8 - header_bytes);
-        for (name, value) in header {
-            let Header { dtype, shape, data_offsets: (start, end) } =
-                serde_json::from_value(value).map_err(|e| malformed(format!("header of tensor `{name}`: {e}")))?;
-            let entries = shape.iter().try_fold(1u64, |n, &s| n.checked_mul(s as u64));
-            let fits = start <= end
-                && end <= available
-                && match Number::called(&dtype) {
-                    Some(number) => entries.and_then(|n| n.checked_mul(number.bytes() as u64)) == Some(end - start),
-                    None => true,
-                };
+        let header: Metadata = serde_json::from_slice(text).map_err(|e| malformed(format!("header: {e}")))?;
+        let (data, available) = (8 + text.len(), rest.len() - text.len());
+        for (name, info) in header.tensors() {
+            let (dtype, shape, (start, end)) = (info.dtype, info.shape.clone(), info.data_offsets);
+            let entries = shape.iter().try_fold(1usize, |n, &s| n.checked_mul(s));
+            let bits = entries.and_then(|n| n.checked_mul(dtype.bitsize()));
+            let fits = start <= end && end <= available && bits.is_some_and(|bits| bits == (end - start) * 8);
             // Both ends are within the file, whose length is one in memory.
-            let range = (data.saturating_add(start)) as usize..(data.saturating_add(end)) as usize;
-            let numbers = Number::called(&dtype).map(|number| Numbers::new(bytes.clone(), range, number));
+            let range = data.saturating_add(start)..data.saturating_add(end);
+            let numbers = Number::of(dtype).map(|number| Numbers::new(bytes.clone(), range, number));
             let (true, numbers @ (None | Some(Some(_)))) = (fits, numbers) else {
+                let (start, end, available) = (start as u64, end as u64, available as u64);
                 return Err(CheckpointError::Bytes { tensor: name, start, end, shape, available });
             };
             let entry = Entry { dtype, shape, numbers: numbers.flatten() };
@@ -344,9 +333,9 @@ impl Checkpoint {
     pub(crate) fn numbers(&self, name: &str) -> Result<(&[usize], &Numbers), CheckpointError> {
         let entry = self.find(name)?;
         // Numbers of one byte are masks, not weights.
-        match entry.numbers.as_ref().filter(|_| Number::called(&entry.dtype) != Some(Number::U8)) {
+        match entry.numbers.as_ref().filter(|_| Number::of(entry.dtype) != Some(Number::U8)) {
             Some(numbers) => Ok((&entry.shape, numbers)),
-            None => Err(CheckpointError::Type { tensor: name.into(), dtype: entry.dtype.clone() }),
+            None => Err(CheckpointError::Type { tensor: name.into(), dtype: entry.dtype.to_string() }),
         }
     }
 
@@ -359,7 +348,7 @@ impl Checkpoint {
     pub(crate) fn values(&self, name: &str) -> Result<(Vec<usize>, Vec<f32>), CheckpointError> {
         let entry = self.find(name)?;
         let Some(numbers) = &entry.numbers else {
-            return Err(CheckpointError::Type { tensor: name.into(), dtype: entry.dtype.clone() });
+            return Err(CheckpointError::Type { tensor: name.into(), dtype: entry.dtype.to_string() });
         };
         let mut values = vec![0.0; numbers.len()];
         numbers.read(0, &mut values);

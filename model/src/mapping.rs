@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use bits::cpu::wide;
 use memmap2::Mmap;
+use safetensors::Dtype;
 
 /// The bytes of a file. Clones share them.
 #[derive(Clone, Debug)]
@@ -53,13 +54,13 @@ pub(crate) enum Number {
 }
 
 impl Number {
-    /// The type that safetensors call `dtype`.
-    pub(crate) fn called(dtype: &str) -> Option<Self> {
+    /// How `dtype` is stored, if it can be read.
+    pub(crate) fn of(dtype: Dtype) -> Option<Self> {
         match dtype {
-            "F32" => Some(Number::F32),
-            "F16" => Some(Number::F16),
-            "BF16" => Some(Number::Bf16),
-            "U8" | "BOOL" => Some(Number::U8),
+            Dtype::F32 => Some(Number::F32),
+            Dtype::F16 => Some(Number::F16),
+            Dtype::BF16 => Some(Number::Bf16),
+            Dtype::U8 | Dtype::BOOL => Some(Number::U8),
             _ => None,
         }
     }

@@ -10,8 +10,8 @@
 
 use std::error::Error as StdError;
 
-use engine::{Engine, Error, Float, Shape, Tensor};
-use mpcache::{HeadShape, KvCache, NamedPolicy, Policy, PolicyFamily, PolicySpec, Setting, Store, attention};
+use engine::{Error, Float, Select, Shape, Tensor};
+use mpcache::{Facts, HeadShape, KvCache, NamedPolicy, Policy, PolicyFamily, PolicySpec, Setting, Store, attention};
 use ndarray::{ArrayD, IxDyn};
 use planner::{Plan, Planner};
 use protocols::Options;
@@ -40,15 +40,11 @@ impl PolicyFamily for Strided {
         vec![Setting::new("recent", self.recent), Setting::new("stride", self.stride)]
     }
 
-    fn shows(&self) -> String {
-        "the whole pattern, which follows from lengths".into()
+    fn facts(&self) -> Facts {
+        Facts::shows("the whole pattern, which follows from lengths")
     }
 
-    fn random_traffic(&self) -> bool {
-        false
-    }
-
-    fn build<E: Engine>(&self, _layers: usize, _shape: HeadShape) -> Box<dyn Policy<E>> {
+    fn build<E: Select>(&self, _layers: usize, _shape: HeadShape) -> Box<dyn Policy<E>> {
         Box::new(*self)
     }
 }
@@ -61,7 +57,7 @@ impl Strided {
     }
 }
 
-impl<E: Engine> Policy<E> for Strided {
+impl<E: Select> Policy<E> for Strided {
     // ANCHOR: attend
     fn attend(
         &mut self,
@@ -116,7 +112,7 @@ struct Last<T> {
 }
 
 /// Plays the made-up text on any engine.
-fn play<E: Engine>(
+fn play<E: Select>(
     engine: &mut E,
     policy: Box<dyn Policy<E>>,
     tensor: impl Fn(&ArrayD<f32>) -> E::Tensor,

@@ -1,13 +1,13 @@
 //! Eviction at the end of the prompt: each layer looks once, keeps a fixed number of tokens and forgets the others.
 //!
 //! Kept tokens stay in the order of the prompt: gathering by a selection in order is a stable compaction
-//! ([`Engine::in_order`]). The selection stays hidden, so no party learns which tokens are kept. Public: how many.
+//! ([`Select::in_order`]). The selection stays hidden, so no party learns which tokens are kept. Public: how many.
 
-use engine::{Engine, Error, Ranking, Right, Tensor, TopK};
+use engine::{Error, Ranking, Right, Select, Tensor, TopK};
 
 use crate::attention::Received;
 use crate::store::KV_MAGNITUDE;
-use crate::{HeadShape, Select, Store};
+use crate::{Granularity, HeadShape, Store};
 
 /// How the `k` tokens are found that received the most attention, of a size within `size`.
 pub fn by_attention(k: usize, method: TopK, size: Received) -> Ranking {
@@ -16,13 +16,13 @@ pub fn by_attention(k: usize, method: TopK, size: Received) -> Ranking {
 }
 
 /// The tokens of each row of `scores` (rows, tokens) with the largest entries, in the order of the text.
-pub fn choose<E: Engine>(engine: &mut E, scores: &E::Tensor, how: &Ranking) -> Result<E::Selection, Error> {
+pub fn choose<E: Select>(engine: &mut E, scores: &E::Tensor, how: &Ranking) -> Result<E::Selection, Error> {
     let best = engine.top_k(scores, how)?;
     engine.in_order(&best)
 }
 
 /// Keeps the tokens from row `first` of the store on, and no others.
-pub fn keep_latest<E: Engine>(store: &mut Store<E>, first: usize) {
+pub fn keep_latest<E: Select>(store: &mut Store<E>, first: usize) {
     let tokens = store.len();
     let pairs = store.pairs_by_head(first..tokens);
     store.replace_by_head(&pairs);
@@ -30,25 +30,24 @@ pub fn keep_latest<E: Engine>(store: &mut Store<E>, first: usize) {
 }
 
 /// Keeps the chosen ones of the first `tokens` tokens, and all tokens after these. The selection has one row per
-/// key/value head, or with `per_layer` one for the layer.
-pub fn keep<E: Engine>(
+/// key/value head, or with [`Granularity::PerLayer`] one for the layer.
+pub fn keep<E: Select>(
     engine: &mut E,
     store: &mut Store<E>,
     chosen: &E::Selection,
     tokens: usize,
-    per_layer: bool,
+    each: Granularity,
 ) -> Result<(), Error> {
     let shape = store.heads();
-    let select = if per_layer { Select::PerLayer } else { Select::PerKv };
-    let payload = select.payload(&store.pairs_by_head(0..tokens), shape);
+    let payload = each.payload(&store.pairs_by_head(0..tokens), shape);
     let kept = engine.gather(chosen, Right::Fresh(&payload), KV_MAGNITUDE)?;
-    replace(engine, store, chosen, tokens, &Select::unpack(&kept, shape.kv_heads));
+    replace(engine, store, chosen, tokens, &Granularity::unpack(&kept, shape.kv_heads));
     Ok(())
 }
 
 /// [`keep`] with a choice for every key/value head. The `scores` (kv_heads, tokens) of all tokens of the store, below
 /// 2^`magnitude`, move along; returns those of the tokens that are left.
-pub fn keep_scored<E: Engine>(
+pub fn keep_scored<E: Select>(
     engine: &mut E,
     store: &mut Store<E>,
     chosen: &E::Selection,
@@ -71,7 +70,7 @@ pub fn scored_magnitude(magnitude: u32) -> u32 {
 }
 
 /// Puts the chosen ones of the first `tokens` tokens, `kept` (kv_heads, chosen, 2 head_dim), in the place of these.
-fn replace<E: Engine>(engine: &E, store: &mut Store<E>, chosen: &E::Selection, tokens: usize, kept: &E::Tensor) {
+fn replace<E: Select>(engine: &E, store: &mut Store<E>, chosen: &E::Selection, tokens: usize, kept: &E::Tensor) {
     let all = store.len();
     let rest = store.pairs_by_head(tokens..all);
     store.replace_by_head(&E::Tensor::concat(1, &[kept, &rest]));

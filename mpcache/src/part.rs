@@ -1,6 +1,6 @@
 //! Keys and values of the heads of a layer that hold the same tokens.
 
-use engine::{Engine, OperandId, OperandKind, Tensor};
+use engine::{CachedOperand, Engine, OperandId, OperandKind, Tensor};
 
 use crate::HeadShape;
 use crate::tensors::take;
@@ -49,7 +49,7 @@ pub(crate) struct Operands<E: Engine> {
 
 impl<E: Engine> Operands<E> {
     fn new(layer: usize, part: usize, generation: usize) -> Self {
-        let operand = |kind| E::operand(OperandId { layer, kind, generation, part });
+        let operand = |kind| E::Operand::new(OperandId { layer, kind, generation, part });
         Operands {
             layer,
             part,
@@ -62,7 +62,7 @@ impl<E: Engine> Operands<E> {
 
     fn fork(&self) -> Option<Self> {
         let Operands { keys, values, clusters, .. } = self;
-        Some(Operands { keys: E::fork(keys)?, values: E::fork(values)?, clusters: E::fork(clusters)?, ..*self })
+        Some(Operands { keys: keys.fork()?, values: values.fork()?, clusters: clusters.fork()?, ..*self })
     }
 }
 
@@ -131,8 +131,8 @@ impl<E: Engine> Part<E> {
         let Some((keys, values)) = &mut self.kv else { return };
         let kept = keys.shape()[0] - dropped;
         (*keys, *values) = (keys.slice(0, 0..kept), values.slice(0, 0..kept));
-        E::cut(&mut self.operands.keys, kept);
-        E::cut(&mut self.operands.values, kept);
+        self.operands.keys.roll_back(kept);
+        self.operands.values.roll_back(kept);
     }
 
     /// The keys, (rows, heads * head_dim). Panics on an empty part.

@@ -2,14 +2,15 @@
 
 use std::ops::Range;
 
-use engine::{Engine, Error, Right, Tensor};
+use engine::{Engine, Error, Precision, Product, Right, Select, Tensor};
+use ndarray::{Array1, IxDyn};
 
 use crate::part::{Part, by_head};
 use crate::positions::Positions;
 use crate::tensors::take;
-use crate::{HeadShape, Merged, Padding, Piece, Select};
+use crate::{Granularity, HeadShape, Merged, Padding, Piece};
 
-/// log2 of a bound on keys and values where they are gathered: the `magnitude` of [`Engine::gather`].
+/// log2 of a bound on keys and values where they are gathered: the `magnitude` of [`Select::gather`].
 pub const KV_MAGNITUDE: u32 = 9;
 
 /// Keys and values of one layer, which grow along their tokens in place.
@@ -233,13 +234,11 @@ impl<E: Engine> Store<E> {
             .iter()
             .zip(operands)
             .zip(queries)
-            .map(|((tensor, operand), queries)| (queries, Right::Cached { tensor, operand }));
-        let products = products.collect();
+            .map(|((tensor, operand), left)| Product { left, right: Right::Cached { tensor, operand } })
+            .collect();
         // A cap needs the scores whole.
-        let mut scores = engine.scope("scores", |e| match self.soft_cap {
-            None => e.scores_each(products),
-            Some(_) => e.matmul_each(products),
-        })?;
+        let precision = if self.soft_cap.is_none() { Precision::Softmax } else { Precision::Full };
+        let mut scores = engine.scope("scores", |e| e.matmul_each(products, precision))?;
         for (scores, part) in scores.iter_mut().zip(&self.parts) {
             if let Some(cap) = self.soft_cap {
                 *scores = engine.scope("cap", |e| e.soft_cap(scores, cap))?;
@@ -251,7 +250,11 @@ impl<E: Engine> Store<E> {
                 *scores = engine.hide(scores, known.as_deref())?;
             }
             if let Some(merged) = part.merged() {
-                *scores = engine.add_to_columns(scores, &merged.weights(part.len()))?;
+                let weights = Array1::from(merged.weights(part.len()));
+                let weights =
+                    weights.broadcast(IxDyn(&scores.shape())).expect("a weight for every column").to_owned();
+                let weights = engine.public(&weights);
+                *scores = engine.add(scores, &weights)?;
             }
         }
         Ok(scores)
@@ -280,28 +283,9 @@ impl<E: Engine> Store<E> {
             .iter()
             .zip(operands)
             .zip(weights)
-            .map(|((tensor, operand), weights)| (weights, Right::Cached { tensor, operand }));
-        let products = products.collect();
-        engine.scope("values", |e| e.matmul_each(products))
-    }
-
-    /// The chosen clusters of `size` tokens among those in `range`, keys and values side by side: (selections,
-    /// chosen, size * 2 head_dim * heads per selection). Heads share selections as `select` says. From call to call
-    /// `range` begins at the same token, and `size` and `select` are the same.
-    pub fn gather(
-        &mut self,
-        engine: &mut E,
-        selection: &E::Selection,
-        range: Range<usize>,
-        size: usize,
-        select: Select,
-    ) -> Result<E::Tensor, Error> {
-        let HeadShape { kv_heads, head_dim, .. } = self.shape;
-        let clusters = self.pairs_by_head(range.clone());
-        let clusters = clusters.reshape(&[kv_heads, range.len() / size, size * 2 * head_dim]);
-        let payload = select.payload(&clusters, self.shape);
-        let payload = Right::Cached { tensor: &payload, operand: &mut self.whole_mut().operands.clusters };
-        engine.scope("gather", |e| e.gather(selection, payload, KV_MAGNITUDE))
+            .map(|((tensor, operand), left)| Product { left, right: Right::Cached { tensor, operand } })
+            .collect();
+        engine.scope("values", |e| e.matmul_each(products, Precision::Full))
     }
 
     /// Keys and values of the tokens in `range` side by side, (kv_heads, tokens, 2 head_dim).
@@ -354,6 +338,27 @@ impl<E: Engine> Store<E> {
     /// Heads of the layer.
     pub fn heads(&self) -> HeadShape {
         self.shape
+    }
+}
+
+impl<E: Select> Store<E> {
+    /// The chosen clusters of `size` tokens among those in `range`, keys and values side by side: (selections,
+    /// chosen, size * 2 head_dim * heads per selection). Heads share selections as `select` says. From call to call
+    /// `range` begins at the same token, and `size` and `select` are the same.
+    pub fn gather(
+        &mut self,
+        engine: &mut E,
+        selection: &E::Selection,
+        range: Range<usize>,
+        size: usize,
+        select: Granularity,
+    ) -> Result<E::Tensor, Error> {
+        let HeadShape { kv_heads, head_dim, .. } = self.shape;
+        let clusters = self.pairs_by_head(range.clone());
+        let clusters = clusters.reshape(&[kv_heads, range.len() / size, size * 2 * head_dim]);
+        let payload = select.payload(&clusters, self.shape);
+        let payload = Right::Cached { tensor: &payload, operand: &mut self.whole_mut().operands.clusters };
+        engine.scope("gather", |e| e.gather(selection, payload, KV_MAGNITUDE))
     }
 }
 

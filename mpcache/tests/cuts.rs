@@ -5,7 +5,7 @@ mod support;
 
 use std::time::Duration;
 
-use engine::{Engine, Float, Shape, Tensor};
+use engine::{Float, Select, Shape, Tensor};
 use mpcache::{KvCache, PolicySpec};
 use ndarray::{ArrayD, Axis, concatenate};
 use net::{Channel, Entry, Link, Role, memory_pair};
@@ -55,7 +55,7 @@ impl Drafted {
 
     /// The outputs of every kept token on every layer, as [`Script::play`] gives them for `truth`, and which
     /// positions the last query of each pass attended to on the first layer.
-    fn play<E: Engine>(
+    fn play<E: Select>(
         &self,
         engine: &mut E,
         spec: &PolicySpec,

@@ -281,7 +281,7 @@ fn sirllm(seen: &Seen, _kv: usize, head: &mut Head, keep: Option<usize>) {
     let Some(keep) = keep else { return };
     let latest = head.kept.split_off(head.kept.len() - 3);
     let rest = head.kept.split_off(1);
-    let surprise = rest.iter().map(|t| (*t, f64::from(seen.script.surprise[*t]))).collect();
+    let surprise = rest.iter().map(|t| (*t, f64::from(seen.script.surprisals[*t]))).collect();
     head.kept.extend(best(&rest, &surprise, keep - 4, 40));
     head.kept.extend(latest);
 }

@@ -1,11 +1,10 @@
 //! The engines in fixed point: one program over the arithmetic black box, run by three boxes.
 
 use std::any::Any;
-use std::ops::Range;
 
 use engine::{
-    Ceiling, Engine, Error as EngineError, Extrema, Gelu, HIDE, Layer, LogitBits, MAX_HIDDEN_SCORE, OperandId,
-    Origin, Ranking, Right, Tensor,
+    CachedOperand, Ceiling, Engine, Error as EngineError, Extrema, Gelu, HIDE, Layer, LogitBits, MAX_HIDDEN_SCORE,
+    OperandId, Origin, Precision, Product, Ranking, Right, Select, Tensor, Visible,
 };
 use ndarray::{Array2, ArrayD};
 use net::{Channel, Role};
@@ -199,11 +198,11 @@ impl<B: Abb> FixedPoint<B> {
 
     /// Products of matrices, with [`FRAC`] + [`NARROW_FRAC`] fractional bits modulo 2^[`MATMUL_WIDTH`]. Those with
     /// cached operands go together.
-    fn products(&mut self, factors: Vec<(&B::Words, Right<Self>)>) -> Result<Vec<B::Words>, EngineError> {
-        let left = factors.iter().map(|(a, _)| self.narrow(a)).collect::<Result<Vec<_>, _>>()?;
+    fn products(&mut self, factors: Vec<Product<Self>>) -> Result<Vec<B::Words>, EngineError> {
+        let left = factors.iter().map(|product| self.narrow(product.left)).collect::<Result<Vec<_>, _>>()?;
         let mut out: Vec<Option<B::Words>> = left.iter().map(|_| None).collect();
         let (mut cached, mut places) = (Vec::new(), Vec::new());
-        for (i, (_, right)) in factors.into_iter().enumerate() {
+        for (i, Product { right, .. }) in factors.into_iter().enumerate() {
             match right {
                 Right::Fresh(b) => out[i] = Some(self.abb.apply(Matmul { width: MATMUL_WIDTH }, (&left[i], b))?),
                 Right::Cached { tensor, operand } => {
@@ -246,7 +245,6 @@ impl<B: Abb> FixedPoint<B> {
 impl<B: Abb> Engine for FixedPoint<B> {
     type Tensor = B::Words;
     type Weight = FixedWeight;
-    type Selection = Selection<B>;
     type Operand = Operand;
 
     const CLEAR: bool = B::CLEAR;
@@ -308,64 +306,32 @@ impl<B: Abb> Engine for FixedPoint<B> {
         Ceiling::of_units(truncate::ceiling(how))
     }
 
-    fn shift(&mut self, x: &B::Words, by: &ArrayD<f32>) -> Result<B::Words, EngineError> {
-        assert_eq!(x.shape(), by.shape());
+    fn public(&mut self, values: &ArrayD<f32>) -> B::Words {
         let units = f64::from(1u32 << FRAC);
-        let by = self.abb.public(by.shape(), |at| (f64::from(by[at]) * units).round() as i64 as u64);
-        Ok(x.plus(&by))
+        self.abb.public(values.shape(), |at| (f64::from(values[at]) * units).round() as i64 as u64)
     }
 
-    fn operand(id: OperandId) -> Operand {
-        Operand::new(id)
-    }
-
-    fn cut(operand: &mut Operand, tokens: usize) {
-        operand.cut(tokens);
-    }
-
-    fn fork(operand: &Operand) -> Option<Operand> {
-        operand.fork()
-    }
-
-    fn matmul(&mut self, a: &B::Words, b: Right<Self>) -> Result<B::Words, EngineError> {
-        Ok(self.matmul_each(vec![(a, b)])?.remove(0))
-    }
-
-    fn scores(&mut self, queries: &B::Words, keys: Right<Self>) -> Result<B::Words, EngineError> {
-        Ok(self.scores_each(vec![(queries, keys)])?.remove(0))
-    }
-
-    fn matmul_each(&mut self, products: Vec<(&B::Words, Right<Self>)>) -> Result<Vec<B::Words>, EngineError> {
+    fn matmul_each(
+        &mut self,
+        products: Vec<Product<Self>>,
+        precision: Precision,
+    ) -> Result<Vec<B::Words>, EngineError> {
         let products = self.products(products)?;
-        Ok(self.rounded(products, MATMUL_ROUNDING)?)
-    }
-
-    fn scores_each(&mut self, products: Vec<(&B::Words, Right<Self>)>) -> Result<Vec<B::Words>, EngineError> {
-        let products = self.products(products)?;
+        if precision == Precision::Full {
+            return Ok(self.rounded(products, MATMUL_ROUNDING)?);
+        }
         for product in &products {
             self.abb.expect_below(product, SCORES_ROUNDING.width - 2)?;
         }
         Ok(self.rounded(products, SCORES_ROUNDING)?)
     }
 
-    fn softmax_within(&mut self, x: &B::Words, seen: &[Range<usize>]) -> Result<B::Words, EngineError> {
-        Ok(softmax::softmax_within(&mut self.abb, x, seen)?)
+    fn softmax_each(&mut self, parts: &[Visible<B::Words>]) -> Result<Vec<B::Words>, EngineError> {
+        Ok(functions::softmax_each(&mut self.abb, parts)?)
     }
 
     fn soft_cap(&mut self, x: &B::Words, cap: f32) -> Result<B::Words, EngineError> {
         Ok(functions::soft_cap(&mut self.abb, x, cap)?)
-    }
-
-    fn softmax_each(&mut self, parts: &[(&B::Words, &[usize])]) -> Result<Vec<B::Words>, EngineError> {
-        Ok(functions::softmax_each(&mut self.abb, parts)?)
-    }
-
-    fn add_to_columns(&mut self, x: &B::Words, by: &[f32]) -> Result<B::Words, EngineError> {
-        let shape = x.shape();
-        assert_eq!(shape.last(), Some(&by.len()), "a number for every column");
-        let words: Vec<u64> =
-            by.iter().map(|&by| (f64::from(by) * f64::from(1u32 << FRAC)).round() as i64 as u64).collect();
-        Ok(x.plus(&self.abb.public(&shape, |at| words[at[shape.len() - 1]])))
     }
 
     fn hide(&mut self, x: &B::Words, hidden: Option<&[bool]>) -> Result<B::Words, EngineError> {
@@ -389,10 +355,6 @@ impl<B: Abb> Engine for FixedPoint<B> {
 
     fn silu(&mut self, x: &B::Words) -> Result<B::Words, EngineError> {
         Ok(functions::silu(&mut self.abb, x)?)
-    }
-
-    fn layer_norm(&mut self, x: &B::Words, eps: f32) -> Result<B::Words, EngineError> {
-        Ok(functions::layer_norm(&mut self.abb, x, eps)?)
     }
 
     fn rms_norm(&mut self, x: &B::Words, eps: f32) -> Result<B::Words, EngineError> {
@@ -436,6 +398,10 @@ impl<B: Abb> Engine for FixedPoint<B> {
         };
         opened.map(|indices| indices.iter().map(checked).collect()).transpose()
     }
+}
+
+impl<B: Abb> Select for FixedPoint<B> {
+    type Selection = Selection<B>;
 
     fn sum_last(&mut self, x: &B::Words) -> Result<B::Words, EngineError> {
         Ok(x.sum_last())
@@ -507,5 +473,19 @@ impl<B: Abb> Engine for FixedPoint<B> {
 
     fn chosen(&self, chosen: &Selection<B>) -> Option<Vec<Vec<usize>>> {
         selection::chosen(&self.abb, chosen)
+    }
+}
+
+impl CachedOperand for Operand {
+    fn new(id: OperandId) -> Self {
+        Operand::new(id)
+    }
+
+    fn roll_back(&mut self, tokens: usize) {
+        self.cut(tokens);
+    }
+
+    fn fork(&self) -> Option<Self> {
+        Operand::fork(self)
     }
 }

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use model::pool::PoolId;
+use session::pool::PoolId;
 use thiserror::Error;
 
 /// Why a client gets no place.
@@ -30,10 +30,10 @@ pub(super) enum Full {
 pub(super) enum Error {
     /// A model, an engine or the peer.
     #[error(transparent)]
-    Model(#[from] model::Error),
+    Model(#[from] session::Error),
     /// Nothing is learned from a text.
     #[error(transparent)]
-    Fit(#[from] model::fit::FitError),
+    Fit(#[from] study::fit::FitError),
     /// Processes that multiply together.
     #[error(transparent)]
     Spread(#[from] spread::SpreadError),
@@ -55,13 +55,13 @@ pub(super) enum Error {
     Cpu(#[from] bits::cpu::CpuError),
     /// A tokenizer.
     #[error(transparent)]
-    Tokenizer(#[from] model::TokenizerError),
+    Tokenizer(#[from] tokenizer::TokenizerError),
     /// Pages of results.
     #[error(transparent)]
     Tables(tables::TablesError),
     /// What a server's model must be, or was.
     #[error(transparent)]
-    Pin(#[from] model::PinError),
+    Pin(#[from] session::PinError),
     /// The network.
     #[error(transparent)]
     Net(#[from] net::NetError),
@@ -256,6 +256,7 @@ pub(super) enum Error {
         what: String,
     },
     /// Plots of a study and of something else.
+    #[cfg(feature = "plots")]
     #[error("{}: a study is plotted alone", path.display())]
     StudyBesideOthers {
         /// The study.
@@ -268,8 +269,13 @@ pub(super) enum Error {
         path: PathBuf,
     },
     /// A document without anything to draw.
+    #[cfg(feature = "plots")]
     #[error("there is nothing to plot: a study needs a policy beside `full`, and a report costs")]
     NothingToPlot,
+    /// A drawing.
+    #[cfg(feature = "plots")]
+    #[error("a plot: {0}")]
+    Drawing(#[from] super::plot::DrawError),
     /// A page of HTML.
     #[error("the page cannot be made: {0}")]
     Page(#[from] minijinja::Error),
@@ -335,7 +341,7 @@ pub(super) enum Error {
     },
     /// A study of cache policies.
     #[error(transparent)]
-    Eval(#[from] model::eval::EvalError),
+    Eval(#[from] study::eval::EvalError),
     /// An option that a task does not read.
     #[error("--{option} is no option of --task {task}, which takes --{}", .takes.join(", --"))]
     NotOfTask {
@@ -423,6 +429,12 @@ pub(super) enum Error {
         /// How.
         what: String,
     },
+}
+
+impl From<model::Error> for Error {
+    fn from(error: model::Error) -> Self {
+        Error::Model(error.into())
+    }
 }
 
 fn places(paths: &[PathBuf]) -> String {

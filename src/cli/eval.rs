@@ -4,20 +4,22 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use ::study::eval::{Candidate, Evaluation, Sequence, TASKS, Task, TaskInput, TokenCost};
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, RangedU64ValueParser};
-use model::eval::{Candidate, Evaluation, Sequence, TASKS, Task, TaskInput, TokenCost};
-use model::party::Terms;
-use model::report::ModelInfo;
-use model::{ModelFiles, Tokenizer};
+use model::ModelFiles;
 use mpcache::PolicySpec;
 use rayon::prelude::*;
+use report::ModelInfo;
 use serde_json::Value;
+use session::party::Terms;
+use tokenizer::Tokenizer;
 
 use super::files::{DEFAULT_MODEL, check_writable, open_model, public_model, read_text, write, write_json};
 use super::machine::provenance;
 use super::mean_token::{MeanToken, mean_token};
 use super::options::{FormatArgs, LINKS, LOOPBACK, LinkArg};
+#[cfg(feature = "plots")]
 use super::plot;
 use super::policies::{self, Policies};
 use super::progress::passes;
@@ -95,6 +97,7 @@ pub(super) struct EvalArgs {
     #[arg(long, value_name = "FILE")]
     lm_eval: Option<PathBuf>,
     /// Write plots into this directory, as SVG and as PDF.
+    #[cfg(feature = "plots")]
     #[arg(long, value_name = "DIR")]
     plots: Option<PathBuf>,
     /// Write everything into this directory: table.md, report.json, report.html and the plots.
@@ -142,7 +145,7 @@ fn plan_costs(study: &mut Evaluation, model: &str, sequences: &[Sequence], link:
     let bar = passes(rows.len());
     rows.par_iter_mut().try_for_each(|row| {
         // Columns of the policy's own change the shape of the model.
-        let learned = row.policy.needs_columns().then(|| public_model(model, &row.policy)).transpose()?;
+        let learned = row.policy.needs_scoring_head().then(|| public_model(model, &row.policy)).transpose()?;
         let public = learned.as_ref().unwrap_or(&plain);
         let protocol =
             protocols::Options { preprocess: true, link: shape.unwrap_or(LOOPBACK), ..protocols::Options::default() };
@@ -214,10 +217,17 @@ impl EvalArgs {
         let candidates = study::candidates(self.named(), self.budgets())?;
         let pruned = self.named().filter(|policy| **policy != PolicySpec::default());
         let used = pruned.into_iter().any(|policy| policy.option("budget").is_none());
-        if !used && self.budgets.is_some() || candidates.is_empty() && self.plots.is_some() {
+        if !used && self.budgets.is_some() || candidates.is_empty() && self.plots().is_some() {
             return Err(Error::NothingPruned);
         }
         Ok(candidates)
+    }
+
+    fn plots(&self) -> Option<&PathBuf> {
+        #[cfg(feature = "plots")]
+        return self.plots.as_ref();
+        #[cfg(not(feature = "plots"))]
+        return None;
     }
 
     fn named(&self) -> impl Iterator<Item = &PolicySpec> {
@@ -286,6 +296,7 @@ pub(super) fn texts(path: &Path) -> Result<Vec<String>, Error> {
 /// Where the report goes; made before any work.
 struct Outputs {
     json: Vec<PathBuf>,
+    /// Directories.
     plots: Vec<PathBuf>,
     table: Option<PathBuf>,
     page: Option<PathBuf>,
@@ -297,7 +308,7 @@ impl Outputs {
         let inside = |name: &str| args.out.as_ref().map(|dir| dir.join(name));
         let outputs = Outputs {
             json: args.json.iter().cloned().chain(inside("report.json")).collect(),
-            plots: args.plots.iter().chain(&args.out).cloned().collect(),
+            plots: args.plots().into_iter().chain(&args.out).cloned().collect(),
             table: inside("table.md"),
             page: inside("report.html"),
             lm_eval: args.lm_eval.clone(),
@@ -327,8 +338,9 @@ impl Outputs {
         if let Some(path) = &self.lm_eval {
             write_json(path, &study.lm_eval(task))?;
         }
+        #[cfg(feature = "plots")]
         for dir in &self.plots {
-            plot::save(&plot::of_study(study), dir)?;
+            plot::save(&plot::of_study(study)?, dir)?;
         }
         if let Some(path) = &self.table {
             write(path, format!("{}\n", study.markdown()).as_bytes())?;

@@ -9,7 +9,6 @@ mod connect;
 mod demo;
 mod draft;
 mod error;
-mod eta;
 mod eval;
 mod files;
 mod fit;
@@ -24,6 +23,7 @@ mod options;
 mod out;
 mod padding;
 mod plan;
+#[cfg(feature = "plots")]
 mod plot;
 mod policies;
 mod pools;
@@ -86,6 +86,7 @@ enum Command {
     Compare(compare::CompareArgs),
     Eval(eval::EvalArgs),
     Tables(tables::TablesArgs),
+    #[cfg(feature = "plots")]
     Plot(plot::PlotArgs),
     Report(shown::ReportArgs),
     Fit(fit::FitArgs),
@@ -143,6 +144,7 @@ pub fn run_from(words: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Tables(args) => {
             tables::run(&args, machine::built(), &mut std::io::stdout().lock()).map_err(Error::from)
         }
+        #[cfg(feature = "plots")]
         Command::Plot(args) => plot::run(args),
         Command::Report(args) => shown::run(args),
         Command::Fit(args) => fit::run(args),

@@ -2,22 +2,20 @@
 
 use std::fmt::Write;
 use std::io::IsTerminal;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use indicatif::style::ProgressTracker;
-use indicatif::{HumanBytes, ProgressBar, ProgressState, ProgressStyle};
-use model::party::Observer;
-use model::{Step, TextStream, Tokenizer};
+use indicatif::{HumanBytes, HumanDuration, ProgressBar, ProgressState, ProgressStyle};
+use model::Step;
 use protocols::Made;
+use session::party::Observer;
+use tokenizer::{TextStream, Tokenizer};
 
-use super::eta::{Eta, words};
 use super::{Error, out};
 
 /// Prepared correlations of so many bytes are told before they are made.
 const ANNOUNCED: u64 = 1 << 28;
 
-/// Steps of the bar of a preparation.
+/// Steps of the bar of a preparation, whose pieces are weighed by their plan.
 const STEPS: f64 = 1000.0;
 
 /// Shows bars on standard error if it is a terminal, and streams generated text to standard output.
@@ -31,8 +29,6 @@ pub(super) struct Progress<'a> {
     /// What is on the current line of a terminal while the bar is below it.
     line: String,
     printed: usize,
-    /// How long what the bar shows will take.
-    eta: SharedEta,
     /// Why standard output took no more; nothing is written after that.
     failed: Option<Error>,
 }
@@ -48,16 +44,7 @@ impl<'a> Progress<'a> {
 
     /// Progress without text, for a party that learns none.
     pub(super) fn bars(tokens: usize) -> Self {
-        Progress {
-            bar: bar(),
-            tokens,
-            stream: None,
-            text: false,
-            line: String::new(),
-            printed: 0,
-            eta: SharedEta::default(),
-            failed: None,
-        }
+        Progress { bar: bar(), tokens, stream: None, text: false, line: String::new(), printed: 0, failed: None }
     }
 
     /// Shows `what` until something else happens.
@@ -65,6 +52,16 @@ impl<'a> Progress<'a> {
         self.bar.set_style(style("{spinner} {msg}"));
         self.bar.set_message(what);
         self.bar.enable_steady_tick(Duration::from_millis(100));
+    }
+
+    /// Shows other work, of `length` steps, with a pace of its own; the time left counts down between two steps.
+    fn start(&self, template: &str, length: u64) {
+        self.bar.set_style(style(template));
+        self.bar.set_length(length);
+        self.bar.set_position(0);
+        self.bar.reset_elapsed();
+        self.bar.reset_eta();
+        self.bar.enable_steady_tick(Duration::from_millis(500));
     }
 
     fn show(&mut self, text: &str) {
@@ -132,16 +129,9 @@ impl Observer for Progress<'_> {
 
     fn prepare(&mut self, made: Made) {
         if made.bytes == 0 && made.work == 0.0 {
-            self.bar.reset_elapsed();
-            self.eta.begin();
-            self.bar.set_style(self.eta.style("preprocess {bar:32} {msg} {elapsed}{left}"));
-            self.bar.set_length(STEPS as u64);
-            // The time left counts down between two batches.
-            self.bar.enable_steady_tick(Duration::from_millis(500));
+            self.start("preprocess {bar:32} {msg} {elapsed}{left}", STEPS as u64);
         }
-        let elapsed = self.bar.elapsed();
-        self.eta.mark(elapsed, made.work);
-        let rate = made.bytes as f64 / elapsed.as_secs_f64().max(1e-3);
+        let rate = made.bytes as f64 / self.bar.elapsed().as_secs_f64().max(1e-3);
         let [done, all, rate] = [made.bytes, made.all_bytes, rate as u64].map(HumanBytes);
         self.bar.set_message(format!("{done} of {all}, {rate}/s,"));
         self.bar.set_position((made.work * STEPS) as u64);
@@ -163,20 +153,12 @@ impl Observer for Progress<'_> {
 
     fn token(&mut self, token: Option<u32>) {
         if self.printed == 0 {
-            // The prompt had a pace of its own.
-            self.bar.reset_elapsed();
-            self.eta.begin();
             // A party that does not know how many there will be shows how many there are.
             let count = if self.tokens > 0 { "{bar:32} {pos}/{len}" } else { "{pos}" };
             self.bar.set_message(String::new());
-            self.bar.set_style(self.eta.style(&format!("{{msg}}\ntokens {count} {{elapsed}}, {{pace}}{{left}}")));
-            self.bar.set_length(self.tokens as u64);
-            self.bar.enable_steady_tick(Duration::from_millis(500));
+            self.start(&format!("{{msg}}\ntokens {count} {{elapsed}}, {{pace}}{{left}}"), self.tokens as u64);
         }
         self.printed += 1;
-        if self.tokens > 1 {
-            self.eta.mark(self.bar.elapsed(), (self.printed - 1) as f64 / (self.tokens - 1) as f64);
-        }
         self.bar.set_position(self.printed as u64);
         let (true, Some(token)) = (self.text, token) else { return };
         let text = match &mut self.stream {
@@ -189,43 +171,6 @@ impl Observer for Progress<'_> {
     }
 }
 
-/// An estimate that is read while the bar is drawn.
-#[derive(Clone, Default)]
-struct SharedEta(Arc<Mutex<Eta>>);
-
-impl SharedEta {
-    fn get(&self) -> MutexGuard<'_, Eta> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Other work begins.
-    fn begin(&self) {
-        *self.get() = Eta::default();
-    }
-
-    fn mark(&self, elapsed: Duration, share: f64) {
-        self.get().mark(elapsed, share);
-    }
-
-    /// The style of `template`, in which `{left}` is the time left behind a comma, or nothing where it is not known.
-    fn style(&self, template: &str) -> ProgressStyle {
-        let eta = self.clone();
-        let pace = |state: &ProgressState, to: &mut dyn Write| {
-            let _ = write!(to, "{:.1}/s", state.per_sec());
-        };
-        let left = move |state: &ProgressState, to: &mut dyn Write| write_left(&eta.get(), state, to);
-        style(template).with_key("pace", pace).with_key("left", left)
-    }
-}
-
-/// Writes the time left behind a comma, or nothing where it is not known.
-fn write_left(eta: &Eta, state: &ProgressState, to: &mut dyn Write) {
-    if let Some(left) = eta.left(state.elapsed()) {
-        // A bar has no way to fail.
-        let _ = write!(to, ", {}", words(left));
-    }
-}
-
 /// Text without control characters except line ends and tabs, because the tokenizer may be the server's and the
 /// terminal is ours.
 pub(super) fn harmless(text: &str) -> String {
@@ -235,31 +180,9 @@ pub(super) fn harmless(text: &str) -> String {
 /// A bar over `total` passes of a study.
 pub(super) fn passes(total: usize) -> ProgressBar {
     let bar = bar();
-    bar.set_style(style("{bar:32} {pos}/{len} passes {elapsed}{left}").with_key("left", Left::default()));
+    bar.set_style(style("{bar:32} {pos}/{len} passes {elapsed}{left}"));
     bar.set_length(total as u64);
     bar
-}
-
-/// The time left of a bar whose length is its work.
-#[derive(Clone, Default)]
-struct Left(Eta);
-
-impl ProgressTracker for Left {
-    fn clone_box(&self) -> Box<dyn ProgressTracker> {
-        Box::new(self.clone())
-    }
-
-    fn tick(&mut self, state: &ProgressState, _: Instant) {
-        self.0.mark(state.elapsed(), state.fraction().into());
-    }
-
-    fn reset(&mut self, _: &ProgressState, _: Instant) {
-        self.0 = Eta::default();
-    }
-
-    fn write(&self, state: &ProgressState, to: &mut dyn Write) {
-        write_left(&self.0, state, to);
-    }
 }
 
 /// A bar on standard error, hidden if that is no terminal.
@@ -267,6 +190,18 @@ fn bar() -> ProgressBar {
     if std::io::stderr().is_terminal() { ProgressBar::new_spinner() } else { ProgressBar::hidden() }
 }
 
+/// The style of `template`, in which `{pace}` is steps a second, and `{left}` the time left behind a comma, or nothing
+/// where it is not known. A bar has no way to fail.
 fn style(template: &str) -> ProgressStyle {
-    ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
+    let pace = |state: &ProgressState, to: &mut dyn Write| {
+        let _ = write!(to, "{:.1}/s", state.per_sec());
+    };
+    let left = |state: &ProgressState, to: &mut dyn Write| {
+        let left = state.eta();
+        if !left.is_zero() {
+            let _ = write!(to, ", {} left", HumanDuration(left));
+        }
+    };
+    let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
+    style.with_key("pace", pace).with_key("left", left)
 }

@@ -80,7 +80,11 @@ pub(super) struct Completed {
     pub(super) added: Vec<String>,
 }
 
-/// Adds to `arguments`, whose first is the program, what `variable` and the file say to its command.
+/// An option, the words that it becomes, and who says so.
+type Found<'a> = (&'a Arg, Vec<OsString>, String);
+
+/// Adds to `arguments`, whose first is the program, what `variable` and the file say to its command. This is not left
+/// to clap's own variables: there, one that contradicts the command line is an error.
 ///
 /// # Errors
 /// [`SettingsError`] if the file cannot be read or says what no option takes.
@@ -91,43 +95,38 @@ pub(super) fn complete(
 ) -> Result<Completed, SettingsError> {
     let mut root = root.clone();
     root.build();
-    let (file, rest) = leading(&arguments);
-    let file = file.or_else(|| variable("WAGGLE_CONFIG").filter(|path| !path.is_empty()).map(PathBuf::from));
+    let variable = |name: &str| variable(name).filter(|value| !value.is_empty());
+    let (file, mut at) = leading(&arguments);
+    let file = file.or_else(|| variable("WAGGLE_CONFIG").map(PathBuf::from));
     let file = file.map(|path| File::open(&path, &root)).transpose()?;
-    // From the root to the command that is called.
-    let mut path: Vec<&Command> = vec![&root];
-    for argument in &arguments[rest..] {
-        let last = path[path.len() - 1];
-        let Some(next) = argument.to_str().and_then(|name| last.find_subcommand(name)) else { break };
-        path.push(next);
+    // The command that is called, and the tables of the file that serve it, the closest last.
+    let mut command = &root;
+    let mut closest = file.as_ref().map(|file| &file.table);
+    let mut tables: Vec<&Table> = closest.into_iter().collect();
+    while let Some(next) = arguments.get(at).and_then(|word| command.find_subcommand(word.to_str()?)) {
+        closest = closest.and_then(|table| table.get(next.get_name())?.as_table());
+        tables.extend(closest);
+        (command, at) = (next, at + 1);
     }
-    let command = path[path.len() - 1];
-    let at = rest + path.len() - 1;
     let mut completed = Completed { arguments, added: Vec::new() };
-    if path.len() == 1 || command.has_subcommands() {
+    if std::ptr::eq(command, &root) || command.has_subcommands() {
         return Ok(completed);
     }
     let mut given = on_command_line(command, &completed.arguments[at..]);
-    let names: Vec<&str> = path[1..].iter().map(|command| command.get_name()).collect();
-    let mut more = Vec::new();
-    let options = || command.get_arguments().filter(|option| option.get_long().is_some() && !built_in(option));
-    // A whole place before the next one, so that what contradicts a higher place is seen.
-    let mut environment = Vec::new();
-    for option in options() {
-        let name = variable_name(option.get_long().unwrap_or_default());
-        let value = variable(&name).filter(|value| !value.is_empty() && name != "WAGGLE_CONFIG");
-        let Some(value) = value else { continue };
-        environment.push((option, of_text(option, &name, value)?, name));
-    }
-    // A variable that turns a switch off adds no word, and the file does not turn it on again.
-    let said: BTreeSet<&Id> = environment.iter().map(|(option, ..)| option.get_id()).collect();
-    add(command, environment, &mut given, &mut more, &mut completed.added);
-    if let Some(file) = &file {
-        let mut found = Vec::new();
-        for option in options().filter(|option| !said.contains(option.get_id())) {
-            let Some(value) = option.get_long().and_then(|key| file.value(&names, key)) else { continue };
-            found.push((option, file.of_value(option, value)?, file.path.display().to_string()));
+    let (mut environment, mut of_file): (Vec<Found>, Vec<Found>) = Default::default();
+    for option in command.get_arguments().filter(|option| !built_in(option)) {
+        let Some(key) = option.get_long() else { continue };
+        let name = variable_name(key);
+        if let Some(value) = variable(&name).filter(|_| name != "WAGGLE_CONFIG") {
+            // One that turns a switch off adds no word, and the file does not turn it on again.
+            environment.push((option, of_text(option, &name, value)?, name));
+        } else if let (Some(file), Some(value)) = (&file, tables.iter().rev().find_map(|table| plain(table, key))) {
+            of_file.push((option, file.of_value(option, value)?, file.path.display().to_string()));
         }
+    }
+    let mut more = Vec::new();
+    // A whole place before the next one, so that what contradicts a higher place is seen.
+    for found in [environment, of_file] {
         add(command, found, &mut given, &mut more, &mut completed.added);
     }
     completed.arguments.splice(at..at, more);
@@ -186,7 +185,7 @@ fn on_command_line(command: &Command, arguments: &[OsString]) -> BTreeSet<Id> {
 /// Adds the options that nothing given says or contradicts.
 fn add<'a>(
     command: &'a Command,
-    options: Vec<(&'a Arg, Vec<OsString>, String)>,
+    options: Vec<Found<'a>>,
     given: &mut BTreeSet<Id>,
     more: &mut Vec<OsString>,
     added: &mut Vec<String>,
@@ -266,7 +265,7 @@ struct File {
 
 impl File {
     fn open(path: &Path, root: &Command) -> Result<Self, SettingsError> {
-        let text = net::files::read_text(path, MAX_FILE_BYTES)
+        let text = files::read_text(path, MAX_FILE_BYTES)
             .map_err(|source| SettingsError::Read { path: path.into(), source })?;
         let table =
             text.parse().map_err(|source| SettingsError::Syntax { path: path.into(), source: Box::new(source) })?;
@@ -302,17 +301,6 @@ impl File {
         SettingsError::Kind { path: self.path.clone(), key: key.to_owned(), expected, got: got.type_str() }
     }
 
-    /// What the file says to an option of the command `names`: the closest table wins.
-    fn value(&self, names: &[&str], key: &str) -> Option<&Value> {
-        let mut tables = vec![&self.table];
-        for name in names {
-            let Some(Value::Table(inner)) = tables[tables.len() - 1].get(*name) else { break };
-            tables.push(inner);
-        }
-        let plain = |value: &&Value| !matches!(value, Value::Table(_));
-        tables.into_iter().rev().find_map(|table| table.get(key).filter(plain))
-    }
-
     /// The words of an option with a value of the file.
     fn of_value(&self, option: &Arg, value: &Value) -> Result<Vec<OsString>, SettingsError> {
         let key = option.get_long().unwrap_or_default();
@@ -334,6 +322,11 @@ impl File {
             _ => Err(wrong("one value", value)),
         }
     }
+}
+
+/// What `table` says to the option `key`; tables are for commands.
+fn plain<'a>(table: &'a Table, key: &str) -> Option<&'a Value> {
+    table.get(key).filter(|value| !value.is_table())
 }
 
 /// Whether `command`, or with `below` any command under it, has the option `key`.

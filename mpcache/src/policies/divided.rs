@@ -21,15 +21,15 @@
 //! weights: a bit for each head. The server publishes it when it agrees to the policy. **Revealed.** Nothing else: no
 //! choice depends on the text.
 
-use engine::{Engine, Error, Tensor};
+use engine::{Error, Select, Tensor};
 
 use super::DEFAULT_SINKS;
 use crate::attention;
 use crate::schedule::Later;
 use crate::stream::{Left, Window};
 use crate::{
-    HeadPattern, HeadShape, Merged, NamedPolicy, Policy, PolicyError, PolicyFamily, PolicyOptions, Schedule, Setting,
-    Store,
+    Facts, HeadPattern, HeadShape, Merged, NamedPolicy, Policy, PolicyError, PolicyFamily, PolicyOptions, Schedule,
+    Setting, Store,
 };
 
 /// Keeps every token in some heads, and the first tokens and the latest in the others.
@@ -69,17 +69,14 @@ impl PolicyFamily for Divided {
 
     fn settings(&self) -> Vec<Setting> {
         let mut settings = vec![Setting::new("heads", &self.heads)];
-        settings.extend(self.schedule.settings(Later::Always, true));
+        settings.extend(self.schedule.settings(Later::Always));
         settings.push(Setting::new("sinks", self.sinks));
         settings
     }
 
-    fn shows(&self) -> String {
-        "which heads keep every token, which follows from the weights".into()
-    }
-
-    fn random_traffic(&self) -> bool {
-        false
+    fn facts(&self) -> Facts {
+        let shows = "which heads keep every token, which follows from the weights";
+        Facts { prefill: self.schedule.prefill, ..Facts::shows(shows) }
     }
 
     fn check(&self, layers: usize, shape: HeadShape) -> Result<(), PolicyError> {
@@ -88,11 +85,7 @@ impl PolicyFamily for Divided {
         self.heads.misfit(layers, shape).map_or(Ok(()), |expected| Err(refused(expected)))
     }
 
-    fn prefill(&self) -> Option<usize> {
-        self.schedule.prefill
-    }
-
-    fn build<E: Engine>(&self, layers: usize, shape: HeadShape) -> Box<dyn Policy<E>> {
+    fn build<E: Select>(&self, layers: usize, shape: HeadShape) -> Box<dyn Policy<E>> {
         Box::new(Parts::<E> { settings: self.clone(), shape, gone: (0..layers).map(|_| None).collect() })
     }
 }
@@ -107,14 +100,14 @@ fn read(options: &mut PolicyOptions, compensates: bool) -> Result<Divided, Polic
     let heads = options.given_value("heads")?;
     Ok(Divided {
         heads: heads.ok_or_else(|| options.missing("heads", MISSING))?,
-        schedule: Schedule::read(options, Later::Always, true)?,
+        schedule: Schedule::read(options, Later::Always)?,
         sinks: options.number("sinks", 0, DEFAULT_SINKS)?,
         compensates,
     })
 }
 
 /// The policy of one generation.
-struct Parts<E: Engine> {
+struct Parts<E: Select> {
     settings: Divided,
     shape: HeadShape,
     /// `razor`: by layer what its streaming heads let go.
@@ -129,7 +122,7 @@ struct Gone<T> {
     tokens: usize,
 }
 
-impl<E: Engine> Parts<E> {
+impl<E: Select> Parts<E> {
     fn window(&self) -> Window {
         let Divided { schedule, sinks, compensates, .. } = self.settings;
         Window { schedule, sinks, merges: compensates }
@@ -192,7 +185,7 @@ impl<E: Engine> Parts<E> {
 }
 
 /// The sum of rows, (rows, n) -> (1, n). Free.
-fn sum<E: Engine>(engine: &mut E, rows: &E::Tensor) -> Result<E::Tensor, Error> {
+fn sum<E: Select>(engine: &mut E, rows: &E::Tensor) -> Result<E::Tensor, Error> {
     let n = rows.shape()[1];
     Ok(engine.sum_last(&rows.permute(&[1, 0]))?.reshape(&[1, n]))
 }
@@ -201,7 +194,7 @@ fn sum<E: Engine>(engine: &mut E, rows: &E::Tensor) -> Result<E::Tensor, Error> 
 ///
 /// A public factor has 16 fractional bits. A division by thousands would be off by percents, so a power of two goes
 /// first, which such a factor holds exactly.
-fn means<E: Engine>(
+fn means<E: Select>(
     engine: &mut E,
     keys: &E::Tensor,
     values: &E::Tensor,
@@ -215,7 +208,7 @@ fn means<E: Engine>(
     Ok([means.slice(1, 0..n), means.slice(1, n..2 * n)])
 }
 
-impl<E: Engine> Policy<E> for Parts<E> {
+impl<E: Select> Policy<E> for Parts<E> {
     fn fork(&self) -> Option<Box<dyn Policy<E>>> {
         Some(Box::new(Parts { settings: self.settings.clone(), gone: self.gone.clone(), ..*self }))
     }
@@ -248,7 +241,7 @@ impl<E: Engine> Policy<E> for Parts<E> {
         {
             self.cut(engine, layer, store, part, left)?;
         }
-        let output = attention::causal_by_parts(engine, q, store)?;
+        let output = attention::causal(engine, q, store)?.output;
         self.cut_prompt(engine, layer, store)?;
         Ok(output)
     }
@@ -260,21 +253,7 @@ impl<E: Engine> Policy<E> for Parts<E> {
 
 #[cfg(test)]
 mod tests {
-    use crate::policies::shown;
     use crate::{HeadShape, PolicySpec};
-
-    #[test]
-    fn options_and_settings() {
-        for name in ["duo", "razor"] {
-            let text = format!("{name}:heads=1.0c");
-            assert_eq!(shown(&text), "heads=1.c budget=0.25 block=1 prefill=off sinks=4");
-            let text = format!("{name}:heads=3,budget=128,sinks=2,prefill=64");
-            assert_eq!(shown(&text), "heads=3 budget=128 block=32 prefill=64 sinks=2");
-            assert_eq!(shown(name), format!("cache policy `{name}` needs heads=...: {}", super::MISSING));
-            let expected = "expected hexadecimal numbers of the layers, with dots between them";
-            assert_eq!(shown(&format!("{name}:heads=1;2")), format!("cache policy `{name}`: heads=1;2: {expected}"));
-        }
-    }
 
     #[test]
     fn patterns_fit_their_model() {

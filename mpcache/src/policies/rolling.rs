@@ -10,14 +10,13 @@
 
 use std::ops::Range;
 
-use engine::{Ceiling, Engine, Error, Origin, Ranking, Right, Tensor, TopK};
+use engine::{Ceiling, Error, Origin, Ranking, Right, Select, Tensor, TopK};
 
-use crate::attention::{self, Attended, Received};
-use crate::family::shown;
+use crate::attention::{self, Received};
 use crate::schedule::Later;
 use crate::{
-    HeadShape, KV_MAGNITUDE, NamedPolicy, Piece, Policy, PolicyError, PolicyFamily, PolicyOptions, Schedule, Select,
-    Setting, Store, eviction,
+    Facts, Granularity, HeadShape, KV_MAGNITUDE, NamedPolicy, Piece, Policy, PolicyError, PolicyFamily,
+    PolicyOptions, Schedule, Setting, Store, eviction,
 };
 
 /// The score by which tokens are evicted; the least goes first.
@@ -62,20 +61,16 @@ impl PolicyFamily for Rolling {
     ];
 
     fn settings(&self) -> Vec<Setting> {
-        let mut settings = self.schedule.settings(Later::Always, false);
+        let mut settings = self.schedule.settings(Later::Always);
         settings.push(Setting::new("topk", self.top_k));
         settings
     }
 
-    fn shows(&self) -> String {
-        shown("how many tokens are kept", self.top_k)
+    fn facts(&self) -> Facts {
+        Facts::selecting("how many tokens are kept", self.top_k)
     }
 
-    fn random_traffic(&self) -> bool {
-        self.top_k == TopK::ShuffleReveal
-    }
-
-    fn build<E: Engine>(&self, layers: usize, _shape: HeadShape) -> Box<dyn Policy<E>> {
+    fn build<E: Select>(&self, layers: usize, _shape: HeadShape) -> Box<dyn Policy<E>> {
         Box::new(Evicting::<E> { settings: *self, layers: (0..layers).map(|_| None).collect() })
     }
 }
@@ -83,12 +78,12 @@ impl PolicyFamily for Rolling {
 const KEYS: &[&str] = &["budget", "block", "topk"];
 
 fn read(options: &mut PolicyOptions, score: EvictionScore) -> Result<Rolling, PolicyError> {
-    let schedule = Schedule::read(options, Later::Always, false)?;
+    let schedule = Schedule::read(options, Later::Always)?;
     Ok(Rolling { schedule, score, top_k: options.top_k(TopK::Rank)? })
 }
 
 /// The policy of one generation.
-struct Evicting<E: Engine> {
+struct Evicting<E: Select> {
     settings: Rolling,
     /// By layer the attention that every kept token received so far, (rows, tokens), and a bound that it cannot
     /// exceed; only with [`EvictionScore::Accumulated`].
@@ -116,12 +111,11 @@ impl How {
 }
 
 impl EvictionScore {
-    fn per_layer(self) -> bool {
-        self == EvictionScore::Latest
-    }
-
-    fn select(self) -> Select {
-        if self.per_layer() { Select::PerLayer } else { Select::PerKv }
+    fn select(self) -> Granularity {
+        match self {
+            EvictionScore::Accumulated => Granularity::PerKv,
+            EvictionScore::Latest => Granularity::PerLayer,
+        }
     }
 
     /// How many of `keep` tokens are protected, the latest ones.
@@ -133,7 +127,7 @@ impl EvictionScore {
     }
 }
 
-impl<E: Engine> Policy<E> for Evicting<E> {
+impl<E: Select> Policy<E> for Evicting<E> {
     fn fork(&self) -> Option<Box<dyn Policy<E>>> {
         Some(Box::new(Evicting { layers: self.layers.clone(), ..*self }))
     }
@@ -159,25 +153,25 @@ impl<E: Engine> Policy<E> for Evicting<E> {
         let known = &mut self.layers[layer];
         let Rolling { schedule, score, top_k } = self.settings;
         let shape = store.heads();
-        let Attended { output, probabilities: p } = attention::causal(engine, q, store)?;
+        let attended = attention::causal(engine, q, store)?;
         let piece = store.piece();
         let reading = piece.in_prompt() && !piece.ends_prompt();
         if reading && score == EvictionScore::Latest {
-            return Ok(output);
+            return Ok(attended.output);
         }
         let window = if score == EvictionScore::Accumulated { q.shape()[1] } else { 1 };
-        let received = attention::received(engine, &p, window, score.per_layer(), shape)?;
-        let Received { mut ceiling, .. } = Received::new(engine, window, score.per_layer(), shape)?;
+        let received = attention::received(engine, attended.probabilities(), window, score.select(), shape)?;
+        let Received { mut ceiling, .. } = Received::new(engine, window, score.select(), shape)?;
         let (before, bound) = known.take().unzip();
         let mut scores = attention::accumulate(engine, before, received)?;
         ceiling = bound.map_or(ceiling, |bound| ceiling.plus(bound));
         if reading {
             *known = Some((scores, ceiling));
-            return Ok(output);
+            return Ok(attended.output);
         }
         let most = schedule.stay(schedule.budget_of(store.seen()));
         let queries = if score == EvictionScore::Accumulated { store.seen() } else { 1 };
-        let size = Received::new(engine, queries, score.per_layer(), shape)?;
+        let size = Received::new(engine, queries, score.select(), shape)?;
         let how = How { score, method: top_k, size };
         engine.scope("eviction", |engine| {
             let held = store.len();
@@ -193,12 +187,12 @@ impl<E: Engine> Policy<E> for Evicting<E> {
         if score == EvictionScore::Accumulated {
             *known = Some((scores, ceiling));
         }
-        Ok(output)
+        Ok(attended.output)
     }
 }
 
 /// Everything known of the tokens `range`, as payload of the selections: keys, values and `scores` (rows, tokens).
-fn known<E: Engine>(score: EvictionScore, scores: &E::Tensor, store: &Store<E>, range: Range<usize>) -> E::Tensor {
+fn known<E: Select>(score: EvictionScore, scores: &E::Tensor, store: &Store<E>, range: Range<usize>) -> E::Tensor {
     let rows = scores.shape()[0];
     let pairs = score.select().payload(&store.pairs_by_head(range.clone()), store.heads());
     let scores = scores.slice(1, range.clone()).reshape(&[rows, range.len(), 1]);
@@ -206,15 +200,15 @@ fn known<E: Engine>(score: EvictionScore, scores: &E::Tensor, store: &Store<E>, 
 }
 
 /// Keeps `all`, a payload as [`known`] makes it; returns its scores.
-fn store_known<E: Engine>(all: &E::Tensor, store: &mut Store<E>) -> E::Tensor {
+fn store_known<E: Select>(all: &E::Tensor, store: &mut Store<E>) -> E::Tensor {
     let [rows, tokens, w] = all.shape()[..] else { panic!("payload of shape {:?}", all.shape()) };
     let kv_heads = store.heads().kv_heads;
-    store.replace_by_head(&Select::unpack(&all.slice(2, 0..w - 1), kv_heads));
+    store.replace_by_head(&Granularity::unpack(&all.slice(2, 0..w - 1), kv_heads));
     all.slice(2, w - 1..w).reshape(&[rows, tokens])
 }
 
 /// Keeps `keep` tokens at once: the protected ones and the best of the others.
-fn shrink<E: Engine>(
+fn shrink<E: Select>(
     engine: &mut E,
     how: How,
     keep: usize,
@@ -241,7 +235,7 @@ fn shrink<E: Engine>(
 }
 
 /// Evicts the least of the tokens that are not protected; the oldest protected one takes its slot.
-fn evict<E: Engine>(
+fn evict<E: Select>(
     engine: &mut E,
     how: How,
     (scores, ceiling): (&E::Tensor, Ceiling),
@@ -272,20 +266,4 @@ fn evict<E: Engine>(
     // A score is what was in the slot plus what the scatter added.
     let added = engine.ceiling(Origin::Moved { magnitude: how.payload() + 1 })?;
     Ok((store_known::<E>(&all, store), ceiling.plus(added)))
-}
-
-#[cfg(test)]
-mod tests {
-    use crate::policies::shown;
-
-    #[test]
-    fn options_and_settings() {
-        for name in ["h2o", "tova"] {
-            assert_eq!(shown(name), "budget=0.25 block=1 topk=rank");
-            assert_eq!(shown(&format!("{name}:budget=0.1,topk=sort")), "budget=0.1 block=1 topk=sort");
-            assert_eq!(shown(&format!("{name}:budget=64,block=8")), "budget=64 block=8 topk=rank");
-            let refused = format!("cache policy `{name}`: topk=fast: expected one of rank, shuffle-reveal, sort");
-            assert_eq!(shown(&format!("{name}:topk=fast")), refused);
-        }
-    }
 }

@@ -18,15 +18,16 @@
 //! [`TopK::ShuffleReveal`] what that method's documentation says. A step without a cut has no exchange more than
 //! `full`.
 
-use engine::{Engine, Error, Tensor, TopK};
+use engine::{Error, Select, Tensor, TopK};
 
-use crate::attention::{self, Attended, Received};
+use crate::Granularity::PerKv;
+use crate::attention::{self, Received};
 use crate::eviction;
-use crate::family::shown;
 use crate::layered::{ByLayer, Light};
 use crate::schedule::{Cut, DEFAULT_BUDGET, Later};
 use crate::{
-    Budget, HeadShape, NamedPolicy, Piece, Policy, PolicyError, PolicyFamily, PolicyOptions, Schedule, Setting, Store,
+    Budget, Facts, HeadShape, NamedPolicy, Piece, Policy, PolicyError, PolicyFamily, PolicyOptions, Schedule,
+    Setting, Store,
 };
 
 /// What a policy does unless told otherwise.
@@ -114,7 +115,7 @@ impl PolicyFamily for SnapKv {
     ];
 
     fn settings(&self) -> Vec<Setting> {
-        let mut settings = self.schedule.settings(Later::Tokens, true);
+        let mut settings = self.schedule.settings(Later::Tokens);
         settings.extend([
             Setting::new("window", self.window),
             Setting::new("kernel", self.kernel),
@@ -130,26 +131,16 @@ impl PolicyFamily for SnapKv {
         settings
     }
 
-    fn shows(&self) -> String {
-        match self.layers {
+    fn facts(&self) -> Facts {
+        let shows = match self.layers {
             ByLayer::Squeeze { light: Light::Given(_), .. } => {
-                shown("the layers that get less, which follow from a text of the server's", self.top_k)
+                "the layers that get less, which follow from a text of the server's"
             }
-            _ => shown("how many tokens are kept", self.top_k),
-        }
-    }
-
-    fn random_traffic(&self) -> bool {
-        self.top_k == TopK::ShuffleReveal
-    }
-
-    fn can_cut(&self) -> bool {
+            _ => "how many tokens are kept",
+        };
         // With a share it votes and evicts at the end of the prompt alone.
-        self.schedule.budget.tokens().is_none()
-    }
-
-    fn prefill(&self) -> Option<usize> {
-        self.schedule.prefill
+        let can_cut = self.schedule.budget.tokens().is_none();
+        Facts { can_cut, prefill: self.schedule.prefill, ..Facts::selecting(shows, self.top_k) }
     }
 
     fn check(&self, layers: usize, _shape: HeadShape) -> Result<(), PolicyError> {
@@ -160,7 +151,7 @@ impl PolicyFamily for SnapKv {
         }
     }
 
-    fn build<E: Engine>(&self, layers: usize, _shape: HeadShape) -> Box<dyn Policy<E>> {
+    fn build<E: Select>(&self, layers: usize, _shape: HeadShape) -> Box<dyn Policy<E>> {
         Box::new(Voting::<E> { settings: *self, votes: (0..layers).map(|_| None).collect() })
     }
 }
@@ -168,7 +159,7 @@ impl PolicyFamily for SnapKv {
 fn read(options: &mut PolicyOptions, default: Defaults, layers: ByLayer) -> Result<SnapKv, PolicyError> {
     let odd = |text: &str| text.parse().ok().filter(|n| n % 2 == 1 && *n < 1000);
     Ok(SnapKv {
-        schedule: Schedule::read_or(options, default.budget, Later::Tokens, true)?,
+        schedule: Schedule::read_or(options, default.budget, Later::Tokens)?,
         window: options.number("window", 1, default.window)?,
         kernel: options.read("kernel", "an odd number below 1000", odd)?.unwrap_or(default.kernel),
         top_k: options.top_k(default.top_k)?,
@@ -177,7 +168,7 @@ fn read(options: &mut PolicyOptions, default: Defaults, layers: ByLayer) -> Resu
 }
 
 /// The policy of one generation.
-struct Voting<E: Engine> {
+struct Voting<E: Select> {
     settings: SnapKv,
     /// By layer what the window of the next cut gave so far.
     votes: Vec<Option<Votes<E::Tensor>>>,
@@ -210,7 +201,7 @@ impl SnapKv {
     }
 
     /// Evicts all but `ballot.cut.keep` tokens, by `votes`.
-    fn evict<E: Engine>(
+    fn evict<E: Select>(
         &self,
         engine: &mut E,
         votes: &Votes<E::Tensor>,
@@ -221,18 +212,18 @@ impl SnapKv {
         let Ballot { cut: Cut { keep, .. }, window } = *ballot;
         let old = tokens - window;
         let smoothed = smooth(engine, &votes.received.slice(1, 0..old), self.kernel)?;
-        let size = Received::new(engine, votes.voters * self.kernel, false, shape)?;
+        let size = Received::new(engine, votes.voters * self.kernel, PerKv, shape)?;
         if keep == window {
             eviction::keep_latest(store, old);
             return Ok(());
         }
         let how = eviction::by_attention(keep - window, self.top_k, size);
         let chosen = eviction::choose(engine, &smoothed, &how)?;
-        eviction::keep(engine, store, &chosen, old, false)
+        eviction::keep(engine, store, &chosen, old, PerKv)
     }
 }
 
-impl<E: Engine> Policy<E> for Voting<E> {
+impl<E: Select> Policy<E> for Voting<E> {
     fn fork(&self) -> Option<Box<dyn Policy<E>>> {
         Some(Box::new(Voting { votes: self.votes.clone(), ..*self }))
     }
@@ -259,14 +250,14 @@ impl<E: Engine> Policy<E> for Voting<E> {
     ) -> Result<E::Tensor, Error> {
         let piece = store.piece();
         let ballot = self.settings.next(layer, self.votes.len(), piece);
-        let Attended { output, probabilities } = attention::causal(engine, q, store)?;
-        let Some(ballot) = ballot else { return Ok(output) };
+        let attended = attention::causal(engine, q, store)?;
+        let Some(ballot) = ballot else { return Ok(attended.output) };
         let voters = piece.among_last_before(ballot.cut.at, ballot.window);
         if voters == 0 {
-            return Ok(output);
+            return Ok(attended.output);
         }
         engine.scope("eviction", |engine| {
-            let received = attention::received(engine, &probabilities, voters, false, store.heads())?;
+            let received = attention::received(engine, attended.probabilities(), voters, PerKv, store.heads())?;
             let (before, known) = self.votes[layer].take().map_or((None, 0), |v| (Some(v.received), v.voters));
             let received = attention::accumulate(engine, before, received)?;
             let votes = Votes { received, voters: known + voters };
@@ -276,12 +267,12 @@ impl<E: Engine> Policy<E> for Voting<E> {
             self.votes[layer] = Some(votes);
             Ok(())
         })?;
-        Ok(output)
+        Ok(attended.output)
     }
 }
 
 /// Sums over the `kernel` entries around each one, (rows, n) -> (rows, n); fewer at the ends.
-fn smooth<E: Engine>(engine: &mut E, x: &E::Tensor, kernel: usize) -> Result<E::Tensor, Error> {
+fn smooth<E: Select>(engine: &mut E, x: &E::Tensor, kernel: usize) -> Result<E::Tensor, Error> {
     let n = x.shape()[1];
     let mut sum = x.clone();
     for by in (1..=kernel / 2).filter(|&by| by < n) {
@@ -300,28 +291,6 @@ mod tests {
     use ndarray::ArrayD;
 
     use super::smooth;
-    use crate::policies::shown;
-
-    #[test]
-    fn options_and_settings() {
-        assert_eq!(shown("snapkv"), "budget=0.25 prefill=off window=32 kernel=5 topk=rank");
-        assert_eq!(shown("pyramid"), "budget=0.25 prefill=off window=8 kernel=5 topk=rank beta=20");
-        assert_eq!(shown("mpcache-2pc"), "budget=0.15 prefill=off window=32 kernel=1 topk=shuffle-reveal");
-        let text = "snapkv:budget=0.5,kernel=7,topk=shuffle-reveal,window=8,prefill=64";
-        assert_eq!(shown(text), "budget=0.5 prefill=64 window=8 kernel=7 topk=shuffle-reveal");
-        let text = "snapkv:budget=96,block=8";
-        assert_eq!(shown(text), "budget=96 block=8 prefill=off window=32 kernel=5 topk=rank");
-        let idle = "block has no effect with a budget that is a share of the prompt";
-        assert_eq!(shown("pyramid:block=8"), format!("cache policy `pyramid`: {idle}"));
-        assert_eq!(shown("snapkv:kernel=4"), "cache policy `snapkv`: kernel=4: expected an odd number below 1000");
-        assert_eq!(shown("snapkv:window=0"), "cache policy `snapkv`: window=0: expected a number from 1");
-        assert_eq!(shown("squeeze"), "budget=0.25 prefill=off window=32 kernel=5 topk=rank layers=half part=0.35");
-        let text = "squeeze:budget=96,layers=7+3-5,part=0.5,window=8";
-        let settings = "budget=96 block=24 prefill=off window=8 kernel=5 topk=rank layers=3-5+7 part=0.5";
-        assert_eq!(shown(text), settings);
-        let refused = "cache policy `squeeze`: layers=5-3: expected layers as in 3-5+7, or half";
-        assert_eq!(shown("squeeze:layers=5-3"), refused);
-    }
 
     #[test]
     fn layers_that_the_model_lacks_are_refused() {

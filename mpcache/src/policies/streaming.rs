@@ -6,13 +6,13 @@
 //!
 //! **Public.** The whole pattern. **Revealed.** Nothing: no protocol runs.
 
-use engine::{Engine, Error, Tensor};
+use engine::{Error, Select, Tensor};
 
 use super::DEFAULT_SINKS;
-use crate::attention::{self, Attended};
+use crate::attention;
 use crate::schedule::Later;
 use crate::stream::Window;
-use crate::{HeadShape, NamedPolicy, Policy, PolicyFamily, Schedule, Setting, Store};
+use crate::{Facts, HeadShape, NamedPolicy, Policy, PolicyFamily, Schedule, Setting, Store};
 
 /// Keeps the first tokens and the latest, and evicts all others. Tokens keep the positions at which they were
 /// encoded.
@@ -33,31 +33,23 @@ impl PolicyFamily for Streaming {
         about: "StreamingLLM: the first tokens and the latest",
         read: |options| {
             Ok(Streaming {
-                schedule: Schedule::read(options, Later::Always, true)?,
+                schedule: Schedule::read(options, Later::Always)?,
                 sinks: options.number("sinks", 0, DEFAULT_SINKS)?,
             })
         },
     }];
 
     fn settings(&self) -> Vec<Setting> {
-        let mut settings = self.schedule.settings(Later::Always, true);
+        let mut settings = self.schedule.settings(Later::Always);
         settings.push(Setting::new("sinks", self.sinks));
         settings
     }
 
-    fn shows(&self) -> String {
-        "the whole pattern, which follows from lengths".into()
+    fn facts(&self) -> Facts {
+        Facts { prefill: self.schedule.prefill, ..Facts::shows("the whole pattern, which follows from lengths") }
     }
 
-    fn random_traffic(&self) -> bool {
-        false
-    }
-
-    fn prefill(&self) -> Option<usize> {
-        self.schedule.prefill
-    }
-
-    fn build<E: Engine>(&self, _layers: usize, _shape: HeadShape) -> Box<dyn Policy<E>> {
+    fn build<E: Select>(&self, _layers: usize, _shape: HeadShape) -> Box<dyn Policy<E>> {
         Box::new(*self)
     }
 }
@@ -67,14 +59,14 @@ impl Streaming {
         Window { schedule: self.schedule, sinks: self.sinks, merges: false }
     }
 
-    fn cut_prompt<E: Engine>(&self, store: &mut Store<E>) {
+    fn cut_prompt<E: Select>(&self, store: &mut Store<E>) {
         if let Some(left) = self.window().after(store, 0) {
             store.keep_rows(0, &left.rows());
         }
     }
 }
 
-impl<E: Engine> Policy<E> for Streaming {
+impl<E: Select> Policy<E> for Streaming {
     fn fork(&self) -> Option<Box<dyn Policy<E>>> {
         Some(Box::new(*self))
     }
@@ -98,7 +90,7 @@ impl<E: Engine> Policy<E> for Streaming {
         if let Some(left) = self.window().before(store, 0, q.shape()[1]) {
             store.keep_rows(0, &left.rows());
         }
-        let Attended { output, .. } = attention::causal(engine, q, store)?;
+        let output = attention::causal(engine, q, store)?.output;
         self.cut_prompt(store);
         Ok(output)
     }
@@ -106,27 +98,5 @@ impl<E: Engine> Policy<E> for Streaming {
     fn appended(&mut self, _engine: &mut E, _layer: usize, store: &mut Store<E>) -> Result<(), Error> {
         self.cut_prompt(store);
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use crate::policies::shown;
-
-    #[test]
-    fn options_and_settings() {
-        assert_eq!(shown("streaming"), "budget=0.25 block=1 prefill=off sinks=4");
-        assert_eq!(shown("streaming:budget=0.5,sinks=0"), "budget=0.5 block=1 prefill=off sinks=0");
-        assert_eq!(shown("streaming:budget=128"), "budget=128 block=32 prefill=off sinks=4");
-        assert_eq!(shown("streaming:budget=100,block=8,prefill=64"), "budget=100 block=8 prefill=64 sinks=4");
-        let expected = "expected a share above 0, up to 1, or tokens from 2";
-        assert_eq!(shown("streaming:budget=0"), format!("cache policy `streaming`: budget=0: {expected}"));
-        let half = "cache policy `streaming`: block=51: expected at most half of the budget, 50";
-        assert_eq!(shown("streaming:budget=100,block=51"), half);
-        assert_eq!(
-            shown("streaming:prefill=0"),
-            "cache policy `streaming`: prefill=0: expected a number of tokens, or off"
-        );
-        assert_eq!(shown("streaming:sinks=-1"), "cache policy `streaming`: sinks=-1: expected a number from 0");
     }
 }

@@ -3,8 +3,8 @@
 
 use std::ops::Range;
 
-use engine::{Ceiling, Engine};
-use mpcache::{HeadShape, KvCache, PolicySpec};
+use engine::{Ceiling, Select};
+use mpcache::{HeadShape, KvCache, PolicySpec, ScoreSource};
 use ndarray::{ArrayD, Axis, IxDyn};
 use net::{Entry, Phase, Traffic};
 use rand::rngs::StdRng;
@@ -38,7 +38,7 @@ pub(crate) struct Script {
     /// Learned scores, (layers, tokens, kv_heads), for policies that want them.
     pub(crate) scores: ArrayD<f64>,
     /// How unexpected each token was.
-    pub(crate) surprise: Vec<f32>,
+    pub(crate) surprisals: Vec<f32>,
 }
 
 impl Script {
@@ -72,8 +72,8 @@ impl Script {
         let scores = ArrayD::from_shape_simple_fn(IxDyn(&[LAYERS, prompt + steps, HEADS.kv_heads]), || {
             rng.random_range(-200.0..200.0)
         });
-        let surprise = (0..prompt + steps).map(|_| rng.random_range(0.0..9.0)).collect();
-        Script { steps: all, scores, surprise }
+        let surprisals = (0..prompt + steps).map(|_| rng.random_range(0.0..9.0)).collect();
+        Script { steps: all, scores, surprisals }
     }
 
     /// Position in the text of the token `token` of step `step`.
@@ -96,7 +96,7 @@ impl Script {
     }
 
     /// Outputs of every layer at every decoding step, and what each head attended to, where it is known.
-    pub(crate) fn play<E: Engine>(
+    pub(crate) fn play<E: Select>(
         &self,
         engine: &mut E,
         spec: &PolicySpec,
@@ -107,7 +107,7 @@ impl Script {
 
     /// [`play`](Script::play), which tells `held` a layer, a step and the number of tokens that the layer holds after
     /// it.
-    pub(crate) fn play_watched<E: Engine>(
+    pub(crate) fn play_watched<E: Select>(
         &self,
         engine: &mut E,
         spec: &PolicySpec,
@@ -122,11 +122,11 @@ impl Script {
             for (layer, [q, k, v]) in self.steps[i].iter().enumerate() {
                 let part = |x: &ArrayD<f64>| x.slice_axis(Axis(0), tokens.clone().into()).to_owned();
                 let (k, v) = (tensor(&part(k)), tensor(&part(v)));
-                if cache.wants_learned() {
+                if cache.wants_scores() == Some(ScoreSource::ScoringHead) {
                     let first = self.position(i, tokens.start);
                     let scores = self.scores.index_axis(Axis(0), layer);
                     let scores = scores.slice_axis(Axis(0), (first..first + tokens.len()).into()).to_owned();
-                    cache.learned(layer, &tensor(&scores), Ceiling::of_units(1 << 40));
+                    cache.score(layer, &tensor(&scores), Ceiling::of_units(1 << 40));
                 }
                 let wanted = usize::from(i > 0 || tokens.end == prompt);
                 let window = cache.query_window(layer, tokens.len()).max(wanted);
@@ -150,10 +150,10 @@ impl Script {
                 }
             }
             // As in a generation, where the logits of a prompt come when all of it is read.
-            if cache.wants_surprise() && (i > 0 || tokens.end == prompt) {
+            if cache.wants_scores() == Some(ScoreSource::Surprisal) && (i > 0 || tokens.end == prompt) {
                 let last = self.position(i, tokens.end - 1) + 1;
                 let first = if i == 0 { 0 } else { last - 1 };
-                cache.surprised(&self.surprise[first..last]);
+                cache.surprisals(engine, &self.surprisals[first..last]).expect("surprisals");
             }
         }
         (outputs, attended)

@@ -31,11 +31,11 @@ pub use activation::{gelu, silu};
 pub use argmax::argmax;
 pub use embed::{embed, rows};
 pub use extrema::{abs, extrema};
-pub use norm::{layer_norm, rms_norm};
+pub use norm::rms_norm;
 pub use relu::relu;
 pub use rope::rope;
 pub use soft_cap::soft_cap;
-pub use softmax::{softmax, softmax_each, softmax_within};
+pub use softmax::{softmax, softmax_each};
 
 /// The narrowest ring whose truncation takes magnitudes up to `bound` at `frac` fractional bits, rounding errors of a
 /// few units included.

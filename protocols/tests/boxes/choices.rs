@@ -1,7 +1,7 @@
 //! Selections, compactions and extrema between two parties against naive twins. The plan's ledger is compared with
 //! the parties' too, except for quickselect, whose traffic is random.
 
-use engine::{Engine, Origin};
+use engine::{Origin, Select};
 use ndarray::{ArrayD, IxDyn};
 use planner::Planner;
 use protocols::functions::compact::compact;

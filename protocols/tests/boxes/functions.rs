@@ -1,6 +1,7 @@
 //! Every function between two parties against the box in the clear. The plan's ledger is compared with the parties'
 //! too.
 
+use engine::Visible;
 use std::time::Duration;
 
 use planner::Planner;
@@ -62,7 +63,11 @@ fn both_boxes_agree(options: Options) {
                 options,
                 4.0,
                 &[2, 3, 21],
-                function!([] | b, x | functions::softmax_within(b, &x[0], &[0..1, 3..20, 9..21])),
+                function!(
+                    [] | b,
+                    x | Ok(functions::softmax_each(b, &[Visible { scores: &x[0], seen: &[0..1, 3..20, 9..21] }])?
+                        .remove(0))
+                ),
             ),
         ),
         (
@@ -82,7 +87,13 @@ fn both_boxes_agree(options: Options) {
                     x | {
                         // Two tensors of other shapes, from one.
                         let [a, c] = [x[0].slice(0, 0..1), x[0].slice(0, 1..2).reshape(&[9, 1, 7])];
-                        let parts = functions::softmax_each(b, &[(&a, &[1, 20, 21]), (&c, &[7])])?;
+                        let parts = functions::softmax_each(
+                            b,
+                            &[
+                                Visible { scores: &a, seen: &[0..1, 0..20, 0..21] },
+                                Visible { scores: &c, seen: &[0..7] },
+                            ],
+                        )?;
                         let flat: Vec<_> = parts.iter().map(|part| part.reshape(&[63])).collect();
                         Ok(Tensor::concat(0, &flat.iter().collect::<Vec<_>>()))
                     }
@@ -103,11 +114,6 @@ fn both_boxes_agree(options: Options) {
                 &[1, 2, 6000],
                 function!([] | b, x | functions::softmax(b, &x[0], &[4097, 6000])),
             ),
-        ),
-        (
-            "layer norm",
-            4e-4,
-            difference(options, 3.0, &[3, 96], function!([] | b, x | functions::layer_norm(b, &x[0], 1e-5))),
         ),
         (
             "rms norm",

@@ -1,51 +1,81 @@
-//! Reports as pages of HTML, each in one file.
+//! Reports as pages of HTML, each in one file. The templates say what stands on a page, and escape every word.
 
-mod page;
-mod session;
-mod study;
-
-use model::eval::Evaluation;
-use model::report::Report;
-use serde_json::Value;
+use ::study::eval::{Evaluation, METRICS};
+use minijinja::{Environment, UndefinedBehavior, Value, context};
+use report::table::Table;
+use report::{Report, bytes};
 
 use super::Error;
+#[cfg(feature = "plots")]
+use super::plot;
+
+/// Operations in the open table; all of them are in the folded one.
+const OPERATIONS: usize = 15;
 
 /// The page of a session; `json` is the document that `report` was read from.
-pub(super) fn of_session(name: &str, report: &Report, json: &Value) -> Result<String, Error> {
-    Ok(session::page(name, report, json).html()?)
+pub(super) fn of_session(name: &str, report: &Report, json: &serde_json::Value) -> Result<String, Error> {
+    #[cfg(feature = "plots")]
+    let plots = drawings(plot::of_session(report)?);
+    #[cfg(not(feature = "plots"))]
+    let plots = Value::UNDEFINED;
+    render(context! {
+        body => "session.html", name, report, json, plots,
+        clock => report.seconds().name(),
+        phases => cells(&report.phase_table()),
+        operations => cells(&report.operation_table(OPERATIONS)),
+        kinds => report.preparation_table().as_ref().map(cells),
+    })
 }
 
 /// The page of a study; `json` is its document.
-pub(super) fn of_study(name: &str, study: &Evaluation, json: &Value) -> Result<String, Error> {
-    Ok(study::page(name, study, json).html()?)
+pub(super) fn of_study(name: &str, study: &Evaluation, json: &serde_json::Value) -> Result<String, Error> {
+    #[cfg(feature = "plots")]
+    let plots = drawings(plot::of_study(study)?);
+    #[cfg(not(feature = "plots"))]
+    let plots = Value::UNDEFINED;
+    render(context! {
+        body => "study.html", name, study, json, plots,
+        accuracy => cells(&study.table()),
+        metrics => METRICS.iter().map(|metric| [metric.short, metric.title]).collect::<Vec<_>>(),
+    })
 }
 
-/// The entries of an object as names and texts, objects within it flattened.
-fn entries(value: Option<&Value>) -> Vec<(String, String)> {
-    let mut entries = Vec::new();
-    if let Some(Value::Object(map)) = value {
-        for (key, value) in map {
-            flatten(&key.replace('_', " "), value, &mut entries);
-        }
+/// Names and SVG elements.
+#[cfg(feature = "plots")]
+fn drawings(plots: plot::Plots) -> Value {
+    plots.into_iter().map(|(name, drawing)| Value::from(vec![name, drawing.svg])).collect()
+}
+
+/// The head and the rows of a table.
+fn cells(table: &Table) -> Value {
+    context! { head => table.heads().collect::<Vec<_>>(), rows => table.texts().collect::<Vec<_>>() }
+}
+
+fn render(page: Value) -> Result<String, Error> {
+    let mut environment = Environment::new();
+    environment.set_undefined_behavior(UndefinedBehavior::SemiStrict);
+    environment.add_filter("bytes", |count: f64| bytes(count as u64));
+    environment.add_filter("fixed", |value: f64, digits: usize| format!("{value:.digits$}"));
+    environment.add_filter("time", time);
+    // The ending of the names turns on escaping.
+    for (name, text) in [
+        ("page.html", include_str!("page.html")),
+        ("parts.html", include_str!("parts.html")),
+        ("session.html", include_str!("session.html")),
+        ("study.html", include_str!("study.html")),
+    ] {
+        environment.add_template(name, text)?;
     }
-    entries
+    let page = context! { style => include_str!("style.css"), ..page };
+    Ok(environment.get_template("page.html")?.render(page)?)
 }
 
-fn flatten(name: &str, value: &Value, entries: &mut Vec<(String, String)>) {
-    match value {
-        Value::Null => {}
-        Value::String(text) if text.is_empty() => {}
-        Value::String(text) => entries.push((name.into(), text.clone())),
-        Value::Object(map) => {
-            for (key, value) in map {
-                flatten(&format!("{name}: {}", key.replace('_', " ")), value, entries);
-            }
-        }
-        Value::Array(all) if all.is_empty() => {}
-        Value::Array(all) => {
-            let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-            entries.push((name.into(), all.iter().map(text).collect::<Vec<_>>().join(", ")));
-        }
-        other => entries.push((name.into(), other.to_string())),
+/// A time with three digits.
+fn time(seconds: f64) -> String {
+    match seconds {
+        s if s < 0.9995e-3 => format!("{:.0} µs", s * 1e6),
+        s if s < 0.9995 => format!("{:.0} ms", s * 1e3),
+        s if s < 99.95 => format!("{s:.2} s"),
+        s => format!("{s:.0} s"),
     }
 }

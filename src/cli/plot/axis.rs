@@ -1,5 +1,10 @@
 //! Axes: scales, ranges that one bad line does not stretch, and ticks with numbers.
 
+use std::ops::Range;
+
+use plotters::coord::ranged1d::{BoldPoints, DefaultFormatting, KeyPointHint, Ranged};
+use plotters::coord::types::RangedCoordf64;
+
 /// How values are laid out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Scale {
@@ -15,116 +20,113 @@ const LARGEST: f64 = 1e100;
 impl Scale {
     /// The value on the axis before it is stretched to the drawing.
     fn of(self, value: f64) -> f64 {
-        match self {
-            Scale::Linear => self.bounded(value),
-            Scale::Log => self.bounded(value).ln(),
-        }
+        if self == Scale::Log { self.bounded(value).ln() } else { self.bounded(value) }
     }
 
     /// `value` where axes can compute with it.
     fn bounded(self, value: f64) -> f64 {
-        match self {
-            Scale::Linear => value.clamp(-LARGEST, LARGEST),
-            Scale::Log => value.clamp(1.0 / LARGEST, LARGEST),
-        }
+        value.clamp(if self == Scale::Log { 1.0 / LARGEST } else { -LARGEST }, LARGEST)
     }
 }
 
-/// A range of values along a length of the drawing.
+/// How numbers are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Unit {
+    Number,
+    Bytes,
+    /// A share of 1: the axis ends there.
+    Share,
+}
+
+impl Unit {
+    pub(super) fn write(self, value: f64) -> String {
+        let (unit, name) = match value.abs() {
+            _ if self != Unit::Bytes => return short(value),
+            v if v >= 1e9 => (1e9, "GB"),
+            v if v >= 1e6 => (1e6, "MB"),
+            v if v >= 1e3 => (1e3, "kB"),
+            _ => (1.0, "B"),
+        };
+        format!("{} {name}", short((value / unit * 1e3).round() / 1e3))
+    }
+}
+
+/// A range of values, and which of them have a number.
 #[derive(Clone, Debug)]
 pub(super) struct Axis {
-    pub(super) scale: Scale,
+    scale: Scale,
     pub(super) low: f64,
     pub(super) high: f64,
-    /// Where `low` and `high` lie in the drawing.
-    pub(super) from: f64,
-    pub(super) to: f64,
+    pub(super) ticks: Vec<f64>,
 }
 
 impl Axis {
-    /// The place of `value`, which may lie outside of the range.
-    pub(super) fn at(&self, value: f64) -> f64 {
-        let [low, high, value] = [self.low, self.high, value].map(|v| self.scale.of(v));
-        self.from + (value - low) / (high - low) * (self.to - self.from)
-    }
-
-    /// About `wanted` round values of the range, and at least two where rounding allows.
-    pub(super) fn ticks(&self, wanted: usize) -> Vec<f64> {
-        let Axis { scale, low, high, .. } = *self;
-        match scale {
-            Scale::Linear => linear(low, high, wanted),
-            Scale::Log => logarithmic(low, high, wanted),
-        }
+    /// From `low` to `high`, with about `wanted` ticks.
+    pub(super) fn new(scale: Scale, (low, high): (f64, f64), wanted: usize) -> Self {
+        let linear = || RangedCoordf64::from(low..high).key_points(BoldPoints(wanted + 2));
+        let ticks = match scale {
+            Scale::Linear => linear(),
+            Scale::Log => logarithmic(low, high, wanted)
+                .unwrap_or_else(|| linear().into_iter().filter(|tick| *tick > 0.0).collect()),
+        };
+        Axis { scale, low, high, ticks }
     }
 }
 
-/// Multiples of 1, 2 or 5 times a power of ten in the range.
-fn linear(low: f64, high: f64, wanted: usize) -> Vec<f64> {
-    let rough = (high - low) / wanted.max(1) as f64;
-    if rough <= 0.0 || !rough.is_finite() {
-        return vec![low];
+/// What lies outside of the range is at its end.
+impl Ranged for Axis {
+    type FormatOption = DefaultFormatting;
+    type ValueType = f64;
+
+    fn map(&self, value: &f64, (from, to): (i32, i32)) -> i32 {
+        let [low, high, value] = [self.low, self.high, *value].map(|v| self.scale.of(v));
+        let share = ((value - low) / (high - low)).clamp(0.0, 1.0);
+        from + (share * f64::from(to - from)).round() as i32
     }
-    let power = 10f64.powf(rough.log10().floor());
-    let step = [1.0, 2.0, 5.0, 10.0].map(|m| m * power).into_iter().find(|step| *step >= rough * 0.999);
-    let step = step.unwrap_or(10.0 * power);
-    let (first, last) = ((low / step - 1e-9).ceil(), (high / step + 1e-9).floor());
-    let count = (last - first).max(-1.0) as usize + 1;
-    (0..count.min(100))
-        .map(|i| (first + i as f64) * step)
-        .map(|v| if v.abs() < step * 1e-9 { 0.0 } else { v })
-        .collect()
+
+    fn key_points<Hint: KeyPointHint>(&self, _: Hint) -> Vec<f64> {
+        self.ticks.clone()
+    }
+
+    fn range(&self) -> Range<f64> {
+        self.low..self.high
+    }
 }
 
-/// Powers of ten with as many values between them as are wanted; in a short range, what a linear axis has.
-fn logarithmic(low: f64, high: f64, wanted: usize) -> Vec<f64> {
+/// Powers of ten with as many values between them as are wanted; `None` in a range too short for them.
+fn logarithmic(low: f64, high: f64, wanted: usize) -> Option<Vec<f64>> {
     let decades = (low.log10().floor() as i32)..=(high.log10().ceil() as i32);
-    let inside = |v: &f64| (low * 0.999_999..=high * 1.000_001).contains(v);
-    let of = |digits: &[f64], every: i32| -> Vec<f64> {
-        let powers = decades.clone().filter(|power| power.rem_euclid(every) == 0);
-        let values = powers.flat_map(|power| digits.iter().map(move |digit| scaled(*digit, power)));
-        values.filter(inside).collect()
+    let every = |digits: &[u8], step: i32| -> Vec<f64> {
+        let powers = decades.clone().filter(|power| power.rem_euclid(step) == 0);
+        // Read as text, they are as round as they can be.
+        let values = powers.flat_map(|power| digits.iter().map(move |digit| format!("{digit}e{power}")));
+        let values = values.filter_map(|text| text.parse().ok());
+        values.filter(|value| (low * 0.999_999..=high * 1.000_001).contains(value)).collect()
     };
-    let choices = [
-        of(&[1.0, 2.0, 5.0], 1),
-        of(&[1.0, 2.0, 3.0, 5.0, 7.0], 1),
-        of(&[1.0, 3.0], 1),
-        of(&[1.0], 1),
-        of(&[1.0], 2),
-        of(&[1.0], 3),
-    ];
-    let fits = |ticks: &Vec<f64>| ticks.len() >= 4 && ticks.len() <= wanted + 3;
-    match choices.into_iter().find(fits) {
-        Some(ticks) => ticks,
-        None if high / low < 100.0 => linear(low, high, wanted).into_iter().filter(|v| *v > 0.0).collect(),
-        None => of(&[1.0], 4.max((high / low).log10() as i32 / wanted.max(1) as i32)),
-    }
-}
-
-/// `digit` times ten to the `power`, as near as a division gives it.
-fn scaled(digit: f64, power: i32) -> f64 {
-    if power < 0 { digit / 10f64.powi(-power) } else { digit * 10f64.powi(power) }
+    let choices = [(&[1, 2, 5][..], 1), (&[1, 2, 3, 5, 7], 1), (&[1, 3], 1), (&[1], 1), (&[1], 2), (&[1], 3)];
+    let mut choices = choices.into_iter().map(|(digits, step)| every(digits, step));
+    choices.find(|ticks| (4..=wanted + 3).contains(&ticks.len())).or_else(|| {
+        let spread = (high / low).log10();
+        (spread >= 2.0).then(|| every(&[1], 4.max(spread as i32 / wanted.max(1) as i32)))
+    })
 }
 
 /// The range that shows `lines` well and all of `always`, of values above zero on a logarithmic scale; `None` of
 /// nothing.
 ///
 /// Lines that reach so high that they would stretch the range of all others more than two and a half times are left
-/// out, at most a third of all; the drawing clips them. What is plotted gets better downwards or ends at 1, so bad
-/// lines are high ones.
+/// out, at most a third of all. What is plotted gets better downwards or ends at 1, so bad lines are high ones.
 pub(super) fn range(lines: &[Vec<f64>], always: &[f64], scale: Scale) -> Option<(f64, f64)> {
     let ends = |values: &[f64]| {
         let of = values.iter().copied().filter(|v| v.is_finite() && (scale == Scale::Linear || *v > 0.0));
-        of.fold(None, |ends: Option<(f64, f64)>, v| {
-            let v = scale.bounded(v);
-            Some(ends.map_or((v, v), |(low, high)| (low.min(v), high.max(v))))
-        })
+        of.map(|v| scale.bounded(v)).map(|v| (v, v)).reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)))
     };
     let mut spans: Vec<(f64, f64)> = lines.iter().filter_map(|line| ends(line)).collect();
     spans.sort_by(|a, b| b.1.total_cmp(&a.1));
     let always = ends(always);
     let join = |spans: &[(f64, f64)]| {
         let all = spans.iter().copied().chain(always);
-        all.reduce(|(low, high), (l, h)| (low.min(l), high.max(h)))
+        all.reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)))
     };
     let length = |(low, high): (f64, f64)| scale.of(high) - scale.of(low);
     let mut best = join(&spans)?;
@@ -158,53 +160,37 @@ pub(super) fn short(value: f64) -> String {
     }
     let size = value.abs().log10().floor() as i32;
     if !(-4..6).contains(&size) {
-        let text = format!("{value:.1e}");
-        return text.replace(".0e", "e");
+        return format!("{value:.1e}").replace(".0e", "e");
     }
-    let digits = (3 - size).max(0) as usize;
-    let text = format!("{value:.digits$}");
+    let text = format!("{value:.*}", (3 - size).max(0) as usize);
     if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
-}
-
-/// A number of bytes of an axis.
-pub(super) fn short_bytes(value: f64) -> String {
-    let (unit, name) = match value.abs() {
-        v if v >= 1e9 => (1e9, "GB"),
-        v if v >= 1e6 => (1e6, "MB"),
-        v if v >= 1e3 => (1e3, "kB"),
-        _ => (1.0, "B"),
-    };
-    format!("{} {name}", short((value / unit * 1e3).round() / 1e3))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn axis(scale: Scale, low: f64, high: f64) -> Axis {
-        Axis { scale, low, high, from: 100.0, to: 0.0 }
-    }
-
     #[test]
     fn every_range_has_ticks_with_numbers() {
-        assert_eq!(axis(Scale::Linear, -0.02, 1.02).ticks(5), [0.0, 0.5, 1.0]);
-        assert_eq!(axis(Scale::Linear, 0.0, 1.0).ticks(5), [0.0, 0.2, 0.4, 0.6000000000000001, 0.8, 1.0]);
-        assert_eq!(axis(Scale::Log, 0.05, 1.0).ticks(6), [0.05, 0.1, 0.2, 0.5, 1.0]);
-        assert_eq!(axis(Scale::Log, 1e-4, 10.0).ticks(6), [1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0]);
+        let axis = |scale, low, high| Axis::new(scale, (low, high), 6);
+        assert_eq!(axis(Scale::Log, 0.05, 1.0).ticks, [0.05, 0.1, 0.2, 0.5, 1.0]);
+        assert_eq!(axis(Scale::Log, 1e-4, 10.0).ticks, [1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0]);
+        assert_eq!(axis(Scale::Log, 1.0, 100.0).map(&10.0, (100, 0)), 50);
+        assert_eq!(axis(Scale::Linear, 0.0, 1.0).ticks.len(), 6);
         // A short range of a logarithmic axis has more than its powers of ten.
         for (low, high) in [(4.5, 6.1), (1.0, 1.02), (0.9, 40.0), (1e-9, 1e3), (3.0, 4.0), (99.0, 101.0)] {
-            let ticks = axis(Scale::Log, low, high).ticks(6);
+            let ticks = axis(Scale::Log, low, high).ticks;
             assert!((3..=12).contains(&ticks.len()), "{low} to {high}: {ticks:?}");
             assert!(ticks.iter().all(|t| (low..=high).contains(t)), "{ticks:?}");
         }
-        assert_eq!(axis(Scale::Log, 1.0, 100.0).at(10.0), 50.0);
         // Documents of extreme numbers.
         for scale in [Scale::Linear, Scale::Log] {
-            let (low, high) = widened(range(&[], &[1e-320, 1.0, 1e300], scale).unwrap(), scale);
-            let ticks = axis(scale, low, high).ticks(6);
-            assert!((2..=12).contains(&ticks.len()), "{scale:?}: {ticks:?}");
-            let ends = [1e-320, 1e300].map(|value| axis(scale, low, high).at(value));
-            assert!(ends.iter().all(|end| (-0.1..=100.1).contains(end)), "{scale:?}: {ends:?}");
+            for all in [&[1e-320, 1.0, 1e300][..], &[1e-320], &[1e300, 1e301], &[0.0, 1e-12]] {
+                let Some(ends) = range(&[], all, scale) else { continue };
+                let (low, high) = widened(ends, scale);
+                let axis = axis(scale, low, high);
+                assert!((1..=12).contains(&axis.ticks.len()), "{scale:?}: {axis:?}");
+            }
         }
     }
 
@@ -229,6 +215,6 @@ mod tests {
     fn numbers_are_short() {
         let all = [0.05, 1.0, 0.25, 12345.0, 1e-5, 2.5e7, 1.0 / 3.0, -2.0].map(short);
         assert_eq!(all, ["0.05", "1", "0.25", "12345", "1e-5", "2.5e7", "0.3333", "-2"]);
-        assert_eq!([1500.0, 2e6, 999.0].map(short_bytes), ["1.5 kB", "2 MB", "999 B"]);
+        assert_eq!([1500.0, 2e6, 999.0].map(|bytes| Unit::Bytes.write(bytes)), ["1.5 kB", "2 MB", "999 B"]);
     }
 }

@@ -27,26 +27,26 @@ pub(in crate::cli) struct PlotArgs {
 
 pub(in crate::cli) fn run(args: PlotArgs) -> Result<(), Error> {
     let mut sessions = Vec::new();
-    let mut scenes = Vec::new();
+    let mut plots = Vec::new();
     for path in &args.files {
         match record::open(path)?.0 {
             Record::Session(report) => sessions.push((record::name(path), *report)),
             Record::Study(_) if args.files.len() > 1 => return Err(Error::StudyBesideOthers { path: path.clone() }),
-            Record::Study(study) => scenes = of_study(&study),
+            Record::Study(study) => plots = of_study(&study)?,
             Record::Sweep(_) => return Err(Error::SweepAlone { path: path.clone() }),
         }
     }
     match sessions.as_slice() {
         [] => {}
-        [(_, report)] => scenes = of_session(report),
-        several => scenes = of_sessions(several),
+        [(_, report)] => plots = of_session(report)?,
+        several => plots = of_sessions(several)?,
     }
-    if scenes.is_empty() {
+    if plots.is_empty() {
         return Err(Error::NothingToPlot);
     }
     std::fs::create_dir_all(&args.out).map_err(|source| Error::File { path: args.out.clone(), source })?;
     check_writable(Some(&args.out.join("plot.svg")))?;
-    for file in save(&scenes, &args.out)? {
+    for file in save(&plots, &args.out)? {
         out::line(file.display())?;
     }
     Ok(())

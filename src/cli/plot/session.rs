@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use model::report::{Cost, Operation, Report, any_layer};
 use net::Phase;
+use report::{Cost, Operation, Report, any_layer};
 
-use super::axis::Scale;
-use super::bars::{Bars, Span, timeline};
-use super::chart::{Chart, Mark, Quantity, Series, Unit};
-use super::scene::Scene;
+use super::Pictures;
+use super::axis::{Scale, Unit};
+use super::bars::Bars;
+use super::chart::{Chart, Mark, Quantity, Series};
+use super::grid::distinct;
 
 /// Operations with a part of their own; the others are one part.
 const PARTS: usize = 8;
@@ -53,17 +54,16 @@ impl Kind {
     }
 }
 
-/// The plots of one session, by name.
-pub(super) fn scenes(report: &Report) -> Vec<(String, Scene)> {
-    let mut scenes = Vec::new();
-    scenes.extend(whole(report).map(|scene| ("timeline".to_owned(), scene)));
+/// The plots of one session.
+pub(super) fn pictures(report: &Report) -> Pictures<'_> {
+    let mut all: Pictures = vec![("timeline".into(), Box::new(timeline(report)))];
     for kind in &KINDS {
-        scenes.extend(operations(report, kind).map(|scene| (format!("operations-{}", kind.key), scene)));
+        all.push((format!("operations-{}", kind.key), Box::new(operations(report, kind))));
     }
     for kind in &KINDS {
-        scenes.extend(tokens(report, kind).map(|scene| (format!("tokens-{}", kind.key), scene)));
+        all.extend(tokens(report, kind).map(|chart| (format!("tokens-{}", kind.key), Box::new(chart) as _)));
     }
-    scenes
+    all
 }
 
 /// A short name of an operation: the first two scopes of its path below the layer.
@@ -74,7 +74,7 @@ fn part(op: &Operation) -> String {
 }
 
 /// Each phase as a bar, in parts by operation.
-fn operations(report: &Report, kind: &Kind) -> Option<Scene> {
+fn operations(report: &Report, kind: &Kind) -> Bars {
     let phases = [
         ("setup", Phase::Setup),
         ("offline", Phase::Offline),
@@ -100,7 +100,7 @@ fn stacked(
     title: String,
     note: String,
     axis: Option<String>,
-) -> Option<Scene> {
+) -> Bars {
     let rows: Vec<_> = rows.into_iter().filter(|(_, sums)| sums.values().sum::<f64>() > 0.0).collect();
     let mut shares: BTreeMap<&str, f64> = BTreeMap::new();
     for (_, sums) in &rows {
@@ -127,25 +127,19 @@ fn stacked(
         values
     };
     let rows = rows.iter().map(|(name, sums)| (name.clone(), values(sums))).collect();
-    Bars { title, note, axis, unit: kind.unit, parts, rows }.draw()
+    Bars { title, note, axis, unit: kind.unit, parts, rows }
 }
 
 /// The decoded tokens one by one.
-fn tokens(report: &Report, kind: &Kind) -> Option<Scene> {
-    let costs = &report.phases.decode.per_token;
-    let marks = |of: &dyn Fn(&Cost) -> f64| -> Vec<Mark> {
-        costs
-            .iter()
-            .enumerate()
-            .map(|(i, cost)| Mark { x: (i + 2) as f64, y: of(cost), interval: None, label: None })
-            .collect()
-    };
-    let marks = marks(&kind.of_cost);
+fn tokens(report: &Report, kind: &Kind) -> Option<Chart> {
+    let costs = report.phases.decode.per_token.iter().zip(2u32..);
+    let mark = |(cost, i)| Mark { x: f64::from(i), y: (kind.of_cost)(cost), interval: None, label: None };
+    let marks: Vec<Mark> = costs.map(mark).collect();
     if marks.len() < 2 || marks.iter().all(|mark| mark.y == 0.0) {
         return None;
     }
     let label = kind.title(report).to_lowercase();
-    let chart = Chart {
+    Some(Chart {
         title: format!("{} of each decoded token, online", kind.title(report)),
         note: describe(report),
         x: Quantity { label: "generated token".into(), scale: Scale::Linear, unit: Unit::Number },
@@ -155,26 +149,27 @@ fn tokens(report: &Report, kind: &Kind) -> Option<Scene> {
         full: None,
         floor: None,
         plain: true,
-    };
-    chart.draw()
+    })
 }
 
-/// Setup, preparation, prompt and tokens, one after another.
-fn whole(report: &Report) -> Option<Scene> {
+/// Setup, preparation, prompt and tokens, one after another, as parts of one bar.
+fn timeline(report: &Report) -> Bars {
     let phases = &report.phases;
-    let span = |name: &str, cost: &Cost, kind| Span { name: name.into(), seconds: cost.seconds, kind };
-    let mut spans = vec![
-        span("setup", &phases.setup, 8),
-        span("preparation", &phases.offline, 0),
-        span("prompt and first token", &phases.prefill, 1),
+    let spans = [
+        ("setup", &phases.setup),
+        ("preparation", &phases.offline),
+        ("prompt and first token", &phases.prefill),
+        ("tokens", &phases.decode.total),
     ];
-    if phases.decode.per_token.is_empty() {
-        spans.push(span("decoding", &phases.decode.total, 2));
-    } else {
-        spans.extend(phases.decode.per_token.iter().map(|cost| span("tokens", cost, 2)));
+    let seconds = spans.map(|(_, cost)| cost.seconds);
+    Bars {
+        title: format!("Timeline: {:.2} s, {}", seconds.iter().sum::<f64>(), report.seconds().name()),
+        note: describe(report),
+        axis: Some("seconds".into()),
+        unit: Unit::Number,
+        parts: spans.map(|(name, cost)| format!("{name} {:.2} s", cost.seconds)).to_vec(),
+        rows: vec![(String::new(), seconds.to_vec())],
     }
-    let seconds: f64 = spans.iter().map(|span| span.seconds).sum();
-    timeline(&format!("Timeline: {seconds:.2} s, {}", report.seconds().name()), &spans)
 }
 
 /// What was run, below a title.
@@ -192,16 +187,17 @@ fn describe(report: &Report) -> String {
 
 /// The plots of several sessions: what a decoded token costs against the length of the cache, a line for each policy,
 /// and bars of each session by operation.
-pub(super) fn compared(reports: &[(String, Report)]) -> Vec<(String, Scene)> {
-    let mut scenes = Vec::new();
-    let Some((_, first)) = reports.first() else { return scenes };
+pub(super) fn compared(reports: &[(String, Report)]) -> Pictures<'_> {
+    let mut all: Pictures = Vec::new();
+    let Some((_, first)) = reports.first() else { return all };
     // Seconds of two kinds are not drawn beside each other.
     let same = reports.iter().all(|(_, report)| report.seconds() == first.seconds());
     for kind in KINDS.iter().filter(|kind| same || kind.key != "seconds") {
         let title = kind.title(first);
-        scenes.extend(against_context(reports, kind, true).map(|scene| (format!("{}-context", kind.key), scene)));
-        let offline = against_context(reports, kind, false);
-        scenes.extend(offline.map(|scene| (format!("{}-context-prepared", kind.key), scene)));
+        for (online, end) in [(true, ""), (false, "-prepared")] {
+            let chart = against_context(reports, kind, online);
+            all.extend(chart.map(|chart| (format!("{}-context{end}", kind.key), Box::new(chart) as _)));
+        }
         let rows = reports.iter().map(|(name, report)| {
             let mut sums: BTreeMap<String, f64> = BTreeMap::new();
             let decoded = report.phases.decode.per_token.len().max(1) as f64;
@@ -213,9 +209,9 @@ pub(super) fn compared(reports: &[(String, Report)]) -> Vec<(String, Scene)> {
         let axis = Some(title.to_lowercase());
         let title = format!("{title} of a decoded token by operation, online");
         let bars = stacked(rows.collect(), kind, title, String::new(), axis);
-        scenes.extend(bars.map(|scene| (format!("operations-{}", kind.key), scene)));
+        all.push((format!("operations-{}", kind.key), Box::new(bars)));
     }
-    scenes
+    all
 }
 
 /// The number of cached tokens at which a session's decoded tokens stand, on average.
@@ -228,7 +224,7 @@ fn context(report: &Report) -> Option<f64> {
     Some(cached.map_or(report.prompt_tokens as f64 + decoded as f64 / 2.0, |cached| cached as f64))
 }
 
-fn against_context(reports: &[(String, Report)], kind: &Kind, online: bool) -> Option<Scene> {
+fn against_context(reports: &[(String, Report)], kind: &Kind, online: bool) -> Option<Chart> {
     let option = |report: &Report, name: &str| {
         report.options.get(name).and_then(|value| value.as_str()).unwrap_or_default().to_owned()
     };
@@ -237,30 +233,17 @@ fn against_context(reports: &[(String, Report)], kind: &Kind, online: bool) -> O
     let model = |report: &Report| report.model.name.clone();
     let link = |report: &Report| option(report, "link");
     let (same_model, same_link) = (same(&model), same(&link));
-    let mut series: Vec<Series> = Vec::new();
-    for (_, report) in reports {
-        let Some(x) = context(report) else { continue };
+    let marks = reports.iter().filter_map(|(_, report)| {
         let decoded = report.phases.decode.per_token.len() as f64;
         let cost = if online { &report.phases.decode.total } else { &report.phases.offline };
-        let y = (kind.of_cost)(cost) / decoded;
-        let mut label = option(report, "policy");
-        if !same_model {
-            label = format!("{label}: {}", model(report));
-        }
-        if !same_link {
-            label = format!("{label}: {}", link(report));
-        }
-        let mark = Mark { x, y, interval: None, label: None };
-        match series.iter_mut().find(|series| series.label == label) {
-            Some(series) => series.marks.push(mark),
-            None => series.push(Series { label, marks: vec![mark] }),
-        }
-    }
-    series.iter_mut().for_each(|series| series.marks.sort_by(|a, b| a.x.total_cmp(&b.x)));
-    let contexts = || series.iter().flat_map(|series| series.marks.iter().map(|mark| mark.x));
-    let mut x_ticks: Vec<f64> = contexts().collect();
-    x_ticks.sort_by(f64::total_cmp);
-    x_ticks.dedup();
+        let mark = Mark { x: context(report)?, y: (kind.of_cost)(cost) / decoded, interval: None, label: None };
+        let mut label = vec![option(report, "policy")];
+        label.extend((!same_model).then(|| model(report)));
+        label.extend((!same_link).then(|| link(report)));
+        Some((label.join(": "), mark))
+    });
+    let series = Series::gather(marks);
+    let x_ticks = distinct(series.iter().flat_map(|series| series.marks.iter().map(|mark| mark.x)));
     if x_ticks.len() < 2 || series.iter().flat_map(|series| &series.marks).all(|mark| mark.y <= 0.0) {
         return None;
     }
@@ -268,7 +251,7 @@ fn against_context(reports: &[(String, Report)], kind: &Kind, online: bool) -> O
     let mut note: Vec<String> = Vec::new();
     note.extend(same_model.then(|| model(first)));
     note.extend(same_link.then(|| format!("link {}", link(first))));
-    let chart = Chart {
+    Some(Chart {
         title: format!("{} of a decoded token, {when}", kind.title(first)),
         note: note.join(" · "),
         x: Quantity { label: "cached tokens".into(), scale: Scale::Log, unit: Unit::Number },
@@ -278,6 +261,5 @@ fn against_context(reports: &[(String, Report)], kind: &Kind, online: bool) -> O
         full: None,
         floor: None,
         plain: false,
-    };
-    chart.draw()
+    })
 }

@@ -1,10 +1,10 @@
 //! The plots of a study of cache policies.
 
-use model::eval::{Evaluation, METRICS, Metric, Row};
+use study::eval::{Evaluation, METRICS, Metric, Row};
 
-use super::axis::Scale;
-use super::chart::{Chart, Mark, Quantity, Series, Unit};
-use super::scene::Scene;
+use super::axis::{Scale, Unit};
+use super::chart::{Chart, Mark, Quantity, Series};
+use super::grid::distinct;
 
 /// Logarithmic axes of what may be zero begin here.
 const FLOOR: f64 = 1e-4;
@@ -45,10 +45,10 @@ const SPENT: [Spent; 3] = [
 /// Every plot of `study`, by name: each metric against the share attended to, and what matters most against what is
 /// spent. A budget is no axis, since policies count it in their own ways; it is written beside the points. It is the
 /// axis of the share itself, and of all where an engine did not see what was attended to.
-pub(super) fn scenes(study: &Evaluation) -> Vec<(String, Scene)> {
+pub(super) fn charts(study: &Evaluation) -> impl Iterator<Item = (String, Chart)> {
     let seen = study.rows.iter().any(|row| row.metrics.attended.is_some());
     let full = study.rows.iter().find(|row| row.budget.is_none()).and_then(|row| row.metrics.attended);
-    let by_share = METRICS.iter().map(|metric| {
+    let by_share = METRICS.iter().map(move |metric| {
         let (chart, label, x_ticks) = if seen && !metric.key.starts_with("attended") {
             let label = "share of the tokens attended to, measured; numbers at points are budgets".to_owned();
             (chart(study, metric, |row| row.metrics.attended, full), label, Vec::new())
@@ -62,28 +62,22 @@ pub(super) fn scenes(study: &Evaluation) -> Vec<(String, Scene)> {
     });
     let qualities = QUALITIES.iter().filter_map(|key| Metric::named(key));
     let pairs = qualities.flat_map(|metric| SPENT.iter().map(move |spent| (metric, spent)));
-    let by_cost = pairs.map(|(metric, spent)| {
+    let by_cost = pairs.map(move |(metric, spent)| {
         let full = study.rows.iter().find(|row| row.budget.is_none()).and_then(spent.of);
         let chart = chart(study, metric, spent.of, full);
         let x = Quantity { label: spent.label.into(), scale: Scale::Log, unit: spent.unit };
         (format!("{}-{}", metric.key, spent.key), Chart { x, ..chart })
     });
-    let charts = by_share.chain(by_cost).filter(|(_, chart)| !chart.series.is_empty());
-    charts.filter_map(|(name, chart)| Some((name, chart.draw()?))).collect()
+    by_share.chain(by_cost).filter(|(_, chart)| !chart.series.is_empty())
 }
 
 /// `metric` of every row against `x`, a line for each policy. The full cache stands at `place`, or has a level alone.
 fn chart(study: &Evaluation, metric: &Metric, x: impl Fn(&Row) -> Option<f64>, place: Option<f64>) -> Chart {
-    let mut series: Vec<Series> = Vec::new();
-    for row in study.rows.iter().filter(|row| row.budget.is_some()) {
-        let (Some(x), Some(mark)) = (x(row), mark(row, metric)) else { continue };
-        let (label, mark) = (line_of(&row.label), Mark { x, label: row.budget, ..mark });
-        match series.iter_mut().find(|series| series.label == label) {
-            Some(series) => series.marks.push(mark),
-            None => series.push(Series { label, marks: vec![mark] }),
-        }
-    }
-    series.iter_mut().for_each(|series| series.marks.sort_by(|a, b| a.x.total_cmp(&b.x)));
+    let marks =
+        study.rows.iter().filter(|row| row.budget.is_some()).filter_map(|row| {
+            Some((line_of(&row.label), Mark { x: x(row)?, label: row.budget, ..mark(row, metric)? }))
+        });
+    let series = Series::gather(marks);
     let full = study.rows.iter().find(|row| row.budget.is_none()).and_then(|row| mark(row, metric));
     let count = metric.key == "attended_tokens";
     let y = Quantity {
@@ -141,10 +135,7 @@ fn note(study: &Evaluation) -> String {
 
 /// The budgets of the study, each once.
 fn budgets(study: &Evaluation) -> Vec<f64> {
-    let mut budgets: Vec<f64> = study.rows.iter().filter_map(|row| row.budget).collect();
-    budgets.sort_by(f64::total_cmp);
-    budgets.dedup();
-    budgets
+    distinct(study.rows.iter().filter_map(|row| row.budget))
 }
 
 fn budget_label(study: &Evaluation) -> String {

@@ -2,16 +2,18 @@
 //!
 //! Colours are told apart with colour-blind eyes, and in grey the marker and the dash are different, too.
 
-use super::scene::{Ink, Point, Scene, Stroke};
+use plotters::prelude::*;
+
+use super::canvas::{Area, DrawError, PAPER, Point, TEXT};
 
 /// The look of a line.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Style {
-    pub(super) ink: Ink,
+    pub(super) ink: RGBColor,
     pub(super) marker: Marker,
     /// Whether markers are drawn with their edge alone.
     pub(super) hollow: bool,
-    pub(super) dash: &'static [f64],
+    pub(super) dash: Dash,
 }
 
 /// The sign of a point.
@@ -31,26 +33,29 @@ pub(super) enum Marker {
 
 use Marker::{Circle, Cross, Diamond, Down, Left, Plus, Right, Square, Star, Up};
 
-const SOLID: &[f64] = &[];
-const DASHED: &[f64] = &[7.0, 3.0];
-const DOTTED: &[f64] = &[2.0, 2.5];
-const MIXED: &[f64] = &[8.0, 2.5, 2.0, 2.5];
+/// Lengths of dashes and gaps; no gap in a whole line.
+type Dash = (i32, i32);
 
-const BLUE: Ink = Ink::Rgb(0x00, 0x72, 0xb2);
-const ORANGE: Ink = Ink::Rgb(0xe0, 0x8e, 0x00);
-const GREEN: Ink = Ink::Rgb(0x00, 0x9e, 0x73);
-const RED: Ink = Ink::Rgb(0xd5, 0x4e, 0x1a);
-const PURPLE: Ink = Ink::Rgb(0x9a, 0x5f, 0xc0);
-const SKY: Ink = Ink::Rgb(0x3f, 0xa4, 0xdd);
-const PINK: Ink = Ink::Rgb(0xcc, 0x6b, 0xa0);
-const OLIVE: Ink = Ink::Rgb(0x8f, 0x84, 0x1e);
-const GREY: Ink = Ink::Rgb(0x80, 0x80, 0x80);
+const SOLID: Dash = (1, 0);
+const DASHED: Dash = (7, 3);
+const DOTTED: Dash = (2, 3);
+const LONG: Dash = (14, 4);
+
+const BLUE: RGBColor = RGBColor(0x00, 0x72, 0xb2);
+const ORANGE: RGBColor = RGBColor(0xe0, 0x8e, 0x00);
+const GREEN: RGBColor = RGBColor(0x00, 0x9e, 0x73);
+const RED: RGBColor = RGBColor(0xd5, 0x4e, 0x1a);
+const PURPLE: RGBColor = RGBColor(0x9a, 0x5f, 0xc0);
+const SKY: RGBColor = RGBColor(0x3f, 0xa4, 0xdd);
+const PINK: RGBColor = RGBColor(0xcc, 0x6b, 0xa0);
+const OLIVE: RGBColor = RGBColor(0x8f, 0x84, 0x1e);
+const GREY: RGBColor = RGBColor(0x80, 0x80, 0x80);
 
 /// Inks of parts that have no policy, in turn.
-pub(super) const INKS: [Ink; 9] = [BLUE, ORANGE, GREEN, RED, PURPLE, SKY, PINK, OLIVE, GREY];
+pub(super) const INKS: [RGBColor; 9] = [BLUE, ORANGE, GREEN, RED, PURPLE, SKY, PINK, OLIVE, GREY];
 
 /// The policies. A line never changes, because plots of different papers are laid side by side.
-const POLICIES: [(&str, Ink, Marker, bool, &[f64]); 22] = [
+const POLICIES: [(&str, RGBColor, Marker, bool, Dash); 22] = [
     ("mpcache", BLUE, Circle, false, SOLID),
     ("mpcache-2pc", RED, Diamond, false, SOLID),
     ("mpcache-scores", SKY, Square, false, DASHED),
@@ -64,19 +69,19 @@ const POLICIES: [(&str, Ink, Marker, bool, &[f64]); 22] = [
     ("pyramid", PURPLE, Up, false, DASHED),
     ("squeeze", PURPLE, Square, true, DOTTED),
     ("knorm", PINK, Diamond, true, DASHED),
-    ("kvzap", PINK, Circle, false, MIXED),
+    ("kvzap", PINK, Circle, false, LONG),
     ("keyformer", RED, Left, true, DOTTED),
     ("sirllm", SKY, Star, false, DOTTED),
     ("duo", BLUE, Star, false, DASHED),
-    ("razor", BLUE, Right, true, MIXED),
+    ("razor", BLUE, Right, true, LONG),
     ("streaming", GREY, Cross, false, DASHED),
     ("random", GREY, Plus, false, DOTTED),
-    ("fastgen", GREEN, Diamond, false, MIXED),
+    ("fastgen", GREEN, Diamond, false, LONG),
     ("oracle", GREY, Star, true, SOLID),
 ];
 
 /// The full cache, which has a level and no points.
-pub(super) const FULL: Style = Style { ink: Ink::Text, marker: Circle, hollow: true, dash: &[5.0, 4.0] };
+pub(super) const FULL: Style = Style { ink: TEXT, marker: Circle, hollow: true, dash: (5, 4) };
 
 /// A line that is no policy.
 pub(super) const PLAIN: Style = Style { ink: BLUE, marker: Circle, hollow: false, dash: SOLID };
@@ -94,7 +99,7 @@ impl Style {
     /// One of the styles that no policy of the table has, for variants and for policies from elsewhere.
     fn other(index: usize) -> Self {
         const MARKERS: [Marker; 10] = [Circle, Square, Up, Down, Diamond, Left, Right, Plus, Cross, Star];
-        const DASHES: [&[f64]; 4] = [MIXED, DOTTED, SOLID, DASHED];
+        const DASHES: [Dash; 4] = [LONG, DOTTED, SOLID, DASHED];
         // Neighbours differ in everything: the numbers of inks, markers and dashes have little in common.
         let (ink, marker) = (INKS[index % 8], MARKERS[index * 3 % MARKERS.len()]);
         Style { ink, marker, hollow: (index / 2).is_multiple_of(2), dash: DASHES[index / 3 % DASHES.len()] }
@@ -126,40 +131,45 @@ pub(super) fn name_of(label: &str) -> &str {
 }
 
 impl Style {
-    pub(super) fn stroke(&self) -> Stroke {
-        Stroke { ink: self.ink, width: 1.6, dash: self.dash }
+    /// Draws the line through `points`.
+    pub(super) fn line(&self, area: &Area, points: Vec<Point>) -> Result<(), DrawError> {
+        let (style, (dash, gap)) = (self.ink.stroke_width(2), self.dash);
+        match gap {
+            0 => area.draw(&PathElement::new(points, style)),
+            _ => area.draw(&plotters::element::DashedPathElement::new(points, dash, gap, style)),
+        }
     }
 
     /// Draws the marker at `(x, y)`.
-    pub(super) fn mark(&self, scene: &mut Scene, (x, y): Point) {
-        let edge = Stroke { ink: self.ink, width: 1.3, dash: &[] };
-        let fill = if self.hollow { Ink::Paper } else { self.ink };
-        let at = |points: &[Point]| points.iter().map(|(dx, dy)| (x + dx, y + dy)).collect::<Vec<_>>();
-        let mut polygon = |points: &[Point]| scene.polygon(at(points), fill, Some(edge));
-        match self.marker {
-            Circle => scene.circle((x, y), 3.4, fill, Some(edge)),
-            Square => polygon(&[(-3.1, -3.1), (3.1, -3.1), (3.1, 3.1), (-3.1, 3.1)]),
-            Up => polygon(&[(0.0, -4.3), (4.1, 3.0), (-4.1, 3.0)]),
-            Down => polygon(&[(0.0, 4.3), (-4.1, -3.0), (4.1, -3.0)]),
-            Left => polygon(&[(-4.3, 0.0), (3.0, -4.1), (3.0, 4.1)]),
-            Right => polygon(&[(4.3, 0.0), (-3.0, -4.1), (-3.0, 4.1)]),
-            Diamond => polygon(&[(0.0, -4.6), (4.6, 0.0), (0.0, 4.6), (-4.6, 0.0)]),
-            Star => {
-                let point = |i: usize| {
-                    let radius = if i.is_multiple_of(2) { 5.0 } else { 2.1 };
-                    let angle = std::f64::consts::PI * (i as f64 / 5.0 - 0.5);
-                    (radius * angle.cos(), radius * angle.sin())
-                };
-                polygon(&(0..10).map(point).collect::<Vec<_>>());
+    pub(super) fn mark(&self, area: &Area, (x, y): Point) -> Result<(), DrawError> {
+        let edge = self.ink.stroke_width(if matches!(self.marker, Plus | Cross) { 2 } else { 1 });
+        let fill = if self.hollow { PAPER } else { self.ink };
+        let star = |i: i32| {
+            let angle = std::f64::consts::PI * (f64::from(i) / 5.0 - 0.5);
+            let radius = if i % 2 == 0 { 6.0 } else { 2.5 };
+            ((radius * angle.cos()).round() as i32, (radius * angle.sin()).round() as i32)
+        };
+        let mut corners = match self.marker {
+            Circle => {
+                area.draw(&plotters::element::Circle::new((x, y), 4, fill.filled()))?;
+                return area.draw(&plotters::element::Circle::new((x, y), 4, edge));
             }
-            Plus | Cross => {
-                let wide = Stroke { width: 2.0, ..edge };
-                let arms = if self.marker == Plus { [(0.0, 4.6), (4.6, 0.0)] } else { [(3.4, 3.4), (3.4, -3.4)] };
-                for (dx, dy) in arms {
-                    scene.line([(x - dx, y - dy), (x + dx, y + dy)], wide);
-                }
-            }
+            Square => vec![(-3, -3), (4, -3), (4, 4), (-3, 4)],
+            Up => vec![(0, -5), (5, 3), (-5, 3)],
+            Down => vec![(0, 5), (-5, -3), (5, -3)],
+            Left => vec![(-5, 0), (3, -5), (3, 5)],
+            Right => vec![(5, 0), (-3, -5), (-3, 5)],
+            Diamond => vec![(0, -5), (5, 0), (0, 5), (-5, 0)],
+            Star => (0..10).map(star).collect(),
+            Plus => vec![(0, 5), (0, -5), (0, 0), (5, 0), (-5, 0), (0, 0)],
+            Cross => vec![(4, 4), (-4, -4), (0, 0), (4, -4), (-4, 4), (0, 0)],
+        };
+        corners.iter_mut().for_each(|corner| *corner = (x + corner.0, y + corner.1));
+        if !matches!(self.marker, Plus | Cross) {
+            area.draw(&Polygon::new(corners.clone(), fill.filled()))?;
         }
+        corners.push(corners[0]);
+        area.draw(&PathElement::new(corners, edge))
     }
 }
 
@@ -169,7 +179,7 @@ mod tests {
     use mpcache::PolicySpec;
 
     /// What is left of a style in grey.
-    fn in_grey(style: &Style) -> (Marker, bool, &'static [f64]) {
+    fn in_grey(style: &Style) -> (Marker, bool, Dash) {
         (style.marker, style.hollow, style.dash)
     }
 

@@ -6,22 +6,15 @@
 
 use std::io::{self, Write};
 use std::panic;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
-use std::sync::{Arc, OnceLock};
-use std::thread;
-use std::time::Duration;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use clap::ValueEnum;
+use tracing_appender::non_blocking::{ErrorCounter, NonBlocking, NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::fmt::MakeWriter;
 
-use crate::cli::Error;
-
 /// Lines that wait for standard error.
 const QUEUED_LINES: usize = 1024;
-/// How long the end of the process waits for them.
-const FLUSH: Duration = Duration::from_millis(500);
 
 /// The least important events that are logged.
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -41,30 +34,43 @@ pub(in crate::cli) enum Format {
     Json,
 }
 
-/// What goes to the thread that writes.
-enum Item {
-    Line(Vec<u8>),
-    /// Answered by dropping the sender when all before is written.
-    Flush(#[expect(dead_code, reason = "its end is the answer")] SyncSender<()>),
+/// The way to standard error.
+struct Log {
+    lines: NonBlocking,
+    lost: ErrorCounter,
+    /// Lost lines that were told of.
+    told: Mutex<usize>,
 }
 
-/// The way to standard error; waits for the last lines when dropped.
-#[derive(Clone)]
-pub(super) struct Log {
-    queue: SyncSender<Item>,
-    lost: Arc<AtomicU64>,
+impl Log {
+    /// A log that ends in `out`; the guard waits a moment for the last lines when dropped.
+    fn new(out: impl Write + Send + 'static, queued: usize) -> (Self, WorkerGuard) {
+        let builder = NonBlockingBuilder::default().lossy(true).buffered_lines_limit(queued);
+        let (lines, guard) = builder.thread_name("waggle-log").finish(out);
+        (Log { lost: lines.error_counter(), lines, told: Mutex::new(0) }, guard)
+    }
 }
 
-/// Waits for the last lines when dropped.
-pub(super) struct Flush(Log);
+impl MakeWriter<'_> for Log {
+    type Writer = NonBlocking;
 
-/// Starts the log; once a process.
-pub(super) fn start(level: Level, format: Format) -> Result<Flush, Error> {
-    let (queue, items) = sync_channel(QUEUED_LINES);
-    let log = Log { queue, lost: Arc::default() };
-    let lost = log.lost.clone();
-    let writing = thread::Builder::new().name("waggle-log".into()).spawn(move || write(&items, &lost, io::stderr()));
-    writing.map_err(|source| Error::Serve { what: "start the log", source })?;
+    fn make_writer(&self) -> NonBlocking {
+        let mut lines = self.lines.clone();
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        let lost = self.lost.dropped_lines();
+        if lost > *told {
+            let line = format!("{} lines of the log are lost: nobody read them\n", lost - *told);
+            // A queue without blocking takes all that is written, and counts what it drops: maybe this line.
+            let _ = lines.write_all(line.as_bytes());
+            *told = if self.lost.dropped_lines() == lost { lost } else { *told + 1 };
+        }
+        lines
+    }
+}
+
+/// Starts the log; once a process. The guard waits a moment for the last lines when dropped.
+pub(super) fn start(level: Level, format: Format) -> WorkerGuard {
+    let (log, guard) = Log::new(io::stderr(), QUEUED_LINES);
     let level = match level {
         Level::Off => LevelFilter::OFF,
         Level::Error => LevelFilter::ERROR,
@@ -78,7 +84,7 @@ pub(super) fn start(level: Level, format: Format) -> Result<Flush, Error> {
         .with_ansi(false)
         .with_target(false)
         .log_internal_errors(false)
-        .with_writer(log.clone());
+        .with_writer(log);
     // A process has one subscriber. A second start is a bug of the caller and changes nothing.
     let _ = match format {
         Format::Text => builder.try_init(),
@@ -92,72 +98,14 @@ pub(super) fn start(level: Level, format: Format) -> Result<Flush, Error> {
             tracing::error!(place, what, "a bug: a thread panicked");
         }));
     });
-    Ok(Flush(log))
-}
-
-/// Writes lines as they come; failures are ignored.
-fn write(items: &Receiver<Item>, lost: &AtomicU64, mut out: impl Write) {
-    for item in items {
-        let Item::Line(line) = item else { continue };
-        let missing = lost.swap(0, Ordering::Relaxed);
-        if missing > 0 {
-            let _ = writeln!(out, "{missing} lines of the log are lost: nobody read them");
-        }
-        let _ = out.write_all(&line);
-        let _ = out.flush();
-    }
-}
-
-impl Drop for Flush {
-    fn drop(&mut self) {
-        let (done, wait) = sync_channel(0);
-        if self.0.queue.try_send(Item::Flush(done)).is_ok() {
-            // Stops waiting for a reader that stands still.
-            let ended = wait.recv_timeout(FLUSH);
-            debug_assert!(matches!(ended, Err(RecvTimeoutError::Disconnected | RecvTimeoutError::Timeout)));
-        }
-    }
-}
-
-/// One line under way.
-pub(super) struct Entry<'a> {
-    log: &'a Log,
-    line: Vec<u8>,
-}
-
-impl Write for Entry<'_> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.line.extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl Drop for Entry<'_> {
-    fn drop(&mut self) {
-        if self.line.is_empty() {
-            return;
-        }
-        let line = Item::Line(std::mem::take(&mut self.line));
-        if let Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) = self.log.queue.try_send(line) {
-            self.log.lost.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-}
-
-impl<'a> MakeWriter<'a> for Log {
-    type Writer = Entry<'a>;
-
-    fn make_writer(&'a self) -> Entry<'a> {
-        Entry { log: self, line: Vec::new() }
-    }
+    guard
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::sync::mpsc::{Receiver, channel};
+
     use super::*;
 
     /// A disk that is full.
@@ -172,27 +120,53 @@ mod tests {
         }
     }
 
+    /// A reader that stands still until the other end is gone.
+    struct Slow(Receiver<()>, Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Slow {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let _ = self.0.recv();
+            self.1.lock().unwrap().write(bytes)
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
     #[test]
     fn lines_that_nobody_takes_are_counted_and_stop_nobody() {
-        let (queue, items) = sync_channel(2);
-        let log = Log { queue, lost: Arc::default() };
-        for number in 0..5 {
-            writeln!(log.make_writer(), "line {number}").unwrap();
+        let (still, wait) = channel();
+        let text = Arc::new(Mutex::new(Vec::new()));
+        let (log, guard) = Log::new(Slow(wait, text.clone()), 2);
+        let mut written = 0;
+        let mut write = || {
+            log.make_writer().write_all(b"line\n").unwrap();
+            written += 1;
+        };
+        (0..20).for_each(|_| write());
+        assert!((16..=40).contains(&log.lost.dropped_lines()));
+        drop(still);
+        let read = || String::from_utf8(text.lock().unwrap().clone()).unwrap();
+        while !read().contains("are lost") {
+            write();
+            std::thread::yield_now();
         }
-        let lost = log.lost.clone();
-        assert_eq!(lost.load(Ordering::Relaxed), 3);
-        drop(log);
-        let mut out = Vec::new();
-        write(&items, &lost, &mut out);
-        let text = String::from_utf8(out).unwrap();
-        assert_eq!(text, "3 lines of the log are lost: nobody read them\nline 0\nline 1\n");
+        drop(guard);
+        let (mut lines, mut lost) = (0, 0);
+        for line in read().lines() {
+            match line.strip_suffix(" lines of the log are lost: nobody read them") {
+                Some(count) => lost += count.parse::<usize>().unwrap(),
+                None => lines += 1,
+            }
+        }
+        // What was lost after it was last told of, is in no line.
+        assert!(lost >= 16 && lines >= 2 && lines + lost <= written, "{lines} + {lost} of {written}");
     }
 
     #[test]
     fn a_full_disk_is_ignored() {
-        let (queue, items) = sync_channel(2);
-        queue.send(Item::Line(b"line\n".to_vec())).unwrap();
-        drop(queue);
-        write(&items, &AtomicU64::new(1), Full);
+        let (log, guard) = Log::new(Full, 2);
+        (0..3).for_each(|_| log.make_writer().write_all(b"line\n").unwrap());
+        drop(guard);
     }
 }

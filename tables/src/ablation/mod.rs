@@ -36,9 +36,9 @@ mod table;
 use std::path::PathBuf;
 
 use clap::Args;
-use model::provenance::{Program, Provenance};
 use net::Shape;
 use protocols::Options;
+use report::provenance::{Program, Provenance};
 
 pub(crate) use cells::Record;
 pub use cells::RecordsError;

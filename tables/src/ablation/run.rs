@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::Duration;
 
-use engine::{Engine, Error, Shape};
+use engine::{Error, Select, Shape};
 use mpcache::{KvCache, PolicySpec};
 use ndarray::ArrayD;
 use net::{Channel, Entry, Ledger, Link, Phase, Role, Shaped, Traffic, memory_pair};
@@ -19,7 +19,7 @@ use super::shapes::{HEADS, LAYERS};
 const PATIENCE: Duration = Duration::from_secs(600);
 
 /// An engine whose traffic is booked; one in the clear has none.
-pub(crate) trait Booked: Engine {
+pub(crate) trait Booked: Select {
     /// Its ledger, if it has one.
     fn book(&mut self) -> Option<&mut Ledger>;
 }

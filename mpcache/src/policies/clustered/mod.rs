@@ -29,13 +29,12 @@ mod summary;
 use std::fmt;
 use std::str::FromStr;
 
-use engine::{Engine, TopK};
+use engine::{Select, TopK};
 
 pub use layout::Sizes;
 pub use summary::Similarity;
 
-use crate::family::{CLEAR_ONLY, shown};
-use crate::{HeadShape, NamedPolicy, Policy, PolicyFamily, Select, Setting, UnknownValue, budget};
+use crate::{Facts, Granularity, HeadShape, NamedPolicy, Policy, PolicyFamily, Setting, UnknownValue, budget};
 
 /// Longer prompts vote with a smaller window.
 const LONG_PROMPT: usize = 24_000;
@@ -92,7 +91,7 @@ pub struct Clusters {
     /// How the chosen tokens come together.
     pub gather: Gather,
     /// Who shares a selection.
-    pub select: Select,
+    pub select: Granularity,
     /// Share of the prompt that the static eviction keeps; at least the budget is kept, and 1 evicts nothing.
     pub static_share: f64,
     /// Share of the prompt whose queries vote on that; `None` stands for the paper's 20 %, or 10 % of long prompts.
@@ -137,9 +136,6 @@ impl PolicyFamily for Clusters {
     const POLICIES: &'static [NamedPolicy<Self>] = presets::POLICIES;
 
     fn settings(&self) -> Vec<Setting> {
-        if self.clear_only {
-            return vec![Setting::new("budget", self.budget), Setting::new("select", self.select)];
-        }
         let mut settings = vec![
             Setting::new("budget", self.budget),
             Setting::new("clusters", self.sizes),
@@ -166,23 +162,14 @@ impl PolicyFamily for Clusters {
         settings
     }
 
-    fn shows(&self) -> String {
+    fn facts(&self) -> Facts {
         if self.clear_only {
-            CLEAR_ONLY.into()
-        } else {
-            shown("how many tokens are kept, and how many clusters are chosen", self.top_k)
+            return Facts::in_the_clear();
         }
+        Facts::selecting("how many tokens are kept, and how many clusters are chosen", self.top_k)
     }
 
-    fn random_traffic(&self) -> bool {
-        self.top_k == TopK::ShuffleReveal
-    }
-
-    fn clear_only(&self) -> bool {
-        self.clear_only
-    }
-
-    fn build<E: Engine>(&self, layers: usize, _shape: HeadShape) -> Box<dyn Policy<E>> {
+    fn build<E: Select>(&self, layers: usize, _shape: HeadShape) -> Box<dyn Policy<E>> {
         Box::new(attend::Clustered::<E>::new(*self, layers))
     }
 }
