@@ -68,7 +68,7 @@ pub use indices::Indices;
 pub use lengths::Lengths;
 pub use matrix::{FixedMatrix, WEIGHT_BITS};
 pub use operation::Operation;
-pub use ops::cached::{CachedProduct, Operand};
+pub use ops::cached::{CachedMatmul, CachedProduct, Operand};
 pub use options::{DEFAULT_LINK, Evaluation, Masks, Options};
 pub use planner::Planner;
 pub use plans::Plans;

@@ -5,14 +5,15 @@
 //!
 //! ```text
 //! apply(operation, input):
+//!     operands = operation.operands(input, options)             of cached products alone
 //!     size = operation.size(input)
 //!     correlations = operation.correlations(size, options)      nothing in one phase
-//!     TwoParty: take them from the stock, then operation.run(...)
+//!     TwoParty: take masks and correlations from the stock, then operation.run(...)
 //!     Planner:  book taking them, then operation.cost(...)
 //!     Clear:    operation.twin(...)
 //! ```
 //!
-//! So one method, `correlations`, decides whether an operation is prepared. A plan books what a session does because
+//! So `operands` and `correlations` decide whether an operation is prepared. A plan books what a session does because
 //! both follow the same steps.
 
 use ndarray::{ArrayD, IxDyn};
@@ -22,6 +23,7 @@ use crate::correlation::Need;
 use crate::cost::Cost;
 use crate::form::{Form, Shapes, Values};
 use crate::matrix::FixedMatrix;
+use crate::ops::cached::OperandUse;
 use crate::options::Options;
 use crate::plans::Plans;
 use crate::session::Session;
@@ -45,6 +47,14 @@ pub trait Operation {
     /// The public sizes that cost and correlations depend on.
     type Size;
 
+    /// The cached operands of `input`, whose masks the box takes before all else. Without any, as in one phase, and
+    /// The cached operands of `input`, whose masks the box takes before all else. Operations other than
+    /// [`CachedMatmul`](crate::ops::cached::CachedMatmul) have none.
+    fn operands<'i, F: Form>(&self, input: &'i mut Self::Input<'_, F>, options: &Options) -> Vec<OperandUse<'i>> {
+        let _ = (input, options);
+        Vec::new()
+    }
+
     /// The sizes of `input`.
     fn size<F: Form>(&self, input: &Self::Input<'_, F>) -> Self::Size;
 
@@ -63,7 +73,8 @@ pub trait Operation {
     fn cost(&self, size: &Self::Size, prepared: bool, plans: &mut Plans) -> Result<Cost, Error>;
 
     /// This party's part of the protocol: from its shares of `input` to its shares of the result. `correlations` are
-    /// the words of the correlations that [`correlations`](Operation::correlations) asked for.
+    /// the words of the correlations that [`correlations`](Operation::correlations) asked for, or the masks of the
+    /// products with [`operands`](Operation::operands).
     fn run(
         &self,
         session: &mut Session,

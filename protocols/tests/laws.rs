@@ -23,8 +23,8 @@ use protocols::ops::shuffle::{Permute, Shuffle};
 use protocols::ops::sum_squares::SumSquares;
 use protocols::ops::truncate::Truncation;
 use protocols::{
-    Abb, Axis, CachedProduct, EMBED_WIDTH, Error, FRAC, FixedMatrix, FixedValues, FixedWeight, LINEAR_WIDTH, Lengths,
-    Operand, OperandId, OperandKind, Options, Plans, Tensor, WEIGHT_BITS, WeightSpec, Words,
+    Abb, Axis, CachedMatmul, CachedProduct, EMBED_WIDTH, Error, FRAC, FixedMatrix, FixedValues, FixedWeight,
+    LINEAR_WIDTH, Lengths, Operand, OperandId, OperandKind, Options, Plans, Tensor, WEIGHT_BITS, WeightSpec, Words,
 };
 use testing::{DEALER, Function, Laws, Output, TWO_PHASES, signed_values};
 
@@ -422,7 +422,8 @@ impl Function for Growing {
                 Axis::Columns => (words[0].clone(), words[1].slice(2, 0..tokens)),
                 Axis::Rows => (words[0].slice(2, 0..tokens), words[1].slice(1, 0..tokens)),
             };
-            let product = b.matmul_cached(&x, &matrix, self.width, axis, &mut operand)?;
+            let product = CachedProduct { a: &x, b: &matrix, axis, operand: &mut operand };
+            let product = b.apply(CachedMatmul { width: self.width }, vec![product])?.remove(0);
             products.push(product.reshape(&[product.len()]));
         }
         Ok(Output::Words(B::Words::concat(0, &products.iter().collect::<Vec<_>>())))
@@ -487,7 +488,7 @@ impl Function for Together {
             });
             let products = factors.iter().zip(&mut operands);
             let products = products.map(|((a, b), operand)| CachedProduct { a, b, axis, operand }).collect();
-            let products = b.matmul_cached_each(products, self.width)?;
+            let products = b.apply(CachedMatmul { width: self.width }, products)?;
             out.extend(products.iter().map(|product| product.reshape(&[product.len()])));
         }
         Ok(Output::Words(B::Words::concat(0, &out.iter().collect::<Vec<_>>())))

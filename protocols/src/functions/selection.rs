@@ -25,7 +25,7 @@ use crate::abb::Abb;
 use crate::functions::compact;
 use crate::functions::top_k::{self, Scores, Selection, Shuffled};
 use crate::ops::b2a::B2a;
-use crate::ops::cached::{Axis, Operand};
+use crate::ops::cached::{Axis, CachedMatmul, CachedProduct, Operand};
 use crate::ops::compare::AtLeast;
 use crate::ops::matmul::Matmul;
 use crate::ops::shuffle::Shuffle;
@@ -106,7 +106,10 @@ fn gather_from<B: Abb>(
                 assert!(columns == n && rows.is_multiple_of(shared), "{:?} by {:?}", x.shape(), words.shape());
                 let folded = words.reshape(&[shared, rows / shared * k, n]);
                 let product = match operand {
-                    Some(operand) => b.matmul_cached(&folded, x, width, Axis::Rows, operand)?,
+                    Some(operand) => {
+                        let product = CachedProduct { a: &folded, b: x, axis: Axis::Rows, operand };
+                        b.apply(CachedMatmul { width }, vec![product])?.remove(0)
+                    }
                     None => b.apply(Matmul { width }, (&folded, x))?,
                 };
                 product.reshape(&[rows, k, w])

@@ -26,7 +26,10 @@ use rand::{Rng, SeedableRng};
 use crate::abb::Abb;
 use crate::audit::{Audit, Broken};
 use crate::local::Pair;
-use crate::{DEFAULT_LINK, Error, Masks, Options, Packing, Planner, Session, TwoParty};
+use crate::{
+    Axis, CachedMatmul, CachedProduct, DEFAULT_LINK, Error, Masks, Operand, Options, Packing, Planner, Session,
+    TwoParty,
+};
 
 /// Options over the ideal dealer.
 pub(crate) const DEALER: Options = Options {
@@ -124,6 +127,18 @@ pub(crate) fn secure(options: Options, inputs: &[(&[u64], &[usize])], function: 
     assert_eq!(planned.0, client.shape(), "planned shape");
     assert_eq!(planner.ledger().untimed(), client_ledger, "planned ledger");
     client.iter().zip(&server).map(|(c, s)| c.wrapping_add(*s)).collect()
+}
+
+/// A product with a cached operand.
+pub(crate) fn cached<B: Abb>(
+    b: &mut B,
+    factors: [&B::Words; 2],
+    width: u32,
+    axis: Axis,
+    operand: &mut Operand,
+) -> Result<B::Words, Error> {
+    let [a, m] = factors;
+    Ok(b.apply(CachedMatmul { width }, vec![CachedProduct { a, b: m, axis, operand }])?.remove(0))
 }
 
 /// A function that runs on every box.

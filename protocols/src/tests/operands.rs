@@ -1,6 +1,6 @@
 //! Cached operands take the masks that were made for them, or none.
 
-use super::{TWO_PHASES, own, run, share};
+use super::{TWO_PHASES, cached, own, run, share};
 use crate::abb::Abb;
 use crate::operands::OperandForm as Form;
 use crate::{Axis, Error, Needs, Operand, OperandId, OperandKind, Shape};
@@ -18,7 +18,7 @@ fn shapes(form: Form) -> [[usize; 3]; 2] {
 }
 
 fn product<B: Abb>(b: &mut B, form: Form, operand: &mut Operand, [x, m]: &[B::Words; 2]) -> Result<B::Words, Error> {
-    b.matmul_cached(x, m, form.width, form.axis, operand)
+    cached(b, [x, m], form.width, form.axis, operand)
 }
 
 /// The needs of a product with the operand `id`.

@@ -3,7 +3,7 @@
 use ndarray::ArrayD;
 use net::{Phase, Role};
 
-use super::{DEALER, Function, TWO_PHASES, own, run, share};
+use super::{DEALER, Function, TWO_PHASES, cached, own, run, share};
 use crate::abb::Abb;
 use crate::function;
 use crate::ops::linear::Linear;
@@ -48,8 +48,8 @@ impl Function for Steps {
             let k = x[1].slice(1, 0..seen);
             let kt = k.permute(&[0, 2, 1]);
             let mixed = if self.fixed {
-                let scores = b.matmul_cached(&q, &kt, WIDTH, Axis::Columns, &mut keys)?;
-                b.matmul_cached(&scores, &k, WIDTH, Axis::Rows, &mut values)?
+                let scores = cached(b, [&q, &kt], WIDTH, Axis::Columns, &mut keys)?;
+                cached(b, [&scores, &k], WIDTH, Axis::Rows, &mut values)?
             } else {
                 let scores = b.apply(Matmul { width: WIDTH }, (&q, &kt))?;
                 b.apply(Matmul { width: WIDTH }, (&scores, &k))?
@@ -228,8 +228,8 @@ fn cached_products_equal_the_naive_ones() {
                 seen += fresh;
                 let k = words[1].slice(1, 0..seen);
                 let kt = k.permute(&[0, 2, 1]);
-                out.push(abb.matmul_cached(&q, &kt, WIDTH, Axis::Columns, &mut keys)?);
-                out.push(abb.matmul_cached(&kt, &k, WIDTH, Axis::Rows, &mut values)?);
+                out.push(cached(abb, [&q, &kt], WIDTH, Axis::Columns, &mut keys)?);
+                out.push(cached(abb, [&kt, &k], WIDTH, Axis::Rows, &mut values)?);
             }
             Ok(out)
         });

@@ -5,7 +5,7 @@ use ndarray::ArrayD;
 use super::*;
 use crate::abb::Abb;
 use crate::audit::{Audit, Broken, LIMIT, deviation};
-use crate::tests::{Function, TWO_PHASES, late, own, planner, run, share};
+use crate::tests::{Function, TWO_PHASES, cached, late, own, planner, run, share};
 use crate::words::Words;
 use crate::{Needs, Shape, Tensor, TwoParty};
 
@@ -68,8 +68,8 @@ impl Function for Cuts<'_> {
         for (s, seen) in self.seen().iter().enumerate() {
             let [q, kt, weights, k] = self.factors(s, x);
             let [keys, values] = &mut operands;
-            let scores = b.matmul_cached(&q, &kt, WIDTH, Axis::Columns, keys)?;
-            let mixed = b.matmul_cached(&weights, &k, WIDTH, Axis::Rows, values)?;
+            let scores = cached(b, [&q, &kt], WIDTH, Axis::Columns, keys)?;
+            let mixed = cached(b, [&weights, &k], WIDTH, Axis::Rows, values)?;
             out.extend([scores.reshape(&[scores.len()]), mixed.reshape(&[mixed.len()])]);
             operands.iter_mut().for_each(|operand| operand.cut(seen.len() - self.0[s].1));
         }
@@ -171,7 +171,7 @@ fn differences(prepared: bool, broken: Option<Broken>) -> (Vec<u64>, f64, Option
         let mut opened = Vec::new();
         for s in 0..3 {
             let [q, kt, ..] = cuts.factors(s, &words);
-            abb.matmul_cached(&q, &kt, WIDTH, Axis::Columns, &mut operand)?;
+            cached(abb, [&q, &kt], WIDTH, Axis::Columns, &mut operand)?;
             let rows = &operand.begun.as_ref().expect("begun").opened;
             opened.push(rows[rows.len() - steps[s].0 * HEADS * DIM..].to_vec());
             operand.cut(if s == 1 { PROMPT } else { usize::MAX });
@@ -221,7 +221,7 @@ fn a_mask_serves_one_row_whatever_is_cut() {
             let mut used = std::collections::HashSet::new();
             for (s, seen) in cuts.seen().iter().enumerate() {
                 let [.., weights, k] = cuts.factors(s, &words);
-                abb.matmul_cached(&weights, &k, WIDTH, Axis::Rows, &mut operand)?;
+                cached(abb, [&weights, &k], WIDTH, Axis::Rows, &mut operand)?;
                 let begun = operand.begun.as_ref().expect("begun");
                 let row = HEADS * DIM;
                 for slot in &begun.live[seen.len() - steps[s].0..] {
