@@ -46,12 +46,6 @@ pub(crate) fn ring_for(bound: f64, frac: u32) -> u32 {
 }
 
 #[cfg(test)]
-mod secure_tests;
-
-#[cfg(test)]
-mod selection_tests;
-
-#[cfg(test)]
 pub(crate) mod testing {
     use ndarray::{ArrayD, IxDyn};
 

@@ -1,17 +1,11 @@
 //! Protocols between two threads, held against naive twins and against their costs.
 
-mod columns;
-mod counts;
 mod fuzz;
-mod ladder;
 mod masked;
+mod missing;
 mod operands;
-mod ops;
-mod reveal;
 mod selection;
 mod stock;
-mod tails;
-mod truncate;
 mod view;
 mod work;
 

@@ -11,13 +11,11 @@ use crate::audit::deviation;
 use crate::function;
 use crate::functions::selection;
 use crate::functions::top_k::Selection;
-use crate::ops::b2a::B2a;
 use crate::ops::one_hot::OneHot;
+use crate::ops::quickselect;
 use crate::ops::quickselect::Quickselect;
 use crate::ops::shuffle::Permute;
 use crate::ops::shuffle::Shuffle;
-use crate::ops::truncate::Truncation;
-use crate::ops::{quickselect, truncate};
 use crate::words::{index_bits, mask};
 use crate::{Error, Operand, OperandId, OperandKind, Options, Shape, Tensor};
 
@@ -182,39 +180,6 @@ fn gathering_opens_the_entries_of_a_growing_payload_once() {
 }
 
 #[test]
-fn unit_vectors_are_exact() {
-    for (bits, count, n) in [
-        (1, 1, 5),
-        (1, 2, 5),
-        (2, 3, 9),
-        (3, 8, 40),
-        (4, 5, 40),
-        (5, 32, 70),
-        (6, 16, 200),
-        (8, 200, 300),
-        (10, 17, 40),
-        (9, 512, 20),
-    ] {
-        let mut x = random(n, bits.into());
-        x[0] = 0;
-        x[1] = mask(bits);
-        let got = secure(
-            DEALER,
-            &[(&x, &[n])],
-            function!([bits: u32, count: usize] |b, x| {
-                let bits = b.apply(OneHot { bits: *bits, count: *count }, &x[0])?;
-                b.apply(B2a { width: 8 }, &bits)
-            }),
-        );
-        for (x, got) in x.iter().zip(got.chunks(count)) {
-            for (j, got) in got.iter().enumerate() {
-                assert_eq!(got & 0xFF, u64::from(x & mask(bits) == j as u64), "{bits} bits, {count} entries");
-            }
-        }
-    }
-}
-
-#[test]
 fn unit_vectors_of_every_pair_of_shares_are_exact() {
     // All 64 x 64 pairs of shares modulo 2^6.
     let shares = [0, 1].map(|party| (0..4096u64).map(|i| i >> (6 * party) & 63).collect::<Vec<_>>());
@@ -293,22 +258,6 @@ fn outcomes_that_are_no_ranking_are_refused_by_row() {
             Err(Error::Winners { row: 1, expected, got: chosen }) => assert_eq!((expected, chosen), (k, got)),
             other => panic!("{other:?}"),
         }
-    }
-}
-
-/// Every pair of shares of every word of a small ring, in range or not.
-#[test]
-fn truncations_of_any_word_stay_below_their_ceiling() {
-    let shares = [0, 1].map(|party| (0..1 << 16).map(|i| i >> (8 * party) & 0xFF).collect::<Vec<u64>>());
-    for shift in [0, 1, 3, 6] {
-        let how = Truncation { width: 8, shift, out: 64 };
-        let [(client, _), (server, _)] = run(DEALER, |abb| {
-            let words = own(abb, &shares, &[1 << 16]);
-            abb.apply(how, &words)
-        });
-        let largest = client.iter().zip(&server).map(|(c, s)| (c.wrapping_add(*s) as i64).unsigned_abs()).max();
-        let ceiling = truncate::ceiling(how);
-        assert!(largest.is_some_and(|largest| largest <= ceiling && largest + 2 > ceiling), "{largest:?}, {ceiling}");
     }
 }
 
