@@ -73,7 +73,7 @@ pub use options::{DEFAULT_LINK, Evaluation, Masks, Options};
 pub use planner::Planner;
 pub use plans::Plans;
 pub use preparation::Made;
-pub use session::Session;
+pub use session::{PeerKeys, Session};
 pub use spill::{StockError, check_space};
 pub use spread::Spread;
 pub use stock::{MAX_PARTS, Needs, Part, PartError, Stock, Uses};

@@ -149,20 +149,16 @@ const DOWNLOAD: &str = "matmul/download";
 /// Shares of A B modulo 2^`width` from this party's shares, row-major: A (batch, m, k), B (batch, k, n).
 pub fn shared(s: &mut Session, shape: MatmulShape, a: &[u64], b: &[u64], width: u32) -> Result<Vec<u64>, Error> {
     let (plan, transposed) = cheaper(s.plans(), shape, width)?;
-    let set = plan.set();
-    s.ensure_keys(Role::Client, plan.set(), plan.packed())?;
-    s.ensure_keys(Role::Server, plan.set(), plan.packed())?;
+    let (key, peer) = s.both_keys(plan.set(), plan.packed())?;
     let MatmulShape { batch, m, k, n } = shape;
     let (a, b) = (reduce(a, width), reduce(b, width));
     let (mine, other) =
         if transposed { (transpose(&b, batch, k, n), transpose(&a, batch, m, k)) } else { (a.clone(), b.clone()) };
-    let (key, rng) = s.secret_key(set);
-    let upload = plan.encrypt(key, &mine, rng)?;
+    let upload = plan.encrypt(&key, &mine, s.rng())?;
     let theirs = s.channel().exchange(UPLOAD, &upload, plan.upload_bytes())?;
-    let (keys, rng) = s.evaluation_keys(set);
-    let (download, mut cross) = plan.evaluate(keys, &theirs, None, Weights::U64(&other), rng)?;
+    let (download, mut cross) = plan.evaluate(peer.evaluation(), &theirs, None, Weights::U64(&other), s.rng())?;
     let response = s.channel().exchange(DOWNLOAD, &download, plan.download_bytes())?;
-    let opened = plan.decrypt(s.secret_key(set).0, &response)?;
+    let opened = plan.decrypt(&key, &response)?;
     cross.iter_mut().zip(opened).for_each(|(c, o)| *c = c.wrapping_add(o));
     if transposed {
         cross = transpose(&cross, batch, n, m);
