@@ -89,6 +89,51 @@ pub trait Operation {
     fn planned(&self, size: Self::Size) -> Self::Output<Shapes>;
 }
 
+/// What an operation on every entry says of its operands: `entrywise!(Words -> Bits)` takes a tensor of words and gives
+/// bits of the same shape, `entrywise!(Bits, Words -> Words)` takes two tensors of one shape. `entrywise!(Words)` says
+/// nothing of the result, and `opened` is a result that a party learns.
+macro_rules! entrywise {
+    ($from:ident) => {
+        type Input<'a, F: Form> = &'a F::$from;
+        type Size = Vec<usize>;
+
+        fn size<F: Form>(&self, x: &&F::$from) -> Vec<usize> {
+            x.shape()
+        }
+    };
+    ($from:ident -> opened) => {
+        type Output<F: Form> = Option<ArrayD<u64>>;
+        entrywise!($from);
+
+        fn planned(&self, _: Vec<usize>) -> Option<ArrayD<u64>> {
+            None
+        }
+    };
+    ($from:ident -> $to:ident) => {
+        type Output<F: Form> = F::$to;
+        entrywise!($from);
+
+        fn planned(&self, shape: Vec<usize>) -> crate::Shape {
+            crate::Shape(shape)
+        }
+    };
+    ($first:ident, $second:ident -> $to:ident) => {
+        type Input<'a, F: Form> = (&'a F::$first, &'a F::$second);
+        type Output<F: Form> = F::$to;
+        type Size = Vec<usize>;
+
+        fn size<F: Form>(&self, (a, b): &(&F::$first, &F::$second)) -> Vec<usize> {
+            assert_eq!(a.shape(), b.shape(), "tensors of one shape");
+            a.shape()
+        }
+
+        fn planned(&self, shape: Vec<usize>) -> crate::Shape {
+            crate::Shape(shape)
+        }
+    };
+}
+pub(crate) use entrywise;
+
 /// The entries in row-major order.
 pub fn flat<A: Clone>(x: &ArrayD<A>) -> Vec<A> {
     x.iter().cloned().collect()
@@ -108,6 +153,7 @@ pub fn appended(shape: &[usize], n: usize) -> Vec<usize> {
 pub mod prelude {
     pub use ndarray::ArrayD;
 
+    pub(crate) use super::entrywise;
     pub use super::{Operation, appended, flat, shaped};
     pub use crate::correlation::{Correlation, Need};
     pub use crate::cost::Cost;

@@ -11,7 +11,6 @@
 use net::Role;
 use ot::{Bits, Correlation};
 
-use crate::Shape;
 use crate::operation::prelude::*;
 use crate::ops::truncate::{Wrap, prepared, prepared_cost};
 use crate::wire::cross::{self, Side};
@@ -24,13 +23,7 @@ pub struct B2a {
 }
 
 impl Operation for B2a {
-    type Input<'a, F: Form> = &'a F::Bits;
-    type Output<F: Form> = F::Words;
-    type Size = Vec<usize>;
-
-    fn size<F: Form>(&self, bits: &&F::Bits) -> Vec<usize> {
-        bits.shape()
-    }
+    entrywise!(Bits -> Words);
 
     fn correlations(&self, shape: &Vec<usize>, options: &Options) -> Option<Need> {
         let n = shape.iter().product();
@@ -56,10 +49,6 @@ impl Operation for B2a {
 
     fn twin(&self, _: &mut Twin, bits: &ArrayD<u8>) -> Result<ArrayD<u64>, Error> {
         Ok(bits.mapv(u64::from))
-    }
-
-    fn planned(&self, shape: Vec<usize>) -> Shape {
-        Shape(shape)
     }
 }
 

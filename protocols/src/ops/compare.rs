@@ -47,13 +47,8 @@ pub struct AtLeast<'t> {
 }
 
 impl Operation for AtLeast<'_> {
-    type Input<'a, F: Form> = &'a F::Words;
+    entrywise!(Words);
     type Output<F: Form> = F::Bits;
-    type Size = Vec<usize>;
-
-    fn size<F: Form>(&self, x: &&F::Words) -> Vec<usize> {
-        x.shape()
-    }
 
     fn correlations(&self, shape: &Vec<usize>, options: &Options) -> Option<Need> {
         let width = self.width;

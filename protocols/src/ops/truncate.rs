@@ -65,13 +65,7 @@ impl Truncation {
 }
 
 impl Operation for Truncation {
-    type Input<'a, F: Form> = &'a F::Words;
-    type Output<F: Form> = F::Words;
-    type Size = Vec<usize>;
-
-    fn size<F: Form>(&self, x: &&F::Words) -> Vec<usize> {
-        x.shape()
-    }
+    entrywise!(Words -> Words);
 
     fn correlations(&self, shape: &Vec<usize>, options: &Options) -> Option<Need> {
         let (n, bits) = (shape.iter().product(), wrap_bits(*self).filter(|_| options.preprocess)?);
@@ -100,10 +94,6 @@ impl Operation for Truncation {
         self.check();
         let rounded = twin.rounded("truncate", x, self.width, self.shift)?;
         Ok(rounded.mapv(|v| signed(v as u64, self.out) as u64))
-    }
-
-    fn planned(&self, shape: Vec<usize>) -> crate::Shape {
-        crate::Shape(shape)
     }
 }
 

@@ -192,13 +192,7 @@ pub struct NonZero {
 }
 
 impl Operation for NonZero {
-    type Input<'a, F: Form> = &'a F::Words;
-    type Output<F: Form> = F::Bits;
-    type Size = Vec<usize>;
-
-    fn size<F: Form>(&self, x: &&F::Words) -> Vec<usize> {
-        x.shape()
-    }
+    entrywise!(Words -> Bits);
 
     fn correlations(&self, shape: &Vec<usize>, _: &Options) -> Option<Need> {
         Some(Need::new(Comparison { width: self.width }, shape.iter().product()))
@@ -220,9 +214,5 @@ impl Operation for NonZero {
 
     fn twin(&self, _: &mut Twin, x: &ArrayD<u64>) -> Result<ArrayD<u8>, Error> {
         Ok(x.mapv(|x| u8::from(x & mask(self.width) != 0)))
-    }
-
-    fn planned(&self, shape: Vec<usize>) -> crate::Shape {
-        crate::Shape(shape)
     }
 }
