@@ -15,7 +15,7 @@
 //!   attention do.
 #![deny(missing_docs)]
 
-pub mod abb;
+mod abb;
 #[cfg(any(test, feature = "audit"))]
 pub mod audit;
 mod classes;
@@ -28,11 +28,11 @@ mod fixed_point;
 mod forecast;
 pub mod form;
 pub mod functions;
-pub mod indices;
+mod indices;
 mod kernel;
 pub mod lengths;
 pub mod local;
-pub mod matrix;
+mod matrix;
 pub mod operands;
 pub mod operation;
 pub mod ops;

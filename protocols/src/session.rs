@@ -103,11 +103,6 @@ impl Session {
         &self.audit
     }
 
-    /// Whether operations take their correlations from the stock.
-    pub fn preprocesses(&self) -> bool {
-        self.options.preprocess
-    }
-
     /// Its public choices.
     pub fn options(&self) -> &Options {
         &self.options

@@ -48,7 +48,7 @@ const GUARD: u32 = 8;
 const THRESHOLD_BATCH: usize = 32;
 
 /// The k largest entries of each row of (rows, n), by the method of `how`.
-pub fn choose<B: Abb>(b: &mut B, x: &B::Words, how: &engine::Ranking) -> Result<Selection<B>, Error> {
+pub(crate) fn choose<B: Abb>(b: &mut B, x: &B::Words, how: &engine::Ranking) -> Result<Selection<B>, Error> {
     let scores = Scores::below(how.magnitude, how.frac).rounding(how.rounded);
     match how.method {
         engine::TopK::Rank => top_k::rank(b, x, how.k, scores, SELECTION_WIDTH),
@@ -78,7 +78,7 @@ pub fn gather<B: Abb>(b: &mut B, selection: &Selection<B>, x: &B::Words, magnitu
 
 /// [`gather`] from a cached operand: the entries of the previous gathering with `operand`, followed by new ones. w
 /// and the number of rows of x stay the same. Permutations move all entries in any case and do not use `operand`.
-pub fn gather_cached<B: Abb>(
+pub(crate) fn gather_cached<B: Abb>(
     b: &mut B,
     selection: &Selection<B>,
     x: &B::Words,
@@ -153,7 +153,7 @@ pub fn scatter<B: Abb>(b: &mut B, selection: &Selection<B>, x: &B::Words, magnit
 
 /// One-hot words (rows, k1, n) and (rows, k2, k1 fan_out) -> (rows, k2, n fan_out), exact. `second` chooses among the
 /// `fan_out` parts of each entry that `first` chose.
-pub fn compose<B: Abb>(b: &mut B, first: &B::Words, fan_out: usize, second: &B::Words) -> Result<B::Words, Error> {
+pub(crate) fn compose<B: Abb>(b: &mut B, first: &B::Words, fan_out: usize, second: &B::Words) -> Result<B::Words, Error> {
     let ((rows, k1, n), (rows2, k2, parts)) = (dims(first), dims(second));
     assert!(rows == rows2 && parts == k1 * fan_out, "{parts} parts of {k1} chosen");
     b.scope("compose", |b| {
@@ -172,7 +172,7 @@ pub fn compose<B: Abb>(b: &mut B, first: &B::Words, fan_out: usize, second: &B::
 }
 
 /// The same choice in the same form, with the chosen entries in the order of their positions.
-pub fn in_order<B: Abb>(b: &mut B, selection: &Selection<B>) -> Result<Selection<B>, Error> {
+pub(crate) fn in_order<B: Abb>(b: &mut B, selection: &Selection<B>) -> Result<Selection<B>, Error> {
     match selection {
         Selection::OneHot(words) => ordered(b, words).map(Selection::OneHot),
         Selection::Shuffled(shuffled) => {
@@ -217,7 +217,7 @@ fn ordered<B: Abb>(b: &mut B, words: &B::Words) -> Result<B::Words, Error> {
 }
 
 /// The chosen positions of each row, if the box sees its values.
-pub fn chosen<B: Abb>(b: &B, selection: &Selection<B>) -> Option<Vec<Vec<usize>>> {
+pub(crate) fn chosen<B: Abb>(b: &B, selection: &Selection<B>) -> Option<Vec<Vec<usize>>> {
     let rows = |words: ArrayD<u64>, of: fn(&[u64]) -> Option<usize>| {
         let entries = words.lanes(ndarray::Axis(words.ndim() - 1)).into_iter().map(|lane| of(&lane.to_vec()));
         entries.collect::<Option<Vec<usize>>>()

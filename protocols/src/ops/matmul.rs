@@ -89,7 +89,7 @@ impl Operation for Matmul {
 
 /// Random matrices A (batch, m, k) and B (batch, k, n), and A B. Unit: a batch of products.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Triple {
+pub(crate) struct Triple {
     /// Independent products.
     pub batch: usize,
     /// Rows of A.
@@ -147,7 +147,7 @@ const UPLOAD: &str = "matmul/upload";
 const DOWNLOAD: &str = "matmul/download";
 
 /// Shares of A B modulo 2^`width` from this party's shares, row-major: A (batch, m, k), B (batch, k, n).
-pub fn shared(s: &mut Session, shape: MatmulShape, a: &[u64], b: &[u64], width: u32) -> Result<Vec<u64>, Error> {
+pub(crate) fn shared(s: &mut Session, shape: MatmulShape, a: &[u64], b: &[u64], width: u32) -> Result<Vec<u64>, Error> {
     let (plan, transposed) = cheaper(s.plans(), shape, width)?;
     let (key, peer) = s.both_keys(plan.set(), plan.packed())?;
     let MatmulShape { batch, m, k, n } = shape;
@@ -208,7 +208,7 @@ fn prepared_cost(shape: MatmulShape, width: u32) -> Cost {
 }
 
 /// Cost of [`shared`].
-pub fn shared_cost(plans: &mut Plans, shape: MatmulShape, width: u32) -> Result<Cost, Error> {
+pub(crate) fn shared_cost(plans: &mut Plans, shape: MatmulShape, width: u32) -> Result<Cost, Error> {
     let (plan, _) = cheaper(plans, shape, width)?;
     let (up, down) = (plan.upload_bytes(), plan.download_bytes());
     let (set, packed) = (plan.set(), plan.packed());

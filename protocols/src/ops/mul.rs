@@ -135,7 +135,7 @@ impl Operation for MulRows {
 
 /// A random row a, a random word b, and a b. Unit: a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct RowProduct {
+pub(crate) struct RowProduct {
     /// Entries of the row, at least 1.
     pub n: usize,
     /// Bits of the ring.
@@ -185,7 +185,7 @@ pub fn mul(s: &mut Session, x: &[u64], y: &[u64], width: u32) -> Result<Vec<u64>
 }
 
 /// Cost of [`mul`] of `n` words.
-pub fn mul_cost(plans: &mut Plans, n: usize, width: u32) -> Result<Cost, Error> {
+pub(crate) fn mul_cost(plans: &mut Plans, n: usize, width: u32) -> Result<Cost, Error> {
     if n == 0 {
         return Ok(Cost::free());
     }
@@ -236,7 +236,7 @@ pub fn rows(s: &mut Session, x: &[u64], y: &[u64], n: usize, width: u32) -> Resu
 }
 
 /// Cost of [`rows`] on `rows` rows of `n` words.
-pub fn rows_cost(plans: &mut Plans, rows: usize, n: usize, width: u32) -> Result<Cost, Error> {
+pub(crate) fn rows_cost(plans: &mut Plans, rows: usize, n: usize, width: u32) -> Result<Cost, Error> {
     Ok(RowProducts::cheapest(plans, rows, n, width)?.1)
 }
 

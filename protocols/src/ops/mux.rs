@@ -170,7 +170,7 @@ pub fn cost(n: usize, width: u32) -> Cost {
 }
 
 /// Cost of [`mux`] of `n` bits with `slots` words each.
-pub fn rows_cost(n: usize, slots: usize, width: u32) -> Cost {
+pub(crate) fn rows_cost(n: usize, slots: usize, width: u32) -> Cost {
     if n * slots == 0 { Cost::free() } else { cross::two_way_cost(&shape(n, slots, width)) }
 }
 

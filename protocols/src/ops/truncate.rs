@@ -100,7 +100,7 @@ impl Operation for Truncation {
 /// The server's random bit, the client's, and shares of their product modulo 2^`bits`. A party's word holds its bit,
 /// and above it its share. Unit: a word to truncate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Wrap {
+pub(crate) struct Wrap {
     /// Bits of the ring of the product, 1..=63.
     pub bits: u32,
 }

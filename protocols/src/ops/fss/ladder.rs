@@ -286,7 +286,7 @@ pub fn prepare(s: &mut Session, shape: &LadderShape, n: usize) -> Result<Vec<u64
 }
 
 /// Cost of [`prepare`].
-pub fn prepare_cost(shape: &LadderShape, n: usize) -> Cost {
+pub(crate) fn prepare_cost(shape: &LadderShape, n: usize) -> Cost {
     let rungs = super::prepare_cost(&shape.rung(), n * shape.rungs);
     if shape.rungs == 1 {
         return rungs;
@@ -312,7 +312,7 @@ fn prepare_choices(s: &mut Session, shape: &LadderShape, n: usize) -> Result<Vec
 }
 
 /// Shares of the function of every word of `x`, modulo 2^width. Each word takes one of `correlations`.
-pub fn run(s: &mut Session, ladder: &Ladder, correlations: &[u64], x: &[u64]) -> Result<Vec<u64>, Error> {
+pub(crate) fn run(s: &mut Session, ladder: &Ladder, correlations: &[u64], x: &[u64]) -> Result<Vec<u64>, Error> {
     let shape = ladder.shape;
     let LadderShape { rungs, width, .. } = shape;
     let size = shape.correlation_words();
@@ -365,7 +365,7 @@ fn widths(shape: &LadderShape) -> Vec<u32> {
 }
 
 /// Cost of [`run`] on `n` words.
-pub fn run_cost(shape: &LadderShape, n: usize) -> Cost {
+pub(crate) fn run_cost(shape: &LadderShape, n: usize) -> Cost {
     let rungs = super::whole_cost(&shape.rung(), n * shape.rungs);
     if shape.rungs == 1 {
         return rungs;

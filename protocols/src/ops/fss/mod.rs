@@ -182,7 +182,7 @@ pub fn prepare(s: &mut Session, shape: &FssShape, n: usize) -> Result<Vec<u64>, 
 }
 
 /// Cost of [`prepare`].
-pub fn prepare_cost(shape: &FssShape, n: usize) -> Cost {
+pub(crate) fn prepare_cost(shape: &FssShape, n: usize) -> Cost {
     batched_cost(n, shape.inputs_at_once(), |n| prepare_batch_cost(shape, n)).offline()
 }
 
@@ -474,7 +474,7 @@ fn payload(s: &mut Session, shape: &FssShape, low: &[u64]) -> Result<Vec<u64>, E
 }
 
 /// Shares of the tabulated function of every word of `x`, modulo 2^width. Each word takes one of `correlations`.
-pub fn run(s: &mut Session, table: &FssTable, correlations: &[u64], x: &[u64]) -> Result<Vec<u64>, Error> {
+pub(crate) fn run(s: &mut Session, table: &FssTable, correlations: &[u64], x: &[u64]) -> Result<Vec<u64>, Error> {
     let shape = table.shape();
     let size = shape.correlation_words();
     let opened = open_inputs(s, correlations, size, x, shape.input_bits())?;
@@ -502,7 +502,7 @@ fn open_inputs(s: &mut Session, correlations: &[u64], size: usize, x: &[u64], bi
 }
 
 /// Cost of [`run`] on `n` words.
-pub fn run_cost(table: &FssTable, n: usize) -> Cost {
+pub(crate) fn run_cost(table: &FssTable, n: usize) -> Cost {
     let shape = table.shape();
     let Windows::Decay(powers) = &table.windows else { return whole_cost(&shape, n) };
     // Two subtrees, and a node on every level above them.

@@ -49,7 +49,7 @@ pub(crate) fn applies(options: &Options, width: u32) -> bool {
 
 /// A random mask and a key that expands to XOR shares of its unit vector. Unit: an input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Comparison {
+pub(crate) struct Comparison {
     /// Bits of the ring.
     pub width: u32,
 }
@@ -82,7 +82,7 @@ fn tree(width: u32) -> DpfShape {
 }
 
 /// Words of the correlation of one input.
-pub fn correlation_words(width: u32) -> usize {
+pub(crate) fn correlation_words(width: u32) -> usize {
     1 + tree(width).key_words()
 }
 
@@ -104,7 +104,7 @@ pub fn prepare(s: &mut Session, width: u32, n: usize) -> Result<Vec<u64>, Error>
 }
 
 /// Cost of [`prepare`].
-pub fn prepare_cost(width: u32, n: usize) -> Cost {
+pub(crate) fn prepare_cost(width: u32, n: usize) -> Cost {
     let one_batch = |n: usize| {
         let ots = n * width as usize;
         Cost::free()
@@ -138,7 +138,7 @@ fn prepare_batch(s: &mut Session, width: u32, n: usize) -> Result<Vec<u64>, Erro
 
 /// XOR shares of [x >= c] for every word of `x` and every c of `thresholds`, word by word. Each word takes one of
 /// `correlations`.
-pub fn run(
+pub(crate) fn run(
     s: &mut Session,
     correlations: &[u64],
     x: &[u64],
@@ -172,7 +172,7 @@ pub fn run(
 }
 
 /// Cost of [`run`] on `n` words.
-pub fn run_cost(width: u32, n: usize) -> Cost {
+pub(crate) fn run_cost(width: u32, n: usize) -> Cost {
     opening::open_cost(n, width).work_at_both(Kernel::TreeExpanded, n << tree(width).depth())
 }
 
