@@ -153,7 +153,12 @@ pub fn scatter<B: Abb>(b: &mut B, selection: &Selection<B>, x: &B::Words, magnit
 
 /// One-hot words (rows, k1, n) and (rows, k2, k1 fan_out) -> (rows, k2, n fan_out), exact. `second` chooses among the
 /// `fan_out` parts of each entry that `first` chose.
-pub(crate) fn compose<B: Abb>(b: &mut B, first: &B::Words, fan_out: usize, second: &B::Words) -> Result<B::Words, Error> {
+pub(crate) fn compose<B: Abb>(
+    b: &mut B,
+    first: &B::Words,
+    fan_out: usize,
+    second: &B::Words,
+) -> Result<B::Words, Error> {
     let ((rows, k1, n), (rows2, k2, parts)) = (dims(first), dims(second));
     assert!(rows == rows2 && parts == k1 * fan_out, "{parts} parts of {k1} chosen");
     b.scope("compose", |b| {

@@ -55,7 +55,7 @@ use crate::operation::prelude::*;
 use crate::ops::matmul::{self, Matmul, product_shape};
 use crate::spill::{Queue, Spill};
 use crate::stock::Stock;
-use crate::stock::masks::{Masks, Prepared};
+use crate::stock::masks::{OperandMasks, Prepared};
 use crate::wire::beaver::{open_product, random};
 use crate::wire::opening;
 
@@ -99,7 +99,7 @@ pub struct Operand {
 /// An operand after its first product.
 #[derive(Debug)]
 struct Begun {
-    masks: Masks,
+    masks: OperandMasks,
     /// Slots that are taken: the rows opened so far, less those that were forgotten.
     slots: usize,
     /// Slots of the tokens that were not cut off, ascending.
@@ -183,7 +183,7 @@ impl OperandUse<'_> {
                 if !prepared.begun.insert(id) {
                     return Err(Error::OperandTwice { operand: id });
                 }
-                let masks = prepared.remove(id).unwrap_or_else(|| Masks::none(form));
+                let masks = prepared.remove(id).unwrap_or_else(|| OperandMasks::none(form));
                 none.insert(Begun { masks, slots: 0, live: Vec::new(), taken: 0, new: 0, opened: Vec::new() })
             }
         };
@@ -267,7 +267,7 @@ impl Operand {
         let begun = match &self.begun {
             None => None,
             Some(Begun { masks, slots, live, taken, new, opened }) if masks.words() == 0 && opened.is_empty() => {
-                let masks = Masks { events: masks.events.clone(), ..Masks::none(masks.form) };
+                let masks = OperandMasks { events: masks.events.clone(), ..OperandMasks::none(masks.form) };
                 let (slots, taken, new) = (*slots, *taken, *new);
                 Some(Begun { masks, slots, live: live.clone(), taken, new, opened: Vec::new() })
             }
@@ -361,8 +361,8 @@ fn token_rows(m: &[u64], batch: usize, d: usize, axis: Axis, first: usize) -> Ve
 }
 
 /// Masks for all of `events`.
-pub(crate) fn prepare(s: &mut Session, spill: &mut Spill, events: &Events) -> Result<Masks, Error> {
-    let mut masks = Masks::none(events.form);
+pub(crate) fn prepare(s: &mut Session, spill: &mut Spill, events: &Events) -> Result<OperandMasks, Error> {
+    let mut masks = OperandMasks::none(events.form);
     for batch in events.batches(s.plans().operand_batch) {
         extend(s, spill, &mut masks, &batch.list)?;
     }
@@ -370,7 +370,7 @@ pub(crate) fn prepare(s: &mut Session, spill: &mut Spill, events: &Events) -> Re
 }
 
 /// Adds masks for the products of `list` to those of the same operand.
-fn extend(s: &mut Session, spill: &mut Spill, masks: &mut Masks, list: &[Event]) -> Result<(), Error> {
+fn extend(s: &mut Session, spill: &mut Spill, masks: &mut OperandMasks, list: &[Event]) -> Result<(), Error> {
     let form = masks.form;
     let events = Events { form, list: list.to_vec() };
     let OperandForm { batch, d, axis, width } = form;

@@ -147,7 +147,13 @@ const UPLOAD: &str = "matmul/upload";
 const DOWNLOAD: &str = "matmul/download";
 
 /// Shares of A B modulo 2^`width` from this party's shares, row-major: A (batch, m, k), B (batch, k, n).
-pub(crate) fn shared(s: &mut Session, shape: MatmulShape, a: &[u64], b: &[u64], width: u32) -> Result<Vec<u64>, Error> {
+pub(crate) fn shared(
+    s: &mut Session,
+    shape: MatmulShape,
+    a: &[u64],
+    b: &[u64],
+    width: u32,
+) -> Result<Vec<u64>, Error> {
     let (plan, transposed) = cheaper(s.plans(), shape, width)?;
     let (key, peer) = s.both_keys(plan.set(), plan.packed())?;
     let MatmulShape { batch, m, k, n } = shape;

@@ -37,7 +37,7 @@ use crate::matrix::FixedMatrix;
 use crate::plans::Plans;
 use crate::session::Session;
 use crate::spill::{Queue, Spill, StockError};
-use masks::{Masks, Prepared};
+use masks::{OperandMasks, Prepared};
 pub use needs::{MAX_COTS_AHEAD, Needs};
 pub use part::{MAX_PARTS, Part, PartError};
 pub(crate) use uses::Use;
@@ -73,7 +73,7 @@ impl Stock {
         }
         for (id, events) in &needs.operands {
             let masks = self.operands.remove(*id);
-            assert_eq!(masks.as_ref().map(Masks::words), Some(events.words()), "the stock of {id}");
+            assert_eq!(masks.as_ref().map(OperandMasks::words), Some(events.words()), "the stock of {id}");
             if let Some(masks) = masks {
                 masks.drain(&mut self.spill, &mut sink)?;
             }
@@ -111,7 +111,7 @@ impl Stock {
             queue.fill(units * kind.words(role), &mut self.spill, &mut source)?;
         }
         for (id, events) in &needs.operands {
-            let masks = Masks::fill(events, &mut self.spill, &mut source)?;
+            let masks = OperandMasks::fill(events, &mut self.spill, &mut source)?;
             assert!(self.operands.insert(*id, masks).is_none(), "the masks of {id} come twice");
         }
         Ok(())

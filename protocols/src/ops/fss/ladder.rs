@@ -36,7 +36,7 @@ use rand::Rng;
 use super::table::{CurveSpec, FssShape, Lines, Payload};
 use super::{placed, placed_cost};
 use crate::operation::prelude::*;
-use crate::ops::{batch_items, batched_cost};
+use crate::ops::batch_items;
 use crate::wire::opening;
 use crate::words::mask;
 
@@ -98,11 +98,6 @@ impl LadderShape {
     pub fn leaves(&self) -> u64 {
         (self.rungs as u64) << self.index_bits
     }
-
-    /// Inputs prepared at once.
-    fn inputs_at_once(&self) -> usize {
-        batch_items(self.choice_words().max(self.rungs))
-    }
 }
 
 /// A party's words of the correlation of an input. A single rung has nothing to choose from.
@@ -127,15 +122,22 @@ impl Correlation for LadderShape {
     }
 
     fn batch(&self) -> usize {
-        self.inputs_at_once()
+        batch_items(self.choice_words().max(self.rungs))
     }
 
-    fn cost(&self, _: &mut Plans, units: usize) -> Result<Cost, Error> {
-        Ok(prepare_cost(self, units))
+    fn cost(&self, _: &mut Plans, n: usize) -> Result<Cost, Error> {
+        Ok(prepare_cost(self, n))
     }
 
-    fn make(&self, s: &mut Session, units: usize, _: Option<&FixedMatrix>) -> Result<Vec<u64>, Error> {
-        prepare(s, self, units)
+    fn make(&self, s: &mut Session, n: usize, _: Option<&FixedMatrix>) -> Result<Vec<u64>, Error> {
+        let rungs = super::prepare(s, &self.rung(), n * self.rungs)?;
+        if self.rungs == 1 {
+            return Ok(rungs);
+        }
+        let choices = prepare_choices(s, self, n)?;
+        let rungs = rungs.chunks_exact(self.rungs * self.rung().correlation_words());
+        let choices = choices.chunks_exact(self.choice_words());
+        Ok(rungs.zip(choices).flat_map(|(rungs, choice)| rungs.iter().chain(choice)).copied().collect())
     }
 }
 
@@ -265,34 +267,13 @@ impl Ladder {
     }
 }
 
-/// Correlations for `n` inputs to ladders of `shape`, [`LadderShape::correlation_words`] each, usable in any order.
-/// They are booked as `offline`.
-pub fn prepare(s: &mut Session, shape: &LadderShape, n: usize) -> Result<Vec<u64>, Error> {
-    let rungs = super::prepare(s, &shape.rung(), n * shape.rungs)?;
-    if shape.rungs == 1 {
-        return Ok(rungs);
-    }
-    let mut choices = Vec::with_capacity(n * shape.choice_words());
-    s.offline(|s| {
-        let batch = shape.inputs_at_once();
-        for start in (0..n).step_by(batch) {
-            choices.extend(prepare_choices(s, shape, batch.min(n - start))?);
-        }
-        Ok::<_, Error>(())
-    })?;
-    let rungs = rungs.chunks_exact(shape.rungs * shape.rung().correlation_words());
-    let choices = choices.chunks_exact(shape.choice_words());
-    Ok(rungs.zip(choices).flat_map(|(rungs, choice)| rungs.iter().chain(choice)).copied().collect())
-}
-
-/// Cost of [`prepare`].
+/// Cost of a batch of `n` correlations.
 pub(crate) fn prepare_cost(shape: &LadderShape, n: usize) -> Cost {
     let rungs = super::prepare_cost(&shape.rung(), n * shape.rungs);
-    if shape.rungs == 1 {
+    if shape.rungs == 1 || n == 0 {
         return rungs;
     }
-    let choices = |n: usize| placed_cost(n, shape.entry(), shape.width, shape.bits() as u32);
-    rungs.then(batched_cost(n, shape.inputs_at_once(), choices).offline())
+    rungs.then(placed_cost(n, shape.entry(), shape.width, shape.bits() as u32).offline())
 }
 
 /// The bits B, the words rho_k, and the unit vector of B with its products.
