@@ -39,7 +39,7 @@ use rand::Rng;
 
 use crate::operation::prelude::*;
 use crate::ops::BATCH_OTS;
-use crate::wire::cross::{self, Side};
+use crate::wire::cross;
 use crate::wire::opening;
 use crate::words::{mask, signed};
 
@@ -193,8 +193,7 @@ pub fn truncate(s: &mut Session, x: &mut [u64], how: Truncation) -> Result<(), E
     let n = x.len();
     truncate_by(s, x, how, |s, tops| match shape(n, how) {
         None => Ok(Vec::new()),
-        Some(shape) if s.is_server() => cross::one_way(s, &shape, Side::Supply(tops)),
-        Some(shape) => cross::one_way(s, &shape, Side::Choose(&Bits::from_fn(n, |i| tops[i] == 1))),
+        Some(shape) => cross::one_way(s, &shape, || Bits::from_fn(n, |i| tops[i] == 1), || tops.to_vec()),
     })
 }
 

@@ -21,29 +21,27 @@ use crate::session::Session;
 const CHOICES: &str = "cross/choices";
 const ANSWER: &str = "cross/answer";
 
-/// What a party brings to [`one_way`].
-pub enum Side<'a> {
-    /// The client's bits, one per OT.
-    Choose(&'a Bits),
-    /// The server's words, OT by OT.
-    Supply(&'a [u64]),
-}
-
-/// Shares of b_i c_i with the client's bits b and the server's words c; `side` belongs to this party's role.
-pub fn one_way(s: &mut Session, shape: &Correlation, side: Side<'_>) -> Result<Vec<u64>, Error> {
+/// Shares of b_i c_i with the client's `bits` b, one per OT, and the server's `words` c, OT by OT. Each party is asked
+/// for its own.
+pub fn one_way(
+    s: &mut Session,
+    shape: &Correlation,
+    bits: impl FnOnce() -> Bits,
+    words: impl FnOnce() -> Vec<u64>,
+) -> Result<Vec<u64>, Error> {
     let n = shape.ots();
     s.reserve(Role::Server, n)?;
-    match side {
-        Side::Choose(bits) => {
-            let (message, keys) = s.receiver().choose(bits)?;
+    match s.role() {
+        Role::Client => {
+            let (message, keys) = s.receiver().choose(&bits())?;
             s.deliver(CHOICES, message)?;
             let answer = s.channel().recv(ANSWER, shape.message_bytes())?;
             Ok(keys.decorrelate(shape, &answer)?)
         }
-        Side::Supply(words) => {
+        Role::Server => {
             let message = s.channel().recv(CHOICES, n.div_ceil(8))?;
             let keys = s.sender().accept(n, &message)?;
-            let (answer, shares) = keys.correlate(shape, words)?;
+            let (answer, shares) = keys.correlate(shape, &words())?;
             s.deliver(ANSWER, answer)?;
             Ok(shares)
         }

@@ -52,7 +52,7 @@ use rayon::prelude::*;
 use crate::operation::prelude::*;
 use crate::ops::truncate::{self, Truncation};
 use crate::ops::{batch_items, batched_cost, mux};
-use crate::wire::cross::{self, Side};
+use crate::wire::cross;
 use crate::wire::opening;
 use crate::words::mask;
 pub(crate) use parabola::Square;
@@ -439,14 +439,9 @@ fn payload(s: &mut Session, shape: &FssShape, low: &[u64]) -> Result<Vec<u64>, E
             let (square, role) = (Square::new(shape.low_bits), s.role());
             let products = shape.square_products(low.len());
             let bits = square.choices();
-            let shares = if server {
-                let products_of = |&rho: &u64| (0..bits).map(move |bit| square.product(rho, bit));
-                let words: Vec<u64> = low.iter().flat_map(products_of).collect();
-                cross::one_way(s, &products, Side::Supply(&words))?
-            } else {
-                let choices = Bits::from_values(&low.iter().map(|&rho| square.chosen(rho)).collect::<Vec<_>>(), bits);
-                cross::one_way(s, &products, Side::Choose(&choices))?
-            };
+            let choices = || Bits::from_values(&low.iter().map(|&rho| square.chosen(rho)).collect::<Vec<_>>(), bits);
+            let products_of = |&rho: &u64| (0..bits).map(move |bit| square.product(rho, bit));
+            let shares = cross::one_way(s, &products, choices, || low.iter().flat_map(products_of).collect())?;
             let sum = |shares: &[u64]| shares.iter().fold(0u64, |sum, x| sum.wrapping_add(*x));
             let squares = low.iter().zip(shares.chunks_exact(bits as usize));
             let words = |(&rho, shares): (&u64, &[u64])| {
@@ -458,13 +453,8 @@ fn payload(s: &mut Session, shape: &FssShape, low: &[u64]) -> Result<Vec<u64>, E
             let products = shape.power_products(low.len());
             let own: Vec<u64> = low.iter().map(|&low| factor(low, unit)).collect();
             let bits = FACTOR_FRAC as usize;
-            let shares = if server {
-                let words: Vec<u64> = own.iter().flat_map(|&word| std::iter::repeat_n(word, bits)).collect();
-                cross::one_way(s, &products, Side::Supply(&words))?
-            } else {
-                let choices = Bits::from_values(&own, FACTOR_FRAC);
-                cross::one_way(s, &products, Side::Choose(&choices))?
-            };
+            let words = || own.iter().flat_map(|&word| std::iter::repeat_n(word, bits)).collect();
+            let shares = cross::one_way(s, &products, || Bits::from_values(&own, FACTOR_FRAC), words)?;
             let sum = |shares: &[u64]| (0..).zip(shares).fold(0u64, |sum, (bit, x)| sum.wrapping_add(x << bit));
             let mut power = shares.chunks_exact(bits).map(sum).collect::<Vec<u64>>();
             truncate::truncate(s, &mut power, shape.power_truncation(frac))?;
