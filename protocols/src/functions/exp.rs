@@ -128,7 +128,7 @@ pub fn exp_negative<B: Abb>(b: &mut B, t: &B::Words, out: u32) -> Result<B::Word
 /// e^-t entrywise for t in [-[`WHOLE_MARGIN`], [`WHOLE_RANGE`]), or 0 where that is less than e^-16. It takes words
 /// modulo 2^28 at least and returns words modulo 2^[`WHOLE_WIDTH`]. Only boxes that evaluate on masked inputs have
 /// it.
-pub fn exp_to_zero<B: Abb>(b: &mut B, t: &B::Words) -> Result<B::Words, Error> {
+pub(crate) fn exp_to_zero<B: Abb>(b: &mut B, t: &B::Words) -> Result<B::Words, Error> {
     b.scope("exp", |b| {
         let x = b.add_public(t, (WHOLE_MARGIN * (1u64 << FRAC) as f64) as u64);
         let exp = kept("exp to zero", Evaluation::Masked, &[], || {

@@ -3,7 +3,7 @@
 use protocols::operands::OperandForm as Form;
 use protocols::{Abb, Axis, Error, Needs, Operand, OperandId, OperandKind, Shape};
 
-use crate::{TWO_PHASES, own, run, share};
+use crate::{TWO_PHASES, cached, own, run, share};
 
 const KEYS: OperandId = OperandId { layer: 25, kind: OperandKind::Keys, generation: 1, part: 0 };
 const FORM: Form = Form { batch: 2, d: 4, axis: Axis::Rows, width: 29 };
@@ -18,7 +18,7 @@ fn shapes(form: Form) -> [[usize; 3]; 2] {
 }
 
 fn product<B: Abb>(b: &mut B, form: Form, operand: &mut Operand, [x, m]: &[B::Words; 2]) -> Result<B::Words, Error> {
-    b.matmul_cached(x, m, form.width, form.axis, operand)
+    cached(b, [x, m], form.width, form.axis, operand)
 }
 
 /// The needs of a product with the operand `id`.

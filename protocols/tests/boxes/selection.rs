@@ -5,13 +5,11 @@ use net::Phase;
 use protocols::audit::deviation;
 use protocols::functions::selection;
 use protocols::functions::top_k::Selection;
-use protocols::ops::b2a::B2a;
 use protocols::ops::one_hot::OneHot;
+use protocols::ops::quickselect;
 use protocols::ops::quickselect::Quickselect;
 use protocols::ops::shuffle::Permute;
 use protocols::ops::shuffle::Shuffle;
-use protocols::ops::truncate::Truncation;
-use protocols::ops::{quickselect, truncate};
 use protocols::words::mask;
 use protocols::{Abb, Operand, OperandId, OperandKind, Options, Shape, Tensor};
 use rand::rngs::StdRng;
@@ -180,39 +178,6 @@ fn gathering_opens_the_entries_of_a_growing_payload_once() {
 }
 
 #[test]
-fn unit_vectors_are_exact() {
-    for (bits, count, n) in [
-        (1, 1, 5),
-        (1, 2, 5),
-        (2, 3, 9),
-        (3, 8, 40),
-        (4, 5, 40),
-        (5, 32, 70),
-        (6, 16, 200),
-        (8, 200, 300),
-        (10, 17, 40),
-        (9, 512, 20),
-    ] {
-        let mut x = random(n, bits.into());
-        x[0] = 0;
-        x[1] = mask(bits);
-        let got = secure(
-            DEALER,
-            &[(&x, &[n])],
-            function!([bits: u32, count: usize] |b, x| {
-                let bits = b.apply(OneHot { bits: *bits, count: *count }, &x[0])?;
-                b.apply(B2a { width: 8 }, &bits)
-            }),
-        );
-        for (x, got) in x.iter().zip(got.chunks(count)) {
-            for (j, got) in got.iter().enumerate() {
-                assert_eq!(got & 0xFF, u64::from(x & mask(bits) == j as u64), "{bits} bits, {count} entries");
-            }
-        }
-    }
-}
-
-#[test]
 fn unit_vectors_of_every_pair_of_shares_are_exact() {
     // All 64 x 64 pairs of shares modulo 2^6.
     let shares = [0, 1].map(|party| (0..4096u64).map(|i| i >> (6 * party) & 63).collect::<Vec<_>>());
@@ -273,22 +238,6 @@ fn both_parties_learn_the_positions_of_the_largest_keys() {
         let bound = quickselect::bound(rows, n, k, 12);
         let sent: u64 = client.1.iter().map(|entry| entry.traffic.bytes()).sum();
         assert!(sent <= bound.bytes, "{sent} bytes, at most {}", bound.bytes);
-    }
-}
-
-/// Every pair of shares of every word of a small ring, in range or not.
-#[test]
-fn truncations_of_any_word_stay_below_their_ceiling() {
-    let shares = [0, 1].map(|party| (0..1 << 16).map(|i| i >> (8 * party) & 0xFF).collect::<Vec<u64>>());
-    for shift in [0, 1, 3, 6] {
-        let how = Truncation { width: 8, shift, out: 64 };
-        let [(client, _), (server, _)] = run(DEALER, |abb| {
-            let words = own(abb, &shares, &[1 << 16]);
-            abb.apply(how, &words)
-        });
-        let largest = client.iter().zip(&server).map(|(c, s)| (c.wrapping_add(*s) as i64).unsigned_abs()).max();
-        let ceiling = truncate::ceiling(how);
-        assert!(largest.is_some_and(|largest| largest <= ceiling && largest + 2 > ceiling), "{largest:?}, {ceiling}");
     }
 }
 
