@@ -4,9 +4,9 @@ use std::ops::Range;
 
 use engine::{Ceiling, Engine, Error, Origin, Precision, Product, Right, Select, Tensor, Visible};
 
+pub use crate::heads::take;
 use crate::heads::{fold_heads, unfold_heads};
 pub use crate::store::capped;
-pub use crate::tensors::take;
 use crate::{Granularity, HeadShape, Store};
 
 /// What [`causal`] returns.

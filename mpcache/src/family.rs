@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use engine::{Select, TopK};
 
 use crate::options::PolicyText;
-use crate::{HeadShape, Policy, PolicyError, PolicyHelp, PolicyOptions};
+use crate::{HeadShape, Policy, PolicyError, PolicyOptions};
 
 /// The settings of a policy, or of several that differ in settings alone.
 ///
@@ -136,6 +136,26 @@ pub struct NamedPolicy<F: 'static> {
     pub about: &'static str,
     /// Reads the options. Every key is read, or its option is refused.
     pub read: fn(&mut PolicyOptions) -> Result<F, PolicyError>,
+}
+
+/// What a help text says of a policy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PolicyHelp {
+    /// The name.
+    pub name: &'static str,
+    /// The keys of its options.
+    pub keys: &'static [&'static str],
+    /// One line of description.
+    pub about: &'static str,
+}
+
+impl PolicyHelp {
+    /// The policy as a text, with those of the options `required`, which have no default, that it takes.
+    pub(crate) fn example(&self, required: &str) -> String {
+        let takes = |option: &&str| option.split_once('=').is_none_or(|(key, _)| self.keys.contains(&key));
+        let required: Vec<&str> = required.split(',').filter(takes).collect();
+        format!("{}:{}", self.name, required.join(","))
+    }
 }
 
 /// What [`NamedPolicy::parse`] makes of options.

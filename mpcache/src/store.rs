@@ -1,17 +1,20 @@
 //! Keys and values of one layer.
 
 use std::ops::Range;
+use std::slice;
 
 use engine::{Engine, Error, Precision, Product, Right, Select, Tensor};
-use ndarray::{Array1, IxDyn};
 
-use crate::part::{Part, by_head};
-use crate::positions::Positions;
-use crate::tensors::take;
+use crate::heads::take;
+use crate::part::{CachedMatrix, Part, by_head};
+use crate::recorded::Positions;
 use crate::{Granularity, HeadShape, Merged, Padding, Piece};
 
 /// log2 of a bound on keys and values where they are gathered: the `magnitude` of [`Select::gather`].
 pub const KV_MAGNITUDE: u32 = 9;
+
+/// Why something that concerns all heads at once is not there.
+const DIVIDED: &str = "heads of a divided store hold different tokens";
 
 /// Keys and values of one layer, which grow along their tokens in place.
 ///
@@ -170,12 +173,12 @@ impl<E: Engine> Store<E> {
 
     /// The only part.
     fn whole(&self) -> &Part<E> {
-        assert_eq!(self.parts.len(), 1, "heads of a divided store hold different tokens");
+        assert_eq!(self.parts.len(), 1, "{DIVIDED}");
         &self.parts[0]
     }
 
     fn whole_mut(&mut self) -> &mut Part<E> {
-        assert_eq!(self.parts.len(), 1, "heads of a divided store hold different tokens");
+        assert_eq!(self.parts.len(), 1, "{DIVIDED}");
         &mut self.parts[0]
     }
 
@@ -224,21 +227,29 @@ impl<E: Engine> Store<E> {
         self.whole().values_by_head()
     }
 
+    /// Products of what stands on the left of each part with its keys or values, which are cached operands.
+    fn products(
+        &mut self,
+        engine: &mut E,
+        left: &[E::Tensor],
+        with: fn(&mut Part<E>) -> CachedMatrix<E>,
+        precision: Precision,
+    ) -> Result<Vec<E::Tensor>, Error> {
+        let mut rights: Vec<_> = self.parts.iter_mut().map(with).collect();
+        let products = left.iter().zip(&mut rights).map(|(left, right)| {
+            let CachedMatrix { tensor, operand } = right;
+            Product::<E> { left, right: Right::Cached { tensor, operand: &mut **operand } }
+        });
+        engine.matmul_each(products.collect(), precision)
+    }
+
     /// The scores of the queries of each part, (its kv_heads, rows, head_dim), against all its keys, (its kv_heads,
     /// rows, tokens), for a softmax. The scores of padding and of tokens behind an end lie below all others, and a
     /// row that stands for several tokens has the score of all of them.
     pub fn scores_each(&mut self, engine: &mut E, queries: &[E::Tensor]) -> Result<Vec<E::Tensor>, Error> {
-        let keys: Vec<E::Tensor> = self.parts.iter().map(Part::keys_by_head).collect();
-        let operands = self.parts.iter_mut().map(|part| &mut part.operands.keys);
-        let products = keys
-            .iter()
-            .zip(operands)
-            .zip(queries)
-            .map(|((tensor, operand), left)| Product { left, right: Right::Cached { tensor, operand } })
-            .collect();
         // A cap needs the scores whole.
         let precision = if self.soft_cap.is_none() { Precision::Softmax } else { Precision::Full };
-        let mut scores = engine.scope("scores", |e| e.matmul_each(products, precision))?;
+        let mut scores = engine.scope("scores", |e| self.products(e, queries, Part::cached_keys, precision))?;
         for (scores, part) in scores.iter_mut().zip(&self.parts) {
             if let Some(cap) = self.soft_cap {
                 *scores = engine.scope("cap", |e| e.soft_cap(scores, cap))?;
@@ -250,10 +261,7 @@ impl<E: Engine> Store<E> {
                 *scores = engine.hide(scores, known.as_deref())?;
             }
             if let Some(merged) = part.merged() {
-                let weights = Array1::from(merged.weights(part.len()));
-                let weights =
-                    weights.broadcast(IxDyn(&scores.shape())).expect("a weight for every column").to_owned();
-                let weights = engine.public(&weights);
+                let weights = engine.public(&merged.weights(&scores.shape()));
                 *scores = engine.add(scores, &weights)?;
             }
         }
@@ -262,30 +270,27 @@ impl<E: Engine> Store<E> {
 
     /// The scores of `queries` (kv_heads, rows, head_dim) against all keys for any use, without padding.
     pub fn ranked_scores(&mut self, engine: &mut E, queries: &E::Tensor) -> Result<E::Tensor, Error> {
-        let keys = self.keys_by_head();
-        let keys = Right::Cached { tensor: &keys, operand: &mut self.whole_mut().operands.keys };
-        engine.scope("scores", |e| e.matmul(queries, keys))
+        let queries = slice::from_ref(queries);
+        let scores = engine.scope("scores", |e| self.products(e, queries, Part::cached_keys, Precision::Full))?;
+        Ok(self.only(scores))
     }
 
     /// The mix of all values by `weights` (kv_heads, rows, tokens): (kv_heads, rows, head_dim).
     pub fn mix(&mut self, engine: &mut E, weights: &E::Tensor) -> Result<E::Tensor, Error> {
-        let values = self.values_by_head();
-        let values = Right::Cached { tensor: &values, operand: &mut self.whole_mut().operands.values };
-        engine.scope("values", |e| e.matmul(weights, values))
+        let mixed = self.mix_each(engine, slice::from_ref(weights))?;
+        Ok(self.only(mixed))
     }
 
     /// The mix of all values of each part by its `weights` (its kv_heads, rows, tokens): (its kv_heads, rows,
     /// head_dim).
     pub fn mix_each(&mut self, engine: &mut E, weights: &[E::Tensor]) -> Result<Vec<E::Tensor>, Error> {
-        let values: Vec<E::Tensor> = self.parts.iter().map(Part::values_by_head).collect();
-        let operands = self.parts.iter_mut().map(|part| &mut part.operands.values);
-        let products = values
-            .iter()
-            .zip(operands)
-            .zip(weights)
-            .map(|((tensor, operand), left)| Product { left, right: Right::Cached { tensor, operand } })
-            .collect();
-        engine.scope("values", |e| e.matmul_each(products, Precision::Full))
+        engine.scope("values", |e| self.products(e, weights, Part::cached_values, Precision::Full))
+    }
+
+    /// What belongs to the only part.
+    fn only<T>(&self, mut of_parts: Vec<T>) -> T {
+        assert_eq!(self.parts.len(), 1, "{DIVIDED}");
+        of_parts.remove(0)
     }
 
     /// Keys and values of the tokens in `range` side by side, (kv_heads, tokens, 2 head_dim).

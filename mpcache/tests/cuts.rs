@@ -3,19 +3,14 @@
 
 mod support;
 
-use std::time::Duration;
-
 use engine::{Float, Select, Shape, Tensor};
 use mpcache::{KvCache, PolicySpec};
 use ndarray::{ArrayD, Axis, concatenate};
-use net::{Channel, Entry, Link, Role, memory_pair};
 use planner::Planner;
-use protocols::audit::{Audit, LIMIT};
+use protocols::audit::LIMIT;
 use protocols::{Fixed, Needs, Options, Secure};
-use rand::SeedableRng;
-use rand::rngs::StdRng;
-use support::{HEADS, LAYERS, Script};
-use testing::{largest_difference, share_of, to_fixed, to_real};
+use support::{HEADS, LAYERS, Script, Shared};
+use testing::to_fixed;
 
 const PROMPT: usize = 12;
 
@@ -132,25 +127,6 @@ fn options() -> Options {
     Options { preprocess: true, ..Options::default() }
 }
 
-/// One party's outputs, its ledger, and the audit of what was opened under masks.
-type Spent = (Vec<ArrayD<u64>>, Vec<Entry>, Audit);
-
-fn secure(drafted: &Drafted, spec: &PolicySpec, needs: &Needs) -> [Spent; 2] {
-    fn party(link: impl Link + 'static, role: Role, drafted: &Drafted, spec: &PolicySpec, needs: &Needs) -> Spent {
-        let mut engine = Secure::new(Channel::new(role, link), options()).expect("set-up");
-        engine.prepare(needs, &[], &mut |_| ()).expect("preparation");
-        let mut masks = StdRng::seed_from_u64(5);
-        let (outputs, _) = drafted.play(&mut engine, spec, &PASSES, |x| share_of(&to_fixed(x), role, &mut masks));
-        (outputs, engine.channel().ledger().untimed(), engine.abb().session().audit().clone())
-    }
-    let (client, server) = memory_pair(Duration::from_secs(300));
-    std::thread::scope(|scope| {
-        let client = scope.spawn(|| party(client, Role::Client, drafted, spec, needs));
-        let server = party(server, Role::Server, drafted, spec, needs);
-        [client.join().expect("client"), server]
-    })
-}
-
 #[test]
 fn two_parties_cut_as_fixed_point_does_and_open_nothing_but_masked_words() {
     let drafted = Drafted::new();
@@ -166,16 +142,15 @@ fn two_parties_cut_as_fixed_point_does_and_open_nothing_but_masked_words() {
                 drafted.play(&mut listing, &spec, &EXPECTED, shape);
                 needs = listing.abb().needs();
             }
-            let [(client, ledger, audit), (server, other, _)] = secure(&drafted, &spec, &needs);
-            assert_eq!(ledger, other, "{spec}: ledgers");
+            let context = spec.to_string();
+            let prepare = |engine: &mut Secure, _| engine.prepare(&needs, &[], &mut |_| ()).expect("preparation");
+            let Shared { ledger, audit, .. } = Shared::play(&context, options(), &fixed, prepare, |engine, share| {
+                drafted.play(engine, &spec, &PASSES, share).0
+            });
             let mut plan = Planner::new(options()).engine();
             plan.abb().prepare(&needs).expect("plan");
             drafted.play(&mut plan, &spec, &PASSES, shape);
             assert_eq!(plan.abb().ledger().untimed(), ledger, "{spec}: planned ledger");
-            for (i, fixed) in fixed.iter().enumerate() {
-                let off = largest_difference(&to_real(&(&client[i] + &server[i])), &to_real(fixed));
-                assert!(off < 2e-3, "{spec}, output {i}: two parties err by {off}");
-            }
             let (path, worst) = audit.worst();
             assert!(audit.words() > 1000 && worst < LIMIT, "{spec}: {path} deviates by {worst:.1}");
         }

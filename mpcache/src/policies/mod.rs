@@ -8,8 +8,8 @@ mod full;
 mod random;
 mod rolling;
 mod scored;
-mod snapkv;
-mod streaming;
+mod stream;
+mod voting;
 
 pub use clustered::{Gather, Similarity, Sizes};
 pub use rolling::EvictionScore;
@@ -77,11 +77,10 @@ macro_rules! registry {
 registry! {
     full::Full,
     clustered::Clusters,
-    streaming::Streaming,
     divided::Divided,
     fastgen::FastGen,
     rolling::Rolling,
-    snapkv::SnapKv,
+    voting::Voting,
     scored::Scored,
     random::Random,
 }

@@ -3,7 +3,8 @@
 //! They run algorithm 3 of MPCache (NeurIPS 2025). At the end of the prompt its last queries vote once on which
 //! tokens stay: the *static* eviction ([`eviction`](crate::eviction)). Every decoding step then scores the clusters
 //! of what is left ([`Similarity`]), on two levels ([`Sizes`]), and attends to the best ones only. Every other layer
-//! takes over what the layer below it chose. The policies here are settings of this one algorithm ([`presets`]).
+//! takes over what the layer below it chose. The first step alone, which pays between two parties, is `mpcache-2pc`
+//! ([`Voting`](super::Voting)). The policies here are settings of this one algorithm ([`presets`]).
 //!
 //! **Clusters** are formed by position over what the store keeps ([`Layout`](layout::Layout)): the sinks, which are
 //! the first tokens, then coarse clusters, then the tail, which is 1 to a whole coarse cluster of the latest tokens.

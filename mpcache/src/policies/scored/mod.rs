@@ -44,6 +44,7 @@ pub use noise::Noise;
 use super::DEFAULT_SINKS;
 use crate::Granularity::PerKv;
 use crate::attention::{self, Received};
+use crate::eviction::Scores;
 use crate::schedule::{Cut, Later};
 use crate::{
     Facts, HeadShape, NamedPolicy, Piece, Policy, PolicyError, PolicyFamily, PolicyOptions, Schedule, ScoreSource,
@@ -205,28 +206,13 @@ impl Scored {
 struct ByScore<E: Select> {
     settings: Scored,
     /// By layer what is known of the first tokens that the store holds.
-    known: Vec<Option<Known<E::Tensor>>>,
-}
-
-/// Scores of the first tokens of a store.
-#[derive(Clone)]
-struct Known<T> {
-    /// (kv_heads, tokens).
-    scores: T,
-    /// A bound that nothing can exceed.
-    ceiling: Ceiling,
-}
-
-impl<T: Tensor> Known<T> {
-    fn tokens(&self) -> usize {
-        self.scores.shape()[1]
-    }
+    known: Vec<Option<Scores<E::Tensor>>>,
 }
 
 impl<E: Select> ByScore<E> {
     /// Evicts where a cut is due and all scores are there.
     fn cut(&mut self, engine: &mut E, layer: usize, store: &mut Store<E>) -> Result<(), Error> {
-        let known = self.known[layer].as_ref().map_or(0, Known::tokens);
+        let known = self.known[layer].as_ref().map_or(0, Scores::tokens);
         let waits = matches!(self.settings.source, Source::Surprisal { .. }) && known < store.len();
         let piece = store.piece();
         match self.settings.next(piece) {
@@ -245,26 +231,23 @@ impl<E: Select> ByScore<E> {
         let known = self.known[layer].take();
         if keep == recent {
             eviction::keep_latest(store, old);
-            let latest = |known: Known<E::Tensor>| Known { scores: known.scores.slice(1, old..tokens), ..known };
-            self.known[layer] = known.filter(|known| known.tokens() == tokens).map(latest);
+            self.known[layer] = known.filter(|known| known.tokens() == tokens).map(|known| known.from(old));
             return Ok(());
         }
-        let Known { scores, ceiling } = self.complete(engine, layer, known, old, store)?;
-        let how = self.settings.ranking(engine, keep - recent, ceiling, store)?;
-        let candidates = self.candidates(engine, &scores, old, keep)?;
+        let known = self.complete(engine, layer, known, old, store)?;
+        let how = self.settings.ranking(engine, keep - recent, known.ceiling, store)?;
+        let candidates = self.candidates(engine, &known.scores, old, keep)?;
         let best = eviction::choose(engine, &candidates, &how)?;
-        let (left, magnitude) = if self.settings.source == Source::Norm {
+        self.known[layer] = Some(if self.settings.source == Source::Norm {
             // Squares take more bits than keys and values, and move on their own.
             eviction::keep(engine, store, &best, old, PerKv)?;
-            let rows = scores.shape()[0];
-            let left = engine.gather(&best, Right::Fresh(&scores.reshape(&[rows, old, 1])), how.magnitude)?;
-            (left.reshape(&[rows, keep - recent]), how.magnitude)
+            let rows = known.scores.shape()[0];
+            let squares = known.scores.reshape(&[rows, old, 1]);
+            let left = engine.gather(&best, Right::Fresh(&squares), how.magnitude)?;
+            Scores { scores: left.reshape(&[rows, keep - recent]), ..known }
         } else {
-            let left = eviction::keep_scored(engine, store, &best, old, &scores, how.magnitude)?;
-            (left, eviction::scored_magnitude(how.magnitude))
-        };
-        let ceiling = ceiling.max(engine.ceiling(Origin::Moved { magnitude })?);
-        self.known[layer] = Some(Known { scores: left, ceiling });
+            eviction::keep_scored(engine, store, &best, old, &known, how.magnitude, PerKv)?
+        });
         Ok(())
     }
 
@@ -273,10 +256,10 @@ impl<E: Select> ByScore<E> {
         &self,
         engine: &mut E,
         layer: usize,
-        known: Option<Known<E::Tensor>>,
+        known: Option<Scores<E::Tensor>>,
         old: usize,
         store: &Store<E>,
-    ) -> Result<Known<E::Tensor>, Error> {
+    ) -> Result<Scores<E::Tensor>, Error> {
         let HeadShape { kv_heads, head_dim, .. } = store.heads();
         if self.settings.source != Source::Norm {
             let expected = vec![kv_heads, store.len()];
@@ -284,7 +267,7 @@ impl<E: Select> ByScore<E> {
             let tensor = || format!("scores of layer {layer}");
             return known.filter(|_| got == expected).ok_or_else(|| Error::Shape { tensor: tensor(), expected, got });
         }
-        let first = known.as_ref().map_or(0, Known::tokens);
+        let first = known.as_ref().map_or(0, Scores::tokens);
         let keys = store.keys().slice(0, first..old).reshape(&[old - first, kv_heads, head_dim]);
         let squares = engine.sum_squares(&keys.permute(&[1, 0, 2]))?;
         let fresh = engine.negate(&squares)?;
@@ -293,7 +276,7 @@ impl<E: Select> ByScore<E> {
             None => fresh,
         };
         let moved = engine.ceiling(Origin::Moved { magnitude: NORM_MAGNITUDE })?;
-        Ok(Known { scores, ceiling: engine.ceiling(Origin::Squares)?.max(moved) })
+        Ok(Scores { scores, ceiling: engine.ceiling(Origin::Squares)?.max(moved) })
     }
 
     /// What the first `old` tokens are ranked by, of which with those after them `keep` will stay.
@@ -316,12 +299,8 @@ impl<E: Select> ByScore<E> {
     ) -> Result<(), Error> {
         let (shape, rows) = (store.heads(), logits.shape()[1] / store.heads().group());
         let p = noise.softmax(engine, layer, logits, store)?;
-        let received = attention::received(engine, &p, rows, PerKv, shape)?;
-        let Received { ceiling, .. } = Received::new(engine, rows, PerKv, shape)?;
-        let (before, bound) = self.known[layer].take().map(|known| (known.scores, known.ceiling)).unzip();
-        let scores = attention::accumulate(engine, before, received)?;
-        let ceiling = bound.map_or(ceiling, |bound| ceiling.plus(bound));
-        self.known[layer] = Some(Known { scores, ceiling });
+        let before = self.known[layer].take();
+        self.known[layer] = Some(eviction::accumulate(engine, before, &p, rows, PerKv, shape)?);
         Ok(())
     }
 }
@@ -356,9 +335,9 @@ impl<E: Select> Policy<E> for ByScore<E> {
         let fresh = scores.permute(&[1, 0]);
         self.known[layer] = Some(match self.known[layer].take() {
             Some(known) => {
-                Known { scores: E::Tensor::concat(1, &[&known.scores, &fresh]), ceiling: ceiling.max(known.ceiling) }
+                Scores { scores: E::Tensor::concat(1, &[&known.scores, &fresh]), ceiling: ceiling.max(known.ceiling) }
             }
-            None => Known { scores: fresh, ceiling },
+            None => Scores { scores: fresh, ceiling },
         });
     }
 

@@ -6,18 +6,18 @@ use crate::{Schedule, Store};
 
 /// When heads that stream let tokens go, and which.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Window {
+pub(super) struct Window {
     /// How much is kept, and when the rest goes.
-    pub schedule: Schedule,
+    pub(super) schedule: Schedule,
     /// How many of the tokens kept stand at the start of the text.
-    pub sinks: usize,
+    pub(super) sinks: usize,
     /// Whether a row that stands for what went takes a place of its own, behind the first tokens.
-    pub merges: bool,
+    pub(super) merges: bool,
 }
 
 /// What a cut leaves of `held` rows: the first ones, and the latest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Left {
+pub(super) struct Left {
     held: usize,
     first: usize,
     latest: usize,
@@ -25,22 +25,22 @@ pub struct Left {
 
 impl Left {
     /// The first rows.
-    pub fn first(self) -> Vec<usize> {
+    pub(super) fn first(self) -> Vec<usize> {
         (0..self.first).collect()
     }
 
     /// The rows that go.
-    pub fn gone(self) -> Vec<usize> {
+    pub(super) fn gone(self) -> Vec<usize> {
         (self.first..self.held - self.latest).collect()
     }
 
     /// The latest rows.
-    pub fn latest(self) -> Vec<usize> {
+    pub(super) fn latest(self) -> Vec<usize> {
         (self.held - self.latest..self.held).collect()
     }
 
     /// All rows that are left.
-    pub fn rows(self) -> Vec<usize> {
+    pub(super) fn rows(self) -> Vec<usize> {
         [self.first(), self.latest()].concat()
     }
 }
@@ -48,12 +48,12 @@ impl Left {
 impl Window {
     /// What is left of the part `part` of `store` before its last `new` tokens attend, which came after the prompt
     /// and all stay. `None` if nothing goes.
-    pub fn before<E: Engine>(&self, store: &Store<E>, part: usize, new: usize) -> Option<Left> {
+    pub(super) fn before<E: Engine>(&self, store: &Store<E>, part: usize, new: usize) -> Option<Left> {
         if store.piece().in_prompt() { None } else { self.over(store, part, new) }
     }
 
     /// The same after a chunk of the prompt, or all of it, has seen itself whole.
-    pub fn after<E: Engine>(&self, store: &Store<E>, part: usize) -> Option<Left> {
+    pub(super) fn after<E: Engine>(&self, store: &Store<E>, part: usize) -> Option<Left> {
         let piece = store.piece();
         if self.schedule.ends_chunk(piece) {
             self.left(store, part, self.schedule.budget_of(piece.prompt), 1)

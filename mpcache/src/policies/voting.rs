@@ -1,13 +1,15 @@
-//! `snapkv`, `pyramid`, `squeeze` and `mpcache-2pc`: the latest queries vote on the tokens before them.
+//! `mpcache-2pc`, `snapkv`, `pyramid` and `squeeze`: the latest queries vote on the tokens before them.
 //!
-//! **Source.** SnapKV (Li et al., arXiv 2404.14469): the last queries of the prompt vote once. PyramidKV (Cai et al.,
-//! arXiv 2406.02069): the same votes, and budgets that decrease from layer to layer. SqueezeAttention (Wang et al.,
-//! arXiv 2404.04793): smaller budgets for the layers whose attention changes the hidden state least. Its authors
+//! **`mpcache-2pc`** is the policy that pays between two parties. MPCache (Zeng et al., NeurIPS 2025), algorithm 3, begins
+//! with such a vote, without smoothing. This policy takes that step alone, and keeps less by it. The second step, a
+//! hidden choice for every query ([`Clusters`](super::Clusters)), sends more between two parties than the full cache
+//! does (`bench/results/eviction.md`).
+//!
+//! **Source of the others.** SnapKV (Li et al., arXiv 2404.14469): the last queries of the prompt vote once. PyramidKV
+//! (Cai et al., arXiv 2406.02069): such votes, and budgets that decrease from layer to layer. SqueezeAttention (Wang et
+//! al., arXiv 2404.04793): smaller budgets for the layers whose attention changes the hidden state least. Its authors
 //! measure that on each prompt, which would tell about the prompt. Here the layers are a public option, which `waggle
-//! fit squeeze` finds on a text of the server's choice. MPCache (Zeng et al., NeurIPS 2025), algorithm 3: its first
-//! step is such a vote, without smoothing. `mpcache-2pc` takes this step alone, and keeps less by it. The second
-//! step, a hidden choice for every query, sends more between two parties than the full cache does
-//! (`bench/results/eviction.md`).
+//! fit squeeze` finds on a text of the server's choice.
 //!
 //! **Cuts.** With a share the prompt is cut at its end, and generated tokens are kept. With a budget in tokens the
 //! store is cut again whenever it is full: the latest queries vote, those since the last cut and at most a window of
@@ -55,16 +57,16 @@ const DEFAULT_BETA: usize = 20;
 /// The part of the mean budget that the layers of `squeeze` get.
 const DEFAULT_PART: f64 = 0.35;
 
-/// Keeps the latest queries, the window, and those tokens before it that receive the most attention from the window.
-/// What a token receives is smoothed over its neighbours first.
+/// Keeps the latest tokens, the observation window, and those tokens before it that receive the most attention from its
+/// queries. What a token receives is smoothed over its neighbours first.
 ///
 /// The parties learn how many tokens are kept. With [`TopK::ShuffleReveal`] they also learn what that method's
 /// documentation says.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct SnapKv {
+pub struct Voting {
     /// How much is kept, of the prompt or of all, and when the rest goes.
     pub schedule: Schedule,
-    /// Queries that vote: at most this many, and at most half of what is kept.
+    /// The observation window, the queries that vote: at most this many, and at most half of what is kept.
     pub window: usize,
     /// Tokens that are smoothed over, an odd number.
     pub kernel: usize,
@@ -78,7 +80,7 @@ const SNAPKV_KEYS: &[&str] = &["budget", "block", "prefill", "window", "kernel",
 const PYRAMID_KEYS: &[&str] = &["budget", "block", "prefill", "window", "kernel", "topk", "beta"];
 const SQUEEZE_KEYS: &[&str] = &["budget", "block", "prefill", "window", "kernel", "topk", "layers", "part"];
 
-impl PolicyFamily for SnapKv {
+impl PolicyFamily for Voting {
     const POLICIES: &'static [NamedPolicy<Self>] = &[
         NamedPolicy {
             name: "snapkv",
@@ -152,13 +154,13 @@ impl PolicyFamily for SnapKv {
     }
 
     fn build<E: Select>(&self, layers: usize, _shape: HeadShape) -> Box<dyn Policy<E>> {
-        Box::new(Voting::<E> { settings: *self, votes: (0..layers).map(|_| None).collect() })
+        Box::new(ByVotes::<E> { settings: *self, votes: (0..layers).map(|_| None).collect() })
     }
 }
 
-fn read(options: &mut PolicyOptions, default: Defaults, layers: ByLayer) -> Result<SnapKv, PolicyError> {
+fn read(options: &mut PolicyOptions, default: Defaults, layers: ByLayer) -> Result<Voting, PolicyError> {
     let odd = |text: &str| text.parse().ok().filter(|n| n % 2 == 1 && *n < 1000);
-    Ok(SnapKv {
+    Ok(Voting {
         schedule: Schedule::read_or(options, default.budget, Later::Tokens)?,
         window: options.number("window", 1, default.window)?,
         kernel: options.read("kernel", "an odd number below 1000", odd)?.unwrap_or(default.kernel),
@@ -168,8 +170,8 @@ fn read(options: &mut PolicyOptions, default: Defaults, layers: ByLayer) -> Resu
 }
 
 /// The policy of one generation.
-struct Voting<E: Select> {
-    settings: SnapKv,
+struct ByVotes<E: Select> {
+    settings: Voting,
     /// By layer what the window of the next cut gave so far.
     votes: Vec<Option<Votes<E::Tensor>>>,
 }
@@ -190,7 +192,7 @@ struct Ballot {
     window: usize,
 }
 
-impl SnapKv {
+impl Voting {
     fn next(&self, layer: usize, layers: usize, piece: Piece) -> Option<Ballot> {
         let mean = self.schedule.budget_of(piece.prompt);
         let most = if self.schedule.budget.tokens().is_some() { usize::MAX } else { piece.prompt };
@@ -223,9 +225,9 @@ impl SnapKv {
     }
 }
 
-impl<E: Select> Policy<E> for Voting<E> {
+impl<E: Select> Policy<E> for ByVotes<E> {
     fn fork(&self) -> Option<Box<dyn Policy<E>>> {
-        Some(Box::new(Voting { votes: self.votes.clone(), ..*self }))
+        Some(Box::new(ByVotes { votes: self.votes.clone(), ..*self }))
     }
 
     fn query_window(&self, layer: usize, piece: Piece) -> usize {
