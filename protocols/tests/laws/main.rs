@@ -182,7 +182,7 @@ fn extend_columns() {
         let x = (0..50).flat_map(|row| columns.iter().map(move |column| column[row])).collect();
         Laws::of(ExtendColumns { widths })
             .words(&[50, widths.len()], x)
-            .refuses(&[widths.iter().map(|width| 1 << (width - 2)).cycle().take(50 * widths.len()).collect()])
+            .refuses(&[widths.repeat(50).into_iter().map(|width| 1 << (width - 2)).collect()])
             .hold();
     }
 }
