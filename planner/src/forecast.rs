@@ -2,7 +2,6 @@
 
 mod passage;
 mod pools;
-mod steady;
 
 use he::{GaloisKeys, ParamSet, PublicKey};
 use net::{Direction, HEADER_BYTES, Ledger, Phase, Role};
