@@ -14,20 +14,18 @@ use protocols::operands::Events;
 use protocols::ops::cached::{self, Met, OperandUse};
 use protocols::stock::{Levels, Use};
 use protocols::{
-    Abb, Error, Evaluation, FixedPoint, FixedWeight, Needs, Operation, Options, Plans, Rates, Shape, Words,
-    preparation,
+    Abb, Error, Evaluation, FixedPoint, FixedWeight, Needs, Operation, Options, Plans, Shape, Words, preparation,
 };
 
-use crate::classes::{Begun, Classes, Event};
+use crate::classes::{Classes, Event};
 use crate::forecast::Forecast;
-use crate::timeline::{Machine, Setting, Tallies};
+use crate::timeline::{Setting, Tallies, Timeline};
 
 /// The model on shapes alone: what [`Secure`](protocols::Secure) would send.
 pub type Plan = FixedPoint<Planner>;
 
 /// Books the cost of every operation, pools and keys included, as a [`Session`](protocols::Session) with the same options
 /// would. After the same operations both ledgers are equal except for times.
-#[derive(Debug)]
 pub struct Planner {
     ledger: Ledger,
     plans: Plans,
@@ -58,16 +56,13 @@ impl Planner {
 
     /// The same, which books times in `setting` too: the client's clock and processor, and the server's processor.
     pub fn timed(mut self, setting: Setting) -> Self {
-        self.forecast.time(setting, false, &mut self.ledger);
+        self.forecast.time(Timeline::new(setting), &mut self.ledger);
         self
     }
 
-    /// The same, which also counts the units of kernels by account ([`Planner::tallies`]), at times of zero.
-    /// `imitated` says whether the network will be.
-    pub fn tallied(mut self, imitated: bool) -> Self {
-        let machine = Machine { rates: Rates::zero(), cores: 1, speedup: 0.0 };
-        let setting = Setting { imitated, ..Setting::apart(machine.clone(), machine) };
-        self.forecast.time(setting, true, &mut self.ledger);
+    /// [`Planner::timed`], which also counts the units of kernels by account ([`Planner::tallies`]).
+    pub fn tallied(mut self, setting: Setting) -> Self {
+        self.forecast.time(Timeline::new(setting).tallied(), &mut self.ledger);
         self
     }
 
@@ -251,13 +246,9 @@ impl Abb for Planner {
     }
 
     fn begin_layer(&mut self, layer: &Layer<FixedWeight>) -> Result<Option<&dyn Any>, Error> {
-        match self.classes.begin(layer, self.ledger.path()) {
-            Begun::Run => Ok(None),
-            Begun::Like(class) => {
-                self.replay(class)?;
-                Ok(self.classes.output(class))
-            }
-        }
+        let Some(class) = self.classes.begin(layer, self.ledger.path()) else { return Ok(None) };
+        self.replay(class)?;
+        Ok(self.classes.output(class))
     }
 
     fn end_layer(&mut self, output: Box<dyn Any + Send>) {
