@@ -10,11 +10,11 @@ use rand::{SeedableRng, TryCryptoRng, TryRng};
 
 use crate::matmul::{MatmulPlan, MatmulShape, MatmulSpec, Packing, PlanOptions, Weights};
 use crate::modulus::Modulus;
-use crate::ntt::NttBackend;
+use crate::ntt::{self, NttBackend};
 use crate::ole::{OleKind, OlePlan, probe_rounding};
 use crate::params::round_torus;
 use crate::sampling::{Expander, Label};
-use crate::{ParamSet, PublicKey, SecretKey, TfheNtt};
+use crate::{ParamSet, PublicKey, SecretKey};
 
 /// Takes a secret in and returns what computes on it, as often as it is called. Neither may branch or address by the
 /// secret.
@@ -59,19 +59,8 @@ fn residues(secret: &[u8], p: &Modulus) -> Vec<u64> {
 }
 
 fn transforms(n: usize, p: u64, add: Add<'_>) {
-    // As `ntt::best` would find them.
-    let portable = TfheNtt::new(n, p).expect("a prime of a parameter set");
-    let mut backends: Vec<(&str, Arc<dyn NttBackend>)> = Vec::new();
-    #[cfg(target_arch = "x86_64")]
-    {
-        backends.extend(crate::IfmaNtt::new(n, &portable).map(|ntt| ("IFMA", Arc::new(ntt) as Arc<dyn NttBackend>)));
-        backends
-            .extend(crate::FloatNtt::new(n, &portable).map(|ntt| ("float", Arc::new(ntt) as Arc<dyn NttBackend>)));
-        backends
-            .extend(crate::Float256Ntt::new(n, &portable).map(|ntt| ("AVX2", Arc::new(ntt) as Arc<dyn NttBackend>)));
-    }
-    backends.push(("tfhe-ntt", Arc::new(portable)));
-    for (name, ntt) in backends {
+    for ntt in ntt::backends(n, p).expect("a prime of a parameter set") {
+        let (name, ntt): (_, Arc<dyn NttBackend>) = (ntt.name(), ntt.into());
         let own = ntt.clone();
         add(&format!("forward transform, N = {n} ({name})"), 8 * n, {
             Box::new(move |secret| {

@@ -52,7 +52,10 @@ fn softmax_and_norms() {
         let [a, c] = [x[0].slice(0, 0..1), x[0].slice(0, 1..2).reshape(&[9, 1, 7])];
         let parts = softmax_each(
             b,
-            &[Visible { scores: &a, seen: &[0..1, 0..20, 0..21] }, Visible { scores: &c, seen: &[0..7] }],
+            &[
+                Visible { scores: &a, seen: &[0..1, 0..20, 0..21] },
+                Visible { scores: &c, seen: std::slice::from_ref(&(0..7)) },
+            ],
         )?;
         let flat: Vec<_> = parts.iter().map(|part| part.reshape(&[63])).collect();
         Ok(Tensor::concat(0, &flat.iter().collect::<Vec<_>>()))

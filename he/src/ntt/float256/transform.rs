@@ -16,7 +16,6 @@
 
 use super::*;
 use crate::ntt::driver::parts;
-use std::marker::PhantomData;
 
 /// Coefficients of a block: its six layers are taken together.
 const BLOCK: usize = 64;
@@ -98,73 +97,55 @@ fn multiply2(prime: Prime, v: [__m256d; 2], w: Root, x: Root) -> [__m256d; 2] {
     [_mm256_add_pd(r[0], l[0]), _mm256_add_pd(r[1], l[1])]
 }
 
-/// The direction of a transform, and its roots.
-trait Direction {
-    const INVERSE: bool;
-}
-
-/// `(u + v w, u - v w)`.
-struct Forward;
-/// `(u + v, (u - v) w)`.
-struct Inverse;
-
-impl Direction for Forward {
-    const INVERSE: bool = false;
-}
-
-impl Direction for Inverse {
-    const INVERSE: bool = true;
-}
-
-/// A layer between the vectors u and v, twice.
+/// A layer between the vectors u and v, twice: `(u + v w, u - v w)`, inverse `(u + v, (u - v) w)`.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
-fn layer<D: Direction>(prime: Prime, u: [__m256d; 2], v: [__m256d; 2], w: Root, x: Root) -> [[__m256d; 2]; 2] {
-    let r = if D::INVERSE { v } else { multiply2(prime, v, w, x) };
+fn layer<const INVERSE: bool>(prime: Prime, u: [__m256d; 2], v: [__m256d; 2], w: Root, x: Root) -> [[__m256d; 2]; 2] {
+    let r = if INVERSE { v } else { multiply2(prime, v, w, x) };
     let sums = [_mm256_add_pd(u[0], r[0]), _mm256_add_pd(u[1], r[1])];
     let differences = [_mm256_sub_pd(u[0], r[0]), _mm256_sub_pd(u[1], r[1])];
-    [sums, if D::INVERSE { multiply2(prime, differences, w, x) } else { differences }]
+    [sums, if INVERSE { multiply2(prime, differences, w, x) } else { differences }]
 }
 
 /// Two layers over four vectors.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
-fn layers4<D: Direction>(prime: Prime, v: [__m256d; 4], [w0, w1, w2]: [Root; 3]) -> [__m256d; 4] {
+fn layers4<const INVERSE: bool>(prime: Prime, v: [__m256d; 4], [w0, w1, w2]: [Root; 3]) -> [__m256d; 4] {
     let wide = |[v0, v1, v2, v3]: [__m256d; 4]| {
-        let [[v0, v1], [v2, v3]] = layer::<D>(prime, [v0, v1], [v2, v3], w0, w0);
+        let [[v0, v1], [v2, v3]] = layer::<INVERSE>(prime, [v0, v1], [v2, v3], w0, w0);
         [v0, v1, v2, v3]
     };
     let near = |[v0, v1, v2, v3]: [__m256d; 4]| {
-        let [[v0, v2], [v1, v3]] = layer::<D>(prime, [v0, v2], [v1, v3], w1, w2);
+        let [[v0, v2], [v1, v3]] = layer::<INVERSE>(prime, [v0, v2], [v1, v3], w1, w2);
         [v0, v1, v2, v3]
     };
-    if D::INVERSE { wide(near(v)) } else { near(wide(v)) }
+    if INVERSE { wide(near(v)) } else { near(wide(v)) }
 }
 
 /// Three layers over eight vectors, from the root at index `at` on. Roots are loaded where they are used: sixteen
 /// registers hold no more.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
-fn layers8<D: Direction>(prime: Prime, v: [__m256d; 8], tree: &[[f64; 2]], at: usize) -> [__m256d; 8] {
+fn layers8<const INVERSE: bool>(prime: Prime, v: [__m256d; 8], tree: &[[f64; 2]], at: usize) -> [__m256d; 8] {
     let (middle, bottom) = (&tree[2 * at..2 * at + 2], &tree[4 * at..4 * at + 4]);
     let wide = |[v0, v1, v2, v3, v4, v5, v6, v7]: [__m256d; 8]| {
         let w = splat(tree[at]);
-        let [[v0, v1], [v4, v5]] = layer::<D>(prime, [v0, v1], [v4, v5], w, w);
-        let [[v2, v3], [v6, v7]] = layer::<D>(prime, [v2, v3], [v6, v7], w, w);
+        let [[v0, v1], [v4, v5]] = layer::<INVERSE>(prime, [v0, v1], [v4, v5], w, w);
+        let [[v2, v3], [v6, v7]] = layer::<INVERSE>(prime, [v2, v3], [v6, v7], w, w);
         [v0, v1, v2, v3, v4, v5, v6, v7]
     };
     let within = |[v0, v1, v2, v3, v4, v5, v6, v7]: [__m256d; 8]| {
         let (w, x) = (splat(middle[0]), splat(middle[1]));
-        let [[v0, v1], [v2, v3]] = layer::<D>(prime, [v0, v1], [v2, v3], w, w);
-        let [[v4, v5], [v6, v7]] = layer::<D>(prime, [v4, v5], [v6, v7], x, x);
+        let [[v0, v1], [v2, v3]] = layer::<INVERSE>(prime, [v0, v1], [v2, v3], w, w);
+        let [[v4, v5], [v6, v7]] = layer::<INVERSE>(prime, [v4, v5], [v6, v7], x, x);
         [v0, v1, v2, v3, v4, v5, v6, v7]
     };
     let near = |[v0, v1, v2, v3, v4, v5, v6, v7]: [__m256d; 8]| {
-        let [[v0, v2], [v1, v3]] = layer::<D>(prime, [v0, v2], [v1, v3], splat(bottom[0]), splat(bottom[1]));
-        let [[v4, v6], [v5, v7]] = layer::<D>(prime, [v4, v6], [v5, v7], splat(bottom[2]), splat(bottom[3]));
+        let [[v0, v2], [v1, v3]] = layer::<INVERSE>(prime, [v0, v2], [v1, v3], splat(bottom[0]), splat(bottom[1]));
+        let [[v4, v6], [v5, v7]] = layer::<INVERSE>(prime, [v4, v6], [v5, v7], splat(bottom[2]), splat(bottom[3]));
         [v0, v1, v2, v3, v4, v5, v6, v7]
     };
-    if D::INVERSE { wide(within(near(v))) } else { near(within(wide(v))) }
+    if INVERSE { wide(within(near(v))) } else { near(within(wide(v))) }
 }
 
 /// Applies a function of one vector to several.
@@ -201,15 +182,23 @@ fn leave<P: Pass, const V: usize>(prime: Prime, mut v: [__m256d; V], scale: Root
 }
 
 /// The transform of one direction.
-struct Layers<'a, D> {
+struct Layers<'a, const INVERSE: bool> {
     prime: Prime,
     roots: &'a Roots,
     /// The inverse of N.
     scale: Root,
-    direction: PhantomData<D>,
 }
 
-impl<D: Direction> Layers<'_, D> {
+type Forward<'a> = Layers<'a, false>;
+type Inverse<'a> = Layers<'a, true>;
+
+impl<'a, const INVERSE: bool> Layers<'a, INVERSE> {
+    #[inline]
+    #[target_feature(enable = "avx2,fma")]
+    fn new(ntt: &Float256Ntt, roots: &'a Roots) -> Self {
+        Layers { prime: ntt.prime(), roots, scale: splat(ntt.n_inverse) }
+    }
+
     /// A pass of the layers that `layers` takes over a vector of each of V parts of `group`.
     #[inline]
     #[target_feature(enable = "avx2,fma")]
@@ -236,13 +225,13 @@ impl<D: Direction> Layers<'_, D> {
             1 => {
                 let w = splat(tree[at]);
                 // A vector twice: only transforms of 128 coefficients have this pass.
-                self.over::<P, 2>(group, |[u, v]| layer::<D>(prime, [u; 2], [v; 2], w, w).map(|[x, _]| x));
+                self.over::<P, 2>(group, |[u, v]| layer::<INVERSE>(prime, [u; 2], [v; 2], w, w).map(|[x, _]| x));
             }
             2 => {
                 let w = [splat(tree[at]), splat(tree[2 * at]), splat(tree[2 * at + 1])];
-                self.over::<P, 4>(group, |v| layers4::<D>(prime, v, w));
+                self.over::<P, 4>(group, |v| layers4::<INVERSE>(prime, v, w));
             }
-            _ => self.over::<P, 8>(group, |v| layers8::<D>(prime, v, tree, at)),
+            _ => self.over::<P, 8>(group, |v| layers8::<INVERSE>(prime, v, tree, at)),
         }
     }
 
@@ -259,7 +248,7 @@ impl<D: Direction> Layers<'_, D> {
                 [doubles(&w[1][0]), doubles(&w[1][1])],
                 [doubles(&w[2][0]), doubles(&w[2][1])],
             ];
-            let v = leave::<P, 4>(self.prime, layers4::<D>(self.prime, v, w), self.scale);
+            let v = leave::<P, 4>(self.prime, layers4::<INVERSE>(self.prime, v, w), self.scale);
             for (words, v) in group.iter_mut().zip(transpose(v)) {
                 store(words, v);
             }
@@ -276,7 +265,7 @@ impl<D: Direction> Layers<'_, D> {
     }
 }
 
-impl Layers<'_, Forward> {
+impl Forward<'_> {
     /// The layers of blocks, the first at index `at`: F is the first pass, E the last.
     #[inline]
     #[target_feature(enable = "avx2,fma")]
@@ -315,7 +304,7 @@ impl Layers<'_, Forward> {
     }
 }
 
-impl Layers<'_, Inverse> {
+impl Inverse<'_> {
     /// All layers: F is the first pass, M those between, L the last.
     #[target_feature(enable = "avx2,fma")]
     fn run<F: Pass, M: Pass, L: Pass>(&self, data: &mut [u64]) {
@@ -349,17 +338,11 @@ impl Layers<'_, Inverse> {
 }
 
 impl Float256Ntt {
-    #[inline]
-    #[target_feature(enable = "avx2,fma")]
-    fn layers<'a, D: Direction>(&self, roots: &'a Roots) -> Layers<'a, D> {
-        Layers { prime: self.prime(), roots, scale: splat(self.n_inverse), direction: PhantomData }
-    }
-
     /// [`NttBackend::fwd`].
     #[target_feature(enable = "avx2,fma")]
     pub(super) fn forward(&self, poly: &mut [u64]) {
         assert_eq!(poly.len(), self.n);
-        let layers = self.layers::<Forward>(&self.forward);
+        let layers = Forward::new(self, &self.forward);
         match self.wide {
             false => layers.run::<NarrowWords, Plain, NarrowResidues>(poly, 1),
             true => layers.run::<WideWords, Centred, WideResidues>(poly, 1),
@@ -370,7 +353,7 @@ impl Float256Ntt {
     #[target_feature(enable = "avx2,fma")]
     pub(super) fn forward_signed(&self, out: &mut [u64], signed: &[i64]) {
         assert_eq!(out.len(), self.n);
-        let (start, layers) = (self.spread(out, signed), self.layers::<Forward>(&self.forward));
+        let (start, layers) = (self.spread(out, signed), Forward::new(self, &self.forward));
         match self.wide {
             false => layers.run::<Plain, Plain, NarrowResidues>(out, start),
             true => layers.run::<Plain, Centred, WideResidues>(out, start),
@@ -380,7 +363,7 @@ impl Float256Ntt {
     /// [`NttBackend::fwd_factor`].
     #[target_feature(enable = "avx2,fma")]
     pub(super) fn forward_factor(&self, out: &mut [u64], signed: &[i64]) {
-        let (start, layers) = (self.spread(out, signed), self.layers::<Forward>(&self.forward));
+        let (start, layers) = (self.spread(out, signed), Forward::new(self, &self.forward));
         match self.wide {
             false => layers.run::<Plain, Plain, Factors>(out, start),
             true => layers.run::<Plain, Centred, Factors>(out, start),
@@ -416,7 +399,7 @@ impl Float256Ntt {
     #[target_feature(enable = "avx2,fma")]
     pub(super) fn backward(&self, poly: &mut [u64]) {
         assert_eq!(poly.len(), self.n);
-        let layers = self.layers::<Inverse>(&self.inverse);
+        let layers = Inverse::new(self, &self.inverse);
         match self.wide {
             false => layers.run::<NarrowLowest, NarrowInverse, NarrowLast>(poly),
             true => layers.run::<WideWords, Centred, WideLast>(poly),
