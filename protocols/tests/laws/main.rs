@@ -1,5 +1,6 @@
 //! Every operation, and functions, held to the laws: twin, cost, range and uniformity, see [`testing::laws`].
 
+mod boxes;
 mod choices;
 mod functions;
 mod keys;

@@ -8,7 +8,7 @@ use protocols::functions::max::{MAX_WIDTH, UNIT, max_counted, max_ragged};
 use protocols::words::signed;
 use protocols::{Clear, FRAC, Gelu, Lengths, Options, Shape, functions};
 
-use crate::{BOTH, DEALER, TWO_PHASES, fixed, real, secure};
+use super::{BOTH, DEALER, TWO_PHASES, fixed, real, secure};
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]

@@ -12,7 +12,7 @@ use protocols::{
     WeightSpec,
 };
 
-use crate::{Function, TWO_PHASES, cached, own, run, share};
+use super::{Function, TWO_PHASES, cached, own, run, share};
 
 const HEADS: usize = 2;
 const DIM: usize = 5;
@@ -74,7 +74,7 @@ fn program(known: bool) -> Steps {
 
 fn needs(options: Options) -> protocols::Needs {
     let (_, shape) = inputs();
-    let mut planner = crate::planner(options);
+    let mut planner = super::planner(options);
     let shapes = [Shape(shape.to_vec()), Shape(shape.to_vec())];
     program(false).call(&mut planner, &shapes).expect("plan");
     planner.needs()
@@ -93,7 +93,7 @@ fn a_prepared_run_equals_the_naive_one_and_its_plan() {
     for options in [TWO_PHASES, Options { preprocess: true, ..Options::default() }] {
         let needs = needs(options);
         assert!(needs.operands.len() == 2 && needs.operands[&KEYS].list.len() == STEPS.len(), "{needs:?}");
-        let batches = needs.operands[&KEYS].batches(crate::OPERAND_BATCH);
+        let batches = needs.operands[&KEYS].batches(super::OPERAND_BATCH);
         assert!(batches.len() > 1, "{batches:?}");
         assert_eq!(batches.into_iter().flat_map(|batch| batch.list).collect::<Vec<_>>(), needs.operands[&KEYS].list);
         let parties = run(options, |abb| {
@@ -118,13 +118,13 @@ fn a_prepared_run_equals_the_naive_one_and_its_plan() {
             let got = number(c.wrapping_add(*s));
             assert!((got - number(*want)).abs() < 0.01 * largest, "{got} for {}, largest {largest}", number(*want));
         }
-        let mut planner = crate::planner(options);
+        let mut planner = super::planner(options);
         planner.prepare(&needs).expect("plan");
         planner.ledger().set_phase(Phase::Decode);
         program(false).call(&mut planner, &[Shape(shape.to_vec()), Shape(shape.to_vec())]).expect("plan");
         assert_eq!(planner.ledger().untimed(), client_ledger, "planned ledger");
         // Nothing was left to make on the spot.
-        assert_eq!(crate::late(&mut planner), 0, "{client_ledger:#?}");
+        assert_eq!(super::late(&mut planner), 0, "{client_ledger:#?}");
         assert_eq!(planner.needs(), needs, "a run takes the same whether or not it was prepared");
     }
 }
@@ -181,7 +181,7 @@ fn a_stock_outlives_its_session() {
         let (want, got) = (value(&fresh), value(&reused));
         assert!((want - got).abs() <= 1e-2 * want.abs().max(1e6), "entry {i}: {got}, expected {want}");
     }
-    let mut planner = crate::planner(TWO_PHASES);
+    let mut planner = super::planner(TWO_PHASES);
     planner.prepare(&needs.ots()).expect("plan");
     planner.set_stock(&needs);
     program(false).call(&mut planner, &[Shape(shape.to_vec()), Shape(shape.to_vec())]).expect("plan");
@@ -204,7 +204,7 @@ fn a_run_that_was_not_prepared_for_makes_what_it_needs() {
         let words: Vec<_> = shares.iter().map(|s| own(abb, s, &shape)).collect();
         program(known).call(abb, &words)
     });
-    let mut planner = crate::planner(TWO_PHASES);
+    let mut planner = super::planner(TWO_PHASES);
     planner.prepare(&other).expect("plan");
     program(false).call(&mut planner, &[Shape(shape.to_vec()), Shape(shape.to_vec())]).expect("plan");
     assert_eq!(planner.ledger().untimed(), parties[0].1);
@@ -212,7 +212,7 @@ fn a_run_that_was_not_prepared_for_makes_what_it_needs() {
 
 /// A stock that took the words of `function` in twice believes that it has enough for two runs.
 fn comes_twice(shape: &[usize], function: impl Function) {
-    let mut planner = crate::planner(TWO_PHASES);
+    let mut planner = super::planner(TWO_PHASES);
     function.call(&mut planner, &[Shape(shape.to_vec())]).expect("plan");
     let needs = planner.needs();
     let shares = share(&vec![3; shape.iter().product()], 1);

@@ -7,7 +7,7 @@ use protocols::ops::compare::AtLeast;
 use protocols::ops::mul::Mul;
 use protocols::{Abb, Error, Kernel, Options, Shape};
 
-use crate::{own, planner, run, share};
+use super::{own, planner, run, share};
 
 /// Signs as words, times the values: OTs in both directions.
 fn positive<B: Abb>(abb: &mut B, x: &B::Words) -> Result<B::Words, Error> {

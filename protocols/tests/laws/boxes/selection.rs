@@ -15,7 +15,7 @@ use protocols::{Abb, Operand, OperandId, OperandKind, Options, Shape, Tensor};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
-use crate::{BOTH, DEALER, Function, TWO_PHASES, own, run, secure, share};
+use super::{BOTH, DEALER, Function, TWO_PHASES, own, run, secure, share};
 
 fn random(count: usize, seed: u64) -> Vec<u64> {
     let mut rng = StdRng::seed_from_u64(seed);
@@ -158,7 +158,7 @@ fn gathering_opens_the_entries_of_a_growing_payload_once() {
             }
         }
     }
-    let mut planner = crate::planner(TWO_PHASES);
+    let mut planner = super::planner(TWO_PHASES);
     planner.ledger().set_phase(Phase::Decode);
     gathers().call(&mut planner, &shapes.map(Shape)).expect("plan");
     let ledger = planner.ledger().entries();
@@ -256,7 +256,7 @@ fn a_plan_is_the_mean_of_many_runs() {
                 ledger.iter().map(|entry| entry.traffic.bytes()).sum::<u64>()
             })
             .sum();
-        let mut planner = crate::planner(DEALER);
+        let mut planner = super::planner(DEALER);
         planner.apply(Quickselect { k, width: 30 }, &Shape(vec![rows, n])).expect("plan");
         let (planned, mean) = (planner.ledger().total().bytes() as f64, sent as f64 / runs as f64);
         assert!((planned / mean - 1.0).abs() < 0.08, "{planned} planned, {mean} on average");

@@ -4,7 +4,7 @@
 macro_rules! function {
     ([$($name:ident : $ty:ty),*] |$abb:ident, $inputs:ident| $body:expr) => {{
         struct F { $($name: $ty),* }
-        impl $crate::Function for F {
+        impl $crate::boxes::Function for F {
             fn call<B: protocols::Abb>(&self, $abb: &mut B, $inputs: &[B::Words]) -> Result<B::Words, protocols::Error> {
                 let F { $($name),* } = self;
                 $(let _ = $name;)*

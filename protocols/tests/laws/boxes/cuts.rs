@@ -5,7 +5,7 @@ use protocols::audit::{Audit, Broken, LIMIT};
 use protocols::ops::matmul;
 use protocols::{Abb, Axis, Error, Needs, Operand, OperandId, OperandKind, Shape, Tensor, TwoParty, Words};
 
-use crate::{Function, TWO_PHASES, cached, late, own, planner, run, share};
+use super::{Function, TWO_PHASES, cached, late, own, planner, run, share};
 
 const HEADS: usize = 2;
 const DIM: usize = 5;
