@@ -96,7 +96,7 @@ impl Chosen {
     }
 }
 
-/// Cost of [`Chosen::answer`].
+/// Cost of `Chosen::answer`.
 pub(crate) fn answer_cost(shape: &Correlation) -> Cost {
     let both = [Role::Client, Role::Server];
     let supplied = both.into_iter().fold(Cost::free(), |cost, role| cost.supplies(role, shape));
@@ -104,7 +104,7 @@ pub(crate) fn answer_cost(shape: &Correlation) -> Cost {
     both.into_iter().fold(sent, |cost, role| cost.chooses(role, shape))
 }
 
-/// `choose` and [`Chosen::answer`] one after the other.
+/// `choose` and `Chosen::answer` one after the other.
 pub fn two_way(s: &mut Session, shape: &Correlation, bits: &Bits, words: &[u64]) -> Result<Vec<u64>, Error> {
     choose(s, bits)?.answer(s, shape, words)
 }
