@@ -10,12 +10,12 @@
 //! last place, those of products; with permutations one unit.
 //!
 //! **A payload that stays.** Every step gathers from a cache by another hidden choice, while the rows of the cache
-//! stay. In a two-phase session [`gather_cached`] opens each row under its mask once, and after that only the one-hot
+//! stay. In a two-phase session `gather_cached` opens each row under its mask once, and after that only the one-hot
 //! words ([`cached`](crate::ops::cached)). Gathered rows, however, are fresh shares and need fresh masks: one mask
 //! for the rows of two steps would show whether the choice changed. Products with gathered rows are therefore plain
 //! triples.
 //!
-//! **What each party sees.** Only masked messages, and k and n, which are public. [`in_order`] of a shuffled
+//! **What each party sees.** Only masked messages, and k and n, which are public. `in_order` of a shuffled
 //! selection opens destinations as [`compact`] does: a uniformly random permutation. **Revealed.**
 //! Nothing.
 

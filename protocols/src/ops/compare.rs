@@ -147,7 +147,7 @@ fn compare(s: &mut Session, x: &[u64], thresholds: &[i64], width: u32) -> Result
     Ok(out)
 }
 
-/// Cost of [`at_least`] for `n` values.
+/// Cost of `at_least` for `n` values.
 pub fn cost(n: usize, thresholds: usize, width: u32) -> Cost {
     if thresholds == 0 {
         return Cost::free();

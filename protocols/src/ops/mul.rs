@@ -10,7 +10,7 @@
 //!   multiplies. Error: 1 in the last place per product.
 //!
 //! Rows times words have a third way: products of columns with 1 x 1 matrices by
-//! [`matmul::shared`], whose ciphertexts hold a product in every coefficient.
+//! `matmul::shared`, whose ciphertexts hold a product in every coefficient.
 //!
 //! *Prepared.* Offline, the same ways share random a, b and a b, in large batches. Online, the parties open x - a and
 //! y - b in one exchange and use Beaver's formula (CRYPTO 1991).

@@ -17,7 +17,7 @@
 //! correlated OT of u = o - w + s bits, since wrap counts 2^(w-s) modulo 2^o. With u <= 0 nothing is sent.
 //!
 //! *Prepared.* a is a bit of the server, and b one of the client. Offline, the server draws a bit alpha and the
-//! client a bit beta, and they share alpha beta by a random correlated OT ([`Wrap`]). Online, both open their bits
+//! client a bit beta, and they share alpha beta by a random correlated OT (`Wrap`). Online, both open their bits
 //! under these masks at once, a' = a ^ alpha and b' = b ^ beta (Beaver, CRYPTO 1991):
 //!
 //! a b = a b' + (1 - 2 b') (a' beta + (1 - 2 a') alpha beta)

@@ -75,7 +75,7 @@ pub(crate) fn choose(s: &mut Session, bits: &Bits) -> Result<Chosen, Error> {
     Ok(Chosen { mine, theirs: s.sender().accept(n, &choices)? })
 }
 
-/// Cost of [`choose`] with `n` bits each.
+/// Cost of `choose` with `n` bits each.
 pub(crate) fn choose_cost(n: usize) -> Cost {
     Cost::free().cots(Role::Server, n).cots(Role::Client, n).exchange(n.div_ceil(8), n.div_ceil(8))
 }
@@ -96,7 +96,7 @@ impl Chosen {
     }
 }
 
-/// Cost of [`Chosen::answer`].
+/// Cost of `Chosen::answer`.
 pub(crate) fn answer_cost(shape: &Correlation) -> Cost {
     let both = [Role::Client, Role::Server];
     let supplied = both.into_iter().fold(Cost::free(), |cost, role| cost.supplies(role, shape));
@@ -104,7 +104,7 @@ pub(crate) fn answer_cost(shape: &Correlation) -> Cost {
     both.into_iter().fold(sent, |cost, role| cost.chooses(role, shape))
 }
 
-/// [`choose`] and [`Chosen::answer`] one after the other.
+/// `choose` and `Chosen::answer` one after the other.
 pub fn two_way(s: &mut Session, shape: &Correlation, bits: &Bits, words: &[u64]) -> Result<Vec<u64>, Error> {
     choose(s, bits)?.answer(s, shape, words)
 }

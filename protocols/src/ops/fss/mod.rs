@@ -2,7 +2,7 @@
 //! local.
 //!
 //! **Functionality.** Shares of x modulo 2^(index_bits + low_bits) -> shares of f(x) modulo 2^width. The table writes
-//! f as sum_k c_k(n, low(y)) p_k(rho); see [`FssTable`]. [`prepare`] makes the correlations, without x, and [`run`]
+//! f as sum_k c_k(n, low(y)) p_k(rho); see [`FssTable`]. `prepare` makes the correlations, without x, and `run`
 //! spends one for each word.
 //!
 //! **Source.** Function secret sharing (FSS) with preparation (Boyle, Gilboa and Ishai, TCC 2019, eprint 2019/1095;
@@ -181,7 +181,7 @@ pub fn prepare(s: &mut Session, shape: &FssShape, n: usize) -> Result<Vec<u64>, 
     })
 }
 
-/// Cost of [`prepare`].
+/// Cost of `prepare`.
 pub(crate) fn prepare_cost(shape: &FssShape, n: usize) -> Cost {
     batched_cost(n, shape.inputs_at_once(), |n| prepare_batch_cost(shape, n)).offline()
 }
@@ -491,7 +491,7 @@ fn open_inputs(s: &mut Session, correlations: &[u64], size: usize, x: &[u64], bi
     opening::masked(s, &masked, masks, bits)
 }
 
-/// Cost of [`run`] on `n` words.
+/// Cost of `run` on `n` words.
 pub(crate) fn run_cost(table: &FssTable, n: usize) -> Cost {
     let shape = table.shape();
     let Windows::Decay(powers) = &table.windows else { return whole_cost(&shape, n) };
